@@ -1,0 +1,10 @@
+"""Where the parts of the course lie, found from this file so that the working directory never matters."""
+
+import os
+from pathlib import Path
+
+ROOT = Path(os.environ.get("ROOFLAB_ROOT") or Path(__file__).resolve().parents[2])
+DATA = ROOT / "data"
+NOTEBOOKS = ROOT / "notebooks"
+KERNELS = ROOT / "kernels"
+BUILD = ROOT / "build"

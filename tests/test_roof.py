@@ -1,0 +1,80 @@
+"""Bounds and Little's law against figures worked by hand or published."""
+
+import pytest
+from rooflab import roof
+from rooflab.errors import UsageError
+
+
+def test_every_operator_has_a_roof_with_a_unit():
+    assert set(roof.ROOF_OF.values()) <= set(roof.ROOFS)
+    assert set(roof._PASSES) <= set(roof.ROOF_OF)
+    assert set(roof.ROOFS.values()) == {"GB/s", "TFLOP/s", "TOP/s"}
+
+
+@pytest.mark.parametrize(
+    ("operator", "expected"), [("read", 400), ("write", 400), ("copy", 800), ("triad", 1200), ("saxpy", 1200)]
+)
+def test_stream_bytes(operator, expected):
+    assert roof.stream_bytes(operator, 100) == expected
+    assert roof.stream_bytes(operator, 100, element_bytes=1) == expected / 4
+
+
+def test_unknown_stream_is_refused():
+    with pytest.raises(UsageError, match="'scale'.*read"):
+        roof.stream_bytes("scale", 10)
+
+
+def test_gemm_bytes_and_flops():
+    # 3 x 5 weights, 2 tokens: 15 weights + 2 x 5 activations + 2 x 3 outputs.
+    assert roof.gemm_bytes(2, 3, 5, 2) == 2 * 15 + 2 * 10 + 2 * 6
+    assert roof.gemm_bytes(1, 3, 5, 4, 4, 8) == 60 + 20 + 24
+    assert roof.gemm_flops(2, 3, 5) == 60
+
+
+def test_int4_traffic_of_the_fused_kernel():
+    # Published: 7.1 MB for 8960 x 1536 with 6.88 MB packed weights and 0.21 MB scales.
+    weights_only = roof.gemm_bytes(1, 8960, 1536, 0.5 + 2 / 128, 0, 0)
+    assert weights_only == 8960 * 1536 / 2 + 8960 * 12 * 2 == 7_096_320
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "gb_s", "us"),
+    [
+        (4096 * 4096 * 4, 1008, 66.6),  # what makes a published 23 us target impossible from DRAM
+        (8192 * 8192 * 2, 4300, 31.2),
+        (3.087e9, 4300, 718),
+    ],
+)
+def test_memory_bound(bytes_, gb_s, us):
+    found = roof.bound(bytes_, 0, gb_s)
+    assert found.us == pytest.approx(us, rel=2e-3)
+    assert found.by == "memory"
+
+
+def test_compute_bound():
+    found = roof.bound(3 * 4096**2 * 2, roof.gemm_flops(4096, 4096, 4096), 4540, 790)
+    assert found.us == pytest.approx(2 * 4096**3 / 790e12 * 1e6)
+    assert found.by == "compute"
+
+
+def test_bound_turns_at_the_ridge():
+    ridge = roof.ridge(4540, 790)
+    assert ridge == pytest.approx(174.0, abs=0.1)
+    below = roof.bound(1e9, 0.999 * ridge * 1e9, 4540, 790)
+    above = roof.bound(1e9, 1.001 * ridge * 1e9, 4540, 790)
+    assert (below.by, above.by) == ("memory", "compute")
+    assert below.us == pytest.approx(above.us, rel=2e-3)
+
+
+def test_intensity_of_a_half_precision_gemv_is_about_one():
+    bytes_ = roof.gemm_bytes(1, 8960, 1536, 2)
+    assert roof.intensity(roof.gemm_flops(1, 8960, 1536), bytes_) == pytest.approx(1, abs=1e-3)
+
+
+def test_littles_law():
+    # 4.3 TB/s at 750 ns over 132 SMs: about 24 KB on each.
+    needed = roof.bytes_in_flight(4300, 750)
+    assert needed / 132 == pytest.approx(24432, abs=1)
+    assert roof.bandwidth(needed / 132, 132, 750, 4540) == pytest.approx(4300)
+    assert roof.bandwidth(needed / 264, 132, 750, 4540) == pytest.approx(2150)
+    assert roof.bandwidth(2 * needed / 132, 132, 750, 4540) == 4540

@@ -1,0 +1,33 @@
+# make report   measure this machine's GPU, or replay data/h200 without one, and build the HTML site
+# make test     every check and test
+# make lab      JupyterLab in notebooks/
+#
+# PYTHON=path uses a ready environment as it is; else .venv is made with BASE (python3).
+
+PYTHON ?=
+BASE ?= $(or $(PYTHON),python3)
+PY := $(or $(PYTHON),.venv/bin/python)
+export PYTHONPATH := $(CURDIR)/lib$(if $(PYTHONPATH),:$(PYTHONPATH))
+export PYTHONHASHSEED := 0
+CHECKED := lib tests notebooks scripts
+
+.PHONY: report test lab clean
+.DEFAULT_GOAL := report
+
+report:
+	@$(BASE) scripts/setup.py auto "$(PYTHON)"
+	@$(PY) -m rooflab report
+
+test:
+	@$(BASE) scripts/setup.py test "$(PYTHON)"
+	@$(PY) -m ruff check --cache-dir build/.ruff_cache $(CHECKED)
+	@$(PY) -m ruff format --check --cache-dir build/.ruff_cache $(CHECKED)
+	@$(PY) -m mypy
+	@$(PY) -m pytest -n 2 --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 120 tests notebooks
+
+lab:
+	@$(BASE) scripts/setup.py lab "$(PYTHON)"
+	@$(PY) -m jupyterlab --notebook-dir notebooks
+
+clean:
+	rm -rf build

@@ -1,0 +1,117 @@
+"""What a recorded figure is a figure of: digests of launch rule, source and machine code, comments apart."""
+
+import ast
+import hashlib
+import inspect
+import re
+from collections.abc import Callable
+
+from rooflab.errors import UsageError
+
+# Tokens of CUDA C++ as far as whitespace and comments need them. Operators of several characters are one
+# token, so that "a++b" and "a+ +b" stay different; a number takes its digit separators, so that 1'000 opens
+# no character literal.
+_TOKEN = re.compile(
+    r"""
+    (?P<comment>  //(?:\\\r?\n|[^\n])* | /\*.*?(?:\*/|\Z) )
+  | (?P<newline>  \n )
+  | (?P<space>    (?:[^\S\n]|\\\r?\n)+ )
+  | (?P<token>    (?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"
+                | (?:u8|[uUL])?"(?:\\.|[^"\\\n])*"
+                | (?:u8|[uUL])?'(?:\\.|[^'\\\n])+'
+                | \.?[0-9](?:'[0-9A-Za-z_]|[eEpP][+-]|[0-9A-Za-z_.])*
+                | [^\W\d]\w*
+                | <<<|>>>|<=>|<<=|>>=|->\*|\.\.\.|::|\.\*|\#\#|->|\+\+|--
+                | <<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=
+                | . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_OF_CODE = re.compile(r"([0-9a-f]{10})\.([0-9a-f]{10})\.([0-9a-f]{10}|-)")
+
+
+def strip_comments(cuda_source: str) -> str:
+    """CUDA C++ reduced to its tokens: without comments, one space between tokens, a preprocessor directive a
+    line of its own. String, character and raw literals are kept to the letter. Two sources with the same
+    result compile to the same code (unless they read __LINE__); feeding the result back changes nothing."""
+    lines: list[str] = []
+    line, directive, gap, fresh_line = "", False, False, True
+    for match in _TOKEN.finditer(cuda_source):
+        if match.lastgroup == "newline":
+            if directive:
+                lines.append(line)
+                line, directive = "", False
+            fresh_line = gap = True
+        elif match["token"] is None:
+            gap = True
+        else:
+            token = match["token"]
+            if fresh_line and token == "#":
+                lines.append(line)
+                line, directive = "", True
+            # In a directive a space can matter: "#define F (x)" is not "#define F(x)".
+            separated = line and (gap or not directive)
+            line += f" {token}" if separated else token
+            fresh_line = gap = False
+    return "\n".join(text for text in [*lines, line] if text)
+
+
+def source_of_callable(*functions: Callable) -> str:
+    """The code of functions or classes (a launch rule with its helpers, repack code) as a text in which
+    comments, docstrings and formatting don't show, the same under every Python version. Only the text of the
+    functions given counts, not what they call. UsageError for a lambda or for code without a source file."""
+    texts = []
+    for function in functions:
+        try:
+            lines = inspect.getsource(inspect.unwrap(function))
+            # An indented definition (a method, a function in a function) is parsed as the body of an `if`.
+            tree = ast.parse(f"if 1:\n{lines}" if lines[0].isspace() else lines)
+            definition = tree.body[0].body[0] if isinstance(tree.body[0], ast.If) else tree.body[0]
+        except (OSError, TypeError, SyntaxError):
+            definition = None
+        if not isinstance(definition, _DEFINITION):
+            raise UsageError(
+                f"{function!r} has no definition to read; a launch rule is a function made with def."
+            )
+        texts.append(_canonical(definition))
+    return "\n".join(texts)
+
+
+def _canonical(node: object) -> str:
+    # Not ast.dump or ast.unparse: their text differs between Python versions.
+    if isinstance(node, list):
+        return f"[{' '.join(map(_canonical, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    documented = isinstance(node, _DEFINITION) and ast.get_docstring(node, clean=False) is not None
+    parts = []
+    for name, value in ast.iter_fields(node):
+        if name == "body" and documented:
+            value = value[1:]
+        if value is not None and value != [] and name not in ("kind", "type_comment"):
+            parts.append(f"{name}={_canonical(value)}")
+    return f"{type(node).__name__}({' '.join(parts)})"
+
+
+def identity(launch: bytes | str, source: str, machine: bytes | None) -> str:
+    """The identity "<launch>.<source>.<machine>" of a kernel's figures: ten hex digits each of the launch
+    rule with repack code and compile options, of the source with its headers (comments stripped here), and of the
+    machine code with the compiler's version ("-" where None: unknown)."""
+    parts = [_digest(launch), _digest(strip_comments(source)), "-" if machine is None else _digest(machine)]
+    return ".".join(parts)
+
+
+def _digest(data: bytes | str) -> str:
+    return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()[:10]
+
+
+def fresh(recorded: str, current: str) -> bool:
+    """Whether figures recorded under one identity stand for the other: the same words (a peer's
+    "torch-2.11.0"), or kernels of the same launch part whose source or whose known machine code is the same.
+    A blank is never fresh."""
+    ours, theirs = _OF_CODE.fullmatch(recorded), _OF_CODE.fullmatch(current)
+    if not (ours and theirs):
+        return recorded == current != ""
+    same_machine = ours[3] == theirs[3] != "-"
+    return ours[1] == theirs[1] and (ours[2] == theirs[2] or same_machine)

@@ -1,0 +1,425 @@
+"""Records: one row per measured case, one schema, plain text tables that a killed writer cannot spoil."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from filelock import FileLock
+
+from rooflab.errors import DeviceMismatch, UsageError
+from rooflab.identity import fresh
+from rooflab.table import (
+    frame,
+    is_blank,
+    natural_key,
+    read_table,
+    table_text,
+    to_text,
+    whole,
+    write_atomically,
+)
+
+# Column -> how its values are written. Times keep six significant digits, far below their run-to-run spread,
+# so that a table diffs well and a rewritten row is the same text.
+SCHEMA = {
+    **dict.fromkeys(("study", "case", "operator", "impl", "kind", "format", "model", "weights"), "text"),
+    **dict.fromkeys(("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window"), "int"),
+    "causal": "bool",
+    **dict.fromkeys(("options", "cache", "clock"), "text"),
+    **dict.fromkeys(("median_us", "q1_us", "q3_us"), ".6g"),
+    "samples": "int",
+    "predicted_us": ".6g",
+    **dict.fromkeys(("predicted_bytes", "bytes", "flops"), "int"),
+    "roof": "text",
+    **dict.fromkeys(("gb_s", "tflop_s", "tok_s"), ".6g"),
+    **dict.fromkeys(("roof_fraction", "error", "error_budget"), ".4g"),
+    **dict.fromkeys(("registers", "spill_bytes", "shared_bytes"), "int"),
+    **dict.fromkeys(("identity", "run"), "text"),
+}
+COLUMNS = tuple(SCHEMA)
+
+RUN_SCHEMA = {
+    **dict.fromkeys(("run", "device", "gpu", "compute_capability"), "text"),
+    **dict.fromkeys(("sms", "l2_bytes", "memory_bytes"), "int"),
+    **dict.fromkeys(("driver", "cuda", "nvrtc", "torch", "cupy", "cudnn", "python", "os", "commit"), "text"),
+    **dict.fromkeys(("command", "effort", "started", "finished"), "text"),
+    **dict.fromkeys(("sm_clock_before_mhz", "sm_clock_after_mhz", "memory_clock_mhz"), "int"),
+    **dict.fromkeys(("temperature_before_c", "temperature_after_c"), ".6g"),
+    **dict.fromkeys(("power_before_w", "power_after_w"), ".6g"),
+    "other_processes": "int",
+    "note": "text",
+}
+RUN_COLUMNS = tuple(RUN_SCHEMA)
+
+KINDS = ("own", "baseline", "peer")
+CACHES = ("cold", "warm", "")
+CLOCKS = ("graph", "graph_pdl", "event", "wall", "ncu", "cupti", "")
+_SIZES = ("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window")
+_MEASURED = ("median_us", "bytes", "flops", "roof")
+_NAMED = ("operator", "impl", "format", "model", "weights")
+_BOOLS = {"true": True, "false": False}
+
+
+def options(**values: int | str | bool) -> str:
+    """The tunables that ran as one canonical string, sorted by name: options(unroll=4, blocks=528) is
+    "blocks=528 unroll=4". Values are whole numbers, booleans or words; UsageError for others."""
+    words = []
+    for name, value in sorted(values.items()):
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        if isinstance(value, float) or not re.fullmatch(r'[^\s,"=]+', text):
+            raise UsageError(f"Option {name}={value!r} is not a whole number, a boolean or one word.")
+        words.append(f"{name}={text}")
+    return " ".join(words)
+
+
+def parse_options(text: str) -> dict[str, int | str | bool]:
+    """The inverse of `options`: "blocks=528 fast=true" becomes {"blocks": 528, "fast": True}; UsageError if
+    a word is not name=value or a name stands twice."""
+    values: dict[str, int | str | bool] = {}
+    for word in text.split():
+        name, equals, value = word.partition("=")
+        if not (name.isidentifier() and equals and value) or "=" in value or name in values:
+            raise UsageError(f"Options {text!r} are not distinct words of the form name=value.")
+        number = re.fullmatch(r"-?(0|[1-9][0-9]*)", value) and value != "-0"
+        values[name] = _BOOLS[value] if value in _BOOLS else int(value) if number else value
+    return values
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to measure: an implementation of an operator on one shape, under a named cache and clock.
+
+    Sizes are elements (n, k, seq, head_dim, window), tokens (batch) or counts (heads, kv_heads); None means
+    that the operator has no such size. `options` holds the tunables in any order and is kept sorted.
+    UsageError if a name holds a space, comma, quote or "=", a size is not a whole number, or kind, cache or clock
+    is not a known word."""
+
+    study: str
+    operator: str
+    impl: str
+    kind: str = "own"
+    format: str = ""
+    model: str = ""
+    weights: str = ""
+    n: int | None = None
+    k: int | None = None
+    batch: int | None = None
+    seq: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    window: int | None = None
+    causal: bool | None = None
+    options: str = ""
+    cache: str = "cold"
+    clock: str = "graph"
+
+    def __post_init__(self) -> None:
+        _study_name(self.study)
+        for name in _NAMED:
+            value = getattr(self, name)
+            if (
+                not isinstance(value, str)
+                or re.search(r'[\s,"=]', value)
+                or (name == "operator" and "/" in value)
+            ):
+                raise UsageError(f"A case's {name} is one word without commas, quotes or '=', not {value!r}.")
+        if not (self.operator and self.impl):
+            raise UsageError("A case needs the names of its operator and of its implementation.")
+        for name in _SIZES:
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, whole(name, value))
+                if getattr(self, name) < 0:
+                    raise UsageError(f"A case's {name} is a size, so it cannot be {value}.")
+        if self.causal is not None:
+            object.__setattr__(self, "causal", bool(self.causal))
+        object.__setattr__(self, "options", options(**parse_options(self.options)))
+        for name, known in (("kind", KINDS), ("cache", CACHES), ("clock", CLOCKS)):
+            if getattr(self, name) not in known:
+                words = ", ".join(word or '""' for word in known)
+                raise UsageError(f"A case's {name} is one of {words}, not {getattr(self, name)!r}.")
+
+    @property
+    def id(self) -> str:
+        """Readable name, unique within a study, e.g. "read/4_grid n=1073741824 blocks=528 cold graph"."""
+        words = [f"{self.operator}/{self.impl}"] + [self.kind] * (self.kind != "own")
+        words += [
+            f"{name}={value}" for name in ("format", "model", "weights") if (value := getattr(self, name))
+        ]
+        words += [f"{name}={value}" for name in _SIZES if (value := getattr(self, name)) is not None]
+        words += [f"causal={str(self.causal).lower()}"] * (self.causal is not None)
+        return " ".join(filter(None, [*words, self.options, self.cache, self.clock]))
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any] | pd.Series) -> "Case":
+        """The case that a row (dict or Series of COLUMNS) describes; blanks become None or ""."""
+        given: dict[str, Any] = {}
+        for field in fields(cls):
+            value = row.get(field.name, field.default)
+            blank = "" if SCHEMA[field.name] == "text" else None
+            given[field.name] = blank if is_blank(value) else value
+        return cls(**given)
+
+    def row(self) -> dict[str, Any]:
+        """The case's own columns, its id among them, to which a measurement adds its figures."""
+        return {**asdict(self), "case": self.id}
+
+
+def _study_name(study: str) -> str:
+    if not isinstance(study, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", study) or study == "runs":
+        raise UsageError(f"A study's name is lower-case letters, digits and underscores, not {study!r}.")
+    return study
+
+
+def derive(df: pd.DataFrame, roofs: Mapping[str, float]) -> pd.DataFrame:
+    """A copy of `df` with gb_s (bytes/us/1e3), tflop_s (flops/us/1e6) and roof_fraction recomputed and
+    rounded as the tables hold them. `roofs` maps a roof's name to GB/s for dram_, l2_ and pcie_ names, to TFLOP/s for
+    others; the fraction of a row whose roof is not in it is blank."""
+    df = df.copy()
+    inputs = zip(*(df[name] for name in _MEASURED), strict=True)
+    derived = [_derived(*row, roofs=roofs) for row in inputs]
+    for i, name in enumerate(("gb_s", "tflop_s", "roof_fraction")):
+        df[name] = pd.Series([row[i] for row in derived], index=df.index, dtype="float64")
+    return df
+
+
+def _derived(
+    median: Any, moved: Any, work: Any, roof: Any, *, roofs: Mapping[str, float]
+) -> tuple[float, float, float]:
+    # From the rounded median, which is all that the table holds, so that a live frame and its replay agree.
+    median = _rounded("median_us", median)
+    timed = median > 0
+    gb_s = _rounded("gb_s", moved / median / 1e3 if timed and not is_blank(moved) else None)
+    tflop_s = _rounded("tflop_s", work / median / 1e6 if timed and not is_blank(work) else None)
+    achieved = gb_s if str(roof).startswith(("dram_", "l2_", "pcie_")) else tflop_s
+    ceiling = roofs.get(roof) if isinstance(roof, str) else None
+    return gb_s, tflop_s, _rounded("roof_fraction", achieved / ceiling if ceiling else None)
+
+
+def _rounded(name: str, value: Any) -> float:
+    return float(to_text(name, SCHEMA[name], value) or "nan")
+
+
+class Store:
+    """The recording of one device: root/<device>/<study>.csv and runs.csv.
+
+    A device that has no folder but stands in root/published/runs.csv is read from the published tables and
+    cannot be written. Writers in several processes take turns through a lock; readers need none."""
+
+    def __init__(self, root: Path, device: str):
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", device) or device == "published":
+            raise UsageError(
+                f"A device's name is letters, digits, '-', '_' and '.', such as h200, not {device!r}."
+            )
+        self.root, self.device, self.folder = Path(root), device, Path(root) / device
+        self.published = not self.folder.exists() and device in published_devices(self.root)
+        if self.published:
+            self.folder = self.root / "published"
+        self._cache: dict[Path, tuple[Any, list[dict[str, str]]]] = {}
+
+    def studies(self) -> list[str]:
+        """The names of the studies that this device has rows of."""
+        return sorted(
+            {row["study"] for path in self._tables() for row in self._rows(path, SCHEMA) if self._mine(row)}
+        )
+
+    def read(self, study: str) -> pd.DataFrame:
+        """All rows of a study (COLUMNS; str, Int64, boolean, float64), an empty frame if none are recorded;
+        UsageError if the table is damaged, holds another study or names a run that runs.csv lacks."""
+        path = self.folder / f"{_study_name(study)}.csv"
+        rows = [] if self.published else self._study_rows(path, study)
+        for table in self._tables() if self.published else ():
+            rows = rows + [row for row in self._study_rows(table, None) if row["study"] == study]
+        rows = [row for row in rows if self._mine(row)]
+        self._refuse_repeats(path, rows)
+        return frame(sorted(rows, key=lambda row: natural_key(row["case"])), SCHEMA, path)
+
+    def add(self, study: str, rows: list[dict[str, Any]], run: str) -> None:
+        """Write rows (dicts of a case's columns and any others of COLUMNS) of a begun run; a case that is
+        already there is replaced. gb_s and tflop_s follow from the row's own figures. When this returns, the
+        rows are on the disk; if it is killed, the table is whole, with them or without."""
+        self._writable()
+        if not rows:
+            return
+        new = self._checked(_study_name(study), rows, run)
+        path = self.folder / f"{study}.csv"
+        with self._lock():
+            if run not in {row["run"] for row in read_table(self.folder / "runs.csv", RUN_SCHEMA)}:
+                raise UsageError(
+                    f"Run {run!r} is not in {self.folder / 'runs.csv'}; begin() gives a run its name."
+                )
+            self._cache.pop(path, None)
+            kept = {row["case"]: row for row in self._study_rows(path, study)}
+            kept.update(new)
+            self._write(path, sorted(kept.values(), key=lambda row: natural_key(row["case"])), SCHEMA)
+
+    def rederive(self, roofs: Mapping[str, float]) -> None:
+        """Recompute the derived columns of every table (see `derive`), after a roof was measured anew."""
+        self._writable()
+        with self._lock():
+            for path in self._tables():
+                df = derive(frame(read_table(path, SCHEMA), SCHEMA, path), roofs)
+                records = df.to_dict("records")
+                rows = [
+                    {name: to_text(name, how, row[name]) for name, how in SCHEMA.items()} for row in records
+                ]
+                self._write(path, rows, SCHEMA)
+
+    def begin(self, run: Mapping[str, Any]) -> str:
+        """Append a run (RUN_COLUMNS; `gpu` is a must, `started` is now if blank) and return its name, such as
+        "2026-11-21.1"; DeviceMismatch if the folder holds runs of another GPU."""
+        self._writable()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        facts = {"device": self.device, **{name: value for name, value in run.items() if not is_blank(value)}}
+        if not facts.get("gpu"):
+            raise UsageError("A run needs the name of its GPU; a recording without one says nothing.")
+        if facts["device"] != self.device:
+            raise DeviceMismatch(
+                f"A run of device {facts['device']} cannot go into the recording of {self.device}."
+            )
+        facts["started"] = facts.get("started") or _now()
+        with self._lock():
+            path = self.folder / "runs.csv"
+            rows = read_table(path, RUN_SCHEMA)
+            for row in rows:
+                if row["gpu"] != facts["gpu"]:
+                    mismatch = (
+                        f"{self.folder} holds runs of {row['gpu']}, so those of {facts['gpu']} need another"
+                    )
+                    raise DeviceMismatch(f"{mismatch} device name.")
+            day = str(facts["started"])[:10]
+            numbers = [int(row["run"].rpartition(".")[2]) for row in rows if row["run"].startswith(f"{day}.")]
+            facts["run"] = f"{day}.{max(numbers, default=0) + 1}"
+            self._write(path, [*rows, self._texts(facts, RUN_SCHEMA)], RUN_SCHEMA)
+        return facts["run"]
+
+    def finish(self, run: str, **facts: Any) -> None:
+        """Add to a run's line what is known at its end (clocks, temperature, power; `finished` is now if not
+        given)."""
+        self._writable()
+        with self._lock():
+            path = self.folder / "runs.csv"
+            rows = read_table(path, RUN_SCHEMA)
+            mine = [row for row in rows if row["run"] == run]
+            if not mine:
+                raise UsageError(f"Run {run!r} is not in {path}; begin() gives a run its name.")
+            texts = self._texts({"finished": _now(), **facts}, RUN_SCHEMA)
+            mine[0].update({name: texts[name] for name in {"finished", *facts}})
+            self._write(path, rows, RUN_SCHEMA)
+
+    def runs(self) -> pd.DataFrame:
+        """This device's runs, oldest first (RUN_COLUMNS; str, Int64, float64)."""
+        path = self.folder / "runs.csv"
+        rows = [
+            row for row in self._rows(path, RUN_SCHEMA) if not self.published or row["device"] == self.device
+        ]
+        return frame(rows, RUN_SCHEMA, path)
+
+    def is_fresh(self, study: str, case: str, identity: str, run_facts: Mapping[str, Any]) -> bool:
+        """Whether the recorded row of `case` (an id) stands for what would be measured now: same GPU and
+        driver, and the identity of its code fresh by `rooflab.identity.fresh`."""
+        row = next(
+            (r for r in self._rows(self.folder / f"{_study_name(study)}.csv", SCHEMA) if r["case"] == case),
+            None,
+        )
+        if row is None or self.published:
+            return False
+        run = self._runs_by_name().get(row["run"], {})
+        same = all(run.get(name) == to_text(name, "text", run_facts.get(name)) for name in ("gpu", "driver"))
+        return same and fresh(row["identity"], identity)
+
+    def _lock(self) -> FileLock:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.folder / ".lock", timeout=60)
+
+    def _writable(self) -> None:
+        if self.published:
+            raise UsageError(f"{self.device} is a published recording; measure under another device name.")
+
+    def _tables(self) -> list[Path]:
+        return sorted(path for path in self.folder.glob("*.csv") if path.name != "runs.csv")
+
+    def _rows(self, path: Path, schema: Mapping[str, str]) -> list[dict[str, str]]:
+        """A table's rows, parsed anew only when the file changed (every write makes a new file)."""
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            return []
+        key = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        if path not in self._cache or self._cache[path][0] != key:
+            self._cache[path] = (key, read_table(path, schema))
+        return self._cache[path][1]
+
+    def _runs_by_name(self) -> dict[str, dict[str, str]]:
+        return {row["run"]: row for row in self._rows(self.folder / "runs.csv", RUN_SCHEMA)}
+
+    def _mine(self, row: Mapping[str, str]) -> bool:
+        return not self.published or self._runs_by_name()[row["run"]]["device"] == self.device
+
+    def _study_rows(self, path: Path, study: str | None) -> list[dict[str, str]]:
+        rows, runs = self._rows(path, SCHEMA), self._runs_by_name()
+        for line, row in enumerate(rows, 2):
+            if study and row["study"] != study:
+                raise UsageError(
+                    f"{path}, line {line}: a row of study {row['study']!r} in the table of {study}."
+                )
+            if row["run"] not in runs:
+                raise UsageError(
+                    f"{path}, line {line}: its run {row['run']!r} is not in {self.folder / 'runs.csv'}."
+                )
+        return rows
+
+    def _refuse_repeats(self, path: Path, rows: list[dict[str, str]]) -> None:
+        seen: set[str] = set()
+        for row in rows:
+            if row["case"] in seen:
+                raise UsageError(
+                    f"{path}: case {row['case']!r} of {self.device} stands there twice; keep one."
+                )
+            seen.add(row["case"])
+
+    def _checked(self, study: str, rows: list[dict[str, Any]], run: str) -> dict[str, dict[str, str]]:
+        new: dict[str, dict[str, str]] = {}
+        for row in rows:
+            if unknown := set(row) - set(SCHEMA):
+                raise UsageError(
+                    f"A record has no column {sorted(unknown)[0]!r}; its columns are {', '.join(COLUMNS)}."
+                )
+            case = Case.from_row({**row, "study": row.get("study") or study})
+            if case.study != study or row.get("case", case.id) != case.id:
+                raise UsageError(
+                    f"Row {row.get('case')!r} of {case.study} is not case {case.id!r} of {study}."
+                )
+            if case.id in new:
+                raise UsageError(f"Case {case.id!r} was given twice in one call.")
+            new[case.id] = self._texts({**row, **case.row(), "run": run}, SCHEMA)
+            gb_s, tflop_s, _ = _derived(*(row.get(name) for name in _MEASURED), roofs={})
+            new[case.id]["gb_s"] = to_text("gb_s", SCHEMA["gb_s"], gb_s)
+            new[case.id]["tflop_s"] = to_text("tflop_s", SCHEMA["tflop_s"], tflop_s)
+        return new
+
+    @staticmethod
+    def _texts(row: Mapping[str, Any], schema: Mapping[str, str]) -> dict[str, str]:
+        if unknown := set(row) - set(schema):
+            raise UsageError(
+                f"There is no column {sorted(unknown)[0]!r}; the columns are {', '.join(schema)}."
+            )
+        return {name: to_text(name, how, row.get(name)) for name, how in schema.items()}
+
+    def _write(self, path: Path, rows: Iterable[Mapping[str, str]], schema: Mapping[str, str]) -> None:
+        write_atomically(path, table_text(rows, schema))
+        self._cache.pop(path, None)
+
+
+def published_devices(root: Path) -> list[str]:
+    """The devices that root/published holds figures of, by name."""
+    return sorted({row["device"] for row in read_table(Path(root) / "published" / "runs.csv", RUN_SCHEMA)})
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,147 @@
+"""Text tables: one canonical form for every value, read strictly, replaced whole and never torn."""
+
+import csv
+import io
+import operator
+import os
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from rooflab.errors import UsageError
+
+_MEND = "restore the file, or delete the line and measure its case again"
+_BOOLS = {"true": True, "false": False}
+_DTYPES = {"text": "str", "int": "Int64", "bool": "boolean"}
+
+
+@lru_cache(maxsize=1 << 14)
+def natural_key(text: str) -> tuple[tuple[str | int, ...], str]:
+    """Sort key that orders the numbers in a name as numbers: n=4096 before n=16384."""
+    parts = re.split(r"([0-9]+)", text)
+    return tuple(int(part) if i % 2 else part for i, part in enumerate(parts)), text
+
+
+def is_blank(value: Any) -> bool:
+    return value is None or value is pd.NA or bool(value != value)
+
+
+def whole(name: str, value: Any) -> int:
+    if not isinstance(value, bool):
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+    raise UsageError(f"{name} is a whole number, not {value!r}.")
+
+
+def to_text(name: str, how: str, value: Any) -> str:
+    """One value as a table holds it; `how` is "text", "int", "bool" or a float format; UsageError if it does
+    not fit."""
+    if is_blank(value):
+        return ""
+    if how == "text":
+        if not isinstance(value, str) or re.search(r"[\r\n\0]", value):
+            raise UsageError(f"{name} is a text of one line, not {value!r}.")
+        return value
+    if how == "int":
+        return str(whole(name, value))
+    if how == "bool":
+        return str(bool(value)).lower()
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise UsageError(f"{name} is a number, not {value!r}.") from None
+    if number in (float("inf"), float("-inf")):
+        raise UsageError(f"{name} is infinite, which no measurement is.")
+    return format(number, how)
+
+
+def from_text(how: str, text: str) -> Any:
+    """The inverse of `to_text`: blank is None ("" for text); ValueError or KeyError if it does not fit."""
+    if how == "text":
+        return text
+    return None if not text else int(text) if how == "int" else _BOOLS[text] if how == "bool" else float(text)
+
+
+def read_table(path: Path, schema: Mapping[str, str]) -> list[dict[str, str]]:
+    """The rows of a table as texts, [] if there is no such file; UsageError naming file and line if it is not
+    whole or its columns are not those of `schema`."""
+    try:
+        content = path.read_bytes().decode()
+    except FileNotFoundError:
+        return []
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{path} is not UTF-8 text (byte {error.start}), so it is not a table of rooflab."
+        ) from None
+    reader = csv.reader(io.StringIO(content, newline=""), strict=True)
+    rows = []
+    try:
+        header = next(reader, [])
+        if header != list(schema):
+            missing, extra = [c for c in schema if c not in header], [c for c in header if c not in schema]
+            why = "has its columns in another order"
+            if missing or extra:
+                why = f"lacks {', '.join(missing[:3])}" if missing else f"has also {', '.join(extra[:3])}"
+            raise UsageError(f"{path}, line 1: the header {why}; it should be {','.join(schema)}.")
+        for cells in reader:
+            if len(cells) != len(schema):
+                why = f"{len(cells)} cells where the header has {len(schema)}"
+                raise UsageError(f"{path}, line {reader.line_num}: {why}; {_MEND}.")
+            rows.append(dict(zip(schema, cells, strict=True)))
+    except csv.Error as error:
+        raise UsageError(
+            f"{path}, line {reader.line_num}: not a line of a table ({error}); {_MEND}."
+        ) from None
+    if not content.endswith("\n"):
+        raise UsageError(
+            f"{path}, line {reader.line_num}: the file ends in the middle of this line; {_MEND}."
+        )
+    return rows
+
+
+def table_text(rows: Iterable[Mapping[str, str]], schema: Mapping[str, str]) -> str:
+    """The canonical text of a table: header, rows as given, minimal quotes, "\\n" at each line's end."""
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(schema)
+    writer.writerows([row[name] for name in schema] for row in rows)
+    return buffer.getvalue()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file's content so that a reader, or a machine that dies, has the old or the new one whole."""
+    temporary = path.with_name(f".{path.name}.tmp")  # one name, so the next writer overwrites a killed one's
+    with open(temporary, "w", encoding="utf-8", newline="") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    if os.name == "posix":  # the new name itself must reach the disk too
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def frame(rows: list[dict[str, str]], schema: Mapping[str, str], path: Path) -> pd.DataFrame:
+    """Rows of texts as a DataFrame of `schema`'s columns (str, Int64, boolean, float64); errors name `path`."""
+    columns = {}
+    for name, how in schema.items():
+        values = []
+        for line, row in enumerate(rows, 2):
+            try:
+                values.append(from_text(how, row[name]))
+            except (ValueError, KeyError):
+                kind = {"int": "a whole number", "bool": "true or false"}.get(how, "a number")
+                raise UsageError(f"{path}, line {line}: {name} is {row[name]!r}, not {kind}.") from None
+        columns[name] = pd.Series(values, dtype=_DTYPES.get(how, "float64"))
+    return pd.DataFrame(columns)

@@ -1,0 +1,32 @@
+// read 5, streaming: rung 3 with loads that do not ask L1 to keep the line.
+//
+// Purpose  every byte is used once, so a line that stays in L1 only pushes out another one.
+// Shapes   x [n] uint32, 16-byte aligned, n a multiple of 4; partial [gridDim.x] uint32.
+// Bytes    4 n read.
+// Launch   THREADS threads a block, ceil(n / 4 / (THREADS UNROLL)) blocks.
+// Changed  from rung 3 (rung 4's standing grid did not pay): load_streaming instead of a plain load.
+#include "common/ptx.cuh"
+#include "common/reduce.cuh"
+
+#ifndef THREADS
+#define THREADS 256
+#endif
+#ifndef UNROLL
+#define UNROLL 8
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    read_streaming(const uint4* __restrict__ x, unsigned* __restrict__ partial, unsigned long long n) {
+    const unsigned long long first = blockIdx.x * (unsigned long long)(THREADS * UNROLL) + threadIdx.x;
+    uint4 v[UNROLL];
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u) {
+        const unsigned long long i = first + u * THREADS;
+        v[u] = i < n / 4 ? load_streaming(x + i) : make_uint4(0, 0, 0, 0);
+    }
+    unsigned sum = 0;
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u) sum += v[u].x + v[u].y + v[u].z + v[u].w;
+    sum = block_sum<THREADS>(sum);
+    if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}

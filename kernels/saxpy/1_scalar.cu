@@ -1,0 +1,27 @@
+// saxpy 1, scalar: z = a x + y, one element a thread.
+//
+// Purpose  the course's first kernel: it proves that compiling, launching, gating and timing work.
+// Shapes   x, y, z [n] float.
+// Bytes    8 n read + 4 n written; 2 n FLOPs.
+// Launch   THREADS threads a block, ceil(n / THREADS) blocks. Built with -DDEPENDENT=1 it may be launched as a
+//          programmatic dependent: it then waits for its predecessor itself, after its own start-up.
+// Below    this is the first rung.
+#include "common/ptx.cuh"
+
+#ifndef THREADS
+#define THREADS 256
+#endif
+#ifndef DEPENDENT
+#define DEPENDENT 0
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    saxpy_scalar(const float* __restrict__ x, const float* __restrict__ y, float* __restrict__ z, float a,
+                 unsigned long long n) {
+    const unsigned long long i = blockIdx.x * (unsigned long long)THREADS + threadIdx.x;
+#if DEPENDENT
+    let_successor_start();
+    wait_for_predecessor();
+#endif
+    if (i < n) z[i] = fmaf(a, x[i], y[i]);
+}

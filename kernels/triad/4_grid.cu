@@ -1,0 +1,33 @@
+// triad 4, grid: as many blocks as the GPU holds at once, each walking through the data.
+//
+// Purpose  no block is launched or retired while the stream runs.
+// Shapes   a, b, c [n] float, 16-byte aligned, n a multiple of 4.
+// Bytes    8 n read + 4 n written.
+// Launch   THREADS threads a block, SMs x resident blocks (or `blocks`, if given).
+// Changed  a loop over tiles with the grid as its stride.
+#ifndef THREADS
+#define THREADS 256
+#endif
+#ifndef UNROLL
+#define UNROLL 4
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    triad_grid(const float4* __restrict__ b, const float4* __restrict__ c, float4* __restrict__ a, float s, unsigned long long n) {
+    const unsigned long long step = gridDim.x * (unsigned long long)(THREADS * UNROLL);
+    for (unsigned long long first = blockIdx.x * (unsigned long long)(THREADS * UNROLL) + threadIdx.x; first < n / 4;
+         first += step) {
+        float4 p[UNROLL], q[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+            if (first + u * THREADS < n / 4) {
+                p[u] = b[first + u * THREADS];
+                q[u] = c[first + u * THREADS];
+            }
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+            if (first + u * THREADS < n / 4)
+                a[first + u * THREADS] = make_float4(fmaf(s, q[u].x, p[u].x), fmaf(s, q[u].y, p[u].y),
+                                                     fmaf(s, q[u].z, p[u].z), fmaf(s, q[u].w, p[u].w));
+    }
+}

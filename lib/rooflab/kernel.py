@@ -1,0 +1,355 @@
+"""Compile a rung with NVRTC, report on the cubin, load that very cubin, and launch it.
+
+Compiling and reporting need no GPU and no driver (NVRTC, its headers and pyelftools are enough), so CI reports on
+every rung. Loading and launching go through the driver API of cuda-bindings, because CuPy binds neither the launch
+attributes of programmatic dependent launch nor cooperative launches. Arrays are CuPy's or torch's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .errors import LaunchError, MissingTool, UsageError
+from .paths import BUILD, KERNELS
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+
+
+# --- sources ----------------------------------------------------------------------------------------------------
+
+
+def headers_of(source: str) -> dict[str, str]:
+    """The course's own headers that `source` includes, directly or through each other: name -> text.
+
+    Names are relative to kernels/ ("common/reduce.cuh"). They are handed to NVRTC as texts, so that no path of the
+    compiling machine enters the cubin, and they are part of every cache key: CuPy's own cache ignores headers.
+    """
+    found: dict[str, str] = {}
+    queue = _INCLUDE.findall(source)
+    while queue:
+        name = queue.pop(0)
+        if name in found:
+            continue
+        path = KERNELS / name
+        if not path.is_file():
+            raise UsageError(f'The header "{name}" is included but kernels/{name} does not exist.')
+        found[name] = path.read_text()
+        queue += _INCLUDE.findall(found[name])
+    return dict(sorted(found.items()))
+
+
+def whole_source(path: Path) -> str:
+    """A rung's source with its headers in front: what an identity digests."""
+    text = path.read_text()
+    return "\n".join([*headers_of(text).values(), text])
+
+
+# --- compiling --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one kernel of a cubin needs: registers a thread; spilled, stack and static shared memory in bytes."""
+
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """One compiled source: the image that is loaded, and the compiler's report on it."""
+
+    arch: str
+    compiler: str
+    options: tuple[str, ...]
+    image: bytes = field(repr=False)
+    resources: Mapping[str, Resources] = field(repr=False)
+
+    def machine_code(self, entry: str) -> bytes:
+        """The instructions of `entry` with the compiler's version: what a record's identity digests."""
+        from elftools.elf.elffile import ELFFile
+
+        section = ELFFile(io.BytesIO(self.image)).get_section_by_name(f".text.{entry}")
+        if section is None:
+            raise UsageError(f"This cubin has no kernel {entry}; it has {', '.join(self.resources)}.")
+        return f"{self.compiler} sm_{self.arch}\n".encode() + section.data()
+
+
+def _nvrtc() -> Any:
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except Exception as error:  # cuda-pathfinder raises its own classes where the library is absent
+        raise MissingTool(
+            "NVRTC is not installed, so nothing can be compiled here: install the gpu set (or the test set), "
+            "for example `pip install -r requirements-gpu.txt`."
+        ) from error
+    return nvrtc
+
+
+def compiler_version() -> str:
+    """NVRTC's version as recorded in identities, such as "nvrtc 13.0"."""
+    _, major, minor = _nvrtc().nvrtcVersion()
+    return f"nvrtc {major}.{minor}"
+
+
+@functools.cache
+def include_directory() -> str:
+    """The folder of CUDA's own headers (cuda_fp16.h and friends), from the wheels or a toolkit."""
+    from cuda import pathfinder
+
+    found = pathfinder.find_nvidia_header_directory("cudart")
+    candidates = [found, *(os.path.join(os.environ.get(v, ""), "include") for v in ("CUDA_PATH", "CUDA_HOME"))]
+    for folder in (*candidates, "/usr/local/cuda/include"):
+        if folder and (Path(folder) / "cuda_fp16.h").is_file():
+            return str(folder)
+    raise MissingTool(
+        "CUDA's headers are not installed: install nvidia-cuda-runtime and nvidia-cuda-crt of the same "
+        "version as NVRTC (the gpu and test sets hold them)."
+    )
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("ROOFLAB_CACHE") or BUILD / "cubins")
+
+
+def compile_source(
+    source: str, *, arch: str, name: str = "kernel.cu", defines: Mapping[str, object] | None = None
+) -> Cubin:
+    """Compile CUDA C++ to a cubin for `arch` ("80", "90a"), or take it from the cache.
+
+    `defines` become -D options. The cache key holds everything the cubin depends on: source, the course's headers,
+    options, architecture and compiler. A source that does not compile raises UsageError with the compiler's log.
+    """
+    nvrtc = _nvrtc()
+    options = (
+        f"-arch=sm_{arch}",
+        "-std=c++17",
+        "-default-device",
+        *(f"-D{key}={value}" for key, value in sorted((defines or {}).items())),
+    )
+    headers = headers_of(source)
+    compiler = compiler_version()
+    key = hashlib.sha256(json.dumps([compiler, options, headers, source]).encode()).hexdigest()[:32]
+    image_path = _cache_folder() / f"{key}.cubin"
+    report_path = image_path.with_suffix(".json")
+    if image_path.is_file() and report_path.is_file():
+        report = {k: Resources(**v) for k, v in json.loads(report_path.read_text()).items()}
+        return Cubin(arch, compiler, options, image_path.read_bytes(), report)
+
+    def check(result: Any) -> None:
+        if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise UsageError(f"NVRTC refused {name}: {nvrtc.nvrtcGetErrorString(result)[1].decode()}.")
+
+    texts, names = [t.encode() for t in headers.values()], [n.encode() for n in headers]
+    code, program = nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), len(texts), texts, names)
+    check(code)
+    # NVRTC's own cache returns a cubin without its report, so it stays out of the way of ours.
+    arguments = [
+        o.encode() for o in (*options, f"-I{include_directory()}", "--ptxas-options=-v", "-no-cache")
+    ]
+    (code,) = nvrtc.nvrtcCompileProgram(program, len(arguments), arguments)
+    _, size = nvrtc.nvrtcGetProgramLogSize(program)
+    log = b"\0" * max(size, 2)  # the binding writes into this object: never one of Python's shared 1-byte strings
+    nvrtc.nvrtcGetProgramLog(program, log)
+    text = log.decode(errors="replace").strip("\0 \n")
+    if code != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise UsageError(f"{name} does not compile for sm_{arch}:\n{text}")
+    code, size = nvrtc.nvrtcGetCUBINSize(program)
+    check(code)
+    image = b"\0" * max(size, 2)
+    check(nvrtc.nvrtcGetCUBIN(program, image)[0])
+    nvrtc.nvrtcDestroyProgram(program)
+    resources = parse_report(text)
+
+    image_path.parent.mkdir(parents=True, exist_ok=True)
+    for path, data in (
+        (image_path, image),
+        (report_path, json.dumps({k: asdict(v) for k, v in resources.items()}).encode()),
+    ):
+        partial = path.with_suffix(f"{path.suffix}.{os.getpid()}")
+        partial.write_bytes(data)
+        os.replace(partial, path)  # another process may be compiling the same rung
+    return Cubin(arch, compiler, options, image, resources)
+
+
+def parse_report(log: str) -> dict[str, Resources]:
+    """Read ptxas's verbose report: one Resources per kernel entry it names."""
+    report: dict[str, Resources] = {}
+    for block in re.split(r"(?=Compiling entry function)", log)[1:]:
+        entry = re.search(r"entry function '([^']+)'", block)
+        used = re.search(r"Used (\d+) registers", block)
+        if entry is None or used is None:
+            continue
+
+        def number(pattern: str, block: str = block) -> int:
+            match = re.search(pattern, block)
+            return int(match[1]) if match else 0
+
+        report[entry[1]] = Resources(
+            registers=int(used[1]),
+            spill_bytes=number(r"(\d+) bytes spill stores") + number(r"(\d+) bytes spill loads"),
+            stack_bytes=number(r"(\d+) bytes stack frame"),
+            shared_bytes=number(r"(\d+) bytes smem"),
+        )
+    return report
+
+
+def sass(cubin: Cubin, entry: str) -> list[str]:
+    """The SASS instructions of `entry`, one string each without addresses, by nvdisasm."""
+    tool = _nvdisasm()
+    path = _cache_folder() / f"sass-{os.getpid()}-{hashlib.sha256(cubin.image).hexdigest()[:16]}.cubin"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(cubin.image)
+    try:
+        done = subprocess.run([tool, "-c", path], capture_output=True)
+    finally:
+        path.unlink()
+    if done.returncode != 0:
+        raise UsageError(f"nvdisasm cannot read this cubin: {done.stderr.decode().strip()}")
+    lines, inside = [], False
+    for line in done.stdout.decode().splitlines():
+        if line.startswith(".text.") and line.endswith(":"):
+            inside = line == f".text.{entry}:"
+        instruction = re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", line)
+        if inside and instruction:
+            lines.append(instruction[1])
+    return lines
+
+
+@functools.cache
+def _nvdisasm() -> str:
+    import shutil
+    import sysconfig
+
+    site = Path(sysconfig.get_paths()["purelib"])
+    for tool in (shutil.which("nvdisasm"), *(site / "nvidia" / n / "bin" / "nvdisasm" for n in ("cu13", "cu12"))):
+        if tool and Path(tool).is_file():
+            return str(tool)
+    raise MissingTool("nvdisasm is not installed: `pip install nvidia-cuda-nvdisasm` brings it.")
+
+
+# --- loading and launching ---------------------------------------------------------------------------------------
+
+
+def _driver() -> Any:
+    from cuda.bindings import driver
+
+    return driver
+
+
+def _checked(result: tuple) -> Any:
+    """Unpack a driver call's (status, value...) and turn a failure into a LaunchError."""
+    driver = _driver()
+    status, *values = result
+    if status != driver.CUresult.CUDA_SUCCESS:
+        _, text = driver.cuGetErrorString(status)
+        raise LaunchError(f"The CUDA driver reports {status.name}: {text.decode() if text else 'no text'}.")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def current_stream() -> int:
+    """Handle of the stream to launch on: torch's current stream where torch is in play, else CuPy's."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return int(torch.cuda.current_stream().cuda_stream)
+    import cupy
+
+    return int(cupy.cuda.get_current_stream().ptr)
+
+
+def pointer(array: Any) -> int:
+    """Device address of a CuPy array or torch CUDA tensor."""
+    if hasattr(array, "data_ptr"):
+        return int(array.data_ptr())
+    return int(array.data.ptr)
+
+
+class Function:
+    """A kernel loaded from a cubin into the current context."""
+
+    def __init__(self, cubin: Cubin, entry: str):
+        import cupy
+
+        cupy.cuda.runtime.free(0)  # makes the primary context, which CuPy and torch share, current
+        self.entry = entry
+        self.cubin = cubin
+        driver = _driver()
+        self._module = _checked(driver.cuModuleLoadData(cubin.image))
+        self._function = _checked(driver.cuModuleGetFunction(self._module, entry.encode()))
+
+    def allow_shared(self, size: int) -> None:
+        """Raise the dynamic shared memory limit to `size` bytes (needed above 48 KiB)."""
+        driver = _driver()
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        _checked(driver.cuFuncSetAttribute(self._function, attribute, size))
+
+    def resident_blocks(self, threads: int, shared: int = 0) -> int:
+        """Blocks of `threads` threads and `shared` dynamic bytes that fit on one SM at a time."""
+        call = _driver().cuOccupancyMaxActiveBlocksPerMultiprocessor
+        return int(_checked(call(self._function, threads, shared)))
+
+    def launch(
+        self,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        arguments: Sequence[Any],
+        *,
+        shared: int = 0,
+        dependent: bool = False,
+        cooperative: bool = False,
+    ) -> None:
+        """Enqueue one launch on the current stream.
+
+        `arguments` are CuPy arrays or torch tensors (passed as pointers) and ctypes scalars. `dependent` adds the
+        programmatic-stream-serialization attribute (the kernel may start while its predecessor drains, and must
+        wait for it itself); `cooperative` asks for all blocks to be resident at once.
+        """
+        driver = _driver()
+        values, types = [], []
+        for argument in arguments:
+            if isinstance(argument, ctypes._SimpleCData):
+                values.append(argument.value)
+                types.append(type(argument))
+            else:
+                values.append(pointer(argument))
+                types.append(ctypes.c_void_p)
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = _triple(grid)
+        config.blockDimX, config.blockDimY, config.blockDimZ = _triple(block)
+        config.sharedMemBytes = shared
+        config.hStream = driver.CUstream(current_stream())
+        attributes = []
+        if dependent:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            attributes.append(attribute)
+        if cooperative:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            attribute.value.cooperative = 1
+            attributes.append(attribute)
+        config.attrs, config.numAttrs = attributes, len(attributes)
+        _checked(driver.cuLaunchKernelEx(config, self._function, (tuple(values), tuple(types)), 0))
+
+
+def _triple(shape: int | Sequence[int]) -> tuple[int, int, int]:
+    dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    x, y, z = (*dims, 1, 1)[:3]
+    return int(x), int(y), int(z)

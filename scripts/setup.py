@@ -1,8 +1,8 @@
 """Make .venv and install one set of packages into it, or check an environment that the user names.
 
-Called by the Makefile: python3 scripts/setup.py SET [PYTHON], where SET is lean, lab, test, gpu or auto (gpu where an
-NVIDIA driver new enough is found, else lean). A stamp in .venv makes the second call immediate. Whatever goes wrong is
-said in one sentence. This file keeps to syntax that an old Python can read, so that an old Python can refuse politely.
+Called by the Makefile: python3 scripts/setup.py SET [PYTHON], where SET is lean, lab, test, gpu or auto (gpu
+where an NVIDIA driver new enough is found, else lean). A stamp in .venv makes the second call immediate.
+Whatever goes wrong is said in one sentence. An old Python can read this syntax, and so refuse.
 """
 
 from __future__ import print_function
@@ -117,10 +117,10 @@ def choose_set(driver):
         return "lean"
     if int(driver.split(".")[0]) < NEWEST_MAJOR_DRIVER_NEEDED:
         print(
-            "rooflab: driver %s is older than R%d, so recordings are replayed: update the driver, or for its CUDA 12 "
-            "line run "
-            "`.venv/bin/pip install cupy-cuda12x==14.2.0 'cuda-bindings==12.*' 'nvidia-cuda-nvrtc-cu12==12.9.*' "
-            "'nvidia-cuda-runtime-cu12==12.9.*' 'nvidia-cuda-nvcc-cu12==12.9.*'` and then `.venv/bin/rooflab report --mode live`."
+            "rooflab: driver %s is older than R%d, so recordings are replayed: update the driver, or for the "
+            "CUDA 12 line run `.venv/bin/pip install cupy-cuda12x==14.2.0 'cuda-bindings==12.*' "
+            "'nvidia-cuda-nvrtc-cu12==12.9.*' 'nvidia-cuda-runtime-cu12==12.9.*' "
+            "'nvidia-cuda-nvcc-cu12==12.9.*'` and then `.venv/bin/rooflab report --mode live`."
             % (driver, NEWEST_MAJOR_DRIVER_NEEDED),
             file=sys.stderr,
         )

@@ -102,7 +102,7 @@ _TABLE = (
     Model("gemma-4-e4b", "google/gemma-4-E4B-it", 42, 2560, 10240, 8, 2, 256, 262144, 7.5e9, tied=True,
           window=512, global_every=6, global_head_dim=512, shared_kv=18, ple=256, softcap=30.0,
           source="layers, head widths, window, 5:1 pattern, softcap and shared tail: SharpInference pull"
-          " request 143; hidden, MLP, heads, vocabulary, embedding width: config.json on the Hugging Face hub"),
+          " request 143; hidden, MLP, heads, vocabulary, embedding width: config.json on the hub"),
     Model("gpt-j-6b", "EleutherAI/gpt-j-6b", 28, 4096, 16384, 16, 16, 256, 50400, 6.053e9, gated=False),
     Model("gpt-neox-20b", "EleutherAI/gpt-neox-20b", 44, 6144, 24576, 64, 64, 96, 50432, 20.555e9,
           gated=False, fused=("qkv",)),

@@ -17,18 +17,23 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     read_grid(const uint4* __restrict__ x, unsigned* __restrict__ partial, unsigned long long n) {
-    const unsigned long long step = gridDim.x * (unsigned long long)(THREADS * UNROLL);
+    const unsigned long long end = n / 4, step = gridDim.x * (unsigned long long)(THREADS * UNROLL);
     unsigned sum = 0;
-    for (unsigned long long first = blockIdx.x * (unsigned long long)(THREADS * UNROLL) + threadIdx.x; first < n / 4;
-         first += step) {
-        uint4 v[UNROLL];
+    for (unsigned long long tile = blockIdx.x * (unsigned long long)(THREADS * UNROLL); tile < end; tile += step) {
+        const unsigned long long first = tile + threadIdx.x;
+        if (tile + THREADS * UNROLL <= end) {
+            uint4 v[UNROLL];
 #pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            const unsigned long long i = first + u * THREADS;
-            v[u] = i < n / 4 ? x[i] : make_uint4(0, 0, 0, 0);
+            for (int u = 0; u < UNROLL; ++u) v[u] = x[first + u * THREADS];
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u) sum += v[u].x + v[u].y + v[u].z + v[u].w;
+        } else {
+#pragma unroll 1
+            for (unsigned long long i = first; i < end; i += THREADS) {
+                const uint4 v = x[i];
+                sum += v.x + v.y + v.z + v.w;
+            }
         }
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u) sum += v[u].x + v[u].y + v[u].z + v[u].w;
     }
     sum = block_sum<THREADS>(sum);
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;

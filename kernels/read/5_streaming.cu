@@ -17,16 +17,22 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     read_streaming(const uint4* __restrict__ x, unsigned* __restrict__ partial, unsigned long long n) {
-    const unsigned long long first = blockIdx.x * (unsigned long long)(THREADS * UNROLL) + threadIdx.x;
-    uint4 v[UNROLL];
-#pragma unroll
-    for (int u = 0; u < UNROLL; ++u) {
-        const unsigned long long i = first + u * THREADS;
-        v[u] = i < n / 4 ? load_streaming(x + i) : make_uint4(0, 0, 0, 0);
-    }
+    const unsigned long long tile = blockIdx.x * (unsigned long long)(THREADS * UNROLL), end = n / 4;
+    const unsigned long long first = tile + threadIdx.x;
     unsigned sum = 0;
+    if (tile + THREADS * UNROLL <= end) {  // a whole tile: no test stands between one load and the next
+        uint4 v[UNROLL];
 #pragma unroll
-    for (int u = 0; u < UNROLL; ++u) sum += v[u].x + v[u].y + v[u].z + v[u].w;
+        for (int u = 0; u < UNROLL; ++u) v[u] = load_streaming(x + first + u * THREADS);
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) sum += v[u].x + v[u].y + v[u].z + v[u].w;
+    } else {
+#pragma unroll 1
+        for (unsigned long long i = first; i < end; i += THREADS) {
+            const uint4 v = load_streaming(x + i);
+            sum += v.x + v.y + v.z + v.w;
+        }
+    }
     sum = block_sum<THREADS>(sum);
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }

@@ -1,0 +1,118 @@
+"""Operators: the rung list of each ladder as data, and the checked launchers that a user calls.
+
+A rung is one CUDA file, kernels/<operator>/<rung>.cu, with one kernel. The list below is what the loader, the tests
+and the notebooks read, so a rung that is not in it does not exist.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rooflab import device, kernel
+from rooflab.errors import LaunchError, UsageError
+from rooflab.identity import identity
+from rooflab.paths import KERNELS
+
+PORTABLE = ("75", "80", "86", "89", "90", "100", "120")
+DEPENDENT = ("90", "100", "120")  # programmatic dependent launch needs sm_90
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One step of an operator's ladder.
+
+    `defines` are the macros a caller may set, with their defaults; `words` how many 4-byte words one access moves
+    (n must be a multiple of it, and addresses of 4 x words bytes); `grid` how the launch rule counts blocks:
+    "cover" (every tile a block) or "resident" (as many as the GPU holds at once).
+    """
+
+    operator: str
+    name: str
+    entry: str
+    idea: str
+    words: int = 4
+    grid: str = "cover"
+    defines: Mapping[str, int] = field(default_factory=lambda: {"THREADS": 256})
+    archs: tuple[str, ...] = PORTABLE
+
+    @property
+    def path(self) -> Path:
+        """The rung's CUDA source."""
+        return KERNELS / self.operator / f"{self.name}.cu"
+
+    def with_defaults(self, options: Mapping[str, int]) -> dict[str, int]:
+        """The rung's macros with `options` over their defaults; UsageError names an option it does not have."""
+        unknown = sorted(set(options) - set(self.defines))
+        if unknown:
+            raise UsageError(
+                f"Rung {self.operator}/{self.name} has no option {', '.join(unknown)}; "
+                f"it has {', '.join(self.defines) or 'none'}."
+            )
+        return {**self.defines, **options}
+
+    def cubin(self, arch: str, options: Mapping[str, int] | None = None) -> kernel.Cubin:
+        """The rung compiled for `arch`, from the cache if it is there."""
+        name = f"{self.operator}/{self.name}.cu"
+        return kernel.compile_source(
+            self.path.read_text(), arch=arch, name=name, defines=self.with_defaults(options or {})
+        )
+
+    def identity(self, launch_rule: str, options: Mapping[str, int], arch: str | None) -> str:
+        """What a record of this rung is a record of; with arch None (no compiler here) the machine part is open."""
+        defines = sorted(self.with_defaults(options).items())
+        machine = None if arch is None else self.cubin(arch, options).machine_code(self.entry)
+        return identity(
+            f"{launch_rule}\n{self.grid} {self.words} {defines}", kernel.whole_source(self.path), machine
+        )
+
+
+@functools.cache
+def this_arch() -> str:
+    """The architecture that rungs are compiled for on this machine's GPU."""
+    import cupy
+
+    return device.sm(tuple(int(c) for c in divmod(int(cupy.cuda.Device().compute_capability), 10)))
+
+
+@functools.lru_cache(maxsize=256)
+def loaded(rung: Rung, options: tuple[tuple[str, int], ...] = ()) -> kernel.Function:
+    """The rung's kernel, loaded on the current GPU."""
+    arch = this_arch()
+    if arch not in rung.archs and int(arch) < min(int(a.rstrip("af")) for a in rung.archs):
+        raise LaunchError(
+            f"Rung {rung.operator}/{rung.name} needs sm_{rung.archs[0]}; this GPU is sm_{arch}."
+        )
+    return kernel.Function(rung.cubin(arch, dict(options)), rung.entry)
+
+
+def check_array(name: str, array: Any, dtype: str, size: int | None = None, align: int = 4) -> None:
+    """Refuse, in one sentence, an operand that is not a contiguous GPU array of `dtype` (and size, and alignment)."""
+    if not (hasattr(array, "data_ptr") or hasattr(getattr(array, "data", None), "ptr")):
+        raise LaunchError(f"{name} must be a CuPy array or a torch CUDA tensor, not {type(array).__name__}.")
+    if hasattr(array, "data_ptr") and not array.is_cuda:
+        raise LaunchError(f"{name} lies in host memory; it must lie on the GPU.")
+    got = str(array.dtype).removeprefix("torch.")
+    if got != dtype and not (dtype == "uint32" and got == "int32"):
+        raise LaunchError(f"{name} must hold {dtype}, not {got}.")
+    contiguous = array.is_contiguous() if hasattr(array, "is_contiguous") else array.flags.c_contiguous
+    if not contiguous:
+        raise LaunchError(f"{name} must be contiguous; make it so with .copy() or .contiguous().")
+    count = array.numel() if hasattr(array, "numel") else array.size
+    if size is not None and count != size:
+        raise LaunchError(f"{name} must hold {size} elements, not {count}.")
+    if kernel.pointer(array) % align:
+        raise LaunchError(f"{name} must start at a multiple of {align} bytes; this view does not.")
+
+
+def rung_of(ladder: tuple[Rung, ...], name: str | None, default: str) -> Rung:
+    """The rung called `name`, or the default one; UsageError lists what exists."""
+    wanted = name or default
+    for rung in ladder:
+        if rung.name == wanted:
+            return rung
+    operator = ladder[0].operator
+    raise UsageError(f"{operator} has no rung {wanted!r}; it has {', '.join(r.name for r in ladder)}.")

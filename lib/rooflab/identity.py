@@ -96,8 +96,8 @@ def _canonical(node: object) -> str:
 
 def identity(launch: bytes | str, source: str, machine: bytes | None) -> str:
     """The identity "<launch>.<source>.<machine>" of a kernel's figures: ten hex digits each of the launch
-    rule with repack code and compile options, of the source with its headers (comments stripped here), and of the
-    machine code with the compiler's version ("-" where None: unknown)."""
+    rule with repack code and compile options, of the source with its headers (comments stripped here), and
+    of the machine code with the compiler's version ("-" where None: unknown)."""
     parts = [_digest(launch), _digest(strip_comments(source)), "-" if machine is None else _digest(machine)]
     return ".".join(parts)
 

@@ -1,8 +1,11 @@
-"""Records: one row per measured case, one schema, plain text tables that a killed writer cannot spoil."""
+"""Records: the tables of a device that hold every measured figure, which a killed writer cannot spoil."""
 
+import importlib.metadata
+import os
+import platform
 import re
+import subprocess
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,176 +13,33 @@ from typing import Any
 import pandas as pd
 from filelock import FileLock
 
+from rooflab import device as devices
+from rooflab.case import COLUMNS, RUN_COLUMNS, RUN_SCHEMA, SCHEMA, Case, check_study, options, parse_options
 from rooflab.errors import DeviceMismatch, UsageError
 from rooflab.identity import fresh
-from rooflab.table import (
-    frame,
-    is_blank,
-    natural_key,
-    read_table,
-    table_text,
-    to_text,
-    whole,
-    write_atomically,
-)
+from rooflab.paths import ROOT
+from rooflab.table import frame, is_blank, natural_key, read_table, table_text, to_text, write_atomically
 
-# Column -> how its values are written. Times keep six significant digits, far below their run-to-run spread,
-# so that a table diffs well and a rewritten row is the same text.
-SCHEMA = {
-    **dict.fromkeys(("study", "case", "operator", "impl", "kind", "format", "model", "weights"), "text"),
-    **dict.fromkeys(("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window"), "int"),
-    "causal": "bool",
-    **dict.fromkeys(("options", "cache", "clock"), "text"),
-    **dict.fromkeys(("median_us", "q1_us", "q3_us"), ".6g"),
-    "samples": "int",
-    "predicted_us": ".6g",
-    **dict.fromkeys(("predicted_bytes", "bytes", "flops"), "int"),
-    "roof": "text",
-    **dict.fromkeys(("gb_s", "tflop_s", "tok_s"), ".6g"),
-    **dict.fromkeys(("roof_fraction", "error", "error_budget"), ".4g"),
-    **dict.fromkeys(("registers", "spill_bytes", "shared_bytes"), "int"),
-    **dict.fromkeys(("identity", "run"), "text"),
-}
-COLUMNS = tuple(SCHEMA)
+__all__ = [
+    "COLUMNS",
+    "RUN_COLUMNS",
+    "Case",
+    "Store",
+    "closing_facts",
+    "derive",
+    "options",
+    "parse_options",
+    "published_devices",
+    "run_facts",
+]
 
-RUN_SCHEMA = {
-    **dict.fromkeys(("run", "device", "gpu", "compute_capability"), "text"),
-    **dict.fromkeys(("sms", "l2_bytes", "memory_bytes"), "int"),
-    **dict.fromkeys(("driver", "cuda", "nvrtc", "torch", "cupy", "cudnn", "python", "os", "commit"), "text"),
-    **dict.fromkeys(("command", "effort", "started", "finished"), "text"),
-    **dict.fromkeys(("sm_clock_before_mhz", "sm_clock_after_mhz", "memory_clock_mhz"), "int"),
-    **dict.fromkeys(("temperature_before_c", "temperature_after_c"), ".6g"),
-    **dict.fromkeys(("power_before_w", "power_after_w"), ".6g"),
-    "other_processes": "int",
-    "note": "text",
-}
-RUN_COLUMNS = tuple(RUN_SCHEMA)
-
-KINDS = ("own", "baseline", "peer")
-CACHES = ("cold", "warm", "")
-CLOCKS = ("graph", "graph_pdl", "event", "wall", "ncu", "cupti", "")
-_SIZES = ("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window")
 _MEASURED = ("median_us", "bytes", "flops", "roof")
-_NAMED = ("operator", "impl", "format", "model", "weights")
-_BOOLS = {"true": True, "false": False}
-
-
-def options(**values: int | str | bool) -> str:
-    """The tunables that ran as one canonical string, sorted by name: options(unroll=4, blocks=528) is
-    "blocks=528 unroll=4". Values are whole numbers, booleans or words; UsageError for others."""
-    words = []
-    for name, value in sorted(values.items()):
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        if isinstance(value, float) or not re.fullmatch(r'[^\s,"=]+', text):
-            raise UsageError(f"Option {name}={value!r} is not a whole number, a boolean or one word.")
-        words.append(f"{name}={text}")
-    return " ".join(words)
-
-
-def parse_options(text: str) -> dict[str, int | str | bool]:
-    """The inverse of `options`: "blocks=528 fast=true" becomes {"blocks": 528, "fast": True}; UsageError if
-    a word is not name=value or a name stands twice."""
-    values: dict[str, int | str | bool] = {}
-    for word in text.split():
-        name, equals, value = word.partition("=")
-        if not (name.isidentifier() and equals and value) or "=" in value or name in values:
-            raise UsageError(f"Options {text!r} are not distinct words of the form name=value.")
-        number = re.fullmatch(r"-?(0|[1-9][0-9]*)", value) and value != "-0"
-        values[name] = _BOOLS[value] if value in _BOOLS else int(value) if number else value
-    return values
-
-
-@dataclass(frozen=True)
-class Case:
-    """One thing to measure: an implementation of an operator on one shape, under a named cache and clock.
-
-    Sizes are elements (n, k, seq, head_dim, window), tokens (batch) or counts (heads, kv_heads); None means
-    that the operator has no such size. `options` holds the tunables in any order and is kept sorted.
-    UsageError if a name holds a space, comma, quote or "=", a size is not a whole number, or kind, cache or clock
-    is not a known word."""
-
-    study: str
-    operator: str
-    impl: str
-    kind: str = "own"
-    format: str = ""
-    model: str = ""
-    weights: str = ""
-    n: int | None = None
-    k: int | None = None
-    batch: int | None = None
-    seq: int | None = None
-    heads: int | None = None
-    kv_heads: int | None = None
-    head_dim: int | None = None
-    window: int | None = None
-    causal: bool | None = None
-    options: str = ""
-    cache: str = "cold"
-    clock: str = "graph"
-
-    def __post_init__(self) -> None:
-        _study_name(self.study)
-        for name in _NAMED:
-            value = getattr(self, name)
-            if (
-                not isinstance(value, str)
-                or re.search(r'[\s,"=]', value)
-                or (name == "operator" and "/" in value)
-            ):
-                raise UsageError(f"A case's {name} is one word without commas, quotes or '=', not {value!r}.")
-        if not (self.operator and self.impl):
-            raise UsageError("A case needs the names of its operator and of its implementation.")
-        for name in _SIZES:
-            value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, whole(name, value))
-                if getattr(self, name) < 0:
-                    raise UsageError(f"A case's {name} is a size, so it cannot be {value}.")
-        if self.causal is not None:
-            object.__setattr__(self, "causal", bool(self.causal))
-        object.__setattr__(self, "options", options(**parse_options(self.options)))
-        for name, known in (("kind", KINDS), ("cache", CACHES), ("clock", CLOCKS)):
-            if getattr(self, name) not in known:
-                words = ", ".join(word or '""' for word in known)
-                raise UsageError(f"A case's {name} is one of {words}, not {getattr(self, name)!r}.")
-
-    @property
-    def id(self) -> str:
-        """Readable name, unique within a study, e.g. "read/4_grid n=1073741824 blocks=528 cold graph"."""
-        words = [f"{self.operator}/{self.impl}"] + [self.kind] * (self.kind != "own")
-        words += [
-            f"{name}={value}" for name in ("format", "model", "weights") if (value := getattr(self, name))
-        ]
-        words += [f"{name}={value}" for name in _SIZES if (value := getattr(self, name)) is not None]
-        words += [f"causal={str(self.causal).lower()}"] * (self.causal is not None)
-        return " ".join(filter(None, [*words, self.options, self.cache, self.clock]))
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any] | pd.Series) -> "Case":
-        """The case that a row (dict or Series of COLUMNS) describes; blanks become None or ""."""
-        given: dict[str, Any] = {}
-        for field in fields(cls):
-            value = row.get(field.name, field.default)
-            blank = "" if SCHEMA[field.name] == "text" else None
-            given[field.name] = blank if is_blank(value) else value
-        return cls(**given)
-
-    def row(self) -> dict[str, Any]:
-        """The case's own columns, its id among them, to which a measurement adds its figures."""
-        return {**asdict(self), "case": self.id}
-
-
-def _study_name(study: str) -> str:
-    if not isinstance(study, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", study) or study == "runs":
-        raise UsageError(f"A study's name is lower-case letters, digits and underscores, not {study!r}.")
-    return study
 
 
 def derive(df: pd.DataFrame, roofs: Mapping[str, float]) -> pd.DataFrame:
     """A copy of `df` with gb_s (bytes/us/1e3), tflop_s (flops/us/1e6) and roof_fraction recomputed and
-    rounded as the tables hold them. `roofs` maps a roof's name to GB/s for dram_, l2_ and pcie_ names, to TFLOP/s for
-    others; the fraction of a row whose roof is not in it is blank."""
+    rounded as the tables hold them. `roofs` maps a roof's name to GB/s for dram_, l2_ and pcie_ names and to
+    TFLOP/s for others; the fraction of a row whose roof is not in it is blank."""
     df = df.copy()
     inputs = zip(*(df[name] for name in _MEASURED), strict=True)
     derived = [_derived(*row, roofs=roofs) for row in inputs]
@@ -231,7 +91,7 @@ class Store:
     def read(self, study: str) -> pd.DataFrame:
         """All rows of a study (COLUMNS; str, Int64, boolean, float64), an empty frame if none are recorded;
         UsageError if the table is damaged, holds another study or names a run that runs.csv lacks."""
-        path = self.folder / f"{_study_name(study)}.csv"
+        path = self.folder / f"{check_study(study)}.csv"
         rows = [] if self.published else self._study_rows(path, study)
         for table in self._tables() if self.published else ():
             rows = rows + [row for row in self._study_rows(table, None) if row["study"] == study]
@@ -246,7 +106,7 @@ class Store:
         self._writable()
         if not rows:
             return
-        new = self._checked(_study_name(study), rows, run)
+        new = self._checked(check_study(study), rows, run)
         path = self.folder / f"{study}.csv"
         with self._lock():
             if run not in {row["run"] for row in read_table(self.folder / "runs.csv", RUN_SCHEMA)}:
@@ -324,7 +184,7 @@ class Store:
         """Whether the recorded row of `case` (an id) stands for what would be measured now: same GPU and
         driver, and the identity of its code fresh by `rooflab.identity.fresh`."""
         row = next(
-            (r for r in self._rows(self.folder / f"{_study_name(study)}.csv", SCHEMA) if r["case"] == case),
+            (r for r in self._rows(self.folder / f"{check_study(study)}.csv", SCHEMA) if r["case"] == case),
             None,
         )
         if row is None or self.published:
@@ -423,3 +283,76 @@ def published_devices(root: Path) -> list[str]:
 
 def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# Distributions that provide a library, by CUDA line; the first that is installed is named.
+_PACKAGES = {
+    "torch": ("torch",),
+    "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
+    "nvrtc": ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
+    "cudnn": ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
+}
+_CONDITIONS = (("sm_clock", "mhz"), ("temperature", "c"), ("power", "w"))
+
+
+def run_facts(command: str, effort: str) -> dict[str, Any]:
+    """What runs.csv says of a run that starts now: GPU and its condition, versions, commit, and `command` as
+    given to the command line, absolute paths in it cut to their last part. Facts that this machine does not
+    tell, all of the GPU's where there is none, are left out; nothing names the host or its user."""
+    gpu = devices.probe() or {}
+    facts = {
+        name: gpu.get(name)
+        for name in ("gpu", "sms", "l2_bytes", "memory_bytes", "driver", "memory_clock_mhz")
+    }
+    facts["cuda"] = gpu.get("cuda_driver")
+    if gpu:
+        facts["compute_capability"] = ".".join(map(str, gpu["compute_capability"]))
+        others = gpu.get("other_processes")
+        facts["other_processes"] = None if others is None else len(others)
+    facts |= {f"{name}_before_{unit}": gpu.get(f"{name}_{unit}") for name, unit in _CONDITIONS}
+    facts |= {name: _version(packages) for name, packages in _PACKAGES.items()}
+    facts |= {"python": platform.python_version(), "os": f"{platform.system()} {platform.machine()}"}
+    facts |= {"commit": commit(), "effort": effort, "started": _now()}
+    facts["command"] = " ".join(_without_folder(word) for word in command.split())
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def closing_facts() -> dict[str, Any]:
+    """The GPU's clock, temperature and power now, named as `Store.finish` takes them; empty without a GPU."""
+    now = devices.conditions() or {}
+    facts = {f"{name}_after_{unit}": now.get(f"{name}_{unit}") for name, unit in _CONDITIONS}
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def commit(root: Path = ROOT) -> str | None:
+    """The checkout's commit (12 digits), with "+" if tracked files outside data/ and notebooks/ differ
+    from it; $ROOFLAB_COMMIT where the tree was copied without its history; None if neither is known."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True, timeout=30
+        ).stdout
+
+    try:
+        prefix, head = git("rev-parse", "--show-prefix", "HEAD").split("\n")[:2]
+        if not prefix:  # else the package lies inside someone else's repository
+            changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!data", ":!notebooks")
+            return head[:12] + ("+" if changed.strip() else "")
+    except (OSError, subprocess.SubprocessError, ValueError):
+        pass
+    return os.environ.get("ROOFLAB_COMMIT") or None
+
+
+def _version(packages: Iterable[str]) -> str | None:
+    for package in packages:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _without_folder(word: str) -> str:
+    name, equals, value = word.rpartition("=")
+    path = re.match(r"(/|~|[A-Za-z]:[\\/])", value)
+    return name + equals + (re.split(r"[\\/]", value.rstrip("\\/"))[-1] if path else value)

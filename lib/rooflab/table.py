@@ -133,7 +133,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def frame(rows: list[dict[str, str]], schema: Mapping[str, str], path: Path) -> pd.DataFrame:
-    """Rows of texts as a DataFrame of `schema`'s columns (str, Int64, boolean, float64); errors name `path`."""
+    """Rows of texts as a DataFrame of `schema`'s columns (str, Int64, boolean, float64); errors name it."""
     columns = {}
     for name, how in schema.items():
         values = []

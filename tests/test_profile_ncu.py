@@ -214,7 +214,7 @@ def test_a_profiler_that_hangs_is_ended(tmp_path):
 
 def test_unknown_lists_the_metrics_this_gpu_lacks(fake_ncu):
     fake_ncu(
-        listing="Device NVIDIA H200 (GH100)\ndram__bytes  Counter  byte  # bytes\nsm__throughput  Throughput  %\n"
+        listing="Device NVIDIA H200 (GH100)\ndram__bytes  Counter  byte\nsm__throughput  Throughput  %\n"
     )
     assert ncu.unknown(["dram_bytes", "sm_pct", "time_ns"]) == ["gpu__time_duration.sum"]
     fake_ncu(listing="")

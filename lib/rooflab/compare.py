@@ -15,8 +15,8 @@ def compare(a: Store, b: Store, studies: Iterable[str] | None = None) -> pd.Data
 
     Columns: study, case, operator, impl, kind, clock, cache, median_us_a, median_us_b (us), ratio (time on b
     over time on a: below 1, b is faster), roof_fraction_a, roof_fraction_b (each of its own device's roof). A
-    case is the same implementation, shape, tunables, cache and clock on both; an empty frame says that they share
-    none."""
+    case is the same implementation, shape, tunables, cache and clock on both; an empty frame says that they
+    share none."""
     if studies is None:
         theirs = set(b.studies())
         studies = [study for study in a.studies() if study in theirs]

@@ -91,13 +91,17 @@ class Store:
     def read(self, study: str) -> pd.DataFrame:
         """All rows of a study (COLUMNS; str, Int64, boolean, float64), an empty frame if none are recorded;
         UsageError if the table is damaged, holds another study or names a run that runs.csv lacks."""
-        path = self.folder / f"{check_study(study)}.csv"
-        rows = [] if self.published else self._study_rows(path, study)
-        for table in self._tables() if self.published else ():
-            rows = rows + [row for row in self._study_rows(table, None) if row["study"] == study]
-        rows = [row for row in rows if self._mine(row)]
-        self._refuse_repeats(path, rows)
-        return frame(sorted(rows, key=lambda row: natural_key(row["case"])), SCHEMA, path)
+        check_study(study)
+        tables = []
+        for path in self._tables() if self.published else [self.folder / f"{study}.csv"]:
+            rows = self._study_rows(path, None if self.published else study)
+            wanted = [row["study"] == study and self._mine(row) for row in rows]
+            tables.append(frame(rows, SCHEMA, path)[pd.Series(wanted, dtype=bool)])
+        df = pd.concat(tables, ignore_index=True)
+        _refuse_repeats(df["case"], f"{self.folder} of {self.device}")
+        return df.iloc[sorted(range(len(df)), key=lambda i: natural_key(df["case"][i]))].reset_index(
+            drop=True
+        )
 
     def add(self, study: str, rows: list[dict[str, Any]], run: str) -> None:
         """Write rows (dicts of a case's columns and any others of COLUMNS) of a begun run; a case that is
@@ -114,8 +118,9 @@ class Store:
                     f"Run {run!r} is not in {self.folder / 'runs.csv'}; begin() gives a run its name."
                 )
             self._cache.pop(path, None)
-            kept = {row["case"]: row for row in self._study_rows(path, study)}
-            kept.update(new)
+            rows_before = self._study_rows(path, study)
+            _refuse_repeats((row["case"] for row in rows_before), str(path))
+            kept = {row["case"]: row for row in rows_before} | new
             self._write(path, sorted(kept.values(), key=lambda row: natural_key(row["case"])), SCHEMA)
 
     def rederive(self, roofs: Mapping[str, float]) -> None:
@@ -234,15 +239,6 @@ class Store:
                 )
         return rows
 
-    def _refuse_repeats(self, path: Path, rows: list[dict[str, str]]) -> None:
-        seen: set[str] = set()
-        for row in rows:
-            if row["case"] in seen:
-                raise UsageError(
-                    f"{path}: case {row['case']!r} of {self.device} stands there twice; keep one."
-                )
-            seen.add(row["case"])
-
     def _checked(self, study: str, rows: list[dict[str, Any]], run: str) -> dict[str, dict[str, str]]:
         new: dict[str, dict[str, str]] = {}
         for row in rows:
@@ -274,6 +270,14 @@ class Store:
     def _write(self, path: Path, rows: Iterable[Mapping[str, str]], schema: Mapping[str, str]) -> None:
         write_atomically(path, table_text(rows, schema))
         self._cache.pop(path, None)
+
+
+def _refuse_repeats(cases: Iterable[str], where: str) -> None:
+    seen: set[str] = set()
+    for case in cases:
+        if case in seen:
+            raise UsageError(f"Case {case!r} stands twice in {where}; keep one of the two lines.")
+        seen.add(case)
 
 
 def published_devices(root: Path) -> list[str]:

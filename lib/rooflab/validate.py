@@ -40,8 +40,8 @@ def validate(
     """Everything wrong with the recording in `folder` (data/<device>, or data/published, whose cited figures
     need no gate, samples or one device); an empty list is a sound recording.
 
-    `studies`: the names that there should be (default: whatever is there). `expected(study)`: the cases that a
-    complete recording holds. `identity(case)`: the present identity of a case's code, None if unknown here.
+    `studies`: the names that there should be (default: whatever is there). `expected(study)`: the cases that
+    a complete recording holds. `identity(case)`: the present identity of a case's code, None if unknown here.
     `roofs`: ceilings as for `record.derive`, to recompute roof_fraction by. UsageError if there is no such
     folder."""
     folder = Path(folder)

@@ -1,0 +1,1 @@
+"""Running, checking and rendering the series of notebooks."""

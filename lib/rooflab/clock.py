@@ -27,7 +27,9 @@ from .gate import Admitted, synchronize
 
 CLOCKS = ("graph", "graph_pdl", "event", "wall")
 
-_CHAIN_US = 2000.0  # a replay lasts at least about this long, so that the events' half microsecond does not count
+_CHAIN_US = (
+    2000.0  # a replay lasts at least about this long, so that the events' half microsecond does not count
+)
 _MAX_CHAIN = 4000
 _WARM_UP_S = 0.05
 

@@ -71,7 +71,9 @@ def admit(work: Work) -> Admitted:
     digests = [[_digest(a) for a in arrays] for arrays in work.inputs]
     expected = work.oracle()
     if not bool(_is_finite(expected)):
-        raise GateError(f"{work.name}: the oracle itself is not finite, so it cannot judge; use tamer inputs.")
+        raise GateError(
+            f"{work.name}: the oracle itself is not finite, so it cannot judge; use tamer inputs."
+        )
     error = 0.0
     for i in range(work.copies):
         _poison(work.outputs[i])
@@ -120,7 +122,11 @@ def _poison(arrays: Sequence[Any]) -> None:
 
 
 def _is_finite(array: Any) -> Any:
-    return np.isfinite(array).all() if isinstance(array, np.ndarray) else sys.modules["cupy"].isfinite(array).all()
+    return (
+        np.isfinite(array).all()
+        if isinstance(array, np.ndarray)
+        else sys.modules["cupy"].isfinite(array).all()
+    )
 
 
 def _compare(work: Work, copy: int, expected: Any, when: str) -> float:
@@ -189,4 +195,6 @@ def _same_inputs(work: Work, digests: list[list[str]]) -> None:
     for i, arrays in enumerate(work.inputs):
         for j, array in enumerate(arrays):
             if _digest(array) != digests[i][j]:
-                raise GateError(f"{work.name} changed its input {j} (copy {i}): a kernel must leave its inputs alone.")
+                raise GateError(
+                    f"{work.name} changed its input {j} (copy {i}): a kernel must leave its inputs alone."
+                )

@@ -114,7 +114,10 @@ def include_directory() -> str:
     from cuda import pathfinder
 
     found = pathfinder.find_nvidia_header_directory("cudart")
-    candidates = [found, *(os.path.join(os.environ.get(v, ""), "include") for v in ("CUDA_PATH", "CUDA_HOME"))]
+    candidates = [
+        found,
+        *(os.path.join(os.environ.get(v, ""), "include") for v in ("CUDA_PATH", "CUDA_HOME")),
+    ]
     for folder in (*candidates, "/usr/local/cuda/include"):
         if folder and (Path(folder) / "cuda_fp16.h").is_file():
             return str(folder)
@@ -165,7 +168,9 @@ def compile_source(
     ]
     (code,) = nvrtc.nvrtcCompileProgram(program, len(arguments), arguments)
     _, size = nvrtc.nvrtcGetProgramLogSize(program)
-    log = b"\0" * max(size, 2)  # the binding writes into this object: never one of Python's shared 1-byte strings
+    log = b"\0" * max(
+        size, 2
+    )  # the binding writes into this object: never one of Python's shared 1-byte strings
     nvrtc.nvrtcGetProgramLog(program, log)
     text = log.decode(errors="replace").strip("\0 \n")
     if code != nvrtc.nvrtcResult.NVRTC_SUCCESS:
@@ -238,7 +243,10 @@ def _nvdisasm() -> str:
     import sysconfig
 
     site = Path(sysconfig.get_paths()["purelib"])
-    for tool in (shutil.which("nvdisasm"), *(site / "nvidia" / n / "bin" / "nvdisasm" for n in ("cu13", "cu12"))):
+    for tool in (
+        shutil.which("nvdisasm"),
+        *(site / "nvidia" / n / "bin" / "nvdisasm" for n in ("cu13", "cu12")),
+    ):
         if tool and Path(tool).is_file():
             return str(tool)
     raise MissingTool("nvdisasm is not installed: `pip install nvidia-cuda-nvdisasm` brings it.")

@@ -1,0 +1,353 @@
+"""The one door the notebooks use: measure or profile here, or replay a recording.
+
+`lab = rooflab.lab.open(MODE, DEVICE)` gives a Lab; `lab.measure(study, cases)` returns the same DataFrame whether it
+measured just now or read data/<device>/<study>.csv. Replay reads files and nothing else: no GPU, CUDA, torch, CuPy
+or compiler.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from rooflab import device as devices
+from rooflab import paths, studies
+from rooflab.case import Case
+from rooflab.errors import MissingRecording, MissingTool, UsageError
+from rooflab.record import Store, closing_facts, run_facts
+from rooflab.studies.bandwidth import Roof, roofs
+from rooflab.studies.base import Context, Study, require_gpu
+from rooflab.studies.environment import latency_ns
+from rooflab.table import write_atomically
+from rooflab.validate import Finding, validate
+
+MODES = ("auto", "live", "replay")
+EFFORTS = ("full", "quick")
+TOOLS = ("ncu", "nsys", "cupti", "gate", "sass")
+
+
+@dataclass
+class Lab:
+    """Where a lesson's figures come from. `mode` is "live" or "replay"; `device` the recording's name."""
+
+    mode: str
+    device: str
+    effort: str
+    store: Store
+    say: Callable[[str], None] = field(default=lambda line: None, repr=False)
+    _run: str | None = field(default=None, repr=False)
+
+    @cached_property
+    def spec(self) -> devices.Device | None:
+        """Vendor constants of the recorded GPU, None for a model that the table lacks."""
+        found = self.store.runs()["gpu"]
+        name = devices.probe()["gpu"] if self.mode == "live" else (found.iloc[-1] if len(found) else "")  # type: ignore[index]
+        return devices.match(str(name))
+
+    @property
+    def roof(self) -> dict[str, Roof]:
+        """The device's measured ceilings, by the names of rooflab.roof.ROOFS, as far as they are recorded."""
+        return roofs(self.store.read("bandwidth"))
+
+    @property
+    def run(self) -> pd.Series:
+        """Facts of the newest run of this recording: GPU, driver, versions, date, clocks."""
+        found = self.store.runs()
+        if not len(found):
+            raise MissingRecording(f"{self.store.folder} holds no run yet.")
+        return found.iloc[-1]
+
+    def cases(self, study: str) -> list[Case]:
+        """Every case that a recording of `study` on this device holds at this effort."""
+        return studies.get(study).cases(self.effort, self.spec)
+
+    def measure(self, study: str, cases: Sequence[Case]) -> pd.DataFrame:
+        """Rows of `cases` in their order, all of record.COLUMNS.
+
+        Live, whatever the store does not already hold fresh is gated, timed and stored first; a case that cannot run
+        here is skipped by name. Replay reads the store; MissingRecording names the cases it lacks and the command
+        that measures them.
+        """
+        if self.mode == "live":
+            self._measure(studies.get(study), cases)
+        frame = self.store.read(study)
+        wanted = [case.id for case in cases]
+        present = set(frame["case"])
+        missing = [case for case in wanted if case not in present]
+        if missing and self.mode == "replay":
+            raise MissingRecording(self._lacks(study, missing, f"rooflab record {studies.get(study).lesson}"))
+        rows = frame.set_index("case", drop=False).loc[[case for case in wanted if case in present]]
+        return rows.reset_index(drop=True)
+
+    def profile(
+        self, study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | None = None
+    ) -> pd.DataFrame:
+        """What a profiler or another instrument says of `cases`: one or more rows a case, first column `case`.
+
+        tool "ncu" counts (columns: kernel, grid, block and the metrics' short names), "nsys" and "cupti" trace
+        (one row per GPU activity), "gate" gives verdicts on cheats, "sass" counts instructions. Replay reads
+        data/<device>/profiles/<study>_<tool>.csv.
+        """
+        if tool not in TOOLS:
+            raise UsageError(f"There is no instrument {tool!r}; there are {', '.join(TOOLS)}.")
+        path = self.store.folder / "profiles" / f"{study}_{tool}.csv"
+        frame = (
+            pd.read_csv(path, keep_default_na=False, na_values=["nan"]) if path.is_file() else pd.DataFrame()
+        )
+        wanted = [case.id for case in cases]
+        missing = [case for case in wanted if not len(frame) or case not in set(frame["case"])]
+        if missing and self.mode == "live":
+            chosen = [case for case in cases if case.id in set(missing)]
+            fresh = _profile(study, chosen, tool, metrics)
+            frame = pd.concat([frame, fresh.assign(run=self._begin())], ignore_index=True)
+            frame = frame.sort_values("case", kind="stable", ignore_index=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, frame.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+            frame = pd.read_csv(path, keep_default_na=False, na_values=["nan"])
+        elif missing:
+            raise MissingRecording(
+                self._lacks(path.stem, missing, f"rooflab record {studies.get(study).lesson}")
+            )
+        order = {case: i for i, case in enumerate(wanted)}
+        rows = frame[frame["case"].isin(order)]
+        return rows.sort_values("case", key=lambda c: c.map(order), kind="stable").reset_index(drop=True)
+
+    def close(self) -> None:
+        """End this lab's run: clocks and temperature after, and the derived columns by the newest roofs."""
+        if self._run is not None:
+            self.store.rederive({name: found.value for name, found in self.roof.items()})
+            self.store.finish(self._run, **closing_facts())
+            self._run = None
+
+    # --- live ---------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> str:
+        if self._run is None:
+            command = os.environ.get("ROOFLAB_COMMAND") or "rooflab run --mode live"
+            self._run = self.store.begin(run_facts(command, self.effort))
+        return self._run
+
+    def _measure(self, study: Study, cases: Sequence[Case]) -> None:
+        if study.needs_gpu:
+            require_gpu()
+        facts, arch = run_facts("", self.effort), _arch()
+        stale = {
+            case.id
+            for case in cases
+            if not self.store.is_fresh(study.name, case.id, study.identity(case, arch), facts)
+        }
+        # Contestants of one comparison are measured together or not at all.
+        groups = [g for g in study.groups(cases) if any(case.id in stale for case in g)]
+        total, done, context = sum(map(len, groups)), 0, self._context()
+        for group in groups:
+            outcome = study.measure_group(group, context)
+            self.store.add(study.name, outcome.rows, self._begin())
+            done += len(group)
+            self.say(f"{study.name} case {done}/{total}: {group[0].id}")
+            for case, reason in outcome.skipped.items():
+                self.say(f"{study.name} skipped {case}: {reason}")
+        if groups:
+            self.store.rederive({name: found.value for name, found in self.roof.items()})
+
+    def _context(self) -> Context:
+        facts = devices.probe() or {}
+        lanes, generation = facts.get("pcie_width"), facts.get("pcie_generation")
+        return Context(
+            device=self.spec,
+            sms=facts.get("sms"),
+            pcie_gb_s=_PCIE_LANE_GB_S[generation] * lanes
+            if generation in _PCIE_LANE_GB_S and lanes
+            else None,
+            latency_ns=latency_ns(self.store.read("environment")),
+            effort=self.effort,
+        )
+
+    def _lacks(self, table: str, missing: Sequence[str], command: str) -> str:
+        shown = "; ".join(missing[:5]) + (f"; and {len(missing) - 5} more" if len(missing) > 5 else "")
+        return (
+            f"The recording {self.store.folder.name}/{table} lacks {len(missing)} case(s): {shown}. "
+            f"Measure them on that GPU with `{command}`, or run the lesson with MODE=live."
+        )
+
+
+# Bytes a second and lane after line coding (128b/130b from generation 3 on), PCI Express base specifications.
+_PCIE_LANE_GB_S = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+
+
+def open(mode: str = "auto", device: str = "h200", effort: str = "full") -> Lab:
+    """Open the lab. `mode`: an explicit "live" or "replay" wins, then $ROOFLAB_MODE, then whether a GPU is found.
+
+    `device` names a recording (a folder of data/ or a published device) or is the path of one; live, the machine's own
+    GPU decides and results go to $ROOFLAB_STORE (default build/data). `effort`: "full" or "quick"; $ROOFLAB_EFFORT
+    stands in where it is "full".
+    """
+    if mode not in MODES:
+        raise UsageError(f"MODE is one of {', '.join(MODES)}, not {mode!r}.")
+    if mode == "auto":
+        mode = os.environ.get("ROOFLAB_MODE", "auto")
+        if mode not in MODES:
+            raise UsageError(f"ROOFLAB_MODE is one of {', '.join(MODES)}, not {mode!r}.")
+    if mode == "auto":
+        mode = "live" if devices.has_gpu() else "replay"
+    effort = os.environ.get("ROOFLAB_EFFORT", effort) if effort == "full" else effort
+    if effort not in EFFORTS:
+        raise UsageError(f"EFFORT is one of {', '.join(EFFORTS)}, not {effort!r}.")
+    if mode == "live":
+        facts = devices.probe()
+        if facts is None:
+            raise MissingTool("MODE=live needs an NVIDIA GPU with a working driver; MODE=replay needs none.")
+        root = Path(os.environ.get("ROOFLAB_STORE") or paths.BUILD / "data")
+        slug = devices.slug(facts["gpu"])
+        lab = Lab("live", slug, effort, Store(root, slug), _progress())
+        import atexit
+
+        atexit.register(lab.close)
+        return lab
+    return Lab("replay", *_recording(device, effort))
+
+
+def _recording(device: str, effort: str) -> tuple[str, str, Store]:
+    """(name, effort, store) of the recording that `device`, a name or a path, means."""
+    path = Path(device)
+    if path.is_dir() and (path / "runs.csv").is_file():
+        root, name = path.resolve().parent, path.resolve().name
+    else:
+        root, name = paths.DATA, device
+        if not (root / name).is_dir() and name not in recordings():
+            known = ", ".join(recordings()) or "none"
+            raise UsageError(
+                f"There is no recording {device!r}: it is the name of one of data/'s ({known}) or a folder that "
+                "holds a runs.csv."
+            )
+    return name, effort, Store(root, name)
+
+
+def recordings(root: Path | None = None) -> list[str]:
+    """Names of the devices recorded by this course in data/ (published figures not among them)."""
+    folders = sorted((root or paths.DATA).glob("*/runs.csv"))
+    return [path.parent.name for path in folders if path.parent.name != "published"]
+
+
+def _progress() -> Callable[[str], None]:
+    """Where progress lines go: the file that a runner watches, or standard error."""
+    path = os.environ.get("ROOFLAB_PROGRESS")
+
+    def say(line: str) -> None:
+        if path:
+            with Path(path).open("a") as file:
+                file.write(line + "\n")
+        elif "ipykernel" not in sys.modules:
+            print(line, file=sys.stderr)
+
+    return say
+
+
+def _arch() -> str:
+    from rooflab.ops import this_arch
+
+    return this_arch()
+
+
+def _profile(study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | None) -> pd.DataFrame:
+    if tool == "gate":
+        from rooflab.studies.environment import verdicts
+
+        return verdicts(cases)
+    if tool == "sass":
+        from rooflab.studies.static import sass_facts
+
+        return sass_facts(cases)
+    from rooflab.profile import cupti, ncu, nsys
+
+    ids = [case.id for case in cases]
+    if tool == "ncu":
+        frames = []
+        for cache in ("cold", "warm"):
+            chosen = [case.id for case in cases if (case.cache or "cold") == cache]
+            if chosen:
+                frames.append(ncu.run(study, chosen, metrics or ncu.BASIC, cache))
+        return pd.concat(frames, ignore_index=True).drop(columns="range")
+    trace = (nsys if tool == "nsys" else cupti).run(study, ids, repeat=TRACE_REPEATS)
+    return trace.activities[["case", "kind", "short", "duration_ns", "grid", "block", "bytes"]]
+
+
+TRACE_REPEATS = 20
+
+
+# --- recording --------------------------------------------------------------------------------------------------
+
+
+def record(names: Iterable[str], effort: str = "full", say: Callable[[str], None] | None = None) -> list[str]:
+    """Measure every case and profile of the named studies or lessons ("01") into $ROOFLAB_STORE.
+
+    Rows are kept as they are measured; what is fresh is not measured again. Returns one sentence per profile that
+    could not be taken (a missing tool or permission), which a recording can live without.
+    """
+    lab = open("live", effort=effort)
+    if say is not None:
+        lab.say = say
+    troubles = []
+    try:
+        for study in _studies(names):
+            lab.measure(study.name, study.cases(effort, lab.spec))
+            for tool, cases, metrics in study.profiles(effort, lab.spec):
+                try:
+                    lab.profile(study.name, cases, tool, metrics)
+                    lab.say(f"{study.name} profile {tool}: {len(cases)} cases")
+                except MissingTool as error:
+                    troubles.append(f"{study.name}, {tool}: {error}")
+    finally:
+        lab.close()
+    return troubles
+
+
+def _studies(names: Iterable[str]) -> Iterator[Study]:
+    wanted = list(names)
+    for name in studies.names():
+        study = studies.get(name)
+        if not wanted or name in wanted or study.lesson in wanted:
+            yield study
+    known = {*studies.names(), *(studies.get(name).lesson for name in studies.names())}
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f"There is no study or lesson {name!r}; there are {', '.join(sorted(known))}.")
+
+
+def freshness(device: str) -> list[Finding]:
+    """Everything wrong with data/<device> (or the folder `device`): incomplete, ungated, stale or implausible.
+
+    With NVRTC installed every rung is compiled again for the recorded GPU and its machine code compared; without it
+    only sources and launch rules are.
+    """
+    name, _, store = _recording(device, "full")
+    runs = store.runs()
+    capability = str(runs["compute_capability"].iloc[-1]) if len(runs) else ""
+    arch: str | None = capability.replace(".", "") or None
+    try:
+        from rooflab.kernel import compiler_version
+
+        compiler_version()
+    except MissingTool:
+        arch = None
+    spec = devices.match(str(runs["gpu"].iloc[-1])) if len(runs) else None
+    efforts = {str(e) for e in runs["effort"]} if len(runs) else {"full"}
+    effort = "full" if "full" in efforts else "quick"
+
+    def expected(study: str) -> list[Case]:
+        return studies.get(study).cases(effort, spec) if study in studies.names() else []
+
+    def identity(case: Case) -> str | None:
+        if case.study not in studies.names() or case.kind != "own":
+            return None  # a library's version is what it was on the recording machine
+        return studies.get(case.study).identity(case, arch)
+
+    found = roofs(store.read("bandwidth"))
+    return validate(
+        store.folder, studies.names(), expected, identity, {key: value.value for key, value in found.items()}
+    )

@@ -1,0 +1,28 @@
+"""The studies: one table of measurements each. `get` and `names` are how everything above finds them."""
+
+from __future__ import annotations
+
+from rooflab.errors import UsageError
+from rooflab.studies.bandwidth import Bandwidth
+from rooflab.studies.base import Study
+from rooflab.studies.environment import Environment
+from rooflab.studies.static import Static
+
+_STUDIES: dict[str, Study] = {study.name: study for study in (Environment(), Bandwidth(), Static())}
+
+
+def names() -> list[str]:
+    """Every study, in the order in which a recording makes them."""
+    return list(_STUDIES)
+
+
+def get(name: str) -> Study:
+    """The study called `name`; UsageError lists what exists."""
+    if name not in _STUDIES:
+        raise UsageError(f"There is no study {name!r}; there are {', '.join(_STUDIES)}.")
+    return _STUDIES[name]
+
+
+def of_lesson(lesson: str) -> list[Study]:
+    """The studies that a lesson ("00", "01") records."""
+    return [study for study in _STUDIES.values() if study.lesson == lesson]

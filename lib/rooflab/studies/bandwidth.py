@@ -1,0 +1,290 @@
+"""Study `bandwidth` (lesson 01): the roofs of a device, and how a kernel gets there.
+
+Ladders of read, copy, write and triad; a size sweep across the L2 knee; bytes in flight against Little's law; copies
+by library and driver; host-to-device transfers; matrix products for the tensor and FP32 peaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from rooflab import gate, roof
+from rooflab.case import Case, options
+from rooflab.device import Device
+from rooflab.ops import Rung, stream
+from rooflab.studies import matmul, streams
+from rooflab.studies.base import Context, Count, Study, tunables
+
+LARGE = {"full": 1 << 29, "quick": 1 << 26}  # elements of 4 bytes: 2 GiB and 256 MiB an array
+TRANSFER = 1 << 24  # 64 MiB: the matrix of the decoder-throughput source, 4096 x 4096 floats
+IN_FLIGHT = ((1, 1), (2, 1), (4, 1), (8, 1), (2, 4), (4, 4), (8, 4))  # (blocks an SM, loads a thread)
+_KIB = 1 << 8  # elements
+SWEEP = tuple(_KIB << shift for shift in range(8, 23))  # 256 KiB .. 4 GiB
+MATRIX = {"full": 8192, "quick": 4096}
+_PEERS = {
+    "read": (("torch.sum", "peer", "int32"),),
+    "copy": (
+        ("cudaMemcpyAsync", "baseline", ""),
+        ("torch.copy_", "peer", "uint8"),
+        ("torch.copy_", "peer", "int32"),
+    ),
+    "write": (("torch.fill_", "peer", "int32"),),
+    "triad": (("torch.add", "peer", "float32"),),
+}
+
+
+def ladder(operator: str, n: int = LARGE["full"]) -> list[Case]:
+    """Every rung of a stream with its peers, cold, on arrays of n 4-byte elements."""
+    own = [Case("bandwidth", operator, rung.name, n=n) for rung in stream.LADDERS[operator]]
+    peers = [
+        Case("bandwidth", operator, impl, kind=kind, format=form, n=n)
+        for impl, kind, form in _PEERS[operator]
+    ]
+    return own + peers
+
+
+def sweep(sizes: Sequence[int] = SWEEP, cache: str = "warm", operator: str = "read") -> list[Case]:
+    """The default rung of a stream over many lengths (4-byte elements), warm or cold."""
+    impl = stream.DEFAULT[operator]
+    return [Case("bandwidth", operator, impl, n=n, cache=cache) for n in sizes]
+
+
+def in_flight(sms: int, n: int = LARGE["full"] // 2) -> list[Case]:
+    """read/4_grid with the bytes in flight per SM as the knob: blocks an SM x 256 threads x loads x 16 bytes."""
+    return [
+        Case("bandwidth", "read", "4_grid", n=n, options=options(blocks=sms * per_sm, unroll=loads))
+        for per_sm, loads in IN_FLIGHT
+    ]
+
+
+def in_flight_bytes(case: Case, sms: int) -> int:
+    """Bytes that a read/4_grid case of `in_flight` keeps under way on each SM."""
+    chosen = tunables(case)
+    return chosen["blocks"] // sms * 256 * chosen["unroll"] * 16
+
+
+def copies_by_clock(n: int = LARGE["full"]) -> list[Case]:
+    """The same copies timed as graph nodes and as eager calls: the memcpy node is the odd one out."""
+    cases = [c for c in ladder("copy", n) if c.impl in ("2_vector", "cudaMemcpyAsync", "torch.copy_")]
+    return [
+        Case("bandwidth", "copy", c.impl, kind=c.kind, format=c.format, n=n, clock=clock)
+        for clock in ("graph", "event")
+        for c in cases
+    ]
+
+
+def transfers(n: int = TRANSFER) -> list[Case]:
+    """One host-to-device copy from pageable and from pinned memory, by the wall clock."""
+    return [
+        Case("bandwidth", "h2d", impl, kind="baseline", n=n, cache="", clock="wall")
+        for impl in ("pageable", "pinned")
+    ]
+
+
+def peaks(n: int = MATRIX["full"]) -> list[Case]:
+    """Square matrix products by the vendor's library on random data, for each precision's peak."""
+    return [
+        Case(
+            "bandwidth",
+            "gemm",
+            impl,
+            kind="baseline",
+            format=form,
+            n=n,
+            k=n,
+            batch=n,
+            cache="warm",
+            clock="graph",
+        )
+        for form, impl in matmul.PRODUCTS.items()
+    ]
+
+
+PROFILE_SIZE = 1 << 26  # 256 MiB an array: past any L2, and quick for ncu to save and restore between passes
+PROFILED = (
+    "time_ns",
+    "dram_bytes",
+    "dram_read_bytes",
+    "dram_write_bytes",
+    "dram_pct",
+    "dram_peak_bytes_per_s",
+    "sm_pct",
+    "l2_hit_pct",
+    "occupancy_pct",
+    "load_sectors_per_request",
+    "store_sectors_per_request",
+)
+
+
+def profiled(n: int = PROFILE_SIZE) -> list[Case]:
+    """Every own rung of the four streams: what Nsight Compute counts."""
+    return [
+        case
+        for operator in ("read", "copy", "write", "triad")
+        for case in ladder(operator, n)
+        if case.kind == "own"
+    ]
+
+
+def traced(n: int = PROFILE_SIZE) -> list[Case]:
+    """The copies, traced by Nsight Systems: which of them are kernels, which the driver's own copies."""
+    return [case for case in ladder("copy", n) if case.impl in ("2_vector", "cudaMemcpyAsync", "torch.copy_")]
+
+
+class Bandwidth(Study):
+    """Lesson 01."""
+
+    name, lesson = "bandwidth", "01"
+
+    def cases(self, effort: str = "full", device: Device | None = None) -> list[Case]:
+        large = LARGE[effort]
+        sizes = [n for n in SWEEP if n <= 2 * large]
+        if effort == "quick":
+            sizes = sizes[::2]
+        found = [
+            *(case for operator in ("read", "copy", "write", "triad") for case in ladder(operator, large)),
+            *copies_by_clock(large),
+            *sweep(sizes, "warm"),
+            *sweep([n for n in sizes if n >= 1 << 18], "cold"),
+            *in_flight(device.sms if device else 132, large // 2),
+            *transfers(),
+            *peaks(MATRIX[effort]),
+        ]
+        return list(dict.fromkeys(found))
+
+    def profiles(
+        self, effort: str = "full", device: Device | None = None
+    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
+        return [("ncu", profiled(), PROFILED), ("nsys", traced(), None)]
+
+    def memory_bytes(self, case: Case) -> int:
+        if case.operator == "gemm":
+            return matmul.memory_bytes(case)
+        if case.operator == "h2d":
+            return 8 * (case.n or 0)
+        arrays = 4 * (case.n or 0) * sum(streams.ARRAYS[case.operator])
+        temporaries = 4 * 8 * (case.n or 0) if case.operator == "triad" else 0
+        return arrays * streams.copies(case) + temporaries
+
+    def needs(self, case: Case) -> str | None:
+        return "torch" if case.operator == "gemm" or case.impl.startswith("torch.") else None
+
+    def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
+        works = []
+        for group in self.groups(cases):
+            if group[0].operator == "gemm":
+                works += [matmul.contestant(case) for case in group]
+            elif group[0].operator == "h2d":
+                works += [_transfer(case) for case in group]
+            else:
+                works += streams.contestants(group)
+        return works
+
+    def group(self, case: Case) -> tuple:
+        # Peers and rungs of one stream are compared whatever their element type, so the format is no key.
+        return (
+            case.operator,
+            case.n,
+            case.k,
+            case.cache,
+            case.clock,
+            case.operator == "gemm" and case.format,
+        )
+
+    def samples(self, case: Case) -> int:
+        return 20 if case.operator != "gemm" else 12
+
+    def count(self, case: Case) -> Count:
+        n = case.n or 0
+        if case.operator == "gemm":
+            return matmul.count(case)
+        if case.operator == "h2d":
+            return Count(4 * n, None, "pcie_h2d")
+        flops = 2 * n if case.operator == "triad" else None
+        # A warm array that fits the L2 is not read from DRAM; its ceiling is the L2's, taken from the sweep itself.
+        name = "" if case.cache == "warm" else roof.ROOF_OF[case.operator]
+        return Count(int(roof.stream_bytes(case.operator, n)), flops, name)
+
+    def predict(self, case: Case, context: Context) -> float | None:
+        count, device = self.count(case), context.device
+        if case.operator == "h2d":
+            return count.bytes / context.pcie_gb_s / 1e3 if context.pcie_gb_s and count.bytes else None
+        if device is None:
+            return None
+        if case.operator == "gemm":
+            peak = getattr(device, count.roof)
+            return count.flops / peak / 1e6 if peak and count.flops else None
+        if case.cache == "warm" and (count.bytes or 0) <= device.l2_mb * 2**20:
+            return None  # from L2: the datasheet has no bandwidth for it
+        gb_s = device.dram_gb_s
+        if "unroll" in tunables(case) and context.latency_ns:
+            gb_s = roof.bandwidth(in_flight_bytes(case, device.sms), device.sms, context.latency_ns, gb_s)
+        return (count.bytes or 0) / gb_s / 1e3
+
+    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
+        return streams.own_rung(case) if case.kind == "own" else None
+
+
+def _transfer(case: Case) -> gate.Work:
+    """A host-to-device copy of n words, from ordinary (pageable) or page-locked memory."""
+    import cupy
+    import numpy as np
+
+    n = case.n or 0
+    host = np.random.default_rng(streams.SEED).integers(0, 1 << 32, n, dtype=np.uint32)
+    source: Any = host
+    if case.impl == "pinned":
+        memory = cupy.cuda.alloc_pinned_memory(host.nbytes)
+        source = np.frombuffer(memory, np.uint32, n)
+        source[:] = host
+    target = cupy.empty(n, cupy.uint32)
+    expected = cupy.asarray(host)
+
+    def launch(_: int) -> None:
+        stream_handle = cupy.cuda.get_current_stream().ptr
+        kind = cupy.cuda.runtime.memcpyHostToDevice
+        cupy.cuda.runtime.memcpyAsync(target.data.ptr, source.ctypes.data, source.nbytes, kind, stream_handle)
+
+    return gate.Work(case.id, launch, [[source]], [[target]], lambda: expected)
+
+
+# --- what later lessons take from this study ----------------------------------------------------------------------
+
+
+class Roof(NamedTuple):
+    """A measured ceiling: its value, unit, and the case it was measured by."""
+
+    value: float
+    unit: str
+    case: str
+
+
+def roofs(frame: pd.DataFrame) -> dict[str, Roof]:
+    """The ceilings that rows of this study establish: rooflab.roof.ROOFS name -> Roof.
+
+    A stream's roof is the fastest own rung, cold, on the largest array recorded; a transfer's the faster of the two;
+    a peak is the matrix product of its precision.
+    """
+    found: dict[str, Roof] = {}
+    timed = frame[frame["median_us"].notna()]
+    for operator, name in roof.ROOF_OF.items():
+        if not name.startswith(("dram_", "pcie_")) or operator in ("saxpy", "gemv"):
+            continue
+        rows = timed[(timed["operator"] == operator) & (timed["clock"].isin(("graph", "wall")))]
+        if operator != "h2d":
+            rows = rows[(rows["kind"] == "own") & (rows["cache"] == "cold")]
+            rows = rows[(rows["n"] == rows["n"].max()) | (rows["n"] == _ladder_size(rows))]
+        if len(rows):
+            best = rows.loc[rows["gb_s"].idxmax()]
+            found[name] = Roof(float(best["gb_s"]), roof.ROOFS[name], str(best["case"]))
+    for _, row in timed[timed["operator"] == "gemm"].iterrows():
+        found[str(row["roof"])] = Roof(float(row["tflop_s"]), roof.ROOFS[str(row["roof"])], str(row["case"]))
+    return found
+
+
+def _ladder_size(rows: pd.DataFrame) -> Any:
+    """The length at which the whole ladder stands: the one with the most rungs."""
+    return rows.groupby("n")["impl"].nunique().idxmax() if len(rows) else None

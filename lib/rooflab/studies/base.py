@@ -1,0 +1,242 @@
+"""What every study has in common: cases in groups, contestants through the gate and the clock, rows out.
+
+A study says which cases a lesson measures, builds the contestants of a case (buffers, launcher, oracle), counts the
+bytes and FLOPs a case is charged with, and predicts its time before it is measured. Everything else is here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NamedTuple
+
+from rooflab import clock, gate
+from rooflab.case import CACHES, CLOCKS, KINDS, Case, parse_options
+from rooflab.device import Device
+from rooflab.errors import MissingTool, UsageError
+from rooflab.ops import Rung
+
+_SIZES = ("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window")
+_TEXTS = ("format", "model", "weights")
+
+
+class Count(NamedTuple):
+    """What a case is charged with by the written convention (rooflab.roof): bytes, FLOPs, and its ceiling's name."""
+
+    bytes: int | None
+    flops: int | None
+    roof: str
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a prediction may use: the device's constants, and what was measured on it before."""
+
+    device: Device | None = None
+    sms: int | None = None
+    pcie_gb_s: float | None = None
+    latency_ns: float | None = None
+    effort: str = "full"
+
+
+@dataclass
+class Outcome:
+    """What became of a group: rows to record, and the names of what was skipped with the reason."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+def parse_case(study: str, case_id: str) -> Case:
+    """The case that an id names: the inverse of Case.id, so that a child process can be told its cases by name."""
+    head, *words = case_id.split()
+    operator, _, impl = head.partition("/")
+    given: dict[str, Any] = {"study": study, "operator": operator, "impl": impl, "cache": "", "clock": ""}
+    tunables = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            column = next((c for c, known in _WORDS.items() if word in known), None)
+            if column is None:
+                raise UsageError(
+                    f"Case {case_id!r} holds the word {word!r}, which is no kind, cache or clock."
+                )
+            given[column] = word
+        elif name in _SIZES:
+            given[name] = int(value)
+        elif name in _TEXTS:
+            given[name] = value
+        elif name == "causal":
+            given[name] = value == "true"
+        else:
+            tunables.append(word)
+    return Case(**given, options=" ".join(tunables))
+
+
+_WORDS = {"kind": KINDS, "cache": CACHES, "clock": CLOCKS}
+
+
+def tunables(case: Case) -> dict[str, int]:
+    """A case's options as whole numbers."""
+    return {name: int(value) for name, value in parse_options(case.options).items()}
+
+
+def package_identity(*packages: str) -> str:
+    """Identity of a library's rows: names and versions, "torch-2.11.0"."""
+    found = []
+    for package in packages:
+        try:
+            found.append(f"{package}-{version(package).split('+')[0]}")
+        except PackageNotFoundError:
+            found.append(f"{package}-none")
+    return "+".join(found)
+
+
+class Study:
+    """One table of the recording. Subclasses fill in the class attributes and the methods that raise here."""
+
+    name: str = ""
+    lesson: str = ""
+    needs_gpu: bool = True
+
+    def cases(self, effort: str = "full", device: Device | None = None) -> list[Case]:
+        """Every case this study records at this effort, "full" or "quick"."""
+        raise NotImplementedError
+
+    def case(self, case_id: str) -> Case:
+        """The case with this id, which need not be one of `cases`."""
+        return parse_case(self.name, case_id)
+
+    def needs(self, case: Case) -> str | None:
+        """Name of the package a case needs beyond CuPy, such as "torch", or None."""
+        return "torch" if case.impl.startswith("torch.") else None
+
+    def memory_bytes(self, case: Case) -> int:
+        """GPU memory that the case's buffers take."""
+        raise NotImplementedError
+
+    def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
+        """One contestant for each case, on shared inputs where the operands agree."""
+        raise NotImplementedError
+
+    def count(self, case: Case) -> Count:
+        """Bytes, FLOPs and roof of a case."""
+        raise NotImplementedError
+
+    def predict(self, case: Case, context: Context) -> float | None:
+        """The case's bound in microseconds, computed before it is measured; None where no bound is known."""
+        raise NotImplementedError
+
+    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
+        """Rung, macros and launch rule of an own case; None for peers and baselines."""
+        raise NotImplementedError
+
+    def samples(self, case: Case) -> int:
+        """How many samples a clock takes of a case."""
+        return 20
+
+    def group(self, case: Case) -> tuple:
+        """Cases with equal keys are contestants of one comparison: measured interleaved in one process."""
+        return (case.operator, case.format, case.n, case.k, case.batch, case.cache, case.clock)
+
+    def profiles(
+        self, effort: str = "full", device: Device | None = None
+    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
+        """What a recording holds beside the timings: (instrument, cases, metrics or None for the usual ones)."""
+        return []
+
+    # --- what subclasses inherit --------------------------------------------------------------------------------
+
+    def groups(self, cases: Iterable[Case]) -> list[list[Case]]:
+        """`cases` in groups, each in the order given."""
+        found: dict[tuple, list[Case]] = {}
+        for case in cases:
+            found.setdefault(self.group(case), []).append(case)
+        return list(found.values())
+
+    def identity(self, case: Case, arch: str | None) -> str:
+        """What the case's row will be a record of; `arch` None leaves the machine code's part open."""
+        described = self.rung(case)
+        if described is None:
+            return package_identity(self.needs(case) or "cupy-cuda13x")
+        rung, options, rule = described
+        return rung.identity(rule, options, arch)
+
+    def measure(self, cases: Sequence[Case], context: Context) -> Iterator[Outcome]:
+        """Gate and time the cases, a group at a time; a group's rows come out as soon as they are measured."""
+        for group in self.groups(cases):
+            yield self.measure_group(group, context)
+
+    def measure_group(self, group: Sequence[Case], context: Context) -> Outcome:
+        """Gate and time one group of contestants. Cases that cannot run here are skipped by name, with the reason."""
+        import cupy
+
+        outcome, ready = Outcome(), []
+        free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
+        for case in group:
+            package, size = self.needs(case), self.memory_bytes(case)
+            if package and importlib.util.find_spec(package) is None:
+                outcome.skipped[case.id] = f"{package} is not installed"
+            elif size > 0.9 * free:
+                outcome.skipped[case.id] = f"it needs {size / 2**30:.1f} GiB and {free / 2**30:.1f} are free"
+            else:
+                free -= size
+                ready.append(case)
+        if not ready:
+            return outcome
+        predictions = [self.predict(case, context) for case in ready]  # before anything is measured
+        works = self.contestants(ready)
+        admitted = [gate.admit(work) for work in works]
+        timings = clock.measure(admitted, ready[0].clock, samples=max(self.samples(c) for c in ready))
+        for case, entry, timing, predicted in zip(ready, admitted, timings, predictions, strict=True):
+            outcome.rows.append(self.row(case, entry, timing, predicted))
+        del works, admitted
+        cupy.get_default_memory_pool().free_all_blocks()
+        return outcome
+
+    def row(
+        self, case: Case, admitted: gate.Admitted, timing: clock.Timing, predicted_us: float | None
+    ) -> dict[str, Any]:
+        """The record of one timed case."""
+        from rooflab.ops import this_arch
+
+        count = self.count(case)
+        row: dict[str, Any] = {
+            **case.row(),
+            "median_us": timing.median_us,
+            "q1_us": timing.q1_us,
+            "q3_us": timing.q3_us,
+            "samples": timing.samples,
+            "predicted_us": predicted_us,
+            "predicted_bytes": count.bytes,
+            "bytes": count.bytes,
+            "flops": count.flops,
+            "roof": count.roof,
+            "error": admitted.error,
+            "error_budget": admitted.work.budget,
+            "identity": self.identity(case, this_arch()),
+        }
+        described = self.rung(case)
+        if described is not None:
+            rung, options, _ = described
+            resources = rung.cubin(this_arch(), options).resources[rung.entry]
+            row |= {
+                "registers": resources.registers,
+                "spill_bytes": resources.spill_bytes,
+                "shared_bytes": resources.shared_bytes,
+            }
+        return row
+
+
+def require_gpu() -> None:
+    """MissingTool unless CuPy is installed and sees a GPU."""
+    if importlib.util.find_spec("cupy") is None:
+        raise MissingTool("Measuring needs CuPy: install the gpu set, `pip install -r requirements-gpu.txt`.")
+    import cupy
+
+    if not cupy.cuda.is_available():
+        raise MissingTool(
+            "Measuring needs an NVIDIA GPU with a working driver; `rooflab doctor` says what is found."
+        )

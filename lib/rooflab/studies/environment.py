@@ -1,0 +1,281 @@
+"""Study `environment` (lesson 00): does the bench work, which clock says what, and what a launch costs.
+
+A saxpy ramp beside torch; one kernel under every clock at three sizes; the same kernel cold and warm; the probes of
+launch, grid barrier and latency; and the gate's verdict on every cheating kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from rooflab import gate, ops, roof
+from rooflab.case import Case, options
+from rooflab.device import Device
+from rooflab.errors import GateError
+from rooflab.ops import Rung, probes
+from rooflab.studies import streams
+from rooflab.studies.base import Context, Count, Study, tunables
+
+RAMP = 1 << 24  # the 16.7 M elements of the attribution source's own ramp
+CLOCK_SIZES = (1 << 12, 1 << 20, 1 << 26)
+CACHE_SIZES = tuple(1 << shift for shift in range(17, 27, 1))
+STEPS = 8192
+CHASE_SIZES = tuple(1 << shift for shift in (14, 16, 18, 20, 22, 23, 24, 25, 26, 28, 30))  # 64 KiB .. 4 GiB
+LINE = 32  # words: one 128-byte line
+CHEAT_SIZE = 100_003  # ragged, so that a skipped tail shows
+EAGER_CHAIN = 100
+
+
+def ramp(n: int = RAMP) -> list[Case]:
+    """saxpy in two rungs beside torch.add, cold."""
+    own = [Case("environment", "saxpy", rung.name, n=n) for rung in ops.stream.LADDERS["saxpy"]]
+    return [*own, Case("environment", "saxpy", "torch.add", kind="peer", format="float32", n=n)]
+
+
+def clocks(sizes: Sequence[int] = CLOCK_SIZES) -> list[Case]:
+    """saxpy/1_scalar under every clock of the bench, warm (a small array cannot be cold for long)."""
+    return [
+        Case("environment", "saxpy", "1_scalar", n=n, cache="warm", clock=clock)
+        for n in sizes
+        for clock in ("graph", "graph_pdl", "event", "wall")
+    ]
+
+
+PROFILED = ("time_ns", "dram_bytes", "l2_hit_pct", "occupancy_pct")
+
+
+def profiled_clocks(sizes: Sequence[int] = CLOCK_SIZES) -> list[Case]:
+    """The cases of `clocks` that the profilers time: the graph ones, warm."""
+    return [case for case in clocks(sizes) if case.clock == "graph"]
+
+
+def caches(sizes: Sequence[int] = CACHE_SIZES) -> list[Case]:
+    """saxpy/2_vector cold and warm over lengths on both sides of the L2's size."""
+    return [
+        Case("environment", "saxpy", "2_vector", n=n, cache=cache)
+        for n in sizes
+        for cache in ("cold", "warm")
+    ]
+
+
+def launches(sms: int) -> list[Case]:
+    """What handing over from one kernel to the next costs, five ways."""
+    touch = [
+        Case("environment", "touch", "touch", cache="warm", clock=clock)
+        for clock in ("wall", "event", "graph", "graph_pdl")
+    ]
+    chain = Case(
+        "environment", "touch", "touch", options=options(chain=EAGER_CHAIN), cache="warm", clock="event"
+    )
+    barrier = [
+        Case("environment", "barrier", "barrier", options=options(blocks=sms, rounds=rounds), cache="warm")
+        for rounds in (1, 101)
+    ]
+    return [*touch, chain, *barrier]
+
+
+def chases(sizes: Sequence[int] = CHASE_SIZES) -> list[Case]:
+    """A pointer chase over n words: the latency of whatever level holds them."""
+    return [
+        Case("environment", "chase", "chase", n=n, options=options(steps=STEPS), cache="warm") for n in sizes
+    ]
+
+
+def cheats(n: int = CHEAT_SIZE) -> list[Case]:
+    """The kernels that the gate must refuse; they have no clock, because they get no time."""
+    return [Case("environment", "cheat", name, n=n, cache="", clock="") for name in probes.CHEATS]
+
+
+class Environment(Study):
+    """Lesson 00."""
+
+    name, lesson = "environment", "00"
+
+    def cases(self, effort: str = "full", device: Device | None = None) -> list[Case]:
+        quick = effort == "quick"
+        found = [
+            *ramp(),
+            *clocks(CLOCK_SIZES),
+            *caches(CACHE_SIZES[::3] if quick else CACHE_SIZES),
+            *launches(device.sms if device else 132),
+            *chases(CHASE_SIZES[1:-1:2] if quick else CHASE_SIZES),
+        ]
+        return list(dict.fromkeys(found))
+
+    def profiles(
+        self, effort: str = "full", device: Device | None = None
+    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
+        return [
+            ("gate", cheats(), None),
+            *(
+                (tool, profiled_clocks(), PROFILED if tool == "ncu" else None)
+                for tool in ("ncu", "nsys", "cupti")
+            ),
+        ]
+
+    def memory_bytes(self, case: Case) -> int:
+        n = case.n or 0
+        if case.operator == "saxpy":
+            return 12 * n * streams.copies(case) + 32 * n
+        return 4 * n + (1 << 20)
+
+    def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
+        works: list[gate.Work] = []
+        for group in self.groups(cases):
+            build = {"touch": _touch, "barrier": _barrier, "chase": _chase, "cheat": cheat_work}
+            if group[0].operator == "saxpy":
+                works += streams.contestants(group)
+            else:
+                works += [build[case.operator](case) for case in group]
+        return works
+
+    def group(self, case: Case) -> tuple:
+        return (case.operator, case.n, case.cache, case.clock)
+
+    def samples(self, case: Case) -> int:
+        # A long chain takes half a second a replay; ten of them are spread enough to judge.
+        return 10 if case.operator == "chase" else 30 if case.clock in ("event", "wall") else 20
+
+    def count(self, case: Case) -> Count:
+        n = case.n or 0
+        if case.operator == "saxpy":
+            name = roof.ROOF_OF["saxpy"] if case.cache == "cold" else ""
+            return Count(int(roof.stream_bytes("saxpy", n)), 2 * n, name)
+        return Count(None, None, "")
+
+    def predict(self, case: Case, context: Context) -> float | None:
+        device = context.device
+        if case.operator != "saxpy" or device is None:
+            return None
+        moved = self.count(case).bytes or 0
+        return (
+            None if case.cache == "warm" and moved <= device.l2_mb * 2**20 else moved / device.dram_gb_s / 1e3
+        )
+
+    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
+        if case.kind != "own":
+            return None
+        if case.operator == "saxpy":
+            return streams.own_rung(case)
+        if case.operator == "cheat":
+            rung = probes.cheat_rung(case.impl)
+        elif case.operator == "touch":
+            rung = probes.TOUCH_DEPENDENT if case.clock == "graph_pdl" else probes.TOUCH
+        else:
+            rung = {"barrier": probes.BARRIER, "chase": probes.CHASE}[case.operator]
+        return rung, rung.defines, probes.launch_rule(rung)
+
+
+def verdicts(cases: Sequence[Case]) -> pd.DataFrame:
+    """What the gate says to each cheating kernel: case, refused (bool), when, sentence.
+
+    A cheat that passes the gate is timed like any other contestant; `ten_times` is caught there, by the check after.
+    """
+    from rooflab import clock
+
+    rows: list[dict[str, Any]] = []
+    for case in cases:
+        row: dict[str, Any] = {"case": case.id, "refused": False, "when": "", "sentence": "It passed."}
+        try:
+            row["when"] = "at the gate"
+            admitted = gate.admit(cheat_work(case))
+            row["when"] = "after timing"
+            clock.measure([admitted], "graph", samples=10)
+        except GateError as error:
+            row |= {"refused": True, "sentence": str(error).removeprefix(f"{case.id} ")}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def cheat_work(case: Case) -> gate.Work:
+    """A cheating saxpy on an output that already holds the right answer of an earlier, honest call."""
+    import cupy
+
+    n = case.n or 0
+    generator = cupy.random.default_rng(streams.SEED)
+    x, y = (generator.standard_normal(n, dtype=cupy.float32) + cupy.float32(0.5) for _ in range(2))
+    room = cupy.zeros(32 + n, cupy.uint32)
+    out = ops.stream.saxpy(streams.SCALE, x, y, rung="1_scalar")
+    room[32:] = (out + cupy.float32(0.125)).view(cupy.uint32)  # the answer to yesterday's question
+    expected = streams.SCALE * x.astype(cupy.float64) + y.astype(cupy.float64)
+    baseline = cupy.float32(streams.SCALE) * x + y
+    budget = gate.error_budget(float(cupy.abs(baseline - expected).max()), expected, "float32")
+
+    def launch(_: int) -> None:
+        probes.cheat(case.impl, streams.SCALE, x, y, out, room)
+
+    return gate.Work(case.id, launch, [[x, y]], [[out]], lambda: expected, budget)
+
+
+def _touch(case: Case) -> gate.Work:
+    import cupy
+
+    out, chain = cupy.empty(1, cupy.uint32), tunables(case).get("chain", 1)
+    dependent = case.clock == "graph_pdl"
+
+    def launch(_: int) -> None:
+        for _ in range(chain):
+            probes.touch(out, 7, dependent=dependent)
+
+    return gate.Work(case.id, launch, [[]], [[out]], lambda: cupy.full(1, 7, cupy.uint32))
+
+
+def _barrier(case: Case) -> gate.Work:
+    import cupy
+
+    chosen = tunables(case)
+    blocks, rounds = chosen["blocks"], chosen["rounds"]
+    counter, mail, seen = (
+        cupy.zeros(1, cupy.uint32),
+        cupy.zeros(blocks, cupy.uint32),
+        cupy.empty(blocks, cupy.uint32),
+    )
+
+    def launch(_: int) -> None:
+        # Letters of an earlier launch would hide a barrier that does not hold.
+        cupy.cuda.runtime.memsetAsync(mail.data.ptr, 0, mail.nbytes, ops.kernel.current_stream())
+        probes.barrier(counter, mail, seen, rounds)
+
+    return gate.Work(case.id, launch, [[]], [[seen]], lambda: cupy.full(blocks, rounds, cupy.uint32))
+
+
+def _chase(case: Case) -> gate.Work:
+    """Start points spread over the one cycle, so that a rotation of launches visits more lines than the L2 holds."""
+    import cupy
+    import numpy as np
+
+    lines, steps = (case.n or 0) // LINE, tunables(case)["steps"]
+    order = np.random.default_rng(streams.SEED).permutation(lines).astype(np.uint32)
+    following = np.empty(lines, np.uint32)
+    following[order] = np.roll(order, -1)
+    table = cupy.zeros((lines, LINE), cupy.uint32)
+    table[:, 0] = cupy.asarray(following)
+    table = table.reshape(-1)
+    # A table larger than any L2 is walked from enough starts to cover 96 MiB of lines; a smaller one stays warm.
+    starts = max(1, (96 << 20) // (steps * LINE * 4)) if table.nbytes > 1 << 27 else 1
+    outputs = [[cupy.empty(2, cupy.uint32)[:1]] for _ in range(starts)]
+    places = [order[(i * steps) % lines] for i in range(starts)]
+    ends = [order[(i * steps + steps) % lines] for i in range(starts)]
+    # Every copy has its own right answer: the gate sees the distance from it, which must be zero.
+    answers = {id(arrays): int(end) for arrays, end in zip(outputs, ends, strict=True)}
+
+    def launch(i: int) -> None:
+        probes.chase(table, outputs[i][0], int(places[i]), steps)
+
+    def distance(arrays: Sequence[Any]) -> Any:
+        return arrays[0].astype(cupy.int64) - answers[id(arrays)]
+
+    inputs = [[table] if i == 0 else [] for i in range(starts)]
+    return gate.Work(case.id, launch, inputs, outputs, lambda: cupy.zeros(1, cupy.int64), 0.0, distance)
+
+
+def latency_ns(frame: pd.DataFrame, n: int | None = None) -> float | None:
+    """Nanoseconds a dependent load takes in the chase over n words (default: the largest recorded)."""
+    rows = frame[(frame["operator"] == "chase") & frame["median_us"].notna()]
+    if not len(rows):
+        return None
+    row = rows.loc[rows["n"].idxmax()] if n is None else rows[rows["n"] == n].iloc[0]
+    return float(row["median_us"]) * 1e3 / STEPS

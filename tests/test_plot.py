@@ -1,0 +1,193 @@
+"""The plot style: what a figure says is computed from its rows, and its labels neither collide nor lie."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.colors import to_rgb
+from matplotlib.text import Text
+from rooflab import plot
+from rooflab.errors import DeviceMismatch, UsageError
+
+ROOF = ("made-up read", 200.0, "GB/s")
+
+
+def made_up(**changes) -> pd.DataFrame:
+    rows = pd.DataFrame(
+        {
+            "study": "bandwidth",
+            "case": ["read/a n=1", "read/a n=2", "read/b n=1", "read/b n=2"],
+            "impl": ["a", "a", "b", "b"],
+            "bytes": [4096.0, 8192.0, 4096.0, 8192.0],
+            "median_us": [100.0, 80.0, 50.0, 60.0],
+            "q1_us": [90.0, 70.0, 45.0, 55.0],
+            "q3_us": [110.0, 100.0, 60.0, 65.0],
+            "gb_s": [40.96, 102.4, 81.92, 136.5],
+            "run": "2026-02-03.1",
+        }
+    )
+    return rows.assign(**changes)
+
+
+def test_caption_is_computed_from_the_rows():
+    assert plot.caption(made_up(), "Made-up GPU", "Read", ROOF) == (
+        "Read on Made-up GPU, measured 2026-02-03: 4 points, best 136 GB/s (read/b n=2), "
+        "68% of the made-up read roof (200 GB/s)."
+    )
+    later = made_up(
+        run=["2026-02-03.1", "2026-02-05.2", "2026-02-04.1", "2026-02-03.1"], gb_s=[1.0, np.nan, 3000.4, 2]
+    )
+    assert plot.caption(later, "G", "Read") == (
+        "Read on G, measured 2026-02-03 to 2026-02-04: 3 points, best 3000 GB/s (read/b n=1)."
+    )
+
+
+def test_caption_of_times_takes_the_shortest():
+    text = plot.caption(made_up(), "G", "Read", ("bound", 25.0, "µs"), y="median_us")
+    assert "best 50 µs (read/b n=1), 50% of the bound roof" in text
+
+
+def test_caption_refuses_units_that_differ_and_empty_frames():
+    with pytest.raises(UsageError, match="GB/s"):
+        plot.caption(made_up(), "G", "Read", ("peak", 60.0, "TFLOP/s"))
+    with pytest.raises(UsageError, match="at least one"):
+        plot.caption(made_up(gb_s=np.nan), "G", "Read")
+
+
+def test_rows_of_two_devices_are_refused_unless_asked():
+    two = pd.concat([made_up(), made_up(run="2026-02-09.1", median_us=1.0)])
+    for use in (plot.one_device, plot.band, lambda f: plot.caption(f, "G", "Read")):
+        with pytest.raises(DeviceMismatch, match="compare=True"):
+            use(two)
+    with pytest.raises(DeviceMismatch, match="a100, h200"):
+        plot.one_device(made_up(device=["h200", "a100", "h200", "h200"]))
+    assert "8 points" in plot.caption(two, "two devices", "Read", compare=True)
+    repeated = pd.concat([made_up(), made_up()])
+    assert plot.one_device(repeated) is repeated
+
+
+def test_band_turns_quartiles_of_time_into_quartiles_of_the_rate():
+    median, low, high = plot.band(made_up())
+    np.testing.assert_allclose(low, [40.96 * 100 / 110, 102.4 * 0.8, 81.92 * 50 / 60, 136.5 * 60 / 65])
+    assert (low < median).all() and (median < high).all()
+    assert plot.band(made_up(), "median_us")[1].tolist() == [90.0, 70.0, 45.0, 55.0]
+
+
+def test_sizes_and_numbers_read_as_people_write_them():
+    assert [plot.size_text(s) for s in (512, 4096, 1.5 * 2**20, 16 * 2**20, 2**30, 2**41)] == [
+        "512 B", "4 KiB", "1.5 MiB", "16 MiB", "1 GiB", "2048 GiB",
+    ]  # fmt: skip
+    assert [plot.number(v) for v in (4543.4, 812.49, 0.01234, 12345678)] == [
+        "4543",
+        "812",
+        "0.0123",
+        "12345678",
+    ]
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=9))
+def test_spread_keeps_order_and_distance(wanted):
+    placed = plot.spread(wanted, 10, 0, 100)
+    pairs = sorted(zip(wanted, placed, strict=True))
+    assert all(b[1] - a[1] >= 10 - 1e-6 for a, b in itertools.pairwise(sorted(pairs, key=lambda p: p[1])))
+    assert all(a[1] < b[1] for a, b in itertools.pairwise(pairs) if a[0] < b[0])
+    assert min(placed) >= -1e-6 and max(placed) <= 100 + 1e-6
+
+
+def test_spread_leaves_labels_alone_that_do_not_collide():
+    assert plot.spread([30.0, 10.0, 80.0], 10, 0, 100) == [30.0, 10.0, 80.0]
+
+
+def ladder():
+    fig, ax = plot.figure("bytes", "GB/s", "Made up", xlog=True)
+    sizes = 2.0 ** np.arange(12, 31)
+    for k in range(7):
+        y = 1000 * sizes / (sizes + 2e6) + 3 * k
+        plot.series(ax, sizes, y, y * 0.98, y * 1.02, f"rung {k}")
+    plot.roof_line(ax, 1100, "roof 1100 GB/s")
+    plot.size_ticks(ax, sizes)
+    plot.label_ends(ax)
+    return fig, ax, sizes
+
+
+def test_labels_stand_in_the_figure_and_off_each_other():
+    fig, ax, _ = ladder()
+    fig.draw_without_rendering()
+    whole = fig.get_window_extent()
+    texts = [t for t in ax.texts if t.get_text().startswith("rung")]
+    boxes = sorted((Text.get_window_extent(t) for t in texts), key=lambda b: b.y0)  # without the arrow
+    assert len(boxes) == 7
+    assert all(box.x1 <= whole.x1 and box.x0 >= 0 for box in boxes)
+    assert all(a.y1 <= b.y0 + 2 for a, b in itertools.pairwise(boxes))
+    assert ax.get_ylim()[0] == 0 and ax.get_ylim()[1] > 1100
+
+
+def test_ticks_stand_at_measured_sizes_and_their_labels_apart():
+    fig, ax, sizes = ladder()
+    fig.draw_without_rendering()
+    assert ax.get_xticks().tolist() == sizes.tolist()
+    labels = [t for t in ax.get_xticklabels() if t.get_text()]
+    assert labels[-1].get_text() == "1 GiB" and len(labels) >= 4
+    boxes = [t.get_window_extent() for t in labels]
+    assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
+
+
+def test_series_differ_without_colour():
+    _, ax, _ = ladder()
+    lines = [line for line in ax.lines if line.get_gid() == "series"]
+    assert len({(line.get_marker(), line.get_linestyle()) for line in lines}) == 7
+    grey = [0.2126 * r + 0.7152 * g + 0.0722 * b for r, g, b in (to_rgb(c) for c in plot.COLOURS)]
+    assert all(abs(a - b) > 0.08 for a, b in itertools.pairwise(grey))
+
+
+def test_a_column_of_a_record_with_blanks_is_a_series():
+    _, ax = plot.figure()
+    line = plot.series(ax, pd.Series([2, pd.NA, 1], dtype="Int64"), [20.0, 5.0, 10.0])
+    assert line.get_xdata()[:2].tolist() == [1.0, 2.0] and line.get_ydata()[:2].tolist() == [10.0, 20.0]
+
+
+def test_axes_are_linear_unless_asked():
+    assert plot.figure()[1].get_xscale() == plot.figure()[1].get_yscale() == "linear"
+    axes = plot.figure(columns=2, ylog=True)[1]
+    assert [a.get_yscale() for a in axes] == ["log", "log"]
+
+
+def test_bars_write_each_value_and_draw_the_roof():
+    fig, ax = plot.figure()
+    plot.bars(
+        ax, ["1_a", "2_b", "3_c"], [50.0, 180.0, np.nan], "GB/s", ROOF, [40, 170, np.nan], [60, 190, np.nan]
+    )
+    plot.png(fig)
+    assert {t.get_text() for t in ax.texts} == {
+        "50 GB/s",
+        "180 GB/s",
+        "not measured",
+        "made-up read 200 GB/s",
+    }
+    assert ax.get_ylim()[0] > ax.get_ylim()[1], "the first rung stands on top"
+    assert ax.get_xlim()[1] > 200
+    with pytest.raises(UsageError, match="one name per value"):
+        plot.bars(ax, ["1_a"], [1.0, 2.0], "GB/s")
+    with pytest.raises(UsageError, match="one unit"):
+        plot.bars(ax, ["1_a"], [1.0], "TFLOP/s", ROOF)
+
+
+def test_png_is_the_same_bytes_and_names_no_program():
+    first, second = plot.png(ladder()[0]), plot.png(ladder()[0])
+    assert first == second
+    assert b"Software" not in first and first.startswith(b"\x89PNG")
+
+
+def test_show_carries_the_caption_as_alt_text_and_prints_it(capsys, monkeypatch):
+    shown = []
+    monkeypatch.setattr(plot, "display", lambda *a, **k: shown.append((a, k)))
+    plot.show(ladder()[0], "A made-up sentence.")
+    ((bundle,), keywords) = shown[0]
+    assert keywords["metadata"]["image/png"]["alt"] == "A made-up sentence."
+    assert set(bundle) == {"image/png", "text/plain"} and "0x" not in bundle["text/plain"]
+    assert capsys.readouterr().out == "A made-up sentence.\n"
+    with pytest.raises(UsageError, match="caption"):
+        plot.show(ladder()[0], "")

@@ -1,0 +1,97 @@
+"""`refresh` brings notebooks/ and README to what a replay gives; `check` says where they are not that."""
+
+import contextlib
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from rooflab import paths
+from rooflab.book import lessons, normal, readme, run
+from rooflab.errors import MissingTool
+
+NBVAL = ("--nbval", "--nbval-current-env", "--nbval-cell-timeout", "120")
+
+
+@contextlib.contextmanager
+def replaying() -> Iterator[None]:
+    """Let notebooks replay without a parameter, so that no cell is injected and counts run as committed."""
+    before = os.environ.get("ROOFLAB_MODE")
+    os.environ["ROOFLAB_MODE"] = "replay"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["ROOFLAB_MODE"]
+        else:
+            os.environ["ROOFLAB_MODE"] = before
+
+
+def replay(folder: Path | None = None, output: Path | None = None, say: run.Say = print) -> list[run.Outcome]:
+    """Replay every lesson of the folder into the output folder."""
+    with replaying():
+        jobs = run.plan(lessons.all_lessons(folder), {}, output=output)
+        return run.run(jobs, parallel=min(2, os.cpu_count() or 1), say=say)
+
+
+def refresh(say: run.Say = print) -> bool:
+    """Replay all lessons and rewrite what differs in notebooks/ and README.md; whether all of them ran.
+    A lesson that fails keeps its committed file."""
+    outcomes = replay(say=say)
+    run.remember(outcomes)
+    for outcome in outcomes:
+        if outcome.ok and normal.rewrite(outcome.job.output, outcome.job.lesson.path):
+            say(f"rewrote {outcome.job.lesson.path.relative_to(paths.ROOT)}")
+    page = paths.ROOT / "README.md"
+    text = page.read_text(encoding="utf-8")
+    new = readme.updated(text, readme.markdown())
+    if new != text:
+        page.write_text(new, encoding="utf-8", newline="\n")
+        say("rewrote README.md")
+    return all(outcome.ok for outcome in outcomes)
+
+
+def differences(say: run.Say = print) -> list[str]:
+    """Where a replay gives other bytes than the committed notebook: one sentence each."""
+    found = []
+    for outcome in replay(output=paths.BUILD / "check", say=say):
+        name = outcome.job.lesson.path.name
+        if not outcome.ok:
+            found.append(f"{name} does not replay: cell {outcome.cell} ended {outcome.ending}.")
+        elif (
+            normal.normalise(normal.read(outcome.job.output)).encode() != outcome.job.lesson.path.read_bytes()
+        ):
+            found.append(f"{name} is not what its replay gives: run `rooflab refresh`.")
+    return found
+
+
+def readme_problems() -> list[str]:
+    """Whether README's table is the one that the recordings give."""
+    text = (paths.ROOT / "README.md").read_text(encoding="utf-8")
+    if readme.updated(text, readme.markdown()) != text:
+        return ["README.md's table is not the one that data/ gives: run `rooflab refresh`."]
+    return []
+
+
+def check(say: run.Say = print) -> list[str]:
+    """Everything that is wrong with the committed series: form, strict nbval in replay, the same bytes
+    after a replay, README's table, freshness of the recordings. Raises MissingTool without nbval."""
+    if importlib.util.find_spec("nbval") is None:
+        raise MissingTool("nbval is not installed: `pip install -r requirements-test.txt`, or `make test`.")
+    found = [problem for lesson in lessons.all_lessons() for problem in normal.problems(lesson.path)]
+    found += readme_problems()
+    found += differences(say)
+    library = str(Path(__file__).resolve().parents[2])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *NBVAL, str(paths.NOTEBOOKS)],
+        cwd=paths.ROOT,
+        env={**os.environ, "ROOFLAB_MODE": "replay", "PYTHONPATH": library, "PYTHONHASHSEED": "0"},
+    )
+    if done.returncode != 0:
+        found.append("strict nbval found cells whose outputs differ; they stand above.")
+    from rooflab import lab
+
+    found += [str(problem) for problem in lab.freshness()]
+    return found

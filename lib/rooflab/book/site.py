@@ -1,0 +1,211 @@
+"""The HTML site: one page a lesson from executed notebooks, readable from file://, loading nothing from
+elsewhere."""
+
+import contextlib
+import io
+import re
+import shutil
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+
+from rooflab import __version__, paths
+from rooflab.book import normal, readme
+from rooflab.book.execute import plain
+from rooflab.errors import RooflabError
+
+ASSETS = Path(__file__).resolve().parents[1] / "site"  # explorer.js and explorer.css, the lessons' explorers
+OUTPUT = paths.BUILD / "site"
+_SOURCE = paths.BUILD / "site-source"
+
+# A roof: the slope of memory, the plateau of arithmetic.
+_LOGO = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 64 64"><rect width="64" height="64" rx="10"
+fill="#0072B2"/><path d="M10 52 32 20h22" fill="none" stroke="#fff" stroke-width="7" stroke-linejoin="round"
+stroke-linecap="round"/></svg>
+"""
+
+_INDEX = """# rooflab
+
+A measured course in LLM inference kernels. Numbered notebooks walk from measuring a GPU's bandwidth to a
+decoder that runs at the memory roof. Every number was measured on a named GPU by a kernel of this
+repository, and one command measures it again on yours.
+
+{device}
+
+## Results
+
+{table}
+
+## Lessons
+
+```{{toctree}}
+:maxdepth: 1
+
+{pages}
+```
+"""
+
+_LINK = re.compile(r"(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
+
+
+def build(
+    notebooks: Sequence[Path], output: Path = OUTPUT, device: str = "h200", source: Path = _SOURCE
+) -> Path:
+    """Build the site from executed notebooks and return the path of its first page. Raises RooflabError with
+    Sphinx's warnings where there is one; the pages are written nevertheless."""
+    from sphinx.application import Sphinx
+    from sphinx.util.docutils import docutils_namespace, patch_docutils
+
+    _write_source(notebooks, source, device)
+    for folder in (output, source / "_doctrees"):
+        shutil.rmtree(folder, ignore_errors=True)
+    warnings = io.StringIO()
+    with patch_docutils(), docutils_namespace(), contextlib.redirect_stdout(io.StringIO()):
+        app = Sphinx(
+            source,
+            None,
+            output,
+            source / "_doctrees",
+            "html",
+            _configuration(source),
+            None,
+            warnings,
+            freshenv=True,
+        )
+        app.build(force_all=True)
+    for template in (output / "_static").glob("*webpack-macros.html"):
+        template.unlink()  # the theme leaves its own templates there
+    said = plain(warnings.getvalue()).strip()
+    if app.statuscode != 0 or said:
+        raise RooflabError("the site has warnings:\n" + (said or "Sphinx gave no reason."))
+    return output / "index.html"
+
+
+def _configuration(source: Path) -> dict[str, object]:
+    ours = sorted(path.name for path in ASSETS.glob("*")) if ASSETS.is_dir() else []
+    return {
+        "project": "rooflab",
+        "author": "rooflab",
+        "version": __version__,
+        "extensions": ["myst_nb", "rooflab.book.mathml"],
+        "exclude_patterns": ["_doctrees", "files"],
+        "nb_execution_mode": "off",
+        "nb_ipywidgets_js": {},
+        "nb_mime_priority_overrides": [("html", "application/vnd.jupyter.widget-view+json", None)],
+        "myst_enable_extensions": ["dollarmath", "amsmath"],
+        "myst_heading_anchors": 3,
+        "html_math_renderer": "mathml",
+        "html_theme": "sphinx_book_theme",
+        "html_title": "rooflab",
+        "html_logo": "_static/logo.svg",
+        "html_favicon": "_static/logo.svg",
+        "html_static_path": [str(source / "_static")],
+        "html_js_files": [name for name in ours if name.endswith(".js")],
+        "html_css_files": [name for name in ours if name.endswith(".css")],
+        "html_show_search_summary": False,  # it fetches pages, which file:// does not allow
+        "html_use_index": False,
+        "html_show_copyright": False,
+        "html_last_updated_fmt": None,
+        "html_theme_options": {
+            "use_source_button": False,
+            "use_repository_button": False,
+            "use_issues_button": False,
+            "use_edit_page_button": False,
+            "navigation_with_keys": False,
+        },
+    }
+
+
+def _write_source(notebooks: Sequence[Path], source: Path, device: str) -> None:
+    shutil.rmtree(source, ignore_errors=True)
+    static = source / "_static"
+    static.mkdir(parents=True)
+    (static / "logo.svg").write_text(_LOGO, encoding="utf-8")
+    if ASSETS.is_dir():
+        for asset in ASSETS.glob("*.*"):
+            shutil.copy(asset, static)
+    for path in notebooks:
+        notebook = nbformat.reads(normal.normalise(normal.read(path)), as_version=4)
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":
+                cell.source = _local_links(cell.source, {p.name for p in notebooks}, source)
+        nbformat.write(notebook, source / path.name)
+    head, _, table = readme.markdown(device).partition("\n")
+    pages = "\n".join(path.stem for path in notebooks)
+    (source / "index.md").write_text(
+        _INDEX.format(device=head, table=table.strip(), pages=pages), encoding="utf-8"
+    )
+
+
+def _local_links(text: str, pages: set[str], source: Path) -> str:
+    """Markdown whose links to files of the repository lead to copies of them in the site. A link to a
+    folder, or to a lesson that this site leaves out, becomes its text."""
+
+    def replaced(match: re.Match[str]) -> str:
+        bang, label, target, anchor = match.groups()
+        if target in pages:
+            return match[0]
+        file = (paths.NOTEBOOKS / unquote(target)).resolve()
+        if not file.is_file() or not file.is_relative_to(paths.ROOT) or file.suffix == ".ipynb":
+            return label[1:-1]
+        copy = source / "files" / file.relative_to(paths.ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, copy)
+        return f"{bang}{label}({copy.relative_to(source).as_posix()})"
+
+    return _LINK.sub(replaced, text)
+
+
+class _Links(HTMLParser):
+    """The addresses that a page loads (src, link and so on) and those it leads to (a href), and its
+    anchors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.leads: list[str] = []
+        self.anchors: set[str] = set()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        for name, value in attributes:
+            if name in ("id", "name") and value:
+                self.anchors.add(value)
+            if not value:
+                continue
+            if tag == "a" and name == "href":
+                self.leads.append(value)
+            elif name in ("src", "poster", "data") or (name == "href" and tag != "a"):
+                self.loads.append(value)
+
+
+def problems(site: Path) -> list[str]:
+    """What in a built site would load from elsewhere, or leads to a page, file or anchor that is not
+    there."""
+    pages = {path.resolve(): _Links() for path in site.rglob("*.html")}
+    for path, links in pages.items():
+        links.feed(path.read_text(encoding="utf-8"))
+    found = []
+    for path, links in pages.items():
+        for address in links.loads + links.leads:
+            parts = urlsplit(address)
+            if parts.scheme == "data" or (
+                parts.scheme and address in links.leads and address not in links.loads
+            ):
+                continue
+            if parts.scheme or parts.netloc or parts.path.startswith("/"):
+                found.append(f"{path.name} loads {address} from elsewhere.")
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if not target.is_file():
+                found.append(f"{path.name} leads to {address}, which is not there.")
+            elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
+                found.append(f"{path.name} leads to {address}, whose anchor is not there.")
+    for style in site.rglob("*.css"):
+        for address in re.findall(
+            r"(?:url\(|@import\s)\s*['\"]?(https?:)?//[^)'\"]*", style.read_text(errors="replace")
+        ):
+            found.append(f"{style.name} loads {address} from elsewhere.")
+    return found

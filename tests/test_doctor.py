@@ -298,3 +298,9 @@ def test_importing_doctor_and_readers_brings_in_nothing_of_the_gpu_set():
     )
     done = profile.execute([sys.executable, "-c", program], 60)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_the_worst_state_is_the_verdict():
+    report = machine(python=(3, 10, 1), nsys=MissingTool("nsys is not installed."))
+    assert (report.verdict, report.exit_code) == ("RED", 1)
+    assert report.text().splitlines()[-1] == "RED: this has to be cured first: Python."

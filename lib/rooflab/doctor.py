@@ -87,7 +87,7 @@ class Report:
         for check in amiss:
             loss = f" Until then: {check.loses}." if check.loses else ""
             lines += ["", f"{check.name}: {check.cure}{loss}"]
-        names = ", ".join(check.name for check in amiss)
+        names = ", ".join(check.name for check in amiss if check.state == self.verdict)
         verdicts = {
             "GREEN": "GREEN: this machine measures, profiles and replays every lesson.",
             "AMBER": f"AMBER: every lesson replays; see {names}.",

@@ -45,7 +45,7 @@ class Doubling:
         return SimpleNamespace(id=case_id)
 
     def contestants(self, cases):
-        return [self.work(case.id) for case in cases]
+        return [self.work(case.id) for case in sorted(cases, key=lambda case: case.id)]
 
     def work(self, name):
         x, y = np.arange(5.0), np.zeros(5)
@@ -77,11 +77,11 @@ def test_each_case_is_gated_before_its_own_range_opens():
 
 
 def test_whole_gates_every_case_before_the_single_range():
-    code, events = run("--whole", "--repeat", "2", "doubling", "a", "b")
+    code, events = run("--whole", "--repeat", "2", "doubling", "b", "a")
     assert code == 0
     a, b = ["push a", "launch a", "pop"], ["push b", "launch b", "pop"]
-    assert profiled(events) == [[*a, *a, *b, *b]]
-    assert "launch b" in events[: events.index("start")]
+    assert profiled(events) == [[*b, *b, *a, *a]], "whatever order the study gives its contestants in"
+    assert "launch a" in events[: events.index("start")]
 
 
 def test_a_wrong_kernel_is_never_profiled(capsys):
@@ -119,3 +119,12 @@ def test_without_a_gpu_the_real_process_says_so_and_exits_2():
     done = execute([sys.executable, "-m", "rooflab.profile.child", "bandwidth", "some case"], 60)
     assert isinstance(done, subprocess.CompletedProcess) and done.returncode == 2
     assert done.stderr.startswith("rooflab.profile.child: error: ") and done.stderr.count("\n") == 1
+
+
+def test_a_study_must_give_one_contestant_per_case(capsys):
+    class Mute(Doubling):
+        def contestants(self, cases):
+            return []
+
+    assert child.main(["x", "a"], get_study=lambda name: Mute([]), get_gpu=lambda: FakeGpu([])) == 2
+    assert "gave 0 contestants for the case a" in capsys.readouterr().err

@@ -115,14 +115,14 @@ def profile(study: Any, case_ids: Sequence[str], gpu: Gpu, *, repeat: int = 1, w
     """
     from .. import gate
 
-    def admitted(ids: Sequence[str]) -> list[Any]:
-        works = study.contestants([study.case(case_id) for case_id in ids])
-        if len(works) != len(ids):
-            raise UsageError(f"Study {study.name} gave {len(works)} contestants for {len(ids)} cases.")
-        return [gate.admit(work).work for work in works]
+    def admitted(case_id: str) -> Any:
+        works = study.contestants([study.case(case_id)])  # one by one: a study orders contestants as it likes
+        if len(works) != 1:
+            raise UsageError(f"Study {study.name} gave {len(works)} contestants for the case {case_id}.")
+        return gate.admit(works[0]).work
 
     for group in [list(case_ids)] if whole else [[case_id] for case_id in case_ids]:
-        works = admitted(group)
+        works = [admitted(case_id) for case_id in group]
         for work in works:
             work.launch(0)
         gpu.wait()

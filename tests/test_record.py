@@ -406,15 +406,28 @@ def test_writers_take_turns(tmp_path, store, run):
     script = (
         "import sys; from pathlib import Path; from rooflab.record import Case, Store\n"
         "store = Store(Path(sys.argv[1]), 'h200')\n"
-        "for n in range(15):\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "for n in range(20):\n"
         "    case = Case('gemv', 'gemv', sys.argv[3], n=n)\n"
         "    store.add('gemv', [{**case.row(), 'median_us': 1}], sys.argv[2])\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(record.__file__).parents[1])}
     command = [sys.executable, "-c", script, str(tmp_path), run]
-    children = [subprocess.Popen([*command, name], env=environment) for name in ("a", "b", "c")]
-    assert [child.wait() for child in children] == [0, 0, 0]
-    assert len(store.read("gemv")) == 45
+    pipe = subprocess.PIPE
+    children = [
+        subprocess.Popen([*command, name], env=environment, stdin=pipe, stdout=pipe, text=True)
+        for name in "abc"
+    ]
+    for child in children:
+        assert child.stdout is not None and child.stdout.readline() == "ready\n"
+    for child in children:  # they start together, so that without a lock they would undo each other's rows
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    for child in children:
+        child.communicate()
+    assert [child.returncode for child in children] == [0, 0, 0]
+    assert len(store.read("gemv")) == 60
 
 
 def test_run_facts_fit_the_table_and_name_no_place(store, monkeypatch):

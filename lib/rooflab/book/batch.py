@@ -9,11 +9,11 @@ from typing import Any
 import yaml
 
 from rooflab import paths
-from rooflab.book import lessons, run
+from rooflab.book import lessons, parameters, run
 from rooflab.errors import UsageError
 
 OUTPUT = paths.BUILD / "batch"
-_SHORTHANDS = {"mode": "MODE", "device": "DEVICE", "effort": "EFFORT"}
+_SHORTHANDS = ("mode", "device", "effort")
 _KEYS = {"lessons", "parameters", *_SHORTHANDS}
 
 
@@ -55,11 +55,7 @@ def _jobs(name: str, chosen: Any, limit: float | None, folder: Path | None) -> l
     given = chosen.get("parameters") or {}
     if not isinstance(given, dict):
         raise UsageError("`parameters` is a mapping of names to values.")
-    for key, parameter in _SHORTHANDS.items():
-        if key in chosen:
-            if parameter in given:
-                raise UsageError(f"`{key}` and {parameter} say the same thing: give one of them.")
-            given = {**given, parameter: chosen[key]}
+    given = parameters.merge(given, {key: chosen.get(key) for key in _SHORTHANDS})
     return run.plan(lessons.find(words, folder), given, limit, OUTPUT / name, prefix=f"{name}/")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rooflab import paths
 from rooflab.book import lessons, normal, readme, run
+from rooflab.book.parameters import recorded_devices
 from rooflab.errors import MissingTool
 
 NBVAL = ("--nbval", "--nbval-current-env", "--nbval-cell-timeout", "120")
@@ -46,7 +47,7 @@ def refresh(say: run.Say = print) -> bool:
             say(f"rewrote {outcome.job.lesson.path.relative_to(paths.ROOT)}")
     page = paths.ROOT / "README.md"
     text = page.read_text(encoding="utf-8")
-    new = readme.updated(text, readme.markdown())
+    new = readme.current(text)
     if new != text:
         page.write_text(new, encoding="utf-8", newline="\n")
         say("rewrote README.md")
@@ -70,7 +71,7 @@ def differences(say: run.Say = print) -> list[str]:
 def readme_problems() -> list[str]:
     """Whether README's table is the one that the recordings give."""
     text = (paths.ROOT / "README.md").read_text(encoding="utf-8")
-    if readme.updated(text, readme.markdown()) != text:
+    if readme.current(text) != text:
         return ["README.md's table is not the one that data/ gives: run `rooflab refresh`."]
     return []
 
@@ -91,7 +92,19 @@ def check(say: run.Say = print) -> list[str]:
     )
     if done.returncode != 0:
         found.append("strict nbval found cells whose outputs differ; they stand above.")
-    from rooflab import lab
-
-    found += [str(problem) for problem in lab.freshness()]
+    for device in recorded_devices(paths.DATA):
+        found += freshness(device, say)
     return found
+
+
+def freshness(device: str, say: run.Say = print) -> list[str]:
+    """What is wrong with a recording, one sentence each; what is only worth knowing is said."""
+    from rooflab import lab
+    from rooflab.validate import validate
+
+    folder = Path(device)
+    findings = validate(folder) if folder.name == "published" else lab.freshness(device)
+    for finding in findings:
+        if finding.severity != "error":
+            say(f"{device}: {finding}")
+    return [f"{device}: {finding}" for finding in findings if finding.severity == "error"]

@@ -13,6 +13,7 @@ import nbformat
 from rooflab import paths
 from rooflab.book.lessons import Lesson
 from rooflab.errors import UsageError
+from rooflab.record import Store, published_devices
 
 CHOICES = {"MODE": ("auto", "live", "replay"), "EFFORT": ("quick", "full")}
 _TRUE, _FALSE = ("true", "yes", "on", "1", "y", "t"), ("false", "no", "off", "0", "n", "f")
@@ -167,22 +168,41 @@ def assign(lessons: Sequence[Lesson], given: Mapping[str, Any]) -> dict[str, dic
         for stem, found in known.items()
     }
     for named in values.values():
-        _check_device(named)
+        if named.get("MODE") != "live" and named.get("DEVICE") is not None:
+            named["DEVICE"] = recording(named["DEVICE"])
     return values
 
 
-def _check_device(values: Mapping[str, Any]) -> None:
-    """A named device must have a recording, unless the run is live and the name is only a label."""
-    device = values.get("DEVICE")
-    if device is None or values.get("MODE") == "live":
-        return
-    if not recording(device).is_dir():
-        known = ", ".join(path.name for path in sorted(paths.DATA.glob("*")) if (path / "runs.csv").exists())
+def recording(device: str) -> str:
+    """A recording as a notebook can name it from any folder: data/'s name as it is, a path made
+    absolute. Raises UsageError where there is neither."""
+    if (Path(device) / "runs.csv").is_file():
+        return str(Path(device).resolve())
+    known = [*recorded_devices(paths.DATA), *published_devices(paths.DATA)]
+    if device not in known:
         raise UsageError(
-            f"there is no recording {device!r}: name one of {known or '(none yet)'} or a folder."
+            f"there is no recording {device!r}: it is one of data/'s ({', '.join(known) or 'none yet'}) or a "
+            "folder that holds a runs.csv."
         )
+    return device
 
 
-def recording(device: str) -> Path:
-    """The folder of a device's recording: data/NAME, or the path itself where the name holds a separator."""
-    return Path(device) if "/" in device or "\\" in device else paths.DATA / device
+def store_of(device: str) -> Store:
+    """The store of a recording named as `recording` takes it."""
+    found = Path(recording(device))
+    return Store(found.parent, found.name) if found.is_absolute() else Store(paths.DATA, device)
+
+
+def recorded_devices(root: Path) -> list[str]:
+    """The devices that this course recorded: the folders of data/ with runs, published figures aside."""
+    return sorted(p.parent.name for p in root.glob("*/runs.csv") if p.parent.name != "published")
+
+
+def merge(given: Mapping[str, Any], shorthands: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters and those given by shorthand (mode, device, effort; None is not given) together. Raises
+    UsageError where both give one."""
+    added = {name.upper(): value for name, value in shorthands.items() if value is not None}
+    for name in added:
+        if name in given:
+            raise UsageError(f"{name.lower()} and the parameter {name} say the same thing: give one of them.")
+    return {**given, **added}

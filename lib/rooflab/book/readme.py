@@ -1,7 +1,5 @@
 """The results table of README.md and of the site's first page, made from the recordings and never typed."""
 
-from pathlib import Path
-
 import pandas as pd
 
 from rooflab import paths
@@ -26,7 +24,7 @@ def results(store: Store) -> pd.DataFrame:
             own = group[group["kind"] == "own"]
             if own.empty:
                 continue
-            best = own.loc[own["roof_fraction"].idxmax()]
+            best = own.sort_values("roof_fraction").iloc[-1]
             rows.append(
                 {
                     "study": study,
@@ -54,7 +52,7 @@ def _peer(group: pd.DataFrame, best: pd.Series) -> str:
         same = same[(same[column] == best[column]) | (same[column].isna() & pd.isna(best[column]))]
     if same.empty:
         return ""
-    peer = same.loc[same["median_us"].idxmin()]
+    peer = same.sort_values("median_us").iloc[0]
     return f"{peer['impl']}: {_achieved(peer)}"
 
 
@@ -68,15 +66,19 @@ def device_line(store: Store) -> str:
     return f"Measured on one {last['gpu']} (driver {last['driver']}, CUDA {last['cuda']}), last on {day}."
 
 
-def markdown(device: str = "h200", root: Path | None = None) -> str:
+def markdown(store: Store) -> str:
     """The table and the line above it, as Markdown."""
-    store = Store(root or paths.DATA, device)
     table = results(store)
     if table.empty:
-        return f"There is no recording of {device} yet.\n"
+        return f"There is no recording of {store.device} yet.\n"
     lines = [device_line(store), "", "| " + " | ".join(_COLUMNS) + " |", "|" + " --- |" * len(_COLUMNS)]
     lines += ["| " + " | ".join(str(value) for value in row) + " |" for row in table.itertuples(index=False)]
     return "\n".join(lines) + "\n"
+
+
+def current(text: str) -> str:
+    """README's text as the recording of the course's own GPU, data/h200, makes it."""
+    return updated(text, markdown(Store(paths.DATA, "h200")))
 
 
 def updated(text: str, table: str) -> str:

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 
 from rooflab import __version__, paths
-from rooflab.book import normal, readme
+from rooflab.book import normal
 from rooflab.book.execute import plain
 from rooflab.errors import RooflabError
 
@@ -51,15 +51,14 @@ repository, and one command measures it again on yours.
 _LINK = re.compile(r"(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
 
-def build(
-    notebooks: Sequence[Path], output: Path = OUTPUT, device: str = "h200", source: Path = _SOURCE
-) -> Path:
-    """Build the site from executed notebooks and return the path of its first page. Raises RooflabError with
-    Sphinx's warnings where there is one; the pages are written nevertheless."""
+def build(notebooks: Sequence[Path], table: str, output: Path = OUTPUT, source: Path = _SOURCE) -> Path:
+    """Build the site from executed notebooks and the Markdown of the results; the path of its first
+    page. Raises RooflabError with Sphinx's warnings where there is one; the pages are written
+    nevertheless."""
     from sphinx.application import Sphinx
     from sphinx.util.docutils import docutils_namespace, patch_docutils
 
-    _write_source(notebooks, source, device)
+    _write_source(notebooks, source, table)
     for folder in (output, source / "_doctrees"):
         shutil.rmtree(folder, ignore_errors=True)
     warnings = io.StringIO()
@@ -119,7 +118,7 @@ def _configuration(source: Path) -> dict[str, object]:
     }
 
 
-def _write_source(notebooks: Sequence[Path], source: Path, device: str) -> None:
+def _write_source(notebooks: Sequence[Path], source: Path, table: str) -> None:
     shutil.rmtree(source, ignore_errors=True)
     static = source / "_static"
     static.mkdir(parents=True)
@@ -133,10 +132,10 @@ def _write_source(notebooks: Sequence[Path], source: Path, device: str) -> None:
             if cell.cell_type == "markdown":
                 cell.source = _local_links(cell.source, {p.name for p in notebooks}, source)
         nbformat.write(notebook, source / path.name)
-    head, _, table = readme.markdown(device).partition("\n")
+    head, _, rows = table.partition("\n")
     pages = "\n".join(path.stem for path in notebooks)
     (source / "index.md").write_text(
-        _INDEX.format(device=head, table=table.strip(), pages=pages), encoding="utf-8"
+        _INDEX.format(device=head, table=rows.strip(), pages=pages), encoding="utf-8"
     )
 
 

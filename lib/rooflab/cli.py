@@ -1,0 +1,309 @@
+"""The commands: `rooflab COMMAND`, or `python -m rooflab COMMAND`. Each imports what it needs when it
+runs."""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from rooflab import __version__, paths
+from rooflab.errors import RooflabError, UsageError
+
+LESSON_HELP = "a lesson's number, name or file: 1, 01, bandwidth; all of them if none is named"
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _doctor(_: argparse.Namespace) -> int:
+    from rooflab import doctor
+
+    report = doctor.examine()
+    _say(report.text())
+    return report.exit_code
+
+
+def _run(asked: argparse.Namespace) -> int:
+    from rooflab.book import lessons, parameters, run
+
+    given = parameters.merge(
+        parameters.split(asked.parameter),
+        {"mode": asked.mode, "device": asked.device, "effort": asked.effort},
+    )
+    jobs = run.plan(lessons.find(asked.lesson), given, asked.limit)
+    return 0 if all(outcome.ok for outcome in _executed(jobs, asked.jobs)) else 1
+
+
+def _batch(asked: argparse.Namespace) -> int:
+    from rooflab.book import batch
+
+    return 0 if all(outcome.ok for outcome in _executed(batch.read(asked.file), asked.jobs)) else 1
+
+
+def _executed(jobs, parallel):  # type: ignore[no-untyped-def]  # the types would import the runner at start
+    """Estimate, run, summarise; one at a time where any job measures, because jobs would share the GPU."""
+    from rooflab.book import run
+
+    live = any(run.is_live(job.values.get("MODE")) for job in jobs)
+    if live and parallel not in (None, 1):
+        raise UsageError("-j is for replay: lessons that measure run one at a time, so that times are right.")
+    parallel = parallel or (1 if live else min(2, os.cpu_count() or 1))
+    minutes = run.estimate_minutes(jobs, parallel)
+    about = f"about {minutes:.0f} min" if minutes >= 1 else "less than a minute"
+    many = f"{len(jobs)} notebook{'s' * (len(jobs) != 1)}"
+    _say(f"{many}, {'measured here' if live else 'replayed'}: {about}")
+    outcomes = run.run(jobs, parallel, _say)
+    run.remember(outcomes)
+    _say("\n" + run.summary(outcomes))
+    return outcomes
+
+
+def _measure(asked: argparse.Namespace) -> int:
+    from rooflab import lab as laboratory
+    from rooflab import studies
+    from rooflab.book import parameters
+
+    study = studies.get(asked.study)
+    wanted = parameters.split(asked.parameter)
+    _record_into(asked.store)
+    lab = laboratory.open("live", effort=asked.effort or "full")
+    lab.say = _say
+    cases = [study.case(case) for case in asked.case] or lab.cases(study.name)
+    for column, value in wanted.items():
+        if column not in cases[0].row():
+            raise UsageError(f"a case has no {column!r}: it has {', '.join(cases[0].row())}.")
+        cases = [case for case in cases if str(case.row()[column]) == value]
+        if not cases:
+            raise UsageError(f"no case of {study.name} has {column}={value}.")
+    try:
+        rows = lab.measure(study.name, cases)
+    finally:
+        lab.close()
+    columns = ["case", "median_us", "q1_us", "q3_us", "samples", "gb_s", "tflop_s", "roof_fraction"]
+    _say(rows[columns].to_string(index=False, na_rep=""))
+    _say(f"kept in {lab.store.folder}")
+    return 0
+
+
+def _record(asked: argparse.Namespace) -> int:
+    from rooflab import lab as laboratory
+    from rooflab import studies
+    from rooflab.book import lessons
+
+    names: list[str] = []
+    for word in asked.lesson:
+        names += [word] if word in studies.names() else [lesson.number for lesson in lessons.find([word])]
+    _record_into(asked.store)
+    for trouble in laboratory.record(names, asked.effort or "full", _say):
+        _say(f"not profiled: {trouble}")
+    return 0
+
+
+def _record_into(store: Path | None) -> None:
+    os.environ["ROOFLAB_STORE"] = str((store or paths.DATA).resolve())
+    os.environ["ROOFLAB_COMMAND"] = shlex.join(["rooflab", *sys.argv[1:]])
+
+
+def _refresh(_: argparse.Namespace) -> int:
+    from rooflab.book import check
+
+    return 0 if check.refresh(_say) else 1
+
+
+def _validate(asked: argparse.Namespace) -> int:
+    from rooflab.book import check
+
+    found = check.freshness(str(asked.folder), _say)
+    for sentence in found:
+        _say(sentence)
+    _say(f"{asked.folder}: {'sound' if not found else f'{len(found)} errors'}")
+    return 1 if found else 0
+
+
+def _report(asked: argparse.Namespace) -> int:
+    """Run the series and build the site; the last line printed is the path of the page to open."""
+    from rooflab import device
+    from rooflab.book import lessons, parameters, readme, run, site
+    from rooflab.record import Store
+
+    mode = asked.mode or ("replay" if asked.device else None)
+    if run.is_live(mode) and asked.mode != "live" and find_spec("cupy") is None:
+        _say("a GPU is here but CuPy is not, so recordings are replayed: pip install -r requirements-gpu.txt")
+        mode = "replay"
+    live = run.is_live(mode)
+    effort = asked.effort or ("quick" if live else None)
+    if live and not asked.effort:
+        _say("quick effort; `rooflab report --effort full` measures every case")
+    given = parameters.merge({}, {"mode": mode, "device": asked.device, "effort": effort})
+    outcomes = _executed(run.plan(lessons.find([]), given, asked.limit), None)
+    done = [outcome.job.output for outcome in outcomes if outcome.ok]
+    if not done:
+        raise RooflabError("no lesson ran, so there is nothing to report.")
+    store = parameters.store_of(asked.device) if asked.device else Store(paths.DATA, "h200")
+    if live:
+        facts = device.probe() or {}
+        store = Store(
+            Path(os.environ.get("ROOFLAB_STORE") or paths.BUILD / "data"), device.slug(facts["gpu"])
+        )
+    page = site.build(done, readme.markdown(store))
+    _say(f"\n{page}")
+    return 0 if len(done) == len(outcomes) else 1
+
+
+def _check(_: argparse.Namespace) -> int:
+    from rooflab.book import check
+
+    found = check.check(_say)
+    for sentence in found:
+        _say(sentence)
+    _say("all is as a replay gives it" if not found else f"{len(found)} problems")
+    return 1 if found else 0
+
+
+def _compare(asked: argparse.Namespace) -> int:
+    from rooflab import plot
+    from rooflab.book.parameters import store_of
+    from rooflab.compare import compare
+
+    first, second = store_of(asked.first), store_of(asked.second)
+    table = compare(first, second)
+    if table.empty:
+        raise RooflabError(f"{first.device} and {second.device} share no timed case.")
+    columns = ["study", "case", "median_us_a", "median_us_b", "ratio", "roof_fraction_a", "roof_fraction_b"]
+    names = {
+        column: column.replace("_a", f" {first.device}").replace("_b", f" {second.device}")
+        for column in columns
+    }
+    for column in ("study", "case", "ratio"):
+        names[column] = column
+    _say(
+        table[columns]
+        .rename(columns=names)
+        .to_string(index=False, float_format=lambda x: f"{x:.4g}", na_rep="")
+    )
+    shown = table.head(30)
+    figure, axes = plot.figure(
+        title=f"Time on {second.device} over time on {first.device}", height=1.2 + 0.25 * len(shown)
+    )
+    plot.bars(axes, list(shown["case"]), shown["ratio"], "x")
+    picture = paths.BUILD / "compare" / f"{first.device}_{second.device}.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    picture.write_bytes(plot.png(figure))
+    _say(f"\n{picture}")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line; README quotes it and tests read it."""
+    top = argparse.ArgumentParser("rooflab", description="A measured course in LLM inference kernels.")
+    top.add_argument("--version", action="version", version=f"rooflab {__version__}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name, does, what):  # type: ignore[no-untyped-def]
+        made = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
+        made.set_defaults(does=does)
+        return made
+
+    def where(made, lessons=False):  # type: ignore[no-untyped-def]
+        if lessons:
+            made.add_argument("lesson", nargs="*", metavar="LESSON", help=LESSON_HELP)
+        made.add_argument(
+            "--mode", choices=("auto", "live", "replay"), help="measure here, or replay a recording"
+        )
+        made.add_argument(
+            "--device", metavar="NAME-or-path", help="the recording to replay: h200, or a folder"
+        )
+        effort(made)
+        made.add_argument("--limit", type=_minutes, metavar="MINUTES", help="the most a lesson may take")
+
+    def effort(made):  # type: ignore[no-untyped-def]
+        made.add_argument("--effort", choices=("quick", "full"), help="a subset of the cases, or all")
+
+    def jobs(made):  # type: ignore[no-untyped-def]
+        made.add_argument("-j", "--jobs", type=_count, metavar="N", help="lessons at a time, in replay")
+
+    def store(made):  # type: ignore[no-untyped-def]
+        made.add_argument(
+            "--store", type=Path, metavar="DIR", help="write DIR/<device>/ instead of data/<device>/"
+        )
+
+    command("doctor", _doctor, "say what this machine can measure, and what to install for the rest")
+    one = command("run", _run, "execute lessons into build/notebooks/")
+    where(one, lessons=True)
+    one.add_argument(
+        "-p", "--parameter", action="append", default=[], metavar="NAME=VALUE", help="set a parameter"
+    )
+    jobs(one)
+    one = command(
+        "batch", _batch, "execute many parameter sets, as examples/batch.yml shows, into build/batch/"
+    )
+    one.add_argument("file", type=Path, metavar="FILE.yml")
+    jobs(one)
+    one = command("measure", _measure, "measure the cases of one study on this GPU into data/<device>/")
+    one.add_argument("study", metavar="STUDY")
+    one.add_argument(
+        "-p",
+        "--parameter",
+        action="append",
+        default=[],
+        metavar="COLUMN=VALUE",
+        help="only cases with this value",
+    )
+    one.add_argument(
+        "--case", action="append", default=[], metavar="ID", help="this case, recorded before or not"
+    )
+    effort(one)
+    store(one)
+    one = command(
+        "record", _record, "measure and profile all that lessons need on this GPU into data/<device>/"
+    )
+    one.add_argument("lesson", nargs="*", metavar="LESSON", help=LESSON_HELP + "; or a study")
+    effort(one)
+    store(one)
+    command("refresh", _refresh, "replay all lessons and rewrite notebooks/ and README's table")
+    one = command("validate", _validate, "say whether a recording is complete, gated, fresh and plausible")
+    one.add_argument("folder", metavar="DIR")
+    where(
+        command(
+            "report", _report, "run the series and build the HTML site; the last line is the page to open"
+        )
+    )
+    command("check", _check, "compare the committed notebooks, README and recordings with a replay")
+    one = command("compare", _compare, "put two recordings beside each other: a table and a plot")
+    one.add_argument("first", metavar="DEVICE")
+    one.add_argument("second", metavar="DEVICE")
+    return top
+
+
+def _minutes(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError("minutes are more than 0")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code: 0, 1 for a finding or failure, 2 for a wrong call, 130 after Ctrl-C."""
+    asked = parser().parse_args(arguments)
+    try:
+        return asked.does(asked)
+    except UsageError as error:
+        print(f"rooflab: {error}", file=sys.stderr)
+        return 2
+    except RooflabError as error:
+        print(f"rooflab: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("rooflab: interrupted; every kernel has ended.", file=sys.stderr)
+        return 130

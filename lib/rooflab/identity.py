@@ -4,7 +4,7 @@ import ast
 import hashlib
 import inspect
 import re
-from collections.abc import Callable
+from typing import Any
 
 from rooflab.errors import UsageError
 
@@ -57,7 +57,7 @@ def strip_comments(cuda_source: str) -> str:
     return "\n".join(text for text in [*lines, line] if text)
 
 
-def source_of_callable(*functions: Callable) -> str:
+def source_of_callable(*functions: Any) -> str:
     """The code of functions or classes (a launch rule with its helpers, repack code) as a text in which
     comments, docstrings and formatting don't show, the same under every Python version. Only the text of the
     functions given counts, not what they call. UsageError for a lambda or for code without a source file."""

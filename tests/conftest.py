@@ -1,9 +1,12 @@
 """What all tests share: an environment without the user's settings, and skips that CI does not forgive."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 _SETTINGS = ("ROOFLAB_MODE", "ROOFLAB_EFFORT", "ROOFLAB_STORE", "ROOFLAB_PROGRESS", "ROOFLAB_COMMAND")
 
@@ -15,8 +18,8 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _unforgiven(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """With ROOFLAB_REQUIRE_ALL set, as .ci/run does, a skip is a failure unless it is for want of a GPU or because
-    the test is of another operating system."""
+    """With ROOFLAB_REQUIRE_ALL set, as .ci/run does, a skip is a failure unless it is for want of a GPU or
+    because the test is of another operating system."""
     if not report.skipped or not os.environ.get("ROOFLAB_REQUIRE_ALL") or hasattr(report, "wasxfail"):
         return
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
@@ -37,3 +40,35 @@ def pytest_make_collect_report() -> Iterator[None]:
     report = yield
     _unforgiven(report)
     return report
+
+
+PARAMETERS = """\
+MODE: str = "auto"  # measure or replay
+DEVICE: str = "h200"
+N: int = 3  # how many
+SCALE: float = 1.0
+SIZES: list[int] = [1, 2]  # elements
+FLAG: bool = False
+NAME: str | None = None
+"""
+
+
+@pytest.fixture
+def lesson(tmp_path: Path) -> Callable[..., Path]:
+    """Make a small notebook in tmp_path/notebooks: lesson("00_first", "print(N)", ...)."""
+
+    def make(stem: str, *sources: str, parameters: str = PARAMETERS) -> Path:
+        notebook = new_notebook(
+            metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+        )
+        notebook.cells = [
+            new_markdown_cell(f"# Lesson {stem}"),
+            new_code_cell(parameters, metadata={"tags": ["parameters"]}),
+            *(new_markdown_cell(s[3:]) if s.startswith("md:") else new_code_cell(s) for s in sources),
+        ]
+        path = tmp_path / "notebooks" / f"{stem}.ipynb"
+        path.parent.mkdir(exist_ok=True)
+        nbformat.write(notebook, path)
+        return path
+
+    return make

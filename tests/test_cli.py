@@ -1,0 +1,152 @@
+"""The command line: exit codes, one sentence for a user's mistake, and the commands that need no GPU end
+to end."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rooflab import cli, device, paths
+
+LIBRARY = Path(cli.__file__).resolve().parents[1]
+
+
+def _rooflab(
+    *words: str, root: Path | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ROOFLAB_")}
+    environment["PYTHONPATH"] = str(LIBRARY)
+    if root is not None:
+        environment["ROOFLAB_ROOT"] = str(root)
+    return subprocess.run(
+        [sys.executable, "-m", "rooflab", *words], env=environment, cwd=cwd, capture_output=True, text=True
+    )
+
+
+@pytest.fixture
+def course(lesson: Callable[..., Path], tmp_path: Path) -> Path:
+    """A checkout of two small lessons and a recording without rows, for commands in a process of their
+    own."""
+    lesson("00_first", "print(N)")
+    lesson("01_second", "print('x' * N)")
+    shutil.copytree(paths.DATA / "published", tmp_path / "data" / "published")
+    return tmp_path
+
+
+def test_importing_the_command_line_is_light() -> None:
+    heavy = ("numpy", "pandas", "papermill", "sphinx")
+    code = f"import sys, rooflab.cli; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(LIBRARY)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run", "7"], "there is no lesson '7': the lessons are 00_first, 01_second"),
+        (["run", "-p", "M=1"], "no lesson asked for has a parameter M"),
+        (["run", "-p", "N=many"], "N takes a whole number, not 'many'"),
+        (["run", "--mode", "replay", "-p", "MODE=live"], "say the same thing"),
+        (["run", "--device", "nowhere"], "there is no recording 'nowhere'"),
+        (["batch", "none.yml"], "cannot read none.yml"),
+        (["measure", "nothing"], "here is no study 'nothing'"),
+        (["compare", "nowhere", "h200"], "there is no recording 'nowhere'"),
+        (["validate", "no/such/folder"], "no/such/folder"),
+    ],
+)
+def test_a_users_mistake_is_a_sentence_and_code_2(course: Path, words: list[str], says: str) -> None:
+    done = _rooflab(*words, root=course, cwd=course)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert says in done.stderr and "Traceback" not in done.stderr
+    assert not (course / "build" / "notebooks").exists(), "something was started"
+
+
+def test_run_executes_into_build_and_says_so(course: Path) -> None:
+    done = _rooflab("run", "1", "-p", "N=4", "--mode", "replay", root=course)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("1 notebook, replayed: less than a minute")
+    assert "xxxx" in (course / "build" / "notebooks" / "01_second.ipynb").read_text()
+    assert not (course / "build" / "notebooks" / "00_first.ipynb").exists()
+
+
+def test_a_failing_lesson_gives_code_1_and_its_cell(course: Path, lesson: Callable[..., Path]) -> None:
+    lesson("02_bad", "print(undefined_name)")
+    done = _rooflab("run", "2", "--mode", "replay", root=course)
+    assert done.returncode == 1
+    assert "02_bad FAILED in cell 3" in done.stdout and "NameError" in done.stdout
+
+
+def test_report_ends_with_the_page_to_open(course: Path) -> None:
+    done = _rooflab("report", "--mode", "replay", root=course)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = Path(done.stdout.splitlines()[-1])
+    assert page == course / "build" / "site" / "index.html" and page.is_file()
+    again = _rooflab("report", "--mode", "replay", root=course)
+    assert again.returncode == 0 and again.stdout.splitlines()[-1] == str(page)
+
+
+def test_refresh_brings_notebooks_and_readme_to_normal_form(course: Path) -> None:
+    from rooflab.book import normal, readme
+
+    (course / "README.md").write_text(f"# x\n{readme.BEGIN}\nold\n{readme.END}\n")
+    assert not normal.is_normal(course / "notebooks" / "00_first.ipynb")
+    done = _rooflab("refresh", root=course)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert normal.problems(course / "notebooks" / "00_first.ipynb") == []
+    assert "old" not in (course / "README.md").read_text()
+    assert "rewrote" not in _rooflab("refresh", root=course).stdout
+    assert _rooflab("check", root=course).returncode == 0
+    path = course / "notebooks" / "00_first.ipynb"
+    path.write_text(path.read_text().replace('"3\\n"', '"4\\n"'))
+    done = _rooflab("check", root=course)
+    assert done.returncode == 1
+    assert (
+        "00_first.ipynb is not what its replay gives" in done.stdout and "strict nbval found" in done.stdout
+    )
+
+
+def test_batch_runs_its_sets(course: Path) -> None:
+    (course / "sets.yml").write_text("sets:\n  a: {lessons: [1], mode: replay, parameters: {N: 5}}\n")
+    done = _rooflab("batch", "sets.yml", root=course, cwd=course)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "a/01_second" in done.stdout
+    assert "xxxxx" in (course / "build" / "batch" / "a" / "01_second.ipynb").read_text()
+
+
+def test_validate_published_figures() -> None:
+    done = _rooflab("validate", "data/published", cwd=paths.ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_doctor_ends_with_its_verdict() -> None:
+    done = _rooflab("doctor")
+    assert done.stdout.rstrip().splitlines()[-1].split(":")[0] in ("GREEN", "AMBER", "RED")
+
+
+@pytest.mark.skipif(device.has_gpu(), reason="a GPU is here")
+@pytest.mark.parametrize(
+    "words", [["measure", "bandwidth"], ["record", "bandwidth"], ["run", "--mode", "live"]]
+)
+def test_measuring_without_a_gpu_says_so(course: Path, words: list[str]) -> None:
+    done = _rooflab(*words, root=course)
+    if words[0] == "run":
+        assert done.returncode == 0  # these small lessons open no lab, so live asks nothing of them
+    else:
+        assert (
+            done.returncode == 1 and "needs an NVIDIA GPU" in done.stderr and "Traceback" not in done.stderr
+        )
+
+
+def test_wrong_numbers_are_refused_by_the_parser(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["run", "--limit", "0"], ["run", "-j", "0"], ["run", "--mode", "fast"]):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(words)
+        assert stopped.value.code == 2

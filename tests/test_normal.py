@@ -1,0 +1,128 @@
+"""Normal form: two runs give the same bytes, and what must not be committed is found."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_output
+from rooflab import paths
+from rooflab.book import check, lessons, normal, readme, run
+from rooflab.errors import UsageError
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+
+
+def test_two_runs_have_one_normal_form(lesson: Callable[..., Path], tmp_path: Path) -> None:
+    source = "import sys\nfor i in range(3): print(i); sys.stdout.flush()"
+    widget = "import ipywidgets\nipywidgets.IntSlider()"
+    figure = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
+    path = lesson("00_first", source, figure, "1 + 1", widget)
+    texts = []
+    for name, values in (("a", {}), ("b", {"MODE": "replay"})):
+        jobs = run.plan(lessons.find([], path.parent), values, output=tmp_path / name)
+        [outcome] = run.run(jobs, say=lambda line: None)
+        assert outcome.ok, outcome.explanation()
+        normal.rewrite(outcome.job.output, tmp_path / f"{name}.ipynb")
+        texts.append((tmp_path / f"{name}.ipynb").read_text())
+    # The widget's id is the one thing that a cell without an HTML face makes at random.
+    first, second = (json.loads(text)["cells"] for text in texts)
+    assert first[:-1] == second[:-1]
+    assert [cell["execution_count"] for cell in first[1:]] == [1, 2, 3, 4, 5]
+    assert [cell["id"] for cell in first] == ["c00", "c01", "c02", "c03", "c04", "c05"]
+    assert first[2]["outputs"] == [{"name": "stdout", "output_type": "stream", "text": ["0\n", "1\n", "2\n"]}]
+    assert "papermill" not in texts[0] and "widgets" not in json.loads(texts[0])["metadata"]
+    assert texts[0].endswith("}\n") and texts[0].startswith('{\n "cells"')
+    assert normal.is_normal(tmp_path / "a.ipynb")
+
+
+def _executed(path: Path, tags: list[str] | None = None) -> nbformat.NotebookNode:
+    notebook = nbformat.read(path, as_version=4)
+    for count, cell in enumerate((c for c in notebook.cells if c.cell_type == "code"), 1):
+        cell.execution_count = count
+    notebook.cells[-1].metadata["tags"] = tags or []
+    return notebook
+
+
+def _problems(notebook: nbformat.NotebookNode, path: Path) -> list[str]:
+    path.write_text(normal.normalise(notebook))
+    return normal.problems(path)
+
+
+def test_a_sound_notebook_has_no_problem_and_each_fault_is_found(lesson: Callable[..., Path]) -> None:
+    path = lesson("00_first", "1", "2")
+    assert _problems(_executed(path), path) == []
+    path = lesson("00_first", "1", "2")
+    notebook = _executed(path)
+    notebook.cells[2].execution_count = None
+    assert "not run whole" in _problems(notebook, path)[0]
+    for tag in ("nbval-skip", "raises-exception"):
+        path = lesson("00_first", "1")
+        assert tag in _problems(_executed(path, [tag]), path)[0]
+    path = lesson("00_first", "1")
+    notebook = _executed(path)
+    notebook.cells[-1].outputs = [new_output("stream", name="stderr", text="warning: x\n")]
+    assert "stderr" in _problems(notebook, path)[0]
+    notebook.cells[-1].outputs = [new_output("error", ename="ValueError", evalue="x", traceback=[])]
+    assert "ValueError" in _problems(notebook, path)[0]
+    notebook.cells[-1].outputs = [new_output("stream", name="stdout", text="x" * normal.MAX_BYTES)]
+    assert "the limit is" in _problems(notebook, path)[0]
+
+
+def test_order_of_execution_is_kept_so_that_a_muddle_shows(lesson: Callable[..., Path]) -> None:
+    path = lesson("00_first", "1", "2")
+    notebook = _executed(path)
+    notebook.cells[1].execution_count, notebook.cells[2].execution_count = 2, 1
+    assert "[2, 1, 3]" in _problems(notebook, path)[0]
+
+
+def test_another_indent_is_not_normal(lesson: Callable[..., Path]) -> None:
+    path = lesson("00_first", "1")
+    path.write_text(json.dumps(_executed(path), indent=2))
+    assert not normal.is_normal(path)
+    assert any("refresh" in problem for problem in normal.problems(path))
+
+
+def test_live_widget_references_go_where_html_stands_and_nothing_else(lesson: Callable[..., Path]) -> None:
+    path = lesson("00_first")
+    notebook = _executed(path)
+    widget = {"application/vnd.jupyter.widget-view+json": {"model_id": "abc"}}
+    both = new_output("display_data", data={**widget, "text/html": "<p>x</p>", "image/png": PNG})
+    alone = new_output("display_data", data={**widget, "text/plain": "x"})
+    notebook.cells.append(new_code_cell("w", outputs=[both, alone], execution_count=2))
+    again = nbformat.reads(normal.normalise(notebook), as_version=4).cells[-1].outputs
+    assert set(again[0].data) == {"text/html", "image/png"} and again[0].data["image/png"].strip() == PNG
+    assert set(again[1].data) == set(alone.data)
+    assert "model_id" in both.data["application/vnd.jupyter.widget-view+json"], "the argument was changed"
+
+
+def test_what_is_not_a_notebook_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "x.ipynb").write_text("{")
+    with pytest.raises(UsageError, match="is not a notebook"):
+        normal.read(tmp_path / "x.ipynb")
+
+
+def test_readme_table_goes_between_its_markers() -> None:
+    text = f"a\n{readme.BEGIN}\nold\n{readme.END}\nb\n"
+    new = readme.updated(text, "| t |\n")
+    assert new == f"a\n{readme.BEGIN}\n| t |\n{readme.END}\nb\n" and readme.updated(new, "| t |\n") == new
+    with pytest.raises(UsageError, match="markers"):
+        readme.updated("nothing", "x")
+
+
+def _course() -> list[Path]:
+    return sorted(paths.NOTEBOOKS.glob("*.ipynb"))
+
+
+def test_the_course_has_its_notebooks() -> None:
+    assert len(_course()) >= 2
+
+
+@pytest.mark.parametrize("path", _course(), ids=lambda path: path.stem)
+def test_committed_notebooks_are_in_normal_form_and_whole(path: Path) -> None:
+    assert normal.problems(path) == []
+
+
+def test_readme_holds_the_table_that_the_recordings_give() -> None:
+    assert check.readme_problems() == []

@@ -1,0 +1,306 @@
+"""The lists of packages agree, the bootstrap says what is wrong, and README's commands are the ones
+tested."""
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from rooflab import cli, paths
+from rooflab.book import check
+
+ROOT = paths.ROOT
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SETS = {"requirements.txt": PROJECT["dependencies"]} | {
+    f"requirements-{name}.txt": PROJECT["optional-dependencies"][name] for name in ("lab", "test", "gpu")
+}
+
+
+def _pins(file: str) -> dict[str, Requirement]:
+    """Every pin of a requirements file and of those it includes."""
+    pins: dict[str, Requirement] = {}
+    for line in (ROOT / file).read_text().splitlines():
+        if line.startswith("-r "):
+            pins |= _pins(line[3:].strip())
+        elif line and not line.startswith("#"):
+            requirement = Requirement(line)
+            assert canonicalize_name(requirement.name) not in pins, f"{line} is pinned twice"
+            pins[canonicalize_name(requirement.name)] = requirement
+    return pins
+
+
+def _version(requirement: Requirement) -> str:
+    [pin] = requirement.specifier
+    assert pin.operator == "==" and "*" not in pin.version, f"{requirement} is not pinned to one version"
+    return pin.version
+
+
+@pytest.mark.parametrize("file", SETS)
+def test_every_requirement_is_pinned_within_its_range(file: str) -> None:
+    pins = _pins(file)
+    for text in SETS[file]:
+        wanted = Requirement(text)
+        pin = pins[canonicalize_name(wanted.name)]
+        assert wanted.specifier.contains(_version(pin)), f"{pin} is outside {wanted}"
+        assert str(pin.marker) == str(wanted.marker), f"{pin} and {wanted} are for different platforms"
+
+
+def test_sets_that_share_a_package_pin_one_version() -> None:
+    seen: dict[str, str] = {}
+    for file in SETS:
+        for name, pin in _pins(file).items():
+            assert seen.setdefault(name, _version(pin)) == _version(pin)
+
+
+def test_conda_environment_agrees() -> None:
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    [pip] = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
+    listed = {canonicalize_name(Requirement(line).name): Requirement(line) for line in pip if line != "-e ."}
+    wanted = {
+        canonicalize_name(Requirement(t).name) for t in PROJECT["dependencies"] + SETS["requirements-lab.txt"]
+    }
+    assert set(listed) == wanted
+    pins = _pins("requirements-lab.txt")
+    assert {name: _version(pin) for name, pin in listed.items()} == {
+        name: _version(pins[name]) for name in wanted
+    }
+
+
+def test_gpu_packages_are_only_for_platforms_that_have_them() -> None:
+    for text in PROJECT["optional-dependencies"]["gpu"]:
+        marker = Requirement(text).marker
+        assert marker is not None
+        for system, machine, has in (
+            ("linux", "x86_64", True),
+            ("win32", "AMD64", True),
+            ("darwin", "arm64", False),
+            ("linux", "aarch64", False),
+        ):
+            assert marker.evaluate({"sys_platform": system, "platform_machine": machine}) is has
+
+
+def test_the_lean_set_brings_no_gpu_package_or_compiler() -> None:
+    assert not [
+        name
+        for name in _pins("requirements.txt")
+        if name.startswith(("cupy", "torch", "cuda", "nvidia-cuda"))
+    ]
+
+
+# --- scripts/setup.py ---
+
+
+@pytest.fixture
+def setup() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("rooflab_setup", ROOT / "scripts" / "setup.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _sentence(capsys: pytest.CaptureFixture[str], call: Any, *arguments: Any) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        call(*arguments)
+    assert stopped.value.code == 1
+    said = capsys.readouterr().err
+    assert said.startswith("rooflab: ") and said.count("\n") == 1
+    return said
+
+
+def test_an_old_python_is_refused(setup: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Python 3.9 and rooflab needs 3.11" in _sentence(capsys, setup.refuse_old, (3, 9, 2), "python3")
+    setup.refuse_old((3, 11, 0), "python3")
+
+
+def test_a_missing_venv_module_is_one_sentence(
+    setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(setup, "VENV", str(tmp_path / ".venv"))
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ensurepip" else real(name))
+    assert "python3-venv" in _sentence(capsys, setup.install, "lean")
+
+
+def test_a_full_disk_is_one_sentence(
+    setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(setup, "VENV", str(tmp_path / ".venv"))
+    usage = shutil.disk_usage(tmp_path)._replace(free=100_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    assert "0.1 GB are free" in _sentence(capsys, setup.install, "lean")
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_a_disk_that_fills_while_pip_runs_is_one_sentence(
+    setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pip = tmp_path / ".venv" / "bin" / "python"
+    pip.parent.mkdir(parents=True)
+    pip.write_text("#!/bin/sh\necho 'ERROR: Could not install: [Errno 28] No space left on device'\nexit 1\n")
+    pip.chmod(0o755)
+    monkeypatch.setattr(setup, "VENV", str(tmp_path / ".venv"))
+    said = _sentence(capsys, setup.install, "lean")
+    assert "is full" in said
+    pip.write_text("#!/bin/sh\necho 'ERROR: No matching distribution found for x'\nexit 1\n")
+    assert "No matching distribution" in _sentence(capsys, setup.install, "lean")
+    assert not list((tmp_path / ".venv").glob("*.stamp"))
+
+
+def test_an_up_to_date_environment_is_left_alone_and_a_changed_list_is_not(
+    setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip = tmp_path / ".venv" / "bin" / "python"
+    pip.parent.mkdir(parents=True)
+    pip.write_text(f"#!/bin/sh\necho called >> {tmp_path / 'calls'}\n")
+    pip.chmod(0o755)
+    monkeypatch.setattr(setup, "VENV", str(tmp_path / ".venv"))
+    setup.install("lean")
+    setup.install("lean")
+    assert (tmp_path / "calls").read_text() == "called\n"
+    monkeypatch.setattr(setup, "fingerprint", lambda: "other")
+    setup.install("lean")
+    assert (tmp_path / "calls").read_text() == "called\ncalled\n"
+
+
+def test_a_ready_environment_is_taken_or_told_what_it_lacks(
+    setup: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    setup.check_ready(sys.executable, "lean")
+    real = setup.wanted
+    monkeypatch.setattr(setup, "wanted", lambda name: [*real(name), "no-such-package-here"])
+    said = _sentence(capsys, setup.check_ready, sys.executable, "test")
+    assert "lacks no-such-package-here" in said and "requirements-test.txt" in said
+    assert "does not run as a Python" in _sentence(capsys, setup.check_ready, "/nowhere/python", "lean")
+
+
+def test_the_set_follows_the_driver(
+    setup: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(setup, "has_cuda_packages", lambda: True)
+    assert setup.choose_set("") == "lean" and setup.choose_set("580.65.06") == "gpu"
+    assert setup.choose_set("550.54") == "lean"
+    said = capsys.readouterr().err
+    assert "driver 550.54 is older than R580" in said and "cupy-cuda12x" in said
+    monkeypatch.setattr(setup, "has_cuda_packages", lambda: False)
+    assert setup.choose_set("580.65.06") == "lean"
+
+
+# --- the Makefile, CI and README ---
+
+
+def _make(*arguments: str, **environment: str) -> str:
+    if shutil.which("make") is None:
+        pytest.skip("needs make")
+    done = subprocess.run(
+        ["make", "-n", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_make_targets_do_what_they_say() -> None:
+    report, test = _make("report"), _make("test")
+    assert "scripts/setup.py auto" in report and report.rstrip().endswith("-m rooflab report")
+    for part in ("setup.py test", "ruff check", "ruff format", "-m mypy", *check.NBVAL):
+        assert part in test
+    last = test.rstrip().splitlines()[-1]
+    assert "-m pytest" in last and last.endswith("tests notebooks"), (
+        "pytest's closing line would not be the last"
+    )
+    assert ".venv/bin/python -m rooflab" in report
+    named = _make("report", PYTHON="/opt/python")
+    assert "/opt/python -m rooflab report" in named and ".venv" not in named
+
+
+def test_ci_calls_the_readmes_test_command_and_forgives_no_skip() -> None:
+    text = (ROOT / ".ci" / "run").read_text()
+    assert text.rstrip().splitlines()[-1] == "exec make test"
+    assert "export ROOFLAB_REQUIRE_ALL=1" in text
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    assert subprocess.run(["sh", "-n", str(ROOT / ".ci" / "run")]).returncode == 0
+
+
+def _readme_commands() -> list[list[str]]:
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    return [
+        shlex.split(line, comments=True) for block in blocks for line in block.splitlines() if line.strip()
+    ]
+
+
+def test_readme_names_the_commands_that_are_tested() -> None:
+    commands = _readme_commands()
+    assert ["make", "report"] in commands and ["make", "test"] in commands
+    called = []
+    for words in commands:
+        if words[0] == "make":
+            _make(*words[1:])
+        elif words[:4] == ["python", "-m", "pip", "install"]:
+            assert words[4:] == ["-r", "requirements.txt", "-e", "."]
+        else:
+            start = 3 if words[:3] == ["python", "-m", "rooflab"] else 1
+            assert start == 3 or words[0] == ".venv/bin/rooflab", f"README has an untested command: {words}"
+            asked = cli.parser().parse_args(words[start:])
+            called.append(words[start])
+            if words[start] == "batch":
+                assert (ROOT / asked.file).is_file()
+    assert set(called) == {"doctor", "run", "batch", "record", "validate", "compare", "report"}
+
+
+def test_readme_is_two_screens_and_its_links_resolve() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 140
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert target.startswith("http") or (ROOT / target).exists(), f"README links to {target}"
+
+
+def test_a_skip_for_want_of_a_tool_fails_where_all_is_required(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.skipif(True, reason='needs Chromium')\ndef test_a(): pass\n"
+        "@pytest.mark.skipif(True, reason='needs a GPU')\ndef test_b(): pass\n"
+        "def test_c(): pytest.skip('needs make')\n"
+    )
+    (tmp_path / "test_module.py").write_text("import pytest\npytest.importorskip('no_such_module')\n")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        os.devnull,
+        str(tmp_path),
+    ]
+    environment = {name: value for name, value in os.environ.items() if name != "ROOFLAB_REQUIRE_ALL"}
+    lenient = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert lenient.returncode == 0 and "4 skipped" in lenient.stdout
+    strict = subprocess.run(
+        command, cwd=tmp_path, env={**environment, "ROOFLAB_REQUIRE_ALL": "1"}, capture_output=True, text=True
+    )
+    assert strict.returncode != 0 and "no_such_module" in strict.stdout
+    tests_alone = subprocess.run(
+        [*command, "--ignore", str(tmp_path / "test_module.py")],
+        cwd=tmp_path,
+        env={**environment, "ROOFLAB_REQUIRE_ALL": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert "2 failed, 1 skipped" in tests_alone.stdout and "needs Chromium" in tests_alone.stdout

@@ -1,0 +1,156 @@
+"""The site: formulas, links and figures from disk alone, in a parser's eyes and in a browser's."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rooflab import paths
+from rooflab.book import lessons, run, site
+from rooflab.errors import RooflabError
+
+TABLE = "Measured on a GPU.\n\n| study | achieved |\n| --- | --- |\n| read | 4,500 GB/s |\n"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A site of two small lessons, with a figure, a table, formulas, code and every kind of link."""
+    import nbformat
+    from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+    root = tmp_path_factory.mktemp("site")
+    folder = root / "notebooks"
+    folder.mkdir()
+    text = (
+        "Time is $t \\ge \\max(B/\\beta, F/\\pi)$.\n\n$$t = \\frac{B}{\\beta} + \\sqrt{x}$$\n\n"
+        "The [next lesson](01_second.ipynb), the [device table](../lib/rooflab/device.py), "
+        "the [kernels](../kernels), a [missing lesson](77_none.ipynb) and [elsewhere](https://example.org/page)."
+    )
+    figure = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
+    table = "import pandas as pd\npd.DataFrame({'a': [1, 2]})"
+    widget = "import ipywidgets\nipywidgets.IntSlider()"
+    for stem, cells in {
+        "00_first": [new_markdown_cell(text), new_code_cell(figure), new_code_cell(table)],
+        "01_second": [new_code_cell(widget), new_code_cell("print('last')")],
+    }.items():
+        notebook = new_notebook()
+        notebook.cells = [
+            new_markdown_cell(f"# {stem}"),
+            new_code_cell("N: int = 1", metadata={"tags": ["parameters"]}),
+            *cells,
+        ]
+        nbformat.write(notebook, folder / f"{stem}.ipynb")
+    outcomes = run.run(run.plan(lessons.find([], folder), {}, output=root / "out"), 2, say=lambda line: None)
+    assert all(outcome.ok for outcome in outcomes)
+    page = site.build([o.job.output for o in outcomes], TABLE, root / "html", root / "source")
+    assert page == root / "html" / "index.html"
+    return root / "html"
+
+
+def test_every_link_resolves_and_nothing_loads_from_elsewhere(built: Path) -> None:
+    assert site.problems(built) == []
+
+
+def test_pages_hold_what_they_should(built: Path) -> None:
+    index, first = ((built / name).read_text(encoding="utf-8") for name in ("index.html", "00_first.html"))
+    assert "4,500 GB/s" in index and 'href="00_first.html"' in index and 'href="01_second.html"' in index
+    assert "<mfrac>" in first and "<msqrt>" in first and "mathjax" not in first.lower()
+    assert "<img" in first and "https://example.org/page" in first
+    assert list((built / "_downloads").rglob("device.py")), (
+        "a linked file of the repository is not in the site"
+    )
+    assert "require.js" not in first and "thebe" not in first.lower()
+
+
+def test_the_checker_finds_what_it_should(built: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(built, broken)
+    page = broken / "index.html"
+    page.write_text(
+        page.read_text().replace(
+            "</body>",
+            '<script src="https://cdn.example.org/x.js"></script><a href="nowhere.html">x</a>'
+            '<a href="00_first.html#no-such-heading">x</a><img src="/absolute.png"></body>',
+        )
+    )
+    (broken / "_static" / "bad.css").write_text("@import url(https://fonts.example.org/f.css);")
+    found = "\n".join(site.problems(broken))
+    for part in ("cdn.example.org", "nowhere.html", "#no-such-heading", "/absolute.png", "bad.css"):
+        assert part in found
+
+
+def test_a_warning_is_an_error(lesson: Callable[..., Path], tmp_path: Path) -> None:
+    path = lesson("00_first", "md:### Two levels down at once\n\n{unknownrole}`x`")
+    with pytest.raises(RooflabError, match="unknownrole"):
+        site.build([path], TABLE, tmp_path / "html", tmp_path / "source")
+
+
+def test_a_formula_that_cannot_be_drawn_is_an_error(lesson: Callable[..., Path], tmp_path: Path) -> None:
+    path = lesson("00_first", "md:Here: $\\frac{a}$")
+    with pytest.raises(RooflabError, match="MathML"):
+        site.build([path], TABLE, tmp_path / "html", tmp_path / "source")
+
+
+def test_assets_of_the_explorers_are_on_every_page(
+    lesson: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assets = tmp_path / "assets"
+    assets.mkdir()
+    (assets / "explorer.js").write_text("window.explorers = 1;\n")
+    (assets / "explorer.css").write_text(".explorer {}\n")
+    monkeypatch.setattr(site, "ASSETS", assets)
+    page = site.build([lesson("00_first")], TABLE, tmp_path / "html", tmp_path / "source")
+    for name in ("explorer.js", "explorer.css"):
+        assert name in page.read_text() and (page.parent / "_static" / name).exists()
+    assert site.problems(page.parent) == []
+
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None
+)
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_browser_opens_every_page_from_disk_without_a_complaint(built: Path, scheme: Any) -> None:
+    from playwright.sync_api import sync_playwright
+
+    complaints: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(color_scheme=scheme)
+        page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("requestfailed", lambda request: complaints.append(f"failed: {request.url}"))
+        page.on(
+            "request",
+            lambda request: (
+                None
+                if request.url.startswith(("file:", "data:", "blob:"))
+                else complaints.append(request.url)
+            ),
+        )
+        page.goto((built / "index.html").as_uri())
+        page.get_by_role("link", name="00_first").first.click()
+        page.wait_for_url("**/00_first.html")
+        assert page.locator("math").count() == 2
+        assert page.locator("math").last.bounding_box()["height"] > 10  # type: ignore[index]
+        assert page.locator(".cell_output img").evaluate("image => image.naturalWidth") > 100
+        page.goto((built / "search.html").as_uri() + "?q=lesson")
+        page.goto((built / "01_second.html").as_uri())
+        browser.close()
+    assert complaints == []
+
+
+def test_the_courses_own_folder_is_never_written(built: Path) -> None:
+    assert not list(paths.NOTEBOOKS.glob("*.html")) and not (paths.NOTEBOOKS / "_build").exists()

@@ -1,7 +1,7 @@
 """The course's clocks. Each names what it counts; none takes a contestant that has not passed the gate.
 
-graph      the clock of every kernel figure: a serial chain of launches captured on one stream, with full dependencies,
-           time per launch from events around a replay of the whole chain
+graph      the clock of every kernel figure: a serial chain of launches captured on one stream, with full
+           dependencies; time per launch, from events around a replay of the whole chain
 graph_pdl  the same chain with programmatic dependent launch between neighbours
 event      two events around each eager launch: includes what the launch itself costs the stream
 wall       the host's clock around each eager launch and a synchronize: what a caller waits
@@ -60,15 +60,19 @@ def no_slower(a: Timing, b: Timing) -> bool:
 
 
 def copies_for(operand_bytes: int, l2_bytes: int) -> int:
-    """Copies of one contestant's operands for a cold measurement: at least 2, and at least max(4 x L2, 2 x operands)."""
+    """Copies of the operands for a cold measurement: 2 or more, in all at least max(4 x L2, 2 x operands)."""
     return max(2, math.ceil(max(4 * l2_bytes, 2 * operand_bytes) / max(operand_bytes, 1)))
 
 
-def measure(contestants: Sequence[Admitted], clock: str, *, samples: int = 20) -> list[Timing]:
+def measure(
+    contestants: Sequence[Admitted], clock: str, *, samples: int = 20, rest_s: float = 0.0
+) -> list[Timing]:
     """Time gated contestants by the named clock and check their outputs again afterwards.
 
-    Whether the result is cold or warm is decided by how many copies the contestants hold. Raises GateError for a
-    contestant that has not been admitted, or whose output is wrong after timing: then there is no time.
+    Whether the result is cold or warm is decided by how many copies the contestants hold. Raises GateError
+    for a contestant that has not been admitted, or whose output is wrong after timing: then there is no
+    time. With `rest_s` the graph clock lets the GPU idle so long before each sample, so that heat and power
+    of the samples before do not set its clock rate: a burst instead of a sustained load.
     """
     for contestant in contestants:
         if not isinstance(contestant, Admitted):
@@ -76,7 +80,7 @@ def measure(contestants: Sequence[Admitted], clock: str, *, samples: int = 20) -
     if clock not in CLOCKS:
         raise UsageError(f"There is no clock {clock!r}; the clocks are {', '.join(CLOCKS)}.")
     timers = {"graph": _graph, "graph_pdl": _graph, "event": _event, "wall": _wall}
-    series = timers[clock](contestants, samples)
+    series = timers[clock](contestants, samples, rest_s)
     for contestant in contestants:
         contestant.recheck()
     return [Timing.of(s) for s in series]
@@ -86,7 +90,7 @@ def _on_gpu(contestants: Sequence[Admitted]) -> bool:
     return not isinstance(contestants[0].work.outputs[0][0], np.ndarray)
 
 
-def _wall(contestants: Sequence[Admitted], samples: int) -> list[list[float]]:
+def _wall(contestants: Sequence[Admitted], samples: int, rest_s: float) -> list[list[float]]:
     series: list[list[float]] = [[] for _ in contestants]
     for sample in range(-2, samples):
         for contestant, times in zip(contestants, series, strict=True):
@@ -101,7 +105,7 @@ def _wall(contestants: Sequence[Admitted], samples: int) -> list[list[float]]:
     return series
 
 
-def _event(contestants: Sequence[Admitted], samples: int) -> list[list[float]]:
+def _event(contestants: Sequence[Admitted], samples: int, rest_s: float) -> list[list[float]]:
     import cupy
 
     series: list[list[float]] = [[] for _ in contestants]
@@ -118,7 +122,7 @@ def _event(contestants: Sequence[Admitted], samples: int) -> list[list[float]]:
     return series
 
 
-def _graph(contestants: Sequence[Admitted], samples: int) -> list[list[float]]:
+def _graph(contestants: Sequence[Admitted], samples: int, rest_s: float) -> list[list[float]]:
     import cupy
 
     series: list[list[float]] = [[] for _ in contestants]
@@ -147,6 +151,9 @@ def _graph(contestants: Sequence[Admitted], samples: int) -> list[list[float]]:
                 replay_us(replay)
         for _ in range(samples):
             for (replay, length), times in zip(chains, series, strict=True):
+                if rest_s:
+                    time.sleep(rest_s)
+                    replay_us(replay)  # an idle GPU takes a moment to raise its clocks
                 times.append(replay_us(replay) / length)
     return series
 

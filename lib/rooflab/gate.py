@@ -1,10 +1,11 @@
 """The correctness gate: no kernel is timed before its output passed here, on the buffers that will be timed.
 
-The gate works on NumPy arrays, CuPy arrays and torch tensors alike, so it can be tested, taught and attacked on a
-machine without a GPU. What it does, in order: digest the inputs; for every copy of the operands poison the outputs
-(NaN in floats, 0xA5 bytes in integers), launch once, compare with the oracle; digest the inputs again. After timing,
-`Admitted.recheck` compares what the timed launches left behind, then poisons and launches once more: a kernel that
-is right only for its first few calls, or that lives off an earlier result, fails one of the two.
+The gate works on NumPy arrays, CuPy arrays and torch tensors alike, so it can be tested, taught and
+attacked on a machine without a GPU. What it does, in order: digest the inputs; for every copy of the
+operands poison the outputs (NaN in floats, 0xA5 bytes in integers), launch once, compare with the oracle;
+digest the inputs again. After timing, `Admitted.recheck` compares what the timed launches left behind, then
+poisons and launches once more: a kernel that is right only for its first few calls, or that lives off an
+earlier result, fails one of the two.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ _CHUNK = 1 << 26  # elements compared at a time: bounds the float64 temporaries 
 class Work:
     """One contestant on one set of buffers.
 
-    `launch(i)` enqueues one launch over copy i of the operands. `inputs[i]` and `outputs[i]` list the arrays that the
-    launch reads and writes. `oracle()` gives the expected value of `result(outputs[i])`, float64 or exact integers;
-    `result` defaults to the first output. `budget` is the largest absolute error that passes (0 for exact).
+    `launch(i)` enqueues one launch over copy i of the operands. `inputs[i]` and `outputs[i]` list the
+    arrays that the launch reads and writes. `oracle()` gives the expected value of `result(outputs[i])`,
+    float64 or exact integers; `result` defaults to the first output. `budget` is the largest absolute error
+    that passes (0 for exact).
     """
 
     name: str
@@ -48,7 +50,9 @@ class Work:
 
 @dataclass
 class Admitted:
-    """A contestant that passed the gate: the only thing a clock takes. `error` is the largest absolute error seen."""
+    """A contestant that passed the gate: the only thing a clock takes. `error` is the largest absolute
+    error seen.
+    """
 
     work: Work
     error: float
@@ -56,7 +60,7 @@ class Admitted:
     digests: list[list[str]] = field(repr=False)
 
     def recheck(self) -> None:
-        """Compare what the timed launches left, then poison, launch and compare again; GateError if either fails."""
+        """Compare what the timed launches left, then poison, launch and compare again; GateError if wrong."""
         for when, again in (("after timing", False), ("launched again after timing", True)):
             for i in range(self.work.copies):
                 if again:
@@ -67,7 +71,9 @@ class Admitted:
 
 
 def admit(work: Work) -> Admitted:
-    """Pass `work` through the gate, or raise GateError with one sentence that names the first wrong element."""
+    """Pass `work` through the gate, or raise GateError with one sentence that names the first wrong
+    element.
+    """
     digests = [[_digest(a) for a in arrays] for arrays in work.inputs]
     expected = work.oracle()
     if not bool(_is_finite(expected)):
@@ -86,8 +92,7 @@ def admit(work: Work) -> Admitted:
 def error_budget(baseline_error: float, expected: Any, dtype: Any) -> float:
     """max(2 x the error of a same-dtype baseline, one ulp of `dtype` at the largest expected magnitude).
 
-    Both are absolute, in the unit of the output. The factor follows flash-attention's tests (style.md part 2): a
-    kernel may order its sums differently from the baseline, but not be of another precision.
+    Both are absolute, in the unit of the output. The factor follows flash-attention's tests: a kernel may order its sums differently from the baseline, but not be of another precision.
     """
     largest = np.asarray(float(abs(expected).max()), dtype=dtype)
     return max(2.0 * float(baseline_error), float(np.spacing(largest)))
@@ -102,7 +107,9 @@ def synchronize(array: Any) -> None:
 
 
 def _native(array: Any) -> Any:
-    """A torch tensor as a CuPy array over the same memory (bfloat16, which CuPy lacks, widened); others as they are."""
+    """A torch tensor as a CuPy array over the same memory (bfloat16, which CuPy lacks, widened); others as
+    they are.
+    """
     if not hasattr(array, "data_ptr"):
         return array
     import cupy
@@ -118,7 +125,7 @@ def _poison(arrays: Sequence[Any]) -> None:
         elif array.dtype.kind == "f":
             array.fill(np.nan)
         else:
-            array.view(np.uint8).fill(0xA5)
+            array.reshape(-1).view(np.uint8).fill(0xA5)
 
 
 def _is_finite(array: Any) -> Any:
@@ -153,7 +160,8 @@ def _compare(work: Work, copy: int, expected: Any, when: str) -> float:
     if wrong:
         raise GateError(
             f"{work.name} {when}: {wrong} of {got.size} outputs are wrong, the first at index {first}: "
-            f"got {got[first].item():.9g}, expected {expected[first].item():.9g} (allowed error {work.budget:.3g})."
+            f"got {got[first].item():.9g}, expected {expected[first].item():.9g} "
+            f"(allowed error {work.budget:.3g})."
         )
     return error
 
@@ -184,7 +192,7 @@ def _device_digest() -> Any:
         """
         unsigned long long sum = 0;
         for (long long k = i; k < size; k += threads)
-            sum += ((unsigned long long)words[k] + 11400714819323198485ull) * (2ull * k + 15074714826142052245ull);
+            sum += (words[k] + 11400714819323198485ull) * (2ull * k + 15074714826142052245ull);
         partial = sum;
         """,
         "rooflab_digest",

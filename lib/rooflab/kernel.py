@@ -1,8 +1,9 @@
 """Compile a rung with NVRTC, report on the cubin, load that very cubin, and launch it.
 
-Compiling and reporting need no GPU and no driver (NVRTC, its headers and pyelftools are enough), so CI reports on
-every rung. Loading and launching go through the driver API of cuda-bindings, because CuPy binds neither the launch
-attributes of programmatic dependent launch nor cooperative launches. Arrays are CuPy's or torch's.
+Compiling and reporting need no GPU and no driver (NVRTC, its headers and pyelftools are enough), so CI
+reports on every rung. Loading and launching go through the driver API of cuda-bindings, because CuPy binds
+neither the launch attributes of programmatic dependent launch nor cooperative launches. Arrays are CuPy's
+or torch's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,15 @@ from .paths import BUILD, KERNELS
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
-# --- sources ----------------------------------------------------------------------------------------------------
+# --- sources ------------------------------------------------------------------------------------------------
 
 
 def headers_of(source: str) -> dict[str, str]:
     """The course's own headers that `source` includes, directly or through each other: name -> text.
 
-    Names are relative to kernels/ ("common/reduce.cuh"). They are handed to NVRTC as texts, so that no path of the
-    compiling machine enters the cubin, and they are part of every cache key: CuPy's own cache ignores headers.
+    Names are relative to kernels/ ("common/reduce.cuh"). They are handed to NVRTC as texts, so that no path
+    of the compiling machine enters the cubin, and they are part of every cache key: CuPy's own cache
+    ignores headers.
     """
     found: dict[str, str] = {}
     queue = _INCLUDE.findall(source)
@@ -56,12 +58,14 @@ def whole_source(path: Path) -> str:
     return "\n".join([*headers_of(text).values(), text])
 
 
-# --- compiling --------------------------------------------------------------------------------------------------
+# --- compiling ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one kernel of a cubin needs: registers a thread; spilled, stack and static shared memory in bytes."""
+    """What one kernel of a cubin needs: registers a thread; spilled, stack and static shared memory in
+    bytes.
+    """
 
     registers: int
     spill_bytes: int
@@ -136,8 +140,9 @@ def compile_source(
 ) -> Cubin:
     """Compile CUDA C++ to a cubin for `arch` ("80", "90a"), or take it from the cache.
 
-    `defines` become -D options. The cache key holds everything the cubin depends on: source, the course's headers,
-    options, architecture and compiler. A source that does not compile raises UsageError with the compiler's log.
+    `defines` become -D options. The cache key holds everything the cubin depends on: source, the course's
+    headers, options, architecture and compiler. A source that does not compile raises UsageError with the
+    compiler's log.
     """
     nvrtc = _nvrtc()
     options = (
@@ -252,7 +257,7 @@ def _nvdisasm() -> str:
     raise MissingTool("nvdisasm is not installed: `pip install nvidia-cuda-nvdisasm` brings it.")
 
 
-# --- loading and launching ---------------------------------------------------------------------------------------
+# --- loading and launching ----------------------------------------------------------------------------------
 
 
 def _driver() -> Any:
@@ -312,6 +317,22 @@ class Function:
         call = _driver().cuOccupancyMaxActiveBlocksPerMultiprocessor
         return int(_checked(call(self._function, threads, shared)))
 
+    def prepared(
+        self, grid: int | Sequence[int], block: int | Sequence[int], arguments: Sequence[Any], shared: int = 0
+    ) -> Callable[[], None]:
+        """A launch with its arguments packed once: it costs the host the driver's call and little else."""
+        driver, packed = _driver(), _packed(arguments)
+        (gx, gy, gz), (bx, by, bz) = _triple(grid), _triple(block)
+
+        def launch() -> None:
+            _checked(
+                driver.cuLaunchKernel(
+                    self._function, gx, gy, gz, bx, by, bz, shared, current_stream(), packed, 0
+                )
+            )
+
+        return launch
+
     def launch(
         self,
         grid: int | Sequence[int],
@@ -324,37 +345,44 @@ class Function:
     ) -> None:
         """Enqueue one launch on the current stream.
 
-        `arguments` are CuPy arrays or torch tensors (passed as pointers) and ctypes scalars. `dependent` adds the
-        programmatic-stream-serialization attribute (the kernel may start while its predecessor drains, and must
-        wait for it itself); `cooperative` asks for all blocks to be resident at once.
+        `arguments` are CuPy arrays or torch tensors (passed as pointers) and ctypes scalars. `dependent`
+        adds the programmatic-stream-serialization attribute (the kernel may start while its predecessor
+        drains, and must wait for it itself); `cooperative` asks for all blocks to be resident at once.
         """
         driver = _driver()
-        values, types = [], []
-        for argument in arguments:
-            if isinstance(argument, ctypes._SimpleCData):
-                values.append(argument.value)
-                types.append(type(argument))
-            else:
-                values.append(pointer(argument))
-                types.append(ctypes.c_void_p)
+        packed, stream = _packed(arguments), current_stream()
+        (gx, gy, gz), (bx, by, bz) = _triple(grid), _triple(block)
+        if not (dependent or cooperative):  # the plain call asks less of the host
+            _checked(driver.cuLaunchKernel(self._function, gx, gy, gz, bx, by, bz, shared, stream, packed, 0))
+            return
         config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = _triple(grid)
-        config.blockDimX, config.blockDimY, config.blockDimZ = _triple(block)
-        config.sharedMemBytes = shared
-        config.hStream = driver.CUstream(current_stream())
+        config.gridDimX, config.gridDimY, config.gridDimZ = gx, gy, gz
+        config.blockDimX, config.blockDimY, config.blockDimZ = bx, by, bz
+        config.sharedMemBytes, config.hStream = shared, driver.CUstream(stream)
+        identifier = driver.CUlaunchAttributeID
         attributes = []
         if dependent:
             attribute = driver.CUlaunchAttribute()
-            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.id = identifier.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attribute.value.programmaticStreamSerializationAllowed = 1
             attributes.append(attribute)
         if cooperative:
             attribute = driver.CUlaunchAttribute()
-            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            attribute.id = identifier.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             attribute.value.cooperative = 1
             attributes.append(attribute)
         config.attrs, config.numAttrs = attributes, len(attributes)
-        _checked(driver.cuLaunchKernelEx(config, self._function, (tuple(values), tuple(types)), 0))
+        _checked(driver.cuLaunchKernelEx(config, self._function, packed, 0))
+
+
+def _packed(arguments: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Values and ctypes of a kernel's arguments, as cuda-bindings takes them."""
+    values, types = [], []
+    for argument in arguments:
+        scalar = isinstance(argument, ctypes._SimpleCData)
+        values.append(argument.value if scalar else pointer(argument))
+        types.append(type(argument) if scalar else ctypes.c_void_p)
+    return tuple(values), tuple(types)
 
 
 def _triple(shape: int | Sequence[int]) -> tuple[int, int, int]:

@@ -1,8 +1,8 @@
 """The one door the notebooks use: measure or profile here, or replay a recording.
 
-`lab = rooflab.lab.open(MODE, DEVICE)` gives a Lab; `lab.measure(study, cases)` returns the same DataFrame whether it
-measured just now or read data/<device>/<study>.csv. Replay reads files and nothing else: no GPU, CUDA, torch, CuPy
-or compiler.
+`lab = rooflab.lab.open(MODE, DEVICE)` gives a Lab; `lab.measure(study, cases)` returns one DataFrame whether it
+measured just now or read data/<device>/<study>.csv. Replay reads files and nothing else: no GPU, CUDA,
+torch, CuPy or compiler.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Lab:
     def measure(self, study: str, cases: Sequence[Case]) -> pd.DataFrame:
         """Rows of `cases` in their order, all of record.COLUMNS.
 
-        Live, whatever the store does not already hold fresh is gated, timed and stored first; a case that cannot run
-        here is skipped by name. Replay reads the store; MissingRecording names the cases it lacks and the command
-        that measures them.
+        Live, whatever the store does not already hold fresh is gated, timed and stored first; a case that
+        cannot run here is skipped by name. Replay reads the store; MissingRecording names the cases it
+        lacks and the command that measures them.
         """
         if self.mode == "live":
             self._measure(studies.get(study), cases)
@@ -88,11 +88,12 @@ class Lab:
     def profile(
         self, study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | None = None
     ) -> pd.DataFrame:
-        """What a profiler or another instrument says of `cases`: one or more rows a case, first column `case`.
+        """What a profiler or another instrument says of `cases`: one or more rows a case, first column
+        `case`.
 
-        tool "ncu" counts (columns: kernel, grid, block and the metrics' short names), "nsys" and "cupti" trace
-        (one row per GPU activity), "gate" gives verdicts on cheats, "sass" counts instructions. Replay reads
-        data/<device>/profiles/<study>_<tool>.csv.
+        tool "ncu" counts (columns: kernel, grid, block and the metrics' short names), "nsys" and "cupti"
+        trace (one row per GPU activity), "gate" gives verdicts on cheats, "sass" counts instructions.
+        Replay reads data/<device>/profiles/<study>_<tool>.csv.
         """
         if tool not in TOOLS:
             raise UsageError(f"There is no instrument {tool!r}; there are {', '.join(TOOLS)}.")
@@ -125,7 +126,7 @@ class Lab:
             self.store.finish(self._run, **closing_facts())
             self._run = None
 
-    # --- live ---------------------------------------------------------------------------------------------------
+    # --- live -----------------------------------------------------------------------------------------------
 
     def _begin(self) -> str:
         if self._run is None:
@@ -181,11 +182,12 @@ _PCIE_LANE_GB_S = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 
 
 def open(mode: str = "auto", device: str = "h200", effort: str = "full") -> Lab:
-    """Open the lab. `mode`: an explicit "live" or "replay" wins, then $ROOFLAB_MODE, then whether a GPU is found.
+    """Open the lab. `mode`: an explicit "live" or "replay" wins, then $ROOFLAB_MODE, then whether a GPU is
+    found.
 
-    `device` names a recording (a folder of data/ or a published device) or is the path of one; live, the machine's own
-    GPU decides and results go to $ROOFLAB_STORE (default build/data). `effort`: "full" or "quick"; $ROOFLAB_EFFORT
-    stands in where it is "full".
+    `device` names a recording (a folder of data/ or a published device) or is the path of one; live, the
+    machine's own GPU decides and results go to $ROOFLAB_STORE (default build/data). `effort`: "full" or
+    "quick"; $ROOFLAB_EFFORT stands in where it is "full".
     """
     if mode not in MODES:
         raise UsageError(f"MODE is one of {', '.join(MODES)}, not {mode!r}.")
@@ -222,8 +224,8 @@ def _recording(device: str, effort: str) -> tuple[str, str, Store]:
         if not (root / name).is_dir() and name not in recordings():
             known = ", ".join(recordings()) or "none"
             raise UsageError(
-                f"There is no recording {device!r}: it is the name of one of data/'s ({known}) or a folder that "
-                "holds a runs.csv."
+                f"There is no recording {device!r}: name one of data/'s ({known}), or a folder that holds a "
+                "runs.csv."
             )
     return name, effort, Store(root, name)
 
@@ -272,7 +274,8 @@ def _profile(study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str
             chosen = [case.id for case in cases if (case.cache or "cold") == cache]
             if chosen:
                 frames.append(ncu.run(study, chosen, metrics or ncu.BASIC, cache))
-        return pd.concat(frames, ignore_index=True).drop(columns="range")
+        kept = ["case", "kernel", "grid", "block", *(metrics or ncu.BASIC)]
+        return pd.concat(frames, ignore_index=True)[kept]
     trace = (nsys if tool == "nsys" else cupti).run(study, ids, repeat=TRACE_REPEATS)
     return trace.activities[["case", "kind", "short", "duration_ns", "grid", "block", "bytes"]]
 
@@ -280,14 +283,14 @@ def _profile(study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str
 TRACE_REPEATS = 20
 
 
-# --- recording --------------------------------------------------------------------------------------------------
+# --- recording ----------------------------------------------------------------------------------------------
 
 
 def record(names: Iterable[str], effort: str = "full", say: Callable[[str], None] | None = None) -> list[str]:
     """Measure every case and profile of the named studies or lessons ("01") into $ROOFLAB_STORE.
 
-    Rows are kept as they are measured; what is fresh is not measured again. Returns one sentence per profile that
-    could not be taken (a missing tool or permission), which a recording can live without.
+    Rows are kept as they are measured; what is fresh is not measured again. Returns one sentence per
+    profile that could not be taken (a missing tool or permission), which a recording can live without.
     """
     lab = open("live", effort=effort)
     if say is not None:
@@ -320,10 +323,11 @@ def _studies(names: Iterable[str]) -> Iterator[Study]:
 
 
 def freshness(device: str) -> list[Finding]:
-    """Everything wrong with data/<device> (or the folder `device`): incomplete, ungated, stale or implausible.
+    """Everything wrong with data/<device> (or the folder `device`): incomplete, ungated, stale or
+    implausible.
 
-    With NVRTC installed every rung is compiled again for the recorded GPU and its machine code compared; without it
-    only sources and launch rules are.
+    With NVRTC installed every rung is compiled again for the recorded GPU and its machine code compared;
+    without it only sources and launch rules are.
     """
     name, _, store = _recording(device, "full")
     runs = store.runs()

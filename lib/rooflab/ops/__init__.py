@@ -1,7 +1,7 @@
 """Operators: the rung list of each ladder as data, and the checked launchers that a user calls.
 
-A rung is one CUDA file, kernels/<operator>/<rung>.cu, with one kernel. The list below is what the loader, the tests
-and the notebooks read, so a rung that is not in it does not exist.
+A rung is one CUDA file, kernels/<operator>/<rung>.cu, with one kernel. The list below is what the loader,
+the tests and the notebooks read, so a rung that is not in it does not exist.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ DEPENDENT = ("90", "100", "120")  # programmatic dependent launch needs sm_90
 class Rung:
     """One step of an operator's ladder.
 
-    `defines` are the macros a caller may set, with their defaults; `words` how many 4-byte words one access moves
-    (n must be a multiple of it, and addresses of 4 x words bytes); `grid` how the launch rule counts blocks:
-    "cover" (every tile a block) or "resident" (as many as the GPU holds at once).
+    `defines` are the macros a caller may set, with their defaults; `words` how many 4-byte words one access
+    moves (n must be a multiple of it, and addresses of 4 x words bytes); `grid` how the launch rule counts
+    blocks: "cover" (every tile a block) or "resident" (as many as the GPU holds at once).
     """
 
     operator: str
@@ -36,7 +36,7 @@ class Rung:
     idea: str
     words: int = 4
     grid: str = "cover"
-    defines: Mapping[str, int] = field(default_factory=lambda: {"THREADS": 256})
+    defines: Mapping[str, int] = field(default_factory=lambda: {"THREADS": 256}, hash=False)
     archs: tuple[str, ...] = PORTABLE
 
     @property
@@ -45,7 +45,9 @@ class Rung:
         return KERNELS / self.operator / f"{self.name}.cu"
 
     def with_defaults(self, options: Mapping[str, int]) -> dict[str, int]:
-        """The rung's macros with `options` over their defaults; UsageError names an option it does not have."""
+        """The rung's macros with `options` over their defaults; UsageError names an option it does not
+        have.
+        """
         unknown = sorted(set(options) - set(self.defines))
         if unknown:
             raise UsageError(
@@ -62,7 +64,9 @@ class Rung:
         )
 
     def identity(self, launch_rule: str, options: Mapping[str, int], arch: str | None) -> str:
-        """What a record of this rung is a record of; with arch None (no compiler here) the machine part is open."""
+        """What a record of this rung is a record of; with arch None (no compiler here) the machine part is
+        open.
+        """
         defines = sorted(self.with_defaults(options).items())
         machine = None if arch is None else self.cubin(arch, options).machine_code(self.entry)
         return identity(
@@ -75,7 +79,8 @@ def this_arch() -> str:
     """The architecture that rungs are compiled for on this machine's GPU."""
     import cupy
 
-    return device.sm(tuple(int(c) for c in divmod(int(cupy.cuda.Device().compute_capability), 10)))
+    major, minor = divmod(int(cupy.cuda.Device().compute_capability), 10)
+    return device.sm((major, minor))
 
 
 @functools.lru_cache(maxsize=256)
@@ -90,12 +95,14 @@ def loaded(rung: Rung, options: tuple[tuple[str, int], ...] = ()) -> kernel.Func
 
 
 def check_array(name: str, array: Any, dtype: str, size: int | None = None, align: int = 4) -> None:
-    """Refuse, in one sentence, an operand that is not a contiguous GPU array of `dtype` (and size, and alignment)."""
+    """Refuse, in one sentence, an operand that is not a contiguous GPU array of `dtype` (and size, and
+    alignment).
+    """
     if not (hasattr(array, "data_ptr") or hasattr(getattr(array, "data", None), "ptr")):
         raise LaunchError(f"{name} must be a CuPy array or a torch CUDA tensor, not {type(array).__name__}.")
     if hasattr(array, "data_ptr") and not array.is_cuda:
         raise LaunchError(f"{name} lies in host memory; it must lie on the GPU.")
-    got = str(array.dtype).removeprefix("torch.")
+    got = getattr(array.dtype, "name", None) or str(array.dtype).removeprefix("torch.")
     if got != dtype and not (dtype == "uint32" and got == "int32"):
         raise LaunchError(f"{name} must hold {dtype}, not {got}.")
     contiguous = array.is_contiguous() if hasattr(array, "is_contiguous") else array.flags.c_contiguous

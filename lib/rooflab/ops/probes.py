@@ -51,7 +51,8 @@ def touch(out: Any, token: int, *, dependent: bool = False) -> Any:
 
 
 def barrier(counter: Any, mail: Any, seen: Any, rounds: int) -> Any:
-    """Run `rounds` grid-wide barriers over len(seen) blocks; seen [blocks] uint32 becomes `rounds` if all held.
+    """Run `rounds` grid-wide barriers over len(seen) blocks; seen [blocks] uint32 becomes `rounds` if all
+    held.
 
     counter [1] uint32 must be zero and is zero again afterwards. All blocks must fit on the GPU at once.
     """
@@ -72,7 +73,9 @@ def barrier(counter: Any, mail: Any, seen: Any, rounds: int) -> Any:
 
 
 def chase(next_line: Any, end: Any, start: int, steps: int, stride: int = 32) -> Any:
-    """Follow `steps` links from line `start` through next_line [lines x stride] uint32; end [1] gets the line reached."""
+    """Follow `steps` links from line `start` through next_line [lines x stride] uint32; end [1] gets the
+    line reached.
+    """
     check_array("next_line", next_line, "uint32")
     check_array("end", end, "uint32", 1)
     lines = int(next_line.size) // stride

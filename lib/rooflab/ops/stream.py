@@ -1,7 +1,8 @@
 """Streams over memory: read, copy, write, triad and saxpy, each a ladder of rungs.
 
-All of them take one-dimensional contiguous arrays of 4-byte elements on the GPU. A rung that moves 16 bytes at a
-time refuses a length that is not a multiple of 4 and an address that is not a multiple of 16; rung 1 takes any.
+All of them take one-dimensional contiguous arrays of 4-byte elements on the GPU. A rung that moves 16 bytes
+at a time refuses a length that is not a multiple of 4 and an address that is not a multiple of 16; rung 1
+takes any.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Study `bandwidth` (lesson 01): the roofs of a device, and how a kernel gets there.
 
-Ladders of read, copy, write and triad; a size sweep across the L2 knee; bytes in flight against Little's law; copies
-by library and driver; host-to-device transfers; matrix products for the tensor and FP32 peaks.
+Ladders of read, copy, write and triad; a size sweep across the L2 knee; bytes in flight against Little's
+law; copies by library and driver; host-to-device transfers; matrix products for the tensor and FP32 peaks.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def sweep(sizes: Sequence[int] = SWEEP, cache: str = "warm", operator: str = "re
 
 
 def in_flight(sms: int, n: int = LARGE["full"] // 2) -> list[Case]:
-    """read/4_grid with the bytes in flight per SM as the knob: blocks an SM x 256 threads x loads x 16 bytes."""
+    """read/4_grid with the bytes in flight per SM as the knob: blocks an SM x 256 threads x loads x 16
+    bytes.
+    """
     return [
         Case("bandwidth", "read", "4_grid", n=n, options=options(blocks=sms * per_sm, unroll=loads))
         for per_sm, loads in IN_FLIGHT
@@ -67,12 +69,14 @@ def in_flight_bytes(case: Case, sms: int) -> int:
 
 
 def copies_by_clock(n: int = LARGE["full"]) -> list[Case]:
-    """The same copies timed as graph nodes and as eager calls: the memcpy node is the odd one out."""
-    cases = [c for c in ladder("copy", n) if c.impl in ("2_vector", "cudaMemcpyAsync", "torch.copy_")]
+    """The same copies timed as graph nodes and as eager calls, up to n words and just short of n."""
+    contestants = [c for c in ladder("copy", n) if c.impl in ("2_vector", "cudaMemcpyAsync", "torch.copy_")]
     return [
-        Case("bandwidth", "copy", c.impl, kind=c.kind, format=c.format, n=n, clock=clock)
+        Case("bandwidth", "copy", c.impl, kind=c.kind, format=c.format, n=size, clock=clock)
+        for size in (n // 8, n // 4, n // 2, n - 1024, n)
         for clock in ("graph", "event")
-        for c in cases
+        for c in contestants
+        if c.format != "int32"
     ]
 
 
@@ -84,8 +88,14 @@ def transfers(n: int = TRANSFER) -> list[Case]:
     ]
 
 
+REST_MS = 200  # enough for the power controller to give the clock back
+
+
 def peaks(n: int = MATRIX["full"]) -> list[Case]:
-    """Square matrix products by the vendor's library on random data, for each precision's peak."""
+    """Square matrix products by the vendor's library on random data: each precision in a burst and sustained.
+
+    In a burst the GPU rests before each sample and runs at its boost clock; sustained, power sets the clock.
+    """
     return [
         Case(
             "bandwidth",
@@ -96,10 +106,11 @@ def peaks(n: int = MATRIX["full"]) -> list[Case]:
             n=n,
             k=n,
             batch=n,
+            options=options(rest_ms=rest),
             cache="warm",
-            clock="graph",
         )
         for form, impl in matmul.PRODUCTS.items()
+        for rest in (REST_MS, 0)
     ]
 
 
@@ -165,9 +176,10 @@ class Bandwidth(Study):
             return matmul.memory_bytes(case)
         if case.operator == "h2d":
             return 8 * (case.n or 0)
-        arrays = 4 * (case.n or 0) * sum(streams.ARRAYS[case.operator])
-        temporaries = 4 * 8 * (case.n or 0) if case.operator == "triad" else 0
-        return arrays * streams.copies(case) + temporaries
+        return 4 * (case.n or 0) * streams.ARRAYS[case.operator][1] * streams.copies(case)
+
+    def shared_bytes(self, case: Case) -> int:
+        return 0 if case.operator in ("gemm", "h2d") else streams.shared_bytes(case)
 
     def needs(self, case: Case) -> str | None:
         return "torch" if case.operator == "gemm" or case.impl.startswith("torch.") else None
@@ -191,7 +203,7 @@ class Bandwidth(Study):
             case.k,
             case.cache,
             case.clock,
-            case.operator == "gemm" and case.format,
+            (case.format, case.options) if case.operator == "gemm" else (),
         )
 
     def samples(self, case: Case) -> int:
@@ -204,7 +216,8 @@ class Bandwidth(Study):
         if case.operator == "h2d":
             return Count(4 * n, None, "pcie_h2d")
         flops = 2 * n if case.operator == "triad" else None
-        # A warm array that fits the L2 is not read from DRAM; its ceiling is the L2's, taken from the sweep itself.
+        # A warm array that fits the L2 is not read from DRAM; its ceiling is the L2's, taken from the sweep
+        # itself.
         name = "" if case.cache == "warm" else roof.ROOF_OF[case.operator]
         return Count(int(roof.stream_bytes(case.operator, n)), flops, name)
 
@@ -251,7 +264,7 @@ def _transfer(case: Case) -> gate.Work:
     return gate.Work(case.id, launch, [[source]], [[target]], lambda: expected)
 
 
-# --- what later lessons take from this study ----------------------------------------------------------------------
+# --- what later lessons take from this study ----------------------------------------------------------------
 
 
 class Roof(NamedTuple):
@@ -265,8 +278,8 @@ class Roof(NamedTuple):
 def roofs(frame: pd.DataFrame) -> dict[str, Roof]:
     """The ceilings that rows of this study establish: rooflab.roof.ROOFS name -> Roof.
 
-    A stream's roof is the fastest own rung, cold, on the largest array recorded; a transfer's the faster of the two;
-    a peak is the matrix product of its precision.
+    A stream's roof is the fastest own rung, cold, on the largest array recorded; a transfer's the faster of
+    the two; a peak is the matrix product of its precision in a burst.
     """
     found: dict[str, Roof] = {}
     timed = frame[frame["median_us"].notna()]
@@ -278,9 +291,10 @@ def roofs(frame: pd.DataFrame) -> dict[str, Roof]:
             rows = rows[(rows["kind"] == "own") & (rows["cache"] == "cold")]
             rows = rows[(rows["n"] == rows["n"].max()) | (rows["n"] == _ladder_size(rows))]
         if len(rows):
-            best = rows.loc[rows["gb_s"].idxmax()]
+            best = rows.sort_values("gb_s").iloc[-1]
             found[name] = Roof(float(best["gb_s"]), roof.ROOFS[name], str(best["case"]))
-    for _, row in timed[timed["operator"] == "gemm"].iterrows():
+    burst = f"rest_ms={REST_MS}"
+    for _, row in timed[(timed["operator"] == "gemm") & (timed["options"] == burst)].iterrows():
         found[str(row["roof"])] = Roof(float(row["tflop_s"]), roof.ROOFS[str(row["roof"])], str(row["case"]))
     return found
 

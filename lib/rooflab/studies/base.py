@@ -1,7 +1,8 @@
 """What every study has in common: cases in groups, contestants through the gate and the clock, rows out.
 
-A study says which cases a lesson measures, builds the contestants of a case (buffers, launcher, oracle), counts the
-bytes and FLOPs a case is charged with, and predicts its time before it is measured. Everything else is here.
+A study says which cases a lesson measures, builds the contestants of a case (buffers, launcher, oracle),
+counts the bytes and FLOPs a case is charged with, and predicts its time before it is measured. Everything
+else is here.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _TEXTS = ("format", "model", "weights")
 
 
 class Count(NamedTuple):
-    """What a case is charged with by the written convention (rooflab.roof): bytes, FLOPs, and its ceiling's name."""
+    """What a case is charged with by the written convention (rooflab.roof): bytes, FLOPs, and its ceiling's
+    name.
+    """
 
     bytes: int | None
     flops: int | None
@@ -50,7 +53,9 @@ class Outcome:
 
 
 def parse_case(study: str, case_id: str) -> Case:
-    """The case that an id names: the inverse of Case.id, so that a child process can be told its cases by name."""
+    """The case that an id names: the inverse of Case.id, so that a child process can be told its cases by
+    name.
+    """
     head, *words = case_id.split()
     operator, _, impl = head.partition("/")
     given: dict[str, Any] = {"study": study, "operator": operator, "impl": impl, "cache": "", "clock": ""}
@@ -114,8 +119,16 @@ class Study:
         return "torch" if case.impl.startswith("torch.") else None
 
     def memory_bytes(self, case: Case) -> int:
-        """GPU memory that the case's buffers take."""
+        """GPU memory of the case's own buffers."""
         raise NotImplementedError
+
+    def shared_bytes(self, case: Case) -> int:
+        """GPU memory of the buffers that the contestants of the case's group share."""
+        return 0
+
+    def rest_s(self, case: Case) -> float:
+        """Seconds the GPU rests before each sample (see rooflab.clock)."""
+        return tunables(case).get("rest_ms", 0) / 1e3
 
     def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
         """One contestant for each case, on shared inputs where the operands agree."""
@@ -144,10 +157,10 @@ class Study:
     def profiles(
         self, effort: str = "full", device: Device | None = None
     ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
-        """What a recording holds beside the timings: (instrument, cases, metrics or None for the usual ones)."""
+        """What a recording holds beside the timings: (instrument, cases, metrics or None for its usual)."""
         return []
 
-    # --- what subclasses inherit --------------------------------------------------------------------------------
+    # --- what subclasses inherit ----------------------------------------------------------------------------
 
     def groups(self, cases: Iterable[Case]) -> list[list[Case]]:
         """`cases` in groups, each in the order given."""
@@ -165,22 +178,25 @@ class Study:
         return rung.identity(rule, options, arch)
 
     def measure(self, cases: Sequence[Case], context: Context) -> Iterator[Outcome]:
-        """Gate and time the cases, a group at a time; a group's rows come out as soon as they are measured."""
+        """Gate and time the cases, a group at a time; a group's rows come out as soon as it is measured."""
         for group in self.groups(cases):
             yield self.measure_group(group, context)
 
     def measure_group(self, group: Sequence[Case], context: Context) -> Outcome:
-        """Gate and time one group of contestants. Cases that cannot run here are skipped by name, with the reason."""
+        """Gate and time one group of contestants; a case that cannot run here is skipped with the reason."""
         import cupy
 
         outcome, ready = Outcome(), []
         free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
+        free -= self.shared_bytes(group[0])
         for case in group:
             package, size = self.needs(case), self.memory_bytes(case)
             if package and importlib.util.find_spec(package) is None:
                 outcome.skipped[case.id] = f"{package} is not installed"
             elif size > 0.9 * free:
-                outcome.skipped[case.id] = f"it needs {size / 2**30:.1f} GiB and {free / 2**30:.1f} are free"
+                outcome.skipped[case.id] = (
+                    f"it needs {size / 2**30:.1f} GiB and {max(free, 0) / 2**30:.1f} are free"
+                )
             else:
                 free -= size
                 ready.append(case)
@@ -189,7 +205,12 @@ class Study:
         predictions = [self.predict(case, context) for case in ready]  # before anything is measured
         works = self.contestants(ready)
         admitted = [gate.admit(work) for work in works]
-        timings = clock.measure(admitted, ready[0].clock, samples=max(self.samples(c) for c in ready))
+        timings = clock.measure(
+            admitted,
+            ready[0].clock,
+            samples=max(self.samples(case) for case in ready),
+            rest_s=self.rest_s(ready[0]),
+        )
         for case, entry, timing, predicted in zip(ready, admitted, timings, predictions, strict=True):
             outcome.rows.append(self.row(case, entry, timing, predicted))
         del works, admitted

@@ -1,12 +1,13 @@
 """Study `environment` (lesson 00): does the bench work, which clock says what, and what a launch costs.
 
-A saxpy ramp beside torch; one kernel under every clock at three sizes; the same kernel cold and warm; the probes of
-launch, grid barrier and latency; and the gate's verdict on every cheating kernel.
+A saxpy ramp beside torch; one kernel under every clock at three sizes; the same kernel cold and warm; the
+probes of launch, grid barrier and latency; and the gate's verdict on every cheating kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -22,8 +23,10 @@ from rooflab.studies.base import Context, Count, Study, tunables
 RAMP = 1 << 24  # the 16.7 M elements of the attribution source's own ramp
 CLOCK_SIZES = (1 << 12, 1 << 20, 1 << 26)
 CACHE_SIZES = tuple(1 << shift for shift in range(17, 27, 1))
-STEPS = 8192
-CHASE_SIZES = tuple(1 << shift for shift in (14, 16, 18, 20, 22, 23, 24, 25, 26, 28, 30))  # 64 KiB .. 4 GiB
+STEPS = {"warm": 8192, "cold": 32768}
+CHASE_WARM = tuple(1 << shift for shift in (14, 16, 18, 20, 22, 23))  # words: 64 KiB .. 32 MiB
+CHASE_COLD = tuple(1 << shift for shift in (26, 27, 28, 29, 30))  # 256 MiB .. 4 GiB
+FLUSH = 1 << 26  # words written to empty the L2 before a cold chase: 256 MiB
 LINE = 32  # words: one 128-byte line
 CHEAT_SIZE = 100_003  # ragged, so that a skipped tail shows
 EAGER_CHAIN = 100
@@ -67,20 +70,36 @@ def launches(sms: int) -> list[Case]:
         Case("environment", "touch", "touch", cache="warm", clock=clock)
         for clock in ("wall", "event", "graph", "graph_pdl")
     ]
-    chain = Case(
-        "environment", "touch", "touch", options=options(chain=EAGER_CHAIN), cache="warm", clock="event"
-    )
+    chain = [
+        Case(
+            "environment",
+            "touch",
+            impl,
+            kind,
+            options=options(chain=EAGER_CHAIN),
+            cache="warm",
+            clock="event",
+        )
+        for impl, kind in (("touch", "own"), ("cuLaunchKernel", "baseline"), ("torch.fill_", "peer"))
+    ]
     barrier = [
         Case("environment", "barrier", "barrier", options=options(blocks=sms, rounds=rounds), cache="warm")
         for rounds in (1, 101)
     ]
-    return [*touch, chain, *barrier]
+    return [*touch, *chain, *barrier]
 
 
-def chases(sizes: Sequence[int] = CHASE_SIZES) -> list[Case]:
-    """A pointer chase over n words: the latency of whatever level holds them."""
+def chases(warm: Sequence[int] = CHASE_WARM, cold: Sequence[int] = CHASE_COLD) -> list[Case]:
+    """A pointer chase over n words: the latency of whatever level holds them.
+
+    A warm chase visits every line of its table in each replay. Before a cold one 256 MiB are written
+    through the L2, which takes under a hundredth of the chase's own time and is counted with it. Reading
+    them would not do: a stream of reads leaves lines that were hit before where they are.
+    """
     return [
-        Case("environment", "chase", "chase", n=n, options=options(steps=STEPS), cache="warm") for n in sizes
+        Case("environment", "chase", "chase", n=n, options=options(steps=STEPS[cache]), cache=cache)
+        for cache, sizes in (("warm", warm), ("cold", cold))
+        for n in sizes
     ]
 
 
@@ -101,7 +120,7 @@ class Environment(Study):
             *clocks(CLOCK_SIZES),
             *caches(CACHE_SIZES[::3] if quick else CACHE_SIZES),
             *launches(device.sms if device else 132),
-            *chases(CHASE_SIZES[1:-1:2] if quick else CHASE_SIZES),
+            *(chases(CHASE_WARM[::2], CHASE_COLD[:3:2]) if quick else chases()),
         ]
         return list(dict.fromkeys(found))
 
@@ -117,10 +136,13 @@ class Environment(Study):
         ]
 
     def memory_bytes(self, case: Case) -> int:
+        return 4 * (case.n or 0) * streams.copies(case) if case.operator == "saxpy" else 0
+
+    def shared_bytes(self, case: Case) -> int:
         n = case.n or 0
         if case.operator == "saxpy":
-            return 12 * n * streams.copies(case) + 32 * n
-        return 4 * n + (1 << 20)
+            return streams.shared_bytes(case)
+        return 4 * n + 4 * FLUSH if case.operator == "chase" else 0
 
     def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
         works: list[gate.Work] = []
@@ -136,7 +158,6 @@ class Environment(Study):
         return (case.operator, case.n, case.cache, case.clock)
 
     def samples(self, case: Case) -> int:
-        # A long chain takes half a second a replay; ten of them are spread enough to judge.
         return 10 if case.operator == "chase" else 30 if case.clock in ("event", "wall") else 20
 
     def count(self, case: Case) -> Count:
@@ -172,7 +193,8 @@ class Environment(Study):
 def verdicts(cases: Sequence[Case]) -> pd.DataFrame:
     """What the gate says to each cheating kernel: case, refused (bool), when, sentence.
 
-    A cheat that passes the gate is timed like any other contestant; `ten_times` is caught there, by the check after.
+    A cheat that passes the gate is timed like any other contestant; `ten_times` is caught there, by the
+    check after.
     """
     from rooflab import clock
 
@@ -215,10 +237,21 @@ def _touch(case: Case) -> gate.Work:
 
     out, chain = cupy.empty(1, cupy.uint32), tunables(case).get("chain", 1)
     dependent = case.clock == "graph_pdl"
+    one: Callable[[], object]
+    if case.impl == "cuLaunchKernel":  # the driver's call alone, its arguments packed beforehand
+        function = ops.loaded(probes.TOUCH, tuple(probes.TOUCH.defines.items()))
+        one = function.prepared(1, 32, [out, ctypes.c_uint(7)])
+    elif case.kind == "peer":
+        import torch
+
+        same = torch.from_dlpack(out.view(cupy.int32))
+        one = lambda: same.fill_(7)  # noqa: E731
+    else:
+        one = lambda: probes.touch(out, 7, dependent=dependent)  # noqa: E731
 
     def launch(_: int) -> None:
         for _ in range(chain):
-            probes.touch(out, 7, dependent=dependent)
+            one()
 
     return gate.Work(case.id, launch, [[]], [[out]], lambda: cupy.full(1, 7, cupy.uint32))
 
@@ -243,7 +276,7 @@ def _barrier(case: Case) -> gate.Work:
 
 
 def _chase(case: Case) -> gate.Work:
-    """Start points spread over the one cycle, so that a rotation of launches visits more lines than the L2 holds."""
+    """One cycle through all lines in random order; each copy starts where the one before it ended."""
     import cupy
     import numpy as np
 
@@ -254,16 +287,18 @@ def _chase(case: Case) -> gate.Work:
     table = cupy.zeros((lines, LINE), cupy.uint32)
     table[:, 0] = cupy.asarray(following)
     table = table.reshape(-1)
-    # A table larger than any L2 is walked from enough starts to cover 96 MiB of lines; a smaller one stays warm.
-    starts = max(1, (96 << 20) // (steps * LINE * 4)) if table.nbytes > 1 << 27 else 1
-    outputs = [[cupy.empty(2, cupy.uint32)[:1]] for _ in range(starts)]
-    places = [order[(i * steps) % lines] for i in range(starts)]
-    ends = [order[(i * steps + steps) % lines] for i in range(starts)]
+    cold = case.cache == "cold"
+    flush = cupy.zeros(FLUSH, cupy.uint32) if cold else None
+    starts = 1 if cold else max(1, lines // steps)
+    outputs = [[cupy.empty(1, cupy.uint32)] for _ in range(starts)]
+    places = [int(order[(i * steps) % lines]) for i in range(starts)]
     # Every copy has its own right answer: the gate sees the distance from it, which must be zero.
-    answers = {id(arrays): int(end) for arrays, end in zip(outputs, ends, strict=True)}
+    answers = {id(arrays): int(order[((i + 1) * steps) % lines]) for i, arrays in enumerate(outputs)}
 
     def launch(i: int) -> None:
-        probes.chase(table, outputs[i][0], int(places[i]), steps)
+        if flush is not None:
+            ops.stream.write(flush, i)
+        probes.chase(table, outputs[i][0], places[i], steps)
 
     def distance(arrays: Sequence[Any]) -> Any:
         return arrays[0].astype(cupy.int64) - answers[id(arrays)]
@@ -272,10 +307,5 @@ def _chase(case: Case) -> gate.Work:
     return gate.Work(case.id, launch, inputs, outputs, lambda: cupy.zeros(1, cupy.int64), 0.0, distance)
 
 
-def latency_ns(frame: pd.DataFrame, n: int | None = None) -> float | None:
-    """Nanoseconds a dependent load takes in the chase over n words (default: the largest recorded)."""
-    rows = frame[(frame["operator"] == "chase") & frame["median_us"].notna()]
-    if not len(rows):
-        return None
-    row = rows.loc[rows["n"].idxmax()] if n is None else rows[rows["n"] == n].iloc[0]
-    return float(row["median_us"]) * 1e3 / STEPS
+def latency_ns(frame: pd.DataFrame) -> float | None:
+    """Nanoseconds a dependent load takes from DRAM, in the smallest cold chase: the TLB covers its pages."""

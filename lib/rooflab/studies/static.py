@@ -1,4 +1,5 @@
-"""Study `static`: registers, spills, shared memory and SASS facts of every rung, for every architecture it declares.
+"""Study `static`: registers, spills, shared memory and SASS facts of every rung, for every architecture it
+declares.
 
 Needs NVRTC and nvdisasm, no GPU. Tests compile the rungs again and compare with the recording.
 """

@@ -31,6 +31,13 @@ def copies(case: Case) -> int:
     return clock.copies_for(4 * (case.n or 0) * sum(ARRAYS[case.operator]), l2)
 
 
+def shared_bytes(case: Case) -> int:
+    """Bytes that contestants of the case's group share: inputs, and the float64 temporaries of the oracle."""
+    n, (inputs, _) = case.n or 0, ARRAYS[case.operator]
+    floats = case.operator in ("triad", "saxpy")
+    return 4 * n * inputs * copies(case) + (32 * n if floats else 4 * n)
+
+
 def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
     """Rung, macros and launch rule of an own streaming case."""
     rung = stream.rung_of(stream.LADDERS[case.operator], case.impl, stream.DEFAULT[case.operator])
@@ -153,19 +160,25 @@ def _own_launcher(
     if case.operator == "triad":
         return (
             lambda i: stream.triad(
-                *inputs[i], SCALE, out=outputs[i][0], rung=rung.name, blocks=blocks, **macros
+                inputs[i][0], inputs[i][1], SCALE, out=outputs[i][0], rung=rung.name, blocks=blocks, **macros
             ),
             None,
         )
     return (
         lambda i: stream.saxpy(
-            SCALE, *inputs[i], out=outputs[i][0], rung=rung.name, dependent=dependent, **macros
+            SCALE,
+            inputs[i][0],
+            inputs[i][1],
+            out=outputs[i][0],
+            rung=rung.name,
+            dependent=dependent,
+            **macros,
         ),
         None,
     )
 
 
-# --- peers and baselines ---------------------------------------------------------------------------------------
+# --- peers and baselines ------------------------------------------------------------------------------------
 
 
 def _runtime_memcpy(case: Case, inputs: list[list[Any]], outputs: list[list[Any]]) -> tuple:

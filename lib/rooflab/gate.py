@@ -92,7 +92,8 @@ def admit(work: Work) -> Admitted:
 def error_budget(baseline_error: float, expected: Any, dtype: Any) -> float:
     """max(2 x the error of a same-dtype baseline, one ulp of `dtype` at the largest expected magnitude).
 
-    Both are absolute, in the unit of the output. The factor follows flash-attention's tests: a kernel may order its sums differently from the baseline, but not be of another precision.
+    Both are absolute, in the unit of the output. The factor follows flash-attention's tests: a kernel may
+    order its sums differently from the baseline, but not be of another precision.
     """
     largest = np.asarray(float(abs(expected).max()), dtype=dtype)
     return max(2.0 * float(baseline_error), float(np.spacing(largest)))

@@ -1,7 +1,7 @@
 """The one door the notebooks use: measure or profile here, or replay a recording.
 
-`lab = rooflab.lab.open(MODE, DEVICE)` gives a Lab; `lab.measure(study, cases)` returns one DataFrame whether it
-measured just now or read data/<device>/<study>.csv. Replay reads files and nothing else: no GPU, CUDA,
+`lab = rooflab.lab.open(MODE, DEVICE)` gives a Lab; `lab.measure(study, cases)` returns one DataFrame whether
+it measured just now or read data/<device>/<study>.csv. Replay reads files and nothing else: no GPU, CUDA,
 torch, CuPy or compiler.
 """
 

@@ -11,11 +11,17 @@ _logger = logging.getLogger(__name__)
 
 
 def _mathml(node: nodes.Element, display: str) -> str:
+    formula = node.astext()
     try:
-        return convert(node.astext(), display=display)
+        drawn = convert(formula, display=display)
     except Exception as error:  # the converter's own errors share no base
-        _logger.warning("formula %r does not convert to MathML: %s", node.astext(), error, location=node)
+        _logger.warning(
+            "formula %r does not convert to MathML: %s", formula, type(error).__name__, location=node
+        )
         return ""
+    if "\\" in drawn:  # a command that the converter does not know is passed on as text
+        _logger.warning("formula %r has a command that MathML lacks", formula, location=node)
+    return drawn
 
 
 def _inline(translator: Any, node: nodes.Element) -> None:

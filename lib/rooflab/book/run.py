@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rooflab import paths
+from rooflab import device, paths
 from rooflab.book import parameters
 from rooflab.book.execute import kill_tree
 from rooflab.book.lessons import Lesson
+from rooflab.errors import MissingTool
 
 OUTPUT = paths.BUILD / "notebooks"
 LIMIT_MINUTES = {"replay": 10.0, "live": 180.0}
@@ -247,8 +248,6 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 
 def is_live(mode: str | None) -> bool:
     """Whether notebooks will measure here, by the same precedence as lab.open."""
-    from rooflab import device
-
     for asked in (mode, os.environ.get("ROOFLAB_MODE")):
         if asked in ("live", "replay"):
             return asked == "live"
@@ -262,8 +261,11 @@ def plan(
     output: Path | None = None,
     prefix: str = "",
 ) -> list[Job]:
-    """Jobs for the lessons with every value checked against the parameters cells; nothing is started."""
+    """Jobs for the lessons with every value checked against the parameters cells; nothing is started. Raises
+    UsageError for a value, MissingTool for a live run without a GPU."""
     values = parameters.assign(lessons, given)
+    if any(named.get("MODE") == "live" for named in values.values()) and not device.has_gpu():
+        raise MissingTool("mode live needs an NVIDIA GPU with a working driver; mode replay needs none.")
     kind = "live" if is_live(given.get("MODE")) else "replay"
     limit_s = 60 * (LIMIT_MINUTES[kind] if limit_minutes is None else limit_minutes)
     folder = output or OUTPUT

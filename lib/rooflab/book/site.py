@@ -105,6 +105,7 @@ def _configuration(source: Path) -> dict[str, object]:
         "html_js_files": [name for name in ours if name.endswith(".js")],
         "html_css_files": [name for name in ours if name.endswith(".css")],
         "html_show_search_summary": False,  # it fetches pages, which file:// does not allow
+        "html_context": {"default_mode": "auto"},
         "html_use_index": False,
         "html_show_copyright": False,
         "html_last_updated_fmt": None,

@@ -384,20 +384,14 @@ def caption(
 
 
 def show(fig: Figure, caption: str) -> None:
-    """Display the figure as a PNG with the caption as its alt text, and print the caption under it.
+    """Display the figure as a PNG with the caption as its plain-text form, and print the caption under it.
 
-    The bytes depend on the data and the installed matplotlib alone. The alt text travels in the output's
-    metadata (`image/png`: `alt`), from which the site puts it into the page; notebook checks compare the
-    printed line.
+    The bytes depend on the data and the installed matplotlib alone. The site takes the plain-text form as
+    the image's alt text, and notebook checks compare it.
     """
     if not caption:
         raise UsageError("Every figure needs a caption; compute one with plot.caption(...).")
-    width, height = (round(v * DPI) for v in fig.get_size_inches())
-    bundle = {
-        "image/png": base64.b64encode(png(fig)).decode(),
-        "text/plain": f"<figure, {width} x {height} pixels>",
-    }
-    display(bundle, metadata={"image/png": {"alt": caption, "width": width, "height": height}}, raw=True)
+    display({"image/png": base64.b64encode(png(fig)).decode(), "text/plain": caption}, raw=True)
     print(caption)
 
 

@@ -1,0 +1,375 @@
+"""What an explorer shows: recorded cases, the case nearest to a choice, one SVG drawing and one line of text.
+
+The drawing is a fixed frame (title, axes, ticks) and named groups that depend on the choice. Python draws
+them here; site/explorer.js fills the same groups from `data`, with coordinates that were rounded here, so
+that both draw alike.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from html import escape
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from rooflab.case import Case
+from rooflab.errors import UsageError
+from rooflab.plot import UNITS, Roof, number, one_device, size_text
+from rooflab.table import is_blank
+
+WIDTH, HEIGHT = 520, 310
+LEFT, TOP, RIGHT, BOTTOM = 54, 46, 506, 264  # the plotting area in the drawing's units
+INK, ACCENT, ROOF_INK = "#1A1A1A", "#1F83C6", "#C8541A"  # the last two read on white and on near-black
+TITLES = {"n": "Elements", "bytes": "Bytes", "batch": "Batch", "seq": "Sequence"}
+# Letters stand on a rim of the page's own colour, which names itself in the site's theme and in JupyterLab.
+HALO = (
+    'paint-order="stroke" stroke-width="4" stroke-linejoin="round" '
+    'style="stroke:var(--pst-color-background,var(--jp-layout-color0,#FFFFFF))"'
+)
+# Group -> how it is drawn. The script replaces a group's children and never its style.
+GROUPS = {
+    "others": 'fill="none" stroke="currentColor" stroke-opacity="0.3" stroke-width="1.3"',
+    "others-dots": 'fill="currentColor" fill-opacity="0.3"',
+    "roof": f'fill="none" stroke="{ROOF_INK}" stroke-width="1.5" stroke-dasharray="7 4"',
+    "roof-label": f'{HALO} fill="{ROOF_INK}" font-size="11" font-weight="bold"',
+    "wanted": 'fill="none" stroke="currentColor" stroke-opacity="0.6" stroke-dasharray="2 3"',
+    "line": f'fill="none" stroke="{ACCENT}" stroke-width="2.2" stroke-linejoin="round"',
+    "dots": f'fill="{ACCENT}"',
+    "ring": f'fill="none" stroke="{ACCENT}" stroke-width="2"',
+    "value": f'{HALO} fill="currentColor" font-size="12" font-weight="bold"',
+}
+
+
+_CASE = [field.name for field in fields(Case)]  # the columns that tell two cases apart
+
+
+class Control(NamedTuple):
+    """A column the reader chooses a value of: its label, its distinct values and how each is written."""
+
+    column: str
+    label: str
+    values: list[Any]
+    texts: list[str]
+
+
+class Point(NamedTuple):
+    """A recorded case as drawn: indices into the controls' and x values, height, index of its roof, facts."""
+
+    picks: tuple[int, ...]
+    x: int
+    py: float
+    roof: int
+    facts: str
+
+
+@dataclass
+class Scale:
+    """A linear or logarithmic axis from values to the drawing's units."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool
+
+    def __call__(self, value: float) -> float:
+        low, high, value = (math.log2(v) if self.log else v for v in (self.low, self.high, value))
+        share = (value - low) / (high - low) if high > low else 0.5
+        return _short(self.start + share * (self.end - self.start))
+
+
+class Chart:
+    """The recorded cases of one explorer, ready to be drawn.
+
+    `frame` holds rows of records; `x` and `y` are columns, `controls` maps columns to labels. `roof` is one
+    ceiling (label, value, unit) for all rows, or a mapping from the names in the rows' `roof` column to
+    (value, unit, ...). Raises UsageError for unusable columns or for two rows that no control tells apart,
+    DeviceMismatch for rows of several devices.
+    """
+
+    def __init__(
+        self,
+        frame: pd.DataFrame,
+        x: str,
+        y: str,
+        controls: Mapping[str, str],
+        roof: Roof | Mapping[str, Any] | None = None,
+        title: str = "",
+        labels: Mapping[str, str] | None = None,
+        xlog: bool = True,
+        ylog: bool = False,
+        compare: bool = False,
+    ):
+        for column in (x, y, *controls):
+            if column not in frame:
+                have = ", ".join(map(str, frame.columns))
+                raise UsageError(f"The frame has no column {column!r}; it has {have}.")
+        if not controls:
+            raise UsageError("An explorer needs at least one control besides the slider of x.")
+        rows = one_device(frame, compare)
+        rows = rows[rows[y].notna() & rows[x].notna()].drop_duplicates().reset_index(drop=True)
+        if rows.empty:
+            raise UsageError(f"No row of the frame has both {x} and {y}; an explorer needs recorded cases.")
+        names = {**TITLES, **(labels or {})}
+        self.rows, self.title, self.y = rows, title, y
+        self.unit = UNITS.get(y, y)
+        self.y_label = names.get(y, self.unit)
+        self.controls = [_control(rows, column, label) for column, label in controls.items()]
+        sizes = sorted({float(v) for v in rows[x]})
+        sizes = [int(v) if v.is_integer() else v for v in sizes]
+        self.x = Control(x, names.get(x, x), sizes, [self.x_text(v, x, sizes[-1]) for v in sizes])
+        roofs, of_row = _roofs(rows, roof, self.unit)
+        heights = [float(v) for v in rows[y]] + [value for _, value in roofs]
+        if (xlog and sizes[0] <= 0) or (ylog and min(heights) <= 0):
+            raise UsageError("A logarithmic axis needs values above zero; pass xlog=False or ylog=False.")
+        self.xlog, self.ylog = xlog, ylog
+        self.to_x = Scale(sizes[0], sizes[-1], LEFT + 8, RIGHT - 12, xlog)
+        low, high, self.y_ticks = _ticks(min(heights), max(heights), ylog)
+        self.to_y = Scale(low, high, BOTTOM, TOP, ylog)
+        self.roofs = [(f"{label} {number(value)} {self.unit}", self.to_y(value)) for label, value in roofs]
+        self.points = []
+        for i, row in rows.iterrows():
+            picks = tuple(c.values.index(_plain(row[c.column])) for c in self.controls)
+            ceiling = of_row[int(str(i))]
+            facts = _facts(row, y, self.unit, roofs[ceiling] if ceiling >= 0 else None)
+            at = sizes.index(float(row[x]))
+            self.points.append(Point(picks, at, self.to_y(float(row[y])), ceiling, facts))
+        self._refuse_twins()
+        best = min if y == "median_us" else max
+        self.start = best(range(len(rows)), key=lambda i: float(rows[y].iloc[i]))
+
+    @staticmethod
+    def x_text(value: float, column: str, largest: float) -> str:
+        """A value of x as people write it: bytes in KiB, MiB, large counts in Ki, Mi, others in full."""
+        if column == "bytes":
+            return size_text(value)
+        return size_text(value).removesuffix("B").rstrip() if largest >= 2**20 else f"{value:g}"
+
+    def nearest(self, picks: Sequence[Any], x: float) -> int:
+        """Index of the recorded case nearest to the choice, by the distance of logarithms; a differing word
+        counts more than any number."""
+        return min(range(len(self.points)), key=lambda i: (self._distance(i, picks, x), i))
+
+    def exact(self, i: int, picks: Sequence[Any], x: float) -> bool:
+        """Is case `i` the chosen one itself, not only the nearest?"""
+        return self._distance(i, picks, x) == 0
+
+    def _distance(self, i: int, picks: Sequence[Any], x: float) -> float:
+        point = self.points[i]
+        total = _apart(self.x.values[point.x], x)
+        for control, index, wanted in zip(self.controls, point.picks, picks, strict=True):
+            total += _apart(control.values[index], wanted)
+        return total
+
+    def picks(self, i: int) -> list[Any]:
+        """The controls' values of case `i`."""
+        return [c.values[j] for c, j in zip(self.controls, self.points[i].picks, strict=True)]
+
+    def name(self, picks: Sequence[Any], x: float) -> str:
+        """A choice in words: "Rung 4_grid, Cache cold, Elements 64 Mi"."""
+        words = [f"{c.label} {_text(v)}" for c, v in zip(self.controls, picks, strict=True)]
+        return ", ".join([*words, f"{self.x.label} {self.x_text(x, self.x.column, self.x.values[-1])}"])
+
+    def line(self, picks: Sequence[Any], x: float) -> str:
+        """The text for a choice: the case's facts, or which recorded case is shown in its place."""
+        i = self.nearest(picks, x)
+        point = self.points[i]
+        shown = f"{self.name(self.picks(i), self.x.values[point.x])}: {point.facts}."
+        if self.exact(i, picks, x):
+            return shown
+        return f"Not recorded: {self.name(picks, x)}. Nearest recorded case: {shown}"
+
+    def groups(self, picks: Sequence[Any], x: float) -> dict[str, str]:
+        """The drawing's groups for a choice, as SVG markup by the names of GROUPS."""
+        i = self.nearest(picks, x)
+        shown = self.points[i]
+        parts = dict.fromkeys(GROUPS, "")
+        if shown.roof >= 0:
+            label, py = self.roofs[shown.roof]
+            parts["roof"] = f'<path d="M{LEFT} {py}H{RIGHT}"/>'
+            parts["roof-label"] = f'<text x="{LEFT + 4}" y="{_short(py - 5)}">{escape(label)}</text>'
+        for j in range(len(self.controls[0].values)):
+            line, dots = self._series((j, *shown.picks[1:]), 3 if j == shown.picks[0] else 1.8)
+            kind = ("line", "dots") if j == shown.picks[0] else ("others", "others-dots")
+            parts[kind[0]] += line
+            parts[kind[1]] += dots
+        px, py = self.to_x(self.x.values[shown.x]), shown.py
+        if x != self.x.values[shown.x]:
+            parts["wanted"] = f'<path d="M{self.to_x(x)} {TOP}V{BOTTOM}"/>'
+        parts["ring"] = f'<circle cx="{px}" cy="{py}" r="6.5"/>'
+        at, anchor = px, "middle"
+        if px > RIGHT - 48:
+            at, anchor = RIGHT, "end"
+        elif px < LEFT + 48:
+            at, anchor = LEFT + 4, "start"
+        # Beside the roof line, not on it: a label above the point would cross a roof that lies just above.
+        below = py < TOP + 20 or (shown.roof >= 0 and 6 < py - self.roofs[shown.roof][1] < 28)
+        y = _short(py + 21 if below else py - 12)
+        value = escape(shown.facts.split(";")[0])
+        parts["value"] = f'<text x="{at}" y="{y}" text-anchor="{anchor}">{value}</text>'
+        return parts
+
+    def _series(self, picks: tuple[int, ...], radius: float) -> tuple[str, str]:
+        found = sorted((self.to_x(self.x.values[p.x]), p.py) for p in self.points if p.picks == picks)
+        path = "L".join(f"{px} {py}" for px, py in found)
+        dots = "".join(f'<circle cx="{px}" cy="{py}" r="{radius}"/>' for px, py in found)
+        return (f'<path d="M{path}"/>' if found else ""), dots
+
+    def svg(self, picks: Sequence[Any], x: float, paper: bool = False) -> str:
+        """The drawing for a choice as SVG text: on white paper to stand alone, or in the ink of a page."""
+        groups = self.groups(picks, x)
+        ink = f' color="{INK}"' if paper else ""
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"{ink} '
+            f'font-family="system-ui, -apple-system, Segoe UI, DejaVu Sans, sans-serif" '
+            f'aria-label="{escape(self.title or self.y_label)}">',
+            f'<rect class="paper" width="{WIDTH}" height="{HEIGHT}" fill="#FFFFFF"/>' if paper else "",
+            self._frame(),
+            *(f'<g data-group="{name}" {GROUPS[name]}>{inside}</g>' for name, inside in groups.items()),
+            "</svg>",
+        ]
+        return "".join(parts)
+
+    def _frame(self) -> str:
+        text = '<text x="{}" y="{}" text-anchor="{}"{}>{}</text>'
+        grid, words = [], []
+        for value, label in self.y_ticks:
+            py = self.to_y(value)
+            grid.append(f"M{LEFT} {py}H{RIGHT}")
+            words.append(text.format(LEFT - 6, _short(py + 4), "end", "", label))
+        ticks, free = [], math.inf
+        for value, label in reversed(list(zip(self.x.values, self.x.texts, strict=True))):
+            px, half = self.to_x(value), 3.4 * len(label) + 5
+            ticks.append(f"M{px} {BOTTOM}v4")
+            if px + half <= free:
+                words.append(text.format(min(px, WIDTH - half), BOTTOM + 17, "middle", "", escape(label)))
+                free = px - half
+        middle = (LEFT + RIGHT) // 2
+        words.append(text.format(middle, HEIGHT - 8, "middle", "", escape(self.x.label)))
+        words.append(text.format(8, TOP - 12, "start", "", escape(self.y_label)))
+        words.append(text.format(8, 17, "start", ' font-size="13" font-weight="bold"', escape(self.title)))
+        if len(self.controls[0].values) > 1:
+            key = f"blue: the chosen {self.controls[0].label}; grey: the others"
+            words.append(text.format(RIGHT, TOP - 12, "end", "", escape(key)))
+        return (
+            f'<path d="{"".join(grid)}" stroke="currentColor" stroke-opacity="0.14" fill="none"/>'
+            f'<path d="M{LEFT} {BOTTOM}H{RIGHT}{"".join(ticks)}" stroke="currentColor" fill="none"/>'
+            f'<g fill="currentColor" font-size="11">{"".join(words)}</g>'
+        )
+
+    def data(self) -> dict[str, Any]:
+        """What the site's script needs to choose and draw: controls, x values, cases with coordinates."""
+        return {
+            "box": [LEFT, TOP, RIGHT, BOTTOM],
+            "controls": [{"label": c.label, "values": c.values, "texts": c.texts} for c in self.controls],
+            "x": {"label": self.x.label, "values": self.x.values, "texts": self.x.texts}
+            | {"at": [self.to_x(v) for v in self.x.values]},
+            "roofs": self.roofs,
+            "cases": [[*p.picks, p.x, p.py, p.roof, p.facts] for p in self.points],
+            "start": self.start,
+        }
+
+    def _refuse_twins(self) -> None:
+        seen: dict[tuple, int] = {}
+        for i, point in enumerate(self.points):
+            first = seen.setdefault((point.picks, point.x), i)
+            if first != i:
+                a, b = self.rows.iloc[first], self.rows.iloc[i]
+                differ = [c for c in _CASE if c in a.index and _plain(a[c]) != _plain(b[c])]
+                raise UsageError(
+                    f"Two cases stand at {self.name(self.picks(i), self.x.values[point.x])}; add a control "
+                    f"for {' or '.join(differ) or 'what tells them apart'}, or pass fewer rows."
+                )
+
+
+def _control(rows: pd.DataFrame, column: str, label: str) -> Control:
+    values = list(dict.fromkeys(_plain(v) for v in rows[column]))
+    if all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values):
+        values.sort()
+    return Control(column, label, values, [_text(v) for v in values])
+
+
+def _roofs(rows: pd.DataFrame, roof: Any, unit: str) -> tuple[list[tuple[str, float]], list[int]]:
+    """The distinct roofs (label, value) in the unit of y, and each row's index into them, -1 for none."""
+    if roof is None:
+        return [], [-1] * len(rows)
+    if not isinstance(roof, Mapping):
+        label, value, given = roof
+        if given != unit:
+            raise UsageError(f"The roof is in {given}, the explorer in {unit}; pass both in one unit.")
+        return [(label, float(value))], [0] * len(rows)
+    names = [str(name) for name in rows["roof"]]
+    # Integer products count operations where others count floating-point operations; both are 10^12 a second.
+    known = [n for n in dict.fromkeys(names) if n in roof and roof[n][1].replace("TOP", "TFLOP") == unit]
+    found = [(_roof_label(name), float(roof[name][0])) for name in known]
+    return found, [known.index(name) if name in known else -1 for name in names]
+
+
+_TIMES = ("median_us", "q1_us", "q3_us", "predicted_us")
+
+
+def _facts(row: pd.Series, y: str, unit: str, roof: tuple[str, float] | None) -> str:
+    parts = [f"{number(float(row[y]))} {unit}"]
+    time, low, high, bound = (_float(row.get(column)) for column in _TIMES)
+    if time is not None and y != "median_us":
+        parts.append(f"{number(time)} µs")
+    if low is not None and high is not None:
+        parts.append(f"q1 {number(low)}, q3 {number(high)} µs")
+    if bound is not None:
+        parts.append(f"bound {number(bound)} µs")
+    if roof:
+        share = roof[1] / float(row[y]) if y == "median_us" else float(row[y]) / roof[1]
+        parts.append(f"{share:.0%} of {roof[0]}")
+    return "; ".join(parts)
+
+
+def _roof_label(name: str) -> str:
+    """A ceiling's name in words: "dram_read" is "DRAM read"."""
+    plain = ("read", "copy", "write", "triad", "tensor")
+    return " ".join(w if w in plain else w.upper().replace("PCIE", "PCIe") for w in name.split("_"))
+
+
+def _float(value: Any) -> float | None:
+    return None if is_blank(value) else float(value)
+
+
+def _plain(value: Any) -> Any:
+    """A cell as JSON knows it: None for a blank, and Python's own numbers and words."""
+    if is_blank(value):
+        return None
+    value = value.item() if hasattr(value, "item") else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _text(value: Any) -> str:
+    return "none" if value in (None, "") else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _apart(a: Any, b: Any) -> float:
+    """Distance of two values of one control: of numbers that of their logarithms, of words 0 or 1000."""
+    if a == b:
+        return 0.0
+    numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in (a, b))
+    return abs(math.log2(1 + abs(a)) - math.log2(1 + abs(b))) if numbers else 1000.0
+
+
+def _short(value: float) -> float:
+    """Rounded to a tenth; whole numbers without ".0", as a script writes them."""
+    rounded = round(value, 1)
+    return int(rounded) if rounded == int(rounded) else rounded
+
+
+def _ticks(low: float, high: float, log: bool) -> tuple[float, float, list[tuple[float, str]]]:
+    """The axis' ends and its ticks with labels: from zero in round steps, or every power of ten."""
+    if log:
+        first, last = math.floor(math.log10(low)), math.ceil(math.log10(high * 1.05))
+        last = max(last, first + 1)
+        powers = [10.0**e for e in range(first, last + 1)]
+        return powers[0], powers[-1], [(p, f"{p:g}") for p in powers]
+    rough = max(high, 1e-9) / 5
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * unit for m in (1, 2, 2.5, 5, 10) if m * unit >= rough * 0.999)
+    top = max(high * 1.08, 1e-9)
+    count = math.floor(top / step + 1e-9)
+    return min(0.0, low), top, [(k * step, f"{k * step:g}") for k in range(count + 1)]

@@ -1,0 +1,163 @@
+// Explorers without a kernel: every .rooflab-explorer on the page becomes controls over its recorded cases.
+// The data and the still image come from lib/rooflab/chart.py; coordinates are in the image's own units.
+(function () {
+  "use strict";
+  const SVG = "http://www.w3.org/2000/svg";
+
+  function element(name, attributes, text) {
+    const made = document.createElementNS(SVG, name);
+    for (const key of Object.keys(attributes)) made.setAttribute(key, attributes[key]);
+    if (text !== undefined) made.textContent = text;
+    return made;
+  }
+
+  // The still image, drawn into the page so that its groups can be filled again, in the page's own ink.
+  function inline(image) {
+    const bytes = Uint8Array.from(atob(image.src.split(",")[1]), (c) => c.charCodeAt(0));
+    const parsed = new DOMParser().parseFromString(new TextDecoder().decode(bytes), "image/svg+xml");
+    const svg = document.importNode(parsed.documentElement, true);
+    svg.querySelector(".paper").remove();
+    svg.removeAttribute("color");
+    const frame = document.createElement("div");
+    frame.className = "drawing";
+    frame.append(svg);
+    image.replaceWith(frame);
+    return svg;
+  }
+
+  function short(value) {
+    return Math.round(value * 10) / 10;
+  }
+
+  // Distance of two values of one control: of numbers that of their logarithms, of words 0 or 1000.
+  function apart(a, b) {
+    if (a === b) return 0;
+    if (typeof a !== "number" || typeof b !== "number") return 1000;
+    return Math.abs(Math.log2(1 + Math.abs(a)) - Math.log2(1 + Math.abs(b)));
+  }
+
+  function start(root) {
+    const data = JSON.parse(root.dataset.explorer);
+    const [left, top, right, bottom] = data.box;
+    const count = data.controls.length;
+    const cases = data.cases.map((c) => ({
+      picks: c.slice(0, count), x: c[count], y: c[count + 1], roof: c[count + 2], facts: c[count + 3],
+    }));
+    const svg = inline(root.querySelector("img"));
+    const line = root.querySelector(".said");
+    const chosen = { picks: cases[data.start].picks.slice(), x: cases[data.start].x };
+
+    function nearest() {
+      let best = 0, least = Infinity;
+      cases.forEach((c, i) => {
+        let total = apart(data.x.values[c.x], data.x.values[chosen.x]);
+        data.controls.forEach((control, k) => {
+          total += apart(control.values[c.picks[k]], control.values[chosen.picks[k]]);
+        });
+        if (total < least) [best, least] = [i, total];
+      });
+      return { shown: cases[best], exact: least === 0 };
+    }
+
+    function name(picks, x) {
+      const words = data.controls.map((control, k) => control.label + " " + control.texts[picks[k]]);
+      return words.concat(data.x.label + " " + data.x.texts[x]).join(", ");
+    }
+
+    function fill(group, children) {
+      svg.querySelector('[data-group="' + group + '"]').replaceChildren(...children);
+    }
+
+    function series(picks, radius) {
+      const found = cases.filter((c) => c.picks.every((p, k) => p === picks[k]));
+      const points = found.map((c) => [data.x.at[c.x], c.y]).sort((a, b) => a[0] - b[0]);
+      return {
+        line: points.length ? [element("path", { d: "M" + points.map((p) => p.join(" ")).join("L") })] : [],
+        dots: points.map((p) => element("circle", { cx: p[0], cy: p[1], r: radius })),
+      };
+    }
+
+    function draw() {
+      const { shown, exact } = nearest();
+      const roof = shown.roof < 0 ? null : data.roofs[shown.roof];
+      fill("roof", roof ? [element("path", { d: "M" + left + " " + roof[1] + "H" + right })] : []);
+      fill("roof-label", roof ? [element("text", { x: left + 4, y: short(roof[1] - 5) }, roof[0])] : []);
+      const others = { line: [], dots: [] };
+      data.controls[0].values.forEach((_, j) => {
+        const mine = j === shown.picks[0];
+        const drawn = series([j].concat(shown.picks.slice(1)), mine ? 3 : 1.8);
+        if (mine) {
+          fill("line", drawn.line);
+          fill("dots", drawn.dots);
+        } else {
+          others.line.push(...drawn.line);
+          others.dots.push(...drawn.dots);
+        }
+      });
+      fill("others", others.line);
+      fill("others-dots", others.dots);
+      const px = data.x.at[shown.x], py = shown.y;
+      const wanted = data.x.at[chosen.x];
+      fill("wanted", chosen.x === shown.x ? [] : [element("path", { d: "M" + wanted + " " + top + "V" + bottom })]);
+      fill("ring", [element("circle", { cx: px, cy: py, r: 6.5 })]);
+      const [at, anchor] =
+        px > right - 48 ? [right, "end"] : px < left + 48 ? [left + 4, "start"] : [px, "middle"];
+      const below = py < top + 20 || (roof && 6 < py - roof[1] && py - roof[1] < 28);
+      const y = short(below ? py + 21 : py - 12);
+      fill("value", [element("text", { x: at, y: y, "text-anchor": anchor }, shown.facts.split(";")[0])]);
+      const found = name(shown.picks, shown.x) + ": " + shown.facts + ".";
+      const missing = "Not recorded: " + name(chosen.picks, chosen.x) + ". Nearest recorded case: ";
+      line.textContent = exact ? found : missing + found;
+    }
+
+    function labelled(text, control, name) {
+      const pair = document.createElement("span");
+      const label = document.createElement("label");
+      label.textContent = text;
+      label.htmlFor = control.id = root.id + "-" + name;
+      control.autocomplete = "off";
+      pair.className = "control";
+      pair.append(label, control);
+      return pair;
+    }
+
+    const controls = document.createElement("div");
+    controls.className = "controls";
+    data.controls.forEach((control, k) => {
+      const select = document.createElement("select");
+      control.texts.forEach((text, j) => select.append(new Option(text, j, false, j === chosen.picks[k])));
+      select.addEventListener("change", () => {
+        chosen.picks[k] = Number(select.value);
+        draw();
+      });
+      controls.append(labelled(control.label, select, k));
+    });
+    const range = document.createElement("input");
+    const readout = document.createElement("output");
+    Object.assign(range, { type: "range", min: 0, max: data.x.values.length - 1, step: 1, value: chosen.x });
+    function size() {
+      chosen.x = Number(range.value);
+      readout.textContent = data.x.texts[chosen.x];
+      range.setAttribute("aria-valuetext", data.x.texts[chosen.x]);
+    }
+    range.addEventListener("input", () => {
+      size();
+      draw();
+    });
+    const sizes = labelled(data.x.label, range, "x");
+    sizes.append(readout);
+    controls.append(sizes);
+    size();
+    root.prepend(controls);
+    root.querySelector(".note").remove();
+    root.removeAttribute("data-explorer");
+    draw();
+  }
+
+  function all() {
+    document.querySelectorAll(".rooflab-explorer[data-explorer]").forEach(start);
+  }
+
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", all);
+  else all();
+})();

@@ -1,0 +1,242 @@
+"""Explorers without a browser: what they hold, choose, draw and say, and what Measure does with a case."""
+
+import base64
+import html
+import json
+import re
+import xml.etree.ElementTree as ET
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from made_up import CONTROLS, ROOFS, frame, row
+from rooflab.case import Case
+from rooflab.chart import GROUPS, LEFT, RIGHT, Chart
+from rooflab.errors import DeviceMismatch, GateError, RooflabError, UsageError
+from rooflab.widgets import Explorer, measurer
+
+
+def explorer(**changes) -> Explorer:
+    given = {"controls": CONTROLS, "roof": ROOFS, "title": "Made-up GPU"} | changes
+    return Explorer("ladder", given.pop("frame", frame()), **given)
+
+
+def page(made: Explorer) -> tuple[str, dict, str]:
+    """(the HTML, its data, the still image's SVG)"""
+    text = made._repr_mimebundle_()["text/html"]
+    data = json.loads(html.unescape(re.search(r"data-explorer='([^']*)'", text)[1]))
+    still = re.search(r'src="data:image/svg\+xml;base64,([^"]+)"', text)[1]
+    return text, data, base64.b64decode(still).decode()
+
+
+def inside(svg: str, group: str) -> list:
+    root = ET.fromstring(svg)
+    return list(next(g for g in root.iter() if g.get("data-group") == group))
+
+
+def test_the_page_stands_without_its_script():
+    text, data, still = page(explorer())
+    assert "<script" not in text and "<svg" not in text and "<select" not in text
+    assert 'alt="Made-up GPU. Rung 3_grid, Stream read, Cache cold, Elements 256 Mi: ' in text
+    assert len(text) < 40_000 and len(data["cases"]) == len(frame())
+    assert inside(still, "line")[0].get("d").count("L") == 6
+    assert len(inside(still, "others")) == 2 and len(inside(still, "ring")) == 1
+
+
+def test_what_is_shown_repeats_to_the_byte_and_holds_no_address():
+    first, second = (explorer()._repr_mimebundle_() for _ in range(2))
+    assert first["text/html"] == second["text/html"]
+    assert first["text/plain"] == second["text/plain"] == "Explorer ladder: 76 recorded cases"
+    assert "application/vnd.jupyter.widget-view+json" in first
+    assert 'id="explorer-ladder"' in first["text/html"]
+
+
+def test_the_line_of_text_is_computed_from_the_row():
+    made = Chart(frame(), "n", "gb_s", CONTROLS, ROOFS)
+    found = frame()
+    found = found[(found.impl == "2_vector") & (found.operator == "copy") & (found.cache == "warm")]
+    it = found[found.n == 2**24].iloc[0]
+    line = made.line(["2_vector", "copy", "warm"], 2**24)
+    assert line.startswith("Rung 2_vector, Stream copy, Cache warm, Elements 16 Mi: ")
+    assert f"{it.gb_s:.3g} GB/s; {it.median_us:.3g} µs; " in line
+    assert f"bound {it.predicted_us:.3g} µs; {it.gb_s / 154:.0%} of DRAM copy." in line
+
+
+def test_an_unrecorded_choice_names_the_nearest_recorded_case():
+    made = Chart(frame(), "n", "gb_s", CONTROLS, ROOFS)
+    chosen = ["1_word", "read", "cold"]
+    line = made.line(chosen, 2**28)
+    assert line.startswith(
+        "Not recorded: Rung 1_word, Stream read, Cache cold, Elements 256 Mi. Nearest recorded "
+    )
+    assert "case: Rung 1_word, Stream read, Cache cold, Elements 16 Mi: " in line
+    # Between 2^20 and 2^22 the middle of the logarithms is 2^21.
+    assert made.x.values[made.points[made.nearest(chosen, 2.1 * 2**20)].x] == 2**22
+    assert made.x.values[made.points[made.nearest(chosen, 1.9 * 2**20)].x] == 2**20
+    assert made.groups(chosen, 3 * 2**20)["wanted"] and not made.groups(chosen, 2**20)["wanted"]
+
+
+def test_a_better_rate_stands_higher_and_a_larger_size_further_right():
+    made = Chart(frame(), "n", "gb_s", CONTROLS, ROOFS)
+    rates = made.rows["gb_s"].tolist()
+    best, worst = rates.index(max(rates)), rates.index(min(rates))
+    assert made.points[best].py < made.points[worst].py
+    places = [made.to_x(v) for v in made.x.values]
+    assert places == sorted(places) and places[0] > LEFT and places[-1] < RIGHT
+    # equal ratios of sizes, equal distances
+    assert places[1] - places[0] == pytest.approx(places[2] - places[1], abs=0.11)
+    assert made.to_y(0) > made.to_y(182) > made.to_y(190)
+
+
+def test_the_roof_is_that_of_the_shown_row():
+    made = Chart(frame(), "n", "gb_s", CONTROLS, ROOFS)
+    read, copy = (made.groups(["3_grid", s, "cold"], 2**20)["roof-label"] for s in ("read", "copy"))
+    assert "DRAM read 182 GB/s" in read and "DRAM copy 154 GB/s" in copy
+    one = Chart(frame(), "n", "gb_s", CONTROLS, ("Peak", 200.0, "GB/s"))
+    assert "Peak 200 GB/s" in one.groups(["3_grid", "copy", "cold"], 2**20)["roof-label"]
+    none = Chart(frame(), "n", "gb_s", CONTROLS)
+    assert not none.groups(["3_grid", "copy", "cold"], 2**20)["roof"]
+
+
+def test_times_share_the_page_with_rates():
+    made = Chart(frame(), "n", "median_us", CONTROLS, ylog=True)
+    fastest = made.rows["median_us"].idxmin()
+    assert made.start == fastest and "q1" in made.points[0].facts and made.points[0].facts.count("µs") == 3
+
+
+def test_every_group_is_in_the_drawing_in_every_state():
+    made = explorer()
+    for svg in (page(made)[2], made._chart.svg(["1_word", "copy", "warm"], 2**16)):
+        root = ET.fromstring(svg)
+        assert [g.get("data-group") for g in root.iter() if g.get("data-group")] == list(GROUPS)
+
+
+def test_markup_in_data_stays_text():
+    rows = frame().assign(impl=lambda f: f.impl.replace("1_word", "<b>'&\"</b>"))
+    text, data, still = page(explorer(frame=rows, title="<i>'&"))
+    assert "<b>" not in text and "<i>" not in text
+    assert "<b>'&\"</b>" in data["controls"][0]["values"]
+    ET.fromstring(still)
+
+
+def test_unusable_frames_are_refused_in_a_sentence():
+    with pytest.raises(UsageError, match="add a control for cache"):
+        explorer(controls={"impl": "Rung", "operator": "Stream"})
+    with pytest.raises(UsageError, match="no column 'colour'"):
+        explorer(controls={"colour": "Colour"})
+    with pytest.raises(UsageError, match="at least one control"):
+        explorer(controls={})
+    with pytest.raises(UsageError, match="needs recorded cases"):
+        explorer(frame=frame().assign(gb_s=None))
+    with pytest.raises(UsageError, match="TFLOP/s"):
+        explorer(roof=("Peak", 1.0, "TFLOP/s"))
+    with pytest.raises(UsageError, match="name is letters"):
+        Explorer("a b", frame(), controls=CONTROLS)
+    with pytest.raises(DeviceMismatch):
+        explorer(frame=pd.concat([frame(), frame().assign(run="2026-01-09.1", median_us=1.0)]))
+    many = pd.concat([frame().assign(batch=b, case=lambda f, b=b: f.case + f" batch={b}") for b in range(20)])
+    with pytest.raises(UsageError, match="pass fewer rows"):
+        explorer(frame=many, controls=CONTROLS | {"batch": "Batch"})
+
+
+# --- with a kernel ------------------------------------------------------------
+
+
+def choose(made: Explorer, size: float, *picks) -> str:
+    for widget, value in zip(made._picks, picks, strict=True):
+        widget.value = value
+    made._size.value = size
+    return html.unescape(re.sub("<[^>]+>", "", made._text.value))
+
+
+def test_controls_redraw_figure_and_text():
+    made = explorer()
+    before = made._drawing.value
+    line = choose(made, 2**16, "1_word", "copy", "warm")
+    assert line.startswith("Rung 1_word, Stream copy, Cache warm, Elements 64 Ki: ")
+    assert made._drawing.value != before
+    assert page(made)[0] == page(explorer())[0], "the page keeps the default state, whatever was chosen since"
+
+
+def test_sizes_between_the_recorded_ones_show_their_own_bound():
+    asked = []
+
+    def bound(case: Case) -> float:
+        asked.append(case)
+        return 1234.0
+
+    made = explorer(bound=bound)
+    line = choose(made, 5 * 2**20, "2_vector", "read", "warm")
+    assert line.startswith(
+        "Bound of Rung 2_vector, Stream read, Cache warm, Elements 5 Mi: 1234 µs. Not recorded"
+    )
+    assert asked[-1] == Case("bandwidth", "read", "2_vector", n=5 * 2**20, cache="warm")
+
+
+def test_without_a_gpu_there_is_no_button():
+    assert measurer(SimpleNamespace(mode="replay")) is None
+    assert not hasattr(explorer(), "_button")
+
+
+class FakeLab:
+    """A lab whose GPU runs everything at 77 GB/s, or refuses."""
+
+    mode = "live"
+
+    def __init__(self, refusal: Exception | None = None, skip: bool = False):
+        self.say, self.refusal, self.skip, self.asked = print, refusal, skip, []
+
+    def measure(self, study: str, cases: list[Case]) -> pd.DataFrame:
+        self.asked += [(study, case) for case in cases]
+        if self.refusal:
+            raise self.refusal
+        self.say("bandwidth case 1/1" if not self.skip else "bandwidth skipped it: it needs 99.0 GiB")
+        return pd.DataFrame([] if self.skip else [row(c, 77.0, 1.0) for c in cases])
+
+
+def status(made: Explorer) -> str:
+    return html.unescape(re.sub("<[^>]+>", "", made._status.value))
+
+
+def test_measure_measures_exactly_the_choice_and_shows_it():
+    lab = FakeLab()
+    made = explorer(measure=measurer(lab))
+    choose(made, 5 * 2**20, "2_vector", "copy", "warm")
+    said = []
+    made._status.observe(lambda change: said.append(change["new"]), "value")
+    made._button.click()
+    assert lab.asked == [("bandwidth", Case("bandwidth", "copy", "2_vector", n=5 * 2**20, cache="warm"))]
+    assert any("bandwidth case 1/1" in line for line in said), "progress is told while it measures"
+    assert status(made).startswith("Measured copy/2_vector n=5242880")
+    text = html.unescape(made._text.value)
+    assert "Measured here: Rung 2_vector, Stream copy, Cache warm, Elements 5 Mi: 77 GB/s" in text
+    assert lab.say is print and not made._button.disabled
+
+
+def test_a_case_measured_again_replaces_its_recorded_row():
+    made = explorer(measure=measurer(FakeLab()))
+    choose(made, 2**20, "2_vector", "copy", "warm")
+    made._button.click()
+    assert len(made._chart.points) == len(frame())
+    assert "77 GB/s" in made._text.value
+
+
+@pytest.mark.parametrize(
+    ("lab", "sentence"),
+    [
+        (FakeLab(GateError("Output 7 is off by 3 ulp.")), "Output 7 is off by 3 ulp."),
+        (FakeLab(RuntimeError("driver\nmany lines")), "Not measured, RuntimeError: driver"),
+        (FakeLab(skip=True), "bandwidth skipped it: it needs 99.0 GiB"),
+    ],
+)
+def test_a_failed_measurement_is_one_sentence_beside_the_button(lab, sentence):
+    made = explorer(measure=measurer(lab))
+    before = made._text.value
+    made._button.click()
+    assert status(made) == sentence
+    assert made._text.value == before and not made._button.disabled and lab.say is print
+
+
+def test_measurer_names_the_reason_of_a_skip():
+    with pytest.raises(RooflabError, match=re.escape("99.0 GiB")):
+        measurer(FakeLab(skip=True))(Case("bandwidth", "read", "1_word", n=8), lambda line: None)

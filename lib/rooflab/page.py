@@ -1,0 +1,68 @@
+"""What a notebook puts on its page beside figures: computed sentences, tables, sources and diffs."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+
+import pandas as pd
+from IPython.display import HTML, Markdown, display
+
+from rooflab.ops import Rung
+
+
+def say(text: str) -> None:
+    """Display Markdown: how a sentence states a number, interpolated from rows instead of typed."""
+    display(Markdown(text))
+
+
+def table(
+    frame: pd.DataFrame,
+    columns: Mapping[str, str],
+    formats: Mapping[str, str] | None = None,
+    caption: str = "",
+) -> None:
+    """Display `columns` (name in the frame -> heading) of a frame as a plain HTML table.
+
+    `formats` gives format specifications for numbers ("{:,.1f}"); a missing value shows as an empty cell.
+    """
+    shown = pd.DataFrame(
+        {
+            heading: [_cell(value, (formats or {}).get(name)) for value in frame[name]]
+            for name, heading in columns.items()
+        }
+    )
+    body = shown.to_html(index=False, border=0, classes="rooflab", justify="left")
+    if caption:
+        body = body.replace("<thead>", f"<caption>{caption}</caption>\n  <thead>", 1)
+    display(HTML(body))
+
+
+def _cell(value: object, form: str | None) -> str:
+    if value is None or value is pd.NA or value != value:  # NaN is not itself
+        return ""
+    if form:
+        return form.format(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def body_of(rung: Rung) -> str:
+    """A rung's source from its first #include, #ifndef or kernel on: without the header comment."""
+    text = rung.path.read_text()
+    start = re.search(r'^(#|extern "C"|__device__|template)', text, re.MULTILINE)
+    return text[start.start() if start else 0 :]
+
+
+def source(rung: Rung) -> None:
+    """Display a rung's source, header comment and all."""
+    display(Markdown(f"```cuda\n{rung.path.read_text().rstrip()}\n```"))
+
+
+def diff(below: Rung, rung: Rung) -> None:
+    """Display what changed from the rung below, as a unified diff of the code without its header comment."""
+    # Entry names differ in every rung; they would hide what changed.
+    before = body_of(below).replace(below.entry, rung.operator).splitlines()
+    after = body_of(rung).replace(rung.entry, rung.operator).splitlines()
+    lines = difflib.unified_diff(before, after, f"{below.name}.cu", f"{rung.name}.cu", lineterm="", n=2)
+    display(Markdown("```diff\n" + "\n".join(lines) + "\n```"))

@@ -1,7 +1,7 @@
 """Rows of a GPU that does not exist, for the tests of what draws and explores recordings."""
 
 import pandas as pd
-from rooflab.case import COLUMNS, Case
+from rooflab.case import COLUMNS, SCHEMA, Case
 
 RUNGS = ("1_word", "2_vector", "3_grid")
 ROOFS = {"dram_read": (182.0, "GB/s", ""), "dram_copy": (154.0, "GB/s", "")}
@@ -17,7 +17,7 @@ def row(case: Case, rate: float, bound: float) -> dict:
 
 
 def frame() -> pd.DataFrame:
-    """Two streams, three rungs, two caches, sizes 2^16 .. 2^28 by fours; rung 1 is not recorded past 2^24."""
+    """Rows as a store reads them: two streams, three rungs, two caches, sizes 2^16 .. 2^28 by fours; rung 1 is not recorded past 2^24."""
     rows = []
     for operator, top in (("read", 180.0), ("copy", 150.0)):
         for k, impl in enumerate(RUNGS):
@@ -30,7 +30,8 @@ def frame() -> pd.DataFrame:
                     boost = 1.1 if cache == "warm" and exponent < 22 else 1.0
                     rate = top * (0.8 + 0.09 * k) * moved / (moved + 1e6) * boost
                     rows.append(row(case, rate, moved / top / 1e3))
-    return pd.DataFrame(rows)
+    typed = {"int": "Int64", "bool": "boolean"}
+    return pd.DataFrame(rows).astype({c: typed[how] for c, how in SCHEMA.items() if how in typed})
 
 
 CONTROLS = {"impl": "Rung", "operator": "Stream", "cache": "Cache"}

@@ -309,3 +309,8 @@ def _chase(case: Case) -> gate.Work:
 
 def latency_ns(frame: pd.DataFrame) -> float | None:
     """Nanoseconds a dependent load takes from DRAM, in the smallest cold chase: the TLB covers its pages."""
+    rows = frame[(frame["operator"] == "chase") & (frame["cache"] == "cold") & frame["median_us"].notna()]
+    if not len(rows):
+        return None
+    row = rows.loc[rows["n"].idxmin()]
+    return float(row["median_us"]) * 1e3 / STEPS["cold"]

@@ -110,7 +110,6 @@ def test_refresh_brings_notebooks_and_readme_to_normal_form(course: Path) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
     assert normal.problems(course / "notebooks" / "00_first.ipynb") == []
     assert "old" not in (course / "README.md").read_text()
-    assert _rooflab("check", root=course).returncode == 0
     path = course / "notebooks" / "00_first.ipynb"
     path.write_text(path.read_text().replace('"3\\n"', '"4\\n"'))
     done = _rooflab("check", root=course)

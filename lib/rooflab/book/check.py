@@ -12,7 +12,9 @@ from rooflab import paths
 from rooflab.book import lessons, normal, readme, run
 from rooflab.book.parameters import recorded_devices
 from rooflab.errors import MissingTool
+from rooflab.record import Store
 
+PICTURE = "docs/roof.png"
 NBVAL = ("--nbval", "--nbval-current-env", "--nbval-cell-timeout", "120")
 
 
@@ -51,6 +53,11 @@ def refresh(say: run.Say = print) -> bool:
     if new != text:
         page.write_text(new, encoding="utf-8", newline="\n")
         say("rewrote README.md")
+    drawn, file = readme.picture(Store(paths.DATA, "h200")), paths.ROOT / PICTURE
+    if drawn is not None and (not file.exists() or file.read_bytes() != drawn):
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(drawn)
+        say(f"rewrote {PICTURE}")
     return all(outcome.ok for outcome in outcomes)
 
 
@@ -69,11 +76,15 @@ def differences(say: run.Say = print) -> list[str]:
 
 
 def readme_problems() -> list[str]:
-    """Whether README's table is the one that the recordings give."""
+    """Whether README's tables and picture are those that the recordings give."""
+    found = []
     text = (paths.ROOT / "README.md").read_text(encoding="utf-8")
     if readme.current(text) != text:
-        return ["README.md's table is not the one that data/ gives: run `rooflab refresh`."]
-    return []
+        found.append("README.md's table is not the one that data/ gives: run `rooflab refresh`.")
+    drawn, file = readme.picture(Store(paths.DATA, "h200")), paths.ROOT / PICTURE
+    if drawn is not None and (not file.exists() or file.read_bytes() != drawn):
+        found.append(f"{PICTURE} is not the picture that data/ gives: run `rooflab refresh`.")
+    return found
 
 
 def check(say: run.Say = print) -> list[str]:

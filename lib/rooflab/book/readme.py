@@ -1,10 +1,11 @@
-"""The results table of README.md and of the site's first page, made from the recordings and never typed."""
+"""The results of README.md and of the site's first page, tables and picture, made from the recordings."""
 
 import pandas as pd
 
-from rooflab import paths
+from rooflab import device, paths, plot
 from rooflab.errors import UsageError
 from rooflab.record import Store
+from rooflab.studies.bandwidth import roofs
 
 BEGIN, END = "<!-- results: begin (made by `rooflab refresh`) -->", "<!-- results: end -->"
 _COLUMNS = ("study", "operator", "ours", "time", "achieved", "of its roof", "best peer")
@@ -66,14 +67,57 @@ def device_line(store: Store) -> str:
     return f"Measured on one {last['gpu']} (driver {last['driver']}, CUDA {last['cuda']}), last on {day}."
 
 
+def ceilings(store: Store) -> pd.DataFrame:
+    """The device's roofs: what lesson 01 measured beside the datasheet's dense figure, where it states
+    one."""
+    runs = store.runs()
+    spec = device.match(str(runs.iloc[-1]["gpu"])) if len(runs) else None
+    rows = []
+    for name, roof in roofs(store.read("bandwidth")).items():
+        stated = getattr(spec, "dram_gb_s" if name.startswith("dram_") else name, None)
+        rows.append(
+            {
+                "roof": name,
+                "measured": f"{roof.value:,.0f} {roof.unit}",
+                "datasheet": f"{stated:,.0f} {roof.unit}" if stated else "",
+                "share": f"{roof.value / stated:.0%}" if stated else "",
+            }
+        )
+    return pd.DataFrame(rows, columns=["roof", "measured", "datasheet", "share"])
+
+
 def markdown(store: Store) -> str:
-    """The table and the line above it, as Markdown."""
-    table = results(store)
-    if table.empty:
+    """The line that names the GPU, its roofs, and what our kernels reach, as Markdown."""
+    kernels = results(store)
+    if kernels.empty:
         return f"There is no recording of {store.device} yet.\n"
-    lines = [device_line(store), "", "| " + " | ".join(_COLUMNS) + " |", "|" + " --- |" * len(_COLUMNS)]
-    lines += ["| " + " | ".join(str(value) for value in row) + " |" for row in table.itertuples(index=False)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([device_line(store), "", *_table(kernels), "", *_table(ceilings(store))]) + "\n"
+
+
+def _table(frame: pd.DataFrame) -> list[str]:
+    lines = ["| " + " | ".join(frame.columns) + " |", "|" + " --- |" * len(frame.columns)]
+    return lines + ["| " + " | ".join(map(str, row)) + " |" for row in frame.itertuples(index=False)]
+
+
+def picture(store: Store) -> bytes | None:
+    """README's picture: the ladder of the read stream, best launch of each rung, under the roof. PNG
+    bytes, or None without such rows."""
+    table = store.read("bandwidth")
+    ladder = table[
+        (table["operator"] == "read")
+        & (table["kind"] == "own")
+        & (table["clock"] == "graph")
+        & (table["cache"] == "cold")
+    ]
+    if ladder.empty:
+        return None
+    best = ladder.sort_values("gb_s").drop_duplicates("impl", keep="last").sort_values("impl")
+    roof = roofs(table).get("dram_read")
+    gpu = store.runs().iloc[-1]["gpu"]
+    figure, axes = plot.figure(f"read bandwidth on one {gpu}, GB/s", height=2.6)
+    line = None if roof is None else ("measured roof", roof.value, roof.unit)
+    plot.bars(axes, list(best["impl"]), best["gb_s"], "GB/s", line)
+    return plot.png(figure)
 
 
 def current(text: str) -> str:

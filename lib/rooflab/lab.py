@@ -20,7 +20,7 @@ from rooflab import device as devices
 from rooflab import paths, studies
 from rooflab.case import Case
 from rooflab.errors import MissingRecording, MissingTool, UsageError
-from rooflab.record import Store, closing_facts, run_facts
+from rooflab.record import Store, closing_facts, published_devices, run_facts
 from rooflab.studies.bandwidth import Roof, roofs
 from rooflab.studies.base import Context, Study, require_gpu
 from rooflab.studies.environment import latency_ns
@@ -93,31 +93,43 @@ class Lab:
 
         tool "ncu" counts (columns: kernel, grid, block and the metrics' short names), "nsys" and "cupti"
         trace (one row per GPU activity), "gate" gives verdicts on cheats, "sass" counts instructions.
-        Replay reads data/<device>/profiles/<study>_<tool>.csv.
+        Replay reads data/<device>/profiles/<study>_<tool>.csv. Live, an instrument that is missing or not
+        permitted leaves its cases out and is named, as a case that cannot run is in `measure`.
         """
         if tool not in TOOLS:
             raise UsageError(f"There is no instrument {tool!r}; there are {', '.join(TOOLS)}.")
-        path = self.store.folder / "profiles" / f"{study}_{tool}.csv"
-        frame = (
-            pd.read_csv(path, keep_default_na=False, na_values=["nan"]) if path.is_file() else pd.DataFrame()
-        )
-        wanted = [case.id for case in cases]
-        missing = [case for case in wanted if not len(frame) or case not in set(frame["case"])]
-        if missing and self.mode == "live":
-            chosen = [case for case in cases if case.id in set(missing)]
-            fresh = _profile(study, chosen, tool, metrics)
-            frame = pd.concat([frame, fresh.assign(run=self._begin())], ignore_index=True)
-            frame = frame.sort_values("case", kind="stable", ignore_index=True)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, frame.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
-            frame = pd.read_csv(path, keep_default_na=False, na_values=["nan"])
-        elif missing:
+        if self.mode == "live":
+            try:
+                self.take_profile(study, cases, tool, metrics)
+            except MissingTool as error:
+                self.say(f"{study} skipped {tool}: {error}")
+        path = self._profile_path(study, tool)
+        frame = _read_profile(path, tool, metrics)
+        missing = [case.id for case in cases if case.id not in set(frame["case"])]
+        if missing and self.mode == "replay":
             raise MissingRecording(
                 self._lacks(path.stem, missing, f"rooflab record {studies.get(study).lesson}")
             )
-        order = {case: i for i, case in enumerate(wanted)}
+        order = {case.id: i for i, case in enumerate(cases)}
         rows = frame[frame["case"].isin(order)]
         return rows.sort_values("case", key=lambda c: c.map(order), kind="stable").reset_index(drop=True)
+
+    def take_profile(
+        self, study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | None = None
+    ) -> None:
+        """Profile here the cases that the store lacks; MissingTool for an instrument that cannot be used."""
+        path = self._profile_path(study, tool)
+        frame = _read_profile(path, tool, metrics)
+        chosen = [case for case in cases if case.id not in set(frame["case"])]
+        if chosen:
+            fresh = _profile(study, chosen, tool, metrics).assign(run=self._begin())
+            frame = pd.concat([frame, fresh], ignore_index=True) if len(frame) else fresh
+            frame = frame.sort_values("case", kind="stable", ignore_index=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, frame.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+
+    def _profile_path(self, study: str, tool: str) -> Path:
+        return self.store.folder / "profiles" / f"{study}_{tool}.csv"
 
     def close(self) -> None:
         """End this lab's run: clocks and temperature after, and the derived columns by the newest roofs."""
@@ -221,7 +233,7 @@ def _recording(device: str, effort: str) -> tuple[str, str, Store]:
         root, name = path.resolve().parent, path.resolve().name
     else:
         root, name = paths.DATA, device
-        if not (root / name).is_dir() and name not in recordings():
+        if name not in recordings() and name not in published_devices(root):
             known = ", ".join(recordings()) or "none"
             raise UsageError(
                 f"There is no recording {device!r}: name one of data/'s ({known}), or a folder that holds a "
@@ -256,6 +268,24 @@ def _arch() -> str:
     return this_arch()
 
 
+_TRACED = ("kind", "short", "duration_ns", "grid", "block", "bytes")
+
+
+def _read_profile(path: Path, tool: str, metrics: Sequence[str] | None) -> pd.DataFrame:
+    """A profile's table; an empty one with the tool's columns if there is no file yet."""
+    if path.is_file():
+        return pd.read_csv(path, keep_default_na=False, na_values=["nan"])
+    from rooflab.profile.ncu import BASIC
+    from rooflab.studies.static import FACTS
+
+    columns = {
+        "ncu": ("kernel", "grid", "block", *(metrics or BASIC)),
+        "gate": ("refused", "when", "sentence"),
+        "sass": ("instructions", *FACTS),
+    }
+    return pd.DataFrame(columns=["case", *columns.get(tool, _TRACED), "run"])
+
+
 def _profile(study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | None) -> pd.DataFrame:
     if tool == "gate":
         from rooflab.studies.environment import verdicts
@@ -277,7 +307,7 @@ def _profile(study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str
         kept = ["case", "kernel", "grid", "block", *(metrics or ncu.BASIC)]
         return pd.concat(frames, ignore_index=True)[kept]
     trace = (nsys if tool == "nsys" else cupti).run(study, ids, repeat=TRACE_REPEATS)
-    return trace.activities[["case", "kind", "short", "duration_ns", "grid", "block", "bytes"]]
+    return trace.activities[["case", *_TRACED]]
 
 
 TRACE_REPEATS = 20
@@ -301,7 +331,7 @@ def record(names: Iterable[str], effort: str = "full", say: Callable[[str], None
             lab.measure(study.name, study.cases(effort, lab.spec))
             for tool, cases, metrics in study.profiles(effort, lab.spec):
                 try:
-                    lab.profile(study.name, cases, tool, metrics)
+                    lab.take_profile(study.name, cases, tool, metrics)
                     lab.say(f"{study.name} profile {tool}: {len(cases)} cases")
                 except MissingTool as error:
                     troubles.append(f"{study.name}, {tool}: {error}")

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from rooflab import gate, ops, roof
-from rooflab.case import Case, options
+from rooflab.case import Case, options, parse_options
 from rooflab.device import Device
 from rooflab.errors import GateError
 from rooflab.ops import Rung, probes
@@ -312,5 +312,83 @@ def latency_ns(frame: pd.DataFrame) -> float | None:
     rows = frame[(frame["operator"] == "chase") & (frame["cache"] == "cold") & frame["median_us"].notna()]
     if not len(rows):
         return None
-    row = rows.loc[rows["n"].idxmin()]
-    return float(row["median_us"]) * 1e3 / STEPS["cold"]
+    return float(rows.sort_values("n")["median_us"].iloc[0]) * 1e3 / STEPS["cold"]
+
+
+_PROFILER_NS = {"ncu": "time_ns", "nsys": "duration_ns", "cupti": "duration_ns"}
+
+
+def by_clock(rows: pd.DataFrame, profiles: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Median microseconds of one launch: a line per length n, a column per clock of `rows` and per profiler.
+
+    `profiles` maps "ncu", "nsys" or "cupti" to what lab.profile returned for cases of `rows`; a clock that
+    was not read is NaN.
+    """
+    table = rows.pivot(index="n", columns="clock", values="median_us").astype(float)
+    lengths = dict(zip(rows["case"], rows["n"], strict=True))
+    for tool, frame in profiles.items():
+        medians = frame.groupby("case")[_PROFILER_NS[tool]].median() / 1e3
+        table[tool] = pd.Series({lengths[case]: us for case, us in medians.items()}, dtype=float)
+    return table.rename_axis(index="n", columns=None)
+
+
+BARRIER = "barrier across the whole grid"
+_HANDOVERS = {
+    "eager call, this course's launcher": ("touch", "own", "event"),
+    "eager call, the driver's function alone": ("cuLaunchKernel", "baseline", "event"),
+    "eager call, torch": ("torch.fill_", "peer", "event"),
+    "node of a graph": ("touch", "own", "graph"),
+    "dependent-launch edge of a graph": ("touch", "own", "graph_pdl"),
+}
+
+
+def handovers(frame: pd.DataFrame) -> pd.DataFrame:
+    """What it costs to get from one kernel to the next: columns handover, median_us, q1_us, q3_us, case.
+
+    Eager calls are chains of EAGER_CHAIN launches between two events, divided by their length. A barrier is
+    the difference of two kernels that hold few and many, divided by the difference in number; its quartiles
+    are the widest that theirs allow. What was not recorded is left out.
+    """
+    timed, found = frame[frame["median_us"].notna()], []
+    for name, (impl, kind, clock) in _HANDOVERS.items():
+        chain = EAGER_CHAIN if clock == "event" else 1
+        wanted = (timed["operator"] == "touch") & (timed["impl"] == impl) & (timed["kind"] == kind)
+        tunable = options(chain=chain) if chain > 1 else ""
+        wanted &= (timed["clock"] == clock) & (timed["options"] == tunable)
+        rows = timed.loc[wanted]
+        found += [{"handover": name, "case": row["case"], **_share(row, chain)} for _, row in rows.iterrows()]
+    barriers = timed[timed["operator"] == "barrier"]
+    held = {int(parse_options(row["options"])["rounds"]): row for _, row in barriers.iterrows()}
+    if len(held) > 1:
+        rounds, few, many = max(held) - min(held), held[min(held)], held[max(held)]
+        widest = {
+            "median_us": many["median_us"] - few["median_us"],
+            "q1_us": many["q1_us"] - few["q3_us"],
+            "q3_us": many["q3_us"] - few["q1_us"],
+        }
+        found.append({"handover": BARRIER, "case": many["case"], **_share(widest, rounds)})
+    return pd.DataFrame(found, columns=["handover", "median_us", "q1_us", "q3_us", "case"])
+
+
+def _share(times: Mapping[str, Any] | pd.Series, parts: int) -> dict[str, float]:
+    return {name: float(times[name]) / parts for name in ("median_us", "q1_us", "q3_us")}
+
+
+def latencies(frame: pd.DataFrame) -> pd.DataFrame:
+    """The chases of a recording as nanoseconds a load: table_bytes, cache, median_ns, q1_ns, q3_ns, case,
+    run.
+    """
+    rows = frame[(frame["operator"] == "chase") & frame["median_us"].notna()].sort_values(["cache", "n"])
+    steps = rows["options"].map(lambda text: int(parse_options(text)["steps"]))
+    scaled = {f"{q}_ns": rows[f"{q}_us"] * 1e3 / steps for q in ("median", "q1", "q3")}
+    kept = rows[["cache", "case", "run"]].assign(table_bytes=4 * rows["n"].astype(int), **scaled)
+    return kept.reset_index(drop=True)
+
+
+def l2_latency_ns(frame: pd.DataFrame, l2_bytes: int) -> float | None:
+    """Nanoseconds a dependent load takes from L2: the median over warm chases of tables up to a quarter of
+    it.
+    """
+    found = latencies(frame)
+    rows = found[(found["cache"] == "warm") & (found["table_bytes"] <= l2_bytes / 4)]
+    return float(rows["median_ns"].median()) if len(rows) else None

@@ -303,4 +303,4 @@ def test_a_skip_for_want_of_a_tool_fails_where_all_is_required(tmp_path: Path) -
         capture_output=True,
         text=True,
     )
-    assert "2 failed, 1 skipped" in tests_alone.stdout and "needs Chromium" in tests_alone.stdout
+    assert "1 failed, 1 skipped, 1 error" in tests_alone.stdout and "needs Chromium" in tests_alone.stdout

@@ -302,3 +302,103 @@ def roofs(frame: pd.DataFrame) -> dict[str, Roof]:
 def _ladder_size(rows: pd.DataFrame) -> Any:
     """The length at which the whole ladder stands: the one with the most rungs."""
     return rows.groupby("n")["impl"].nunique().idxmax() if len(rows) else None
+
+
+# --- what lesson 01 computes from its rows ------------------------------------------------------------------
+
+
+def little(rows: pd.DataFrame, sms: int, latency_ns: float, gb_s: float) -> pd.DataFrame:
+    """Rows of `in_flight` with Little's law beside them, by growing bytes under way on an SM.
+
+    Adds bytes_per_sm; little_gb_s, what the law allows at the unloaded latency, at most gb_s; and
+    loaded_ns, the latency that the measured rate implies: all bytes under way over the rate.
+    """
+    under_way = [in_flight_bytes(Case.from_row(row), sms) for _, row in rows.iterrows()]
+    found = rows.assign(bytes_per_sm=under_way)
+    found["little_gb_s"] = [roof.bandwidth(each, sms, latency_ns, gb_s) for each in under_way]
+    found["loaded_ns"] = found["bytes_per_sm"] * sms / found["gb_s"]
+    return found.sort_values(["bytes_per_sm", "options"], ignore_index=True)
+
+
+def knee(rows: pd.DataFrame) -> int | None:
+    """Bytes of the largest array whose warm row is faster than its cold one beyond spread and 2 %."""
+    warm, cold = (rows[rows["cache"] == cache].set_index("n") for cache in ("warm", "cold"))
+    faster = [
+        int(warm["bytes"][n])
+        for n in warm.index.intersection(cold.index)
+        if warm["q3_us"][n] < cold["q1_us"][n] and cold["median_us"][n] > 1.02 * warm["median_us"][n]
+    ]
+    return max(faster, default=None)
+
+
+def fixed_us(rows: pd.DataFrame, gb_s: float) -> float:
+    """Microseconds that reading the smallest recorded array takes beyond its bytes at gb_s."""
+    row = rows.sort_values("bytes").iloc[0]
+    return float(row["median_us"]) - float(row["bytes"]) / gb_s / 1e3
+
+
+def counted(profile: pd.DataFrame) -> pd.DataFrame:
+    """A profile of `profiled` cases with operator, impl, the convention's bytes, and the counted per
+    predicted byte.
+    """
+    cases = [Bandwidth().case(name) for name in profile["case"]]
+    found = profile.assign(operator=[c.operator for c in cases], impl=[c.impl for c in cases])
+    found["predicted_bytes"] = [roof.stream_bytes(c.operator, c.n or 0) for c in cases]
+    found["per_predicted"] = found["dram_bytes"].astype(float) / found["predicted_bytes"]
+    return found
+
+
+def suspects(profile: pd.DataFrame) -> pd.DataFrame:
+    """For every rung of `counted` that the profiler too sees slower than its ladder's best by over 2 %: which
+    counter could be why.
+
+    Columns operator, impl, best, and the ratios to the best rung of time, DRAM bytes, sectors a request and
+    occupancy; `suspect` names a counter that moved the wrong way far enough, or says that none did.
+    """
+    found = []
+    for operator, rows in profile.groupby("operator", sort=False):
+        best = rows.loc[rows["time_ns"].idxmin()]
+        sectors = "store_sectors_per_request" if operator == "write" else "load_sectors_per_request"
+        for _, row in rows.iterrows():
+            time = row["time_ns"] / best["time_ns"]
+            if time <= 1.02:
+                continue
+            traffic, occupancy = (float(row[c] / best[c]) for c in ("dram_bytes", "occupancy_pct"))
+            request = float(row[sectors]) / float(best[sectors])
+            named = [
+                word
+                for word, moved in (
+                    ("more traffic", traffic - 1 > 0.5 * (time - 1)),
+                    ("less asked for at once", request < 0.9),
+                    ("emptier SMs", occupancy < 0.9),
+                )
+                if moved
+            ]
+            found.append(
+                {
+                    "operator": operator,
+                    "impl": row["impl"],
+                    "best": best["impl"],
+                    "time": time,
+                    "traffic": traffic,
+                    "sectors": request,
+                    "occupancy": occupancy,
+                    "suspect": " and ".join(named) or "none of these",
+                }
+            )
+    columns = ["operator", "impl", "best", "time", "traffic", "sectors", "occupancy", "suspect"]
+    return pd.DataFrame(found, columns=columns)
+
+
+def fallen_copies(rows: pd.DataFrame, impl: str) -> list[int]:
+    """Lengths of `copies_by_clock` rows at which `impl` is slower as a graph's node than as an eager call.
+
+    The event clock adds the launch, so a node that is slower beyond the spread and 2 % runs other code.
+    """
+    ours = rows[rows["impl"] == impl]
+    graph, eager = (ours[ours["clock"] == name].set_index("n") for name in ("graph", "event"))
+    return sorted(
+        int(n)
+        for n in graph.index.intersection(eager.index)
+        if eager["q3_us"][n] < graph["q1_us"][n] and graph["median_us"][n] > 1.02 * eager["median_us"][n]
+    )

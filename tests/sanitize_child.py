@@ -1,0 +1,69 @@
+"""Run under compute-sanitizer by test_gpu.py: every rung on ragged shapes, or one planted fault, no pools.
+
+Pools are off because a pool rounds allocations up and keeps freed ones: an overrun would land in memory that is
+"allocated", and memcheck would stay silent.
+"""
+
+import ctypes
+import sys
+
+import cupy
+import numpy as np
+from rooflab import kernel
+from rooflab.ops import probes, stream
+
+cupy.cuda.set_allocator(None)
+
+FAULTS = {
+    "overrun": 'extern "C" __global__ void fault(float* x, int n) { if (threadIdx.x <= n) x[threadIdx.x] = 1.0f; }',
+    "race": """extern "C" __global__ void fault(float* x, int n) {
+        __shared__ float s[64];
+        s[threadIdx.x] = x[threadIdx.x % n];
+        x[threadIdx.x % n] = s[(threadIdx.x + 33) % 64];
+    }""",
+    "divergent_barrier": """extern "C" __global__ void fault(float* x, int n) {
+        if (threadIdx.x < 40) __syncthreads();
+        x[threadIdx.x % n] = 1.0f;
+    }""",
+}
+
+
+def every_rung() -> None:
+    rng = np.random.default_rng(5)
+    for operator, ladder in stream.LADDERS.items():
+        for rung in ladder:
+            for n in (4, 1020, 8 * 256 * 4 + 36, *((1, 1021, 8191) if rung.words == 1 else ())):
+                floats = [cupy.asarray(rng.standard_normal(n).astype(np.float32)) for _ in range(2)]
+                words = cupy.asarray(rng.integers(0, 1 << 32, n, dtype=np.uint32))
+                if operator == "read":
+                    stream.read(words, rung=rung.name)
+                elif operator == "copy":
+                    stream.copy(words, rung=rung.name)
+                elif operator == "write":
+                    stream.write(words, 3, rung=rung.name)
+                elif operator == "triad":
+                    stream.triad(*floats, 1.5, rung=rung.name)
+                else:
+                    stream.saxpy(1.5, *floats, rung=rung.name)
+                    if rung.name == "1_scalar":
+                        stream.saxpy(1.5, *floats, rung=rung.name, dependent=True)
+    out = cupy.asarray(np.zeros(1, np.uint32))
+    probes.touch(out, 7)
+    probes.touch(out, 7, dependent=True)
+    counter, mail, seen = (cupy.asarray(np.zeros(k, np.uint32)) for k in (1, 40, 40))
+    probes.barrier(counter, mail, seen, 5)
+    table = np.zeros((64, 32), np.uint32)
+    table[:, 0] = np.roll(np.arange(64), -1)
+    probes.chase(cupy.asarray(table.reshape(-1)), out, 0, 100)
+
+
+def planted(name: str) -> None:
+    function = kernel.Function(kernel.compile_source(FAULTS[name], arch="90"), "fault")
+    n = 33 if name == "overrun" else 64
+    x = cupy.asarray(np.zeros(n, np.float32))
+    function.launch(1, 64, [x, ctypes.c_int(n)])
+
+
+if __name__ == "__main__":
+    every_rung() if sys.argv[1] == "rungs" else planted(sys.argv[1])
+    cupy.cuda.runtime.deviceSynchronize()

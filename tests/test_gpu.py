@@ -1,0 +1,104 @@
+"""What only a GPU can show: the gate on ragged shapes, the sanitizers, a live lab. Skipped without one."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rooflab import device
+
+pytestmark = pytest.mark.skipif(not device.has_gpu(), reason="needs an NVIDIA GPU")
+SANITIZER = shutil.which("compute-sanitizer")
+CHILD = Path(__file__).with_name("sanitize_child.py")
+
+
+def rungs():
+    from rooflab.ops import stream
+
+    return [(operator, rung) for operator, ladder in stream.LADDERS.items() for rung in ladder]
+
+
+@pytest.mark.parametrize(("operator", "rung"), rungs(), ids=lambda value: getattr(value, "name", value))
+def test_a_rung_passes_the_gate_on_friendly_and_ragged_lengths(operator, rung):
+    from rooflab import gate
+    from rooflab.case import Case
+    from rooflab.studies import streams
+
+    ragged = (1, 3, 255, 1021, 1_000_003) if rung.words == 1 else ()
+    for n in (4, 1020, 4096, 8 * 256 * 4 + 36, 1_000_004, *ragged):
+        (work,) = streams.contestants([Case("bandwidth", operator, rung.name, n=n, cache="warm")])
+        assert gate.admit(work).error <= work.budget
+
+
+def test_refusals_reach_a_real_array():
+    import cupy
+    from rooflab.errors import LaunchError
+    from rooflab.ops import probes, stream
+
+    x = cupy.zeros(1028, cupy.uint32)
+    with pytest.raises(LaunchError, match="x must start at a multiple of 16 bytes"):
+        stream.read(x[1:1025], rung="2_vector")
+    assert int(stream.read(x[1:1025], rung="1_scalar").sum()) == 0
+    with pytest.raises(LaunchError, match="must be contiguous"):
+        stream.read(x[::2], rung="1_scalar")
+    with pytest.raises(LaunchError, match="all blocks resident"):
+        probes.barrier(cupy.zeros(1, cupy.uint32), *(cupy.zeros(10**6, cupy.uint32) for _ in range(2)), 1)
+
+
+def test_every_cheat_is_refused_on_the_gpu():
+    from rooflab.studies import environment
+
+    table = environment.verdicts(environment.cheats())
+    assert table["refused"].all()
+    assert table.set_index("case").filter(like="ten_times", axis=0)["when"].tolist() == ["after timing"]
+
+
+def test_250_reads_are_bitwise_equal():
+    import cupy
+    from rooflab.ops import stream
+
+    x = cupy.asarray(np.random.default_rng(3).integers(0, 1 << 32, 1 << 20, dtype=np.uint32))
+    first = stream.read(x)
+    assert all(bool((stream.read(x) == first).all()) for _ in range(250))
+
+
+def test_a_live_lab_measures_once_and_resumes(tmp_path, monkeypatch):
+    from rooflab import lab as laboratory
+    from rooflab.studies import bandwidth
+
+    monkeypatch.setenv("ROOFLAB_STORE", str(tmp_path))
+    cases = bandwidth.sweep([1 << 20], "warm")
+    said: list[str] = []
+    lab = laboratory.open("live", effort="quick")
+    lab.say = said.append
+    first = lab.measure("bandwidth", cases)
+    lab.close()
+    assert len(said) == 1 and first["median_us"].iloc[0] > 0
+    again = laboratory.open("live", effort="quick")
+    again.say = said.append
+    assert again.measure("bandwidth", cases)["run"].tolist() == first["run"].tolist()
+    again.close()
+    assert len(said) == 1, "a fresh case was measured again"
+
+
+@pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer")
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
+def test_the_sanitizers_find_nothing_in_any_rung(tool):
+    done = sanitize(tool, "rungs")
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "0 errors" in done.stdout or "0 hazards" in done.stdout
+
+
+@pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer")
+@pytest.mark.parametrize(
+    ("tool", "fault"), [("memcheck", "overrun"), ("racecheck", "race"), ("synccheck", "divergent_barrier")]
+)
+def test_the_sanitizers_find_a_planted_fault(tool, fault):
+    assert sanitize(tool, fault).returncode == 77
+
+
+def sanitize(tool, what):
+    command = [SANITIZER, "--tool", tool, "--error-exitcode", "77", sys.executable, str(CHILD), what]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)

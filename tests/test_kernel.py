@@ -1,0 +1,183 @@
+"""Compiling without a GPU: every rung for every architecture it declares, the report, the cache's key."""
+
+import pytest
+from rooflab import kernel, ops
+from rooflab.errors import LaunchError, UsageError
+from rooflab.ops import probes, stream
+from rooflab.paths import KERNELS
+
+# Shared memory that one block may have, in bytes, by compute capability (CUDA C++ programming guide, table of
+# technical specifications): what a rung's static shared memory must stay within.
+SHARED_LIMIT = {"75": 64, "80": 163, "86": 99, "89": 99, "90": 227, "90a": 227, "100": 227, "120": 99}
+
+EVERY = [
+    *(rung for ladder in stream.LADDERS.values() for rung in ladder),
+    *probes.LADDER,
+    probes.TOUCH_DEPENDENT,
+    *(probes.cheat_rung(name) for name in probes.CHEATS),
+]
+DOUBLE = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2.0f; }'
+
+
+@pytest.mark.parametrize("arch", ops.PORTABLE)
+def test_every_rung_compiles_unspilled_within_its_shared_memory(arch):
+    for rung in EVERY:
+        if arch not in rung.archs:
+            continue
+        report = rung.cubin(arch).resources[rung.entry]
+        assert report.spill_bytes == 0 and report.stack_bytes == 0, (rung, report)
+        assert report.registers <= 255
+        assert report.shared_bytes <= min(48, SHARED_LIMIT[arch]) * 1024, (rung, report)
+
+
+def test_every_operator_has_a_rung_for_turing():
+    for ladder in stream.LADDERS.values():
+        assert any("75" in rung.archs for rung in ladder)
+
+
+def test_the_rung_list_and_the_folder_agree():
+    listed = {rung.path for rung in EVERY}
+    on_disk = {path for path in KERNELS.glob("*/*.cu")}
+    assert listed == on_disk
+
+
+@pytest.mark.parametrize("rung", EVERY, ids=lambda rung: f"{rung.operator}/{rung.name}/{rung.entry}")
+def test_a_rung_declares_what_its_file_has(rung):
+    text = rung.path.read_text()
+    assert f" {rung.entry}(" in text or f"    {rung.entry}(" in text
+    for macro, value in rung.defines.items():
+        assert f"#define {macro}" in text, f"{macro} has no default in the file"
+        if not (rung is probes.TOUCH_DEPENDENT and macro == "DEPENDENT"):
+            assert f"#define {macro} {value}\n" in text, "the file's default and the rung list differ"
+
+
+@pytest.mark.parametrize("operator", stream.LADDERS)
+def test_a_header_says_purpose_shapes_bytes_and_launch(operator):
+    for number, rung in enumerate(stream.LADDERS[operator]):
+        head = rung.path.read_text().split("#", 1)[0]
+        assert head.startswith(f"// {operator} {rung.name[0]}, ")
+        for word in ("Purpose", "Shapes", "Bytes", "Launch", "Changed" if number else "Below"):
+            assert f"// {word}" in head, (rung.path, word)
+
+
+def test_only_ptx_cuh_holds_inline_assembly():
+    for path in KERNELS.rglob("*.cu*"):
+        if path.name != "ptx.cuh":
+            assert "asm" not in path.read_text(), path
+
+
+def test_a_cubin_reports_registers_spills_and_code():
+    cubin = kernel.compile_source(DOUBLE, arch="80")
+    report = cubin.resources["twice"]
+    assert 0 < report.registers < 20 and report.spill_bytes == 0
+    assert any(line.startswith("FADD") or line.startswith("FMUL") for line in kernel.sass(cubin, "twice"))
+    with pytest.raises(UsageError, match="no kernel thrice; it has twice"):
+        cubin.machine_code("thrice")
+
+
+SPILLS = """
+extern "C" __global__ void __launch_bounds__(1024) heavy(float* x) {
+    float v[120];
+    for (int i = 0; i < 120; ++i) v[i] = x[i * 1024 + threadIdx.x];
+    for (int r = 0; r < 50; ++r)
+#pragma unroll
+        for (int i = 0; i < 120; ++i) v[i] = v[i] * v[(i * 7 + 1) % 120] + 1.0f;
+    for (int i = 0; i < 120; ++i) x[i * 1024 + threadIdx.x] = v[i];
+}
+"""
+
+
+def test_spills_are_seen():
+    assert kernel.compile_source(SPILLS, arch="80").resources["heavy"].spill_bytes > 0
+
+
+def test_the_same_source_gives_the_same_cubin_and_the_cache_returns_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROOFLAB_CACHE", str(tmp_path / "a"))
+    first = kernel.compile_source(DOUBLE, arch="90")
+    cached = kernel.compile_source(DOUBLE, arch="90")
+    monkeypatch.setenv("ROOFLAB_CACHE", str(tmp_path / "b"))
+    again = kernel.compile_source(DOUBLE, arch="90")
+    assert first.image == cached.image == again.image
+    assert first.resources == cached.resources == again.resources
+    assert len(list((tmp_path / "a").glob("*.cubin"))) == 1
+
+
+def test_a_changed_header_is_not_served_from_the_cache(monkeypatch, tmp_path):
+    (tmp_path / "common").mkdir()
+    header = tmp_path / "common" / "factor.cuh"
+    monkeypatch.setattr(kernel, "KERNELS", tmp_path)
+    monkeypatch.setenv("ROOFLAB_CACHE", str(tmp_path / "cache"))
+    source = '#include "common/factor.cuh"\nextern "C" __global__ void f(float* x) { x[0] *= FACTOR; }'
+    codes = []
+    for factor in ("3.0f", "5.0f"):
+        header.write_text(f"#pragma once\n#define FACTOR {factor}\n")
+        codes.append(kernel.compile_source(source, arch="80").machine_code("f"))
+    assert codes[0] != codes[1]
+
+
+def test_a_comment_changes_the_source_but_not_the_machine_code():
+    plain = kernel.compile_source(DOUBLE, arch="90")
+    commented = kernel.compile_source(f"// a remark\n{DOUBLE}  // another", arch="90")
+    assert plain.machine_code("twice") == commented.machine_code("twice")
+    changed = kernel.compile_source(DOUBLE.replace("2.0f", "3.0f"), arch="90")
+    assert plain.machine_code("twice") != changed.machine_code("twice")
+
+
+def test_a_source_that_does_not_compile_says_where():
+    with pytest.raises(UsageError, match=r"broken.cu does not compile for sm_80:\n.*broken.cu\(1\): error"):
+        kernel.compile_source("__global__ void f() { oops }", arch="80", name="broken.cu")
+    with pytest.raises(UsageError, match='"common/absent.cuh" is included'):
+        kernel.compile_source('#include "common/absent.cuh"\n', arch="80")
+
+
+def test_options_are_checked_by_name():
+    rung = stream.LADDERS["read"][2]
+    assert rung.with_defaults({"UNROLL": 2}) == {"THREADS": 256, "UNROLL": 2}
+    with pytest.raises(UsageError, match="read/3_in_flight has no option COLOUR; it has THREADS, UNROLL"):
+        rung.with_defaults({"COLOUR": 1})
+    with pytest.raises(UsageError, match="read has no rung '9_magic'; it has 1_scalar, 2_vector"):
+        ops.rung_of(stream.LADDERS["read"], "9_magic", "1_scalar")
+
+
+class FakeArray:
+    """Looks like a CuPy array to the launch checks."""
+
+    def __init__(self, size=1024, dtype="float32", address=4096, contiguous=True):
+        import numpy as np
+
+        self.size, self.dtype = size, np.dtype(dtype)
+        self.data = type("Data", (), {"ptr": address})()
+        self.flags = type("Flags", (), {"c_contiguous": contiguous})()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"x": FakeArray(1022)}, "refuses n = 1022: take a multiple of 4, or rung 1_scalar"),
+        ({"x": FakeArray(address=4100)}, "x must start at a multiple of 16 bytes"),
+        ({"x": FakeArray(dtype="float64")}, "x must hold float32, not float64"),
+        ({"x": FakeArray(contiguous=False)}, "x must be contiguous"),
+        ({"y": FakeArray(1020)}, "y must hold 1024 elements, not 1020"),
+        ({"out": [1.0]}, "out must be a CuPy array or a torch CUDA tensor, not list"),
+        ({"x": FakeArray(0)}, "between 1 and 2.40 elements, not 0"),
+    ],
+)
+def test_a_launcher_refuses_in_a_sentence(arguments, says):
+    given = {"x": FakeArray(), "y": FakeArray(), "out": FakeArray(), **arguments}
+    with pytest.raises(LaunchError, match=says):
+        stream.saxpy(2.0, given["x"], given["y"], out=given["out"], rung="2_vector")
+
+
+def test_the_launch_rule_covers_the_data():
+    for ladder in stream.LADDERS.values():
+        for rung in ladder:
+            macros = rung.with_defaults({})
+            tile = macros["THREADS"] * macros.get("UNROLL", 1) * rung.words
+            for n in (1, tile - 1, tile, tile + 1, 10 * tile + 3):
+                blocks = stream.blocks_of(rung, n, macros, blocks=None if rung.grid == "cover" else 7)
+                if rung.grid == "cover":
+                    assert (blocks - 1) * tile < n <= blocks * tile
+                else:
+                    assert 1 <= blocks <= 7
+    with pytest.raises(UsageError, match="takes no number of blocks"):
+        stream.blocks_of(stream.LADDERS["copy"][0], 64, {"THREADS": 256}, blocks=3)

@@ -1,0 +1,107 @@
+"""The lab: which mode, which recording, what replay returns and what it refuses."""
+
+import shutil
+
+import pandas as pd
+import pytest
+from rooflab import lab as laboratory
+from rooflab import paths
+from rooflab.case import COLUMNS
+from rooflab.errors import MissingRecording, MissingTool, UsageError
+from rooflab.studies import bandwidth, environment
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr("rooflab.device.has_gpu", lambda: False)
+    monkeypatch.setattr("rooflab.device.probe", lambda: None)
+
+
+def test_an_explicit_mode_wins_then_the_environment_then_the_gpu(monkeypatch, no_gpu):
+    monkeypatch.delenv("ROOFLAB_MODE", raising=False)
+    assert laboratory.open("auto").mode == "replay"
+    monkeypatch.setenv("ROOFLAB_MODE", "live")
+    assert laboratory.open("replay").mode == "replay"
+    with pytest.raises(MissingTool, match="MODE=live needs an NVIDIA GPU"):
+        laboratory.open("auto")
+    monkeypatch.setenv("ROOFLAB_MODE", "replay")
+    monkeypatch.setattr("rooflab.device.has_gpu", lambda: True)
+    assert laboratory.open("auto").mode == "replay"
+
+
+def test_words_that_do_not_exist_are_named(monkeypatch):
+    with pytest.raises(UsageError, match="MODE is one of auto, live, replay, not 'fast'"):
+        laboratory.open("fast")
+    monkeypatch.setenv("ROOFLAB_MODE", "dead")
+    with pytest.raises(UsageError, match="ROOFLAB_MODE is one of"):
+        laboratory.open("auto")
+    monkeypatch.delenv("ROOFLAB_MODE")
+    with pytest.raises(UsageError, match="EFFORT is one of full, quick, not 'some'"):
+        laboratory.open("replay", effort="some")
+    with pytest.raises(UsageError, match=r"no recording 'h300': name one of data/'s \(h200\)"):
+        laboratory.open("replay", "h300")
+
+
+def test_replay_returns_the_rows_asked_for_in_their_order():
+    lab = laboratory.open("replay", "h200")
+    cases = bandwidth.ladder("copy")[::-1]
+    frame = lab.measure("bandwidth", cases)
+    assert list(frame.columns) == list(COLUMNS)
+    assert frame["case"].tolist() == [case.id for case in cases]
+    pd.testing.assert_frame_equal(frame, laboratory.open("replay", "h200").measure("bandwidth", cases))
+
+
+def test_a_case_without_a_recording_names_itself_and_the_command():
+    lab = laboratory.open("replay", "h200")
+    cases = bandwidth.ladder("copy", 12344)
+    with pytest.raises(MissingRecording) as error:
+        lab.measure("bandwidth", cases)
+    text = str(error.value)
+    assert "h200/bandwidth lacks 7 case(s): copy/1_scalar n=12344 cold graph; " in text
+    assert "and 2 more" in text and "`rooflab record 01`" in text and "MODE=live" in text
+    with pytest.raises(MissingRecording, match="environment_nsys lacks 2"):
+        lab.profile("environment", environment.caches((64,)), "nsys")
+    with pytest.raises(UsageError, match="no instrument 'gprof'; there are ncu, nsys"):
+        lab.profile("environment", [], "gprof")
+
+
+def test_profiles_come_back_in_the_order_of_the_cases():
+    lab = laboratory.open("replay", "h200")
+    cases = bandwidth.profiled()[::-1]
+    frame = lab.profile("bandwidth", cases, "ncu")
+    assert frame["case"].tolist() == [case.id for case in cases]
+    assert (frame["dram_bytes"] > 0).all()
+
+
+def test_a_recording_may_be_a_folder_anywhere(tmp_path):
+    shutil.copytree(paths.DATA / "h200", tmp_path / "my-gpu")
+    text = (tmp_path / "my-gpu" / "runs.csv").read_text().replace(",h200,", ",my-gpu,")
+    (tmp_path / "my-gpu" / "runs.csv").write_text(text)
+    lab = laboratory.open("replay", str(tmp_path / "my-gpu"))
+    assert lab.device == "my-gpu"
+    assert lab.spec is not None and lab.spec.slug == "h200"
+    assert len(lab.measure("bandwidth", bandwidth.ladder("read"))) == 6
+
+
+def test_the_roof_is_read_from_the_recording():
+    roof = laboratory.open("replay", "h200").roof
+    assert {"dram_read", "dram_copy", "dram_write", "dram_triad", "pcie_h2d", "fp32", "fp16_tensor"} <= set(
+        roof
+    )
+    assert roof["dram_read"].unit == "GB/s"
+    assert roof["dram_read"].case.startswith("read/")
+
+
+def test_a_published_device_is_a_recording_too():
+    lab = laboratory.open("replay", "rtx-4090-published")
+    assert len(lab.store.runs()) > 0
+
+
+def test_record_refuses_a_study_that_does_not_exist():
+    with pytest.raises(UsageError, match="no study or lesson 'bandwith'; there are 00, 01, bandwidth"):
+        list(laboratory._studies(["bandwith"]))
+    assert [study.name for study in laboratory._studies(["01", "static"])] == ["bandwidth", "static"]
+
+
+def test_the_committed_recording_is_sound():
+    assert [str(finding) for finding in laboratory.freshness("h200") if finding.severity == "error"] == []

@@ -1,0 +1,103 @@
+"""Recorded registers, spills, SASS facts and identities are what compiling gives, and go stale rightly."""
+
+import pandas as pd
+import pytest
+from rooflab import kernel, lab, studies
+from rooflab.identity import fresh
+from rooflab.ops import stream
+from rooflab.studies import static
+
+STATIC = studies.get("static")
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return lab.open("replay", "h200")
+
+
+def test_registers_spills_and_shared_memory_are_as_recorded(recorded):
+    cases = STATIC.cases()
+    rows = recorded.measure("static", cases)
+    assert len(rows) == len(cases) > 200
+    for case, (_, row) in zip(cases, rows.iterrows(), strict=True):
+        rung, macros, _ = STATIC.rung(case)
+        report = rung.cubin(static._arch(case), macros).resources[rung.entry]
+        assert (row["registers"], row["spill_bytes"], row["shared_bytes"]) == (
+            report.registers,
+            report.spill_bytes,
+            report.shared_bytes,
+        ), case.id
+
+
+def test_sass_facts_are_as_recorded(recorded):
+    cases = [case for case in STATIC.cases() if static._arch(case) == "90"]
+    rows = recorded.profile("static", cases, "sass").drop(columns="run")
+    pd.testing.assert_frame_equal(rows, static.sass_facts(cases), check_dtype=False)
+
+
+def test_sass_shows_what_the_rungs_claim():
+    facts = static.sass_facts([c for c in STATIC.cases() if static._arch(c) == "90"]).set_index("case")
+    assert facts.loc["read/1_scalar arch=sm_90", "loads_16b"] == 0
+    assert facts.loc["read/2_vector arch=sm_90", "loads_16b"] == 1
+    assert facts.loc["read/3_in_flight arch=sm_90", "loads_16b"] >= 8
+    assert facts.loc["copy/3_in_flight arch=sm_90", ["loads_16b", "stores_16b"]].tolist() == [4, 4]
+    assert facts.loc["cheat/writes_nothing arch=sm_90", ["loads_4b", "stores_4b"]].tolist() == [0, 0]
+    assert (facts["local_memory"] == 0).all()
+
+
+@pytest.mark.parametrize("study", ["environment", "bandwidth", "static"])
+def test_every_recorded_row_is_fresh(recorded, study):
+    """Sources, launch rules and machine code are those that were measured."""
+    rows = recorded.store.read(study)
+    own = rows[rows["kind"] == "own"]
+    assert len(own) > 20
+    for _, row in own.iterrows():
+        case = studies.get(study).case(row["case"])
+        assert fresh(row["identity"], studies.get(study).identity(case, "90")), row["case"]
+
+
+def edited(monkeypatch, tmp_path, change):
+    """The read ladder's second rung, its file changed by `change`; its identity for sm_90."""
+    rung = stream.LADDERS["read"][1]
+    case = studies.get("bandwidth").case("read/2_vector n=1024 cold graph")
+    before = studies.get("bandwidth").identity(case, "90")
+    copy = tmp_path / "read" / "2_vector.cu"
+    copy.parent.mkdir(parents=True)
+    copy.write_text(change(rung.path.read_text()))
+    monkeypatch.setattr("rooflab.ops.KERNELS", tmp_path)
+    return before, studies.get("bandwidth").identity(case, "90")
+
+
+def test_a_comments_edit_stays_fresh(monkeypatch, tmp_path):
+    before, after = edited(monkeypatch, tmp_path, lambda text: "// another remark\n" + text)
+    assert before == after
+
+
+def test_unchanged_machine_code_stays_fresh(monkeypatch, tmp_path):
+    before, after = edited(
+        monkeypatch, tmp_path, lambda text: text.replace("uint4 v", "uint4 four").replace("v.", "four.")
+    )
+    assert before.split(".")[1] != after.split(".")[1] and before.split(".")[2] == after.split(".")[2]
+    assert fresh(before, after)
+
+
+def test_changed_code_is_stale(monkeypatch, tmp_path):
+    before, after = edited(monkeypatch, tmp_path, lambda text: text.replace("v.x + v.y", "v.x - v.y"))
+    assert not fresh(before, after)
+
+
+def test_a_changed_launch_rule_is_stale(monkeypatch):
+    rung = stream.LADDERS["read"][1]
+    before = rung.identity(stream.launch_rule(rung), {}, "90")
+    assert not fresh(before, rung.identity(stream.launch_rule(rung) + "\nblocks + 1", {}, "90"))
+    assert not fresh(before, rung.identity(stream.launch_rule(rung), {"THREADS": 512}, "90"))
+
+
+def test_without_a_compiler_the_source_decides(monkeypatch):
+    rung = stream.LADDERS["read"][1]
+    rule = stream.launch_rule(rung)
+    assert fresh(rung.identity(rule, {}, "90"), rung.identity(rule, {}, None))
+
+
+def test_the_pinned_compiler_is_the_recorded_one(recorded):
+    assert str(recorded.run["nvrtc"]).startswith(kernel.compiler_version().removeprefix("nvrtc "))

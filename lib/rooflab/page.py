@@ -66,3 +66,16 @@ def diff(below: Rung, rung: Rung) -> None:
     after = body_of(rung).replace(rung.entry, rung.operator).splitlines()
     lines = difflib.unified_diff(before, after, f"{below.name}.cu", f"{rung.name}.cu", lineterm="", n=2)
     display(Markdown("```diff\n" + "\n".join(lines) + "\n```"))
+
+
+def against(row: pd.Series, other: pd.Series) -> str:
+    """How the time of `row` compares with that of `other`, as the middle of a sentence.
+
+    "runs at 1.14 times the speed of" where one is faster beyond the spread and by more than 2 %, else "is
+    level with".
+    """
+    ratio = float(other["median_us"]) / float(row["median_us"])
+    apart = row["q3_us"] < other["q1_us"] or other["q3_us"] < row["q1_us"]
+    if not apart or 1 / 1.02 <= ratio <= 1.02:
+        return "is level with"
+    return f"runs at {ratio:.2f} times the speed of"

@@ -1,7 +1,7 @@
 """Run under compute-sanitizer by test_gpu.py: every rung on ragged shapes, or one planted fault, no pools.
 
-Pools are off because a pool rounds allocations up and keeps freed ones: an overrun would land in memory that is
-"allocated", and memcheck would stay silent.
+Pools are off because a pool rounds allocations up and keeps freed ones: an overrun would land in memory that
+is "allocated", and memcheck would stay silent.
 """
 
 import ctypes
@@ -15,7 +15,9 @@ from rooflab.ops import probes, stream
 cupy.cuda.set_allocator(None)
 
 FAULTS = {
-    "overrun": 'extern "C" __global__ void fault(float* x, int n) { if (threadIdx.x <= n) x[threadIdx.x] = 1.0f; }',
+    "overrun": """extern "C" __global__ void fault(float* x, int n) {
+        if (threadIdx.x <= n) x[threadIdx.x] = 1.0f;
+    }""",
     "race": """extern "C" __global__ void fault(float* x, int n) {
         __shared__ float s[64];
         s[threadIdx.x] = x[threadIdx.x % n];

@@ -100,5 +100,8 @@ def test_the_sanitizers_find_a_planted_fault(tool, fault):
 
 
 def sanitize(tool, what):
-    command = [SANITIZER, "--tool", tool, "--error-exitcode", "77", sys.executable, str(CHILD), what]
+    # cuda-bindings asks the driver for functions that an older driver lacks: refused calls, not our errors.
+    options = ["--tool", tool, "--error-exitcode", "77"]
+    options += ["--report-api-errors", "no"] if tool == "memcheck" else []
+    command = [SANITIZER, *options, sys.executable, str(CHILD), what]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)

@@ -1,0 +1,61 @@
+"""The house: a module imports only its own floor and what lies below, and GPU libraries only in use."""
+
+import ast
+
+import pytest
+from rooflab.paths import ROOT
+
+PACKAGE = ROOT / "lib" / "rooflab"
+FLOORS = {
+    0: {"errors", "paths", "rooflab"},
+    1: {"device", "roof", "shapes", "formats", "reference"},
+    2: {
+        *("case", "table", "identity", "record", "validate", "compare", "kernel", "gate", "clock", "ops"),
+        *("profile", "doctor"),
+    },
+    3: {"studies"},
+    4: {"lab", "plot"},
+    5: {"chart", "widgets", "page", "exercises", "book", "cli", "__main__"},
+}
+FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
+GPU_ONLY = {"cupy", "torch", "cuda", "triton", "elftools"}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def room(path):
+    """The top-level module or package of rooflab that a file belongs to."""
+    name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return "rooflab" if name == "__init__" else name
+
+
+def imports(path, *, top_level):
+    """Modules a file imports: dotted names, relative ones resolved."""
+    tree = ast.parse(path.read_text())
+    nodes = tree.body if top_level else list(ast.walk(tree))
+    package = ["rooflab", *path.relative_to(PACKAGE).parts[:-1]]
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def test_every_room_has_a_floor():
+    assert {room(path) for path in FILES} <= set(FLOOR_OF)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_only_its_floor_and_below(path):
+    own = FLOOR_OF[room(path)]
+    for name in imports(path, top_level=False):
+        parts = name.split(".")
+        if parts[0] == "rooflab" and len(parts) > 1 and parts[1] in FLOOR_OF:
+            assert FLOOR_OF[parts[1]] <= own, f"{path.name} (floor {own}) imports {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_gpu_libraries_are_imported_only_where_they_are_used(path):
+    at_top = {name.split(".")[0] for name in imports(path, top_level=True)}
+    assert not at_top & GPU_ONLY, f"{path.name} imports {at_top & GPU_ONLY} when it is imported"

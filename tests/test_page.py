@@ -1,0 +1,47 @@
+"""What pages show: tables with formatted cells, sources, and diffs of rungs without their header comments."""
+
+import pandas as pd
+import pytest
+from rooflab import page
+from rooflab.ops import stream
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    seen: list = []
+    monkeypatch.setattr(page, "display", lambda thing: seen.append(thing.data))
+    return seen
+
+
+def test_a_table_formats_numbers_and_leaves_blanks_empty(shown):
+    frame = pd.DataFrame({"gb_s": [1234.567, None], "n": [1 << 20, 4], "other": ["x", "y"]})
+    page.table(frame, {"n": "Elements", "gb_s": "GB/s"}, {"gb_s": "{:,.0f}"}, caption="Two rows")
+    (html,) = shown
+    assert "<td>1,235</td>" in html and "<td></td>" in html and "other" not in html
+    assert "<caption>Two rows</caption>" in html and "<th>Elements</th>" in html
+
+
+def test_a_diff_shows_what_changed_and_nothing_else(shown):
+    one, two = stream.LADDERS["copy"][:2]
+    page.diff(one, two)
+    (text,) = shown
+    assert text.startswith("```diff\n--- 1_scalar.cu\n+++ 2_vector.cu\n")
+    assert "+    copy(const uint4* __restrict__ x" in text
+    assert "Purpose" not in text and "copy_scalar" not in text
+
+
+@pytest.mark.parametrize("operator", stream.LADDERS)
+def test_every_rung_is_a_readable_diff_of_one_below(operator, shown):
+    ladder = stream.LADDERS[operator]
+    for below, rung in zip(ladder, ladder[1:], strict=False):
+        if rung.name == "5_streaming":
+            below = ladder[2]  # its header says that it goes on from rung 3
+        page.diff(below, rung)
+    for text in shown:
+        changed = [line for line in text.splitlines()[3:] if line[:1] in "+-"]
+        assert 0 < len(changed) <= 60
+
+
+def test_the_source_is_shown_whole(shown):
+    page.source(stream.LADDERS["read"][0])
+    assert "// read 1, scalar" in shown[0] and shown[0].startswith("```cuda\n")

@@ -51,8 +51,8 @@ def test_every_way_to_fail_is_told_apart_and_the_others_still_run(lesson: Callab
 
 def test_the_limit_ends_a_lesson_and_its_kernel(lesson: Callable[..., Path], tmp_path: Path) -> None:
     path = lesson("00_sleeps", _NOTE_AND_SLEEP.format(file=str(tmp_path / "pids")))
-    [outcome] = run.run(_jobs(path.parent, minutes=0.1), say=lambda line: None)
-    assert outcome.ending == "late" and outcome.cell == 3 and "0.1 min" in outcome.message
+    [outcome] = run.run(_jobs(path.parent, minutes=0.25), say=lambda line: None)
+    assert outcome.ending == "late" and outcome.cell == 3 and "0.25 min" in outcome.message
     _assert_all_gone(tmp_path / "pids")
 
 

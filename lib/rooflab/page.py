@@ -10,6 +10,7 @@ import pandas as pd
 from IPython.display import HTML, Markdown, display
 
 from rooflab.ops import Rung
+from rooflab.plot import contestants
 
 
 def say(text: str) -> None:
@@ -68,14 +69,36 @@ def diff(below: Rung, rung: Rung) -> None:
     display(Markdown("```diff\n" + "\n".join(lines) + "\n```"))
 
 
-def against(row: pd.Series, other: pd.Series) -> str:
-    """How the time of `row` compares with that of `other`, as the middle of a sentence.
-
-    "runs at 1.14 times the speed of" where one is faster beyond the spread and by more than 2 %, else "is
-    level with".
-    """
+def level(row: pd.Series, other: pd.Series) -> bool:
+    """Whether two times agree: their quartiles overlap, or their medians lie within 2 % of each other."""
     ratio = float(other["median_us"]) / float(row["median_us"])
     apart = row["q3_us"] < other["q1_us"] or other["q3_us"] < row["q1_us"]
-    if not apart or 1 / 1.02 <= ratio <= 1.02:
+    return not apart or 1 / 1.02 <= ratio <= 1.02
+
+
+def against(row: pd.Series, other: pd.Series) -> str:
+    """How the speed of `row` compares with that of `other`, as the middle of a sentence: "is level with", or
+    "runs at 1.14 times the speed of".
+    """
+    if level(row, other):
         return "is level with"
-    return f"runs at {ratio:.2f} times the speed of"
+    return f"runs at {float(other['median_us']) / float(row['median_us']):.2f} times the speed of"
+
+
+def standings(rows: pd.DataFrame) -> str:
+    """A ladder in words: the fastest own rung, who is level with it, and what share of its speed others
+    reach.
+    """
+    own = rows[rows["kind"] == "own"]
+    best = own.loc[own["median_us"].idxmin()]
+    even, apart = [], []
+    for (_, row), name in zip(rows.iterrows(), contestants(rows), strict=True):
+        if row["case"] == best["case"]:
+            continue
+        if level(row, best):
+            even.append(name)
+        else:
+            apart.append(f"{name} at {best['median_us'] / row['median_us']:.0%}")
+    text = f"**{best['operator']}**: the best rung is {best['impl']} with {best['gb_s']:,.0f} GB/s"
+    text += f"; level with it {', '.join(even)}" if even else ""
+    return text + (f"; of its speed, {', '.join(apart)}" if apart else "") + "."

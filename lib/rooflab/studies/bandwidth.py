@@ -338,13 +338,15 @@ def fixed_us(rows: pd.DataFrame, gb_s: float) -> float:
 
 
 def counted(profile: pd.DataFrame) -> pd.DataFrame:
-    """A profile of `profiled` cases with operator, impl, the convention's bytes, and the counted per
-    predicted byte.
+    """A profile of `profiled` cases, its counters as numbers (NaN for what a kernel does not do), with
+    operator, impl, the convention's predicted_bytes, and per_predicted: counted bytes per predicted one.
     """
     cases = [Bandwidth().case(name) for name in profile["case"]]
     found = profile.assign(operator=[c.operator for c in cases], impl=[c.impl for c in cases])
+    for column in PROFILED:
+        found[column] = pd.to_numeric(found[column], errors="coerce")
     found["predicted_bytes"] = [roof.stream_bytes(c.operator, c.n or 0) for c in cases]
-    found["per_predicted"] = found["dram_bytes"].astype(float) / found["predicted_bytes"]
+    found["per_predicted"] = found["dram_bytes"] / found["predicted_bytes"]
     return found
 
 

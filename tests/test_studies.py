@@ -165,3 +165,22 @@ def test_a_wrong_contestant_has_no_row():
     assert gate.admit(right).error == 0
     with pytest.raises(gate.GateError, match="sum/wrong"):
         gate.admit(wrong)
+
+
+def minutes(effort, slug):
+    on = device.get(slug)
+    return (
+        sum(
+            study.seconds(case, on)
+            for study in map(studies.get, studies.names())
+            if study.needs_gpu
+            for case in study.cases(effort, on)
+        )
+        / 60
+    )
+
+
+def test_quick_effort_takes_a_quarter_of_an_hour_at_most_on_an_rtx_3060():
+    assert 0.2 < minutes("quick", "rtx-3060") < 15
+    assert minutes("quick", "rtx-3060") < minutes("full", "rtx-3060")
+    assert minutes("full", "h200") < minutes("full", "rtx-3060")

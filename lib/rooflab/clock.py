@@ -27,7 +27,7 @@ from .gate import Admitted, synchronize
 
 CLOCKS = ("graph", "graph_pdl", "event", "wall")
 
-_CHAIN_US = (
+CHAIN_US = (
     2000.0  # a replay lasts at least about this long, so that the events' half microsecond does not count
 )
 _MAX_CHAIN = 4000
@@ -142,7 +142,7 @@ def _graph(contestants: Sequence[Admitted], samples: int, rest_s: float) -> list
             trial = _capture(contestant, length)
             replay_us(trial)
             per_launch = min(replay_us(trial) for _ in range(3)) / length
-            wanted = min(max(_CHAIN_US / max(per_launch, 0.1), length), max(_MAX_CHAIN, length))
+            wanted = min(max(CHAIN_US / max(per_launch, 0.1), length), max(_MAX_CHAIN, length))
             length = contestant.work.copies * math.ceil(wanted / contestant.work.copies)
             chains.append((_capture(contestant, length), length))
         until = time.perf_counter() + _WARM_UP_S

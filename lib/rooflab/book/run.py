@@ -32,7 +32,7 @@ _ENDINGS = {
     "late": "OVER TIME",
     "ended": "INTERRUPTED",
 }
-_SECONDS_PER_CASE = 2.0  # gate, 20 samples, its share of compiling; an H200 takes a fifth of that
+_SECONDS_PER_PROFILE = 12.0  # a profiler starts a process that passes its cases through the gate first
 _SECONDS_PER_REPLAY = 8.0
 _PROGRESS_EVERY_S = 1.0
 
@@ -292,12 +292,17 @@ def estimate_minutes(jobs: Sequence[Job], parallel: int = 1) -> float:
 def _live_seconds(lesson: Lesson, effort: str) -> float:
     from rooflab import studies
 
-    cases = 0
+    facts = device.probe()
+    spec = device.match(facts["gpu"]) if facts else None
+    seconds = 0.0
     for name in studies.names():
         study = studies.get(name)
-        if lesson.answers_to(study.lesson):
-            cases += len(study.cases(effort)) if study.needs_gpu else 0
-    return cases * _SECONDS_PER_CASE
+        if lesson.answers_to(study.lesson) and study.needs_gpu:
+            # A GPU that the table lacks is taken for the slowest in it.
+            on = spec or min(map(device.get, device.names()), key=lambda known: known.dram_gb_s)
+            seconds += sum(study.seconds(case, on) for case in study.cases(effort, on))
+            seconds += _SECONDS_PER_PROFILE * len(study.profiles(effort, on))
+    return seconds
 
 
 def _durations() -> dict[str, float]:

@@ -19,6 +19,7 @@ from rooflab.device import Device
 from rooflab.errors import MissingTool, UsageError
 from rooflab.ops import Rung
 
+_SETUP_S = 0.8  # buffers, compiling, the gate before and after: what a case took on the H200, doubled
 _SIZES = ("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window")
 _TEXTS = ("format", "model", "weights")
 
@@ -149,6 +150,16 @@ class Study:
     def samples(self, case: Case) -> int:
         """How many samples a clock takes of a case."""
         return 20
+
+    def launch_us(self, case: Case, device: Device) -> float:
+        """About what one launch takes on `device`, for estimates: half as long again as its bound."""
+        return 1.5 * (self.predict(case, Context(device=device)) or 2.0)
+
+    def seconds(self, case: Case, device: Device) -> float:
+        """About how long measuring a case takes: buffers and gate, then replays of a chain of launches."""
+        chain_us = max(clock.CHAIN_US, 4 * self.launch_us(case, device))
+        samples = self.samples(case)
+        return _SETUP_S + samples * self.rest_s(case) + (samples + 8) * chain_us / 1e6
 
     def group(self, case: Case) -> tuple:
         """Cases with equal keys are contestants of one comparison: measured interleaved in one process."""

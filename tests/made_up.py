@@ -17,7 +17,10 @@ def row(case: Case, rate: float, bound: float) -> dict:
 
 
 def frame() -> pd.DataFrame:
-    """Rows as a store reads them: two streams, three rungs, two caches, sizes 2^16 .. 2^28 by fours; rung 1 is not recorded past 2^24."""
+    """Rows as a store reads them: two streams, three rungs, two caches, sizes 2^16 .. 2^28 by fours.
+
+    Rung 1 is not recorded past 2^24.
+    """
     rows = []
     for operator, top in (("read", 180.0), ("copy", 150.0)):
         for k, impl in enumerate(RUNGS):

@@ -27,6 +27,11 @@ fill="#0072B2"/><path d="M10 52 32 20h22" fill="none" stroke="#fff" stroke-width
 stroke-linecap="round"/></svg>
 """
 
+_STYLE = """img.logo__image { max-height: 3.5rem !important; width: auto !important; }
+table.table { font-size: .8rem; }
+table.table th, table.table td { padding: .2rem .5rem; }
+"""
+
 _INDEX = """# rooflab
 
 A measured course in LLM inference kernels. Numbered notebooks walk from measuring a GPU's bandwidth to a
@@ -103,7 +108,7 @@ def _configuration(source: Path) -> dict[str, object]:
         "html_favicon": "_static/logo.svg",
         "html_static_path": [str(source / "_static")],
         "html_js_files": [name for name in ours if name.endswith(".js")],
-        "html_css_files": [name for name in ours if name.endswith(".css")],
+        "html_css_files": ["rooflab.css", *(name for name in ours if name.endswith(".css"))],
         "html_show_search_summary": False,  # it fetches pages, which file:// does not allow
         "html_context": {"default_mode": "auto"},
         "html_use_index": False,
@@ -124,6 +129,7 @@ def _write_source(notebooks: Sequence[Path], source: Path, table: str) -> None:
     static = source / "_static"
     static.mkdir(parents=True)
     (static / "logo.svg").write_text(_LOGO, encoding="utf-8")
+    (static / "rooflab.css").write_text(_STYLE, encoding="utf-8")
     if ASSETS.is_dir():
         for asset in ASSETS.glob("*.*"):
             shutil.copy(asset, static)

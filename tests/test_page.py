@@ -45,3 +45,9 @@ def test_every_rung_is_a_readable_diff_of_one_below(operator, shown):
 def test_the_source_is_shown_whole(shown):
     page.source(stream.LADDERS["read"][0])
     assert "// read 1, scalar" in shown[0] and shown[0].startswith("```cuda\n")
+
+
+def test_a_table_says_yes_and_no(shown):
+    frame = pd.DataFrame({"refused": [True, False]})
+    page.table(frame, {"refused": "refused"})
+    assert "<td>yes</td>" in shown[0] and "<td>no</td>" in shown[0]

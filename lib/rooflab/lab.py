@@ -57,7 +57,11 @@ class Lab:
 
     @property
     def run(self) -> pd.Series:
-        """Facts of the newest run of this recording: GPU, driver, versions, date, clocks."""
+        """Facts of the newest run of this recording, live of this very run: GPU, driver, versions, date,
+        clocks.
+        """
+        if self.mode == "live":
+            self._begin()
         found = self.store.runs()
         if not len(found):
             raise MissingRecording(f"{self.store.folder} holds no run yet.")

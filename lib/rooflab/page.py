@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 from IPython.display import HTML, Markdown, display
 
@@ -43,6 +44,8 @@ def table(
 def _cell(value: object, form: str | None) -> str:
     if value is None or value is pd.NA or value != value:  # NaN is not itself
         return ""
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
     if form:
         return form.format(value)
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -373,7 +373,7 @@ def caption(
     unit = UNITS.get(y, y)
     points = "1 point" if len(known) == 1 else f"{len(known)} points"
     name = getattr(device, "name", device)
-    text = f"{what} on {name}, {_dates(known)}: {points}, best {number(best[y])} {unit}"
+    text = f"{what} on {name}, {dates(known)}: {points}, best {number(best[y])} {unit}"
     if "case" in known:
         text += f" ({best['case']})"
     if roof:
@@ -436,7 +436,8 @@ def _style() -> Any:
     return matplotlib.rc_context(STYLE)  # type: ignore[arg-type]  # the stub wants literal keys
 
 
-def _dates(frame: pd.DataFrame) -> str:
+def dates(frame: pd.DataFrame) -> str:
+    """When the rows were measured, by their run ids: "measured 2026-11-21", or "... to 2026-11-23"."""
     runs = frame["run"].dropna().astype(str).tolist() if "run" in frame else []
     days = sorted({m[0] for m in (re.match(r"\d{4}-\d\d-\d\d", run) for run in runs) if m})
     if not days:

@@ -176,6 +176,15 @@ def test_bars_write_each_value_and_draw_the_roof():
         plot.bars(ax, ["1_a"], [1.0], "TFLOP/s", ROOF)
 
 
+def test_a_vertical_roof_has_its_label_under_the_title():
+    fig, ax = plot.figure(title="A title so long that it reaches past the middle of the figure")
+    plot.bars(ax, ["1_a"], [50.0], "GB/s", ROOF)
+    fig.draw_without_rendering()
+    title = next(t for t in ax.get_children() if getattr(t, "get_text", str)() == ax.get_title("left"))
+    label = next(t for t in ax.texts if t.get_text().startswith("made-up"))
+    assert title.get_window_extent().y0 >= label.get_window_extent().y1
+
+
 def test_png_is_the_same_bytes_and_names_no_program():
     first, second = plot.png(ladder()[0]), plot.png(ladder()[0])
     assert first == second

@@ -136,8 +136,10 @@ class Chart:
             at = sizes.index(float(row[x]))
             self.points.append(Point(picks, at, self.to_y(float(row[y])), ceiling, facts))
         self._refuse_twins()
-        best = min if y == "median_us" else max
-        self.start = best(range(len(rows)), key=lambda i: float(rows[y].iloc[i]))
+        # Shown first: the best rate, or the best time at the largest size, as small sizes are always quick.
+        rates = [float(v) for v in rows[y]]
+        order = [(-p.x, v) if y == "median_us" else (0, -v) for p, v in zip(self.points, rates, strict=True)]
+        self.start = order.index(min(order))
 
     @staticmethod
     def x_text(value: float, column: str, largest: float) -> str:
@@ -204,7 +206,7 @@ class Chart:
         elif px < LEFT + 48:
             at, anchor = LEFT + 4, "start"
         # Beside the roof line, not on it: a label above the point would cross a roof that lies just above.
-        below = py < TOP + 20 or (shown.roof >= 0 and 6 < py - self.roofs[shown.roof][1] < 28)
+        below = py < TOP + 12 or (shown.roof >= 0 and 6 < py - self.roofs[shown.roof][1] < 28)
         y = _short(py + 21 if below else py - 12)
         value = escape(shown.facts.split(";")[0])
         parts["value"] = f'<text x="{at}" y="{y}" text-anchor="{anchor}">{value}</text>'

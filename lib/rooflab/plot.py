@@ -177,6 +177,9 @@ def roof_line(ax: Axes, value: float, label: str, *, vertical: bool = False, whe
     text |= {"textcoords": "offset points", "annotation_clip": False}
     if vertical:
         ax.axvline(value, **style)
+        ax.set_title(
+            ax.get_title("left"), loc="left", fontsize=10, fontweight="bold", pad=18
+        )  # above the label
         ax.annotate(label, (value, 1), (0, 3), ("data", "axes fraction"), ha="center", **text)
         return
     ax.axhline(value, **style)

@@ -102,7 +102,7 @@
       fill("ring", [element("circle", { cx: px, cy: py, r: 6.5 })]);
       const [at, anchor] =
         px > right - 48 ? [right, "end"] : px < left + 48 ? [left + 4, "start"] : [px, "middle"];
-      const below = py < top + 20 || (roof && 6 < py - roof[1] && py - roof[1] < 28);
+      const below = py < top + 12 || (roof && 6 < py - roof[1] && py - roof[1] < 28);
       const y = short(below ? py + 21 : py - 12);
       fill("value", [element("text", { x: at, y: y, "text-anchor": anchor }, shown.facts.split(";")[0])]);
       const found = name(shown.picks, shown.x) + ": " + shown.facts + ".";

@@ -43,3 +43,19 @@ def test_nothing_shared_is_an_empty_table_with_the_same_columns(tmp_path, times)
     a = device(tmp_path, "h200", {1: 1.0})
     empty = compare(a, device(tmp_path, "l4", times))
     assert empty.empty and list(empty.columns) == list(compare(a, a).columns)
+
+
+def test_devices_without_a_shared_case_are_compared_by_their_best_rates():
+    from rooflab import paths
+    from rooflab.compare import best
+    from rooflab.record import Store
+
+    ours, theirs = Store(paths.DATA, "h200"), Store(paths.DATA, "h200-peers")
+    assert compare(ours, theirs).empty
+    table = best(ours, theirs).set_index(["operator", "format", "unit"])
+    read = table.loc[("read", "", "GB/s")]
+    assert read["impl_b"] == "uint4_stream" and read["rate_b"] == 4540
+    assert (
+        read["rate_a"] == ours.read("bandwidth").query("operator == 'read' and cache == 'cold'")["gb_s"].max()
+    )
+    assert read["ratio"] == read["rate_b"] / read["rate_a"]

@@ -1,6 +1,8 @@
 """The commands: `rooflab COMMAND`, or `python -m rooflab COMMAND`. Each imports what it needs when it
 runs."""
 
+from __future__ import annotations
+
 import argparse
 import os
 import shlex
@@ -8,9 +10,13 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rooflab import __version__, paths
 from rooflab.errors import RooflabError, UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LESSON_HELP = "a lesson's number, name or file: 1, 01, bandwidth; all of them if none is named"
 
@@ -167,17 +173,34 @@ def _check(_: argparse.Namespace) -> int:
 def _compare(asked: argparse.Namespace) -> int:
     from rooflab import plot
     from rooflab.book.parameters import store_of
-    from rooflab.compare import compare
+    from rooflab.compare import best, compare
 
     first, second = store_of(asked.first), store_of(asked.second)
-    table = compare(first, second)
+    table, bests = compare(first, second), best(first, second)
+    if table.empty and bests.empty:
+        raise RooflabError(f"{first.device} and {second.device} share no case and no operator with a rate.")
+    if len(bests):
+        _say(f"Best of each operator: rate on {first.device} (a) and {second.device} (b), shapes as shown")
+        _say(bests.to_string(index=False, float_format=lambda x: f"{x:.4g}", na_rep=""))
     if table.empty:
-        raise RooflabError(f"{first.device} and {second.device} share no timed case.")
+        _say(f"\n{first.device} and {second.device} share no timed case; the shapes above may differ.")
+        shown, name, title = bests, "operator", f"Rate on {second.device} over rate on {first.device}"
+    else:
+        _say("\nThe same cases on both")
+        _same_cases(table, first.device, second.device)
+        shown, name, title = table.head(30), "case", f"Time on {second.device} over time on {first.device}"
+    figure, axes = plot.figure(title=title, height=1.2 + 0.25 * len(shown))
+    plot.bars(axes, [str(label) for label in shown[name]], shown["ratio"], "x")
+    picture = paths.BUILD / "compare" / f"{first.device}_{second.device}.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    picture.write_bytes(plot.png(figure))
+    _say(f"\n{picture}")
+    return 0
+
+
+def _same_cases(table: pd.DataFrame, first: str, second: str) -> None:
     columns = ["study", "case", "median_us_a", "median_us_b", "ratio", "roof_fraction_a", "roof_fraction_b"]
-    names = {
-        column: column.replace("_a", f" {first.device}").replace("_b", f" {second.device}")
-        for column in columns
-    }
+    names = {column: column.replace("_a", f" {first}").replace("_b", f" {second}") for column in columns}
     for column in ("study", "case", "ratio"):
         names[column] = column
     _say(
@@ -185,16 +208,6 @@ def _compare(asked: argparse.Namespace) -> int:
         .rename(columns=names)
         .to_string(index=False, float_format=lambda x: f"{x:.4g}", na_rep="")
     )
-    shown = table.head(30)
-    figure, axes = plot.figure(
-        title=f"Time on {second.device} over time on {first.device}", height=1.2 + 0.25 * len(shown)
-    )
-    plot.bars(axes, list(shown["case"]), shown["ratio"], "x")
-    picture = paths.BUILD / "compare" / f"{first.device}_{second.device}.png"
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    picture.write_bytes(plot.png(figure))
-    _say(f"\n{picture}")
-    return 0
 
 
 def parser() -> argparse.ArgumentParser:

@@ -30,3 +30,39 @@ def compare(a: Store, b: Store, studies: Iterable[str] | None = None) -> pd.Data
     return table.assign(ratio=ratio)[
         [*_SHARED, "median_us_a", "median_us_b", "ratio", "roof_fraction_a", "roof_fraction_b"]
     ]
+
+
+def best(a: Store, b: Store) -> pd.DataFrame:
+    """The fastest row of each operator and number format on both devices, whatever implementation and shape.
+
+    For recordings that share no case, such as a published table beside a measured one. Columns: operator,
+    format, unit (GB/s, TFLOP/s or tok/s), and for each side rate, impl, shape and clock; ratio is b's rate
+    over a's (above 1, b is faster). A rate is compared with its own kind only; shapes may differ."""
+    left, right = (_best(store) for store in (a, b))
+    table = left.merge(right, on=["operator", "format", "unit"], suffixes=("_a", "_b"))
+    table = table.sort_values(["operator", "format", "unit"], kind="stable", ignore_index=True)
+    return table.assign(ratio=table["rate_b"] / table["rate_a"])
+
+
+_RATES = {"gb_s": "GB/s", "tflop_s": "TFLOP/s", "tok_s": "tok/s"}
+_SHAPE = ("n", "k", "batch", "seq", "heads", "head_dim")
+# Names that published tables and this course use for the same number format.
+_FORMATS = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+
+
+def _best(store: Store) -> pd.DataFrame:
+    found = []
+    for study in store.studies():
+        rows = store.read(study)
+        rows = rows[rows["cache"] != "warm"] if (rows["cache"] == "cold").any() else rows
+        formats = rows["format"].fillna("").replace(_FORMATS)
+        for (operator, form), group in rows.assign(format=formats).groupby(["operator", "format"]):
+            for column, unit in _RATES.items():
+                timed = group.dropna(subset=[column]).sort_values(column)
+                if len(timed):
+                    row = timed.iloc[-1]
+                    shape = " ".join(f"{name}={row[name]}" for name in _SHAPE if not pd.isna(row[name]))
+                    found.append((operator, form, unit, float(row[column]), row["impl"], shape, row["clock"]))
+    columns = ["operator", "format", "unit", "rate", "impl", "shape", "clock"]
+    frame = pd.DataFrame(found, columns=columns).sort_values("rate")
+    return frame.drop_duplicates(["operator", "format", "unit"], keep="last")

@@ -1,4 +1,4 @@
-"""The errors a user of rooflab meets: each message is one sentence that says what is wrong and what would be right."""
+"""The errors a user of rooflab meets: each message is one sentence, what is wrong and what would be right."""
 
 
 class RooflabError(Exception):

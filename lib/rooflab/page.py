@@ -93,7 +93,7 @@ def standings(rows: pd.DataFrame) -> str:
     reach.
     """
     own = rows[rows["kind"] == "own"]
-    best = own.loc[own["median_us"].idxmin()]
+    best = own.sort_values("median_us").iloc[0]
     even, apart = [], []
     for (_, row), name in zip(rows.iterrows(), contestants(rows), strict=True):
         if row["case"] == best["case"]:

@@ -359,7 +359,7 @@ def suspects(profile: pd.DataFrame) -> pd.DataFrame:
     """
     found = []
     for operator, rows in profile.groupby("operator", sort=False):
-        best = rows.loc[rows["time_ns"].idxmin()]
+        best = rows.sort_values("time_ns").iloc[0]
         sectors = "store_sectors_per_request" if operator == "write" else "load_sectors_per_request"
         for _, row in rows.iterrows():
             time = row["time_ns"] / best["time_ns"]

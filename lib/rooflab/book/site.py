@@ -138,6 +138,9 @@ def _write_source(notebooks: Sequence[Path], source: Path, table: str) -> None:
         for cell in notebook.cells:
             if cell.cell_type == "markdown":
                 cell.source = _local_links(cell.source, {p.name for p in notebooks}, source)
+            for shown in cell.get("outputs", []):
+                if "image/png" in shown.get("data", {}):  # plot.show leaves the figure's caption as its text
+                    cell.metadata["mystnb"] = {"image": {"alt": "".join(shown.data["text/plain"])}}
         nbformat.write(notebook, source / path.name)
     head, _, rows = table.partition("\n")
     pages = "\n".join(path.stem for path in notebooks)

@@ -24,7 +24,12 @@ def _comparison(passes: Callable[..., Any]) -> str:
         "an output wrong by twice the allowed error": (expected + 0.02, False),
         "an output wrong by twice the allowed error, downwards": (expected - 0.02, False),
     }
-    for what, value in (("one element is NaN", np.nan), ("one element is infinite", -np.inf)):
+    outputs["an output in the wrong order"] = (expected[::-1].copy(), False)
+    for what, value in (
+        ("one element is wrong", 2.0),
+        ("one element is NaN", np.nan),
+        ("one element is infinite", -np.inf),
+    ):
         spoilt = expected.copy()
         spoilt[500] = value
         outputs[f"an output of which {what}"] = (spoilt, False)

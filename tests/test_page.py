@@ -51,3 +51,18 @@ def test_a_table_says_yes_and_no(shown):
     frame = pd.DataFrame({"refused": [True, False]})
     page.table(frame, {"refused": "refused"})
     assert "<td>yes</td>" in shown[0] and "<td>no</td>" in shown[0]
+
+
+def test_a_diff_does_not_count_what_only_moved_to_the_right():
+    before = ["a", "if x:", "    b", "    c"]
+    after = ["a", "while y:", "    if x:", "        b", "        d"]
+    assert list(page._changes(before, after)) == [
+        "@@ -1,4 +1,5 @@",
+        " a",
+        "+while y:",
+        "     if x:",
+        "         b",
+        "-    c",
+        "+        d",
+    ]
+    assert not list(page._changes(before, before))

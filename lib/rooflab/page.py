@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
@@ -64,12 +64,28 @@ def source(rung: Rung) -> None:
 
 
 def diff(below: Rung, rung: Rung) -> None:
-    """Display what changed from the rung below, as a unified diff of the code without its header comment."""
+    """Display what changed from the rung below: a unified diff without header comments, where lines that only
+    moved to the right or left count as the same.
+    """
     # Entry names differ in every rung; they would hide what changed.
     before = body_of(below).replace(below.entry, rung.operator).splitlines()
     after = body_of(rung).replace(rung.entry, rung.operator).splitlines()
-    lines = difflib.unified_diff(before, after, f"{below.name}.cu", f"{rung.name}.cu", lineterm="", n=2)
+    lines = [f"--- {below.name}.cu", f"+++ {rung.name}.cu", *_changes(before, after)]
     display(Markdown("```diff\n" + "\n".join(lines) + "\n```"))
+
+
+def _changes(before: list[str], after: list[str]) -> Iterator[str]:
+    """Unified diff of two texts' lines with two lines of context, indentation ignored."""
+    bare = [[line.strip() for line in lines] for lines in (before, after)]
+    for group in difflib.SequenceMatcher(None, *bare, autojunk=False).get_grouped_opcodes(2):
+        spans = (group[0][1], group[-1][2], group[0][3], group[-1][4])
+        yield f"@@ -{spans[0] + 1},{spans[1] - spans[0]} +{spans[2] + 1},{spans[3] - spans[2]} @@"
+        for kind, i1, i2, j1, j2 in group:
+            if kind == "equal":
+                yield from (f" {line}" for line in after[j1:j2])
+            else:
+                yield from (f"-{line}" for line in before[i1:i2])
+                yield from (f"+{line}" for line in after[j1:j2])
 
 
 def level(row: pd.Series, other: pd.Series) -> bool:

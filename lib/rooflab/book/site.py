@@ -30,6 +30,10 @@ stroke-linecap="round"/></svg>
 _STYLE = """img.logo__image { max-height: 3.5rem !important; width: auto !important; }
 table.table { font-size: .8rem; }
 table.table th, table.table td { padding: .2rem .5rem; }
+html[data-theme="light"] .highlight .gi { color: #0a5c2b; }
+html[data-theme="light"] .highlight .gd { color: #a3121f; }
+html[data-theme="dark"] .highlight .gi { color: #7ee787; }
+html[data-theme="dark"] .highlight .gd { color: #ffa198; }
 """
 
 _INDEX = """# rooflab

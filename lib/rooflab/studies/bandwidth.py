@@ -371,7 +371,7 @@ def suspects(profile: pd.DataFrame) -> pd.DataFrame:
                 word
                 for word, moved in (
                     ("more traffic", traffic - 1 > 0.5 * (time - 1)),
-                    ("less asked for at once", request < 0.9),
+                    ("small requests", request < 0.9),
                     ("emptier SMs", occupancy < 0.9),
                 )
                 if moved

@@ -76,8 +76,8 @@ def diff(below: Rung, rung: Rung) -> None:
 
 def _changes(before: list[str], after: list[str]) -> Iterator[str]:
     """Unified diff of two texts' lines with two lines of context, indentation ignored."""
-    bare = [[line.strip() for line in lines] for lines in (before, after)]
-    for group in difflib.SequenceMatcher(None, *bare, autojunk=False).get_grouped_opcodes(2):
+    old, new = ([line.strip() for line in lines] for lines in (before, after))
+    for group in difflib.SequenceMatcher(a=old, b=new, autojunk=False).get_grouped_opcodes(2):
         spans = (group[0][1], group[-1][2], group[0][3], group[-1][4])
         yield f"@@ -{spans[0] + 1},{spans[1] - spans[0]} +{spans[2] + 1},{spans[3] - spans[2]} @@"
         for kind, i1, i2, j1, j2 in group:

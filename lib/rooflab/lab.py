@@ -22,7 +22,7 @@ from rooflab.case import Case
 from rooflab.errors import MissingRecording, MissingTool, UsageError
 from rooflab.record import Store, closing_facts, published_devices, run_facts
 from rooflab.studies.bandwidth import Roof, roofs
-from rooflab.studies.base import Context, Study, require_gpu
+from rooflab.studies.base import Context, Sized, Study, Unlisted, require_gpu
 from rooflab.studies.environment import latency_ns
 from rooflab.table import write_atomically
 from rooflab.validate import Finding, validate
@@ -69,7 +69,12 @@ class Lab:
 
     def cases(self, study: str) -> list[Case]:
         """Every case that a recording of `study` on this device holds at this effort."""
-        return studies.get(study).cases(self.effort, self.spec)
+        return studies.get(study).cases(self.effort, self.sized)
+
+    @property
+    def sized(self) -> Sized:
+        """The device for lists of cases: the table's entry, else the number of SMs that the driver gives."""
+        return self.spec or Unlisted(int(self.run["sms"]))
 
     def measure(self, study: str, cases: Sequence[Case]) -> pd.DataFrame:
         """Rows of `cases` in their order, all of record.COLUMNS.
@@ -332,8 +337,8 @@ def record(names: Iterable[str], effort: str = "full", say: Callable[[str], None
     troubles = []
     try:
         for study in _studies(names):
-            lab.measure(study.name, study.cases(effort, lab.spec))
-            for tool, cases, metrics in study.profiles(effort, lab.spec):
+            lab.measure(study.name, lab.cases(study.name))
+            for tool, cases, metrics in study.profiles(effort, lab.sized):
                 try:
                     lab.take_profile(study.name, cases, tool, metrics)
                     lab.say(f"{study.name} profile {tool}: {len(cases)} cases")
@@ -374,11 +379,12 @@ def freshness(device: str) -> list[Finding]:
     except MissingTool:
         arch = None
     spec = devices.match(str(runs["gpu"].iloc[-1])) if len(runs) else None
+    sized = spec or (Unlisted(int(runs["sms"].iloc[-1])) if len(runs) else None)
     efforts = {str(e) for e in runs["effort"]} if len(runs) else {"full"}
     effort = "full" if "full" in efforts else "quick"
 
     def expected(study: str) -> list[Case]:
-        return studies.get(study).cases(effort, spec) if study in studies.names() else []
+        return studies.get(study).cases(effort, sized) if study in studies.names() else []
 
     def identity(case: Case) -> str | None:
         if case.study not in studies.names() or case.kind != "own":

@@ -222,11 +222,12 @@ def saxpy(
 ) -> Any:
     """Return out = a x + y, all [n] float32, with one rounding (fused multiply-add).
 
-    `dependent` launches rung 1_scalar as a programmatic dependent of what runs before it on the stream.
+    `dependent` launches rung 1_scalar as a programmatic dependent of what runs before it on the stream; the
+    option DEPENDENT says when it lets its own successor start.
     """
     chosen = rung_of(LADDERS["saxpy"], rung, DEFAULT["saxpy"])
     if dependent:
-        options = {**options, "DEPENDENT": 1}
+        options = {"DEPENDENT": 1, **options}
     n, macros = _size(x), chosen.with_defaults(options)
     out = _empty_like(x) if out is None else out
     _check(chosen, n, {"x": x, "y": y, "out": out}, "float32")

@@ -13,10 +13,9 @@ import pandas as pd
 
 from rooflab import gate, roof
 from rooflab.case import Case, options
-from rooflab.device import Device
 from rooflab.ops import Rung, stream
 from rooflab.studies import matmul, streams
-from rooflab.studies.base import Context, Count, Study, tunables
+from rooflab.studies.base import Context, Count, Sized, Study, tunables
 
 LARGE = {"full": 1 << 29, "quick": 1 << 26}  # elements of 4 bytes: 2 GiB and 256 MiB an array
 TRANSFER = 1 << 24  # 64 MiB: the matrix of the decoder-throughput source, 4096 x 4096 floats
@@ -150,7 +149,7 @@ class Bandwidth(Study):
 
     name, lesson = "bandwidth", "01"
 
-    def cases(self, effort: str = "full", device: Device | None = None) -> list[Case]:
+    def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         large = LARGE[effort]
         sizes = [n for n in SWEEP if n <= 2 * large]
         if effort == "quick":
@@ -167,7 +166,7 @@ class Bandwidth(Study):
         return list(dict.fromkeys(found))
 
     def profiles(
-        self, effort: str = "full", device: Device | None = None
+        self, effort: str = "full", device: Sized | None = None
     ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
         return [("ncu", profiled(), PROFILED), ("nsys", traced(), None)]
 

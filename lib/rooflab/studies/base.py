@@ -11,7 +11,7 @@ import importlib.util
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from rooflab import clock, gate
 from rooflab.case import CACHES, CLOCKS, KINDS, Case, parse_options
@@ -22,6 +22,19 @@ from rooflab.ops import Rung
 _SETUP_S = 0.8  # buffers, compiling, the gate before and after: what a case took on the H200, doubled
 _SIZES = ("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window")
 _TEXTS = ("format", "model", "weights")
+
+
+class Sized(Protocol):
+    """What the list of cases depends on: a Device, or just the number of SMs of one that the table lacks."""
+
+    @property
+    def sms(self) -> int: ...
+
+
+class Unlisted(NamedTuple):
+    """A GPU that the table of devices lacks."""
+
+    sms: int
 
 
 class Count(NamedTuple):
@@ -107,7 +120,7 @@ class Study:
     lesson: str = ""
     needs_gpu: bool = True
 
-    def cases(self, effort: str = "full", device: Device | None = None) -> list[Case]:
+    def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         """Every case this study records at this effort, "full" or "quick"."""
         raise NotImplementedError
 
@@ -166,7 +179,7 @@ class Study:
         return (case.operator, case.format, case.n, case.k, case.batch, case.cache, case.clock)
 
     def profiles(
-        self, effort: str = "full", device: Device | None = None
+        self, effort: str = "full", device: Sized | None = None
     ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
         """What a recording holds beside the timings: (instrument, cases, metrics or None for its usual)."""
         return []

@@ -18,7 +18,7 @@ from rooflab.device import Device
 from rooflab.errors import GateError
 from rooflab.ops import Rung, probes
 from rooflab.studies import streams
-from rooflab.studies.base import Context, Count, Study, tunables
+from rooflab.studies.base import Context, Count, Sized, Study, tunables
 
 RAMP = 1 << 24  # the 16.7 M elements of the attribution source's own ramp
 CLOCK_SIZES = (1 << 12, 1 << 20, 1 << 26)
@@ -44,6 +44,24 @@ def clocks(sizes: Sequence[int] = CLOCK_SIZES) -> list[Case]:
         Case("environment", "saxpy", "1_scalar", n=n, cache="warm", clock=clock)
         for n in sizes
         for clock in ("graph", "graph_pdl", "event", "wall")
+    ]
+
+
+def dependents(sizes: Sequence[int] = CLOCK_SIZES) -> list[Case]:
+    """saxpy/1_scalar with dependent launch taken apart: its instructions compiled in but ordinary edges
+    (dependent=1, clock graph), and dependent edges whose successor is let go late (dependent=2)."""
+    return [
+        Case(
+            "environment",
+            "saxpy",
+            "1_scalar",
+            n=n,
+            options=options(dependent=when),
+            cache="warm",
+            clock=clock,
+        )
+        for n in sizes
+        for when, clock in ((1, "graph"), (2, "graph_pdl"))
     ]
 
 
@@ -113,11 +131,12 @@ class Environment(Study):
 
     name, lesson = "environment", "00"
 
-    def cases(self, effort: str = "full", device: Device | None = None) -> list[Case]:
+    def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         quick = effort == "quick"
         found = [
             *ramp(),
             *clocks(CLOCK_SIZES),
+            *dependents(CLOCK_SIZES),
             *caches(CACHE_SIZES[::3] if quick else CACHE_SIZES),
             *launches(device.sms if device else 132),
             *(chases(CHASE_WARM[::2], CHASE_COLD[:3:2]) if quick else chases()),
@@ -125,7 +144,7 @@ class Environment(Study):
         return list(dict.fromkeys(found))
 
     def profiles(
-        self, effort: str = "full", device: Device | None = None
+        self, effort: str = "full", device: Sized | None = None
     ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
         return [
             ("gate", cheats(), None),

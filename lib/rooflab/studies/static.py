@@ -14,9 +14,8 @@ import pandas as pd
 
 from rooflab import kernel
 from rooflab.case import Case, options
-from rooflab.device import Device
 from rooflab.ops import Rung, probes, stream
-from rooflab.studies.base import Context, Count, Outcome, Study
+from rooflab.studies.base import Context, Count, Outcome, Sized, Study
 
 # What the instructions of a kernel are counted by: our name -> SASS opcodes.
 FACTS = {
@@ -53,7 +52,7 @@ class Static(Study):
 
     name, lesson, needs_gpu = "static", "00", False
 
-    def cases(self, effort: str = "full", device: Device | None = None) -> list[Case]:
+    def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         return [
             Case("static", operator, impl, options=options(arch=f"sm_{arch}"), cache="", clock="")
             for operator, impl, rung, _ in _rungs()
@@ -61,7 +60,7 @@ class Static(Study):
         ]
 
     def profiles(
-        self, effort: str = "full", device: Device | None = None
+        self, effort: str = "full", device: Sized | None = None
     ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
         return [("sass", [case for case in self.cases() if _arch(case) in SASS_ARCHS], None)]
 

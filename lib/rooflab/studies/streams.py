@@ -43,7 +43,7 @@ def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
     rung = stream.rung_of(stream.LADDERS[case.operator], case.impl, stream.DEFAULT[case.operator])
     macros = {name.upper(): value for name, value in tunables(case).items() if name != "blocks"}
     if case.operator == "saxpy" and case.clock == "graph_pdl":
-        macros["DEPENDENT"] = 1
+        macros.setdefault("DEPENDENT", 1)
     return rung, rung.with_defaults(macros), stream.launch_rule(rung)
 
 
@@ -139,7 +139,9 @@ def _own_launcher(
 
     rung, macros, _ = own_rung(case)
     blocks = tunables(case).get("blocks")
-    dependent = macros.pop("DEPENDENT", 0) == 1
+    dependent = (
+        case.clock == "graph_pdl"
+    )  # the launch attribute; the macro alone only compiles the instructions in
     if case.operator == "read":
         grid = stream.blocks_of(rung, case.n or 0, macros, blocks)
         for arrays in outputs:

@@ -181,7 +181,7 @@ def test_a_suspect_is_a_counter_that_moved_the_wrong_way(change, suspect):
 
 def test_nobody_is_accused_without_a_profile_or_a_delay():
     level = [
-        {"operator": "copy", "impl": name, "time_ns": us} | COUNTS for name, us in (("a", 100), ("b", 101))
+        {"operator": "copy", "impl": name, "time_ns": us} | COUNTS for name, us in (("a", 100), ("b", 102.5))
     ]
     assert bandwidth.suspects(pd.DataFrame(level)).empty
     empty = pd.DataFrame(columns=["case", *bandwidth.PROFILED])

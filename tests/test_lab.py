@@ -5,10 +5,12 @@ import shutil
 import pandas as pd
 import pytest
 from rooflab import lab as laboratory
-from rooflab import paths
+from rooflab import paths, studies
 from rooflab.case import COLUMNS
 from rooflab.errors import MissingRecording, MissingTool, UsageError
-from rooflab.studies import bandwidth, environment
+from rooflab.record import Store
+from rooflab.studies import bandwidth, base, environment
+from rooflab.validate import validate
 
 
 @pytest.fixture
@@ -105,3 +107,34 @@ def test_record_refuses_a_study_that_does_not_exist():
 
 def test_the_committed_recording_is_sound():
     assert [str(finding) for finding in laboratory.freshness("h200") if finding.severity == "error"] == []
+
+
+class Picky(studies.get("bandwidth").__class__):
+    """The study of lesson 01 on a machine where nothing but one rung can run."""
+
+    def measure_group(self, group, context):
+        row = {**group[0].row(), "median_us": 2.0, "q1_us": 1.9, "q3_us": 2.1, "samples": 20, "bytes": 4000}
+        row |= {"identity": self.identity(group[0], None), "roof": "dram_read"}
+        skipped = {case.id: "torch is not installed, alas" for case in group[1:]}
+        return base.Outcome([row], skipped)
+
+
+def test_what_could_not_run_is_recorded_as_skipped_and_left_out_of_replay(tmp_path, monkeypatch):
+    monkeypatch.setattr(studies, "_STUDIES", {**studies._STUDIES, "bandwidth": Picky()})
+    monkeypatch.setattr(laboratory, "require_gpu", lambda: None)
+    monkeypatch.setattr(laboratory, "_arch", lambda: None)
+    monkeypatch.setattr(laboratory, "run_facts", lambda *_: {"gpu": "NVIDIA H200", "driver": "580"})
+    cases, said = bandwidth.ladder("read", 1000), []
+    lab = laboratory.Lab("live", "h200", "full", Store(tmp_path, "h200"), said.append)
+    lab.__dict__["spec"] = None
+    assert lab.measure("bandwidth", cases)["case"].tolist() == [cases[0].id]
+    assert "bandwidth skipped read/torch.sum peer" in said[-1] and "alas" in said[-1]
+    replay = laboratory.Lab("replay", "h200", "full", Store(tmp_path, "h200"))
+    assert replay.measure("bandwidth", cases)["case"].tolist() == [cases[0].id]
+    text = (tmp_path / "h200" / "bandwidth.csv").read_text()
+    assert '"skipped: torch is not installed, alas"' in text
+    findings = validate(tmp_path / "h200", identity=lambda case: Picky().identity(case, None))
+    assert [f for f in findings if "skipped" in f.sentence or "stale" in f.sentence] == []
+    # What was skipped is tried again: the peer may have been installed since.
+    lab.measure("bandwidth", cases)
+    assert len(said) == 2 * len(cases)

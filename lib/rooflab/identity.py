@@ -27,6 +27,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+SKIPPED = "skipped: "  # with a reason after it: the identity of a case that could not be measured there
 _DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _OF_CODE = re.compile(r"([0-9a-f]{10})\.([0-9a-f]{10})\.([0-9a-f]{10}|-)")
 

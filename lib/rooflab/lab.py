@@ -20,6 +20,7 @@ from rooflab import device as devices
 from rooflab import paths, studies
 from rooflab.case import Case
 from rooflab.errors import MissingRecording, MissingTool, UsageError
+from rooflab.identity import SKIPPED, fresh
 from rooflab.record import Store, closing_facts, published_devices, run_facts
 from rooflab.studies.bandwidth import Roof, roofs
 from rooflab.studies.base import Context, Sized, Study, Unlisted, require_gpu
@@ -79,9 +80,10 @@ class Lab:
     def measure(self, study: str, cases: Sequence[Case]) -> pd.DataFrame:
         """Rows of `cases` in their order, all of record.COLUMNS.
 
-        Live, whatever the store does not already hold fresh is gated, timed and stored first; a case that
-        cannot run here is skipped by name. Replay reads the store; MissingRecording names the cases it
-        lacks and the command that measures them.
+        Live, whatever the store does not already hold fresh is gated, timed and stored first. A case that
+        could not run there (a peer not installed, too little memory) is recorded as skipped with its reason
+        and left out here. Replay reads the store; MissingRecording names the cases it lacks and the command
+        that measures them.
         """
         if self.mode == "live":
             self._measure(studies.get(study), cases)
@@ -92,7 +94,7 @@ class Lab:
         if missing and self.mode == "replay":
             raise MissingRecording(self._lacks(study, missing, f"rooflab record {studies.get(study).lesson}"))
         rows = frame.set_index("case", drop=False).loc[[case for case in wanted if case in present]]
-        return rows.reset_index(drop=True)
+        return rows[~_skipped(rows)].reset_index(drop=True)
 
     def profile(
         self, study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | None = None
@@ -102,8 +104,8 @@ class Lab:
 
         tool "ncu" counts (columns: kernel, grid, block and the metrics' short names), "nsys" and "cupti"
         trace (one row per GPU activity), "gate" gives verdicts on cheats, "sass" counts instructions.
-        Replay reads data/<device>/profiles/<study>_<tool>.csv. Live, an instrument that is missing or not
-        permitted leaves its cases out and is named, as a case that cannot run is in `measure`.
+        Replay reads data/<device>/profiles/<study>_<tool>.csv. An instrument that is missing or not
+        permitted is recorded as skipped and leaves its cases out, as a case that cannot run in `measure`.
         """
         if tool not in TOOLS:
             raise UsageError(f"There is no instrument {tool!r}; there are {', '.join(TOOLS)}.")
@@ -120,22 +122,43 @@ class Lab:
                 self._lacks(path.stem, missing, f"rooflab record {studies.get(study).lesson}")
             )
         order = {case.id: i for i, case in enumerate(cases)}
-        rows = frame[frame["case"].isin(order)]
-        return rows.sort_values("case", key=lambda c: c.map(order), kind="stable").reset_index(drop=True)
+        rows = frame[frame["case"].isin(order) & ~_skipped(frame)]
+        return (
+            rows.drop(columns="identity")
+            .sort_values("case", key=lambda c: c.map(order), kind="stable")
+            .reset_index(drop=True)
+        )
 
     def take_profile(
         self, study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | None = None
     ) -> None:
-        """Profile here the cases that the store lacks; MissingTool for an instrument that cannot be used."""
+        """Profile here the cases that the store does not hold fresh; MissingTool, once the cases are
+        recorded as skipped, for an instrument that cannot be used.
+        """
         path = self._profile_path(study, tool)
         frame = _read_profile(path, tool, metrics)
-        chosen = [case for case in cases if case.id not in set(frame["case"])]
-        if chosen:
-            fresh = _profile(study, chosen, tool, metrics).assign(run=self._begin())
-            frame = pd.concat([frame, fresh], ignore_index=True) if len(frame) else fresh
-            frame = frame.sort_values("case", kind="stable", ignore_index=True)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, frame.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+        arch, trouble = _arch(), None
+        now = {case.id: studies.get(study).identity(case, arch) for case in cases}
+        held = dict(zip(frame["case"], frame["identity"], strict=True))
+        chosen = [case for case in cases if not fresh(str(held.get(case.id, "")), now[case.id])]
+        if not chosen:
+            return
+        try:
+            taken = _profile(study, chosen, tool, metrics)
+            taken["identity"] = [now[case] for case in taken["case"]]
+        except MissingTool as error:
+            trouble = error
+            taken = pd.DataFrame({"case": [case.id for case in chosen], "identity": f"{SKIPPED}{error}"})
+        kept = frame[~frame["case"].isin({case.id for case in chosen})]
+        taken = taken.assign(run=self._begin())
+        frame = (
+            pd.concat([kept, taken], ignore_index=True) if len(kept) else taken.reindex(columns=frame.columns)
+        )
+        frame = frame.sort_values("case", kind="stable", ignore_index=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, frame.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+        if trouble:
+            raise trouble
 
     def _profile_path(self, study: str, tool: str) -> Path:
         return self.store.folder / "profiles" / f"{study}_{tool}.csv"
@@ -169,7 +192,12 @@ class Lab:
         total, done, context = sum(map(len, groups)), 0, self._context()
         for group in groups:
             outcome = study.measure_group(group, context)
-            self.store.add(study.name, outcome.rows, self._begin())
+            named = {case.id: case for case in group}
+            skipped = [
+                {**named[case].row(), "identity": f"{SKIPPED}{reason}"}
+                for case, reason in outcome.skipped.items()
+            ]
+            self.store.add(study.name, [*outcome.rows, *skipped], self._begin())
             done += len(group)
             self.say(f"{study.name} case {done}/{total}: {group[0].id}")
             for case, reason in outcome.skipped.items():
@@ -271,6 +299,11 @@ def _progress() -> Callable[[str], None]:
     return say
 
 
+def _skipped(frame: pd.DataFrame) -> pd.Series:
+    """Which rows stand for a case that could not be measured on the recorded machine."""
+    return frame["identity"].astype(str).str.startswith(SKIPPED)
+
+
 def _arch() -> str:
     from rooflab.ops import this_arch
 
@@ -292,7 +325,7 @@ def _read_profile(path: Path, tool: str, metrics: Sequence[str] | None) -> pd.Da
         "gate": ("refused", "when", "sentence"),
         "sass": ("instructions", *FACTS),
     }
-    return pd.DataFrame(columns=["case", *columns.get(tool, _TRACED), "run"])
+    return pd.DataFrame(columns=["case", *columns.get(tool, _TRACED), "identity", "run"])
 
 
 def _profile(study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | None) -> pd.DataFrame:
@@ -392,6 +425,15 @@ def freshness(device: str) -> list[Finding]:
         return studies.get(case.study).identity(case, arch)
 
     found = roofs(store.read("bandwidth"))
-    return validate(
+    stale = []
+    for path in sorted((store.folder / "profiles").glob("*.csv")):
+        study = path.stem.rpartition("_")[0]
+        table = _read_profile(path, "", None)
+        for case, recorded in sorted(set(zip(table["case"], table["identity"], strict=True))):
+            now = None if recorded.startswith(SKIPPED) else identity(studies.get(study).case(case))
+            if now is not None and not fresh(recorded, now):
+                sentence = f"{case} is stale: profiled as {recorded}, its code is now {now}."
+                stale.append(Finding("error", f"profiles/{path.name}", sentence))
+    return stale + validate(
         store.folder, studies.names(), expected, identity, {key: value.value for key, value in found.items()}
     )

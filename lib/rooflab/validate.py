@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from rooflab.case import RUN_SCHEMA, SCHEMA, Case
 from rooflab.errors import RooflabError, UsageError
-from rooflab.identity import fresh
+from rooflab.identity import SKIPPED, fresh
 from rooflab.record import derive
 from rooflab.table import frame, is_blank, natural_key, read_table, table_text, to_text
 
@@ -164,7 +164,8 @@ def _table(
         if not published:
             for sentence in _row(row, again, roofs):
                 say("error", line, sentence)
-            now = identity(case) if identity else None
+            skipped = str(row["identity"]).startswith(SKIPPED)
+            now = identity(case) if identity and not skipped else None
             if now is not None and not fresh(row["identity"], now):
                 say(
                     "error",

@@ -180,6 +180,11 @@ class Bandwidth(Study):
     def shared_bytes(self, case: Case) -> int:
         return 0 if case.operator in ("gemm", "h2d") else streams.shared_bytes(case)
 
+    def refuses(self, case: Case, capability: int) -> str | None:
+        if case.operator == "gemm" and capability < matmul.CAPABILITY[case.format]:
+            return f"{case.format} products need compute capability {matmul.CAPABILITY[case.format] / 10}"
+        return super().refuses(case, capability)
+
     def needs(self, case: Case) -> str | None:
         return "torch" if case.operator == "gemm" or case.impl.startswith("torch.") else None
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from rooflab import clock, gate
 from rooflab.case import CACHES, CLOCKS, KINDS, Case, parse_options
 from rooflab.device import Device
-from rooflab.errors import MissingTool, UsageError
+from rooflab.errors import GateError, MissingTool, UsageError
 from rooflab.ops import Rung
 
 _SETUP_S = 0.8  # buffers, compiling, the gate before and after: what a case took on the H200, doubled
@@ -132,6 +132,12 @@ class Study:
         """Name of the package a case needs beyond CuPy, such as "torch", or None."""
         return "torch" if case.impl.startswith("torch.") else None
 
+    def refuses(self, case: Case, capability: int) -> str | None:
+        """Why this case cannot run on a GPU of that compute capability (90 for 9.0), or None if it can."""
+        if case.clock == "graph_pdl" and capability < 90:
+            return "programmatic dependent launch needs compute capability 9.0"
+        return None
+
     def memory_bytes(self, case: Case) -> int:
         """GPU memory of the case's own buffers."""
         raise NotImplementedError
@@ -215,7 +221,10 @@ class Study:
         free -= self.shared_bytes(group[0])
         for case in group:
             package, size = self.needs(case), self.memory_bytes(case)
-            if package and importlib.util.find_spec(package) is None:
+            refusal = self.refuses(case, int(cupy.cuda.Device().compute_capability))
+            if refusal:
+                outcome.skipped[case.id] = refusal
+            elif package and importlib.util.find_spec(package) is None:
                 outcome.skipped[case.id] = f"{package} is not installed"
             elif size > 0.9 * free:
                 outcome.skipped[case.id] = (
@@ -226,9 +235,19 @@ class Study:
                 ready.append(case)
         if not ready:
             return outcome
+        works, admitted = self.contestants(ready), []
+        for case, work in zip(list(ready), works, strict=True):
+            try:
+                admitted.append(gate.admit(work))
+            except (GateError, RuntimeError) as error:
+                if case.kind == "own":
+                    raise
+                # A library's kernel that is wrong or absent on this GPU gets no time; ours would be a bug.
+                ready.remove(case)
+                outcome.skipped[case.id] = " ".join(str(error).split())[:200]
+        if not ready:
+            return outcome
         predictions = [self.predict(case, context) for case in ready]  # before anything is measured
-        works = self.contestants(ready)
-        admitted = [gate.admit(work) for work in works]
         timings = clock.measure(
             admitted,
             ready[0].clock,

@@ -11,7 +11,7 @@ FLOORS = {
     1: {"device", "roof", "shapes", "formats", "reference"},
     2: {
         *("case", "table", "identity", "record", "validate", "compare", "kernel", "gate", "clock", "ops"),
-        *("profile", "doctor"),
+        *("profile", "doctor", "simt"),
     },
     3: {"studies"},
     4: {"lab", "plot"},

@@ -1,0 +1,24 @@
+"""CUDA C++ on the CPU: the course's own kernels, run and watched without a GPU.
+
+    simt.run(rung, grid, block, [x, y, ctypes.c_ulonglong(n)])   # right or wrong, by a plain -O2 build
+
+The very .cu file is compiled by the host's C++ compiler against headers of ours (include/) that give CUDA's
+names their meaning, and a runtime (runtime.cpp) runs every CUDA thread as a fibre: barriers, warp operations
+and atomics wait for whom they should. It is an instrument for correctness and for teaching. What it is not:
+
+- It has no times. Nothing here is timed, and how long it takes says nothing about a GPU.
+- Threads run in a fixed order, one at a time, a warp as far as it gets, blocks one after another (or all in
+  turn, in a cooperative launch). A bug that shows only in another order shows only to the race detector.
+- There are no caches: hints (__ldcg, __stcs, load_streaming) are plain accesses.
+- Memory is simpler than a GPU's: every write is seen at once, fences do nothing, and every atomic access both
+  releases and acquires. A missing __threadfence is not found.
+- Fast-math functions (__expf, rsqrtf) are exact here; a product and a sum are fused only where fmaf says so.
+- Clocks, printf from several threads in GPU order, textures, inline PTX outside kernels/common/ptx.cuh and
+  dynamic parallelism do not exist. What only Hopper has (wgmma, TMA, clusters) is refused by name.
+- Linux with g++ or clang++ and binutils.
+"""
+
+from rooflab.simt.build import load
+from rooflab.simt.run import Fault, KernelFault, run
+
+__all__ = ["Fault", "KernelFault", "load", "run"]

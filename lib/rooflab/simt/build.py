@@ -1,0 +1,274 @@
+"""Compile a CUDA source with the host's C++ compiler into a library that the runtime can call."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rooflab.errors import MissingTool, UsageError
+from rooflab.identity import strip_comments
+from rooflab.kernel import headers_of
+from rooflab.ops import Rung
+from rooflab.paths import BUILD, KERNELS
+
+INCLUDE = Path(__file__).with_name("include")
+RUNTIME = Path(__file__).with_name("runtime.cpp")
+DYNAMIC_SHARED = 227 * 1024  # the most that any GPU gives a block
+
+# -fno-gnu-unique and -Bsymbolic keep a library's shared variables its own; -fwrapv and -fno-strict-aliasing
+# say what CUDA C++ allows; the prefix maps keep this machine's paths out of reports.
+_COMMON = [
+    *("-std=c++17", "-fPIC", "-w", "-fwrapv", "-fno-strict-aliasing", "-fno-optimize-sibling-calls"),
+    "-fno-diagnostics-show-caret",
+]
+_PLAIN = ["-O2", "-g1"]
+_WATCHED = ["-O1", "-g1", "-fno-tree-sra", "-fsanitize=thread", "-DROOFLAB_WATCHED"]
+_OF_FAMILY = {"gcc": ["-fno-gnu-unique"], "clang": []}
+_VOLATILE = {
+    "gcc": ["--param=tsan-distinguish-volatile=1"],
+    "clang": ["-mllvm", "-tsan-distinguish-volatile"],
+}
+
+# What only Hopper and later have, by the words a source would use.
+_HOPPER = {
+    r"\bwgmma|\bwarpgroup_": "wgmma (warpgroup matrix products)",
+    r"\bcp\.async\.bulk|\bcp_async_bulk|\bCUtensorMap|\btensormap|\btma_": "TMA (bulk tensor copies)",
+    r"\b__cluster_dims__|\bthis_cluster\b|\bcluster_|barrier\.cluster|\bmapa\b": "thread block clusters",
+    r"\bsetmaxnreg": "setmaxnreg (register reallocation between warps)",
+}
+_LAUNCH_BOUNDS = r"(?:__launch_bounds__ \((?:[^()]|\([^()]*\))*\) )?"
+_ENTRY = re.compile(rf'extern "C" __global__ {_LAUNCH_BOUNDS}void {_LAUNCH_BOUNDS}(\w+) \( ((?:[^()])*)\)')
+_DYNAMIC = re.compile(r"\bextern __shared__ (?:[\w:]+ |\( \w+ \) )+?(\w+) \[ \]")
+
+
+def compiler() -> str:
+    """Path of the host's C++ compiler ($CXX, c++, g++ or clang++); MissingTool says how to get one."""
+    for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
+        found = shutil.which(name) if name else None
+        if found:
+            return found
+    raise MissingTool(
+        "No C++ compiler was found, so kernels cannot run on the CPU here: install one, for example "
+        "`sudo apt install g++`; everything else works without it."
+    )
+
+
+@functools.cache
+def _version(path: str) -> str:
+    done = subprocess.run([path, "--version"], capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def _family(path: str) -> str:
+    return "clang" if "clang" in _version(path) else "gcc"
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("ROOFLAB_CACHE") or BUILD) / "simt"
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _own_sources() -> dict[str, str]:
+    files = [RUNTIME, *sorted(path for path in INCLUDE.rglob("*") if path.is_file())]
+    return {str(path.relative_to(RUNTIME.parent)): path.read_text() for path in files}
+
+
+def _compile(arguments: list[str], target: Path, name: str) -> None:
+    partial = target.with_suffix(f".{os.getpid()}.so")
+    done = subprocess.run(
+        [compiler(), *arguments, "-o", str(partial)], capture_output=True, text=True, cwd=target.parent
+    )
+    if done.returncode:
+        partial.unlink(missing_ok=True)
+        log = done.stderr.replace("/kernels/", "").strip()
+        raise UsageError(f"{name} does not compile for the CPU:\n{log}")
+    os.replace(partial, target)  # another process may be compiling the same source
+
+
+def runtime_path() -> Path:
+    """The runtime's library, compiled when its sources or the compiler have changed."""
+    path = compiler()
+    target = _cache_folder() / f"runtime-{_digest(_version(path), _own_sources())}.so"
+    if not target.is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", f"-I{INCLUDE}", "-Wl,-Bsymbolic"]
+        _compile([*flags, str(RUNTIME)], target, "The CPU runtime")
+    return target
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A shared variable: its name and its place and size in bytes in a block's shared memory."""
+
+    name: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """One compiled source: its library, the parameter names of each kernel in it, its shared variables."""
+
+    name: str
+    path: Path
+    watched: bool
+    parameters: Mapping[str, list[str]] = field(repr=False)
+
+    @functools.cached_property
+    def library(self) -> ctypes.CDLL:
+        """The library, loaded into this process."""
+        return ctypes.CDLL(str(self.path))
+
+    @functools.cached_property
+    def variables(self) -> list[Variable]:
+        """Its shared variables, in the order of their addresses; dynamic shared memory is "(dynamic)"."""
+        done = subprocess.run([_tool("readelf"), "-sW", self.path], capture_output=True, text=True)
+        found = {}
+        for line in done.stdout.splitlines():
+            words = line.split()
+            if len(words) < 8 or words[3] != "TLS" or words[6] == "UND":
+                continue
+            offset, size = int(words[1], 16), int(words[2], 0)
+            if "simt_anchor" in words[7]:
+                continue
+            plain = re.sub(r"_\d+$", "", words[7])  # one of several functions' statics of that name
+            inner = re.search(r"E(\d+)(\w+)$", plain) if plain.startswith("_Z") else None
+            name = inner[2][-int(inner[1]) :] if inner else plain
+            if words[7] == "simt_dynamic" or offset not in found:
+                found[offset] = Variable("(dynamic)" if words[7] == "simt_dynamic" else name, offset, size)
+        return [found[offset] for offset in sorted(found)]
+
+    def entry(self, name: str | None) -> str:
+        """The kernel to launch: `name`, or the only one there is; UsageError lists what exists."""
+        if name is None and len(self.parameters) == 1:
+            return next(iter(self.parameters))
+        if name is None or name not in self.parameters:
+            wanted = f"no kernel {name}" if name else "several kernels, so name one"
+            raise UsageError(f"{self.name} has {wanted}; it has {', '.join(self.parameters)}.")
+        return name
+
+    def types(self, entry: str) -> list[int]:
+        """A kernel's parameters: a scalar's size in bytes, or minus the alignment that a pointer asks."""
+        count = len(self.parameters[entry])
+        out = (ctypes.c_int * (64 + count))()
+        getattr(self.library, f"simt_types_{entry}")(out)
+        return list(out[1 : 1 + out[0]])
+
+
+def _tool(name: str) -> str:
+    found = shutil.which(name)
+    if not found:
+        raise MissingTool(f"{name} is not installed; it comes with the compiler, in the package binutils.")
+    return found
+
+
+def refuse_unportable(name: str, text: str) -> None:
+    """UsageError, naming the instruction, for a source that only a GPU of some generation can run."""
+    for words, instruction in _HOPPER.items():
+        if re.search(words, text):
+            raise UsageError(
+                f"{name} uses {instruction}, which only Hopper and later GPUs have: "
+                "it does not run on the CPU."
+            )
+    if re.search(r"\basm\b", text):
+        raise UsageError(
+            f"{name} holds inline PTX, which the CPU cannot run: put it in kernels/common/ptx.cuh, whose "
+            "functions have CPU versions."
+        )
+
+
+def load(
+    source: Rung | str,
+    defines: Mapping[str, object] | None = None,
+    *,
+    watched: bool = False,
+    name: str = "kernel.cu",
+) -> Program:
+    """Compile a rung, or CUDA source text, for the CPU, or take it from the cache.
+
+    `defines` are the rung's options, or a text's -D macros. `watched` adds the instrumentation that
+    `watch` needs. UsageError if the source does not compile or needs what only a GPU has.
+    """
+    if isinstance(source, Rung):
+        if not any(arch.isdigit() for arch in source.archs):
+            raise UsageError(
+                f"Rung {source.operator}/{source.name} is for sm_{source.archs[0]} alone: "
+                "it does not run on the CPU."
+            )
+        name, text = f"{source.operator}/{source.name}.cu", source.path.read_text()
+        defines = source.with_defaults({k: int(str(v)) for k, v in (defines or {}).items()})
+    else:
+        text = source
+    path = compiler()
+    headers = {k: v for k, v in headers_of(text).items() if k != "common/ptx.cuh"}
+    stripped = strip_comments("\n".join([*headers.values(), text]))
+    refuse_unportable(name, stripped)
+    entries = {entry: _parameter_names(inner) for entry, inner in _ENTRY.findall(stripped)}
+    if not entries:
+        raise UsageError(f'{name} has no kernel: it needs a function marked extern "C" __global__ void.')
+    dynamic = sorted(set(_DYNAMIC.findall(stripped)))
+    options = [
+        *_COMMON,
+        *_OF_FAMILY[_family(path)],
+        *((_WATCHED + _VOLATILE[_family(path)]) if watched else _PLAIN),
+        *(f"-D{key}={value}" for key, value in sorted((defines or {}).items())),
+    ]
+    digest = _digest(_version(path), _own_sources(), options, headers, name, text)
+    target = _cache_folder() / f"{digest}.so"
+    if not target.is_file():
+        runtime = runtime_path()
+        main, extra = target.with_suffix(".cpp"), target.with_suffix(".shared.cpp")
+        calls = "\n".join(f"SIMT_ENTRY({entry})" for entry in entries)
+        main.write_text(
+            '#include "rooflab_simt.h"\n#include "simt/entry.h"\n'
+            f'#line 1 "/kernels/{name}"\n{text}\n#line 1 "/simt/entries"\n{calls}\n'
+        )
+        extra.write_text(_dynamic_shared(dynamic))
+        # The course's ptx.cuh is shadowed by ours, which comes first.
+        where = [f"-I{INCLUDE}", f"-I{KERNELS}"]
+        maps = [f"-ffile-prefix-map={INCLUDE}=/simt", f"-ffile-prefix-map={KERNELS}=/kernels"]
+        files = [str(main), *([str(extra)] if dynamic else [])]
+        try:
+            # -fsanitize at the compile step alone: linking with it would bring its runtime in.
+            objects = []
+            for file in files:
+                objects.append(f"{file}.{os.getpid()}.o")
+                _compile([*options, *where, *maps, "-c", file], Path(objects[-1]), name)
+            _compile(["-shared", "-Wl,-Bsymbolic", *objects, str(runtime)], target, name)
+        finally:
+            for leftover in (*files, *objects):
+                Path(leftover).unlink(missing_ok=True)
+    return Program(name, target, watched, entries)
+
+
+def _parameter_names(inner: str) -> list[str]:
+    names = []
+    for parameter in inner.split(",") if inner.strip() else []:
+        words = re.findall(r"[A-Za-z_]\w*", parameter)
+        names.append(words[-1] if words else "")
+    return names
+
+
+def _dynamic_shared(names: list[str]) -> str:
+    # All of a kernel's `extern __shared__` arrays start at the same place.
+    aliases = "\n".join(
+        f'extern thread_local unsigned char {name}[{DYNAMIC_SHARED}] __attribute__((alias("simt_dynamic")));'
+        for name in names
+    )
+    return (
+        f"alignas(1024) thread_local unsigned char simt_dynamic[{DYNAMIC_SHARED}];\n{aliases}\n"
+        'extern "C" void* simt_dynamic_address() { return simt_dynamic; }\n'
+    )

@@ -1,0 +1,29 @@
+// CUDA C++ as the course uses it, for the host's C++ compiler: everything that NVRTC offers without an #include.
+// Names and meanings are CUDA's; see simt/__init__.py for what differs.
+#pragma once
+#include <assert.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "simt/runtime.h"
+#include "simt/vectors.h"
+
+#include "simt/arithmetic.h"
+#include "simt/memory.h"
+#include "simt/warp.h"
+
+// Last, because the host's own headers use some of these words for themselves.
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __grid_constant__
+#define __managed__
+#define __shared__ thread_local  // a block's threads share one OS thread, and the runtime refills it for each block
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))

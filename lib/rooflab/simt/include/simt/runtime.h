@@ -1,0 +1,30 @@
+// What a kernel asks of the runtime: where its thread stands, and to wait for others.
+#pragma once
+#include "simt/vectors.h"
+
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+constexpr int warpSize = 32;
+
+enum SimtWarp {  // operations of a warp
+  SIMT_SYNC, SIMT_SHFL, SIMT_SHFL_UP, SIMT_SHFL_DOWN, SIMT_SHFL_XOR, SIMT_ALL, SIMT_ANY, SIMT_BALLOT,
+  SIMT_MATCH_ANY, SIMT_MATCH_ALL, SIMT_ADD, SIMT_MIN_S, SIMT_MIN_U, SIMT_MAX_S, SIMT_MAX_U, SIMT_AND, SIMT_OR, SIMT_XOR,
+  SIMT_ACTIVE
+};
+enum SimtBarrier { SIMT_PLAIN, SIMT_BARRIER_AND, SIMT_BARRIER_OR, SIMT_BARRIER_COUNT };
+
+extern "C" {
+// Wait until every thread of the block is here.
+int simt_barrier(int kind, int predicate, const char* file, int line);
+// Wait until every lane of `mask` that has not ended is here; `value` (`size` bytes) is given and becomes the result.
+// For SIMT_MATCH_ALL the return value says whether all were equal.
+int simt_warp(int operation, unsigned mask, void* value, int size, int argument, int width, const char* file, int line);
+// One atomic access: what it reads is acquired, what it writes is released. A read that finds an unchanged value may
+// be a wait, so other threads run first.
+void simt_atomic_read(void* to, const void* from, int size, int wait);
+void simt_atomic_write(void* to, const void* from, int size);
+void simt_yield(void);  // let other threads run first
+void simt_trap(const char* file, int line);
+}
+
+#define SIMT_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()

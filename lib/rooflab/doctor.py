@@ -23,7 +23,17 @@ from .errors import MissingTool, RooflabError
 from .paths import ROOT
 
 LEAN = (
-    *("numpy", "pandas", "matplotlib", "ipykernel", "ipywidgets", "papermill", "nbformat", "nbclient"),
+    *(
+        "numpy",
+        "pandas",
+        "matplotlib",
+        "pillow",
+        "ipykernel",
+        "ipywidgets",
+        "papermill",
+        "nbformat",
+        "nbclient",
+    ),
     *(
         "pyyaml",
         "filelock",

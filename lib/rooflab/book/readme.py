@@ -13,19 +13,21 @@ _COLUMNS = ("study", "operator", "ours", "time", "achieved", "of its roof", "bes
 
 def results(store: Store) -> pd.DataFrame:
     """One row for each study and operator that is compared with a roof: our fastest rung by what it
-    achieves (the median of its samples), and the best other implementation of the same case beside
-    it."""
+    achieves (the median of its samples, graph clock, cold), at a size that peers were measured at if there
+    is one, and the best of those peers beside it, by whichever clock of the bench shows it best."""
     rows = []
     for study in store.studies():
         table = store.read(study)
         table = table[table["roof"].fillna("").ne("") & table["roof_fraction"].notna()]
         for operator, group in table.groupby("operator", sort=False):
-            named = group[(group["clock"] == "graph") & (group["cache"] == "cold")]
-            group = named if len(named) else group
-            own = group[group["kind"] == "own"]
+            cold = group[group["cache"] == "cold"]
+            group = cold if len(cold) else group
+            own = group[(group["kind"] == "own") & (group["clock"] == "graph")]
             if own.empty:
                 continue
-            best = own.sort_values("roof_fraction").iloc[-1]
+            sizes = set(group.loc[group["kind"] != "own", "bytes"])
+            beside = own[own["bytes"].isin(sizes)]
+            best = (beside if len(beside) else own).sort_values("roof_fraction").iloc[-1]
             rows.append(
                 {
                     "study": study,
@@ -48,14 +50,15 @@ def _achieved(row: pd.Series) -> str:
 
 def _peer(group: pd.DataFrame, best: pd.Series) -> str:
     named = isinstance(best["format"], str) and best["format"] != ""
-    shape = ["format" if named else "bytes", "n", "k", "batch", "seq", "heads", "head_dim", "cache", "clock"]
+    shape = ["format" if named else "bytes", "n", "k", "batch", "seq", "heads", "head_dim", "cache"]
     same = group[group["kind"] != "own"]
     for column in shape:
         same = same[(same[column] == best[column]) | (same[column].isna() & pd.isna(best[column]))]
     if same.empty:
         return ""
     peer = same.sort_values("median_us").iloc[0]
-    return f"{peer['impl']}: {_achieved(peer)}"
+    eager = ", called eagerly" if peer["clock"] == "event" else ""
+    return f"{peer['impl']}{eager}: {_achieved(peer)}"
 
 
 def device_line(store: Store) -> str:

@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+import shutil
 from fractions import Fraction
 
 import numpy as np
@@ -408,7 +409,10 @@ def test_without_a_compiler_the_reader_is_told_how_to_get_one(monkeypatch):
 
 
 def test_a_program_is_compiled_once_per_source(monkeypatch, tmp_path):
+    runtime = simt.build.runtime_path()
     monkeypatch.setenv("ROOFLAB_CACHE", str(tmp_path))
+    (tmp_path / "simt").mkdir()
+    shutil.copy(runtime, tmp_path / "simt")
     first = simt.load(EMPTY)
     monkeypatch.setattr(simt.build, "_compile", None)  # a second compilation would fail
     assert simt.load(EMPTY).path == first.path

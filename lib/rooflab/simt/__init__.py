@@ -1,6 +1,8 @@
 """CUDA C++ on the CPU: the course's own kernels, run and watched without a GPU.
 
-    simt.run(rung, grid, block, [x, y, ctypes.c_ulonglong(n)])   # right or wrong, by a plain -O2 build
+    simt.run(rung, grid, block, [x, y, ctypes.c_ulonglong(n)])           # a plain -O2 build: for the gate
+    seen = simt.watch(rung, grid, block, [x, y, ctypes.c_ulonglong(n)])  # every load and store is looked at
+    seen.faults; seen.lines(); seen.requests(); seen.accesses()
 
 The very .cu file is compiled by the host's C++ compiler against headers of ours (include/) that give CUDA's
 names their meaning, and a runtime (runtime.cpp) runs every CUDA thread as a fibre: barriers, warp operations
@@ -20,5 +22,6 @@ and atomics wait for whom they should. It is an instrument for correctness and f
 
 from rooflab.simt.build import load
 from rooflab.simt.run import Fault, KernelFault, run
+from rooflab.simt.watch import Watch, watch
 
-__all__ = ["Fault", "KernelFault", "load", "run"]
+__all__ = ["Fault", "KernelFault", "Watch", "load", "run", "watch"]

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from filelock import FileLock
+
 from rooflab.errors import MissingTool, UsageError
 from rooflab.identity import strip_comments
 from rooflab.kernel import headers_of
@@ -30,8 +32,9 @@ _COMMON = [
     *("-std=c++17", "-fPIC", "-w", "-fwrapv", "-fno-strict-aliasing", "-fno-optimize-sibling-calls"),
     "-fno-diagnostics-show-caret",
 ]
-_PLAIN = ["-O2", "-g1"]
-_WATCHED = ["-O1", "-g1", "-fno-tree-sra", "-fsanitize=thread", "-DROOFLAB_WATCHED"]
+# addr2line of some binutils mistakes the first file of a DWARF 5 line table for another one.
+_PLAIN = ["-O2", "-g1", "-gdwarf-4"]
+_WATCHED = ["-O1", "-g1", "-gdwarf-4", "-fno-tree-sra", "-fsanitize=thread", "-DROOFLAB_WATCHED"]
 _OF_FAMILY = {"gcc": ["-fno-gnu-unique"], "clang": []}
 _VOLATILE = {
     "gcc": ["--param=tsan-distinguish-volatile=1"],
@@ -102,10 +105,13 @@ def runtime_path() -> Path:
     """The runtime's library, compiled when its sources or the compiler have changed."""
     path = compiler()
     target = _cache_folder() / f"runtime-{_digest(_version(path), _own_sources())}.so"
-    if not target.is_file():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", f"-I{INCLUDE}", "-Wl,-Bsymbolic"]
-        _compile([*flags, str(RUNTIME)], target, "The CPU runtime")
+    if target.is_file():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(target.with_suffix(".lock")):  # it takes seconds, which two processes need not both spend
+        if not target.is_file():
+            flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", f"-I{INCLUDE}", "-Wl,-Bsymbolic"]
+            _compile([*flags, str(RUNTIME)], target, "The CPU runtime")
     return target
 
 
@@ -230,7 +236,7 @@ def load(
     target = _cache_folder() / f"{digest}.so"
     if not target.is_file():
         runtime = runtime_path()
-        main, extra = target.with_suffix(".cpp"), target.with_suffix(".shared.cpp")
+        main, extra = (target.with_suffix(f".{os.getpid()}.{part}.cpp") for part in ("main", "shared"))
         calls = "\n".join(f"SIMT_ENTRY({entry})" for entry in entries)
         main.write_text(
             '#include "rooflab_simt.h"\n#include "simt/entry.h"\n'
@@ -245,7 +251,7 @@ def load(
             # -fsanitize at the compile step alone: linking with it would bring its runtime in.
             objects = []
             for file in files:
-                objects.append(f"{file}.{os.getpid()}.o")
+                objects.append(f"{file}.o")
                 _compile([*options, *where, *maps, "-c", file], Path(objects[-1]), name)
             _compile(["-shared", "-Wl,-Bsymbolic", *objects, str(runtime)], target, name)
         finally:

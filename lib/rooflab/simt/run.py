@@ -78,7 +78,7 @@ class _Launch(ctypes.Structure):
         ("block", _u32 * 3),
         *((name, _u32) for name in ("cooperative", "watched", "traced", "dynamic_bytes")),
         *((name, _pointer) for name in ("anchor", "dynamic", "buffers", "variables")),
-        *((name, _u32) for name in ("buffer_count", "variable_count", "faults_cap")),
+        *((name, _u32) for name in ("buffer_count", "variable_count", "argument_count")),
     ]
 
 
@@ -235,13 +235,14 @@ def launch(
     sized = [v for v in sized if v.size]
     guarded = _Guarded(names, arguments) if program.watched else None
 
-    values = []
-    for argument in arguments:
+    values = (_u64 * max(1, len(arguments)))()
+    for k, argument in enumerate(arguments):
         if isinstance(argument, ctypes._SimpleCData):
-            values.append(argument)
+            ctypes.memmove(
+                ctypes.addressof(values) + 8 * k, ctypes.addressof(argument), ctypes.sizeof(argument)
+            )
         else:
-            values.append(_pointer(guarded.address(argument) if guarded else argument.ctypes.data))
-    pointers = (_pointer * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
+            values[k] = guarded.address(argument) if guarded else argument.ctypes.data
     buffers = guarded.buffers if guarded else (_Buffer * 1)()
     table = (_Variable * max(1, len(sized)))(*(_Variable(v.offset, v.size) for v in sized))
 
@@ -250,7 +251,7 @@ def launch(
     with _LOCK:
         description = _Launch(
             entry=ctypes.cast(getattr(library, f"simt_run_{entry}"), _pointer),
-            arguments=ctypes.addressof(pointers),
+            arguments=ctypes.addressof(values),
             grid=grid,
             block=block,
             cooperative=cooperative,
@@ -262,6 +263,7 @@ def launch(
             variables=ctypes.addressof(table),
             buffer_count=len(guarded.names) if guarded else 0,
             variable_count=len(sized),
+            argument_count=len(arguments),
         )
         runtime = _runtime(str(build.runtime_path()))
         status = runtime.simt_launch(ctypes.byref(description))
@@ -395,8 +397,10 @@ def _told(
     other = tuple(fault.other_block)
     if kind == "out of bounds":
         past = (
-            "of no buffer"
+            "in no buffer"
             if fault.region == NOWHERE
+            else "right behind its end"
+            if offset == size
             else f"{offset - size} bytes past its end"
             if offset >= size
             else f"{-offset} bytes before its start"

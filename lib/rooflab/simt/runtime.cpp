@@ -62,14 +62,14 @@ struct Event {
 };
 struct Launch {
   void (*entry)(void**);
-  void** arguments;
+  const uint64_t* arguments;  // each in 8 bytes
   uint32_t grid[3], block[3];
   uint32_t cooperative, watched, traced, dynamic_bytes;
   void* anchor;   // a thread-local variable of the kernel's library
   char* dynamic;  // its dynamic shared memory, or null
   const Buffer* buffers;
   const Variable* variables;
-  uint32_t buffer_count, variable_count, faults_cap;
+  uint32_t buffer_count, variable_count, argument_count;
 };
 
 // --- state -----------------------------------------------------------------------------------------------------------
@@ -79,7 +79,8 @@ namespace {
 enum State { READY, AT_BARRIER, AT_WARP, ENDED };
 constexpr size_t STACK = 64 << 10;
 constexpr uint64_t CANARY = 0x5ca1ab1e0ddba11u;
-constexpr int IDLE_ROUNDS = 20000;
+constexpr int IDLE_ROUNDS = 2000;
+constexpr size_t STACK_GUARD = 1 << 20;  // below the first stack: nobody may go there
 constexpr size_t FAULTS = 64, EVENTS = size_t(1) << 26;
 
 typedef std::unordered_map<uint32_t, uint64_t> Times;
@@ -136,6 +137,8 @@ struct Image {
 };
 
 const Launch* launch;
+uint64_t argument_room[64];  // in this library, where accesses are nobody's business
+void* argument_list[64];
 std::vector<Fibre> fibres;
 std::vector<Block> blocks;
 Fibre* self;
@@ -353,7 +356,7 @@ void hand_over() {
 void try_warp(Fibre& f);
 
 void fibre_main() {
-  launch->entry(launch->arguments);
+  launch->entry(argument_list);
   self->state = ENDED;
   ++self->block->ended;
   // Lanes that have ended are not waited for, so others may now be complete.
@@ -720,11 +723,12 @@ void synchronise(uint64_t address, bool releases) {
 // --- the launch ------------------------------------------------------------------------------------------------------
 
 sigjmp_buf rescue;
+bool too_deep;  // the signal came from below the stacks
 pthread_t launching;
 struct sigaction old_actions[5];
 const int signals[5] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGINT};
 
-void on_signal(int signal, siginfo_t*, void*) {
+void on_signal(int signal, siginfo_t* info, void*) {
   if (!pthread_equal(pthread_self(), launching)) {  // not ours: back to whoever handled it before
     for (int k = 0; k < 5; ++k)
       if (signals[k] == signal) sigaction(signal, &old_actions[k], nullptr);
@@ -736,6 +740,8 @@ void on_signal(int signal, siginfo_t*, void*) {
     interrupted = 1;
     return;
   }
+  const char* touched = static_cast<char*>(info->si_addr);
+  too_deep = signal == SIGSEGV && touched >= stacks - STACK_GUARD && touched < stacks;
   siglongjmp(rescue, signal);
 }
 
@@ -790,6 +796,9 @@ int simt_launch(const Launch* description) {
   const uint64_t count = launch->cooperative ? total * threads : threads;
   blockDim = dim3(launch->block[0], launch->block[1], launch->block[2]);
   gridDim = dim3(launch->grid[0], launch->grid[1], launch->grid[2]);
+  if (launch->argument_count > 64) return -3;
+  for (uint32_t k = 0; k < launch->argument_count; ++k)
+    argument_room[k] = launch->arguments[k], argument_list[k] = &argument_room[k];
   faults.clear(), fault_index.clear(), events.clear(), published.clear(), images.clear();
   shadows.assign(launch->buffer_count, Shadow());
   blocks.clear();
@@ -798,11 +807,13 @@ int simt_launch(const Launch* description) {
   dl_iterate_phdr(find_image, nullptr);
   if (launch->variable_count && !tls) return -1;
   if (stack_room < count * STACK) {
-    if (stacks) munmap(stacks, stack_room);
+    if (stacks) munmap(stacks - STACK_GUARD, STACK_GUARD + stack_room);
     stack_room = count * STACK;
-    void* room = mmap(nullptr, stack_room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    stacks = room == MAP_FAILED ? nullptr : static_cast<char*>(room);
+    void* room = mmap(nullptr, STACK_GUARD + stack_room, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    stacks = room == MAP_FAILED ? nullptr : static_cast<char*>(room) + STACK_GUARD;
     if (!stacks) return stack_room = 0, -2;
+    mprotect(room, STACK_GUARD, PROT_NONE);
   }
   fibres.clear();
   fibres.resize(count);
@@ -820,7 +831,7 @@ int simt_launch(const Launch* description) {
   if (!signal)
     run_grid();
   else if (signal != SIGINT)
-    report(CRASH, "", self ? self->linear : 0);
+    report(too_deep ? STACK_OVERFLOW : CRASH, "", self ? self->linear : 0);
   for (int k = 0; k < 5; ++k) sigaction(signals[k], &old_actions[k], nullptr);
   sigaltstack(&old_stack, nullptr);
   self = nullptr;
@@ -858,7 +869,11 @@ int simt_barrier(int kind, int predicate, const char* file, int line) {
         snprintf(fault.text, sizeof fault.text, "threads %s wait here while thread %u waits at %s (%s:%d)", here.c_str(),
                  other.linear, name_of(other), base_name(other.file), other.line);
       }
+      break;
     }
+  }
+  for (uint32_t t = 0; t < threads; ++t) {
+    Fibre& other = fibres[block.first + t];
     if (kind == SIMT_BARRIER_AND) result &= other.predicate != 0;
     if (kind == SIMT_BARRIER_OR) result |= other.predicate != 0;
     if (kind == SIMT_BARRIER_COUNT) result += other.predicate != 0;

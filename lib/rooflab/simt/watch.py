@@ -1,0 +1,161 @@
+"""Watch a kernel: what it did wrong, and how it used memory, per line of its source.
+
+The watched build calls a hook at every load and store. The faults are exact for the order in which the
+threads ran. A race is two accesses, at least one a write and not both atomic or volatile, that no barrier,
+__syncwarp or atomic hand-over puts in order, whatever values they left. A request is what a warp asks for
+when it executes one load or store: here the k-th time each of its lanes executes that access, so lanes that
+skipped a turn of a loop are paired with the wrong turn of the others. The host's compiler, like NVCC, may
+drop a load whose value it knows, or move it into the branch that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rooflab.ops import Rung
+from rooflab.simt.build import load
+from rooflab.simt.run import ATOMIC, SHARED, WRITE, Fault, Outcome, launch
+
+SECTOR = 32  # bytes: what moves between L2 and an SM at least
+BANKS = 32  # of 4 bytes each
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What watching one launch showed: `faults`, and the accesses behind `requests` and `lines`."""
+
+    faults: list[Fault]
+    outcome: Outcome = field(repr=False)
+    block: tuple[int, ...] = field(repr=False)
+
+    def accesses(self) -> pd.DataFrame:
+        """Every load and store, in the order they happened: source line, access (load, store, atomic), space
+        (global, shared), buffer, address (bytes from the buffer's start; in shared memory from the block's),
+        bytes, block, warp, lane, request (how often this warp had come here before).
+        """
+        events = self.outcome.events
+        frame = pd.DataFrame(
+            {
+                "line": pd.Series(events["pc"]).map(dict(self.outcome.lines)),
+                "access": np.where(
+                    events["how"] & ATOMIC, "atomic", np.where(events["how"] & WRITE, "store", "load")
+                ),
+                "space": np.where(events["region"] == SHARED, "shared", "global"),
+                "buffer": pd.Series(events["region"]).map({**self.outcome.names, SHARED: "shared"}),
+                "address": events["address"].astype(np.int64),
+                "bytes": events["size"].astype(np.int64),
+                "block": events["block"].astype(np.int64),
+                "warp": events["thread"].astype(np.int64) // 32,
+                "lane": events["thread"].astype(np.int64) % 32,
+                "place": events["pc"],
+            }
+        )
+        keys = ["place", "block", "warp", "lane"]
+        frame["request"] = frame.groupby(keys, sort=False).cumcount()
+        return frame
+
+    def requests(self) -> pd.DataFrame:
+        """One row per request of a warp: line, access, space, buffer, block, warp, request, lanes (how many
+        took part), bytes_used (distinct bytes that lanes asked for), sectors (32-byte pieces they lie in;
+        global memory), bytes_moved (32 x sectors; in shared memory what was used), passes (turns that the
+        banks of shared memory take) and conflicts (passes beyond those that the width of the access needs).
+        """
+        frame = self.accesses()
+        keys = ["place", "line", "access", "space", "buffer", "block", "warp", "request"]
+        groups = frame.groupby(keys, sort=False, dropna=False)
+        frame["group"] = groups.ngroup()
+        rows = groups.agg(lanes=("lane", "nunique"), bytes=("bytes", "max")).reset_index()
+        rows["bytes_used"] = _distinct(frame, 1, len(rows))
+        rows["sectors"] = _distinct(frame, SECTOR, len(rows)).where(rows["space"] == "global")
+        rows["bytes_moved"] = (rows["sectors"] * SECTOR).where(rows["space"] == "global", rows["bytes_used"])
+        passes = _passes(frame[frame["space"] == "shared"], len(rows))
+        rows["passes"] = passes.where(rows["space"] == "shared")
+        rows["conflicts"] = rows["passes"] - (rows["bytes"] // 4).clip(lower=1)
+        # A narrow request of few lanes takes fewer passes than its width could: never a negative conflict.
+        rows["conflicts"] = rows["conflicts"].clip(lower=0)
+        return rows.drop(columns="place")
+
+    def lines(self) -> pd.DataFrame:
+        """One row per line of the source, access and buffer: requests, lanes per request, sectors per
+        request, bytes_used and bytes_moved with their ratio `efficiency`, bank conflicts per request.
+        """
+        rows = self.requests()
+        keys = ["line", "access", "space", "buffer"]
+        sums = (
+            rows.groupby(keys, sort=True, dropna=False)
+            .agg(
+                requests=("lanes", "size"),
+                lanes=("lanes", "mean"),
+                sectors=("sectors", "sum"),
+                bytes_used=("bytes_used", "sum"),
+                bytes_moved=("bytes_moved", "sum"),
+                conflicts=("conflicts", "mean"),
+            )
+            .reset_index()
+        )
+        per_request = sums["sectors"] / sums["requests"]
+        sums.insert(6, "sectors_per_request", per_request.where(sums["space"] == "global"))
+        sums["efficiency"] = sums["bytes_used"] / sums["bytes_moved"]
+        return sums.drop(columns="sectors").rename(columns={"conflicts": "conflicts_per_request"})
+
+
+def _distinct(frame: pd.DataFrame, unit: int, count: int) -> pd.Series:
+    """Distinct pieces of `unit` bytes that the accesses of each group touch."""
+    first = frame["address"].to_numpy() // unit
+    last = (frame["address"] + frame["bytes"] - 1).to_numpy() // unit
+    repeats = last - first + 1
+    starts = np.repeat(np.cumsum(repeats) - repeats, repeats)
+    pieces = np.repeat(first, repeats) + np.arange(repeats.sum()) - starts
+    group = np.repeat(frame["group"].to_numpy(), repeats)
+    pairs = np.unique(np.stack([group, pieces], 1), axis=0)
+    return pd.Series(np.bincount(pairs[:, 0], minlength=count))
+
+
+def _passes(frame: pd.DataFrame, count: int) -> pd.Series:
+    """Turns that shared memory takes for each group: a bank gives one 4-byte word a turn, to any number of
+    lanes. Accesses of 8 and 16 bytes are served for 16 and 8 lanes at a time.
+    """
+    result = np.zeros(count)
+    if len(frame):
+        words = (frame["bytes"].to_numpy() + 3) // 4
+        part = frame["lane"].to_numpy() * words // 32
+        first = frame["address"].to_numpy() // 4
+        starts = np.repeat(np.cumsum(words) - words, words)
+        word = np.repeat(first, words) + np.arange(words.sum()) - starts
+        rows = np.stack([np.repeat(frame["group"].to_numpy(), words), np.repeat(part, words), word], 1)
+        unique = pd.DataFrame(np.unique(rows, axis=0), columns=["group", "part", "word"])
+        unique["bank"] = unique["word"] % BANKS
+        deepest = unique.groupby(["group", "part", "bank"]).size().groupby(level=["group", "part"]).max()
+        total = deepest.groupby(level="group").sum()
+        result[total.index.to_numpy()] = total.to_numpy()
+    return pd.Series(result)
+
+
+def watch(
+    source: Rung | str,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    arguments: Sequence[Any],
+    options: Mapping[str, object] | None = None,
+    *,
+    entry: str | None = None,
+    shared: int = 0,
+    cooperative: bool = False,
+) -> Watch:
+    """Run a rung, or CUDA source text, with every load and store watched; arguments as for `run`.
+
+    The arrays hold the kernel's results afterwards, even where it did wrong. Small shapes: an access takes
+    about a microsecond here, and its note 32 bytes.
+    """
+    program = load(source, options, watched=True)
+    entry = source.entry if isinstance(source, Rung) else entry
+    outcome = launch(
+        program, entry, grid, block, arguments, shared=shared, cooperative=cooperative, traced=True
+    )
+    size = (block,) if isinstance(block, int) else tuple(block)
+    return Watch(outcome.faults, outcome, size)

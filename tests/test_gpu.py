@@ -83,7 +83,7 @@ def test_a_live_lab_measures_once_and_resumes(tmp_path, monkeypatch):
     assert len(said) == 1, "a fresh case was measured again"
 
 
-@pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer")
+@pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer beside a GPU")
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
 def test_the_sanitizers_find_nothing_in_any_rung(tool):
     done = sanitize(tool, "rungs")
@@ -91,7 +91,7 @@ def test_the_sanitizers_find_nothing_in_any_rung(tool):
     assert "0 errors" in done.stdout or "0 hazards" in done.stdout
 
 
-@pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer")
+@pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer beside a GPU")
 @pytest.mark.parametrize(
     ("tool", "fault"), [("memcheck", "overrun"), ("racecheck", "race"), ("synccheck", "divergent_barrier")]
 )

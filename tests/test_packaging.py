@@ -204,7 +204,7 @@ def _make(*arguments: str, **environment: str) -> str:
     if shutil.which("make") is None:
         pytest.skip("needs make")
     done = subprocess.run(
-        ["make", "-n", *arguments],
+        ["make", "-n", "--no-print-directory", *arguments],
         cwd=ROOT,
         env={**os.environ, **environment},
         capture_output=True,

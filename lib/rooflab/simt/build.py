@@ -28,17 +28,19 @@ DYNAMIC_SHARED = 227 * 1024  # the most that any GPU gives a block
 
 # -fno-gnu-unique and -Bsymbolic keep a library's shared variables its own; -fwrapv and -fno-strict-aliasing
 # say what CUDA C++ allows; the prefix maps keep this machine's paths out of reports.
-_COMMON = [
-    *("-std=c++17", "-fPIC", "-w", "-fwrapv", "-fno-strict-aliasing", "-fno-optimize-sibling-calls"),
-    "-fno-diagnostics-show-caret",
-]
+_COMMON = ["-std=c++17", "-fPIC", "-w", "-fwrapv", "-fno-strict-aliasing", "-fno-optimize-sibling-calls"]
 # addr2line of some binutils mistakes the first file of a DWARF 5 line table for another one.
 _PLAIN = ["-O2", "-g1", "-gdwarf-4"]
-_WATCHED = ["-O1", "-g1", "-gdwarf-4", "-fno-tree-sra", "-fsanitize=thread", "-DROOFLAB_WATCHED"]
-_OF_FAMILY = {"gcc": ["-fno-gnu-unique"], "clang": []}
-_VOLATILE = {
-    "gcc": ["--param=tsan-distinguish-volatile=1"],
-    "clang": ["-mllvm", "-tsan-distinguish-volatile"],
+_WATCHED = ["-O1", "-g1", "-gdwarf-4", "-fsanitize=thread", "-DROOFLAB_WATCHED"]
+_OF_FAMILY = {  # in every build, and in a watched one too
+    "gcc": (
+        ["-fno-gnu-unique", "-fno-diagnostics-show-caret"],
+        ["-fno-tree-sra", "--param=tsan-distinguish-volatile=1"],
+    ),
+    "clang": (
+        ["-fno-caret-diagnostics"],
+        ["-mllvm", "-tsan-distinguish-volatile", "-mllvm", "-tsan-instrument-read-before-write"],
+    ),
 }
 
 # What only Hopper and later have, by the words a source would use.
@@ -139,10 +141,10 @@ class Program:
         return ctypes.CDLL(str(self.path))
 
     @functools.cached_property
-    def variables(self) -> list[Variable]:
-        """Its shared variables, in the order of their addresses; dynamic shared memory is "(dynamic)"."""
+    def _variables(self) -> list[tuple[str, Variable]]:
+        """Its shared variables in the order of their addresses, each with its symbol."""
         done = subprocess.run([_tool("readelf"), "-sW", self.path], capture_output=True, text=True)
-        found = {}
+        found: dict[int, tuple[str, Variable]] = {}
         for line in done.stdout.splitlines():
             words = line.split()
             if len(words) < 8 or words[3] != "TLS" or words[6] == "UND":
@@ -154,8 +156,16 @@ class Program:
             inner = re.search(r"E(\d+)(\w+)$", plain) if plain.startswith("_Z") else None
             name = inner[2][-int(inner[1]) :] if inner else plain
             if words[7] == "simt_dynamic" or offset not in found:
-                found[offset] = Variable("(dynamic)" if words[7] == "simt_dynamic" else name, offset, size)
+                name = "(dynamic)" if words[7] == "simt_dynamic" else name
+                found[offset] = words[7], Variable(name, offset, size)
         return [found[offset] for offset in sorted(found)]
+
+    def variables(self, entry: str) -> list[Variable]:
+        """The shared variables that kernel `entry` may use, in the order of their addresses: all but those
+        of the other kernels. Dynamic shared memory is "(dynamic)".
+        """
+        others = tuple(f"_ZZ{len(name)}{name}E" for name in self.parameters if name != entry)
+        return [variable for symbol, variable in self._variables if not symbol.startswith(others)]
 
     def entry(self, name: str | None) -> str:
         """The kernel to launch: `name`, or the only one there is; UsageError lists what exists."""
@@ -226,10 +236,11 @@ def load(
     if not entries:
         raise UsageError(f'{name} has no kernel: it needs a function marked extern "C" __global__ void.')
     dynamic = sorted(set(_DYNAMIC.findall(stripped)))
+    always, in_watched = _OF_FAMILY[_family(path)]
     options = [
         *_COMMON,
-        *_OF_FAMILY[_family(path)],
-        *((_WATCHED + _VOLATILE[_family(path)]) if watched else _PLAIN),
+        *always,
+        *([*_WATCHED, *in_watched] if watched else _PLAIN),
         *(f"-D{key}={value}" for key, value in sorted((defines or {}).items())),
     ]
     digest = _digest(_version(path), _own_sources(), options, headers, name, text)

@@ -225,7 +225,7 @@ def launch(
     for name, argument, wanted in zip(names, arguments, types, strict=True):
         _check_argument(name, argument, wanted)
 
-    variables = program.variables
+    variables = program.variables(entry)
     dynamic = [v for v in variables if v.name == "(dynamic)"]
     if shared and not dynamic:
         raise LaunchError(

@@ -8,12 +8,24 @@ typedef uint16_t simt_2b __attribute__((may_alias));
 typedef uint32_t simt_4b __attribute__((may_alias));
 typedef uint64_t simt_8b __attribute__((may_alias));
 typedef uint64_t simt_16b __attribute__((may_alias, vector_size(16)));
-#define SIMT_WHOLE(NAME, WORD)                                                                   \
-  NAME() = default;                                                                              \
-  NAME(const NAME& from) { *reinterpret_cast<WORD*>(this) = *reinterpret_cast<const WORD*>(&from); } \
-  NAME& operator=(const NAME& from) {                                                            \
-    *reinterpret_cast<WORD*>(this) = *reinterpret_cast<const WORD*>(&from);                      \
-    return *this;                                                                                \
+#if defined(__x86_64__)
+#define SIMT_WIDE "+x"
+#else
+#define SIMT_WIDE "+w"
+#endif
+// An empty instruction that needs the whole word keeps the compiler from splitting the load.
+static inline void simt_keep(simt_2b& word) { __asm__("" : "+r"(word)); }
+static inline void simt_keep(simt_4b& word) { __asm__("" : "+r"(word)); }
+static inline void simt_keep(simt_8b& word) { __asm__("" : "+r"(word)); }
+static inline void simt_keep(simt_16b& word) { __asm__("" : SIMT_WIDE(word)); }
+#define SIMT_WHOLE(NAME, WORD)                              \
+  NAME() = default;                                         \
+  NAME(const NAME& from) { *this = from; }                  \
+  NAME& operator=(const NAME& from) {                       \
+    WORD word = *reinterpret_cast<const WORD*>(&from);      \
+    simt_keep(word);                                        \
+    *reinterpret_cast<WORD*>(this) = word;                  \
+    return *this;                                           \
   }
 #define SIMT_VALUES2(NAME, T) constexpr NAME(T a, T b = 0) : x(a), y(b) {}
 #define SIMT_VALUES4(NAME, T) constexpr NAME(T a, T b = 0, T c = 0, T d = 0) : x(a), y(b), z(c), w(d) {}

@@ -10,7 +10,8 @@ import pytest
 from rooflab import exercises
 from rooflab.paths import NOTEBOOKS
 
-CELLS = nbformat.read(NOTEBOOKS / "00_environment.ipynb", as_version=4).cells
+PARTS = [nbformat.read(path, as_version=4).cells for path in sorted(NOTEBOOKS.glob("00*.ipynb"))]
+CELLS = [cell for part in PARTS for cell in part]
 NUMBERS = exercises.numbers("00")
 
 WRONG = {
@@ -27,6 +28,10 @@ WRONG = {
         "no code": "def passes(got, expected, allowed):\n    return (got <= expected).typo",
     },
     "00.2": {
+        "honest": "def my_kernel(a, x, y, out):\n    out[:] = a * x + y",
+        "seen by anyone": "def my_kernel(a, x, y, out):\n    out[:] = 0",
+    },
+    "00.3": {
         "rounded down": "def copies(operand_bytes, l2_bytes):\n"
         "    return max(2, 4 * l2_bytes // operand_bytes)",
         "one L2 only": "def copies(operands, l2):\n    return max(2, -(-l2 // operands))",
@@ -34,14 +39,10 @@ WRONG = {
         "a fraction": "def copies(operand_bytes, l2_bytes):\n    return max(2, 4 * l2_bytes / operand_bytes)",
         "too many": "def copies(operand_bytes, l2_bytes):\n    return 2 + -(-4 * l2_bytes // operand_bytes)",
     },
-    "00.3": {
+    "00.4": {
         "with the launch": "def cost(few, few_us, many, many_us):\n    return many_us / many",
         "all of them": "def cost(few, few_us, many, many_us):\n    return many_us - few_us",
         "one copied from the page": "def cost(few, few_us, many, many_us):\n    return 1.18",
-    },
-    "00.4": {
-        "honest": "def my_kernel(a, x, y, out):\n    out[:] = a * x + y",
-        "seen by anyone": "def my_kernel(a, x, y, out):\n    out[:] = 0",
     },
 }
 
@@ -69,6 +70,12 @@ def verdict(source, starter):
 
 def test_there_are_enough_of_them():
     assert len(NUMBERS) >= 3 and sorted(WRONG) == NUMBERS
+
+
+def test_each_part_has_one_of_its_own():
+    found = [re.findall(r"^### (00\.\d) ", cell.source, re.MULTILINE) for part in PARTS for cell in part]
+    assert sum(found, []) == NUMBERS
+    assert all(any("exercises.check(" in cell.source for cell in part) for part in PARTS)
 
 
 @pytest.mark.parametrize("number", NUMBERS)
@@ -104,5 +111,5 @@ def test_a_plausible_mistake_is_wrong_and_hears_why(number, mistake):
 )
 def test_the_gate_refuses_whatever_gets_past_the_sloppy_check(body):
     source = f"calls = []\n\ndef my_kernel(a, x, y, out):\n    {body}"
-    said = verdict(source, cells_of("00.4")[1])
-    assert said.startswith("Exercise 00.4: right: the sloppy check is satisfied, the gate is not: ")
+    said = verdict(source, cells_of("00.2")[1])
+    assert said.startswith("Exercise 00.2: right: the sloppy check is satisfied, the gate is not: ")

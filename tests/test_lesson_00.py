@@ -18,7 +18,8 @@ from rooflab.ops import probes
 from rooflab.paths import NOTEBOOKS
 from rooflab.studies import environment, streams
 
-CELLS = nbformat.read(NOTEBOOKS / "00_environment.ipynb", as_version=4).cells
+PARTS = [nbformat.read(path, as_version=4).cells for path in sorted(NOTEBOOKS.glob("00*.ipynb"))]
+CELLS = [cell for part in PARTS for cell in part]
 
 
 @pytest.fixture(scope="module")
@@ -33,17 +34,18 @@ def rows(h200):
 
 
 def section(heading):
-    """The outputs of the code cells under a heading, as text: Markdown, HTML and prints."""
-    at = next(i for i, c in enumerate(CELLS) if re.search(rf"^#+ {re.escape(heading)}$", c.source, re.M))
-    level = len(re.match(r"#+", CELLS[at].source)[0])
-    found = []
-    for cell in CELLS[at + 1 :]:
-        head = re.match(r"(#+) ", cell.source) if cell.cell_type == "markdown" else None
-        if head and len(head[1]) <= level:
-            break
-        for output in cell.get("outputs", []):
+    """The outputs of the code cells under a heading, as text: Markdown, HTML and prints, of both parts."""
+    found, level = [], 0
+    for cell in CELLS:
+        for head in re.finditer(r"^(#+) (.*)$", cell.source if cell.cell_type == "markdown" else "", re.M):
+            if head[2] == heading:
+                level = len(head[1])
+            elif len(head[1]) <= level:
+                level = 0
+        for output in cell.get("outputs", []) if level else []:
             data = output.get("data", {})
             found.append(data.get("text/html") or data.get("text/markdown") or output.get("text", ""))
+    assert found, f"no output under {heading!r}"
     return found
 
 
@@ -59,12 +61,12 @@ def tables(heading):
 
 
 def namespace():
-    """What the notebook's own gate cells define: the NumPy kernels, `judge` and `sloppy`."""
+    """What the notebook's own gate cells define: the NumPy kernels, `contestant`, `judge` and `sloppy`."""
     scope = {"np": np, "gate": gate, "clock": clock, "GateError": GateError, "operands": operands}
-    wanted = ("def honest(", "def judge(", "def sloppy(")
+    wanted = ("def honest(", "def one_nan(", "def contestant(", "def judge(", "def sloppy(")
     for cell in CELLS:
         if cell.cell_type == "code" and any(word in cell.source for word in wanted):
-            exec(cell.source, scope)
+            exec(cell.source.partition("\nkernels = ")[0], scope)
     return scope
 
 
@@ -221,8 +223,14 @@ def test_claims_carry_shape_clock_cache_roof_and_command(h200):
         assert (claims[name] != "").all(), name
     cold = claims["cache, clock"].str.startswith("cold")
     assert claims["of roof"][cold].str.fullmatch(r"\d+%").all() and (claims["of roof"][~cold] == "").all()
-    recorded = h200.measure("environment", environment.ramp())
-    assert claims["µs"].iloc[:3].tolist() == [f"{us:.2f}" for us in recorded["median_us"]]
+    recorded = pd.concat(
+        h200.measure("environment", cases) for cases in (environment.clocks(), environment.caches())
+    )
+    how = recorded["cache"] + ", " + recorded["clock"]
+    keys = recorded["impl"] + recorded["n"].map(" {:,} ".format) + how
+    times = dict(zip(keys, recorded["median_us"].map("{:.2f}".format), strict=True))
+    shown = claims["saxpy"] + " " + claims["elements"] + " " + claims["cache, clock"]
+    assert claims["µs"].tolist() == [times[key] for key in shown] and shown.is_unique
 
 
 # --- what the lesson computes from rows ---------------------------------------------------------------------
@@ -301,10 +309,20 @@ def test_every_number_in_the_prose_is_computed():
             assert not re.search(unit, cell.source), cell.source
 
 
-def test_each_explorer_has_two_controls_at_least():
+def test_each_part_has_an_explorer_of_two_controls_and_a_size():
     pages = [text for text in section("Explore") if "rooflab-explorer" in text]
     found = [json.loads(html.unescape(re.search(r"data-explorer='(.*?)'", page)[1])) for page in pages]
-    assert len(found) == 2
+    assert len(found) == len(PARTS) == 2
     for data in found:
         choices = [*data["controls"], data["x"]]
-        assert len(choices) >= 2 and all(len(choice["values"]) >= 2 for choice in choices)
+        assert len(choices) == 3 and all(len(choice["values"]) >= 2 for choice in choices)
+
+
+def test_the_parts_are_linked_in_order():
+    assert "(00b_clocks.ipynb)" in PARTS[0][-1].source
+    assert "(01_bandwidth.ipynb)" in PARTS[1][-1].source
+
+
+def test_code_does_not_scroll_sideways():
+    wide = [line for cell in CELLS if cell.cell_type == "code" for line in cell.source.splitlines()]
+    assert not [line for line in wide if len(line) > 88]

@@ -1,4 +1,4 @@
-"""Checkers of lesson 00: a comparison that NaN cannot pass, cold copies, the cost of a barrier, a cheat."""
+"""Checkers of lesson 00: a comparison that NaN cannot pass, a cheat, cold copies, the cost of a barrier."""
 
 from __future__ import annotations
 
@@ -42,45 +42,6 @@ def _comparison(passes: Callable[..., Any]) -> str:
     return "numbers pass by being close; NaN, which is not close to anything, does not."
 
 
-@checker("00.2")
-def _copies(copies: Callable[..., Any]) -> str:
-    """copies(operand_bytes, l2_bytes): copies of the operands that a cold measurement rotates over."""
-    mib = 2**20
-    sizes = ((192, 60), (60, 60), (4, 60), (1, 3), (100, 3), (7, 50), (4096, 60))
-    for operands, l2 in sizes:
-        got, wanted = called(copies, operands * mib, l2 * mib), clock.copies_for(operands * mib, l2 * mib)
-        where = f"operands of {operands} MiB beside an L2 of {l2} MiB"
-        if got != int(got):
-            raise Wrong(f"for {where} you take {got} copies; a copy is whole, so round up.")
-        if got < 2:
-            raise Wrong(f"for {where} you take {got}: with a single copy, nothing rotates.")
-        if got < wanted:
-            raise Wrong(f"for {where} you take {got}: together they are too small to empty the L2 safely.")
-        if got > wanted:
-            raise Wrong(f"for {where} you take {got}: fewer do, and memory is not free.")
-    return f"the rule holds for {len(sizes)} pairs of sizes."
-
-
-@checker("00.3")
-def _barrier(cost: Callable[..., Any]) -> str:
-    """cost(few_rounds, few_us, many_rounds, many_us): microseconds one more barrier takes."""
-    for launch, each, few, many in ((4.0, 1.25, 1, 101), (9.0, 0.5, 2, 66), (0.75, 3.0, 10, 11)):
-        got = float(called(cost, few, launch + few * each, many, launch + many * each))
-        if abs(got - each) <= 1e-9 * each:
-            continue
-        if abs(got - (launch + many * each) / many) <= 1e-9 * got:
-            raise Wrong("that charges the launch to the barriers: a second row is there to take it away.")
-        if abs(got - (many - few) * each) <= 1e-9 * got:
-            raise Wrong(
-                "that is the price of all the additional barriers together; one of them is asked for."
-            )
-        raise Wrong(
-            f"a kernel with {few} barriers takes {launch + few * each:g} µs and one with {many} takes "
-            f"{launch + many * each:g} µs: a barrier is not {got:g} µs."
-        )
-    return "the launch is in both rows, so the difference holds barriers alone."
-
-
 def sloppy(got: Any, expected: Any) -> bool:
     """A check as found in the wild: fails only what it can see to be wrong, on a buffer nobody cleared."""
     return not bool((abs(got - expected) > 1e-5).any())
@@ -93,7 +54,7 @@ def operands(n: int) -> tuple[Any, Any]:
     return x, y
 
 
-@checker("00.4")
+@checker("00.2")
 def _cheat(kernel: Callable[..., Any]) -> str:
     """kernel(a, x, y, out): gets past `sloppy`, is wrong, and the course's gate must say so."""
     n = 4099
@@ -120,3 +81,42 @@ def _cheat(kernel: Callable[..., Any]) -> str:
     except GateError as refusal:
         return f"the sloppy check is satisfied, the gate is not: {refusal}"
     raise Wrong("the gate admits it, before timing and after: as far as the gate can see, it is honest.")
+
+
+@checker("00.3")
+def _copies(copies: Callable[..., Any]) -> str:
+    """copies(operand_bytes, l2_bytes): copies of the operands that a cold measurement rotates over."""
+    mib = 2**20
+    sizes = ((192, 60), (60, 60), (4, 60), (1, 3), (100, 3), (7, 50), (4096, 60))
+    for operands, l2 in sizes:
+        got, wanted = called(copies, operands * mib, l2 * mib), clock.copies_for(operands * mib, l2 * mib)
+        where = f"operands of {operands} MiB beside an L2 of {l2} MiB"
+        if got != int(got):
+            raise Wrong(f"for {where} you take {got} copies; a copy is whole, so round up.")
+        if got < 2:
+            raise Wrong(f"for {where} you take {got}: with a single copy, nothing rotates.")
+        if got < wanted:
+            raise Wrong(f"for {where} you take {got}: together they are too small to empty the L2 safely.")
+        if got > wanted:
+            raise Wrong(f"for {where} you take {got}: fewer do, and memory is not free.")
+    return f"the rule holds for {len(sizes)} pairs of sizes."
+
+
+@checker("00.4")
+def _barrier(cost: Callable[..., Any]) -> str:
+    """cost(few_rounds, few_us, many_rounds, many_us): microseconds one more barrier takes."""
+    for launch, each, few, many in ((4.0, 1.25, 1, 101), (9.0, 0.5, 2, 66), (0.75, 3.0, 10, 11)):
+        got = float(called(cost, few, launch + few * each, many, launch + many * each))
+        if abs(got - each) <= 1e-9 * each:
+            continue
+        if abs(got - (launch + many * each) / many) <= 1e-9 * got:
+            raise Wrong("that charges the launch to the barriers: a second row is there to take it away.")
+        if abs(got - (many - few) * each) <= 1e-9 * got:
+            raise Wrong(
+                "that is the price of all the additional barriers together; one of them is asked for."
+            )
+        raise Wrong(
+            f"a kernel with {few} barriers takes {launch + few * each:g} µs and one with {many} takes "
+            f"{launch + many * each:g} µs: a barrier is not {got:g} µs."
+        )
+    return "the launch is in both rows, so the difference holds barriers alone."

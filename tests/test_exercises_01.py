@@ -1,4 +1,4 @@
-"""Lesson 01's exercises, taken from the notebook itself: starters, solutions, and plausible mistakes."""
+"""Lesson 01's exercises, taken from its two notebooks: starters, solutions, and plausible mistakes."""
 
 import contextlib
 import io
@@ -9,7 +9,11 @@ import pytest
 from rooflab import exercises
 from rooflab.paths import NOTEBOOKS
 
-CELLS = nbformat.read(NOTEBOOKS / "01_bandwidth.ipynb", as_version=4).cells
+PARTS = {
+    name: nbformat.read(NOTEBOOKS / name, as_version=4).cells
+    for name in ("01_bandwidth.ipynb", "01b_roofs.ipynb")
+}
+CELLS = [cell for cells in PARTS.values() for cell in cells]
 NUMBERS = exercises.numbers("01")
 
 WRONG = {
@@ -68,6 +72,8 @@ def verdict(source, starter):
 def test_there_are_enough_of_them():
     assert len(NUMBERS) >= 3 and sorted(WRONG) == NUMBERS
     assert sum("no GPU" in cells_of(number)[0] for number in NUMBERS) >= 1
+    for cells in PARTS.values():
+        assert any(f"### {number} " in cell.source for cell in cells for number in NUMBERS)
 
 
 @pytest.mark.parametrize("number", NUMBERS)

@@ -147,6 +147,27 @@ def test_the_knee_is_the_last_size_at_which_warm_is_faster():
     assert bandwidth.knee(rows[rows["cache"] == "warm"]) is None
 
 
+def test_a_peak_has_a_burst_a_sustained_rate_and_a_datasheet(h200):
+    rows = pd.DataFrame(
+        [
+            {"roof": name, "options": f"rest_ms={rest}", "tflop_s": rate}
+            for name, rest, rate in (
+                ("fp32", bandwidth.REST_MS, 33.5),
+                ("fp32", 0, 30.15),
+                ("bf16_tensor", bandwidth.REST_MS, 500.0),
+                ("bf16_tensor", 0, 500.0),
+            )
+        ]
+    )
+    found = bandwidth.burst_and_sustained(rows, h200.spec)
+    assert found["roof"].tolist() == ["fp32", "bf16_tensor"]
+    assert found["sheet"].tolist() == [h200.spec.fp32, h200.spec.bf16_tensor]
+    assert found["share"].iloc[0] == pytest.approx(100 * 33.5 / h200.spec.fp32)
+    assert found["kept"].tolist() == pytest.approx([90.0, 100.0])
+    unknown = bandwidth.burst_and_sustained(rows, None)
+    assert unknown["sheet"].isna().all() and unknown["burst"].tolist() == [33.5, 500.0]
+
+
 def test_the_fixed_time_is_what_the_bytes_do_not_take():
     rows = pd.DataFrame([{"bytes": 4e6, "median_us": 9.0}, {"bytes": 1e6, "median_us": 3.0}])
     assert bandwidth.fixed_us(rows, 1000.0) == pytest.approx(2.0)

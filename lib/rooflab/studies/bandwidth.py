@@ -13,6 +13,7 @@ import pandas as pd
 
 from rooflab import gate, roof
 from rooflab.case import Case, options
+from rooflab.device import Device
 from rooflab.ops import Rung, stream
 from rooflab.studies import matmul, streams
 from rooflab.studies.base import Context, Count, Sized, Study, tunables
@@ -339,6 +340,19 @@ def fixed_us(rows: pd.DataFrame, gb_s: float) -> float:
     """Microseconds that reading the smallest recorded array takes beyond its bytes at gb_s."""
     row = rows.sort_values("bytes").iloc[0]
     return float(row["median_us"]) - float(row["bytes"]) / gb_s / 1e3
+
+
+def burst_and_sustained(rows: pd.DataFrame, spec: Device | None) -> pd.DataFrame:
+    """Rows of `peaks`, one a roof: burst and sustained rate, the datasheet's (NaN if it states none), and in
+    percent share, burst of datasheet, and kept, sustained of burst.
+    """
+    modes = rows["options"].map({options(rest_ms=REST_MS): "burst", options(rest_ms=0): "sustained"})
+    found = rows.assign(mode=modes).pivot(index="roof", columns="mode", values="tflop_s")
+    found = found.reindex(rows["roof"].unique()).reset_index()
+    found["sheet"] = [getattr(spec, name, None) or float("nan") for name in found["roof"]]
+    found["share"] = 100 * found["burst"] / found["sheet"]
+    found["kept"] = 100 * found["sustained"] / found["burst"]
+    return found
 
 
 def counted(profile: pd.DataFrame) -> pd.DataFrame:

@@ -88,6 +88,18 @@ def test_options_reach_the_source():
         simt.load(rung, {"COLOUR": 1})
 
 
+def test_an_op_launches_on_the_cpu_through_its_own_rule_and_checks(monkeypatch):
+    """The ops' launchers need nothing but a function to launch and a check that takes NumPy arrays."""
+    monkeypatch.setattr(stream, "loaded", lambda rung, options: simt.Function(rung, dict(options)))
+    monkeypatch.setattr(stream, "check_array", lambda *arguments: None)
+    x = np.arange(5000, dtype=np.uint32)
+    out, partial = np.empty_like(x), np.zeros(3, np.uint32)
+    assert (stream.copy(x, out=out, rung="2_vector") == x).all()
+    assert stream.read(x, partial=partial, rung="4_grid", blocks=3, UNROLL=1).sum() == x.sum()
+    with pytest.raises(LaunchError, match="refuses n = 4999"):
+        stream.copy(x[:4999], out=out[:4999], rung="2_vector")
+
+
 @pytest.mark.parametrize("dependent", [0, 1])
 def test_probes_run(dependent):
     out = np.zeros(1, np.uint32)

@@ -11,6 +11,7 @@ and atomics wait for whom they should. It is an instrument for correctness and f
 - It has no times. Nothing here is timed, and how long it takes says nothing about a GPU.
 - Threads run in a fixed order, one at a time, a warp as far as it gets, blocks one after another (or all in
   turn, in a cooperative launch). A bug that shows only in another order shows only to the race detector.
+- An access past the end of one shared array that lands in another of the same kernel is not found.
 - There are no caches: hints (__ldcg, __stcs, load_streaming) are plain accesses.
 - Memory is simpler than a GPU's: every write is seen at once, fences do nothing, and every atomic access both
   releases and acquires. A missing __threadfence is not found.
@@ -21,7 +22,7 @@ and atomics wait for whom they should. It is an instrument for correctness and f
 """
 
 from rooflab.simt.build import load
-from rooflab.simt.run import Fault, KernelFault, run
+from rooflab.simt.run import Fault, Function, KernelFault, run
 from rooflab.simt.watch import Watch, watch
 
-__all__ = ["Fault", "KernelFault", "Watch", "load", "run", "watch"]
+__all__ = ["Fault", "Function", "KernelFault", "Watch", "load", "run", "watch"]

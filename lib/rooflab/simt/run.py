@@ -467,6 +467,35 @@ def _place(
     return regions[fault.region], fault.offset, guarded.size(fault.region)
 
 
+class Function:
+    """A kernel on the CPU with the `launch` of rooflab.kernel.Function, so that an op can hold either."""
+
+    def __init__(
+        self, source: Rung | str, options: Mapping[str, object] | None = None, entry: str | None = None
+    ):
+        self.program = load(source, options)
+        self.entry = self.program.entry(source.entry if isinstance(source, Rung) else entry)
+
+    def launch(
+        self,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        arguments: Sequence[Any],
+        *,
+        shared: int = 0,
+        dependent: bool = False,
+        cooperative: bool = False,
+    ) -> None:
+        """Run the kernel to its end over NumPy arrays and ctypes numbers; KernelFault if it did what it must
+        not. `dependent` changes nothing: whatever was launched before has finished.
+        """
+        outcome = launch(
+            self.program, self.entry, grid, block, arguments, shared=shared, cooperative=cooperative
+        )
+        if outcome.faults:
+            raise KernelFault(outcome.faults)
+
+
 def run(
     source: Rung | str,
     grid: int | Sequence[int],
@@ -481,10 +510,8 @@ def run(
     """Run a rung, or CUDA source text, on the CPU over NumPy arrays; KernelFault if it did what it must not.
 
     The plain -O2 build, which sees divergent barriers and warp operations, shuffles from absent lanes, waits
-    without end and crashes; `watch` sees the rest.
+    without end and crashes; `watch` sees the rest. `options` are the rung's macros (or a text's -D macros),
+    `entry` the kernel to run if the text has several.
     """
-    program = load(source, options)
-    entry = source.entry if isinstance(source, Rung) else entry
-    outcome = launch(program, entry, grid, block, arguments, shared=shared, cooperative=cooperative)
-    if outcome.faults:
-        raise KernelFault(outcome.faults)
+    function = Function(source, options, entry)
+    function.launch(grid, block, arguments, shared=shared, cooperative=cooperative)

@@ -278,12 +278,15 @@ def plan(
 def estimate_minutes(jobs: Sequence[Job], parallel: int = 1) -> float:
     """Minutes that the jobs will take: cases times seconds a case where they measure, else what the last
     replay took on this machine."""
-    past = _durations()
+    past, measured = _durations(), set()
     seconds = 0.0
     for job in jobs:
         if is_live(job.values.get("MODE")):
             effort = job.values.get("EFFORT") or os.environ.get("ROOFLAB_EFFORT") or "full"
-            seconds += _SECONDS_PER_REPLAY + _live_seconds(job.lesson, effort)
+            seconds += _SECONDS_PER_REPLAY
+            if job.lesson.number not in measured:  # the parts of a lesson share its study's cases
+                measured.add(job.lesson.number)
+                seconds += _live_seconds(job.lesson, effort)
         else:
             seconds += past.get(job.lesson.stem, _SECONDS_PER_REPLAY) / parallel
     return seconds / 60

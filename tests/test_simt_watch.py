@@ -238,6 +238,24 @@ def test_bank_conflicts(stride, conflicts):
     )  # 16 bytes a lane, eight lanes a pass
 
 
+def test_a_view_that_starts_between_sectors_costs_one_more():
+    x, out = np.arange(65, dtype=np.uint32), np.zeros(64, np.uint32)
+    arguments = [x[1:], out, u64(64)]
+    seen = simt.watch(stream.LADDERS["copy"][0], 1, 64, arguments, {"THREADS": 64})
+    assert seen.faults == [] and (out == x[1:]).all()
+    lines = seen.lines().set_index("access")["sectors_per_request"]
+    assert (lines["load"], lines["store"]) == (5, 4)
+    seen = simt.watch(stream.LADDERS["copy"][1], 1, 64, arguments, {"THREADS": 64})
+    assert {fault.kind for fault in seen.faults} == {"misaligned"}
+
+
+def test_one_array_given_twice_is_one_buffer():
+    x = np.arange(64, dtype=np.uint32)
+    assert simt.watch(stream.LADDERS["copy"][0], 1, 64, [x, x, u64(64)], {"THREADS": 64}).faults == []
+    seen = simt.watch(stream.LADDERS["copy"][0], 1, 64, [x[1:], x[:-1], u64(63)], {"THREADS": 64})
+    assert seen.faults[0].kind == "race" and seen.faults[0].address.startswith("y/x + ")
+
+
 def test_accesses_are_listed_lane_by_lane():
     seen, _ = patterns(2)
     rows = seen.accesses()

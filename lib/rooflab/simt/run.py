@@ -130,14 +130,15 @@ class KernelFault(RooflabError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a launch left: the faults found and, where asked for, every access (see EVENT) and its source
-    lines.
+    """What a launch left: the faults found and, where asked for, every access (see EVENT), the source lines
+    of places, the names of regions and how many bytes after a multiple of 256 they start.
     """
 
     faults: list[Fault]
     events: np.ndarray
     lines: Mapping[int, str]
     names: Mapping[int, str]
+    skews: Mapping[int, int]
     dropped: int = 0
 
 
@@ -289,7 +290,8 @@ def launch(
             guarded.write_back()
         regions = dict(enumerate(guarded.names)) if guarded else {}
         told = [_told(fault, program, entry, block, lines, regions, guarded, sized) for fault in raw]
-    return Outcome(told, events, lines, regions, dropped.value)
+    skews = dict(enumerate(guarded.skews)) if guarded else {}
+    return Outcome(told, events, lines, regions, skews, dropped.value)
 
 
 class _Guarded:
@@ -306,12 +308,15 @@ class _Guarded:
                 groups.append([start, start + size, [(name, array)]])
         self.names = ["/".join(dict.fromkeys(n for n, _ in members)) for _, _, members in groups]
         self.buffers = (_Buffer * max(1, len(groups)))()
+        self.skews: list[int] = []
         self._groups = []
         for k, (start, end, members) in enumerate(groups):
             room = np.full(end - start + 2 * _GUARD + 512, 0xA5, np.uint8)
             at = room.ctypes.data
-            # The same place within 256 bytes: what is aligned, or not, stays so.
-            first = at + _GUARD + (start - at - _GUARD) % 256
+            # A GPU's allocator aligns to 256 bytes, so a view's place in its array says how it is aligned.
+            skew = (start - _root(members[0][1]).ctypes.data) % 256
+            self.skews.append(skew)
+            first = at + _GUARD + (skew - at - _GUARD) % 256
             self.buffers[k] = _Buffer(
                 first, first + end - start, first - _GUARD, first + end - start + _GUARD
             )
@@ -339,6 +344,12 @@ class _Guarded:
     def size(self, region: int) -> int:
         """Bytes of a region."""
         return int(self.buffers[region].end - self.buffers[region].start)
+
+
+def _root(array: np.ndarray) -> np.ndarray:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 def _is(argument: Any) -> bool:

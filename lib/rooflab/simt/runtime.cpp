@@ -690,6 +690,7 @@ void access(uint64_t address, int size, int how, uint64_t pc) {
     Fault& fault = report(MISALIGNED, std::to_string(pc), self->linear);
     if (fault.count == 1)
       fault.region = region, fault.offset = int64_t(offset), fault.size = size, fault.how = how, fault.pc = pc;
+    stop();  // as on a GPU; the host's own wide loads would fail too
   }
   if (region == SHARED)
     check_race(self->block->shared, tls_size, region, offset, size, how, pc);

@@ -70,7 +70,9 @@ class Watch:
         groups = frame.groupby(keys, sort=False, dropna=False)
         frame["group"] = groups.ngroup()
         rows = groups.agg(lanes=("lane", "nunique"), bytes=("bytes", "max")).reset_index()
-        rows["bytes_used"] = _distinct(frame, 1, len(rows))
+        unit = int(np.gcd.reduce(np.concatenate([frame["address"], frame["bytes"]]), initial=0)) or 1
+        rows["bytes_used"] = _distinct(frame, unit, len(rows)) * unit
+        frame["address"] += pd.Series(self.outcome.events["region"]).map({SHARED: 0, **self.outcome.skews})
         rows["sectors"] = _distinct(frame, SECTOR, len(rows)).where(rows["space"] == "global")
         rows["bytes_moved"] = (rows["sectors"] * SECTOR).where(rows["space"] == "global", rows["bytes_used"])
         passes = _passes(frame[frame["space"] == "shared"], len(rows))
@@ -108,12 +110,23 @@ def _distinct(frame: pd.DataFrame, unit: int, count: int) -> pd.Series:
     """Distinct pieces of `unit` bytes that the accesses of each group touch."""
     first = frame["address"].to_numpy() // unit
     last = (frame["address"] + frame["bytes"] - 1).to_numpy() // unit
-    repeats = last - first + 1
-    starts = np.repeat(np.cumsum(repeats) - repeats, repeats)
-    pieces = np.repeat(first, repeats) + np.arange(repeats.sum()) - starts
-    group = np.repeat(frame["group"].to_numpy(), repeats)
-    pairs = np.unique(np.stack([group, pieces], 1), axis=0)
-    return pd.Series(np.bincount(pairs[:, 0], minlength=count))
+    which, pieces = _spread(first, last - first + 1)
+    pairs = _unique(frame["group"].to_numpy()[which], pieces)
+    return pd.Series(np.bincount(pairs[0], minlength=count))
+
+
+def _spread(first: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers and first, first + 1, ... of each row, `counts` times."""
+    which = np.repeat(np.arange(len(first)), counts)
+    return which, first[which] + np.arange(len(which)) - (np.cumsum(counts) - counts)[which]
+
+
+def _unique(group: np.ndarray, piece: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct pairs of two columns of whole numbers not below 0."""
+    span = int(piece.max(initial=0)) + 1
+    pairs = np.sort(group.astype(np.int64) * span + piece)
+    pairs = pairs[np.diff(pairs, prepend=-1) != 0]
+    return pairs // span, pairs % span
 
 
 def _passes(frame: pd.DataFrame, count: int) -> pd.Series:
@@ -124,14 +137,12 @@ def _passes(frame: pd.DataFrame, count: int) -> pd.Series:
     if len(frame):
         words = (frame["bytes"].to_numpy() + 3) // 4
         part = frame["lane"].to_numpy() * words // 32
-        first = frame["address"].to_numpy() // 4
-        starts = np.repeat(np.cumsum(words) - words, words)
-        word = np.repeat(first, words) + np.arange(words.sum()) - starts
-        rows = np.stack([np.repeat(frame["group"].to_numpy(), words), np.repeat(part, words), word], 1)
-        unique = pd.DataFrame(np.unique(rows, axis=0), columns=["group", "part", "word"])
-        unique["bank"] = unique["word"] % BANKS
-        deepest = unique.groupby(["group", "part", "bank"]).size().groupby(level=["group", "part"]).max()
-        total = deepest.groupby(level="group").sum()
+        which, word = _spread(frame["address"].to_numpy() // 4, words)
+        # A group has at most four parts.
+        unit, word = _unique((frame["group"].to_numpy() * 4 + part)[which], word)
+        in_bank, depth = np.unique(unit * BANKS + word % BANKS, return_counts=True)
+        deepest = pd.Series(depth).groupby(in_bank // BANKS).max()
+        total = deepest.groupby(deepest.index.to_numpy() // 4).sum()
         result[total.index.to_numpy()] = total.to_numpy()
     return pd.Series(result)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from rooflab import simt
-from rooflab.errors import MissingTool
+from rooflab.errors import LaunchError, MissingTool
 from rooflab.ops import probes, stream
 from rooflab.paths import DATA, ROOT
 
@@ -263,3 +263,9 @@ def test_accesses_are_listed_lane_by_lane():
     assert list(first["lane"]) == list(range(32)) and list(first["address"]) == [8 * k for k in range(32)]
     assert set(first["buffer"]) == {"x"} and set(first["bytes"]) == {4} and set(first["request"]) == {0}
     assert len(seen.requests()) == 10
+
+
+def test_more_accesses_than_can_be_kept_are_refused(monkeypatch):
+    monkeypatch.setattr("rooflab.simt.watching.MOST", 1000)
+    with pytest.raises(LaunchError, match="copy_scalar makes 2048 accesses, and 1000 can be watched"):
+        watched(stream.LADDERS["copy"][0], 1024)

@@ -23,6 +23,6 @@ and atomics wait for whom they should. It is an instrument for correctness and f
 
 from rooflab.simt.build import load
 from rooflab.simt.run import Fault, Function, KernelFault, run
-from rooflab.simt.watch import Watch, watch
+from rooflab.simt.watching import Watch, watch
 
 __all__ = ["Fault", "Function", "KernelFault", "Watch", "load", "run", "watch"]

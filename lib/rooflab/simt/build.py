@@ -285,7 +285,4 @@ def _dynamic_shared(names: list[str]) -> str:
         f'extern thread_local unsigned char {name}[{DYNAMIC_SHARED}] __attribute__((alias("simt_dynamic")));'
         for name in names
     )
-    return (
-        f"alignas(1024) thread_local unsigned char simt_dynamic[{DYNAMIC_SHARED}];\n{aliases}\n"
-        'extern "C" void* simt_dynamic_address() { return simt_dynamic; }\n'
-    )
+    return f"alignas(1024) thread_local unsigned char simt_dynamic[{DYNAMIC_SHARED}];\n{aliases}\n"

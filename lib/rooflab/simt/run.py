@@ -76,8 +76,10 @@ class _Launch(ctypes.Structure):
         ("arguments", _pointer),
         ("grid", _u32 * 3),
         ("block", _u32 * 3),
-        *((name, _u32) for name in ("cooperative", "watched", "traced", "dynamic_bytes")),
-        *((name, _pointer) for name in ("anchor", "dynamic", "buffers", "variables")),
+        *((name, _u32) for name in ("cooperative", "watched")),
+        ("traced", _u64),
+        ("buffers", _pointer),
+        ("variables", _pointer),
         *((name, _u32) for name in ("buffer_count", "variable_count", "argument_count")),
     ]
 
@@ -139,7 +141,6 @@ class Outcome:
     lines: Mapping[int, str]
     names: Mapping[int, str]
     skews: Mapping[int, int]
-    dropped: int = 0
 
 
 @functools.lru_cache(maxsize=8)
@@ -205,14 +206,14 @@ def launch(
     *,
     shared: int = 0,
     cooperative: bool = False,
-    traced: bool = False,
+    traced: int = 0,
 ) -> Outcome:
     """Run one kernel of `program` over a grid, to its end.
 
     `arguments` are NumPy arrays (contiguous, passed as pointers) and ctypes numbers, `shared` the bytes of
     dynamic shared memory, `cooperative` keeps all blocks alive at once, as a barrier across blocks needs. A
-    watched program works on guarded copies of the arrays, which are written back at the end. LaunchError for
-    arguments that don't fit the kernel.
+    watched program works on guarded copies of the arrays, which are written back at the end, and notes down
+    up to `traced` accesses. LaunchError for arguments that don't fit the kernel, and for more accesses.
     """
     entry = program.entry(entry)
     grid, block = _triple(grid), _triple(block)
@@ -248,8 +249,8 @@ def launch(
     table = (_Variable * max(1, len(sized)))(*(_Variable(v.offset, v.size) for v in sized))
 
     library = program.library
-    library.simt_anchor.restype = _pointer
     with _LOCK:
+        library.simt_anchor()  # makes this OS thread's shared memory exist
         description = _Launch(
             entry=ctypes.cast(getattr(library, f"simt_run_{entry}"), _pointer),
             arguments=ctypes.addressof(values),
@@ -258,8 +259,6 @@ def launch(
             cooperative=cooperative,
             watched=program.watched,
             traced=traced,
-            dynamic_bytes=shared,
-            anchor=library.simt_anchor(),
             buffers=ctypes.addressof(buffers),
             variables=ctypes.addressof(table),
             buffer_count=len(guarded.names) if guarded else 0,
@@ -291,7 +290,12 @@ def launch(
         regions = dict(enumerate(guarded.names)) if guarded else {}
         told = [_told(fault, program, entry, block, lines, regions, guarded, sized) for fault in raw]
     skews = dict(enumerate(guarded.skews)) if guarded else {}
-    return Outcome(told, events, lines, regions, skews, dropped.value)
+    if dropped.value:
+        raise LaunchError(
+            f"{entry} makes {traced + dropped.value} accesses, and {traced} can be watched at a time: "
+            "take a smaller shape."
+        )
+    return Outcome(told, events, lines, regions, skews)
 
 
 class _Guarded:

@@ -64,9 +64,8 @@ struct Launch {
   void (*entry)(void**);
   const uint64_t* arguments;  // each in 8 bytes
   uint32_t grid[3], block[3];
-  uint32_t cooperative, watched, traced, dynamic_bytes;
-  void* anchor;   // a thread-local variable of the kernel's library
-  char* dynamic;  // its dynamic shared memory, or null
+  uint32_t cooperative, watched;
+  uint64_t traced;  // accesses to note down at most
   const Buffer* buffers;
   const Variable* variables;
   uint32_t buffer_count, variable_count, argument_count;
@@ -81,7 +80,6 @@ constexpr size_t STACK = 64 << 10;
 constexpr uint64_t CANARY = 0x5ca1ab1e0ddba11u;
 constexpr int IDLE_ROUNDS = 2000;
 constexpr size_t STACK_GUARD = 1 << 20;  // below the first stack: nobody may go there
-constexpr size_t FAULTS = 64, EVENTS = size_t(1) << 26;
 
 typedef std::unordered_map<uint32_t, uint64_t> Times;
 struct Known {  // up to when accesses of other blocks and threads are known to have happened
@@ -114,7 +112,7 @@ struct Fibre {
   Block* block;
   uint3 index;
   uint32_t linear, lane, warp, state, spun;
-  int operation, argument, width, predicate, size, result, line;
+  int operation, argument, width, predicate, result, line;
   unsigned mask;
   const char* file;
   uint64_t waits_at;  // where the loop is that waits
@@ -697,7 +695,7 @@ void access(uint64_t address, int size, int how, uint64_t pc) {
   else
     check_race(shadows[region], end - start, region, offset, size, how, pc);
   if (!launch->traced) return;
-  if (events.size() >= EVENTS)
+  if (events.size() >= launch->traced)
     ++dropped_events;
   else
     events.push_back(Event{offset, pc, self->block->linear, self->linear, region, uint16_t(size), uint16_t(how)});
@@ -893,7 +891,7 @@ int simt_barrier(int kind, int predicate, const char* file, int line) {
 int simt_warp(int operation, unsigned mask, void* value, int size, int argument, int width, const char* file, int line) {
   Fibre& f = *self;
   f.operation = operation, f.mask = mask, f.argument = argument, f.width = width, f.file = file, f.line = line;
-  f.size = size, f.result = 0;
+  f.result = 0;
   f.value[0] = f.value[1] = 0;
   if (size) memcpy(f.value, value, size);
   f.state = AT_WARP;

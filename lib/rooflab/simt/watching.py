@@ -23,6 +23,7 @@ from rooflab.simt.run import ATOMIC, SHARED, WRITE, Fault, Outcome, launch
 
 SECTOR = 32  # bytes: what moves between L2 and an SM at least
 BANKS = 32  # of 4 bytes each
+MOST = 1 << 24  # accesses that one launch may make: half a gigabyte of notes
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,6 @@ class Watch:
 
     faults: list[Fault]
     outcome: Outcome = field(repr=False)
-    block: tuple[int, ...] = field(repr=False)
 
     def accesses(self) -> pd.DataFrame:
         """Every load and store, in the order they happened: source line, access (load, store, atomic), space
@@ -166,7 +166,6 @@ def watch(
     program = load(source, options, watched=True)
     entry = source.entry if isinstance(source, Rung) else entry
     outcome = launch(
-        program, entry, grid, block, arguments, shared=shared, cooperative=cooperative, traced=True
+        program, entry, grid, block, arguments, shared=shared, cooperative=cooperative, traced=MOST
     )
-    size = (block,) if isinstance(block, int) else tuple(block)
-    return Watch(outcome.faults, outcome, size)
+    return Watch(outcome.faults, outcome)

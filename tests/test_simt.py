@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from rooflab import gate, reference, simt
+from rooflab import gate, ops, reference, simt
 from rooflab.errors import GateError, LaunchError, MissingTool, UsageError
 from rooflab.ops import Rung, probes, stream
 from rooflab.paths import KERNELS, ROOT
@@ -86,6 +86,38 @@ def test_options_reach_the_source():
     gate.admit(work(rung, 4096, {"THREADS": 64, "UNROLL": 2}))
     with pytest.raises(UsageError, match="copy/3_in_flight has no option COLOUR"):
         simt.load(rung, {"COLOUR": 1})
+
+
+class FakeGpuArray:
+    """What a CuPy array looks like to a launch check."""
+
+    data = type("Memory", (), {"ptr": 4096})()
+
+
+@pytest.mark.parametrize("operator", ["copy", "write", "triad", "saxpy"])
+def test_within_on_cpu_an_op_takes_numpy_arrays(operator):
+    n, rng = 4 * 257, np.random.default_rng(2)
+    b, c = (rng.standard_normal(n).astype(np.float32) for _ in range(2))
+    words = rng.integers(0, 1 << 32, n, dtype=np.uint32)
+    with ops.on("cpu"):
+        for rung in stream.LADDERS[operator][:3]:
+            if operator == "copy":
+                assert (stream.copy(words, rung=rung.name) == words).all()
+            elif operator == "write":
+                out = stream.write(np.empty(n, np.uint32), 9, rung=rung.name)
+                assert (out == (np.arange(n, dtype=np.uint32) ^ np.uint32(9))).all()
+            elif operator == "triad":
+                assert np.allclose(stream.triad(b, c, A, rung=rung.name), reference.triad(b, c, A), rtol=1e-6)
+        if operator == "saxpy":
+            assert np.allclose(stream.saxpy(A, b, c), reference.saxpy(A, b, c), rtol=1e-6)
+        with pytest.raises(LaunchError, match="A stream takes arrays, not list"):
+            stream.copy([1, 2], out=words, rung="1_scalar")
+        with pytest.raises(LaunchError, match="out must be a NumPy array on the CPU, not FakeGpuArray"):
+            stream.copy(words, out=FakeGpuArray(), rung="1_scalar")
+    with pytest.raises(LaunchError, match="must be a CuPy array or a torch CUDA tensor, not ndarray"):
+        stream.copy(words, out=words)
+    with pytest.raises(UsageError, match="runs on the gpu or the cpu, not on 'tpu'"), ops.on("tpu"):
+        pass
 
 
 def test_an_op_launches_on_the_cpu_through_its_own_rule_and_checks(monkeypatch):

@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .errors import LaunchError, MissingTool, UsageError
 from .paths import BUILD, KERNELS
 
@@ -287,9 +289,11 @@ def current_stream() -> int:
 
 
 def pointer(array: Any) -> int:
-    """Device address of a CuPy array or torch CUDA tensor."""
+    """Address of a CuPy array, torch CUDA tensor or NumPy array."""
     if hasattr(array, "data_ptr"):
         return int(array.data_ptr())
+    if isinstance(array, np.ndarray):
+        return int(array.ctypes.data)
     return int(array.data.ptr)
 
 

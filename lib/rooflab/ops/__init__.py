@@ -7,10 +7,14 @@ the tests and the notebooks read, so a rung that is not in it does not exist.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from rooflab import device, kernel
 from rooflab.errors import LaunchError, UsageError
@@ -83,9 +87,32 @@ def this_arch() -> str:
     return device.sm((major, minor))
 
 
+_TARGET: ContextVar[str] = ContextVar("rooflab_target", default="gpu")
+
+
+@contextmanager
+def on(target: str) -> Iterator[None]:
+    """Within it, ops launch on the "gpu" (CuPy arrays, torch tensors) or the "cpu" (NumPy arrays)."""
+    if target not in ("gpu", "cpu"):
+        raise UsageError(f"A kernel runs on the gpu or the cpu, not on {target!r}.")
+    token = _TARGET.set(target)
+    try:
+        yield
+    finally:
+        _TARGET.reset(token)
+
+
+def loaded(rung: Rung, options: tuple[tuple[str, int], ...] = ()) -> Any:
+    """The rung's kernel, ready to launch on the target at hand: see `on`."""
+    return _loaded_on(_TARGET.get(), rung, options)
+
+
 @functools.lru_cache(maxsize=256)
-def loaded(rung: Rung, options: tuple[tuple[str, int], ...] = ()) -> kernel.Function:
-    """The rung's kernel, loaded on the current GPU."""
+def _loaded_on(target: str, rung: Rung, options: tuple[tuple[str, int], ...]) -> Any:
+    if target == "cpu":
+        from rooflab.simt import Function
+
+        return Function(rung, dict(options))
     arch = this_arch()
     if arch not in rung.archs and int(arch) < min(int(a.rstrip("af")) for a in rung.archs):
         raise LaunchError(
@@ -98,7 +125,10 @@ def check_array(name: str, array: Any, dtype: str, size: int | None = None, alig
     """Refuse, in one sentence, an operand that is not a contiguous GPU array of `dtype` (and size, and
     alignment).
     """
-    if not (hasattr(array, "data_ptr") or hasattr(getattr(array, "data", None), "ptr")):
+    if _TARGET.get() == "cpu":
+        if not isinstance(array, np.ndarray):
+            raise LaunchError(f"{name} must be a NumPy array on the CPU, not {type(array).__name__}.")
+    elif not (hasattr(array, "data_ptr") or hasattr(getattr(array, "data", None), "ptr")):
         raise LaunchError(f"{name} must be a CuPy array or a torch CUDA tensor, not {type(array).__name__}.")
     if hasattr(array, "data_ptr") and not array.is_cuda:
         raise LaunchError(f"{name} lies in host memory; it must lie on the GPU.")

@@ -12,6 +12,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from rooflab.errors import LaunchError, UsageError
 from rooflab.identity import source_of_callable
 from rooflab.ops import Rung, check_array, loaded, rung_of
@@ -137,12 +139,16 @@ def _launch(
 
 
 def _size(array: Any) -> int:
+    if not (hasattr(array, "numel") or hasattr(array, "size")):
+        raise LaunchError(f"A stream takes arrays, not {type(array).__name__}.")
     return int(array.numel() if hasattr(array, "numel") else array.size)
 
 
 def _empty_like(array: Any) -> Any:
     if hasattr(array, "data_ptr"):
         return array.new_empty(array.shape)
+    if isinstance(array, np.ndarray):
+        return np.empty_like(array)
     import cupy
 
     return cupy.empty_like(array)

@@ -7,11 +7,13 @@ the tests and the notebooks read, so a rung that is not in it does not exist.
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,9 @@ from rooflab import device, kernel
 from rooflab.errors import LaunchError, UsageError
 from rooflab.identity import identity
 from rooflab.paths import KERNELS
+
+# The modules that hold ladders, in the order of the lessons; each has LADDERS and launch_rule(rung).
+_MODULES = ("stream",)
 
 PORTABLE = ("75", "80", "86", "89", "90", "100", "120")
 DEPENDENT = ("90", "100", "120")  # programmatic dependent launch needs sm_90
@@ -31,7 +36,8 @@ class Rung:
 
     `defines` are the macros a caller may set, with their defaults; `words` how many 4-byte words one access
     moves (n must be a multiple of it, and addresses of 4 x words bytes); `grid` how the launch rule counts
-    blocks: "cover" (every tile a block) or "resident" (as many as the GPU holds at once).
+    blocks: "cover" (every tile a block) or "resident" (as many as the GPU holds at once). `dynamic_shared` is
+    the dynamic shared memory in bytes that a block asks for with the default macros, at most.
     """
 
     operator: str
@@ -42,6 +48,7 @@ class Rung:
     grid: str = "cover"
     defines: Mapping[str, int] = field(default_factory=lambda: {"THREADS": 256}, hash=False)
     archs: tuple[str, ...] = PORTABLE
+    dynamic_shared: int = 0
 
     @property
     def path(self) -> Path:
@@ -76,6 +83,11 @@ class Rung:
         return identity(
             f"{launch_rule}\n{self.grid} {self.words} {defines}", kernel.whole_source(self.path), machine
         )
+
+
+def modules() -> list[ModuleType]:
+    """Every module of ladders: what the loader, the static study and the tests go through."""
+    return [importlib.import_module(f"rooflab.ops.{name}") for name in _MODULES]
 
 
 @functools.cache

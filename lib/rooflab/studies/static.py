@@ -14,7 +14,7 @@ import pandas as pd
 
 from rooflab import kernel
 from rooflab.case import Case, options
-from rooflab.ops import Rung, probes, stream
+from rooflab.ops import Rung, modules, probes
 from rooflab.studies.base import Context, Count, Outcome, Sized, Study
 
 # What the instructions of a kernel are counted by: our name -> SASS opcodes.
@@ -36,9 +36,10 @@ SASS_ARCHS = ("75", "89", "90")  # one of each generation that the lessons look 
 
 def _rungs() -> Iterator[tuple[str, str, Rung, str]]:
     """(operator, impl, rung, launch rule) of everything that is compiled."""
-    for operator, ladder in stream.LADDERS.items():
-        for rung in ladder:
-            yield operator, rung.name, rung, stream.launch_rule(rung)
+    for module in modules():
+        for operator, ladder in module.LADDERS.items():
+            for rung in ladder:
+                yield operator, rung.name, rung, module.launch_rule(rung)
     for rung in (*probes.LADDER, probes.TOUCH_DEPENDENT):
         impl = f"{rung.name}_dependent" if rung is probes.TOUCH_DEPENDENT else rung.name
         yield rung.name, impl, rung, probes.launch_rule(rung)

@@ -1,18 +1,9 @@
 """Lesson 00's exercises, taken from the notebook itself: starters, solutions, and plausible mistakes."""
 
-import contextlib
-import io
-import re
-
-import nbformat
-import numpy as np
 import pytest
-from rooflab import exercises
-from rooflab.paths import NOTEBOOKS
+from lesson_exercises import Lesson
 
-PARTS = [nbformat.read(path, as_version=4).cells for path in sorted(NOTEBOOKS.glob("00*.ipynb"))]
-CELLS = [cell for part in PARTS for cell in part]
-NUMBERS = exercises.numbers("00")
+LESSON = Lesson("00")
 
 WRONG = {
     "00.1": {
@@ -47,55 +38,29 @@ WRONG = {
 }
 
 
-def cells_of(number):
-    """(text, starter) of an exercise: the cell with its heading, and the code cell after it."""
-    at = next(i for i, cell in enumerate(CELLS) if f"### {number} " in cell.source)
-    return CELLS[at].source, CELLS[at + 1].source
-
-
-def solution_of(number):
-    """The folded solution's code."""
-    text, _ = cells_of(number)
-    return re.search(r"<summary>Solution</summary>.*?```python\n(.*?)```", text, re.DOTALL)[1]
-
-
-def verdict(source, starter):
-    """What the exercise's own cell says when `source` stands in the place of its definitions."""
-    scope: dict = {"exercises": exercises, "np": np}
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        exec(starter, scope) if source is None else exec(f"{source}\n\n{starter.splitlines()[-1]}", scope)
-    return said.getvalue()
-
-
 def test_there_are_enough_of_them():
-    assert len(NUMBERS) >= 3 and sorted(WRONG) == NUMBERS
+    assert len(LESSON.numbers) >= 3 and sorted(WRONG) == LESSON.numbers
 
 
 def test_each_part_has_one_of_its_own():
-    found = [re.findall(r"^### (00\.\d) ", cell.source, re.MULTILINE) for part in PARTS for cell in part]
-    assert sum(found, []) == NUMBERS
-    assert all(any("exercises.check(" in cell.source for cell in part) for part in PARTS)
+    assert LESSON.headings() == LESSON.numbers
+    parts = LESSON.parts.values()
+    assert all(any("exercises.check(" in cell.source for cell in part) for part in parts)
 
 
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("number", LESSON.numbers)
 def test_the_starter_is_not_attempted(number):
-    text, starter = cells_of(number)
-    assert "<summary>Hint</summary>" in text
-    assert verdict(None, starter).startswith(f"Exercise {number}: not attempted: ")
+    LESSON.check_starter(number)
 
 
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("number", LESSON.numbers)
 def test_the_solution_is_right_and_defines_what_the_starter_does(number):
-    _, starter = cells_of(number)
-    solution = solution_of(number)
-    assert re.findall(r"^def .*:$", solution, re.MULTILINE) == re.findall(r"^def .*:$", starter, re.MULTILINE)
-    assert verdict(solution, starter).startswith(f"Exercise {number}: right: ")
+    LESSON.check_solution(number)
 
 
 @pytest.mark.parametrize(("number", "mistake"), [(n, m) for n, found in WRONG.items() for m in found])
 def test_a_plausible_mistake_is_wrong_and_hears_why(number, mistake):
-    said = verdict(WRONG[number][mistake], cells_of(number)[1])
+    said = LESSON.verdict(number, WRONG[number][mistake])
     assert said.startswith(f"Exercise {number}: wrong: ") and len(said) > 40
 
 
@@ -111,5 +76,5 @@ def test_a_plausible_mistake_is_wrong_and_hears_why(number, mistake):
 )
 def test_the_gate_refuses_whatever_gets_past_the_sloppy_check(body):
     source = f"calls = []\n\ndef my_kernel(a, x, y, out):\n    {body}"
-    said = verdict(source, cells_of("00.2")[1])
+    said = LESSON.verdict("00.2", source)
     assert said.startswith("Exercise 00.2: right: the sloppy check is satisfied, the gate is not: ")

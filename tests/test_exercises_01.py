@@ -1,20 +1,9 @@
 """Lesson 01's exercises, taken from its two notebooks: starters, solutions, and plausible mistakes."""
 
-import contextlib
-import io
-import re
-
-import nbformat
 import pytest
-from rooflab import exercises
-from rooflab.paths import NOTEBOOKS
+from lesson_exercises import Lesson
 
-PARTS = {
-    name: nbformat.read(NOTEBOOKS / name, as_version=4).cells
-    for name in ("01_bandwidth.ipynb", "01b_roofs.ipynb")
-}
-CELLS = [cell for cells in PARTS.values() for cell in cells]
-NUMBERS = exercises.numbers("01")
+LESSON = Lesson("01")
 
 WRONG = {
     "01.1": {
@@ -48,50 +37,24 @@ WRONG = {
 }
 
 
-def cells_of(number):
-    """(text, starter) of an exercise: the cell with its heading, and the code cell after it."""
-    at = next(i for i, cell in enumerate(CELLS) if f"### {number} " in cell.source)
-    return CELLS[at].source, CELLS[at + 1].source
-
-
-def solution_of(number):
-    """The folded solution's code."""
-    text, _ = cells_of(number)
-    return re.search(r"<summary>Solution</summary>.*?```python\n(.*?)```", text, re.DOTALL)[1]
-
-
-def verdict(source, starter):
-    """What the exercise's own cell says when `source` stands in the place of its definitions."""
-    scope: dict = {"exercises": exercises}
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        exec(starter, scope) if source is None else exec(f"{source}\n\n{starter.splitlines()[-1]}", scope)
-    return said.getvalue()
-
-
 def test_there_are_enough_of_them():
-    assert len(NUMBERS) >= 3 and sorted(WRONG) == NUMBERS
-    assert sum("no GPU" in cells_of(number)[0] for number in NUMBERS) >= 1
-    for cells in PARTS.values():
-        assert any(f"### {number} " in cell.source for cell in cells for number in NUMBERS)
+    assert len(LESSON.numbers) >= 3 and sorted(WRONG) == LESSON.numbers == LESSON.headings()
+    assert sum("no GPU" in LESSON.text(number) for number in LESSON.numbers) >= 1
+    for cells in LESSON.parts.values():
+        assert any(f"### {number} " in cell.source for cell in cells for number in LESSON.numbers)
 
 
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("number", LESSON.numbers)
 def test_the_starter_is_not_attempted(number):
-    text, starter = cells_of(number)
-    assert "<summary>Hint</summary>" in text
-    assert verdict(None, starter).startswith(f"Exercise {number}: not attempted: ")
+    LESSON.check_starter(number)
 
 
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("number", LESSON.numbers)
 def test_the_solution_is_right_and_defines_what_the_starter_does(number):
-    _, starter = cells_of(number)
-    solution = solution_of(number)
-    assert re.findall(r"^def .*:$", solution, re.MULTILINE) == re.findall(r"^def .*:$", starter, re.MULTILINE)
-    assert verdict(solution, starter).startswith(f"Exercise {number}: right: ")
+    LESSON.check_solution(number)
 
 
 @pytest.mark.parametrize(("number", "mistake"), [(n, m) for n, found in WRONG.items() for m in found])
 def test_a_plausible_mistake_is_wrong_and_hears_why(number, mistake):
-    said = verdict(WRONG[number][mistake], cells_of(number)[1])
+    said = LESSON.verdict(number, WRONG[number][mistake])
     assert said.startswith(f"Exercise {number}: wrong: ") and len(said) > 60

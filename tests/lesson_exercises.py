@@ -1,0 +1,69 @@
+"""A lesson's exercises as they stand in its notebooks: what the tests of every lesson take from there."""
+
+import contextlib
+import io
+import re
+
+import nbformat
+import numpy as np
+from rooflab import exercises
+from rooflab.paths import NOTEBOOKS
+
+
+class Lesson:
+    """The exercises of lesson "01": `parts` holds the cells of each of its notebooks by name, `numbers` the
+    exercises that have a checker."""
+
+    def __init__(self, lesson):
+        paths = sorted(NOTEBOOKS.glob(f"{lesson}*.ipynb"))
+        self.parts = {path.name: nbformat.read(path, as_version=4).cells for path in paths}
+        self.cells = [cell for cells in self.parts.values() for cell in cells]
+        self.numbers = exercises.numbers(lesson)
+
+    def headings(self):
+        """The exercise numbers that stand in headings, in the order of the parts."""
+        lesson = self.numbers[0].partition(".")[0]
+        return [
+            number
+            for cell in self.cells
+            if cell.cell_type == "markdown"
+            for number in re.findall(rf"^### ({lesson}\.\d) ", cell.source, re.MULTILINE)
+        ]
+
+    def text(self, number):
+        """The cell with an exercise's heading, hint and solution."""
+        return self.cells[self._at(number)].source
+
+    def starter(self, number):
+        """The code cell after it."""
+        return self.cells[self._at(number) + 1].source
+
+    def solution(self, number):
+        """The folded solution's code."""
+        return re.search(r"<summary>Solution</summary>.*?```\w+\n(.*?)```", self.text(number), re.DOTALL)[1]
+
+    def _at(self, number):
+        return next(i for i, cell in enumerate(self.cells) if f"### {number} " in cell.source)
+
+    def verdict(self, number, source=None):
+        """What an exercise's own cell says, with `source` in the place of its definitions if given."""
+        starter = self.starter(number)
+        scope = {"exercises": exercises, "np": np}
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            exec(starter if source is None else f"{source}\n\n{starter.splitlines()[-1]}", scope)
+        return said.getvalue()
+
+    def check_starter(self, number):
+        """The exercise has a hint, and its starter says that it was not attempted."""
+        assert "<summary>Hint</summary>" in self.text(number), f"exercise {number} has no hint"
+        said = self.verdict(number)
+        assert said.startswith(f"Exercise {number}: not attempted: "), said
+
+    def check_solution(self, number):
+        """The folded solution is right, and defines what the starter defines."""
+        solution, starter = self.solution(number), self.starter(number)
+        heads = [re.findall(r"^def .*:$", text, re.MULTILINE) for text in (solution, starter)]
+        assert heads[0] == heads[1], heads
+        said = self.verdict(number, solution)
+        assert said.startswith(f"Exercise {number}: right: "), said

@@ -8,7 +8,7 @@ from rooflab.paths import ROOT
 PACKAGE = ROOT / "lib" / "rooflab"
 FLOORS = {
     0: {"errors", "paths", "rooflab"},
-    1: {"device", "roof", "shapes", "formats", "reference"},
+    1: {"device", "roof", "shapes", "formats", "gguf_file", "reference"},
     2: {
         *("case", "table", "identity", "record", "validate", "compare", "kernel", "gate", "clock", "ops"),
         *("profile", "doctor", "simt"),

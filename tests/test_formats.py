@@ -240,3 +240,28 @@ def test_q8_0_is_eight_and_a_half_bits_per_weight():
 def test_q8_0_and_q8_1_agree(x):
     a, b = formats.quantise_q8_0(x), formats.quantise_q8_1(x)
     assert np.array_equal(a["q"], b["q"]) and np.array_equal(a["d"], b["d"])
+
+
+@given(matrices(32, 400))
+@settings(max_examples=30, deadline=None)
+def test_planes_lose_nothing(x):
+    blocks = formats.quantise_q8_0(x)
+    planes = formats.to_planes(blocks)
+    assert planes.scales.shape == blocks.shape and planes.quants.shape == x.shape
+    assert planes.scales.flags.c_contiguous and planes.quants.flags.c_contiguous
+    assert planes.scales.nbytes + planes.quants.nbytes == formats.to_bytes(blocks).nbytes
+    assert formats.from_planes(planes).tobytes() == blocks.tobytes()
+
+
+def test_any_34_bytes_survive_the_repack():
+    raw = np.random.default_rng(0).integers(0, 256, (6, 34 * 4), dtype=np.uint8)  # NaN scales and -128 too
+    blocks = formats.from_bytes(raw, formats.Q8_0)
+    assert np.array_equal(formats.to_bytes(formats.from_planes(formats.to_planes(blocks))), raw)
+
+
+def test_planes_that_do_not_fit_are_refused():
+    planes = formats.to_planes(formats.quantise_q8_0(np.ones((2, 64))))
+    with pytest.raises(UsageError, match="not planes of the same blocks"):
+        formats.from_planes(formats.Planes(planes.scales[:1], planes.quants))
+    with pytest.raises(UsageError, match="planes hold Q8_0 blocks"):
+        formats.to_planes(formats.quantise_q8_1(np.ones((2, 64))))

@@ -27,6 +27,13 @@ _SMALLEST_HALF = np.float32(2.0**-24)
 _LARGEST_HALF = np.float32(65504)
 
 
+class Planes(NamedTuple):
+    """Q8_0 weights repacked into two aligned planes: scales [..., K/32] FP16 and quants [..., K] int8."""
+
+    scales: NDArray[np.float16]
+    quants: NDArray[np.int8]
+
+
 class Int4(NamedTuple):
     """INT4 weights: qweight [N, K/8] int32, scales [N, K/group] FP16."""
 
@@ -147,3 +154,29 @@ def from_bytes(raw: NDArray[np.uint8], block: np.dtype) -> np.ndarray:
     if raw.shape[-1] % block.itemsize:
         raise UsageError(f"{raw.shape[-1]} bytes are no whole number of blocks of {block.itemsize} bytes.")
     return np.ascontiguousarray(raw).view(block)
+
+
+def to_planes(blocks: np.ndarray) -> Planes:
+    """Q8_0 blocks [..., K/32] repacked: all scales in one plane, all quants in another, in the same order.
+
+    A block's 34 bytes leave its quants on a multiple of 2 bytes; in a plane of their own every block starts
+    on a multiple of 32. Nothing is lost: from_planes gives the same bytes back. Q8_1 has a third field that
+    planes don't hold, so it is refused.
+    """
+    if blocks.dtype != Q8_0:
+        raise UsageError(f"planes hold Q8_0 blocks, not {blocks.dtype}; quantise_q8_0 makes them.")
+    quants = np.ascontiguousarray(blocks["q"]).reshape(*blocks.shape[:-1], -1)
+    return Planes(np.ascontiguousarray(blocks["d"]), quants)
+
+
+def from_planes(planes: Planes) -> np.ndarray:
+    """The Q8_0 blocks of to_planes, bit for bit."""
+    scales, quants = planes
+    *outer, count = scales.shape
+    if quants.shape != (*outer, count * BLOCK):
+        raise UsageError(
+            f"quants {quants.shape} and scales {scales.shape} are not planes of the same blocks."
+        )
+    blocks = np.empty(scales.shape, dtype=Q8_0)
+    blocks["d"], blocks["q"] = scales, quants.reshape(*scales.shape, BLOCK)
+    return blocks

@@ -1,5 +1,6 @@
 """The oracles against sums done by hand and by exact rational arithmetic."""
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -93,3 +94,56 @@ def test_gemv_is_exact_where_single_precision_cancels():
     w = np.array([[1e8, 1, -1e8]], np.float32)
     exact = sum(Fraction(float(v)) for v in w[0])
     assert reference.gemv(w, np.ones(3))[0] == exact == 1
+
+
+def attention_by_hand(q, k, v, start, causal, window, scale):
+    """The definition, a query and a key at a time, in Python's own numbers."""
+    out = np.zeros(q.shape)
+    for i in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            g = h * k.shape[1] // q.shape[1]
+            seen = [
+                j
+                for j in range(k.shape[0])
+                if not causal or (j <= start + i and (window is None or j > start + i - window))
+            ]
+            scores = [
+                scale * math.fsum(float(a) * float(b) for a, b in zip(q[i, h], k[j, g], strict=True))
+                for j in seen
+            ]
+            weights = [math.exp(s - max(scores)) for s in scores]
+            for d in range(q.shape[2]):
+                terms = [w * float(v[j, g, d]) for w, j in zip(weights, seen, strict=True)]
+                out[i, h, d] = math.fsum(terms) / math.fsum(weights) if seen else 0
+    return out
+
+
+@pytest.mark.parametrize(
+    ("start", "causal", "window"),
+    [(0, True, None), (3, True, None), (0, False, None), (2, True, 3), (9, True, 2)],
+)
+def test_attention_is_its_definition(start, causal, window):
+    rng = np.random.default_rng(start)
+    q, k, v = (rng.standard_normal(shape).astype(np.float16) for shape in ((5, 4, 6), (7, 2, 6), (7, 2, 6)))
+    found = reference.attention(q, k, v, start=start, causal=causal, window=window)
+    expected = attention_by_hand(q, k, v, start, causal, window, 1 / np.sqrt(6))
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_attention_at_its_edges():
+    q, k, v = np.ones((2, 1, 4)), np.ones((2, 1, 4)), np.arange(8.0).reshape(2, 1, 4)
+    assert (reference.attention(q, k, v)[:, 0] == [[0, 1, 2, 3], [2, 3, 4, 5]]).all()
+    assert (reference.attention(1e4 * q, 1e4 * k, v)[1, 0] == [2, 3, 4, 5]).all()  # large logits
+    assert (reference.attention(q, k, v, start=9, window=2) == 0).all()  # every key is out of the window
+    assert (reference.attention(q, k[:0], v[:0]) == 0).all()
+    for broken in (k, v):
+        poisoned = broken.copy()
+        poisoned[1, 0, 2] = np.nan  # the second query sees it, the first does not
+        found = reference.attention(q, *((poisoned, v) if broken is k else (k, poisoned)))
+        assert np.isfinite(found[0]).all() and np.isnan(found[1, 0, 2])
+    with pytest.raises(UsageError, match="3 query heads do not share 2"):
+        reference.attention(np.ones((1, 3, 4)), np.ones((1, 2, 4)), np.ones((1, 2, 4)))
+    with pytest.raises(UsageError, match="must be .n, heads, d."):
+        reference.attention(q, k, v[:1])
+    with pytest.raises(UsageError, match="window of at least one key"):
+        reference.attention(q, k, v, causal=False, window=2)

@@ -78,3 +78,27 @@ def test_littles_law():
     assert roof.bandwidth(needed / 132, 132, 750, 4540) == pytest.approx(4300)
     assert roof.bandwidth(needed / 264, 132, 750, 4540) == pytest.approx(2150)
     assert roof.bandwidth(2 * needed / 132, 132, 750, 4540) == 4540
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("n", "context", "start"), [(1, 1, 0), (5, 5, 0), (4, 9, 5), (7, 3, 0), (3, 4, 9)])
+def test_attention_counts_the_pairs_and_keys_that_are_seen(n, context, start, causal):
+    for window in (None, 1, 2, 5, 100) if causal else (None,):
+        pairs = {
+            (i, j)
+            for i in range(start, start + n)
+            for j in range(context)
+            if not causal or (j <= i and (window is None or i - j < window))
+        }
+        assert roof.attention_pairs(n, context, start, causal, window) == len(pairs)
+        assert roof.attention_keys(n, context, start, causal, window) == len({j for _, j in pairs})
+
+
+def test_attention_flops_and_bytes():
+    # Causal counts as half, less than a thousandth from n^2 / 2 at 2048 tokens.
+    pairs = roof.attention_pairs(2048, 2048)
+    assert roof.attention_flops(pairs, 32, 128) == pytest.approx(4 * 2048**2 / 2 * 32 * 128, rel=1e-3)
+    # Decoding one token against 32768: both caches once, 29 us of the read stream at 4.61 TB/s.
+    read = roof.attention_bytes(1, 32768, 32, 8, 128)
+    assert roof.bound(read, 0, 4610).us == pytest.approx(2 * 32768 * 8 * 128 * 2 / 4610e3, rel=1e-3)
+    assert roof.attention_bytes(0, 10, 8, 2, 64, shared=True) == 10 * 2 * 64 * 2

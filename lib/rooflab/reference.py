@@ -51,6 +51,55 @@ def gemm(w: NDArray, x: ArrayLike) -> NDArray[np.float64]:
     return np.concatenate(parts, axis=1)
 
 
+def attention(
+    q: NDArray,
+    k: NDArray,
+    v: NDArray,
+    *,
+    start: int = 0,
+    causal: bool = True,
+    window: int | None = None,
+    scale: float | None = None,
+) -> NDArray[np.float64]:
+    """softmax(scale q k^T) v in FP64, head by head: q [n, heads, d], k and v [context, kv_heads, d], so that
+    query head h reads key-value head h // (heads // kv_heads); the result is [n, heads, d].
+
+    Query i stands at position start + i. If causal it sees the keys at its own position and before, with a
+    window w only the latest w of those. What a query does not see does not count, not even as NaN; one that
+    sees nothing gives zeros. `scale` is 1 / sqrt(d) unless given."""
+    shapes = f"q {q.shape}, k {k.shape}, v {v.shape}"
+    if not (q.ndim == k.ndim == 3 and k.shape == v.shape and q.shape[2] == k.shape[2] and q.shape[1]):
+        raise UsageError(f"q, k and v must be [n, heads, d], [context, kv_heads, d] and as k, not {shapes}.")
+    n, heads, d = q.shape
+    context, kv_heads, _ = k.shape
+    if not kv_heads or heads % kv_heads:
+        raise UsageError(f"{heads} query heads do not share {kv_heads} key-value heads evenly.")
+    if window is not None and not (causal and window > 0):
+        raise UsageError("a window of at least one key goes with causal attention.")
+    out = np.zeros((n, heads, d))
+    if not context:
+        return out
+    position, key = start + np.arange(n)[:, None], np.arange(context)[None, :]
+    seen = (
+        (key <= position) & (key > position - (window or np.inf)) if causal else np.ones((n, context), bool)
+    )
+    factor = 1 / np.sqrt(d) if scale is None else scale
+    for head in range(heads):
+        keys, values = (x[:, head // (heads // kv_heads)].astype(np.float64) for x in (k, v))
+        with np.errstate(invalid="ignore"):  # NaN in, NaN out, without a word
+            scores = np.where(seen, factor * (q[:, head].astype(np.float64) @ keys.T), -np.inf)
+            largest = scores.max(axis=1, keepdims=True)
+            weights = np.where(seen, np.exp(scores - np.where(np.isneginf(largest), 0, largest)), 0)
+            # A product per key that is seen, so that 0 times an unseen NaN does not count.
+            dirty = ~np.isfinite(values).all(axis=1)
+            out[:, head] = weights[:, ~dirty] @ values[~dirty]
+            for index in np.flatnonzero(dirty):
+                rows = seen[:, index]
+                out[rows, head] += weights[rows, index, None] * values[index]
+            out[:, head] /= np.where(seen.any(axis=1), weights.sum(axis=1), 1)[:, None]
+    return out
+
+
 def ulp(x: ArrayLike, dtype: str) -> NDArray[np.float64]:
     """The gap between neighbouring numbers of a format ("fp16", "bf16", "fp32", "fp64") at |x|, in FP64:
     one unit in the last place, never below the smallest subnormal; NaN where x is not finite."""

@@ -13,10 +13,15 @@ triad     3 x 4 N   (a = b + s c)            2 N
 saxpy     3 x 4 N   (y = a x + y)            2 N
 gemv      N K w + K a + N o                  2 N K
 gemm      N K w + M K a + M N o              2 M N K
+attention 2 N H d a + 2 C G d a              4 P H d
 
 N of the streams counts 4-byte elements; other element sizes are given in bytes. In gemv and gemm the
 weights are N x K at w bytes each (2 for FP16; 34/32 for Q8_0; 0.5 + 2/128 for INT4 in groups of 128),
 activations K (a bytes each) and outputs N (o bytes each) per token, and M is the number of tokens.
+
+Attention has N queries of H heads and C keys that some query sees, of G key-value heads, all d wide; P is the
+number of query-key pairs that are seen: half of N C where causal, and only what lies inside a window. Keys
+that are the values too are read once. The exponentials, one a pair and head, are not counted.
 """
 
 from typing import NamedTuple
@@ -50,6 +55,8 @@ ROOF_OF = {
     "h2d": "pcie_h2d",
     "gemv": "dram_read",
     "gemm": "fp16_tensor",
+    "attention": "fp16_tensor",
+    "decode_attention": "dram_read",
 }
 
 _PASSES = {"read": 1, "write": 1, "copy": 2, "triad": 3, "saxpy": 3}
@@ -81,6 +88,52 @@ def gemm_bytes(
 def gemm_flops(m: int, n: int, k: int) -> int:
     """FLOPs of an [m, k] by [n, k] product; m=1 is a GEMV."""
     return 2 * m * n * k
+
+
+def attention_pairs(
+    n: int, context: int, start: int = 0, causal: bool = True, window: int | None = None
+) -> int:
+    """Query-key pairs of n queries at positions start, start + 1, ... that see each other: of `context` keys
+    all, or if causal those up to the query's own position, at most the latest `window` of those."""
+    if not causal:
+        return n * context
+
+    def seen_before(first: int) -> int:  # keys at `first` and before, summed over queries: first + i + 1 each
+        low, high = first + 1, first + n  # of the first query and of the last, uncut
+        low, high = max(low, 1), max(high, 0)
+        whole = min(high, context)
+        growing = (low + whole) * (whole - low + 1) // 2 if whole >= low else 0
+        return growing + context * (high - max(whole, low - 1))
+
+    return seen_before(start) - (seen_before(start - window) if window else 0)
+
+
+def attention_keys(
+    n: int, context: int, start: int = 0, causal: bool = True, window: int | None = None
+) -> int:
+    """Keys that at least one of the n queries sees: what has to be read of keys and of values."""
+    if not causal:
+        return context
+    last = min(context, start + n)
+    return max(0, last - (max(0, start - window + 1) if window else 0))
+
+
+def attention_bytes(
+    n: int,
+    keys: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    element_bytes: float = 2,
+    shared: bool = False,
+) -> float:
+    """Bytes of attention: n queries and outputs, `keys` keys and values (`shared`: one array for both)."""
+    return (2 * n * heads + (1 if shared else 2) * keys * kv_heads) * head_dim * element_bytes
+
+
+def attention_flops(pairs: int, heads: int, head_dim: int) -> int:
+    """FLOPs of attention over so many query-key pairs: a score and a weighted sum, 2 head_dim each."""
+    return 4 * pairs * heads * head_dim
 
 
 def bound(bytes_: float, flops: float, gb_s: float, tflop_s: float | None = None) -> Bound:

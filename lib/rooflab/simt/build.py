@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from filelock import FileLock
@@ -23,7 +23,7 @@ from rooflab.ops import Rung
 from rooflab.paths import BUILD, KERNELS
 
 INCLUDE = Path(__file__).with_name("include")
-RUNTIME = Path(__file__).with_name("runtime.cpp")
+RUNTIME = tuple(Path(__file__).with_name(name) for name in ("runtime.cpp", "matrices.cpp"))
 DYNAMIC_SHARED = 227 * 1024  # the most that any GPU gives a block
 
 # -fno-gnu-unique and -Bsymbolic keep a library's shared variables its own; -fwrapv and -fno-strict-aliasing
@@ -48,6 +48,7 @@ _HOPPER = {
     r"\bwgmma|\bwarpgroup_": "wgmma (warpgroup matrix products)",
     r"\bcp\.async\.bulk|\bcp_async_bulk|\bCUtensorMap|\btensormap|\btma_": "TMA (bulk tensor copies)",
     r"\b__cluster_dims__|\bthis_cluster\b|\bcluster_|barrier\.cluster|\bmapa\b": "thread block clusters",
+    r"\bmbarrier": "mbarrier (barriers that count bytes)",
     r"\bsetmaxnreg": "setmaxnreg (register reallocation between warps)",
 }
 _LAUNCH_BOUNDS = r"(?:__launch_bounds__ \((?:[^()]|\([^()]*\))*\) )?"
@@ -87,8 +88,9 @@ def _digest(*parts: object) -> str:
 
 @functools.cache
 def _own_sources() -> dict[str, str]:
-    files = [RUNTIME, *sorted(path for path in INCLUDE.rglob("*") if path.is_file())]
-    return {str(path.relative_to(RUNTIME.parent)): path.read_text() for path in files}
+    folder = INCLUDE.parent
+    files = [*sorted(folder.glob("*.[ch]*")), *sorted(path for path in INCLUDE.rglob("*") if path.is_file())]
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in files}
 
 
 def _compile(arguments: list[str], target: Path, name: str) -> None:
@@ -113,17 +115,20 @@ def runtime_path() -> Path:
     with FileLock(target.with_suffix(".lock")):  # it takes seconds, which two processes need not both spend
         if not target.is_file():
             flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", f"-I{INCLUDE}", "-Wl,-Bsymbolic"]
-            _compile([*flags, str(RUNTIME)], target, "The CPU runtime")
+            _compile([*flags, f"-I{INCLUDE.parent}", *map(str, RUNTIME)], target, "The CPU runtime")
     return target
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A shared variable: its name and its place and size in bytes in a block's shared memory."""
+    """A shared variable: its name and its place and size in bytes in a block's shared memory; `guard` is the
+    place by which the host's compiler remembers that it is made, which is none of the kernel's doing.
+    """
 
     name: str
     offset: int
     size: int
+    guard: int = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,7 @@ class Program:
         """Its shared variables in the order of their addresses, each with its symbol."""
         done = subprocess.run([_tool("readelf"), "-sW", self.path], capture_output=True, text=True)
         found: dict[int, tuple[str, Variable]] = {}
+        guards: dict[str, int] = {}
         for line in done.stdout.splitlines():
             words = line.split()
             if len(words) < 8 or words[3] != "TLS" or words[6] == "UND":
@@ -152,13 +158,17 @@ class Program:
             offset, size = int(words[1], 16), int(words[2], 0)
             if "simt_anchor" in words[7]:
                 continue
+            if words[7].startswith("_ZGV"):
+                guards["_Z" + words[7].removeprefix("_ZGV")] = offset
+                continue
             plain = re.sub(r"_\d+$", "", words[7])  # one of several functions' statics of that name
             inner = re.search(r"E(\d+)(\w+)$", plain) if plain.startswith("_Z") else None
             name = inner[2][-int(inner[1]) :] if inner else plain
             if words[7] == "simt_dynamic" or offset not in found:
                 name = "(dynamic)" if words[7] == "simt_dynamic" else name
                 found[offset] = words[7], Variable(name, offset, size)
-        return [found[offset] for offset in sorted(found)]
+        rows = [found[offset] for offset in sorted(found)]
+        return [(s, replace(v, guard=guards[s]) if s in guards else v) for s, v in rows]
 
     def variables(self, entry: str) -> list[Variable]:
         """The shared variables that kernel `entry` may use, in the order of their addresses: all but those

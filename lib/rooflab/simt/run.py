@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ KINDS = (
     "crash",
     "trap",
     "stack overflow",
+    "unfinished copy",
+    "wrong memory",
 )
 WRITE, SOFT, ATOMIC = 1, 2, 4
 SHARED, NOWHERE = -1, -2
@@ -52,7 +54,7 @@ class _Buffer(ctypes.Structure):
 
 
 class _Variable(ctypes.Structure):
-    _fields_ = [("offset", _u64), ("size", _u64)]
+    _fields_ = [("offset", _u64), ("size", _u64), ("guard", _u64)]
 
 
 class _Fault(ctypes.Structure):
@@ -233,7 +235,7 @@ def launch(
         raise LaunchError(
             f"{entry} has no dynamic shared memory (extern __shared__), so it takes 0 bytes of it."
         )
-    sized = [build.Variable(v.name, v.offset, shared) if v in dynamic else v for v in variables]
+    sized = [replace(v, size=shared) if v in dynamic else v for v in variables]
     sized = [v for v in sized if v.size]
     guarded = _Guarded(names, arguments) if program.watched else None
 
@@ -246,7 +248,7 @@ def launch(
         else:
             values[k] = guarded.address(argument) if guarded else argument.ctypes.data
     buffers = guarded.buffers if guarded else (_Buffer * 1)()
-    table = (_Variable * max(1, len(sized)))(*(_Variable(v.offset, v.size) for v in sized))
+    table = (_Variable * max(1, len(sized)))(*(_Variable(v.offset, v.size, v.guard) for v in sized))
 
     library = program.library
     with _LOCK:
@@ -436,6 +438,14 @@ def _told(
         )
     elif kind == "uninitialised":
         sentence = f"reads {address} in shared memory, which this block has not written"
+    elif kind == "unfinished copy":
+        copier = (
+            "its own" if fault.other_thread == fault.thread else "thread " + _dims(fault.other_thread, block)
+        )
+        copier = copier if copier == "its own" else copier + "'s"
+        sentence = f"{act} {address} before {copier} asynchronous copy to it ({other_line}) was waited for"
+    elif kind == "wrong memory":
+        sentence = f"{text}, not {address}"
     elif kind == "crash":
         sentence = (
             "an access outside the process's memory or a division by zero ended the launch; "

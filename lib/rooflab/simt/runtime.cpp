@@ -18,7 +18,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "simt/runtime.h"
+#include "matrices.h"
 
 #if !defined(__x86_64__) && !defined(ROOFLAB_UCONTEXT)
 #define ROOFLAB_UCONTEXT
@@ -34,9 +34,10 @@ dim3 blockDim, gridDim;
 
 enum FaultKind {
   OUT_OF_BOUNDS, MISALIGNED, RACE, UNINITIALISED, DIVERGENT_BARRIER, DIVERGENT_WARP, INACTIVE_LANE, ENDLESS_WAIT, CRASH,
-  TRAP, STACK_OVERFLOW
+  TRAP, STACK_OVERFLOW, UNFINISHED_COPY, WRONG_MEMORY
 };
-enum { READ = 0, WRITE = 1, SOFT = 2, ATOMIC = 4, UNALIGNED = 8 };  // how memory is accessed
+// How memory is accessed. LATE: by a copy that is only started; NOTED: noted down before.
+enum { READ = 0, WRITE = 1, SOFT = 2, ATOMIC = 4, UNALIGNED = 8, LATE = 16, NOTED = 32 };
 enum { SHARED = -1, NOWHERE = -2 };                                 // regions that are no buffer
 
 struct Buffer {
@@ -45,6 +46,7 @@ struct Buffer {
 };
 struct Variable {  // one shared variable: place in the thread-local block
   uint64_t offset, size;
+  uint64_t guard;  // place of the byte by which the host's compiler remembers that it is made, or ~0
 };
 struct Fault {
   int32_t kind, region, size, how, other_how, line;
@@ -95,10 +97,20 @@ struct Mark {  // an access: thread + 1, 0 for none
 };
 struct Cell {
   Mark write, read, other_read;  // the last of each; other_read is by another warp than read
+  Mark late;                     // the copy that will write here once it is waited for
 };
 struct Shadow {
   std::vector<Cell> cells;
   int shift = 2;  // 4 bytes a cell, until an access is smaller
+};
+
+struct Copy {  // started, and not done
+  char* to;
+  const char* from;
+  int size, take;
+  uint32_t group;
+  uint64_t pc;
+  bool sound;  // nothing was wrong with it when it was started
 };
 
 struct Block;
@@ -119,6 +131,8 @@ struct Fibre {
   uint64_t value[2];
   uint64_t lane_time[32];
   Known known;
+  std::vector<Copy> copies;
+  uint32_t group;  // that copies are put into now
 };
 struct Block {
   uint32_t linear, first;  // first fibre
@@ -238,7 +252,7 @@ const char* name_of(const Fibre& f) {
                                 "__all_sync", "__any_sync", "__ballot_sync", "__match_any_sync", "__match_all_sync",
                                 "__reduce_add_sync", "__reduce_min_sync", "__reduce_min_sync", "__reduce_max_sync",
                                 "__reduce_max_sync", "__reduce_and_sync", "__reduce_or_sync", "__reduce_xor_sync",
-                                "__activemask"};
+                                "__activemask", "mma.sync", "ldmatrix"};
   return f.state == AT_BARRIER ? barriers[f.operation] : warps[f.operation];
 }
 
@@ -376,6 +390,7 @@ void start(Fibre& f, Block* block, uint32_t linear, char* stack) {
   f.file = "", f.line = 0;
   memset(f.lane_time, 0, sizeof f.lane_time);
   f.known.blocks.clear(), f.known.threads.clear();
+  f.copies.clear(), f.group = 0;
   memcpy(stack, &CANARY, 8);
 #ifdef ROOFLAB_UCONTEXT
   getcontext(&f.context);
@@ -526,6 +541,24 @@ void shuffle(Fibre** lanes, unsigned present) {
   }
 }
 
+// An instruction of the whole warp with matrices: there is no such thing as a part of it.
+void matrices(const Fibre& f, Fibre** lanes, unsigned present) {
+  for (int k = 0; k < 32; ++k) {
+    if (present >> k & 1) continue;
+    Fault& fault = report(INACTIVE_LANE, std::string(f.file) + std::to_string(f.line), f.linear);
+    fault.file = f.file, fault.line = f.line;
+    snprintf(fault.text, sizeof fault.text, "%s needs all 32 lanes of the warp, but lane %d %s", name_of(f), k,
+             lanes[k] ? "has ended" : "is none that the block has");
+    stop();
+  }
+  const void* operands[32];
+  for (int k = 0; k < 32; ++k) operands[k] = reinterpret_cast<const void*>(lanes[k]->value[0]);
+  if (f.operation == SIMT_PRODUCT)
+    multiply(reinterpret_cast<const Product* const*>(operands), f.argument);
+  else
+    hand_out(reinterpret_cast<const Rows* const*>(operands), f.argument);
+}
+
 // Complete the operation that `f` waits for, if all it names have come.
 void try_warp(Fibre& f) {
   Fibre* lanes[32] = {};
@@ -537,6 +570,7 @@ void try_warp(Fibre& f) {
     lanes[k] = &other;
     if (!(f.mask >> k & 1) || other.state == ENDED) continue;
     if (other.state != AT_WARP || other.operation != f.operation || other.mask != f.mask) return;
+    if (f.operation >= SIMT_PRODUCT && other.argument != f.argument) return;
     present |= 1u << k;
   }
   const int operation = f.operation;
@@ -574,8 +608,10 @@ void try_warp(Fibre& f) {
       lanes[k]->result = same == present;
       lanes[k]->value[0] = operation == SIMT_MATCH_ANY || same == present ? same : 0;
     }
-  } else {
+  } else if (operation < SIMT_ACTIVE) {
     reduce(lanes, present, operation);
+  } else {
+    matrices(f, lanes, present);
   }
   for (int k = 0; k < 32; ++k)
     if (present >> k & 1) lanes[k]->state = READY;
@@ -611,6 +647,14 @@ void report_race(const Mark& mark, int region, int64_t offset, int size, int how
   fault.other_block[2] = block / gridDim.x / gridDim.y;
 }
 
+void report_unfinished(const Mark& copy, int region, int64_t offset, int size, int how, uint64_t pc) {
+  const std::string key = std::to_string(pc) + " " + std::to_string(copy.pc);
+  Fault& fault = report(UNFINISHED_COPY, key, self->linear);
+  if (fault.count > 1) return;
+  fault.region = region, fault.offset = offset, fault.size = size, fault.how = how, fault.pc = pc;
+  fault.other_pc = copy.pc, fault.other_how = int(copy.how), fault.other_thread = (copy.who - 1) % threads;
+}
+
 void check_race(Shadow& shadow, uint64_t room, int region, uint64_t offset, int size, int how, uint64_t pc) {
   if (shadow.cells.empty()) shadow.cells.resize((room >> shadow.shift) + 1);
   if (shadow.shift && (size < 4 || offset % 4)) {  // bytes from now on
@@ -623,6 +667,10 @@ void check_race(Shadow& shadow, uint64_t room, int region, uint64_t offset, int 
   bool told = false;
   for (uint64_t k = offset >> shadow.shift; k <= (offset + size - 1) >> shadow.shift; ++k) {
     Cell& cell = shadow.cells[k];
+    if (cell.late.who && !told) {
+      report_unfinished(cell.late, region, int64_t(k << shadow.shift), size, how, pc);
+      told = true;
+    }
     const Mark* marks[] = {&cell.write, &cell.read, &cell.other_read};
     for (int m = 0; m < (how & WRITE ? 3 : 1); ++m)
       if (!told && marks[m]->who && !(marks[m]->how & how & SOFT) && !before(*marks[m])) {
@@ -635,7 +683,9 @@ void check_race(Shadow& shadow, uint64_t room, int region, uint64_t offset, int 
         fault.region = region, fault.offset = int64_t(k << shadow.shift), fault.size = size, fault.how = how, fault.pc = pc;
       told = true;
     }
-    if (how & WRITE)
+    if (how & LATE)
+      cell.late = mine;
+    else if (how & WRITE)
       cell.write = mine;
     else {
       if (cell.read.who && (cell.read.who - 1) / 32 != (mine.who - 1) / 32) cell.other_read = cell.read;
@@ -650,14 +700,17 @@ bool in_images(uint64_t address) {
   return false;
 }
 
-void access(uint64_t address, int size, int how, uint64_t pc) {
-  if (!self || !launch->watched || address - uint64_t(stacks) < stack_room || !size) return;
+// Check an access and note it down; false if it went where it must not.
+bool access(uint64_t address, int size, int how, uint64_t pc) {
+  if (!self || !launch->watched || address - uint64_t(stacks) < stack_room || !size) return true;
   if (interrupted) stop();
   int region = NOWHERE;
   uint64_t start = 0, end = 0, base = 0;
   const uint64_t in_tls = address - uint64_t(tls);
   if (in_tls < tls_size) {
     region = SHARED, base = uint64_t(tls);
+    for (uint32_t v = 0; v < launch->variable_count && size == 1; ++v)
+      if (launch->variables[v].guard == in_tls) return true;
     for (uint32_t v = 0; v < launch->variable_count; ++v) {  // the variable it starts in, or the last one before it
       const Variable& variable = launch->variables[v];
       if (variable.offset <= in_tls && base + variable.offset >= start)
@@ -670,7 +723,7 @@ void access(uint64_t address, int size, int how, uint64_t pc) {
       region = int(b), base = start = buffer.start, end = buffer.end;
       break;
     }
-    if (region == NOWHERE && in_images(address)) return;
+    if (region == NOWHERE && in_images(address)) return true;
   }
   if (region == NOWHERE || address < start || address + size > end) {
     Fault& fault = report(OUT_OF_BOUNDS, std::to_string(pc) + " " + std::to_string(region), self->linear);
@@ -680,7 +733,7 @@ void access(uint64_t address, int size, int how, uint64_t pc) {
     const bool safe = region == SHARED ? in_tls + size <= tls_size
                                        : region != NOWHERE && address + size <= launch->buffers[region].guard_end;
     if (!safe) stop();
-    return;
+    return false;
   }
   ++now;
   const uint64_t offset = address - base;
@@ -694,11 +747,49 @@ void access(uint64_t address, int size, int how, uint64_t pc) {
     check_race(self->block->shared, tls_size, region, offset, size, how, pc);
   else
     check_race(shadows[region], end - start, region, offset, size, how, pc);
-  if (!launch->traced) return;
+  if (!launch->traced || how & NOTED) return true;
   if (events.size() >= launch->traced)
     ++dropped_events;
   else
     events.push_back(Event{offset, pc, self->block->linear, self->linear, region, uint16_t(size), uint16_t(how)});
+  return true;
+}
+
+bool in_shared(const void* address) { return uint64_t(address) - uint64_t(tls) < tls_size; }
+
+// What an instruction asks of an address whatever it is told: the memory it lies in, and its alignment. Ends the
+// launch if it is otherwise; the watched build looks further in `access`.
+void require(const void* address, int size, int how, bool shared, const char* what, uint64_t pc) {
+  const bool right = in_shared(address) == shared && uint64_t(address) - uint64_t(stacks) >= stack_room;
+  if (right && uint64_t(address) % uint64_t(size) == 0) return;
+  Fault& fault = report(right ? MISALIGNED : WRONG_MEMORY, std::to_string(pc), self->linear);
+  fault.size = size, fault.how = how, fault.pc = pc, fault.offset = int64_t(address);
+  if (in_shared(address)) fault.region = SHARED, fault.offset -= int64_t(tls);
+  for (uint32_t b = 0; b < launch->buffer_count; ++b) {
+    const Buffer& buffer = launch->buffers[b];
+    if (uint64_t(address) >= buffer.guard_start && uint64_t(address) < buffer.guard_end)
+      fault.region = int(b), fault.offset = int64_t(uint64_t(address) - buffer.start);
+  }
+  snprintf(fault.text, sizeof fault.text, "%s", what);
+  stop();
+}
+
+void finish(const Copy& copy) {
+  if (launch->watched && copy.sound) {
+    if (copy.take) access(uint64_t(copy.from), copy.size, READ | NOTED, copy.pc);
+    ++now;
+    Shadow& shadow = self->block->shared;
+    const uint64_t offset = uint64_t(copy.to) - uint64_t(tls);
+    for (uint64_t k = offset >> shadow.shift; k <= (offset + copy.size - 1) >> shadow.shift; ++k) {
+      shadow.cells[k].write = shadow.cells[k].late;
+      shadow.cells[k].write.time = now;
+      shadow.cells[k].late = Mark();
+    }
+  }
+  if (copy.take)
+    memcpy(copy.to, copy.from, copy.size);
+  else
+    memset(copy.to, 0, copy.size);
 }
 
 // An atomic access acquires what was released through its address, and a write releases what this thread knows.
@@ -928,6 +1019,44 @@ void simt_atomic_read(void* to, const void* from, int size, int wait) {
 }
 
 void simt_atomic_write(void* to, const void* from, int size) { memcpy(to, from, size); }
+
+void simt_product(int kind, void* d, const unsigned* a, const unsigned* b, const char* file, int line) {
+  const Product mine{d, a, b};
+  const Product* place = &mine;
+  simt_warp(SIMT_PRODUCT, 0xffffffffu, &place, sizeof place, kind, 32, file, line);
+}
+
+void simt_load_matrix(int count, unsigned* registers, const void* row, const char* file, int line) {
+  const uint64_t pc = uint64_t(__builtin_return_address(0));
+  if (int(self->lane) < 8 * abs(count)) {
+    require(row, 16, READ, true, "ldmatrix reads shared memory alone", pc);
+    access(uint64_t(row), 16, READ, pc);
+  }
+  const Rows mine{registers, row};
+  const Rows* place = &mine;
+  simt_warp(SIMT_LOAD_MATRIX, 0xffffffffu, &place, sizeof place, count, 32, file, line);
+}
+
+void simt_copy_async(void* to, const void* from, int size, int take) {
+  const uint64_t pc = uint64_t(__builtin_return_address(0));
+  require(to, size, WRITE, true, "cp.async writes shared memory alone", pc);
+  bool sound = true;
+  if (take) {
+    require(from, size, READ, false, "cp.async reads global memory alone", pc);
+    sound = access(uint64_t(from), size, READ, pc);
+  }
+  sound &= access(uint64_t(to), size, WRITE | LATE, pc);
+  self->copies.push_back(Copy{static_cast<char*>(to), static_cast<const char*>(from), size, take, self->group, pc, sound});
+}
+
+void simt_copy_commit(void) { ++self->group; }
+
+void simt_copy_wait(int pending) {
+  std::vector<Copy>& copies = self->copies;
+  size_t done = 0;
+  while (done < copies.size() && copies[done].group + uint32_t(pending) < self->group) finish(copies[done++]);
+  copies.erase(copies.begin(), copies.begin() + std::ptrdiff_t(done));
+}
 
 void simt_trap(const char* file, int line) {
   Fault& fault = report(TRAP, "", self->linear);

@@ -75,11 +75,9 @@ class Watch:
         frame["address"] += pd.Series(self.outcome.events["region"]).map({SHARED: 0, **self.outcome.skews})
         rows["sectors"] = _distinct(frame, SECTOR, len(rows)).where(rows["space"] == "global")
         rows["bytes_moved"] = (rows["sectors"] * SECTOR).where(rows["space"] == "global", rows["bytes_used"])
-        passes = _passes(frame[frame["space"] == "shared"], len(rows))
+        passes, needed = _passes(frame[frame["space"] == "shared"], len(rows))
         rows["passes"] = passes.where(rows["space"] == "shared")
-        rows["conflicts"] = rows["passes"] - (rows["bytes"] // 4).clip(lower=1)
-        # A narrow request of few lanes takes fewer passes than its width could: never a negative conflict.
-        rows["conflicts"] = rows["conflicts"].clip(lower=0)
+        rows["conflicts"] = rows["passes"] - needed
         return rows.drop(columns="place")
 
     def lines(self) -> pd.DataFrame:
@@ -129,11 +127,12 @@ def _unique(group: np.ndarray, piece: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return pairs // span, pairs % span
 
 
-def _passes(frame: pd.DataFrame, count: int) -> pd.Series:
-    """Turns that shared memory takes for each group: a bank gives one 4-byte word a turn, to any number of
-    lanes. Accesses of 8 and 16 bytes are served for 16 and 8 lanes at a time.
+def _passes(frame: pd.DataFrame, count: int) -> tuple[pd.Series, pd.Series]:
+    """Turns that shared memory takes for each group, and those it would take if no two words of a turn lay in
+    one bank: a bank gives one 4-byte word a turn, to any number of lanes. Accesses of 8 and 16 bytes are
+    served for 16 and 8 lanes at a time.
     """
-    result = np.zeros(count)
+    result, needed = np.zeros(count), np.zeros(count)
     if len(frame):
         words = (frame["bytes"].to_numpy() + 3) // 4
         part = frame["lane"].to_numpy() * words // 32
@@ -142,9 +141,10 @@ def _passes(frame: pd.DataFrame, count: int) -> pd.Series:
         unit, word = _unique((frame["group"].to_numpy() * 4 + part)[which], word)
         in_bank, depth = np.unique(unit * BANKS + word % BANKS, return_counts=True)
         deepest = pd.Series(depth).groupby(in_bank // BANKS).max()
-        total = deepest.groupby(deepest.index.to_numpy() // 4).sum()
-        result[total.index.to_numpy()] = total.to_numpy()
-    return pd.Series(result)
+        total = deepest.groupby(deepest.index.to_numpy() // 4).agg(["sum", "size"])
+        result[total.index.to_numpy()] = total["sum"].to_numpy()
+        needed[total.index.to_numpy()] = total["size"].to_numpy()
+    return pd.Series(result), pd.Series(needed)
 
 
 def watch(

@@ -13,7 +13,7 @@ FLOORS = {
         *("case", "table", "identity", "record", "validate", "compare", "kernel", "gate", "clock", "ops"),
         *("profile", "doctor", "simt"),
     },
-    3: {"studies"},
+    3: {"studies", "claims"},
     4: {"lab", "plot"},
     5: {"chart", "widgets", "page", "exercises", "book", "cli", "__main__"},
 }

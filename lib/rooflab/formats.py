@@ -165,8 +165,8 @@ def to_planes(blocks: np.ndarray) -> Planes:
     """
     if blocks.dtype != Q8_0:
         raise UsageError(f"planes hold Q8_0 blocks, not {blocks.dtype}; quantise_q8_0 makes them.")
-    quants = np.ascontiguousarray(blocks["q"]).reshape(*blocks.shape[:-1], -1)
-    return Planes(np.ascontiguousarray(blocks["d"]), quants)
+    # A copy always: of a single block a view would do, and would start at a multiple of 2 bytes.
+    return Planes(blocks["d"].copy(order="C"), blocks["q"].copy(order="C").reshape(*blocks.shape[:-1], -1))
 
 
 def from_planes(planes: Planes) -> np.ndarray:

@@ -1,0 +1,29 @@
+// dequantise 1, bytes: Q8_0 blocks to half, a block of the matrix to a lane group, the scale from two bytes.
+//
+// Purpose  the way to a product by cuBLAS: the whole matrix in FP16, written to memory and read again.
+// Shapes   w [n][k / 32] Q8_0 blocks, out [n][k] half; k a multiple of 32.
+// Bytes    34/32 n k read + 2 n k written.
+// Launch   THREADS threads a block, four elements a thread, ceil(n k / 4 / THREADS) blocks.
+// Below    this is the first rung. Row and column come from a division by the k that the launch was given.
+#include "common/q8.cuh"
+
+#ifndef THREADS
+#define THREADS 256
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    dequantise_bytes(const unsigned char* __restrict__ w, uint2* __restrict__ out, int n, int k) {
+    const unsigned words = k / 4;  // of four elements in a row
+    const size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x;
+    if (i >= (size_t)n * words) return;
+    const unsigned row = i / words, word = i % words;
+    const unsigned char* block = w + ((size_t)row * (k / Q8_BLOCK) + word / 8) * Q8_0_BYTES;
+    const float scale = scale_by_bytes(block);
+    const unsigned quants = word_of(block + 2 + 4 * (word % 8));
+    __half2 pair[2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+        pair[j] = __floats2half2_rn(scale * static_cast<signed char>(quants >> 16 * j & 0xff),
+                                    scale * static_cast<signed char>(quants >> (16 * j + 8) & 0xff));
+    out[i] = make_uint2(*reinterpret_cast<unsigned*>(&pair[0]), *reinterpret_cast<unsigned*>(&pair[1]));
+}

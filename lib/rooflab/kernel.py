@@ -309,12 +309,14 @@ class Function:
         driver = _driver()
         self._module = _checked(driver.cuModuleLoadData(cubin.image))
         self._function = _checked(driver.cuModuleGetFunction(self._module, entry.encode()))
+        self._allowed = 48 * 1024
 
     def allow_shared(self, size: int) -> None:
-        """Raise the dynamic shared memory limit to `size` bytes (needed above 48 KiB)."""
+        """Raise the dynamic shared memory limit to `size` bytes (needed above 48 KiB; a launch does it)."""
         driver = _driver()
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         _checked(driver.cuFuncSetAttribute(self._function, attribute, size))
+        self._allowed = size
 
     def resident_blocks(self, threads: int, shared: int = 0) -> int:
         """Blocks of `threads` threads and `shared` dynamic bytes that fit on one SM at a time."""
@@ -327,6 +329,8 @@ class Function:
         """A launch with its arguments packed once: it costs the host the driver's call and little else."""
         driver, packed = _driver(), _packed(arguments)
         (gx, gy, gz), (bx, by, bz) = _triple(grid), _triple(block)
+        if shared > self._allowed:
+            self.allow_shared(shared)
 
         def launch() -> None:
             _checked(
@@ -356,6 +360,8 @@ class Function:
         driver = _driver()
         packed, stream = _packed(arguments), current_stream()
         (gx, gy, gz), (bx, by, bz) = _triple(grid), _triple(block)
+        if shared > self._allowed:
+            self.allow_shared(shared)
         if not (dependent or cooperative):  # the plain call asks less of the host
             _checked(driver.cuLaunchKernel(self._function, gx, gy, gz, bx, by, bz, shared, stream, packed, 0))
             return

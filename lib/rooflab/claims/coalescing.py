@@ -64,11 +64,11 @@ class Evidence:
         else:
             rows = rows[rows["impl"] == impl]
             same = [parse_options(text) == wanted for text in rows["options"]]
-            rows = rows[pd.Series(same, index=rows.index, dtype=bool)]
+            rows = rows.loc[pd.Series(same, index=rows.index, dtype=bool)]
         if rows.empty:
             words = "".join(f" {name}={value}" for name, value in sorted(wanted.items()))
             raise NoEvidence(f"{impl} at {n} x {n}{words}, {cache}, was not measured")
-        return rows.loc[rows["median_us"].idxmin()]
+        return rows.sort_values("median_us", kind="stable").iloc[0]
 
     def _square(self, n: int, cache: str) -> pd.DataFrame:
         rows = self.rows

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <limits>
+
 #include "simt/runtime.h"
 #include "simt/vectors.h"
 

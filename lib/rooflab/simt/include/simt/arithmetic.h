@@ -3,6 +3,7 @@
 #pragma once
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SIMT_ORDER(T)                                         \
@@ -108,6 +109,19 @@ static inline unsigned __vcmpeq4(unsigned a, unsigned b) {
   return simt_bytes(a, b, [](int p, int q) { return p == q ? 0xff : 0; });
 }
 static inline unsigned __vcmpne4(unsigned a, unsigned b) { return ~__vcmpeq4(a, b); }
+
+// Two products of 16-bit numbers with the low (or high) bytes of b, added to c.
+static inline int __dp2a_lo(int a, int b, int c) {
+  return int(unsigned(c) + unsigned(int16_t(a) * int8_t(b)) + unsigned(int16_t(a >> 16) * int8_t(b >> 8)));
+}
+static inline int __dp2a_hi(int a, int b, int c) { return __dp2a_lo(a, b >> 16, c); }
+static inline unsigned __vabsdiffu4(unsigned a, unsigned b) {
+  return simt_bytes(a, b, [](int p, int q) { return abs((p & 0xff) - (q & 0xff)); });
+}
+static inline unsigned __vmaxs4(unsigned a, unsigned b) { return simt_bytes(a, b, [](int p, int q) { return max(p, q); }); }
+static inline unsigned __vmins4(unsigned a, unsigned b) { return simt_bytes(a, b, [](int p, int q) { return min(p, q); }); }
+static inline unsigned __vneg4(unsigned a) { return __vsub4(0, a); }
+static inline unsigned __vabs4(unsigned a) { return simt_bytes(a, 0, [](int p, int) { return abs(p); }); }
 
 // Conversions saturate, and NaN becomes 0, as on the GPU.
 template <typename To, typename From>

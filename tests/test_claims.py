@@ -102,7 +102,7 @@ def evidence(shares=None, counters=(), blocks=None, pad=None, cublas=0.8, tokens
         times = {n: coalescing.moved(n) / cublas / ROOF / 1e3 for n in coalescing.SIZES}
         rows += [row(coalescing.CUBLAS, n, us, kind="peer") for n, us in times.items()]
     if pad:
-        rows += [row("6_strip", 4096, us, pad=0) for us in (pad,)]
+        rows += [row("6_strip", 4096, 20.0, pad=1), row("6_strip", 4096, 20.0 * pad, pad=0)]
     frame = pd.DataFrame(rows, columns=list(row("", 1, 1.0)))
     return coalescing.Evidence(frame, pd.DataFrame(list(counters)), ROOF, tokens or {})
 
@@ -192,9 +192,9 @@ def test_h5_looks_one_way_and_its_restatement_both_ways():
     for last, expected in ((1.0, ["survives", "survives"]), (4.0, ["survives", "falsified"]),
                            (0.5, ["falsified", "falsified"])):  # fmt: skip
         times = level | {1024: last}
-        found = evidence(blocks={"2_coalesced": times, "3_split_k": times})
+        found = evidence(blocks={"2_coalesced": times, "5_in_flight": times})
         assert words(["H5", "H5 two-sided"], found) == expected
-    assert words(["H5 two-sided"], evidence(blocks={"3_split_k": {64: 1.0}})) == ["not measured"]
+    assert words(["H5 two-sided"], evidence(blocks={"5_in_flight": {64: 1.0}})) == ["not measured"]
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_e6_e11_and_e12_come_from_counters():
 def test_e11_cold_and_warm(cold, warm, expected):
     found = evidence(
         {"4_vector": 0.9},
-        [counter("4_vector", l2_hit_pct=cold), counter("4_vector", 2048, "warm", l2_hit_pct=warm)],
+        [counter("4_vector", l2_hit_pct=cold), counter("2_coalesced", 2048, "warm", l2_hit_pct=warm)],
     )
     assert words(["E11 cold", "E11 warm"], found) == expected
 
@@ -268,9 +268,8 @@ def test_e9_against_cublas(share, expected):
 
 
 def test_e10_by_padding_takes_conflicts_away():
-    level = coalescing.moved() / 0.9 / ROOF / 1e3
     for factor, word in ((2.5, "survives"), (1.1, "falsified")):
-        assert words(["E10 by padding"], evidence({"6_strip": 0.9}, pad=level * factor)) == [word]
+        assert words(["E10 by padding"], evidence({"6_strip": 0.9}, pad=factor)) == [word]
 
 
 def test_the_best_rung_is_an_own_one_and_cold_ones_are_not_mixed_with_warm():

@@ -2,7 +2,7 @@
 
 import pytest
 from rooflab import exercises
-from rooflab.errors import UsageError
+from rooflab.errors import MissingTool, UsageError
 
 
 @pytest.fixture
@@ -30,6 +30,14 @@ def test_right_and_wrong_and_crashing_answers(doubling):
     assert exercises.attempt("77.1", lambda x: x * x) == exercises.Verdict("wrong", "double(5) is not right.")
     crash = exercises.attempt("77.1", lambda x: x / 0)
     assert crash.status == "wrong" and "ZeroDivisionError" in crash.sentence
+
+
+def test_an_answer_that_cannot_be_checked_here_is_not_wrong(doubling):
+    def needs_a_compiler(x):
+        raise MissingTool("No C++ compiler was found.")
+
+    verdict = exercises.attempt("77.1", needs_a_compiler)
+    assert verdict == exercises.Verdict("not checked", "No C++ compiler was found.")
 
 
 def test_unknown_exercises_and_lessons_are_named(doubling, monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 from rooflab import kernel, ops
 from rooflab.errors import LaunchError, UsageError
-from rooflab.ops import probes, stream
+from rooflab.ops import faults, probes, stream
 from rooflab.paths import KERNELS
 
 # Shared memory that one block may have, in bytes, by compute capability (CUDA C++ programming guide, table of
@@ -16,6 +16,7 @@ EVERY = [
     *probes.LADDER,
     probes.TOUCH_DEPENDENT,
     *(probes.cheat_rung(name) for name in probes.CHEATS),
+    *faults.FAULTS.values(),
 ]
 DOUBLE = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2.0f; }'
 

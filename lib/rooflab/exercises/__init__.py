@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from rooflab.errors import UsageError
+from rooflab.errors import MissingTool, UsageError
 
 
 class Wrong(Exception):
@@ -22,7 +22,9 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Verdict:
-    """`status` is "not attempted", "right" or "wrong"; `sentence` says why."""
+    """`status` is "not attempted", "right", "wrong", or "not checked" for want of a tool; `sentence` says
+    why.
+    """
 
     status: str
     sentence: str
@@ -62,6 +64,8 @@ def attempt(number: str, *answers: Any) -> Verdict:
         return Verdict("right", _CHECKERS[number](*answers))
     except Wrong as wrong:
         return Verdict("wrong", str(wrong))
+    except MissingTool as missing:
+        return Verdict("not checked", str(missing))
     except NotImplementedError:
         return Verdict("not attempted", "replace the ... with your answer, then run the cell again.")
     except Exception as error:

@@ -48,13 +48,15 @@ FLOOR_US = moved() / CARD.dram_gb_s / 1e3  # reading its matrix takes that card 
 @dataclass(frozen=True)
 class Evidence:
     """What the claims are judged by: `rows` of FP32 products with [k, n] matrices; `counters` of such cases,
-    with columns impl, n, cache and the counters as numbers; the read roof in GB/s; and `token_shares`, the
-    share of the read roof at which one token's products run, by model."""
+    with columns impl, n, cache, options and the counters as numbers; the read roof in GB/s; `token_shares`,
+    the share of the read roof at which one token's products run, by model; and `uploads`, rows in which the
+    matrix is carried over from the host before the coalesced kernel reads it."""
 
     rows: pd.DataFrame
     counters: pd.DataFrame
     read_gb_s: float
     token_shares: Mapping[str, float] = field(default_factory=dict)
+    uploads: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def row(self, impl: str, n: int = SIZE, cache: str = "cold", **wanted: int) -> pd.Series:
         """The row of a rung, a peer or "best" at n x n with exactly these options; NoEvidence if there is

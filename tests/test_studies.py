@@ -38,7 +38,7 @@ def test_quick_fits_a_12_gb_gpu(monkeypatch):
 
 
 def test_an_unknown_study_or_word_is_named():
-    with pytest.raises(UsageError, match="no study 'bandwith'; there are environment, bandwidth, static"):
+    with pytest.raises(UsageError, match="no study 'bandwith'; there are environment, bandwidth, "):
         studies.get("bandwith")
     with pytest.raises(UsageError, match="holds the word 'lukewarm'"):
         base.parse_case("bandwidth", "read/1_scalar n=4 lukewarm graph")

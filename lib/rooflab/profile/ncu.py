@@ -103,6 +103,11 @@ METRICS: dict[str, Metric] = {
         "%",
         "used bytes of each shared-memory wavefront (bank conflicts lower it)",
     ),
+    "shared_load_conflicts": _one(
+        "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+        "conflict",
+        "turns that loads from shared memory waited for a bank that another lane used",
+    ),
     "threads_per_inst": _one(
         "smsp__thread_inst_executed_per_inst_executed.ratio",
         "thread",
@@ -121,6 +126,18 @@ METRICS: dict[str, Metric] = {
     "stall_imc_miss": _stall("imc_miss", "waiting for the constant cache"),
     "stall_drain": _stall("drain", "waiting for its last stores before it exits"),
     "stall_not_selected": _stall("not_selected", "ready, but another warp was issued"),
+}
+
+# What nvprof, which knows no GPU from compute capability 8.0 on, called these: its metric -> ours, by the
+# vendor's comparison in the guide to Nsight Compute's command line. It gave warp efficiency in percent of 32.
+NVPROF = {
+    "gld_efficiency": "load_efficiency_pct",
+    "gld_transactions_per_request": "load_sectors_per_request",
+    "shared_efficiency": "shared_efficiency_pct",
+    "l2_hit_rate": "l2_hit_pct",
+    "warp_execution_efficiency": "threads_per_inst",
+    "achieved_occupancy": "occupancy_pct",
+    "dram_read_bytes": "dram_read_bytes",
 }
 
 BASIC = (

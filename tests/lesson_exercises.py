@@ -46,8 +46,12 @@ class Lesson:
         return next(i for i, cell in enumerate(self.cells) if f"### {number} " in cell.source)
 
     def verdict(self, number, source=None):
-        """What an exercise's own cell says, with `source` in the place of its definitions if given."""
+        """What an exercise's own cell says, with `source` in the place of its definitions (or of its kernel)
+        if given."""
         starter = self.starter(number)
+        magic, _, cell = starter.partition("\n")
+        if magic == f"%%kernel {number}":
+            return str(exercises.kernels.attempt(number, "\n" + (cell if source is None else source)))
         scope = {"exercises": exercises, "np": np}
         said = io.StringIO()
         with contextlib.redirect_stdout(said):

@@ -4,6 +4,7 @@ A notebook's exercise cell ends in `exercises.check("01.2", answer)`. The answer
 that the checker calls with cases of its own, so that a number copied from the page is not enough. A starter
 leaves its answer as `...`, which reads as "not attempted" and raises nothing. Checkers live in one module a
 lesson, lesson_00.py and so on, each a function registered under its exercise's number; they need no GPU.
+An exercise may also ask for a kernel, in a cell that starts with `%%kernel 03.4`: see kernels.py.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from importlib import import_module
 from typing import Any
 
 from rooflab.errors import MissingTool, UsageError
+from rooflab.exercises import kernels
+from rooflab.exercises.kernels import kernel as kernel
+
+kernels.register_magic()
 
 
 class Wrong(Exception):
@@ -48,7 +53,7 @@ def checker(number: str) -> Callable[[Callable[..., str]], Callable[..., str]]:
 def numbers(lesson: str) -> list[str]:
     """The exercises of a lesson ("00"), in order."""
     _load(lesson)
-    return sorted(number for number in _CHECKERS if number.startswith(f"{lesson}."))
+    return sorted(number for number in {**_CHECKERS, **kernels.TASKS} if number.startswith(f"{lesson}."))
 
 
 def attempt(number: str, *answers: Any) -> Verdict:

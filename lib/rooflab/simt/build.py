@@ -96,7 +96,11 @@ def _own_sources() -> dict[str, str]:
 def _compile(arguments: list[str], target: Path, name: str) -> None:
     partial = target.with_suffix(f".{os.getpid()}.so")
     done = subprocess.run(
-        [compiler(), *arguments, "-o", str(partial)], capture_output=True, text=True, cwd=target.parent
+        [compiler(), *arguments, "-o", str(partial)],
+        capture_output=True,
+        text=True,
+        cwd=target.parent,
+        env={**os.environ, "LC_ALL": "C"},
     )
     if done.returncode:
         partial.unlink(missing_ok=True)

@@ -294,8 +294,8 @@ def launch(
     skews = dict(enumerate(guarded.skews)) if guarded else {}
     if dropped.value:
         raise LaunchError(
-            f"{entry} makes {traced + dropped.value} accesses, and {traced} can be watched at a time: "
-            "take a smaller shape."
+            f"{entry} makes more than {traced} accesses, the most that can be watched at a time: "
+            "take a smaller shape, or look for a loop without end."
         )
     return Outcome(told, events, lines, regions, skews)
 

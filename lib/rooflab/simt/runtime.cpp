@@ -748,10 +748,11 @@ bool access(uint64_t address, int size, int how, uint64_t pc) {
   else
     check_race(shadows[region], end - start, region, offset, size, how, pc);
   if (!launch->traced || how & NOTED) return true;
-  if (events.size() >= launch->traced)
+  if (events.size() >= launch->traced) {
     ++dropped_events;
-  else
-    events.push_back(Event{offset, pc, self->block->linear, self->linear, region, uint16_t(size), uint16_t(how)});
+    stop();
+  }
+  events.push_back(Event{offset, pc, self->block->linear, self->linear, region, uint16_t(size), uint16_t(how)});
   return true;
 }
 

@@ -157,15 +157,18 @@ def watch(
     entry: str | None = None,
     shared: int = 0,
     cooperative: bool = False,
+    name: str = "kernel.cu",
+    most: int | None = None,
 ) -> Watch:
     """Run a rung, or CUDA source text, with every load and store watched; arguments as for `run`.
 
     The arrays hold the kernel's results afterwards, even where it did wrong. Small shapes: an access takes
-    about a microsecond here, and its note 32 bytes.
+    about a microsecond here, and its note 32 bytes; a launch that makes more than `most` (16 million) is
+    ended. `name` is what a text's lines are called by.
     """
-    program = load(source, options, watched=True)
+    program = load(source, options, watched=True, name=name)
     entry = source.entry if isinstance(source, Rung) else entry
     outcome = launch(
-        program, entry, grid, block, arguments, shared=shared, cooperative=cooperative, traced=MOST
+        program, entry, grid, block, arguments, shared=shared, cooperative=cooperative, traced=most or MOST
     )
     return Watch(outcome.faults, outcome)

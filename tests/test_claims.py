@@ -4,9 +4,9 @@ import math
 
 import pandas as pd
 import pytest
-from rooflab import claims
+from rooflab import claims, lab
 from rooflab.case import options
-from rooflab.claims import Claim, NoEvidence, coalescing, less, more
+from rooflab.claims import Claim, NoEvidence, coalescing, less, more, whys
 
 # --- the room -----------------------------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ def row(impl, n, us, cache="cold", kind="own", **chosen):
     }
 
 
-def evidence(shares=None, counters=(), blocks=None, pad=None, cublas=0.8, tokens=None):
+def evidence(shares=None, counters=(), blocks=None, pad=None, cublas=0.8, tokens=None, uploads=None):
     """Rows in which rungs and cuBLAS read at their shares of a roof of 1000 GB/s, at every size."""
     rows = []
     for impl, share in (shares or {}).items():
@@ -104,7 +104,8 @@ def evidence(shares=None, counters=(), blocks=None, pad=None, cublas=0.8, tokens
     if pad:
         rows += [row("6_strip", 4096, 20.0, pad=1), row("6_strip", 4096, 20.0 * pad, pad=0)]
     frame = pd.DataFrame(rows, columns=list(row("", 1, 1.0)))
-    return coalescing.Evidence(frame, pd.DataFrame(list(counters)), ROOF, tokens or {})
+    uploads = pd.DataFrame() if uploads is None else uploads
+    return coalescing.Evidence(frame, pd.DataFrame(list(counters)), ROOF, tokens or {}, uploads)
 
 
 def counter(impl, n=4096, cache="cold", **values):
@@ -283,3 +284,41 @@ def test_the_best_rung_is_an_own_one_and_cold_ones_are_not_mixed_with_warm():
     assert found.us("4_vector", threads=128) == 19.0
     with pytest.raises(NoEvidence, match="4_vector at 4096 x 4096 threads=64, cold, was not measured"):
         found.row("4_vector", threads=64)
+
+
+# --- the whys -----------------------------------------------------------------------------------------------
+
+SOURCE = whys.Published(strided_us=4000.0, target_us=23.0, resident_us=180.0, tok_s=18.5)
+
+
+def test_each_why_has_a_number_of_the_source_s_and_one_of_ours():
+    strided = {"load_sectors_per_request": 32, "load_efficiency_pct": 12.5, "l2_hit_pct": 87}
+    found = evidence(
+        {"1_strided": 0.2, "2_coalesced": 0.05, "6_strip": 0.9},
+        [counter("1_strided", dram_read_bytes=2 * coalescing.moved(), **strided)],
+        uploads=pd.DataFrame(
+            [{"impl": "pageable", "median_us": 6712.0}, {"impl": "pinned", "median_us": 1.0}]
+        ),
+    )
+    rows = whys.whys(found, SOURCE)
+    assert len(rows) == 6
+    assert "192 × 4.00 ms leave 1.3 tokens a second" in rows["theirs"][0]
+    slow = 192 * coalescing.moved() / 0.2 / 1e9
+    assert f"192 products take {slow:.1f} ms strided" in rows["here"][0]
+    assert "16.8 GB/s" in rows["theirs"][1] and "reads 200 GB/s, 20% of the read roof" in rows["here"][1]
+    assert rows["here"][2].startswith("32 sectors a request, 12% of their bytes used; but L2 serves 87%")
+    assert rows["here"][2].endswith("DRAM 2.00 times")
+    assert rows["theirs"][3].startswith("16 KiB") and rows["here"][3].startswith("16 KiB")
+    assert "1_strided has " in rows["here"][4] and "6_strip " in rows["here"][4]
+    assert rows["here"][5].endswith("the coalesced kernel is 1.34 ms of it, 20%")
+
+
+def test_a_why_without_rows_says_so():
+    rows = whys.whys(evidence(cublas=None), SOURCE)
+    assert rows["here"].str.startswith("not measured: ").tolist() == [True, True, True, False, True, True]
+
+
+def test_the_source_s_figures_come_from_the_published_tables():
+    store = lab.open("replay", "rtx-4090-published").store
+    found = whys.published(store.read("gemv"), store.read("decode"))
+    assert found.strided_us > 1e3 > found.resident_us > found.target_us > 10 and found.tok_s > 10

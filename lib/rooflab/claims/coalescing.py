@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 
-from rooflab import device, roof, shapes
+from rooflab import device, roof, shapes, studies
 from rooflab.case import parse_options
 from rooflab.claims import Bar, Claim, NoEvidence, less, more
+from rooflab.ops.gemv import LADDERS
+from rooflab.studies import gemv, tokens
 
 SIZE = 4096  # the source's matrix is SIZE x SIZE
 SIZES = (2048, 4096, 8192)  # of its tests E1-E3
@@ -59,14 +62,14 @@ class Evidence:
     uploads: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def row(self, impl: str, n: int = SIZE, cache: str = "cold", **wanted: int) -> pd.Series:
-        """The row of a rung, a peer or "best" at n x n with exactly these options; NoEvidence if there is
-        none."""
+        """The row of a rung, a peer or "best" at n x n: of its default options, or one that has those
+        wanted; NoEvidence if there is none."""
         rows = self._square(n, cache)
         if impl == BEST:
             rows = rows[rows["kind"] == "own"]
         else:
             rows = rows[rows["impl"] == impl]
-            same = [parse_options(text) == wanted for text in rows["options"]]
+            same = [_has(text, wanted) for text in rows["options"]]
             rows = rows.loc[pd.Series(same, index=rows.index, dtype=bool)]
         if rows.empty:
             words = "".join(f" {name}={value}" for name, value in sorted(wanted.items()))
@@ -97,6 +100,44 @@ class Evidence:
         if rows.empty or name not in rows:
             raise NoEvidence(f"{name} of {impl} at {n} x {n}, {cache}, was not counted")
         return float(rows[name].iloc[0])
+
+
+def counters(profile: pd.DataFrame) -> pd.DataFrame:
+    """A profile of study gemv with its counters as numbers, and operator, impl, kind, n, cache and options of
+    the cases."""
+    cases = [studies.get("gemv").case(name) for name in profile["case"]]
+    found = profile.copy()
+    for name in gemv.COUNTERS:
+        found[name] = pd.to_numeric(found[name], errors="coerce")
+    for name in ("operator", "impl", "kind", "n", "cache", "options"):
+        found[name] = [getattr(case, name) for case in cases]
+    return found
+
+
+def gather(here: Any) -> Evidence:
+    """The evidence that a lab holds, or measures: all cases of study gemv at its effort, and the counters."""
+    rows = here.measure("gemv", here.cases("gemv"))
+    counted_ = counters(here.profile("gemv", gemv.counted(), "ncu", gemv.COUNTERS))
+    read = here.roof["dram_read"].value
+    models = tokens.of_models(_tuned(rows), gemv.FAMILIES)
+    return Evidence(
+        rows[rows["operator"] == "gemv"],
+        counted_[counted_["operator"] == "gemv"],
+        read,
+        dict(zip(models["model"], models["bytes"] / models["us"] / 1e3 / read, strict=True)),
+        rows[rows["operator"] == "upload"],
+    )
+
+
+def _tuned(rows: pd.DataFrame) -> pd.DataFrame:
+    """The last rung of the FP16 ladder, cold."""
+    last = LADDERS["gemv_rows"][-1].name
+    return rows[(rows["operator"] == "gemv_rows") & (rows["impl"] == last) & (rows["cache"] == "cold")]
+
+
+def _has(text: str, wanted: Mapping[str, int]) -> bool:
+    chosen = parse_options(text)
+    return all(chosen.get(name) == value for name, value in wanted.items()) if wanted else not chosen
 
 
 # --- the quantities: each takes the evidence and a contestant -----------------------------------------------
@@ -166,7 +207,7 @@ def bandwidth(evidence: Evidence, subject: str) -> float:
     return moved() / evidence.us(subject) / 1e3
 
 
-def tokens(evidence: Evidence, subject: str) -> float:
+def tokens_a_second(evidence: Evidence, subject: str) -> float:
     """Tokens a second by the source's count."""
     return 1e6 / GEMVS / evidence.us(subject)
 
@@ -397,7 +438,7 @@ TESTS = (
         "tokens a second",
         "{:,.0f}",
         more(50),
-        tokens,
+        tokens_a_second,
     ),
     _test(
         "E8",

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rooflab import shapes, simt
-from rooflab.errors import UsageError
+from rooflab import shapes
 from rooflab.exercises import Wrong, called, checker
-from rooflab.identity import strip_comments
+from rooflab.exercises.kernels import Trial, kernel_task, least_used, most_sectors
 from rooflab.ops import faults
 
 
@@ -78,10 +78,46 @@ def _splits(splits: Callable[..., Any]) -> str:
     return "every SM has a block, and no part is a crumb."
 
 
-DIAGNOSES = {8: "accumulator", 4: "tile", 2: "half"}
+def _product(n: int, k: int, blocks: int, threads: int) -> Trial:
+    """One call of a kernel that computes y = x A in FP32."""
+    generator = np.random.default_rng(n + k)
+    a = generator.standard_normal((k, n), dtype=np.float32) + np.float32(0.5)
+    x = generator.standard_normal(k, dtype=np.float32) + np.float32(0.5)
+    y = np.empty(n, np.float32)
+    budget = 1e-5 * float(np.abs(x) @ np.abs(a).max(axis=1))
+    arguments = faults.arguments(a, x, y)
+    return Trial(f"n = {n}, k = {k}", blocks, threads, arguments, {2: x.astype(np.float64) @ a}, budget)
 
 
-@checker("03.3")
+UNCOALESCED = """\
+#include "common/reduce.cuh"
+
+extern "C" __global__ void product(const float* a, const float* x, float* y, unsigned n, unsigned k) {
+    const unsigned first = blockIdx.x * 32, lane = threadIdx.x;
+    for (unsigned column = first; column < min(first + 32, n); ++column) {
+        float sum = 0.0f;
+        for (unsigned row = lane; row < k; row += 32) sum += x[row] * a[row * n + column];
+        sum = warp_sum(sum);
+        if (lane == 0) y[column] = sum;
+    }
+}
+"""
+
+
+@kernel_task(
+    "03.3",
+    entry="product",
+    starter=UNCOALESCED,
+    targets=[most_sectors("a", 4), least_used("a", 0.99)],
+    right="the same sum from the same launch, and every byte of the matrix that moves is used.",
+)
+def _coalesced() -> Iterator[Trial]:
+    """y = x A with one warp a block, which has 32 columns."""
+    for n, k in ((64, 40), (50, 33), (7, 100)):
+        yield _product(n, k, -(-n // 32), 32)
+
+
+@checker("03.4")
 def _diagnosis(diagnose: Callable[..., Any]) -> str:
     """diagnose(expected, sums): what is wrong with a kernel by the ratios of repeated sums."""
     cases: list[tuple[float, list[float], str]] = [
@@ -111,61 +147,47 @@ def _diagnosis(diagnose: Callable[..., Any]) -> str:
     return "first ask whether it is always the same, then by how much."
 
 
-def _mended(name: str, source: Any, cases: Sequence[tuple[int, int]]) -> None:
-    """Run a reader's version of a faulty kernel on the CPU, watched; Wrong says what still fails."""
-    if not isinstance(source, str):
-        raise Wrong("the answer is the kernel's source, a text.")
-    if strip_comments(source).split() == strip_comments(faults.FAULTS[name].path.read_text()).split():
-        raise NotImplementedError
-    try:
-        program = simt.load(source, watched=True)
-        room = sum(variable.size for variable in program.variables(program.entry(name)))
-    except UsageError as error:
-        raise Wrong(str(error)) from None
-    if room > 48 * 1024:
-        raise Wrong(
-            f"it declares {room} bytes of shared memory; a block has 49152 that need no special request."
-        )
-    generator = np.random.default_rng(3)
-    for n, k in cases:
-        a = generator.standard_normal((k, n), dtype=np.float32) + np.float32(0.5)
-        x = generator.standard_normal(k, dtype=np.float32) + np.float32(0.5)
-        y = np.full(n, np.nan, np.float32)
-        where = f"with n = {n} and k = {k}"
-        seen = simt.watch(source, *faults.launch_of(n), faults.arguments(a, x, y), entry=name)
-        if seen.faults:
-            raise Wrong(f"{where}, watched on the CPU: {seen.faults[0]}")
-        if np.isnan(y).all():
-            raise Wrong(f"{where} every output is NaN, which is what lay in y before the call.")
-        off = ~(abs(y - x.astype(np.float64) @ a) <= 1e-4 * np.sqrt(k))  # NaN is off
-        if off.any():
-            raise Wrong(
-                f"{where} {int(off.sum())} of {n} outputs are wrong, the first at {int(off.argmax())}."
-            )
+def _starter(name: str) -> Path:
+    return faults.FAULTS[name].path
 
 
-@checker("03.4")
-def _early_exit(source: str) -> str:
+@kernel_task(
+    "03.6",
+    entry="early_exit",
+    starter=_starter("early_exit"),
+    right="nobody leaves before the last barrier, whatever n is.",
+)
+def _early_exit() -> Iterator[Trial]:
     """Threads without a column must still load x and meet the barriers."""
-    _mended("early_exit", source, ((63, 300), (300, 256), (256, 257), (1, 1)))
-    return "nobody leaves before the last barrier, whatever n is."
+    for n, k in ((256, 257), (63, 300), (300, 256), (1, 1)):
+        yield _product(n, k, *faults.launch_of(n))
+
+
+@kernel_task(
+    "03.7",
+    entry="fixed_tile",
+    starter=_starter("fixed_tile"),
+    right="x comes by tiles, and no tile is overwritten while somebody reads it.",
+)
+def _fixed_tile() -> Iterator[Trial]:
+    """x of any length through a tile of fixed size."""
+    for n, k in ((5, 4096), (3, 70_001), (3, 12), (257, 100)):
+        yield _product(n, k, *faults.launch_of(n))
+
+
+@kernel_task(
+    "03.8",
+    entry="not_zeroed",
+    starter=_starter("not_zeroed"),
+    right="what y held before the call no longer matters.",
+)
+def _not_zeroed() -> Iterator[Trial]:
+    """The result must not depend on what y held."""
+    for n, k in ((40, 300), (300, 512), (7, 1), (257, 257)):
+        yield _product(n, k, *faults.launch_of(n))
 
 
 @checker("03.5")
-def _fixed_tile(source: str) -> str:
-    """x of any length through a tile of fixed size."""
-    _mended("fixed_tile", source, ((5, 4096), (5, 9001), (3, 12), (257, 100)))
-    return "x comes by tiles, and no tile is overwritten while somebody reads it."
-
-
-@checker("03.6")
-def _not_zeroed(source: str) -> str:
-    """The result must not depend on what y held."""
-    _mended("not_zeroed", source, ((40, 300), (300, 512), (7, 1), (257, 257)))
-    return "what y held before the call no longer matters."
-
-
-@checker("03.7")
 def _tokens(tokens_per_s: Callable[..., Any]) -> str:
     """tokens_per_s(projections, weight_bytes, gb_s): how often a second a token's weights can be read."""
     for name, weight_bytes, gb_s in (

@@ -1,0 +1,149 @@
+"""The root-cause story's five whys as measurements, and the one that was not asked (lesson 03)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from rooflab.claims import NoEvidence
+from rooflab.claims.coalescing import (
+    BEST,
+    CARD,
+    COALESCED,
+    GEMVS,
+    SIZE,
+    STRIDED,
+    Evidence,
+    moved,
+    share_of_card,
+)
+from rooflab.ops import gemv
+from rooflab.studies.gemv import first_request
+
+
+class Published(NamedTuple):
+    """What the source reports: its strided product, its target and its kernel with resident weights, in
+    microseconds, and the tokens a second of its symptoms."""
+
+    strided_us: float
+    target_us: float
+    resident_us: float
+    tok_s: float
+
+
+def published(products: pd.DataFrame, decode: pd.DataFrame) -> Published:
+    """The source's figures from the rows of studies gemv and decode of the published device."""
+    rows = products.set_index("impl")
+    us = rows["median_us"].to_dict()
+    target, tok_s = float(rows["predicted_us"].max()), float(decode["tok_s"].max())
+    return Published(us["strided"], target, us["coalesced"], tok_s)
+
+
+def whys(evidence: Evidence, source: Published) -> pd.DataFrame:
+    """One row a why: the question, the source's answer, what its own numbers say, and what was measured."""
+    asked: tuple[tuple[str, str, str, Callable[[], str]], ...] = (
+        (
+            "Why is decoding slow?",
+            f"A token takes {GEMVS} products.",
+            f"{GEMVS} × {source.strided_us / 1e3:.2f} ms leave {1e6 / GEMVS / source.strided_us:.2g} tokens "
+            f"a second; its table of symptoms says {source.tok_s:g}",
+            lambda: _token(evidence),
+        ),
+        (
+            "Why is a product slow?",
+            "1.4 % of the bandwidth is used.",
+            f"{moved() / 1e6:.1f} MB in {source.strided_us / 1e3:.2f} ms are "
+            f"{moved() / source.strided_us / 1e3:.1f} GB/s, "
+            f"{share_of_card(source.strided_us, moved()):.1%} of {CARD.dram_gb_s:,.0f}",
+            lambda: _bandwidth(evidence),
+        ),
+        (
+            "Why so little bandwidth?",
+            "Its loads are not coalesced.",
+            "no count of sectors",
+            lambda: _sectors(evidence),
+        ),
+        (
+            "Why are they not?",
+            "A warp has a column, so its lanes stand a row apart.",
+            f"{4 * SIZE // 1024} KiB from lane to lane",
+            lambda: _stride(),
+        ),
+        (
+            "Why a warp a column?",
+            "It was simplest.",
+            "no number",
+            lambda: _lines(evidence),
+        ),
+        (
+            "Was it the kernel at all?",
+            "Not asked.",
+            f"{source.strided_us / 1e3:.2f} ms became {source.resident_us / 1e3:.2f} once the weights "
+            "stayed on the GPU",
+            lambda: _upload(evidence),
+        ),
+    )
+    rows = []
+    for why, answer, theirs, measure in asked:
+        try:
+            here = measure()
+        except NoEvidence as missing:
+            here = f"not measured: {missing}"
+        rows.append({"why": why, "answer": answer, "theirs": theirs, "here": here})
+    return pd.DataFrame(rows)
+
+
+def _token(evidence: Evidence) -> str:
+    strided, best = (GEMVS * evidence.us(impl) / 1e3 for impl in (STRIDED, BEST))
+    return (
+        f"{GEMVS} products take {strided:.1f} ms strided, {best:.1f} ms by the best rung: "
+        f"{1e3 / strided:,.0f} and {1e3 / best:,.0f} tokens a second"
+    )
+
+
+def _bandwidth(evidence: Evidence) -> str:
+    gb_s = moved() / evidence.us(STRIDED) / 1e3
+    return f"the strided rung reads {gb_s:,.0f} GB/s, {evidence.share(STRIDED):.0%} of the read roof"
+
+
+def _sectors(evidence: Evidence) -> str:
+    sectors = evidence.counter("load_sectors_per_request", STRIDED)
+    used = evidence.counter("load_efficiency_pct", STRIDED)
+    hits = evidence.counter("l2_hit_pct", STRIDED)
+    read = evidence.counter("dram_read_bytes", STRIDED) / moved()
+    return (
+        f"{sectors:.0f} sectors a request, {used:.0f}% of their bytes used; but L2 serves {hits:.0f}%, and the "
+        f"matrix leaves DRAM {read:.2f} times"
+    )
+
+
+def _stride() -> str:
+    rung = gemv.LADDERS["gemv"][0]
+    offsets, _ = first_request(rung, SIZE, SIZE, rung.with_defaults({}))
+    return f"{(offsets[1] - offsets[0]) // 1024} KiB in our rung too: the address pattern is the same"
+
+
+def _lines(evidence: Evidence) -> str:
+    best = str(evidence.row(BEST)["impl"])
+    first, last = (next(r for r in gemv.LADDERS["gemv"] if r.name == name) for name in (STRIDED, best))
+    return f"{first.name} has {_code(first.path)} lines of code, {last.name} {_code(last.path)}"
+
+
+def _code(path: Path) -> int:
+    lines = (line.strip() for line in path.read_text().splitlines())
+    return sum(bool(line) and not line.startswith("//") for line in lines)
+
+
+def _upload(evidence: Evidence) -> str:
+    rows = evidence.uploads
+    rows = rows[rows["impl"] == "pageable"] if len(rows) else rows
+    if rows.empty:
+        raise NoEvidence("the upload was not timed")
+    call, kernel = float(rows["median_us"].iloc[0]), evidence.us(COALESCED)
+    return (
+        f"carried over from pageable memory in every call, {call / 1e3:.2f} ms; the coalesced kernel is "
+        f"{kernel / 1e3:.2f} ms of it, {kernel / call:.0%}"
+    )

@@ -306,7 +306,7 @@ def test_each_why_has_a_number_of_the_source_s_and_one_of_ours():
     slow = 192 * coalescing.moved() / 0.2 / 1e9
     assert f"192 products take {slow:.1f} ms strided" in rows["here"][0]
     assert "16.8 GB/s" in rows["theirs"][1] and "reads 200 GB/s, 20% of the read roof" in rows["here"][1]
-    assert rows["here"][2].startswith("32 sectors a request, 12% of their bytes used; but L2 serves 87%")
+    assert rows["here"][2].startswith("32 sectors a request, 12% of them used; but L2 serves 87%")
     assert rows["here"][2].endswith("DRAM 2.00 times")
     assert rows["theirs"][3].startswith("16 KiB") and rows["here"][3].startswith("16 KiB")
     assert "1_strided has " in rows["here"][4] and "6_strip " in rows["here"][4]

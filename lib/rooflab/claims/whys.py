@@ -115,7 +115,7 @@ def _sectors(evidence: Evidence) -> str:
     hits = evidence.counter("l2_hit_pct", STRIDED)
     read = evidence.counter("dram_read_bytes", STRIDED) / moved()
     return (
-        f"{sectors:.0f} sectors a request, {used:.0f}% of their bytes used; but L2 serves {hits:.0f}%, and the "
+        f"{sectors:.0f} sectors a request, {used:.0f}% of them used; but L2 serves {hits:.0f}%, and the "
         f"matrix leaves DRAM {read:.2f} times"
     )
 

@@ -10,7 +10,7 @@ import sys
 import cupy
 import numpy as np
 from rooflab import kernel
-from rooflab.ops import probes, stream
+from rooflab.ops import gemv, probes, stream
 
 cupy.cuda.set_allocator(None)
 
@@ -59,6 +59,25 @@ def every_rung() -> None:
     probes.chase(cupy.asarray(table.reshape(-1)), out, 0, 100)
 
 
+def every_gemv() -> None:
+    rng = np.random.default_rng(6)
+    for operator, ladder in gemv.LADDERS.items():
+        dtype = "float32" if operator == "gemv" else "float16"
+        for rung in ladder:
+            any_shape = rung.name in ("1_strided", "2_coalesced", "3_split_k", "1_warp")
+            for n, k in (
+                (4, 8),
+                (132, 264),
+                (516, 1032),
+                *(((1, 1), (259, 77), (17, 4099)) if any_shape else ()),
+            ):
+                shape = (k, n) if operator == "gemv" else (n, k)
+                matrix, x = (cupy.asarray(rng.standard_normal(s).astype(dtype)) for s in (shape, k))
+                out = cupy.asarray(np.zeros(n, dtype))
+                for _ in range(2):  # the counters of split sums must be back at zero
+                    getattr(gemv, operator)(matrix, x, out=out, rung=rung.name)
+
+
 def planted(name: str) -> None:
     function = kernel.Function(kernel.compile_source(FAULTS[name], arch="90"), "fault")
     n = 33 if name == "overrun" else 64
@@ -67,5 +86,9 @@ def planted(name: str) -> None:
 
 
 if __name__ == "__main__":
-    every_rung() if sys.argv[1] == "rungs" else planted(sys.argv[1])
+    if sys.argv[1] == "rungs":
+        every_rung()
+        every_gemv()
+    else:
+        planted(sys.argv[1])
     cupy.cuda.runtime.deviceSynchronize()

@@ -32,6 +32,36 @@ def test_a_rung_passes_the_gate_on_friendly_and_ragged_lengths(operator, rung):
         assert gate.admit(work).error <= work.budget
 
 
+def gemv_rungs():
+    from rooflab.ops import gemv
+
+    return [(operator, rung.name) for operator, ladder in gemv.LADDERS.items() for rung in ladder]
+
+
+@pytest.mark.parametrize(("operator", "name"), gemv_rungs())
+def test_a_matrix_vector_product_passes_the_gate_on_friendly_and_ragged_shapes(operator, name):
+    from rooflab import gate, studies
+    from rooflab.case import Case
+
+    ragged = ((1, 1), (17, 129), (259, 1000), (4097, 4097))
+    any_shape = name in ("1_strided", "2_coalesced", "3_split_k", "1_warp")
+    for n, k in ((4, 8), (132, 264), (1536, 1536), (4096, 520), *(ragged if any_shape else ())):
+        case = Case("gemv", operator, name, n=n, k=k, cache="warm")
+        (work,) = studies.get("gemv").contestants([case])
+        assert gate.admit(work).error <= work.budget
+
+
+def test_split_sums_are_bitwise_equal_250_times():
+    import cupy
+    from rooflab.ops import gemv
+
+    rng = cupy.random.default_rng(3)
+    a, x = rng.standard_normal((4096, 1024), cupy.float32), rng.standard_normal(4096, cupy.float32)
+    for name in ("3_split_k", "5_in_flight", "6_strip"):
+        first = gemv.gemv(a, x, rung=name)
+        assert all(bool((gemv.gemv(a, x, rung=name) == first).all()) for _ in range(250))
+
+
 def test_refusals_reach_a_real_array():
     import cupy
     from rooflab.errors import LaunchError

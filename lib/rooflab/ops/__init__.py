@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from rooflab.identity import identity
 from rooflab.paths import KERNELS
 
 # The modules that hold ladders, in the order of the lessons; each has LADDERS and launch_rule(rung).
-_MODULES = ("stream", "gemv", "q8_0", "int4")
+_MODULES = ("stream", "gemv", "q8_0", "mmq", "int4", "attention")
 
 PORTABLE = ("75", "80", "86", "89", "90", "100", "120")
 DEPENDENT = ("90", "100", "120")  # programmatic dependent launch needs sm_90
@@ -67,11 +68,19 @@ class Rung:
             )
         return {**self.defines, **options}
 
+    def arch_for(self, arch: str) -> str:
+        """What the rung is compiled for to run on `arch`: "90a" on "90" if it declares only that."""
+        specific = f"{arch}a"
+        return specific if arch not in self.archs and specific in self.archs else arch
+
     def cubin(self, arch: str, options: Mapping[str, int] | None = None) -> kernel.Cubin:
         """The rung compiled for `arch`, from the cache if it is there."""
         name = f"{self.operator}/{self.name}.cu"
         return kernel.compile_source(
-            self.path.read_text(), arch=arch, name=name, defines=self.with_defaults(options or {})
+            self.path.read_text(),
+            arch=self.arch_for(arch),
+            name=name,
+            defines=self.with_defaults(options or {}),
         )
 
     def identity(self, launch_rule: str, options: Mapping[str, int], arch: str | None) -> str:
@@ -99,12 +108,15 @@ def this_arch() -> str:
     return device.sm((major, minor))
 
 
+Launcher = TypeVar("Launcher", bound=Callable[..., Any])
 _TARGET: ContextVar[str] = ContextVar("rooflab_target", default="gpu")
 
 
 @contextmanager
 def on(target: str) -> Iterator[None]:
-    """Within it, ops launch on the "gpu" (CuPy arrays, torch tensors) or the "cpu" (NumPy arrays)."""
+    """Within it, ops launch on the "gpu" (CuPy arrays, torch tensors) or the "cpu" (NumPy arrays), and
+    studies make their contestants there.
+    """
     if target not in ("gpu", "cpu"):
         raise UsageError(f"A kernel runs on the gpu or the cpu, not on {target!r}.")
     token = _TARGET.set(target)
@@ -112,6 +124,44 @@ def on(target: str) -> Iterator[None]:
         yield
     finally:
         _TARGET.reset(token)
+
+
+def with_target(on_cpu: Callable[..., Any] | None = None) -> Callable[[Launcher], Launcher]:
+    """Decorator that gives a launcher the keyword `target`: "gpu" or "cpu", instead of what `on` says.
+
+    On the CPU `on_cpu(launcher, ...)` runs in the launcher's place, if given, and answers what only a GPU
+    could be asked. The decorator is no part of a launcher's identity: on the GPU nothing changes.
+    """
+
+    def decorate(function: Launcher) -> Launcher:
+        @functools.wraps(function)
+        def launch(*arguments: Any, target: str | None = None, **options: Any) -> Any:
+            with on(target or _TARGET.get()):
+                if on_cpu and _TARGET.get() == "cpu":
+                    return on_cpu(function, *arguments, **options)
+                return function(*arguments, **options)
+
+        signature = inspect.signature(function)
+        keyword = inspect.Parameter("target", inspect.Parameter.KEYWORD_ONLY, default=None)
+        rest = list(signature.parameters.values())
+        place = len(rest) - (bool(rest) and rest[-1].kind is inspect.Parameter.VAR_KEYWORD)
+        launch.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*rest[:place], keyword, *rest[place:]]
+        )
+        return cast(Launcher, launch)
+
+    return decorate
+
+
+def arrays() -> Any:
+    """The array library of the target at hand: CuPy, or NumPy with what studies ask of a GPU (simt.host)."""
+    if _TARGET.get() == "cpu":
+        from rooflab.simt import host
+
+        return host
+    import cupy
+
+    return cupy
 
 
 def loaded(rung: Rung, options: tuple[tuple[str, int], ...] = ()) -> Any:
@@ -126,7 +176,9 @@ def _loaded_on(target: str, rung: Rung, options: tuple[tuple[str, int], ...]) ->
 
         return Function(rung, dict(options))
     arch = this_arch()
-    if arch not in rung.archs and int(arch) < min(int(a.rstrip("af")) for a in rung.archs):
+    known = rung.arch_for(arch) in rung.archs
+    # A chip that is not listed runs it too if it is newer, unless the rung is one generation's alone.
+    if not known and not any(a.isdigit() and int(a) <= int(arch) for a in rung.archs):
         raise LaunchError(
             f"Rung {rung.operator}/{rung.name} needs sm_{rung.archs[0]}; this GPU is sm_{arch}."
         )

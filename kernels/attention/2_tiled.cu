@@ -1,0 +1,80 @@
+// attention 2, tiled: QUERIES queries of a head share the keys and values that their block reads.
+//
+// Purpose  K and V go through shared memory a tile at a time and serve QUERIES queries: as many times fewer reads.
+//          With 16 queries instead of 8 the traffic halves again; what that gains says whether reads are what it
+//          waits for.
+// Shapes   as rung 1, HEAD_DIM a multiple of 8 up to 512.
+// Bytes    4 HEAD_DIM read for each tile of queries and each key that one of them sees.
+// Launch   a warp a query, 32 QUERIES threads a block, grid ceil(n / QUERIES) x heads, latest queries first: they see
+//          the most keys. 48 KB of shared memory: KEYS keys and values in FP32.
+// Changed  a block has QUERIES queries, each a warp's own, and the loop over keys is cut into tiles.
+#include "common/attention.cuh"
+#include "common/ptx.cuh"
+#include "common/reduce.cuh"
+
+#ifndef QUERIES
+#define QUERIES 8
+#endif
+#ifndef HEAD_DIM
+#define HEAD_DIM 128
+#endif
+#ifndef BF16
+#define BF16 0
+#endif
+
+constexpr int KEYS = 48 * 1024 / (2 * 4 * HEAD_DIM), EACH = (HEAD_DIM + 31) / 32;
+
+// Eight numbers from memory to shared memory, widened.
+__device__ inline void stage(float* shared, const Element* from) {
+    const uint4 bits = *reinterpret_cast<const uint4*>(from);
+    const float2 a = widened_pair(bits.x), b = widened_pair(bits.y), c = widened_pair(bits.z), d = widened_pair(bits.w);
+    reinterpret_cast<float4*>(shared)[0] = make_float4(a.x, a.y, b.x, b.y);
+    reinterpret_cast<float4*>(shared)[1] = make_float4(c.x, c.y, d.x, d.y);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * QUERIES, 1)
+    attention_tiled(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
+                    Element* __restrict__ out, int n, int context, int start, int heads, int kv_heads, int causal,
+                    int window, float scale) {
+    __shared__ __align__(16) float keys[KEYS][HEAD_DIM], values[KEYS][HEAD_DIM];
+    const int lane = threadIdx.x % 32, head = blockIdx.y, kv_head = head / (heads / kv_heads);
+    const int first = (gridDim.x - 1 - blockIdx.x) * QUERIES, mine = first + threadIdx.x / 32;
+    const size_t row = (mine * (size_t)heads + head) * HEAD_DIM;
+    const Seen seen = mine < n ? seen_from(start + mine, context, causal, window) : Seen{0, 0};
+    const int from = seen_from(start + first, context, causal, window).first;
+    const int to = seen_from(start + min(first + QUERIES, n) - 1, context, causal, window).last;
+    float query[EACH], o[EACH] = {}, most = NOTHING, sum = 0.0f;
+#pragma unroll
+    for (int e = 0; e < EACH; ++e)
+        query[e] = mine < n && lane + 32 * e < HEAD_DIM ? float(q[row + lane + 32 * e]) : 0.0f;
+
+    for (int tile = from; tile < to; tile += KEYS) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < min(KEYS, to - tile) * (HEAD_DIM / 8); i += 32 * QUERIES) {
+            const int key = i / (HEAD_DIM / 8), d = i % (HEAD_DIM / 8) * 8;  // constants: shifts where they can be
+            const size_t at = ((tile + key) * (size_t)kv_heads + kv_head) * HEAD_DIM + d;
+            stage(&keys[key][d], k + at);
+            stage(&values[key][d], v + at);
+        }
+        __syncthreads();
+        for (int key = max(seen.first - tile, 0); key < min(seen.last - tile, KEYS); ++key) {
+            float score = 0.0f;
+#pragma unroll
+            for (int e = 0; e < EACH; ++e)
+                if (lane + 32 * e < HEAD_DIM) score = fmaf(query[e], keys[key][lane + 32 * e], score);
+            score = warp_sum(score) * scale;
+            const float raised = fmaxf(most, score), rescale = exp2_approx(most - raised);
+            const float weight = exp2_approx(score - raised);
+            most = raised;
+            sum = fmaf(sum, rescale, weight);
+#pragma unroll
+            for (int e = 0; e < EACH; ++e)
+                if (lane + 32 * e < HEAD_DIM) o[e] = fmaf(o[e], rescale, weight * values[key][lane + 32 * e]);
+        }
+    }
+
+    if (mine >= n) return;
+#pragma unroll
+    for (int e = 0; e < EACH; ++e)
+        if (lane + 32 * e < HEAD_DIM) out[row + lane + 32 * e] = Element(o[e] * inverse(sum));
+}

@@ -1,0 +1,205 @@
+// attention 8, sliced: SLICES warps share 32 queries, each with its slice of HEAD_DIM.
+//
+// Purpose  wide heads: 32 rows of 512 outputs are more than a warp's registers. A warp holds WIDTH = HEAD_DIM / SLICES
+//          columns, multiplies that slice of queries and keys, and hands its share of the scores on: each warp of the
+//          group adds up and weighs 32 / SLICES queries, and the weights go back to all. No product is made twice.
+// Shapes   as rung 6, HEAD_DIM = SLICES WIDTH with WIDTH up to 128; SLICES 2 or 4.
+// Bytes    4 HEAD_DIM read for each 32 GROUPS queries and each key that one of them sees; SHARED_KV as in rung 6.
+// Launch   32 SLICES GROUPS threads a block, grid ceil(n / (32 GROUPS)) x heads. Rows of shared memory: 32 GROUPS + 2 KEYS;
+//          for a group also 512 (SLICES - 1) KEYS / 4 bytes of scores, 64 KEYS of weights, 128 of factors.
+// Changed  scores cross shared memory between the two products (never all of them: a tile's, and one barrier more), so
+//          the softmax is spread over the warps and its results, weights and factors, are read by all.
+#include "common/attention.cuh"
+#include "common/ptx.cuh"
+
+#ifndef HEAD_DIM
+#define HEAD_DIM 256
+#endif
+#ifndef SLICES
+#define SLICES 2
+#endif
+#ifndef GROUPS
+#define GROUPS 2
+#endif
+#ifndef KEYS
+#define KEYS 32
+#endif
+#ifndef BF16
+#define BF16 0
+#endif
+#ifndef SHARED_KV
+#define SHARED_KV 0
+#endif
+
+constexpr int QUERIES = 32 * GROUPS, THREADS = 32 * SLICES * GROUPS, WIDTH = HEAD_DIM / SLICES;
+constexpr int EACH = 4 / SLICES;  // of the four sets of 8 rows (lane / 4) that a group has, how many a warp weighs
+constexpr int ROW = HEAD_DIM + 8;  // elements from a row of shared memory to the next
+
+__device__ inline void multiply(float* d, const unsigned* a, const unsigned* b) {
+#if BF16
+    mma_m16n8k16_bf16(d, a, b);
+#else
+    mma_m16n8k16_f16(d, a, b);
+#endif
+}
+
+// Start copying rows first ... of a matrix whose rows lie `stride` elements apart; zeros from row `end` on.
+template <int ROWS>
+__device__ inline void stage(Element* shared, const Element* from, int first, int end, size_t stride) {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < ROWS * (HEAD_DIM / 8); i += THREADS) {
+        const int row = i / (HEAD_DIM / 8), d = i % (HEAD_DIM / 8) * 8;
+        copy_async_16_or_zero(shared + row * ROW + d, from + (first + row) * stride + d, first + row < end);
+    }
+    copy_async_commit();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    attention_sliced(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
+                     Element* __restrict__ out, int n, int context, int start, int heads, int kv_heads, int causal,
+                     int window, float scale) {
+    extern __shared__ __align__(128) Element shared[];
+    __shared__ float2 partial[GROUPS][4][SLICES - 1][KEYS / 8][32];
+    __shared__ uint4 weights[GROUPS][2][KEYS / 16][32];
+    __shared__ float factors[GROUPS][4][8];
+    Element *queries = shared, *keys = queries + QUERIES * ROW, *values = keys + KEYS * ROW;
+    const int lane = threadIdx.x % 32, slice = threadIdx.x / 32 % SLICES, group = threadIdx.x / 32 / SLICES;
+    const int head = blockIdx.y, first = (gridDim.x - 1 - blockIdx.x) * QUERIES;
+    const int mine = first + 32 * group + lane / 4, column = slice * WIDTH;  // queries mine, + 8, 16, 24
+    const size_t q_stride = heads * (size_t)HEAD_DIM, stride = kv_heads * (size_t)HEAD_DIM;
+    const size_t kv = head / (heads / kv_heads) * (size_t)HEAD_DIM;
+    const int from = seen_from(start + first, context, causal, window).first;
+    const int to = seen_from(start + min(first + QUERIES, n) - 1, context, causal, window).last;
+    // Between these, every query of the block sees every key.
+    const int all_from = seen_from(start + min(first + QUERIES, n) - 1, context, causal, window).first;
+    const int all_to = seen_from(start + first, context, causal, window).last;
+    float o[2][WIDTH / 8][4] = {}, most[EACH], sum[EACH];
+#pragma unroll
+    for (int e = 0; e < EACH; ++e) most[e] = NOTHING, sum[e] = 0.0f;
+
+    stage<QUERIES>(queries, q + head * (size_t)HEAD_DIM, first, n, q_stride);
+    stage<KEYS>(keys, k + kv, from, to, stride);
+    for (int tile = from; tile < to; tile += KEYS) {
+        copy_async_wait<0>();
+        __syncthreads();  // keys are there, and nobody needs what is in the other buffer
+        if (SHARED_KV)
+            stage<KEYS>(values, k + kv, tile + KEYS, to, stride);  // the next tile's keys
+        else
+            stage<KEYS>(values, v + kv, tile, to, stride);
+
+        float s[2][KEYS / 8][4] = {};
+#pragma unroll
+        for (int d = 0; d < WIDTH; d += 16) {
+            unsigned a[2][4], b[4];
+            load_matrix_x4(a[0], queries + (32 * group + lane % 16) * ROW + column + d + lane / 16 * 8);
+            load_matrix_x4(a[1], queries + (32 * group + 16 + lane % 16) * ROW + column + d + lane / 16 * 8);
+#pragma unroll
+            for (int key = 0; key < KEYS; key += 16) {
+                load_matrix_x4(b, keys + (key + lane % 8 + lane / 16 * 8) * ROW + column + d + lane / 8 % 2 * 8);
+#pragma unroll
+                for (int m = 0; m < 2; ++m) {
+                    multiply(s[m][key / 8], a[m], b);
+                    multiply(s[m][key / 8 + 1], a[m], b + 2);
+                }
+            }
+        }
+
+        // Each set of rows goes to the warp that weighs it.
+        float own[EACH][KEYS / 8][2];
+#pragma unroll
+        for (int r = 0; r < 4; ++r)
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; ++j) {
+                const float* pair = s[r / 2][j] + r % 2 * 2;
+                if (slice == r / EACH)
+                    own[r % EACH][j][0] = pair[0], own[r % EACH][j][1] = pair[1];
+                else
+                    partial[group][r][slice - (slice > r / EACH)][j][lane] = make_float2(pair[0], pair[1]);
+            }
+        __syncthreads();  // scores are there, and nobody needs the keys
+        if (!SHARED_KV) stage<KEYS>(keys, k + kv, tile + KEYS, to, stride);
+
+#pragma unroll
+        for (int e = 0; e < EACH; ++e) {
+            const int r = slice * EACH + e;
+            const Seen seen = seen_from(start + mine + 8 * r, context, causal, window);
+            const bool edge = tile < all_from || tile + KEYS > all_to;
+            float raised = most[e];
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; ++j)
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    const int key = tile + 8 * j + lane % 4 * 2 + i;
+#pragma unroll
+                    for (int other = 0; other < SLICES - 1; ++other)
+                        own[e][j][i] += i ? partial[group][r][other][j][lane].y : partial[group][r][other][j][lane].x;
+                    if (edge && (key < seen.first || key >= seen.last)) own[e][j][i] = NOTHING;
+                    raised = fmaxf(raised, own[e][j][i]);
+                }
+            raised = fmaxf(raised, __shfl_xor_sync(0xffffffffu, raised, 1));
+            raised = fmaxf(raised, __shfl_xor_sync(0xffffffffu, raised, 2));
+            const float base = raised == NOTHING ? 0.0f : raised * scale;  // a row that saw nothing weighs 0, not NaN
+            const float rescale = exp2_approx(most[e] * scale - base);
+            most[e] = raised;
+            sum[e] *= rescale;
+            if (lane % 4 == 0) factors[group][r][lane / 4] = rescale;
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; ++j) {
+                const float left = exp2_approx(fmaf(own[e][j][0], scale, -base));
+                const float right = exp2_approx(fmaf(own[e][j][1], scale, -base));
+                sum[e] += left + right;
+                reinterpret_cast<unsigned*>(&weights[group][r / 2][j / 2][lane])[r % 2 + j % 2 * 2] =
+                    rounded_pair(left, right);
+            }
+        }
+        if (SHARED_KV) {
+            Element* const next = values;
+            values = keys, keys = next;
+        } else {
+            copy_async_wait<1>();
+        }
+        __syncthreads();  // weights and values are there
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+            const float rescale = factors[group][r][lane / 4];
+            if (__any_sync(0xffffffffu, rescale != 1.0f))
+#pragma unroll
+                for (int i = 0; i < WIDTH / 4; ++i) o[r / 2][i / 2][r % 2 * 2 + i % 2] *= rescale;
+        }
+#pragma unroll
+        for (int key = 0; key < KEYS; key += 16) {
+            const uint4 a[2] = {weights[group][0][key / 16][lane], weights[group][1][key / 16][lane]};
+#pragma unroll
+            for (int d = 0; d < WIDTH; d += 16) {
+                unsigned b[4];
+                load_matrix_x4_transposed(b, values + (key + lane % 16) * ROW + column + d + lane / 16 * 8);
+#pragma unroll
+                for (int m = 0; m < 2; ++m) {
+                    multiply(o[m][d / 8], &a[m].x, b);
+                    multiply(o[m][d / 8 + 1], &a[m].x, b + 2);
+                }
+            }
+        }
+    }
+
+#pragma unroll
+    for (int e = 0; e < EACH; ++e) {
+        sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 1);
+        sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 2);
+    }
+    __syncthreads();  // nobody needs the last factors
+#pragma unroll
+    for (int e = 0; e < EACH; ++e)
+        if (lane % 4 == 0) factors[group][slice * EACH + e][lane / 4] = inverse(sum[e]);
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+        const float by = factors[group][r][lane / 4];
+        if (mine + 8 * r >= n) continue;
+        const size_t row = (mine + 8 * r) * q_stride + head * (size_t)HEAD_DIM + column;
+#pragma unroll
+        for (int d = 0; d < WIDTH; d += 8)
+            reinterpret_cast<unsigned*>(out + row + d)[lane % 4] =
+                rounded_pair(o[r / 2][d / 8][r % 2 * 2] * by, o[r / 2][d / 8][r % 2 * 2 + 1] * by);
+    }
+}

@@ -90,9 +90,17 @@ def _canonical(node: object) -> str:
     for name, value in ast.iter_fields(node):
         if name == "body" and documented:
             value = value[1:]
+        if name == "decorator_list":
+            value = [decorator for decorator in value if not _is_door(decorator)]
         if value is not None and value != [] and name not in ("kind", "type_comment"):
             parts.append(f"{name}={_canonical(value)}")
     return f"{type(node).__name__}({' '.join(parts)})"
+
+
+def _is_door(decorator: ast.AST) -> bool:
+    """Whether it is ops.with_target, which chooses the machine and leaves a launch on the GPU as it was."""
+    call = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return isinstance(call, ast.Name) and call.id == "with_target"
 
 
 def identity(launch: bytes | str, source: str, machine: bytes | None) -> str:

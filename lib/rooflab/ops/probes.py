@@ -7,7 +7,7 @@ from typing import Any
 
 from rooflab.errors import LaunchError
 from rooflab.identity import source_of_callable
-from rooflab.ops import DEPENDENT, PORTABLE, Rung, check_array, loaded
+from rooflab.ops import DEPENDENT, PORTABLE, Rung, check_array, loaded, with_target
 
 TOUCH = Rung("probes", "touch", "touch", "one thread writes one word", words=1, defines={"DEPENDENT": 0})
 TOUCH_DEPENDENT = Rung(
@@ -41,6 +41,7 @@ def cheat_rung(entry: str) -> Rung:
     return Rung("cheats", "saxpy", entry, "looks fast and is wrong", words=1, defines={}, archs=PORTABLE)
 
 
+@with_target()
 def touch(out: Any, token: int, *, dependent: bool = False) -> Any:
     """Write `token` into out [1] uint32 from one thread: the cheapest launch there is."""
     check_array("out", out, "uint32", 1)
@@ -50,6 +51,18 @@ def touch(out: Any, token: int, *, dependent: bool = False) -> Any:
     return out
 
 
+def _barrier_on_cpu(launcher: Any, counter: Any, mail: Any, seen: Any, rounds: int) -> Any:
+    """The same launch; simt says how many blocks can be alive at once there."""
+    for name, array, size in (("counter", counter, 1), ("mail", mail, seen.size), ("seen", seen, seen.size)):
+        check_array(name, array, "uint32", size)
+    if not 0 < rounds * (seen.size + 1) < 1 << 32:
+        raise LaunchError(f"rounds x blocks must stay below 2^32 and above 0, so {rounds} rounds cannot run.")
+    function = loaded(BARRIER, (("THREADS", 256),))
+    function.launch(seen.size, 256, [counter, mail, seen, ctypes.c_uint(rounds)], cooperative=True)
+    return seen
+
+
+@with_target(_barrier_on_cpu)
 def barrier(counter: Any, mail: Any, seen: Any, rounds: int) -> Any:
     """Run `rounds` grid-wide barriers over len(seen) blocks; seen [blocks] uint32 becomes `rounds` if all
     held.
@@ -72,6 +85,7 @@ def barrier(counter: Any, mail: Any, seen: Any, rounds: int) -> Any:
     return seen
 
 
+@with_target()
 def chase(next_line: Any, end: Any, start: int, steps: int, stride: int = 32) -> Any:
     """Follow `steps` links from line `start` through next_line [lines x stride] uint32; end [1] gets the
     line reached.
@@ -89,6 +103,7 @@ def chase(next_line: Any, end: Any, start: int, steps: int, stride: int = 32) ->
     return end
 
 
+@with_target()
 def cheat(entry: str, a: float, x: Any, y: Any, out: Any, room: Any) -> Any:
     """Launch the wrong saxpy kernel `entry`; `room` [32 + n] uint32 is its hiding place."""
     n = int(x.size)

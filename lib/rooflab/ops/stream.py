@@ -16,7 +16,7 @@ import numpy as np
 
 from rooflab.errors import LaunchError, UsageError
 from rooflab.identity import source_of_callable
-from rooflab.ops import Rung, check_array, loaded, rung_of
+from rooflab.ops import Rung, arrays, check_array, loaded, rung_of, with_target
 
 _WIDE = {"THREADS": 256, "UNROLL": 4}
 
@@ -92,6 +92,16 @@ DEFAULT = {
 }
 
 
+def _blocks_on_cpu(
+    launcher: Any, rung: Rung, n: int, options: Mapping[str, int], blocks: int | None = None
+) -> int:
+    """There a standing grid has a block for each made-up SM."""
+    if rung.grid == "resident" and blocks is None:
+        blocks = arrays().cuda.Device().attributes["MultiProcessorCount"]
+    return int(launcher(rung, n, options, blocks))
+
+
+@with_target(_blocks_on_cpu)
 def blocks_of(rung: Rung, n: int, options: Mapping[str, int], blocks: int | None = None) -> int:
     """The launch rule: how many blocks stream n 4-byte elements."""
     tile = options["THREADS"] * options.get("UNROLL", 1) * rung.words
@@ -154,6 +164,16 @@ def _empty_like(array: Any) -> Any:
     return cupy.empty_like(array)
 
 
+def _read_on_cpu(launcher: Any, x: Any, *, partial: Any = None, **options: Any) -> Any:
+    if partial is None:
+        chosen = rung_of(LADDERS["read"], options.get("rung"), DEFAULT["read"])
+        macros = {k: v for k, v in options.items() if k not in ("rung", "blocks")}
+        blocks = blocks_of(chosen, _size(x), chosen.with_defaults(macros), options.get("blocks"))
+        partial = np.empty(blocks, np.uint32)
+    return launcher(x, partial=partial, **options)
+
+
+@with_target(_read_on_cpu)
 def read(
     x: Any, *, partial: Any = None, rung: str | None = None, blocks: int | None = None, **options: int
 ) -> Any:
@@ -174,6 +194,7 @@ def read(
     return partial
 
 
+@with_target()
 def copy(
     x: Any, *, out: Any = None, rung: str | None = None, blocks: int | None = None, **options: int
 ) -> Any:
@@ -186,6 +207,7 @@ def copy(
     return out
 
 
+@with_target()
 def write(out: Any, seed: int, *, rung: str | None = None, blocks: int | None = None, **options: int) -> Any:
     """Fill out [n] uint32 with out[i] = i ^ seed (the low 32 bits of i), reading nothing."""
     chosen = rung_of(LADDERS["write"], rung, DEFAULT["write"])
@@ -196,6 +218,7 @@ def write(out: Any, seed: int, *, rung: str | None = None, blocks: int | None = 
     return out
 
 
+@with_target()
 def triad(
     b: Any,
     c: Any,
@@ -216,6 +239,7 @@ def triad(
     return out
 
 
+@with_target()
 def saxpy(
     a: float,
     x: Any,

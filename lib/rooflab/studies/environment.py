@@ -238,8 +238,7 @@ def verdicts(cases: Sequence[Case]) -> pd.DataFrame:
 
 def cheat_work(case: Case) -> gate.Work:
     """A cheating saxpy on an output that already holds the right answer of an earlier, honest call."""
-    import cupy
-
+    cupy = ops.arrays()
     n = case.n or 0
     generator = cupy.random.default_rng(streams.SEED)
     x, y = (generator.standard_normal(n, dtype=cupy.float32) + cupy.float32(0.5) for _ in range(2))

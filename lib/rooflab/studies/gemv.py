@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rooflab import gate, roof, shapes
+import numpy as np
+
+from rooflab import gate, ops, roof, shapes
 from rooflab.case import Case, options
 from rooflab.ops import Rung, gemv
 from rooflab.studies import products
@@ -164,16 +166,20 @@ def in_flight_bytes(case: Case, sms: int) -> int:
 
 def _budget_fp32(a: Any, x: Any, expected: Any) -> float:
     """Error budget of y = x A in FP32, from the textbook's loop: one running sum a column."""
-    import cupy
-
-    loop = cupy.ElementwiseKernel(
-        "raw float32 a, raw float32 x, int64 n, int64 k",
-        "float32 y",
-        "float sum = 0; for (long long row = k; row-- > 0;) sum += x[row] * a[row * n + i]; y = sum;",
-        "rooflab_gemv_loop",
-    )
+    cupy = ops.arrays()
     k, n = a.shape
-    baseline = loop(a, x, n, k, size=n)
+    if isinstance(a, np.ndarray):
+        baseline = np.zeros(n, np.float32)
+        for row in reversed(range(k)):
+            baseline += x[row] * a[row]
+    else:
+        loop = cupy.ElementwiseKernel(
+            "raw float32 a, raw float32 x, int64 n, int64 k",
+            "float32 y",
+            "float sum = 0; for (long long row = k; row-- > 0;) sum += x[row] * a[row * n + i]; y = sum;",
+            "rooflab_gemv_loop",
+        )
+        baseline = loop(a, x, n, k, size=n)
     return gate.error_budget(float(cupy.abs(baseline - expected).max()), expected, "float32")
 
 
@@ -254,8 +260,7 @@ class Gemv(Study):
 
 def _contestants(cases: Sequence[Case], count: int) -> list[gate.Work]:
     """Contestants of one operator and shape, on shared matrices and vectors; outputs are each one's own."""
-    import cupy
-
+    cupy = ops.arrays()
     first = cases[0]
     n, k, operator = first.n or 0, first.k or 0, first.operator
     dtype = _DTYPE[operator]
@@ -294,7 +299,6 @@ def _own(case: Case, inputs: list[list[Any]], outputs: list[list[Any]]) -> Calla
 def _upload(case: Case) -> gate.Work:
     """A copy of the matrix from ordinary (pageable) or page-locked host memory, and the product after it."""
     import cupy
-    import numpy as np
 
     n, k = case.n or 0, case.k or 0
     matrix, x = products.weights(k, n, "float32"), products.activations(1, k, "float32")

@@ -13,6 +13,7 @@ from typing import Any
 
 from rooflab import clock, gate
 from rooflab.case import Case
+from rooflab.ops import arrays
 from rooflab.studies.streams import SEED
 
 _CHUNK = 1 << 26  # elements of a matrix widened to float64 at a time
@@ -20,8 +21,7 @@ _CHUNK = 1 << 26  # elements of a matrix widened to float64 at a time
 
 def weights(n: int, k: int, dtype: str = "float16", seed: int = SEED) -> Any:
     """Random weights [n, k]: about N(0.1, 1) / sqrt(k), one element in 1024 twelve times larger."""
-    import cupy
-
+    cupy = arrays()
     generator = cupy.random.default_rng(seed)
     out = cupy.empty((n, k), dtype)
     rows = max(1, _CHUNK // k)
@@ -35,8 +35,7 @@ def weights(n: int, k: int, dtype: str = "float16", seed: int = SEED) -> Any:
 
 def activations(batch: int, k: int, dtype: str = "float16", seed: int = SEED + 1) -> Any:
     """Random activations [batch, k]: about N(0.25, 1), one element in 256 eight times larger."""
-    import cupy
-
+    cupy = arrays()
     generator = cupy.random.default_rng(seed)
     values = generator.standard_normal((batch, k), dtype=cupy.float32) + cupy.float32(0.25)
     spread = 1 + 7 * (generator.random((batch, k), dtype=cupy.float32) < 1 / 256)
@@ -45,8 +44,7 @@ def activations(batch: int, k: int, dtype: str = "float16", seed: int = SEED + 1
 
 def copies(case: Case, operand_bytes: int) -> int:
     """How many copies of the operands the case rotates over: one if warm, else more than the L2 holds."""
-    import cupy
-
+    cupy = arrays()
     if case.cache != "cold":
         return 1
     return clock.copies_for(operand_bytes, int(cupy.cuda.Device().attributes["L2CacheSize"]))
@@ -59,8 +57,7 @@ def copied(array: Any, count: int) -> list[Any]:
 
 def oracle(w: Any, x: Any) -> Any:
     """x [batch, k] times w [n, k] transposed in float64, rows of w widened a chunk at a time: [batch, n]."""
-    import cupy
-
+    cupy = arrays()
     x64 = x.astype(cupy.float64)
     rows = max(1, _CHUNK // w.shape[1])
     parts = [x64 @ w[start : start + rows].astype(cupy.float64).T for start in range(0, w.shape[0], rows)]
@@ -69,8 +66,7 @@ def oracle(w: Any, x: Any) -> Any:
 
 def budget(w: Any, x: Any, expected: Any, output: str) -> float:
     """Error budget of a product whose baseline is cuBLAS in the operands' own type, rounded to `output`."""
-    import cupy
-
+    cupy = arrays()
     baseline = cupy.matmul(x, w.T).astype(output)  # float16 and float32 accumulate in float32
     return gate.error_budget(
         float(cupy.abs(baseline.astype(cupy.float64) - expected).max()), expected, output

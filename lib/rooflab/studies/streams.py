@@ -23,8 +23,7 @@ SEED = 20261121
 
 def copies(case: Case) -> int:
     """How many copies of the operands the case rotates over: one if warm, else more than the L2 holds."""
-    import cupy
-
+    cupy = ops.arrays()
     if case.cache != "cold":
         return 1
     l2 = int(cupy.cuda.Device().attributes["L2CacheSize"])
@@ -49,8 +48,7 @@ def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
 
 def contestants(cases: Sequence[Case]) -> list[gate.Work]:
     """Contestants of one operator and one length, on shared inputs; outputs are each contestant's own."""
-    import cupy
-
+    cupy = ops.arrays()
     first = cases[0]
     n, count = first.n or 0, copies(first)
     floats = first.operator in ("triad", "saxpy")
@@ -88,8 +86,7 @@ def _work(case: Case, inputs: list[list[Any]], outputs: list[list[Any]]) -> gate
 
 def _oracle(case: Case, operands: list[Any]) -> Any:
     """Expected result: exact integers, or float64 for the two with arithmetic."""
-    import cupy
-
+    cupy = ops.arrays()
     if case.operator == "read":
         return cupy.asarray([int(operands[0].sum(dtype=cupy.uint64)) % (1 << 32)], dtype=cupy.uint64)
     if case.operator == "copy":
@@ -106,8 +103,7 @@ def _terms(case: Case, operands: list[Any]) -> tuple[Any, Any]:
 
 
 def _budget(case: Case, operands: list[Any]) -> float:
-    import cupy
-
+    cupy = ops.arrays()
     if case.operator not in ("saxpy", "triad"):
         return 0.0
     expected = _oracle(case, operands)
@@ -118,8 +114,7 @@ def _budget(case: Case, operands: list[Any]) -> float:
 
 def _wrapped_sum(arrays: Sequence[Any]) -> Any:
     """Partial sums to the one number that `read` is judged by, modulo 2^32."""
-    import cupy
-
+    cupy = ops.arrays()
     total = arrays[0].astype(cupy.uint64).sum(keepdims=True) if arrays[0].ndim else arrays[0].reshape(1)
     return total.astype(cupy.uint64) % cupy.uint64(1 << 32)
 
@@ -135,8 +130,7 @@ def _launcher(
 def _own_launcher(
     case: Case, inputs: list[list[Any]], outputs: list[list[Any]]
 ) -> tuple[Callable[[int], None], Callable[[Sequence[Any]], Any] | None]:
-    import cupy
-
+    cupy = ops.arrays()
     rung, macros, _ = own_rung(case)
     blocks = tunables(case).get("blocks")
     dependent = (

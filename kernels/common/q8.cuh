@@ -37,3 +37,15 @@ __device__ inline float inverse_scale(float scale) {
 }
 
 __device__ inline int quant_of(float x, float inverse) { return static_cast<int>(roundf(x * inverse)); }
+
+// An int32 sum that starts at MAGIC_BITS reads, as a float, 1.5 x 2^23 more than it is, exactly up to 2^22 either way; the
+// products of 32 pairs of bytes stay below 2^20. So fmaf(sum as float, scale, -MAGIC x scale) is the sum times the scale,
+// rounded once: MAGIC times an FP16 scale is exact.
+constexpr int MAGIC_BITS = 0x4b400000;
+constexpr float MAGIC = 12582912.0f;
+
+// Where 16 bytes of a tile in shared memory lie, of which a row is 128 bytes: turned by the row, so that ldmatrix meets no
+// bank twice.
+__device__ inline unsigned char* place(unsigned char* tile, int row, int chunk) {
+    return tile + row * 128 + (chunk ^ row % 8) * 16;
+}

@@ -5,7 +5,9 @@
 //          16-byte aligned, k a multiple of 32.
 // Bytes    34/32 n k read; x and y beside.
 // Launch   THREADS threads a block, a warp to a row, ceil(n / (THREADS / 32)) blocks.
-// Changed  from rung 3: two planes for blocks; UNROLL loads of 16 bytes under way a lane, past L1.
+// Changed  from rung 3: two planes for blocks; UNROLL loads of 16 bytes under way a lane, past L1. The launch bounds name
+//          RESIDENT blocks a multiprocessor: left to itself the compiler aims at twice as many, has registers for one
+//          load at a time, and waits for each.
 #include "common/ptx.cuh"
 #include "common/q8.cuh"
 #include "common/reduce.cuh"
@@ -16,8 +18,11 @@
 #ifndef UNROLL
 #define UNROLL 4
 #endif
+#ifndef RESIDENT
+#define RESIDENT 4
+#endif
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     q8_0_planes(const uint4* __restrict__ quants, const __half* __restrict__ scales, const uint4* __restrict__ xq,
                 const __half* __restrict__ xs, __half* __restrict__ y, int n, int k) {
     const int row = blockIdx.x * (THREADS / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;

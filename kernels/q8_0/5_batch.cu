@@ -19,8 +19,11 @@
 #ifndef ROWS
 #define ROWS 4
 #endif
+#ifndef RESIDENT
+#define RESIDENT 4
+#endif
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     q8_0_batch(const uint4* __restrict__ quants, const __half* __restrict__ scales, const uint4* __restrict__ xq,
                const __half* __restrict__ xs, __half* __restrict__ y, int n, int k) {
     __shared__ float sums[THREADS / 32][ROWS * BATCH];

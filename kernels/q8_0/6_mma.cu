@@ -1,80 +1,119 @@
-// q8_0 6, mma: up to 8 tokens by the int8 tensor cores, on 16-byte loads of the same planes.
+// q8_0 6, mma: 8 tokens a product by the int8 tensor cores, on tiles that wait in shared memory.
 //
-// Purpose  rung 5 spends an instruction on four products; a warp's mma makes 4096, and 8 tokens fill its width.
+// Purpose  rung 5 spends an instruction on four products; a warp's mma makes 4096, and 8 tokens fill its width. With
+//          TOKEN_TILES of them one reading of the weights serves up to 64.
 // Shapes   quants [n][k] int8 and scales [n][k / 32] half, xq [batch][k] int8 and xs [batch][k / 32] half,
-//          y [batch][n] half; batch at most 8, quants and xq 16-byte aligned, k a multiple of 64.
+//          y [batch][n] half; batch at most 8 TOKEN_TILES, all 16-byte aligned, k a multiple of 128.
 // Bytes    34/32 n k read; x and y beside.
-// Launch   THREADS threads a block, ceil(n / 16) blocks: 16 rows to a block, whose warps divide k.
-// Changed  from rung 5: m16n8k32. A lane's 16 bytes are half a block, and the four lanes of a row hold two blocks: the
-//          product for one block takes the activations with the other block's lanes set to zero, so half of each
-//          product is spent on zeros, which the tensor cores have to spare.
+// Launch   THREADS threads a block, ceil(n / (16 ROW_TILES)) blocks, whose warps divide k. Dynamic shared memory: for
+//          each warp STAGES times 136 bytes a row and a token of the tile.
+// Changed  from rung 5: m16n8k32 for __dp4a, cp.async for loads. Each warp keeps a ring of STAGES tiles, 128 of k long,
+//          and waits for nobody else until the end. A sum starts at 1.5 x 2^23, where a float's last bit is one: read as
+//          a float it needs no conversion, and the fused multiply-add that scales it takes the start off again, exactly.
 #include "common/ptx.cuh"
 #include "common/q8.cuh"
 
 #ifndef THREADS
-#define THREADS 256
+#define THREADS 128
 #endif
-#ifndef UNROLL
-#define UNROLL 2
+#ifndef STAGES
+#define STAGES 3
+#endif
+#ifndef ROW_TILES
+#define ROW_TILES 2
+#endif
+#ifndef TOKEN_TILES
+#define TOKEN_TILES 1
+#endif
+#ifndef RESIDENT
+#define RESIDENT 2
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    q8_0_mma(const uint4* __restrict__ quants, const __half2* __restrict__ scales, const uint4* __restrict__ xq,
-             const __half2* __restrict__ xs, __half* __restrict__ y, int n, int k, int batch) {
-    __shared__ float sums[THREADS / 32][16][8];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    const int pairs = k / 64, first_row = blockIdx.x * 16;  // pairs of blocks, 64 bytes of a row
-    // Rows and tokens beyond the last repeat it, and are not stored.
-    const size_t row[2] = {(size_t)min(first_row + g, n - 1), (size_t)min(first_row + g + 8, n - 1)};
-    const size_t token = min(g, batch - 1);
-    const size_t column[2] = {(size_t)min(2 * t, batch - 1), (size_t)min(2 * t + 1, batch - 1)};
-    float sum[4] = {};
-    for (int first = warp; first < pairs; first += THREADS / 32 * UNROLL) {
-        uint4 q[UNROLL][2];
-        float2 scale[UNROLL][2];
+constexpr int WARPS = THREADS / 32, ROWS = 16 * ROW_TILES, TOKENS = 8 * TOKEN_TILES, BOTH = ROWS + TOKENS;
+constexpr int SLOT = BOTH * 136;  // quants of rows, then of tokens, 128 bytes each; then scales, 8 bytes each
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+    q8_0_mma(const uint4* __restrict__ quants, const uint2* __restrict__ scales, const uint4* __restrict__ xq,
+             const uint2* __restrict__ xs, __half* __restrict__ y, int n, int k, int batch) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first_row = blockIdx.x * ROWS, chunks = k / 128;
+    unsigned char* ring = memory + warp * STAGES * SLOT;
+
+    // Start the copies of the warp's tile i; rows and tokens beyond the last repeat it, and are not stored.
+    const auto start = [&](int i) {
+        const int c = warp + i * WARPS;
+        unsigned char* slot = ring + i % STAGES * SLOT;
+        if (c < chunks) {
 #pragma unroll
-        for (int u = 0; u < UNROLL; ++u)
+            for (int r = lane / 8; r < ROWS; r += 4)
+                copy_async_16(place(slot, r, lane % 8), quants + ((size_t)min(first_row + r, n - 1) * chunks + c) * 8 + lane % 8);
 #pragma unroll
-            for (int r = 0; r < 2; ++r) {
-                const size_t pair = row[r] * pairs + min(first + u * (THREADS / 32), pairs - 1);
-                q[u][r] = load_streaming(quants + pair * 4 + t);
-                scale[u][r] = __half22float2(scales[pair]);
+            for (int r = lane / 8; r < TOKENS; r += 4)
+                copy_async_16(place(slot, ROWS + r, lane % 8), xq + ((size_t)min(r, batch - 1) * chunks + c) * 8 + lane % 8);
+#pragma unroll
+            for (int r = lane; r < BOTH; r += 32) {
+                const uint2* from = r < ROWS ? scales + (size_t)min(first_row + r, n - 1) * chunks + c
+                                             : xs + (size_t)min(r - ROWS, batch - 1) * chunks + c;
+                copy_async_8(slot + BOTH * 128 + r * 8, from);
+            }
+        }
+        copy_async_commit();
+    };
+
+    float sum[ROW_TILES][TOKEN_TILES][4] = {};
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; ++i) start(i);
+    for (int i = 0; warp + i * WARPS < chunks; ++i) {
+        copy_async_wait<STAGES - 2>();
+        __syncwarp();  // the tile is whole, and the one before it is done with
+        start(i + STAGES - 1);
+        unsigned char* slot = ring + i % STAGES * SLOT;
+        const __half* scale = reinterpret_cast<const __half*>(slot + BOTH * 128);
+#pragma unroll
+        for (int b = 0; b < 4; ++b) {  // blocks of 32 in the tile
+            unsigned a[ROW_TILES][4];
+            float ws[ROW_TILES][2];
+#pragma unroll
+            for (int m = 0; m < ROW_TILES; ++m) {
+                load_matrix_x4(a[m], place(slot, 16 * m + lane % 16, 2 * b + lane / 16));
+#pragma unroll
+                for (int i = 0; i < 2; ++i) ws[m][i] = __half2float(scale[(16 * m + lane / 4 + 8 * i) * 4 + b]);
             }
 #pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            const int pair = min(first + u * (THREADS / 32), pairs - 1);
-            const float within = first + u * (THREADS / 32) < pairs ? 1.0f : 0.0f;  // what lies beyond counts nothing
-            const uint4 x = __ldg(xq + (token * pairs + pair) * 4 + t);
-            float2 x_scale[2];
+            for (int t = 0; t < TOKEN_TILES; ++t) {
+                unsigned x[2];
+                load_matrix_x2(x, place(slot, ROWS + 8 * t + lane % 8, 2 * b + lane / 8 % 2));
+                float s[2];
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const float2 both = __half22float2(xs[column[i] * pairs + pair]);
-                x_scale[i] = make_float2(both.x * within, both.y * within);
-            }
-            const unsigned a[2][4] = {{q[u][0].x, q[u][1].x, q[u][0].y, q[u][1].y},
-                                      {q[u][0].z, q[u][1].z, q[u][0].w, q[u][1].w}};
+                for (int i = 0; i < 2; ++i) s[i] = __half2float(scale[(ROWS + 8 * t + lane % 4 * 2 + i) * 4 + b]);
 #pragma unroll
-            for (int block = 0; block < 2; ++block) {
-                const bool mine = t / 2 == block;
-                const unsigned b[2][2] = {{mine ? x.x : 0, mine ? x.y : 0}, {mine ? x.z : 0, mine ? x.w : 0}};
-                int dot[4] = {};
-                mma_m16n8k32_s8(dot, a[0], b[0]);
-                mma_m16n8k32_s8(dot, a[1], b[1]);
+                for (int m = 0; m < ROW_TILES; ++m) {
+                    int dot[4] = {MAGIC_BITS, MAGIC_BITS, MAGIC_BITS, MAGIC_BITS};
+                    mma_m16n8k32_s8(dot, a[m], x);
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const float2 ws = scale[u][i / 2], s = x_scale[i % 2];
-                    sum[i] = fmaf(static_cast<float>(dot[i]) * (block ? ws.y : ws.x), block ? s.y : s.x, sum[i]);
+                    for (int i = 0; i < 4; ++i)
+                        sum[m][t][i] = fmaf(fmaf(__int_as_float(dot[i]), ws[m][i / 2], -MAGIC * ws[m][i / 2]), s[i % 2],
+                                            sum[m][t][i]);
                 }
             }
         }
     }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums[warp][g + i / 2 * 8][2 * t + i % 2] = sum[i];
+    copy_async_wait<0>();
     __syncthreads();
-    for (int i = threadIdx.x; i < 128; i += THREADS) {
-        const int r = i % 16, b = i / 16;
+    float* sums = reinterpret_cast<float*>(memory);  // [WARPS][TOKENS][ROWS]
+#pragma unroll
+    for (int m = 0; m < ROW_TILES; ++m)
+#pragma unroll
+        for (int t = 0; t < TOKEN_TILES; ++t)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                sums[(warp * TOKENS + 8 * t + lane % 4 * 2 + i % 2) * ROWS + 16 * m + lane / 4 + i / 2 * 8] = sum[m][t][i];
+    __syncthreads();
+    for (int i = threadIdx.x; i < ROWS * TOKENS; i += THREADS) {
         float total = 0.0f;
-        for (int part = 0; part < THREADS / 32; ++part) total += sums[part][r][b];
-        if (b < batch && first_row + r < n) y[(size_t)b * n + first_row + r] = __float2half(total);
+#pragma unroll
+        for (int part = 0; part < WARPS; ++part) total += sums[part * ROWS * TOKENS + i];
+        const int row = first_row + i % ROWS, token = i / ROWS;
+        if (row < n && token < batch) y[(size_t)token * n + row] = __float2half(total);
     }
 }

@@ -31,21 +31,22 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "4_planes",
             "q8_0_planes",
             "scales and quants repacked into planes, 16-byte loads",
-            defines={"THREADS": 128, "UNROLL": 4},
+            defines={"THREADS": 128, "UNROLL": 4, "RESIDENT": 4},
         ),
         Rung(
             "q8_0",
             "5_batch",
             "q8_0_batch",
             "several tokens on the same weight registers",
-            defines={"THREADS": 128, "BATCH": 4, "ROWS": 4},
+            defines={"THREADS": 128, "BATCH": 4, "ROWS": 4, "RESIDENT": 4},
         ),
         Rung(
             "q8_0",
             "6_mma",
             "q8_0_mma",
-            "up to 8 tokens on the int8 tensor cores",
-            defines={"THREADS": 256, "UNROLL": 2},
+            "8 tokens a product on the int8 tensor cores",
+            defines={"THREADS": 128, "STAGES": 3, "ROW_TILES": 2, "TOKEN_TILES": 1, "RESIDENT": 2},
+            dynamic_shared=4 * 3 * 40 * 136,
         ),
     ),
     "q8_1": (
@@ -72,7 +73,7 @@ TAKES = {
     "3_scale": ("blocks", "blocks", 1, BLOCK),
     "4_planes": ("planes", "planes", 1, BLOCK),
     "5_batch": ("planes", "planes", 8, BLOCK),
-    "6_mma": ("planes", "planes", 8, 2 * BLOCK),
+    "6_mma": ("planes", "planes", 64, 4 * BLOCK),
 }
 
 
@@ -112,7 +113,7 @@ def check_weights(w: Any, n: int, k: int) -> None:
         check_array("w", w.data, "uint8", n * k // BLOCK * Q8_0.itemsize, 4)
     else:
         check_array("the quants of w", w.quants, "int8", n * k, 16)
-        check_array("the scales of w", w.scales, "float16", n * k // BLOCK, 4)
+        check_array("the scales of w", w.scales, "float16", n * k // BLOCK, 16)
 
 
 def check_activations(x: Any, batch: int, k: int) -> None:
@@ -121,7 +122,7 @@ def check_activations(x: Any, batch: int, k: int) -> None:
         check_array("x", x.data, "uint8", batch * k // BLOCK * Q8_1.itemsize, 4)
     elif isinstance(x, Planes):
         check_array("the quants of x", x.quants, "int8", batch * k, 16)
-        check_array("the scales of x", x.scales, "float16", batch * k // BLOCK, 4)
+        check_array("the scales of x", x.scales, "float16", batch * k // BLOCK, 16)
     else:
         check_array("x", x, "float16", batch * k, 4)
 
@@ -151,10 +152,14 @@ def empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
     return cupy.empty(shape, dtype)
 
 
-def matvec_launch(rung: Rung, n: int, macros: Mapping[str, int]) -> tuple[int, int]:
-    """The launch rule of q8_0: blocks and threads."""
-    rows = {"5_batch": macros.get("ROWS", 1), "6_mma": 16}.get(rung.name, macros["THREADS"] // 32)
-    return math.ceil(n / rows), macros["THREADS"]
+def matvec_launch(rung: Rung, n: int, macros: Mapping[str, int]) -> tuple[int, int, int]:
+    """The launch rule of q8_0: blocks, threads a block, and bytes of dynamic shared memory."""
+    threads = macros["THREADS"]
+    if rung.name == "6_mma":
+        rows, tokens = 16 * macros["ROW_TILES"], 8 * macros["TOKEN_TILES"]
+        ring = threads // 32 * macros["STAGES"] * (rows + tokens) * 136
+        return math.ceil(n / rows), threads, max(ring, threads // 32 * rows * tokens * 4)
+    return math.ceil(n / macros.get("ROWS", threads // 32)), threads, 0
 
 
 def matvec(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **options: int) -> Any:
@@ -181,6 +186,10 @@ def matvec(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **option
         options.setdefault("BATCH", batch)
         if options["BATCH"] != batch:
             raise LaunchError(f"{name} was asked for BATCH = {options['BATCH']} and given {batch} tokens.")
+    if chosen.name == "6_mma":
+        options.setdefault("TOKEN_TILES", math.ceil(batch / 8))
+        if 8 * options["TOKEN_TILES"] < batch:
+            raise LaunchError(f"{name} takes {8 * options['TOKEN_TILES']} tokens so built, not {batch}.")
     macros = chosen.with_defaults(options)
     check_weights(w, n, k)
     check_activations(x, batch, k)
@@ -188,8 +197,8 @@ def matvec(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **option
     check_array("out", out, "float16", batch * n)
     arguments = [*arrays_of(w), *arrays_of(x), out, ctypes.c_int(n), ctypes.c_int(k)]
     arguments += [ctypes.c_int(batch)] if chosen.name == "6_mma" else []
-    blocks, threads = matvec_launch(chosen, n, macros)
-    loaded(chosen, tuple(sorted(macros.items()))).launch(blocks, threads, arguments)
+    blocks, threads, shared = matvec_launch(chosen, n, macros)
+    loaded(chosen, tuple(sorted(macros.items()))).launch(blocks, threads, arguments, shared=shared)
     return out
 
 

@@ -1,0 +1,122 @@
+"""MMQ: Q8_0 weights times many tokens' Q8_1 activations, on the int8 tensor cores.
+
+Every rung computes the int32 product of each block of 32 exactly and scales it by both blocks' scales; they
+differ in how the bytes reach the tensor cores. Weights lie in memory as Blocks or Planes, activations as
+Planes (see rooflab.ops.q8_0).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rooflab.errors import LaunchError
+from rooflab.formats import BLOCK, Q8_0, Q8_1
+from rooflab.identity import source_of_callable
+from rooflab.ops import PORTABLE, Rung, check_array, loaded, rung_of
+from rooflab.ops.q8_0 import (
+    arrays_of,
+    check_activations,
+    check_sizes,
+    check_weights,
+    empty,
+    kind_of,
+    shape_of,
+)
+
+_AMPERE = PORTABLE[1:]  # what has cp.async
+_TUNED = {
+    **{"ROW_WARPS": 2, "TOKEN_WARPS": 4, "ROW_TILES": 4, "TOKEN_TILES": 4},
+    **{"STAGES": 2, "UNROLL": 1, "RESIDENT": 1},
+}
+
+LADDERS: dict[str, tuple[Rung, ...]] = {
+    "mmq": (
+        Rung(
+            "mmq",
+            "1_tile",
+            "mmq_tile",
+            "64 rows by 64 tokens, a block of k at a time",
+            defines={"SCALE_BYTES": 0},
+        ),
+        Rung("mmq", "2_prefetch", "mmq_prefetch", "the next block of k loads meanwhile", defines={}),
+        Rung("mmq", "3_wide", "mmq_wide", "64 rows by 128 tokens", defines={}),
+        Rung(
+            "mmq",
+            "4_async",
+            "mmq_async",
+            "planes, copied to shared memory ahead of time",
+            defines={"STAGES": 3},
+            archs=_AMPERE,
+            dynamic_shared=3 * 192 * 136,
+        ),
+        Rung(
+            "mmq",
+            "5_tuned",
+            "mmq_tuned",
+            "larger tiles a warp, two instructions to scale a product",
+            defines=_TUNED,
+            archs=_AMPERE,
+            dynamic_shared=2 * 256 * 136,
+        ),
+    )
+}
+
+# The rung that runs when none is named: the fastest portable one recorded.
+DEFAULT = {"mmq": "5_tuned"}
+_TILES = {"1_tile": (64, 64), "2_prefetch": (64, 64), "3_wide": (64, 128), "4_async": (64, 128)}
+
+
+def launch_shape(
+    rung: Rung, n: int, batch: int, macros: Mapping[str, int]
+) -> tuple[tuple[int, int], int, int]:
+    """The launch rule: grid, threads a block, and bytes of dynamic shared memory."""
+    if rung.name == "5_tuned":
+        rows = 16 * macros["ROW_TILES"] * macros["ROW_WARPS"]
+        tokens = 8 * macros["TOKEN_TILES"] * macros["TOKEN_WARPS"]
+        threads = 32 * macros["ROW_WARPS"] * macros["TOKEN_WARPS"]
+        shared = macros["STAGES"] * (rows + tokens) * 136
+        return (math.ceil(batch / tokens), math.ceil(n / rows)), threads, shared
+    rows, tokens = _TILES[rung.name]
+    shared = macros["STAGES"] * (rows + tokens) * 136 if rung.name == "4_async" else 0
+    return (math.ceil(n / rows), math.ceil(batch / tokens)), 256, shared
+
+
+def product(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **options: int) -> Any:
+    """Return out [batch, n] FP16 = x [batch, k] times w [n, k] transposed.
+
+    x is Planes of Q8_1 (rooflab.ops.q8_0.quantise); w is Blocks of Q8_0 for rungs 1 to 3, else Planes.
+    LaunchError for anything else. `out` reuses an output.
+    """
+    chosen = rung_of(LADDERS["mmq"], rung, DEFAULT["mmq"])
+    (n, k), (batch, x_k) = shape_of(w, Q8_0.itemsize), shape_of(x, Q8_1.itemsize)
+    name, early = f"Rung mmq/{chosen.name}", int(chosen.name[0]) <= 3
+    weights = "blocks" if early else "planes"
+    if (kind_of(w), kind_of(x)) != (weights, "planes"):
+        raise LaunchError(
+            f"{name} takes weights in {weights} and activations in planes, not {kind_of(w)} and {kind_of(x)}."
+        )
+    if x_k != k:
+        raise LaunchError(f"x has k = {x_k} and w has k = {k}; they must agree.")
+    check_sizes(n, k, batch, BLOCK if early else 4 * BLOCK, name)
+    macros = chosen.with_defaults(options)
+    grid, threads, shared = launch_shape(chosen, n, batch, macros)
+    if grid[1] > 65535:
+        raise LaunchError(f"{name} numbers its tiles in a grid of at most 65535 by y, not {grid[1]}.")
+    if n * k >= 1 << 35:
+        raise LaunchError(f"{name} counts 16 bytes of a matrix in 32 bits: {n} x {k} weights are too many.")
+    check_weights(w, n, k)
+    check_activations(x, batch, k)
+    out = empty(arrays_of(x)[0], (batch, n), "float16") if out is None else out
+    check_array("out", out, "float16", batch * n, 16)
+    sizes = [ctypes.c_int(n), ctypes.c_int(k), ctypes.c_int(batch)]
+    function = loaded(chosen, tuple(sorted(macros.items())))
+    function.launch(grid, threads, [*arrays_of(w), *arrays_of(x), out, *sizes], shared=shared)
+    return out
+
+
+def launch_rule(rung: Rung) -> str:
+    """The code that decides how `rung` is launched, as a record's identity digests it."""
+    return source_of_callable(product, launch_shape)

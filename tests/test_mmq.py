@@ -1,0 +1,129 @@
+"""MMQ kernels on the CPU: every rung through the gate on ragged shapes, exact integers, refusals."""
+
+import numpy as np
+import pytest
+from rooflab import formats, gate, ops, reference, simt
+from rooflab.errors import LaunchError, MissingTool
+from rooflab.ops import mmq, q8_0
+from test_q8_0 import FakeArray, activations, budget, fake_planes, random, weights
+
+try:
+    simt.build.compiler()
+except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
+    pytest.skip(str(error), allow_module_level=True)
+
+LADDER = [rung for rung in mmq.LADDERS["mmq"] if rung.archs != ("90a",)]  # Hopper's don't run on a CPU
+
+
+def kind(rung):
+    return "blocks" if int(rung[0]) <= 3 else "planes"
+
+
+def product(rung, x, blocks, **options):
+    with ops.on("cpu"):
+        return mmq.product(activations("planes", x), weights(kind(rung), blocks), rung=rung, **options)
+
+
+def work(rung, n, k, batch, options):
+    blocks, x = formats.quantise_q8_0(random(n, k, n + k)), random(batch, k, n)
+    w32, x32 = formats.dequantise_q8(blocks), formats.dequantise_q8(formats.quantise_q8_1(x))
+    expected = reference.gemm(w32, x32)
+    w, a = weights(kind(rung), blocks), activations("planes", x)
+    output = np.empty((batch, n), np.float16)
+
+    def launch(i):
+        with ops.on("cpu"):
+            mmq.product(a, w, out=output, rung=rung, **options)
+
+    inputs = [q8_0.arrays_of(w) + q8_0.arrays_of(a)]
+    return gate.Work(rung, launch, inputs, [[output]], lambda: expected, budget(w32, x32, expected))
+
+
+@pytest.mark.parametrize("rung", [rung.name for rung in LADDER])
+@pytest.mark.parametrize(("n", "k", "batch"), [(1, 128, 1), (70, 256, 9), (130, 384, 70), (64, 128, 129)])
+def test_every_rung_passes_the_gate(rung, n, k, batch):
+    gate.admit(work(rung, n, k, batch, {})).recheck()
+
+
+@pytest.mark.parametrize(
+    ("rung", "options"),
+    [
+        ("1_tile", {"SCALE_BYTES": 1}),
+        ("4_async", {"STAGES": 2}),
+        ("5_tuned", {"ROW_TILES": 2, "ROW_WARPS": 4, "TOKEN_WARPS": 2, "STAGES": 3}),
+        ("5_tuned", {"ROW_WARPS": 2, "TOKEN_WARPS": 2, "UNROLL": 4}),
+    ],
+)
+def test_tuned_rungs_pass_the_gate(rung, options):
+    gate.admit(work(rung, 70, 512, 33, options)).recheck()
+
+
+@pytest.mark.parametrize("rung", [rung.name for rung in LADDER])
+def test_integer_dot_products_are_exact(rung):
+    """Scales of one, large terms that cancel, outputs below 2049 that FP16 holds: no rounding."""
+    rng = np.random.default_rng(3)
+    n, k, batch = 70, 256, 20
+    w = rng.integers(-127, 128, (n, k)).astype(np.float32)
+    w[:, ::32], w[:, 1::32], w[:, 2::32] = 127, 127, 127
+    x = np.zeros((batch, k), np.float32)
+    x[:, ::32], x[:, 1::32], x[:, 2::32] = 127, -126, -1  # 127 (127 - 126 - 1) = 0
+    x[:, 5::32] = rng.integers(-8, 9, (batch, k // 32))
+    w[:, 5::32] = rng.integers(-20, 21, (n, k // 32))
+    expected = x @ w.T
+    assert 100 < np.abs(expected).max() < 2048
+    got = product(rung, x.astype(np.float16), formats.quantise_q8_0(w))
+    assert np.array_equal(got.astype(np.float32), expected)
+
+
+def test_the_largest_block_product_is_exact():
+    """32 x 127 x 127, and what bytes allow beyond the format: 32 x 128 x 128."""
+    blocks = np.zeros((64, 4), formats.Q8_0)
+    x = formats.Planes(np.full((2, 4), 2.0**-9, np.float16), np.zeros((2, 128), np.int8))
+    blocks["d"] = np.float16(2.0**-8)
+    blocks["q"][:, 1], x.quants[0, 32:64], x.quants[1, 32:64] = -128, -128, 127
+    with ops.on("cpu"):
+        got = mmq.product(x, formats.to_planes(blocks), rung="5_tuned")
+    assert (got[0] == 2.0**-17 * 32 * 128 * 128).all() and (got[1] == -(2.0**-17) * 32 * 128 * 127).all()
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "tokens"), [(256, 256, 8), (1024, 512, 12), (33, 256, 5), (128, 2560, 64)]
+)
+def test_against_the_unquantised_product_two_percent_and_no_outliers(n, k, tokens):
+    """The source's four shapes and distributions, its tolerance, none of its allowance for outliers."""
+    rng = np.random.default_rng(20260605 + n * 31 + k * 7 + tokens)
+    blocks = np.empty((n, k // 32), formats.Q8_0)
+    blocks["d"] = rng.uniform(0.01, 0.1, blocks.shape).astype(np.float16)
+    blocks["q"] = rng.integers(-127, 128, (n, k // 32, 32))
+    x = rng.uniform(-1, 1, (tokens, k)).astype(np.float16)
+    exact = reference.gemm(formats.dequantise_q8(blocks), x)
+    got = product("5_tuned", x, blocks)
+    assert np.abs(got - exact).max() <= 0.02 * np.sqrt((exact**2).mean())
+
+
+@pytest.mark.parametrize(
+    ("act", "says"),
+    [
+        (lambda: mmq.product(fake_planes(9, 128), fake_planes(4, 256)), "x has k = 128 and w has k = 256"),
+        (lambda: mmq.product(fake_planes(9, 96), fake_planes(4, 96)), "multiple of 128, not 96"),
+        (
+            lambda: mmq.product(fake_planes(9, 64), fake_planes(4, 64), rung="2_prefetch"),
+            "takes weights in blocks and activations in planes, not planes and planes",
+        ),
+        (
+            lambda: mmq.product(fake_planes(1 << 20, 2048), fake_planes(4, 2048)),
+            "2147483648, beyond 1 to 2147483647",
+        ),
+        (
+            lambda: mmq.product(fake_planes(1, 128), fake_planes(1 << 28, 128)),
+            "268435456 x 128 weights are too many|grid of at most 65535",
+        ),
+        (
+            lambda: mmq.product(fake_planes(2, 128), fake_planes(4, 128), out=FakeArray((2, 4), "float32")),
+            "out must hold float16",
+        ),
+    ],
+)
+def test_a_launcher_refuses_in_a_sentence(act, says):
+    with pytest.raises(LaunchError, match=says):
+        act()

@@ -128,18 +128,6 @@ METRICS: dict[str, Metric] = {
     "stall_not_selected": _stall("not_selected", "ready, but another warp was issued"),
 }
 
-# What nvprof, which knows no GPU from compute capability 8.0 on, called these: its metric -> ours, by the
-# vendor's comparison in the guide to Nsight Compute's command line. It gave warp efficiency in percent of 32.
-NVPROF = {
-    "gld_efficiency": "load_efficiency_pct",
-    "gld_transactions_per_request": "load_sectors_per_request",
-    "shared_efficiency": "shared_efficiency_pct",
-    "l2_hit_rate": "l2_hit_pct",
-    "warp_execution_efficiency": "threads_per_inst",
-    "achieved_occupancy": "occupancy_pct",
-    "dram_read_bytes": "dram_read_bytes",
-}
-
 BASIC = (
     *("time_ns", "dram_bytes", "dram_read_bytes", "dram_write_bytes", "dram_pct", "dram_peak_bytes_per_s"),
     *("sm_pct", "l2_hit_pct", "occupancy_pct", "issue_active"),

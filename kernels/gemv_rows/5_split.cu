@@ -12,20 +12,20 @@
 #include "common/reduce.cuh"
 
 #ifndef THREADS
-#define THREADS 256
+#define THREADS 128
 #endif
 #ifndef UNROLL
 #define UNROLL 4
 #endif
 #ifndef ROWS
-#define ROWS 2
+#define ROWS 1
 #endif
 #ifndef SPLIT
-#define SPLIT 2
+#define SPLIT 4
 #endif
 
 #ifndef RESIDENT
-#define RESIDENT 3
+#define RESIDENT 8
 #endif
 
 constexpr unsigned TEAMS = THREADS / 32 / SPLIT;  // of SPLIT warps each

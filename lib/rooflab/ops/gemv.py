@@ -81,7 +81,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "5_split",
             "gemv_rows_split",
             "warps that share their rows, tuned by shape",
-            defines={"THREADS": 256, "UNROLL": 4, "ROWS": 2, "SPLIT": 2, "RESIDENT": 3},
+            defines={"THREADS": 128, "UNROLL": 4, "ROWS": 1, "SPLIT": 4, "RESIDENT": 8},
         ),
     ),
 }
@@ -109,11 +109,13 @@ def blocks_of(rung: Rung, n: int, options: Mapping[str, int]) -> int:
 
 
 def splits_of(rung: Rung, n: int, k: int, options: Mapping[str, int], sms: int) -> int:
-    """The launch rule's other half: into how many parts blocks split k, so that every SM has 16 warps of
-    theirs, each with 16 rows or more.
+    """The launch rule's other half: into how many parts blocks split k, so that every SM has about 8 KiB of
+    loads of one round; a part has 64 rows or more, a multiple of 16.
     """
-    warps = blocks_of(rung, n, options) * options["THREADS"] / 32
-    return max(1, min(math.ceil(16 * sms / warps), k // 16))
+    width = 4 if rung.name == "3_split_k" else 16
+    wanted = 8192 / width * sms / (blocks_of(rung, n, options) * options["THREADS"])
+    rows = max(64, k / max(1.0, wanted))
+    return math.ceil(k / (16 * math.ceil(rows / 16)))
 
 
 def launch_rule(rung: Rung) -> str:
@@ -131,20 +133,42 @@ def options_for(rung: Rung, n: int, k: int) -> dict[str, int]:
     if rung.name == "6_strip":
         return rung.with_defaults(_strip_options(n))
     if rung.name == "5_split":
-        return rung.with_defaults(_split_options(n, k))
+        return rung.with_defaults(_split_options(k))
     return rung.with_defaults({})
 
 
 def _strip_options(n: int) -> dict[str, int]:
-    """Strips as wide as leave a block or more for most of a large GPU's SMs."""
-    for columns, threads in ((64, 1024), (32, 1024), (16, 1024)):
-        if n >= 120 * columns:
-            return {"COLUMNS": columns, "THREADS": threads}
-    return {"COLUMNS": 16, "THREADS": 1024}
+    """Strips as wide as leave 120 of them, for a large GPU's SMs; two blocks an SM where there are more."""
+    columns = next((c for c in (128, 64) if n >= 120 * c), 32)
+    large = math.ceil(n / columns) <= 132
+    return {"COLUMNS": columns, "THREADS": 1024 if large else 512, "RESIDENT": 1 if large else 2}
 
 
-def _split_options(n: int, k: int) -> dict[str, int]:
-    return {}
+# Registers that a thread of 5_split needs for its ROWS x UNROLL loads, in the compiler's steps of 8.
+_REGISTERS = {(1, 4): 64, (1, 5): 72, (1, 6): 80, (2, 2): 56}
+
+
+def _split_options(k: int) -> dict[str, int]:
+    """A team asks for a whole row at once if 8 warps with 6 loads a lane can: on an H200 a matrix is read
+    fastest by many blocks of few loads each. Of those that fit, the one that leaves fewest loads unused.
+    """
+    pieces = math.ceil(k / 256)  # of 32 lanes x 8 weights
+
+    def cost(choice: tuple[int, int]) -> float:
+        unroll, split = choice
+        turns = math.ceil(pieces / (unroll * split))
+        return turns * unroll * split / pieces + 0.05 * turns
+
+    unroll, split = min(((u, s) for u in (4, 5, 6) for s in range(1, 9)), key=cost)
+    rows = 1
+    if pieces == 16:  # measured: two rows at once, two loads each, beat one row with four
+        rows, unroll, split = 2, 2, 8
+    threads = 32 * split * max(1, 4 // split)
+    fit = 65536 // (threads * _REGISTERS[rows, unroll])
+    return {
+        **{"THREADS": threads, "UNROLL": unroll, "ROWS": rows, "SPLIT": split},
+        "RESIDENT": min(fit, 1024 // threads),
+    }
 
 
 def default_rung(operator: str, n: int, k: int, aligned: bool) -> str:

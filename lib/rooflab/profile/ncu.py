@@ -98,6 +98,14 @@ METRICS: dict[str, Metric] = {
         "%",
         "used bytes of each stored sector",
     ),
+    "load_requests": _one(
+        f"l1tex__t_requests_{_GLOBAL}ld.sum", "request", "global loads that warps executed"
+    ),
+    "load_sectors": _one(f"l1tex__t_sectors_{_GLOBAL}ld.sum", "sector", "32-byte sectors they asked for"),
+    "store_requests": _one(
+        f"l1tex__t_requests_{_GLOBAL}st.sum", "request", "global stores that warps executed"
+    ),
+    "store_sectors": _one(f"l1tex__t_sectors_{_GLOBAL}st.sum", "sector", "32-byte sectors they wrote to"),
     "shared_efficiency_pct": _one(
         "smsp__sass_average_data_bytes_per_wavefront_mem_shared.pct",
         "%",

@@ -3,6 +3,8 @@
     simt.run(rung, grid, block, [x, y, ctypes.c_ulonglong(n)])           # a plain -O2 build: for the gate
     seen = simt.watch(rung, grid, block, [x, y, ctypes.c_ulonglong(n)])  # every load and store is looked at
     seen.faults; seen.lines(); seen.requests(); seen.accesses()
+    with simt.watched_launches() as launches:                            # whatever an op launches
+        gemv.gemv(a, x, target="cpu")
 
 The very .cu file is compiled by the host's C++ compiler against headers of ours (include/) that give CUDA's
 names their meaning, and a runtime (runtime.cpp) runs every CUDA thread as a fibre: barriers, warp operations
@@ -23,6 +25,6 @@ and atomics wait for whom they should. It is an instrument for correctness and f
 
 from rooflab.simt.build import load
 from rooflab.simt.run import Fault, Function, KernelFault, run
-from rooflab.simt.watching import Watch, watch
+from rooflab.simt.watching import Watch, watch, watched_launches
 
-__all__ = ["Fault", "Function", "KernelFault", "Watch", "load", "run", "watch"]
+__all__ = ["Fault", "Function", "KernelFault", "Watch", "load", "run", "watch", "watched_launches"]

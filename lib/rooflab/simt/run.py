@@ -9,7 +9,8 @@ import re
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -492,12 +493,17 @@ def _place(
     return regions[fault.region], fault.offset, guarded.size(fault.region)
 
 
+# What a launch is handed to instead of being run, if anything: see watching.watched_launches.
+OBSERVER: ContextVar[Callable[..., None] | None] = ContextVar("rooflab_simt_observer", default=None)
+
+
 class Function:
     """A kernel on the CPU with the `launch` of rooflab.kernel.Function, so that an op can hold either."""
 
     def __init__(
         self, source: Rung | str, options: Mapping[str, object] | None = None, entry: str | None = None
     ):
+        self.source, self.options = source, options
         self.program = load(source, options)
         self.entry = self.program.entry(source.entry if isinstance(source, Rung) else entry)
 
@@ -514,6 +520,10 @@ class Function:
         """Run the kernel to its end over NumPy arrays and ctypes numbers; KernelFault if it did what it must
         not. `dependent` changes nothing: whatever was launched before has finished.
         """
+        observer = OBSERVER.get()
+        if observer is not None:
+            observer(self, grid, block, arguments, shared, cooperative)
+            return
         outcome = launch(
             self.program, self.entry, grid, block, arguments, shared=shared, cooperative=cooperative
         )

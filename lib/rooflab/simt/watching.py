@@ -10,7 +10,8 @@ drop a load whose value it knows, or move it into the branch that needs it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ import pandas as pd
 
 from rooflab.ops import Rung
 from rooflab.simt.build import load
-from rooflab.simt.run import ATOMIC, SHARED, WRITE, Fault, Outcome, launch
+from rooflab.simt.run import ATOMIC, OBSERVER, SHARED, WRITE, Fault, Function, Outcome, launch
 
 SECTOR = 32  # bytes: what moves between L2 and an SM at least
 BANKS = 32  # of 4 bytes each
@@ -34,17 +35,17 @@ class Watch:
     outcome: Outcome = field(repr=False)
 
     def accesses(self) -> pd.DataFrame:
-        """Every load and store, in the order they happened: source line, access (load, store, atomic), space
+        """Every load and store, in the order they happened: source line, access (load, store, or atomic for
+        what reads and writes at once), space
         (global, shared), buffer, address (bytes from the buffer's start; in shared memory from the block's),
         bytes, block, warp, lane, request (how often this warp had come here before).
         """
         events = self.outcome.events
+        writes = events["how"] & WRITE > 0
         frame = pd.DataFrame(
             {
                 "line": pd.Series(events["pc"]).map(dict(self.outcome.lines)),
-                "access": np.where(
-                    events["how"] & ATOMIC, "atomic", np.where(events["how"] & WRITE, "store", "load")
-                ),
+                "access": np.select([~writes, events["how"] & ATOMIC > 0], ["load", "atomic"], "store"),
                 "space": np.where(events["region"] == SHARED, "shared", "global"),
                 "buffer": pd.Series(events["region"]).map({**self.outcome.names, SHARED: "shared"}),
                 "address": events["address"].astype(np.int64),
@@ -172,3 +173,34 @@ def watch(
         program, entry, grid, block, arguments, shared=shared, cooperative=cooperative, traced=most or MOST
     )
     return Watch(outcome.faults, outcome)
+
+
+@contextmanager
+def watched_launches() -> Iterator[list[Watch]]:
+    """Within it every launch on the CPU is watched, those that an op makes too; the list gets what was seen.
+
+    Faults are listed, not raised.
+    """
+    seen: list[Watch] = []
+
+    def observe(
+        function: Function, grid: Any, block: Any, arguments: Any, shared: int, cooperative: bool
+    ) -> None:
+        program = load(function.source, function.options, watched=True)
+        outcome = launch(
+            program,
+            function.entry,
+            grid,
+            block,
+            arguments,
+            shared=shared,
+            cooperative=cooperative,
+            traced=MOST,
+        )
+        seen.append(Watch(outcome.faults, outcome))
+
+    token = OBSERVER.set(observe)
+    try:
+        yield seen
+    finally:
+        OBSERVER.reset(token)

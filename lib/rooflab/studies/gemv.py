@@ -31,6 +31,7 @@ COUNTERS = (
     *("time_ns", "dram_bytes", "dram_read_bytes", "dram_pct", "sm_pct", "l2_hit_pct", "occupancy_pct"),
     *("issue_active", "load_sectors_per_request", "load_efficiency_pct", "shared_efficiency_pct"),
     *("shared_load_conflicts", "threads_per_inst", "stall_long_scoreboard", "stall_barrier"),
+    *("load_requests", "load_sectors", "store_requests", "store_sectors"),
 )
 
 
@@ -122,6 +123,20 @@ def counted(n: int = SIZES[1], small: int = SIZES[0]) -> list[Case]:
     ]
 
 
+def traced() -> list[Case]:
+    """Products small enough that every request of them is watched on the CPU too: both ladders on whole tiles
+    and on a ragged shape. Where blocks share columns k is split into a fixed number of parts, which on a GPU
+    hangs on its SMs otherwise.
+    """
+    found = []
+    for operator, sizes in (("gemv", ((512, 256), (516, 261))), ("gemv_rows", ((256, 512), (261, 520)))):
+        for n, k in sizes:
+            for rung in gemv.LADDERS[operator]:
+                more = {"options": options(splits=8)} if rung.name in gemv._SHARED_COLUMNS else {}
+                found.append(_case(operator, rung.name, n, k, cache="warm", **more))
+    return found
+
+
 def first_request(rung: Rung, n: int, k: int, macros: Mapping[str, int]) -> tuple[list[int], int]:
     """The byte offsets in the matrix that the 32 lanes of the first warp ask for with their first load of it,
     and how many bytes each of them takes: the address pattern, worked out from the rung's mapping.
@@ -210,7 +225,7 @@ class Gemv(Study):
     def profiles(
         self, effort: str = "full", device: Sized | None = None
     ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
-        return [("ncu", counted(), COUNTERS)]
+        return [("ncu", [*counted(), *traced()], COUNTERS)]
 
     def needs(self, case: Case) -> str | None:
         return "torch" if case.impl.startswith("torch.") else None

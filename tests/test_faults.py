@@ -5,13 +5,12 @@ import pytest
 from rooflab import simt
 from rooflab.errors import MissingTool
 from rooflab.ops import faults
+from rooflab.studies import faults as study
 
 try:
     simt.build.compiler()
 except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
     pytest.skip(str(error), allow_module_level=True)
-
-FRIENDLY = {"early_exit": (512, 300), "fixed_tile": (40, 4096), "not_zeroed": (40, 300)}
 
 
 def called(name, n, k, y=None):
@@ -26,7 +25,7 @@ def called(name, n, k, y=None):
 
 @pytest.mark.parametrize("name", faults.FAULTS)
 def test_nobody_notices_on_friendly_sizes(name):
-    got, expected, found = called(name, *FRIENDLY[name])
+    got, expected, found = called(name, *study.FRIENDLY[name])
     assert found == [] and np.allclose(got, expected, atol=1e-2)
 
 
@@ -35,6 +34,11 @@ def test_an_early_exit_breaks_the_barrier_and_leaves_a_hole_in_the_tile():
     assert [fault.kind for fault in found][:1] == ["divergent barrier"]
     assert "threads 0-62 wait at __syncthreads; threads 63-255 have ended" in str(found[0])
     assert not np.allclose(got, expected, atol=1e-2)
+
+
+def test_a_barrier_inside_a_condition_is_not_everybody_s():
+    _, _, found = called("half_barrier", 63, 300)
+    assert found[0].kind == "divergent barrier"
 
 
 def test_a_tile_that_is_too_small_is_written_past_its_end():

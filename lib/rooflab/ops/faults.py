@@ -1,4 +1,4 @@
-"""Kernels with one mistake each, which the readers of lesson 03 mend: y = x A, right for friendly sizes."""
+"""Kernels with one mistake each, for the readers of lesson 03 to mend: y = x A, right for friendly sizes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ FAULTS = {
     name: Rung("faults", name, name, idea, defines={})
     for name, idea in (
         ("early_exit", "threads leave before a barrier"),
+        ("half_barrier", "a barrier inside a condition"),
         ("fixed_tile", "k rows in a tile of 4096"),
         ("not_zeroed", "adds to what the last call left"),
     )

@@ -28,12 +28,14 @@ PERMISSION = (
 _PLACES = {
     "ncu": ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu"),
     "nsys": ("/usr/local/cuda/bin/nsys", "/opt/nvidia/nsight-systems/*/bin/nsys"),
+    "compute-sanitizer": ("/usr/local/cuda/bin/compute-sanitizer",),
 }
-_PRODUCT = {"ncu": "Nsight Compute", "nsys": "Nsight Systems"}
+_PRODUCT = {"ncu": "Nsight Compute", "nsys": "Nsight Systems", "compute-sanitizer": "Compute Sanitizer"}
 
 
 def find_tool(name: str) -> str | None:
-    """Path of "ncu" or "nsys": from PATH, else the newest in the usual places, else None."""
+    """Path of "ncu", "nsys" or "compute-sanitizer": from PATH, else the newest in the usual places, else
+    None."""
     found = shutil.which(name)
     for pattern in () if found else _PLACES[name]:
         found = found or next(reversed(sorted(glob.glob(pattern))), None)
@@ -41,7 +43,8 @@ def find_tool(name: str) -> str | None:
 
 
 def require_tool(name: str) -> str:
-    """Path of "ncu" or "nsys", or MissingTool that says how to get it and what happens without."""
+    """Path of a tool that `find_tool` knows, or MissingTool that says how to get it and what happens
+    without."""
     found = find_tool(name)
     if found is None:
         product = _PRODUCT[name]

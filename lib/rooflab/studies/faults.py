@@ -1,0 +1,79 @@
+"""Study `faults` (lesson 03): which instrument sees which mistake. Nothing is timed, as nothing is right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from rooflab.case import Case, options
+from rooflab.errors import MissingTool
+from rooflab.identity import source_of_callable
+from rooflab.ops import Rung, faults
+from rooflab.profile import sanitizer
+from rooflab.studies.base import Sized, Study
+
+# Sizes at which nobody notices, and sizes at which the mistake shows: (n, k).
+FRIENDLY = {
+    "early_exit": (512, 300),
+    "half_barrier": (512, 300),
+    "fixed_tile": (40, 4096),
+    "not_zeroed": (40, 300),
+}
+UNFRIENDLY = {
+    "early_exit": (63, 300),
+    "half_barrier": (63, 300),
+    "fixed_tile": (5, 4100),
+    "not_zeroed": (40, 300),
+}
+COLUMNS = ("reports", "says", "first_right", "second_right")
+INSTRUMENTS = ("none", *sanitizer.TOOLS, "watch")
+
+
+def cases() -> list[Case]:
+    """Every faulty kernel: only run at friendly and unfriendly sizes, and under each instrument at the
+    unfriendly ones. `watch` is the course's own watcher, on the CPU."""
+    asked = [(name, FRIENDLY[name], "none") for name in faults.FAULTS]
+    asked += [(name, UNFRIENDLY[name], tool) for name in faults.FAULTS for tool in INSTRUMENTS]
+    return list(dict.fromkeys(_case(name, *size, tool) for name, size, tool in asked))
+
+
+def _case(name: str, n: int, k: int, tool: str) -> Case:
+    return Case("faults", "faults", name, n=n, k=k, options=options(tool=tool), cache="", clock="")
+
+
+def verdicts(wanted: Sequence[Case]) -> pd.DataFrame:
+    """What the instruments say of `wanted` cases: case and COLUMNS. Where the watcher finds no compiler, its
+    cases are left blank."""
+    rows = []
+    for case in wanted:
+        tool, n, k = case.options.removeprefix("tool="), case.n or 0, case.k or 0
+        found: Any = sanitizer.Finding(0, "", None, None)
+        if tool == "watch":
+            try:
+                found = sanitizer.watched(case.impl, n, k)
+            except MissingTool as missing:
+                found = found._replace(says=f"not run: {missing}")
+        else:
+            found = sanitizer.run(tool, case.impl, n, k)
+        rows.append({"case": case.id, **found._asdict()})
+    return pd.DataFrame(rows)
+
+
+class Faults(Study):
+    """Lesson 03's kernels to mend."""
+
+    name, lesson = "faults", "03"
+
+    def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
+        return []
+
+    def profiles(
+        self, effort: str = "full", device: Sized | None = None
+    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
+        return [("sanitizer", cases(), None)]
+
+    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
+        rule = source_of_callable(faults.arguments, faults.launch_of, sanitizer.operands)
+        return faults.FAULTS[case.impl], {}, rule

@@ -30,7 +30,7 @@ from rooflab.validate import Finding, validate
 
 MODES = ("auto", "live", "replay")
 EFFORTS = ("full", "quick")
-TOOLS = ("ncu", "nsys", "cupti", "gate", "sass")
+TOOLS = ("ncu", "nsys", "cupti", "gate", "sass", "sanitizer")
 
 
 @dataclass
@@ -103,7 +103,8 @@ class Lab:
         `case`.
 
         tool "ncu" counts (columns: kernel, grid, block and the metrics' short names), "nsys" and "cupti"
-        trace (one row per GPU activity), "gate" gives verdicts on cheats, "sass" counts instructions.
+        trace (one row per GPU activity), "gate" gives verdicts on cheats, "sass" counts instructions,
+        "sanitizer" says what compute-sanitizer and the CPU's watcher report of faulty kernels.
         Replay reads data/<device>/profiles/<study>_<tool>.csv. An instrument that is missing or not
         permitted is recorded as skipped and leaves its cases out, as a case that cannot run in `measure`.
         """
@@ -318,12 +319,14 @@ def _read_profile(path: Path, tool: str, metrics: Sequence[str] | None) -> pd.Da
     if path.is_file():
         return pd.read_csv(path, keep_default_na=False, na_values=["nan"])
     from rooflab.profile.ncu import BASIC
+    from rooflab.studies.faults import COLUMNS as REPORTED
     from rooflab.studies.static import FACTS
 
     columns = {
         "ncu": ("kernel", "grid", "block", *(metrics or BASIC)),
         "gate": ("refused", "when", "sentence"),
         "sass": ("instructions", *FACTS),
+        "sanitizer": REPORTED,
     }
     return pd.DataFrame(columns=["case", *columns.get(tool, _TRACED), "identity", "run"])
 
@@ -333,6 +336,10 @@ def _profile(study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str
         from rooflab.studies.environment import verdicts
 
         return verdicts(cases)
+    if tool == "sanitizer":
+        from rooflab.studies.faults import verdicts as reports
+
+        return reports(cases)
     if tool == "sass":
         from rooflab.studies.static import sass_facts
 

@@ -6,11 +6,12 @@ from rooflab.errors import UsageError
 from rooflab.studies.bandwidth import Bandwidth
 from rooflab.studies.base import Study
 from rooflab.studies.environment import Environment
+from rooflab.studies.faults import Faults
 from rooflab.studies.gemv import Gemv
 from rooflab.studies.static import Static
 
 _STUDIES: dict[str, Study] = {
-    study.name: study for study in (Environment(), Bandwidth(), Gemv(), Static())
+    study.name: study for study in (Environment(), Bandwidth(), Gemv(), Faults(), Static())
 }
 
 

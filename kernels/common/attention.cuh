@@ -3,6 +3,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "common/ptx.cuh"
+
 #ifndef BF16
 #define BF16 0
 #endif
@@ -46,4 +48,65 @@ struct Seen {
 __device__ inline Seen seen_from(int position, int context, bool causal, int window) {
     if (!causal) return {0, context};
     return {max(0, position + 1 - window), min(context, position + 1)};
+}
+
+__device__ inline float warp_max(float value) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
+    return value;
+}
+
+// What a part of a context contributes to a head: its largest score and the sum of its weights, in powers of two; its
+// unscaled outputs stand in an array beside.
+struct Part {
+    float largest, sum;
+};
+
+// Part i of n of the keys, cut at multiples of 16.
+__device__ inline Seen part_of(Seen all, int i, int n) {
+    const int each = (max(all.last - all.first, 0) + 16 * n - 1) / (16 * n) * 16;
+    return {all.first + i * each, min(all.first + (i + 1) * each, all.last)};
+}
+
+// `count` parts as one, by a warp: what they come to, and four of their outputs. In the order of the parts, so that the
+// same parts give the same bits. A part without keys weighs 0.
+__device__ inline Part total_of(const Part* parts, int count) {
+    Part all = {-1e30f, 0.0f};
+    for (int p = threadIdx.x % 32; p < count; p += 32) all.largest = fmaxf(all.largest, parts[p].largest);
+    all.largest = warp_max(all.largest);
+    for (int p = 0; p < count; ++p) all.sum += parts[p].sum * exp2_approx(parts[p].largest - all.largest);
+    return all;
+}
+template <int WIDTH>
+__device__ inline float4 merged(const float* outputs, const Part* parts, int count, float largest, int d) {
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 8
+    for (int p = 0; p < count; ++p) {
+        const float weight = exp2_approx(parts[p].largest - largest);
+        const float4 o = *reinterpret_cast<const float4*>(outputs + p * WIDTH + d);
+        sum.x = fmaf(weight, o.x, sum.x), sum.y = fmaf(weight, o.y, sum.y);
+        sum.z = fmaf(weight, o.z, sum.z), sum.w = fmaf(weight, o.w, sum.w);
+    }
+    return sum;
+}
+
+// The output of a head out of all its parts, by a warp; WIDTH is a multiple of 4.
+template <int WIDTH>
+__device__ inline void combine(Element* out, const float* outputs, const Part* parts, int count) {
+    const Part all = total_of(parts, count);
+    const float by = inverse(all.sum);
+    for (int d = threadIdx.x % 32 * 4; d < WIDTH; d += 128) {
+        const float4 o = merged<WIDTH>(outputs, parts, count, all.largest, d);
+        *reinterpret_cast<uint2*>(out + d) =
+            make_uint2(rounded_pair(o.x * by, o.y * by), rounded_pair(o.z * by, o.w * by));
+    }
+}
+
+// The same to one larger part.
+template <int WIDTH>
+__device__ inline void combine(float* output, Part* part, const float* outputs, const Part* parts, int count) {
+    const Part all = total_of(parts, count);
+    for (int d = threadIdx.x % 32 * 4; d < WIDTH; d += 128)
+        *reinterpret_cast<float4*>(output + d) = merged<WIDTH>(outputs, parts, count, all.largest, d);
+    if (threadIdx.x % 32 == 0) *part = all;
 }

@@ -12,6 +12,7 @@ with one that is seen and its value is NaN or infinite: 0 times that is NaN.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -85,7 +86,41 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             dynamic_shared=67584,
         ),
     ),
+    "decode_attention": (
+        Rung(
+            "decode_attention",
+            "1_whole",
+            "decode_attention_whole",
+            "a block for every query head",
+            defines={"THREADS": 256, "HEAD_DIM": 128, "BF16": 0},
+        ),
+        Rung(
+            "decode_attention",
+            "2_split",
+            "decode_attention_split",
+            "the context is cut into parts, a block each",
+            defines={"THREADS": 256, "HEAD_DIM": 128, "BF16": 0},
+        ),
+        Rung(
+            "decode_attention",
+            "3_packed",
+            "decode_attention_packed",
+            "query heads that share keys and values together",
+            defines={"THREADS": 256, "GROUP": 4, "HEAD_DIM": 128, "BF16": 0},
+        ),
+        Rung(
+            "decode_attention",
+            "4_async",
+            "decode_attention_async",
+            "keys and values stream into the tensor cores",
+            defines={"WARPS": 4, "STAGES": 2, "HEAD_DIM": 128, "BF16": 0},
+            archs=PORTABLE[1:],
+            dynamic_shared=71808,
+        ),
+    ),
 }
+
+HEADS = 8  # query heads that a block of decode_attention/4_async takes together
 
 # The widest head that a rung can do: beyond it, registers of outputs run out.
 WIDEST = {"4_tensor": 256, "5_padded": 256, "6_async": 256, "7_rows": 128}
@@ -149,6 +184,29 @@ def tile_of(rung: Rung, head_dim: int, arch: str, shared_kv: bool = False) -> di
     raise UsageError(f"No tile of attention/{rung.name} fits the shared memory of sm_{arch} at {head_dim}.")
 
 
+def decode_tile_of(rung: Rung, group: int, head_dim: int, arch: str) -> dict[str, int]:
+    """The macros of a decode rung for `group` query heads a key-value head, by an architecture's limits."""
+    macros = {"HEAD_DIM": head_dim}
+    if rung.name == "3_packed":
+        macros["GROUP"] = max(g for g in range(1, 9) if group % g == 0 and (g == 1 or g * head_dim <= 1024))
+    elif rung.name == "4_async":
+        limit = 1024 * SHARED_KIB.get(arch.rstrip("af"), 48) - 1024  # parts stand in static shared memory
+        for macros["WARPS"], macros["STAGES"] in ((4, 3), (4, 2), (2, 3), (2, 2), (1, 2)):
+            if decode_launch_of(rung, macros).shared <= limit:
+                break
+        else:
+            raise UsageError(f"No ring of decode_attention/4_async fits sm_{arch} at {head_dim}.")
+    return macros
+
+
+def decode_launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:
+    """The launch rule of decode_attention, query heads a block in the place of queries."""
+    if rung.name == "4_async":
+        rows = 8 + macros["WARPS"] * macros["STAGES"] * 32
+        return Launch(HEADS, 32 * macros["WARPS"], rows * 2 * (macros["HEAD_DIM"] + 8))
+    return Launch(macros.get("GROUP", 1), macros["THREADS"])
+
+
 def default_rung(head_dim: int) -> str:
     """The rung that attention runs when none is named: the fastest portable one for the head's width."""
     return "7_rows" if head_dim <= 128 else "8_sliced"
@@ -156,6 +214,8 @@ def default_rung(head_dim: int) -> str:
 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
+    if rung.operator == "decode_attention":
+        return source_of_callable(decode_launch_of, splits_of, decode_attention)
     return source_of_callable(launch_of, attention)
 
 
@@ -265,6 +325,115 @@ def attention(
         (math.ceil(n / launch.queries), heads),
         launch.threads,
         [q, k, v, out, *sizes, latest, _scale(scale, head_dim)],
+        shared=launch.shared,
+    )
+    return out
+
+
+class Room(NamedTuple):
+    """What the blocks of decode_attention hand over in: outputs and parts, FP32, and counters, zero before
+    and after every launch. Launches that may overlap need a room each.
+    """
+
+    outputs: Any
+    parts: Any
+    arrived: Any
+    splits: int
+
+
+def room_for(q: Any, splits: int) -> Room:
+    """A room for q [heads, head_dim] and so many parts of the context, where q lies."""
+    heads, head_dim = (int(size) for size in q.shape)
+    sizes = heads * splits * head_dim, 2 * heads * splits, heads
+    if hasattr(q, "data_ptr"):
+        import torch
+
+        kinds = (torch.float32, torch.float32, torch.int32)
+        arrays = [torch.zeros(n, dtype=t, device=q.device) for n, t in zip(sizes, kinds, strict=True)]
+    else:
+        zeros = np.zeros if isinstance(q, np.ndarray) else importlib.import_module("cupy").zeros
+        arrays = [zeros(n, t) for n, t in zip(sizes, (np.float32, np.float32, np.uint32), strict=True)]
+    return Room(arrays[0], arrays[1], arrays[2], splits)
+
+
+def splits_of(rung: Rung, macros: Mapping[str, int], blocks: int, sms: int, resident: int) -> int:
+    """The launch rule: parts of the context, so that with `blocks` blocks a part the GPU is full once."""
+    return 1 if rung.name == "1_whole" else max(1, sms * resident // blocks)
+
+
+def decode_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    length: Any,
+    *,
+    window: int | None = None,
+    scale: float | None = None,
+    out: Any = None,
+    room: Room | None = None,
+    rung: str | None = None,
+    splits: int | None = None,
+    **options: int,
+) -> Any:
+    """out [heads, head_dim] = attention of one query, q [heads, head_dim], to the first `length` [1] int32
+    keys and values of a cache [capacity, kv_heads, head_dim], the latest `window` of them if given.
+
+    The length is read on the GPU, so a captured launch follows the cache as it grows; past the capacity it
+    counts as the capacity. The context is cut into `splits` parts (default: the GPU is full once), which are
+    combined in the same launch, always in the same order: the same input gives the same bits. `room` (see
+    room_for) is where they meet, made here if not given: give one under capture.
+    """
+    if not hasattr(q, "shape") or len(q.shape) != 2:
+        raise LaunchError("decode_attention takes one query, q [heads, head_dim].")
+    heads, head_dim = (int(size) for size in q.shape)
+    form = _check_operands(q.reshape(1, heads, head_dim), k, v)
+    kv_heads = int(k.shape[1])
+    check_array("length", length, "uint32", 1)
+    chosen = rung_of(LADDERS["decode_attention"], rung, "4_async")
+    if window is not None and not 0 < window < 1 << 30:
+        raise LaunchError(f"A window holds 1 to 2^30 keys, not {window}.")
+    macros = chosen.with_defaults(
+        {**decode_tile_of(chosen, heads // kv_heads, head_dim, _arch(q)), **options}
+    )
+    macros["BF16"] = int(form == "bfloat16")
+    launch = decode_launch_of(chosen, macros)
+    if chosen.name == "3_packed" and heads // kv_heads % macros["GROUP"]:
+        raise LaunchError(
+            f"GROUP = {macros['GROUP']} does not divide {heads // kv_heads} heads a key-value head."
+        )
+    blocks = kv_heads * math.ceil(heads // kv_heads / launch.queries)
+    function = loaded(chosen, tuple(sorted(macros.items())))
+    if chosen.name == "1_whole":
+        splits = 1
+    elif splits is None and room is not None:
+        splits = room.splits
+    elif splits is None:
+        splits = 3  # on the CPU
+        if not isinstance(q, np.ndarray):
+            import cupy
+
+            sms = cupy.cuda.Device().attributes["MultiProcessorCount"]
+            splits = splits_of(
+                chosen, macros, blocks, sms, function.resident_blocks(launch.threads, launch.shared)
+            )
+    if not 0 < splits < 1 << 16:
+        raise LaunchError(f"The context is cut into 1 to 65535 parts, not {splits}.")
+    out = _empty_like(q) if out is None else out
+    check_array("out", out, form, heads * head_dim, 16)
+    latest = ctypes.c_int((1 << 31) - 1 if window is None else window)
+    arguments = [q, k, v, out, length, *(ctypes.c_int(x) for x in (k.shape[0], heads, kv_heads)), latest]
+    arguments.append(_scale(scale, head_dim))
+    if chosen.name == "1_whole":
+        function.launch(heads, launch.threads, arguments)
+        return out
+    room = room_for(q, splits) if room is None else room
+    check_array("room.outputs", room.outputs, "float32", heads * splits * head_dim, 16)
+    check_array("room.parts", room.parts, "float32", 2 * heads * splits, 8)
+    check_array("room.arrived", room.arrived, "uint32", heads)
+    function.launch(
+        (splits, blocks),
+        launch.threads,
+        [*arguments, room.outputs, room.parts, room.arrived],
         shared=launch.shared,
     )
     return out

@@ -1,0 +1,150 @@
+// decode_attention 4, async: keys and values stream through shared memory into the tensor cores.
+//
+// Purpose  a warp has STAGES - 1 times 16 keys and values on their way while it works on 16 others, and no thread waits
+//          for another: each warp copies its own. The tensor cores make what is left of arithmetic small.
+// Shapes   as rung 2; up to 8 of the query heads that share a key-value head to a block, HEAD_DIM a multiple of 16.
+// Bytes    as rung 3 with GROUP = 8.
+// Launch   32 WARPS threads a block, grid splits x kv_heads ceil(heads / kv_heads / 8). `arrived` as many as grid.y.
+//          8 + WARPS STAGES 32 rows of HEAD_DIM + 8 elements of shared memory, which the outputs, 8 WARPS HEAD_DIM
+//          floats, take over in the end.
+// Changed  the loop over keys: cp.async, then scores with the queries as the first operand (8 heads of 16 rows), whose
+//          results are laid out as the second operand of outputs turned on their side: numbers by heads.
+#include "common/arrive.cuh"
+#include "common/attention.cuh"
+#include "common/ptx.cuh"
+
+#ifndef WARPS
+#define WARPS 4
+#endif
+#ifndef STAGES
+#define STAGES 2
+#endif
+#ifndef HEAD_DIM
+#define HEAD_DIM 128
+#endif
+#ifndef BF16
+#define BF16 0
+#endif
+
+constexpr int THREADS = 32 * WARPS, ROW = HEAD_DIM + 8, HEADS = 8, KEYS = 16;
+
+__device__ inline void multiply(float* d, const unsigned* a, const unsigned* b) {
+#if BF16
+    mma_m16n8k16_bf16(d, a, b);
+#else
+    mma_m16n8k16_f16(d, a, b);
+#endif
+}
+
+// Start copying the rows of 16 keys; zeros from row `end` on.
+__device__ inline void stage(Element* shared, const Element* from, int first, int end, size_t stride) {
+#pragma unroll 8
+    for (int i = threadIdx.x % 32; i < KEYS * (HEAD_DIM / 8); i += 32) {
+        const int row = i / (HEAD_DIM / 8), d = i % (HEAD_DIM / 8) * 8;
+        copy_async_16_or_zero(shared + row * ROW + d, from + (first + row) * stride + d, first + row < end);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    decode_attention_async(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
+                           Element* __restrict__ out, const int* __restrict__ length, int capacity, int heads,
+                           int kv_heads, int window, float scale, float* __restrict__ all_outputs, Part* __restrict__ all_parts,
+                           unsigned* __restrict__ arrived) {
+    extern __shared__ __align__(128) Element shared[];
+    __shared__ Part parts[HEADS][WARPS];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = heads / kv_heads;
+    const int blocks = (group + HEADS - 1) / HEADS, kv_head = blockIdx.y / blocks;
+    const int head = kv_head * group + blockIdx.y % blocks * HEADS, count = min(HEADS, (kv_head + 1) * group - head);
+    const size_t stride = kv_heads * (size_t)HEAD_DIM;
+    const int last = min(*length, capacity) - 1;
+    const Seen all = seen_from(last, last + 1, true, window), seen = part_of(all, blockIdx.x, gridDim.x);
+    Element *const queries = shared, *const ring = queries + (HEADS + warp * STAGES * 2 * KEYS) * ROW;
+    k += kv_head * HEAD_DIM;
+    v += kv_head * HEAD_DIM;
+
+    // Lane / 4 is the head of a query's numbers and scores; lane % 4 * 2 and the next are the heads of its outputs.
+    for (int i = threadIdx.x; i < HEADS * (HEAD_DIM / 8); i += THREADS) {
+        const int h = i / (HEAD_DIM / 8), d = i % (HEAD_DIM / 8) * 8;
+        *reinterpret_cast<uint4*>(queries + h * ROW + d) =
+            h < count ? *reinterpret_cast<const uint4*>(q + (head + h) * HEAD_DIM + d) : make_uint4(0, 0, 0, 0);
+    }
+    __syncthreads();
+    float o[HEAD_DIM / 16][4] = {}, most = NOTHING, sum = 0.0f;
+    int tile = seen.first + warp * KEYS;
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; ++s) {
+        stage(ring + s * 2 * KEYS * ROW, k, tile + s * WARPS * KEYS, seen.last, stride);
+        stage(ring + (s * 2 + 1) * KEYS * ROW, v, tile + s * WARPS * KEYS, seen.last, stride);
+        copy_async_commit();
+    }
+    for (int turn = 0; tile < seen.last; tile += WARPS * KEYS, turn = (turn + 1) % STAGES) {
+        copy_async_wait<STAGES - 2>();
+        __syncwarp();  // the other lanes' copies too; and nobody needs the stage before
+        const int ahead = tile + (STAGES - 1) * WARPS * KEYS, next = (turn + STAGES - 1) % STAGES;
+        stage(ring + next * 2 * KEYS * ROW, k, ahead, seen.last, stride);
+        stage(ring + (next * 2 + 1) * KEYS * ROW, v, ahead, seen.last, stride);
+        copy_async_commit();
+        const Element *keys = ring + turn * 2 * KEYS * ROW, *values = keys + KEYS * ROW;
+
+        float s[2][4] = {};
+#pragma unroll
+        for (int d = 0; d < HEAD_DIM; d += 16) {
+            unsigned b[4], half[2];
+            load_matrix_x2(half, queries + lane % 8 * ROW + d + lane / 8 % 2 * 8);
+            load_matrix_x4(b, keys + (lane % 8 + lane / 16 * 8) * ROW + d + lane / 8 % 2 * 8);
+            const unsigned a[4] = {half[0], 0, half[1], 0};  // rows 8 to 15 are nobody's
+            multiply(s[0], a, b);
+            multiply(s[1], a, b + 2);
+        }
+        float weights[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            weights[i] = tile + i / 2 * 8 + lane % 4 * 2 + i % 2 < seen.last ? s[i / 2][i % 2] * scale : NOTHING;
+        float raised = fmaxf(fmaxf(fmaxf(most, weights[0]), fmaxf(weights[1], weights[2])), weights[3]);
+        raised = fmaxf(raised, __shfl_xor_sync(0xffffffffu, raised, 1));
+        raised = fmaxf(raised, __shfl_xor_sync(0xffffffffu, raised, 2));
+        const float base = raised == NOTHING ? 0.0f : raised;
+        if (__any_sync(0xffffffffu, raised != most)) {
+            const float rescale = exp2_approx(most - base);
+            const float left = __shfl_sync(0xffffffffu, rescale, lane % 4 * 8);
+            const float right = __shfl_sync(0xffffffffu, rescale, lane % 4 * 8 + 4);
+            sum *= rescale;
+#pragma unroll
+            for (int i = 0; i < HEAD_DIM / 4; ++i) o[i / 4][i % 4] *= i % 2 ? right : left;
+        }
+        most = raised;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            weights[i] = exp2_approx(weights[i] - base);
+            sum += weights[i];
+        }
+        const unsigned b[2] = {rounded_pair(weights[0], weights[1]), rounded_pair(weights[2], weights[3])};
+#pragma unroll
+        for (int d = 0; d < HEAD_DIM; d += 16) {
+            unsigned a[4];
+            load_matrix_x4_transposed(a, values + (lane % 8 + lane / 16 * 8) * ROW + d + lane / 8 % 2 * 8);
+            multiply(o[d / 16], a, b);
+        }
+    }
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    copy_async_wait<0>();
+    __syncthreads();  // nobody needs keys or values: outputs [heads][warps][HEAD_DIM] take their place
+    float* const outputs = reinterpret_cast<float*>(shared);
+    if (lane % 4 == 0) parts[lane / 4][warp] = {most, sum};
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 4; ++i)
+        outputs[((lane % 4 * 2 + i % 2) * WARPS + warp) * HEAD_DIM + i / 4 * 16 + i % 4 / 2 * 8 + lane / 4] =
+            o[i / 4][i % 4];
+    __syncthreads();
+    for (int h = warp; h < count; h += WARPS) {
+        const size_t part = (head + h) * (size_t)gridDim.x + blockIdx.x;
+        combine<HEAD_DIM>(all_outputs + part * HEAD_DIM, all_parts + part, outputs + h * WARPS * HEAD_DIM, parts[h],
+                          WARPS);
+    }
+    if (!arrives_last(arrived + blockIdx.y, gridDim.x)) return;
+    for (int h = head + warp; h < head + count; h += WARPS) {
+        const size_t mine = h * (size_t)gridDim.x;  // the head's first part
+        combine<HEAD_DIM>(out + h * HEAD_DIM, all_outputs + mine * HEAD_DIM, all_parts + mine, gridDim.x);
+    }
+}

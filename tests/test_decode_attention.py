@@ -1,0 +1,136 @@
+"""Decode attention on the CPU: every rung against float64, in parts, combined the same way each time."""
+
+import numpy as np
+import pytest
+from rooflab import gate, ops, reference, simt
+from rooflab.errors import LaunchError, MissingTool
+from rooflab.ops import attention as op
+from test_attention import baseline, operands
+
+try:
+    simt.build.compiler()
+except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
+    pytest.skip(str(error), allow_module_level=True)
+
+LADDER = op.LADDERS["decode_attention"]
+NAMES = [rung.name for rung in LADDER]
+
+
+def check(name, length, heads=4, kv_heads=2, head_dim=64, capacity=None, window=None, splits=3, **how):
+    """Gate one rung on the CPU, two copies of the operands; what lies past `length` is NaN."""
+    capacity = capacity or length + 5
+    q, k, v = operands(1, capacity, heads, kv_heads, head_dim, seed=length)
+    k[length:], v[length:] = np.nan, np.nan
+    copies = [[q[0].copy(), k.copy(), v.copy(), np.array([length], np.int32)] for _ in range(2)]
+    outputs = [[np.empty((heads, head_dim), np.float16)] for _ in range(2)]
+    seen = {"start": length - 1, "window": window, **how}
+    expected = reference.attention(q, k[:length], v[:length], **seen)[0]
+    rooms = [op.room_for(q[0], splits) for _ in range(2)]
+
+    def launch(i):
+        op.decode_attention(
+            *copies[i], out=outputs[i][0], window=window, rung=name, splits=splits, room=rooms[i], **how
+        )
+
+    budget = 2 * baseline(q, k[:length], v[:length], **seen)
+    with ops.on("cpu"):
+        admitted = gate.admit(gate.Work(name, launch, copies, outputs, lambda: expected, budget))
+        admitted.recheck()
+    assert all((room.arrived == 0).all() for room in rooms)
+    return outputs[0][0].copy()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("length", [1, 7, 17, 130, 515])
+def test_every_rung_passes_the_gate_at_every_length(name, length):
+    check(name, length)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("how", [{"window": 9}, {"window": 1}, {"window": 10**6}, {"scale": 0.3}], ids=str)
+def test_windows_and_scales(name, how):
+    check(name, 140, **how)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("heads", "kv_heads"), [(8, 1), (12, 2), (3, 3), (22, 2)])
+def test_query_heads_share_keys_and_values(name, heads, kv_heads):
+    check(name, 60, heads, kv_heads)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("head_dim", [80, 96, 112, 128, 256, 512])
+def test_heads_of_every_width(name, head_dim):
+    check(name, 75, 2, 1, head_dim)
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_any_number_of_parts_gives_the_result_and_each_the_same_bits(name):
+    for splits in (1, 2, 16, 33):  # more parts than there are keys for
+        first = check(name, 100, splits=splits)
+        assert (check(name, 100, splits=splits) == first).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_length_is_read_when_the_kernel_runs(name):
+    q, k, v = operands(1, 50, 2, 1, 64)
+    length = np.array([1], np.int32)
+    with ops.on("cpu"):
+        for now in (1, 2, 50):
+            length[0] = now
+            out = op.decode_attention(q[0], k, v, length, rung=name)
+            expected = reference.attention(q, k, v, start=now - 1)[0]
+            assert np.abs(out - expected).max() < 5e-3
+        length[0] = 999  # past the cache
+        assert (op.decode_attention(q[0], k, v, length, rung=name) == out).all()
+        length[0] = 0
+        assert (op.decode_attention(q[0], k, v, length, rung=name) == 0).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nan_reaches_its_head(name):
+    q, k, v = operands(1, 90, 4, 2, 64)
+    k[70, 1, 5] = np.nan
+    with ops.on("cpu"):
+        out = op.decode_attention(q[0], k, v, np.array([90], np.int32), rung=name)
+    assert np.isfinite(out[:2]).all() and np.isnan(out[2:]).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_rung_does_what_it_must_not(name):
+    """No race, no copy used before it was waited for, no bank conflict in ldmatrix."""
+    rung = next(rung for rung in LADDER if rung.name == name)
+    q, k, v = operands(1, 150, 4, 2, 64)
+    macros = rung.with_defaults(op.decode_tile_of(rung, 2, 64, "89"))
+    launch, room = op.decode_launch_of(rung, macros), op.room_for(q[0], 2)
+    c_int, out = op.ctypes.c_int, np.empty_like(q[0])
+    arguments = [q[0], k, v, out, np.array([150], np.int32), *map(c_int, (150, 4, 2, 2**31 - 1))]
+    arguments.append(op._scale(None, 64))
+    grid = 4 if name == "1_whole" else (2, 2 * -(-2 // launch.queries))
+    arguments += [] if name == "1_whole" else [room.outputs, room.parts, room.arrived]
+    seen = simt.watch(rung, grid, launch.threads, arguments, macros, shared=launch.shared)
+    assert not seen.faults, seen.faults[0].sentence
+    assert np.abs(out - reference.attention(q, k, v, start=149)[0]).max() < 5e-3
+    if name == "4_async":
+        rows = seen.requests()
+        matrix = rows[(rows["space"] == "shared") & (rows["access"] == "load") & (rows["bytes"] == 16)]
+        assert len(matrix) and matrix["conflicts"].mean() < 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"q": np.zeros((1, 4, 64), np.float16)}, "one query, q .heads, head_dim."),
+        ({"length": np.zeros(2, np.int32)}, "length must hold 1 elements"),
+        ({"length": np.zeros(1, np.float32)}, "length must hold uint32"),
+        ({"window": 0}, "A window holds 1 to 2.30 keys"),
+        ({"splits": 0}, "cut into 1 to 65535 parts, not 0"),
+        ({"room": op.room_for(np.zeros((4, 64)), 2), "splits": 3}, "room.outputs must hold 768 elements"),
+        ({"rung": "3_packed", "GROUP": 3}, "GROUP = 3 does not divide 2 heads"),
+    ],
+)
+def test_a_launcher_refuses_in_a_sentence(change, says):
+    q, k, v = operands(1, 10, 4, 2, 64)
+    given = {"q": q[0], "k": k, "v": v, "length": np.array([10], np.int32), **change}
+    with ops.on("cpu"), pytest.raises(LaunchError, match=says):
+        op.decode_attention(**given)

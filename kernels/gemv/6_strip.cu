@@ -62,11 +62,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 #pragma unroll
         for (int c = 0; c < 4; ++c) sums[warp][4 * lane + c] = sum[c];
     __syncthreads();
-    for (unsigned c = warp; c < COLUMNS; c += WARPS) {  // a warp a column: its lanes read down the column
+#pragma unroll
+    for (unsigned first = 0; first < COLUMNS; first += WARPS) {  // a warp a column: its lanes read down the column
+        const unsigned c = first + warp;
         float total = 0.0f;
 #pragma unroll
-        for (unsigned w = 0; w < WARPS; w += 32) total += w + lane < WARPS ? sums[w + lane][c] : 0.0f;
+        for (unsigned w = 0; w < WARPS; w += 32) total += c < COLUMNS && w + lane < WARPS ? sums[w + lane][c] : 0.0f;
         total = warp_sum(total);
-        if (lane == 0 && blockIdx.x * COLUMNS + c < n) y[blockIdx.x * COLUMNS + c] = total;
+        if (lane == 0 && c < COLUMNS && blockIdx.x * COLUMNS + c < n) y[blockIdx.x * COLUMNS + c] = total;
     }
 }

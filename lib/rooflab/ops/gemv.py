@@ -146,20 +146,19 @@ def _strip_options(n: int) -> dict[str, int]:
 
 # Registers that a thread of 5_split needs for its ROWS x UNROLL loads, in the compiler's steps of 8.
 _REGISTERS = {(1, 4): 64, (1, 5): 72, (1, 6): 80, (2, 2): 56}
+# Loads a lane and warps a team: an H200 reads a matrix fastest by many blocks of few loads each.
+_TEAMS = ((6, 1), *((unroll, split) for unroll in (4, 5) for split in range(1, 9)))
 
 
 def _split_options(k: int) -> dict[str, int]:
-    """A team asks for a whole row at once if 8 warps with 6 loads a lane can: on an H200 a matrix is read
-    fastest by many blocks of few loads each. Of those that fit, the one that leaves fewest loads unused.
-    """
+    """The team that covers a row in few turns, with few of its loads past the row's end."""
     pieces = math.ceil(k / 256)  # of 32 lanes x 8 weights
 
-    def cost(choice: tuple[int, int]) -> float:
-        unroll, split = choice
-        turns = math.ceil(pieces / (unroll * split))
-        return turns * unroll * split / pieces + 0.05 * turns
+    def cost(team: tuple[int, int]) -> float:
+        turns = math.ceil(pieces / (team[0] * team[1]))
+        return turns * team[0] * team[1] / pieces + 0.07 * turns + 0.02 * team[0]
 
-    unroll, split = min(((u, s) for u in (4, 5, 6) for s in range(1, 9)), key=cost)
+    unroll, split = min(_TEAMS, key=cost)
     rows = 1
     if pieces == 16:  # measured: two rows at once, two loads each, beat one row with four
         rows, unroll, split = 2, 2, 8

@@ -1,6 +1,7 @@
 // gemv 4, vector: a thread four columns, so that a load is 16 bytes.
 //
-// Purpose  a quarter of the load instructions for the same bytes, and four times the bytes in flight a thread.
+// Purpose  a quarter of the load instructions for the same bytes. But also a quarter of the threads, so there are no
+//          more bytes under way than before: it stays in the ladder to show that width alone wins nothing.
 // Shapes   a [k, n] float row-major, 16-byte aligned, n a multiple of 4; x [k], y [n] float: y = x a;
 //          partial [gridDim.y, n] float; arrived [gridDim.x] uint32, zero on entry and on exit.
 // Bytes    4 n k + 4 k + 4 n, and 8 n gridDim.y that stay in the L2; 16 sectors a request.

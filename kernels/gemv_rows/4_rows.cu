@@ -1,7 +1,7 @@
 // gemv_rows 4, rows: a warp ROWS rows, which share each load of x.
 //
-// Purpose  fewer instructions a weight: x is loaded and widened to FP32 once for ROWS rows; and the loads in flight
-//          of short rows grow by the same factor.
+// Purpose  fewer instructions a weight: x is loaded and widened to FP32 once for ROWS rows, and the loads in flight
+//          of short rows grow by the same factor. Where rows are few, half as many warps cost more than that saves.
 // Shapes   w [n, k] FP16 row-major, x [k] FP16, both 16-byte aligned, k a multiple of 8; y [n] FP16: y = w x.
 // Bytes    2 n k + 2 k + 2 n; 16 sectors a request.
 // Launch   THREADS threads a block, ceil(n / (ROWS THREADS / 32)) blocks.

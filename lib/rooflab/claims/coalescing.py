@@ -107,7 +107,7 @@ def counters(profile: pd.DataFrame) -> pd.DataFrame:
     the cases."""
     cases = [studies.get("gemv").case(name) for name in profile["case"]]
     found = profile.copy()
-    for name in gemv.COUNTERS:
+    for name in set(gemv.COUNTERS) & set(found):
         found[name] = pd.to_numeric(found[name], errors="coerce")
     for name in ("operator", "impl", "kind", "n", "cache", "options"):
         found[name] = [getattr(case, name) for case in cases]

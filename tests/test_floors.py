@@ -14,7 +14,7 @@ FLOORS = {
         *("profile", "doctor", "simt"),
     },
     3: {"studies", "claims"},
-    4: {"lab", "plot"},
+    4: {"lab", "lanes", "plot"},
     5: {"chart", "widgets", "page", "exercises", "book", "cli", "__main__"},
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}

@@ -114,6 +114,14 @@ def _record_into(store: Path | None) -> None:
     os.environ["ROOFLAB_COMMAND"] = shlex.join(["rooflab", *sys.argv[1:]])
 
 
+def _trace(asked: argparse.Namespace) -> int:
+    from rooflab.studies import traces
+
+    for study in asked.study or list(traces.TRACED):
+        _say(str(traces.write(study)))
+    return 0
+
+
 def _refresh(_: argparse.Namespace) -> int:
     from rooflab.book import check
 
@@ -277,6 +285,8 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("lesson", nargs="*", metavar="LESSON", help=LESSON_HELP + "; or a study")
     effort(one)
     store(one)
+    one = command("trace", _trace, "watch small launches on the CPU and record their accesses in data/cpu/")
+    one.add_argument("study", nargs="*", metavar="STUDY")
     command("refresh", _refresh, "replay all lessons and rewrite notebooks/ and README's table")
     one = command("validate", _validate, "say whether a recording is complete, gated, fresh and plausible")
     one.add_argument("folder", metavar="DIR")

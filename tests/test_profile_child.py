@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -47,6 +48,10 @@ class Doubling:
     def contestants(self, cases):
         return [self.work(case.id) for case in sorted(cases, key=lambda case: case.id)]
 
+    @contextmanager
+    def watch(self, gpu, case_ids, whole):
+        yield False
+
     def work(self, name):
         x, y = np.arange(5.0), np.zeros(5)
 
@@ -82,6 +87,41 @@ def test_whole_gates_every_case_before_the_single_range():
     a, b = ["push a", "launch a", "pop"], ["push b", "launch b", "pop"]
     assert profiled(events) == [[*b, *b, *a, *a]], "whatever order the study gives its contestants in"
     assert "launch a" in events[: events.index("start")]
+
+
+def test_a_study_may_open_the_profilers_range_around_parts_of_a_launch():
+    class InParts(Doubling):
+        watched = None
+
+        @contextmanager
+        def watch(self, gpu, case_ids, whole):
+            self.watched = gpu, (tuple(case_ids), whole)
+            yield not whole
+            self.watched = None
+
+        def work(self, name):
+            plain = super().work(name)
+
+            def launch(i):
+                if self.watched:
+                    gpu, facts = self.watched
+                    gpu.push(f"part of {facts}")
+                    gpu.start()
+                    plain.launch(i)
+                    gpu.stop()
+                    gpu.pop()
+                else:
+                    plain.launch(i)
+
+            return Work(name, launch, plain.inputs, plain.outputs, plain.oracle)
+
+    events = []
+    assert (
+        child.main(["x", "a"], get_study=lambda name: InParts(events), get_gpu=lambda: FakeGpu(events)) == 0
+    )
+    assert profiled(events) == [["launch a"]]
+    inside = ["push a", "push part of (('a',), False)", "start", "launch a", "stop", "pop", "pop"]
+    assert events[-len(inside) :] == inside
 
 
 def test_a_wrong_kernel_is_never_profiled(capsys):

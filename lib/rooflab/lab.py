@@ -311,24 +311,20 @@ def _arch() -> str:
     return this_arch()
 
 
-_TRACED = ("kind", "short", "duration_ns", "grid", "block", "bytes")
-
-
 def _read_profile(path: Path, tool: str, metrics: Sequence[str] | None) -> pd.DataFrame:
     """A profile's table; an empty one with the tool's columns if there is no file yet."""
     if path.is_file():
         return pd.read_csv(path, keep_default_na=False, na_values=["nan"])
-    from rooflab.profile.ncu import BASIC
     from rooflab.studies.faults import COLUMNS as REPORTED
     from rooflab.studies.static import FACTS
 
     columns = {
-        "ncu": ("kernel", "grid", "block", *(metrics or BASIC)),
         "gate": ("refused", "when", "sentence"),
         "sass": ("instructions", *FACTS),
         "sanitizer": REPORTED,
     }
-    return pd.DataFrame(columns=["case", *columns.get(tool, _TRACED), "identity", "run"])
+    usual = studies.get(path.stem.rpartition("_")[0]).profile_columns(tool, metrics)
+    return pd.DataFrame(columns=["case", *columns.get(tool, usual), "identity", "run"])
 
 
 def _profile(study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | None) -> pd.DataFrame:
@@ -346,20 +342,16 @@ def _profile(study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str
         return sass_facts(cases)
     from rooflab.profile import cupti, ncu, nsys
 
-    ids = [case.id for case in cases]
+    ids, of = [case.id for case in cases], studies.get(study)
     if tool == "ncu":
         frames = []
         for cache in ("cold", "warm"):
             chosen = [case.id for case in cases if (case.cache or "cold") == cache]
             if chosen:
                 frames.append(ncu.run(study, chosen, metrics or ncu.BASIC, cache))
-        kept = ["case", "kernel", "grid", "block", *(metrics or ncu.BASIC)]
-        return pd.concat(frames, ignore_index=True)[kept]
-    trace = (nsys if tool == "nsys" else cupti).run(study, ids, repeat=TRACE_REPEATS)
-    return trace.activities[["case", *_TRACED]]
-
-
-TRACE_REPEATS = 20
+        return of.trimmed(tool, pd.concat(frames, ignore_index=True), metrics)
+    run = nsys.run if tool == "nsys" else cupti.run
+    return of.trimmed(tool, run(study, ids, repeat=of.trace_repeats), metrics)
 
 
 # --- recording ----------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import base64
 import io
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -347,6 +347,70 @@ def bars(
     ax.set_xlim(0, 1.04 * max(largest, roof[1] if roof else 0))
     if roof:
         roof_line(ax, roof[1], f"{roof[0]} {number(roof[1])} {roof[2]}", vertical=True)
+
+
+# Shades for parts of a whole, with hatches that tell neighbours apart in grey.
+_SHADES = ("#0072B2", "#E69F00", "#56B4E9", "#D55E00", "#CFCFCF", "#009E73", "#CC79A7", "#8A8A8A", "#F0E442")
+_HATCHES = ("", "//", "", "\\\\", "", "..", "xx", "", "--")
+
+
+def stacked(ax: Axes, names: Sequence[str], parts: Mapping[str, Any], unit: str = "%") -> None:
+    """Draw one horizontal bar a name, the first on top, made of `parts` (label -> a value for each name).
+
+    Each part has a shade and a hatch of its own, named in a key below, and its number written in where there
+    is room. Missing values count as nothing.
+    """
+    left = np.zeros(len(names))
+    places = np.arange(len(names))
+    values = {label: np.nan_to_num(_floats(each)) for label, each in parts.items()}
+    full = float(np.max(sum(values.values()), initial=0.0)) or 1.0
+    for i, (label, widths) in enumerate(values.items()):
+        shade, hatch = _SHADES[i % len(_SHADES)], _HATCHES[i % len(_HATCHES)]
+        style: dict[str, Any] = {"color": shade, "hatch": hatch, "edgecolor": "white", "linewidth": 0.6}
+        ax.barh(places, widths, left=left, height=0.68, label=label, zorder=2, **style)
+        dark = matplotlib.colors.rgb_to_hsv(matplotlib.colors.to_rgb(shade))[2] < 0.75
+        for place, start, width in zip(places, left, widths, strict=True):
+            if width >= 0.05 * full:
+                box = {"facecolor": shade, "edgecolor": "none", "pad": 1.2} if hatch else None
+                words: dict[str, Any] = {
+                    "ha": "center",
+                    "va": "center",
+                    "fontsize": 8,
+                    "zorder": 4,
+                    "bbox": box,
+                }
+                ax.text(
+                    start + width / 2,
+                    float(place),
+                    f"{width:.0f}",
+                    color="white" if dark else "black",
+                    **words,
+                )
+        left = left + widths
+    ax.set_yticks(places, list(names))
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.set_xlim(0, 1.01 * full)
+    ax.grid(False, axis="y")
+    ax.set_xlabel(ax.get_xlabel() or unit)
+    fig = _figure_of(ax)
+    fig.legend(
+        *ax.get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8, frameon=False
+    )
+
+
+def spans(ax: Axes, lanes: Mapping[str, pd.DataFrame], highlight: str, column: str = "class") -> None:
+    """Draw launches as bars over time: a lane each, the first on top, from frames with start_us and us.
+
+    Where `column` is `highlight` a bar is dark and full, else light and half as high. White is idle time.
+    """
+    for place, launches in enumerate(lanes.values()):
+        dark = launches[column] == highlight
+        for chosen, half, shade in ((launches[~dark], 0.18, "#E69F00"), (launches[dark], 0.36, "#0072B2")):
+            bars_ = list(zip(chosen["start_us"], chosen["us"], strict=True))
+            ax.broken_barh(bars_, (place - half, 2 * half), facecolors=shade, linewidth=0, zorder=3)
+    ax.set_yticks(range(len(lanes)), list(lanes))
+    ax.set_ylim(len(lanes) - 0.5, -0.5)
+    ax.grid(False, axis="y")
 
 
 def caption(

@@ -126,14 +126,17 @@ def profile(study: Any, case_ids: Sequence[str], gpu: Gpu, *, repeat: int = 1, w
         for work in works:
             work.launch(0)
         gpu.wait()
-        gpu.start()
-        for case_id, work in zip(group, works, strict=True):
-            for _ in range(repeat):
-                gpu.push(case_id)
-                work.launch(0)
-                gpu.wait()
-                gpu.pop()
-        gpu.stop()
+        with study.watch(gpu, group, whole) as partly:
+            if not partly:
+                gpu.start()
+            for case_id, work in zip(group, works, strict=True):
+                for _ in range(repeat):
+                    gpu.push(case_id)
+                    work.launch(0)
+                    gpu.wait()
+                    gpu.pop()
+            if not partly:
+                gpu.stop()
 
 
 def main(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rooflab.errors import UsageError
+from rooflab.studies.attribution import Attribution
 from rooflab.studies.bandwidth import Bandwidth
 from rooflab.studies.base import Study
 from rooflab.studies.environment import Environment
@@ -11,7 +12,7 @@ from rooflab.studies.gemv import Gemv
 from rooflab.studies.static import Static
 
 _STUDIES: dict[str, Study] = {
-    study.name: study for study in (Environment(), Bandwidth(), Gemv(), Faults(), Static())
+    study.name: study for study in (Environment(), Bandwidth(), Gemv(), Faults(), Attribution(), Static())
 }
 
 

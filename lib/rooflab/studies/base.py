@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple, Protocol
+
+import pandas as pd
 
 from rooflab import clock, gate
 from rooflab.case import CACHES, CLOCKS, KINDS, Case, parse_options
 from rooflab.device import Device
 from rooflab.errors import GateError, MissingTool, UsageError
 from rooflab.ops import Rung
+from rooflab.profile.ncu import BASIC
+from rooflab.profile.trace import Trace
 
 _SETUP_S = 0.8  # buffers, compiling, the gate before and after: what a case took on the H200, doubled
 _SIZES = ("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window")
@@ -119,6 +124,7 @@ class Study:
     name: str = ""
     lesson: str = ""
     needs_gpu: bool = True
+    trace_repeats: int = 20  # launches of each case that a tracer sees
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         """Every case this study records at this effort, "full" or "quick"."""
@@ -189,6 +195,26 @@ class Study:
     ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
         """What a recording holds beside the timings: (instrument, cases, metrics or None for its usual)."""
         return []
+
+    @contextmanager
+    def watch(self, gpu: Any, case_ids: Sequence[str], whole: bool) -> Iterator[bool]:
+        """Around the launches that a profiler sees (`gpu` is rooflab.profile.child.Gpu): a study whose
+        launches have parts names them by gpu.push and gpu.pop. Gives True if the study opens and closes the
+        profiler's range itself, around the parts worth counting; never where one range is around all
+        (`whole`).
+        """
+        yield False
+
+    def profile_columns(self, tool: str, metrics: Sequence[str] | None) -> tuple[str, ...]:
+        """What a recorded profile holds of a launch (ncu) or an activity (nsys, cupti), beside the case."""
+        if tool == "ncu":
+            return ("kernel", "grid", "block", *(metrics or BASIC))
+        return ("kind", "short", "duration_ns", "grid", "block", "bytes")
+
+    def trimmed(self, tool: str, found: Trace | pd.DataFrame, metrics: Sequence[str] | None) -> pd.DataFrame:
+        """What a recording keeps of a Trace or of ncu's launches: the case and `profile_columns`."""
+        frame = found.activities if isinstance(found, Trace) else found
+        return frame[["case", *self.profile_columns(tool, metrics)]]
 
     # --- what subclasses inherit ----------------------------------------------------------------------------
 

@@ -1,0 +1,385 @@
+"""A decoder by the transformers library, as users run it: what lesson 02 takes apart.
+
+Decoding is one step at a fixed place: a token at position `context` over a static key-value cache that holds
+what came before, its logits, and the greedy next token. Every step starts from the same state, so it can be
+repeated, timed and checked. Three ways to run it: eager, captured in a CUDA graph, and compiled by
+torch.compile and then captured. Prefilling is one forward pass over a whole prompt.
+
+The oracle is an implementation of its own, in float64, on the same FP16 weights and cached keys and values.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rooflab import shapes
+from rooflab.errors import UsageError
+from rooflab.studies.streams import SEED
+
+WEIGHTS = "ROOFLAB_WEIGHTS"  # environment: a local path or hub id of real weights; unset means random ones
+MODELS = ("qwen2.5-1.5b", "qwen2.5-7b", "qwen2-7b")  # of the table of shapes, what is built as a Qwen2
+VARIANTS = ("transformers.eager", "transformers.graph", "transformers.compile")
+EPSILON, THETA = 1e-6, 1e6  # of Qwen2.5's norms and rotary angles
+
+
+def use_weights(weights: str) -> str:
+    """Choose weights for this process and its children: "random", or a local path or hub id.
+
+    Returns the word for a case's column: "random" or "real". The path itself stays out of records.
+    """
+    if weights in ("", "random"):
+        os.environ.pop(WEIGHTS, None)
+        return "random"
+    os.environ[WEIGHTS] = weights
+    return "real"
+
+
+def weights_word() -> str:
+    """ "real" if $ROOFLAB_WEIGHTS names weights, else "random"."""
+    return "real" if os.environ.get(WEIGHTS) else "random"
+
+
+@functools.cache
+def model(name: str, weights: str = "random", device: str = "cuda") -> Any:
+    """The transformers model of that name in FP16 on `device`; random weights are made there, seeded.
+
+    UsageError for a model that is no Qwen2, or real weights of another shape than the table's.
+    """
+    if name not in MODELS:
+        raise UsageError(f"The attribution is of {', '.join(MODELS)}, not of {name!r}.")
+    return build(shapes.get(name), os.environ.get(WEIGHTS, "") if weights == "real" else "", device)
+
+
+def build(shape: shapes.Model, source: str = "", device: str = "cuda") -> Any:
+    """A Qwen2 of that shape: random weights, or those that `source` (a path or hub id) holds."""
+    import torch
+    import transformers
+
+    sizes = {
+        "num_hidden_layers": shape.layers,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.mlp,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "vocab_size": shape.vocab,
+    }
+    if source:
+        found = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float16).to(device)
+        for size, wanted in sizes.items():
+            if getattr(found.config, size) != wanted:
+                raise UsageError(
+                    f"The weights have {size} {getattr(found.config, size)}; {shape.name} has {wanted}."
+                )
+    else:
+        config = transformers.Qwen2Config(
+            **sizes,
+            max_position_embeddings=32768,
+            tie_word_embeddings=shape.tied,
+            rms_norm_eps=EPSILON,
+            rope_parameters={"rope_type": "default", "rope_theta": THETA},
+            dtype=torch.float16,
+        )
+        torch.manual_seed(SEED)
+        with torch.device(device):
+            found = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float16)
+        with torch.no_grad():  # made to show mistakes: the library would leave biases at 0 and norms at 1
+            for parameter in found.parameters():
+                if parameter.ndim == 1:
+                    parameter.add_(torch.randn_like(parameter), alpha=0.05)
+    _built.append(found)
+    return found.eval().requires_grad_(False)
+
+
+def tokens(count: int, vocab: int, device: str = "cuda") -> Any:
+    """Token ids [1, count], the same in every process."""
+    import torch
+
+    generator = torch.Generator().manual_seed(SEED)
+    return torch.randint(0, vocab, (1, count), generator=generator).to(device)
+
+
+# --- names for what a profiler sees -------------------------------------------------------------------------
+
+_MODULES = {
+    **{f"{name}_proj": name for name in ("q", "k", "v", "o", "gate", "up", "down")},
+    **dict.fromkeys(("input_layernorm", "post_attention_layernorm", "norm"), "norm"),
+    **{"act_fn": "act", "rotary_emb": "rope", "embed_tokens": "embed", "lm_head": "lm_head"},
+}
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+_push: Callable[..., None] = _nothing
+_pop: Callable[..., None] = _nothing
+_built: list[Any] = []  # models without hooks as yet
+
+
+@contextmanager
+def part(name: str) -> Iterator[None]:
+    """A named part of the work inside it, for a profiler that watches; nothing otherwise."""
+    _push(name)
+    try:
+        yield
+    finally:
+        _pop()
+
+
+@contextmanager
+def named_parts(push: Callable[[str], None], pop: Callable[[], None]) -> Iterator[None]:
+    """While this lasts, name the parts of the models made before as they run: layers, projections, attention.
+
+    push and pop open and close a profiler's range. For a process whose task is to be profiled: what is
+    wrapped stays wrapped, though it says nothing afterwards.
+    """
+    global _push, _pop
+    while _built:
+        _hook(_built.pop())
+    _wrap()
+    _push, _pop = push, pop
+    try:
+        yield
+    finally:
+        _push = _pop = _nothing
+
+
+@functools.cache
+def _wrap() -> None:
+    """Name what is no module: rotating, updating the cache, attending."""
+    cache: Any = importlib.import_module("transformers.cache_utils")
+    code: Any = importlib.import_module("transformers.models.qwen2.modeling_qwen2")
+    for layer in (cache.StaticLayer, cache.DynamicLayer):
+        layer.update = _named(layer.update, "cache")
+    code.apply_rotary_pos_emb = _named(code.apply_rotary_pos_emb, "rope")
+    code.ALL_ATTENTION_FUNCTIONS["sdpa"] = _named(code.ALL_ATTENTION_FUNCTIONS["sdpa"], "attention")
+
+
+def _hook(found: Any) -> None:
+    for path, module in found.named_modules():
+        *above, last = path.split(".")
+        name = f"layer.{last}" if above[-1:] == ["layers"] else _MODULES.get(last)
+        if name:
+            module.register_forward_pre_hook(functools.partial(_opened, name))
+            module.register_forward_hook(_closed)
+
+
+def _opened(name: str, module: Any, inputs: Any) -> None:
+    _push(name)
+
+
+def _closed(module: Any, inputs: Any, output: Any) -> None:
+    _pop()  # a hook that returns something would replace the module's output
+
+
+def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def within(*arguments: Any, **named: Any) -> Any:
+        with part(name):
+            return function(*arguments, **named)
+
+    return within
+
+
+# --- decoding and prefilling --------------------------------------------------------------------------------
+
+
+class Decode:
+    """One decode step of `found` at position `context`, repeatable: the cache's counters are put back.
+
+    The cache has room for `context` tokens and this one, as generate() allocates it for one new token.
+    """
+
+    def __init__(self, found: Any, context: int):
+        import torch
+        import transformers
+
+        self.model, self.context = found, context
+        device, vocab = found.device, found.config.vocab_size
+        ids = tokens(context + 1, vocab, device)
+        self.prompt, self.token = ids[:, :context], ids[:, context:].contiguous()
+        self.position = torch.tensor([[context]], device=device)
+        self.places = torch.arange(context + 1, device=device)
+        self.cache = transformers.StaticCache(config=found.config, max_cache_len=context + 1)
+        with torch.no_grad():
+            found(self.prompt, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
+        if not hasattr(self.cache.layers[0], "cumulative_length"):
+            raise UsageError(
+                "This transformers keeps no counters in its static cache; install 5.17 or later."
+            )
+        self.counters = [layer.cumulative_length for layer in self.cache.layers]
+
+    def forward(self, token: Any, position: Any, mask: Any) -> tuple[Any, Any]:
+        """Logits [1, vocab] and the greedy next token [1]."""
+        masks = {"full_attention": mask}
+        out = self.model(
+            token, attention_mask=masks, position_ids=position, past_key_values=self.cache, use_cache=True
+        )
+        logits = out.logits[:, -1]
+        with part("sample"):
+            return logits, logits.argmax(-1)
+
+    def step(self, forward: Callable[..., tuple[Any, Any]] | None = None) -> tuple[Any, Any]:
+        """The step by `forward` (default: as written above), then the counters back."""
+        import torch
+
+        with torch.no_grad():
+            with part("mask"):
+                mask = (self.places <= self.position)[None, None]
+            result = (forward or self.forward)(self.token, self.position, mask)
+            with part("rewind"):
+                torch._foreach_sub_(self.counters, 1)
+        return result
+
+
+def runner(decode: Decode, impl: str) -> Callable[[], tuple[Any, Any]]:
+    """What runs one step of `decode` the way of `impl` and returns (logits, token)."""
+    if impl == "transformers.eager":
+        return decode.step
+    forward = None
+    if impl == "transformers.compile":
+        import torch
+
+        # The recipe for compiled decoding with a static cache; the capture below is ours, by hand.
+        forward = torch.compile(decode.forward, fullgraph=True, dynamic=False)
+    return _captured(lambda: decode.step(forward))
+
+
+def _captured(step: Callable[[], tuple[Any, Any]]) -> Callable[[], tuple[Any, Any]]:
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # compiles, and lets libraries allocate what they keep
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = step()
+
+    def replay() -> tuple[Any, Any]:
+        graph.replay()
+        return result
+
+    replay.operands = step  # type: ignore[attr-defined]  # a graph holds addresses, and keeps nothing alive
+    return replay
+
+
+def prefill(found: Any, ids: Any) -> Any:
+    """Logits [1, vocab] of the last of the tokens `ids`, filling a new cache on the way."""
+    import torch
+
+    with torch.no_grad():
+        return found(ids, use_cache=True, logits_to_keep=1).logits[:, -1]
+
+
+# --- the oracle ---------------------------------------------------------------------------------------------
+
+
+def reference(found: Any, ids: Any, past: list[tuple[Any, Any]] | None = None, dtype: str = "float64") -> Any:
+    """Logits [vocab] after the last of `ids` [1, t], in `dtype`, by this file's own implementation.
+
+    `past` holds each layer's cached keys and values [1, kv_heads, context, head_dim], which are operands.
+    In float16 every intermediate result is rounded: the baseline that error budgets are taken from.
+    """
+    import torch
+
+    kind, config = getattr(torch, dtype), found.config
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    context = past[0][0].shape[2] if past else 0
+    with torch.no_grad():
+        x = found.model.embed_tokens.weight[ids[0]].to(kind)
+        angle = _angles(config, context, x.shape[0], x.device)
+        cos, sin = angle.cos().to(kind), angle.sin().to(kind)
+        for index, layer in enumerate(found.model.layers):
+            here, mlp = layer.self_attn, layer.mlp
+            h = _norm(x, layer.input_layernorm)
+            q, k, v = (_heads(_linear(h, p), n) for p, n in _qkv(here, heads, kv_heads))
+            q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+            if past:
+                k, v = (
+                    torch.cat((old[0].to(kind), new), 1) for old, new in zip(past[index], (k, v), strict=True)
+                )
+            x = x + _linear(_attention(q, k, v), here.o_proj)
+            h = _norm(x, layer.post_attention_layernorm)
+            gate = _linear(h, mlp.gate_proj)
+            x = x + _linear(gate / (1 + (-gate).exp()) * _linear(h, mlp.up_proj), mlp.down_proj)
+        return _linear(_norm(x[-1:], found.model.norm), found.lm_head)[0]
+
+
+def _qkv(here: Any, heads: int, kv_heads: int) -> list[tuple[Any, int]]:
+    return [(here.q_proj, heads), (here.k_proj, kv_heads), (here.v_proj, kv_heads)]
+
+
+def _angles(config: Any, start: int, count: int, device: Any) -> Any:
+    """Rotary angles [count, head_dim] in float64, each frequency once for either half of a head."""
+    import torch
+
+    width = config.hidden_size // config.num_attention_heads
+    theta = config.rope_parameters["rope_theta"]
+    half = torch.arange(0, width, 2, device=device, dtype=torch.float64) / width
+    places = torch.arange(start, start + count, device=device, dtype=torch.float64)
+    return torch.outer(places, theta**-half).repeat(1, 2)
+
+
+def _norm(x: Any, module: Any) -> Any:
+    wide = x.double() if x.dtype.itemsize == 8 else x.float()
+    scale = (wide.square().mean(-1, keepdim=True) + module.variance_epsilon).rsqrt()
+    return module.weight.to(x.dtype) * (wide * scale).to(x.dtype)
+
+
+_ROWS = 1 << 26  # elements of a matrix widened at a time
+
+
+def _linear(x: Any, module: Any) -> Any:
+    import torch
+
+    weight, rows = module.weight, max(1, _ROWS // module.weight.shape[1])
+    parts = [x @ weight[i : i + rows].to(x.dtype).T for i in range(0, weight.shape[0], rows)]
+    out = torch.cat(parts, 1)
+    return out if module.bias is None else out + module.bias.to(x.dtype)
+
+
+def _heads(x: Any, count: int) -> Any:
+    """[t, count * width] to [count, t, width]."""
+    return x.reshape(x.shape[0], count, -1).transpose(0, 1)
+
+
+def _rotate(x: Any, cos: Any, sin: Any) -> Any:
+    import torch
+
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat((-second, first), -1) * sin
+
+
+def _attention(q: Any, k: Any, v: Any, rows: int = 256) -> Any:
+    """Causal attention [t, heads * width] of queries [heads, t, width], last of keys [., T, width]."""
+    import torch
+
+    heads, count, width = q.shape
+    group, total = heads // k.shape[0], k.shape[1]
+    k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
+    outs = []
+    for start in range(0, count, rows):
+        block = q[:, start : start + rows]
+        last = total - count + start + block.shape[1]  # keys that the block's last query sees
+        scores = block @ k[:, :last].transpose(1, 2) * width**-0.5
+        seen = torch.arange(last - block.shape[1], last, device=q.device)[:, None]
+        hidden = torch.arange(last, device=q.device)[None] > seen
+        wide = scores.double() if q.dtype.itemsize == 8 else scores.float()
+        weights = torch.softmax(wide.masked_fill(hidden, float("-inf")), -1).to(q.dtype)
+        outs.append(weights @ v[:, :last])
+    return torch.cat(outs, 1).transpose(0, 1).reshape(count, heads * width)
+
+
+def cached(decode: Decode) -> list[tuple[Any, Any]]:
+    """The cached keys and values that came before the token, per layer."""
+    end = decode.context
+    return [(layer.keys[:, :, :end], layer.values[:, :, :end]) for layer in decode.cache.layers]

@@ -1,0 +1,651 @@
+"""Study `attention` (lesson 06): a prompt's attention from a block per query to tensor cores, and one query
+against a cache.
+
+A case's seq is the number of queries (attention) or of keys in the cache (decode_attention). FLOPs count the
+query-key pairs that are seen, so causal attention counts as half and a window as its own work only. Errors
+are in units of the largest number of their row of the output: rows of long prompts average thousands of
+values and are small, and a dropped tile of keys has to show in them too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rooflab import gate, ops, roof, shapes
+from rooflab.case import Case, options
+from rooflab.device import Device
+from rooflab.ops import Rung
+from rooflab.ops import attention as op
+from rooflab.studies import products
+from rooflab.studies.base import Context, Count, Sized, Study, tunables
+from rooflab.studies.streams import SEED
+
+HEADS, KV_HEADS = 32, 8  # grouped queries as in Llama 3 8B: what a shape has unless it says otherwise
+LENGTHS = (1848, 4096, 16384)  # the first is the prompt of the source
+WIDTHS = (64, 128, 256, 512)
+WINDOWS = (512, 1024)
+CONTEXTS = (1024, 4096, 32768)
+_MEANT = ("start", "shared_kv", "context")  # options that are part of the shape; the others are macros
+_CHUNK = 1 << 25  # scores in float64 at a time
+COUNTERS = (
+    *("time_ns", "dram_bytes", "dram_pct", "sm_pct", "l2_hit_pct", "occupancy_pct", "issue_active"),
+    *("load_sectors", "load_sectors_per_request", "shared_efficiency_pct", "shared_load_conflicts"),
+    *("stall_long_scoreboard", "stall_short_scoreboard", "stall_mio_throttle", "stall_math_pipe_throttle"),
+    *("stall_barrier", "stall_wait"),
+)
+# impl -> (package, what it cannot do); the packages' names are those that Python imports.
+PEERS = {
+    "torch.sdpa_cudnn": "torch",
+    "torch.sdpa_flash": "torch",
+    "torch.sdpa_efficient": "torch",
+    "torch.sdpa_math": "torch",
+    "torch.flex_attention": "torch",
+    "flash_attn_4": "flash_attn",
+    "ffpa_attn": "ffpa_attn",
+}
+
+
+class Shape(NamedTuple):
+    """What a case computes: n queries from position start, context keys, heads, window, mask, K = V."""
+
+    n: int
+    context: int
+    start: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int | None
+    causal: bool
+    shared: bool
+
+
+def shape_of(case: Case) -> Shape:
+    """The sizes of a case of either operator."""
+    given, seq = tunables(case), case.seq or 0
+    heads, kv_heads, head_dim = case.heads or 0, case.kv_heads or 0, case.head_dim or 0
+    if case.operator == "decode_attention":
+        return Shape(1, seq, seq - 1, heads, kv_heads, head_dim, case.window, True, False)
+    start, causal = given.get("start", 0), case.causal is not False
+    context = given.get("context", start + seq)
+    shared = bool(given.get("shared_kv", 0))
+    return Shape(seq, context, start, heads, kv_heads, head_dim, case.window, causal, shared)
+
+
+def _case(
+    impl: str, seq: int, head_dim: int, heads: tuple[int, int] = (HEADS, KV_HEADS), **more: Any
+) -> Case:
+    sizes = {"seq": seq, "head_dim": head_dim, "heads": heads[0], "kv_heads": heads[1], "causal": True}
+    return Case("attention", "attention", impl, **{"format": "fp16", **sizes, **more})
+
+
+def rungs_for(head_dim: int, device: Sized | None = None) -> list[str]:
+    """Names of the rungs that can do a head of this width, on this device."""
+    names = []
+    for rung in op.LADDERS["attention"]:
+        wide = head_dim > op.WIDEST.get(rung.name, 512) or (rung.name == "8_sliced" and head_dim % 64)
+        if not wide and (set(rung.archs) != {"90a"} or getattr(device, "has_hopper", True)):
+            names.append(rung.name)
+    return names
+
+
+def peers_for(head_dim: int, window: int | None = None) -> list[str]:
+    """Libraries' kernels that do a head of this width, causal, with or without a window."""
+    if window:
+        return ["torch.flex_attention", *(["flash_attn_4"] if head_dim <= 256 else [])]
+    if head_dim > 256:
+        return ["torch.sdpa_efficient", "ffpa_attn"]
+    return ["torch.sdpa_cudnn", "torch.sdpa_flash", "torch.sdpa_efficient", "flash_attn_4"]
+
+
+def ladder(
+    head_dim: int,
+    seq: int = LENGTHS[1],
+    heads: tuple[int, int] = (HEADS, KV_HEADS),
+    window: int | None = None,
+    device: Sized | None = None,
+) -> list[Case]:
+    """Every rung that can do a shape, rung 2 with 8 and with 16 queries a block, and its peers."""
+    own = []
+    for name in rungs_for(head_dim, device):
+        more = [options(queries=q) for q in (8, 16)] if name == "2_tiled" else [""]
+        own += [_case(name, seq, head_dim, heads, window=window, options=each) for each in more]
+    peers = [*peers_for(head_dim, window), *([] if window else ["torch.sdpa_math"])]
+    return [*own, *(_case(impl, seq, head_dim, heads, window=window, kind="peer") for impl in peers)]
+
+
+def best(head_dim: int) -> list[str]:
+    """The rungs that a sweep looks at: the fastest portable ones for the width."""
+    return ["7_rows", "8_sliced"] if head_dim in (64, 128) else ["6_async", "8_sliced"][head_dim > 256 :]
+
+
+def sweep(seq: int, head_dim: int, window: int | None = None, **more: Any) -> list[Case]:
+    """The best rungs and the libraries' kernels on one shape."""
+    own = [_case(impl, seq, head_dim, window=window, **more) for impl in best(head_dim)]
+    peers = peers_for(head_dim, window)
+    return [*own, *(_case(impl, seq, head_dim, window=window, kind="peer", **more) for impl in peers)]
+
+
+def gemma(seq: int = LENGTHS[0]) -> list[Case]:
+    """Gemma 4 E4B's own two kinds of layers, the source's case: 256 wide with a window, 512 wide without."""
+    model = shapes.get("gemma-4-e4b")
+    heads = (model.heads, model.kv_heads)
+    return [
+        *ladder(model.head_dim, seq, heads, model.window),
+        *ladder(model.global_head_dim or model.head_dim, seq, heads),
+    ]
+
+
+def odd_widths(seq: int = LENGTHS[1]) -> list[Case]:
+    """Widths that are no power of two."""
+    return [case for width in (80, 96, 112) for case in sweep(seq, width) if case.impl != "8_sliced"]
+
+
+def chunks(head_dim: int = 128, context: int = 16384, chunk: int = 2048) -> list[Case]:
+    """The last chunk of a prompt against the cache of all before, by the rungs."""
+    start = options(start=context - chunk)
+    return [_case(impl, chunk, head_dim, options=start) for impl in best(head_dim)]
+
+
+def one_array(head_dim: int = 512, seq: int = LENGTHS[1]) -> list[Case]:
+    """The same keys and values from two arrays and from one."""
+    return [_case("8_sliced", seq, head_dim, options=more) for more in ("", options(shared_kv=1))]
+
+
+def decode(
+    context: int, head_dim: int = 128, heads: tuple[int, int] = (HEADS, KV_HEADS), window: int | None = None
+) -> list[Case]:
+    """Every rung of decode attention against a cache, with torch's kernels."""
+    own = [(rung.name, "own") for rung in op.LADDERS["decode_attention"]]
+    peers = [
+        (impl, "peer") for impl in ("torch.sdpa_cudnn", "torch.sdpa_flash") if head_dim <= 256 and not window
+    ]
+    sizes: dict[str, Any] = {
+        "seq": context,
+        "head_dim": head_dim,
+        "heads": heads[0],
+        "kv_heads": heads[1],
+        "window": window,
+    }
+    return [
+        Case("attention", "decode_attention", impl, kind=kind, format="fp16", **sizes)
+        for impl, kind in own + peers
+    ]
+
+
+def decode_shapes() -> list[Case]:
+    """Decode attention of three models' layers."""
+    gemma4, qwen = shapes.get("gemma-4-e4b"), shapes.get("qwen2.5-1.5b")
+    shared = (gemma4.heads, gemma4.kv_heads)
+    return [
+        *(case for context in CONTEXTS for case in decode(context)),
+        *decode(CONTEXTS[1], qwen.head_dim, (qwen.heads, qwen.kv_heads)),
+        *decode(CONTEXTS[1], gemma4.head_dim, shared, gemma4.window),
+        *decode(CONTEXTS[1], gemma4.global_head_dim or 512, shared),
+    ]
+
+
+def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
+    """Rung, macros and launch rule of an own case, for the GPU at hand or else for compute capability 9.0."""
+    shape = shape_of(case)
+    (rung,) = (rung for rung in op.LADDERS[case.operator] if rung.name == case.impl)
+    chosen = {name.upper(): value for name, value in tunables(case).items() if name not in _MEANT}
+    chosen.pop("SPLITS", None)
+    arch = _arch()
+    if case.operator == "decode_attention":
+        tile = op.decode_tile_of(rung, shape.heads // shape.kv_heads, shape.head_dim, arch)
+    else:
+        tile = op.tile_of(rung, shape.head_dim, arch, shape.shared)
+    macros = rung.with_defaults({**tile, **chosen})
+    if "BF16" in macros:
+        macros["BF16"] = int(case.format == "bf16")
+    if "SHARED_KV" in macros:
+        macros["SHARED_KV"] = int(shape.shared)
+    return rung, macros, op.launch_rule(rung)
+
+
+def _arch() -> str:
+    from rooflab import device
+
+    if ops._TARGET.get() == "cpu":
+        return "89"
+    return ops.this_arch() if device.has_gpu() else "90"
+
+
+def launch_of(case: Case) -> op.Launch:
+    """Threads, queries and dynamic shared memory of a block of an own case."""
+    rung, macros, _ = own_rung(case)
+    return (op.decode_launch_of if case.operator == "decode_attention" else op.launch_of)(rung, macros)
+
+
+def requested_bytes(case: Case) -> int:
+    """Bytes of keys and values that an own case's blocks ask L2 for: each reads what one of its queries sees.
+    Over the bytes of the convention it is the factor of re-reading.
+    """
+    shape = shape_of(case)
+    tile = 1 if case.impl == "1_scalar" else launch_of(case).queries
+    keys = 0
+    for first in range(0, shape.n, tile):
+        count = min(tile, shape.n - first)
+        start = shape.start + first
+        keys += roof.attention_keys(count, shape.context, start, shape.causal, shape.window)
+    return (1 if shape.shared else 2) * keys * shape.heads * shape.head_dim * 2
+
+
+def residency(registers: int, threads: int, shared: int, shared_per_sm: int = 228 * 1024) -> int:
+    """Blocks of this many registers a thread, threads and bytes of shared memory that an SM holds at once,
+    on chips with 65 536 registers and 2048 threads an SM: registers are given out to warps by 256, shared
+    memory by 128 bytes with 1 KiB a block for the system.
+    """
+    warps = math.ceil(threads / 32)
+    by_registers = 65536 // (math.ceil(registers * 32 / 256) * 256 * warps)
+    by_shared = shared_per_sm // (math.ceil(shared / 128) * 128 + 1024)
+    return min(by_registers, by_shared, 2048 // (32 * warps), 32)
+
+
+def share_of_prefill(
+    model: shapes.Model, n: int, attention_tflop_s: Callable[[shapes.Layer], float], rest_tflop_s: float
+) -> float:
+    """Attention's share of a prompt's time: its FLOPs over its rate, layer by layer, against the FLOPs of the
+    matrices over theirs. A model of the whole, made of measured parts.
+    """
+    attention = 0.0
+    for layer in shapes.layers(model):
+        pairs = roof.attention_pairs(n, n, window=layer.window)
+        flops = roof.attention_flops(pairs, model.heads, layer.head_dim)
+        attention += flops / attention_tflop_s(layer)
+    rest = 2 * (shapes.body(model) * n + shapes.head(model)) / rest_tflop_s
+    return attention / (attention + rest)
+
+
+class Attention(Study):
+    """Lesson 06."""
+
+    name, lesson = "attention", "06"
+
+    def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
+        if effort == "quick":
+            found = [
+                *ladder(128, 1024, device=device),
+                *(case for width in WIDTHS for case in sweep(LENGTHS[0], width)),
+                *decode(CONTEXTS[1]),
+            ]
+            return list(dict.fromkeys(found))
+        found = [
+            *ladder(128, device=device),
+            *gemma(),
+            *(case for width in WIDTHS for seq in LENGTHS for case in sweep(seq, width)),
+            *(
+                case
+                for width in WIDTHS[:3]
+                for window in WINDOWS
+                for case in sweep(LENGTHS[2], width, window)
+            ),
+            *sweep(LENGTHS[1], 128, format="bf16"),
+            *(*odd_widths(), *chunks(), *one_array(), *decode_shapes()),
+        ]
+        return list(dict.fromkeys(found))
+
+    def profiles(
+        self, effort: str = "full", device: Sized | None = None
+    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
+        counted = [case for case in [*ladder(128, 1024), *gemma()] if case.kind == "own"]
+        counted += [case for case in decode(CONTEXTS[1]) if case.kind == "own"]
+        return [("ncu", list(dict.fromkeys(counted)), COUNTERS)]
+
+    def needs(self, case: Case) -> str | None:
+        if case.kind == "own":
+            return "torch" if case.format == "bf16" else None
+        return PEERS[case.impl]
+
+    def group(self, case: Case) -> tuple:
+        meant = tuple((k, v) for k, v in tunables(case).items() if k in _MEANT and k != "shared_kv")
+        sizes = (case.seq, case.heads, case.kv_heads, case.head_dim, case.window, case.causal)
+        return (case.operator, case.format, *sizes, meant, case.cache, case.clock)
+
+    def _bytes(self, case: Case) -> int:
+        """Operands and output as they lie in memory."""
+        s = shape_of(case)
+        moved = roof.attention_bytes(s.n, s.context, s.heads, s.kv_heads, s.head_dim, 2, s.shared)
+        return int(moved)
+
+    def memory_bytes(self, case: Case) -> int:
+        s = shape_of(case)
+        out = 2 * s.n * s.heads * s.head_dim
+        spare = 0
+        if case.impl == "torch.sdpa_math":
+            spare = 10 * s.n * s.context * s.heads
+        elif case.impl == "torch.sdpa_efficient":
+            spare = 4 * s.context * s.heads * s.head_dim * products.copies(case, self._bytes(case))
+        return products.copies(case, self._bytes(case)) * out * (1 if case.kind == "own" else 3) + spare
+
+    def shared_bytes(self, case: Case) -> int:
+        s = shape_of(case)
+        return (
+            products.copies(case, self._bytes(case)) * self._bytes(case)
+            + 6 * 8 * _CHUNK
+            + 32 * s.n * s.heads * s.head_dim
+        )
+
+    def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
+        return [work for group in self.groups(cases) for work in _contestants(self, group)]
+
+    def samples(self, case: Case) -> int:
+        return 12
+
+    def count(self, case: Case) -> Count:
+        s = shape_of(case)
+        keys = roof.attention_keys(s.n, s.context, s.start, s.causal, s.window)
+        pairs = roof.attention_pairs(s.n, s.context, s.start, s.causal, s.window)
+        moved = roof.attention_bytes(s.n, keys, s.heads, s.kv_heads, s.head_dim, 2, s.shared)
+        ceiling = roof.ROOF_OF[case.operator]
+        if case.operator == "attention" and case.format == "bf16":
+            ceiling = "bf16_tensor"
+        return Count(int(moved), roof.attention_flops(pairs, s.heads, s.head_dim), ceiling)
+
+    def predict(self, case: Case, context: Context) -> float | None:
+        """The datasheet's bound: bytes from memory, or FLOPs at the peak of the units that a rung uses."""
+        if context.device is None:
+            return None
+        count = self.count(case)
+        return roof.bound(
+            count.bytes or 0, count.flops or 0, context.device.dram_gb_s, _peak(case, context.device)
+        ).us
+
+    def launch_us(self, case: Case, device: Device) -> float:
+        bound = self.predict(case, Context(device=device)) or 2.0
+        slow = {"1_scalar": 12.0, "2_tiled": 8.0, "3_half2": 6.0, "torch.sdpa_math": 20.0, "1_whole": 12.0}
+        return slow.get(case.impl, 2.5) * bound
+
+    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
+        return own_rung(case) if case.kind == "own" else None
+
+    def row(self, case: Case, *measured: Any) -> dict[str, Any]:
+        """The record, shared memory counted with what the launch asks for."""
+        row = super().row(case, *measured)
+        if case.kind == "own":
+            row["shared_bytes"] += launch_of(case).shared
+        return row
+
+
+def _peak(case: Case, device: Device) -> float:
+    """TFLOP/s of the units that do a case's products: ordinary ones, or tensor cores."""
+    if case.operator == "attention" and case.kind == "own" and int(case.impl[0]) <= 3:
+        return device.fp32
+    if case.operator == "decode_attention" and case.kind == "own" and int(case.impl[0]) <= 3:
+        return device.fp32
+    return (device.bf16_tensor if case.format == "bf16" else None) or device.fp16_tensor
+
+
+# --- operands, oracle, budget -------------------------------------------------------------------------------
+
+
+def operands(shape: Shape) -> tuple[Any, Any, Any]:
+    """Random FP16 q [n, heads, head_dim], k, v [context, kv_heads, head_dim]: non-zero means, one number in
+    256 four times larger, so that scores spread over several powers of two and single keys count.
+    """
+    xp = ops.arrays()
+    generator = xp.random.default_rng(SEED)
+
+    def values(rows: int, heads: int, mean: float) -> Any:
+        size = (rows, heads, shape.head_dim)
+        spread = 1 + 3 * (generator.random(size, dtype=np.float32) < 1 / 256)
+        return ((generator.standard_normal(size, dtype=np.float32) + np.float32(mean)) * spread).astype(
+            np.float16
+        )
+
+    q = values(shape.n, shape.heads, 0.1)
+    k = values(shape.context, shape.kv_heads, 0.2)
+    return q, k, k if shape.shared else values(shape.context, shape.kv_heads, 0.25)
+
+
+def exact(q: Any, k: Any, v: Any, shape: Shape, rounded: Any = None) -> Any:
+    """Attention of q, k, v (any float type) in float64, some queries of a head at a time: [n, heads, d].
+
+    With `rounded`, the baseline of an error budget: scores and sums in float32, weights rounded by that
+    function to the operands' type, as the tensor cores multiply them.
+    """
+    xp = ops.arrays()
+    kind = np.float32 if rounded else np.float64
+    out = xp.zeros((shape.n, shape.heads, shape.head_dim), kind)
+    scale = 1 / math.sqrt(shape.head_dim)
+    rows = max(1, min(shape.n, _CHUNK // shape.context))
+    group = shape.heads // shape.kv_heads
+    for g in range(shape.kv_heads):
+        keys, values = k[:, g].astype(kind), v[:, g].astype(kind)
+        for start in range(0, shape.n, rows):
+            stop = min(start + rows, shape.n)
+            position = shape.start + xp.arange(start, stop)[:, None]
+            low = max(0, shape.start + start - shape.window + 1) if shape.window else 0
+            high = min(shape.context, shape.start + stop) if shape.causal else shape.context
+            if low >= high:
+                continue
+            key = xp.arange(low, high)[None, :]
+            hidden = key > position if shape.causal else key + position < 0
+            if shape.window:
+                hidden |= key <= position - shape.window
+            for head in range(g * group, (g + 1) * group):
+                scores = (q[start:stop, head].astype(kind) * kind(scale)) @ keys[low:high].T
+                scores[hidden] = -np.inf
+                scores -= xp.maximum(scores.max(axis=1, keepdims=True), kind(-1e30))
+                weights = xp.exp(scores, out=scores)
+                total = xp.maximum(weights.sum(axis=1, keepdims=True), kind(1e-30))
+                out[start:stop, head] = (rounded(weights) if rounded else weights) @ values[low:high] / total
+    return out
+
+
+def _contestants(study: Attention, cases: Sequence[Case]) -> list[gate.Work]:
+    """Contestants of one shape, on shared operands; outputs are each one's own."""
+    xp, first = ops.arrays(), cases[0]
+    shape, brain = shape_of(first), first.format == "bf16"
+    count = products.copies(first, study._bytes(first))
+    q, k, v = operands(shape)
+    if brain:
+        torch = importlib.import_module("torch")
+        arrays = [torch.from_dlpack(a).to(torch.bfloat16) for a in (q, k, v)]
+        q, k, v = (xp.from_dlpack(a.float()) for a in arrays)
+        copied = [[a, *(a.clone() for _ in range(count - 1))] for a in arrays]
+
+        def rounded(x: Any) -> Any:
+            return xp.from_dlpack(torch.from_dlpack(x).to(torch.bfloat16).float())
+    else:
+        copied = [products.copied(a, count) for a in (q, k, v)]
+
+        def rounded(x: Any) -> Any:
+            return x.astype(np.float16).astype(np.float32)
+
+    inputs = [list(each) for each in zip(*copied, strict=True)]
+    judges: dict[bool, tuple[Any, Any, float]] = {}
+    for shared in {shape_of(case).shared for case in cases}:
+        values, this = (k, shape._replace(shared=shared)) if shared else (v, shape)
+        expected = exact(q, k, values, this)
+        units = 1 / xp.maximum(abs(expected).max(axis=2, keepdims=True), 1e-30)
+        baseline = rounded(exact(q, k, values, this, rounded).astype(np.float32))
+        error = float(abs((baseline - expected) * units).max())
+        judges[shared] = (expected * units, units, max(2 * error, 2.0**-7 if brain else 2.0**-10))
+    works = []
+    for case in cases:
+        expected, units, budget = judges[shape_of(case).shared]
+        launch, outputs, turned = _LAUNCHERS.get(case.impl, _own)(case, inputs)
+        works.append(
+            gate.Work(case.id, launch, inputs, outputs, _constant(expected), budget, _judged(units, turned))
+        )
+    return works
+
+
+def _constant(value: Any) -> Callable[[], Any]:
+    return lambda: value
+
+
+def _judged(units: Any, turned: bool) -> Callable[[Sequence[Any]], Any]:
+    """The output in units of its rows' largest numbers; `turned` from [1, heads, n, d] to [n, heads, d]."""
+
+    def result(outputs: Sequence[Any]) -> Any:
+        out = outputs[0]
+        if turned:
+            out = out[0].transpose(0, 1)
+        if hasattr(out, "data_ptr"):
+            out = ops.arrays().from_dlpack(out.float().contiguous())
+        return out.reshape(units.shape[0], units.shape[1], -1) * units
+
+    return result
+
+
+# --- own kernels and peers ----------------------------------------------------------------------------------
+
+Launcher = tuple[Callable[[int], None], list[list[Any]], bool]
+
+
+def _own(case: Case, inputs: list[list[Any]]) -> Launcher:
+    shape = shape_of(case)
+    rung, macros, _ = own_rung(case)
+    outputs = [[op._empty_like(q)] for q, _, _ in inputs]
+    if case.operator == "decode_attention":
+        xp = ops.arrays()
+        lengths = [xp.full(1, shape.context, np.int32) for _ in inputs]
+        queries = [q[0] for q, _, _ in inputs]
+        splits = tunables(case).get("splits") or (
+            1 if case.impl == "1_whole" else _splits(rung, macros, shape)
+        )
+        rooms = [op.room_for(q, splits) for q in queries]
+
+        def launch(i: int) -> None:
+            op.decode_attention(
+                queries[i],
+                inputs[i][1],
+                inputs[i][2],
+                lengths[i],
+                window=shape.window,
+                out=outputs[i][0][0],
+                room=rooms[i],
+                rung=rung.name,
+                splits=splits,
+                **macros,
+            )
+
+        return launch, outputs, False
+
+    def launch_all(i: int) -> None:
+        q, k, v = inputs[i]
+        op.attention(
+            q,
+            k,
+            k if shape.shared else v,
+            start=shape.start,
+            context=shape.context,
+            causal=shape.causal,
+            window=shape.window,
+            out=outputs[i][0],
+            rung=rung.name,
+            **macros,
+        )
+
+    return launch_all, outputs, False
+
+
+def _splits(rung: Rung, macros: Mapping[str, int], shape: Shape) -> int:
+    launch = op.decode_launch_of(rung, macros)
+    blocks = shape.kv_heads * math.ceil(shape.heads // shape.kv_heads / launch.queries)
+    sms = int(ops.arrays().cuda.Device().attributes["MultiProcessorCount"])
+    function = ops.loaded(rung, tuple(sorted(macros.items())))
+    resident = (
+        function.resident_blocks(launch.threads, launch.shared) if hasattr(function, "resident_blocks") else 1
+    )
+    return op.splits_of(rung, macros, blocks, sms, resident)
+
+
+def _tensors(inputs: list[list[Any]], expand: int = 1) -> list[list[Any]]:
+    """q, k, v of each copy as torch takes them, [1, heads, n, d] without moving a byte; with `expand` keys
+    and values are laid out once for every query head, beforehand.
+    """
+    import torch
+
+    found = []
+    for arrays in inputs:
+        q, k, v = (torch.from_dlpack(a).transpose(0, 1)[None] for a in arrays)
+        if expand > 1:
+            k, v = (x.repeat_interleave(expand, dim=1) for x in (k, v))
+        found.append([q, k, v])
+    return found
+
+
+def _kept(tensors: list[list[Any]], call: Callable[[Any, Any, Any], Any]) -> Launcher:
+    """A launcher of a function that makes its own output: the latest of each copy is kept."""
+    outputs: list[list[Any]] = [[q.new_empty(q.shape)] for q, _, _ in tensors]
+
+    def launch(i: int) -> None:
+        outputs[i][0] = call(*tensors[i])
+
+    return launch, outputs, True
+
+
+def _sdpa(backend: str) -> Callable[[Case, list[list[Any]]], Launcher]:
+    def make(case: Case, inputs: list[list[Any]]) -> Launcher:
+        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        shape = shape_of(case)
+        group = shape.heads // shape.kv_heads
+        expand = group if backend == "EFFICIENT_ATTENTION" else 1
+
+        def call(q: Any, k: Any, v: Any) -> Any:
+            with sdpa_kernel(getattr(SDPBackend, backend)):
+                return torch.nn.functional.scaled_dot_product_attention(
+                    q, k, v, is_causal=shape.causal and shape.n > 1, enable_gqa=expand == 1 and group > 1
+                )
+
+        return _kept(_tensors(inputs, expand), call)
+
+    return make
+
+
+def _flex(case: Case, inputs: list[list[Any]]) -> Launcher:
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    shape = shape_of(case)
+    window = shape.window or shape.context
+
+    def seen(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return (i >= j) & (i - j < window)
+
+    mask = create_block_mask(seen, None, None, shape.n, shape.context, device="cuda")
+    compiled = torch.compile(flex_attention, dynamic=False)
+    return _kept(_tensors(inputs), lambda q, k, v: compiled(q, k, v, block_mask=mask, enable_gqa=True))
+
+
+def _flash_4(case: Case, inputs: list[list[Any]]) -> Launcher:
+    import torch
+
+    flash = importlib.import_module("flash_attn.cute").flash_attn_func
+    shape = shape_of(case)
+    window = (None, None) if shape.window is None else (shape.window - 1, 0)
+    tensors = [[torch.from_dlpack(a)[None] for a in arrays] for arrays in inputs]
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        out = flash(q, k, v, causal=shape.causal, window_size=window)
+        return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+
+    launch, outputs, turned = _kept(tensors, call)
+    return launch, outputs, turned
+
+
+def _ffpa(case: Case, inputs: list[list[Any]]) -> Launcher:
+    ffpa = importlib.import_module("ffpa_attn").ffpa_attn_func
+    shape = shape_of(case)
+    return _kept(_tensors(inputs), lambda q, k, v: ffpa(q, k, v, is_causal=shape.causal, enable_gqa=True))
+
+
+_LAUNCHERS: dict[str, Callable[[Case, list[list[Any]]], Launcher]] = {
+    "torch.sdpa_cudnn": _sdpa("CUDNN_ATTENTION"),
+    "torch.sdpa_flash": _sdpa("FLASH_ATTENTION"),
+    "torch.sdpa_efficient": _sdpa("EFFICIENT_ATTENTION"),
+    "torch.sdpa_math": _sdpa("MATH"),
+    "torch.flex_attention": _flex,
+    "flash_attn_4": _flash_4,
+    "ffpa_attn": _ffpa,
+}

@@ -1,0 +1,147 @@
+"""The study of attention: cases, counts, predictions, and its contestants on the CPU. Its name is not in the
+registry before it is recorded.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rooflab import device, gate, ops, reference, roof, shapes, simt
+from rooflab.errors import GateError, MissingTool
+from rooflab.ops import attention as op
+from rooflab.studies import attention, base
+
+H200 = device.get("h200")
+STUDY = attention.Attention()
+
+
+@pytest.mark.parametrize("effort", ["full", "quick"])
+def test_every_case_is_named_once_and_its_name_parses_back(effort):
+    cases = STUDY.cases(effort, H200)
+    assert len({case.id for case in cases}) == len(cases) > 30
+    for case in cases:
+        assert STUDY.case(case.id) == case
+        assert STUDY.predict(case, base.Context(device=H200)) > 0
+
+
+def test_own_cases_name_a_rung_that_can_do_them():
+    for case in STUDY.cases("full", H200):
+        if case.kind == "own":
+            rung, macros, rule = STUDY.rung(case)
+            assert rung.name == case.impl and macros["HEAD_DIM"] == case.head_dim and "def" not in rule[:3]
+            assert attention.launch_of(case).shared <= 227 * 1024
+
+
+def test_every_width_and_every_mask_is_there():
+    cases = STUDY.cases("full", H200)
+    own = [case for case in cases if case.kind == "own" and case.operator == "attention"]
+    assert {case.head_dim for case in own} == {64, 80, 96, 112, 128, 256, 512}
+    assert {case.window for case in own} >= {None, 512, 1024}
+    assert any("start=" in case.options for case in own) and any("shared_kv" in case.options for case in own)
+    assert {case.seq for case in own} >= {1848, 4096, 16384}
+
+
+def test_causal_counts_as_half_and_a_window_as_its_work():
+    full, windowed = (
+        STUDY.count(attention._case("6_async", 16384, 128, window=window)) for window in (None, 512)
+    )
+    assert full.flops == pytest.approx(4 * 16384**2 / 2 * 32 * 128, rel=1e-3)
+    assert windowed.flops == pytest.approx(4 * 16384 * 512 * 32 * 128, rel=0.02)
+    assert full.bytes == windowed.bytes  # every key is seen by somebody
+    assert (full.roof, STUDY.count(attention._case("6_async", 64, 128, format="bf16")).roof) == (
+        "fp16_tensor",
+        "bf16_tensor",
+    )
+    step = STUDY.count(attention.decode(32768)[0])
+    assert step.roof == "dram_read" and step.bytes == pytest.approx(2 * 32768 * 8 * 128 * 2, rel=1e-3)
+
+
+def test_a_block_for_every_query_reads_keys_again_up_to_window_times():
+    """The source: each query's window of K and V streamed again, up to 512 times."""
+    case = attention._case("1_scalar", 1848, 256, (8, 2), window=512)
+    unique = 2 * 1848 * 2 * 256 * 2
+    again = attention.requested_bytes(case) / (unique * 4)  # 4 query heads share a key-value head
+    assert 400 < again < 512
+    tiled = [
+        attention.requested_bytes(replace(case, impl="2_tiled", options=f"queries={q}")) for q in (8, 16)
+    ]
+    assert tiled[0] < attention.requested_bytes(case) / 7.5 and tiled[1] < tiled[0] / 1.9
+
+
+def test_a_chunk_is_charged_with_the_cache_it_reads():
+    (case, *_) = attention.chunks()
+    shape = attention.shape_of(case)
+    assert (shape.n, shape.start, shape.context) == (2048, 14336, 16384)
+    pairs = sum(range(14337, 16385))
+    assert STUDY.count(case).flops == roof.attention_flops(pairs, 32, 128)
+    both, one = (STUDY.count(case).bytes for case in attention.one_array())
+    assert both - one == 4096 * 8 * 512 * 2
+
+
+def test_how_many_blocks_an_sm_holds():
+    # 255 registers of 128 threads: 32768 of 65536 registers, two blocks; shared memory allows three.
+    assert attention.residency(255, 128, 69_632) == 2
+    assert attention.residency(128, 256, 33_000) == 2
+    assert attention.residency(32, 256, 0) == 8
+    assert attention.residency(64, 128, 110_000) == 2
+
+
+def test_the_share_of_attention_grows_with_the_prompt():
+    model = shapes.get("gemma-4-e4b")
+    shares = [attention.share_of_prefill(model, n, lambda layer: 1.0, 50.0) for n in (128, 1848, 8192)]
+    assert shares == sorted(shares) and shares[0] > 0 and shares[2] < 1
+    # Attention as fast as the matrices: what is left is its share of the FLOPs.
+    even = attention.share_of_prefill(model, 1848, lambda layer: 300.0, 300.0)
+    matrices = 2 * (shapes.body(model) * 1848 + shapes.head(model))
+    assert even == pytest.approx(1 - matrices / shapes.prefill_flops(model, 1848))
+
+
+# --- on the CPU ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiler():
+    try:
+        simt.build.compiler()
+    except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
+        pytest.skip(str(error))
+
+
+SMALL = [
+    *(attention._case(name, 70, 64, (4, 2)) for name in attention.rungs_for(64)),
+    *(case for case in attention.one_array(128, 40)),
+    attention._case("6_async", 20, 64, (4, 2), window=9, options="start=33"),
+    attention._case("7_rows", 20, 64, (2, 2), causal=False),
+    *(case for case in attention.decode(90, 64, (4, 2)) if case.kind == "own"),
+]
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.id)
+def test_contestants_pass_the_gate(case):
+    with ops.on("cpu"):
+        (work,) = STUDY.contestants([replace(case, cache="warm")])
+        admitted = gate.admit(work)
+        admitted.recheck()
+    assert admitted.error <= work.budget < 0.01
+
+
+def test_the_oracle_is_the_reference():
+    shape = attention.Shape(20, 33, 13, 4, 2, 64, 9, True, False)
+    with ops.on("cpu"):
+        q, k, v = attention.operands(shape)
+        found = attention.exact(q, k, v, shape)
+    np.testing.assert_allclose(found, reference.attention(q, k, v, start=13, window=9), rtol=1e-9, atol=1e-12)
+
+
+def test_a_dropped_tile_of_keys_does_not_pass(monkeypatch):
+    """The error is in units of each row, so that a long row's small outputs are judged too."""
+    real, case = op.attention, replace(attention._case("6_async", 300, 64, (1, 1)), cache="warm")
+
+    def short(q, k, v, **options):
+        return real(q, k, v, **{**options, "context": options["context"] - 16})
+
+    monkeypatch.setattr(op, "attention", short)
+    with ops.on("cpu"):
+        (work,) = STUDY.contestants([case])
+        with pytest.raises(GateError, match="outputs are wrong"):
+            gate.admit(work)

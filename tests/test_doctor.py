@@ -33,6 +33,7 @@ HEALTHY = {
     "system": "Linux x86_64",
     "lean": [],
     "disk": 50e9,
+    "host_compiler": "g++ 12.2.0",
     "gpu": H200,
     "bindings": "13.0.3",
     "cupy": [("cupy-cuda13x", "14.2.0")],
@@ -68,6 +69,14 @@ def machine(**changes):
 def check(report, name):
     (found,) = [c for c in report.checks if c.name == name]
     return found
+
+
+def test_a_missing_host_compiler_is_noted_with_its_cure_and_changes_no_verdict():
+    assert check(machine(), "C++ compiler").says == "g++ 12.2.0"
+    missing = "No C++ compiler was found, so kernels cannot run on the CPU here: install one."
+    report = machine(host_compiler=MissingTool(missing))
+    assert check(report, "C++ compiler").says == missing and report.verdict == "GREEN"
+    assert f"note   C++ compiler     {missing}" in report.text()
 
 
 def test_green():

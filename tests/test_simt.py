@@ -456,6 +456,13 @@ def test_without_a_compiler_the_reader_is_told_how_to_get_one(monkeypatch):
         simt.load(EMPTY)
 
 
+def test_off_linux_one_sentence_says_where_it_runs(monkeypatch):
+    for platform in ("darwin", "win32"):
+        monkeypatch.setattr("sys.platform", platform)
+        with pytest.raises(MissingTool, match=r"on Linux alone, with g\+\+ or clang\+\+ .*WSL"):
+            simt.load(EMPTY)
+
+
 def test_a_program_is_compiled_once_per_source(monkeypatch, tmp_path):
     runtime = simt.build.runtime_path()
     monkeypatch.setenv("ROOFLAB_CACHE", str(tmp_path))

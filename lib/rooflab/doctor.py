@@ -153,6 +153,13 @@ def _nvrtc() -> str:
     return kernel.compiler_version()
 
 
+def _host_compiler() -> str:
+    """The first line of what the host's C++ compiler says of itself: kernels run on the CPU by it."""
+    from .simt import build
+
+    return build.version().splitlines()[0]
+
+
 def _headers() -> str:
     from . import kernel
 
@@ -211,6 +218,7 @@ PROBES: Mapping[str, Callable[..., Any]] = {
     "system": lambda: f"{platform.system()} {platform.machine()}",
     "lean": lambda: [name for name in LEAN if _version(name) is None],
     "disk": lambda: shutil.disk_usage(ROOT).free,
+    "host_compiler": _host_compiler,
     "gpu": device.probe,
     "bindings": lambda: _version("cuda-bindings"),
     "cupy": _cupy,
@@ -284,6 +292,7 @@ def _ground(facts: _Facts) -> Iterator[Check]:
     state = "RED" if free < _NO_DISK else "AMBER" if free < _LOW_DISK else "ok"
     cure = f"Free some space where the course lies ({_LOW_DISK / 1e9:.0f} GB are enough)."
     yield Check(state, "Disk", f"{free / 1e9:.1f} GB free", cure, "the HTML site may not fit")
+    yield Check("note", "C++ compiler", str(facts("host_compiler")))
 
 
 def _gpu(gpu: Mapping[str, Any]) -> Iterator[Check]:

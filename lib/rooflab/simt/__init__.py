@@ -17,14 +17,18 @@ and atomics wait for whom they should. It is an instrument for correctness and f
 - There are no caches: hints (__ldcg, __stcs, load_streaming) are plain accesses.
 - Memory is simpler than a GPU's: every write is seen at once, fences do nothing, and every atomic access both
   releases and acquires. A missing __threadfence is not found.
-- Fast-math functions (__expf, rsqrtf) are exact here; a product and a sum are fused only where fmaf says so.
+- Asynchronous copies are done when their thread waits for them, all at once; one that nobody waits for is
+  never done.
+- Fast-math functions (__expf, rsqrtf, exp2_approx) are exact here; a product and a sum are fused only where
+  fmaf says so. Matrix products are summed exactly and rounded once, where tensor cores cut off digits.
 - Clocks, printf from several threads in GPU order, textures, inline PTX outside kernels/common/ptx.cuh and
   dynamic parallelism do not exist. What only Hopper has (wgmma, TMA, clusters) is refused by name.
 - Linux with g++ or clang++ and binutils.
 """
 
 from rooflab.simt.build import load
-from rooflab.simt.run import Fault, Function, KernelFault, run
+from rooflab.simt.faults import Fault, KernelFault
+from rooflab.simt.run import Function, run
 from rooflab.simt.watching import Watch, watch, watched_launches
 
 __all__ = ["Fault", "Function", "KernelFault", "Watch", "load", "run", "watch", "watched_launches"]

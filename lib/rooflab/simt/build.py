@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -58,6 +59,11 @@ _DYNAMIC = re.compile(r"\bextern __shared__ (?:[\w:]+ |\( \w+ \) )+?(\w+) \[ \]"
 
 def compiler() -> str:
     """Path of the host's C++ compiler ($CXX, c++, g++ or clang++); MissingTool says how to get one."""
+    if not sys.platform.startswith("linux"):
+        raise MissingTool(
+            "Kernels run on the CPU on Linux alone, with g++ or clang++ (on Windows in WSL, on macOS in a "
+            "container); everything else works without."
+        )
     for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
         found = shutil.which(name) if name else None
         if found:
@@ -66,6 +72,11 @@ def compiler() -> str:
         "No C++ compiler was found, so kernels cannot run on the CPU here: install one, for example "
         "`sudo apt install g++`; everything else works without it."
     )
+
+
+def version() -> str:
+    """What the host's C++ compiler says of itself."""
+    return _version(compiler())
 
 
 @functools.cache

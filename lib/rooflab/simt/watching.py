@@ -19,8 +19,10 @@ import numpy as np
 import pandas as pd
 
 from rooflab.ops import Rung
+from rooflab.simt.abi import ATOMIC, SHARED, WRITE
 from rooflab.simt.build import load
-from rooflab.simt.run import ATOMIC, OBSERVER, SHARED, WRITE, Fault, Function, Outcome, launch
+from rooflab.simt.faults import Fault
+from rooflab.simt.run import OBSERVER, Function, Outcome, launch
 
 SECTOR = 32  # bytes: what moves between L2 and an SM at least
 BANKS = 32  # of 4 bytes each

@@ -88,6 +88,7 @@ def row(impl, n, us, cache="cold", kind="own", **chosen):
         "clock": "graph",
         "options": options(**chosen),
         "median_us": us,
+        "shared_bytes": 0 if impl == "1_strided" else 16384,
     }
 
 
@@ -188,6 +189,16 @@ def test_h4_two_times_and_worth_it(gain, expected):
     assert words(["H4", "H4 worth it"], evidence({"3_split_k": 0.4, "4_vector": 0.4 * gain})) == expected
 
 
+@pytest.mark.parametrize(("gain", "word"), [(4.0, "survives"), (1.7, "falls short"), (1.2, "falsified")])
+def test_h4_in_rows_compares_the_fp16_rungs(gain, word):
+    fp16 = pd.DataFrame([row("1_warp", 4096, 40.0), row("2_vector", 4096, 40.0 / gain)])
+    found = coalescing.Evidence(pd.DataFrame(), pd.DataFrame(), ROOF, fp16=fp16)
+    assert words(["H4 in rows"], found) == [word]
+    assert words(
+        ["H4 in rows"], coalescing.Evidence(pd.DataFrame(), pd.DataFrame(), ROOF, fp16=fp16[:1])
+    ) == ["not measured"]
+
+
 def test_h5_looks_one_way_and_its_restatement_both_ways():
     level = dict.fromkeys(coalescing.BLOCKS, 1.0)
     for last, expected in ((1.0, ["survives", "survives"]), (4.0, ["survives", "falsified"]),
@@ -226,8 +237,11 @@ def test_e6_e11_and_e12_come_from_counters():
     good = {"load_efficiency_pct": 100, "l2_hit_pct": 60, "threads_per_inst": 32, "shared_efficiency_pct": 95}
     bad = {"load_efficiency_pct": 12.5, "l2_hit_pct": 1, "threads_per_inst": 16, "shared_efficiency_pct": 12}
     tests = ["E6", "E10", "E11", "E12"]
-    assert words(tests, evidence(counters=[counter("2_coalesced", **good)])) == ["survives"] * 4
-    assert words(tests, evidence(counters=[counter("2_coalesced", **bad)])) == ["falsified"] * 4
+    timed = {"2_coalesced": 0.5, "1_strided": 0.1}
+    assert words(tests, evidence(timed, [counter("2_coalesced", **good)])) == ["survives"] * 4
+    assert words(tests, evidence(timed, [counter("2_coalesced", **bad)])) == ["falsified"] * 4
+    none = claims.judge(coalescing.TESTS[9], evidence(timed, [counter("1_strided", **bad)]), "1_strided")
+    assert (none.word, none.measured) == ("not measured", "1_strided uses no shared memory")
 
 
 @pytest.mark.parametrize(

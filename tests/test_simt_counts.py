@@ -13,6 +13,7 @@ from rooflab import kernel, ops, simt, studies
 from rooflab.errors import MissingTool
 from rooflab.paths import DATA
 from rooflab.studies import gemv as study
+from rooflab.studies import traces
 
 try:
     simt.build.compiler()
@@ -75,17 +76,33 @@ def test_the_machine_code_loads_and_stores_in_the_widths_of_the_source(rung):
         assert compiled == source, access
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_requests_and_sectors_are_those_that_ncu_counted(case):
+def recorded(case):
+    """What ncu counted of the case on the H200."""
     if not PROFILE.is_file():
-        pytest.skip(
-            "gemv is not profiled yet: `rooflab record 03` makes the recording this test compares with"
-        )
+        pytest.skip("gemv is not profiled yet: `rooflab record 03` makes the recording that is compared here")
     profile = pd.read_csv(PROFILE)
     if case.id not in set(profile["case"]) or not set(COUNTED) <= set(profile.columns):
         pytest.skip(f"the recorded profile of gemv does not hold {case.id}")
     (row,) = profile[profile["case"] == case.id].to_dict("records")
+    return row
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_requests_and_sectors_are_those_that_ncu_counted(case):
+    row = recorded(case)
     assert counts(watched(case)) == {name: row[name] for name in COUNTED}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_the_recorded_trace_and_the_recorded_counters_agree(case):
+    """The same comparison of two records."""
+    row = recorded(case)
+    rows = traces.read("gemv")
+    rows = rows[(rows["case"] == case.id) & (rows["space"] == "global")]
+    for access in ("load", "store"):
+        own = rows[rows["access"] == access]
+        counted = (row[f"{access}_requests"], row[f"{access}_sectors"])
+        assert (own["requests"].sum(), own["sectors"].sum()) == counted, access
 
 
 def test_a_count_can_be_wrong():

@@ -4,7 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
-from rooflab import case, gate, ops, studies
+from rooflab import case, gate, ops, simt, studies
 from rooflab.errors import GateError, LaunchError, MissingTool, UsageError
 from rooflab.ops import probes, stream
 from rooflab.simt import KernelFault, build
@@ -45,7 +45,7 @@ def study_cases():
 
 @pytest.mark.parametrize("one", list(study_cases()), ids=lambda one: one.id)
 def test_a_studys_contestant_passes_its_gate_on_the_cpu(one):
-    """The very buffers, oracle, budget and launch that a measurement uses, on NumPy."""
+    """The very buffers, oracle, budget and launch that a measurement uses, on NumPy; and no false alarm."""
     with ops.on("cpu"):
         (work,) = studies.get(one.study).contestants([one])
         assert work.copies == 2
@@ -57,6 +57,9 @@ def test_a_studys_contestant_passes_its_gate_on_the_cpu(one):
             return
         admitted.recheck()
         assert admitted.error <= work.budget
+        with simt.watched_launches() as launches:
+            work.launch(0)
+        assert [str(fault) for seen in launches for fault in seen.faults] == [] and launches
 
 
 def test_a_wrong_launch_does_not_pass_it():

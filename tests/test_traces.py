@@ -4,7 +4,7 @@ import shutil
 
 import pandas as pd
 import pytest
-from rooflab import cli, lanes, plot, simt
+from rooflab import cli, lab, lanes, plot, simt
 from rooflab.errors import MissingRecording, MissingTool, UsageError
 from rooflab.identity import fresh
 from rooflab.studies import traces
@@ -67,6 +67,11 @@ def test_a_trace_counts_and_can_be_drawn():
         "load of a by gemv_strided: 32 lanes, 4 bytes each, 128 bytes in 32 sectors: "
         "12.5% of the 1024 bytes moved are used."
     )
+
+
+def test_the_lab_hands_them_out_in_replay():
+    rows = lab.open("replay", "h200").traces("gemv")
+    pd.testing.assert_frame_equal(rows, traces.read("gemv"))
 
 
 def test_what_is_not_recorded_names_its_command(tmp_path):

@@ -130,6 +130,14 @@ class Lab:
             .reset_index(drop=True)
         )
 
+    def traces(self, study: str) -> pd.DataFrame:
+        """How the lines of a study's rungs use memory, as watching small launches on the CPU showed it: the
+        recorded table of studies.traces. It hangs on no device, so it is the same in every mode.
+        """
+        from rooflab.studies import traces
+
+        return traces.read(study)
+
     def take_profile(
         self, study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | None = None
     ) -> None:

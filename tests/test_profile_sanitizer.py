@@ -70,6 +70,15 @@ def test_run_starts_the_sanitizer_around_the_child(tmp_path, monkeypatch):
         sanitizer.run("guess", "half_barrier", 63, 300)
 
 
+def test_a_kernel_that_hangs_is_ended_and_gives_no_result(tmp_path, monkeypatch):
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = sanitizer.run("synccheck", "half_barrier", 63, 300, timeout_s=0.5)
+    assert tuple(found) == (0, "it did not end", None, None)
+
+
 def test_without_the_sanitizer_the_sentence_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(profile.shutil, "which", lambda name: None)
     monkeypatch.setattr(profile.glob, "glob", lambda pattern: [])

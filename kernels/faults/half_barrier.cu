@@ -1,7 +1,7 @@
 // faults, half barrier: y = x A, a thread a column, and one mistake.
 //
-// The first barrier stands inside a condition, so that threads without a column wait at the second one instead. On
-// today's hardware they are let through together, and the result is right; nothing promises that.
+// The first barrier stands inside a condition, so threads without a column wait at the second one instead. Today's
+// hardware counts who waits and not where, and may let all of them through; or it may not. Nothing is promised.
 //
 // Shapes   a [k, n] float row-major, x [k] float, y [n] float.
 // Launch   256 threads a block, ceil(n / 256) blocks.
@@ -13,10 +13,9 @@ extern "C" __global__ void half_barrier(const float* a, const float* x, float* y
     float sum = 0.0f;
     for (unsigned first = 0; first < k; first += TILE) {
         if (first + threadIdx.x < k) x_tile[threadIdx.x] = x[first + threadIdx.x];
-        if (column < n) {
-            __syncthreads();
-            for (unsigned i = 0; i < TILE && first + i < k; ++i) sum += x_tile[i] * a[(first + i) * n + column];
-        }
+        if (column < n) __syncthreads();
+        for (unsigned i = 0; column < n && i < TILE && first + i < k; ++i)
+            sum += x_tile[i] * a[(first + i) * n + column];
         __syncthreads();
     }
     if (column < n) y[column] = sum;

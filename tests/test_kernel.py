@@ -59,7 +59,7 @@ def test_a_rung_declares_what_its_file_has(rung):
 def test_a_header_says_purpose_shapes_bytes_and_launch(operator):
     for number, rung in enumerate(LADDERS[operator]):
         head = rung.path.read_text().split("#", 1)[0]
-        assert head.startswith(f"// {operator} {rung.name[0]}, ")
+        assert head.startswith(f"// {operator} {rung.name.split('_')[0]}, ")
         for word in ("Purpose", "Shapes", "Bytes", "Launch", "Changed" if number else "Below"):
             assert f"// {word}" in head, (rung.path, word)
 

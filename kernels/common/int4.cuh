@@ -23,3 +23,25 @@ __device__ inline void int4_to_halves(unsigned word, unsigned* h) {
         word >>= 8;
     }
 }
+
+// A word in tile order is turned left by two bits, so that each of its codes comes to lie in the upper half of an FP16
+// number's fraction: 0x5c00 | c << 2 is 256 + c, 0x4c00 | c << 6 is 16 + c. What it holds is a lane's share of 16 rows
+// by 16 of k, a[0] to a[3] of mma_m16n8k16_f16, and here each number still carries an offset over its weight: 264 in
+// row g (a[0], a[2]), 24 in row g + 8 (a[1], a[3]).
+constexpr unsigned INT4_OFFSETS[2] = {0x5c205c20u, 0x4e004e00u};
+
+__device__ inline void int4_tile_to_offset_halves(unsigned word, unsigned* a) {
+#pragma unroll
+    for (int s = 0; s < 4; s += 2) {
+        a[s] = bitwise<0xea>(word, 0x003c003cu, 0x5c005c00u);
+        a[s + 1] = bitwise<0xea>(word, 0x03c003c0u, 0x4c004c00u);
+        word = word >> 8 | word << 24;
+    }
+}
+
+// The same as exact halves without offset.
+__device__ inline void int4_tile_to_halves(unsigned word, unsigned* a) {
+    int4_tile_to_offset_halves(word, a);
+#pragma unroll
+    for (int s = 0; s < 4; ++s) a[s] = as_word(__hsub2(as_half2(a[s]), as_half2(INT4_OFFSETS[s % 2])));
+}

@@ -314,6 +314,14 @@ __device__ inline unsigned bitwise(unsigned a, unsigned b, unsigned c) {
     return v;
 }
 
+// The same pointer, in a register: the compiler can't work it out anew at every use, as it does with addresses of shared
+// memory (on Hopper by way of a slow special register).
+template <typename T>
+__device__ inline T* kept(T* p) {
+    asm("mov.b64 %0, %0;" : "+l"(p));
+    return p;
+}
+
 // 2 to the x by the special function unit: about two units in the last place; numbers below 2^-126 become 0.
 __device__ inline float exp2_approx(float x) {
     float v;
@@ -327,3 +335,262 @@ __device__ inline unsigned exp2_approx_f16x2(unsigned x) {
     asm("ex2.approx.f16x2 %0, %1;" : "=r"(v) : "r"(x));
     return v;
 }
+
+// --- thread block clusters (sm_90 and up) ---
+//
+// Blocks of a cluster run at the same time and can read each other's shared memory, at the address that the same
+// variable has in every block of the kernel.
+#if __CUDA_ARCH__ >= 900
+__device__ inline unsigned cluster_rank() {
+    unsigned rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// All threads of all the cluster's blocks wait here; what each wrote into shared memory before, all see after.
+__device__ inline void cluster_wait() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// The float at `shared` in the shared memory of the cluster's block `rank`.
+__device__ inline float cluster_load(const float* shared, unsigned rank) {
+    float v;
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;"
+        : "=r"(there)
+        : "r"((unsigned)__cvta_generic_to_shared(shared)), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(there) : "memory");
+    return v;
+}
+#endif
+
+// --- warpgroup matrix products (wgmma, sm_90a alone) ---
+//
+// Four neighbouring warps multiply 64 rows at once: warp w holds rows 16 w to 16 w + 15 of the first operand in the
+// registers of mma_m16n8k16_f16 and gets their sums, d[4 p + e] being element e of columns 8 p to 8 p + 7. The second
+// operand lies in shared memory, which a descriptor names. Products run on their own: between warpgroup_arrive and a
+// warpgroup_wait that covers them nobody touches their registers.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+__device__ inline void warpgroup_arrive() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int PENDING>
+__device__ inline void warpgroup_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+// What ordinary stores and asynchronous copies of this thread put into shared memory, wgmma may read after this.
+__device__ inline void warpgroup_shared_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Descriptor of columns of 64 halves (128 bytes) each, column after column from a multiple of 1024 bytes on, with
+// 16-byte piece c of column n at place c ^ n % 8 (128-byte swizzle). A product takes 16 of the 64: add 2 for the next.
+__device__ inline unsigned long long wgmma_columns(const void* shared) {
+    const unsigned address = (unsigned)__cvta_generic_to_shared(shared);
+    return 1ull << 62 | 64ull << 32 | 1ull << 16 | (address & 0x3ffffu) >> 4;
+}
+
+template <int TOKENS_AT_ONCE>
+__device__ inline void wgmma_m64k16_f16(float* d, const unsigned* a, unsigned long long b) {
+    static_assert(TOKENS_AT_ONCE == 16 || TOKENS_AT_ONCE == 32 || TOKENS_AT_ONCE == 48 || TOKENS_AT_ONCE == 64);
+    if constexpr (TOKENS_AT_ONCE == 16) {
+        asm volatile(
+            "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, "
+            "1, 1, 1, 0;"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+    } else if constexpr (TOKENS_AT_ONCE == 32) {
+        asm volatile(
+            "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,"
+            "%15}, {%16,%17,%18,%19}, %20, 1, 1, 1, 0;"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+              "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+    } else if constexpr (TOKENS_AT_ONCE == 48) {
+        asm volatile(
+            "wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,"
+            "%15,%16,%17,%18,%19,%20,%21,%22,%23}, {%24,%25,%26,%27}, %28, 1, 1, 1, 0;"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+              "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+              "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+    } else {
+        asm volatile(
+            "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,"
+            "%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1, 0;"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+              "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+              "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+              "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+    }
+}
+#endif
+
+// --- wider products of a warpgroup: 64 rows by 64 to 256 columns (sm_90a alone) ---
+//
+// As above, a[] holding the rows and a descriptor naming the columns. The s8 product takes both from shared memory: rows
+// or columns of 128 bytes, laid out as wgmma_columns says, of which it takes 32 bytes (add 2 for the next). They add to
+// their sums or, unless `add`, start them anew: registers that nobody wrote before need no zeros then.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define SUMS_4(c, d, i) c((d)[i]), c((d)[i + 1]), c((d)[i + 2]), c((d)[i + 3])
+#define SUMS_16(c, d, i) SUMS_4(c, d, i), SUMS_4(c, d, i + 4), SUMS_4(c, d, i + 8), SUMS_4(c, d, i + 12)
+
+__device__ inline void wgmma_m64n128k16_f16(float* d, const unsigned* a, unsigned long long b, bool add) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %69, 0; "
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,"
+        "%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,"
+        "%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,"
+        "%63}, {%64,%65,%66,%67}, %68, p, 1, 1, 0; }"
+        : SUMS_16("+f", d, 0), SUMS_16("+f", d, 16), SUMS_16("+f", d, 32), SUMS_16("+f", d, 48)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
+}
+
+__device__ inline void wgmma_m64n256k16_f16(float* d, const unsigned* a, unsigned long long b, bool add) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %133, 0; "
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,"
+        "%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,"
+        "%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
+        "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,"
+        "%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,"
+        "%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, {%128,%129,"
+        "%130,%131}, %132, p, 1, 1, 0; }"
+        : SUMS_16("+f", d, 0), SUMS_16("+f", d, 16), SUMS_16("+f", d, 32), SUMS_16("+f", d, 48),
+          SUMS_16("+f", d, 64), SUMS_16("+f", d, 80), SUMS_16("+f", d, 96), SUMS_16("+f", d, 112)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
+}
+
+__device__ inline void wgmma_m64n64k32_s8(int* d, unsigned long long a, unsigned long long b, bool add) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %34, 0; "
+        "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {%0,%1,%2,"
+        "%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,"
+        "%29,%30,%31}, %32, %33, p; }"
+        : SUMS_16("+r", d, 0), SUMS_16("+r", d, 16)
+        : "l"(a), "l"(b), "r"((int)add));
+}
+
+__device__ inline void wgmma_m64n128k32_s8(int* d, unsigned long long a, unsigned long long b, bool add) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %66, 0; "
+        "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {%0,%1,%2,"
+        "%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,"
+        "%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,"
+        "%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, %64, %65, p; }"
+        : SUMS_16("+r", d, 0), SUMS_16("+r", d, 16), SUMS_16("+r", d, 32), SUMS_16("+r", d, 48)
+        : "l"(a), "l"(b), "r"((int)add));
+}
+
+#undef SUMS_4
+#undef SUMS_16
+#endif
+
+// --- barriers that count arrivals (mbarrier), and registers handed from warpgroup to warpgroup (sm_90a) ---
+//
+// An mbarrier's phase ends when `arrivals` have come; phases are told apart by their parity, the first one's being 0.
+// Waiting for a parity waits for the end of the current phase of it.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+__device__ inline void mbarrier_init(unsigned long long* barrier, unsigned arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(arrivals)
+                 : "memory");
+}
+
+__device__ inline void mbarrier_arrive(unsigned long long* barrier) {
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }" ::"r"(
+                     (unsigned)__cvta_generic_to_shared(barrier))
+                 : "memory");
+}
+
+__device__ inline void mbarrier_wait(unsigned long long* barrier, unsigned parity) {
+    unsigned done = 0;
+    while (!done)
+        asm volatile(
+            "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+            : "=r"(done)
+            : "r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(parity)
+            : "memory");
+}
+
+// From here on a thread of this warpgroup may have REGISTERS (a multiple of 8): more than the launch gave it, or fewer.
+template <int REGISTERS>
+__device__ inline void setmaxnreg_more() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+template <int REGISTERS>
+__device__ inline void setmaxnreg_fewer() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+#endif
+
+// --- products of a warpgroup with both operands in shared memory, or columns that are stored row by row (sm_90a) ---
+//
+// wgmma_shared_f16 takes its 64 rows, too, from shared memory, laid out as wgmma_columns says. wgmma_rows_f16 takes a
+// second operand stored [k][n], as values are: blocks of 64 columns, row after row of 128 bytes, each row's 16-byte
+// pieces swizzled alike; wgmma_rows names it, `apart` bytes being from a block to the next, and 16 rows on add 128.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define SUMS_4(c, d, i) c((d)[i]), c((d)[i + 1]), c((d)[i + 2]), c((d)[i + 3])
+#define SUMS_16(c, d, i) SUMS_4(c, d, i), SUMS_4(c, d, i + 4), SUMS_4(c, d, i + 8), SUMS_4(c, d, i + 12)
+
+__device__ inline unsigned long long wgmma_rows(const void* shared, unsigned apart) {
+    const unsigned address = (unsigned)__cvta_generic_to_shared(shared);
+    return 1ull << 62 | 64ull << 32 | (unsigned long long)(apart >> 4) << 16 | (address & 0x3ffffu) >> 4;
+}
+
+template <int COLUMNS>
+__device__ inline void wgmma_shared_f16(float* d, unsigned long long a, unsigned long long b, bool add) {
+    static_assert(COLUMNS == 64 || COLUMNS == 128);
+    if constexpr (COLUMNS == 64) {
+        asm volatile(
+            "{ .reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0,%1,%2,"
+            "%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
+            "%30,%31}, %32, %33, p, 1, 1, 0, 0; }"
+            : SUMS_16("+f", d, 0), SUMS_16("+f", d, 16)
+            : "l"(a), "l"(b), "r"((int)add));
+    } else {
+        asm volatile(
+            "{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0,%1,%2,"
+            "%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
+            "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,"
+            "%55,%56,%57,%58,%59,%60,%61,%62,%63}, %64, %65, p, 1, 1, 0, 0; }"
+            : SUMS_16("+f", d, 0), SUMS_16("+f", d, 16), SUMS_16("+f", d, 32), SUMS_16("+f", d, 48)
+            : "l"(a), "l"(b), "r"((int)add));
+    }
+}
+
+template <int COLUMNS>
+__device__ inline void wgmma_rows_f16(float* d, const unsigned* a, unsigned long long b) {
+    static_assert(COLUMNS == 64 || COLUMNS == 128 || COLUMNS == 256);
+    if constexpr (COLUMNS == 64) {
+        asm volatile(
+            "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,"
+            "%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1,"
+            " 1;"
+            : SUMS_16("+f", d, 0), SUMS_16("+f", d, 16)
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+    } else if constexpr (COLUMNS == 128) {
+        asm volatile(
+            "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,"
+            "%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,"
+            "%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63},"
+            " {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
+            : SUMS_16("+f", d, 0), SUMS_16("+f", d, 16), SUMS_16("+f", d, 32), SUMS_16("+f", d, 48)
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+    } else {
+        asm volatile(
+            "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,"
+            "%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,"
+            "%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
+            "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,"
+            "%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,"
+            "%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, {%128,%129,"
+            "%130,%131}, %132, 1, 1, 1, 1;"
+            : SUMS_16("+f", d, 0), SUMS_16("+f", d, 16), SUMS_16("+f", d, 32), SUMS_16("+f", d, 48),
+              SUMS_16("+f", d, 64), SUMS_16("+f", d, 80), SUMS_16("+f", d, 96), SUMS_16("+f", d, 112)
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+    }
+}
+
+#undef SUMS_4
+#undef SUMS_16
+#endif

@@ -12,7 +12,7 @@
 #define THREADS 128
 #endif
 #ifndef ROWS
-#define ROWS 4
+#define ROWS 2
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -25,6 +25,7 @@ from rooflab.ops import Rung, check_array, loaded, rung_of
 
 TILE = 64  # rows of a block in tile order
 BLOCK_WORDS = 32 + TILE * GROUP // 8  # scales, then codes: 4224 bytes
+AMPERE = ("80", "86", "89", "90", "100", "120")  # asynchronous copies
 _X_ROW = 272  # bytes between two tokens' 128 halves in shared memory: conflict-free for ldmatrix
 
 LADDERS: dict[str, tuple[Rung, ...]] = {
@@ -45,7 +46,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "4_in_flight",
             "int4_in_flight",
             "several rows a warp, their loads under way together",
-            defines={"THREADS": 128, "ROWS": 4},
+            defines={"THREADS": 128, "ROWS": 2},
         ),
         Rung(
             "int4", "5_split_k", "int4_split_k", "a block's warps divide k", defines={"WARPS": 4, "ROWS": 4}
@@ -62,8 +63,49 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "7_mma",
             "int4_mma",
             "tensor cores, weights as the first operand",
-            defines={"WARPS": 8, "TILES": 4, "COLUMNS": 8},
+            defines={"WARPS": 8, "TILES": 4, "BATCH": 8},
             dynamic_shared=34816,
+        ),
+        Rung(
+            "int4",
+            "8_offset",
+            "int4_offset",
+            "half the instructions: the tensor core takes the offset away",
+            defines={"WARPS": 4, "TILES": 2, "BATCH": 8, "RESIDENT": 3},
+            dynamic_shared=18432,
+        ),
+        Rung(
+            "int4",
+            "9_shared",
+            "int4_shared",
+            "a block's warps share x",
+            defines={
+                "ROW_WARPS": 4,
+                "K_WARPS": 2,
+                "TILES": 2,
+                "BATCH": 16,
+                "STAGES": 3,
+                "RESIDENT": 1,
+            },
+            archs=AMPERE,
+            dynamic_shared=76032,
+        ),
+        Rung(
+            "int4",
+            "10_wgmma",
+            "int4_wgmma",
+            "Hopper's own matrix products, x read from shared memory",
+            defines={
+                "ROW_GROUPS": 2,
+                "K_GROUPS": 1,
+                "TALL": 1,
+                "CLUSTER": 1,
+                "BATCH": 64,
+                "STAGES": 4,
+                "RESIDENT": 1,
+            },
+            archs=("90a",),
+            dynamic_shared=99328,
         ),
     ),
     "int4_dequantise": (
@@ -146,7 +188,8 @@ def repack(qweight: Any, scales: Any) -> Tiles:
         padded[:here] = scales[rows]
         nibbles = _fragments(codes.reshape(count, TILE, groups, GROUP).transpose(0, 2, 1, 3))
         nibbles = nibbles.reshape(count, groups, BLOCK_WORDS - 32, 8).astype(xp.uint32) << places
-        blocks[start : start + count, :, 32:] = nibbles.sum(axis=-1, dtype=xp.uint32)
+        words = nibbles.sum(axis=-1, dtype=xp.uint32)
+        blocks[start : start + count, :, 32:] = words << 2 | words >> 30
         pairs = padded.reshape(count, 4, 2, 8, groups).transpose(0, 4, 3, 1, 2)  # g, m, then rows g and g + 8
         blocks[start : start + count, :, :32] = (
             xp.ascontiguousarray(pairs).reshape(count, groups, 64).view(xp.uint32)
@@ -162,7 +205,8 @@ def unpack(tiles: Tiles) -> Int4:
     places = xp.arange(0, 32, 4, dtype=xp.uint32)
     qweight = xp.empty((count * TILE, k // 8), xp.uint32)
     for i in range(count):
-        nibbles = blocks[i, :, 32:, None] >> places & xp.uint32(15)
+        words = blocks[i, :, 32:] >> 2 | blocks[i, :, 32:] << 30
+        nibbles = words[..., None] >> places & xp.uint32(15)
         split = nibbles.reshape(groups, 4, 2, 8, 4, 4, 2, 2, 2)  # m half g t step e kk r
         codes = split.transpose(1, 8, 3, 0, 2, 5, 7, 4, 6).reshape(
             TILE, k // 8, 8
@@ -185,9 +229,22 @@ def launch_of(rung: Rung, n: int, k: int, batch: int, options: Mapping[str, int]
     """The launch rule: what a rung with these macros is launched with for y [batch, n], k inputs."""
     if rung.operator == "int4_dequantise":
         return Launch((math.ceil(n * k / 8 / options["THREADS"]), 1), options["THREADS"])
-    if "COLUMNS" in options:
-        warps, rows, columns = options["WARPS"], 16 * options["TILES"], options["COLUMNS"]
-        staged, sums = warps * 2 * columns * _X_ROW, warps * columns * (rows + 4) * 4
+    if "ROW_GROUPS" in options:
+        rows, split = TILE * options["TALL"] * options["ROW_GROUPS"], options["K_GROUPS"]
+        stage = split * (rows // TILE * 4 * BLOCK_WORDS + 256 * options["BATCH"])
+        shared = max(options["STAGES"] * stage, split * batch * (rows + 4) * 4)
+        blocks = math.ceil(n / rows) * options["CLUSTER"]
+        return Launch((blocks, 1), 128 * options["ROW_GROUPS"] * split, shared)
+    if "ROW_WARPS" in options:
+        rows, split = 16 * options["TILES"] * options["ROW_WARPS"], options["K_WARPS"]
+        stage = split * (64 * rows + 128 * options["ROW_WARPS"]) + batch * (256 * split + 16)
+        shared = max(options["STAGES"] * stage, split * batch * (rows + 4) * 4)
+        return Launch((math.ceil(n / rows), 1), 32 * options["ROW_WARPS"] * split, shared)
+    if "BATCH" in options:
+        warps, rows, columns = options["WARPS"], 16 * options["TILES"], options["BATCH"]
+        sums = warps * columns * (rows + 4) * 4
+        scales = 128 if "RESIDENT" in options else 0
+        staged = warps * 2 * (columns * _X_ROW + scales)
         return Launch((math.ceil(n / rows), 1), 32 * warps, max(staged, sums))
     if "WARPS" in options:  # the block's warps share its rows
         grid = math.ceil(n / options["ROWS"]), math.ceil(batch / options.get("TOKENS", 1))
@@ -259,9 +316,9 @@ def matmul(x: Any, weights: Rows | Tiles, *, out: Any = None, rung: str | None =
     else:
         _check_rows(weights)
         operands = [weights.qweight, weights.scales]
-    if batch > macros.get("COLUMNS", batch):
+    if batch > macros.get("BATCH", batch):
         raise LaunchError(
-            f"Rung int4/{chosen.name} multiplies up to {macros['COLUMNS']} tokens at once, not {batch}."
+            f"Rung int4/{chosen.name} multiplies up to {macros['BATCH']} tokens at once, not {batch}."
         )
     sizes = [ctypes.c_uint(v) for v in (n, k // GROUP, batch)]
     _launch(chosen, n, k, batch, [*operands, x, out, *sizes], macros)
@@ -288,7 +345,7 @@ def choose(n: int, k: int, batch: int, tiled: bool) -> tuple[str, dict[str, int]
     """Rung and macros for a product of this shape."""
     if not tiled:
         return ("5_split_k", {}) if batch == 1 else ("6_batched", {})
-    return "7_mma", {"COLUMNS": 8 * math.ceil(batch / 8)}
+    return "7_mma", {"BATCH": 8 * math.ceil(batch / 8)}
 
 
 def _empty(like: Any, shape: tuple[int, int]) -> Any:
@@ -297,4 +354,4 @@ def _empty(like: Any, shape: tuple[int, int]) -> Any:
     return _library(like).empty(shape, "float16")
 
 
-TILED = tuple(rung for rung in LADDERS["int4"] if "COLUMNS" in rung.defines)
+TILED = tuple(rung for rung in LADDERS["int4"] if "BATCH" in rung.defines)

@@ -90,6 +90,10 @@ static inline unsigned bitwise(unsigned a, unsigned b, unsigned c) {
     if (TABLE >> k & 1) v |= (k & 4 ? a : ~a) & (k & 2 ? b : ~b) & (k & 1 ? c : ~c);
   return v;
 }
+template <typename T>
+static inline T* kept(T* p) {
+  return p;
+}
 // Rounded as the host's library rounds it; small numbers become 0 as on the GPU.
 static inline float exp2_approx(float x) { return x < -126.0f ? 0.0f : exp2f(x); }
 static inline unsigned exp2_approx_f16x2(unsigned x) {

@@ -255,9 +255,19 @@ def test_e6_e11_and_e12_come_from_counters():
 def test_e11_cold_and_warm(cold, warm, expected):
     found = evidence(
         {"4_vector": 0.9},
-        [counter("4_vector", l2_hit_pct=cold), counter("2_coalesced", 2048, "warm", l2_hit_pct=warm)],
+        [
+            counter("4_vector", l2_hit_pct=cold),
+            counter("2_coalesced", 2048, "warm", l2_hit_pct=warm, dram_read_bytes=9e5),
+        ],
     )
     assert words(["E11 cold", "E11 warm"], found) == expected
+
+
+def test_a_warm_profile_that_reads_dram_is_no_evidence():
+    cold = counter("2_coalesced", 2048, "warm", l2_hit_pct=2, dram_read_bytes=coalescing.moved(2048))
+    found = claims.judge(coalescing.RESTATED_TESTS[-1], evidence(counters=[cold]))
+    assert (found.claim.id, found.word) == ("E11 warm", "not measured")
+    assert "nothing was warm" in found.measured
 
 
 def test_e7_counts_the_source_s_way_and_the_model_s():

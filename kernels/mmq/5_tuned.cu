@@ -17,7 +17,7 @@
 #define ROW_WARPS 2
 #endif
 #ifndef TOKEN_WARPS
-#define TOKEN_WARPS 4
+#define TOKEN_WARPS 2
 #endif
 #ifndef ROW_TILES
 #define ROW_TILES 4
@@ -29,10 +29,10 @@
 #define STAGES 2
 #endif
 #ifndef UNROLL
-#define UNROLL 1
+#define UNROLL 2
 #endif
 #ifndef RESIDENT
-#define RESIDENT 1
+#define RESIDENT 2
 #endif
 
 constexpr int THREADS = 32 * ROW_WARPS * TOKEN_WARPS;

@@ -1,8 +1,8 @@
 """MMQ: Q8_0 weights times many tokens' Q8_1 activations, on the int8 tensor cores.
 
-Every rung computes the int32 product of each block of 32 exactly and scales it by both blocks' scales; they
-differ in how the bytes reach the tensor cores. Weights lie in memory as Blocks or Planes, activations as
-Planes (see rooflab.ops.q8_0).
+Rungs 1 to 6 compute the int32 product of each block of 32 exactly and scale it by both blocks' scales; they
+differ in how the bytes reach the tensor cores. Rung 7 makes halves of the weights and takes activations as
+they are. Weights lie in memory as Blocks or Planes, activations as Planes or FP16 (see rooflab.ops.q8_0).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from rooflab.errors import LaunchError
 from rooflab.formats import BLOCK, Q8_0, Q8_1
 from rooflab.identity import source_of_callable
-from rooflab.ops import PORTABLE, Rung, check_array, loaded, rung_of
+from rooflab.ops import PORTABLE, Rung, check_array, loaded, rung_of, with_target
 from rooflab.ops.q8_0 import (
     arrays_of,
     check_activations,
@@ -27,9 +27,10 @@ from rooflab.ops.q8_0 import (
 )
 
 _AMPERE = PORTABLE[1:]  # what has cp.async
+_HOPPER = ("90a",)
 _TUNED = {
-    **{"ROW_WARPS": 2, "TOKEN_WARPS": 4, "ROW_TILES": 4, "TOKEN_TILES": 4},
-    **{"STAGES": 2, "UNROLL": 1, "RESIDENT": 1},
+    **{"ROW_WARPS": 2, "TOKEN_WARPS": 2, "ROW_TILES": 4, "TOKEN_TILES": 4},
+    **{"STAGES": 2, "UNROLL": 2, "RESIDENT": 2},
 }
 
 LADDERS: dict[str, tuple[Rung, ...]] = {
@@ -59,7 +60,25 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "larger tiles a warp, two instructions to scale a product",
             defines=_TUNED,
             archs=_AMPERE,
-            dynamic_shared=2 * 256 * 136,
+            dynamic_shared=2 * 192 * 136,
+        ),
+        Rung(
+            "mmq",
+            "6_wgmma",
+            "mmq_wgmma",
+            "Hopper's int8 products, scaled while the next one runs",
+            defines={"STAGES": 5},
+            archs=_HOPPER,
+            dynamic_shared=5 * 36864,
+        ),
+        Rung(
+            "mmq",
+            "7_half",
+            "mmq_half",
+            "weights become halves on their way into the tensor cores",
+            defines={"ROW_TILES": 1, "TOKENS": 256, "STAGES": 4},
+            archs=_HOPPER,
+            dynamic_shared=4 * 44032,
         ),
     )
 }
@@ -67,6 +86,11 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
 # The rung that runs when none is named: the fastest portable one recorded.
 DEFAULT = {"mmq": "5_tuned"}
 _TILES = {"1_tile": (64, 64), "2_prefetch": (64, 64), "3_wide": (64, 128), "4_async": (64, 128)}
+
+
+def options_for(rung: Rung, n: int, batch: int) -> dict[str, int]:
+    """The macros that suit a shape, where the rung leaves a choice."""
+    return {}
 
 
 def launch_shape(
@@ -79,24 +103,33 @@ def launch_shape(
         threads = 32 * macros["ROW_WARPS"] * macros["TOKEN_WARPS"]
         shared = macros["STAGES"] * (rows + tokens) * 136
         return (math.ceil(batch / tokens), math.ceil(n / rows)), threads, shared
+    if rung.name == "7_half":
+        rows, tokens = 128 * macros["ROW_TILES"], macros["TOKENS"]
+        tile = math.ceil((128 * tokens + 84 * rows) / 1024) * 1024
+        return (math.ceil(batch / tokens), math.ceil(n / rows)), 384, macros["STAGES"] * tile
+    if rung.name == "6_wgmma":
+        return (math.ceil(batch / 128), math.ceil(n / 128)), 384, macros["STAGES"] * 36864
     rows, tokens = _TILES[rung.name]
     shared = macros["STAGES"] * (rows + tokens) * 136 if rung.name == "4_async" else 0
     return (math.ceil(n / rows), math.ceil(batch / tokens)), 256, shared
 
 
+@with_target()
 def product(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **options: int) -> Any:
     """Return out [batch, n] FP16 = x [batch, k] times w [n, k] transposed.
 
-    x is Planes of Q8_1 (rooflab.ops.q8_0.quantise); w is Blocks of Q8_0 for rungs 1 to 3, else Planes.
+    x is Planes of Q8_1 (rooflab.ops.q8_0.quantise), for rung 7_half FP16; w is Blocks of Q8_0 for rungs 1
+    to 3, else Planes.
     LaunchError for anything else. `out` reuses an output.
     """
     chosen = rung_of(LADDERS["mmq"], rung, DEFAULT["mmq"])
     (n, k), (batch, x_k) = shape_of(w, Q8_0.itemsize), shape_of(x, Q8_1.itemsize)
     name, early = f"Rung mmq/{chosen.name}", int(chosen.name[0]) <= 3
-    weights = "blocks" if early else "planes"
-    if (kind_of(w), kind_of(x)) != (weights, "planes"):
+    weights, activations = "blocks" if early else "planes", "half" if chosen.name == "7_half" else "planes"
+    if (kind_of(w), kind_of(x)) != (weights, activations):
         raise LaunchError(
-            f"{name} takes weights in {weights} and activations in planes, not {kind_of(w)} and {kind_of(x)}."
+            f"{name} takes weights in {weights} and activations in {activations}, "
+            f"not {kind_of(w)} and {kind_of(x)}."
         )
     if x_k != k:
         raise LaunchError(f"x has k = {x_k} and w has k = {k}; they must agree.")

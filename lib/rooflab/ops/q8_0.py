@@ -17,7 +17,7 @@ import numpy as np
 from rooflab.errors import LaunchError
 from rooflab.formats import BLOCK, Q8_0, Q8_1, Planes
 from rooflab.identity import source_of_callable
-from rooflab.ops import Rung, check_array, loaded, rung_of
+from rooflab.ops import Rung, check_array, loaded, rung_of, with_target
 
 _LARGEST = 2**31 - 1  # sizes and element counts of activations and outputs are ints in the kernels
 
@@ -124,7 +124,7 @@ def check_activations(x: Any, batch: int, k: int) -> None:
         check_array("the quants of x", x.quants, "int8", batch * k, 16)
         check_array("the scales of x", x.scales, "float16", batch * k // BLOCK, 16)
     else:
-        check_array("x", x, "float16", batch * k, 4)
+        check_array("x", x, "float16", batch * k, 16)
 
 
 def kind_of(operand: Any) -> str:
@@ -152,6 +152,16 @@ def empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
     return cupy.empty(shape, dtype)
 
 
+def options_for(rung: Rung, batch: int) -> dict[str, int]:
+    """The macros that suit a number of tokens, where the rung leaves a choice."""
+    if rung.name == "5_batch":
+        few = batch <= 4
+        return {"BATCH": batch, "ROWS": 2 if few else 4, "RESIDENT": 8 if few else 4}
+    if rung.name == "6_mma":
+        return {"TOKEN_TILES": math.ceil(batch / 8)}
+    return {}
+
+
 def matvec_launch(rung: Rung, n: int, macros: Mapping[str, int]) -> tuple[int, int, int]:
     """The launch rule of q8_0: blocks, threads a block, and bytes of dynamic shared memory."""
     threads = macros["THREADS"]
@@ -162,6 +172,7 @@ def matvec_launch(rung: Rung, n: int, macros: Mapping[str, int]) -> tuple[int, i
     return math.ceil(n / macros.get("ROWS", threads // 32)), threads, 0
 
 
+@with_target()
 def matvec(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **options: int) -> Any:
     """Return out [batch, n] FP16 = x [batch, k] times w [n, k] transposed.
 
@@ -182,14 +193,10 @@ def matvec(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **option
     check_sizes(n, k, batch, multiple, name)
     if batch > most:
         raise LaunchError(f"{name} takes at most {most} tokens, not {batch}.")
-    if chosen.name == "5_batch":
-        options.setdefault("BATCH", batch)
-        if options["BATCH"] != batch:
-            raise LaunchError(f"{name} was asked for BATCH = {options['BATCH']} and given {batch} tokens.")
-    if chosen.name == "6_mma":
-        options.setdefault("TOKEN_TILES", math.ceil(batch / 8))
-        if 8 * options["TOKEN_TILES"] < batch:
-            raise LaunchError(f"{name} takes {8 * options['TOKEN_TILES']} tokens so built, not {batch}.")
+    options = {**options_for(chosen, batch), **options}
+    room = {"5_batch": options.get("BATCH", 0), "6_mma": 8 * options.get("TOKEN_TILES", 0)}
+    if batch > room.get(chosen.name, 1) or (chosen.name == "5_batch" and batch != options["BATCH"]):
+        raise LaunchError(f"{name} so built takes {room[chosen.name]} tokens, not {batch}.")
     macros = chosen.with_defaults(options)
     check_weights(w, n, k)
     check_activations(x, batch, k)
@@ -202,6 +209,7 @@ def matvec(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **option
     return out
 
 
+@with_target()
 def quantise(x: Any, *, out: Any = None, rung: str | None = None, **options: int) -> Any:
     """Return x [batch, k] FP16 in Q8_1: Blocks by rung 1_blocks, Planes by rung 2_planes.
 
@@ -228,6 +236,7 @@ def quantise(x: Any, *, out: Any = None, rung: str | None = None, **options: int
     return out
 
 
+@with_target()
 def embed(
     table: Blocks,
     tokens: Any,
@@ -261,6 +270,7 @@ def embed(
     return out
 
 
+@with_target()
 def dequantise(w: Blocks, *, out: Any = None, rung: str | None = None, **options: int) -> Any:
     """Return w in FP16, [n, k]: each element the product of quant and scale, rounded once."""
     chosen = rung_of(LADDERS["dequantise"], rung, DEFAULT["dequantise"])
@@ -282,5 +292,5 @@ def dequantise(w: Blocks, *, out: Any = None, rung: str | None = None, **options
 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
-    functions = {"q8_0": (matvec, matvec_launch), "q8_1": (quantise,), "embed": (embed,)}
+    functions = {"q8_0": (matvec, matvec_launch, options_for), "q8_1": (quantise,), "embed": (embed,)}
     return source_of_callable(*functions.get(rung.operator, (dequantise,)))

@@ -1,0 +1,137 @@
+// mmq 7, half: weights become halves on their way into the tensor cores, which then sum over all of k themselves.
+//
+// Purpose  scaling every block's product costs more than the product; here a weight is scaled once, before it is
+//          multiplied, and only int8 is read. The activations need no quantising, the weights are rounded to FP16.
+// Shapes   quants [n][k] int8 and scales [n][k / 32] half, x [batch][k] half, y [batch][n] half; all 16-byte aligned, k a
+//          multiple of 128. sm_90a.
+// Bytes    34/32 n k and 2 batch k read + 2 batch n written.
+// Launch   three warpgroups a block: one copies, two multiply 64 ROW_TILES rows by all of the tile's TOKENS;
+//          (ceil(batch / TOKENS), ceil(n / (128 ROW_TILES))) blocks. Dynamic shared memory: STAGES tiles of 84 bytes a row
+//          and 128 a token, each rounded up to 1024.
+// Changed  from rung 6: FP16 products with the weights in registers: the next 64 of k are made halves while the tensor
+//          cores multiply the ones before.
+#include "common/ptx.cuh"
+#include "common/q8.cuh"
+
+#ifndef ROW_TILES
+#define ROW_TILES 1
+#endif
+#ifndef TOKENS
+#define TOKENS 256
+#endif
+#ifndef STAGES
+#define STAGES 4
+#endif
+
+constexpr int ROWS = 128 * ROW_TILES, SUMS = TOKENS / 2;
+constexpr int ROW_BYTES = 80;  // 64 quants and a gap, so that eight rows lie in different banks
+constexpr int SLOT = (TOKENS * 128 + ROWS * (ROW_BYTES + 4) + 1023) / 1024 * 1024;
+constexpr int LAG = 2;  // tiles under way while the copies of the one before them are waited for
+
+// Two int8 as two halves, exact: the bytes' bits with the sign turned over are 1024 + 128 + q in FP16.
+__device__ inline __half2 halves_of(unsigned pair) {
+    const unsigned bits = __byte_perm(pair ^ 0x8080u, 0x64646464u, 0x4140);
+    return __hsub2(*reinterpret_cast<const __half2*>(&bits), __float2half2_rn(1152.0f));
+}
+
+__device__ inline void multiply(float* sum, const unsigned* a, unsigned long long columns, bool add) {
+    if constexpr (TOKENS == 256)
+        wgmma_m64n256k16_f16(sum, a, columns, add);
+    else
+        wgmma_m64n128k16_f16(sum, a, columns, add);
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1)
+    mmq_half(const unsigned char* __restrict__ quants, const __half* __restrict__ scales, const __half* __restrict__ x,
+             __half* __restrict__ y, int n, int k, int batch) {
+    extern __shared__ __align__(1024) unsigned char ring[];
+    __shared__ unsigned long long full[STAGES], empty[STAGES];
+    const int thread = threadIdx.x % 128, lane = thread % 32, group = threadIdx.x / 128, warp = thread / 32, chunks = k / 64;
+    const int row0 = blockIdx.y * ROWS, token0 = blockIdx.x * TOKENS;
+    if (threadIdx.x < STAGES) {
+        mbarrier_init(full + threadIdx.x, 128);
+        mbarrier_init(empty + threadIdx.x, 8);
+    }
+    __syncthreads();
+
+    if (group == 2) {  // copies; rows and tokens beyond the last repeat it, and are not stored
+        setmaxnreg_fewer<40>();
+        for (int c = 0; c < chunks + LAG; ++c) {
+            if (c < chunks) {
+                unsigned char* tokens = ring + c % STAGES * SLOT;
+                unsigned char* rows = tokens + TOKENS * 128;
+                if (c >= STAGES) mbarrier_wait(empty + c % STAGES, (c / STAGES + 1) % 2);
+#pragma unroll
+                for (int i = 0; i < TOKENS / 16; ++i) {
+                    const int t = thread / 8 + 16 * i;
+                    copy_async_16(place(tokens, t, thread % 8),
+                                  x + (size_t)min(token0 + t, batch - 1) * k + c * 64 + thread % 8 * 8);
+                }
+#pragma unroll
+                for (int i = 0; i < ROWS / 32; ++i) {
+                    const int r = thread / 4 + 32 * i;
+                    copy_async_16(rows + r * ROW_BYTES + thread % 4 * 16,
+                                  quants + (size_t)min(row0 + r, n - 1) * k + c * 64 + thread % 4 * 16);
+                }
+#pragma unroll
+                for (int r = thread; r < ROWS; r += 128)
+                    copy_async_4(rows + ROWS * ROW_BYTES + r * 4, scales + (size_t)min(row0 + r, n - 1) * (k / 32) + c * 2);
+            }
+            copy_async_commit();
+            if (c >= LAG) {
+                copy_async_wait<LAG>();
+                warpgroup_shared_fence();
+                mbarrier_arrive(full + (c - LAG) % STAGES);
+            }
+        }
+        return;
+    }
+    setmaxnreg_more<232>();
+
+    // The weights of tile c for the tensor cores: [64 rows][16 of k][registers].
+    const auto load = [&](unsigned (&a)[ROW_TILES][4][4], int c) {
+        const unsigned char* rows = ring + c % STAGES * SLOT + TOKENS * 128;
+        const __half2* scale = reinterpret_cast<const __half2*>(rows + ROWS * ROW_BYTES);
+#pragma unroll
+        for (int m = 0; m < ROW_TILES; ++m)
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const int r = (group * ROW_TILES + m) * 64 + warp * 16 + lane / 4 + 8 * i;
+                const __half2 both = scale[r], s[2] = {__low2half2(both), __high2half2(both)};
+#pragma unroll
+                for (int j = 0; j < 8; ++j) {
+                    const unsigned char* from = rows + r * ROW_BYTES + 8 * j + lane % 4 * 2;
+                    const __half2 w = __hmul2(halves_of(*reinterpret_cast<const unsigned short*>(from)), s[j / 4]);
+                    a[m][j / 2][i + j % 2 * 2] = *reinterpret_cast<const unsigned*>(&w);
+                }
+            }
+    };
+    float sum[ROW_TILES][SUMS];  // begun by the first product
+    const auto step = [&](unsigned (&a)[ROW_TILES][4][4], int c) {
+        mbarrier_wait(full + c % STAGES, c / STAGES % 2);
+        load(a, c);
+        const unsigned long long columns = wgmma_columns(ring + c % STAGES * SLOT);
+        warpgroup_arrive();
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+#pragma unroll
+            for (int m = 0; m < ROW_TILES; ++m) multiply(sum[m], a[m][j], columns + 2 * j, c + j > 0);
+        warpgroup_commit();
+        warpgroup_wait<1>();  // the product by tile c - 1 is done
+        if (c > 0 && lane == 0) mbarrier_arrive(empty + (c - 1) % STAGES);
+    };
+    unsigned even[ROW_TILES][4][4], odd[ROW_TILES][4][4];
+    for (int c = 0; c < chunks; c += 2) {
+        step(even, c);
+        step(odd, c + 1);
+    }
+    warpgroup_wait<0>();
+#pragma unroll
+    for (int m = 0; m < ROW_TILES; ++m)
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) {
+            const int row = row0 + (group * ROW_TILES + m) * 64 + warp * 16 + lane / 4 + i / 2 % 2 * 8;
+            const int token = token0 + i / 4 * 8 + lane % 4 * 2 + i % 2;
+            if (row < n && token < batch) y[(size_t)token * n + row] = __float2half(sum[m][i]);
+        }
+}

@@ -1,0 +1,286 @@
+"""Study `mmq` (lesson 05): a prompt's product on Q8_0 weights, from one token to two thousand.
+
+Activations come in FP16, so every own case quantises them first unless its option prepared=1 says that they
+came quantised; 7_half takes them as they are. The baseline turns all weights into FP16 and multiplies by
+cuBLAS, the peers have them in FP16 (or, for torch._int_mm, in int8 without scales) all along.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rooflab import gate, kernel, ops, roof
+from rooflab.case import Case, options
+from rooflab.device import Device
+from rooflab.ops import Rung, mmq, q8_0
+from rooflab.studies import products
+from rooflab.studies.base import Context, Count, Sized, Study, tunables
+from rooflab.studies.q8_0 import WEIGHT_BYTES, blocks_of, copied, quantised, widened
+
+SHAPES = ((8192, 8192), (14336, 4096), (10240, 2560))  # (n, k); the first leads
+PROMPTS = (512, 1848)
+TOKENS = (1, 2, 4, 8, 9, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 1848, 2048)
+FEW = tuple(tokens for tokens in TOKENS if 9 <= tokens <= 256)
+BASELINE = "dequantise+torch.matmul"
+PEERS = ("torch.matmul", "torch._int_mm")
+DECODE = "q8_0/"  # rungs of the decode product stand in this table under their operator's name
+COUNTERS = (
+    *("time_ns", "dram_bytes", "dram_read_bytes", "sm_pct", "l2_hit_pct", "occupancy_pct", "issue_active"),
+    *("stall_long_scoreboard", "stall_barrier", "shared_load_conflicts"),
+)
+_LANES = 32 * 2  # int8 operations that one scaled number of a block of 32 stands for
+
+
+def _case(impl: str, n: int, k: int, batch: int, **more: Any) -> Case:
+    kind = "baseline" if impl == BASELINE else "peer" if impl in PEERS else "own"
+    format = {"torch.matmul": "fp16", "torch._int_mm": "int8"}.get(impl, "q8_0")
+    return Case(
+        "mmq", "mmq", impl, **{"kind": kind, "format": format, "n": n, "k": k, "batch": batch, **more}
+    )
+
+
+def ladder(batch: int, n: int = SHAPES[0][0], k: int = SHAPES[0][1]) -> list[Case]:
+    """Every rung on one shape with its activations quantised before, the baseline and the peers; and the
+    first rung with its scales taken byte by byte.
+    """
+    prepared = [
+        _case(rung.name, n, k, batch, options="" if rung.name == "7_half" else options(prepared=1))
+        for rung in mmq.LADDERS["mmq"]
+    ]
+    bytewise = _case("1_tile", n, k, batch, options=options(prepared=1, scale_bytes=1))
+    return [*prepared, bytewise, *(_case(impl, n, k, batch) for impl in (BASELINE, *PEERS))]
+
+
+def contenders(batch: int) -> list[str]:
+    """What is worth trying at so many tokens."""
+    decode = [DECODE + "4_planes"] * (batch == 1) + [DECODE + "5_batch"] * (2 <= batch <= 8)
+    decode += [DECODE + "6_mma"] * (batch <= 64)
+    prompt = ["5_tuned", "6_wgmma", "7_half"] if batch >= 8 else []
+    return [*decode, *prompt, BASELINE, "torch.matmul"]
+
+
+def sweep(n: int, k: int, tokens: Sequence[int]) -> list[Case]:
+    """The contenders of every number of tokens, quantising included."""
+    return [_case(impl, n, k, batch) for batch in tokens for impl in contenders(batch)]
+
+
+def issue_bound(device: Device, operations: int) -> float:
+    """TOP/s of an exact product whose every block result takes so many instructions to be scaled: the FP32
+    lanes' rate (half the peak, which counts two FLOPs) over the instructions, 64 operations a block.
+    """
+    return min(device.int8_tensor, device.fp32 / 2 / operations * _LANES)
+
+
+def operations_of(impl: str) -> int | None:
+    """Instructions by which a rung scales one block's result: convert, multiply, multiply and add, or where
+    a sum starts at 1.5 x 2^23 two of the last; None where blocks are not scaled one by one.
+    """
+    if impl == "7_half":
+        return None
+    return 2 if impl in ("5_tuned", DECODE + "6_mma") else 3
+
+
+def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
+    """Rung, macros and launch rule of an own case, its quantiser's among them."""
+    chosen = {name.upper(): value for name, value in tunables(case).items() if name != "prepared"}
+    batch = case.batch or 1
+    if case.impl.startswith(DECODE):
+        rung = ops.rung_of(q8_0.LADDERS["q8_0"], case.impl.removeprefix(DECODE), "")
+        macros, rule = {**q8_0.options_for(rung, batch), **chosen}, q8_0.launch_rule(rung)
+    else:
+        rung = ops.rung_of(mmq.LADDERS["mmq"], case.impl, "")
+        macros = {**mmq.options_for(rung, case.n or 0, batch), **chosen}
+        rule = mmq.launch_rule(rung)
+    if not tunables(case).get("prepared") and case.impl != "7_half":
+        quantiser = ops.rung_of(q8_0.LADDERS["q8_1"], None, q8_0.DEFAULT["q8_1"])
+        rule += q8_0.launch_rule(quantiser) + kernel.whole_source(quantiser.path)
+    return rung, rung.with_defaults(macros), rule
+
+
+class Mmq(Study):
+    """Lesson 05, prompts."""
+
+    name, lesson = "mmq", "05"
+
+    def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
+        if effort == "quick":
+            found = [*ladder(512, *SHAPES[2]), *sweep(*SHAPES[2], (1, 8, 16, 64, 128, 512))]
+            return list(dict.fromkeys(found))
+        found = [
+            *(case for batch in PROMPTS for case in ladder(batch)),
+            *sweep(*SHAPES[0], TOKENS),
+            *(case for shape in SHAPES[1:] for case in sweep(*shape, FEW)),
+        ]
+        return list(dict.fromkeys(found))
+
+    def profiles(
+        self, effort: str = "full", device: Sized | None = None
+    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
+        return [("ncu", [case for case in ladder(PROMPTS[0]) if case.kind == "own"], COUNTERS)]
+
+    def needs(self, case: Case) -> str | None:
+        return None if case.kind == "own" else "torch"
+
+    def refuses(self, case: Case, capability: int) -> str | None:
+        if case.kind == "own":
+            least = own_rung(case)[0].archs[0]
+            if least == "90a" and capability != 90:
+                return "wgmma needs compute capability 9.0"
+            if capability < int(least.rstrip("a")):
+                return f"cp.async needs compute capability {least[0]}.{least[1]}"
+        return super().refuses(case, capability)
+
+    def _weights(self, case: Case) -> int:
+        size = {"torch.matmul": 2.0, "torch._int_mm": 1.0}.get(case.impl, WEIGHT_BYTES)
+        return int((case.n or 0) * (case.k or 0) * size)
+
+    def _copies(self, case: Case) -> int:
+        return products.copies(case, int((case.n or 0) * (case.k or 0) * WEIGHT_BYTES))
+
+    def memory_bytes(self, case: Case) -> int:
+        outputs = (4 if case.impl == "torch._int_mm" else 2) * (case.batch or 0) * (case.n or 0)
+        room = 2 * (case.n or 0) * (case.k or 0) if case.impl == BASELINE else 0
+        return self._copies(case) * (self._weights(case) + outputs) + room
+
+    def shared_bytes(self, case: Case) -> int:
+        n, k, batch = case.n or 0, case.k or 0, case.batch or 0
+        return 24 * n * k + 8 * 4 * batch * (n + k)
+
+    def group(self, case: Case) -> tuple:
+        # Contestants of one comparison may differ in format: cuBLAS has the weights in FP16.
+        return (case.operator, case.n, case.k, case.batch, case.cache, case.clock)
+
+    def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
+        works: list[gate.Work] = []
+        for group in self.groups(cases):
+            works += _contestants(group, self._copies(group[0]))
+        return works
+
+    def count(self, case: Case) -> Count:
+        n, k, batch = case.n or 0, case.k or 0, case.batch or 0
+        half = case.impl in ("7_half", BASELINE, "torch.matmul")
+        moved = self._weights(case) + batch * (2 * k + (4 if case.impl == "torch._int_mm" else 2) * n)
+        return Count(moved, roof.gemm_flops(batch, n, k), "fp16_tensor" if half else "int8_tensor")
+
+    def predict(self, case: Case, context: Context) -> float | None:
+        if context.device is None:
+            return None
+        count, device, n_k = self.count(case), context.device, (case.n or 0) * (case.k or 0)
+        operations = operations_of(case.impl) if case.kind == "own" else None
+        tops = device.int8_tensor if case.impl == "torch._int_mm" else device.fp16_tensor
+        if operations:
+            tops = issue_bound(device, operations)
+        extra = (WEIGHT_BYTES + 2) * n_k / device.dram_gb_s / 1e3 if case.impl == BASELINE else 0.0
+        moved = count.bytes or 0
+        if case.impl == BASELINE:  # the halves are read again by the product
+            moved += int((2 - WEIGHT_BYTES) * n_k)
+        return extra + roof.bound(moved, count.flops or 0, device.dram_gb_s, tops).us
+
+    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
+        return own_rung(case) if case.kind == "own" else None
+
+
+def _contestants(cases: Sequence[Case], count: int) -> list[gate.Work]:
+    """Contestants of one shape and number of tokens, each judged on the operands it is given."""
+    xp = ops.arrays()
+    n, k, batch = cases[0].n or 0, cases[0].k or 0, cases[0].batch or 1
+    planes, x = quantised(n, k), products.activations(batch, k)
+    prepared, w32 = q8_0.quantise(x), widened(planes)
+    made: dict[str, Any] = {}
+
+    def rotated(what: str) -> Any:
+        """The weights as contestants take them, `count` copies of each kind."""
+        if what not in made:
+            kinds: dict[str, Callable[[], Any]] = {
+                "planes": lambda: planes,
+                "blocks": lambda: blocks_of(planes),
+                "halves": lambda: w32.astype("float16"),
+                "bytes": lambda: planes.quants,
+            }
+            made[what] = copied(kinds[what](), count)
+        return made[what]
+
+    def judge(rounded: bool, given: bool) -> tuple[Any, float]:
+        """The exact product and its budget: of weights rounded to FP16 or not, of quantised activations or
+        of those given.
+        """
+        key = f"judge {rounded} {given}"
+        if key not in made:
+            w = w32.astype("float16").astype("float32") if rounded else w32
+            a = x.astype("float32") if given else widened(prepared)
+            expected = products.oracle(w, a)
+            made[key] = expected, products.budget(w, a, expected, "float16")
+        return made[key]
+
+    works = []
+    for case in cases:
+        if case.impl == "torch._int_mm":
+            works.append(_int_mm(case, rotated("bytes"), prepared.quants))
+            continue
+        outputs = [[xp.empty((batch, n), "float16")] for _ in range(count)]
+        if case.kind == "own":
+            early = not case.impl.startswith(DECODE) and int(case.impl[0]) <= 3
+            ws = rotated("blocks" if early else "planes")
+            expected, budget = judge(False, case.impl == "7_half")
+            launch = _own(case, ws, x, prepared, outputs)
+        else:
+            # The baseline's halves are those of the peer: quant times scale, rounded once.
+            ws = rotated("blocks" if case.impl == BASELINE else "halves")
+            expected, budget = judge(True, True)
+            launch = _cublas(case, ws, x, outputs)
+        inputs = [[*q8_0.arrays_of(w), x, *prepared] for w in ws]
+        works.append(gate.Work(case.id, launch, inputs, outputs, functools.partial(_same, expected), budget))
+    return works
+
+
+def _same(expected: Any) -> Any:
+    return expected
+
+
+def _own(
+    case: Case, ws: Sequence[Any], x: Any, prepared: Any, outputs: Sequence[Any]
+) -> Callable[[int], None]:
+    rung, macros, _ = own_rung(case)
+    product = q8_0.matvec if case.impl.startswith(DECODE) else mmq.product
+    if case.impl == "7_half" or tunables(case).get("prepared"):
+        given = x if case.impl == "7_half" else prepared
+        return lambda i: product(given, ws[i], out=outputs[i][0], rung=rung.name, **macros)
+    room = q8_0.quantise(x)
+
+    def launch(i: int) -> None:
+        product(q8_0.quantise(x, out=room), ws[i], out=outputs[i][0], rung=rung.name, **macros)
+
+    return launch
+
+
+def _cublas(case: Case, ws: Sequence[Any], x: Any, outputs: Sequence[Any]) -> Callable[[int], None]:
+    """cuBLAS on FP16 weights that lie there, or that are made anew every time from Q8_0."""
+    results = [out for (out,) in outputs]
+    if case.impl != BASELINE:
+        return products.torch_matmul(ws, [x] * len(ws), results)
+    room = q8_0.dequantise(ws[0])
+    multiply = products.torch_matmul([room] * len(ws), [x] * len(ws), results)
+
+    def launch(i: int) -> None:
+        q8_0.dequantise(ws[i], out=room)
+        multiply(i)
+
+    return launch
+
+
+def _int_mm(case: Case, ws: Sequence[Any], quants: Any) -> gate.Work:
+    """torch's int8 product, exact and without scales: the ceiling of int8, not a contestant of the format."""
+    import torch
+
+    xp = ops.arrays()
+    expected = (quants.astype("float32") @ ws[0].astype("float32").T).astype("float64")
+    outputs = [[xp.empty((case.batch, case.n), "int32")] for _ in ws]
+    turned = [torch.from_dlpack(w).t() for w in ws]
+    x, results = torch.from_dlpack(quants), [torch.from_dlpack(out) for (out,) in outputs]
+
+    def launch(i: int) -> None:
+        torch._int_mm(x, turned[i], out=results[i])
+
+    return gate.Work(case.id, launch, [[w, quants] for w in ws], outputs, lambda: expected)

@@ -1,0 +1,134 @@
+"""Studies q8_0 and mmq: their own contestants through their gates on NumPy, counts, bounds and groups."""
+
+import pytest
+from rooflab import device, gate, ops, roof, simt, studies
+from rooflab.case import Case, options
+from rooflab.errors import MissingTool
+from rooflab.ops import mmq as mmq_ops
+from rooflab.ops import q8_0 as q8_ops
+from rooflab.studies import mmq, q8_0
+from rooflab.studies.base import Context
+
+try:
+    simt.build.compiler()
+except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
+    pytest.skip(str(error), allow_module_level=True)
+
+H200, RTX_4090 = device.get("h200"), device.get("rtx-4090")
+
+
+def small():
+    """An own case of everything that the studies measure, on shapes that a CPU takes."""
+    for rung in q8_ops.LADDERS["q8_0"]:
+        most = q8_ops.TAKES[rung.name][2]
+        for batch in (1,) if most == 1 else (1, 2, 8):
+            yield Case("q8_0", "q8_0", rung.name, format="q8_0", n=37, k=256, batch=batch)
+    for operator in ("dequantise", "q8_1", "embed"):
+        for rung in q8_ops.LADDERS[operator]:
+            yield Case("q8_0", operator, rung.name, format="q8_0", n=19, k=128, batch=3)
+    for clock in ("wall", "graph"):
+        yield Case("q8_0", "chain", "4_planes", n=64, k=96, batch=1, clock=clock, options=options(layers=2))
+    for rung in mmq_ops.LADDERS["mmq"]:
+        if "80" in rung.archs:
+            for more in ({}, {"options": options(prepared=1)}):
+                yield Case("mmq", "mmq", rung.name, format="q8_0", n=70, k=256, batch=9, **more)
+    yield Case(
+        "mmq", "mmq", "1_tile", format="q8_0", n=70, k=256, batch=9, options="prepared=1 scale_bytes=1"
+    )
+    for rung, batch in (("4_planes", 1), ("5_batch", 3), ("6_mma", 20)):
+        yield Case("mmq", "mmq", mmq.DECODE + rung, format="q8_0", n=70, k=256, batch=batch)
+
+
+@pytest.mark.parametrize("case", list(small()), ids=lambda case: case.id)
+def test_a_studys_contestant_passes_its_gate_on_the_cpu(case):
+    """The very buffers, oracle, budget and launch that a measurement uses."""
+    with ops.on("cpu"):
+        (work,) = studies.get(case.study).contestants([case])
+        admitted = gate.admit(work)
+        admitted.recheck()
+    assert admitted.error <= work.budget
+    if case.operator in ("dequantise", "q8_1", "embed") or (case.operator, case.clock) == ("chain", "graph"):
+        assert work.budget == 0, "exact, or bit parity with the eager chain"
+
+
+def test_a_wrong_product_does_not_pass(monkeypatch):
+    from rooflab.errors import GateError
+
+    case = Case("mmq", "mmq", "5_tuned", format="q8_0", n=70, k=256, batch=9)
+    right = mmq_ops.product
+
+    def one_wrong(x, w, *, out, **options):
+        right(x, w, out=out, **options)
+        out[8, 69] += 0.25
+
+    with ops.on("cpu"):
+        monkeypatch.setattr(mmq_ops, "product", one_wrong)
+        (work,) = studies.get("mmq").contestants([case])
+        with pytest.raises(GateError, match="1 of 630 outputs are wrong, the first at index 629"):
+            gate.admit(work)
+
+
+def test_contestants_of_all_formats_meet_in_one_group():
+    for study, cases in (
+        ("q8_0", q8_0.ladder(4096, 14336)),
+        ("mmq", mmq.sweep(8192, 8192, (32,))),
+        ("mmq", mmq.ladder(512)),
+    ):
+        assert len(studies.get(study).groups(cases)) == 1
+        assert len({case.format for case in cases}) > 1
+
+
+def test_every_count_from_9_to_256_has_the_baseline_and_an_own_contender():
+    cases = studies.get("mmq").cases()
+    for n, k in mmq.SHAPES:
+        for batch in mmq.FEW:
+            impls = {c.impl for c in cases if (c.n, c.k, c.batch) == (n, k, batch)}
+            assert mmq.BASELINE in impls and "torch.matmul" in impls
+            assert any(impl[0].isdigit() or impl.startswith(mmq.DECODE) for impl in impls)
+    assert mmq.FEW[0] == 9 and mmq.FEW[-1] == 256
+
+
+def test_bytes_and_flops_follow_the_convention():
+    study = studies.get("q8_0")
+    case = study.case("q8_0/4_planes format=q8_0 n=4096 k=14336 batch=1 cold graph")
+    assert study.count(case).bytes == 4096 * 14336 * 34 // 32 + 14336 * 34 // 32 + 2 * 4096
+    assert study.count(case).flops == roof.gemm_flops(1, 4096, 14336)
+    assert study.predict(case, Context(device=H200)) == pytest.approx(13.0, abs=0.05)
+    peer = study.case("q8_0/torch.matmul peer format=fp16 n=4096 k=14336 batch=1 cold graph")
+    assert study.count(peer).bytes == 2 * (4096 * 14336 + 14336 + 4096)
+    assert study.rung(peer) is None and study.needs(peer) == "torch"
+    study = studies.get("mmq")
+    case = study.case("mmq/6_wgmma format=q8_0 n=8192 k=8192 batch=512 cold graph")
+    assert study.count(case).bytes == 8192 * 8192 * 34 // 32 + 512 * 2 * (8192 + 8192)
+    assert study.refuses(case, 89) == "wgmma needs compute capability 9.0"
+    assert study.refuses(case, 90) is None and "wgmma" in study.refuses(case, 120)
+    tuned = study.case("mmq/5_tuned format=q8_0 n=8192 k=8192 batch=512 cold graph")
+    assert study.refuses(tuned, 75) == "cp.async needs compute capability 8.0"
+    assert study.refuses(tuned, 86) is None
+
+
+def test_the_issue_bound_decides_on_hopper_and_not_on_ada():
+    """Three instructions a result: a third of Hopper's int8 peak; on Ada two leave all of it within reach."""
+    assert mmq.issue_bound(H200, 3) / H200.int8_tensor == pytest.approx(0.36, abs=0.01)
+    assert mmq.issue_bound(H200, 2) / H200.int8_tensor == pytest.approx(0.54, abs=0.01)
+    assert mmq.issue_bound(RTX_4090, 2) == RTX_4090.int8_tensor
+    assert mmq.issue_bound(RTX_4090, 3) == RTX_4090.int8_tensor
+    study = studies.get("mmq")
+    exact, half = (
+        study.case(f"mmq/{impl} format=q8_0 n=8192 k=8192 batch=2048 cold graph")
+        for impl in ("6_wgmma", "7_half")
+    )
+    context = Context(device=H200)
+    assert study.predict(exact, context) > study.predict(half, context)
+    ada = Context(device=RTX_4090)
+    assert study.predict(exact, ada) < study.predict(half, ada)
+
+
+def test_an_included_quantiser_is_part_of_the_identity():
+    study = studies.get("mmq")
+    alone = study.case("mmq/5_tuned format=q8_0 n=8192 k=8192 batch=512 prepared=1 cold graph")
+    whole = study.case("mmq/5_tuned format=q8_0 n=8192 k=8192 batch=512 cold graph")
+    assert study.identity(alone, None).split(".")[1:] == study.identity(whole, None).split(".")[1:]
+    assert study.identity(alone, None) != study.identity(whole, None)
+    half = [study.case(f"mmq/7_half format=q8_0 n=8192 k=8192 batch={b} cold graph") for b in (64, 512)]
+    assert study.identity(half[0], None) == study.identity(half[1], None)

@@ -113,6 +113,56 @@ def test_a_live_lab_measures_once_and_resumes(tmp_path, monkeypatch):
     assert len(said) == 1, "a fresh case was measured again"
 
 
+@pytest.mark.parametrize(("n", "k", "batch"), [(1, 128, 1), (70, 256, 9), (300, 1024, 200), (257, 512, 257)])
+def test_every_q8_0_product_passes_the_gate_on_ragged_shapes(n, k, batch):
+    import cupy
+    from rooflab import gate
+    from rooflab.case import Case
+    from rooflab.ops import mmq, q8_0
+    from rooflab.studies import get
+    from rooflab.studies.mmq import DECODE
+
+    own = [rung.name for rung in mmq.LADDERS["mmq"]]
+    own += [
+        DECODE + name for name, (w, x, most, _) in q8_0.TAKES.items() if w == x == "planes" and batch <= most
+    ]
+    cases = [Case("mmq", "mmq", impl, format="q8_0", n=n, k=k, batch=batch, cache="warm") for impl in own]
+    capability = int(cupy.cuda.Device().compute_capability)
+    cases = [case for case in cases if get("mmq").refuses(case, capability) is None]
+    for work in get("mmq").contestants(cases):
+        gate.admit(work).recheck()
+
+
+def test_a_capture_that_allocates_fails_and_one_with_room_made_before_leaves_the_same_bits():
+    import cupy
+    from rooflab.ops import q8_0
+    from rooflab.studies import products
+
+    x, w = products.activations(1, 4096), q8_0.quantise(products.weights(512, 4096))
+    eager, room = q8_0.matvec(q8_0.quantise(x), w), q8_0.quantise(x)
+    out, stream = cupy.empty_like(eager), cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.runtime.deviceSynchronize()
+
+    def captured(launch):
+        with stream:
+            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
+            try:
+                launch()
+            finally:
+                graph = stream.end_capture()
+            graph.launch(stream)
+        stream.synchronize()
+
+    cupy.cuda.set_allocator(None)  # cudaMalloc itself, as a scratch buffer that grows on demand would call it
+    try:
+        with pytest.raises(Exception, match="(?i)captur"):
+            captured(lambda: q8_0.matvec(q8_0.quantise(x), w, out=out))
+    finally:
+        cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)
+    captured(lambda: q8_0.matvec(q8_0.quantise(x, out=room), w, out=out))
+    assert bool((out.view("uint16") == eager.view("uint16")).all())
+
+
 @pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer beside a GPU")
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
 def test_the_sanitizers_find_nothing_in_any_rung(tool):
@@ -135,3 +185,23 @@ def sanitize(tool, what):
     options += ["--report-api-errors", "no"] if tool == "memcheck" else []
     command = [SANITIZER, *options, sys.executable, str(CHILD), what]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.skipif(not shutil.which("ncu"), reason="needs an NVIDIA GPU and ncu")
+def test_this_gpu_has_every_counter_that_lessons_name():
+    """The names that replace nvprof's and those of lesson 02, looked up by ncu --query-metrics."""
+    from rooflab.profile import ncu
+    from rooflab.studies import attribution
+
+    assert ncu.unknown([*attribution.METRICS, *ncu.NVPROF.values()]) == []
+
+
+@pytest.mark.parametrize("operator", ["decode", "prefill"])
+def test_a_model_through_transformers_passes_the_gate(operator):
+    pytest.importorskip("transformers", reason="needs the GPU set")
+    from rooflab import gate
+    from rooflab.studies import attribution, get
+
+    made = {"decode": attribution.decode, "prefill": attribution.prefill}[operator]([128])
+    for work in get("attribution").contestants([case for case in made if "compile" not in case.impl]):
+        assert gate.admit(work).error <= work.budget

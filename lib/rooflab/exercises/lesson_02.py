@@ -13,7 +13,7 @@ from rooflab.exercises import Wrong, called, checker
 @checker("02.1")
 def busy(answer: Callable[..., Any]) -> str:
     """The share of a wait in which a kernel ran, overlaps counted once."""
-    cases = (
+    cases: tuple[tuple[list[tuple[float, float]], float, float], ...] = (
         ([(0.0, 2.0), (3.0, 4.0)], 10.0, 0.3),
         ([(3.0, 4.0), (0.0, 2.0)], 10.0, 0.3),
         ([(0.0, 6.0), (1.0, 2.0), (5.0, 8.0)], 10.0, 0.8),
@@ -89,7 +89,7 @@ def whole(answer: Callable[..., Any]) -> str:
         if math.isclose(got, 1 / right, rel_tol=1e-9):
             raise Wrong("that is the new time over the old one; the speed-up is its inverse.")
         if not math.isclose(got, right, rel_tol=1e-9):
-            raise Wrong(f"{share:.0%} made {gain:g} times as fast gives {got:g}.")
+            raise Wrong(f"for a share of {share:.0%} that becomes {gain:g} times as fast it gives {got:g}.")
     return "the rest of the time sets the limit."
 
 

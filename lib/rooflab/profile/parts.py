@@ -150,7 +150,7 @@ def summed(one: pd.DataFrame, located: Sequence[tuple[int | None, str]]) -> pd.D
     groups = typical.groupby(keys, sort=False)
     rows["launches"] = groups.size()
     rows["starts"] = groups["start"].agg(lambda each: " ".join(f"{us:.1f}" for us in each))
-    return rows.reindex(groups["place"].min().sort_values().index).reset_index()
+    return rows.reindex(groups["place"].min().sort_values().index).reset_index()[list(COLUMNS)]
 
 
 def table(

@@ -17,6 +17,7 @@ import pandas as pd
 from rooflab import device, shapes
 from rooflab.case import Case
 from rooflab.profile import parts
+from rooflab.profile.ncu import METRICS, STALLS
 from rooflab.studies.attribution import Attribution
 
 _NUMBERS = ("launches", "us", "q1_us", "q3_us")
@@ -171,36 +172,129 @@ def everywhere(known: Rule, known_peak: float, launch_us: Sequence[float]) -> pd
     return table.assign(case=words)
 
 
+# --- counters -----------------------------------------------------------------------------------------------
+
+
+def counters(profile: pd.DataFrame) -> pd.DataFrame:
+    """A profile by Nsight Compute, its counters as numbers (NaN for what a kernel does not do), with
+    operator, us, mb (moved between DRAM and L2), gb_s, and waits: the two reasons its warps wait for most,
+    as (reason, cycles for each instruction issued) pairs.
+    """
+    found = profile.assign(operator=[Attribution().case(case).operator for case in profile["case"]])
+    for name in found.columns.intersection(list(METRICS)):
+        found[name] = pd.to_numeric(found[name], errors="coerce")
+    found["us"] = found["time_ns"] / 1e3
+    found["mb"] = found["dram_bytes"] / 1e6
+    found["gb_s"] = found["dram_bytes"] / found["time_ns"]
+    waits = [_longest(row) for row in found[list(STALLS)].to_dict("records")]
+    found["waits"] = pd.Series(waits, index=found.index, dtype=object)
+    return found
+
+
+def _longest(stalls: Mapping[Any, float]) -> tuple[tuple[str, float], ...]:
+    known = [(str(name).removeprefix("stall_"), cycles) for name, cycles in stalls.items() if cycles > 0]
+    return tuple(sorted(known, key=lambda each: -each[1])[:2])
+
+
+def kinds(counted: pd.DataFrame, most: int) -> pd.DataFrame:
+    """The kinds of launch (part and kernel) that take most of the counted time, longest first: one row each,
+    of the first such launch, with times, the number of them.
+    """
+    keys = ["part", "kernel"]
+    order = counted.groupby(keys, sort=False).agg(total=("us", "sum"), times=("us", "size")).reset_index()
+    order = order.sort_values("total", ascending=False, kind="stable").head(most)
+    return order.merge(counted.drop_duplicates(keys), on=keys)
+
+
+def roofline(counted: pd.DataFrame, trace: pd.DataFrame, model: str, gb_s: float) -> pd.DataFrame:
+    """The weight products of a counted decode step as points of a roofline: part, n, k, bytes and us as in
+    `by_part` (traced), counted (DRAM bytes), flops, intensity (FLOP per counted byte), tflop_s.
+    """
+    products = by_part(trace, model, gb_s)
+    chosen = counted[counted["class"] == "weight"].drop_duplicates("part").set_index("part")
+    table = products[products["part"].isin(chosen.index)].reset_index(drop=True)
+    table["counted"] = [float(chosen["dram_bytes"][part]) for part in table["part"]]
+    table["flops"] = 2.0 * table["n"] * table["k"]
+    table["intensity"] = table["flops"] / table["counted"]
+    return table.assign(tflop_s=table["flops"] / table["us"] / 1e6)
+
+
 # --- what could be gained -----------------------------------------------------------------------------------
 
 
-def amdahl(
-    times: Mapping[str, float], gains: Mapping[str, float], total: float | None = None
-) -> pd.DataFrame:
-    """What speeding one part up `gains[part]` times does to the whole, by Amdahl's law.
+@dataclass(frozen=True)
+class Gain:
+    """A possible improvement: what, how many times as fast each part of a step becomes (infinity: it is
+    gone), and how many launches it saves.
+    """
+
+    what: str
+    parts: Mapping[str, float]
+    launches: int = 0
+
+
+def amdahl(times: Mapping[str, float], gains: Mapping[str, float], total: float | None = None) -> float:
+    """How many times as fast the whole becomes when parts do, by Amdahl's law.
 
     times are microseconds of the parts; total is what a caller waits, by default their sum: what lies beyond
-    them stays. Columns: part, pct of the total, gain, us saved, speedup of the whole; the last row, "all",
-    has every gain at once. A gain of infinity does without the part.
+    them stays as it is.
     """
     whole = sum(times.values()) if total is None else total
-    saved = {name: times[name] * (1 - 1 / gain) for name, gain in gains.items() if name in times}
-    rows = [
-        {
-            "part": name,
-            "pct": 100 * times[name] / whole,
-            "gain": gains[name],
-            "us": us,
-            "speedup": whole / (whole - us),
-        }
-        for name, us in saved.items()
+    return whole / (whole - sum(times[name] * (1 - 1 / gain) for name, gain in gains.items()))
+
+
+def part_times(trace: pd.DataFrame) -> dict[str, float]:
+    """Microseconds a step of one traced decode case: "weight" with its split-K sums, "attention" with the
+    copies made for it, "norm", and "rest".
+    """
+    weights = trace["part"].isin(parts.WEIGHTS)
+    group = trace["class"].where(trace["class"] == "norm", "rest")
+    group = group.mask(trace["part"] == "attention", "attention").mask(weights, "weight")
+    return {str(name): float(us) for name, us in trace.groupby(group)["us"].sum().items()}
+
+
+def gains(
+    trace: pd.DataFrame, known: Rule, model: shapes.Model, context: int, roof_gb_s: float
+) -> list[Gain]:
+    """The improvements that later lessons work on, each as large as a bound allows, for one decode case."""
+    times = part_times(trace)
+    size, cache = shapes.weight_bytes(model, "fp16"), shapes.kv_read_bytes(model, context + 1)
+    small = shapes.weight_bytes(model, "int4_g128", "fp16")
+    products = shapes.gemvs(model) + 1
+    norms, launches = 2 * model.layers + 1, trace.groupby("class")["launches"].sum()
+    others = int(trace.loc[~trace["part"].isin(parts.WEIGHTS), "launches"].sum())
+    at_roof = times["weight"] / (size / roof_gb_s / 1e3)
+    in_int4 = times["weight"] / (products * known.product_us + small / known.gb_s / 1e3)
+    attended = times["attention"] / (cache / roof_gb_s / 1e3)
+    fused = float(launches["norm"]) / norms
+    free = {name: np.inf for name in times if name != "weight"}
+    return [
+        Gain("FP16 products at the roof", {"weight": at_roof}),
+        Gain("INT4 products, the output head in FP16, launched as now", {"weight": in_int4}),
+        Gain("one launch a norm", {"norm": fused}, int(launches["norm"]) - norms),
+        Gain("attention at the roof, no copies", {"attention": attended}),
+        Gain("nothing but the products", free, others),
+        Gain("nothing but the products, and those at the roof", {**free, "weight": at_roof}, others),
     ]
-    together = sum(saved.values())
-    touched = 100 * sum(times[name] for name in saved) / whole
-    rows.append(
-        {"part": "all", "pct": touched, "gain": np.nan, "us": together, "speedup": whole / (whole - together)}
-    )
-    return pd.DataFrame(rows)
+
+
+def worth(trace: pd.DataFrame, wanted: Sequence[Gain], eager_us: float, graph_us: float) -> pd.DataFrame:
+    """What each gain would do to a token: what, pct (of the GPU's time that it touches), us (saved on the
+    GPU), graph and eager, how many times as fast a caller's wait becomes.
+
+    A graph's wait shrinks by what the GPU saves (Amdahl). An eager loop waits for the host: only launches
+    saved help it, down to what the GPU needs.
+    """
+    times, launches = part_times(trace), int(trace["launches"].sum())
+    gpu, rows = sum(times.values()), []
+    for gain in wanted:
+        saved = sum(times[name] * (1 - 1 / each) for name, each in gain.parts.items())
+        host = eager_us * (launches - gain.launches) / launches
+        facts = {"us": saved, "graph": amdahl(times, gain.parts, graph_us)}
+        facts["eager"] = eager_us / max(host, gpu - saved)
+        facts["pct"] = 100 * sum(times[name] for name in gain.parts) / gpu
+        rows.append({"what": gain.what, **facts})
+    return pd.DataFrame(rows, columns=["what", "pct", "us", "graph", "eager"])
 
 
 # --- what a lesson asks a lab for ---------------------------------------------------------------------------

@@ -138,8 +138,10 @@ def options_for(rung: Rung, n: int, k: int) -> dict[str, int]:
 
 
 def _strip_options(n: int) -> dict[str, int]:
-    """Strips as wide as leave 120 of them, for a large GPU's SMs; two blocks an SM where there are more."""
-    columns = next((c for c in (128, 64) if n >= 120 * c), 32)
+    """Strips of one line of the L2, one block of 1024 threads each; two blocks an SM where there are more of
+    them than a large GPU has SMs; and wider ones where even those would not all be resident.
+    """
+    columns = next((c for c in (32, 64) if n <= 264 * c), 128)
     large = math.ceil(n / columns) <= 132
     return {"COLUMNS": columns, "THREADS": 1024 if large else 512, "RESIDENT": 1 if large else 2}
 

@@ -227,6 +227,10 @@ class Gemv(Study):
     ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
         return [("ncu", [*counted(), *traced()], COUNTERS)]
 
+    def group(self, case: Case) -> tuple:
+        # Sweeps apart from ladders: the fewer contestants take turns, the less each finds the chip changed.
+        return (*super().group(case), bool(case.options))
+
     def needs(self, case: Case) -> str | None:
         return "torch" if case.impl.startswith("torch.") else None
 

@@ -12,7 +12,7 @@ except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_AL
     pytest.skip(str(error), allow_module_level=True)
 
 LADDER = op.LADDERS["attention"]
-NAMES = [rung.name for rung in LADDER]
+NAMES = [rung.name for rung in LADDER if "80" in rung.archs]  # Hopper's own runs on no CPU
 TILES = NAMES[3:]
 
 
@@ -260,6 +260,13 @@ def test_a_launcher_refuses_in_a_sentence(change, says):
     given = {name: np.zeros(shape, np.float16) for name, shape in (("q", (4, 4, 64)), ("k", (8, 2, 64)))}
     with ops.on("cpu"), pytest.raises(LaunchError, match=says):
         op.attention(**{**given, "v": np.zeros((8, 2, 64), np.float16), **change})
+
+
+def test_the_hopper_rung_is_refused_on_the_cpu_by_what_it_needs():
+    with ops.on("cpu"), pytest.raises((LaunchError, UsageError), match="wgmma"):
+        op.attention(*operands(2, 2, 1, 1, 64), rung="9_wgmma")
+    with ops.on("cpu"), pytest.raises(LaunchError, match="takes heads of 64, 128 or 256"):
+        op.attention(*operands(2, 2, 1, 1, 80), rung="9_wgmma")
 
 
 def test_heads_beyond_what_any_rung_does_are_refused():

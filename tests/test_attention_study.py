@@ -108,7 +108,7 @@ def compiler():
 
 
 SMALL = [
-    *(attention._case(name, 70, 64, (4, 2)) for name in attention.rungs_for(64)),
+    *(attention._case(name, 70, 64, (4, 2)) for name in attention.rungs_for(64, device.get("rtx-4090"))),
     *(case for case in attention.one_array(128, 40)),
     attention._case("6_async", 20, 64, (4, 2), window=9, options="start=33"),
     attention._case("7_rows", 20, 64, (2, 2), causal=False),

@@ -85,6 +85,15 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             archs=PORTABLE[1:],
             dynamic_shared=67584,
         ),
+        Rung(
+            "attention",
+            "9_wgmma",
+            "attention_wgmma",
+            "Hopper's warpgroup products, fed by warps of their own",
+            defines={"HEAD_DIM": 128, "KEYS": 128, "STAGES": 2},
+            archs=("90a",),
+            dynamic_shared=163840,
+        ),
     ),
     "decode_attention": (
         Rung(
@@ -123,7 +132,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
 HEADS = 8  # query heads that a block of decode_attention/4_async takes together
 
 # The widest head that a rung can do: beyond it, registers of outputs run out.
-WIDEST = {"4_tensor": 256, "5_padded": 256, "6_async": 256, "7_rows": 128}
+WIDEST = {"4_tensor": 256, "5_padded": 256, "6_async": 256, "7_rows": 128, "9_wgmma": 256}
 
 # Shared memory that a block may have, in KiB, by architecture (CUDA C++ programming guide, technical
 # specifications per compute capability).
@@ -145,6 +154,8 @@ def launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:
         return Launch(1, macros["THREADS"])
     if level <= 3:
         return Launch(macros["QUERIES"], 32 * macros["QUERIES"])
+    if level == 9:
+        return Launch(128, 384, (128 + 2 * macros["STAGES"] * macros["KEYS"]) * 2 * head)
     row = 2 * (head if level == 4 else head + 8)
     queries = {7: 128, 8: 32 * macros.get("GROUPS", 0)}.get(level, 64)
     threads = 32 * macros["SLICES"] * macros["GROUPS"] if level == 8 else 128
@@ -154,7 +165,7 @@ def launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:
 def static_shared(rung: Rung, macros: Mapping[str, int]) -> int:
     """Bytes of static shared memory of a tile rung: what rung 8 hands between warps."""
     if rung.name != "8_sliced":
-        return 0
+        return 1024 if rung.name == "9_wgmma" else 0  # barriers, and what aligns the tiles
     scores = 4 * (macros["SLICES"] - 1) * macros["KEYS"] // 8 * 32 * 8
     return macros["GROUPS"] * (scores + 2 * macros["KEYS"] // 16 * 32 * 16 + 4 * 8 * 4)
 
@@ -169,6 +180,8 @@ def tile_of(rung: Rung, head_dim: int, arch: str, shared_kv: bool = False) -> di
     if rung.name == "8_sliced":
         slices = 2 if head_dim <= 256 else 4
         choices = [{"SLICES": slices, "GROUPS": g, "KEYS": k} for g, k in ((2, 32), (1, 32), (1, 16))]
+    elif rung.name == "9_wgmma":
+        choices = [{"KEYS": 128 if head_dim <= 128 else 64, "STAGES": 2}]
     elif rung.name == "7_rows":
         roomy = head_dim <= 64 or (arch in ("80", "86", "89", "90") and (head_dim <= 96 or not shared_kv))
         choices = [{"KEYS": keys} for keys in ((64, 32, 16) if roomy else (32, 16))]
@@ -307,6 +320,11 @@ def attention(
             f"Rung attention/8_sliced cuts heads into slices, so it refuses head_dim = {head_dim}: "
             "take a multiple of 64, or rung 7_rows."
         )
+    if chosen.name == "9_wgmma" and head_dim not in (64, 128, 256):
+        raise LaunchError(
+            f"Rung attention/9_wgmma takes heads of 64, 128 or 256, so it refuses head_dim = {head_dim}: "
+            "take rung 8_sliced, or 7_rows up to 128."
+        )
     if form == "bfloat16" and "BF16" not in chosen.defines:
         raise LaunchError(f"Rung attention/{chosen.name} takes float16, not bfloat16.")
     shared_kv = "SHARED_KV" in chosen.defines and kernel.pointer(k) == kernel.pointer(v)
@@ -361,6 +379,15 @@ def splits_of(rung: Rung, macros: Mapping[str, int], blocks: int, sms: int, resi
     return 1 if rung.name == "1_whole" else max(1, sms * resident // blocks)
 
 
+def resident(function: Any, launch: Launch) -> int:
+    """Blocks of a launch that an SM holds at a time; on the CPU one."""
+    if not hasattr(function, "resident_blocks"):
+        return 1
+    if launch.shared > 48 * 1024:  # or the driver says that none fits
+        function.allow_shared(launch.shared)
+    return int(function.resident_blocks(launch.threads, launch.shared))
+
+
 def decode_attention(
     q: Any,
     k: Any,
@@ -413,9 +440,7 @@ def decode_attention(
             import cupy
 
             sms = cupy.cuda.Device().attributes["MultiProcessorCount"]
-            splits = splits_of(
-                chosen, macros, blocks, sms, function.resident_blocks(launch.threads, launch.shared)
-            )
+            splits = splits_of(chosen, macros, blocks, sms, resident(function, launch))
     if not 0 < splits < 1 << 16:
         raise LaunchError(f"The context is cut into 1 to 65535 parts, not {splits}.")
     out = _empty_like(q) if out is None else out

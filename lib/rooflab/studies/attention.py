@@ -88,7 +88,9 @@ def rungs_for(head_dim: int, device: Sized | None = None) -> list[str]:
     names = []
     for rung in op.LADDERS["attention"]:
         wide = head_dim > op.WIDEST.get(rung.name, 512) or (rung.name == "8_sliced" and head_dim % 64)
-        if not wide and (set(rung.archs) != {"90a"} or getattr(device, "has_hopper", True)):
+        if rung.name == "9_wgmma":
+            wide = head_dim not in (64, 128, 256) or not getattr(device, "has_hopper", True)
+        if not wide:
             names.append(rung.name)
     return names
 
@@ -403,11 +405,12 @@ def operands(shape: Shape) -> tuple[Any, Any, Any]:
     return q, k, k if shape.shared else values(shape.context, shape.kv_heads, 0.25)
 
 
-def exact(q: Any, k: Any, v: Any, shape: Shape, rounded: Any = None) -> Any:
+def exact(q: Any, k: Any, v: Any, shape: Shape, rounded: Any = None, packed: bool = False) -> Any:
     """Attention of q, k, v (any float type) in float64, some queries of a head at a time: [n, heads, d].
 
     With `rounded`, the baseline of an error budget: scores and sums in float32, weights rounded by that
-    function to the operands' type, as the tensor cores multiply them.
+    function to the operands' type, as the tensor cores multiply them; `packed` adds up a score's products in
+    64 sums of FP16 first, as rung 3_half2 does.
     """
     xp = ops.arrays()
     kind = np.float32 if rounded else np.float64
@@ -429,7 +432,12 @@ def exact(q: Any, k: Any, v: Any, shape: Shape, rounded: Any = None) -> Any:
             if shape.window:
                 hidden |= key <= position - shape.window
             for head in range(g * group, (g + 1) * group):
-                scores = (q[start:stop, head].astype(kind) * kind(scale)) @ keys[low:high].T
+                query = q[start:stop, head].astype(kind)
+                if packed:
+                    parts = ((query[:, c::64], keys[low:high, c::64]) for c in range(64))
+                    scores = sum((a @ b.T).astype(np.float16).astype(kind) for a, b in parts) * kind(scale)
+                else:
+                    scores = (query * kind(scale)) @ keys[low:high].T
                 scores[hidden] = -np.inf
                 scores -= xp.maximum(scores.max(axis=1, keepdims=True), kind(-1e30))
                 weights = xp.exp(scores, out=scores)
@@ -459,22 +467,27 @@ def _contestants(study: Attention, cases: Sequence[Case]) -> list[gate.Work]:
             return x.astype(np.float16).astype(np.float32)
 
     inputs = [list(each) for each in zip(*copied, strict=True)]
-    judges: dict[bool, tuple[Any, Any, float]] = {}
-    for shared in {shape_of(case).shared for case in cases}:
+    judges: dict[tuple[bool, bool], tuple[Any, Any, float]] = {}
+    for shared, packed in {(shape_of(case).shared, _packed(case)) for case in cases}:
         values, this = (k, shape._replace(shared=shared)) if shared else (v, shape)
         expected = exact(q, k, values, this)
         units = 1 / xp.maximum(abs(expected).max(axis=2, keepdims=True), 1e-30)
-        baseline = rounded(exact(q, k, values, this, rounded).astype(np.float32))
+        baseline = rounded(exact(q, k, values, this, rounded, packed).astype(np.float32))
         error = float(abs((baseline - expected) * units).max())
-        judges[shared] = (expected * units, units, max(2 * error, 2.0**-7 if brain else 2.0**-10))
+        judges[shared, packed] = (expected * units, units, max(2 * error, 2.0**-7 if brain else 2.0**-10))
     works = []
     for case in cases:
-        expected, units, budget = judges[shape_of(case).shared]
+        expected, units, budget = judges[shape_of(case).shared, _packed(case)]
         launch, outputs, turned = _LAUNCHERS.get(case.impl, _own)(case, inputs)
         works.append(
             gate.Work(case.id, launch, inputs, outputs, _constant(expected), budget, _judged(units, turned))
         )
     return works
+
+
+def _packed(case: Case) -> bool:
+    """Whether a case multiplies in packed FP16, which has a coarser baseline."""
+    return (case.operator, case.impl) == ("attention", "3_half2")
 
 
 def _constant(value: Any) -> Callable[[], Any]:
@@ -552,10 +565,7 @@ def _splits(rung: Rung, macros: Mapping[str, int], shape: Shape) -> int:
     blocks = shape.kv_heads * math.ceil(shape.heads // shape.kv_heads / launch.queries)
     sms = int(ops.arrays().cuda.Device().attributes["MultiProcessorCount"])
     function = ops.loaded(rung, tuple(sorted(macros.items())))
-    resident = (
-        function.resident_blocks(launch.threads, launch.shared) if hasattr(function, "resident_blocks") else 1
-    )
-    return op.splits_of(rung, macros, blocks, sms, resident)
+    return op.splits_of(rung, macros, blocks, sms, op.resident(function, launch))
 
 
 def _tensors(inputs: list[list[Any]], expand: int = 1) -> list[list[Any]]:

@@ -1,7 +1,7 @@
 // int4 10, wgmma: Hopper's own matrix products, four warps at once, x read by the tensor core from shared memory.
 //
 // Purpose  mma.sync reaches some three fifths of a Hopper tensor core and needs x in registers; wgmma needs neither.
-// Shapes   weights in tile order (rooflab.ops.int4.repack); x [batch, k] half; y [batch, n] half; batch <= BATCH.
+// Shapes   weights in tile order (rooflab.ops.int4.repack); x [batch, k] half; y [batch, n] half; batch <= TOKENS.
 // Bytes    n k / 2 + n k / 64 weights and scales once, x once per block of rows (from L2), 2 n batch written.
 // Launch   ROW_GROUPS x K_GROUPS warpgroups a block, CLUSTER blocks for 64 TALL ROW_GROUPS rows and all of k; sm_90a.
 // Changed  from rung 9: a warpgroup multiplies 64 rows at once; x lies in shared memory as wgmma wants it (128-byte
@@ -20,8 +20,8 @@
 #ifndef CLUSTER
 #define CLUSTER 1
 #endif
-#ifndef BATCH
-#define BATCH 64
+#ifndef TOKENS
+#define TOKENS 64
 #endif
 #ifndef STAGES
 #define STAGES 4
@@ -30,8 +30,8 @@
 #define RESIDENT 1
 #endif
 
-constexpr int ROWS = 64 * TALL * ROW_GROUPS, PARTS = BATCH / 8, THREADS = 128 * ROW_GROUPS * K_GROUPS;
-constexpr int WEIGHTS = K_GROUPS * ROW_GROUPS * TALL * INT4_BLOCK, TOKENS = K_GROUPS * 16 * BATCH;  // of a stage
+constexpr int ROWS = 64 * TALL * ROW_GROUPS, PARTS = TOKENS / 8, THREADS = 128 * ROW_GROUPS * K_GROUPS;
+constexpr int WEIGHTS = K_GROUPS * ROW_GROUPS * TALL * INT4_BLOCK, X_PIECES = K_GROUPS * 16 * TOKENS;  // of a stage
 constexpr int PASS = THREADS / (16 * K_GROUPS);                                                      // tokens at a time
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, RESIDENT)
@@ -39,7 +39,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                unsigned groups, unsigned batch) {
     extern __shared__ __align__(1024) uint4 memory[];
     uint4* const shared = kept(memory);
-    uint4* const weights = shared + STAGES * TOKENS;
+    uint4* const weights = shared + STAGES * X_PIECES;
     const unsigned warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     const unsigned mine = warpgroup / ROW_GROUPS, part = warpgroup % ROW_GROUPS;  // group of the stage, block of rows
 
@@ -53,7 +53,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                                                      (unsigned long long)groups + begin + mine) * INT4_BLOCK;
     const unsigned token = threadIdx.x / (16 * K_GROUPS), piece = threadIdx.x % (16 * K_GROUPS);
     const __half* x_at = x + token * (groups * 128ull) + begin * 128 + 8 * piece;
-    const unsigned place = (piece / 8 * BATCH + token) * 8 + (piece ^ token) % 8;
+    const unsigned place = (piece / 8 * TOKENS + token) * 8 + (piece ^ token) % 8;
     uint4* const to = weights + warpgroup * TALL * INT4_BLOCK + threadIdx.x % 128;
     unsigned filled = begin;
     // Start the copies of the next K_GROUPS groups: each warpgroup its own weights, all together x [64 of k][token].
@@ -70,9 +70,9 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         }
         if (filled + piece / 16 < end) {
 #pragma unroll
-            for (int i = 0; i < (BATCH + PASS - 1) / PASS; ++i)
+            for (int i = 0; i < (TOKENS + PASS - 1) / PASS; ++i)
                 if (token + i * PASS < batch)
-                    copy_async_16(shared + slot * TOKENS + place + i * PASS * 8, x_at + i * PASS * (groups * 128ull));
+                    copy_async_16(shared + slot * X_PIECES + place + i * PASS * 8, x_at + i * PASS * (groups * 128ull));
         }
         copy_async_commit();
         filled += K_GROUPS;
@@ -88,8 +88,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         warpgroup_shared_fence();
         __syncthreads();  // all copies of this stage are there, and all products of the stage before it are done
         fill(ahead);
-        const uint4* stage = memory + STAGES * TOKENS + turn * WEIGHTS + warpgroup * TALL * INT4_BLOCK;
-        const unsigned long long columns = wgmma_columns(shared + turn * TOKENS + mine * 16 * BATCH);
+        const uint4* stage = memory + STAGES * X_PIECES + turn * WEIGHTS + warpgroup * TALL * INT4_BLOCK;
+        const unsigned long long columns = wgmma_columns(shared + turn * X_PIECES + mine * 16 * TOKENS);
         ahead = turn;
         turn = turn + 1 == STAGES ? 0 : turn + 1;
         if (j + mine >= end) continue;
@@ -114,7 +114,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                 warpgroup_arrive();
 #pragma unroll
                 for (int step = 0; step < 4; ++step)
-                    wgmma_m64k16_f16<BATCH>(sums[i], a[h][step], columns + h * 8 * BATCH + 2 * step);
+                    wgmma_m64k16_f16<TOKENS>(sums[i], a[h][step], columns + h * 8 * TOKENS + 2 * step);
                 warpgroup_commit();
             }
         }

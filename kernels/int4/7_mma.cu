@@ -1,7 +1,7 @@
-// int4 7, mma: tensor cores multiply 16 rows of weights by up to BATCH tokens at once.
+// int4 7, mma: tensor cores multiply 16 rows of weights by up to TOKENS tokens at once.
 //
 // Purpose  on CUDA cores each token costs a multiply-add per weight; here eight tokens cost one mma per 256 weights.
-// Shapes   weights in tile order (rooflab.ops.int4.repack); x [batch, k] half; y [batch, n] half; batch <= BATCH.
+// Shapes   weights in tile order (rooflab.ops.int4.repack); x [batch, k] half; y [batch, n] half; batch <= TOKENS.
 // Bytes    n k / 2 + n k / 64 weights and scales once, x once per block of rows (from L2), 2 n batch written.
 // Launch   WARPS warps for 16 TILES rows and all of k; ceil(n / (16 TILES)) blocks.
 // Changed  from rung 6: the weights lie in the order of the mma's first operand, so that one 16-byte load holds a
@@ -15,11 +15,11 @@
 #ifndef TILES
 #define TILES 4
 #endif
-#ifndef BATCH
-#define BATCH 8
+#ifndef TOKENS
+#define TOKENS 8
 #endif
 
-constexpr int ROWS = 16 * TILES, PARTS = BATCH / 8, X_ROW = 136;  // a row of 128 halves, moved on by 4 banks
+constexpr int ROWS = 16 * TILES, PARTS = TOKENS / 8, X_ROW = 136;  // a row of 128 halves, moved on by 4 banks
 
 __device__ inline const uint4* block_of(const uint4* blocks, unsigned tile, unsigned last, unsigned groups, unsigned j) {
     return blocks + (min(tile / 4, last) * (unsigned long long)groups + j) * INT4_BLOCK;
@@ -33,7 +33,7 @@ __device__ inline void load_tile(uint4* codes, const uint4* block, unsigned tile
 
 __device__ inline void stage(__half* to, const __half* x, unsigned k, unsigned j, unsigned batch, int lane) {
 #pragma unroll
-    for (int i = 0; i < BATCH / 2; ++i) {
+    for (int i = 0; i < TOKENS / 2; ++i) {
         const unsigned row = 2 * i + lane / 16, piece = lane % 16 * 8;
         if (row < batch) copy_async_16(to + row * X_ROW + piece, x + row * (unsigned long long)k + j * 128 + piece);
     }
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     extern __shared__ uint4 shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const unsigned first = blockIdx.x * TILES, last = (n - 1) / INT4_TILE, k = groups * 128;
-    __half* staged = reinterpret_cast<__half*>(shared) + warp * (2 * BATCH * X_ROW);  // two groups' x
+    __half* staged = reinterpret_cast<__half*>(shared) + warp * (2 * TOKENS * X_ROW);  // two groups' x
 
     uint4 codes[TILES][2];
     unsigned scales[TILES], coming[TILES];
@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         const unsigned next = j + WARPS;
         const bool more = next < groups;
         if (more) {
-            stage(staged + (turn ^ 1) * BATCH * X_ROW, x, k, next, batch, lane);
+            stage(staged + (turn ^ 1) * TOKENS * X_ROW, x, k, next, batch, lane);
 #pragma unroll
             for (int m = 0; m < TILES; ++m)
                 coming[m] = load_streaming(
@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         for (int p = 0; p < PARTS; ++p)
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                load_matrix_x4(&b[p][4 * i], staged + turn * BATCH * X_ROW + min(8 * p + lane % 8, batch - 1) * X_ROW + 32 * i + lane / 8 * 8);
+                load_matrix_x4(&b[p][4 * i], staged + turn * TOKENS * X_ROW + min(8 * p + lane % 8, batch - 1) * X_ROW + 32 * i + lane / 8 * 8);
 #pragma unroll
         for (int m = 0; m < TILES; ++m) {
             float partial[PARTS][4] = {};
@@ -120,14 +120,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
                 const unsigned token = 8 * p + lane % 4 * 2 + e % 2;
-                if (token < batch) all[(warp * BATCH + token) * STRIDE + 16 * m + lane / 4 + e / 2 * 8] = sums[m][p][e];
+                if (token < batch) all[(warp * TOKENS + token) * STRIDE + 16 * m + lane / 4 + e / 2 * 8] = sums[m][p][e];
             }
     __syncthreads();
     for (unsigned i = threadIdx.x; i < ROWS * batch; i += 32 * WARPS) {
         const unsigned token = i / ROWS, r = i % ROWS;
         float sum = 0.0f;
 #pragma unroll
-        for (int v = 0; v < WARPS; ++v) sum += all[(v * BATCH + token) * STRIDE + r];
+        for (int v = 0; v < WARPS; ++v) sum += all[(v * TOKENS + token) * STRIDE + r];
         if (first * 16 + r < n) y[token * (unsigned long long)n + first * 16 + r] = __float2half(sum);
     }
 }

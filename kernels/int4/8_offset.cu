@@ -1,7 +1,7 @@
 // int4 8, offset: the tensor core takes the offset away, and the loop is stripped of what is not needed.
 //
 // Purpose  rung 7 is short of issue slots, not of bandwidth: 22 instructions a word of eight weights, 1 of them an mma.
-// Shapes   weights in tile order (rooflab.ops.int4.repack); x [batch, k] half; y [batch, n] half; batch <= BATCH.
+// Shapes   weights in tile order (rooflab.ops.int4.repack); x [batch, k] half; y [batch, n] half; batch <= TOKENS.
 // Bytes    n k / 2 + n k / 64 weights and scales once, x once per block of rows (from L2), 2 n batch written.
 // Launch   WARPS warps for 16 TILES rows and all of k; ceil(n / (16 TILES)) blocks.
 // Changed  weights go into the mma with the offset that the unpacking leaves (264 and 24), which costs a shift and four
@@ -15,21 +15,21 @@
 #ifndef TILES
 #define TILES 2
 #endif
-#ifndef BATCH
-#define BATCH 8
+#ifndef TOKENS
+#define TOKENS 8
 #endif
 #ifndef RESIDENT
 #define RESIDENT 3
 #endif
 
-constexpr int ROWS = 16 * TILES, PARTS = (BATCH + 7) / 8;
-constexpr int X_ROW = 17, SLOT = BATCH * X_ROW + INT4_SCALES;  // 16-byte units: 128 halves, moved on by 4 banks
+constexpr int ROWS = 16 * TILES, PARTS = (TOKENS + 7) / 8;
+constexpr int X_ROW = 17, SLOT = TOKENS * X_ROW + INT4_SCALES;  // 16-byte units: 128 halves, moved on by 4 banks
 
 // A group's x (128 of k of each token) and scales, into one of the warp's two slots.
 __device__ inline void stage(uint4* to, const __half* from, unsigned k, unsigned batch, const uint4* block, uint4* scales, int lane) {
     if (lane < INT4_SCALES) copy_async_16(scales, block);
 #pragma unroll
-    for (int i = 0; i < (BATCH + 1) / 2; ++i)
+    for (int i = 0; i < (TOKENS + 1) / 2; ++i)
         if (2 * i + lane / 16 < batch) copy_async_16(to + 2 * i * X_ROW, from + 2 * i * (unsigned long long)k);
     copy_async_commit();
 }
@@ -50,8 +50,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
 #pragma unroll
     for (int p = 0; p < PARTS; ++p) get[p] = kept(slots + min(8 * p + lane % 8, batch - 1) * X_ROW + lane / 8);
 
-    uint4* put_scales = kept(slots + BATCH * X_ROW + lane);
-    const unsigned* get_scales = reinterpret_cast<const unsigned*>(shared + warp * (2 * SLOT) + BATCH * X_ROW) + lane / 4 * 4 + first % 4;
+    uint4* put_scales = kept(slots + TOKENS * X_ROW + lane);
+    const unsigned* get_scales = reinterpret_cast<const unsigned*>(shared + warp * (2 * SLOT) + TOKENS * X_ROW) + lane / 4 * 4 + first % 4;
 
     uint4 codes[TILES][2];
     if (warp < groups) {
@@ -131,14 +131,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
                 const unsigned token = 8 * p + lane % 4 * 2 + e % 2;
-                if (token < batch) all[(warp * BATCH + token) * STRIDE + 16 * m + lane / 4 + e / 2 * 8] = sums[m][p][e];
+                if (token < batch) all[(warp * TOKENS + token) * STRIDE + 16 * m + lane / 4 + e / 2 * 8] = sums[m][p][e];
             }
     __syncthreads();
     for (unsigned i = threadIdx.x; i < ROWS * batch; i += 32 * WARPS) {
         const unsigned token = i / ROWS, r = i % ROWS;
         float sum = 0.0f;
 #pragma unroll
-        for (int v = 0; v < WARPS; ++v) sum += all[(v * BATCH + token) * STRIDE + r];
+        for (int v = 0; v < WARPS; ++v) sum += all[(v * TOKENS + token) * STRIDE + r];
         if (first * 16 + r < n) y[token * (unsigned long long)n + first * 16 + r] = __float2half(sum);
     }
 }

@@ -2,7 +2,7 @@
 //
 // Purpose  at 16 tokens and more, x read again for every 64 rows is as much traffic as the weights; here a block of
 //          16 TILES ROW_WARPS rows reads it once.
-// Shapes   weights in tile order (rooflab.ops.int4.repack); x [batch, k] half; y [batch, n] half; batch <= BATCH.
+// Shapes   weights in tile order (rooflab.ops.int4.repack); x [batch, k] half; y [batch, n] half; batch <= TOKENS.
 // Bytes    n k / 2 + n k / 64 weights and scales once, x once per block of rows (from L2), 2 n batch written.
 // Launch   ROW_WARPS x K_WARPS warps for 16 TILES ROW_WARPS rows and all of k; a block for each such stretch of rows.
 // Changed  from rung 8: warps divide the block's rows, and k only K_WARPS ways; one ring of STAGES stages for the block
@@ -19,8 +19,8 @@
 #ifndef TILES
 #define TILES 2
 #endif
-#ifndef BATCH
-#define BATCH 16
+#ifndef TOKENS
+#define TOKENS 16
 #endif
 #ifndef STAGES
 #define STAGES 3
@@ -29,7 +29,7 @@
 #define RESIDENT 1
 #endif
 
-constexpr int ROWS = 16 * TILES * ROW_WARPS, PARTS = BATCH / 8, THREADS = 32 * ROW_WARPS * K_WARPS;
+constexpr int ROWS = 16 * TILES * ROW_WARPS, PARTS = TOKENS / 8, THREADS = 32 * ROW_WARPS * K_WARPS;
 constexpr int WARPS = ROW_WARPS * K_WARPS, CODES = WARPS * TILES * 64;  // codes of a stage in units of 16 bytes
 constexpr int WEIGHTS = CODES + WARPS * INT4_SCALES, X_ROW = 16 * K_WARPS + 1;
 constexpr int PASS = THREADS / (16 * K_WARPS);  // tokens that the block copies at a time
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         }
         if (filled + piece / 16 < groups) {
 #pragma unroll
-            for (int i = 0; i < (BATCH + PASS - 1) / PASS; ++i)
+            for (int i = 0; i < (TOKENS + PASS - 1) / PASS; ++i)
                 if (token + i * PASS < batch)
                     copy_async_16(stage + WEIGHTS + (token + i * PASS) * X_ROW + piece, x_at + i * PASS * (groups * 128ull));
         }

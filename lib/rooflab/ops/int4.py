@@ -11,20 +11,26 @@ tiles  one array [n/64, k/128, 1056] of words, n padded up to a multiple of 64 w
 
 from __future__ import annotations
 
+import csv
 import ctypes
+import functools
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from rooflab import device
 from rooflab.errors import LaunchError, UsageError
 from rooflab.formats import GROUP, Int4
 from rooflab.identity import source_of_callable
-from rooflab.ops import Rung, check_array, loaded, rung_of
+from rooflab.ops import _TARGET, Rung, check_array, loaded, rung_of
 
 TILE = 64  # rows of a block in tile order
 BLOCK_WORDS = 32 + TILE * GROUP // 8  # scales, then codes: 4224 bytes
+MOST_TOKENS = 64
+TABLE = Path(__file__).with_suffix(".csv")  # the dispatcher's: what was fastest, by device, shape and batch
 AMPERE = ("80", "86", "89", "90", "100", "120")  # asynchronous copies
 _X_ROW = 272  # bytes between two tokens' 128 halves in shared memory: conflict-free for ldmatrix
 
@@ -63,7 +69,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "7_mma",
             "int4_mma",
             "tensor cores, weights as the first operand",
-            defines={"WARPS": 8, "TILES": 4, "BATCH": 8},
+            defines={"WARPS": 8, "TILES": 4, "TOKENS": 8},
             dynamic_shared=34816,
         ),
         Rung(
@@ -71,7 +77,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "8_offset",
             "int4_offset",
             "half the instructions: the tensor core takes the offset away",
-            defines={"WARPS": 4, "TILES": 2, "BATCH": 8, "RESIDENT": 3},
+            defines={"WARPS": 4, "TILES": 2, "TOKENS": 8, "RESIDENT": 3},
             dynamic_shared=18432,
         ),
         Rung(
@@ -83,7 +89,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
                 "ROW_WARPS": 4,
                 "K_WARPS": 2,
                 "TILES": 2,
-                "BATCH": 16,
+                "TOKENS": 16,
                 "STAGES": 3,
                 "RESIDENT": 1,
             },
@@ -100,7 +106,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
                 "K_GROUPS": 1,
                 "TALL": 1,
                 "CLUSTER": 1,
-                "BATCH": 64,
+                "TOKENS": 64,
                 "STAGES": 4,
                 "RESIDENT": 1,
             },
@@ -231,7 +237,7 @@ def launch_of(rung: Rung, n: int, k: int, batch: int, options: Mapping[str, int]
         return Launch((math.ceil(n * k / 8 / options["THREADS"]), 1), options["THREADS"])
     if "ROW_GROUPS" in options:
         rows, split = TILE * options["TALL"] * options["ROW_GROUPS"], options["K_GROUPS"]
-        stage = split * (rows // TILE * 4 * BLOCK_WORDS + 256 * options["BATCH"])
+        stage = split * (rows // TILE * 4 * BLOCK_WORDS + 256 * options["TOKENS"])
         shared = max(options["STAGES"] * stage, split * batch * (rows + 4) * 4)
         blocks = math.ceil(n / rows) * options["CLUSTER"]
         return Launch((blocks, 1), 128 * options["ROW_GROUPS"] * split, shared)
@@ -240,8 +246,8 @@ def launch_of(rung: Rung, n: int, k: int, batch: int, options: Mapping[str, int]
         stage = split * (64 * rows + 128 * options["ROW_WARPS"]) + batch * (256 * split + 16)
         shared = max(options["STAGES"] * stage, split * batch * (rows + 4) * 4)
         return Launch((math.ceil(n / rows), 1), 32 * options["ROW_WARPS"] * split, shared)
-    if "BATCH" in options:
-        warps, rows, columns = options["WARPS"], 16 * options["TILES"], options["BATCH"]
+    if "TILES" in options:
+        warps, rows, columns = options["WARPS"], 16 * options["TILES"], options["TOKENS"]
         sums = warps * columns * (rows + 4) * 4
         scales = 128 if "RESIDENT" in options else 0
         staged = warps * 2 * (columns * _X_ROW + scales)
@@ -316,9 +322,9 @@ def matmul(x: Any, weights: Rows | Tiles, *, out: Any = None, rung: str | None =
     else:
         _check_rows(weights)
         operands = [weights.qweight, weights.scales]
-    if batch > macros.get("BATCH", batch):
+    if chosen in TILED and batch > macros["TOKENS"]:
         raise LaunchError(
-            f"Rung int4/{chosen.name} multiplies up to {macros['BATCH']} tokens at once, not {batch}."
+            f"Rung int4/{chosen.name} multiplies up to {macros['TOKENS']} tokens at once, not {batch}."
         )
     sizes = [ctypes.c_uint(v) for v in (n, k // GROUP, batch)]
     _launch(chosen, n, k, batch, [*operands, x, out, *sizes], macros)
@@ -341,11 +347,74 @@ def dequantise(weights: Rows, *, out: Any = None, **options: int) -> Any:
     return out
 
 
-def choose(n: int, k: int, batch: int, tiled: bool) -> tuple[str, dict[str, int]]:
-    """Rung and macros for a product of this shape."""
+def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> tuple[str, dict[str, int]]:
+    """Rung and macros for y [batch, n] with k inputs: in row order by rule, in tile order from the table of
+    what was fastest on the device (a name of rooflab.device, by default the GPU at hand).
+
+    The table's shape nearest in n and k counts, and of its batches the smallest that is large enough. A
+    device without a table takes the portable rungs: 8 up to 8 tokens, 9 up to 64.
+    """
     if not tiled:
-        return ("5_split_k", {}) if batch == 1 else ("6_batched", {})
-    return "7_mma", {"BATCH": 8 * math.ceil(batch / 8)}
+        return (
+            ("5_split_k", {})
+            if batch == 1
+            else ("6_batched", {"TOKENS": min(8, 1 << (batch - 1).bit_length())})
+        )
+    if batch > MOST_TOKENS:
+        raise LaunchError(
+            f"INT4 products take up to {MOST_TOKENS} tokens, not {batch}: dequantise, then multiply."
+        )
+    rows = [row for row in _table() if row.device == (_this_device() if slug is None else slug)]
+    if not rows:
+        wide = 8 * math.ceil(batch / 8)
+        if batch <= 8:
+            return "8_offset", {"TOKENS": wide}
+        return "9_shared", {"TOKENS": 16 * math.ceil(wide / 16), "K_WARPS": 2 if wide <= 16 else 1}
+    shape = min(
+        ((row.n, row.k) for row in rows),
+        key=lambda shape: (abs(math.log(shape[0] / n)) + abs(math.log(shape[1] / k)), shape),
+    )
+    fitting = [row for row in rows if (row.n, row.k) == shape and row.batch >= batch]
+    chosen = min(fitting, key=lambda row: row.batch)
+    return chosen.rung, dict(chosen.macros)
+
+
+class Choice(NamedTuple):
+    """A line of the table: on this device, for this shape, up to this batch, this rung with these macros."""
+
+    device: str
+    n: int
+    k: int
+    batch: int
+    rung: str
+    macros: tuple[tuple[str, int], ...]
+
+
+@functools.cache
+def _table() -> tuple[Choice, ...]:
+    found = []
+    with open(TABLE, newline="") as file:
+        for row in csv.DictReader(file):
+            macros = tuple(
+                (name, int(value)) for name, value in (w.split("=") for w in row["macros"].split())
+            )
+            n, k, batch = (int(row[name]) for name in ("n", "k", "batch"))
+            found.append(Choice(row["device"], n, k, batch, row["rung"], macros))
+    return tuple(found)
+
+
+def _this_device() -> str | None:
+    """Name in the table of devices of the GPU at hand, if it has one; None on the CPU."""
+    return None if _TARGET.get() == "cpu" else _gpu()
+
+
+@functools.cache
+def _gpu() -> str | None:
+    import cupy
+
+    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
+    found = device.match(properties["name"].decode())
+    return found.slug if found else None
 
 
 def _empty(like: Any, shape: tuple[int, int]) -> Any:
@@ -354,4 +423,8 @@ def _empty(like: Any, shape: tuple[int, int]) -> Any:
     return _library(like).empty(shape, "float16")
 
 
-TILED = tuple(rung for rung in LADDERS["int4"] if "BATCH" in rung.defines)
+TILED = LADDERS["int4"][6:]  # rungs that take weights in tile order
+EVERY_TOKEN = tuple(
+    rung.name for rung in LADDERS["int4"][:5]
+)  # rungs that read the weights again for every token
+CUDA_CORES = tuple(rung.name for rung in LADDERS["int4"][:6])

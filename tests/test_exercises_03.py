@@ -1,4 +1,4 @@
-"""Lesson 03's exercises, taken from its four notebooks: starters, solutions, and plausible mistakes."""
+"""Lesson 03's exercises, taken from its five notebooks: starters, solutions, and plausible mistakes."""
 
 import pytest
 from lesson_exercises import Lesson
@@ -52,6 +52,13 @@ WRONG = {
         "    return len({(lane * stride + b) // 32 for lane in range(32) for b in range(width)})",
     },
     "03.2": {
+        "a lane a column, all of them": HEAD.format("product")
+        + "    const unsigned column = blockIdx.x * 32 + threadIdx.x;\n    float sum = 0.0f;\n"
+        "    for (unsigned row = 0; row < k; ++row) sum += x[row] * a[row * n + column];\n"
+        "    if (column < n) y[column] = sum;\n}\n",
+        "still a row apart": lesson_03.UNCOALESCED.replace("float sum = 0.0f", "float sum = 0"),
+    },
+    "03.3": {
         "rounded down": "def splits(n, k, columns, sms):\n"
         "    return max(1, min(sms // -(-n // columns), k // 16))",
         "a fraction": "def splits(n, k, columns, sms):\n    return max(1, min(sms / (n / columns), k / 16))",
@@ -59,13 +66,6 @@ WRONG = {
         "none at all": "def splits(n, k, columns, sms):\n"
         "    return min(-(-sms // -(-n // columns)), k // 16)",
         "one a multiprocessor": "def splits(n, k, columns, sms):\n    return max(1, min(sms, k // 16))",
-    },
-    "03.3": {
-        "a lane a column, all of them": HEAD.format("product")
-        + "    const unsigned column = blockIdx.x * 32 + threadIdx.x;\n    float sum = 0.0f;\n"
-        "    for (unsigned row = 0; row < k; ++row) sum += x[row] * a[row * n + column];\n"
-        "    if (column < n) y[column] = sum;\n}\n",
-        "still a row apart": lesson_03.UNCOALESCED.replace("float sum = 0.0f", "float sum = 0"),
     },
     "03.4": {
         "the first sum alone": "def diagnose(expected, sums):\n"

@@ -47,7 +47,7 @@ def _sectors(sectors: Callable[..., Any]) -> str:
     return "so many sectors move, whatever the lanes do with them."
 
 
-@checker("03.2")
+@checker("03.3")
 def _splits(splits: Callable[..., Any]) -> str:
     """splits(n, k, columns, sms): the fewest parts of k that give every SM a block, of 16 rows or more."""
     for n, k, columns, sms in (
@@ -105,7 +105,7 @@ extern "C" __global__ void product(const float* a, const float* x, float* y, uns
 
 
 @kernel_task(
-    "03.3",
+    "03.2",
     entry="product",
     starter=UNCOALESCED,
     targets=[most_sectors("a", 4), least_used("a", 0.99)],

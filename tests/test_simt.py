@@ -221,6 +221,9 @@ def test_shuffles(width):
     assert (out[4] == np.where(lane % 2, values[lane ^ 2], 0)).all()
     assert (out[5] == 2 * values[lane ^ 1] + 1).all()
     assert (out[6] == np.minimum(lane + 1, 31)).all() and (out[7] == 31 - lane).all()
+    wide = 'extern "C" __global__ void f(float4* x) { *x = __shfl_sync(~0u, *x, 0); }'
+    with pytest.raises(UsageError, match="a shuffle moves a number of up to 8 bytes"):  # as NVRTC refuses it
+        simt.load(wide)
 
 
 def test_votes_matches_and_reductions():

@@ -5,6 +5,7 @@ the machine code is asked whether it loads and stores in the widths of the sourc
 One load of the source is none in it: of a load_acquire whose value nobody uses the compiler keeps the fence.
 """
 
+import functools
 import re
 
 import numpy as np
@@ -26,6 +27,7 @@ COUNTED = ("load_requests", "load_sectors", "store_requests", "store_sectors")
 PROFILE = DATA / "h200" / "profiles" / "gemv_ncu.csv"
 
 
+@functools.cache
 def watched(case):
     """The case's contestant, launched once through its op, watched."""
     with ops.on("cpu"):

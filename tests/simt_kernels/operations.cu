@@ -21,8 +21,8 @@ extern "C" __global__ void shuffles(const int* in, int* out, int width) {
   out[160 + lane] = int(2 * d);
   const half h = __shfl_down_sync(0xffffffffu, __float2half(float(lane)), 1);
   out[192 + lane] = int(__half2float(h));
-  const float4 f = __shfl_xor_sync(0xffffffffu, make_float4(1, 2, 3, float(lane)), 31);
-  out[224 + lane] = int(f.w);
+  const long long wide = __shfl_xor_sync(0xffffffffu, (1ll << 40) + lane, 31);
+  out[224 + lane] = int(wide - (1ll << 40));
 }
 
 extern "C" __global__ void votes(const unsigned* in, unsigned* out) {

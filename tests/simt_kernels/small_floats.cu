@@ -48,3 +48,16 @@ extern "C" __global__ void bytes(const int* a, const int* b, int* out, int n) {
     out[3 * n + i] = int(__vmaxs4(unsigned(x), unsigned(y)));
     out[4 * n + i] = int(__vabs4(unsigned(x)));
 }
+
+// The functions that a GPU approximates: out [15][n] bits.
+template <typename T>
+__device__ void functions(const T* x, T* out, int n) {
+    const int i = threadIdx.x;
+    const T v = x[i], positive = __habs(v);
+    const T results[] = {hexp(v),    hexp2(v),       hexp10(v), hlog(positive), hlog2(positive), hlog10(positive),
+                         hsqrt(positive), hrsqrt(positive), hrcp(v), hsin(v), hcos(v), htanh(v), hfloor(v), hrint(v),
+                         htrunc(v)};
+    for (int k = 0; k < 15; ++k) out[k * n + i] = results[k];
+}
+extern "C" __global__ void half_functions(const half* x, half* out, int n) { functions(x, out, n); }
+extern "C" __global__ void bfloat_functions(const nv_bfloat16* x, nv_bfloat16* out, int n) { functions(x, out, n); }

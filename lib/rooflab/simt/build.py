@@ -28,8 +28,10 @@ RUNTIME = tuple(Path(__file__).with_name(name) for name in ("runtime.cpp", "matr
 DYNAMIC_SHARED = 227 * 1024  # the most that any GPU gives a block
 
 # -fno-gnu-unique and -Bsymbolic keep a library's shared variables its own; -fwrapv and -fno-strict-aliasing
-# say what CUDA C++ allows; the prefix maps keep this machine's paths out of reports.
-_COMMON = ["-std=c++17", "-fPIC", "-w", "-fwrapv", "-fno-strict-aliasing", "-fno-optimize-sibling-calls"]
+# say what CUDA C++ allows; the prefix maps keep this machine's paths out of reports; products and sums are
+# fused where the source says fmaf.
+_COMMON = ["-std=c++17", "-fPIC", "-w", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off"]
+_COMMON += ["-fno-optimize-sibling-calls"]
 # addr2line of some binutils mistakes the first file of a DWARF 5 line table for another one.
 _PLAIN = ["-O2", "-g1", "-gdwarf-4"]
 _WATCHED = ["-O1", "-g1", "-gdwarf-4", "-fsanitize=thread", "-DROOFLAB_WATCHED"]

@@ -19,21 +19,25 @@ static inline void __trap(SIMT_HERE) { simt_trap(file, line); }
 
 template <typename T>
 inline T __shfl_sync(unsigned mask, T value, int source, int width = 32, SIMT_HERE) {
+  static_assert(sizeof(T) <= 8, "a shuffle moves a number of up to 8 bytes");
   simt_warp(SIMT_SHFL, mask, &value, sizeof(T), source, width, file, line);
   return value;
 }
 template <typename T>
 inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, SIMT_HERE) {
+  static_assert(sizeof(T) <= 8, "a shuffle moves a number of up to 8 bytes");
   simt_warp(SIMT_SHFL_UP, mask, &value, sizeof(T), int(delta), width, file, line);
   return value;
 }
 template <typename T>
 inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, SIMT_HERE) {
+  static_assert(sizeof(T) <= 8, "a shuffle moves a number of up to 8 bytes");
   simt_warp(SIMT_SHFL_DOWN, mask, &value, sizeof(T), int(delta), width, file, line);
   return value;
 }
 template <typename T>
 inline T __shfl_xor_sync(unsigned mask, T value, int with, int width = 32, SIMT_HERE) {
+  static_assert(sizeof(T) <= 8, "a shuffle moves a number of up to 8 bytes");
   simt_warp(SIMT_SHFL_XOR, mask, &value, sizeof(T), with, width, file, line);
   return value;
 }

@@ -176,6 +176,32 @@ def test_bars_write_each_value_and_draw_the_roof():
         plot.bars(ax, ["1_a"], [1.0], "TFLOP/s", ROOF)
 
 
+def test_stacked_bars_fill_the_whole_and_write_what_has_room():
+    fig, ax = plot.figure()
+    plot.stacked(ax, ["a", "b"], {"large": [90.0, 50.0], "small": [2.0, np.nan], "rest": [8.0, 50.0]})
+    plot.png(fig)
+    assert [t.get_text() for t in ax.texts] == ["90", "50", "8", "50"]
+    ends = {round(patch.get_x() + patch.get_width(), 6) for patch in ax.patches}
+    assert max(ends) == 100 and ax.get_ylim()[0] > ax.get_ylim()[1]
+    assert len({(patch.get_facecolor(), patch.get_hatch()) for patch in ax.patches}) == 3
+    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["large", "small", "rest"]
+
+
+def test_spans_draw_a_bar_a_launch_and_the_chosen_ones_taller():
+    lanes = {
+        "eager": pd.DataFrame({"start_us": [0.0, 5.0], "us": [1.0, 2.0], "class": ["weight", "norm"]}),
+        "graph": pd.DataFrame({"start_us": [0.0], "us": [4.0], "class": ["norm"]}),
+    }
+    fig, ax = plot.figure()
+    plot.spans(ax, lanes, "weight")
+    plot.png(fig)
+    boxes = [path.get_extents() for bars in ax.collections for path in bars.get_paths()]
+    assert sorted((box.x0, box.width) for box in boxes) == [(0.0, 1.0), (0.0, 4.0), (5.0, 2.0)]
+    tall = max(boxes, key=lambda box: box.height)
+    assert (tall.x0, tall.width) == (0.0, 1.0) and tall.height > 1.5 * min(box.height for box in boxes)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["eager", "graph"]
+
+
 def test_a_vertical_roof_has_its_label_under_the_title():
     fig, ax = plot.figure(title="A title so long that it reaches past the middle of the figure")
     plot.bars(ax, ["1_a"], [50.0], "GB/s", ROOF)

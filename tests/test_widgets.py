@@ -76,6 +76,18 @@ def test_an_unrecorded_choice_names_the_nearest_recorded_case():
     assert made.groups(chosen, 3 * 2**20)["wanted"] and not made.groups(chosen, 2**20)["wanted"]
 
 
+def test_the_row_shown_first_is_the_best_or_the_one_that_is_asked_for():
+    rows = frame()
+    best = Chart(rows, "n", "gb_s", CONTROLS, ROOFS)
+    shown = best.rows.iloc[best.start]
+    assert shown["gb_s"] == rows["gb_s"].max()
+    other = rows[rows["gb_s"] != rows["gb_s"].max()].iloc[0]
+    wanted = {"n": int(other["n"]), **{column: other[column] for column in CONTROLS}}
+    asked = Chart(rows, "n", "gb_s", CONTROLS, ROOFS, start=wanted)
+    assert asked.rows.iloc[asked.start]["case"] == other["case"]
+    assert Chart(rows, "n", "gb_s", CONTROLS, ROOFS, start={"n": -1}).start == best.start
+
+
 def test_a_better_rate_stands_higher_and_a_larger_size_further_right():
     made = Chart(frame(), "n", "gb_s", CONTROLS, ROOFS)
     rates = made.rows["gb_s"].tolist()

@@ -84,8 +84,8 @@ class Chart:
 
     `frame` holds rows of records; `x` and `y` are columns, `controls` maps columns to labels. `roof` is one
     ceiling (label, value, unit) for all rows, or a mapping from the names in the rows' `roof` column to
-    (value, unit, ...). Raises UsageError for unusable columns or for two rows that no control tells apart,
-    DeviceMismatch for rows of several devices.
+    (value, unit, ...). `start` (column -> value) picks the row shown first. Raises UsageError for unusable
+    columns or for two rows that no control tells apart, DeviceMismatch for rows of several devices.
     """
 
     def __init__(
@@ -100,6 +100,7 @@ class Chart:
         xlog: bool = True,
         ylog: bool = False,
         compare: bool = False,
+        start: Mapping[str, Any] | None = None,
     ):
         for column in (x, y, *controls):
             if column not in frame:
@@ -139,7 +140,8 @@ class Chart:
         # Shown first: the best rate, or the best time at the largest size, as small sizes are always quick.
         rates = [float(v) for v in rows[y]]
         order = [(-p.x, v) if y == "median_us" else (0, -v) for p, v in zip(self.points, rates, strict=True)]
-        self.start = order.index(min(order))
+        wanted = [all(_plain(row[c]) == v for c, v in (start or {}).items()) for _, row in rows.iterrows()]
+        self.start = wanted.index(True) if any(wanted) and start else order.index(min(order))
 
     @staticmethod
     def x_text(value: float, column: str, largest: float) -> str:

@@ -394,7 +394,11 @@ def stacked(ax: Axes, names: Sequence[str], parts: Mapping[str, Any], unit: str 
     ax.set_xlabel(ax.get_xlabel() or unit)
     fig = _figure_of(ax)
     fig.legend(
-        *ax.get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8, frameon=False
+        *ax.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=min(len(values), 7),
+        fontsize=8,
+        frameon=False,
     )
 
 

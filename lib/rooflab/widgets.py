@@ -62,7 +62,8 @@ class Explorer(ipywidgets.VBox):
     against `roof`: (label, value, unit), or `lab.roof`, from which every row's own ceiling is taken. With a
     kernel, sizes between the recorded ones can be chosen too: the nearest recorded case is shown and named,
     with the choice's own bound from `bound(case)` in microseconds; `measure` (see `measurer`) adds a button
-    that measures the choice. `name` is unique in its notebook. Raises UsageError if rows are
+    that measures the choice. `start` (column -> value) says which row is shown first, by default the best.
+    `name` is unique in its notebook. Raises UsageError if rows are
     indistinguishable or too many for a page.
     """
 
@@ -82,12 +83,13 @@ class Explorer(ipywidgets.VBox):
         compare: bool = False,
         bound: Callable[[Case], float | None] | None = None,
         measure: Measure | None = None,
+        start: Mapping[str, Any] | None = None,
     ):
         if not name.replace("-", "").replace("_", "").isalnum():
             raise UsageError(f"An explorer's name is letters, digits, '-' and '_', not {name!r}.")
         self._slug, self._frame, self._bound, self._measure = name, frame, bound, measure
         self._options: dict[str, Any] = {"x": x, "y": y, "controls": controls, "roof": roof, "title": title}
-        self._options |= {"labels": labels, "xlog": xlog, "ylog": ylog, "compare": compare}
+        self._options |= {"labels": labels, "xlog": xlog, "ylog": ylog, "compare": compare, "start": start}
         self._chart = self._recorded = Chart(frame, **self._options)
         self._measured: set[str] = set()
         self._page = self._html()

@@ -198,12 +198,20 @@ def _longest(stalls: Mapping[Any, float]) -> tuple[tuple[str, float], ...]:
 
 def kinds(counted: pd.DataFrame, most: int) -> pd.DataFrame:
     """The kinds of launch (part and kernel) that take most of the counted time, longest first: one row each,
-    of the first such launch, with times, the number of them.
+    of the first such launch, with times, the number of them, and a short name.
     """
     keys = ["part", "kernel"]
     order = counted.groupby(keys, sort=False).agg(total=("us", "sum"), times=("us", "size")).reset_index()
     order = order.sort_values("total", ascending=False, kind="stable").head(most)
-    return order.merge(counted.drop_duplicates(keys), on=keys)
+    found = order.merge(counted.drop_duplicates(keys), on=keys)
+    words = [_word(kernel) for kernel in found["kernel"]]
+    return found.assign(name=found["part"].where(found["part"] != "", "residual") + ": " + words)
+
+
+def _word(kernel: str) -> str:
+    """The word of a kernel's label that tells most: its functor, or the family of a library's long name."""
+    last = kernel.split()[-1]
+    return last if len(last) <= 24 else last.split("_")[0]
 
 
 def roofline(counted: pd.DataFrame, trace: pd.DataFrame, model: str, gb_s: float) -> pd.DataFrame:

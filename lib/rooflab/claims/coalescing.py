@@ -223,7 +223,7 @@ def warm_hits(evidence: Evidence, subject: str) -> float:
     """The L2 hit rate of a product that was just run, as a share; NoEvidence where the profiler's own work
     between two looks has emptied the cache, which the bytes from DRAM tell."""
     if evidence.counter("dram_read_bytes", subject, WARM, "warm") > moved(WARM) / 2:
-        raise NoEvidence("the profiler's warm launch read its matrix from DRAM: nothing was warm")
+        raise NoEvidence("nothing was warm: the matrix was read from DRAM")
     return evidence.counter("l2_hit_pct", subject, WARM, "warm") / 100
 
 
@@ -249,7 +249,7 @@ def of_cublas(evidence: Evidence, subject: str) -> float:
 
 def whole_decoder(evidence: Evidence, subject: str) -> float:
     """Tokens a second of a decoder: not to be had from products."""
-    raise NoEvidence("a product alone cannot refute it: it takes a whole decoder")
+    raise NoEvidence("it takes a whole decoder")
 
 
 def token_share(model: str) -> Quantity:
@@ -520,7 +520,7 @@ _TOKEN_US = 1e6 / 50 / GEMVS  # what E7's 50 tokens a second leave each product
 
 RESTATED_TESTS = (
     *(
-        _by_the_roof(id, f"{n} x {n} runs at the share of the roof that the bar asks of its card.", us, n)
+        _by_the_roof(id, f"{n} x {n} at the share of the roof that it asked of its card.", us, n)
         for id, n, us in _TIMED
     ),
     _by_the_roof("E4", "As many products a second as that asks of its card.", 100),
@@ -528,7 +528,7 @@ RESTATED_TESTS = (
     Claim(
         id="E7 by the models",
         where=_TESTS,
-        says="LLaMA-2-7B's own products run at the share of the roof that 50 tokens a second ask.",
+        says="LLaMA-2-7B's own products at the share of the roof that 50 tokens a second ask.",
         quantity=_ROOF,
         form=_SHARE,
         predicted=more(share_of_card(_TOKEN_US, moved())),

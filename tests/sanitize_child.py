@@ -10,7 +10,7 @@ import sys
 import cupy
 import numpy as np
 from rooflab import kernel
-from rooflab.ops import gemv, probes, stream
+from rooflab.ops import gemv, mmq, probes, q8_0, stream
 
 cupy.cuda.set_allocator(None)
 
@@ -78,6 +78,35 @@ def every_gemv() -> None:
                     getattr(gemv, operator)(matrix, x, out=out, rung=rung.name)
 
 
+def every_q8() -> None:
+    from rooflab.studies import q8_0 as study
+
+    rng = np.random.default_rng(7)
+    hopper = cupy.cuda.Device().compute_capability == "90"
+    for n, k, batch in ((1, 128, 1), (70, 256, 3), (37, 384, 9), (130, 256, 129)):
+        w, x = (cupy.asarray(rng.standard_normal((rows, k)).astype(np.float16)) for rows in (n, batch))
+        planes = q8_0.quantise(w)
+        blocks = study.blocks_of(planes)
+        given = {"half": x, "blocks": q8_0.quantise(x, rung="1_blocks"), "planes": q8_0.quantise(x)}
+        for name, (w_kind, x_kind, most, _) in q8_0.TAKES.items():
+            if batch <= most:
+                q8_0.matvec(given[x_kind], planes if w_kind == "planes" else blocks, rung=name)
+        for rung in mmq.LADDERS["mmq"]:
+            if rung.archs != ("90a",) or hopper:
+                early = int(rung.name[0]) <= 3
+                mmq.product(
+                    given["half" if rung.name == "7_half" else "planes"],
+                    blocks if early else planes,
+                    rung=rung.name,
+                )
+        for rung in q8_0.LADDERS["dequantise"]:
+            if rung.name != "3_shift" or not k & (k - 1):
+                q8_0.dequantise(blocks, rung=rung.name)
+        tokens = cupy.asarray(rng.integers(0, n, batch).astype(np.int32))
+        q8_0.embed(blocks, tokens)
+        q8_0.embed(blocks, tokens, index=batch - 1, rung="1_token")
+
+
 def planted(name: str) -> None:
     function = kernel.Function(kernel.compile_source(FAULTS[name], arch="90"), "fault")
     n = 33 if name == "overrun" else 64
@@ -89,6 +118,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "rungs":
         every_rung()
         every_gemv()
+        every_q8()
     else:
         planted(sys.argv[1])
     cupy.cuda.runtime.deviceSynchronize()

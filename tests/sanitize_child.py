@@ -9,8 +9,8 @@ import sys
 
 import cupy
 import numpy as np
-from rooflab import kernel
-from rooflab.ops import gemv, mmq, probes, q8_0, stream
+from rooflab import formats, kernel
+from rooflab.ops import gemv, int4, mmq, probes, q8_0, stream
 
 cupy.cuda.set_allocator(None)
 
@@ -107,6 +107,24 @@ def every_q8() -> None:
         q8_0.embed(blocks, tokens, index=batch - 1, rung="1_token")
 
 
+def every_int4() -> None:
+    rng = np.random.default_rng(8)
+    hopper = cupy.cuda.Device().compute_capability == "90"
+    for n, k, batch in ((1, 128, 1), (70, 256, 3), (130, 1152, 8)):
+        q = formats.quantise_int4(rng.standard_normal((n, k)).astype(np.float32))
+        x, rows = (
+            cupy.asarray(rng.standard_normal((batch, k)).astype(np.float16)),
+            int4.Rows(*map(cupy.asarray, q)),
+        )
+        tiles = int4.repack(*rows)
+        int4.dequantise(rows)
+        for rung in int4.LADDERS["int4"]:
+            if rung.archs != ("90a",) or hopper:
+                int4.matmul(x, tiles if rung in int4.TILED else rows, rung=rung.name)
+        if hopper:
+            int4.matmul(x, tiles, rung="10_wgmma", TOKENS=16, CLUSTER=2, TALL=2, K_GROUPS=2)
+
+
 def planted(name: str) -> None:
     function = kernel.Function(kernel.compile_source(FAULTS[name], arch="90"), "fault")
     n = 33 if name == "overrun" else 64
@@ -119,6 +137,7 @@ if __name__ == "__main__":
         every_rung()
         every_gemv()
         every_q8()
+        every_int4()
     else:
         planted(sys.argv[1])
     cupy.cuda.runtime.deviceSynchronize()

@@ -133,6 +133,53 @@ def test_every_q8_0_product_passes_the_gate_on_ragged_shapes(n, k, batch):
         gate.admit(work).recheck()
 
 
+@pytest.mark.parametrize(("n", "k", "batch"), [(1, 128, 1), (70, 256, 2), (300, 1152, 9), (257, 512, 64)])
+def test_every_int4_rung_passes_the_gate_on_ragged_shapes(n, k, batch):
+    import cupy
+    from rooflab import gate
+    from rooflab.case import Case, options
+    from rooflab.ops import int4
+    from rooflab.studies import get
+
+    macros = {rung.name: {"tokens": 16 * -(-batch // 16)} for rung in int4.TILED[-2:]}
+    cases = [
+        Case("int4", "int4", rung.name, n=n, k=k, batch=batch, cache="warm", options=options(**more))
+        for rung in int4.LADDERS["int4"]
+        for more in [macros.get(rung.name, {})]
+        if rung not in int4.TILED
+        or batch <= rung.with_defaults({m.upper(): v for m, v in more.items()})["TOKENS"]
+    ]
+    if batch == 9:  # the blocks of a cluster divide k, unevenly
+        split = options(cluster=2, k_groups=2, tall=2, tokens=16)
+        cases.append(Case("int4", "int4", "10_wgmma", n=n, k=k, batch=batch, cache="warm", options=split))
+    capability = int(cupy.cuda.Device().compute_capability)
+    cases = [case for case in cases if get("int4").refuses(case, capability) is None]
+    for work in get("int4").contestants(cases):
+        gate.admit(work).recheck()
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "seed"), [(256, 1536, 0), (1536, 1536, 1), (1536, 8960, 2), (8960, 1536, 3)]
+)
+def test_the_sources_four_projections_agree_with_its_oracle(n, k, seed):
+    """decode-roofline's correctness test: its shapes, seeds and tolerance, for every rung at batch 1."""
+    import cupy
+    from rooflab import formats
+    from rooflab.ops import int4
+
+    rng = np.random.default_rng(seed)
+    w = (rng.standard_normal((n, k)) / np.sqrt(k)).astype(np.float32)
+    x = rng.standard_normal((1, k)).astype(np.float16)
+    packed = formats.quantise_int4(w)
+    expected = (x.astype(np.float32) @ formats.dequantise_int4(packed).T).astype(np.float16)
+    rows = int4.Rows(*map(cupy.asarray, packed))
+    tiles = int4.repack(*rows)
+    for rung in int4.LADDERS["int4"]:
+        if rung.archs != ("90a",) or cupy.cuda.Device().compute_capability == "90":
+            got = int4.matmul(cupy.asarray(x), tiles if rung in int4.TILED else rows, rung=rung.name)
+            assert np.allclose(got.get(), expected, rtol=2e-3, atol=2e-3), rung.name
+
+
 def test_a_capture_that_allocates_fails_and_one_with_room_made_before_leaves_the_same_bits():
     import cupy
     from rooflab.ops import q8_0

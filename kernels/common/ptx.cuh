@@ -352,14 +352,16 @@ __device__ inline void cluster_wait() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// The float at `shared` in the shared memory of the cluster's block `rank`.
-__device__ inline float cluster_load(const float* shared, unsigned rank) {
-    float v;
+// The four floats at `shared` in the shared memory of the cluster's block `rank`.
+__device__ inline float4 cluster_load(const float4* shared, unsigned rank) {
+    float4 v;
     unsigned there;
     asm("mapa.shared::cluster.u32 %0, %1, %2;"
         : "=r"(there)
         : "r"((unsigned)__cvta_generic_to_shared(shared)), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(there) : "memory");
+    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(there));
     return v;
 }
 #endif
@@ -498,6 +500,12 @@ __device__ inline void mbarrier_init(unsigned long long* barrier, unsigned arriv
 __device__ inline void mbarrier_arrive(unsigned long long* barrier) {
     asm volatile("{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }" ::"r"(
                      (unsigned)__cvta_generic_to_shared(barrier))
+                 : "memory");
+}
+
+// An arrival that comes by itself, once all copies that this thread has started (cp.async) are done.
+__device__ inline void mbarrier_arrive_when_copied(unsigned long long* barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"((unsigned)__cvta_generic_to_shared(barrier))
                  : "memory");
 }
 

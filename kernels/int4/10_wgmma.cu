@@ -141,17 +141,28 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         cluster_wait();
     else
         __syncthreads();
-    for (unsigned i = rank * THREADS + threadIdx.x; i < ROWS * batch; i += CLUSTER * THREADS) {
-        const unsigned column = i / ROWS, r = i % ROWS, row = rows_at * ROWS + r;
-        float sum = 0.0f;
+#pragma unroll 2
+    for (unsigned i = rank * THREADS + threadIdx.x; i < ROWS / 4 * batch; i += CLUSTER * THREADS) {
+        const unsigned column = i / (ROWS / 4), r = i % (ROWS / 4) * 4, row = rows_at * ROWS + r;
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
         for (int c = 0; c < CLUSTER; ++c)
 #pragma unroll
             for (int v = 0; v < K_GROUPS; ++v) {
-                const float* share = all + (v * batch + column) * STRIDE + r;
-                sum += CLUSTER > 1 ? cluster_load(share, c) : *share;
+                const float4* share = reinterpret_cast<const float4*>(all + (v * batch + column) * STRIDE + r);
+                const float4 more = CLUSTER > 1 ? cluster_load(share, c) : *share;
+                sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
             }
-        if (row < n) y[column * (unsigned long long)n + row] = __float2half(sum);
+        __half* to = y + column * (unsigned long long)n + row;
+        const __half2 low = __floats2half2_rn(sum.x, sum.y), high = __floats2half2_rn(sum.z, sum.w);
+        if (n % 4 == 0 && row < n) {
+            *reinterpret_cast<uint2*>(to) = make_uint2(as_word(low), as_word(high));
+        } else {
+            if (row < n) to[0] = __low2half(low);
+            if (row + 1 < n) to[1] = __high2half(low);
+            if (row + 2 < n) to[2] = __low2half(high);
+            if (row + 3 < n) to[3] = __high2half(high);
+        }
     }
     if constexpr (CLUSTER > 1) cluster_wait();  // nobody leaves while others still read from it
 }

@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     extern __shared__ uint4 shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const unsigned first = blockIdx.x * TILES, last = (n - 1) / INT4_TILE, k = groups * 128;
-    __half* staged = reinterpret_cast<__half*>(shared) + warp * (2 * TOKENS * X_ROW);  // two groups' x
+    __half* staged = reinterpret_cast<__half*>(kept(shared)) + warp * (2 * TOKENS * X_ROW);  // two groups' x
 
     uint4 codes[TILES][2];
     unsigned scales[TILES], coming[TILES];

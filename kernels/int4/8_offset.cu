@@ -1,12 +1,12 @@
 // int4 8, offset: the tensor core takes the offset away, and the loop is stripped of what is not needed.
 //
-// Purpose  rung 7 is short of issue slots, not of bandwidth: 22 instructions a word of eight weights, 1 of them an mma.
+// Purpose  eight weights cost rung 7 one mma, but nine instructions to unpack, which all wait for the same few slots.
 // Shapes   weights in tile order (rooflab.ops.int4.repack); x [batch, k] half; y [batch, n] half; batch <= TOKENS.
 // Bytes    n k / 2 + n k / 64 weights and scales once, x once per block of rows (from L2), 2 n batch written.
 // Launch   WARPS warps for 16 TILES rows and all of k; ceil(n / (16 TILES)) blocks.
 // Changed  weights go into the mma with the offset that the unpacking leaves (264 and 24), which costs a shift and four
 //          ORs a word; the sums start from minus the offsets times the group's x, which one mma of constants makes for
-//          all rows of the warp; addresses are kept, not computed.
+//          all rows of the warp; the ring starts at a kept address.
 #include "common/int4.cuh"
 
 #ifndef WARPS
@@ -41,23 +41,23 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const unsigned first = blockIdx.x * TILES, k = groups * 128;
     // Weights and x of this warp's next group; where x and scales go, and where they are read from.
-    const uint4* block = kept(blocks + (first / 4 * (unsigned long long)groups + warp) * INT4_BLOCK + lane);
-    const uint4* tile = kept(block + INT4_SCALES + first % 4 * 64);
+    const uint4* block = blocks + (first / 4 * (unsigned long long)groups + warp) * INT4_BLOCK + lane;
+    const unsigned tile = INT4_SCALES + first % 4 * 64;
     const __half* x_at = x + lane / 16 * (unsigned long long)k + warp * 128 + lane % 16 * 8;
     uint4* slots = kept(shared) + warp * (2 * SLOT);
-    uint4* put = kept(slots + lane / 16 * X_ROW + lane % 16);
+    uint4* put = slots + lane / 16 * X_ROW + lane % 16;
     const uint4* get[PARTS];
 #pragma unroll
-    for (int p = 0; p < PARTS; ++p) get[p] = kept(slots + min(8 * p + lane % 8, batch - 1) * X_ROW + lane / 8);
+    for (int p = 0; p < PARTS; ++p) get[p] = slots + min(8 * p + lane % 8, batch - 1) * X_ROW + lane / 8;
 
-    uint4* put_scales = kept(slots + TOKENS * X_ROW + lane);
+    uint4* put_scales = slots + TOKENS * X_ROW + lane;
     const unsigned* get_scales = reinterpret_cast<const unsigned*>(shared + warp * (2 * SLOT) + TOKENS * X_ROW) + lane / 4 * 4 + first % 4;
 
     uint4 codes[TILES][2];
     if (warp < groups) {
         stage(put, x_at, k, batch, block, put_scales, lane);
 #pragma unroll
-        for (int i = 0; i < 2 * TILES; ++i) codes[i / 2][i % 2] = load_streaming(tile + 32 * i);
+        for (int i = 0; i < 2 * TILES; ++i) codes[i / 2][i % 2] = load_streaming(block + tile + 32 * i);
     }
     float sums[TILES][PARTS][4] = {};
     const unsigned minus[4] = {INT4_OFFSETS[0] ^ 0x80008000u, INT4_OFFSETS[1] ^ 0x80008000u,
@@ -66,7 +66,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
     for (unsigned j = warp; j < groups; j += WARPS) {
         const bool more = j + WARPS < groups;
         block += WARPS * INT4_BLOCK;
-        tile += WARPS * INT4_BLOCK;
         x_at += WARPS * 128;
         if (more) {
             stage(put + (turn ^ SLOT), x_at, k, batch, block, put_scales + (turn ^ SLOT), lane);
@@ -105,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
 #pragma unroll
                     for (int p = 0; p < PARTS; ++p) mma_m16n8k16_f16(partial[p], a, &b[p][8 * h + 2 * step]);
                 }
-                if (more) codes[m][h] = load_streaming(tile + 64 * m + 32 * h);
+                if (more) codes[m][h] = load_streaming(block + tile + 64 * m + 32 * h);
             }
             const float2 scale = __half22float2(as_half2(get_scales[4 * turn + m]));
 #pragma unroll

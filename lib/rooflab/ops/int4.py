@@ -315,7 +315,7 @@ def matmul(x: Any, weights: Rows | Tiles, *, out: Any = None, rung: str | None =
     if out is None:
         out = _empty(x, (batch, n))
     check_array("x", x, "float16", batch * k, 16)
-    check_array("out", out, "float16", batch * n, 2)
+    check_array("out", out, "float16", batch * n, 8)
     if isinstance(weights, Tiles):
         _check_tiles(weights)
         operands = [weights.blocks]

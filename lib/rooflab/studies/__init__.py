@@ -9,13 +9,14 @@ from rooflab.studies.base import Study
 from rooflab.studies.environment import Environment
 from rooflab.studies.faults import Faults
 from rooflab.studies.gemv import Gemv
+from rooflab.studies.int4 import Int4
 from rooflab.studies.mmq import Mmq
 from rooflab.studies.q8_0 import Q8
 from rooflab.studies.static import Static
 
 _STUDIES: dict[str, Study] = {
     study.name: study
-    for study in (Environment(), Bandwidth(), Gemv(), Faults(), Attribution(), Q8(), Mmq(), Static())
+    for study in (Environment(), Bandwidth(), Gemv(), Faults(), Attribution(), Int4(), Q8(), Mmq(), Static())
 }
 
 

@@ -31,6 +31,9 @@ LIBRARIES = {  # peers that are packages of their own: what a case needs, and it
     "gemlite": ("gemlite", "gemlite"),
     "bitsandbytes": ("bitsandbytes", "bitsandbytes"),
 }
+# Libraries add partial sums in FP16 and are not turned away for it: they get this many times the budget, and
+# their error stands in their row.
+SLACK = 4.0
 GEMLITE_BATCHES = (1, 16)  # it tunes itself at every new shape, which takes seconds each
 COUNTERS = (
     *("time_ns", "dram_bytes", "dram_read_bytes", "dram_pct", "sm_pct", "l2_hit_pct", "occupancy_pct"),
@@ -91,13 +94,15 @@ def reused(n: int, k: int) -> list[Case]:
 
 def published() -> list[Case]:
     """The source's experiment: its fused kernel launched once a token (option loop), its literal two-op
-    product and FP16, by its clock on one warm copy; and the same on cold copies, and by the graph clock."""
+    product and FP16, by its clock on one warm copy, and by the graph clock on cold ones; at batch 1 and 2,
+    where the source's kernel begins to lose, the other two combinations of clock and cache as well."""
     shapes, sizes = PUBLISHED
+    both = (("event", "warm", sizes), ("graph", "cold", sizes), ("event", "cold", sizes[:2]))
     return [
         case
-        for clock, cache in (("event", "warm"), ("event", "cold"), ("graph", "warm"), ("graph", "cold"))
+        for clock, cache, chosen_sizes in (*both, ("graph", "warm", sizes[:2]))
         for n, k in shapes
-        for batch in sizes
+        for batch in chosen_sizes
         for case in (
             _case("1_warp_row", n, k, batch, options=options(loop=1), clock=clock, cache=cache),
             _case(TWO_OP_TORCH, n, k, batch, clock=clock, cache=cache),
@@ -108,7 +113,7 @@ def published() -> list[Case]:
 
 def counted() -> list[Case]:
     """What Nsight Compute counts: the winners, and the four ways of the traffic table."""
-    winners = [chosen(n, k, batch) for n, k in SHAPES for batch in (1, 16, 64)]
+    winners = [chosen(n, k, batch) for n, k in SHAPES for batch in ((1, 16, 64) if n > 10000 else (1,))]
     first = [_case(impl, *SHAPES[0]) for impl in ("1_warp_row", "torch.matmul", TWO_OP, TWO_OP_TORCH)]
     return list(dict.fromkeys([*winners, *first]))
 
@@ -200,7 +205,7 @@ class Int4(Study):
         return super().identity(case, arch)
 
     def samples(self, case: Case) -> int:
-        return 20
+        return 15
 
     def memory_bytes(self, case: Case) -> int:
         n, k, batch = case.n or 0, case.k or 0, case.batch or 1
@@ -326,7 +331,9 @@ def _contestants(group: Sequence[Case]) -> list[gate.Work]:
             works.append(_work(case, launch, xs, ys, expected, budget))
             continue
         try:
-            works.append(_PEERS[case.impl](case, operands, xs, ys, expected, budget))
+            work = _PEERS[case.impl](case, operands, xs, ys, expected, budget)
+            work.budget *= SLACK if case.impl in LIBRARIES else 1
+            works.append(work)
         except Exception as error:  # a library that cannot take the shape is skipped with its reason
             if case.impl not in LIBRARIES:
                 raise

@@ -153,16 +153,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                 const float4 more = CLUSTER > 1 ? cluster_load(share, c) : *share;
                 sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
             }
-        __half* to = y + column * (unsigned long long)n + row;
-        const __half2 low = __floats2half2_rn(sum.x, sum.y), high = __floats2half2_rn(sum.z, sum.w);
-        if (n % 4 == 0 && row < n) {
-            *reinterpret_cast<uint2*>(to) = make_uint2(as_word(low), as_word(high));
-        } else {
-            if (row < n) to[0] = __low2half(low);
-            if (row + 1 < n) to[1] = __high2half(low);
-            if (row + 2 < n) to[2] = __low2half(high);
-            if (row + 3 < n) to[3] = __high2half(high);
-        }
+        store_four(y + column * (unsigned long long)n, row, n, sum);
     }
     if constexpr (CLUSTER > 1) cluster_wait();  // nobody leaves while others still read from it
 }

@@ -167,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     // Sums of the K_WARPS warps of a row in shared memory, [part of k][token][row].
     copy_async_wait<0>();
     __syncthreads();
-    float* all = reinterpret_cast<float*>(shared);
+    float* all = reinterpret_cast<float*>(memory);
     constexpr int STRIDE = ROWS + 4;
 #pragma unroll
     for (int m = 0; m < TILES; ++m)
@@ -179,11 +179,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                 if (token < batch) all[(mine * batch + token) * STRIDE + row] = sums[m][p][e];
             }
     __syncthreads();
-    for (unsigned i = threadIdx.x; i < ROWS * batch; i += THREADS) {
-        const unsigned token = i / ROWS, r = i % ROWS;
-        float sum = 0.0f;
+#pragma unroll 2
+    for (unsigned i = threadIdx.x; i < ROWS / 4 * batch; i += THREADS) {  // four rows at a time
+        const unsigned column = i / (ROWS / 4), r = i % (ROWS / 4) * 4, at = first * 16 + r;
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
-        for (int v = 0; v < K_WARPS; ++v) sum += all[(v * batch + token) * STRIDE + r];
-        if (first * 16 + r < n) y[token * (unsigned long long)n + first * 16 + r] = __float2half(sum);
+        for (int v = 0; v < K_WARPS; ++v) {
+            const float4 more = *reinterpret_cast<const float4*>(all + (v * batch + column) * STRIDE + r);
+            sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+        }
+        store_four(y + column * (unsigned long long)n, at, n, sum);
     }
 }

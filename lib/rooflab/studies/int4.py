@@ -354,10 +354,12 @@ def _refusing(impl: str, error: Exception) -> Callable[[int], None]:
 def _own_launcher(case: Case, operands: Operands, xs: list[Any], ys: list[Any]) -> Callable[[int], None]:
     rung, macros, _ = _own(case)
     weights: Sequence[Any] = operands.tile_copies if rung in int4.TILED else operands.row_copies
-    if "loop" not in tunables(case):
-        return lambda i: int4.matmul(xs[i], weights[i], out=ys[i], rung=rung.name, **macros) and None
+    loop = "loop" in tunables(case)
 
     def launch(i: int) -> None:
+        if not loop:
+            int4.matmul(xs[i], weights[i], out=ys[i], rung=rung.name, **macros)
+            return
         for token in range(case.batch or 1):
             one = slice(token, token + 1)
             int4.matmul(xs[i][one], weights[i], out=ys[i][one], rung=rung.name, **macros)

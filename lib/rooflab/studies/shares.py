@@ -16,6 +16,7 @@ import pandas as pd
 
 from rooflab import device, shapes
 from rooflab.case import Case
+from rooflab.errors import MissingRecording
 from rooflab.profile import parts
 from rooflab.profile.ncu import METRICS, STALLS
 from rooflab.studies.attribution import Attribution
@@ -316,8 +317,17 @@ def taken(lab: Any, cases: Sequence[Case]) -> tuple[pd.DataFrame, pd.DataFrame]:
     rows = lab.measure("attribution", cases)
     trace = lab.profile("attribution", cases, "nsys")
     if trace.empty and len(rows):
-        trace = lab.profile("attribution", cases, "cupti")
+        found = [_by_cupti(lab, case) for case in cases]
+        trace = pd.concat([each for each in found if len(each)] or found[:1], ignore_index=True)
     return rows, named(trace)
+
+
+def _by_cupti(lab: Any, case: Case) -> pd.DataFrame:
+    """A case's trace by CUPTI, which a recording holds of some cases only; empty for the others."""
+    try:
+        return lab.profile("attribution", [case], "cupti")
+    except MissingRecording:
+        return pd.DataFrame(columns=["case", *parts.COLUMNS])
 
 
 def agreement(lab: Any, cases: Sequence[Case]) -> pd.DataFrame:

@@ -490,6 +490,6 @@ def test_a_wild_access_does_not_end_the_process():
 def test_the_runtime_works_without_our_own_switch(monkeypatch, tmp_path):
     """Other processors switch fibres by ucontext: the same runtime, compiled so."""
     monkeypatch.setenv("ROOFLAB_CACHE", str(tmp_path))
-    (tmp_path / "switch.cpp").write_text("#define ROOFLAB_UCONTEXT\n" + simt.build.RUNTIME[0].read_text())
-    monkeypatch.setattr(simt.build, "RUNTIME", (tmp_path / "switch.cpp", *simt.build.RUNTIME[1:]))
+    flags = (*simt.build._RUNTIME_FLAGS, "-DROOFLAB_UCONTEXT")
+    monkeypatch.setattr(simt.build, "_RUNTIME_FLAGS", flags)
     gate.admit(work(stream.LADDERS["read"][0], 1021))

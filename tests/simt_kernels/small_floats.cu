@@ -9,7 +9,7 @@ __device__ void of_pairs(const P* a, const P* b, const P* c, unsigned* out, int 
                          __hfma2_relu(x, y, z), __hmin2(x, y), __hmax2(x, y), __hmin2_nan(x, y), __hmax2_nan(x, y),
                          __hne2(x, y), __hneu2(x, y), __hgt2(x, y), __hisnan2(x), __hcmadd(x, y, z)};
     int row = 0;
-    for (; row < 14; ++row) memcpy(&out[row * n + i], &results[row], 4);
+    for (; row < 14; ++row) reinterpret_cast<P*>(out)[row * n + i] = results[row];
     out[row++ * n + i] = __heq2_mask(x, y);
     out[row++ * n + i] = __hleu2_mask(x, y);
     out[row++ * n + i] = __hbge2(x, y) + 2 * __hbne2(x, y) + 4 * __hbltu2(x, y);

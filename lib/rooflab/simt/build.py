@@ -24,7 +24,9 @@ from rooflab.ops import Rung
 from rooflab.paths import BUILD, KERNELS
 
 INCLUDE = Path(__file__).with_name("include")
-RUNTIME = tuple(Path(__file__).with_name(name) for name in ("runtime.cpp", "matrices.cpp"))
+_PARTS = ("runtime.cpp", "warps.cpp", "watching.cpp", "faults.cpp", "matrices.cpp")
+RUNTIME = tuple(Path(__file__).with_name(name) for name in _PARTS)
+_RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-Wl,-Bsymbolic")
 DYNAMIC_SHARED = 227 * 1024  # the most that any GPU gives a block
 
 # -fno-gnu-unique and -Bsymbolic keep a library's shared variables its own; -fwrapv and -fno-strict-aliasing
@@ -131,8 +133,8 @@ def runtime_path() -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(target.with_suffix(".lock")):  # it takes seconds, which two processes need not both spend
         if not target.is_file():
-            flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", f"-I{INCLUDE}", "-Wl,-Bsymbolic"]
-            _compile([*flags, f"-I{INCLUDE.parent}", *map(str, RUNTIME)], target, "The CPU runtime")
+            where = [f"-I{INCLUDE}", f"-I{INCLUDE.parent}"]
+            _compile([*_RUNTIME_FLAGS, *where, *map(str, RUNTIME)], target, "The CPU runtime")
     return target
 
 

@@ -48,7 +48,7 @@ SIMT_BOTH2(__hmul_rn, __hmul2_rn, a * b)
 // The number wins over NaN, and +0 counts as more than -0; the _nan forms return NaN.
 template <typename T>
 inline T simt_less(T a, T b, bool less) {
-  if (float(a) != float(a)) return b;
+  if (float(a) != float(a)) return float(b) != float(b) ? T::of_bits(0x7fff) : b;
   if (float(b) != float(b)) return a;
   const bool first = a < b || (a == b && (a.bits & 0x8000));
   return first == less ? a : b;

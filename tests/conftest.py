@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-_SETTINGS = ("ROOFLAB_MODE", "ROOFLAB_EFFORT", "ROOFLAB_STORE", "ROOFLAB_PROGRESS", "ROOFLAB_COMMAND")
+_SETTINGS = tuple(f"ROOFLAB_{name}" for name in ("MODE", "EFFORT", "STORE", "PROGRESS", "COMMAND", "WEIGHTS"))
 
 
 @pytest.fixture(autouse=True)

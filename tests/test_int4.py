@@ -231,6 +231,12 @@ def test_every_choice_fits_its_device(slug):
             assert rung.cubin(arch, macros).resources[rung.entry].spill_bytes == 0, (name, macros)
 
 
+@pytest.mark.parametrize("rung", int4.TILED, ids=lambda rung: rung.name)
+def test_a_rung_declares_the_shared_memory_of_its_largest_launch(rung):
+    macros = rung.with_defaults({})
+    assert int4.launch_of(rung, 512, 4096, macros["TOKENS"], macros).shared == rung.dynamic_shared
+
+
 # --- the study ----------------------------------------------------------------------------------------------
 
 

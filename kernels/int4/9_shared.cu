@@ -43,7 +43,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     uint4* const shared = kept(memory);
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, mine = warp / ROW_WARPS;  // of the stage's groups
     const unsigned first = blockIdx.x * (ROWS / 16), tile = warp % ROW_WARPS * TILES;  // of the matrix, of the block
-    const unsigned stride = WEIGHTS + batch * X_ROW, scales = CODES + warp * INT4_SCALES;
+    const unsigned stride = (WEIGHTS + batch * X_ROW + 7) / 8 * 8;  // whole lines of 128 bytes: no access spans more banks
+    const unsigned scales = CODES + warp * INT4_SCALES;
 
     const uint4* block = blocks + lane +
         (min((first + tile) / 4, (n - 1) / INT4_TILE) * (unsigned long long)groups + mine) * INT4_BLOCK;

@@ -94,7 +94,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
                 "RESIDENT": 1,
             },
             archs=AMPERE,
-            dynamic_shared=76032,
+            dynamic_shared=77568,
         ),
         Rung(
             "int4",
@@ -244,6 +244,7 @@ def launch_of(rung: Rung, n: int, k: int, batch: int, options: Mapping[str, int]
     if "ROW_WARPS" in options:
         rows, split = 16 * options["TILES"] * options["ROW_WARPS"], options["K_WARPS"]
         stage = split * (64 * rows + 128 * options["ROW_WARPS"]) + batch * (256 * split + 16)
+        stage = math.ceil(stage / 128) * 128
         shared = max(options["STAGES"] * stage, split * batch * (rows + 4) * 4)
         return Launch((math.ceil(n / rows), 1), 32 * options["ROW_WARPS"] * split, shared)
     if "TILES" in options:

@@ -1,9 +1,9 @@
 """The CPU against a GPU's own outputs: what an H200 left of the same launches is kept in data/simt_h200.npz.
 
-Made by tests/simt_launches.py with NVRTC 13.0 under driver 580. Bit for bit: integers, conversions, arithmetic of
-half and bfloat16, shuffles, votes, atomics, ldmatrix, copies, products of bytes. Within one unit of the largest
-sum: matrix products, whose digits tensor cores cut off. Within one unit in the last place: what the special
-function unit approximates.
+Made by tests/simt_launches.py with NVRTC 13.0 under driver 580. Bit for bit: integers, conversions,
+arithmetic of half and bfloat16, shuffles, votes, atomics, ldmatrix, copies, products of bytes. Within one
+unit of the largest sum: matrix products, whose digits tensor cores cut off. Within one unit in the last
+place: what the special function unit approximates.
 """
 
 import numpy as np

@@ -212,7 +212,7 @@ def test_the_dispatcher_picks_what_can_run_and_is_right():
                 assert np.abs(int4.matmul(x, weights) - exact).max() < 0.01 * np.abs(exact).max()
 
 
-@pytest.mark.parametrize("slug", ["h200", "rtx-4070", None])
+@pytest.mark.parametrize("slug", ["h200", "h100-pcie", "rtx-4070", None])
 def test_every_choice_fits_its_device(slug):
     """Of the table, and of the rule where it has none: enough tokens, no more shared memory than there is, no
     spills."""

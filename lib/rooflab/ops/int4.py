@@ -353,7 +353,7 @@ def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> 
     what was fastest on the device (a name of rooflab.device, by default the GPU at hand).
 
     The table's shape nearest in n and k counts, and of its batches the smallest that is large enough. A
-    device without a table takes the portable rungs: 8 up to 8 tokens, 9 up to 64.
+    device of whose generation the table holds none takes the portable rungs: 8 up to 8 tokens, 9 up to 64.
     """
     if not tiled:
         return (
@@ -365,7 +365,7 @@ def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> 
         raise LaunchError(
             f"INT4 products take up to {MOST_TOKENS} tokens, not {batch}: dequantise, then multiply."
         )
-    rows = [row for row in _table() if row.device == (_this_device() if slug is None else slug)]
+    rows = _rows_for(_this_device() if slug is None else slug)
     if not rows:
         wide = 8 * math.ceil(batch / 8)
         if batch <= 8:
@@ -378,6 +378,15 @@ def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> 
     fitting = [row for row in rows if (row.n, row.k) == shape and row.batch >= batch]
     chosen = min(fitting, key=lambda row: row.batch)
     return chosen.rung, dict(chosen.macros)
+
+
+def _rows_for(slug: str | None) -> list[Choice]:
+    """The table's lines of that device, else of one of its generation."""
+    own = [row for row in _table() if row.device == slug]
+    if own or slug not in device.names():
+        return own
+    generation = device.get(slug).compute_capability
+    return [row for row in _table() if device.get(row.device).compute_capability == generation]
 
 
 class Choice(NamedTuple):

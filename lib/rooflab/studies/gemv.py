@@ -208,6 +208,8 @@ class Gemv(Study):
             found = [
                 *(case for n in SIZES[:2] for case in ladder("gemv", n, n)),
                 *(case for n, k in SHAPES for case in ladder("gemv_rows", n, k)),
+                *(case for impl in ("2_coalesced", "5_in_flight") for case in blocks_sweep(impl)),
+                *(*splits_sweep(), *ladder("gemv", SIZES[0], SIZES[0], "warm")),
                 *(*padding(), *called(), *uploaded(), *families(FAMILIES[:1])),
             ]
             return list(dict.fromkeys(found))

@@ -265,7 +265,7 @@ def test_a_launcher_refuses_in_a_sentence(change, says):
 def test_the_hopper_rung_is_refused_on_the_cpu_by_what_it_needs():
     with ops.on("cpu"), pytest.raises((LaunchError, UsageError), match="wgmma"):
         op.attention(*operands(2, 2, 1, 1, 64), rung="9_wgmma")
-    with ops.on("cpu"), pytest.raises(LaunchError, match="takes heads of 64, 128 or 256"):
+    with ops.on("cpu"), pytest.raises(LaunchError, match="takes heads of 64 or 128 or 256"):
         op.attention(*operands(2, 2, 1, 1, 80), rung="9_wgmma")
 
 

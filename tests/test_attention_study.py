@@ -41,6 +41,23 @@ def test_every_width_and_every_mask_is_there():
     assert {case.seq for case in own} >= {1848, 4096, 16384}
 
 
+def test_hopper_rungs_are_for_hopper():
+    names = {case.impl for case in STUDY.cases("full", H200)}
+    assert set(op.HOPPER) <= names
+    assert not set(op.HOPPER) & {case.impl for case in STUDY.cases("full", device.get("rtx-4090"))}
+    case = attention._case("9_wgmma", 64, 128)
+    assert "9.0 alone" in STUDY.refuses(case, 89) and STUDY.refuses(case, 90) is None
+
+
+def test_a_cache_is_cut_so_that_the_gpu_is_full_once():
+    rungs = {rung.name: rung for rung in op.LADDERS["decode_attention"]}
+    assert op.splits_of(rungs["2_split"], {}, 32, 132, 8) == 33
+    assert op.splits_of(rungs["4_async"], {}, 8, 132, 2) == 16
+    assert (
+        op.splits_of(rungs["1_whole"], {}, 32, 132, 8) == op.splits_of(rungs["2_split"], {}, 999, 4, 1) == 1
+    )
+
+
 def test_causal_counts_as_half_and_a_window_as_its_work():
     full, windowed = (
         STUDY.count(attention._case("6_async", 16384, 128, window=window)) for window in (None, 512)

@@ -41,6 +41,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     Element* __restrict__ out, int n, int context, int start, int heads, int kv_heads, int causal,
                     int window, float scale) {
     extern __shared__ __align__(1024) Element shared[];
+    __shared__ volatile float settled[THREADS / 32];
     __shared__ unsigned long long there[2 * STAGES], free[2 * STAGES];  // keys and values of a stage, one after the other
     constexpr int TILE = KEYS * HEAD_DIM;
     Element *queries = shared, *ring = queries + QUERIES * HEAD_DIM;  // keys, values, keys, values ...
@@ -86,12 +87,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const int place = t % STAGES * 2;
         mbarrier_wait(there + place, t / STAGES % 2);
         warpgroup_arrive();
+        const unsigned long long rows = wgmma_columns(queries + 64 * group * BLOCK);
+        const unsigned long long columns = wgmma_columns(ring + place * TILE);
 #pragma unroll
-        for (int d = 0; d < HEAD_DIM; d += 16) {
-            const Element* const rows = queries + (d / BLOCK * QUERIES + 64 * group) * BLOCK;
-            const Element* const columns = ring + place * TILE + d / BLOCK * KEYS * BLOCK;
-            wgmma_shared_f16<KEYS>(s, wgmma_columns(rows) + d % BLOCK / 8, wgmma_columns(columns) + d % BLOCK / 8, d > 0);
-        }
+        for (int d = 0; d < HEAD_DIM; d += 16)  // a block's 64 columns are QUERIES or KEYS rows of 128 bytes, in units of 16
+            wgmma_shared_f16<KEYS>(s, rows + d / BLOCK * QUERIES * 8 + d % BLOCK / 8,
+                                   columns + d / BLOCK * KEYS * 8 + d % BLOCK / 8, d > 0);
         warpgroup_commit();
     };
     // Start adding the weighted values of tile t.
@@ -99,9 +100,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const int place = t % STAGES * 2 + 1;
         mbarrier_wait(there + place, t / STAGES % 2);
         warpgroup_arrive();
+        const unsigned long long rows = wgmma_rows(ring + place * TILE, KEYS * BLOCK * 2);
 #pragma unroll
-        for (int key = 0; key < KEYS; key += 16)
-            wgmma_rows_f16<HEAD_DIM>(o, weights + key / 4, wgmma_rows(ring + place * TILE, KEYS * BLOCK * 2) + key * 8);
+        for (int key = 0; key < KEYS; key += 16) wgmma_rows_f16<HEAD_DIM>(o, weights + key / 4, rows + key * 8);
         warpgroup_commit();
     };
     // Scores to weights, still in FP32 and in place.
@@ -140,25 +141,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (lane == 0) mbarrier_arrive(free + item % (2 * STAGES));
     };
 
+    const auto round_weights = [&] {
+#pragma unroll
+        for (int i = 0; i < KEYS / 4; ++i) weights[i] = rounded_pair(s[2 * i], s[2 * i + 1]);
+    };
+
     if (tiles) {
         multiply_keys(0);
         warpgroup_wait<0>();
         let_go(0);
         weigh(0);
-#pragma unroll
-        for (int i = 0; i < KEYS / 4; ++i) weights[i] = rounded_pair(s[2 * i], s[2 * i + 1]);
+        round_weights();
         for (int t = 1; t < tiles; ++t) {
             multiply_keys(t);
             multiply_values(t - 1);
             warpgroup_wait<1>();
             let_go(2 * t);
             weigh(t);
+            // A store that nobody reads: it needs all weights and stays in front of the wait. Without it the compiler
+            // works the weights out after the wait, and nothing runs beside the products.
+            if (lane == 0) settled[threadIdx.x / 32] = sum[0] + sum[1];
             warpgroup_wait<0>();
             let_go(2 * t - 1);
+            round_weights();
+            if (__any_sync(0xffffffffu, rescale[0] != 1.0f || rescale[1] != 1.0f))
 #pragma unroll
-            for (int i = 0; i < KEYS / 4; ++i) weights[i] = rounded_pair(s[2 * i], s[2 * i + 1]);
-#pragma unroll
-            for (int i = 0; i < HEAD_DIM / 2; ++i) o[i] *= rescale[i / 2 % 2];
+                for (int i = 0; i < HEAD_DIM / 2; ++i) o[i] *= rescale[i / 2 % 2];
         }
         multiply_values(tiles - 1);
         warpgroup_wait<0>();

@@ -94,6 +94,15 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             archs=("90a",),
             dynamic_shared=163840,
         ),
+        Rung(
+            "attention",
+            "10_paired",
+            "attention_paired",
+            "two warpgroups share queries whose heads are 512 wide",
+            defines={"HEAD_DIM": 512, "KEYS": 64},
+            archs=("90a",),
+            dynamic_shared=196608,
+        ),
     ),
     "decode_attention": (
         Rung(
@@ -132,7 +141,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
 HEADS = 8  # query heads that a block of decode_attention/4_async takes together
 
 # The widest head that a rung can do: beyond it, registers of outputs run out.
-WIDEST = {"4_tensor": 256, "5_padded": 256, "6_async": 256, "7_rows": 128, "9_wgmma": 256}
+WIDEST = {"4_tensor": 256, "5_padded": 256, "6_async": 256, "7_rows": 128}
 
 # Shared memory that a block may have, in KiB, by architecture (CUDA C++ programming guide, technical
 # specifications per compute capability).
@@ -147,15 +156,25 @@ class Launch(NamedTuple):
     shared: int = 0
 
 
+# Hopper's rungs, by the widths of head that they do.
+HOPPER = {"9_wgmma": (64, 128, 256), "10_paired": (512,)}
+
+
+def _level(rung: Rung) -> int:
+    return int(rung.name.split("_")[0])
+
+
 def launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:
     """The launch rule: what a rung of attention with these macros is launched with."""
-    head, level = macros["HEAD_DIM"], int(rung.name[0])
+    head, level = macros["HEAD_DIM"], _level(rung)
     if level == 1:
         return Launch(1, macros["THREADS"])
     if level <= 3:
         return Launch(macros["QUERIES"], 32 * macros["QUERIES"])
     if level == 9:
         return Launch(128, 384, (128 + 2 * macros["STAGES"] * macros["KEYS"]) * 2 * head)
+    if level == 10:
+        return Launch(64, 384, (64 + 2 * macros["KEYS"]) * 2 * head)
     row = 2 * (head if level == 4 else head + 8)
     queries = {7: 128, 8: 32 * macros.get("GROUPS", 0)}.get(level, 64)
     threads = 32 * macros["SLICES"] * macros["GROUPS"] if level == 8 else 128
@@ -165,7 +184,7 @@ def launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:
 def static_shared(rung: Rung, macros: Mapping[str, int]) -> int:
     """Bytes of static shared memory of a tile rung: what rung 8 hands between warps."""
     if rung.name != "8_sliced":
-        return 1024 if rung.name == "9_wgmma" else 0  # barriers, and what aligns the tiles
+        return {"9_wgmma": 1024, "10_paired": 26624}.get(rung.name, 0)  # barriers, and what aligns the tiles
     scores = 4 * (macros["SLICES"] - 1) * macros["KEYS"] // 8 * 32 * 8
     return macros["GROUPS"] * (scores + 2 * macros["KEYS"] // 16 * 32 * 16 + 4 * 8 * 4)
 
@@ -175,13 +194,15 @@ def tile_of(rung: Rung, head_dim: int, arch: str, shared_kv: bool = False) -> di
     tile that does. UsageError if none fits.
     """
     arch = arch.rstrip("af")
-    if int(rung.name[0]) <= 3:
+    if _level(rung) <= 3:
         return {"HEAD_DIM": head_dim}
     if rung.name == "8_sliced":
         slices = 2 if head_dim <= 256 else 4
         choices = [{"SLICES": slices, "GROUPS": g, "KEYS": k} for g, k in ((2, 32), (1, 32), (1, 16))]
     elif rung.name == "9_wgmma":
         choices = [{"KEYS": 128 if head_dim <= 128 else 64, "STAGES": 2}]
+    elif rung.name == "10_paired":
+        choices = [{"KEYS": 64}]
     elif rung.name == "7_rows":
         roomy = head_dim <= 64 or (arch in ("80", "86", "89", "90") and (head_dim <= 96 or not shared_kv))
         choices = [{"KEYS": keys} for keys in ((64, 32, 16) if roomy else (32, 16))]
@@ -320,9 +341,10 @@ def attention(
             f"Rung attention/8_sliced cuts heads into slices, so it refuses head_dim = {head_dim}: "
             "take a multiple of 64, or rung 7_rows."
         )
-    if chosen.name == "9_wgmma" and head_dim not in (64, 128, 256):
+    if head_dim not in HOPPER.get(chosen.name, (head_dim,)):
+        widths = " or ".join(str(width) for width in HOPPER[chosen.name])
         raise LaunchError(
-            f"Rung attention/9_wgmma takes heads of 64, 128 or 256, so it refuses head_dim = {head_dim}: "
+            f"Rung attention/{chosen.name} takes heads of {widths}, so it refuses head_dim = {head_dim}: "
             "take rung 8_sliced, or 7_rows up to 128."
         )
     if form == "bfloat16" and "BF16" not in chosen.defines:
@@ -375,8 +397,12 @@ def room_for(q: Any, splits: int) -> Room:
 
 
 def splits_of(rung: Rung, macros: Mapping[str, int], blocks: int, sms: int, resident: int) -> int:
-    """The launch rule: parts of the context, so that with `blocks` blocks a part the GPU is full once."""
-    return 1 if rung.name == "1_whole" else max(1, sms * resident // blocks)
+    """The launch rule: parts of the context, so that with `blocks` blocks a part the GPU is full once; rung
+    4_async has enough bytes under way with one block an SM, and more would only be more to combine.
+    """
+    if rung.name == "1_whole":
+        return 1
+    return max(1, sms * (1 if rung.name == "4_async" else resident) // blocks)
 
 
 def resident(function: Any, launch: Launch) -> int:

@@ -88,8 +88,8 @@ def rungs_for(head_dim: int, device: Sized | None = None) -> list[str]:
     names = []
     for rung in op.LADDERS["attention"]:
         wide = head_dim > op.WIDEST.get(rung.name, 512) or (rung.name == "8_sliced" and head_dim % 64)
-        if rung.name == "9_wgmma":
-            wide = head_dim not in (64, 128, 256) or not getattr(device, "has_hopper", True)
+        if rung.name in op.HOPPER:
+            wide = head_dim not in op.HOPPER[rung.name] or not getattr(device, "has_hopper", True)
         if not wide:
             names.append(rung.name)
     return names
@@ -127,7 +127,10 @@ def best(head_dim: int) -> list[str]:
 
 def sweep(seq: int, head_dim: int, window: int | None = None, **more: Any) -> list[Case]:
     """The best rungs and the libraries' kernels on one shape."""
-    own = [_case(impl, seq, head_dim, window=window, **more) for impl in best(head_dim)]
+    hopper = (
+        [] if more.get("format") == "bf16" else [n for n, widths in op.HOPPER.items() if head_dim in widths]
+    )
+    own = [_case(impl, seq, head_dim, window=window, **more) for impl in [*best(head_dim), *hopper]]
     peers = peers_for(head_dim, window)
     return [*own, *(_case(impl, seq, head_dim, window=window, kind="peer", **more) for impl in peers)]
 
@@ -264,6 +267,12 @@ def share_of_prefill(
     return attention / (attention + rest)
 
 
+def _for(device: Sized | None, cases: Sequence[Case]) -> list[Case]:
+    """The distinct cases that a device can run, all where none is named."""
+    hopper = getattr(device, "has_hopper", True)
+    return list(dict.fromkeys(case for case in cases if hopper or case.impl not in op.HOPPER))
+
+
 class Attention(Study):
     """Lesson 06."""
 
@@ -276,7 +285,7 @@ class Attention(Study):
                 *(case for width in WIDTHS for case in sweep(LENGTHS[0], width)),
                 *decode(CONTEXTS[1]),
             ]
-            return list(dict.fromkeys(found))
+            return _for(device, found)
         found = [
             *ladder(128, device=device),
             *gemma(),
@@ -290,7 +299,7 @@ class Attention(Study):
             *sweep(LENGTHS[1], 128, format="bf16"),
             *(*odd_widths(), *chunks(), *one_array(), *decode_shapes()),
         ]
-        return list(dict.fromkeys(found))
+        return _for(device, found)
 
     def profiles(
         self, effort: str = "full", device: Sized | None = None
@@ -303,6 +312,11 @@ class Attention(Study):
         if case.kind == "own":
             return "torch" if case.format == "bf16" else None
         return PEERS[case.impl]
+
+    def refuses(self, case: Case, capability: int) -> str | None:
+        if case.kind == "own" and case.impl in op.HOPPER and capability != 90:
+            return "its instructions are those of compute capability 9.0 alone"
+        return super().refuses(case, capability)
 
     def group(self, case: Case) -> tuple:
         meant = tuple((k, v) for k, v in tunables(case).items() if k in _MEANT and k != "shared_kv")
@@ -376,9 +390,9 @@ class Attention(Study):
 
 def _peak(case: Case, device: Device) -> float:
     """TFLOP/s of the units that do a case's products: ordinary ones, or tensor cores."""
-    if case.operator == "attention" and case.kind == "own" and int(case.impl[0]) <= 3:
+    if case.operator == "attention" and case.kind == "own" and case.impl[:2] in ("1_", "2_", "3_"):
         return device.fp32
-    if case.operator == "decode_attention" and case.kind == "own" and int(case.impl[0]) <= 3:
+    if case.operator == "decode_attention" and case.kind == "own" and case.impl[:2] in ("1_", "2_", "3_"):
         return device.fp32
     return (device.bf16_tensor if case.format == "bf16" else None) or device.fp16_tensor
 

@@ -1,0 +1,76 @@
+// What the Hopper rungs of attention need, for a test on the CPU: warpgroup products done on the spot, from descriptors
+// taken apart by the documented layouts (128-byte swizzle), and barriers that count arrivals. Times, and what running on
+// their own means, are the GPU's. The test renames the words that the CPU target refuses.
+static char* emulated_base;  // where dynamic shared memory starts
+
+static inline void wgm_arrive() {}
+static inline void wgm_commit() {}
+static inline void wgm_shared_fence() {}
+template <int PENDING>
+static inline void wgm_wait() { __syncwarp(); }  // all of a warp come from it together
+template <int REGISTERS>
+static inline void setmxr_more() {}
+template <int REGISTERS>
+static inline void setmxr_fewer() {}
+
+static inline unsigned long long wgmm_rows(const void* shared, unsigned apart) {
+  const unsigned long long address = (unsigned long long)((const char*)shared - emulated_base);
+  return 1ull << 62 | 64ull << 32 | (unsigned long long)(apart >> 4) << 16 | address >> 4;
+}
+static inline unsigned long long wgmm_columns(const void* shared) { return wgmm_rows(shared, 16); }
+
+static inline float emulated_element(unsigned long long descriptor, unsigned bytes) {
+  const unsigned address = (unsigned(descriptor) & 0x3fffu) * 16 + bytes;
+  return float(*(const __half*)(emulated_base + (address ^ (address >> 7 & 7) << 4)));
+}
+// Element k of row or column i where each has its k one after another, and element [k][n] where rows are of n.
+static inline float emulated_major(unsigned long long descriptor, int i, int k) {
+  return emulated_element(descriptor, i / 8 * (unsigned(descriptor >> 32) & 0x3fffu) * 16 + i % 8 * 128 + k * 2);
+}
+static inline float emulated_minor(unsigned long long descriptor, int k, int n) {
+  const unsigned apart = (unsigned(descriptor >> 16) & 0x3fffu) * 16, eight = (unsigned(descriptor >> 32) & 0x3fffu) * 16;
+  return emulated_element(descriptor, n / 64 * apart + n % 64 * 2 + k / 8 * eight + k % 8 * 128);
+}
+
+template <int COLUMNS>
+static inline void wgmm_shared_f16(float* d, unsigned long long a, unsigned long long b, bool add) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  for (int i = 0; i < COLUMNS / 2; ++i) {
+    const int row = 16 * warp + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    double sum = add ? d[i] : 0;
+    for (int k = 0; k < 16; ++k) sum += double(emulated_major(a, row, k)) * emulated_major(b, column, k);
+    d[i] = float(sum);
+  }
+}
+
+template <int COLUMNS>
+static inline void wgmm_rows_f16(float* d, const unsigned* a, unsigned long long b) {
+  const int lane = threadIdx.x % 32;
+  float rows[2][16];
+  for (int half = 0; half < 2; ++half)
+    for (int k = 0; k < 16; ++k) {
+      const unsigned word = __shfl_sync(0xffffffffu, a[k / 8 * 2 + half], lane / 4 * 4 + k % 8 / 2);
+      rows[half][k] = float(__ushort_as_half((unsigned short)(word >> k % 2 * 16)));
+    }
+  for (int i = 0; i < COLUMNS / 2; ++i) {
+    double sum = d[i];
+    for (int k = 0; k < 16; ++k)
+      sum += double(rows[i / 2 % 2][k]) * emulated_minor(b, k, i / 4 * 8 + lane % 4 * 2 + i % 2);
+    d[i] = float(sum);
+  }
+}
+
+// The phase above 32 bits, arrivals a phase above 16, arrivals still to come below.
+static inline void mbar_init(unsigned long long* barrier, unsigned arrivals) { *barrier = arrivals << 16 | arrivals; }
+static inline void mbar_arrive(unsigned long long* barrier) {
+  for (unsigned long long seen = atomicAdd(barrier, 0ull);;) {
+    unsigned long long next = seen - 1;
+    if ((next & 0xffff) == 0) next = ((next >> 32) + 1) << 32 | (next & 0xffff0000) | (next >> 16 & 0xffff);
+    const unsigned long long found = atomicCAS(barrier, seen, next);
+    if (found == seen) return;
+    seen = found;
+  }
+}
+static inline void mbar_wait(unsigned long long* barrier, unsigned parity) {
+  while ((atomicAdd(barrier, 0ull) >> 32 & 1) == parity) __nanosleep(100);
+}

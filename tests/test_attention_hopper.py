@@ -1,0 +1,95 @@
+"""Hopper's rungs of attention on the CPU: the sources with the warpgroup products and barriers emulated.
+
+The CPU target refuses these instructions by name. Here their words are changed for functions that do the same
+at once (simt_kernels/hopper.h), from descriptors and layouts as documented: indices, hand-overs and barriers
+are tested, and what only time brings (a product that still runs) is not.
+"""
+
+import ctypes
+import re
+
+import numpy as np
+import pytest
+from rooflab import reference, simt
+from rooflab.errors import MissingTool
+from rooflab.ops import attention as op
+from rooflab.paths import ROOT
+from test_attention import baseline, operands
+
+try:
+    simt.build.compiler()
+except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
+    pytest.skip(str(error), allow_module_level=True)
+
+EMULATION = (ROOT / "tests" / "simt_kernels" / "hopper.h").read_text()
+WORDS = {"warpgroup_": "wgm_", "wgmma_": "wgmm_", "mbarrier_": "mbar_", "setmaxnreg_": "setmxr_"}
+WIDTHS = [(name, width) for name, widths in op.HOPPER.items() for width in widths]
+
+
+def emulated(rung):
+    source = rung.path.read_text()
+    for word, ours in WORDS.items():
+        source = re.sub(rf"\b{word}", ours, source)
+    source = source.replace("Element shared[];", "Element shared[];\n    emulated_base = (char*)shared;")
+    head, rest = source.split("#ifndef HEAD_DIM", 1)
+    return f"{head}{EMULATION}\n#ifndef HEAD_DIM{rest}"
+
+
+def run(how, name, q, k, v, start=0, causal=True, window=None, **options):
+    """One launch; the output and what `how` (simt.run or simt.watch) gave."""
+    rung = next(rung for rung in op.LADDERS["attention"] if rung.name == name)
+    (n, heads, head_dim), (context, kv_heads, _) = q.shape, k.shape
+    macros = rung.with_defaults({**op.tile_of(rung, head_dim, "90"), **options})
+    launch, out = op.launch_of(rung, macros), np.full(q.shape, np.nan, np.float16)
+    sizes = (n, context, start, heads, kv_heads, int(causal), window or 2**31 - 1)
+    arguments = [q, k, v, out, *map(ctypes.c_int, sizes), op._scale(None, head_dim)]
+    grid = (-(-n // launch.queries), heads)
+    given = {"entry": rung.entry, "shared": launch.shared}
+    return out, how(emulated(rung), grid, launch.threads, arguments, macros, **given)
+
+
+@pytest.mark.parametrize(("name", "head_dim"), WIDTHS)
+@pytest.mark.parametrize(
+    ("n", "context", "heads", "how"),
+    [
+        (7, 7, (2, 1), {}),
+        (200, 200, (1, 1), {}),
+        (70, 330, (2, 2), {"start": 260, "window": 150}),
+        (65, 200, (1, 1), {"causal": False}),
+        (5, 20, (1, 1), {"start": 60, "window": 10}),
+    ],
+)
+def test_the_hopper_rungs_are_right(name, head_dim, n, context, heads, how):
+    q, k, v = operands(n, context, *heads, head_dim)
+    out, _ = run(simt.run, name, q, k, v, **how)
+    error = np.abs(out - reference.attention(q, k, v, **how)).max()
+    assert error <= 2 * baseline(q, k, v, **how)
+
+
+@pytest.mark.parametrize(
+    ("name", "head_dim", "options"), [("9_wgmma", 64, {"KEYS": 64}), ("10_paired", 512, {})]
+)
+def test_nothing_is_read_before_it_is_there_or_overwritten_before_it_was_used(name, head_dim, options):
+    tiles = 3 if name == "9_wgmma" else 2
+    q, k, v = operands(64, 64 * tiles, 1, 1, head_dim)
+    out, seen = run(simt.watch, name, q, k, v, start=64 * (tiles - 1), **options)
+    assert not seen.faults, seen.faults[0].sentence
+    assert np.isfinite(out).all()
+
+
+def test_a_place_let_go_too_early_is_seen():
+    """The watched run can tell: keys freed before their product is waited for are a race."""
+    rung = next(rung for rung in op.LADDERS["attention"] if rung.name == "9_wgmma")
+    source = emulated(rung)
+    early = source.replace("        multiply_keys(0);", "        let_go(0);\n        multiply_keys(0);", 1)
+    early = early.replace("        wgm_wait<0>();\n        let_go(0);", "        wgm_wait<0>();", 1)
+    assert early != source
+    q, k, v = operands(64, 320, 1, 1, 64)
+    macros = rung.with_defaults({"HEAD_DIM": 64, "KEYS": 64})
+    launch, out = op.launch_of(rung, macros), np.empty_like(q)
+    sizes = map(ctypes.c_int, (64, 320, 256, 1, 1, 1, 2**31 - 1))
+    arguments = [q, k, v, out, *sizes, op._scale(None, 64)]
+    seen = simt.watch(
+        early, (1, 1), launch.threads, arguments, macros, entry=rung.entry, shared=launch.shared
+    )
+    assert any(fault.kind == "race" for fault in seen.faults)

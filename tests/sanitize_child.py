@@ -10,7 +10,7 @@ import sys
 import cupy
 import numpy as np
 from rooflab import formats, kernel
-from rooflab.ops import gemv, int4, mmq, probes, q8_0, stream
+from rooflab.ops import attention, gemv, int4, mmq, probes, q8_0, stream
 
 cupy.cuda.set_allocator(None)
 
@@ -125,6 +125,27 @@ def every_int4() -> None:
             int4.matmul(x, tiles, rung="10_wgmma", TOKENS=16, CLUSTER=2, TALL=2, K_GROUPS=2)
 
 
+def every_attention() -> None:
+    rng = np.random.default_rng(9)
+    hopper = cupy.cuda.Device().compute_capability == "90"
+
+    def values(*shape):
+        return cupy.asarray(rng.standard_normal(shape).astype(np.float16))
+
+    for head_dim in (64, 80, 128, 512):
+        q, k, v = values(70, 2, head_dim), values(90, 1, head_dim), values(90, 1, head_dim)
+        for rung in attention.LADDERS["attention"]:
+            widths = attention.HOPPER.get(rung.name, range(attention.WIDEST.get(rung.name, 512) + 1))
+            if head_dim not in widths or (rung.name == "8_sliced" and head_dim % 64):
+                continue
+            if rung.archs != ("90a",) or hopper:
+                attention.attention(q, k, v, rung=rung.name, start=20)
+                attention.attention(q, k, k, rung=rung.name, start=20, context=77, window=33)
+        length = cupy.asarray(np.array([77], np.int32))
+        for rung in attention.LADDERS["decode_attention"]:
+            attention.decode_attention(q[0], k, v, length, rung=rung.name, splits=3)
+
+
 def planted(name: str) -> None:
     function = kernel.Function(kernel.compile_source(FAULTS[name], arch="90"), "fault")
     n = 33 if name == "overrun" else 64
@@ -138,6 +159,7 @@ if __name__ == "__main__":
         every_gemv()
         every_q8()
         every_int4()
+        every_attention()
     else:
         planted(sys.argv[1])
     cupy.cuda.runtime.deviceSynchronize()

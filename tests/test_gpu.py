@@ -62,6 +62,54 @@ def test_split_sums_are_bitwise_equal_250_times():
         assert all(bool((gemv.gemv(a, x, rung=name) == first).all()) for _ in range(250))
 
 
+@pytest.mark.parametrize("head_dim", [64, 80, 128, 256, 512])
+@pytest.mark.parametrize(
+    ("seq", "heads", "how"),
+    [
+        (1, (4, 2), {}),
+        (7, (4, 4), {}),
+        (130, (4, 1), {"window": 33, "options": "start=500"}),
+        (257, (2, 2), {"causal": False}),
+        (1848, (2, 1), {"window": 512}),
+    ],
+)
+def test_every_rung_of_attention_passes_the_gate(head_dim, seq, heads, how):
+    import cupy
+    from rooflab import gate
+    from rooflab.studies import attention
+
+    study, capability = attention.Attention(), int(cupy.cuda.Device().compute_capability)
+    cases = [
+        attention._case(name, seq, head_dim, heads, cache="warm", **how)
+        for name in attention.rungs_for(head_dim)
+    ]
+    cases += [
+        case
+        for case in attention.decode(seq, head_dim, heads, how.get("window"))
+        if case.kind == "own" and "causal" not in how
+    ]
+    for case in cases:
+        if study.refuses(case, capability) is None:
+            (work,) = study.contestants([case])
+            gate.admit(work).recheck()
+
+
+def test_attention_is_bitwise_equal_250_times():
+    import cupy
+    from rooflab.ops import attention
+
+    rng = cupy.random.default_rng(4)
+    shapes = ((300, 4, 128), (300, 2, 128), (300, 2, 128))
+    q, k, v = (rng.standard_normal(shape, cupy.float32).astype(cupy.float16) for shape in shapes)
+    length = cupy.asarray([300], cupy.int32)
+    for name in ("6_async", "7_rows", "8_sliced"):
+        first = attention.attention(q, k, v, rung=name)
+        assert all(bool((attention.attention(q, k, v, rung=name) == first).all()) for _ in range(250))
+    for rung in attention.LADDERS["decode_attention"]:
+        one = [attention.decode_attention(q[0], k, v, length, rung=rung.name) for _ in range(250)]
+        assert all(bool((each == one[0]).all()) for each in one)
+
+
 def test_refusals_reach_a_real_array():
     import cupy
     from rooflab.errors import LaunchError

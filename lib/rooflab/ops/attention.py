@@ -22,7 +22,7 @@ import numpy as np
 from rooflab import kernel, ops
 from rooflab.errors import LaunchError, UsageError
 from rooflab.identity import source_of_callable
-from rooflab.ops import PORTABLE, Rung, check_array, loaded, rung_of
+from rooflab.ops import PORTABLE, Rung, check_array, loaded, rung_of, with_target
 
 _TILE = {"HEAD_DIM": 128, "KEYS": 64, "BF16": 0}
 
@@ -299,6 +299,7 @@ def _scale(scale: float | None, head_dim: int) -> ctypes.c_float:
     return ctypes.c_float(factor * math.log2(math.e))
 
 
+@with_target()
 def attention(
     q: Any,
     k: Any,
@@ -414,6 +415,7 @@ def resident(function: Any, launch: Launch) -> int:
     return int(function.resident_blocks(launch.threads, launch.shared))
 
 
+@with_target()
 def decode_attention(
     q: Any,
     k: Any,

@@ -38,7 +38,7 @@ COUNTERS = (
     *("stall_long_scoreboard", "stall_short_scoreboard", "stall_mio_throttle", "stall_math_pipe_throttle"),
     *("stall_barrier", "stall_wait"),
 )
-# impl -> (package, what it cannot do); the packages' names are those that Python imports.
+# impl -> the package it needs, by the name that Python imports.
 PEERS = {
     "torch.sdpa_cudnn": "torch",
     "torch.sdpa_flash": "torch",
@@ -46,7 +46,7 @@ PEERS = {
     "torch.sdpa_math": "torch",
     "torch.flex_attention": "torch",
     "flash_attn_4": "flash_attn",
-    "ffpa_attn": "ffpa_attn",
+    "ffpa": "ffpa_attn",
 }
 
 
@@ -100,7 +100,7 @@ def peers_for(head_dim: int, window: int | None = None) -> list[str]:
     if window:
         return ["torch.flex_attention", *(["flash_attn_4"] if head_dim <= 256 else [])]
     if head_dim > 256:
-        return ["torch.sdpa_efficient", "ffpa_attn"]
+        return ["torch.sdpa_efficient", "ffpa"]
     return ["torch.sdpa_cudnn", "torch.sdpa_flash", "torch.sdpa_efficient", "flash_attn_4"]
 
 
@@ -671,5 +671,5 @@ _LAUNCHERS: dict[str, Callable[[Case, list[list[Any]]], Launcher]] = {
     "torch.sdpa_math": _sdpa("MATH"),
     "torch.flex_attention": _flex,
     "flash_attn_4": _flash_4,
-    "ffpa_attn": _ffpa,
+    "ffpa": _ffpa,
 }

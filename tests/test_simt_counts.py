@@ -47,7 +47,8 @@ def fence_alone(code):
 def code_at(line):
     file, _, number = line.rpartition(":")
     path = KERNELS / file
-    return path.read_text().splitlines()[int(number) - 1].strip() if path.is_file() else ""
+    known = path.is_file() and number.isdigit()
+    return path.read_text().splitlines()[int(number) - 1].strip() if known else ""
 
 
 def counts(seen):
@@ -111,6 +112,8 @@ def recorded(case):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_requests_and_sectors_are_those_that_ncu_counted(case):
     row = recorded(case)
+    if simt.build.family() != "gcc":
+        pytest.skip("loads stand where the source has them only on g++")
     assert counts(watched(case)) == {name: row[name] for name in COUNTED}
 
 

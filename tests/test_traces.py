@@ -22,6 +22,8 @@ def compiler_or_skip():
 @pytest.mark.parametrize("study", STUDIES)
 def test_the_recorded_traces_are_what_watching_gives(study):
     compiler_or_skip()
+    if simt.build.family() != "gcc":
+        pytest.skip("loads stand where the source has them only on g++")
     recorded, now = traces.read(study), traces.make(study)
     assert len(recorded) > 20
     columns = [column for column in traces.COLUMNS if column != "identity"]

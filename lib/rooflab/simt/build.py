@@ -62,13 +62,13 @@ _DYNAMIC = re.compile(r"\bextern __shared__ (?:[\w:]+ |\( \w+ \) )+?(\w+) \[ \]"
 
 
 def compiler() -> str:
-    """Path of the host's C++ compiler ($CXX, c++, g++ or clang++); MissingTool says how to get one."""
+    """Path of the host's C++ compiler ($CXX, g++, c++ or clang++); MissingTool says how to get one."""
     if not sys.platform.startswith("linux"):
         raise MissingTool(
             "Kernels run on the CPU on Linux alone, with g++ or clang++ (on Windows in WSL, on macOS in a "
             "container); everything else works without."
         )
-    for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
+    for name in (os.environ.get("CXX"), "g++", "c++", "clang++"):
         found = shutil.which(name) if name else None
         if found:
             return found
@@ -81,6 +81,11 @@ def compiler() -> str:
 def version() -> str:
     """What the host's C++ compiler says of itself."""
     return _version(compiler())
+
+
+def family() -> str:
+    """Which of the two it is: "gcc" or "clang"."""
+    return _family(compiler())
 
 
 @functools.cache

@@ -274,6 +274,18 @@ def test_the_sanitizers_find_a_planted_fault(tool, fault):
     assert sanitize(tool, fault).returncode == 77
 
 
+@pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer beside a GPU")
+def test_faulty_kernels_are_seen_by_the_instruments_that_can():
+    from rooflab.profile import sanitizer
+    from rooflab.studies import faults
+
+    assert sanitizer.run("memcheck", "fixed_tile", *faults.UNFRIENDLY["fixed_tile"]).reports > 0
+    assert sanitizer.run("synccheck", "half_barrier", *faults.UNFRIENDLY["half_barrier"]).reports > 0
+    found = sanitizer.run("synccheck", "early_exit", *faults.UNFRIENDLY["early_exit"])
+    assert (found.reports, found.first_right) == (0, False)  # silent, and wrong
+    assert sanitizer.run("none", "not_zeroed", *faults.UNFRIENDLY["not_zeroed"])[2:] == (True, False)
+
+
 def sanitize(tool, what):
     # cuda-bindings asks the driver for functions that an older driver lacks: refused calls, not our errors.
     options = ["--tool", tool, "--error-exitcode", "77"]

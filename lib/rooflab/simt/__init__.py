@@ -7,13 +7,14 @@
         gemv.gemv(a, x, target="cpu")
 
 The very .cu file is compiled by the host's C++ compiler against headers of ours (include/) that give CUDA's
-names their meaning, and a runtime (runtime.cpp) runs every CUDA thread as a fibre: barriers, warp operations
+names their meaning, and a runtime (runtime.cpp and its neighbours) runs every CUDA thread as a fibre: barriers, warp operations
 and atomics wait for whom they should. It is an instrument for correctness and for teaching. What it is not:
 
 - It has no times. Nothing here is timed, and how long it takes says nothing about a GPU.
 - Threads run in a fixed order, one at a time, a warp as far as it gets, blocks one after another (or all in
   turn, in a cooperative launch). A bug that shows only in another order shows only to the race detector.
-- An access past the end of one shared array that lands in another of the same kernel is not found.
+- An access past the end of one shared array that lands in another of the same kernel is not found; constant
+  memory and a thread's own arrays are not looked at.
 - There are no caches: hints (__ldcg, __stcs, load_streaming) are plain accesses.
 - Memory is simpler than a GPU's: every write is seen at once, fences do nothing, and every atomic access both
   releases and acquires. A missing __threadfence is not found.

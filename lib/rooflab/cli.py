@@ -102,7 +102,11 @@ def _record(asked: argparse.Namespace) -> int:
 
     names: list[str] = []
     for word in asked.lesson:
-        names += [word] if word in studies.names() else [lesson.number for lesson in lessons.find([word])]
+        names += (
+            [word]
+            if word in studies.names(coming=True)
+            else [lesson.number for lesson in lessons.find([word])]
+        )
     _record_into(asked.store)
     for trouble in laboratory.record(names, asked.effort or "full", _say):
         _say(f"not profiled: {trouble}")
@@ -115,10 +119,11 @@ def _record_into(store: Path | None) -> None:
 
 
 def _trace(asked: argparse.Namespace) -> int:
-    from rooflab.studies import traces
+    from rooflab.studies import static, traces
 
-    for study in asked.study or list(traces.TRACED):
-        _say(str(traces.write(study)))
+    for study in asked.study or [*traces.TRACED, "static"]:
+        for path in static.write() if study == "static" else [traces.write(study)]:
+            _say(str(path))
     return 0
 
 
@@ -285,7 +290,11 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("lesson", nargs="*", metavar="LESSON", help=LESSON_HELP + "; or a study")
     effort(one)
     store(one)
-    one = command("trace", _trace, "watch small launches on the CPU and record their accesses in data/cpu/")
+    one = command(
+        "trace",
+        _trace,
+        "record in data/cpu/ what hangs on no GPU: accesses watched on the CPU, the compiler's reports",
+    )
     one.add_argument("study", nargs="*", metavar="STUDY")
     command("refresh", _refresh, "replay all lessons and rewrite notebooks/ and README's table")
     one = command("validate", _validate, "say whether a recording is complete, gated, fresh and plausible")

@@ -22,6 +22,7 @@ from rooflab.case import Case
 from rooflab.errors import MissingRecording, MissingTool, UsageError
 from rooflab.identity import SKIPPED, fresh
 from rooflab.record import Store, closing_facts, published_devices, run_facts
+from rooflab.studies import static
 from rooflab.studies.bandwidth import Roof, roofs
 from rooflab.studies.base import Context, Sized, Study, Unlisted, require_gpu
 from rooflab.studies.environment import latency_ns
@@ -85,14 +86,17 @@ class Lab:
         and left out here. Replay reads the store; MissingRecording names the cases it lacks and the command
         that measures them.
         """
-        if self.mode == "live":
-            self._measure(studies.get(study), cases)
-        frame = self.store.read(study)
+        if studies.get(study).everywhere:
+            frame = static.read()
+        else:
+            if self.mode == "live":
+                self._measure(studies.get(study), cases)
+            frame = self.store.read(study)
         wanted = [case.id for case in cases]
         present = set(frame["case"])
         missing = [case for case in wanted if case not in present]
-        if missing and self.mode == "replay":
-            raise MissingRecording(self._lacks(study, missing, f"rooflab record {studies.get(study).lesson}"))
+        if missing and (self.mode == "replay" or studies.get(study).everywhere):
+            raise MissingRecording(self._lacks(study, missing, _command(study)))
         rows = frame.set_index("case", drop=False).loc[[case for case in wanted if case in present]]
         return rows[~_skipped(rows)].reset_index(drop=True)
 
@@ -110,18 +114,18 @@ class Lab:
         """
         if tool not in TOOLS:
             raise UsageError(f"There is no instrument {tool!r}; there are {', '.join(TOOLS)}.")
-        if self.mode == "live":
-            try:
-                self.take_profile(study, cases, tool, metrics)
-            except MissingTool as error:
-                self.say(f"{study} skipped {tool}: {error}")
-        path = self._profile_path(study, tool)
-        frame = _read_profile(path, tool, metrics)
+        if tool == "sass":
+            frame = static.read_sass()
+        else:
+            if self.mode == "live":
+                try:
+                    self.take_profile(study, cases, tool, metrics)
+                except MissingTool as error:
+                    self.say(f"{study} skipped {tool}: {error}")
+            frame = _read_profile(self._profile_path(study, tool), tool, metrics)
         missing = [case.id for case in cases if case.id not in set(frame["case"])]
-        if missing and self.mode == "replay":
-            raise MissingRecording(
-                self._lacks(path.stem, missing, f"rooflab record {studies.get(study).lesson}")
-            )
+        if missing and (self.mode == "replay" or studies.get(study).everywhere):
+            raise MissingRecording(self._lacks(f"{study}_{tool}", missing, _command(study)))
         order = {case.id: i for i, case in enumerate(cases)}
         rows = frame[frame["case"].isin(order) & ~_skipped(frame)]
         return (
@@ -239,6 +243,12 @@ class Lab:
 _PCIE_LANE_GB_S = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 
 
+def _command(study: str) -> str:
+    """The command that makes what a replay lacks."""
+    found = studies.get(study)
+    return f"rooflab trace {study}" if found.everywhere else f"rooflab record {found.lesson}"
+
+
 def open(mode: str = "auto", device: str = "h200", effort: str = "full") -> Lab:
     """Open the lab. `mode`: an explicit "live" or "replay" wins, then $ROOFLAB_MODE, then whether a GPU is
     found.
@@ -324,13 +334,8 @@ def _read_profile(path: Path, tool: str, metrics: Sequence[str] | None) -> pd.Da
     if path.is_file():
         return pd.read_csv(path, keep_default_na=False, na_values=["nan"])
     from rooflab.studies.faults import COLUMNS as REPORTED
-    from rooflab.studies.static import FACTS
 
-    columns = {
-        "gate": ("refused", "when", "sentence"),
-        "sass": ("instructions", *FACTS),
-        "sanitizer": REPORTED,
-    }
+    columns = {"gate": ("refused", "when", "sentence"), "sanitizer": REPORTED}
     usual = studies.get(path.stem.rpartition("_")[0]).profile_columns(tool, metrics)
     return pd.DataFrame(columns=["case", *columns.get(tool, usual), "identity", "run"])
 
@@ -344,10 +349,6 @@ def _profile(study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str
         from rooflab.studies.faults import verdicts as reports
 
         return reports(cases)
-    if tool == "sass":
-        from rooflab.studies.static import sass_facts
-
-        return sass_facts(cases)
     from rooflab.profile import cupti, ncu, nsys
 
     ids, of = [case.id for case in cases], studies.get(study)
@@ -377,6 +378,8 @@ def record(names: Iterable[str], effort: str = "full", say: Callable[[str], None
     troubles = []
     try:
         for study in _studies(names):
+            if study.everywhere:
+                continue  # `rooflab trace` records it, on any machine
             lab.measure(study.name, lab.cases(study.name))
             for tool, cases, metrics in study.profiles(effort, lab.sized):
                 try:
@@ -391,11 +394,12 @@ def record(names: Iterable[str], effort: str = "full", say: Callable[[str], None
 
 def _studies(names: Iterable[str]) -> Iterator[Study]:
     wanted = list(names)
-    for name in studies.names():
+    for name in studies.names(coming=bool(wanted)):
         study = studies.get(name)
         if not wanted or name in wanted or study.lesson in wanted:
             yield study
-    known = {*studies.names(), *(studies.get(name).lesson for name in studies.names())}
+    every = studies.names(coming=True)
+    known = {*every, *(studies.get(name).lesson for name in every)}
     for name in wanted:
         if name not in known:
             raise UsageError(f"There is no study or lesson {name!r}; there are {', '.join(sorted(known))}.")
@@ -441,6 +445,7 @@ def freshness(device: str) -> list[Finding]:
             if now is not None and not fresh(recorded, now):
                 sentence = f"{case} is stale: profiled as {recorded}, its code is now {now}."
                 stale.append(Finding("error", f"profiles/{path.name}", sentence))
+    measured = [study for study in studies.names() if not studies.get(study).everywhere]
     return stale + validate(
-        store.folder, studies.names(), expected, identity, {key: value.value for key, value in found.items()}
+        store.folder, measured, expected, identity, {key: value.value for key, value in found.items()}
     )

@@ -124,6 +124,7 @@ class Study:
     name: str = ""
     lesson: str = ""
     needs_gpu: bool = True
+    everywhere: bool = False  # its table hangs on no device: one record in data/cpu, read in every mode
     trace_repeats: int = 20  # launches of each case that a tracer sees
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:

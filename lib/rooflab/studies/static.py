@@ -1,21 +1,26 @@
 """Study `static`: registers, spills, shared memory and SASS facts of every rung, for every architecture it
 declares.
 
-Needs NVRTC and nvdisasm, no GPU. Tests compile the rungs again and compare with the recording.
+Needs NVRTC and nvdisasm, no GPU, and hangs on no device: `rooflab trace static` records it in data/cpu on any
+machine. Tests compile the rungs again and compare with the record.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from rooflab import kernel
-from rooflab.case import Case, options
+from rooflab.case import SCHEMA, Case, options
+from rooflab.errors import MissingRecording
 from rooflab.ops import Rung, modules, probes
+from rooflab.paths import DATA
 from rooflab.studies.base import Context, Count, Outcome, Sized, Study
+from rooflab.table import frame, read_table, table_text, to_text, write_atomically
 
 # What the instructions of a kernel are counted by: our name -> SASS opcodes.
 FACTS = {
@@ -51,7 +56,7 @@ def _rungs() -> Iterator[tuple[str, str, Rung, str]]:
 class Static(Study):
     """What the compiler made of every rung; lesson 00 reads it first."""
 
-    name, lesson, needs_gpu = "static", "00", False
+    name, lesson, needs_gpu, everywhere = "static", "00", False, True
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         return [
@@ -100,6 +105,66 @@ class Static(Study):
                 }
             )
         return Outcome(rows)
+
+
+# What a report holds of a record's columns; the others are blank.
+_COLUMNS = (
+    "study",
+    "case",
+    "operator",
+    "impl",
+    "kind",
+    "options",
+    "registers",
+    "spill_bytes",
+    "shared_bytes",
+    "identity",
+)
+_SCHEMA = {name: SCHEMA[name] for name in _COLUMNS}
+
+
+def path(table: str = "static", root: Path | None = None) -> Path:
+    """Where the reports ("static") or the SASS facts ("static_sass") are kept."""
+    return (root or DATA) / "cpu" / f"{table}.csv"
+
+
+def write(root: Path | None = None) -> list[Path]:
+    """Compile every rung and record the reports and the SASS facts; returns the two files."""
+    study = Static()
+    rows = study.measure_group(study.cases(), Context()).rows
+    texts = [
+        {
+            name: to_text(name, how, row["case"] if name == "case" else row.get(name))
+            for name, how in _SCHEMA.items()
+        }
+        for row in rows
+    ]
+    ((_, chosen, _),) = study.profiles()
+    facts = sass_facts(chosen)
+    facts["identity"] = [study.identity(case, _arch(case)) for case in chosen]
+    reports, sass = path(root=root), path("static_sass", root)
+    reports.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(reports, table_text(texts, _SCHEMA))
+    write_atomically(sass, facts.to_csv(index=False, lineterminator="\n"))
+    return [reports, sass]
+
+
+def read(root: Path | None = None) -> pd.DataFrame:
+    """The recorded reports, all columns of a record; MissingRecording names the command that makes them."""
+    file = _there(path(root=root))
+    rows = [{**dict.fromkeys(SCHEMA, ""), **row} for row in read_table(file, _SCHEMA)]
+    return frame(rows, SCHEMA, file)
+
+
+def read_sass(root: Path | None = None) -> pd.DataFrame:
+    """The recorded SASS facts: those of `sass_facts`, an identity, and no run."""
+    return pd.read_csv(_there(path("static_sass", root)), keep_default_na=False).assign(run="")
+
+
+def _there(file: Path) -> Path:
+    if not file.is_file():
+        raise MissingRecording("The compiler's reports are not recorded: `rooflab trace static` makes them.")
+    return file
 
 
 def _found(study: Static, case: Case) -> tuple[Rung, Mapping[str, int], str]:

@@ -7,8 +7,9 @@
         gemv.gemv(a, x, target="cpu")
 
 The very .cu file is compiled by the host's C++ compiler against headers of ours (include/) that give CUDA's
-names their meaning, and a runtime (runtime.cpp and its neighbours) runs every CUDA thread as a fibre: barriers, warp operations
-and atomics wait for whom they should. It is an instrument for correctness and for teaching. What it is not:
+names their meaning, and a runtime (runtime.cpp and its neighbours) runs every CUDA thread as a fibre:
+barriers, warp operations and atomics wait for whom they should. It is an instrument for correctness and for
+teaching. What it is not:
 
 - It has no times. Nothing here is timed, and how long it takes says nothing about a GPU.
 - Threads run in a fixed order, one at a time, a warp as far as it gets, blocks one after another (or all in

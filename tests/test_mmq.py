@@ -101,6 +101,24 @@ def test_against_the_unquantised_product_two_percent_and_no_outliers(n, k, token
     assert np.abs(got - exact).max() <= 0.02 * np.sqrt((exact**2).mean())
 
 
+@pytest.mark.parametrize("batch", [1, 3, 8, 70])
+def test_the_dispatcher_multiplies_whatever_it_chooses(batch):
+    blocks, x = formats.quantise_q8_0(random(66, 256, 1)), random(batch, 256, 2)
+    w32, x32 = formats.dequantise_q8(blocks), formats.dequantise_q8(formats.quantise_q8_1(x))
+    expected = reference.gemm(w32, x32)
+    got = mmq.multiply(x, formats.to_planes(blocks), target="cpu")
+    assert np.abs(got - expected).max() <= budget(w32, x32, expected)
+
+
+def test_the_dispatcher_changes_rungs_where_more_tokens_ask_for_it():
+    chosen = [mmq.dispatch(batch, hopper=True) for batch in (1, 2, 5, 64, 65)]
+    assert chosen == [
+        *(("q8_0", rung) for rung in ("4_planes", "5_batch", "6_mma", "6_mma")),
+        ("mmq", "7_half"),
+    ]
+    assert mmq.dispatch(2048, hopper=False) == ("mmq", "5_tuned")
+
+
 @pytest.mark.parametrize(
     ("act", "says"),
     [

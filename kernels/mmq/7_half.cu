@@ -26,7 +26,6 @@
 constexpr int ROWS = 128 * ROW_TILES, SUMS = TOKENS / 2;
 constexpr int ROW_BYTES = 80;  // 64 quants and a gap, so that eight rows lie in different banks
 constexpr int SLOT = (TOKENS * 128 + ROWS * (ROW_BYTES + 4) + 1023) / 1024 * 1024;
-constexpr int LAG = 2;  // tiles under way while the copies of the one before them are waited for
 
 // Two int8 as two halves, exact: the bytes' bits with the sign turned over are 1024 + 128 + q in FP16.
 __device__ inline __half2 halves_of(unsigned pair) {
@@ -56,33 +55,26 @@ extern "C" __global__ void __launch_bounds__(384, 1)
 
     if (group == 2) {  // copies; rows and tokens beyond the last repeat it, and are not stored
         setmaxnreg_fewer<40>();
-        for (int c = 0; c < chunks + LAG; ++c) {
-            if (c < chunks) {
-                unsigned char* tokens = ring + c % STAGES * SLOT;
-                unsigned char* rows = tokens + TOKENS * 128;
-                if (c >= STAGES) mbarrier_wait(empty + c % STAGES, (c / STAGES + 1) % 2);
+        for (int c = 0; c < chunks; ++c) {
+            unsigned char* tokens = ring + c % STAGES * SLOT;
+            unsigned char* rows = tokens + TOKENS * 128;
+            if (c >= STAGES) mbarrier_wait(empty + c % STAGES, (c / STAGES + 1) % 2);
 #pragma unroll
-                for (int i = 0; i < TOKENS / 16; ++i) {
-                    const int t = thread / 8 + 16 * i;
-                    copy_async_16(place(tokens, t, thread % 8),
-                                  x + (size_t)min(token0 + t, batch - 1) * k + c * 64 + thread % 8 * 8);
-                }
-#pragma unroll
-                for (int i = 0; i < ROWS / 32; ++i) {
-                    const int r = thread / 4 + 32 * i;
-                    copy_async_16(rows + r * ROW_BYTES + thread % 4 * 16,
-                                  quants + (size_t)min(row0 + r, n - 1) * k + c * 64 + thread % 4 * 16);
-                }
-#pragma unroll
-                for (int r = thread; r < ROWS; r += 128)
-                    copy_async_4(rows + ROWS * ROW_BYTES + r * 4, scales + (size_t)min(row0 + r, n - 1) * (k / 32) + c * 2);
+            for (int i = 0; i < TOKENS / 16; ++i) {
+                const int t = thread / 8 + 16 * i;
+                copy_async_16(place(tokens, t, thread % 8),
+                              x + (size_t)min(token0 + t, batch - 1) * k + c * 64 + thread % 8 * 8);
             }
-            copy_async_commit();
-            if (c >= LAG) {
-                copy_async_wait<LAG>();
-                warpgroup_shared_fence();
-                mbarrier_arrive(full + (c - LAG) % STAGES);
+#pragma unroll
+            for (int i = 0; i < ROWS / 32; ++i) {
+                const int r = thread / 4 + 32 * i;
+                copy_async_16(rows + r * ROW_BYTES + thread % 4 * 16,
+                              quants + (size_t)min(row0 + r, n - 1) * k + c * 64 + thread % 4 * 16);
             }
+#pragma unroll
+            for (int r = thread; r < ROWS; r += 128)
+                copy_async_4(rows + ROWS * ROW_BYTES + r * 4, scales + (size_t)min(row0 + r, n - 1) * (k / 32) + c * 2);
+            mbarrier_arrive_when_copied(full + c % STAGES);
         }
         return;
     }
@@ -109,6 +101,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
     float sum[ROW_TILES][SUMS];  // begun by the first product
     const auto step = [&](unsigned (&a)[ROW_TILES][4][4], int c) {
         mbarrier_wait(full + c % STAGES, c / STAGES % 2);
+        warpgroup_shared_fence();
         load(a, c);
         const unsigned long long columns = wgmma_columns(ring + c % STAGES * SLOT);
         warpgroup_arrive();

@@ -101,6 +101,19 @@ def test_every_op_takes_its_target_as_a_keyword():
         stream.copy(x, out=x, rung="1_scalar", target="gpu")
 
 
+def test_no_op_is_left_out():
+    """Every function that takes a rung's name takes a target."""
+    found = []
+    for module in ops.modules():
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            parameters = inspect.signature(function).parameters
+            own = function.__module__ == module.__name__ and not name.startswith("_")
+            if own and "rung" in parameters and "out" in parameters or name == "read":
+                assert "target" in parameters, f"{module.__name__}.{name}"
+                found.append(name)
+    assert {"read", "copy", "gemv", "gemv_rows", "matvec", "product", "matmul", "attention"} <= set(found)
+
+
 @pytest.mark.parametrize("rung", [rung.name for rung in stream.LADDERS["read"]])
 def test_read_needs_no_room_and_a_standing_grid_no_number_of_blocks(rung):
     x = np.random.default_rng(1).integers(0, 1 << 32, 3 * 8192 + 4, dtype=np.uint32)

@@ -25,7 +25,7 @@ from rooflab import device
 from rooflab.errors import LaunchError, UsageError
 from rooflab.formats import GROUP, Int4
 from rooflab.identity import source_of_callable
-from rooflab.ops import _TARGET, Rung, check_array, loaded, rung_of
+from rooflab.ops import _TARGET, Rung, check_array, loaded, rung_of, with_target
 
 TILE = 64  # rows of a block in tile order
 BLOCK_WORDS = 32 + TILE * GROUP // 8  # scales, then codes: 4224 bytes
@@ -295,6 +295,7 @@ def _check_tiles(weights: Tiles) -> None:
     check_array("blocks", weights.blocks, "uint32", size, 16)
 
 
+@with_target()
 def matmul(x: Any, weights: Rows | Tiles, *, out: Any = None, rung: str | None = None, **options: int) -> Any:
     """y [batch, n] = x [batch, k] times W [n, k] transposed; x and y FP16, W INT4, sums in FP32.
 
@@ -332,6 +333,7 @@ def matmul(x: Any, weights: Rows | Tiles, *, out: Any = None, rung: str | None =
     return out
 
 
+@with_target()
 def dequantise(weights: Rows, *, out: Any = None, **options: int) -> Any:
     """The FP16 weights [n, k] that INT4 weights in row order stand for, each product of scale and code
     rounded once: the first half of the two-op product.

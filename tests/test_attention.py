@@ -191,7 +191,7 @@ def test_bfloat16(name):
     macros = rung.with_defaults({**op.tile_of(rung, head_dim, "89"), "BF16": 1})
     launch = op.launch_of(rung, macros)
     sizes = [ctypes.c_int(x) for x in (n, n, 0, heads, 1, 1, 2**31 - 1)]
-    grid = (-(-n // launch.queries), heads)
+    grid = op.grid_of(launch, n, heads)
     arguments = [q, k, v, out, *sizes, op._scale(None, head_dim)]
     simt.run(rung, grid, launch.threads, arguments, macros, shared=launch.shared)
     expected = reference.attention(value(q), value(k), value(v))
@@ -208,7 +208,7 @@ def watched(name, n=64, head_dim=64, **options):
     macros = rung.with_defaults({**op.tile_of(rung, head_dim, "89"), **options})
     launch = op.launch_of(rung, macros)
     sizes = [op.ctypes.c_int(x) for x in (n, n, 0, 1, 1, 1, 2**31 - 1)]
-    grid, out = (-(-n // launch.queries), 1), np.empty_like(q)
+    grid, out = op.grid_of(launch, n, 1), np.empty_like(q)
     arguments = [q, k, v, out, *sizes, op._scale(None, head_dim)]
     return simt.watch(rung, grid, launch.threads, arguments, macros, shared=launch.shared)
 

@@ -43,7 +43,7 @@ def run(how, name, q, k, v, start=0, causal=True, window=None, **options):
     launch, out = op.launch_of(rung, macros), np.full(q.shape, np.nan, np.float16)
     sizes = (n, context, start, heads, kv_heads, int(causal), window or 2**31 - 1)
     arguments = [q, k, v, out, *map(ctypes.c_int, sizes), op._scale(None, head_dim)]
-    grid = (-(-n // launch.queries), heads)
+    grid = op.grid_of(launch, n, heads)
     given = {"entry": rung.entry, "shared": launch.shared}
     return out, how(emulated(rung), grid, launch.threads, arguments, macros, **given)
 

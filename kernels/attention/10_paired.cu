@@ -1,13 +1,13 @@
 // attention 10, paired: two warpgroups share 64 queries whose heads are 512 wide.
 //
-// Purpose  64 rows of 512 outputs are 256 registers a thread of one warpgroup. Two have 256 columns each: each multiplies
-//          its half of queries and keys, they hand each other half of their scores, weigh 32 queries each, hand each
-//          other the weights, and add their own half of the values. Every product is made once.
+// Purpose  64 rows of 512 outputs are 256 registers a thread of one warpgroup. Two have 256 columns each: each
+//          multiplies its half of queries and keys, they hand each other half of their scores, weigh 32 queries each, hand
+//          each other the weights, and add their own half of the values. Every product is made once.
 // Shapes   as rung 9, HEAD_DIM 512.
 // Bytes    4 HEAD_DIM read for each 64 queries and each key that one of them sees.
-// Launch   384 threads a block as in rung 9; grid ceil(n / 64) x heads. 64 rows of queries, keys and values each.
-// Changed  rung 8's idea in rung 9's shape: scores and weights cross shared memory between twins, the threads of the two
-//          warpgroups that have the same rows and columns of a tile; one place for keys and one for values.
+// Launch   384 threads a block as in rung 9; grid heads x ceil(n / 64). 64 rows of queries, keys and values each.
+// Changed  rung 8's idea in rung 9's shape: scores and weights cross shared memory between twins, the threads of the
+//          two warpgroups that have the same rows and columns of a tile; one place for keys and one for values.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
 
@@ -40,10 +40,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __shared__ float4 scores[2][KEYS / 16][128];  // what each warpgroup hands over, by the thread that made it
     __shared__ uint4 handed[2][KEYS / 32][128];   // weights
     __shared__ float factors[2][128];
-    __shared__ unsigned long long there[2], free[2], summed, weighed;  // of keys and of values; of scores and of weights
+    __shared__ unsigned long long there[2], free[2], summed, weighed;  // keys, values; scores; weights
     constexpr int TILE = KEYS * HEAD_DIM;
     Element *queries = shared, *ring = queries + QUERIES * HEAD_DIM;  // keys, values
-    const int lane = threadIdx.x % 32, head = blockIdx.y, first = (gridDim.x - 1 - blockIdx.x) * QUERIES;
+    const int lane = threadIdx.x % 32, head = blockIdx.x, first = (gridDim.y - 1 - blockIdx.y) * QUERIES;
     const size_t q_stride = heads * (size_t)HEAD_DIM, stride = kv_heads * (size_t)HEAD_DIM;
     const int from = seen_from(start + first, context, causal, window).first;
     const int to = seen_from(start + min(first + QUERIES, n) - 1, context, causal, window).last;
@@ -57,8 +57,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x < COPIERS) {
         setmaxnreg_fewer<40>();
         const size_t kv = head / (heads / kv_heads) * (size_t)HEAD_DIM;
-        // Item i is a tile's keys (even) or values (odd), copied by the first or second half of the copiers. The queries
-        // come with the first.
+        // Item i is a tile's keys (even) or values (odd), copied by the first or second half of the copiers.
+        // The queries come with the first.
         for (int i = threadIdx.x / (COPIERS / 2); i < 2 * tiles; i += 2) {
             const int place = i % 2;
             mbarrier_wait(free + place, i / 2 % 2 ^ 1);
@@ -89,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const unsigned long long rows = wgmma_columns(queries + WIDTH * group * QUERIES);
         const unsigned long long columns = wgmma_columns(ring + WIDTH * group * KEYS);
 #pragma unroll
-        for (int d = 0; d < WIDTH; d += 16)  // a block's 64 columns are QUERIES or KEYS rows of 128 bytes, in units of 16
+        for (int d = 0; d < WIDTH; d += 16)  // in units of 16 bytes, of which a row of a block has 8
             wgmma_shared_f16<KEYS>(s, rows + d / BLOCK * QUERIES * 8 + d % BLOCK / 8,
                                    columns + d / BLOCK * KEYS * 8 + d % BLOCK / 8, d > 0);
         warpgroup_commit();

@@ -5,8 +5,9 @@
 //          waits for.
 // Shapes   as rung 1, HEAD_DIM a multiple of 8 up to 512.
 // Bytes    4 HEAD_DIM read for each tile of queries and each key that one of them sees.
-// Launch   a warp a query, 32 QUERIES threads a block, grid ceil(n / QUERIES) x heads, latest queries first: they see
-//          the most keys. 48 KB of shared memory: KEYS keys and values in FP32.
+// Launch   a warp a query, 32 QUERIES threads a block, grid heads x ceil(n / QUERIES), latest queries first:
+//          they see the most keys, and the longest work should not start last. 48 KB of shared memory:
+//          KEYS keys and values in FP32.
 // Changed  a block has QUERIES queries, each a warp's own, and the loop over keys is cut into tiles.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
@@ -37,8 +38,8 @@ extern "C" __global__ void __launch_bounds__(32 * QUERIES, 1)
                     Element* __restrict__ out, int n, int context, int start, int heads, int kv_heads, int causal,
                     int window, float scale) {
     __shared__ __align__(16) float keys[KEYS][HEAD_DIM], values[KEYS][HEAD_DIM];
-    const int lane = threadIdx.x % 32, head = blockIdx.y, kv_head = head / (heads / kv_heads);
-    const int first = (gridDim.x - 1 - blockIdx.x) * QUERIES, mine = first + threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, head = blockIdx.x, kv_head = head / (heads / kv_heads);
+    const int first = (gridDim.y - 1 - blockIdx.y) * QUERIES, mine = first + threadIdx.x / 32;
     const size_t row = (mine * (size_t)heads + head) * HEAD_DIM;
     const Seen seen = mine < n ? seen_from(start + mine, context, causal, window) : Seen{0, 0};
     const int from = seen_from(start + first, context, causal, window).first;

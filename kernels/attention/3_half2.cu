@@ -32,8 +32,8 @@ extern "C" __global__ void __launch_bounds__(32 * QUERIES, 1)
                     int window, float scale) {
     __shared__ __align__(16) __half2 keys[KEYS][PAIRS];
     __shared__ __align__(16) float2 values[KEYS][PAIRS];
-    const int lane = threadIdx.x % 32, head = blockIdx.y, kv_head = head / (heads / kv_heads);
-    const int first = (gridDim.x - 1 - blockIdx.x) * QUERIES, mine = first + threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, head = blockIdx.x, kv_head = head / (heads / kv_heads);
+    const int first = (gridDim.y - 1 - blockIdx.y) * QUERIES, mine = first + threadIdx.x / 32;
     const size_t row = (mine * (size_t)heads + head) * HEAD_DIM;
     const Seen seen = mine < n ? seen_from(start + mine, context, causal, window) : Seen{0, 0};
     const int from = seen_from(start + first, context, causal, window).first;

@@ -4,7 +4,7 @@
 //          the layout in which a product leaves its result is the one in which the next takes its left operand.
 // Shapes   as rung 1, HEAD_DIM a multiple of 16 up to 256 (16 rows of output are HEAD_DIM / 2 registers a thread).
 // Bytes    4 HEAD_DIM read for each 64 queries and each key that one of them sees.
-// Launch   128 threads a block, grid ceil(n / 64) x heads, latest queries first. (64 + 2 KEYS) rows of shared memory.
+// Launch   128 threads a block, grid heads x ceil(n / 64), latest queries first. (64 + 2 KEYS) rows of shared memory.
 // Changed  a warp has 16 queries and a tile's keys are handled at once: loads, products, softmax, products. A key that
 //          is not seen scores minus infinity, so only tiles at the edges of what is seen are looked at key by key.
 #include "common/attention.cuh"
@@ -49,8 +49,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                      int window, float scale) {
     extern __shared__ __align__(128) Element shared[];
     Element *queries = shared, *keys = queries + QUERIES * ROW, *values = keys + KEYS * ROW;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.y;
-    const int first = (gridDim.x - 1 - blockIdx.x) * QUERIES, mine = first + 16 * warp + lane / 4;  // and mine + 8
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.x;
+    const int first = (gridDim.y - 1 - blockIdx.y) * QUERIES, mine = first + 16 * warp + lane / 4;  // and mine + 8
     const size_t q_stride = heads * (size_t)HEAD_DIM, stride = kv_heads * (size_t)HEAD_DIM;
     const size_t kv = head / (heads / kv_heads) * (size_t)HEAD_DIM;
     const int from = seen_from(start + first, context, causal, window).first;

@@ -50,8 +50,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                      int window, float scale) {
     extern __shared__ __align__(128) Element shared[];
     Element *queries = shared, *keys = queries + QUERIES * ROW, *values = keys + KEYS * ROW;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.y;
-    const int first = (gridDim.x - 1 - blockIdx.x) * QUERIES, mine = first + 16 * warp + lane / 4;  // and mine + 8
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.x;
+    const int first = (gridDim.y - 1 - blockIdx.y) * QUERIES, mine = first + 16 * warp + lane / 4;  // and mine + 8
     const size_t q_stride = heads * (size_t)HEAD_DIM, stride = kv_heads * (size_t)HEAD_DIM;
     const size_t kv = head / (heads / kv_heads) * (size_t)HEAD_DIM;
     const int from = seen_from(start + first, context, causal, window).first;

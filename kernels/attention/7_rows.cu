@@ -1,11 +1,11 @@
 // attention 7, rows: 32 queries a warp.
 //
 // Purpose  a fragment of keys or values from shared memory serves two products instead of one: shared memory, which
-//          feeds rung 6's products, is asked for little more than half. Outputs are rescaled only when a score was larger
-//          than all before, which is soon rare.
+//          feeds rung 6's products, is asked for little more than half. Outputs are rescaled only when a score was
+//          larger than all before, which is soon rare.
 // Shapes   as rung 6, HEAD_DIM up to 128 (32 rows of output are HEAD_DIM registers a thread).
 // Bytes    4 HEAD_DIM read for each 128 queries and each key that one of them sees.
-// Launch   128 threads a block, grid ceil(n / 128) x heads. 128 + 2 KEYS rows of shared memory.
+// Launch   128 threads a block, grid heads x ceil(n / 128). 128 + 2 KEYS rows of shared memory.
 // Changed  two 16-row halves a warp, and a vote before outputs are rescaled.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
@@ -51,8 +51,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                      int window, float scale) {
     extern __shared__ __align__(128) Element shared[];
     Element *queries = shared, *keys = queries + QUERIES * ROW, *values = keys + KEYS * ROW;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.y;
-    const int first = (gridDim.x - 1 - blockIdx.x) * QUERIES, mine = first + 32 * warp + lane / 4;  // and + 8, 16, 24
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.x;
+    const int first = (gridDim.y - 1 - blockIdx.y) * QUERIES, mine = first + 32 * warp + lane / 4;  // and + 8, 16, 24
     const size_t q_stride = heads * (size_t)HEAD_DIM, stride = kv_heads * (size_t)HEAD_DIM;
     const size_t kv = head / (heads / kv_heads) * (size_t)HEAD_DIM;
     const int from = seen_from(start + first, context, causal, window).first;

@@ -5,8 +5,8 @@
 //          group adds up and weighs 32 / SLICES queries, and the weights go back to all. No product is made twice.
 // Shapes   as rung 6, HEAD_DIM = SLICES WIDTH with WIDTH up to 128; SLICES 2 or 4.
 // Bytes    4 HEAD_DIM read for each 32 GROUPS queries and each key that one of them sees; SHARED_KV as in rung 6.
-// Launch   32 SLICES GROUPS threads a block, grid ceil(n / (32 GROUPS)) x heads. Rows of shared memory: 32 GROUPS + 2 KEYS;
-//          for a group also 512 (SLICES - 1) KEYS / 4 bytes of scores, 64 KEYS of weights, 128 of factors.
+// Launch   32 SLICES GROUPS threads a block, grid heads x ceil(n / (32 GROUPS)). Rows of shared memory: 32 GROUPS
+//          and 2 KEYS; for a group also 512 (SLICES - 1) KEYS / 4 bytes of scores, 64 KEYS of weights, 128 of factors.
 // Changed  scores cross shared memory between the two products (never all of them: a tile's, and one barrier more), so
 //          the softmax is spread over the warps and its results, weights and factors, are read by all.
 #include "common/attention.cuh"
@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __shared__ float factors[GROUPS][4][8];
     Element *queries = shared, *keys = queries + QUERIES * ROW, *values = keys + KEYS * ROW;
     const int lane = threadIdx.x % 32, slice = threadIdx.x / 32 % SLICES, group = threadIdx.x / 32 / SLICES;
-    const int head = blockIdx.y, first = (gridDim.x - 1 - blockIdx.x) * QUERIES;
+    const int head = blockIdx.x, first = (gridDim.y - 1 - blockIdx.y) * QUERIES;
     const int mine = first + 32 * group + lane / 4, column = slice * WIDTH;  // queries mine, + 8, 16, 24
     const size_t q_stride = heads * (size_t)HEAD_DIM, stride = kv_heads * (size_t)HEAD_DIM;
     const size_t kv = head / (heads / kv_heads) * (size_t)HEAD_DIM;

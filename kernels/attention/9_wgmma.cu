@@ -5,10 +5,10 @@
 //          STAGES tiles, filled by a warpgroup of its own, so that products wait for barriers of shared memory alone.
 // Shapes   as rung 1, FP16, HEAD_DIM 64, 128 or 256.
 // Bytes    4 HEAD_DIM read for each 128 queries and each key that one of them sees.
-// Launch   384 threads a block: one warpgroup copies, two have 64 queries each; grid ceil(n / 128) x heads, latest
-//          queries first. 128 + 2 STAGES KEYS rows of shared memory of 2 HEAD_DIM bytes, from a multiple of 1024 on.
+// Launch   384 threads a block: one warpgroup copies, two have 64 queries each; grid heads x ceil(n / 128),
+//          latest queries first. 128 + 2 STAGES KEYS rows of shared memory of 2 HEAD_DIM bytes, 1024-aligned.
 // Changed  rung 7's products as wgmma, its two barriers a tile as mbarriers between those who copy and those who
-//          multiply, its padding as the 128-byte swizzle that wgmma reads, and registers moved to where they are needed.
+//          multiply, its padding as the swizzle that wgmma reads, and registers moved to where they are needed.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
 
@@ -42,10 +42,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     int window, float scale) {
     extern __shared__ __align__(1024) Element shared[];
     __shared__ volatile float settled[THREADS / 32];
-    __shared__ unsigned long long there[2 * STAGES], free[2 * STAGES];  // keys and values of a stage, one after the other
+    __shared__ unsigned long long there[2 * STAGES], free[2 * STAGES];  // keys, values, keys, values ...
     constexpr int TILE = KEYS * HEAD_DIM;
     Element *queries = shared, *ring = queries + QUERIES * HEAD_DIM;  // keys, values, keys, values ...
-    const int lane = threadIdx.x % 32, head = blockIdx.y, first = (gridDim.x - 1 - blockIdx.x) * QUERIES;
+    const int lane = threadIdx.x % 32, head = blockIdx.x, first = (gridDim.y - 1 - blockIdx.y) * QUERIES;
     const size_t q_stride = heads * (size_t)HEAD_DIM, stride = kv_heads * (size_t)HEAD_DIM;
     const int from = seen_from(start + first, context, causal, window).first;
     const int to = seen_from(start + min(first + QUERIES, n) - 1, context, causal, window).last;
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
 
     setmaxnreg_more<232>();
-    const int group = threadIdx.x / 128 - 1, mine = first + 64 * group + threadIdx.x / 32 % 4 * 16 + lane / 4;  // and + 8
+    const int group = threadIdx.x / 128 - 1, mine = first + 64 * group + threadIdx.x / 32 % 4 * 16 + lane / 4;
     const int low = start + first + 64 * group, high = min(low + 63, start + n - 1);
     const int all_from = seen_from(high, context, causal, window).first;
     const int all_to = seen_from(low, context, causal, window).last;
@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const unsigned long long rows = wgmma_columns(queries + 64 * group * BLOCK);
         const unsigned long long columns = wgmma_columns(ring + place * TILE);
 #pragma unroll
-        for (int d = 0; d < HEAD_DIM; d += 16)  // a block's 64 columns are QUERIES or KEYS rows of 128 bytes, in units of 16
+        for (int d = 0; d < HEAD_DIM; d += 16)  // in units of 16 bytes, of which a row of a block has 8
             wgmma_shared_f16<KEYS>(s, rows + d / BLOCK * QUERIES * 8 + d % BLOCK / 8,
                                    columns + d / BLOCK * KEYS * 8 + d % BLOCK / 8, d > 0);
         warpgroup_commit();

@@ -2,8 +2,8 @@
 //
 // Purpose  one query against a cache: all a decoder's step does with a context, and nothing but reading. As many blocks
 //          as heads leave most of the GPU idle, and heads that share keys and values each read them.
-// Shapes   q, out [heads, HEAD_DIM], k, v [capacity, kv_heads, HEAD_DIM] of FP16 (BF16=1: bfloat16); heads a multiple of
-//          kv_heads. length [1] int: keys that count, read from memory so that a captured graph can be replayed; the
+// Shapes   q, out [heads, HEAD_DIM], k, v [capacity, kv_heads, HEAD_DIM] of FP16 (BF16=1: bfloat16); heads a multiple
+//          of kv_heads. length [1] int: keys that count, read from memory so that a captured graph can be replayed; the
 //          query is the last of them, and with a window sees the latest `window`. Past `capacity` nothing is read.
 // Bytes    4 HEAD_DIM read for each key and query head.
 // Launch   THREADS threads a block, `heads` blocks.

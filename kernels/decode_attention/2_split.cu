@@ -26,8 +26,8 @@ constexpr int WARPS = THREADS / 32, EACH = (HEAD_DIM + 31) / 32;  // numbers of 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     decode_attention_split(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
                            Element* __restrict__ out, const int* __restrict__ length, int capacity, int heads,
-                           int kv_heads, int window, float scale, float* __restrict__ all_outputs, Part* __restrict__ all_parts,
-                           unsigned* __restrict__ arrived) {
+                           int kv_heads, int window, float scale, float* __restrict__ all_outputs,
+                           Part* __restrict__ all_parts, unsigned* __restrict__ arrived) {
     __shared__ __align__(16) float outputs[WARPS][HEAD_DIM];
     __shared__ Part parts[WARPS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.y;

@@ -48,8 +48,8 @@ __device__ inline void stage(Element* shared, const Element* from, int first, in
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     decode_attention_async(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
                            Element* __restrict__ out, const int* __restrict__ length, int capacity, int heads,
-                           int kv_heads, int window, float scale, float* __restrict__ all_outputs, Part* __restrict__ all_parts,
-                           unsigned* __restrict__ arrived) {
+                           int kv_heads, int window, float scale, float* __restrict__ all_outputs,
+                           Part* __restrict__ all_parts, unsigned* __restrict__ arrived) {
     extern __shared__ __align__(128) Element shared[];
     __shared__ Part parts[HEADS][WARPS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = heads / kv_heads;

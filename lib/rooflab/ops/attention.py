@@ -181,6 +181,13 @@ def launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:
     return Launch(queries, threads, (queries + 2 * macros["KEYS"]) * row)
 
 
+def grid_of(launch: Launch, n: int, heads: int) -> tuple[int, int]:
+    """The launch rule: heads x tiles of queries, so that all heads' longest tiles start first; n x heads for
+    a block a query.
+    """
+    return (n, heads) if launch.queries == 1 else (heads, math.ceil(n / launch.queries))
+
+
 def static_shared(rung: Rung, macros: Mapping[str, int]) -> int:
     """Bytes of static shared memory of a tile rung: what rung 8 hands between warps."""
     if rung.name != "8_sliced":
@@ -250,7 +257,7 @@ def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
     if rung.operator == "decode_attention":
         return source_of_callable(decode_launch_of, splits_of, decode_attention)
-    return source_of_callable(launch_of, attention)
+    return source_of_callable(launch_of, grid_of, attention)
 
 
 def _arch(array: Any) -> str:
@@ -359,11 +366,14 @@ def attention(
     out = _empty_like(q) if out is None else out
     check_array("out", out, form, n * heads * head_dim, 16)
     launch = launch_of(chosen, macros)
+    grid = grid_of(launch, n, heads)
+    if grid[1] >= 1 << 16:
+        raise LaunchError(f"{n} queries are {grid[1]} tiles of {launch.queries}, more than a launch can have.")
     sizes = [ctypes.c_int(x) for x in (n, context, start, heads, kv_heads, int(causal))]
     latest = ctypes.c_int((1 << 31) - 1 if window is None else window)
     function = loaded(chosen, tuple(sorted(macros.items())))
     function.launch(
-        (math.ceil(n / launch.queries), heads),
+        grid,
         launch.threads,
         [q, k, v, out, *sizes, latest, _scale(scale, head_dim)],
         shared=launch.shared,

@@ -368,7 +368,9 @@ def attention(
     launch = launch_of(chosen, macros)
     grid = grid_of(launch, n, heads)
     if grid[1] >= 1 << 16:
-        raise LaunchError(f"{n} queries are {grid[1]} tiles of {launch.queries}, more than a launch can have.")
+        raise LaunchError(
+            f"{n} queries are {grid[1]} tiles of {launch.queries}, more than a launch can have."
+        )
     sizes = [ctypes.c_int(x) for x in (n, context, start, heads, kv_heads, int(causal))]
     latest = ctypes.c_int((1 << 31) - 1 if window is None else window)
     function = loaded(chosen, tuple(sorted(macros.items())))

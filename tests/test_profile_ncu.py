@@ -95,7 +95,10 @@ def test_command_spells_cache_clock_and_expands_metrics(monkeypatch):
     assert "--profile-from-start off --replay-mode kernel" in joined and "--print-units base" in joined
     metrics = cold[cold.index("--metrics") + 1].split(",")
     assert metrics[0] == "dram__bytes.sum" and len(metrics) == 3
-    assert "--cache-control none" in " ".join(ncu.command([], ["sm_pct"], "warm", Path("o.csv")))
+    warm = " ".join(ncu.command([], ["sm_pct"], "warm", Path("o.csv"), "application"))
+    assert "--cache-control none" in warm and "--replay-mode application" in warm
+    with pytest.raises(UsageError, match='the "kernel" or the "application", not \'range\''):
+        ncu.command([], ["sm_pct"], "warm", Path("o.csv"), "range")
     with pytest.raises(UsageError, match='"cold" or "warm"'):
         ncu.command([], ["sm_pct"], "hot", Path("o.csv"))
     with pytest.raises(UsageError, match="no metric 'dram_byte'"):

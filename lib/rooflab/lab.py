@@ -354,10 +354,10 @@ def _profile(study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str
     ids, of = [case.id for case in cases], studies.get(study)
     if tool == "ncu":
         frames = []
-        for cache in ("cold", "warm"):
-            chosen = [case.id for case in cases if (case.cache or "cold") == cache]
-            if chosen:
-                frames.append(ncu.run(study, chosen, metrics or ncu.BASIC, cache))
+        ways = {case.id: (case.cache or "cold", of.replay(case)) for case in cases}
+        for cache, replay in sorted(set(ways.values())):
+            chosen = [case for case, way in ways.items() if way == (cache, replay)]
+            frames.append(ncu.run(study, chosen, metrics or ncu.BASIC, cache, replay=replay))
         return of.trimmed(tool, pd.concat(frames, ignore_index=True), metrics)
     run = nsys.run if tool == "nsys" else cupti.run
     return of.trimmed(tool, run(study, ids, repeat=of.trace_repeats), metrics)

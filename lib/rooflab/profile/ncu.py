@@ -174,19 +174,26 @@ def ncu_names(metrics: Sequence[str]) -> list[str]:
     return list(names)
 
 
-def command(child: Sequence[str], metrics: Sequence[str], cache: str, out: Path) -> list[str]:
+def command(
+    child: Sequence[str], metrics: Sequence[str], cache: str, out: Path, replay: str = "kernel"
+) -> list[str]:
     """The ncu command line that profiles the command `child` and writes its raw page as CSV to the file
     `out`.
 
-    `metrics` are short names of METRICS or ncu's own; `cache` is "cold" or "warm". Clocks are left alone, as
-    the course's own timings leave them, and only what lies between cudaProfilerStart and Stop is profiled.
+    `metrics` are short names of METRICS or ncu's own; `cache` is "cold" or "warm". More counters than fit one
+    pass are had by repeating: the launch (`replay` "kernel"), for which ncu saves and restores the memory
+    that it writes, through the caches, so that nothing stays warm; or the whole child ("application"), which
+    leaves the caches as the child left them. Clocks are left alone, as the course's own timings leave them,
+    and only what lies between cudaProfilerStart and Stop is profiled.
     """
     if cache not in ("cold", "warm"):
         raise UsageError(f'The cache state is "cold" or "warm", not {cache!r}.')
+    if replay not in ("kernel", "application"):
+        raise UsageError(f'What ncu repeats is the "kernel" or the "application", not {replay!r}.')
     return [
         require_tool("ncu"),
         *("--clock-control", "none", "--cache-control", "all" if cache == "cold" else "none"),
-        *("--profile-from-start", "off", "--replay-mode", "kernel", "--nvtx"),
+        *("--profile-from-start", "off", "--replay-mode", replay, "--nvtx"),
         *("--csv", "--page", "raw", "--print-units", "base"),
         *("--metrics", ",".join(ncu_names(metrics)), "--log-file", str(out)),
         *child,
@@ -199,14 +206,16 @@ def run(
     metrics: Sequence[str] = BASIC,
     cache: str = "cold",
     *,
+    replay: str = "kernel",
     timeout_s: float = 600,
 ) -> pd.DataFrame:
-    """Profile cases of a study in a gated child process: `parse`'s table with the column `case` in front.
+    """Profile cases of a study in a gated child process: `parse`'s table with the column `case` in front;
+    `cache` and `replay` as in `command`.
 
     Raises MissingTool (no ncu, no permission), GateError (a case failed its gate), UsageError (anything else
     that went wrong, in one sentence). Every case appears in the table at least once.
     """
-    frame = profile(child_command(study, case_ids), metrics, cache, timeout_s=timeout_s)
+    frame = profile(child_command(study, case_ids), metrics, cache, replay=replay, timeout_s=timeout_s)
     frame.insert(0, "case", [path.split(" > ")[0] for path in frame["range"]])
     lost = [case for case in case_ids if case not in set(frame["case"])]
     if lost:
@@ -217,12 +226,17 @@ def run(
 
 
 def profile(
-    child: Sequence[str], metrics: Sequence[str], cache: str = "cold", *, timeout_s: float = 600
+    child: Sequence[str],
+    metrics: Sequence[str],
+    cache: str = "cold",
+    *,
+    replay: str = "kernel",
+    timeout_s: float = 600,
 ) -> pd.DataFrame:
     """Run the command `child` under ncu and parse what ncu printed. Errors as in `run`."""
     with tempfile.TemporaryDirectory(prefix="rooflab-ncu-") as folder:
         log = Path(folder) / "raw.csv"
-        done = execute(command(child, metrics, cache, log), timeout_s)
+        done = execute(command(child, metrics, cache, log, replay), timeout_s)
         text = log.read_text(errors="replace") if log.is_file() else ""
     said = "\n".join((text, done.stdout, done.stderr))
     raise_child_error(said)

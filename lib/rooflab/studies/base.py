@@ -217,6 +217,12 @@ class Study:
         frame = found.activities if isinstance(found, Trace) else found
         return frame[["case", *self.profile_columns(tool, metrics)]]
 
+    def replay(self, case: Case) -> str:
+        """What ncu repeats to count more than one pass can hold, "kernel" or "application" (see
+        profile.ncu.command): the second is slow, and the only way to count a case with its caches warm.
+        """
+        return "kernel"
+
     # --- what subclasses inherit ----------------------------------------------------------------------------
 
     def groups(self, cases: Iterable[Case]) -> list[list[Case]]:

@@ -602,3 +602,29 @@ __device__ inline void wgmma_rows_f16(float* d, const unsigned* a, unsigned long
 #undef SUMS_4
 #undef SUMS_16
 #endif
+
+// --- tiles copied by the tensor memory accelerator (sm_90a) ---
+//
+// A map describes a matrix in global memory and the box of it that one copy brings, as the host's encoder made it; it
+// is a kernel argument, `const __grid_constant__ TensorMap`. One thread starts a copy and says how many bytes the
+// mbarrier has to wait for besides its arrivals; what lies outside the matrix arrives as zeros.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+struct __align__(64) TensorMap {
+    unsigned char bytes[128];
+};
+
+__device__ inline void mbarrier_expect(unsigned long long* barrier, unsigned bytes) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(
+                     (unsigned)__cvta_generic_to_shared(barrier)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+__device__ inline void tma_copy_box(void* shared, const TensorMap* map, int column, int row, unsigned long long* barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+            (unsigned)__cvta_generic_to_shared(shared)),
+        "l"(map), "r"(column), "r"(row), "r"((unsigned)__cvta_generic_to_shared(barrier))
+        : "memory");
+}
+#endif

@@ -6,10 +6,11 @@
 //          multiple of 128. sm_90a.
 // Bytes    34/32 n k and 2 batch k read + 2 batch n written.
 // Launch   three warpgroups a block: one copies, two multiply 64 ROW_TILES rows by all of the tile's TOKENS;
-//          (ceil(batch / TOKENS), ceil(n / (128 ROW_TILES))) blocks. Dynamic shared memory: STAGES tiles of 84 bytes a row
+//          (ceil(batch / TOKENS), ceil(n / (128 ROW_TILES))) blocks. Dynamic shared memory: STAGES tiles of 68 bytes a row
 //          and 128 a token, each rounded up to 1024.
 // Changed  from rung 6: FP16 products with the weights in registers: the next 64 of k are made halves while the tensor
-//          cores multiply the ones before.
+//          cores multiply the ones before. Tiles come by the tensor memory accelerator, which one thread starts: copies
+//          by cp.async took more of the warps' time than they had.
 #include "common/ptx.cuh"
 #include "common/q8.cuh"
 
@@ -24,8 +25,7 @@
 #endif
 
 constexpr int ROWS = 128 * ROW_TILES, SUMS = TOKENS / 2;
-constexpr int ROW_BYTES = 80;  // 64 quants and a gap, so that eight rows lie in different banks
-constexpr int SLOT = (TOKENS * 128 + ROWS * (ROW_BYTES + 4) + 1023) / 1024 * 1024;
+constexpr int SLOT = (TOKENS * 128 + ROWS * 68 + 1023) / 1024 * 1024;
 
 // Two int8 as two halves, exact: the bytes' bits with the sign turned over are 1024 + 128 + q in FP16.
 __device__ inline __half2 halves_of(unsigned pair) {
@@ -41,40 +41,39 @@ __device__ inline void multiply(float* sum, const unsigned* a, unsigned long lon
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1)
-    mmq_half(const unsigned char* __restrict__ quants, const __half* __restrict__ scales, const __half* __restrict__ x,
-             __half* __restrict__ y, int n, int k, int batch) {
+    mmq_half(const __grid_constant__ TensorMap quants, const __half* __restrict__ scales,
+             const __grid_constant__ TensorMap x, __half* __restrict__ y, int n, int k, int batch) {
     extern __shared__ __align__(1024) unsigned char ring[];
     __shared__ unsigned long long full[STAGES], empty[STAGES];
     const int thread = threadIdx.x % 128, lane = thread % 32, group = threadIdx.x / 128, warp = thread / 32, chunks = k / 64;
     const int row0 = blockIdx.y * ROWS, token0 = blockIdx.x * TOKENS;
     if (threadIdx.x < STAGES) {
-        mbarrier_init(full + threadIdx.x, 128);
+        mbarrier_init(full + threadIdx.x, 129);
         mbarrier_init(empty + threadIdx.x, 8);
     }
     __syncthreads();
 
-    if (group == 2) {  // copies; rows and tokens beyond the last repeat it, and are not stored
+    if (group == 2) {  // copies; rows and tokens beyond the last come as zeros, and are not stored
         setmaxnreg_fewer<40>();
         for (int c = 0; c < chunks; ++c) {
             unsigned char* tokens = ring + c % STAGES * SLOT;
             unsigned char* rows = tokens + TOKENS * 128;
+            unsigned long long* barrier = full + c % STAGES;
             if (c >= STAGES) mbarrier_wait(empty + c % STAGES, (c / STAGES + 1) % 2);
+            if (thread == 0) {
+                mbarrier_expect(barrier, TOKENS * 128 + ROWS * 64);
+                tma_copy_box(tokens, &x, c * 64, token0, barrier);
 #pragma unroll
-            for (int i = 0; i < TOKENS / 16; ++i) {
-                const int t = thread / 8 + 16 * i;
-                copy_async_16(place(tokens, t, thread % 8),
-                              x + (size_t)min(token0 + t, batch - 1) * k + c * 64 + thread % 8 * 8);
+                for (int i = 0; i < ROW_TILES; ++i)
+                    tma_copy_box(rows + i * 8192, &quants, c * 64, row0 + 128 * i, barrier);
+                mbarrier_arrive(barrier);
             }
 #pragma unroll
-            for (int i = 0; i < ROWS / 32; ++i) {
-                const int r = thread / 4 + 32 * i;
-                copy_async_16(rows + r * ROW_BYTES + thread % 4 * 16,
-                              quants + (size_t)min(row0 + r, n - 1) * k + c * 64 + thread % 4 * 16);
+            for (int i = 0; i < ROW_TILES; ++i) {
+                const int r = min(row0 + thread + 128 * i, n - 1);
+                copy_async_4(rows + ROWS * 64 + (thread + 128 * i) * 4, scales + (size_t)r * (k / 32) + c * 2);
             }
-#pragma unroll
-            for (int r = thread; r < ROWS; r += 128)
-                copy_async_4(rows + ROWS * ROW_BYTES + r * 4, scales + (size_t)min(row0 + r, n - 1) * (k / 32) + c * 2);
-            mbarrier_arrive_when_copied(full + c % STAGES);
+            mbarrier_arrive_when_copied(barrier);
         }
         return;
     }
@@ -83,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
     // The weights of tile c for the tensor cores: [64 rows][16 of k][registers].
     const auto load = [&](unsigned (&a)[ROW_TILES][4][4], int c) {
         const unsigned char* rows = ring + c % STAGES * SLOT + TOKENS * 128;
-        const __half2* scale = reinterpret_cast<const __half2*>(rows + ROWS * ROW_BYTES);
+        const __half2* scale = reinterpret_cast<const __half2*>(rows + ROWS * 64);
 #pragma unroll
         for (int m = 0; m < ROW_TILES; ++m)
 #pragma unroll
@@ -92,7 +91,8 @@ extern "C" __global__ void __launch_bounds__(384, 1)
                 const __half2 both = scale[r], s[2] = {__low2half2(both), __high2half2(both)};
 #pragma unroll
                 for (int j = 0; j < 8; ++j) {
-                    const unsigned char* from = rows + r * ROW_BYTES + 8 * j + lane % 4 * 2;
+                    // 16-byte pieces of rows are turned by the pair of rows (64-byte swizzle): eight rows, all banks.
+                    const unsigned char* from = rows + r * 64 + (j / 2 ^ r / 2 % 4) * 16 + j % 2 * 8 + lane % 4 * 2;
                     const __half2 w = __hmul2(halves_of(*reinterpret_cast<const unsigned short*>(from)), s[j / 4]);
                     a[m][j / 2][i + j % 2 * 2] = *reinterpret_cast<const unsigned*>(&w);
                 }
@@ -101,7 +101,6 @@ extern "C" __global__ void __launch_bounds__(384, 1)
     float sum[ROW_TILES][SUMS];  // begun by the first product
     const auto step = [&](unsigned (&a)[ROW_TILES][4][4], int c) {
         mbarrier_wait(full + c % STAGES, c / STAGES % 2);
-        warpgroup_shared_fence();
         load(a, c);
         const unsigned long long columns = wgmma_columns(ring + c % STAGES * SLOT);
         warpgroup_arrive();

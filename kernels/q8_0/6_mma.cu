@@ -1,7 +1,7 @@
 // q8_0 6, mma: 8 tokens a product by the int8 tensor cores, on tiles that wait in shared memory.
 //
 // Purpose  rung 5 spends an instruction on four products; a warp's mma makes 4096, and 8 tokens fill its width. With
-//          TOKEN_TILES of them one reading of the weights serves up to 64.
+//          TOKEN_TILES of them one reading of the weights serves up to 32.
 // Shapes   quants [n][k] int8 and scales [n][k / 32] half, xq [batch][k] int8 and xs [batch][k / 32] half,
 //          y [batch][n] half; batch at most 8 TOKEN_TILES, all 16-byte aligned, k a multiple of 128.
 // Bytes    34/32 n k read; x and y beside.

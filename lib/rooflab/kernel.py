@@ -387,12 +387,62 @@ class Function:
 
 def _packed(arguments: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Values and ctypes of a kernel's arguments, as cuda-bindings takes them."""
-    values, types = [], []
+    values: list[Any] = []
+    types: list[Any] = []
     for argument in arguments:
+        if isinstance(argument, ctypes.Structure):  # by value
+            values.append(argument)
+            types.append(None)
+            continue
         scalar = isinstance(argument, ctypes._SimpleCData)
         values.append(argument.value if scalar else pointer(argument))
         types.append(type(argument) if scalar else ctypes.c_void_p)
     return tuple(values), tuple(types)
+
+
+class TensorMap(ctypes.Structure):
+    """A matrix in global memory and a box of it, as the tensor memory accelerator reads them: opaque."""
+
+    _fields_ = [("opaque", ctypes.c_uint8 * 128)]
+
+    def getPtr(self) -> int:
+        """Its address: what cuda-bindings asks of a structure that is passed by value."""
+        return ctypes.addressof(self)
+
+
+@functools.lru_cache(maxsize=512)
+def tensor_map(
+    address: int, rows: int, columns: int, element: str, box: tuple[int, int], swizzle: int
+) -> TensorMap:
+    """The map of a row-major matrix at `address`, for copies of boxes of (rows, columns) into shared memory
+    whose 16-byte pieces are turned within `swizzle` bytes (64 or 128, the width of a box's row).
+    """
+    driver = _driver()
+    # The driver wants the map at a multiple of 64, which the bindings don't promise.
+    room = (ctypes.c_uint8 * 192)()
+    found = TensorMap.from_buffer(room, -ctypes.addressof(room) % 64)
+    kind, size = {"int8": (0, 1), "float16": (6, 2)}[element]  # CUtensorMapDataType: UINT8, FLOAT16
+
+    def numbers(kind: Any, *values: int) -> Any:
+        return (kind * len(values))(*values)
+
+    wide, narrow = ctypes.c_uint64, ctypes.c_uint32
+    status = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
+        ctypes.byref(found),
+        kind,
+        narrow(2),
+        ctypes.c_void_p(address),
+        numbers(wide, columns, rows),
+        numbers(wide, columns * size),
+        numbers(narrow, box[1], box[0]),
+        numbers(narrow, 1, 1),
+        0,  # not interleaved
+        {64: 2, 128: 3}[swizzle],
+        3,  # L2 fetches 256 bytes
+        0,  # outside lie zeros
+    )
+    _checked((driver.CUresult(status), found))
+    return found
 
 
 def _triple(shape: int | Sequence[int]) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""Q8_0 weights: products with up to 8 tokens, quantised activations, embedding lookup, dequantising.
+"""Q8_0 weights: products with a few tokens, quantised activations, embedding lookup, dequantising.
 
 Weights lie in memory as Blocks (34-byte blocks, as a GGUF file holds them) or as Planes (rooflab.formats:
 to_planes); activations as FP16, as Q8_1 blocks, or as Q8_1 planes. Each rung takes one of each and refuses
@@ -73,7 +73,7 @@ TAKES = {
     "3_scale": ("blocks", "blocks", 1, BLOCK),
     "4_planes": ("planes", "planes", 1, BLOCK),
     "5_batch": ("planes", "planes", 8, BLOCK),
-    "6_mma": ("planes", "planes", 64, 4 * BLOCK),
+    "6_mma": ("planes", "planes", 32, 4 * BLOCK),
 }
 
 
@@ -156,9 +156,14 @@ def options_for(rung: Rung, batch: int) -> dict[str, int]:
     """The macros that suit a number of tokens, where the rung leaves a choice."""
     if rung.name == "5_batch":
         few = batch <= 4
-        return {"BATCH": batch, "ROWS": 2 if few else 4, "RESIDENT": 8 if few else 4}
-    if rung.name == "6_mma":
-        return {"TOKEN_TILES": math.ceil(batch / 8)}
+        return {"BATCH": batch, "ROWS": 2 if few else 4, "RESIDENT": 8 if batch == 1 else 5 if few else 4}
+    if rung.name == "6_mma":  # what keeps its rings within 64 KiB, which every chip has
+        tiles = math.ceil(batch / 8)
+        return {
+            "TOKEN_TILES": tiles,
+            "STAGES": 2 if tiles in (2, 3) else 3,
+            "THREADS": 64 if tiles > 3 else 128,
+        }
     return {}
 
 

@@ -56,7 +56,7 @@ def ladder(batch: int, n: int = SHAPES[0][0], k: int = SHAPES[0][1]) -> list[Cas
 def contenders(batch: int) -> list[str]:
     """What is worth trying at so many tokens."""
     decode = [DECODE + "4_planes"] * (batch == 1) + [DECODE + "5_batch"] * (2 <= batch <= 8)
-    decode += [DECODE + "6_mma"] * (batch <= 64)
+    decode += [DECODE + "6_mma"] * (batch <= 32)
     prompt = ["5_tuned", "6_wgmma", "7_half"] if batch >= 8 else []
     return [*decode, *prompt, BASELINE, "torch.matmul"]
 

@@ -71,3 +71,37 @@ class Lesson:
         assert heads[0] == heads[1], heads
         said = self.verdict(number, solution)
         assert said.startswith(f"Exercise {number}: right: "), said
+
+
+class EveryExercise:
+    """What holds for the exercises of every lesson. A lesson's class of tests inherits it and gives `lesson`
+    and `wrong`: for each number, plausible mistakes by name."""
+
+    lesson: Lesson
+    wrong: dict[str, dict[str, str]]
+
+    def pytest_generate_tests(self, metafunc):
+        if "mistake" in metafunc.fixturenames:
+            pairs = [(number, name) for number, found in metafunc.cls.wrong.items() for name in found]
+            metafunc.parametrize(("number", "mistake"), pairs)
+        elif "number" in metafunc.fixturenames:
+            metafunc.parametrize("number", metafunc.cls.lesson.numbers)
+
+    def test_there_are_enough_and_each_part_has_one(self):
+        lesson = self.lesson
+        assert len(lesson.numbers) >= 3 and sorted(self.wrong) == lesson.numbers == lesson.headings()
+        for name, cells in lesson.parts.items():
+            assert any(f"### {number} " in c.source for c in cells for number in lesson.numbers), name
+
+    def test_one_says_that_it_needs_no_gpu(self):
+        assert any("no GPU" in self.lesson.text(number) for number in self.lesson.numbers)
+
+    def test_the_starter_is_not_attempted(self, number):
+        self.lesson.check_starter(number)
+
+    def test_the_solution_is_right_and_defines_what_the_starter_does(self, number):
+        self.lesson.check_solution(number)
+
+    def test_a_plausible_mistake_is_wrong_and_hears_why(self, number, mistake):
+        said = self.lesson.verdict(number, self.wrong[number][mistake])
+        assert said.startswith(f"Exercise {number}: wrong: ") and len(said) > 60, said

@@ -1,7 +1,7 @@
 """Lesson 00's exercises, taken from the notebook itself: starters, solutions, and plausible mistakes."""
 
 import pytest
-from lesson_exercises import Lesson
+from lesson_exercises import EveryExercise, Lesson
 
 LESSON = Lesson("00")
 
@@ -38,30 +38,9 @@ WRONG = {
 }
 
 
-def test_there_are_enough_of_them():
-    assert len(LESSON.numbers) >= 3 and sorted(WRONG) == LESSON.numbers
-
-
-def test_each_part_has_one_of_its_own():
-    assert LESSON.headings() == LESSON.numbers
-    parts = LESSON.parts.values()
-    assert all(any("exercises.check(" in cell.source for cell in part) for part in parts)
-
-
-@pytest.mark.parametrize("number", LESSON.numbers)
-def test_the_starter_is_not_attempted(number):
-    LESSON.check_starter(number)
-
-
-@pytest.mark.parametrize("number", LESSON.numbers)
-def test_the_solution_is_right_and_defines_what_the_starter_does(number):
-    LESSON.check_solution(number)
-
-
-@pytest.mark.parametrize(("number", "mistake"), [(n, m) for n, found in WRONG.items() for m in found])
-def test_a_plausible_mistake_is_wrong_and_hears_why(number, mistake):
-    said = LESSON.verdict(number, WRONG[number][mistake])
-    assert said.startswith(f"Exercise {number}: wrong: ") and len(said) > 40
+class TestEveryExercise(EveryExercise):
+    lesson, wrong = LESSON, WRONG
+    test_one_says_that_it_needs_no_gpu = None  # none of this lesson's needs one, so none says so
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Lesson 02's exercises, taken from its notebooks: starters, solutions, and plausible mistakes."""
 
-import pytest
-from lesson_exercises import Lesson
+from lesson_exercises import EveryExercise, Lesson
 
 LESSON = Lesson("02")
 
@@ -55,24 +54,5 @@ WRONG = {
 }
 
 
-def test_there_are_enough_of_them():
-    assert len(LESSON.numbers) >= 3 and sorted(WRONG) == LESSON.numbers == LESSON.headings()
-    assert sum("no GPU" in LESSON.text(number) for number in LESSON.numbers) >= 1
-    for cells in LESSON.parts.values():
-        assert any(f"### {number} " in cell.source for cell in cells for number in LESSON.numbers)
-
-
-@pytest.mark.parametrize("number", LESSON.numbers)
-def test_the_starter_is_not_attempted(number):
-    LESSON.check_starter(number)
-
-
-@pytest.mark.parametrize("number", LESSON.numbers)
-def test_the_solution_is_right_and_defines_what_the_starter_does(number):
-    LESSON.check_solution(number)
-
-
-@pytest.mark.parametrize(("number", "mistake"), [(n, m) for n, found in WRONG.items() for m in found])
-def test_a_plausible_mistake_is_wrong_and_hears_why(number, mistake):
-    said = LESSON.verdict(number, WRONG[number][mistake])
-    assert said.startswith(f"Exercise {number}: wrong: ") and len(said) > 60
+class TestEveryExercise(EveryExercise):
+    lesson, wrong = LESSON, WRONG

@@ -1,7 +1,7 @@
 """Lesson 03's exercises, taken from its five notebooks: starters, solutions, and plausible mistakes."""
 
 import pytest
-from lesson_exercises import Lesson
+from lesson_exercises import EveryExercise, Lesson
 from rooflab import simt
 from rooflab.errors import MissingTool
 from rooflab.exercises import kernels, lesson_03
@@ -109,28 +109,8 @@ WRONG = {
 }
 
 
-def test_there_are_enough_of_them():
-    assert sorted(WRONG) == LESSON.numbers == LESSON.headings()
-    for name, cells in LESSON.parts.items():
-        count = sum(f"### {number} " in cell.source for cell in cells for number in LESSON.numbers)
-        assert count >= 1, name
-    assert sum("no GPU needed" in LESSON.text(number) for number in LESSON.numbers) == len(LESSON.numbers)
-
-
-@pytest.mark.parametrize("number", LESSON.numbers)
-def test_the_starter_is_not_attempted(number):
-    LESSON.check_starter(number)
-
-
-@pytest.mark.parametrize("number", LESSON.numbers)
-def test_the_solution_is_right_and_defines_what_the_starter_does(number):
-    LESSON.check_solution(number)
-
-
-@pytest.mark.parametrize(("number", "mistake"), [(n, m) for n, found in WRONG.items() for m in found])
-def test_a_plausible_mistake_is_wrong_and_hears_why(number, mistake):
-    said = LESSON.verdict(number, WRONG[number][mistake])
-    assert said.startswith(f"Exercise {number}: wrong: ") and len(said) > 60, said
+class TestEveryExercise(EveryExercise):
+    lesson, wrong = LESSON, WRONG
 
 
 @pytest.mark.parametrize(("number", "name"), MENDED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rooflab.errors import UsageError
+from rooflab.studies.attention import Attention
 from rooflab.studies.attribution import Attribution
 from rooflab.studies.bandwidth import Bandwidth
 from rooflab.studies.base import Study
@@ -19,7 +20,7 @@ _STUDIES: dict[str, Study] = {
 }
 # Studies whose lesson is still to be written: `get` finds them, so that their kernels are gated and tuned and
 # can be recorded by name, but a recording is complete without them.
-_COMING: dict[str, Study] = {study.name: study for study in (Int4(), Q8(), Mmq())}
+_COMING: dict[str, Study] = {study.name: study for study in (Int4(), Q8(), Mmq(), Attention())}
 
 
 def names(coming: bool = False) -> list[str]:

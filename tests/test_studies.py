@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from rooflab import device, gate, studies
 from rooflab.case import Case
-from rooflab.errors import UsageError
+from rooflab.errors import GateError, UsageError
 from rooflab.studies import bandwidth, base, environment, matmul
 
 H200 = device.get("h200")
@@ -185,3 +185,33 @@ def test_quick_effort_takes_a_quarter_of_an_hour_at_most_on_an_rtx_3060():
     assert 0.2 < minutes("quick", "rtx-3060") < 15
     assert minutes("quick", "rtx-3060") < minutes("full", "rtx-3060")
     assert minutes("full", "h200") < minutes("full", "rtx-3060")
+
+
+def contestant(name, kind, wrong_from=None):
+    """A case and its gated NumPy contestant, which from its launch number `wrong_from` on is wrong."""
+    launches = []
+    out = np.empty(5)
+
+    def launch(_):
+        launches.append(1)
+        out[:] = 1.0 if wrong_from is None or len(launches) < wrong_from else 2.0
+
+    case = Case("int4", "int4", name, kind=kind, n=5)
+    work = gate.Work(case.id, launch, [[np.ones(5)]], [[out]], lambda: np.ones(5), budget=0.1)
+    return case, gate.admit(work)
+
+
+def test_a_library_that_turns_wrong_while_it_is_timed_is_left_out_alone():
+    """One that adds by atomics is right at the gate and, now and then, wrong later; ours would be a bug."""
+    cases, admitted = zip(
+        contestant("1_own", "own"),
+        contestant("shaky", "peer", wrong_from=9),
+        contestant("steady", "peer"),
+        strict=True,
+    )
+    timings, skipped = base.timed(cases, admitted, "wall", samples=10)
+    assert list(timings) == [cases[0].id, cases[2].id] and timings[cases[0].id].samples == 10
+    assert list(skipped) == [cases[1].id] and "after timing: 5 of 5 outputs are wrong" in skipped[cases[1].id]
+    cases, admitted = zip(contestant("1_own", "own", wrong_from=9), strict=True)
+    with pytest.raises(GateError, match="after timing"):
+        base.timed(cases, admitted, "wall", samples=10)

@@ -31,9 +31,9 @@ LIBRARIES = {  # peers that are packages of their own: what a case needs, and it
     "gemlite": ("gemlite", "gemlite"),
     "bitsandbytes": ("bitsandbytes", "bitsandbytes"),
 }
-# Libraries add partial sums in FP16 and are not turned away for it: they get this many times the budget, and
-# their error stands in their row.
-SLACK = 4.0
+# Libraries may add partial sums in FP16, gemlite in an order that changes from launch to launch, and are not
+# turned away for it: they get this many times the budget, and their error stands in their row.
+SLACK = 8.0
 GEMLITE_BATCHES = (1, 16)  # it tunes itself at every new shape, which takes seconds each
 COUNTERS = (
     *("time_ns", "dram_bytes", "dram_read_bytes", "dram_pct", "sm_pct", "l2_hit_pct", "occupancy_pct"),

@@ -7,6 +7,7 @@ import pytest
 from rooflab import device, formats, gate, ops, reference, simt, studies
 from rooflab.errors import LaunchError, MissingTool, UsageError
 from rooflab.ops import int4
+from rooflab.studies import base as study_base
 from rooflab.studies import int4 as study
 from rooflab.studies.base import Context
 
@@ -272,3 +273,31 @@ def test_every_batch_meets_its_peers_in_one_group():
             and (group[0].n, group[0].k) in study.SHAPES
         ):
             assert {"torch.matmul", "humming", study.TINYGEMM} <= {case.impl for case in group}, group[0].id
+
+
+def test_the_source_s_test_has_groups_and_operands_of_its_own():
+    """Four shapes and seeds, normal weights: never among the contestants with random codes."""
+    found = studies.get("int4")
+    cases = study.seeded(device.get("h200"))
+    assert {(c.n, c.k) for c in cases} == set(study.SEEDED) and len(cases) == 8
+    for group in found.groups(found.cases("full", device.get("h200"))):
+        assert len({(c.weights, seed_of(c)) for c in group}) == 1
+    rung, macros, _ = found.rung(cases[1])
+    assert rung in int4.TILED and "SEED" not in macros
+
+
+def seed_of(case):
+    return study.tunables(case).get("seed")
+
+
+def test_another_gpu_is_asked_for_its_own_choice():
+    """The H200's table holds what only Hopper runs; a GPU without one gets what it can run."""
+    for gpu, arch in ((device.get("rtx-4070"), "89"), (study_base.Unlisted(30), "86")):
+        cases = studies.get("int4").cases("quick", gpu)
+        chosen = [c for c in cases if c == study.chosen(c.n, c.k, c.batch, gpu)]
+        assert len(chosen) >= 12
+        for case in chosen:
+            rung, _, _ = studies.get("int4").rung(case)
+            assert arch in rung.archs
+    hopper = studies.get("int4").cases("full", device.get("h200"))
+    assert any(c.impl == "10_wgmma" for c in hopper)

@@ -11,9 +11,12 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from rooflab import gate, ops, roof
+import numpy as np
+
+from rooflab import formats, gate, ops, roof
 from rooflab.case import Case, options
 from rooflab.formats import GROUP
 from rooflab.ops import Rung, int4
@@ -23,8 +26,10 @@ from rooflab.studies.base import Context, Count, Sized, Study, package_identity,
 from rooflab.studies.streams import SEED
 
 SHAPES = ((8960, 1536), (4096, 4096), (14336, 4096), (28672, 8192))
+SQUARE = (8192, 8192)  # which the libraries' own benchmarks use
 BATCHES = (1, 2, 3, 4, 5, 7, 8, 12, 16, 24, 32, 48, 64)
 PUBLISHED = ((8960, 1536), (1536, 1536)), (1, 2, 4, 8, 16, 32)  # the source's shapes and batches
+SEEDED = ((256, 1536), (1536, 1536), (1536, 8960), (8960, 1536))  # its test's, with seeds 0 to 3
 TINYGEMM, TWO_OP, TWO_OP_TORCH = "torch._weight_int4pack_mm", "two_op", "torch.two_op"
 LIBRARIES = {  # peers that are packages of their own: what a case needs, and its format
     "humming": ("humming", "humming-kernels"),
@@ -34,7 +39,8 @@ LIBRARIES = {  # peers that are packages of their own: what a case needs, and it
 # Libraries may add partial sums in FP16, gemlite in an order that changes from launch to launch, and are not
 # turned away for it: they get this many times the budget, and their error stands in their row.
 SLACK = 8.0
-GEMLITE_BATCHES = (1, 16)  # it tunes itself at every new shape, which takes seconds each
+TUNED_BATCHES = (1, 16)  # gemlite tunes itself at every new shape, which takes seconds each
+TWO_OP_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 COUNTERS = (
     *("time_ns", "dram_bytes", "dram_read_bytes", "dram_pct", "sm_pct", "l2_hit_pct", "occupancy_pct"),
     *("issue_active", "load_sectors_per_request", "shared_efficiency_pct", "stall_long_scoreboard"),
@@ -58,29 +64,44 @@ def _case(impl: str, n: int, k: int, batch: int = 1, **more: Any) -> Case:
     return Case("int4", "int4", impl, kind=kind, format=form, n=n, k=k, batch=batch, **more)
 
 
-def chosen(n: int, k: int, batch: int, device: str | None = "h200", **more: Any) -> Case:
-    """The dispatcher's choice for weights in tile order, as a case."""
-    rung, macros = int4.choose(n, k, batch, True, device)
+def table_of(device: Sized | None) -> str:
+    """The name under which the dispatcher's table has `device`; a GPU without one gets the rule's choice."""
+    return "h200" if device is None else str(getattr(device, "slug", ""))
+
+
+def chosen(n: int, k: int, batch: int, device: Sized | None = None, **more: Any) -> Case:
+    """The dispatcher's choice on `device` (by default the H200) for weights in tile order, as a case."""
+    rung, macros = int4.choose(n, k, batch, True, table_of(device))
     return _case(rung, n, k, batch, options=options(**{m.lower(): v for m, v in macros.items()}), **more)
 
 
-def ladder(n: int, k: int) -> list[Case]:
-    """Every rung at batch 1, with what it is compared with."""
-    found = []
-    for rung in int4.LADDERS["int4"]:
-        macros = {"9_shared": {"tokens": 8}, "10_wgmma": {"tokens": 16}}.get(rung.name, {})
-        found.append(_case(rung.name, n, k, options=options(**macros)))
-    return [*found, chosen(n, k, 1), *(_case(impl, n, k) for impl in ("torch.matmul", TWO_OP, TWO_OP_TORCH))]
+def rungs(n: int, k: int) -> list[Case]:
+    """Every rung at batch 1."""
+    macros = {"9_shared": {"tokens": 8}, "10_wgmma": {"tokens": 16}}
+    return [_case(r.name, n, k, options=options(**macros.get(r.name, {}))) for r in int4.LADDERS["int4"]]
 
 
-def batches(n: int, k: int, sizes: Sequence[int] = BATCHES) -> list[Case]:
+def ladder(n: int, k: int, device: Sized | None = None) -> list[Case]:
+    """Every rung at batch 1 and the dispatcher's choice, with what they are compared with."""
+    others = ("torch.matmul", TWO_OP, TWO_OP_TORCH)
+    return [*rungs(n, k), chosen(n, k, 1, device), *(_case(impl, n, k) for impl in others)]
+
+
+def batches(n: int, k: int, sizes: Sequence[int] = BATCHES, device: Sized | None = None) -> list[Case]:
     """The dispatcher's choice at every batch, with cuBLAS, the libraries and the fair two-op product."""
     found = []
     for batch in sizes:
-        peers = ["torch.matmul", TINYGEMM, "humming", TWO_OP]
-        peers += ["gemlite", "bitsandbytes"] if batch in GEMLITE_BATCHES else []
-        found += [chosen(n, k, batch), *(_case(impl, n, k, batch) for impl in peers)]
+        peers = ["torch.matmul", TINYGEMM, "humming"]
+        peers += [TWO_OP] if batch in TWO_OP_BATCHES else []
+        peers += ["gemlite", "bitsandbytes"] if batch in TUNED_BATCHES else []
+        found += [chosen(n, k, batch, device), *(_case(impl, n, k, batch) for impl in peers)]
     return found
+
+
+def square(device: Sized | None = None) -> list[Case]:
+    """The shape that libraries are compared at, at batch 1."""
+    peers = ("torch.matmul", TINYGEMM, "humming")
+    return [chosen(*SQUARE, 1, device), *(_case(impl, *SQUARE) for impl in peers)]
 
 
 def reused(n: int, k: int) -> list[Case]:
@@ -92,16 +113,24 @@ def reused(n: int, k: int) -> list[Case]:
     ]
 
 
-def published() -> list[Case]:
+def seeded(device: Sized | None = None) -> list[Case]:
+    """The source's test: normal weights of its four shapes and seeds, quantised; its kernel, and ours."""
+    return [
+        replace(case, weights="normal", options=options(**tunables(case), seed=seed), cache="warm")
+        for seed, (n, k) in enumerate(SEEDED)
+        for case in (_case("1_warp_row", n, k), chosen(n, k, 1, device))
+    ]
+
+
+def published(sizes: Sequence[int] = PUBLISHED[1]) -> list[Case]:
     """The source's experiment: its fused kernel launched once a token (option loop), its literal two-op
     product and FP16, by its clock on one warm copy, and by the graph clock on cold ones; at batch 1 and 2,
     where the source's kernel begins to lose, the other two combinations of clock and cache as well."""
-    shapes, sizes = PUBLISHED
     both = (("event", "warm", sizes), ("graph", "cold", sizes), ("event", "cold", sizes[:2]))
     return [
         case
         for clock, cache, chosen_sizes in (*both, ("graph", "warm", sizes[:2]))
-        for n, k in shapes
+        for n, k in PUBLISHED[0]
         for batch in chosen_sizes
         for case in (
             _case("1_warp_row", n, k, batch, options=options(loop=1), clock=clock, cache=cache),
@@ -111,11 +140,20 @@ def published() -> list[Case]:
     ]
 
 
-def counted() -> list[Case]:
-    """What Nsight Compute counts: the winners, and the four ways of the traffic table."""
-    winners = [chosen(n, k, batch) for n, k in SHAPES for batch in ((1, 16, 64) if n > 10000 else (1,))]
-    first = [_case(impl, *SHAPES[0]) for impl in ("1_warp_row", "torch.matmul", TWO_OP, TWO_OP_TORCH)]
-    return list(dict.fromkeys([*winners, *first]))
+def counted(device: Sized | None = None, shapes: Sequence[tuple[int, int]] = SHAPES) -> list[Case]:
+    """What Nsight Compute counts: the four ways of the traffic table, every rung at batch 1 on the largest
+    shape, and the winners."""
+    four = [_case(impl, *shapes[0]) for impl in ("1_warp_row", "torch.matmul", TWO_OP, TWO_OP_TORCH)]
+    winners = [
+        chosen(n, k, batch, device) for n, k in shapes for batch in ((1, 16, 64) if n > 10000 else (1,))
+    ]
+    return sorted(dict.fromkeys([*four, *rungs(*shapes[-1]), *winners]), key=_place)
+
+
+def _place(case: Case) -> tuple:
+    """Cases of one shape stand together, because they share their weights."""
+    sizes = (*SHAPES, SQUARE, *PUBLISHED[0], *SEEDED)
+    return case.weights, sizes.index((case.n, case.k)), case.cache, case.clock, case.batch
 
 
 def traffic(case: Case) -> int:
@@ -147,19 +185,19 @@ class Int4(Study):
         shapes = SHAPES if effort == "full" else SHAPES[:2]
         sizes = BATCHES if effort == "full" else (1, 2, 4, 8, 16, 64)
         found = [
-            *(case for n, k in (shapes[0], shapes[-1]) for case in ladder(n, k)),
-            *(case for n, k in shapes for case in batches(n, k, sizes)),
+            *(case for n, k in (shapes[0], shapes[-1]) for case in ladder(n, k, device)),
+            *(case for n, k in shapes for case in batches(n, k, sizes, device)),
             *reused(*shapes[0]),
-            *published(),
+            *(published() if effort == "full" else published((1, 2, 4))),
+            *seeded(device),
+            *(square(device) if effort == "full" else ()),
         ]
-        if effort == "full":
-            found += [chosen(8192, 8192, 1), _case("humming", 8192, 8192), _case("torch.matmul", 8192, 8192)]
-        return list(dict.fromkeys(found))
+        return sorted(dict.fromkeys(found), key=_place)
 
     def profiles(
         self, effort: str = "full", device: Sized | None = None
     ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
-        return [("ncu", counted(), COUNTERS)]
+        return [("ncu", counted(device, SHAPES if effort == "full" else SHAPES[:2]), COUNTERS)]
 
     def needs(self, case: Case) -> str | None:
         if case.impl in LIBRARIES:
@@ -175,7 +213,7 @@ class Int4(Study):
         return super().refuses(case, capability)
 
     def group(self, case: Case) -> tuple:
-        return (case.n, case.k, case.batch, case.cache, case.clock)
+        return (case.weights, case.n, case.k, case.batch, case.cache, case.clock)
 
     def count(self, case: Case) -> Count:
         n, k, batch = case.n or 0, case.k or 0, case.batch or 1
@@ -223,7 +261,7 @@ class Int4(Study):
 
 def _own(case: Case) -> tuple[Rung, dict[str, int], str]:
     rung = ops.rung_of(int4.LADDERS["int4"], case.impl, case.impl)
-    macros = {name.upper(): value for name, value in tunables(case).items() if name != "loop"}
+    macros = {name.upper(): value for name, value in tunables(case).items() if name not in ("loop", "seed")}
     return rung, rung.with_defaults(macros), int4.launch_rule(rung)
 
 
@@ -233,12 +271,18 @@ def _operand_bytes(case: Case) -> int:
 
 class Operands:
     """What a shape's contestants share: weights as codes and scales, exact in FP32, rounded to FP16; and the
-    copies of each order that somebody asks for."""
+    copies of each order that somebody asks for. Codes and scales are random; with a `seed` they are those of
+    normal weights, over sqrt(k), as the source's test has them."""
 
-    def __init__(self, n: int, k: int, count: int):
+    def __init__(self, n: int, k: int, count: int, seed: int | None = None):
         import cupy
 
         self.n, self.k, self.count = n, k, count
+        if seed is not None:
+            normal = np.random.default_rng(seed).standard_normal((n, k), dtype=np.float32)
+            packed = formats.quantise_int4(normal / np.float32(k**0.5))
+            self.rows = int4.Rows(*(cupy.asarray(array) for array in packed))
+            return
         generator = cupy.random.default_rng(SEED)
         words = generator.integers(0, 1 << 32, (n, k // 8), dtype=cupy.uint32)
         for place in range(0, 32, 4):  # code 0 is never used: the largest instead, so the mean is not 0
@@ -284,6 +328,18 @@ class Operands:
         return cupy.concatenate(parts)
 
     @functools.cached_property
+    def tinygemm(self) -> tuple[list[Any], Any]:
+        """The copies of tinygemm's two arrays, and the weights that they hold, exact in FP32."""
+        import torch
+
+        codes = self.all_codes
+        packed = torch._convert_weight_to_int4pack(torch.from_dlpack(codes[:, ::2] << 4 | codes[:, 1::2]), 8)
+        scales = torch.from_dlpack(self.rows.scales).to(torch.bfloat16)
+        both = torch.stack([scales, torch.zeros_like(scales)], dim=-1).transpose(0, 1).contiguous()
+        w = (torch.from_dlpack(codes).float() - 8).view(self.n, -1, GROUP) * scales.float().unsqueeze(-1)
+        return [(packed.clone(), both.clone()) for _ in range(self.count)], w.view(self.n, self.k)
+
+    @functools.cached_property
     def humming(self) -> tuple[list[Any], Any]:
         """humming's layers of our weights, one a copy, and the weights that they hold, exact in FP32."""
         import cupy
@@ -318,7 +374,7 @@ def _contestants(group: Sequence[Case]) -> list[gate.Work]:
 
     first = group[0]
     n, k, batch = first.n or 0, first.k or 0, first.batch or 1
-    operands = _operands(n, k, products.copies(first, _operand_bytes(first)))
+    operands = _operands(n, k, products.copies(first, _operand_bytes(first)), tunables(first).get("seed"))
     x = products.activations(batch, k)
     xs = products.copied(x, operands.count)
     expected = products.oracle(operands.exact, x)
@@ -423,21 +479,13 @@ def _tinygemm(case: Case, operands: Operands, xs: Any, ys: Any, expected: Any, b
     import cupy
     import torch
 
-    n, k = operands.n, operands.k
-    codes = operands.all_codes
-    pairs = torch.from_dlpack(codes[:, ::2] << 4 | codes[:, 1::2])
-    packed = torch._convert_weight_to_int4pack(pairs, 8)
-    scales = torch.from_dlpack(operands.rows.scales).to(torch.bfloat16)
-    both = torch.stack([scales, torch.zeros_like(scales)], dim=-1).transpose(0, 1).contiguous()
-    weights = [(packed.clone(), both.clone()) for _ in range(operands.count)]
+    weights, w = operands.tinygemm
     x_t = [x.to(torch.bfloat16) for x in _torch_of(xs)]
     outputs: list[list[Any]] = [[torch.empty_like(y, dtype=torch.bfloat16)] for y in _torch_of(ys)]
-    w = (torch.from_dlpack(codes).double() - 8).view(n, -1, GROUP) * scales.double().unsqueeze(-1)
-    exact = x_t[0].double() @ w.view(n, k).T
-    baseline = torch.matmul(x_t[0], w.view(n, k).T.to(torch.bfloat16)).double()
+    exact = x_t[0].double() @ w.double().T
+    baseline = torch.matmul(x_t[0], w.to(torch.bfloat16).T).double()
     allowed = max(2 * float((baseline - exact).abs().max()), float(exact.abs().max()) * 2**-8)
     judged = cupy.from_dlpack(exact)
-    del w, baseline, codes, pairs
 
     def launch(i: int) -> None:
         outputs[i][0] = torch._weight_int4pack_mm(x_t[i], weights[i][0], GROUP, weights[i][1])

@@ -1,0 +1,206 @@
+"""Checkers of lesson 04's exercises: packing, bytes, numbers from an OR, two kernels, an event clock."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from rooflab import formats
+from rooflab.exercises import Wrong, called, checker
+from rooflab.exercises.kernels import Trial, kernel_task, least_used, most_requests
+
+
+@checker("04.1")
+def _pack(pack: Callable[..., Any]) -> str:
+    """pack(codes): eight integers from -7 to 7 as the format's 32-bit word."""
+    generator = np.random.default_rng(4)
+    rows = [[0] * 8, [1, 0, 0, 0, 0, 0, 0, 0], [0] * 7 + [-7], [7] * 8, [-1, 2, -3, 4, -5, 6, -7, 7]]
+    rows += generator.integers(-7, 8, (4, 8)).tolist()
+    for row in rows:
+        right = int(formats.pack_int4(np.array([row], np.int8)).view(np.uint32)[0, 0])
+        got = int(called(pack, list(row)))
+        if got == right:
+            continue
+        shown = f"for {row} you make {got & 0xFFFFFFFF:#010x}"
+        if got == int(formats.pack_int4(np.array([row[::-1]], np.int8)).view(np.uint32)[0, 0]):
+            raise Wrong(f"{shown}: the first code belongs into the lowest four bits.")
+        if got & 0xFFFFFFFF == right:
+            raise Wrong(f"for {row} you make {got}: the same bits, but a word is not negative here.")
+        if not any(row):
+            raise Wrong(f"{shown}: a code of zero is stored as 8.")
+        raise Wrong(f"{shown}, and {right:#010x} is right.")
+    return "eight weights in the room of two halves."
+
+
+@checker("04.2")
+def _moved(moved: Callable[..., Any]) -> str:
+    """moved(n, k, way): bytes to and from DRAM at batch 1, for "fp16", "fused" and "two_op"."""
+    for n, k in ((8960, 1536), (28672, 8192), (64, 128)):
+        codes, ends = n * k // 2 + 2 * n * (k // 128), 2 * (n + k)
+        rights = {"fp16": 2 * n * k + ends, "fused": codes + ends, "two_op": codes + 4 * n * k + ends}
+        for way, right in rights.items():
+            got = called(moved, n, k, way)
+            if math.isclose(got, right, rel_tol=1e-9):
+                continue
+            where = f"for {way} at n={n}, k={k} you count {got:,.0f} bytes"
+            if math.isclose(got, right - ends, rel_tol=1e-9):
+                raise Wrong(f"{where}: x is read and y is written as well.")
+            if way != "fp16" and math.isclose(got, right - 2 * n * (k // 128), rel_tol=1e-9):
+                raise Wrong(f"{where}: every group of 128 has a scale of two bytes.")
+            if way == "two_op" and math.isclose(got, right - 2 * n * k, rel_tol=1e-9):
+                raise Wrong(f"{where}: the FP16 weights are written by one kernel and read by the next.")
+            raise Wrong(f"{where}, and it is {'more' if got < right else 'less'}.")
+    return (
+        "the two-op product moves more than FP16 would: it reads few bytes in order to write and read many."
+    )
+
+
+@checker("04.3")
+def _pair(pair: Callable[..., Any]) -> str:
+    """pair(word, s): 1024 + codes s and s + 4 of a word, as the bits of two halves in a 32-bit word."""
+    generator = np.random.default_rng(43)
+    words = [0x88888888, 0x76543210, 0xFFFFFFFF, *generator.integers(0, 1 << 32, 5).tolist()]
+    for word in words:
+        for s in range(4):
+            codes = [word >> 4 * s & 15, word >> 4 * s + 16 & 15]
+            got = int(called(pair, word, s))
+            where = f"for the word {word:#010x} and s={s}"
+            if not 0 <= got < 1 << 32:
+                raise Wrong(f"{where} you return {got}, which is no 32-bit word.")
+            halves = np.array([got & 0xFFFF, got >> 16], np.uint16).view(np.float16).astype(float)
+            if halves.tolist() == [1024 + code for code in codes]:
+                continue
+            if halves.tolist() == [1024 + code for code in codes[::-1]]:
+                raise Wrong(f"{where} the two numbers have changed places: code s is the low half.")
+            if halves[0] == 1024 + codes[0]:
+                raise Wrong(f"{where} the low half is right, and the high half holds {halves[1]:g}.")
+            raise Wrong(
+                f"{where} the halves hold {halves[0]:g} and {halves[1]:g}, "
+                f"and {1024 + codes[0]} and {1024 + codes[1]} are right."
+            )
+    return "a shift, an AND and an OR for two numbers; one subtraction of 1032 from both is left."
+
+
+# --- kernels ------------------------------------------------------------------------------------------------
+
+
+def _weights(n: int, k: int) -> tuple[formats.Int4, np.ndarray]:
+    """INT4 weights [n, k] with an outlier and a group of zeros, and what they stand for."""
+    w = np.random.default_rng(n + k).standard_normal((n, k), dtype=np.float32) + np.float32(0.3)
+    w[0, :128], w[-1, -1] = 0, 9
+    packed = formats.quantise_int4(w)
+    return packed, formats.dequantise_int4(packed)
+
+
+def _product(n: int, k: int, batch: int, blocks: int, threads: int, batched: bool) -> Trial:
+    """One call of a kernel for y = x W^T: x [batch, k] and y [batch, n] FP16, W INT4 in row order."""
+    packed, w = _weights(n, k)
+    x = (np.random.default_rng(k).standard_normal((batch, k)) + 0.3).astype(np.float16)
+    expected = x.astype(np.float64) @ w.T.astype(np.float64)
+    y = np.empty((batch, n), np.float16)
+    sizes = [n, k // formats.GROUP, batch] if batched else [n, k // formats.GROUP]
+    arguments = [packed.qweight.view(np.uint32), packed.scales, x, y, *map(ctypes.c_uint, sizes)]
+    budget = float(np.spacing(np.float16(np.abs(expected).max())))
+    name = f"n = {n}, k = {k}" + (f", batch = {batch}" if batched else "")
+    return Trial(name, blocks, threads, arguments, {3: expected}, budget)
+
+
+NARROW = """\
+#include <cuda_fp16.h>
+#include "common/reduce.cuh"
+
+extern "C" __global__ void product(const unsigned* qweight, const __half* scales, const __half* x,
+                                   __half* y, unsigned n, unsigned groups) {
+    const unsigned row = blockIdx.x, lane = threadIdx.x, words = groups * 16;
+    float sum = 0.0f;
+    for (unsigned i = lane; i < words; i += 32) {
+        const unsigned word = qweight[row * words + i];
+        float part = 0.0f;
+        for (int t = 0; t < 8; ++t)
+            part += (int(word >> 4 * t & 15) - 8) * __half2float(x[8 * i + t]);
+        sum += __half2float(scales[row * groups + i / 16]) * part;
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) y[row] = __float2half(sum);
+}
+"""
+
+
+@kernel_task(
+    "04.4",
+    entry="product",
+    starter=NARROW,
+    targets=[most_requests("qweight", 8), most_requests("x", 32), least_used("qweight", 1.0)],
+    right="the same bytes, asked for four and eight at a time instead of one.",
+)
+def _wide() -> Iterator[Trial]:
+    """A warp a row; k = 1024 is one 16-byte load of codes for each lane."""
+    for n, k in ((8, 1024), (3, 384), (1, 1152)):
+        yield _product(n, k, 1, n, 32, batched=False)
+
+
+AGAIN = """\
+#include <cuda_fp16.h>
+#include "common/reduce.cuh"
+
+extern "C" __global__ void product(const unsigned* qweight, const __half* scales, const __half* x,
+                                   __half* y, unsigned n, unsigned groups, unsigned batch) {
+    const unsigned row = blockIdx.x, lane = threadIdx.x, words = groups * 16;
+    for (unsigned token = 0; token < batch; ++token) {
+        float sum = 0.0f;
+        for (unsigned i = lane; i < words; i += 32) {
+            const unsigned word = qweight[row * words + i];
+            float part = 0.0f;
+            for (int t = 0; t < 8; ++t)
+                part += (int(word >> 4 * t & 15) - 8) * __half2float(x[token * words * 8 + 8 * i + t]);
+            sum += __half2float(scales[row * groups + i / 16]) * part;
+        }
+        sum = warp_sum(sum);
+        if (lane == 0) y[token * n + row] = __float2half(sum);
+    }
+}
+"""
+
+
+@kernel_task(
+    "04.5",
+    entry="product",
+    starter=AGAIN,
+    targets=[most_requests("qweight", 16)],
+    right="one pass over the weights, however many tokens wait for them.",
+)
+def _once() -> Iterator[Trial]:
+    """A warp a row and up to eight tokens; 16 requests read the weights of the first trial once."""
+    for n, k, batch in ((8, 512, 4), (3, 256, 8), (5, 384, 1), (2, 128, 7)):
+        yield _product(n, k, batch, n, 32, batched=True)
+
+
+@checker("04.6")
+def _seen(seen: Callable[..., Any]) -> str:
+    """seen(kernel_us, launch_us, launches): the event clock around a run of eager launches."""
+    for kernel, launch, launches in (
+        (30.0, 5.0, 1),
+        (30.0, 5.0, 8),
+        (2.0, 6.0, 8),
+        (6.0, 6.0, 3),
+        (2.0, 6.0, 1),
+    ):
+        right = launch + kernel + (launches - 1) * max(kernel, launch)
+        got = float(called(seen, kernel, launch, launches))
+        if math.isclose(got, right, rel_tol=1e-9):
+            continue
+        where = (
+            f"for {launches} kernels of {kernel:g} µs that take {launch:g} µs each to launch you get {got:g}"
+        )
+        if math.isclose(got, launches * (kernel + launch), rel_tol=1e-9):
+            raise Wrong(f"{where}: the host launches the next one while the GPU is still busy.")
+        if math.isclose(got, launches * max(kernel, launch), rel_tol=1e-9):
+            raise Wrong(f"{where}: the first kernel cannot start before it is launched.")
+        if math.isclose(got, launch + launches * kernel, rel_tol=1e-9):
+            raise Wrong(f"{where}: a GPU that is faster than its host waits before every kernel.")
+        raise Wrong(f"{where} µs, and {right:g} is right.")
+    return "short kernels are timed by their launches, and a loop over tokens pays for each."

@@ -2,6 +2,8 @@
 
 import dataclasses
 import importlib.util
+import json
+import os
 
 import pandas as pd
 import pytest
@@ -25,8 +27,7 @@ def random_weights(monkeypatch):
 def test_cases_cover_ways_contexts_and_prompts():
     cases = STUDY.cases()
     decode = {(c.impl, c.seq) for c in cases if c.operator == "decode"}
-    assert {seq for impl, seq in decode if impl == "transformers.eager"} == {128, 1024, 4096, 8192}
-    assert {seq for impl, seq in decode if impl == "transformers.compile"} == {1024, 8192}
+    assert decode == {(impl, seq) for impl in hf.VARIANTS for seq in (128, 1024, 4096, 8192)}
     assert [c.seq for c in cases if c.operator == "prefill"] == [128, 512, 1848, 8192]
     assert {(c.n, c.k) for c in cases if c.operator == "gemv"} >= {
         (p.n, p.k) for p in shapes.projections(shapes.get("qwen2.5-1.5b"))
@@ -67,12 +68,24 @@ def test_without_transformers_the_cases_say_what_they_need():
     assert all(STUDY.rung(case) is None for case in STUDY.cases())
 
 
-def test_real_weights_are_named_real_and_their_path_stays_out(monkeypatch):
+def test_real_weights_are_named_real_and_their_path_stays_out(monkeypatch, tmp_path):
     monkeypatch.setenv(hf.WEIGHTS, "")
-    assert hf.use_weights("/somewhere/private/qwen") == "real"
+    folder = tmp_path / "private"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    assert hf.use_weights(str(folder)) == "real" and os.environ[hf.WEIGHTS] == str(folder)
     case = attribution.decode([128])[0]
     assert case.weights == "real" and "private" not in case.id
     assert hf.use_weights("random") == "random" and attribution.decode([128])[0].weights == "random"
+
+
+@pytest.mark.parametrize("weights", ["/nowhere/qwen", "~/nowhere", "./nowhere", "some/where/else"])
+def test_a_folder_that_is_none_is_refused_in_one_sentence(monkeypatch, weights):
+    monkeypatch.setenv(hf.WEIGHTS, "")
+    with pytest.raises(UsageError, match=r"is no folder with a config\.json: give one .* or \"random\"\.$"):
+        hf.use_weights(weights)
+    assert hf.weights_word() == "random"
+    assert hf.use_weights("Qwen/Qwen2.5-1.5B") == "real"
 
 
 def test_a_model_of_another_family_is_refused():
@@ -158,12 +171,48 @@ def test_counters_are_trimmed_to_theirs():
 # --- the decoder itself, small and on the CPU ---------------------------------------------------------------
 
 
+SHAPE = dataclasses.replace(
+    shapes.get("qwen2.5-1.5b"), layers=2, hidden=128, mlp=256, heads=4, kv_heads=2, head_dim=32, vocab=500
+)
+
+
 @pytest.fixture(scope="module")
 def small():
-    shape = dataclasses.replace(
-        shapes.get("qwen2.5-1.5b"), layers=2, hidden=128, mlp=256, heads=4, kv_heads=2, head_dim=32, vocab=500
-    )
-    return hf.build(shape, device="cpu")
+    return hf.build(SHAPE, device="cpu")
+
+
+@installed
+def test_a_checkpoint_is_loaded_and_decodes_as_what_was_saved(small, tmp_path, monkeypatch):
+    """WEIGHTS of lesson 02: from the parameter through the environment to the model and its oracle."""
+    small.save_pretrained(tmp_path)
+    monkeypatch.setenv(hf.WEIGHTS, "")
+    assert hf.use_weights(str(tmp_path)) == "real"
+    monkeypatch.setattr(shapes, "get", lambda name: SHAPE)
+    hf.model.cache_clear()
+    loaded = hf.model("qwen2.5-1.5b", "real", "cpu")
+    hf.model.cache_clear()
+    assert loaded is not small
+    step, before = hf.Decode(loaded, 37), hf.Decode(small, 37)
+    (logits, token), (expected, _) = step.step(), before.step()
+    assert (logits == expected).all() and int(token) == int(logits.argmax())
+    oracle = hf.reference(loaded, step.token, hf.cached(step))
+    assert float((logits[0].double() - oracle).abs().max()) < 0.01
+    assert float(hf.prefill(loaded, step.token).abs().max()) > 0
+
+
+@installed
+def test_weights_of_another_shape_or_none_are_refused_in_one_sentence(small, tmp_path):
+    with pytest.raises(UsageError, match=r"^The weights '.*nothing' cannot be loaded: [^\n]*\.$"):
+        hf.build(SHAPE, str(tmp_path / "nothing"), "cpu")
+    small.config.save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match=r"have num_hidden_layers 2; qwen2\.5-1\.5b has 28\.$"):
+        hf.build(shapes.get("qwen2.5-1.5b"), str(tmp_path), "cpu")
+    with pytest.raises(UsageError, match=r"cannot be loaded: "):  # a config without weights
+        hf.build(SHAPE, str(tmp_path), "cpu")
+    facts = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**facts, "model_type": "llama"}))
+    with pytest.raises(UsageError, match=r"have model_type llama; qwen2\.5-1\.5b has qwen2\.$"):
+        hf.build(SHAPE, str(tmp_path), "cpu")
 
 
 @installed

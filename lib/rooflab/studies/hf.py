@@ -15,6 +15,7 @@ import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rooflab import shapes
@@ -31,10 +32,19 @@ def use_weights(weights: str) -> str:
     """Choose weights for this process and its children: "random", or a local path or hub id.
 
     Returns the word for a case's column: "random" or "real". The path itself stays out of records.
+    UsageError for what can only be a path and is no folder of weights.
     """
     if weights in ("", "random"):
         os.environ.pop(WEIGHTS, None)
         return "random"
+    path = Path(weights).expanduser()
+    if path.is_dir() or weights[0] in "/~." or weights.count("/") > 1:
+        if not (path / "config.json").is_file():
+            raise UsageError(
+                f"WEIGHTS={weights!r} is no folder with a config.json: give one that holds a transformers "
+                'checkpoint, a hub id such as "Qwen/Qwen2.5-1.5B", or "random".'
+            )
+        weights = str(path.resolve())  # profilers' children may run elsewhere
     os.environ[WEIGHTS] = weights
     return "real"
 
@@ -56,7 +66,10 @@ def model(name: str, weights: str = "random", device: str = "cuda") -> Any:
 
 
 def build(shape: shapes.Model, source: str = "", device: str = "cuda") -> Any:
-    """A Qwen2 of that shape: random weights, or those that `source` (a path or hub id) holds."""
+    """A Qwen2 of that shape: random weights, or those that `source` (a path or hub id) holds.
+
+    UsageError, before the weights are loaded, for a source that cannot be read or holds another model.
+    """
     import torch
     import transformers
 
@@ -69,12 +82,12 @@ def build(shape: shapes.Model, source: str = "", device: str = "cuda") -> Any:
         "vocab_size": shape.vocab,
     }
     if source:
-        found = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float16).to(device)
-        for size, wanted in sizes.items():
-            if getattr(found.config, size) != wanted:
-                raise UsageError(
-                    f"The weights have {size} {getattr(found.config, size)}; {shape.name} has {wanted}."
-                )
+        config = _pretrained(transformers.AutoConfig, source)
+        for size, wanted in {"model_type": "qwen2", **sizes, "tie_word_embeddings": shape.tied}.items():
+            given = getattr(config, size, None)
+            if given != wanted:
+                raise UsageError(f"The weights in {source} have {size} {given}; {shape.name} has {wanted}.")
+        found = _pretrained(transformers.AutoModelForCausalLM, source, dtype=torch.float16).to(device)
     else:
         config = transformers.Qwen2Config(
             **sizes,
@@ -93,6 +106,15 @@ def build(shape: shapes.Model, source: str = "", device: str = "cuda") -> Any:
                     parameter.add_(torch.randn_like(parameter), alpha=0.05)
     _built.append(found)
     return found.eval().requires_grad_(False)
+
+
+def _pretrained(kind: Any, source: str, **how: Any) -> Any:
+    """What `kind` finds at a path or hub id; UsageError with the first line of what the library says."""
+    try:
+        return kind.from_pretrained(source, **how)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        raise UsageError(f"The weights {source!r} cannot be loaded: {reason}.") from None
 
 
 def tokens(count: int, vocab: int, device: str = "cuda") -> Any:

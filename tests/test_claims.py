@@ -346,3 +346,17 @@ def test_the_source_s_figures_come_from_the_published_tables():
     store = lab.open("replay", "rtx-4090-published").store
     found = whys.published(store.read("gemv"), store.read("decode"))
     assert found.strided_us > 1e3 > found.resident_us > found.target_us > 10 and found.tok_s > 10
+
+
+def test_a_list_says_what_a_board_says_with_restatements_under_their_claims():
+    board = claims.board(coalescing.HYPOTHESES, coalescing.gather(lab.open("replay", "h200")))
+    lines = claims.listed(board).splitlines()
+    assert len(lines) == len(board)
+    under = ""
+    for line in lines:
+        id = line.partition("**")[2].partition(":")[0]
+        row = board.set_index("id").loc[id]
+        assert all(row[name] in line for name in ("word", "says", "measured", "bars"))
+        assert line.startswith("    - ") == bool(row["restates"])
+        under = under if row["restates"] else id
+        assert row["restates"] in ("", under) and row["reason"] in line

@@ -132,6 +132,24 @@ def board(claims: Iterable[Claim], evidence: Any) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def listed(table: pd.DataFrame) -> str:
+    """A board as a Markdown list, a claim an item with its restatements under it: sentences, which in a
+    narrow window a table would break into columns of single words.
+    """
+    lines = []
+    for _, claim in table[table["restates"] == ""].iterrows():
+        lines.append(_item(claim))
+        for _, again in table[table["restates"] == claim["id"]].iterrows():
+            lines.append(f"    {_item(again)} Why restated: {again['reason']}.")
+    return "\n".join(lines)
+
+
+def _item(row: pd.Series) -> str:
+    subject = f"`{row['subject']}`" if "_" in row["subject"] else row["subject"]
+    found = f"{subject}, {row['quantity']}: {row['measured']}; predicted {row['bars']}"
+    return f"- **{row['id']}: {row['word']}.** {row['says']} *{found}.*"
+
+
 def powers(claims: Iterable[Claim], evidence: Any, subjects: Iterable[str]) -> pd.DataFrame:
     """What each claim says of several contestants: one row a claim, its id and a column of words for each
     subject. A test that a bad kernel passes and a good one fails has no use as a test."""

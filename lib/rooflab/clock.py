@@ -16,14 +16,15 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .errors import GateError, UsageError
-from .gate import Admitted, synchronize
+from .gate import Admitted, Work, synchronize
 
 CLOCKS = ("graph", "graph_pdl", "event", "wall")
 
@@ -156,6 +157,19 @@ def _graph(contestants: Sequence[Admitted], samples: int, rest_s: float) -> list
                     replay_us(replay)  # an idle GPU takes a moment to raise its clocks
                 times.append(replay_us(replay) / length)
     return series
+
+
+@contextmanager
+def captured(work: Work) -> Iterator[Callable[[], None]]:
+    """One launch of `work` over its first copy, captured: a function that replays it and waits for it."""
+    with _stream() as stream:
+        replay = _capture(Admitted(work, 0.0, None, []), 1)
+
+        def again() -> None:
+            replay()
+            stream.synchronize()
+
+        yield again
 
 
 def _capture(contestant: Admitted, length: int) -> Callable[[], None]:

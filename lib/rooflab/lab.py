@@ -31,7 +31,7 @@ from rooflab.validate import Finding, validate
 
 MODES = ("auto", "live", "replay")
 EFFORTS = ("full", "quick")
-TOOLS = ("ncu", "nsys", "cupti", "gate", "sass", "sanitizer")
+TOOLS = ("ncu", "nsys", "cupti", "gate", "sass", "sanitizer", "checks")
 
 
 @dataclass
@@ -107,8 +107,9 @@ class Lab:
         `case`.
 
         tool "ncu" counts (columns: kernel, grid, block and the metrics' short names), "nsys" and "cupti"
-        trace (one row per GPU activity), "gate" gives verdicts on cheats, "sass" counts instructions,
-        "sanitizer" says what compute-sanitizer and the CPU's watcher report of faulty kernels.
+        trace (one row per GPU activity), "gate" says what is refused, "sass" counts instructions,
+        "sanitizer" says what compute-sanitizer and the CPU's watcher report of faulty kernels, "checks" what
+        a study asks beside the time (columns: quantity, value).
         Replay reads data/<device>/profiles/<study>_<tool>.csv. An instrument that is missing or not
         permitted is recorded as skipped and leaves its cases out, as a case that cannot run in `measure`.
         """
@@ -335,20 +336,24 @@ def _read_profile(path: Path, tool: str, metrics: Sequence[str] | None) -> pd.Da
         return pd.read_csv(path, keep_default_na=False, na_values=["nan"])
     from rooflab.studies.faults import COLUMNS as REPORTED
 
-    columns = {"gate": ("refused", "when", "sentence"), "sanitizer": REPORTED}
+    columns = {
+        "gate": ("refused", "when", "sentence"),
+        "sanitizer": REPORTED,
+        "checks": ("quantity", "value"),
+    }
     usual = studies.get(path.stem.rpartition("_")[0]).profile_columns(tool, metrics)
     return pd.DataFrame(columns=["case", *columns.get(tool, usual), "identity", "run"])
 
 
 def _profile(study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | None) -> pd.DataFrame:
     if tool == "gate":
-        from rooflab.studies.environment import verdicts
-
-        return verdicts(cases)
+        return studies.get(study).verdicts(cases)
     if tool == "sanitizer":
         from rooflab.studies.faults import verdicts as reports
 
         return reports(cases)
+    if tool == "checks":
+        return studies.get(study).checks(cases)
     from rooflab.profile import cupti, ncu, nsys
 
     ids, of = [case.id for case in cases], studies.get(study)

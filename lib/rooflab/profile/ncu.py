@@ -76,6 +76,12 @@ METRICS: dict[str, Metric] = {
         "inst/cycle",
         "warp instructions a scheduler issued per cycle",
     ),
+    "inst_executed": _one("smsp__inst_executed.sum", "inst", "instructions that warps executed"),
+    "sm_read_bytes": _one(
+        "l1tex__m_xbar2l1tex_read_bytes.sum",
+        "byte",
+        "bytes that the SMs read from L2, by whatever kind of load or copy",
+    ),
     "load_sectors_per_request": Metric(
         (f"l1tex__t_sectors_{_GLOBAL}ld.sum", f"l1tex__t_requests_{_GLOBAL}ld.sum"),
         "sector/request",
@@ -115,6 +121,26 @@ METRICS: dict[str, Metric] = {
         "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
         "conflict",
         "turns that loads from shared memory waited for a bank that another lane used",
+    ),
+    "l2_read_sectors": _one(
+        "lts__t_sectors_srcunit_tex_op_read.sum",
+        "sector",
+        "32-byte sectors that SMs read from L2, by any means",
+    ),
+    "shared_pct": _one(
+        "l1tex__data_pipe_lsu_wavefronts_mem_shared.avg.pct_of_peak_sustained_active",
+        "%",
+        "turns of shared memory in use, while the SM is active",
+    ),
+    "tensor_pct": _one(
+        "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+        "%",
+        "cycles in which the tensor cores work, while the SM is active",
+    ),
+    "fma_pct": _one(
+        "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active",
+        "%",
+        "instructions of the units that multiply and add, as a share of what they can take",
     ),
     "threads_per_inst": _one(
         "smsp__thread_inst_executed_per_inst_executed.ratio",

@@ -217,6 +217,16 @@ class Study:
         frame = found.activities if isinstance(found, Trace) else found
         return frame[["case", *self.profile_columns(tool, metrics)]]
 
+    def verdicts(self, cases: Sequence[Case]) -> pd.DataFrame:
+        """The instrument "gate": (case, refused, when, sentence), a row for each case that must be refused or
+        let pass.
+        """
+        raise NotImplementedError
+
+    def checks(self, cases: Sequence[Case]) -> pd.DataFrame:
+        """The instrument "checks": (case, quantity, value) rows of what a study asks beside the time."""
+        raise NotImplementedError
+
     def replay(self, case: Case) -> str:
         """What ncu repeats to count more than one pass can hold, "kernel" or "application" (see
         profile.ncu.command): the second is slow, and the only way to count a case with its caches warm.

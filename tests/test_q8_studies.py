@@ -1,5 +1,6 @@
 """Studies q8_0 and mmq: their own contestants through their gates on NumPy, counts, bounds and groups."""
 
+import numpy as np
 import pytest
 from rooflab import device, gate, ops, roof, simt, studies
 from rooflab.case import Case, options
@@ -35,8 +36,13 @@ def small():
     yield Case(
         "mmq", "mmq", "1_tile", format="q8_0", n=70, k=256, batch=9, options="prepared=1 scale_bytes=1"
     )
-    for rung, batch in (("4_planes", 1), ("5_batch", 3), ("6_mma", 20)):
+    for rung, batch in (("4_planes", 1), ("5_batch", 3), ("5_batch", 19), ("6_mma", 20)):
         yield Case("mmq", "mmq", mmq.DECODE + rung, format="q8_0", n=70, k=256, batch=batch)
+    for how in ("exact", "unquantised"):
+        for case in (*q8_0.judged(how), *mmq.judged(how)):
+            rung = studies.get(case.study).rung(case)[0]
+            if (case.n, case.k) == (256, 256) and "80" in rung.archs:
+                yield case
 
 
 @pytest.mark.parametrize("case", list(small()), ids=lambda case: case.id)
@@ -48,7 +54,8 @@ def test_a_studys_contestant_passes_its_gate_on_the_cpu(case):
         admitted.recheck()
     assert admitted.error <= work.budget
     assert float(abs(work.outputs[0][0].astype("float64")).max()) > 0.1
-    if case.operator in ("dequantise", "q8_1", "embed") or (case.operator, case.clock) == ("chain", "graph"):
+    exact = case.operator in ("dequantise", "q8_1", "embed") or "exact=1" in case.options
+    if exact or (case.operator, case.clock) == ("chain", "graph"):
         assert work.budget == 0, "exact, or bit parity with the eager chain"
 
 
@@ -67,6 +74,43 @@ def test_a_wrong_product_does_not_pass(monkeypatch):
         (work,) = studies.get("mmq").contestants([case])
         with pytest.raises(GateError, match="1 of 630 outputs are wrong, the first at index 629"):
             gate.admit(work)
+
+
+def test_the_judge_of_unquantised_products_allows_two_percent_of_their_rms():
+    (case,) = (c for c in mmq.judged("unquantised") if (c.impl, c.n) == (mmq_ops.DEFAULT["mmq"], 33))
+    with ops.on("cpu"):
+        (work,) = studies.get("mmq").contestants([case])
+        expected = work.oracle()
+        assert work.budget == pytest.approx(0.02 * (expected**2).mean() ** 0.5, rel=1e-12)
+        assert 0 < gate.admit(work).error < work.budget
+    shapes = {(c.n, c.k, c.batch) for c in mmq.judged("unquantised")}
+    assert shapes == {(256, 256, 8), (1024, 512, 12), (33, 256, 5), (128, 2560, 64)}
+
+
+def test_a_sum_that_is_off_by_the_last_place_is_not_exact(monkeypatch):
+    from rooflab.errors import GateError
+
+    case = next(c for c in q8_0.judged("exact") if c.impl == "4_planes")
+    right = q8_ops.matvec
+
+    def off_by_one(x, w, *, out, **options):
+        right(x, w, out=out, **options)
+        out[0, 0] = np.nextafter(out[0, 0], np.float16(np.inf))
+
+    with ops.on("cpu"):
+        monkeypatch.setattr(q8_ops, "matvec", off_by_one)
+        (work,) = studies.get("q8_0").contestants([case])
+        with pytest.raises(GateError, match="1 of 256 outputs are wrong"):
+            gate.admit(work)
+
+
+def test_more_tokens_than_dp4a_takes_come_in_parts():
+    case = Case("mmq", "mmq", mmq.DP4A, format="q8_0", n=8192, k=8192, batch=20)
+    assert [(part.start, part.stop) for part in mmq.parts_of(case)] == [(0, 8), (8, 16), (16, 20)]
+    study = studies.get("mmq")
+    one = study.case("mmq/q8_0/5_batch format=q8_0 n=8192 k=8192 batch=8 cold graph")
+    assert study.predict(case, Context(device=H200)) > 2.9 * study.predict(one, Context(device=H200))
+    assert study.rung(case)[1]["BATCH"] == 8
 
 
 def test_contestants_of_all_formats_meet_in_one_group():

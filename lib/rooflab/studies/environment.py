@@ -154,6 +154,9 @@ class Environment(Study):
             ),
         ]
 
+    def verdicts(self, cases: Sequence[Case]) -> pd.DataFrame:
+        return verdicts(cases)
+
     def memory_bytes(self, case: Case) -> int:
         return 4 * (case.n or 0) * streams.copies(case) if case.operator == "saxpy" else 0
 

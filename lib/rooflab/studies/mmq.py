@@ -2,7 +2,8 @@
 
 Activations come in FP16, so every own case quantises them first unless its option prepared=1 says that they
 came quantised; 7_half takes them as they are. The baseline turns all weights into FP16 and multiplies by
-cuBLAS, the peers have them in FP16 (or, for torch._int_mm, in int8 without scales) all along.
+cuBLAS, the peers have them in FP16 (or, for torch._int_mm, in int8 without scales) all along. exact=1 and
+unquantised=1 are the study q8_0's: they change what judges a product.
 """
 
 from __future__ import annotations
@@ -14,22 +15,33 @@ from typing import Any
 from rooflab import gate, kernel, ops, roof
 from rooflab.case import Case, options
 from rooflab.device import Device
+from rooflab.formats import Planes
 from rooflab.ops import Rung, mmq, q8_0
 from rooflab.studies import products
 from rooflab.studies.base import Context, Count, Sized, Study, tunables
-from rooflab.studies.q8_0 import WEIGHT_BYTES, blocks_of, copied, quantised, widened
+from rooflab.studies.q8_0 import WEIGHT_BYTES, blocks_of, copied, expect, judge_of, operands, widened
 
 SHAPES = ((8192, 8192), (14336, 4096), (10240, 2560))  # (n, k); the first leads
 PROMPTS = (512, 1848)
-TOKENS = (1, 2, 4, 8, 9, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 1848, 2048)
-FEW = tuple(tokens for tokens in TOKENS if 9 <= tokens <= 256)
+# Numbers of tokens: those at which a tile is full, those one beyond, which begin another, and some between.
+FEW = (
+    *(9, 12, 16, 17, 20, 24, 28, 32, 33, 40, 48, 56, 64, 65, 80, 96, 112, 128, 129, 160, 192, 193, 224, 256),
+)
+TOKENS = (1, 2, 3, 4, 5, 6, 7, 8, *FEW, 384, 512, 768, 1024, 1536, 1848, 2048)
+JUDGED = ((256, 256, 8), (1024, 512, 12), (33, 256, 5), (128, 2560, 64))  # (n, k, tokens), the source's tests
 BASELINE = "dequantise+torch.matmul"
 PEERS = ("torch.matmul", "torch._int_mm")
 DECODE = "q8_0/"  # rungs of the decode product stand in this table under their operator's name
+DP4A, MANY = (
+    DECODE + "5_batch",
+    64,
+)  # a rung that multiplies more tokens than it takes in parts, up to so many
 COUNTERS = (
-    *("time_ns", "dram_bytes", "dram_read_bytes", "sm_pct", "l2_hit_pct", "occupancy_pct", "issue_active"),
-    *("stall_long_scoreboard", "stall_barrier", "shared_load_conflicts"),
+    *("time_ns", "dram_bytes", "dram_read_bytes", "sm_read_bytes", "sm_pct", "tensor_pct", "l2_hit_pct"),
+    *("occupancy_pct", "inst_executed", "issue_active", "stall_long_scoreboard", "stall_barrier"),
+    "shared_load_conflicts",
 )
+_NO_MACROS = ("prepared", "exact", "unquantised")  # options that are not a rung's
 _LANES = 32 * 2  # int8 operations that one scaled number of a block of 32 stands for
 
 
@@ -46,7 +58,7 @@ def ladder(batch: int, n: int = SHAPES[0][0], k: int = SHAPES[0][1]) -> list[Cas
     first rung with its scales taken byte by byte.
     """
     prepared = [
-        _case(rung.name, n, k, batch, options="" if rung.name == "7_half" else options(prepared=1))
+        _case(rung.name, n, k, batch, options="" if takes_halves(rung.name) else options(prepared=1))
         for rung in mmq.LADDERS["mmq"]
     ]
     bytewise = _case("1_tile", n, k, batch, options=options(prepared=1, scale_bytes=1))
@@ -54,11 +66,31 @@ def ladder(batch: int, n: int = SHAPES[0][0], k: int = SHAPES[0][1]) -> list[Cas
 
 
 def contenders(batch: int) -> list[str]:
-    """What is worth trying at so many tokens."""
-    decode = [DECODE + "4_planes"] * (batch == 1) + [DECODE + "5_batch"] * (2 <= batch <= 8)
-    decode += [DECODE + "6_mma"] * (batch <= 32)
-    prompt = ["5_tuned", "6_wgmma", "7_half"] if batch >= 8 else []
-    return [*decode, *prompt, BASELINE, "torch.matmul"]
+    """What is worth trying at so many tokens: decode rungs on planes up to what they take (dp4a beyond that,
+    in parts), from 8 tokens on the portable rung and Hopper's, the baseline, and cuBLAS in FP16.
+    """
+    found = []
+    for name, (kind, _, most, _) in q8_0.TAKES.items():
+        if kind == "planes" and (batch == 1 or 1 < most >= (batch if DECODE + name != DP4A else 1)):
+            found += [DECODE + name] * (DECODE + name != DP4A or batch <= MANY)
+    names = [rung.name for rung in mmq.LADDERS["mmq"]]
+    prompt = names[names.index(mmq.DEFAULT["mmq"]) :] if batch >= 8 else []
+    return [*found, *prompt, BASELINE, "torch.matmul"]
+
+
+def judged(how: str) -> list[Case]:
+    """The rungs on the source's shapes, judged as the option `how` says ("exact", "unquantised"): to the last
+    bit only those that add up whole numbers.
+    """
+    found = []
+    for n, k, batch in JUDGED:
+        decode = [
+            DECODE + name for name, takes in q8_0.TAKES.items() if takes[2] >= batch and not k % takes[3]
+        ]
+        prompt = [r.name for r in mmq.LADDERS["mmq"] if how != "exact" or not takes_halves(r.name)]
+        more = {"options": options(**{how: 1}), "cache": "warm"}
+        found += [_case(impl, n, k, batch, **more) for impl in (*decode, *prompt)]
+    return found
 
 
 def sweep(n: int, k: int, tokens: Sequence[int]) -> list[Case]:
@@ -77,23 +109,29 @@ def operations_of(impl: str) -> int | None:
     """Instructions by which a rung scales one block's result: convert, multiply, multiply and add, or where
     a sum starts at 1.5 x 2^23 two of the last; None where blocks are not scaled one by one.
     """
-    if impl == "7_half":
+    if takes_halves(impl):
         return None
     return 2 if impl in ("5_tuned", DECODE + "6_mma") else 3
 
 
+def takes_halves(impl: str) -> bool:
+    """Whether a rung takes its activations in FP16, as they are, and makes halves of the weights."""
+    return impl == "7_half"
+
+
 def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
     """Rung, macros and launch rule of an own case, its quantiser's among them."""
-    chosen = {name.upper(): value for name, value in tunables(case).items() if name != "prepared"}
+    chosen = {name.upper(): value for name, value in tunables(case).items() if name not in _NO_MACROS}
     batch = case.batch or 1
     if case.impl.startswith(DECODE):
         rung = ops.rung_of(q8_0.LADDERS["q8_0"], case.impl.removeprefix(DECODE), "")
-        macros, rule = {**q8_0.options_for(rung, batch), **chosen}, q8_0.launch_rule(rung)
+        most = q8_0.TAKES[rung.name][2]
+        macros, rule = {**q8_0.options_for(rung, min(batch, most)), **chosen}, q8_0.launch_rule(rung)
     else:
         rung = ops.rung_of(mmq.LADDERS["mmq"], case.impl, "")
         macros = {**mmq.options_for(rung, case.n or 0, batch), **chosen}
         rule = mmq.launch_rule(rung)
-    if not tunables(case).get("prepared") and case.impl != "7_half":
+    if not tunables(case).get("prepared") and not takes_halves(case.impl):
         quantiser = ops.rung_of(q8_0.LADDERS["q8_1"], None, q8_0.DEFAULT["q8_1"])
         rule += q8_0.launch_rule(quantiser) + kernel.whole_source(quantiser.path)
     return rung, rung.with_defaults(macros), rule
@@ -107,11 +145,12 @@ class Mmq(Study):
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         if effort == "quick":
             found = [*ladder(512, *SHAPES[2]), *sweep(*SHAPES[2], (1, 8, 16, 64, 128, 512))]
-            return list(dict.fromkeys(found))
+            return list(dict.fromkeys([*found, *judged("exact"), *judged("unquantised")]))
         found = [
             *(case for batch in PROMPTS for case in ladder(batch)),
             *sweep(*SHAPES[0], TOKENS),
             *(case for shape in SHAPES[1:] for case in sweep(*shape, FEW)),
+            *(*judged("exact"), *judged("unquantised")),
         ]
         return list(dict.fromkeys(found))
 
@@ -150,7 +189,7 @@ class Mmq(Study):
 
     def group(self, case: Case) -> tuple:
         # Contestants of one comparison may differ in format: cuBLAS has the weights in FP16.
-        return (case.operator, case.n, case.k, case.batch, case.cache, case.clock)
+        return (case.operator, case.n, case.k, case.batch, case.cache, case.clock, judge_of(case))
 
     def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
         works: list[gate.Work] = []
@@ -160,7 +199,7 @@ class Mmq(Study):
 
     def count(self, case: Case) -> Count:
         n, k, batch = case.n or 0, case.k or 0, case.batch or 0
-        half = case.impl in ("7_half", BASELINE, "torch.matmul")
+        half = takes_halves(case.impl) or case.impl in (BASELINE, "torch.matmul")
         moved = self._weights(case) + batch * (2 * k + (4 if case.impl == "torch._int_mm" else 2) * n)
         return Count(moved, roof.gemm_flops(batch, n, k), "fp16_tensor" if half else "int8_tensor")
 
@@ -176,6 +215,9 @@ class Mmq(Study):
         moved = count.bytes or 0
         if case.impl == BASELINE:  # the halves are read again by the product
             moved += int((2 - WEIGHT_BYTES) * n_k)
+        if case.impl == DP4A:  # all weights for each part of the tokens, and no tensor cores
+            again = len(parts_of(case)) - 1
+            return (moved + again * self._weights(case)) / device.dram_gb_s / 1e3
         return extra + roof.bound(moved, count.flops or 0, device.dram_gb_s, tops).us
 
     def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
@@ -186,7 +228,8 @@ def _contestants(cases: Sequence[Case], count: int) -> list[gate.Work]:
     """Contestants of one shape and number of tokens, each judged on the operands it is given."""
     xp = ops.arrays()
     n, k, batch = cases[0].n or 0, cases[0].k or 0, cases[0].batch or 1
-    planes, x = quantised(n, k), products.activations(batch, k)
+    how = judge_of(cases[0])
+    planes, x = operands(how, n, k, batch)
     prepared, w32 = q8_0.quantise(x), widened(planes)
     made: dict[str, Any] = {}
 
@@ -210,8 +253,7 @@ def _contestants(cases: Sequence[Case], count: int) -> list[gate.Work]:
         if key not in made:
             w = w32.astype("float16").astype("float32") if rounded else w32
             a = x.astype("float32") if given else widened(prepared)
-            expected = products.oracle(w, a)
-            made[key] = expected, products.budget(w, a, expected, "float16")
+            made[key] = expect(how, w, a, x)
         return made[key]
 
     works = []
@@ -223,7 +265,7 @@ def _contestants(cases: Sequence[Case], count: int) -> list[gate.Work]:
         if case.kind == "own":
             early = not case.impl.startswith(DECODE) and int(case.impl[0]) <= 3
             ws = rotated("blocks" if early else "planes")
-            expected, budget = judge(False, case.impl == "7_half")
+            expected, budget = judge(False, takes_halves(case.impl))
             launch = _own(case, ws, x, prepared, outputs)
         else:
             # The baseline's halves are those of the peer: quant times scale, rounded once.
@@ -243,14 +285,39 @@ def _own(
     case: Case, ws: Sequence[Any], x: Any, prepared: Any, outputs: Sequence[Any]
 ) -> Callable[[int], None]:
     rung, macros, _ = own_rung(case)
+    parts = parts_of(case)
+    if len(parts) > 1:
+        return _in_parts(ws, x, outputs, rung, parts)
     product = q8_0.matvec if case.impl.startswith(DECODE) else mmq.product
-    if case.impl == "7_half" or tunables(case).get("prepared"):
-        given = x if case.impl == "7_half" else prepared
+    if takes_halves(case.impl) or tunables(case).get("prepared"):
+        given = x if takes_halves(case.impl) else prepared
         return lambda i: product(given, ws[i], out=outputs[i][0], rung=rung.name, **macros)
     room = q8_0.quantise(x)
 
     def launch(i: int) -> None:
         product(q8_0.quantise(x, out=room), ws[i], out=outputs[i][0], rung=rung.name, **macros)
+
+    return launch
+
+
+def parts_of(case: Case) -> list[slice]:
+    """The tokens of a case in parts: one, unless a decode rung has more of them than it takes at once."""
+    batch = case.batch or 1
+    most = q8_0.TAKES[case.impl.removeprefix(DECODE)][2] if case.impl.startswith(DECODE) else batch
+    return [slice(first, min(first + most, batch)) for first in range(0, batch, most)]
+
+
+def _in_parts(
+    ws: Sequence[Any], x: Any, outputs: Sequence[Any], rung: Rung, parts: Sequence[slice]
+) -> Callable[[int], None]:
+    """Quantise all tokens, then a product for each part of them."""
+    room = q8_0.quantise(x)
+    given = [Planes(room.scales[part], room.quants[part]) for part in parts]
+
+    def launch(i: int) -> None:
+        q8_0.quantise(x, out=room)
+        for part, tokens in zip(parts, given, strict=True):
+            q8_0.matvec(tokens, ws[i], out=outputs[i][0][part], rung=rung.name)
 
     return launch
 

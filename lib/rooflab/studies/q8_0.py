@@ -1,18 +1,24 @@
 """Study `q8_0` (lesson 05): decode on Q8_0 weights, quantising, embedding, dequantising, graphs.
 
 The decode product takes its activations quantised (the quantiser is a case of its own); chains of products
-quantise between them, as a decoder must.
+quantise between them, as a decoder must. Two options of a product's case change what judges it: exact=1
+gives scales that are powers of two, so that any rounding but the output's is an error; unquantised=1 gives
+the course's source's data and compares with the product of activations that were never quantised.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
-from rooflab import gate, kernel, ops, roof
+from rooflab import clock, gate, kernel, ops, roof
 from rooflab.case import Case, options
 from rooflab.errors import GateError
 from rooflab.formats import BLOCK, Planes, quantise_q8_1, to_bytes
@@ -23,16 +29,21 @@ from rooflab.studies.streams import SEED
 
 SHAPES = ((4096, 14336), (14336, 4096), (8192, 8192), (8960, 1536), (1536, 8960))  # (n, k); the first leads
 BATCHES = tuple(range(1, 9))
-QUANTISED = (1, 8, 512, 1848)  # tokens of the quantiser's cases
+QUANTISED = (1, 8, 64, 512, 1848)  # tokens of the quantiser's cases
 PROMPT, EMBEDDING = 1848, (65536, 2560)  # tokens of a prompt; rows and width of an embedding table
 CHAIN, LAYERS = (8960, 1536), 8  # width inside and outside of a chain's layers
+CAPTURED = (4096, 4096)  # (n, k) of the product that captures are tried on
+JUDGED = ((256, 256), (1024, 1024), (64, 2560))  # (n, k) of the source's tests
+TOLERANCE = 0.02  # of the outputs' RMS, by which a product may miss that of unquantised activations
 SIDE, SIDE_TOKENS = (10752, 2560), 512  # the source's per-layer embedding projection, 110 MB in FP32
 COUNTERS = (
     *("time_ns", "dram_bytes", "dram_read_bytes", "dram_pct", "sm_pct", "l2_hit_pct", "occupancy_pct"),
-    *("load_sectors_per_request", "load_efficiency_pct", "issue_active", "stall_long_scoreboard"),
+    *("load_sectors_per_request", "load_efficiency_pct", "inst_executed", "issue_active"),
+    "stall_long_scoreboard",
 )
 WEIGHT_BYTES = 34 / 32
 _X_BYTES = {"half": 2.0, "blocks": 36 / 32, "planes": 34 / 32}
+_NO_MACROS = ("layers", "bare", "fresh", "pooled", "exact", "unquantised")  # options that are not a rung's
 
 
 def _case(operator: str, impl: str, n: int | None, k: int | None, **more: Any) -> Case:
@@ -48,8 +59,9 @@ def ladder(n: int, k: int, cache: str = "cold") -> list[Case]:
 def batches(n: int, k: int) -> list[Case]:
     """1 to 8 tokens by the rungs that take them, and by cuBLAS in FP16."""
     found = []
+    several = [rung.name for rung in q8_0.LADDERS["q8_0"] if q8_0.TAKES[rung.name][2] > 1]
     for batch in BATCHES:
-        found += [_case("q8_0", impl, n, k, batch=batch) for impl in ("5_batch", "6_mma")]
+        found += [_case("q8_0", impl, n, k, batch=batch) for impl in several]
         found.append(_case("q8_0", "torch.matmul", n, k, batch=batch, kind="peer", format="fp16"))
     return found
 
@@ -89,11 +101,36 @@ def dequantisers() -> list[Case]:
 
 
 def chains() -> list[Case]:
-    """A decoder-like chain of quantisers and products, called eagerly and replayed as a graph."""
+    """A decoder-like chain of quantisers and products: called eagerly through the checking launchers or, with
+    bare=1, by launches whose arguments were packed before; and replayed as a graph.
+    """
     n, k = CHAIN
+    ways = [("wall", {}), ("event", {}), ("wall", {"bare": 1}), ("event", {"bare": 1}), ("graph", {})]
     return [
-        _case("chain", "4_planes", n, k, batch=1, options=options(layers=LAYERS), clock=clock)
-        for clock in ("wall", "event", "graph")
+        _case(
+            "chain", q8_0.DEFAULT["q8_0"], n, k, batch=1, options=options(layers=LAYERS, **more), clock=clock
+        )
+        for clock, more in ways
+    ]
+
+
+def captures() -> list[Case]:
+    """One product captured as a graph: into a buffer made before, into one that the call has to make, and
+    into one that it finds in the memory pool (see `verdicts`).
+    """
+    return [
+        _case("capture", q8_0.DEFAULT["q8_0"], *CAPTURED, batch=1, options=how, cache="", clock="")
+        for how in ("", "fresh=1 pooled=0", "fresh=1 pooled=1")
+    ]
+
+
+def judged(how: str) -> list[Case]:
+    """Every decode rung on the source's shapes, judged as the option `how` says ("exact", "unquantised")."""
+    return [
+        _case("q8_0", rung.name, n, k, batch=1, options=options(**{how: 1}), cache="warm")
+        for n, k in JUDGED
+        for rung in q8_0.LADDERS["q8_0"]
+        if not k % q8_0.TAKES[rung.name][3]
     ]
 
 
@@ -106,11 +143,18 @@ def side_path() -> list[Case]:
     ]
 
 
+def counted() -> list[Case]:
+    """What Nsight Compute counts: the ladder on the first shape, and the dequantisers where all can run."""
+    decode = [case for case in ladder(*SHAPES[0]) if case.kind == "own"]
+    shifts = [(case.n, case.k) for case in dequantisers() if case.impl == "3_shift"]
+    return decode + [case for case in dequantisers() if (case.n, case.k) == shifts[-1]]
+
+
 def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
     """Rung, macros and launch rule of an own case; of a chain those of its product."""
-    ladder = q8_0.LADDERS["q8_0" if case.operator == "chain" else case.operator]
+    ladder = q8_0.LADDERS["q8_0" if case.operator in ("chain", "capture") else case.operator]
     rung = ops.rung_of(ladder, case.impl, "")
-    chosen = {name.upper(): value for name, value in tunables(case).items() if name != "layers"}
+    chosen = {name.upper(): value for name, value in tunables(case).items() if name not in _NO_MACROS}
     macros = rung.with_defaults({**q8_0.options_for(rung, case.batch or 1), **chosen})
     rule = q8_0.launch_rule(rung)
     if case.operator == "chain":
@@ -149,6 +193,45 @@ def copied(operand: Any, count: int) -> list[Any]:
     return products.copied(operand, count)
 
 
+def judge_of(case: Case) -> str:
+    """What judges a product besides the usual budget: "exact", "unquantised" or ""."""
+    return next((how for how in ("exact", "unquantised") if tunables(case).get(how)), "")
+
+
+def operands(how: str, n: int, k: int, batch: int) -> tuple[Planes, Any]:
+    """Weights in planes and FP16 activations, as `how` (see judge_of) has them drawn.
+
+    "exact": every quant is a whole number in [-127, 127], and both scales are powers of two, so that each
+    product and each sum of them is exact in FP32. "unquantised": as the course's source draws them, with
+    scales in [0.01, 0.1] and activations in [-1, 1].
+    """
+    if not how:
+        return quantised(n, k), products.activations(batch, k)
+    xp, generator = ops.arrays(), np.random.default_rng(SEED + 31 * n + 7 * k + batch)
+    quants = generator.integers(-127, 128, (n, k)).astype(np.int8)
+    if how == "exact":
+        scales = np.full((n, k // BLOCK), 2.0**-8, np.float16)
+        x = generator.integers(-127, 128, (batch, k)) * 2.0**-6
+        x[:, ::BLOCK] = 127 * 2.0**-6  # the largest of its block, so that the block's scale is 2^-6
+    else:
+        scales = generator.uniform(0.01, 0.1, (n, k // BLOCK)).astype(np.float16)
+        x = generator.uniform(-1, 1, (batch, k))
+    return Planes(xp.asarray(scales), xp.asarray(quants)), xp.asarray(x.astype(np.float16))
+
+
+def expect(how: str, w: Any, given: Any, x: Any) -> tuple[Any, float]:
+    """The expected product and the error allowed: of w and `given`, the activations that the kernel gets, in
+    float64 within the usual budget; "exact": to the last bit of the output; "unquantised": of w and x, as
+    they were before they were quantised, within TOLERANCE of the outputs' RMS.
+    """
+    expected = products.oracle(w, x.astype("float32") if how == "unquantised" else given)
+    if how == "unquantised":
+        return expected, TOLERANCE * float((expected**2).mean()) ** 0.5
+    if how == "exact":
+        return expected.astype("float16").astype("float64"), 0.0
+    return expected, products.budget(w, given, expected, "float16")
+
+
 class Q8(Study):
     """Lesson 05, decode."""
 
@@ -157,19 +240,23 @@ class Q8(Study):
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         if effort == "quick":
             found = [*ladder(*SHAPES[0]), *ladder(*SHAPES[3]), *batches(*SHAPES[3]), *quantisers(), *chains()]
-            return list(dict.fromkeys(found))
+            return list(dict.fromkeys([*found, *judged("exact"), *judged("unquantised")]))
         found = [
             *(case for shape in SHAPES for case in ladder(*shape)),
             *ladder(*SHAPES[0], "warm"),
             *(case for shape in SHAPES[:4] for case in batches(*shape)),
             *(*loads(*SHAPES[0]), *quantisers(), *embeddings(), *dequantisers(), *chains(), *side_path()),
+            *(*judged("exact"), *judged("unquantised")),
         ]
         return list(dict.fromkeys(found))
 
     def profiles(
         self, effort: str = "full", device: Sized | None = None
     ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
-        return [("ncu", [case for case in ladder(*SHAPES[0]) if case.kind == "own"], COUNTERS)]
+        return [("ncu", counted(), COUNTERS), ("gate", captures(), None)]
+
+    def verdicts(self, cases: Sequence[Case]) -> pd.DataFrame:
+        return verdicts(cases)
 
     def _bytes(self, case: Case) -> int:
         n, k, batch = case.n or 0, case.k or 0, case.batch or 1
@@ -188,7 +275,9 @@ class Q8(Study):
         return int(roof.gemm_bytes(batch, n, k, weight, x, 2))
 
     def _copies(self, case: Case) -> int:
-        return 1 if case.operator in ("embed", "chain") else products.copies(case, self._bytes(case))
+        return (
+            1 if case.operator in ("embed", "chain", "capture") else products.copies(case, self._bytes(case))
+        )
 
     def memory_bytes(self, case: Case) -> int:
         if case.operator == "chain":
@@ -200,7 +289,7 @@ class Q8(Study):
 
     def group(self, case: Case) -> tuple:
         # Contestants of one comparison may differ in format: cuBLAS has the weights in FP16.
-        return (case.operator, case.n, case.k, case.batch, case.cache, case.clock)
+        return (case.operator, case.n, case.k, case.batch, case.cache, case.clock, judge_of(case))
 
     def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
         builders: dict[str, Callable[..., list[gate.Work]]] = {
@@ -240,7 +329,8 @@ def _products(cases: Sequence[Case], count: int) -> list[gate.Work]:
     """Contestants of one shape and number of tokens, each judged on the operands it is given."""
     xp = ops.arrays()
     n, k, batch = (cases[0].n or 0, cases[0].k or 0, cases[0].batch or 1)
-    planes, x = quantised(n, k), products.activations(batch, k)
+    how = judge_of(cases[0])
+    planes, x = operands(how, n, k, batch)
     w32 = widened(planes)
     given = {
         "half": (x, x.astype("float32")),
@@ -259,15 +349,14 @@ def _products(cases: Sequence[Case], count: int) -> list[gate.Work]:
             weights[kind] = copied(made[kind](), count)
         return weights[kind]
 
-    judged: dict[tuple[str, bool], tuple[Any, float]] = {}
+    known: dict[tuple[str, bool], tuple[Any, float]] = {}
 
     def judge(kind: str, rounded: bool) -> tuple[Any, float]:
         """The exact product and its error budget; `rounded` weights are FP16, as cuBLAS has them."""
-        if (kind, rounded) not in judged:
+        if (kind, rounded) not in known:
             w = w32.astype("float16").astype("float32") if rounded else w32
-            expected = products.oracle(w, given[kind][1])
-            judged[kind, rounded] = expected, products.budget(w, given[kind][1], expected, "float16")
-        return judged[kind, rounded]
+            known[kind, rounded] = expect(how, w, given[kind][1], x)
+        return known[kind, rounded]
 
     works = []
     for case in cases:
@@ -389,8 +478,8 @@ def _chains(cases: Sequence[Case], _: int) -> list[gate.Work]:
 def _chain(case: Case) -> gate.Work:
     """Layers of two products with a quantiser before each, in buffers that exist before any capture.
 
-    Called eagerly it is judged by the same chain with every product in float64; replayed as a graph it must
-    leave the very bits that an eager call leaves.
+    Called eagerly it is judged by the same chain with every product in float64; replayed as a graph, or
+    called bare, it must leave the very bits that an eager call leaves.
     """
     xp = ops.arrays()
     n, k, layers = case.n or 0, case.k or 0, tunables(case)["layers"]
@@ -402,16 +491,20 @@ def _chain(case: Case) -> gate.Work:
     x, out = products.activations(1, k), xp.empty((1, k), "float16")
     between = {rows: xp.empty((1, rows), "float16") for rows in (n, k)}
     room = {width: q8_0.quantise(xp.zeros((1, width), "float16")) for width in (n, k)}
+    steps: list[Step] = []
+    for w in weights:
+        source = steps[-1].to if steps else x
+        to = out if w is weights[-1] else between[len(w.quants)]
+        steps.append(Step(source, room[source.shape[1]], w, to))
 
     def launch(_: int = 0) -> None:
-        source = x
-        for w in weights:
-            to = out if w is weights[-1] else between[len(w.quants)]
-            quants = q8_0.quantise(source, out=room[source.shape[1]])
-            source = q8_0.matvec(quants, w, out=to, rung=rung.name, **macros)
+        for source, quants, w, to in steps:
+            q8_0.quantise(source, out=quants)
+            q8_0.matvec(quants, w, out=to, rung=rung.name, **macros)
 
     expected, budget = _chain_judge(weights, x)
-    if case.clock == "graph":
+    bare = bool(tunables(case).get("bare"))
+    if case.clock == "graph" or bare:
         launch()
         gate.synchronize(out)
         bits = out.astype("float64")
@@ -419,7 +512,41 @@ def _chain(case: Case) -> gate.Work:
             raise GateError(f"{case.id}: the eager chain is beyond its budget, so its bits are no oracle.")
         expected, budget = bits, 0.0
     inputs = [[x, *(array for w in weights for array in w)]]
-    return gate.Work(case.id, launch, inputs, [[out]], lambda: expected, budget)
+    run = _packed(steps, rung, macros) if bare else launch
+    return gate.Work(case.id, run, inputs, [[out]], lambda: expected, budget)
+
+
+class Step(NamedTuple):
+    """A chain's step: FP16 activations, room for them quantised, weights, and where the product goes."""
+
+    source: Any
+    quants: Planes
+    w: Planes
+    to: Any
+
+
+def _packed(steps: Sequence[Step], rung: Rung, macros: Mapping[str, int]) -> Callable[[int], None]:
+    """The launches that quantise and matvec make of these steps, each with its arguments packed once."""
+    quantiser = ops.rung_of(q8_0.LADDERS["q8_1"], None, q8_0.DEFAULT["q8_1"])
+    threads = quantiser.with_defaults({})["THREADS"]
+    quantise, product = (
+        ops.loaded(r, tuple(sorted(r.with_defaults(m).items()))) for r, m in ((quantiser, {}), (rung, macros))
+    )
+    launches = []
+    for source, quants, w, to in steps:
+        n, k = w.quants.shape
+        count = k // BLOCK
+        given = [source, *q8_0.arrays_of(quants), ctypes.c_longlong(count)]
+        launches.append(quantise.prepared(math.ceil(4 * count / threads), threads, given))
+        blocks, block, shared = q8_0.matvec_launch(rung, n, macros)
+        given = [*q8_0.arrays_of(w), *q8_0.arrays_of(quants), to, ctypes.c_int(n), ctypes.c_int(k)]
+        launches.append(product.prepared(blocks, block, given, shared))
+
+    def launch(_: int = 0) -> None:
+        for run in launches:
+            run()
+
+    return launch
 
 
 def _chain_judge(weights: Sequence[Planes], x: Any) -> tuple[Any, float]:
@@ -474,3 +601,59 @@ def _streamed(case: Case, ws: Sequence[Any], x: Any, outputs: Sequence[Any]) -> 
         torch.backends.cuda.matmul.allow_tf32 = False
 
     return launch
+
+
+# --- graphs that are refused, and graphs that should have been ----------------------------------------------
+
+
+def verdicts(cases: Sequence[Case]) -> pd.DataFrame:
+    """What becomes of a quantised product that is captured as a graph: case, refused (by the driver), when it
+    goes wrong ("" if never), sentence.
+    """
+    rows = []
+    for case in cases:
+        when, sentence = _captured(case)
+        rows.append({"case": case.id, "refused": when == "at capture", "when": when, "sentence": sentence})
+    return pd.DataFrame(rows)
+
+
+def _captured(case: Case) -> tuple[str, str]:
+    """Capture a product whose activations are quantised into a buffer that was made before or, with fresh=1,
+    that the call asks for: of an empty memory pool, or with pooled=1 of one that has such a buffer from an
+    earlier call. Then replay it, once another array has been asked for.
+    """
+    import cupy
+
+    n, k, how = case.n or 0, case.k or 0, tunables(case)
+    rung, macros, _ = own_rung(case)
+    w, x = quantised(n, k), products.activations(1, k)
+    out, room = cupy.empty((1, n), "float16"), None if how.get("fresh") else q8_0.quantise(x)
+
+    def call() -> None:
+        q8_0.matvec(q8_0.quantise(x, out=room), w, out=out, rung=rung.name, **macros)
+
+    call()
+    bits = out.get()
+    with clock._stream() as stream:
+        if how.get("pooled"):
+            call()
+        else:
+            cupy.get_default_memory_pool().free_all_blocks()
+        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
+        try:
+            call()
+        except RuntimeError as error:
+            with suppress(RuntimeError):  # the capture is void; ending it says so once more
+                stream.end_capture()
+            return "at capture", f"{error}."
+        graph = stream.end_capture()
+        other = cupy.full(k, 7, "int8")  # as large as the quants; whoever else works on this stream
+        out.fill(0)
+        graph.launch(stream)
+        stream.synchronize()
+        if not np.array_equal(out.get(), bits):
+            return "at replay", "The replay's bits are not those of the call."
+        lost = int((other != 7).sum())
+    if lost:
+        return "at replay", f"The replay wrote over {lost} of {k} bytes of an array made after the capture."
+    return "", "The replay left the very bits of the call, and nothing else."

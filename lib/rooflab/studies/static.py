@@ -33,6 +33,8 @@ FACTS = {
     "barriers": r"BAR\..*",
     "shuffles": r"SHFL\..*",
     "fused_multiply_adds": r"FFMA.*",
+    "conversions": r"I2FP?(\..*)?",
+    "tensor_products": r"(HMMA|IMMA|HGMMA|IGMMA)\..*",
 }
 
 

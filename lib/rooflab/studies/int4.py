@@ -39,18 +39,13 @@ LIBRARIES = {  # peers that are packages of their own: what a case needs, and it
 # Libraries may add partial sums in FP16, gemlite in an order that changes from launch to launch, and are not
 # turned away for it: they get this many times the budget, and their error stands in their row.
 SLACK = 8.0
-TUNED_BATCHES = (1, 16)  # gemlite tunes itself at every new shape, which takes seconds each
+TUNED_BATCHES = (1, 16)  # gemlite tunes itself at every new shape and batch, which takes seconds each
 TWO_OP_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 COUNTERS = (
-    *("time_ns", "dram_bytes", "dram_read_bytes", "dram_pct", "sm_pct", "l2_hit_pct", "occupancy_pct"),
-    *("issue_active", "load_sectors_per_request", "shared_efficiency_pct", "stall_long_scoreboard"),
-    *(
-        "stall_short_scoreboard",
-        "stall_math_pipe_throttle",
-        "stall_mio_throttle",
-        "stall_barrier",
-        "stall_wait",
-    ),
+    *("time_ns", "dram_bytes", "dram_read_bytes", "dram_pct", "sm_pct", "tensor_pct", "l2_hit_pct"),
+    *("occupancy_pct", "inst_executed", "issue_active", "load_sectors_per_request", "shared_efficiency_pct"),
+    *("stall_long_scoreboard", "stall_short_scoreboard", "stall_math_pipe_throttle", "stall_mio_throttle"),
+    *("stall_barrier", "stall_wait"),
 )
 
 
@@ -93,7 +88,8 @@ def batches(n: int, k: int, sizes: Sequence[int] = BATCHES, device: Sized | None
     for batch in sizes:
         peers = ["torch.matmul", TINYGEMM, "humming"]
         peers += [TWO_OP] if batch in TWO_OP_BATCHES else []
-        peers += ["gemlite", "bitsandbytes"] if batch in TUNED_BATCHES else []
+        if batch == 1 or (batch in TUNED_BATCHES and (n, k) == SHAPES[-1]):
+            peers += ["gemlite", "bitsandbytes"]
         found += [chosen(n, k, batch, device), *(_case(impl, n, k, batch) for impl in peers)]
     return found
 
@@ -141,9 +137,10 @@ def published(sizes: Sequence[int] = PUBLISHED[1]) -> list[Case]:
 
 
 def counted(device: Sized | None = None, shapes: Sequence[tuple[int, int]] = SHAPES) -> list[Case]:
-    """What Nsight Compute counts: the four ways of the traffic table, every rung at batch 1 on the largest
-    shape, and the winners."""
-    four = [_case(impl, *shapes[0]) for impl in ("1_warp_row", "torch.matmul", TWO_OP, TWO_OP_TORCH)]
+    """What Nsight Compute counts: the four ways of the traffic table on the first and the largest shape, every
+    rung at batch 1 on the largest, and the winners."""
+    ways = ("1_warp_row", "torch.matmul", TWO_OP, TWO_OP_TORCH)
+    four = [_case(impl, *shape) for shape in (shapes[0], shapes[-1]) for impl in ways]
     winners = [
         chosen(n, k, batch, device) for n, k in shapes for batch in ((1, 16, 64) if n > 10000 else (1,))
     ]

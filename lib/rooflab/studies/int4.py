@@ -137,8 +137,8 @@ def published(sizes: Sequence[int] = PUBLISHED[1]) -> list[Case]:
 
 
 def counted(device: Sized | None = None, shapes: Sequence[tuple[int, int]] = SHAPES) -> list[Case]:
-    """What Nsight Compute counts: the four ways of the traffic table on the first and the largest shape, every
-    rung at batch 1 on the largest, and the winners."""
+    """What Nsight Compute counts: the four ways of the traffic table on the first and on the largest shape,
+    every rung at batch 1 on the largest, and the winners."""
     ways = ("1_warp_row", "torch.matmul", TWO_OP, TWO_OP_TORCH)
     four = [_case(impl, *shape) for shape in (shapes[0], shapes[-1]) for impl in ways]
     winners = [

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from rooflab.case import Case
 from rooflab.claims import Bar, Claim, NoEvidence, less, more
 from rooflab.lab import Lab
 from rooflab.ops import mmq as ops
@@ -157,3 +158,33 @@ GOALS: tuple[Claim, ...] = (
         )
     ),
 )  # fmt: skip
+
+
+class Suggestion(NamedTuple):
+    """One of a review's suggestions about kernels, as a pair of cases that differ in nothing else."""
+
+    number: str
+    says: str
+    before: Case
+    after: Case
+
+
+def review() -> list[Suggestion]:
+    """The suggestions that the review of SharpInference's pull request 143 put off (its issue 145) and that a
+    clock can judge. The sixth is a check before a launch; the seventh is about C# and no kernel.
+    """
+
+    def decode(impl: str) -> Case:
+        return next(c for c in q8_0.ladder(*DECODE) if c.impl == impl)
+
+    shift = [c for c in q8_0.dequantisers() if c.impl == "3_shift"][-1]
+    dequantise = {c.impl: c for c in q8_0.dequantisers() if (c.n, c.k) == (shift.n, shift.k)}
+    tile = {c.options: c for c in mmq.ladder(mmq.PROMPTS[0]) if c.impl == "1_tile"}
+    return [
+        Suggestion("1, 2", "Shift and mask for a division", dequantise["2_word"], shift),
+        Suggestion("3", "The scale in one load: dp4a", decode("2_dp4a"), decode("3_scale")),
+        Suggestion(
+            "4", "The scale in one load: MMQ's tile", tile["prepared=1 scale_bytes=1"], tile["prepared=1"]
+        ),
+        Suggestion("5", "The scale in one load: dequantising", dequantise["1_bytes"], dequantise["2_word"]),
+    ]

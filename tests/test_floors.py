@@ -8,10 +8,10 @@ from rooflab.paths import ROOT
 PACKAGE = ROOT / "lib" / "rooflab"
 FLOORS = {
     0: {"errors", "paths", "rooflab"},
-    1: {"device", "roof", "shapes", "formats", "gguf_file", "reference"},
+    1: {"device", "roof", "shapes", "formats", "gguf_file", "reference", "predict", "crossover"},
     2: {
         *("case", "table", "identity", "record", "validate", "compare", "kernel", "gate", "clock", "ops"),
-        *("profile", "doctor", "simt"),
+        *("profile", "doctor", "simt", "dispatch"),
     },
     3: {"studies", "claims"},
     4: {"lab", "lanes", "plot"},

@@ -1,0 +1,279 @@
+"""How long a weight product should take on any GPU: bytes over the memory's rate, FLOPs over the peak of the
+unit that does them, the larger of the two, and a fixed time for every launch.
+
+A way is one manner of computing y = x W^T, for one format of the weights: how many launches it makes, which
+unit multiplies, how often the weights cross the bus. A machine is a GPU's rates, measured or scaled from one
+that was. The fixed time is fitted to rows once; a fit also holds, for each way, a fixed time of its own and
+the share of its unit's peak that its kernels reach, which no bound knows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from rooflab import roof
+from rooflab.device import Device
+from rooflab.errors import UsageError
+from rooflab.shapes import WEIGHT_BYTES
+
+MANY = 1 << 30  # tokens: as many as one likes
+_SHARES = np.linspace(0.02, 1.0, 99)  # of a peak, that a fit tries
+
+
+class Way(NamedTuple):
+    """One manner of computing a product. The weights are read once for every `pass_tokens` tokens, and
+    `extra` bytes a weight move besides (what is dequantised to memory and read again). `each_pass`: every
+    pass is a launch of its own. `plain`: what the others are reverted to.
+    """
+
+    format: str
+    name: str
+    unit: str
+    says: str
+    launches: int = 1
+    pass_tokens: int = MANY
+    extra: float = 0.0
+    each_pass: bool = False
+    plain: bool = False
+
+
+WAYS = (
+    Way("fp16", "gemv", "fp32", "the course's FP16 GEMV, one token"),
+    Way("fp16", "cublas", "fp16_tensor", "cuBLAS", plain=True),
+    Way("int4_g128", "loop", "fp32", "a fused GEMV for every token", pass_tokens=1, each_pass=True),
+    Way("int4_g128", "fused_rows", "fp32", "fused on CUDA cores, weights in row order", pass_tokens=8),
+    Way("int4_g128", "fused", "fp16_tensor", "fused on tensor cores, weights in tile order"),
+    Way("int4_g128", "two_op", "fp16_tensor", "dequantise, then cuBLAS", 2, extra=4.0, plain=True),
+    Way("q8_0", "dp4a", "dp4a", "quantise x, then four products an instruction", 2),
+    Way("q8_0", "mma", "int8_scaled", "quantise x, then int8 tensor cores, few tokens", 2),
+    Way("q8_0", "mmq", "int8_scaled", "quantise x, then int8 tensor cores, large tiles", 2),
+    Way("q8_0", "mmq_blocks", "int8_scaled", "the same from the file's own blocks", 2),
+    Way("q8_0", "mmq_half", "fp16_tensor", "weights become halves inside the kernel"),
+    Way("q8_0", "two_op", "fp16_tensor", "dequantise, then cuBLAS", 2, extra=4.0, plain=True),
+)
+FORMATS = tuple(dict.fromkeys(way.format for way in WAYS))
+_BY_NAME = {(way.format, way.name): way for way in WAYS}
+
+
+def way(format: str, name: str) -> Way:
+    """One of WAYS; UsageError lists what the format has."""
+    found = _BY_NAME.get((format, name))
+    if found is None:
+        known = ", ".join(w.name for w in WAYS if w.format == format) or f"formats {', '.join(FORMATS)} alone"
+        raise UsageError(f"there is no way {name!r} of multiplying {format!r} weights; there are {known}.")
+    return found
+
+
+def plain(format: str) -> Way:
+    """The way that a format's other ways are reverted to."""
+    for each in WAYS:
+        if each.format == format and each.plain:
+            return each
+    raise UsageError(f"there is no format {format!r} of weights; there are {', '.join(FORMATS)}.")
+
+
+def passes(how: Way, batch: int) -> int:
+    """How often the weights are read for so many tokens."""
+    return math.ceil(batch / how.pass_tokens)
+
+
+def moved(how: Way, n: int, k: int, batch: int) -> float:
+    """Bytes that a product by this way moves, activations and results in FP16."""
+    weights = n * k * WEIGHT_BYTES[how.format]
+    return weights * passes(how, batch) + n * k * how.extra + roof.gemm_bytes(batch, n, k, 0.0)
+
+
+def launched(how: Way, batch: int) -> int:
+    """Kernels that a product by this way launches."""
+    return how.launches * (passes(how, batch) if how.each_pass else 1)
+
+
+# --- machines -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A GPU as predictions see it: GB/s from memory, and peaks in TFLOP/s by rooflab.roof's names."""
+
+    gb_s: float
+    peaks: Mapping[str, float] = field(hash=False)
+
+    def peak(self, unit: str) -> float:
+        """TFLOP/s (TOP/s) of a way's unit. dp4a makes 8 operations where a lane makes 2, at half the rate of
+        FP32 multiply-adds; int8 products whose blocks of 32 are scaled one by one are bound by the FP32 lanes
+        that scale, two instructions for 64 operations.
+        """
+        if unit == "dp4a":
+            return 2 * self.peaks["fp32"]
+        if unit == "int8_scaled":
+            return min(self.peaks["int8_tensor"], self.peaks["fp32"] / 2 / 2 * 64)
+        return self.peaks[unit]
+
+
+_PEAKS = ("fp32", "fp16_tensor", "int8_tensor")
+
+
+def datasheet(device: Device) -> Machine:
+    """A GPU by its vendor's figures."""
+    return Machine(device.dram_gb_s, {name: float(getattr(device, name)) for name in _PEAKS})
+
+
+def measured(roofs: Mapping[str, float], device: Device) -> Machine:
+    """A GPU by its measured roofs, names of rooflab.roof.ROOFS; what was not measured by its datasheet."""
+    sheet = datasheet(device)
+    peaks = {name: float(roofs.get(name, sheet.peaks[name])) for name in _PEAKS}
+    return Machine(float(roofs.get("dram_read", sheet.gb_s)), peaks)
+
+
+def scaled(device: Device, like: Machine, of: Device) -> Machine:
+    """A GPU that nobody measured: its datasheet, times what share of its own `of` was measured to reach."""
+    sheet, other = datasheet(device), datasheet(of)
+    peaks = {name: sheet.peaks[name] * like.peaks[name] / other.peaks[name] for name in _PEAKS}
+    return Machine(sheet.gb_s * like.gb_s / other.gb_s, peaks)
+
+
+# --- predictions --------------------------------------------------------------------------------------------
+
+
+class Own(NamedTuple):
+    """What a way's own rows say: microseconds a launch, and the share of its unit's peak."""
+
+    launch_us: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """`launch_us`: the one fixed time of all ways. `own`: by (format, way), for those that had rows."""
+
+    launch_us: float
+    own: Mapping[tuple[str, str], Own] = field(default_factory=dict, hash=False)
+    rows: int = 0
+
+
+NOTHING = Fit(0.0)  # the bound alone
+
+
+def bound(how: Way, n: int, k: int, batch: int, machine: Machine, share: float = 1.0) -> roof.Bound:
+    """Bytes over the memory's rate or FLOPs over `share` of the peak, whichever takes longer."""
+    peak = machine.peak(how.unit) * share
+    return roof.bound(moved(how, n, k, batch), roof.gemm_flops(batch, n, k), machine.gb_s, peak)
+
+
+def us(how: Way, n: int, k: int, batch: int, machine: Machine, fit: Fit, own: bool = True) -> float:
+    """Predicted microseconds of a product: by the way's own two numbers if the fit holds them, else (or with
+    own=False) by the one fixed time and the whole peak.
+    """
+    numbers = fit.own.get((how.format, how.name)) if own else None
+    numbers = numbers or Own(fit.launch_us, 1.0)
+    return bound(how, n, k, batch, machine, numbers.share).us + launched(how, batch) * numbers.launch_us
+
+
+def _products(rows: pd.DataFrame) -> Iterator[tuple[Way, int, int, int]]:
+    """Way, n, k and batch of each row (columns format, impl, n, k, batch)."""
+    columns = rows[["format", "impl", "n", "k", "batch"]]
+    for format, impl, n, k, batch in columns.itertuples(index=False, name=None):
+        yield way(format, impl), int(n), int(k), int(batch)
+
+
+def _terms(rows: pd.DataFrame, machine: Machine) -> pd.DataFrame:
+    """Memory's and the unit's microseconds, and the launches, of each row."""
+    found = []
+    for how, n, k, batch in _products(rows):
+        compute = roof.gemm_flops(batch, n, k) / machine.peak(how.unit) / 1e6
+        found.append((moved(how, n, k, batch) / machine.gb_s / 1e3, compute, launched(how, batch)))
+    return pd.DataFrame(found, columns=["memory", "compute", "launches"], index=rows.index)
+
+
+def _launch(base: Any, launches: Any, times: Any) -> float:
+    """The fixed time a launch that leaves the smallest relative errors; never negative."""
+    return max(0.0, float(((times - base) * launches / times**2).sum() / (launches**2 / times**2).sum()))
+
+
+def fit(rows: pd.DataFrame, machine: Machine) -> Fit:
+    """Fit the fixed times to measured rows (columns format, impl, n, k, batch, median_us; impl a way's name)
+    by least squares of relative errors, so that small and large products weigh the same.
+    """
+    if rows.empty:
+        return NOTHING
+    terms, times = _terms(rows, machine), rows["median_us"].astype(float)
+    one = _launch(terms[["memory", "compute"]].max(axis=1), terms["launches"], times)
+    own: dict[tuple[str, str], Own] = {}
+    for key, part in rows.groupby(["format", "impl"], sort=False):
+        mine, taken = terms.loc[part.index], times.loc[part.index]
+        best: tuple[float, Own] | None = None
+        for share in _SHARES[::-1]:
+            base = np.maximum(mine["memory"], mine["compute"] / share)
+            launch = _launch(base, mine["launches"], taken)
+            error = float((((base + launch * mine["launches"]) / taken - 1) ** 2).sum())
+            if best is None or error < best[0] - 1e-12:
+                best = error, Own(launch, float(share))
+        assert best is not None
+        own[str(key[0]), str(key[1])] = best[1]
+    return Fit(one, own, len(rows))
+
+
+def compared(rows: pd.DataFrame, machine: Machine, fit: Fit) -> pd.DataFrame:
+    """The rows with three predictions, bound_us, one_us (one fixed time) and own_us (each way's own numbers),
+    how far each is off in percent (bound_off and so on), and `by`: "memory", "compute" or "launch", whichever
+    is the largest part of one_us.
+    """
+    terms = _terms(rows, machine)
+    found = rows.copy()
+    found["bound_us"] = terms[["memory", "compute"]].max(axis=1)
+    fixed = terms["launches"] * fit.launch_us
+    found["one_us"] = found["bound_us"] + fixed
+    found["own_us"] = [us(*product, machine, fit) for product in _products(rows)]
+    for name in ("bound", "one", "own"):
+        found[f"{name}_off"] = 100 * (found[f"{name}_us"] / found["median_us"].astype(float) - 1)
+    larger = np.where(terms["memory"] >= terms["compute"], "memory", "compute")
+    found["by"] = np.where(fixed > found["bound_us"], "launch", larger)
+    return found
+
+
+def regimes(
+    machine: Machine,
+    fit: Fit,
+    shape: tuple[int, int],
+    batches: Iterable[int],
+    ways: Iterable[Way] = WAYS,
+    own: bool = True,
+) -> pd.DataFrame:
+    """Predicted times of ways over numbers of tokens on one shape: format, impl, n, k, batch, median_us, by
+    (what the time is mostly: "launch", "memory" or "compute").
+    """
+    n, k = shape
+    found = []
+    for how in ways:
+        numbers = (fit.own.get((how.format, how.name)) if own else None) or Own(fit.launch_us, 1.0)
+        for batch in batches:
+            least = bound(how, n, k, batch, machine, numbers.share)
+            fixed = launched(how, batch) * numbers.launch_us
+            by = "launch" if fixed > least.us else least.by
+            found.append((how.format, how.name, n, k, batch, least.us + fixed, by))
+    return pd.DataFrame(found, columns=["format", "impl", "n", "k", "batch", "median_us", "by"])
+
+
+def ridge_batch(how: Way, n: int, k: int, machine: Machine) -> int:
+    """The least number of tokens at which arithmetic, not memory, bounds a way; MANY if there is none."""
+    batch = 1
+    while batch < MANY:
+        if bound(how, n, k, batch, machine).by == "compute":
+            break
+        batch *= 2
+    else:
+        return MANY
+    low, high = batch // 2, batch
+    while high - low > 1:
+        middle = (low + high) // 2
+        if bound(how, n, k, middle, machine).by == "compute":
+            high = middle
+        else:
+            low = middle
+    return high

@@ -1,0 +1,105 @@
+"""Predictions: what is charged, what the fit finds in rows made by its own law, and what scales."""
+
+import pandas as pd
+import pytest
+from rooflab import device, predict, roof
+from rooflab.errors import UsageError
+from rooflab.shapes import WEIGHT_BYTES
+
+H200, LAPTOP = device.get("h200"), device.get("rtx-4070-laptop")
+MACHINE = predict.measured({"dram_read": 4600.0, "fp16_tensor": 790.0}, H200)
+SHAPES = ((1536, 1536), (8960, 1536), (4096, 14336), (28672, 8192))
+
+
+def rows(*ways, launch_us=2.0, share=1.0, batches=(1, 4, 16, 64, 256)):
+    """Rows that obey the law exactly."""
+    fit = predict.Fit(9.0, {way: predict.Own(launch_us, share) for way in ways})
+    frames = [
+        predict.regimes(MACHINE, fit, shape, batches, [predict.way(*way) for way in ways]) for shape in SHAPES
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def test_bytes_follow_the_convention_and_say_what_is_read_twice():
+    n, k = 8960, 1536
+    assert predict.moved(predict.way("fp16", "cublas"), n, k, 4) == roof.gemm_bytes(4, n, k, 2)
+    fused, loop = predict.way("int4_g128", "fused"), predict.way("int4_g128", "loop")
+    assert predict.moved(fused, n, k, 4) == roof.gemm_bytes(4, n, k, WEIGHT_BYTES["int4_g128"])
+    assert predict.moved(loop, n, k, 4) - predict.moved(fused, n, k, 4) == pytest.approx(
+        3 * n * k * WEIGHT_BYTES["int4_g128"]
+    )
+    assert (predict.launched(loop, 4), predict.launched(fused, 4)) == (4, 1)
+    two = predict.way("q8_0", "two_op")
+    assert predict.moved(two, n, k, 1) == pytest.approx(
+        n * k * (WEIGHT_BYTES["q8_0"] + 4) + roof.gemm_bytes(1, n, k, 0)
+    )
+    assert predict.launched(two, 9) == 2
+
+
+def test_every_format_has_one_plain_way_and_its_weights():
+    for name in predict.FORMATS:
+        assert predict.plain(name).plain and name in WEIGHT_BYTES
+        assert sum(way.plain for way in predict.WAYS if way.format == name) == 1
+    with pytest.raises(UsageError, match="no way 'magic' of multiplying 'q8_0' weights; there are dp4a, mma"):
+        predict.way("q8_0", "magic")
+    with pytest.raises(UsageError, match="no format 'q4_k' of weights"):
+        predict.plain("q4_k")
+
+
+def test_the_fit_finds_the_numbers_that_made_the_rows():
+    made = rows(("fp16", "cublas"), launch_us=3.0, share=0.5)
+    fit = predict.fit(made, MACHINE)
+    assert fit.own["fp16", "cublas"].launch_us == pytest.approx(3.0, abs=0.05)
+    assert fit.own["fp16", "cublas"].share == pytest.approx(0.5, abs=0.011)
+    assert fit.rows == len(made)
+    errors = predict.compared(made, MACHINE, fit)
+    assert errors["own_off"].abs().max() < 2 < errors["one_off"].abs().max()
+    assert (errors["bound_off"] <= 0).all()
+
+
+def test_one_fixed_time_is_fitted_once_for_all_ways():
+    made = rows(("fp16", "gemv"), ("int4_g128", "two_op"), launch_us=2.5)
+    fit = predict.fit(made, MACHINE)
+    assert fit.launch_us == pytest.approx(2.5)
+    errors = predict.compared(made, MACHINE, fit)
+    assert errors["one_off"].abs().max() < 0.01
+    small = errors[(errors["n"] == 1536) & (errors["batch"] == 1)]
+    assert set(small["by"]) == {"launch"}
+    big = errors[(errors["n"] == 28672) & (errors["impl"] == "gemv")]
+    assert (
+        big.set_index("batch").loc[1, "by"] == "memory" and big.set_index("batch").loc[256, "by"] == "compute"
+    )
+
+
+def test_without_rows_the_bound_is_all_there_is():
+    assert predict.fit(rows(("fp16", "gemv")).iloc[:0], MACHINE) == predict.NOTHING
+    how = predict.way("fp16", "gemv")
+    assert predict.us(how, 4096, 4096, 1, MACHINE, predict.NOTHING) == pytest.approx(
+        roof.gemm_bytes(1, 4096, 4096, 2) / 4600e3
+    )
+
+
+def test_a_machine_nobody_measured_keeps_the_measured_one_s_shares():
+    there = predict.scaled(LAPTOP, MACHINE, H200)
+    assert there.gb_s == pytest.approx(LAPTOP.dram_gb_s * 4600 / H200.dram_gb_s)
+    assert there.peaks["fp16_tensor"] == pytest.approx(LAPTOP.fp16_tensor * 790 / H200.fp16_tensor)
+    assert predict.scaled(H200, MACHINE, H200) == MACHINE
+    assert predict.datasheet(LAPTOP).gb_s == LAPTOP.dram_gb_s
+
+
+def test_int8_products_scaled_block_by_block_are_bound_by_their_lanes():
+    peaks = {"fp32": 10.0, "fp16_tensor": 100.0, "int8_tensor": 1000.0}
+    assert predict.Machine(1.0, peaks).peak("int8_scaled") == 160.0
+    assert predict.Machine(1.0, {**peaks, "int8_tensor": 90.0}).peak("int8_scaled") == 90.0
+    assert predict.Machine(1.0, peaks).peak("dp4a") == 20.0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_ridge_is_where_arithmetic_takes_over(shape):
+    how = predict.way("int4_g128", "fused")
+    batch = predict.ridge_batch(how, *shape, MACHINE)
+    if batch == predict.MANY:
+        assert predict.bound(how, *shape, 1 << 20, MACHINE).by == "memory"
+        return
+    assert predict.bound(how, *shape, batch, MACHINE).by == "compute"
+    assert predict.bound(how, *shape, batch - 1, MACHINE).by == "memory"

@@ -30,6 +30,16 @@ def test_a_diff_shows_what_changed_and_nothing_else(shown):
     assert "Purpose" not in text and "copy_scalar" not in text
 
 
+def test_a_long_diff_can_be_folded_under_a_line_that_says_what_it_is(shown):
+    one, two = stream.LADDERS["read"][:2]
+    page.diff(one, two)
+    page.diff(one, two, folded=True)
+    plain, folded = shown
+    head, rest = folded.split("</summary>")
+    assert head.startswith(f"<details><summary>{two.name}: {two.idea} (")
+    assert rest == f"\n\n{plain}\n\n</details>"
+
+
 @pytest.mark.parametrize("operator", stream.LADDERS)
 def test_every_rung_is_a_readable_diff_of_one_below(operator, shown):
     ladder = stream.LADDERS[operator]

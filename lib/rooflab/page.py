@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 
@@ -63,15 +64,19 @@ def source(rung: Rung) -> None:
     display(Markdown(f"```cuda\n{rung.path.read_text().rstrip()}\n```"))
 
 
-def diff(below: Rung, rung: Rung) -> None:
+def diff(below: Rung, rung: Rung, folded: bool = False) -> None:
     """Display what changed from the rung below: a unified diff without header comments, where lines that only
-    moved to the right or left count as the same.
+    moved to the right or left count as the same. `folded` shows a line to click instead, for long ones.
     """
     # Entry names differ in every rung; they would hide what changed.
     before = body_of(below).replace(below.entry, rung.operator).splitlines()
     after = body_of(rung).replace(rung.entry, rung.operator).splitlines()
     lines = [f"--- {below.name}.cu", f"+++ {rung.name}.cu", *_changes(before, after)]
-    display(Markdown("```diff\n" + "\n".join(lines) + "\n```"))
+    text = "```diff\n" + "\n".join(lines) + "\n```"
+    if folded:
+        head = f"{rung.name}: {rung.idea} ({len(lines) - 2} lines of changes from {below.name})"
+        text = f"<details><summary>{head}</summary>\n\n{text}\n\n</details>"
+    display(Markdown(text))
 
 
 def _changes(before: list[str], after: list[str]) -> Iterator[str]:

@@ -22,7 +22,10 @@ except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_AL
     pytest.skip(str(error), allow_module_level=True)
 
 EMULATION = (ROOT / "tests" / "simt_kernels" / "hopper.h").read_text()
-WORDS = {"warpgroup_": "wgm_", "wgmma_": "wgmm_", "mbarrier_": "mbar_", "setmaxnreg_": "setmxr_"}
+WORDS = {
+    **{"warpgroup_": "wgm_", "wgmma_": "wgmm_", "mbarrier_": "mbar_", "setmaxnreg_": "setmxr_"},
+    **{"tma_": "tmm_", "const __grid_constant__ TensorMap ": "const long long* __restrict__ "},
+}
 WIDTHS = [(name, width) for name, widths in op.HOPPER.items() for width in widths]
 
 
@@ -30,7 +33,9 @@ def emulated(rung):
     source = rung.path.read_text()
     for word, ours in WORDS.items():
         source = re.sub(rf"\b{word}", ours, source)
-    source = source.replace("Element shared[];", "Element shared[];\n    emulated_base = (char*)shared;")
+    for name in "qkv" if rung.name in op.STANDING else "":
+        source = source.replace(f"&{name},", f"{name},")
+    source = source.replace("Element shared[];", "Element shared[];\n    emulate(shared);")
     head, rest = source.split("#ifndef HEAD_DIM", 1)
     return f"{head}{EMULATION}\n#ifndef HEAD_DIM{rest}"
 
@@ -39,11 +44,21 @@ def run(how, name, q, k, v, start=0, causal=True, window=None, **options):
     """One launch; the output and what `how` (simt.run or simt.watch) gave."""
     rung = next(rung for rung in op.LADDERS["attention"] if rung.name == name)
     (n, heads, head_dim), (context, kv_heads, _) = q.shape, k.shape
-    macros = rung.with_defaults({**op.tile_of(rung, head_dim, "90"), **options})
+    macros = rung.with_defaults({**op.tile_of(rung, head_dim, "90", group=heads // kv_heads), **options})
     launch, out = op.launch_of(rung, macros), np.full(q.shape, np.nan, np.float16)
+    three: list[np.ndarray] = [q, k, v]
+    grid: tuple[int, int] | int = op.grid_of(launch, n, heads)
+    more = []
+    if name in op.STANDING:
+        boxes = ((q, n, launch.queries), *((each, context, macros.get("KEYS", 64)) for each in (k, v)))
+        three = [
+            np.frombuffer(np.array([rows, x[0].size, box, 64], np.int64).tobytes() + x.tobytes(), np.int64)
+            for x, rows, box in boxes
+        ]
+        standing = op.standing_of(launch, macros, n, context, heads, kv_heads, 3)
+        grid, more = standing.blocks, [ctypes.c_int(standing.together)]
     sizes = (n, context, start, heads, kv_heads, int(causal), window or 2**31 - 1)
-    arguments = [q, k, v, out, *map(ctypes.c_int, sizes), op._scale(None, head_dim)]
-    grid = op.grid_of(launch, n, heads)
+    arguments = [*three, out, *map(ctypes.c_int, sizes), op._scale(None, head_dim), *more]
     given = {"entry": rung.entry, "shared": launch.shared}
     return out, how(emulated(rung), grid, launch.threads, arguments, macros, **given)
 
@@ -56,6 +71,7 @@ def run(how, name, q, k, v, start=0, causal=True, window=None, **options):
         (200, 200, (1, 1), {}),
         (70, 330, (2, 2), {"start": 260, "window": 150}),
         (65, 200, (1, 1), {"causal": False}),
+        (90, 90, (8, 2), {}),
         (5, 20, (1, 1), {"start": 60, "window": 10}),
     ],
 )
@@ -67,10 +83,16 @@ def test_the_hopper_rungs_are_right(name, head_dim, n, context, heads, how):
 
 
 @pytest.mark.parametrize(
-    ("name", "head_dim", "options"), [("9_wgmma", 64, {"KEYS": 64}), ("10_paired", 512, {})]
+    ("name", "head_dim", "options"),
+    [
+        ("9_wgmma", 64, {"KEYS": 64}),
+        ("10_paired", 512, {}),
+        ("11_boxes", 64, {"KEYS": 64}),
+        ("11_boxes", 64, {"KEYS": 64, "GROUPS": 2, "TURNS": 1}),
+    ],
 )
 def test_nothing_is_read_before_it_is_there_or_overwritten_before_it_was_used(name, head_dim, options):
-    tiles = 3 if name == "9_wgmma" else 2
+    tiles = 2 if name == "10_paired" else 3
     q, k, v = operands(64, 64 * tiles, 1, 1, head_dim)
     out, seen = run(simt.watch, name, q, k, v, start=64 * (tiles - 1), **options)
     assert not seen.faults, seen.faults[0].sentence

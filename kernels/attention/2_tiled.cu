@@ -9,6 +9,8 @@
 //          they see the most keys, and the longest work should not start last. 48 KB of shared memory:
 //          KEYS keys and values in FP32.
 // Changed  a block has QUERIES queries, each a warp's own, and the loop over keys is cut into tiles.
+// INDEX    how a piece of a tile finds its key: 0 divides by a constant, 1 by a number known only at run time, as in a
+//          kernel that serves every width, 2 shifts and masks by such a number, which must be a power of two.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
 #include "common/reduce.cuh"
@@ -21,6 +23,12 @@
 #endif
 #ifndef BF16
 #define BF16 0
+#endif
+#ifndef INDEX
+#define INDEX 0
+#endif
+#if INDEX == 2 && (HEAD_DIM & (HEAD_DIM - 1))
+#error "Shifts and masks take a head whose width is a power of two."
 #endif
 
 constexpr int KEYS = 48 * 1024 / (2 * 4 * HEAD_DIM), EACH = (HEAD_DIM + 31) / 32;
@@ -49,10 +57,17 @@ extern "C" __global__ void __launch_bounds__(32 * QUERIES, 1)
     for (int e = 0; e < EACH; ++e)
         query[e] = mine < n && lane + 32 * e < HEAD_DIM ? float(q[row + lane + 32 * e]) : 0.0f;
 
+#if INDEX
+    const int pieces = HEAD_DIM / 8 + gridDim.z - 1;  // the same, but the compiler cannot know
+    const int by = __ffs(pieces) - 1;
+#else
+    constexpr int pieces = HEAD_DIM / 8, by = 0;
+#endif
     for (int tile = from; tile < to; tile += KEYS) {
         __syncthreads();
         for (int i = threadIdx.x; i < min(KEYS, to - tile) * (HEAD_DIM / 8); i += 32 * QUERIES) {
-            const int key = i / (HEAD_DIM / 8), d = i % (HEAD_DIM / 8) * 8;  // constants: shifts where they can be
+            const int key = INDEX == 2 ? i >> by : i / pieces;
+            const int d = (INDEX == 2 ? i & (pieces - 1) : i % pieces) * 8;
             const size_t at = ((tile + key) * (size_t)kv_heads + kv_head) * HEAD_DIM + d;
             stage(&keys[key][d], k + at);
             stage(&values[key][d], v + at);

@@ -531,14 +531,93 @@ __device__ inline void setmaxnreg_fewer() {
 }
 #endif
 
-// --- products of a warpgroup with both operands in shared memory, or columns that are stored row by row (sm_90a) ---
+// --- products of a warpgroup by widths, in either 16-bit format (sm_90a) ---
 //
-// wgmma_shared_f16 takes its 64 rows, too, from shared memory, laid out as wgmma_columns says. wgmma_rows_f16 takes a
-// second operand stored [k][n], as values are: blocks of 64 columns, row after row of 128 bytes, each row's 16-byte
-// pieces swizzled alike; wgmma_rows names it, `apart` bytes being from a block to the next, and 16 rows on add 128.
+// wgmma_shared: 64 rows and COLUMNS columns from shared memory, both laid out as wgmma_columns says. wgmma_rows: rows from
+// registers, second operand stored [k][n] as values are: blocks of 64 columns, row after row of 128 bytes, each row's
+// 16-byte pieces swizzled alike; the descriptor wgmma_rows names it, `apart` bytes being from a block to the next, and 16
+// rows on add 128. wgmma_registers: rows from registers, columns as wgmma_columns says.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define SUMS_4(c, d, i) c((d)[i]), c((d)[i + 1]), c((d)[i + 2]), c((d)[i + 3])
-#define SUMS_16(c, d, i) SUMS_4(c, d, i), SUMS_4(c, d, i + 4), SUMS_4(c, d, i + 8), SUMS_4(c, d, i + 12)
+#define SUMS_4(d, i) "+f"((d)[i]), "+f"((d)[i + 1]), "+f"((d)[i + 2]), "+f"((d)[i + 3])
+#define SUMS_8(d, i) SUMS_4(d, i), SUMS_4(d, i + 4)
+#define SUMS_32(d, i) SUMS_8(d, i), SUMS_8(d, i + 8), SUMS_8(d, i + 16), SUMS_8(d, i + 24)
+#define SUMS_OF_64(d) SUMS_32(d, 0)
+#define NAMES_OF_64 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
+    "%25,%26,%27,%28,%29,%30,%31"
+#define SUMS_OF_80(d) SUMS_OF_64(d), SUMS_8(d, 32)
+#define NAMES_OF_80 NAMES_OF_64 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define SUMS_OF_96(d) SUMS_OF_80(d), SUMS_8(d, 40)
+#define NAMES_OF_96 NAMES_OF_80 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define SUMS_OF_112(d) SUMS_OF_96(d), SUMS_8(d, 48)
+#define NAMES_OF_112 NAMES_OF_96 ",%48,%49,%50,%51,%52,%53,%54,%55"
+#define SUMS_OF_128(d) SUMS_OF_112(d), SUMS_8(d, 56)
+#define NAMES_OF_128 NAMES_OF_112 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define SUMS_OF_160(d) SUMS_OF_128(d), SUMS_8(d, 64), SUMS_8(d, 72)
+#define NAMES_OF_160 NAMES_OF_128 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define SUMS_OF_176(d) SUMS_OF_160(d), SUMS_8(d, 80)
+#define NAMES_OF_176 NAMES_OF_160 ",%80,%81,%82,%83,%84,%85,%86,%87"
+#define SUMS_OF_192(d) SUMS_OF_176(d), SUMS_8(d, 88)
+#define NAMES_OF_192 NAMES_OF_176 ",%88,%89,%90,%91,%92,%93,%94,%95"
+#define SUMS_OF_256(d) SUMS_OF_192(d), SUMS_32(d, 96)
+#define NAMES_OF_256 NAMES_OF_192 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111," \
+    "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+
+// One product: COLUMN_ and ADD are the numbers of the operands that name the columns and say whether to add.
+#define PRODUCT(WIDTH_, FORMAT, ROWS_, COLUMNS_, ADD, TURNED)                                              \
+    "{ .reg .pred p; setp.ne.b32 p, %" ADD ", 0; wgmma.mma_async.sync.aligned.m64n" #WIDTH_ "k16.f32." FORMAT \
+    "." FORMAT " {" NAMES_OF_##WIDTH_ "}, " ROWS_ ", %" COLUMNS_ ", p, 1, 1" TURNED "; }"
+#define FROM_SHARED(WIDTH_, FORMAT, A, B, ADD, TURNED)                           \
+    if constexpr (COLUMNS == WIDTH_)                                             \
+    asm volatile(PRODUCT(WIDTH_, FORMAT, "%" A, B, ADD, TURNED) : SUMS_OF_##WIDTH_(d) \
+                 : "l"(a), "l"(b), "r"((int)add))
+#define FROM_REGISTERS(WIDTH_, FORMAT, A, B, C, D, COLUMN, ADD, TURNED)               \
+    if constexpr (COLUMNS == WIDTH_)                                                  \
+    asm volatile(PRODUCT(WIDTH_, FORMAT, "{%" A ",%" B ",%" C ",%" D "}", COLUMN, ADD, TURNED) : SUMS_OF_##WIDTH_(d) \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
+#define SHARED_PRODUCTS(FORMAT) \
+    FROM_SHARED(64, FORMAT, "32", "33", "34", ", 0, 0"); \
+    FROM_SHARED(80, FORMAT, "40", "41", "42", ", 0, 0"); \
+    FROM_SHARED(96, FORMAT, "48", "49", "50", ", 0, 0"); \
+    FROM_SHARED(112, FORMAT, "56", "57", "58", ", 0, 0"); \
+    FROM_SHARED(128, FORMAT, "64", "65", "66", ", 0, 0"); \
+    FROM_SHARED(160, FORMAT, "80", "81", "82", ", 0, 0"); \
+    FROM_SHARED(176, FORMAT, "88", "89", "90", ", 0, 0"); \
+    FROM_SHARED(192, FORMAT, "96", "97", "98", ", 0, 0"); \
+    FROM_SHARED(256, FORMAT, "128", "129", "130", ", 0, 0"); \
+    static_assert(COLUMNS <= 256)
+#define SHARED_ROWS_PRODUCTS(FORMAT) \
+    FROM_SHARED(64, FORMAT, "32", "33", "34", ", 0, 1"); \
+    FROM_SHARED(80, FORMAT, "40", "41", "42", ", 0, 1"); \
+    FROM_SHARED(96, FORMAT, "48", "49", "50", ", 0, 1"); \
+    FROM_SHARED(112, FORMAT, "56", "57", "58", ", 0, 1"); \
+    FROM_SHARED(128, FORMAT, "64", "65", "66", ", 0, 1"); \
+    FROM_SHARED(160, FORMAT, "80", "81", "82", ", 0, 1"); \
+    FROM_SHARED(176, FORMAT, "88", "89", "90", ", 0, 1"); \
+    FROM_SHARED(192, FORMAT, "96", "97", "98", ", 0, 1"); \
+    FROM_SHARED(256, FORMAT, "128", "129", "130", ", 0, 1"); \
+    static_assert(COLUMNS <= 256)
+#define REGISTER_PRODUCTS(FORMAT) \
+    FROM_REGISTERS(64, FORMAT, "32", "33", "34", "35", "36", "37", ", 0"); \
+    FROM_REGISTERS(80, FORMAT, "40", "41", "42", "43", "44", "45", ", 0"); \
+    FROM_REGISTERS(96, FORMAT, "48", "49", "50", "51", "52", "53", ", 0"); \
+    FROM_REGISTERS(112, FORMAT, "56", "57", "58", "59", "60", "61", ", 0"); \
+    FROM_REGISTERS(128, FORMAT, "64", "65", "66", "67", "68", "69", ", 0"); \
+    FROM_REGISTERS(160, FORMAT, "80", "81", "82", "83", "84", "85", ", 0"); \
+    FROM_REGISTERS(176, FORMAT, "88", "89", "90", "91", "92", "93", ", 0"); \
+    FROM_REGISTERS(192, FORMAT, "96", "97", "98", "99", "100", "101", ", 0"); \
+    FROM_REGISTERS(256, FORMAT, "128", "129", "130", "131", "132", "133", ", 0"); \
+    static_assert(COLUMNS <= 256)
+#define ROWS_PRODUCTS(FORMAT) \
+    FROM_REGISTERS(64, FORMAT, "32", "33", "34", "35", "36", "37", ", 1"); \
+    FROM_REGISTERS(80, FORMAT, "40", "41", "42", "43", "44", "45", ", 1"); \
+    FROM_REGISTERS(96, FORMAT, "48", "49", "50", "51", "52", "53", ", 1"); \
+    FROM_REGISTERS(112, FORMAT, "56", "57", "58", "59", "60", "61", ", 1"); \
+    FROM_REGISTERS(128, FORMAT, "64", "65", "66", "67", "68", "69", ", 1"); \
+    FROM_REGISTERS(160, FORMAT, "80", "81", "82", "83", "84", "85", ", 1"); \
+    FROM_REGISTERS(176, FORMAT, "88", "89", "90", "91", "92", "93", ", 1"); \
+    FROM_REGISTERS(192, FORMAT, "96", "97", "98", "99", "100", "101", ", 1"); \
+    FROM_REGISTERS(256, FORMAT, "128", "129", "130", "131", "132", "133", ", 1"); \
+    static_assert(COLUMNS <= 256)
 
 __device__ inline unsigned long long wgmma_rows(const void* shared, unsigned apart) {
     const unsigned address = (unsigned)__cvta_generic_to_shared(shared);
@@ -547,60 +626,54 @@ __device__ inline unsigned long long wgmma_rows(const void* shared, unsigned apa
 
 template <int COLUMNS>
 __device__ inline void wgmma_shared_f16(float* d, unsigned long long a, unsigned long long b, bool add) {
-    static_assert(COLUMNS == 64 || COLUMNS == 128);
-    if constexpr (COLUMNS == 64) {
-        asm volatile(
-            "{ .reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0,%1,%2,"
-            "%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
-            "%30,%31}, %32, %33, p, 1, 1, 0, 0; }"
-            : SUMS_16("+f", d, 0), SUMS_16("+f", d, 16)
-            : "l"(a), "l"(b), "r"((int)add));
-    } else {
-        asm volatile(
-            "{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0,%1,%2,"
-            "%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
-            "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,"
-            "%55,%56,%57,%58,%59,%60,%61,%62,%63}, %64, %65, p, 1, 1, 0, 0; }"
-            : SUMS_16("+f", d, 0), SUMS_16("+f", d, 16), SUMS_16("+f", d, 32), SUMS_16("+f", d, 48)
-            : "l"(a), "l"(b), "r"((int)add));
-    }
+    SHARED_PRODUCTS("f16");
 }
 
 template <int COLUMNS>
-__device__ inline void wgmma_rows_f16(float* d, const unsigned* a, unsigned long long b) {
-    static_assert(COLUMNS == 64 || COLUMNS == 128 || COLUMNS == 256);
-    if constexpr (COLUMNS == 64) {
-        asm volatile(
-            "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,"
-            "%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1,"
-            " 1;"
-            : SUMS_16("+f", d, 0), SUMS_16("+f", d, 16)
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-    } else if constexpr (COLUMNS == 128) {
-        asm volatile(
-            "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,"
-            "%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,"
-            "%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63},"
-            " {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
-            : SUMS_16("+f", d, 0), SUMS_16("+f", d, 16), SUMS_16("+f", d, 32), SUMS_16("+f", d, 48)
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-    } else {
-        asm volatile(
-            "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,"
-            "%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,"
-            "%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
-            "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,"
-            "%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,"
-            "%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, {%128,%129,"
-            "%130,%131}, %132, 1, 1, 1, 1;"
-            : SUMS_16("+f", d, 0), SUMS_16("+f", d, 16), SUMS_16("+f", d, 32), SUMS_16("+f", d, 48),
-              SUMS_16("+f", d, 64), SUMS_16("+f", d, 80), SUMS_16("+f", d, 96), SUMS_16("+f", d, 112)
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-    }
+__device__ inline void wgmma_shared_bf16(float* d, unsigned long long a, unsigned long long b, bool add) {
+    SHARED_PRODUCTS("bf16");
+}
+
+template <int COLUMNS>
+__device__ inline void wgmma_shared_rows_f16(float* d, unsigned long long a, unsigned long long b, bool add = true) {
+    SHARED_ROWS_PRODUCTS("f16");
+}
+
+template <int COLUMNS>
+__device__ inline void wgmma_shared_rows_bf16(float* d, unsigned long long a, unsigned long long b, bool add = true) {
+    SHARED_ROWS_PRODUCTS("bf16");
+}
+
+template <int COLUMNS>
+__device__ inline void wgmma_registers_f16(float* d, const unsigned* a, unsigned long long b, bool add) {
+    REGISTER_PRODUCTS("f16");
+}
+
+template <int COLUMNS>
+__device__ inline void wgmma_registers_bf16(float* d, const unsigned* a, unsigned long long b, bool add) {
+    REGISTER_PRODUCTS("bf16");
+}
+
+template <int COLUMNS>
+__device__ inline void wgmma_rows_f16(float* d, const unsigned* a, unsigned long long b, bool add = true) {
+    ROWS_PRODUCTS("f16");
+}
+
+template <int COLUMNS>
+__device__ inline void wgmma_rows_bf16(float* d, const unsigned* a, unsigned long long b, bool add = true) {
+    ROWS_PRODUCTS("bf16");
 }
 
 #undef SUMS_4
-#undef SUMS_16
+#undef SUMS_8
+#undef SUMS_32
+#undef PRODUCT
+#undef FROM_SHARED
+#undef FROM_REGISTERS
+#undef SHARED_PRODUCTS
+#undef SHARED_ROWS_PRODUCTS
+#undef REGISTER_PRODUCTS
+#undef ROWS_PRODUCTS
 #endif
 
 // --- tiles copied by the tensor memory accelerator (sm_90a) ---
@@ -626,5 +699,37 @@ __device__ inline void tma_copy_box(void* shared, const TensorMap* map, int colu
             (unsigned)__cvta_generic_to_shared(shared)),
         "l"(map), "r"(column), "r"(row), "r"((unsigned)__cvta_generic_to_shared(barrier))
         : "memory");
+}
+
+// The same into the shared memory of every block of the cluster whose bit `blocks` has, at the same place and with each
+// one's own barrier.
+__device__ inline void tma_copy_box_to(unsigned short blocks, void* shared, const TensorMap* map, int column, int row,
+                                       unsigned long long* barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"((unsigned)__cvta_generic_to_shared(shared)),
+        "l"(map), "r"(column), "r"(row), "r"((unsigned)__cvta_generic_to_shared(barrier)), "h"(blocks)
+        : "memory");
+}
+
+// The same barrier in block `rank` of the cluster: one more has arrived.
+__device__ inline void mbarrier_arrive_at(unsigned long long* barrier, unsigned rank) {
+    asm volatile(
+        "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
+        "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(
+            (unsigned)__cvta_generic_to_shared(barrier)),
+        "r"(rank)
+        : "memory");
+}
+
+// --- turns of warpgroups (named barriers; sm_90a's rungs) ---
+//
+// Barrier `id` (1 to 15) opens when `threads` have come to it, those that wait and those that only pass by.
+__device__ inline void warpgroup_wait_turn(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ inline void warpgroup_pass_turn(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 #endif

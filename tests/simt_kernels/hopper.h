@@ -60,6 +60,21 @@ static inline void wgmm_rows_f16(float* d, const unsigned* a, unsigned long long
   }
 }
 
+// A box of a matrix, as a map given as {rows, columns, rows and columns of a box} with the matrix behind; done at once, so
+// nobody has to wait for bytes.
+static inline void tmm_copy_box(void* shared, const long long* map, int column, int row, unsigned long long*) {
+  const unsigned short* const from = (const unsigned short*)(map + 4);
+  const unsigned place = unsigned((char*)shared - emulated_base);
+  for (int r = 0; r < map[2]; ++r)
+    for (int c = 0; c < map[3]; ++c) {
+      const unsigned address = place + r * 128 + c * 2;
+      const bool inside = row + r < map[0] && column + c < map[1];
+      *(unsigned short*)(emulated_base + (address ^ (address >> 7 & 7) << 4)) =
+          inside ? from[(row + r) * map[1] + column + c] : 0;
+    }
+}
+static inline void mbar_expect(unsigned long long*, unsigned) {}
+
 // The phase above 32 bits, arrivals a phase above 16, arrivals still to come below.
 static inline void mbar_init(unsigned long long* barrier, unsigned arrivals) { *barrier = arrivals << 16 | arrivals; }
 static inline void mbar_arrive(unsigned long long* barrier) {
@@ -73,4 +88,25 @@ static inline void mbar_arrive(unsigned long long* barrier) {
 }
 static inline void mbar_wait(unsigned long long* barrier, unsigned parity) {
   while ((atomicAdd(barrier, 0ull) >> 32 & 1) == parity) __nanosleep(100);
+}
+
+// Named barriers: who waits goes on when the phase that he came to has ended.
+static unsigned long long emulated_turns[16];
+static inline unsigned long long wgm_pass_turn(int id, int threads) {
+  unsigned long long* const barrier = emulated_turns + id;
+  atomicCAS(barrier, 0ull, (unsigned long long)threads << 16 | threads);
+  const unsigned long long phase = atomicAdd(barrier, 0ull) >> 32;
+  mbar_arrive(barrier);
+  return phase;
+}
+static inline void wgm_wait_turn(int id, int threads) {
+  const unsigned long long phase = wgm_pass_turn(id, threads);
+  while (atomicAdd(emulated_turns + id, 0ull) >> 32 == phase) __nanosleep(100);
+}
+
+// At the start of a block.
+static inline void emulate(void* shared) {
+  emulated_base = (char*)shared;
+  if (threadIdx.x == 0)
+    for (unsigned long long& each : emulated_turns) each = 0;
 }

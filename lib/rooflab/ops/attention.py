@@ -40,7 +40,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "2_tiled",
             "attention_tiled",
             "queries share a tile of keys and values",
-            defines={"QUERIES": 8, "HEAD_DIM": 128, "BF16": 0},
+            defines={"QUERIES": 8, "HEAD_DIM": 128, "BF16": 0, "INDEX": 0},
         ),
         Rung(
             "attention",
@@ -103,6 +103,23 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             archs=("90a",),
             dynamic_shared=196608,
         ),
+        Rung(
+            "attention",
+            "11_boxes",
+            "attention_boxes",
+            "one thread copies boxes of tiles, blocks stay",
+            defines={
+                "HEAD_DIM": 128,
+                "KEYS": 128,
+                "STAGES": 2,
+                "GROUPS": 2,
+                "PACK": 1,
+                "TURNS": 0,
+                "BF16": 0,
+            },
+            archs=("90a",),
+            dynamic_shared=163840,
+        ),
     ),
     "decode_attention": (
         Rung(
@@ -157,7 +174,10 @@ class Launch(NamedTuple):
 
 
 # Hopper's rungs, by the widths of head that they do.
-HOPPER = {"9_wgmma": (64, 128, 256), "10_paired": (512,)}
+HOPPER = {"9_wgmma": (64, 128, 256), "10_paired": (512,), "11_boxes": (64, 80, 96, 112, 128, 256)}
+
+# Those whose blocks stand, one an SM, and read their operands through maps of boxes.
+STANDING = ("11_boxes",)
 
 
 def _level(rung: Rung) -> int:
@@ -175,6 +195,10 @@ def launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:
         return Launch(128, 384, (128 + 2 * macros["STAGES"] * macros["KEYS"]) * 2 * head)
     if level == 10:
         return Launch(64, 384, (64 + 2 * macros["KEYS"]) * 2 * head)
+    if level == 11:
+        rows, groups = 64 * macros["GROUPS"], macros["GROUPS"]
+        shared = (rows + 2 * macros["STAGES"] * macros["KEYS"]) * 128 * math.ceil(head / 64)
+        return Launch(rows // macros["PACK"], 128 * (groups + 1), shared)
     row = 2 * (head if level == 4 else head + 8)
     queries = {7: 128, 8: 32 * macros.get("GROUPS", 0)}.get(level, 64)
     threads = 32 * macros["SLICES"] * macros["GROUPS"] if level == 8 else 128
@@ -188,17 +212,46 @@ def grid_of(launch: Launch, n: int, heads: int) -> tuple[int, int]:
     return (n, heads) if launch.queries == 1 else (heads, math.ceil(n / launch.queries))
 
 
+def pack_of(group: int, most: int) -> int:
+    """The launch rule: of `group` query heads that share keys, how many a standing block takes together."""
+    return next(pack for pack in (8, 4, 2, 1) if group % pack == 0 and pack <= most)
+
+
+class Standing(NamedTuple):
+    """How standing blocks go through a prompt: blocks, pieces of work, units of heads whose turn comes
+    together.
+    """
+
+    blocks: int
+    works: int
+    together: int
+
+
+def standing_of(
+    launch: Launch, macros: Mapping[str, int], n: int, context: int, heads: int, kv_heads: int, sms: int
+) -> Standing:
+    """The launch rule of rungs whose blocks stay: as many units of heads go together as have their keys and
+    values in half of an L2 of 50 MB, so that they are read from memory once.
+    """
+    each, cluster, pack = 4 * max(context, 1) * macros["HEAD_DIM"], macros.get("CLUSTER", 1), macros["PACK"]
+    kept = max(k for k in range(1, kv_heads + 1) if kv_heads % k == 0 and (k == 1 or k * each <= 25_000_000))
+    works = math.ceil(n / (launch.queries * cluster)) * (heads // pack)
+    return Standing(min(works, sms // cluster) * cluster, works, kept * (heads // kv_heads // pack))
+
+
 def static_shared(rung: Rung, macros: Mapping[str, int]) -> int:
     """Bytes of static shared memory of a tile rung: what rung 8 hands between warps."""
-    if rung.name != "8_sliced":
+    if rung.name != "8_sliced" and rung.name not in STANDING:
         return {"9_wgmma": 1024, "10_paired": 26624}.get(rung.name, 0)  # barriers, and what aligns the tiles
+    if rung.name in STANDING:
+        return 1024
     scores = 4 * (macros["SLICES"] - 1) * macros["KEYS"] // 8 * 32 * 8
     return macros["GROUPS"] * (scores + 2 * macros["KEYS"] // 16 * 32 * 16 + 4 * 8 * 4)
 
 
-def tile_of(rung: Rung, head_dim: int, arch: str, shared_kv: bool = False) -> dict[str, int]:
-    """The macros that fit a head's width to an architecture's shared memory and registers: the largest
-    tile that does. UsageError if none fits.
+def tile_of(rung: Rung, head_dim: int, arch: str, shared_kv: bool = False, group: int = 1) -> dict[str, int]:
+    """The macros that fit a head's width, and `group` query heads a key-value head, to an architecture's
+    shared memory and registers: the largest tile that does. UsageError if none fits.
     """
     arch = arch.rstrip("af")
     if _level(rung) <= 3:
@@ -210,6 +263,9 @@ def tile_of(rung: Rung, head_dim: int, arch: str, shared_kv: bool = False) -> di
         choices = [{"KEYS": 128 if head_dim <= 128 else 64, "STAGES": 2}]
     elif rung.name == "10_paired":
         choices = [{"KEYS": 64}]
+    elif rung.name == "11_boxes":
+        groups, keys = (3, 80) if head_dim == 64 else (2, 128 if head_dim <= 128 else 64)
+        choices = [{"GROUPS": groups, "KEYS": keys, "PACK": pack_of(group, 8)}]
     elif rung.name == "7_rows":
         roomy = head_dim <= 64 or (arch in ("80", "86", "89", "90") and (head_dim <= 96 or not shared_kv))
         choices = [{"KEYS": keys} for keys in ((64, 32, 16) if roomy else (32, 16))]
@@ -248,15 +304,19 @@ def decode_launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:
     return Launch(macros.get("GROUP", 1), macros["THREADS"])
 
 
-def default_rung(head_dim: int) -> str:
-    """The rung that attention runs when none is named: the fastest portable one for the head's width."""
-    return "7_rows" if head_dim <= 128 else "8_sliced"
+def default_rung(head_dim: int, arch: str = "89") -> str:
+    """The rung that attention runs when none is named: the fastest for the head's width, as recorded."""
+    if arch == "90" and head_dim in HOPPER["11_boxes"]:
+        return "11_boxes"
+    return "7_rows" if head_dim <= 128 else "6_async" if head_dim <= 256 else "8_sliced"
 
 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
     if rung.operator == "decode_attention":
         return source_of_callable(decode_launch_of, splits_of, decode_attention)
+    if rung.name in STANDING:
+        return source_of_callable(launch_of, standing_of, pack_of, _boxes, attention)
     return source_of_callable(launch_of, grid_of, attention)
 
 
@@ -332,7 +392,7 @@ def attention(
     n, heads, head_dim = (int(size) for size in q.shape)
     capacity, kv_heads, _ = (int(size) for size in k.shape)
     context = capacity if context is None else context
-    chosen = rung_of(LADDERS["attention"], rung, default_rung(head_dim))
+    chosen = rung_of(LADDERS["attention"], rung, default_rung(head_dim, _arch(q)))
     if not 0 <= context <= capacity:
         raise LaunchError(f"context must lie between 0 and the {capacity} keys given, not {context}.")
     if not 0 <= start < 1 << 30:
@@ -358,29 +418,58 @@ def attention(
     if form == "bfloat16" and "BF16" not in chosen.defines:
         raise LaunchError(f"Rung attention/{chosen.name} takes float16, not bfloat16.")
     shared_kv = "SHARED_KV" in chosen.defines and kernel.pointer(k) == kernel.pointer(v)
-    macros = chosen.with_defaults({**tile_of(chosen, head_dim, _arch(q), shared_kv), **options})
+    tile = tile_of(chosen, head_dim, _arch(q), shared_kv, heads // kv_heads)
+    macros = chosen.with_defaults({**tile, **options})
     if "BF16" in macros:
         macros["BF16"] = int(form == "bfloat16")
     if shared_kv:
         macros["SHARED_KV"] = 1
+    if macros.get("INDEX") == 2 and head_dim & (head_dim - 1):
+        raise LaunchError(
+            f"INDEX = 2 shifts and masks, so head_dim must be a power of two, not {head_dim}: take INDEX = 0."
+        )
     out = _empty_like(q) if out is None else out
     check_array("out", out, form, n * heads * head_dim, 16)
     launch = launch_of(chosen, macros)
     grid = grid_of(launch, n, heads)
-    if grid[1] >= 1 << 16:
+    if grid[1] >= 1 << 16 and chosen.name not in STANDING:
         raise LaunchError(
             f"{n} queries are {grid[1]} tiles of {launch.queries}, more than a launch can have."
         )
     sizes = [ctypes.c_int(x) for x in (n, context, start, heads, kv_heads, int(causal))]
     latest = ctypes.c_int((1 << 31) - 1 if window is None else window)
     function = loaded(chosen, tuple(sorted(macros.items())))
-    function.launch(
-        grid,
-        launch.threads,
-        [q, k, v, out, *sizes, latest, _scale(scale, head_dim)],
-        shared=launch.shared,
-    )
+    arguments = [q, k, v, out, *sizes, latest, _scale(scale, head_dim)]
+    if chosen.name in STANDING:
+        pack = macros["PACK"]
+        if heads // kv_heads % pack:
+            raise LaunchError(f"PACK = {pack} does not divide {heads // kv_heads} heads a key-value head.")
+        standing = standing_of(launch, macros, n, context, heads, kv_heads, _sms())
+        if standing.works >= 1 << 30:
+            raise LaunchError(f"{n} queries of {heads} heads are more tiles than 32 bits count.")
+        arguments[:3] = _boxes(q, k, v, context, launch.queries, macros.get("KEYS", 64))
+        arguments.append(ctypes.c_int(standing.together))
+        grid = (standing.blocks, 1)
+    function.launch(grid, launch.threads, arguments, shared=launch.shared)
     return out
+
+
+def _sms() -> int:
+    import cupy
+
+    return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+
+
+def _boxes(q: Any, k: Any, v: Any, context: int, queries: int, keys: int) -> list[Any]:
+    """Operands as maps of boxes of 64 columns; what lies beyond the last query or key comes as zeros. The
+    copies are of 16-bit words, whatever they mean.
+    """
+
+    def of(array: Any, rows: int, box: int) -> Any:
+        columns = int(array.shape[1]) * int(array.shape[2])
+        return kernel.tensor_map(kernel.pointer(array), max(rows, 1), columns, "float16", (box, 64), 128)
+
+    return [of(q, int(q.shape[0]), queries), of(k, context, keys), of(v, context, keys)]
 
 
 class Room(NamedTuple):

@@ -52,6 +52,12 @@ def test_every_rung_is_a_readable_diff_of_one_below(operator, shown):
         assert 0 < len(changed) <= 60
 
 
+def test_a_header_is_shown_without_its_slashes(shown):
+    page.header(stream.LADDERS["read"][0])
+    (text,) = shown
+    assert text.startswith("```text\nread 1, scalar") and "\nPurpose  " in text and "#include" not in text
+
+
 def test_the_source_is_shown_whole(shown):
     page.source(stream.LADDERS["read"][0])
     assert "// read 1, scalar" in shown[0] and shown[0].startswith("```cuda\n")

@@ -64,6 +64,12 @@ def source(rung: Rung) -> None:
     display(Markdown(f"```cuda\n{rung.path.read_text().rstrip()}\n```"))
 
 
+def header(rung: Rung) -> None:
+    """Display a rung's header comment: purpose, shapes, bytes, launch, and what changed."""
+    lines = itertools.takewhile(lambda line: line.startswith("//"), rung.path.read_text().splitlines())
+    display(Markdown("```text\n" + "\n".join(line[2:].removeprefix(" ") for line in lines) + "\n```"))
+
+
 def diff(below: Rung, rung: Rung, folded: bool = False) -> None:
     """Display what changed from the rung below: a unified diff without header comments, where lines that only
     moved to the right or left count as the same. `folded` shows a line to click instead, for long ones.

@@ -169,6 +169,27 @@ def test_the_issue_bound_decides_on_hopper_and_not_on_ada():
     assert study.predict(exact, ada) < study.predict(half, ada)
 
 
+def test_a_chip_has_room_for_so_many_instructions_a_result():
+    assert mmq.room(H200) == pytest.approx(1.08, abs=0.01) and mmq.room(RTX_4090) == pytest.approx(
+        4, abs=0.01
+    )
+    for chip in (H200, RTX_4090):
+        for instructions in (1, 2, 3, 6):
+            bound = chip.int8_tensor * min(1, mmq.room(chip) / instructions)
+            assert mmq.issue_bound(chip, instructions) == pytest.approx(bound)
+    case = next(c for c in mmq.ladder(512) if c.impl == "5_tuned")
+    assert mmq.scaling(case) == 8192 * 512 * (8192 // 32) * 2 // 32
+    assert mmq.scaling(next(c for c in mmq.ladder(512) if c.impl == "7_half")) is None
+
+
+def test_wider_tiles_read_the_weights_half_as_often():
+    cases = {c.impl: c for c in mmq.ladder(512) if c.kind == "own" and "scale_bytes" not in c.options}
+    assert mmq.reads(cases["1_tile"])[:2] == mmq.reads(cases["2_prefetch"])[:2] == (8, 128)
+    assert mmq.reads(cases["3_wide"])[:2] == (4, 128)
+    saved = mmq.reads(cases["2_prefetch"])[2] - mmq.reads(cases["3_wide"])[2]
+    assert saved == 4 * 8192 * 8192 * 34 // 32
+
+
 def test_an_included_quantiser_is_part_of_the_identity():
     study = studies.get("mmq")
     alone = study.case("mmq/5_tuned format=q8_0 n=8192 k=8192 batch=512 prepared=1 cold graph")

@@ -15,7 +15,7 @@ from typing import Any
 from rooflab import gate, kernel, ops, roof
 from rooflab.case import Case, options
 from rooflab.device import Device
-from rooflab.formats import Planes
+from rooflab.formats import BLOCK, Planes
 from rooflab.ops import Rung, mmq, q8_0
 from rooflab.studies import products
 from rooflab.studies.base import Context, Count, Sized, Study, tunables
@@ -117,6 +117,28 @@ def operations_of(impl: str) -> int | None:
 def takes_halves(impl: str) -> bool:
     """Whether a rung takes its activations in FP16, as they are, and makes halves of the weights."""
     return "half" in impl
+
+
+def room(device: Device) -> float:
+    """Instructions that a chip issues for each block result that its int8 tensor cores give at their peak."""
+    return device.fp32 / 2 / (device.int8_tensor / _LANES)
+
+
+def scaling(case: Case) -> int | None:
+    """Instructions of warps that scale the results of an own case's blocks; None if it scales none."""
+    each = operations_of(case.impl)
+    return each and (case.n or 0) * (case.batch or 0) * (case.k or 0) // BLOCK // 32 * each
+
+
+def reads(case: Case) -> tuple[int, int, int]:
+    """How many times the tiles of a prompt's rung read the weights and the activations, and the bytes that
+    makes, if no tile finds in its SM what another has read. There are fewer tiles of tokens than of rows.
+    """
+    rung, macros, _ = own_rung(case)
+    n, k, batch = case.n or 0, case.k or 0, case.batch or 0
+    weights, activations = sorted(mmq.launch_shape(rung, n, batch, macros)[0])
+    each = 2 if takes_halves(case.impl) else WEIGHT_BYTES
+    return weights, activations, int(k * (weights * n * WEIGHT_BYTES + activations * batch * each))
 
 
 def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:

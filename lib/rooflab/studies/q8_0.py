@@ -319,6 +319,9 @@ class Q8(Study):
             return None  # from L2: the datasheet has no bandwidth for it
         if case.impl == "torch.mv":
             moved = int((case.batch or 1) * roof.gemm_bytes(1, case.n or 0, case.k or 0, 4, 4, 4))
+        if case.operator == "side" and case.impl != "torch.mv":
+            peak = context.device.tf32_tensor if case.format == "tf32" else context.device.fp32
+            return roof.bound(moved, self.count(case).flops or 0, context.device.dram_gb_s, peak).us
         return moved / context.device.dram_gb_s / 1e3
 
     def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:

@@ -1,4 +1,5 @@
-"""What this course asked of its INT4 kernels on the H200 before they were written (lesson 04).
+"""What this course asked of its INT4 kernels on the H200 before they were written, and what the source
+published of its own (lesson 04).
 
 Floors had to be reached, aims were hoped for; both are judged by recorded rows as the sources' claims are.
 The bars are one GPU's, so on another they say how far that GPU is from this one's.
@@ -6,11 +7,13 @@ The bars are one GPU's, so on another they say how far that GPU is from this one
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 import pandas as pd
 
 from rooflab.claims import Bar, Claim, NoEvidence, less, more
+from rooflab.record import Store
 from rooflab.studies.int4 import SHAPES, SQUARE, TINYGEMM
 
 GPU = "NVIDIA H200"
@@ -131,3 +134,37 @@ GOALS: tuple[Claim, ...] = (
     _goal("A6", "aim", "Large shapes, batch 32", "smallest gain", "{:.2f}", more(2.5), _gain((32,))),
     _goal("A7", "aim", "Large shapes, batch 64", "smallest gain", "{:.2f}", more(2.0), _gain((64,))),
 )  # fmt: skip
+
+
+# --- what the source published of its kernel ----------------------------------------------------------------
+
+SIX = {  # the counters it gives, by our names
+    "dram_mb": "DRAM traffic (MB)",
+    "us": "Time under the profiler (µs)",
+    "dram_pct": "DRAM busy %",
+    "sm_pct": "SMs busy %",
+    "l2_hit_pct": "L2 hits %",
+    "occupancy_pct": "Occupancy %",
+}
+_IN_ITS_NOTE = {
+    "dram_pct": r"([\d.]+) % of hardware peak",
+    "sm_pct": r"SM ([\d.]+) %",
+    "l2_hit_pct": r"L2 hit ([\d.]+) %",
+    "occupancy_pct": r"occupancy ([\d.]+) %",
+}
+
+
+def published_counters(store: Store) -> pd.Series:
+    """The source's six counters of its fused kernel, from its record and the note of the record's run."""
+    rows, runs = store.read("int4"), store.runs()
+    row = rows[(rows["impl"] == "fused") & (rows["clock"] == "ncu")].iloc[0]
+    note = str(runs[runs["run"] == row["run"]]["note"].iloc[0])
+    found = {name: re.search(pattern, note) for name, pattern in _IN_ITS_NOTE.items()}
+    shares = {name: float(match[1]) for name, match in found.items() if match}
+    return pd.Series({"dram_mb": row["bytes"] / 1e6, "us": row["median_us"], **shares}).reindex(list(SIX))
+
+
+def counters(counted: pd.DataFrame) -> pd.Series:
+    """The same six of one launch that Nsight Compute counted."""
+    row = pd.to_numeric(counted.iloc[0].reindex(["dram_bytes", "time_ns", *_IN_ITS_NOTE]))
+    return pd.Series({"dram_mb": row["dram_bytes"] / 1e6, "us": row["time_ns"] / 1e3, **row}).reindex(list(SIX))

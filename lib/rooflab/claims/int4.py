@@ -167,4 +167,5 @@ def published_counters(store: Store) -> pd.Series:
 def counters(counted: pd.DataFrame) -> pd.Series:
     """The same six of one launch that Nsight Compute counted."""
     row = pd.to_numeric(counted.iloc[0].reindex(["dram_bytes", "time_ns", *_IN_ITS_NOTE]))
-    return pd.Series({"dram_mb": row["dram_bytes"] / 1e6, "us": row["time_ns"] / 1e3, **row}).reindex(list(SIX))
+    found = {"dram_mb": row["dram_bytes"] / 1e6, "us": row["time_ns"] / 1e3, **row}
+    return pd.Series(found).reindex(list(SIX))

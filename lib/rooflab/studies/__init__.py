@@ -13,6 +13,7 @@ from rooflab.studies.gemv import Gemv
 from rooflab.studies.int4 import Int4
 from rooflab.studies.mmq import Mmq
 from rooflab.studies.q8_0 import Q8
+from rooflab.studies.regimes import Regimes
 from rooflab.studies.static import Static
 
 _STUDIES: dict[str, Study] = {
@@ -20,7 +21,7 @@ _STUDIES: dict[str, Study] = {
 }
 # Studies whose lesson is still to be written: `get` finds them, so that their kernels are gated and tuned and
 # can be recorded by name, but a recording is complete without them.
-_COMING: dict[str, Study] = {study.name: study for study in (Int4(), Q8(), Mmq(), Attention())}
+_COMING: dict[str, Study] = {study.name: study for study in (Int4(), Q8(), Mmq(), Attention(), Regimes())}
 
 
 def names(coming: bool = False) -> list[str]:

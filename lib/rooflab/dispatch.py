@@ -1,0 +1,553 @@
+"""Which kernel multiplies: from what was recorded on a GPU, to a rule, to the launch.
+
+`product(x, weights)` computes y = x W^T for FP16, INT4 or Q8_0 weights by the way (see rooflab.predict) that
+was fastest on this GPU for the nearest recorded shape and number of tokens. A GPU without a recording gets
+the way that is predicted to be fastest there, and the choice says so. Every choice can be reverted to its
+format's plain way, cuBLAS on FP16 weights or after dequantising: by $ROOFLAB_PLAIN ("all", or formats and
+ways) or within `reverted(...)`. What ran is logged by the logger "rooflab.dispatch", every new choice at
+INFO and every launch at DEBUG, and `last()` returns it. Nothing falls back in silence: a way that cannot take
+its operands says so and raises.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from rooflab import device, kernel, ops, paths, predict
+from rooflab.errors import LaunchError, UsageError
+from rooflab.formats import BLOCK, GROUP, Planes
+from rooflab.ops import Rung, gemv, int4, mmq, q8_0, rung_of, with_target
+from rooflab.predict import Way, plain, way
+from rooflab.record import Store
+
+LOG = logging.getLogger("rooflab.dispatch")
+PLAIN = "ROOFLAB_PLAIN"  # environment: formats or ways to revert, or "all"
+STUDY = "regimes"  # whose rows a GPU's table is
+REFERENCE = "h200"  # the recording that predictions for other GPUs are fitted on
+NEAR = 4.0  # a recorded shape farther off than this factor, n and k together, says nothing about another
+_CPU = "cpu"
+
+
+class Choice(NamedTuple):
+    """A decision: the way that multiplies, the rung it launches ("" where it is a library's), and why."""
+
+    format: str
+    way: str
+    rung: str
+    macros: Mapping[str, int]
+    why: str
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights [n, k] of one format in the orders that are held in memory: "halves" [n, k] FP16; "rows" and
+    "tiles" (rooflab.ops.int4); "planes" and "blocks" (rooflab.ops.q8_0). A way whose order is not held is no
+    candidate.
+    """
+
+    format: str
+    n: int
+    k: int
+    orders: Mapping[str, Any]
+
+
+def halves(w: Any) -> Weights:
+    """FP16 weights [n, k], row-major."""
+    n, k = (int(size) for size in w.shape)
+    return Weights("fp16", n, k, {"halves": w})
+
+
+def int4_weights(*orders: int4.Rows | int4.Tiles) -> Weights:
+    """INT4 weights in row order, tile order or both; both allow every way."""
+    held = {"tiles" if isinstance(each, int4.Tiles) else "rows": each for each in orders}
+    return Weights("int4_g128", *_agreed([(each.n, each.k) for each in orders]), held)
+
+
+def q8_0_weights(*orders: Planes | q8_0.Blocks) -> Weights:
+    """Q8_0 weights in planes, in blocks or both; both allow every way."""
+    held = {q8_0.kind_of(each): each for each in orders}
+    return Weights("q8_0", *_agreed([q8_0.shape_of(each, 34) for each in orders]), held)
+
+
+def _agreed(shapes: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    if len(set(shapes)) != 1:
+        raise UsageError(f"Weights in several orders are of one shape, not {shapes or 'none'}.")
+    return shapes[0]
+
+
+# --- what a way takes ---------------------------------------------------------------------------------------
+
+_ORDER = {  # which order of the weights a way reads
+    ("fp16", "gemv"): "halves",
+    ("fp16", "cublas"): "halves",
+    ("int4_g128", "loop"): "rows",
+    ("int4_g128", "fused_rows"): "rows",
+    ("int4_g128", "fused"): "tiles",
+    ("int4_g128", "two_op"): "rows",
+    ("q8_0", "dp4a"): "planes",
+    ("q8_0", "mma"): "planes",
+    ("q8_0", "mmq"): "planes",
+    ("q8_0", "mmq_blocks"): "blocks",
+    ("q8_0", "mmq_half"): "planes",
+    ("q8_0", "two_op"): "blocks",
+}
+_NEVER = (("int4_g128", "loop"),)  # the source's way: measured, never chosen
+_MULTIPLE = {
+    ("fp16", "gemv"): 8,
+    ("fp16", "cublas"): 1,
+    ("q8_0", "dp4a"): BLOCK,
+    ("q8_0", "mmq_blocks"): BLOCK,
+    ("q8_0", "two_op"): BLOCK,
+    **{("q8_0", name): 4 * BLOCK for name in ("mma", "mmq", "mmq_half")},
+}
+_MOST = {
+    ("fp16", "gemv"): 1,
+    ("int4_g128", "fused"): int4.MOST_TOKENS,
+    ("q8_0", "dp4a"): 8,
+    ("q8_0", "mma"): 32,
+}
+
+
+def order_of(how: Way) -> str:
+    """Which order of the weights a way reads."""
+    return _ORDER[how.format, how.name]
+
+
+def rung_for(how: Way, n: int, k: int, batch: int, slug: str | None) -> tuple[Rung, dict[str, int]] | None:
+    """The rung that a way launches and its macros; None for cuBLAS. `slug` is the GPU's name in
+    rooflab.device, None if it has none.
+    """
+    key = (how.format, how.name)
+    if key == ("fp16", "gemv"):
+        rung = gemv.LADDERS["gemv_rows"][-1]
+        return rung, gemv.options_for(rung, n, k)
+    if key == ("int4_g128", "loop"):
+        rung = int4.LADDERS["int4"][0]
+        return rung, dict(rung.defines)
+    if how.format == "int4_g128" and how.name.startswith("fused"):
+        # A device that the table of devices lacks has no line in int4's table either.
+        name, chosen = int4.choose(n, k, batch, how.name == "fused", slug or "")
+        rung = rung_of(int4.LADDERS["int4"], name, name)
+        return rung, rung.with_defaults(chosen)
+    names = {"dp4a": "4_planes" if batch == 1 else "5_batch", "mma": "6_mma"}
+    if how.name in names:
+        rung = rung_of(q8_0.LADDERS["q8_0"], names[how.name], "")
+        return rung, rung.with_defaults(q8_0.options_for(rung, batch))
+    names = {"mmq": "5_tuned", "mmq_half": "7_half", "mmq_blocks": "3_wide"}
+    if how.name in names:
+        rung = rung_of(mmq.LADDERS["mmq"], names[how.name], "")
+        return rung, rung.with_defaults(mmq.options_for(rung, n, batch))
+    return None
+
+
+def refusal(how: Way, n: int, k: int, batch: int, arch: str, slug: str | None = None) -> str:
+    """Why a way cannot multiply [batch, k] by [n, k] on an architecture ("90", or "cpu"), or ""."""
+    key = (how.format, how.name)
+    multiple = _MULTIPLE.get(key, GROUP)
+    if k % multiple:
+        return f"k = {k} is no multiple of {multiple}"
+    if batch > _MOST.get(key, 65535):
+        return f"it takes up to {_MOST.get(key, 65535)} tokens, not {batch}"
+    found = rung_for(how, n, k, batch, slug)
+    if found is None:
+        return ""
+    rung = found[0]
+    if arch == _CPU:
+        return "" if any(a.isdigit() for a in rung.archs) else "it needs a Hopper GPU"
+    newer = any(a.isdigit() and int(a) <= int(arch) for a in rung.archs)
+    if rung.arch_for(arch) not in rung.archs and not newer:
+        return f"rung {rung.name} needs sm_{rung.archs[0]}, and this is sm_{arch}"
+    return ""
+
+
+def candidates(
+    format: str, n: int, k: int, batch: int, arch: str, slug: str | None, held: Sequence[str] | None
+) -> list[Way]:
+    """The ways that can multiply these operands: those whose order of the weights is held (None: any)."""
+    found = []
+    for how in predict.WAYS:
+        if how.format != format or (how.format, how.name) in _NEVER:
+            continue
+        if (held is None or order_of(how) in held) and not refusal(how, n, k, batch, arch, slug):
+            found.append(how)
+    return found
+
+
+# --- what was recorded, and what is predicted ---------------------------------------------------------------
+
+
+def roots() -> list[Path]:
+    """Where recordings are looked for: this machine's own first, then the repository's."""
+    own = Path(os.environ.get("ROOFLAB_STORE") or paths.BUILD / "data")
+    return [own, paths.DATA]
+
+
+@functools.lru_cache(maxsize=16)
+def _table(root: Path, slug: str, stamp: float) -> pd.DataFrame:
+    rows = Store(root, slug).read(STUDY)
+    rows = rows[(rows["clock"] == "graph") & (rows["cache"] == "cold") & rows["median_us"].notna()]
+    columns = ["format", "impl", "n", "k", "batch", "median_us", "q1_us", "q3_us"]
+    return rows[columns].astype({"n": int, "k": int, "batch": int}).reset_index(drop=True)
+
+
+def table(slug: str | None) -> pd.DataFrame:
+    """The recorded products of a device, cold and by the graph clock (format, impl, n, k, batch, median_us,
+    q1_us, q3_us); empty if nothing is recorded of it.
+    """
+    for root in roots() if slug else []:
+        file = root / str(slug) / f"{STUDY}.csv"
+        if file.is_file():
+            return _table(root, str(slug), file.stat().st_mtime)
+    return pd.DataFrame(columns=["format", "impl", "n", "k", "batch", "median_us", "q1_us", "q3_us"])
+
+
+def fastest(rows: pd.DataFrame, n: int, k: int, batch: int, names: Sequence[str]) -> tuple[str, str] | None:
+    """The way of `names` that a table's rows of one format have fastest for this product, and the line it
+    stands in; None if no recorded shape is near.
+
+    The nearest shape counts, and of its numbers of tokens the smallest that is large enough, else the
+    largest.
+    """
+    rows = rows[rows["impl"].isin(names)]
+    if rows.empty:
+        return None
+    off = (np.log(rows["n"] / n).abs() + np.log(rows["k"] / k).abs()).to_numpy(float)
+    if off.min() > math.log(NEAR):
+        return None
+    near = rows[off == off.min()]
+    shape = near[["n", "k"]].iloc[0]
+    near = near[(near["n"] == shape["n"]) & (near["k"] == shape["k"])]
+    enough = near[near["batch"] >= batch]["batch"]
+    line = enough.min() if len(enough) else near["batch"].max()
+    best = near[near["batch"] == line].sort_values("median_us", kind="stable").iloc[0]
+    return str(best["impl"]), f"{shape['n']} x {shape['k']}, {line} token{'' if line == 1 else 's'}"
+
+
+@functools.lru_cache(maxsize=4)
+def _reference(stamp: float) -> tuple[predict.Machine, predict.Fit]:
+    spec = device.get(REFERENCE)
+    measured = {}
+    bandwidth = Store(paths.DATA, REFERENCE).read("bandwidth")
+    for name, column in (("dram_read", "gb_s"), ("fp16_tensor", "tflop_s"), ("int8_tensor", "tflop_s")):
+        mine = bandwidth[(bandwidth["roof"] == name) & bandwidth["roof_fraction"].notna()]
+        if len(mine):  # what stands at its roof is the roof
+            measured[name] = float(mine.sort_values("roof_fraction")[column].iloc[-1])
+    machine = predict.measured(measured, spec)
+    rows = table(REFERENCE)
+    return machine, predict.fit(rows[["format", "impl", "n", "k", "batch", "median_us"]], machine)
+
+
+def reference() -> tuple[predict.Machine, predict.Fit]:
+    """The measured machine that predictions start from, and the fit to its recorded products; without a
+    recording the datasheet and the bound alone.
+    """
+    file = paths.DATA / REFERENCE / f"{STUDY}.csv"
+    return _reference(file.stat().st_mtime if file.is_file() else 0.0)
+
+
+def predicted(slug: str | None, n: int, k: int, batch: int, ways: Sequence[Way]) -> tuple[str, str]:
+    """The way that should be fastest on a GPU of the table of devices, and by what reasoning."""
+    machine, fit = reference()
+    by = f"fitted on {REFERENCE}" if fit.rows else "by the bound alone"
+    if slug in device.names():
+        machine = predict.scaled(device.get(str(slug)), machine, device.get(REFERENCE))
+        of = f"nothing near is recorded on {slug}"
+    else:
+        of = f"this device is in no table, so as if it were {REFERENCE}"
+    best = min(ways, key=lambda how: predict.us(how, n, k, batch, machine, fit))
+    return best.name, f"predicted, {by}: {of}"
+
+
+# --- choosing -----------------------------------------------------------------------------------------------
+
+_REVERTED: ContextVar[tuple[str, ...]] = ContextVar("rooflab_reverted", default=())
+_LAST: ContextVar[Choice | None] = ContextVar("rooflab_last", default=None)
+
+
+@contextmanager
+def reverted(*names: str) -> Iterator[None]:
+    """Within it these formats ("int4_g128") or ways ("q8_0/mma"), or with no name all, run plainly."""
+    token = _REVERTED.set((*_REVERTED.get(), *(_known(name) for name in names or ("all",))))
+    try:
+        yield
+    finally:
+        _REVERTED.reset(token)
+
+
+def _known(name: str) -> str:
+    ways = [f"{how.format}/{how.name}" for how in predict.WAYS]
+    if name not in ("all", *predict.FORMATS, *ways):
+        raise UsageError(
+            f"{name!r} cannot be reverted: name a format ({', '.join(predict.FORMATS)}), a way such as "
+            'q8_0/mma, or "all".'
+        )
+    return name
+
+
+def _revert(format: str, name: str) -> str:
+    """By which switch a choice is reverted, or ""."""
+    given = [word for word in os.environ.get(PLAIN, "").replace(",", " ").split()]
+    for source, words in ((PLAIN, [_known(word) for word in given]), ("reverted()", _REVERTED.get())):
+        if {"all", format, f"{format}/{name}"} & set(words):
+            return source
+    return ""
+
+
+def here() -> tuple[str | None, str]:
+    """The device at hand: its name in rooflab.device, if it has one, and its architecture; (None, "cpu")
+    where launches go to the CPU.
+    """
+    return (None, _CPU) if ops._TARGET.get() == _CPU else _gpu()
+
+
+@functools.cache
+def _gpu() -> tuple[str | None, str]:
+    import cupy
+
+    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
+    found = device.match(properties["name"].decode())
+    return (found.slug if found else None), ops.this_arch()
+
+
+def choose(
+    format: str,
+    n: int,
+    k: int,
+    batch: int,
+    slug: str | None = None,
+    arch: str | None = None,
+    held: Sequence[str] | None = None,
+) -> Choice:
+    """The way for y [batch, n] with k inputs and weights of `format` on a device (a name of rooflab.device;
+    by default the one at hand), with those orders of the weights held (default: all). LaunchError, with every
+    way's reason, if none can.
+    """
+    if slug is None and arch is None:
+        slug, arch = here()
+    elif arch is None:
+        arch = device.get(str(slug)).sm
+    fallback = plain(format)
+    ways = candidates(format, n, k, batch, arch, slug, held)
+    if not ways:
+        raise LaunchError(_none(format, n, k, batch, arch, slug, held))
+    names = [how.name for how in ways]
+    rows = table(slug)
+    found = fastest(rows[rows["format"] == format], n, k, batch, names)
+    if found:
+        name, why = found[0], f"recorded on {slug}: {found[1]}"
+    else:
+        name, why = predicted(slug, n, k, batch, ways)
+    switch = _revert(format, name)
+    if switch and name != fallback.name:
+        if fallback.name not in names:
+            raise LaunchError(
+                f"{switch} reverts {format}/{name}, but the plain way cannot run: "
+                + _reason(fallback, n, k, batch, arch, slug, held)
+            )
+        name, why = fallback.name, f"reverted by {switch} from {name}"
+    launched = rung_for(way(format, name), n, k, batch, slug)
+    rung, macros = (launched[0].name, launched[1]) if launched else ("", {})
+    return Choice(format, name, rung, macros, why)
+
+
+def _reason(
+    how: Way, n: int, k: int, batch: int, arch: str, slug: str | None, held: Sequence[str] | None
+) -> str:
+    if held is not None and order_of(how) not in held:
+        return f"{how.name} needs the weights in {order_of(how)}, and {', '.join(held) or 'none'} are held."
+    return f"{how.name}: {refusal(how, n, k, batch, arch, slug)}."
+
+
+def _none(
+    format: str, n: int, k: int, batch: int, arch: str, slug: str | None, held: Sequence[str] | None
+) -> str:
+    reasons = [
+        _reason(how, n, k, batch, arch, slug, held)
+        for how in predict.WAYS
+        if how.format == format and (how.format, how.name) not in _NEVER
+    ]
+    return f"No way multiplies {batch} tokens by {format} weights [{n}, {k}] here: {' '.join(reasons)}"
+
+
+def last() -> Choice | None:
+    """The choice that the newest `product` of this context ran; None before the first."""
+    return _LAST.get()
+
+
+@functools.lru_cache(maxsize=4096)
+def _chosen(
+    format: str,
+    n: int,
+    k: int,
+    batch: int,
+    slug: str | None,
+    arch: str,
+    held: tuple[str, ...],
+    switches: tuple[str, str, tuple[str, ...]],
+) -> Choice:
+    """`choose`, remembered: a decoder asks the same few questions for every token."""
+    choice = choose(format, n, k, batch, slug, arch, held)
+    LOG.info("%s", says(choice, n, k, batch))
+    return choice
+
+
+def says(choice: Choice, n: int, k: int, batch: int) -> str:
+    """The log's line of a choice."""
+    by = f" (rung {choice.rung})" if choice.rung else ""
+    return f"{choice.format} [{n}, {k}] x {batch}: {choice.way}{by}; {choice.why}"
+
+
+# --- multiplying --------------------------------------------------------------------------------------------
+
+
+@with_target()
+def product(x: Any, weights: Weights, *, out: Any = None, by: str | None = None) -> Any:
+    """y [batch, n] FP16 = x [batch, k] FP16 times the weights transposed, by the way that `choose` gives or
+    the one named `by`.
+
+    Launches of one stream share the memory of what ways make on their way (quantised activations, dequantised
+    weights), so two that may overlap must be on two streams. LaunchError for operands that no way takes, or
+    not that one.
+    """
+    batch, k = (int(size) for size in x.shape)
+    n = weights.n
+    if k != weights.k:
+        raise LaunchError(f"x has k = {k} and the weights have k = {weights.k}; they must agree.")
+    slug, arch = here()
+    held = tuple(sorted(weights.orders))
+    if by is None:
+        switches = (os.environ.get(PLAIN, ""), os.environ.get("ROOFLAB_STORE", ""), _REVERTED.get())
+        choice = _chosen(weights.format, n, k, batch, slug, arch, held, switches)
+    else:
+        how = way(weights.format, by)
+        if order_of(how) not in held or refusal(how, n, k, batch, arch, slug):
+            raise LaunchError(_reason(how, n, k, batch, arch, slug, held))
+        launched = rung_for(how, n, k, batch, slug)
+        rung, macros = (launched[0].name, launched[1]) if launched else ("", {})
+        choice = Choice(weights.format, by, rung, macros, "asked for by name")
+    if LOG.isEnabledFor(logging.DEBUG):
+        LOG.debug("%s", says(choice, n, k, batch))
+    _LAST.set(choice)
+    if out is None:
+        out = q8_0.empty(x, (batch, n), "float16")
+    _RUN[choice.format, choice.way](x, weights.orders, out, choice)
+    return out
+
+
+def _stream(x: Any) -> int:
+    return 0 if isinstance(x, np.ndarray) else kernel.current_stream()
+
+
+@functools.lru_cache(maxsize=32)
+def _quantised(stream: int, library: str, batch: int, k: int) -> Any:
+    """Room for a stream's quantised activations, filled anew by every product."""
+    like = _maker(library)
+    return Planes(like((batch, k // BLOCK), "float16"), like((batch, k), "int8"))
+
+
+@functools.lru_cache(maxsize=4)
+def _dequantised(stream: int, library: str, n: int, k: int) -> Any:
+    """Room for a stream's dequantised weights, filled anew by every product."""
+    return _maker(library)((n, k), "float16")
+
+
+def _maker(library: str) -> Callable[[tuple[int, int], str], Any]:
+    if library == "torch":
+        import torch
+
+        return lambda shape, dtype: torch.empty(shape, dtype=getattr(torch, dtype), device="cuda")
+    return ops.arrays().empty
+
+
+def _library(x: Any) -> str:
+    return "torch" if hasattr(x, "data_ptr") else type(x).__module__.partition(".")[0]
+
+
+def _matmul(x: Any, w: Any, out: Any) -> None:
+    """out = x w^T by the library that the arrays are of: cuBLAS on a GPU."""
+    if isinstance(x, np.ndarray):
+        out[...] = (x.astype(np.float32) @ w.astype(np.float32).T).astype(np.float16)
+    elif hasattr(x, "data_ptr"):
+        import torch
+
+        torch.matmul(x, w.t(), out=out)
+    elif "torch" in sys.modules:  # cuBLAS by way of torch can be captured in a graph, by way of CuPy not
+        import torch
+
+        torch.matmul(torch.from_dlpack(x), torch.from_dlpack(w).t(), out=torch.from_dlpack(out))
+    else:
+        import cupy
+
+        cupy.matmul(x, w.T, out=out)
+
+
+def _gemv(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
+    gemv.gemv_rows(orders["halves"], x[0], out=out[0], rung=choice.rung, **choice.macros)
+
+
+def _cublas(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
+    _matmul(x, orders["halves"], out)
+
+
+def _fused(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
+    order = "tiles" if choice.way == "fused" else "rows"
+    int4.matmul(x, orders[order], out=out, rung=choice.rung, **choice.macros)
+
+
+def _loop(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
+    for token in range(int(x.shape[0])):
+        one = slice(token, token + 1)
+        int4.matmul(x[one], orders["rows"], out=out[one], rung=choice.rung, **choice.macros)
+
+
+def _int4_two_op(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
+    rows = orders["rows"]
+    between = _dequantised(_stream(x), _library(x), rows.n, rows.k)
+    _matmul(x, int4.dequantise(rows, out=between), out)
+
+
+def _quantise(x: Any) -> Any:
+    batch, k = (int(size) for size in x.shape)
+    return q8_0.quantise(x, out=_quantised(_stream(x), _library(x), batch, k))
+
+
+def _decode(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
+    q8_0.matvec(_quantise(x), orders["planes"], out=out, rung=choice.rung, **choice.macros)
+
+
+def _prompt(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
+    given = x if choice.way == "mmq_half" else _quantise(x)
+    weights = orders["blocks" if choice.way == "mmq_blocks" else "planes"]
+    mmq.product(given, weights, out=out, rung=choice.rung, **choice.macros)
+
+
+def _q8_two_op(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
+    n, k = q8_0.shape_of(orders["blocks"], 34)
+    between = _dequantised(_stream(x), _library(x), n, k)
+    _matmul(x, q8_0.dequantise(orders["blocks"], out=between), out)
+
+
+_RUN: dict[tuple[str, str], Callable[[Any, Mapping[str, Any], Any, Choice], None]] = {
+    ("fp16", "gemv"): _gemv,
+    ("fp16", "cublas"): _cublas,
+    ("int4_g128", "loop"): _loop,
+    ("int4_g128", "fused_rows"): _fused,
+    ("int4_g128", "fused"): _fused,
+    ("int4_g128", "two_op"): _int4_two_op,
+    **{("q8_0", name): _decode for name in ("dp4a", "mma")},
+    **{("q8_0", name): _prompt for name in ("mmq", "mmq_half", "mmq_blocks")},
+    ("q8_0", "two_op"): _q8_two_op,
+}

@@ -9,7 +9,7 @@ import pytest
 from rooflab import device, gate, ops, reference, roof, shapes, simt
 from rooflab.errors import GateError, MissingTool
 from rooflab.ops import attention as op
-from rooflab.studies import attention, base
+from rooflab.studies import attention, attention_checks, base
 
 H200 = device.get("h200")
 STUDY = attention.Attention()
@@ -36,7 +36,7 @@ def test_every_width_and_every_mask_is_there():
     cases = STUDY.cases("full", H200)
     own = [case for case in cases if case.kind == "own" and case.operator == "attention"]
     assert {case.head_dim for case in own} == {64, 80, 96, 112, 128, 256, 512}
-    assert {case.window for case in own} >= {None, 512, 1024}
+    assert {(case.head_dim, case.window) for case in own} >= {(256, 512), (64, 1024)}
     assert any("start=" in case.options for case in own) and any("shared_kv" in case.options for case in own)
     assert {case.seq for case in own} >= {1848, 4096, 16384}
 
@@ -95,6 +95,32 @@ def test_a_chunk_is_charged_with_the_cache_it_reads():
     assert both - one == 4096 * 8 * 512 * 2
 
 
+def test_prompts_hold_every_kind_of_layer_before_and_after():
+    cases = STUDY.cases("full", H200)
+    kinds = attention.kinds()
+    assert sum(kind.layers for kind in kinds) == 42 + 28 and {k.head_dim for k in kinds} == {128, 256, 512}
+    for kind in kinds:
+        for seq in attention.PROMPTS:
+            asked = [case for case in attention.prompt(kind, seq) if case.kind == "own"]
+            assert set(asked) <= set(cases)
+            assert ("1_scalar" in {case.impl for case in asked}) == (seq <= attention.SLOW)
+
+
+def test_questions_are_put_to_everybody():
+    asked = attention_checks.cases(H200)
+    assert len({case.id for case in asked}) == len(asked)
+    for case in asked:
+        assert STUDY.case(case.id) == case
+        if case.kind == "own":
+            assert STUDY.rung(case)[0].operator == attention.ladder_of(case)
+    own = {rung.name for rung in op.LADDERS["attention"]}
+    for question in ("tolerance", "edges", "words"):
+        assert own <= {case.impl for case in asked if case.operator == question}
+    assert {case.impl for case in asked if case.operator == "memory"} > set(attention_checks.SDPA)
+    without = attention_checks.cases(device.get("rtx-4090"))
+    assert not {case.impl for case in without} & set(op.HOPPER)
+
+
 def test_how_many_blocks_an_sm_holds():
     # 255 registers of 128 threads: 32768 of 65536 registers, two blocks; shared memory allows three.
     assert attention.residency(255, 128, 69_632) == 2
@@ -148,6 +174,66 @@ def test_the_oracle_is_the_reference():
         q, k, v = attention.operands(shape)
         found = attention.exact(q, k, v, shape)
     np.testing.assert_allclose(found, reference.attention(q, k, v, start=13, window=9), rtol=1e-9, atol=1e-12)
+
+
+TINY = {"hidden": 64, "layers": 2, "mlp": 96, "vocab": 500}
+
+
+def answer(question, impl, seq, heads, head_dim, **more):
+    case = attention_checks._case(question, impl, seq, heads, head_dim, **more)
+    with ops.on("cpu"):
+        return dict(attention_checks._ASK[question](case))
+
+
+@pytest.mark.parametrize("impl", ["1_scalar", "3_half2", "7_rows"])
+def test_errors_are_told_in_root_mean_squares(impl):
+    found = answer("tolerance", impl, 20, (2, 1), 64, window=9, options="start=33")
+    assert 0 < found["rounding"] <= 1.5 * found["worst_rms"] < 0.02
+    assert found["beyond FP32 scores"] >= found["beyond FP16 keys"] >= found["beyond tensor cores"] == 0
+
+
+def test_a_wrong_answer_lies_beyond_every_tolerance(monkeypatch):
+    real = op.attention
+    monkeypatch.setattr(op, "attention", lambda q, k, v, **how: real(q, k, v, **{**how, "window": 3}))
+    assert answer("tolerance", "1_scalar", 20, (2, 1), 64)["beyond tensor cores"] > 0.1
+
+
+@pytest.mark.parametrize("impl", ["1_scalar", "7_rows"])
+def test_edges_are_looked_at(impl, monkeypatch):
+    monkeypatch.setattr(attention_checks, "REPEATS", 2)
+    found = answer("edges", impl, 50, (2, 1), 64)
+    assert found["loudest score"] > 89  # e to that is more than FP32 holds
+    assert found["loud worst_rms"] < 0.02
+    for name in ("blind not zero", "NaN in k lost", "NaN in v lost", "NaN in k spread", "other bits"):
+        assert found[name] == 0
+    assert found["NaN in v spread"] == (impl == "7_rows")  # queries of the same tile multiply it by zero
+
+
+def test_an_attention_that_hides_nan_or_forgets_is_seen(monkeypatch):
+    monkeypatch.setattr(attention_checks, "REPEATS", 2)
+    real, calls = op.attention, []
+
+    def tidy(q, k, v, **how):
+        calls.append(1)
+        return np.nan_to_num(real(q, k, v, **how)) + np.float16(1 + len(calls) % 2)
+
+    monkeypatch.setattr(op, "attention", tidy)
+    found = answer("edges", "1_scalar", 50, (2, 1), 64)
+    assert found["NaN in k lost"] == found["NaN in v lost"] == 1 and found["other bits"] == 1
+    assert found["blind not zero"] > 0
+
+
+def test_a_decoder_picks_its_words_by_exact_attention():
+    case = attention_checks._case("words", "7_rows", 20, (2, 1), 64, model="random")
+    with ops.on("cpu"):
+        found = dict(attention_checks._words(case, TINY))
+        logits = attention_checks.decoder(case, TINY)
+        without = logits(lambda q, k, v: np.zeros_like(q))
+        shape = attention.shape_of(case)
+        exact = logits(lambda q, k, v: attention.exact(q, k, v, shape))
+    assert found["words"] == 20 and found["changed"] == found["changed though apart"] == 0
+    assert found["least of top 5"] == 5 and 0 < found["largest move"] < 0.01 * found["spread of logits"]
+    assert (without.argmax(axis=1) != exact.argmax(axis=1)).any()  # attention has a say at all
 
 
 def test_a_dropped_tile_of_keys_does_not_pass(monkeypatch):

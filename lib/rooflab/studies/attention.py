@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from rooflab import gate, ops, roof, shapes
 from rooflab.case import Case, options
@@ -28,22 +29,34 @@ from rooflab.studies.streams import SEED
 HEADS, KV_HEADS = 32, 8  # grouped queries as in Llama 3 8B: what a shape has unless it says otherwise
 LENGTHS = (1848, 4096, 16384)  # the first is the prompt of the source
 WIDTHS = (64, 128, 256, 512)
-WINDOWS = (512, 1024)
 CONTEXTS = (1024, 4096, 32768)
+WINDOWED = ((64, 1024), (128, 512), (256, 512))  # head_dim and window of the longest prompt
+MODELS = ("gemma-4-e4b", "qwen2.5-1.5b")  # whose prefill is looked at as a whole
+PROMPTS = (512, 1848, 4096, 16384)
+SLOW = 4096  # the longest prompt that rung 1 is asked for
 _MEANT = ("start", "shared_kv", "context")  # options that are part of the shape; the others are macros
 _CHUNK = 1 << 25  # scores in float64 at a time
 COUNTERS = (
-    *("time_ns", "dram_bytes", "dram_pct", "sm_pct", "l2_hit_pct", "occupancy_pct", "issue_active"),
-    *("load_sectors", "load_sectors_per_request", "shared_efficiency_pct", "shared_load_conflicts"),
+    *("time_ns", "dram_bytes", "dram_pct", "sm_pct", "l2_hit_pct", "sm_read_bytes", "l2_read_sectors"),
+    *("inst_executed", "issue_active", "occupancy_pct", "fma_pct", "tensor_pct", "shared_pct"),
+    "shared_load_conflicts",
     *("stall_long_scoreboard", "stall_short_scoreboard", "stall_mio_throttle", "stall_math_pipe_throttle"),
     *("stall_barrier", "stall_wait"),
 )
+# Questions beside the time (attention_checks), and the operator whose rungs answer them.
+QUESTIONS = {
+    **dict.fromkeys(("tolerance", "edges", "memory", "words"), "attention"),
+    "replay": "decode_attention",
+}
+BACKENDS = {  # of torch's scaled_dot_product_attention
+    "torch.sdpa_cudnn": "CUDNN_ATTENTION",
+    "torch.sdpa_flash": "FLASH_ATTENTION",
+    "torch.sdpa_efficient": "EFFICIENT_ATTENTION",
+    "torch.sdpa_math": "MATH",
+}
 # impl -> the package it needs, by the name that Python imports.
 PEERS = {
-    "torch.sdpa_cudnn": "torch",
-    "torch.sdpa_flash": "torch",
-    "torch.sdpa_efficient": "torch",
-    "torch.sdpa_math": "torch",
+    **dict.fromkeys(BACKENDS, "torch"),
     "torch.flex_attention": "torch",
     "flash_attn_4": "flash_attn",
     "ffpa": "ffpa_attn",
@@ -64,11 +77,16 @@ class Shape(NamedTuple):
     shared: bool
 
 
+def ladder_of(case: Case) -> str:
+    """The operator whose rungs a case, or a question, is about."""
+    return QUESTIONS.get(case.operator, case.operator)
+
+
 def shape_of(case: Case) -> Shape:
     """The sizes of a case of either operator."""
     given, seq = tunables(case), case.seq or 0
     heads, kv_heads, head_dim = case.heads or 0, case.kv_heads or 0, case.head_dim or 0
-    if case.operator == "decode_attention":
+    if ladder_of(case) == "decode_attention":
         return Shape(1, seq, seq - 1, heads, kv_heads, head_dim, case.window, True, False)
     start, causal = given.get("start", 0), case.causal is not False
     context = given.get("context", start + seq)
@@ -122,17 +140,23 @@ def ladder(
 
 def best(head_dim: int) -> list[str]:
     """The rungs that a sweep looks at: the fastest portable ones for the width."""
-    return ["7_rows", "8_sliced"] if head_dim in (64, 128) else ["6_async", "8_sliced"][head_dim > 256 :]
+    if head_dim <= op.WIDEST["7_rows"]:
+        return ["7_rows"]
+    return ["6_async", "8_sliced"] if head_dim <= op.WIDEST["6_async"] else ["8_sliced"]
+
+
+def hopper(head_dim: int, format: str = "fp16") -> list[str]:
+    """Hopper's rungs for the width, those that take the format."""
+    rungs = (rung for rung in op.LADDERS["attention"] if head_dim in op.HOPPER.get(rung.name, ()))
+    return [rung.name for rung in rungs if format == "fp16" or "BF16" in rung.defines]
 
 
 def sweep(seq: int, head_dim: int, window: int | None = None, **more: Any) -> list[Case]:
     """The best rungs and the libraries' kernels on one shape."""
-    hopper = (
-        [] if more.get("format") == "bf16" else [n for n, widths in op.HOPPER.items() if head_dim in widths]
-    )
-    own = [_case(impl, seq, head_dim, window=window, **more) for impl in [*best(head_dim), *hopper]]
+    own = best(head_dim) + hopper(head_dim, more.get("format", "fp16"))
     peers = peers_for(head_dim, window)
-    return [*own, *(_case(impl, seq, head_dim, window=window, kind="peer", **more) for impl in peers)]
+    found = [_case(impl, seq, head_dim, window=window, **more) for impl in own]
+    return [*found, *(_case(impl, seq, head_dim, window=window, kind="peer", **more) for impl in peers)]
 
 
 def gemma(seq: int = LENGTHS[0]) -> list[Case]:
@@ -147,13 +171,58 @@ def gemma(seq: int = LENGTHS[0]) -> list[Case]:
 
 def odd_widths(seq: int = LENGTHS[1]) -> list[Case]:
     """Widths that are no power of two."""
-    return [case for width in (80, 96, 112) for case in sweep(seq, width) if case.impl != "8_sliced"]
+    return [case for width in (80, 96, 112) for case in sweep(seq, width)]
 
 
 def chunks(head_dim: int = 128, context: int = 16384, chunk: int = 2048) -> list[Case]:
     """The last chunk of a prompt against the cache of all before, by the rungs."""
     start = options(start=context - chunk)
-    return [_case(impl, chunk, head_dim, options=start) for impl in best(head_dim)]
+    return [_case(impl, chunk, head_dim, options=start) for impl in best(head_dim) + hopper(head_dim)]
+
+
+def indexing(seq: int = LENGTHS[0]) -> list[Case]:
+    """Rung 2's ways to find the key of a piece (see its header), on a width that is a power of two and on
+    one that is not, which shifts and masks refuse.
+    """
+    ways = [(128, 0), (128, 1), (128, 2), (80, 0), (80, 1)]
+    return [_case("2_tiled", seq, width, options=options(queries=16, index=how)) for width, how in ways]
+
+
+class Kind(NamedTuple):
+    """The attention of some of a model's layers."""
+
+    model: str
+    head_dim: int
+    window: int | None
+    layers: int
+
+
+def kinds() -> list[Kind]:
+    """The kinds of layers of the models whose prefill is looked at."""
+    found: dict[Kind, int] = {}
+    for name in MODELS:
+        for layer in shapes.layers(shapes.get(name)):
+            kind = Kind(name, layer.head_dim, layer.window, 0)
+            found[kind] = found.get(kind, 0) + 1
+    return [kind._replace(layers=count) for kind, count in found.items()]
+
+
+def prompt(kind: Kind, seq: int) -> list[Case]:
+    """A prompt's attention in one layer: rung 1, where that takes no seconds, the best rungs, and torch's
+    fastest kernel that does it.
+    """
+    model = shapes.get(kind.model)
+    names = [*(["1_scalar"] if seq <= SLOW else []), *best(kind.head_dim), *hopper(kind.head_dim)]
+    own = [(name, "own") for name in names]
+    peers = [("torch.sdpa_efficient" if kind.head_dim > 256 else "torch.sdpa_cudnn", "peer")]
+    heads = (model.heads, model.kv_heads)
+    both = own if kind.window else [*own, *peers]
+    return [_case(impl, seq, kind.head_dim, heads, window=kind.window, kind=how) for impl, how in both]
+
+
+def prompts() -> list[Case]:
+    """Attention of every kind of layer over lengths of prompt."""
+    return [case for kind in kinds() for seq in PROMPTS for case in prompt(kind, seq)]
 
 
 def one_array(head_dim: int = 512, seq: int = LENGTHS[1]) -> list[Case]:
@@ -197,14 +266,14 @@ def decode_shapes() -> list[Case]:
 def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
     """Rung, macros and launch rule of an own case, for the GPU at hand or else for compute capability 9.0."""
     shape = shape_of(case)
-    (rung,) = (rung for rung in op.LADDERS[case.operator] if rung.name == case.impl)
+    (rung,) = (rung for rung in op.LADDERS[ladder_of(case)] if rung.name == case.impl)
     chosen = {name.upper(): value for name, value in tunables(case).items() if name not in _MEANT}
     chosen.pop("SPLITS", None)
     arch = _arch()
-    if case.operator == "decode_attention":
+    if rung.operator == "decode_attention":
         tile = op.decode_tile_of(rung, shape.heads // shape.kv_heads, shape.head_dim, arch)
     else:
-        tile = op.tile_of(rung, shape.head_dim, arch, shape.shared)
+        tile = op.tile_of(rung, shape.head_dim, arch, shape.shared, shape.heads // shape.kv_heads)
     macros = rung.with_defaults({**tile, **chosen})
     if "BF16" in macros:
         macros["BF16"] = int(case.format == "bf16")
@@ -224,21 +293,22 @@ def _arch() -> str:
 def launch_of(case: Case) -> op.Launch:
     """Threads, queries and dynamic shared memory of a block of an own case."""
     rung, macros, _ = own_rung(case)
-    return (op.decode_launch_of if case.operator == "decode_attention" else op.launch_of)(rung, macros)
+    return (op.decode_launch_of if rung.operator == "decode_attention" else op.launch_of)(rung, macros)
 
 
 def requested_bytes(case: Case) -> int:
-    """Bytes of keys and values that an own case's blocks ask L2 for: each reads what one of its queries sees.
-    Over the bytes of the convention it is the factor of re-reading.
+    """Bytes of keys and values that an own case's blocks ask L2 for: each reads what one of its queries sees,
+    once for all heads that it takes together. Over the bytes of the convention it is the factor of
+    re-reading.
     """
     shape = shape_of(case)
-    tile = 1 if case.impl == "1_scalar" else launch_of(case).queries
+    tile, together = launch_of(case).queries, own_rung(case)[1].get("PACK", 1)
     keys = 0
     for first in range(0, shape.n, tile):
         count = min(tile, shape.n - first)
         start = shape.start + first
         keys += roof.attention_keys(count, shape.context, start, shape.causal, shape.window)
-    return (1 if shape.shared else 2) * keys * shape.heads * shape.head_dim * 2
+    return (1 if shape.shared else 2) * keys * (shape.heads // together) * shape.head_dim * 2
 
 
 def residency(registers: int, threads: int, shared: int, shared_per_sm: int = 228 * 1024) -> int:
@@ -290,23 +360,26 @@ class Attention(Study):
             *ladder(128, device=device),
             *gemma(),
             *(case for width in WIDTHS for seq in LENGTHS for case in sweep(seq, width)),
-            *(
-                case
-                for width in WIDTHS[:3]
-                for window in WINDOWS
-                for case in sweep(LENGTHS[2], width, window)
-            ),
+            *(case for width, window in WINDOWED for case in sweep(LENGTHS[2], width, window)),
             *sweep(LENGTHS[1], 128, format="bf16"),
-            *(*odd_widths(), *chunks(), *one_array(), *decode_shapes()),
+            *(*odd_widths(), *chunks(), *one_array(), *indexing(), *prompts(), *decode_shapes()),
         ]
         return _for(device, found)
 
     def profiles(
         self, effort: str = "full", device: Sized | None = None
     ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
-        counted = [case for case in [*ladder(128, 1024), *gemma()] if case.kind == "own"]
-        counted += [case for case in decode(CONTEXTS[1]) if case.kind == "own"]
-        return [("ncu", list(dict.fromkeys(counted)), COUNTERS)]
+        from rooflab.studies import attention_checks
+
+        counted = [*ladder(128, device=device), *gemma(), *decode(CONTEXTS[-1])]
+        counted = _for(device, [case for case in counted if case.kind == "own"])
+        return [("ncu", counted, COUNTERS), ("checks", attention_checks.cases(device), None)]
+
+    def checks(self, cases: Sequence[Case]) -> pd.DataFrame:
+        from rooflab.studies import attention_checks
+
+        capability = int(ops.arrays().cuda.Device().compute_capability)
+        return attention_checks.answers(cases, lambda case: self.refuses(case, capability))
 
     def needs(self, case: Case) -> str | None:
         if case.kind == "own":
@@ -424,7 +497,7 @@ def exact(q: Any, k: Any, v: Any, shape: Shape, rounded: Any = None, packed: boo
 
     With `rounded`, the baseline of an error budget: scores and sums in float32, weights rounded by that
     function to the operands' type, as the tensor cores multiply them; `packed` adds up a score's products in
-    64 sums of FP16 first, as rung 3_half2 does.
+    64 sums of FP16 first, each rounded at every step, as rung 3_half2 does.
     """
     xp = ops.arrays()
     kind = np.float32 if rounded else np.float64
@@ -448,8 +521,7 @@ def exact(q: Any, k: Any, v: Any, shape: Shape, rounded: Any = None, packed: boo
             for head in range(g * group, (g + 1) * group):
                 query = q[start:stop, head].astype(kind)
                 if packed:
-                    parts = ((query[:, c::64], keys[low:high, c::64]) for c in range(64))
-                    scores = sum((a @ b.T).astype(np.float16).astype(kind) for a, b in parts) * kind(scale)
+                    scores = _packed_scores(query, keys[low:high]) * kind(scale)
                 else:
                     scores = (query * kind(scale)) @ keys[low:high].T
                 scores[hidden] = -np.inf
@@ -458,6 +530,18 @@ def exact(q: Any, k: Any, v: Any, shape: Shape, rounded: Any = None, packed: boo
                 total = xp.maximum(weights.sum(axis=1, keepdims=True), kind(1e-30))
                 out[start:stop, head] = (rounded(weights) if rounded else weights) @ values[low:high] / total
     return out
+
+
+def _packed_scores(query: Any, keys: Any) -> Any:
+    """query keys^T in 64 sums of FP16, each rounded after every product."""
+    total = 0
+    for c in range(64):
+        part: Any = 0
+        for e in range(c, query.shape[1], 64):
+            products = query[:, e, None] * keys[None, :, e]
+            part = (part + products).astype(np.float16).astype(query.dtype)
+        total = total + part
+    return total
 
 
 def _contestants(study: Attention, cases: Sequence[Case]) -> list[gate.Work]:
@@ -607,7 +691,9 @@ def _kept(tensors: list[list[Any]], call: Callable[[Any, Any, Any], Any]) -> Lau
     return launch, outputs, True
 
 
-def _sdpa(backend: str) -> Callable[[Case, list[list[Any]]], Launcher]:
+def _sdpa(impl: str) -> Callable[[Case, list[list[Any]]], Launcher]:
+    backend = BACKENDS[impl]
+
     def make(case: Case, inputs: list[list[Any]]) -> Launcher:
         import torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -665,10 +751,7 @@ def _ffpa(case: Case, inputs: list[list[Any]]) -> Launcher:
 
 
 _LAUNCHERS: dict[str, Callable[[Case, list[list[Any]]], Launcher]] = {
-    "torch.sdpa_cudnn": _sdpa("CUDNN_ATTENTION"),
-    "torch.sdpa_flash": _sdpa("FLASH_ATTENTION"),
-    "torch.sdpa_efficient": _sdpa("EFFICIENT_ATTENTION"),
-    "torch.sdpa_math": _sdpa("MATH"),
+    **{impl: _sdpa(impl) for impl in BACKENDS},
     "torch.flex_attention": _flex,
     "flash_attn_4": _flash_4,
     "ffpa": _ffpa,

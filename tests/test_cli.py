@@ -139,7 +139,7 @@ def test_doctor_ends_with_its_verdict() -> None:
 
 @pytest.mark.skipif(device.has_gpu(), reason="a GPU is here")
 @pytest.mark.parametrize(
-    "words", [["measure", "bandwidth"], ["record", "bandwidth"], ["run", "--mode", "live"]]
+    "words", [["measure", "bandwidth"], ["record", "bandwidth"], ["tune"], ["run", "--mode", "live"]]
 )
 def test_measuring_without_a_gpu_says_so(course: Path, words: list[str]) -> None:
     done = _rooflab(*words, root=course)
@@ -148,7 +148,13 @@ def test_measuring_without_a_gpu_says_so(course: Path, words: list[str]) -> None
 
 
 def test_wrong_numbers_are_refused_by_the_parser(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["run", "--limit", "0"], ["run", "-j", "0"], ["run", "--mode", "fast"]):
+    wrong = (
+        ["run", "--limit", "0"],
+        ["run", "-j", "0"],
+        ["run", "--mode", "fast"],
+        ["tune", "--shape", "4096"],
+    )
+    for words in wrong:
         with pytest.raises(SystemExit) as stopped:
             cli.main(words)
         assert stopped.value.code == 2

@@ -282,3 +282,12 @@ def test_a_table_of_the_machine_s_own_goes_before_the_repository_s(store):
     recorded(store, LINES[:2])
     assert len(dispatch.table("h200")) == 2
     assert isinstance(dispatch.table(None), pd.DataFrame) and dispatch.table(None).empty
+
+
+def test_a_table_s_lines_name_the_fastest_way_and_what_it_is_worth(store):
+    recorded(store, LINES)
+    found = dispatch.lines(dispatch.table("h200")).set_index(["n", "batch"])
+    assert found.loc[(4096, 4)].to_dict() == {
+        **{"format": "q8_0", "k": 4096, "way": "mma", "us": 7.5, "plain_us": 30.0, "gain": 4.0}
+    }
+    assert found.loc[(4096, 256), "gain"] == 1.0 and np.isnan(found.loc[(4096, 16), "plain_us"])

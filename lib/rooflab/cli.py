@@ -95,6 +95,32 @@ def _measure(asked: argparse.Namespace) -> int:
     return 0
 
 
+def _tune(asked: argparse.Namespace) -> int:
+    """Record the dispatcher's table of this GPU: the study regimes, or some of its products."""
+    from rooflab import dispatch
+    from rooflab import lab as laboratory
+    from rooflab.studies import regimes
+
+    _record_into(asked.store)
+    lab = laboratory.open("live", effort=asked.effort or "full")
+    lab.say = _say
+    cases = [case for case in lab.cases("regimes") if case.clock == "graph"]
+    if asked.shape:
+        tokens = asked.tokens or regimes.BATCHES
+        cases = [c for shape in asked.shape for c in regimes.products_of(shape, tokens, lab.sized)]
+    elif asked.tokens:
+        cases = [case for case in cases if case.batch in asked.tokens]
+    try:
+        rows = lab.measure("regimes", cases)
+    finally:
+        lab.close()
+    if rows.empty:
+        raise RooflabError("no product could be measured on this GPU.")
+    _say(dispatch.lines(rows).to_string(index=False, float_format=lambda x: f"{x:.4g}", na_rep=""))
+    _say(f"kept in {lab.store.folder}")
+    return 0
+
+
 def _record(asked: argparse.Namespace) -> int:
     from rooflab import lab as laboratory
     from rooflab import studies
@@ -284,6 +310,15 @@ def parser() -> argparse.ArgumentParser:
     )
     effort(one)
     store(one)
+    one = command("tune", _tune, "record which kernel multiplies fastest on this GPU, for the dispatcher")
+    one.add_argument(
+        "--shape", action="append", default=[], type=_shape, metavar="NxK", help="weights of n rows by k"
+    )
+    one.add_argument(
+        "--tokens", action="append", default=[], type=_count, metavar="B", help="a number of tokens"
+    )
+    effort(one)
+    store(one)
     one = command(
         "record", _record, "measure and profile all that lessons need on this GPU into data/<device>/"
     )
@@ -316,6 +351,13 @@ def _minutes(text: str) -> float:
     if not value > 0:
         raise argparse.ArgumentTypeError("minutes are more than 0")
     return value
+
+
+def _shape(text: str) -> tuple[int, int]:
+    n, by, k = text.partition("x")
+    if not (n.isdigit() and by and k.isdigit()):
+        raise argparse.ArgumentTypeError("a shape is rows x columns, such as 8960x1536")
+    return _count(n), _count(k)
 
 
 def _count(text: str) -> int:

@@ -236,6 +236,20 @@ def fastest(rows: pd.DataFrame, n: int, k: int, batch: int, names: Sequence[str]
     return str(best["impl"]), f"{shape['n']} x {shape['k']}, {line} token{'' if line == 1 else 's'}"
 
 
+def lines(rows: pd.DataFrame) -> pd.DataFrame:
+    """The table that rows of ways make: for each format, shape and number of tokens the fastest way and its
+    microseconds, those of the plain way, and how many times as fast it is (columns format, n, k, batch, way,
+    us, plain_us, gain).
+    """
+    found = []
+    for key, mine in rows.groupby(["format", "n", "k", "batch"], sort=True):
+        best = mine.sort_values("median_us", kind="stable").iloc[0]
+        reverted = mine[mine["impl"] == plain(str(best["format"])).name]["median_us"]
+        other = float(reverted.iloc[0]) if len(reverted) else math.nan
+        found.append((*key, best["impl"], best["median_us"], other, other / best["median_us"]))
+    return pd.DataFrame(found, columns=["format", "n", "k", "batch", "way", "us", "plain_us", "gain"])
+
+
 @functools.lru_cache(maxsize=4)
 def _reference(stamp: float) -> tuple[predict.Machine, predict.Fit]:
     spec = device.get(REFERENCE)

@@ -89,9 +89,26 @@ def test_a_machine_nobody_measured_keeps_the_measured_one_s_shares():
 
 def test_int8_products_scaled_block_by_block_are_bound_by_their_lanes():
     peaks = {"fp32": 10.0, "fp16_tensor": 100.0, "int8_tensor": 1000.0}
-    assert predict.Machine(1.0, peaks).peak("int8_scaled") == 160.0
-    assert predict.Machine(1.0, {**peaks, "int8_tensor": 90.0}).peak("int8_scaled") == 90.0
-    assert predict.Machine(1.0, peaks).peak("dp4a") == 20.0
+    assert predict.Machine(132, 1.0, peaks).peak("int8_scaled") == 160.0
+    assert predict.Machine(132, 1.0, {**peaks, "int8_tensor": 90.0}).peak("int8_scaled") == 90.0
+    assert predict.Machine(132, 1.0, peaks).peak("dp4a") == 20.0
+
+
+def test_a_tile_costs_as_much_empty_as_full_and_a_round_as_much_as_it_has_sms():
+    how, plain = predict.way("q8_0", "mmq_half"), predict.way("fp16", "cublas")
+    rows, tokens = how.tile
+    full = predict.computed(how, 132 * rows, 4096, tokens, 132)
+    assert full == roof.gemm_flops(tokens, 132 * rows, 4096)
+    assert predict.computed(how, 132 * rows, 4096, 1, 132) == full  # one token of a tile
+    assert predict.computed(how, rows, 4096, tokens, 132) == full  # one SM at work
+    assert (
+        predict.computed(how, 133 * rows, 4096, tokens, 132) == 2 * full
+    )  # one tile more than there are SMs
+    assert predict.computed(plain, rows, 4096, 1, 132) == roof.gemm_flops(1, rows, 4096)
+
+
+def test_a_share_that_the_rows_cannot_tell_is_the_whole_peak():
+    assert predict.fit(rows(("fp16", "gemv"), batches=(1,)), MACHINE).own["fp16", "gemv"].share == 1.0
 
 
 @pytest.mark.parametrize("shape", SHAPES)

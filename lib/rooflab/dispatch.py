@@ -255,7 +255,8 @@ def _reference(stamp: float) -> tuple[predict.Machine, predict.Fit]:
     spec = device.get(REFERENCE)
     measured = {}
     bandwidth = Store(paths.DATA, REFERENCE).read("bandwidth")
-    for name, column in (("dram_read", "gb_s"), ("fp16_tensor", "tflop_s"), ("int8_tensor", "tflop_s")):
+    for name in ("dram_read", "fp32", "fp16_tensor", "int8_tensor"):
+        column = "gb_s" if name == "dram_read" else "tflop_s"
         mine = bandwidth[(bandwidth["roof"] == name) & bandwidth["roof_fraction"].notna()]
         if len(mine):  # what stands at its roof is the roof
             measured[name] = float(mine.sort_values("roof_fraction")[column].iloc[-1])

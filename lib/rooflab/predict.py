@@ -29,7 +29,8 @@ _SHARES = np.linspace(0.02, 1.0, 99)  # of a peak, that a fit tries
 class Way(NamedTuple):
     """One manner of computing a product. The weights are read once for every `pass_tokens` tokens, and
     `extra` bytes a weight move besides (what is dequantised to memory and read again). `each_pass`: every
-    pass is a launch of its own. `plain`: what the others are reverted to.
+    pass is a launch of its own. `tile`: rows and tokens of the tile that one SM computes whole, however many
+    of its tokens there are. `plain`: what the others are reverted to.
     """
 
     format: str
@@ -40,6 +41,7 @@ class Way(NamedTuple):
     pass_tokens: int = MANY
     extra: float = 0.0
     each_pass: bool = False
+    tile: tuple[int, int] | None = None
     plain: bool = False
 
 
@@ -52,9 +54,9 @@ WAYS = (
     Way("int4_g128", "two_op", "fp16_tensor", "dequantise, then cuBLAS", 2, extra=4.0, plain=True),
     Way("q8_0", "dp4a", "dp4a", "quantise x, then four products an instruction", 2),
     Way("q8_0", "mma", "int8_scaled", "quantise x, then int8 tensor cores, few tokens", 2),
-    Way("q8_0", "mmq", "int8_scaled", "quantise x, then int8 tensor cores, large tiles", 2),
-    Way("q8_0", "mmq_blocks", "int8_scaled", "the same from the file's own blocks", 2),
-    Way("q8_0", "mmq_half", "fp16_tensor", "weights become halves inside the kernel"),
+    Way("q8_0", "mmq", "int8_scaled", "quantise x, then int8 tensor cores, large tiles", 2, tile=(128, 64)),
+    Way("q8_0", "mmq_blocks", "int8_scaled", "the same from the file's own blocks", 2, tile=(64, 128)),
+    Way("q8_0", "mmq_half", "fp16_tensor", "weights become halves inside the kernel", tile=(128, 128)),
     Way("q8_0", "two_op", "fp16_tensor", "dequantise, then cuBLAS", 2, extra=4.0, plain=True),
 )
 FORMATS = tuple(dict.fromkeys(way.format for way in WAYS))
@@ -89,6 +91,24 @@ def moved(how: Way, n: int, k: int, batch: int) -> float:
     return weights * passes(how, batch) + n * k * how.extra + roof.gemm_bytes(batch, n, k, 0.0)
 
 
+def first(how: Way, n: int, k: int) -> float:
+    """Of those bytes, how many an earlier launch moves, which ends before anything is multiplied: the weights
+    read and written as halves.
+    """
+    return n * k * (WEIGHT_BYTES[how.format] + how.extra / 2) if how.extra else 0.0
+
+
+def computed(how: Way, n: int, k: int, batch: int, sms: int) -> float:
+    """FLOPs that the GPU could have done while the product is computed. Where each tile is one SM's, tiles
+    that are partly empty cost as much as full ones, and so do SMs that the last round leaves without a tile.
+    """
+    if how.tile is None:
+        return roof.gemm_flops(batch, n, k)
+    rows, tokens = how.tile
+    rounds = math.ceil(math.ceil(n / rows) * math.ceil(batch / tokens) / sms)
+    return roof.gemm_flops(tokens, rows, k) * rounds * sms
+
+
 def launched(how: Way, batch: int) -> int:
     """Kernels that a product by this way launches."""
     return how.launches * (passes(how, batch) if how.each_pass else 1)
@@ -99,8 +119,9 @@ def launched(how: Way, batch: int) -> int:
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU as predictions see it: GB/s from memory, and peaks in TFLOP/s by rooflab.roof's names."""
+    """A GPU as predictions see it: SMs, GB/s from memory, peaks in TFLOP/s by rooflab.roof's names."""
 
+    sms: int
     gb_s: float
     peaks: Mapping[str, float] = field(hash=False)
 
@@ -121,21 +142,21 @@ _PEAKS = ("fp32", "fp16_tensor", "int8_tensor")
 
 def datasheet(device: Device) -> Machine:
     """A GPU by its vendor's figures."""
-    return Machine(device.dram_gb_s, {name: float(getattr(device, name)) for name in _PEAKS})
+    return Machine(device.sms, device.dram_gb_s, {name: float(getattr(device, name)) for name in _PEAKS})
 
 
 def measured(roofs: Mapping[str, float], device: Device) -> Machine:
     """A GPU by its measured roofs, names of rooflab.roof.ROOFS; what was not measured by its datasheet."""
     sheet = datasheet(device)
     peaks = {name: float(roofs.get(name, sheet.peaks[name])) for name in _PEAKS}
-    return Machine(float(roofs.get("dram_read", sheet.gb_s)), peaks)
+    return Machine(device.sms, float(roofs.get("dram_read", sheet.gb_s)), peaks)
 
 
 def scaled(device: Device, like: Machine, of: Device) -> Machine:
     """A GPU that nobody measured: its datasheet, times what share of its own `of` was measured to reach."""
     sheet, other = datasheet(device), datasheet(of)
     peaks = {name: sheet.peaks[name] * like.peaks[name] / other.peaks[name] for name in _PEAKS}
-    return Machine(sheet.gb_s * like.gb_s / other.gb_s, peaks)
+    return Machine(device.sms, sheet.gb_s * like.gb_s / other.gb_s, peaks)
 
 
 # --- predictions --------------------------------------------------------------------------------------------
@@ -161,9 +182,14 @@ NOTHING = Fit(0.0)  # the bound alone
 
 
 def bound(how: Way, n: int, k: int, batch: int, machine: Machine, share: float = 1.0) -> roof.Bound:
-    """Bytes over the memory's rate or FLOPs over `share` of the peak, whichever takes longer."""
-    peak = machine.peak(how.unit) * share
-    return roof.bound(moved(how, n, k, batch), roof.gemm_flops(batch, n, k), machine.gb_s, peak)
+    """Bytes over the memory's rate or FLOPs over `share` of the peak, whichever takes longer; and before
+    them what an earlier launch has to move.
+    """
+    peak, flops = machine.peak(how.unit) * share, computed(how, n, k, batch, machine.sms)
+    before = first(how, n, k)
+    least = roof.bound(moved(how, n, k, batch) - before, flops, machine.gb_s, peak)
+    earlier = before / machine.gb_s / 1e3
+    return roof.Bound(least.us + earlier, least.by if least.us > earlier else "memory")
 
 
 def us(how: Way, n: int, k: int, batch: int, machine: Machine, fit: Fit, own: bool = True) -> float:
@@ -183,12 +209,20 @@ def _products(rows: pd.DataFrame) -> Iterator[tuple[Way, int, int, int]]:
 
 
 def _terms(rows: pd.DataFrame, machine: Machine) -> pd.DataFrame:
-    """Memory's and the unit's microseconds, and the launches, of each row."""
+    """Of each row the microseconds of an earlier launch's bytes, of the product's own bytes and of its FLOPs,
+    and the number of launches.
+    """
     found = []
     for how, n, k, batch in _products(rows):
-        compute = roof.gemm_flops(batch, n, k) / machine.peak(how.unit) / 1e6
-        found.append((moved(how, n, k, batch) / machine.gb_s / 1e3, compute, launched(how, batch)))
-    return pd.DataFrame(found, columns=["memory", "compute", "launches"], index=rows.index)
+        compute = computed(how, n, k, batch, machine.sms) / machine.peak(how.unit) / 1e6
+        before = first(how, n, k)
+        memory = (moved(how, n, k, batch) - before) / machine.gb_s / 1e3
+        found.append((before / machine.gb_s / 1e3, memory, compute, launched(how, batch)))
+    return pd.DataFrame(found, columns=["first", "memory", "compute", "launches"], index=rows.index)
+
+
+def _base(terms: pd.DataFrame, share: float = 1.0) -> Any:
+    return terms["first"] + np.maximum(terms["memory"], terms["compute"] / share)
 
 
 def _launch(base: Any, launches: Any, times: Any) -> float:
@@ -203,19 +237,19 @@ def fit(rows: pd.DataFrame, machine: Machine) -> Fit:
     if rows.empty:
         return NOTHING
     terms, times = _terms(rows, machine), rows["median_us"].astype(float)
-    one = _launch(terms[["memory", "compute"]].max(axis=1), terms["launches"], times)
+    one = _launch(_base(terms), terms["launches"], times)
     own: dict[tuple[str, str], Own] = {}
     for key, part in rows.groupby(["format", "impl"], sort=False):
         mine, taken = terms.loc[part.index], times.loc[part.index]
-        best: tuple[float, Own] | None = None
+        tried = []
         for share in _SHARES[::-1]:
-            base = np.maximum(mine["memory"], mine["compute"] / share)
+            base = _base(mine, float(share))
             launch = _launch(base, mine["launches"], taken)
-            error = float((((base + launch * mine["launches"]) / taken - 1) ** 2).sum())
-            if best is None or error < best[0] - 1e-12:
-                best = error, Own(launch, float(share))
-        assert best is not None
-        own[str(key[0]), str(key[1])] = best[1]
+            error = float((((base + launch * mine["launches"]) / taken - 1) ** 2).mean())
+            tried.append((error, Own(launch, float(share))))
+        # Rows that memory bounds say nothing of the share: the largest that explains them as well counts.
+        enough = 1.1 * min(error for error, _ in tried) + 1e-6
+        own[str(key[0]), str(key[1])] = next(numbers for error, numbers in tried if error <= enough)
     return Fit(one, own, len(rows))
 
 
@@ -226,13 +260,13 @@ def compared(rows: pd.DataFrame, machine: Machine, fit: Fit) -> pd.DataFrame:
     """
     terms = _terms(rows, machine)
     found = rows.copy()
-    found["bound_us"] = terms[["memory", "compute"]].max(axis=1)
+    found["bound_us"] = _base(terms)
     fixed = terms["launches"] * fit.launch_us
     found["one_us"] = found["bound_us"] + fixed
     found["own_us"] = [us(*product, machine, fit) for product in _products(rows)]
     for name in ("bound", "one", "own"):
         found[f"{name}_off"] = 100 * (found[f"{name}_us"] / found["median_us"].astype(float) - 1)
-    larger = np.where(terms["memory"] >= terms["compute"], "memory", "compute")
+    larger = np.where(terms["first"] + terms["memory"] >= terms["compute"], "memory", "compute")
     found["by"] = np.where(fixed > found["bound_us"], "launch", larger)
     return found
 

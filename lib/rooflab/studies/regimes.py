@@ -363,6 +363,7 @@ def gathered(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
             names = [_SAME_WAY.get((study, impl), "") for impl in rows["impl"]]
             rows = rows.assign(impl=names)[pd.Series(names, index=rows.index) != ""]
             rows["format"] = rows["format"].replace({"float16": "fp16"})
+            rows["batch"] = rows["batch"].fillna(1)
         found.append(rows)
     if not found:
         return pd.DataFrame()

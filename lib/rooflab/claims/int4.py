@@ -169,3 +169,26 @@ def counters(counted: pd.DataFrame) -> pd.Series:
     row = pd.to_numeric(counted.iloc[0].reindex(["dram_bytes", "time_ns", *_IN_ITS_NOTE]))
     found = {"dram_mb": row["dram_bytes"] / 1e6, "us": row["time_ns"] / 1e3, **row}
     return pd.Series(found).reindex(list(SIX))
+
+
+def published_sweep(store: Store) -> pd.DataFrame:
+    """The source's two tables: shape, batch, microseconds of two_op, fused and (where it gives it) fp16, and
+    the gain of fused over fp16."""
+    rows = store.read("regimes")
+    rows = rows.assign(
+        shape=[f"{n} × {k}" for n, k in zip(rows["n"], rows["k"], strict=True)],
+        impl=rows["impl"].replace({"cublas": "fp16"}),
+    )
+    order = list(dict.fromkeys(f"{n} × {k}" for n, k in sorted(zip(rows["n"], rows["k"], strict=True))[::-1]))
+    found = rows.pivot(index=["shape", "batch"], columns="impl", values="median_us").reindex(order, level=0)
+    found["gain"] = found["fp16"] / found["fused"]
+    return found.reset_index()
+
+
+def published_kernels(store: Store) -> pd.Series:
+    """Microseconds of the fused kernel and of FP16 cuBLAS on the source's MLP shape, under its profiler."""
+    fused, gemv = store.read("int4"), store.read("attribution")
+    fused = fused[(fused["impl"] == "fused") & (fused["clock"] == "ncu")]
+    shape = (gemv["n"] == fused["n"].iloc[0]) & (gemv["k"] == fused["k"].iloc[0])
+    gemv = gemv[shape & (gemv["clock"] == "ncu")]
+    return pd.Series({"fused": fused["median_us"].iloc[0], "fp16": gemv["median_us"].iloc[0]})

@@ -88,6 +88,7 @@ def _resident(blocks: Callable[..., Any]) -> str:
         (32, 1024, 0),
         (16, 32, 0),
         (64, 96, 110_000),
+        (64, 96, 116_736),
         (40, 128, 1),
     ):
         right = attention.residency(registers, threads, shared)

@@ -176,6 +176,13 @@ def test_bars_write_each_value_and_draw_the_roof():
         plot.bars(ax, ["1_a"], [1.0], "TFLOP/s", ROOF)
 
 
+def test_a_bar_far_under_its_roof_has_its_number_beside_it():
+    fig, ax = plot.figure()
+    plot.bars(ax, ["1_a", "2_b"], [10.0, 12.0], "GB/s", ("roof", 100.0, "GB/s"))
+    texts = [text for text in ax.texts if text.get_text().endswith(" GB/s") and "roof" not in text.get_text()]
+    assert len(texts) == 2 and all(text.get_ha() == "left" for text in texts)
+
+
 def test_stacked_bars_fill_the_whole_and_write_what_has_room():
     fig, ax = plot.figure()
     plot.stacked(ax, ["a", "b"], {"large": [90.0, 50.0], "small": [2.0, np.nan], "rest": [8.0, 50.0]})

@@ -325,9 +325,10 @@ def bars(
     lows, highs = (heights if q is None else _floats(q) for q in (low, high))
     ax.hlines(places, lows, highs, color="black", linewidth=1.4, zorder=3)
     largest = float(np.nanmax(highs)) if np.isfinite(highs).any() else 1.0
+    room = max(0.4 * largest, 0.18 * (roof[1] if roof else 0))
     for place, value, first, last in zip(places, heights, lows, highs, strict=True):
         text = f"{number(value)} {unit}" if np.isfinite(value) else "not measured"
-        inside = value > 0.4 * largest  # a long bar has room, and the roof beyond it stays visible
+        inside = value > room  # a long bar has room, and the roof beyond it stays visible
         ax.annotate(
             text,
             (first if inside else np.nan_to_num(last), place),

@@ -253,7 +253,7 @@ def test_wrong_operands_are_refused_in_a_sentence():
     held, _ = weights("fp16")
     with ops.on("cpu"), pytest.raises(LaunchError, match="x has k = 128 and the weights have k = 256"):
         dispatch.product(random(1, 128, 0), held)
-    with ops.on("cpu"), pytest.raises(LaunchError, match="gemv: it takes up to 1 tokens, not 2"):
+    with ops.on("cpu"), pytest.raises(LaunchError, match="gemv: it takes up to 1 token, not 2"):
         dispatch.product(random(2, K, 0), held, by="gemv")
     tiles = int4.repack(*formats.quantise_int4(random(N, K, 1).astype(np.float32)))
     with (

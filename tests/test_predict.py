@@ -120,3 +120,11 @@ def test_the_ridge_is_where_arithmetic_takes_over(shape):
         return
     assert predict.bound(how, *shape, batch, MACHINE).by == "compute"
     assert predict.bound(how, *shape, batch - 1, MACHINE).by == "memory"
+
+
+def test_what_a_fit_has_seen_goes_before_what_only_a_bound_is_known_of():
+    seen, unseen = predict.way("q8_0", "mmq"), predict.way("q8_0", "mmq_blocks")
+    fit = predict.Fit(1.0, {("q8_0", "mmq"): predict.Own(50.0, 0.1)})
+    chosen, us = predict.fastest([unseen, seen], 4096, 4096, 64, MACHINE, fit)
+    assert chosen == seen and us == predict.us(seen, 4096, 4096, 64, MACHINE, fit)
+    assert predict.fastest([unseen, seen], 4096, 4096, 64, MACHINE, predict.NOTHING)[0] in (seen, unseen)

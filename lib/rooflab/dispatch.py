@@ -39,6 +39,7 @@ STUDY = "regimes"  # whose rows a GPU's table is
 REFERENCE = "h200"  # the recording that predictions for other GPUs are fitted on
 NEAR = 4.0  # a recorded shape farther off than this factor, n and k together, says nothing about another
 _CPU = "cpu"
+_TOKENS = 65535  # at once, whatever the way
 
 
 class Choice(NamedTuple):
@@ -126,6 +127,11 @@ def order_of(how: Way) -> str:
     return _ORDER[how.format, how.name]
 
 
+def most_tokens(how: Way) -> int:
+    """The largest number of tokens that a way takes at once."""
+    return _MOST.get((how.format, how.name), _TOKENS)
+
+
 def rung_for(how: Way, n: int, k: int, batch: int, slug: str | None) -> tuple[Rung, dict[str, int]] | None:
     """The rung that a way launches and its macros; None for cuBLAS. `slug` is the GPU's name in
     rooflab.device, None if it has none.
@@ -159,8 +165,8 @@ def refusal(how: Way, n: int, k: int, batch: int, arch: str, slug: str | None = 
     multiple = _MULTIPLE.get(key, GROUP)
     if k % multiple:
         return f"k = {k} is no multiple of {multiple}"
-    if batch > _MOST.get(key, 65535):
-        return f"it takes up to {_MOST.get(key, 65535)} tokens, not {batch}"
+    if batch > most_tokens(how):
+        return f"it takes up to {most_tokens(how)} token{'' if most_tokens(how) == 1 else 's'}, not {batch}"
     found = rung_for(how, n, k, batch, slug)
     if found is None:
         return ""
@@ -282,7 +288,7 @@ def predicted(slug: str | None, n: int, k: int, batch: int, ways: Sequence[Way])
         of = f"nothing near is recorded on {slug}"
     else:
         of = f"this device is in no table, so as if it were {REFERENCE}"
-    best = min(ways, key=lambda how: predict.us(how, n, k, batch, machine, fit))
+    best = predict.fastest(ways, n, k, batch, machine, fit)[0]
     return best.name, f"predicted, {by}: {of}"
 
 

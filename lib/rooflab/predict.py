@@ -201,6 +201,17 @@ def us(how: Way, n: int, k: int, batch: int, machine: Machine, fit: Fit, own: bo
     return bound(how, n, k, batch, machine, numbers.share).us + launched(how, batch) * numbers.launch_us
 
 
+def fastest(ways: Iterable[Way], n: int, k: int, batch: int, machine: Machine, fit: Fit) -> tuple[Way, float]:
+    """Which of several ways should be fastest, and its microseconds. Ways that the fit has seen go before
+    those of which only a bound is known: a bound flatters.
+    """
+    ways = list(ways)
+    known = [how for how in ways if (how.format, how.name) in fit.own] or ways
+    timed = [(us(how, n, k, batch, machine, fit), i) for i, how in enumerate(known)]
+    least, place = min(timed)
+    return known[place], least
+
+
 def _products(rows: pd.DataFrame) -> Iterator[tuple[Way, int, int, int]]:
     """Way, n, k and batch of each row (columns format, impl, n, k, batch)."""
     columns = rows[["format", "impl", "n", "k", "batch"]]

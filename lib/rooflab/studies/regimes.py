@@ -35,7 +35,9 @@ FAMILIES = ("qwen2.5-1.5b", "llama-3-8b", "mistral-7b", "phi-3-mini")
 TOKENS = (1, 4, 16, 64, 256)  # of the families' projections
 TINY = 1 << 20  # weights of a matrix that so many cold copies exist of that two numbers of tokens must do
 _LEAST = {("q8_0", "mma"): 2, ("q8_0", "mmq"): 8, ("q8_0", "mmq_half"): 8}  # tokens from which it may win
-_NOT_HERE = ("loop", "fused_rows", "mmq_blocks")  # the studies int4 and mmq measure these
+# Ways for weights held in another order: measured on the source's shapes by the graph clock alone, so that
+# predictions know them. The source's own loop over tokens is the study int4's.
+_OTHER_ORDERS = {("int4_g128", "fused_rows"): (1, 8), ("q8_0", "mmq_blocks"): (64, 256)}
 
 
 def shapes_of(models: Sequence[str] = FAMILIES) -> list[tuple[int, int]]:
@@ -46,19 +48,23 @@ def shapes_of(models: Sequence[str] = FAMILIES) -> list[tuple[int, int]]:
     return sorted(found, key=lambda shape: (shape[0] * shape[1], shape))
 
 
-def contenders(batch: int) -> list[Way]:
-    """The ways worth measuring at so many tokens."""
+def contenders(batch: int, every_order: bool = False) -> list[Way]:
+    """The ways worth measuring at so many tokens; `every_order` adds those of weights in file order."""
     found = []
     for how in predict.WAYS:
         key = (how.format, how.name)
-        if how.name not in _NOT_HERE and _LEAST.get(key, 1) <= batch <= dispatch._MOST.get(key, batch):
-            found.append(how)
+        if key in _OTHER_ORDERS:
+            low, high = _OTHER_ORDERS[key]
+            wanted = every_order and low <= batch <= high
+        else:
+            wanted = how.name != "loop" and _LEAST.get(key, 1) <= batch <= dispatch.most_tokens(how)
+        found += [how] * wanted
     return found
 
 
 def _case(how: Way, n: int, k: int, batch: int, slug: str | None, clock: str) -> Case:
     kind, more = "baseline" if how.plain else "own", ""
-    if (how.format, how.name) == ("int4_g128", "fused"):
+    if how.format == "int4_g128" and how.name.startswith("fused"):
         # Which rung, and how built, hangs on the device: it stands in the case, so that a row says what ran.
         found = dispatch.rung_for(how, n, k, batch, slug)
         assert found is not None
@@ -86,7 +92,7 @@ def products_of(
         _case(how, *shape, batch, slug, clock)
         for batch in batches
         for clock in clocks
-        for how in contenders(batch)
+        for how in contenders(batch, clock == "graph" and shape in SOURCE)
         if shape[1] % dispatch._MULTIPLE.get((how.format, how.name), 128) == 0
     ]
 

@@ -1,0 +1,345 @@
+"""What lesson 07 computes from recordings: sweeps, crossovers by every clock, what a prediction is worth on a
+GPU that it has not seen, what lost, and the map of every GPU in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from rooflab import crossover, device, dispatch, predict, roof, shapes
+from rooflab.errors import UsageError
+from rooflab.predict import Fit, Machine, Way, way
+from rooflab.shapes import WEIGHT_BYTES
+from rooflab.studies import regimes
+from rooflab.studies.bandwidth import roofs
+
+OTHERS = ("gemv", "int4", "mmq")  # studies whose rows are products too
+COLUMNS = (  # of the source's own table
+    *("shape", "batch", "N", "K", "correctness_max_abs"),
+    *("two_op_median_us", "two_op_iqr_us", "two_op_effective_GBps"),
+    *("fused_median_us", "fused_iqr_us", "fused_effective_GBps", "fused_pct_roofline"),
+    *("fp16_gemm_median_us", "fp16_gemm_iqr_us", "fp16_gemm_effective_GBps"),
+    *("speedup_vs_two_op", "speedup_vs_fp16_gemm"),
+)
+
+
+def label(format: str, name: str) -> str:
+    """A way as figures and tables name it: "INT4 fused"."""
+    return f"{ {'fp16': 'FP16', 'int4_g128': 'INT4', 'q8_0': 'Q8_0'}.get(format, format) } {name}"
+
+
+def gather(lab: Any) -> pd.DataFrame:
+    """Every cold product that a rooflab.lab.Lab holds or measures, by way and clock (regimes.gathered), with
+    `label`."""
+    tables = [lab.measure("regimes", lab.cases("regimes")), *(lab.store.read(name) for name in OTHERS)]
+    rows = regimes.gathered(tables)
+    return rows.assign(label=[label(f, w) for f, w in zip(rows["format"], rows["impl"], strict=True)])
+
+
+def machine(lab: Any) -> Machine:
+    """The lab's GPU by its measured roofs."""
+    spec = lab.spec
+    if spec is None:
+        raise UsageError("predictions need a GPU of the table of devices (rooflab.device).")
+    found = {name: each.value for name, each in roofs(lab.store.read("bandwidth")).items()}
+    return predict.measured(found, spec)
+
+
+def of(rows: pd.DataFrame, format: str, name: str, shape: tuple[int, int], clock: str) -> pd.DataFrame:
+    """One way's rows on one shape by one clock, a row a number of tokens, in order."""
+    chosen = (rows["format"] == format) & (rows["impl"] == name) & (rows["clock"] == clock)
+    chosen &= (rows["n"] == shape[0]) & (rows["k"] == shape[1])
+    return rows[chosen].sort_values("batch")
+
+
+def sweep(rows: pd.DataFrame, shape: tuple[int, int], read_gb_s: float, clock: str = "graph") -> pd.DataFrame:
+    """The source's table of 17 columns for one shape: fused INT4, the two-op product and FP16 over tokens,
+    as far as all three were measured.
+    """
+    n, k = shape
+    ways = {
+        "two_op": ("int4_g128", "two_op"),
+        "fused": ("int4_g128", "fused"),
+        "fp16_gemm": ("fp16", "cublas"),
+    }
+    found: dict[str, pd.DataFrame] = {}
+    for name, (format, impl) in ways.items():
+        mine = of(rows, format, impl, shape, clock).set_index("batch")
+        moved = [predict.moved(way(format, impl), n, k, int(b)) for b in mine.index]
+        part = pd.DataFrame(index=mine.index)
+        part[f"{name}_median_us"] = mine["median_us"]
+        part[f"{name}_iqr_us"] = mine["q3_us"] - mine["q1_us"]
+        part[f"{name}_effective_GBps"] = moved / mine["median_us"] / 1e3
+        found[name] = part.assign(error=mine["error"])
+    table = pd.concat([part.drop(columns="error") for part in found.values()], axis=1, join="inner")
+    table["fused_pct_roofline"] = 100 * table["fused_effective_GBps"] / read_gb_s
+    table["correctness_max_abs"] = found["fused"]["error"]
+    for other in ("two_op", "fp16_gemm"):
+        table[f"speedup_vs_{other}"] = table[f"{other}_median_us"] / table["fused_median_us"]
+    table = table.reset_index().assign(shape=f"{n}x{k}", N=n, K=k)
+    return table[list(COLUMNS)]
+
+
+# --- crossovers ---------------------------------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    """Two ways, the one that should win at few tokens first."""
+
+    first: tuple[str, str]
+    second: tuple[str, str]
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return label(*self.first), label(*self.second)
+
+
+PAIRS = (
+    Pair(("int4_g128", "fused"), ("fp16", "cublas")),
+    Pair(("int4_g128", "fused"), ("int4_g128", "two_op")),
+    Pair(("q8_0", "dp4a"), ("q8_0", "mma")),
+    Pair(("q8_0", "mma"), ("q8_0", "mmq_half")),
+    Pair(("q8_0", "mmq"), ("q8_0", "two_op")),
+    Pair(("q8_0", "mmq_half"), ("q8_0", "two_op")),
+    Pair(("q8_0", "mma"), ("fp16", "cublas")),
+    Pair(("int4_g128", "two_op"), ("fp16", "cublas")),
+)
+
+
+def crossovers(
+    rows: pd.DataFrame,
+    shape: tuple[int, int],
+    pairs: Iterable[Pair] = PAIRS,
+    clocks: Sequence[str] = regimes.CLOCKS,
+) -> pd.DataFrame:
+    """One row a pair and clock: first, second (labels), clock, kind, low, high, at, noise, tokens (how many
+    numbers of tokens both have) and says, the finding in words.
+    """
+    found = []
+    for pair in pairs:
+        for clock in clocks:
+            ours, theirs = (of(rows, *each, shape, clock) for each in pair)
+            crossing = crossover.between(ours, theirs)
+            if not crossing.verdicts:
+                continue
+            names = pair.names
+            facts = (crossing.kind, crossing.low, crossing.high, crossing.at, crossing.noise)
+            found.append((*names, clock, *facts, len(crossing.verdicts), crossing.says(*names)))
+    columns = ["first", "second", "clock", "kind", "low", "high", "at", "noise", "tokens", "says"]
+    return pd.DataFrame(found, columns=columns)
+
+
+def overhead(rows: pd.DataFrame, shape: tuple[int, int]) -> pd.DataFrame:
+    """What a call costs beside its kernels: for each way on one shape the median over tokens of each clock,
+    and of event and wall less graph (columns label, graph, event, wall, event_more, wall_more).
+    """
+    mine = rows[(rows["n"] == shape[0]) & (rows["k"] == shape[1])]
+    wide = mine.pivot_table("median_us", ["label", "batch"], "clock").dropna()
+    wide["event_more"] = wide["event"] - wide["graph"]
+    wide["wall_more"] = wide["wall"] - wide["graph"]
+    table = wide.groupby("label").median().reset_index()
+    return table[["label", "graph", "event", "wall", "event_more", "wall_more"]].sort_values("wall_more")
+
+
+# --- predictions --------------------------------------------------------------------------------------------
+
+
+def errors(compared: pd.DataFrame) -> pd.DataFrame:
+    """How far predictions are off, a row a way: rows, and the median of each prediction's absolute error in
+    percent; `worst` is the largest error by the way's own numbers.
+    """
+    groups = compared.groupby(["format", "impl"], sort=False)
+    table = groups.agg(
+        rows=("bound_off", "size"),
+        bound=("bound_off", lambda off: off.abs().median()),
+        one=("one_off", lambda off: off.abs().median()),
+        own=("own_off", lambda off: off.abs().median()),
+        worst=("own_off", lambda off: off.abs().max()),
+    ).reset_index()
+    table["label"] = [label(f, w) for f, w in zip(table["format"], table["impl"], strict=True)]
+    return table
+
+
+def reason(row: Any, sms: int) -> str:
+    """Why a prediction may be off, from what it is made of: how many blocks a tile's way launches, how small
+    the product is, or that a kernel reaches less than the memory's rate.
+    """
+    how = way(row.format, row.impl)
+    if how.tile is not None:
+        rows, tokens = how.tile
+        blocks = -(-int(row.n) // rows) * -(-int(row.batch) // tokens)
+        if blocks < sms:
+            return f"{blocks} blocks for {sms} SMs"
+        if blocks % sms and blocks < 4 * sms:
+            return f"{blocks} blocks: the last round has {blocks % sms} for {sms} SMs"
+    if row.by == "launch":
+        return "a launch outweighs its bytes"
+    return "compute-bound" if row.by == "compute" else "short of the memory's rate"
+
+
+class Published(NamedTuple):
+    """A published kernel time, and the way that it is of."""
+
+    way: Way
+    n: int
+    k: int
+    batch: int
+    us: float
+    clock: str
+
+
+def laptop_kernels(published: Any) -> list[Published]:
+    """The source's kernels on its laptop by Nsight Compute (a Store of the published figures): cuBLAS GEMVs
+    and its fused product.
+    """
+    found = []
+    for study, operator, how in (
+        ("attribution", "gemv", way("fp16", "cublas")),
+        ("int4", "int4_gemv", way("int4_g128", "loop")),
+    ):
+        rows = published.read(study)
+        rows = rows[(rows["operator"] == operator) & (rows["clock"] == "ncu") & rows["n"].notna()]
+        for row in rows[["n", "k", "batch", "median_us", "clock"]].itertuples(index=False, name=None):
+            n, k, batch, us, clock = row
+            found.append(Published(how, int(n), int(k), int(batch), float(us), str(clock)))
+    return found
+
+
+def laptop_sweep(published: Any) -> list[Published]:
+    """The source's sweep on its laptop by events: FP16 and the fused product launched once a token."""
+    rows = published.read("regimes")
+    names = {"cublas": way("fp16", "cublas"), "fused": way("int4_g128", "loop")}
+    rows = rows[rows["impl"].isin(names)]
+    columns = ["impl", "n", "k", "batch", "median_us", "clock"]
+    return [
+        Published(names[impl], int(n), int(k), int(batch), float(us), str(clock))
+        for impl, n, k, batch, us, clock in rows[columns].itertuples(index=False, name=None)
+    ]
+
+
+def unseen(given: Iterable[Published], there: Machine, fit: Fit) -> pd.DataFrame:
+    """Published times beside what is predicted for that GPU by a fit that has not seen it: label, n, k,
+    batch, clock, us, one_us, off (percent).
+    """
+    rows = []
+    for each in given:
+        sizes = (each.n, each.k, each.batch)
+        predicted = predict.us(each.way, *sizes, there, fit, own=False)
+        off = 100 * (predicted / each.us - 1)
+        rows.append((label(each.way.format, each.way.name), *sizes, each.clock, each.us, predicted, off))
+    return pd.DataFrame(rows, columns=["label", "n", "k", "batch", "clock", "us", "one_us", "off"])
+
+
+def predicted_crossover(
+    pair: Pair, shape: tuple[int, int], machine: Machine, fit: Fit, own: bool = True, most: int = 512
+) -> int | None:
+    """The least number of tokens at which the pair's second way is predicted to be faster; None up to
+    `most`. Numbers beyond what the first way takes are not asked for.
+    """
+    first, second = (way(*each) for each in pair)
+    limit = dispatch.most_tokens(first)
+    for batch in range(1, min(most, limit) + 1):
+        if predict.us(second, *shape, batch, machine, fit, own) < predict.us(
+            first, *shape, batch, machine, fit, own
+        ):
+            return batch
+    return None
+
+
+def everywhere(
+    known: Machine,
+    fit: Fit,
+    like: device.Device,
+    matrices: Iterable[tuple[int, int]],
+    batches: Sequence[int] = regimes.BATCHES,
+) -> pd.DataFrame:
+    """The map: on every GPU of the table, for each format, matrix and number of tokens, the time of the way
+    that is predicted to be fastest there (columns gpu, format, matrix, batch, way, median_us, x: times as
+    fast as FP16, case).
+    """
+    rows = []
+    for name in device.names():
+        gpu = device.get(name)
+        there = predict.scaled(gpu, known, like)
+        for n, k in matrices:
+            for batch in batches:
+                best = {}
+                for format in predict.FORMATS:
+                    ways = dispatch.candidates(format, n, k, batch, gpu.sm, name, None)
+                    best[format] = predict.fastest(ways, n, k, batch, there, fit)
+                for format, (chosen, us) in best.items():
+                    gain = best["fp16"][1] / us
+                    rows.append((gpu.name, format, f"{n} x {k}", batch, chosen.name, us, gain))
+    columns = ["gpu", "format", "matrix", "batch", "way", "median_us", "x"]
+    table = pd.DataFrame(rows, columns=columns)
+    table["median_us"] = table["median_us"].map(lambda us: float(f"{us:.3g}"))
+    table["x"] = table["x"].round(2)
+    words = table["gpu"] + " " + table["format"] + " " + table["matrix"] + " " + table["batch"].astype(str)
+    return table.assign(case=words)
+
+
+def lost(rows: pd.DataFrame, clock: str = "graph") -> pd.DataFrame:
+    """What lost, a row a way of ours: the product (label, n, k, batch) at which it was slowest against the
+    fastest way of its format, by how many times, and who won there (columns label, losses, of, n, k, batch,
+    times, winner).
+    """
+    mine = rows[rows["clock"] == clock].copy()
+    keys = ["format", "n", "k", "batch"]
+    best = mine.sort_values("median_us").drop_duplicates(keys)[[*keys, "median_us", "label"]]
+    both = mine.merge(best, on=keys, suffixes=("", "_best"))
+    both["times"] = both["median_us"] / both["median_us_best"]
+    found = []
+    for name, part in both[both["kind"] == "own"].groupby("label", sort=False):
+        worst = part.sort_values("times", kind="stable").iloc[-1]
+        losses = int((part["times"] > crossover.LEVEL).sum())
+        if losses:
+            sizes = (int(worst["n"]), int(worst["k"]), int(worst["batch"]))
+            found.append((name, losses, len(part), *sizes, float(worst["times"]), worst["label_best"]))
+    columns = ["label", "losses", "of", "n", "k", "batch", "times", "winner"]
+    return pd.DataFrame(found, columns=columns).sort_values("times", ascending=False, ignore_index=True)
+
+
+# --- prompts ------------------------------------------------------------------------------------------------
+
+
+def prompt(
+    model: shapes.Model,
+    lengths: Iterable[int],
+    there: Machine,
+    fit: Fit,
+    format: str,
+    attention_share: float,
+    arch: str,
+    slug: str | None,
+) -> pd.DataFrame:
+    """Predicted microseconds of a prefill's products and attention over prompt lengths: products by the
+    fastest way of a format, attention by its FLOPs at a share of the FP16 peak (columns seq, products_us,
+    attention_us, pct: attention's share).
+    """
+    body = [p for p in shapes.projections(model) if p.name != "lm_head"]
+    rows = []
+    for length in lengths:
+        us = 0.0
+        for part in body:
+            ways = dispatch.candidates(format, part.n, part.k, length, arch, slug, None)
+            us += part.times * predict.fastest(ways, part.n, part.k, length, there, fit)[1]
+        flops = shapes.prefill_flops(model, length) - 2 * (shapes.body(model) * length + shapes.head(model))
+        attention = flops / (there.peak("fp16_tensor") * attention_share) / 1e6
+        rows.append((length, us, attention, 100 * attention / (us + attention)))
+    return pd.DataFrame(rows, columns=["seq", "products_us", "attention_us", "pct"])
+
+
+def intensity(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with `intensity`, FLOP per byte that the convention charges a product with, and tflop_s."""
+    found = rows.copy()
+    flops, moved = [], []
+    for row in found[["format", "n", "k", "batch"]].itertuples(index=False, name=None):
+        format, n, k, batch = row[0], *(int(size) for size in row[1:])
+        flops.append(roof.gemm_flops(batch, n, k))
+        moved.append(roof.gemm_bytes(batch, n, k, WEIGHT_BYTES[format]))
+    found["intensity"] = [f / b for f, b in zip(flops, moved, strict=True)]
+    found["tflop_s"] = flops / found["median_us"] / 1e6
+    return found

@@ -234,3 +234,13 @@ def test_show_carries_the_caption_as_alt_text_and_prints_it(capsys, monkeypatch)
     assert capsys.readouterr().out == "A made-up sentence.\n"
     with pytest.raises(UsageError, match="caption"):
         plot.show(ladder()[0], "")
+
+
+def test_a_logarithmic_axis_can_have_plain_numbers():
+    fig, ax = plot.figure("tokens", "µs", xlog=True, ylog=True)
+    plot.series(ax, [1, 10, 100], [3, 40, 700])
+    plot.plain_ticks(ax)
+    fig.draw_without_rendering()
+    low, high = ax.get_ylim()
+    shown = [label.get_text() for label in ax.get_yticklabels() if low <= label.get_position()[1] <= high]
+    assert shown == ["5", "10", "20", "50", "100", "200", "500"]

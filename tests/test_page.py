@@ -52,10 +52,18 @@ def test_every_rung_is_a_readable_diff_of_one_below(operator, shown):
         assert 0 < len(changed) <= 60
 
 
-def test_a_header_is_shown_without_its_slashes(shown):
-    page.header(stream.LADDERS["read"][0])
+def test_a_header_is_shown_as_a_list(shown):
+    page.header(stream.LADDERS["read"][1])
     (text,) = shown
-    assert text.startswith("```text\nread 1, scalar") and "\nPurpose  " in text and "#include" not in text
+    head, *items = text.strip().splitlines()
+    assert head.startswith("read 2, vector") and "#include" not in text
+    assert [item.split("**")[1] for item in items if item] == [
+        "Purpose",
+        "Shapes",
+        "Bytes",
+        "Launch",
+        "Changed",
+    ]
 
 
 def test_the_source_is_shown_whole(shown):

@@ -65,9 +65,14 @@ def source(rung: Rung) -> None:
 
 
 def header(rung: Rung) -> None:
-    """Display a rung's header comment: purpose, shapes, bytes, launch, and what changed."""
+    """Display a rung's header comment as a list: purpose, shapes, bytes, launch, and what changed."""
     lines = itertools.takewhile(lambda line: line.startswith("//"), rung.path.read_text().splitlines())
-    display(Markdown("```text\n" + "\n".join(line[2:].removeprefix(" ") for line in lines) + "\n```"))
+    text = ""
+    for line in (line[2:].removeprefix(" ") for line in lines):
+        label = re.match(r"([A-Z]\w*) +(?=\S)", line) if text else None
+        line = re.sub(r"([*_<\[|])", r"\\\1", line[label.end() if label else 0 :].strip())
+        text += f"\n- **{label[1]}**: {line}" if label else f" {line}"
+    display(Markdown(text.strip()))
 
 
 def diff(below: Rung, rung: Rung, folded: bool = False) -> None:

@@ -165,14 +165,15 @@ class Mmq(Study):
     name, lesson = "mmq", "05"
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
+        alike = [*judged("exact"), *judged("unquantised")]
         if effort == "quick":
-            found = [*ladder(512, *SHAPES[2]), *sweep(*SHAPES[2], (1, 8, 16, 64, 128, 512))]
-            return list(dict.fromkeys([*found, *judged("exact"), *judged("unquantised")]))
+            few = sweep(*SHAPES[0], (1, 2, 8, 16, 32, 64, 128, 256, 512))
+            return list(dict.fromkeys([*ladder(PROMPTS[0]), *few, *alike]))
         found = [
             *(case for batch in PROMPTS for case in ladder(batch)),
             *sweep(*SHAPES[0], TOKENS),
             *(case for shape in SHAPES[1:] for case in sweep(*shape, FEW)),
-            *(*judged("exact"), *judged("unquantised")),
+            *alike,
         ]
         return list(dict.fromkeys(found))
 

@@ -238,15 +238,17 @@ class Q8(Study):
     name, lesson = "q8_0", "05"
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
+        alike = [
+            *(*ladder(*SHAPES[0], "warm"), *loads(*SHAPES[0]), *quantisers(), *embeddings(), *dequantisers()),
+            *(*chains(), *side_path(), *judged("exact"), *judged("unquantised")),
+        ]
         if effort == "quick":
-            found = [*ladder(*SHAPES[0]), *ladder(*SHAPES[3]), *batches(*SHAPES[3]), *quantisers(), *chains()]
-            return list(dict.fromkeys([*found, *judged("exact"), *judged("unquantised")]))
+            found = [*ladder(*SHAPES[0]), *ladder(*SHAPES[3]), *batches(*SHAPES[0]), *alike]
+            return list(dict.fromkeys(found))
         found = [
             *(case for shape in SHAPES for case in ladder(*shape)),
-            *ladder(*SHAPES[0], "warm"),
             *(case for shape in SHAPES[:4] for case in batches(*shape)),
-            *(*loads(*SHAPES[0]), *quantisers(), *embeddings(), *dequantisers(), *chains(), *side_path()),
-            *(*judged("exact"), *judged("unquantised")),
+            *alike,
         ]
         return list(dict.fromkeys(found))
 

@@ -425,6 +425,25 @@ __device__ inline void wgmma_m64k16_f16(float* d, const unsigned* a, unsigned lo
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
     }
 }
+
+// The same for few tokens; the sums begin anew unless `add`.
+template <int COLUMNS>
+__device__ inline void wgmma_few_f16(float* d, const unsigned* a, unsigned long long b, bool add) {
+    static_assert(COLUMNS == 8 || COLUMNS == 16);
+    if constexpr (COLUMNS == 8) {
+        asm volatile(
+            "{ .reg .pred p; setp.ne.b32 p, %9, 0; wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0,%1,%2,%3}, "
+            "{%4,%5,%6,%7}, %8, p, 1, 1, 0; }"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
+    } else {
+        asm volatile(
+            "{ .reg .pred p; setp.ne.b32 p, %13, 0; wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%0,%1,%2,%3,"
+            "%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, p, 1, 1, 0; }"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
+    }
+}
 #endif
 
 // --- wider products of a warpgroup: 64 rows by 64 to 256 columns (sm_90a alone) ---
@@ -691,6 +710,15 @@ __device__ inline void mbarrier_expect(unsigned long long* barrier, unsigned byt
                      (unsigned)__cvta_generic_to_shared(barrier)),
                  "r"(bytes)
                  : "memory");
+}
+
+// `bytes` that lie one after another, a multiple of 16 as both addresses are.
+__device__ inline void tma_copy_bytes(void* shared, const void* global, unsigned bytes, unsigned long long* barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            (unsigned)__cvta_generic_to_shared(shared)),
+        "l"(global), "r"(bytes), "r"((unsigned)__cvta_generic_to_shared(barrier))
+        : "memory");
 }
 
 __device__ inline void tma_copy_box(void* shared, const TensorMap* map, int column, int row, unsigned long long* barrier) {

@@ -351,10 +351,11 @@ def choose(
     slug: str | None = None,
     arch: str | None = None,
     held: Sequence[str] | None = None,
+    recorded: pd.DataFrame | None = None,
 ) -> Choice:
     """The way for y [batch, n] with k inputs and weights of `format` on a device (a name of rooflab.device;
-    by default the one at hand), with those orders of the weights held (default: all). LaunchError, with every
-    way's reason, if none can.
+    by default the one at hand), with those orders of the weights held (default: all), by the device's table
+    or the one given. LaunchError, with every way's reason, if none can.
     """
     if slug is None and arch is None:
         slug, arch = here()
@@ -365,7 +366,7 @@ def choose(
     if not ways:
         raise LaunchError(_none(format, n, k, batch, arch, slug, held))
     names = [how.name for how in ways]
-    rows = table(slug)
+    rows = table(slug) if recorded is None else recorded
     found = fastest(rows[rows["format"] == format], n, k, batch, names)
     if found:
         name, why = found[0], f"recorded on {slug}: {found[1]}"

@@ -132,6 +132,63 @@ def crossovers(
     return pd.DataFrame(found, columns=columns)
 
 
+def briefly(crossing: pd.Series) -> str:
+    """One finding of `crossovers` in a word or two: from how many tokens on the second is faster."""
+    if crossing["kind"] == "crosses":
+        return f"{crossing['low']:.0f} to {crossing['high']:.0f}"
+    words = {crossover.FIRST: "never", crossover.SECOND: "always", crossover.NEITHER: "noise"}
+    return words.get(str(crossing["kind"]), "no order")
+
+
+def by_clock(table: pd.DataFrame) -> pd.DataFrame:
+    """`crossovers` with a column a clock, each finding briefly."""
+    wide = table.assign(brief=[briefly(row) for _, row in table.iterrows()])
+    wide = wide.pivot_table("brief", ["first", "second"], "clock", aggfunc="first", sort=False)
+    return wide.reindex(columns=[c for c in regimes.CLOCKS if c in wide]).reset_index()
+
+
+def loop_crossovers(rows: pd.DataFrame, shape: tuple[int, int]) -> pd.DataFrame:
+    """The source's own experiment in the study int4's rows: its fused kernel launched once a token against
+    cuBLAS in FP16, by clock and cache (columns clock, cache, kind, low, high, at, noise, says).
+    """
+    mine = rows[(rows["n"] == shape[0]) & (rows["k"] == shape[1])]
+    found = []
+    for (clock, cache), part in mine.groupby(["clock", "cache"], sort=False):
+        loops = part[part["options"].astype(str).str.contains("loop=1")]
+        halves = part[part["impl"] == "torch.matmul"].drop_duplicates("batch")
+        if len(loops) < 3 or halves.empty:
+            continue
+        crossing = crossover.between(loops, halves)
+        facts = (crossing.kind, crossing.low, crossing.high, crossing.at, crossing.noise)
+        found.append((clock, cache, *facts, crossing.says("the source's kernel", "FP16 cublas")))
+    columns = ["clock", "cache", "kind", "low", "high", "at", "noise", "says"]
+    return pd.DataFrame(found, columns=columns)
+
+
+def gains(rows: pd.DataFrame, format: str, clock: str = "graph") -> pd.DataFrame:
+    """How many times as fast as cuBLAS in FP16 the fastest way of a format is: a row a matrix (n, k, mb of
+    its FP16 weights), a column a number of tokens.
+    """
+    mine = rows[(rows["clock"] == clock) & (rows["study"] == "regimes")]
+    keys = ["n", "k", "batch"]
+    best = mine[mine["format"] == format].groupby(keys)["median_us"].min()
+    halves = mine[(mine["format"] == "fp16") & (mine["impl"] == "cublas")].groupby(keys)["median_us"].min()
+    wide = (halves / best).dropna().unstack("batch").reset_index()
+    wide.insert(2, "mb", (wide["n"] * wide["k"] * 2 / 1e6).astype(float))
+    return wide.sort_values("mb", ignore_index=True)
+
+
+def winners(rows: pd.DataFrame, shape: tuple[int, int], clock: str = "graph") -> pd.DataFrame:
+    """The fastest way of all formats at every number of tokens (batch, label, median_us), and the fastest of
+    each format (a column a format).
+    """
+    mine = rows[(rows["clock"] == clock) & (rows["n"] == shape[0]) & (rows["k"] == shape[1])]
+    mine = mine.sort_values("median_us", kind="stable")
+    first = mine.drop_duplicates("batch").set_index("batch")[["label", "median_us"]]
+    each = mine.drop_duplicates(["batch", "format"]).pivot(index="batch", columns="format", values="impl")
+    return first.join(each).sort_index().reset_index()
+
+
 def overhead(rows: pd.DataFrame, shape: tuple[int, int]) -> pd.DataFrame:
     """What a call costs beside its kernels: for each way on one shape the median over tokens of each clock,
     and of event and wall less graph (columns label, graph, event, wall, event_more, wall_more).
@@ -343,3 +400,120 @@ def intensity(rows: pd.DataFrame) -> pd.DataFrame:
     found["intensity"] = [f / b for f, b in zip(flops, moved, strict=True)]
     found["tflop_s"] = flops / found["median_us"] / 1e6
     return found
+
+
+def attention_share(rows: pd.DataFrame, model: shapes.Model) -> float | None:
+    """The share of the FP16 peak that the best own prefill attention reached, in rows of study attention, at
+    the recorded head width nearest to a model's; None if there is none.
+    """
+    if rows.empty:
+        return None
+    mine = rows[(rows["operator"] == "attention") & (rows["kind"] == "own") & (rows["roof"] == "fp16_tensor")]
+    mine = mine[mine["roof_fraction"].notna() & mine["window"].isna() & (mine["clock"] == "graph")]
+    if mine.empty:
+        return None
+    off = (mine["head_dim"].astype(float) - model.head_dim).abs()
+    return float(mine[off == off.min()]["roof_fraction"].max())
+
+
+# --- what the sources concluded -----------------------------------------------------------------------------
+
+HOLDS, FLIPS, UNMEASURED = "holds", "flips", "not measured"
+
+
+class Conclusion(NamedTuple):
+    """A source's conclusion, what was measured of it here, whether it holds, and what that hangs on."""
+
+    source: str
+    says: str
+    here: str
+    word: str
+    hangs_on: str
+
+
+def conclusions(rows: pd.DataFrame, int4_rows: pd.DataFrame) -> pd.DataFrame:
+    """The sources' conclusions about regimes, each judged by `gather`ed rows (and study int4's own, for the
+    source's kernel).
+    """
+    found = [
+        _behind_at_two(int4_rows, rows),
+        _small_projection(rows, "graph", "launch cost: kernels alone have none of the caller's"),
+        _small_projection(rows, "wall", "launch cost: a call takes the host longer than the kernel the GPU"),
+        _shrinks(rows),
+        _halves_at_four(rows),
+        _prompts(rows),
+    ]
+    return pd.DataFrame([each for each in found if each], columns=list(Conclusion._fields))
+
+
+def _behind_at_two(int4_rows: pd.DataFrame, rows: pd.DataFrame) -> Conclusion:
+    says = "INT4 fused wins at one token alone; FP16 is ahead from two on"
+    hangs = "reading the weights once for all tokens, which the source's kernel does not"
+    shape = regimes.SOURCE[0]
+    ours = crossover.between(
+        of(rows, "int4_g128", "fused", shape, "graph"), of(rows, "fp16", "cublas", shape, "graph")
+    )
+    if not ours.verdicts:
+        return Conclusion("decode-roofline", says, "", UNMEASURED, hangs)
+    here = ours.says("INT4 fused", "FP16 cublas")
+    loops = loop_crossovers(int4_rows, shape) if len(int4_rows) else pd.DataFrame()
+    cold = loops[(loops["clock"] == "graph") & (loops["cache"] == "cold")] if len(loops) else loops
+    if len(cold):
+        here = f"a launch a token: {cold['says'].iloc[0]}; weights read once: {here}"
+    held = ours.kind == "crosses" and ours.high <= 2
+    return Conclusion("decode-roofline", says, here, HOLDS if held else FLIPS, hangs)
+
+
+def _small_projection(rows: pd.DataFrame, clock: str, hangs: str) -> Conclusion:
+    n, k = regimes.SOURCE[1]
+    says = f"on {n} x {k} INT4 loses to FP16 even at one token"
+    pair = [of(rows, *each, (n, k), clock) for each in PAIRS[0]]
+    one = [part[part["batch"] == 1] for part in pair]
+    if any(part.empty for part in one):
+        return Conclusion("decode-roofline", says, f"by {clock}: none", UNMEASURED, hangs)
+    fused, halves = (float(part["median_us"].iloc[0]) for part in one)
+    here = f"by {clock} it runs at {halves / fused:.2f} times the speed"
+    return Conclusion("decode-roofline", says, here, HOLDS if fused > halves else FLIPS, hangs)
+
+
+def _shrinks(rows: pd.DataFrame) -> Conclusion:
+    says = "the gain over dequantising first shrinks with every doubling of the tokens"
+    hangs = "nothing but bytes: more tokens add work to the fused kernel first"
+    table = sweep(rows, regimes.SOURCE[0], 1.0)
+    table = table[table["batch"].isin([b for b in regimes.BATCHES if b <= 32])]
+    gain = table["speedup_vs_two_op"].tolist()
+    if len(gain) < 3:
+        return Conclusion("decode-roofline", says, "", UNMEASURED, hangs)
+    here = ", ".join(f"{value:.2f}" for value in gain)
+    falling = all(b <= a * crossover.LEVEL for a, b in zip(gain, gain[1:], strict=False))
+    return Conclusion("decode-roofline", says, here, HOLDS if falling else FLIPS, hangs)
+
+
+def _halves_at_four(rows: pd.DataFrame) -> Conclusion:
+    says = "at four tokens FP16 tensor cores lose to dp4a on quantised weights"
+    hangs = "bytes a weight, while memory bounds both"
+    mine = rows[(rows["clock"] == "graph") & (rows["batch"] == 4)]
+    keys = ["n", "k"]
+    dp4a = mine[(mine["format"] == "q8_0") & (mine["impl"] == "dp4a")].drop_duplicates(keys).set_index(keys)
+    halves = (
+        mine[(mine["format"] == "fp16") & (mine["impl"] == "cublas")].drop_duplicates(keys).set_index(keys)
+    )
+    both = dp4a.index.intersection(halves.index)
+    if not len(both):
+        return Conclusion("realizar", says, "", UNMEASURED, hangs)
+    won = int((dp4a.loc[both, "q3_us"] < halves.loc[both, "q1_us"]).sum())
+    here = f"dp4a is faster on {won} of {len(both)} matrices"
+    return Conclusion("realizar", says, here, HOLDS if won > len(both) / 2 else FLIPS, hangs)
+
+
+def _prompts(rows: pd.DataFrame) -> Conclusion:
+    says = "at 1848 tokens integer MMQ is a little ahead of dequantising and cuBLAS"
+    hangs = "the ratio of int8 to FP16 tensor peaks, and the lanes that scale block by block"
+    mine = rows[(rows["clock"] == "graph") & (rows["batch"] == 1848) & (rows["format"] == "q8_0")]
+    times = mine.groupby("impl")["median_us"].min()
+    if not {"mmq", "two_op"} <= set(times.index):
+        return Conclusion("SharpInference", says, "", UNMEASURED, hangs)
+    here = f"it runs at {times['two_op'] / times['mmq']:.2f} times the speed"
+    if "mmq_half" in times:
+        here += f", and with the weights as halves at {times['two_op'] / times['mmq_half']:.2f}"
+    return Conclusion("SharpInference", says, here, HOLDS if times["mmq"] < times["two_op"] else FLIPS, hangs)

@@ -1,0 +1,173 @@
+"""What lesson 07 computes from rows: made-up ones, so that every finding comes out each way."""
+
+import pandas as pd
+import pytest
+from rooflab import device, lab, predict, shapes
+from rooflab.case import COLUMNS, Case
+from rooflab.studies import regimes, ways
+
+H200 = device.get("h200")
+MACHINE = predict.measured({"dram_read": 4600.0}, H200)
+MLP, QO = regimes.SOURCE
+NUMBERS = {("int4_g128", "fused"): predict.Own(3.0, 0.5), ("fp16", "cublas"): predict.Own(5.0, 0.9)}
+FIT = predict.Fit(3.0, NUMBERS)
+
+
+def made(batches=regimes.BATCHES, clocks=regimes.CLOCKS, call_us=40.0, **changes):
+    """Rows of study regimes that obey a law: every contender, a call's time on top by events and the wall.
+    changes: way=factor, or way=function of the tokens."""
+    rows = []
+    for n, k in regimes.SOURCE:
+        for batch in batches:
+            for how in regimes.contenders(batch):
+                us = predict.us(how, n, k, batch, MACHINE, FIT)
+                change = changes.get(how.name, 1.0)
+                us *= change(batch) if callable(change) else change
+                for clock in clocks:
+                    more = {"graph": 0.0, "event": call_us, "wall": 1.1 * call_us}[clock]
+                    more *= 0.2 if how.name == "cublas" else 1.0
+                    kind = "baseline" if how.plain else "own"
+                    case = Case(
+                        "regimes", "product", how.name, kind, how.format, n=n, k=k, batch=batch, clock=clock
+                    )
+                    times = {"median_us": us + more, "q1_us": us + more - 0.01, "q3_us": us + more + 0.01}
+                    rows.append(case.row() | times | {"error": 1e-3, "run": "r"})
+    frame = pd.DataFrame(rows).reindex(columns=list(COLUMNS)).astype({"batch": int, "n": int, "k": int})
+    return frame.assign(label=[ways.label(f, w) for f, w in zip(frame["format"], frame["impl"], strict=True)])
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return made()
+
+
+def test_the_sweep_has_the_source_s_seventeen_columns(rows):
+    """M89, M90: as the source's own sweep.csv names them."""
+    table = ways.sweep(rows, MLP, 4600.0)
+    assert len(ways.COLUMNS) == 17 == table.shape[1]
+    assert table["batch"].tolist() == [1, 2, 4, 8, 16, 32, 64]  # as far as all three were measured
+    first = table.iloc[0]
+    assert first["fused_iqr_us"] == pytest.approx(0.02)
+    moved = predict.moved(predict.way("int4_g128", "fused"), *MLP, 1)
+    assert first["fused_effective_GBps"] == pytest.approx(moved / first["fused_median_us"] / 1e3)
+    assert first["fused_pct_roofline"] == pytest.approx(first["fused_effective_GBps"] / 46)
+    assert first["speedup_vs_fp16_gemm"] == first["fp16_gemm_median_us"] / first["fused_median_us"]
+
+
+def test_crossovers_differ_by_clock_where_calls_outweigh_kernels():
+    """M91"""
+    rows = made(fused=lambda batch: 0.3 * batch**0.5)
+    table = ways.crossovers(rows, MLP, ways.PAIRS[:1])
+    by = table.set_index("clock")
+    assert by.loc["graph", "kind"] == "crosses" and by.loc["wall", "kind"] == "second"
+    assert by.loc["graph", "low"] < by.loc["graph", "at"] < by.loc["graph", "high"]
+    wide = ways.by_clock(table)
+    assert wide.loc[0, "wall"] == "always" and " to " in wide.loc[0, "graph"]
+    cost = ways.overhead(rows, MLP).set_index("label")["wall_more"]
+    assert cost["INT4 fused"] == pytest.approx(44.0) and cost["FP16 cublas"] == pytest.approx(8.8)
+
+
+def test_winners_and_gains_are_those_of_the_rows(rows):
+    best = ways.winners(rows, MLP).set_index("batch")
+    assert best.loc[1, "label"] == "INT4 fused" and best.loc[256, "fp16"] == "cublas"
+    gain = ways.gains(rows, "int4_g128")
+    assert gain["mb"].is_monotonic_increasing and len(gain) == 2
+    assert (gain[1] > 1).all() and (gain[256] < 1).all()
+
+
+def test_errors_are_told_by_way_with_a_reason():
+    rows = made(clocks=("graph",), mmq_half=1.5)
+    compared = predict.compared(rows, MACHINE, FIT)
+    table = ways.errors(compared).set_index("label")
+    assert table.loc["INT4 fused", "own"] < 0.01 < table.loc["Q8_0 mmq_half", "own"]
+    half = next(r for r in compared.itertuples() if r.impl == "mmq_half" and (r.n, r.batch) == (1536, 8))
+    assert ways.reason(half, 132) == "12 blocks for 132 SMs"
+    small = next(r for r in compared.itertuples() if r.impl == "fused" and (r.n, r.batch) == (1536, 1))
+    assert ways.reason(small, 132) == "a launch outweighs its bytes"
+
+
+def test_the_published_laptop_is_predicted_without_having_been_seen():
+    store = lab.open("replay", "rtx-4070-laptop-published").store
+    kernels, sweep = ways.laptop_kernels(store), ways.laptop_sweep(store)
+    assert {(each.n, each.us) for each in kernels} == {(256, 6.2), (1536, 22.0), (8960, 112.0), (8960, 31.81)}
+    assert len(sweep) == 18 and {each.clock for each in sweep} == {"event"}
+    there = predict.scaled(device.get("rtx-4070-laptop"), MACHINE, H200)
+    table = ways.unseen(kernels, there, predict.Fit(3.0))
+    assert table["off"].abs().max() < 10
+
+
+def test_predicted_crossovers_respect_what_a_way_takes():
+    pair = ways.PAIRS[0]
+    assert ways.predicted_crossover(pair, MLP, MACHINE, FIT) is None  # not within INT4's 64 tokens
+    slow = predict.Fit(3.0, {**NUMBERS, ("int4_g128", "fused"): predict.Own(3.0, 0.03)})
+    found = ways.predicted_crossover(pair, MLP, MACHINE, slow)
+    assert 1 < found <= 64
+
+
+def test_the_map_holds_every_gpu_format_and_number_of_tokens():
+    """M96"""
+    table = ways.everywhere(MACHINE, FIT, H200, [MLP], (1, 16, 256))
+    assert len(table) == len(device.names()) * len(predict.FORMATS) * 3
+    assert (table[table["format"] == "fp16"]["x"] == 1).all() and table["case"].is_unique
+    laptop = table[table["gpu"] == device.get("rtx-4070-laptop").name].set_index(["format", "batch"])
+    assert laptop.loc[("int4_g128", 1), "x"] > 2.5
+
+
+def test_what_lost_is_told_with_who_won(rows):
+    table = ways.lost(made(clocks=("graph",), mma=3.0)).set_index("label")
+    assert "INT4 fused" not in table.index
+    assert table.loc["Q8_0 mma", "times"] > 2 and table.loc["Q8_0 mma", "winner"] != "Q8_0 mma"
+    assert table["times"].is_monotonic_decreasing and (table["losses"] <= table["of"]).all()
+
+
+def test_attention_s_share_of_a_prompt_grows_with_its_length():
+    """M94"""
+    table = ways.prompt(
+        shapes.get("qwen2.5-1.5b"), (64, 512, 8192, 32768), MACHINE, FIT, "fp16", 0.5, "90", "h200"
+    )
+    assert table["pct"].is_monotonic_increasing and table["pct"].iloc[0] < 1 < 40 < table["pct"].iloc[-1]
+    halved = ways.prompt(shapes.get("qwen2.5-1.5b"), (8192,), MACHINE, FIT, "fp16", 0.25, "90", "h200")
+    assert halved["attention_us"].iloc[0] == pytest.approx(2 * table["attention_us"].iloc[2])
+
+
+def test_the_best_attention_kernel_of_the_nearest_head_counts():
+    def row(head_dim, fraction, **more):
+        case = Case("attention", "attention", "9_x", seq=4096, head_dim=head_dim, causal=True, **more)
+        return case.row() | {"roof": "fp16_tensor", "roof_fraction": fraction}
+
+    rows = pd.DataFrame([row(128, 0.5), row(256, 0.9), row(128, 0.8, window=512)])
+    model = shapes.get("qwen2.5-1.5b")
+    assert ways.attention_share(rows, model) == 0.5
+    assert ways.attention_share(rows.iloc[:0], model) is None
+
+
+def test_conclusions_hold_or_flip_with_the_rows(rows):
+    held = ways.conclusions(rows, pd.DataFrame())
+    words = dict(zip(held["says"].str[:12], held["word"], strict=True))
+    assert words["INT4 fused w"] == ways.FLIPS and words["at 1848 toke"] == ways.UNMEASURED
+    by_clock = held[held["says"].str.startswith("on 1536")]["word"].tolist()
+    assert by_clock == [ways.FLIPS, ways.HOLDS]
+    lost_at_two = made(fused=lambda batch: 0.5 if batch == 1 else 9.0)
+    assert ways.conclusions(lost_at_two, pd.DataFrame())["word"].iloc[0] == ways.HOLDS
+    prompts = pd.DataFrame(
+        [
+            {"format": "q8_0", "impl": name, "clock": "graph", "batch": 1848, "median_us": us, "n": 1, "k": 1}
+            for name, us in (("mmq", 95.0), ("two_op", 100.0))
+        ]
+    )
+    both = pd.concat([rows, prompts], ignore_index=True)
+    assert ways.conclusions(both, pd.DataFrame())["word"].iloc[-1] == ways.HOLDS
+
+
+def test_a_launch_a_token_is_raced_by_clock_and_cache():
+    found = []
+    for batch, us in ((1, 5.0), (2, 9.0), (4, 18.0)):
+        for impl, time, opts in (("1_warp_row", us, "loop=1"), ("torch.matmul", 10.0, "")):
+            case = Case(
+                "int4", "int4", impl, n=8960, k=1536, batch=batch, options=opts, clock="event", cache="warm"
+            )
+            found.append(case.row() | {"median_us": time, "q1_us": time - 0.1, "q3_us": time + 0.1})
+    table = ways.loop_crossovers(pd.DataFrame(found), MLP)
+    assert table[["clock", "cache", "kind", "low", "high"]].values.tolist() == [
+        ["event", "warm", "crosses", 2, 4]
+    ]

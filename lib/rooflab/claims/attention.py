@@ -81,6 +81,9 @@ def at(rows: pd.DataFrame, case: Case) -> pd.DataFrame:
     return rows[same & rows["options"].fillna("").isin(["", "queries=16", "queries=8"])]
 
 
+ASKED = ("what", "floor", "aim", "unit", "reached", "impl", "floor_met", "aim_met", "peer", "published")
+
+
 def asked(rows: pd.DataFrame) -> pd.DataFrame:
     """Each goal with what the fastest rung that may answer reaches, the fastest peer of the same run, and
     what is published of others on this GPU. A goal that no row speaks of is left out.
@@ -105,7 +108,7 @@ def asked(rows: pd.DataFrame) -> pd.DataFrame:
                 "published": "" if less else _named(said, column, less),
             }
         )
-    return pd.DataFrame(found)
+    return pd.DataFrame(found, columns=list(ASKED))
 
 
 def _met(reached: float, bar: float | None, less: bool) -> str:

@@ -351,8 +351,9 @@ class Attention(Study):
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         if effort == "quick":
             found = [
-                *ladder(128, 1024, device=device),
+                *(*ladder(128, device=device), *gemma()),
                 *(case for width in WIDTHS for case in sweep(LENGTHS[0], width)),
+                *(case for kind in kinds() for case in prompt(kind, LENGTHS[0])),
                 *decode(CONTEXTS[1]),
             ]
             return _for(device, found)

@@ -24,7 +24,8 @@ except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_AL
 EMULATION = (ROOT / "tests" / "simt_kernels" / "hopper.h").read_text()
 WORDS = {
     **{"warpgroup_": "wgm_", "wgmma_": "wgmm_", "mbarrier_": "mbar_", "setmaxnreg_": "setmxr_"},
-    **{"tma_": "tmm_", "const __grid_constant__ TensorMap ": "const long long* __restrict__ "},
+    **{"tma_": "tmm_", "cluster_": "clust_", "__cluster_dims__": "__clust_dims__"},
+    **{"const __grid_constant__ TensorMap ": "const long long* __restrict__ "},
 }
 WIDTHS = [(name, width) for name, widths in op.HOPPER.items() for width in widths]
 
@@ -33,9 +34,11 @@ def emulated(rung):
     source = rung.path.read_text()
     for word, ours in WORDS.items():
         source = re.sub(rf"\b{word}", ours, source)
-    for name in "qkv" if rung.name in op.STANDING else "":
-        source = source.replace(f"&{name},", f"{name},")
-    source = source.replace("Element shared[];", "Element shared[];\n    emulate(shared);")
+    if rung.name in op.STANDING:
+        source = re.sub(r"&([qkv])\b", r"\1", source)
+    source = source.replace(") TOGETHER\n", ")\n").replace(
+        "Element shared[];", "Element shared[];\n    emulate(shared);"
+    )
     head, rest = source.split("#ifndef HEAD_DIM", 1)
     return f"{head}{EMULATION}\n#ifndef HEAD_DIM{rest}"
 
@@ -45,9 +48,11 @@ def run(how, name, q, k, v, start=0, causal=True, window=None, **options):
     rung = next(rung for rung in op.LADDERS["attention"] if rung.name == name)
     (n, heads, head_dim), (context, kv_heads, _) = q.shape, k.shape
     macros = rung.with_defaults({**op.tile_of(rung, head_dim, "90", group=heads // kv_heads), **options})
+    if "CLUSTER" in macros:
+        macros["CLUSTER"] = 1  # on the CPU blocks run one after another
     launch, out = op.launch_of(rung, macros), np.full(q.shape, np.nan, np.float16)
     three: list[np.ndarray] = [q, k, v]
-    grid: tuple[int, int] | int = op.grid_of(launch, n, heads)
+    grid: tuple[int, ...] | int = op.grid_of(launch, n, heads)
     more = []
     if name in op.STANDING:
         boxes = ((q, n, launch.queries), *((each, context, macros.get("KEYS", 64)) for each in (k, v)))
@@ -88,11 +93,12 @@ def test_the_hopper_rungs_are_right(name, head_dim, n, context, heads, how):
         ("9_wgmma", 64, {"KEYS": 64}),
         ("10_paired", 512, {}),
         ("11_boxes", 64, {"KEYS": 64}),
+        ("12_roles", 512, {}),
         ("11_boxes", 64, {"KEYS": 64, "GROUPS": 2, "TURNS": 1}),
     ],
 )
 def test_nothing_is_read_before_it_is_there_or_overwritten_before_it_was_used(name, head_dim, options):
-    tiles = 2 if name == "10_paired" else 3
+    tiles = 2 if head_dim == 512 else 3
     q, k, v = operands(64, 64 * tiles, 1, 1, head_dim)
     out, seen = run(simt.watch, name, q, k, v, start=64 * (tiles - 1), **options)
     assert not seen.faults, seen.faults[0].sentence

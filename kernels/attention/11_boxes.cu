@@ -168,30 +168,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     for (int round = 0;; ++round) {
         const Work work = work_of(round);
         if (work.tiles < 0) return;
-        const int query = work.first + row % EACH, later = work.first + (row + 8) % EACH;
         // All rows of this warp see the keys [all_from, all_to).
         const int lowest = EACH % 16 ? work.first : work.first + (row - lane / 4) % EACH;
         const int highest = EACH % 16 ? work.first + EACH - 1 : lowest + 15;
         const int all_from = seen_from(start + highest, context, causal, window).first;
         const int all_to = seen_from(start + lowest, context, causal, window).last;
-        // Scores to weights, still in FP32 and in place.
+        // Scores to weights, still in FP32 and in place. Element c of a row is that of key lane % 4 * 2 + c of the tile.
         const auto weigh = [&](int t) {
             const int tile = work.from + t * KEYS;
             if (tile < all_from || tile + KEYS > all_to)
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const Seen seen = seen_from(start + (half ? later : query), context, causal, window);
+                    const Seen seen = seen_from(start + work.first + (row + 8 * half) % EACH, context, causal, window);
+                    const int before = seen.first - tile - lane % 4 * 2, end = seen.last - tile - lane % 4 * 2;
 #pragma unroll
                     for (int i = 0; i < KEYS / 4; ++i) {
-                        const int key = tile + i / 2 * 8 + lane % 4 * 2 + i % 2;
-                        if (key < seen.first || key >= seen.last) s[i / 2 * 4 + 2 * half + i % 2] = NOTHING;
+                        const int c = i / 2 * 8 + i % 2;
+                        if (c < before || c >= end) s[i / 2 * 4 + 2 * half + i % 2] = NOTHING;
                     }
                 }
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                float raised = most[half];
+                float* const mine = s + 2 * half;
+                float raised = most[half], other = mine[1];  // in two, for neither to wait
 #pragma unroll
-                for (int i = 0; i < KEYS / 4; ++i) raised = fmaxf(raised, s[i / 2 * 4 + 2 * half + i % 2]);
+                for (int i = 0; i < KEYS / 2; i += 4)
+                    raised = fmaxf(raised, mine[i]), other = fmaxf(other, mine[i + 1]);
+                raised = fmaxf(raised, other);
                 raised = fmaxf(raised, __shfl_xor_sync(0xffffffffu, raised, 1));
                 raised = fmaxf(raised, __shfl_xor_sync(0xffffffffu, raised, 2));
                 rescale[half] = 1.0f;
@@ -201,12 +204,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     sum[half] *= rescale[half];
                 }
                 const float base = most[half] == NOTHING ? 0.0f : most[half] * scale;  // who saw nothing weighs 0, not NaN
+                other = 0.0f;
 #pragma unroll
-                for (int i = 0; i < KEYS / 4; ++i) {
-                    float& weight = s[i / 2 * 4 + 2 * half + i % 2];
-                    weight = exp2_approx(fmaf(weight, scale, -base));
-                    sum[half] += weight;
+                for (int i = 0; i < KEYS / 2; i += 4) {
+                    mine[i] = exp2_approx(fmaf(mine[i], scale, -base));
+                    mine[i + 1] = exp2_approx(fmaf(mine[i + 1], scale, -base));
+                    sum[half] += mine[i];
+                    other += mine[i + 1];
                 }
+                sum[half] += other;
             }
         };
 
@@ -221,6 +227,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             pass_turn();
             warpgroup_wait<0>();
             let_go(keys_free, for_keys);
+            if (work.tiles == 1 && lane == 0) mbarrier_arrive(&queries_free);
             weigh(0);
             round_weights();
             for (int t = 1; t < work.tiles; ++t) {
@@ -230,6 +237,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 pass_turn();
                 warpgroup_wait<1>();
                 let_go(keys_free, for_keys);
+                if (t == work.tiles - 1 && lane == 0) mbarrier_arrive(&queries_free);
                 weigh(t);
                 // A store that nobody reads: it needs all weights and stays in front of the wait. Without it the compiler
                 // works the weights out after the wait, and nothing runs beside the products.
@@ -241,7 +249,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
                     for (int i = 0; i < HEAD_DIM / 2; ++i) o[i] *= rescale[i / 2 % 2];
             }
-            if (lane == 0) mbarrier_arrive(&queries_free);
             take_turn();
             multiply_values();
             pass_turn();
@@ -254,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
             sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 2);
             const float by = inverse(sum[half]);
-            const int position = half ? later : query, head = work.head + (row + 8 * half) / EACH;
+            const int position = work.first + (row + 8 * half) % EACH, head = work.head + (row + 8 * half) / EACH;
             if (position >= n) continue;
             unsigned* to = reinterpret_cast<unsigned*>(out + (position * (size_t)heads + head) * HEAD_DIM);
 #pragma unroll

@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                      int window, float scale) {
     extern __shared__ __align__(128) Element shared[];
     Element *queries = shared, *keys = queries + QUERIES * ROW, *values = keys + KEYS * ROW;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.x;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = head_of_block();
     const int first = (gridDim.y - 1 - blockIdx.y) * QUERIES, mine = first + 32 * warp + lane / 4;  // and + 8, 16, 24
     const size_t q_stride = heads * (size_t)HEAD_DIM, stride = kv_heads * (size_t)HEAD_DIM;
     const size_t kv = head / (heads / kv_heads) * (size_t)HEAD_DIM;

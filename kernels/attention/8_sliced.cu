@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __shared__ float factors[GROUPS][4][8];
     Element *queries = shared, *keys = queries + QUERIES * ROW, *values = keys + KEYS * ROW;
     const int lane = threadIdx.x % 32, slice = threadIdx.x / 32 % SLICES, group = threadIdx.x / 32 / SLICES;
-    const int head = blockIdx.x, first = (gridDim.y - 1 - blockIdx.y) * QUERIES;
+    const int head = head_of_block(), first = (gridDim.y - 1 - blockIdx.y) * QUERIES;
     const int mine = first + 32 * group + lane / 4, column = slice * WIDTH;  // queries mine, + 8, 16, 24
     const size_t q_stride = heads * (size_t)HEAD_DIM, stride = kv_heads * (size_t)HEAD_DIM;
     const size_t kv = head / (heads / kv_heads) * (size_t)HEAD_DIM;

@@ -50,6 +50,9 @@ __device__ inline Seen seen_from(int position, int context, bool causal, int win
     return {max(0, position + 1 - window), min(context, position + 1)};
 }
 
+// The head of a block where heads come in sections: x in a section, z the section.
+__device__ inline int head_of_block() { return blockIdx.z * gridDim.x + blockIdx.x; }
+
 __device__ inline float warp_max(float value) {
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));

@@ -32,19 +32,24 @@ static inline float emulated_minor(unsigned long long descriptor, int k, int n) 
   return emulated_element(descriptor, n / 64 * apart + n % 64 * 2 + k / 8 * eight + k % 8 * 128);
 }
 
-template <int COLUMNS>
+// Element [k][n] of the second operand: stored row by row, or column by column.
+static inline float emulated_second(unsigned long long b, int k, int n, bool rows) {
+  return rows ? emulated_minor(b, k, n) : emulated_major(b, n, k);
+}
+
+template <int COLUMNS, bool ROWS = false>
 static inline void wgmm_shared_f16(float* d, unsigned long long a, unsigned long long b, bool add) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   for (int i = 0; i < COLUMNS / 2; ++i) {
     const int row = 16 * warp + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
     double sum = add ? d[i] : 0;
-    for (int k = 0; k < 16; ++k) sum += double(emulated_major(a, row, k)) * emulated_major(b, column, k);
+    for (int k = 0; k < 16; ++k) sum += double(emulated_major(a, row, k)) * emulated_second(b, k, column, ROWS);
     d[i] = float(sum);
   }
 }
 
-template <int COLUMNS>
-static inline void wgmm_rows_f16(float* d, const unsigned* a, unsigned long long b) {
+template <int COLUMNS, bool ROWS = false>
+static inline void wgmm_registers_f16(float* d, const unsigned* a, unsigned long long b, bool add) {
   const int lane = threadIdx.x % 32;
   float rows[2][16];
   for (int half = 0; half < 2; ++half)
@@ -53,11 +58,20 @@ static inline void wgmm_rows_f16(float* d, const unsigned* a, unsigned long long
       rows[half][k] = float(__ushort_as_half((unsigned short)(word >> k % 2 * 16)));
     }
   for (int i = 0; i < COLUMNS / 2; ++i) {
-    double sum = d[i];
+    double sum = add ? d[i] : 0;
     for (int k = 0; k < 16; ++k)
-      sum += double(rows[i / 2 % 2][k]) * emulated_minor(b, k, i / 4 * 8 + lane % 4 * 2 + i % 2);
+      sum += double(rows[i / 2 % 2][k]) * emulated_second(b, k, i / 4 * 8 + lane % 4 * 2 + i % 2, ROWS);
     d[i] = float(sum);
   }
+}
+template <int COLUMNS>
+static inline void wgmm_rows_f16(float* d, const unsigned* a, unsigned long long b) {
+  wgmm_registers_f16<COLUMNS, true>(d, a, b, true);
+}
+
+template <int COLUMNS>
+static inline void wgmm_shared_rows_f16(float* d, unsigned long long a, unsigned long long b) {
+  wgmm_shared_f16<COLUMNS, true>(d, a, b, true);
 }
 
 // A box of a matrix, as a map given as {rows, columns, rows and columns of a box} with the matrix behind; done at once, so

@@ -120,6 +120,15 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             archs=("90a",),
             dynamic_shared=163840,
         ),
+        Rung(
+            "attention",
+            "12_roles",
+            "attention_roles",
+            "one warpgroup scores, two add values, two blocks share copies",
+            defines={"HEAD_DIM": 512, "CLUSTER": 2, "PACK": 1, "EARLY": 4, "BF16": 0},
+            archs=("90a",),
+            dynamic_shared=221184,
+        ),
     ),
     "decode_attention": (
         Rung(
@@ -174,10 +183,15 @@ class Launch(NamedTuple):
 
 
 # Hopper's rungs, by the widths of head that they do.
-HOPPER = {"9_wgmma": (64, 128, 256), "10_paired": (512,), "11_boxes": (64, 80, 96, 112, 128, 256)}
+HOPPER = {
+    "9_wgmma": (64, 128, 256),
+    "10_paired": (512,),
+    "11_boxes": (64, 80, 96, 112, 128, 256),
+    "12_roles": (512,),
+}
 
 # Those whose blocks stand, one an SM, and read their operands through maps of boxes.
-STANDING = ("11_boxes",)
+STANDING = ("11_boxes", "12_roles")
 
 
 def _level(rung: Rung) -> int:
@@ -199,17 +213,30 @@ def launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:
         rows, groups = 64 * macros["GROUPS"], macros["GROUPS"]
         shared = (rows + 2 * macros["STAGES"] * macros["KEYS"]) * 128 * math.ceil(head / 64)
         return Launch(rows // macros["PACK"], 128 * (groups + 1), shared)
+    if level == 12:
+        return Launch(64 // macros["PACK"], 384, 3 * 65536 + 3 * 8192)
     row = 2 * (head if level == 4 else head + 8)
     queries = {7: 128, 8: 32 * macros.get("GROUPS", 0)}.get(level, 64)
     threads = 32 * macros["SLICES"] * macros["GROUPS"] if level == 8 else 128
     return Launch(queries, threads, (queries + 2 * macros["KEYS"]) * row)
 
 
-def grid_of(launch: Launch, n: int, heads: int) -> tuple[int, int]:
-    """The launch rule: heads x tiles of queries, so that all heads' longest tiles start first; n x heads for
-    a block a query.
+def grid_of(launch: Launch, n: int, heads: int, together: int = 0) -> tuple[int, int, int]:
+    """The launch rule: `together` heads (0: all) x tiles of queries x the rest of the heads, so that all
+    heads' longest tiles start first; n x heads for a block a query.
     """
-    return (n, heads) if launch.queries == 1 else (heads, math.ceil(n / launch.queries))
+    if launch.queries == 1:
+        return n, heads, 1
+    together = together or heads
+    return together, math.ceil(n / launch.queries), heads // together
+
+
+def kept_together(context: int, kv_heads: int, head_dim: int) -> int:
+    """The launch rule: as many key-value heads as have their keys and values in half of an L2 of 50 MB, so
+    that they are read from memory once.
+    """
+    each = 4 * max(context, 1) * head_dim
+    return max(k for k in range(1, kv_heads + 1) if kv_heads % k == 0 and (k == 1 or k * each <= 25_000_000))
 
 
 def pack_of(group: int, most: int) -> int:
@@ -230,11 +257,9 @@ class Standing(NamedTuple):
 def standing_of(
     launch: Launch, macros: Mapping[str, int], n: int, context: int, heads: int, kv_heads: int, sms: int
 ) -> Standing:
-    """The launch rule of rungs whose blocks stay: as many units of heads go together as have their keys and
-    values in half of an L2 of 50 MB, so that they are read from memory once.
-    """
-    each, cluster, pack = 4 * max(context, 1) * macros["HEAD_DIM"], macros.get("CLUSTER", 1), macros["PACK"]
-    kept = max(k for k in range(1, kv_heads + 1) if kv_heads % k == 0 and (k == 1 or k * each <= 25_000_000))
+    """The launch rule of rungs whose blocks stay."""
+    cluster, pack = macros.get("CLUSTER", 1), macros["PACK"]
+    kept = kept_together(context, kv_heads, macros["HEAD_DIM"])
     works = math.ceil(n / (launch.queries * cluster)) * (heads // pack)
     return Standing(min(works, sms // cluster) * cluster, works, kept * (heads // kv_heads // pack))
 
@@ -244,7 +269,7 @@ def static_shared(rung: Rung, macros: Mapping[str, int]) -> int:
     if rung.name != "8_sliced" and rung.name not in STANDING:
         return {"9_wgmma": 1024, "10_paired": 26624}.get(rung.name, 0)  # barriers, and what aligns the tiles
     if rung.name in STANDING:
-        return 1024
+        return 2048
     scores = 4 * (macros["SLICES"] - 1) * macros["KEYS"] // 8 * 32 * 8
     return macros["GROUPS"] * (scores + 2 * macros["KEYS"] // 16 * 32 * 16 + 4 * 8 * 4)
 
@@ -266,6 +291,8 @@ def tile_of(rung: Rung, head_dim: int, arch: str, shared_kv: bool = False, group
     elif rung.name == "11_boxes":
         groups, keys = (3, 80) if head_dim == 64 else (2, 128 if head_dim <= 128 else 64)
         choices = [{"GROUPS": groups, "KEYS": keys, "PACK": pack_of(group, 8)}]
+    elif rung.name == "12_roles":
+        choices = [{"PACK": pack_of(group, 8)}]
     elif rung.name == "7_rows":
         roomy = head_dim <= 64 or (arch in ("80", "86", "89", "90") and (head_dim <= 96 or not shared_kv))
         choices = [{"KEYS": keys} for keys in ((64, 32, 16) if roomy else (32, 16))]
@@ -308,6 +335,8 @@ def default_rung(head_dim: int, arch: str = "89") -> str:
     """The rung that attention runs when none is named: the fastest for the head's width, as recorded."""
     if arch == "90" and head_dim in HOPPER["11_boxes"]:
         return "11_boxes"
+    if arch == "90" and head_dim == 512:
+        return "12_roles"
     return "7_rows" if head_dim <= 128 else "6_async" if head_dim <= 256 else "8_sliced"
 
 
@@ -316,8 +345,8 @@ def launch_rule(rung: Rung) -> str:
     if rung.operator == "decode_attention":
         return source_of_callable(decode_launch_of, splits_of, decode_attention)
     if rung.name in STANDING:
-        return source_of_callable(launch_of, standing_of, pack_of, _boxes, attention)
-    return source_of_callable(launch_of, grid_of, attention)
+        return source_of_callable(launch_of, standing_of, kept_together, pack_of, _boxes, attention)
+    return source_of_callable(launch_of, grid_of, kept_together, attention)
 
 
 def _arch(array: Any) -> str:
@@ -431,7 +460,9 @@ def attention(
     out = _empty_like(q) if out is None else out
     check_array("out", out, form, n * heads * head_dim, 16)
     launch = launch_of(chosen, macros)
-    grid = grid_of(launch, n, heads)
+    sections = _level(chosen) in (6, 7, 8)  # these look for their head so
+    together = kept_together(context, kv_heads, head_dim) * (heads // kv_heads) if sections else 0
+    grid = grid_of(launch, n, heads, together)
     if grid[1] >= 1 << 16 and chosen.name not in STANDING:
         raise LaunchError(
             f"{n} queries are {grid[1]} tiles of {launch.queries}, more than a launch can have."
@@ -449,7 +480,7 @@ def attention(
             raise LaunchError(f"{n} queries of {heads} heads are more tiles than 32 bits count.")
         arguments[:3] = _boxes(q, k, v, context, launch.queries, macros.get("KEYS", 64))
         arguments.append(ctypes.c_int(standing.together))
-        grid = (standing.blocks, 1)
+        grid = (standing.blocks, 1, 1)
     function.launch(grid, launch.threads, arguments, shared=launch.shared)
     return out
 

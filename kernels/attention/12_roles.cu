@@ -1,0 +1,287 @@
+// attention 12, roles: one warpgroup scores, two add values, two blocks share what is copied.
+//
+// Purpose  at 512 columns two warpgroups are full of outputs. In rung 10 they make the scores too, and wait for each other
+//          twice a tile; here a third one does nothing else, with its queries in registers, a tile ahead of them. Keys
+//          and values of 64 rows each are too much for L2's bandwidth: two blocks take the same ones, half of every copy
+//          each, which the tensor memory accelerator delivers to both.
+// Shapes   as rung 1, HEAD_DIM 512.
+// Bytes    4 HEAD_DIM read for each 64 CLUSTER rows and each key that one of them sees.
+// Launch   384 threads a block: a warpgroup that scores, two that add 256 columns each, of whose first the first thread also
+//          copies; clusters of CLUSTER blocks with 64 rows each: PACK query heads that share keys, 64 / PACK queries of
+//          each. As many blocks as SMs, which go through the tiles as in rung 11. Three places of shared memory for 64
+//          rows of 1024 bytes, and two tiles of weights of 8 KB, 1024-aligned.
+// Changed  from rung 10: roles, as above; copies, standing blocks and packed heads as in rung 11. Weights of a tile are
+//          handed over when the next one's scores but the last EARLY steps are made: their products come first.
+#include "common/attention.cuh"
+#include "common/ptx.cuh"
+
+#ifndef HEAD_DIM
+#define HEAD_DIM 512
+#endif
+#ifndef CLUSTER
+#define CLUSTER 2
+#endif
+#ifndef PACK
+#define PACK 1
+#endif
+#ifndef EARLY
+#define EARLY 4
+#endif
+
+#if BF16
+#define WGMMA(name) wgmma_##name##_bf16
+#else
+#define WGMMA(name) wgmma_##name##_f16
+#endif
+#if CLUSTER > 1
+#define TOGETHER __cluster_dims__(CLUSTER, 1, 1)
+#else
+#define TOGETHER
+#endif
+
+constexpr int KEYS = 64, ROWS = 64, EACH = ROWS / PACK, THREADS = 384, HALF = HEAD_DIM / 2;
+constexpr int BLOCK = 64, STEPS = HEAD_DIM / 16;  // columns whose rows of 128 bytes stand together; products of a score
+constexpr int PLACES = 3, TILE = KEYS * HEAD_DIM;
+constexpr int HELD = STEPS - 4;  // products whose queries are in registers; there is no room for the last block's
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
+    attention_roles(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
+                    const __grid_constant__ TensorMap v, Element* __restrict__ out, int n, int context, int start, int heads,
+                    int kv_heads, int causal, int window, float scale, int together) {
+    extern __shared__ __align__(1024) Element shared[];
+    __shared__ unsigned long long there[PLACES], free[PLACES], weighed[2], added[2];
+    __shared__ float factors[2][ROWS], inverses[2][ROWS];
+    Element *ring = shared, *weights = ring + PLACES * TILE, *last = weights + 2 * ROWS * KEYS;
+#if CLUSTER > 1
+    const int rank = cluster_rank();
+#else
+    const int rank = 0;
+#endif
+    const int lane = threadIdx.x % 32, role = threadIdx.x / 128, rows = (n + EACH * CLUSTER - 1) / (EACH * CLUSTER);
+    const int sections = heads / PACK / together;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < PLACES; ++i) mbarrier_init(there + i, 1), mbarrier_init(free + i, 8 * CLUSTER);
+        for (int i = 0; i < 2; ++i) mbarrier_init(weighed + i, 128), mbarrier_init(added + i, 8);
+        warpgroup_shared_fence();
+    }
+#if CLUSTER > 1
+    cluster_wait();
+#else
+    __syncthreads();
+#endif
+
+    // This cluster's piece of work number `round`, rounds going there and back.
+    struct Work {
+        int head, first, from, tiles;
+    };
+    const auto work_of = [&](int round) {
+        const int clusters = gridDim.x / CLUSTER, me = blockIdx.x / CLUSTER;
+        const int i = round * clusters + (round % 2 ? clusters - 1 - me : me);
+        const int section = i / (together * rows), within = i % (together * rows), row = within / together;
+        const int all = ((sections - 1 - section) % 2 ? row : rows - 1 - row) * EACH * CLUSTER;
+        const int from = seen_from(start + all, context, causal, window).first;
+        const int to = seen_from(start + min(all + EACH * CLUSTER, n) - 1, context, causal, window).last;
+        return Work{(section * together + within % together) * PACK, all + rank * EACH, from,
+                    i >= sections * together * rows ? -1 : to > from ? (to - from + KEYS - 1) / KEYS : 0};
+    };
+    // Through the places go, of each piece of work, keys 0, queries, keys 1, values 0, keys 2, values 1 ... and the last
+    // values. An item is waited for, and let go by ARRIVALS of each block's warps.
+    const auto wait_for = [&](int item) { mbarrier_wait(there + item % PLACES, item / PLACES % 2); };
+    const auto let_go = [&](int item, int arrivals) {
+        for (int i = lane; i < arrivals * CLUSTER; i += 32)
+#if CLUSTER > 1
+            mbarrier_arrive_at(free + item % PLACES, i % CLUSTER);
+#else
+            mbarrier_arrive(free + item % PLACES);
+#endif
+    };
+
+    if (role == 0) {
+        setmaxnreg_more<184>();
+        const int row = threadIdx.x / 32 % 4 * 16 + lane / 4;  // and + 8
+        unsigned queries[HELD][4];
+        float s[KEYS / 2];
+        int base = 0, count = 0;  // items and tiles before this piece of work
+        for (int round = 0;; ++round) {
+            const Work work = work_of(round);
+            if (work.tiles < 0) break;
+            if (work.tiles == 0) continue;
+            // All rows of this warp see the keys [all_from, all_to).
+            const int lowest = EACH % 16 ? work.first : work.first + (row - lane / 4) % EACH;
+            const int highest = EACH % 16 ? work.first + EACH - 1 : lowest + 15;
+            const int all_from = seen_from(start + highest, context, causal, window).first;
+            const int all_to = seen_from(start + lowest, context, causal, window).last;
+            float most[2] = {NOTHING, NOTHING}, sum[2] = {0.0f, 0.0f};
+            // Parities tell neighbours apart: what stood in a place before must have come, too.
+            if (base) wait_for(base - 2), wait_for(base - 1);
+            wait_for(base + 1);
+            const Element* const from = ring + (base + 1) % PLACES * TILE;
+#pragma unroll
+            for (int i = 0; i < HELD; ++i)
+                load_matrix_x4(queries[i], from + (i / 4 * ROWS + threadIdx.x / 32 % 4 * 16 + lane % 16) * BLOCK +
+                                               ((i % 4 * 2 + lane / 16) ^ lane % 8) * 8);
+            warpgroup_wait_turn(1, 128);  // nobody multiplies by the queries before any more
+#pragma unroll
+            for (int i = threadIdx.x * 8; i < ROWS * BLOCK; i += 1024)
+                *reinterpret_cast<uint4*>(last + i) = *reinterpret_cast<const uint4*>(from + HELD / 4 * ROWS * BLOCK + i);
+            warpgroup_shared_fence();
+            warpgroup_wait_turn(1, 128);
+            let_go(base + 1, 2);
+            for (int t = 0; t < work.tiles; ++t) {
+                const int item = base + 2 * t, buffer = (count + t) % 2;
+                wait_for(item);
+                warpgroup_arrive();
+                const unsigned long long columns = wgmma_columns(ring + item % PLACES * TILE);
+#pragma unroll
+                for (int i = 0; i < STEPS; ++i) {  // in units of 16 bytes, of which a row of a block has 8
+                    const unsigned long long at = columns + i / 4 * KEYS * 8 + i % 4 * 2;
+                    if (i < HELD)
+                        WGMMA(registers)<KEYS>(s, queries[i], at, i > 0);
+                    else
+                        WGMMA(shared)<KEYS>(s, wgmma_columns(last) + i % 4 * 2, at, true);
+                    if (i == STEPS - 1 - EARLY) warpgroup_commit();
+                }
+                warpgroup_commit();
+                if (t) {
+                    warpgroup_wait<1>();
+                    mbarrier_arrive(weighed + (buffer ^ 1));
+                }
+                warpgroup_wait<0>();
+                let_go(item, 2);
+
+                const int tile = work.from + t * KEYS;
+                if (tile < all_from || tile + KEYS > all_to)
+#pragma unroll
+                    for (int half = 0; half < 2; ++half) {
+                        const Seen seen = seen_from(start + work.first + (row + 8 * half) % EACH, context, causal, window);
+#pragma unroll
+                        for (int i = 0; i < KEYS / 4; ++i) {
+                            const int key = tile + i / 2 * 8 + lane % 4 * 2 + i % 2;
+                            if (key < seen.first || key >= seen.last) s[i / 2 * 4 + 2 * half + i % 2] = NOTHING;
+                        }
+                    }
+                // A tile of weights has been added two tiles later.
+                mbarrier_wait(added + buffer, (count + t) / 2 % 2 ^ 1);
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    float raised = most[half], rescale = 1.0f;
+#pragma unroll
+                    for (int i = 0; i < KEYS / 4; ++i) raised = fmaxf(raised, s[i / 2 * 4 + 2 * half + i % 2]);
+                    raised = fmaxf(raised, __shfl_xor_sync(0xffffffffu, raised, 1));
+                    raised = fmaxf(raised, __shfl_xor_sync(0xffffffffu, raised, 2));
+                    if ((raised - most[half]) * scale > 8.0f) {
+                        rescale = exp2_approx((most[half] - raised) * scale);
+                        most[half] = raised;
+                        sum[half] *= rescale;
+                    }
+                    const float level = most[half] == NOTHING ? 0.0f : most[half] * scale;  // who saw nothing weighs 0
+                    Element* const to = weights + (buffer * ROWS + row + 8 * half) * KEYS + lane % 4 * 2;
+#pragma unroll
+                    for (int i = 0; i < KEYS / 8; ++i) {
+                        const float one = exp2_approx(fmaf(s[4 * i + 2 * half], scale, -level));
+                        const float other = exp2_approx(fmaf(s[4 * i + 2 * half + 1], scale, -level));
+                        sum[half] += one + other;
+                        *reinterpret_cast<unsigned*>(to + (i ^ row % 8) * 8) = rounded_pair(one, other);
+                    }
+                    if (lane % 4 == 0) factors[buffer][row + 8 * half] = rescale;
+                }
+                if (t == work.tiles - 1) {
+#pragma unroll
+                    for (int half = 0; half < 2; ++half) {
+                        sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
+                        sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 2);
+                        if (lane % 4 == 0) inverses[buffer][row + 8 * half] = inverse(sum[half]);
+                    }
+                }
+                warpgroup_shared_fence();
+            }
+            mbarrier_arrive(weighed + (count + work.tiles - 1) % 2);
+            base += 2 * work.tiles + 1, count += work.tiles;
+        }
+    } else {
+        setmaxnreg_fewer<160>();
+        const int half = role - 1, row = threadIdx.x / 32 % 4 * 16 + lane / 4;  // and + 8
+        float o[HALF / 2];
+        int base = 0, count = 0;
+        // Copying: what comes next, `at` being its number in all and `part` in its piece of work.
+        int at = 0, part = 0, ahead = 0;
+        Work next = work_of(0);
+        const auto copy_until = [&](int last) {
+            if (threadIdx.x != 128) return;
+            for (; at <= last; ++at) {
+                while (next.tiles == 0) next = work_of(++ahead);
+                if (next.tiles < 0) return;
+                unsigned long long* const barrier = there + at % PLACES;
+                Element* const to = ring + at % PLACES * TILE;
+                mbarrier_wait(free + at % PLACES, at / PLACES % 2 ^ 1);
+                mbarrier_expect(barrier, TILE * 2);
+                if (part == 1)
+#pragma unroll 1
+                    for (int b = 0; b < HEAD_DIM / BLOCK; ++b)
+#pragma unroll 1
+                        for (int p = 0; p < PACK; ++p)
+                            tma_copy_box(to + (b * ROWS + p * EACH) * BLOCK, &q, (next.head + p) * HEAD_DIM + b * BLOCK,
+                                         next.first, barrier);
+                else {  // keys or values, of whose blocks this one of the cluster copies its share for all
+                    const bool values = part == 2 * next.tiles || part % 2 && part > 1;
+                    const int column = next.head / (heads / kv_heads) * HEAD_DIM;
+                    const int key = next.from + (values ? part == 2 * next.tiles ? next.tiles - 1 : part / 2 - 1 : part / 2) * KEYS;
+#pragma unroll 1
+                    for (int b = HEAD_DIM / BLOCK / CLUSTER * rank; b < HEAD_DIM / BLOCK / CLUSTER * (rank + 1); ++b)
+#if CLUSTER > 1
+                        tma_copy_box_to((1 << CLUSTER) - 1, to + b * KEYS * BLOCK, values ? &v : &k, column + b * BLOCK, key, barrier);
+#else
+                        tma_copy_box(to + b * KEYS * BLOCK, values ? &v : &k, column + b * BLOCK, key, barrier);
+#endif
+                }
+                mbarrier_arrive(barrier);
+                if (++part > 2 * next.tiles) part = 0, next = work_of(++ahead);
+            }
+        };
+        for (int round = 0;; ++round) {
+            const Work work = work_of(round);
+            if (work.tiles < 0) break;
+            float by[2] = {0.0f, 0.0f};
+#pragma unroll
+            for (int i = 0; i < HALF / 2; ++i) o[i] = 0.0f;
+            for (int t = 0; t < work.tiles; ++t) {
+                // A place is free again three items later; of those in use, the last but one will be in a moment.
+                const int item = base + min(2 * t + 3, 2 * work.tiles), buffer = (count + t) % 2;
+                copy_until(item + 1);
+                __syncwarp();
+                mbarrier_wait(weighed + buffer, (count + t) / 2 % 2);
+                const float rescale[2] = {factors[buffer][row], factors[buffer][row + 8]};
+                if (__any_sync(0xffffffffu, rescale[0] != 1.0f || rescale[1] != 1.0f))
+#pragma unroll
+                    for (int i = 0; i < HALF / 2; ++i) o[i] *= rescale[i / 2 % 2];
+                wait_for(item);
+                warpgroup_arrive();
+                const unsigned long long rows = wgmma_columns(weights + buffer * ROWS * KEYS);
+                const unsigned long long columns = wgmma_rows(ring + item % PLACES * TILE + half * HALF * KEYS, KEYS * BLOCK * 2);
+#pragma unroll
+                for (int key = 0; key < KEYS; key += 16) WGMMA(shared_rows)<HALF>(o, rows + key / 8, columns + key * 8);
+                warpgroup_commit();
+                copy_until(item + 2);
+                __syncwarp();
+                warpgroup_wait<0>();
+                let_go(item, 1);
+                if (t == work.tiles - 1) by[0] = inverses[buffer][row], by[1] = inverses[buffer][row + 8];
+                __syncwarp();
+                if (lane == 0) mbarrier_arrive(added + buffer);
+            }
+            if (work.tiles) base += 2 * work.tiles + 1, count += work.tiles;
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const int position = work.first + (row + 8 * i) % EACH, head = work.head + (row + 8 * i) / EACH;
+                if (position >= n) continue;
+                unsigned* to = reinterpret_cast<unsigned*>(out + (position * (size_t)heads + head) * HEAD_DIM + half * HALF);
+#pragma unroll
+                for (int d = 0; d < HALF; d += 8)
+                    to[d / 2 + lane % 4] = rounded_pair(o[d / 2 + 2 * i] * by[i], o[d / 2 + 2 * i + 1] * by[i]);
+            }
+        }
+    }
+#if CLUSTER > 1
+    cluster_wait();  // nobody leaves while the other's copies and arrivals come
+#endif
+}

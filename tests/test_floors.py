@@ -13,7 +13,7 @@ FLOORS = {
         *("case", "table", "identity", "record", "validate", "compare", "kernel", "gate", "clock", "ops"),
         *("profile", "doctor", "simt", "dispatch"),
     },
-    3: {"studies", "claims"},
+    3: {"studies", "claims", "engine"},
     4: {"lab", "lanes", "plot"},
     5: {"chart", "widgets", "page", "exercises", "book", "cli", "__main__"},
 }

@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from rooflab import formats, gate, ops, reference, simt, studies
+from rooflab import engine, formats, gate, ops, reference, simt, studies
+from rooflab.engine.weights import random_tensors
 from rooflab.errors import MissingTool
-from rooflab.ops import int4
+from rooflab.ops import decoder, int4
 from rooflab.studies.attention import Attention
 from test_attention_study import SMALL as ATTENTION
+from test_decoder import rows_right, tiny
 from test_q8_studies import small as q8_cases
 from test_simt_gates import study_cases
 
@@ -63,10 +65,28 @@ def test_dequantising_int4_raises_no_alarm():
     assert alarms(launches) == [] and np.abs(got - formats.dequantise_int4(packed)).max() < 1e-3
 
 
+@pytest.mark.parametrize("rung", [rung.name for rung in decoder.LADDERS["decode_step"]])
+@pytest.mark.parametrize("format", decoder.FORMATS)
+def test_a_decoded_token_raises_no_alarm(rung, format):
+    spec = tiny(layers=1, vocab=64)
+    weights = engine.pack(spec, random_tensors(spec, on="cpu"), format, "fp16", capacity=8)
+    one = engine.Engine(spec, weights, paths=engine.Paths(decode=rung), blocks=2)
+    with simt.watched_launches() as launches:
+        one.prefill([3, 4])
+    assert alarms(launches) == [] and one.position == 2
+
+
+def test_the_kernels_between_a_prompts_products_raise_no_alarm():
+    with simt.watched_launches() as launches:
+        rows_right()
+    assert alarms(launches) == []
+
+
 def test_every_portable_rung_of_every_operator_is_watched():
     found = {(case.operator, case.impl) for case in (*study_cases(), *Q8, *ATTENTION)}
     found |= {("int4", rung.name) for rung in INT4}
     found |= {("int4_dequantise", rung.name) for rung in int4.LADDERS["int4_dequantise"]}
+    found |= {(operator, rung.name) for operator, ladder in decoder.LADDERS.items() for rung in ladder}
     for module in ops.modules():
         for operator, ladder in module.LADDERS.items():
             for rung in ladder:

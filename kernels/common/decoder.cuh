@@ -1,0 +1,789 @@
+// One decoded token at batch 1, phase by phase: what the rungs of decode_step share.
+//
+// A layer has five phases, each of which needs all of the one before: QKV (norm, projections, biases, rotation, append to
+// the cache), ATTEND, OUT (and add to the residual), GATE_UP (norm, projections, SiLU times), DOWN (and add). HEAD (norm,
+// logits, choice of the next token) ends the token. All blocks work on every phase, 16 rows of its matrix (a unit) at a
+// time; the warps of a block divide the units' chunks along k among them, in the order of their numbers.
+//
+// Weights come through a ring of slots in shared memory, WARPS times STAGES of them, which cp.async fills ahead. Each lane
+// copies just what it will read itself, so that a warp waits for nobody; and because weights depend on nothing, the ring
+// may already hold those of the next phase while this one ends. Products are made by tensor cores: a lane's share of
+// 16 rows is the first operand as it lies, x is the second one. Where in k an element lies is the same permutation for
+// both, so that 16-byte copies fit: see copy_chunk.
+//
+// Rows that belong together, a head's dimensions i and i + HEAD_DIM / 2 or gate and up of an output, lie 8 apart in a unit
+// (rooflab.ops.decoder orders them), so that one shuffle brings them together.
+#pragma once
+#include <cuda_fp16.h>
+
+#include "common/half.cuh"
+#include "common/int4.cuh"
+#include "common/ptx.cuh"
+#include "common/reduce.cuh"
+
+constexpr int THREADS = 32 * WARPS, UNIT = 16, MOST_SPLITS = 16;
+constexpr int KEYS = 4 * WARPS;  // that a block scores at a time
+constexpr int SLOT = FORMAT || HEAD_FORMAT ? 144 : 128;  // in 16-byte pieces: four a lane, and scales
+enum { HALF, Q8, INT4 };
+enum { QKV, ATTEND, OUT, GATE_UP, DOWN, HEAD };
+
+// A token, or a block's candidate for it.
+struct Best {
+    float value;
+    int index;
+};
+
+struct PartSums {
+    float largest, sum;
+};
+
+#define DECODER_ARGUMENTS                                                                                               \
+    const uint4 *w_qkv, const __half *s_qkv, const uint4 *w_out, const __half *s_out, const uint4 *w_gate_up,           \
+        const __half *s_gate_up, const uint4 *w_down, const __half *s_down, const uint4 *w_head, const __half *s_head,  \
+        const uint4 *embedding, const __half *s_embedding, const __half *norms, const __half *biases,                   \
+        const float2 *rotations, float *residual, __half *queries, __half *inner, float *part_outputs, PartSums *parts, \
+        Best *bests, float *logits, __half *cache_k, __half *cache_v, int *tokens, int *position, int layers,           \
+        int hidden, int mlp, int heads, int kv_heads, int vocab, int capacity, float epsilon, float softcap,            \
+        float heat, unsigned seed
+#define DECODER                                                                                                         \
+    {                                                                                                                   \
+        w_qkv, s_qkv, w_out, s_out, w_gate_up, s_gate_up, w_down, s_down, w_head, s_head, embedding, s_embedding,       \
+            norms, biases, rotations, residual, queries, inner, part_outputs, parts, bests, logits, cache_k, cache_v,   \
+            tokens, position, layers, hidden, mlp, heads, kv_heads, vocab, capacity, epsilon, softcap, heat, seed       \
+    }
+struct Decoder {
+    const uint4* w_qkv;  // all weights: [layers] of matrices
+    const __half* s_qkv;
+    const uint4* w_out;
+    const __half* s_out;
+    const uint4* w_gate_up;
+    const __half* s_gate_up;
+    const uint4* w_down;
+    const __half* s_down;
+    const uint4* w_head;
+    const __half* s_head;
+    const uint4* embedding;
+    const __half* s_embedding;
+    const __half* norms;      // [2 layers + 1][hidden]
+    const __half* biases;     // [layers][rows of QKV]
+    const float2* rotations;  // [capacity][HEAD_DIM / 2] cosine and sine
+    float* residual;          // [hidden]
+    __half* queries;          // [heads][HEAD_DIM]
+    __half* inner;            // [mlp]
+    float* part_outputs;      // [heads][MOST_SPLITS][HEAD_DIM]
+    PartSums* parts;          // [heads][MOST_SPLITS]
+    Best* bests;              // [blocks]
+    float* logits;            // [vocab]
+    __half* cache_k;          // [layers][capacity][kv_heads][HEAD_DIM]
+    __half* cache_v;
+    int* tokens;    // [capacity]
+    int* position;  // of the token that is worked on
+    int layers, hidden, mlp, heads, kv_heads, vocab, capacity;
+    float epsilon, softcap, heat;  // heat: one over the temperature, 0 for the likeliest token
+    unsigned seed;
+};
+
+// A block's share of a phase's matrices, of which there is one a layer.
+struct Plan {
+    const uint4* codes;
+    const __half* scales;
+    long long codes_a_layer, scales_a_layer;
+    int first, end, chunks, pitch;  // units; chunks a unit; 16-byte pieces (INT4: of all groups) a row
+};
+
+// What a block keeps in shared memory: x in the order of its phase's format (in ATTEND queries and values), sums of x over
+// groups of 128 (INT4), the units' sums of all warps (in ATTEND scores and outputs), and the ring.
+struct Room {
+    __half* x;
+    float* x_sums;
+    float* sums;  // [2][SLOTS][WARPS][UNIT]
+    float* few;   // [WARPS + 2]
+    Plan* plans;  // [HEAD + 1]
+    uint4* ring;  // this warp's
+};
+
+__device__ inline Room room_of(uint4* shared, int widest) {
+    Room room;
+    room.x = reinterpret_cast<__half*>(shared);
+    room.x_sums = reinterpret_cast<float*>(room.x + widest);
+    room.sums = room.x_sums + (widest / 128 + 3) / 4 * 4;
+    room.few = room.sums + 2 * SLOTS * WARPS * UNIT;
+    room.plans = reinterpret_cast<Plan*>(room.few + (WARPS + 2 + 3) / 4 * 4);
+    room.ring = reinterpret_cast<uint4*>(room.plans + HEAD + 1) + threadIdx.x / 32 * (STAGES * SLOT);
+    return room;
+}
+
+// --- the stream of weights ------------------------------------------------------------------------------------------
+
+template <int F>
+constexpr int CHUNK = F == HALF ? 64 : F == Q8 ? 128 : 256;  // of k
+
+__device__ inline int first_unit(int units, int block) { return (int)((unsigned)block * units / gridDim.x); }
+
+template <int F>
+__device__ inline Plan plan_of(const uint4* codes, const __half* scales, int rows, int k) {
+    const long long weights = (long long)rows * k;
+    Plan plan;
+    plan.codes = codes, plan.scales = scales;
+    plan.codes_a_layer = F == HALF ? weights / 8 : F == Q8 ? weights / 16 : weights / (64 * 128) * INT4_BLOCK;
+    plan.scales_a_layer = weights / 32;
+    plan.first = first_unit(rows / UNIT, blockIdx.x);
+    plan.end = first_unit(rows / UNIT, blockIdx.x + 1);
+    plan.chunks = k / CHUNK<F>;
+    plan.pitch = F == HALF ? k / 8 : F == Q8 ? k / 16 : k / 128 * INT4_BLOCK;
+    return plan;
+}
+
+__device__ inline void make_plans(const Decoder& m, const Room& room) {
+    const int attended = m.heads * HEAD_DIM;
+    if (threadIdx.x == QKV)
+        room.plans[QKV] = plan_of<FORMAT>(m.w_qkv, m.s_qkv, attended + 2 * m.kv_heads * HEAD_DIM, m.hidden);
+    if (threadIdx.x == OUT) room.plans[OUT] = plan_of<FORMAT>(m.w_out, m.s_out, m.hidden, attended);
+    if (threadIdx.x == GATE_UP) room.plans[GATE_UP] = plan_of<FORMAT>(m.w_gate_up, m.s_gate_up, 2 * m.mlp, m.hidden);
+    if (threadIdx.x == DOWN) room.plans[DOWN] = plan_of<FORMAT>(m.w_down, m.s_down, m.hidden, m.mlp);
+    if (threadIdx.x == HEAD) room.plans[HEAD] = plan_of<HEAD_FORMAT>(m.w_head, m.s_head, m.vocab, m.hidden);
+    __syncthreads();
+}
+
+// Where a warp's next copy comes from: this lane's share of a unit's chunk. `left` counts the matrices to come, this one
+// included.
+struct Stream {
+    const uint4* at;
+    const __half* scales;
+    int layer, phase, left, unit, end, chunk, chunks, pitch;
+};
+
+// Start copying a lane's share of 16 rows by CHUNK<F> of k. With g = lane / 4 and t = lane % 4, of rows g and g + 8:
+// HALF  elements 32 j + 8 t to + 7 (j = 0, 1)       Q8  elements 64 j + 16 t to + 15, and lanes t < 2 the scales of
+// blocks 2 t and 2 t + 1     INT4  what the tile order holds for the lane, of two groups, and their scales.
+template <int F>
+__device__ inline void copy_chunk(uint4* slot, const Stream& s, int lane) {
+    if constexpr (F == INT4) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            copy_async_16(slot + 64 * j + lane, s.at + j * INT4_BLOCK);
+            copy_async_16(slot + 64 * j + 32 + lane, s.at + j * INT4_BLOCK + 32);
+            const uint4* block = s.at + j * INT4_BLOCK - lane - INT4_SCALES - s.unit % 4 * 64;
+            copy_async_4(reinterpret_cast<unsigned*>(slot + 128 + 8 * j) + lane,
+                         reinterpret_cast<const unsigned*>(block) + lane / 4 * 4 + s.unit % 4);
+        }
+        return;
+    }
+#pragma unroll
+    for (int p = 0; p < 4; ++p) copy_async_16(slot + 32 * p + lane, s.at + p % 2 * 8 * s.pitch + p / 2 * 4);
+    if (F == Q8 && lane % 4 < 2) {
+        copy_async_4(reinterpret_cast<unsigned*>(slot + 128) + lane, s.scales);
+        copy_async_4(reinterpret_cast<unsigned*>(slot + 136) + lane, s.scales + 4 * s.pitch);
+    }
+}
+
+// On by `count` chunks, or to the next unit's same chunk.
+template <int F>
+__device__ inline void move_on(Stream& s, int count) {
+    s.chunk += count;
+    s.at += count * (F == INT4 ? 2 * INT4_BLOCK : 8);
+    if (F == Q8) s.scales += count * 4;
+    while (s.chunk >= s.chunks) {
+        s.chunk -= s.chunks;
+        if (F == INT4) s.at += s.unit % 4 == 3 ? -192 : 64 - s.pitch;
+        else s.at += 15 * s.pitch;
+        if (F == Q8) s.scales += 15 * (s.pitch / 2);
+        ++s.unit;
+    }
+}
+
+__device__ inline void open_matrix(Stream& s, const Room& room) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Plan& plan = room.plans[s.phase];
+    const int layer = s.phase == HEAD ? 0 : s.layer;
+    s.unit = plan.first, s.end = plan.end, s.chunks = plan.chunks, s.pitch = plan.pitch, s.chunk = 0;
+    s.at = plan.codes + layer * plan.codes_a_layer;
+    const int format = s.phase == HEAD ? HEAD_FORMAT : FORMAT;
+    if (format == INT4) {
+        s.at += s.unit / 4 * (long long)s.pitch + INT4_SCALES + s.unit % 4 * 64 + lane;
+    } else {
+        const long long row = s.unit * UNIT + lane / 4;
+        s.at += row * s.pitch + lane % 4;
+        if (format == Q8) s.scales = plan.scales + layer * plan.scales_a_layer + row * (s.pitch / 2) + lane % 4 * 2;
+    }
+    if (s.phase == HEAD) move_on<HEAD_FORMAT>(s, warp);
+    else move_on<FORMAT>(s, warp);
+}
+
+__device__ inline void fetch(Stream& s, const Decoder& m, const Room& room, uint4* slot, int lane) {
+    while (s.unit >= s.end && s.left > 0) {
+        if (--s.left == 0) break;
+        if (s.phase == HEAD) {
+            s.phase = QKV;
+            s.layer = 0;
+        } else if (s.phase == DOWN) {
+            s.phase = ++s.layer < m.layers ? QKV : HEAD;
+        } else {
+            s.phase += s.phase == QKV ? 2 : 1;
+        }
+        open_matrix(s, room);
+    }
+    if (s.left > 0) {
+        if (s.phase == HEAD) {
+            copy_chunk<HEAD_FORMAT>(slot, s, lane);
+            move_on<HEAD_FORMAT>(s, WARPS);
+        } else {
+            copy_chunk<FORMAT>(slot, s, lane);
+            move_on<FORMAT>(s, WARPS);
+        }
+    }
+    copy_async_commit();
+}
+
+// A warp's ring, filled for the first time.
+__device__ inline Stream start_stream(const Decoder& m, const Room& room, int layer, int phase, int matrices) {
+    make_plans(m, room);
+    Stream s;
+    s.layer = layer, s.phase = phase, s.left = matrices, s.scales = nullptr;
+    if (phase == ATTEND) {  // reads no weights
+        s.left = s.unit = s.end = 0;
+        return s;
+    }
+    open_matrix(s, room);
+#pragma unroll 1
+    for (int i = 0; i < STAGES; ++i) fetch(s, m, room, room.ring + i * SLOT, threadIdx.x % 32);
+    return s;
+}
+
+// --- products -------------------------------------------------------------------------------------------------------
+
+// Four signed bytes as halves, exactly: an FP16 number 0x6400 | u is 1024 + u.
+__device__ inline void bytes_to_halves(unsigned word, unsigned& low, unsigned& high) {
+    const __half2 offset = as_half2(0x64806480u);
+    word ^= 0x80808080u;
+    low = as_word(__hsub2(as_half2(__byte_perm(word, 0x64646464u, 0x4140)), offset));
+    high = as_word(__hsub2(as_half2(__byte_perm(word, 0x64646464u, 0x4342)), offset));
+}
+
+// Add the products of a chunk to acc: rows g and g + 8 in acc[.][0] and acc[.][2] of lanes with t = 0 (Q8: t < 2, each
+// with a part of them). All columns of the second operand are x, but for Q8: there column b is x where it belongs to
+// block b of the chunk and zero elsewhere, so that the blocks' sums stay apart and can be scaled.
+__device__ inline void multiply_half(float (&acc)[2][4], const uint4* slot, const __half* x, int lane) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+        const uint4 low = slot[64 * j + lane], high = slot[64 * j + 32 + lane];
+        const uint4 b = *reinterpret_cast<const uint4*>(x + 32 * j + 8 * (lane % 4));
+        const unsigned first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
+        const unsigned b0[2] = {b.x, b.y}, b1[2] = {b.z, b.w};
+        mma_m16n8k16_f16(acc[0], first, b0);
+        mma_m16n8k16_f16(acc[1], second, b1);
+    }
+}
+
+// Sixteen halves of x for a lane: two registers for each of four products.
+__device__ inline void sixteen(unsigned (&b)[4][2], const __half* x, bool take) {
+    uint4 first = make_uint4(0, 0, 0, 0), second = first;
+    if (take) {
+        first = reinterpret_cast<const uint4*>(x)[0];
+        second = reinterpret_cast<const uint4*>(x)[1];
+    }
+    b[0][0] = first.x, b[0][1] = first.y, b[1][0] = first.z, b[1][1] = first.w;
+    b[2][0] = second.x, b[2][1] = second.y, b[3][0] = second.z, b[3][1] = second.w;
+}
+
+__device__ inline void multiply_q8(float (&acc)[2][4], const uint4* slot, const __half* x, int lane) {
+    const int g = lane / 4, t = lane % 4;
+    float blocks[2][4] = {};
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+        const uint4 low = slot[64 * j + lane], high = slot[64 * j + 32 + lane];
+        const unsigned lows[4] = {low.x, low.y, low.z, low.w}, highs[4] = {high.x, high.y, high.z, high.w};
+        unsigned b[4][2];
+        sixteen(b, x + 64 * j + 16 * t, g == 2 * j + t / 2);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            unsigned a[4];
+            bytes_to_halves(lows[i], a[0], a[2]);
+            bytes_to_halves(highs[i], a[1], a[3]);
+            mma_m16n8k16_f16(blocks[i % 2], a, b[i]);
+        }
+    }
+    const unsigned* scales = reinterpret_cast<const unsigned*>(slot + 128) + lane;
+    const float2 low = __half22float2(as_half2(t < 2 ? scales[0] : 0)), high = __half22float2(as_half2(t < 2 ? scales[32] : 0));
+    acc[0][0] += low.x * (blocks[0][0] + blocks[1][0]) + low.y * (blocks[0][1] + blocks[1][1]);
+    acc[0][2] += high.x * (blocks[0][2] + blocks[1][2]) + high.y * (blocks[0][3] + blocks[1][3]);
+}
+
+// Codes keep the offset that unpacking leaves (264 and 24, see common/int4.cuh), which times the sum of x goes off again.
+__device__ inline void multiply_int4(float (&acc)[2][4], const uint4* slot, const __half* x, const float* x_sums, int lane) {
+#pragma unroll
+    for (int group = 0; group < 2; ++group) {
+        float sums[2][4] = {};
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            const uint4 codes = slot[64 * group + 32 * j + lane];
+            const unsigned words[4] = {codes.x, codes.y, codes.z, codes.w};
+            unsigned b[4][2];
+            sixteen(b, x + 128 * group + 64 * j + 16 * (lane % 4), true);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                unsigned a[4];
+                int4_tile_to_offset_halves(words[i], a);
+                mma_m16n8k16_f16(sums[i % 2], a, b[i]);
+            }
+        }
+        const float2 scale = __half22float2(as_half2(reinterpret_cast<const unsigned*>(slot + 128 + 8 * group)[lane]));
+        acc[0][0] += scale.x * (sums[0][0] + sums[1][0] - 264.0f * x_sums[group]);
+        acc[0][2] += scale.y * (sums[0][2] + sums[1][2] - 24.0f * x_sums[group]);
+    }
+}
+
+template <int F>
+__device__ inline void multiply_chunk(float (&acc)[2][4], const uint4* slot, const Room& room, int chunk, int lane) {
+    const __half* x = room.x + chunk * CHUNK<F>;
+    if constexpr (F == HALF) multiply_half(acc, slot, x, lane);
+    if constexpr (F == Q8) multiply_q8(acc, slot, x, lane);
+    if constexpr (F == INT4) multiply_int4(acc, slot, x, room.x_sums + 2 * chunk, lane);
+}
+
+// All of this block's units of a phase's matrix times x. finish(unit, r, sum, there, early) gets the sum of the unit's row
+// r, from a warp for two units at a time; `there` is false where there is no second one, `early` true for row
+// threadIdx.x of them all.
+template <int F, typename Finish>
+__device__ inline void products(const Decoder& m, const Room& room, Stream& s, int& turn, int phase, Finish finish) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int start = room.plans[phase].first, last = room.plans[phase].end, chunks = room.plans[phase].chunks;
+    int unit = start, chunk = warp, side = 0;
+    while (chunk >= chunks) {
+        chunk -= chunks;
+        ++unit;
+    }
+    for (int first = start; first < last; first += SLOTS) {
+        const int end = min(first + SLOTS, last);
+        float* sums = room.sums + side * (SLOTS * WARPS * UNIT);
+        while (unit < end) {
+            float acc[2][4] = {};
+            const int here = unit;
+            do {
+                uint4* slot = room.ring + turn * SLOT;
+                copy_async_wait<STAGES - 1>();
+                multiply_chunk<F>(acc, slot, room, chunk, lane);
+                fetch(s, m, room, slot, lane);
+                turn = turn + 1 == STAGES ? 0 : turn + 1;
+                chunk += WARPS;
+                while (chunk >= chunks) {
+                    chunk -= chunks;
+                    ++unit;
+                }
+            } while (unit == here);
+            float low = acc[0][0] + acc[1][0], high = acc[0][2] + acc[1][2];
+            if (F == Q8) {
+                low += __shfl_xor_sync(0xffffffffu, low, 1);
+                high += __shfl_xor_sync(0xffffffffu, high, 1);
+            }
+            if (lane % 4 == 0) {
+                float* mine = sums + ((here - first) * WARPS + warp) * UNIT + lane / 4;
+                mine[0] = low;
+                mine[8] = high;
+            }
+        }
+        __syncthreads();
+        for (int i = threadIdx.x; i < (end - first + 1) / 2 * 2 * UNIT; i += THREADS) {
+            const int at = min(first + i / UNIT, end - 1), r = i % UNIT;
+            // Of the unit's chunks the first is this warp's; with few of them not every warp has one.
+            const int from = (at - start) * chunks % WARPS;
+            float value = 0.0f;
+#pragma unroll
+            for (int w = 0; w < WARPS; ++w) {
+                const bool there = w - from + (w < from ? WARPS : 0) < chunks;
+                value += there ? sums[((at - first) * WARPS + w) * UNIT + r] : 0.0f;
+            }
+            finish(at, r, value, first + i / UNIT < end, first == start && i == threadIdx.x);
+        }
+        side ^= 1;
+    }
+}
+
+// --- what stands before the products of a phase: x --------------------------------------------------------------------
+
+// Four neighbours of x, from k on, into the order of format F; for INT4 a warp's 128 are a group, and are summed.
+template <int F>
+__device__ inline void put_four(const Room& room, int k, float4 v) {
+    const __half2 low = __floats2half2_rn(v.x, v.y), high = __floats2half2_rn(v.z, v.w);
+    if constexpr (F == INT4) {  // element 16 i + 8 j + 2 t + e of 64 goes to 16 t + 4 i + 2 j + e
+        unsigned* to = reinterpret_cast<unsigned*>(room.x + k / 64 * 64 + k % 8 * 8 + k % 64 / 16 * 4 + k % 16 / 8 * 2);
+        to[0] = as_word(low);
+        to[8] = as_word(high);
+        const float2 a = __half22float2(low), b = __half22float2(high);
+        const float sum = warp_sum(a.x + a.y + b.x + b.y);
+        if (threadIdx.x % 32 == 0) room.x_sums[k / 128] = sum;
+    } else {
+        *reinterpret_cast<uint2*>(room.x + k) = make_uint2(as_word(low), as_word(high));
+    }
+}
+
+__device__ inline float4 four_halves(uint2 bits) {
+    const float2 low = __half22float2(as_half2(bits.x)), high = __half22float2(as_half2(bits.y));
+    return make_float4(low.x, low.y, high.x, high.y);
+}
+
+// Four neighbours of a token's embedding.
+__device__ inline float4 embedded(const Decoder& m, int token, int k) {
+    const size_t at = (size_t)token * m.hidden + k;
+    if (HEAD_FORMAT == HALF)
+        return four_halves(*reinterpret_cast<const uint2*>(reinterpret_cast<const __half*>(m.embedding) + at));
+    const float scale = __half2float(m.s_embedding[at / 32]);
+    const int word = *reinterpret_cast<const int*>(reinterpret_cast<const signed char*>(m.embedding) + at);
+    return make_float4(scale * (signed char)word, scale * (signed char)(word >> 8), scale * (signed char)(word >> 16),
+                       scale * (word >> 24));
+}
+
+// The likeliest of all blocks' candidates, the same in every block; all threads must call it.
+__device__ inline int chosen_token(const Decoder& m, const Room& room) {
+    if (threadIdx.x < 32) {
+        Best best = {__int_as_float(0xff800000), 0x7fffffff};
+        for (unsigned i = threadIdx.x; i < gridDim.x; i += 32) {
+            const int2 bits = __ldcg(reinterpret_cast<const int2*>(m.bests) + i);
+            const float value = __int_as_float(bits.x);
+            if (value > best.value || (value == best.value && bits.y < best.index)) best = {value, bits.y};
+        }
+#pragma unroll
+        for (int offset = 16; offset > 0; offset /= 2) {
+            const float value = __shfl_xor_sync(0xffffffffu, best.value, offset);
+            const int index = __shfl_xor_sync(0xffffffffu, best.index, offset);
+            if (value > best.value || (value == best.value && index < best.index)) best = {value, index};
+        }
+        if (threadIdx.x == 0) room.few[WARPS] = __int_as_float(min(max(best.index, 0), m.vocab - 1));
+    }
+    __syncthreads();
+    return __float_as_int(room.few[WARPS]);
+}
+
+// x = the residual, or at a token's start its embedding (token >= 0), normalised and weighted.
+template <int F>
+__device__ inline void normalised(const Decoder& m, const Room& room, int norm, int token) {
+    constexpr int HELD = 3;  // pieces of a row that a thread keeps; what is beyond is read twice
+    const __half* weights = m.norms + (size_t)norm * m.hidden;
+    float4 held[HELD] = {};
+    uint2 by_weight[HELD] = {};
+    float squares = 0.0f;
+    const auto value = [&](int k) {
+        return token >= 0 ? embedded(m, token, k) : __ldcg(reinterpret_cast<const float4*>(m.residual + k));
+    };
+#pragma unroll
+    for (int i = 0; i < HELD; ++i) {
+        const int k = 4 * (threadIdx.x + i * THREADS);
+        if (k < m.hidden) {
+            held[i] = value(k);
+            by_weight[i] = *reinterpret_cast<const uint2*>(weights + k);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < HELD; ++i) {
+        const int k = 4 * (threadIdx.x + i * THREADS);
+        if (k < m.hidden && token >= 0 && blockIdx.x == 0) *reinterpret_cast<float4*>(m.residual + k) = held[i];
+        squares += held[i].x * held[i].x + held[i].y * held[i].y + held[i].z * held[i].z + held[i].w * held[i].w;
+    }
+    for (int k = 4 * (threadIdx.x + HELD * THREADS); k < m.hidden; k += 4 * THREADS) {
+        const float4 v = value(k);
+        squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+        if (token >= 0 && blockIdx.x == 0) *reinterpret_cast<float4*>(m.residual + k) = v;
+    }
+    squares = warp_sum(squares);
+    if (threadIdx.x % 32 == 0) room.few[threadIdx.x / 32] = squares;
+    __syncthreads();
+    squares = 0.0f;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) squares += room.few[w];
+    const float by = rsqrtf(squares / m.hidden + m.epsilon);
+    const auto put = [&](int k, float4 v, float4 w) {
+        put_four<F>(room, k, make_float4(v.x * by * w.x, v.y * by * w.y, v.z * by * w.z, v.w * by * w.w));
+    };
+#pragma unroll
+    for (int i = 0; i < HELD; ++i) {
+        const int k = 4 * (threadIdx.x + i * THREADS);
+        if (k < m.hidden) put(k, held[i], four_halves(by_weight[i]));
+    }
+    for (int k = 4 * (threadIdx.x + HELD * THREADS); k < m.hidden; k += 4 * THREADS)
+        put(k, value(k), four_halves(*reinterpret_cast<const uint2*>(weights + k)));
+    __syncthreads();
+}
+
+// --- attention --------------------------------------------------------------------------------------------------------
+
+// Which part of which key-value head's cache a block attends to; none with kv_head = kv_heads.
+struct Part {
+    int kv_head, part, first, last, splits;
+};
+
+__device__ inline int splits_of(const Decoder& m, int length) {
+    return max(1, min(min((length + KEYS - 1) / KEYS, MOST_SPLITS), (int)gridDim.x / m.kv_heads));
+}
+
+__device__ inline Part part_of(const Decoder& m, int length) {
+    Part p;
+    p.splits = splits_of(m, length);
+    p.kv_head = min((int)blockIdx.x / p.splits, m.kv_heads);
+    p.part = blockIdx.x % p.splits;
+    const int each = (length + p.splits - 1) / p.splits;
+    p.first = p.part * each;
+    p.last = min(p.first + each, length);
+    return p;
+}
+
+// Keys and values that ATTEND will want into the L2, but for the newest, which are still to come.
+__device__ inline void foresee(const Decoder& m, int layer, int place) {
+    const Part p = part_of(m, place + 1);
+    if (p.kv_head == m.kv_heads) return;
+    const size_t stride = (size_t)m.kv_heads * HEAD_DIM;
+    const size_t start = (size_t)layer * m.capacity * stride + p.kv_head * HEAD_DIM;
+    for (int i = threadIdx.x; i < (min(p.last, place) - p.first) * (HEAD_DIM / 64); i += THREADS) {
+        const size_t at = start + (p.first + i / (HEAD_DIM / 64)) * stride + i % (HEAD_DIM / 64) * 64;
+        prefetch_l2(m.cache_k + at);
+        prefetch_l2(m.cache_v + at);
+    }
+}
+
+// The query heads of a key-value head against a part of the cache; the parts meet in OUT.
+__device__ inline void attend(const Decoder& m, const Room& room, int layer, int length) {
+    constexpr int PARTS = WARPS / GROUP, PAIRS = HEAD_DIM / 64;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Part p = part_of(m, length);
+    if (p.kv_head == m.kv_heads) return;
+    const size_t stride = (size_t)m.kv_heads * HEAD_DIM;
+    const size_t start = (size_t)layer * m.capacity * stride + p.kv_head * HEAD_DIM;
+    const __half *keys = m.cache_k + start, *values = m.cache_v + start;
+    float* scores = room.sums;                         // [GROUP][KEYS]
+    float* state = scores + GROUP * KEYS;              // [3][GROUP]: largest score, sum of weights, what to rescale by
+    float* outputs = state + (3 * GROUP + 3) / 4 * 4;  // [PARTS][GROUP][HEAD_DIM]
+    __half* queries = room.x;                          // [GROUP][HEAD_DIM]
+    __half* tile = queries + GROUP * HEAD_DIM;         // [KEYS][HEAD_DIM] of values
+    const float scale = rsqrtf((float)HEAD_DIM) * 1.44269504f;
+
+    uint4 k[PAIRS], v[PAIRS];  // of this lane's key: 8 elements every 64
+    const auto load = [&](int key) {
+#pragma unroll
+        for (int i = 0; i < PAIRS; ++i) {
+            k[i] = v[i] = make_uint4(0, 0, 0, 0);
+            const size_t at = key * stride + 64 * i + lane % 8 * 8;
+            if (key < p.last) k[i] = __ldcg(reinterpret_cast<const uint4*>(keys + at));
+            if (key < p.last) v[i] = __ldcg(reinterpret_cast<const uint4*>(values + at));
+        }
+    };
+    load(p.first + 4 * warp + lane / 8);
+    for (int i = threadIdx.x; i < GROUP * HEAD_DIM / 8; i += THREADS)
+        reinterpret_cast<uint4*>(queries)[i] =
+            __ldcg(reinterpret_cast<const uint4*>(m.queries + (size_t)p.kv_head * GROUP * HEAD_DIM) + i);
+    if (threadIdx.x < GROUP) {
+        state[threadIdx.x] = -1e30f;
+        state[GROUP + threadIdx.x] = 0.0f;
+    }
+    __syncthreads();
+    const int head = warp % GROUP, share = warp / GROUP;
+    float2 sum[PAIRS] = {};
+    for (int base = p.first; base < p.last; base += KEYS) {
+        const int mine = 4 * warp + lane / 8, key = base + mine;
+        float dots[GROUP] = {};
+#pragma unroll
+        for (int i = 0; i < PAIRS; ++i) {
+            const int d = 64 * i + lane % 8 * 8;
+            *reinterpret_cast<uint4*>(tile + mine * HEAD_DIM + d) = v[i];
+#pragma unroll
+            for (int h = 0; h < GROUP; ++h)
+                dots[h] = multiply_add_8(k[i], *reinterpret_cast<const uint4*>(queries + h * HEAD_DIM + d), dots[h]);
+        }
+#pragma unroll
+        for (int h = 0; h < GROUP; ++h) {
+#pragma unroll
+            for (int offset = 4; offset > 0; offset /= 2) dots[h] += __shfl_xor_sync(0xffffffffu, dots[h], offset);
+            if (lane % 8 == 0) scores[h * KEYS + mine] = key < p.last ? dots[h] * scale : -1e30f;
+        }
+        load(key + KEYS);  // for the next turn
+        __syncthreads();
+        if (warp < GROUP) {
+            float largest = state[warp];
+            const float before = largest;
+            for (int i = lane; i < KEYS; i += 32) largest = fmaxf(largest, scores[warp * KEYS + i]);
+#pragma unroll
+            for (int offset = 16; offset > 0; offset /= 2)
+                largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
+            float weights = 0.0f;
+            for (int i = lane; i < KEYS; i += 32) {
+                const float weight = base + i < p.last ? exp2_approx(scores[warp * KEYS + i] - largest) : 0.0f;
+                scores[warp * KEYS + i] = weight;
+                weights += weight;
+            }
+            weights = warp_sum(weights);
+            __syncwarp();
+            if (lane == 0) {
+                const float rescale = exp2_approx(before - largest);
+                state[warp] = largest;
+                state[GROUP + warp] = state[GROUP + warp] * rescale + weights;
+                state[2 * GROUP + warp] = rescale;
+            }
+        }
+        __syncthreads();
+        if (share < PARTS) {
+            const float rescale = state[2 * GROUP + head];
+            const int count = min(KEYS, p.last - base);
+#pragma unroll
+            for (int i = 0; i < PAIRS; ++i) sum[i].x *= rescale, sum[i].y *= rescale;
+#pragma unroll 4
+            for (int i = share; i < count; i += PARTS) {
+                const float weight = scores[head * KEYS + i];
+#pragma unroll
+                for (int j = 0; j < PAIRS; ++j) {
+                    const float2 value =
+                        __half22float2(*reinterpret_cast<const __half2*>(tile + i * HEAD_DIM + 64 * j + 2 * lane));
+                    sum[j].x = fmaf(weight, value.x, sum[j].x), sum[j].y = fmaf(weight, value.y, sum[j].y);
+                }
+            }
+        }
+        __syncthreads();
+    }
+    if (share < PARTS)
+#pragma unroll
+        for (int i = 0; i < PAIRS; ++i)
+            *reinterpret_cast<float2*>(outputs + (share * GROUP + head) * HEAD_DIM + 64 * i + 2 * lane) = sum[i];
+    __syncthreads();
+    for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += THREADS) {
+        float all = 0.0f;
+#pragma unroll
+        for (int s = 0; s < PARTS; ++s) all += outputs[s * GROUP * HEAD_DIM + i];
+        m.part_outputs[((size_t)(p.kv_head * GROUP + i / HEAD_DIM) * MOST_SPLITS + p.part) * HEAD_DIM + i % HEAD_DIM] = all;
+    }
+    if (threadIdx.x < GROUP)
+        m.parts[(p.kv_head * GROUP + threadIdx.x) * MOST_SPLITS + p.part] = {state[threadIdx.x],
+                                                                            state[GROUP + threadIdx.x]};
+}
+
+// x = the parts' outputs as one, head by head.
+template <int F>
+__device__ inline void attended(const Decoder& m, const Room& room, int length) {
+    const int splits = splits_of(m, length);
+    for (int k = 4 * threadIdx.x; k < m.heads * HEAD_DIM; k += 4 * THREADS) {
+        const int head = k / HEAD_DIM;
+        const float2* parts = reinterpret_cast<const float2*>(m.parts) + head * MOST_SPLITS;
+        const float* outputs = m.part_outputs + (size_t)head * MOST_SPLITS * HEAD_DIM + k % HEAD_DIM;
+        float largest = -1e30f, weights = 0.0f;
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 4
+        for (int p = 0; p < splits; ++p) {
+            const float2 part = __ldcg(parts + p);
+            const float4 o = __ldcg(reinterpret_cast<const float4*>(outputs + p * HEAD_DIM));
+            const float most = fmaxf(largest, part.x), old = exp2_approx(largest - most), weight = exp2_approx(part.x - most);
+            largest = most;
+            weights = fmaf(weight, part.y, weights * old);
+            sum.x = fmaf(weight, o.x, sum.x * old), sum.y = fmaf(weight, o.y, sum.y * old);
+            sum.z = fmaf(weight, o.z, sum.z * old), sum.w = fmaf(weight, o.w, sum.w * old);
+        }
+        const float by = 1.0f / weights;
+        put_four<F>(room, k, make_float4(sum.x * by, sum.y * by, sum.z * by, sum.w * by));
+    }
+    __syncthreads();
+}
+
+// --- the phases -------------------------------------------------------------------------------------------------------
+
+// A number in (0, 1) for every token at every place: the bits of the three well mixed.
+__device__ inline float uniform(unsigned seed, unsigned place, unsigned index) {
+    unsigned v = seed ^ place * 0x9e3779b9u;
+    v = (v ^ v >> 16) * 0x85ebca6bu + index;
+    v = (v ^ v >> 13) * 0xc2b2ae35u;
+    v = (v ^ v >> 16) * 0x7feb352du;
+    v ^= v >> 15;
+    return ((v >> 9) + 0.5f) * (1.0f / (1u << 23));
+}
+
+// What a row's sum needs when it is there: bias, cosine and sine (QKV), or the residual (OUT, DOWN).
+__device__ inline float3 wanted_by(const Decoder& m, int layer, int phase, int place, int unit, int r) {
+    if (phase == QKV) {
+        const int i = unit % (HEAD_DIM / UNIT) * 8 + r % 8;
+        const float2 turn = m.rotations[(size_t)place * (HEAD_DIM / 2) + i];
+        const size_t row = (size_t)layer * (m.heads + 2 * m.kv_heads) * HEAD_DIM + unit * UNIT + r;
+        return make_float3(__half2float(m.biases[row]), turn.x, turn.y);
+    }
+    return make_float3(phase == GATE_UP ? 0.0f : __ldcg(m.residual + unit * UNIT + r), 0.0f, 0.0f);
+}
+
+// What becomes of a row's sum. QKV: bias and rotation, then a query, key or value. OUT, DOWN: added to the residual.
+// GATE_UP: SiLU of the gate times up.
+__device__ inline void finish_row(const Decoder& m, int layer, int phase, int place, int unit, int r, float value,
+                                  float3 wanted, bool there) {
+    float other = 0.0f;
+    if (phase != GATE_UP) value += wanted.x;
+    if (phase == QKV || phase == GATE_UP) other = __shfl_xor_sync(0xffffffffu, value, 8);
+    if (!there) return;
+    if (phase == QKV) {
+        constexpr int UNITS = HEAD_DIM / UNIT;
+        const int head = unit / UNITS, d = unit % UNITS * 8 + r % 8 + r / 8 * (HEAD_DIM / 2);
+        if (head < m.heads + m.kv_heads) value = value * wanted.y + (r < 8 ? -other : other) * wanted.z;
+        const size_t row = ((size_t)layer * m.capacity + place) * m.kv_heads;
+        __half* to = m.queries + head * HEAD_DIM;
+        if (head >= m.heads) to = m.cache_k + (row + head - m.heads) * HEAD_DIM;
+        if (head >= m.heads + m.kv_heads) to = m.cache_v + (row + head - m.heads - m.kv_heads) * HEAD_DIM;
+        to[d] = __float2half(value);
+    } else if (phase == GATE_UP) {
+        if (r < 8) m.inner[unit * 8 + r] = __float2half(value / (1.0f + __expf(-value)) * other);
+    } else {
+        m.residual[unit * UNIT + r] = value;
+    }
+}
+
+// A phase of a layer; the token stands at `place`.
+__device__ inline void run_phase(const Decoder& m, const Room& room, Stream& s, int& turn, int layer, int phase, int place) {
+    // The next norm's weights into the L2, by one block for all.
+    if ((phase == ATTEND || phase == DOWN) && blockIdx.x == gridDim.x - 1)
+        for (int k = 64 * threadIdx.x; k < m.hidden; k += 64 * THREADS)
+            prefetch_l2(m.norms + (size_t)(2 * layer + (phase == ATTEND ? 1 : 2)) * m.hidden + k);
+    if (phase == QKV) foresee(m, layer, place);
+    if (phase == ATTEND) {
+        attend(m, room, layer, place + 1);
+        return;
+    }
+    const int first = room.plans[phase].first, rows = (room.plans[phase].end - first) * UNIT;
+    float3 early = make_float3(0.0f, 0.0f, 0.0f);
+    if (threadIdx.x < rows) early = wanted_by(m, layer, phase, place, first + threadIdx.x / UNIT, threadIdx.x % UNIT);
+    if (phase == OUT) {
+        attended<FORMAT>(m, room, place + 1);
+    } else if (phase == DOWN) {
+        for (int k = 4 * threadIdx.x; k < m.mlp; k += 4 * THREADS)
+            put_four<FORMAT>(room, k, four_halves(__ldcg(reinterpret_cast<const uint2*>(m.inner + k))));
+        __syncthreads();
+    } else {
+        int token = -1;
+        if (phase == QKV && layer == 0) {
+            token = chosen_token(m, room);
+            if (blockIdx.x == 0 && threadIdx.x == 0) m.tokens[place] = token;
+        }
+        normalised<FORMAT>(m, room, 2 * layer + (phase == GATE_UP), token);
+    }
+    products<FORMAT>(m, room, s, turn, phase, [&](int unit, int r, float value, bool there, bool at_hand) {
+        const float3 wanted = at_hand ? early : wanted_by(m, layer, phase, place, unit, r);
+        finish_row(m, layer, phase, place, unit, r, value, wanted, there);
+    });
+}
+
+// Logits, and this block's candidate for the token at `place`: the largest logit, or with heat the largest of logit times
+// heat plus Gumbel noise, which draws token i with the probability that softmax gives it.
+__device__ inline void choose(const Decoder& m, const Room& room, Stream& s, int& turn, int place) {
+    normalised<HEAD_FORMAT>(m, room, 2 * m.layers, -1);
+    Best best = {__int_as_float(0xff800000), 0x7fffffff};
+    products<HEAD_FORMAT>(m, room, s, turn, HEAD, [&](int unit, int r, float value, bool there, bool) {
+        if (!there) return;
+        const int index = unit * UNIT + r;
+        if (m.softcap > 0.0f) value = m.softcap * tanhf(value / m.softcap);
+        m.logits[index] = value;
+        if (m.heat > 0.0f) value = value * m.heat - __logf(-__logf(uniform(m.seed, place, index)));
+        if (value > best.value || (value == best.value && index < best.index)) best = {value, index};
+    });
+    __syncthreads();  // sums are not needed any more: candidates of all threads take their place
+    Best* all = reinterpret_cast<Best*>(room.sums);
+    all[threadIdx.x] = best;
+    __syncthreads();
+    if (threadIdx.x >= 32) return;
+    for (int i = threadIdx.x; i < THREADS; i += 32)
+        if (all[i].value > best.value || (all[i].value == best.value && all[i].index < best.index)) best = all[i];
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) {
+        const float value = __shfl_xor_sync(0xffffffffu, best.value, offset);
+        const int index = __shfl_xor_sync(0xffffffffu, best.index, offset);
+        if (value > best.value || (value == best.value && index < best.index)) best = {value, index};
+    }
+    if (threadIdx.x == 0) m.bests[blockIdx.x] = best;
+}

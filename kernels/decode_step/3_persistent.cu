@@ -1,0 +1,68 @@
+// decode_step 3, persistent: one launch for a token, or for many, with a barrier across the grid between phases.
+//
+// Purpose  a launch begins with an empty ring and ends with a tail. Here the ring runs on: while blocks wait for each
+//          other, the weights of the next phase are on their way, whatever the phases before them will have made.
+// Shapes   as rung 1; `counter` [1] is zero before and after, all blocks are resident at once.
+// Bytes    as rung 1.
+// Launch   cooperative, THREADS = 32 WARPS threads a block, one block an SM; `steps` tokens.
+// Changed  the loop over layers and phases moves into the kernel, and the stream of weights no longer ends with a phase.
+#ifndef FORMAT
+#define FORMAT 0
+#endif
+#ifndef HEAD_FORMAT
+#define HEAD_FORMAT 0
+#endif
+#ifndef HEAD_DIM
+#define HEAD_DIM 64
+#endif
+#ifndef GROUP
+#define GROUP 2
+#endif
+#ifndef WARPS
+#define WARPS 4
+#endif
+#ifndef STAGES
+#define STAGES 3
+#endif
+#ifndef SLOTS
+#define SLOTS 9
+#endif
+
+#include "common/decoder.cuh"
+
+__device__ inline void grid_barrier(unsigned* counter, unsigned target) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        add_release(counter, 1);
+        while (load_acquire(counter) < target) {
+        }
+    }
+    __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+    decode_step_persistent(DECODER_ARGUMENTS, unsigned* counter, int steps, int widest) {
+    extern __shared__ uint4 shared[];
+    const Decoder m = DECODER;
+    const Room room = room_of(shared, widest);
+    const int start = *position;
+    int turn = 0;
+    unsigned target = 0;
+    Stream s = start_stream(m, room, 0, QKV, steps * (4 * layers + 1));
+    for (int step = 0; step < steps; ++step) {
+        for (int layer = 0; layer < layers; ++layer)
+#pragma unroll 1
+            for (int phase = QKV; phase <= DOWN; ++phase) {
+                run_phase(m, room, s, turn, layer, phase, start + step);
+                grid_barrier(counter, target += gridDim.x);
+            }
+        choose(m, room, s, turn, start + step + 1);
+        if (step + 1 < steps) grid_barrier(counter, target += gridDim.x);
+    }
+    copy_async_wait<0>();
+    if (threadIdx.x == 0) {
+        if (blockIdx.x == 0) *position = start + steps;
+        // The last block to leave puts the counter back to zero for the next launch.
+        if (add_release(counter, 1) == target + gridDim.x - 1) *counter = 0;
+    }
+}

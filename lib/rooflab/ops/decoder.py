@@ -1,0 +1,538 @@
+"""One decoded token at batch 1, from its choice to the logits that choose the next: decode_step.
+
+Weights lie as kernels/common/decoder.cuh wants them: of all layers in one array a kind, rows of queries, keys
+and values in one matrix and those of gate and up in another, ordered by `pair_heads` and `pair_gates` so that
+rows which belong together lie 8 apart in 16. They are FP16, Q8_0 in planes, or INT4 in tile order. Everything
+that a step reads and writes stays on the device: which token it works on, and where it stands, too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rooflab import ops
+from rooflab.errors import LaunchError
+from rooflab.formats import Planes
+from rooflab.identity import source_of_callable
+from rooflab.ops import Rung, check_array, loaded, rung_of, with_target
+
+FORMATS = ("fp16", "q8_0", "int4_g128")  # in the order of the macro FORMAT
+QKV, ATTEND, OUT, GATE_UP, DOWN, HEAD = range(6)
+_CHUNK = (64, 128, 256)  # of k, a format each
+_SPLITS = 16  # parts of a context at most
+_SHARED_KIB = {"75": 64, "80": 163, "86": 99, "89": 99, "90": 227, "100": 227, "120": 99}
+
+_MACROS = {
+    **{"FORMAT": 0, "HEAD_FORMAT": 0, "HEAD_DIM": 64, "GROUP": 2},
+    **{"WARPS": 4, "STAGES": 3, "SLOTS": 9},
+}
+LADDERS: dict[str, tuple[Rung, ...]] = {
+    "decode_step": (
+        Rung(
+            "decode_step",
+            "1_phases",
+            "decode_step_phases",
+            "a launch a phase, products with what stands between them",
+            defines=_MACROS,
+            dynamic_shared=58624,
+        ),
+        Rung(
+            "decode_step",
+            "2_dependent",
+            "decode_step_dependent",
+            "weights on their way before the phase before has ended",
+            defines=_MACROS,
+            dynamic_shared=58624,
+        ),
+        Rung(
+            "decode_step",
+            "3_persistent",
+            "decode_step_persistent",
+            "one launch, a barrier across the grid between phases",
+            defines=_MACROS,
+            dynamic_shared=58624,
+        ),
+    ),
+    "norm_rows": (
+        Rung("norm_rows", "1_block", "norm_rows_block", "residual sum, norm and rounding in one kernel"),
+    ),
+    "rotate_rows": (
+        Rung(
+            "rotate_rows",
+            "1_vector",
+            "rotate_rows_vector",
+            "biases, rotations and the cache in one kernel",
+            defines={"THREADS": 128},
+        ),
+    ),
+    "gate_rows": (Rung("gate_rows", "1_vector", "gate_rows_vector", "SiLU and product in one kernel"),),
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a decoder, as in rooflab.shapes.Model, with its norms' epsilon and the bound on its logits."""
+
+    layers: int
+    hidden: int
+    mlp: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    epsilon: float = 1e-6
+    softcap: float = 0.0
+
+    @property
+    def attended(self) -> int:
+        """Width of all query heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def projected(self) -> int:
+        """Rows of queries, keys and values."""
+        return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+    @property
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """Rows and k of a layer's matrices and of the head, by name."""
+        return {
+            "qkv": (self.projected, self.hidden),
+            "out": (self.hidden, self.attended),
+            "gate_up": (2 * self.mlp, self.hidden),
+            "down": (self.hidden, self.mlp),
+            "head": (self.vocab, self.hidden),
+        }
+
+
+class Weights(NamedTuple):
+    """What a decoder reads. A matrix is an array [layers, n, k] FP16, Planes of such, or INT4 tiles [layers,
+    n / 64, k / 128, 1056] uint32; head and embedding have no layers. norms [2 layers + 1, hidden], biases
+    [layers, rows of qkv], FP16. rotations [capacity, head_dim / 2, 2] FP32: cosine and sine.
+    """
+
+    format: str
+    head_format: str
+    qkv: Any
+    out: Any
+    gate_up: Any
+    down: Any
+    head: Any
+    embedding: Any
+    norms: Any
+    biases: Any
+    rotations: Any
+
+
+class State(NamedTuple):
+    """What a decoder writes: the caches [layers, capacity, kv_heads, head_dim] FP16, tokens [capacity] and
+    position [1] int32, logits [vocab], candidates for the next token [blocks, 2], and what phases hand on.
+    """
+
+    cache_k: Any
+    cache_v: Any
+    tokens: Any
+    position: Any
+    logits: Any
+    bests: Any
+    residual: Any
+    queries: Any
+    inner: Any
+    part_outputs: Any
+    parts: Any
+    counter: Any
+
+    @property
+    def blocks(self) -> int:
+        return int(self.bests.shape[0])
+
+    @property
+    def capacity(self) -> int:
+        return int(self.tokens.shape[0])
+
+
+def pair_heads(rows: Any, head_dim: int) -> Any:
+    """Rows [heads x head_dim, ...] so that a head's row i and row i + head_dim / 2 lie 8 apart in 16."""
+    heads, rest = rows.shape[0] // head_dim, tuple(rows.shape[1:])
+    return rows.reshape(heads, 2, head_dim // 16, 8, *rest).swapaxes(1, 2).reshape(rows.shape)
+
+
+def unpair_heads(rows: Any, head_dim: int) -> Any:
+    """The inverse of pair_heads."""
+    heads, rest = rows.shape[0] // head_dim, tuple(rows.shape[1:])
+    return rows.reshape(heads, head_dim // 16, 2, 8, *rest).swapaxes(1, 2).reshape(rows.shape)
+
+
+def pair_gates(both: Any) -> Any:
+    """Rows [2, mlp, ...] of gate and up as [2 mlp, ...]: eight of the one, then the same eight of the
+    other.
+    """
+    rest = tuple(both.shape[2:])
+    return both.reshape(2, -1, 8, *rest).swapaxes(0, 1).reshape(2 * both.shape[1], *rest)
+
+
+def rotations(capacity: int, head_dim: int, theta: float) -> np.ndarray:
+    """Cosine and sine of every position's rotary angles, [capacity, head_dim / 2, 2] FP32."""
+    turns = theta ** -(np.arange(0, head_dim, 2) / head_dim)
+    angles = np.outer(np.arange(capacity), turns)
+    return np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)
+
+
+def state_for(shape: Shape, capacity: int, blocks: int, zeros: Any) -> State:
+    """An empty state; zeros(shape, dtype) makes its arrays where the weights lie."""
+    cache = (shape.layers, capacity, shape.kv_heads, shape.head_dim)
+    return State(
+        cache_k=zeros(cache, "float16"),
+        cache_v=zeros(cache, "float16"),
+        tokens=zeros((capacity,), "int32"),
+        position=zeros((1,), "int32"),
+        logits=zeros((shape.vocab,), "float32"),
+        bests=zeros((blocks, 2), "float32"),
+        residual=zeros((shape.hidden,), "float32"),
+        queries=zeros((shape.attended,), "float16"),
+        inner=zeros((shape.mlp,), "float16"),
+        part_outputs=zeros((shape.heads, _SPLITS, shape.head_dim), "float32"),
+        parts=zeros((shape.heads, _SPLITS, 2), "float32"),
+        counter=zeros((1,), "int32"),
+    )
+
+
+def candidates(token: int, blocks: int) -> np.ndarray:
+    """What makes the next step work on `token`: bests [blocks, 2] that hold it alone."""
+    bests = np.full((blocks, 2), -np.inf, np.float32)
+    bests.view(np.int32)[:, 1] = 0x7FFFFFFF
+    bests[0, 0] = 0
+    bests.view(np.int32)[0, 1] = token
+    return bests
+
+
+def winner(bests: np.ndarray) -> int:
+    """The token that the candidates of all blocks come to, as the next step will see it."""
+    indices = np.ascontiguousarray(bests).view(np.int32)[:, 1]
+    return int(indices[bests[:, 0] == bests[:, 0].max()].min())
+
+
+def widest_of(shape: Shape, warps: int) -> int:
+    """Elements of the longest x, or of queries and a tile of values, filled up so that what follows is
+    aligned.
+    """
+    tile = (shape.heads // shape.kv_heads + 4 * warps) * shape.head_dim
+    return math.ceil(max(shape.hidden, shape.attended, shape.mlp, tile) / 512) * 512
+
+
+def shared_of(shape: Shape, macros: Mapping[str, int]) -> int:
+    """The launch rule: bytes of dynamic shared memory a block."""
+    warps = macros["WARPS"]
+    widest = widest_of(shape, warps)
+    slot = 2304 if macros["FORMAT"] or macros["HEAD_FORMAT"] else 2048
+    floats = (
+        math.ceil(widest / 128 / 4) * 4 + 2 * macros["SLOTS"] * warps * 16 + math.ceil((warps + 2) / 4) * 4
+    )
+    return 2 * widest + 4 * floats + 6 * 48 + warps * macros["STAGES"] * slot
+
+
+def macros_for(
+    rung: Rung, shape: Shape, format: str, head_format: str, arch: str, given: Mapping[str, int]
+) -> dict[str, int]:
+    """The launch rule: a format's macros with the deepest ring that fits the shared memory of `arch`."""
+    macros = rung.with_defaults(
+        {
+            "FORMAT": FORMATS.index(format),
+            "HEAD_FORMAT": FORMATS.index(head_format),
+            "HEAD_DIM": shape.head_dim,
+            "GROUP": shape.heads // shape.kv_heads,
+            "WARPS": 12 if _SHARED_KIB.get(arch, 48) > 128 else 8,
+            **given,
+        }
+    )
+    if "STAGES" in given:
+        return macros
+    limit = 1024 * _SHARED_KIB.get(arch, 48)
+    for macros["STAGES"] in range(24, 1, -1):
+        if shared_of(shape, macros) <= limit:
+            return macros
+    raise LaunchError(
+        f"No ring of decode_step fits the shared memory of sm_{arch} beside rows of "
+        f"{widest_of(shape, macros['WARPS'])}."
+    )
+
+
+def launch_rule(rung: Rung) -> str:
+    """The code that decides how `rung` is launched, as a record's identity digests it."""
+    if rung.operator != "decode_step":
+        return source_of_callable(globals()[rung.operator])
+    return source_of_callable(step, _prepared, shared_of, macros_for, widest_of, pair_heads, pair_gates)
+
+
+def _parts(matrix: Any, other: Any) -> list[Any]:
+    """A matrix as the two arguments that a kernel takes: its codes, and its scales or anything."""
+    return [matrix.quants, matrix.scales] if isinstance(matrix, Planes) else [matrix, other]
+
+
+def check_shape(shape: Shape, format: str, head_format: str, macros: Mapping[str, int], blocks: int) -> None:
+    """Refuse, in a sentence, what the rungs cannot do."""
+    group, warps = shape.heads // shape.kv_heads, macros["WARPS"]
+    if format not in FORMATS or head_format not in FORMATS[:2]:
+        raise LaunchError(
+            f"decode_step takes weights in {', '.join(FORMATS)} and a head in {' or '.join(FORMATS[:2])}, "
+            f"not {format} and {head_format}."
+        )
+    if shape.heads % shape.kv_heads or not 0 < group <= min(warps, 16):
+        raise LaunchError(
+            f"{shape.heads} query heads on {shape.kv_heads} key-value heads do not share them evenly, up to "
+            f"{min(warps, 16)} each."
+        )
+    if shape.head_dim not in (64, 128, 256, 512):
+        raise LaunchError(f"decode_step takes heads of 64, 128, 256 or 512, not {shape.head_dim}.")
+    for name, (n, k) in shape.matrices.items():
+        kind = head_format if name == "head" else format
+        rows, chunk = (64 if kind == "int4_g128" else 16), max(128, _CHUNK[FORMATS.index(kind)])
+        if n % rows or k % chunk or not 0 < n * k < 1 << 40:
+            raise LaunchError(
+                f"A matrix {name} [{n}, {k}] in {kind} is refused: rows are multiples of {rows}, "
+                f"k of {chunk}."
+            )
+    if blocks < shape.kv_heads:
+        raise LaunchError(f"{shape.kv_heads} key-value heads need as many blocks, not {blocks}.")
+    room = 2 * macros["SLOTS"] * warps * 16
+    wanted = group * 4 * warps + 3 * group + 3 + (warps // group) * group * shape.head_dim
+    if wanted > room or 64 * warps > room:
+        raise LaunchError(
+            f"{group} heads of {shape.head_dim} do not fit beside {warps} warps: take more SLOTS than "
+            f"{macros['SLOTS']}."
+        )
+
+
+def check_operands(shape: Shape, weights: Weights, state: State) -> None:
+    """Refuse arrays of the wrong size, type or alignment."""
+    layers, capacity = shape.layers, state.capacity
+    for name, (n, k) in shape.matrices.items():
+        count = 1 if name == "head" else layers
+        for which in ("head", "embedding") if name == "head" else (name,):
+            _check_matrix(which, getattr(weights, which), count * n, k)
+    check_array("norms", weights.norms, "float16", (2 * layers + 1) * shape.hidden, 16)
+    check_array("biases", weights.biases, "float16", layers * shape.projected, 2)
+    check_array("rotations", weights.rotations, "float32", None, 8)
+    if weights.rotations.shape[0] < capacity:
+        raise LaunchError(f"rotations of {weights.rotations.shape[0]} positions do not cover {capacity}.")
+    cache = layers * capacity * shape.kv_heads * shape.head_dim
+    for name, size, dtype in (
+        *(("cache_k", cache, "float16"), ("cache_v", cache, "float16"), ("tokens", capacity, "uint32")),
+        *(("position", 1, "uint32"), ("logits", shape.vocab, "float32"), ("counter", 1, "uint32")),
+        *(("bests", 2 * state.blocks, "float32"), ("residual", shape.hidden, "float32")),
+        *(("queries", shape.attended, "float16"), ("inner", shape.mlp, "float16")),
+        ("part_outputs", shape.heads * _SPLITS * shape.head_dim, "float32"),
+        ("parts", shape.heads * _SPLITS * 2, "float32"),
+    ):
+        check_array(name, getattr(state, name), dtype, size, 16 if size > 2 else 4)
+
+
+def _check_matrix(name: str, matrix: Any, n: int, k: int) -> None:
+    if isinstance(matrix, Planes):
+        check_array(f"the quants of {name}", matrix.quants, "int8", n * k, 16)
+        check_array(f"the scales of {name}", matrix.scales, "float16", n * k // 32, 16)
+    elif matrix.shape[-1] == 1056:
+        check_array(name, matrix, "uint32", n // 64 * (k // 128) * 1056, 16)
+    else:
+        check_array(name, matrix, "float16", n * k, 16)
+
+
+class Launches(NamedTuple):
+    """What a step launches: a kernel with its arguments, and how."""
+
+    function: Any
+    arguments: list[Any]
+    threads: int
+    shared: int
+    widest: Any
+
+
+def _prepared(
+    chosen: Rung,
+    shape: Shape,
+    weights: Weights,
+    state: State,
+    heat: float,
+    seed: int,
+    options: Mapping[str, int],
+) -> Launches:
+    """All checks, and what every launch of a step has in common."""
+    macros = macros_for(chosen, shape, weights.format, weights.head_format, _arch(state), options)
+    check_shape(shape, weights.format, weights.head_format, macros, state.blocks)
+    check_operands(shape, weights, state)
+    if not (heat >= 0 and math.isfinite(heat)):
+        raise LaunchError(f"heat is one over a temperature, or 0 for the likeliest token, not {heat}.")
+    arguments: list[Any] = []
+    for matrix in (weights.qkv, weights.out, weights.gate_up, weights.down, weights.head, weights.embedding):
+        arguments += _parts(matrix, weights.norms)
+    arguments += [
+        weights.norms,
+        weights.biases,
+        weights.rotations,
+        state.residual,
+        state.queries,
+        state.inner,
+    ]
+    arguments += [state.part_outputs, state.parts, state.bests, state.logits, state.cache_k, state.cache_v]
+    arguments += [state.tokens, state.position]
+    sizes = (shape.layers, shape.hidden, shape.mlp, shape.heads, shape.kv_heads, shape.vocab, state.capacity)
+    arguments += [ctypes.c_int(v) for v in sizes]
+    arguments += [ctypes.c_float(v) for v in (shape.epsilon, shape.softcap, heat)] + [ctypes.c_uint(seed)]
+    function = loaded(chosen, tuple(sorted(macros.items())))
+    widest = ctypes.c_int(widest_of(shape, macros["WARPS"]))
+    return Launches(function, arguments, 32 * macros["WARPS"], shared_of(shape, macros), widest)
+
+
+def _arch(state: State) -> str:
+    """The architecture whose limits count: the GPU's, or on the CPU that of most consumer GPUs."""
+    return "89" if isinstance(state.tokens, np.ndarray) else ops.this_arch()
+
+
+@with_target()
+def step(
+    shape: Shape,
+    weights: Weights,
+    state: State,
+    *,
+    steps: int = 1,
+    heat: float = 0.0,
+    seed: int = 0,
+    rung: str | None = None,
+    **options: int,
+) -> None:
+    """Decode `steps` tokens: each is chosen among the candidates that the step before it (or `candidates`)
+    left, written to tokens[position], and makes logits and candidates for the next one.
+
+    With heat 0 the likeliest token is a candidate, else one drawn with the probability that softmax gives it
+    at temperature 1 / heat, the same for the same seed and position. The position is read on the device:
+    whoever calls sees to it that position + steps stays within the capacity. LaunchError for operands that
+    don't fit.
+    """
+    chosen = rung_of(LADDERS["decode_step"], rung, "3_persistent")
+    if steps < 1:
+        raise LaunchError(f"A step decodes 1 token or more, not {steps}.")
+    function, arguments, threads, shared, widest = _prepared(
+        chosen, shape, weights, state, heat, seed, options
+    )
+    if chosen.name == "3_persistent":
+        tail = [state.counter, ctypes.c_int(steps), widest]
+        function.launch(state.blocks, threads, [*arguments, *tail], shared=shared, cooperative=True)
+        return
+    dependent = chosen.name == "2_dependent" and _arch(state) in ops.DEPENDENT
+    for layer, phase in [*phases(shape.layers)] * steps:
+        tail = [ctypes.c_int(layer), ctypes.c_int(phase), widest]
+        function.launch(state.blocks, threads, [*arguments, *tail], shared=shared, dependent=dependent)
+
+
+@with_target()
+def head(
+    shape: Shape,
+    weights: Weights,
+    state: State,
+    *,
+    heat: float = 0.0,
+    seed: int = 0,
+    **options: int,
+) -> None:
+    """Logits and candidates for the next token out of the residual alone: how a prompt ends."""
+    chosen = LADDERS["decode_step"][0]
+    function, arguments, threads, shared, widest = _prepared(
+        chosen, shape, weights, state, heat, seed, options
+    )
+    tail = [ctypes.c_int(0), ctypes.c_int(HEAD), widest]
+    function.launch(state.blocks, threads, [*arguments, *tail], shared=shared)
+
+
+def phases(layers: int) -> Sequence[tuple[int, int]]:
+    """Layer and phase of a token's launches, in order."""
+    return [*((layer, phase) for layer in range(layers) for phase in range(HEAD)), (0, HEAD)]
+
+
+# --- a prompt's tokens, between the products of matrices ----------------------------------------------------
+
+
+def _only(operator: str) -> tuple[Rung, Any]:
+    (rung,) = LADDERS[operator]
+    return rung, loaded(rung, tuple(sorted(rung.defines.items())))
+
+
+def _sizes(name: str, array: Any, dimensions: int) -> tuple[int, ...]:
+    shape = tuple(int(size) for size in getattr(array, "shape", ()))
+    if len(shape) != dimensions or not all(0 < size < 1 << 31 for size in shape):
+        raise LaunchError(
+            f"{name} must have {dimensions} dimensions of 1 to 2^31 - 1, not the shape {shape}."
+        )
+    return shape
+
+
+@with_target()
+def norm_rows(residual: Any, weights: Any, *, out: Any, branch: Any = None, epsilon: float = 1e-6) -> Any:
+    """out [n, width] FP16 = the rows of residual [n, width] FP32 over their root mean square, times weights.
+
+    With `branch` [n, width] FP16 that is added to the residual first, in place.
+    """
+    n, width = _sizes("residual", residual, 2)
+    if width % 8:
+        raise LaunchError(f"norm_rows takes rows of a multiple of 8, not {width}.")
+    check_array("residual", residual, "float32", n * width, 16)
+    check_array("weights", weights, "float16", width, 16)
+    check_array("out", out, "float16", n * width, 16)
+    if branch is not None:
+        check_array("branch", branch, "float16", n * width, 16)
+    rung, function = _only("norm_rows")
+    tail = [ctypes.c_int(width), ctypes.c_int(branch is not None), ctypes.c_float(epsilon)]
+    arguments = [residual, out if branch is None else branch, weights, out, *tail]
+    function.launch(n, rung.defines["THREADS"], arguments)
+    return out
+
+
+@with_target()
+def rotate_rows(
+    rows: Any, biases: Any, turns: Any, queries: Any, keys: Any, values: Any, *, start: int = 0
+) -> None:
+    """Biased and rotated queries [n, heads, head_dim], keys and values [n, kv_heads, head_dim] out of rows
+    [n, (heads + 2 kv_heads) head_dim] FP16, which are in the order of pair_heads, as are the biases. The
+    first row stands at position `start` of turns [positions, head_dim / 2, 2] FP32.
+    """
+    n, heads, head_dim = _sizes("queries", queries, 3)
+    kv_heads = _sizes("keys", keys, 3)[1]
+    width = (heads + 2 * kv_heads) * head_dim
+    if head_dim % 16 or n > 65535:
+        raise LaunchError(
+            f"rotate_rows takes heads of a multiple of 16 and up to 65535 rows, not {head_dim} and {n}."
+        )
+    if start < 0 or start + n > int(turns.shape[0]):
+        raise LaunchError(f"Positions {start} to {start + n} are not among {int(turns.shape[0])} rotations.")
+    check_array("rows", rows, "float16", n * width, 16)
+    check_array("biases", biases, "float16", width, 16)
+    check_array("turns", turns, "float32", int(turns.shape[0]) * head_dim, 8)
+    check_array("queries", queries, "float16", n * heads * head_dim, 16)
+    check_array("keys", keys, "float16", n * kv_heads * head_dim, 16)
+    check_array("values", values, "float16", n * kv_heads * head_dim, 16)
+    rung, function = _only("rotate_rows")
+    threads = rung.defines["THREADS"]
+    sizes = [ctypes.c_int(v) for v in (heads, kv_heads, head_dim, start)]
+    arguments = [rows, biases, turns, queries, keys, values, *sizes]
+    function.launch((math.ceil(width / 16 / threads), n), threads, arguments)
+
+
+@with_target()
+def gate_rows(both: Any, *, out: Any) -> Any:
+    """out [n, mlp] FP16 = SiLU of the gates times the ups of both [n, 2 mlp], in the order of pair_gates."""
+    n, width = _sizes("both", both, 2)
+    if width % 16:
+        raise LaunchError(f"gate_rows takes a multiple of 8 gates and as many ups, not {width} in all.")
+    check_array("both", both, "float16", n * width, 16)
+    check_array("out", out, "float16", n * width // 2, 16)
+    rung, function = _only("gate_rows")
+    count, threads = n * width // 16, rung.defines["THREADS"]
+    if count >= threads << 31:
+        raise LaunchError(f"{n} rows of {width} are more than a launch covers.")
+    function.launch(math.ceil(count / threads), threads, [both, out, ctypes.c_ulonglong(count)])
+    return out

@@ -226,8 +226,10 @@ def prompts() -> list[Case]:
 
 
 def one_array(head_dim: int = 512, seq: int = LENGTHS[1]) -> list[Case]:
-    """The same keys and values from two arrays and from one."""
-    return [_case("8_sliced", seq, head_dim, options=more) for more in ("", options(shared_kv=1))]
+    """The same keys and values from two arrays and from one, by the rungs that read one array once."""
+    able = {rung.name for rung in op.LADDERS["attention"] if "SHARED_KV" in rung.defines}
+    names = [name for name in [*best(head_dim), *hopper(head_dim)] if name in able]
+    return [_case(name, seq, head_dim, options=more) for name in names for more in ("", options(shared_kv=1))]
 
 
 def decode(

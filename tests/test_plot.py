@@ -244,3 +244,13 @@ def test_a_logarithmic_axis_can_have_plain_numbers():
     low, high = ax.get_ylim()
     shown = [label.get_text() for label in ax.get_yticklabels() if low <= label.get_position()[1] <= high]
     assert shown == ["5", "10", "20", "50", "100", "200", "500"]
+
+
+def test_round_ticks_are_one_two_and_five_within_the_axis():
+    fig, ax = plot.figure(ylog=True)
+    ax.plot([0, 1], [0.4, 23])
+    ax.set_ylim(0.4, 23)
+    plot.round_ticks(ax)
+    fig.draw_without_rendering()
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["0.5", "1", "2", "5", "10", "20"]
+    assert not ax.get_yticks(minor=True).size

@@ -64,6 +64,7 @@ def test_crossovers_differ_by_clock_where_calls_outweigh_kernels():
     wide = ways.by_clock(table)
     assert wide.loc[0, "wall"] == "always" and " to " in wide.loc[0, "graph"]
     cost = ways.overhead(rows, MLP).set_index("label")["wall_more"]
+    assert ways.overhead(made(clocks=("graph",)), MLP).empty
     assert cost["INT4 fused"] == pytest.approx(44.0) and cost["FP16 cublas"] == pytest.approx(8.8)
 
 
@@ -81,7 +82,7 @@ def test_errors_are_told_by_way_with_a_reason():
     table = ways.errors(compared).set_index("label")
     assert table.loc["INT4 fused", "own"] < 0.01 < table.loc["Q8_0 mmq_half", "own"]
     half = next(r for r in compared.itertuples() if r.impl == "mmq_half" and (r.n, r.batch) == (1536, 8))
-    assert ways.reason(half, 132) == "12 blocks for 132 SMs"
+    assert ways.reason(half, 132) == "12 tiles for 132 SMs"
     small = next(r for r in compared.itertuples() if r.impl == "fused" and (r.n, r.batch) == (1536, 1))
     assert ways.reason(small, 132) == "a launch outweighs its bytes"
 

@@ -3,6 +3,7 @@
 import base64
 import io
 import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -305,6 +306,17 @@ def size_ticks(ax: Axes, sizes: Iterable[float], *, axis: str = "x") -> None:
         if all(at[j] - at[i] >= (lengths[i] + lengths[j]) / 2 for i, j in itertools.pairwise(kept)):
             break
     scale.set_ticks(values, [label if i in kept else "" for i, label in enumerate(labels)])
+
+
+def round_ticks(ax: Axes, axis: str = "y") -> None:
+    """Ticks at 1, 2 and 5 times the powers of ten that lie within a logarithmic axis, written in full."""
+    target = ax.yaxis if axis == "y" else ax.xaxis
+    low, high = sorted(ax.get_ylim() if axis == "y" else ax.get_xlim())
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [value for power in powers for step in (1, 2, 5) if low <= (value := step * 10.0**power) <= high]
+    target.set_major_locator(matplotlib.ticker.FixedLocator(ticks))
+    target.set_major_formatter(matplotlib.ticker.FixedFormatter([f"{value:,g}" for value in ticks]))
+    target.set_minor_locator(matplotlib.ticker.NullLocator())
 
 
 def bars(

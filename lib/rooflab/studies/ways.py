@@ -40,12 +40,20 @@ def gather(lab: Any) -> pd.DataFrame:
 
 
 def machine(lab: Any) -> Machine:
-    """The lab's GPU by its measured roofs."""
-    spec = lab.spec
-    if spec is None:
-        raise UsageError("predictions need a GPU of the table of devices (rooflab.device).")
+    """The lab's GPU by its measured roofs; what was not measured by the datasheet, if the table of devices
+    holds one.
+    """
     found = {name: each.value for name, each in roofs(lab.store.read("bandwidth")).items()}
-    return predict.measured(found, spec)
+    if lab.spec is not None:
+        return predict.measured(found, lab.spec)
+    lacking = [name for name in ("dram_read", "fp32", "fp16_tensor", "int8_tensor") if name not in found]
+    if lacking:
+        raise UsageError(
+            f"This GPU is not in the table of devices and its roofs are not measured ({', '.join(lacking)}): "
+            "record lesson 01 first."
+        )
+    peaks = {name: found[name] for name in ("fp32", "fp16_tensor", "int8_tensor")}
+    return Machine(int(lab.run["sms"]), found["dram_read"], peaks)
 
 
 def of(rows: pd.DataFrame, format: str, name: str, shape: tuple[int, int], clock: str) -> pd.DataFrame:
@@ -191,14 +199,18 @@ def winners(rows: pd.DataFrame, shape: tuple[int, int], clock: str = "graph") ->
 
 def overhead(rows: pd.DataFrame, shape: tuple[int, int]) -> pd.DataFrame:
     """What a call costs beside its kernels: for each way on one shape the median over tokens of each clock,
-    and of event and wall less graph (columns label, graph, event, wall, event_more, wall_more).
+    and of event and wall less graph (columns label, graph, event, wall, event_more, wall_more); empty unless
+    all three clocks were read.
     """
     mine = rows[(rows["n"] == shape[0]) & (rows["k"] == shape[1])]
+    columns = ["label", "graph", "event", "wall", "event_more", "wall_more"]
+    if not set(regimes.CLOCKS) <= set(mine["clock"]):
+        return pd.DataFrame(columns=columns)
     wide = mine.pivot_table("median_us", ["label", "batch"], "clock").dropna()
     wide["event_more"] = wide["event"] - wide["graph"]
     wide["wall_more"] = wide["wall"] - wide["graph"]
     table = wide.groupby("label").median().reset_index()
-    return table[["label", "graph", "event", "wall", "event_more", "wall_more"]].sort_values("wall_more")
+    return table[columns].sort_values("wall_more")
 
 
 # --- predictions --------------------------------------------------------------------------------------------
@@ -228,10 +240,8 @@ def reason(row: Any, sms: int) -> str:
     if how.tile is not None:
         rows, tokens = how.tile
         blocks = -(-int(row.n) // rows) * -(-int(row.batch) // tokens)
-        if blocks < sms:
-            return f"{blocks} blocks for {sms} SMs"
         if blocks % sms and blocks < 4 * sms:
-            return f"{blocks} blocks: the last round has {blocks % sms} for {sms} SMs"
+            return f"{blocks} tiles for {sms} SMs"
     if row.by == "launch":
         return "a launch outweighs its bytes"
     return "compute-bound" if row.by == "compute" else "short of the memory's rate"

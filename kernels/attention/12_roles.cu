@@ -154,19 +154,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
 #pragma unroll
                     for (int half = 0; half < 2; ++half) {
                         const Seen seen = seen_from(start + work.first + (row + 8 * half) % EACH, context, causal, window);
+                        const int before = seen.first - tile - lane % 4 * 2, end = seen.last - tile - lane % 4 * 2;
 #pragma unroll
                         for (int i = 0; i < KEYS / 4; ++i) {
-                            const int key = tile + i / 2 * 8 + lane % 4 * 2 + i % 2;
-                            if (key < seen.first || key >= seen.last) s[i / 2 * 4 + 2 * half + i % 2] = NOTHING;
+                            const int c = i / 2 * 8 + i % 2;
+                            if (c < before || c >= end) s[i / 2 * 4 + 2 * half + i % 2] = NOTHING;
                         }
                     }
                 // A tile of weights has been added two tiles later.
                 mbarrier_wait(added + buffer, (count + t) / 2 % 2 ^ 1);
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    float raised = most[half], rescale = 1.0f;
+                    float* const mine = s + 2 * half;
+                    float raised = most[half], another = mine[1], rescale = 1.0f;  // in two, for neither to wait
 #pragma unroll
-                    for (int i = 0; i < KEYS / 4; ++i) raised = fmaxf(raised, s[i / 2 * 4 + 2 * half + i % 2]);
+                    for (int i = 0; i < KEYS / 2; i += 4)
+                        raised = fmaxf(raised, mine[i]), another = fmaxf(another, mine[i + 1]);
+                    raised = fmaxf(raised, another);
                     raised = fmaxf(raised, __shfl_xor_sync(0xffffffffu, raised, 1));
                     raised = fmaxf(raised, __shfl_xor_sync(0xffffffffu, raised, 2));
                     if ((raised - most[half]) * scale > 8.0f) {
@@ -176,13 +180,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
                     }
                     const float level = most[half] == NOTHING ? 0.0f : most[half] * scale;  // who saw nothing weighs 0
                     Element* const to = weights + (buffer * ROWS + row + 8 * half) * KEYS + lane % 4 * 2;
+                    another = 0.0f;
 #pragma unroll
                     for (int i = 0; i < KEYS / 8; ++i) {
-                        const float one = exp2_approx(fmaf(s[4 * i + 2 * half], scale, -level));
-                        const float other = exp2_approx(fmaf(s[4 * i + 2 * half + 1], scale, -level));
-                        sum[half] += one + other;
+                        const float one = exp2_approx(fmaf(mine[4 * i], scale, -level));
+                        const float other = exp2_approx(fmaf(mine[4 * i + 1], scale, -level));
+                        sum[half] += one, another += other;
                         *reinterpret_cast<unsigned*>(to + (i ^ row % 8) * 8) = rounded_pair(one, other);
                     }
+                    sum[half] += another;
                     if (lane % 4 == 0) factors[buffer][row + 8 * half] = rescale;
                 }
                 if (t == work.tiles - 1) {

@@ -274,9 +274,16 @@ def static_shared(rung: Rung, macros: Mapping[str, int]) -> int:
     return macros["GROUPS"] * (scores + 2 * macros["KEYS"] // 16 * 32 * 16 + 4 * 8 * 4)
 
 
-def tile_of(rung: Rung, head_dim: int, arch: str, shared_kv: bool = False, group: int = 1) -> dict[str, int]:
-    """The macros that fit a head's width, and `group` query heads a key-value head, to an architecture's
-    shared memory and registers: the largest tile that does. UsageError if none fits.
+def tile_of(
+    rung: Rung,
+    head_dim: int,
+    arch: str,
+    shared_kv: bool = False,
+    group: int = 1,
+    window: int | None = None,
+) -> dict[str, int]:
+    """The macros that fit a head's width, `group` query heads a key-value head and a window to an
+    architecture's shared memory and registers: the largest tile that does. UsageError if none fits.
     """
     arch = arch.rstrip("af")
     if _level(rung) <= 3:
@@ -289,8 +296,8 @@ def tile_of(rung: Rung, head_dim: int, arch: str, shared_kv: bool = False, group
     elif rung.name == "10_paired":
         choices = [{"KEYS": 64}]
     elif rung.name == "11_boxes":
-        groups, keys = (3, 80) if head_dim == 64 else (2, 128 if head_dim <= 128 else 64)
-        choices = [{"GROUPS": groups, "KEYS": keys, "PACK": pack_of(group, 8)}]
+        keys = {64: 112 if window else 128, 128: 160, 256: 80}.get(head_dim, 128)
+        choices = [{"GROUPS": 3 if head_dim == 64 else 2, "KEYS": keys, "PACK": pack_of(group, 8)}]
     elif rung.name == "12_roles":
         choices = [{"PACK": pack_of(group, 8)}]
     elif rung.name == "7_rows":
@@ -447,7 +454,7 @@ def attention(
     if form == "bfloat16" and "BF16" not in chosen.defines:
         raise LaunchError(f"Rung attention/{chosen.name} takes float16, not bfloat16.")
     shared_kv = "SHARED_KV" in chosen.defines and kernel.pointer(k) == kernel.pointer(v)
-    tile = tile_of(chosen, head_dim, _arch(q), shared_kv, heads // kv_heads)
+    tile = tile_of(chosen, head_dim, _arch(q), shared_kv, heads // kv_heads, window)
     macros = chosen.with_defaults({**tile, **options})
     if "BF16" in macros:
         macros["BF16"] = int(form == "bfloat16")

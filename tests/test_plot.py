@@ -236,16 +236,6 @@ def test_show_carries_the_caption_as_alt_text_and_prints_it(capsys, monkeypatch)
         plot.show(ladder()[0], "")
 
 
-def test_a_logarithmic_axis_can_have_plain_numbers():
-    fig, ax = plot.figure("tokens", "µs", xlog=True, ylog=True)
-    plot.series(ax, [1, 10, 100], [3, 40, 700])
-    plot.plain_ticks(ax)
-    fig.draw_without_rendering()
-    low, high = ax.get_ylim()
-    shown = [label.get_text() for label in ax.get_yticklabels() if low <= label.get_position()[1] <= high]
-    assert shown == ["5", "10", "20", "50", "100", "200", "500"]
-
-
 def test_round_ticks_are_one_two_and_five_within_the_axis():
     fig, ax = plot.figure(ylog=True)
     ax.plot([0, 1], [0.4, 23])

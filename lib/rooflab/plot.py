@@ -192,13 +192,6 @@ def roof_line(ax: Axes, value: float, label: str, *, vertical: bool = False, whe
         ax.plot([0.5], [above], alpha=0, transform=ax.get_yaxis_transform(), gid="room")
 
 
-def plain_ticks(ax: Axes) -> None:
-    """Ticks of a logarithmic y axis at 1, 2 and 5 times powers of ten, as plain numbers: 0.5, 20, 1000."""
-    ax.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
-    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    ax.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-
-
 def label_ends(ax: Axes) -> None:
     """Write each series' label beside its last point, in its colour, instead of a legend.
 

@@ -123,6 +123,9 @@ def every_int4() -> None:
                 int4.matmul(x, tiles if rung in int4.TILED else rows, rung=rung.name)
         if hopper:
             int4.matmul(x, tiles, rung="10_wgmma", TOKENS=16, CLUSTER=2, TALL=2, K_GROUPS=2)
+            for tokens in (16, 32):
+                dealt = {"UNITS": 3, "ROW_GROUPS": 2, "CLUSTER": 2, "STAGES": 2, "TOKENS": tokens}
+                int4.matmul(x, tiles, rung="11_bulk", **dealt)
 
 
 def every_attention() -> None:

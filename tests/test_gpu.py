@@ -189,7 +189,7 @@ def test_every_int4_rung_passes_the_gate_on_ragged_shapes(n, k, batch):
     from rooflab.ops import int4
     from rooflab.studies import get
 
-    macros = {rung.name: {"tokens": 16 * -(-batch // 16)} for rung in int4.TILED[-2:]}
+    macros = {rung.name: {"tokens": 16 * -(-batch // 16)} for rung in int4.TILED[-3:]}
     cases = [
         Case("int4", "int4", rung.name, n=n, k=k, batch=batch, cache="warm", options=options(**more))
         for rung in int4.LADDERS["int4"]
@@ -200,6 +200,12 @@ def test_every_int4_rung_passes_the_gate_on_ragged_shapes(n, k, batch):
     if batch == 9:  # the blocks of a cluster divide k, unevenly
         split = options(cluster=2, k_groups=2, tall=2, tokens=16)
         cases.append(Case("int4", "int4", "10_wgmma", n=n, k=k, batch=batch, cache="warm", options=split))
+        for how in (
+            {"units": 3, "row_groups": 2, "k_groups": 2, "tokens": 16},
+            {"units": 7, "row_groups": 4, "k_groups": 1, "tokens": 48},
+        ):
+            dealt = options(cluster=2, **how)
+            cases.append(Case("int4", "int4", "11_bulk", n=n, k=k, batch=batch, cache="warm", options=dealt))
     capability = int(cupy.cuda.Device().compute_capability)
     cases = [case for case in cases if get("int4").refuses(case, capability) is None]
     for work in get("int4").contestants(cases):

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rooflab import device
+from rooflab import device, kernel
 from rooflab.errors import LaunchError, UsageError
 from rooflab.formats import GROUP, Int4
 from rooflab.identity import source_of_callable
@@ -112,6 +112,23 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             },
             archs=("90a",),
             dynamic_shared=99328,
+        ),
+        Rung(
+            "int4",
+            "11_bulk",
+            "int4_bulk",
+            "copies by the tensor memory accelerator, warpgroups on their own",
+            defines={
+                "UNITS": 2,
+                "ROW_GROUPS": 1,
+                "K_GROUPS": 2,
+                "CLUSTER": 1,
+                "TOKENS": 8,
+                "STAGES": 4,
+                "RESIDENT": 1,
+            },
+            archs=("90a",),
+            dynamic_shared=83968,
         ),
     ),
     "int4_dequantise": (
@@ -235,6 +252,12 @@ def launch_of(rung: Rung, n: int, k: int, batch: int, options: Mapping[str, int]
     """The launch rule: what a rung with these macros is launched with for y [batch, n], k inputs."""
     if rung.operator == "int4_dequantise":
         return Launch((math.ceil(n * k / 8 / options["THREADS"]), 1), options["THREADS"])
+    if "UNITS" in options:
+        rows, split = TILE * options["UNITS"], options["K_GROUPS"]
+        place = options["UNITS"] * 4 * BLOCK_WORDS + 256 * options["TOKENS"]
+        shared = max(split * options["STAGES"] * place, split * batch * (rows + 4) * 4)
+        blocks = math.ceil(n / rows) * options["CLUSTER"]
+        return Launch((blocks, 1), 128 * options["ROW_GROUPS"] * split, shared)
     if "ROW_GROUPS" in options:
         rows, split = TILE * options["TALL"] * options["ROW_GROUPS"], options["K_GROUPS"]
         stage = split * (rows // TILE * 4 * BLOCK_WORDS + 256 * options["TOKENS"])
@@ -328,6 +351,8 @@ def matmul(x: Any, weights: Rows | Tiles, *, out: Any = None, rung: str | None =
         raise LaunchError(
             f"Rung int4/{chosen.name} multiplies up to {macros['TOKENS']} tokens at once, not {batch}."
         )
+    if "UNITS" in macros:  # x as a map of the boxes that are copied: 64 of k for all tokens
+        x = kernel.tensor_map(kernel.pointer(x), batch, k, "float16", (macros["TOKENS"], 64), 128)
     sizes = [ctypes.c_uint(v) for v in (n, k // GROUP, batch)]
     _launch(chosen, n, k, batch, [*operands, x, out, *sizes], macros)
     return out

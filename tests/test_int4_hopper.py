@@ -1,0 +1,107 @@
+"""INT4's rung 11 on the CPU, its warpgroup products, copies and barriers emulated (test_attention_hopper)."""
+
+import ctypes
+import re
+
+import numpy as np
+import pytest
+from rooflab import formats, gate, ops, reference, simt
+from rooflab.errors import MissingTool
+from rooflab.ops import int4
+from rooflab.paths import ROOT
+from test_int4 import packed, random
+
+try:
+    simt.build.compiler()
+except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
+    pytest.skip(str(error), allow_module_level=True)
+
+EMULATION = "\n".join(
+    (ROOT / "tests" / "simt_kernels" / name).read_text() for name in ("hopper.h", "hopper_int4.h")
+)
+RUNG = ops.rung_of(int4.LADDERS["int4"], "11_bulk", "")
+WORDS = {
+    **{"warpgroup_": "wgm_", "wgmma_": "wgmm_", "mbarrier_": "mbar_", "tma_": "tmm_"},
+    **{
+        "const __grid_constant__ TensorMap ": "const long long* __restrict__ ",
+        "const TensorMap": "const long long",
+    },
+}
+LONE = {  # a cluster of one block
+    "__cluster_dims__(CLUSTER, 1, 1) ": "",
+    "cluster_rank()": "0",
+    "cluster_wait();": "__syncthreads();",
+    "cluster_load(share, c)": "*share",
+    "&x,": "x,",
+    "uint4 memory[];": "uint4 memory[];\n    emulate(memory);",
+}
+
+
+def emulated():
+    source = RUNG.path.read_text()
+    for word, ours in WORDS.items():
+        source = re.sub(rf"\b{word}", ours, source)
+    for words, ours in LONE.items():
+        source = source.replace(words, ours)
+    head, rest = source.split("#ifndef UNITS", 1)
+    return f"{head}{EMULATION}\n#ifndef UNITS{rest}"
+
+
+def run(how, n, k, batch, change=lambda source: source, **options):
+    """One launch on random operands: its error, the error allowed, what `how` (simt.run or watch) gave."""
+    q, x, macros = packed(n, k), random(batch, k, n), RUNG.with_defaults(options)
+    exact = formats.dequantise_int4(q)
+    expected = reference.gemm(exact, x)
+    baseline = (x.astype(np.float32) @ exact.astype(np.float16).astype(np.float32).T).astype(np.float16)
+    budget = gate.error_budget(float(np.abs(baseline - expected).max()), expected, "float16")
+    box = np.frombuffer(
+        np.array([batch, k, macros["TOKENS"], 64], np.int64).tobytes() + x.tobytes(), np.int64
+    )
+    y = np.full((batch, n), np.nan, np.float16)
+    launch = int4.launch_of(RUNG, n, k, batch, macros)
+    sizes = map(ctypes.c_uint, (n, k // 128, batch))
+    given = {"entry": RUNG.entry, "shared": launch.shared}
+    seen = how(
+        change(emulated()),
+        launch.grid,
+        launch.threads,
+        [int4.repack(*q).blocks, box, y, *sizes],
+        macros,
+        **given,
+    )
+    return float(np.abs(y - expected).max()), budget, seen
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "batch", "options"),
+    [
+        (130, 1152, 8, {}),
+        (1, 128, 1, {"K_GROUPS": 4, "STAGES": 2}),
+        (190, 1152, 13, {"UNITS": 3, "ROW_GROUPS": 2, "STAGES": 2, "TOKENS": 16}),
+        (190, 1280, 33, {"UNITS": 3, "ROW_GROUPS": 2, "STAGES": 2, "TOKENS": 48}),
+        (450, 896, 20, {"UNITS": 7, "ROW_GROUPS": 4, "K_GROUPS": 1, "STAGES": 3, "TOKENS": 32}),
+    ],
+)
+def test_rung_11_is_right(n, k, batch, options):
+    error, budget, _ = run(simt.run, n, k, batch, **options)
+    assert error <= budget
+
+
+@pytest.mark.parametrize("tokens", [8, 32])
+def test_nothing_is_read_before_it_is_there_or_overwritten_before_it_was_used(tokens):
+    error, budget, seen = run(simt.watch, 190, 768, 3, UNITS=3, ROW_GROUPS=2, STAGES=2, TOKENS=tokens)
+    assert not seen.faults, seen.faults[0].sentence
+    assert error <= budget
+
+
+def test_a_place_let_go_too_early_is_seen():
+    """The watched run can tell: a place given back before its weights are read is a race."""
+    given_back = "        if (lane == 0) mbar_arrive(ring.empty + place);\n"
+    waited = "        mbar_wait(ring.full + place, parity);\n"
+
+    def early(source):
+        assert given_back in source and waited in source
+        return source.replace(given_back, "").replace(waited, waited + given_back)
+
+    _, _, seen = run(simt.watch, 190, 1152, 3, early, UNITS=3, ROW_GROUPS=2, K_GROUPS=1, STAGES=2)
+    assert any(fault.kind == "race" for fault in seen.faults)

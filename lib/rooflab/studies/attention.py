@@ -275,7 +275,8 @@ def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
     if rung.operator == "decode_attention":
         tile = op.decode_tile_of(rung, shape.heads // shape.kv_heads, shape.head_dim, arch)
     else:
-        tile = op.tile_of(rung, shape.head_dim, arch, shape.shared, shape.heads // shape.kv_heads)
+        group = shape.heads // shape.kv_heads
+        tile = op.tile_of(rung, shape.head_dim, arch, shape.shared, group, shape.window)
     macros = rung.with_defaults({**tile, **chosen})
     if "BF16" in macros:
         macros["BF16"] = int(case.format == "bf16")

@@ -110,6 +110,25 @@ def test_attention_is_bitwise_equal_250_times():
         assert all(bool((each == one[0]).all()) for each in one)
 
 
+@pytest.mark.parametrize("question", ["tolerance", "edges", "memory", "words", "replay"])
+def test_attention_s_questions_are_answered_by_every_rung(question):
+    """What the study asks beside the time, its recorded bars without the recording."""
+    from rooflab.studies import attention, attention_checks
+
+    study = attention.Attention()
+    cases = [c for c in attention_checks.cases() if c.operator == question and c.kind == "own"]
+    found = study.checks(cases).pivot(index="case", columns="quantity", values="value")
+    found = found[found["refused"].isna()] if "refused" in found else found
+    assert len(found)
+    bars = {"worst_rms": 0.02, "blind not zero": 0, "NaN in k lost": 0, "NaN in v lost": 0, "other bits": 0}
+    bars |= {"changed though apart": 0, **{f"error {n}": 2.0**-10 for n in attention_checks.REPLAYED}}
+    for name, most in bars.items():
+        if name in found:
+            assert (found[name] <= most).all(), name
+    if question == "memory":
+        assert (found["bytes"] < found["scores bytes"]).all()
+
+
 def test_refusals_reach_a_real_array():
     import cupy
     from rooflab.errors import LaunchError

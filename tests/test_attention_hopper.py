@@ -121,3 +121,35 @@ def test_a_place_let_go_too_early_is_seen():
         early, (1, 1), launch.threads, arguments, macros, entry=rung.entry, shared=launch.shared
     )
     assert any(fault.kind == "race" for fault in seen.faults)
+
+
+@pytest.mark.parametrize(("name", "head_dim"), WIDTHS)
+def test_every_tile_compiles_unspilled_within_shared_memory(name, head_dim):
+    try:
+        from rooflab import kernel
+
+        kernel.compiler_version()
+    except MissingTool as error:
+        pytest.skip(str(error))
+    rung = next(rung for rung in op.LADDERS["attention"] if rung.name == name)
+    for window in (None, 512):
+        macros = rung.with_defaults(op.tile_of(rung, head_dim, "90", group=4, window=window))
+        for brain in {0, int("BF16" in macros)}:
+            report = rung.cubin("90", {**macros, **({"BF16": 1} if brain else {})}).resources[rung.entry]
+            assert report.spill_bytes == report.stack_bytes == 0, macros
+            assert report.shared_bytes == op.static_shared(rung, macros)
+            assert report.shared_bytes + op.launch_of(rung, macros).shared <= 227 * 1024, macros
+
+
+def test_the_fastest_rung_for_a_chip_and_a_width():
+    found = {width: op.default_rung(width, "90") for width in (64, 112, 144, 256, 512)}
+    assert found == {64: "11_boxes", 112: "11_boxes", 144: "6_async", 256: "11_boxes", 512: "12_roles"}
+    assert [op.default_rung(width) for width in (64, 256, 512)] == ["7_rows", "6_async", "8_sliced"]
+
+
+def test_standing_blocks_take_heads_whose_keys_stay_in_l2():
+    (rung,) = (rung for rung in op.LADDERS["attention"] if rung.name == "11_boxes")
+    macros = rung.with_defaults({"PACK": 4})
+    launch = op.launch_of(rung, macros)
+    assert op.standing_of(launch, macros, 16384, 16384, 32, 8, 132) == (132, 4096, 2)
+    assert op.standing_of(launch, macros, 32, 32, 32, 8, 132) == (8, 8, 8)

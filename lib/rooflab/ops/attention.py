@@ -269,7 +269,7 @@ def static_shared(rung: Rung, macros: Mapping[str, int]) -> int:
     if rung.name != "8_sliced" and rung.name not in STANDING:
         return {"9_wgmma": 1024, "10_paired": 26624}.get(rung.name, 0)  # barriers, and what aligns the tiles
     if rung.name in STANDING:
-        return 2048
+        return 1024 if rung.name == "11_boxes" else 2048
     scores = 4 * (macros["SLICES"] - 1) * macros["KEYS"] // 8 * 32 * 8
     return macros["GROUPS"] * (scores + 2 * macros["KEYS"] // 16 * 32 * 16 + 4 * 8 * 4)
 
@@ -536,13 +536,19 @@ def room_for(q: Any, splits: int) -> Room:
     return Room(arrays[0], arrays[1], arrays[2], splits)
 
 
-def splits_of(rung: Rung, macros: Mapping[str, int], blocks: int, sms: int, resident: int) -> int:
+def splits_of(
+    rung: Rung, macros: Mapping[str, int], blocks: int, sms: int, resident: int, keys: int | None = None
+) -> int:
     """The launch rule: parts of the context, so that with `blocks` blocks a part the GPU is full once; rung
-    4_async has enough bytes under way with one block an SM, and more would only be more to combine.
+    4_async has enough bytes under way with one block an SM, and more would only be more to combine. Of few
+    `keys` it makes fewer: a part less saves its share of combining, and costs every block its share of keys.
     """
     if rung.name == "1_whole":
         return 1
-    return max(1, sms * (1 if rung.name == "4_async" else resident) // blocks)
+    full = max(1, sms * (1 if rung.name == "4_async" else resident) // blocks)
+    if rung.name != "4_async" or keys is None:
+        return full
+    return min(full, max(1, round(math.sqrt(keys * macros["HEAD_DIM"] / 1600))))
 
 
 def resident(function: Any, launch: Launch) -> int:
@@ -607,7 +613,8 @@ def decode_attention(
             import cupy
 
             sms = cupy.cuda.Device().attributes["MultiProcessorCount"]
-            splits = splits_of(chosen, macros, blocks, sms, resident(function, launch))
+            keys = min(int(k.shape[0]), window or int(k.shape[0]))
+            splits = splits_of(chosen, macros, blocks, sms, resident(function, launch), keys)
     if not 0 < splits < 1 << 16:
         raise LaunchError(f"The context is cut into 1 to 65535 parts, not {splits}.")
     out = _empty_like(q) if out is None else out

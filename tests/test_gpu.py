@@ -200,6 +200,48 @@ def test_every_q8_0_product_passes_the_gate_on_ragged_shapes(n, k, batch):
         gate.admit(work).recheck()
 
 
+@pytest.mark.parametrize(("n", "k", "batch"), [(70, 256, 9), (257, 640, 65), (300, 1024, 200)])
+def test_integer_dot_products_are_exact_to_the_last_bit(n, k, batch):
+    """Scales that are powers of two and sums below 2^24: each output is the exact product, rounded once."""
+    import cupy
+    from rooflab import formats
+    from rooflab.ops import mmq, q8_0
+    from rooflab.studies.q8_0 import blocks_of
+
+    rng = cupy.random.default_rng(n)
+
+    def planes(rows, scale):
+        quants = rng.integers(-128, 128, (rows, k), dtype=cupy.int8)
+        return formats.Planes(cupy.full((rows, k // 32), scale, cupy.float16), quants)
+
+    w, x = planes(n, 2.0**-4), planes(batch, 2.0**-5)
+    exact = (x.quants.astype("float64") @ w.quants.astype("float64").T) * 2.0**-9
+    hopper = cupy.cuda.Device().compute_capability == "90"
+    for rung in mmq.LADDERS["mmq"]:
+        if rung.name != "7_half" and (rung.archs != ("90a",) or hopper):
+            given = blocks_of(w) if int(rung.name[0]) <= 3 else w
+            assert bool((mmq.product(x, given, rung=rung.name) == exact.astype("float16")).all()), rung.name
+    if batch <= 32:
+        assert bool((q8_0.matvec(x, w, rung="6_mma") == exact.astype("float16")).all())
+
+
+def test_every_width_of_mmqs_half_tiles_passes_the_gate():
+    import cupy
+    from rooflab.ops import mmq, q8_0
+    from rooflab.studies import products
+    from rooflab.studies.q8_0 import widened
+
+    if cupy.cuda.Device().compute_capability != "90":
+        pytest.skip("wgmma needs compute capability 9.0")
+    w, x = q8_0.quantise(products.weights(200, 640)), products.activations(300, 640)
+    w32, x32 = widened(w), x.astype("float32")
+    expected = products.oracle(w32, x32)
+    allowed = products.budget(w32, x32, expected, "float16")
+    for tokens in mmq.WIDTHS:
+        got = mmq.product(x, w, rung="7_half", TOKENS=tokens, STAGES=4)
+        assert float(abs(got.astype("float64") - expected).max()) <= allowed, tokens
+
+
 @pytest.mark.parametrize(("n", "k", "batch"), [(1, 128, 1), (70, 256, 2), (300, 1152, 9), (257, 512, 64)])
 def test_every_int4_rung_passes_the_gate_on_ragged_shapes(n, k, batch):
     import cupy

@@ -196,5 +196,5 @@ def test_an_included_quantiser_is_part_of_the_identity():
     whole = study.case("mmq/5_tuned format=q8_0 n=8192 k=8192 batch=512 cold graph")
     assert study.identity(alone, None).split(".")[1:] == study.identity(whole, None).split(".")[1:]
     assert study.identity(alone, None) != study.identity(whole, None)
-    half = [study.case(f"mmq/7_half format=q8_0 n=8192 k=8192 batch={b} cold graph") for b in (512, 1848)]
+    half = [study.case(f"mmq/7_half format=q8_0 n=8192 k=8192 batch={b} cold graph") for b in (512, 1024)]
     assert study.identity(half[0], None) == study.identity(half[1], None)

@@ -446,40 +446,14 @@ __device__ inline void wgmma_few_f16(float* d, const unsigned* a, unsigned long 
 }
 #endif
 
-// --- wider products of a warpgroup: 64 rows by 64 to 256 columns (sm_90a alone) ---
+// --- products of bytes by a warpgroup: 64 rows by 64 columns, 32 of k (sm_90a alone) ---
 //
-// As above, a[] holding the rows and a descriptor naming the columns. The s8 product takes both from shared memory: rows
-// or columns of 128 bytes, laid out as wgmma_columns says, of which it takes 32 bytes (add 2 for the next). They add to
-// their sums or, unless `add`, start them anew: registers that nobody wrote before need no zeros then.
+// Both operands come from shared memory: rows or columns of 128 bytes, laid out as wgmma_columns says, of which it takes 32
+// (add 2 for the next). Products add to their sums or, unless `add`, start them anew: registers that nobody wrote before
+// need no zeros then.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define SUMS_4(c, d, i) c((d)[i]), c((d)[i + 1]), c((d)[i + 2]), c((d)[i + 3])
 #define SUMS_16(c, d, i) SUMS_4(c, d, i), SUMS_4(c, d, i + 4), SUMS_4(c, d, i + 8), SUMS_4(c, d, i + 12)
-
-__device__ inline void wgmma_m64n128k16_f16(float* d, const unsigned* a, unsigned long long b, bool add) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %69, 0; "
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,"
-        "%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,"
-        "%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,"
-        "%63}, {%64,%65,%66,%67}, %68, p, 1, 1, 0; }"
-        : SUMS_16("+f", d, 0), SUMS_16("+f", d, 16), SUMS_16("+f", d, 32), SUMS_16("+f", d, 48)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
-}
-
-__device__ inline void wgmma_m64n256k16_f16(float* d, const unsigned* a, unsigned long long b, bool add) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %133, 0; "
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,"
-        "%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,"
-        "%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
-        "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,"
-        "%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,"
-        "%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, {%128,%129,"
-        "%130,%131}, %132, p, 1, 1, 0; }"
-        : SUMS_16("+f", d, 0), SUMS_16("+f", d, 16), SUMS_16("+f", d, 32), SUMS_16("+f", d, 48),
-          SUMS_16("+f", d, 64), SUMS_16("+f", d, 80), SUMS_16("+f", d, 96), SUMS_16("+f", d, 112)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
-}
 
 __device__ inline void wgmma_m64n64k32_s8(int* d, unsigned long long a, unsigned long long b, bool add) {
     asm volatile(
@@ -488,17 +462,6 @@ __device__ inline void wgmma_m64n64k32_s8(int* d, unsigned long long a, unsigned
         "%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,"
         "%29,%30,%31}, %32, %33, p; }"
         : SUMS_16("+r", d, 0), SUMS_16("+r", d, 16)
-        : "l"(a), "l"(b), "r"((int)add));
-}
-
-__device__ inline void wgmma_m64n128k32_s8(int* d, unsigned long long a, unsigned long long b, bool add) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %66, 0; "
-        "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {%0,%1,%2,"
-        "%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,"
-        "%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,"
-        "%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, %64, %65, p; }"
-        : SUMS_16("+r", d, 0), SUMS_16("+r", d, 16), SUMS_16("+r", d, 32), SUMS_16("+r", d, 48)
         : "l"(a), "l"(b), "r"((int)add));
 }
 
@@ -577,6 +540,9 @@ __device__ inline void setmaxnreg_fewer() {
 #define NAMES_OF_176 NAMES_OF_160 ",%80,%81,%82,%83,%84,%85,%86,%87"
 #define SUMS_OF_192(d) SUMS_OF_176(d), SUMS_8(d, 88)
 #define NAMES_OF_192 NAMES_OF_176 ",%88,%89,%90,%91,%92,%93,%94,%95"
+#define SUMS_OF_232(d) SUMS_OF_192(d), SUMS_8(d, 96), SUMS_8(d, 104), SUMS_4(d, 112)
+#define NAMES_OF_232 NAMES_OF_192 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111," \
+    "%112,%113,%114,%115"
 #define SUMS_OF_256(d) SUMS_OF_192(d), SUMS_32(d, 96)
 #define NAMES_OF_256 NAMES_OF_192 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111," \
     "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
@@ -624,6 +590,7 @@ __device__ inline void setmaxnreg_fewer() {
     FROM_REGISTERS(160, FORMAT, "80", "81", "82", "83", "84", "85", ", 0"); \
     FROM_REGISTERS(176, FORMAT, "88", "89", "90", "91", "92", "93", ", 0"); \
     FROM_REGISTERS(192, FORMAT, "96", "97", "98", "99", "100", "101", ", 0"); \
+    FROM_REGISTERS(232, FORMAT, "116", "117", "118", "119", "120", "121", ", 0"); \
     FROM_REGISTERS(256, FORMAT, "128", "129", "130", "131", "132", "133", ", 0"); \
     static_assert(COLUMNS <= 256)
 #define ROWS_PRODUCTS(FORMAT) \

@@ -21,7 +21,7 @@
 #define TOKENS 256
 #endif
 #ifndef STAGES
-#define STAGES 4
+#define STAGES 5
 #endif
 
 constexpr int ROWS = 128 * ROW_TILES, SUMS = TOKENS / 2;
@@ -31,13 +31,6 @@ constexpr int SLOT = (TOKENS * 128 + ROWS * 68 + 1023) / 1024 * 1024;
 __device__ inline __half2 halves_of(unsigned pair) {
     const unsigned bits = __byte_perm(pair ^ 0x8080u, 0x64646464u, 0x4140);
     return __hsub2(*reinterpret_cast<const __half2*>(&bits), __float2half2_rn(1152.0f));
-}
-
-__device__ inline void multiply(float* sum, const unsigned* a, unsigned long long columns, bool add) {
-    if constexpr (TOKENS == 256)
-        wgmma_m64n256k16_f16(sum, a, columns, add);
-    else
-        wgmma_m64n128k16_f16(sum, a, columns, add);
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1)
@@ -107,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
 #pragma unroll
         for (int j = 0; j < 4; ++j)
 #pragma unroll
-            for (int m = 0; m < ROW_TILES; ++m) multiply(sum[m], a[m][j], columns + 2 * j, c + j > 0);
+            for (int m = 0; m < ROW_TILES; ++m) wgmma_registers_f16<TOKENS>(sum[m], a[m][j], columns + 2 * j, c + j > 0);
         warpgroup_commit();
         warpgroup_wait<1>();  // the product by tile c - 1 is done
         if (c > 0 && lane == 0) mbarrier_arrive(empty + (c - 1) % STAGES);

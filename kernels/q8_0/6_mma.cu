@@ -39,7 +39,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first_row = blockIdx.x * ROWS, chunks = k / 128;
     unsigned char* ring = memory + warp * STAGES * SLOT;
 
-    // Start the copies of the warp's tile i; rows and tokens beyond the last repeat it, and are not stored.
+    // Start the copies of the warp's tile i; rows beyond the last repeat it, tokens are zeros, and neither are stored. (Were the
+    // last token repeated, every block would read its one line of L2 again and again.)
     const auto start = [&](int i) {
         const int c = warp + i * WARPS;
         unsigned char* slot = ring + i % STAGES * SLOT;
@@ -49,12 +50,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                 copy_async_16(place(slot, r, lane % 8), quants + ((size_t)min(first_row + r, n - 1) * chunks + c) * 8 + lane % 8);
 #pragma unroll
             for (int r = lane / 8; r < TOKENS; r += 4)
-                copy_async_16(place(slot, ROWS + r, lane % 8), xq + ((size_t)min(r, batch - 1) * chunks + c) * 8 + lane % 8);
+                copy_async_16_or_zero(place(slot, ROWS + r, lane % 8), xq + ((size_t)r * chunks + c) * 8 + lane % 8, r < batch);
 #pragma unroll
             for (int r = lane; r < BOTH; r += 32) {
                 const uint2* from = r < ROWS ? scales + (size_t)min(first_row + r, n - 1) * chunks + c
-                                             : xs + (size_t)min(r - ROWS, batch - 1) * chunks + c;
-                copy_async_8(slot + BOTH * 128 + r * 8, from);
+                                             : xs + (size_t)(r - ROWS) * chunks + c;
+                copy_async_8_or_zero(slot + BOTH * 128 + r * 8, from, r < ROWS + batch);
             }
         }
         copy_async_commit();

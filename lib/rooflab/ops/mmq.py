@@ -72,18 +72,18 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "6_wgmma",
             "mmq_wgmma",
             "Hopper's int8 products, scaled while the next one runs",
-            defines={"STAGES": 5},
+            defines={"STAGES": 6},
             archs=_HOPPER,
-            dynamic_shared=5 * 36864,
+            dynamic_shared=6 * 37376,
         ),
         Rung(
             "mmq",
             "7_half",
             "mmq_half",
             "weights become halves on their way into the tensor cores",
-            defines={"ROW_TILES": 1, "TOKENS": 256, "STAGES": 4},
+            defines={"ROW_TILES": 1, "TOKENS": 256, "STAGES": 5},
             archs=_HOPPER,
-            dynamic_shared=4 * 41984,
+            dynamic_shared=5 * 41984,
         ),
     )
 }
@@ -93,10 +93,31 @@ DEFAULT = {"mmq": "5_tuned"}
 _TILES = {"1_tile": (64, 64), "2_prefetch": (64, 64), "3_wide": (64, 128), "4_async": (64, 128)}
 
 
+WIDTHS = (64, 96, 128, 192, 232, 256)  # tokens of a tile of 7_half that are worth building
+_AT_ONCE = 132  # tiles that run at a time, one to a multiprocessor of an H200
+
+
+def _tile_bytes(rows: int, tokens: int) -> int:
+    """Shared memory of a tile of 7_half: int8 rows with their scales and FP16 tokens, 64 of k."""
+    return math.ceil((128 * tokens + 68 * rows) / 1024) * 1024
+
+
+def _width(n: int, batch: int) -> int:
+    """Tokens of a tile: those whose turns take least, a turn costing an H200 as much as 210 tokens more."""
+
+    def cost(tokens: int) -> int:
+        turns = math.ceil(math.ceil(n / 128) * math.ceil(batch / tokens) / _AT_ONCE)
+        return turns * (tokens + 210)
+
+    return min(WIDTHS, key=cost)
+
+
 def options_for(rung: Rung, n: int, batch: int) -> dict[str, int]:
-    """The macros that suit a shape, where the rung leaves a choice: smaller tiles where tokens are few."""
-    if rung.name == "7_half" and batch <= 256:
-        return {"TOKENS": 128, "STAGES": 6}
+    """The macros that suit a shape, where the rung leaves a choice."""
+    if rung.name == "7_half":
+        tokens = _width(n, batch)
+        most = 8 if tokens < 128 else 6
+        return {"TOKENS": tokens, "STAGES": min(most, 212 * 1024 // _tile_bytes(128, tokens))}
     if rung.name == "5_tuned" and 64 < batch <= 128:
         return {"ROW_TILES": 2}
     return {}
@@ -121,10 +142,10 @@ def launch_shape(
         return (math.ceil(batch / tokens), math.ceil(n / rows)), threads, shared
     if rung.name == "7_half":
         rows, tokens = 128 * macros["ROW_TILES"], macros["TOKENS"]
-        tile = math.ceil((128 * tokens + 68 * rows) / 1024) * 1024
-        return (math.ceil(batch / tokens), math.ceil(n / rows)), 384, macros["STAGES"] * tile
+        shared = macros["STAGES"] * _tile_bytes(rows, tokens)
+        return (math.ceil(batch / tokens), math.ceil(n / rows)), 384, shared
     if rung.name == "6_wgmma":
-        return (math.ceil(batch / 128), math.ceil(n / 128)), 384, macros["STAGES"] * 36864
+        return (math.ceil(batch / 128), math.ceil(n / 128)), 640, macros["STAGES"] * 37376
     rows, tokens = _TILES[rung.name]
     shared = macros["STAGES"] * (rows + tokens) * 136 if rung.name == "4_async" else 0
     return (math.ceil(n / rows), math.ceil(batch / tokens)), 256, shared
@@ -162,7 +183,10 @@ def product(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **optio
     check_array("out", out, "float16", batch * n, 16)
     sizes = [ctypes.c_int(n), ctypes.c_int(k), ctypes.c_int(batch)]
     operands = [*arrays_of(w), *arrays_of(x)]
-    if chosen.name == "7_half":  # quants and activations as maps of the boxes that it copies
+    if chosen.name == "6_wgmma":  # quants as maps of the boxes that it copies
+        operands[0] = kernel.tensor_map(kernel.pointer(operands[0]), n, k, "int8", (128, 128), 128)
+        operands[2] = kernel.tensor_map(kernel.pointer(operands[2]), batch, k, "int8", (128, 128), 128)
+    if chosen.name == "7_half":  # and activations
         operands[0] = kernel.tensor_map(kernel.pointer(operands[0]), n, k, "int8", (128, 64), 64)
         operands[2] = kernel.tensor_map(kernel.pointer(x), batch, k, "float16", (macros["TOKENS"], 64), 128)
     loaded(chosen, tuple(sorted(macros.items()))).launch(
@@ -186,4 +210,4 @@ def multiply(x: Any, w: Planes, *, out: Any = None) -> Any:
 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
-    return source_of_callable(product, launch_shape, options_for)
+    return source_of_callable(product, launch_shape, options_for, _width, _tile_bytes)

@@ -161,8 +161,8 @@ def options_for(rung: Rung, batch: int) -> dict[str, int]:
         tiles = math.ceil(batch / 8)
         return {
             "TOKEN_TILES": tiles,
-            "STAGES": 2 if tiles in (2, 3) else 3,
-            "THREADS": 64 if tiles > 3 else 128,
+            "STAGES": 2 if tiles == 2 else 3,
+            "THREADS": 64 if tiles > 2 else 128,
         }
     return {}
 

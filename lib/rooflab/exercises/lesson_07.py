@@ -77,7 +77,7 @@ def choose(answer: Callable[..., Any]) -> str:
         (4096, 4096, 8, "mma", "two ways at one number of tokens"),
         (4096, 4096, 5, "mma", "a number of tokens between two recorded ones"),
         (4096, 4096, 500, "mmq", "more tokens than were recorded"),
-        (1900, 4096, 1, "fused", "1,900 rows, nearer to 1,024 than to 4,096 by their ratios"),
+        (2300, 4096, 1, "dp4a", "2,300 rows, by their ratio nearer to 4,096 than to 1,024"),
         (5000, 5000, 8, "mma", "a shape that is not in the table"),
     )
     for n, k, tokens, right, what in cases:
@@ -103,7 +103,7 @@ def predict(answer: Callable[..., Any]) -> str:
         if math.isclose(got, fixed + memory + compute, rel_tol=1e-6):
             raise Wrong("memory and arithmetic work at the same time: the longer one counts, not both.")
         if math.isclose(got, max(memory, compute), rel_tol=1e-6):
-            raise Wrong("the launch is missing.")
+            raise Wrong("a launch takes its time before a byte is moved: it is missing.")
         if not math.isclose(got, right, rel_tol=1e-6):
             raise Wrong(f"for {n} x {k}, {tokens} tokens, {width:g} bytes a weight it gives {got:g} µs.")
     return "three numbers of a GPU and four of a product."

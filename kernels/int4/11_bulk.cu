@@ -119,6 +119,7 @@ __device__ inline void multiply(float (&sums)[TALL][PARTS * 4], const Ring& ring
             fill(ring, s - K_GROUPS + PLACES, before);
         }
         warpgroup_wait<0>();
+        __syncwarp();  // what all lanes have read lies before what one says
         if (lane == 0) mbarrier_arrive(ring.empty + place);
         if constexpr (SCALE_SUMS) {
             add(COUNT - 1, 0, scale);

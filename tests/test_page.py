@@ -56,8 +56,8 @@ def test_a_header_is_shown_as_a_list(shown):
     page.header(stream.LADDERS["read"][1])
     (text,) = shown
     head, *items = text.strip().splitlines()
-    assert head.startswith("read 2, vector") and "#include" not in text
-    assert [item.split("**")[1] for item in items if item] == [
+    assert head.startswith("**read 2, vector") and "#include" not in text
+    assert [item.split("**")[1] for item in items if item.strip()] == [
         "Purpose",
         "Shapes",
         "Bytes",

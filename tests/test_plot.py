@@ -194,6 +194,19 @@ def test_stacked_bars_fill_the_whole_and_write_what_has_room():
     assert [text.get_text() for text in fig.legends[0].get_texts()] == ["large", "small", "rest"]
 
 
+def test_points_stand_under_a_slope_and_level_roofs():
+    fig, ax = plot.figure("operations a byte", "TFLOP/s", xlog=True, ylog=True)
+    plot.under_roofs(ax, [1.0, 80.0], [4.0, 200.0], ["slow", "fast"], ("L2", 5000.0), {"matrix": 700.0})
+    plot.png(fig)
+    assert [t.get_text() for t in ax.texts] == ["L2", "matrix 700 TFLOP/s", "slow", "fast"]
+    slope = ax.lines[0].get_xydata()
+    np.testing.assert_allclose(slope[:, 1] / slope[:, 0], 5.0)
+    assert [tuple(line.get_xydata()[0]) for line in ax.lines if line.get_marker() == "o"] == [
+        (1, 4),
+        (80, 200),
+    ]
+
+
 def test_spans_draw_a_bar_a_launch_and_the_chosen_ones_taller():
     lanes = {
         "eager": pd.DataFrame({"start_us": [0.0, 5.0], "us": [1.0, 2.0], "class": ["weight", "norm"]}),

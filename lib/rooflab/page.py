@@ -67,12 +67,12 @@ def source(rung: Rung) -> None:
 def header(rung: Rung) -> None:
     """Display a rung's header comment as a list: purpose, shapes, bytes, launch, and what changed."""
     lines = itertools.takewhile(lambda line: line.startswith("//"), rung.path.read_text().splitlines())
-    text = ""
+    first, text = next(lines)[2:].strip(), ""
     for line in (line[2:].removeprefix(" ") for line in lines):
-        label = re.match(r"([A-Z]\w*) +(?=\S)", line) if text else None
+        label = re.match(r"([A-Z]\w*) +(?=\S)", line)
         line = re.sub(r"([*_<\[|])", r"\\\1", line[label.end() if label else 0 :].strip())
-        text += f"\n- **{label[1]}**: {line}" if label else f" {line}"
-    display(Markdown(text.strip()))
+        text += f"\n- **{label[1]}**: {line}" if label else f" {line}" if line else ""
+    display(Markdown(f"**{first}**\n{text}"))
 
 
 def diff(below: Rung, rung: Rung, folded: bool = False) -> None:

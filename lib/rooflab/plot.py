@@ -430,6 +430,34 @@ def spans(ax: Axes, lanes: Mapping[str, pd.DataFrame], highlight: str, column: s
     ax.grid(False, axis="y")
 
 
+def under_roofs(
+    ax: Axes,
+    intensity: Sequence[float] | pd.Series,
+    rate: Sequence[float] | pd.Series,
+    names: Sequence[str] | pd.Series,
+    stream: tuple[str, float],
+    peaks: Mapping[str, float],
+) -> None:
+    """Draw points under their roofs on axes that are logarithmic both ways: `intensity` in operations a byte,
+    `rate` in TFLOP/s, each point named. `stream` is the memory's name and its GB/s, a slope; `peaks` are the
+    arithmetic's, label -> TFLOP/s, level lines.
+    """
+    xs, ys = _floats(intensity), _floats(rate)
+    ends = np.array([xs.min() / 2, 4 * xs.max()])
+    ax.plot(ends, ends * stream[1] / 1e3, color=ROOF_COLOUR, linewidth=1.4)
+    words: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8.5}
+    start = (ends[0], ends[0] * stream[1] / 1e3)
+    ax.annotate(stream[0], start, (4, 9), color=ROOF_COLOUR, fontweight="bold", **words)
+    for label, value in peaks.items():
+        roof_line(ax, value, f"{label} {number(value)} TFLOP/s")
+    for i, (x, y, name) in enumerate(zip(xs, ys, names, strict=True)):
+        ax.plot([x], [y], MARKERS[0], color=COLOURS[0], zorder=3)
+        side: tuple[tuple[int, int], str] = ((7, -10), "left") if i % 2 else ((-6, 4), "right")
+        ax.annotate(name, (x, y), side[0], ha=side[1], zorder=4, **words)
+    for axis in "xy":
+        round_ticks(ax, axis)
+
+
 def caption(
     frame: pd.DataFrame,
     device: Any,

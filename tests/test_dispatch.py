@@ -136,7 +136,8 @@ def test_predictions_are_fitted_on_the_reference_recording(store, monkeypatch):
 
 def test_hopper_s_rungs_are_offered_to_hopper_alone(store):
     ways = {slug: _names("q8_0", 512, slug) for slug in ("h200", "rtx-4090", "t4")}
-    assert "mmq_half" in ways["h200"] and "mmq_half" not in ways["rtx-4090"]
+    assert {"mmq_half", "mmq_wgmma"} <= set(ways["h200"])
+    assert not {"mmq_half", "mmq_wgmma"} & {*ways["rtx-4090"], *ways["t4"]}
     assert "mmq" in ways["rtx-4090"] and "mmq" not in ways["t4"] and "mmq_blocks" in ways["t4"]
     assert dispatch.choose("int4_g128", 4096, 4096, 65, "h200").way in ("fused_rows", "two_op")
 

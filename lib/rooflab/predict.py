@@ -56,7 +56,8 @@ WAYS = (
     Way("q8_0", "mma", "int8_scaled", "quantise x, then int8 tensor cores, few tokens", 2),
     Way("q8_0", "mmq", "int8_scaled", "quantise x, then int8 tensor cores, large tiles", 2, tile=(128, 64)),
     Way("q8_0", "mmq_blocks", "int8_scaled", "the same from the file's own blocks", 2, tile=(64, 128)),
-    Way("q8_0", "mmq_half", "fp16_tensor", "weights become halves inside the kernel", tile=(128, 128)),
+    Way("q8_0", "mmq_wgmma", "int8_scaled", "quantise x, then Hopper's int8 products", 2, tile=(128, 128)),
+    Way("q8_0", "mmq_half", "fp16_tensor", "weights become halves inside the kernel", tile=(128, 64)),
     Way("q8_0", "two_op", "fp16_tensor", "dequantise, then cuBLAS", 2, extra=4.0, plain=True),
 )
 FORMATS = tuple(dict.fromkeys(way.format for way in WAYS))

@@ -34,7 +34,8 @@ CLOCKS = ("graph", "event", "wall")
 FAMILIES = ("qwen2.5-1.5b", "llama-3-8b", "mistral-7b", "phi-3-mini")
 TOKENS = (1, 4, 16, 64, 256)  # of the families' projections
 TINY = 1 << 20  # weights of a matrix that so many cold copies exist of that two numbers of tokens must do
-_LEAST = {("q8_0", "mma"): 2, ("q8_0", "mmq"): 8, ("q8_0", "mmq_half"): 8}  # tokens from which it may win
+# Tokens from which a way may win.
+_LEAST = {("q8_0", "mma"): 2, ("q8_0", "mmq"): 8, ("q8_0", "mmq_wgmma"): 64, ("q8_0", "mmq_half"): 8}
 # Ways for weights held in another order: measured on the source's shapes by the graph clock alone, so that
 # predictions know them. The source's own loop over tokens is the study int4's.
 _OTHER_ORDERS = {("int4_g128", "fused_rows"): (1, 8), ("q8_0", "mmq_blocks"): (64, 256)}
@@ -348,6 +349,7 @@ _SAME_WAY = {  # (study, impl) of other recordings -> the way that it is
     ("mmq", "q8_0/5_batch"): "dp4a",
     ("mmq", "q8_0/6_mma"): "mma",
     ("mmq", "5_tuned"): "mmq",
+    ("mmq", "6_wgmma"): "mmq_wgmma",
     ("mmq", "7_half"): "mmq_half",
     **{("int4", rung.name): "fused" for rung in int4.TILED},
 }

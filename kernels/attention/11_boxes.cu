@@ -176,16 +176,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         // Scores to weights, still in FP32 and in place. Element c of a row is that of key lane % 4 * 2 + c of the tile.
         const auto weigh = [&](int t) {
             const int tile = work.from + t * KEYS;
-            if (tile < all_from || tile + KEYS > all_to)
+            // The tiles at either end are looked through for their own side alone.
+            if (tile < all_from)
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const Seen seen = seen_from(start + work.first + (row + 8 * half) % EACH, context, causal, window);
-                    const int before = seen.first - tile - lane % 4 * 2, end = seen.last - tile - lane % 4 * 2;
+                    const int position = start + work.first + (row + 8 * half) % EACH;
+                    const int before = seen_from(position, context, causal, window).first - tile - lane % 4 * 2;
 #pragma unroll
-                    for (int i = 0; i < KEYS / 4; ++i) {
-                        const int c = i / 2 * 8 + i % 2;
-                        if (c < before || c >= end) s[i / 2 * 4 + 2 * half + i % 2] = NOTHING;
-                    }
+                    for (int i = 0; i < KEYS / 4; ++i)
+                        if (i / 2 * 8 + i % 2 < before) s[i / 2 * 4 + 2 * half + i % 2] = NOTHING;
+                }
+            if (tile + KEYS > all_to)
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const int position = start + work.first + (row + 8 * half) % EACH;
+                    const int end = seen_from(position, context, causal, window).last - tile - lane % 4 * 2;
+#pragma unroll
+                    for (int i = 0; i < KEYS / 4; ++i)
+                        if (i / 2 * 8 + i % 2 >= end) s[i / 2 * 4 + 2 * half + i % 2] = NOTHING;
                 }
 #pragma unroll
             for (int half = 0; half < 2; ++half) {

@@ -233,8 +233,9 @@ def _terms(rows: pd.DataFrame, machine: Machine) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["first", "memory", "compute", "launches"], index=rows.index)
 
 
-def _base(terms: pd.DataFrame, share: float = 1.0) -> Any:
-    return terms["first"] + np.maximum(terms["memory"], terms["compute"] / share)
+def _base(terms: Any, share: float = 1.0) -> Any:
+    """Microseconds beside the launches, of columns first, memory, compute."""
+    return terms[:, 0] + np.maximum(terms[:, 1], terms[:, 2] / share)
 
 
 def _launch(base: Any, launches: Any, times: Any) -> float:
@@ -248,16 +249,18 @@ def fit(rows: pd.DataFrame, machine: Machine) -> Fit:
     """
     if rows.empty:
         return NOTHING
-    terms, times = _terms(rows, machine), rows["median_us"].astype(float)
-    one = _launch(_base(terms), terms["launches"], times)
+    terms, times = _terms(rows, machine).to_numpy(float), rows["median_us"].to_numpy(float)
+    one = _launch(_base(terms), terms[:, 3], times)
     own: dict[tuple[str, str], Own] = {}
-    for key, part in rows.groupby(["format", "impl"], sort=False):
-        mine, taken = terms.loc[part.index], times.loc[part.index]
+    keys = list(rows[["format", "impl"]].itertuples(index=False, name=None))
+    for key in dict.fromkeys(keys):
+        places = [place for place, each in enumerate(keys) if each == key]
+        mine, taken = terms[places], times[places]
         tried = []
         for share in _SHARES[::-1]:
             base = _base(mine, float(share))
-            launch = _launch(base, mine["launches"], taken)
-            error = float((((base + launch * mine["launches"]) / taken - 1) ** 2).mean())
+            launch = _launch(base, mine[:, 3], taken)
+            error = float((((base + launch * mine[:, 3]) / taken - 1) ** 2).mean())
             tried.append((error, Own(launch, float(share))))
         # Rows that memory bounds say nothing of the share: the largest that explains them as well counts.
         enough = 1.1 * min(error for error, _ in tried) + 1e-6
@@ -272,7 +275,7 @@ def compared(rows: pd.DataFrame, machine: Machine, fit: Fit) -> pd.DataFrame:
     """
     terms = _terms(rows, machine)
     found = rows.copy()
-    found["bound_us"] = _base(terms)
+    found["bound_us"] = _base(terms.to_numpy(float))
     fixed = terms["launches"] * fit.launch_us
     found["one_us"] = found["bound_us"] + fixed
     found["own_us"] = [us(*product, machine, fit) for product in _products(rows)]

@@ -30,6 +30,9 @@
 #ifndef PACK
 #define PACK 1
 #endif
+#ifndef BF16
+#define BF16 0
+#endif
 #ifndef TURNS
 #define TURNS 0
 #endif

@@ -18,6 +18,9 @@
 #ifndef HEAD_DIM
 #define HEAD_DIM 512
 #endif
+#ifndef BF16
+#define BF16 0
+#endif
 #ifndef CLUSTER
 #define CLUSTER 2
 #endif

@@ -259,7 +259,7 @@ def test_readme_names_the_commands_that_are_tested() -> None:
             called.append(words[start])
             if words[start] == "batch":
                 assert (ROOT / asked.file).is_file()
-    assert set(called) == {"doctor", "run", "batch", "record", "validate", "compare", "report"}
+    assert set(called) == {"doctor", "run", "batch", "record", "tune", "validate", "compare", "report"}
 
 
 def test_readme_is_two_screens_and_its_links_resolve() -> None:

@@ -667,7 +667,8 @@ def _splits(rung: Rung, macros: Mapping[str, int], shape: Shape) -> int:
     blocks = shape.kv_heads * math.ceil(shape.heads // shape.kv_heads / launch.queries)
     sms = int(ops.arrays().cuda.Device().attributes["MultiProcessorCount"])
     function = ops.loaded(rung, tuple(sorted(macros.items())))
-    return op.splits_of(rung, macros, blocks, sms, op.resident(function, launch))
+    keys = min(shape.context, shape.window or shape.context)
+    return op.splits_of(rung, macros, blocks, sms, op.resident(function, launch), keys)
 
 
 def _tensors(inputs: list[list[Any]], expand: int = 1) -> list[list[Any]]:

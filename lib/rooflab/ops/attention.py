@@ -244,6 +244,20 @@ def pack_of(group: int, most: int) -> int:
     return next(pack for pack in (8, 4, 2, 1) if group % pack == 0 and pack <= most)
 
 
+def boxes_of(head_dim: int, pack: int, window: int | None) -> dict[str, int]:
+    """Warpgroups and keys of a tile of rung 11_boxes: the fastest recorded without a window; with one, the
+    keys that are least too many for what a block's queries see.
+    """
+    groups = 3 if head_dim == 64 else 2
+    first, *more = {64: (128, 112), 128: (160, 112, 128, 176), 256: (80, 64)}.get(head_dim, (128,))
+    span = (window or 0) + 64 * groups // pack - 1
+
+    def looked_at(keys: int) -> tuple[int, int]:
+        return math.ceil(span / keys) * keys, -keys
+
+    return {"GROUPS": groups, "KEYS": min((first, *more), key=looked_at) if window else first}
+
+
 class Standing(NamedTuple):
     """How standing blocks go through a prompt: blocks, pieces of work, units of heads whose turn comes
     together.
@@ -296,8 +310,8 @@ def tile_of(
     elif rung.name == "10_paired":
         choices = [{"KEYS": 64}]
     elif rung.name == "11_boxes":
-        keys = {64: 112 if window else 128, 128: 160, 256: 80}.get(head_dim, 128)
-        choices = [{"GROUPS": 3 if head_dim == 64 else 2, "KEYS": keys, "PACK": pack_of(group, 8)}]
+        pack = pack_of(group, 8)
+        choices = [{**boxes_of(head_dim, pack, window), "PACK": pack}]
     elif rung.name == "12_roles":
         choices = [{"PACK": pack_of(group, 8)}]
     elif rung.name == "7_rows":
@@ -352,7 +366,7 @@ def launch_rule(rung: Rung) -> str:
     if rung.operator == "decode_attention":
         return source_of_callable(decode_launch_of, splits_of, decode_attention)
     if rung.name in STANDING:
-        return source_of_callable(launch_of, standing_of, kept_together, pack_of, _boxes, attention)
+        return source_of_callable(launch_of, standing_of, kept_together, pack_of, boxes_of, _boxes, attention)
     return source_of_callable(launch_of, grid_of, kept_together, attention)
 
 

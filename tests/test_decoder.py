@@ -14,7 +14,7 @@ try:
 except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
     pytest.skip(str(error), allow_module_level=True)
 
-RUNGS = [rung.name for rung in decoder.LADDERS["decode_step"]]
+RUNGS = [rung.name for rung in decoder.LADDERS["decode_step"] if "75" in rung.archs]
 FORMATS = [("fp16", "fp16"), ("q8_0", "q8_0"), ("int4_g128", "fp16"), ("int4_g128", "q8_0")]
 
 

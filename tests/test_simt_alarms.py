@@ -14,7 +14,7 @@ from rooflab.errors import MissingTool
 from rooflab.ops import decoder, int4
 from rooflab.studies.attention import Attention
 from test_attention_study import SMALL as ATTENTION
-from test_decoder import rows_right, tiny
+from test_decoder import RUNGS, rows_right, tiny
 from test_q8_studies import small as q8_cases
 from test_simt_gates import study_cases
 
@@ -65,7 +65,7 @@ def test_dequantising_int4_raises_no_alarm():
     assert alarms(launches) == [] and np.abs(got - formats.dequantise_int4(packed)).max() < 1e-3
 
 
-@pytest.mark.parametrize("rung", [rung.name for rung in decoder.LADDERS["decode_step"]])
+@pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize("format", decoder.FORMATS)
 def test_a_decoded_token_raises_no_alarm(rung, format):
     spec = tiny(layers=1, vocab=64)

@@ -21,9 +21,15 @@
 #include "common/ptx.cuh"
 #include "common/reduce.cuh"
 
+#ifndef BOXES
+#define BOXES 0  // 1: the ring is filled by the copies of common/boxes.cuh, whole chunks at a time
+#endif
+
 constexpr int THREADS = 32 * WARPS, UNIT = 16, MOST_SPLITS = 16;
 constexpr int KEYS = 4 * WARPS;  // that a block scores at a time
-constexpr int SLOT = FORMAT || HEAD_FORMAT ? 144 : 128;  // in 16-byte pieces: four a lane, and scales
+// In 16-byte pieces: four a lane, and scales of Q8_0. INT4 needs half as much.
+constexpr int SLOT = BOXES || (FORMAT != 1 && HEAD_FORMAT != 1) ? 128 : 144;
+constexpr int SCALES = BOXES && (FORMAT == 1 || HEAD_FORMAT == 1) ? 16 : 0;  // beside a slot, in 16-byte pieces
 enum { HALF, Q8, INT4 };
 enum { QKV, ATTEND, OUT, GATE_UP, DOWN, HEAD };
 
@@ -81,6 +87,9 @@ struct Decoder {
     int layers, hidden, mlp, heads, kv_heads, vocab, capacity;
     float epsilon, softcap, heat;  // heat: one over the temperature, 0 for the likeliest token
     unsigned seed;
+#if BOXES
+    const struct Maps* maps;
+#endif
 };
 
 // A block's share of a phase's matrices, of which there is one a layer.
@@ -89,6 +98,7 @@ struct Plan {
     const __half* scales;
     long long codes_a_layer, scales_a_layer;
     int first, end, chunks, pitch;  // units; chunks a unit; 16-byte pieces (INT4: of all groups) a row
+    int rows, unused[3];
 };
 
 // What a block keeps in shared memory: x in the order of its phase's format (in ATTEND queries and values), sums of x over
@@ -99,24 +109,32 @@ struct Room {
     float* sums;  // [2][SLOTS][WARPS][UNIT]
     float* few;   // [WARPS + 2]
     Plan* plans;  // [HEAD + 1]
-    uint4* ring;  // this warp's
+    uint4* ring;  // this warp's, as what follows
+    uint4* scales;
+    unsigned long long* full;
 };
 
 __device__ inline Room room_of(uint4* shared, int widest) {
+    const int warp = threadIdx.x / 32;
     Room room;
+    room.ring = shared + warp * (STAGES * SLOT);
+    shared += WARPS * STAGES * SLOT;
+    room.scales = shared + warp * (STAGES * SCALES);
+    shared += WARPS * STAGES * SCALES;
+    room.full = reinterpret_cast<unsigned long long*>(shared) + warp * STAGES;
+    if (BOXES) shared += (WARPS * STAGES + 1) / 2;
     room.x = reinterpret_cast<__half*>(shared);
     room.x_sums = reinterpret_cast<float*>(room.x + widest);
     room.sums = room.x_sums + (widest / 128 + 3) / 4 * 4;
     room.few = room.sums + 2 * SLOTS * WARPS * UNIT;
     room.plans = reinterpret_cast<Plan*>(room.few + (WARPS + 2 + 3) / 4 * 4);
-    room.ring = reinterpret_cast<uint4*>(room.plans + HEAD + 1) + threadIdx.x / 32 * (STAGES * SLOT);
     return room;
 }
 
 // --- the stream of weights ------------------------------------------------------------------------------------------
 
 template <int F>
-constexpr int CHUNK = F == HALF ? 64 : F == Q8 ? 128 : 256;  // of k
+constexpr int CHUNK = F == HALF ? 64 : 128;  // of k
 
 __device__ inline int first_unit(int units, int block) { return (int)((unsigned)block * units / gridDim.x); }
 
@@ -130,6 +148,7 @@ __device__ inline Plan plan_of(const uint4* codes, const __half* scales, int row
     plan.first = first_unit(rows / UNIT, blockIdx.x);
     plan.end = first_unit(rows / UNIT, blockIdx.x + 1);
     plan.chunks = k / CHUNK<F>;
+    plan.rows = rows;
     plan.pitch = F == HALF ? k / 8 : F == Q8 ? k / 16 : k / 128 * INT4_BLOCK;
     return plan;
 }
@@ -145,6 +164,7 @@ __device__ inline void make_plans(const Decoder& m, const Room& room) {
     __syncthreads();
 }
 
+#if !BOXES
 // Where a warp's next copy comes from: this lane's share of a unit's chunk. `left` counts the matrices to come, this one
 // included.
 struct Stream {
@@ -155,18 +175,15 @@ struct Stream {
 
 // Start copying a lane's share of 16 rows by CHUNK<F> of k. With g = lane / 4 and t = lane % 4, of rows g and g + 8:
 // HALF  elements 32 j + 8 t to + 7 (j = 0, 1)       Q8  elements 64 j + 16 t to + 15, and lanes t < 2 the scales of
-// blocks 2 t and 2 t + 1     INT4  what the tile order holds for the lane, of two groups, and their scales.
+// blocks 2 t and 2 t + 1     INT4  what the tile order holds for the lane of a group, and its scales.
 template <int F>
 __device__ inline void copy_chunk(uint4* slot, const Stream& s, int lane) {
     if constexpr (F == INT4) {
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-            copy_async_16(slot + 64 * j + lane, s.at + j * INT4_BLOCK);
-            copy_async_16(slot + 64 * j + 32 + lane, s.at + j * INT4_BLOCK + 32);
-            const uint4* block = s.at + j * INT4_BLOCK - lane - INT4_SCALES - s.unit % 4 * 64;
-            copy_async_4(reinterpret_cast<unsigned*>(slot + 128 + 8 * j) + lane,
-                         reinterpret_cast<const unsigned*>(block) + lane / 4 * 4 + s.unit % 4);
-        }
+        copy_async_16(slot + lane, s.at);
+        copy_async_16(slot + 32 + lane, s.at + 32);
+        const uint4* block = s.at - lane - INT4_SCALES - s.unit % 4 * 64;
+        copy_async_4(reinterpret_cast<unsigned*>(slot + 64) + lane,
+                     reinterpret_cast<const unsigned*>(block) + lane / 4 * 4 + s.unit % 4);
         return;
     }
 #pragma unroll
@@ -181,7 +198,7 @@ __device__ inline void copy_chunk(uint4* slot, const Stream& s, int lane) {
 template <int F>
 __device__ inline void move_on(Stream& s, int count) {
     s.chunk += count;
-    s.at += count * (F == INT4 ? 2 * INT4_BLOCK : 8);
+    s.at += count * (F == INT4 ? INT4_BLOCK : 8);
     if (F == Q8) s.scales += count * 4;
     while (s.chunk >= s.chunks) {
         s.chunk -= s.chunks;
@@ -210,6 +227,45 @@ __device__ inline void open_matrix(Stream& s, const Room& room) {
     else move_on<FORMAT>(s, warp);
 }
 
+#else
+// Where a warp's next copy comes from. `left` counts the matrices to come, this one included.
+struct Stream {
+    const Maps* maps;
+    const uint4* codes;  // INT4: of the layer
+    int layer, phase, left, unit, end, chunk, chunks, row, pitch, turn;
+};
+
+// Start copying 16 rows by CHUNK<F> of k, by one lane: as they lie in memory, the 16-byte pieces of a row turned by the
+// row's number; INT4 a tile of a group in its own order, and the group's scales.
+template <int F>
+__device__ inline void copy_chunk(uint4* slot, uint4* scales, Arrival* full, const Stream& s) {
+    if (F == INT4) {
+        const uint4* block = s.codes + s.unit / 4 * (long long)s.pitch + s.chunk * INT4_BLOCK;
+        start_pieces(slot, block + INT4_SCALES + s.unit % 4 * 64, block, full);
+    } else {
+        start_box(slot, scales, full, s.maps, s.phase, s.row + s.unit * UNIT, s.chunk * CHUNK<F>, F == Q8, s.chunk * 4);
+    }
+}
+
+template <int F>
+__device__ inline void move_on(Stream& s, int count) {
+    s.chunk += count;
+    while (s.chunk >= s.chunks) {
+        s.chunk -= s.chunks;
+        ++s.unit;
+    }
+}
+
+__device__ inline void open_matrix(Stream& s, const Room& room) {
+    const Plan& plan = room.plans[s.phase];
+    const int layer = s.phase == HEAD ? 0 : s.layer;
+    s.unit = plan.first, s.end = plan.end, s.chunks = plan.chunks, s.pitch = plan.pitch, s.chunk = 0;
+    s.row = layer * plan.rows;
+    s.codes = plan.codes + layer * plan.codes_a_layer;
+    move_on<FORMAT>(s, threadIdx.x / 32);
+}
+#endif
+
 __device__ inline void fetch(Stream& s, const Decoder& m, const Room& room, uint4* slot, int lane) {
     while (s.unit >= s.end && s.left > 0) {
         if (--s.left == 0) break;
@@ -224,6 +280,17 @@ __device__ inline void fetch(Stream& s, const Decoder& m, const Room& room, uint
         open_matrix(s, room);
     }
     if (s.left > 0) {
+#if BOXES
+        uint4* scales = room.scales + (slot - room.ring) / SLOT * SCALES;
+        Arrival* full = room.full + (slot - room.ring) / SLOT;
+        __syncwarp();  // all lanes have read what was there
+        if (lane == 0) {
+            if (s.phase == HEAD) copy_chunk<HEAD_FORMAT>(slot, scales, full, s);
+            else copy_chunk<FORMAT>(slot, scales, full, s);
+        }
+        move_on<FORMAT>(s, WARPS);
+#else
+        if (FORMAT != HEAD_FORMAT) __syncwarp();  // a lane's share of a slot lies elsewhere in another format
         if (s.phase == HEAD) {
             copy_chunk<HEAD_FORMAT>(slot, s, lane);
             move_on<HEAD_FORMAT>(s, WARPS);
@@ -231,15 +298,27 @@ __device__ inline void fetch(Stream& s, const Decoder& m, const Room& room, uint
             copy_chunk<FORMAT>(slot, s, lane);
             move_on<FORMAT>(s, WARPS);
         }
+#endif
     }
+#if !BOXES
     copy_async_commit();
+#endif
 }
 
 // A warp's ring, filled for the first time.
 __device__ inline Stream start_stream(const Decoder& m, const Room& room, int layer, int phase, int matrices) {
-    make_plans(m, room);
     Stream s;
-    s.layer = layer, s.phase = phase, s.left = matrices, s.scales = nullptr;
+#if BOXES
+    start_arrivals(room.full, STAGES);
+    s.maps = m.maps;
+#else
+    s.scales = nullptr;
+#endif
+    make_plans(m, room);
+    s.layer = layer, s.phase = phase, s.left = matrices;
+#if BOXES
+    s.turn = 0;
+#endif
     if (phase == ATTEND) {  // reads no weights
         s.left = s.unit = s.end = 0;
         return s;
@@ -310,35 +389,79 @@ __device__ inline void multiply_q8(float (&acc)[2][4], const uint4* slot, const 
 }
 
 // Codes keep the offset that unpacking leaves (264 and 24, see common/int4.cuh), which times the sum of x goes off again.
-__device__ inline void multiply_int4(float (&acc)[2][4], const uint4* slot, const __half* x, const float* x_sums, int lane) {
+__device__ inline void multiply_int4(float (&acc)[2][4], const uint4* slot, unsigned scales, const __half* x, float x_sum,
+                                     int lane) {
+    float sums[2][4] = {};
 #pragma unroll
-    for (int group = 0; group < 2; ++group) {
-        float sums[2][4] = {};
+    for (int j = 0; j < 2; ++j) {
+        const uint4 codes = slot[32 * j + lane];
+        const unsigned words[4] = {codes.x, codes.y, codes.z, codes.w};
+        unsigned b[4][2];
+        sixteen(b, x + 64 * j + 16 * (lane % 4), true);
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-            const uint4 codes = slot[64 * group + 32 * j + lane];
-            const unsigned words[4] = {codes.x, codes.y, codes.z, codes.w};
-            unsigned b[4][2];
-            sixteen(b, x + 128 * group + 64 * j + 16 * (lane % 4), true);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                unsigned a[4];
-                int4_tile_to_offset_halves(words[i], a);
-                mma_m16n8k16_f16(sums[i % 2], a, b[i]);
-            }
+        for (int i = 0; i < 4; ++i) {
+            unsigned a[4];
+            int4_tile_to_offset_halves(words[i], a);
+            mma_m16n8k16_f16(sums[i % 2], a, b[i]);
         }
-        const float2 scale = __half22float2(as_half2(reinterpret_cast<const unsigned*>(slot + 128 + 8 * group)[lane]));
-        acc[0][0] += scale.x * (sums[0][0] + sums[1][0] - 264.0f * x_sums[group]);
-        acc[0][2] += scale.y * (sums[0][2] + sums[1][2] - 24.0f * x_sums[group]);
+    }
+    const float2 scale = __half22float2(as_half2(scales));
+    acc[0][0] += scale.x * (sums[0][0] + sums[1][0] - 264.0f * x_sum);
+    acc[0][2] += scale.y * (sums[0][2] + sums[1][2] - 24.0f * x_sum);
+}
+
+#if BOXES
+// The same from rows as they lie in memory; x in the order that put_four gives it for boxes.
+__device__ inline void multiply_half_box(float (&acc)[2][4], const uint4* slot, const __half* x, int lane) {
+    unsigned b[4][2];
+    sixteen(b, x + 16 * (lane % 4), true);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        unsigned a[4];
+        load_matrix_x4(a, slot + lane % 16 * 8 + ((2 * i + lane / 16) ^ lane % 8));
+        mma_m16n8k16_f16(acc[i % 2], a, b[i]);
     }
 }
 
+__device__ inline void multiply_q8_box(float (&acc)[2][4], const uint4* slot, const uint4* scale_rows, const __half* x, int lane) {
+    const int g = lane / 4, t = lane % 4;
+    float blocks[2][4] = {};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {  // a block of 32
+        unsigned w[4];
+        load_matrix_x4(w, slot + lane % 16 * 8 + ((2 * j + lane / 16) ^ lane % 8));
+        uint4 b = make_uint4(0, 0, 0, 0);
+        if (g == j) b = *reinterpret_cast<const uint4*>(x + j / 2 * 64 + 16 * t + j % 2 * 8);
+        const unsigned b0[2] = {b.x, b.y}, b1[2] = {b.z, b.w};
+        unsigned a[4];
+        bytes_to_halves(w[0], a[0], a[2]);
+        bytes_to_halves(w[1], a[1], a[3]);
+        mma_m16n8k16_f16(blocks[0], a, b0);
+        bytes_to_halves(w[2], a[0], a[2]);
+        bytes_to_halves(w[3], a[1], a[3]);
+        mma_m16n8k16_f16(blocks[1], a, b1);
+    }
+    const unsigned* scales = reinterpret_cast<const unsigned*>(scale_rows) + g * 4 + t % 2;
+    const float2 low = __half22float2(as_half2(t < 2 ? scales[0] : 0)), high = __half22float2(as_half2(t < 2 ? scales[32] : 0));
+    acc[0][0] += low.x * (blocks[0][0] + blocks[1][0]) + low.y * (blocks[0][1] + blocks[1][1]);
+    acc[0][2] += high.x * (blocks[0][2] + blocks[1][2]) + high.y * (blocks[0][3] + blocks[1][3]);
+}
+#endif
+
 template <int F>
-__device__ inline void multiply_chunk(float (&acc)[2][4], const uint4* slot, const Room& room, int chunk, int lane) {
+__device__ inline void multiply_chunk(float (&acc)[2][4], const uint4* slot, const Room& room, int turn, int unit, int chunk,
+                                      int lane) {
     const __half* x = room.x + chunk * CHUNK<F>;
+#if BOXES
+    if constexpr (F == HALF) multiply_half_box(acc, slot, x, lane);
+    if constexpr (F == Q8) multiply_q8_box(acc, slot, room.scales + turn * SCALES, x, lane);
+    const unsigned scale = F == INT4 ? reinterpret_cast<const unsigned*>(slot + 64)[lane / 4 * 4 + unit % 4] : 0;
+#else
     if constexpr (F == HALF) multiply_half(acc, slot, x, lane);
     if constexpr (F == Q8) multiply_q8(acc, slot, x, lane);
-    if constexpr (F == INT4) multiply_int4(acc, slot, x, room.x_sums + 2 * chunk, lane);
+    const unsigned scale = F == INT4 ? reinterpret_cast<const unsigned*>(slot + 64)[lane] : 0;
+#endif
+    if constexpr (F == INT4) multiply_int4(acc, slot, scale, x, room.x_sums[chunk], lane);
 }
 
 // All of this block's units of a phase's matrix times x. finish(unit, r, sum, there, early) gets the sum of the unit's row
@@ -361,9 +484,16 @@ __device__ inline void products(const Decoder& m, const Room& room, Stream& s, i
             const int here = unit;
             do {
                 uint4* slot = room.ring + turn * SLOT;
+#if BOXES
+                wait_for_arrival(room.full + turn, s.turn);
+#else
                 copy_async_wait<STAGES - 1>();
-                multiply_chunk<F>(acc, slot, room, chunk, lane);
+#endif
+                multiply_chunk<F>(acc, slot, room, turn, unit, chunk, lane);
                 fetch(s, m, room, slot, lane);
+#if BOXES
+                if (turn + 1 == STAGES) s.turn ^= 1;
+#endif
                 turn = turn + 1 == STAGES ? 0 : turn + 1;
                 chunk += WARPS;
                 while (chunk >= chunks) {
@@ -405,13 +535,17 @@ __device__ inline void products(const Decoder& m, const Room& room, Stream& s, i
 template <int F>
 __device__ inline void put_four(const Room& room, int k, float4 v) {
     const __half2 low = __floats2half2_rn(v.x, v.y), high = __floats2half2_rn(v.z, v.w);
-    if constexpr (F == INT4) {  // element 16 i + 8 j + 2 t + e of 64 goes to 16 t + 4 i + 2 j + e
+    if constexpr (F == INT4 || (BOXES && F == HALF)) {  // element 16 i + 8 j + 2 t + e of 64 goes to 16 t + 4 i + 2 j + e
         unsigned* to = reinterpret_cast<unsigned*>(room.x + k / 64 * 64 + k % 8 * 8 + k % 64 / 16 * 4 + k % 16 / 8 * 2);
         to[0] = as_word(low);
         to[8] = as_word(high);
-        const float2 a = __half22float2(low), b = __half22float2(high);
-        const float sum = warp_sum(a.x + a.y + b.x + b.y);
-        if (threadIdx.x % 32 == 0) room.x_sums[k / 128] = sum;
+        if constexpr (F == INT4) {
+            const float2 a = __half22float2(low), b = __half22float2(high);
+            const float sum = warp_sum(a.x + a.y + b.x + b.y);
+            if (threadIdx.x % 32 == 0) room.x_sums[k / 128] = sum;
+        }
+    } else if constexpr (BOXES && F == Q8) {  // element 16 i + 4 t + e of 64 goes to 16 t + 4 i + e
+        *reinterpret_cast<uint2*>(room.x + k / 64 * 64 + k % 16 * 4 + k % 64 / 16 * 4) = make_uint2(as_word(low), as_word(high));
     } else {
         *reinterpret_cast<uint2*>(room.x + k) = make_uint2(as_word(low), as_word(high));
     }
@@ -527,8 +661,7 @@ __device__ inline Part part_of(const Decoder& m, int length) {
 }
 
 // Keys and values that ATTEND will want into the L2, but for the newest, which are still to come.
-__device__ inline void foresee(const Decoder& m, int layer, int place) {
-    const Part p = part_of(m, place + 1);
+__device__ inline void foresee(const Decoder& m, const Part& p, int layer, int place) {
     if (p.kv_head == m.kv_heads) return;
     const size_t stride = (size_t)m.kv_heads * HEAD_DIM;
     const size_t start = (size_t)layer * m.capacity * stride + p.kv_head * HEAD_DIM;
@@ -540,10 +673,9 @@ __device__ inline void foresee(const Decoder& m, int layer, int place) {
 }
 
 // The query heads of a key-value head against a part of the cache; the parts meet in OUT.
-__device__ inline void attend(const Decoder& m, const Room& room, int layer, int length) {
+__device__ inline void attend(const Decoder& m, const Room& room, const Part& p, int layer) {
     constexpr int PARTS = WARPS / GROUP, PAIRS = HEAD_DIM / 64;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const Part p = part_of(m, length);
     if (p.kv_head == m.kv_heads) return;
     const size_t stride = (size_t)m.kv_heads * HEAD_DIM;
     const size_t start = (size_t)layer * m.capacity * stride + p.kv_head * HEAD_DIM;
@@ -654,23 +786,35 @@ __device__ inline void attend(const Decoder& m, const Room& room, int layer, int
 
 // x = the parts' outputs as one, head by head.
 template <int F>
-__device__ inline void attended(const Decoder& m, const Room& room, int length) {
-    const int splits = splits_of(m, length);
+__device__ inline void attended(const Decoder& m, const Room& room, int splits) {
     for (int k = 4 * threadIdx.x; k < m.heads * HEAD_DIM; k += 4 * THREADS) {
         const int head = k / HEAD_DIM;
         const float2* parts = reinterpret_cast<const float2*>(m.parts) + head * MOST_SPLITS;
         const float* outputs = m.part_outputs + (size_t)head * MOST_SPLITS * HEAD_DIM + k % HEAD_DIM;
         float largest = -1e30f, weights = 0.0f;
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 4
-        for (int p = 0; p < splits; ++p) {
-            const float2 part = __ldcg(parts + p);
-            const float4 o = __ldcg(reinterpret_cast<const float4*>(outputs + p * HEAD_DIM));
-            const float most = fmaxf(largest, part.x), old = exp2_approx(largest - most), weight = exp2_approx(part.x - most);
+        for (int p = 0; p < splits; p += 4) {  // four at a time, asked for together
+            float2 part[4];
+            float4 o[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                part[i] = make_float2(-1e30f, 0.0f), o[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                if (p + i < splits) part[i] = __ldcg(parts + p + i);
+                if (p + i < splits) o[i] = __ldcg(reinterpret_cast<const float4*>(outputs + (p + i) * HEAD_DIM));
+            }
+            float most = largest;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) most = fmaxf(most, part[i].x);
+            const float old = exp2_approx(largest - most);
+            weights *= old, sum.x *= old, sum.y *= old, sum.z *= old, sum.w *= old;
             largest = most;
-            weights = fmaf(weight, part.y, weights * old);
-            sum.x = fmaf(weight, o.x, sum.x * old), sum.y = fmaf(weight, o.y, sum.y * old);
-            sum.z = fmaf(weight, o.z, sum.z * old), sum.w = fmaf(weight, o.w, sum.w * old);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const float weight = exp2_approx(part[i].x - most);
+                weights = fmaf(weight, part[i].y, weights);
+                sum.x = fmaf(weight, o[i].x, sum.x), sum.y = fmaf(weight, o[i].y, sum.y);
+                sum.z = fmaf(weight, o[i].z, sum.z), sum.w = fmaf(weight, o[i].w, sum.w);
+            }
         }
         const float by = 1.0f / weights;
         put_four<F>(room, k, make_float4(sum.x * by, sum.y * by, sum.z * by, sum.w * by));
@@ -688,6 +832,15 @@ __device__ inline float uniform(unsigned seed, unsigned place, unsigned index) {
     v = (v ^ v >> 16) * 0x7feb352du;
     v ^= v >> 15;
     return ((v >> 9) + 0.5f) * (1.0f / (1u << 23));
+}
+
+// What the phase after this one will want of the memory and does not change meanwhile, into the L2: keys and values for
+// ATTEND, and by one block for all the weights of norms.
+__device__ inline void look_ahead(const Decoder& m, const Part& part, int layer, int phase, int place) {
+    if (phase == DOWN && layer + 1 < m.layers) foresee(m, part, layer + 1, place);
+    if ((phase == ATTEND || phase == DOWN) && blockIdx.x == gridDim.x - 1)
+        for (int k = 64 * threadIdx.x; k < m.hidden; k += 64 * THREADS)
+            prefetch_l2(m.norms + (size_t)(2 * layer + (phase == ATTEND ? 1 : 2)) * m.hidden + k);
 }
 
 // What a row's sum needs when it is there: bias, cosine and sine (QKV), or the residual (OUT, DOWN).
@@ -726,24 +879,32 @@ __device__ inline void finish_row(const Decoder& m, int layer, int phase, int pl
 }
 
 // A phase of a layer; the token stands at `place`.
-__device__ inline void run_phase(const Decoder& m, const Room& room, Stream& s, int& turn, int layer, int phase, int place) {
-    // The next norm's weights into the L2, by one block for all.
-    if ((phase == ATTEND || phase == DOWN) && blockIdx.x == gridDim.x - 1)
-        for (int k = 64 * threadIdx.x; k < m.hidden; k += 64 * THREADS)
-            prefetch_l2(m.norms + (size_t)(2 * layer + (phase == ATTEND ? 1 : 2)) * m.hidden + k);
-    if (phase == QKV) foresee(m, layer, place);
+__device__ inline void run_phase(const Decoder& m, const Room& room, const Part& part, Stream& s, int& turn, int layer,
+                                 int phase, int place) {
     if (phase == ATTEND) {
-        attend(m, room, layer, place + 1);
+        attend(m, room, part, layer);
         return;
     }
     const int first = room.plans[phase].first, rows = (room.plans[phase].end - first) * UNIT;
     float3 early = make_float3(0.0f, 0.0f, 0.0f);
     if (threadIdx.x < rows) early = wanted_by(m, layer, phase, place, first + threadIdx.x / UNIT, threadIdx.x % UNIT);
     if (phase == OUT) {
-        attended<FORMAT>(m, room, place + 1);
+        attended<FORMAT>(m, room, part.splits);
     } else if (phase == DOWN) {
-        for (int k = 4 * threadIdx.x; k < m.mlp; k += 4 * THREADS)
-            put_four<FORMAT>(room, k, four_halves(__ldcg(reinterpret_cast<const uint2*>(m.inner + k))));
+        constexpr int AT_ONCE = 6;
+        for (int first = 4 * threadIdx.x; first < m.mlp; first += AT_ONCE * 4 * THREADS) {
+            uint2 held[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                const int k = first + i * 4 * THREADS;
+                if (k < m.mlp) held[i] = __ldcg(reinterpret_cast<const uint2*>(m.inner + k));
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                const int k = first + i * 4 * THREADS;
+                if (k < m.mlp) put_four<FORMAT>(room, k, four_halves(held[i]));
+            }
+        }
         __syncthreads();
     } else {
         int token = -1;

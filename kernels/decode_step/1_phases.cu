@@ -3,7 +3,7 @@
 // Purpose  a token of a small model is a chain of short products. Everything between them is done by the kernels that make
 //          them: norms on the way in, biases, rotation, the append to the cache, SiLU and residual sums on the way out.
 // Shapes   common/decoder.cuh says what each argument holds. FORMAT 0 FP16, 1 Q8_0 in planes, 2 INT4 in tiles; HEAD_FORMAT
-//          0 or 1. Rows a multiple of 16 (INT4: 64), k of 64 (FP16), 128 (Q8_0), 256 (INT4); heads = GROUP kv_heads.
+//          0 or 1. Rows a multiple of 16 (INT4: 64), k of 64 (FP16), 128 (Q8_0 and INT4); heads = GROUP kv_heads.
 // Bytes    the weights once; keys and values of the context; activations from the L2, again in every block.
 // Launch   THREADS = 32 WARPS threads a block, one block an SM, any number of blocks from kv_heads on; phase ATTEND reads
 //          no weights. Phases of a token in order, HEAD last, which a last launch of phase 5 is.
@@ -42,6 +42,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     const bool last = phase == DOWN && layer == layers - 1;
     const int place = phase == GATE_UP || phase == DOWN ? 0 : __ldcg(position);
     if (phase == HEAD) choose(m, room, s, turn, place);
-    else run_phase(m, room, s, turn, layer, phase, place);
+    else run_phase(m, room, part_of(m, place + 1), s, turn, layer, phase, place);
     if (last && blockIdx.x == 0 && threadIdx.x == 0) *position += 1;
 }

@@ -42,6 +42,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     const bool last = phase == DOWN && layer == layers - 1;
     const int place = phase == GATE_UP || phase == DOWN ? 0 : __ldcg(position);
     if (phase == HEAD) choose(m, room, s, turn, place);
-    else run_phase(m, room, s, turn, layer, phase, place);
+    else run_phase(m, room, part_of(m, place + 1), s, turn, layer, phase, place);
     if (last && blockIdx.x == 0 && threadIdx.x == 0) *position += 1;
 }

@@ -30,13 +30,15 @@
 
 #include "common/decoder.cuh"
 
-__device__ inline void grid_barrier(unsigned* counter, unsigned target) {
+__device__ inline void arrive(unsigned* counter) {
     __syncthreads();
-    if (threadIdx.x == 0) {
-        add_release(counter, 1);
+    if (threadIdx.x == 0) add_release(counter, 1);
+}
+
+__device__ inline void wait_for_all(const unsigned* counter, unsigned target) {
+    if (threadIdx.x == 0)
         while (load_acquire(counter) < target) {
         }
-    }
     __syncthreads();
 }
 
@@ -50,14 +52,22 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     unsigned target = 0;
     Stream s = start_stream(m, room, 0, QKV, steps * (4 * layers + 1));
     for (int step = 0; step < steps; ++step) {
+        const int place = start + step;
+        const Part part = part_of(m, place + 1);
+        foresee(m, part, 0, place);
         for (int layer = 0; layer < layers; ++layer)
 #pragma unroll 1
             for (int phase = QKV; phase <= DOWN; ++phase) {
-                run_phase(m, room, s, turn, layer, phase, start + step);
-                grid_barrier(counter, target += gridDim.x);
+                run_phase(m, room, part, s, turn, layer, phase, place);
+                arrive(counter);
+                look_ahead(m, part, layer, phase, place);
+                wait_for_all(counter, target += gridDim.x);
             }
-        choose(m, room, s, turn, start + step + 1);
-        if (step + 1 < steps) grid_barrier(counter, target += gridDim.x);
+        choose(m, room, s, turn, place + 1);
+        if (step + 1 < steps) {
+            arrive(counter);
+            wait_for_all(counter, target += gridDim.x);
+        }
     }
     copy_async_wait<0>();
     if (threadIdx.x == 0) {

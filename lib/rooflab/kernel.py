@@ -415,7 +415,8 @@ def tensor_map(
     address: int, rows: int, columns: int, element: str, box: tuple[int, int], swizzle: int
 ) -> TensorMap:
     """The map of a row-major matrix at `address`, for copies of boxes of (rows, columns) into shared memory
-    whose 16-byte pieces are turned within `swizzle` bytes (64 or 128, the width of a box's row).
+    whose 16-byte pieces are turned within `swizzle` bytes (64 or 128, the width of a box's row), or by 0 are
+    not.
     """
     driver = _driver()
     # The driver wants the map at a multiple of 64, which the bindings don't promise.
@@ -437,7 +438,7 @@ def tensor_map(
         numbers(narrow, box[1], box[0]),
         numbers(narrow, 1, 1),
         0,  # not interleaved
-        {64: 2, 128: 3}[swizzle],
+        {0: 0, 64: 2, 128: 3}[swizzle],
         3,  # L2 fetches 256 bytes
         0,  # outside lie zeros
     )

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rooflab import ops
+from rooflab import kernel, ops
 from rooflab.errors import LaunchError
 from rooflab.formats import Planes
 from rooflab.identity import source_of_callable
@@ -24,7 +24,7 @@ from rooflab.ops import Rung, check_array, loaded, rung_of, with_target
 
 FORMATS = ("fp16", "q8_0", "int4_g128")  # in the order of the macro FORMAT
 QKV, ATTEND, OUT, GATE_UP, DOWN, HEAD = range(6)
-_CHUNK = (64, 128, 256)  # of k, a format each
+_CHUNK = (64, 128, 128)  # of k, a format each
 _SPLITS = 16  # parts of a context at most
 _SHARED_KIB = {"75": 64, "80": 163, "86": 99, "89": 99, "90": 227, "100": 227, "120": 99}
 
@@ -40,7 +40,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "decode_step_phases",
             "a launch a phase, products with what stands between them",
             defines=_MACROS,
-            dynamic_shared=58624,
+            dynamic_shared=58720,
         ),
         Rung(
             "decode_step",
@@ -48,7 +48,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "decode_step_dependent",
             "weights on their way before the phase before has ended",
             defines=_MACROS,
-            dynamic_shared=58624,
+            dynamic_shared=58720,
         ),
         Rung(
             "decode_step",
@@ -56,7 +56,16 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "decode_step_persistent",
             "one launch, a barrier across the grid between phases",
             defines=_MACROS,
-            dynamic_shared=58624,
+            dynamic_shared=58720,
+        ),
+        Rung(
+            "decode_step",
+            "4_boxes",
+            "decode_step_boxes",
+            "weights come by tensor memory copies, which nobody waits behind",
+            defines=_MACROS,
+            archs=("90a",),
+            dynamic_shared=58816,
         ),
     ),
     "norm_rows": (
@@ -226,15 +235,15 @@ def widest_of(shape: Shape, warps: int) -> int:
     return math.ceil(max(shape.hidden, shape.attended, shape.mlp, tile) / 512) * 512
 
 
-def shared_of(shape: Shape, macros: Mapping[str, int]) -> int:
+def shared_of(shape: Shape, macros: Mapping[str, int], boxes: bool = False) -> int:
     """The launch rule: bytes of dynamic shared memory a block."""
     warps = macros["WARPS"]
     widest = widest_of(shape, warps)
-    slot = 2304 if macros["FORMAT"] or macros["HEAD_FORMAT"] else 2048
+    slot = (2304 if 1 in (macros["FORMAT"], macros["HEAD_FORMAT"]) else 2048) + (8 if boxes else 0)
     floats = (
         math.ceil(widest / 128 / 4) * 4 + 2 * macros["SLOTS"] * warps * 16 + math.ceil((warps + 2) / 4) * 4
     )
-    return 2 * widest + 4 * floats + 6 * 48 + warps * macros["STAGES"] * slot
+    return 2 * widest + 4 * floats + 6 * 64 + 8 + warps * macros["STAGES"] * slot
 
 
 def macros_for(
@@ -255,7 +264,7 @@ def macros_for(
         return macros
     limit = 1024 * _SHARED_KIB.get(arch, 48)
     for macros["STAGES"] in range(24, 1, -1):
-        if shared_of(shape, macros) <= limit:
+        if shared_of(shape, macros, rung.name == "4_boxes") <= limit:
             return macros
     raise LaunchError(
         f"No ring of decode_step fits the shared memory of sm_{arch} beside rows of "
@@ -386,7 +395,35 @@ def _prepared(
     arguments += [ctypes.c_float(v) for v in (shape.epsilon, shape.softcap, heat)] + [ctypes.c_uint(seed)]
     function = loaded(chosen, tuple(sorted(macros.items())))
     widest = ctypes.c_int(widest_of(shape, macros["WARPS"]))
-    return Launches(function, arguments, 32 * macros["WARPS"], shared_of(shape, macros), widest)
+    shared = shared_of(shape, macros, chosen.name == "4_boxes")
+    return Launches(function, arguments, 32 * macros["WARPS"], shared, widest)
+
+
+class Maps(ctypes.Structure):
+    """Tensor maps of all phases' matrices and of their scales, as struct Maps in common/boxes.cuh."""
+
+    _fields_ = [("codes", kernel.TensorMap * (HEAD + 1)), ("scales", kernel.TensorMap * (HEAD + 1))]
+
+    def getPtr(self) -> int:
+        """Its address: what cuda-bindings asks of a structure that is passed by value."""
+        return ctypes.addressof(self)
+
+
+def maps_of(shape: Shape, weights: Weights) -> Maps:
+    """The maps that rung 4_boxes copies by: FP16 and Q8_0 matrices need one each, INT4 none."""
+    maps = Maps()
+    for phase, name in ((QKV, "qkv"), (OUT, "out"), (GATE_UP, "gate_up"), (DOWN, "down"), (HEAD, "head")):
+        (n, k), matrix = shape.matrices[name], getattr(weights, name)
+        rows = n * (1 if phase == HEAD else shape.layers)
+        if isinstance(matrix, Planes):
+            if k % 256:
+                raise LaunchError(f"Rung decode_step/4_boxes takes Q8_0 with k a multiple of 256, not {k}.")
+            codes, scales = kernel.pointer(matrix.quants), kernel.pointer(matrix.scales)
+            maps.codes[phase] = kernel.tensor_map(codes, rows, k, "int8", (16, 128), 128)
+            maps.scales[phase] = kernel.tensor_map(scales, rows, k // 32, "float16", (16, 8), 0)
+        elif matrix.shape[-1] != 1056:
+            maps.codes[phase] = kernel.tensor_map(kernel.pointer(matrix), rows, k, "float16", (16, 64), 128)
+    return maps
 
 
 def _arch(state: State) -> str:
@@ -420,8 +457,10 @@ def step(
     function, arguments, threads, shared, widest = _prepared(
         chosen, shape, weights, state, heat, seed, options
     )
-    if chosen.name == "3_persistent":
+    if chosen.name in ("3_persistent", "4_boxes"):
         tail = [state.counter, ctypes.c_int(steps), widest]
+        if chosen.name == "4_boxes":
+            tail.append(maps_of(shape, weights))
         function.launch(state.blocks, threads, [*arguments, *tail], shared=shared, cooperative=True)
         return
     dependent = chosen.name == "2_dependent" and _arch(state) in ops.DEPENDENT

@@ -1,0 +1,81 @@
+// decode_step 4, boxes: tensor memory copies fill the ring, one instruction of one lane a chunk.
+//
+// Purpose  cp.async goes through the units that also load from shared memory: where the memory is behind, the next copy
+//          waits there, and with it a product whose weights have long arrived, so that a full ring saves no time. These
+//          copies wait elsewhere.
+// Shapes   as rung 1; k of Q8_0 a multiple of 256; `maps` as struct Maps says, INT4 needs none for its layers.
+// Bytes    as rung 1, and scales of INT4 from the L2 again for each 16 rows of 64.
+// Launch   as rung 3, on sm_90 alone.
+// Changed  a chunk is one box of a row-major matrix, announced at a barrier a slot; ldmatrix takes it apart.
+#ifndef FORMAT
+#define FORMAT 0
+#endif
+#ifndef HEAD_FORMAT
+#define HEAD_FORMAT 0
+#endif
+#ifndef HEAD_DIM
+#define HEAD_DIM 64
+#endif
+#ifndef GROUP
+#define GROUP 2
+#endif
+#ifndef WARPS
+#define WARPS 4
+#endif
+#ifndef STAGES
+#define STAGES 3
+#endif
+#ifndef SLOTS
+#define SLOTS 9
+#endif
+
+#include "common/boxes.cuh"
+#define BOXES 1
+#include "common/decoder.cuh"
+
+__device__ inline void arrive(unsigned* counter) {
+    __syncthreads();
+    if (threadIdx.x == 0) add_release(counter, 1);
+}
+
+__device__ inline void wait_for_all(const unsigned* counter, unsigned target) {
+    if (threadIdx.x == 0)
+        while (load_acquire(counter) < target) {
+        }
+    __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+    decode_step_boxes(DECODER_ARGUMENTS, unsigned* counter, int steps, int widest, const __grid_constant__ Maps maps) {
+    extern __shared__ __align__(1024) uint4 shared[];
+    Decoder m = DECODER;
+    m.maps = &maps;
+    const Room room = room_of(shared, widest);
+    const int start = *position;
+    int turn = 0;
+    unsigned target = 0;
+    Stream s = start_stream(m, room, 0, QKV, steps * (4 * layers + 1));
+    for (int step = 0; step < steps; ++step) {
+        const int place = start + step;
+        const Part part = part_of(m, place + 1);
+        foresee(m, part, 0, place);
+        for (int layer = 0; layer < layers; ++layer)
+#pragma unroll 1
+            for (int phase = QKV; phase <= DOWN; ++phase) {
+                run_phase(m, room, part, s, turn, layer, phase, place);
+                arrive(counter);
+                look_ahead(m, part, layer, phase, place);
+                wait_for_all(counter, target += gridDim.x);
+            }
+        choose(m, room, s, turn, place + 1);
+        if (step + 1 < steps) {
+            arrive(counter);
+            wait_for_all(counter, target += gridDim.x);
+        }
+    }
+    if (threadIdx.x == 0) {
+        if (blockIdx.x == 0) *position = start + steps;
+        // The last block to leave puts the counter back to zero for the next launch.
+        if (add_release(counter, 1) == target + gridDim.x - 1) *counter = 0;
+    }
+}

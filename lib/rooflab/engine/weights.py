@@ -1,6 +1,6 @@
 """Weights of a decoder: from a checkpoint's tensors, or random, into what the kernels read.
 
-A checkpoint is a function from a tensor's name, as transformers spells it, to its FP16 values (NumPy on the
+A checkpoint is a function from a tensor's name, as transformers spells it, to its values (NumPy on the
 CPU, torch on the GPU), so that files, models in memory and random numbers all come in by the same door.
 Formats: fp16, q8_0 (planes), int4_g128 (tiles); the head has one of its own, fp16 or q8_0.
 """
@@ -18,7 +18,7 @@ from rooflab.errors import UsageError
 from rooflab.formats import Planes
 from rooflab.ops import decoder, int4
 
-Tensors = Callable[[str], Any]
+Tensors = Callable[[str], Any]  # FP16 or FP32
 _ROWS = 1 << 26  # elements quantised at a time on the GPU
 
 
@@ -109,9 +109,9 @@ def pack(
     norms.append(get("model.norm.weight"))
     embedding = _packed(get("model.embed_tokens.weight"), head_format)
     head = embedding if spec.tied else _packed(get("lm_head.weight"), head_format)
-    all_norms = _contiguous(_stacked(norms))
+    all_norms = _halves(_stacked(norms))
     if biases:
-        bias = _contiguous(_stacked(biases))
+        bias = _halves(_stacked(biases))
     else:
         bias = _zeros((shape.layers, shape.projected), "float16", all_norms)
     turns = decoder.rotations(capacity, shape.head_dim, spec.theta)
@@ -131,7 +131,7 @@ def pack(
 def _packed(rows: Any, format: str) -> Any:
     """A matrix [n, k] FP16 in a format, contiguous."""
     if format == "fp16":
-        return _contiguous(rows)
+        return _halves(rows)
     if isinstance(rows, np.ndarray):
         if format == "q8_0":
             return formats.to_planes(formats.quantise_q8_0(rows))
@@ -232,8 +232,11 @@ def _pile(parts: list[Any]) -> Any:
     return whole
 
 
-def _contiguous(array: Any) -> Any:
-    return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array.contiguous()
+def _halves(array: Any) -> Any:
+    """The array in FP16, contiguous."""
+    if isinstance(array, np.ndarray):
+        return np.ascontiguousarray(array, np.float16)
+    return array.half().contiguous()
 
 
 def _zeros(shape: tuple[int, ...], dtype: str, like: Any) -> Any:

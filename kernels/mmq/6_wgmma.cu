@@ -5,7 +5,7 @@
 //          y [batch][n] half; all 16-byte aligned, k a multiple of 128. sm_90a.
 // Bytes    34/32 n k and 34/32 batch k read + 2 batch n written.
 // Launch   five warpgroups a block: one copies, four multiply and scale 64 tokens by 64 rows each; (ceil(batch / 128),
-//          ceil(n / 128)) blocks. Dynamic shared memory: an even number STAGES of tiles of 37376 bytes.
+//          ceil(n / 128)) blocks. Dynamic shared memory: STAGES tiles of 37376 bytes.
 // Changed  from rung 5: wgmma, and while one warpgroup waits for its product, three scale theirs; tiles come by the
 //          tensor memory accelerator, which one thread starts; the warpgroup around it lays the scales of a block side
 //          by side as floats.
@@ -13,12 +13,12 @@
 #include "common/q8.cuh"
 
 #ifndef STAGES
-#define STAGES 6
+#define STAGES 5
 #endif
 
 constexpr int ROWS = 128, TOKENS = 128, TILE = (ROWS + TOKENS) * 128;  // quants of tokens, then of rows
-constexpr int APART = 20;                     // floats from the scales of a lane's 16 rows to the next lane's: all banks
-constexpr int SCALES = 4 * (8 * APART + TOKENS);  // of a tile: of rows [block of k][half of the rows][lane], of tokens
+constexpr int APART = 20;  // floats from the scales of a lane's 16 rows to the next lane's: all banks
+constexpr int SCALES = 4 * (8 * APART + TOKENS);  // of a tile: rows' [block of k][64 rows][lane], then tokens' [block of k]
 
 extern "C" __global__ void __launch_bounds__(640, 1)
     mmq_wgmma(const __grid_constant__ TensorMap quants, const uint2* __restrict__ scales,
@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(640, 1)
         return;
     }
     setmaxnreg_more<112>();
-    if (group / 2 >= halves) return;
+    if (group / 2 >= halves) return;  // nothing to multiply: the block's others have the multiprocessor to themselves
 
     const int token = group / 2 * 64 + thread / 32 * 16 + lane / 4;
     const unsigned long long tokens = wgmma_columns(ring + group / 2 * 8192);
@@ -75,7 +75,8 @@ extern "C" __global__ void __launch_bounds__(640, 1)
     float sum[32] = {};
     const float* all_tokens = ring_scales + 32 * APART + token;
     const float* all_rows = ring_scales + (group % 2 * 4 + lane % 4) * APART;
-    const auto tile = [&](int c, int s) {
+    for (int c = 0; c < chunks; ++c) {
+        const int s = c % STAGES;
         const float* of_tokens = all_tokens + s * SCALES;
         const float4* of_rows = reinterpret_cast<const float4*>(all_rows + s * SCALES);
         mbarrier_wait(full + s, c / STAGES % 2);
@@ -89,7 +90,10 @@ extern "C" __global__ void __launch_bounds__(640, 1)
 #pragma unroll
             for (int p = 0; p < 4; ++p) four[p] = of_rows[b * 2 * APART + p];
             warpgroup_wait<0>();
-            if (b == 3 && lane == 0) mbarrier_arrive(empty + s);
+            if (b == 3) {
+                __syncwarp();  // all lanes have read their scales
+                if (lane == 0) mbarrier_arrive(empty + s);
+            }
 #pragma unroll
             for (int j = 0; j < 32; ++j) {
                 const float4 w = four[j / 8];
@@ -97,10 +101,6 @@ extern "C" __global__ void __launch_bounds__(640, 1)
                 sum[j] = fmaf(static_cast<float>(dot[j]) * of_token[j / 2 % 2], of_row, sum[j]);
             }
         }
-    };
-    for (int c = 0; c < chunks; c += 2) {  // two at a time: the second's places are the first's and a constant
-        tile(c, c % STAGES);
-        if (c + 1 < chunks) tile(c, c % STAGES + 1);
     }
 #pragma unroll
     for (int j = 0; j < 32; j += 2) {

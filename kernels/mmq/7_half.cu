@@ -103,6 +103,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
             for (int m = 0; m < ROW_TILES; ++m) wgmma_registers_f16<TOKENS>(sum[m], a[m][j], columns + 2 * j, c + j > 0);
         warpgroup_commit();
         warpgroup_wait<1>();  // the product by tile c - 1 is done
+        __syncwarp();             // and all lanes have read their weights
         if (c > 0 && lane == 0) mbarrier_arrive(empty + (c - 1) % STAGES);
     };
     unsigned even[ROW_TILES][4][4], odd[ROW_TILES][4][4];

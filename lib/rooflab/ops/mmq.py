@@ -72,9 +72,9 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "6_wgmma",
             "mmq_wgmma",
             "Hopper's int8 products, scaled while the next one runs",
-            defines={"STAGES": 6},
+            defines={"STAGES": 5},
             archs=_HOPPER,
-            dynamic_shared=6 * 37376,
+            dynamic_shared=5 * 37376,
         ),
         Rung(
             "mmq",
@@ -116,8 +116,7 @@ def options_for(rung: Rung, n: int, batch: int) -> dict[str, int]:
     """The macros that suit a shape, where the rung leaves a choice."""
     if rung.name == "7_half":
         tokens = _width(n, batch)
-        most = 8 if tokens < 128 else 6
-        return {"TOKENS": tokens, "STAGES": min(most, 212 * 1024 // _tile_bytes(128, tokens))}
+        return {"TOKENS": tokens, "STAGES": min(6, 212 * 1024 // _tile_bytes(128, tokens))}
     if rung.name == "5_tuned" and 64 < batch <= 128:
         return {"ROW_TILES": 2}
     return {}

@@ -119,8 +119,7 @@ __device__ inline void multiply(float (&sums)[TALL][PARTS * 4], const Ring& ring
             fill(ring, s - K_GROUPS + PLACES, before);
         }
         warpgroup_wait<0>();
-        __syncwarp();  // what all lanes have read lies before what one says
-        if (lane == 0) mbarrier_arrive(ring.empty + place);
+        mbarrier_arrive(ring.empty + place);  // every thread for what it has read
         if constexpr (SCALE_SUMS) {
             add(COUNT - 1, 0, scale);
             add(COUNT - 1, 1, scale);
@@ -152,7 +151,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
 #pragma unroll
         for (int i = 0; i < STAGES; ++i) {
             mbarrier_init(ring.full + mine + i * K_GROUPS, 1);
-            mbarrier_init(ring.empty + mine + i * K_GROUPS, 4 * ROW_GROUPS);
+            mbarrier_init(ring.empty + mine + i * K_GROUPS, 128 * ROW_GROUPS);
         }
         warpgroup_shared_fence();
         if (mine < ring.count) fill(ring, mine, mine);

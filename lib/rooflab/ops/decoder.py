@@ -208,7 +208,7 @@ def state_for(shape: Shape, capacity: int, blocks: int, zeros: Any) -> State:
         inner=zeros((shape.mlp,), "float16"),
         part_outputs=zeros((shape.heads, _SPLITS, shape.head_dim), "float32"),
         parts=zeros((shape.heads, _SPLITS, 2), "float32"),
-        counter=zeros((1,), "int32"),
+        counter=zeros((blocks,), "int32"),
     )
 
 
@@ -333,7 +333,7 @@ def check_operands(shape: Shape, weights: Weights, state: State) -> None:
     cache = layers * capacity * shape.kv_heads * shape.head_dim
     for name, size, dtype in (
         *(("cache_k", cache, "float16"), ("cache_v", cache, "float16"), ("tokens", capacity, "uint32")),
-        *(("position", 1, "uint32"), ("logits", shape.vocab, "float32"), ("counter", 1, "uint32")),
+        *(("position", 1, "uint32"), ("logits", shape.vocab, "float32"), ("counter", state.blocks, "uint32")),
         *(("bests", 2 * state.blocks, "float32"), ("residual", shape.hidden, "float32")),
         *(("queries", shape.attended, "float16"), ("inner", shape.mlp, "float16")),
         ("part_outputs", shape.heads * _SPLITS * shape.head_dim, "float32"),

@@ -49,6 +49,11 @@ def test_hopper_rungs_are_for_hopper():
     assert "9.0 alone" in STUDY.refuses(case, 89) and STUDY.refuses(case, 90) is None
 
 
+def test_a_turing_gets_the_rungs_that_it_can_run():
+    sliced, rows = (attention._case(name, 64, 128) for name in ("8_sliced", "7_rows"))
+    assert "8.0" in STUDY.refuses(sliced, 75) and STUDY.refuses(rows, 75) is STUDY.refuses(sliced, 80) is None
+
+
 def test_a_cache_is_cut_so_that_the_gpu_is_full_once():
     rungs = {rung.name: rung for rung in op.LADDERS["decode_attention"]}
     assert op.splits_of(rungs["2_split"], {}, 32, 132, 8) == 33

@@ -393,6 +393,8 @@ class Attention(Study):
     def refuses(self, case: Case, capability: int) -> str | None:
         if case.kind == "own" and case.impl in op.HOPPER and capability != 90:
             return "its instructions are those of compute capability 9.0 alone"
+        if case.kind == "own" and capability == 75 and "75" not in own_rung(case)[0].archs:
+            return "its copies need compute capability 8.0"
         return super().refuses(case, capability)
 
     def group(self, case: Case) -> tuple:

@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(640, 1)
     const int halves = batch - token0 > 64 ? 2 : 1;  // of the tile's tokens, that there are any of
     if (threadIdx.x < STAGES) {
         mbarrier_init(full + threadIdx.x, 128);
-        mbarrier_init(empty + threadIdx.x, 8 * halves);
+        mbarrier_init(empty + threadIdx.x, 256 * halves);
     }
     __syncthreads();
 
@@ -90,10 +90,7 @@ extern "C" __global__ void __launch_bounds__(640, 1)
 #pragma unroll
             for (int p = 0; p < 4; ++p) four[p] = of_rows[b * 2 * APART + p];
             warpgroup_wait<0>();
-            if (b == 3) {
-                __syncwarp();  // all lanes have read their scales
-                if (lane == 0) mbarrier_arrive(empty + s);
-            }
+            if (b == 3) mbarrier_arrive(empty + s);  // every thread for what it has read
 #pragma unroll
             for (int j = 0; j < 32; ++j) {
                 const float4 w = four[j / 8];

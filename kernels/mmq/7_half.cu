@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
     const int row0 = blockIdx.y * ROWS, token0 = blockIdx.x * TOKENS;
     if (threadIdx.x < STAGES) {
         mbarrier_init(full + threadIdx.x, 129);
-        mbarrier_init(empty + threadIdx.x, 8);
+        mbarrier_init(empty + threadIdx.x, 256);
     }
     __syncthreads();
 
@@ -103,8 +103,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
             for (int m = 0; m < ROW_TILES; ++m) wgmma_registers_f16<TOKENS>(sum[m], a[m][j], columns + 2 * j, c + j > 0);
         warpgroup_commit();
         warpgroup_wait<1>();  // the product by tile c - 1 is done
-        __syncwarp();             // and all lanes have read their weights
-        if (c > 0 && lane == 0) mbarrier_arrive(empty + (c - 1) % STAGES);
+        if (c > 0) mbarrier_arrive(empty + (c - 1) % STAGES);  // every thread for what it has read
     };
     unsigned even[ROW_TILES][4][4], odd[ROW_TILES][4][4];
     for (int c = 0; c < chunks; c += 2) {

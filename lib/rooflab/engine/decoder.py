@@ -166,7 +166,8 @@ class Engine:
         shape, state, weights = self.spec.shape, self.state, self.weights
         product = self._torch_product if self.paths.decode == "torch" else self._own_product
         if self._room is None:
-            self._room = attention.room_for(state.queries.view(shape.heads, shape.head_dim), self.blocks)
+            splits = max(1, self.blocks // shape.kv_heads)
+            self._room = attention.room_for(state.queries.view(shape.heads, shape.head_dim), splits)
         bests = state.bests.view(torch.int32)
         place = state.position.long()
         token = bests[:1, 1]
@@ -186,9 +187,8 @@ class Engine:
                 q[0].contiguous(),
                 state.cache_k[layer],
                 state.cache_v[layer],
-                (state.position + 1),
+                state.position + 1,
                 room=self._room,
-                splits=min(self._room.splits, max(1, self.blocks // shape.kv_heads)),
             )
             h = h + product("out", layer, out.view(1, -1)).float()
             both = product("gate_up", layer, self._norm(h, 2 * layer + 1)).view(-1, 2, 8)
@@ -361,7 +361,7 @@ class Engine:
         inner.copy_((silu * split[:, :, 1]).reshape(inner.shape))
 
     def _attention(self, q: Any, k: Any, v: Any, start: int, end: int, out: Any) -> None:
-        shape, wanted = self.spec.shape, self.paths.attention
+        wanted = self.paths.attention
         self.ran[f"attention {wanted or 'own'}"] += 1
         if wanted == "torch":
             import torch
@@ -371,8 +371,6 @@ class Engine:
             attend = torch.nn.functional.scaled_dot_product_attention
             out.copy_(attend(*heads, attn_mask=seen, enable_gqa=True)[0].transpose(0, 1))
             return
-        if not wanted and ops.this_arch() == "90" and shape.head_dim in attention.HOPPER["9_wgmma"]:
-            wanted = "9_wgmma"
         attention.attention(q, k, v, start=start, context=end, out=out, rung=wanted or None)
 
     def _product(self, name: str, layer: int, x: Any) -> Any:

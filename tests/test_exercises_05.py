@@ -1,0 +1,132 @@
+"""Lesson 05's exercises, taken from its five notebooks: starters, solutions, and plausible mistakes."""
+
+import pytest
+from lesson_exercises import EveryExercise, Lesson
+from rooflab import simt
+from rooflab.errors import MissingTool
+from rooflab.exercises import lesson_05
+
+LESSON = Lesson("05")
+try:
+    simt.build.compiler()
+except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
+    pytest.skip(str(error), allow_module_level=True)
+
+ELEMENT = """\
+def element(row, i):
+    start = i // 32 * {size}
+    scale = row[start : start + 2].view("{order}")[0]
+    quant = row[start + 2 + i % 32 : start + 3 + i % 32].view("{kind}")[0]
+    return {value}
+"""
+RIGHT = {"size": 34, "order": "<f2", "kind": "i1", "value": "float(scale) * int(quant)"}
+
+DOTS = """\
+extern "C" __global__ void dots(const unsigned char* w, const unsigned char* x, int* out, int blocks) {{
+    const int b = blockIdx.x * 64 + threadIdx.x;
+    {guard}
+    const unsigned short* wq = (const unsigned short*)(w + {w});
+    const int* xq = (const int*)(x + 36 * b + 4);
+    int dot = 0;
+    for (int i = 0; i < 8; ++i) dot = __dp4a({word}, xq[i], dot);
+    out[b] = dot;
+}}
+"""
+WORDS = {
+    "guard": "if (b >= blocks) return;",
+    "w": "34 * b + 2",
+    "word": "wq[2 * i] | (unsigned)wq[2 * i + 1] << 16",
+}
+
+EMBED = """\
+#include <cuda_fp16.h>
+
+extern "C" __global__ void embed(const unsigned char* table, const int* tokens, float* out, int k) {{
+    const int i = {i};
+    if (i >= k) return;
+    const size_t row = {row};
+    const unsigned char* block = table + (row * (k / 32) + i / 32) * 34;
+    const float scale = __half2float(*(const __half*)block);
+    out[{to}] = scale * {quant};
+}}
+"""
+ROWS = {
+    "i": "blockIdx.y * 64 + threadIdx.x",
+    "row": "tokens[blockIdx.x]",
+    "to": "(size_t)blockIdx.x * k + i",
+    "quant": "(signed char)block[2 + i % 32]",
+}
+
+WRONG = {
+    "05.1": {
+        "32 bytes a block": ELEMENT.format(**RIGHT | {"size": 32}),
+        "without signs": ELEMENT.format(**RIGHT | {"kind": "u1"}),
+        "the higher byte first": ELEMENT.format(**RIGHT | {"order": ">f2"}),
+        "the quant alone": ELEMENT.format(**RIGHT | {"value": "int(quant)"}),
+        "always the first block": ELEMENT.format(**RIGHT).replace("i // 32 * 34", "0"),
+    },
+    "05.2": {
+        "still a word at once": lesson_05.MISALIGNED.replace("int dot = 0", "int dot{0}"),
+        "the halves turned": DOTS.format(**WORDS | {"word": "wq[2 * i + 1] | (unsigned)wq[2 * i] << 16"}),
+        "the scale taken along": DOTS.format(**WORDS | {"w": "34 * b"}),
+        "no end": DOTS.format(**WORDS | {"guard": ""}),
+    },
+    "05.3": {
+        "rows in the order of the table": EMBED.format(**ROWS | {"row": "blockIdx.x"}),
+        "every token to the first row": EMBED.format(**ROWS | {"to": "i"}),
+        "without signs": EMBED.format(**ROWS | {"quant": "block[2 + i % 32]"}),
+        "every row's first numbers": EMBED.format(**ROWS | {"i": "threadIdx.x"}),
+    },
+    "05.4": {
+        "after the cast": "def blocks(n, k):\n"
+        "    count = (n * k + 2**31) % 2**32 - 2**31\n    return -(-count // 256)",
+        "no guard": "def blocks(n, k):\n    return -(-n * k // 256)",
+        "rounded down": "def blocks(n, k):\n    return None if n * k > 2**31 - 1 else n * k // 256",
+        "32 bits": "def blocks(n, k):\n    return None if n * k > 2**32 - 1 else -(-n * k // 256)",
+    },
+    "05.5": {
+        "registers turned": "def owner(row, token):\n"
+        "    return row % 8 * 4 + token // 2, token % 2 * 2 + row // 8",
+        "a lane a row": "def owner(row, token):\n    return row * 2 + token // 4, token % 4",
+        "first rows only": "def owner(row, token):\n    return row % 8 * 4 + token // 2, token % 2",
+    },
+    "05.6": {
+        "no roof": "def bound(int8_tops, fp32_tflops, instructions):\n"
+        "    return 64 * fp32_tflops / 2 / instructions",
+        "a multiply-add as two": "def bound(int8_tops, fp32_tflops, instructions):\n"
+        "    return min(int8_tops, 64 * fp32_tflops / instructions)",
+        "32 operations a block": "def bound(int8_tops, fp32_tflops, instructions):\n"
+        "    return min(int8_tops, 32 * fp32_tflops / 2 / instructions)",
+        "a share of the peak": "def bound(int8_tops, fp32_tflops, instructions):\n"
+        "    return int8_tops / instructions",
+    },
+    "05.7": {
+        "every number of tokens": "def choose(times):\n"
+        "    tokens = sorted({t for us in times.values() for t in us})\n"
+        "    return [(t, min((us[t], n) for n, us in times.items() if t in us)[1]) for t in tokens]",
+        "slowest": "def choose(times):\n    found = []\n"
+        "    for t in sorted({t for us in times.values() for t in us}):\n"
+        "        name = max((us[t], n) for n, us in times.items() if t in us)[1]\n"
+        "        if not found or found[-1][1] != name:\n            found.append((t, name))\n"
+        "    return found",
+        "each once": "def choose(times):\n    found = {}\n"
+        "    for t in sorted({t for us in times.values() for t in us}):\n"
+        "        found.setdefault(min((us[t], n) for n, us in times.items() if t in us)[1], t)\n"
+        "    return [(t, name) for name, t in found.items()]",
+        "all have all tokens": "def choose(times):\n"
+        "    return [(t, min(times, key=lambda name: times[name][t])) for t in next(iter(times.values()))]",
+    },
+}
+
+
+class TestExercises(EveryExercise):
+    lesson, wrong = LESSON, WRONG
+
+
+def test_the_page_shows_the_kernel_that_the_checker_hands_out():
+    assert LESSON.starter("05.2").partition("\n")[2].strip() == lesson_05.MISALIGNED.strip()
+
+
+def test_a_misaligned_word_is_named_and_its_line_too():
+    said = LESSON.verdict("05.2", WRONG["05.2"]["still a word at once"])
+    assert "misaligned" in said and "line 8" in said

@@ -1,0 +1,91 @@
+"""Lesson 04's exercises, taken from its four notebooks: starters, solutions, and plausible mistakes."""
+
+import pytest
+from lesson_exercises import EveryExercise, Lesson
+from rooflab import simt
+from rooflab.errors import MissingTool
+from rooflab.exercises import kernels, lesson_04
+
+LESSON = Lesson("04")
+try:
+    simt.build.compiler()
+except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
+    pytest.skip(str(error), allow_module_level=True)
+
+ENDS = "    ends, codes = 2 * (n + k), n * k / 2 + 2 * n * k / 128\n"
+WRONG = {
+    "04.1": {
+        "not shifted by 8": "def pack(codes):\n"
+        "    return sum((code & 15) << 4 * t for t, code in enumerate(codes))",
+        "the last code lowest": "def pack(codes):\n"
+        "    return sum((code + 8) << 4 * t for t, code in enumerate(reversed(codes)))",
+        "added, not placed": "def pack(codes):\n"
+        "    return sum((code + 8) << t for t, code in enumerate(codes))",
+        "a signed word": "def pack(codes):\n"
+        "    word = sum((code + 8) << 4 * t for t, code in enumerate(codes))\n"
+        "    return word - (1 << 32) if word >> 31 else word",
+    },
+    "04.2": {
+        "no scales": "def moved(n, k, way):\n    ends, codes = 2 * (n + k), n * k / 2\n"
+        "    if way == 'fp16':\n        return 2 * n * k + ends\n"
+        "    return codes + ends + (4 * n * k if way == 'two_op' else 0)",
+        "weights alone": "def moved(n, k, way):\n    codes = n * k / 2 + 2 * n * k / 128\n"
+        "    if way == 'fp16':\n        return 2 * n * k\n"
+        "    return codes + (4 * n * k if way == 'two_op' else 0)",
+        "written and not read": "def moved(n, k, way):\n"
+        + ENDS
+        + "    if way == 'fp16':\n        return 2 * n * k + ends\n"
+        "    return codes + ends + (2 * n * k if way == 'two_op' else 0)",
+        "a byte a code": "def moved(n, k, way):\n" + ENDS + "    if way == 'fp16':\n"
+        "        return 2 * n * k + ends\n"
+        "    return n * k + codes + ends + (4 * n * k if way == 'two_op' else 0)",
+    },
+    "04.3": {
+        "one number": "def pair(word, s):\n    return word >> 4 * s & 0xF | 0x6400",
+        "neighbours": "def pair(word, s):\n"
+        "    return (word >> 4 * s & 15) | (word >> 4 * s + 4 & 15) << 16 | 0x64006400",
+        "changed places": "def pair(word, s):\n"
+        "    return word >> 4 * s + 16 & 15 | (word >> 4 * s & 15) << 16 | 0x64006400",
+        "no mask": "def pair(word, s):\n    return word >> 4 * s | 0x64006400",
+        "the 8 taken away": "def pair(word, s):\n"
+        "    return (word >> 4 * s & 0x000F000F | 0x64006400) - 0x00080008",
+    },
+    "04.4": {
+        "x left as it was": lesson_04.NARROW.replace("const unsigned* qweight", "const uint4* qweight")
+        .replace("words = groups * 16", "words = groups * 4")
+        .replace("const unsigned word = qweight", "const uint4 four = qweight")
+        .replace(
+            "for (int t = 0; t < 8; ++t)\n            part += (int(word >> 4 * t & 15) - 8) * "
+            "__half2float(x[8 * i + t]);",
+            "const unsigned w[4] = {four.x, four.y, four.z, four.w};\n"
+            "        for (int t = 0; t < 32; ++t)\n"
+            "            part += (int(w[t / 8] >> 4 * (t % 8) & 15) - 8) * __half2float(x[32 * i + t]);",
+        )
+        .replace("i / 16", "i / 4"),
+        "a scale too far": lesson_04.NARROW.replace("i / 16", "i / 32"),
+    },
+    "04.5": {
+        "still once a token": lesson_04.AGAIN.replace("float sum = 0.0f", "float sum = 0"),
+        "the first token alone": lesson_04.AGAIN.replace("token < batch", "token < 1"),
+    },
+    "04.6": {
+        "one after the other": "def seen(kernel_us, launch_us, launches):\n"
+        "    return launches * (kernel_us + launch_us)",
+        "the slower alone": "def seen(kernel_us, launch_us, launches):\n"
+        "    return launches * max(kernel_us, launch_us)",
+        "never waits": "def seen(kernel_us, launch_us, launches):\n"
+        "    return launch_us + launches * kernel_us",
+    },
+}
+
+
+class TestEveryExercise(EveryExercise):
+    lesson, wrong = LESSON, WRONG
+
+
+@pytest.mark.parametrize(("number", "starter"), [("04.4", lesson_04.NARROW), ("04.5", lesson_04.AGAIN)])
+def test_the_reader_gets_a_kernel_that_is_right_and_wasteful(number, starter):
+    """What is to be mended is the reading, not the result."""
+    assert kernels.TASKS[number].starter == starter
+    said = str(kernels.attempt(number, starter.replace("0.0f", "0.f")))
+    assert "the result is right, the target is not met" in said

@@ -1,0 +1,99 @@
+"""Lesson 06's exercises, taken from its notebooks: starters, solutions, and plausible mistakes."""
+
+import pytest
+from lesson_exercises import EveryExercise, Lesson
+from rooflab import simt
+from rooflab.errors import MissingTool
+from rooflab.exercises import lesson_06
+
+LESSON = Lesson("06")
+try:
+    simt.build.compiler()
+except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
+    pytest.skip(str(error), allow_module_level=True)
+
+MERGE = "def merge(parts):\n    import numpy as np\n"
+TOGETHER = (
+    "    total = sum(a * s for a, (_, s, _) in zip(f, parts))\n"
+    "    return sum(a * o for a, (_, _, o) in zip(f, parts)) / total"
+)
+
+
+def weigh(loop):
+    """The starter of 06.2 with a loop's body in the place of its dots."""
+    return LESSON.starter("06.2").partition("\n")[2].replace("        ...\n", loop)
+
+
+ONCE = (
+    "        const float raised = fmaxf(most, score), weight = expf(score - raised);\n"
+    "        sum = sum{0} + weight;\n        total = total{0} + weight * values[row * n + i];\n"
+    "        most = raised;\n"
+)
+TWICE = (
+    "        for (int j = lane; j < n; j += 32) most = fmaxf(most, scores[row * n + j]);\n"
+    "        sum += expf(score - most);\n        total += expf(score - most) * values[row * n + i];\n"
+)
+NAIVE = (
+    "        most = 0.0f;\n        sum += expf(score);\n        total += expf(score) * values[row * n + i];\n"
+)
+
+WRONG = {
+    "06.1": {
+        "pairs over queries": "def rereads(n, queries, window):\n"
+        "    return sum(range(1, n + 1)) / n / queries",
+        "no window": "def rereads(n, queries, window):\n"
+        "    return sum(min(i + queries, n) for i in range(0, n, queries)) / n",
+        "the last query's window": "def rereads(n, queries, window):\n"
+        "    lasts = [min(i + queries, n) for i in range(0, n, queries)]\n"
+        "    return sum(min(last, window or last) for last in lasts) / n",
+    },
+    "06.2": {
+        "nothing is scaled": weigh(ONCE.format("")),
+        "two passes": weigh(TWICE),
+        "no maximum": weigh(NAIVE),
+    },
+    "06.3": {
+        "nothing is rounded": "def blocks(registers, threads, shared):\n"
+        "    return min(65536 // (registers * threads), 233472 // (shared + 1024), 2048 // threads, 32)",
+        "registers alone": "def blocks(registers, threads, shared):\n"
+        "    return min(32, 65536 // (-(-registers * 32 // 256) * 256 * -(-threads // 32)))",
+        "no room for the system": "def blocks(registers, threads, shared):\n"
+        "    warps = -(-threads // 32)\n    each = -(-registers * 32 // 256) * 256\n"
+        "    return min(65536 // (each * warps), 233472 // max(shared, 1), 2048 // (32 * warps), 32)",
+    },
+    "06.4": {
+        "two words more": lesson_06.BANKS.replace("[32][64]", "[32][66]"),
+        "straight from memory": lesson_06.BANKS.replace("keys[lane][d]", "k[(tile + lane) * 64 + d]"),
+        "a word in the wrong place": lesson_06.BANKS.replace("[32][64]", "[32][65]").replace(
+            "keys[lane][d]", "keys[lane][(d + lane) % 64]"
+        ),
+    },
+    "06.5": {
+        "parts count alike": MERGE + "    return sum(o / s for _, s, o in parts if s > 0) / len(parts)",
+        "one unit for all": MERGE + "    return sum(o for _, _, o in parts) / sum(s for _, s, _ in parts)",
+        "no largest": MERGE + "    f = [np.exp(m) for m, _, _ in parts]\n" + TOGETHER,
+        "empty parts": MERGE
+        + "    top = max(m for m, _, _ in parts)\n    f = [np.exp(m - top) for m, _, _ in parts]\n"
+        + TOGETHER,
+    },
+    "06.6": {
+        "keys alone": "def even(layers, kv_heads, weight_bytes):\n"
+        "    return weight_bytes / sum(2 * kv_heads * e.head_dim for e in layers)",
+        "no windows": "def even(layers, kv_heads, weight_bytes):\n"
+        "    return weight_bytes / sum(4 * kv_heads * e.head_dim for e in layers)",
+        "four bytes a number": "def even(layers, kv_heads, weight_bytes):\n"
+        "    return weight_bytes / sum(8 * kv_heads * e.head_dim for e in layers)",
+    },
+}
+
+
+class TestEveryExercise(EveryExercise):
+    lesson, wrong = LESSON, WRONG
+
+
+def test_a_swizzle_is_as_good_as_padding():
+    """06.4 asks for banks without conflicts, not for a longer row."""
+    turned = "for (int e = 0; e < 64; ++e) score += q[(e + lane) % 64] * keys[lane][(e + lane) % 64];"
+    source = lesson_06.BANKS.replace("for (int d = 0; d < 64; ++d) score += q[d] * keys[lane][d];", turned)
+    assert turned in source
+    assert LESSON.verdict("06.4", source).startswith("Exercise 06.4: right: ")

@@ -1,0 +1,254 @@
+"""What lesson 06 claims of the recorded H200, and that its pages say what the rows say."""
+
+import nbformat
+import numpy as np
+import pytest
+from rooflab import lab, roof, shapes
+from rooflab.case import Case
+from rooflab.claims import attention as evidence
+from rooflab.ops import attention as op
+from rooflab.paths import NOTEBOOKS
+from rooflab.studies import attention as study
+from rooflab.studies import attention_checks as asks
+
+OWN = [rung.name for rung in op.LADDERS["attention"]]
+
+
+@pytest.fixture(scope="module")
+def h200():
+    return lab.open("replay", "h200")
+
+
+@pytest.fixture(scope="module")
+def rows(h200):
+    return h200.measure("attention", h200.cases("attention"))
+
+
+@pytest.fixture(scope="module")
+def ladder(h200):
+    found = h200.measure("attention", study.ladder(128, device=h200.sized))
+    names = (found["impl"] + " " + found["options"].fillna("")).str.strip()
+    return found.set_index(names)
+
+
+@pytest.fixture(scope="module")
+def counted(h200):
+    cases = [c for c in [*study.ladder(128), *study.gemma()] if c.kind == "own"]
+    return evidence.counted(h200.profile("attention", cases, "ncu", study.COUNTERS), cases)
+
+
+def answers(h200, question):
+    cases = [case for case in asks.cases(h200.sized) if case.operator == question]
+    return evidence.answers(h200.profile("attention", cases, "checks"), cases)
+
+
+def said(name):
+    """All that a notebook printed or displayed as text."""
+    cells = nbformat.read(NOTEBOOKS / name, as_version=4).cells
+    parts = []
+    for output in (output for cell in cells if cell.cell_type == "code" for output in cell.outputs):
+        data = output.get("data", {})
+        parts += [output.get("text", ""), data.get("text/markdown", ""), data.get("text/html", "")]
+    return "\n".join(parts)
+
+
+# --- the claims that coverage.csv points to -----------------------------------------------------------------
+
+
+def test_a_block_for_every_query_reads_what_was_predicted_again_and_again(ladder, counted):
+    """M78: the scalar kernel, gated; its re-reads predicted, and counted with what L1 spares it."""
+    assert ladder.loc["1_scalar", "error"] <= ladder.loc["1_scalar", "error_budget"]
+    case = study._case("1_scalar", 1848, 256, (8, 2), window=512)
+    assert 400 < study.requested_bytes(case) / (2 * 1848 * 8 * 256 * 2) < 512  # the source: up to 512
+    for row in counted[counted["impl"] == "1_scalar"].itertuples():
+        assert 0.2 < row.sm_read_bytes / row.asked < 1.1 and row.sm_read_bytes > 50 * row.once
+    tiled = counted[counted["impl"] == "2_tiled"]
+    assert (tiled["sm_read_bytes"] / tiled["asked"]).between(0.8, 1.15).all()
+
+
+def test_no_buffer_grows_with_the_square_of_the_prompt(h200):
+    """M79: a rung takes its output and nothing else; torch's math backend takes the scores."""
+    memory = answers(h200, "memory")
+    own = memory[memory["impl"].isin(OWN)].sort_values("seq")
+    assert len(own) == len(asks.MEMORY)
+    output = 2 * own["seq"] * study.HEADS * 128
+    assert (own["bytes"] <= 1.01 * output + 4096).all()
+    math = memory[memory["impl"] == "torch.sdpa_math"].sort_values("seq")
+    assert (math["bytes"] > math["scores bytes"]).all()
+    assert math["bytes"].iloc[-1] / math["bytes"].iloc[-2] == pytest.approx(4, rel=0.1)
+    assert "of which the output is" in said("06c_trust.ipynb")
+
+
+def test_sixteen_queries_a_block_win_little_over_eight(ladder):
+    """M80: half the reads, and a few percent of the time."""
+    eight, sixteen = (ladder.loc[f"2_tiled queries={q}"] for q in (8, 16))
+    reads = [study.requested_bytes(Case.from_row(row)) for row in (eight, sixteen)]
+    assert reads[0] / reads[1] == pytest.approx(2, rel=0.01)
+    assert sixteen["q3_us"] < eight["q1_us"] < 1.2 * sixteen["q1_us"]
+
+
+def test_packed_halves_are_faster_coarser_and_free_of_conflicts(ladder, counted):
+    """M81: fp16x2 scores with FP32 values; pairs a lane, so no bank is asked twice."""
+    half, full = ladder.loc["3_half2"], ladder.loc["2_tiled queries=16"]
+    assert half["q3_us"] < full["q1_us"] and half["error"] > 3 * full["error"]
+    assert half["error"] <= half["error_budget"]
+    named = counted[(counted["head_dim"] == 128)].drop_duplicates("impl", keep="last").set_index("impl")
+    assert (
+        named.loc["3_half2", "shared_load_conflicts"] < 0.01 * named.loc["4_tensor", "shared_load_conflicts"]
+    )
+    assert (
+        named.loc["5_padded", "shared_load_conflicts"] < 0.01 * named.loc["4_tensor", "shared_load_conflicts"]
+    )
+
+
+def test_tensor_cores_do_heads_256_and_512_wide(rows):
+    """M82: the source's open end, on portable and on Hopper's rungs, past torch at 512."""
+    for width, least in ((256, 200), (512, 150)):
+        own = rows[(rows["operator"] == "attention") & (rows["head_dim"] == width) & (rows["kind"] == "own")]
+        portable = own[~own["impl"].isin(op.HOPPER) & (own["seq"] == 16384) & (own["heads"] == 32)]
+        assert portable["tflop_s"].max() > least
+        assert (own["spill_bytes"] == 0).all() and (own["error"] <= own["error_budget"]).all()
+    asked = evidence.asked(rows).set_index("what")
+    assert asked.loc["512 wide", "reached"] > 2 * float(asked.loc["512 wide", "peer"].split(" ")[0])
+
+
+def test_the_source_s_five_configurations_pass(h200):
+    """M83: GQA, causal, window, 128 to 512 wide, partial tiles, by every rung that does the width."""
+    found = answers(h200, "tolerance")
+    five = found.groupby("config", sort=False).ngroup() < len(asks.SOURCE)
+    own = found[five & found["impl"].isin(OWN)]
+    assert set(own["impl"]) == set(OWN)
+    assert (own["worst_rms"] <= asks.TOLERANCES["tensor cores"]).all()
+
+
+def test_chunks_few_queries_odd_widths_and_nan(h200):
+    """M84: positions above 0, 1 and 7 queries, 48, 80 and 112 wide; no NaN is hidden, nothing is invented."""
+    found = answers(h200, "tolerance")
+    later = found[found.groupby("config", sort=False).ngroup() >= len(asks.SOURCE)]
+    assert set(later["head_dim"]) >= {48, 80, 112} and set(later["seq"]) >= {1, 7, 17}
+    assert (later[later["impl"].isin(OWN)]["worst_rms"] <= asks.TOLERANCES["tensor cores"]).all()
+    edges = answers(h200, "edges").set_index("impl").loc[OWN]
+    none = ["blind not zero", "NaN in k lost", "NaN in v lost", "NaN in k spread", "other bits"]
+    assert (edges[none] == 0).all(axis=None)
+    assert edges["loudest score"].min() > 89  # beyond what exp holds in FP32
+
+
+def test_the_tolerances_are_a_ladder(h200):
+    """M85: outputs in FP16 cost more than the first allowance by rounding alone; FP16 sums the most."""
+    found = answers(h200, "tolerance")
+    assert found["rounding"].max() > asks.TOLERANCES["FP32 scores"]
+    worst = found.groupby("impl")["worst_rms"].max()
+    assert worst[OWN].idxmax() == "3_half2" and worst["3_half2"] > asks.TOLERANCES["FP16 keys"]
+    rest = worst[[name for name in worst.index if name != "3_half2"]]
+    assert (rest <= asks.TOLERANCES["FP16 keys"]).all() and rest.max() <= 1.3 * found["rounding"].max()
+    assert "kept by all" in said("06c_trust.ipynb")
+
+
+def test_index_arithmetic_hardly_matters_and_is_guarded(h200):
+    """M86: A/B of dividing and of shifting, and the refusal where no shift will do."""
+    from rooflab import ops
+    from rooflab.errors import LaunchError
+
+    found = h200.measure("attention", study.indexing())
+    assert (found["error"] <= found["error_budget"]).all()
+    power = found[found["head_dim"] == 128]["median_us"]
+    assert len(power) == 3 and power.max() < 1.1 * power.min()
+    x = np.zeros((4, 1, 80), np.float16)
+    with ops.on("cpu"), pytest.raises(LaunchError, match="must be a power of two, not 80"):
+        op.attention(x, x.copy(), x.copy(), rung="2_tiled", INDEX=2)
+
+
+def test_memory_was_never_the_limit_and_shared_memory_and_arithmetic_are(counted, h200):
+    """M87: DRAM is idle in every rung; the point under the roofs is what the page draws."""
+    assert (counted["dram_pct"] < 15).all()
+    wide = counted[counted["head_dim"] == 128].drop_duplicates("impl", keep="last").set_index("impl")
+    assert wide.loc["4_tensor", "busiest"] == "shared memory" and wide.loc["4_tensor", "busiest_pct"] > 80
+    assert wide.loc["7_rows", "tensor_pct"] > 3 * wide.loc["4_tensor", "tensor_pct"]
+    rate = wide["flops"] / wide["time_ns"] / 1e3
+    assert h200.spec.fp32 / rate["1_scalar"] < evidence.FROM_PEAK
+    assert "DRAM is never busy for more than" in said("06_attention.ipynb")
+
+
+def test_the_budget_of_an_sm_is_registers_and_shared_memory(rows):
+    """M88: 48 KB a block as the source gave, against what larger tiles take and reach."""
+    budget = evidence.budgets(rows, (256, 512))
+    for width, group in budget.groupby("head_dim"):
+        named = group.set_index("impl")
+        lean = named.loc["2_tiled"]
+        assert lean["shared"] == 48 * 1024 and lean["blocks"] >= 1
+        fast = named["tflop_s"].idxmax()
+        assert named.loc[fast, "occupancy"] < lean["occupancy"] and width in (256, 512)
+        assert named.loc[fast, "tflop_s"] > 10 * lean["tflop_s"]
+    for row in budget.itertuples():
+        assert row.blocks == study.residency(row.registers, row.threads, row.shared)
+    assert "Occupancy is not the goal" in said("06b_wide.ipynb")
+
+
+# --- beyond -------------------------------------------------------------------------------------------------
+
+
+def test_every_timed_rung_is_gated(rows):
+    own = rows[rows["kind"] == "own"]
+    assert (own["error"] <= own["error_budget"]).all() and (own["spill_bytes"] == 0).all()
+    assert (rows["q1_us"] <= rows["median_us"]).all() and (rows["median_us"] <= rows["q3_us"]).all()
+    peers = set(rows[rows["kind"] == "peer"]["impl"])
+    assert peers >= {*study.BACKENDS, "torch.flex_attention"}
+
+
+def test_every_figure_asked_for_is_on_the_page(rows):
+    asked = evidence.asked(rows)
+    assert len(asked) == len(evidence.goals())
+    page = said("06b_wide.ipynb")
+    for row in asked.itertuples():
+        assert f"<td>{row.what}</td>" in page and f"{row.reached:,.0f} {row.unit}" in page
+    assert {"711 (flash_attn_4)", "493 (ffpa)"} <= set(asked["published"])  # anchors, on this GPU
+    for bar in ("floor", "aim"):
+        found = asked[asked[f"{bar}_met"] == "yes"]
+        less = found["unit"] == "µs"
+        assert (
+            found["reached"].where(~less, -found["reached"]) >= found[bar].where(~less, -found[bar])
+        ).all()
+
+
+def test_a_decoder_says_the_same_words(h200):
+    words = answers(h200, "words")
+    assert set(OWN) <= set(words["impl"])
+    assert (words["changed though apart"] == 0).all()
+    own = words[words["impl"].isin(OWN)]
+    assert (own["changed"] <= 0.02 * own["words"]).all()
+    assert (own["largest move"] < 0.05 * own["spread of logits"]).all()
+
+
+def test_one_capture_serves_every_length(h200):
+    replay = answers(h200, "replay").set_index("impl")
+    assert list(replay.index) == [rung.name for rung in op.LADDERS["decode_attention"]]
+    assert (replay["other bits"] == 0).all()
+    errors = replay[[f"error {n}" for n in asks.REPLAYED]]
+    assert (errors < 2.0**-10).all(axis=None)
+
+
+def test_the_decode_ladder_climbs_to_the_read_roof(h200):
+    found = h200.measure("attention", study.decode(32768)).set_index("impl")
+    own = found[found["kind"] == "own"]["median_us"]
+    assert own.is_monotonic_decreasing and own.iloc[0] > 20 * own.iloc[-1]
+    assert found.loc[own.idxmin(), "roof_fraction"] > 0.7
+    assert found.loc[own.idxmin(), "bytes"] == roof.attention_bytes(1, 32768, 32, 8, 128)
+
+
+def test_a_prompt_s_time_moves_from_attention_to_the_matrices(rows, h200):
+    roofs = (h200.roof["dram_read"].value, h200.roof["fp16_tensor"].value)
+    whole = evidence.prompts(rows, study.PROMPTS, *roofs).set_index(["model", "seq"])
+    there = whole.loc[("gemma-4-e4b", 1848)]
+    assert there["share_before"] == pytest.approx(evidence.SHARE, abs=0.15)
+    assert (whole["share_after"] < 0.6 * whole["share_before"]).all()
+    model = shapes.get("qwen2.5-1.5b")
+    least = 2 * shapes.body(model) * 4096 / roofs[1] / 1e6
+    assert 0.95 * least < 1e3 * whole.loc[("qwen2.5-1.5b", 4096), "matrices_ms"] < 1.3 * least
+    shown = said("06d_decode.ipynb")
+    assert f"{there['share_before']:.0%}" in shown and f"Published: {evidence.SHARE:.0%}." in shown
+
+
+def test_the_source_s_own_share_is_near_what_it_says():
+    shares = evidence.source_share()
+    assert shares["share"].iloc[0] == pytest.approx(evidence.SHARE, abs=0.05)
+    assert shares["attention_ms"].is_monotonic_decreasing

@@ -43,6 +43,20 @@ def check(folder, **more):
     return validate(folder, **{**whole, **more})
 
 
+def test_a_tensor_roof_is_one_products_rate_and_the_datasheet_the_limit(tmp_path):
+    roofs = {"fp16_tensor": 760.0, **ROOFS}
+
+    def found(tflop_s):
+        root = tmp_path / str(tflop_s)
+        more = {"roof": "fp16_tensor", "flops": int(tflop_s * 2.5e6), "bytes": None}
+        folder = recording(root, [figures(CASES[0]), figures(CASES[1], **more)])
+        Store(root, "h200").rederive(roofs)
+        return [str(finding) for finding in check(folder, roofs=roofs)]
+
+    assert found(790) == []
+    assert any("more than the roof allows" in sentence for sentence in found(995))
+
+
 def test_a_sound_recording_has_no_findings(tmp_path):
     folder = recording(tmp_path)
     assert check(folder) == [] and validate(folder) == []

@@ -7,13 +7,12 @@ The bars are one GPU's, so on another they say how far that GPU is from this one
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from rooflab.case import Case
 from rooflab.claims import Bar, Claim, NoEvidence, less, more
-from rooflab.lab import Lab
 from rooflab.ops import mmq as ops
 from rooflab.studies import mmq, q8_0
 
@@ -35,8 +34,8 @@ class Evidence(NamedTuple):
 Measure = Callable[[Evidence, str], float]
 
 
-def gather(lab: Lab) -> Evidence:
-    """What the goals look at, measured or replayed."""
+def gather(lab: Any) -> Evidence:
+    """What the goals look at, as a lab measures or replays it."""
     decode = [c for c in lab.cases("q8_0") if c.operator == "q8_0" and c.cache == "cold" and not c.options]
     prompts = [c for c in lab.cases("mmq") if c.cache == "cold" and not c.options]
     hopper = bool(lab.spec and lab.spec.has_hopper)

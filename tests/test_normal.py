@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
+import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_output
 from rooflab import paths
@@ -122,6 +123,16 @@ def test_the_course_has_its_notebooks() -> None:
 @pytest.mark.parametrize("path", _course(), ids=lambda path: path.stem)
 def test_committed_notebooks_are_in_normal_form_and_whole(path: Path) -> None:
     assert normal.problems(path) == []
+
+
+def test_readme_puts_a_peer_of_the_same_work_beside_ours() -> None:
+    row = {"format": "fp16", "n": None, "k": None, "batch": None, "cache": "cold", "seq": 16384, "heads": 32}
+    row |= {"kv_heads": 8, "head_dim": 256, "window": None, "causal": True, "roof": "fp16_tensor"}
+    row |= {"clock": "graph", "kind": "peer"}
+    narrow = row | {"impl": "narrow", "window": 512, "median_us": 1.0, "tflop_s": 100.0}
+    whole = row | {"impl": "whole", "median_us": 9.0, "tflop_s": 600.0}
+    ours = pd.Series(row | {"kind": "own", "impl": "ours", "median_us": 8.0, "tflop_s": 700.0})
+    assert readme._peer(pd.DataFrame([narrow, whole, ours]), ours) == "whole: 600.0 TFLOP/s"
 
 
 def test_readme_holds_the_table_that_the_recordings_give() -> None:

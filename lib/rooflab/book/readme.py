@@ -50,7 +50,8 @@ def _achieved(row: pd.Series) -> str:
 
 def _peer(group: pd.DataFrame, best: pd.Series) -> str:
     named = isinstance(best["format"], str) and best["format"] != ""
-    shape = ["format" if named else "bytes", "n", "k", "batch", "seq", "heads", "head_dim", "cache"]
+    shape = ["format" if named else "bytes", "n", "k", "batch", "cache"]
+    shape += ["seq", "heads", "kv_heads", "head_dim", "window", "causal"]
     same = group[group["kind"] != "own"]
     for column in shape:
         same = same[(same[column] == best[column]) | (same[column].isna() & pd.isna(best[column]))]

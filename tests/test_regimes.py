@@ -109,3 +109,10 @@ def test_rows_of_other_studies_are_taken_as_the_ways_they_are():
         ("mmq", "q8_0", "mma"),
     }
     assert regimes.gathered([]).empty and regimes.gathered([own.iloc[:0]]).empty
+
+
+def test_a_case_that_names_its_rung_can_be_estimated():
+    study = regimes.Regimes()
+    for slug in device.names():
+        gpu = device.get(slug)
+        assert all(study.seconds(case, gpu) > 0 for case in study.cases("quick", gpu)), slug

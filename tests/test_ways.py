@@ -121,6 +121,40 @@ def test_what_lost_is_told_with_who_won(rows):
     assert table["times"].is_monotonic_decreasing and (table["losses"] <= table["of"]).all()
 
 
+def test_why_a_way_lost_is_arithmetic_where_it_can_be():
+    def why(slow, fast, batch):
+        return ways.because(slow, fast, *MLP, batch, MACHINE)
+
+    assert "times as long (memory)" in why("INT4 two_op", "INT4 fused", 1)
+    assert "times as long (compute)" in why("Q8_0 dp4a", "Q8_0 mmq_half", 64)
+    assert why("Q8_0 dp4a", "FP16 cublas", 1) == "2 launches against 1"
+    assert why("FP16 gemv", "FP16 cublas", 1) == "no bound says so: the kernel"
+
+
+def test_the_source_s_own_loss_is_that_of_its_sweep():
+    """M89: its fused kernel at 32 tokens, beside what the law makes of a launch a token."""
+    store = lab.open("replay", "rtx-4070-laptop-published").store
+    there = predict.scaled(device.get("rtx-4070-laptop"), MACHINE, H200)
+    swept = ways.unseen(ways.laptop_sweep(store), there, predict.Fit(3.0))
+    table = ways.published_lost(swept)
+    assert len(table) and (table["batch"] == 32).all() and (table[["times", "law"]] > 5).all(axis=None)
+    assert ways.published_lost(swept[swept["label"] == "INT4 loop"]).empty
+
+
+def test_a_predicted_crossover_agrees_inside_the_measured_interval():
+    rows = made(fused=lambda batch: 0.3 * batch**0.5)
+    crossed, second = (
+        ways.crossovers(rows, MLP, ways.PAIRS[:1], (clock,)).iloc[0] for clock in ("graph", "wall")
+    )
+    assert ways.agrees(crossed, int(crossed["high"])) and not ways.agrees(crossed, int(crossed["low"]))
+    assert ways.agrees(crossed, None) is False
+    assert ways.agrees(second, 1) and not ways.agrees(second, 64)
+    assert ways.agrees(pd.Series({"kind": "first"}), None) and not ways.agrees(
+        pd.Series({"kind": "first"}), 4
+    )
+    assert ways.agrees(pd.Series({"kind": "level"}), 4) is None
+
+
 def test_attention_s_share_of_a_prompt_grows_with_its_length():
     """M94"""
     table = ways.prompt(

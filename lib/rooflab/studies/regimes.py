@@ -125,6 +125,9 @@ class Regimes(Study):
     def samples(self, case: Case) -> int:
         return 15 if case.clock == "graph" else 40
 
+    def rest_s(self, case: Case) -> float:
+        return 0.0  # its options may name a rung, which is no number
+
     def seconds(self, case: Case, device: Device) -> float:
         return 0.25 * super().seconds(case, device)  # operands are shared by all clocks of a shape
 

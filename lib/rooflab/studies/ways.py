@@ -124,7 +124,7 @@ def crossovers(
     clocks: Sequence[str] = regimes.CLOCKS,
 ) -> pd.DataFrame:
     """One row a pair and clock: first, second (labels), clock, kind, low, high, at, noise, tokens (how many
-    numbers of tokens both have) and says, the finding in words.
+    numbers of tokens both have), says, the finding in words, and least, the fewest tokens both have.
     """
     found = []
     for pair in pairs:
@@ -135,8 +135,9 @@ def crossovers(
                 continue
             names = pair.names
             facts = (crossing.kind, crossing.low, crossing.high, crossing.at, crossing.noise)
-            found.append((*names, clock, *facts, len(crossing.verdicts), crossing.says(*names)))
-    columns = ["first", "second", "clock", "kind", "low", "high", "at", "noise", "tokens", "says"]
+            least = int(ours[ours["batch"].isin(theirs["batch"])]["batch"].min())
+            found.append((*names, clock, *facts, len(crossing.verdicts), crossing.says(*names), least))
+    columns = ["first", "second", "clock", "kind", "low", "high", "at", "noise", "tokens", "says", "least"]
     return pd.DataFrame(found, columns=columns)
 
 
@@ -367,6 +368,49 @@ def lost(rows: pd.DataFrame, clock: str = "graph") -> pd.DataFrame:
             found.append((name, losses, len(part), *sizes, float(worst["times"]), worst["label_best"]))
     columns = ["label", "losses", "of", "n", "k", "batch", "times", "winner"]
     return pd.DataFrame(found, columns=columns).sort_values("times", ascending=False, ignore_index=True)
+
+
+def because(slow: str, fast: str, n: int, k: int, batch: int, there: Machine) -> str:
+    """Why one way (by label) loses to another on a product, as far as arithmetic sees it: a longer bound, or
+    more launches; else the kernel itself.
+    """
+    named = {label(each.format, each.name): each for each in predict.WAYS}
+    ways = named[slow], named[fast]
+    mine, theirs = (predict.bound(each, n, k, batch, there) for each in ways)
+    if mine.us > 1.3 * theirs.us:
+        return f"a bound {mine.us / theirs.us:.1f} times as long ({mine.by})"
+    launches, fewer = (predict.launched(each, batch) for each in ways)
+    if launches > fewer:
+        return f"{launches} launches against {fewer}"
+    return "no bound says so: the kernel"
+
+
+def published_lost(swept: pd.DataFrame) -> pd.DataFrame:
+    """Of the source's own sweep (`unseen` of laptop_sweep) a row a matrix: where its fused kernel lost most
+    against FP16 (n, k, batch), by how many times, and by how many the law has it (columns times, law).
+    """
+    keys = ["n", "k", "batch"]
+    wide = swept.pivot_table(["us", "one_us"], keys, "label").dropna()
+    names = label("int4_g128", "loop"), label("fp16", "cublas")
+    if wide.empty or not set(names) <= set(swept["label"]):
+        return pd.DataFrame(columns=[*keys, "times", "law"])
+    found = pd.DataFrame({"times": wide["us"][names[0]] / wide["us"][names[1]]})
+    found["law"] = wide["one_us"][names[0]] / wide["one_us"][names[1]]
+    found = found.reset_index().sort_values("times", ascending=False)
+    return found[found["times"] > crossover.LEVEL].drop_duplicates(["n", "k"]).reset_index(drop=True)
+
+
+def agrees(crossing: pd.Series, predicted: int | None) -> bool | None:
+    """Whether a predicted crossover lies where `crossovers` has it; None where nothing was to be predicted
+    (level throughout, or no one order).
+    """
+    if crossing["kind"] == "crosses":
+        return predicted is not None and crossing["low"] < predicted <= crossing["high"]
+    if crossing["kind"] == crossover.FIRST:
+        return predicted is None
+    if crossing["kind"] == crossover.SECOND:
+        return predicted is not None and predicted <= crossing["least"]
+    return None
 
 
 # --- prompts ------------------------------------------------------------------------------------------------

@@ -1,0 +1,148 @@
+"""What lesson 07 claims of the recorded H200, and that its pages say what the rows say."""
+
+import nbformat
+import pytest
+from rooflab import device, dispatch, lab, predict, shapes
+from rooflab.paths import NOTEBOOKS
+from rooflab.studies import attribution, regimes, shares, ways
+
+MLP, QO = regimes.SOURCE
+
+
+@pytest.fixture(scope="module")
+def h200():
+    return lab.open("replay", "h200")
+
+
+@pytest.fixture(scope="module")
+def rows(h200):
+    return ways.gather(h200)
+
+
+@pytest.fixture(scope="module")
+def law(h200, rows):
+    machine = ways.machine(h200)
+    return machine, predict.fit(rows[rows["clock"] == "graph"], machine)
+
+
+def said(name):
+    """All that a notebook printed or displayed as text."""
+    cells = nbformat.read(NOTEBOOKS / name, as_version=4).cells
+    parts = []
+    for output in (output for cell in cells if cell.cell_type == "code" for output in cell.outputs):
+        data = output.get("data", {})
+        parts += [output.get("text", ""), data.get("text/markdown", ""), data.get("text/html", "")]
+    return "\n".join(parts)
+
+
+def test_the_sweep_is_gated_and_has_the_source_s_rows_and_columns(h200, rows):
+    """M89: both shapes at 1 to 32 tokens, every one of its 17 columns filled."""
+    mine = rows[rows["study"] == "regimes"]
+    assert (mine["error"] <= mine["error_budget"]).all()
+    for shape in (MLP, QO):
+        table = ways.sweep(rows, shape, h200.roof["dram_read"].value).set_index("batch")
+        assert {1, 2, 4, 8, 16, 32} <= set(table.index) and table.shape[1] == 16
+        assert table.notna().all(axis=None)
+    assert table.index.is_monotonic_increasing
+
+
+def test_every_number_of_tokens_has_three_baselines(rows):
+    """M90"""
+    for shape in (MLP, QO):
+        for batch in regimes.BATCHES:
+            mine = rows[(rows["n"] == shape[0]) & (rows["k"] == shape[1]) & (rows["batch"] == batch)]
+            for clock in regimes.CLOCKS:
+                plain = mine[(mine["clock"] == clock) & (mine["kind"] == "baseline")]
+                assert {("fp16", "cublas"), ("int4_g128", "two_op"), ("q8_0", "two_op")} <= set(
+                    zip(plain["format"], plain["impl"], strict=True)
+                )
+
+
+def test_crossovers_have_intervals_and_depend_on_the_clock(rows):
+    """M91: by kernels the fused product stays ahead where by calls it never was."""
+    table = ways.crossovers(rows, MLP, ways.PAIRS[:1]).set_index("clock")
+    assert table.loc["graph", "kind"] != table.loc["wall", "kind"]
+    assert table.loc["graph", "kind"] in ("first", "crosses")
+    found = ways.crossovers(rows, QO, clocks=("graph",))
+    crossed = found[found["kind"] == "crosses"]
+    assert (
+        len(crossed) and (crossed["low"] < crossed["at"]).all() and (crossed["at"] <= crossed["high"]).all()
+    )
+    shown = said("07_regimes.ipynb")
+    assert all(text in shown for text in table["says"])
+
+
+def test_the_dispatcher_hands_over_as_tokens_grow(rows):
+    """M93, M107: what it takes at each number of tokens is what was fastest; all of it can be reverted."""
+    recorded = rows[(rows["study"] == "regimes") & (rows["clock"] == "graph")]
+    for format in predict.FORMATS:
+        for batch in regimes.BATCHES:
+            choice = dispatch.choose(format, *MLP, batch, "h200", recorded=recorded)
+            mine = recorded[(recorded["format"] == format) & (recorded["batch"] == batch)]
+            mine = mine[(mine["n"] == MLP[0]) & (mine["k"] == MLP[1])]
+            fastest = mine.sort_values("median_us").iloc[0]
+            assert choice.way == fastest["impl"] and choice.why.startswith("recorded on h200: 8960 x 1536")
+            with dispatch.reverted(format):
+                back = dispatch.choose(format, *MLP, batch, "h200", recorded=recorded)
+            assert predict.way(format, back.way).plain
+    q8_0 = [dispatch.choose("q8_0", *MLP, b, "h200", recorded=recorded).way for b in (1, 16, 256)]
+    assert len(set(q8_0)) == 3
+    shown = said("07_regimes.ipynb")
+    assert "reverted by reverted() from" in shown and "recorded on h200" in shown
+
+
+def test_spreads_are_told_for_every_clock(rows):
+    """M95: quartiles in every row, and their width in the page."""
+    mine = rows[rows["study"] == "regimes"]
+    assert (mine["q1_us"] <= mine["median_us"]).all() and (mine["median_us"] <= mine["q3_us"]).all()
+    width = (mine["q3_us"] - mine["q1_us"]) / mine["median_us"]
+    assert width[mine["clock"] == "graph"].median() < 0.03
+    shown = said("07_regimes.ipynb")
+    assert all(f"by `{clock}` " in shown for clock in regimes.CLOCKS) and "q3 - q1" in shown
+
+
+def test_prompts_are_swept_by_their_length(h200, law):
+    """M94: attention's share rises with the prompt, in traces and by the law."""
+    machine, fit = law
+    model = shapes.get(attribution.MODEL)
+    share = ways.attention_share(h200.store.read("attention"), model)
+    assert share is not None and 0.1 < share < 1
+    lengths = (64, 512, 1848, 8192, 32768)
+    by_law = ways.prompt(model, lengths, machine, fit, "fp16", share, "90", "h200")
+    assert by_law["pct"].is_monotonic_increasing and by_law["pct"].iloc[0] < 2 < 40 < by_law["pct"].iloc[-1]
+    traced = shares.taken(h200, attribution.prefill())[1]
+    split = shares.by_class(traced).pivot_table("us", "seq", "class", fill_value=0)
+    pct = split["attention"] / (split["attention"] + split["weight"])
+    assert len(pct) >= 4 and pct.iloc[-1] == pct.max()
+    shown = said("07b_predicting.ipynb")
+    assert "library, traced" in shown and "FP16 predicted" in shown
+
+
+def test_products_lie_under_the_roofs_by_intensity(h200, rows):
+    """M96"""
+    read, peak = h200.roof["dram_read"].value, h200.roof["fp16_tensor"].value
+    points = ways.intensity(rows[rows["clock"] == "graph"])
+    limit = (points["intensity"] * read / 1e3).clip(upper=peak)
+    halves = points[points["format"] == "fp16"]
+    assert (halves["tflop_s"] < 1.05 * limit[halves.index]).all()
+    assert "under the roofs on NVIDIA H200" in said("07b_predicting.ipynb")
+
+
+def test_the_law_explains_most_products_and_a_gpu_it_has_not_seen(law, rows):
+    machine, fit = law
+    compared = predict.compared(rows[rows["clock"] == "graph"], machine, fit)
+    assert (compared["own_off"].abs() <= 25).mean() > 0.8 and (compared["one_off"].abs() <= 25).mean() > 0.5
+    assert 1 < fit.launch_us < 6
+    there = predict.scaled(device.get("rtx-4070-laptop"), machine, device.get("h200"))
+    store = lab.open("replay", "rtx-4070-laptop-published").store
+    kernels = ways.unseen(ways.laptop_kernels(store), there, fit)
+    assert len(kernels) == 4 and kernels["off"].abs().max() < 15
+
+
+def test_the_dispatcher_s_own_table_is_the_recording(h200, monkeypatch, tmp_path):
+    monkeypatch.setenv("ROOFLAB_STORE", str(tmp_path))  # nothing of this machine's own
+    table = dispatch.table("h200")
+    assert len(table) > 300 and set(table["format"]) == set(predict.FORMATS)
+    machine, fit = dispatch.reference()
+    assert machine == ways.machine(h200) and fit.rows == len(table)
+    assert dispatch.choose("int4_g128", *MLP, 1, "rtx-4090").why.startswith("predicted, fitted on h200")

@@ -60,7 +60,8 @@ def check(spec, format, head_format, rung, count=6, blocks=3, **options):
             decoder.step(spec.shape, weights, state, rung=rung, **options)
             assert np.abs(state.logits - expected[place]).max() <= allowed
             assert decoder.winner(state.bests) == state.logits.argmax()
-    assert state.tokens[:count].tolist() == tokens and state.position[0] == count and (state.counter == 0).all()
+    assert state.tokens[:count].tolist() == tokens
+    assert state.position[0] == count and (state.counter == 0).all()
     return state
 
 

@@ -1,7 +1,7 @@
 // int4 11, bulk: copies by the tensor memory accelerator, and each warpgroup goes at its own pace.
 //
 // Purpose  rung 10's block waits for all its warps at every group of k, so that tensor cores rest while everybody unpacks;
-//          and starting copies takes its warps almost as many instructions as unpacking.
+//          and all its warps start copies of 16 bytes a thread between their products.
 // Shapes   weights in tile order (rooflab.ops.int4.repack); x [batch, k] half; y [batch, n] half; batch <= TOKENS.
 // Bytes    n k / 2 + n k / 64 weights and scales once, x once per block of rows (from L2), 2 n batch written.
 // Launch   ROW_GROUPS x K_GROUPS warpgroups a block, CLUSTER blocks for 64 UNITS rows and all of k; sm_90a.

@@ -1,6 +1,6 @@
 // int4 3, magic: codes become numbers without a conversion from integer to float.
 //
-// Purpose  that conversion runs at an eighth of the rate of a multiply-add; an OR with the right exponent does the same.
+// Purpose  that conversion is an instruction for each weight, a slow one on sm_75; an OR with the right exponent does the same.
 // Shapes   row order: qweight [n, k / 8] words, scales [n, k / 128] half; x [batch, k] half; y [batch, n] half.
 // Bytes    n k / 2 + n k / 64 weights and scales for every token (tokens are blocks of their own), x from L2.
 // Launch   THREADS threads, a row each warp; ceil(n 32 / THREADS) x batch blocks.

@@ -67,7 +67,7 @@ def test_sets_run_side_by_side_into_their_own_folders(
         folder, "sets:\n  a: {lessons: [0], parameters: {N: 5}}\n  b: {lessons: [0], parameters: {N: 6}}\n"
     )
     outcomes = run.run(jobs, parallel=2, say=lambda line: None)
-    assert [outcome.ok for outcome in outcomes] == [True, True]
+    assert [(outcome.ending, outcome.message) for outcome in outcomes] == [("ok", ""), ("ok", "")]
     assert '"5\\n"' in (tmp_path / "batch" / "a" / "00_first.ipynb").read_text()
     assert '"6\\n"' in (tmp_path / "batch" / "b" / "00_first.ipynb").read_text()
 

@@ -24,7 +24,6 @@ from rooflab.ops import Rung
 from rooflab.profile.ncu import BASIC
 from rooflab.profile.trace import Trace
 
-_SETUP_S = 0.8  # buffers, compiling, the gate before and after: what a case took on the H200, doubled
 _SIZES = ("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window")
 _TEXTS = ("format", "model", "weights")
 
@@ -126,6 +125,7 @@ class Study:
     needs_gpu: bool = True
     everywhere: bool = False  # its table hangs on no device: one record in data/cpu, read in every mode
     trace_repeats: int = 20  # launches of each case that a tracer sees
+    setup_s: float = 0.8  # buffers, compiling, gate before and after: what a case took on the H200, doubled
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         """Every case this study records at this effort, "full" or "quick"."""
@@ -185,7 +185,7 @@ class Study:
         """About how long measuring a case takes: buffers and gate, then replays of a chain of launches."""
         chain_us = max(clock.CHAIN_US, 4 * self.launch_us(case, device))
         samples = self.samples(case)
-        return _SETUP_S + samples * self.rest_s(case) + (samples + 8) * chain_us / 1e6
+        return self.setup_s + samples * self.rest_s(case) + (samples + 8) * chain_us / 1e6
 
     def group(self, case: Case) -> tuple:
         """Cases with equal keys are contestants of one comparison: measured interleaved in one process."""

@@ -236,6 +236,7 @@ class Q8(Study):
     """Lesson 05, decode."""
 
     name, lesson = "q8_0", "05"
+    setup_s = 0.35
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         alike = [

@@ -1,6 +1,7 @@
 """What a recorded figure is a figure of: digests of launch rule, source and machine code, comments apart."""
 
 import ast
+import functools
 import hashlib
 import inspect
 import re
@@ -32,6 +33,7 @@ _DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _OF_CODE = re.compile(r"([0-9a-f]{10})\.([0-9a-f]{10})\.([0-9a-f]{10}|-)")
 
 
+@functools.lru_cache(maxsize=1024)  # a recording asks again for every case of a rung
 def strip_comments(cuda_source: str) -> str:
     """CUDA C++ reduced to its tokens: without comments, one space between tokens, a preprocessor directive a
     line of its own. String, character and raw literals are kept to the letter. Two sources with the same
@@ -58,6 +60,7 @@ def strip_comments(cuda_source: str) -> str:
     return "\n".join(text for text in [*lines, line] if text)
 
 
+@functools.lru_cache(maxsize=1024)
 def source_of_callable(*functions: Any) -> str:
     """The code of functions or classes (a launch rule with its helpers, repack code) as a text in which
     comments, docstrings and formatting don't show, the same under every Python version. Only the text of the

@@ -135,7 +135,7 @@ def every_attention() -> None:
     def values(*shape):
         return cupy.asarray(rng.standard_normal(shape).astype(np.float16))
 
-    for head_dim in (64, 80, 128, 512):
+    for head_dim in (64, 80, 128, 256, 512):
         q, k, v = values(70, 2, head_dim), values(90, 1, head_dim), values(90, 1, head_dim)
         for rung in attention.LADDERS["attention"]:
             widths = attention.HOPPER.get(rung.name, range(attention.WIDEST.get(rung.name, 512) + 1))
@@ -157,12 +157,12 @@ def planted(name: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "rungs":
-        every_rung()
-        every_gemv()
-        every_q8()
-        every_int4()
-        every_attention()
-    else:
-        planted(sys.argv[1])
+    families = {
+        "stream": every_rung,
+        "gemv": every_gemv,
+        "q8_0": every_q8,
+        "int4": every_int4,
+        "attention": every_attention,
+    }
+    families.get(sys.argv[1], lambda: planted(sys.argv[1]))()
     cupy.cuda.runtime.deviceSynchronize()

@@ -94,17 +94,20 @@ def test_every_rung_of_attention_passes_the_gate(head_dim, seq, heads, how):
             gate.admit(work).recheck()
 
 
-def test_attention_is_bitwise_equal_250_times():
+@pytest.mark.parametrize("head_dim", [128, 512])
+def test_attention_is_bitwise_equal_250_times(head_dim):
     import cupy
     from rooflab.ops import attention
+    from rooflab.studies.attention import rungs_for
 
-    rng = cupy.random.default_rng(4)
-    shapes = ((300, 4, 128), (300, 2, 128), (300, 2, 128))
+    rng, hopper = cupy.random.default_rng(4), cupy.cuda.Device().compute_capability == "90"
+    shapes = ((300, 4, head_dim), (300, 2, head_dim), (300, 2, head_dim))
     q, k, v = (rng.standard_normal(shape, cupy.float32).astype(cupy.float16) for shape in shapes)
     length = cupy.asarray([300], cupy.int32)
-    for name in ("6_async", "7_rows", "8_sliced"):
-        first = attention.attention(q, k, v, rung=name)
-        assert all(bool((attention.attention(q, k, v, rung=name) == first).all()) for _ in range(250))
+    for name in rungs_for(head_dim):
+        if name not in attention.HOPPER or hopper:
+            first = attention.attention(q, k, v, rung=name)
+            assert all(bool((attention.attention(q, k, v, rung=name) == first).all()) for _ in range(250))
     for rung in attention.LADDERS["decode_attention"]:
         one = [attention.decode_attention(q[0], k, v, length, rung=rung.name) for _ in range(250)]
         assert all(bool((each == one[0]).all()) for each in one)
@@ -326,9 +329,10 @@ def test_a_capture_that_allocates_fails_and_one_with_room_made_before_leaves_the
 
 
 @pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer beside a GPU")
+@pytest.mark.parametrize("rungs", ["stream", "gemv", "q8_0", "int4", "attention"])
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
-def test_the_sanitizers_find_nothing_in_any_rung(tool):
-    done = sanitize(tool, "rungs")
+def test_the_sanitizers_find_nothing_in_any_rung(tool, rungs):
+    done = sanitize(tool, rungs)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "0 errors" in done.stdout or "0 hazards" in done.stdout
 

@@ -7,7 +7,7 @@ from rooflab.engine import exact
 from rooflab.engine.spec import Spec
 from rooflab.engine.weights import names, random_tensors
 from rooflab.errors import LaunchError, MissingTool, UsageError
-from rooflab.ops import decoder
+from rooflab.ops import between, decoder
 
 try:
     simt.build.compiler()
@@ -236,10 +236,10 @@ def rows_right():
     gates = rng.standard_normal((2, 3, 40)).astype(np.float16)
     inner = np.empty((3, 40), np.float16)
     with ops.on("cpu"):
-        decoder.norm_rows(residual, weights, out=out, branch=branch)
+        between.norm_rows(residual, weights, out=out, branch=branch)
         paired = np.ascontiguousarray(decoder.pair_heads(rows.T, width).T)
-        decoder.rotate_rows(paired, decoder.pair_heads(biases, width), turns, q, k, v, start=5)
-        decoder.gate_rows(np.ascontiguousarray(decoder.pair_gates(gates.swapaxes(1, 2)).T), out=inner)
+        between.rotate_rows(paired, decoder.pair_heads(biases, width), turns, q, k, v, start=5)
+        between.gate_rows(np.ascontiguousarray(decoder.pair_gates(gates.swapaxes(1, 2)).T), out=inner)
     total = before.astype(np.float64) + branch
     normed = total / np.sqrt((total**2).mean(-1, keepdims=True) + 1e-6) * weights
     assert np.abs(residual - total).max() < 1e-6 and np.abs(out - normed).max() <= np.spacing(np.float16(4))
@@ -263,8 +263,8 @@ def test_row_kernels():
     q, k, v = (np.empty((3, n, 32), np.float16) for n in (4, 2, 2))
     with ops.on("cpu"):
         with pytest.raises(LaunchError, match="Positions 14 to 17 are not among 16 rotations"):
-            decoder.rotate_rows(rows, biases, turns, q, k, v, start=14)
+            between.rotate_rows(rows, biases, turns, q, k, v, start=14)
         with pytest.raises(LaunchError, match="multiple of 8 gates"):
-            decoder.gate_rows(rows[:, :24].copy(), out=rows)
+            between.gate_rows(rows[:, :24].copy(), out=rows)
         with pytest.raises(LaunchError, match="rows of a multiple of 8, not 4"):
-            decoder.norm_rows(np.zeros((5, 4), np.float32), rows, out=rows)
+            between.norm_rows(np.zeros((5, 4), np.float32), rows, out=rows)

@@ -4,8 +4,9 @@
 // Purpose  the product of a prompt with queries', keys' and values' weights leaves rows that are neither biased nor turned;
 //          one kernel reads them once and puts everything where attention wants it.
 // Shapes   rows [n][(heads + 2 kv_heads) HEAD_DIM] half, in the order of rooflab.ops.decoder.pair_heads, as biases;
-//          rotations [..][HEAD_DIM / 2] cosine and sine, from position `start` on; queries [n][heads][HEAD_DIM], keys and
-//          values [n][kv_heads][HEAD_DIM] half. All 16-byte aligned, HEAD_DIM a multiple of 16.
+//          rotations [..][HEAD_DIM / 2] cosine and sine; queries [n][heads][HEAD_DIM], keys and values [n][kv_heads][HEAD_DIM]
+//          half. Rows stand at positions from `start` on; or, if `step`, all at `position`, a token of n sequences each,
+//          and keys and values are all of a cache [..][n][kv_heads][HEAD_DIM]. 16-byte aligned, HEAD_DIM a multiple of 16.
 // Bytes    4 n (heads + 2 kv_heads) HEAD_DIM, and rotations.
 // Launch   THREADS threads a block, a thread for 8 numbers and their 8 partners, blocks to cover them, n in grid.y.
 // Below    nothing: torch's operators.
@@ -22,18 +23,19 @@ union Eight {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     rotate_rows_vector(const uint4* __restrict__ rows, const uint4* __restrict__ biases,
-                       const float2* __restrict__ rotations, __half* __restrict__ queries, __half* __restrict__ keys,
-                       __half* __restrict__ values, int heads, int kv_heads, int head_dim, int start) {
+                       const float2* __restrict__ rotations, const int* __restrict__ position,
+                       __half* __restrict__ queries, __half* __restrict__ keys, __half* __restrict__ values, int heads,
+                       int kv_heads, int head_dim, int start, int step) {
     const int unit = blockIdx.x * THREADS + threadIdx.x, each = head_dim / 16, units = (heads + 2 * kv_heads) * each;
     if (unit >= units) return;
     const int head = unit / each, i = unit % each * 8;
-    const size_t row = blockIdx.y;
+    const size_t row = blockIdx.y, place = step ? *position : start + row, cached = step ? place * gridDim.y + row : row;
     Eight low, high, low_bias, high_bias;
     low.bits = rows[(row * units + unit) * 2];
     high.bits = rows[(row * units + unit) * 2 + 1];
     low_bias.bits = biases[unit * 2];
     high_bias.bits = biases[unit * 2 + 1];
-    const float2* turns = rotations + (start + row) * (head_dim / 2) + i;
+    const float2* turns = rotations + place * (head_dim / 2) + i;
     const bool turned = head < heads + kv_heads;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -44,8 +46,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         high.halves[j] = __float2half(b * turn.x + a * turn.y);
     }
     __half* to = queries + (row * heads + head) * head_dim;
-    if (head >= heads) to = keys + (row * kv_heads + head - heads) * head_dim;
-    if (head >= heads + kv_heads) to = values + (row * kv_heads + head - heads - kv_heads) * head_dim;
+    if (head >= heads) to = keys + (cached * kv_heads + head - heads) * head_dim;
+    if (head >= heads + kv_heads) to = values + (cached * kv_heads + head - heads - kv_heads) * head_dim;
     *reinterpret_cast<uint4*>(to + i) = low.bits;
     *reinterpret_cast<uint4*>(to + head_dim / 2 + i) = high.bits;
 }

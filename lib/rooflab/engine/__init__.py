@@ -4,11 +4,24 @@ spec = engine.spec("qwen2.5-1.5b")
 weights = engine.random_weights(spec, "int4_g128")  # or pack(spec, from_gguf(spec, path), ...)
 decoder = engine.Engine(spec, weights, capacity=4096)
 decoder.prefill(prompt); tokens = decoder.generate(128)
+many = decoder.batch(8); many.prefill([prompt] * 8); eight = many.generate(128)
 """
 
-from rooflab.engine.decoder import Engine, Paths
+from rooflab.engine.batch import Batch
+from rooflab.engine.decoder import PROMPTS, Engine, Paths
 from rooflab.engine.files import from_gguf, from_safetensors
 from rooflab.engine.spec import Spec, spec
 from rooflab.engine.weights import pack, random_weights
 
-__all__ = ["Engine", "Paths", "Spec", "from_gguf", "from_safetensors", "pack", "random_weights", "spec"]
+__all__ = [
+    "PROMPTS",
+    "Batch",
+    "Engine",
+    "Paths",
+    "Spec",
+    "from_gguf",
+    "from_safetensors",
+    "pack",
+    "random_weights",
+    "spec",
+]

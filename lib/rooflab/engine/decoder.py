@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from rooflab import ops
+from rooflab.engine.batch import Batch
+from rooflab.engine.products import Products
 from rooflab.engine.spec import Spec
 from rooflab.errors import UsageError
 from rooflab.formats import Planes
-from rooflab.ops import attention, decoder, gemv, int4, mmq, q8_0
+from rooflab.ops import attention, between, decoder
 
 PLAIN = ("torch", "products")  # decoding by torch's operators alone, and with the course's products
 
@@ -29,7 +31,8 @@ class Paths:
     (the same with the course's matrix-vector products). graph: replay captured work where the host would
     launch it piece by piece. rows: the course's kernels between a prompt's products, not torch's operators.
     attention: a rung, or "" for the fastest, or "torch". mmq: a prompt's products with Q8_0 weights by the
-    course's kernels, without making FP16 weights of them first.
+    course's kernels, without making FP16 weights of them first. embed: all of a prompt's embeddings in one
+    launch, not one each.
     """
 
     decode: str = "3_persistent"
@@ -37,6 +40,18 @@ class Paths:
     rows: bool = True
     attention: str = ""
     mmq: bool = True
+    embed: bool = True
+
+
+# The prefill ladder: each takes one step more.
+PROMPTS = {
+    "1_scalar": Paths(graph=False, rows=False, attention="1_scalar", mmq=False, embed=False),
+    "2_mmq": Paths(graph=False, rows=False, attention="1_scalar", embed=False),
+    "3_flash": Paths(graph=False, rows=False, embed=False),
+    "4_rows": Paths(graph=False, embed=False),
+    "5_embed": Paths(graph=False),
+    "6_graph": Paths(),
+}
 
 
 class Engine:
@@ -70,6 +85,7 @@ class Engine:
             self.state = decoder.state_for(spec.shape, self.capacity, self.blocks, self._zeros)
         self.heat, self.seed = 0.0, 0
         self.ran: collections.Counter[str] = collections.Counter()
+        self.products = Products(spec.shape, weights, self.ran)
         self._graphs: dict[Any, tuple[Callable[[], None], Any]] = {}
         self._room: Any = None
         self._latest: Any = None
@@ -130,6 +146,10 @@ class Engine:
         """Logits [vocab] FP32 that the next token is chosen by, on the device."""
         return self.state.logits
 
+    def batch(self, size: int, capacity: int | None = None) -> Batch:
+        """`size` sequences decoded together on this engine's weights, with a cache of `capacity` each."""
+        return Batch(self, size, capacity)
+
     # --- decoding -----------------------------------------------------------------------------------------
 
     def _step(self, count: int) -> None:
@@ -164,7 +184,7 @@ class Engine:
         import torch
 
         shape, state, weights = self.spec.shape, self.state, self.weights
-        product = self._torch_product if self.paths.decode == "torch" else self._own_product
+        product = self.products.cublas if self.paths.decode == "torch" else self.products.one
         if self._room is None:
             splits = max(1, self.blocks // shape.kv_heads)
             self._room = attention.room_for(state.queries.view(shape.heads, shape.head_dim), splits)
@@ -228,57 +248,6 @@ class Engine:
         cos, sin = cos[:, None], sin[:, None]
         return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).half()
 
-    # --- products -----------------------------------------------------------------------------------------
-
-    def _matrix(self, name: str, layer: int | None) -> Any:
-        whole = getattr(self.weights, name)
-        if layer is None:
-            return whole
-        if isinstance(whole, Planes):
-            return Planes(whole.scales[layer], whole.quants[layer])
-        return whole[layer]
-
-    def _kind(self, name: str) -> str:
-        return self.weights.head_format if name == "head" else self.weights.format
-
-    def _halves(self, name: str, layer: int | None) -> Any:
-        """A matrix in FP16, made on the way if it is in another format."""
-        import torch
-
-        matrix, kind = self._matrix(name, layer), self._kind(name)
-        if kind == "fp16":
-            return matrix
-        self.ran[f"dequantised {kind}"] += 1
-        if kind == "q8_0":
-            scaled = matrix.quants.view(*matrix.scales.shape, 32) * matrix.scales[..., None]
-            return scaled.view(matrix.quants.shape)
-        n, k = self.spec.shape.matrices[name]
-        blocks = matrix.view(torch.int32)
-        words = blocks[..., 32:].long() & 0xFFFFFFFF
-        words = (words >> 2 | words << 30) & 0xFFFFFFFF
-        places = torch.arange(0, 32, 4, device=words.device)
-        nibbles = (words[..., None] >> places & 15).to(torch.int8) - 8
-        tiles, groups = blocks.shape[:2]
-        split = nibbles.view(tiles, groups, 4, 2, 8, 4, 4, 2, 2, 2)  # m half g t step e kk r
-        codes = split.permute(0, 2, 9, 4, 1, 3, 6, 8, 5, 7).reshape(n, groups, 128)
-        scales = blocks[..., :32].contiguous().view(torch.float16).view(tiles, groups, 8, 4, 2)
-        scales = scales.permute(0, 3, 4, 2, 1).reshape(n, groups, 1)
-        return (codes * scales).view(n, k)
-
-    def _torch_product(self, name: str, layer: int | None, x: Any) -> Any:
-        return x @ self._halves(name, layer).t()
-
-    def _own_product(self, name: str, layer: int | None, x: Any) -> Any:
-        """One token's product by the course's kernels."""
-        matrix, kind = self._matrix(name, layer), self._kind(name)
-        self.ran[f"product {kind}"] += 1
-        if kind == "fp16":
-            return gemv.gemv_rows(matrix, x.view(-1)).view(1, -1)
-        if kind == "q8_0":
-            return q8_0.matvec(q8_0.quantise(x), matrix)
-        n, k = self.spec.shape.matrices[name]
-        return int4.matmul(x, int4.Tiles(matrix, n, k))
-
     # --- a prompt -----------------------------------------------------------------------------------------
 
     def _prompt(self, ids: list[int]) -> None:
@@ -289,23 +258,26 @@ class Engine:
         self.ran["prompt"] += 1
         if not self.paths.graph or key != self._latest:  # the first of its kind is not worth a capture
             self._latest = key
-            self._prefill(given, start)
+            self.take(given, start)
             return
         if key not in self._graphs:  # of prompts the latest one's graph is kept
             self._graphs = {k: v for k, v in self._graphs.items() if k[0] != "prompt"}
         kept = self._graphs[key][1] if key in self._graphs else torch.empty_like(given)
         kept.copy_(given)
-        replay, _ = self._captured(key, lambda: self._prefill(kept, start), keep=kept)
+        replay, _ = self._captured(key, lambda: self.take(kept, start), keep=kept)
         replay()
         self.ran["prompt graph"] += 1
 
-    def _prefill(self, ids: Any, start: int) -> None:
-        """A prompt's tokens through all layers at once; then the choice of the next one."""
+    def take(self, ids: Any, start: int = 0) -> None:
+        """Launch on the current stream what takes in tokens `ids` [n] int32, on the device, at position
+        `start`, and ends with logits and candidates for the next token: what a graph can hold. That they
+        exist and fit is the caller's to know, and the host's `position` stays as it is.
+        """
         import torch
 
         shape, state, weights = self.spec.shape, self.state, self.weights
         n, end = int(ids.shape[0]), start + int(ids.shape[0])
-        residual = self._embedded(ids).float()
+        residual = self._residual(ids)
         new = lambda *sizes: torch.empty(sizes, dtype=torch.float16, device=ids.device)  # noqa: E731
         x, queries = new(n, shape.hidden), new(n, shape.heads, shape.head_dim)
         out, inner = torch.empty_like(queries), new(n, shape.mlp)
@@ -326,11 +298,26 @@ class Engine:
         state.position.fill_(end)
         decoder.head(shape, weights, state, heat=self.heat, seed=self.seed)
 
+    def _residual(self, ids: Any) -> Any:
+        """The rows of a prompt's tokens in the embedding, FP32."""
+        import torch
+
+        table, count = self.weights.embedding, int(ids.shape[0])
+        self.ran["embedded at once" if self.paths.embed else "embedded one by one"] += 1
+        if not self.paths.rows and self.paths.embed:
+            return self._embedded(ids).float()
+        out = torch.empty((count, self.spec.shape.hidden), dtype=torch.float32, device=ids.device)
+        if self.paths.embed:
+            return between.embeddings(table, ids, out=out)
+        for i in range(count):
+            between.embeddings(table, ids, out=out, first=i, count=1)
+        return out
+
     def _norm_rows(self, residual: Any, branch: Any, which: int, x: Any) -> None:
         if self.paths.rows:
             self.ran["rows own"] += 1
             norm, epsilon = self.weights.norms[which], self.spec.shape.epsilon
-            decoder.norm_rows(residual, norm, out=x, branch=branch, epsilon=epsilon)
+            between.norm_rows(residual, norm, out=x, branch=branch, epsilon=epsilon)
             return
         self.ran["rows torch"] += 1
         if branch is not None:
@@ -340,7 +327,7 @@ class Engine:
     def _rotate_rows(self, layer: int, rows: Any, q: Any, k: Any, v: Any, start: int) -> None:
         shape, weights = self.spec.shape, self.weights
         if self.paths.rows:
-            decoder.rotate_rows(rows, weights.biases[layer], weights.rotations, q, k, v, start=start)
+            between.rotate_rows(rows, weights.biases[layer], weights.rotations, q, k, v, start=start)
             return
         flat = decoder.unpair_heads((rows + weights.biases[layer]).t(), shape.head_dim).t()
         parts = flat.reshape(len(rows), -1, shape.head_dim)
@@ -352,7 +339,7 @@ class Engine:
 
     def _gate_rows(self, both: Any, inner: Any) -> None:
         if self.paths.rows:
-            decoder.gate_rows(both, out=inner)
+            between.gate_rows(both, out=inner)
             return
         import torch
 
@@ -376,10 +363,8 @@ class Engine:
     def _product(self, name: str, layer: int, x: Any) -> Any:
         """A prompt's product: MMQ for Q8_0 if asked for, else cuBLAS on FP16."""
         if self.weights.format == "q8_0" and self.paths.mmq:
-            self.ran["product mmq"] += 1
-            return mmq.multiply(x, self._matrix(name, layer))
-        self.ran["product cublas"] += 1
-        return self._torch_product(name, layer, x)
+            return self.products.mmq(name, layer, x)
+        return self.products.cublas(name, layer, x, self.paths.rows)
 
     # --- helpers ------------------------------------------------------------------------------------------
 

@@ -68,19 +68,6 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             dynamic_shared=58816,
         ),
     ),
-    "norm_rows": (
-        Rung("norm_rows", "1_block", "norm_rows_block", "residual sum, norm and rounding in one kernel"),
-    ),
-    "rotate_rows": (
-        Rung(
-            "rotate_rows",
-            "1_vector",
-            "rotate_rows_vector",
-            "biases, rotations and the cache in one kernel",
-            defines={"THREADS": 128},
-        ),
-    ),
-    "gate_rows": (Rung("gate_rows", "1_vector", "gate_rows_vector", "SiLU and product in one kernel"),),
 }
 
 
@@ -274,8 +261,6 @@ def macros_for(
 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
-    if rung.operator != "decode_step":
-        return source_of_callable(globals()[rung.operator])
     return source_of_callable(step, _prepared, shared_of, macros_for, widest_of, pair_heads, pair_gates)
 
 
@@ -491,87 +476,3 @@ def head(
 def phases(layers: int) -> Sequence[tuple[int, int]]:
     """Layer and phase of a token's launches, in order."""
     return [*((layer, phase) for layer in range(layers) for phase in range(HEAD)), (0, HEAD)]
-
-
-# --- a prompt's tokens, between the products of matrices ----------------------------------------------------
-
-
-def _only(operator: str) -> tuple[Rung, Any]:
-    (rung,) = LADDERS[operator]
-    return rung, loaded(rung, tuple(sorted(rung.defines.items())))
-
-
-def _sizes(name: str, array: Any, dimensions: int) -> tuple[int, ...]:
-    shape = tuple(int(size) for size in getattr(array, "shape", ()))
-    if len(shape) != dimensions or not all(0 < size < 1 << 31 for size in shape):
-        raise LaunchError(
-            f"{name} must have {dimensions} dimensions of 1 to 2^31 - 1, not the shape {shape}."
-        )
-    return shape
-
-
-@with_target()
-def norm_rows(residual: Any, weights: Any, *, out: Any, branch: Any = None, epsilon: float = 1e-6) -> Any:
-    """out [n, width] FP16 = the rows of residual [n, width] FP32 over their root mean square, times weights.
-
-    With `branch` [n, width] FP16 that is added to the residual first, in place.
-    """
-    n, width = _sizes("residual", residual, 2)
-    if width % 8:
-        raise LaunchError(f"norm_rows takes rows of a multiple of 8, not {width}.")
-    check_array("residual", residual, "float32", n * width, 16)
-    check_array("weights", weights, "float16", width, 16)
-    check_array("out", out, "float16", n * width, 16)
-    if branch is not None:
-        check_array("branch", branch, "float16", n * width, 16)
-    rung, function = _only("norm_rows")
-    tail = [ctypes.c_int(width), ctypes.c_int(branch is not None), ctypes.c_float(epsilon)]
-    arguments = [residual, out if branch is None else branch, weights, out, *tail]
-    function.launch(n, rung.defines["THREADS"], arguments)
-    return out
-
-
-@with_target()
-def rotate_rows(
-    rows: Any, biases: Any, turns: Any, queries: Any, keys: Any, values: Any, *, start: int = 0
-) -> None:
-    """Biased and rotated queries [n, heads, head_dim], keys and values [n, kv_heads, head_dim] out of rows
-    [n, (heads + 2 kv_heads) head_dim] FP16, which are in the order of pair_heads, as are the biases. The
-    first row stands at position `start` of turns [positions, head_dim / 2, 2] FP32.
-    """
-    n, heads, head_dim = _sizes("queries", queries, 3)
-    kv_heads = _sizes("keys", keys, 3)[1]
-    width = (heads + 2 * kv_heads) * head_dim
-    if head_dim % 16 or n > 65535:
-        raise LaunchError(
-            f"rotate_rows takes heads of a multiple of 16 and up to 65535 rows, not {head_dim} and {n}."
-        )
-    if start < 0 or start + n > int(turns.shape[0]):
-        raise LaunchError(f"Positions {start} to {start + n} are not among {int(turns.shape[0])} rotations.")
-    check_array("rows", rows, "float16", n * width, 16)
-    check_array("biases", biases, "float16", width, 16)
-    check_array("turns", turns, "float32", int(turns.shape[0]) * head_dim, 8)
-    check_array("queries", queries, "float16", n * heads * head_dim, 16)
-    check_array("keys", keys, "float16", n * kv_heads * head_dim, 16)
-    check_array("values", values, "float16", n * kv_heads * head_dim, 16)
-    rung, function = _only("rotate_rows")
-    threads = rung.defines["THREADS"]
-    sizes = [ctypes.c_int(v) for v in (heads, kv_heads, head_dim, start)]
-    arguments = [rows, biases, turns, queries, keys, values, *sizes]
-    function.launch((math.ceil(width / 16 / threads), n), threads, arguments)
-
-
-@with_target()
-def gate_rows(both: Any, *, out: Any) -> Any:
-    """out [n, mlp] FP16 = SiLU of the gates times the ups of both [n, 2 mlp], in the order of pair_gates."""
-    n, width = _sizes("both", both, 2)
-    if width % 16:
-        raise LaunchError(f"gate_rows takes a multiple of 8 gates and as many ups, not {width} in all.")
-    check_array("both", both, "float16", n * width, 16)
-    check_array("out", out, "float16", n * width // 2, 16)
-    rung, function = _only("gate_rows")
-    count, threads = n * width // 16, rung.defines["THREADS"]
-    if count >= threads << 31:
-        raise LaunchError(f"{n} rows of {width} are more than a launch covers.")
-    function.launch(math.ceil(count / threads), threads, [both, out, ctypes.c_ulonglong(count)])
-    return out

@@ -1,0 +1,168 @@
+"""Several sequences decoded together: every weight is read once a step for all of them.
+
+A step is a chain of kernels in a CUDA graph, with nothing for the host to do in between: which tokens it
+works on, and where they stand, is on the device.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rooflab.errors import UsageError
+from rooflab.ops import attention, between, int4
+
+if TYPE_CHECKING:
+    from rooflab.engine.decoder import Engine
+
+
+class Batch:
+    """`size` sequences, all of one length, on an engine's weights, with a cache of their own [layers,
+    capacity, size, kv_heads, head_dim]. To a kernel of attention they are one sequence with `size` times the
+    heads. The engine takes in their prompts, and forgets its own for it. `ran` counts what ran, by path.
+    """
+
+    def __init__(self, engine: Engine, size: int, capacity: int | None = None):
+        if engine.on_cpu:
+            raise UsageError("A batch needs a GPU: between the kernels stand torch's products.")
+        if not 1 < size <= int4.MOST_TOKENS:
+            raise UsageError(f"A batch holds 2 to {int4.MOST_TOKENS} sequences, not {size}.")
+        capacity = engine.capacity if capacity is None else capacity
+        if not 0 < capacity <= engine.capacity:
+            raise UsageError(f"The engine knows {engine.capacity} positions, so {capacity} are refused.")
+        self.engine, self.size, self.capacity = engine, size, capacity
+        self.ran: collections.Counter[str] = collections.Counter()
+        self.products = type(engine.products)(engine.spec.shape, engine.weights, self.ran)
+        shape, zeros = engine.spec.shape, engine._zeros
+        cache = (shape.layers, capacity, size, shape.kv_heads, shape.head_dim)
+        self.cache_k, self.cache_v = zeros(cache, "float16"), zeros(cache, "float16")
+        self.tokens = zeros((capacity + 1, size), "int32")
+        self.places = zeros((2,), "int32")  # the position of the tokens at work, and the keys that they see
+        self.logits = zeros((size, shape.vocab), "float16")
+        self._residual = zeros((size, shape.hidden), "float32")
+        self._x = zeros((size, shape.hidden), "float16")
+        self._queries = zeros((size, shape.heads, shape.head_dim), "float16")
+        self._attended = zeros((size * shape.heads, shape.head_dim), "float16")
+        self._inner = zeros((size, shape.mlp), "float16")
+        splits = max(1, engine.blocks // (size * shape.kv_heads))
+        self._room = attention.room_for(self._attended, splits)
+        self.heat, self.seed = 0.0, 0
+        self.position = 0
+        self._replay: Any = None
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self.position = 0
+
+    def sample(self, temperature: float, seed: int = 0) -> None:
+        """Draw tokens at a temperature from now on; 0 takes the likeliest."""
+        if not 0 <= temperature < 1e6:
+            raise UsageError(f"A temperature lies between 0 and a million, not at {temperature}.")
+        self.heat, self.seed = 1 / temperature if temperature else 0.0, seed
+        self._replay = None
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Begin with one prompt a sequence, all equally long; what was there is forgotten. UsageError for
+        prompts that don't fit: then nothing has changed.
+        """
+        length, vocab = len(prompts[0]) if prompts else 0, self.engine.spec.shape.vocab
+        if len(prompts) != self.size or any(len(prompt) != length for prompt in prompts) or not length:
+            raise UsageError(f"A batch begins with {self.size} prompts, all equally long.")
+        if length > self.capacity:
+            raise UsageError(f"Prompts of {length} tokens do not fit a cache of {self.capacity}.")
+        if not all(0 <= token < vocab for prompt in prompts for token in prompt):
+            raise UsageError(f"A prompt's tokens are from 0 to {vocab - 1}.")
+        state = self.engine.state
+        for i, prompt in enumerate(prompts):
+            self.engine.reset()
+            self.engine.prefill(prompt)
+            self.cache_k[:, :length, i].copy_(state.cache_k[:, :length])
+            self.cache_v[:, :length, i].copy_(state.cache_v[:, :length])
+            self.tokens[:length, i].copy_(state.tokens[:length])
+            self.logits[i].copy_(state.logits)
+        self.engine.reset()
+        self.places[0], self.places[1] = length - 1, length
+        self._choose(0.0)  # the engine's logits are bounded already
+        self.places.add_(1)
+        self.position = length
+        self.ran["prompts"] += self.size
+
+    def generate(self, count: int) -> list[list[int]]:
+        """The next `count` tokens of every sequence: decoded on the device, and asked for in the end."""
+        self.decode(count)
+        return self.tokens[self.position - count : self.position].t().tolist()
+
+    def decode(self, count: int) -> None:
+        """What generate does, without asking."""
+        if count < 1:
+            raise UsageError(f"A batch generates one token or more, not {count}.")
+        if not self.position:
+            raise UsageError("A batch needs prompts before it can go on.")
+        if self.position + count > self.capacity:
+            raise UsageError(
+                f"{count} tokens after {self.position} do not fit a cache of {self.capacity}: reset the "
+                "batch, or make one with more capacity."
+            )
+        graph = self.engine.paths.graph
+        if graph and self._replay is None:
+            self._capture()
+        for _ in range(count):
+            self._replay() if graph else self.step()
+        self.ran["step graph" if graph else "step"] += count
+        self.position += count
+
+    def step(self) -> None:
+        """Launch a step of all sequences on the current stream: the chosen tokens are taken in, logits are
+        made and the next ones chosen. The host's `position` stays as it is.
+        """
+        shape, weights, products = self.engine.spec.shape, self.engine.weights, self.products
+        residual, x, queries, inner = self._residual, self._x, self._queries, self._inner
+        position, length, epsilon = self.places[:1], self.places[1:], shape.epsilon
+        wide = (self.capacity, self.size * shape.kv_heads, shape.head_dim)
+        between.embeddings(weights.embedding, self.tokens, out=residual, position=position)
+        branch: Any = None
+        for layer in range(shape.layers):
+            keys, values = self.cache_k[layer], self.cache_v[layer]
+            between.norm_rows(residual, weights.norms[2 * layer], out=x, branch=branch, epsilon=epsilon)
+            qkv = products.few("qkv", layer, x)
+            biases, turns = weights.biases[layer], weights.rotations
+            between.rotate_rows(qkv, biases, turns, queries, keys, values, position=position)
+            attention.decode_attention(
+                queries.view(self._attended.shape),
+                keys.view(wide),
+                values.view(wide),
+                length,
+                out=self._attended,
+                room=self._room,
+            )
+            branch = products.few("out", layer, self._attended.view(self.size, -1))
+            between.norm_rows(residual, weights.norms[2 * layer + 1], out=x, branch=branch, epsilon=epsilon)
+            between.gate_rows(products.few("gate_up", layer, x), out=inner)
+            branch = products.few("down", layer, inner)
+        between.norm_rows(residual, weights.norms[2 * shape.layers], out=x, branch=branch, epsilon=epsilon)
+        self.logits.copy_(products.few("head", None, x))
+        self._choose(shape.softcap)
+        self.places.add_(1)
+
+    def _choose(self, softcap: float) -> None:
+        between.choose_rows(
+            self.logits, self.tokens, self.places[:1], softcap=softcap, heat=self.heat, seed=self.seed
+        )
+
+    def _capture(self) -> None:
+        import torch
+
+        saved = [array.clone() for array in (self.tokens, self.places, self.logits)]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # compiles, and lets libraries allocate what they keep
+            self.step()
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.step()
+        for array, old in zip((self.tokens, self.places, self.logits), saved, strict=True):
+            array.copy_(old)
+        self._replay = graph.replay

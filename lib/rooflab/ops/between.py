@@ -1,0 +1,231 @@
+"""What stands between a prompt's or a batch's products of matrices: embedding, norm, rotation, gate, choice.
+
+A row is a token: of a prompt, rows follow each other in position; of a batch, all stand at one position, each
+in its own sequence. `position` [1] int32 on the device says a batch's, so that a captured step can be
+repeated.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any
+
+from rooflab.errors import LaunchError
+from rooflab.formats import Planes
+from rooflab.identity import source_of_callable
+from rooflab.ops import Rung, check_array, loaded, with_target
+from rooflab.ops.int4 import Tiles
+
+LADDERS: dict[str, tuple[Rung, ...]] = {
+    "embeddings": (
+        Rung(
+            "embeddings",
+            "1_vector",
+            "embeddings_vector",
+            "all tokens in a launch",
+            defines={"THREADS": 128, "FORMAT": 0},
+        ),
+    ),
+    "norm_rows": (
+        Rung("norm_rows", "1_block", "norm_rows_block", "residual sum, norm and rounding in one kernel"),
+    ),
+    "rotate_rows": (
+        Rung(
+            "rotate_rows",
+            "1_vector",
+            "rotate_rows_vector",
+            "biases, rotations and the cache in one kernel",
+            defines={"THREADS": 128},
+        ),
+    ),
+    "gate_rows": (Rung("gate_rows", "1_vector", "gate_rows_vector", "SiLU and product in one kernel"),),
+    "choose_rows": (
+        Rung(
+            "choose_rows",
+            "1_block",
+            "choose_rows_block",
+            "the next token chosen on the device",
+            defines={"THREADS": 1024},
+        ),
+    ),
+    "dequantise_tiles": (
+        Rung(
+            "dequantise_tiles",
+            "1_block",
+            "dequantise_tiles_block",
+            "rows of halves meet in shared memory",
+            defines={},
+        ),
+    ),
+}
+
+
+def launch_rule(rung: Rung) -> str:
+    """The code that decides how `rung` is launched, as a record's identity digests it."""
+    return source_of_callable(globals()[rung.operator])
+
+
+def _only(operator: str, **options: int) -> tuple[Rung, Any]:
+    (rung,) = LADDERS[operator]
+    return rung, loaded(rung, tuple(sorted(rung.with_defaults(options).items())))
+
+
+def _sizes(name: str, array: Any, dimensions: int) -> tuple[int, ...]:
+    shape = tuple(int(size) for size in getattr(array, "shape", ()))
+    if len(shape) != dimensions or not all(0 < size < 1 << 31 for size in shape):
+        raise LaunchError(
+            f"{name} must have {dimensions} dimensions of 1 to 2^31 - 1, not the shape {shape}."
+        )
+    return shape
+
+
+@with_target()
+def embeddings(
+    table: Any, tokens: Any, *, out: Any, first: int = 0, count: int | None = None, position: Any = None
+) -> Any:
+    """out [n, width] FP32 = rows of an embedding [vocab, width], FP16 or Planes of Q8_0, of tokens [n] int32:
+    the `count` of them (default: all) from `first` on. With `position` tokens is [.., n], and row `position`
+    counts. That tokens lie in the table is the caller's to know.
+    """
+    n, width = _sizes("out", out, 2)
+    planes = isinstance(table, Planes)
+    vocab = _sizes("table", table.quants if planes else table, 2)[0]
+    count = n - first if count is None else count
+    if first < 0 or count < 1 or first + count > n or (position is not None and count != n):
+        raise LaunchError(f"embeddings has rows 0 to {n - 1} and is asked for {count} from {first} on.")
+    if width % 32:
+        raise LaunchError(f"embeddings takes rows of a multiple of 32, not {width}.")
+    if planes:
+        check_array("the table's quants", table.quants, "int8", vocab * width, 16)
+        check_array("the table's scales", table.scales, "float16", vocab * width // 32, 16)
+    else:
+        check_array("table", table, "float16", vocab * width, 16)
+    check_array("out", out, "float32", n * width, 16)
+    check_array("tokens", tokens, "uint32", n if position is None else None)
+    rung, function = _only("embeddings", FORMAT=int(planes))
+    operands = [table.quants, table.scales] if planes else [table, table]
+    where = [ctypes.c_int(v) for v in (width, first, position is not None)]
+    at = tokens if position is None else _position(position)
+    function.launch(count, rung.defines["THREADS"], [*operands, tokens, at, out, *where])
+    return out
+
+
+def _position(position: Any) -> Any:
+    check_array("position", position, "uint32", 1)
+    return position
+
+
+@with_target()
+def norm_rows(residual: Any, weights: Any, *, out: Any, branch: Any = None, epsilon: float = 1e-6) -> Any:
+    """out [n, width] FP16 = the rows of residual [n, width] FP32 over their root mean square, times weights.
+
+    With `branch` [n, width] FP16 that is added to the residual first, in place.
+    """
+    n, width = _sizes("residual", residual, 2)
+    if width % 8:
+        raise LaunchError(f"norm_rows takes rows of a multiple of 8, not {width}.")
+    check_array("residual", residual, "float32", n * width, 16)
+    check_array("weights", weights, "float16", width, 16)
+    check_array("out", out, "float16", n * width, 16)
+    if branch is not None:
+        check_array("branch", branch, "float16", n * width, 16)
+    rung, function = _only("norm_rows")
+    tail = [ctypes.c_int(width), ctypes.c_int(branch is not None), ctypes.c_float(epsilon)]
+    arguments = [residual, out if branch is None else branch, weights, out, *tail]
+    function.launch(n, rung.defines["THREADS"], arguments)
+    return out
+
+
+@with_target()
+def rotate_rows(
+    rows: Any,
+    biases: Any,
+    turns: Any,
+    queries: Any,
+    keys: Any,
+    values: Any,
+    *,
+    start: int = 0,
+    position: Any = None,
+) -> None:
+    """Biased and rotated queries [n, heads, head_dim], keys and values [n, kv_heads, head_dim] out of rows
+    [n, (heads + 2 kv_heads) head_dim] FP16, which are in the order of pair_heads, as are the biases. The
+    first row stands at position `start` of turns [positions, head_dim / 2, 2] FP32. With `position` all rows
+    stand there, and keys and values are a batch's cache [capacity, n, kv_heads, head_dim] to be written to.
+    """
+    n, heads, head_dim = _sizes("queries", queries, 3)
+    capacity, kv_heads = 1, _sizes("keys", keys, 3 if position is None else 4)[-2]
+    if position is not None:
+        capacity = int(keys.shape[0])
+    width = (heads + 2 * kv_heads) * head_dim
+    if head_dim % 16 or n > 65535:
+        raise LaunchError(
+            f"rotate_rows takes heads of a multiple of 16 and up to 65535 rows, not {head_dim} and {n}."
+        )
+    end = start + n if position is None else capacity
+    if start < 0 or end > int(turns.shape[0]):
+        raise LaunchError(f"Positions {start} to {end} are not among {int(turns.shape[0])} rotations.")
+    check_array("rows", rows, "float16", n * width, 16)
+    check_array("biases", biases, "float16", width, 16)
+    check_array("turns", turns, "float32", int(turns.shape[0]) * head_dim, 8)
+    check_array("queries", queries, "float16", n * heads * head_dim, 16)
+    check_array("keys", keys, "float16", capacity * n * kv_heads * head_dim, 16)
+    check_array("values", values, "float16", capacity * n * kv_heads * head_dim, 16)
+    rung, function = _only("rotate_rows")
+    threads = rung.defines["THREADS"]
+    sizes = [ctypes.c_int(v) for v in (heads, kv_heads, head_dim, start, position is not None)]
+    at = turns if position is None else _position(position)
+    arguments = [rows, biases, turns, at, queries, keys, values, *sizes]
+    function.launch((math.ceil(width / 16 / threads), n), threads, arguments)
+
+
+@with_target()
+def gate_rows(both: Any, *, out: Any) -> Any:
+    """out [n, mlp] FP16 = SiLU of the gates times the ups of both [n, 2 mlp], in the order of pair_gates."""
+    n, width = _sizes("both", both, 2)
+    if width % 16:
+        raise LaunchError(f"gate_rows takes a multiple of 8 gates and as many ups, not {width} in all.")
+    check_array("both", both, "float16", n * width, 16)
+    check_array("out", out, "float16", n * width // 2, 16)
+    rung, function = _only("gate_rows")
+    count, threads = n * width // 16, rung.defines["THREADS"]
+    if count >= threads << 31:
+        raise LaunchError(f"{n} rows of {width} are more than a launch covers.")
+    function.launch(math.ceil(count / threads), threads, [both, out, ctypes.c_ulonglong(count)])
+    return out
+
+
+@with_target()
+def choose_rows(
+    logits: Any, tokens: Any, position: Any, *, softcap: float = 0.0, heat: float = 0.0, seed: int = 0
+) -> None:
+    """Row position + 1 of tokens [.., n] int32 = the likeliest of each row of logits [n, vocab] FP16, of
+    equals the first; with heat one drawn at temperature 1 / heat, the same for the same seed, position and
+    row. softcap, if not 0, bounds the logits before. That tokens has the row is the caller's to know.
+    """
+    n, vocab = _sizes("logits", logits, 2)
+    if vocab % 8:
+        raise LaunchError(f"choose_rows takes a multiple of 8 logits, not {vocab}.")
+    if not (heat >= 0 and math.isfinite(heat) and softcap >= 0 and math.isfinite(softcap)):
+        raise LaunchError(f"heat and softcap are finite and not negative, unlike {heat} and {softcap}.")
+    check_array("logits", logits, "float16", n * vocab, 16)
+    check_array("tokens", tokens, "uint32")
+    rung, function = _only("choose_rows")
+    numbers = [ctypes.c_int(vocab), ctypes.c_float(softcap), ctypes.c_float(heat), ctypes.c_uint(seed)]
+    function.launch(n, rung.defines["THREADS"], [logits, tokens, _position(position), *numbers])
+
+
+@with_target()
+def dequantise_tiles(weights: Tiles, *, out: Any) -> Any:
+    """out [n, k] FP16 = the weights that INT4 tiles stand for, each product of scale and code rounded once.
+    n must be a multiple of 64.
+    """
+    n, k = weights.n, weights.k
+    if n % 64 or k % 128 or not 0 < n < 1 << 22 or not 0 < k < 1 << 31:
+        raise LaunchError(f"dequantise_tiles takes rows by the 64 and k by the 128, not [{n}, {k}].")
+    check_array("blocks", weights.blocks, "uint32", n // 64 * (k // 128) * 1056, 16)
+    check_array("out", out, "float16", n * k, 16)
+    _, function = _only("dequantise_tiles")
+    function.launch((k // 128, n // 64), 256, [weights.blocks, out, ctypes.c_int(k)])
+    return out

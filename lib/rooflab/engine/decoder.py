@@ -222,7 +222,7 @@ class Engine:
         if self.heat:
             logits = logits * self.heat - torch.log(-torch.log(torch.rand_like(logits).clamp(1e-7, 1 - 1e-7)))
         state.bests[:, 0] = float("-inf")
-        state.bests[0, 0] = 0.0
+        state.bests[:1, :1].zero_()
         bests[0, 1:2].copy_(logits.argmax().view(1))
 
     def _embedded(self, tokens: Any) -> Any:
@@ -363,7 +363,7 @@ class Engine:
     def _product(self, name: str, layer: int, x: Any) -> Any:
         """A prompt's product: MMQ for Q8_0 if asked for, else cuBLAS on FP16."""
         if self.weights.format == "q8_0" and self.paths.mmq:
-            return self.products.mmq(name, layer, x)
+            return self.products.prompt(name, layer, x)
         return self.products.cublas(name, layer, x, self.paths.rows)
 
     # --- helpers ------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 import collections
 from typing import Any
 
+from rooflab import ops
 from rooflab.formats import Planes
 from rooflab.ops import between, decoder, gemv, int4, mmq, q8_0
 
@@ -85,6 +86,13 @@ class Products:
         return int4.matmul(x, int4.Tiles(self.matrix(name, layer), *self.shape.matrices[name]))
 
     def mmq(self, name: str, layer: int | None, x: Any) -> Any:
-        """The course's product of Q8_0 weights for that many tokens."""
+        """The course's product of Q8_0 weights for a batch's tokens, rounded to Q8_1 where that is faster."""
         self.ran["product mmq"] += 1
         return mmq.multiply(x, self.matrix(name, layer))
+
+    def prompt(self, name: str, layer: int | None, x: Any) -> Any:
+        """The course's product of Q8_0 weights for a prompt's tokens, on a Hopper unrounded however few."""
+        if ops.this_arch() != "90":
+            return self.mmq(name, layer, x)
+        self.ran["product mmq"] += 1
+        return mmq.product(x, self.matrix(name, layer), rung="7_half")

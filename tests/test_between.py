@@ -1,0 +1,115 @@
+"""What stands between products, on the CPU: embeddings, places, the choice of tokens, INT4 as halves."""
+
+import numpy as np
+import pytest
+from rooflab import formats, ops, simt
+from rooflab.errors import LaunchError, MissingTool
+from rooflab.ops import between, decoder, int4
+
+try:
+    simt.build.compiler()
+except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
+    pytest.skip(str(error), allow_module_level=True)
+
+RNG = np.random.default_rng(7)
+
+
+def halves(*shape):
+    return RNG.standard_normal(shape).astype(np.float16)
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu():
+    with ops.on("cpu"):
+        yield
+
+
+@pytest.mark.parametrize("format", ["fp16", "q8_0"])
+def test_embeddings_are_rows_at_once_one_by_one_and_of_a_step(format):
+    table = halves(40, 96)
+    values = table.astype(np.float32)
+    if format == "q8_0":
+        blocks = formats.quantise_q8_0(table)
+        table, values = formats.to_planes(blocks), formats.dequantise_q8(blocks)
+    tokens = RNG.integers(0, 40, 5).astype(np.int32)
+    at_once, one_by_one, step = (np.full((5, 96), np.nan, np.float32) for _ in range(3))
+    between.embeddings(table, tokens, out=at_once)
+    for i in range(5):
+        between.embeddings(table, tokens, out=one_by_one, first=i, count=1)
+        assert np.isnan(one_by_one[i + 1 :]).all()
+    history = np.vstack([tokens[::-1], tokens, tokens[::-1]])
+    between.embeddings(table, np.ascontiguousarray(history), out=step, position=np.array([1], np.int32))
+    for out in (at_once, one_by_one, step):
+        assert (out == values[tokens]).all()
+
+
+def test_a_batch_turns_and_keeps_its_rows_at_one_position():
+    heads, kv_heads, width, n, place = 4, 2, 32, 3, 5
+    rows, biases = halves(n, 256), halves(256)
+    turns = decoder.rotations(16, width, 1e4)
+    alone = [np.empty((1, count, width), np.float16) for count in (heads, kv_heads, kv_heads)]
+    queries = np.empty((n, heads, width), np.float16)
+    keys, values = (np.full((8, n, kv_heads, width), np.nan, np.float16) for _ in range(2))
+    between.rotate_rows(rows, biases, turns, queries, keys, values, position=np.array([place], np.int32))
+    for i in range(n):
+        between.rotate_rows(rows[i : i + 1].copy(), biases, turns, *alone, start=place)
+        for got, want in zip((queries[i], keys[place, i], values[place, i]), alone, strict=True):
+            assert (got == want[0]).all()
+    for cache in (keys, values):
+        cache[place] = np.nan
+        assert np.isnan(cache).all()  # nothing else was written
+    with pytest.raises(LaunchError, match="Positions 0 to 8 are not among 4 rotations"):
+        between.rotate_rows(rows, biases, turns[:4], queries, keys, values, position=np.array([0], np.int32))
+
+
+def test_the_next_tokens_are_the_likeliest_or_drawn_as_softmax_says():
+    logits = halves(3, 72)
+    logits[0, [7, 60]] = 9  # equals: the first
+    tokens, position = np.zeros((4, 3), np.int32), np.array([1], np.int32)
+    between.choose_rows(logits, tokens, position)
+    assert tokens[2].tolist() == logits.argmax(1).tolist() and tokens[2, 0] == 7
+    assert not tokens[[0, 1, 3]].any()
+    few = np.zeros((1, 8), np.float16)
+    few[0] = [0, 1, 2, 0, 0, 0, 0, 2]
+    counts = np.zeros(8)
+    for seed in range(400):
+        between.choose_rows(few, tokens[:, :1].copy(), position, heat=1.0, seed=seed)
+        drawn = np.zeros((4, 1), np.int32)
+        between.choose_rows(few, drawn, position, heat=1.0, seed=seed)
+        counts[drawn[2, 0]] += 1
+    odds = np.exp(few[0].astype(float))
+    odds /= odds.sum()
+    assert (np.abs(counts - 400 * odds) < 5 * np.sqrt(400 * odds * (1 - odds))).all()
+    same = np.repeat(few, 2, 0)
+    rows = [np.zeros((4, 2), np.int32) for _ in range(12)]
+    for seed, row in enumerate(rows):
+        between.choose_rows(same, row, position, heat=0.1, seed=seed, softcap=1.0)
+    assert any(row[2, 0] != row[2, 1] for row in rows)  # sequences draw by themselves
+
+
+def test_tiles_become_the_halves_that_they_stand_for():
+    codes = formats.quantise_int4(halves(128, 256))
+    tiles = int4.repack(*codes)
+    out = np.full((128, 256), np.nan, np.float16)
+    between.dequantise_tiles(tiles, out=out)
+    assert (out == formats.dequantise_int4(codes).astype(np.float16)).all()
+
+
+def test_what_does_not_fit_is_refused_in_a_sentence():
+    table, tokens, out = halves(8, 64), np.zeros(2, np.int32), np.zeros((2, 64), np.float32)
+    for arguments, says in (
+        ({"first": 1, "count": 2}, "rows 0 to 1 and is asked for 2 from 1"),
+        ({"first": -1}, "asked for 3 from -1"),
+        ({"out": np.zeros((2, 40), np.float32)}, "multiple of 32, not 40"),
+        ({"out": np.zeros((2, 64), np.float16)}, "out must hold float32"),
+        ({"position": np.zeros(2, np.int32)}, "position must hold 1 elements"),
+    ):
+        with pytest.raises(LaunchError, match=says):
+            between.embeddings(table, tokens, **{"out": out, **arguments})
+    with pytest.raises(LaunchError, match="multiple of 8 logits, not 12"):
+        between.choose_rows(halves(2, 12), tokens, tokens[:1])
+    for bad in ({"heat": -1.0}, {"softcap": float("nan")}):
+        with pytest.raises(LaunchError, match="finite and not negative"):
+            between.choose_rows(halves(2, 16), tokens, tokens[:1], **bad)
+    with pytest.raises(LaunchError, match=r"rows by the 64 and k by the 128, not \[65, 128\]"):
+        between.dequantise_tiles(int4.Tiles(np.zeros((2, 1, 1056), np.uint32), 65, 128), out=out)

@@ -582,6 +582,16 @@ def conditions() -> dict[str, float] | None:
     return {key: value for key, value in answers.items() if value is not None}
 
 
+def energy_j() -> float | None:
+    """Joules that the GPU's board has taken since its driver was loaded, by NVML's counter, or None where it
+    has none. The counter moves some ten times a second.
+    """
+    found = _nvml()
+    if found is None:
+        return None
+    return _watts(_asked(found[0], "nvmlDeviceGetTotalEnergyConsumption", found[1]))  # thousandths, too
+
+
 def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 

@@ -1,0 +1,450 @@
+"""Study `decode` (lesson 08): the decode ladder in tokens per second, one step at a time.
+
+A case generates `steps` tokens after a prompt of `seq`, output head and choice of the next token included,
+by transformers, by torch's operators in a graph, and by every rung of ours; rows hold microseconds of one
+token (with several sequences: of one for each), by the wall clock over the whole generation. The weights are
+random, of the real shapes. Nothing is timed whose tokens and logits float64 does not bear out (see
+`decoding`), and every row has a promise, made before by what other lessons recorded (see `promises`).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from rooflab import clock, engine, gate, ops, roof, shapes
+from rooflab.case import Case, options
+from rooflab.device import Device
+from rooflab.engine.products import Products
+from rooflab.errors import UsageError
+from rooflab.identity import source_of_callable
+from rooflab.ops import Rung, attention, decoder, gemv, int4, q8_0
+from rooflab.profile.ncu import STALLS
+from rooflab.profile.trace import Trace
+from rooflab.studies import decoding, hf, promises
+from rooflab.studies.base import Context, Count, Sized, Study, package_identity
+
+MODEL, LARGE = "qwen2.5-1.5b", "llama-3-8b"
+PROMPT, STEPS = 128, 128
+CONTEXTS = (1024, 8192)
+BATCHES = (8, 32)
+FEW = 32  # steps where a few do: long contexts, several sequences
+PHASES = ("queries, keys, values", "attention", "its output", "gate and up", "down", "head")
+SHORT = 4  # under a profiler
+HALF = 64  # of a large model
+EAGER = 16  # and by a way that takes an age
+FORMATS = {
+    "fp16": "fp16",
+    "q8_0": "q8_0",
+    "int4_g128": "fp16",
+}  # of the body; and the head's that goes with it
+OTHER_HEADS = {"q8_0": "fp16", "int4_g128": "q8_0"}
+RUNGS = tuple(rung.name for rung in decoder.LADDERS["decode_step"])
+PLAIN = ("torch", "products")
+PEERS = hf.VARIANTS[:2]  # the third takes half a minute to compile, and study `attribution` holds its step
+METRICS = (
+    *("time_ns", "dram_bytes", "dram_read_bytes", "dram_pct", "sm_pct", "l2_hit_pct", "issue_active"),
+    *STALLS,
+)
+CAPACITY = 9216  # positions that weights know the rotations of: one set of weights for all cases
+
+
+def _case(impl: str, format: str, head: str, model: str, seq: int, steps: int, batch: int = 1) -> Case:
+    kind = "peer" if impl in hf.VARIANTS else "baseline" if impl == "torch" else "own"
+    tuned = options(steps=steps, head=head) if head != format else options(steps=steps)
+    return Case(
+        *("decode", "decode", impl, kind, format, model, "random"),
+        batch=batch,
+        seq=seq,
+        options=tuned,
+        cache="",
+        clock="wall",
+    )
+
+
+def rungs(device: Sized | None = None) -> tuple[str, ...]:
+    """Rungs of decode_step that a device's generation runs."""
+    there = getattr(device, "sm", "90")
+    ladder = decoder.LADDERS["decode_step"]
+    return tuple(r.name for r in ladder if "75" in r.archs or f"{there}a" in r.archs)
+
+
+def last(device: Sized | None = None) -> list[str]:
+    """The rungs that the rows beside the ladder are measured by: the portable one that wins, and the last."""
+    return list(dict.fromkeys(("3_persistent", rungs(device)[-1])))
+
+
+def ladder(
+    format: str, device: Sized | None = None, model: str = MODEL, seq: int = PROMPT, steps: int = STEPS
+) -> list[Case]:
+    """Every way of decoding at batch 1 in one format, slowest first."""
+    head = FORMATS[format]
+    plain = [*PEERS, *PLAIN] if format == "fp16" and model in hf.MODELS else ["products"]
+    few = {PEERS[0]: min(EAGER, steps), **dict.fromkeys((PEERS[1], *PLAIN), min(FEW, steps))}
+    return [_case(impl, format, head, model, seq, few.get(impl, steps)) for impl in (*plain, *rungs(device))]
+
+
+def heads(device: Sized | None = None, model: str = MODEL) -> list[Case]:
+    """The last rungs with output heads of another format."""
+    return [
+        _case(impl, format, head, model, PROMPT, STEPS)
+        for format, head in OTHER_HEADS.items()
+        for impl in last(device)
+    ]
+
+
+def contexts(device: Sized | None = None, model: str = MODEL) -> list[Case]:
+    """The last rungs after longer prompts."""
+    return [
+        _case(impl, format, head, model, seq, FEW)
+        for format, head in FORMATS.items()
+        for seq in CONTEXTS
+        for impl in last(device)
+    ]
+
+
+def batches(model: str = MODEL) -> list[Case]:
+    """Several sequences at once, and in FP16 transformers' graph beside them."""
+    found = [
+        _case("batch", format, head, model, PROMPT, FEW, batch)
+        for format, head in FORMATS.items()
+        for batch in BATCHES
+    ]
+    return found + [_case(PEERS[1], "fp16", "fp16", model, PROMPT, FEW, batch) for batch in BATCHES]
+
+
+def large(device: Sized | None = None) -> list[Case]:
+    """The shapes of a model five times the size."""
+    return [
+        _case(impl, format, head, LARGE, PROMPT, HALF)
+        for format, head in FORMATS.items()
+        for impl in last(device)
+    ]
+
+
+def head_of(case: Case) -> str:
+    """The output head's format."""
+    return str(_options(case).get("head", case.format))
+
+
+def steps_of(case: Case) -> int:
+    """Tokens that a launch generates."""
+    return int(_options(case)["steps"])
+
+
+def _options(case: Case) -> dict[str, str]:
+    return dict(word.split("=") for word in case.options.split())
+
+
+class Decode(Study):
+    """Lesson 08."""
+
+    name, lesson = "decode", "08"
+
+    def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
+        if effort == "quick":
+            return [case for format in FORMATS for case in ladder(format, device, steps=FEW)]
+        found = [case for format in FORMATS for case in ladder(format, device)]
+        return [*found, *heads(device), *contexts(device), *batches(), *large(device)]
+
+    def needs(self, case: Case) -> str | None:
+        return "transformers" if case.impl in hf.VARIANTS or case.model in hf.MODELS else "torch"
+
+    def refuses(self, case: Case, capability: int) -> str | None:
+        if case.impl in RUNGS:
+            rung = ops.rung_of(decoder.LADDERS["decode_step"], case.impl, case.impl)
+            if "75" not in rung.archs and f"{capability}a" not in rung.archs:
+                return f"rung {case.impl} needs sm_{rung.archs[0]}, and this is sm_{capability}"
+        return super().refuses(case, capability)
+
+    def memory_bytes(self, case: Case) -> int:
+        model, batch = shapes.get(case.model), case.batch or 1
+        room = (case.seq or 0) + steps_of(case)
+        return (
+            int(2 * batch * room * shapes.kv_bytes_per_token(model))
+            + 12 * batch * steps_of(case) * model.vocab
+        )
+
+    def shared_bytes(self, case: Case) -> int:
+        if importlib.util.find_spec("torch") is None:
+            return 0
+        import torch
+
+        model = shapes.get(case.model)
+        original = 2 * shapes.parameters(model) if case.model in hf.MODELS else 0
+        wanted = original + shapes.weight_bytes(model, case.format, head_of(case)) + (3 << 30)
+        return max(0, int(wanted) - torch.cuda.memory_allocated())
+
+    def rest_s(self, case: Case) -> float:
+        return 0.0  # its options name a format, which is no number
+
+    def group(self, case: Case) -> tuple:
+        return (case.model, case.format, head_of(case), case.batch, case.seq)
+
+    def samples(self, case: Case) -> int:
+        return 10
+
+    def count(self, case: Case) -> Count:
+        model, batch = shapes.get(case.model), case.batch or 1
+        context = (case.seq or 0) + (steps_of(case) + 1) // 2  # in the middle of the generation
+        moved = shapes.weight_bytes(model, case.format, head_of(case))
+        moved += batch * shapes.kv_read_bytes(model, context)
+        return Count(int(moved), batch * shapes.decode_flops(model, context), "dram_read")
+
+    def predict(self, case: Case, context: Context) -> float | None:
+        known = promises.known(context.device)
+        if known is None:
+            return None
+        seen = (case.seq or 0) + (steps_of(case) + 1) // 2
+        return promises.token_us(
+            known, case.impl, case.model, case.format, head_of(case), seen, case.batch or 1
+        )
+
+    def launch_us(self, case: Case, device: Device) -> float:
+        count = self.count(case)
+        least = roof.bound(count.bytes or 0, count.flops or 0, device.dram_gb_s).us
+        slow = {"transformers.eager": 2e4, "transformers.graph": 4e3, "torch": 4e3, "products": 3e3}
+        return steps_of(case) * max(2 * least, slow.get(case.impl, 0.0))
+
+    def seconds(self, case: Case, device: Device) -> float:
+        return 1.0 + 15 * self.launch_us(case, device) / 1e6
+
+    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
+        return self._rung(case, _here()) if case.kind == "own" else None
+
+    def _rung(self, case: Case, arch: str) -> tuple[Rung, Mapping[str, int], str]:
+        shape = engine.spec(case.model).shape
+        if case.impl in RUNGS:
+            rung = ops.rung_of(decoder.LADDERS["decode_step"], case.impl, case.impl)
+            macros = decoder.macros_for(rung, shape, case.format, head_of(case), arch, {})
+            return rung, macros, decoder.launch_rule(rung)
+        rule = source_of_callable(engine.Engine, Products, *([engine.Batch] if case.impl == "batch" else []))
+        attend = attention.LADDERS["decode_attention"][-1]
+        rule += attention.launch_rule(attend) + ops.kernel.whole_source(attend.path)
+        n, k = shape.matrices["gate_up"]
+        if case.format == "fp16":
+            rung = ops.rung_of(gemv.LADDERS["gemv_rows"], None, gemv.default_rung("gemv_rows", n, k, True))
+            return rung, rung.with_defaults(gemv.options_for(rung, n, k)), rule + gemv.launch_rule(rung)
+        if case.format == "q8_0":
+            rung = ops.rung_of(q8_0.LADDERS["q8_0"], None, q8_0.DEFAULT["q8_0"])
+            return rung, rung.with_defaults(q8_0.options_for(rung, 1)), rule + q8_0.launch_rule(rung)
+        name, macros = int4.choose(n, k, case.batch or 1, True, "h200" if arch == "90" else None)
+        rung = ops.rung_of(int4.LADDERS["int4"], name, name)
+        return rung, rung.with_defaults(macros), rule + int4.launch_rule(rung)
+
+    def identity(self, case: Case, arch: str | None) -> str:
+        if case.kind != "own":
+            return package_identity("torch", *(["transformers"] if case.impl in hf.VARIANTS else []))
+        rung, macros, rule = self._rung(case, arch or "90")
+        return rung.identity(rule, macros, arch)
+
+    def row(
+        self, case: Case, admitted: gate.Admitted, timing: clock.Timing, predicted_us: float | None
+    ) -> dict[str, Any]:
+        steps = steps_of(case)
+        each = clock.Timing(
+            timing.median_us / steps, timing.q1_us / steps, timing.q3_us / steps, timing.samples
+        )
+        found = super().row(case, admitted, each, predicted_us)
+        return {**found, "tok_s": (case.batch or 1) * 1e6 / each.median_us}
+
+    def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
+        return [work_of(case) for case in cases]
+
+    def profiles(
+        self, effort: str = "full", device: Sized | None = None
+    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
+        from rooflab.studies import decode_checks
+
+        asked = decode_checks.cases(effort, device)
+        return [("checks", asked, None), ("cupti", traced(), None), ("ncu", counted(device), METRICS)]
+
+    def profile_columns(self, tool: str, metrics: Sequence[str] | None) -> tuple[str, ...]:
+        if tool == "cupti":
+            return ("phase", "launches", "us", "q1_us", "q3_us")
+        return super().profile_columns(tool, metrics)
+
+    def trimmed(self, tool: str, found: Trace | pd.DataFrame, metrics: Sequence[str] | None) -> pd.DataFrame:
+        if isinstance(found, Trace):
+            return phases(found.activities)
+        ours = found[found["kernel"].str.contains("decode_step")]
+        return super().trimmed(tool, ours, metrics)
+
+    def checks(self, cases: Sequence[Case]) -> pd.DataFrame:
+        from rooflab.studies import decode_checks
+
+        capability = int(ops.arrays().cuda.Device().compute_capability)
+        return decode_checks.answers(cases, lambda case: self.refuses(case, capability))
+
+
+# --- what profilers see -------------------------------------------------------------------------------------
+
+
+def traced() -> list[Case]:
+    """A launch a phase, in every format: what a tracer tells apart."""
+    return [_case("1_phases", f, h, MODEL, PROMPT, SHORT) for f, h in FORMATS.items()]
+
+
+def counted(device: Sized | None = None) -> list[Case]:
+    """A token's one launch in the largest and the smallest format, for counters."""
+    return [
+        _case(impl, format, FORMATS[format], MODEL, PROMPT, SHORT)
+        for format in ("fp16", "int4_g128")
+        for impl in last(device)
+    ]
+
+
+def phases(activities: pd.DataFrame) -> pd.DataFrame:
+    """A trace of rung 1_phases summed up: of each case and phase its launches a token and microseconds a
+    token (median over the tokens, with quartiles); "between" is the time in which no phase runs.
+    """
+    rows = []
+    for case, found in activities.groupby("case", sort=False):
+        ours = found[found["name"].str.contains("decode_step")].sort_values("start_ns", kind="stable")
+        layers = engine.spec(Decode().case(str(case)).model).shape.layers
+        names = [PHASES[phase] for _, phase in decoder.phases(layers)]
+        if ours.empty or len(ours) % len(names):
+            raise UsageError(f"{case}: {len(ours)} traced launches are no whole number of tokens.")
+        place = [i % len(names) for i in range(len(ours))]
+        token = [i // len(names) for i in range(len(ours))]
+        table = ours.assign(phase=[names[i] for i in place], token=token, us=ours["duration_ns"] / 1e3)
+        sums = table.groupby(["token", "phase"], sort=False)["us"].sum().unstack()
+        ends = table["start_ns"] + table["duration_ns"]
+        span = (ends.groupby(table["token"]).max() - table.groupby("token")["start_ns"].min()) / 1e3
+        sums["between"] = span - sums.sum(axis=1)
+        for phase, each in sums.items():
+            q1, median, q3 = each.quantile([0.25, 0.5, 0.75])
+            count = names.count(str(phase)) or len(names) - 1
+            rows.append((case, phase, count, median, q1, q3))
+    return pd.DataFrame(rows, columns=["case", "phase", "launches", "us", "q1_us", "q3_us"])
+
+
+def _here() -> str:
+    """The architecture at hand; that of the course's recording where there is none."""
+    try:
+        return ops.this_arch()
+    except Exception:  # no CuPy, or no GPU
+        return "90"
+
+
+# --- contestants --------------------------------------------------------------------------------------------
+
+
+class Start:
+    """Where a group's contestants of ours start from: the prompt's cache and the candidates for the token
+    after it, and who judges what comes then.
+    """
+
+    def __init__(self, case: Case):
+        weights = decoding.packed(case.model, case.format, head_of(case), CAPACITY)
+        ids, batch = decoding.prompt(case.model, case.batch or 1, case.seq or 0), case.batch or 1
+        spec = engine.spec(case.model)
+        if batch == 1:
+            one = engine.Engine(spec, weights, capacity=(case.seq or 0) + 1)
+            one.prefill(ids[0].tolist())
+            self.caches = [one.state.cache_k[:, : case.seq].clone(), one.state.cache_v[:, : case.seq].clone()]
+            self.bests = one.state.bests.clone()
+            past = [
+                (k.transpose(0, 1)[None], v.transpose(0, 1)[None]) for k, v in zip(*self.caches, strict=True)
+            ]
+            self.judge = decoding.Judge(case.model, case.format, head_of(case), past, 1)
+
+
+@functools.lru_cache(maxsize=1)
+def _start(model: str, format: str, head: str, seq: int, batch: int, named: str) -> Start:
+    return Start(Decode().case(named))
+
+
+@functools.lru_cache(maxsize=8)
+def _budget(judge: decoding.Judge, steps: int, rounded: bool) -> float:
+    return judge.budget(steps, rounded)
+
+
+def work_of(case: Case) -> gate.Work:
+    """A contestant: one launch generates the case's tokens anew."""
+    if case.impl in hf.VARIANTS:
+        return _library(case)
+    return _own(case) if case.batch == 1 else _several(case)
+
+
+def _work(case: Case, launch: Any, inputs: list[Any], outputs: list[Any], judge: decoding.Judge) -> gate.Work:
+    import cupy
+
+    steps, batch, vocab = steps_of(case), case.batch or 1, judge.spec.shape.vocab
+    size = batch * (steps - 1 + vocab)
+    return gate.Work(
+        case.id,
+        launch,
+        [inputs],
+        [outputs],
+        lambda: cupy.zeros(size),
+        _budget(judge, steps, case.format == "q8_0" and case.impl in ("products", "batch")),  # of Q8_1
+        judge.deviation,
+    )
+
+
+def _own(case: Case) -> gate.Work:
+    steps, seq = steps_of(case), case.seq or 0
+    weights = decoding.packed(case.model, case.format, head_of(case), CAPACITY)
+    start = _start(case.model, case.format, head_of(case), seq, 1, case.id)
+    one = engine.Engine(
+        engine.spec(case.model), weights, capacity=seq + steps, paths=engine.Paths(decode=case.impl)
+    )
+    state = one.state
+    for cache, kept in zip((state.cache_k, state.cache_v), start.caches, strict=True):
+        cache[:, :seq].copy_(kept)
+
+    def launch(_: int) -> None:
+        one.position = seq
+        state.position.fill_(seq)
+        state.bests.copy_(start.bests)
+        one.decode(steps)
+
+    inputs = [part for matrix in weights[2:8] for part in _arrays(matrix)]
+    return _work(case, launch, inputs, [state.tokens[seq:], state.logits], start.judge)
+
+
+def _arrays(matrix: Any) -> list[Any]:
+    return list(matrix) if isinstance(matrix, tuple) else [matrix]
+
+
+def _several(case: Case) -> gate.Work:
+    steps, seq, size = steps_of(case), case.seq or 0, case.batch or 1
+    weights = decoding.packed(case.model, case.format, head_of(case), CAPACITY)
+    one = engine.Engine(engine.spec(case.model), weights, capacity=seq + steps)
+    many = one.batch(size)
+    many.prefill(decoding.prompt(case.model, size, seq).tolist())
+    first, places = many.tokens[seq].clone(), many.places.clone()
+    past = [
+        (k[:seq].permute(1, 2, 0, 3).clone(), v[:seq].permute(1, 2, 0, 3).clone())
+        for k, v in zip(many.cache_k, many.cache_v, strict=True)
+    ]
+    judge = decoding.Judge(case.model, case.format, head_of(case), past, size)
+
+    def launch(_: int) -> None:
+        many.position = seq
+        many.places.copy_(places)
+        many.tokens[seq].copy_(first)
+        many.decode(steps)
+
+    inputs = [part for matrix in weights[2:8] for part in _arrays(matrix)]
+    work = _work(case, launch, inputs, [many.tokens[seq : seq + steps], many.logits], judge)
+    work.result = lambda outputs: judge.deviation([outputs[0].t().contiguous(), outputs[1]])
+    return work
+
+
+def _library(case: Case) -> gate.Work:
+    found = hf.model(case.model)
+    ids = decoding.prompt(case.model, case.batch or 1, case.seq or 0)
+    steps = steps_of(case)
+    one = decoding.Generate(found, ids, steps, case.impl)
+    judge = decoding.Judge(case.model, case.format, head_of(case), one.past, case.batch or 1)
+
+    def launch(_: int) -> None:
+        one.run(steps)
+
+    return _work(case, launch, [ids], [one.tokens, one.logits], judge)

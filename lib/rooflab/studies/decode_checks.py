@@ -1,0 +1,299 @@
+"""What study `decode` asks of the engine beside its speed: whether every path gives the logits that float64
+gives, and really ran; whether a thousand runs give the same tokens, ten thousand steps leak memory, a refused
+input does harm; and what a token costs in joules.
+
+A question is an operator of the study, a case of it names who answers, and the answer is (case, quantity,
+value) rows of the instrument "checks". The energy is that of NVML's counter of the whole board, GPU, memory
+and regulators, idle power included, host not; its clock is the host's, around a second of generating.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+
+from rooflab import device as devices
+from rooflab import engine, gate
+from rooflab.case import Case, options
+from rooflab.errors import UsageError
+from rooflab.ops import decoder
+from rooflab.studies import decode, decoding, hf
+from rooflab.studies.base import Sized
+
+LENGTH = 200  # tokens of the prompt that paths are compared on
+PIECES = (70, 1, 129)  # and a prompt in pieces
+RUNS, SHORT = 1000, (16, 8)  # runs, and their prompts and tokens
+MANY_STEPS, ROOM = 10_000, 9000
+SECONDS = 1.0  # of generating for a figure of energy
+
+Rows = Iterator[tuple[str, float]]
+
+
+def _case(question: str, impl: str, format: str, batch: int = 1, steps: int | None = None) -> Case:
+    kind = "peer" if impl in hf.VARIANTS else "own"
+    head = decode.FORMATS[format]
+    words: dict[str, Any] = {"steps": steps} if steps else {}
+    words |= {"head": head} if head != format else {}
+    return Case(
+        *("decode", question, impl, kind, format, decode.MODEL, "random"),
+        batch=batch,
+        seq=decode.PROMPT if question == "energy" else None,
+        options=options(**words),
+        cache="",
+        clock="wall" if question == "energy" else "",
+    )
+
+
+def _ways(format: str, device: Sized | None) -> list[str]:
+    """Ways of decoding, and of taking in a prompt, by names of their own."""
+    prompts = [f"prompt.{name}" for name in engine.PROMPTS if name != "2_mmq" or format == "q8_0"]
+    plain = decode.PLAIN if format == "fp16" else ("products",)
+    return [*plain, *decode.rungs(device), *prompts, "pieces"]
+
+
+def agreement(device: Sized | None = None) -> list[Case]:
+    """Every path of every format."""
+    return [_case("agreement", way, f) for f in decode.FORMATS for way in _ways(f, device)]
+
+
+def stability(device: Sized | None = None) -> list[Case]:
+    """The last rung, in the format whose steps are shortest, and recovery from what is refused."""
+    last = decode.rungs(device)[-1]
+    return [_case(q, last, "int4_g128") for q in ("repeated", "sampled", "long", "refused")]
+
+
+def energy(device: Sized | None = None) -> list[Case]:
+    """The last rung in every format, several sequences at once, transformers' graph, and nothing at all."""
+    last, found = decode.rungs(device)[-1], []
+    for format in decode.FORMATS:
+        found.append(_case("energy", last, format, steps=decode.STEPS))
+        found += [_case("energy", "batch", format, size, decode.FEW) for size in decode.BATCHES]
+    graph = _case("energy", hf.VARIANTS[1], "fp16", steps=decode.FEW)
+    return [*found, graph, _case("energy", "idle", "fp16")]
+
+
+def cases(effort: str = "full", device: Sized | None = None) -> list[Case]:
+    """Every question; with little effort those of the last rung."""
+    if effort == "quick":
+        return stability(device)
+    return [*agreement(device), *stability(device), *energy(device)]
+
+
+def answers(wanted: Sequence[Case], refuses: Callable[[Case], str | None]) -> pd.DataFrame:
+    """(case, quantity, value) rows; one row "refused" of a case that cannot run here."""
+    rows: list[dict[str, Any]] = []
+    order = sorted(wanted, key=lambda case: list(decode.FORMATS).index(case.format))
+    for case in order:  # a format's weights are made once
+        found = [("refused", 1.0)] if refuses(case) else list(_ASK[case.operator](case))
+        rows += [{"case": case.id, "quantity": name, "value": float(value)} for name, value in found]
+    return pd.DataFrame(rows)
+
+
+# --- does every path give what float64 gives? ---------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1)
+def _expected(format: str) -> tuple[list[int], Any, dict[bool, float]]:
+    """The prompt, its exact last logits, and the largest error allowed, without and with Q8_1."""
+    import cupy
+
+    spec, get, head = engine.spec(decode.MODEL), decoding.checkpoint(decode.MODEL), decode.FORMATS[format]
+    ids = decoding.prompt(decode.MODEL, 1, LENGTH)
+    expected = decoding.logits(spec, get, ids, format, head, last=True)[0, 0]
+    budgets = {}
+    for rounded in (False, True):
+        plain = decoding.logits(spec, get, ids, format, head, None, "float16", rounded, last=True)[0, 0]
+        error = float((plain.double() - expected).abs().max())
+        budgets[rounded] = gate.error_budget(error, cupy.asarray(expected), "float16")
+    return ids[0].tolist(), expected, budgets
+
+
+_logits: dict[tuple[str, str], Any] = {}  # of ways that others are compared with, bit by bit
+
+
+def _engine(format: str, capacity: int, paths: engine.Paths) -> engine.Engine:
+    head = decode.FORMATS[format]
+    weights = decoding.packed(decode.MODEL, format, head, decode.CAPACITY)
+    return engine.Engine(engine.spec(decode.MODEL), weights, capacity=capacity, paths=paths)
+
+
+def _agreement(case: Case) -> Rows:
+    """The largest error of the logits and what is allowed, how many of the five likeliest tokens are the
+    same, whether the likeliest is (or nearly ties), how often the path ran, and the share of logits that are
+    those of the plainest path to the last bit.
+    """
+    import torch
+
+    tokens, expected, budgets = _expected(case.format)
+    name = case.impl.removeprefix("prompt.")
+    of_prompt = name != case.impl or name == "pieces"
+    paths = engine.Paths()
+    if of_prompt and name != "pieces":
+        paths = engine.PROMPTS[name]
+    elif not of_prompt:
+        paths = dataclasses.replace(paths, decode=name)
+    one = _engine(case.format, LENGTH + 8, paths)
+    if of_prompt:
+        start = 0
+        for size in PIECES if name == "pieces" else (LENGTH,):
+            one.prefill(tokens[start : start + size])
+            start += size
+    else:
+        one.prefill(tokens[:-1])
+        one.state.bests.copy_(torch.from_numpy(decoder.candidates(tokens[-1], one.blocks)))
+        one.decode(1)
+    got = one.logits.double()
+    error = float((got - expected).abs().max())
+    rounded = case.format == "q8_0" and (of_prompt or name == "products")
+    budget = budgets[rounded]
+    top, wanted = (set(x.topk(5).indices.tolist()) for x in (got, expected))
+    first, second = expected.topk(2).values.tolist()
+    yield "largest error", error if error == error else float("inf")
+    yield "allowed", budget
+    yield "top 5", len(top & wanted)
+    yield "likeliest", float(int(got.argmax()) == int(expected.argmax()) or first - second <= 2 * error)
+    yield "ran", sum(count for what, count in one.ran.items() if ("prompt" in what) == of_prompt)
+    plainest = "prompt" if of_prompt else "decode"
+    other = _logits.setdefault((case.format, plainest), one.logits.clone())
+    yield "same bits", float((other == one.logits).double().mean())
+
+
+# --- again and again ----------------------------------------------------------------------------------------
+
+
+def _repeated(case: Case, heat: float = 0.0) -> Rows:
+    """Distinct token sequences of so many runs of prompt and generation, another prompt between them."""
+    asked, count = SHORT
+    one = _engine(case.format, asked + count, engine.Paths(decode=case.impl))
+    one.sample(heat, seed=7)
+    ids = decoding.prompt(decode.MODEL, 2, asked).tolist()
+    found: dict[int, set[tuple[int, ...]]] = {0: set(), 1: set()}
+    for run in range(RUNS):
+        which = int(run % 10 == 9)  # every tenth run is another prompt's: nothing of it may stay
+        one.reset()
+        one.prefill(ids[which])
+        found[which].add(tuple(one.generate(count)))
+    yield "runs", RUNS
+    yield "distinct", max(len(each) for each in found.values())
+    yield "same though other prompts", float(found[0] == found[1])
+
+
+def _sampled(case: Case) -> Rows:
+    yield from _repeated(case, heat=0.8)
+
+
+def _long(case: Case) -> Rows:
+    """GPU memory that is gone after ten thousand steps, and whether the last logits are numbers."""
+    import torch
+
+    one = _engine(case.format, ROOM + 64, engine.Paths(decode=case.impl))
+    ids = decoding.prompt(decode.MODEL, 1, 16)[0].tolist()
+    one.prefill(ids)
+    one.decode(100)
+    torch.cuda.synchronize()
+    before, done = torch.cuda.mem_get_info()[0], 0
+    while done < MANY_STEPS:
+        if one.position + 100 > ROOM:
+            one.reset()
+            one.prefill(ids)
+        one.decode(100)
+        done += 100
+    torch.cuda.synchronize()
+    yield "steps", done
+    yield "bytes gone", before - torch.cuda.mem_get_info()[0]
+    yield "not numbers", float((~torch.isfinite(one.logits)).sum())
+
+
+def _refused(case: Case) -> Rows:
+    """Inputs that must be refused, how many were, and whether the engine generates the same afterwards."""
+    ids = decoding.prompt(decode.MODEL, 1, 16)[0].tolist()
+    one = _engine(case.format, 32, engine.Paths(decode=case.impl))
+
+    def generated() -> list[int]:
+        one.reset()
+        one.prefill(ids)
+        return one.generate(8)
+
+    before = generated()
+    wrong: list[Callable[[], Any]] = [
+        lambda: one.prefill([]),
+        lambda: one.prefill([-1]),
+        lambda: one.prefill([one.spec.shape.vocab]),
+        lambda: one.prefill(ids * 3),
+        lambda: one.generate(0),
+        lambda: one.generate(1000),
+        lambda: one.sample(-1.0),
+    ]
+    refused, moved = 0, 0
+    for attempt in wrong:
+        place = one.position
+        try:
+            attempt()
+        except UsageError:
+            refused += 1
+        moved += one.position != place
+    yield "wrong inputs", len(wrong)
+    yield "turned away", refused
+    yield "moved by them", moved
+    yield "changed afterwards", float(generated() != before)
+
+
+# --- joules -------------------------------------------------------------------------------------------------
+
+
+def _energy(case: Case) -> Rows:
+    """Watts while the case's tokens are generated over and over, tokens a second, joules a token."""
+    if case.impl == "idle":
+        watts, _ = _watts(lambda: time.sleep(0.02))
+        yield "watts", watts
+        return
+    work = decode.work_of(dataclasses.replace(case, operator="decode"))
+    gate.admit(work)
+
+    def once() -> None:
+        work.launch(0)
+        gate.synchronize(work.outputs[0][0])
+
+    watts, each_s = _watts(once)
+    tokens = decode.steps_of(case) * (case.batch or 1)
+    yield "watts", watts
+    yield "tok/s", tokens / each_s
+    yield "joules a token", watts * each_s / tokens
+
+
+def _watts(once: Callable[[], None]) -> tuple[float, float]:
+    """Mean power over SECONDS of `once` after another, between the first and the last tick of the energy
+    counter, and seconds of one; the power is not a number where the GPU has no such counter.
+    """
+    until = time.perf_counter() + 0.2
+    while time.perf_counter() < until:
+        once()
+    start = time.perf_counter()
+    seen, ticks, count = devices.energy_j(), [], 0
+    while not (time.perf_counter() > start + SECONDS):
+        once()
+        count += 1
+        now = devices.energy_j()
+        if now is not None and now != seen:
+            seen = now
+            ticks.append((time.perf_counter(), now))
+    each = (time.perf_counter() - start) / count
+    if len(ticks) < 2:
+        return float("nan"), each
+    (first, low), (last, high) = ticks[0], ticks[-1]
+    return (high - low) / (last - first), each
+
+
+_ASK: dict[str, Callable[[Case], Rows]] = {
+    "agreement": _agreement,
+    "repeated": _repeated,
+    "sampled": _sampled,
+    "long": _long,
+    "refused": _refused,
+    "energy": _energy,
+}

@@ -1,0 +1,235 @@
+"""What the studies of lesson 08 share: weights of a model for everybody, what float64 says of its logits, and
+generating by the transformers library.
+
+All contestants of a model have the same weights, in the format of the case. Decoding is judged on a
+contestant's own tokens: each must be one that float64 would have chosen, up to what a float16 baseline may be
+off, and so must the last logits. What the cache held before is an operand.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rooflab import engine, gate
+from rooflab.engine.spec import Spec
+from rooflab.engine.weights import Tensors, dequantised, random_tensors
+from rooflab.studies import hf
+
+Past = Sequence[tuple[Any, Any]]  # of each layer keys and values [batch, kv_heads, context, head_dim]
+
+
+@functools.lru_cache(maxsize=1)
+def checkpoint(model: str) -> Tensors:
+    """Random tensors of a model's shapes by name: those of transformers' own model where there is one."""
+    if model not in hf.MODELS:
+        return random_tensors(engine.spec(model))
+    state = hf.model(model).state_dict()
+    return lambda name: state[name]
+
+
+@functools.lru_cache(maxsize=1)
+def packed(model: str, format: str, head: str, capacity: int) -> Any:
+    """The checkpoint as the engine reads it."""
+    return engine.pack(engine.spec(model), checkpoint(model), format, head, capacity=capacity)
+
+
+def prompt(model: str, batch: int, count: int) -> Any:
+    """Token ids [batch, count], the same in every process."""
+    vocab = engine.spec(model).shape.vocab
+    return hf.tokens(batch * count, vocab).view(batch, count)
+
+
+# --- float64 ------------------------------------------------------------------------------------------------
+
+
+def logits(
+    spec: Spec,
+    get: Tensors,
+    ids: Any,
+    format: str,
+    head: str,
+    past: Past | None = None,
+    dtype: str = "float64",
+    rounded: bool = False,
+    last: bool = False,
+) -> Any:
+    """Logits [batch, t, vocab] after each of `ids` [batch, t] (`last`: after the last, t is 1), in `dtype` on
+    the weights as quantised. In float16 every result is rounded: the baseline of error budgets. `rounded`:
+    what the layers' products multiply is rounded to Q8_1 before, as int8 products want it.
+    """
+    import torch
+
+    s, kind = spec.shape, getattr(torch, dtype)
+    batch, t = ids.shape
+    context = int(past[0][0].shape[2]) if past else 0
+
+    def product(x: Any, name: str, how: str) -> Any:
+        weight = dequantised(get(name), how)
+        step = max(1, (1 << 26) // weight.shape[1])
+        x = to_q8_1(x) if rounded and how == "q8_0" else x
+        parts = [x @ weight[i : i + step].to(kind).T for i in range(0, weight.shape[0], step)]
+        return torch.cat(parts, -1)
+
+    def norm(x: Any, name: str) -> Any:
+        wide = x.double() if dtype == "float64" else x.float()
+        scale = (wide.square().mean(-1, keepdim=True) + s.epsilon).rsqrt()
+        return get(name).to(kind) * (wide * scale).to(kind)
+
+    def heads(x: Any) -> Any:  # [batch x t, n x width] to [batch, n, t, width]
+        return x.view(batch, t, -1, s.head_dim).transpose(1, 2)
+
+    with torch.no_grad():
+        embedding = get("model.embed_tokens.weight")
+        rows = dequantised(embedding.index_select(0, ids.reshape(-1)), head)
+        x = rows.to(kind)
+        half = torch.arange(0, s.head_dim, 2, device=ids.device, dtype=torch.float64) / s.head_dim
+        places = torch.arange(context, context + t, device=ids.device, dtype=torch.float64)
+        angle = torch.outer(places, spec.theta**-half).repeat(1, 2)
+        cos, sin = angle.cos().to(kind), angle.sin().to(kind)
+        for layer in range(s.layers):
+            at = f"model.layers.{layer}."
+            h = norm(x, f"{at}input_layernorm.weight")
+            parts = []
+            for name in "qkv":
+                out = product(h, f"{at}self_attn.{name}_proj.weight", format)
+                parts.append(
+                    heads(out + get(f"{at}self_attn.{name}_proj.bias").to(kind) if spec.biased else out)
+                )
+            q, k, v = hf._rotate(parts[0], cos, sin), hf._rotate(parts[1], cos, sin), parts[2]
+            if past:
+                k, v = (
+                    torch.cat((old.to(kind), new), 2) for old, new in zip(past[layer], (k, v), strict=True)
+                )
+            out = torch.cat([hf._attention(q[i], k[i], v[i]) for i in range(batch)])
+            x = x + product(out, f"{at}self_attn.o_proj.weight", format)
+            h = norm(x, f"{at}post_attention_layernorm.weight")
+            gated = product(h, f"{at}mlp.gate_proj.weight", format)
+            inner = gated / (1 + (-gated).exp()) * product(h, f"{at}mlp.up_proj.weight", format)
+            x = x + product(inner, f"{at}mlp.down_proj.weight", format)
+        x = x.view(batch, t, -1)[:, -1 if last else 0 :].reshape(-1, s.hidden)
+        name = "model.embed_tokens.weight" if spec.tied else "lm_head.weight"
+        return product(norm(x, "model.norm.weight"), name, head).view(batch, -1, s.vocab)
+
+
+def to_q8_1(x: Any) -> Any:
+    """x with every 32 of a row rounded to eight bits and their scale."""
+    blocks = x.double().view(*x.shape[:-1], -1, 32)
+    scale = blocks.abs().amax(-1, keepdim=True) / 127
+    rounded = (blocks / scale.clamp_min(1e-30)).round() * scale
+    return rounded.view(x.shape).to(x.dtype)
+
+
+class Judge:
+    """What float64 says of tokens generated after a given past."""
+
+    def __init__(self, model: str, format: str, head: str, past: Past, batch: int):
+        self.spec, self.get, self.how, self.past = engine.spec(model), checkpoint(model), (format, head), past
+        self.model, self.batch = model, batch
+        self._known: tuple[Any, Any] = (None, None)
+
+    def exact(self, tokens: Any) -> Any:
+        """Logits [batch, steps, vocab] in float64 after each of tokens [batch, steps]."""
+        if self._known[0] is None or not bool((self._known[0] == tokens).all()):
+            found = logits(self.spec, self.get, tokens, *self.how, self.past)
+            self._known = tokens.clone(), found
+        return self._known[1]
+
+    def budget(self, steps: int, rounded: bool = False) -> float:
+        """The largest error allowed of a logit: of a float16 baseline on random tokens, twice; `rounded`: of
+        one that multiplies Q8_1.
+        """
+        import cupy
+
+        context = int(self.past[0][0].shape[2])
+        tokens = prompt(self.model, self.batch, context + steps)[:, context:].contiguous()
+        expected = self.exact(tokens)
+        plain = logits(self.spec, self.get, tokens, *self.how, self.past, "float16", rounded)
+        error = float((plain.double() - expected).abs().max())
+        return gate.error_budget(error, cupy.asarray(expected), "float16")
+
+    def deviation(self, outputs: Sequence[Any]) -> Any:
+        """How far tokens [batch, steps] and last logits [batch, vocab] are off: of every token after the
+        first, by how much its logit lies under the largest one, then the last logits' errors; FP64, flat.
+        """
+        import cupy
+        import torch
+
+        tokens, last = (array.view(self.batch, -1) for array in outputs)
+        vocab = self.spec.shape.vocab
+        if not bool(((tokens >= 0) & (tokens < vocab)).all()):  # poisoned or worse
+            return cupy.full(tokens.numel() - self.batch + last.numel(), cupy.nan)
+        tokens = tokens.long()
+        exact = self.exact(tokens)
+        before = exact[:, :-1]
+        regret = before.amax(-1) - before.gather(-1, tokens[:, 1:, None])[..., 0]
+        error = last.double() - exact[:, -1]
+        return cupy.from_dlpack(torch.cat((regret.reshape(-1), error.reshape(-1))))
+
+
+# --- transformers -------------------------------------------------------------------------------------------
+
+
+class Generate:
+    """Tokens by the transformers library over a static cache: each step takes the likeliest token of the step
+    before, without the host in between. `run(count)` starts over from the end of the prompt.
+    """
+
+    def __init__(self, found: Any, ids: Any, steps: int, impl: str):
+        import torch
+        import transformers
+
+        self.model, self.start = found, int(ids.shape[1])
+        batch, room = int(ids.shape[0]), self.start + steps
+        self.cache = transformers.StaticCache(config=found.config, max_cache_len=room)
+        with torch.no_grad():
+            out = found(ids, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
+        self.first = out.logits[:, -1].argmax(-1, keepdim=True)
+        self.counters = [layer.cumulative_length for layer in self.cache.layers]
+        self.token = self.first.clone()
+        self.position = torch.full((1, 1), self.start, device=found.device)
+        self.places = torch.arange(room, device=found.device)
+        self.tokens = torch.zeros((batch, steps), dtype=torch.int32, device=found.device)
+        self.logits = torch.zeros((batch, found.config.vocab_size), dtype=found.dtype, device=found.device)
+        self.one: Callable[[], Any] = self._step
+        if impl != "transformers.eager":
+            forward = self._forward
+            if impl == "transformers.compile":
+                forward = torch.compile(self._forward, fullgraph=True, dynamic=False)
+            self.one = hf._captured(lambda: self._step(forward))  # type: ignore[arg-type,return-value]
+
+    def _forward(self, token: Any, position: Any, mask: Any) -> tuple[Any, Any]:
+        masks = {"full_attention": mask}
+        out = self.model(
+            token, attention_mask=masks, position_ids=position, past_key_values=self.cache, use_cache=True
+        )
+        last = out.logits[:, -1]
+        return last, last.argmax(-1, keepdim=True)
+
+    def _step(self, forward: Any = None) -> None:
+        import torch
+
+        with torch.no_grad():
+            mask = (self.places <= self.position)[None, None]
+            self.tokens.index_copy_(1, self.position[0] - self.start, self.token.int())
+            last, following = (forward or self._forward)(self.token, self.position, mask)
+            self.logits.copy_(last)
+            self.token.copy_(following)
+            self.position.add_(1)
+
+    def run(self, count: int) -> None:
+        """The next `count` tokens after the prompt."""
+        for counter in self.counters:
+            counter.fill_(self.start)
+        self.position.fill_(self.start)
+        self.token.copy_(self.first)
+        for _ in range(count):
+            self.one()
+
+    @property
+    def past(self) -> Past:
+        """What the cache holds of the prompt."""
+        return [
+            (layer.keys[:, :, : self.start], layer.values[:, :, : self.start]) for layer in self.cache.layers
+        ]

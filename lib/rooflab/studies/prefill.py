@@ -1,0 +1,360 @@
+"""Study `prefill` (lesson 08): the prefill ladder in tokens per second, one step at a time.
+
+A case takes in a prompt of `seq` tokens, up to the logits and the choice of the next token, by transformers
+or by one of the engine's ways (`engine.PROMPTS`, each a switch more than the one before); the weights are
+random, of the real shapes, and resident in the case's format alone. The last logits must be as near float64's
+as those of a float16 baseline, for Q8_0 one that rounds what products multiply to Q8_1 where ours do. The
+clock is the host's, from the call to the finished logits. A tracer splits the first and the last way by kind
+of kernel, and the instrument "checks" records peak memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from rooflab import engine, gate, ops, roof, shapes
+from rooflab.case import Case, options
+from rooflab.device import Device
+from rooflab.engine.products import Products
+from rooflab.identity import source_of_callable
+from rooflab.ops import Rung, attention, between, mmq
+from rooflab.profile import parts
+from rooflab.profile.trace import Trace
+from rooflab.studies import decode, decoding, hf, promises
+from rooflab.studies.base import Context, Count, Sized, Study, package_identity
+
+PROMPTS = (512, 1848, 8192)
+QUICK = (512, 1848)
+SCALAR = 1848  # the longest prompt for attention by the scalar rung, whose time grows with the square
+TRACED = 1848  # the prompt whose kernels are told apart
+STEPS = 3  # traced prompts a case
+CAPACITY = 8448  # positions that weights know the rotations of
+# Kinds of kernel in a prompt, by what a name holds; first match wins, what is left is torch's own.
+FAMILIES = (
+    ("our int8 products", r"mmq|q8_0_"),
+    ("quantising", r"q8_1|quantise"),
+    ("dequantising", r"dequant"),
+    ("attention", r"attention|fmha|flash|sdpa"),
+    ("our row kernels", r"_rows|decode_step|take_token|choose"),
+    ("cuBLAS products", parts.PRODUCT.pattern),
+)
+OTHERS = "torch's operators"
+
+
+def _case(impl: str, format: str, model: str, seq: int, operator: str = "prefill") -> Case:
+    kind = "peer" if impl in hf.VARIANTS else "own"
+    head = decode.FORMATS[format]
+    more = options(head=head) if head != format else ""
+    return Case(
+        *("prefill", operator, impl, kind, format, model, "random"),
+        batch=1,
+        seq=seq,
+        options=more,
+        cache="",
+        clock="wall",
+    )
+
+
+def ways(format: str) -> list[str]:
+    """Names of the engine's ways with weights of a format: MMQ is for Q8_0 alone."""
+    return [name for name in engine.PROMPTS if name != "2_mmq" or format == "q8_0"]
+
+
+def rounds(case: Case) -> bool:
+    """Whether a way's products multiply Q8_1 instead of FP16."""
+    there = mmq.dispatch(case.seq or 0, _here() == "90")
+    return case.format == "q8_0" and engine.PROMPTS[case.impl].mmq and there[1] != "7_half"
+
+
+def ladder(
+    format: str, prompts: Sequence[int] = PROMPTS, model: str = decode.MODEL, peers: bool = True
+) -> list[Case]:
+    """Ways of taking in a prompt with weights of one format, slowest first, and in FP16 transformers: on the
+    source's prompt all of them, on others those of the largest steps, for INT4 the last.
+    """
+    found, names = [], ways(format)
+    few = names[-1:] if format == "int4_g128" else [n for n in names if n[:2] in ("1_", "3_", "6_")]
+    for seq in prompts:
+        if peers and format == "fp16" and model in hf.MODELS:
+            found.append(_case(hf.VARIANTS[0], format, model, seq))
+        for name in names if seq == TRACED and format != "int4_g128" else few:
+            if seq <= SCALAR or not engine.PROMPTS[name].attention.startswith("1_"):
+                found.append(_case(name, format, model, seq))
+    return found
+
+
+def large(prompts: Sequence[int] = PROMPTS[1:2]) -> list[Case]:
+    """The last way on the shapes of a model five times the size."""
+    return [
+        _case(ways(format)[-1], format, decode.LARGE, seq) for format in ("fp16", "q8_0") for seq in prompts
+    ]
+
+
+class Prefill(Study):
+    """Lesson 08."""
+
+    name, lesson = "prefill", "08"
+    trace_repeats = STEPS
+
+    def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
+        prompts = QUICK if effort == "quick" else PROMPTS
+        found = [case for format in decode.FORMATS for case in ladder(format, prompts)]
+        return found if effort == "quick" else [*found, *large()]
+
+    def profiles(
+        self, effort: str = "full", device: Sized | None = None
+    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
+        ours = [case for case in self.cases(effort, device) if case.model == decode.MODEL]
+        return [("cupti", traced(), None), ("checks", memory(ours), None)]
+
+    def needs(self, case: Case) -> str | None:
+        return "transformers" if case.model in hf.MODELS else "torch"
+
+    def memory_bytes(self, case: Case) -> int:
+        model, seq = shapes.get(case.model), case.seq or 0
+        return seq * (6 * model.mlp + 20 * model.hidden) * 8  # activations, widened by the oracle
+
+    def shared_bytes(self, case: Case) -> int:
+        if importlib.util.find_spec("torch") is None:
+            return 0
+        import torch
+
+        model = shapes.get(case.model)
+        original = 2 * shapes.parameters(model) if case.model in hf.MODELS else 0
+        wanted = original + shapes.weight_bytes(model, case.format, decode.head_of(case)) + (2 << 30)
+        return max(0, int(wanted) - torch.cuda.memory_allocated())
+
+    def group(self, case: Case) -> tuple:
+        return (case.model, case.format, case.seq)
+
+    def rest_s(self, case: Case) -> float:
+        return 0.0
+
+    def samples(self, case: Case) -> int:
+        return 10
+
+    def count(self, case: Case) -> Count:
+        model, seq = shapes.get(case.model), case.seq or 0
+        moved = shapes.weight_bytes(model, case.format, decode.head_of(case))
+        moved += seq * shapes.kv_bytes_per_token(model)
+        return Count(int(moved), shapes.prefill_flops(model, seq), "fp16_tensor")
+
+    def predict(self, case: Case, context: Context) -> float | None:
+        known = promises.known(context.device)
+        if known is None:
+            return None
+        if case.kind == "peer":
+            return known.prompt_waits.get(case.seq or 0)
+        paths = engine.PROMPTS[case.impl]
+        rung = paths.attention or attention.default_rung(engine.spec(case.model).shape.head_dim, _here())
+        return promises.prompt_us(known, case.model, case.format, case.seq or 0, paths, rung)
+
+    def launch_us(self, case: Case, device: Device) -> float:
+        count = self.count(case)
+        least = roof.bound(count.bytes or 0, count.flops or 0, device.dram_gb_s, device.fp16_tensor).us
+        slow = 15 if case.kind == "own" and engine.PROMPTS[case.impl].attention else 3
+        return max(3e4 if case.kind == "peer" else 3e3, slow * least)
+
+    def seconds(self, case: Case, device: Device) -> float:
+        return 1.0 + 15 * self.launch_us(case, device) / 1e6
+
+    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
+        return self._rung(case, _here()) if case.kind == "own" else None
+
+    def _rung(self, case: Case, arch: str) -> tuple[Rung, Mapping[str, int], str]:
+        """The rung that does a way's attention or, where that is our own product, MMQ's; the other rungs'
+        sources and rules stand in its launch rule.
+        """
+        shape, paths = engine.spec(case.model).shape, engine.PROMPTS[case.impl]
+        name = paths.attention or attention.default_rung(shape.head_dim, arch)
+        attend = ops.rung_of(attention.LADDERS["attention"], name, name)
+        rule = source_of_callable(engine.Engine, Products)
+        used: list[tuple[Any, Rung]] = [(attention, attend)]
+        if paths.rows:
+            used += [(between, rung) for ladder in between.LADDERS.values() for rung in ladder]
+        if case.format == "q8_0" and paths.mmq:
+            hopper = arch == "90"
+            chosen = ops.rung_of(mmq.LADDERS["mmq"], mmq.dispatch(case.seq or 0, hopper)[1], "")
+            used.insert(0, (mmq, chosen))
+        for module, rung in used[1:]:
+            rule += module.launch_rule(rung) + ops.kernel.whole_source(rung.path)
+        module, rung = used[0]
+        macros: Mapping[str, int] = rung.defines
+        if module is mmq:
+            macros = rung.with_defaults(mmq.options_for(rung, 2 * shape.mlp, case.seq or 0))
+        return rung, macros, rule + module.launch_rule(rung)
+
+    def identity(self, case: Case, arch: str | None) -> str:
+        if case.kind != "own":
+            return package_identity("torch", "transformers")
+        rung, macros, rule = self._rung(case, arch or "90")
+        return rung.identity(rule, macros, arch)
+
+    def row(
+        self, case: Case, admitted: gate.Admitted, timing: Any, predicted_us: float | None
+    ) -> dict[str, Any]:
+        found = super().row(case, admitted, timing, predicted_us)
+        return {**found, "tok_s": (case.seq or 0) * 1e6 / timing.median_us}
+
+    def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
+        return [work_of(case) for case in cases]
+
+    def profile_columns(self, tool: str, metrics: Sequence[str] | None) -> tuple[str, ...]:
+        return ("family", "kernel", "launches", "us", "q1_us", "q3_us")
+
+    def trimmed(self, tool: str, found: Trace | pd.DataFrame, metrics: Sequence[str] | None) -> pd.DataFrame:
+        assert isinstance(found, Trace)
+        return families(found.activities)
+
+    def checks(self, cases: Sequence[Case]) -> pd.DataFrame:
+        rows = []
+        for case in cases:
+            for quantity, value in _memory(case):
+                rows.append({"case": case.id, "quantity": quantity, "value": float(value)})
+        return pd.DataFrame(rows)
+
+
+def _here() -> str:
+    return decode._here()
+
+
+# --- contestants --------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=4)
+def _expected(model: str, format: str, head: str, seq: int) -> tuple[Any, dict[bool, float]]:
+    """Exact logits after a prompt, and the error allowed, without and with Q8_1."""
+    import cupy
+
+    spec, get = engine.spec(model), decoding.checkpoint(model)
+    ids = decoding.prompt(model, 1, seq)
+    expected = decoding.logits(spec, get, ids, format, head, last=True)[0, 0]
+    budgets = {}
+    for rounded in {False, format == "q8_0"}:
+        plain = decoding.logits(spec, get, ids, format, head, None, "float16", rounded, last=True)[0, 0]
+        error = float((plain.double() - expected).abs().max())
+        budgets[rounded] = gate.error_budget(error, cupy.asarray(expected), "float16")
+    return cupy.from_dlpack(expected), budgets
+
+
+def work_of(case: Case) -> gate.Work:
+    """A contestant: one launch takes the whole prompt in."""
+    import cupy
+
+    model, seq, head = case.model, case.seq or 0, decode.head_of(case)
+    expected, budgets = _expected(model, case.format, head, seq)
+    ids = decoding.prompt(model, 1, seq)
+    if case.kind == "peer":
+        found = hf.model(model)
+        outputs = [[hf.prefill(found, ids)[0]]]
+
+        def library(_: int) -> None:
+            outputs[0][0] = hf.prefill(found, ids)[0]
+
+        return gate.Work(case.id, library, [[ids]], outputs, lambda: expected, budgets[False])
+    paths = engine.PROMPTS[case.impl]
+    one = engine.Engine(
+        engine.spec(model),
+        decoding.packed(model, case.format, head, CAPACITY),
+        capacity=seq + 1,
+        paths=paths,
+    )
+    tokens = ids[0].tolist()
+
+    def launch(_: int) -> None:
+        one.reset()
+        one.prefill(tokens)
+
+    launch(0)  # the first of its kind: where there is a graph, the next call captures it
+    result = lambda outputs: cupy.from_dlpack(outputs[0])  # noqa: E731
+    return gate.Work(
+        case.id, launch, [[ids]], [[one.logits]], lambda: expected, budgets[rounds(case)], result
+    )
+
+
+# --- kernels by kind ----------------------------------------------------------------------------------------
+
+
+def traced() -> list[Case]:
+    """The first and the last way in FP16 and Q8_0, and transformers, on one prompt."""
+    found = [_case(hf.VARIANTS[0], "fp16", decode.MODEL, TRACED)]
+    for format in ("fp16", "q8_0"):
+        names = ways(format)
+        found += [_case(name, format, decode.MODEL, TRACED) for name in (names[0], names[-1])]
+    return found
+
+
+def family_of(name: str) -> str:
+    """What kind of work a kernel does, by its name."""
+    return next((found for found, words in FAMILIES if re.search(words, name, re.IGNORECASE)), OTHERS)
+
+
+def families(activities: pd.DataFrame) -> pd.DataFrame:
+    """A trace with STEPS prompts a case, summed up: case, family, kernel, launches a prompt, us (median over
+    the prompts of the summed microseconds) with quartiles.
+    """
+    tables = []
+    for case, rows in activities.groupby("case", sort=False):
+        one = parts.steps(rows, STEPS)
+        one = one.assign(us=one["duration_ns"] / 1e3, kernel=[parts.label(n) for n in one["name"]])
+        one["family"] = [family_of(name) for name in one["name"]]
+        keys = ["family", "kernel"]
+        sums = one.groupby([*keys, "step"], sort=False)["us"].sum().groupby(keys, sort=False)
+        table = pd.DataFrame(
+            {"us": sums.median(), "q1_us": sums.quantile(0.25), "q3_us": sums.quantile(0.75)}
+        )
+        table["launches"] = one[one["step"] == 0].groupby(keys, sort=False).size()
+        table = table.reset_index().sort_values("us", ascending=False, kind="stable")
+        table.insert(0, "case", case)
+        tables.append(table[["case", "family", "kernel", "launches", "us", "q1_us", "q3_us"]])
+    return pd.concat(tables, ignore_index=True)
+
+
+# --- memory -------------------------------------------------------------------------------------------------
+
+
+def memory(timed: Sequence[Case]) -> list[Case]:
+    """The ways whose peak memory is recorded: the last one of each format, and transformers."""
+    return [
+        _case(case.impl, case.format, case.model, case.seq or 0, "memory")
+        for case in timed
+        if case.kind == "peer" or case.impl == ways(case.format)[-1]
+    ]
+
+
+def _memory(case: Case) -> list[tuple[str, float]]:
+    """Bytes of the weights as they are resident, and the most that was allocated beside them while the prompt
+    was taken in, cache and logits among it.
+    """
+    import torch
+
+    weights = shapes.weight_bytes(shapes.get(case.model), case.format, decode.head_of(case))
+    torch.cuda.synchronize()
+    if case.kind == "peer":
+        found = hf.model(case.model)
+        ids = decoding.prompt(case.model, 1, case.seq or 0)
+        hf.prefill(found, ids)
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        hf.prefill(found, ids)
+    else:
+        packed = decoding.packed(case.model, case.format, decode.head_of(case), CAPACITY)
+        tokens = decoding.prompt(case.model, 1, case.seq or 0)[0].tolist()
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        paths = engine.PROMPTS[case.impl]
+        one = engine.Engine(engine.spec(case.model), packed, capacity=(case.seq or 0) + 1, paths=paths)
+        for _ in range(3):
+            one.reset()
+            one.prefill(tokens)
+    torch.cuda.synchronize()
+    beside = torch.cuda.max_memory_allocated() - before
+    return [("weight bytes", weights), ("beside them", beside), ("peak bytes", weights + beside)]

@@ -1,0 +1,218 @@
+"""What each step of lesson 08's ladders should bring, said before it is measured: Amdahl's law over lesson
+02's split of a token, with what lesson 00 measured of launches and barriers and lesson 07's law of a product.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from rooflab import dispatch, engine, predict, roof, shapes
+from rooflab.device import Device
+from rooflab.ops import decoder
+from rooflab.record import Store
+from rooflab.studies import attribution, bandwidth, regimes, shares
+
+_LAUNCHERS = ("touch", "torch.fill_ peer")
+_IN_TORCH = 32  # operators of torch a layer that norms, rotations and gating make
+PHASES = 5  # of a layer: queries with keys and values, attention, its output, gate with up, down
+_PRODUCT = {"fp16": "gemv", "q8_0": "dp4a", "int4_g128": "fused"}
+_FEW = {"fp16": "cublas", "q8_0": "mma", "int4_g128": "fused"}  # tokens at once
+_MANY = {"fp16": "cublas", "q8_0": "mmq_wgmma", "int4_g128": "two_op"}
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was recorded before, of one model. `waits`: microseconds of a token by transformers' way; `token`:
+    of a token in a graph, by part ("weight", "attention", "norm", "rest"); `prompts`: by length, the same of
+    a whole prompt, and `prompt_waits` its time; node_us, edge_us, barrier_us: a launch in a graph, a
+    dependent one, a barrier of the grid, latency_us a read from L2, call_us and torch_us what a launch takes
+    the host, ours and torch's; `attention`: TFLOP/s by rung and length.
+    """
+
+    machine: predict.Machine
+    fit: predict.Fit
+    node_us: float
+    edge_us: float
+    barrier_us: float
+    latency_us: float
+    call_us: float = 0.0
+    torch_us: float = 0.0
+    waits: Mapping[str, float] = field(default_factory=dict)
+    token: Mapping[str, float] = field(default_factory=dict)
+    rule: shares.Rule | None = None
+    prompts: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    prompt_waits: Mapping[int, float] = field(default_factory=dict)
+    attention: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+
+
+def known(device: Device | None) -> Known | None:
+    """What was recorded on a device so far; None where what no promise can do without is lacking."""
+    for root in dispatch.roots() if device else ():
+        found = held(root, device.slug, device) if device else None
+        if found:
+            return found
+    return None
+
+
+@functools.lru_cache(maxsize=2)
+def held(root: Path, name: str, device: Device) -> Known | None:
+    """The same of one recording, `name` in `root`; read once by a process, so that promises come before
+    what they are about.
+    """
+    if not (root / name / "runs.csv").is_file():
+        return None
+    store = Store(root, name)
+    environment = store.read("environment").set_index("case")["median_us"]
+    roofs = {name: found.value for name, found in bandwidth.roofs(store.read("bandwidth")).items()}
+    products = regimes.gathered(store.read(study) for study in ("regimes", "gemv", "int4", "mmq"))
+    try:
+        node, edge = environment["touch/touch warm graph"], environment["touch/touch warm graph_pdl"]
+        barriers = environment[environment.index.str.startswith("barrier/barrier")]
+        rounds = [int(case.partition("rounds=")[2].split()[0]) for case in barriers.index]
+        first, last = rounds.index(min(rounds)), rounds.index(max(rounds))
+        barrier = (barriers.iloc[last] - barriers.iloc[first]) / (rounds[last] - rounds[first])
+        chase = environment.index.str.startswith("chase/chase") & environment.index.str.contains("warm")
+        near = environment[chase].iloc[0]
+        calls = [environment[f"touch/{impl} chain=100 warm event"] / 100 for impl in _LAUNCHERS]
+        steps = int(environment[chase].index[0].partition("steps=")[2].split()[0])
+    except (KeyError, ValueError, IndexError):
+        return None
+    if products.empty or "dram_read" not in roofs:
+        return None
+    machine = predict.measured(roofs, device)
+    fit = predict.fit(products[products["clock"] == "graph"], machine)
+    own, theirs = map(float, calls)
+    found = Known(
+        machine, fit, float(node), float(edge), float(barrier), float(near) / steps, own, theirs
+    )
+    return _with_tokens(found, store)
+
+
+def _with_tokens(found: Known, store: Store) -> Known:
+    """With what lesson 02 traced of the course's model, and lesson 06 of attention."""
+    rows = store.read("attribution")
+    path = store.folder / "profiles" / "attribution_nsys.csv"
+    waits = rows[(rows["operator"] == "decode") & (rows["seq"] == attribution.CONTEXTS[0])]
+    values = dict(vars(found), waits=dict(zip(waits["impl"], waits["median_us"], strict=True)))
+    whole = rows[rows["operator"] == "prefill"]
+    values["prompt_waits"] = dict(zip(whole["seq"].astype(int), whole["median_us"], strict=True))
+    if path.is_file() and len(rows):
+        trace = shares.named(pd.read_csv(path, keep_default_na=False, na_values=["nan"]))
+        graph = trace[(trace["variant"] == "graph") & (trace["seq"] == attribution.CONTEXTS[0])]
+        if len(graph):
+            values["token"] = shares.part_times(graph)
+            values["rule"] = shares.rule(graph, attribution.MODEL, found.machine.gb_s)
+        prompts = trace[trace["operator"] == "prefill"]
+        values["prompts"] = {int(str(n)): shares.part_times(one) for n, one in prompts.groupby("seq")}
+    attention = store.read("attention")
+    attention = attention[
+        (attention["operator"] == "attention")
+        & (attention["head_dim"] == 128)
+        & attention["window"].isna()
+        & attention["tflop_s"].notna()
+    ]
+    values["attention"] = {
+        str(impl): dict(zip(mine["seq"].astype(int), mine["tflop_s"], strict=True))
+        for impl, mine in attention.groupby("impl")
+    }
+    return Known(**values)
+
+
+# --- a token ------------------------------------------------------------------------------------------------
+
+
+def products_us(known: Known, model: str, format: str, head: str, batch: int = 1) -> float:
+    """Microseconds of a token's products, queries with keys and values and gate with up in one each, by the
+    law of a product.
+    """
+    spec = engine.spec(model)
+    total = 0.0
+    for name, (n, k) in spec.shape.matrices.items():
+        kind = head if name == "head" else format
+        how = predict.way(kind, (_PRODUCT if batch == 1 else _FEW)[kind])
+        times = 1 if name == "head" else spec.shape.layers
+        total += times * predict.us(how, n, k, batch, known.machine, known.fit)
+    return total
+
+
+def token_us(
+    known: Known, way: str, model: str, format: str, head: str, context: int, batch: int = 1
+) -> float | None:
+    """Promised microseconds of a decoded token (with `batch` sequences: of one for each), None where the
+    records say nothing of such a way.
+    """
+    shape, sizes = engine.spec(model).shape, shapes.get(model)
+    cache = batch * shapes.kv_read_bytes(sizes, context) / known.machine.gb_s / 1e3
+    attention = shape.layers * known.node_us + cache
+    launches = PHASES * shape.layers + 1
+    stream = shapes.weight_bytes(sizes, format, head) / known.machine.gb_s / 1e3 + cache
+    if way.startswith("transformers."):
+        return known.waits.get(way) if model == attribution.MODEL else None  # weights are read once anyway
+    if way in ("torch", "products"):
+        if model != attribution.MODEL or not known.token or known.rule is None:
+            return None
+        whole, token = known.waits.get("transformers.graph"), known.token
+        if whole is None:
+            return None
+        others = whole - token["weight"] - token["attention"] + attention
+        if way == "products":
+            return others + products_us(known, model, format, head)
+        few = (4 * shape.layers + 1) * known.rule.product_us
+        return others + few + shapes.weight_bytes(sizes, "fp16") / known.rule.gb_s / 1e3
+    if way == "batch":
+        return products_us(known, model, format, head, batch) + attention + launches * known.node_us
+    phases = products_us(known, model, format, head) + attention
+    if way == "1_phases":
+        return phases
+    if way == "2_dependent":
+        return phases - launches * (known.node_us - known.edge_us)
+    # Instead of a barrier, words that say when they are there: one way to L2 and one back.
+    between = launches * (2 * known.latency_us if way in decoder.WITH_WORDS else known.barrier_us)
+    # Copies that nobody waits behind go on meanwhile.
+    return max(stream, between) if way in decoder.WITH_BOXES else stream + between
+
+
+# --- a prompt -----------------------------------------------------------------------------------------------
+
+
+def prompt_us(known: Known, model: str, format: str, n: int, paths: engine.Paths, flash: str) -> float:
+    """Promised microseconds of a prompt of n tokens: products by the law, attention at the rate that a rung
+    was recorded at, what stands between them as in lesson 02's trace or at the roof. Without a graph the
+    host has to call everything, and whoever takes longer decides.
+    """
+    gpu = _prompt_gpu_us(known, model, format, n, paths.mmq, paths.rows, flash)
+    if paths.graph:
+        return gpu
+    layers, own = engine.spec(model).shape.layers, 4 * (paths.mmq and format == "q8_0")
+    calls = layers * (own + (5 if paths.rows else 1)) + (1 if paths.embed else n)
+    torch = layers * ((4 if not own else 0) + (0 if paths.rows else _IN_TORCH))
+    return max(gpu, calls * known.call_us + torch * known.torch_us)
+
+
+def _prompt_gpu_us(known: Known, model: str, format: str, n: int, mmq: bool, rows: bool, flash: str) -> float:
+    spec, sizes = engine.spec(model), shapes.get(model)
+    shape, machine = spec.shape, known.machine
+    name = _MANY[format] if mmq or format != "q8_0" else "two_op"
+    how = predict.way(format, name)
+    total = sum(
+        shape.layers * predict.us(how, rows_, k, n, machine, known.fit)
+        for part, (rows_, k) in shape.matrices.items()
+        if part != "head"
+    )
+    total += shapes.head(sizes) * shapes.WEIGHT_BYTES[format] / machine.gb_s / 1e3
+    pairs = roof.attention_pairs(n, n)
+    work = shape.layers * roof.attention_flops(pairs, shape.heads, shape.head_dim)
+    rates = known.attention.get(flash) or {0: machine.peaks["fp16_tensor"]}
+    nearest = min(rates, key=lambda seq: abs(seq - n))
+    total += work / rates[nearest] / 1e6
+    if rows or not known.prompts:
+        moved = 2 * 16 * shape.hidden + 4 * shape.projected + 6 * shape.mlp  # two norms, rotating, gating
+        return total + shape.layers * (n * moved / machine.gb_s / 1e3 + 4 * known.node_us)
+    nearest = min(known.prompts, key=lambda seq: abs(seq - n))
+    parts = known.prompts[nearest]
+    return total + (parts.get("norm", 0.0) + parts.get("rest", 0.0)) * n / nearest

@@ -1,0 +1,146 @@
+"""The studies of lesson 08: their cases, what they are charged with, what is promised, what tracers give."""
+
+import pandas as pd
+import pytest
+from rooflab import device, engine, shapes, studies
+from rooflab.errors import UsageError
+from rooflab.studies import decode, decode_checks, prefill, promises
+from rooflab.studies.base import Context
+
+H200 = device.get("h200")
+DECODE, PREFILL = studies.get("decode"), studies.get("prefill")
+
+
+@pytest.mark.parametrize("study", [DECODE, PREFILL], ids=lambda study: study.name)
+@pytest.mark.parametrize("effort", ["full", "quick"])
+def test_cases_are_named_once_and_read_back(study, effort):
+    cases = study.cases(effort, H200)
+    profiled = [case for _, chosen, _ in study.profiles(effort, H200) for case in chosen]
+    assert len({case.id for case in cases}) == len(cases) > 10
+    for case in [*cases, *profiled]:
+        assert study.case(case.id) == case
+        assert study.identity(case, None)
+
+
+def test_every_format_climbs_the_ladder_and_peers_stand_beside_it():
+    """M105: the decode ladder step by step at batch 1; around it heads, contexts, batches, a large model."""
+    cases = DECODE.cases("full", H200)
+    for format, head in decode.FORMATS.items():
+        mine = [c for c in cases if (c.format, c.batch, c.seq, c.model) == (format, 1, 128, decode.MODEL)]
+        mine = [c for c in mine if decode.head_of(c) == head]
+        assert [c.impl for c in mine if c.impl in decode.RUNGS] == list(decode.rungs(H200))
+        assert len({DECODE.group(c) for c in mine}) == 1  # contestants of one comparison
+    first = [c.impl for c in cases if c.format == "fp16"][:4]
+    assert first == ["transformers.eager", "transformers.graph", "torch", "products"]
+    assert {c.batch for c in cases} == {1, 8, 32} and {c.seq for c in cases} == {128, 1024, 8192}
+    assert {c.model for c in cases} == {"qwen2.5-1.5b", "llama-3-8b"}
+    assert {decode.head_of(c) for c in cases if c.format == "int4_g128"} == {"fp16", "q8_0"}
+
+
+def test_rungs_of_one_generation_stay_there():
+    portable = decode.rungs(device.get("rtx-4090"))
+    assert set(portable) < set(decode.rungs(H200)) and "3_persistent" in portable
+    case = next(c for c in DECODE.cases("full", H200) if c.impl == "4_boxes")
+    assert DECODE.refuses(case, 89) == "rung 4_boxes needs sm_90a, and this is sm_89"
+    assert DECODE.refuses(case, 90) is None
+
+
+def test_a_token_is_charged_with_its_weights_and_its_cache():
+    """INT4 is the body in groups of 128 and an FP16 head: 1.142 GB a token, as the issue counts it."""
+    model = shapes.get(decode.MODEL)
+    case = next(c for c in DECODE.cases("full", H200) if c.format == "int4_g128")
+    count = DECODE.count(case)
+    context = 128 + (decode.steps_of(case) + 1) // 2
+    assert count.bytes == int(
+        shapes.weight_bytes(model, "int4_g128", "fp16") + shapes.kv_read_bytes(model, context)
+    )
+    assert count.bytes - shapes.kv_read_bytes(model, context) == pytest.approx(1.142e9, rel=2e-3)
+    eight = next(c for c in DECODE.cases("full", H200) if c.batch == 8 and c.format == "fp16")
+    assert DECODE.count(eight).bytes < 1.02 * shapes.weight_bytes(model, "fp16")  # weights once for all
+    prompt = next(c for c in PREFILL.cases("full", H200) if c.seq == 1848)
+    assert PREFILL.count(prompt).flops == shapes.prefill_flops(model, 1848)
+
+
+def test_each_step_of_the_ladder_is_promised_to_be_no_slower_than_the_one_before():
+    """Amdahl over lesson 02's split: no promise beats the roof, and none is made without records."""
+    known = promises.known(H200)
+    ways = ["transformers.eager", "transformers.graph", "torch", "products", "1_phases", "2_dependent"]
+    ways += ["3_persistent", "4_boxes"]
+    model = shapes.get(decode.MODEL)
+    for format, head in decode.FORMATS.items():
+        us = [promises.token_us(known, way, decode.MODEL, format, head, 192) for way in ways]
+        assert us == sorted(us, reverse=True)
+        least = shapes.weight_bytes(model, format, head) / known.machine.gb_s / 1e3
+        assert us[-1] >= least
+    assert promises.token_us(known, "products", decode.LARGE, "fp16", "fp16", 192) is None
+    case = DECODE.cases("full", H200)[0]
+    assert DECODE.predict(case, Context()) is None
+    assert DECODE.predict(case, Context(device=H200)) == known.waits["transformers.eager"]
+
+
+def test_a_prompt_is_promised_by_whoever_is_slower_host_or_gpu():
+    known = promises.known(H200)
+    us = {
+        name: promises.prompt_us(known, decode.MODEL, "q8_0", 512, paths, "11_boxes")
+        for name, paths in engine.PROMPTS.items()
+    }
+    assert us["6_graph"] <= us["5_embed"] <= us["4_rows"]
+    assert us["4_rows"] - us["5_embed"] == pytest.approx(511 * known.call_us, rel=0.5)
+
+
+def activities(case, tokens, us=10.0, gap=2.0, layers=28):
+    """A made-up trace of rung 1_phases."""
+    names = ["memset"] + ["decode_step_phases"] * ((5 * layers + 1) * tokens)
+    rows = [
+        {"case": case, "name": name, "start_ns": int(i * (us + gap) * 1e3), "duration_ns": int(us * 1e3)}
+        for i, name in enumerate(names)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_a_trace_of_phases_is_split_by_order():
+    case = decode.traced()[0].id
+    table = decode.phases(activities(case, 3)).set_index("phase")
+    assert list(table.index) == [*decode.PHASES, "between"]
+    assert table["us"]["attention"] == pytest.approx(280) and table["us"]["head"] == pytest.approx(10)
+    assert table["us"]["between"] == pytest.approx(140 * 2) and table["launches"]["between"] == 140
+    with pytest.raises(UsageError, match="no whole number of tokens"):
+        decode.phases(activities(case, 3)[:-1])
+
+
+@pytest.mark.parametrize(
+    "name, family",
+    [
+        ("mmq_half", "our int8 products"),
+        ("q8_1_planes", "quantising"),
+        ("attention_boxes", "attention"),
+        ("norm_rows_block", "our row kernels"),
+        ("nvjet_hsh_128x256", "cuBLAS products"),
+        ("void at::native::vectorized_elementwise_kernel<4>", prefill.OTHERS),
+    ],
+)
+def test_kernels_of_a_prompt_have_families(name, family):
+    assert prefill.family_of(name) == family
+
+
+def test_a_trace_of_prompts_is_summed_by_family():
+    case = prefill.traced()[-1].id
+    one = [("mmq_half", 100), ("attention_boxes", 30), ("mmq_half", 50)] * prefill.STEPS
+    rows = [
+        {"case": case, "name": name, "start_ns": 1000 * i, "duration_ns": us * 1000}
+        for i, (name, us) in enumerate(one)
+    ]
+    table = prefill.families(pd.DataFrame(rows)).set_index("family")
+    assert table["us"]["our int8 products"] == 150 and table["launches"]["our int8 products"] == 2
+    assert table["us"]["attention"] == 30
+
+
+def test_questions_name_every_path_and_format():
+    """M98, M103, M104: every switch is asked, and the last rung is run again and again."""
+    cases = decode_checks.cases("full", H200)
+    asked = {(c.impl, c.format) for c in cases if c.operator == "agreement"}
+    for format in decode.FORMATS:
+        assert {(way, format) for way in (*decode.rungs(H200), "products", "pieces")} <= asked
+        assert {(f"prompt.{name}", format) for name in prefill.ways(format)} <= asked
+    assert {"repeated", "sampled", "long", "refused", "energy"} < {c.operator for c in cases}
+    assert set(decode_checks.cases("quick", H200)) <= set(cases)

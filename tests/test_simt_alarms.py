@@ -11,7 +11,7 @@ import pytest
 from rooflab import engine, formats, gate, ops, reference, simt, studies
 from rooflab.engine.weights import random_tensors
 from rooflab.errors import MissingTool
-from rooflab.ops import decoder, int4
+from rooflab.ops import between, decoder, int4, rows
 from rooflab.studies.attention import Attention
 from test_attention_study import SMALL as ATTENTION
 from test_decoder import RUNGS, rows_right, tiny
@@ -86,7 +86,8 @@ def test_every_portable_rung_of_every_operator_is_watched():
     found = {(case.operator, case.impl) for case in (*study_cases(), *Q8, *ATTENTION)}
     found |= {("int4", rung.name) for rung in INT4}
     found |= {("int4_dequantise", rung.name) for rung in int4.LADDERS["int4_dequantise"]}
-    found |= {(operator, rung.name) for operator, ladder in decoder.LADDERS.items() for rung in ladder}
+    for module in (decoder, between, rows):  # rows: in test_engine_gemma.py
+        found |= {(operator, rung.name) for operator, ladder in module.LADDERS.items() for rung in ladder}
     for module in ops.modules():
         for operator, ladder in module.LADDERS.items():
             for rung in ladder:

@@ -25,7 +25,7 @@ from rooflab.identity import identity
 from rooflab.paths import KERNELS
 
 # The modules that hold ladders, in the order of the lessons; each has LADDERS and launch_rule(rung).
-_MODULES = ("stream", "gemv", "q8_0", "mmq", "int4", "attention", "decoder", "between")
+_MODULES = ("stream", "gemv", "q8_0", "mmq", "int4", "attention", "decoder", "between", "rows")
 
 PORTABLE = ("75", "80", "86", "89", "90", "100", "120")
 DEPENDENT = ("90", "100", "120")  # programmatic dependent launch needs sm_90

@@ -1,6 +1,7 @@
 """The command line: exit codes, one sentence for a user's mistake, and the commands that need no GPU end
 to end."""
 
+import math
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from rooflab import cli, device, paths
 from rooflab.book import run
+from rooflab.errors import OutOfTime
 
 LIBRARY = Path(cli.__file__).resolve().parents[1]
 
@@ -145,6 +147,48 @@ def test_measuring_without_a_gpu_says_so(course: Path, words: list[str]) -> None
     done = _rooflab(*words, root=course)
     assert done.returncode == 1 and "needs an NVIDIA GPU" in done.stderr and "Traceback" not in done.stderr
     assert "running" not in done.stdout
+
+
+def test_a_recording_whose_time_is_up_says_so_by_its_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    seconds: list[float] = []
+
+    def record(names: object, effort: str, say: object, limit: float) -> list[str]:
+        seconds.append(limit)
+        if limit < 1000:
+            raise OutOfTime("the time is up.")
+        return []
+
+    monkeypatch.setattr("rooflab.lab.record", record)
+    monkeypatch.setenv("ROOFLAB_STORE", "")
+    monkeypatch.setenv("ROOFLAB_COMMAND", "")
+    assert cli.main(["record", "--for", "8", "--store", str(tmp_path)]) == cli.MORE_TO_DO == 75
+    assert "the time is up" in capsys.readouterr().out
+    assert cli.main(["record", "--store", str(tmp_path)]) == 0
+    assert seconds == [480, math.inf]
+
+
+def test_lessons_that_measure_run_one_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Lab:
+        def cases(self, study: str) -> list[str]:
+            return ["a", "b"]
+
+        def stale(self, study: object, cases: list[str]) -> set[str]:
+            return set(cases[:lacking])
+
+    monkeypatch.setattr("rooflab.lab.open", lambda *_, **__: Lab())
+    monkeypatch.setattr(device, "has_gpu", lambda: True)
+    started: list[int] = []
+    monkeypatch.setattr(run, "run", lambda jobs, parallel, say: started.append(parallel) or [])
+    monkeypatch.setattr(run, "estimate_minutes", lambda *_: 1.0)
+    lacking = 1
+    assert cli.main(["run", "0", "--mode", "live", "-j", "3"]) == 2 and not started
+    assert "1 cases are still to be measured" in capsys.readouterr().err
+    lacking = 0
+    assert cli.main(["run", "0", "--mode", "live", "-j", "3"]) == 0 and started == [3]
 
 
 def test_wrong_numbers_are_refused_by_the_parser(capsys: pytest.CaptureFixture[str]) -> None:

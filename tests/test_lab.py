@@ -1,5 +1,6 @@
 """The lab: which mode, which recording, what replay returns and what it refuses."""
 
+import json
 import shutil
 
 import pandas as pd
@@ -7,7 +8,7 @@ import pytest
 from rooflab import lab as laboratory
 from rooflab import paths, studies
 from rooflab.case import COLUMNS
-from rooflab.errors import MissingRecording, MissingTool, UsageError
+from rooflab.errors import MissingRecording, MissingTool, OutOfTime, UsageError
 from rooflab.record import Store
 from rooflab.studies import bandwidth, base, environment
 from rooflab.validate import validate
@@ -135,6 +136,83 @@ def test_what_could_not_run_is_recorded_as_skipped_and_left_out_of_replay(tmp_pa
     assert '"skipped: torch is not installed, alas"' in text
     findings = validate(tmp_path / "h200", identity=lambda case: Picky().identity(case, None))
     assert [f for f in findings if "skipped" in f.sentence or "stale" in f.sentence] == []
-    # What was skipped is tried again: the peer may have been installed since.
+    # What was skipped stands as long as its surroundings do; then the whole comparison is measured again.
+    lab.measure("bandwidth", cases)
+    assert len(said) == len(cases)
+    monkeypatch.setattr(laboratory, "find_spec", lambda package: package == "torch")
+    lab.measure("bandwidth", cases)
+    assert len(said) == 2 * len(cases), "the peer was installed since"
+    monkeypatch.setattr(laboratory, "find_spec", lambda package: None)
     lab.measure("bandwidth", cases)
     assert len(said) == 2 * len(cases)
+    newer = {"gpu": "NVIDIA H200", "driver": "580", "commit": "0123456789ab"}
+    monkeypatch.setattr(laboratory, "run_facts", lambda *_: newer)
+    lab.measure("bandwidth", cases)
+    assert len(said) == 3 * len(cases), "other code may run what could not run before"
+
+
+def _live(tmp_path, monkeypatch, study=None, **facts):
+    """A live lab without a GPU, whose one study measures nothing really."""
+    monkeypatch.setattr(studies, "_STUDIES", {**studies._STUDIES, "bandwidth": study or Picky()})
+    monkeypatch.setattr(laboratory, "require_gpu", lambda: None)
+    monkeypatch.setattr(laboratory, "_arch", lambda: None)
+    found = {"gpu": "NVIDIA H200", "driver": "580", **facts}
+    monkeypatch.setattr(laboratory, "run_facts", lambda *_: found)
+    lab = laboratory.Lab("live", "h200", "full", Store(tmp_path, "h200"))
+    lab.__dict__["spec"] = None
+    return lab
+
+
+def test_a_lab_that_measures_nothing_leaves_no_run(tmp_path, monkeypatch):
+    lab, cases = _live(tmp_path, monkeypatch), bandwidth.ladder("read", 1000)
+    lab.measure("bandwidth", cases)
+    first = lab.run["run"]
+    lab.close()
+    again = _live(tmp_path, monkeypatch)
+    assert again.run["run"] == first and len(again.measure("bandwidth", cases)) == 1
+    again.close()
+    assert len(again.store.runs()) == 1
+    other = _live(tmp_path, monkeypatch, driver="590")
+    assert other.run["run"] != first, "another driver is another run"
+
+
+def test_a_recording_stops_in_time_and_goes_on_from_there(tmp_path, monkeypatch):
+    cases = bandwidth.ladder("read", 1000) + bandwidth.ladder("copy", 1000)
+    lab = _live(tmp_path, monkeypatch)
+    moments = iter([0.0, 2.0])
+    monkeypatch.setattr(laboratory.time, "monotonic", lambda: next(moments))
+    lab.until = 1.0
+    with pytest.raises(OutOfTime, match="what was measured is kept"):
+        lab.measure("bandwidth", cases)
+    assert set(lab.store.read("bandwidth")["operator"]) == {"read"}
+    assert lab.stale(Picky(), cases) == {case.id for case in cases if case.operator == "copy"}
+
+
+def test_a_lab_tells_who_watches_what_it_was_asked_for(tmp_path, monkeypatch):
+    ledger = tmp_path / "x.ledger"
+    monkeypatch.setenv("ROOFLAB_LEDGER", str(ledger))
+    cases = bandwidth.ladder("read", 1000)
+    _live(tmp_path, monkeypatch).measure("bandwidth", cases)
+    _live(tmp_path, monkeypatch).measure("bandwidth", cases)
+    first, second = map(json.loads, ledger.read_text().splitlines())
+    assert first["asked"] == second["asked"] == [case.id for case in cases]
+    assert first["measured"] == [cases[0].id] and first["run"].endswith(".1")
+    assert second["measured"] == [] and second["run"] == ""
+    assert first["skipped"] == second["skipped"] == [case.id for case in cases[1:]]
+    ledger.unlink()
+    replay = laboratory.open("replay", "h200")
+    replay.profile("bandwidth", bandwidth.profiled(), "ncu")
+    entry = json.loads(ledger.read_text())
+    assert entry["tool"] == "ncu" and len(entry["asked"]) == len(bandwidth.profiled())
+
+
+def test_what_cases_launch_is_compiled_on_all_cores_ahead(tmp_path, monkeypatch):
+    pytest.importorskip("cuda.bindings", reason="NVRTC is not installed")
+    monkeypatch.setenv("ROOFLAB_CACHE", str(tmp_path))
+    monkeypatch.setattr(laboratory.os, "cpu_count", lambda: 2)
+    study, cases = studies.get("bandwidth"), [c for c in bandwidth.ladder("read") if c.kind == "own"]
+    built = {build[0].name for case in cases for build in study.builds(case)}
+    laboratory._compile_ahead(study, cases, "80")
+    assert len(list(tmp_path.glob("*.cubin"))) == len(built) == len(cases) > 3
+    monkeypatch.setattr(laboratory, "ProcessPoolExecutor", None)
+    laboratory._compile_ahead(study, cases, "80")  # all is there

@@ -64,6 +64,17 @@ def test_progress_of_cases_is_passed_on(lesson: Callable[..., Path]) -> None:
     assert "00_first: read case 3/40" in said
 
 
+@pytest.mark.skipif(os.name != "posix", reason="only on POSIX do kernels listen on files")
+def test_kernels_ask_for_no_port_and_leave_no_socket(lesson: Callable[..., Path]) -> None:
+    ask = "import json\nfrom ipykernel.connect import get_connection_info\n"
+    ask += "found = json.loads(get_connection_info())\nprint(found['transport'], found['ip'])"
+    path = lesson("00_first", ask)
+    [outcome] = run.run(_jobs(path.parent), say=lambda line: None)
+    [cell] = [c for c in nbformat.read(outcome.job.output, as_version=4).cells if "get_conn" in c.source]
+    transport, address = cell.outputs[0].text.split()
+    assert transport == "ipc" and not Path(address).parent.exists()
+
+
 # The kernel and a child of its own, as a profiler would be, write down who they are and then sleep.
 _NOTE_AND_SLEEP = """
 import os, subprocess, sys, time

@@ -4,6 +4,7 @@ runs."""
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 import sys
@@ -13,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rooflab import __version__, paths
-from rooflab.errors import RooflabError, UsageError
+from rooflab.errors import OutOfTime, RooflabError, UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+MORE_TO_DO = 75  # exit code of a recording whose time was up: run it again (EX_TEMPFAIL of sysexits.h)
 LESSON_HELP = "a lesson's number, name or file: 1, 01, bandwidth; all of them if none is named"
 
 
@@ -40,7 +42,14 @@ def _run(asked: argparse.Namespace) -> int:
         parameters.split(asked.parameter),
         {"mode": asked.mode, "device": asked.device, "effort": asked.effort},
     )
+    if asked.store:
+        _record_into(asked.store)
     jobs = run.plan(lessons.find(asked.lesson), given, asked.limit)
+    if asked.resume:
+        jobs = run.unfinished(jobs)
+        if not jobs:
+            _say("every lesson has run already, on these versions and this commit")
+            return 0
     return 0 if all(outcome.ok for outcome in _executed(jobs, asked.jobs)) else 1
 
 
@@ -51,12 +60,12 @@ def _batch(asked: argparse.Namespace) -> int:
 
 
 def _executed(jobs, parallel):  # type: ignore[no-untyped-def]  # the types would import the runner at start
-    """Estimate, run, summarise; one at a time where any job measures, because jobs would share the GPU."""
+    """Estimate, run, summarise; one at a time where any job measures, so that nothing runs beside it."""
     from rooflab.book import run
 
     live = any(run.is_live(job.values.get("MODE")) for job in jobs)
     if live and parallel not in (None, 1):
-        raise UsageError("-j is for replay: lessons that measure run one at a time, so that times are right.")
+        _refuse_to_measure(jobs)
     parallel = parallel or (1 if live else min(2, os.cpu_count() or 1))
     minutes = run.estimate_minutes(jobs, parallel)
     about = f"about {minutes:.0f} min" if minutes >= 1 else "less than a minute"
@@ -66,6 +75,24 @@ def _executed(jobs, parallel):  # type: ignore[no-untyped-def]  # the types woul
     run.remember(outcomes)
     _say("\n" + run.summary(outcomes))
     return outcomes
+
+
+def _refuse_to_measure(jobs) -> None:  # type: ignore[no-untyped-def]
+    from rooflab import lab as laboratory
+    from rooflab import studies
+
+    lacking = 0
+    for effort in {job.values.get("EFFORT") or "full" for job in jobs}:
+        lab = laboratory.open("live", effort=effort)
+        for number in {job.lesson.number for job in jobs}:
+            for study in studies.of_lesson(number):
+                if not study.everywhere:
+                    lacking += len(lab.stale(study, lab.cases(study.name)))
+    if lacking:
+        raise UsageError(
+            f"{lacking} cases are still to be measured, which lessons do one at a time, so that times are "
+            "right: leave -j away, or measure them first with `rooflab record`."
+        )
 
 
 def _measure(asked: argparse.Namespace) -> int:
@@ -134,7 +161,12 @@ def _record(asked: argparse.Namespace) -> int:
             else [lesson.number for lesson in lessons.find([word])]
         )
     _record_into(asked.store)
-    for trouble in laboratory.record(names, asked.effort or "full", _say):
+    try:
+        troubles = laboratory.record(names, asked.effort or "full", _say, 60 * (asked.minutes or math.inf))
+    except OutOfTime as error:
+        _say(f"rooflab: {error}")
+        return MORE_TO_DO
+    for trouble in troubles:
         _say(f"not profiled: {trouble}")
     return 0
 
@@ -276,12 +308,12 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument("--effort", choices=("quick", "full"), help="a subset of the cases, or all")
 
     def jobs(made):  # type: ignore[no-untyped-def]
-        made.add_argument("-j", "--jobs", type=_count, metavar="N", help="lessons at a time, in replay")
-
-    def store(made):  # type: ignore[no-untyped-def]
         made.add_argument(
-            "--store", type=Path, metavar="DIR", help="write DIR/<device>/ instead of data/<device>/"
+            "-j", "--jobs", type=_count, metavar="N", help="lessons at a time, where none has to measure"
         )
+
+    def store(made, what="write DIR/<device>/ instead of data/<device>/"):  # type: ignore[no-untyped-def]
+        made.add_argument("--store", type=Path, metavar="DIR", help=what)
 
     command("doctor", _doctor, "say what this machine can measure, and what to install for the rest")
     one = command("run", _run, "execute lessons into build/notebooks/")
@@ -290,6 +322,10 @@ def parser() -> argparse.ArgumentParser:
         "-p", "--parameter", action="append", default=[], metavar="NAME=VALUE", help="set a parameter"
     )
     jobs(one)
+    one.add_argument(
+        "--resume", action="store_true", help="leave out what ran well before, on this commit and machine"
+    )
+    store(one, "live, measure into DIR/<device>/, and keep there how lessons ran (default build/data)")
     one = command(
         "batch", _batch, "execute many parameter sets, as examples/batch.yml shows, into build/batch/"
     )
@@ -323,6 +359,13 @@ def parser() -> argparse.ArgumentParser:
         "record", _record, "measure and profile all that lessons need on this GPU into data/<device>/"
     )
     one.add_argument("lesson", nargs="*", metavar="LESSON", help=LESSON_HELP + "; or a study")
+    one.add_argument(
+        "--for",
+        dest="minutes",
+        type=_minutes,
+        metavar="MINUTES",
+        help=f"stop after so long with exit code {MORE_TO_DO}; the same command then goes on",
+    )
     effort(one)
     store(one)
     one = command(
@@ -368,7 +411,8 @@ def _count(text: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code: 0, 1 for a finding or failure, 2 for a wrong call, 130 after Ctrl-C."""
+    """Run one command; its exit code: 0, 1 for a finding or failure, 2 for a wrong call, 75 for more to
+    do, 130 after Ctrl-C."""
     asked = parser().parse_args(arguments)
     try:
         return asked.does(asked)

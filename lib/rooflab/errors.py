@@ -31,3 +31,7 @@ class DeviceMismatch(RooflabError):
 
 class MissingTool(RooflabError):
     """A program or package that this step needs is not installed, or may not be used."""
+
+
+class OutOfTime(RooflabError):
+    """A recording was given a time, and it is up before all was measured."""

@@ -137,6 +137,27 @@ def _cache_folder() -> Path:
     return Path(os.environ.get("ROOFLAB_CACHE") or BUILD / "cubins")
 
 
+def _key(
+    source: str, arch: str, defines: Mapping[str, object]
+) -> tuple[tuple[str, ...], dict[str, str], Path]:
+    """The compiler's options, the headers' texts, and where the cache keeps the cubin of all these."""
+    options = (
+        f"-arch=sm_{arch}",
+        "-std=c++17",
+        "-default-device",
+        *(f"-D{key}={value}" for key, value in sorted(defines.items())),
+    )
+    headers = headers_of(source)
+    text = json.dumps([compiler_version(), options, headers, source])
+    return options, headers, _cache_folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.cubin"
+
+
+def in_cache(source: str, arch: str, defines: Mapping[str, object]) -> bool:
+    """Whether `compile_source` would find this there."""
+    image_path = _key(source, arch, defines)[2]
+    return image_path.is_file() and image_path.with_suffix(".json").is_file()
+
+
 def compile_source(
     source: str, *, arch: str, name: str = "kernel.cu", defines: Mapping[str, object] | None = None
 ) -> Cubin:
@@ -147,16 +168,8 @@ def compile_source(
     compiler's log.
     """
     nvrtc = _nvrtc()
-    options = (
-        f"-arch=sm_{arch}",
-        "-std=c++17",
-        "-default-device",
-        *(f"-D{key}={value}" for key, value in sorted((defines or {}).items())),
-    )
-    headers = headers_of(source)
+    options, headers, image_path = _key(source, arch, defines or {})
     compiler = compiler_version()
-    key = hashlib.sha256(json.dumps([compiler, options, headers, source]).encode()).hexdigest()[:32]
-    image_path = _cache_folder() / f"{key}.cubin"
     report_path = image_path.with_suffix(".json")
     if image_path.is_file() and report_path.is_file():
         report = {k: Resources(**v) for k, v in json.loads(report_path.read_text()).items()}
@@ -282,7 +295,10 @@ def current_stream() -> int:
     """Handle of the stream to launch on: torch's current stream where torch is in play, else CuPy's."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        return int(torch.cuda.current_stream().cuda_stream)
+        try:  # the same without the objects around it, which cost a launch more than its driver's call
+            return int(torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice()))
+        except AttributeError:
+            return int(torch.cuda.current_stream().cuda_stream)
     import cupy
 
     return int(cupy.cuda.get_current_stream().ptr)
@@ -295,6 +311,15 @@ def pointer(array: Any) -> int:
     if isinstance(array, np.ndarray):
         return int(array.ctypes.data)
     return int(array.data.ptr)
+
+
+def address(argument: Any) -> int | None:
+    """Address that a kernel's argument stands for: an array's, or a map's matrix's; None for a number."""
+    if isinstance(argument, TensorMap):
+        return argument.made[0]
+    if isinstance(argument, (ctypes.Structure, ctypes._SimpleCData)):
+        return None
+    return pointer(argument)
 
 
 class Function:
@@ -338,6 +363,50 @@ class Function:
                     self._function, gx, gy, gz, bx, by, bz, shared, current_stream(), packed, 0
                 )
             )
+
+        return launch
+
+    def repeated(
+        self,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        arguments: Sequence[Any],
+        places: Sequence[int | None],
+        shared: int = 0,
+    ) -> Callable[[Sequence[int]], None]:
+        """A launch to make again with arrays elsewhere: `places` says of each argument the number of its
+        address in what the function is called with, or None for what stays. One thread may call it at a time.
+        """
+        driver = _driver()
+        call, success, function = driver.cuLaunchKernel, driver.CUresult.CUDA_SUCCESS, self._function
+        cells: list[Any] = []
+        moving: list[tuple[Any, int]] = []
+        maps: list[tuple[int, int, tuple]] = []
+        for number, (argument, place) in enumerate(zip(arguments, places, strict=True)):
+            if isinstance(argument, ctypes.Structure):
+                cells.append(argument)
+                if place is not None and isinstance(argument, TensorMap):
+                    maps.append((number, place, argument.made[1:]))
+                continue
+            scalar = isinstance(argument, ctypes._SimpleCData)
+            cells.append(type(argument)(argument.value) if scalar else ctypes.c_uint64(pointer(argument)))
+            if place is not None:
+                moving.append((cells[-1], place))
+        row = (ctypes.c_void_p * len(cells))(*map(ctypes.addressof, cells))
+        where = ctypes.addressof(row)
+        (gx, gy, gz), (bx, by, bz) = _triple(grid), _triple(block)
+        if shared > self._allowed:
+            self.allow_shared(shared)
+
+        def launch(pointers: Sequence[int]) -> None:
+            for cell, place in moving:
+                cell.value = pointers[place]
+            for number, place, made in maps:
+                cells[number] = found = tensor_map(pointers[place], *made)
+                row[number] = ctypes.addressof(found)
+            result = call(function, gx, gy, gz, bx, by, bz, shared, current_stream(), where, 0)
+            if result[0] != success:
+                _checked(result)
 
         return launch
 
@@ -401,9 +470,12 @@ def _packed(arguments: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]
 
 
 class TensorMap(ctypes.Structure):
-    """A matrix in global memory and a box of it, as the tensor memory accelerator reads them: opaque."""
+    """A matrix in global memory and a box of it, as the tensor memory accelerator reads them: opaque. `made`
+    is what tensor_map made it of.
+    """
 
     _fields_ = [("opaque", ctypes.c_uint8 * 128)]
+    made: tuple
 
     def getPtr(self) -> int:
         """Its address: what cuda-bindings asks of a structure that is passed by value."""
@@ -443,6 +515,7 @@ def tensor_map(
         0,  # outside lie zeros
     )
     _checked((driver.CUresult(status), found))
+    found.made = (address, rows, columns, element, box, swizzle)
     return found
 
 

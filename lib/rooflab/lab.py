@@ -7,20 +7,31 @@ torch, CuPy or compiler.
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import find_spec
+from itertools import chain, repeat
+from multiprocessing import get_context
 from pathlib import Path
 
 import pandas as pd
+from filelock import FileLock
 
 from rooflab import device as devices
 from rooflab import paths, studies
 from rooflab.case import Case
-from rooflab.errors import MissingRecording, MissingTool, UsageError
+from rooflab.errors import MissingRecording, MissingTool, OutOfTime, RooflabError, UsageError
 from rooflab.identity import SKIPPED, fresh
+from rooflab.kernel import in_cache
+from rooflab.ops import Rung
 from rooflab.record import Store, closing_facts, published_devices, run_facts
 from rooflab.studies import static
 from rooflab.studies.bandwidth import Roof, roofs
@@ -44,6 +55,9 @@ class Lab:
     store: Store
     say: Callable[[str], None] = field(default=lambda line: None, repr=False)
     _run: str | None = field(default=None, repr=False)
+    # Cases measured by this lab, by study and instrument, and when measuring has to stop (time.monotonic).
+    _taken: dict[tuple[str, str], set[str]] = field(default_factory=dict, repr=False)
+    until: float = field(default=math.inf, repr=False)
 
     @cached_property
     def spec(self) -> devices.Device | None:
@@ -59,15 +73,16 @@ class Lab:
 
     @property
     def run(self) -> pd.Series:
-        """Facts of the newest run of this recording, live of this very run: GPU, driver, versions, date,
-        clocks.
+        """Facts of the newest run of this recording: GPU, driver, versions, date, clocks. Live, of this very
+        run; before anything was measured that is a finished one in the same surroundings, if there is one.
         """
+        name = self._run
         if self.mode == "live":
-            self._begin()
+            name = name or self.store.last_run(run_facts("", self.effort)) or self._begin()
         found = self.store.runs()
         if not len(found):
             raise MissingRecording(f"{self.store.folder} holds no run yet.")
-        return found.iloc[-1]
+        return found.iloc[-1] if name is None else found[found["run"] == name].iloc[0]
 
     def cases(self, study: str) -> list[Case]:
         """Every case that a recording of `study` on this device holds at this effort."""
@@ -98,7 +113,10 @@ class Lab:
         if missing and (self.mode == "replay" or studies.get(study).everywhere):
             raise MissingRecording(self._lacks(study, missing, _command(study)))
         rows = frame.set_index("case", drop=False).loc[[case for case in wanted if case in present]]
-        return rows[~_skipped(rows)].reset_index(drop=True)
+        timed = rows[~_skipped(rows)]
+        own = timed[(timed["kind"] == "own") & (timed["error"] <= timed["error_budget"])]
+        self._note(study, "", wanted, timed["case"], gated=[*own["case"]])
+        return timed.reset_index(drop=True)
 
     def profile(
         self, study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | None = None
@@ -129,6 +147,7 @@ class Lab:
             raise MissingRecording(self._lacks(f"{study}_{tool}", missing, _command(study)))
         order = {case.id: i for i, case in enumerate(cases)}
         rows = frame[frame["case"].isin(order) & ~_skipped(frame)]
+        self._note(study, tool, list(order), rows["case"])
         return (
             rows.drop(columns="identity")
             .sort_values("case", key=lambda c: c.map(order), kind="stable")
@@ -158,11 +177,13 @@ class Lab:
         if not chosen:
             return
         try:
-            taken = _profile(study, chosen, tool, metrics)
+            with _alone():
+                taken = _profile(study, chosen, tool, metrics)
             taken["identity"] = [now[case] for case in taken["case"]]
         except MissingTool as error:
             trouble = error
             taken = pd.DataFrame({"case": [case.id for case in chosen], "identity": f"{SKIPPED}{error}"})
+        self._taken.setdefault((study, tool), set()).update(case.id for case in chosen)
         kept = frame[~frame["case"].isin({case.id for case in chosen})]
         taken = taken.assign(run=self._begin())
         frame = (
@@ -195,29 +216,63 @@ class Lab:
     def _measure(self, study: Study, cases: Sequence[Case]) -> None:
         if study.needs_gpu:
             require_gpu()
-        facts, arch = run_facts("", self.effort), _arch()
-        stale = {
-            case.id
-            for case in cases
-            if not self.store.is_fresh(study.name, case.id, study.identity(case, arch), facts)
-        }
+        stale = self.stale(study, cases)
         # Contestants of one comparison are measured together or not at all.
         groups = [g for g in study.groups(cases) if any(case.id in stale for case in g)]
         total, done, context = sum(map(len, groups)), 0, self._context()
         for group in groups:
-            outcome = study.measure_group(group, context)
+            self._in_time()
+            with _alone():
+                outcome = study.measure_group(group, context)
             named = {case.id: case for case in group}
             skipped = [
                 {**named[case].row(), "identity": f"{SKIPPED}{reason}"}
                 for case, reason in outcome.skipped.items()
             ]
             self.store.add(study.name, [*outcome.rows, *skipped], self._begin())
+            self._taken.setdefault((study.name, ""), set()).update(named)
             done += len(group)
             self.say(f"{study.name} case {done}/{total}: {group[0].id}")
             for case, reason in outcome.skipped.items():
                 self.say(f"{study.name} skipped {case}: {reason}")
         if groups:
             self.store.rederive({name: found.value for name, found in self.roof.items()})
+
+    def stale(self, study: Study, cases: Sequence[Case]) -> set[str]:
+        """Ids of the cases that a live lab would measure: not recorded, or as other code than now. What could
+        not run stands until its surroundings change.
+        """
+        facts, arch = run_facts("", self.effort), _arch()
+        _compile_ahead(study, cases, arch)
+        found = set()
+        for case in cases:
+            reason = self.store.why_skipped(study.name, case.id, facts)
+            if reason is not None:
+                package = study.needs(case)
+                if package is None or "not installed" not in reason or find_spec(package) is None:
+                    continue
+            if not self.store.is_fresh(study.name, case.id, study.identity(case, arch), facts):
+                found.add(case.id)
+        return found
+
+    def _in_time(self) -> None:
+        if time.monotonic() > self.until:
+            raise OutOfTime(
+                "the time is up; what was measured is kept, and the same command goes on from it."
+            )
+
+    def _note(
+        self, study: str, tool: str, asked: Sequence[str], given: Iterable[str], gated: Sequence[str] = ()
+    ) -> None:
+        """Tell a runner that watches ($ROOFLAB_LEDGER) which cases a lesson asked for and what it got."""
+        if path := os.environ.get("ROOFLAB_LEDGER"):
+            there, new = set(given), self._taken.get((study, tool), set())
+            entry = {"study": study, "tool": tool, "asked": list(asked), "gated": list(gated)}
+            entry["measured"] = [case for case in asked if case in new and case in there]
+            entry["skipped"] = [case for case in asked if case not in there]
+            entry["run"] = (self._run or "") if entry["measured"] else ""
+            with Path(path).open("a") as file:
+                file.write(json.dumps(entry) + "\n")
 
     def _context(self) -> Context:
         facts = devices.probe() or {}
@@ -330,6 +385,37 @@ def _arch() -> str:
     return this_arch()
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Keep every other process of this checkout from measuring meanwhile."""
+    paths.BUILD.mkdir(parents=True, exist_ok=True)
+    with FileLock(paths.BUILD / "measuring.lock"):
+        yield
+
+
+def _compile_ahead(study: Study, cases: Sequence[Case], arch: str | None) -> None:
+    """Compile what `cases` launch on all cores at once: NVRTC takes one source at a time in a process."""
+    wanted = {}
+    for rung, chosen in chain.from_iterable(study.builds(case) for case in cases if arch):
+        macros = rung.with_defaults(chosen)
+        wanted[rung.operator, rung.name, tuple(sorted(macros.items()))] = (rung, macros)
+    missing = [
+        (rung, macros)
+        for rung, macros in wanted.values()
+        if not in_cache(rung.path.read_text(), rung.arch_for(str(arch)), macros)
+    ]
+    workers = min(os.cpu_count() or 1, len(missing) // 2)
+    if workers > 1:
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            list(pool.map(_compiled, missing, repeat(str(arch))))
+
+
+def _compiled(build: tuple[Rung, Mapping[str, int]], arch: str) -> None:
+    """Leave a rung's cubin in the cache; whoever launches it hears of what does not compile."""
+    with suppress(RooflabError):
+        build[0].cubin(arch, build[1])
+
+
 def _read_profile(path: Path, tool: str, metrics: Sequence[str] | None) -> pd.DataFrame:
     """A profile's table; an empty one with the tool's columns if there is no file yet."""
     if path.is_file():
@@ -371,13 +457,20 @@ def _profile(study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str
 # --- recording ----------------------------------------------------------------------------------------------
 
 
-def record(names: Iterable[str], effort: str = "full", say: Callable[[str], None] | None = None) -> list[str]:
+def record(
+    names: Iterable[str],
+    effort: str = "full",
+    say: Callable[[str], None] | None = None,
+    seconds: float = math.inf,
+) -> list[str]:
     """Measure every case and profile of the named studies or lessons ("01") into $ROOFLAB_STORE.
 
-    Rows are kept as they are measured; what is fresh is not measured again. Returns one sentence per
-    profile that could not be taken (a missing tool or permission), which a recording can live without.
+    Rows are kept as they are measured; what is fresh is not measured again. Once `seconds` have passed
+    OutOfTime is raised between two comparisons. Returns one sentence per profile that could not be taken (a
+    missing tool or permission), which a recording can live without.
     """
     lab = open("live", effort=effort)
+    lab.until = time.monotonic() + seconds
     if say is not None:
         lab.say = say
     troubles = []
@@ -387,6 +480,7 @@ def record(names: Iterable[str], effort: str = "full", say: Callable[[str], None
                 continue  # `rooflab trace` records it, on any machine
             lab.measure(study.name, lab.cases(study.name))
             for tool, cases, metrics in study.profiles(effort, lab.sized):
+                lab._in_time()
                 try:
                     lab.take_profile(study.name, cases, tool, metrics)
                     lab.say(f"{study.name} profile {tool}: {len(cases)} cases")

@@ -16,7 +16,7 @@ from filelock import FileLock
 from rooflab import device as devices
 from rooflab.case import COLUMNS, RUN_COLUMNS, RUN_SCHEMA, SCHEMA, Case, check_study, options, parse_options
 from rooflab.errors import DeviceMismatch, UsageError
-from rooflab.identity import fresh
+from rooflab.identity import SKIPPED, fresh
 from rooflab.paths import ROOT
 from rooflab.table import frame, is_blank, natural_key, read_table, table_text, to_text, write_atomically
 
@@ -33,6 +33,9 @@ __all__ = [
     "run_facts",
 ]
 
+NO_STUDY = ("runs.csv", "executions.csv")  # what lies beside the studies' tables
+# What a machine can measure hangs on these columns of a run.
+SURROUNDINGS = ("gpu", "driver", "nvrtc", "torch", "cupy", "cudnn", "commit")
 _MEASURED = ("median_us", "bytes", "flops", "roof")
 
 
@@ -177,6 +180,11 @@ class Store:
             mine[0].update({name: texts[name] for name in {"finished", *facts}})
             self._write(path, rows, RUN_SCHEMA)
 
+    def last_run(self, run_facts: Mapping[str, Any]) -> str | None:
+        """The name of the newest run, if it was made in the surroundings that `run_facts` tell of."""
+        runs = [] if self.published else self._rows(self.folder / "runs.csv", RUN_SCHEMA)
+        return runs[-1]["run"] if runs and _agree(runs[-1], run_facts, SURROUNDINGS) else None
+
     def runs(self) -> pd.DataFrame:
         """This device's runs, oldest first (RUN_COLUMNS; str, Int64, float64)."""
         path = self.folder / "runs.csv"
@@ -188,15 +196,22 @@ class Store:
     def is_fresh(self, study: str, case: str, identity: str, run_facts: Mapping[str, Any]) -> bool:
         """Whether the recorded row of `case` (an id) stands for what would be measured now: same GPU and
         driver, and the identity of its code fresh by `rooflab.identity.fresh`."""
-        row = next(
-            (r for r in self._rows(self.folder / f"{check_study(study)}.csv", SCHEMA) if r["case"] == case),
-            None,
-        )
-        if row is None or self.published:
-            return False
-        run = self._runs_by_name().get(row["run"], {})
-        same = all(run.get(name) == to_text(name, "text", run_facts.get(name)) for name in ("gpu", "driver"))
-        return same and fresh(row["identity"], identity)
+        row, run = self._row_and_run(study, case)
+        return _agree(run, run_facts, ("gpu", "driver")) and fresh(row["identity"], identity)
+
+    def why_skipped(self, study: str, case: str, run_facts: Mapping[str, Any]) -> str | None:
+        """Why `case` (an id) was skipped, if it was and the GPU, driver, libraries and commit that it was
+        skipped under are those of `run_facts`; else None."""
+        row, run = self._row_and_run(study, case)
+        if not row["identity"].startswith(SKIPPED) or not _agree(run, run_facts, SURROUNDINGS):
+            return None
+        return row["identity"].removeprefix(SKIPPED)
+
+    def _row_and_run(self, study: str, case: str) -> tuple[dict[str, str], dict[str, str]]:
+        """The recorded row of a case and its run; without one, blank texts."""
+        rows = self._rows(self.folder / f"{check_study(study)}.csv", SCHEMA) if not self.published else []
+        row = next((row for row in rows if row["case"] == case), dict.fromkeys(SCHEMA, ""))
+        return row, self._runs_by_name().get(row["run"], {})
 
     def _lock(self) -> FileLock:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -207,7 +222,7 @@ class Store:
             raise UsageError(f"{self.device} is a published recording; measure under another device name.")
 
     def _tables(self) -> list[Path]:
-        return sorted(path for path in self.folder.glob("*.csv") if path.name != "runs.csv")
+        return sorted(path for path in self.folder.glob("*.csv") if path.name not in NO_STUDY)
 
     def _rows(self, path: Path, schema: Mapping[str, str]) -> list[dict[str, str]]:
         """A table's rows, parsed anew only when the file changed (every write makes a new file)."""
@@ -270,6 +285,10 @@ class Store:
     def _write(self, path: Path, rows: Iterable[Mapping[str, str]], schema: Mapping[str, str]) -> None:
         write_atomically(path, table_text(rows, schema))
         self._cache.pop(path, None)
+
+
+def _agree(run: Mapping[str, str], facts: Mapping[str, Any], names: Iterable[str]) -> bool:
+    return bool(run) and all(run[name] == to_text(name, "text", facts.get(name)) for name in names)
 
 
 def _refuse_repeats(cases: Iterable[str], where: str) -> None:

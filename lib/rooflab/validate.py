@@ -10,7 +10,7 @@ from rooflab import device
 from rooflab.case import RUN_SCHEMA, SCHEMA, Case
 from rooflab.errors import RooflabError, UsageError
 from rooflab.identity import SKIPPED, fresh
-from rooflab.record import derive
+from rooflab.record import NO_STUDY, derive
 from rooflab.table import frame, is_blank, natural_key, read_table, table_text, to_text
 
 MAX_FILE_BYTES = 400_000
@@ -57,7 +57,7 @@ def validate(
         if (size := file.stat().st_size) > MAX_FILE_BYTES:
             sentence = f"{size} bytes, above the {MAX_FILE_BYTES} that a recording's file may have."
             findings.append(Finding("error", str(file.relative_to(folder)), sentence))
-    paths = {path.stem: path for path in sorted(folder.glob("*.csv")) if path.name != "runs.csv"}
+    paths = {path.stem: path for path in sorted(folder.glob("*.csv")) if path.name not in NO_STUDY}
     for study, path in paths.items():
         if known is not None and study not in known and not published:
             sentence = f"no study has this name; the studies are {', '.join(known)}."

@@ -6,11 +6,13 @@ ends, and its kernel with it, when stdin closes: so nothing is left running even
 killed outright.
 """
 
+import contextlib
 import json
 import os
 import re
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any, TextIO
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -45,6 +47,26 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+@contextlib.contextmanager
+def _wires() -> Iterator[Any]:
+    """Configuration by which process and kernel talk through files of a folder of their own, where there are
+    such sockets: two kernels that start at the same time may be given the same free port.
+    """
+    import shutil
+    import tempfile
+
+    from traitlets.config import Config
+
+    if os.name != "posix":
+        yield Config()
+        return
+    folder = tempfile.mkdtemp(prefix="rooflab-")  # short: a socket's path has 100 characters or so
+    try:
+        yield Config(ConnectionFileMixin={"transport": "ipc", "ip": os.path.join(folder, "wire")})
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _execute(job: dict[str, Any], events: TextIO) -> dict[str, Any]:
     """Run the job's notebook with papermill; the ending is "ok", "failed", "died" or "stopped"."""
     import nbformat
@@ -64,16 +86,18 @@ def _execute(job: dict[str, Any], events: TextIO) -> dict[str, Any]:
         print(json.dumps({"event": "cell", **at, "of": len(original.cells)}), file=events, flush=True)
 
     try:
-        executed = papermill.execute_notebook(
-            job["notebook"],
-            job["output"],
-            job["values"],
-            kernel_name="python3",
-            cwd=job["folder"],
-            progress_bar=False,
-            on_cell_start=started,
-            extra_arguments=["--IPKernelApp.log_level=50"],
-        )
+        with _wires() as config:
+            executed = papermill.execute_notebook(
+                job["notebook"],
+                job["output"],
+                job["values"],
+                kernel_name="python3",
+                cwd=job["folder"],
+                progress_bar=False,
+                on_cell_start=started,
+                extra_arguments=["--IPKernelApp.log_level=50"],
+                config=config,
+            )
     except papermill.PapermillExecutionError as error:
         found = plain("\n".join(error.traceback)) or f"{error.ename}: {error.evalue}"
         return {"ending": "failed", **at, "source": error.source, "message": found}

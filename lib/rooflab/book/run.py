@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from rooflab import device, paths
-from rooflab.book import parameters
+from rooflab.book import executions, normal, parameters
 from rooflab.book.execute import kill_tree
 from rooflab.book.lessons import Lesson
 from rooflab.errors import MissingTool
+from rooflab.record import SURROUNDINGS, run_facts
 
 OUTPUT = paths.BUILD / "notebooks"
 LIMIT_MINUTES = {"replay": 10.0, "live": 180.0}
@@ -65,6 +66,8 @@ class Outcome:
     cell: int = 0
     source: str = ""
     message: str = ""
+    started: str = ""
+    counts: Mapping[str, Any] = field(default_factory=dict)  # see executions.counts
 
     @property
     def ok(self) -> bool:
@@ -85,7 +88,7 @@ class _Running:
 
     def __init__(self, job: Job):
         self.job = job
-        self.started = time.monotonic()
+        self.started, self.date = time.monotonic(), executions.now()
         self.at: dict[str, Any] = {"cell": 0, "source": ""}
         self.events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         job.output.parent.mkdir(parents=True, exist_ok=True)
@@ -93,12 +96,15 @@ class _Running:
         self.log = job.output.with_suffix(".log")
         self.progress = job.output.with_suffix(".progress")
         self.progress.write_text("")
+        self.ledger = job.output.with_suffix(".ledger")
+        self.ledger.unlink(missing_ok=True)
         self.read_to = 0
         self.told = 0.0
         library = str(Path(__file__).resolve().parents[2])
         environment = {
             **os.environ,
             "ROOFLAB_PROGRESS": str(self.progress.resolve()),
+            "ROOFLAB_LEDGER": str(self.ledger.resolve()),
             "PYTHONPATH": os.pathsep.join(filter(None, [library, os.environ.get("PYTHONPATH", "")])),
             "PYTHONHASHSEED": "0",
             "JUPYTER_PREFER_ENV_PATH": "1",
@@ -171,10 +177,13 @@ class _Running:
 
     def _outcome(self, ending: str, message: str = "") -> Outcome:
         seconds = time.monotonic() - self.started
+        counts = executions.counts(self.ledger)
         self.progress.unlink(missing_ok=True)
+        self.ledger.unlink(missing_ok=True)
         if ending == "ok":
             self.log.unlink(missing_ok=True)
-        return Outcome(self.job, ending, seconds, self.at["cell"], self.at["source"], message)
+        at = (self.at["cell"], self.at["source"])
+        return Outcome(self.job, ending, seconds, *at, message, self.date, counts)
 
     def kill(self) -> None:
         """End the process, its kernel, and whatever the kernel started."""
@@ -315,8 +324,60 @@ def _durations() -> dict[str, float]:
         return {}
 
 
+def _record_of(live: bool) -> Path:
+    """The folder whose record of executions a lesson's run goes into."""
+    if not live:
+        return OUTPUT
+    facts = device.probe() or {}
+    root = Path(os.environ.get("ROOFLAB_STORE") or paths.BUILD / "data")
+    return root / device.slug(facts.get("gpu", ""))
+
+
+def unfinished(jobs: Sequence[Job]) -> list[Job]:
+    """The jobs but those whose last execution ended well, with the same cells and values, the same GPU,
+    libraries and commit, and left its notebook."""
+    facts = run_facts("", "")
+    if facts.get("commit", "+").endswith("+"):
+        return list(jobs)  # who knows what was edited since
+    found = []
+    for job in jobs:
+        live = is_live(job.values.get("MODE"))
+        names = SURROUNDINGS if live else ("python", "commit")
+        source = executions.source_of(job.lesson.path, job.values)
+        if not executions.done(_record_of(live), job.lesson.stem, source, job.output, facts, names):
+            found.append(job)
+    return found
+
+
+def _execution(outcome: Outcome, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the record of executions."""
+    job, live = outcome.job, is_live(outcome.job.values.get("MODE"))
+    kept = SURROUNDINGS + ("cuda",) if live else ("commit",)
+    return {
+        **{name: facts.get(name) for name in (*kept, "python", "os") if name in executions.SCHEMA},
+        **outcome.counts,
+        "lesson": job.lesson.stem,
+        "mode": "live" if live else "replay",
+        "effort": job.values.get("EFFORT") or os.environ.get("ROOFLAB_EFFORT") or "full",
+        "device": _record_of(live).name if live else Path(str(job.values.get("DEVICE", "h200"))).name,
+        "ending": outcome.ending,
+        "started": outcome.started,
+        "seconds": outcome.seconds,
+        "source": executions.source_of(job.lesson.path, job.values),
+        "cells": sum(cell.cell_type == "code" for cell in normal.read(job.lesson.path).cells),
+    }
+
+
 def remember(outcomes: Sequence[Outcome]) -> None:
-    """Keep the durations of good replays, for the next estimate."""
+    """Keep how the lessons of the series ran, as the record of executions, and the durations of good replays
+    for the next estimate. What ran into another folder, as a batch does, is no execution of the series.
+    """
+    facts = run_facts("", "")
+    for live in (False, True):
+        mine = [o for o in outcomes if is_live(o.job.values.get("MODE")) == live]
+        rows = [_execution(o, facts) for o in mine if o.job.output.parent == OUTPUT]
+        if rows:
+            executions.keep(_record_of(live), rows)
     kept = _durations()
     kept.update(
         {

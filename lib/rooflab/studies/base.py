@@ -173,6 +173,13 @@ class Study:
         """Rung, macros and launch rule of an own case; None for peers and baselines."""
         raise NotImplementedError
 
+    def builds(self, case: Case) -> list[tuple[Rung, Mapping[str, int]]]:
+        """The rungs, with their macros, that a case launches: a recording compiles them ahead, on all cores.
+        None where a study does not say; they are compiled when they are launched.
+        """
+        described = self.rung(case)
+        return [] if described is None else [described[:2]]
+
     def samples(self, case: Case) -> int:
         """How many samples a clock takes of a case."""
         return 20

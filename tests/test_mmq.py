@@ -113,7 +113,7 @@ def test_the_dispatcher_multiplies_whatever_it_chooses(batch):
 def test_the_dispatcher_changes_rungs_where_more_tokens_ask_for_it():
     chosen = [mmq.dispatch(batch, hopper=True) for batch in (1, 2, 5, 32, 33)]
     assert chosen == [
-        *(("q8_0", rung) for rung in ("4_planes", "5_batch", "6_mma", "6_mma")),
+        *(("q8_0", rung) for rung in ("5_batch", "5_batch", "6_mma", "6_mma")),
         ("mmq", "7_half"),
     ]
     assert mmq.dispatch(2048, hopper=False) == ("mmq", "5_tuned")

@@ -29,7 +29,7 @@ import pandas as pd
 from rooflab import device, kernel, ops, paths, predict
 from rooflab.errors import LaunchError, UsageError
 from rooflab.formats import BLOCK, GROUP, Planes
-from rooflab.ops import Rung, gemv, int4, mmq, q8_0, rung_of, with_target
+from rooflab.ops import Rung, gemv, int4, mmq, prepared, q8_0, rung_of, with_target
 from rooflab.predict import Way, plain, way
 from rooflab.record import Store
 
@@ -117,7 +117,6 @@ _MULTIPLE = {
 }
 _MOST = {
     ("fp16", "gemv"): 1,
-    ("int4_g128", "fused"): int4.MOST_TOKENS,
     ("q8_0", "dp4a"): 8,
     ("q8_0", "mma"): 32,
 }
@@ -149,7 +148,7 @@ def rung_for(how: Way, n: int, k: int, batch: int, slug: str | None) -> tuple[Ru
         name, chosen = int4.choose(n, k, batch, how.name == "fused", slug or "")
         rung = rung_of(int4.LADDERS["int4"], name, name)
         return rung, rung.with_defaults(chosen)
-    names = {"dp4a": "4_planes" if batch == 1 else "5_batch", "mma": "6_mma"}
+    names = {"dp4a": "5_batch", "mma": "6_mma"}
     if how.name in names:
         rung = rung_of(q8_0.LADDERS["q8_0"], names[how.name], "")
         return rung, rung.with_defaults(q8_0.options_for(rung, batch))
@@ -436,6 +435,9 @@ def says(choice: Choice, n: int, k: int, batch: int) -> str:
 # --- multiplying --------------------------------------------------------------------------------------------
 
 
+_CALLS = prepared.Calls()
+
+
 @with_target()
 def product(x: Any, weights: Weights, *, out: Any = None, by: str | None = None) -> Any:
     """y [batch, n] FP16 = x [batch, k] FP16 times the weights transposed, by the way that `choose` gives or
@@ -445,6 +447,26 @@ def product(x: Any, weights: Weights, *, out: Any = None, by: str | None = None)
     weights), so two that may overlap must be on two streams. LaunchError for operands that no way takes, or
     not that one.
     """
+    target, orders = ops._TARGET.get(), weights.orders
+    switches = (os.environ.get(PLAIN, ""), os.environ.get("ROOFLAB_STORE", ""), _REVERTED.get())
+    found: list[Any] = [by, weights.format, weights.n, weights.k, *orders, switches]
+    arrays: list[Any] = []
+    pointers: list[int] = []
+    plainly = target not in prepared.TARGETS or LOG.isEnabledFor(logging.DEBUG)
+    if plainly or not prepared.facts((x, out, *orders.values()), found, arrays, pointers):
+        return _product(x, weights, out, by, switches)
+    found.append(_stream(x))
+    key = tuple(found)
+    kept = _CALLS.kept(key)
+    if kept:
+        _LAST.set(kept.note)
+        return prepared.again(kept, out, arrays, pointers)
+    whole = functools.partial(_product, x, weights, out, by, switches)
+    return whole() if kept is False else _CALLS.watch(key, whole, out, pointers, last)
+
+
+def _product(x: Any, weights: Weights, out: Any, by: str | None, switches: tuple) -> Any:
+    """`product`, checked and chosen anew."""
     batch, k = (int(size) for size in x.shape)
     n = weights.n
     if k != weights.k:
@@ -452,7 +474,6 @@ def product(x: Any, weights: Weights, *, out: Any = None, by: str | None = None)
     slug, arch = here()
     held = tuple(sorted(weights.orders))
     if by is None:
-        switches = (os.environ.get(PLAIN, ""), os.environ.get("ROOFLAB_STORE", ""), _REVERTED.get())
         choice = _chosen(weights.format, n, k, batch, slug, arch, held, switches)
     else:
         how = way(weights.format, by)
@@ -501,6 +522,7 @@ def _library(x: Any) -> str:
 
 def _matmul(x: Any, w: Any, out: Any) -> None:
     """out = x w^T by the library that the arrays are of: cuBLAS on a GPU."""
+    prepared.unseen()
     if isinstance(x, np.ndarray):
         out[...] = (x.astype(np.float32) @ w.astype(np.float32).T).astype(np.float16)
     elif hasattr(x, "data_ptr"):
@@ -544,7 +566,9 @@ def _int4_two_op(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) ->
 
 def _quantise(x: Any) -> Any:
     batch, k = (int(size) for size in x.shape)
-    return q8_0.quantise(x, out=_quantised(_stream(x), _library(x), batch, k))
+    room = _quantised(_stream(x), _library(x), batch, k)
+    prepared.hold(*room)
+    return q8_0.quantise(x, out=room)
 
 
 def _decode(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:

@@ -101,9 +101,11 @@ def _canonical(node: object) -> str:
 
 
 def _is_door(decorator: ast.AST) -> bool:
-    """Whether it is ops.with_target, which chooses the machine and leaves a launch on the GPU as it was."""
+    """Whether it is ops.with_target, which chooses the machine, or ops.remembered, which spares the host
+    checks made before: what runs on the GPU is the same.
+    """
     call = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return isinstance(call, ast.Name) and call.id == "with_target"
+    return isinstance(call, ast.Name) and call.id in ("with_target", "remembered")
 
 
 def identity(launch: bytes | str, source: str, machine: bytes | None) -> str:

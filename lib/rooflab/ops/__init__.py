@@ -22,6 +22,7 @@ import numpy as np
 from rooflab import device, kernel
 from rooflab.errors import LaunchError, UsageError
 from rooflab.identity import identity
+from rooflab.ops import prepared
 from rooflab.paths import KERNELS
 
 # The modules that hold ladders, in the order of the lessons; each has LADDERS and launch_rule(rung).
@@ -136,10 +137,12 @@ def with_target(on_cpu: Callable[..., Any] | None = None) -> Callable[[Launcher]
     def decorate(function: Launcher) -> Launcher:
         @functools.wraps(function)
         def launch(*arguments: Any, target: str | None = None, **options: Any) -> Any:
-            with on(target or _TARGET.get()):
-                if on_cpu and _TARGET.get() == "cpu":
-                    return on_cpu(function, *arguments, **options)
-                return function(*arguments, **options)
+            if target is not None:
+                with on(target):
+                    return launch(*arguments, **options)
+            if on_cpu and _TARGET.get() == "cpu":
+                return on_cpu(function, *arguments, **options)
+            return function(*arguments, **options)
 
         signature = inspect.signature(function)
         keyword = inspect.Parameter("target", inspect.Parameter.KEYWORD_ONLY, default=None)
@@ -153,6 +156,9 @@ def with_target(on_cpu: Callable[..., Any] | None = None) -> Callable[[Launcher]
     return decorate
 
 
+remembered = prepared.remembered(_TARGET)  # decorator of a launcher whose calls may be kept: see there
+
+
 def arrays() -> Any:
     """The array library of the target at hand: CuPy, or NumPy with what studies ask of a GPU (simt.host)."""
     if _TARGET.get() == "cpu":
@@ -164,9 +170,27 @@ def arrays() -> Any:
     return cupy
 
 
+_SWAPPED: ContextVar[tuple[Rung, str] | None] = ContextVar("rooflab_swapped", default=None)
+
+
+@contextmanager
+def swapped(rung: Rung, text: str) -> Iterator[None]:
+    """Within it `rung` runs on the CPU from the source `text` instead of its own: how faults are planted."""
+    token = _SWAPPED.set((rung, text))
+    try:
+        yield
+    finally:
+        _SWAPPED.reset(token)
+
+
 def loaded(rung: Rung, options: tuple[tuple[str, int], ...] = ()) -> Any:
     """The rung's kernel, ready to launch on the target at hand: see `on`."""
-    return _loaded_on(_TARGET.get(), rung, options)
+    swap = _SWAPPED.get()
+    if swap and swap[0] == rung and _TARGET.get() == "cpu":
+        from rooflab.simt import Function
+
+        return Function(swap[1], rung.with_defaults(dict(options)), rung.entry)
+    return prepared.watched(_loaded_on(_TARGET.get(), rung, options))
 
 
 @functools.lru_cache(maxsize=256)

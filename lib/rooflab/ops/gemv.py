@@ -18,7 +18,7 @@ import numpy as np
 from rooflab import kernel
 from rooflab.errors import LaunchError, UsageError
 from rooflab.identity import source_of_callable
-from rooflab.ops import Rung, check_array, loaded, rung_of, with_target
+from rooflab.ops import Rung, check_array, loaded, remembered, rung_of, with_target
 
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "gemv": (
@@ -239,6 +239,7 @@ def _check_options(rung: Rung, options: Mapping[str, int]) -> None:
 
 
 @with_target()
+@remembered
 def gemv(
     a: Any,
     x: Any,
@@ -287,6 +288,7 @@ def gemv(
 
 
 @with_target()
+@remembered
 def gemv_rows(w: Any, x: Any, *, out: Any = None, rung: str | None = None, **options: int) -> Any:
     """Return out [n] = W x for W [n, k] row-major and x [k], all float16 on the GPU, summed in float32.
 

@@ -18,7 +18,7 @@ from rooflab import kernel
 from rooflab.errors import LaunchError
 from rooflab.formats import BLOCK, Q8_0, Q8_1, Planes
 from rooflab.identity import source_of_callable
-from rooflab.ops import PORTABLE, Rung, check_array, loaded, rung_of, this_arch, with_target
+from rooflab.ops import PORTABLE, Rung, check_array, loaded, remembered, rung_of, this_arch, with_target
 from rooflab.ops.q8_0 import (
     arrays_of,
     check_activations,
@@ -125,7 +125,7 @@ def options_for(rung: Rung, n: int, batch: int) -> dict[str, int]:
 def dispatch(batch: int, hopper: bool) -> tuple[str, str]:
     """The operator and rung that multiply so many tokens fastest, as recorded on an H200."""
     if batch <= 32:
-        return "q8_0", "4_planes" if batch == 1 else "5_batch" if batch <= 4 else "6_mma"
+        return "q8_0", "5_batch" if batch <= 4 else "6_mma"
     return "mmq", "7_half" if hopper else "5_tuned"
 
 
@@ -151,6 +151,7 @@ def launch_shape(
 
 
 @with_target()
+@remembered
 def product(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **options: int) -> Any:
     """Return out [batch, n] FP16 = x [batch, k] times w [n, k] transposed.
 

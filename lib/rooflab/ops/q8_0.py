@@ -17,7 +17,7 @@ import numpy as np
 from rooflab.errors import LaunchError
 from rooflab.formats import BLOCK, Q8_0, Q8_1, Planes
 from rooflab.identity import source_of_callable
-from rooflab.ops import Rung, check_array, loaded, rung_of, with_target
+from rooflab.ops import Rung, check_array, loaded, remembered, rung_of, with_target
 
 _LARGEST = 2**31 - 1  # sizes and element counts of activations and outputs are ints in the kernels
 
@@ -65,7 +65,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
 }
 
 # The rung that an operator runs when none is named: the fastest one recorded that takes every shape.
-DEFAULT = {"q8_0": "4_planes", "q8_1": "2_planes", "embed": "2_batched", "dequantise": "2_word"}
+DEFAULT = {"q8_0": "5_batch", "q8_1": "2_planes", "embed": "2_batched", "dequantise": "2_word"}
 # What a rung of q8_0 reads: its weights, its activations, how many tokens at most, what k is a multiple of.
 TAKES = {
     "1_float": ("blocks", "half", 1, BLOCK),
@@ -178,6 +178,7 @@ def matvec_launch(rung: Rung, n: int, macros: Mapping[str, int]) -> tuple[int, i
 
 
 @with_target()
+@remembered
 def matvec(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **options: int) -> Any:
     """Return out [batch, n] FP16 = x [batch, k] times w [n, k] transposed.
 
@@ -215,6 +216,7 @@ def matvec(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **option
 
 
 @with_target()
+@remembered
 def quantise(x: Any, *, out: Any = None, rung: str | None = None, **options: int) -> Any:
     """Return x [batch, k] FP16 in Q8_1: Blocks by rung 1_blocks, Planes by rung 2_planes.
 
@@ -242,6 +244,7 @@ def quantise(x: Any, *, out: Any = None, rung: str | None = None, **options: int
 
 
 @with_target()
+@remembered
 def embed(
     table: Blocks,
     tokens: Any,
@@ -276,6 +279,7 @@ def embed(
 
 
 @with_target()
+@remembered
 def dequantise(w: Blocks, *, out: Any = None, rung: str | None = None, **options: int) -> Any:
     """Return w in FP16, [n, k]: each element the product of quant and scale, rounded once."""
     chosen = rung_of(LADDERS["dequantise"], rung, DEFAULT["dequantise"])

@@ -139,7 +139,9 @@ def test_hopper_s_rungs_are_offered_to_hopper_alone(store):
     assert {"mmq_half", "mmq_wgmma"} <= set(ways["h200"])
     assert not {"mmq_half", "mmq_wgmma"} & {*ways["rtx-4090"], *ways["t4"]}
     assert "mmq" in ways["rtx-4090"] and "mmq" not in ways["t4"] and "mmq_blocks" in ways["t4"]
-    assert dispatch.choose("int4_g128", 4096, 4096, 65, "h200").way in ("fused_rows", "two_op")
+    rungs = {gpu: dispatch.choose("int4_g128", 4096, 4096, 100, gpu) for gpu in ("h200", "rtx-4090", "t4")}
+    assert rungs["h200"].rung == "12_tiles"
+    assert rungs["rtx-4090"].rung in ("9_shared", "6_batched", "") and rungs["t4"].rung != "9_shared"
 
 
 def _names(format, batch, slug):

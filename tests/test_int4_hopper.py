@@ -1,4 +1,4 @@
-"""INT4's rung 11 on the CPU, its warpgroup products, copies and barriers emulated (test_attention_hopper)."""
+"""INT4's rungs 11 and 12 on the CPU: warpgroup products, copies, barriers emulated (attention_hopper)."""
 
 import ctypes
 import re
@@ -19,9 +19,10 @@ except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_AL
 EMULATION = "\n".join(
     (ROOT / "tests" / "simt_kernels" / name).read_text() for name in ("hopper.h", "hopper_int4.h")
 )
-RUNG = ops.rung_of(int4.LADDERS["int4"], "11_bulk", "")
+BULK, TILES = (ops.rung_of(int4.LADDERS["int4"], name, "") for name in ("11_bulk", "12_tiles"))
 WORDS = {
     **{"warpgroup_": "wgm_", "wgmma_": "wgmm_", "mbarrier_": "mbar_", "tma_": "tmm_"},
+    "setmaxnreg_": "setmxr_",
     **{
         "const __grid_constant__ TensorMap ": "const long long* __restrict__ ",
         "const TensorMap": "const long long",
@@ -29,27 +30,29 @@ WORDS = {
 }
 LONE = {  # a cluster of one block
     "__cluster_dims__(CLUSTER, 1, 1) ": "",
+    "__cluster_dims__(CLUSTER, MATES, 1) ": "",
     "cluster_rank()": "0",
     "cluster_wait();": "__syncthreads();",
     "cluster_load(share, c)": "*share",
+    "cluster_load(share, mate * CLUSTER + c)": "*share",
     "&x,": "x,",
     "uint4 memory[];": "uint4 memory[];\n    emulate(memory);",
 }
 
 
-def emulated():
-    source = RUNG.path.read_text()
+def emulated(rung):
+    source = rung.path.read_text()
     for word, ours in WORDS.items():
         source = re.sub(rf"\b{word}", ours, source)
     for words, ours in LONE.items():
         source = source.replace(words, ours)
-    head, rest = source.split("#ifndef UNITS", 1)
-    return f"{head}{EMULATION}\n#ifndef UNITS{rest}"
+    head, rest = source.split("#ifndef ", 1)
+    return f"{head}{EMULATION}\n#ifndef {rest}"
 
 
-def run(how, n, k, batch, change=lambda source: source, **options):
+def run(how, n, k, batch, change=lambda source: source, rung=BULK, **options):
     """One launch on random operands: its error, the error allowed, what `how` (simt.run or watch) gave."""
-    q, x, macros = packed(n, k), random(batch, k, n), RUNG.with_defaults(options)
+    q, x, macros = packed(n, k), random(batch, k, n), rung.with_defaults(options)
     exact = formats.dequantise_int4(q)
     expected = reference.gemm(exact, x)
     baseline = (x.astype(np.float32) @ exact.astype(np.float16).astype(np.float32).T).astype(np.float16)
@@ -58,11 +61,11 @@ def run(how, n, k, batch, change=lambda source: source, **options):
         np.array([batch, k, macros["TOKENS"], 64], np.int64).tobytes() + x.tobytes(), np.int64
     )
     y = np.full((batch, n), np.nan, np.float16)
-    launch = int4.launch_of(RUNG, n, k, batch, macros)
+    launch = int4.launch_of(rung, n, k, batch, macros)
     sizes = map(ctypes.c_uint, (n, k // 128, batch))
-    given = {"entry": RUNG.entry, "shared": launch.shared}
+    given = {"entry": rung.entry, "shared": launch.shared}
     seen = how(
-        change(emulated()),
+        change(emulated(rung)),
         launch.grid,
         launch.threads,
         [int4.repack(*q).blocks, box, y, *sizes],
@@ -87,6 +90,19 @@ def test_rung_11_is_right(n, k, batch, options):
     assert error <= budget
 
 
+@pytest.mark.parametrize(
+    ("n", "k", "batch", "options"),
+    [
+        (300, 384, 70, {"TOKENS": 64, "STAGES": 2}),
+        (1, 128, 1, {"TALL": 1, "STAGES": 2}),
+        (190, 1152, 130, {"TALL": 1, "TOKENS": 128, "STAGES": 3}),
+    ],
+)
+def test_rung_12_is_right(n, k, batch, options):
+    error, budget, _ = run(simt.run, n, k, batch, rung=TILES, **options)
+    assert error <= budget
+
+
 @pytest.mark.parametrize("tokens", [8, 32])
 def test_nothing_is_read_before_it_is_there_or_overwritten_before_it_was_used(tokens):
     error, budget, seen = run(simt.watch, 190, 768, 3, UNITS=3, ROW_GROUPS=2, STAGES=2, TOKENS=tokens)
@@ -104,4 +120,24 @@ def test_a_place_let_go_too_early_is_seen():
         return source.replace(given_back, "").replace(waited, waited + given_back)
 
     _, _, seen = run(simt.watch, 190, 1152, 3, early, UNITS=3, ROW_GROUPS=2, K_GROUPS=1, STAGES=2)
+    assert any(fault.kind == "race" for fault in seen.faults)
+
+
+def test_rung_12_reads_nothing_too_early_and_lets_nothing_go_too_early():
+    given = {"rung": TILES, "TALL": 1, "TOKENS": 64, "STAGES": 2}
+    error, budget, seen = run(simt.watch, 60, 384, 3, **given)
+    assert not seen.faults, seen.faults[0].sentence
+    assert error <= budget
+    given_back = (
+        "        if (s > 0) mbar_arrive(empty + (s - 1) % STAGES);  // every thread for what it has read\n"
+    )
+
+    def early(source):
+        assert given_back in source
+        at_once = given_back.replace("if (s > 0) ", "").replace("(s - 1)", "s")
+        return source.replace(given_back, "").replace(
+            "        multiply(even", f"{at_once}        multiply(even"
+        )
+
+    _, _, seen = run(simt.watch, 60, 512, 3, early, **given)
     assert any(fault.kind == "race" for fault in seen.faults)

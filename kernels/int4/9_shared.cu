@@ -2,9 +2,11 @@
 //
 // Purpose  at 16 tokens and more, x read again for every 64 rows is as much traffic as the weights; here a block of
 //          16 TILES ROW_WARPS rows reads it once.
-// Shapes   weights in tile order (rooflab.ops.int4.repack); x [batch, k] half; y [batch, n] half; batch <= TOKENS.
-// Bytes    n k / 2 + n k / 64 weights and scales once, x once per block of rows (from L2), 2 n batch written.
-// Launch   ROW_WARPS x K_WARPS warps for 16 TILES ROW_WARPS rows and all of k; a block for each such stretch of rows.
+// Shapes   weights in tile order (rooflab.ops.int4.repack); x [batch, k] half; y [batch, n] half; any batch.
+// Bytes    n k / 2 + n k / 64 weights and scales for every TOKENS tokens (all but the first from L2), x once per block of
+//          rows (from L2), 2 n batch written.
+// Launch   ROW_WARPS x K_WARPS warps for 16 TILES ROW_WARPS rows and all of k; a block for each such stretch of rows and
+//          each TOKENS tokens, (ceil(batch / TOKENS), ceil(n / (16 TILES ROW_WARPS))).
 // Changed  from rung 8: warps divide the block's rows, and k only K_WARPS ways; one ring of STAGES stages for the block
 //          holds codes, scales and x, filled by asynchronous copies. Beyond 16 tokens the offsets' mma and a group's own
 //          sums cost more than exact weights do, so there weights are scaled to FP16 when they are unpacked.
@@ -36,13 +38,15 @@ constexpr int PASS = THREADS / (16 * K_WARPS);  // tokens that the block copies 
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     int4_shared(const uint4* __restrict__ blocks, const __half* __restrict__ x, __half* __restrict__ y, unsigned n,
-                unsigned groups, unsigned batch) {
+                unsigned groups, unsigned all_tokens) {
     const unsigned minus[4] = {INT4_OFFSETS[0] ^ 0x80008000u, INT4_OFFSETS[1] ^ 0x80008000u,
                                INT4_OFFSETS[0] ^ 0x80008000u, INT4_OFFSETS[1] ^ 0x80008000u};
     extern __shared__ uint4 memory[];  // stages of: codes [warp][tile], scales [warp], x [token][k]
     uint4* const shared = kept(memory);
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, mine = warp / ROW_WARPS;  // of the stage's groups
-    const unsigned first = blockIdx.x * (ROWS / 16), tile = warp % ROW_WARPS * TILES;  // of the matrix, of the block
+    const unsigned token0 = blockIdx.x * TOKENS, batch = min(all_tokens - token0, (unsigned)TOKENS);
+    x += token0 * (groups * 128ull), y += token0 * (unsigned long long)n;
+    const unsigned first = blockIdx.y * (ROWS / 16), tile = warp % ROW_WARPS * TILES;  // of the matrix, of the block
     const unsigned stride = (WEIGHTS + batch * X_ROW + 7) / 8 * 8;  // whole lines of 128 bytes: no access spans more banks
     const unsigned scales = CODES + warp * INT4_SCALES;
 

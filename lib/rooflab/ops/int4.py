@@ -25,11 +25,10 @@ from rooflab import device, kernel
 from rooflab.errors import LaunchError, UsageError
 from rooflab.formats import GROUP, Int4
 from rooflab.identity import source_of_callable
-from rooflab.ops import _TARGET, Rung, check_array, loaded, rung_of, with_target
+from rooflab.ops import _TARGET, Rung, check_array, loaded, remembered, rung_of, with_target
 
 TILE = 64  # rows of a block in tile order
 BLOCK_WORDS = 32 + TILE * GROUP // 8  # scales, then codes: 4224 bytes
-MOST_TOKENS = 64
 TABLE = Path(__file__).with_suffix(".csv")  # the dispatcher's: what was fastest, by device, shape and batch
 AMPERE = ("80", "86", "89", "90", "100", "120")  # asynchronous copies
 _X_ROW = 272  # bytes between two tokens' 128 halves in shared memory: conflict-free for ldmatrix
@@ -129,6 +128,15 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             },
             archs=("90a",),
             dynamic_shared=83968,
+        ),
+        Rung(
+            "int4",
+            "12_tiles",
+            "int4_tiles",
+            "any number of tokens, a tile of them a block",
+            defines={"TALL": 2, "CLUSTER": 1, "MATES": 1, "TOKENS": 128, "STAGES": 4},
+            archs=("90a",),
+            dynamic_shared=198656,
         ),
     ),
     "int4_dequantise": (
@@ -252,6 +260,12 @@ def launch_of(rung: Rung, n: int, k: int, batch: int, options: Mapping[str, int]
     """The launch rule: what a rung with these macros is launched with for y [batch, n], k inputs."""
     if rung.operator == "int4_dequantise":
         return Launch((math.ceil(n * k / 8 / options["THREADS"]), 1), options["THREADS"])
+    if rung.name == "12_tiles":
+        rows, tokens = 2 * TILE * options["TALL"], options["TOKENS"]
+        place = rows // TILE * 4 * BLOCK_WORDS + 256 * tokens
+        shared = max(options["STAGES"] * place, min(batch, tokens) * (rows + 4) * 4)
+        down = options["MATES"] * math.ceil(n / rows / options["MATES"])
+        return Launch((math.ceil(batch / tokens) * options["CLUSTER"], down), 384, shared)
     if "UNITS" in options:
         rows, split = TILE * options["UNITS"], options["K_GROUPS"]
         place = options["UNITS"] * 4 * BLOCK_WORDS + 256 * options["TOKENS"]
@@ -266,10 +280,12 @@ def launch_of(rung: Rung, n: int, k: int, batch: int, options: Mapping[str, int]
         return Launch((blocks, 1), 128 * options["ROW_GROUPS"] * split, shared)
     if "ROW_WARPS" in options:
         rows, split = 16 * options["TILES"] * options["ROW_WARPS"], options["K_WARPS"]
-        stage = split * (64 * rows + 128 * options["ROW_WARPS"]) + batch * (256 * split + 16)
+        tokens = min(batch, options["TOKENS"])
+        stage = split * (64 * rows + 128 * options["ROW_WARPS"]) + tokens * (256 * split + 16)
         stage = math.ceil(stage / 128) * 128
-        shared = max(options["STAGES"] * stage, split * batch * (rows + 4) * 4)
-        return Launch((math.ceil(n / rows), 1), 32 * options["ROW_WARPS"] * split, shared)
+        shared = max(options["STAGES"] * stage, split * tokens * (rows + 4) * 4)
+        grid = math.ceil(batch / options["TOKENS"]), math.ceil(n / rows)
+        return Launch(grid, 32 * options["ROW_WARPS"] * split, shared)
     if "TILES" in options:
         warps, rows, columns = options["WARPS"], 16 * options["TILES"], options["TOKENS"]
         sums = warps * columns * (rows + 4) * 4
@@ -319,6 +335,7 @@ def _check_tiles(weights: Tiles) -> None:
 
 
 @with_target()
+@remembered
 def matmul(x: Any, weights: Rows | Tiles, *, out: Any = None, rung: str | None = None, **options: int) -> Any:
     """y [batch, n] = x [batch, k] times W [n, k] transposed; x and y FP16, W INT4, sums in FP32.
 
@@ -347,11 +364,11 @@ def matmul(x: Any, weights: Rows | Tiles, *, out: Any = None, rung: str | None =
     else:
         _check_rows(weights)
         operands = [weights.qweight, weights.scales]
-    if chosen in TILED and batch > macros["TOKENS"]:
+    if chosen in TILED and chosen.name not in ANY_BATCH and batch > macros["TOKENS"]:
         raise LaunchError(
             f"Rung int4/{chosen.name} multiplies up to {macros['TOKENS']} tokens at once, not {batch}."
         )
-    if "UNITS" in macros:  # x as a map of the boxes that are copied: 64 of k for all tokens
+    if chosen.name in ("11_bulk", "12_tiles"):  # x as a map of the boxes that are copied: 64 of k
         x = kernel.tensor_map(kernel.pointer(x), batch, k, "float16", (macros["TOKENS"], 64), 128)
     sizes = [ctypes.c_uint(v) for v in (n, k // GROUP, batch)]
     _launch(chosen, n, k, batch, [*operands, x, out, *sizes], macros)
@@ -359,6 +376,7 @@ def matmul(x: Any, weights: Rows | Tiles, *, out: Any = None, rung: str | None =
 
 
 @with_target()
+@remembered
 def dequantise(weights: Rows, *, out: Any = None, **options: int) -> Any:
     """The FP16 weights [n, k] that INT4 weights in row order stand for, each product of scale and code
     rounded once: the first half of the two-op product.
@@ -379,8 +397,9 @@ def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> 
     """Rung and macros for y [batch, n] with k inputs: in row order by rule, in tile order from the table of
     what was fastest on the device (a name of rooflab.device, by default the GPU at hand).
 
-    The table's shape nearest in n and k counts, and of its batches the smallest that is large enough. A
-    device of whose generation the table holds none takes the portable rungs: 8 up to 8 tokens, 9 up to 64.
+    The table's shape nearest in n and k counts, and of its batches the smallest that is large enough; beyond
+    the largest, rung 12 by tiles_for. A device of whose generation the table holds none takes the portable
+    rungs: 8 up to 8 tokens, then 9.
     """
     if not tiled:
         return (
@@ -388,23 +407,39 @@ def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> 
             if batch == 1
             else ("6_batched", {"TOKENS": min(8, 1 << (batch - 1).bit_length())})
         )
-    if batch > MOST_TOKENS:
-        raise LaunchError(
-            f"INT4 products take up to {MOST_TOKENS} tokens, not {batch}: dequantise, then multiply."
-        )
     rows = _rows_for(_this_device() if slug is None else slug)
     if not rows:
         wide = 8 * math.ceil(batch / 8)
         if batch <= 8:
             return "8_offset", {"TOKENS": wide}
-        return "9_shared", {"TOKENS": 16 * math.ceil(wide / 16), "K_WARPS": 2 if wide <= 16 else 1}
+        return "9_shared", {"TOKENS": min(16 * math.ceil(wide / 16), 64), "K_WARPS": 2 if wide <= 16 else 1}
     shape = min(
         ((row.n, row.k) for row in rows),
         key=lambda shape: (abs(math.log(shape[0] / n)) + abs(math.log(shape[1] / k)), shape),
     )
     fitting = [row for row in rows if (row.n, row.k) == shape and row.batch >= batch]
+    if not fitting:
+        return "12_tiles", tiles_for(n, batch)
     chosen = min(fitting, key=lambda row: row.batch)
     return chosen.rung, dict(chosen.macros)
+
+
+_AT_ONCE = 132  # blocks of rung 12 that run at a time, one to a multiprocessor of an H200
+
+
+def tiles_for(n: int, batch: int) -> dict[str, int]:
+    """Macros of rung 12 for so many rows and tokens: of the tiles worth building the one whose turns take
+    least, a turn costing what its products do and a start and an end besides.
+    """
+
+    def cost(tile: tuple[int, int]) -> float:
+        tall, tokens = tile
+        blocks = math.ceil(n / (2 * TILE * tall)) * math.ceil(batch / tokens)
+        return math.ceil(blocks / _AT_ONCE) * (tall * tokens + 16)
+
+    tall, tokens = min(((2, 128), (1, 256), (2, 96), (1, 128), (1, 64)), key=cost)
+    place = 2 * tall * 4 * BLOCK_WORDS + 256 * tokens
+    return {"TALL": tall, "TOKENS": tokens, "STAGES": min(6, 225 * 1024 // place)}
 
 
 def _rows_for(slug: str | None) -> list[Choice]:
@@ -461,6 +496,7 @@ def _empty(like: Any, shape: tuple[int, int]) -> Any:
 
 
 TILED = LADDERS["int4"][6:]  # rungs that take weights in tile order
+ANY_BATCH = ("9_shared", "12_tiles")  # of these, those whose grid goes over tiles of TOKENS tokens
 EVERY_TOKEN = tuple(
     rung.name for rung in LADDERS["int4"][:5]
 )  # rungs that read the weights again for every token

@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooflab.errors import UsageError
-from rooflab.ops import attention, between, int4
+from rooflab.ops import attention, between
 
 if TYPE_CHECKING:
     from rooflab.engine.decoder import Engine
+
+
+MOST = 64  # sequences: what products of a few tokens are made for
 
 
 class Batch:
@@ -26,8 +29,8 @@ class Batch:
     def __init__(self, engine: Engine, size: int, capacity: int | None = None):
         if engine.on_cpu:
             raise UsageError("A batch needs a GPU: between the kernels stand torch's products.")
-        if not 1 < size <= int4.MOST_TOKENS:
-            raise UsageError(f"A batch holds 2 to {int4.MOST_TOKENS} sequences, not {size}.")
+        if not 1 < size <= MOST:
+            raise UsageError(f"A batch holds 2 to {MOST} sequences, not {size}.")
         capacity = engine.capacity if capacity is None else capacity
         if not 0 < capacity <= engine.capacity:
             raise UsageError(f"The engine knows {engine.capacity} positions, so {capacity} are refused.")

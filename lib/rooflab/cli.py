@@ -269,6 +269,19 @@ def _compare(asked: argparse.Namespace) -> int:
     return 0
 
 
+def _generate(asked: argparse.Namespace) -> int:
+    from rooflab import device
+    from rooflab.engine import checkpoints
+
+    on = "cpu" if asked.cpu or not device.has_gpu() else "gpu"
+    capacity = 16 * ((len(asked.tokens) + asked.count) // 16 + 1)
+    one = checkpoints.engine_of(asked.checkpoint, asked.format, asked.head_format, capacity=capacity, on=on)
+    one.sample(asked.temperature, asked.seed)
+    one.prefill(asked.tokens)
+    _say(" ".join(str(token) for token in one.generate(asked.count)))
+    return 0
+
+
 def _same_cases(table: pd.DataFrame, first: str, second: str) -> None:
     columns = ["study", "case", "median_us_a", "median_us_b", "ratio", "roof_fraction_a", "roof_fraction_b"]
     names = {column: column.replace("_a", f" {first}").replace("_b", f" {second}") for column in columns}
@@ -315,6 +328,17 @@ def parser() -> argparse.ArgumentParser:
     def store(made, what="write DIR/<device>/ instead of data/<device>/"):  # type: ignore[no-untyped-def]
         made.add_argument("--store", type=Path, metavar="DIR", help=what)
 
+    one = command("generate", _generate, "go on after tokens by the engine of lesson 08, from a checkpoint")
+    one.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a transformers folder, or a .gguf")
+    one.add_argument(
+        "tokens", nargs="+", type=int, metavar="TOKEN", help="the prompt, as the model's numbers"
+    )
+    one.add_argument("--count", type=_count, default=16, metavar="N", help="tokens to generate (16)")
+    one.add_argument("--format", default="fp16", help="of weights: fp16, q8_0 or int4_g128")
+    one.add_argument("--head-format", default="fp16", help="of embeddings and head: fp16 or q8_0")
+    one.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest")
+    one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--cpu", action="store_true", help="run the kernels on the CPU: slow, for tiny models")
     command("doctor", _doctor, "say what this machine can measure, and what to install for the rest")
     one = command("run", _run, "execute lessons into build/notebooks/")
     where(one, lessons=True)

@@ -33,7 +33,7 @@ def test_every_format_climbs_the_ladder_and_peers_stand_beside_it():
     first = [c.impl for c in cases if c.format == "fp16"][:4]
     assert first == ["transformers.eager", "transformers.graph", "torch", "products"]
     assert {c.batch for c in cases} == {1, 8, 32} and {c.seq for c in cases} == {128, 1024, 8192}
-    assert {c.model for c in cases} == {"qwen2.5-1.5b", "llama-3-8b"}
+    assert {c.model for c in cases} == {"qwen2.5-1.5b", "llama-3-8b", "gemma-4-e4b"}
     assert {decode.head_of(c) for c in cases if c.format == "int4_g128"} == {"fp16", "q8_0"}
 
 
@@ -141,6 +141,7 @@ def test_questions_name_every_path_and_format():
     asked = {(c.impl, c.format) for c in cases if c.operator == "agreement"}
     for format in decode.FORMATS:
         assert {(way, format) for way in (*decode.rungs(H200), "products", "pieces")} <= asked
-        assert {(f"prompt.{name}", format) for name in prefill.ways(format)} <= asked
+        assert (f"prompt.{prefill.ways(format)[-1]}", format) in asked
+    assert {(f"prompt.{name}", "fp16") for name in prefill.ways("fp16")} <= asked
     assert {"repeated", "sampled", "long", "refused", "energy"} < {c.operator for c in cases}
     assert set(decode_checks.cases("quick", H200)) <= set(cases)

@@ -19,16 +19,17 @@ import pandas as pd
 from rooflab import clock, engine, gate, ops, roof, shapes
 from rooflab.case import Case, options
 from rooflab.device import Device
+from rooflab.engine import gemma
 from rooflab.engine.products import Products
 from rooflab.errors import UsageError
 from rooflab.identity import source_of_callable
-from rooflab.ops import Rung, attention, decoder, gemv, int4, q8_0
+from rooflab.ops import Rung, attention, decoder, gemv, int4, q8_0, rows
 from rooflab.profile.ncu import STALLS
 from rooflab.profile.trace import Trace
-from rooflab.studies import decoding, hf, promises
+from rooflab.studies import decoding, gemma_oracle, hf, promises
 from rooflab.studies.base import Context, Count, Sized, Study, package_identity
 
-MODEL, LARGE = "qwen2.5-1.5b", "llama-3-8b"
+MODEL, LARGE, GEMMA = "qwen2.5-1.5b", "llama-3-8b", "gemma-4-e4b"
 PROMPT, STEPS = 128, 128
 CONTEXTS = (1024, 8192)
 BATCHES = (8, 32)
@@ -126,6 +127,12 @@ def large(device: Sized | None = None) -> list[Case]:
     ]
 
 
+def others() -> list[Case]:
+    """A decoder of another kind, by products and row kernels in a graph."""
+    found = [_case("gemma", format, FORMATS[format], GEMMA, PROMPT, FEW) for format in ("q8_0", "int4_g128")]
+    return [*found, _case("gemma", "q8_0", "q8_0", GEMMA, CONTEXTS[0], FEW)]
+
+
 def head_of(case: Case) -> str:
     """The output head's format."""
     return str(_options(case).get("head", case.format))
@@ -149,7 +156,7 @@ class Decode(Study):
         if effort == "quick":
             return [case for format in FORMATS for case in ladder(format, device, steps=FEW)]
         found = [case for format in FORMATS for case in ladder(format, device)]
-        return [*found, *heads(device), *contexts(device), *batches(), *large(device)]
+        return [*found, *heads(device), *contexts(device), *batches(), *large(device), *others()]
 
     def needs(self, case: Case) -> str | None:
         return "transformers" if case.impl in hf.VARIANTS or case.model in hf.MODELS else "torch"
@@ -217,15 +224,24 @@ class Decode(Study):
         return self._rung(case, _here()) if case.kind == "own" else None
 
     def _rung(self, case: Case, arch: str) -> tuple[Rung, Mapping[str, int], str]:
-        shape = engine.spec(case.model).shape
+        if case.model == GEMMA:
+            m = shapes.get(GEMMA)
+            n, k = 2 * m.mlp, m.hidden
+            used = [rung for ladder in rows.LADDERS.values() for rung in ladder]
+            rule = source_of_callable(gemma.Engine)
+            rule += "".join(rows.launch_rule(r) + ops.kernel.whole_source(r.path) for r in used)
+        else:
+            shape = engine.spec(case.model).shape
+            n, k = shape.matrices["gate_up"]
+            rule = source_of_callable(engine.Engine, Products)
         if case.impl in RUNGS:
             rung = ops.rung_of(decoder.LADDERS["decode_step"], case.impl, case.impl)
             macros = decoder.macros_for(rung, shape, case.format, head_of(case), arch, {})
             return rung, macros, decoder.launch_rule(rung)
-        rule = source_of_callable(engine.Engine, Products, *([engine.Batch] if case.impl == "batch" else []))
+        if case.impl == "batch":
+            rule += source_of_callable(engine.Batch)
         attend = attention.LADDERS["decode_attention"][-1]
         rule += attention.launch_rule(attend) + ops.kernel.whole_source(attend.path)
-        n, k = shape.matrices["gate_up"]
         if case.format == "fp16":
             rung = ops.rung_of(gemv.LADDERS["gemv_rows"], None, gemv.default_rung("gemv_rows", n, k, True))
             return rung, rung.with_defaults(gemv.options_for(rung, n, k)), rule + gemv.launch_rule(rung)
@@ -335,28 +351,22 @@ def _here() -> str:
 
 
 class Start:
-    """Where a group's contestants of ours start from: the prompt's cache and the candidates for the token
+    """Where contestants of ours at batch 1 start from: the prompt's cache and the candidates for the token
     after it, and who judges what comes then.
     """
 
-    def __init__(self, case: Case):
-        weights = decoding.packed(case.model, case.format, head_of(case), CAPACITY)
-        ids, batch = decoding.prompt(case.model, case.batch or 1, case.seq or 0), case.batch or 1
-        spec = engine.spec(case.model)
-        if batch == 1:
-            one = engine.Engine(spec, weights, capacity=(case.seq or 0) + 1)
-            one.prefill(ids[0].tolist())
-            self.caches = [one.state.cache_k[:, : case.seq].clone(), one.state.cache_v[:, : case.seq].clone()]
-            self.bests = one.state.bests.clone()
-            past = [
-                (k.transpose(0, 1)[None], v.transpose(0, 1)[None]) for k, v in zip(*self.caches, strict=True)
-            ]
-            self.judge = decoding.Judge(case.model, case.format, head_of(case), past, 1)
+    def __init__(self, model: str, format: str, head: str, seq: int):
+        weights = decoding.packed(model, format, head, CAPACITY)
+        one = engine.Engine(engine.spec(model), weights, capacity=seq + 1)
+        one.prefill(decoding.prompt(model, 1, seq)[0].tolist())
+        self.caches = [cache[:, :seq].clone() for cache in (one.state.cache_k, one.state.cache_v)]
+        self.bests = one.state.bests.clone()
+        layers = zip(*self.caches, strict=True)
+        past = [(k.transpose(0, 1)[None], v.transpose(0, 1)[None]) for k, v in layers]
+        self.judge = decoding.judge(model, format, head, past, 1)
 
 
-@functools.lru_cache(maxsize=1)
-def _start(model: str, format: str, head: str, seq: int, batch: int, named: str) -> Start:
-    return Start(Decode().case(named))
+_start = functools.lru_cache(maxsize=1)(Start)
 
 
 @functools.lru_cache(maxsize=8)
@@ -368,21 +378,23 @@ def work_of(case: Case) -> gate.Work:
     """A contestant: one launch generates the case's tokens anew."""
     if case.impl in hf.VARIANTS:
         return _library(case)
+    if case.model == GEMMA:
+        return _gemma(case)
     return _own(case) if case.batch == 1 else _several(case)
 
 
 def _work(case: Case, launch: Any, inputs: list[Any], outputs: list[Any], judge: decoding.Judge) -> gate.Work:
     import cupy
 
-    steps, batch, vocab = steps_of(case), case.batch or 1, judge.spec.shape.vocab
-    size = batch * (steps - 1 + vocab)
+    steps = steps_of(case)
+    size = (case.batch or 1) * (steps - 1 + judge.vocab)
     return gate.Work(
         case.id,
         launch,
         [inputs],
         [outputs],
         lambda: cupy.zeros(size),
-        _budget(judge, steps, case.format == "q8_0" and case.impl in ("products", "batch")),  # of Q8_1
+        _budget(judge, steps, case.format == "q8_0" and case.impl not in RUNGS),  # those take FP16
         judge.deviation,
     )
 
@@ -390,7 +402,7 @@ def _work(case: Case, launch: Any, inputs: list[Any], outputs: list[Any], judge:
 def _own(case: Case) -> gate.Work:
     steps, seq = steps_of(case), case.seq or 0
     weights = decoding.packed(case.model, case.format, head_of(case), CAPACITY)
-    start = _start(case.model, case.format, head_of(case), seq, 1, case.id)
+    start = _start(case.model, case.format, head_of(case), seq)
     one = engine.Engine(
         engine.spec(case.model), weights, capacity=seq + steps, paths=engine.Paths(decode=case.impl)
     )
@@ -423,7 +435,7 @@ def _several(case: Case) -> gate.Work:
         (k[:seq].permute(1, 2, 0, 3).clone(), v[:seq].permute(1, 2, 0, 3).clone())
         for k, v in zip(many.cache_k, many.cache_v, strict=True)
     ]
-    judge = decoding.Judge(case.model, case.format, head_of(case), past, size)
+    judge = decoding.judge(case.model, case.format, head_of(case), past, size)
 
     def launch(_: int) -> None:
         many.position = seq
@@ -437,12 +449,45 @@ def _several(case: Case) -> gate.Work:
     return work
 
 
+def _gemma(case: Case) -> gate.Work:
+    """A decoder of another kind, which is judged from the first token of the prompt on."""
+    steps, seq = steps_of(case), case.seq or 0
+    spec, ids = gemma.spec(case.model), decoding.prompt(case.model, 1, seq)
+    weights = gemma_weights(case.model, case.format, head_of(case))
+    one = gemma.Engine(spec, weights, capacity=seq + steps)
+    one.prefill(ids[0].tolist())
+    state, get = one.state, gemma.random_tensors(spec)
+    bests = state.bests.clone()
+
+    def launch(_: int) -> None:
+        one.position = seq
+        state.position.fill_(seq)
+        state.bests.copy_(bests)
+        one.decode(steps)
+
+    def computed(tokens: Any, dtype: str, rounded: bool) -> Any:
+        every = torch.cat((ids[0], tokens[0].long()))
+        return gemma_oracle.logits(spec, get, every, case.format, head_of(case), seq, dtype, rounded)[None]
+
+    import torch
+
+    judge = decoding.Judge(case.model, 1, seq, spec.model.vocab, computed)
+    return _work(case, launch, [ids], [state.tokens[seq:], state.logits], judge)
+
+
+@functools.lru_cache(maxsize=1)
+def gemma_weights(model: str, format: str, head: str) -> Any:
+    """Random weights of a model of Gemma 4's kind; those of the other models make room for them."""
+    decoding.packed.cache_clear()
+    return gemma.random_weights(gemma.spec(model), format, head, capacity=CAPACITY)
+
+
 def _library(case: Case) -> gate.Work:
     found = hf.model(case.model)
     ids = decoding.prompt(case.model, case.batch or 1, case.seq or 0)
     steps = steps_of(case)
     one = decoding.Generate(found, ids, steps, case.impl)
-    judge = decoding.Judge(case.model, case.format, head_of(case), one.past, case.batch or 1)
+    judge = decoding.judge(case.model, case.format, head_of(case), one.past, case.batch or 1)
 
     def launch(_: int) -> None:
         one.run(steps)

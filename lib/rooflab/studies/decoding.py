@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rooflab import engine, gate
+from rooflab import engine, gate, shapes
 from rooflab.engine.spec import Spec
 from rooflab.engine.weights import Tensors, dequantised, random_tensors
 from rooflab.studies import hf
@@ -37,8 +37,7 @@ def packed(model: str, format: str, head: str, capacity: int) -> Any:
 
 def prompt(model: str, batch: int, count: int) -> Any:
     """Token ids [batch, count], the same in every process."""
-    vocab = engine.spec(model).shape.vocab
-    return hf.tokens(batch * count, vocab).view(batch, count)
+    return hf.tokens(batch * count, shapes.get(model).vocab).view(batch, count)
 
 
 # --- float64 ------------------------------------------------------------------------------------------------
@@ -121,19 +120,23 @@ def to_q8_1(x: Any) -> Any:
     return rounded.view(x.shape).to(x.dtype)
 
 
-class Judge:
-    """What float64 says of tokens generated after a given past."""
+Computed = Callable[[Any, str, bool], Any]  # tokens [batch, steps], dtype, rounded to their logits
 
-    def __init__(self, model: str, format: str, head: str, past: Past, batch: int):
-        self.spec, self.get, self.how, self.past = engine.spec(model), checkpoint(model), (format, head), past
-        self.model, self.batch = model, batch
+
+class Judge:
+    """What float64 says of tokens generated after a given past, `context` tokens of a prompt; `computed`
+    gives logits [batch, steps, vocab] after tokens [batch, steps].
+    """
+
+    def __init__(self, model: str, batch: int, context: int, vocab: int, computed: Computed):
+        self.model, self.batch, self.context, self.vocab = model, batch, context, vocab
+        self.computed = computed
         self._known: tuple[Any, Any] = (None, None)
 
     def exact(self, tokens: Any) -> Any:
         """Logits [batch, steps, vocab] in float64 after each of tokens [batch, steps]."""
         if self._known[0] is None or not bool((self._known[0] == tokens).all()):
-            found = logits(self.spec, self.get, tokens, *self.how, self.past)
-            self._known = tokens.clone(), found
+            self._known = tokens.clone(), self.computed(tokens, "float64", False)
         return self._known[1]
 
     def budget(self, steps: int, rounded: bool = False) -> float:
@@ -142,11 +145,9 @@ class Judge:
         """
         import cupy
 
-        context = int(self.past[0][0].shape[2])
-        tokens = prompt(self.model, self.batch, context + steps)[:, context:].contiguous()
+        tokens = prompt(self.model, self.batch, self.context + steps)[:, self.context :].contiguous()
         expected = self.exact(tokens)
-        plain = logits(self.spec, self.get, tokens, *self.how, self.past, "float16", rounded)
-        error = float((plain.double() - expected).abs().max())
+        error = float((self.computed(tokens, "float16", rounded).double() - expected).abs().max())
         return gate.error_budget(error, cupy.asarray(expected), "float16")
 
     def deviation(self, outputs: Sequence[Any]) -> Any:
@@ -157,8 +158,7 @@ class Judge:
         import torch
 
         tokens, last = (array.view(self.batch, -1) for array in outputs)
-        vocab = self.spec.shape.vocab
-        if not bool(((tokens >= 0) & (tokens < vocab)).all()):  # poisoned or worse
+        if not bool(((tokens >= 0) & (tokens < self.vocab)).all()):  # poisoned or worse
             return cupy.full(tokens.numel() - self.batch + last.numel(), cupy.nan)
         tokens = tokens.long()
         exact = self.exact(tokens)
@@ -166,6 +166,16 @@ class Judge:
         regret = before.amax(-1) - before.gather(-1, tokens[:, 1:, None])[..., 0]
         error = last.double() - exact[:, -1]
         return cupy.from_dlpack(torch.cat((regret.reshape(-1), error.reshape(-1))))
+
+
+def judge(model: str, format: str, head: str, past: Past, batch: int) -> Judge:
+    """A judge of what follows a cache's content, which is an operand."""
+    spec, get, context = engine.spec(model), checkpoint(model), int(past[0][0].shape[2])
+
+    def computed(tokens: Any, dtype: str, rounded: bool) -> Any:
+        return logits(spec, get, tokens, format, head, past, dtype, rounded)
+
+    return Judge(model, batch, context, spec.shape.vocab, computed)
 
 
 # --- transformers -------------------------------------------------------------------------------------------

@@ -21,12 +21,13 @@ import pandas as pd
 from rooflab import engine, gate, ops, roof, shapes
 from rooflab.case import Case, options
 from rooflab.device import Device
+from rooflab.engine import gemma
 from rooflab.engine.products import Products
 from rooflab.identity import source_of_callable
-from rooflab.ops import Rung, attention, between, mmq
+from rooflab.ops import Rung, attention, between, decoder, mmq
 from rooflab.profile import parts
 from rooflab.profile.trace import Trace
-from rooflab.studies import decode, decoding, hf, promises
+from rooflab.studies import decode, decoding, gemma_oracle, hf, promises
 from rooflab.studies.base import Context, Count, Sized, Study, package_identity
 
 PROMPTS = (512, 1848, 8192)
@@ -69,7 +70,8 @@ def ways(format: str) -> list[str]:
 def rounds(case: Case) -> bool:
     """Whether a way's products multiply Q8_1 instead of FP16."""
     there = mmq.dispatch(case.seq or 0, _here() == "90")
-    return case.format == "q8_0" and engine.PROMPTS[case.impl].mmq and there[1] != "7_half"
+    takes = case.impl == "gemma" or engine.PROMPTS[case.impl].mmq
+    return case.format == "q8_0" and takes and there[1] != "7_half"
 
 
 def ladder(
@@ -96,6 +98,11 @@ def large(prompts: Sequence[int] = PROMPTS[1:2]) -> list[Case]:
     ]
 
 
+def others() -> list[Case]:
+    """A decoder of another kind, the source's, on the source's prompt."""
+    return [_case("gemma", "q8_0", decode.GEMMA, TRACED)]
+
+
 class Prefill(Study):
     """Lesson 08."""
 
@@ -105,7 +112,7 @@ class Prefill(Study):
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         prompts = QUICK if effort == "quick" else PROMPTS
         found = [case for format in decode.FORMATS for case in ladder(format, prompts)]
-        return found if effort == "quick" else [*found, *large()]
+        return found if effort == "quick" else [*found, *large(), *others()]
 
     def profiles(
         self, effort: str = "full", device: Sized | None = None
@@ -147,7 +154,7 @@ class Prefill(Study):
 
     def predict(self, case: Case, context: Context) -> float | None:
         known = promises.known(context.device)
-        if known is None:
+        if known is None or case.model == decode.GEMMA:
             return None
         if case.kind == "peer":
             return known.prompt_waits.get(case.seq or 0)
@@ -158,11 +165,16 @@ class Prefill(Study):
     def launch_us(self, case: Case, device: Device) -> float:
         count = self.count(case)
         least = roof.bound(count.bytes or 0, count.flops or 0, device.dram_gb_s, device.fp16_tensor).us
-        slow = 15 if case.kind == "own" and engine.PROMPTS[case.impl].attention else 3
+        slow = 15 if case.impl.startswith("1_") else 3
         return max(3e4 if case.kind == "peer" else 3e3, slow * least)
 
     def seconds(self, case: Case, device: Device) -> float:
         return 1.0 + 15 * self.launch_us(case, device) / 1e6
+
+    def builds(self, case: Case) -> list[tuple[Rung, Mapping[str, int]]]:
+        if case.kind != "own" or case.model == decode.GEMMA:
+            return super().builds(case)
+        return [*super().builds(case), *prompt_builds(case.model, case.format, decode.head_of(case), _here())]
 
     def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
         return self._rung(case, _here()) if case.kind == "own" else None
@@ -171,6 +183,8 @@ class Prefill(Study):
         """The rung that does a way's attention or, where that is our own product, MMQ's; the other rungs'
         sources and rules stand in its launch rule.
         """
+        if case.model == decode.GEMMA:
+            return decode.Decode()._rung(case, arch)
         shape, paths = engine.spec(case.model).shape, engine.PROMPTS[case.impl]
         name = paths.attention or attention.default_rung(shape.head_dim, arch)
         attend = ops.rung_of(attention.LADDERS["attention"], name, name)
@@ -220,6 +234,17 @@ class Prefill(Study):
         return pd.DataFrame(rows)
 
 
+def prompt_builds(model: str, format: str, head: str, arch: str) -> list[tuple[Rung, Mapping[str, int]]]:
+    """What every prompt of ours launches beside its products."""
+    shape = engine.spec(model).shape
+    first = decoder.LADDERS["decode_step"][0]
+    between_rungs = [rung for ladder in between.LADDERS.values() for rung in ladder]
+    return [
+        (first, decoder.macros_for(first, shape, format, head, arch, {})),
+        *((rung, rung.defines) for rung in between_rungs),
+    ]
+
+
 def _here() -> str:
     return decode._here()
 
@@ -248,6 +273,8 @@ def work_of(case: Case) -> gate.Work:
     import cupy
 
     model, seq, head = case.model, case.seq or 0, decode.head_of(case)
+    if model == decode.GEMMA:
+        return _gemma(case)
     expected, budgets = _expected(model, case.format, head, seq)
     ids = decoding.prompt(model, 1, seq)
     if case.kind == "peer":
@@ -276,6 +303,27 @@ def work_of(case: Case) -> gate.Work:
     return gate.Work(
         case.id, launch, [[ids]], [[one.logits]], lambda: expected, budgets[rounds(case)], result
     )
+
+
+def _gemma(case: Case) -> gate.Work:
+    import cupy
+
+    seq, head = case.seq or 0, decode.head_of(case)
+    spec, ids = gemma.spec(case.model), decoding.prompt(case.model, 1, seq)[0]
+    one = gemma.Engine(spec, decode.gemma_weights(case.model, case.format, head), capacity=seq + 1)
+    get, last = gemma.random_tensors(spec), seq - 1
+    exact = gemma_oracle.logits(spec, get, ids, case.format, head, last)[0]
+    plain = gemma_oracle.logits(spec, get, ids, case.format, head, last, "float16", rounds(case))[0]
+    expected = cupy.from_dlpack(exact)
+    budget = gate.error_budget(float((plain.double() - exact).abs().max()), expected, "float16")
+    tokens = ids.tolist()
+
+    def launch(_: int) -> None:
+        one.reset()
+        one.prefill(tokens)
+
+    result = lambda outputs: cupy.from_dlpack(outputs[0])  # noqa: E731
+    return gate.Work(case.id, launch, [[ids]], [[one.logits]], lambda: expected, budget, result)
 
 
 # --- kernels by kind ----------------------------------------------------------------------------------------

@@ -87,9 +87,7 @@ def held(root: Path, name: str, device: Device) -> Known | None:
     machine = predict.measured(roofs, device)
     fit = predict.fit(products[products["clock"] == "graph"], machine)
     own, theirs = map(float, calls)
-    found = Known(
-        machine, fit, float(node), float(edge), float(barrier), float(near) / steps, own, theirs
-    )
+    found = Known(machine, fit, float(node), float(edge), float(barrier), float(near) / steps, own, theirs)
     return _with_tokens(found, store)
 
 
@@ -146,6 +144,8 @@ def token_us(
     """Promised microseconds of a decoded token (with `batch` sequences: of one for each), None where the
     records say nothing of such a way.
     """
+    if way == "gemma":
+        return None
     shape, sizes = engine.spec(model).shape, shapes.get(model)
     cache = batch * shapes.kv_read_bytes(sizes, context) / known.machine.gb_s / 1e3
     attention = shape.layers * known.node_us + cache

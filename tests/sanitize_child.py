@@ -126,6 +126,11 @@ def every_int4() -> None:
             for tokens in (16, 32):
                 dealt = {"UNITS": 3, "ROW_GROUPS": 2, "CLUSTER": 2, "STAGES": 2, "TOKENS": tokens}
                 int4.matmul(x, tiles, rung="11_bulk", **dealt)
+    many = cupy.asarray(rng.standard_normal((70, k)).astype(np.float16))  # more tokens than a tile
+    int4.matmul(many, tiles, rung="9_shared", TOKENS=64, K_WARPS=1)
+    for parts in (1, 2) if hopper else ():
+        how = {"TALL": parts, "TOKENS": 64, "CLUSTER": parts, "STAGES": 2}
+        int4.matmul(many, tiles, rung="12_tiles", **how)
 
 
 def every_attention() -> None:

@@ -245,7 +245,9 @@ def test_every_width_of_mmqs_half_tiles_passes_the_gate():
         assert float(abs(got.astype("float64") - expected).max()) <= allowed, tokens
 
 
-@pytest.mark.parametrize(("n", "k", "batch"), [(1, 128, 1), (70, 256, 2), (300, 1152, 9), (257, 512, 64)])
+@pytest.mark.parametrize(
+    ("n", "k", "batch"), [(1, 128, 1), (70, 256, 2), (300, 1152, 9), (257, 512, 64), (300, 1280, 150)]
+)
 def test_every_int4_rung_passes_the_gate_on_ragged_shapes(n, k, batch):
     import cupy
     from rooflab import gate
@@ -253,12 +255,16 @@ def test_every_int4_rung_passes_the_gate_on_ragged_shapes(n, k, batch):
     from rooflab.ops import int4
     from rooflab.studies import get
 
-    macros = {rung.name: {"tokens": 16 * -(-batch // 16)} for rung in int4.TILED[-3:]}
+    macros = {
+        **{rung.name: {"tokens": min(16 * -(-batch // 16), 64)} for rung in int4.TILED[-4:-1]},
+        "12_tiles": {m.lower(): v for m, v in int4.tiles_for(n, k, batch).items()},
+    }
     cases = [
         Case("int4", "int4", rung.name, n=n, k=k, batch=batch, cache="warm", options=options(**more))
         for rung in int4.LADDERS["int4"]
         for more in [macros.get(rung.name, {})]
         if rung not in int4.TILED
+        or rung.name in int4.ANY_BATCH
         or batch <= rung.with_defaults({m.upper(): v for m, v in more.items()})["TOKENS"]
     ]
     if batch == 9:  # the blocks of a cluster divide k, unevenly
@@ -270,6 +276,12 @@ def test_every_int4_rung_passes_the_gate_on_ragged_shapes(n, k, batch):
         ):
             dealt = options(cluster=2, **how)
             cases.append(Case("int4", "int4", "11_bulk", n=n, k=k, batch=batch, cache="warm", options=dealt))
+        widths = ({"tall": tall, "tokens": tokens} for tall, tokens in int4._GROUP_US)
+        cases += [
+            Case("int4", "int4", "12_tiles", n=n, k=k, batch=batch, cache="warm", options=options(**how))
+            for width in widths
+            for how in ({**width, "stages": 2}, {**width, "cluster": 4, "stages": 3})
+        ]
     capability = int(cupy.cuda.Device().compute_capability)
     cases = [case for case in cases if get("int4").refuses(case, capability) is None]
     for work in get("int4").contestants(cases):

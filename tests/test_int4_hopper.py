@@ -30,11 +30,9 @@ WORDS = {
 }
 LONE = {  # a cluster of one block
     "__cluster_dims__(CLUSTER, 1, 1) ": "",
-    "__cluster_dims__(CLUSTER, MATES, 1) ": "",
     "cluster_rank()": "0",
     "cluster_wait();": "__syncthreads();",
     "cluster_load(share, c)": "*share",
-    "cluster_load(share, mate * CLUSTER + c)": "*share",
     "&x,": "x,",
     "uint4 memory[];": "uint4 memory[];\n    emulate(memory);",
 }

@@ -17,9 +17,6 @@
 #ifndef CLUSTER
 #define CLUSTER 1
 #endif
-#ifndef MATES
-#define MATES 1
-#endif
 #ifndef TOKENS
 #define TOKENS 128
 #endif
@@ -30,27 +27,22 @@
 constexpr int UNITS = 2 * TALL, ROWS = 64 * UNITS, SUMS = TOKENS / 2, THREADS = 384;
 constexpr int WEIGHTS = UNITS * INT4_BLOCK, X_PIECES = 16 * TOKENS;  // of a place, in units of 16 bytes
 
-extern "C" __global__ void __cluster_dims__(CLUSTER, MATES, 1) __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
     int4_tiles(const uint4* __restrict__ blocks, const __grid_constant__ TensorMap x, __half* __restrict__ y, unsigned n,
                unsigned groups, unsigned batch) {
-    static_assert(STAGES > 1 && MATES <= 2);
+    static_assert(STAGES > 1);
     extern __shared__ __align__(1024) uint4 memory[];
-    __shared__ unsigned long long full[STAGES], empty[STAGES], agreed[STAGES];
+    __shared__ unsigned long long full[STAGES], empty[STAGES];
     uint4* const weights = memory + STAGES * X_PIECES;
     const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-    const unsigned rank = blockIdx.x % CLUSTER, mate = blockIdx.y % MATES;  // part of k; of the blocks that share x
-    const unsigned rows_at = blockIdx.y, token0 = blockIdx.x / CLUSTER * TOKENS;
+    const unsigned rank = blockIdx.x % CLUSTER, rows_at = blockIdx.y, token0 = blockIdx.x / CLUSTER * TOKENS;
     const unsigned begin = groups * rank / CLUSTER, count = groups * (rank + 1) / CLUSTER - begin;  // groups of k
     if (threadIdx.x < STAGES) {
         mbarrier_init(full + threadIdx.x, 1);
         mbarrier_init(empty + threadIdx.x, 256);
-        mbarrier_init(agreed + threadIdx.x, MATES);
     }
     warpgroup_shared_fence();
-    if constexpr (MATES > 1)
-        cluster_wait();
-    else
-        __syncthreads();
+    __syncthreads();
 
     if (warp >= 8) {
         setmaxnreg_fewer<40>();
@@ -61,27 +53,14 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, MATES, 1) __launch_bounds__
                 block[u] = blocks + (min(rows_at * UNITS + u, (n - 1) / INT4_TILE) * (unsigned long long)groups + begin) * INT4_BLOCK;
             for (unsigned s = 0; s < count; ++s) {
                 const unsigned place = s % STAGES;
-                if (s >= STAGES) {
-                    mbarrier_wait(empty + place, (s / STAGES + 1) % 2);
-                    if constexpr (MATES > 1) {  // x comes into the mates' places too: all of them are free
-#pragma unroll
-                        for (int m = 0; m < MATES; ++m) mbarrier_arrive_at(agreed + place, m * CLUSTER + rank);
-                        mbarrier_wait(agreed + place, (s / STAGES + 1) % 2);
-                    }
-                }
+                if (s >= STAGES) mbarrier_wait(empty + place, (s / STAGES + 1) % 2);
                 mbarrier_expect(full + place, (WEIGHTS + X_PIECES) * 16);
 #pragma unroll
                 for (int u = 0; u < UNITS; ++u)
                     tma_copy_bytes(weights + place * WEIGHTS + u * INT4_BLOCK, block[u] + s * INT4_BLOCK, INT4_BLOCK * 16, full + place);
 #pragma unroll
-                for (int h = 0; h < 2 / MATES; ++h) {
-                    const unsigned half = MATES > 1 ? mate : h, from = (begin + s) * 128 + half * 64;
-                    uint4* const to = memory + place * X_PIECES + half * 8 * TOKENS;
-                    if constexpr (MATES > 1)
-                        tma_copy_box_to((1 | 1 << CLUSTER) << rank, to, &x, from, token0, full + place);
-                    else
-                        tma_copy_box(to, &x, from, token0, full + place);
-                }
+                for (int h = 0; h < 2; ++h)
+                    tma_copy_box(memory + place * X_PIECES + h * 8 * TOKENS, &x, (begin + s) * 128 + h * 64, token0, full + place);
                 mbarrier_arrive(full + place);
             }
         }
@@ -152,7 +131,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, MATES, 1) __launch_bounds__
 #pragma unroll
         for (int c = 0; c < CLUSTER; ++c) {
             const float4* share = reinterpret_cast<const float4*>(all + column * STRIDE + r);
-            const float4 more = CLUSTER > 1 ? cluster_load(share, mate * CLUSTER + c) : *share;
+            const float4 more = CLUSTER > 1 ? cluster_load(share, c) : *share;
             sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
         }
         store_four(y + (token0 + column) * (unsigned long long)n, rows_at * ROWS + r, n, sum);

@@ -24,7 +24,3 @@ static inline void wgmm_m64k16_f16(float* d, const unsigned* a, unsigned long lo
 static inline void tmm_copy_bytes(void* shared, const void* global, unsigned bytes, unsigned long long*) {
   for (unsigned i = 0; i < bytes / 4; ++i) ((unsigned*)shared)[i] = ((const unsigned*)global)[i];
 }
-
-// What passes between blocks of a cluster: these are launched with clusters of one, where nobody calls it.
-static inline void mbar_arrive_at(unsigned long long*, unsigned) { __trap(); }
-static inline void tmm_copy_box_to(unsigned short, void*, const long long*, int, int, unsigned long long*) { __trap(); }

@@ -134,7 +134,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "12_tiles",
             "int4_tiles",
             "any number of tokens, a tile of them a block",
-            defines={"TALL": 2, "CLUSTER": 1, "MATES": 1, "TOKENS": 128, "STAGES": 4},
+            defines={"TALL": 2, "CLUSTER": 1, "TOKENS": 128, "STAGES": 4},
             archs=("90a",),
             dynamic_shared=198656,
         ),
@@ -264,8 +264,7 @@ def launch_of(rung: Rung, n: int, k: int, batch: int, options: Mapping[str, int]
         rows, tokens = 2 * TILE * options["TALL"], options["TOKENS"]
         place = rows // TILE * 4 * BLOCK_WORDS + 256 * tokens
         shared = max(options["STAGES"] * place, min(batch, tokens) * (rows + 4) * 4)
-        down = options["MATES"] * math.ceil(n / rows / options["MATES"])
-        return Launch((math.ceil(batch / tokens) * options["CLUSTER"], down), 384, shared)
+        return Launch((math.ceil(batch / tokens) * options["CLUSTER"], math.ceil(n / rows)), 384, shared)
     if "UNITS" in options:
         rows, split = TILE * options["UNITS"], options["K_GROUPS"]
         place = options["UNITS"] * 4 * BLOCK_WORDS + 256 * options["TOKENS"]
@@ -419,27 +418,34 @@ def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> 
     )
     fitting = [row for row in rows if (row.n, row.k) == shape and row.batch >= batch]
     if not fitting:
-        return "12_tiles", tiles_for(n, batch)
+        return "12_tiles", tiles_for(n, k, batch)
     chosen = min(fitting, key=lambda row: row.batch)
     return chosen.rung, dict(chosen.macros)
 
 
 _AT_ONCE = 132  # blocks of rung 12 that run at a time, one to a multiprocessor of an H200
+_IN_FOURS = 112  # the same in clusters of four, which not all groups of multiprocessors divide into
+_START_US = 7.0  # of a turn of blocks on an H200: what it takes besides its groups
+_GROUP_US = {  # what a group of k takes a block there, by TALL and TOKENS: the tiles worth building
+    **{(1, 64): 0.45, (1, 80): 0.48, (1, 96): 0.52, (1, 112): 0.58, (1, 128): 0.64, (1, 256): 1.42},
+    **{(2, 64): 0.89, (2, 80): 1.0, (2, 96): 1.09, (2, 112): 1.23, (2, 128): 1.37},
+}
+_SHARED = 225 * 1024
 
 
-def tiles_for(n: int, batch: int) -> dict[str, int]:
-    """Macros of rung 12 for so many rows and tokens: of the tiles worth building the one whose turns take
-    least, a turn costing what its products do and a start and an end besides.
-    """
+def tiles_for(n: int, k: int, batch: int) -> dict[str, int]:
+    """Macros of rung 12 for a shape: the tile and number of parts of k whose turns should take least."""
 
-    def cost(tile: tuple[int, int]) -> float:
-        tall, tokens = tile
-        blocks = math.ceil(n / (2 * TILE * tall)) * math.ceil(batch / tokens)
-        return math.ceil(blocks / _AT_ONCE) * (tall * tokens + 16)
+    def cost(how: tuple[int, int, int]) -> float:
+        tall, tokens, parts = how
+        blocks = math.ceil(n / (2 * TILE * tall)) * math.ceil(batch / tokens) * parts
+        adding = 0.012 * tall * tokens * (parts - 1)
+        turn = _START_US + math.ceil(k / GROUP / parts) * _GROUP_US[tall, tokens] + adding
+        return math.ceil(blocks / (_IN_FOURS if parts == 4 else _AT_ONCE)) * turn
 
-    tall, tokens = min(((2, 128), (1, 256), (2, 96), (1, 128), (1, 64)), key=cost)
+    tall, tokens, parts = min(((*tile, parts) for tile in _GROUP_US for parts in (1, 2, 4)), key=cost)
     place = 2 * tall * 4 * BLOCK_WORDS + 256 * tokens
-    return {"TALL": tall, "TOKENS": tokens, "STAGES": min(6, 225 * 1024 // place)}
+    return {"TALL": tall, "CLUSTER": parts, "TOKENS": tokens, "STAGES": min(6, _SHARED // place)}
 
 
 def _rows_for(slug: str | None) -> list[Choice]:

@@ -177,10 +177,15 @@ def _record_into(store: Path | None) -> None:
 
 
 def _trace(asked: argparse.Namespace) -> int:
-    from rooflab.studies import static, traces
+    from rooflab.studies import mutations, static, suite, traces
 
-    for study in asked.study or [*traces.TRACED, "static"]:
-        for path in static.write() if study == "static" else [traces.write(study)]:
+    others = {
+        "static": static.write,
+        "suite": lambda: [suite.write()],
+        "mutations": lambda: [mutations.write()],
+    }
+    for study in asked.study or [*traces.TRACED, *others]:
+        for path in others[study]() if study in others else [traces.write(study)]:
             _say(str(path))
     return 0
 

@@ -24,18 +24,24 @@ class NoEvidence(RooflabError):
 
 
 class Bar(NamedTuple):
-    """A threshold: `sign` is "<" or ">"."""
+    """A threshold: `sign` is "<", ">", "≤" or "≥", or "≈" for a figure met within a share `by` of itself."""
 
     sign: str
     value: float
+    by: float = 0.0
 
     def met(self, value: float) -> bool:
-        """Whether `value` lies beyond the bar; never for NaN."""
+        """Whether `value` lies beyond the bar, or near enough to it; never for NaN."""
+        if self.sign == "≈":
+            return abs(value - self.value) <= self.by * abs(self.value)
+        if self.sign in "≤≥":
+            return value <= self.value if self.sign == "≤" else value >= self.value
         return value < self.value if self.sign == "<" else value > self.value
 
     def text(self, form: str) -> str:
         """The bar in words, its value in the format of the quantity: "> 90%"."""
-        return f"{self.sign} {form.format(self.value)}"
+        near = f" within {self.by:.0%}" if self.sign == "≈" and self.by else ""
+        return f"{self.sign} {form.format(self.value)}{near}"
 
 
 def less(value: float) -> Bar:
@@ -46,6 +52,21 @@ def less(value: float) -> Bar:
 def more(value: float) -> Bar:
     """The bar that larger values meet."""
     return Bar(">", value)
+
+
+def most(value: float) -> Bar:
+    """The bar that values up to this one meet."""
+    return Bar("≤", value)
+
+
+def least(value: float) -> Bar:
+    """The bar that values from this one on meet."""
+    return Bar("≥", value)
+
+
+def about(value: float, by: float = 0.1) -> Bar:
+    """The bar that values within a share `by` of this one meet."""
+    return Bar("≈", value, by)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,247 @@
+"""Related work, measured: what each library is for, where it beats this course's kernels and where not.
+
+A figure is one of two kinds: recorded here, a row of kind "peer" or "baseline" timed in the same process as
+ours; or published, a row of data/published/ for the same GPU model, timed by others. A library of which
+neither exists is named with what it is for, and no figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pandas as pd
+
+from rooflab.claims import NoEvidence
+from rooflab.claims.shelf import Shelf
+
+HERE, PUBLISHED, ABSENT = "measured here", "published", "no figure"
+LEVEL = 1.02  # medians within 2 % are level
+
+
+class Library(NamedTuple):
+    """A library: its name, what it is for, and the rows that are its own: (study, operator, impl)."""
+
+    name: str
+    purpose: str
+    rows: tuple[tuple[str, str, str], ...] = ()
+
+
+LIBRARIES = (
+    Library(
+        "cuBLAS",
+        "NVIDIA's dense products, the FP16 baseline that everybody has",
+        (
+            ("gemv", "gemv_rows", "torch.matmul"),
+            ("int4", "int4", "torch.matmul"),
+            ("mmq", "mmq", "torch.matmul"),
+        ),
+    ),
+    Library(
+        "tinygemm",
+        "PyTorch's own INT4 product, groups with zero points, small batches",
+        (("int4", "int4", "torch._weight_int4pack_mm"), ("int4", "int4_gemv", "torch_tinygemm")),
+    ),
+    Library(
+        "humming",
+        "INT4 products compiled for a shape and tuned for Hopper, serving batches",
+        (("int4", "int4", "humming"), ("int4", "int4_gemv", "humming")),
+    ),
+    Library(
+        "gemlite",
+        "low-bit products in Triton, many formats, autotuned",
+        (("int4", "int4", "gemlite"), ("int4", "int4_gemv", "gemlite")),
+    ),
+    Library(
+        "bitsandbytes",
+        "8-bit and 4-bit (NF4) layers for any model, fine-tuning first",
+        (("int4", "int4", "bitsandbytes"), ("int4", "int4_gemv", "bitsandbytes")),
+    ),
+    Library("Marlin", "FP16 by INT4 products near four times FP16 up to 16 to 32 tokens, for serving"),
+    Library("AWQ", "which weights to quantise how, by the activations; kernels for serving beside"),
+    Library("Ollama", "a program around llama.cpp: models by name, no kernels of its own"),
+    Library(
+        "llama.cpp",
+        "whole models in GGUF formats on any machine, dp4a and MMQ on NVIDIA",
+        (("decode", "decode", "llama.cpp"), ("prefill", "prefill", "llama.cpp")),
+    ),
+    Library(
+        "transformers",
+        "the reference implementation of every model, in PyTorch operators",
+        (
+            ("decode", "decode", "transformers.eager"),
+            ("decode", "decode", "transformers.graph"),
+            ("decode", "decode", "transformers_compile"),
+            ("prefill", "prefill", "transformers.eager"),
+            ("prefill", "prefill", "transformers_eager"),
+        ),
+    ),
+    Library(
+        "cuDNN",
+        "NVIDIA's fused attention, behind PyTorch",
+        (
+            ("attention", "attention", "torch.sdpa_cudnn"),
+            ("attention", "decode_attention", "torch.sdpa_cudnn"),
+        ),
+    ),
+    Library(
+        "FlashAttention-2",
+        "tiled attention with an online softmax, the one that PyTorch carries",
+        (
+            ("attention", "attention", "torch.sdpa_flash"),
+            ("attention", "decode_attention", "torch.sdpa_flash"),
+        ),
+    ),
+    Library(
+        "FlashAttention-4",
+        "the same for Hopper and Blackwell, in a language of its own",
+        (("attention", "attention", "flash_attn_4"),),
+    ),
+    Library(
+        "FlexAttention",
+        "attention with any mask, compiled from Python",
+        (("attention", "attention", "torch.flex_attention"),),
+    ),
+    Library(
+        "memory-efficient attention",
+        "PyTorch's kernel for widths and GPUs that others refuse",
+        (("attention", "attention", "torch.sdpa_efficient"),),
+    ),
+    Library("ffpa", "tensor-core attention for heads wider than 256", (("attention", "attention", "ffpa"),)),
+)
+
+# What makes two rows the same work; formats of these pairs are compared though they differ.
+_SHAPES = {
+    "int4": ("n", "k", "batch"),
+    "gemv": ("n", "k"),
+    "mmq": ("n", "k", "batch"),
+    "attention": ("seq", "heads", "kv_heads", "head_dim", "window"),
+    "decode": ("model", "format", "batch", "seq"),
+    "prefill": ("model", "format", "seq"),
+}
+_ASIDE = "loop=|seed=|exact=|unquantised=|prepared="  # rows that answer another question
+_NEAREST = {"q4_0": "int4_g128"}  # llama.cpp's 4 bits beside ours
+COLUMNS = ("name", "purpose", "origin", "points", "ours", "level", "theirs", "best", "worst", "study")
+
+
+def table(shelf: Shelf, libraries: Sequence[Library] = LIBRARIES) -> pd.DataFrame:
+    """One row a library and origin: at how many points ours is faster, level or slower, and the gains of the
+    point that is best for us and the one that is best for them (with their shapes).
+    """
+    rows = [one for library in libraries for one in _of(library, shelf)]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _of(library: Library, shelf: Shelf) -> Iterator[dict[str, object]]:
+    found = False
+    for origin in (HERE, PUBLISHED):
+        points = [point for place in library.rows for point in _points(place, shelf, origin)]
+        if points:
+            found = True
+            yield _row(library, origin, points)
+    if not found:
+        yield _row(library, ABSENT, [])
+
+
+def points(shelf: Shelf) -> pd.DataFrame:
+    """Every comparison: name, origin, study, where (the shape in words), ours and theirs (in the row's unit),
+    gain (how many times as fast ours is).
+    """
+    rows = [
+        {"name": library.name, "origin": origin, **point}
+        for library in LIBRARIES
+        for origin in (HERE, PUBLISHED)
+        for place in library.rows
+        for point in _points(place, shelf, origin)
+    ]
+    return pd.DataFrame(rows, columns=["name", "origin", "study", "where", "ours", "theirs", "gain"])
+
+
+def _points(place: tuple[str, str, str], shelf: Shelf, origin: str) -> list[dict[str, object]]:
+    study, operator, impl = place
+    try:
+        mine = shelf.rows(study, kind="own")
+        theirs = (
+            shelf.rows(study, operator=operator, impl=impl)
+            if origin == HERE
+            else shelf.published("h200-peers").read(study)
+            if "H200" in shelf.gpu
+            else pd.DataFrame()
+        )
+    except NoEvidence:
+        return []
+    if theirs.empty:
+        return []
+    theirs = theirs[(theirs["operator"] == operator) & (theirs["impl"] == impl)]
+    attends = study == "attention"
+    mine = mine[mine["operator"] == operator] if attends or study in ("gemv", "decode", "prefill") else mine
+    mine = (
+        mine[(mine["cache"] == "cold") & (mine["clock"] == "graph")]
+        if study in ("int4", "gemv", "mmq", "attention")
+        else mine
+    )
+    if origin == HERE and study in ("int4", "gemv", "mmq", "attention"):
+        theirs = theirs[(theirs["cache"] == "cold") & (theirs["clock"] == "graph")]
+    whole = study in ("decode", "prefill")
+    mine = mine[~mine["options"].fillna("").astype(str).str.contains(_ASIDE)]
+    found = []
+    for _, row in theirs.iterrows():
+        here = mine
+        for name in _SHAPES[study]:
+            value = row[name]
+            if name == "format":
+                value = _NEAREST.get(str(value), value)
+            if name == "seq" and whole and origin == PUBLISHED:
+                continue
+            here = here[
+                here[name].isna() if pd.isna(value) else (here[name] == value).fillna(False).astype(bool)
+            ]
+        if whole and origin == PUBLISHED and len(here):
+            here = here[
+                here["seq"] == (128 if study == "decode" else row["seq"] if pd.notna(row["seq"]) else 1848)
+            ]
+        column = "tok_s" if whole else "median_us"
+        if attends and pd.isna(row["median_us"]):
+            column = "tflop_s"
+        here = here[here[column].notna()]
+        if here.empty or pd.isna(row[column]):
+            continue
+        less = column == "median_us"
+        own = float(here[column].min() if less else here[column].max())
+        gain = float(row[column]) / own if less else own / float(row[column])
+        found.append(
+            {
+                "study": study,
+                "where": _where(row, study),
+                "ours": own,
+                "theirs": float(row[column]),
+                "gain": gain,
+            }
+        )
+    return found
+
+
+def _where(row: pd.Series, study: str) -> str:
+    if study in ("int4", "mmq", "gemv"):
+        batch = "" if pd.isna(row["batch"]) or study == "gemv" else f", {int(row['batch'])} tokens"
+        return f"{int(row['n'])} × {int(row['k'])}{batch}"
+    if study == "attention":
+        window = "" if pd.isna(row["window"]) else f", window {int(row['window'])}"
+        heads = f"{int(row['heads'])}/{int(row['kv_heads'])} heads of {int(row['head_dim'])}"
+        return f"{int(row['seq'])} tokens, {heads}{window}"
+    seq = "" if pd.isna(row["seq"]) else f", {int(row['seq'])} tokens"
+    return f"{study}, {row['model']}, {row['format']}{seq}"
+
+
+def _row(library: Library, origin: str, found: list[dict[str, object]]) -> dict[str, object]:
+    gains = [float(str(point["gain"])) for point in found]
+    ordered = sorted(found, key=lambda point: float(str(point["gain"])))
+    return {
+        **{"name": library.name, "purpose": library.purpose, "origin": origin, "points": len(found)},
+        "ours": sum(gain > LEVEL for gain in gains),
+        "level": sum(1 / LEVEL <= gain <= LEVEL for gain in gains),
+        "theirs": sum(gain < 1 / LEVEL for gain in gains),
+        "best": f"{gains and max(gains):.2f}× ({ordered[-1]['where']})" if found else "",
+        "worst": f"{min(gains):.2f}× ({ordered[0]['where']})" if found else "",
+        "study": ", ".join(dict.fromkeys(str(point["study"]) for point in found)),
+    }

@@ -27,9 +27,9 @@ from rooflab.engine import weights as plain
 from rooflab.engine.weights import Tensors
 from rooflab.errors import UsageError
 from rooflab.formats import Planes
-from rooflab.ops import attention, decoder, gemv, int4, mmq, q8_0, rows
+from rooflab.ops import attention, between, decoder, gemv, int4, mmq, q8_0, rows
 
-_WIDEST = 64  # tokens that an INT4 product takes at once
+_MOST = 64  # tokens of an INT4 product; for more the course's kernel makes FP16 weights first
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,8 @@ def turns_of(spec: Spec, capacity: int, everything: bool) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Paths:
-    """Which way the work takes. graph: a token's launches are captured once and replayed. tail: of a prompt
+    """Which way the work takes. graph: launches of a token, or of a prompt like the one
+    before, are captured once and replayed. tail: of a prompt
     the last token alone goes through the layers that leave no keys and values. attention: a rung for prompts,
     or "" for the fastest. mmq: prompts with Q8_0 weights by the course's products, not made FP16 first.
     """
@@ -281,6 +282,7 @@ class Engine:
         self.position = 0  # the device's, as the host knows it
         self.heat, self.seed = 0.0, 0
         self._replay: Callable[[], None] | None = None
+        self._latest: tuple[Any, Any, Callable[[], None] | None] = (None, None, None)
         m, none = spec.model, {name: self._new(0, *size) for name, size in spec.head.matrices.items()}
         self._head = decoder.Weights(
             *("fp16", weights.head_format, none["qkv"], none["out"], none["gate_up"], none["down"]),
@@ -311,7 +313,7 @@ class Engine:
         if not 0 <= temperature < 1e6:
             raise UsageError(f"A temperature lies between 0 and a million, not at {temperature}.")
         self.heat, self.seed = 1 / temperature if temperature else 0.0, seed
-        self._replay = None
+        self._replay, self._latest = None, (None, None, None)
 
     def prefill(self, tokens: Sequence[int]) -> None:
         """Take in tokens after those that are there; what comes next is chosen among `logits`. A prompt may
@@ -324,8 +326,22 @@ class Engine:
         self._fits(len(ids))
         start, end = self.position, self.position + len(ids)
         with self._target():
-            self.take(self._ids(ids), start)
+            self._prompt(self._ids(ids), start)
         self.position = end
+
+    def _prompt(self, ids: Any, start: int) -> None:
+        """Take tokens in; by a graph from the second prompt in a row on that is as long and starts there."""
+        key, (latest, kept, replay) = (int(ids.shape[0]), start), self._latest
+        if not self.paths.graph or self.on_cpu or key != latest:
+            self._latest = key, ids, None
+            self.take(ids, start)
+            return
+        kept[...] = ids
+        if replay is None:
+            replay = self._captured(lambda: self.take(kept, start))
+            self._latest = key, kept, replay
+        replay()
+        self.ran["prompt graph"] += 1
 
     def take(self, ids: Any, start: int = 0) -> None:
         """Launch what prefill does with tokens ids [n] int32 on the device, and nothing else: what can be
@@ -354,7 +370,7 @@ class Engine:
             raise UsageError("The engine needs a prompt before it can go on.")
         step = self._step
         if self.paths.graph and not self.on_cpu:
-            self._replay = step = self._replay or self._captured()
+            self._replay = step = self._replay or self._captured(self._step)
             self.ran["decode graph"] += count
         with self._target():
             for _ in range(count):
@@ -458,7 +474,7 @@ class Engine:
 
     def _product(self, matrix: Any, x: Any) -> Any:
         """x [n, k] times a matrix, FP16: one token by the course's matrix-vector products; more by MMQ, by
-        INT4 products of up to 64 tokens, or for FP16 by the library.
+        INT4 products of up to 64 tokens, or by the library in FP16.
         """
         n = int(x.shape[0])
         if isinstance(matrix, Planes):
@@ -467,13 +483,15 @@ class Engine:
                 scaled = matrix.quants.reshape(*matrix.scales.shape, 32) * matrix.scales[..., None]
                 return _times(x, scaled.reshape(matrix.quants.shape))
             self.ran["product q8_0" if n == 1 else "product mmq"] += 1
-            return q8_0.matvec(q8_0.quantise(x), matrix) if n == 1 else mmq.multiply(x, matrix)
+            if n > 1:
+                return mmq.multiply(x, matrix)
+            return q8_0.matvec(q8_0.quantise(x), matrix, rung="5_batch")  # the fastest one at k = 2560
         if isinstance(matrix, int4.Tiles):
+            if n > _MOST:
+                self.ran["product dequantised int4"] += 1
+                return _times(x, between.dequantise_tiles(matrix, out=self._new(matrix.n, matrix.k)))
             self.ran["product int4"] += 1
-            out = self._new(n, matrix.n)
-            for i in range(0, n, _WIDEST):
-                int4.matmul(x[i : i + _WIDEST], matrix, out=out[i : i + _WIDEST])
-            return out
+            return int4.matmul(x, matrix, out=self._new(n, matrix.n))
         if n == 1:
             self.ran["product fp16"] += 1
             return gemv.gemv_rows(matrix, x.reshape(-1)).reshape(1, -1)
@@ -489,8 +507,8 @@ class Engine:
                 "engine, or make one with more capacity."
             )
 
-    def _captured(self) -> Callable[[], None]:
-        """A step as a graph, captured once; what making it changed is put back."""
+    def _captured(self, work: Callable[[], None]) -> Callable[[], None]:
+        """`work` as a graph; what making it changed is put back."""
         import torch
 
         state = self.state
@@ -500,13 +518,13 @@ class Engine:
         side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # compiles, and lets libraries allocate what they keep
-            self._step()
+            work()
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
         for array, old in zip(kept, saved, strict=True):
             array.copy_(old)
         with torch.cuda.graph(graph):
-            self._step()
+            work()
         return graph.replay
 
     def _room_for(self, layer: shapes.Layer) -> attention.Room:

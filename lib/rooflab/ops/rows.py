@@ -178,10 +178,8 @@ def join_rows(
     the root mean squares that the residual was divided by.
     """
     n, width = _sizes("residual", residual, 2)
-    (rung,) = LADDERS["join_rows"]
-    threads = rung.defines["THREADS"]
-    if width % 8 or width > 16 * threads:
-        raise LaunchError(f"join_rows takes rows of a multiple of 8 up to {16 * threads}, not {width}.")
+    if width % 8 or width > 8192:
+        raise LaunchError(f"join_rows takes rows of a multiple of 8 up to 8192, not {width}.")
     if (branch is None) != (after is None):
         raise LaunchError("join_rows takes a branch and the weights of its norm together.")
     check_array("residual", residual, "float32", n * width, 16)
@@ -194,7 +192,9 @@ def join_rows(
     ):
         if array is not None:
             check_array(name, array, "float16", size, 16)
-    macros, function = _of("join_rows", PARTS=math.ceil(width / 4 / threads))
+    # A thread for four numbers, as long as so many threads have registers enough.
+    threads = 32 * math.ceil(width / 128) if width <= 4096 else 512
+    macros, function = _of("join_rows", PARTS=math.ceil(width / 4 / threads), THREADS=threads)
     halves = [out if array is None else array for array in (branch, after, before)]
     flags = _ints(width, branch is not None, before is not None)
     floats = [ctypes.c_float(factor), ctypes.c_float(epsilon)]

@@ -33,8 +33,18 @@ def test_every_projection_of_four_families_is_measured():
     assert len(regimes.FAMILIES) == 4
 
 
+def test_every_family_has_a_projection_by_all_three_clocks():
+    for model in regimes.FAMILIES:
+        clocked = {
+            (c.n, c.k)
+            for c in CASES
+            if c.clock == "wall" and (c.format, c.impl) == ("int4_g128", "fused") and c.batch == 256
+        }
+        assert clocked & set(regimes.shapes_of((model,))), model
+
+
 def test_cases_are_named_once_and_read_back():
-    assert len({case.id for case in CASES}) == len(CASES) < 700
+    assert len({case.id for case in CASES}) == len(CASES) < 900
     assert all(STUDY.case(case.id) == case for case in CASES)
     assert set(STUDY.cases("quick", H200)) <= set(CASES)
 

@@ -30,7 +30,8 @@ class Way(NamedTuple):
     """One manner of computing a product. The weights are read once for every `pass_tokens` tokens, and
     `extra` bytes a weight move besides (what is dequantised to memory and read again). `each_pass`: every
     pass is a launch of its own. `tile`: rows and tokens of the tile that one SM computes whole, however many
-    of its tokens there are. `plain`: what the others are reverted to.
+    of its tokens there are; a batch that is smaller costs it whole parts of `part` tokens, 0 standing for the
+    tile. `plain`: what the others are reverted to.
     """
 
     format: str
@@ -42,6 +43,7 @@ class Way(NamedTuple):
     extra: float = 0.0
     each_pass: bool = False
     tile: tuple[int, int] | None = None
+    part: int = 0
     plain: bool = False
 
 
@@ -53,10 +55,19 @@ WAYS = (
     Way("int4_g128", "fused", "fp16_tensor", "fused on tensor cores, weights in tile order"),
     Way("int4_g128", "two_op", "fp16_tensor", "dequantise, then cuBLAS", 2, extra=4.0, plain=True),
     Way("q8_0", "dp4a", "dp4a", "quantise x, then four products an instruction", 2),
-    Way("q8_0", "mma", "int8_scaled", "quantise x, then int8 tensor cores, few tokens", 2),
+    Way(
+        *("q8_0", "mma", "int8_scaled", "quantise x, then int8 tensor cores, few tokens", 2),
+        tile=(32, 32),
+        part=8,
+    ),
     Way("q8_0", "mmq", "int8_scaled", "quantise x, then int8 tensor cores, large tiles", 2, tile=(128, 64)),
     Way("q8_0", "mmq_blocks", "int8_scaled", "the same from the file's own blocks", 2, tile=(64, 128)),
-    Way("q8_0", "mmq_wgmma", "int8_scaled", "quantise x, then Hopper's int8 products", 2, tile=(128, 128)),
+    # Each of its four warpgroups scales 64 tokens of the tile, and scaling is what takes the time.
+    Way(
+        *("q8_0", "mmq_wgmma", "int8_scaled", "quantise x, then Hopper's int8 products", 2),
+        tile=(128, 128),
+        part=64,
+    ),
     Way("q8_0", "mmq_half", "fp16_tensor", "weights become halves inside the kernel", tile=(128, 64)),
     Way("q8_0", "two_op", "fp16_tensor", "dequantise, then cuBLAS", 2, extra=4.0, plain=True),
 )
@@ -107,6 +118,8 @@ def computed(how: Way, n: int, k: int, batch: int, sms: int) -> float:
         return roof.gemm_flops(batch, n, k)
     rows, tokens = how.tile
     rounds = math.ceil(math.ceil(n / rows) * math.ceil(batch / tokens) / sms)
+    if how.part:
+        tokens = min(tokens, how.part * math.ceil(batch / how.part))
     return roof.gemm_flops(tokens, rows, k) * rounds * sms
 
 

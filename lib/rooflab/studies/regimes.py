@@ -2,9 +2,10 @@
 
 A case's impl is a way (rooflab.predict.WAYS), so that a recording of this study is the dispatcher's table of
 its GPU. The source's two shapes run at every number of tokens by the graph, event and wall clocks; the
-projections of four model families by the graph clock at a few. All contestants of one shape, number of tokens
-and clock take turns in one process, cold, each judged in float64 on the operands it is given. Activations
-come in FP16: a way that wants them quantised does so in its own time.
+projections of four model families at a few by the graph clock, one or two of a family by all three. All
+contestants of one shape, number of tokens and clock take turns in one process, cold, each judged in float64
+on the operands it is given. Activations come in FP16: a way that wants them quantised does so in its own
+time.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CLOCKS = ("graph", "event", "wall")
 FAMILIES = ("qwen2.5-1.5b", "llama-3-8b", "mistral-7b", "phi-3-mini")
 TOKENS = (1, 4, 16, 64, 256)  # of the families' projections
+CLOCKED = ((4096, 4096), (14336, 4096), (16384, 3072))  # Llama's and Mistral's, and Phi's, by all clocks
 TINY = 1 << 20  # weights of a matrix that so many cold copies exist of that two numbers of tokens must do
 # Tokens from which a way may win.
 _LEAST = {("q8_0", "mma"): 2, ("q8_0", "mmq"): 8, ("q8_0", "mmq_wgmma"): 64, ("q8_0", "mmq_half"): 8}
@@ -109,7 +111,8 @@ class Regimes(Study):
         found = [case for shape in SOURCE for case in products_of(shape, BATCHES, device, CLOCKS)]
         for n, k in shapes_of():
             tokens = TOKENS[::4] if n * k < TINY else TOKENS
-            found += products_of((n, k), tokens, device) if (n, k) not in SOURCE else []
+            clocks = CLOCKS if (n, k) in CLOCKED else CLOCKS[:1]
+            found += products_of((n, k), tokens, device, clocks) if (n, k) not in SOURCE else []
         return found
 
     def needs(self, case: Case) -> str | None:

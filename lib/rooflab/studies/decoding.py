@@ -135,7 +135,8 @@ class Judge:
 
     def exact(self, tokens: Any) -> Any:
         """Logits [batch, steps, vocab] in float64 after each of tokens [batch, steps]."""
-        if self._known[0] is None or not bool((self._known[0] == tokens).all()):
+        known = self._known[0]
+        if known is None or known.shape != tokens.shape or not bool((known == tokens).all()):
             self._known = tokens.clone(), self.computed(tokens, "float64", False)
         return self._known[1]
 

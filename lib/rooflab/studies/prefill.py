@@ -68,10 +68,12 @@ def ways(format: str) -> list[str]:
 
 
 def rounds(case: Case) -> bool:
-    """Whether a way's products multiply Q8_1 instead of FP16."""
-    there = mmq.dispatch(case.seq or 0, _here() == "90")
-    takes = case.impl == "gemma" or engine.PROMPTS[case.impl].mmq
-    return case.format == "q8_0" and takes and there[1] != "7_half"
+    """Whether products of a way multiply Q8_1 instead of FP16; of the other decoder's those of the last token,
+    which goes through the layers without a cache alone.
+    """
+    if case.format != "q8_0" or case.impl == "gemma":
+        return case.format == "q8_0"
+    return engine.PROMPTS[case.impl].mmq and mmq.dispatch(case.seq or 0, _here() == "90")[1] != "7_half"
 
 
 def ladder(

@@ -133,6 +133,12 @@ def every_int4() -> None:
         int4.matmul(many, tiles, rung="12_tiles", **how)
 
 
+def every_row() -> None:
+    from gemma4 import rows_right
+
+    rows_right(cupy.asarray, lambda array: array.get(), "gpu")
+
+
 def every_attention() -> None:
     rng = np.random.default_rng(9)
     hopper = cupy.cuda.Device().compute_capability == "90"
@@ -168,6 +174,7 @@ if __name__ == "__main__":
         "q8_0": every_q8,
         "int4": every_int4,
         "attention": every_attention,
+        "rows": every_row,
     }
     families.get(sys.argv[1], lambda: planted(sys.argv[1]))()
     cupy.cuda.runtime.deviceSynchronize()

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from gemma4 import rows_right
 from rooflab import gate, ops, shapes, simt
 from rooflab.engine import from_safetensors, gemma, gemma_exact
 from rooflab.errors import LaunchError, MissingTool, UsageError
-from rooflab.formats import dequantise_q8, from_planes, quantise_q8_0, to_planes
 from rooflab.ops import decoder, rows
 from rooflab.paths import ROOT
 from test_engine_files import write_safetensors
@@ -185,77 +185,6 @@ def test_transformers_model_computes_what_is_kept():
 
 
 # --- the kernels between products ---------------------------------------------------------------------------
-
-
-def rows_right():
-    """Each of them on ragged shapes, with both kinds of tables."""
-    rng = np.random.default_rng(0)
-
-    def halves(*shape):
-        return rng.standard_normal(shape).astype(np.float16)
-
-    def close(got, want, most=4):
-        assert np.abs(got - want).max() <= np.spacing(np.float16(most))
-
-    def normed(x, w=1.0):
-        x = x.astype(np.float64)
-        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * w
-
-    tokens, position, place, length = (np.zeros(n, np.int32) for n in (9, 1, 1, 1))
-    bests = np.full((70, 2), -np.inf, np.float32)
-    bests.view(np.int32)[:, 1] = np.arange(70)
-    bests[[40, 66], 0] = 2.5
-    tokens[:] = rng.integers(0, 6, 9)
-    position[:] = 4
-    n, heads, kv_heads, width = 3, 4, 2, 128
-    residual, branch, after, before = rng.standard_normal((n, 72)), halves(n, 72), halves(72), halves(72)
-    residual = residual.astype(np.float32)
-    start, x, roots = residual.copy(), np.empty((n, 72), np.float16), np.empty(n, np.float32)
-    made, query_norm, key_norm = halves(n, 8 * width), halves(width), halves(width)
-    turns = decoder.rotations(16, width, 1e4)
-    queries = np.empty((n, heads, width), np.float16)
-    keys, values = (np.zeros((9, kv_heads, width), np.float16) for _ in range(2))
-    gates, ups, inner = halves(n, 64), halves(n, 96), np.empty((n, 40), np.float16)
-    table, projected, weights = halves(6, 96), halves(n, 3, 32), halves(32)
-    planes = to_planes(quantise_q8_0(table))
-    embedded, seeds, told = np.empty((n, 96), np.float32), halves(n, 96), np.empty((n, 3, 32), np.float16)
-    with ops.on("cpu"):
-        rows.take_token(bests, tokens, position, place, length)
-        assert (tokens[4], position[0], place[0], length[0]) == (40, 5, 4, 5)
-        tokens[4] = 1
-        rows.join_rows(residual, branch, after, before, out=x, roots=roots, factor=0.5)
-        total = (start + normed(branch, after)) / 2
-        assert np.abs(residual - total).max() < 1e-5
-        close(x, normed(total, before), 8)
-        assert np.abs(roots - np.sqrt((total**2).mean(-1) + 1e-6)).max() < 1e-6
-        rows.join_rows(residual, out=x, roots=roots)
-        close(x, normed(total))
-        rows.turn_rows(made, query_norm, key_norm, turns, place, queries, keys, values)
-        whole = normed(made.reshape(n, 8, width))
-        cos, sin = (turns[4:7, None, :, i] for i in (0, 1))
-        for got, part, norm in (
-            (queries, whole[:, :4], query_norm),
-            (keys[4:7], whole[:, 4:6], key_norm),
-        ):
-            a, b = np.split(part * norm.astype(np.float64), 2, -1)
-            close(got, np.concatenate([a * cos - b * sin, b * cos + a * sin], -1), 8)
-        close(values[4:7], whole[:, 6:])
-        assert (keys[:4] == 0).all() and (keys[7:] == 0).all()
-        again = np.empty_like(queries)
-        only = np.ascontiguousarray(made[:, : 4 * width])
-        rows.turn_rows(only, query_norm, None, turns, place, again)
-        assert (again == queries).all()
-        rows.gelu_rows(gates, ups, out=inner, column=56, roots=roots)
-        g = gates[:, :40].astype(np.float64) * roots[:, None]
-        gelu = 0.5 * g * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g**3)))
-        close(inner, gelu * ups[:, 56:], 8)
-        for each, values_of in ((table, table), (planes, dequantise_q8(from_planes(planes)))):
-            rows.embed_rows(each, tokens, place, residual=embedded, out=seeds, factor=3.0)
-            close(seeds, values_of[tokens[4:7]])
-            assert np.abs(embedded - 3 * values_of[tokens[4:7]].astype(np.float64)).max() < 1e-5
-            rows.layer_rows(projected, weights, each, tokens, place, out=told, factor=16.0)
-            own = 16 * values_of[tokens[4:7]].astype(np.float64).reshape(n, 3, 32)
-            close(told, (normed(projected, weights) + own) / np.sqrt(2), 32)
 
 
 def test_the_kernels_between_products_are_right():

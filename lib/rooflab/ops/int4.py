@@ -425,9 +425,9 @@ def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> 
 
 _AT_ONCE = 132  # blocks of rung 12 that run at a time, one to a multiprocessor of an H200
 _IN_FOURS = 112  # the same in clusters of four, which not all groups of multiprocessors divide into
-_START_US = 7.0  # of a turn of blocks on an H200: what it takes besides its groups
-_GROUP_US = {  # what a group of k takes a block there, by TALL and TOKENS: the tiles worth building
-    **{(1, 64): 0.45, (1, 80): 0.48, (1, 96): 0.52, (1, 112): 0.58, (1, 128): 0.64, (1, 256): 1.42},
+# A turn of blocks on an H200, as measured: a start and an end (in tiles_for), and groups of k.
+_GROUP_US = {  # what a group of k takes a block, by TALL and TOKENS: the tiles worth building
+    **{(1, 64): 0.45, (1, 80): 0.48, (1, 96): 0.52, (1, 112): 0.6, (1, 128): 0.68, (1, 256): 1.42},
     **{(2, 64): 0.89, (2, 80): 1.0, (2, 96): 1.09, (2, 112): 1.23, (2, 128): 1.37},
 }
 _SHARED = 225 * 1024
@@ -439,8 +439,8 @@ def tiles_for(n: int, k: int, batch: int) -> dict[str, int]:
     def cost(how: tuple[int, int, int]) -> float:
         tall, tokens, parts = how
         blocks = math.ceil(n / (2 * TILE * tall)) * math.ceil(batch / tokens) * parts
-        adding = 0.012 * tall * tokens * (parts - 1)
-        turn = _START_US + math.ceil(k / GROUP / parts) * _GROUP_US[tall, tokens] + adding
+        besides = 3.4 + 0.02 * tall * tokens + (0.01 * tall * tokens if parts > 1 else 0.0)
+        turn = besides + math.ceil(k / GROUP / parts) * _GROUP_US[tall, tokens]
         return math.ceil(blocks / (_IN_FOURS if parts == 4 else _AT_ONCE)) * turn
 
     tall, tokens, parts = min(((*tile, parts) for tile in _GROUP_US for parts in (1, 2, 4)), key=cost)

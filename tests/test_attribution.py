@@ -28,7 +28,9 @@ def test_cases_cover_ways_contexts_and_prompts():
     cases = STUDY.cases()
     decode = {(c.impl, c.seq) for c in cases if c.operator == "decode"}
     assert decode == {(impl, seq) for impl in hf.VARIANTS for seq in (128, 1024, 4096, 8192)}
-    assert [c.seq for c in cases if c.operator == "prefill"] == [128, 512, 1848, 8192]
+    whole = [c.seq for c in cases if c.operator == "prefill" and not c.options]
+    assert whole == [128, 512, 1848, 8192]
+    assert [c.seq for c in cases if c.options == "layers=2"] == [64, 16384, 32768]
     assert {(c.n, c.k) for c in cases if c.operator == "gemv"} >= {
         (p.n, p.k) for p in shapes.projections(shapes.get("qwen2.5-1.5b"))
     }

@@ -11,12 +11,13 @@ import functools
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from rooflab import gate, roof, shapes
-from rooflab.case import Case
+from rooflab.case import Case, options
 from rooflab.device import Device
 from rooflab.ops import Rung
 from rooflab.profile import parts
@@ -28,6 +29,8 @@ from rooflab.studies.base import Context, Count, Sized, Study, package_identity
 MODEL = "qwen2.5-1.5b"
 CONTEXTS = (128, 1024, 4096, 8192)
 PROMPTS = (128, 512, 1848, 8192)
+LENGTHS = (64, 16384, 32768)  # prompts of which a few layers are traced: shares are a layer's
+FEW = 2  # layers of those
 COUNTED = (1024, 1848)  # the context and the prompt that Nsight Compute looks at
 WIDTHS = (64, 1024, 4096, 32768)  # rows of the curve of sizes, beside those of the model
 LAYER = 14  # the layer that is counted: any but the first is like the others
@@ -67,6 +70,12 @@ def prefill(prompts: Sequence[int] = PROMPTS, model: str = MODEL, weights: str =
     return [_case("prefill", "transformers.eager", seq, model, weights) for seq in prompts]
 
 
+def lengths(prompts: Sequence[int] = LENGTHS, model: str = MODEL) -> list[Case]:
+    """Prompts shorter and longer than the rest through FEW layers, eager, random weights."""
+    few = options(layers=FEW)
+    return [replace(case, options=few) for case in prefill(prompts, model, "random")]
+
+
 def products_alone(model: str = MODEL, widths: Sequence[int] = WIDTHS) -> list[Case]:
     """The model's weight products alone, cold, by cuBLAS, and a few more of its hidden width for a curve."""
     found = shapes.get(model)
@@ -90,7 +99,7 @@ class Attribution(Study):
                 *prefill(PROMPTS[:3:2]),
                 *products_alone(widths=()),
             ]
-        return [*decode(), *prefill(), *products_alone()]
+        return [*decode(), *prefill(), *lengths(), *products_alone()]
 
     def profiles(
         self, effort: str = "full", device: Sized | None = None
@@ -112,7 +121,7 @@ class Attribution(Study):
     def memory_bytes(self, case: Case) -> int:
         if case.operator == "gemv":
             return int(roof.gemm_bytes(1, case.n or 0, case.k or 0, 2)) * products.copies(case, _bytes(case))
-        model, seq = shapes.get(case.model), case.seq or 0
+        model, seq = shape_of(case), case.seq or 0
         if case.operator == "decode":
             return 2 * int(shapes.kv_bytes_per_token(model)) * seq
         return seq * (6 * model.mlp + 20 * model.hidden) * 8  # activations, widened by the oracle
@@ -125,11 +134,11 @@ class Attribution(Study):
         import torch
 
         held = torch.cuda.memory_allocated()  # the model may be there from the group before
-        wanted = int(shapes.weight_bytes(shapes.get(case.model), "fp16")) + (1 << 30)
+        wanted = int(shapes.weight_bytes(shape_of(case), "fp16")) + (1 << 30)
         return max(0, wanted - held)
 
     def group(self, case: Case) -> tuple:
-        return (case.operator, case.n, case.k, case.seq, case.model, case.weights)
+        return (case.operator, case.n, case.k, case.seq, case.model, case.weights, case.options)
 
     def samples(self, case: Case) -> int:
         return 20
@@ -138,7 +147,7 @@ class Attribution(Study):
         if case.operator == "gemv":
             n, k = case.n or 0, case.k or 0
             return Count(int(roof.gemm_bytes(1, n, k, 2)), roof.gemm_flops(1, n, k), "dram_read")
-        model, seq = shapes.get(case.model), case.seq or 0
+        model, seq = shape_of(case), case.seq or 0
         weights = shapes.weight_bytes(model, "fp16")
         if case.operator == "decode":
             moved = int(weights + shapes.kv_read_bytes(model, seq + 1))
@@ -233,10 +242,21 @@ def counted(model: str = MODEL, weights: str = "") -> list[Case]:
 def traced(activities: pd.DataFrame) -> pd.DataFrame:
     """A trace of decode and prefill cases, STEPS steps each, summed up (rooflab.profile.parts.table)."""
     cases = {case: Attribution().case(case) for case in activities["case"].unique()}
-    models = {name: shapes.get(case.model) for name, case in cases.items()}
+    models = {name: shape_of(case) for name, case in cases.items()}
     graphs = [name for name, case in cases.items() if case.impl == "transformers.graph"]
     eager = {name: name.replace("/transformers.graph ", "/transformers.eager ") for name in graphs}
     return parts.table(activities, STEPS, models, eager)
+
+
+def shape_of(case: Case) -> shapes.Model:
+    """The model that a case runs: the whole one, or its first layers."""
+    found = shapes.get(case.model)
+    return replace(found, layers=FEW) if case.options else found
+
+
+@functools.cache
+def _few(model: str) -> Any:
+    return hf.build(replace(shapes.get(model), layers=FEW))
 
 
 def _bytes(case: Case) -> int:
@@ -294,7 +314,7 @@ def _decode(case: Case) -> gate.Work:
 def _prefill(case: Case) -> gate.Work:
     import cupy
 
-    found = hf.model(case.model, case.weights)
+    found = _few(case.model) if case.options else hf.model(case.model, case.weights)
     ids = hf.tokens(case.seq or 0, found.config.vocab_size)
     expected = hf.reference(found, ids)
     budget = _budget(hf.reference(found, ids, dtype="float16"), expected)

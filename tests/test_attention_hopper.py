@@ -88,18 +88,34 @@ def test_the_hopper_rungs_are_right(name, head_dim, n, context, heads, how):
 
 
 @pytest.mark.parametrize(
+    ("n", "context", "heads", "how"),
+    [
+        (7, 7, (2, 1), {}),
+        (70, 330, (4, 2), {"start": 260, "window": 150}),
+        (200, 200, (3, 1), {"causal": False}),
+    ],
+)
+def test_keys_that_are_the_values_too_are_copied_once(n, context, heads, how):
+    q, k, _ = operands(n, context, *heads, 512)
+    out, _ = run(simt.run, "12_roles", q, k, k, SHARED_KV=1, **how)
+    assert np.abs(out - reference.attention(q, k, k, **how)).max() <= 2 * baseline(q, k, k, **how)
+
+
+@pytest.mark.parametrize(
     ("name", "head_dim", "options"),
     [
         ("9_wgmma", 64, {"KEYS": 64}),
         ("10_paired", 512, {}),
         ("11_boxes", 64, {"KEYS": 64}),
         ("12_roles", 512, {}),
+        ("12_roles", 512, {"SHARED_KV": 1}),
         ("11_boxes", 64, {"KEYS": 64, "GROUPS": 2, "TURNS": 1}),
     ],
 )
 def test_nothing_is_read_before_it_is_there_or_overwritten_before_it_was_used(name, head_dim, options):
     tiles = 2 if head_dim == 512 else 3
     q, k, v = operands(64, 64 * tiles, 1, 1, head_dim)
+    v = k if options.get("SHARED_KV") else v
     out, seen = run(simt.watch, name, q, k, v, start=64 * (tiles - 1), **options)
     assert not seen.faults, seen.faults[0].sentence
     assert np.isfinite(out).all()
@@ -143,8 +159,9 @@ def test_every_tile_compiles_unspilled_within_shared_memory(name, head_dim):
 
 def test_the_fastest_rung_for_a_chip_and_a_width():
     found = {width: op.default_rung(width, "90") for width in (64, 112, 144, 256, 512)}
-    assert found == {64: "11_boxes", 112: "11_boxes", 144: "6_async", 256: "11_boxes", 512: "12_roles"}
-    assert [op.default_rung(width) for width in (64, 256, 512)] == ["7_rows", "6_async", "8_sliced"]
+    assert found == {64: "11_boxes", 112: "11_boxes", 144: "13_ring", 256: "11_boxes", 512: "12_roles"}
+    assert {op.default_rung(width) for width in (64, 256, 512)} == {"13_ring"}
+    assert [op.default_rung(width, "75") for width in (64, 256, 512)] == ["7_rows", "6_async", "2_tiled"]
 
 
 def test_standing_blocks_take_heads_whose_keys_stay_in_l2():

@@ -42,6 +42,22 @@ __device__ inline unsigned load_acquire(const unsigned* p) {
     return v;
 }
 
+// Pairs of words that another block may be writing meanwhile: each pair is read or written as one, so that what its
+// second word says holds for the first. No order towards other memory.
+__device__ inline uint4 load_pairs(const uint4* p) {
+    uint4 v;
+    asm volatile("{ .reg .b64 a, b; ld.relaxed.gpu.global.v2.b64 {a, b}, [%4]; mov.b64 {%0, %1}, a; mov.b64 {%2, %3}, b; }"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+
+__device__ inline void store_pair(uint2* p, uint2 v) {
+    asm volatile("{ .reg .b64 a; mov.b64 a, {%1, %2}; st.relaxed.gpu.global.b64 [%0], a; }" ::"l"(p), "r"(v.x), "r"(v.y)
+                 : "memory");
+}
+
 // --- streaming loads of other widths, and with a word about L2 ---
 
 __device__ inline uint2 load_streaming(const uint2* p) {
@@ -443,6 +459,42 @@ __device__ inline void wgmma_few_f16(float* d, const unsigned* a, unsigned long 
             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
     }
+}
+#endif
+
+// --- barriers that count arrivals (mbarrier, sm_80 and up) ---
+//
+// A barrier's phase ends when so many have arrived; phases are told apart by their parity, the first one's being 0.
+// arrivals_wait waits for the end of the current phase, or returns at once if the phase before was that parity's.
+#if __CUDA_ARCH__ >= 800
+__device__ inline void arrivals_init(unsigned long long* barrier, unsigned arrivals) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(arrivals)
+                 : "memory");
+}
+
+__device__ inline void arrivals_add(unsigned long long* barrier) {
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(
+                     (unsigned)__cvta_generic_to_shared(barrier))
+                 : "memory");
+}
+
+// An arrival that comes by itself, once all copies that this thread has started (cp.async) are done.
+__device__ inline void arrivals_add_when_copied(unsigned long long* barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"((unsigned)__cvta_generic_to_shared(barrier))
+                 : "memory");
+}
+
+__device__ inline void arrivals_wait(unsigned long long* barrier, unsigned parity) {
+    unsigned done = 0;
+    while (!done)
+#if __CUDA_ARCH__ >= 900
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+#else
+        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+#endif
+                     : "=r"(done)
+                     : "r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(parity)
+                     : "memory");
 }
 #endif
 

@@ -1,16 +1,18 @@
 // decode_attention 4, async: keys and values stream through shared memory into the tensor cores.
 //
 // Purpose  a warp has STAGES - 1 times 16 keys and values on their way while it works on 16 others, and no thread waits
-//          for another: each warp copies its own. The tensor cores make what is left of arithmetic small.
+//          for another: each warp copies its own. The tensor cores make what is left of arithmetic small. Warps beyond
+//          WARPS only help to add parts up, 16 of them at once (common/parts.cuh).
 // Shapes   as rung 2; up to 8 of the query heads that share a key-value head to a block, HEAD_DIM a multiple of 16.
 // Bytes    as rung 3 with GROUP = 8.
-// Launch   32 WARPS threads a block, grid splits x kv_heads ceil(heads / kv_heads / 8). `arrived` as many as grid.y.
+// Launch   256 threads a block, grid splits x kv_heads ceil(heads / kv_heads / 8). `arrived` as many as grid.y.
 //          8 + WARPS STAGES 32 rows of HEAD_DIM + 8 elements of shared memory, which the outputs, 8 WARPS HEAD_DIM
 //          floats, take over in the end.
 // Changed  the loop over keys: cp.async, then scores with the queries as the first operand (8 heads of 16 rows), whose
 //          results are laid out as the second operand of outputs turned on their side: numbers by heads.
 #include "common/arrive.cuh"
 #include "common/attention.cuh"
+#include "common/parts.cuh"
 #include "common/ptx.cuh"
 
 #ifndef WARPS
@@ -26,7 +28,7 @@
 #define BF16 0
 #endif
 
-constexpr int THREADS = 32 * WARPS, ROW = HEAD_DIM + 8, HEADS = 8, KEYS = 16;
+constexpr int THREADS = 256, ROW = HEAD_DIM + 8, HEADS = 8, KEYS = 16;
 
 __device__ inline void multiply(float* d, const unsigned* a, const unsigned* b) {
 #if BF16
@@ -62,21 +64,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     k += kv_head * HEAD_DIM;
     v += kv_head * HEAD_DIM;
 
+    float o[HEAD_DIM / 16][4] = {}, most = NOTHING, sum = 0.0f;
     // Lane / 4 is the head of a query's numbers and scores; lane % 4 * 2 and the next are the heads of its outputs.
     for (int i = threadIdx.x; i < HEADS * (HEAD_DIM / 8); i += THREADS) {
         const int h = i / (HEAD_DIM / 8), d = i % (HEAD_DIM / 8) * 8;
-        *reinterpret_cast<uint4*>(queries + h * ROW + d) =
-            h < count ? *reinterpret_cast<const uint4*>(q + (head + h) * HEAD_DIM + d) : make_uint4(0, 0, 0, 0);
+        copy_async_16_or_zero(queries + h * ROW + d, q + (head + h) * HEAD_DIM + d, h < count);
     }
-    __syncthreads();
-    float o[HEAD_DIM / 16][4] = {}, most = NOTHING, sum = 0.0f;
-    int tile = seen.first + warp * KEYS;
+    int tile = warp < WARPS ? seen.first + warp * KEYS : seen.last;  // the other warps help before and after
 #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) {
-        stage(ring + s * 2 * KEYS * ROW, k, tile + s * WARPS * KEYS, seen.last, stride);
-        stage(ring + (s * 2 + 1) * KEYS * ROW, v, tile + s * WARPS * KEYS, seen.last, stride);
+        const int ahead = tile + s * WARPS * KEYS;
+        if (warp < WARPS) {
+            stage(ring + s * 2 * KEYS * ROW, k, ahead, seen.last, stride);
+            stage(ring + (s * 2 + 1) * KEYS * ROW, v, ahead, seen.last, stride);
+        }
         copy_async_commit();
     }
+    copy_async_wait<STAGES - 2>();
+    __syncthreads();  // queries are there
     for (int turn = 0; tile < seen.last; tile += WARPS * KEYS, turn = (turn + 1) % STAGES) {
         copy_async_wait<STAGES - 2>();
         __syncwarp();  // the other lanes' copies too; and nobody needs the stage before
@@ -131,20 +136,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     copy_async_wait<0>();
     __syncthreads();  // nobody needs keys or values: outputs [heads][warps][HEAD_DIM] take their place
     float* const outputs = reinterpret_cast<float*>(shared);
-    if (lane % 4 == 0) parts[lane / 4][warp] = {most, sum};
+    if (lane % 4 == 0 && warp < WARPS) parts[lane / 4][warp] = {most, sum};
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 4; ++i)
-        outputs[((lane % 4 * 2 + i % 2) * WARPS + warp) * HEAD_DIM + i / 4 * 16 + i % 4 / 2 * 8 + lane / 4] =
-            o[i / 4][i % 4];
+        if (warp < WARPS)
+            outputs[((lane % 4 * 2 + i % 2) * WARPS + warp) * HEAD_DIM + i / 4 * 16 + i % 4 / 2 * 8 + lane / 4] =
+                o[i / 4][i % 4];
     __syncthreads();
-    for (int h = warp; h < count; h += WARPS) {
+    for (int h = warp; h < count; h += THREADS / 32) {
         const size_t part = (head + h) * (size_t)gridDim.x + blockIdx.x;
         combine<HEAD_DIM>(all_outputs + part * HEAD_DIM, all_parts + part, outputs + h * WARPS * HEAD_DIM, parts[h],
                           WARPS);
     }
     if (!arrives_last(arrived + blockIdx.y, gridDim.x)) return;
-    for (int h = head + warp; h < head + count; h += WARPS) {
+    constexpr int PIECES = (HEAD_DIM + 127) / 128;
+    for (int i = warp; i < count * PIECES; i += THREADS / 32) {
+        const int h = head + i / PIECES;
         const size_t mine = h * (size_t)gridDim.x;  // the head's first part
-        combine<HEAD_DIM>(out + h * HEAD_DIM, all_outputs + mine * HEAD_DIM, all_parts + mine, gridDim.x);
+        combine_columns<HEAD_DIM>(i % PIECES * 128, out + h * HEAD_DIM, all_outputs + mine * HEAD_DIM,
+                                  all_parts + mine, gridDim.x);
     }
 }

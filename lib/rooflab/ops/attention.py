@@ -125,9 +125,26 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "12_roles",
             "attention_roles",
             "one warpgroup scores, two add values, two blocks share copies",
-            defines={"HEAD_DIM": 512, "CLUSTER": 2, "PACK": 1, "EARLY": 4, "BF16": 0},
+            defines={"HEAD_DIM": 512, "CLUSTER": 2, "PACK": 1, "EARLY": 4, "BF16": 0, "SHARED_KV": 0},
             archs=("90a",),
             dynamic_shared=221184,
+        ),
+        Rung(
+            "attention",
+            "13_ring",
+            "attention_ring",
+            "warps wait for tiles, not for each other",
+            defines={
+                "HEAD_DIM": 128,
+                "KEYS": 64,
+                "WARPS": 4,
+                "TALL": 2,
+                "SLICES": 1,
+                "BF16": 0,
+                "SHARED_KV": 0,
+            },
+            archs=PORTABLE[1:],
+            dynamic_shared=104448,
         ),
     ),
     "decode_attention": (
@@ -216,6 +233,10 @@ def launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:
     if level == 12:
         return Launch(64 // macros["PACK"], 384, 3 * 65536 + 3 * 8192)
     row = 2 * (head if level == 4 else head + 8)
+    if level == 13:
+        queries = 16 * macros["TALL"] * macros["WARPS"] // macros["SLICES"]
+        rows = queries + (2 if macros["SHARED_KV"] else 4) * macros["KEYS"]
+        return Launch(queries, 32 * macros["WARPS"], rows * row)
     queries = {7: 128, 8: 32 * macros.get("GROUPS", 0)}.get(level, 64)
     threads = 32 * macros["SLICES"] * macros["GROUPS"] if level == 8 else 128
     return Launch(queries, threads, (queries + 2 * macros["KEYS"]) * row)
@@ -258,6 +279,20 @@ def boxes_of(head_dim: int, pack: int, window: int | None) -> dict[str, int]:
     return {"GROUPS": groups, "KEYS": min((first, *more), key=looked_at) if window else first}
 
 
+def rings_of(head_dim: int, arch: str) -> list[dict[str, int]]:
+    """Tiles of rung 13_ring for a head's width: the fastest recorded first, then what less shared memory, or
+    fewer registers than a chip's compiler finds, still holds.
+    """
+    if head_dim <= 128:
+        most = 32 if head_dim > 96 and arch in ("80", "100") else 64
+        several = [keys for keys in (64, 32, 16) if keys <= most]
+        several = [128, *several] if head_dim == 64 and arch == "90" else several
+        return [{"TALL": 2, "SLICES": 1, "WARPS": 4, "KEYS": keys} for keys in several]
+    slices = 1 if head_dim <= 256 else 2
+    fits = ((8, 64), (8, 32), (8, 16), (4, 16), (2, 16))
+    return [{"TALL": 1, "SLICES": slices, "WARPS": warps, "KEYS": keys} for warps, keys in fits]
+
+
 class Standing(NamedTuple):
     """How standing blocks go through a prompt: blocks, pieces of work, units of heads whose turn comes
     together.
@@ -280,6 +315,8 @@ def standing_of(
 
 def static_shared(rung: Rung, macros: Mapping[str, int]) -> int:
     """Bytes of static shared memory of a tile rung: what rung 8 hands between warps."""
+    if rung.name == "13_ring":  # barriers, and scores that cross
+        return 128 + (macros["SLICES"] - 1) * macros["WARPS"] * macros["TALL"] * macros["KEYS"] * 64
     if rung.name != "8_sliced" and rung.name not in STANDING:
         return {"9_wgmma": 1024, "10_paired": 26624}.get(rung.name, 0)  # barriers, and what aligns the tiles
     if rung.name in STANDING:
@@ -314,6 +351,8 @@ def tile_of(
         choices = [{**boxes_of(head_dim, pack, window), "PACK": pack}]
     elif rung.name == "12_roles":
         choices = [{"PACK": pack_of(group, 8)}]
+    elif rung.name == "13_ring":
+        choices = rings_of(head_dim, arch)
     elif rung.name == "7_rows":
         roomy = head_dim <= 64 or (arch in ("80", "86", "89", "90") and (head_dim <= 96 or not shared_kv))
         choices = [{"KEYS": keys} for keys in ((64, 32, 16) if roomy else (32, 16))]
@@ -348,7 +387,7 @@ def decode_launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:
     """The launch rule of decode_attention, query heads a block in the place of queries."""
     if rung.name == "4_async":
         rows = 8 + macros["WARPS"] * macros["STAGES"] * 32
-        return Launch(HEADS, 32 * macros["WARPS"], rows * 2 * (macros["HEAD_DIM"] + 8))
+        return Launch(HEADS, 256, rows * 2 * (macros["HEAD_DIM"] + 8))
     return Launch(macros.get("GROUP", 1), macros["THREADS"])
 
 
@@ -358,7 +397,9 @@ def default_rung(head_dim: int, arch: str = "89") -> str:
         return "11_boxes"
     if arch == "90" and head_dim == 512:
         return "12_roles"
-    return "7_rows" if head_dim <= 128 else "6_async" if head_dim <= 256 else "8_sliced"
+    if arch != "75":
+        return "13_ring"
+    return "7_rows" if head_dim <= 128 else "6_async" if head_dim <= 256 else "2_tiled"
 
 
 def launch_rule(rung: Rung) -> str:
@@ -459,6 +500,11 @@ def attention(
             f"Rung attention/8_sliced cuts heads into slices, so it refuses head_dim = {head_dim}: "
             "take a multiple of 64, or rung 7_rows."
         )
+    if chosen.name == "13_ring" and head_dim > 256 and head_dim % 32:
+        raise LaunchError(
+            f"Rung attention/13_ring halves heads above 256, so it refuses head_dim = {head_dim}: "
+            "take a multiple of 32."
+        )
     if head_dim not in HOPPER.get(chosen.name, (head_dim,)):
         widths = " or ".join(str(width) for width in HOPPER[chosen.name])
         raise LaunchError(
@@ -481,7 +527,7 @@ def attention(
     out = _empty_like(q) if out is None else out
     check_array("out", out, form, n * heads * head_dim, 16)
     launch = launch_of(chosen, macros)
-    sections = _level(chosen) in (6, 7, 8)  # these look for their head so
+    sections = _level(chosen) in (6, 7, 8, 13)  # these look for their head so
     together = kept_together(context, kv_heads, head_dim) * (heads // kv_heads) if sections else 0
     grid = grid_of(launch, n, heads, together)
     if grid[1] >= 1 << 16 and chosen.name not in STANDING:

@@ -106,6 +106,7 @@ def rungs_for(head_dim: int, device: Sized | None = None) -> list[str]:
     names = []
     for rung in op.LADDERS["attention"]:
         wide = head_dim > op.WIDEST.get(rung.name, 512) or (rung.name == "8_sliced" and head_dim % 64)
+        wide = wide or (rung.name == "13_ring" and head_dim > 256 and head_dim % 32)
         if rung.name in op.HOPPER:
             wide = head_dim not in op.HOPPER[rung.name] or not getattr(device, "has_hopper", True)
         if not wide:
@@ -139,10 +140,10 @@ def ladder(
 
 
 def best(head_dim: int) -> list[str]:
-    """The rungs that a sweep looks at: the fastest portable ones for the width."""
+    """The rungs that a sweep looks at: the two fastest portable ones for the width, the faster last."""
     if head_dim <= op.WIDEST["7_rows"]:
-        return ["7_rows"]
-    return ["6_async", "8_sliced"] if head_dim <= op.WIDEST["6_async"] else ["8_sliced"]
+        return ["7_rows", "13_ring"]
+    return ["6_async" if head_dim <= op.WIDEST["6_async"] else "8_sliced", "13_ring"]
 
 
 def hopper(head_dim: int, format: str = "fp16") -> list[str]:
@@ -212,7 +213,7 @@ def prompt(kind: Kind, seq: int) -> list[Case]:
     fastest kernel that does it.
     """
     model = shapes.get(kind.model)
-    names = [*(["1_scalar"] if seq <= SLOW else []), *best(kind.head_dim), *hopper(kind.head_dim)]
+    names = [*(["1_scalar"] if seq <= SLOW else []), *best(kind.head_dim)[-1:], *hopper(kind.head_dim)]
     own = [(name, "own") for name in names]
     peers = [("torch.sdpa_efficient" if kind.head_dim > 256 else "torch.sdpa_cudnn", "peer")]
     heads = (model.heads, model.kv_heads)

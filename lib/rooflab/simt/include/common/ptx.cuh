@@ -23,6 +23,18 @@ static inline unsigned load_acquire(const unsigned* p) {
   return v;
 }
 
+// Here a pair is also a sign that what was written before it may be read.
+static inline uint4 load_pairs(const uint4* p) {
+  uint2 v[2];
+  for (int i = 0; i < 2; ++i) simt_atomic_read(v + i, reinterpret_cast<const uint2*>(p) + i, sizeof v[i], 1);
+  return make_uint4(v[0].x, v[0].y, v[1].x, v[1].y);
+}
+static inline void store_pair(uint2* p, uint2 v) {
+  uint2 old;
+  simt_atomic_read(&old, p, sizeof old, 0);
+  simt_atomic_write(p, &v, sizeof v);
+}
+
 // The copy is done when it is waited for, and no sooner.
 static inline void copy_async_16(void* shared, const void* global) { simt_copy_async(shared, global, 16, 1); }
 static inline void copy_async_8(void* shared, const void* global) { simt_copy_async(shared, global, 8, 1); }
@@ -40,6 +52,27 @@ static inline void copy_async_commit() { simt_copy_commit(); }
 template <int PENDING>
 static inline void copy_async_wait() {
   simt_copy_wait(PENDING);
+}
+
+// The low half of a barrier counts arrivals that are missing, then stands how many a phase has, the top bit is the parity.
+static inline void arrivals_init(unsigned long long* barrier, unsigned arrivals) {
+  *barrier = arrivals | (unsigned long long)arrivals << 32;
+}
+static inline void arrivals_add(unsigned long long* barrier) {
+  unsigned long long state;
+  simt_atomic_read(&state, barrier, sizeof state, 0);
+  if (unsigned(--state) == 0) state = (state ^ 1ull << 63) | (state >> 32 & 0x7fffffff);
+  simt_atomic_write(barrier, &state, sizeof state);
+}
+static inline void arrivals_add_when_copied(unsigned long long* barrier) {
+  simt_copy_commit();
+  simt_copy_wait(0);
+  arrivals_add(barrier);
+}
+static inline void arrivals_wait(unsigned long long* barrier, unsigned parity) {
+  unsigned long long state;
+  do simt_atomic_read(&state, barrier, sizeof state, 1);
+  while (state >> 63 == parity);
 }
 
 static inline void load_matrix_x1(unsigned* r, const void* row, SIMT_HERE) {

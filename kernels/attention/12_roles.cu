@@ -4,8 +4,8 @@
 //          twice a tile; here a third one does nothing else, with its queries in registers, a tile ahead of them. Keys
 //          and values of 64 rows each are too much for L2's bandwidth: two blocks take the same ones, half of every copy
 //          each, which the tensor memory accelerator delivers to both.
-// Shapes   as rung 1, HEAD_DIM 512.
-// Bytes    4 HEAD_DIM read for each 64 CLUSTER rows and each key that one of them sees.
+// Shapes   as rung 1, HEAD_DIM 512. SHARED_KV=1: v is k, and a tile serves both products.
+// Bytes    4 HEAD_DIM read for each 64 CLUSTER rows and each key that one of them sees; half with SHARED_KV.
 // Launch   384 threads a block: a warpgroup that scores, two that add 256 columns each, of whose first the first thread also
 //          copies; clusters of CLUSTER blocks with 64 rows each: PACK query heads that share keys, 64 / PACK queries of
 //          each. As many blocks as SMs, which go through the tiles as in rung 11. Three places of shared memory for 64
@@ -30,6 +30,9 @@
 #ifndef EARLY
 #define EARLY 4
 #endif
+#ifndef SHARED_KV
+#define SHARED_KV 0
+#endif
 
 #if BF16
 #define WGMMA(name) wgmma_##name##_bf16
@@ -45,6 +48,7 @@
 constexpr int KEYS = 64, ROWS = 64, EACH = ROWS / PACK, THREADS = 384, HALF = HEAD_DIM / 2;
 constexpr int BLOCK = 64, STEPS = HEAD_DIM / 16;  // columns whose rows of 128 bytes stand together; products of a score
 constexpr int PLACES = 3, TILE = KEYS * HEAD_DIM;
+constexpr int ARRIVALS = SHARED_KV ? 12 : 8;  // of warps of a block, until a place is free
 constexpr int HELD = STEPS - 4;  // products whose queries are in registers; there is no room for the last block's
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
@@ -63,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
     const int lane = threadIdx.x % 32, role = threadIdx.x / 128, rows = (n + EACH * CLUSTER - 1) / (EACH * CLUSTER);
     const int sections = heads / PACK / together;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < PLACES; ++i) mbarrier_init(there + i, 1), mbarrier_init(free + i, 8 * CLUSTER);
+        for (int i = 0; i < PLACES; ++i) mbarrier_init(there + i, 1), mbarrier_init(free + i, ARRIVALS * CLUSTER);
         for (int i = 0; i < 2; ++i) mbarrier_init(weighed + i, 128), mbarrier_init(added + i, 8);
         warpgroup_shared_fence();
     }
@@ -88,7 +92,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
                     i >= sections * together * rows ? -1 : to > from ? (to - from + KEYS - 1) / KEYS : 0};
     };
     // Through the places go, of each piece of work, keys 0, queries, keys 1, values 0, keys 2, values 1 ... and the last
-    // values. An item is waited for, and let go by ARRIVALS of each block's warps.
+    // values. (SHARED_KV: keys 0, queries, keys 1, keys 2 ...) An item is waited for, and let go by ARRIVALS of each
+    // block's warps.
+    const auto keys_of = [](int t) { return SHARED_KV ? t + (t > 0) : 2 * t; };
+    const auto values_of = [&](int t, int tiles) { return SHARED_KV ? keys_of(t) : min(2 * t + 3, 2 * tiles); };
+    const auto items_of = [](int tiles) { return SHARED_KV ? tiles + 1 : 2 * tiles + 1; };
     const auto wait_for = [&](int item) { mbarrier_wait(there + item % PLACES, item / PLACES % 2); };
     const auto let_go = [&](int item, int arrivals) {
         for (int i = lane; i < arrivals * CLUSTER; i += 32)
@@ -116,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
             const int all_to = seen_from(start + lowest, context, causal, window).last;
             float most[2] = {NOTHING, NOTHING}, sum[2] = {0.0f, 0.0f};
             // Parities tell neighbours apart: what stood in a place before must have come, too.
-            if (base) wait_for(base - 2), wait_for(base - 1);
+            if (base && !SHARED_KV) wait_for(base - 2), wait_for(base - 1);
             wait_for(base + 1);
             const Element* const from = ring + (base + 1) % PLACES * TILE;
 #pragma unroll
@@ -129,9 +137,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
                 *reinterpret_cast<uint4*>(last + i) = *reinterpret_cast<const uint4*>(from + HELD / 4 * ROWS * BLOCK + i);
             warpgroup_shared_fence();
             warpgroup_wait_turn(1, 128);
-            let_go(base + 1, 2);
+            let_go(base + 1, ARRIVALS / 4);
             for (int t = 0; t < work.tiles; ++t) {
-                const int item = base + 2 * t, buffer = (count + t) % 2;
+                const int item = base + keys_of(t), buffer = (count + t) % 2;
                 wait_for(item);
                 warpgroup_arrive();
                 const unsigned long long columns = wgmma_columns(ring + item % PLACES * TILE);
@@ -150,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
                     mbarrier_arrive(weighed + (buffer ^ 1));
                 }
                 warpgroup_wait<0>();
-                let_go(item, 2);
+                let_go(item, SHARED_KV ? 1 : 2);
 
                 const int tile = work.from + t * KEYS;
                 if (tile < all_from || tile + KEYS > all_to)
@@ -205,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
                 warpgroup_shared_fence();
             }
             mbarrier_arrive(weighed + (count + work.tiles - 1) % 2);
-            base += 2 * work.tiles + 1, count += work.tiles;
+            base += items_of(work.tiles), count += work.tiles;
         }
     } else {
         setmaxnreg_fewer<160>();
@@ -232,9 +240,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
                             tma_copy_box(to + (b * ROWS + p * EACH) * BLOCK, &q, (next.head + p) * HEAD_DIM + b * BLOCK,
                                          next.first, barrier);
                 else {  // keys or values, of whose blocks this one of the cluster copies its share for all
-                    const bool values = part == 2 * next.tiles || part % 2 && part > 1;
+                    const bool values = !SHARED_KV && (part == 2 * next.tiles || part % 2 && part > 1);
                     const int column = next.head / (heads / kv_heads) * HEAD_DIM;
-                    const int key = next.from + (values ? part == 2 * next.tiles ? next.tiles - 1 : part / 2 - 1 : part / 2) * KEYS;
+                    const int tile = SHARED_KV ? max(part - 1, 0) : !values ? part / 2
+                                     : part == 2 * next.tiles ? next.tiles - 1 : part / 2 - 1;
+                    const int key = next.from + tile * KEYS;
 #pragma unroll 1
                     for (int b = HEAD_DIM / BLOCK / CLUSTER * rank; b < HEAD_DIM / BLOCK / CLUSTER * (rank + 1); ++b)
 #if CLUSTER > 1
@@ -244,7 +254,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
 #endif
                 }
                 mbarrier_arrive(barrier);
-                if (++part > 2 * next.tiles) part = 0, next = work_of(++ahead);
+                if (++part == items_of(next.tiles)) part = 0, next = work_of(++ahead);
             }
         };
         for (int round = 0;; ++round) {
@@ -255,8 +265,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
             for (int i = 0; i < HALF / 2; ++i) o[i] = 0.0f;
             for (int t = 0; t < work.tiles; ++t) {
                 // A place is free again three items later; of those in use, the last but one will be in a moment.
-                const int item = base + min(2 * t + 3, 2 * work.tiles), buffer = (count + t) % 2;
-                copy_until(item + 1);
+                const int item = base + values_of(t, work.tiles), buffer = (count + t) % 2;
+                copy_until(SHARED_KV ? base + t + 2 : item + 1);  // what the next scores need is among it
                 __syncwarp();
                 mbarrier_wait(weighed + buffer, (count + t) / 2 % 2);
                 const float rescale[2] = {factors[buffer][row], factors[buffer][row + 8]};
@@ -278,7 +288,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
                 __syncwarp();
                 if (lane == 0) mbarrier_arrive(added + buffer);
             }
-            if (work.tiles) base += 2 * work.tiles + 1, count += work.tiles;
+            if (work.tiles) base += items_of(work.tiles), count += work.tiles;
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 const int position = work.first + (row + 8 * i) % EACH, head = work.head + (row + 8 * i) / EACH;

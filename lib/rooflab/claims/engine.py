@@ -153,27 +153,27 @@ def _asked(id: str, where: str, says: str, quantity: str, form: str, bar: Bar, m
 
 ASKED: tuple[Claim, ...] = (
     _asked(
-        "E1", "SharpInference, tests", "Every fast path chooses the same token, near-ties aside",
+        "E1", "SharpInference's tests", "Every fast path chooses the same token, near-ties aside",
         "paths that do not", "{:.0f}", less(1), _lost,
     ),
     _asked(
-        "E2", "SharpInference, tests", "Logits move by less than 1 at most", "largest error", "{:.3f}",
+        "E2", "SharpInference's tests", "Logits move by less than 1 at most", "largest error", "{:.3f}",
         less(1.0), _worst("agreement", "largest error", "max"),
     ),
     _asked(
-        "E3", "SharpInference, tests", "Of the five likeliest tokens four stay", "fewest that stay", "{:.0f}",
+        "E3", "SharpInference's tests", "Of the five likeliest tokens four stay", "fewest that stay", "{:.0f}",
         more(3), _worst("agreement", "top 5", "min"),
     ),
     _asked(
-        "E4", "trueno, F1", "A thousand runs are identical", "different results", "{:.0f}",
+        "E4", "specification, F1", "A thousand runs are identical", "different results", "{:.0f}",
         less(2), _worst("repeated", "distinct", "max"),
     ),
     _asked(
-        "E5", "trueno, F4", "Ten thousand steps lose less than 100 MB", "bytes gone", "{:,.0f}",
+        "E5", "specification, F4", "Ten thousand steps lose less than 100 MB", "bytes gone", "{:,.0f}",
         less(100e6), _worst("long", "bytes gone", "max"),
     ),
     _asked(
-        "E6", "trueno, F5", "Invalid inputs are refused and do no harm", "share of them", "{:.0%}",
+        "E6", "specification, F5", "Invalid inputs are refused and do no harm", "share of them", "{:.0%}",
         more(0.999), _unharmed,
     ),
 )  # fmt: skip

@@ -68,8 +68,8 @@ def ways(format: str) -> list[str]:
 
 
 def rounds(case: Case) -> bool:
-    """Whether products of a way multiply Q8_1 instead of FP16; of the other decoder's those of the last token,
-    which goes through the layers without a cache alone.
+    """Whether products of a way multiply Q8_1 instead of FP16; of the other decoder's those of the last
+    token, which goes through the layers without a cache alone.
     """
     if case.format != "q8_0" or case.impl == "gemma":
         return case.format == "q8_0"

@@ -1,0 +1,210 @@
+"""What lesson 08 computes from its recordings: ladders with what was promised, where a token's time goes, one
+law for models and formats, agreement, joules, and what a prompt's kernels are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rooflab import engine, shapes
+from rooflab.record import Store
+from rooflab.studies import decode, prefill, shares
+
+FORMATS = {"fp16": "FP16", "q8_0": "Q8_0", "int4_g128": "INT4"}
+# What a step of the decode ladder is, by the contestant's name.
+WAYS = {
+    "transformers.eager": "the library, Python calls every kernel",
+    "transformers.graph": "the same kernels in a CUDA graph",
+    "transformers.compile": "fused by a compiler, then a graph",
+    "torch": "torch's operators, queries with keys and values in one product, gate with up in one",
+    "products": "our matrix-vector products in their place",
+    "1_phases": "five launches a layer: what stands between products moves into them",
+    "2_dependent": "a launch begins to load before the one in front has ended",
+    "3_persistent": "one launch for all tokens, barriers across the grid in it",
+    "4_boxes": "weights by tensor memory copies, which nobody waits behind",
+    "5_words": "no barriers: what is handed on says itself that it is there",
+    "6_both": "those words, and those copies",
+    "batch": "several sequences, a graph a step",
+    "gemma": "products and row kernels in a graph",
+}
+PROMPT_WAYS = {
+    "transformers.eager": "the library",
+    "1_scalar": "cuBLAS on FP16 weights, made from others on the way; scalar attention",
+    "2_mmq": "our products with Q8_0 weights instead",
+    "3_flash": "attention in tiles on tensor cores",
+    "4_rows": "norm, rotation, gate in a kernel each",
+    "5_embed": "all embeddings in one launch",
+    "6_graph": "one CUDA graph",
+    "gemma": "the other decoder",
+}
+
+
+def named(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `decode` with the head's format, the steps of a launch, and a label ("INT4 3_persistent")."""
+    study = decode.Decode()
+    cases = [study.case(case) for case in rows["case"]]
+    heads = [decode.head_of(case) for case in cases]
+    names = [FORMATS[case.format] for case in cases]
+    extra = [
+        "" if head == decode.FORMATS[case.format] else f", {FORMATS[head]} head"
+        for case, head in zip(cases, heads, strict=True)
+    ]
+    return rows.assign(
+        head=heads,
+        usual=[not word for word in extra],
+        steps=[decode.steps_of(case) for case in cases],
+        label=[f"{name} {case.impl}{word}" for name, case, word in zip(names, cases, extra, strict=True)],
+        weights_as=[name + word for name, word in zip(names, extra, strict=True)],
+    )
+
+
+def ladder(rows: pd.DataFrame, format: str, model: str = decode.MODEL) -> pd.DataFrame:
+    """The rungs of one format at batch 1 after the short prompt, in order: says, us, tok_s, promised (tok/s),
+    share of the roof in percent, gain over the row before.
+    """
+    mine = rows[
+        (rows["format"] == format)
+        & (rows["model"] == model)
+        & (rows["batch"] == 1)
+        & (rows["seq"] == decode.PROMPT)
+        & rows["usual"]
+    ]
+    order = list(WAYS)
+    mine = mine.sort_values("impl", key=lambda names: names.map(order.index), kind="stable")
+    return mine.assign(
+        says=mine["impl"].map(WAYS),
+        promised=1e6 / mine["predicted_us"],
+        off=mine["median_us"] / mine["predicted_us"],
+        share=100 * mine["roof_fraction"],
+        gain=mine["tok_s"] / mine["tok_s"].shift(),
+    ).reset_index(drop=True)
+
+
+def compiled(store: Store) -> pd.DataFrame:
+    """Transformers compiled, one token at the same place, as lesson 02's study recorded it."""
+    rows = store.read("attribution")
+    found = rows[(rows["operator"] == "decode") & (rows["impl"] == "transformers.compile")]
+    return found[(found["seq"] == decode.PROMPT) & (found["batch"] == 1)]
+
+
+def peers(rows: pd.DataFrame, store: Store, published: Store, model: str = decode.MODEL) -> pd.DataFrame:
+    """The fastest of ours beside everybody else, by format: name, format, tok_s, origin."""
+    mine = rows[(rows["model"] == model) & (rows["batch"] == 1) & (rows["seq"] == decode.PROMPT)]
+    found: list[tuple[str, str, float, str]] = []
+    for format in FORMATS:
+        ours = mine[(mine["format"] == format) & (mine["kind"] == "own") & mine["usual"]]
+        if len(ours):
+            best = ours.sort_values("median_us").iloc[0]
+            found.append((f"ours, {best['impl']}", format, float(best["tok_s"]), "this recording"))
+    for _, row in mine[mine["kind"] == "peer"].iterrows():
+        found.append((row["impl"], row["format"], float(row["tok_s"]), "this recording"))
+    if model == decode.MODEL:
+        found += [
+            (row["impl"], "fp16", float(row["tok_s"]), "lesson 02's study")
+            for _, row in compiled(store).iterrows()
+        ]
+    theirs = published.read("decode")
+    for _, row in theirs[(theirs["impl"] == "llama.cpp") & (theirs["model"] == model)].iterrows():
+        found.append(("llama.cpp", row["format"], float(row["tok_s"]), "published"))
+    return pd.DataFrame(found, columns=["name", "format", "tok_s", "origin"])
+
+
+def phase_bytes(model: str, format: str, head: str, context: int) -> dict[str, float]:
+    """Bytes that each phase of a token has to read."""
+    shape, sizes = engine.spec(model).shape, shapes.get(model)
+    names = dict(zip(("qkv", "out", "gate_up", "down"), (0, 2, 3, 4), strict=True))
+    found = {
+        decode.PHASES[at]: shape.layers * float(np.prod(shape.matrices[name])) * shapes.WEIGHT_BYTES[format]
+        for name, at in names.items()
+    }
+    found[decode.PHASES[1]] = shapes.kv_read_bytes(sizes, context)
+    found[decode.PHASES[5]] = shapes.head(sizes) * shapes.WEIGHT_BYTES[head]
+    return found
+
+
+def split(traced: pd.DataFrame, gb_s: float) -> pd.DataFrame:
+    """Traced phases beside the time of their bytes at `gb_s`: case, format, phase, launches, us, roof_us,
+    over (what is left), each_us (of a launch).
+    """
+    tables = []
+    for case, rows in traced.groupby("case", sort=False):
+        one = decode.Decode().case(str(case))
+        context = (one.seq or 0) + decode.steps_of(one) // 2
+        moved = phase_bytes(one.model, one.format, decode.head_of(one), context)
+        roof_us = [moved.get(phase, 0.0) / gb_s / 1e3 for phase in rows["phase"]]
+        table = rows.assign(format=one.format, roof_us=roof_us)
+        table[["launches", "us"]] = table[["launches", "us"]].astype(float)
+        table["over"] = table["us"] - table["roof_us"]
+        tables.append(table.assign(each_us=table["us"] / table["launches"]))
+    return pd.concat(tables, ignore_index=True)
+
+
+def law(rows: pd.DataFrame, impl: str, roof_gb_s: float) -> tuple[float, float, pd.DataFrame]:
+    """A straight line through every format and model that a rung decoded at batch 1 after the short prompt:
+    fixed microseconds a phase, GB/s, and the rows with phases and `law_us`. Time = phases x fixed + bytes /
+    rate.
+    """
+    mine = rows[(rows["impl"] == impl) & (rows["batch"] == 1) & (rows["seq"] == decode.PROMPT)]
+    phases = [5 * engine.spec(str(model)).shape.layers + 1 for model in mine["model"]]
+    mine = mine.assign(phases=phases)
+    x = (mine["bytes"].astype(float) / mine["phases"]).tolist()
+    y = (mine["median_us"] / mine["phases"]).tolist()
+    fixed, rate = shares.line(x, y, roof_gb_s)
+    return fixed, rate, mine.assign(law_us=mine["phases"] * (fixed + np.asarray(x) / rate / 1e3))
+
+
+# --- answers ------------------------------------------------------------------------------------------------
+
+
+def answers(found: pd.DataFrame) -> pd.DataFrame:
+    """The instrument "checks" with a column a quantity: one row a case, with question, impl and format."""
+    if found.empty:
+        return pd.DataFrame(columns=["case", "question", "impl", "format"])
+    study = decode.Decode()
+    values = found.assign(value=pd.to_numeric(found["value"]))
+    wide = values.pivot_table(index="case", columns="quantity", values="value", sort=False).reset_index()
+    cases = [study.case(case) for case in wide["case"]]
+    return wide.assign(
+        question=[case.operator for case in cases],
+        impl=[case.impl for case in cases],
+        format=[case.format for case in cases],
+        weights_as=[FORMATS.get(case.format, case.format) for case in cases],
+        batch=[case.batch or 1 for case in cases],
+    )
+
+
+# --- prompts ------------------------------------------------------------------------------------------------
+
+
+def prompts(rows: pd.DataFrame, format: str, seq: int, model: str = decode.MODEL) -> pd.DataFrame:
+    """The prefill ladder of one format and length, in order, with the same columns as `ladder`."""
+    mine = rows[(rows["format"] == format) & (rows["seq"] == seq) & (rows["model"] == model)]
+    order = list(PROMPT_WAYS)
+    mine = mine.sort_values("impl", key=lambda names: names.map(order.index), kind="stable")
+    return mine.assign(
+        says=mine["impl"].map(PROMPT_WAYS),
+        promised=1e6 * mine["seq"] / mine["predicted_us"],
+        share=100 * mine["roof_fraction"],
+        gain=mine["tok_s"] / mine["tok_s"].shift(),
+    ).reset_index(drop=True)
+
+
+def pie(traced: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
+    """Traced prompts by family: a row a case (impl and format), a column a family, percent of GPU time; and
+    `us`, all of it.
+    """
+    study = prefill.Prefill()
+    values = traced.assign(us=pd.to_numeric(traced["us"]))
+    wide = values.pivot_table(
+        index="case", columns="family", values="us", aggfunc="sum", sort=False, fill_value=0
+    )
+    wide = wide.reindex(columns=[*(name for name, _ in prefill.FAMILIES), prefill.OTHERS], fill_value=0)
+    total = wide.sum(axis=1)
+    found = 100 * wide.div(total, axis=0)
+    cases: list[Any] = [study.case(str(case)) for case in found.index]
+    names = [f"{FORMATS[case.format]} {case.impl.removeprefix('transformers.')}" for case in cases]
+    return found.assign(us=total, name=names).reset_index()

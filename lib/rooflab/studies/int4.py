@@ -1,9 +1,9 @@
 """Study `int4` (lesson 04): fused INT4 products against FP16 ones and against dequantising first.
 
 y [batch, n] = x [batch, k] W^T with W in INT4 groups of 128: the ladder at batch 1, the dispatcher's choice
-at every batch from 1 to 64 beside cuBLAS and the libraries' INT4 kernels, both two-op products, and the
-source's own experiment as published (event clock, one warm copy, a launch for each token) beside the same
-done cold in a graph.
+at every batch from 1 to 64 beside cuBLAS and the libraries' INT4 kernels, beyond 64 beside cuBLAS, both
+two-op products, and the source's own experiment as published (event clock, one warm copy, a launch for each
+token) beside the same done cold in a graph.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from rooflab.studies.streams import SEED
 SHAPES = ((8960, 1536), (4096, 4096), (14336, 4096), (28672, 8192))
 SQUARE = (8192, 8192)  # which the libraries' own benchmarks use
 BATCHES = (1, 2, 3, 4, 5, 7, 8, 12, 16, 24, 32, 48, 64)
+MANY = (96, 128, 256)  # tokens that stand in the grid
 PUBLISHED = ((8960, 1536), (1536, 1536)), (1, 2, 4, 8, 16, 32)  # the source's shapes and batches
 SEEDED = ((256, 1536), (1536, 1536), (1536, 8960), (8960, 1536))  # its test's, with seeds 0 to 3
 TINYGEMM, TWO_OP, TWO_OP_TORCH = "torch._weight_int4pack_mm", "two_op", "torch.two_op"
@@ -73,6 +74,7 @@ def chosen(n: int, k: int, batch: int, device: Sized | None = None, **more: Any)
 def rungs(n: int, k: int) -> list[Case]:
     """Every rung at batch 1."""
     macros = {"9_shared": {"tokens": 8}, "10_wgmma": {"tokens": 16}}
+    macros["12_tiles"] = {"stages": 6, "tall": 1, "tokens": 64}
     return [_case(r.name, n, k, options=options(**macros.get(r.name, {}))) for r in int4.LADDERS["int4"]]
 
 
@@ -92,6 +94,16 @@ def batches(n: int, k: int, sizes: Sequence[int] = BATCHES, device: Sized | None
             peers += ["gemlite", "bitsandbytes"]
         found += [chosen(n, k, batch, device), *(_case(impl, n, k, batch) for impl in peers)]
     return found
+
+
+def many(n: int, k: int, sizes: Sequence[int] = MANY, device: Sized | None = None) -> list[Case]:
+    """Beyond what one block multiplies: the dispatcher's choice with cuBLAS and the fair two-op product."""
+    others = ("torch.matmul", TWO_OP)
+    return [
+        case
+        for batch in sizes
+        for case in (chosen(n, k, batch, device), *(_case(impl, n, k, batch) for impl in others))
+    ]
 
 
 def square(device: Sized | None = None) -> list[Case]:
@@ -185,6 +197,7 @@ class Int4(Study):
         found = [
             *(case for n, k in (shapes[0], shapes[-1]) for case in ladder(n, k, device)),
             *(case for n, k in shapes for case in batches(n, k, sizes, device)),
+            *(case for n, k in shapes for case in many(n, k, MANY, device)),
             *reused(*shapes[0]),
             *(published() if effort == "full" else published((1, 2, 4))),
             *seeded(device),

@@ -59,10 +59,17 @@ def test_every_number_of_tokens_has_three_baselines(rows):
 
 
 def test_crossovers_have_intervals_and_depend_on_the_clock(rows):
-    """M91: by kernels the fused product stays ahead where by calls it never was."""
+    """M91: what a call costs both takes from the fused product's lead by kernels."""
     table = ways.crossovers(rows, MLP, ways.PAIRS[:1]).set_index("clock")
-    assert table.loc["graph", "kind"] != table.loc["wall", "kind"]
+    assert set(table.index) == set(regimes.CLOCKS)
+    lead = {}
+    for clock in regimes.CLOCKS:
+        ours, theirs = (ways.of(rows, *way, MLP, clock).set_index("batch") for way in ways.PAIRS[0])
+        lead[clock] = theirs.loc[1, "median_us"] / ours.loc[1, "median_us"]
+    assert lead["graph"] > max(lead["event"], lead["wall"])
     assert table.loc["graph", "kind"] in ("first", "crosses")
+    told = [ways.crossovers(rows, shape, ways.PAIRS[:1]) for shape in regimes.CLOCKED]
+    assert all(set(each["clock"]) == set(regimes.CLOCKS) for each in told)
     found = ways.crossovers(rows, QO, clocks=("graph",))
     crossed = found[found["kind"] == "crosses"]
     assert (
@@ -110,10 +117,10 @@ def test_prompts_are_swept_by_their_length(h200, law):
     lengths = (64, 512, 1848, 8192, 32768)
     by_law = ways.prompt(model, lengths, machine, fit, "fp16", share, "90", "h200")
     assert by_law["pct"].is_monotonic_increasing and by_law["pct"].iloc[0] < 2 < 40 < by_law["pct"].iloc[-1]
-    traced = shares.taken(h200, attribution.prefill())[1]
-    split = shares.by_class(traced).pivot_table("us", "seq", "class", fill_value=0)
+    traced = shares.taken(h200, [*attribution.prefill(), *attribution.lengths()])[1]
+    split = shares.by_class(traced.query("part != 'lm_head'")).pivot_table("us", "seq", "class", fill_value=0)
     pct = split["attention"] / (split["attention"] + split["weight"])
-    assert len(pct) >= 4 and pct.iloc[-1] == pct.max()
+    assert {64, 16384, 32768} < set(pct.index) and pct.iloc[-1] == pct.max()
     shown = said("07b_predicting.ipynb")
     assert "library, traced" in shown and "FP16 predicted" in shown
 
@@ -136,7 +143,7 @@ def test_the_law_explains_most_products_and_a_gpu_it_has_not_seen(law, rows):
     there = predict.scaled(device.get("rtx-4070-laptop"), machine, device.get("h200"))
     store = lab.open("replay", "rtx-4070-laptop-published").store
     kernels = ways.unseen(ways.laptop_kernels(store), there, fit)
-    assert len(kernels) == 4 and kernels["off"].abs().max() < 15
+    assert len(kernels) == 4 and kernels["off"].abs().max() < 20
 
 
 def test_the_dispatcher_s_own_table_is_the_recording(h200, monkeypatch, tmp_path):

@@ -395,3 +395,57 @@ def test_a_model_through_transformers_passes_the_gate(operator):
     made = {"decode": attribution.decode, "prefill": attribution.prefill}[operator]([128])
     for work in get("attribution").contestants([case for case in made if "compile" not in case.impl]):
         assert gate.admit(work).error <= work.budget
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_a_kept_call_launches_on_the_current_stream_is_captured_and_refuses_what_was_refused(library):
+    import cupy
+    from rooflab import formats
+    from rooflab.errors import LaunchError
+    from rooflab.ops import int4
+    from rooflab.studies import products
+
+    torch = pytest.importorskip("torch")
+    n, k, batch = 300, 1152, 8
+    w = products.weights(n, k).get().astype("float32")
+    tiles = int4.repack(*map(cupy.asarray, formats.quantise_int4(w)))
+    xs = [products.activations(batch, k, seed=seed) for seed in (1, 2)]
+    ys = [cupy.zeros((batch, n), "float16") for _ in xs]
+    if library == "torch":
+        xs, ys = ([torch.from_dlpack(a) for a in arrays] for arrays in (xs, ys))
+        tiles = tiles._replace(blocks=torch.from_dlpack(tiles.blocks.view("int32")))
+    expected = []
+    for x in xs:  # the first call is checked, the second is kept
+        got = cupy.asarray(int4.matmul(x, tiles))
+        exact = products.oracle(
+            cupy.asarray(formats.dequantise_int4(formats.quantise_int4(w))), cupy.asarray(x)
+        )
+        assert float(abs(got - exact).max()) < 0.01 * float(abs(exact).max())
+        expected.append(got)
+    torch.zeros(1, device="cuda")
+    side = torch.cuda.Stream()
+    for _ in range(2):
+        with torch.cuda.stream(side):
+            for x, y in zip(xs, ys, strict=True):
+                int4.matmul(x, tiles, out=y)
+        side.synchronize()
+        assert all(bool((cupy.asarray(y) == e).all()) for y, e in zip(ys, expected, strict=True))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for x, y in zip(xs, ys, strict=True):
+            int4.matmul(x, tiles, out=y)
+    for y in ys:
+        cupy.asarray(y)[...] = 0
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(bool((cupy.asarray(y) == e).all()) for y, e in zip(ys, expected, strict=True))
+    flat = xs[0].reshape(-1)
+    for wrong, says in (
+        (xs[0][:, :128], "contiguous|must hold"),
+        (xs[0][:, ::2], "contiguous|must hold"),
+        (flat[1 : 1 + (batch - 1) * k].reshape(batch - 1, k), "multiple of 16 bytes|out must hold"),
+        (xs[0].float() if library == "torch" else xs[0].astype("float32"), "must hold float16"),
+        (xs[0].cpu() if library == "torch" else xs[0].get(), "host memory|CuPy array"),
+    ):
+        with pytest.raises(LaunchError, match=says):
+            int4.matmul(wrong, tiles, out=ys[0])

@@ -66,13 +66,13 @@ def agreement(device: Sized | None = None) -> list[Case]:
 
 def stability(device: Sized | None = None) -> list[Case]:
     """The last rung, in the format whose steps are shortest, and recovery from what is refused."""
-    last = decode.rungs(device)[-1]
+    last = decode.last(device)[-1]
     return [_case(q, last, "int4_g128") for q in ("repeated", "sampled", "long", "refused")]
 
 
 def energy(device: Sized | None = None) -> list[Case]:
     """The last rung in every format, several sequences at once, transformers' graph, and nothing at all."""
-    last, found = decode.rungs(device)[-1], []
+    last, found = decode.last(device)[-1], []
     for format in decode.FORMATS:
         found.append(_case("energy", last, format, steps=decode.STEPS))
         found += [_case("energy", "batch", format, size, decode.FEW) for size in decode.BATCHES]

@@ -601,14 +601,18 @@ def splits_of(
 ) -> int:
     """The launch rule: parts of the context, so that with `blocks` blocks a part the GPU is full once; rung
     4_async has enough bytes under way with one block an SM, and more would only be more to combine. Of few
-    `keys` it makes fewer: a part less saves its share of combining, and costs every block its share of keys.
+    `keys` it makes fewer: a part less saves its share of combining, which counts twice where a block's eight
+    warps have more columns than they can take at once, and costs every block its share of keys. No part is
+    so cut that its warps have unequal numbers of tiles.
     """
     if rung.name == "1_whole":
         return 1
     full = max(1, sms * (1 if rung.name == "4_async" else resident) // blocks)
     if rung.name != "4_async" or keys is None:
         return full
-    return min(full, max(1, round(math.sqrt(keys * macros["HEAD_DIM"] / 1600))))
+    dear, tile = (4 if macros["HEAD_DIM"] > 256 else 1), 16 * macros["WARPS"]
+    few = min(full, max(1, round(math.sqrt(keys * macros["HEAD_DIM"] / (512 * dear)))))
+    return max(1, math.ceil(keys / (tile * math.ceil(keys / (tile * few)))))
 
 
 def resident(function: Any, launch: Launch) -> int:

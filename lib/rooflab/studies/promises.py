@@ -13,7 +13,6 @@ import pandas as pd
 
 from rooflab import dispatch, engine, predict, roof, shapes
 from rooflab.device import Device
-from rooflab.ops import decoder
 from rooflab.record import Store
 from rooflab.studies import attribution, bandwidth, regimes, shares
 
@@ -30,7 +29,7 @@ class Known:
     """What was recorded before, of one model. `waits`: microseconds of a token by transformers' way; `token`:
     of a token in a graph, by part ("weight", "attention", "norm", "rest"); `prompts`: by length, the same of
     a whole prompt, and `prompt_waits` its time; node_us, edge_us, barrier_us: a launch in a graph, a
-    dependent one, a barrier of the grid, latency_us a read from L2, call_us and torch_us what a launch takes
+    dependent one, a barrier of the grid, call_us and torch_us what a launch takes
     the host, ours and torch's; `attention`: TFLOP/s by rung and length.
     """
 
@@ -39,7 +38,6 @@ class Known:
     node_us: float
     edge_us: float
     barrier_us: float
-    latency_us: float
     call_us: float = 0.0
     torch_us: float = 0.0
     waits: Mapping[str, float] = field(default_factory=dict)
@@ -76,10 +74,7 @@ def held(root: Path, name: str, device: Device) -> Known | None:
         rounds = [int(case.partition("rounds=")[2].split()[0]) for case in barriers.index]
         first, last = rounds.index(min(rounds)), rounds.index(max(rounds))
         barrier = (barriers.iloc[last] - barriers.iloc[first]) / (rounds[last] - rounds[first])
-        chase = environment.index.str.startswith("chase/chase") & environment.index.str.contains("warm")
-        near = environment[chase].iloc[0]
         calls = [environment[f"touch/{impl} chain=100 warm event"] / 100 for impl in _LAUNCHERS]
-        steps = int(environment[chase].index[0].partition("steps=")[2].split()[0])
     except (KeyError, ValueError, IndexError):
         return None
     if products.empty or "dram_read" not in roofs:
@@ -87,7 +82,7 @@ def held(root: Path, name: str, device: Device) -> Known | None:
     machine = predict.measured(roofs, device)
     fit = predict.fit(products[products["clock"] == "graph"], machine)
     own, theirs = map(float, calls)
-    found = Known(machine, fit, float(node), float(edge), float(barrier), float(near) / steps, own, theirs)
+    found = Known(machine, fit, float(node), float(edge), float(barrier), own, theirs)
     return _with_tokens(found, store)
 
 
@@ -171,10 +166,10 @@ def token_us(
         return phases
     if way == "2_dependent":
         return phases - launches * (known.node_us - known.edge_us)
-    # Instead of a barrier, words that say when they are there: one way to L2 and one back.
-    between = launches * (2 * known.latency_us if way in decoder.WITH_WORDS else known.barrier_us)
-    # Copies that nobody waits behind go on meanwhile.
-    return max(stream, between) if way in decoder.WITH_BOXES else stream + between
+    barriers = launches * known.barrier_us
+    if way == "3_persistent":
+        return stream + barriers
+    return max(stream, barriers)  # copies that nobody waits behind go on under a barrier
 
 
 # --- a prompt -----------------------------------------------------------------------------------------------

@@ -26,8 +26,6 @@ WAYS = {
     "2_dependent": "a launch begins to load before the one in front has ended",
     "3_persistent": "one launch for all tokens, barriers across the grid in it",
     "4_boxes": "weights by tensor memory copies, which nobody waits behind",
-    "5_words": "no barriers: what is handed on says itself that it is there",
-    "6_both": "those words, and those copies",
     "batch": "several sequences, a graph a step",
     "gemma": "products and row kernels in a graph",
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from rooflab import paths
-from rooflab.book import lessons, run, site
+from rooflab.book import glossary, lessons, pages, run, site
 from rooflab.errors import RooflabError
 
 TABLE = "Measured on a GPU.\n\n| study | achieved |\n| --- | --- |\n| read | 4,500 GB/s |\n"
@@ -113,6 +113,31 @@ def test_assets_of_the_explorers_are_on_every_page(
     assert site.problems(page.parent) == []
 
 
+def test_links_in_what_a_cell_prints_lead_to_pages(lesson: Callable[..., Path], tmp_path: Path) -> None:
+    say = "from IPython.display import Markdown, display\ndisplay(Markdown('See [it](01_second.ipynb#n).'))"
+    folder = lesson("00_first", say).parent
+    lesson("01_second")
+    outcomes = run.run(run.plan(lessons.find([], folder), {}, output=tmp_path / "out"), 2, say=lambda _: None)
+    page = site.build([o.job.output for o in outcomes], TABLE, tmp_path / "html", tmp_path / "source")
+    assert 'href="01_second.html#n"' in (page.parent / "00_first.html").read_text()
+
+
+def test_pages_around_the_lessons_and_words_of_the_glossary(
+    lesson: Callable[..., Path], tmp_path: Path
+) -> None:
+    path = lesson("00_first", "md:A warp is 32 threads; a warp again.")
+    titles = {"00_environment": "no page of this site"}
+    around = {
+        "glossary": glossary.page(glossary.terms(), titles).replace("(00_environment.ipynb)", "(index.md)")
+    }
+    around |= {"devices": "# Devices\n\n```{toctree}\ndevice-x\n```\n", "device-x": "# Device X\n"}
+    page = site.build([path], TABLE, tmp_path / "html", tmp_path / "source", around)
+    first = (page.parent / "00_first.html").read_text()
+    assert first.count('href="glossary.html#term-warp"') == 1
+    assert 'href="devices.html"' in page.read_text() and (page.parent / "device-x.html").is_file()
+    assert site.problems(page.parent) == []
+
+
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None
 )
@@ -157,6 +182,43 @@ def test_a_browser_opens_every_page_from_disk_without_a_complaint(built: Path, s
         page.goto((built / "01_second.html").as_uri())
         browser.close()
     assert complaints == []
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three pages of the real site: its first, a lesson with an explorer and diffs, and the glossary."""
+    root = tmp_path_factory.mktemp("book")
+    chosen = [paths.NOTEBOOKS / "03_coalescing.ipynb"]
+    made = pages.make(chosen)
+    around = {name: made[name] for name in ("choose", "executions", "glossary")}
+    return site.build(chosen, TABLE, root / "html", root / "source", around).parent
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)")
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 1200), ("light", 400)])
+def test_pages_are_accessible_and_scroll_one_way(book: Path, scheme: Any, width: int) -> None:
+    axe = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
+    from playwright.sync_api import sync_playwright
+
+    script = (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+    found = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
+        for path in sorted(book.glob("*.html")):
+            page.goto(path.as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path.name
+            code = (
+                "[...document.querySelectorAll('.highlight pre')].filter(p => p.scrollWidth > p.clientWidth)"
+            )
+            assert page.evaluate(f"{code}.length") == 0, f"code of {path.name} scrolls sideways"
+            page.evaluate(script)
+            said = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+            for rule in said["violations"]:
+                if rule["impact"] in ("serious", "critical"):
+                    found.append(f"{path.name}: {rule['id']}: {rule['nodes'][0]['html'][:200]}")
+        browser.close()
+    assert found == []
 
 
 def test_the_courses_own_folder_is_never_written(built: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 from rooflab.errors import UsageError
 from rooflab.paths import DATA
 from rooflab.record import Case, Store
-from rooflab.validate import MAX_FILE_BYTES, validate
+from rooflab.validate import MAX_FILE_BYTES, Finding, condensed, validate
 
 CASES = [Case("gemv", "gemv", "1_strided", n=n, k=1024) for n in (512, 1024)]
 CODE = "aaaaaaaaaa.bbbbbbbbbb.cccccccccc"
@@ -180,3 +180,13 @@ def test_a_folder_without_a_recording(tmp_path):
 @pytest.mark.skipif(not (DATA / "published").exists(), reason="no published figures in this tree")
 def test_the_published_figures_are_sound(tmp_path):
     assert [str(finding) for finding in validate(DATA / "published")] == []
+
+
+def test_findings_are_condensed_and_say_what_to_do():
+    many = [Finding("error", f"gemv.csv, line {n}", f"gemv/{n} is stale: recorded as x.") for n in range(9)]
+    odd = Finding("warning", "runs.csv, line 2", "run 1 names no clean commit, so it cannot be looked up.")
+    lines = condensed([*many, odd])
+    assert lines[:3] == [str(finding) for finding in many[:3]]
+    assert lines[3:5] == ["error: gemv.csv: and 6 more.", str(odd)]
+    assert len(lines) == 7 and "`rooflab record`" in lines[5] and "Commit first" in lines[6]
+    assert condensed([]) == []

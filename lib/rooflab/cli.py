@@ -198,18 +198,20 @@ def _refresh(_: argparse.Namespace) -> int:
 
 def _validate(asked: argparse.Namespace) -> int:
     from rooflab.book import check
+    from rooflab.validate import condensed
 
-    found = check.freshness(str(asked.folder), _say)
-    for sentence in found:
+    found = check.findings(str(asked.folder))
+    for sentence in map(str, found) if asked.all else condensed(found):
         _say(sentence)
-    _say(f"{asked.folder}: {'sound' if not found else f'{len(found)} errors'}")
-    return 1 if found else 0
+    errors = sum(finding.severity == "error" for finding in found)
+    _say(f"{asked.folder}: {f'{errors} error{chr(115) * (errors > 1)}' if errors else 'sound'}")
+    return 1 if errors else 0
 
 
 def _report(asked: argparse.Namespace) -> int:
     """Run the series and build the site; the last line printed is the path of the page to open."""
     from rooflab import device
-    from rooflab.book import lessons, parameters, readme, run, site
+    from rooflab.book import lessons, pages, parameters, readme, run, site
     from rooflab.record import Store
 
     mode = asked.mode or ("replay" if asked.device else None)
@@ -231,7 +233,7 @@ def _report(asked: argparse.Namespace) -> int:
         store = Store(
             Path(os.environ.get("ROOFLAB_STORE") or paths.BUILD / "data"), device.slug(facts["gpu"])
         )
-    page = site.build(done, readme.markdown(store))
+    page = site.build(done, readme.markdown(store), around=pages.make(done))
     _say(f"\n{page}")
     return 0 if len(done) == len(outcomes) else 1
 
@@ -406,6 +408,7 @@ def parser() -> argparse.ArgumentParser:
     command("refresh", _refresh, "replay all lessons and rewrite notebooks/ and README's table")
     one = command("validate", _validate, "say whether a recording is complete, gated, fresh and plausible")
     one.add_argument("folder", metavar="DIR")
+    one.add_argument("--all", action="store_true", help="every finding, not some of each file")
     where(
         command(
             "report", _report, "run the series and build the HTML site; the last line is the page to open"

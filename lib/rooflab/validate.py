@@ -31,6 +31,38 @@ class Finding:
         return f"{self.severity}: {self.where}: {self.sentence}"
 
 
+# What to do about a finding, by words that its sentence holds.
+_ADVICE = {
+    "is stale": "Stale rows were measured on other code than this checkout's. On their GPU `rooflab record` "
+    "measures them again; or check out the commit that runs.csv names.",
+    "are not recorded": "What is missing is measured by `rooflab record`, with the effort of the recording: "
+    "it goes on where it stopped, and says of each case it skips why.",
+    "has no recording": "A study without a table is measured by `rooflab record STUDY`.",
+    "no longer expected": "Rows that no study asks for any more do no harm; recording into an empty folder "
+    "leaves them out.",
+    "names no clean commit": "Commit first and record then: a run on an edited tree cannot be looked up.",
+    "other processes": "Other processes take bandwidth and clocks: end them and record the rows again.",
+    "more than the roof allows": "A rate above its roof means that the roof was recorded on a slower day "
+    "(`rooflab record bandwidth`), or that bytes are counted that are not moved.",
+    "the limit": "Long tables do not diff: leave out what is not needed.",
+}
+
+
+def condensed(findings: Iterable[Finding], most: int = 3) -> list[str]:
+    """Findings as lines to read: `most` of each severity and file, how many more there are, and at the end
+    what to do about them."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.severity, finding.where.partition(",")[0]), []).append(finding)
+    lines, advice = [], []
+    for (severity, file), found in groups.items():
+        lines += [str(finding) for finding in found[:most]]
+        if len(found) > most:
+            lines.append(f"{severity}: {file}: and {len(found) - most} more.")
+        advice += [what for words, what in _ADVICE.items() if any(words in f.sentence for f in found)]
+    return lines + list(dict.fromkeys(advice))
+
+
 def validate(
     folder: Path,
     studies: Iterable[str] | None = None,

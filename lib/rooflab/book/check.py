@@ -13,6 +13,7 @@ from rooflab.book import lessons, normal, readme, run
 from rooflab.book.parameters import recorded_devices
 from rooflab.errors import MissingTool
 from rooflab.record import Store
+from rooflab.validate import Finding
 
 PICTURE = "docs/roof.png"
 NBVAL = ("--nbval", "--nbval-current-env", "--nbval-cell-timeout", "120")
@@ -108,14 +109,19 @@ def check(say: run.Say = print) -> list[str]:
     return found
 
 
-def freshness(device: str, say: run.Say = print) -> list[str]:
-    """What is wrong with a recording, one sentence each; what is only worth knowing is said."""
+def findings(device: str) -> list[Finding]:
+    """What is wrong with a recording, or worth knowing of it; published figures are held to less."""
     from rooflab import lab
     from rooflab.validate import validate
 
     folder = Path(device)
-    findings = validate(folder) if folder.name == "published" else lab.freshness(device)
-    for finding in findings:
+    return validate(folder) if folder.name == "published" else lab.freshness(device)
+
+
+def freshness(device: str, say: run.Say = print) -> list[str]:
+    """What is wrong with a recording, one sentence each; what is only worth knowing is said."""
+    found = findings(device)
+    for finding in found:
         if finding.severity != "error":
             say(f"{device}: {finding}")
-    return [f"{device}: {finding}" for finding in findings if finding.severity == "error"]
+    return [f"{device}: {finding}" for finding in found if finding.severity == "error"]

@@ -5,7 +5,7 @@ import contextlib
 import io
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 
 from rooflab import __version__, paths
-from rooflab.book import normal
+from rooflab.book import glossary, normal, pages
 from rooflab.book.execute import plain
 from rooflab.errors import RooflabError
 
@@ -44,14 +44,22 @@ repository, and one command measures it again on yours.
 
 {device}
 
+{contents}
+{more}
 ## Results
 
 {table}
 
-## Lessons
+```{{toctree}}
+:hidden:
+:caption: Lessons
+
+{lessons}
+```
 
 ```{{toctree}}
-:maxdepth: 1
+:hidden:
+:caption: Reference
 
 {pages}
 ```
@@ -60,14 +68,20 @@ repository, and one command measures it again on yours.
 _LINK = re.compile(r"(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
 
-def build(notebooks: Sequence[Path], table: str, output: Path = OUTPUT, source: Path = _SOURCE) -> Path:
-    """Build the site from executed notebooks and the Markdown of the results; the path of its first
-    page. Raises RooflabError with Sphinx's warnings where there is one; the pages are written
-    nevertheless."""
+def build(
+    notebooks: Sequence[Path],
+    table: str,
+    output: Path = OUTPUT,
+    source: Path = _SOURCE,
+    around: Mapping[str, str] | None = None,
+) -> Path:
+    """Build the site from executed notebooks, the Markdown of the results, and that of the pages `around`
+    the lessons (see rooflab.book.pages.make); the path of its first page. Raises RooflabError with Sphinx's
+    warnings where there is one; the pages are written nevertheless."""
     from sphinx.application import Sphinx
     from sphinx.util.docutils import docutils_namespace, patch_docutils
 
-    _write_source(notebooks, source, table)
+    _write_source(notebooks, source, table, around or {})
     for folder in (output, source / "_doctrees"):
         shutil.rmtree(folder, ignore_errors=True)
     warnings = io.StringIO()
@@ -98,7 +112,7 @@ def _configuration(source: Path) -> dict[str, object]:
         "project": "rooflab",
         "author": "rooflab",
         "version": __version__,
-        "extensions": ["myst_nb", "rooflab.book.mathml"],
+        "extensions": ["myst_nb", "rooflab.book.code", "rooflab.book.mathml"],
         "exclude_patterns": ["_doctrees", "files"],
         "nb_execution_mode": "off",
         "nb_ipywidgets_js": {},
@@ -124,11 +138,12 @@ def _configuration(source: Path) -> dict[str, object]:
             "use_issues_button": False,
             "use_edit_page_button": False,
             "navigation_with_keys": False,
+            "navbar_persistent": [],  # the sidebar has the search
         },
     }
 
 
-def _write_source(notebooks: Sequence[Path], source: Path, table: str) -> None:
+def _write_source(notebooks: Sequence[Path], source: Path, table: str, around: Mapping[str, str]) -> None:
     shutil.rmtree(source, ignore_errors=True)
     static = source / "_static"
     static.mkdir(parents=True)
@@ -137,19 +152,38 @@ def _write_source(notebooks: Sequence[Path], source: Path, table: str) -> None:
     if ASSETS.is_dir():
         for asset in ASSETS.glob("*.*"):
             shutil.copy(asset, static)
+    terms = glossary.terms() if glossary.PAGE in around else []
     for path in notebooks:
         notebook = nbformat.reads(normal.normalise(normal.read(path)), as_version=4)
+        texts = [cell for cell in notebook.cells if cell.cell_type == "markdown"]
+        for cell in texts:
+            cell.source = _local_links(cell.source, {p.name for p in notebooks}, source)
+        if terms:
+            linked = glossary.linked([cell.source for cell in texts], terms, path.stem)
+            for cell, text in zip(texts, linked, strict=True):
+                cell.source = text
         for cell in notebook.cells:
-            if cell.cell_type == "markdown":
-                cell.source = _local_links(cell.source, {p.name for p in notebooks}, source)
             for shown in cell.get("outputs", []):
+                if said := shown.get("data", {}).get("text/markdown"):  # Sphinx resolves no links in these
+                    shown.data["text/markdown"] = re.sub(r"(\]\(\w+)\.ipynb\b", r"\1.html", said)
                 if "image/png" in shown.get("data", {}):  # plot.show leaves the figure's caption as its text
                     cell.metadata["mystnb"] = {"image": {"alt": "".join(shown.data["text/plain"])}}
         nbformat.write(notebook, source / path.name)
     head, _, rows = table.partition("\n")
-    pages = "\n".join(path.stem for path in notebooks)
+    for name, text in around.items():
+        (source / f"{name}.md").write_text(text, encoding="utf-8")
+    tops = [name for name in around if not name.startswith("device-")]  # devices.md leads to those
+    more = [f"- [{around[name].partition(chr(10))[0].removeprefix('# ')}]({name}.md)" for name in tops]
     (source / "index.md").write_text(
-        _INDEX.format(device=head, table=rows.strip(), pages=pages), encoding="utf-8"
+        _INDEX.format(
+            device=head,
+            contents=pages.contents([pages.opening(path) for path in notebooks]),
+            more="\n".join(["## Around them", "", *more, ""]) if more else "",
+            table=rows.strip(),
+            lessons="\n".join(path.stem for path in notebooks),
+            pages="\n".join(tops),
+        ),
+        encoding="utf-8",
     )
 
 

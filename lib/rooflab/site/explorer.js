@@ -20,6 +20,9 @@
     svg.removeAttribute("color");
     const frame = document.createElement("div");
     frame.className = "drawing";
+    frame.tabIndex = 0; // on a phone it scrolls sideways: by keyboard too
+    frame.setAttribute("role", "group");
+    frame.setAttribute("aria-label", "The drawing");
     frame.append(svg);
     image.replaceWith(frame);
     return svg;

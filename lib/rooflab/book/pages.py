@@ -1,0 +1,396 @@
+"""The book around the lessons, as Markdown: contents with a path to read by, a page a device, how to add
+yours, which kernel to choose, and how the lessons last ran. All of it from recordings and the lessons."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from rooflab import device, dispatch, paths, predict
+from rooflab.book import executions, glossary, normal, readme
+from rooflab.book.parameters import recorded_devices
+from rooflab.record import Store, published_devices
+
+# What to read with little time: each longer path holds the shorter one.
+PATHS = (
+    (
+        "An hour",
+        "what a roof is, why the order of reading matters, what fewer bytes bring, and how it all ended",
+        ("01", "03", "04", "09"),
+    ),
+    (
+        "A day",
+        "every lesson's first part, and the parts that climb a whole ladder",
+        ("00", "01", "02", "03", "03b", "04", "04b", "05", "05b", "05d", "06", "06b", "07", "08", "09"),
+    ),
+    ("A week", "all of it in order, with the exercises", ()),
+)
+_FORMATS = {"fp16": "FP16", "int4_g128": "INT4, groups of 128", "q8_0": "Q8_0"}
+# GPUs that are often met, for predictions where nothing was recorded.
+_OTHERS = ("t4", "rtx-3060", "rtx-4090", "l4", "a100-80gb", "h100-sxm")
+_FOLDED = 12  # rows from which on a table of published figures is behind a line to click
+
+
+class Opening(NamedTuple):
+    """What a lesson begins with: its file's stem, its title, and the question it asks."""
+
+    stem: str
+    title: str
+    question: str
+
+    @property
+    def name(self) -> str:
+        """The number and part of its file: "03b"."""
+        return self.stem.partition("_")[0]
+
+
+def opening(notebook: Path) -> Opening:
+    """The title and question of a lesson, from its first cell."""
+    text = normal.read(notebook).cells[0].source
+    title = re.search(r"^# +(.+)$", text, re.MULTILINE)
+    question = re.search(r"^\*\*(.+?)\*\*\s*$", text, re.MULTILINE | re.DOTALL)
+    said = " ".join(question[1].split()) if question else ""
+    return Opening(notebook.stem, title[1].strip() if title else notebook.stem, said)
+
+
+def chosen(found: Iterable[Opening], names: Sequence[str]) -> list[Opening]:
+    """The lessons of a path, by number and part, as far as there are; no names means all."""
+    return [one for one in found if not names or one.name in names]
+
+
+def make(notebooks: Sequence[Path]) -> dict[str, str]:
+    """The pages beside the lessons, name -> Markdown, in the order of the site's contents."""
+    found = [opening(path) for path in notebooks]
+    recorded = recorded_devices(paths.DATA)
+    pages = {
+        "choose": choose(recorded),
+        "devices": devices(recorded),
+        **{f"device-{name}": of_device(name, found) for name in recorded},
+        **{f"device-{name}": of_published(name) for name in published_devices(paths.DATA)},
+        "add-your-gpu": Path(__file__).with_name("add_your_gpu.md").read_text(encoding="utf-8"),
+        "executions": how_they_ran(recorded, found),
+        glossary.PAGE: glossary.page(glossary.terms(), {one.stem: one.title for one in found}),
+    }
+    return pages
+
+
+def contents(found: Sequence[Opening]) -> str:
+    """The paths through the lessons, then every lesson with its question."""
+    lines = ["## Where to begin", ""]
+    for name, why, names in PATHS:
+        links = ", ".join(f"[{one.name}]({one.stem}.ipynb)" for one in chosen(found, names))
+        lines += [f"- **{name}**: {why}. {links if names else f'All {len(found)} pages.'}"]
+    lines += ["", "Each page ends with a link to the next. Exercises need no GPU unless they say so.", ""]
+    lines += ["## Lessons", ""]
+    for one in found:
+        head = re.sub(r"^Lesson (\w+): ", r"\1 ", one.title)
+        lines += [f"- [{head}]({one.stem}.ipynb)" + (f". {one.question}" if one.question else "")]
+    return "\n".join([*lines, ""])
+
+
+# --- devices ------------------------------------------------------------------------------------------------
+
+
+def devices(recorded: Sequence[str]) -> str:
+    """The list of devices, recorded here or published by others."""
+    lines = ["# Devices", "", "Measured by this repository's kernels, on:", ""]
+    lines += [f"- [{_gpu(Store(paths.DATA, name))}](device-{name}.md)" for name in recorded]
+    lines += ["", "Figures that others published of theirs, which some lessons hold ours against:", ""]
+    for name in published_devices(paths.DATA):
+        lines += [f"- [{_gpu(Store(paths.DATA, name))}](device-{name}.md), `{name}`"]
+    pages = [f"device-{name}" for name in (*recorded, *published_devices(paths.DATA))]
+    lines += ["", "To put yours beside them: [add your GPU](add-your-gpu.md).", ""]
+    return "\n".join([*lines, "```{toctree}", ":hidden:", "", *pages, "```", ""])
+
+
+def _gpu(store: Store) -> str:
+    return str(store.runs().iloc[-1]["gpu"])
+
+
+def of_device(name: str, found: Sequence[Opening]) -> str:
+    """A recorded device: its constants, its roofs, its results, and the runs they come from."""
+    store = Store(paths.DATA, name)
+    runs = store.runs()
+    last = runs.iloc[-1]
+    lines = [f"# {last['gpu']}", "", readme.device_line(store), ""]
+    lines += _table(_constants(last))
+    lines += ["", "## Roofs", "", "What this device reached in lesson 01, beside its datasheet.", ""]
+    lines += _table(readme.ceilings(store))
+    lines += ["", "## Results", "", "Our fastest rung of each operator by its share of the roof, at a size "]
+    lines[-1] += "that peers were measured at too; graph clock, cold caches."
+    lines += ["", *_table(readme.results(store))]
+    lines += ["", "## Runs", "", "Each row of the recording names the run it was measured in.", ""]
+    return "\n".join([*lines, *_table(_runs(store)), ""])
+
+
+def _constants(run: pd.Series) -> pd.DataFrame:
+    spec = device.match(str(run["gpu"]))
+    rows = [
+        ("Compute capability", run["compute_capability"]),
+        ("SMs", run["sms"]),
+        ("L2 cache", f"{run['l2_bytes'] / 2**20:,.0f} MiB"),
+        ("Memory", f"{run['memory_bytes'] / 2**30:,.0f} GiB"),
+    ]
+    if spec:
+        rows.insert(0, ("Architecture", spec.architecture))
+        rows += [("Bandwidth by its datasheet", f"{spec.dram_gb_s:,} GB/s")]
+        rows += [("Shared memory of a block", f"{spec.shared_kb_per_block} KB")]
+    versions = [f"{name} {run[name]}" for name in ("nvrtc", "cupy", "torch", "cudnn") if run[name]]
+    rows += [("Driver, CUDA", f"{run['driver']}, {run['cuda']}"), ("Libraries", ", ".join(versions))]
+    return pd.DataFrame(rows, columns=["constant", "value"])
+
+
+def _runs(store: Store) -> pd.DataFrame:
+    held = pd.concat([store.read(study)[["study", "run"]] for study in store.studies()])
+    rows = []
+    for _, run in store.runs().iterrows():
+        mine = held[held["run"] == run["run"]]
+        rows.append(
+            {
+                "run": run["run"],
+                "begun": str(run["started"]).replace("T", " ").removesuffix("Z") + " UTC",
+                "command": f"`{run['command']}`",
+                "commit": run["commit"],
+                "rows": f"{len(mine):,}",
+                "of": ", ".join(sorted(mine["study"].unique())),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def of_published(name: str) -> str:
+    """A device of which there are published figures alone: each table as its source gives it."""
+    store = Store(paths.DATA, name)
+    runs = store.runs()
+    rows = pd.concat([store.read(study) for study in store.studies()], ignore_index=True)
+    lines = [f"# {_gpu(store)}, as published", ""]
+    lines += [
+        "None of these figures was measured by this repository: they are its sources' own, with their clocks "
+        "and their counting of bytes, and nothing here passed the gate.",
+        "",
+    ]
+    for _, run in runs.iterrows():
+        mine = rows[rows["run"] == run["run"]]
+        if mine.empty:
+            continue
+        lines += [f"## {run['run'].partition('.')[2].capitalize()}", "", _plain(str(run["note"])) + ".", ""]
+        table = _table(_figures(mine))
+        if len(mine) >= _FOLDED:
+            table = [f"<details><summary>{len(mine)} figures</summary>", "", *table, "", "</details>"]
+        lines += [*table, ""]
+    return "\n".join(lines)
+
+
+_SHAPE = ("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window")
+
+
+def _figures(rows: pd.DataFrame) -> pd.DataFrame:
+    made = []
+    for _, row in rows.iterrows():
+        shape = [f"{name} {row[name]:,}" for name in _SHAPE if not pd.isna(row[name])]
+        rates = [("gb_s", "GB/s"), ("tflop_s", "TFLOP/s"), ("tok_s", "tokens/s")]
+        made.append(
+            {
+                "operator": row["operator"],
+                "by": row["impl"],
+                "of": ", ".join(filter(None, [row["format"], row["model"], *shape])),
+                "cache, clock": ", ".join(filter(None, [row["cache"], row["clock"]])) or "not named",
+                "time": "" if pd.isna(row["median_us"]) else f"{row['median_us']:,.6g} µs",
+                "rate": ", ".join(f"{row[c]:,.4g} {unit}" for c, unit in rates if not pd.isna(row[c])),
+            }
+        )
+    return pd.DataFrame(made)
+
+
+# --- which kernel -------------------------------------------------------------------------------------------
+
+
+def choose(recorded: Sequence[str]) -> str:
+    """The dispatcher's rule as a page: its tables of the recorded devices, and its predictions elsewhere."""
+    lines = [
+        "# Choose a kernel",
+        "",
+        "`rooflab.dispatch.product(x, weights)` multiplies by whichever way was fastest on this GPU for the "
+        "nearest recorded shape and number of tokens. This page is that rule, from the same tables. Lesson "
+        "07 is about where they come from, and when to distrust them.",
+        "",
+    ]
+    for name in recorded:
+        store = Store(paths.DATA, name)
+        table = dispatch.table(name)
+        lines += [f"## {_gpu(store)}", ""]
+        if table.empty:
+            lines += ["No products are recorded yet: `rooflab tune` makes its tables.", ""]
+            continue
+        lines += [
+            "The fastest recorded way, cold, by the graph clock; behind it how many times as fast it is as "
+            "the plain way, cuBLAS on FP16 weights or after dequantising.",
+            "",
+        ]
+        found = dispatch.lines(table)
+        for format_, mine in found.groupby("format", sort=False):
+            lines += [f"### {_FORMATS[str(format_)]} on {_gpu(store)}", "", *_table(_ways(mine)), ""]
+        lines += _attention(store)
+    lines += _predictions()
+    return "\n".join([*lines, *_legend(), ""])
+
+
+def _ways(rows: pd.DataFrame) -> pd.DataFrame:
+    made: dict[str, dict[int, str]] = {}
+    for _, row in rows.iterrows():
+        gain = f" {row['gain']:.2g}x" if row["gain"] > 1.02 else ""
+        made.setdefault(f"{row['n']}\u00a0x\u00a0{row['k']}", {})[int(row["batch"])] = f"{row['way']}{gain}"
+    tokens = sorted({batch for line in made.values() for batch in line})
+    table = pd.DataFrame(
+        [[shape, *(line.get(batch, "") for batch in tokens)] for shape, line in made.items()],
+        columns=["n x k, tokens:", *tokens],
+    )
+    return table
+
+
+def _attention(store: Store) -> list[str]:
+    rows = store.read("attention")
+    rows = rows[(rows["clock"] == "graph") & rows["median_us"].notna()]
+    made = []
+    shape = ["operator", "seq", "heads", "kv_heads", "head_dim", "window", "causal"]
+    for _, mine in rows.groupby(shape, dropna=False, sort=True):
+        own = mine[mine["kind"] == "own"].sort_values("median_us")
+        peers = mine[mine["kind"] != "own"].sort_values("median_us")
+        if own.empty:
+            continue
+        asked = mine.iloc[0]
+        made.append(
+            {
+                "operator": asked["operator"],
+                "tokens": f"{asked['seq']:,}",
+                "heads": f"{asked['heads']}/{asked['kv_heads']}",
+                "width": asked["head_dim"],
+                "looks at": "all" if pd.isna(asked["window"]) else f"the last {asked['window']:,}",
+                "fastest of ours": own.iloc[0]["impl"],
+                "time": f"{own.iloc[0]['median_us']:,.4g} µs",
+                "fastest peer": f"{peers.iloc[0]['impl']}, {peers.iloc[0]['median_us']:,.4g} µs"
+                if len(peers)
+                else "",
+            }
+        )
+    if not made:
+        return []
+    head = [f"### Attention on {_gpu(store)}", "", "Without a name, `ops.attention` takes the rung that was "]
+    head[-1] += (
+        "fastest for the head's width; here is every recorded shape, with the fastest library beside it."
+    )
+    return [*head, "", *_table(pd.DataFrame(made)), ""]
+
+
+def _predictions() -> list[str]:
+    """What the dispatcher would choose on GPUs without a recording, by the law of lesson 07b."""
+    shape, tokens = (4096, 4096), (1, 8, 64, 256)
+    made = []
+    for slug in _OTHERS:
+        spec = device.get(slug)
+        arch = device.sm(spec.compute_capability)
+        for format_ in predict.FORMATS:
+            ways = [dispatch.candidates(format_, *shape, batch, arch, slug, None) for batch in tokens]
+            names = [
+                dispatch.predicted(slug, *shape, batch, found)[0]
+                for batch, found in zip(tokens, ways, strict=True)
+            ]
+            made.append([spec.name, _FORMATS[format_], *names])
+    columns = ["GPU", "weights", *(f"{batch} token{'s' * (batch > 1)}" for batch in tokens)]
+    return [
+        "## GPUs without a recording",
+        "",
+        f"There the dispatcher predicts, by the law of lesson 07b fitted on {dispatch.REFERENCE} and scaled "
+        f"by datasheets, and its log says so. Here for {shape[0]} x {shape[1]}; `rooflab tune` replaces it "
+        "by measurements.",
+        "",
+        *_table(pd.DataFrame(made, columns=columns)),
+        "",
+    ]
+
+
+def _legend() -> list[str]:
+    rows = [
+        {"way": how.name, "weights": _FORMATS[how.format], "what it does": how.says} for how in predict.WAYS
+    ]
+    return ["## The ways", "", *_table(pd.DataFrame(rows))]
+
+
+# --- executions ---------------------------------------------------------------------------------------------
+
+
+def how_they_ran(recorded: Sequence[str], found: Sequence[Opening]) -> str:
+    """The status page: where, when and with which versions each lesson was executed, and what it measured."""
+    lines = [
+        "# How the lessons ran",
+        "",
+        "Live, a lesson measures on the GPU at hand whatever its recording does not hold yet. Replayed, it "
+        "reads the recording: these pages and the notebooks in the repository are replays, which CI makes "
+        "again and compares byte for byte.",
+        "",
+        "*Cases* are the distinct ones that a lesson asks for; *now* those it measured in that very "
+        "execution, the rest being fresh in the recording; *gated* kernels of ours whose output had passed "
+        "the gate; *skipped* what could not run there; *profiled* what it asked of profilers and other "
+        "instruments.",
+        "",
+    ]
+    for name in recorded:
+        lines += _executed(paths.DATA / name, f"Live on {_gpu(Store(paths.DATA, name))}", found)
+    lines += _executed(paths.BUILD / "notebooks", "Replayed for these pages", found)
+    return "\n".join(lines)
+
+
+def _executed(folder: Path, heading: str, found: Sequence[Opening]) -> list[str]:
+    rows = executions.read(folder)
+    rows = rows[rows["lesson"].isin([one.stem for one in found])]
+    lines = [f"## {heading}", ""]
+    if rows.empty:
+        return [*lines, "No lesson was executed yet.", ""]
+    rows = rows.assign(day=rows["started"].str[:10])
+    for where, mine in rows.groupby(_WHERE, sort=False, dropna=False):
+        named = dict(zip(_WHERE, where, strict=True))
+        versions = [f"{_NAMES.get(name, name)} {value}".strip() for name, value in named.items() if value]
+        lines += [f"{len(mine)} pages, {mine['seconds'].sum() / 60:.1f} minutes: {', '.join(versions)}.", ""]
+    made = []
+    for _, row in rows.iterrows():
+        made.append(
+            {
+                "lesson": f"[{row['lesson'].partition('_')[0]}]({row['lesson']}.ipynb)",
+                "begun, UTC": str(row["started"])[11:19],
+                "took": f"{row['seconds']:.0f} s",
+                "ended": "well" if row["ending"] == "ok" else row["ending"],
+                "cells": row["cells"],
+                **{name: row[name] for name in ("cases", "gated", "skipped", "profiled")},
+                "now": row["measured"],
+            }
+        )
+    return [*lines, *_table(pd.DataFrame(made)), ""]
+
+
+_WHERE = ["day", "gpu", "driver", "cuda", "nvrtc", "cupy", "torch", "python", "os", "commit", "effort"]
+_NAMES = {
+    "day": "",
+    "gpu": "",
+    "nvrtc": "NVRTC",
+    "cupy": "CuPy",
+    "cuda": "CUDA",
+    "python": "Python",
+    "os": "",
+}
+
+
+def _table(frame: pd.DataFrame) -> list[str]:
+    """A frame as a table in Markdown, what is missing as an empty cell."""
+    shown = frame.astype(object).where(frame.notna(), "")
+    lines = ["| " + " | ".join(map(str, frame.columns)) + " |", "|" + " --- |" * len(frame.columns)]
+    return lines + [
+        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |"
+        for row in shown.itertuples(index=False)
+    ]
+
+
+def _plain(text: str) -> str:
+    """Text in which Markdown finds nothing to set."""
+    return re.sub(r"([*_<>\[\]#`$|])", r"\\\1", text).rstrip(".")

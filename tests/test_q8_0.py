@@ -198,7 +198,7 @@ def fake_planes(rows, k, address=4096):
     ("act", "says"),
     [
         (lambda: q8_0.matvec(fake_planes(1, 64), fake_planes(4, 96)), "x has k = 64 and w has k = 96"),
-        (lambda: q8_0.matvec(fake_planes(2, 64), fake_planes(4, 64)), "takes at most 1 tokens, not 2"),
+        (lambda: q8_0.matvec(fake_planes(9, 64), fake_planes(4, 64)), "takes at most 8 tokens, not 9"),
         (
             lambda: q8_0.matvec(fake_planes(33, 128), fake_planes(4, 128), rung="6_mma"),
             "at most 32 tokens, not 33",

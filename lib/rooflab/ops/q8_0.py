@@ -244,7 +244,6 @@ def quantise(x: Any, *, out: Any = None, rung: str | None = None, **options: int
 
 
 @with_target()
-@remembered
 def embed(
     table: Blocks,
     tokens: Any,

@@ -5,6 +5,8 @@ weights = engine.random_weights(spec, "int4_g128")  # or pack(spec, from_gguf(sp
 decoder = engine.Engine(spec, weights, capacity=4096)
 decoder.prefill(prompt); tokens = decoder.generate(128)
 many = decoder.batch(8); many.prefill([prompt] * 8); eight = many.generate(128)
+
+engine.gemma is a second decoder, of Gemma 4's kind; engine.checkpoints asks a checkpoint what it is.
 """
 
 from rooflab.engine.batch import Batch

@@ -280,3 +280,17 @@ def test_a_repeated_launch_puts_the_new_addresses_in(monkeypatch):
     assert [values[2][0] for _, values in driver.seen] == [999 % 251, 1000 % 251]
     assert maps[1:] == [(999, 1, 8, "float16", (1, 8), 0), (1000, 1, 8, "float16", (1, 8), 0)]
     assert driver.seen[0][0] == (3, 2, 1, 64, 1, 1, 128, 77)
+
+
+def test_within_whole_every_call_is_checked(checked):
+    x, rows = random(2, K), rows_of()
+    out = aligned(np.zeros((2, N), np.float16))
+    for _ in range(2):
+        int4.matmul(x, rows, out=out, rung="3_magic")
+    checked.clear()
+    with prepared.whole():
+        int4.matmul(x, rows, out=out, rung="3_magic")
+        assert checked
+    checked.clear()
+    int4.matmul(x, rows, out=out, rung="3_magic")
+    assert not checked

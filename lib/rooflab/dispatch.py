@@ -452,7 +452,7 @@ def product(x: Any, weights: Weights, *, out: Any = None, by: str | None = None)
     found: list[Any] = [by, weights.format, weights.n, weights.k, *orders, switches]
     arrays: list[Any] = []
     pointers: list[int] = []
-    plainly = target not in prepared.TARGETS or LOG.isEnabledFor(logging.DEBUG)
+    plainly = target not in prepared.TARGETS or prepared._WHOLE.get() or LOG.isEnabledFor(logging.DEBUG)
     if plainly or not prepared.facts((x, out, *orders.values()), found, arrays, pointers):
         return _product(x, weights, out, by, switches)
     found.append(_stream(x))

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
@@ -92,6 +93,17 @@ class _Seen:
 
 
 _SEEN: ContextVar[_Seen | None] = ContextVar("rooflab_seen", default=None)
+_WHOLE: ContextVar[bool] = ContextVar("rooflab_whole", default=False)
+
+
+@contextmanager
+def whole() -> Iterator[None]:
+    """Within it every call runs whole, with all its checks: what keeping calls spares is measured by it."""
+    token = _WHOLE.set(True)
+    try:
+        yield
+    finally:
+        _WHOLE.reset(token)
 
 
 class _Watched:
@@ -257,7 +269,9 @@ def remembered(target: ContextVar[str]) -> Callable[[Launcher], Launcher]:
             pointers: list[int] = []
             given = (*arguments, *options.values())
             kind = target.get()
-            if kind not in TARGETS or _SEEN.get() is not None or not facts(given, found, arrays, pointers):
+            if kind not in TARGETS or _WHOLE.get() or _SEEN.get() is not None:
+                return launcher(*arguments, **options)
+            if not facts(given, found, arrays, pointers):
                 return launcher(*arguments, **options)
             key = tuple(found)
             kept = calls.kept(key)

@@ -22,7 +22,7 @@ from rooflab import clock, gate, kernel, ops, roof
 from rooflab.case import Case, options
 from rooflab.errors import GateError
 from rooflab.formats import BLOCK, Planes, quantise_q8_1, to_bytes
-from rooflab.ops import Rung, q8_0
+from rooflab.ops import Rung, prepared, q8_0
 from rooflab.studies import products
 from rooflab.studies.base import Context, Count, Sized, Study, tunables
 from rooflab.studies.streams import SEED
@@ -43,7 +43,15 @@ COUNTERS = (
 )
 WEIGHT_BYTES = 34 / 32
 _X_BYTES = {"half": 2.0, "blocks": 36 / 32, "planes": 34 / 32}
-_NO_MACROS = ("layers", "bare", "fresh", "pooled", "exact", "unquantised")  # options that are not a rung's
+_NO_MACROS = (
+    "layers",
+    "bare",
+    "kept",
+    "fresh",
+    "pooled",
+    "exact",
+    "unquantised",
+)  # options that are not a rung's
 
 
 def _case(operator: str, impl: str, n: int | None, k: int | None, **more: Any) -> Case:
@@ -101,11 +109,13 @@ def dequantisers() -> list[Case]:
 
 
 def chains() -> list[Case]:
-    """A decoder-like chain of quantisers and products: called eagerly through the checking launchers or, with
-    bare=1, by launches whose arguments were packed before; and replayed as a graph.
+    """A decoder-like chain of quantisers and products: called eagerly with every check, with kept=1
+    by calls whose checks were made before (rooflab.ops.prepared), with bare=1 by launches whose arguments
+    were packed before; and replayed as a graph.
     """
     n, k = CHAIN
-    ways = [("wall", {}), ("event", {}), ("wall", {"bare": 1}), ("event", {"bare": 1}), ("graph", {})]
+    ways = [(clock, how) for how in ({}, {"kept": 1}, {"bare": 1}) for clock in ("wall", "event")]
+    ways.append(("graph", {}))
     return [
         _case(
             "chain", q8_0.DEFAULT["q8_0"], n, k, batch=1, options=options(layers=LAYERS, **more), clock=clock
@@ -518,7 +528,12 @@ def _chain(case: Case) -> gate.Work:
             raise GateError(f"{case.id}: the eager chain is beyond its budget, so its bits are no oracle.")
         expected, budget = bits, 0.0
     inputs = [[x, *(array for w in weights for array in w)]]
-    run = _packed(steps, rung, macros) if bare else launch
+
+    def checked(_: int) -> None:
+        with prepared.whole():
+            launch()
+
+    run = _packed(steps, rung, macros) if bare else launch if tunables(case).get("kept") else checked
     return gate.Work(case.id, run, inputs, [[out]], lambda: expected, budget)
 
 

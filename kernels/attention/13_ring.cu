@@ -2,7 +2,7 @@
 //
 // Purpose  a barrier for the whole block makes all its warps multiply together and take powers together, and the tensor
 //          cores rest meanwhile. Here a tile's keys and values lie in one of two places, whose arrivals are counted:
-//          copies that are done, and warps that need the place no more. A warp may be half a tile ahead of another, so
+//          copies that are done, and threads that need the place no more. A warp may be half a tile ahead of another, so
 //          that one's softmax runs beside another's products. One block for an SM shares what was copied twice before.
 // Shapes   as rung 6, sm_80 and up, HEAD_DIM a multiple of 16 SLICES. A warp has 16 TALL queries and HEAD_DIM / SLICES
 //          columns: TALL = 2 up to 128 columns, 1 up to 256 (16 by 128 outputs are 64 registers a thread).
@@ -95,9 +95,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     for (int r = 0; r < 2 * TALL; ++r) most[r] = NOTHING;
 
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 2; ++i) arrivals_init(there + i, THREADS), arrivals_init(left + i, WARPS);
+        for (int i = 0; i < 2; ++i) arrivals_init(there + i, THREADS), arrivals_init(left + i, THREADS);
 #if SLICES > 1
-        for (int i = 0; i < WARPS / 2; ++i) arrivals_init(handed + i, 2), arrivals_init(taken + i, 2);
+        for (int i = 0; i < WARPS / 2; ++i) arrivals_init(handed + i, 64), arrivals_init(taken + i, 64);
 #endif
     }
     __syncthreads();
@@ -145,8 +145,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (int j = 0; j < KEYS / 8; ++j)
                 partial[warp][m][j][lane] = make_float4(s[m][j][0], s[m][j][1], s[m][j][2], s[m][j][3]);
-        __syncwarp();
-        if (lane == 0) arrivals_add(handed + group);
+        arrivals_add(handed + group);
         arrivals_wait(handed + group, turn % 2);
 #pragma unroll
         for (int m = 0; m < TALL; ++m)
@@ -155,8 +154,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 const float4 other = partial[warp ^ 1][m][j][lane];
                 s[m][j][0] += other.x, s[m][j][1] += other.y, s[m][j][2] += other.z, s[m][j][3] += other.w;
             }
-        __syncwarp();
-        if (lane == 0) arrivals_add(taken + group);
+        arrivals_add(taken + group);
 #endif
 
         if (tile < all_from || tile + KEYS > all_to)
@@ -212,8 +210,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 }
             }
         }
-        __syncwarp();
-        if (lane == 0) arrivals_add(left + turn % 2);
+        arrivals_add(left + turn % 2);
     }
 
 #pragma unroll

@@ -111,11 +111,11 @@ def test_a_trace_of_phases_is_split_by_order():
 @pytest.mark.parametrize(
     "name, family",
     [
-        ("mmq_half", "our int8 products"),
+        ("mmq_half", "our products"),
         ("q8_1_planes", "quantising"),
         ("attention_boxes", "attention"),
-        ("norm_rows_block", "our row kernels"),
-        ("nvjet_hsh_128x256", "cuBLAS products"),
+        ("norm_rows_block", "our others"),
+        ("nvjet_hsh_128x256", "cuBLAS"),
         ("void at::native::vectorized_elementwise_kernel<4>", prefill.OTHERS),
     ],
 )
@@ -131,7 +131,7 @@ def test_a_trace_of_prompts_is_summed_by_family():
         for i, (name, us) in enumerate(one)
     ]
     table = prefill.families(pd.DataFrame(rows)).set_index("family")
-    assert table["us"]["our int8 products"] == 150 and table["launches"]["our int8 products"] == 2
+    assert table["us"]["our products"] == 150 and table["launches"]["our products"] == 2
     assert table["us"]["attention"] == 30
 
 

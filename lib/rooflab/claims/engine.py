@@ -71,8 +71,8 @@ def answered(answers: pd.DataFrame, question: str, quantity: str) -> pd.Series:
 def mmq_share(traced: pd.DataFrame, case: str) -> float:
     """The share of products' time in a traced prompt that our int8-weight products take."""
     mine = traced[traced["case"] == case].groupby("family")["us"].sum()
-    ours = mine.get("our int8 products", 0.0)
-    products = ours + mine.get("cuBLAS products", 0.0)
+    ours = mine.get("our products", 0.0)
+    products = ours + mine.get("cuBLAS", 0.0)
     if not products:
         raise NoEvidence("no prompt with Q8_0 weights was traced")
     return float(ours / products)

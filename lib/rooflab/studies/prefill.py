@@ -38,14 +38,14 @@ STEPS = 3  # traced prompts a case
 CAPACITY = 8448  # positions that weights know the rotations of
 # Kinds of kernel in a prompt, by what a name holds; first match wins, what is left is torch's own.
 FAMILIES = (
-    ("our int8 products", r"mmq|q8_0_"),
+    ("our products", r"mmq|q8_0_"),
     ("quantising", r"q8_1|quantise"),
     ("dequantising", r"dequant"),
     ("attention", r"attention|fmha|flash|sdpa"),
-    ("our row kernels", r"_rows|decode_step|take_token|choose"),
-    ("cuBLAS products", parts.PRODUCT.pattern),
+    ("our others", r"_rows|decode_step|embeddings|take_token|choose"),
+    ("cuBLAS", parts.PRODUCT.pattern),
 )
-OTHERS = "torch's operators"
+OTHERS = "torch"
 
 
 def _case(impl: str, format: str, model: str, seq: int, operator: str = "prefill") -> Case:

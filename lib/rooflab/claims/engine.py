@@ -161,7 +161,7 @@ ASKED: tuple[Claim, ...] = (
         less(1.0), _worst("agreement", "largest error", "max"),
     ),
     _asked(
-        "E3", "SharpInference's tests", "Of the five likeliest tokens four stay", "fewest that stay", "{:.0f}",
+        "E3", "SharpInference's tests", "Of the five likeliest tokens four stay", "fewest", "{:.0f}",
         more(3), _worst("agreement", "top 5", "min"),
     ),
     _asked(

@@ -18,7 +18,7 @@
 #define HEAD_DIM 128
 #endif
 #ifndef KEYS
-#define KEYS 64
+#define KEYS 32
 #endif
 #ifndef WARPS
 #define WARPS 4

@@ -136,7 +136,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "warps wait for tiles, not for each other",
             defines={
                 "HEAD_DIM": 128,
-                "KEYS": 64,
+                "KEYS": 32,
                 "WARPS": 4,
                 "TALL": 2,
                 "SLICES": 1,
@@ -144,7 +144,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
                 "SHARED_KV": 0,
             },
             archs=PORTABLE[1:],
-            dynamic_shared=104448,
+            dynamic_shared=69632,
         ),
     ),
     "decode_attention": (

@@ -145,10 +145,12 @@ def test_every_way_to_decode_agrees_with_transformers(model, way):
         agrees(one, model.tokens, model.judge())
 
 
-@pytest.mark.parametrize("name", ["1_scalar", "2_mmq", "3_flash", "4_rows", "5_embed", "6_graph", "torch"])
+@pytest.mark.parametrize(
+    "name", ["1_scalar", "2_mmq", "3_flash", "4_rows", "5_embed", "6_graph", "7_fused", "torch"]
+)
 @pytest.mark.parametrize("formats", FORMATS, ids="-".join)
 def test_every_way_to_take_in_a_prompt_agrees_and_says_that_it_ran(model, formats, name):
-    from rooflab import engine
+    from rooflab import engine, ops
 
     paths = engine.PROMPTS.get(name) or engine.Paths(rows=False, attention="torch", mmq=False)
     one = engine.Engine(model.spec, model.weights(*formats), capacity=400, paths=paths)
@@ -159,6 +161,8 @@ def test_every_way_to_take_in_a_prompt_agrees_and_says_that_it_ran(model, format
     assert ran[f"attention {paths.attention or 'own'}"] > 0
     assert (ran["embedded at once"] > 0) == paths.embed == (not ran["embedded one by one"])
     assert (ran["product mmq"] > 0) == (format == "q8_0" and paths.mmq) == (not ran["product cublas"])
+    hopper = ops.this_arch() == "90"
+    assert (ran["product fused"] > 0) == (format == "q8_0" and paths.mmq and paths.fused and hopper)
     assert (ran["dequantised q8_0"] > 0) == (format == "q8_0" and not paths.mmq)
     assert (ran["dequantised int4_g128 own"] > 0) == (format == "int4_g128" and paths.rows)
     assert (ran["dequantised int4_g128"] > 0) == (format == "int4_g128" and not paths.rows)

@@ -32,7 +32,7 @@ class Paths:
     launch it piece by piece. rows: the course's kernels between a prompt's products, not torch's operators.
     attention: a rung, or "" for the fastest, or "torch". mmq: a prompt's products with Q8_0 weights by the
     course's kernels, without making FP16 weights of them first. embed: all of a prompt's embeddings in one
-    launch, not one each.
+    launch, not one each. fused: on a Hopper those products by blocks that stay, and gates applied on the way.
     """
 
     decode: str = "3_persistent"
@@ -41,16 +41,18 @@ class Paths:
     attention: str = ""
     mmq: bool = True
     embed: bool = True
+    fused: bool = True
 
 
 # The prefill ladder: each takes one step more.
 PROMPTS = {
-    "1_scalar": Paths(graph=False, rows=False, attention="1_scalar", mmq=False, embed=False),
-    "2_mmq": Paths(graph=False, rows=False, attention="1_scalar", embed=False),
-    "3_flash": Paths(graph=False, rows=False, embed=False),
-    "4_rows": Paths(graph=False, embed=False),
-    "5_embed": Paths(graph=False),
-    "6_graph": Paths(),
+    "1_scalar": Paths(graph=False, rows=False, attention="1_scalar", mmq=False, embed=False, fused=False),
+    "2_mmq": Paths(graph=False, rows=False, attention="1_scalar", embed=False, fused=False),
+    "3_flash": Paths(graph=False, rows=False, embed=False, fused=False),
+    "4_rows": Paths(graph=False, embed=False, fused=False),
+    "5_embed": Paths(graph=False, fused=False),
+    "6_graph": Paths(fused=False),
+    "7_fused": Paths(),
 }
 
 
@@ -291,7 +293,10 @@ class Engine:
             branch = self._product("out", layer, out.view(n, -1))
             self._norm_rows(residual, branch, 2 * layer + 1, x)
             both = self._product("gate_up", layer, x)
-            self._gate_rows(both, inner)
+            if both.shape == inner.shape:  # the product has applied the gates
+                inner = both
+            else:
+                self._gate_rows(both, inner)
             branch = self._product("down", layer, inner)
         state.residual.copy_(residual[-1] + branch[-1])
         state.tokens[start:end].copy_(ids)
@@ -363,7 +368,7 @@ class Engine:
     def _product(self, name: str, layer: int, x: Any) -> Any:
         """A prompt's product: MMQ for Q8_0 if asked for, else cuBLAS on FP16."""
         if self.weights.format == "q8_0" and self.paths.mmq:
-            return self.products.prompt(name, layer, x)
+            return self.products.prompt(name, layer, x, self.paths.fused)
         return self.products.cublas(name, layer, x, self.paths.rows)
 
     # --- helpers ------------------------------------------------------------------------------------------

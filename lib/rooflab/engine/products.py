@@ -90,9 +90,14 @@ class Products:
         self.ran["product mmq"] += 1
         return mmq.multiply(x, self.matrix(name, layer))
 
-    def prompt(self, name: str, layer: int | None, x: Any) -> Any:
-        """The course's product of Q8_0 weights for a prompt's tokens, on a Hopper unrounded however few."""
+    def prompt(self, name: str, layer: int | None, x: Any, fused: bool = True) -> Any:
+        """The course's product of Q8_0 weights for a prompt's tokens, on a Hopper unrounded however few; if
+        `fused` by blocks that stay, and gate_up's with its gates applied.
+        """
         if ops.this_arch() != "90":
             return self.mmq(name, layer, x)
         self.ran["product mmq"] += 1
-        return mmq.product(x, self.matrix(name, layer), rung="7_half")
+        if not fused:
+            return mmq.product(x, self.matrix(name, layer), rung="7_half")
+        self.ran["product fused"] += 1
+        return between.prompt_product(x, self.matrix(name, layer), gate=name == "gate_up")

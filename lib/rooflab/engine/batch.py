@@ -27,8 +27,6 @@ class Batch:
     """
 
     def __init__(self, engine: Engine, size: int, capacity: int | None = None):
-        if engine.on_cpu:
-            raise UsageError("A batch needs a GPU: between the kernels stand torch's products.")
         if not 1 < size <= MOST:
             raise UsageError(f"A batch holds 2 to {MOST} sequences, not {size}.")
         capacity = engine.capacity if capacity is None else capacity
@@ -80,21 +78,22 @@ class Batch:
         for i, prompt in enumerate(prompts):
             self.engine.reset()
             self.engine.prefill(prompt)
-            self.cache_k[:, :length, i].copy_(state.cache_k[:, :length])
-            self.cache_v[:, :length, i].copy_(state.cache_v[:, :length])
-            self.tokens[:length, i].copy_(state.tokens[:length])
-            self.logits[i].copy_(state.logits)
+            self.cache_k[:, :length, i] = state.cache_k[:, :length]
+            self.cache_v[:, :length, i] = state.cache_v[:, :length]
+            self.tokens[:length, i] = state.tokens[:length]
+            self.logits[i] = state.logits
         self.engine.reset()
         self.places[0], self.places[1] = length - 1, length
-        self._choose(0.0)  # the engine's logits are bounded already
-        self.places.add_(1)
+        with self.engine.target():
+            self._choose(0.0)  # the engine's logits are bounded already
+        self.places += 1
         self.position = length
         self.ran["prompts"] += self.size
 
     def generate(self, count: int) -> list[list[int]]:
         """The next `count` tokens of every sequence: decoded on the device, and asked for in the end."""
         self.decode(count)
-        return self.tokens[self.position - count : self.position].t().tolist()
+        return self.tokens[self.position - count : self.position].T.tolist()
 
     def decode(self, count: int) -> None:
         """What generate does, without asking."""
@@ -107,11 +106,12 @@ class Batch:
                 f"{count} tokens after {self.position} do not fit a cache of {self.capacity}: reset the "
                 "batch, or make one with more capacity."
             )
-        graph = self.engine.paths.graph
+        graph = self.engine.paths.graph and not self.engine.on_cpu
         if graph and self._replay is None:
             self._capture()
-        for _ in range(count):
-            self._replay() if graph else self.step()
+        with self.engine.target():
+            for _ in range(count):
+                self._replay() if graph else self.step()
         self.ran["step graph" if graph else "step"] += count
         self.position += count
 
@@ -132,21 +132,21 @@ class Batch:
             biases, turns = weights.biases[layer], weights.rotations
             between.rotate_rows(qkv, biases, turns, queries, keys, values, position=position)
             attention.decode_attention(
-                queries.view(self._attended.shape),
-                keys.view(wide),
-                values.view(wide),
+                queries.reshape(self._attended.shape),
+                keys.reshape(wide),
+                values.reshape(wide),
                 length,
                 out=self._attended,
                 room=self._room,
             )
-            branch = products.few("out", layer, self._attended.view(self.size, -1))
+            branch = products.few("out", layer, self._attended.reshape(self.size, -1))
             between.norm_rows(residual, weights.norms[2 * layer + 1], out=x, branch=branch, epsilon=epsilon)
             between.gate_rows(products.few("gate_up", layer, x), out=inner)
             branch = products.few("down", layer, inner)
         between.norm_rows(residual, weights.norms[2 * shape.layers], out=x, branch=branch, epsilon=epsilon)
-        self.logits.copy_(products.few("head", None, x))
+        self.logits[...] = products.few("head", None, x)
         self._choose(shape.softcap)
-        self.places.add_(1)
+        self.places += 1
 
     def _choose(self, softcap: float) -> None:
         between.choose_rows(

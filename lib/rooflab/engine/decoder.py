@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +84,7 @@ class Engine:
                 f"The weights know {rows} positions, so a capacity of {self.capacity} is refused."
             )
         self.blocks = blocks or (4 if self.on_cpu else _sms())
-        with ops.on("cpu" if self.on_cpu else "gpu"):
+        with self.target():
             self.state = decoder.state_for(spec.shape, self.capacity, self.blocks, self._zeros)
         self.heat, self.seed = 0.0, 0
         self.ran: collections.Counter[str] = collections.Counter()
@@ -139,7 +140,7 @@ class Engine:
         self._fits(count)
         if not self.position:
             raise UsageError("The engine needs a prompt before it can go on.")
-        with ops.on("cpu" if self.on_cpu else "gpu"):
+        with self.target():
             self._step(count)
         self.position += count
 
@@ -151,6 +152,10 @@ class Engine:
     def batch(self, size: int, capacity: int | None = None) -> Batch:
         """`size` sequences decoded together on this engine's weights, with a cache of `capacity` each."""
         return Batch(self, size, capacity)
+
+    def target(self) -> AbstractContextManager[None]:
+        """Where the weights lie, as a launcher asks."""
+        return ops.on("cpu" if self.on_cpu else "gpu")
 
     # --- decoding -----------------------------------------------------------------------------------------
 
@@ -275,43 +280,42 @@ class Engine:
         `start`, and ends with logits and candidates for the next token: what a graph can hold. That they
         exist and fit is the caller's to know, and the host's `position` stays as it is.
         """
-        import torch
-
         shape, state, weights = self.spec.shape, self.state, self.weights
         n, end = int(ids.shape[0]), start + int(ids.shape[0])
         residual = self._residual(ids)
-        new = lambda *sizes: torch.empty(sizes, dtype=torch.float16, device=ids.device)  # noqa: E731
-        x, queries = new(n, shape.hidden), new(n, shape.heads, shape.head_dim)
-        out, inner = torch.empty_like(queries), new(n, shape.mlp)
         branch: Any = None
+        x, queries = self._new(n, shape.hidden), self._new(n, shape.heads, shape.head_dim)
+        out = self._new(n, shape.heads, shape.head_dim)
         for layer in range(shape.layers):
             keys, values = state.cache_k[layer], state.cache_v[layer]
             self._norm_rows(residual, branch, 2 * layer, x)
             rows = self._product("qkv", layer, x)
             self._rotate_rows(layer, rows, queries, keys[start:end], values[start:end], start)
             self._attention(queries, keys, values, start, end, out)
-            branch = self._product("out", layer, out.view(n, -1))
+            branch = self._product("out", layer, out.reshape(n, shape.attended))
             self._norm_rows(residual, branch, 2 * layer + 1, x)
             both = self._product("gate_up", layer, x)
-            if both.shape == inner.shape:  # the product has applied the gates
-                inner = both
-            else:
-                self._gate_rows(both, inner)
-            branch = self._product("down", layer, inner)
-        state.residual.copy_(residual[-1] + branch[-1])
-        state.tokens[start:end].copy_(ids)
-        state.position.fill_(end)
+            branch = self._product("down", layer, self._gate_rows(both))
+        state.residual[...] = residual[-1] + branch[-1]
+        state.tokens[start:end] = ids
+        state.position[...] = end
         decoder.head(shape, weights, state, heat=self.heat, seed=self.seed)
+
+    def _new(self, *sizes: int, dtype: str = "float16") -> Any:
+        """An array of no values yet, where the weights lie."""
+        if self.on_cpu:
+            return np.full(sizes, np.nan, dtype)
+        import torch
+
+        return torch.empty(sizes, dtype=getattr(torch, dtype), device=self.state.tokens.device)
 
     def _residual(self, ids: Any) -> Any:
         """The rows of a prompt's tokens in the embedding, FP32."""
-        import torch
-
         table, count = self.weights.embedding, int(ids.shape[0])
         self.ran["embedded at once" if self.paths.embed else "embedded one by one"] += 1
         if not self.paths.rows and self.paths.embed:
             return self._embedded(ids).float()
-        out = torch.empty((count, self.spec.shape.hidden), dtype=torch.float32, device=ids.device)
+        out = self._new(count, self.spec.shape.hidden, dtype="float32")
         if self.paths.embed:
             return between.embeddings(table, ids, out=out)
         for i in range(count):
@@ -342,15 +346,17 @@ class Engine:
             to.copy_(self._turn(part, turns[..., 0], turns[..., 1]))
         v.copy_(parts[2])
 
-    def _gate_rows(self, both: Any, inner: Any) -> None:
+    def _gate_rows(self, both: Any) -> Any:
+        mlp = self.spec.shape.mlp
+        if both.shape[1] == mlp:  # the product has applied the gates
+            return both
         if self.paths.rows:
-            between.gate_rows(both, out=inner)
-            return
+            return between.gate_rows(both, out=self._new(len(both), mlp))
         import torch
 
         split = both.view(len(both), -1, 2, 8)
         silu = torch.nn.functional.silu(split[:, :, 0].float())
-        inner.copy_((silu * split[:, :, 1]).reshape(inner.shape))
+        return (silu * split[:, :, 1]).half().reshape(len(both), mlp)
 
     def _attention(self, q: Any, k: Any, v: Any, start: int, end: int, out: Any) -> None:
         wanted = self.paths.attention

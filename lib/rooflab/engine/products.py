@@ -7,6 +7,8 @@ from __future__ import annotations
 import collections
 from typing import Any
 
+import numpy as np
+
 from rooflab import ops
 from rooflab.formats import Planes
 from rooflab.ops import between, decoder, gemv, int4, mmq, q8_0
@@ -35,15 +37,20 @@ class Products:
         """A matrix in FP16, made on the way if it is in another format: of INT4 by the course's kernel, or
         by torch's operators.
         """
-        import torch
-
         matrix, kind = self.matrix(name, layer), self.format(name)
         if kind == "fp16":
             return matrix
         self.ran[f"dequantised {kind}{' own' if own and kind != 'q8_0' else ''}"] += 1
+        if isinstance(matrix, Planes) and isinstance(matrix.quants, np.ndarray):
+            return (matrix.quants * matrix.scales.repeat(32, 1).astype(np.float32)).astype(np.float16)
+        if isinstance(matrix, np.ndarray):
+            n, k = self.shape.matrices[name]
+            return between.dequantise_tiles(int4.Tiles(matrix, n, k), out=np.empty((n, k), np.float16))
         if kind == "q8_0":
             scaled = matrix.quants.view(*matrix.scales.shape, 32) * matrix.scales[..., None]
             return scaled.view(matrix.quants.shape)
+        import torch
+
         n, k = self.shape.matrices[name]
         if own:
             out = torch.empty((n, k), dtype=torch.float16, device=matrix.device)
@@ -61,9 +68,12 @@ class Products:
         return (codes * scales).view(n, k)
 
     def cublas(self, name: str, layer: int | None, x: Any, own: bool = True) -> Any:
-        """x [n, k] times a matrix, by torch."""
+        """x [n, k] times a matrix, by torch; on the CPU by NumPy."""
         self.ran["product cublas"] += 1
-        return x @ self.halves(name, layer, own).t()
+        matrix = self.halves(name, layer, own)
+        if isinstance(x, np.ndarray):
+            return (x.astype(np.float32) @ matrix.astype(np.float32).T).astype(np.float16)
+        return x @ matrix.t()
 
     def one(self, name: str, layer: int | None, x: Any) -> Any:
         """A single token's product, x [1, k], by the course's kernels."""
@@ -94,7 +104,7 @@ class Products:
         """The course's product of Q8_0 weights for a prompt's tokens, on a Hopper unrounded however few; if
         `fused` by blocks that stay, and gate_up's with its gates applied.
         """
-        if ops.this_arch() != "90":
+        if isinstance(x, np.ndarray) or ops.this_arch() != "90":
             return self.mmq(name, layer, x)
         self.ran["product mmq"] += 1
         if not fused:

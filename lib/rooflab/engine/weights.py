@@ -141,6 +141,13 @@ def _packed(rows: Any, format: str) -> Any:
     return _q8_on_gpu(rows) if format == "q8_0" else _int4_on_gpu(rows)
 
 
+def _over(values: Any, by: float) -> Any:
+    """values / by, rounded as IEEE says: by a number torch would multiply with its inverse."""
+    import torch
+
+    return values / torch.full_like(values, by)
+
+
 def _q8_on_gpu(rows: Any) -> Planes:
     """formats.quantise_q8_0 in torch, bit for bit, as planes."""
     import torch
@@ -151,7 +158,7 @@ def _q8_on_gpu(rows: Any) -> Planes:
     step = max(1, _ROWS // k)
     for i in range(0, n, step):
         blocks = rows[i : i + step].float().reshape(-1, k // 32, 32)
-        d = blocks.abs().amax(-1) / 127
+        d = _over(blocks.abs().amax(-1), 127)
         inverse = torch.nan_to_num(1 / d, posinf=0.0)
         wide = (blocks * inverse[..., None]).double()
         quants[i : i + step] = torch.trunc(wide + torch.copysign(torch.full_like(wide, 0.5), wide)).reshape(
@@ -173,7 +180,7 @@ def _int4_on_gpu(rows: Any) -> Any:
     step = max(1, _ROWS // k)
     for i in range(0, n, step):
         groups = rows[i : i + step].float().reshape(-1, k // 128, 128)
-        scale = (groups.abs().amax(-1) / 7).clamp_min(2.0**-24).half()
+        scale = _over(groups.abs().amax(-1), 7).clamp_min(2.0**-24).half()
         codes = (groups / scale.float()[..., None]).round().clamp(-7, 7).long() + 8
         packed = (codes.reshape(-1, k // 8, 8) << places).sum(-1)
         words[i : i + step] = torch.where(packed >= 1 << 31, packed - (1 << 32), packed).int()
@@ -194,7 +201,7 @@ def dequantised(rows: Any, format: str) -> Any:
         planes: Any = _q8_on_gpu(rows)
         return planes.quants.float() * planes.scales.float().repeat_interleave(32, 1)
     groups = rows.float().reshape(rows.shape[0], -1, 128)
-    scale = (groups.abs().amax(-1, keepdim=True) / 7).clamp_min(2.0**-24).half().float()
+    scale = _over(groups.abs().amax(-1, keepdim=True), 7).clamp_min(2.0**-24).half().float()
     return ((groups / scale).round().clamp(-7, 7) * scale).reshape(rows.shape)
 
 

@@ -43,6 +43,18 @@ def test_embeddings_are_rows_at_once_one_by_one_and_of_a_step(format):
         assert (out == values[tokens]).all()
 
 
+@pytest.mark.parametrize("width", [8, 72, 520, 8200])
+@pytest.mark.parametrize("rung", ["1_block", "2_held"])
+def test_rows_are_summed_and_normalised(rung, width):
+    residual, branch, weights = halves(3, width).astype(np.float32), halves(3, width), halves(width)
+    for add in (None, branch):
+        total = residual.astype(np.float64) + (0 if add is None else add)
+        here, out = residual.copy(), np.full((3, width), np.nan, np.float16)
+        between.norm_rows(here, weights, out=out, branch=add, rung=rung)
+        wanted = total / np.sqrt((total**2).mean(-1, keepdims=True) + 1e-6) * weights
+        assert np.abs(here - total).max() < 1e-6 and np.abs(out - wanted).max() <= np.spacing(np.float16(8))
+
+
 def test_a_batch_turns_and_keeps_its_rows_at_one_position():
     heads, kv_heads, width, n, place = 4, 2, 32, 3, 5
     rows, biases = halves(n, 256), halves(256)
@@ -106,6 +118,9 @@ def test_what_does_not_fit_is_refused_in_a_sentence():
     ):
         with pytest.raises(LaunchError, match=says):
             between.embeddings(table, tokens, **{"out": out, **arguments})
+    with pytest.raises(LaunchError, match="up to 16384 numbers a row, not 16392"):
+        wide = np.zeros((1, 16392), np.float32)
+        between.norm_rows(wide, wide[0].astype(np.float16), out=wide.astype(np.float16), rung="2_held")
     with pytest.raises(LaunchError, match="multiple of 8 logits, not 12"):
         between.choose_rows(halves(2, 12), tokens, tokens[:1])
     for bad in ({"heat": -1.0}, {"softcap": float("nan")}):

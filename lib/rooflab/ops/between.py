@@ -15,7 +15,7 @@ from rooflab import kernel
 from rooflab.errors import LaunchError
 from rooflab.formats import Planes
 from rooflab.identity import source_of_callable
-from rooflab.ops import Rung, check_array, loaded, with_target
+from rooflab.ops import Rung, check_array, loaded, rung_of, with_target
 from rooflab.ops.int4 import Tiles
 
 LADDERS: dict[str, tuple[Rung, ...]] = {
@@ -30,6 +30,13 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
     ),
     "norm_rows": (
         Rung("norm_rows", "1_block", "norm_rows_block", "residual sum, norm and rounding in one kernel"),
+        Rung(
+            "norm_rows",
+            "2_held",
+            "norm_rows_held",
+            "a row stays in registers",
+            defines={"THREADS": 192, "PARTS": 2},
+        ),
     ),
     "rotate_rows": (
         Rung(
@@ -78,6 +85,8 @@ _ROOM = 231424  # bytes of dynamic shared memory beside its barriers
 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
+    if rung.operator == "norm_rows":
+        return source_of_callable(norm_rows, held_of)
     if rung.operator == "prompt_product":
         return source_of_callable(prompt_product, tile_of, stages_of)
     return source_of_callable(globals()[rung.operator])
@@ -134,7 +143,15 @@ def _position(position: Any) -> Any:
 
 
 @with_target()
-def norm_rows(residual: Any, weights: Any, *, out: Any, branch: Any = None, epsilon: float = 1e-6) -> Any:
+def norm_rows(
+    residual: Any,
+    weights: Any,
+    *,
+    out: Any,
+    branch: Any = None,
+    epsilon: float = 1e-6,
+    rung: str | None = None,
+) -> Any:
     """out [n, width] FP16 = the rows of residual [n, width] FP32 over their root mean square, times weights.
 
     With `branch` [n, width] FP16 that is added to the residual first, in place.
@@ -147,11 +164,20 @@ def norm_rows(residual: Any, weights: Any, *, out: Any, branch: Any = None, epsi
     check_array("out", out, "float16", n * width, 16)
     if branch is not None:
         check_array("branch", branch, "float16", n * width, 16)
-    rung, function = _only("norm_rows")
+    chosen = rung_of(LADDERS["norm_rows"], rung, "2_held" if width <= 16384 else "1_block")
+    macros = chosen.with_defaults(held_of(width) if chosen.name == "2_held" else {})
+    if chosen.name == "2_held" and width > 4 * macros["THREADS"] * macros["PARTS"]:
+        raise LaunchError(f"Rung norm_rows/2_held holds up to 16384 numbers a row, not {width}.")
     tail = [ctypes.c_int(width), ctypes.c_int(branch is not None), ctypes.c_float(epsilon)]
     arguments = [residual, out if branch is None else branch, weights, out, *tail]
-    function.launch(n, rung.defines["THREADS"], arguments)
+    loaded(chosen, tuple(sorted(macros.items()))).launch(n, macros["THREADS"], arguments)
     return out
+
+
+def held_of(width: int) -> dict[str, int]:
+    """The launch rule of rung 2_held: two or four times 4 numbers a thread."""
+    parts = 2 if width <= 8192 else 4
+    return {"PARTS": parts, "THREADS": min(1024, 32 * math.ceil(width / (128 * parts)))}
 
 
 @with_target()

@@ -179,13 +179,17 @@ def test_every_way_to_decode_agrees_with_transformers(model, way):
 
 
 @pytest.mark.parametrize(
-    "name", ["1_scalar", "2_mmq", "3_flash", "4_rows", "5_embed", "6_graph", "7_fused", "torch"]
+    "name", ["1_scalar", "2_mmq", "3_flash", "4_rows", "5_embed", "6_graph", "7_fused", "torch", "halves"]
 )
 @pytest.mark.parametrize("formats", FORMATS, ids="-".join)
 def test_every_way_to_take_in_a_prompt_agrees_and_says_that_it_ran(model, formats, name):
     from rooflab import engine, ops
 
-    paths = engine.PROMPTS.get(name) or engine.Paths(rows=False, attention="torch", mmq=False)
+    others = {
+        "torch": engine.Paths(rows=False, attention="torch", mmq=False),
+        "halves": engine.Paths(mmq=False),
+    }
+    paths = {**engine.PROMPTS, **others}[name]
     one = engine.Engine(model.spec, model.weights(*formats), capacity=400, paths=paths)
     agrees(one, model.tokens, model.judge(*formats))
     ran, format = one.ran, formats[0]
@@ -193,12 +197,15 @@ def test_every_way_to_take_in_a_prompt_agrees_and_says_that_it_ran(model, format
     assert (ran["rows own"] > 0) == paths.rows and (ran["rows torch"] > 0) == (not paths.rows)
     assert ran[f"attention {paths.attention or 'own'}"] > 0
     assert (ran["embedded at once"] > 0) == paths.embed == (not ran["embedded one by one"])
-    assert (ran["product mmq"] > 0) == (format == "q8_0" and paths.mmq) == (not ran["product cublas"])
     hopper = ops.this_arch() == "90"
+    short = format == "int4_g128" and paths.mmq and hopper
+    assert (ran["product mmq"] > 0) == (format == "q8_0" and paths.mmq)
+    assert (ran["product int4_g128"] > 0) == short
+    assert (ran["product cublas"] > 0) == (not ran["product mmq"] and not short)
     assert (ran["product fused"] > 0) == (format == "q8_0" and paths.mmq and paths.fused and hopper)
     assert (ran["dequantised q8_0"] > 0) == (format == "q8_0" and not paths.mmq)
-    assert (ran["dequantised int4_g128 own"] > 0) == (format == "int4_g128" and paths.rows)
-    assert (ran["dequantised int4_g128"] > 0) == (format == "int4_g128" and not paths.rows)
+    assert (ran["dequantised int4_g128 own"] > 0) == (format == "int4_g128" and not short and paths.rows)
+    assert (ran["dequantised int4_g128"] > 0) == (format == "int4_g128" and not short and not paths.rows)
 
 
 @pytest.mark.parametrize("size", [3, 8, 32])

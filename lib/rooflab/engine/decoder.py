@@ -31,9 +31,10 @@ class Paths:
     """Which way the work takes. decode: a rung of decode_step, or "torch" (torch's operators) or "products"
     (the same with the course's matrix-vector products). graph: replay captured work where the host would
     launch it piece by piece. rows: the course's kernels between a prompt's products, not torch's operators.
-    attention: a rung, or "" for the fastest, or "torch". mmq: a prompt's products with Q8_0 weights by the
-    course's kernels, without making FP16 weights of them first. embed: all of a prompt's embeddings in one
-    launch, not one each. fused: on a Hopper those products by blocks that stay, and gates applied on the way.
+    attention: a rung, or "" for the fastest, or "torch". mmq: a prompt's products with Q8_0 weights, and on
+    a Hopper a short prompt's with INT4, by the course's kernels, without making FP16 weights of them first.
+    embed: all of a prompt's embeddings in one launch, not one each. fused: on a Hopper those products by
+    blocks that stay, and gates applied on the way.
     """
 
     decode: str = "3_persistent"
@@ -44,6 +45,10 @@ class Paths:
     embed: bool = True
     fused: bool = True
 
+
+# Tokens of a prompt up to which INT4 weights are multiplied as they are: making halves of Qwen2.5-1.5B's
+# takes an H200 about as long as that many tokens gain by cuBLAS.
+SHORT = 768
 
 # The prefill ladder: each takes one step more.
 PROMPTS = {
@@ -372,7 +377,10 @@ class Engine:
         attention.attention(q, k, v, start=start, context=end, out=out, rung=wanted or None)
 
     def _product(self, name: str, layer: int, x: Any) -> Any:
-        """A prompt's product: MMQ for Q8_0 if asked for, else cuBLAS on FP16."""
+        """A prompt's product: the course's for Q8_0 and INT4 if asked for, else cuBLAS on FP16."""
+        hopper = not self.on_cpu and ops.this_arch() == "90"
+        if self.weights.format == "int4_g128" and self.paths.mmq and hopper and len(x) <= SHORT:
+            return self.products.few(name, layer, x)
         if self.weights.format == "q8_0" and self.paths.mmq:
             return self.products.prompt(name, layer, x, self.paths.fused)
         return self.products.cublas(name, layer, x, self.paths.rows)

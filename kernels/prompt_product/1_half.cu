@@ -86,23 +86,23 @@ extern "C" __global__ void __launch_bounds__(384, 1)
             }
         }
     };
-    float sum[SUMS];  // begun by a tile's first product
     unsigned turn = 0;
-    const auto step = [&](unsigned (&a)[4][4], int c) {
-        const unsigned now = turn + c, slot = now % STAGES;
-        mbarrier_wait(full + slot, now / STAGES % 2);
-        load(a, ring + slot * SLOT + TOKENS * 128);
-        const unsigned long long columns = wgmma_columns(ring + slot * SLOT);
-        warpgroup_arrive();
-#pragma unroll
-        for (int j = 0; j < 4; ++j) wgmma_registers_f16<TOKENS>(sum, a[j], columns + 2 * j, c + j > 0);
-        warpgroup_commit();
-        warpgroup_wait<1>();  // the product by chunk c - 1 is done
-        if (c > 0) mbarrier_arrive(empty + (now - 1) % STAGES);  // every thread for what it has read
-    };
     unsigned char* results = ring + STAGES * SLOT + group * TOKENS * PITCH;
     unsigned even[4][4], odd[4][4];
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        float sum[SUMS];  // begun by a tile's first product
+        const auto step = [&](unsigned (&a)[4][4], int c) {
+            const unsigned now = turn + c, slot = now % STAGES;
+            mbarrier_wait(full + slot, now / STAGES % 2);
+            load(a, ring + slot * SLOT + TOKENS * 128);
+            const unsigned long long columns = wgmma_columns(ring + slot * SLOT);
+            warpgroup_arrive();
+#pragma unroll
+            for (int j = 0; j < 4; ++j) wgmma_registers_f16<TOKENS>(sum, a[j], columns + 2 * j, c + j > 0);
+            warpgroup_commit();
+            warpgroup_wait<1>();  // the product by chunk c - 1 is done
+            if (c > 0) mbarrier_arrive(empty + (now - 1) % STAGES);  // every thread for what it has read
+        };
         for (int c = 0; c < chunks; c += 2) {
             step(even, c);
             step(odd, c + 1);
@@ -111,10 +111,13 @@ extern "C" __global__ void __launch_bounds__(384, 1)
         turn += chunks;
         mbarrier_arrive(empty + (turn - 1) % STAGES);
 
-        // A thread's sums are rows g and g + 8 of its warp's 16, and of eight tokens two.
+        // A thread's sums are rows g and g + 8 of its warp's 16, and of eight tokens two. Those of tokens beyond the last
+        // stay behind; and no compiler moves what comes after that branch before the wait above, as one did without it.
+        const int first = (tile / across * 2 + group) * RESULTS, token0 = tile % across * TOKENS, width = GATE ? n / 2 : n;
         __half* column = reinterpret_cast<__half*>(results + lane % 4 * 2 * PITCH) + RESULTS / 4 * warp + lane / 4;
 #pragma unroll
         for (int i = 0; i < SUMS; ++i) {
+            if (token0 + i / 4 * 8 >= batch) break;
             __half* to = column + (i / 4 * 8 + i % 2) * (PITCH / 2);
             if (GATE) {
                 if (i / 2 % 2 == 0) *to = __float2half(__fdividef(sum[i], 1.0f + __expf(-sum[i])) * sum[i + 2]);
@@ -123,7 +126,6 @@ extern "C" __global__ void __launch_bounds__(384, 1)
             }
         }
         warpgroup_wait_turn(1 + group, 128);
-        const int first = (tile / across * 2 + group) * RESULTS, token0 = tile % across * TOKENS, width = GATE ? n / 2 : n;
         for (int i = thread; i < TOKENS * PIECES; i += 128) {
             const int token = i / PIECES, piece = i % PIECES;
             if (token0 + token < batch && first + 8 * piece < width)

@@ -160,6 +160,47 @@ def every_attention() -> None:
             attention.decode_attention(q[0], k, v, length, rung=rung.name, splits=3)
 
 
+def every_between() -> None:
+    from rooflab.ops import between, decoder
+
+    rng = np.random.default_rng(10)
+
+    def values(*shape, dtype=np.float16):
+        return cupy.asarray(rng.standard_normal(shape).astype(dtype))
+
+    def room(*shape, dtype=np.float16):
+        return cupy.asarray(np.zeros(shape, dtype))
+
+    where = cupy.asarray(np.array([2], np.int32))
+    for n, width in ((1, 64), (5, 520 // 32 * 32)):
+        table, tokens = values(33, width), cupy.asarray(rng.integers(0, 33, n).astype(np.int32))
+        history = cupy.asarray(rng.integers(0, 33, (4, n)).astype(np.int32))
+        for kind in (table, q8_0.quantise(table) if width % 128 == 0 else table):
+            between.embeddings(kind, tokens, out=room(n, width, dtype=np.float32))
+            between.embeddings(kind, tokens, out=room(n, width, dtype=np.float32), first=n - 1, count=1)
+            between.embeddings(kind, history, out=room(n, width, dtype=np.float32), position=where)
+        for rung in ("1_block", "2_held"):
+            sums = values(n, width, dtype=np.float32)
+            between.norm_rows(sums, values(width), out=room(n, width), rung=rung)
+            between.norm_rows(sums, values(width), out=room(n, width), branch=values(n, width), rung=rung)
+        rows, turns = values(n, 8 * 32), cupy.asarray(decoder.rotations(16, 32, 1e4))
+        queries, biases = room(n, 4, 32), values(8 * 32)
+        between.rotate_rows(rows, biases, turns, queries, room(n, 2, 32), room(n, 2, 32), start=7)
+        caches = room(6, n, 2, 32), room(6, n, 2, 32)
+        between.rotate_rows(rows, biases, turns, queries, *caches, position=where)
+        between.gate_rows(values(n, 2 * 40), out=room(n, 40))
+        for heat in (0.0, 1.0):
+            between.choose_rows(values(n, 72), history, where, heat=heat)
+    words = map(cupy.asarray, formats.quantise_int4(rng.standard_normal((128, 256)).astype(np.float32)))
+    between.dequantise_tiles(int4.repack(*words), out=room(128, 256))
+    if cupy.cuda.Device().compute_capability == "90":
+        for n, k, batch in ((144, 128, 5), (272, 256, 70), (256, 256, 300)):
+            w, x = q8_0.quantise(values(n, k)), values(batch, k)
+            for tokens in (64, 176, 232):
+                between.prompt_product(x, w, out=room(batch, n), TOKENS=tokens)
+                between.prompt_product(x, w, out=room(batch, n // 2), gate=True, TOKENS=tokens)
+
+
 def planted(name: str) -> None:
     function = kernel.Function(kernel.compile_source(FAULTS[name], arch="90"), "fault")
     n = 33 if name == "overrun" else 64
@@ -175,6 +216,7 @@ if __name__ == "__main__":
         "int4": every_int4,
         "attention": every_attention,
         "rows": every_row,
+        "between": every_between,
     }
     families.get(sys.argv[1], lambda: planted(sys.argv[1]))()
     cupy.cuda.runtime.deviceSynchronize()

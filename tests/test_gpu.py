@@ -342,7 +342,9 @@ def test_a_capture_that_allocates_fails_and_one_with_room_made_before_leaves_the
 
 
 @pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer beside a GPU")
-@pytest.mark.parametrize("rungs", ["stream", "gemv", "q8_0", "int4", "attention", "rows", "decode_step"])
+@pytest.mark.parametrize(
+    "rungs", ["stream", "gemv", "q8_0", "int4", "attention", "rows", "between", "decode_step"]
+)
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
 def test_the_sanitizers_find_nothing_in_any_rung(tool, rungs):
     done = sanitize(tool, rungs)

@@ -123,8 +123,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
             const int all_from = seen_from(start + highest, context, causal, window).first;
             const int all_to = seen_from(start + lowest, context, causal, window).last;
             float most[2] = {NOTHING, NOTHING}, sum[2] = {0.0f, 0.0f};
-            // Parities tell neighbours apart: what stood in a place before must have come, too.
-            if (base && !SHARED_KV) wait_for(base - 2), wait_for(base - 1);
             wait_for(base + 1);
             const Element* const from = ring + (base + 1) % PLACES * TILE;
 #pragma unroll
@@ -212,6 +210,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
                 }
                 warpgroup_shared_fence();
             }
+            // Parities tell neighbours apart: what stands in a place has to come before the next is waited for, and the
+            // next queries are not asked for before these weights are.
+            if (!SHARED_KV) wait_for(base + 2 * work.tiles - 1), wait_for(base + 2 * work.tiles);
             mbarrier_arrive(weighed + (count + work.tiles - 1) % 2);
             base += items_of(work.tiles), count += work.tiles;
         }

@@ -28,8 +28,8 @@ from rooflab.studies.base import Sized
 LENGTH = 200  # tokens of the prompt that paths are compared on
 PIECES = (70, 1, 129)  # and a prompt in pieces
 RUNS, FEWER, SHORT = 1000, 200, (16, 6)  # greedy and sampled runs; of each the prompt, and the tokens
-MANY_STEPS, ROOM = 10_000, 9000
-SECONDS = 0.8  # of generating for a figure of energy
+MANY_STEPS, ROOM = 10_000, 2000
+SECONDS = 0.7  # of generating for a figure of energy
 
 Rows = Iterator[tuple[str, float]]
 
@@ -53,7 +53,8 @@ def _ways(format: str, device: Sized | None) -> list[str]:
     """Ways of decoding, and of taking in a prompt, by names of their own: in FP16 all of them, in others what
     differs there.
     """
-    prompts = [f"prompt.{name}" for name in engine.PROMPTS if name != "2_mmq" or format == "q8_0"]
+    mmq = ("2_mmq", "7_fused")
+    prompts = [f"prompt.{name}" for name in engine.PROMPTS if name not in mmq or format == "q8_0"]
     if format == "fp16":
         return [*decode.PLAIN, *decode.rungs(device), *prompts, "pieces"]
     return ["products", *decode.rungs(device), *prompts[:: len(prompts) - 1], "pieces"]
@@ -75,7 +76,7 @@ def energy(device: Sized | None = None) -> list[Case]:
     last, found = decode.last(device)[-1], []
     for format in decode.FORMATS:
         found.append(_case("energy", last, format, steps=decode.STEPS))
-        found += [_case("energy", "batch", format, size, decode.FEW) for size in decode.BATCHES]
+        found.append(_case("energy", "batch", format, decode.BATCHES[-1], decode.FEW))
     graph = _case("energy", hf.VARIANTS[1], "fp16", steps=decode.FEW)
     return [*found, graph, _case("energy", "idle", "fp16")]
 

@@ -38,7 +38,7 @@ STEPS = 3  # traced prompts a case
 CAPACITY = 8448  # positions that weights know the rotations of
 # Kinds of kernel in a prompt, by what a name holds; first match wins, what is left is torch's own.
 FAMILIES = (
-    ("our products", r"mmq|q8_0_"),
+    ("our products", r"mmq|q8_0_|prompt_product"),
     ("quantising", r"q8_1|quantise"),
     ("dequantising", r"dequant"),
     ("attention", r"attention|fmha|flash|sdpa"),
@@ -63,8 +63,8 @@ def _case(impl: str, format: str, model: str, seq: int, operator: str = "prefill
 
 
 def ways(format: str) -> list[str]:
-    """Names of the engine's ways with weights of a format: MMQ is for Q8_0 alone."""
-    return [name for name in engine.PROMPTS if name != "2_mmq" or format == "q8_0"]
+    """Names of the engine's ways with weights of a format: MMQ, plain or fused, is for Q8_0 alone."""
+    return [name for name in engine.PROMPTS if name not in ("2_mmq", "7_fused") or format == "q8_0"]
 
 
 def rounds(case: Case) -> bool:
@@ -83,7 +83,7 @@ def ladder(
     source's prompt all of them, on others those of the largest steps, for INT4 the last.
     """
     found, names = [], ways(format)
-    few = names[-1:] if format == "int4_g128" else [n for n in names if n[:2] in ("1_", "3_", "6_")]
+    few = names[-1:] if format == "int4_g128" else [n for n in names if n[:2] in ("1_", "3_", "6_", "7_")]
     for seq in prompts:
         if peers and format == "fp16" and model in hf.MODELS:
             found.append(_case(hf.VARIANTS[0], format, model, seq))
@@ -243,7 +243,7 @@ def prompt_builds(model: str, format: str, head: str, arch: str) -> list[tuple[R
     between_rungs = [rung for ladder in between.LADDERS.values() for rung in ladder]
     return [
         (first, decoder.macros_for(first, shape, format, head, arch, {})),
-        *((rung, rung.defines) for rung in between_rungs),
+        *((rung, rung.defines) for rung in between_rungs if rung.arch_for(arch) in rung.archs),
     ]
 
 
@@ -333,11 +333,12 @@ def _gemma(case: Case) -> gate.Work:
 
 def traced() -> list[Case]:
     """The first and the last way in FP16 and Q8_0, and transformers, on one prompt."""
-    found = [_case(hf.VARIANTS[0], "fp16", decode.MODEL, TRACED)]
-    for format in ("fp16", "q8_0"):
-        names = ways(format)
-        found += [_case(name, format, decode.MODEL, TRACED) for name in (names[0], names[-1])]
-    return found
+    last = ways("fp16")[-1]
+    return [
+        _case(hf.VARIANTS[0], "fp16", decode.MODEL, TRACED),
+        _case(last, "fp16", decode.MODEL, TRACED),
+        *(_case(name, "q8_0", decode.MODEL, TRACED) for name in (ways("q8_0")[0], last)),
+    ]
 
 
 def family_of(name: str) -> str:

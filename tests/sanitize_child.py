@@ -160,6 +160,36 @@ def every_attention() -> None:
             attention.decode_attention(q[0], k, v, length, rung=rung.name, splits=3)
 
 
+def every_step() -> None:
+    from rooflab import engine, ops
+    from rooflab.engine.spec import Spec
+    from rooflab.engine.weights import random_tensors
+    from rooflab.ops import decoder
+
+    hopper = cupy.cuda.Device().compute_capability == "90"
+
+    def there(matrix):
+        if isinstance(matrix, formats.Planes):
+            return formats.Planes(*map(cupy.asarray, matrix))
+        return cupy.asarray(matrix)
+
+    shape = decoder.Shape(2, 256, 512, 4, 2, 64, 320)
+    spec = Spec("tiny", shape, 1e4, True, True)
+    for format, head_format in (("fp16", "fp16"), ("q8_0", "q8_0"), ("int4_g128", "fp16")):
+        with ops.on("cpu"):
+            packed = engine.pack(spec, random_tensors(spec, on="cpu"), format, head_format, capacity=64)
+        weights = decoder.Weights(*packed[:2], *map(there, packed[2:]))
+        for rung in decoder.LADDERS["decode_step"]:
+            if rung.archs == ("90a",) and not hopper:
+                continue
+            state = decoder.state_for(shape, 64, 5, lambda size, dtype: cupy.zeros(size, dtype))
+            state.bests[...] = cupy.asarray(decoder.candidates(3, 5))
+            state.position[...] = 40  # of a cache in parts
+            for _ in range(2):  # STAGES: synccheck follows only so many barriers
+                decoder.step(shape, weights, state, steps=2, rung=rung.name, WARPS=4, STAGES=3)
+            assert int(state.position[0]) == 44
+
+
 def every_between() -> None:
     from rooflab.ops import between, decoder
 
@@ -216,6 +246,7 @@ if __name__ == "__main__":
         "int4": every_int4,
         "attention": every_attention,
         "rows": every_row,
+        "decode_step": every_step,
         "between": every_between,
     }
     families.get(sys.argv[1], lambda: planted(sys.argv[1]))()

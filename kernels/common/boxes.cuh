@@ -18,7 +18,8 @@ __device__ inline void start_arrivals(Arrival* arrivals, int count) {
 
 __device__ inline void wait_for_arrival(Arrival* arrival, unsigned turn) { mbarrier_wait(arrival, turn); }
 
-// A box of codes and, with `scale_box`, the 16 rows' scales from column `scale_column` on.
+// A box of codes and, with `scale_box`, the 16 rows' scales from column `scale_column` on: a multiple of 8, for a box that
+// does not begin at a multiple of 16 bytes is an illegal instruction.
 __device__ inline void start_box(void* slot, void* scales, Arrival* arrival, const Maps* maps, int phase, int row, int column,
                                  bool scale_box, int scale_column) {
     mbarrier_expect(arrival, scale_box ? 2048 + 256 : 2048);
@@ -27,10 +28,11 @@ __device__ inline void start_box(void* slot, void* scales, Arrival* arrival, con
     mbarrier_arrive(arrival);
 }
 
-// 1024 bytes of codes and 128 of scales, each in one piece.
-__device__ inline void start_pieces(uint4* slot, const uint4* codes, const uint4* scales, Arrival* arrival) {
-    mbarrier_expect(arrival, 1024 + 128);
-    tma_copy_bytes(slot, codes, 1024, arrival);
-    tma_copy_bytes(slot + 64, scales, 128, arrival);
+// Codes and 128 bytes of scales, each in one piece.
+__device__ inline void start_pieces(uint4* slot, const uint4* codes, int bytes, uint4* scale_slot, const uint4* scales,
+                                    Arrival* arrival) {
+    mbarrier_expect(arrival, bytes + 128);
+    tma_copy_bytes(slot, codes, bytes, arrival);
+    tma_copy_bytes(scale_slot, scales, 128, arrival);
     mbarrier_arrive(arrival);
 }

@@ -26,10 +26,12 @@
 #endif
 
 constexpr int THREADS = 32 * WARPS, UNIT = 16, MOST_SPLITS = 16;
+constexpr int GROUP = HEADS / KV_HEADS;
 constexpr int KEYS = 4 * WARPS;  // that a block scores at a time
-// In 16-byte pieces: four a lane, and scales of Q8_0. INT4 needs half as much.
-constexpr int SLOT = BOXES || (FORMAT != 1 && HEAD_FORMAT != 1) ? 128 : 144;
-constexpr int SCALES = BOXES && (FORMAT == 1 || HEAD_FORMAT == 1) ? 16 : 0;  // beside a slot, in 16-byte pieces
+constexpr int TOGETHER = GROUP % 2 == 0 ? 2 : 1;  // query heads that a block works on
+// In 16-byte pieces: four a lane, and scales.
+constexpr int SLOT = BOXES || (FORMAT == 0 && HEAD_FORMAT == 0) ? 128 : 144;
+constexpr int SCALES = BOXES && (FORMAT != 0 || HEAD_FORMAT != 0) ? 16 : 0;  // beside a slot, in 16-byte pieces
 enum { HALF, Q8, INT4 };
 enum { QKV, ATTEND, OUT, GATE_UP, DOWN, HEAD };
 
@@ -49,15 +51,15 @@ struct PartSums {
         const uint4 *embedding, const __half *s_embedding, const __half *norms, const __half *biases,                   \
         const float2 *rotations, float *residual, __half *queries, __half *inner, float *part_outputs, PartSums *parts, \
         Best *bests, float *logits, __half *cache_k, __half *cache_v, int *tokens, int *position, int layers,           \
-        int hidden, int mlp, int heads, int kv_heads, int vocab, int capacity, float epsilon, float softcap,            \
-        float heat, unsigned seed
+        int vocab, int capacity, float epsilon, float softcap, float heat, unsigned seed
 #define DECODER                                                                                                         \
     {                                                                                                                   \
         w_qkv, s_qkv, w_out, s_out, w_gate_up, s_gate_up, w_down, s_down, w_head, s_head, embedding, s_embedding,       \
             norms, biases, rotations, residual, queries, inner, part_outputs, parts, bests, logits, cache_k, cache_v,   \
-            tokens, position, layers, hidden, mlp, heads, kv_heads, vocab, capacity, epsilon, softcap, heat, seed       \
+            tokens, position, layers, vocab, capacity, epsilon, softcap, heat, seed                                     \
     }
 struct Decoder {
+    static constexpr int hidden = HIDDEN, mlp = MLP, heads = HEADS, kv_heads = KV_HEADS;
     const uint4* w_qkv;  // all weights: [layers] of matrices
     const __half* s_qkv;
     const uint4* w_out;
@@ -84,7 +86,7 @@ struct Decoder {
     __half* cache_v;
     int* tokens;    // [capacity]
     int* position;  // of the token that is worked on
-    int layers, hidden, mlp, heads, kv_heads, vocab, capacity;
+    int layers, vocab, capacity;
     float epsilon, softcap, heat;  // heat: one over the temperature, 0 for the likeliest token
     unsigned seed;
 #if BOXES
@@ -138,6 +140,13 @@ constexpr int CHUNK = F == HALF ? 64 : 128;  // of k
 
 __device__ inline int first_unit(int units, int block) { return (int)((unsigned)block * units / gridDim.x); }
 
+// A chunk of INT4 is one of two units which share an x, where two lie side by side in a tile of 64 rows:
+// of `unit` and those up to `end` so many at once.
+template <int F>
+__device__ inline int units_at(int unit, int end) {
+    return F == INT4 && unit % 2 == 0 && unit + 1 < end ? 2 : 1;
+}
+
 template <int F>
 __device__ inline Plan plan_of(const uint4* codes, const __half* scales, int rows, int k) {
     const long long weights = (long long)rows * k;
@@ -175,15 +184,19 @@ struct Stream {
 
 // Start copying a lane's share of 16 rows by CHUNK<F> of k. With g = lane / 4 and t = lane % 4, of rows g and g + 8:
 // HALF  elements 32 j + 8 t to + 7 (j = 0, 1)       Q8  elements 64 j + 16 t to + 15, and lanes t < 2 the scales of
-// blocks 2 t and 2 t + 1     INT4  what the tile order holds for the lane of a group, and its scales.
+// blocks 2 t and 2 t + 1     INT4  what the tile order holds for the lane of a group, and scales of two units.
 template <int F>
 __device__ inline void copy_chunk(uint4* slot, const Stream& s, int lane) {
     if constexpr (F == INT4) {
         copy_async_16(slot + lane, s.at);
         copy_async_16(slot + 32 + lane, s.at + 32);
+        if (units_at<F>(s.unit, s.end) == 2) {
+            copy_async_16(slot + 64 + lane, s.at + 64);
+            copy_async_16(slot + 96 + lane, s.at + 96);
+        }
         const uint4* block = s.at - lane - INT4_SCALES - s.unit % 4 * 64;
-        copy_async_4(reinterpret_cast<unsigned*>(slot + 64) + lane,
-                     reinterpret_cast<const unsigned*>(block) + lane / 4 * 4 + s.unit % 4);
+        copy_async_8(reinterpret_cast<uint2*>(slot + 128) + lane,
+                     reinterpret_cast<const uint2*>(block) + lane / 4 * 2 + s.unit % 4 / 2);
         return;
     }
 #pragma unroll
@@ -202,10 +215,11 @@ __device__ inline void move_on(Stream& s, int count) {
     if (F == Q8) s.scales += count * 4;
     while (s.chunk >= s.chunks) {
         s.chunk -= s.chunks;
-        if (F == INT4) s.at += s.unit % 4 == 3 ? -192 : 64 - s.pitch;
+        const int next = s.unit + units_at<F>(s.unit, s.end);
+        if (F == INT4) s.at += next % 4 == 0 ? s.unit % 4 * -64 : (next - s.unit) * 64 - s.pitch;
         else s.at += 15 * s.pitch;
         if (F == Q8) s.scales += 15 * (s.pitch / 2);
-        ++s.unit;
+        s.unit = next;
     }
 }
 
@@ -241,9 +255,9 @@ template <int F>
 __device__ inline void copy_chunk(uint4* slot, uint4* scales, Arrival* full, const Stream& s) {
     if (F == INT4) {
         const uint4* block = s.codes + s.unit / 4 * (long long)s.pitch + s.chunk * INT4_BLOCK;
-        start_pieces(slot, block + INT4_SCALES + s.unit % 4 * 64, block, full);
+        start_pieces(slot, block + INT4_SCALES + s.unit % 4 * 64, 1024 * units_at<F>(s.unit, s.end), scales, block, full);
     } else {
-        start_box(slot, scales, full, s.maps, s.phase, s.row + s.unit * UNIT, s.chunk * CHUNK<F>, F == Q8, s.chunk * 4);
+        start_box(slot, scales, full, s.maps, s.phase, s.row + s.unit * UNIT, s.chunk * CHUNK<F>, F == Q8, s.chunk / 2 * 8);
     }
 }
 
@@ -252,7 +266,7 @@ __device__ inline void move_on(Stream& s, int count) {
     s.chunk += count;
     while (s.chunk >= s.chunks) {
         s.chunk -= s.chunks;
-        ++s.unit;
+        s.unit += units_at<F>(s.unit, s.end);
     }
 }
 
@@ -262,7 +276,8 @@ __device__ inline void open_matrix(Stream& s, const Room& room) {
     s.unit = plan.first, s.end = plan.end, s.chunks = plan.chunks, s.pitch = plan.pitch, s.chunk = 0;
     s.row = layer * plan.rows;
     s.codes = plan.codes + layer * plan.codes_a_layer;
-    move_on<FORMAT>(s, threadIdx.x / 32);
+    if (s.phase == HEAD) move_on<HEAD_FORMAT>(s, threadIdx.x / 32);
+    else move_on<FORMAT>(s, threadIdx.x / 32);
 }
 #endif
 
@@ -288,7 +303,8 @@ __device__ inline void fetch(Stream& s, const Decoder& m, const Room& room, uint
             if (s.phase == HEAD) copy_chunk<HEAD_FORMAT>(slot, scales, full, s);
             else copy_chunk<FORMAT>(slot, scales, full, s);
         }
-        move_on<FORMAT>(s, WARPS);
+        if (s.phase == HEAD) move_on<HEAD_FORMAT>(s, WARPS);
+        else move_on<FORMAT>(s, WARPS);
 #else
         if (FORMAT != HEAD_FORMAT) __syncwarp();  // a lane's share of a slot lies elsewhere in another format
         if (s.phase == HEAD) {
@@ -389,25 +405,33 @@ __device__ inline void multiply_q8(float (&acc)[2][4], const uint4* slot, const 
 }
 
 // Codes keep the offset that unpacking leaves (264 and 24, see common/int4.cuh), which times the sum of x goes off again.
-__device__ inline void multiply_int4(float (&acc)[2][4], const uint4* slot, unsigned scales, const __half* x, float x_sum,
-                                     int lane) {
-    float sums[2][4] = {};
+// Of UNITS units one after another; sums of unit i in acc[i][0] and acc[i][2].
+template <int UNITS>
+__device__ inline void multiply_int4(float (&acc)[2][4], const uint4* slot, const unsigned (&scales)[2], const __half* x,
+                                     float x_sum, int lane) {
+    float sums[UNITS][2][4] = {};
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-        const uint4 codes = slot[32 * j + lane];
-        const unsigned words[4] = {codes.x, codes.y, codes.z, codes.w};
         unsigned b[4][2];
         sixteen(b, x + 64 * j + 16 * (lane % 4), true);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            unsigned a[4];
-            int4_tile_to_offset_halves(words[i], a);
-            mma_m16n8k16_f16(sums[i % 2], a, b[i]);
+        for (int u = 0; u < UNITS; ++u) {
+            const uint4 codes = slot[64 * u + 32 * j + lane];
+            const unsigned words[4] = {codes.x, codes.y, codes.z, codes.w};
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                unsigned a[4];
+                int4_tile_to_offset_halves(words[i], a);
+                mma_m16n8k16_f16(sums[u][i % 2], a, b[i]);
+            }
         }
     }
-    const float2 scale = __half22float2(as_half2(scales));
-    acc[0][0] += scale.x * (sums[0][0] + sums[1][0] - 264.0f * x_sum);
-    acc[0][2] += scale.y * (sums[0][2] + sums[1][2] - 24.0f * x_sum);
+#pragma unroll
+    for (int u = 0; u < UNITS; ++u) {
+        const float2 scale = __half22float2(as_half2(scales[u]));
+        acc[u][0] += scale.x * (sums[u][0][0] + sums[u][1][0] - 264.0f * x_sum);
+        acc[u][2] += scale.y * (sums[u][0][2] + sums[u][1][2] - 24.0f * x_sum);
+    }
 }
 
 #if BOXES
@@ -423,7 +447,8 @@ __device__ inline void multiply_half_box(float (&acc)[2][4], const uint4* slot, 
     }
 }
 
-__device__ inline void multiply_q8_box(float (&acc)[2][4], const uint4* slot, const uint4* scale_rows, const __half* x, int lane) {
+__device__ inline void multiply_q8_box(float (&acc)[2][4], const uint4* slot, const uint4* scale_rows, const __half* x,
+                                       int chunk, int lane) {
     const int g = lane / 4, t = lane % 4;
     float blocks[2][4] = {};
 #pragma unroll
@@ -441,7 +466,7 @@ __device__ inline void multiply_q8_box(float (&acc)[2][4], const uint4* slot, co
         bytes_to_halves(w[3], a[1], a[3]);
         mma_m16n8k16_f16(blocks[1], a, b1);
     }
-    const unsigned* scales = reinterpret_cast<const unsigned*>(scale_rows) + g * 4 + t % 2;
+    const unsigned* scales = reinterpret_cast<const unsigned*>(scale_rows) + g * 4 + chunk % 2 * 2 + t % 2;
     const float2 low = __half22float2(as_half2(t < 2 ? scales[0] : 0)), high = __half22float2(as_half2(t < 2 ? scales[32] : 0));
     acc[0][0] += low.x * (blocks[0][0] + blocks[1][0]) + low.y * (blocks[0][1] + blocks[1][1]);
     acc[0][2] += high.x * (blocks[0][2] + blocks[1][2]) + high.y * (blocks[0][3] + blocks[1][3]);
@@ -449,19 +474,24 @@ __device__ inline void multiply_q8_box(float (&acc)[2][4], const uint4* slot, co
 #endif
 
 template <int F>
-__device__ inline void multiply_chunk(float (&acc)[2][4], const uint4* slot, const Room& room, int turn, int unit, int chunk,
-                                      int lane) {
+__device__ inline void multiply_chunk(float (&acc)[2][4], const uint4* slot, const Room& room, int turn, int unit, int units,
+                                      int chunk, int lane) {
     const __half* x = room.x + chunk * CHUNK<F>;
 #if BOXES
     if constexpr (F == HALF) multiply_half_box(acc, slot, x, lane);
-    if constexpr (F == Q8) multiply_q8_box(acc, slot, room.scales + turn * SCALES, x, lane);
-    const unsigned scale = F == INT4 ? reinterpret_cast<const unsigned*>(slot + 64)[lane / 4 * 4 + unit % 4] : 0;
+    if constexpr (F == Q8) multiply_q8_box(acc, slot, room.scales + turn * SCALES, x, chunk, lane);
+    if constexpr (F == INT4) {
+        const uint2 both = reinterpret_cast<const uint2*>(room.scales + turn * SCALES)[lane / 4 * 2 + unit % 4 / 2];
 #else
     if constexpr (F == HALF) multiply_half(acc, slot, x, lane);
     if constexpr (F == Q8) multiply_q8(acc, slot, x, lane);
-    const unsigned scale = F == INT4 ? reinterpret_cast<const unsigned*>(slot + 64)[lane] : 0;
+    if constexpr (F == INT4) {
+        const uint2 both = reinterpret_cast<const uint2*>(slot + 128)[lane];
 #endif
-    if constexpr (F == INT4) multiply_int4(acc, slot, scale, x, room.x_sums[chunk], lane);
+        const unsigned scales[2] = {unit % 2 ? both.y : both.x, both.y};
+        if (units == 2) multiply_int4<2>(acc, slot, scales, x, room.x_sums[chunk], lane);
+        else multiply_int4<1>(acc, slot, scales, x, room.x_sums[chunk], lane);
+    }
 }
 
 // All of this block's units of a phase's matrix times x. finish(unit, r, sum, there, early) gets the sum of the unit's row
@@ -474,14 +504,16 @@ __device__ inline void products(const Decoder& m, const Room& room, Stream& s, i
     int unit = start, chunk = warp, side = 0;
     while (chunk >= chunks) {
         chunk -= chunks;
-        ++unit;
+        unit += units_at<F>(unit, last);
     }
-    for (int first = start; first < last; first += SLOTS) {
-        const int end = min(first + SLOTS, last);
+    for (int first = start, end; first < last; first = end) {
+        end = first + SLOTS;
+        if (F == INT4) end &= ~1;  // between two that belong together there is no end
+        end = min(end, last);
         float* sums = room.sums + side * (SLOTS * WARPS * UNIT);
         while (unit < end) {
             float acc[2][4] = {};
-            const int here = unit;
+            const int here = unit, units = units_at<F>(unit, last);
             do {
                 uint4* slot = room.ring + turn * SLOT;
 #if BOXES
@@ -489,7 +521,7 @@ __device__ inline void products(const Decoder& m, const Room& room, Stream& s, i
 #else
                 copy_async_wait<STAGES - 1>();
 #endif
-                multiply_chunk<F>(acc, slot, room, turn, unit, chunk, lane);
+                multiply_chunk<F>(acc, slot, room, turn, unit, units, chunk, lane);
                 fetch(s, m, room, slot, lane);
 #if BOXES
                 if (turn + 1 == STAGES) s.turn ^= 1;
@@ -498,9 +530,20 @@ __device__ inline void products(const Decoder& m, const Room& room, Stream& s, i
                 chunk += WARPS;
                 while (chunk >= chunks) {
                     chunk -= chunks;
-                    ++unit;
+                    unit += units_at<F>(unit, last);
                 }
             } while (unit == here);
+            if (F == INT4) {  // each unit has its own
+                if (lane % 4 == 0)
+#pragma unroll
+                    for (int u = 0; u < 2; ++u) {
+                        if (u >= units) break;
+                        float* mine = sums + ((here + u - first) * WARPS + warp) * UNIT + lane / 4;
+                        mine[0] = acc[u][0];
+                        mine[8] = acc[u][2];
+                    }
+                continue;
+            }
             float low = acc[0][0] + acc[1][0], high = acc[0][2] + acc[1][2];
             if (F == Q8) {
                 low += __shfl_xor_sync(0xffffffffu, low, 1);
@@ -516,7 +559,7 @@ __device__ inline void products(const Decoder& m, const Room& room, Stream& s, i
         for (int i = threadIdx.x; i < (end - first + 1) / 2 * 2 * UNIT; i += THREADS) {
             const int at = min(first + i / UNIT, end - 1), r = i % UNIT;
             // Of the unit's chunks the first is this warp's; with few of them not every warp has one.
-            const int from = (at - start) * chunks % WARPS;
+            const int from = (F == INT4 ? at / 2 - start / 2 : at - start) * chunks % WARPS;
             float value = 0.0f;
 #pragma unroll
             for (int w = 0; w < WARPS; ++w) {
@@ -531,23 +574,49 @@ __device__ inline void products(const Decoder& m, const Room& room, Stream& s, i
 
 // --- what stands before the products of a phase: x --------------------------------------------------------------------
 
-// Four neighbours of x, from k on, into the order of format F; for INT4 a warp's 128 are a group, and are summed.
+// Four neighbours of x, from k on, into the order of format F; their sum, which INT4 wants of a warp's 128, a group.
 template <int F>
-__device__ inline void put_four(const Room& room, int k, float4 v) {
+__device__ inline float put_four(const Room& room, int k, float4 v) {
     const __half2 low = __floats2half2_rn(v.x, v.y), high = __floats2half2_rn(v.z, v.w);
     if constexpr (F == INT4 || (BOXES && F == HALF)) {  // element 16 i + 8 j + 2 t + e of 64 goes to 16 t + 4 i + 2 j + e
         unsigned* to = reinterpret_cast<unsigned*>(room.x + k / 64 * 64 + k % 8 * 8 + k % 64 / 16 * 4 + k % 16 / 8 * 2);
         to[0] = as_word(low);
         to[8] = as_word(high);
-        if constexpr (F == INT4) {
-            const float2 a = __half22float2(low), b = __half22float2(high);
-            const float sum = warp_sum(a.x + a.y + b.x + b.y);
-            if (threadIdx.x % 32 == 0) room.x_sums[k / 128] = sum;
-        }
+        const float2 a = __half22float2(low), b = __half22float2(high);
+        if (F == INT4) return a.x + a.y + b.x + b.y;
     } else if constexpr (BOXES && F == Q8) {  // element 16 i + 4 t + e of 64 goes to 16 t + 4 i + e
-        *reinterpret_cast<uint2*>(room.x + k / 64 * 64 + k % 16 * 4 + k % 64 / 16 * 4) = make_uint2(as_word(low), as_word(high));
+        *reinterpret_cast<uint2*>(room.x + k / 64 * 64 + k % 16 * 4 + k % 64 / 16 * 4) =
+            make_uint2(as_word(low), as_word(high));
     } else {
         *reinterpret_cast<uint2*>(room.x + k) = make_uint2(as_word(low), as_word(high));
+    }
+    return 0.0f;
+}
+
+// Sums of a lane's `sums` over the warp, i of them for the group of i * 4 * THREADS after k, where a group is before `end`.
+template <int F, int COUNT>
+__device__ inline void sum_groups(const Room& room, const float (&sums)[COUNT], int k, int end) {
+    if constexpr (F == INT4) {
+        const int lane = threadIdx.x % 32;
+        if (COUNT == 1) {
+            const float sum = warp_sum(sums[0]);
+            if (lane == 0) room.x_sums[k / 128] = sum;
+            return;
+        }
+        float v[8] = {};
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) v[i] = sums[i];
+#pragma unroll
+        for (int offset = 16; offset >= 4; offset /= 2)  // half of the lanes go on with half of the values
+#pragma unroll
+            for (int i = 0; i < offset / 4; ++i) {
+                const float keep = lane & offset ? v[i + offset / 4] : v[i], give = lane & offset ? v[i] : v[i + offset / 4];
+                v[i] = keep + __shfl_xor_sync(0xffffffffu, give, offset);
+            }
+        v[0] += __shfl_xor_sync(0xffffffffu, v[0], 2);
+        v[0] += __shfl_xor_sync(0xffffffffu, v[0], 1);
+        const int group = k - 4 * lane + lane / 4 * 4 * THREADS;
+        if (lane % 4 == 0 && lane / 4 < COUNT && group < end) room.x_sums[group / 128] = v[0];
     }
 }
 
@@ -591,7 +660,9 @@ __device__ inline int chosen_token(const Decoder& m, const Room& room) {
 // x = the residual, or at a token's start its embedding (token >= 0), normalised and weighted.
 template <int F>
 __device__ inline void normalised(const Decoder& m, const Room& room, int norm, int token) {
-    constexpr int HELD = 3;  // pieces of a row that a thread keeps; what is beyond is read twice
+    constexpr int PIECES = (HIDDEN + 4 * THREADS - 1) / (4 * THREADS);
+    constexpr int HELD = PIECES < 4 ? PIECES : 4;  // pieces of a row that a thread keeps; what is beyond is read twice
+    constexpr int BEYOND = PIECES > HELD ? HIDDEN : 0;
     const __half* weights = m.norms + (size_t)norm * m.hidden;
     float4 held[HELD] = {};
     uint2 by_weight[HELD] = {};
@@ -607,16 +678,17 @@ __device__ inline void normalised(const Decoder& m, const Room& room, int norm, 
             by_weight[i] = *reinterpret_cast<const uint2*>(weights + k);
         }
     }
+    const bool keeps = token >= 0 && blockIdx.x == 0;  // one for all
 #pragma unroll
     for (int i = 0; i < HELD; ++i) {
         const int k = 4 * (threadIdx.x + i * THREADS);
-        if (k < m.hidden && token >= 0 && blockIdx.x == 0) *reinterpret_cast<float4*>(m.residual + k) = held[i];
+        if (k < m.hidden && keeps) *reinterpret_cast<float4*>(m.residual + k) = held[i];
         squares += held[i].x * held[i].x + held[i].y * held[i].y + held[i].z * held[i].z + held[i].w * held[i].w;
     }
-    for (int k = 4 * (threadIdx.x + HELD * THREADS); k < m.hidden; k += 4 * THREADS) {
+    for (int k = 4 * (threadIdx.x + HELD * THREADS); k < BEYOND; k += 4 * THREADS) {
         const float4 v = value(k);
         squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-        if (token >= 0 && blockIdx.x == 0) *reinterpret_cast<float4*>(m.residual + k) = v;
+        if (keeps) *reinterpret_cast<float4*>(m.residual + k) = v;
     }
     squares = warp_sum(squares);
     if (threadIdx.x % 32 == 0) room.few[threadIdx.x / 32] = squares;
@@ -626,33 +698,39 @@ __device__ inline void normalised(const Decoder& m, const Room& room, int norm, 
     for (int w = 0; w < WARPS; ++w) squares += room.few[w];
     const float by = rsqrtf(squares / m.hidden + m.epsilon);
     const auto put = [&](int k, float4 v, float4 w) {
-        put_four<F>(room, k, make_float4(v.x * by * w.x, v.y * by * w.y, v.z * by * w.z, v.w * by * w.w));
+        return put_four<F>(room, k, make_float4(v.x * by * w.x, v.y * by * w.y, v.z * by * w.z, v.w * by * w.w));
     };
+    float sums[HELD] = {};
 #pragma unroll
     for (int i = 0; i < HELD; ++i) {
         const int k = 4 * (threadIdx.x + i * THREADS);
-        if (k < m.hidden) put(k, held[i], four_halves(by_weight[i]));
+        if (k < m.hidden) sums[i] = put(k, held[i], four_halves(by_weight[i]));
     }
-    for (int k = 4 * (threadIdx.x + HELD * THREADS); k < m.hidden; k += 4 * THREADS)
-        put(k, value(k), four_halves(*reinterpret_cast<const uint2*>(weights + k)));
+    if (4 * (threadIdx.x / 32 * 32) < m.hidden) sum_groups<F>(room, sums, 4 * threadIdx.x, m.hidden);
+    for (int k = 4 * (threadIdx.x + HELD * THREADS); k < BEYOND; k += 4 * THREADS) {
+        const float one[1] = {put(k, value(k), four_halves(*reinterpret_cast<const uint2*>(weights + k)))};
+        sum_groups<F>(room, one, k, m.hidden);
+    }
     __syncthreads();
 }
 
 // --- attention --------------------------------------------------------------------------------------------------------
 
-// Which part of which key-value head's cache a block attends to; none with kv_head = kv_heads.
+// Which part of which key-value head's cache a block attends to, for TOGETHER query heads from `head` on; none with
+// kv_head = kv_heads.
 struct Part {
-    int kv_head, part, first, last, splits;
+    int kv_head, head, part, first, last, splits;
 };
 
 __device__ inline int splits_of(const Decoder& m, int length) {
-    return max(1, min(min((length + KEYS - 1) / KEYS, MOST_SPLITS), (int)gridDim.x / m.kv_heads));
+    return max(1, min(min((length + KEYS - 1) / KEYS, MOST_SPLITS), (int)gridDim.x / (m.heads / TOGETHER)));
 }
 
 __device__ inline Part part_of(const Decoder& m, int length) {
     Part p;
     p.splits = splits_of(m, length);
-    p.kv_head = min((int)blockIdx.x / p.splits, m.kv_heads);
+    p.head = min((int)blockIdx.x / p.splits * TOGETHER, m.heads);
+    p.kv_head = p.head / GROUP;
     p.part = blockIdx.x % p.splits;
     const int each = (length + p.splits - 1) / p.splits;
     p.first = p.part * each;
@@ -672,19 +750,19 @@ __device__ inline void foresee(const Decoder& m, const Part& p, int layer, int p
     }
 }
 
-// The query heads of a key-value head against a part of the cache; the parts meet in OUT.
+// Query heads that share a key-value head against a part of the cache; the parts meet in OUT.
 __device__ inline void attend(const Decoder& m, const Room& room, const Part& p, int layer) {
-    constexpr int PARTS = WARPS / GROUP, PAIRS = HEAD_DIM / 64;
+    constexpr int PARTS = WARPS / TOGETHER, PAIRS = HEAD_DIM / 64;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (p.kv_head == m.kv_heads) return;
     const size_t stride = (size_t)m.kv_heads * HEAD_DIM;
     const size_t start = (size_t)layer * m.capacity * stride + p.kv_head * HEAD_DIM;
     const __half *keys = m.cache_k + start, *values = m.cache_v + start;
-    float* scores = room.sums;                         // [GROUP][KEYS]
-    float* state = scores + GROUP * KEYS;              // [3][GROUP]: largest score, sum of weights, what to rescale by
-    float* outputs = state + (3 * GROUP + 3) / 4 * 4;  // [PARTS][GROUP][HEAD_DIM]
-    __half* queries = room.x;                          // [GROUP][HEAD_DIM]
-    __half* tile = queries + GROUP * HEAD_DIM;         // [KEYS][HEAD_DIM] of values
+    float* scores = room.sums;                         // [TOGETHER][KEYS]
+    float* state = scores + TOGETHER * KEYS;           // [3][TOGETHER]: largest score, sum of weights, what to rescale by
+    float* outputs = state + (3 * TOGETHER + 3) / 4 * 4;  // [PARTS][TOGETHER][HEAD_DIM]
+    __half* queries = room.x;                          // [TOGETHER][HEAD_DIM]
+    __half* tile = queries + TOGETHER * HEAD_DIM;      // [KEYS][HEAD_DIM] of values
     const float scale = rsqrtf((float)HEAD_DIM) * 1.44269504f;
 
     uint4 k[PAIRS], v[PAIRS];  // of this lane's key: 8 elements every 64
@@ -698,36 +776,36 @@ __device__ inline void attend(const Decoder& m, const Room& room, const Part& p,
         }
     };
     load(p.first + 4 * warp + lane / 8);
-    for (int i = threadIdx.x; i < GROUP * HEAD_DIM / 8; i += THREADS)
+    for (int i = threadIdx.x; i < TOGETHER * HEAD_DIM / 8; i += THREADS)
         reinterpret_cast<uint4*>(queries)[i] =
-            __ldcg(reinterpret_cast<const uint4*>(m.queries + (size_t)p.kv_head * GROUP * HEAD_DIM) + i);
-    if (threadIdx.x < GROUP) {
+            __ldcg(reinterpret_cast<const uint4*>(m.queries + (size_t)p.head * HEAD_DIM) + i);
+    if (threadIdx.x < TOGETHER) {
         state[threadIdx.x] = -1e30f;
-        state[GROUP + threadIdx.x] = 0.0f;
+        state[TOGETHER + threadIdx.x] = 0.0f;
     }
     __syncthreads();
-    const int head = warp % GROUP, share = warp / GROUP;
+    const int head = warp % TOGETHER, share = warp / TOGETHER;
     float2 sum[PAIRS] = {};
     for (int base = p.first; base < p.last; base += KEYS) {
         const int mine = 4 * warp + lane / 8, key = base + mine;
-        float dots[GROUP] = {};
+        float dots[TOGETHER] = {};
 #pragma unroll
         for (int i = 0; i < PAIRS; ++i) {
             const int d = 64 * i + lane % 8 * 8;
             *reinterpret_cast<uint4*>(tile + mine * HEAD_DIM + d) = v[i];
 #pragma unroll
-            for (int h = 0; h < GROUP; ++h)
+            for (int h = 0; h < TOGETHER; ++h)
                 dots[h] = multiply_add_8(k[i], *reinterpret_cast<const uint4*>(queries + h * HEAD_DIM + d), dots[h]);
         }
 #pragma unroll
-        for (int h = 0; h < GROUP; ++h) {
+        for (int h = 0; h < TOGETHER; ++h) {
 #pragma unroll
             for (int offset = 4; offset > 0; offset /= 2) dots[h] += __shfl_xor_sync(0xffffffffu, dots[h], offset);
             if (lane % 8 == 0) scores[h * KEYS + mine] = key < p.last ? dots[h] * scale : -1e30f;
         }
         load(key + KEYS);  // for the next turn
         __syncthreads();
-        if (warp < GROUP) {
+        if (warp < TOGETHER) {
             float largest = state[warp];
             const float before = largest;
             for (int i = lane; i < KEYS; i += 32) largest = fmaxf(largest, scores[warp * KEYS + i]);
@@ -745,13 +823,13 @@ __device__ inline void attend(const Decoder& m, const Room& room, const Part& p,
             if (lane == 0) {
                 const float rescale = exp2_approx(before - largest);
                 state[warp] = largest;
-                state[GROUP + warp] = state[GROUP + warp] * rescale + weights;
-                state[2 * GROUP + warp] = rescale;
+                state[TOGETHER + warp] = state[TOGETHER + warp] * rescale + weights;
+                state[2 * TOGETHER + warp] = rescale;
             }
         }
         __syncthreads();
         if (share < PARTS) {
-            const float rescale = state[2 * GROUP + head];
+            const float rescale = state[2 * TOGETHER + head];
             const int count = min(KEYS, p.last - base);
 #pragma unroll
             for (int i = 0; i < PAIRS; ++i) sum[i].x *= rescale, sum[i].y *= rescale;
@@ -771,17 +849,16 @@ __device__ inline void attend(const Decoder& m, const Room& room, const Part& p,
     if (share < PARTS)
 #pragma unroll
         for (int i = 0; i < PAIRS; ++i)
-            *reinterpret_cast<float2*>(outputs + (share * GROUP + head) * HEAD_DIM + 64 * i + 2 * lane) = sum[i];
+            *reinterpret_cast<float2*>(outputs + (share * TOGETHER + head) * HEAD_DIM + 64 * i + 2 * lane) = sum[i];
     __syncthreads();
-    for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += THREADS) {
+    for (int i = threadIdx.x; i < TOGETHER * HEAD_DIM; i += THREADS) {
         float all = 0.0f;
 #pragma unroll
-        for (int s = 0; s < PARTS; ++s) all += outputs[s * GROUP * HEAD_DIM + i];
-        m.part_outputs[((size_t)(p.kv_head * GROUP + i / HEAD_DIM) * MOST_SPLITS + p.part) * HEAD_DIM + i % HEAD_DIM] = all;
+        for (int s = 0; s < PARTS; ++s) all += outputs[s * TOGETHER * HEAD_DIM + i];
+        m.part_outputs[((size_t)(p.head + i / HEAD_DIM) * MOST_SPLITS + p.part) * HEAD_DIM + i % HEAD_DIM] = all;
     }
-    if (threadIdx.x < GROUP)
-        m.parts[(p.kv_head * GROUP + threadIdx.x) * MOST_SPLITS + p.part] = {state[threadIdx.x],
-                                                                            state[GROUP + threadIdx.x]};
+    if (threadIdx.x < TOGETHER)
+        m.parts[(p.head + threadIdx.x) * MOST_SPLITS + p.part] = {state[threadIdx.x], state[TOGETHER + threadIdx.x]};
 }
 
 // x = the parts' outputs as one, head by head.
@@ -793,23 +870,23 @@ __device__ inline void attended(const Decoder& m, const Room& room, int splits) 
         const float* outputs = m.part_outputs + (size_t)head * MOST_SPLITS * HEAD_DIM + k % HEAD_DIM;
         float largest = -1e30f, weights = 0.0f;
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        for (int p = 0; p < splits; p += 4) {  // four at a time, asked for together
-            float2 part[4];
-            float4 o[4];
+        for (int p = 0; p < splits; p += 6) {  // six at a time, asked for together
+            float2 part[6];
+            float4 o[6];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
+            for (int i = 0; i < 6; ++i) {
                 part[i] = make_float2(-1e30f, 0.0f), o[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
                 if (p + i < splits) part[i] = __ldcg(parts + p + i);
                 if (p + i < splits) o[i] = __ldcg(reinterpret_cast<const float4*>(outputs + (p + i) * HEAD_DIM));
             }
             float most = largest;
 #pragma unroll
-            for (int i = 0; i < 4; ++i) most = fmaxf(most, part[i].x);
+            for (int i = 0; i < 6; ++i) most = fmaxf(most, part[i].x);
             const float old = exp2_approx(largest - most);
             weights *= old, sum.x *= old, sum.y *= old, sum.z *= old, sum.w *= old;
             largest = most;
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
+            for (int i = 0; i < 6; ++i) {
                 const float weight = exp2_approx(part[i].x - most);
                 weights = fmaf(weight, part[i].y, weights);
                 sum.x = fmaf(weight, o[i].x, sum.x), sum.y = fmaf(weight, o[i].y, sum.y);
@@ -817,7 +894,8 @@ __device__ inline void attended(const Decoder& m, const Room& room, int splits) 
             }
         }
         const float by = 1.0f / weights;
-        put_four<F>(room, k, make_float4(sum.x * by, sum.y * by, sum.z * by, sum.w * by));
+        const float one[1] = {put_four<F>(room, k, make_float4(sum.x * by, sum.y * by, sum.z * by, sum.w * by))};
+        sum_groups<F>(room, one, k, m.heads * HEAD_DIM);
     }
     __syncthreads();
 }
@@ -891,7 +969,8 @@ __device__ inline void run_phase(const Decoder& m, const Room& room, const Part&
     if (phase == OUT) {
         attended<FORMAT>(m, room, part.splits);
     } else if (phase == DOWN) {
-        constexpr int AT_ONCE = 6;
+        constexpr int PIECES = (MLP + 4 * THREADS - 1) / (4 * THREADS), ROUNDS = (PIECES + 5) / 6;
+        constexpr int AT_ONCE = (PIECES + ROUNDS - 1) / ROUNDS;
         for (int first = 4 * threadIdx.x; first < m.mlp; first += AT_ONCE * 4 * THREADS) {
             uint2 held[AT_ONCE];
 #pragma unroll
@@ -899,11 +978,13 @@ __device__ inline void run_phase(const Decoder& m, const Room& room, const Part&
                 const int k = first + i * 4 * THREADS;
                 if (k < m.mlp) held[i] = __ldcg(reinterpret_cast<const uint2*>(m.inner + k));
             }
+            float sums[AT_ONCE] = {};
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i) {
                 const int k = first + i * 4 * THREADS;
-                if (k < m.mlp) put_four<FORMAT>(room, k, four_halves(held[i]));
+                if (k < m.mlp) sums[i] = put_four<FORMAT>(room, k, four_halves(held[i]));
             }
+            sum_groups<FORMAT>(room, sums, first, m.mlp);
         }
         __syncthreads();
     } else {

@@ -42,22 +42,6 @@ __device__ inline unsigned load_acquire(const unsigned* p) {
     return v;
 }
 
-// Pairs of words that another block may be writing meanwhile: each pair is read or written as one, so that what its
-// second word says holds for the first. No order towards other memory.
-__device__ inline uint4 load_pairs(const uint4* p) {
-    uint4 v;
-    asm volatile("{ .reg .b64 a, b; ld.relaxed.gpu.global.v2.b64 {a, b}, [%4]; mov.b64 {%0, %1}, a; mov.b64 {%2, %3}, b; }"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p)
-                 : "memory");
-    return v;
-}
-
-__device__ inline void store_pair(uint2* p, uint2 v) {
-    asm volatile("{ .reg .b64 a; mov.b64 a, {%1, %2}; st.relaxed.gpu.global.b64 [%0], a; }" ::"l"(p), "r"(v.x), "r"(v.y)
-                 : "memory");
-}
-
 // --- streaming loads of other widths, and with a word about L2 ---
 
 __device__ inline uint2 load_streaming(const uint2* p) {

@@ -2,11 +2,13 @@
 //
 // Purpose  a token of a small model is a chain of short products. Everything between them is done by the kernels that make
 //          them: norms on the way in, biases, rotation, the append to the cache, SiLU and residual sums on the way out.
-// Shapes   common/decoder.cuh says what each argument holds. FORMAT 0 FP16, 1 Q8_0 in planes, 2 INT4 in tiles; HEAD_FORMAT
-//          0 or 1. Rows a multiple of 16 (INT4: 64), k of 64 (FP16), 128 (Q8_0 and INT4); heads = GROUP kv_heads.
+// Shapes   HIDDEN, MLP, HEADS, KV_HEADS and HEAD_DIM are the model's: what they make of a loop the compiler knows, and every
+//          phase is short. common/decoder.cuh says what each argument holds. FORMAT 0 FP16, 1 Q8_0 in planes, 2 INT4 in
+//          tiles; HEAD_FORMAT 0 or 1. Rows a multiple of 16 (INT4: 64), k of 64 (FP16), 128 (Q8_0 and INT4).
 // Bytes    the weights once; keys and values of the context; activations from the L2, again in every block.
-// Launch   THREADS = 32 WARPS threads a block, one block an SM, any number of blocks from kv_heads on; phase ATTEND reads
-//          no weights. Phases of a token in order, HEAD last, which a last launch of phase 5 is.
+// Launch   THREADS = 32 WARPS threads a block, one block an SM, a block at least for each two heads (one, where their number a
+//          key-value head is odd); phase ATTEND reads no weights. Phases of a token in order, HEAD last, which a last launch
+//          of phase 5 is.
 // Below    nothing: lesson 03's products are the rung before, with torch's operators between them.
 #ifndef FORMAT
 #define FORMAT 0
@@ -17,8 +19,17 @@
 #ifndef HEAD_DIM
 #define HEAD_DIM 64
 #endif
-#ifndef GROUP
-#define GROUP 2
+#ifndef HIDDEN
+#define HIDDEN 256
+#endif
+#ifndef MLP
+#define MLP 512
+#endif
+#ifndef HEADS
+#define HEADS 4
+#endif
+#ifndef KV_HEADS
+#define KV_HEADS 2
 #endif
 #ifndef WARPS
 #define WARPS 4
@@ -27,7 +38,7 @@
 #define STAGES 3
 #endif
 #ifndef SLOTS
-#define SLOTS 9
+#define SLOTS 10
 #endif
 
 #include "common/decoder.cuh"

@@ -15,8 +15,17 @@
 #ifndef HEAD_DIM
 #define HEAD_DIM 64
 #endif
-#ifndef GROUP
-#define GROUP 2
+#ifndef HIDDEN
+#define HIDDEN 256
+#endif
+#ifndef MLP
+#define MLP 512
+#endif
+#ifndef HEADS
+#define HEADS 4
+#endif
+#ifndef KV_HEADS
+#define KV_HEADS 2
 #endif
 #ifndef WARPS
 #define WARPS 4
@@ -25,7 +34,7 @@
 #define STAGES 3
 #endif
 #ifndef SLOTS
-#define SLOTS 9
+#define SLOTS 10
 #endif
 
 #include "common/decoder.cuh"

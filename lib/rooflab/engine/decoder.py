@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,16 +28,16 @@ PLAIN = ("torch", "products")  # decoding by torch's operators alone, and with t
 
 @dataclass(frozen=True)
 class Paths:
-    """Which way the work takes. decode: a rung of decode_step, or "torch" (torch's operators) or "products"
-    (the same with the course's matrix-vector products). graph: replay captured work where the host would
-    launch it piece by piece. rows: the course's kernels between a prompt's products, not torch's operators.
-    attention: a rung, or "" for the fastest, or "torch". mmq: a prompt's products with Q8_0 weights, and on
-    a Hopper a short prompt's with INT4, by the course's kernels, without making FP16 weights of them first.
-    embed: all of a prompt's embeddings in one launch, not one each. fused: on a Hopper those products by
-    blocks that stay, and gates applied on the way.
+    """Which way the work takes. decode: a rung of decode_step, or "" for the fastest, or "torch" (torch's
+    operators) or "products" (the same with the course's matrix-vector products). graph: replay captured work
+    where the host would launch it piece by piece. rows: the course's kernels between a prompt's products, not
+    torch's operators. attention: a rung, or "" for the fastest, or "torch". mmq: a prompt's products with
+    Q8_0 weights, and on a Hopper a short prompt's with INT4, by the course's kernels, without making FP16
+    weights of them first. embed: all of a prompt's embeddings in one launch, not one each. fused: on a Hopper
+    those products by blocks that stay, and gates applied on the way.
     """
 
-    decode: str = "3_persistent"
+    decode: str = ""
     graph: bool = True
     rows: bool = True
     attention: str = ""
@@ -76,6 +76,9 @@ class Engine:
     ):
         self.spec, self.weights, self.paths = spec, weights, paths or Paths()
         self.on_cpu = isinstance(weights.norms, np.ndarray)
+        if not self.paths.decode:
+            arch = "89" if self.on_cpu else ops.this_arch()
+            self.paths = replace(self.paths, decode=decoder.fastest(weights.format, arch))
         known = [rung.name for rung in decoder.LADDERS["decode_step"]]
         if self.paths.decode not in (*known, *PLAIN) or (self.on_cpu and self.paths.decode in PLAIN):
             raise UsageError(
@@ -167,7 +170,7 @@ class Engine:
     def _step(self, count: int) -> None:
         way = self.paths.decode
         self.ran[f"decode {way}"] += count
-        if way == "3_persistent":
+        if way in decoder.PERSISTENT:
             self._decode_rung(count)
             return
         one = self._plain if way in PLAIN else (lambda: self._decode_rung(1))

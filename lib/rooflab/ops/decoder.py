@@ -24,13 +24,15 @@ from rooflab.ops import Rung, check_array, loaded, rung_of, with_target
 
 FORMATS = ("fp16", "q8_0", "int4_g128")  # in the order of the macro FORMAT
 QKV, ATTEND, OUT, GATE_UP, DOWN, HEAD = range(6)
+PERSISTENT = ("3_persistent", "4_boxes")  # rungs that take many tokens in one launch
 _CHUNK = (64, 128, 128)  # of k, a format each
 _SPLITS = 16  # parts of a context at most
 _SHARED_KIB = {"75": 64, "80": 163, "86": 99, "89": 99, "90": 227, "100": 227, "120": 99}
 
 _MACROS = {
-    **{"FORMAT": 0, "HEAD_FORMAT": 0, "HEAD_DIM": 64, "GROUP": 2},
-    **{"WARPS": 4, "STAGES": 3, "SLOTS": 9},
+    **{"FORMAT": 0, "HEAD_FORMAT": 0, "HEAD_DIM": 64},
+    **{"HIDDEN": 256, "MLP": 512, "HEADS": 4, "KV_HEADS": 2},
+    **{"WARPS": 4, "STAGES": 3, "SLOTS": 10},
 }
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "decode_step": (
@@ -40,7 +42,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "decode_step_phases",
             "a launch a phase, products with what stands between them",
             defines=_MACROS,
-            dynamic_shared=58720,
+            dynamic_shared=59232,
         ),
         Rung(
             "decode_step",
@@ -48,7 +50,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "decode_step_dependent",
             "weights on their way before the phase before has ended",
             defines=_MACROS,
-            dynamic_shared=58720,
+            dynamic_shared=59232,
         ),
         Rung(
             "decode_step",
@@ -56,7 +58,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "decode_step_persistent",
             "one launch, a barrier across the grid between phases",
             defines=_MACROS,
-            dynamic_shared=58720,
+            dynamic_shared=59232,
         ),
         Rung(
             "decode_step",
@@ -65,7 +67,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "weights come by tensor memory copies, which nobody waits behind",
             defines=_MACROS,
             archs=("90a",),
-            dynamic_shared=58816,
+            dynamic_shared=59328,
         ),
     ),
 }
@@ -226,7 +228,8 @@ def shared_of(shape: Shape, macros: Mapping[str, int], boxes: bool = False) -> i
     """The launch rule: bytes of dynamic shared memory a block."""
     warps = macros["WARPS"]
     widest = widest_of(shape, warps)
-    slot = (2304 if 1 in (macros["FORMAT"], macros["HEAD_FORMAT"]) else 2048) + (8 if boxes else 0)
+    formats = {macros["FORMAT"], macros["HEAD_FORMAT"]}
+    slot = (2048 if formats == {0} else 2304) + (8 if boxes else 0)
     floats = (
         math.ceil(widest / 128 / 4) * 4 + 2 * macros["SLOTS"] * warps * 16 + math.ceil((warps + 2) / 4) * 4
     )
@@ -242,7 +245,10 @@ def macros_for(
             "FORMAT": FORMATS.index(format),
             "HEAD_FORMAT": FORMATS.index(head_format),
             "HEAD_DIM": shape.head_dim,
-            "GROUP": shape.heads // shape.kv_heads,
+            "HIDDEN": shape.hidden,
+            "MLP": shape.mlp,
+            "HEADS": shape.heads,
+            "KV_HEADS": shape.kv_heads,
             "WARPS": 12 if _SHARED_KIB.get(arch, 48) > 128 else 8,
             **given,
         }
@@ -257,6 +263,11 @@ def macros_for(
         f"No ring of decode_step fits the shared memory of sm_{arch} beside rows of "
         f"{widest_of(shape, macros['WARPS'])}."
     )
+
+
+def fastest(format: str, arch: str) -> str:
+    """The rung that decodes a format fastest: on Hopper boxes bring FP16, the longest stream of weights."""
+    return "4_boxes" if arch == "90" and format == "fp16" else "3_persistent"
 
 
 def launch_rule(rung: Rung) -> str:
@@ -292,10 +303,13 @@ def check_shape(shape: Shape, format: str, head_format: str, macros: Mapping[str
                 f"A matrix {name} [{n}, {k}] in {kind} is refused: rows are multiples of {rows}, "
                 f"k of {chunk}."
             )
-    if blocks < shape.kv_heads:
-        raise LaunchError(f"{shape.kv_heads} key-value heads need as many blocks, not {blocks}.")
+    together = 1 + (group % 2 == 0)  # query heads a block
+    if blocks < shape.heads // together:
+        raise LaunchError(
+            f"{shape.heads} heads on {shape.kv_heads} need {shape.heads // together} blocks, not {blocks}."
+        )
     room = 2 * macros["SLOTS"] * warps * 16
-    wanted = group * 4 * warps + 3 * group + 3 + (warps // group) * group * shape.head_dim
+    wanted = together * 4 * warps + 3 * together + 3 + warps * shape.head_dim
     if wanted > room or 64 * warps > room:
         raise LaunchError(
             f"{group} heads of {shape.head_dim} do not fit beside {warps} warps: take more SLOTS than "
@@ -375,7 +389,7 @@ def _prepared(
     ]
     arguments += [state.part_outputs, state.parts, state.bests, state.logits, state.cache_k, state.cache_v]
     arguments += [state.tokens, state.position]
-    sizes = (shape.layers, shape.hidden, shape.mlp, shape.heads, shape.kv_heads, shape.vocab, state.capacity)
+    sizes = (shape.layers, shape.vocab, state.capacity)
     arguments += [ctypes.c_int(v) for v in sizes]
     arguments += [ctypes.c_float(v) for v in (shape.epsilon, shape.softcap, heat)] + [ctypes.c_uint(seed)]
     function = loaded(chosen, tuple(sorted(macros.items())))
@@ -436,13 +450,13 @@ def step(
     whoever calls sees to it that position + steps stays within the capacity. LaunchError for operands that
     don't fit.
     """
-    chosen = rung_of(LADDERS["decode_step"], rung, "3_persistent")
+    chosen = rung_of(LADDERS["decode_step"], rung, fastest(weights.format, _arch(state)))
     if steps < 1:
         raise LaunchError(f"A step decodes 1 token or more, not {steps}.")
     function, arguments, threads, shared, widest = _prepared(
         chosen, shape, weights, state, heat, seed, options
     )
-    if chosen.name in ("3_persistent", "4_boxes"):
+    if chosen.name in PERSISTENT:
         tail = [state.counter, ctypes.c_int(steps), widest]
         if chosen.name == "4_boxes":
             tail.append(maps_of(shape, weights))

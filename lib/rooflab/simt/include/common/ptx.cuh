@@ -23,18 +23,6 @@ static inline unsigned load_acquire(const unsigned* p) {
   return v;
 }
 
-// Here a pair is also a sign that what was written before it may be read.
-static inline uint4 load_pairs(const uint4* p) {
-  uint2 v[2];
-  for (int i = 0; i < 2; ++i) simt_atomic_read(v + i, reinterpret_cast<const uint2*>(p) + i, sizeof v[i], 1);
-  return make_uint4(v[0].x, v[0].y, v[1].x, v[1].y);
-}
-static inline void store_pair(uint2* p, uint2 v) {
-  uint2 old;
-  simt_atomic_read(&old, p, sizeof old, 0);
-  simt_atomic_write(p, &v, sizeof v);
-}
-
 // The copy is done when it is waited for, and no sooner.
 static inline void copy_async_16(void* shared, const void* global) { simt_copy_async(shared, global, 16, 1); }
 static inline void copy_async_8(void* shared, const void* global) { simt_copy_async(shared, global, 8, 1); }

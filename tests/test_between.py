@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from rooflab import formats, ops, simt
+from rooflab import formats, kernel, ops, simt
 from rooflab.errors import LaunchError, MissingTool
 from rooflab.ops import between, decoder, int4
 
@@ -105,6 +105,23 @@ def test_tiles_become_the_halves_that_they_stand_for():
     out = np.full((128, 256), np.nan, np.float16)
     between.dequantise_tiles(tiles, out=out)
     assert (out == formats.dequantise_int4(codes).astype(np.float16)).all()
+
+
+@pytest.mark.parametrize("tokens", between._TOKENS)
+@pytest.mark.parametrize("gate", [False, True])
+def test_prompt_products_touch_no_sum_before_it_is_there(tokens, gate):
+    """Machine code as it came out: nothing is rounded between the last product and the wait for it, sums stay
+    in registers, and what a multiprocessor has suffices.
+    """
+    rung, (stages, shared) = between.LADDERS["prompt_product"][0], between.stages_of(tokens, gate)
+    cubin = rung.cubin("90", {"TOKENS": tokens, "STAGES": stages, "GATE": int(gate)})
+    assert cubin.resources[rung.entry].spill_bytes == 0 and 2 < stages <= 6 and shared + 1024 <= 227 * 1024
+    code = kernel.sass(cubin, rung.entry)
+    last = max(i for i, line in enumerate(code) if "HGMMA" in line)
+    wait = min(i for i, line in enumerate(code) if i > last and "DEPBAR.LE gsb0, 0x0" in line)
+    rounded = [i for i, line in enumerate(code) if "F2F" in line and i > last]
+    assert rounded and min(rounded) > wait
+    assert not any("LDL" in line or "STL" in line for line in code)
 
 
 def test_what_does_not_fit_is_refused_in_a_sentence():

@@ -324,6 +324,36 @@ def test_a_thousand_runs_give_the_same_tokens_and_ten_thousand_steps_leak_nothin
     assert np.isfinite(one.logits.cpu().numpy()).all()
 
 
+@pytest.mark.parametrize("gate", [False, True])
+@pytest.mark.parametrize(("n", "k", "batch"), [(528, 1536, 777), (144, 128, 5), (1536, 2048, 300)])
+def test_a_prompts_product_is_right_with_every_tile(n, k, batch, gate):
+    import torch
+    from rooflab import ops
+    from rooflab.formats import Planes
+    from rooflab.ops import between
+
+    if ops.this_arch() != "90":
+        pytest.skip("needs a Hopper")
+    torch.manual_seed(n)
+    quants = torch.randint(-127, 128, (n, k), dtype=torch.int8, device="cuda")
+    scales = (torch.rand(n, k // 32, device="cuda") * 0.002 + 0.0005).half()
+    x = torch.randn(batch, k, device="cuda").half()
+    exact = (quants.view(n, -1, 32).double() * scales.double()[..., None]).view(n, k)
+
+    def gated(y):
+        y = y.view(batch, -1, 2, 8)
+        return (torch.nn.functional.silu(y[:, :, 0]) * y[:, :, 1]).reshape(batch, -1)
+
+    expected, plain = x.double() @ exact.t(), (x @ exact.half().t()).float()
+    if gate:
+        expected, plain = gated(expected), gated(plain)
+    error = float((plain.half().double() - expected).abs().max())
+    for tokens in between._TOKENS:
+        out = torch.full(expected.shape, float("nan"), dtype=torch.float16, device="cuda")
+        between.prompt_product(x, Planes(scales, quants), gate=gate, out=out, TOKENS=tokens)
+        assert float((out.double() - expected).abs().max()) <= 2 * error
+
+
 @pytest.mark.parametrize("format", ["q8_0", "int4_g128"])
 def test_quantised_weights_are_those_of_numpy(format):
     """What the GPU makes of a matrix, bit for bit."""

@@ -216,3 +216,22 @@ def test_what_cases_launch_is_compiled_on_all_cores_ahead(tmp_path, monkeypatch)
     assert len(list(tmp_path.glob("*.cubin"))) == len(built) == len(cases) > 3
     monkeypatch.setattr(laboratory, "ProcessPoolExecutor", None)
     laboratory._compile_ahead(study, cases, "80")  # all is there
+
+
+def test_a_lesson_on_a_new_gpu_measures_its_roofs_first(tmp_path, monkeypatch):
+    class Streams(studies.get("bandwidth").__class__):
+        def measure_group(self, group, context):
+            times = {"median_us": 2.0, "q1_us": 1.9, "q3_us": 2.1, "samples": 20, "bytes": 4000, "flops": 4000}
+            count = {case.id: self.count(case).roof for case in group}
+            made = [{**c.row(), **times, "identity": "x", "roof": count[c.id]} for c in group]
+            return base.Outcome(made, {})
+
+    lab = _live(tmp_path, monkeypatch, Streams())
+    assert {"dram_read", "dram_copy", "pcie_h2d", "fp16_tensor"} <= set(lab.roof)
+    assert set(lab.store.read("bandwidth")["case"]) == {case.id for case in bandwidth.ceilings("full")}
+    assert {case.id for case in bandwidth.ceilings("quick")} <= {c.id for c in lab_cases("quick")}
+
+
+def lab_cases(effort):
+    """Every case of lesson 01 on the H200."""
+    return studies.get("bandwidth").cases(effort, laboratory.devices.get("h200"))

@@ -34,7 +34,7 @@ from rooflab.kernel import in_cache
 from rooflab.ops import Rung
 from rooflab.record import Store, closing_facts, published_devices, run_facts
 from rooflab.studies import static
-from rooflab.studies.bandwidth import Roof, roofs
+from rooflab.studies.bandwidth import Roof, ceilings, roofs
 from rooflab.studies.base import Context, Sized, Study, Unlisted, require_gpu
 from rooflab.studies.environment import latency_ns
 from rooflab.table import write_atomically
@@ -68,7 +68,14 @@ class Lab:
 
     @property
     def roof(self) -> dict[str, Roof]:
-        """The device's measured ceilings, by the names of rooflab.roof.ROOFS, as far as they are recorded."""
+        """The device's measured ceilings, by the names of rooflab.roof.ROOFS. Live, they are measured first
+        where no lesson has done so yet; replayed, they are those that are recorded.
+        """
+        if self.mode == "live" and not self._roofs():
+            self._measure(studies.get("bandwidth"), ceilings(self.effort))
+        return self._roofs()
+
+    def _roofs(self) -> dict[str, Roof]:
         return roofs(self.store.read("bandwidth"))
 
     @property
@@ -201,7 +208,7 @@ class Lab:
     def close(self) -> None:
         """End this lab's run: clocks and temperature after, and the derived columns by the newest roofs."""
         if self._run is not None:
-            self.store.rederive({name: found.value for name, found in self.roof.items()})
+            self.store.rederive({name: found.value for name, found in self._roofs().items()})
             self.store.finish(self._run, **closing_facts())
             self._run = None
 
@@ -236,7 +243,7 @@ class Lab:
             for case, reason in outcome.skipped.items():
                 self.say(f"{study.name} skipped {case}: {reason}")
         if groups:
-            self.store.rederive({name: found.value for name, found in self.roof.items()})
+            self.store.rederive({name: found.value for name, found in self._roofs().items()})
 
     def stale(self, study: Study, cases: Sequence[Case]) -> set[str]:
         """Ids of the cases that a live lab would measure: not recorded, or as other code than now. What could

@@ -130,6 +130,14 @@ PROFILED = (
 )
 
 
+def ceilings(effort: str) -> list[Case]:
+    """The cases that `roofs` is made of: every stream's own rungs, the transfers, the peaks."""
+    streams = [
+        case for operator in ("read", "write", "copy", "triad") for case in ladder(operator, LARGE[effort])
+    ]
+    return [case for case in streams if case.kind == "own"] + [*transfers(), *peaks(MATRIX[effort])]
+
+
 def profiled(n: int = PROFILE_SIZE) -> list[Case]:
     """Every own rung of the four streams: what Nsight Compute counts."""
     return [

@@ -12,8 +12,9 @@
 #ifndef THREADS
 #define THREADS 128
 #endif
+// Of the table: 0 half, 1 Q8_0 in planes.
 #ifndef FORMAT
-#define FORMAT 0  // 0: half, 1: Q8_0 in planes
+#define FORMAT 0
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)

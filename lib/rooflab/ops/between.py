@@ -79,6 +79,9 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
     ),
 }
 
+# Operators that are Hopper's alone, and whose rungs do their work elsewhere (gates then by gate_rows).
+ELSEWHERE = {"prompt_product": "mmq"}
+
 _TOKENS = (64, 96, 128, 160, 176, 192, 232, 256)  # that a tile of prompt_product may have
 _ROOM = 231424  # bytes of dynamic shared memory beside its barriers
 

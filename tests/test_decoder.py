@@ -93,6 +93,24 @@ def test_a_context_in_parts(rung):
     check(tiny(layers=1, vocab=64), "fp16", "fp16", rung, count=52, blocks=7, WARPS=4)
 
 
+@pytest.mark.parametrize("rung", ["1_phases", "3_persistent"])
+def test_a_long_context_is_the_same_in_one_part_and_in_sixteen(rung):
+    """700 keys that are only numbers: two blocks take two heads each, and 34 a part each."""
+    spec = tiny(layers=1, vocab=64)
+    weights = engine.pack(spec, random_tensors(spec, on="cpu"), capacity=704)
+    rng, found = np.random.default_rng(4), []
+    kv = rng.standard_normal((2, 1, 704, 2, 64)).astype(np.float16)
+    for blocks in (2, 34):
+        state = decoder.state_for(spec.shape, 704, blocks, np.zeros)
+        state.cache_k[...], state.cache_v[...] = kv
+        state.position[0] = 699
+        state.bests[...] = decoder.candidates(5, blocks)
+        with ops.on("cpu"):
+            decoder.step(spec.shape, weights, state, rung=rung)
+        found.append(state.logits.copy())
+    assert np.abs(found[0] - found[1]).max() < 2e-3 * np.abs(found[0]).max()
+
+
 def engines(paths=RUNGS, format="fp16", capacity=24):
     spec = tiny()
     get = random_tensors(spec, on="cpu")

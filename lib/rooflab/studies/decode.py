@@ -36,8 +36,7 @@ BATCHES = (8, 32)
 FEW = 32  # steps where a few do: long contexts, several sequences
 PHASES = ("queries, keys, values", "attention", "its output", "gate and up", "down", "head")
 SHORT = 4  # under a profiler
-HALF = 64  # of a large model
-EAGER = 16  # and by a way that takes an age
+EAGER = 8  # and by a way that takes an age
 FORMATS = {
     "fp16": "fp16",
     "q8_0": "q8_0",
@@ -90,21 +89,18 @@ def ladder(
 
 
 def heads(device: Sized | None = None, model: str = MODEL) -> list[Case]:
-    """The last rungs with output heads of another format."""
-    return [
-        _case(impl, format, head, model, PROMPT, STEPS)
-        for format, head in OTHER_HEADS.items()
-        for impl in last(device)
-    ]
+    """The last rung with output heads of another format."""
+    impl = last(device)[-1]
+    return [_case(impl, format, head, model, PROMPT, FEW) for format, head in OTHER_HEADS.items()]
 
 
 def contexts(device: Sized | None = None, model: str = MODEL) -> list[Case]:
-    """The last rungs after longer prompts."""
+    """The last rung after longer prompts, with the largest and the smallest weights."""
+    impl = last(device)[-1]
     return [
-        _case(impl, format, head, model, seq, FEW)
-        for format, head in FORMATS.items()
+        _case(impl, format, FORMATS[format], model, seq, FEW)
+        for format in ("fp16", "int4_g128")
         for seq in CONTEXTS
-        for impl in last(device)
     ]
 
 
@@ -115,13 +111,13 @@ def batches(model: str = MODEL) -> list[Case]:
         for format, head in FORMATS.items()
         for batch in BATCHES
     ]
-    return found + [_case(PEERS[1], "fp16", "fp16", model, PROMPT, FEW, batch) for batch in BATCHES]
+    return [*found, _case(PEERS[1], "fp16", "fp16", model, PROMPT, FEW, BATCHES[-1])]
 
 
 def large(device: Sized | None = None) -> list[Case]:
     """The shapes of a model five times the size."""
     return [
-        _case(impl, format, head, LARGE, PROMPT, HALF)
+        _case(impl, format, head, LARGE, PROMPT, FEW)
         for format, head in FORMATS.items()
         for impl in last(device)
     ]
@@ -129,8 +125,7 @@ def large(device: Sized | None = None) -> list[Case]:
 
 def others() -> list[Case]:
     """A decoder of another kind, by products and row kernels in a graph."""
-    found = [_case("gemma", format, FORMATS[format], GEMMA, PROMPT, FEW) for format in ("q8_0", "int4_g128")]
-    return [*found, _case("gemma", "q8_0", "q8_0", GEMMA, CONTEXTS[0], FEW)]
+    return [_case("gemma", format, FORMATS[format], GEMMA, PROMPT, FEW) for format in ("q8_0", "int4_g128")]
 
 
 def head_of(case: Case) -> str:
@@ -306,12 +301,9 @@ def traced() -> list[Case]:
 
 
 def counted(device: Sized | None = None) -> list[Case]:
-    """A token's one launch in the largest and the smallest format, for counters."""
-    return [
-        _case(impl, format, FORMATS[format], MODEL, PROMPT, SHORT)
-        for format in ("fp16", "int4_g128")
-        for impl in last(device)
-    ]
+    """One launch of a few tokens in the largest and the smallest format, for counters."""
+    impl = last(device)[-1]
+    return [_case(impl, format, FORMATS[format], MODEL, PROMPT, SHORT) for format in ("fp16", "int4_g128")]
 
 
 def phases(activities: pd.DataFrame) -> pd.DataFrame:

@@ -156,7 +156,7 @@ def _agreement(case: Case) -> Rows:
         one.decode(1)
     got = one.logits.double()
     error = float((got - expected).abs().max())
-    rounded = case.format == "q8_0" and (of_prompt or name == "products")
+    rounded = case.format == "q8_0" and (name == "products" or of_prompt and decode._here() != "90")
     budget = budgets[rounded]
     top, wanted = (set(x.topk(5).indices.tolist()) for x in (got, expected))
     first, second = expected.topk(2).values.tolist()
@@ -177,6 +177,7 @@ def _counted(name: str, format: str, paths: engine.Paths, of_prompt: bool) -> tu
     if not of_prompt:
         others = [way for way in (*decode.PLAIN, *decode.RUNGS) if way != name]
         return [f"decode {name}"], [f"decode {way}" for way in others]
+    ran, instead = ["prompt"], []
     switches = [
         (paths.rows, "rows own", "rows torch"),
         (paths.embed, "embedded at once", "embedded one by one"),
@@ -184,7 +185,8 @@ def _counted(name: str, format: str, paths: engine.Paths, of_prompt: bool) -> tu
     ]
     if format == "q8_0":
         switches.append((paths.mmq, "product mmq", "product cublas"))
-    ran, instead = ["prompt"], []
+        if decode._here() == "90" and not paths.fused:
+            instead.append("product fused")
     for on, fast, plain in switches:
         ran.append(fast if on else plain)
         instead.append(plain if on else fast)

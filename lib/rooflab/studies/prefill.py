@@ -31,7 +31,7 @@ from rooflab.studies import decode, decoding, gemma_oracle, hf, promises
 from rooflab.studies.base import Context, Count, Sized, Study, package_identity
 
 PROMPTS = (512, 1848, 8192)
-QUICK = (512, 1848)
+QUICK = 512
 SCALAR = 1848  # the longest prompt for attention by the scalar rung, whose time grows with the square
 TRACED = 1848  # the prompt whose kernels are told apart
 STEPS = 3  # traced prompts a case
@@ -73,21 +73,21 @@ def rounds(case: Case) -> bool:
     """
     if case.format != "q8_0" or case.impl == "gemma":
         return case.format == "q8_0"
-    return engine.PROMPTS[case.impl].mmq and mmq.dispatch(case.seq or 0, _here() == "90")[1] != "7_half"
+    return engine.PROMPTS[case.impl].mmq and _here() != "90"
 
 
 def ladder(
-    format: str, prompts: Sequence[int] = PROMPTS, model: str = decode.MODEL, peers: bool = True
+    format: str, prompts: Sequence[int] = PROMPTS, model: str = decode.MODEL, whole: int = TRACED
 ) -> list[Case]:
     """Ways of taking in a prompt with weights of one format, slowest first, and in FP16 transformers: on the
-    source's prompt all of them, on others those of the largest steps, for INT4 the last.
+    prompt of `whole` tokens all of them, on others the first and the last; of INT4 the last on that alone.
     """
     found, names = [], ways(format)
-    few = names[-1:] if format == "int4_g128" else [n for n in names if n[:2] in ("1_", "3_", "6_", "7_")]
-    for seq in prompts:
-        if peers and format == "fp16" and model in hf.MODELS:
+    few = names[-1:] if format == "int4_g128" else [names[0], names[-1]]
+    for seq in prompts if format != "int4_g128" else [whole]:
+        if format == "fp16" and model in hf.MODELS:
             found.append(_case(hf.VARIANTS[0], format, model, seq))
-        for name in names if seq == TRACED and format != "int4_g128" else few:
+        for name in names if seq == whole and format != "int4_g128" else few:
             if seq <= SCALAR or not engine.PROMPTS[name].attention.startswith("1_"):
                 found.append(_case(name, format, model, seq))
     return found
@@ -112,9 +112,10 @@ class Prefill(Study):
     trace_repeats = STEPS
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
-        prompts = QUICK if effort == "quick" else PROMPTS
-        found = [case for format in decode.FORMATS for case in ladder(format, prompts)]
-        return found if effort == "quick" else [*found, *large(), *others()]
+        if effort == "quick":
+            return [case for format in decode.FORMATS for case in ladder(format, (QUICK,), whole=QUICK)]
+        found = [case for format in decode.FORMATS for case in ladder(format)]
+        return [*found, *large(), *others()]
 
     def profiles(
         self, effort: str = "full", device: Sized | None = None
@@ -194,16 +195,22 @@ class Prefill(Study):
         used: list[tuple[Any, Rung]] = [(attention, attend)]
         if paths.rows:
             used += [(between, rung) for ladder in between.LADDERS.values() for rung in ladder]
+        hopper, n, seq = arch == "90", 2 * shape.mlp, case.seq or 0
         if case.format == "q8_0" and paths.mmq:
-            hopper = arch == "90"
-            chosen = ops.rung_of(mmq.LADDERS["mmq"], mmq.dispatch(case.seq or 0, hopper)[1], "")
-            used.insert(0, (mmq, chosen))
+            how = "7_half" if hopper else mmq.dispatch(seq, False)[1]
+            used.insert(0, (mmq, ops.rung_of(mmq.LADDERS["mmq"], how, how)))
+            if hopper and paths.fused:
+                used[0] = (between, between.LADDERS["prompt_product"][0])
         for module, rung in used[1:]:
             rule += module.launch_rule(rung) + ops.kernel.whole_source(rung.path)
         module, rung = used[0]
         macros: Mapping[str, int] = rung.defines
         if module is mmq:
-            macros = rung.with_defaults(mmq.options_for(rung, 2 * shape.mlp, case.seq or 0))
+            macros = rung.with_defaults(mmq.options_for(rung, n, seq))
+        elif module is between:
+            tokens = between.tile_of(n, seq, 132)  # SMs of every Hopper that the course has seen
+            stages = between.stages_of(tokens, True)[0]
+            macros = rung.with_defaults({"TOKENS": tokens, "STAGES": stages, "GATE": 1})
         return rung, macros, rule + module.launch_rule(rung)
 
     def identity(self, case: Case, arch: str | None) -> str:
@@ -332,12 +339,11 @@ def _gemma(case: Case) -> gate.Work:
 
 
 def traced() -> list[Case]:
-    """The first and the last way in FP16 and Q8_0, and transformers, on one prompt."""
-    last = ways("fp16")[-1]
+    """The last way in FP16, the first and the last in Q8_0, and transformers, on one prompt."""
+    ours = {"fp16": ways("fp16")[-1:], "q8_0": [ways("q8_0")[0], ways("q8_0")[-1]]}
     return [
         _case(hf.VARIANTS[0], "fp16", decode.MODEL, TRACED),
-        _case(last, "fp16", decode.MODEL, TRACED),
-        *(_case(name, "q8_0", decode.MODEL, TRACED) for name in (ways("q8_0")[0], last)),
+        *(_case(name, format, decode.MODEL, TRACED) for format, names in ours.items() for name in names),
     ]
 
 

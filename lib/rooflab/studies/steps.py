@@ -37,6 +37,7 @@ PROMPT_WAYS = {
     "4_rows": "norm, rotation, gate in a kernel each",
     "5_embed": "all embeddings in one launch",
     "6_graph": "one CUDA graph",
+    "7_fused": "our products by blocks that stay, gates applied in them",
     "gemma": "the other decoder",
 }
 

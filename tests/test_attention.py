@@ -220,6 +220,11 @@ def test_no_rung_does_what_it_must_not(name):
     assert not seen.faults, seen.faults[0].sentence
 
 
+def test_warps_that_share_queries_hand_their_scores_over_in_order():
+    seen = watched("13_ring", n=70, head_dim=512)
+    assert not seen.faults, seen.faults[0].sentence
+
+
 def conflicts(name, head_dim):
     """Turns beyond the first of every ldmatrix, on average."""
     rows = watched(name, n=64, head_dim=head_dim).requests()

@@ -1,0 +1,158 @@
+"""What lesson 08 claims of the recorded H200, and that its pages say what the rows say."""
+
+from dataclasses import fields
+
+import nbformat
+import pytest
+from rooflab import engine, lab
+from rooflab.claims import NoEvidence, board
+from rooflab.claims import engine as asked
+from rooflab.paths import NOTEBOOKS
+from rooflab.studies import decode, decode_checks, prefill, steps
+
+
+@pytest.fixture(scope="module")
+def h200():
+    return lab.open("replay", "h200")
+
+
+@pytest.fixture(scope="module")
+def rows(h200):
+    return steps.named(h200.measure("decode", h200.cases("decode")))
+
+
+@pytest.fixture(scope="module")
+def prompts(h200):
+    return h200.measure("prefill", h200.cases("prefill"))
+
+
+@pytest.fixture(scope="module")
+def checks(h200):
+    return steps.answers(h200.profile("decode", decode_checks.cases("full", h200.spec), "checks"))
+
+
+def said(name):
+    """All that a notebook printed or displayed as text."""
+    cells = nbformat.read(NOTEBOOKS / name, as_version=4).cells
+    parts = []
+    for output in (output for cell in cells if cell.cell_type == "code" for output in cell.outputs):
+        data = output.get("data", {})
+        parts += [output.get("text", ""), data.get("text/markdown", ""), data.get("text/html", "")]
+    return "\n".join(parts)
+
+
+def test_both_ladders_are_gated_promised_and_complete(rows, prompts):
+    """M105: every step of ours in every format, judged before it was timed, with what was promised of it."""
+    for format in decode.FORMATS:
+        climb = steps.ladder(rows, format)
+        own = climb[climb["kind"] == "own"]
+        assert (own["error"] <= own["error_budget"]).all()
+        assert climb["predicted_us"].notna().all() and climb["gain"].iloc[1:].notna().all()
+        assert set(decode.rungs()) <= set(own["impl"])
+    ours = prompts[prompts["kind"] == "own"]
+    assert (ours["error"] <= ours["error_budget"]).all()
+    for format in ("fp16", "q8_0"):
+        climb = steps.prompts(prompts, format, prefill.TRACED)
+        assert set(prefill.ways(format)) <= set(climb["impl"])
+        first, last = (climb[climb["impl"] == name]["tok_s"].iloc[0] for name in ("1_scalar", "6_graph"))
+        assert last > 3 * first
+
+
+def test_the_engine_is_faster_than_every_peer_on_this_gpu(h200, rows):
+    """M105: in each format, transformers here and llama.cpp as published."""
+    published = lab.open("replay", "h200-peers").store
+    found = steps.peers(rows, h200.store, published)
+    for ours, other in (("fp16", "fp16"), ("q8_0", "q8_0"), ("int4_g128", "q4_0")):
+        mine = found[(found["format"] == ours) & found["name"].str.startswith("ours")]["tok_s"].iloc[0]
+        theirs = found[(found["format"] == other) & ~found["name"].str.startswith("ours")]["tok_s"]
+        assert len(theirs) and mine > theirs.max()
+
+
+def test_pages_say_what_the_rows_say(rows, prompts):
+    page = said("08_decoder.ipynb")
+    for format in decode.FORMATS:
+        for us in steps.ladder(rows, format)["median_us"]:
+            assert f"<td>{us:,.0f}</td>" in page
+    best = asked.best(rows, decode.MODEL, "int4_g128")
+    assert f"**{best['tok_s']:,.0f} tok/s**" in page
+    page = said("08b_prefill.ipynb")
+    for format in ("fp16", "q8_0"):
+        for rate in steps.prompts(prompts, format, prefill.TRACED)["tok_s"]:
+            assert f"{rate:,.0f}" in page
+
+
+def test_goals_are_judged_by_rows_and_stand_on_the_pages(h200, rows, prompts):
+    traced = h200.profile("prefill", prefill.traced(), "cupti")
+    verdicts = board(asked.GOALS, asked.Evidence(rows, prompts, rows[:0], rows[:0], traced))
+    assert "not measured" not in set(verdicts["word"])
+    shown = said("08_decoder.ipynb") + said("08b_prefill.ipynb")
+    for verdict in verdicts.itertuples():
+        assert f"**{verdict.id}: {verdict.word}.**" in shown
+    with pytest.raises(NoEvidence):
+        asked.best(rows[:0], decode.MODEL, "fp16")
+
+
+def test_weights_resident_as_q8_0_are_multiplied_as_q8_0(h200):
+    """At least half of the products' time is our int8 products', and peak memory has no room for FP16."""
+    traced = h200.profile("prefill", prefill.traced(), "cupti")
+    assert asked.mmq_share(traced, prefill.traced()[-1].id) > 0.5
+    memory = h200.profile("prefill", prefill.memory(h200.cases("prefill")), "checks")
+    mine = memory[
+        memory["case"].str.contains(f"{prefill.ways('q8_0')[-1]} format=q8_0") & memory["case"].str.contains("seq=512 ")
+    ]
+    values = mine.set_index("quantity")["value"].astype(float)
+    assert values["peak bytes"] < 2 * values["weight bytes"]
+
+
+def test_every_switch_has_a_path_that_ran(checks):
+    """M103: each field of Paths is thrown by some recorded path, and every path counted itself."""
+    paths = checks[checks["question"] == "agreement"]
+    assert (paths["ran"] >= 1).all() and (paths["ran instead"] == 0).all()
+    usual = engine.Paths()
+    thrown = {
+        field.name
+        for way in engine.PROMPTS.values()
+        for field in fields(engine.Paths)
+        if getattr(way, field.name) != getattr(usual, field.name)
+    }
+    assert thrown | {"decode"} == {field.name for field in fields(engine.Paths)}
+    assert {
+        "torch",
+        "products",
+        *decode.rungs(),
+        *(f"prompt.{name}" for name in prefill.ways("fp16")),
+    } <= set(paths["impl"])
+
+
+def test_every_path_says_what_float64_says(checks):
+    """M104: argmax, four of the five likeliest, logits within 1 and within the budget."""
+    paths = checks[checks["question"] == "agreement"]
+    assert (paths["likeliest"] == 1).all() and (paths["top 5"] >= 4).all()
+    assert (paths["largest error"] < 1).all() and (paths["largest error"] <= paths["allowed"]).all()
+    assert f"{paths['largest error'].max():.3f}" in said("08c_engine.ipynb")
+
+
+def test_a_thousand_runs_are_one_and_ten_thousand_steps_lose_nothing(checks):
+    """M98"""
+    one = checks.set_index("question")
+    assert one.loc["repeated", "runs"] >= 1000 and one.loc["repeated", "distinct"] == 1
+    assert one.loc["sampled", "distinct"] == 1 and not one.loc["repeated", "same though other prompts"]
+    assert one.loc["long", "steps"] >= 10_000 and one.loc["long", "bytes gone"] < 100e6
+    assert one.loc["long", "not numbers"] == 0
+    assert one.loc["refused", "turned away"] == one.loc["refused", "wrong inputs"] >= 5
+    assert not one.loc["refused", "changed afterwards"] and not one.loc["refused", "moved by them"]
+
+
+def test_joules_fall_as_sequences_share_a_pass(checks):
+    energy = checks[(checks["question"] == "energy") & (checks["impl"] != "idle")]
+    ours = energy[energy["impl"] != "transformers.graph"]
+    for _, mine in ours.groupby("format"):
+        mine = mine.sort_values("batch")
+        assert len(mine) > 1 and mine["joules a token"].is_monotonic_decreasing
+    assert (energy["watts"] > checks[checks["impl"] == "idle"]["watts"].iloc[0]).all()
+
+
+def test_the_law_of_phases_fits_formats_and_models(h200, rows):
+    best = asked.best(rows, decode.MODEL, "fp16")["impl"]
+    fixed, rate, table = steps.law(rows, best, h200.roof["dram_read"].value)
+    assert len(table) >= 6 and 0 < fixed < 10 and rate <= 1.001 * h200.roof["dram_read"].value

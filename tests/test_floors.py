@@ -15,7 +15,7 @@ FLOORS = {
     },
     3: {"studies", "claims", "engine"},
     4: {"lab", "lanes", "plot"},
-    5: {"chart", "widgets", "page", "exercises", "book", "cli", "__main__"},
+    5: {"board", "chart", "widgets", "page", "exercises", "book", "cli", "__main__"},
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 GPU_ONLY = {"cupy", "torch", "cuda", "triton", "elftools"}

@@ -13,7 +13,7 @@ from rooflab import device as devices
 from rooflab import formats, paths
 from rooflab.claims import NoEvidence, about, least, less, more
 from rooflab.claims import int4 as claims_int4
-from rooflab.claims.scorecard import Measure, Statement, Test
+from rooflab.claims.scorecard import Asked, Measure, Statement
 from rooflab.claims.shelf import LAPTOP, Shelf
 from rooflab.record import Store
 from rooflab.studies import shares
@@ -191,14 +191,14 @@ def _s(
     group: str,
     says: str,
     lesson: str,
-    test: Test | None = None,
-    rescaled: Test | None = None,
+    test: Asked | None = None,
+    rescaled: Asked | None = None,
     needs: str = "",
 ) -> Statement:
     return Statement(f"{id[0]}-{id[1:]}", id[0], line, group, says, lesson, test, rescaled, needs)
 
 
-_RULE = Test("share by the rule for that card", _SHARE, about(0.813, 0.1), share_by_rule)
+_RULE = Asked("share by the rule for that card", _SHARE, about(0.813, 0.1), share_by_rule)
 
 _FIGURES = (
     _s(
@@ -207,7 +207,7 @@ _FIGURES = (
         "figure",
         "About 81 % of a decoded token's GPU time is in weight products (cuBLAS GEMVs).",
         "02c_rule#The finding",
-        Test("share of eager GPU time", _SHARE, about(0.81), weight_share),
+        Asked("share of eager GPU time", _SHARE, about(0.81), weight_share),
         _RULE,
     ),
     _s(
@@ -216,7 +216,7 @@ _FIGURES = (
         "figure",
         "The largest MLP product runs at about 95 % of the memory roof.",
         "02b_counters#Small products fall off the roof",
-        Test("cuBLAS 8960 × 1536, share of the read roof", _SHARE, about(0.95, 0.05), _product_share(*MLP)),
+        Asked("cuBLAS 8960 × 1536, share of the read roof", _SHARE, about(0.95, 0.05), _product_share(*MLP)),
     ),
     _s(
         "A3",
@@ -225,7 +225,7 @@ _FIGURES = (
         "The DRAM ceiling is about 250 GB/s of 256.",
         "01b_roofs#Three opinions on one roof",
         None,
-        Test("read roof over datasheet", _SHARE, about(250 / 256, 0.03), dram_share),
+        Asked("read roof over datasheet", _SHARE, about(250 / 256, 0.03), dram_share),
         GPU,
     ),
     _s(
@@ -234,7 +234,7 @@ _FIGURES = (
         "figure",
         "The fused kernel moves about 8.7 times fewer bytes than two operations.",
         "04_int4#Prediction: four ways, in bytes",
-        Test("fair two-op bytes over fused", _TIMES, about(8.7, 0.05), _fewer("two_op")),
+        Asked("fair two-op bytes over fused", _TIMES, about(8.7, 0.05), _fewer("two_op")),
     ),
     _s(
         "A5",
@@ -242,7 +242,7 @@ _FIGURES = (
         "figure",
         "The MLP product reads 27.5 MB.",
         "02b_counters#Bytes",
-        Test("gate's bytes from DRAM", "{:,.0f}", about(27.5e6, 0.03), _read_bytes("gate")),
+        Asked("gate's bytes from DRAM", "{:,.0f}", about(27.5e6, 0.03), _read_bytes("gate")),
     ),
     _s(
         "A6",
@@ -251,7 +251,7 @@ _FIGURES = (
         "The fused kernel reaches 223 GB/s, 86 % of the hardware's peak.",
         "04_int4#The gate, then the clock",
         None,
-        Test("its kernel here, share of the read roof", _SHARE, about(0.8638, 0.1), _fused_share(SOURCE)),
+        Asked("its kernel here, share of the read roof", _SHARE, about(0.8638, 0.1), _fused_share(SOURCE)),
         GPU,
     ),
     _s(
@@ -260,8 +260,8 @@ _FIGURES = (
         "figure",
         "It is 90.8 times as fast as a literal two-op product in PyTorch.",
         "04d_published#And ninety times?",
-        Test("by events, warm", _TIMES, about(90.8, 0.2), gain(TWO_OP, MLP, 1)),
-        Test("on the same side of 1", _TIMES, more(1), gain(TWO_OP, MLP, 1)),
+        Asked("by events, warm", _TIMES, about(90.8, 0.2), gain(TWO_OP, MLP, 1)),
+        Asked("on the same side of 1", _TIMES, more(1), gain(TWO_OP, MLP, 1)),
     ),
     _s(
         "A8",
@@ -269,8 +269,8 @@ _FIGURES = (
         "figure",
         "Against FP16 it is 2.38 times as fast at one token.",
         "04d_published#The same, here",
-        Test("by events, warm", _TIMES, about(2.38), gain(CUBLAS, MLP, 1)),
-        Test("on the same side of 1", _TIMES, more(1), gain(CUBLAS, MLP, 1)),
+        Asked("by events, warm", _TIMES, about(2.38), gain(CUBLAS, MLP, 1)),
+        Asked("on the same side of 1", _TIMES, more(1), gain(CUBLAS, MLP, 1)),
     ),
     _s(
         "A9",
@@ -278,7 +278,7 @@ _FIGURES = (
         "figure",
         "Against FP16 it loses by two tokens.",
         "04d_published#Where the crossover lies",
-        Test("speed over FP16 at 2 tokens, by events, warm", _TIMES, less(1), gain(CUBLAS, MLP, 2)),
+        Asked("speed over FP16 at 2 tokens, by events, warm", _TIMES, less(1), gain(CUBLAS, MLP, 2)),
     ),
     _s(
         "A10",
@@ -286,7 +286,7 @@ _FIGURES = (
         "figure",
         "Products of one token have an arithmetic intensity of about 1 FLOP a byte.",
         "02b_counters#The roofline",
-        Test("FLOP a counted byte", "{:.2f}", about(1.0, 0.1), intensity),
+        Asked("FLOP a counted byte", "{:.2f}", about(1.0, 0.1), intensity),
     ),
     _s(
         "A11",
@@ -294,7 +294,7 @@ _FIGURES = (
         "figure",
         "Those products are not limited by FLOPs but by streaming weights from DRAM.",
         "02b_counters#What the warps wait for",
-        Test(
+        Asked(
             "ridge over intensity",
             "{:.0f}×",
             more(10),
@@ -310,7 +310,7 @@ _REGIMES = (
         "regime",
         "One token, large projection: fused wins, for the bytes matter.",
         "04b_ladder#The gate, then the clock",
-        Test(
+        Asked(
             "best rung over FP16, cold kernels, 8960 × 1536",
             _TIMES,
             more(1.02),
@@ -330,7 +330,7 @@ _REGIMES = (
         "regime",
         "One token, small projection: fused does not beat FP16, launch and per-row costs decide.",
         "07b_predicting#What the sources concluded",
-        Test(
+        Asked(
             "fused over FP16 at 1536 × 1536, kernels",
             _TIMES,
             less(1),
@@ -346,7 +346,7 @@ _REGIMES = (
         "regime",
         "More than one token: fused loses to FP16, GEMM is the right primitive.",
         "04c_batch#Asked and reached",
-        Test("points of several tokens where INT4 is slower", _SHARE, more(0.5), slower_share),
+        Asked("points of several tokens where INT4 is slower", _SHARE, more(0.5), slower_share),
     ),
     _s(
         "A15",
@@ -354,7 +354,7 @@ _REGIMES = (
         "regime",
         "Against two operations fused stays ahead, but by less as tokens grow.",
         "04d_published#The same, here",
-        Test("gain at 32 tokens, by events", _TIMES, more(1), gain(TWO_OP, MLP, 32)),
+        Asked("gain at 32 tokens, by events", _TIMES, more(1), gain(TWO_OP, MLP, 32)),
     ),
 )
 
@@ -365,7 +365,7 @@ _RULES = (
         "format",
         "Codes run from 1 to 15 about 8, so 0 is unused and a zero weight is exact.",
         "04_int4#The format",
-        Test("codes 0, and zeros not exact", "{:.0f}", less(1), unused_code),
+        Asked("codes 0, and zeros not exact", "{:.0f}", less(1), unused_code),
     ),
     _s(
         "A17",
@@ -373,7 +373,7 @@ _RULES = (
         "rule",
         "No timing is reported unless a correctness check passes in the same run.",
         "00_environment#No gate, no time",
-        Test("own timed rows within their budget", _SHARE, least(1), gated),
+        Asked("own timed rows within their budget", _SHARE, least(1), gated),
     ),
     _s(
         "A18",
@@ -381,7 +381,7 @@ _RULES = (
         "rule",
         "Median and quartiles, never the best case.",
         "00b_clocks#Claims",
-        Test("own timed rows with quartiles of 10 samples", _SHARE, least(1), spread),
+        Asked("own timed rows with quartiles of 10 samples", _SHARE, least(1), spread),
     ),
     _s(
         "A19",
@@ -389,7 +389,7 @@ _RULES = (
         "rule",
         "The roofline uses measured bandwidth, not the datasheet's.",
         "01b_roofs#The device's roof",
-        Test("measured ceilings", "{:.0f}", least(4), lambda shelf: float(len(shelf.roof))),
+        Asked("measured ceilings", "{:.0f}", least(4), lambda shelf: float(len(shelf.roof))),
     ),
     _s(
         "A20",
@@ -397,7 +397,7 @@ _RULES = (
         "rule",
         "One command regenerates every result.",
         "00b_clocks#Claims",
-        Test(
+        Asked(
             "runs that name their command",
             _SHARE,
             least(1),
@@ -451,8 +451,8 @@ def _rows() -> Iterator[Statement]:
                     f"{shape[0]} × {shape[1]}, {batch} token{'s' * (batch > 1)}: "
                     f"{figure:.3g} times the speed of {over}.",
                     "04d_published#The same, here",
-                    Test("by events, warm", _TIMES, about(figure, 0.2), measure),
-                    Test("on the same side of 1", _TIMES, bar, measure),
+                    Asked("by events, warm", _TIMES, about(figure, 0.2), measure),
+                    Asked("on the same side of 1", _TIMES, bar, measure),
                 )
 
 
@@ -463,7 +463,7 @@ _RESULTS = (
         "regime",
         "The gain over two operations shrinks because the loop reads the weights once a token.",
         "04c_batch#Read once, on CUDA cores",
-        Test(
+        Asked(
             "loop at 32 tokens over 1, cold kernels",
             _TIMES,
             more(16),
@@ -478,7 +478,7 @@ _RESULTS = (
         "figure",
         "7.1 MB instead of 27.5 (FP16) or 62 (two operations): 3.9 and 8.7 times fewer.",
         "04_int4#Predicted, then counted",
-        Test("FP16's bytes over fused", _TIMES, about(3.87, 0.05), _fewer(CUBLAS)),
+        Asked("FP16's bytes over fused", _TIMES, about(3.87, 0.05), _fewer(CUBLAS)),
     ),
     _s(
         "B3",
@@ -486,7 +486,7 @@ _RESULTS = (
         "regime",
         "When the batch grows, reuse raises the intensity and GEMM becomes the right primitive.",
         "07b_predicting#The map against intensity",
-        Test("points of several tokens where INT4 is slower", _SHARE, more(0.5), slower_share),
+        Asked("points of several tokens where INT4 is slower", _SHARE, more(0.5), slower_share),
     ),
     _s(
         "B4",
@@ -494,7 +494,7 @@ _RESULTS = (
         "regime",
         "The small product is not the fused kernel's even at one token, by events.",
         "04d_published#The same, here",
-        Test("by events, warm", _TIMES, less(1), gain(CUBLAS, SMALL, 1)),
+        Asked("by events, warm", _TIMES, less(1), gain(CUBLAS, SMALL, 1)),
     ),
     _s(
         "B5",
@@ -503,7 +503,7 @@ _RESULTS = (
         "Spreads are wide: up to 90 % of a median between the quartiles.",
         "07_regimes#The sweep",
         None,
-        Test("widest, its kernel by events", _SHARE, more(0.3), widest),
+        Asked("widest, its kernel by events", _SHARE, more(0.3), widest),
         "Windows on a laptop",
     ),
     _s(
@@ -512,7 +512,7 @@ _RESULTS = (
         "regime",
         "The gain over two operations falls with every step of the batch (both tables).",
         "07b_predicting#What the sources concluded",
-        Test("steps that fall, MLP", _SHARE, least(1), monotone(TWO_OP, MLP)),
+        Asked("steps that fall, MLP", _SHARE, least(1), monotone(TWO_OP, MLP)),
     ),
     _s(
         "B7",
@@ -520,7 +520,7 @@ _RESULTS = (
         "regime",
         "The gain over FP16 is below 1 for every batch above 1.",
         "04d_published#The same, here",
-        Test(
+        Asked(
             "largest gain at 2 to 32 tokens, by events, warm",
             _TIMES,
             less(1),

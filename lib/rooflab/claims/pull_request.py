@@ -10,7 +10,7 @@ from rooflab import formats
 from rooflab.claims import NoEvidence, about, least, less, more
 from rooflab.claims import attention as claims_attention
 from rooflab.claims import q8_0 as claims_q8
-from rooflab.claims.scorecard import Measure, Statement, Test
+from rooflab.claims.scorecard import Asked, Measure, Statement
 from rooflab.claims.shelf import RTX_4070_TI, Shelf
 from rooflab.errors import LaunchError, UsageError
 from rooflab.ops import q8_0 as ops_q8
@@ -32,16 +32,16 @@ def _s(
     group: str,
     says: str,
     lesson: str,
-    test: Test | None = None,
-    rescaled: Test | None = None,
+    test: Asked | None = None,
+    rescaled: Asked | None = None,
     needs: str = "",
 ) -> Statement:
     return Statement(f"D-{id}", "D", line, group, says, lesson, test, rescaled, needs)
 
 
-def _gain(says: str, figure: float, measure: Measure, quantity: str) -> tuple[Test, Test]:
+def _gain(says: str, figure: float, measure: Measure, quantity: str) -> tuple[Asked, Asked]:
     """A speed-up as stated, within a fifth, and as an improvement at all."""
-    return Test(quantity, _TIMES, about(figure, 0.2), measure), Test(quantity, _TIMES, more(1.02), measure)
+    return Asked(quantity, _TIMES, about(figure, 0.2), measure), Asked(quantity, _TIMES, more(1.02), measure)
 
 
 def _published(study: str, operator: str, impl: str, column: str = "median_us") -> Measure:
@@ -244,7 +244,7 @@ _FIGURES = (
         "A prompt of 1K tokens goes from 109 to 2853 tokens a second, 26 times.",
         "08b_prefill#The ladder",
         None,
-        Test(
+        Asked(
             "fastest own way over the slowest, 1848 tokens, Q8_0",
             _TIMES,
             more(1.02),
@@ -258,7 +258,7 @@ _FIGURES = (
         "figure",
         "llama.cpp takes a prompt in faster, 8000 tokens a second.",
         "08b_prefill#The ladder",
-        Test(
+        Asked(
             "llama.cpp (published) over ours, Qwen2.5-1.5B, Q8_0",
             _TIMES,
             more(1),
@@ -271,7 +271,7 @@ _FIGURES = (
         "figure",
         "Decoding goes from 49 to 59 tokens a second; llama.cpp has 78.",
         "08_decoder#The ladder",
-        Test(
+        Asked(
             "llama.cpp (published) over ours, Qwen2.5-1.5B, Q8_0",
             _TIMES,
             more(1),
@@ -284,7 +284,7 @@ _FIGURES = (
         "figure",
         "The branch closes the gap to llama.cpp on prompts.",
         "08b_prefill#The ladder",
-        Test(
+        Asked(
             "its own figures, after over llama.cpp",
             _SHARE,
             about(1.0),
@@ -300,7 +300,7 @@ _FIGURES = (
         "finding",
         "At 1848 tokens attention is 67 % of a prompt's time.",
         "06d_decode#The whole prompt",
-        Test(
+        Asked(
             "by its scalar kernel here, Gemma 4 E4B's layers",
             _SHARE,
             about(0.67, 0.15),
@@ -313,7 +313,7 @@ _FIGURES = (
         "finding",
         "The share grows with the prompt: 30 % was a short prompt's.",
         "06d_decode#The whole prompt",
-        Test(
+        Asked(
             f"share at {_LENGTHS[-1]} tokens over {_LENGTHS[0]}",
             _TIMES,
             more(1.5),
@@ -326,7 +326,7 @@ _FIGURES = (
         "finding",
         "The scalar kernel is bound by memory, for it reads keys and values again.",
         "06_attention#When did it stop being memory-bound?",
-        Test("its DRAM, busy", "{:.0f}%", more(50), _counted("1_scalar", "dram_pct")),
+        Asked("its DRAM, busy", "{:.0f}%", more(50), _counted("1_scalar", "dram_pct")),
     ),
     _s(
         "8",
@@ -334,7 +334,7 @@ _FIGURES = (
         "finding",
         "It reads each key and value up to 512 times.",
         "06_attention#Prediction",
-        Test("times asked for, on average", "{:.0f}", about(512, 0.2), _again),
+        Asked("times asked for, on average", "{:.0f}", about(512, 0.2), _again),
     ),
     _s(
         "9",
@@ -342,8 +342,8 @@ _FIGURES = (
         "finding",
         "It stays 79 times below the compute peak.",
         "06_attention#When did it stop being memory-bound?",
-        Test("FP32 peak over achieved", "{:.0f}×", about(79, 0.3), _off_peak),
-        Test("FP32 peak over achieved", "{:.0f}×", more(10), _off_peak),
+        Asked("FP32 peak over achieved", "{:.0f}×", about(79, 0.3), _off_peak),
+        Asked("FP32 peak over achieved", "{:.0f}×", more(10), _off_peak),
     ),
     _s(
         "10",
@@ -359,7 +359,7 @@ _FIGURES = (
         "ladder",
         "MMQ reads each weight once.",
         "05d_mmq#Bytes read again: predicted, then counted",
-        Test(
+        Asked(
             "bytes from DRAM over bytes once, tuned rung, 512 tokens",
             _TIMES,
             about(1, 0.15),
@@ -396,7 +396,7 @@ _FIGURES = (
         "ladder",
         "What is left is arithmetic, not reading keys and values.",
         "06_attention#When did it stop being memory-bound?",
-        Test("DRAM busy, 16 queries", "{:.0f}%", less(50), _counted("2_tiled", "dram_pct")),
+        Asked("DRAM busy, 16 queries", "{:.0f}%", less(50), _counted("2_tiled", "dram_pct")),
     ),
     _s(
         "16",
@@ -444,7 +444,9 @@ _FIGURES = (
         "ladder",
         "dp4a on quantised activations is faster than decoding each weight to a float.",
         "05b_decode#The gate, then the clock",
-        Test("float rung over dp4a", _TIMES, more(1.02), _ratio(_decode_q8("1_float"), _decode_q8("2_dp4a"))),
+        Asked(
+            "float rung over dp4a", _TIMES, more(1.02), _ratio(_decode_q8("1_float"), _decode_q8("2_dp4a"))
+        ),
     ),
     _s(
         "20",
@@ -465,7 +467,7 @@ _FIGURES = (
         "rule",
         "A capture forbids asking for memory, so buffers are made before.",
         "05c_around#The rule: nothing new inside a capture",
-        Test("1 if such a capture fails", _YES, least(1), _captured),
+        Asked("1 if such a capture fails", _YES, least(1), _captured),
     ),
     _s(
         "22",
@@ -473,8 +475,8 @@ _FIGURES = (
         "finding",
         "Decoding is bound by matrices (71 %), not attention (6.4 %).",
         "02_attribution#Who was it?",
-        Test("weight products' share, graph, context 1024", _SHARE, about(0.71), _class_share("weight")),
-        Test("attention's share", _SHARE, less(0.1), _class_share("attention")),
+        Asked("weight products' share, graph, context 1024", _SHARE, about(0.71), _class_share("weight")),
+        Asked("attention's share", _SHARE, less(0.1), _class_share("attention")),
     ),
     _s(
         "23",
@@ -482,7 +484,7 @@ _FIGURES = (
         "rule",
         "The int8 dot product is exact.",
         "05d_mmq#Who holds what",
-        Test("exact cases with an error", _COUNT, less(1), _exact_errors),
+        Asked("exact cases with an error", _COUNT, less(1), _exact_errors),
     ),
     _s(
         "24",
@@ -490,7 +492,7 @@ _FIGURES = (
         "rule",
         "cp.async cannot copy Q8_0 blocks: their quants lie at multiples of 2 bytes only.",
         "05d_mmq#The ladder",
-        Test(
+        Asked(
             "bytes of a block, beyond multiples of 4",
             _YES,
             about(2, 0.0),
@@ -503,7 +505,7 @@ _FIGURES = (
         "ladder",
         "Loads kept in registers hide latency.",
         "05d_mmq#The gate, then the clock",
-        Test("rung 1 over rung 2", _TIMES, more(1.02), _ratio(_prepared("1_tile"), _prepared("2_prefetch"))),
+        Asked("rung 1 over rung 2", _TIMES, more(1.02), _ratio(_prepared("1_tile"), _prepared("2_prefetch"))),
     ),
     _s(
         "26",
@@ -511,7 +513,7 @@ _FIGURES = (
         "ladder",
         "A tile twice as wide reads the weights half as often.",
         "05d_mmq#Bytes read again: predicted, then counted",
-        Test(
+        Asked(
             "bytes into SMs, rung 2 over rung 3",
             _TIMES,
             more(1.2),
@@ -524,7 +526,7 @@ _FIGURES = (
         "finding",
         "The 16 ms that MMQ wins are 1 % of a prompt.",
         "07b_predicting#Prompts",
-        Test(
+        Asked(
             "16 ms of 1848 tokens at 1389 a second",
             "{:.1%}",
             about(0.01, 0.25),
@@ -539,7 +541,7 @@ _FIGURES = (
         "finding",
         "In the end matrices are 45 % and attention 36 % of a prompt.",
         "08b_prefill#Where the time goes",
-        Test(
+        Asked(
             "its own 316 ms of 1848 tokens at 2920 a second",
             _SHARE,
             about(0.45, 0.05),
@@ -557,7 +559,7 @@ _FIGURES = (
         "limit",
         "The rest needs tensor-core attention at a width of 512, which is limited by occupancy.",
         "06b_wide#Hopper's rungs",
-        Test(
+        Asked(
             "half2 rung over the fastest at 512",
             _TIMES,
             more(1.5),
@@ -570,7 +572,7 @@ _FIGURES = (
         "rule",
         "The fast paths are not bit-exact, but keep the likeliest token.",
         "06c_trust#The word that a decoder says",
-        Test(
+        Asked(
             "words changed though their logits lie apart",
             _COUNT,
             less(1),
@@ -583,7 +585,7 @@ _FIGURES = (
         "rule",
         "Keys in FP16 stay within 5e-3 of the output's RMS.",
         "06c_trust#The source's test, and its allowances",
-        Test(
+        Asked(
             "outputs beyond that, half2",
             _COUNT,
             less(1),
@@ -600,7 +602,7 @@ _FIGURES = (
         "rule",
         "Every path end to end: the likeliest token, and four of the top five.",
         "08c_engine#Every path",
-        Test(
+        Asked(
             "least of the top five in common",
             _YES,
             least(4),
@@ -648,7 +650,7 @@ _REVIEW = (
         "review",
         "Shifting and masking instead of dividing speeds a kernel up.",
         "05c_around#A review's suggestions",
-        Test("before over after", _TIMES, more(1.02), _suggested("1, 2")),
+        Asked("before over after", _TIMES, more(1.02), _suggested("1, 2")),
     ),
     _s(
         "R3",
@@ -656,7 +658,7 @@ _REVIEW = (
         "review",
         "One 16-bit load of the scale instead of two bytes: dp4a.",
         "05c_around#A review's suggestions",
-        Test("before over after", _TIMES, more(1.02), _suggested("3")),
+        Asked("before over after", _TIMES, more(1.02), _suggested("3")),
     ),
     _s(
         "R4",
@@ -664,7 +666,7 @@ _REVIEW = (
         "review",
         "The same in MMQ's loader.",
         "05c_around#A review's suggestions",
-        Test("before over after", _TIMES, more(1.02), _suggested("4")),
+        Asked("before over after", _TIMES, more(1.02), _suggested("4")),
     ),
     _s(
         "R5",
@@ -672,7 +674,7 @@ _REVIEW = (
         "review",
         "The same where weights are dequantised.",
         "05c_around#A review's suggestions",
-        Test("before over after", _TIMES, more(1.02), _suggested("5")),
+        Asked("before over after", _TIMES, more(1.02), _suggested("5")),
     ),
     _s(
         "R6",
@@ -680,7 +682,7 @@ _REVIEW = (
         "review",
         "Sizes must be checked before they are cast.",
         "05c_around#The check before the cast",
-        Test("1 if 2^31 activations are refused", _YES, least(1), _overflow),
+        Asked("1 if 2^31 activations are refused", _YES, least(1), _overflow),
     ),
     _s(
         "R7",

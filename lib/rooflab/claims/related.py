@@ -7,11 +7,14 @@ neither exists is named with what it is for, and no figure.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pandas as pd
 
+from rooflab import paths
 from rooflab.claims import NoEvidence
 from rooflab.claims.shelf import Shelf
 
@@ -159,66 +162,73 @@ def points(shelf: Shelf) -> pd.DataFrame:
 
 def _points(place: tuple[str, str, str], shelf: Shelf, origin: str) -> list[dict[str, object]]:
     study, operator, impl = place
+    kernels = study in ("int4", "gemv", "mmq", "attention")
     try:
-        mine = shelf.rows(study, kind="own")
+        mine = _own(study, operator, shelf)
         theirs = (
             shelf.rows(study, operator=operator, impl=impl)
             if origin == HERE
-            else shelf.published("h200-peers").read(study)
-            if "H200" in shelf.gpu
-            else pd.DataFrame()
+            else _elsewhere(study, operator, impl, shelf)
         )
     except NoEvidence:
         return []
-    if theirs.empty:
-        return []
-    theirs = theirs[(theirs["operator"] == operator) & (theirs["impl"] == impl)]
-    attends = study == "attention"
-    mine = mine[mine["operator"] == operator] if attends or study in ("gemv", "decode", "prefill") else mine
-    mine = (
-        mine[(mine["cache"] == "cold") & (mine["clock"] == "graph")]
-        if study in ("int4", "gemv", "mmq", "attention")
-        else mine
-    )
-    if origin == HERE and study in ("int4", "gemv", "mmq", "attention"):
+    if origin == HERE and kernels:
         theirs = theirs[(theirs["cache"] == "cold") & (theirs["clock"] == "graph")]
-    whole = study in ("decode", "prefill")
-    mine = mine[~mine["options"].fillna("").astype(str).str.contains(_ASIDE)]
     found = []
     for _, row in theirs.iterrows():
-        here = mine
-        for name in _SHAPES[study]:
-            value = row[name]
-            if name == "format":
-                value = _NEAREST.get(str(value), value)
-            if name == "seq" and whole and origin == PUBLISHED:
-                continue
-            here = here[
-                here[name].isna() if pd.isna(value) else (here[name] == value).fillna(False).astype(bool)
-            ]
-        if whole and origin == PUBLISHED and len(here):
-            here = here[
-                here["seq"] == (128 if study == "decode" else row["seq"] if pd.notna(row["seq"]) else 1848)
-            ]
-        column = "tok_s" if whole else "median_us"
-        if attends and pd.isna(row["median_us"]):
-            column = "tflop_s"
-        here = here[here[column].notna()]
-        if here.empty or pd.isna(row[column]):
+        column = "tok_s" if not kernels else "tflop_s" if pd.isna(row["median_us"]) else "median_us"
+        known = mine[column].get(_key(row, study, origin))
+        if known is None or pd.isna(row[column]):
             continue
-        less = column == "median_us"
-        own = float(here[column].min() if less else here[column].max())
-        gain = float(row[column]) / own if less else own / float(row[column])
+        value = float(row[column])
+        gain = value / known if column == "median_us" else known / value
         found.append(
-            {
-                "study": study,
-                "where": _where(row, study),
-                "ours": own,
-                "theirs": float(row[column]),
-                "gain": gain,
-            }
+            {"study": study, "where": _where(row, study), "ours": known, "theirs": value, "gain": gain}
         )
     return found
+
+
+def _elsewhere(study: str, operator: str, impl: str, shelf: Shelf) -> pd.DataFrame:
+    if "H200" not in shelf.gpu:
+        raise NoEvidence(f"published figures of the {shelf.gpu}")
+    rows = shelf.published_rows("h200-peers", study)
+    return rows[(rows["operator"] == operator) & (rows["impl"] == impl)]
+
+
+def _own(study: str, operator: str, shelf: Shelf) -> dict[str, dict[tuple[object, ...], float]]:
+    """Our best figure at every shape: by column, then by what `_key` makes of a row."""
+    rows = shelf.rows(study, kind="own")
+    if study in ("int4", "gemv", "mmq", "attention"):
+        rows = rows[(rows["cache"] == "cold") & (rows["clock"] == "graph")]
+    if study not in ("int4", "mmq"):
+        rows = rows[rows["operator"] == operator]
+    rows = rows[~rows["options"].fillna("").astype(str).str.contains(_ASIDE)]
+    best: dict[str, dict[tuple[object, ...], float]] = {"median_us": {}, "tflop_s": {}, "tok_s": {}}
+    for _, row in rows.iterrows():
+        key = _key(row, study, HERE)
+        for column, known in best.items():
+            if pd.notna(row[column]):
+                pick = min if column == "median_us" else max
+                known[key] = pick(known.get(key, float(row[column])), float(row[column]))
+    return best
+
+
+_USUAL = {"decode": 128, "prefill": 1848}  # tokens of the prompts that published figures are held against
+
+
+def _key(row: pd.Series, study: str, origin: str) -> tuple[object, ...]:
+    """What makes two rows the same work."""
+    values: list[object] = []
+    for name in _SHAPES[study]:
+        value = row[name]
+        if name == "format":
+            value = _NEAREST.get(str(value), {"float16": "fp16"}.get(str(value), value))
+        if name == "seq" and study in _USUAL and origin == PUBLISHED:
+            value = _USUAL[study]
+        if name == "batch" and study == "decode" and pd.isna(value):
+            value = 1
+        values.append(None if pd.isna(value) else value if isinstance(value, str) else int(value))
+    return tuple(values)
 
 
 def _where(row: pd.Series, study: str) -> str:
@@ -245,3 +255,17 @@ def _row(library: Library, origin: str, found: list[dict[str, object]]) -> dict[
         "worst": f"{min(gains):.2f}× ({ordered[0]['where']})" if found else "",
         "study": ", ".join(dict.fromkeys(str(point["study"]) for point in found)),
     }
+
+
+def places(coverage: pd.DataFrame) -> list[str]:
+    """Where each row of coverage.csv stands: "03c_claims#The tests", or nothing."""
+    headings: dict[str, set[str]] = {}
+    for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")):
+        cells = json.loads(path.read_text())["cells"]
+        texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+        headings[path.stem] = set(re.findall(r"^#+ +(.*?) *$", "\n".join(texts), re.MULTILINE))
+    found = []
+    for lesson, cell in zip(coverage["lesson"], coverage["cell"], strict=True):
+        stems = [stem for stem, known in headings.items() if stem.startswith(lesson) and cell in known]
+        found.append(f"{stems[0]}#{cell}" if stems else "")
+    return found

@@ -31,7 +31,7 @@ SOURCES = {
 Measure = Callable[[Shelf], float]
 
 
-class Test(NamedTuple):
+class Asked(NamedTuple):
     """How a statement is tested: the quantity in words, how a value is printed, the bar, what measures it."""
 
     quantity: str
@@ -54,12 +54,12 @@ class Statement:
     group: str
     says: str
     lesson: str = ""
-    test: Test | None = None
-    rescaled: Test | None = None
+    test: Asked | None = None
+    rescaled: Asked | None = None
     needs: str = ""
     points: int = 0
     claims: tuple[Claim, ...] = ()
-    best: Test | None = None
+    best: Asked | None = None
 
 
 class Verdict(NamedTuple):

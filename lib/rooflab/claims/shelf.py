@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from rooflab import device as devices
@@ -32,6 +33,7 @@ class Shelf:
         self.store = store
         self._rows: dict[str, pd.DataFrame] = {}
         self._tables: dict[tuple[str, str], pd.DataFrame] = {}
+        self._published: dict[tuple[str, str], pd.DataFrame] = {}
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -65,13 +67,17 @@ class Shelf:
         """
         if study not in self._rows:
             rows = self.store.read(study)
-            self._rows[study] = rows[~rows["identity"].astype(str).str.startswith(SKIPPED)]
+            self._rows[study] = _taken(rows)
         found = self._rows[study]
+        chosen = np.ones(len(found), dtype=bool)
         for name, value in wanted.items():
             if callable(value):
-                found = found[[bool(value(each)) for each in found[name]]]
+                chosen &= np.fromiter(
+                    (bool(value(each)) for each in found[name]), dtype=bool, count=len(found)
+                )
             else:
-                found = found[(found[name] == value).fillna(False).astype(bool)]
+                chosen &= np.asarray((found[name] == value).fillna(False), dtype=bool)
+        found = found[chosen] if len(wanted) else found
         if found.empty:
             words = " ".join(f"{k}={v}" for k, v in wanted.items() if not callable(v))
             raise NoEvidence(f"no row {words} in study {study}".replace("  ", " "))
@@ -97,7 +103,7 @@ class Shelf:
             if not path.is_file():
                 raise NoEvidence(f"no profile of study {study} by {tool}")
             frame = pd.read_csv(path, keep_default_na=False, na_values=["nan"])
-            self._tables[key] = frame[~frame["identity"].astype(str).str.startswith(SKIPPED)]
+            self._tables[key] = _taken(frame)
         return self._tables[key]
 
     def counter(self, study: str, name: str, **wanted: Any) -> float:
@@ -160,6 +166,12 @@ class Shelf:
         """A published device's tables."""
         return Store(paths.DATA, name)
 
+    def published_rows(self, name: str, study: str) -> pd.DataFrame:
+        """A published device's rows of a study."""
+        if (name, study) not in self._published:
+            self._published[name, study] = self.published(name).read(study)
+        return self._published[name, study]
+
     @cached_property
     def suite(self) -> pd.DataFrame:
         """The numeric suite's record."""
@@ -192,6 +204,12 @@ class Shelf:
         if not found:
             raise NoEvidence("no timed row of an own kernel")
         return pd.concat(found, ignore_index=True)
+
+
+def _taken(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of cases that were not skipped."""
+    taken = [not str(identity).startswith(SKIPPED) for identity in rows["identity"]]
+    return rows[pd.Series(taken, rows.index, dtype=bool)]
 
 
 def _recorded(read: Callable[[], pd.DataFrame]) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from rooflab import paths, shapes
 from rooflab.claims import NoEvidence, about, coalescing, least, less, more, most
 from rooflab.claims.coalescing import BEST, CARD, COALESCED, GEMVS, SIZE, STRIDED, moved, share_of_card
-from rooflab.claims.scorecard import Measure, Statement, Test
+from rooflab.claims.scorecard import Asked, Measure, Statement
 from rooflab.claims.shelf import RTX_4090, Shelf
 from rooflab.ops import gemv
 from rooflab.studies.gemv import first_request
@@ -32,8 +32,8 @@ def _s(
     group: str,
     says: str,
     lesson: str,
-    test: Test | None = None,
-    rescaled: Test | None = None,
+    test: Asked | None = None,
+    rescaled: Asked | None = None,
     needs: str = "",
     points: int = 0,
 ) -> Statement:
@@ -46,8 +46,8 @@ def _published(shelf: Shelf, impl: str) -> float:
     return float(rows["median_us"][impl])
 
 
-def _yes(question: Callable[[Shelf], bool]) -> Test:
-    return Test("1 for yes", _YES, least(1), lambda shelf: float(question(shelf)))
+def _yes(question: Callable[[Shelf], bool]) -> Asked:
+    return Asked("1 for yes", _YES, least(1), lambda shelf: float(question(shelf)))
 
 
 def _run(column: str) -> Callable[[Shelf], object]:
@@ -110,8 +110,8 @@ def _suite(item: str, rung: str | None = COALESCED) -> Measure:
     return measure
 
 
-def _item(item: str, rung: str | None = COALESCED) -> Test:
-    return Test("rungs beyond its bound, on the CPU target", _COUNT, less(1), _suite(item, rung))
+def _item(item: str, rung: str | None = COALESCED) -> Asked:
+    return Asked("rungs beyond its bound, on the CPU target", _COUNT, less(1), _suite(item, rung))
 
 
 # --- figures ------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ _FIGURES = (
         "The target is 180 tokens a second, within 1.25 of Ollama on its card.",
         "03d_rows#Tokens a second",
         None,
-        Test(
+        Asked(
             "Llama-3-8B shapes in FP16 here, tokens a second",
             _COUNT,
             more(180),
@@ -184,7 +184,7 @@ _FIGURES = (
         "root cause",
         "Slow decoding is caused by strided reads: coalescing them makes the product faster.",
         "03_coalescing#The gate, then the clock",
-        Test("coalesced over strided, 4096 × 4096", _TIMES, more(1.02), _faster(COALESCED)),
+        Asked("coalesced over strided, 4096 × 4096", _TIMES, more(1.02), _faster(COALESCED)),
     ),
     _s(
         "F30",
@@ -192,7 +192,7 @@ _FIGURES = (
         "symptom",
         "It decodes 18.5 tokens a second, each of 192 products taking 4.41 ms.",
         "03c_claims#Five whys, and a sixth",
-        Test(
+        Asked(
             "tokens a second that 192 × 4.41 ms leave",
             "{:.2f}",
             about(18.5),
@@ -205,7 +205,7 @@ _FIGURES = (
         "symptom",
         "The strided product takes 4.41 ms because of its kernel.",
         "03c_claims#Five whys, and a sixth",
-        Test("kernel's share of a call that uploads its matrix", _SHARE, more(0.5), _upload_share),
+        Asked("kernel's share of a call that uploads its matrix", _SHARE, more(0.5), _upload_share),
     ),
     _s(
         "F31b",
@@ -213,7 +213,7 @@ _FIGURES = (
         "target",
         "0.023 ms is a time that its card can reach.",
         "03c_claims#Prediction: what do the bars ask for?",
-        Test(
+        Asked(
             "share of its card's bandwidth asked", _SHARE, most(1), lambda shelf: share_of_card(23, moved())
         ),
     ),
@@ -223,7 +223,7 @@ _FIGURES = (
         "symptom",
         "4.41 ms are 1.4 % of the memory's bandwidth.",
         "03c_claims#Five whys, and a sixth",
-        Test(
+        Asked(
             "share of its card's bandwidth",
             "{:.1%}",
             about(0.014),
@@ -236,7 +236,7 @@ _FIGURES = (
         "target",
         "95 % of the bandwidth and 0.023 ms are one target.",
         "03c_claims#Prediction: what do the bars ask for?",
-        Test(
+        Asked(
             "µs at 95 % of its card's bandwidth",
             _US,
             about(23),
@@ -257,7 +257,7 @@ _FIGURES = (
         "why 1",
         "A token takes 192 products of one row.",
         "03d_rows#Tokens a second",
-        Test(
+        Asked(
             "products of LLaMA-2-7B, head excluded",
             _COUNT,
             about(192, 0.0),
@@ -270,7 +270,7 @@ _FIGURES = (
         "why 3",
         "Strided reads defeat coalescing: most of what is fetched is not used.",
         "03_coalescing#Predicted, then counted",
-        Test(
+        Asked(
             "load efficiency, strided",
             _SHARE,
             less(0.5),
@@ -283,7 +283,7 @@ _FIGURES = (
         "why 4",
         "A warp has a column, so its lanes read 16 KB apart.",
         "03c_claims#Five whys, and a sixth",
-        Test("bytes from lane to lane", _COUNT, about(16384, 0.0), _stride),
+        Asked("bytes from lane to lane", _COUNT, about(16384, 0.0), _stride),
     ),
     _s(
         "F83",
@@ -299,8 +299,8 @@ _FIGURES = (
         "root cause",
         "The mapping of threads to data costs a factor of 68 in bandwidth.",
         "03b_filling#The climb",
-        Test("best rung over strided", _TIMES, about(68, 0.25), _faster(BEST)),
-        Test("best rung over strided", _TIMES, more(1.5), _faster(BEST)),
+        Asked("best rung over strided", _TIMES, about(68, 0.25), _faster(BEST)),
+        Asked("best rung over strided", _TIMES, more(1.5), _faster(BEST)),
     ),
     _s(
         "F179",
@@ -308,7 +308,7 @@ _FIGURES = (
         "design",
         "128 neighbouring threads make one transaction of 512 bytes.",
         "03_coalescing#Predicted, then counted",
-        Test("bytes a request of a warp moves", _COUNT, about(512, 0.0), _transaction),
+        Asked("bytes a request of a warp moves", _COUNT, about(512, 0.0), _transaction),
     ),
     _s(
         "F187",
@@ -316,7 +316,7 @@ _FIGURES = (
         "design",
         "256 threads a block fill an SM well.",
         "03b_filling#The experiment",
-        Test(
+        Asked(
             "occupancy of the coalesced kernel",
             _SHARE,
             more(0.5),
@@ -329,7 +329,7 @@ _FIGURES = (
         "design",
         "16 KB of shared memory hold x for the models in scope.",
         "03e_mending#What the instruments say",
-        Test("right beyond k = 4096 (1 for yes)", _YES, least(1), _wide_tile),
+        Asked("right beyond k = 4096 (1 for yes)", _YES, least(1), _wide_tile),
     ),
     _s(
         "F190",
@@ -337,7 +337,7 @@ _FIGURES = (
         "design",
         "ceil(N / 256) blocks cover the outputs, and fill the GPU.",
         "03b_filling#The experiment",
-        Test(
+        Asked(
             "blocks over SMs at n = 4096",
             "{:.2f}",
             least(1),
@@ -353,7 +353,7 @@ _FIGURES = (
         "design",
         "At most 64 registers a thread.",
         "03b_filling#What the profiler counted",
-        Test("registers for sm_89", _COUNT, most(64), _static("registers")),
+        Asked("registers for sm_89", _COUNT, most(64), _static("registers")),
     ),
     _s(
         "F143",
@@ -361,7 +361,7 @@ _FIGURES = (
         "principle",
         "Correctness is verified before performance.",
         "00_environment#No gate, no time",
-        Test(
+        Asked(
             "own timed rows within their budget",
             _SHARE,
             least(1),
@@ -378,7 +378,7 @@ _FIGURES = (
         "principle",
         "Work is balanced over the SMs.",
         "03b_filling#The experiment",
-        Test(
+        Asked(
             "speed over the coalesced kernel, once k is split",
             _TIMES,
             more(1.02),
@@ -391,7 +391,7 @@ _FIGURES = (
         "rollback",
         "A failing kernel can be reverted by a flag, down to cuBLAS.",
         "07_regimes#The dispatcher",
-        Test(
+        Asked(
             "recorded baselines by cuBLAS",
             _COUNT,
             more(0),
@@ -404,7 +404,7 @@ _FIGURES = (
 # --- hypotheses, tests and the checklist --------------------------------------------------------------------
 
 
-_H3 = Test(
+_H3 = Asked(
     "Llama-3-8B shapes in FP16 here, tokens a second", _COUNT, more(200), _tokens("llama-3-8b", "fp16")
 )
 
@@ -466,7 +466,7 @@ _CHECKLIST = (
         "environment",
         "The driver is 535 or newer.",
         _CELL_A,
-        Test("driver", "{:.0f}", least(535), _number("driver")),
+        Asked("driver", "{:.0f}", least(535), _number("driver")),
         points=1,
     ),
     _s(
@@ -484,7 +484,7 @@ _CHECKLIST = (
         "environment",
         "CUDA is 12.0 or newer.",
         _CELL_A,
-        Test("CUDA", "{:.1f}", least(12), _number("cuda")),
+        Asked("CUDA", "{:.1f}", least(12), _number("cuda")),
         points=1,
     ),
     _s("A4", _A, "environment", "Rust is 1.75 or newer.", "", needs=RUST, points=1),
@@ -496,7 +496,7 @@ _CHECKLIST = (
         "environment",
         "20 GB of GPU memory are free.",
         _CELL_A,
-        Test(
+        Asked(
             "GB of memory, nobody else on the GPU",
             "{:.0f}",
             least(20),
@@ -514,7 +514,7 @@ _CHECKLIST = (
         "environment",
         "No other process uses the GPU.",
         _CELL_A,
-        Test(
+        Asked(
             "other processes",
             "{:.0f}",
             less(1),
@@ -573,7 +573,7 @@ _CHECKLIST = (
         "kernel",
         "It compiles.",
         _CELL_B,
-        Test("bytes spilled for sm_89", "{:.0f}", less(1), _static("spill_bytes")),
+        Asked("bytes spilled for sm_89", "{:.0f}", less(1), _static("spill_bytes")),
         points=2,
     ),
     _s(
@@ -591,7 +591,7 @@ _CHECKLIST = (
         "kernel",
         "It uses shared memory.",
         _CELL_B,
-        Test("shared-memory instructions", "{:.0f}", more(0), _sass("shared_memory")),
+        Asked("shared-memory instructions", "{:.0f}", more(0), _sass("shared_memory")),
         points=2,
     ),
     _s(
@@ -600,7 +600,7 @@ _CHECKLIST = (
         "kernel",
         "It has a barrier.",
         _CELL_B,
-        Test("barriers", "{:.0f}", more(0), _sass("barriers")),
+        Asked("barriers", "{:.0f}", more(0), _sass("barriers")),
         points=2,
     ),
     _s(
@@ -609,7 +609,7 @@ _CHECKLIST = (
         "kernel",
         "It is compiled for sm_89.",
         _CELL_B,
-        Test("registers for sm_89", "{:.0f}", more(0), _static("registers")),
+        Asked("registers for sm_89", "{:.0f}", more(0), _static("registers")),
         points=1,
     ),
     _s(
@@ -618,7 +618,7 @@ _CHECKLIST = (
         "kernel",
         "Its unit tests pass (here: D1 to D5 on the CPU target).",
         _MINE,
-        Test(
+        Asked(
             "items beyond their bound",
             "{:.0f}",
             less(1),
@@ -650,7 +650,7 @@ _CHECKLIST = (
         "integration",
         "A product of one row goes to a coalesced kernel.",
         "03d_rows#Who runs what: dispatch",
-        Test(
+        Asked(
             "load efficiency of what is dispatched",
             _SHARE,
             more(0.9),
@@ -685,7 +685,7 @@ _CHECKLIST = (
         "integration",
         "Its shared memory is set.",
         _CELL_B,
-        Test("bytes of shared memory for sm_89", _COUNT, more(0), _static("shared_bytes")),
+        Asked("bytes of shared memory for sm_89", _COUNT, more(0), _static("shared_bytes")),
         points=2,
     ),
     _s(
@@ -694,7 +694,7 @@ _CHECKLIST = (
         "integration",
         "What calls it compiles.",
         _CELL_B,
-        Test("bytes spilled for sm_89", "{:.0f}", less(1), _static("spill_bytes")),
+        Asked("bytes spilled for sm_89", "{:.0f}", less(1), _static("spill_bytes")),
         points=2,
     ),
     _s(
@@ -703,7 +703,7 @@ _CHECKLIST = (
         "integration",
         "Its integration test passes (here: the gate, on the GPU).",
         "03_coalescing#The gate, then the clock",
-        Test(
+        Asked(
             "error over budget, 4096 × 4096",
             "{:.2f}",
             most(1),
@@ -748,13 +748,13 @@ _CHECKLIST = (
         "stability",
         "A thousand runs give the same output.",
         "09b_gate#The same again",
-        Test(
+        Asked(
             "distinct results of 1000 generations on the GPU",
             "{:.0f}",
             most(1),
             lambda shelf: float(shelf.answer("decode", "repeated", "distinct").max()),
         ),
-        Test(
+        Asked(
             "distinct results of 100 launches, CPU target, worst operator",
             "{:.0f}",
             most(1),
@@ -768,7 +768,7 @@ _CHECKLIST = (
         "stability",
         "Different inputs one after another leave nothing behind.",
         "09b_gate#The same again",
-        Test(
+        Asked(
             "rungs that remember, CPU target",
             "{:.0f}",
             less(1),
@@ -782,7 +782,7 @@ _CHECKLIST = (
         "stability",
         "10,000 calls: no crash, all right.",
         "09b_gate#The same again",
-        Test(
+        Asked(
             "logits that are no numbers after 10,000 steps",
             "{:.0f}",
             less(1),
@@ -796,7 +796,7 @@ _CHECKLIST = (
         "stability",
         "10,000 calls leak no memory (under 100 MB).",
         "09b_gate#The same again",
-        Test(
+        Asked(
             "bytes gone after 10,000 steps",
             _COUNT,
             less(100e6),
@@ -810,7 +810,9 @@ _CHECKLIST = (
         "stability",
         "It recovers from an input that it refuses.",
         "09b_gate#The same again",
-        Test("wrong inputs let in, or changed afterwards, CPU target", "{:.0f}", less(1), _suite("F5", None)),
+        Asked(
+            "wrong inputs let in, or changed afterwards, CPU target", "{:.0f}", less(1), _suite("F5", None)
+        ),
         points=2,
     ),
     _s(
@@ -867,7 +869,7 @@ _GAPS = (
         "gap",
         "The coalesced kernel is missing.",
         "03_coalescing#The gate, then the clock",
-        Test("1 for missing", _YES, least(1), lambda shelf: float(not _COALESCED_RUNG.path.is_file())),
+        Asked("1 for missing", _YES, least(1), lambda shelf: float(not _COALESCED_RUNG.path.is_file())),
     ),
     _s(
         "gap F2",
@@ -875,7 +877,7 @@ _GAPS = (
         "gap",
         "The kernel in use still reads strided.",
         "03d_rows#Who runs what: dispatch",
-        Test(
+        Asked(
             "load efficiency of what is dispatched",
             _SHARE,
             less(0.5),
@@ -893,7 +895,7 @@ _GAPS = (
         "gap",
         "Products of one row are not dispatched apart.",
         "03d_rows#Who runs what: dispatch",
-        Test(
+        Asked(
             "1 for not",
             _YES,
             least(1),
@@ -908,7 +910,7 @@ _GAPS = (
         "gap",
         "There is no comparison with cuBLAS.",
         "03c_claims#The tests",
-        Test(
+        Asked(
             "recorded products by cuBLAS",
             _COUNT,
             less(1),

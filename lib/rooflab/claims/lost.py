@@ -1,0 +1,112 @@
+"""What lost: rungs of this course that are slower than the rung below them, computed from the recording, and
+what the sources' authors tried and gave up, with their figures and where those stand."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pandas as pd
+
+from rooflab import ops
+from rooflab.claims import NoEvidence
+from rooflab.claims.shelf import Shelf
+
+LEVEL = 1.02
+_OPERATORS = {
+    **dict.fromkeys(("read", "copy", "write", "triad"), "bandwidth"),
+    **dict.fromkeys(("gemv", "gemv_rows"), "gemv"),
+    "int4": "int4",
+    **dict.fromkeys(("q8_0", "q8_1", "embed", "dequantise"), "q8_0"),
+    "mmq": "mmq",
+    **dict.fromkeys(("attention", "decode_attention"), "attention"),
+    "decode_step": "decode",
+}
+_SHAPE = [
+    "format",
+    "model",
+    "n",
+    "k",
+    "batch",
+    "seq",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "window",
+    "causal",
+    "cache",
+    "clock",
+]
+COLUMNS = ("operator", "rung", "below", "idea", "factor", "shapes", "worst")
+
+
+def rungs(shelf: Shelf) -> pd.DataFrame:
+    """Rungs that lose to the rung below at the median of the shapes that both were timed at: how many times
+    slower there, at how many shapes, and at the worst. COLUMNS.
+    """
+    found = []
+    for module in ops.modules():
+        for operator, ladder in module.LADDERS.items():
+            for below, rung in zip(ladder, ladder[1:], strict=False):
+                try:
+                    rows = shelf.rows(
+                        _OPERATORS.get(operator, operator), operator=_operator(operator), kind="own"
+                    )
+                except (NoEvidence, KeyError):
+                    continue
+                factors = _factors(rows, below.name, rung.name)
+                if len(factors) and factors.median() > LEVEL:
+                    row = (operator, rung.name, below.name, rung.idea, float(factors.median()), len(factors))
+                    found.append((*row, float(factors.max())))
+    return pd.DataFrame(found, columns=list(COLUMNS))
+
+
+def _operator(operator: str) -> str:
+    return "decode" if operator == "decode_step" else operator
+
+
+def _factors(rows: pd.DataFrame, below: str, rung: str) -> pd.Series:
+    """The rung's time over that of the rung below, at every shape that both have."""
+    options = rows["options"].fillna("").astype(str)
+    rows = rows[
+        rows["median_us"].notna() & ~options.str.contains("exact=|unquantised=|loop=|seed=|start=|shared_kv")
+    ]
+    keys = [name for name in _SHAPE if name in rows]
+    words = [" ".join(map(str, values)) for values in rows[keys].itertuples(index=False, name=None)]
+    best = rows.assign(shape=words)
+    times = best.groupby(["impl", "shape"])["median_us"].min()
+    names = times.index.get_level_values(0)
+    if below not in names or rung not in names:
+        return pd.Series(dtype=float)
+    return (times[rung] / times[below]).dropna()
+
+
+class GivenUp(NamedTuple):
+    """What an author tried and gave up: the change, what it brought, on what, and where that stands."""
+
+    change: str
+    brought: str
+    on: str
+    where: str
+
+
+# Figures of others, as published; nothing here was measured by this course.
+SOURCES = (
+    GivenUp("residual and RMSNorm in one kernel", "5 % slower", "RTX 4090", "realizar, later log"),
+    GivenUp("four warps a block", "2 % slower", "RTX 4060 Laptop", "realizar, later log"),
+    GivenUp("quantising activations inside the product", "69 % slower", "RTX 4090", "realizar, later log"),
+    GivenUp("keys' and values' products in one", "3.1 % slower", "RTX 4090", "realizar, later log"),
+    GivenUp("FP16 tensor cores at four tokens", "slower than dp4a", "RTX 4090", "realizar, later log"),
+    GivenUp(
+        "a graph whose capture fails half way", "266 to 22 tokens a second", "RTX 4090", "realizar, later log"
+    ),
+    GivenUp("int8 MMQ instead of cuBLAS", "1 % of a prompt", "RTX 4070 Ti", "SharpInference, line 162"),
+    GivenUp(
+        "16 queries a block instead of 8", "7 % of attention", "RTX 4070 Ti", "SharpInference, lines 192-196"
+    ),
+    GivenUp(
+        "the fused kernel for several tokens",
+        "slower than FP16 from two on",
+        "RTX 4070 Laptop",
+        "decode-roofline, line 101",
+    ),
+)

@@ -1,0 +1,112 @@
+"""Lesson 09: what its rows of coverage.csv claim, held against the recording and the notebooks."""
+
+import pandas as pd
+import pytest
+from rooflab import paths
+from rooflab.claims import lost, related, scorecard
+from rooflab.claims.shelf import Shelf
+from rooflab.record import Store
+from rooflab.studies import mutants, mutations, static, suite
+
+
+@pytest.fixture(scope="module")
+def shelf():
+    return Shelf(Store(paths.DATA, "h200"))
+
+
+@pytest.fixture(scope="module")
+def verdicts(shelf):
+    return scorecard.board(scorecard.every(), shelf)
+
+
+def text(name):
+    return (paths.NOTEBOOKS / f"{name}.ipynb").read_text()
+
+
+def test_d1_to_d10_are_judged_with_a_bound_that_d6_can_keep(verdicts):
+    """M97"""
+    found = verdicts.set_index("id")["verdict"]
+    items = [f"C-D{i}" for i in range(1, 11)]
+    assert (found[[item for item in items if item != "C-D6"]] == scorecard.HOLDS).all()
+    assert found["C-D6"] == scorecard.RESCALED
+    table = suite.read()
+    assert set(table[table["item"] == "D6 possible"]["rung"]) == set(
+        table[table["operator"] == "gemv"]["rung"]
+    )
+
+
+def test_a_state_that_leaks_is_found_by_asking_twice_and_named_by_its_ratio(shelf):
+    """M99"""
+    frame = shelf.table("faults", "sanitizer")
+    mine = frame[frame["case"].str.startswith("faults/not_zeroed") & frame["first_right"].astype(str).ne("")]
+    assert (mine["first_right"].astype(str) == "True").all()
+    assert (mine["second_right"].astype(str) == "False").all() and len(mine) >= 4
+    table = suite.read()
+    back = table[table["item"].isin(["F2", "F2 back"])]
+    assert (back["value"] <= back["bound"]).all()
+    assert "times the right sum" in text("09b_gate")
+
+
+def test_planted_faults_are_killed(shelf):
+    """M100"""
+    table = mutations.read()
+    assert len(table) > 200 and table["mutation"].nunique() > 20
+    assert set(table["mutation"]) <= {rule.name for rule in mutants.MUTATIONS}
+    assert (table["killed"] != "").mean() > 0.9
+    assert {"gemv", "int4", "q8_0", "mmq", "attention", "decode_step"} <= set(table["operator"])
+
+
+def test_machine_code_shows_what_the_checks_ask_for():
+    """M101"""
+    facts = static.read_sass()
+    facts = facts.assign(rung=facts["case"].str.partition(" ")[0])
+    worst = facts.groupby("rung")[
+        ["shared_memory", "barriers", "shuffles", "tensor_products", "loads_16b"]
+    ].min()
+    assert (worst.loc["gemv/2_coalesced", ["shared_memory", "barriers"]] > 0).all()
+    assert worst.loc["gemv_rows/1_warp", "shuffles"] > 0 and worst.loc["gemv_rows/2_vector", "loads_16b"] > 0
+    assert worst.loc["mmq/5_tuned", "tensor_products"] > 0 and worst.loc["gemv/1_strided", "loads_16b"] == 0
+
+
+def test_a_hundred_runs_give_one_result():
+    """M102"""
+    table = suite.read()
+    runs = table[table["item"] == "F1"]
+    assert (runs["value"] == 1).all() and runs["quantity"].str.contains("100 runs").all()
+    assert {"gemv", "int4", "attention", "decode_step"} <= set(runs["operator"])
+
+
+def test_the_scorecard_counts_its_points_and_its_fails(verdicts):
+    """M106"""
+    sums = scorecard.tally(verdicts)
+    assert sums["of"].sum() == 109 and sums[scorecard.FAIL].sum() > 0
+    fails = verdicts[
+        (verdicts["points"] > 0) & (verdicts["verdict"].map(scorecard.outcome) == scorecard.FAIL)
+    ]
+    assert (fails["measured"] != "").all()
+    page = text("09b_gate")
+    assert "in all" in page and "109" in page
+
+
+def test_what_lost_is_kept(shelf):
+    """M108"""
+    table = lost.rungs(shelf)
+    assert len(table) >= 3 and (table["factor"] > 1).all()
+    assert all(each.where and each.on for each in lost.SOURCES)
+    assert table["rung"].iloc[0] in text("09c_related")
+
+
+def test_related_work_is_measured_or_says_where_its_figures_are_from(shelf):
+    """M109"""
+    table = related.table(shelf)
+    assert {"Marlin", "AWQ", "bitsandbytes", "llama.cpp", "Ollama"} <= set(table["name"])
+    measured = table[table["origin"] == related.HERE]
+    assert len(measured) >= 6 and (measured["points"] > 0).all()
+    page = text("09c_related")
+    assert all(name in page for name in table["name"])
+
+
+def test_every_feature_has_its_place_on_the_page():
+    rows = pd.read_csv(paths.ROOT / "coverage.csv", dtype=str, keep_default_na=False)
+    page = text("09c_related")
+    assert all(f"<b>{one}</b>" in page.replace("\\u003c", "<") for one in rows["id"])

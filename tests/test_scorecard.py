@@ -1,0 +1,292 @@
+"""The scorecard: statements judged by made-up records and by the recording; tally, goals, related work."""
+
+import shutil
+
+import pandas as pd
+import pytest
+from rooflab import claims, paths
+from rooflab.claims import NoEvidence, about, goals, least, less, lost, more, most, related, scorecard
+from rooflab.claims.scorecard import (
+    ELSEWHERE,
+    FAIL,
+    HOLDS,
+    OPEN,
+    PASS,
+    REFUTED,
+    RESCALED,
+    UNRECORDED,
+    VERDICTS,
+    Asked,
+    Statement,
+    judged,
+)
+from rooflab.claims.shelf import Shelf
+from rooflab.record import Store
+
+STATEMENTS = scorecard.every()
+COPIED = ("runs", "bandwidth", "gemv", "int4", "q8_0", "mmq", "attention", "regimes", "attribution")
+
+
+@pytest.fixture(scope="module")
+def shelf():
+    return Shelf(Store(paths.DATA, "h200"))
+
+
+@pytest.fixture
+def altered(tmp_path):
+    """A copy of the recording whose tables can be changed: call with a study, which rows, and a factor."""
+    folder = tmp_path / "h200"
+    folder.mkdir()
+    for name in COPIED:
+        shutil.copy(paths.DATA / "h200" / f"{name}.csv", folder)
+    shutil.copytree(paths.DATA / "h200" / "profiles", folder / "profiles")
+
+    def alter(study, column, chosen, factor):
+        path = folder / f"{study}.csv"
+        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+        rows = chosen(frame) & (frame[column] != "")
+        assert rows.any()
+        for name in (column, *(("q1_us", "q3_us") if column == "median_us" else ())):
+            frame.loc[rows, name] = [f"{float(v) * factor:.6g}" for v in frame.loc[rows, name]]
+        frame.to_csv(path, index=False, lineterminator="\n")
+        return Shelf(Store(tmp_path, "h200"))
+
+    return alter
+
+
+def statement(id):
+    return next(s for s in STATEMENTS if s.id == id)
+
+
+# --- bars and verdicts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bar", "value", "met"),
+    [
+        (about(100, 0.1), 109, True),
+        (about(100, 0.1), 111, False),
+        (about(-100, 0.1), -95, True),
+        (about(192, 0.0), 192, True),
+        (about(192, 0.0), 193, False),
+        (least(2), 2, True),
+        (more(2), 2, False),
+        (most(2), 2, True),
+        (less(2), 2, False),
+        (about(1, 0.5), float("nan"), False),
+        (least(1), float("nan"), False),
+    ],
+)
+def test_bars(bar, value, met):
+    assert bar.met(value) is met
+
+
+def test_bars_in_words():
+    assert about(0.81, 0.1).text("{:.0%}") == "≈ 81% within 10%"
+    assert (about(192, 0.0).text("{:.0f}"), least(3).text("{:.0f}")) == ("≈ 192", "≥ 3")
+
+
+def made(test=None, rescaled=None, needs=""):
+    return Statement("T", "A", "1", "figure", "It is so.", "", test, rescaled, needs)
+
+
+def measured(value, bar=None):
+    return Asked("speed", "{:.1f}", bar or more(1), lambda shelf: value)
+
+
+def missing(shelf):
+    raise NoEvidence("no row of it")
+
+
+@pytest.mark.parametrize(
+    ("one", "word", "said"),
+    [
+        (made(measured(2)), HOLDS, "2.0"),
+        (made(measured(0.5)), REFUTED, "0.5"),
+        (made(measured(0.5), measured(0.5, more(0.2))), RESCALED, "0.5"),
+        (made(measured(0.5), measured(0.1, more(0.2))), REFUTED, "0.5"),
+        (made(None, measured(3)), RESCALED, "3.0"),
+        (made(needs="another GPU"), ELSEWHERE, ""),
+        (made(Asked("speed", "{}", more(1), missing)), UNRECORDED, "no row of it"),
+        (made(Asked("speed", "{}", more(1), missing), measured(3)), RESCALED, "3.0"),
+        (made(measured(float("nan"))), UNRECORDED, "speed was not recorded"),
+        (made(None, Asked("speed", "{}", more(1), missing), "a card"), UNRECORDED, "no row of it"),
+    ],
+)
+def test_a_verdict_comes_from_values_and_bars(one, word, said):
+    found = judged(one, None)
+    assert (found.word, found.measured) == (word, said)
+
+
+# --- every statement ----------------------------------------------------------------------------------------
+
+
+def test_every_statement_is_named_once_and_can_be_judged_or_says_what_it_needs():
+    assert len({s.id for s in STATEMENTS}) == len(STATEMENTS) > 150
+    for s in STATEMENTS:
+        assert s.source in scorecard.SOURCES and s.line and s.says[-1] in ".)", s.id
+        assert s.test or s.rescaled or s.claims or s.needs, s.id
+
+
+def test_all_of_the_sources_are_there():
+    ids = {s.id for s in STATEMENTS}
+    assert {f"C-H{i}" for i in range(1, 6)} | {f"C-E{i}" for i in range(1, 13)} <= ids
+    sections = {"A": 10, "B": 10, "C": 9, "D": 10, "F": 5, "G": 5}
+    assert {f"C-{name}{i}" for name, n in sections.items() for i in range(1, n + 1)} <= ids
+    assert {f"C-gap F{i}" for i in range(1, 7)} <= ids
+    sweep = [s for s in STATEMENTS if s.group == "sweep"]
+    assert len(sweep) == 24  # two tables of six rows, two gains each
+    assert {f"D-R{i}" for i in (1, 3, 4, 5, 6, 7)} <= ids
+    assert {s.source for s in STATEMENTS} == set(scorecard.SOURCES)
+
+
+def test_lessons_that_statements_lead_to_have_those_headings():
+    texts = {path.stem: path.read_text() for path in paths.NOTEBOOKS.glob("*.ipynb")}
+    for s in STATEMENTS:
+        stem, _, heading = s.lesson.partition("#")
+        if stem and stem in texts:
+            assert f"# {heading}" in texts[stem].replace('\\"', '"'), s.id
+
+
+def test_a_recording_is_judged_without_gaps_in_the_words(shelf):
+    table = scorecard.board(STATEMENTS, shelf)
+    assert set(table["verdict"]) <= set(VERDICTS)
+    judged_ = table[~table["verdict"].isin([ELSEWHERE, UNRECORDED])]
+    assert (judged_["measured"] != "").all() and judged_["value"].notna().all()
+    assert (table[table["verdict"] == UNRECORDED]["measured"] != "").all()
+    assert (table[table["verdict"] == ELSEWHERE]["tested"].str.startswith("it needs ")).all()
+
+
+def test_nothing_recorded_means_nothing_judged_by_rows(tmp_path):
+    empty = Shelf(Store(tmp_path, "nothing"))
+    table = scorecard.board(STATEMENTS, empty).set_index("id")
+    for one in ("A-1", "A-8", "B-7", "C-H1", "C-E1", "C-F15", "D-12", "D-23"):
+        assert table["verdict"][one] == UNRECORDED and table["measured"][one]
+
+
+# --- a changed record changes the verdict -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("id", "study", "impl", "factor"),
+    [
+        ("A-12", "int4", None, 10),
+        ("A-9", "int4", "1_warp_row", 0.01),
+        ("C-F15", "gemv", "2_coalesced", 0.01),
+        ("C-E9", "gemv", "torch.matmul", 0.1),
+        ("D-19", "q8_0", "2_dp4a", 10),
+        ("D-10", "mmq", "dequantise+torch.matmul", 10),
+        ("D-16", "attention", "3_half2", 10),
+    ],
+)
+def test_a_changed_record_changes_the_verdict(id, study, impl, factor, shelf, altered):
+    before = judged(statement(id), shelf)
+    assert before.word not in (UNRECORDED, ELSEWHERE)
+
+    def chosen(frame):
+        return frame["impl"] == impl if impl else frame["kind"] == "own"
+
+    after = judged(statement(id), altered(study, "median_us", chosen, factor))
+    assert after.word != before.word and after.value != before.value
+
+
+# --- the tally ----------------------------------------------------------------------------------------------
+
+
+def test_the_checklist_has_a_hundred_and_nine_points(shelf):
+    table = scorecard.board([s for s in STATEMENTS if s.points], shelf)
+    assert table["points"].sum() == 109
+    sums = scorecard.tally(table).set_index("section")
+    assert sums["of"].to_dict() == {"A": 10, "B": 15, "C": 15, "D": 20, "E": 29, "F": 10, "G": 5, "H": 5}
+    assert (sums[[PASS, FAIL, OPEN]].sum(axis=1) == sums["of"]).all()
+    assert sums[FAIL].sum() > 0 and sums["of"].sum() == 109
+    best = scorecard.tally(table, "best")
+    assert best[PASS].sum() >= sums[PASS].sum() and best["of"].sum() == 109
+
+
+def points(**outcomes):
+    rows = [
+        {"id": f"C-{name}", "points": 2, "verdict": word, "best": word} for name, word in outcomes.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_a_mark_needs_points_and_its_named_items():
+    everything = {s.id.removeprefix("C-"): HOLDS for s in STATEMENTS if s.points}
+    table = pd.DataFrame(
+        [{"id": f"C-{n}", "points": s.points, "verdict": HOLDS, "best": HOLDS} for n in everything
+         for s in STATEMENTS if s.id == f"C-{n}"]
+    )  # fmt: skip
+    assert scorecard.marks(table)["lacking"].map(len).tolist() == [0, 0, 0]
+    table.loc[table["id"] == "C-E5", "verdict"] = REFUTED
+    assert scorecard.marks(table)["lacking"].tolist() == [[], [], ["E5"]]
+    table.loc[table["id"] == "C-A4", "verdict"] = ELSEWHERE
+    assert [sorted(names) for names in scorecard.marks(table)["lacking"]] == [["A4"], ["A4"], ["A4", "E5"]]
+
+
+def test_only_what_holds_as_stated_earns_points():
+    table = points(A1=HOLDS, B1=RESCALED, D1=REFUTED, F1=ELSEWHERE, G1=UNRECORDED)
+    sums = scorecard.tally(table).set_index("section")
+    assert sums[PASS].to_dict() == {"A": 2, "B": 0, "D": 0, "F": 0, "G": 0}
+    assert sums[FAIL].to_dict() == {"A": 0, "B": 2, "D": 2, "F": 0, "G": 0}
+    assert sums[OPEN].to_dict() == {"A": 0, "B": 0, "D": 0, "F": 2, "G": 2}
+
+
+# --- goals, related work, what lost -------------------------------------------------------------------------
+
+
+def test_goals_are_judged_and_follow_the_record(shelf, altered):
+    table = goals.board(shelf)
+    assert {goals.FLOOR, goals.AIM, goals.RULE} == set(table["kind"]) and len(table) > 70
+    assert set(table["verdict"]) <= {goals.MET, goals.MISSED, goals.OPEN}
+    slower = goals.board(altered("gemv", "median_us", lambda frame: frame["kind"] == "own", 3))
+
+    def met(board):
+        mine = board[(board["lesson"] == "03") & (board["kind"] == goals.FLOOR)]
+        return (mine["verdict"] == goals.MET).sum()
+
+    assert met(table) > met(slower)
+
+
+def test_goals_of_decoding_name_the_study_that_they_wait_for(tmp_path):
+    table = goals.board(Shelf(Store(tmp_path, "nothing")))
+    mine = table[(table["lesson"] == "08") & (table["verdict"] == goals.OPEN)]
+    assert len(mine) >= 12 and mine["reached"].str.contains("decode|decoding|prompt|tokens").all()
+
+
+def test_libraries_are_measured_published_or_named(shelf):
+    table = related.table(shelf)
+    assert set(table["origin"]) == {related.HERE, related.PUBLISHED, related.ABSENT}
+    named = table.set_index(["name", "origin"])
+    assert ("Marlin", related.ABSENT) in named.index and ("AWQ", related.ABSENT) in named.index
+    assert ("bitsandbytes", related.PUBLISHED) in named.index
+    counted = table[table["origin"] != related.ABSENT]
+    assert (counted["ours"] + counted["level"] + counted["theirs"] == counted["points"]).all()
+    assert {"cuBLAS", "humming", "cuDNN", "FlashAttention-2"} <= set(table["name"])
+
+
+def test_a_faster_library_is_said_to_be_faster(altered):
+    found = altered("int4", "median_us", lambda frame: frame["impl"] == "humming", 0.01)
+    row = related.table(found).set_index(["name", "origin"]).loc[("humming", related.HERE)]
+    assert row["theirs"] == row["points"] > 0
+
+
+def test_what_lost_is_slower_than_the_rung_below(shelf, altered):
+    table = lost.rungs(shelf)
+    assert len(table) and (table["factor"] > lost.LEVEL).all()
+    assert not ((table["operator"] == "copy") & (table["rung"] == "2_vector")).any()
+    found = altered(
+        "bandwidth", "median_us", lambda frame: frame["case"].str.startswith("copy/2_vector"), 100
+    )
+    again = lost.rungs(found)
+    assert ((again["operator"] == "copy") & (again["rung"] == "2_vector")).any()
+
+
+def test_a_claim_of_lesson_03_is_one_object(shelf):
+    """The scorecard reads what the lesson reads."""
+    from rooflab.claims import coalescing
+
+    for claim in coalescing.HYPOTHESES:
+        if not claim.restates:
+            assert statement(f"C-{claim.id}").claims[0] is claim
+    assert claims.judge(coalescing.HYPOTHESES[0], shelf.coalescing).word in claims.WORDS

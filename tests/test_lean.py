@@ -46,7 +46,7 @@ def test_replay_without_gpu_packages_or_compilers_gives_the_committed_bytes(tmp_
         },
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,  # all lessons, on two cores that other tests use too
     )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)

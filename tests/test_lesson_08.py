@@ -97,9 +97,8 @@ def test_weights_resident_as_q8_0_are_multiplied_as_q8_0(h200):
     traced = h200.profile("prefill", prefill.traced(), "cupti")
     assert asked.mmq_share(traced, prefill.traced()[-1].id) > 0.5
     memory = h200.profile("prefill", prefill.memory(h200.cases("prefill")), "checks")
-    mine = memory[
-        memory["case"].str.contains(f"{prefill.ways('q8_0')[-1]} format=q8_0") & memory["case"].str.contains("seq=512 ")
-    ]
+    last = f"{prefill.ways('q8_0')[-1]} format=q8_0"
+    mine = memory[memory["case"].str.contains(last) & memory["case"].str.contains("seq=512 ")]
     values = mine.set_index("quantity")["value"].astype(float)
     assert values["peak bytes"] < 2 * values["weight bytes"]
 

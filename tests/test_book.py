@@ -10,7 +10,7 @@ from rooflab.book import executions, glossary, lessons, pages
 from rooflab.record import Store, published_devices
 
 TERMS = glossary.terms()
-OPENINGS = [pages.opening(lesson.path) for lesson in lessons.all_lessons()]
+OPENINGS = [lessons.opening(lesson.path) for lesson in lessons.all_lessons()]
 BY_STEM = {one.stem: one for one in OPENINGS}
 
 

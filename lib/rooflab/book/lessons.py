@@ -1,11 +1,14 @@
-"""Which lessons exist, and which one a user means by "1", "01", "bandwidth" or "01_bandwidth"."""
+"""Which lessons exist, what they begin with, and which one a user means by "1", "01", "bandwidth" or
+"01_bandwidth"."""
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rooflab import paths
+from rooflab.book import normal
 from rooflab.errors import UsageError
 
 _FILE = re.compile(r"(\d\d)([a-z]?)_(\w+)\.ipynb")
@@ -52,3 +55,25 @@ def find(words: Iterable[str], folder: Path | None = None) -> list[Lesson]:
             known = ", ".join(lesson.stem for lesson in lessons)
             raise UsageError(f"there is no lesson {word!r}: the lessons are {known}.")
     return [lesson for lesson in lessons if not words or any(lesson.answers_to(word) for word in words)]
+
+
+class Opening(NamedTuple):
+    """What a lesson begins with: its file's stem, its title, and the question it asks."""
+
+    stem: str
+    title: str
+    question: str
+
+    @property
+    def name(self) -> str:
+        """The number and part of its file: "03b"."""
+        return self.stem.partition("_")[0]
+
+
+def opening(notebook: Path) -> Opening:
+    """The title and question of a lesson, from its first cell."""
+    text = normal.read(notebook).cells[0].source
+    title = re.search(r"^# +(.+)$", text, re.MULTILINE)
+    question = re.search(r"^\*\*(.+?)\*\*\s*$", text, re.MULTILINE | re.DOTALL)
+    said = " ".join(question[1].split()) if question else ""
+    return Opening(notebook.stem, title[1].strip() if title else notebook.stem, said)

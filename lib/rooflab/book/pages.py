@@ -4,12 +4,12 @@ yours, which kernel to choose, and how the lessons last ran. All of it from reco
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 
 from rooflab import device, dispatch, paths, predict
-from rooflab.book import executions, glossary, normal, readme
+from rooflab.book import executions, glossary, readme
+from rooflab.book.lessons import Opening, opening
 from rooflab.book.parameters import recorded_devices
 from rooflab.record import Store, published_devices
 
@@ -31,28 +31,6 @@ _FORMATS = {"fp16": "FP16", "int4_g128": "INT4, groups of 128", "q8_0": "Q8_0"}
 # GPUs that are often met, for predictions where nothing was recorded.
 _OTHERS = ("t4", "rtx-3060", "rtx-4090", "l4", "a100-80gb", "h100-sxm")
 _FOLDED = 12  # rows from which on a table of published figures is behind a line to click
-
-
-class Opening(NamedTuple):
-    """What a lesson begins with: its file's stem, its title, and the question it asks."""
-
-    stem: str
-    title: str
-    question: str
-
-    @property
-    def name(self) -> str:
-        """The number and part of its file: "03b"."""
-        return self.stem.partition("_")[0]
-
-
-def opening(notebook: Path) -> Opening:
-    """The title and question of a lesson, from its first cell."""
-    text = normal.read(notebook).cells[0].source
-    title = re.search(r"^# +(.+)$", text, re.MULTILINE)
-    question = re.search(r"^\*\*(.+?)\*\*\s*$", text, re.MULTILINE | re.DOTALL)
-    said = " ".join(question[1].split()) if question else ""
-    return Opening(notebook.stem, title[1].strip() if title else notebook.stem, said)
 
 
 def chosen(found: Iterable[Opening], names: Sequence[str]) -> list[Opening]:

@@ -1,13 +1,19 @@
 """The results of README.md and of the site's first page, tables and picture, made from the recordings."""
 
+from pathlib import Path
+
 import pandas as pd
 
 from rooflab import device, paths, plot
+from rooflab.book import lessons
 from rooflab.errors import UsageError
 from rooflab.record import Store
 from rooflab.studies.bandwidth import roofs
 
 BEGIN, END = "<!-- results: begin (made by `rooflab refresh`) -->", "<!-- results: end -->"
+LESSONS = ("<!-- lessons: begin (made by `rooflab refresh`) -->", "<!-- lessons: end -->")
+# Not kernels of their own: whichever way a dispatcher takes, and many launches in a row.
+_ASIDE = ("product", "chain")
 _COLUMNS = ("study", "operator", "ours", "time", "achieved", "of its roof", "best peer")
 
 
@@ -20,6 +26,8 @@ def results(store: Store) -> pd.DataFrame:
         table = store.read(study)
         table = table[table["roof"].fillna("").ne("") & table["roof_fraction"].notna()]
         for operator, group in table.groupby("operator", sort=False):
+            if operator in _ASIDE:
+                continue
             cold = group[group["cache"] == "cold"]
             group = cold if len(cold) else group
             own = group[(group["kind"] == "own") & (group["clock"] == "graph")]
@@ -125,15 +133,27 @@ def picture(store: Store) -> bytes | None:
     return plot.png(figure)
 
 
+def lesson_list(folder: Path) -> str:
+    """Every notebook by its title, a row a lesson, as Markdown with links from the repository's root."""
+    rows: dict[str, list[str]] = {}
+    for lesson in lessons.all_lessons(folder):
+        title = lessons.opening(lesson.path).title.partition(": ")[2] or lesson.stem
+        rows.setdefault(lesson.number, []).append(f"[{title}](notebooks/{lesson.path.name})")
+    lines = ["| lesson | parts |", "| --- | --- |"]
+    return "\n".join(lines + [f"| {number} | {', '.join(parts)} |" for number, parts in rows.items()]) + "\n"
+
+
 def current(text: str) -> str:
-    """README's text as the recording of the course's own GPU, data/h200, makes it."""
+    """README's text as the lessons and the recording of the course's own GPU, data/h200, make it."""
+    if LESSONS[0] in text:
+        text = updated(text, lesson_list(paths.NOTEBOOKS), *LESSONS)
     return updated(text, markdown(Store(paths.DATA, "h200")))
 
 
-def updated(text: str, table: str) -> str:
-    """README's text with the table between its markers. Raises UsageError where the markers are missing."""
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise UsageError(f"README.md lacks the markers {BEGIN} and {END}, between which its table goes.")
-    return f"{head}{BEGIN}\n{table}{END}{tail}"
+def updated(text: str, made: str, begin: str = BEGIN, end: str = END) -> str:
+    """README's text with what was made between two markers. Raises UsageError where they are missing."""
+    head, found, rest = text.partition(begin)
+    _, closed, tail = rest.partition(end)
+    if not found or not closed:
+        raise UsageError(f"README.md lacks the markers {begin} and {end}, between which its table goes.")
+    return f"{head}{begin}\n{made}{end}{tail}"

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 
 from rooflab import __version__, paths
-from rooflab.book import glossary, normal, pages
+from rooflab.book import glossary, lessons, normal, pages
 from rooflab.book.execute import plain
 from rooflab.errors import RooflabError
 
@@ -177,7 +177,7 @@ def _write_source(notebooks: Sequence[Path], source: Path, table: str, around: M
     (source / "index.md").write_text(
         _INDEX.format(
             device=head,
-            contents=pages.contents([pages.opening(path) for path in notebooks]),
+            contents=pages.contents([lessons.opening(path) for path in notebooks]),
             more="\n".join(["## Around them", "", *more, ""]) if more else "",
             table=rows.strip(),
             lessons="\n".join(path.stem for path in notebooks),

@@ -186,12 +186,10 @@ def test_a_browser_opens_every_page_from_disk_without_a_complaint(built: Path, s
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three pages of the real site: its first, a lesson with an explorer and diffs, and the glossary."""
+    """A lesson of the real site, with an explorer and diffs, and the pages around it."""
     root = tmp_path_factory.mktemp("book")
     chosen = [paths.NOTEBOOKS / "03_coalescing.ipynb"]
-    made = pages.make(chosen)
-    around = {name: made[name] for name in ("choose", "executions", "glossary")}
-    return site.build(chosen, TABLE, root / "html", root / "source", around).parent
+    return site.build(chosen, TABLE, root / "html", root / "source", pages.make(chosen)).parent
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)")
@@ -206,6 +204,8 @@ def test_pages_are_accessible_and_scroll_one_way(book: Path, scheme: Any, width:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
         for path in sorted(book.glob("*.html")):
+            if path.stem.startswith("device-") and path.stem != "device-h200":
+                continue  # more of the same
             page.goto(path.as_uri())
             assert page.evaluate("document.documentElement.scrollWidth") <= width, path.name
             code = (

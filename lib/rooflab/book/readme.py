@@ -14,7 +14,7 @@ BEGIN, END = "<!-- results: begin (made by `rooflab refresh`) -->", "<!-- result
 LESSONS = ("<!-- lessons: begin (made by `rooflab refresh`) -->", "<!-- lessons: end -->")
 # Not kernels of their own: whichever way a dispatcher takes, and many launches in a row.
 _ASIDE = ("product", "chain")
-_COLUMNS = ("study", "operator", "ours", "time", "achieved", "of its roof", "best peer")
+_COLUMNS = ("operator", "ours", "time", "achieved", "of its roof", "best peer")
 
 
 def results(store: Store) -> pd.DataFrame:
@@ -38,7 +38,6 @@ def results(store: Store) -> pd.DataFrame:
             best = (beside if len(beside) else own).sort_values("roof_fraction").iloc[-1]
             rows.append(
                 {
-                    "study": study,
                     "operator": operator,
                     "ours": best["impl"],
                     "time": f"{best['median_us']:,.1f} µs",

@@ -139,6 +139,7 @@ def _configuration(source: Path) -> dict[str, object]:
             "use_edit_page_button": False,
             "navigation_with_keys": False,
             "navbar_persistent": [],  # the sidebar has the search
+            "max_navbar_depth": 1,  # what the theme folds below has no name for a screen reader
         },
     }
 

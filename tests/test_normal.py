@@ -11,6 +11,7 @@ from nbformat.v4 import new_code_cell, new_output
 from rooflab import paths
 from rooflab.book import check, lessons, normal, readme, run
 from rooflab.errors import UsageError
+from rooflab.record import Store
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 
@@ -133,6 +134,21 @@ def test_readme_puts_a_peer_of_the_same_work_beside_ours() -> None:
     whole = row | {"impl": "whole", "median_us": 9.0, "tflop_s": 600.0}
     ours = pd.Series(row | {"kind": "own", "impl": "ours", "median_us": 8.0, "tflop_s": 700.0})
     assert readme._peer(pd.DataFrame([narrow, whole, ours]), ours) == "whole: 600.0 TFLOP/s"
+
+
+def test_readme_shows_the_fastest_way_through_each_model() -> None:
+    store = Store(paths.DATA, "h200")
+    rows, shown = store.read("decode"), readme.models(store)
+    assert set(shown["what"].str.partition(",")[0]) == {"decode", "prefill"}
+    mine = rows[(rows["model"] == "qwen2.5-1.5b") & (rows["batch"] == 1) & (rows["seq"] == 128)]
+    for form, held in mine[mine["kind"] == "own"].groupby("format"):
+        [row] = shown[
+            (shown["model"] == "qwen2.5-1.5b")
+            & (shown["weights"] == form)
+            & (shown["what"] == "decode, one sequence")
+        ].to_dict("records")
+        assert row["tokens a second"] == f"{held['tok_s'].max():,.0f}"
+        assert row["best peer"].endswith(f": {mine[mine['kind'] == 'peer']['tok_s'].max():,.0f}")
 
 
 def test_readme_holds_the_table_that_the_recordings_give() -> None:

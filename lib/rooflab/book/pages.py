@@ -99,6 +99,14 @@ def of_device(name: str, found: Sequence[Opening]) -> str:
     lines += ["", "## Results", "", "Our fastest rung of each operator by its share of the roof, at a size "]
     lines[-1] += "that peers were measured at too; graph clock, cold caches."
     lines += ["", *_table(readme.results(store))]
+    whole = readme.models(store)
+    if len(whole):
+        lines += [
+            "",
+            "Whole models, by the wall clock, random weights of the real shapes.",
+            "",
+            *_table(whole),
+        ]
     lines += ["", "## Runs", "", "Each row of the recording names the run it was measured in.", ""]
     return "\n".join([*lines, *_table(_runs(store)), ""])
 

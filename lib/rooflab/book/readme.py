@@ -14,6 +14,8 @@ BEGIN, END = "<!-- results: begin (made by `rooflab refresh`) -->", "<!-- result
 LESSONS = ("<!-- lessons: begin (made by `rooflab refresh`) -->", "<!-- lessons: end -->")
 # Not kernels of their own: whichever way a dispatcher takes, and many launches in a row.
 _ASIDE = ("product", "chain")
+# Whole models: what is shown of each study, decoding after a short prompt, and the prompt that a source used.
+_WHOLE = (("decode", 128), ("prefill", 1848))
 _COLUMNS = ("operator", "ours", "time", "achieved", "of its roof", "best peer")
 
 
@@ -69,6 +71,37 @@ def _peer(group: pd.DataFrame, best: pd.Series) -> str:
     return f"{peer['impl']}{eager}: {_achieved(peer)}"
 
 
+def models(store: Store) -> pd.DataFrame:
+    """One row for each model and format, one sequence and the most that were measured: the tokens a second
+    of our fastest way through the whole model (wall clock), and of the fastest peer on the same work."""
+    rows = []
+    for study, tokens in _WHOLE:
+        table = store.read(study)
+        table = table[(table["seq"] == tokens) & table["tok_s"].notna()]
+        table = table[table["batch"].isin((1, table["batch"].max()))]
+        for _, group in table.groupby(["model", "batch"], sort=True):
+            model, batch = str(group["model"].iloc[0]), int(group["batch"].iloc[0])
+            peers = group[group["kind"] == "peer"].sort_values("tok_s")
+            peer = peers.iloc[-1] if len(peers) else None
+            for form, mine in group[group["kind"] == "own"].groupby("format", sort=True):
+                best = mine.sort_values("tok_s").iloc[-1]
+                many = f"{batch} sequences" if batch > 1 else "one sequence"
+                rows.append(
+                    {
+                        "model": model,
+                        "weights": form,
+                        "what": f"{study}, {many if study == 'decode' else f'{tokens:,} tokens'}",
+                        "ours": best["impl"],
+                        "tokens a second": f"{best['tok_s']:,.0f}",
+                        "of its roof": f"{best['roof_fraction']:.0%} of {best['roof']}",
+                        "best peer": ""
+                        if peer is None
+                        else f"{peer['impl']}, {peer['format']}: {peer['tok_s']:,.0f}",
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
 def device_line(store: Store) -> str:
     """Which GPU the figures are of, and when they were measured; empty without a run."""
     runs = store.runs()
@@ -103,7 +136,9 @@ def markdown(store: Store) -> str:
     kernels = results(store)
     if kernels.empty:
         return f"There is no recording of {store.device} yet.\n"
-    return "\n".join([device_line(store), "", *_table(kernels), "", *_table(ceilings(store))]) + "\n"
+    whole = models(store)
+    parts = [kernels, *([whole] if len(whole) else []), ceilings(store)]
+    return "\n".join([device_line(store), *(line for part in parts for line in ("", *_table(part)))]) + "\n"
 
 
 def _table(frame: pd.DataFrame) -> list[str]:

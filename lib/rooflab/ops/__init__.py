@@ -170,15 +170,18 @@ def arrays() -> Any:
     return cupy
 
 
-_SWAPPED: ContextVar[tuple[Rung, str] | None] = ContextVar("rooflab_swapped", default=None)
+_SWAPPED: ContextVar[tuple[Rung, str, list[str]] | None] = ContextVar("rooflab_swapped", default=None)
 
 
 @contextmanager
-def swapped(rung: Rung, text: str) -> Iterator[None]:
-    """Within it `rung` runs on the CPU from the source `text` instead of its own: how faults are planted."""
-    token = _SWAPPED.set((rung, text))
+def swapped(rung: Rung, text: str) -> Iterator[list[str]]:
+    """Within it `rung` runs on the CPU from the source `text` instead of its own: how faults are planted. The
+    list gets the kernel's name each time that it is loaded so.
+    """
+    uses: list[str] = []
+    token = _SWAPPED.set((rung, text, uses))
     try:
-        yield
+        yield uses
     finally:
         _SWAPPED.reset(token)
 
@@ -189,6 +192,7 @@ def loaded(rung: Rung, options: tuple[tuple[str, int], ...] = ()) -> Any:
     if swap and swap[0] == rung and _TARGET.get() == "cpu":
         from rooflab.simt import Function
 
+        swap[2].append(rung.entry)
         return Function(swap[1], rung.with_defaults(dict(options)), rung.entry)
     return prepared.watched(_loaded_on(_TARGET.get(), rung, options))
 

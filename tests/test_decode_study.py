@@ -61,6 +61,18 @@ def test_a_token_is_charged_with_its_weights_and_its_cache():
     assert PREFILL.count(prompt).flops == shapes.prefill_flops(model, 1848)
 
 
+def test_layers_without_a_cache_are_charged_with_a_prompt_s_last_token_alone():
+    model = shapes.get(decode.GEMMA)
+    tail = [layer for layer in shapes.layers(model) if not layer.owns_kv]
+    assert len(tail) == model.shared_kv and prefill.skipped(shapes.get(decode.MODEL), 1848) == 0
+    assert prefill.skipped(model, 1) == 0
+    # Nearly all work of these layers: the rest is what the layers before them do, and the head.
+    rest = shapes.prefill_flops(model, 1848) - prefill.skipped(model, 1848)
+    assert 0.5 < rest / shapes.prefill_flops(model, 1848) < 0.7
+    case = next(c for c in PREFILL.cases("full", H200) if c.impl == "gemma")
+    assert PREFILL.count(case).flops == rest
+
+
 def test_each_step_of_the_ladder_is_promised_to_be_no_slower_than_the_one_before():
     """Amdahl over lesson 02's split: no promise beats the roof, and none is made without records."""
     known = promises.known(H200)

@@ -71,9 +71,10 @@ def _peer(group: pd.DataFrame, best: pd.Series) -> str:
     return f"{peer['impl']}{eager}: {_achieved(peer)}"
 
 
-def models(store: Store) -> pd.DataFrame:
-    """One row for each model and format, one sequence and the most that were measured: the tokens a second
-    of our fastest way through the whole model (wall clock), and of the fastest peer on the same work."""
+def models(store: Store, every: bool = True) -> pd.DataFrame:
+    """One row for each model and format (or, not `every`, for a model's fastest), one sequence and the most
+    that were measured: the tokens a second of our fastest way through the whole model (wall clock), and of
+    the fastest peer on the same work."""
     rows = []
     for study, tokens in _WHOLE:
         table = store.read(study)
@@ -83,7 +84,10 @@ def models(store: Store) -> pd.DataFrame:
             model, batch = str(group["model"].iloc[0]), int(group["batch"].iloc[0])
             peers = group[group["kind"] == "peer"].sort_values("tok_s")
             peer = peers.iloc[-1] if len(peers) else None
-            for form, mine in group[group["kind"] == "own"].groupby("format", sort=True):
+            own = group[group["kind"] == "own"]
+            if not every:
+                own = own[own["format"] == own.sort_values("tok_s")["format"].iloc[-1]]
+            for form, mine in own.groupby("format", sort=True):
                 best = mine.sort_values("tok_s").iloc[-1]
                 many = f"{batch} sequences" if batch > 1 else "one sequence"
                 rows.append(
@@ -136,7 +140,7 @@ def markdown(store: Store) -> str:
     kernels = results(store)
     if kernels.empty:
         return f"There is no recording of {store.device} yet.\n"
-    whole = models(store)
+    whole = models(store, every=False)
     parts = [kernels, *([whole] if len(whole) else []), ceilings(store)]
     return "\n".join([device_line(store), *(line for part in parts for line in ("", *_table(part)))]) + "\n"
 

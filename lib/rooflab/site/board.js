@@ -43,7 +43,9 @@
     }
     const details = root.querySelector("details");
     details.before(row, said);
-    details.replaceWith(root.querySelector("ul"));
+    const list = root.querySelector("ul");
+    list.tabIndex = 0; // it scrolls, by keyboard too
+    details.replaceWith(list);
     show();
   }
 

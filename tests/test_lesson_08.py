@@ -87,7 +87,7 @@ def test_goals_are_judged_by_rows_and_stand_on_the_pages(h200, rows, prompts):
     assert "not measured" not in set(verdicts["word"])
     shown = said("08_decoder.ipynb") + said("08b_prefill.ipynb")
     for verdict in verdicts.itertuples():
-        assert f"**{verdict.id}: {verdict.word}.**" in shown
+        assert f"<td>{verdict.id}</td>" in shown and f"<td>{verdict.measured}</td>" in shown
     with pytest.raises(NoEvidence):
         asked.best(rows[:0], decode.MODEL, "fp16")
 

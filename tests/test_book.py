@@ -120,12 +120,12 @@ def test_the_status_page_renders_the_record(monkeypatch: pytest.MonkeyPatch, tmp
     row |= {"gpu": "NVIDIA L4", "commit": "0123456789ab", "started": "2026-11-21T10:11:12Z", "cells": 5}
     row |= {"cases": 40, "measured": 30, "gated": 28, "skipped": 2, "profiled": 3}
     executions.keep(tmp_path, [row, {**row, "lesson": OPENINGS[1].stem, "ending": "late"}])
-    lines = "\n".join(pages._executed(tmp_path, "Live", OPENINGS))
+    lines = "\n".join(pages._executed(tmp_path, "Live", OPENINGS, "None yet."))
     assert "2 pages, 0.4 minutes: 2026-11-21, NVIDIA L4, commit 0123456789ab, effort full." in lines
     first, second = _rows(lines, "Live")
     assert first[1:] == ["10:11:12", "12 s", "well", "5", "40", "28", "2", "3", "30"]
     assert second[3] == "late"
-    assert "No lesson was executed yet." in "\n".join(pages._executed(tmp_path / "none", "Live", OPENINGS))
+    assert "None yet." in "\n".join(pages._executed(tmp_path / "none", "Live", OPENINGS, "None yet."))
 
 
 def test_the_page_for_contributors_names_commands_that_exist(made: dict[str, str]) -> None:

@@ -323,17 +323,20 @@ def how_they_ran(recorded: Sequence[str], found: Sequence[Opening]) -> str:
         "",
     ]
     for name in recorded:
-        lines += _executed(paths.DATA / name, f"Live on {_gpu(Store(paths.DATA, name))}", found)
-    lines += _executed(paths.BUILD / "notebooks", "Replayed for these pages", found)
+        none = "No lesson ran live here yet: its figures are of `rooflab record`, whose runs stand on "
+        none += f"[its page](device-{name}.md)."
+        lines += _executed(paths.DATA / name, f"Live on {_gpu(Store(paths.DATA, name))}", found, none)
+    none = "These pages show the notebooks as committed: `rooflab report` replays them first."
+    lines += _executed(paths.BUILD / "notebooks", "Replayed for these pages", found, none)
     return "\n".join(lines)
 
 
-def _executed(folder: Path, heading: str, found: Sequence[Opening]) -> list[str]:
+def _executed(folder: Path, heading: str, found: Sequence[Opening], none: str) -> list[str]:
     rows = executions.read(folder)
     rows = rows[rows["lesson"].isin([one.stem for one in found])]
     lines = [f"## {heading}", ""]
     if rows.empty:
-        return [*lines, "No lesson was executed yet.", ""]
+        return [*lines, none, ""]
     rows = rows.assign(day=rows["started"].str[:10])
     for where, mine in rows.groupby(_WHERE, sort=False, dropna=False):
         named = dict(zip(_WHERE, where, strict=True))

@@ -167,10 +167,13 @@ class _Running:
         now = time.monotonic()
         if now - self.told < _PROGRESS_EVERY_S and not last:
             return
-        with self.progress.open(errors="replace") as file:
-            file.seek(self.read_to)
-            lines = file.read()
-            self.read_to = file.tell()
+        try:
+            with self.progress.open(errors="replace") as file:
+                file.seek(self.read_to)
+                lines = file.read()
+                self.read_to = file.tell()
+        except FileNotFoundError:  # another run of the same lesson has ended and cleaned up
+            return
         if lines.strip():
             self.told = now
             say(f"{self.job.label}: {lines.strip().splitlines()[-1]}")

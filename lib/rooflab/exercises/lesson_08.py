@@ -14,7 +14,7 @@ from rooflab.exercises import Wrong, called, checker
 @checker("08.1")
 def after(answer: Callable[..., Any]) -> str:
     """Amdahl's law over several parts at once."""
-    cases = (
+    cases: tuple[tuple[dict[str, float], dict[str, float], float], ...] = (
         ({"weight": 1600.0, "norm": 660.0, "rest": 820.0}, {"weight": 2.0}, 3900.0),
         ({"weight": 1600.0, "norm": 660.0, "rest": 820.0}, {"norm": math.inf, "rest": math.inf}, 3900.0),
         ({"a": 10.0, "b": 30.0}, {"a": 5.0, "b": 3.0}, 40.0),

@@ -1,7 +1,7 @@
 // int4 12, tiles: as many tokens as there are, a tile of them a block, and sums that never leave the tensor cores' registers.
 //
-// Purpose  rung 11 holds the sums of all tokens, so it ends at 64; dequantising first writes and reads FP16 weights, 8.5 times
-//          the bytes. Here a block multiplies its rows by one tile of tokens, and unpacks a weight once for the whole tile.
+// Purpose  rung 11 holds the sums of all tokens, so it ends at 64; dequantising first writes and reads FP16 weights, nearly
+//          nine times the bytes. Here a block multiplies its rows by one tile of tokens; a weight is unpacked once a tile.
 // Shapes   weights in tile order (rooflab.ops.int4.repack); x [batch, k] half; y [batch, n] half; any batch.
 // Bytes    n k / 2 + n k / 64 weights and scales for each tile of tokens, all but the first from L2; x once per block of
 //          rows (from L2), 2 n batch written.

@@ -33,7 +33,8 @@ _ENDINGS = {
     "late": "OVER TIME",
     "ended": "INTERRUPTED",
 }
-_SECONDS_PER_PROFILE = 12.0  # a profiler starts a process that passes its cases through the gate first
+_SECONDS_PER_PROFILE = 10.0  # a profiler starts a process that passes its cases through the gate first
+_SECONDS_PER_GATE = 2.0  # that instrument starts none
 _SECONDS_PER_REPLAY = 4.0  # where it was never replayed: the course's median on two cores
 _PROGRESS_EVERY_S = 1.0
 
@@ -316,7 +317,8 @@ def _live_seconds(lesson: Lesson, effort: str) -> float:
             # A GPU that the table lacks is taken for the slowest in it.
             on = spec or min(map(device.get, device.names()), key=lambda known: known.dram_gb_s)
             seconds += sum(study.seconds(case, on) for case in study.cases(effort, on))
-            seconds += _SECONDS_PER_PROFILE * len(study.profiles(effort, on))
+            tools = [tool for tool, _, _ in study.profiles(effort, on)]
+            seconds += sum(_SECONDS_PER_GATE if tool == "gate" else _SECONDS_PER_PROFILE for tool in tools)
     return seconds
 
 

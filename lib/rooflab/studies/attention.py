@@ -351,6 +351,7 @@ class Attention(Study):
     """Lesson 06."""
 
     name, lesson = "attention", "06"
+    setup_s = 0.3
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         if effort == "quick":

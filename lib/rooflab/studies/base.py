@@ -125,7 +125,7 @@ class Study:
     needs_gpu: bool = True
     everywhere: bool = False  # its table hangs on no device: one record in data/cpu, read in every mode
     trace_repeats: int = 20  # launches of each case that a tracer sees
-    setup_s: float = 0.8  # buffers, compiling, gate before and after: what a case took on the H200, doubled
+    setup_s: float = 0.45  # buffers, gate before and after: what a case took on the H200, and some more
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         """Every case this study records at this effort, "full" or "quick"."""

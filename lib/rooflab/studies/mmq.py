@@ -163,7 +163,7 @@ class Mmq(Study):
     """Lesson 05, prompts."""
 
     name, lesson = "mmq", "05"
-    setup_s = 0.15  # many cases share a shape's weights and oracle
+    setup_s = 0.05  # many cases share a shape's weights and oracle
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         alike = [*judged("exact"), *judged("unquantised")]

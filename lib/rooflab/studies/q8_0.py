@@ -246,7 +246,7 @@ class Q8(Study):
     """Lesson 05, decode."""
 
     name, lesson = "q8_0", "05"
-    setup_s = 0.35
+    setup_s = 0.15
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         alike = [

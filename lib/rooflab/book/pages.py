@@ -253,7 +253,7 @@ def _attention(store: Store) -> list[str]:
                 "tokens": f"{asked['seq']:,}",
                 "heads": f"{asked['heads']}/{asked['kv_heads']}",
                 "width": asked["head_dim"],
-                "looks at": "all" if pd.isna(asked["window"]) else f"the last {asked['window']:,}",
+                "looks at": "all" if pd.isna(asked["window"]) else f"last {asked['window']:,}",
                 "fastest of ours": own.iloc[0]["impl"],
                 "time": f"{own.iloc[0]['median_us']:,.4g} µs",
                 "fastest peer": f"{peers.iloc[0]['impl']}, {peers.iloc[0]['median_us']:,.4g} µs"

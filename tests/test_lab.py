@@ -221,7 +221,14 @@ def test_what_cases_launch_is_compiled_on_all_cores_ahead(tmp_path, monkeypatch)
 def test_a_lesson_on_a_new_gpu_measures_its_roofs_first(tmp_path, monkeypatch):
     class Streams(studies.get("bandwidth").__class__):
         def measure_group(self, group, context):
-            times = {"median_us": 2.0, "q1_us": 1.9, "q3_us": 2.1, "samples": 20, "bytes": 4000, "flops": 4000}
+            times = {
+                "median_us": 2.0,
+                "q1_us": 1.9,
+                "q3_us": 2.1,
+                "samples": 20,
+                "bytes": 4000,
+                "flops": 4000,
+            }
             count = {case.id: self.count(case).roof for case in group}
             made = [{**c.row(), **times, "identity": "x", "roof": count[c.id]} for c in group]
             return base.Outcome(made, {})

@@ -76,7 +76,7 @@ def _shows(n: int, threads: int, unroll: int) -> bool:
 def marked(answer: Callable[..., Any]) -> str:
     """Points of a checklist, and whether a mark is reached that also names items."""
     items = [("A1", 1, "pass"), ("A2", 1, "fail"), ("D6", 2, "open"), ("E1", 3, "pass"), ("F1", 2, "pass")]
-    cases = (
+    cases: tuple[tuple[list[tuple[str, int, str]], int, list[str], tuple[int, bool]], ...] = (
         (items, 6, ["E1", "F1"], (6, True)),
         (items, 6, ["E1", "A2"], (6, False)),
         (items, 7, ["E1"], (6, False)),

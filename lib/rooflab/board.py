@@ -116,7 +116,8 @@ class Board(ipywidgets.VBox):
         packed = escape(json.dumps(asked, ensure_ascii=False, separators=(",", ":")))
         page = (
             f'<div class="rooflab-board" id="board-{self._name}" role="group" '
-            f'data-what="{escape(self._what)}" aria-label="{escape(self._what)}" data-controls="{packed}">\n<details>'
+            f'data-what="{escape(self._what)}" aria-label="{escape(self._what)}" '
+            f'data-controls="{packed}">\n<details>'
             f"<summary>{len(rows)} {escape(self._what)}: unfold to read all of them</summary>\n<ul>\n"
             + "\n".join(rows)
             + "\n</ul></details>\n</div>"

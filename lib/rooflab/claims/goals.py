@@ -360,12 +360,6 @@ GOALS: tuple[Goal, ...] = (
     Goal(
         "house",
         RULE,
-        "The largest notebook",
-        Asked("kB", "{:.0f} kB", most(300), _kilobytes("*.ipynb", "notebooks")),
-    ),
-    Goal(
-        "house",
-        RULE,
         "Exercises of a lesson, at least",
         Asked("exercises", "{:.0f}", least(3), _fewest_exercises),
     ),

@@ -123,6 +123,7 @@ _SHAPES = {
     "prefill": ("model", "format", "seq"),
 }
 _ASIDE = "loop=|seed=|exact=|unquantised=|prepared="  # rows that answer another question
+_WEIGHTS = {"int4": "INT4", "gemv": "FP16", "mmq": "Q8_0"}  # what ours multiplies by
 _NEAREST = {"q4_0": "int4_g128"}  # llama.cpp's 4 bits beside ours
 COLUMNS = ("name", "purpose", "origin", "points", "ours", "level", "theirs", "best", "worst", "study")
 
@@ -234,7 +235,7 @@ def _key(row: pd.Series, study: str, origin: str) -> tuple[object, ...]:
 def _where(row: pd.Series, study: str) -> str:
     if study in ("int4", "mmq", "gemv"):
         batch = "" if pd.isna(row["batch"]) or study == "gemv" else f", {int(row['batch'])} tokens"
-        return f"{int(row['n'])} × {int(row['k'])}{batch}"
+        return f"{int(row['n'])} × {int(row['k'])}{batch} ({_WEIGHTS[study]})"
     if study == "attention":
         window = "" if pd.isna(row["window"]) else f", window {int(row['window'])}"
         heads = f"{int(row['heads'])}/{int(row['kv_heads'])} heads of {int(row['head_dim'])}"

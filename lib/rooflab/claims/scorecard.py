@@ -24,7 +24,7 @@ VERDICTS = (HOLDS, RESCALED, FALLS_SHORT, REFUTED, ELSEWHERE, UNRECORDED)
 SOURCES = {
     "A": "decode-roofline, README",
     "B": "decode-roofline, docs/03_results.md",
-    "C": "realizar, decoder-throughput specification v1.3.0 (checklist: v1.2.0)",
+    "C": "realizar, specification v1.3.0",
     "D": "SharpInference, pull request 143",
 }
 

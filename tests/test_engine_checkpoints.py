@@ -72,8 +72,8 @@ def test_a_folder_generates_by_the_command(tmp_path, capsys):
 
 
 def test_a_checkpoint_of_transformers_generates_as_transformers_does(tmp_path):
-    torch = pytest.importorskip("torch", reason="needs torch")
-    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    torch = pytest.importorskip("torch", reason="torch comes with the GPU set")
+    transformers = pytest.importorskip("transformers", reason="transformers comes with the GPU set")
     needs_compiler()
     config = transformers.Qwen2Config(**{k: v for k, v in CONFIG.items() if k != "model_type"})
     torch.manual_seed(1)

@@ -174,8 +174,8 @@ def test_the_oracle_is_transformers_model():
 
 
 def test_transformers_model_computes_what_is_kept():
-    pytest.importorskip("torch", reason="needs torch")
-    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    pytest.importorskip("torch", reason="torch comes with the GPU set")
+    transformers = pytest.importorskip("transformers", reason="transformers comes with the GPU set")
     if not hasattr(transformers, "Gemma4ForCausalLM"):
         pytest.skip(f"transformers {transformers.__version__} has no Gemma 4")
     from gemma4 import logits

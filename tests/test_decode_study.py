@@ -1,10 +1,14 @@
 """The studies of lesson 08: their cases, what they are charged with, what is promised, what tracers give."""
 
+import collections
+import importlib.util
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 from rooflab import device, engine, shapes, studies
 from rooflab.errors import UsageError
-from rooflab.studies import decode, decode_checks, prefill, promises
+from rooflab.studies import decode, decode_checks, decoding, hf, prefill, promises
 from rooflab.studies.base import Context
 
 H200 = device.get("h200")
@@ -30,8 +34,13 @@ def test_every_format_climbs_the_ladder_and_peers_stand_beside_it():
         mine = [c for c in mine if decode.head_of(c) == head]
         assert [c.impl for c in mine if c.impl in decode.RUNGS] == list(decode.rungs(H200))
         assert len({DECODE.group(c) for c in mine}) == 1  # contestants of one comparison
-    first = [c.impl for c in cases if c.format == "fp16"][:4]
-    assert first == ["transformers.eager", "transformers.graph", "torch", "products"]
+    first = [c.impl for c in cases if c.format == "fp16"][:6]
+    assert first == [*hf.VARIANTS, "apart", "torch", "products"]
+    large = {(c.impl, c.format) for c in cases if c.model == decode.LARGE}
+    assert {("transformers.eager", "fp16"), ("transformers.graph", "fp16")} < large
+    few = {c.impl for c in cases if decode.steps_of(c) < decode.STEPS}
+    assert few == {"transformers.eager", "transformers.graph", "batch"}
+    assert "transformers.compile" not in {c.impl for c in DECODE.cases("quick", H200)}
     assert {c.batch for c in cases} == {1, 8, 32} and {c.seq for c in cases} == {128, 1024, 8192}
     assert {c.model for c in cases} == {"qwen2.5-1.5b", "llama-3-8b", "gemma-4-e4b"}
     assert {decode.head_of(c) for c in cases if c.format == "int4_g128"} == {"fp16", "q8_0"}
@@ -76,8 +85,8 @@ def test_layers_without_a_cache_are_charged_with_a_prompt_s_last_token_alone():
 def test_each_step_of_the_ladder_is_promised_to_be_no_slower_than_the_one_before():
     """Amdahl over lesson 02's split: no promise beats the roof, and none is made without records."""
     known = promises.known(H200)
-    ways = ["transformers.eager", "transformers.graph", "torch", "products", "1_phases", "2_dependent"]
-    ways += ["3_persistent", "4_boxes"]
+    ways = ["transformers.eager", "transformers.graph", "apart", "torch", "products", "1_phases"]
+    ways += ["2_dependent", "3_persistent", "4_boxes"]
     model = shapes.get(decode.MODEL)
     for format, head in decode.FORMATS.items():
         us = [promises.token_us(known, way, decode.MODEL, format, head, 192) for way in ways]
@@ -85,6 +94,8 @@ def test_each_step_of_the_ladder_is_promised_to_be_no_slower_than_the_one_before
         least = shapes.weight_bytes(model, format, head) / known.machine.gb_s / 1e3
         assert us[-1] >= least
     assert promises.token_us(known, "products", decode.LARGE, "fp16", "fp16", 192) is None
+    large = [promises.token_us(known, way, decode.LARGE, "fp16", "fp16", 192) for way in hf.VARIANTS[:2]]
+    assert large[0] > large[1] > shapes.weight_bytes(shapes.get(decode.LARGE), "fp16") / 4800e3
     case = DECODE.cases("full", H200)[0]
     assert DECODE.predict(case, Context()) is None
     assert DECODE.predict(case, Context(device=H200)) == known.waits["transformers.eager"]
@@ -98,6 +109,59 @@ def test_a_prompt_is_promised_by_whoever_is_slower_host_or_gpu():
     }
     assert us["6_graph"] <= us["5_embed"] <= us["4_rows"]
     assert us["4_rows"] - us["5_embed"] == pytest.approx(511 * known.call_us, rel=0.5)
+
+
+def test_a_peer_that_cannot_run_is_left_out_by_name(monkeypatch):
+    compiled = next(c for c in DECODE.cases("full", H200) if c.impl == "transformers.compile")
+    monkeypatch.setattr(hf.importlib.util, "find_spec", lambda name: None if name == "triton" else object())
+    assert DECODE.refuses(compiled, 90) == "torch.compile needs Triton, which is not installed"
+    monkeypatch.setattr(hf.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(hf.shutil, "which", lambda name: None)
+    assert DECODE.refuses(compiled, 90) == "torch.compile needs a C compiler, and there is none"
+    monkeypatch.setattr(hf.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert DECODE.refuses(compiled, 90) is None and DECODE.refuses(compiled, 75) is None
+
+
+GPU_SET = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
+installed = pytest.mark.skipif(not GPU_SET, reason="torch and transformers come with the GPU set")
+
+
+@installed
+def test_products_apart_are_those_of_one_matrix():
+    import torch
+    from rooflab.engine.products import Products
+    from rooflab.ops.decoder import Shape
+
+    shape, ran = Shape(1, 64, 96, 4, 2, 16, 256), collections.Counter()
+    stack = {name: torch.randn(1, n, k) for name, (n, k) in shape.matrices.items()}
+    weights = SimpleNamespace(format="fp16", head_format="fp16", **stack)
+    products, counts = Products(shape, weights, ran), {"qkv": 3, "out": 1, "gate_up": 2, "down": 1}
+    for name, count in counts.items():
+        x, before = torch.randn(1, shape.matrices[name][1]), ran["product apart"]
+        assert torch.allclose(products.apart(name, 0, x), x @ stack[name][0].t(), atol=1e-4)
+        assert ran["product apart"] - before == count
+
+
+@installed
+def test_a_llama_of_transformers_decodes_what_float64_does():
+    import torch
+    from rooflab.engine import weights
+    from rooflab.ops.decoder import Shape
+
+    spec = engine.Spec("tiny", Shape(2, 64, 128, 4, 2, 16, 256, 1e-5), 5e5, False, False)
+    get = weights.random_tensors(spec, on="cpu")
+
+    def tensors(name):
+        return torch.from_numpy(get(name))
+
+    found, ids = hf.llama(spec, tensors, device="cpu").float(), hf.tokens(12, 256, "cpu")
+    theirs, ours = found(ids).logits.double(), decoding.logits(spec, tensors, ids, "fp16", "fp16")
+    assert float((theirs - ours).abs().max()) < 1e-4
+    one = decoding.Generate(found, ids, 6, "transformers.eager")
+    one.run(6)
+    exact = decoding.logits(spec, tensors, one.tokens.long(), "fp16", "fp16", one.past)
+    assert float((one.logits.double() - exact[:, -1]).abs().max()) < 1e-4
+    assert (one.tokens[:, 1:].long() == exact.argmax(-1)[:, :-1]).all()
 
 
 def activities(case, tokens, us=10.0, gap=2.0, layers=28):

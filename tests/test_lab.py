@@ -68,6 +68,16 @@ def test_a_case_without_a_recording_names_itself_and_the_command():
         lab.profile("environment", [], "gprof")
 
 
+def test_what_a_recording_holds_of_some_cases_is_told(monkeypatch):
+    lab = laboratory.open("replay", "h200")
+    held = bandwidth.ladder("copy")[:2]
+    assert lab.held("bandwidth", [*bandwidth.ladder("copy", 12344), *held]) == held
+    profiled = studies.get("bandwidth").profiles()[0][1]
+    assert lab.held("bandwidth", profiled, studies.get("bandwidth").profiles()[0][0]) == profiled
+    monkeypatch.setattr(lab, "mode", "live")
+    assert lab.held("bandwidth", bandwidth.ladder("copy", 12344)) == bandwidth.ladder("copy", 12344)
+
+
 def test_profiles_come_back_in_the_order_of_the_cases():
     lab = laboratory.open("replay", "h200")
     cases = bandwidth.profiled()[::-1]

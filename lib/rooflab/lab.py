@@ -95,6 +95,16 @@ class Lab:
         """Every case that a recording of `study` on this device holds at this effort."""
         return studies.get(study).cases(self.effort, self.sized)
 
+    def held(self, study: str, cases: Sequence[Case], tool: str = "") -> list[Case]:
+        """Of `cases` those that `measure` (or `profile`, by `tool`) can give: live all of them, replayed what
+        the recording holds, which may be older than a case.
+        """
+        if self.mode == "live":
+            return list(cases)
+        path = self._profile_path(study, tool)
+        there = set((_read_profile(path, tool, None) if tool else self.store.read(study))["case"])
+        return [case for case in cases if case.id in there]
+
     @property
     def sized(self) -> Sized:
         """The device for lists of cases: the table's entry, else the number of SMs that the driver gives."""

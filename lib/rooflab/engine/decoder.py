@@ -23,13 +23,16 @@ from rooflab.errors import UsageError
 from rooflab.formats import Planes
 from rooflab.ops import attention, between, decoder
 
-PLAIN = ("torch", "products")  # decoding by torch's operators alone, and with the course's products
+# Decoding by torch's operators, with as many products as a checkpoint has matrices; with fewer and wider
+# ones; and with the course's products.
+PLAIN = ("apart", "torch", "products")
 
 
 @dataclass(frozen=True)
 class Paths:
     """Which way the work takes. decode: a rung of decode_step, or "" for the fastest, or "torch" (torch's
-    operators) or "products" (the same with the course's matrix-vector products). graph: replay captured work
+    operators), "apart" (the same with a product a matrix of the checkpoint) or "products" (with the course's
+    matrix-vector products). graph: replay captured work
     where the host would launch it piece by piece. rows: the course's kernels between a prompt's products, not
     torch's operators. attention: a rung, or "" for the fastest, or "torch". mmq: a prompt's products with
     Q8_0 weights, and on a Hopper a short prompt's with INT4, by the course's kernels, without making FP16
@@ -199,7 +202,8 @@ class Engine:
         import torch
 
         shape, state, weights = self.spec.shape, self.state, self.weights
-        product = self.products.cublas if self.paths.decode == "torch" else self.products.one
+        ways = zip(PLAIN, (self.products.apart, self.products.cublas, self.products.one), strict=True)
+        product = dict(ways)[self.paths.decode]
         if self._room is None:
             splits = max(1, self.blocks // shape.kv_heads)
             self._room = attention.room_for(state.queries.view(shape.heads, shape.head_dim), splits)

@@ -75,6 +75,21 @@ class Products:
             return (x.astype(np.float32) @ matrix.astype(np.float32).T).astype(np.float16)
         return x @ matrix.t()
 
+    def apart(self, name: str, layer: int | None, x: Any) -> Any:
+        """A single token's product by torch, in as many as a checkpoint has matrices: three for queries, keys
+        and values, two for gate and up, each with as many rows as its matrix.
+        """
+        import torch
+
+        s, matrix = self.shape, self.halves(name, layer)
+        kv = s.kv_heads * s.head_dim
+        sizes = {"qkv": [s.attended, kv, kv], "gate_up": [s.mlp, s.mlp]}.get(name, [len(matrix)])
+        out = torch.empty((1, len(matrix)), dtype=x.dtype, device=x.device)
+        for rows, part in zip(matrix.split(sizes), out.split(sizes, 1), strict=True):
+            self.ran["product apart"] += 1
+            torch.mm(x, rows.t(), out=part)
+        return out
+
     def one(self, name: str, layer: int | None, x: Any) -> Any:
         """A single token's product, x [1, k], by the course's kernels."""
         matrix, kind = self.matrix(name, layer), self.format(name)

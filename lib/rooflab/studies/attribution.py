@@ -111,6 +111,9 @@ class Attribution(Study):
     def needs(self, case: Case) -> str | None:
         return "torch" if case.operator == "gemv" else "transformers"
 
+    def refuses(self, case: Case, capability: int) -> str | None:
+        return hf.lacks(case.impl) or super().refuses(case, capability)
+
     def identity(self, case: Case, arch: str | None) -> str:
         return (
             package_identity("torch")
@@ -165,7 +168,7 @@ class Attribution(Study):
         return 3e4 if case.operator != "gemv" else super().launch_us(case, device)
 
     def seconds(self, case: Case, device: Device) -> float:
-        compiling = 20.0 if case.impl == "transformers.compile" else 0.0
+        compiling = hf.COMPILING_S if case.impl == "transformers.compile" else 0.0
         return compiling + super().seconds(case, device)
 
     def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:

@@ -20,6 +20,7 @@ from rooflab import clock, engine, gate, ops, roof, shapes
 from rooflab.case import Case, options
 from rooflab.device import Device
 from rooflab.engine import gemma
+from rooflab.engine.decoder import PLAIN
 from rooflab.engine.products import Products
 from rooflab.errors import UsageError
 from rooflab.identity import source_of_callable
@@ -33,10 +34,10 @@ MODEL, LARGE, GEMMA = "qwen2.5-1.5b", "llama-3-8b", "gemma-4-e4b"
 PROMPT, STEPS = 128, 128
 CONTEXTS = (1024, 8192)
 BATCHES = (8, 32)
-FEW = 32  # steps where a few do: long contexts, several sequences
+FEW = 32  # steps where a few do: with little effort, and several sequences
 PHASES = ("queries, keys, values", "attention", "its output", "gate and up", "down", "head")
 SHORT = 4  # under a profiler
-EAGER = 8  # and by a way that takes an age
+EAGER = 8  # and by a way that takes twenty milliseconds for each
 FORMATS = {
     "fp16": "fp16",
     "q8_0": "q8_0",
@@ -44,8 +45,7 @@ FORMATS = {
 }  # of the body; and the head's that goes with it
 OTHER_HEADS = {"q8_0": "fp16", "int4_g128": "q8_0"}
 RUNGS = tuple(rung.name for rung in decoder.LADDERS["decode_step"])
-PLAIN = ("torch", "products")
-PEERS = hf.VARIANTS[:2]  # the third takes half a minute to compile, and study `attribution` holds its step
+EAGERLY, GRAPH, COMPILED = hf.VARIANTS
 METRICS = (
     *("time_ns", "dram_bytes", "dram_read_bytes", "dram_pct", "sm_pct", "l2_hit_pct", "issue_active"),
     *STALLS,
@@ -54,7 +54,7 @@ CAPACITY = 9216  # positions that weights know the rotations of: one set of weig
 
 
 def _case(impl: str, format: str, head: str, model: str, seq: int, steps: int, batch: int = 1) -> Case:
-    kind = "peer" if impl in hf.VARIANTS else "baseline" if impl == "torch" else "own"
+    kind = "peer" if impl in hf.VARIANTS else "baseline" if impl in PLAIN[:2] else "own"
     tuned = options(steps=steps, head=head) if head != format else options(steps=steps)
     return Case(
         *("decode", "decode", impl, kind, format, model, "random"),
@@ -74,8 +74,13 @@ def rungs(device: Sized | None = None) -> tuple[str, ...]:
 
 
 def last(device: Sized | None = None) -> list[str]:
-    """The rungs that the rows beside the ladder are measured by: the fastest portable one, and Hopper's."""
-    return [name for name in ("3_persistent", "4_boxes") if name in rungs(device)]
+    """The rungs that make many tokens in a launch: of large models' ladders these are measured."""
+    return [name for name in decoder.PERSISTENT if name in rungs(device)]
+
+
+def best(format: str, device: Sized | None = None) -> str:
+    """The rung that the engine decodes a format by, and that the rows beside the ladder are measured by."""
+    return decoder.fastest(format, getattr(device, "sm", "90"))
 
 
 def ladder(
@@ -83,22 +88,23 @@ def ladder(
 ) -> list[Case]:
     """Every way of decoding at batch 1 in one format, slowest first."""
     head = FORMATS[format]
-    plain = [*PEERS, *PLAIN] if format == "fp16" and model in hf.MODELS else ["products"]
-    few = {PEERS[0]: min(EAGER, steps), **dict.fromkeys((PEERS[1], *PLAIN), min(FEW, steps))}
+    plain = [*hf.VARIANTS, *PLAIN] if format == "fp16" and model in hf.MODELS else ["products"]
+    few = {EAGERLY: min(EAGER, steps)}
     return [_case(impl, format, head, model, seq, few.get(impl, steps)) for impl in (*plain, *rungs(device))]
 
 
 def heads(device: Sized | None = None, model: str = MODEL) -> list[Case]:
-    """The last rung with output heads of another format."""
-    impl = last(device)[-1]
-    return [_case(impl, format, head, model, PROMPT, FEW) for format, head in OTHER_HEADS.items()]
+    """The fastest rung with output heads of another format."""
+    return [
+        _case(best(format, device), format, head, model, PROMPT, STEPS)
+        for format, head in OTHER_HEADS.items()
+    ]
 
 
 def contexts(device: Sized | None = None, model: str = MODEL) -> list[Case]:
-    """The last rung after longer prompts, with the largest and the smallest weights."""
-    impl = last(device)[-1]
+    """The fastest rung after longer prompts, with the largest and the smallest weights."""
     return [
-        _case(impl, format, FORMATS[format], model, seq, FEW)
+        _case(best(format, device), format, FORMATS[format], model, seq, STEPS)
         for format in ("fp16", "int4_g128")
         for seq in CONTEXTS
     ]
@@ -111,21 +117,23 @@ def batches(model: str = MODEL) -> list[Case]:
         for format, head in FORMATS.items()
         for batch in BATCHES
     ]
-    return [*found, _case(PEERS[1], "fp16", "fp16", model, PROMPT, FEW, BATCHES[-1])]
+    return [*found, _case(GRAPH, "fp16", "fp16", model, PROMPT, FEW, BATCHES[-1])]
 
 
 def large(device: Sized | None = None) -> list[Case]:
-    """The shapes of a model five times the size."""
-    return [
-        _case(impl, format, head, LARGE, PROMPT, FEW)
+    """The shapes of a model five times the size, and in FP16 transformers beside them."""
+    peers = [_case(impl, "fp16", "fp16", LARGE, PROMPT, n) for impl, n in ((EAGERLY, EAGER), (GRAPH, STEPS))]
+    ours = [
+        _case(impl, format, head, LARGE, PROMPT, STEPS)
         for format, head in FORMATS.items()
         for impl in last(device)
     ]
+    return [*peers, *ours]
 
 
 def others() -> list[Case]:
     """A decoder of another kind, by products and row kernels in a graph."""
-    return [_case("gemma", format, FORMATS[format], GEMMA, PROMPT, FEW) for format in ("q8_0", "int4_g128")]
+    return [_case("gemma", format, FORMATS[format], GEMMA, PROMPT, STEPS) for format in ("q8_0", "int4_g128")]
 
 
 def head_of(case: Case) -> str:
@@ -149,7 +157,8 @@ class Decode(Study):
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         if effort == "quick":
-            return [case for format in FORMATS for case in ladder(format, device, steps=FEW)]
+            found = [case for format in FORMATS for case in ladder(format, device, steps=FEW)]
+            return [case for case in found if case.impl != COMPILED]  # half a minute of compiling
         found = [case for format in FORMATS for case in ladder(format, device)]
         return [*found, *heads(device), *contexts(device), *batches(), *large(device), *others()]
 
@@ -161,14 +170,16 @@ class Decode(Study):
             rung = ops.rung_of(decoder.LADDERS["decode_step"], case.impl, case.impl)
             if "75" not in rung.archs and f"{capability}a" not in rung.archs:
                 return f"rung {case.impl} needs sm_{rung.archs[0]}, and this is sm_{capability}"
-        return super().refuses(case, capability)
+        return hf.lacks(case.impl) or super().refuses(case, capability)
 
     def memory_bytes(self, case: Case) -> int:
         model, batch = shapes.get(case.model), case.batch or 1
         room = (case.seq or 0) + steps_of(case)
+        library = case.impl in hf.VARIANTS and case.model not in hf.MODELS  # whose weights are nobody else's
         return (
             int(2 * batch * room * shapes.kv_bytes_per_token(model))
             + 12 * batch * steps_of(case) * model.vocab
+            + library * int(2 * shapes.parameters(model))
         )
 
     def shared_bytes(self, case: Case) -> int:
@@ -209,11 +220,12 @@ class Decode(Study):
     def launch_us(self, case: Case, device: Device) -> float:
         count = self.count(case)
         least = roof.bound(count.bytes or 0, count.flops or 0, device.dram_gb_s).us
-        slow = {"transformers.eager": 2e4, "transformers.graph": 4e3, "torch": 4e3, "products": 3e3}
+        slow = {EAGERLY: 2e4, GRAPH: 4e3, COMPILED: 3e3, **dict.fromkeys(PLAIN, 4e3)}
         return steps_of(case) * max(2 * least, slow.get(case.impl, 0.0))
 
     def seconds(self, case: Case, device: Device) -> float:
-        return 1.0 + 15 * self.launch_us(case, device) / 1e6
+        compiling = hf.COMPILING_S if case.impl == COMPILED else 0.0
+        return compiling + 1.0 + 15 * self.launch_us(case, device) / 1e6
 
     def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
         return self._rung(case, _here()) if case.kind == "own" else None
@@ -302,8 +314,8 @@ def traced() -> list[Case]:
 
 def counted(device: Sized | None = None) -> list[Case]:
     """One launch of a few tokens in the largest and the smallest format, for counters."""
-    impl = last(device)[-1]
-    return [_case(impl, format, FORMATS[format], MODEL, PROMPT, SHORT) for format in ("fp16", "int4_g128")]
+    formats = ("fp16", "int4_g128")
+    return [_case(best(f, device), f, FORMATS[f], MODEL, PROMPT, SHORT) for f in formats]
 
 
 def phases(activities: pd.DataFrame) -> pd.DataFrame:
@@ -475,7 +487,7 @@ def gemma_weights(model: str, format: str, head: str) -> Any:
 
 
 def _library(case: Case) -> gate.Work:
-    found = hf.model(case.model)
+    found = decoding.library(case.model)
     ids = decoding.prompt(case.model, case.batch or 1, case.seq or 0)
     steps = steps_of(case)
     one = decoding.Generate(found, ids, steps, case.impl)

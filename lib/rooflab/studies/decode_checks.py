@@ -66,23 +66,23 @@ def agreement(device: Sized | None = None) -> list[Case]:
 
 
 def stability(device: Sized | None = None) -> list[Case]:
-    """The last rung, in the format whose steps are shortest, and recovery from what is refused."""
-    last = decode.last(device)[-1]
-    return [_case(q, last, "int4_g128") for q in ("repeated", "sampled", "long", "refused")]
+    """The fastest rung, in the format whose steps are shortest, and recovery from what is refused."""
+    rung = decode.best("int4_g128", device)
+    return [_case(q, rung, "int4_g128") for q in ("repeated", "sampled", "long", "refused")]
 
 
 def energy(device: Sized | None = None) -> list[Case]:
-    """The last rung in every format, several sequences at once, transformers' graph, and nothing at all."""
-    last, found = decode.last(device)[-1], []
+    """The fastest rung in every format, several sequences at once, transformers' graph, and nothing."""
+    found = []
     for format in decode.FORMATS:
-        found.append(_case("energy", last, format, steps=decode.STEPS))
-        found.append(_case("energy", "batch", format, decode.BATCHES[-1], decode.FEW))
-    graph = _case("energy", hf.VARIANTS[1], "fp16", steps=decode.FEW)
+        found.append(_case("energy", decode.best(format, device), format, steps=decode.STEPS))
+        found += [_case("energy", "batch", format, batch, decode.FEW) for batch in decode.BATCHES]
+    graph = _case("energy", decode.GRAPH, "fp16", steps=decode.FEW)
     return [*found, graph, _case("energy", "idle", "fp16")]
 
 
 def cases(effort: str = "full", device: Sized | None = None) -> list[Case]:
-    """Every question; with little effort those of the last rung."""
+    """Every question; with little effort those of the fastest rung."""
     if effort == "quick":
         return stability(device)
     return [*agreement(device), *stability(device), *energy(device)]

@@ -35,6 +35,12 @@ def packed(model: str, format: str, head: str, capacity: int) -> Any:
     return engine.pack(engine.spec(model), checkpoint(model), format, head, capacity=capacity)
 
 
+@functools.lru_cache(maxsize=1)
+def library(model: str) -> Any:
+    """The checkpoint as transformers runs it."""
+    return hf.model(model) if model in hf.MODELS else hf.llama(engine.spec(model), checkpoint(model))
+
+
 def prompt(model: str, batch: int, count: int) -> Any:
     """Token ids [batch, count], the same in every process."""
     return hf.tokens(batch * count, shapes.get(model).vocab).view(batch, count)
@@ -203,15 +209,18 @@ class Generate:
         self.places = torch.arange(room, device=found.device)
         self.tokens = torch.zeros((batch, steps), dtype=torch.int32, device=found.device)
         self.logits = torch.zeros((batch, found.config.vocab_size), dtype=found.dtype, device=found.device)
-        self.one: Callable[[], Any] = self._step
-        if impl != "transformers.eager":
-            forward = self._forward
-            if impl == "transformers.compile":
-                forward = torch.compile(self._forward, fullgraph=True, dynamic=False)
-            self.one = hf._captured(lambda: self._step(forward))  # type: ignore[arg-type,return-value]
+        self.impl = impl
+
+    @functools.cached_property
+    def one(self) -> Callable[[], Any]:
+        """What makes the next token, compiled and captured when first asked for."""
+        if self.impl == "transformers.eager":
+            return self._step
+        forward = hf.as_run(self._forward, self.impl)
+        return hf.captured(lambda: self._step(forward))
 
     def _forward(self, token: Any, position: Any, mask: Any) -> tuple[Any, Any]:
-        masks = {"full_attention": mask}
+        masks = {"full_attention": mask} if self.model.config.model_type == "qwen2" else mask
         out = self.model(
             token, attention_mask=masks, position_ids=position, past_key_values=self.cache, use_cache=True
         )
@@ -231,12 +240,13 @@ class Generate:
 
     def run(self, count: int) -> None:
         """The next `count` tokens after the prompt."""
+        one = self.one
         for counter in self.counters:
             counter.fill_(self.start)
         self.position.fill_(self.start)
         self.token.copy_(self.first)
         for _ in range(count):
-            self.one()
+            one()
 
     @property
     def past(self) -> Past:

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +28,7 @@ WEIGHTS = "ROOFLAB_WEIGHTS"  # environment: a local path or hub id of real weigh
 MODELS = ("qwen2.5-1.5b", "qwen2.5-7b", "qwen2-7b")  # of the table of shapes, what is built as a Qwen2
 VARIANTS = ("transformers.eager", "transformers.graph", "transformers.compile")
 EPSILON, THETA = 1e-6, 1e6  # of Qwen2.5's norms and rotary angles
+COMPILING_S = 25.0  # what compiling a decode step takes, for estimates
 
 
 def use_weights(weights: str) -> str:
@@ -73,14 +76,7 @@ def build(shape: shapes.Model, source: str = "", device: str = "cuda") -> Any:
     import torch
     import transformers
 
-    sizes = {
-        "num_hidden_layers": shape.layers,
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.mlp,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "vocab_size": shape.vocab,
-    }
+    sizes = _sizes(shape)
     if source:
         config = _pretrained(transformers.AutoConfig, source)
         for size, wanted in {"model_type": "qwen2", **sizes, "tie_word_embeddings": shape.tied}.items():
@@ -105,6 +101,38 @@ def build(shape: shapes.Model, source: str = "", device: str = "cuda") -> Any:
                 if parameter.ndim == 1:
                     parameter.add_(torch.randn_like(parameter), alpha=0.05)
     _built.append(found)
+    return found.eval().requires_grad_(False)
+
+
+def _sizes(shape: Any) -> dict[str, int]:
+    return {
+        "num_hidden_layers": shape.layers,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.mlp,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "vocab_size": shape.vocab,
+    }
+
+
+def llama(spec: Any, get: Callable[[str], Any], device: str = "cuda") -> Any:
+    """A Llama of transformers in FP16, of an engine.Spec's shape and with the tensors that `get` names."""
+    import torch
+    import transformers
+
+    config = transformers.LlamaConfig(
+        **_sizes(spec.shape),
+        max_position_embeddings=8192,
+        tie_word_embeddings=spec.tied,
+        rms_norm_eps=spec.shape.epsilon,
+        rope_parameters={"rope_type": "default", "rope_theta": spec.theta},
+        dtype=torch.float16,
+    )
+    with torch.device(device):
+        found = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float16)
+    with torch.no_grad():
+        for name, parameter in found.named_parameters():
+            parameter.copy_(get(name))
     return found.eval().requires_grad_(False)
 
 
@@ -263,16 +291,33 @@ def runner(decode: Decode, impl: str) -> Callable[[], tuple[Any, Any]]:
     """What runs one step of `decode` the way of `impl` and returns (logits, token)."""
     if impl == "transformers.eager":
         return decode.step
-    forward = None
-    if impl == "transformers.compile":
-        import torch
-
-        # The recipe for compiled decoding with a static cache; the capture below is ours, by hand.
-        forward = torch.compile(decode.forward, fullgraph=True, dynamic=False)
-    return _captured(lambda: decode.step(forward))
+    forward = as_run(decode.forward, impl)
+    return captured(lambda: decode.step(forward))
 
 
-def _captured(step: Callable[[], tuple[Any, Any]]) -> Callable[[], tuple[Any, Any]]:
+def as_run(forward: Callable[..., Any], impl: str) -> Callable[..., Any]:
+    """`forward` as a variant runs it: compiled by torch, or as it is."""
+    if impl != "transformers.compile":
+        return forward
+    import torch
+
+    # The recipe for compiled decoding with a static cache; the capture is ours, by hand.
+    return torch.compile(forward, fullgraph=True, dynamic=False)
+
+
+def lacks(impl: str) -> str | None:
+    """What a variant cannot do without and this machine has not, in a sentence; None if it has all."""
+    if impl != "transformers.compile":
+        return None
+    if importlib.util.find_spec("triton") is None:
+        return "torch.compile needs Triton, which is not installed"
+    if not any(shutil.which(name) for name in (os.environ.get("CC", "cc"), "gcc", "clang")):
+        return "torch.compile needs a C compiler, and there is none"
+    return None
+
+
+def captured(step: Callable[[], Any]) -> Callable[[], Any]:
+    """`step` in a CUDA graph, after three runs of it: a function that replays it and gives what it gave."""
     import torch
 
     side = torch.cuda.Stream()
@@ -286,7 +331,7 @@ def _captured(step: Callable[[], tuple[Any, Any]]) -> Callable[[], tuple[Any, An
     with torch.cuda.graph(graph):
         result = step()
 
-    def replay() -> tuple[Any, Any]:
+    def replay() -> Any:
         graph.replay()
         return result
 

@@ -147,8 +147,8 @@ def token_us(
     launches = PHASES * shape.layers + 1
     stream = shapes.weight_bytes(sizes, format, head) / known.machine.gb_s / 1e3 + cache
     if way.startswith("transformers."):
-        return known.waits.get(way) if model == attribution.MODEL else None  # weights are read once anyway
-    if way in ("torch", "products"):
+        return _library_us(known, way, model)  # several sequences read the weights once, too
+    if way in ("apart", "torch", "products"):
         if model != attribution.MODEL or not known.token or known.rule is None:
             return None
         whole, token = known.waits.get("transformers.graph"), known.token
@@ -157,6 +157,8 @@ def token_us(
         others = whole - token["weight"] - token["attention"] + attention
         if way == "products":
             return others + products_us(known, model, format, head)
+        if way == "apart":
+            return others + known.rule.weights_us(sizes)
         few = (4 * shape.layers + 1) * known.rule.product_us
         return others + few + shapes.weight_bytes(sizes, "fp16") / known.rule.gb_s / 1e3
     if way == "batch":
@@ -170,6 +172,20 @@ def token_us(
     if way == "3_persistent":
         return stream + barriers
     return max(stream, barriers)  # copies that nobody waits behind go on under a barrier
+
+
+def _library_us(known: Known, way: str, model: str) -> float | None:
+    """What transformers took before; of a model that was not taken apart, by layers and lesson 02's rule."""
+    eager, waits = way == "transformers.eager", known.waits.get(way)
+    if waits is None or model == attribution.MODEL:
+        return waits
+    gpu = known.waits.get("transformers.graph") if eager else waits
+    if gpu is None or known.rule is None or not known.token:
+        return None
+    sizes = shapes.get(model)
+    longer = sizes.layers / shapes.get(attribution.MODEL).layers
+    needed = longer * (gpu - known.token["weight"]) + known.rule.weights_us(sizes)
+    return max(longer * waits, needed) if eager else needed
 
 
 # --- a prompt -----------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def test_a_crossover_has_an_interval_and_a_point_between_sizes():
 def test_sizes_inside_the_noise_widen_the_interval():
     found = crossover.between(rows([1, 2, 5.9, 6.1, 16, 32], 0.05), rows([6] * 6, 0.05))
     assert (found.low, found.high, found.noise) == (2, 16, 2)
-    assert 4 < found.at < 8 and "level at 2 size(s) between" in found.says("a", "b")
+    assert 4 < found.at < 8 and "level at 2 sizes between" in found.says("a", "b")
 
 
 def test_medians_apart_but_quartiles_not_are_level():

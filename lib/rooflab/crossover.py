@@ -43,7 +43,7 @@ class Crossover:
         sizes = [size for size, _ in self.verdicts]
         span = f"from {sizes[0]} to {sizes[-1]} {unit}" if sizes else "nowhere"
         if self.kind == "crosses":
-            inside = f", level at {self.noise} size(s) between" if self.noise else ""
+            inside = f", level at {self.noise} size{'s' * (self.noise > 1)} between" if self.noise else ""
             return (
                 f"{first} is faster up to {self.low:.0f} {unit}, {second} from {self.high:.0f} on{inside} "
                 f"(medians cross near {self.at:.1f})"

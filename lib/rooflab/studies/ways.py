@@ -491,8 +491,10 @@ def conclusions(rows: pd.DataFrame, int4_rows: pd.DataFrame) -> pd.DataFrame:
     """
     found = [
         _behind_at_two(int4_rows, rows),
-        _small_projection(rows, "graph", "launch cost: kernels alone have none of the caller's"),
-        _small_projection(rows, "wall", "launch cost: a call takes the host longer than the kernel the GPU"),
+        _small_projection(rows, "graph", "what a call costs: the kernels alone pay none of it"),
+        _small_projection(
+            rows, "wall", "what a call costs: it takes the host longer than the kernel the GPU"
+        ),
         _shrinks(rows),
         _halves_at_four(rows),
         _prompts(rows),
@@ -532,13 +534,14 @@ def _small_projection(rows: pd.DataFrame, clock: str, hangs: str) -> Conclusion:
 
 def _shrinks(rows: pd.DataFrame) -> Conclusion:
     says = "the gain over dequantising first shrinks with every doubling of the tokens"
-    hangs = "nothing but bytes: more tokens add work to the fused kernel first"
+    hangs = "the kernel: more tokens add work to the fused one first"
     table = sweep(rows, regimes.SOURCE[0], 1.0)
     table = table[table["batch"].isin([b for b in regimes.BATCHES if b <= 32])]
     gain = table["speedup_vs_two_op"].tolist()
     if len(gain) < 3:
         return Conclusion("decode-roofline", says, "", UNMEASURED, hangs)
     here = ", ".join(f"{value:.2f}" for value in gain)
+    here += f" times for 1 to {int(table['batch'].iloc[-1])} tokens"
     falling = all(b <= a * crossover.LEVEL for a, b in zip(gain, gain[1:], strict=False))
     return Conclusion("decode-roofline", says, here, HOLDS if falling else FLIPS, hangs)
 
@@ -569,5 +572,5 @@ def _prompts(rows: pd.DataFrame) -> Conclusion:
         return Conclusion("SharpInference", says, "", UNMEASURED, hangs)
     here = f"it runs at {times['two_op'] / times['mmq']:.2f} times the speed"
     if "mmq_half" in times:
-        here += f", and with the weights as halves at {times['two_op'] / times['mmq_half']:.2f}"
+        here += f", and with the weights in FP16 at {times['two_op'] / times['mmq_half']:.2f}"
     return Conclusion("SharpInference", says, here, HOLDS if times["mmq"] < times["two_op"] else FLIPS, hangs)

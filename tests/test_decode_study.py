@@ -200,7 +200,8 @@ def test_kernels_of_a_prompt_have_families(name, family):
 
 
 def test_a_trace_of_prompts_is_summed_by_family():
-    case = prefill.traced()[-1].id
+    case = prefill.share_case().id
+    assert {c.seq for c in prefill.traced()} == set(prefill.PROMPTS)
     one = [("mmq_half", 100), ("attention_boxes", 30), ("mmq_half", 50)] * prefill.STEPS
     rows = [
         {"case": case, "name": name, "start_ns": 1000 * i, "duration_ns": us * 1000}
@@ -219,5 +220,11 @@ def test_questions_name_every_path_and_format():
         assert {(way, format) for way in (*decode.rungs(H200), "products", "pieces")} <= asked
         assert (f"prompt.{prefill.ways(format)[-1]}", format) in asked
     assert {(f"prompt.{name}", "fp16") for name in prefill.ways("fp16")} <= asked
+    for case in (c for c in cases if c.operator == "agreement"):
+        other = decode_checks.plainest(case.impl, case.format)
+        assert (other, case.format) in asked and decode_checks.plainest(other, case.format) == other
+    assert decode_checks.plainest("3_persistent", "q8_0") == "1_phases"
+    assert decode_checks.plainest("pieces", "fp16") == "prompt.1_scalar"
+    assert decode_checks.plainest("torch", "fp16") == "apart"
     assert {"repeated", "sampled", "long", "refused", "energy"} < {c.operator for c in cases}
     assert set(decode_checks.cases("quick", H200)) <= set(cases)

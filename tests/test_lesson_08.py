@@ -95,7 +95,7 @@ def test_goals_are_judged_by_rows_and_stand_on_the_pages(h200, rows, prompts):
 def test_weights_resident_as_q8_0_are_multiplied_as_q8_0(h200):
     """At least half of the products' time is our int8 products', and peak memory has no room for FP16."""
     traced = h200.profile("prefill", prefill.traced(), "cupti")
-    assert asked.mmq_share(traced, prefill.traced()[-1].id) > 0.5
+    assert asked.mmq_share(traced, prefill.share_case().id) > 0.5
     asked_of = [case for case in h200.cases("prefill") if case.model == decode.MODEL]
     memory = h200.profile("prefill", prefill.memory(asked_of), "checks")
     last = f"{prefill.ways('q8_0')[-1]} format=q8_0"

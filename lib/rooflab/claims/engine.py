@@ -90,7 +90,7 @@ def _prompt(format: str) -> Measure:
 
 
 def _share(found: Evidence, _: str) -> float:
-    return mmq_share(found.traced, prefill.traced()[-1].id)
+    return mmq_share(found.traced, prefill.share_case().id)
 
 
 def _goal(id: str, where: str, says: str, quantity: str, form: str, bar: Bar, measure: Measure) -> Claim:

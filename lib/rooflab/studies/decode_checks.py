@@ -117,31 +117,18 @@ def _expected(format: str) -> tuple[list[int], Any, dict[bool, float]]:
     return ids[0].tolist(), expected, budgets
 
 
-_logits: dict[tuple[str, str], Any] = {}  # of ways that others are compared with, bit by bit
-
-
 def _engine(format: str, capacity: int, paths: engine.Paths) -> engine.Engine:
     head = decode.FORMATS[format]
     weights = decoding.packed(decode.MODEL, format, head, decode.CAPACITY)
     return engine.Engine(engine.spec(decode.MODEL), weights, capacity=capacity, paths=paths)
 
 
-def _agreement(case: Case) -> Rows:
-    """The largest error of the logits and what is allowed, how many of the five likeliest tokens are the
-    same, whether the likeliest is (or nearly ties), how often the path ran and another in its place, and the
-    share of logits that are those of the plainest path to the last bit.
-    """
+def _ran(name: str, format: str, tokens: list[int]) -> engine.Engine:
+    """An engine that has taken the tokens in and made logits on the path of that name."""
     import torch
 
-    tokens, expected, budgets = _expected(case.format)
-    name = case.impl.removeprefix("prompt.")
-    of_prompt = name != case.impl or name == "pieces"
-    paths = engine.Paths()
-    if of_prompt and name != "pieces":
-        paths = engine.PROMPTS[name]
-    elif not of_prompt:
-        paths = dataclasses.replace(paths, decode=name)
-    one = _engine(case.format, LENGTH + 8, paths)
+    paths, of_prompt = _paths(name)
+    one = _engine(format, LENGTH + 8, paths)
     if of_prompt:
         pieces = PIECES if name == "pieces" else (LENGTH,)
         for _ in range(3 if paths.graph and name != "pieces" else 1):  # the second time it is captured
@@ -154,6 +141,47 @@ def _agreement(case: Case) -> Rows:
         one.prefill(tokens[:-1])
         one.state.bests.copy_(torch.from_numpy(decoder.candidates(tokens[-1], one.blocks)))
         one.decode(1)
+    return one
+
+
+def _paths(name: str) -> tuple[engine.Paths, bool]:
+    """The switches of a path, and whether it is one of taking in a prompt."""
+    if name.startswith("prompt."):
+        return engine.PROMPTS[name.removeprefix("prompt.")], True
+    if name == "pieces":
+        return engine.Paths(), True
+    return dataclasses.replace(engine.Paths(), decode=name), False
+
+
+def plainest(name: str, format: str) -> str:
+    """The path whose logits those of another are compared with bit by bit: of rungs the first, of the ways
+    by torch's operators the first, of prompts the first.
+    """
+    if name in decode.RUNGS:
+        return decode.RUNGS[0]
+    return next(way for way in _ways(format, None) if way.startswith("prompt.") == _paths(name)[1])
+
+
+@functools.lru_cache(maxsize=4)
+def _plainest_logits(name: str, format: str) -> Any:
+    return _ran(name, format, _expected(format)[0]).logits.clone()
+
+
+@functools.lru_cache(maxsize=1)
+def _theirs(model: str) -> Any:
+    """The logits of transformers itself after the same prompt, in FP16."""
+    return hf.prefill(hf.model(model), decoding.prompt(model, 1, LENGTH))[0].double()
+
+
+def _agreement(case: Case) -> Rows:
+    """The largest error of the logits and what is allowed, how many of the five likeliest tokens are the
+    same, whether the likeliest is (or nearly ties), in FP16 the largest difference from transformers' own,
+    how often the path ran and another in its place, and the share of logits that are those of the plainest
+    path of its kind to the last bit.
+    """
+    tokens, expected, budgets = _expected(case.format)
+    (paths, of_prompt), name = _paths(case.impl), case.impl.removeprefix("prompt.")
+    one = _ran(case.impl, case.format, tokens)
     got = one.logits.double()
     error = float((got - expected).abs().max())
     rounded = case.format == "q8_0" and (name == "products" or of_prompt and decode._here() != "90")
@@ -165,11 +193,13 @@ def _agreement(case: Case) -> Rows:
     yield "top 5", len(top & wanted)
     yield "likeliest", float(int(got.argmax()) == int(expected.argmax()) or first - second <= 2 * error)
     wanted_paths, others = _counted(name, case.format, paths, of_prompt)
+    if case.format == "fp16":
+        yield "from transformers", float((got - _theirs(case.model)).abs().max())
     yield "ran", min(one.ran[what] for what in wanted_paths)
     yield "ran instead", sum(one.ran[what] for what in others)
-    plainest = "prompt" if of_prompt else "decode"
-    other = _logits.setdefault((case.format, plainest), one.logits.clone())
-    yield "same bits", float((other == one.logits).double().mean())
+    other = plainest(case.impl, case.format)
+    if other != case.impl:
+        yield "same bits", float((_plainest_logits(other, case.format) == one.logits).double().mean())
 
 
 def _counted(name: str, format: str, paths: engine.Paths, of_prompt: bool) -> tuple[list[str], list[str]]:

@@ -32,8 +32,8 @@ from rooflab.studies.base import Context, Count, Sized, Study, package_identity
 
 PROMPTS = (512, 1848, 8192)
 QUICK = 512
-SCALAR = 1848  # the longest prompt for attention by the scalar rung, whose time grows with the square
-TRACED = 1848  # the prompt whose kernels are told apart
+SCALAR = 1848  # the longest prompt timed with attention by the scalar rung: the next takes over a second
+TRACED = 1848  # the source's prompt
 STEPS = 3  # traced prompts a case
 CAPACITY = 8448  # positions that weights know the rotations of
 # Kinds of kernel in a prompt, by what a name holds; first match wins, what is left is torch's own.
@@ -93,15 +93,14 @@ def rounds(case: Case) -> bool:
 def ladder(
     format: str, prompts: Sequence[int] = PROMPTS, model: str = decode.MODEL, whole: int = TRACED
 ) -> list[Case]:
-    """Ways of taking in a prompt with weights of one format, slowest first, and in FP16 transformers: on the
-    prompt of `whole` tokens all of them, on others the first and the last; of INT4 the last on that alone.
+    """Ways of taking in a prompt with weights of one format, slowest first, and in FP16 transformers; of INT4
+    the last, on the prompt of `whole` tokens alone.
     """
-    found, names = [], ways(format)
-    few = names[-1:] if format == "int4_g128" else [names[0], names[-1]]
-    for seq in prompts if format != "int4_g128" else [whole]:
+    found, few = [], format == "int4_g128"
+    for seq in [whole] if few else prompts:
         if format == "fp16" and model in hf.MODELS:
             found.append(_case(hf.VARIANTS[0], format, model, seq))
-        for name in names if seq == whole and format != "int4_g128" else few:
+        for name in ways(format)[-1:] if few else ways(format):
             if seq <= SCALAR or not engine.PROMPTS[name].attention.startswith("1_"):
                 found.append(_case(name, format, model, seq))
     return found
@@ -352,13 +351,16 @@ def _gemma(case: Case) -> gate.Work:
 # --- kernels by kind ----------------------------------------------------------------------------------------
 
 
-def traced() -> list[Case]:
-    """The last way in FP16, the first and the last in Q8_0, and transformers, on one prompt."""
+def traced(prompts: Sequence[int] = PROMPTS) -> list[Case]:
+    """Of each prompt transformers, the last way in FP16, the first and the last in Q8_0."""
     ours = {"fp16": ways("fp16")[-1:], "q8_0": [ways("q8_0")[0], ways("q8_0")[-1]]}
-    return [
-        _case(hf.VARIANTS[0], "fp16", decode.MODEL, TRACED),
-        *(_case(name, format, decode.MODEL, TRACED) for format, names in ours.items() for name in names),
-    ]
+    names = [(hf.VARIANTS[0], "fp16"), *((name, format) for format in ours for name in ours[format])]
+    return [_case(name, format, decode.MODEL, seq) for seq in prompts for name, format in names]
+
+
+def share_case() -> Case:
+    """The traced prompt whose products are asked after: the source's, by the last way with Q8_0 weights."""
+    return traced((TRACED,))[-1]
 
 
 def family_of(name: str) -> str:

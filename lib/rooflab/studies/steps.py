@@ -64,7 +64,7 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
 
 def ladder(rows: pd.DataFrame, format: str, model: str = decode.MODEL) -> pd.DataFrame:
     """The rungs of one format at batch 1 after the short prompt, in order: says, us, tok_s, promised (tok/s),
-    share of the roof in percent, gain over the row before.
+    share of the roof in percent, gain over the row before; no step is taken from the compiled peer.
     """
     mine = rows[
         (rows["format"] == format)
@@ -80,7 +80,7 @@ def ladder(rows: pd.DataFrame, format: str, model: str = decode.MODEL) -> pd.Dat
         promised=1e6 / mine["predicted_us"],
         off=mine["median_us"] / mine["predicted_us"],
         share=100 * mine["roof_fraction"],
-        gain=mine["tok_s"] / mine["tok_s"].shift(),
+        gain=mine["tok_s"] / mine["tok_s"].where(mine["impl"] != decode.COMPILED).shift().ffill(),
     ).reset_index(drop=True)
 
 
@@ -102,7 +102,7 @@ def peers(rows: pd.DataFrame, store: Store, published: Store, model: str = decod
             found.append((f"ours, {best['impl']}", format, float(best["tok_s"]), "this recording"))
     for _, row in mine[mine["kind"] == "peer"].iterrows():
         found.append((row["impl"], row["format"], float(row["tok_s"]), "this recording"))
-    if model == decode.MODEL:
+    if model == decode.MODEL and decode.COMPILED not in set(mine["impl"]):
         found += [
             (row["impl"], "fp16", float(row["tok_s"]), "lesson 02's study")
             for _, row in compiled(store).iterrows()
@@ -209,4 +209,4 @@ def pie(traced: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
     found = 100 * wide.div(total, axis=0)
     cases: list[Any] = [study.case(str(case)) for case in found.index]
     names = [f"{FORMATS[case.format]} {case.impl.removeprefix('transformers.')}" for case in cases]
-    return found.assign(us=total, name=names).reset_index()
+    return found.assign(us=total, name=names, seq=[case.seq for case in cases]).reset_index()

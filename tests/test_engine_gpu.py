@@ -126,29 +126,20 @@ def agrees(one, tokens, near):
 
 def test_a_llama_agrees_with_transformers():
     """Heads of 128, no biases, a head of its own, another theta and epsilon."""
-    transformers = pytest.importorskip("transformers", reason="needs transformers")
-    import torch
+    pytest.importorskip("transformers", reason="needs transformers")
     from rooflab import engine
+    from rooflab.engine.weights import random_tensors
     from rooflab.ops.decoder import Shape
     from rooflab.studies import hf
 
-    config = transformers.LlamaConfig(
-        **{"num_hidden_layers": 3, "hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 8},
-        **{"num_key_value_heads": 2, "head_dim": 128, "vocab_size": 4096, "rms_norm_eps": 1e-5},
-        rope_parameters={"rope_type": "default", "rope_theta": 5e5},
-        tie_word_embeddings=False,
-    )
-    torch.manual_seed(1)
-    with torch.device("cuda"):
-        found = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float16).eval()
-    found.requires_grad_(False)
-    state = found.state_dict()
     spec = engine.Spec("small-llama", Shape(3, 1024, 2816, 8, 2, 128, 4096, 1e-5), 5e5, False, False)
+    tensors = random_tensors(spec)
+    found = hf.llama(spec, tensors)
     ids = hf.tokens(LENGTH, 4096)
     theirs = found(ids).logits[0, -1].double()
     expected = copy.deepcopy(found).float()(ids).logits[0, -1].double()
     error = float((theirs - expected).abs().max())
-    one = engine.Engine(spec, engine.pack(spec, state.__getitem__, capacity=400))
+    one = engine.Engine(spec, engine.pack(spec, tensors, capacity=400))
 
     def near(got):
         assert float((got.double() - expected).abs().max()) <= 2 * error

@@ -74,6 +74,7 @@ LIBRARIES = (
         (
             ("decode", "decode", "transformers.eager"),
             ("decode", "decode", "transformers.graph"),
+            ("decode", "decode", "transformers.compile"),
             ("decode", "decode", "transformers_compile"),
             ("prefill", "prefill", "transformers.eager"),
             ("prefill", "prefill", "transformers_eager"),
@@ -234,7 +235,11 @@ def _key(row: pd.Series, study: str, origin: str) -> tuple[object, ...]:
 
 def _where(row: pd.Series, study: str) -> str:
     if study in ("int4", "mmq", "gemv"):
-        batch = "" if pd.isna(row["batch"]) or study == "gemv" else f", {int(row['batch'])} tokens"
+        batch = (
+            ""
+            if pd.isna(row["batch"]) or study == "gemv"
+            else f", {int(row['batch'])} token{'s' * (row['batch'] > 1)}"
+        )
         return f"{int(row['n'])} × {int(row['k'])}{batch} ({_WEIGHTS[study]})"
     if study == "attention":
         window = "" if pd.isna(row["window"]) else f", window {int(row['window'])}"

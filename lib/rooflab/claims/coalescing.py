@@ -290,7 +290,7 @@ def _by_the_roof(id: str, says: str, us: float, n: int = SIZE) -> Claim:
         measure=roof_share(n),
         subject=BEST,
         restates=id,
-        reason=f"{asks(us, n)}; a share can be asked of every device",
+        reason=asks(us, n),
     )
 
 

@@ -8,7 +8,7 @@ from rooflab import engine, lab
 from rooflab.claims import NoEvidence, board
 from rooflab.claims import engine as asked
 from rooflab.paths import NOTEBOOKS
-from rooflab.studies import decode, decode_checks, prefill, steps
+from rooflab.studies import decode, decode_checks, hf, prefill, steps
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +68,16 @@ def test_the_engine_is_faster_than_every_peer_on_this_gpu(h200, rows):
         assert len(theirs) and mine > theirs.max()
 
 
+def test_the_library_runs_beside_both_models(rows):
+    """Eager and in a graph, the small one compiled too: the same weights, the same gate, the same run."""
+    for model, ways in ((decode.MODEL, hf.VARIANTS), (decode.LARGE, hf.VARIANTS[:2])):
+        mine = rows[(rows["model"] == model) & (rows["batch"] == 1) & (rows["format"] == "fp16")]
+        peers = mine[mine["kind"] == "peer"]
+        assert set(peers["impl"]) == set(ways) and (peers["error"] <= peers["error_budget"]).all()
+        assert peers["predicted_us"].notna().all()
+        assert set(mine[mine["kind"] == "own"]["steps"]) == {decode.STEPS}
+
+
 def test_pages_say_what_the_rows_say(rows, prompts):
     page = said("08_decoder.ipynb")
     for format in decode.FORMATS:
@@ -95,6 +105,7 @@ def test_goals_are_judged_by_rows_and_stand_on_the_pages(h200, rows, prompts):
 def test_weights_resident_as_q8_0_are_multiplied_as_q8_0(h200):
     """At least half of the products' time is our int8 products', and peak memory has no room for FP16."""
     traced = h200.profile("prefill", prefill.traced(), "cupti")
+    assert set(steps.pie(traced)["seq"]) == set(prefill.PROMPTS)  # before and after, at every length
     assert asked.mmq_share(traced, prefill.share_case().id) > 0.5
     asked_of = [case for case in h200.cases("prefill") if case.model == decode.MODEL]
     memory = h200.profile("prefill", prefill.memory(asked_of), "checks")
@@ -129,6 +140,10 @@ def test_every_path_says_what_float64_says(checks):
     paths = checks[checks["question"] == "agreement"]
     assert (paths["likeliest"] == 1).all() and (paths["top 5"] >= 4).all()
     assert (paths["largest error"] < 1).all() and (paths["largest error"] <= paths["allowed"]).all()
+    beside = paths[paths["format"] == "fp16"]  # two of the same precision are within the sum of their errors
+    assert (beside["from transformers"] <= 2 * beside["allowed"]).all()
+    firsts = [decode_checks.plainest(*row) for row in zip(paths["impl"], paths["format"], strict=True)]
+    assert (paths["same bits"].notna() == (paths["impl"] != firsts)).all()
     assert f"{paths['largest error'].max():.3f}" in said("08c_engine.ipynb")
 
 

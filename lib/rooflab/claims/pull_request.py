@@ -326,7 +326,7 @@ _FIGURES = (
         "finding",
         "The scalar kernel is bound by memory, for it reads keys and values again.",
         "06_attention#When did it stop being memory-bound?",
-        Asked("its DRAM, busy", "{:.0f}%", more(50), _counted("1_scalar", "dram_pct")),
+        Asked("its DRAM, busy", "{:.1f}%", more(50), _counted("1_scalar", "dram_pct")),
     ),
     _s(
         "8",

@@ -39,7 +39,9 @@ def test_every_format_climbs_the_ladder_and_peers_stand_beside_it():
     large = {(c.impl, c.format) for c in cases if c.model == decode.LARGE}
     assert {("transformers.eager", "fp16"), ("transformers.graph", "fp16")} < large
     few = {c.impl for c in cases if decode.steps_of(c) < decode.STEPS}
-    assert few == {"transformers.eager", "transformers.graph", "batch"}
+    assert few == {"transformers.eager", "transformers.graph", "apart", "torch", "products", "batch", "gemma"}
+    alone = [c for c in cases if c.impl == "transformers.graph" and c.batch == 1]
+    assert {decode.steps_of(c) for c in alone} == {decode.STEPS}
     assert "transformers.compile" not in {c.impl for c in DECODE.cases("quick", H200)}
     assert {c.batch for c in cases} == {1, 8, 32} and {c.seq for c in cases} == {128, 1024, 8192}
     assert {c.model for c in cases} == {"qwen2.5-1.5b", "llama-3-8b", "gemma-4-e4b"}

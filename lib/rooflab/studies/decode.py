@@ -34,7 +34,7 @@ MODEL, LARGE, GEMMA = "qwen2.5-1.5b", "llama-3-8b", "gemma-4-e4b"
 PROMPT, STEPS = 128, 128
 CONTEXTS = (1024, 8192)
 BATCHES = (8, 32)
-FEW = 32  # steps where a few do: with little effort, and several sequences
+FEW = 32  # steps where a few do: between the library and the rungs, and with several sequences
 PHASES = ("queries, keys, values", "attention", "its output", "gate and up", "down", "head")
 SHORT = 4  # under a profiler
 EAGER = 8  # and by a way that takes twenty milliseconds for each
@@ -89,7 +89,7 @@ def ladder(
     """Every way of decoding at batch 1 in one format, slowest first."""
     head = FORMATS[format]
     plain = [*hf.VARIANTS, *PLAIN] if format == "fp16" and model in hf.MODELS else ["products"]
-    few = {EAGERLY: min(EAGER, steps)}
+    few = {EAGERLY: min(EAGER, steps), **dict.fromkeys(PLAIN, min(FEW, steps))}
     return [_case(impl, format, head, model, seq, few.get(impl, steps)) for impl in (*plain, *rungs(device))]
 
 
@@ -134,7 +134,7 @@ def large(device: Sized | None = None) -> list[Case]:
 def others() -> list[Case]:
     """A decoder of another kind, by products and row kernels in a graph; once past its window."""
     wanted = (("q8_0", PROMPT), ("q8_0", CONTEXTS[0]), ("int4_g128", PROMPT))
-    return [_case("gemma", format, FORMATS[format], GEMMA, seq, STEPS) for format, seq in wanted]
+    return [_case("gemma", format, FORMATS[format], GEMMA, seq, FEW) for format, seq in wanted]
 
 
 def head_of(case: Case) -> str:

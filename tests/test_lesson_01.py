@@ -254,8 +254,8 @@ def test_a_ladder_in_words_names_best_level_and_slower():
         ]
     )
     assert page.standings(rows) == (
-        "**copy**: the best rung is 2_vector with 4,000 GB/s; level with it 3_in_flight; "
-        "of its speed, 1_scalar at 50%, torch.copy_ uint8 at 125%."
+        "**copy**: the best rung is 2_vector with 4,000 GB/s. Level with it: 3_in_flight. "
+        "The others' speed, of that: 1_scalar 50%, torch.copy_ uint8 125%."
     )
     assert page.standings(rows[1:2]) == "**copy**: the best rung is 2_vector with 4,000 GB/s."
 

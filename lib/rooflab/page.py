@@ -133,7 +133,7 @@ def standings(rows: pd.DataFrame) -> str:
         if level(row, best):
             even.append(name)
         else:
-            apart.append(f"{name} at {best['median_us'] / row['median_us']:.0%}")
-    text = f"**{best['operator']}**: the best rung is {best['impl']} with {best['gb_s']:,.0f} GB/s"
-    text += f"; level with it {', '.join(even)}" if even else ""
-    return text + (f"; of its speed, {', '.join(apart)}" if apart else "") + "."
+            apart.append(f"{name} {best['median_us'] / row['median_us']:.0%}")
+    text = f"**{best['operator']}**: the best rung is {best['impl']} with {best['gb_s']:,.0f} GB/s."
+    text += f" Level with it: {', '.join(even)}." if even else ""
+    return text + (f" The others' speed, of that: {', '.join(apart)}." if apart else "")

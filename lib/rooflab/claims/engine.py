@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from rooflab.claims import Bar, Claim, NoEvidence, less, more
+from rooflab.claims import Bar, Claim, NoEvidence, least, less, more
 from rooflab.record import Store
 from rooflab.studies import decode, prefill
 
@@ -174,7 +174,7 @@ ASKED: tuple[Claim, ...] = (
     ),
     _asked(
         "E6", "specification, F5", "Invalid inputs are refused and do no harm", "share of them", "{:.0%}",
-        more(0.999), _unharmed,
+        least(1), _unharmed,
     ),
 )  # fmt: skip
 

@@ -34,10 +34,10 @@ MODEL, LARGE, GEMMA = "qwen2.5-1.5b", "llama-3-8b", "gemma-4-e4b"
 PROMPT, STEPS = 128, 128
 CONTEXTS = (1024, 8192)
 BATCHES = (8, 32)
-FEW = 32  # steps where a few do: between the library and the rungs, and with several sequences
+FEW = 32  # steps where a few do: of ways between the library and the rungs, and of several sequences
 PHASES = ("queries, keys, values", "attention", "its output", "gate and up", "down", "head")
 SHORT = 4  # under a profiler
-EAGER = 8  # and by a way that takes twenty milliseconds for each
+EAGER, QUICK = 8, 16  # by a way that takes twenty milliseconds for each; and with little effort
 FORMATS = {
     "fp16": "fp16",
     "q8_0": "q8_0",
@@ -158,7 +158,7 @@ class Decode(Study):
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         if effort == "quick":
-            found = [case for format in FORMATS for case in ladder(format, device, steps=FEW)]
+            found = [case for format in FORMATS for case in ladder(format, device, steps=QUICK)]
             return [case for case in found if case.impl != COMPILED]  # half a minute of compiling
         found = [case for format in FORMATS for case in ladder(format, device)]
         return [*found, *heads(device), *contexts(device), *batches(), *large(device), *others()]

@@ -17,7 +17,7 @@ from rooflab.record import Store, published_devices
 PATHS = (
     (
         "An hour",
-        "what a roof is, why the order of reading matters, what fewer bytes bring, and how it all ended",
+        "what a roof is, why the order of reading matters, what fewer bytes bring, and which claims held",
         ("01", "03", "04", "09"),
     ),
     (
@@ -64,7 +64,8 @@ def contents(found: Sequence[Opening]) -> str:
     lines += ["## Lessons", ""]
     for one in found:
         head = re.sub(r"^Lesson (\w+): ", r"\1 ", one.title)
-        lines += [f"- [{head}]({one.stem}.ipynb)" + (f". {one.question}" if one.question else "")]
+        stop = "" if head.endswith("?") else "."
+        lines += [f"- [{head}]({one.stem}.ipynb)" + (f"{stop} {one.question}" if one.question else "")]
     return "\n".join([*lines, ""])
 
 
@@ -199,8 +200,9 @@ def choose(recorded: Sequence[str]) -> str:
         "# Choose a kernel",
         "",
         "`rooflab.dispatch.product(x, weights)` multiplies by whichever way was fastest on this GPU for the "
-        "nearest recorded shape and number of tokens. This page is that rule, from the same tables. Lesson "
-        "07 is about where they come from, and when to distrust them.",
+        "nearest recorded shape and number of tokens. This page is that rule, from the same tables. "
+        "[Lesson 07](07_regimes.ipynb) is about where they come from, and when to distrust them. What a way "
+        "does, its name says in short and [the last table](#the-ways) in words.",
         "",
     ]
     for name in recorded:
@@ -211,8 +213,10 @@ def choose(recorded: Sequence[str]) -> str:
             lines += ["No products are recorded yet: `rooflab tune` makes its tables.", ""]
             continue
         lines += [
-            "The fastest recorded way, cold, by the graph clock; behind it how many times as fast it is as "
-            "the plain way, cuBLAS on FP16 weights or after dequantising.",
+            "A row is a matrix (rows x columns), a column a number of tokens; an empty cell was not "
+            "measured. Each cell names the fastest recorded way, cold, by the graph clock, and how many "
+            "times as fast it is as the plain way, cuBLAS on FP16 weights or after dequantising, where that is "
+            "another.",
             "",
         ]
         found = dispatch.lines(table)
@@ -226,12 +230,12 @@ def choose(recorded: Sequence[str]) -> str:
 def _ways(rows: pd.DataFrame) -> pd.DataFrame:
     made: dict[str, dict[int, str]] = {}
     for _, row in rows.iterrows():
-        gain = f" {row['gain']:.2g}x" if row["gain"] > 1.02 else ""
+        gain = f" {row['gain']:.1f}x" if row["gain"] >= 1.05 else ""
         made.setdefault(f"{row['n']}\u00a0x\u00a0{row['k']}", {})[int(row["batch"])] = f"{row['way']}{gain}"
     tokens = sorted({batch for line in made.values() for batch in line})
     table = pd.DataFrame(
         [[shape, *(line.get(batch, "") for batch in tokens)] for shape, line in made.items()],
-        columns=["n x k, tokens:", *tokens],
+        columns=["matrix, tokens:", *tokens],
     )
     return table
 
@@ -239,8 +243,10 @@ def _ways(rows: pd.DataFrame) -> pd.DataFrame:
 def _attention(store: Store) -> list[str]:
     rows = store.read("attention")
     rows = rows[(rows["clock"] == "graph") & rows["median_us"].notna()]
+    rows = rows[~rows["case"].str.contains(" index=")]  # these ask what indexing costs a rung
+    rows = rows.assign(start=rows["case"].str.extract(r" start=(\d+)")[0].astype(float))
     made = []
-    shape = ["operator", "seq", "heads", "kv_heads", "head_dim", "window", "causal"]
+    shape = ["operator", "seq", "heads", "kv_heads", "head_dim", "window", "causal", "start"]
     for _, mine in rows.groupby(shape, dropna=False, sort=True):
         own = mine[mine["kind"] == "own"].sort_values("median_us")
         peers = mine[mine["kind"] != "own"].sort_values("median_us")
@@ -253,10 +259,10 @@ def _attention(store: Store) -> list[str]:
                 "tokens": f"{asked['seq']:,}",
                 "heads": f"{asked['heads']}/{asked['kv_heads']}",
                 "width": asked["head_dim"],
-                "looks at": "all" if pd.isna(asked["window"]) else f"last {asked['window']:,}",
+                "looks at": _seen(asked),
                 "fastest of ours": own.iloc[0]["impl"],
-                "time": f"{own.iloc[0]['median_us']:,.4g} µs",
-                "fastest peer": f"{peers.iloc[0]['impl']}, {peers.iloc[0]['median_us']:,.4g} µs"
+                "time": _us(own.iloc[0]["median_us"]),
+                "fastest peer": f"{peers.iloc[0]['impl']}, {_us(peers.iloc[0]['median_us'])}"
                 if len(peers)
                 else "",
             }
@@ -265,9 +271,23 @@ def _attention(store: Store) -> list[str]:
         return []
     head = [f"### Attention on {_gpu(store)}", "", "Without a name, `ops.attention` takes the rung that was "]
     head[-1] += (
-        "fastest for the head's width; here is every recorded shape, with the fastest library beside it."
+        "fastest for the head's width. Here is every recorded shape, with the fastest library beside it "
+        "where one was timed; *heads* are those of the queries / of keys and values. *attention* is that of "
+        "a whole prompt, *decode_attention* that of one new token."
     )
-    return [*head, "", *_table(pd.DataFrame(made)), ""]
+    fold = f"<details><summary>{len(made)} shapes</summary>"
+    return [*head, "", fold, "", *_table(pd.DataFrame(made)), "", "</details>", ""]
+
+
+def _seen(row: pd.Series) -> str:
+    """What a row's queries look at, in words."""
+    if not pd.isna(row["window"]):
+        return f"last {row['window']:,}"
+    return "all" if pd.isna(row["start"]) else f"all, and {int(row['start']):,} before"
+
+
+def _us(time: float) -> str:
+    return f"{time:,.1f} µs" if time < 1000 else f"{time:,.0f} µs"
 
 
 def _predictions() -> list[str]:
@@ -283,7 +303,8 @@ def _predictions() -> list[str]:
                 dispatch.predicted(slug, *shape, batch, found)[0]
                 for batch, found in zip(tokens, ways, strict=True)
             ]
-            made.append([spec.name, _FORMATS[format_], *names])
+            first = spec.name if format_ == predict.FORMATS[0] else ""
+            made.append([first, _FORMATS[format_].partition(",")[0], *names])
     columns = ["GPU", "weights", *(f"{batch} token{'s' * (batch > 1)}" for batch in tokens)]
     return [
         "## GPUs without a recording",
@@ -316,10 +337,10 @@ def how_they_ran(recorded: Sequence[str], found: Sequence[Opening]) -> str:
         "reads the recording: these pages and the notebooks in the repository are replays, which CI makes "
         "again and compares byte for byte.",
         "",
-        "*Cases* are the distinct ones that a lesson asks for; *now* those it measured in that very "
-        "execution, the rest being fresh in the recording; *gated* kernels of ours whose output had passed "
-        "the gate; *skipped* what could not run there; *profiled* what it asked of profilers and other "
-        "instruments.",
+        "*Cases* are the distinct ones that a lesson asks for (a kernel at a shape), *gated* those of our "
+        "own kernels, which passed the gate, *skipped* those that could not run there. *Profiled* are those "
+        "it asked of profilers and other instruments. *Now* are the cases measured in that very execution; "
+        "the rest were in the recording, and fresh.",
         "",
     ]
     for name in recorded:
@@ -327,11 +348,13 @@ def how_they_ran(recorded: Sequence[str], found: Sequence[Opening]) -> str:
         none += f"[its page](device-{name}.md)."
         lines += _executed(paths.DATA / name, f"Live on {_gpu(Store(paths.DATA, name))}", found, none)
     none = "These pages show the notebooks as committed: `rooflab report` replays them first."
-    lines += _executed(paths.BUILD / "notebooks", "Replayed for these pages", found, none)
+    lines += _executed(paths.BUILD / "notebooks", "Replayed for these pages", found, none, folded=True)
     return "\n".join(lines)
 
 
-def _executed(folder: Path, heading: str, found: Sequence[Opening], none: str) -> list[str]:
+def _executed(
+    folder: Path, heading: str, found: Sequence[Opening], none: str, folded: bool = False
+) -> list[str]:
     rows = executions.read(folder)
     rows = rows[rows["lesson"].isin([one.stem for one in found])]
     lines = [f"## {heading}", ""]
@@ -341,7 +364,8 @@ def _executed(folder: Path, heading: str, found: Sequence[Opening], none: str) -
     for where, mine in rows.groupby(_WHERE, sort=False, dropna=False):
         named = dict(zip(_WHERE, where, strict=True))
         versions = [f"{_NAMES.get(name, name)} {value}".strip() for name, value in named.items() if value]
-        lines += [f"{len(mine)} pages, {mine['seconds'].sum() / 60:.1f} minutes: {', '.join(versions)}.", ""]
+        pages = f"{len(mine)} page{'s' * (len(mine) > 1)}"
+        lines += [f"{pages}, {mine['seconds'].sum() / 60:.1f} minutes: {', '.join(versions)}.", ""]
     made = []
     for _, row in rows.iterrows():
         made.append(
@@ -355,7 +379,10 @@ def _executed(folder: Path, heading: str, found: Sequence[Opening], none: str) -
                 "now": row["measured"],
             }
         )
-    return [*lines, *_table(pd.DataFrame(made)), ""]
+    table = _table(pd.DataFrame(made))
+    if folded:
+        table = [f"<details><summary>{len(made)} lessons</summary>", "", *table, "", "</details>"]
+    return [*lines, *table, ""]
 
 
 _WHERE = ["day", "gpu", "driver", "cuda", "nvrtc", "cupy", "torch", "python", "os", "commit", "effort"]

@@ -39,8 +39,8 @@ html[data-theme="dark"] .highlight .gd { color: #ffa198; }
 _INDEX = """# rooflab
 
 A measured course in LLM inference kernels. Numbered notebooks walk from measuring a GPU's bandwidth to a
-decoder that runs at the memory roof. Every number was measured on a named GPU by a kernel of this
-repository, and one command measures it again on yours.
+whole decoder held against the memory roof. Every number was measured on a named GPU or says who published
+it, and one command measures ours again on yours.
 
 {device}
 
@@ -179,7 +179,7 @@ def _write_source(notebooks: Sequence[Path], source: Path, table: str, around: M
         _INDEX.format(
             device=head,
             contents=pages.contents([lessons.opening(path) for path in notebooks]),
-            more="\n".join(["## Around them", "", *more, ""]) if more else "",
+            more="\n".join(["## Reference", "", *more, ""]) if more else "",
             table=rows.strip(),
             lessons="\n".join(path.stem for path in notebooks),
             pages="\n".join(tops),

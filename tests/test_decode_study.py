@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from rooflab import device, engine, shapes, studies
 from rooflab.errors import UsageError
-from rooflab.studies import decode, decode_checks, decoding, hf, prefill, promises
+from rooflab.studies import decode, decode_checks, decoding, hf, prefill, promises, steps
 from rooflab.studies.base import Context
 
 H200 = device.get("h200")
@@ -38,10 +38,13 @@ def test_every_format_climbs_the_ladder_and_peers_stand_beside_it():
     assert first == [*hf.VARIANTS, "apart", "torch", "products"]
     large = {(c.impl, c.format) for c in cases if c.model == decode.LARGE}
     assert {("transformers.eager", "fp16"), ("transformers.graph", "fp16")} < large
-    few = {c.impl for c in cases if decode.steps_of(c) < decode.STEPS}
-    assert few == {"transformers.eager", "transformers.graph", "apart", "torch", "products", "batch", "gemma"}
-    alone = [c for c in cases if c.impl == "transformers.graph" and c.batch == 1]
-    assert {decode.steps_of(c) for c in alone} == {decode.STEPS}
+    asked = [c for c in cases if c.impl in decode.RUNGS and c.seq == decode.PROMPT]
+    asked = [c for c in asked if decode.head_of(c) == decode.FORMATS[c.format]]
+    assert {decode.steps_of(c) for c in asked} == {decode.STEPS}  # what floors and aims are about
+    assert {(c.model, c.format) for c in asked} == {
+        (model, format) for model in (decode.MODEL, decode.LARGE) for format in decode.FORMATS
+    }
+    assert set(decode.RUNGS) <= set(steps.WAYS) and set(engine.PROMPTS) <= set(steps.PROMPT_WAYS)
     assert "transformers.compile" not in {c.impl for c in DECODE.cases("quick", H200)}
     assert {c.batch for c in cases} == {1, 8, 32} and {c.seq for c in cases} == {128, 1024, 8192}
     assert {c.model for c in cases} == {"qwen2.5-1.5b", "llama-3-8b", "gemma-4-e4b"}

@@ -34,7 +34,7 @@ MODEL, LARGE, GEMMA = "qwen2.5-1.5b", "llama-3-8b", "gemma-4-e4b"
 PROMPT, STEPS = 128, 128
 CONTEXTS = (1024, 8192)
 BATCHES = (8, 32)
-FEW = 32  # steps where a few do: of ways between the library and the rungs, and of several sequences
+FEW = 32  # steps where a few do: of ways that no floor or aim is about
 PHASES = ("queries, keys, values", "attention", "its output", "gate and up", "down", "head")
 SHORT = 4  # under a profiler
 EAGER, QUICK = 8, 16  # by a way that takes twenty milliseconds for each; and with little effort
@@ -96,15 +96,14 @@ def ladder(
 def heads(device: Sized | None = None, model: str = MODEL) -> list[Case]:
     """The fastest rung with output heads of another format."""
     return [
-        _case(best(format, device), format, head, model, PROMPT, STEPS)
-        for format, head in OTHER_HEADS.items()
+        _case(best(format, device), format, head, model, PROMPT, FEW) for format, head in OTHER_HEADS.items()
     ]
 
 
 def contexts(device: Sized | None = None, model: str = MODEL) -> list[Case]:
     """The fastest rung after longer prompts, with the largest and the smallest weights."""
     return [
-        _case(best(format, device), format, FORMATS[format], model, seq, STEPS)
+        _case(best(format, device), format, FORMATS[format], model, seq, FEW)
         for format in ("fp16", "int4_g128")
         for seq in CONTEXTS
     ]
@@ -122,11 +121,11 @@ def batches(model: str = MODEL) -> list[Case]:
 
 def large(device: Sized | None = None) -> list[Case]:
     """The shapes of a model five times the size, and in FP16 transformers beside them."""
-    peers = [_case(impl, "fp16", "fp16", LARGE, PROMPT, n) for impl, n in ((EAGERLY, EAGER), (GRAPH, STEPS))]
+    peers = [_case(impl, "fp16", "fp16", LARGE, PROMPT, n) for impl, n in ((EAGERLY, EAGER), (GRAPH, FEW))]
     ours = [
         _case(impl, format, head, LARGE, PROMPT, STEPS)
         for format, head in FORMATS.items()
-        for impl in last(device)
+        for impl in dict.fromkeys((best(format, device), last(device)[-1]))
     ]
     return [*peers, *ours]
 

@@ -215,8 +215,8 @@ def choose(recorded: Sequence[str]) -> str:
         lines += [
             "A row is a matrix (rows x columns), a column a number of tokens; an empty cell was not "
             "measured. Each cell names the fastest recorded way, cold, by the graph clock, and how many "
-            "times as fast it is as the plain way, cuBLAS on FP16 weights or after dequantising, where that is "
-            "another.",
+            "times as fast it is as the plain way (cuBLAS on FP16 weights, or after dequantising) where that "
+            "is another.",
             "",
         ]
         found = dispatch.lines(table)

@@ -201,7 +201,7 @@ def choose(recorded: Sequence[str]) -> str:
         "",
         "`rooflab.dispatch.product(x, weights)` multiplies by whichever way was fastest on this GPU for the "
         "nearest recorded shape and number of tokens. This page is that rule, from the same tables. "
-        "[Lesson 07](07_regimes.ipynb) is about where they come from, and when to distrust them. What a way "
+        "Lesson 07 is about where they come from, and when to distrust them. What a way "
         "does, its name says in short and [the last table](#the-ways) in words.",
         "",
     ]

@@ -235,12 +235,9 @@ def _key(row: pd.Series, study: str, origin: str) -> tuple[object, ...]:
 
 def _where(row: pd.Series, study: str) -> str:
     if study in ("int4", "mmq", "gemv"):
-        batch = (
-            ""
-            if pd.isna(row["batch"]) or study == "gemv"
-            else f", {int(row['batch'])} token{'s' * (row['batch'] > 1)}"
-        )
-        return f"{int(row['n'])} × {int(row['k'])}{batch} ({_WEIGHTS[study]})"
+        known = study != "gemv" and not pd.isna(row["batch"])
+        batch = f", {int(row['batch'])} token{'s' * (row['batch'] > 1)}" if known else ""
+        return f"{_WEIGHTS[study]}, {int(row['n'])} × {int(row['k'])}{batch}"
     if study == "attention":
         window = "" if pd.isna(row["window"]) else f", window {int(row['window'])}"
         heads = f"{int(row['heads'])}/{int(row['kv_heads'])} heads of {int(row['head_dim'])}"

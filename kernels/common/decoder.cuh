@@ -100,7 +100,15 @@ struct Plan {
     const __half* scales;
     long long codes_a_layer, scales_a_layer;
     int first, end, chunks, pitch;  // units; chunks a unit; 16-byte pieces (INT4: of all groups) a row
-    int rows, unused[3];
+    int rows, width, unused[2];     // units a chunk
+};
+
+// Where a warp begins in a phase's matrices: pieces of 16 bytes from the first layer's on, and from layer to layer; its
+// first unit and the end of the block's, its first chunk and the units a chunk (16 bits each).
+struct __align__(16) Opening {
+    const uint4* codes;
+    unsigned index, a_layer;
+    int units, chunk, chunks, pitch;
 };
 
 // What a block keeps in shared memory: x in the order of its phase's format (in ATTEND queries and values), sums of x over
@@ -111,12 +119,18 @@ struct Room {
     float* sums;  // [2][SLOTS][WARPS][UNIT]
     float* few;   // [WARPS + 2]
     Plan* plans;  // [HEAD + 1]
-    uint4* ring;  // this warp's, as what follows
+    Opening* openings;  // [HEAD + 1], this warp's, as what follows
+    uint4* ring;
     uint4* scales;
     unsigned long long* full;
 };
 
-__device__ inline Room room_of(uint4* shared, int widest) {
+// Elements of the longest x, or of queries and a tile of values, filled up so that what follows is aligned.
+constexpr int most(int a, int b) { return a > b ? a : b; }
+constexpr int WIDEST =
+    (most(most(HIDDEN, HEADS * HEAD_DIM), most(MLP, (GROUP + KEYS) * HEAD_DIM)) + 511) / 512 * 512;
+
+__device__ inline Room room_of(uint4* shared) {
     const int warp = threadIdx.x / 32;
     Room room;
     room.ring = shared + warp * (STAGES * SLOT);
@@ -126,10 +140,11 @@ __device__ inline Room room_of(uint4* shared, int widest) {
     room.full = reinterpret_cast<unsigned long long*>(shared) + warp * STAGES;
     if (BOXES) shared += (WARPS * STAGES + 1) / 2;
     room.x = reinterpret_cast<__half*>(shared);
-    room.x_sums = reinterpret_cast<float*>(room.x + widest);
-    room.sums = room.x_sums + (widest / 128 + 3) / 4 * 4;
+    room.x_sums = reinterpret_cast<float*>(room.x + WIDEST);
+    room.sums = room.x_sums + (WIDEST / 128 + 3) / 4 * 4;
     room.few = room.sums + 2 * SLOTS * WARPS * UNIT;
     room.plans = reinterpret_cast<Plan*>(room.few + (WARPS + 2 + 3) / 4 * 4);
+    room.openings = reinterpret_cast<Opening*>(room.plans + HEAD + 1) + warp * (HEAD + 1);
     return room;
 }
 
@@ -138,13 +153,24 @@ __device__ inline Room room_of(uint4* shared, int widest) {
 template <int F>
 constexpr int CHUNK = F == HALF ? 64 : 128;  // of k
 
+template <int F>
+constexpr int PIECES = F == INT4 ? INT4_BLOCK : 8;  // of 16 bytes from a chunk to the next
+
+constexpr int INT4_UNITS = INT4_TILE / UNIT;  // side by side in a tile
+
 __device__ inline int first_unit(int units, int block) { return (int)((unsigned)block * units / gridDim.x); }
 
-// A chunk of INT4 is one of two units which share an x, where two lie side by side in a tile of 64 rows:
-// of `unit` and those up to `end` so many at once.
+// Whether some unit may have no chunk for some warp: in the small decoders of tests.
 template <int F>
-__device__ inline int units_at(int unit, int end) {
-    return F == INT4 && unit % 2 == 0 && unit + 1 < end ? 2 : 1;
+constexpr bool SHORT = (HIDDEN < MLP ? (HIDDEN < HEADS * HEAD_DIM ? HIDDEN : HEADS * HEAD_DIM)
+                                     : (MLP < HEADS * HEAD_DIM ? MLP : HEADS * HEAD_DIM)) / CHUNK<F> < WARPS;
+
+// A chunk of INT4 may be one of two units that lie side by side in a tile of 64 rows and share an x. That costs the
+// warps about half as much again as one unit; what counts is the block with most to do.
+template <int F>
+__device__ inline int width_of(int units) {
+    const int blocks = gridDim.x;
+    return F == INT4 && 3 * ((units / 2 + blocks - 1) / blocks) < 2 * ((units + blocks - 1) / blocks) ? 2 : 1;
 }
 
 template <int F>
@@ -154,8 +180,9 @@ __device__ inline Plan plan_of(const uint4* codes, const __half* scales, int row
     plan.codes = codes, plan.scales = scales;
     plan.codes_a_layer = F == HALF ? weights / 8 : F == Q8 ? weights / 16 : weights / (64 * 128) * INT4_BLOCK;
     plan.scales_a_layer = weights / 32;
-    plan.first = first_unit(rows / UNIT, blockIdx.x);
-    plan.end = first_unit(rows / UNIT, blockIdx.x + 1);
+    plan.width = width_of<F>(rows / UNIT);
+    plan.first = first_unit(rows / UNIT / plan.width, blockIdx.x) * plan.width;
+    plan.end = first_unit(rows / UNIT / plan.width, blockIdx.x + 1) * plan.width;
     plan.chunks = k / CHUNK<F>;
     plan.rows = rows;
     plan.pitch = F == HALF ? k / 8 : F == Q8 ? k / 16 : k / 128 * INT4_BLOCK;
@@ -174,71 +201,87 @@ __device__ inline void make_plans(const Decoder& m, const Room& room) {
 }
 
 #if !BOXES
-// Where a warp's next copy comes from: this lane's share of a unit's chunk. `left` counts the matrices to come, this one
-// included.
+// Where a warp's next copy comes from: this lane's share of a unit's chunk, or of INT4 the tile that it lies in. `left`
+// counts the matrices to come, this one included.
 struct Stream {
     const uint4* at;
     const __half* scales;
-    int layer, phase, left, unit, end, chunk, chunks, pitch;
+    int layer, phase, left, unit, end, chunk, chunks, width;
 };
 
-// Start copying a lane's share of 16 rows by CHUNK<F> of k. With g = lane / 4 and t = lane % 4, of rows g and g + 8:
+// Start copying a lane's share of 16 rows by CHUNK<F> of k, to this lane's piece of a slot. With g = lane / 4 and
+// t = lane % 4, of rows g and g + 8:
 // HALF  elements 32 j + 8 t to + 7 (j = 0, 1)       Q8  elements 64 j + 16 t to + 15, and lanes t < 2 the scales of
 // blocks 2 t and 2 t + 1     INT4  what the tile order holds for the lane of a group, and scales of two units.
 template <int F>
-__device__ inline void copy_chunk(uint4* slot, const Stream& s, int lane) {
+__device__ inline void copy_chunk(uint4* mine, const Stream& s, int lane) {
     if constexpr (F == INT4) {
-        copy_async_16(slot + lane, s.at);
-        copy_async_16(slot + 32 + lane, s.at + 32);
-        if (units_at<F>(s.unit, s.end) == 2) {
-            copy_async_16(slot + 64 + lane, s.at + 64);
-            copy_async_16(slot + 96 + lane, s.at + 96);
+        const unsigned place = (unsigned)s.unit % INT4_UNITS;
+        const uint4* codes = s.at + (place * 64 + (INT4_SCALES + lane));
+        copy_async_16(mine, codes);
+        copy_async_16(mine + 32, codes + 32);
+        if (s.width == 2) {
+            copy_async_16(mine + 64, codes + 64);
+            copy_async_16(mine + 96, codes + 96);
         }
-        const uint4* block = s.at - lane - INT4_SCALES - s.unit % 4 * 64;
-        copy_async_8(reinterpret_cast<uint2*>(slot + 128) + lane,
-                     reinterpret_cast<const uint2*>(block) + lane / 4 * 2 + s.unit % 4 / 2);
+        copy_async_8(reinterpret_cast<uint2*>(mine + 128 - lane) + lane, reinterpret_cast<const uint2*>(s.at) + (place / 2 + lane / 4 * 2));
         return;
     }
+    const int pitch = s.chunks * PIECES<F>;
 #pragma unroll
-    for (int p = 0; p < 4; ++p) copy_async_16(slot + 32 * p + lane, s.at + p % 2 * 8 * s.pitch + p / 2 * 4);
+    for (int p = 0; p < 4; ++p) copy_async_16(mine + 32 * p, s.at + p % 2 * 8 * pitch + p / 2 * 4);
     if (F == Q8 && lane % 4 < 2) {
-        copy_async_4(reinterpret_cast<unsigned*>(slot + 128) + lane, s.scales);
-        copy_async_4(reinterpret_cast<unsigned*>(slot + 136) + lane, s.scales + 4 * s.pitch);
+        copy_async_4(reinterpret_cast<unsigned*>(mine + 128 - lane) + lane, s.scales);
+        copy_async_4(reinterpret_cast<unsigned*>(mine + 136 - lane) + lane, s.scales + 4 * pitch);
     }
 }
 
-// On by `count` chunks, or to the next unit's same chunk.
+// On by `count` chunks; what is over after the last of a unit belongs to the next one.
 template <int F>
 __device__ inline void move_on(Stream& s, int count) {
     s.chunk += count;
-    s.at += count * (F == INT4 ? INT4_BLOCK : 8);
+    s.at += count * PIECES<F>;
     if (F == Q8) s.scales += count * 4;
-    while (s.chunk >= s.chunks) {
+    if (s.chunk < s.chunks) return;
+    do {
         s.chunk -= s.chunks;
-        const int next = s.unit + units_at<F>(s.unit, s.end);
-        if (F == INT4) s.at += next % 4 == 0 ? s.unit % 4 * -64 : (next - s.unit) * 64 - s.pitch;
-        else s.at += 15 * s.pitch;
-        if (F == Q8) s.scales += 15 * (s.pitch / 2);
-        s.unit = next;
+        s.unit += s.width;
+        if (F != INT4) s.at += 15 * s.chunks * PIECES<F>;
+        else if ((unsigned)s.unit % INT4_UNITS != 0) s.at -= s.chunks * PIECES<F>;
+        if (F == Q8) s.scales += 15 * s.chunks * 4;
+    } while (SHORT<F> && s.chunk >= s.chunks);
+}
+
+// The first chunk of this warp in a phase's matrices.
+template <int F>
+__device__ inline Opening opening_of(const Plan& plan, int warp) {
+    Opening o;
+    int unit = plan.first, chunk = warp;
+    while (chunk >= plan.chunks) {
+        chunk -= plan.chunks;
+        unit += plan.width;
     }
+    o.codes = plan.codes;
+    o.index = F == INT4 ? (unsigned)unit / INT4_UNITS * plan.pitch + chunk * INT4_BLOCK
+                        : (unsigned)unit * UNIT * plan.pitch + chunk * PIECES<F>;
+    o.a_layer = (unsigned)plan.codes_a_layer;
+    o.units = unit | plan.end << 16;
+    o.chunk = chunk | plan.width << 16;
+    o.chunks = plan.chunks;
+    o.pitch = plan.pitch;
+    return o;
 }
 
 __device__ inline void open_matrix(Stream& s, const Room& room) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const Plan& plan = room.plans[s.phase];
-    const int layer = s.phase == HEAD ? 0 : s.layer;
-    s.unit = plan.first, s.end = plan.end, s.chunks = plan.chunks, s.pitch = plan.pitch, s.chunk = 0;
-    s.at = plan.codes + layer * plan.codes_a_layer;
+    const int lane = threadIdx.x % 32;
+    const Opening o = room.openings[s.phase];
+    s.unit = o.units & 0xffff, s.end = (unsigned)o.units >> 16, s.chunk = o.chunk & 0xffff, s.width = o.chunk >> 16;
+    s.chunks = o.chunks;
     const int format = s.phase == HEAD ? HEAD_FORMAT : FORMAT;
-    if (format == INT4) {
-        s.at += s.unit / 4 * (long long)s.pitch + INT4_SCALES + s.unit % 4 * 64 + lane;
-    } else {
-        const long long row = s.unit * UNIT + lane / 4;
-        s.at += row * s.pitch + lane % 4;
-        if (format == Q8) s.scales = plan.scales + layer * plan.scales_a_layer + row * (s.pitch / 2) + lane % 4 * 2;
-    }
-    if (s.phase == HEAD) move_on<HEAD_FORMAT>(s, warp);
-    else move_on<FORMAT>(s, warp);
+    unsigned long long index = (unsigned long long)(s.phase == HEAD ? 0 : s.layer) * o.a_layer + o.index;
+    if (format == Q8) s.scales = room.plans[s.phase].scales + index / 2 + (lane / 4 * (o.pitch / 2) + lane % 4 * 2);
+    if (format != INT4) index += lane / 4 * o.pitch + lane % 4;
+    s.at = o.codes + index;
 }
 
 #else
@@ -246,7 +289,7 @@ __device__ inline void open_matrix(Stream& s, const Room& room) {
 struct Stream {
     const Maps* maps;
     const uint4* codes;  // INT4: of the layer
-    int layer, phase, left, unit, end, chunk, chunks, row, pitch, turn;
+    int layer, phase, left, unit, end, chunk, chunks, row, pitch, width, turn;
 };
 
 // Start copying 16 rows by CHUNK<F> of k, by one lane: as they lie in memory, the 16-byte pieces of a row turned by the
@@ -254,8 +297,8 @@ struct Stream {
 template <int F>
 __device__ inline void copy_chunk(uint4* slot, uint4* scales, Arrival* full, const Stream& s) {
     if (F == INT4) {
-        const uint4* block = s.codes + s.unit / 4 * (long long)s.pitch + s.chunk * INT4_BLOCK;
-        start_pieces(slot, block + INT4_SCALES + s.unit % 4 * 64, 1024 * units_at<F>(s.unit, s.end), scales, block, full);
+        const uint4* block = s.codes + s.unit / INT4_UNITS * (long long)s.pitch + s.chunk * INT4_BLOCK;
+        start_pieces(slot, block + INT4_SCALES + s.unit % INT4_UNITS * 64, 1024 * s.width, scales, block, full);
     } else {
         start_box(slot, scales, full, s.maps, s.phase, s.row + s.unit * UNIT, s.chunk * CHUNK<F>, F == Q8, s.chunk / 2 * 8);
     }
@@ -264,16 +307,17 @@ __device__ inline void copy_chunk(uint4* slot, uint4* scales, Arrival* full, con
 template <int F>
 __device__ inline void move_on(Stream& s, int count) {
     s.chunk += count;
-    while (s.chunk >= s.chunks) {
+    if (s.chunk < s.chunks) return;
+    do {
         s.chunk -= s.chunks;
-        s.unit += units_at<F>(s.unit, s.end);
-    }
+        s.unit += s.width;
+    } while (SHORT<F> && s.chunk >= s.chunks);
 }
 
 __device__ inline void open_matrix(Stream& s, const Room& room) {
     const Plan& plan = room.plans[s.phase];
     const int layer = s.phase == HEAD ? 0 : s.layer;
-    s.unit = plan.first, s.end = plan.end, s.chunks = plan.chunks, s.pitch = plan.pitch, s.chunk = 0;
+    s.unit = plan.first, s.end = plan.end, s.chunks = plan.chunks, s.pitch = plan.pitch, s.chunk = 0, s.width = plan.width;
     s.row = layer * plan.rows;
     s.codes = plan.codes + layer * plan.codes_a_layer;
     if (s.phase == HEAD) move_on<HEAD_FORMAT>(s, threadIdx.x / 32);
@@ -281,9 +325,9 @@ __device__ inline void open_matrix(Stream& s, const Room& room) {
 }
 #endif
 
-__device__ inline void fetch(Stream& s, const Decoder& m, const Room& room, uint4* slot, int lane) {
-    while (s.unit >= s.end && s.left > 0) {
-        if (--s.left == 0) break;
+// To the next matrix that has work for this warp, if there is one.
+__device__ inline void next_matrix(Stream& s, const Decoder& m, const Room& room) {
+    while (--s.left > 0) {
         if (s.phase == HEAD) {
             s.phase = QKV;
             s.layer = 0;
@@ -293,28 +337,34 @@ __device__ inline void fetch(Stream& s, const Decoder& m, const Room& room, uint
             s.phase += s.phase == QKV ? 2 : 1;
         }
         open_matrix(s, room);
+        if (s.unit < s.end) break;
     }
+}
+
+// Fill slot `turn` of the ring with what comes next, and be ready for the one after it.
+__device__ inline void fetch(Stream& s, const Decoder& m, const Room& room, int turn, int lane) {
     if (s.left > 0) {
 #if BOXES
-        uint4* scales = room.scales + (slot - room.ring) / SLOT * SCALES;
-        Arrival* full = room.full + (slot - room.ring) / SLOT;
         __syncwarp();  // all lanes have read what was there
         if (lane == 0) {
-            if (s.phase == HEAD) copy_chunk<HEAD_FORMAT>(slot, scales, full, s);
-            else copy_chunk<FORMAT>(slot, scales, full, s);
+            uint4 *slot = room.ring + turn * SLOT, *scales = room.scales + turn * SCALES;
+            if (s.phase == HEAD) copy_chunk<HEAD_FORMAT>(slot, scales, room.full + turn, s);
+            else copy_chunk<FORMAT>(slot, scales, room.full + turn, s);
         }
         if (s.phase == HEAD) move_on<HEAD_FORMAT>(s, WARPS);
         else move_on<FORMAT>(s, WARPS);
 #else
         if (FORMAT != HEAD_FORMAT) __syncwarp();  // a lane's share of a slot lies elsewhere in another format
-        if (s.phase == HEAD) {
-            copy_chunk<HEAD_FORMAT>(slot, s, lane);
+        uint4* mine = room.ring + turn * SLOT + lane;
+        if (FORMAT != HEAD_FORMAT && s.phase == HEAD) {
+            copy_chunk<HEAD_FORMAT>(mine, s, lane);
             move_on<HEAD_FORMAT>(s, WARPS);
         } else {
-            copy_chunk<FORMAT>(slot, s, lane);
+            copy_chunk<FORMAT>(mine, s, lane);
             move_on<FORMAT>(s, WARPS);
         }
 #endif
+        if (s.unit >= s.end) next_matrix(s, m, room);
     }
 #if !BOXES
     copy_async_commit();
@@ -331,6 +381,13 @@ __device__ inline Stream start_stream(const Decoder& m, const Room& room, int la
     s.scales = nullptr;
 #endif
     make_plans(m, room);
+#if !BOXES
+    if (threadIdx.x % 32 <= HEAD && threadIdx.x % 32 != ATTEND)
+        room.openings[threadIdx.x % 32] =
+            threadIdx.x % 32 == HEAD ? opening_of<HEAD_FORMAT>(room.plans[HEAD], threadIdx.x / 32)
+                                     : opening_of<FORMAT>(room.plans[threadIdx.x % 32], threadIdx.x / 32);
+    __syncwarp();
+#endif
     s.layer = layer, s.phase = phase, s.left = matrices;
 #if BOXES
     s.turn = 0;
@@ -340,8 +397,9 @@ __device__ inline Stream start_stream(const Decoder& m, const Room& room, int la
         return s;
     }
     open_matrix(s, room);
+    if (s.unit >= s.end) next_matrix(s, m, room);
 #pragma unroll 1
-    for (int i = 0; i < STAGES; ++i) fetch(s, m, room, room.ring + i * SLOT, threadIdx.x % 32);
+    for (int i = 0; i < STAGES; ++i) fetch(s, m, room, i, threadIdx.x % 32);
     return s;
 }
 
@@ -499,67 +557,60 @@ __device__ inline void multiply_chunk(float (&acc)[2][4], const uint4* slot, con
 // threadIdx.x of them all.
 template <int F, typename Finish>
 __device__ inline void products(const Decoder& m, const Room& room, Stream& s, int& turn, int phase, Finish finish) {
+    static_assert(SLOTS % 2 == 0, "between two units that belong together there is no end");
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int start = room.plans[phase].first, last = room.plans[phase].end, chunks = room.plans[phase].chunks;
+    const int width = F == INT4 ? room.plans[phase].width : 1;
     int unit = start, chunk = warp, side = 0;
-    while (chunk >= chunks) {
+    while (SHORT<F> && chunk >= chunks) {
         chunk -= chunks;
-        unit += units_at<F>(unit, last);
+        unit += width;
     }
     for (int first = start, end; first < last; first = end) {
-        end = first + SLOTS;
-        if (F == INT4) end &= ~1;  // between two that belong together there is no end
-        end = min(end, last);
+        end = min(first + SLOTS, last);
         float* sums = room.sums + side * (SLOTS * WARPS * UNIT);
+        float* mine = sums + ((unit - first) * WARPS + warp) * UNIT + lane / 4;
         while (unit < end) {
             float acc[2][4] = {};
-            const int here = unit, units = units_at<F>(unit, last);
             do {
-                uint4* slot = room.ring + turn * SLOT;
 #if BOXES
                 wait_for_arrival(room.full + turn, s.turn);
 #else
                 copy_async_wait<STAGES - 1>();
 #endif
-                multiply_chunk<F>(acc, slot, room, turn, unit, units, chunk, lane);
-                fetch(s, m, room, slot, lane);
+                multiply_chunk<F>(acc, room.ring + turn * SLOT, room, turn, unit, width, chunk, lane);
+                fetch(s, m, room, turn, lane);
 #if BOXES
                 if (turn + 1 == STAGES) s.turn ^= 1;
 #endif
                 turn = turn + 1 == STAGES ? 0 : turn + 1;
                 chunk += WARPS;
-                while (chunk >= chunks) {
-                    chunk -= chunks;
-                    unit += units_at<F>(unit, last);
-                }
-            } while (unit == here);
-            if (F == INT4) {  // each unit has its own
-                if (lane % 4 == 0)
-#pragma unroll
-                    for (int u = 0; u < 2; ++u) {
-                        if (u >= units) break;
-                        float* mine = sums + ((here + u - first) * WARPS + warp) * UNIT + lane / 4;
-                        mine[0] = acc[u][0];
-                        mine[8] = acc[u][2];
-                    }
-                continue;
-            }
-            float low = acc[0][0] + acc[1][0], high = acc[0][2] + acc[1][2];
+            } while (chunk < chunks);
+            float low = acc[0][0], high = acc[0][2];
+            if (F != INT4) low += acc[1][0], high += acc[1][2];
             if (F == Q8) {
                 low += __shfl_xor_sync(0xffffffffu, low, 1);
                 high += __shfl_xor_sync(0xffffffffu, high, 1);
             }
             if (lane % 4 == 0) {
-                float* mine = sums + ((here - first) * WARPS + warp) * UNIT + lane / 4;
                 mine[0] = low;
                 mine[8] = high;
+                if (F == INT4 && width == 2) {  // each unit has its own
+                    mine[WARPS * UNIT] = acc[1][0];
+                    mine[WARPS * UNIT + 8] = acc[1][2];
+                }
             }
+            do {
+                chunk -= chunks;
+                unit += width;
+                mine += width * (WARPS * UNIT);
+            } while (SHORT<F> && chunk >= chunks);
         }
         __syncthreads();
         for (int i = threadIdx.x; i < (end - first + 1) / 2 * 2 * UNIT; i += THREADS) {
             const int at = min(first + i / UNIT, end - 1), r = i % UNIT;
             // Of the unit's chunks the first is this warp's; with few of them not every warp has one.
-            const int from = (F == INT4 ? at / 2 - start / 2 : at - start) * chunks % WARPS;
+            const int from = (at - start) / width * chunks % WARPS;
             float value = 0.0f;
 #pragma unroll
             for (int w = 0; w < WARPS; ++w) {
@@ -660,9 +711,9 @@ __device__ inline int chosen_token(const Decoder& m, const Room& room) {
 // x = the residual, or at a token's start its embedding (token >= 0), normalised and weighted.
 template <int F>
 __device__ inline void normalised(const Decoder& m, const Room& room, int norm, int token) {
-    constexpr int PIECES = (HIDDEN + 4 * THREADS - 1) / (4 * THREADS);
-    constexpr int HELD = PIECES < 4 ? PIECES : 4;  // pieces of a row that a thread keeps; what is beyond is read twice
-    constexpr int BEYOND = PIECES > HELD ? HIDDEN : 0;
+    constexpr int TURNS = (HIDDEN + 4 * THREADS - 1) / (4 * THREADS);
+    constexpr int HELD = TURNS < 4 ? TURNS : 4;  // pieces of a row that a thread keeps; what is beyond is read twice
+    constexpr int BEYOND = TURNS > HELD ? HIDDEN : 0;
     const __half* weights = m.norms + (size_t)norm * m.hidden;
     float4 held[HELD] = {};
     uint2 by_weight[HELD] = {};
@@ -969,8 +1020,8 @@ __device__ inline void run_phase(const Decoder& m, const Room& room, const Part&
     if (phase == OUT) {
         attended<FORMAT>(m, room, part.splits);
     } else if (phase == DOWN) {
-        constexpr int PIECES = (MLP + 4 * THREADS - 1) / (4 * THREADS), ROUNDS = (PIECES + 5) / 6;
-        constexpr int AT_ONCE = (PIECES + ROUNDS - 1) / ROUNDS;
+        constexpr int TURNS = (MLP + 4 * THREADS - 1) / (4 * THREADS), ROUNDS = (TURNS + 5) / 6;
+        constexpr int AT_ONCE = (TURNS + ROUNDS - 1) / ROUNDS;
         for (int first = 4 * threadIdx.x; first < m.mlp; first += AT_ONCE * 4 * THREADS) {
             uint2 held[AT_ONCE];
 #pragma unroll

@@ -40,10 +40,10 @@
 #include "common/decoder.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
-    decode_step_dependent(DECODER_ARGUMENTS, int layer, int phase, int widest) {
+    decode_step_dependent(DECODER_ARGUMENTS, int layer, int phase) {
     extern __shared__ uint4 shared[];
     const Decoder m = DECODER;
-    const Room room = room_of(shared, widest);
+    const Room room = room_of(shared);
     int turn = 0;
     let_successor_start();
     Stream s = start_stream(m, room, layer, phase, 1);

@@ -52,10 +52,10 @@ __device__ inline void wait_for_all(const unsigned* counter, unsigned target) {
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
-    decode_step_persistent(DECODER_ARGUMENTS, unsigned* counter, int steps, int widest) {
+    decode_step_persistent(DECODER_ARGUMENTS, unsigned* counter, int steps) {
     extern __shared__ uint4 shared[];
     const Decoder m = DECODER;
-    const Room room = room_of(shared, widest);
+    const Room room = room_of(shared);
     const int start = *position;
     int turn = 0;
     unsigned target = 0;

@@ -55,11 +55,11 @@ __device__ inline void wait_for_all(const unsigned* counter, unsigned target) {
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
-    decode_step_boxes(DECODER_ARGUMENTS, unsigned* counter, int steps, int widest, const __grid_constant__ Maps maps) {
+    decode_step_boxes(DECODER_ARGUMENTS, unsigned* counter, int steps, const __grid_constant__ Maps maps) {
     extern __shared__ __align__(1024) uint4 shared[];
     Decoder m = DECODER;
     m.maps = &maps;
-    const Room room = room_of(shared, widest);
+    const Room room = room_of(shared);
     const int start = *position;
     int turn = 0;
     unsigned target = 0;

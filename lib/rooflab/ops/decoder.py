@@ -233,7 +233,8 @@ def shared_of(shape: Shape, macros: Mapping[str, int], boxes: bool = False) -> i
     floats = (
         math.ceil(widest / 128 / 4) * 4 + 2 * macros["SLOTS"] * warps * 16 + math.ceil((warps + 2) / 4) * 4
     )
-    return 2 * widest + 4 * floats + 6 * 64 + 8 + warps * macros["STAGES"] * slot
+    openings = 0 if boxes else 6 * 32 * warps
+    return 2 * widest + 4 * floats + 6 * 64 + openings + 8 + warps * macros["STAGES"] * slot
 
 
 def macros_for(
@@ -298,10 +299,10 @@ def check_shape(shape: Shape, format: str, head_format: str, macros: Mapping[str
     for name, (n, k) in shape.matrices.items():
         kind = head_format if name == "head" else format
         rows, chunk = (64 if kind == "int4_g128" else 16), max(128, _CHUNK[FORMATS.index(kind)])
-        if n % rows or k % chunk or not 0 < n * k < 1 << 40:
+        if n % rows or k % chunk or not 0 < n * k < 1 << 34 or n >= 1 << 20:
             raise LaunchError(
-                f"A matrix {name} [{n}, {k}] in {kind} is refused: rows are multiples of {rows}, "
-                f"k of {chunk}."
+                f"A matrix {name} [{n}, {k}] in {kind} is refused: rows are multiples of {rows} below 2^20, "
+                f"k of {chunk}, elements fewer than 2^34."
             )
     together = 1 + (group % 2 == 0)  # query heads a block
     if blocks < shape.heads // together:
@@ -358,7 +359,6 @@ class Launches(NamedTuple):
     arguments: list[Any]
     threads: int
     shared: int
-    widest: Any
 
 
 def _prepared(
@@ -393,9 +393,8 @@ def _prepared(
     arguments += [ctypes.c_int(v) for v in sizes]
     arguments += [ctypes.c_float(v) for v in (shape.epsilon, shape.softcap, heat)] + [ctypes.c_uint(seed)]
     function = loaded(chosen, tuple(sorted(macros.items())))
-    widest = ctypes.c_int(widest_of(shape, macros["WARPS"]))
     shared = shared_of(shape, macros, chosen.name == "4_boxes")
-    return Launches(function, arguments, 32 * macros["WARPS"], shared, widest)
+    return Launches(function, arguments, 32 * macros["WARPS"], shared)
 
 
 class Maps(ctypes.Structure):
@@ -453,18 +452,18 @@ def step(
     chosen = rung_of(LADDERS["decode_step"], rung, fastest(weights.format, _arch(state)))
     if steps < 1:
         raise LaunchError(f"A step decodes 1 token or more, not {steps}.")
-    function, arguments, threads, shared, widest = _prepared(
+    function, arguments, threads, shared = _prepared(
         chosen, shape, weights, state, heat, seed, options
     )
     if chosen.name in PERSISTENT:
-        tail = [state.counter, ctypes.c_int(steps), widest]
+        tail = [state.counter, ctypes.c_int(steps)]
         if chosen.name == "4_boxes":
             tail.append(maps_of(shape, weights))
         function.launch(state.blocks, threads, [*arguments, *tail], shared=shared, cooperative=True)
         return
     dependent = chosen.name == "2_dependent" and _arch(state) in ops.DEPENDENT
     for layer, phase in [*phases(shape.layers)] * steps:
-        tail = [ctypes.c_int(layer), ctypes.c_int(phase), widest]
+        tail = [ctypes.c_int(layer), ctypes.c_int(phase)]
         function.launch(state.blocks, threads, [*arguments, *tail], shared=shared, dependent=dependent)
 
 
@@ -480,10 +479,10 @@ def head(
 ) -> None:
     """Logits and candidates for the next token out of the residual alone: how a prompt ends."""
     chosen = LADDERS["decode_step"][0]
-    function, arguments, threads, shared, widest = _prepared(
+    function, arguments, threads, shared = _prepared(
         chosen, shape, weights, state, heat, seed, options
     )
-    tail = [ctypes.c_int(0), ctypes.c_int(HEAD), widest]
+    tail = [ctypes.c_int(0), ctypes.c_int(HEAD)]
     function.launch(state.blocks, threads, [*arguments, *tail], shared=shared)
 
 

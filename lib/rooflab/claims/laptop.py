@@ -346,7 +346,7 @@ _REGIMES = (
         "regime",
         "More than one token: fused loses to FP16, GEMM is the right primitive.",
         "04c_batch#Asked and reached",
-        Asked("points of several tokens where INT4 is slower", _SHARE, more(0.5), slower_share),
+        Asked("lesson 04's points of several tokens, INT4 slower", _SHARE, more(0.5), slower_share),
     ),
     _s(
         "A15",
@@ -486,7 +486,7 @@ _RESULTS = (
         "regime",
         "When the batch grows, reuse raises the intensity and GEMM becomes the right primitive.",
         "07b_predicting#The map against intensity",
-        Asked("points of several tokens where INT4 is slower", _SHARE, more(0.5), slower_share),
+        Asked("lesson 04's points of several tokens, INT4 slower", _SHARE, more(0.5), slower_share),
     ),
     _s(
         "B4",

@@ -452,9 +452,7 @@ def step(
     chosen = rung_of(LADDERS["decode_step"], rung, fastest(weights.format, _arch(state)))
     if steps < 1:
         raise LaunchError(f"A step decodes 1 token or more, not {steps}.")
-    function, arguments, threads, shared = _prepared(
-        chosen, shape, weights, state, heat, seed, options
-    )
+    function, arguments, threads, shared = _prepared(chosen, shape, weights, state, heat, seed, options)
     if chosen.name in PERSISTENT:
         tail = [state.counter, ctypes.c_int(steps)]
         if chosen.name == "4_boxes":
@@ -479,9 +477,7 @@ def head(
 ) -> None:
     """Logits and candidates for the next token out of the residual alone: how a prompt ends."""
     chosen = LADDERS["decode_step"][0]
-    function, arguments, threads, shared = _prepared(
-        chosen, shape, weights, state, heat, seed, options
-    )
+    function, arguments, threads, shared = _prepared(chosen, shape, weights, state, heat, seed, options)
     tail = [ctypes.c_int(0), ctypes.c_int(HEAD)]
     function.launch(state.blocks, threads, [*arguments, *tail], shared=shared)
 

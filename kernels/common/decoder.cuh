@@ -206,6 +206,7 @@ __device__ inline void make_plans(const Decoder& m, const Room& room) {
 struct Stream {
     const uint4* at;
     const __half* scales;
+    unsigned long long policy;
     int layer, phase, left, unit, end, chunk, chunks, width;
 };
 
@@ -229,7 +230,8 @@ __device__ inline void copy_chunk(uint4* mine, const Stream& s, int lane) {
     }
     const int pitch = s.chunks * PIECES<F>;
 #pragma unroll
-    for (int p = 0; p < 4; ++p) copy_async_16(mine + 32 * p, s.at + p % 2 * 8 * pitch + p / 2 * 4);
+    for (int p = 0; p < 4; ++p)
+        copy_async_16_of_line(mine + 32 * p, s.at + p % 2 * 8 * pitch + p / 2 * 4, s.policy);
     if (F == Q8 && lane % 4 < 2) {
         copy_async_4(reinterpret_cast<unsigned*>(mine + 128 - lane) + lane, s.scales);
         copy_async_4(reinterpret_cast<unsigned*>(mine + 136 - lane) + lane, s.scales + 4 * pitch);
@@ -379,6 +381,7 @@ __device__ inline Stream start_stream(const Decoder& m, const Room& room, int la
     s.maps = m.maps;
 #else
     s.scales = nullptr;
+    s.policy = evict_first_policy();  // a weight is read once a token
 #endif
     make_plans(m, room);
 #if !BOXES

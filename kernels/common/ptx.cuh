@@ -100,6 +100,18 @@ __device__ inline void copy_async_16(void* shared, const void* global) {
 #endif
 }
 
+// The same with a policy for L2, and the whole line of 128 bytes comes there: its other pieces will be asked for soon.
+__device__ inline void copy_async_16_of_line(void* shared, const void* global, unsigned long long policy) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(
+                     (unsigned)__cvta_generic_to_shared(shared)),
+                 "l"(global), "l"(policy)
+                 : "memory");
+#else
+    *static_cast<uint4*>(shared) = *static_cast<const uint4*>(global);
+#endif
+}
+
 // 16 bytes, or 16 zeros where `take` is false: then nothing is read, so `global` may lie outside its array.
 __device__ inline void copy_async_16_or_zero(void* shared, const void* global, bool take) {
 #if __CUDA_ARCH__ >= 800

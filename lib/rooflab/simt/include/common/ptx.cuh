@@ -25,6 +25,9 @@ static inline unsigned load_acquire(const unsigned* p) {
 
 // The copy is done when it is waited for, and no sooner.
 static inline void copy_async_16(void* shared, const void* global) { simt_copy_async(shared, global, 16, 1); }
+static inline void copy_async_16_of_line(void* shared, const void* global, unsigned long long) {
+  simt_copy_async(shared, global, 16, 1);
+}
 static inline void copy_async_8(void* shared, const void* global) { simt_copy_async(shared, global, 8, 1); }
 static inline void copy_async_4(void* shared, const void* global) { simt_copy_async(shared, global, 4, 1); }
 static inline void copy_async_16_or_zero(void* shared, const void* global, bool take) {

@@ -219,11 +219,11 @@ __device__ inline void copy_chunk(uint4* mine, const Stream& s, int lane) {
     if constexpr (F == INT4) {
         const unsigned place = (unsigned)s.unit % INT4_UNITS;
         const uint4* codes = s.at + (place * 64 + (INT4_SCALES + lane));
-        copy_async_16(mine, codes);
-        copy_async_16(mine + 32, codes + 32);
+        copy_async_16_of_line(mine, codes, s.policy);
+        copy_async_16_of_line(mine + 32, codes + 32, s.policy);
         if (s.width == 2) {
-            copy_async_16(mine + 64, codes + 64);
-            copy_async_16(mine + 96, codes + 96);
+            copy_async_16_of_line(mine + 64, codes + 64, s.policy);
+            copy_async_16_of_line(mine + 96, codes + 96, s.policy);
         }
         copy_async_8(reinterpret_cast<uint2*>(mine + 128 - lane) + lane, reinterpret_cast<const uint2*>(s.at) + (place / 2 + lane / 4 * 2));
         return;

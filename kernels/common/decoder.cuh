@@ -21,6 +21,10 @@
 #include "common/ptx.cuh"
 #include "common/reduce.cuh"
 
+#ifndef HELD_BACK
+#define HELD_BACK 0  // slots a warp that are filled again not when they are free but when the phase is over
+#endif
+static_assert(HELD_BACK < STAGES, "a warp holds back less than its ring");
 #ifndef BOXES
 #define BOXES 0  // 1: the ring is filled by the copies of common/boxes.cuh, whole chunks at a time
 #endif
@@ -207,7 +211,7 @@ struct Stream {
     const uint4* at;
     const __half* scales;
     unsigned long long policy;
-    int layer, phase, left, unit, end, chunk, chunks, width;
+    int layer, phase, left, unit, end, chunk, chunks, width, owed;
 };
 
 // Start copying a lane's share of 16 rows by CHUNK<F> of k, to this lane's piece of a slot. With g = lane / 4 and
@@ -291,7 +295,7 @@ __device__ inline void open_matrix(Stream& s, const Room& room) {
 struct Stream {
     const Maps* maps;
     const uint4* codes;  // INT4: of the layer
-    int layer, phase, left, unit, end, chunk, chunks, row, pitch, width, turn;
+    int layer, phase, left, unit, end, chunk, chunks, row, pitch, width, turn, owed;
 };
 
 // Start copying 16 rows by CHUNK<F> of k, by one lane: as they lie in memory, the 16-byte pieces of a row turned by the
@@ -373,6 +377,13 @@ __device__ inline void fetch(Stream& s, const Decoder& m, const Room& room, int 
 #endif
 }
 
+// Fill the slots that were held back, the last ones before `turn`.
+__device__ inline void fetch_owed(Stream& s, const Decoder& m, const Room& room, int turn) {
+    if (HELD_BACK == 0) return;
+#pragma unroll 1
+    for (; s.owed > 0; --s.owed) fetch(s, m, room, turn - s.owed + (turn < s.owed ? STAGES : 0), threadIdx.x % 32);
+}
+
 // A warp's ring, filled for the first time.
 __device__ inline Stream start_stream(const Decoder& m, const Room& room, int layer, int phase, int matrices) {
     Stream s;
@@ -391,7 +402,7 @@ __device__ inline Stream start_stream(const Decoder& m, const Room& room, int la
                                      : opening_of<FORMAT>(room.plans[threadIdx.x % 32], threadIdx.x / 32);
     __syncwarp();
 #endif
-    s.layer = layer, s.phase = phase, s.left = matrices;
+    s.layer = layer, s.phase = phase, s.left = matrices, s.owed = 0;
 #if BOXES
     s.turn = 0;
 #endif
@@ -565,6 +576,7 @@ __device__ inline void products(const Decoder& m, const Room& room, Stream& s, i
     const int start = room.plans[phase].first, last = room.plans[phase].end, chunks = room.plans[phase].chunks;
     const int width = F == INT4 ? room.plans[phase].width : 1;
     int unit = start, chunk = warp, side = 0;
+    int to_come = ((last - start) / width * chunks - warp + WARPS - 1) / WARPS;  // chunks of this warp
     while (SHORT<F> && chunk >= chunks) {
         chunk -= chunks;
         unit += width;
@@ -579,10 +591,19 @@ __device__ inline void products(const Decoder& m, const Room& room, Stream& s, i
 #if BOXES
                 wait_for_arrival(room.full + turn, s.turn);
 #else
-                copy_async_wait<STAGES - 1>();
+                // Where slots are held back, fewer copies were asked for after the one that is wanted now.
+                const bool held_back = HELD_BACK > 0 && to_come <= HELD_BACK;
+                if (held_back) copy_async_wait<STAGES - 1 - HELD_BACK>();
+                else copy_async_wait<STAGES - 1>();
 #endif
                 multiply_chunk<F>(acc, room.ring + turn * SLOT, room, turn, unit, width, chunk, lane);
+#if BOXES
                 fetch(s, m, room, turn, lane);
+#else
+                if (held_back) ++s.owed;
+                else fetch(s, m, room, turn, lane);
+                --to_come;
+#endif
 #if BOXES
                 if (turn + 1 == STAGES) s.turn ^= 1;
 #endif

@@ -27,6 +27,7 @@ WAYS = {
     "2_dependent": "a launch begins to load before the one in front has ended",
     "3_persistent": "one launch for all tokens, barriers across the grid in it",
     "4_boxes": "weights by tensor memory copies, which nobody waits behind",
+    "5_held_back": "as 3_persistent, but the ring's last slots are filled at the barriers",
     "batch": "several sequences, a graph a step",
     "gemma": "products and row kernels in a graph",
 }

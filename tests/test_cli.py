@@ -121,6 +121,21 @@ def test_refresh_brings_notebooks_and_readme_to_normal_form(course: Path) -> Non
     )
 
 
+def test_refresh_can_be_of_one_lesson(course: Path) -> None:
+    """The others keep their bytes; a lesson that is not there is named in a sentence."""
+    from rooflab.book import readme
+
+    (course / "README.md").write_text(f"# x\n{readme.BEGIN}\nold\n{readme.END}\n")
+    other = course / "notebooks" / "01_second.ipynb"
+    before = other.read_bytes()
+    done = _rooflab("refresh", "0", root=course)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (course / "notebooks" / "00_first.ipynb").read_text().count('"3\\n"') == 1
+    assert other.read_bytes() == before
+    done = _rooflab("refresh", "7", root=course)
+    assert done.returncode == 2 and "there is no lesson '7'" in done.stderr
+
+
 def test_batch_runs_its_sets(course: Path) -> None:
     (course / "sets.yml").write_text("sets:\n  a: {lessons: [1], mode: replay, parameters: {N: 5}}\n")
     done = _rooflab("batch", "sets.yml", root=course, cwd=course)

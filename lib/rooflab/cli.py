@@ -190,10 +190,10 @@ def _trace(asked: argparse.Namespace) -> int:
     return 0
 
 
-def _refresh(_: argparse.Namespace) -> int:
+def _refresh(asked: argparse.Namespace) -> int:
     from rooflab.book import check
 
-    return 0 if check.refresh(_say) else 1
+    return 0 if check.refresh(_say, asked.lesson) else 1
 
 
 def _validate(asked: argparse.Namespace) -> int:
@@ -405,7 +405,8 @@ def parser() -> argparse.ArgumentParser:
         "record in data/cpu/ what hangs on no GPU: accesses watched on the CPU, the compiler's reports",
     )
     one.add_argument("study", nargs="*", metavar="STUDY")
-    command("refresh", _refresh, "replay all lessons and rewrite notebooks/ and README's table")
+    one = command("refresh", _refresh, "replay lessons and rewrite notebooks/ and README's table")
+    one.add_argument("lesson", nargs="*", metavar="LESSON", help=LESSON_HELP)
     one = command("validate", _validate, "say whether a recording is complete, gated, fresh and plausible")
     one.add_argument("folder", metavar="DIR")
     one.add_argument("--all", action="store_true", help="every finding, not some of each file")

@@ -5,7 +5,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rooflab import paths
@@ -33,17 +33,22 @@ def replaying() -> Iterator[None]:
             os.environ["ROOFLAB_MODE"] = before
 
 
-def replay(folder: Path | None = None, output: Path | None = None, say: run.Say = print) -> list[run.Outcome]:
-    """Replay every lesson of the folder into the output folder."""
+def replay(
+    folder: Path | None = None,
+    output: Path | None = None,
+    say: run.Say = print,
+    words: Iterable[str] = (),
+) -> list[run.Outcome]:
+    """Replay the folder's lessons, all or those that the words name, into the output folder."""
     with replaying():
-        jobs = run.plan(lessons.all_lessons(folder), {}, output=output)
+        jobs = run.plan(lessons.find(words, folder), {}, output=output)
         return run.run(jobs, parallel=min(2, os.cpu_count() or 1), say=say)
 
 
-def refresh(say: run.Say = print) -> bool:
-    """Replay all lessons and rewrite what differs in notebooks/ and README.md; whether all of them ran.
-    A lesson that fails keeps its committed file."""
-    outcomes = replay(say=say)
+def refresh(say: run.Say = print, words: Iterable[str] = ()) -> bool:
+    """Replay lessons, all or those that the words name, and rewrite what differs in notebooks/ and README.md;
+    whether all of them ran. A lesson that fails keeps its committed file."""
+    outcomes = replay(say=say, words=words)
     run.remember(outcomes)
     for outcome in outcomes:
         if outcome.ok and normal.rewrite(outcome.job.output, outcome.job.lesson.path):

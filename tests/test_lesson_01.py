@@ -254,10 +254,10 @@ def test_a_ladder_in_words_names_best_level_and_slower():
         ]
     )
     assert page.standings(rows) == (
-        "**copy**: the best rung is 2_vector with 4,000 GB/s. Level with it: 3_in_flight. "
+        "The best rung of `copy` is `2_vector` with **4,000 GB/s**. Level with it: 3_in_flight. "
         "The others' speed, of that: 1_scalar 50%, torch.copy_ uint8 125%."
     )
-    assert page.standings(rows[1:2]) == "**copy**: the best rung is 2_vector with 4,000 GB/s."
+    assert page.standings(rows[1:2]) == "The best rung of `copy` is `2_vector` with **4,000 GB/s**."
 
 
 def test_the_roof_of_a_device_is_a_value_a_unit_and_its_case(h200):

@@ -35,20 +35,27 @@ def made_up(**changes) -> pd.DataFrame:
 
 def test_caption_is_computed_from_the_rows():
     assert plot.caption(made_up(), "Made-up GPU", "Read", ROOF) == (
-        "Read on Made-up GPU, measured 2026-02-03: 4 points, best 136 GB/s (read/b n=2), "
+        "Read on Made-up GPU, measured 2026-02-03: 4 points, best 136 GB/s (b n=2), "
         "68% of the made-up read roof (200 GB/s)."
     )
     later = made_up(
         run=["2026-02-03.1", "2026-02-05.2", "2026-02-04.1", "2026-02-03.1"], gb_s=[1.0, np.nan, 3000.4, 2]
     )
     assert plot.caption(later, "G", "Read") == (
-        "Read on G, measured 2026-02-03 to 2026-02-04: 3 points, best 3000 GB/s (read/b n=1)."
+        "Read on G, measured 2026-02-03 to 2026-02-04: 3 points, best 3000 GB/s (b n=1)."
     )
+
+
+def test_a_caption_names_what_tells_its_best_from_the_others():
+    ids = ["read/a format=fp16 n=1 wall", "read/b format=fp16 n=1 wall"]
+    assert plot.telling(ids[1], ids) == "b"
+    assert plot.telling(ids[1], [*ids, "read/b format=q8_0 n=1 wall"]) == "b format=fp16"
+    assert plot.telling(ids[1], [*ids, "copy/b format=fp16 n=1 wall"]) == "read/b"
 
 
 def test_caption_of_times_takes_the_shortest():
     text = plot.caption(made_up(), "G", "Read", ("bound", 25.0, "µs"), y="median_us")
-    assert "best 50 µs (read/b n=1), 50% of the bound roof" in text
+    assert "best 50 µs (b n=1), 50% of the bound roof" in text
 
 
 def test_caption_refuses_units_that_differ_and_empty_frames():

@@ -134,6 +134,6 @@ def standings(rows: pd.DataFrame) -> str:
             even.append(name)
         else:
             apart.append(f"{name} {best['median_us'] / row['median_us']:.0%}")
-    text = f"**{best['operator']}**: the best rung is {best['impl']} with {best['gb_s']:,.0f} GB/s."
+    text = f"The best rung of `{best['operator']}` is `{best['impl']}` with **{best['gb_s']:,.0f} GB/s**."
     text += f" Level with it: {', '.join(even)}." if even else ""
     return text + (f" The others' speed, of that: {', '.join(apart)}." if apart else "")

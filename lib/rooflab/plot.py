@@ -458,6 +458,16 @@ def under_roofs(
         round_ticks(ax, axis)
 
 
+def telling(case: str, among: Iterable[str]) -> str:
+    """What tells a case from others: its id without what all of `among` (ids) say of themselves, too."""
+    others = [other.split() for other in among]
+    shared = set.intersection(*map(set, others))
+    operator, _, name = case.split()[0].partition("/")
+    if not all(words[0].startswith(f"{operator}/") for words in others):
+        name = f"{operator}/{name}"
+    return " ".join([name, *(word for word in case.split()[1:] if word not in shared)])
+
+
 def caption(
     frame: pd.DataFrame,
     device: Any,
@@ -487,7 +497,7 @@ def caption(
     name = getattr(device, "name", device)
     text = f"{what} on {name}, {dates(known)}: {points}, best {number(best[y])} {unit}"
     if "case" in known:
-        text += f" ({best['case']})"
+        text += f" ({telling(best['case'], known['case'])})"
     if roof:
         if roof[2] != unit:
             raise UsageError(f"The roof is in {roof[2]}, the figure in {unit}; pass both in one unit.")

@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 from rooflab import page
+from rooflab.errors import UsageError
 from rooflab.ops import stream
 
 
@@ -75,6 +76,16 @@ def test_a_table_says_yes_and_no(shown):
     frame = pd.DataFrame({"refused": [True, False]})
     page.table(frame, {"refused": "refused"})
     assert "<td>yes</td>" in shown[0] and "<td>no</td>" in shown[0]
+
+
+def test_a_source_can_be_shown_as_it_is_built():
+    text = "#ifndef M\n#define M 0\n#endif\na\n#if M == 1\nb\n#else\nc\n#if N\nd\n#endif\n#endif\n"
+    assert page.as_built(text, {}) == text
+    assert page.as_built(text, {"M": 0}) == "a\nc\n#if N\nd\n#endif\n"
+    assert page.as_built(text, {"M": 1}) == "a\nb\n"
+    assert page.as_built(text, {"M": 0, "N": 1}) == "a\nc\nd\n"
+    with pytest.raises(UsageError, match="not '#elif M'"):
+        page.as_built("#if M\n#elif M\n#endif\n", {"M": 1})
 
 
 def test_a_diff_does_not_count_what_only_moved_to_the_right():

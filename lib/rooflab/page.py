@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML, Markdown, display
 
+from rooflab.errors import UsageError
 from rooflab.ops import Rung
 from rooflab.plot import contestants
 
@@ -52,16 +53,48 @@ def _cell(value: object, form: str | None) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def body_of(rung: Rung) -> str:
-    """A rung's source from its first #include, #ifndef or kernel on: without the header comment."""
-    text = rung.path.read_text()
+def as_built(text: str, macros: Mapping[str, int]) -> str:
+    """CUDA C++ as the preprocessor leaves it for these macros: what they leave out is gone, and so are their
+    defaults and the directives that ask for them alone (NAME or NAME == n). Everything else stays.
+    """
+    kept: list[str] = []
+    asked: list[bool | None] = []  # of every open conditional: whether it holds, None if it asks for others
+    for line in text.splitlines():
+        directive = re.match(r"#(if|ifdef|ifndef|elif|else|endif)\b *(.*)", line)
+        word, rest = (directive[1], directive[2]) if directive else ("", "")
+        if word.startswith("if"):
+            condition = re.fullmatch(r"(\w+)(?: == (\d+))?", rest)
+            if condition is None or condition[1] not in macros:
+                asked.append(None)
+            elif word == "if":
+                value = macros[condition[1]]
+                asked.append(value == int(condition[2]) if condition[2] else value != 0)
+            else:
+                asked.append(word == "ifdef")
+        ours = bool(asked) and asked[-1] is not None and word != ""
+        if ours and word == "elif":
+            raise UsageError(f"as_built follows #if, #else and #endif, not {line.strip()!r}.")
+        if ours and word == "else":
+            asked[-1] = not asked[-1]
+        if not ours and all(holds is not False for holds in asked):
+            kept.append(line)
+        if word == "endif":
+            asked.pop()
+    return "\n".join(kept) + "\n"
+
+
+def body_of(rung: Rung, built: Mapping[str, int] | None = None) -> str:
+    """A rung's source from its first #include, #ifndef or kernel on: without the header comment; with `built`
+    only what these macros leave of it.
+    """
+    text = as_built(rung.path.read_text(), built or {})
     start = re.search(r'^(#|extern "C"|__device__|template)', text, re.MULTILINE)
     return text[start.start() if start else 0 :]
 
 
-def source(rung: Rung) -> None:
-    """Display a rung's source, header comment and all."""
-    display(Markdown(f"```cuda\n{rung.path.read_text().rstrip()}\n```"))
+def source(rung: Rung, built: Mapping[str, int] | None = None) -> None:
+    """Display a rung's source, header comment and all; with `built` only what these macros leave of it."""
+    display(Markdown(f"```cuda\n{as_built(rung.path.read_text(), built or {}).rstrip()}\n```"))
 
 
 def header(rung: Rung) -> None:
@@ -75,13 +108,14 @@ def header(rung: Rung) -> None:
     display(Markdown(f"**{first}**\n{text}"))
 
 
-def diff(below: Rung, rung: Rung, folded: bool = False) -> None:
+def diff(below: Rung, rung: Rung, folded: bool = False, built: Mapping[str, int] | None = None) -> None:
     """Display what changed from the rung below: a unified diff without header comments, where lines that only
-    moved to the right or left count as the same. `folded` shows a line to click instead, for long ones.
+    moved to the right or left count as the same. `folded` shows a line to click instead, for long ones;
+    `built` shows only what these macros leave of both.
     """
     # Entry names differ in every rung; they would hide what changed.
-    before = body_of(below).replace(below.entry, rung.operator).splitlines()
-    after = body_of(rung).replace(rung.entry, rung.operator).splitlines()
+    before = body_of(below, built).replace(below.entry, rung.operator).splitlines()
+    after = body_of(rung, built).replace(rung.entry, rung.operator).splitlines()
     lines = [f"--- {below.name}.cu", f"+++ {rung.name}.cu", *_changes(before, after)]
     text = "```diff\n" + "\n".join(lines) + "\n```"
     if folded:

@@ -103,8 +103,8 @@ struct Plan {
     const uint4* codes;
     const __half* scales;
     long long codes_a_layer, scales_a_layer;
-    int first, end, chunks, pitch;  // units; chunks a unit; 16-byte pieces (INT4: of all groups) a row
-    int rows, width, unused[2];     // units a chunk
+    int first, end, chunks, pitch;    // units; chunks a unit; 16-byte pieces (INT4: of all groups) a row
+    int rows, width, unused[2];       // rows of a matrix; units a chunk
 };
 
 // Where a warp begins in a phase's matrices: pieces of 16 bytes from the first layer's on, and from layer to layer; its
@@ -229,7 +229,8 @@ __device__ inline void copy_chunk(uint4* mine, const Stream& s, int lane) {
             copy_async_16_of_line(mine + 64, codes + 64, s.policy);
             copy_async_16_of_line(mine + 96, codes + 96, s.policy);
         }
-        copy_async_8(reinterpret_cast<uint2*>(mine + 128 - lane) + lane, reinterpret_cast<const uint2*>(s.at) + (place / 2 + lane / 4 * 2));
+        copy_async_8(reinterpret_cast<uint2*>(mine + 128 - lane) + lane,
+                     reinterpret_cast<const uint2*>(s.at) + (place / 2 + lane / 4 * 2));
         return;
     }
     const int pitch = s.chunks * PIECES<F>;

@@ -22,6 +22,15 @@ def test_a_table_formats_numbers_and_leaves_blanks_empty(shown):
     assert "<caption>Two rows</caption>" in html and "<th>Elements</th>" in html
 
 
+def test_a_table_can_be_folded_under_its_caption(shown):
+    page.table(pd.DataFrame({"n": [4]}), {"n": "Elements"}, caption="One row", folded=True)
+    (html,) = shown
+    assert (
+        html.startswith("<details") and "<summary>One row</summary>" in html and html.endswith("</details>")
+    )
+    assert "<td>4</td>" in html and "<caption>" not in html
+
+
 def test_a_diff_shows_what_changed_and_nothing_else(shown):
     one, two = stream.LADDERS["copy"][:2]
     page.diff(one, two)

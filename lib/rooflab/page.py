@@ -26,10 +26,12 @@ def table(
     columns: Mapping[str, str],
     formats: Mapping[str, str] | None = None,
     caption: str = "",
+    folded: bool = False,
 ) -> None:
     """Display `columns` (name in the frame -> heading) of a frame as a plain HTML table.
 
     `formats` gives format specifications for numbers ("{:,.1f}"); a missing value shows as an empty cell.
+    `folded` shows the caption as a line to click instead, for tables that only back a figure or a sentence.
     """
     shown = pd.DataFrame(
         {
@@ -38,7 +40,9 @@ def table(
         }
     )
     body = shown.to_html(index=False, border=0, classes="rooflab", justify="left")
-    if caption:
+    if folded:
+        body = f'<details style="margin-bottom: 1em"><summary>{caption}</summary>\n{body}\n</details>'
+    elif caption:
         body = body.replace("<thead>", f"<caption>{caption}</caption>\n  <thead>", 1)
     display(HTML(body))
 

@@ -504,6 +504,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ("mmq/5_tuned", "wait", "wait<0>"): "after the last turn only empty groups are under way",
     ("q8_0/6_mma", "wait", "wait<0>"): "after the last turn only empty groups are under way",
     ("int4/9_shared", "wait", "wait<0>"): "after the last turn only empty groups are under way",
+    (
+        "decode_step/3_persistent",
+        "wait",
+        "wait<0>",
+    ): "every copy that was started has been multiplied by then",
     ("attention/7_rows", "guard", "tile < all_from"): "it only decides whether keys are looked at one by one",
     ("attention/2_tiled", "dirty", "sum = 0"): _RESCALED,
     ("decode_attention/2_split", "dirty", "sum = 0"): _RESCALED,

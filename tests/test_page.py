@@ -87,6 +87,14 @@ def test_a_table_says_yes_and_no(shown):
     assert "<td>yes</td>" in shown[0] and "<td>no</td>" in shown[0]
 
 
+def test_several_tables_fold_behind_one_line(shown):
+    frame = pd.DataFrame({"n": [1]})
+    page.fold("More", [(frame, {"n": "A"}), (frame, {"n": "B"}, {"n": "{:.1f}"}, "Named")])
+    (html,) = shown
+    assert html.startswith("<details><summary>More</summary>") and html.count("<table") == 2
+    assert "<caption>Named</caption>" in html and "<td>1.0</td>" in html
+
+
 def test_a_source_can_be_shown_as_it_is_built():
     text = "#ifndef M\n#define M 0\n#endif\na\n#if M == 1\nb\n#else\nc\n#if N\nd\n#endif\n#endif\n"
     assert page.as_built(text, {}) == text

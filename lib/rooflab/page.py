@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,6 +34,26 @@ def table(
     `formats` gives format specifications for numbers ("{:,.1f}"); a missing value shows as an empty cell.
     `folded` shows the caption as a line to click instead, for tables that only back a figure or a sentence.
     """
+    body = _html(frame, columns, formats, "" if folded else caption)
+    if folded:
+        body = f'<details style="margin-bottom: 1em"><summary>{caption}</summary>\n{body}\n</details>'
+    display(HTML(body))
+
+
+def fold(summary: str, tables: Iterable[Sequence[Any]]) -> None:
+    """Display tables behind one line to click; each is given as the first arguments of `table`: frame,
+    columns and, where wanted, formats and a caption.
+    """
+    inside = "\n".join(_html(*each) for each in tables)
+    display(HTML(f"<details><summary>{summary}</summary>\n{inside}\n</details>"))
+
+
+def _html(
+    frame: pd.DataFrame,
+    columns: Mapping[str, str],
+    formats: Mapping[str, str] | None = None,
+    caption: str = "",
+) -> str:
     shown = pd.DataFrame(
         {
             heading: [_cell(value, (formats or {}).get(name)) for value in frame[name]]
@@ -40,11 +61,7 @@ def table(
         }
     )
     body = shown.to_html(index=False, border=0, classes="rooflab", justify="left")
-    if folded:
-        body = f'<details style="margin-bottom: 1em"><summary>{caption}</summary>\n{body}\n</details>'
-    elif caption:
-        body = body.replace("<thead>", f"<caption>{caption}</caption>\n  <thead>", 1)
-    display(HTML(body))
+    return body.replace("<thead>", f"<caption>{caption}</caption>\n  <thead>", 1) if caption else body
 
 
 def _cell(value: object, form: str | None) -> str:

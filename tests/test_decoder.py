@@ -93,6 +93,14 @@ def test_a_context_in_parts(rung):
     check(tiny(layers=1, vocab=64), "fp16", "fp16", rung, count=52, blocks=7, WARPS=4)
 
 
+@pytest.mark.parametrize("format", ["fp16", "q8_0", "int4_g128"])
+def test_a_context_in_parts_beside_long_rows(format):
+    """Rows that leave room for eight keys a warp, and heads that a thread puts together in two turns."""
+    spec = tiny(layers=1, vocab=64, heads=12, kv_heads=4, mlp=2560)
+    assert decoder.keys_of(spec.shape, 4) == 32 and decoder.keys_of(tiny().shape, 4) == 16
+    check(spec, format, "fp16", "3_persistent", count=70, blocks=40, WARPS=4)
+
+
 @pytest.mark.parametrize("rung", ["1_phases", "3_persistent"])
 def test_a_long_context_is_the_same_in_one_part_and_in_sixteen(rung):
     """700 keys that are only numbers: two blocks take two heads each, and 34 a part each."""

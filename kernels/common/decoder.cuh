@@ -31,7 +31,11 @@ static_assert(HELD_BACK < STAGES, "a warp holds back less than its ring");
 
 constexpr int THREADS = 32 * WARPS, UNIT = 16, MOST_SPLITS = 16;
 constexpr int GROUP = HEADS / KV_HEADS;
-constexpr int KEYS = 4 * WARPS;  // that a block scores at a time
+constexpr int most(int a, int b) { return a > b ? a : b; }
+constexpr int WIDEST_ROW = most(most(HIDDEN, HEADS * HEAD_DIM), MLP);
+// Keys that eight lanes score at a time: two where their values fit where a row of x lies anyway.
+constexpr int KEYS_A_TURN = (GROUP + 8 * WARPS) * HEAD_DIM <= WIDEST_ROW ? 2 : 1;
+constexpr int KEYS = 4 * WARPS * KEYS_A_TURN;  // and that a block scores at a time
 constexpr int TOGETHER = GROUP % 2 == 0 ? 2 : 1;  // query heads that a block works on
 // In 16-byte pieces: four a lane, and scales.
 constexpr int SLOT = BOXES || (FORMAT == 0 && HEAD_FORMAT == 0) ? 128 : 144;
@@ -130,9 +134,7 @@ struct Room {
 };
 
 // Elements of the longest x, or of queries and a tile of values, filled up so that what follows is aligned.
-constexpr int most(int a, int b) { return a > b ? a : b; }
-constexpr int WIDEST =
-    (most(most(HIDDEN, HEADS * HEAD_DIM), most(MLP, (GROUP + KEYS) * HEAD_DIM)) + 511) / 512 * 512;
+constexpr int WIDEST = (most(WIDEST_ROW, (GROUP + KEYS) * HEAD_DIM) + 511) / 512 * 512;
 
 __device__ inline Room room_of(uint4* shared) {
     const int warp = threadIdx.x / 32;
@@ -567,6 +569,14 @@ __device__ inline void multiply_chunk(float (&acc)[2][4], const uint4* slot, con
     }
 }
 
+// Wait for the oldest copy of the ring: of slots that are held back, the copies were not asked for.
+template <int MOST_OWED>
+__device__ inline void wait_for_next(int owed) {
+    if constexpr (MOST_OWED == 0) copy_async_wait<STAGES - 1>();
+    else if (owed == MOST_OWED) copy_async_wait<STAGES - 1 - MOST_OWED>();
+    else wait_for_next<MOST_OWED - 1>(owed);
+}
+
 // All of this block's units of a phase's matrix times x. finish(unit, r, sum, there, early) gets the sum of the unit's row
 // r, from a warp for two units at a time; `there` is false where there is no second one, `early` true for row
 // threadIdx.x of them all.
@@ -592,10 +602,8 @@ __device__ inline void products(const Decoder& m, const Room& room, Stream& s, i
 #if BOXES
                 wait_for_arrival(room.full + turn, s.turn);
 #else
-                // Where slots are held back, fewer copies were asked for after the one that is wanted now.
                 const bool held_back = HELD_BACK > 0 && to_come <= HELD_BACK;
-                if (held_back) copy_async_wait<STAGES - 1 - HELD_BACK>();
-                else copy_async_wait<STAGES - 1>();
+                wait_for_next<HELD_BACK>(s.owed);
 #endif
                 multiply_chunk<F>(acc, room.ring + turn * SLOT, room, turn, unit, width, chunk, lane);
 #if BOXES
@@ -814,12 +822,12 @@ __device__ inline Part part_of(const Decoder& m, int length) {
     return p;
 }
 
-// Keys and values that ATTEND will want into the L2, but for the newest, which are still to come.
+// Keys and values that ATTEND will want into the L2, and the lines where the newest will be written.
 __device__ inline void foresee(const Decoder& m, const Part& p, int layer, int place) {
     if (p.kv_head == m.kv_heads) return;
     const size_t stride = (size_t)m.kv_heads * HEAD_DIM;
     const size_t start = (size_t)layer * m.capacity * stride + p.kv_head * HEAD_DIM;
-    for (int i = threadIdx.x; i < (min(p.last, place) - p.first) * (HEAD_DIM / 64); i += THREADS) {
+    for (int i = threadIdx.x; i < (p.last - p.first) * (HEAD_DIM / 64); i += THREADS) {
         const size_t at = start + (p.first + i / (HEAD_DIM / 64)) * stride + i % (HEAD_DIM / 64) * 64;
         prefetch_l2(m.cache_k + at);
         prefetch_l2(m.cache_v + at);
@@ -841,17 +849,21 @@ __device__ inline void attend(const Decoder& m, const Room& room, const Part& p,
     __half* tile = queries + TOGETHER * HEAD_DIM;      // [KEYS][HEAD_DIM] of values
     const float scale = rsqrtf((float)HEAD_DIM) * 1.44269504f;
 
-    uint4 k[PAIRS], v[PAIRS];  // of this lane's key: 8 elements every 64
-    const auto load = [&](int key) {
+    const int first = 4 * warp + lane / 8;  // of this lane's keys among KEYS; another one THREADS / 8 further
+    uint4 k[KEYS_A_TURN][PAIRS], v[KEYS_A_TURN][PAIRS];  // 8 elements every 64
+    const auto load = [&](int base) {
 #pragma unroll
-        for (int i = 0; i < PAIRS; ++i) {
-            k[i] = v[i] = make_uint4(0, 0, 0, 0);
-            const size_t at = key * stride + 64 * i + lane % 8 * 8;
-            if (key < p.last) k[i] = __ldcg(reinterpret_cast<const uint4*>(keys + at));
-            if (key < p.last) v[i] = __ldcg(reinterpret_cast<const uint4*>(values + at));
-        }
+        for (int j = 0; j < KEYS_A_TURN; ++j)
+#pragma unroll
+            for (int i = 0; i < PAIRS; ++i) {
+                const int key = base + first + j * (THREADS / 8);
+                k[j][i] = v[j][i] = make_uint4(0, 0, 0, 0);
+                const size_t at = key * stride + 64 * i + lane % 8 * 8;
+                if (key < p.last) k[j][i] = __ldcg(reinterpret_cast<const uint4*>(keys + at));
+                if (key < p.last) v[j][i] = __ldcg(reinterpret_cast<const uint4*>(values + at));
+            }
     };
-    load(p.first + 4 * warp + lane / 8);
+    load(p.first);
     for (int i = threadIdx.x; i < TOGETHER * HEAD_DIM / 8; i += THREADS)
         reinterpret_cast<uint4*>(queries)[i] =
             __ldcg(reinterpret_cast<const uint4*>(m.queries + (size_t)p.head * HEAD_DIM) + i);
@@ -863,23 +875,26 @@ __device__ inline void attend(const Decoder& m, const Room& room, const Part& p,
     const int head = warp % TOGETHER, share = warp / TOGETHER;
     float2 sum[PAIRS] = {};
     for (int base = p.first; base < p.last; base += KEYS) {
-        const int mine = 4 * warp + lane / 8, key = base + mine;
-        float dots[TOGETHER] = {};
 #pragma unroll
-        for (int i = 0; i < PAIRS; ++i) {
-            const int d = 64 * i + lane % 8 * 8;
-            *reinterpret_cast<uint4*>(tile + mine * HEAD_DIM + d) = v[i];
+        for (int j = 0; j < KEYS_A_TURN; ++j) {
+            const int mine = first + j * (THREADS / 8);
+            float dots[TOGETHER] = {};
 #pragma unroll
-            for (int h = 0; h < TOGETHER; ++h)
-                dots[h] = multiply_add_8(k[i], *reinterpret_cast<const uint4*>(queries + h * HEAD_DIM + d), dots[h]);
+            for (int i = 0; i < PAIRS; ++i) {
+                const int d = 64 * i + lane % 8 * 8;
+                *reinterpret_cast<uint4*>(tile + mine * HEAD_DIM + d) = v[j][i];
+#pragma unroll
+                for (int h = 0; h < TOGETHER; ++h)
+                    dots[h] = multiply_add_8(k[j][i], *reinterpret_cast<const uint4*>(queries + h * HEAD_DIM + d), dots[h]);
+            }
+#pragma unroll
+            for (int h = 0; h < TOGETHER; ++h) {
+#pragma unroll
+                for (int offset = 4; offset > 0; offset /= 2) dots[h] += __shfl_xor_sync(0xffffffffu, dots[h], offset);
+                if (lane % 8 == 0) scores[h * KEYS + mine] = base + mine < p.last ? dots[h] * scale : -1e30f;
+            }
         }
-#pragma unroll
-        for (int h = 0; h < TOGETHER; ++h) {
-#pragma unroll
-            for (int offset = 4; offset > 0; offset /= 2) dots[h] += __shfl_xor_sync(0xffffffffu, dots[h], offset);
-            if (lane % 8 == 0) scores[h * KEYS + mine] = key < p.last ? dots[h] * scale : -1e30f;
-        }
-        load(key + KEYS);  // for the next turn
+        load(base + KEYS);  // for the next turn
         __syncthreads();
         if (warp < TOGETHER) {
             float largest = state[warp];
@@ -940,38 +955,52 @@ __device__ inline void attend(const Decoder& m, const Room& room, const Part& p,
 // x = the parts' outputs as one, head by head.
 template <int F>
 __device__ inline void attended(const Decoder& m, const Room& room, int splits) {
-    for (int k = 4 * threadIdx.x; k < m.heads * HEAD_DIM; k += 4 * THREADS) {
-        const int head = k / HEAD_DIM;
-        const float2* parts = reinterpret_cast<const float2*>(m.parts) + head * MOST_SPLITS;
-        const float* outputs = m.part_outputs + (size_t)head * MOST_SPLITS * HEAD_DIM + k % HEAD_DIM;
-        float largest = -1e30f, weights = 0.0f;
-        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        for (int p = 0; p < splits; p += 6) {  // six at a time, asked for together
-            float2 part[6];
-            float4 o[6];
+    constexpr int WIDTH = HEADS * HEAD_DIM, TURNS = (WIDTH + 4 * THREADS - 1) / (4 * THREADS), ROUNDS = (TURNS + 2) / 3;
+    constexpr int AT_ONCE = (TURNS + ROUNDS - 1) / ROUNDS, PARTS = AT_ONCE == 1 ? 6 : 3;  // that are asked for together
+    for (int first = 4 * threadIdx.x; first < WIDTH; first += AT_ONCE * 4 * THREADS) {
+        float4 sum[AT_ONCE] = {};
+        float largest[AT_ONCE], weights[AT_ONCE] = {};
 #pragma unroll
-            for (int i = 0; i < 6; ++i) {
-                part[i] = make_float2(-1e30f, 0.0f), o[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-                if (p + i < splits) part[i] = __ldcg(parts + p + i);
-                if (p + i < splits) o[i] = __ldcg(reinterpret_cast<const float4*>(outputs + (p + i) * HEAD_DIM));
-            }
-            float most = largest;
+        for (int i = 0; i < AT_ONCE; ++i) largest[i] = -1e30f;
+        for (int p = 0; p < splits; p += PARTS) {
+            float2 part[AT_ONCE][PARTS];
+            float4 o[AT_ONCE][PARTS];
 #pragma unroll
-            for (int i = 0; i < 6; ++i) most = fmaxf(most, part[i].x);
-            const float old = exp2_approx(largest - most);
-            weights *= old, sum.x *= old, sum.y *= old, sum.z *= old, sum.w *= old;
-            largest = most;
+            for (int i = 0; i < AT_ONCE; ++i)
 #pragma unroll
-            for (int i = 0; i < 6; ++i) {
-                const float weight = exp2_approx(part[i].x - most);
-                weights = fmaf(weight, part[i].y, weights);
-                sum.x = fmaf(weight, o[i].x, sum.x), sum.y = fmaf(weight, o[i].y, sum.y);
-                sum.z = fmaf(weight, o[i].z, sum.z), sum.w = fmaf(weight, o[i].w, sum.w);
+                for (int j = 0; j < PARTS; ++j) {
+                    const int k = first + i * 4 * THREADS, at = k / HEAD_DIM * MOST_SPLITS + p + j;
+                    const bool there = p + j < splits && k < WIDTH;
+                    part[i][j] = make_float2(-1e30f, 0.0f), o[i][j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                    if (there) part[i][j] = __ldcg(reinterpret_cast<const float2*>(m.parts) + at);
+                    if (there) o[i][j] = __ldcg(reinterpret_cast<const float4*>(m.part_outputs + at * HEAD_DIM + k % HEAD_DIM));
+                }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                float most = largest[i];
+#pragma unroll
+                for (int j = 0; j < PARTS; ++j) most = fmaxf(most, part[i][j].x);
+                const float old = exp2_approx(largest[i] - most);
+                weights[i] *= old, sum[i].x *= old, sum[i].y *= old, sum[i].z *= old, sum[i].w *= old;
+                largest[i] = most;
+#pragma unroll
+                for (int j = 0; j < PARTS; ++j) {
+                    const float weight = exp2_approx(part[i][j].x - most);
+                    weights[i] = fmaf(weight, part[i][j].y, weights[i]);
+                    sum[i].x = fmaf(weight, o[i][j].x, sum[i].x), sum[i].y = fmaf(weight, o[i][j].y, sum[i].y);
+                    sum[i].z = fmaf(weight, o[i][j].z, sum[i].z), sum[i].w = fmaf(weight, o[i][j].w, sum[i].w);
+                }
             }
         }
-        const float by = 1.0f / weights;
-        const float one[1] = {put_four<F>(room, k, make_float4(sum.x * by, sum.y * by, sum.z * by, sum.w * by))};
-        sum_groups<F>(room, one, k, m.heads * HEAD_DIM);
+        float sums[AT_ONCE] = {};
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int k = first + i * 4 * THREADS;
+            const float by = 1.0f / weights[i];
+            if (k < WIDTH)
+                sums[i] = put_four<F>(room, k, make_float4(sum[i].x * by, sum[i].y * by, sum[i].z * by, sum[i].w * by));
+        }
+        sum_groups<F>(room, sums, first, WIDTH);
     }
     __syncthreads();
 }

@@ -224,11 +224,19 @@ def winner(bests: np.ndarray) -> int:
     return int(indices[bests[:, 0] == bests[:, 0].max()].min())
 
 
+def keys_of(shape: Shape, warps: int) -> int:
+    """Keys that a block scores at a time: eight a warp where their values fit where a row of x lies anyway,
+    four elsewhere.
+    """
+    tile = (shape.heads // shape.kv_heads + 8 * warps) * shape.head_dim
+    return (8 if tile <= max(shape.hidden, shape.attended, shape.mlp) else 4) * warps
+
+
 def widest_of(shape: Shape, warps: int) -> int:
     """Elements of the longest x, or of queries and a tile of values, filled up so that what follows is
     aligned.
     """
-    tile = (shape.heads // shape.kv_heads + 4 * warps) * shape.head_dim
+    tile = (shape.heads // shape.kv_heads + keys_of(shape, warps)) * shape.head_dim
     return math.ceil(max(shape.hidden, shape.attended, shape.mlp, tile) / 512) * 512
 
 
@@ -283,7 +291,7 @@ def fastest(format: str, arch: str) -> str:
 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
-    return source_of_callable(step, _prepared, shared_of, macros_for, widest_of, pair_heads, pair_gates)
+    return source_of_callable(step, _prepared, shared_of, macros_for, widest_of, keys_of, pair_heads, pair_gates)
 
 
 def _parts(matrix: Any, other: Any) -> list[Any]:
@@ -320,7 +328,7 @@ def check_shape(shape: Shape, format: str, head_format: str, macros: Mapping[str
             f"{shape.heads} heads on {shape.kv_heads} need {shape.heads // together} blocks, not {blocks}."
         )
     room = 2 * macros["SLOTS"] * warps * 16
-    wanted = together * 4 * warps + 3 * together + 3 + warps * shape.head_dim
+    wanted = together * keys_of(shape, warps) + 3 * together + 3 + warps * shape.head_dim
     if wanted > room or 64 * warps > room:
         raise LaunchError(
             f"{group} heads of {shape.head_dim} do not fit beside {warps} warps: take more SLOTS than "

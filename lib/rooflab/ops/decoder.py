@@ -291,7 +291,9 @@ def fastest(format: str, arch: str) -> str:
 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
-    return source_of_callable(step, _prepared, shared_of, macros_for, widest_of, keys_of, pair_heads, pair_gates)
+    return source_of_callable(
+        step, _prepared, shared_of, macros_for, widest_of, keys_of, pair_heads, pair_gates
+    )
 
 
 def _parts(matrix: Any, other: Any) -> list[Any]:

@@ -142,6 +142,7 @@ DENIED = MissingTool(profile.PERMISSION)
         ),
         ({"gpu": {"throttle": ["idle", "hardware slowdown"]}}, "Throttling", "holds its clocks", "slower"),
         ({"disk": 1e9}, "Disk", "Free some space", "may not fit"),
+        ({"lean": ["sphinx"]}, "Packages", "pip install -r requirements.txt", "builds no pages"),
     ],
 )
 def test_each_amber_says_what_is_missing_its_cure_and_what_is_lost(changes, name, cure, loses):

@@ -1,6 +1,7 @@
 """The site: formulas, links and figures from disk alone, in a parser's eyes and in a browser's."""
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from rooflab import paths
 from rooflab.book import glossary, lessons, pages, run, site
-from rooflab.errors import RooflabError
+from rooflab.errors import MissingTool, RooflabError
 
 TABLE = "Measured on a GPU.\n\n| study | achieved |\n| --- | --- |\n| read | 4,500 GB/s |\n"
 
@@ -88,6 +89,15 @@ def test_a_warning_is_an_error(lesson: Callable[..., Path], tmp_path: Path) -> N
     path = lesson("00_first", "md:### Two levels down at once\n\n{unknownrole}`x`")
     with pytest.raises(RooflabError, match="unknownrole"):
         site.build([path], TABLE, tmp_path / "html", tmp_path / "source")
+
+
+def test_without_sphinx_one_sentence_says_what_to_install(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "sphinx.application", None)
+    with pytest.raises(
+        MissingTool, match=r"^The HTML site needs sphinx.*: pip install -r requirements.txt\.$"
+    ):
+        site.build([], "", tmp_path / "site", tmp_path / "source")
+    assert not (tmp_path / "site").exists()
 
 
 @pytest.mark.parametrize("formula", ["a_", "\\nosuchcommand{a}"])

@@ -15,7 +15,7 @@ import nbformat
 from rooflab import __version__, paths
 from rooflab.book import glossary, lessons, normal, pages
 from rooflab.book.execute import plain
-from rooflab.errors import RooflabError
+from rooflab.errors import MissingTool, RooflabError
 
 ASSETS = Path(__file__).resolve().parents[1] / "site"  # explorer.js and explorer.css, the lessons' explorers
 OUTPUT = paths.BUILD / "site"
@@ -78,8 +78,13 @@ def build(
     """Build the site from executed notebooks, the Markdown of the results, and that of the pages `around`
     the lessons (see rooflab.book.pages.make); the path of its first page. Raises RooflabError with Sphinx's
     warnings where there is one; the pages are written nevertheless."""
-    from sphinx.application import Sphinx
-    from sphinx.util.docutils import docutils_namespace, patch_docutils
+    try:
+        from sphinx.application import Sphinx
+        from sphinx.util.docutils import docutils_namespace, patch_docutils
+    except ModuleNotFoundError as error:
+        raise MissingTool(
+            f"The HTML site needs {str(error.name).split('.')[0]}: pip install -r requirements.txt."
+        ) from error
 
     _write_source(notebooks, source, table, around or {})
     for folder in (output, source / "_doctrees"):

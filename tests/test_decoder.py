@@ -14,7 +14,7 @@ try:
 except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
     pytest.skip(str(error), allow_module_level=True)
 
-RUNGS = [rung.name for rung in decoder.LADDERS["decode_step"] if "75" in rung.archs]
+RUNGS = [rung.name for rung in decoder.LADDERS["decode_step"] if "89" in rung.archs]
 FORMATS = [("fp16", "fp16"), ("q8_0", "q8_0"), ("int4_g128", "fp16"), ("int4_g128", "q8_0")]
 
 
@@ -81,7 +81,7 @@ def test_every_rung_and_format_agrees_with_float64(rung, format, head_format):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("options", [{}, {"WARPS": 8, "STAGES": 2}, {"STAGES": 5, "SLOTS": 6}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"WARPS": 8, "STAGES": 2}, {"STAGES": 5, "SLOTS": 12}], ids=str)
 def test_shapes_and_macros(sizes, options):
     for format in ("fp16", "q8_0") if sizes.get("hidden") else ("fp16", "q8_0", "int4_g128"):
         check(tiny(**sizes), format, "fp16", "3_persistent", count=3, blocks=6, **options)
@@ -95,9 +95,8 @@ def test_a_context_in_parts(rung):
 
 @pytest.mark.parametrize("format", ["fp16", "q8_0", "int4_g128"])
 def test_a_context_in_parts_beside_long_rows(format):
-    """Rows that leave room for eight keys a warp, and heads that a thread puts together in two turns."""
+    """Three heads to a key-value head, and heads that a thread puts together in two turns."""
     spec = tiny(layers=1, vocab=64, heads=12, kv_heads=4, mlp=2560)
-    assert decoder.keys_of(spec.shape, 4) == 32 and decoder.keys_of(tiny().shape, 4) == 16
     check(spec, format, "fp16", "3_persistent", count=70, blocks=40, WARPS=4)
 
 
@@ -220,7 +219,7 @@ def test_what_cannot_be_done_is_refused_in_a_sentence():
             decoder.step(shape, weights, state._replace(bests=state.bests[:1]))
         with pytest.raises(LaunchError, match="1 token or more, not 0"):
             decoder.step(shape, weights, state, steps=0)
-        with pytest.raises(LaunchError, match="take more SLOTS than 1"):
+        with pytest.raises(LaunchError, match="room for 8 units of 16: take more SLOTS than 1"):
             decoder.step(shape, weights, state, SLOTS=1)
     with pytest.raises(UsageError, match="There is no way 'fast' to decode"):
         engine.Engine(spec, weights, paths=engine.Paths(decode="fast"))

@@ -3,11 +3,12 @@
 // A layer has five phases, each of which needs all of the one before: QKV (norm, projections, biases, rotation, append to
 // the cache), ATTEND, OUT (and add to the residual), GATE_UP (norm, projections, SiLU times), DOWN (and add). HEAD (norm,
 // logits, choice of the next token) ends the token. All blocks work on every phase, 16 rows of its matrix (a unit) at a
-// time; the warps of a block divide the units' chunks along k among them, in the order of their numbers.
+// time; teams of warps divide the units' chunks along k among them, each a run of neighbours, of which a warp takes every
+// TEAM-th. One warp a team has the fewest changes from unit to unit; several ask for neighbouring lines at the same time.
 //
 // Weights come through a ring of slots in shared memory, WARPS times STAGES of them, which cp.async fills ahead. Each lane
-// copies just what it will read itself, so that a warp waits for nobody; and because weights depend on nothing, the ring
-// may already hold those of the next phase while this one ends. Products are made by tensor cores: a lane's share of
+// copies just what it will read itself (or a producer's lane copies it), so that a warp waits for no other; and because
+// weights depend on nothing, the ring may already hold those of the next phase while this one ends. Products are made by tensor cores: a lane's share of
 // 16 rows is the first operand as it lies, x is the second one. Where in k an element lies is the same permutation for
 // both, so that 16-byte copies fit: see copy_chunk.
 //
@@ -24,18 +25,29 @@
 #ifndef HELD_BACK
 #define HELD_BACK 0  // slots a warp that are filled again not when they are free but when the phase is over
 #endif
-static_assert(HELD_BACK < STAGES, "a warp holds back less than its ring");
+#ifndef FIRST_HELD
+#define FIRST_HELD HELD_BACK  // of the first warp, which tells of the block's arrival: its fence waits for its copies, too
+#endif
+static_assert(HELD_BACK < STAGES && FIRST_HELD <= STAGES, "a warp holds back no more than its ring");
 #ifndef BOXES
 #define BOXES 0  // 1: the ring is filled by the copies of common/boxes.cuh, whole chunks at a time
+#endif
+#ifndef PRODUCERS
+#define PRODUCERS 0  // warps beside WARPS that do nothing but fill the rings of all; 0: each warp fills its own
+#endif
+#ifndef DEPTH
+#define DEPTH 1  // chunks that a producer has under way at most,
+#endif
+#ifndef CALM
+#define CALM 1  // and while no products are made: loads and stores between them wait behind copies
 #endif
 
 constexpr int THREADS = 32 * WARPS, UNIT = 16, MOST_SPLITS = 16;
 constexpr int GROUP = HEADS / KV_HEADS;
 constexpr int most(int a, int b) { return a > b ? a : b; }
 constexpr int WIDEST_ROW = most(most(HIDDEN, HEADS * HEAD_DIM), MLP);
-// Keys that eight lanes score at a time: two where their values fit where a row of x lies anyway.
-constexpr int KEYS_A_TURN = (GROUP + 8 * WARPS) * HEAD_DIM <= WIDEST_ROW ? 2 : 1;
-constexpr int KEYS = 4 * WARPS * KEYS_A_TURN;  // and that a block scores at a time
+constexpr int KEYS_A_WARP = 4;            // that it attends to at a time: eight lanes a key
+constexpr int KEYS = KEYS_A_WARP * WARPS;  // and that a block attends to
 constexpr int TOGETHER = GROUP % 2 == 0 ? 2 : 1;  // query heads that a block works on
 // In 16-byte pieces: four a lane, and scales.
 constexpr int SLOT = BOXES || (FORMAT == 0 && HEAD_FORMAT == 0) ? 128 : 144;
@@ -49,6 +61,7 @@ struct Best {
     int index;
 };
 
+// Of a part's keys, or a warp's: the largest score (times log2 e), and the sum of all weights beside the largest's 1.
 struct PartSums {
     float largest, sum;
 };
@@ -57,7 +70,7 @@ struct PartSums {
     const uint4 *w_qkv, const __half *s_qkv, const uint4 *w_out, const __half *s_out, const uint4 *w_gate_up,           \
         const __half *s_gate_up, const uint4 *w_down, const __half *s_down, const uint4 *w_head, const __half *s_head,  \
         const uint4 *embedding, const __half *s_embedding, const __half *norms, const __half *biases,                   \
-        const float2 *rotations, float *residual, __half *queries, __half *inner, float *part_outputs, PartSums *parts, \
+        const float2 *rotations, float *residual, __half *queries, __half *inner, __half *part_outputs, PartSums *parts, \
         Best *bests, float *logits, __half *cache_k, __half *cache_v, int *tokens, int *position, int layers,           \
         int vocab, int capacity, float epsilon, float softcap, float heat, unsigned seed
 #define DECODER                                                                                                         \
@@ -85,8 +98,8 @@ struct Decoder {
     const float2* rotations;  // [capacity][HEAD_DIM / 2] cosine and sine
     float* residual;          // [hidden]
     __half* queries;          // [heads][HEAD_DIM]
-    __half* inner;            // [mlp]
-    float* part_outputs;      // [heads][MOST_SPLITS][HEAD_DIM]
+    __half* inner;            // [mlp] in the order of x for FORMAT
+    __half* part_outputs;     // [heads][MOST_SPLITS][HEAD_DIM], of weights that add up to 1
     PartSums* parts;          // [heads][MOST_SPLITS]
     Best* bests;              // [blocks]
     float* logits;            // [vocab]
@@ -111,33 +124,37 @@ struct Plan {
     int rows, width, unused[2];       // rows of a matrix; units a chunk
 };
 
-// Where a warp begins in a phase's matrices: pieces of 16 bytes from the first layer's on, and from layer to layer; its
-// first unit and the end of the block's, its first chunk and the units a chunk (16 bits each).
+// A warp's run of a phase's chunks: the piece of 16 bytes where it begins in the first layer's matrix, and
+// pieces from layer to layer; the unit, and units a chunk (16 bits each). `here` counts the chunks that it has of the unit,
+// every SHARED-th; then it goes on at chunk `over` of the next unit, up to chunk `to` counted from this one's first.
 struct __align__(16) Opening {
-    const uint4* codes;
     unsigned index, a_layer;
-    int units, chunk, chunks, pitch;
+    int unit, here, over, to, chunks, unused;
 };
 
-// What a block keeps in shared memory: x in the order of its phase's format (in ATTEND queries and values), sums of x over
-// groups of 128 (INT4), the units' sums of all warps (in ATTEND scores and outputs), and the ring.
+// What a block keeps in shared memory: x in the order of its phase's format (in ATTEND the warps' outputs), sums of x over
+// groups of 128 (INT4), the warps' sums of units, and the ring.
 struct Room {
     __half* x;
     float* x_sums;
-    float* sums;  // [2][SLOTS][WARPS][UNIT]
+    float* sums;  // [WARPS][SLOTS][UNIT]
     float* few;   // [WARPS + 2]
+    int* spans;   // [WARPS]: the first and the last unit, or pair of units, that a warp's sums are of (16 bits each)
     Plan* plans;  // [HEAD + 1]
     Opening* openings;  // [HEAD + 1], this warp's, as what follows
     uint4* ring;
     uint4* scales;
-    unsigned long long* full;
+    unsigned long long* full;  // a slot's copies are there
+#if PRODUCERS
+    unsigned long long *empty, *workers;  // a slot has been read; see sync_workers
+    volatile unsigned* busy;              // products are being made
+#endif
 };
 
-// Elements of the longest x, or of queries and a tile of values, filled up so that what follows is aligned.
-constexpr int WIDEST = (most(WIDEST_ROW, (GROUP + KEYS) * HEAD_DIM) + 511) / 512 * 512;
+// Elements of the longest x, or of what warps have attended to, filled up so that what follows is aligned.
+constexpr int WIDEST = (most(WIDEST_ROW, 2 * WARPS * TOGETHER * (HEAD_DIM + 2)) + 511) / 512 * 512;
 
-__device__ inline Room room_of(uint4* shared) {
-    const int warp = threadIdx.x / 32;
+__device__ inline Room room_of(uint4* shared, int warp) {
     Room room;
     room.ring = shared + warp * (STAGES * SLOT);
     shared += WARPS * STAGES * SLOT;
@@ -145,13 +162,29 @@ __device__ inline Room room_of(uint4* shared) {
     shared += WARPS * STAGES * SCALES;
     room.full = reinterpret_cast<unsigned long long*>(shared) + warp * STAGES;
     if (BOXES) shared += (WARPS * STAGES + 1) / 2;
+#if PRODUCERS
+    room.empty = room.full + WARPS * STAGES;
+    room.workers = reinterpret_cast<unsigned long long*>(shared) + 2 * WARPS * STAGES;
+    room.busy = reinterpret_cast<unsigned*>(room.workers + 1);
+    shared += WARPS * STAGES + 1;
+#endif
     room.x = reinterpret_cast<__half*>(shared);
     room.x_sums = reinterpret_cast<float*>(room.x + WIDEST);
     room.sums = room.x_sums + (WIDEST / 128 + 3) / 4 * 4;
-    room.few = room.sums + 2 * SLOTS * WARPS * UNIT;
-    room.plans = reinterpret_cast<Plan*>(room.few + (WARPS + 2 + 3) / 4 * 4);
+    room.few = room.sums + SLOTS * WARPS * UNIT;
+    room.spans = reinterpret_cast<int*>(room.few + (WARPS + 2 + 3) / 4 * 4);
+    room.plans = reinterpret_cast<Plan*>(room.spans + (WARPS + 3) / 4 * 4);
     room.openings = reinterpret_cast<Opening*>(room.plans + HEAD + 1) + warp * (HEAD + 1);
     return room;
+}
+
+// All warps but producers meet.
+__device__ inline void sync_workers(const Room& room) {
+#if PRODUCERS
+    sync_some(room.workers, 1, THREADS);
+#else
+    __syncthreads();
+#endif
 }
 
 // --- the stream of weights ------------------------------------------------------------------------------------------
@@ -165,11 +198,6 @@ constexpr int PIECES = F == INT4 ? INT4_BLOCK : 8;  // of 16 bytes from a chunk 
 constexpr int INT4_UNITS = INT4_TILE / UNIT;  // side by side in a tile
 
 __device__ inline int first_unit(int units, int block) { return (int)((unsigned)block * units / gridDim.x); }
-
-// Whether some unit may have no chunk for some warp: in the small decoders of tests.
-template <int F>
-constexpr bool SHORT = (HIDDEN < MLP ? (HIDDEN < HEADS * HEAD_DIM ? HIDDEN : HEADS * HEAD_DIM)
-                                     : (MLP < HEADS * HEAD_DIM ? MLP : HEADS * HEAD_DIM)) / CHUNK<F> < WARPS;
 
 // A chunk of INT4 may be one of two units that lie side by side in a tile of 64 rows and share an x. That costs the
 // warps about half as much again as one unit; what counts is the block with most to do.
@@ -195,6 +223,41 @@ __device__ inline Plan plan_of(const uint4* codes, const __half* scales, int row
     return plan;
 }
 
+// Warps that share a run of chunks: FP16 and Q8_0 come in lines of many rows, which neighbours ask for at the same time; a
+// chunk of INT4 is one piece.
+template <int F>
+constexpr int SHARED = F == INT4 ? 1 : TEAM;
+static_assert(WARPS % TEAM == 0, "teams are of one size");
+
+// How many of a unit's chunks, from `chunk` on, are a warp's.
+template <int F>
+__device__ inline int steps_of(int chunk, int to, int chunks) {
+    const int end = min(to, chunks);
+    return chunk < end ? (end - chunk + SHARED<F> - 1) / SHARED<F> : 0;
+}
+
+// A warp's run of a phase's chunks: teams divide the block's among them.
+template <int F>
+__device__ inline Opening opening_of(const Plan& plan, int warp) {
+    constexpr int TEAMS = WARPS / SHARED<F>;
+    const int chunks = plan.chunks, count = (plan.end - plan.first) / plan.width * chunks, team = warp / SHARED<F>;
+    const int from = team * count / TEAMS, until = (team + 1) * count / TEAMS;
+    int unit = plan.first + from / chunks * plan.width, chunk = from % chunks + warp % SHARED<F>;
+    int to = until - from + from % chunks;
+    if (chunk >= chunks && to > chunks) unit += plan.width, chunk -= chunks, to -= chunks;
+    Opening o;
+    o.index = F == INT4 ? (unsigned)unit / INT4_UNITS * plan.pitch + chunk * INT4_BLOCK + (unsigned)unit % INT4_UNITS * 64 +
+                              INT4_SCALES
+                        : (unsigned)unit * UNIT * plan.pitch + chunk * PIECES<F>;
+    o.a_layer = (unsigned)plan.codes_a_layer;
+    o.unit = unit | plan.width << 16;
+    o.here = until > from ? steps_of<F>(chunk, to, chunks) : 0;
+    o.over = chunk + o.here * SHARED<F> - chunks;
+    o.to = until > from ? to : 0;
+    o.chunks = chunks;
+    return o;
+}
+
 __device__ inline void make_plans(const Decoder& m, const Room& room) {
     const int attended = m.heads * HEAD_DIM;
     if (threadIdx.x == QKV)
@@ -204,16 +267,27 @@ __device__ inline void make_plans(const Decoder& m, const Room& room) {
     if (threadIdx.x == DOWN) room.plans[DOWN] = plan_of<FORMAT>(m.w_down, m.s_down, m.hidden, m.mlp);
     if (threadIdx.x == HEAD) room.plans[HEAD] = plan_of<HEAD_FORMAT>(m.w_head, m.s_head, m.vocab, m.hidden);
     __syncthreads();
+    const int phase = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (warp < WARPS && phase <= HEAD && phase != ATTEND)
+        room.openings[phase] =
+            phase == HEAD ? opening_of<HEAD_FORMAT>(room.plans[HEAD], warp) : opening_of<FORMAT>(room.plans[phase], warp);
+    __syncwarp();
 }
 
 #if !BOXES
-// Where a warp's next copy comes from: this lane's share of a unit's chunk, or of INT4 the tile that it lies in. `left`
-// counts the matrices to come, this one included.
+// Where a warp's next copy comes from: this lane's share of a unit's chunk. `here` counts its chunks to come of the unit; then
+// it goes on at chunk `over` of the next one, up to `to` counted from this one's first. `left` counts the matrices, this one
+// included; `back` is the way from INT4's codes back to their scales, in bytes.
 struct Stream {
     const uint4* at;
     const __half* scales;
     unsigned long long policy;
-    int layer, phase, left, unit, end, chunk, chunks, width, owed;
+    int layer, phase, left, here, over, to, chunks, unit, width, owed;
+    unsigned back;
+#if PRODUCERS
+    unsigned turn;            // a worker's: which time round the ring
+    const Opening* openings;  // a producer's: of the warp that it works for
+#endif
 };
 
 // Start copying a lane's share of 16 rows by CHUNK<F> of k, to this lane's piece of a slot. With g = lane / 4 and
@@ -223,16 +297,13 @@ struct Stream {
 template <int F>
 __device__ inline void copy_chunk(uint4* mine, const Stream& s, int lane) {
     if constexpr (F == INT4) {
-        const unsigned place = (unsigned)s.unit % INT4_UNITS;
-        const uint4* codes = s.at + (place * 64 + (INT4_SCALES + lane));
-        copy_async_16_of_line(mine, codes, s.policy);
-        copy_async_16_of_line(mine + 32, codes + 32, s.policy);
+        copy_async_16_of_line(mine, s.at, s.policy);
+        copy_async_16_of_line(mine + 32, s.at + 32, s.policy);
         if (s.width == 2) {
-            copy_async_16_of_line(mine + 64, codes + 64, s.policy);
-            copy_async_16_of_line(mine + 96, codes + 96, s.policy);
+            copy_async_16_of_line(mine + 64, s.at + 64, s.policy);
+            copy_async_16_of_line(mine + 96, s.at + 96, s.policy);
         }
-        copy_async_8(reinterpret_cast<uint2*>(mine + 128 - lane) + lane,
-                     reinterpret_cast<const uint2*>(s.at) + (place / 2 + lane / 4 * 2));
+        copy_async_8(reinterpret_cast<uint2*>(mine + 128 - lane) + lane, reinterpret_cast<const char*>(s.at) - s.back);
         return;
     }
     const int pitch = s.chunks * PIECES<F>;
@@ -245,52 +316,54 @@ __device__ inline void copy_chunk(uint4* mine, const Stream& s, int lane) {
     }
 }
 
-// On by `count` chunks; what is over after the last of a unit belongs to the next one.
-template <int F>
-__device__ inline void move_on(Stream& s, int count) {
-    s.chunk += count;
-    s.at += count * PIECES<F>;
-    if (F == Q8) s.scales += count * 4;
-    if (s.chunk < s.chunks) return;
-    do {
-        s.chunk -= s.chunks;
-        s.unit += s.width;
-        if (F != INT4) s.at += 15 * s.chunks * PIECES<F>;
-        else if ((unsigned)s.unit % INT4_UNITS != 0) s.at -= s.chunks * PIECES<F>;
-        if (F == Q8) s.scales += 15 * s.chunks * 4;
-    } while (SHORT<F> && s.chunk >= s.chunks);
+// INT4: from a lane's codes of the unit at `place` of its tile back to its scales.
+__device__ inline unsigned back_to_scales(unsigned place, int lane) {
+    return (place * 64 + INT4_SCALES + lane) * 16 - (place / 2 + lane / 4 * 2) * 8;
 }
 
-// The first chunk of this warp in a phase's matrices.
+// On to the warp's next chunk.
 template <int F>
-__device__ inline Opening opening_of(const Plan& plan, int warp) {
-    Opening o;
-    int unit = plan.first, chunk = warp;
-    while (chunk >= plan.chunks) {
-        chunk -= plan.chunks;
-        unit += plan.width;
+__device__ inline void move_on(Stream& s) {
+    s.at += SHARED<F> * PIECES<F>;
+    if (F == Q8) s.scales += SHARED<F> * 4;
+}
+
+// From beyond a unit's chunks to as far into the next unit's.
+template <int F>
+__device__ inline void next_unit(Stream& s, int lane) {
+    const int pitch = s.chunks * PIECES<F>;
+    if (F == INT4) {
+        const unsigned before = (unsigned)s.unit % INT4_UNITS;
+        s.unit += s.width;
+        const unsigned place = (unsigned)s.unit % INT4_UNITS;
+        s.at += (int)(place * 64) - (int)(before * 64) - (place != 0 ? pitch : 0);
+        s.back = back_to_scales(place, lane);
+    } else {
+        s.at += 15 * pitch;
+        if (F == Q8) s.scales += 15 * s.chunks * 4;
     }
-    o.codes = plan.codes;
-    o.index = F == INT4 ? (unsigned)unit / INT4_UNITS * plan.pitch + chunk * INT4_BLOCK
-                        : (unsigned)unit * UNIT * plan.pitch + chunk * PIECES<F>;
-    o.a_layer = (unsigned)plan.codes_a_layer;
-    o.units = unit | plan.end << 16;
-    o.chunk = chunk | plan.width << 16;
-    o.chunks = plan.chunks;
-    o.pitch = plan.pitch;
-    return o;
 }
 
 __device__ inline void open_matrix(Stream& s, const Room& room) {
     const int lane = threadIdx.x % 32;
+#if PRODUCERS
+    const Opening o = s.openings[s.phase];
+#else
     const Opening o = room.openings[s.phase];
-    s.unit = o.units & 0xffff, s.end = (unsigned)o.units >> 16, s.chunk = o.chunk & 0xffff, s.width = o.chunk >> 16;
+#endif
+    s.unit = o.unit & 0xffff, s.width = o.unit >> 16, s.here = o.here, s.over = o.over, s.to = o.to;
     s.chunks = o.chunks;
     const int format = s.phase == HEAD ? HEAD_FORMAT : FORMAT;
     unsigned long long index = (unsigned long long)(s.phase == HEAD ? 0 : s.layer) * o.a_layer + o.index;
-    if (format == Q8) s.scales = room.plans[s.phase].scales + index / 2 + (lane / 4 * (o.pitch / 2) + lane % 4 * 2);
-    if (format != INT4) index += lane / 4 * o.pitch + lane % 4;
-    s.at = o.codes + index;
+    if (format == Q8)
+        s.scales = room.plans[s.phase].scales + index / 2 + (lane / 4 * (o.chunks * (PIECES<Q8> / 2)) + lane % 4 * 2);
+    if (format == INT4) {
+        s.back = back_to_scales((unsigned)s.unit % INT4_UNITS, lane);
+        index += lane;
+    } else {
+        index += lane / 4 * (o.chunks * PIECES<HALF>) + lane % 4;
+    }
+    s.at = room.plans[s.phase].codes + index;
 }
 
 #else
@@ -298,7 +371,7 @@ __device__ inline void open_matrix(Stream& s, const Room& room) {
 struct Stream {
     const Maps* maps;
     const uint4* codes;  // INT4: of the layer
-    int layer, phase, left, unit, end, chunk, chunks, row, pitch, width, turn, owed;
+    int layer, phase, left, here, over, to, unit, chunk, chunks, row, pitch, width, turn, owed;
 };
 
 // Start copying 16 rows by CHUNK<F> of k, by one lane: as they lie in memory, the 16-byte pieces of a row turned by the
@@ -314,111 +387,183 @@ __device__ inline void copy_chunk(uint4* slot, uint4* scales, Arrival* full, con
 }
 
 template <int F>
-__device__ inline void move_on(Stream& s, int count) {
-    s.chunk += count;
-    if (s.chunk < s.chunks) return;
-    do {
-        s.chunk -= s.chunks;
-        s.unit += s.width;
-    } while (SHORT<F> && s.chunk >= s.chunks);
+__device__ inline void move_on(Stream& s) { s.chunk += SHARED<F>; }
+
+template <int F>
+__device__ inline void next_unit(Stream& s, int) {
+    s.unit += s.width;
+    s.chunk -= s.chunks;
 }
 
 __device__ inline void open_matrix(Stream& s, const Room& room) {
     const Plan& plan = room.plans[s.phase];
-    const int layer = s.phase == HEAD ? 0 : s.layer;
-    s.unit = plan.first, s.end = plan.end, s.chunks = plan.chunks, s.pitch = plan.pitch, s.chunk = 0, s.width = plan.width;
+    const int layer = s.phase == HEAD ? 0 : s.layer, shared = s.phase == HEAD ? SHARED<HEAD_FORMAT> : SHARED<FORMAT>;
+    const Opening o = room.openings[s.phase];
+    s.unit = o.unit & 0xffff, s.here = o.here, s.over = o.over, s.to = o.to, s.chunks = o.chunks;
+    s.chunk = o.over - o.here * shared + o.chunks;
+    s.pitch = plan.pitch, s.width = plan.width;
     s.row = layer * plan.rows;
     s.codes = plan.codes + layer * plan.codes_a_layer;
-    if (s.phase == HEAD) move_on<HEAD_FORMAT>(s, threadIdx.x / 32);
-    else move_on<FORMAT>(s, threadIdx.x / 32);
 }
 #endif
 
 // To the next matrix that has work for this warp, if there is one.
-__device__ inline void next_matrix(Stream& s, const Decoder& m, const Room& room) {
+__device__ inline void next_matrix(Stream& s, const Room& room, int layers) {
     while (--s.left > 0) {
         if (s.phase == HEAD) {
             s.phase = QKV;
             s.layer = 0;
         } else if (s.phase == DOWN) {
-            s.phase = ++s.layer < m.layers ? QKV : HEAD;
+            s.phase = ++s.layer < layers ? QKV : HEAD;
         } else {
             s.phase += s.phase == QKV ? 2 : 1;
         }
         open_matrix(s, room);
-        if (s.unit < s.end) break;
+        if (s.here > 0) break;
     }
+}
+
+// To the next unit that has work for this warp; false if there is none in this matrix.
+template <int F>
+__device__ inline bool next_units(Stream& s, int lane) {
+    for (s.to -= s.chunks; s.to > s.over; s.to -= s.chunks) {
+        next_unit<F>(s, lane);
+        s.here = steps_of<F>(s.over, s.to, s.chunks);
+        s.over += s.here * SHARED<F> - s.chunks;
+        if (s.here > 0) return true;
+    }
+    return false;
+}
+
+// Where the chunks of a unit are over: to the next unit or matrix.
+__device__ inline void turn_over(Stream& s, const Room& room, int layers, int lane) {
+    if (FORMAT != HEAD_FORMAT && s.phase == HEAD ? next_units<HEAD_FORMAT>(s, lane) : next_units<FORMAT>(s, lane)) return;
+    next_matrix(s, room, layers);
+}
+
+// Start copying what comes next into a slot of the ring, number `turn`; G is its format.
+template <int G>
+__device__ inline void copy_next(Stream& s, const Room& room, uint4* mine, int turn, int lane) {
+#if BOXES
+    __syncwarp();  // all lanes have read what was there
+    if (lane == 0) copy_chunk<G>(mine, room.scales + turn * SCALES, room.full + turn, s);
+#else
+    if (FORMAT != HEAD_FORMAT) __syncwarp();  // a lane's share of a slot lies elsewhere in another format
+    copy_chunk<G>(mine, s, lane);
+#endif
+    move_on<G>(s);
 }
 
 // Fill slot `turn` of the ring with what comes next, and be ready for the one after it.
 __device__ inline void fetch(Stream& s, const Decoder& m, const Room& room, int turn, int lane) {
-    if (s.left > 0) {
-#if BOXES
-        __syncwarp();  // all lanes have read what was there
-        if (lane == 0) {
-            uint4 *slot = room.ring + turn * SLOT, *scales = room.scales + turn * SCALES;
-            if (s.phase == HEAD) copy_chunk<HEAD_FORMAT>(slot, scales, room.full + turn, s);
-            else copy_chunk<FORMAT>(slot, scales, room.full + turn, s);
-        }
-        if (s.phase == HEAD) move_on<HEAD_FORMAT>(s, WARPS);
-        else move_on<FORMAT>(s, WARPS);
-#else
-        if (FORMAT != HEAD_FORMAT) __syncwarp();  // a lane's share of a slot lies elsewhere in another format
-        uint4* mine = room.ring + turn * SLOT + lane;
-        if (FORMAT != HEAD_FORMAT && s.phase == HEAD) {
-            copy_chunk<HEAD_FORMAT>(mine, s, lane);
-            move_on<HEAD_FORMAT>(s, WARPS);
-        } else {
-            copy_chunk<FORMAT>(mine, s, lane);
-            move_on<FORMAT>(s, WARPS);
-        }
-#endif
-        if (s.unit >= s.end) next_matrix(s, m, room);
+    uint4* mine = room.ring + turn * SLOT + lane;
+    if (s.here > 0) {
+        if (FORMAT != HEAD_FORMAT && s.phase == HEAD) copy_next<HEAD_FORMAT>(s, room, mine, turn, lane);
+        else copy_next<FORMAT>(s, room, mine, turn, lane);
+        if (--s.here == 0) turn_over(s, room, m.layers, lane);
     }
 #if !BOXES
     copy_async_commit();
 #endif
 }
 
+constexpr int MOST_HELD = most(HELD_BACK, FIRST_HELD);
+
 // Fill the slots that were held back, the last ones before `turn`.
 __device__ inline void fetch_owed(Stream& s, const Decoder& m, const Room& room, int turn) {
-    if (HELD_BACK == 0) return;
+    if (MOST_HELD == 0) return;
 #pragma unroll 1
-    for (; s.owed > 0; --s.owed) fetch(s, m, room, turn - s.owed + (turn < s.owed ? STAGES : 0), threadIdx.x % 32);
+    for (; s.owed > 0; --s.owed) {
+        const int empty = turn - s.owed + (turn < s.owed ? STAGES : 0);
+        fetch(s, m, room, empty, threadIdx.x % 32);
+    }
 }
 
+__device__ inline void begin_stream(Stream& s, const Decoder& m, const Room& room, int layer, int phase, int matrices) {
+    s.layer = layer, s.phase = phase, s.left = matrices, s.owed = 0;
+    open_matrix(s, room);
+    if (s.here == 0) next_matrix(s, room, m.layers);
+}
+
+#if PRODUCERS
+// What workers and producers begin with. A worker's stream counts its way round the ring and no more.
+__device__ inline Stream start_stream(const Decoder& m, const Room& room) {
+    make_plans(m, room);
+    if (threadIdx.x < THREADS && threadIdx.x % 32 < STAGES) {
+        arrivals_init(room.full + threadIdx.x % 32, 32);
+        arrivals_init(room.empty + threadIdx.x % 32, 1);
+    }
+    if (threadIdx.x == 0) {
+        arrivals_init(room.workers, THREADS);
+        *room.busy = 0;
+    }
+    __syncthreads();
+    Stream s;
+    s.turn = 0, s.here = 0, s.owed = 0;
+    return s;
+}
+#else
 // A warp's ring, filled for the first time.
 __device__ inline Stream start_stream(const Decoder& m, const Room& room, int layer, int phase, int matrices) {
     Stream s;
 #if BOXES
     start_arrivals(room.full, STAGES);
-    s.maps = m.maps;
+    s.maps = m.maps, s.turn = 0;
 #else
     s.scales = nullptr;
     s.policy = evict_first_policy();  // a weight is read once a token
 #endif
     make_plans(m, room);
-#if !BOXES
-    if (threadIdx.x % 32 <= HEAD && threadIdx.x % 32 != ATTEND)
-        room.openings[threadIdx.x % 32] =
-            threadIdx.x % 32 == HEAD ? opening_of<HEAD_FORMAT>(room.plans[HEAD], threadIdx.x / 32)
-                                     : opening_of<FORMAT>(room.plans[threadIdx.x % 32], threadIdx.x / 32);
-    __syncwarp();
-#endif
-    s.layer = layer, s.phase = phase, s.left = matrices, s.owed = 0;
-#if BOXES
-    s.turn = 0;
-#endif
     if (phase == ATTEND) {  // reads no weights
-        s.left = s.unit = s.end = 0;
+        s.layer = layer, s.phase = phase, s.left = s.here = s.owed = 0;
         return s;
     }
-    open_matrix(s, room);
-    if (s.unit >= s.end) next_matrix(s, m, room);
+    begin_stream(s, m, room, layer, phase, matrices);
 #pragma unroll 1
     for (int i = 0; i < STAGES; ++i) fetch(s, m, room, i, threadIdx.x % 32);
     return s;
 }
+#endif
+
+#if PRODUCERS
+// What a producer does of a launch: it fills the rings of every PRODUCERS-th warp from `producer` on, a chunk each in turn
+// where there is room for one. Where the memory is behind it waits, and nobody with it.
+__device__ inline void produce(const Decoder& m, uint4* shared, int producer, int matrices) {
+    constexpr int STREAMS = WARPS / PRODUCERS;
+    static_assert(WARPS % PRODUCERS == 0, "each producer has as many rings to fill");
+    const int lane = threadIdx.x % 32;
+    const Room room = room_of(shared, producer);
+    Stream s[STREAMS];
+    int turn[STREAMS] = {};
+    unsigned round[STREAMS];
+#pragma unroll
+    for (int i = 0; i < STREAMS; ++i) {
+        s[i].scales = nullptr;
+        s[i].policy = evict_first_policy();
+        s[i].openings = room.openings + i * PRODUCERS * (HEAD + 1);
+        begin_stream(s[i], m, room, 0, QKV, matrices);
+        round[i] = 1;
+    }
+    bool more = true;
+    while (more) {
+        more = false;
+        const bool calm = *room.busy == 0;
+#pragma unroll
+        for (int i = 0; i < STREAMS; ++i) {
+            if (s[i].here == 0) continue;
+            more = true;
+            const int slot = i * (PRODUCERS * STAGES) + turn[i];
+            if (!arrivals_over(room.empty + slot, round[i])) continue;
+            fetch(s[i], m, room, slot, lane);
+            arrivals_add_when_copied(room.full + slot);
+            if (++turn[i] == STAGES) turn[i] = 0, round[i] ^= 1;
+            if (calm) copy_async_wait<CALM - 1>();
+            else copy_async_wait<DEPTH - 1>();
+        }
+    }
+    copy_async_wait<0>();
+}
+#endif
 
 // --- products -------------------------------------------------------------------------------------------------------
 
@@ -433,11 +578,11 @@ __device__ inline void bytes_to_halves(unsigned word, unsigned& low, unsigned& h
 // Add the products of a chunk to acc: rows g and g + 8 in acc[.][0] and acc[.][2] of lanes with t = 0 (Q8: t < 2, each
 // with a part of them). All columns of the second operand are x, but for Q8: there column b is x where it belongs to
 // block b of the chunk and zero elsewhere, so that the blocks' sums stay apart and can be scaled.
-__device__ inline void multiply_half(float (&acc)[2][4], const uint4* slot, const __half* x, int lane) {
+__device__ inline void multiply_half(float (&acc)[2][4], const uint4* mine, const __half* x) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-        const uint4 low = slot[64 * j + lane], high = slot[64 * j + 32 + lane];
-        const uint4 b = *reinterpret_cast<const uint4*>(x + 32 * j + 8 * (lane % 4));
+        const uint4 low = mine[64 * j], high = mine[64 * j + 32];
+        const uint4 b = *reinterpret_cast<const uint4*>(x + 32 * j);
         const unsigned first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
         const unsigned b0[2] = {b.x, b.y}, b1[2] = {b.z, b.w};
         mma_m16n8k16_f16(acc[0], first, b0);
@@ -456,15 +601,15 @@ __device__ inline void sixteen(unsigned (&b)[4][2], const __half* x, bool take) 
     b[2][0] = second.x, b[2][1] = second.y, b[3][0] = second.z, b[3][1] = second.w;
 }
 
-__device__ inline void multiply_q8(float (&acc)[2][4], const uint4* slot, const __half* x, int lane) {
+__device__ inline void multiply_q8(float (&acc)[2][4], const uint4* mine, const __half* x, int lane) {
     const int g = lane / 4, t = lane % 4;
     float blocks[2][4] = {};
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-        const uint4 low = slot[64 * j + lane], high = slot[64 * j + 32 + lane];
+        const uint4 low = mine[64 * j], high = mine[64 * j + 32];
         const unsigned lows[4] = {low.x, low.y, low.z, low.w}, highs[4] = {high.x, high.y, high.z, high.w};
         unsigned b[4][2];
-        sixteen(b, x + 64 * j + 16 * t, g == 2 * j + t / 2);
+        sixteen(b, x + 64 * j, g == 2 * j + t / 2);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             unsigned a[4];
@@ -473,7 +618,7 @@ __device__ inline void multiply_q8(float (&acc)[2][4], const uint4* slot, const 
             mma_m16n8k16_f16(blocks[i % 2], a, b[i]);
         }
     }
-    const unsigned* scales = reinterpret_cast<const unsigned*>(slot + 128) + lane;
+    const unsigned* scales = reinterpret_cast<const unsigned*>(mine - lane + 128) + lane;
     const float2 low = __half22float2(as_half2(t < 2 ? scales[0] : 0)), high = __half22float2(as_half2(t < 2 ? scales[32] : 0));
     acc[0][0] += low.x * (blocks[0][0] + blocks[1][0]) + low.y * (blocks[0][1] + blocks[1][1]);
     acc[0][2] += high.x * (blocks[0][2] + blocks[1][2]) + high.y * (blocks[0][3] + blocks[1][3]);
@@ -482,16 +627,16 @@ __device__ inline void multiply_q8(float (&acc)[2][4], const uint4* slot, const 
 // Codes keep the offset that unpacking leaves (264 and 24, see common/int4.cuh), which times the sum of x goes off again.
 // Of UNITS units one after another; sums of unit i in acc[i][0] and acc[i][2].
 template <int UNITS>
-__device__ inline void multiply_int4(float (&acc)[2][4], const uint4* slot, const unsigned (&scales)[2], const __half* x,
-                                     float x_sum, int lane) {
+__device__ inline void multiply_int4(float (&acc)[2][4], const uint4* mine, const unsigned (&scales)[2], const __half* x,
+                                     float x_sum) {
     float sums[UNITS][2][4] = {};
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
         unsigned b[4][2];
-        sixteen(b, x + 64 * j + 16 * (lane % 4), true);
+        sixteen(b, x + 64 * j, true);
 #pragma unroll
         for (int u = 0; u < UNITS; ++u) {
-            const uint4 codes = slot[64 * u + 32 * j + lane];
+            const uint4 codes = mine[64 * u + 32 * j];
             const unsigned words[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
@@ -513,7 +658,7 @@ __device__ inline void multiply_int4(float (&acc)[2][4], const uint4* slot, cons
 // The same from rows as they lie in memory; x in the order that put_four gives it for boxes.
 __device__ inline void multiply_half_box(float (&acc)[2][4], const uint4* slot, const __half* x, int lane) {
     unsigned b[4][2];
-    sixteen(b, x + 16 * (lane % 4), true);
+    sixteen(b, x, true);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         unsigned a[4];
@@ -531,7 +676,7 @@ __device__ inline void multiply_q8_box(float (&acc)[2][4], const uint4* slot, co
         unsigned w[4];
         load_matrix_x4(w, slot + lane % 16 * 8 + ((2 * j + lane / 16) ^ lane % 8));
         uint4 b = make_uint4(0, 0, 0, 0);
-        if (g == j) b = *reinterpret_cast<const uint4*>(x + j / 2 * 64 + 16 * t + j % 2 * 8);
+        if (g == j) b = *reinterpret_cast<const uint4*>(x + j / 2 * 64 + j % 2 * 8);
         const unsigned b0[2] = {b.x, b.y}, b1[2] = {b.z, b.w};
         unsigned a[4];
         bytes_to_halves(w[0], a[0], a[2]);
@@ -548,24 +693,30 @@ __device__ inline void multiply_q8_box(float (&acc)[2][4], const uint4* slot, co
 }
 #endif
 
-template <int F>
-__device__ inline void multiply_chunk(float (&acc)[2][4], const uint4* slot, const Room& room, int turn, int unit, int units,
-                                      int chunk, int lane) {
-    const __half* x = room.x + chunk * CHUNK<F>;
+// What the products of a warp are made of: this lane's share of a slot, of x and the sums of x, and which slot, unit and
+// chunk it is.
+struct Operands {
+    uint4* mine;
+    const __half* x;
+    const float* x_sum;
+    int turn, unit, chunk;
+};
+
+template <int F, int WIDTH>
+__device__ inline void multiply_chunk(float (&acc)[2][4], const Operands& o, const Room& room, int lane) {
 #if BOXES
-    if constexpr (F == HALF) multiply_half_box(acc, slot, x, lane);
-    if constexpr (F == Q8) multiply_q8_box(acc, slot, room.scales + turn * SCALES, x, chunk, lane);
+    if constexpr (F == HALF) multiply_half_box(acc, o.mine - lane, o.x, lane);
+    if constexpr (F == Q8) multiply_q8_box(acc, o.mine - lane, room.scales + o.turn * SCALES, o.x, o.chunk, lane);
     if constexpr (F == INT4) {
-        const uint2 both = reinterpret_cast<const uint2*>(room.scales + turn * SCALES)[lane / 4 * 2 + unit % 4 / 2];
+        const uint2 both = reinterpret_cast<const uint2*>(room.scales + o.turn * SCALES)[lane / 4 * 2 + o.unit % 4 / 2];
 #else
-    if constexpr (F == HALF) multiply_half(acc, slot, x, lane);
-    if constexpr (F == Q8) multiply_q8(acc, slot, x, lane);
+    if constexpr (F == HALF) multiply_half(acc, o.mine, o.x);
+    if constexpr (F == Q8) multiply_q8(acc, o.mine, o.x, lane);
     if constexpr (F == INT4) {
-        const uint2 both = reinterpret_cast<const uint2*>(slot + 128)[lane];
+        const uint2 both = reinterpret_cast<const uint2*>(o.mine - lane + 128)[lane];
 #endif
-        const unsigned scales[2] = {unit % 2 ? both.y : both.x, both.y};
-        if (units == 2) multiply_int4<2>(acc, slot, scales, x, room.x_sums[chunk], lane);
-        else multiply_int4<1>(acc, slot, scales, x, room.x_sums[chunk], lane);
+        const unsigned scales[2] = {WIDTH == 1 && o.unit % 2 ? both.y : both.x, both.y};
+        multiply_int4<WIDTH>(acc, o.mine, scales, o.x, *o.x_sum);
     }
 }
 
@@ -577,102 +728,172 @@ __device__ inline void wait_for_next(int owed) {
     else wait_for_next<MOST_OWED - 1>(owed);
 }
 
-// All of this block's units of a phase's matrix times x. finish(unit, r, sum, there, early) gets the sum of the unit's row
-// r, from a warp for two units at a time; `there` is false where there is no second one, `early` true for row
-// threadIdx.x of them all.
+constexpr int NOTHING = -1;
+
+// The products of `count` chunks of a unit of format F, and into each slot that they leave the next copy, of format G: or
+// nothing, because nothing is to come or because the slots are held back.
+template <int F, int WIDTH, int G>
+__device__ inline void multiply_chunks(float (&acc)[2][4], Operands& o, Stream& s, const Room& room, int count, bool held_back,
+                                       int lane) {
+#pragma unroll 1
+    for (; count > 0; --count) {
+#if PRODUCERS
+        arrivals_wait(room.full + o.turn, s.turn);
+#elif BOXES
+        wait_for_arrival(room.full + o.turn, s.turn);
+#else
+        wait_for_next<G != NOTHING ? 0 : MOST_HELD < STAGES ? MOST_HELD : STAGES - 1>(s.owed);
+#endif
+        multiply_chunk<F, WIDTH>(acc, o, room, lane);
+#if PRODUCERS
+        __syncwarp();  // all lanes have read the slot
+        if (lane == 0) arrivals_add(room.empty + o.turn);
+#endif
+        if constexpr (G != NOTHING) copy_next<G>(s, room, o.mine, o.turn, lane);
+#if !BOXES && !PRODUCERS
+        if (G == NOTHING && held_back) ++s.owed;
+        else copy_async_commit();
+#endif
+        o.x += SHARED<F> * CHUNK<F>;
+        if (F == INT4) ++o.x_sum;
+        o.chunk += SHARED<F>;
+        o.mine += SLOT;
+        if (++o.turn == STAGES) {
+            o.turn = 0;
+            o.mine -= STAGES * SLOT;
+#if BOXES || PRODUCERS
+            s.turn ^= 1;
+#endif
+        }
+    }
+}
+
+// As many of the unit's chunks as can be done alike: `here` of them are left, and `after` after the unit. Returns how many.
+template <int F, int WIDTH>
+__device__ inline int multiply_some(float (&acc)[2][4], Operands& o, Stream& s, const Decoder& m, const Room& room, int here,
+                                    int after, int lane) {
+    const int held = threadIdx.x < 32 ? FIRST_HELD : HELD_BACK;  // of a phase's last chunks
+    const bool held_back = MOST_HELD > 0 && here + after <= held;
+    if (PRODUCERS || held_back || s.here == 0) {
+        multiply_chunks<F, WIDTH, NOTHING>(acc, o, s, room, here, held_back, lane);
+        return here;
+    }
+    int count = min(here, s.here);
+    if (MOST_HELD > 0) count = min(count, here + after - held);
+    if (FORMAT != HEAD_FORMAT && s.phase == HEAD) multiply_chunks<F, WIDTH, HEAD_FORMAT>(acc, o, s, room, count, false, lane);
+    else multiply_chunks<F, WIDTH, FORMAT>(acc, o, s, room, count, false, lane);
+    s.here -= count;
+    if (s.here == 0) turn_over(s, room, m.layers, lane);
+    return count;
+}
+
+// A warp's sum of `here` chunks of a unit, rows g and g + 8; `after` chunks follow. Lanes with t = 0 have them, in both[1] of
+// the second one of two units.
+template <int F>
+__device__ inline void sum_unit(float2 (&both)[2], Operands& o, Stream& s, const Decoder& m, const Room& room, int width,
+                                int here, int after, int lane) {
+    o.x = room.x + o.chunk * CHUNK<F> + lane % 4 * (F == HALF && !BOXES ? 8 : 16);
+    o.x_sum = room.x_sums + o.chunk;
+    float acc[2][4] = {};
+    while (here > 0) {
+        if (F == INT4 && width == 2) here -= multiply_some<F, F == INT4 ? 2 : 1>(acc, o, s, m, room, here, after, lane);
+        else here -= multiply_some<F, 1>(acc, o, s, m, room, here, after, lane);
+    }
+    both[0] = make_float2(acc[0][0], acc[0][2]), both[1] = make_float2(acc[1][0], acc[1][2]);
+    if (F != INT4) both[0].x += both[1].x, both[0].y += both[1].y;
+    if (F == Q8) {
+        both[0].x += __shfl_xor_sync(0xffffffffu, both[0].x, 1);
+        both[0].y += __shfl_xor_sync(0xffffffffu, both[0].y, 1);
+    }
+}
+
+// How many of a run's chunks, the first of which is chunk `chunk` of its unit, are a warp's.
+template <int F>
+__device__ inline int run_steps(int chunk, int to) { return chunk < to ? (to - chunk + SHARED<F> - 1) / SHARED<F> : 0; }
+
+
+// All of this block's units of a phase's matrix times x. finish(unit, r, sum, there, early) gets the sum of the row r of
+// each unit, from a warp for two units at a time; `there` is false where there is no second one, `early` true
+// for row threadIdx.x of them all.
 template <int F, typename Finish>
 __device__ inline void products(const Decoder& m, const Room& room, Stream& s, int& turn, int phase, Finish finish) {
-    static_assert(SLOTS % 2 == 0, "between two units that belong together there is no end");
+#if PRODUCERS
+    if (threadIdx.x == 0) *room.busy = 1;
+#endif
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int start = room.plans[phase].first, last = room.plans[phase].end, chunks = room.plans[phase].chunks;
-    const int width = F == INT4 ? room.plans[phase].width : 1;
-    int unit = start, chunk = warp, side = 0;
-    int to_come = ((last - start) / width * chunks - warp + WARPS - 1) / WARPS;  // chunks of this warp
-    while (SHORT<F> && chunk >= chunks) {
-        chunk -= chunks;
-        unit += width;
+    const int first = room.plans[phase].first, last = room.plans[phase].end, chunks = room.plans[phase].chunks;
+    const int width = F == INT4 ? room.plans[phase].width : 1, shift = width - 1;
+    const Opening run = room.openings[phase];
+    const int begin = run.over - run.here * SHARED<F> + chunks;
+    int to_come = run_steps<F>(begin, run.to);
+    Operands o = {room.ring + turn * SLOT + lane, nullptr, nullptr, turn, 0, 0};
+    float2 both[2];
+    o.unit = run.unit & 0xffff, o.chunk = begin;
+    float* mine = room.sums + warp * (SLOTS * UNIT) + lane / 4;
+    int pair = (o.unit - first) >> shift;
+    const int start = pair;
+    for (int to = run.to; to > 0; to -= chunks) {
+        const int here = steps_of<F>(o.chunk, to, chunks);
+        to_come -= here;
+        sum_unit<F>(both, o, s, m, room, width, here, to_come, lane);
+        if (lane % 4 == 0) {
+            mine[0] = both[0].x;
+            mine[8] = both[0].y;
+            if (F == INT4 && width == 2) {  // each unit has its own
+                mine[UNIT] = both[1].x;
+                mine[UNIT + 8] = both[1].y;
+            }
+        }
+        mine += width * UNIT;
+        o.unit += width;
+        o.chunk -= chunks;
+        ++pair;
     }
-    for (int first = start, end; first < last; first = end) {
-        end = min(first + SLOTS, last);
-        float* sums = room.sums + side * (SLOTS * WARPS * UNIT);
-        float* mine = sums + ((unit - first) * WARPS + warp) * UNIT + lane / 4;
-        while (unit < end) {
-            float acc[2][4] = {};
-            do {
-#if BOXES
-                wait_for_arrival(room.full + turn, s.turn);
-#else
-                const bool held_back = HELD_BACK > 0 && to_come <= HELD_BACK;
-                wait_for_next<HELD_BACK>(s.owed);
+    if (lane == 0) room.spans[warp] = pair > start ? start | (pair - 1) << 16 : 1;
+    turn = o.turn;
+#if PRODUCERS
+    if (threadIdx.x == 0) *room.busy = 0;
 #endif
-                multiply_chunk<F>(acc, room.ring + turn * SLOT, room, turn, unit, width, chunk, lane);
-#if BOXES
-                fetch(s, m, room, turn, lane);
-#else
-                if (held_back) ++s.owed;
-                else fetch(s, m, room, turn, lane);
-                --to_come;
-#endif
-#if BOXES
-                if (turn + 1 == STAGES) s.turn ^= 1;
-#endif
-                turn = turn + 1 == STAGES ? 0 : turn + 1;
-                chunk += WARPS;
-            } while (chunk < chunks);
-            float low = acc[0][0], high = acc[0][2];
-            if (F != INT4) low += acc[1][0], high += acc[1][2];
-            if (F == Q8) {
-                low += __shfl_xor_sync(0xffffffffu, low, 1);
-                high += __shfl_xor_sync(0xffffffffu, high, 1);
-            }
-            if (lane % 4 == 0) {
-                mine[0] = low;
-                mine[8] = high;
-                if (F == INT4 && width == 2) {  // each unit has its own
-                    mine[WARPS * UNIT] = acc[1][0];
-                    mine[WARPS * UNIT + 8] = acc[1][2];
-                }
-            }
-            do {
-                chunk -= chunks;
-                unit += width;
-                mine += width * (WARPS * UNIT);
-            } while (SHORT<F> && chunk >= chunks);
-        }
-        __syncthreads();
-        for (int i = threadIdx.x; i < (end - first + 1) / 2 * 2 * UNIT; i += THREADS) {
-            const int at = min(first + i / UNIT, end - 1), r = i % UNIT;
-            // Of the unit's chunks the first is this warp's; with few of them not every warp has one.
-            const int from = (at - start) / width * chunks % WARPS;
-            float value = 0.0f;
+    sync_workers(room);
+    for (int i = threadIdx.x; i < (last - first + 1) / 2 * 2 * UNIT; i += THREADS) {
+        const int at = min(i / UNIT, last - first - 1), wanted = at >> shift;
+        const float* sums = room.sums + at * UNIT + i % UNIT;
+        float value = 0.0f;
 #pragma unroll
-            for (int w = 0; w < WARPS; ++w) {
-                const bool there = w - from + (w < from ? WARPS : 0) < chunks;
-                value += there ? sums[((at - first) * WARPS + w) * UNIT + r] : 0.0f;
-            }
-            finish(at, r, value, first + i / UNIT < end, first == start && i == threadIdx.x);
+        for (int w = 0; w < WARPS; ++w) {
+            const int span = room.spans[w], low = span & 0xffff;
+            if (wanted >= low && wanted <= span >> 16) value += sums[(w * SLOTS - low * width) * UNIT];
         }
-        side ^= 1;
+        finish(first + at, i % UNIT, value, i / UNIT < last - first, i == threadIdx.x);
     }
 }
 
 // --- what stands before the products of a phase: x --------------------------------------------------------------------
 
+// Where element k of x lies for format F. INT4 and boxes of FP16: element 16 i + 8 j + 2 t + e of 64 at 16 t + 4 i + 2 j + e;
+// boxes of Q8_0: element 16 i + 4 t + e at 16 t + 4 i + e.
+template <int F>
+constexpr bool PAIRS_APART = F == INT4 || (BOXES && F == HALF);
+
+template <int F>
+__device__ inline int place_of(int k) {
+    if (PAIRS_APART<F>) return k / 64 * 64 + k % 8 / 2 * 16 + k % 64 / 16 * 4 + k % 16 / 8 * 2 + k % 2;
+    if (BOXES && F == Q8) return k / 64 * 64 + k % 16 / 4 * 16 + k % 64 / 16 * 4 + k % 4;
+    return k;
+}
+
 // Four neighbours of x, from k on, into the order of format F; their sum, which INT4 wants of a warp's 128, a group.
 template <int F>
 __device__ inline float put_four(const Room& room, int k, float4 v) {
     const __half2 low = __floats2half2_rn(v.x, v.y), high = __floats2half2_rn(v.z, v.w);
-    if constexpr (F == INT4 || (BOXES && F == HALF)) {  // element 16 i + 8 j + 2 t + e of 64 goes to 16 t + 4 i + 2 j + e
-        unsigned* to = reinterpret_cast<unsigned*>(room.x + k / 64 * 64 + k % 8 * 8 + k % 64 / 16 * 4 + k % 16 / 8 * 2);
-        to[0] = as_word(low);
-        to[8] = as_word(high);
+    __half* to = room.x + place_of<F>(k);
+    if constexpr (PAIRS_APART<F>) {
+        reinterpret_cast<unsigned*>(to)[0] = as_word(low);
+        reinterpret_cast<unsigned*>(to)[8] = as_word(high);
         const float2 a = __half22float2(low), b = __half22float2(high);
         if (F == INT4) return a.x + a.y + b.x + b.y;
-    } else if constexpr (BOXES && F == Q8) {  // element 16 i + 4 t + e of 64 goes to 16 t + 4 i + e
-        *reinterpret_cast<uint2*>(room.x + k / 64 * 64 + k % 16 * 4 + k % 64 / 16 * 4) =
-            make_uint2(as_word(low), as_word(high));
     } else {
-        *reinterpret_cast<uint2*>(room.x + k) = make_uint2(as_word(low), as_word(high));
+        *reinterpret_cast<uint2*>(to) = make_uint2(as_word(low), as_word(high));
     }
     return 0.0f;
 }
@@ -702,6 +923,47 @@ __device__ inline void sum_groups(const Room& room, const float (&sums)[COUNT], 
         const int group = k - 4 * lane + lane / 4 * 4 * THREADS;
         if (lane % 4 == 0 && lane / 4 < COUNT && group < end) room.x_sums[group / 128] = v[0];
     }
+}
+
+// x = the rows of gate and up, which lie in its order: eight neighbours a thread, all asked for together. INT4 wants the sums of
+// groups of 128, 16 lanes each.
+template <int F>
+__device__ inline void gated(const Decoder& m, const Room& room) {
+    constexpr int PIECES = MLP / 8, TURNS = (PIECES + THREADS - 1) / THREADS, ROUNDS = (TURNS + 7) / 8;
+    constexpr int AT_ONCE = (TURNS + ROUNDS - 1) / ROUNDS;
+    const int lane = threadIdx.x % 32;
+    for (int first = threadIdx.x; first < AT_ONCE * ROUNDS * THREADS; first += AT_ONCE * THREADS) {
+        uint4 held[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            held[i] = make_uint4(0, 0, 0, 0);
+            if (first + i * THREADS < PIECES)
+                held[i] = __ldcg(reinterpret_cast<const uint4*>(m.inner) + first + i * THREADS);
+        }
+        float v[8] = {};
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            if (first + i * THREADS < PIECES) reinterpret_cast<uint4*>(room.x)[first + i * THREADS] = held[i];
+            if (F == INT4) {
+                const float2 a = __half22float2(as_half2(held[i].x)), b = __half22float2(as_half2(held[i].y));
+                const float2 c = __half22float2(as_half2(held[i].z)), d = __half22float2(as_half2(held[i].w));
+                v[i] = ((a.x + a.y) + (b.x + b.y)) + ((c.x + c.y) + (d.x + d.y));
+            }
+        }
+        if (F == INT4) {
+#pragma unroll
+            for (int offset = 8; offset >= 2; offset /= 2)  // half of the lanes go on with half of the values
+#pragma unroll
+                for (int i = 0; i < offset / 2; ++i) {
+                    const float keep = lane & offset ? v[i + offset / 2] : v[i], give = lane & offset ? v[i] : v[i + offset / 2];
+                    v[i] = keep + __shfl_xor_sync(0xffffffffu, give, offset);
+                }
+            v[0] += __shfl_xor_sync(0xffffffffu, v[0], 1);
+            const int turn = lane % 16 / 2, group = first / 16 + turn * (THREADS / 16);
+            if (lane % 2 == 0 && turn < AT_ONCE && group < MLP / 128) room.x_sums[group] = v[0];
+        }
+    }
+    sync_workers(room);
 }
 
 __device__ inline float4 four_halves(uint2 bits) {
@@ -737,7 +999,7 @@ __device__ inline int chosen_token(const Decoder& m, const Room& room) {
         }
         if (threadIdx.x == 0) room.few[WARPS] = __int_as_float(min(max(best.index, 0), m.vocab - 1));
     }
-    __syncthreads();
+    sync_workers(room);
     return __float_as_int(room.few[WARPS]);
 }
 
@@ -776,7 +1038,7 @@ __device__ inline void normalised(const Decoder& m, const Room& room, int norm, 
     }
     squares = warp_sum(squares);
     if (threadIdx.x % 32 == 0) room.few[threadIdx.x / 32] = squares;
-    __syncthreads();
+    sync_workers(room);
     squares = 0.0f;
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) squares += room.few[w];
@@ -795,7 +1057,7 @@ __device__ inline void normalised(const Decoder& m, const Room& room, int norm, 
         const float one[1] = {put(k, value(k), four_halves(*reinterpret_cast<const uint2*>(weights + k)))};
         sum_groups<F>(room, one, k, m.hidden);
     }
-    __syncthreads();
+    sync_workers(room);
 }
 
 // --- attention --------------------------------------------------------------------------------------------------------
@@ -834,122 +1096,125 @@ __device__ inline void foresee(const Decoder& m, const Part& p, int layer, int p
     }
 }
 
-// Query heads that share a key-value head against a part of the cache; the parts meet in OUT.
+// N times two halves, past the L1.
+template <int N>
+__device__ inline void load_pairs(unsigned (&pairs)[N], const __half* p) {
+    if constexpr (N == 1) {
+        pairs[0] = __ldcg(reinterpret_cast<const unsigned*>(p));
+    } else if constexpr (N == 2) {
+        const uint2 two = __ldcg(reinterpret_cast<const uint2*>(p));
+        pairs[0] = two.x, pairs[1] = two.y;
+    } else {
+#pragma unroll
+        for (int i = 0; i < N / 4; ++i) {
+            const uint4 four = __ldcg(reinterpret_cast<const uint4*>(p) + i);
+            pairs[4 * i] = four.x, pairs[4 * i + 1] = four.y, pairs[4 * i + 2] = four.z, pairs[4 * i + 3] = four.w;
+        }
+    }
+}
+
+// Query heads that share a key-value head against a part of the cache; the parts meet in OUT. A warp attends to keys of its
+// own as if there were no others, and the warps meet once, in the end. Of a key eight lanes score a piece each; of a value
+// each lane takes HEAD_DIM / 32 neighbours.
 __device__ inline void attend(const Decoder& m, const Room& room, const Part& p, int layer) {
-    constexpr int PARTS = WARPS / TOGETHER, PAIRS = HEAD_DIM / 64;
+    constexpr int PIECES = HEAD_DIM / 64, PAIRS = HEAD_DIM / 64;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (p.kv_head == m.kv_heads) return;
-    const size_t stride = (size_t)m.kv_heads * HEAD_DIM;
+    constexpr unsigned stride = KV_HEADS * HEAD_DIM;
     const size_t start = (size_t)layer * m.capacity * stride + p.kv_head * HEAD_DIM;
-    const __half *keys = m.cache_k + start, *values = m.cache_v + start;
-    float* scores = room.sums;                         // [TOGETHER][KEYS]
-    float* state = scores + TOGETHER * KEYS;           // [3][TOGETHER]: largest score, sum of weights, what to rescale by
-    float* outputs = state + (3 * TOGETHER + 3) / 4 * 4;  // [PARTS][TOGETHER][HEAD_DIM]
-    __half* queries = room.x;                          // [TOGETHER][HEAD_DIM]
-    __half* tile = queries + TOGETHER * HEAD_DIM;      // [KEYS][HEAD_DIM] of values
+    const __half *keys = m.cache_k + start + lane % 8 * 8, *values = m.cache_v + start + lane * (HEAD_DIM / 32);
     const float scale = rsqrtf((float)HEAD_DIM) * 1.44269504f;
+    float* outputs = reinterpret_cast<float*>(room.x);                                            // [WARPS][TOGETHER][HEAD_DIM]
+    PartSums* sums = reinterpret_cast<PartSums*>(outputs + WARPS * TOGETHER * HEAD_DIM);  // [WARPS][TOGETHER]
 
-    const int first = 4 * warp + lane / 8;  // of this lane's keys among KEYS; another one THREADS / 8 further
-    uint4 k[KEYS_A_TURN][PAIRS], v[KEYS_A_TURN][PAIRS];  // 8 elements every 64
-    const auto load = [&](int base) {
+    uint4 k[PIECES];
+    unsigned v[KEYS_A_WARP][PAIRS];
+    const auto load = [&](int first) {
 #pragma unroll
-        for (int j = 0; j < KEYS_A_TURN; ++j)
+        for (int i = 0; i < PIECES; ++i) {
+            const int key = first + lane / 8;
+            k[i] = make_uint4(0, 0, 0, 0);
+            if (key < p.last) k[i] = __ldcg(reinterpret_cast<const uint4*>(keys + (unsigned)key * stride + 64 * i));
+        }
 #pragma unroll
-            for (int i = 0; i < PAIRS; ++i) {
-                const int key = base + first + j * (THREADS / 8);
-                k[j][i] = v[j][i] = make_uint4(0, 0, 0, 0);
-                const size_t at = key * stride + 64 * i + lane % 8 * 8;
-                if (key < p.last) k[j][i] = __ldcg(reinterpret_cast<const uint4*>(keys + at));
-                if (key < p.last) v[j][i] = __ldcg(reinterpret_cast<const uint4*>(values + at));
-            }
+        for (int n = 0; n < KEYS_A_WARP; ++n) {
+#pragma unroll
+            for (int e = 0; e < PAIRS; ++e) v[n][e] = 0;
+            if (first + n < p.last) load_pairs(v[n], values + (unsigned)(first + n) * stride);
+        }
     };
-    load(p.first);
-    for (int i = threadIdx.x; i < TOGETHER * HEAD_DIM / 8; i += THREADS)
-        reinterpret_cast<uint4*>(queries)[i] =
-            __ldcg(reinterpret_cast<const uint4*>(m.queries + (size_t)p.head * HEAD_DIM) + i);
-    if (threadIdx.x < TOGETHER) {
-        state[threadIdx.x] = -1e30f;
-        state[TOGETHER + threadIdx.x] = 0.0f;
-    }
-    __syncthreads();
-    const int head = warp % TOGETHER, share = warp / TOGETHER;
-    float2 sum[PAIRS] = {};
-    for (int base = p.first; base < p.last; base += KEYS) {
+    int first = p.first + warp * KEYS_A_WARP;
+    load(first);
+    float largest[TOGETHER], weights[TOGETHER] = {};
+    float2 sum[TOGETHER][PAIRS] = {};
 #pragma unroll
-        for (int j = 0; j < KEYS_A_TURN; ++j) {
-            const int mine = first + j * (THREADS / 8);
-            float dots[TOGETHER] = {};
+    for (int h = 0; h < TOGETHER; ++h) largest[h] = -1e30f;
+#pragma unroll 1
+    for (; first < p.last; first += KEYS) {
+        float weight[TOGETHER];
+        const __half* queries = m.queries + p.head * HEAD_DIM + lane % 8 * 8;
+        uint4 q[TOGETHER][PIECES];  // asked for again every time: registers are few
 #pragma unroll
-            for (int i = 0; i < PAIRS; ++i) {
-                const int d = 64 * i + lane % 8 * 8;
-                *reinterpret_cast<uint4*>(tile + mine * HEAD_DIM + d) = v[j][i];
+        for (int h = 0; h < TOGETHER; ++h)
 #pragma unroll
-                for (int h = 0; h < TOGETHER; ++h)
-                    dots[h] = multiply_add_8(k[j][i], *reinterpret_cast<const uint4*>(queries + h * HEAD_DIM + d), dots[h]);
-            }
+            for (int i = 0; i < PIECES; ++i) q[h][i] = __ldcg(reinterpret_cast<const uint4*>(queries + h * HEAD_DIM + 64 * i));
+#pragma unroll
+        for (int h = 0; h < TOGETHER; ++h) {
+            float dot = 0.0f;
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) dot = multiply_add_8(k[i], q[h][i], dot);
+#pragma unroll
+            for (int offset = 4; offset > 0; offset /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, offset);
+            dot = first + lane / 8 < p.last ? dot * scale : -1e30f;
+            float most = fmaxf(largest[h], dot);
+            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 8));
+            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 16));
+            const float rescale = exp2_approx(largest[h] - most);
+            weight[h] = exp2_approx(dot - most);  // 0 beyond the last key: a first one is always there
+            largest[h] = most;
+            weights[h] = weights[h] * rescale + weight[h];
+#pragma unroll
+            for (int e = 0; e < PAIRS; ++e) sum[h][e].x *= rescale, sum[h][e].y *= rescale;
+        }
+#pragma unroll
+        for (int n = 0; n < KEYS_A_WARP; ++n)
 #pragma unroll
             for (int h = 0; h < TOGETHER; ++h) {
+                const float by = __shfl_sync(0xffffffffu, weight[h], n * 8);
 #pragma unroll
-                for (int offset = 4; offset > 0; offset /= 2) dots[h] += __shfl_xor_sync(0xffffffffu, dots[h], offset);
-                if (lane % 8 == 0) scores[h * KEYS + mine] = base + mine < p.last ? dots[h] * scale : -1e30f;
-            }
-        }
-        load(base + KEYS);  // for the next turn
-        __syncthreads();
-        if (warp < TOGETHER) {
-            float largest = state[warp];
-            const float before = largest;
-            for (int i = lane; i < KEYS; i += 32) largest = fmaxf(largest, scores[warp * KEYS + i]);
-#pragma unroll
-            for (int offset = 16; offset > 0; offset /= 2)
-                largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
-            float weights = 0.0f;
-            for (int i = lane; i < KEYS; i += 32) {
-                const float weight = base + i < p.last ? exp2_approx(scores[warp * KEYS + i] - largest) : 0.0f;
-                scores[warp * KEYS + i] = weight;
-                weights += weight;
-            }
-            weights = warp_sum(weights);
-            __syncwarp();
-            if (lane == 0) {
-                const float rescale = exp2_approx(before - largest);
-                state[warp] = largest;
-                state[TOGETHER + warp] = state[TOGETHER + warp] * rescale + weights;
-                state[2 * TOGETHER + warp] = rescale;
-            }
-        }
-        __syncthreads();
-        if (share < PARTS) {
-            const float rescale = state[2 * TOGETHER + head];
-            const int count = min(KEYS, p.last - base);
-#pragma unroll
-            for (int i = 0; i < PAIRS; ++i) sum[i].x *= rescale, sum[i].y *= rescale;
-#pragma unroll 4
-            for (int i = share; i < count; i += PARTS) {
-                const float weight = scores[head * KEYS + i];
-#pragma unroll
-                for (int j = 0; j < PAIRS; ++j) {
-                    const float2 value =
-                        __half22float2(*reinterpret_cast<const __half2*>(tile + i * HEAD_DIM + 64 * j + 2 * lane));
-                    sum[j].x = fmaf(weight, value.x, sum[j].x), sum[j].y = fmaf(weight, value.y, sum[j].y);
+                for (int e = 0; e < PAIRS; ++e) {
+                    const float2 value = __half22float2(as_half2(v[n][e]));
+                    sum[h][e].x = fmaf(by, value.x, sum[h][e].x), sum[h][e].y = fmaf(by, value.y, sum[h][e].y);
                 }
             }
-        }
-        __syncthreads();
+        load(first + KEYS);
     }
-    if (share < PARTS)
 #pragma unroll
-        for (int i = 0; i < PAIRS; ++i)
-            *reinterpret_cast<float2*>(outputs + (share * TOGETHER + head) * HEAD_DIM + 64 * i + 2 * lane) = sum[i];
-    __syncthreads();
+    for (int h = 0; h < TOGETHER; ++h) {
+        weights[h] += __shfl_xor_sync(0xffffffffu, weights[h], 8);
+        weights[h] += __shfl_xor_sync(0xffffffffu, weights[h], 16);
+        if (lane == 0) sums[warp * TOGETHER + h] = {largest[h], weights[h]};
+        float2* out = reinterpret_cast<float2*>(outputs + (warp * TOGETHER + h) * HEAD_DIM) + lane * PAIRS;
+#pragma unroll
+        for (int e = 0; e < PAIRS; ++e) out[e] = sum[h][e];
+    }
+    sync_workers(room);
     for (int i = threadIdx.x; i < TOGETHER * HEAD_DIM; i += THREADS) {
-        float all = 0.0f;
+        const int h = i / HEAD_DIM;
+        float most = -1e30f, all = 0.0f, output = 0.0f;
 #pragma unroll
-        for (int s = 0; s < PARTS; ++s) all += outputs[s * TOGETHER * HEAD_DIM + i];
-        m.part_outputs[((size_t)(p.head + i / HEAD_DIM) * MOST_SPLITS + p.part) * HEAD_DIM + i % HEAD_DIM] = all;
+        for (int w = 0; w < WARPS; ++w) most = fmaxf(most, sums[w * TOGETHER + h].largest);
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) {
+            const PartSums own = sums[w * TOGETHER + h];
+            const float by = exp2_approx(own.largest - most);
+            all = fmaf(by, own.sum, all);
+            output = fmaf(by, outputs[w * TOGETHER * HEAD_DIM + i], output);
+        }
+        const int at = (p.head + h) * MOST_SPLITS + p.part;
+        m.part_outputs[(size_t)at * HEAD_DIM + i % HEAD_DIM] = __float2half(all > 0.0f ? output / all : 0.0f);
+        if (i % HEAD_DIM == 0) m.parts[at] = {most, all};
     }
-    if (threadIdx.x < TOGETHER)
-        m.parts[(p.head + threadIdx.x) * MOST_SPLITS + p.part] = {state[threadIdx.x], state[TOGETHER + threadIdx.x]};
 }
 
 // x = the parts' outputs as one, head by head.
@@ -964,16 +1229,16 @@ __device__ inline void attended(const Decoder& m, const Room& room, int splits) 
         for (int i = 0; i < AT_ONCE; ++i) largest[i] = -1e30f;
         for (int p = 0; p < splits; p += PARTS) {
             float2 part[AT_ONCE][PARTS];
-            float4 o[AT_ONCE][PARTS];
+            uint2 o[AT_ONCE][PARTS];
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i)
 #pragma unroll
                 for (int j = 0; j < PARTS; ++j) {
                     const int k = first + i * 4 * THREADS, at = k / HEAD_DIM * MOST_SPLITS + p + j;
                     const bool there = p + j < splits && k < WIDTH;
-                    part[i][j] = make_float2(-1e30f, 0.0f), o[i][j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                    part[i][j] = make_float2(-1e30f, 0.0f), o[i][j] = make_uint2(0, 0);
                     if (there) part[i][j] = __ldcg(reinterpret_cast<const float2*>(m.parts) + at);
-                    if (there) o[i][j] = __ldcg(reinterpret_cast<const float4*>(m.part_outputs + at * HEAD_DIM + k % HEAD_DIM));
+                    if (there) o[i][j] = __ldcg(reinterpret_cast<const uint2*>(m.part_outputs + at * HEAD_DIM + k % HEAD_DIM));
                 }
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i) {
@@ -985,10 +1250,11 @@ __device__ inline void attended(const Decoder& m, const Room& room, int splits) 
                 largest[i] = most;
 #pragma unroll
                 for (int j = 0; j < PARTS; ++j) {
-                    const float weight = exp2_approx(part[i][j].x - most);
-                    weights[i] = fmaf(weight, part[i][j].y, weights[i]);
-                    sum[i].x = fmaf(weight, o[i][j].x, sum[i].x), sum[i].y = fmaf(weight, o[i][j].y, sum[i].y);
-                    sum[i].z = fmaf(weight, o[i][j].z, sum[i].z), sum[i].w = fmaf(weight, o[i][j].w, sum[i].w);
+                    const float weight = exp2_approx(part[i][j].x - most) * part[i][j].y;
+                    const float4 v = four_halves(o[i][j]);
+                    weights[i] += weight;
+                    sum[i].x = fmaf(weight, v.x, sum[i].x), sum[i].y = fmaf(weight, v.y, sum[i].y);
+                    sum[i].z = fmaf(weight, v.z, sum[i].z), sum[i].w = fmaf(weight, v.w, sum[i].w);
                 }
             }
         }
@@ -1002,7 +1268,7 @@ __device__ inline void attended(const Decoder& m, const Room& room, int splits) 
         }
         sum_groups<F>(room, sums, first, WIDTH);
     }
-    __syncthreads();
+    sync_workers(room);
 }
 
 // --- the phases -------------------------------------------------------------------------------------------------------
@@ -1055,7 +1321,7 @@ __device__ inline void finish_row(const Decoder& m, int layer, int phase, int pl
         if (head >= m.heads + m.kv_heads) to = m.cache_v + (row + head - m.heads - m.kv_heads) * HEAD_DIM;
         to[d] = __float2half(value);
     } else if (phase == GATE_UP) {
-        if (r < 8) m.inner[unit * 8 + r] = __float2half(value / (1.0f + __expf(-value)) * other);
+        if (r < 8) m.inner[place_of<FORMAT>(unit * 8 + r)] = __float2half(value / (1.0f + __expf(-value)) * other);
     } else {
         m.residual[unit * UNIT + r] = value;
     }
@@ -1074,24 +1340,7 @@ __device__ inline void run_phase(const Decoder& m, const Room& room, const Part&
     if (phase == OUT) {
         attended<FORMAT>(m, room, part.splits);
     } else if (phase == DOWN) {
-        constexpr int TURNS = (MLP + 4 * THREADS - 1) / (4 * THREADS), ROUNDS = (TURNS + 5) / 6;
-        constexpr int AT_ONCE = (TURNS + ROUNDS - 1) / ROUNDS;
-        for (int first = 4 * threadIdx.x; first < m.mlp; first += AT_ONCE * 4 * THREADS) {
-            uint2 held[AT_ONCE];
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
-                const int k = first + i * 4 * THREADS;
-                if (k < m.mlp) held[i] = __ldcg(reinterpret_cast<const uint2*>(m.inner + k));
-            }
-            float sums[AT_ONCE] = {};
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
-                const int k = first + i * 4 * THREADS;
-                if (k < m.mlp) sums[i] = put_four<FORMAT>(room, k, four_halves(held[i]));
-            }
-            sum_groups<FORMAT>(room, sums, first, m.mlp);
-        }
-        __syncthreads();
+        gated<FORMAT>(m, room);
     } else {
         int token = -1;
         if (phase == QKV && layer == 0) {
@@ -1119,10 +1368,10 @@ __device__ inline void choose(const Decoder& m, const Room& room, Stream& s, int
         if (m.heat > 0.0f) value = value * m.heat - __logf(-__logf(uniform(m.seed, place, index)));
         if (value > best.value || (value == best.value && index < best.index)) best = {value, index};
     });
-    __syncthreads();  // sums are not needed any more: candidates of all threads take their place
+    sync_workers(room);  // sums are not needed any more: candidates of all threads take their place
     Best* all = reinterpret_cast<Best*>(room.sums);
     all[threadIdx.x] = best;
-    __syncthreads();
+    sync_workers(room);
     if (threadIdx.x >= 32) return;
     for (int i = threadIdx.x; i < THREADS; i += 32)
         if (all[i].value > best.value || (all[i].value == best.value && all[i].index < best.index)) best = all[i];

@@ -34,7 +34,10 @@
 #define STAGES 3
 #endif
 #ifndef SLOTS
-#define SLOTS 10
+#define SLOTS 20
+#endif
+#ifndef TEAM
+#define TEAM 1
 #endif
 
 #include "common/decoder.cuh"
@@ -43,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     decode_step_dependent(DECODER_ARGUMENTS, int layer, int phase) {
     extern __shared__ uint4 shared[];
     const Decoder m = DECODER;
-    const Room room = room_of(shared);
+    const Room room = room_of(shared, threadIdx.x / 32);
     int turn = 0;
     let_successor_start();
     Stream s = start_stream(m, room, layer, phase, 1);

@@ -34,7 +34,10 @@
 #define STAGES 3
 #endif
 #ifndef SLOTS
-#define SLOTS 10
+#define SLOTS 20
+#endif
+#ifndef TEAM
+#define TEAM 1
 #endif
 
 #include "common/decoder.cuh"
@@ -55,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     decode_step_persistent(DECODER_ARGUMENTS, unsigned* counter, int steps) {
     extern __shared__ uint4 shared[];
     const Decoder m = DECODER;
-    const Room room = room_of(shared);
+    const Room room = room_of(shared, threadIdx.x / 32);
     const int start = *position;
     int turn = 0;
     unsigned target = 0;

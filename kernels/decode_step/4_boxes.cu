@@ -35,7 +35,10 @@
 #define STAGES 3
 #endif
 #ifndef SLOTS
-#define SLOTS 10
+#define SLOTS 20
+#endif
+#ifndef TEAM
+#define TEAM 1
 #endif
 
 #include "common/boxes.cuh"
@@ -59,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     extern __shared__ __align__(1024) uint4 shared[];
     Decoder m = DECODER;
     m.maps = &maps;
-    const Room room = room_of(shared);
+    const Room room = room_of(shared, threadIdx.x / 32);
     const int start = *position;
     int turn = 0;
     unsigned target = 0;

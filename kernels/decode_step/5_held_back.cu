@@ -5,9 +5,9 @@
 //          products begin, and the memory rests. Slots that are left empty until then give it something to do.
 // Shapes   as rung 1; `counter` as in rung 3.
 // Bytes    as rung 1.
-// Launch   as rung 3; HELD_BACK slots a warp, fewer than STAGES.
+// Launch   as rung 3; HELD_BACK slots a warp, fewer than STAGES, and FIRST_HELD for the first one.
 // Changed  of its last HELD_BACK chunks of a phase a warp leaves the slots empty, and fills them after it has arrived at the
-//          barrier.
+//          barrier. The first warp may hold back more: whoever tells of the block's arrival waits for its own copies first.
 #ifndef FORMAT
 #define FORMAT 0
 #endif
@@ -36,10 +36,16 @@
 #define STAGES 3
 #endif
 #ifndef SLOTS
-#define SLOTS 10
+#define SLOTS 20
+#endif
+#ifndef TEAM
+#define TEAM 1
 #endif
 #ifndef HELD_BACK
 #define HELD_BACK 1
+#endif
+#ifndef FIRST_HELD
+#define FIRST_HELD 2
 #endif
 
 #include "common/decoder.cuh"
@@ -50,7 +56,7 @@ __device__ inline void arrive(unsigned* counter) {
 }
 
 __device__ inline void wait_for_all(const unsigned* counter, unsigned target) {
-    if (threadIdx.x == 0)
+    if (threadIdx.x == THREADS - 32)  // the first warp has slots to fill
         while (load_acquire(counter) < target) {
         }
     __syncthreads();
@@ -60,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     decode_step_held_back(DECODER_ARGUMENTS, unsigned* counter, int steps) {
     extern __shared__ uint4 shared[];
     const Decoder m = DECODER;
-    const Room room = room_of(shared);
+    const Room room = room_of(shared, threadIdx.x / 32);
     const int start = *position;
     int turn = 0;
     unsigned target = 0;

@@ -81,7 +81,9 @@ class Engine:
         self.on_cpu = isinstance(weights.norms, np.ndarray)
         if not self.paths.decode:
             arch = "89" if self.on_cpu else ops.this_arch()
-            self.paths = replace(self.paths, decode=decoder.fastest(weights.format, arch))
+            self.paths = replace(
+                self.paths, decode=decoder.fastest(weights.format, arch, spec.shape.head_dim)
+            )
         known = [rung.name for rung in decoder.LADDERS["decode_step"]]
         if self.paths.decode not in (*known, *PLAIN) or (self.on_cpu and self.paths.decode in PLAIN):
             raise UsageError(
@@ -94,7 +96,7 @@ class Engine:
             raise UsageError(
                 f"The weights know {rows} positions, so a capacity of {self.capacity} is refused."
             )
-        self.blocks = blocks or (4 if self.on_cpu else _sms())
+        self.blocks = blocks or (4 if self.on_cpu else decoder.blocks_for(spec.shape, weights.format, _sms()))
         with self.target():
             self.state = decoder.state_for(spec.shape, self.capacity, self.blocks, self._zeros)
         self.heat, self.seed = 0.0, 0

@@ -20,11 +20,16 @@ from rooflab import kernel, ops
 from rooflab.errors import LaunchError
 from rooflab.formats import Planes
 from rooflab.identity import source_of_callable
-from rooflab.ops import Rung, check_array, loaded, rung_of, with_target
+from rooflab.ops import PORTABLE, Rung, check_array, loaded, rung_of, with_target
 
 FORMATS = ("fp16", "q8_0", "int4_g128")  # in the order of the macro FORMAT
 QKV, ATTEND, OUT, GATE_UP, DOWN, HEAD = range(6)
-PERSISTENT = ("3_persistent", "4_boxes", "5_held_back")  # rungs that take many tokens in one launch
+PERSISTENT = (
+    "3_persistent",
+    "4_boxes",
+    "5_held_back",
+    "6_producers",
+)  # rungs that take many tokens in one launch
 _CHUNK = (64, 128, 128)  # of k, a format each
 _SPLITS = 16  # parts of a context at most
 _SHARED_KIB = {"75": 64, "80": 163, "86": 99, "89": 99, "90": 227, "100": 227, "120": 99}
@@ -32,7 +37,7 @@ _SHARED_KIB = {"75": 64, "80": 163, "86": 99, "89": 99, "90": 227, "100": 227, "
 _MACROS = {
     **{"FORMAT": 0, "HEAD_FORMAT": 0, "HEAD_DIM": 64},
     **{"HIDDEN": 256, "MLP": 512, "HEADS": 4, "KV_HEADS": 2},
-    **{"WARPS": 4, "STAGES": 3, "SLOTS": 10},
+    **{"WARPS": 4, "STAGES": 3, "SLOTS": 20, "TEAM": 1},
 }
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "decode_step": (
@@ -74,7 +79,16 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "5_held_back",
             "decode_step_held_back",
             "3_persistent, with the last slots of a phase filled again at the barrier",
-            defines={**_MACROS, "HELD_BACK": 1},
+            defines={**_MACROS, "HELD_BACK": 1, "FIRST_HELD": 2},
+            dynamic_shared=59232,
+        ),
+        Rung(
+            "decode_step",
+            "6_producers",
+            "decode_step_producers",
+            "3_persistent, with weights copied by warps that do nothing else",
+            defines={**_MACROS, "PRODUCERS": 4, "DEPTH": 12, "CALM": 4},
+            archs=PORTABLE[1:],
             dynamic_shared=59232,
         ),
     ),
@@ -203,7 +217,7 @@ def state_for(shape: Shape, capacity: int, blocks: int, zeros: Any) -> State:
         residual=zeros((shape.hidden,), "float32"),
         queries=zeros((shape.attended,), "float16"),
         inner=zeros((shape.mlp,), "float16"),
-        part_outputs=zeros((shape.heads, _SPLITS, shape.head_dim), "float32"),
+        part_outputs=zeros((shape.heads, _SPLITS, shape.head_dim), "float16"),
         parts=zeros((shape.heads, _SPLITS, 2), "float32"),
         counter=zeros((blocks,), "int32"),
     )
@@ -224,39 +238,36 @@ def winner(bests: np.ndarray) -> int:
     return int(indices[bests[:, 0] == bests[:, 0].max()].min())
 
 
-def keys_of(shape: Shape, warps: int) -> int:
-    """Keys that a block scores at a time: eight a warp where their values fit where a row of x lies anyway,
-    four elsewhere.
-    """
-    tile = (shape.heads // shape.kv_heads + 8 * warps) * shape.head_dim
-    return (8 if tile <= max(shape.hidden, shape.attended, shape.mlp) else 4) * warps
-
-
 def widest_of(shape: Shape, warps: int) -> int:
-    """Elements of the longest x, or of queries and a tile of values, filled up so that what follows is
+    """Elements of the longest x, or of what warps have attended to, filled up so that what follows is
     aligned.
     """
-    tile = (shape.heads // shape.kv_heads + keys_of(shape, warps)) * shape.head_dim
-    return math.ceil(max(shape.hidden, shape.attended, shape.mlp, tile) / 512) * 512
+    together = 1 + (shape.heads // shape.kv_heads % 2 == 0)  # query heads a block
+    attended = 2 * warps * together * (shape.head_dim + 2)
+    return math.ceil(max(shape.hidden, shape.attended, shape.mlp, attended) / 512) * 512
 
 
 def shared_of(shape: Shape, macros: Mapping[str, int], boxes: bool = False) -> int:
     """The launch rule: bytes of dynamic shared memory a block."""
-    warps = macros["WARPS"]
+    warps, producers = macros["WARPS"], macros.get("PRODUCERS", 0)
     widest = widest_of(shape, warps)
     formats = {macros["FORMAT"], macros["HEAD_FORMAT"]}
-    slot = (2048 if formats == {0} else 2304) + (8 if boxes else 0)
-    floats = (
-        math.ceil(widest / 128 / 4) * 4 + 2 * macros["SLOTS"] * warps * 16 + math.ceil((warps + 2) / 4) * 4
-    )
-    openings = 0 if boxes else 6 * 32 * warps
-    return 2 * widest + 4 * floats + 6 * 64 + openings + 8 + warps * macros["STAGES"] * slot
+    slot = (2048 if formats == {0} else 2304) + (8 if boxes else 16 if producers else 0)
+    floats = math.ceil(widest / 128 / 4) * 4 + macros["SLOTS"] * warps * 16
+    words = math.ceil((warps + 2) / 4) * 4 + math.ceil(warps / 4) * 4
+    tables = 6 * 64 + 6 * 32 * warps + (16 if producers else 8)
+    return 2 * widest + 4 * (floats + words) + tables + warps * macros["STAGES"] * slot
+
+
+# Slots that a warp holds back in 5_held_back, and that the first warp does, as an H200 likes it.
+_HELD = {"fp16": (4, 4), "q8_0": (2, 2), "int4_g128": (0, 3)}
 
 
 def macros_for(
     rung: Rung, shape: Shape, format: str, head_format: str, arch: str, given: Mapping[str, int]
 ) -> dict[str, int]:
     """The launch rule: a format's macros with the deepest ring that fits the shared memory of `arch`."""
+    wide = _SHARED_KIB.get(arch, 48) > 128 and "PRODUCERS" not in rung.defines
     macros = rung.with_defaults(
         {
             "FORMAT": FORMATS.index(format),
@@ -266,34 +277,58 @@ def macros_for(
             "MLP": shape.mlp,
             "HEADS": shape.heads,
             "KV_HEADS": shape.kv_heads,
-            "WARPS": 12 if _SHARED_KIB.get(arch, 48) > 128 else 8,
+            "WARPS": 12 if wide else 8,
             **given,
         }
     )
-    if "STAGES" in given:
-        return macros
+    if "TEAM" not in given:
+        macros["TEAM"] = 2 - macros["WARPS"] % 2
     limit = 1024 * _SHARED_KIB.get(arch, 48)
-    for macros["STAGES"] in range(24, 1, -1):
-        if shared_of(shape, macros, rung.name == "4_boxes") <= limit:
-            if format == "fp16" and "HELD_BACK" in macros and "HELD_BACK" not in given:
-                macros["HELD_BACK"] = min(4, macros["STAGES"] - 1)
-            return macros
-    raise LaunchError(
-        f"No ring of decode_step fits the shared memory of sm_{arch} beside rows of "
-        f"{widest_of(shape, macros['WARPS'])}."
-    )
+    if "STAGES" not in given:
+        fits = (
+            n for n in range(24, 1, -1) if shared_of(shape, {**macros, "STAGES": n}, _boxes(rung)) <= limit
+        )
+        macros["STAGES"] = next(fits, 0)
+    if not macros["STAGES"]:
+        raise LaunchError(
+            f"No ring of decode_step fits the shared memory of sm_{arch} beside rows of "
+            f"{widest_of(shape, macros['WARPS'])}."
+        )
+    if "HELD_BACK" in macros:
+        each, first = _HELD[format]
+        macros["HELD_BACK"] = given.get("HELD_BACK", min(each, macros["STAGES"] - 1))
+        macros["FIRST_HELD"] = given.get("FIRST_HELD", min(first, macros["STAGES"]))
+    return macros
 
 
-def fastest(format: str, arch: str) -> str:
-    """The rung that decodes a format fastest: on Hopper holding back pays where phases read most, in FP16."""
-    return "5_held_back" if arch == "90" and format == "fp16" else "3_persistent"
+def _boxes(rung: Rung) -> bool:
+    return rung.name == "4_boxes"
+
+
+def fastest(format: str, arch: str, head_dim: int) -> str:
+    """The rung that decodes a format fastest: on Hopper with producers, but for INT4, whose products want all
+    warps, and heads that want more registers than eight warps and producers leave each other.
+    """
+    if arch != "90":
+        return "3_persistent"
+    return "5_held_back" if format == "int4_g128" or head_dim > 128 else "6_producers"
+
+
+def blocks_for(shape: Shape, format: str, sms: int) -> int:
+    """How many blocks to decode with on so many SMs: all, or with INT4 as few as leave the busiest block of
+    every phase of a layer as much to do, so that there is less to wait for.
+    """
+    if format != "int4_g128":
+        return sms
+    units = [n // 16 for name, (n, _) in shape.matrices.items() if name != "head"]
+    each = [math.ceil(count / sms) for count in units]
+    fewest = max(math.ceil(count / most) for count, most in zip(units, each, strict=True))
+    return max(fewest, min(sms, shape.heads))
 
 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
-    return source_of_callable(
-        step, _prepared, shared_of, macros_for, widest_of, keys_of, pair_heads, pair_gates
-    )
+    return source_of_callable(step, _prepared, shared_of, macros_for, widest_of, pair_heads, pair_gates)
 
 
 def _parts(matrix: Any, other: Any) -> list[Any]:
@@ -316,6 +351,8 @@ def check_shape(shape: Shape, format: str, head_format: str, macros: Mapping[str
         )
     if shape.head_dim not in (64, 128, 256, 512):
         raise LaunchError(f"decode_step takes heads of 64, 128, 256 or 512, not {shape.head_dim}.")
+    if "PRODUCERS" in macros and shape.head_dim > 128:
+        raise LaunchError(f"Rung decode_step/6_producers takes heads of 64 or 128, not {shape.head_dim}.")
     for name, (n, k) in shape.matrices.items():
         kind = head_format if name == "head" else format
         rows, chunk = (64 if kind == "int4_g128" else 16), max(128, _CHUNK[FORMATS.index(kind)])
@@ -329,13 +366,26 @@ def check_shape(shape: Shape, format: str, head_format: str, macros: Mapping[str
         raise LaunchError(
             f"{shape.heads} heads on {shape.kv_heads} need {shape.heads // together} blocks, not {blocks}."
         )
-    room = 2 * macros["SLOTS"] * warps * 16
-    wanted = together * keys_of(shape, warps) + 3 * together + 3 + warps * shape.head_dim
-    if wanted > room or 64 * warps > room:
+    team, producers = macros["TEAM"], macros.get("PRODUCERS", 1)
+    if team < 1 or warps % team or producers < 1 or warps % producers:
+        raise LaunchError(f"{warps} WARPS do not come in teams of {team} for {producers} PRODUCERS.")
+    rows, teams = max(n for n, _ in shape.matrices.values()), warps // team
+    begun = max(4, _begun(rows, blocks, teams))  # 4 have room for the candidates of a warp
+    if begun > macros["SLOTS"]:
         raise LaunchError(
-            f"{group} heads of {shape.head_dim} do not fit beside {warps} warps: take more SLOTS than "
-            f"{macros['SLOTS']}."
+            f"With {rows} rows on {blocks} blocks a warp needs room for {begun} units of 16: take more SLOTS "
+            f"than {macros['SLOTS']}, or more blocks."
         )
+
+
+def _begun(rows: int, blocks: int, teams: int) -> int:
+    """Units of 16 rows that a warp begins at most in a matrix of so many rows, one or two at a time."""
+
+    def runs(units: int) -> int:
+        return max(1, units // teams + (2 if units % teams else 0))
+
+    units = math.ceil(rows / 16 / blocks)
+    return max(runs(units), 2 * runs(math.ceil(units / 2)))
 
 
 def check_operands(shape: Shape, weights: Weights, state: State) -> None:
@@ -356,7 +406,7 @@ def check_operands(shape: Shape, weights: Weights, state: State) -> None:
         *(("position", 1, "uint32"), ("logits", shape.vocab, "float32"), ("counter", state.blocks, "uint32")),
         *(("bests", 2 * state.blocks, "float32"), ("residual", shape.hidden, "float32")),
         *(("queries", shape.attended, "float16"), ("inner", shape.mlp, "float16")),
-        ("part_outputs", shape.heads * _SPLITS * shape.head_dim, "float32"),
+        ("part_outputs", shape.heads * _SPLITS * shape.head_dim, "float16"),
         ("parts", shape.heads * _SPLITS * 2, "float32"),
     ):
         check_array(name, getattr(state, name), dtype, size, 16 if size > 2 else 4)
@@ -413,8 +463,8 @@ def _prepared(
     arguments += [ctypes.c_int(v) for v in sizes]
     arguments += [ctypes.c_float(v) for v in (shape.epsilon, shape.softcap, heat)] + [ctypes.c_uint(seed)]
     function = loaded(chosen, tuple(sorted(macros.items())))
-    shared = shared_of(shape, macros, chosen.name == "4_boxes")
-    return Launches(function, arguments, 32 * macros["WARPS"], shared)
+    shared = shared_of(shape, macros, _boxes(chosen))
+    return Launches(function, arguments, 32 * (macros["WARPS"] + macros.get("PRODUCERS", 0)), shared)
 
 
 class Maps(ctypes.Structure):
@@ -469,7 +519,7 @@ def step(
     whoever calls sees to it that position + steps stays within the capacity. LaunchError for operands that
     don't fit.
     """
-    chosen = rung_of(LADDERS["decode_step"], rung, fastest(weights.format, _arch(state)))
+    chosen = rung_of(LADDERS["decode_step"], rung, fastest(weights.format, _arch(state), shape.head_dim))
     if steps < 1:
         raise LaunchError(f"A step decodes 1 token or more, not {steps}.")
     function, arguments, threads, shared = _prepared(chosen, shape, weights, state, heat, seed, options)

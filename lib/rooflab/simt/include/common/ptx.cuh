@@ -66,6 +66,19 @@ static inline void arrivals_wait(unsigned long long* barrier, unsigned parity) {
   while (state >> 63 == parity);
 }
 
+static inline bool arrivals_over(unsigned long long* barrier, unsigned parity) {
+  unsigned long long state;
+  simt_atomic_read(&state, barrier, sizeof state, 1);
+  return state >> 63 != parity;
+}
+static inline void sync_some(unsigned long long* barrier, int, int) {
+  unsigned long long state;
+  simt_atomic_read(&state, barrier, sizeof state, 0);
+  const unsigned parity = state >> 63;
+  arrivals_add(barrier);
+  arrivals_wait(barrier, parity);
+}
+
 static inline void load_matrix_x1(unsigned* r, const void* row, SIMT_HERE) {
   simt_load_matrix(1, r, row, file, line);
 }

@@ -92,7 +92,7 @@ def test_each_step_of_the_ladder_is_promised_to_be_no_slower_than_the_one_before
     """Amdahl over lesson 02's split: no promise beats the roof, and none is made without records."""
     known = promises.known(H200)
     ways = ["transformers.eager", "transformers.graph", "apart", "torch", "products", "1_phases"]
-    ways += ["2_dependent", "3_persistent", "4_boxes", "5_held_back"]
+    ways += ["2_dependent", "3_persistent", "4_boxes", "5_held_back", "6_producers"]
     model = shapes.get(decode.MODEL)
     for format, head in decode.FORMATS.items():
         us = [promises.token_us(known, way, decode.MODEL, format, head, 192) for way in ways]

@@ -156,7 +156,7 @@ def rungs():
     return [rung.name for rung in every if "75" in rung.archs or ops.this_arch() == "90"]
 
 
-@pytest.mark.parametrize("way", range(8))
+@pytest.mark.parametrize("way", range(9))
 def test_every_way_to_decode_agrees_with_transformers(model, way):
     from rooflab import engine
 

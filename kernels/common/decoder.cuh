@@ -46,6 +46,7 @@ constexpr int THREADS = 32 * WARPS, UNIT = 16, MOST_SPLITS = 16;
 constexpr int GROUP = HEADS / KV_HEADS;
 constexpr int most(int a, int b) { return a > b ? a : b; }
 constexpr int WIDEST_ROW = most(most(HIDDEN, HEADS * HEAD_DIM), MLP);
+constexpr int SUMS_OVER = FORMAT == 1 || HEAD_FORMAT == 1 ? 32 : 128;  // elements of x that share a scale or a sum
 constexpr int KEYS_A_WARP = 4;            // that it attends to at a time: eight lanes a key
 constexpr int KEYS = KEYS_A_WARP * WARPS;  // and that a block attends to
 constexpr int TOGETHER = GROUP % 2 == 0 ? 2 : 1;  // query heads that a block works on
@@ -147,7 +148,7 @@ struct Room {
     unsigned long long* full;  // a slot's copies are there
 #if PRODUCERS
     unsigned long long *empty, *workers;  // a slot has been read; see sync_workers
-    volatile unsigned* busy;              // products are being made
+    unsigned* busy;                       // products are being made
 #endif
 };
 
@@ -170,7 +171,7 @@ __device__ inline Room room_of(uint4* shared, int warp) {
 #endif
     room.x = reinterpret_cast<__half*>(shared);
     room.x_sums = reinterpret_cast<float*>(room.x + WIDEST);
-    room.sums = room.x_sums + (WIDEST / 128 + 3) / 4 * 4;
+    room.sums = room.x_sums + (WIDEST / SUMS_OVER + 3) / 4 * 4;
     room.few = room.sums + SLOTS * WARPS * UNIT;
     room.spans = reinterpret_cast<int*>(room.few + (WARPS + 2 + 3) / 4 * 4);
     room.plans = reinterpret_cast<Plan*>(room.spans + (WARPS + 3) / 4 * 4);
@@ -292,8 +293,8 @@ struct Stream {
 
 // Start copying a lane's share of 16 rows by CHUNK<F> of k, to this lane's piece of a slot. With g = lane / 4 and
 // t = lane % 4, of rows g and g + 8:
-// HALF  elements 32 j + 8 t to + 7 (j = 0, 1)       Q8  elements 64 j + 16 t to + 15, and lanes t < 2 the scales of
-// blocks 2 t and 2 t + 1     INT4  what the tile order holds for the lane of a group, and scales of two units.
+// HALF  elements 32 j + 8 t to + 7 (j = 0, 1)       Q8  elements 64 j + 16 t to + 15, and the scales of blocks
+// t / 2 * 2 and the next     INT4  what the tile order holds for the lane of a group, and scales of two units.
 template <int F>
 __device__ inline void copy_chunk(uint4* mine, const Stream& s, int lane) {
     if constexpr (F == INT4) {
@@ -310,7 +311,7 @@ __device__ inline void copy_chunk(uint4* mine, const Stream& s, int lane) {
 #pragma unroll
     for (int p = 0; p < 4; ++p)
         copy_async_16_of_line(mine + 32 * p, s.at + p % 2 * 8 * pitch + p / 2 * 4, s.policy);
-    if (F == Q8 && lane % 4 < 2) {
+    if (F == Q8) {
         copy_async_4(reinterpret_cast<unsigned*>(mine + 128 - lane) + lane, s.scales);
         copy_async_4(reinterpret_cast<unsigned*>(mine + 136 - lane) + lane, s.scales + 4 * pitch);
     }
@@ -356,7 +357,7 @@ __device__ inline void open_matrix(Stream& s, const Room& room) {
     const int format = s.phase == HEAD ? HEAD_FORMAT : FORMAT;
     unsigned long long index = (unsigned long long)(s.phase == HEAD ? 0 : s.layer) * o.a_layer + o.index;
     if (format == Q8)
-        s.scales = room.plans[s.phase].scales + index / 2 + (lane / 4 * (o.chunks * (PIECES<Q8> / 2)) + lane % 4 * 2);
+        s.scales = room.plans[s.phase].scales + index / 2 + (lane / 4 * (o.chunks * (PIECES<Q8> / 2)) + lane % 4 / 2 * 2);
     if (format == INT4) {
         s.back = back_to_scales((unsigned)s.unit % INT4_UNITS, lane);
         index += lane;
@@ -491,7 +492,7 @@ __device__ inline Stream start_stream(const Decoder& m, const Room& room) {
     make_plans(m, room);
     if (threadIdx.x < THREADS && threadIdx.x % 32 < STAGES) {
         arrivals_init(room.full + threadIdx.x % 32, 32);
-        arrivals_init(room.empty + threadIdx.x % 32, 1);
+        arrivals_init(room.empty + threadIdx.x % 32, 32);
     }
     if (threadIdx.x == 0) {
         arrivals_init(room.workers, THREADS);
@@ -547,13 +548,16 @@ __device__ inline void produce(const Decoder& m, uint4* shared, int producer, in
     bool more = true;
     while (more) {
         more = false;
-        const bool calm = *room.busy == 0;
+        unsigned busy = 0;
+        if (lane == 0) busy = atomicOr(room.busy, 0);
+        const bool calm = __shfl_sync(0xffffffffu, busy, 0) == 0;
+
 #pragma unroll
         for (int i = 0; i < STREAMS; ++i) {
             if (s[i].here == 0) continue;
             more = true;
             const int slot = i * (PRODUCERS * STAGES) + turn[i];
-            if (!arrivals_over(room.empty + slot, round[i])) continue;
+            if (!__all_sync(0xffffffffu, arrivals_over(room.empty + slot, round[i]))) continue;  // lanes stay together
             fetch(s[i], m, room, slot, lane);
             arrivals_add_when_copied(room.full + slot);
             if (++turn[i] == STAGES) turn[i] = 0, round[i] ^= 1;
@@ -567,17 +571,9 @@ __device__ inline void produce(const Decoder& m, uint4* shared, int producer, in
 
 // --- products -------------------------------------------------------------------------------------------------------
 
-// Four signed bytes as halves, exactly: an FP16 number 0x6400 | u is 1024 + u.
-__device__ inline void bytes_to_halves(unsigned word, unsigned& low, unsigned& high) {
-    const __half2 offset = as_half2(0x64806480u);
-    word ^= 0x80808080u;
-    low = as_word(__hsub2(as_half2(__byte_perm(word, 0x64646464u, 0x4140)), offset));
-    high = as_word(__hsub2(as_half2(__byte_perm(word, 0x64646464u, 0x4342)), offset));
-}
-
-// Add the products of a chunk to acc: rows g and g + 8 in acc[.][0] and acc[.][2] of lanes with t = 0 (Q8: t < 2, each
-// with a part of them). All columns of the second operand are x, but for Q8: there column b is x where it belongs to
-// block b of the chunk and zero elsewhere, so that the blocks' sums stay apart and can be scaled.
+// Add the products of a chunk to acc: rows g and g + 8 in acc[.][0] and acc[.][2] of lanes with t = 0 (Q8: of every lane,
+// each with a part of them). All columns of the second operand are x, but for Q8: there columns 2 b and 2 b + 1 are x where
+// it belongs to block b of the chunk and zero elsewhere, so that the blocks' sums stay apart and can be scaled.
 __device__ inline void multiply_half(float (&acc)[2][4], const uint4* mine, const __half* x) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
@@ -601,27 +597,32 @@ __device__ inline void sixteen(unsigned (&b)[4][2], const __half* x, bool take) 
     b[2][0] = second.x, b[2][1] = second.y, b[3][0] = second.z, b[3][1] = second.w;
 }
 
-__device__ inline void multiply_q8(float (&acc)[2][4], const uint4* mine, const __half* x, int lane) {
+// Of blocks that share a scale, x is a number of 16 bits, 256 times a high byte plus a low one, for which there is a column
+// each: products of bytes are exact, and weights need no unpacking.
+__device__ inline void add_blocks(float (&acc)[2][4], const int (&sums)[4], unsigned low, unsigned high, float x_scale, int lane) {
+    const __half2 lows = as_half2(low), highs = as_half2(high);
+    const float by_low = __half2float(lane % 2 ? __high2half(lows) : __low2half(lows)) * x_scale;
+    const float by_high = __half2float(lane % 2 ? __high2half(highs) : __low2half(highs)) * x_scale;
+    acc[0][0] = fmaf(by_low, __int2float_rn(256 * sums[0] + sums[1]), acc[0][0]);
+    acc[0][2] = fmaf(by_high, __int2float_rn(256 * sums[2] + sums[3]), acc[0][2]);
+}
+
+__device__ inline void multiply_q8(float (&acc)[2][4], const uint4* mine, const __half* x, const float* x_scales, int lane) {
     const int g = lane / 4, t = lane % 4;
-    float blocks[2][4] = {};
+    uint4 b = make_uint4(0, 0, 0, 0);
+    if (g / 2 % 2 == t / 2) b = *reinterpret_cast<const uint4*>(x);
+    int sums[4] = {};
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
         const uint4 low = mine[64 * j], high = mine[64 * j + 32];
-        const unsigned lows[4] = {low.x, low.y, low.z, low.w}, highs[4] = {high.x, high.y, high.z, high.w};
-        unsigned b[4][2];
-        sixteen(b, x + 64 * j, g == 2 * j + t / 2);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            unsigned a[4];
-            bytes_to_halves(lows[i], a[0], a[2]);
-            bytes_to_halves(highs[i], a[1], a[3]);
-            mma_m16n8k16_f16(blocks[i % 2], a, b[i]);
-        }
+        const bool own = g / 4 == j;
+        const unsigned first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
+        const unsigned b0[2] = {own ? b.x : 0, own ? b.y : 0}, b1[2] = {own ? b.z : 0, own ? b.w : 0};
+        mma_m16n8k32_s8(sums, first, b0);
+        mma_m16n8k32_s8(sums, second, b1);
     }
     const unsigned* scales = reinterpret_cast<const unsigned*>(mine - lane + 128) + lane;
-    const float2 low = __half22float2(as_half2(t < 2 ? scales[0] : 0)), high = __half22float2(as_half2(t < 2 ? scales[32] : 0));
-    acc[0][0] += low.x * (blocks[0][0] + blocks[1][0]) + low.y * (blocks[0][1] + blocks[1][1]);
-    acc[0][2] += high.x * (blocks[0][2] + blocks[1][2]) + high.y * (blocks[0][3] + blocks[1][3]);
+    add_blocks(acc, sums, scales[0], scales[32], x_scales[t], lane);
 }
 
 // Codes keep the offset that unpacking leaves (264 and 24, see common/int4.cuh), which times the sum of x goes off again.
@@ -668,28 +669,19 @@ __device__ inline void multiply_half_box(float (&acc)[2][4], const uint4* slot, 
 }
 
 __device__ inline void multiply_q8_box(float (&acc)[2][4], const uint4* slot, const uint4* scale_rows, const __half* x,
-                                       int chunk, int lane) {
-    const int g = lane / 4, t = lane % 4;
-    float blocks[2][4] = {};
+                                       const float* x_scales, int chunk, int lane) {
+    const unsigned* b = reinterpret_cast<const unsigned*>(x);
+    int sums[4] = {};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {  // a block of 32
         unsigned w[4];
         load_matrix_x4(w, slot + lane % 16 * 8 + ((2 * j + lane / 16) ^ lane % 8));
-        uint4 b = make_uint4(0, 0, 0, 0);
-        if (g == j) b = *reinterpret_cast<const uint4*>(x + j / 2 * 64 + j % 2 * 8);
-        const unsigned b0[2] = {b.x, b.y}, b1[2] = {b.z, b.w};
-        unsigned a[4];
-        bytes_to_halves(w[0], a[0], a[2]);
-        bytes_to_halves(w[1], a[1], a[3]);
-        mma_m16n8k16_f16(blocks[0], a, b0);
-        bytes_to_halves(w[2], a[0], a[2]);
-        bytes_to_halves(w[3], a[1], a[3]);
-        mma_m16n8k16_f16(blocks[1], a, b1);
+        const bool own = lane / 8 == j;
+        const unsigned here[2] = {own ? b[0] : 0, own ? b[4] : 0};
+        mma_m16n8k32_s8(sums, w, here);
     }
-    const unsigned* scales = reinterpret_cast<const unsigned*>(scale_rows) + g * 4 + chunk % 2 * 2 + t % 2;
-    const float2 low = __half22float2(as_half2(t < 2 ? scales[0] : 0)), high = __half22float2(as_half2(t < 2 ? scales[32] : 0));
-    acc[0][0] += low.x * (blocks[0][0] + blocks[1][0]) + low.y * (blocks[0][1] + blocks[1][1]);
-    acc[0][2] += high.x * (blocks[0][2] + blocks[1][2]) + high.y * (blocks[0][3] + blocks[1][3]);
+    const unsigned* scales = reinterpret_cast<const unsigned*>(scale_rows) + lane / 4 * 4 + chunk % 2 * 2 + lane % 4 / 2;
+    add_blocks(acc, sums, scales[0], scales[32], x_scales[lane % 4], lane);
 }
 #endif
 
@@ -706,12 +698,12 @@ template <int F, int WIDTH>
 __device__ inline void multiply_chunk(float (&acc)[2][4], const Operands& o, const Room& room, int lane) {
 #if BOXES
     if constexpr (F == HALF) multiply_half_box(acc, o.mine - lane, o.x, lane);
-    if constexpr (F == Q8) multiply_q8_box(acc, o.mine - lane, room.scales + o.turn * SCALES, o.x, o.chunk, lane);
+    if constexpr (F == Q8) multiply_q8_box(acc, o.mine - lane, room.scales + o.turn * SCALES, o.x, o.x_sum, o.chunk, lane);
     if constexpr (F == INT4) {
         const uint2 both = reinterpret_cast<const uint2*>(room.scales + o.turn * SCALES)[lane / 4 * 2 + o.unit % 4 / 2];
 #else
     if constexpr (F == HALF) multiply_half(acc, o.mine, o.x);
-    if constexpr (F == Q8) multiply_q8(acc, o.mine, o.x, lane);
+    if constexpr (F == Q8) multiply_q8(acc, o.mine, o.x, o.x_sum, lane);
     if constexpr (F == INT4) {
         const uint2 both = reinterpret_cast<const uint2*>(o.mine - lane + 128)[lane];
 #endif
@@ -746,8 +738,7 @@ __device__ inline void multiply_chunks(float (&acc)[2][4], Operands& o, Stream& 
 #endif
         multiply_chunk<F, WIDTH>(acc, o, room, lane);
 #if PRODUCERS
-        __syncwarp();  // all lanes have read the slot
-        if (lane == 0) arrivals_add(room.empty + o.turn);
+        arrivals_add(room.empty + o.turn);
 #endif
         if constexpr (G != NOTHING) copy_next<G>(s, room, o.mine, o.turn, lane);
 #if !BOXES && !PRODUCERS
@@ -756,6 +747,7 @@ __device__ inline void multiply_chunks(float (&acc)[2][4], Operands& o, Stream& 
 #endif
         o.x += SHARED<F> * CHUNK<F>;
         if (F == INT4) ++o.x_sum;
+        if (F == Q8) o.x_sum += SHARED<F> * 4;
         o.chunk += SHARED<F>;
         o.mine += SLOT;
         if (++o.turn == STAGES) {
@@ -792,8 +784,10 @@ __device__ inline int multiply_some(float (&acc)[2][4], Operands& o, Stream& s, 
 template <int F>
 __device__ inline void sum_unit(float2 (&both)[2], Operands& o, Stream& s, const Decoder& m, const Room& room, int width,
                                 int here, int after, int lane) {
-    o.x = room.x + o.chunk * CHUNK<F> + lane % 4 * (F == HALF && !BOXES ? 8 : 16);
-    o.x_sum = room.x_sums + o.chunk;
+    int share = lane % 4 * (F == HALF && !BOXES ? 8 : 16);  // of x, in halves
+    if (F == Q8) share = lane / 4 % 2 * 64 + (BOXES ? lane / 8 * 16 + lane % 4 * 2 : lane / 16 * 32 + lane % 4 * 8);
+    o.x = room.x + o.chunk * CHUNK<F> + share;
+    o.x_sum = room.x_sums + o.chunk * (F == Q8 ? 4 : 1);
     float acc[2][4] = {};
     while (here > 0) {
         if (F == INT4 && width == 2) here -= multiply_some<F, F == INT4 ? 2 : 1>(acc, o, s, m, room, here, after, lane);
@@ -802,8 +796,11 @@ __device__ inline void sum_unit(float2 (&both)[2], Operands& o, Stream& s, const
     both[0] = make_float2(acc[0][0], acc[0][2]), both[1] = make_float2(acc[1][0], acc[1][2]);
     if (F != INT4) both[0].x += both[1].x, both[0].y += both[1].y;
     if (F == Q8) {
-        both[0].x += __shfl_xor_sync(0xffffffffu, both[0].x, 1);
-        both[0].y += __shfl_xor_sync(0xffffffffu, both[0].y, 1);
+#pragma unroll
+        for (int offset = 1; offset < 4; offset *= 2) {
+            both[0].x += __shfl_xor_sync(0xffffffffu, both[0].x, offset);
+            both[0].y += __shfl_xor_sync(0xffffffffu, both[0].y, offset);
+        }
     }
 }
 
@@ -818,7 +815,7 @@ __device__ inline int run_steps(int chunk, int to) { return chunk < to ? (to - c
 template <int F, typename Finish>
 __device__ inline void products(const Decoder& m, const Room& room, Stream& s, int& turn, int phase, Finish finish) {
 #if PRODUCERS
-    if (threadIdx.x == 0) *room.busy = 1;
+    if (threadIdx.x == 0) atomicExch(room.busy, 1);
 #endif
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int first = room.plans[phase].first, last = room.plans[phase].end, chunks = room.plans[phase].chunks;
@@ -852,7 +849,7 @@ __device__ inline void products(const Decoder& m, const Room& room, Stream& s, i
     if (lane == 0) room.spans[warp] = pair > start ? start | (pair - 1) << 16 : 1;
     turn = o.turn;
 #if PRODUCERS
-    if (threadIdx.x == 0) *room.busy = 0;
+    if (threadIdx.x == 0) atomicExch(room.busy, 0);
 #endif
     sync_workers(room);
     for (int i = threadIdx.x; i < (last - first + 1) / 2 * 2 * UNIT; i += THREADS) {
@@ -870,21 +867,53 @@ __device__ inline void products(const Decoder& m, const Room& room, Stream& s, i
 
 // --- what stands before the products of a phase: x --------------------------------------------------------------------
 
-// Where element k of x lies for format F. INT4 and boxes of FP16: element 16 i + 8 j + 2 t + e of 64 at 16 t + 4 i + 2 j + e;
-// boxes of Q8_0: element 16 i + 4 t + e at 16 t + 4 i + e.
+// Where element k of x lies for format F. INT4 and boxes of FP16: element 16 i + 8 j + 2 t + e of 64 at 16 t + 4 i + 2 j + e.
+// (Q8_0 wants bytes, see put_bytes; here is where a half lies that becomes two of them.)
 template <int F>
 constexpr bool PAIRS_APART = F == INT4 || (BOXES && F == HALF);
 
 template <int F>
 __device__ inline int place_of(int k) {
     if (PAIRS_APART<F>) return k / 64 * 64 + k % 8 / 2 * 16 + k % 64 / 16 * 4 + k % 16 / 8 * 2 + k % 2;
-    if (BOXES && F == Q8) return k / 64 * 64 + k % 16 / 4 * 16 + k % 64 / 16 * 4 + k % 4;
     return k;
+}
+
+// Q8_0: N neighbours of x, from k on, as 16-bit numbers in their block's scale, the high bytes of 128 and then the low ones.
+// A warp has 32 N neighbours, and all of its lanes must call it.
+template <int N>
+__device__ inline void put_bytes(const Room& room, int k, const float (&v)[N], bool there) {
+    float most = 0.0f;
+#pragma unroll
+    for (int e = 0; e < N; ++e) most = fmaxf(most, fabsf(v[e]));
+#pragma unroll
+    for (int offset = 1; offset < 32 / N; offset *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, offset));
+    const float by = most > 0.0f ? 32512.0f / most : 0.0f;  // of a number up to 127 * 256 the low byte may be below zero
+    if (!there) return;
+    const int within = N * threadIdx.x % 128;  // k % 128
+    unsigned char* to = reinterpret_cast<unsigned char*>(room.x) + (2 * k - within);
+#pragma unroll
+    for (int e = 0; e < N; e += 4) {
+        unsigned high = 0, low = 0;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int number = __float2int_rn(v[e + i] * by);
+            low |= (number & 255u) << 8 * i;
+            high |= ((number + 128) >> 8 & 255u) << 8 * i;
+        }
+        *reinterpret_cast<unsigned*>(to + e) = high;
+        *reinterpret_cast<unsigned*>(to + 128 + e) = low;
+    }
+    if (within % 32 == 0) room.x_sums[k / 32] = most * (1.0f / 32512.0f);
 }
 
 // Four neighbours of x, from k on, into the order of format F; their sum, which INT4 wants of a warp's 128, a group.
 template <int F>
 __device__ inline float put_four(const Room& room, int k, float4 v) {
+    if constexpr (F == Q8) {
+        const float four[4] = {v.x, v.y, v.z, v.w};
+        put_bytes(room, k, four, true);
+        return 0.0f;
+    }
     const __half2 low = __floats2half2_rn(v.x, v.y), high = __floats2half2_rn(v.z, v.w);
     __half* to = room.x + place_of<F>(k);
     if constexpr (PAIRS_APART<F>) {
@@ -943,11 +972,14 @@ __device__ inline void gated(const Decoder& m, const Room& room) {
         float v[8] = {};
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
-            if (first + i * THREADS < PIECES) reinterpret_cast<uint4*>(room.x)[first + i * THREADS] = held[i];
-            if (F == INT4) {
+            const int piece = first + i * THREADS;
+            if (F != Q8 && piece < PIECES) reinterpret_cast<uint4*>(room.x)[piece] = held[i];
+            if (F != HALF) {
                 const float2 a = __half22float2(as_half2(held[i].x)), b = __half22float2(as_half2(held[i].y));
                 const float2 c = __half22float2(as_half2(held[i].z)), d = __half22float2(as_half2(held[i].w));
                 v[i] = ((a.x + a.y) + (b.x + b.y)) + ((c.x + c.y) + (d.x + d.y));
+                const float eight[8] = {a.x, a.y, b.x, b.y, c.x, c.y, d.x, d.y};
+                if (F == Q8) put_bytes(room, 8 * piece, eight, piece < PIECES);
             }
         }
         if (F == INT4) {

@@ -70,7 +70,7 @@ def rungs(device: Sized | None = None) -> tuple[str, ...]:
     """Rungs of decode_step that a device's generation runs."""
     there = getattr(device, "sm", "90")
     ladder = decoder.LADDERS["decode_step"]
-    return tuple(r.name for r in ladder if "75" in r.archs or f"{there}a" in r.archs)
+    return tuple(r.name for r in ladder if there in r.archs or f"{there}a" in r.archs)
 
 
 def last(device: Sized | None = None) -> list[str]:
@@ -80,7 +80,7 @@ def last(device: Sized | None = None) -> list[str]:
 
 def best(format: str, device: Sized | None = None) -> str:
     """The rung that the engine decodes a format by, and that the rows beside the ladder are measured by."""
-    return decoder.fastest(format, getattr(device, "sm", "90"))
+    return decoder.fastest(format, getattr(device, "sm", "90"), engine.spec(MODEL).shape.head_dim)
 
 
 def ladder(

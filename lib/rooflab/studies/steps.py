@@ -28,10 +28,11 @@ WAYS = {
     "3_persistent": "one launch for all tokens, barriers across the grid in it",
     "4_boxes": "weights by tensor memory copies, which nobody waits behind",
     "5_held_back": "as 3_persistent, but the ring's last slots are filled at the barriers",
+    "6_producers": "as 3_persistent, but warps that do nothing else copy the weights",
     "batch": "several sequences, a graph a step",
     "gemma": "products and row kernels in a graph",
 }
-BESIDE = (decode.COMPILED, "4_boxes")  # no step builds on these
+BESIDE = (decode.COMPILED, "4_boxes", "5_held_back")  # no step builds on these
 PROMPT_WAYS = {
     "transformers.eager": "the library",
     "1_scalar": "cuBLAS on FP16 weights, made from others on the way; scalar attention",

@@ -46,7 +46,7 @@ constexpr int THREADS = 32 * WARPS, UNIT = 16, MOST_SPLITS = 16;
 constexpr int GROUP = HEADS / KV_HEADS;
 constexpr int most(int a, int b) { return a > b ? a : b; }
 constexpr int WIDEST_ROW = most(most(HIDDEN, HEADS * HEAD_DIM), MLP);
-constexpr int SCALED = FORMAT == 1 || HEAD_FORMAT == 1 ? 32 : 64;  // elements of x for each word of x_scales
+constexpr int SUMS_OVER = FORMAT == 1 || HEAD_FORMAT == 1 ? 32 : 128;  // elements of x that share a scale or a sum
 constexpr int KEYS_A_WARP = 4;            // that it attends to at a time: eight lanes a key
 constexpr int KEYS = KEYS_A_WARP * WARPS;  // and that a block attends to
 constexpr int TOGETHER = GROUP % 2 == 0 ? 2 : 1;  // query heads that a block works on
@@ -133,11 +133,11 @@ struct __align__(16) Opening {
     int unit, here, over, to, chunks, unused;
 };
 
-// What a block keeps in shared memory: x in the order of its phase's format (in ATTEND the warps' outputs), what bytes of x
-// stand for, the warps' sums of units, and the ring.
+// What a block keeps in shared memory: x in the order of its phase's format (in ATTEND the warps' outputs), sums of x over
+// groups of 128 (INT4), the warps' sums of units, and the ring.
 struct Room {
     __half* x;
-    float* x_scales;  // Q8_0: of each block of 32; INT4: a quarter of a group's, and 32 times the sum of its numbers
+    float* x_sums;
     float* sums;  // [WARPS][SLOTS][UNIT]
     float* few;   // [WARPS + 2]
     int* spans;   // [WARPS]: the first and the last unit, or pair of units, that a warp's sums are of (16 bits each)
@@ -170,8 +170,8 @@ __device__ inline Room room_of(uint4* shared, int warp) {
     shared += WARPS * STAGES + 1;
 #endif
     room.x = reinterpret_cast<__half*>(shared);
-    room.x_scales = reinterpret_cast<float*>(room.x + WIDEST);
-    room.sums = room.x_scales + (WIDEST / SCALED + 3) / 4 * 4;
+    room.x_sums = reinterpret_cast<float*>(room.x + WIDEST);
+    room.sums = room.x_sums + (WIDEST / SUMS_OVER + 3) / 4 * 4;
     room.few = room.sums + SLOTS * WARPS * UNIT;
     room.spans = reinterpret_cast<int*>(room.few + (WARPS + 2 + 3) / 4 * 4);
     room.plans = reinterpret_cast<Plan*>(room.spans + (WARPS + 3) / 4 * 4);
@@ -625,40 +625,33 @@ __device__ inline void multiply_q8(float (&acc)[2][4], const uint4* mine, const 
     add_blocks(acc, sums, scales[0], scales[32], x_scales[t], lane);
 }
 
-// x as above, high bytes in even columns and low ones in odd. Codes q + 8 are taken four times as large, as they lie in a
-// word that is turned left by two (see common/int4.cuh): row g at bits 2 to 5 of each byte, row g + 8 four bits on. x_scale is
-// a quarter of x's, and `offset` 32 times the sum of its numbers. Of UNITS units one after another; sums of unit i in
-// acc[i][0] and acc[i][2].
+// Codes keep the offset that unpacking leaves (264 and 24, see common/int4.cuh), which times the sum of x goes off again.
+// Of UNITS units one after another; sums of unit i in acc[i][0] and acc[i][2].
 template <int UNITS>
 __device__ inline void multiply_int4(float (&acc)[2][4], const uint4* mine, const unsigned (&scales)[2], const __half* x,
-                                     float x_scale, int offset) {
-    int sums[UNITS][4] = {};
+                                     float x_sum) {
+    float sums[UNITS][2][4] = {};
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-        const uint4 b = *reinterpret_cast<const uint4*>(x + 32 * j);
-        const unsigned b0[2] = {b.x, b.y}, b1[2] = {b.z, b.w};
+        unsigned b[4][2];
+        sixteen(b, x + 64 * j, true);
 #pragma unroll
         for (int u = 0; u < UNITS; ++u) {
             const uint4 codes = mine[64 * u + 32 * j];
             const unsigned words[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
-            for (int i = 0; i < 4; i += 2) {
+            for (int i = 0; i < 4; ++i) {
                 unsigned a[4];
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    const unsigned word = words[i + e];
-                    a[2 * e] = word & 0x3c3c3c3cu;
-                    a[2 * e + 1] = (word >> 4 | word << 28) & 0x3c3c3c3cu;
-                }
-                mma_m16n8k32_s8(sums[u], a, i == 0 ? b0 : b1);
+                int4_tile_to_offset_halves(words[i], a);
+                mma_m16n8k16_f16(sums[u][i % 2], a, b[i]);
             }
         }
     }
 #pragma unroll
     for (int u = 0; u < UNITS; ++u) {
         const float2 scale = __half22float2(as_half2(scales[u]));
-        acc[u][0] = fmaf(scale.x * x_scale, __int2float_rn(256 * sums[u][0] + sums[u][1] - offset), acc[u][0]);
-        acc[u][2] = fmaf(scale.y * x_scale, __int2float_rn(256 * sums[u][2] + sums[u][3] - offset), acc[u][2]);
+        acc[u][0] += scale.x * (sums[u][0][0] + sums[u][1][0] - 264.0f * x_sum);
+        acc[u][2] += scale.y * (sums[u][0][2] + sums[u][1][2] - 24.0f * x_sum);
     }
 }
 
@@ -697,7 +690,7 @@ __device__ inline void multiply_q8_box(float (&acc)[2][4], const uint4* slot, co
 struct Operands {
     uint4* mine;
     const __half* x;
-    const float* x_scale;
+    const float* x_sum;
     int turn, unit, chunk;
 };
 
@@ -705,18 +698,17 @@ template <int F, int WIDTH>
 __device__ inline void multiply_chunk(float (&acc)[2][4], const Operands& o, const Room& room, int lane) {
 #if BOXES
     if constexpr (F == HALF) multiply_half_box(acc, o.mine - lane, o.x, lane);
-    if constexpr (F == Q8) multiply_q8_box(acc, o.mine - lane, room.scales + o.turn * SCALES, o.x, o.x_scale, o.chunk, lane);
+    if constexpr (F == Q8) multiply_q8_box(acc, o.mine - lane, room.scales + o.turn * SCALES, o.x, o.x_sum, o.chunk, lane);
     if constexpr (F == INT4) {
         const uint2 both = reinterpret_cast<const uint2*>(room.scales + o.turn * SCALES)[lane / 4 * 2 + o.unit % 4 / 2];
 #else
     if constexpr (F == HALF) multiply_half(acc, o.mine, o.x);
-    if constexpr (F == Q8) multiply_q8(acc, o.mine, o.x, o.x_scale, lane);
+    if constexpr (F == Q8) multiply_q8(acc, o.mine, o.x, o.x_sum, lane);
     if constexpr (F == INT4) {
         const uint2 both = reinterpret_cast<const uint2*>(o.mine - lane + 128)[lane];
 #endif
         const unsigned scales[2] = {WIDTH == 1 && o.unit % 2 ? both.y : both.x, both.y};
-        const float2 scale = *reinterpret_cast<const float2*>(o.x_scale);
-        multiply_int4<WIDTH>(acc, o.mine, scales, o.x, scale.x, __float_as_int(scale.y));
+        multiply_int4<WIDTH>(acc, o.mine, scales, o.x, *o.x_sum);
     }
 }
 
@@ -754,8 +746,8 @@ __device__ inline void multiply_chunks(float (&acc)[2][4], Operands& o, Stream& 
         else copy_async_commit();
 #endif
         o.x += SHARED<F> * CHUNK<F>;
-        if (F == INT4) o.x_scale += 2;
-        if (F == Q8) o.x_scale += SHARED<F> * 4;
+        if (F == INT4) ++o.x_sum;
+        if (F == Q8) o.x_sum += SHARED<F> * 4;
         o.chunk += SHARED<F>;
         o.mine += SLOT;
         if (++o.turn == STAGES) {
@@ -792,11 +784,10 @@ __device__ inline int multiply_some(float (&acc)[2][4], Operands& o, Stream& s, 
 template <int F>
 __device__ inline void sum_unit(float2 (&both)[2], Operands& o, Stream& s, const Decoder& m, const Room& room, int width,
                                 int here, int after, int lane) {
-    int share = lane % 4 * (F == HALF && BOXES ? 16 : 8);  // of x, in halves
-    if (F != HALF) share += lane / 4 % 2 * 64;             // high or low bytes
-    if (F == Q8) share += BOXES ? lane / 8 * 16 - lane % 4 * 6 : lane / 16 * 32;
+    int share = lane % 4 * (F == HALF && !BOXES ? 8 : 16);  // of x, in halves
+    if (F == Q8) share = lane / 4 % 2 * 64 + (BOXES ? lane / 8 * 16 + lane % 4 * 2 : lane / 16 * 32 + lane % 4 * 8);
     o.x = room.x + o.chunk * CHUNK<F> + share;
-    o.x_scale = room.x_scales + o.chunk * (F == Q8 ? 4 : 2);
+    o.x_sum = room.x_sums + o.chunk * (F == Q8 ? 4 : 1);
     float acc[2][4] = {};
     while (here > 0) {
         if (F == INT4 && width == 2) here -= multiply_some<F, F == INT4 ? 2 : 1>(acc, o, s, m, room, here, after, lane);
@@ -876,15 +867,14 @@ __device__ inline void products(const Decoder& m, const Room& room, Stream& s, i
 
 // --- what stands before the products of a phase: x --------------------------------------------------------------------
 
-// Where element k of x lies for format F. Boxes of FP16: element 16 i + 8 j + 2 t + e of 64 at 16 t + 4 i + 2 j + e. INT4: at
-// 16 t + 4 i + 2 e + j, a byte each. Q8_0 takes bytes as they come.
+// Where element k of x lies for format F. INT4 and boxes of FP16: element 16 i + 8 j + 2 t + e of 64 at 16 t + 4 i + 2 j + e.
+// (Q8_0 wants bytes, see put_bytes; here is where a half lies that becomes two of them.)
 template <int F>
-constexpr bool PAIRS_APART = BOXES && F == HALF;
+constexpr bool PAIRS_APART = F == INT4 || (BOXES && F == HALF);
 
 template <int F>
 __device__ inline int place_of(int k) {
     if (PAIRS_APART<F>) return k / 64 * 64 + k % 8 / 2 * 16 + k % 64 / 16 * 4 + k % 16 / 8 * 2 + k % 2;
-    if (F == INT4) return k / 64 * 64 + k % 8 / 2 * 16 + k % 64 / 16 * 4 + k % 2 * 2 + k % 16 / 8;
     return k;
 }
 
@@ -913,76 +903,64 @@ __device__ inline void put_bytes(const Room& room, int k, const float (&v)[N], b
         *reinterpret_cast<unsigned*>(to + e) = high;
         *reinterpret_cast<unsigned*>(to + 128 + e) = low;
     }
-    if (within % 32 == 0) room.x_scales[k / 32] = most * (1.0f / 32512.0f);
+    if (within % 32 == 0) room.x_sums[k / 32] = most * (1.0f / 32512.0f);
 }
 
-// The high and the low byte of a number, the low one counted from -128 on.
-__device__ inline void split_number(int number, unsigned char* high, unsigned char* low) {
-    *low = (unsigned char)number;
-    *high = (unsigned char)((number + 128) >> 8);
-}
-
-// INT4: the same for groups of 128, in a scale that a warp's 32 N neighbours share. Those that stand together are eight that
-// already lie in x's order, or four that come into it here.
-template <int N>
-__device__ inline void put_codes(const Room& room, int k, const float (&v)[N], bool there) {
-    const int lane = threadIdx.x % 32;
-    float most = 0.0f;
-#pragma unroll
-    for (int e = 0; e < N; ++e) most = fmaxf(most, fabsf(v[e]));
-    most = __uint_as_float(warp_most(__float_as_uint(most)));
-    const float by = most > 0.0f ? 32512.0f / most : 0.0f;
-    int numbers[N], sum = 0;
-#pragma unroll
-    for (int e = 0; e < N; ++e) sum += numbers[e] = __float2int_rn(v[e] * by);
-    const int all = warp_total(sum), first = N == 8 ? warp_total(lane < 16 ? sum : 0) : all;
-    if (!there) return;
-    unsigned char* x = reinterpret_cast<unsigned char*>(room.x);
-    if constexpr (N == 4) {
-        unsigned char* to = x + k / 128 * 256 + place_of<INT4>(k % 128);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            const int at = e / 2 * 16 + e % 2 * 2;
-            split_number(numbers[e], to + at, to + 128 + at);
-        }
-    } else {
-        unsigned char* to = x + k / 128 * 256 + k % 128;
-        uint2 high, low;
-#pragma unroll
-        for (int e = 0; e < 8; ++e)
-            split_number(numbers[e], reinterpret_cast<unsigned char*>(&high) + e, reinterpret_cast<unsigned char*>(&low) + e);
-        *reinterpret_cast<uint2*>(to) = high;
-        *reinterpret_cast<uint2*>(to + 128) = low;
-    }
-    if (k % 128 == 0)
-        reinterpret_cast<float2*>(room.x_scales)[k / 128] =
-            make_float2(most * (0.25f / 32512.0f), __int_as_float(32 * (N == 4 || lane < 16 ? first : all - first)));
-}
-
-// Four neighbours of x, from k on, into the order of format F; all lanes of a warp must call it.
+// Four neighbours of x, from k on, into the order of format F; their sum, which INT4 wants of a warp's 128, a group.
 template <int F>
-__device__ inline void put_four(const Room& room, int k, float4 v) {
-    if constexpr (F != HALF) {
+__device__ inline float put_four(const Room& room, int k, float4 v) {
+    if constexpr (F == Q8) {
         const float four[4] = {v.x, v.y, v.z, v.w};
-        if constexpr (F == Q8) put_bytes(room, k, four, true);
-        else put_codes(room, k, four, true);
-        return;
+        put_bytes(room, k, four, true);
+        return 0.0f;
     }
-    const unsigned low = as_word(__floats2half2_rn(v.x, v.y)), high = as_word(__floats2half2_rn(v.z, v.w));
+    const __half2 low = __floats2half2_rn(v.x, v.y), high = __floats2half2_rn(v.z, v.w);
     __half* to = room.x + place_of<F>(k);
-    if (PAIRS_APART<F>) {
-        reinterpret_cast<unsigned*>(to)[0] = low;
-        reinterpret_cast<unsigned*>(to)[8] = high;
+    if constexpr (PAIRS_APART<F>) {
+        reinterpret_cast<unsigned*>(to)[0] = as_word(low);
+        reinterpret_cast<unsigned*>(to)[8] = as_word(high);
+        const float2 a = __half22float2(low), b = __half22float2(high);
+        if (F == INT4) return a.x + a.y + b.x + b.y;
     } else {
-        *reinterpret_cast<uint2*>(to) = make_uint2(low, high);
+        *reinterpret_cast<uint2*>(to) = make_uint2(as_word(low), as_word(high));
+    }
+    return 0.0f;
+}
+
+// Sums of a lane's `sums` over the warp, i of them for the group of i * 4 * THREADS after k, where a group is before `end`.
+template <int F, int COUNT>
+__device__ inline void sum_groups(const Room& room, const float (&sums)[COUNT], int k, int end) {
+    if constexpr (F == INT4) {
+        const int lane = threadIdx.x % 32;
+        if (COUNT == 1) {
+            const float sum = warp_sum(sums[0]);
+            if (lane == 0) room.x_sums[k / 128] = sum;
+            return;
+        }
+        float v[8] = {};
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) v[i] = sums[i];
+#pragma unroll
+        for (int offset = 16; offset >= 4; offset /= 2)  // half of the lanes go on with half of the values
+#pragma unroll
+            for (int i = 0; i < offset / 4; ++i) {
+                const float keep = lane & offset ? v[i + offset / 4] : v[i], give = lane & offset ? v[i] : v[i + offset / 4];
+                v[i] = keep + __shfl_xor_sync(0xffffffffu, give, offset);
+            }
+        v[0] += __shfl_xor_sync(0xffffffffu, v[0], 2);
+        v[0] += __shfl_xor_sync(0xffffffffu, v[0], 1);
+        const int group = k - 4 * lane + lane / 4 * 4 * THREADS;
+        if (lane % 4 == 0 && lane / 4 < COUNT && group < end) room.x_sums[group / 128] = v[0];
     }
 }
 
-// x = the rows of gate and up, which lie in its order: eight neighbours a thread, all asked for together.
+// x = the rows of gate and up, which lie in its order: eight neighbours a thread, all asked for together. INT4 wants the sums of
+// groups of 128, 16 lanes each.
 template <int F>
 __device__ inline void gated(const Decoder& m, const Room& room) {
     constexpr int PIECES = MLP / 8, TURNS = (PIECES + THREADS - 1) / THREADS, ROUNDS = (TURNS + 7) / 8;
     constexpr int AT_ONCE = (TURNS + ROUNDS - 1) / ROUNDS;
+    const int lane = threadIdx.x % 32;
     for (int first = threadIdx.x; first < AT_ONCE * ROUNDS * THREADS; first += AT_ONCE * THREADS) {
         uint4 held[AT_ONCE];
 #pragma unroll
@@ -991,18 +969,30 @@ __device__ inline void gated(const Decoder& m, const Room& room) {
             if (first + i * THREADS < PIECES)
                 held[i] = __ldcg(reinterpret_cast<const uint4*>(m.inner) + first + i * THREADS);
         }
+        float v[8] = {};
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
             const int piece = first + i * THREADS;
-            if constexpr (F == HALF) {
-                if (piece < PIECES) reinterpret_cast<uint4*>(room.x)[piece] = held[i];
-            } else {
+            if (F != Q8 && piece < PIECES) reinterpret_cast<uint4*>(room.x)[piece] = held[i];
+            if (F != HALF) {
                 const float2 a = __half22float2(as_half2(held[i].x)), b = __half22float2(as_half2(held[i].y));
                 const float2 c = __half22float2(as_half2(held[i].z)), d = __half22float2(as_half2(held[i].w));
+                v[i] = ((a.x + a.y) + (b.x + b.y)) + ((c.x + c.y) + (d.x + d.y));
                 const float eight[8] = {a.x, a.y, b.x, b.y, c.x, c.y, d.x, d.y};
-                if constexpr (F == Q8) put_bytes(room, 8 * piece, eight, piece < PIECES);
-                else put_codes(room, 8 * piece, eight, piece < PIECES);
+                if (F == Q8) put_bytes(room, 8 * piece, eight, piece < PIECES);
             }
+        }
+        if (F == INT4) {
+#pragma unroll
+            for (int offset = 8; offset >= 2; offset /= 2)  // half of the lanes go on with half of the values
+#pragma unroll
+                for (int i = 0; i < offset / 2; ++i) {
+                    const float keep = lane & offset ? v[i + offset / 2] : v[i], give = lane & offset ? v[i] : v[i + offset / 2];
+                    v[i] = keep + __shfl_xor_sync(0xffffffffu, give, offset);
+                }
+            v[0] += __shfl_xor_sync(0xffffffffu, v[0], 1);
+            const int turn = lane % 16 / 2, group = first / 16 + turn * (THREADS / 16);
+            if (lane % 2 == 0 && turn < AT_ONCE && group < MLP / 128) room.x_sums[group] = v[0];
         }
     }
     sync_workers(room);
@@ -1086,15 +1076,19 @@ __device__ inline void normalised(const Decoder& m, const Room& room, int norm, 
     for (int w = 0; w < WARPS; ++w) squares += room.few[w];
     const float by = rsqrtf(squares / m.hidden + m.epsilon);
     const auto put = [&](int k, float4 v, float4 w) {
-        put_four<F>(room, k, make_float4(v.x * by * w.x, v.y * by * w.y, v.z * by * w.z, v.w * by * w.w));
+        return put_four<F>(room, k, make_float4(v.x * by * w.x, v.y * by * w.y, v.z * by * w.z, v.w * by * w.w));
     };
+    float sums[HELD] = {};
 #pragma unroll
     for (int i = 0; i < HELD; ++i) {
         const int k = 4 * (threadIdx.x + i * THREADS);
-        if (k < m.hidden) put(k, held[i], four_halves(by_weight[i]));
+        if (k < m.hidden) sums[i] = put(k, held[i], four_halves(by_weight[i]));
     }
-    for (int k = 4 * (threadIdx.x + HELD * THREADS); k < BEYOND; k += 4 * THREADS)
-        put(k, value(k), four_halves(*reinterpret_cast<const uint2*>(weights + k)));
+    if (4 * (threadIdx.x / 32 * 32) < m.hidden) sum_groups<F>(room, sums, 4 * threadIdx.x, m.hidden);
+    for (int k = 4 * (threadIdx.x + HELD * THREADS); k < BEYOND; k += 4 * THREADS) {
+        const float one[1] = {put(k, value(k), four_halves(*reinterpret_cast<const uint2*>(weights + k)))};
+        sum_groups<F>(room, one, k, m.hidden);
+    }
     sync_workers(room);
 }
 
@@ -1296,13 +1290,15 @@ __device__ inline void attended(const Decoder& m, const Room& room, int splits) 
                 }
             }
         }
+        float sums[AT_ONCE] = {};
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
             const int k = first + i * 4 * THREADS;
             const float by = 1.0f / weights[i];
             if (k < WIDTH)
-                put_four<F>(room, k, make_float4(sum[i].x * by, sum[i].y * by, sum[i].z * by, sum[i].w * by));
+                sums[i] = put_four<F>(room, k, make_float4(sum[i].x * by, sum[i].y * by, sum[i].z * by, sum[i].w * by));
         }
+        sum_groups<F>(room, sums, first, WIDTH);
     }
     sync_workers(room);
 }

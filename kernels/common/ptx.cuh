@@ -79,27 +79,6 @@ __device__ inline uint4 load_streaming(const uint4* p, unsigned long long policy
 }
 
 // Bring the line at p into L2, and go on at once.
-// The largest number of a warp, and the sum of all; all lanes must call it.
-__device__ inline unsigned warp_most(unsigned v) {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("redux.sync.max.u32 %0, %0, 0xffffffff;" : "+r"(v));
-#else
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) v = max(v, __shfl_xor_sync(0xffffffffu, v, offset));
-#endif
-    return v;
-}
-
-__device__ inline int warp_total(int v) {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("redux.sync.add.s32 %0, %0, 0xffffffff;" : "+r"(v));
-#else
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffffu, v, offset);
-#endif
-    return v;
-}
-
 __device__ inline void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // --- asynchronous copies from global to shared memory (cp.async, sm_80 and up) ---

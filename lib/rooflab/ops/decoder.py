@@ -253,7 +253,7 @@ def shared_of(shape: Shape, macros: Mapping[str, int], boxes: bool = False) -> i
     widest = widest_of(shape, warps)
     formats = {macros["FORMAT"], macros["HEAD_FORMAT"]}
     slot = (2048 if formats == {0} else 2304) + (8 if boxes else 16 if producers else 0)
-    floats = math.ceil(widest / (32 if 1 in formats else 64) / 4) * 4 + macros["SLOTS"] * warps * 16
+    floats = math.ceil(widest / (32 if 1 in formats else 128) / 4) * 4 + macros["SLOTS"] * warps * 16
     words = math.ceil((warps + 2) / 4) * 4 + math.ceil(warps / 4) * 4
     tables = 6 * 64 + 6 * 32 * warps + (16 if producers else 8)
     return 2 * widest + 4 * (floats + words) + tables + warps * macros["STAGES"] * slot
@@ -294,6 +294,8 @@ def macros_for(
             f"No ring of decode_step fits the shared memory of sm_{arch} beside rows of "
             f"{widest_of(shape, macros['WARPS'])}."
         )
+    if "CALM" in macros and "CALM" not in given:
+        macros["CALM"] = 4 if format == "fp16" else 3
     if "HELD_BACK" in macros:
         each, first = _HELD[format]
         macros["HELD_BACK"] = given.get("HELD_BACK", min(each, macros["STAGES"] - 1))

@@ -9,14 +9,6 @@ static inline uint2 load_streaming(const uint2* p) { return *p; }
 static inline unsigned load_streaming(const unsigned* p) { return *p; }
 static inline unsigned long long evict_first_policy() { return 0; }
 static inline uint4 load_streaming(const uint4* p, unsigned long long) { return *p; }
-static inline unsigned warp_most(unsigned v) {
-  for (int offset = 16; offset > 0; offset /= 2) v = max(v, __shfl_xor_sync(0xffffffffu, v, offset));
-  return v;
-}
-static inline int warp_total(int v) {
-  for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffffu, v, offset);
-  return v;
-}
 static inline void prefetch_l2(const void*) {}
 static inline void store_streaming(uint4* p, uint4 v) { *p = v; }
 

@@ -219,7 +219,7 @@ def test_what_cannot_be_done_is_refused_in_a_sentence():
             decoder.step(shape, weights, state._replace(bests=state.bests[:1]))
         with pytest.raises(LaunchError, match="1 token or more, not 0"):
             decoder.step(shape, weights, state, steps=0)
-        with pytest.raises(LaunchError, match="room for 8 units of 16: take more SLOTS than 1"):
+        with pytest.raises(LaunchError, match="room for 6 units of 16 rows: take more SLOTS than 1"):
             decoder.step(shape, weights, state, SLOTS=1)
     with pytest.raises(UsageError, match="There is no way 'fast' to decode"):
         engine.Engine(spec, weights, paths=engine.Paths(decode="fast"))
@@ -294,3 +294,16 @@ def test_row_kernels():
             between.gate_rows(rows[:, :24].copy(), out=rows)
         with pytest.raises(LaunchError, match="rows of a multiple of 8, not 4"):
             between.norm_rows(np.zeros((5, 4), np.float32), rows, out=rows)
+
+
+@pytest.mark.parametrize(("arch", "blocks"), [("80", 108), ("86", 28), ("89", 24), ("89", 128), ("90", 132)])
+def test_known_models_have_room_on_small_gpus_and_large_ones(arch, blocks):
+    for name in ("qwen2.5-1.5b", "llama-3-8b"):
+        shape = engine.spec(name).shape
+        for rung in decoder.LADDERS["decode_step"]:
+            for format, head_format in FORMATS:
+                macros = decoder.macros_for(rung, shape, format, head_format, arch, {}, blocks)
+                decoder.check_shape(shape, format, head_format, macros, blocks)
+                assert macros["STAGES"] > 1
+    assert decoder.blocks_for(engine.spec("llama-3-8b").shape, "int4_g128", 132) == 128
+    assert decoder.blocks_for(engine.spec("llama-3-8b").shape, "fp16", 132) == 132

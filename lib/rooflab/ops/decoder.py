@@ -264,9 +264,17 @@ _HELD = {"fp16": (4, 4), "q8_0": (2, 2), "int4_g128": (0, 3)}
 
 
 def macros_for(
-    rung: Rung, shape: Shape, format: str, head_format: str, arch: str, given: Mapping[str, int]
+    rung: Rung,
+    shape: Shape,
+    format: str,
+    head_format: str,
+    arch: str,
+    given: Mapping[str, int],
+    blocks: int | None = None,
 ) -> dict[str, int]:
-    """The launch rule: a format's macros with the deepest ring that fits the shared memory of `arch`."""
+    """The launch rule: a format's macros, with room for what a warp of so many blocks sums, and the deepest
+    ring that fits the shared memory of `arch`.
+    """
     wide = _SHARED_KIB.get(arch, 48) > 128 and "PRODUCERS" not in rung.defines
     macros = rung.with_defaults(
         {
@@ -283,6 +291,10 @@ def macros_for(
     )
     if "TEAM" not in given:
         macros["TEAM"] = 2 - macros["WARPS"] % 2
+        if blocks and _begun(shape, blocks, macros) > macros["SLOTS"]:
+            macros["TEAM"] = 1  # whose warps begin fewer units
+    if blocks and "SLOTS" not in given:
+        macros["SLOTS"] = max(macros["SLOTS"], _begun(shape, blocks, macros))
     limit = 1024 * _SHARED_KIB.get(arch, 48)
     if "STAGES" not in given:
         fits = (
@@ -371,23 +383,25 @@ def check_shape(shape: Shape, format: str, head_format: str, macros: Mapping[str
     team, producers = macros["TEAM"], macros.get("PRODUCERS", 1)
     if team < 1 or warps % team or producers < 1 or warps % producers:
         raise LaunchError(f"{warps} WARPS do not come in teams of {team} for {producers} PRODUCERS.")
-    rows, teams = max(n for n, _ in shape.matrices.values()), warps // team
-    begun = max(4, _begun(rows, blocks, teams))  # 4 have room for the candidates of a warp
+    begun = _begun(shape, blocks, macros)
     if begun > macros["SLOTS"]:
         raise LaunchError(
-            f"With {rows} rows on {blocks} blocks a warp needs room for {begun} units of 16: take more SLOTS "
-            f"than {macros['SLOTS']}, or more blocks."
+            f"On {blocks} blocks a warp needs room for {begun} units of 16 rows: take more SLOTS than "
+            f"{macros['SLOTS']}, or more blocks."
         )
 
 
-def _begun(rows: int, blocks: int, teams: int) -> int:
-    """Units of 16 rows that a warp begins at most in a matrix of so many rows, one or two at a time."""
+def _begun(shape: Shape, blocks: int, macros: Mapping[str, int]) -> int:
+    """Units of 16 rows that a warp begins at most in the highest of the matrices, one or two at a time; but 4
+    at least, which have room for the candidates of a warp.
+    """
+    teams = macros["WARPS"] // macros["TEAM"]
 
     def runs(units: int) -> int:
-        return max(1, units // teams + (2 if units % teams else 0))
+        return units // teams + (2 if units % teams else 0)
 
-    units = math.ceil(rows / 16 / blocks)
-    return max(runs(units), 2 * runs(math.ceil(units / 2)))
+    units = math.ceil(max(n for n, _ in shape.matrices.values()) / 16 / blocks)
+    return max(4, runs(units), 2 * runs(math.ceil(units / 2)))
 
 
 def check_operands(shape: Shape, weights: Weights, state: State) -> None:
@@ -443,7 +457,9 @@ def _prepared(
     options: Mapping[str, int],
 ) -> Launches:
     """All checks, and what every launch of a step has in common."""
-    macros = macros_for(chosen, shape, weights.format, weights.head_format, _arch(state), options)
+    macros = macros_for(
+        chosen, shape, weights.format, weights.head_format, _arch(state), options, state.blocks
+    )
     check_shape(shape, weights.format, weights.head_format, macros, state.blocks)
     check_operands(shape, weights, state)
     if not (heat >= 0 and math.isfinite(heat)):

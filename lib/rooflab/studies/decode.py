@@ -168,7 +168,7 @@ class Decode(Study):
     def refuses(self, case: Case, capability: int) -> str | None:
         if case.impl in RUNGS:
             rung = ops.rung_of(decoder.LADDERS["decode_step"], case.impl, case.impl)
-            if "75" not in rung.archs and f"{capability}a" not in rung.archs:
+            if not {str(capability), f"{capability}a"} & set(rung.archs):
                 return f"rung {case.impl} needs sm_{rung.archs[0]}, and this is sm_{capability}"
         return hf.lacks(case.impl) or super().refuses(case, capability)
 

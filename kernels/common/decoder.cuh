@@ -8,9 +8,9 @@
 //
 // Weights come through a ring of slots in shared memory, WARPS times STAGES of them, which cp.async fills ahead. Each lane
 // copies just what it will read itself (or a producer's lane copies it), so that a warp waits for no other; and because
-// weights depend on nothing, the ring may already hold those of the next phase while this one ends. Products are made by tensor cores: a lane's share of
-// 16 rows is the first operand as it lies, x is the second one. Where in k an element lies is the same permutation for
-// both, so that 16-byte copies fit: see copy_chunk.
+// weights depend on nothing, the ring may already hold those of the next phase while this one ends. Products are made by
+// tensor cores: a lane's share of 16 rows is the first operand as it lies, x is the second one. Where in k an element lies
+// is the same permutation for both, so that 16-byte copies fit: see copy_chunk.
 //
 // Rows that belong together, a head's dimensions i and i + HEAD_DIM / 2 or gate and up of an output, lie 8 apart in a unit
 // (rooflab.ops.decoder orders them), so that one shuffle brings them together.

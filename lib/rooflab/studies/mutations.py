@@ -479,9 +479,6 @@ _RESCALED = "the first key rescales what came before by 2 to the minus infinity,
 # Survivors that compute the same: (rung, mutation, part of the line's text) -> why.
 EQUIVALENT: dict[tuple[str, str, str], str] = {
     ("common/parts.cuh", "stride", "largest"): "the largest of some numbers is the same if one comes twice",
-    ("common/decoder.cuh", "guard", "best.index"): "the same candidate twice is the same candidate",
-    ("common/decoder.cuh", "warp barrier", "all lanes have read"): f"{BEYOND}a warp runs as far as it gets",
-    ("common/decoder.cuh", "overrun", "offset / 4"): f"{BEYOND}a thread's own arrays are not looked at",
     ("attention/13_ring", "tail", "NOTHING"): f"{BEYOND}a thread's own arrays are not looked at",
     (
         "attention/13_ring",

@@ -55,6 +55,8 @@ def test_every_format_climbs_the_ladder_and_peers_stand_beside_it():
 def test_rungs_of_one_generation_stay_there():
     portable = decode.rungs(device.get("rtx-4090"))
     assert set(portable) < set(decode.rungs(H200)) and "3_persistent" in portable
+    assert "6_producers" not in decode.rungs(SimpleNamespace(sm="75"))
+    assert decode.rungs(SimpleNamespace(sm="121")) == portable  # a chip newer than those that are listed
     case = next(c for c in DECODE.cases("full", H200) if c.impl == "4_boxes")
     assert DECODE.refuses(case, 89) == "rung 4_boxes needs sm_90a, and this is sm_89"
     assert DECODE.refuses(case, 90) is None

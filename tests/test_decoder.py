@@ -221,6 +221,15 @@ def test_what_cannot_be_done_is_refused_in_a_sentence():
             decoder.step(shape, weights, state, steps=0)
         with pytest.raises(LaunchError, match="room for 6 units of 16 rows: take more SLOTS than 1"):
             decoder.step(shape, weights, state, SLOTS=1)
+        with pytest.raises(LaunchError, match="8 WARPS do not come in teams of 0 for 1 PRODUCERS"):
+            decoder.step(shape, weights, state, TEAM=0, WARPS=8)
+        with pytest.raises(LaunchError, match="4 WARPS do not come in teams of 2 for 3 PRODUCERS"):
+            decoder.step(shape, weights, state, rung="6_producers", WARPS=4, PRODUCERS=3)
+        with pytest.raises(LaunchError, match="Of a ring of 3 STAGES .* not 3 and 2"):
+            decoder.step(shape, weights, state, rung="5_held_back", STAGES=3, HELD_BACK=3, FIRST_HELD=2)
+        with pytest.raises(LaunchError, match="6_producers takes heads of 64 or 128, not 256"):
+            wide = decoder.Shape(**{**shape.__dict__, "head_dim": 256})
+            decoder.step(wide, weights, state, rung="6_producers")
     with pytest.raises(UsageError, match="There is no way 'fast' to decode"):
         engine.Engine(spec, weights, paths=engine.Paths(decode="fast"))
     with pytest.raises(UsageError, match="a capacity of 25 is refused"):

@@ -152,8 +152,7 @@ def rungs():
     from rooflab import ops
     from rooflab.ops import decoder
 
-    every = decoder.LADDERS["decode_step"]
-    return [rung.name for rung in every if "75" in rung.archs or ops.this_arch() == "90"]
+    return [rung.name for rung in decoder.LADDERS["decode_step"] if rung.runs_on(ops.this_arch())]
 
 
 @pytest.mark.parametrize("way", range(9))

@@ -268,10 +268,9 @@ def test_instructions_and_not_memory_hold_the_source_s_kernel(h200, counted):
     """04b's budget: rung 1 issues for longer than its bytes take at the roof; with tensor cores, for less."""
     n, k = study.SHAPES[-1]
     seen = counted.set_index("case")
-    clock_ghz = h200.store.runs()["sm_clock_before_mhz"].max() / 1e3
     spent = {}
     for case in study.rungs(n, k):
-        slots = float(seen.loc[case.id, "inst_executed"]) / (int(h200.run["sms"]) * 4 * clock_ghz) / 1e3
+        slots = float(seen.loc[case.id, "inst_executed"]) / (int(h200.run["sms"]) * 4 * h200.sm_ghz) / 1e3
         spent[case.impl] = slots / (
             studies.get("int4").count(case).bytes / h200.roof["dram_read"].value / 1e3
         )

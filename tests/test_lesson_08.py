@@ -151,13 +151,18 @@ def test_every_path_says_what_float64_says(checks):
     assert f"{paths['largest error'].max():.3f}" in said("08c_engine.ipynb")
 
 
-def test_a_thousand_runs_are_one_and_ten_thousand_steps_lose_nothing(checks):
+def test_a_thousand_runs_are_one_and_ten_thousand_steps_lose_nothing(h200, checks):
     """M98"""
+    repeated, long = (checks[checks["question"] == question] for question in ("repeated", "long"))
+    fastest = {(format, decode.best(format, h200.sized)) for format in decode.FORMATS}
+    assert fastest == set(zip(repeated["format"], repeated["impl"], strict=True))
+    assert fastest == set(zip(long["format"], long["impl"], strict=True))
+    assert (repeated["runs"] >= 1000).all() and (repeated["distinct"] == 1).all()
+    assert not repeated["same though other prompts"].any()
+    assert (long["steps"] >= 10_000).all() and (long["bytes gone"] < 100e6).all()
+    assert not long["not numbers"].any()
     one = checks.set_index("question")
-    assert one.loc["repeated", "runs"] >= 1000 and one.loc["repeated", "distinct"] == 1
-    assert one.loc["sampled", "distinct"] == 1 and not one.loc["repeated", "same though other prompts"]
-    assert one.loc["long", "steps"] >= 10_000 and one.loc["long", "bytes gone"] < 100e6
-    assert one.loc["long", "not numbers"] == 0
+    assert one.loc["sampled", "distinct"] == 1
     assert one.loc["refused", "turned away"] == one.loc["refused", "wrong inputs"] >= 5
     assert not one.loc["refused", "changed afterwards"] and not one.loc["refused", "moved by them"]
 

@@ -125,16 +125,16 @@ struct Plan {
     int rows, width, unused[2];       // rows of a matrix; units a chunk
 };
 
-// A warp's run of a phase's chunks: the piece of 16 bytes where it begins in the first layer's matrix, and
-// pieces from layer to layer; the unit, and units a chunk (16 bits each). `here` counts the chunks that it has of the unit,
-// every SHARED-th; then it goes on at chunk `over` of the next unit, up to chunk `to` counted from this one's first.
+// A warp's run of a phase's chunks: the piece of 16 bytes where it begins in the first layer's matrix, and pieces from layer
+// to layer; the unit, and units a chunk (16 bits each). `here` counts the chunks that it has of the unit, every SHARED-th;
+// then it goes on at chunk `over` of the next unit, up to chunk `to` counted from this one's first.
 struct __align__(16) Opening {
     unsigned index, a_layer;
     int unit, here, over, to, chunks, unused;
 };
 
 // What a block keeps in shared memory: x in the order of its phase's format (in ATTEND the warps' outputs), sums of x over
-// groups of 128 (INT4), the warps' sums of units, and the ring.
+// groups of 128 (INT4) or scales of its blocks of 32 (Q8_0), the warps' sums of units, and the ring.
 struct Room {
     __half* x;
     float* x_sums;
@@ -807,7 +807,6 @@ __device__ inline void sum_unit(float2 (&both)[2], Operands& o, Stream& s, const
 // How many of a run's chunks, the first of which is chunk `chunk` of its unit, are a warp's.
 template <int F>
 __device__ inline int run_steps(int chunk, int to) { return chunk < to ? (to - chunk + SHARED<F> - 1) / SHARED<F> : 0; }
-
 
 // All of this block's units of a phase's matrix times x. finish(unit, r, sum, there, early) gets the sum of the row r of
 // each unit, from a warp for two units at a time; `there` is false where there is no second one, `early` true

@@ -173,8 +173,7 @@ def refusal(how: Way, n: int, k: int, batch: int, arch: str, slug: str | None = 
     rung = found[0]
     if arch == _CPU:
         return "" if any(a.isdigit() for a in rung.archs) else "it needs a Hopper GPU"
-    newer = any(a.isdigit() and int(a) <= int(arch) for a in rung.archs)
-    if rung.arch_for(arch) not in rung.archs and not newer:
+    if not rung.runs_on(arch):
         return f"rung {rung.name} needs sm_{rung.archs[0]}, and this is sm_{arch}"
     return ""
 

@@ -91,6 +91,13 @@ class Lab:
             raise MissingRecording(f"{self.store.folder} holds no run yet.")
         return found.iloc[-1] if name is None else found[found["run"] == name].iloc[0]
 
+    @property
+    def sm_ghz(self) -> float:
+        """The SMs' clock when runs of this recording began, in GHz: the highest, as one that begins in the
+        heat of another says less of what was measured.
+        """
+        return float(self.store.runs()["sm_clock_before_mhz"].max()) / 1e3
+
     def cases(self, study: str) -> list[Case]:
         """Every case that a recording of `study` on this device holds at this effort."""
         return studies.get(study).cases(self.effort, self.sized)

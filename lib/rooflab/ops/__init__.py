@@ -74,6 +74,14 @@ class Rung:
         specific = f"{arch}a"
         return specific if arch not in self.archs and specific in self.archs else arch
 
+    def runs_on(self, arch: str) -> bool:
+        """Whether a GPU of `arch` runs it. A chip that is not listed does if it is newer than one that is,
+        unless the rung is one generation's alone.
+        """
+        return self.arch_for(arch) in self.archs or any(
+            known.isdigit() and int(known) <= int(arch) for known in self.archs
+        )
+
     def cubin(self, arch: str, options: Mapping[str, int] | None = None) -> kernel.Cubin:
         """The rung compiled for `arch`, from the cache if it is there."""
         name = f"{self.operator}/{self.name}.cu"
@@ -204,9 +212,7 @@ def _loaded_on(target: str, rung: Rung, options: tuple[tuple[str, int], ...]) ->
 
         return Function(rung, dict(options))
     arch = this_arch()
-    known = rung.arch_for(arch) in rung.archs
-    # A chip that is not listed runs it too if it is newer, unless the rung is one generation's alone.
-    if not known and not any(a.isdigit() and int(a) <= int(arch) for a in rung.archs):
+    if not rung.runs_on(arch):
         raise LaunchError(
             f"Rung {rung.operator}/{rung.name} needs sm_{rung.archs[0]}; this GPU is sm_{arch}."
         )

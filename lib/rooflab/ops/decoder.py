@@ -24,12 +24,10 @@ from rooflab.ops import PORTABLE, Rung, check_array, loaded, rung_of, with_targe
 
 FORMATS = ("fp16", "q8_0", "int4_g128")  # in the order of the macro FORMAT
 QKV, ATTEND, OUT, GATE_UP, DOWN, HEAD = range(6)
-PERSISTENT = (
-    "3_persistent",
-    "4_boxes",
-    "5_held_back",
-    "6_producers",
-)  # rungs that take many tokens in one launch
+# Rungs that take many tokens in one launch.
+PERSISTENT = ("3_persistent", "4_boxes", "5_held_back", "6_producers")
+# Slots that a warp holds back in 5_held_back, and that the first warp does, as an H200 likes it.
+_HELD = {"fp16": (4, 4), "q8_0": (2, 2), "int4_g128": (0, 3)}
 _CHUNK = (64, 128, 128)  # of k, a format each
 _SPLITS = 16  # parts of a context at most
 _SHARED_KIB = {"75": 64, "80": 163, "86": 99, "89": 99, "90": 227, "100": 227, "120": 99}
@@ -259,10 +257,6 @@ def shared_of(shape: Shape, macros: Mapping[str, int], boxes: bool = False) -> i
     return 2 * widest + 4 * (floats + words) + tables + warps * macros["STAGES"] * slot
 
 
-# Slots that a warp holds back in 5_held_back, and that the first warp does, as an H200 likes it.
-_HELD = {"fp16": (4, 4), "q8_0": (2, 2), "int4_g128": (0, 3)}
-
-
 def macros_for(
     rung: Rung,
     shape: Shape,
@@ -383,6 +377,14 @@ def check_shape(shape: Shape, format: str, head_format: str, macros: Mapping[str
     team, producers = macros["TEAM"], macros.get("PRODUCERS", 1)
     if team < 1 or warps % team or producers < 1 or warps % producers:
         raise LaunchError(f"{warps} WARPS do not come in teams of {team} for {producers} PRODUCERS.")
+    if not (
+        0 <= macros.get("HELD_BACK", 0) < macros["STAGES"]
+        and 0 <= macros.get("FIRST_HELD", 0) <= macros["STAGES"]
+    ):
+        raise LaunchError(
+            f"Of a ring of {macros['STAGES']} STAGES a warp holds back fewer, and the first one no more, not "
+            f"{macros['HELD_BACK']} and {macros['FIRST_HELD']}."
+        )
     begun = _begun(shape, blocks, macros)
     if begun > macros["SLOTS"]:
         raise LaunchError(
@@ -395,7 +397,7 @@ def _begun(shape: Shape, blocks: int, macros: Mapping[str, int]) -> int:
     """Units of 16 rows that a warp begins at most in the highest of the matrices, one or two at a time; but 4
     at least, which have room for the candidates of a warp.
     """
-    teams = macros["WARPS"] // macros["TEAM"]
+    teams = max(1, macros["WARPS"] // max(1, macros["TEAM"]))
 
     def runs(units: int) -> int:
         return units // teams + (2 if units % teams else 0)

@@ -70,7 +70,7 @@ def rungs(device: Sized | None = None) -> tuple[str, ...]:
     """Rungs of decode_step that a device's generation runs."""
     there = getattr(device, "sm", "90")
     ladder = decoder.LADDERS["decode_step"]
-    return tuple(r.name for r in ladder if there in r.archs or f"{there}a" in r.archs)
+    return tuple(rung.name for rung in ladder if rung.runs_on(there))
 
 
 def last(device: Sized | None = None) -> list[str]:
@@ -168,7 +168,7 @@ class Decode(Study):
     def refuses(self, case: Case, capability: int) -> str | None:
         if case.impl in RUNGS:
             rung = ops.rung_of(decoder.LADDERS["decode_step"], case.impl, case.impl)
-            if not {str(capability), f"{capability}a"} & set(rung.archs):
+            if not rung.runs_on(str(capability)):
                 return f"rung {case.impl} needs sm_{rung.archs[0]}, and this is sm_{capability}"
         return hf.lacks(case.impl) or super().refuses(case, capability)
 

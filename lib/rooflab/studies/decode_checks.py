@@ -66,9 +66,13 @@ def agreement(device: Sized | None = None) -> list[Case]:
 
 
 def stability(device: Sized | None = None) -> list[Case]:
-    """The fastest rung, in the format whose steps are shortest, and recovery from what is refused."""
-    rung = decode.best("int4_g128", device)
-    return [_case(q, rung, "int4_g128") for q in ("repeated", "sampled", "long", "refused")]
+    """Every format's fastest rung, again and again; the first one's also sampling, and refusing."""
+    asked = {"int4_g128": ("repeated", "sampled", "long", "refused")}  # whose steps are shortest
+    return [
+        _case(question, decode.best(format, device), format)
+        for format in decode.FORMATS
+        for question in asked.get(format, ("repeated", "long"))
+    ]
 
 
 def energy(device: Sized | None = None) -> list[Case]:

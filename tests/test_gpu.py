@@ -204,7 +204,9 @@ def test_every_q8_0_product_passes_the_gate_on_ragged_shapes(n, k, batch):
         gate.admit(work).recheck()
 
 
-@pytest.mark.parametrize(("n", "k", "batch"), [(70, 256, 9), (257, 640, 65), (300, 1024, 200)])
+@pytest.mark.parametrize(
+    ("n", "k", "batch"), [(70, 256, 9), (257, 640, 65), (200, 1152, 150), (300, 1024, 200)]
+)
 def test_integer_dot_products_are_exact_to_the_last_bit(n, k, batch):
     """Scales that are powers of two and sums below 2^24: each output is the exact product, rounded once."""
     import cupy

@@ -4,12 +4,11 @@
 // Shapes   quants [n][k] int8 and scales [n][k / 32] half, xq [batch][k] int8 and xs [batch][k / 32] half,
 //          y [batch][n] half; all 16-byte aligned, k a multiple of 128. sm_90a.
 // Bytes    34/32 n k and 34/32 batch k read + 2 batch n written.
-// Launch   five warpgroups a block: one copies, four multiply and scale 64 tokens by 64 rows each. (columns, ceil(n / 128))
-//          blocks, a column for every 128 tokens; but two if 64 or fewer are left for the last, whose blocks take 64 rows
-//          and whose warpgroups share k. Dynamic shared memory: STAGES, at least 4, tiles of 37376 bytes.
+// Launch   five warpgroups a block: one copies, four multiply and scale 64 tokens by 64 rows each; (ceil(batch / 128),
+//          ceil(n / 128)) blocks. Dynamic shared memory: STAGES tiles of 37376 bytes.
 // Changed  from rung 5: wgmma, and while one warpgroup waits for its product, three scale theirs; tiles come by the
 //          tensor memory accelerator, which one thread starts; the warpgroup around it lays the scales of a block side
-//          by side as floats. The last tokens are cut small: a tile that is left over costs all SMs its time.
+//          by side as floats.
 #include "common/ptx.cuh"
 #include "common/q8.cuh"
 
@@ -19,7 +18,6 @@
 
 constexpr int ROWS = 128, TOKENS = 128, TILE = (ROWS + TOKENS) * 128;  // quants of tokens, then of rows
 constexpr int APART = 20;  // floats from the scales of a lane's 16 rows to the next lane's: all banks
-static_assert(STAGES >= 4, "the warpgroups that share k have a stage each");
 constexpr int SCALES = 4 * (8 * APART + TOKENS);  // of a tile: rows' [block of k][64 rows][lane], then tokens' [block of k]
 
 extern "C" __global__ void __launch_bounds__(640, 1)
@@ -30,15 +28,11 @@ extern "C" __global__ void __launch_bounds__(640, 1)
     __shared__ unsigned long long full[STAGES], empty[STAGES];
     float* const ring_scales = reinterpret_cast<float*>(ring + STAGES * TILE);
     const int thread = threadIdx.x % 128, lane = thread % 32, group = __shfl_sync(~0u, threadIdx.x / 128, 0);
-    const int chunks = k / 128, whole = batch / TOKENS + (batch % TOKENS > 64), wide = whole * ((n + ROWS - 1) / ROWS);
-    const int block = blockIdx.y * gridDim.x + blockIdx.x;  // those of the last tokens come last, when SMs fall idle
-    const bool share = block >= wide;
-    const int row0 = share ? (block - wide) * 64 : block / whole * ROWS, token0 = (share ? whole : block % whole) * TOKENS;
-    const int stages = share ? 4 : STAGES;
-    if (row0 >= n) return;
+    const int row0 = blockIdx.y * ROWS, token0 = blockIdx.x * TOKENS, chunks = k / 128;
+    const int halves = batch - token0 > 64 ? 2 : 1;  // of the tile's tokens, that there are any of
     if (threadIdx.x < STAGES) {
         mbarrier_init(full + threadIdx.x, 128);
-        mbarrier_init(empty + threadIdx.x, share ? 128 : 512);
+        mbarrier_init(empty + threadIdx.x, 256 * halves);
     }
     __syncthreads();
 
@@ -56,8 +50,9 @@ extern "C" __global__ void __launch_bounds__(640, 1)
             to[3 * apart] = __high2float(*high);
         };
         uint2 row = *of_row, token = *of_token;
-        for (int c = 0, s = 0, turn = 0; c < chunks; ++c) {
-            if (c >= stages) mbarrier_wait(empty + s, turn ^ 1);
+        for (int c = 0; c < chunks; ++c) {
+            const int s = c % STAGES;
+            if (c >= STAGES) mbarrier_wait(empty + s, (c / STAGES + 1) % 2);
             if (thread == 0) {
                 mbarrier_expect(full + s, TILE);
                 tma_copy_box(ring + s * TILE, &xq, c * 128, token0, full + s);
@@ -67,24 +62,24 @@ extern "C" __global__ void __launch_bounds__(640, 1)
             lay(token_to + s * SCALES, TOKENS, token);
             mbarrier_arrive(full + s);
             if (c + 1 < chunks) row = *++of_row, token = *++of_token;
-            if (++s == stages) s = 0, turn ^= 1;
         }
         return;
     }
     setmaxnreg_more<112>();
+    if (group / 2 >= halves) return;  // nothing to multiply: the block's others have the multiprocessor to themselves
 
-    const int first_token = share ? 0 : group / 2 * 64, first_row = share ? 0 : group % 2 * 64;
-    const int token = first_token + thread / 32 * 16 + lane / 4;
-    const unsigned long long tokens = wgmma_columns(ring + first_token * 128);
-    const unsigned long long rows = wgmma_columns(ring + (TOKENS + first_row) * 128);
+    const int token = group / 2 * 64 + thread / 32 * 16 + lane / 4;
+    const unsigned long long tokens = wgmma_columns(ring + group / 2 * 8192);
+    const unsigned long long rows = wgmma_columns(ring + TOKENS * 128 + group % 2 * 8192);
     int dot[32];
     float sum[32] = {};
     const float* all_tokens = ring_scales + 32 * APART + token;
-    const float* all_rows = ring_scales + (first_row / 16 + lane % 4) * APART;
-    const auto multiply = [&](int s, int turn) {
+    const float* all_rows = ring_scales + (group % 2 * 4 + lane % 4) * APART;
+    for (int c = 0; c < chunks; ++c) {
+        const int s = c % STAGES;
         const float* of_tokens = all_tokens + s * SCALES;
         const float4* of_rows = reinterpret_cast<const float4*>(all_rows + s * SCALES);
-        mbarrier_wait(full + s, turn);
+        mbarrier_wait(full + s, c / STAGES % 2);
 #pragma unroll
         for (int b = 0; b < 4; ++b) {  // blocks of 32 in the tile
             warpgroup_arrive();
@@ -103,28 +98,10 @@ extern "C" __global__ void __launch_bounds__(640, 1)
                 sum[j] = fmaf(static_cast<float>(dot[j]) * of_token[j / 2 % 2], of_row, sum[j]);
             }
         }
-    };
-    if (share)
-        for (int c = group; c < chunks; c += 4) multiply(group, c / 4 % 2);
-    else
-        for (int c = 0; c < chunks; ++c) multiply(c % STAGES, c / STAGES % 2);
-    if (share) {  // the first warpgroup adds up; each has left its sums in its stage, which nothing is copied to any more
-        float* const sums = reinterpret_cast<float*>(ring);
-        if (group > 0) {
-#pragma unroll
-            for (int j = 0; j < 32; ++j) sums[group * (TILE / 4) + j * 128 + thread] = sum[j];
-            warpgroup_pass_turn(1, 512);
-            return;
-        }
-        warpgroup_wait_turn(1, 512);
-#pragma unroll
-        for (int j = 0; j < 32; ++j)
-            sum[j] += (sums[TILE / 4 + j * 128 + thread] + sums[2 * (TILE / 4) + j * 128 + thread]) +
-                      sums[3 * (TILE / 4) + j * 128 + thread];
     }
 #pragma unroll
     for (int j = 0; j < 32; j += 2) {
-        const int t = token0 + token + j / 2 % 2 * 8, r = row0 + first_row + j / 4 * 8 + lane % 4 * 2;
+        const int t = token0 + token + j / 2 % 2 * 8, r = row0 + group % 2 * 64 + j / 4 * 8 + lane % 4 * 2;
         __half* to = y + (size_t)t * n + r;
         if (t < batch && r + 1 < n && n % 2 == 0) {
             *reinterpret_cast<__half2*>(to) = __floats2half2_rn(sum[j], sum[j + 1]);

@@ -144,8 +144,7 @@ def launch_shape(
         shared = macros["STAGES"] * _tile_bytes(rows, tokens)
         return (math.ceil(batch / tokens), math.ceil(n / rows)), 384, shared
     if rung.name == "6_wgmma":
-        whole, left = batch // 128 + (batch % 128 > 64), 0 < batch % 128 <= 64
-        return (whole + 2 * left, math.ceil(n / 128)), 640, macros["STAGES"] * 37376
+        return (math.ceil(batch / 128), math.ceil(n / 128)), 640, macros["STAGES"] * 37376
     rows, tokens = _TILES[rung.name]
     shared = macros["STAGES"] * (rows + tokens) * 136 if rung.name == "4_async" else 0
     return (math.ceil(n / rows), math.ceil(batch / tokens)), 256, shared

@@ -222,10 +222,10 @@ def test_what_cases_launch_is_compiled_on_all_cores_ahead(tmp_path, monkeypatch)
     monkeypatch.setattr(laboratory.os, "cpu_count", lambda: 2)
     study, cases = studies.get("bandwidth"), [c for c in bandwidth.ladder("read") if c.kind == "own"]
     built = {build[0].name for case in cases for build in study.builds(case)}
-    laboratory._compile_ahead(study, cases, "80")
+    laboratory._compile_ahead([(study, cases)], "80")
     assert len(list(tmp_path.glob("*.cubin"))) == len(built) == len(cases) > 3
     monkeypatch.setattr(laboratory, "ProcessPoolExecutor", None)
-    laboratory._compile_ahead(study, cases, "80")  # all is there
+    laboratory._compile_ahead([(study, cases)], "80")  # all is there
 
 
 def test_a_lesson_on_a_new_gpu_measures_its_roofs_first(tmp_path, monkeypatch):

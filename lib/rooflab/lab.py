@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from itertools import chain, repeat
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from filelock import FileLock
@@ -55,6 +56,7 @@ class Lab:
     store: Store
     say: Callable[[str], None] = field(default=lambda line: None, repr=False)
     _run: str | None = field(default=None, repr=False)
+    _facts: dict[str, Any] = field(default_factory=dict, repr=False)  # of the run that begins next
     # Cases measured by this lab, by study and instrument, and when measuring has to stop (time.monotonic).
     _taken: dict[tuple[str, str], set[str]] = field(default_factory=dict, repr=False)
     until: float = field(default=math.inf, repr=False)
@@ -227,14 +229,20 @@ class Lab:
         if self._run is not None:
             self.store.rederive({name: found.value for name, found in self._roofs().items()})
             self.store.finish(self._run, **closing_facts())
-            self._run = None
+            self._run, self._facts = None, {}
 
     # --- live -----------------------------------------------------------------------------------------------
 
+    def start(self) -> None:
+        """Date the run that the first new result begins from now on: what comes before it takes time, too."""
+        command = os.environ.get("ROOFLAB_COMMAND") or "rooflab run --mode live"
+        self._facts = run_facts(command, self.effort)
+
     def _begin(self) -> str:
         if self._run is None:
-            command = os.environ.get("ROOFLAB_COMMAND") or "rooflab run --mode live"
-            self._run = self.store.begin(run_facts(command, self.effort))
+            if not self._facts:
+                self.start()
+            self._run = self.store.begin(self._facts)
         return self._run
 
     def _measure(self, study: Study, cases: Sequence[Case]) -> None:
@@ -267,7 +275,7 @@ class Lab:
         not run stands until its surroundings change.
         """
         facts, arch = run_facts("", self.effort), _arch()
-        _compile_ahead(study, cases, arch)
+        _compile_ahead([(study, cases)], arch)
         found = set()
         for case in cases:
             reason = self.store.why_skipped(study.name, case.id, facts)
@@ -417,10 +425,11 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _compile_ahead(study: Study, cases: Sequence[Case], arch: str | None) -> None:
-    """Compile what `cases` launch on all cores at once: NVRTC takes one source at a time in a process."""
+def _compile_ahead(asked: Iterable[tuple[Study, Sequence[Case]]], arch: str | None) -> None:
+    """Compile what studies' cases launch, on all cores: NVRTC takes one source at a time in a process."""
     wanted = {}
-    for rung, chosen in chain.from_iterable(study.builds(case) for case in cases if arch):
+    builds = (study.builds(case) for study, cases in asked for case in cases if arch)
+    for rung, chosen in chain.from_iterable(builds):
         macros = rung.with_defaults(chosen)
         wanted[rung.operator, rung.name, tuple(sorted(macros.items()))] = (rung, macros)
     missing = [
@@ -499,9 +508,13 @@ def record(
         lab.say = say
     troubles = []
     try:
-        for study in _studies(names):
-            if study.everywhere:
-                continue  # `rooflab trace` records it, on any machine
+        # `rooflab trace` records what hangs on no GPU, on any machine.
+        wanted = [study for study in _studies(names) if not study.everywhere]
+        lab.start()
+        # All of them first, for a study's own few would wait for the slowest with most cores idle.
+        _compile_ahead([(study, lab.cases(study.name)) for study in wanted], _arch())
+        for study in wanted:
+            began = time.monotonic()
             lab.measure(study.name, lab.cases(study.name))
             for tool, cases, metrics in study.profiles(effort, lab.sized):
                 lab._in_time()
@@ -510,6 +523,7 @@ def record(
                     lab.say(f"{study.name} profile {tool}: {len(cases)} cases")
                 except MissingTool as error:
                     troubles.append(f"{study.name}, {tool}: {error}")
+            lab.say(f"{study.name} took {time.monotonic() - began:.0f} s")
     finally:
         lab.close()
     return troubles

@@ -172,7 +172,7 @@ def test_whoever_survives_has_a_reason():
     left = RECORDED[RECORDED["killed"] == ""]
     without = [f"{r.operator}/{r.rung} {r.mutation}: {r.code}" for r in left.itertuples() if not r.reason]
     assert not without
-    assert mutations.is_open(left).sum() <= 4  # what only a GPU's memory would show
+    assert not mutations.is_open(left).any()
 
 
 def test_every_reason_is_used():

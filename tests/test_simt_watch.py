@@ -57,6 +57,7 @@ PLANTED = [
     ("global_race", {"grid": 2}, "race", 0, "y + 0", r"thread 0 of block \(0, 0, 0\) wrote"),
     ("lost_update", {}, "race", 1, "y + 0", "reads y .* which thread 0 of the same block wrote"),
     ("byte_race", {"dtype": np.uint8}, "race", 1, "y + 0", "writes y"),
+    ("early_arrival", {}, "race", 1, "count + 0", "which thread 0 of the same block wrote"),
     ("uninitialised", {}, "uninitialised", 48, "s + 192", "reads s .* this block has not written"),
     (
         "some_do_not_come",
@@ -105,6 +106,13 @@ def test_a_shuffle_in_a_short_warp_names_the_header_it_stands_in():
 
 def test_a_stack_that_overflows_is_named():
     assert planted("too_deep")[0].kind == "stack overflow"
+
+
+def test_a_variable_of_a_thread_that_nobody_set_is_no_number():
+    x, y = np.ones(64, np.float32), np.zeros(64, np.float32)
+    for chosen in (2, 3):
+        simt.run(SOURCE, 1, 64, [x, y, i32(chosen)], entry="never_set")
+        assert np.isnan(y).all() if chosen == 3 else (y == 1).all()
 
 
 def test_the_plain_build_names_what_it_sees_too():

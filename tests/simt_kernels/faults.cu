@@ -80,6 +80,20 @@ extern "C" __global__ void uninitialised(const float* x, float* y, int n) {
   y[threadIdx.x] = s[threadIdx.x];  // FAULT uninitialised
 }
 
+extern "C" __global__ void early_arrival(const float* x, float* y, int n) {
+  __shared__ unsigned count;
+  if (threadIdx.x == 0) count = 0;
+  atomicAdd(&count, 1);  // FAULT early_arrival
+  __syncthreads();
+  y[threadIdx.x] = count;
+}
+
+extern "C" __global__ void never_set(const float* x, float* y, int n) {
+  float most[4];
+  for (int r = 0; r < 3; ++r) most[r] = x[threadIdx.x];
+  y[threadIdx.x] = most[n];
+}
+
 extern "C" __global__ void some_do_not_come(const float* x, float* y, int n) {
   if (threadIdx.x < 40) __syncthreads();  // FAULT some_do_not_come
   y[threadIdx.x] = 1.0f;

@@ -152,6 +152,7 @@ void start(Fibre& f, Block* block, uint32_t linear, char* stack) {
   f.known.blocks.clear(), f.known.threads.clear();
   f.copies.clear(), f.group = 0;
   memcpy(stack, &CANARY, 8);
+  memset(stack + STACK - FRESH, 0xff, FRESH);  // as shared memory, below: a variable that nobody wrote is NaN, or -1
 #ifdef ROOFLAB_UCONTEXT
   getcontext(&f.context);
   f.context.uc_stack.ss_sp = stack, f.context.uc_stack.ss_size = STACK, f.context.uc_link = nullptr;

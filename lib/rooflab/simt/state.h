@@ -67,7 +67,7 @@ struct Launch {
 
 
 enum State { READY, AT_BARRIER, AT_WARP, ENDED };
-constexpr size_t STACK = 64 << 10;
+constexpr size_t STACK = 64 << 10, FRESH = 8 << 10;  // a fibre's, and how much of it a block's start wipes
 constexpr uint64_t CANARY = 0x5ca1ab1e0ddba11u;
 constexpr int IDLE_ROUNDS = 2000;
 constexpr size_t STACK_GUARD = 1 << 20;  // below the first stack: nobody may go there
@@ -86,6 +86,7 @@ struct Mark {  // an access: thread + 1, 0 for none
 };
 struct Cell {
   Mark write, read, other_read;  // the last of each; other_read is by another warp than read
+  Mark plain;                    // the last write that is neither atomic nor volatile
   Mark late;                     // the copy that will write here once it is waited for
 };
 struct Shadow {

@@ -63,6 +63,11 @@ void check_race(Shadow& shadow, uint64_t room, int region, uint64_t offset, int 
         report_race(*marks[m], region, int64_t(k << shadow.shift), size, how, pc);
         told = true;
       }
+    // A plain write races with another thread's atomic though its own atomics came between: that one may come first.
+    if (!told && how & ATOMIC && cell.plain.who && !before(cell.plain)) {
+      report_race(cell.plain, region, int64_t(k << shadow.shift), size, how, pc);
+      told = true;
+    }
     if (region == SHARED && (!(how & WRITE) || how & ATOMIC) && !cell.write.who && !told) {
       Fault& fault = report(UNINITIALISED, std::to_string(pc), self->linear);
       if (fault.count == 1)
@@ -71,9 +76,10 @@ void check_race(Shadow& shadow, uint64_t room, int region, uint64_t offset, int 
     }
     if (how & LATE)
       cell.late = mine;
-    else if (how & WRITE)
+    else if (how & WRITE) {
       cell.write = mine;
-    else {
+      if (!(how & SOFT)) cell.plain = mine;
+    } else {
       if (cell.read.who && (cell.read.who - 1) / 32 != (mine.who - 1) / 32) cell.other_read = cell.read;
       cell.read = mine;
     }

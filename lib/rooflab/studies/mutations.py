@@ -474,17 +474,10 @@ def _in_child(judge: Callable[[], Trial]) -> Trial:
 
 # --- the record ---------------------------------------------------------------------------------------------
 
-BEYOND = "beyond the watcher: on the CPU "  # how the reason of one begins that a GPU could show
 _RESCALED = "the first key rescales what came before by 2 to the minus infinity, which is 0"
 # Survivors that compute the same: (rung, mutation, part of the line's text) -> why.
 EQUIVALENT: dict[tuple[str, str, str], str] = {
     ("common/parts.cuh", "stride", "largest"): "the largest of some numbers is the same if one comes twice",
-    ("attention/13_ring", "tail", "NOTHING"): f"{BEYOND}a thread's own arrays are not looked at",
-    (
-        "attention/13_ring",
-        "barrier",
-        "syncthreads",
-    ): f"{BEYOND}an arrival at a counting barrier orders all before it",
     ("gemv/1_strided", "leave", "column >= n"): "the grid has a block a column, so no column is n",
     (
         "gemv_rows/4_rows",
@@ -579,7 +572,7 @@ def read(root: Path | None = None) -> pd.DataFrame:
 
 def is_open(left: pd.DataFrame) -> pd.Series:
     """Which survivors are holes: those without a reason why they compute the same."""
-    return (left["reason"] == "") | left["reason"].str.startswith(BEYOND)
+    return left["reason"] == ""
 
 
 def by_operator(table: pd.DataFrame) -> pd.DataFrame:

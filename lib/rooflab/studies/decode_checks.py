@@ -66,8 +66,8 @@ def agreement(device: Sized | None = None) -> list[Case]:
 
 
 def stability(device: Sized | None = None) -> list[Case]:
-    """Every format's fastest rung, again and again; the first one's also sampling, and refusing."""
-    asked = {"int4_g128": ("repeated", "sampled", "long", "refused")}  # whose steps are shortest
+    """Every format's fastest rung, again and again; where steps are shortest also sampling, and refusing."""
+    asked = {"int4_g128": ("repeated", "sampled", "long", "refused")}
     return [
         _case(question, decode.best(format, device), format)
         for format in decode.FORMATS

@@ -218,7 +218,7 @@ def fresh_probe(monkeypatch):
 def test_probe_reads_a_driver(fresh_probe):
     fresh_probe.setattr(device, "_libcuda", lambda: FakeCuda())
     fresh_probe.setitem(sys.modules, "pynvml", fake_nvml())
-    assert device._nvml()[1] == "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
+    assert device.uuid() == device._nvml()[1] == "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
     facts = device.probe()
     assert facts == {
         "gpu": "NVIDIA H200",
@@ -266,6 +266,7 @@ def test_slice_uuid_falls_back_to_the_first_gpu(fresh_probe):
 
 def test_no_driver_means_none(fresh_probe):
     fresh_probe.setattr(device, "_libcuda", lambda: None)
+    assert device.uuid() is None
     assert device.probe() is None
     assert device.conditions() is None
     assert not device.has_gpu()

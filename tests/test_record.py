@@ -155,7 +155,7 @@ def test_derived_columns_follow_from_the_row(store, run):
     assert df["gb_s"][0] == float(f"{2 * 4096 * 4096 / 9.87654 / 1e3:.6g}")
     assert df["tflop_s"][0] == float(f"{2 * 4096 * 4096 / 9.87654 / 1e6:.6g}")
     assert np.isnan(df["roof_fraction"][0])
-    store.rederive({"dram_read": 4500.0})
+    store.rederive(lambda: {"dram_read": 4500.0})
     assert store.read("gemv")["roof_fraction"][0] == float(f"{df['gb_s'][0] / 4500:.4g}")
     pd.testing.assert_frame_equal(derive(df, {"dram_read": 4500.0}), store.read("gemv"))
 

@@ -28,7 +28,7 @@ def recording(root, rows=None, **facts):
     store = Store(root, "h200")
     run = store.begin({**FACTS, **facts})
     store.add("gemv", [figures(case) for case in CASES] if rows is None else rows, run)
-    store.rederive(ROOFS)
+    store.rederive(lambda: ROOFS)
     store.finish(run)
     return store.folder
 
@@ -50,7 +50,7 @@ def test_a_tensor_roof_is_one_products_rate_and_the_datasheet_the_limit(tmp_path
         root = tmp_path / str(tflop_s)
         more = {"roof": "fp16_tensor", "flops": int(tflop_s * 2.5e6), "bytes": None}
         folder = recording(root, [figures(CASES[0]), figures(CASES[1], **more)])
-        Store(root, "h200").rederive(roofs)
+        Store(root, "h200").rederive(lambda: roofs)
         return [str(finding) for finding in check(folder, roofs=roofs)]
 
     assert found(790) == []

@@ -529,6 +529,16 @@ def _attribute(library: Any, number: int) -> int:
     return value.value
 
 
+def uuid() -> str | None:
+    """What tells the first GPU of this process from the others of its machine ("GPU-6a8b...", the same in
+    every process whatever CUDA_VISIBLE_DEVICES says), or None without a GPU or for a driver that keeps it."""
+    library, raw = _libcuda(), (ctypes.c_ubyte * 16)()
+    if library is None or library.cuDeviceGetUuid(raw, 0) != 0:
+        return None
+    digits = bytes(raw).hex()
+    return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
 @functools.cache
 def _nvml() -> tuple[ModuleType, Any] | None:
     """pynvml and the handle of the GPU that CUDA calls device 0, or None. NVML counts in bus order and
@@ -540,15 +550,13 @@ def _nvml() -> tuple[ModuleType, Any] | None:
         import pynvml  # type: ignore[import-untyped]
     except ImportError:
         return None
-    raw = (ctypes.c_ubyte * 16)()
+    identifier = uuid()
     try:
         pynvml.nvmlInit()
-        if library.cuDeviceGetUuid(raw, 0) != 0:
+        if identifier is None:
             return pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)
-        digits = bytes(raw).hex()
-        parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
         try:
-            return pynvml, pynvml.nvmlDeviceGetHandleByUUID("GPU-" + "-".join(parts))
+            return pynvml, pynvml.nvmlDeviceGetHandleByUUID(identifier)
         except pynvml.NVMLError:
             # A MIG slice or a virtual GPU has a UUID of another form.
             return pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)

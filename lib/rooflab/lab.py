@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from rooflab import device as devices
 from rooflab import paths, studies
@@ -210,14 +210,18 @@ class Lab:
             trouble = error
             taken = pd.DataFrame({"case": [case.id for case in chosen], "identity": f"{SKIPPED}{error}"})
         self._taken.setdefault((study, tool), set()).update(case.id for case in chosen)
-        kept = frame[~frame["case"].isin({case.id for case in chosen})]
         taken = taken.assign(run=self._begin())
-        frame = (
-            pd.concat([kept, taken], ignore_index=True) if len(kept) else taken.reindex(columns=frame.columns)
-        )
-        frame = frame.sort_values("case", kind="stable", ignore_index=True)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, frame.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+        with self.store.lock():
+            frame = _read_profile(path, tool, metrics)  # again: it took minutes, in which others may write
+            kept = frame[~frame["case"].isin({case.id for case in chosen})]
+            frame = (
+                pd.concat([kept, taken], ignore_index=True)
+                if len(kept)
+                else taken.reindex(columns=frame.columns)
+            )
+            frame = frame.sort_values("case", kind="stable", ignore_index=True)
+            write_atomically(path, frame.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
         if trouble:
             raise trouble
 
@@ -227,7 +231,7 @@ class Lab:
     def close(self) -> None:
         """End this lab's run: clocks and temperature after, and the derived columns by the newest roofs."""
         if self._run is not None:
-            self.store.rederive({name: found.value for name, found in self._roofs().items()})
+            self._rederive()
             self.store.finish(self._run, **closing_facts())
             self._run, self._facts = None, {}
 
@@ -268,7 +272,10 @@ class Lab:
             for case, reason in outcome.skipped.items():
                 self.say(f"{study.name} skipped {case}: {reason}")
         if groups:
-            self.store.rederive({name: found.value for name, found in self._roofs().items()})
+            self._rederive()
+
+    def _rederive(self) -> None:
+        self.store.rederive(lambda: {name: found.value for name, found in self._roofs().items()})
 
     def stale(self, study: Study, cases: Sequence[Case]) -> set[str]:
         """Ids of the cases that a live lab would measure: not recorded, or as other code than now. What could
@@ -286,6 +293,16 @@ class Lab:
             if not self.store.is_fresh(study.name, case.id, study.identity(case, arch), facts):
                 found.add(case.id)
         return found
+
+    def lacks(self, study: Study) -> bool:
+        """Whether cases of a study are still to be measured, or to be profiled for the first time."""
+        if self.stale(study, self.cases(study.name)):
+            return True
+        return any(
+            {case.id for case in cases}
+            - set(_read_profile(self._profile_path(study.name, tool), tool, metrics)["case"])
+            for tool, cases, metrics in study.profiles(self.effort, self.sized)
+        )
 
     def _in_time(self) -> None:
         if time.monotonic() > self.until:
@@ -419,10 +436,18 @@ def _arch() -> str:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Keep every other process of this checkout from measuring meanwhile."""
-    paths.BUILD.mkdir(parents=True, exist_ok=True)
-    with FileLock(paths.BUILD / "measuring.lock"):
+    """Keep every other process of this checkout from measuring on this GPU meanwhile. One that measures on
+    another GPU disturbs nothing, but one that compiles takes all cores, and is waited for.
+    """
+    with _compiling():
+        pass
+    with FileLock(paths.BUILD / f"measuring-{devices.uuid() or 'none'}.lock"):
         yield
+
+
+def _compiling() -> FileLock:
+    paths.BUILD.mkdir(parents=True, exist_ok=True)
+    return FileLock(paths.BUILD / "compiling.lock")
 
 
 def _compile_ahead(asked: Iterable[tuple[Study, Sequence[Case]]], arch: str | None) -> None:
@@ -432,15 +457,22 @@ def _compile_ahead(asked: Iterable[tuple[Study, Sequence[Case]]], arch: str | No
     for rung, chosen in chain.from_iterable(builds):
         macros = rung.with_defaults(chosen)
         wanted[rung.operator, rung.name, tuple(sorted(macros.items()))] = (rung, macros)
-    missing = [
-        (rung, macros)
-        for rung, macros in wanted.values()
-        if not in_cache(rung.path.read_text(), rung.arch_for(str(arch)), macros)
-    ]
-    workers = min(os.cpu_count() or 1, len(missing) // 2)
-    if workers > 1:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            list(pool.map(_compiled, missing, repeat(str(arch))))
+
+    def missing() -> list[tuple[Rung, Mapping[str, int]]]:
+        return [
+            (rung, macros)
+            for rung, macros in wanted.values()
+            if not in_cache(rung.path.read_text(), rung.arch_for(str(arch)), macros)
+        ]
+
+    if len(missing()) < 4:
+        return
+    with _compiling():
+        left = missing()  # fewer, if it was another process's turn before
+        workers = min(os.cpu_count() or 1, len(left) // 2)
+        if workers > 1:
+            with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+                list(pool.map(_compiled, left, repeat(str(arch))))
 
 
 def _compiled(build: tuple[Rung, Mapping[str, int]], arch: str) -> None:
@@ -500,33 +532,85 @@ def record(
 
     Rows are kept as they are measured; what is fresh is not measured again. Once `seconds` have passed
     OutOfTime is raised between two comparisons. Returns one sentence per profile that could not be taken (a
-    missing tool or permission), which a recording can live without.
+    missing tool or permission), which a recording can live without. Processes on several GPUs may record into
+    one store; UsageError for a study that another one is recording.
     """
     lab = open("live", effort=effort)
     lab.until = time.monotonic() + seconds
     if say is not None:
         lab.say = say
-    troubles = []
-    try:
-        # `rooflab trace` records what hangs on no GPU, on any machine.
-        wanted = [study for study in _studies(names) if not study.everywhere]
-        lab.start()
-        # All of them first, for a study's own few would wait for the slowest with most cores idle.
-        _compile_ahead([(study, lab.cases(study.name)) for study in wanted], _arch())
+    # `rooflab trace` records what hangs on no GPU, on any machine.
+    wanted = [study for study in _studies(names) if not study.everywhere]
+    with ExitStack() as claims:
+        held = {}
         for study in wanted:
-            began = time.monotonic()
-            lab.measure(study.name, lab.cases(study.name))
-            for tool, cases, metrics in study.profiles(effort, lab.sized):
-                lab._in_time()
-                try:
-                    lab.take_profile(study.name, cases, tool, metrics)
-                    lab.say(f"{study.name} profile {tool}: {len(cases)} cases")
-                except MissingTool as error:
-                    troubles.append(f"{study.name}, {tool}: {error}")
-            lab.say(f"{study.name} took {time.monotonic() - began:.0f} s")
-    finally:
-        lab.close()
+            held[study.name] = _claim(lab.store, study.name)
+            claims.callback(held[study.name].release)
+        try:
+            return _record(lab, wanted, held)
+        finally:
+            lab.close()
+
+
+def _record(lab: Lab, wanted: Sequence[Study], claims: Mapping[str, FileLock]) -> list[str]:
+    troubles = []
+    lab.start()
+    # All of them first, for a study's own few would wait for the slowest with most cores idle.
+    _compile_ahead([(study, lab.cases(study.name)) for study in wanted], _arch())
+    for study in wanted:
+        _wait_for_others(lab, study)
+        began = time.monotonic()
+        lab.measure(study.name, lab.cases(study.name))
+        for tool, cases, metrics in study.profiles(lab.effort, lab.sized):
+            lab._in_time()
+            try:
+                lab.take_profile(study.name, cases, tool, metrics)
+                lab.say(f"{study.name} profile {tool}: {len(cases)} cases")
+            except MissingTool as error:
+                troubles.append(f"{study.name}, {tool}: {error}")
+        lab.say(f"{study.name} took {time.monotonic() - began:.0f} s")
+        claims[study.name].release()
+    lab._rederive()  # for rows of a process that was killed before it could
     return troubles
+
+
+def _claim_on(store: Store, study: str) -> FileLock:
+    store.folder.mkdir(parents=True, exist_ok=True)
+    return FileLock(store.folder / f".{study}.lock")
+
+
+def _claim(store: Store, study: str) -> FileLock:
+    """Take a study for this process to record: two that measure it would do so twice."""
+    mine = _claim_on(store, study)
+    try:
+        mine.acquire(timeout=1)  # who only looks whether it is taken holds it for a moment
+    except Timeout:
+        raise UsageError(
+            f"Another process records {study} into {store.folder} already: name other studies for this one."
+        ) from None
+    return mine
+
+
+def _wait_for_others(lab: Lab, study: Study) -> None:
+    """Wait for what a study is predicted from, where another process records it just now; OutOfTime if that
+    takes longer than there is, or ends before it is complete. Nobody waits for one that waits for him: every
+    process records in one order, and lets go of what it is done with.
+    """
+    for name in study.after:
+        theirs = _claim_on(lab.store, name)
+        try:
+            theirs.acquire(timeout=0)
+        except Timeout:
+            lab.say(f"{study.name} waits for {name}, which another process records")
+            left = lab.until - time.monotonic()
+            with suppress(Timeout):
+                theirs.acquire(timeout=max(0.0, left) if math.isfinite(left) else -1)
+            if not theirs.is_locked or lab.lacks(studies.get(name)):
+                raise OutOfTime(
+                    f"{study.name} is predicted from {name}, which is not complete; the same command goes on."
+                ) from None
+        finally:
+            theirs.release()
 
 
 def _studies(names: Iterable[str]) -> Iterator[Study]:

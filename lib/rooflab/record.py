@@ -5,7 +5,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -115,7 +115,7 @@ class Store:
             return
         new = self._checked(check_study(study), rows, run)
         path = self.folder / f"{study}.csv"
-        with self._lock():
+        with self.lock():
             if run not in {row["run"] for row in read_table(self.folder / "runs.csv", RUN_SCHEMA)}:
                 raise UsageError(
                     f"Run {run!r} is not in {self.folder / 'runs.csv'}; begin() gives a run its name."
@@ -126,17 +126,22 @@ class Store:
             kept = {row["case"]: row for row in rows_before} | new
             self._write(path, sorted(kept.values(), key=lambda row: natural_key(row["case"])), SCHEMA)
 
-    def rederive(self, roofs: Mapping[str, float]) -> None:
-        """Recompute the derived columns of every table (see `derive`), after a roof was measured anew."""
+    def rederive(self, roofs: Callable[[], Mapping[str, float]]) -> None:
+        """Recompute the derived columns of every table (see `derive`), after a roof was measured anew.
+
+        `roofs` is asked while no other process writes: else one that read them before the newest was measured
+        could be the last to write."""
         self._writable()
-        with self._lock():
+        with self.lock():
+            found = roofs()
             for path in self._tables():
-                df = derive(frame(read_table(path, SCHEMA), SCHEMA, path), roofs)
-                records = df.to_dict("records")
+                held = read_table(path, SCHEMA)
+                records = derive(frame(held, SCHEMA, path), found).to_dict("records")
                 rows = [
                     {name: to_text(name, how, row[name]) for name, how in SCHEMA.items()} for row in records
                 ]
-                self._write(path, rows, SCHEMA)
+                if rows != held:
+                    self._write(path, rows, SCHEMA)
 
     def begin(self, run: Mapping[str, Any]) -> str:
         """Append a run (RUN_COLUMNS; `gpu` is a must, `started` is now if blank) and return its name, such as
@@ -151,7 +156,7 @@ class Store:
                 f"A run of device {facts['device']} cannot go into the recording of {self.device}."
             )
         facts["started"] = facts.get("started") or _now()
-        with self._lock():
+        with self.lock():
             path = self.folder / "runs.csv"
             rows = read_table(path, RUN_SCHEMA)
             for row in rows:
@@ -170,7 +175,7 @@ class Store:
         """Add to a run's line what is known at its end (clocks, temperature, power; `finished` is now if not
         given)."""
         self._writable()
-        with self._lock():
+        with self.lock():
             path = self.folder / "runs.csv"
             rows = read_table(path, RUN_SCHEMA)
             mine = [row for row in rows if row["run"] == run]
@@ -181,8 +186,10 @@ class Store:
             self._write(path, rows, RUN_SCHEMA)
 
     def last_run(self, run_facts: Mapping[str, Any]) -> str | None:
-        """The name of the newest run, if it was made in the surroundings that `run_facts` tell of."""
-        runs = [] if self.published else self._rows(self.folder / "runs.csv", RUN_SCHEMA)
+        """The name of the newest finished run, if it was made in the surroundings that `run_facts` tell of:
+        one without an end was killed, or is another process's that still records."""
+        rows = [] if self.published else self._rows(self.folder / "runs.csv", RUN_SCHEMA)
+        runs = [row for row in rows if row["finished"]]
         return runs[-1]["run"] if runs and _agree(runs[-1], run_facts, SURROUNDINGS) else None
 
     def runs(self) -> pd.DataFrame:
@@ -213,7 +220,8 @@ class Store:
         row = next((row for row in rows if row["case"] == case), dict.fromkeys(SCHEMA, ""))
         return row, self._runs_by_name().get(row["run"], {})
 
-    def _lock(self) -> FileLock:
+    def lock(self) -> FileLock:
+        """Within it nobody else writes to this recording: methods that write take it themselves."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return FileLock(self.folder / ".lock", timeout=60)
 

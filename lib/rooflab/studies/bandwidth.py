@@ -157,6 +157,7 @@ class Bandwidth(Study):
     """Lesson 01."""
 
     name, lesson = "bandwidth", "01"
+    after = ("environment",)
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         large = LARGE[effort]

@@ -124,6 +124,8 @@ class Study:
     lesson: str = ""
     needs_gpu: bool = True
     everywhere: bool = False  # its table hangs on no device: one record in data/cpu, read in every mode
+    # Studies that its predictions are made from: it is not recorded while another process still records one.
+    after: tuple[str, ...] = ()
     trace_repeats: int = 20  # launches of each case that a tracer sees
     setup_s: float = 0.45  # buffers, gate before and after: what a case took on the H200, and some more
 

@@ -154,6 +154,7 @@ class Decode(Study):
     """Lesson 08."""
 
     name, lesson = "decode", "08"
+    after = promises.SOURCES
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         if effort == "quick":

@@ -202,6 +202,7 @@ class Gemv(Study):
     """Lesson 03."""
 
     name, lesson = "gemv", "03"
+    after = ("environment",)
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         if effort == "quick":

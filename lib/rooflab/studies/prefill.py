@@ -122,6 +122,7 @@ class Prefill(Study):
     """Lesson 08."""
 
     name, lesson = "prefill", "08"
+    after = promises.SOURCES
     trace_repeats = STEPS
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:

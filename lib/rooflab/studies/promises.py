@@ -16,6 +16,8 @@ from rooflab.device import Device
 from rooflab.record import Store
 from rooflab.studies import attribution, bandwidth, regimes, shares
 
+# The studies that promises are made from.
+SOURCES = ("environment", "bandwidth", "gemv", "attribution", "int4", "mmq", "attention", "regimes")
 _LAUNCHERS = ("touch", "torch.fill_ peer")
 _IN_TORCH = 32  # operators of torch a layer that norms, rotations and gating make
 PHASES = 5  # of a layer: queries with keys and values, attention, its output, gate with up, down

@@ -41,7 +41,7 @@ def headers_of(source: str) -> dict[str, str]:
     ignores headers.
     """
     found: dict[str, str] = {}
-    queue = _INCLUDE.findall(source)
+    queue = [*_included(source)]
     while queue:
         name = queue.pop(0)
         if name in found:
@@ -50,8 +50,13 @@ def headers_of(source: str) -> dict[str, str]:
         if not path.is_file():
             raise UsageError(f'The header "{name}" is included but kernels/{name} does not exist.')
         found[name] = path.read_text()
-        queue += _INCLUDE.findall(found[name])
+        queue += _included(found[name])
     return dict(sorted(found.items()))
+
+
+@functools.lru_cache(maxsize=1024)
+def _included(source: str) -> tuple[str, ...]:
+    return tuple(_INCLUDE.findall(source))
 
 
 def whole_source(path: Path) -> str:
@@ -87,12 +92,18 @@ class Cubin:
 
     def machine_code(self, entry: str) -> bytes:
         """The instructions of `entry` with the compiler's version: what a record's identity digests."""
-        from elftools.elf.elffile import ELFFile
-
-        section = ELFFile(io.BytesIO(self.image)).get_section_by_name(f".text.{entry}")
-        if section is None:
+        code = _instructions(self.image, entry)
+        if code is None:
             raise UsageError(f"This cubin has no kernel {entry}; it has {', '.join(self.resources)}.")
-        return f"{self.compiler} sm_{self.arch}\n".encode() + section.data()
+        return f"{self.compiler} sm_{self.arch}\n".encode() + code
+
+
+@functools.lru_cache(maxsize=1024)  # a recording asks several times for every case of a rung
+def _instructions(image: bytes, entry: str) -> bytes | None:
+    from elftools.elf.elffile import ELFFile
+
+    section = ELFFile(io.BytesIO(image)).get_section_by_name(f".text.{entry}")
+    return None if section is None else bytes(section.data())
 
 
 def _nvrtc() -> Any:

@@ -129,6 +129,16 @@ def dispatch(batch: int, hopper: bool) -> tuple[str, str]:
     return "mmq", "7_half" if hopper else "5_tuned"
 
 
+def wgmma_blocks(n: int, batch: int) -> tuple[int, int]:
+    """How many blocks of 6_wgmma are wide, 128 rows and 128 tokens, and how many narrow, 64 rows of the last
+    tokens where those are 64 at most. Narrow ones come last: with a quarter of the work each, they fill the
+    end of a launch, when multiprocessors find no wide block any more.
+    """
+    full, rest = divmod(batch, 128)
+    narrow = 0 < rest <= 64
+    return (full + (rest > 64)) * math.ceil(n / 128), narrow * math.ceil(n / 64)
+
+
 def launch_shape(
     rung: Rung, n: int, batch: int, macros: Mapping[str, int]
 ) -> tuple[tuple[int, int], int, int]:
@@ -144,7 +154,7 @@ def launch_shape(
         shared = macros["STAGES"] * _tile_bytes(rows, tokens)
         return (math.ceil(batch / tokens), math.ceil(n / rows)), 384, shared
     if rung.name == "6_wgmma":
-        return (math.ceil(batch / 128), math.ceil(n / 128)), 640, macros["STAGES"] * 37376
+        return (sum(wgmma_blocks(n, batch)), 1), 640, macros["STAGES"] * 37376
     rows, tokens = _TILES[rung.name]
     shared = macros["STAGES"] * (rows + tokens) * 136 if rung.name == "4_async" else 0
     return (math.ceil(n / rows), math.ceil(batch / tokens)), 256, shared
@@ -184,8 +194,8 @@ def product(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **optio
     sizes = [ctypes.c_int(n), ctypes.c_int(k), ctypes.c_int(batch)]
     operands = [*arrays_of(w), *arrays_of(x)]
     if chosen.name == "6_wgmma":  # quants as maps of the boxes that it copies
-        operands[0] = kernel.tensor_map(kernel.pointer(operands[0]), n, k, "int8", (128, 128), 128)
-        operands[2] = kernel.tensor_map(kernel.pointer(operands[2]), batch, k, "int8", (128, 128), 128)
+        operands[0] = kernel.tensor_map(kernel.pointer(operands[0]), n, k, "int8", (64, 128), 128)
+        operands[2] = kernel.tensor_map(kernel.pointer(operands[2]), batch, k, "int8", (64, 128), 128)
     if chosen.name == "7_half":  # and activations
         operands[0] = kernel.tensor_map(kernel.pointer(operands[0]), n, k, "int8", (128, 64), 64)
         operands[2] = kernel.tensor_map(kernel.pointer(x), batch, k, "float16", (macros["TOKENS"], 64), 128)
@@ -210,4 +220,4 @@ def multiply(x: Any, w: Planes, *, out: Any = None) -> Any:
 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
-    return source_of_callable(product, launch_shape, options_for, _width, _tile_bytes)
+    return source_of_callable(product, launch_shape, options_for, _width, _tile_bytes, wgmma_blocks)

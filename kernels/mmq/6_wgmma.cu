@@ -4,11 +4,12 @@
 // Shapes   quants [n][k] int8 and scales [n][k / 32] half, xq [batch][k] int8 and xs [batch][k / 32] half,
 //          y [batch][n] half; all 16-byte aligned, k a multiple of 128. sm_90a.
 // Bytes    34/32 n k and 34/32 batch k read + 2 batch n written.
-// Launch   five warpgroups a block: one copies, four multiply and scale 64 by 64. Wide blocks take 128 rows and 128 tokens;
-//          the last batch % 128 tokens, if they are 1 to 64, are narrow blocks', 64 rows each, whose four warpgroups divide
-//          k. (ceil(n / 128) times the wide tiles of tokens) blocks, then, if there are narrow ones, ceil(n / 64): the
-//          short blocks come last and fill what the last wave of long ones leaves. Dynamic shared memory: STAGES wide
-//          tiles of 37376 bytes, which are 2 STAGES narrow ones.
+// Launch   five warpgroups a block: one copies, four multiply and scale 64 tokens by 64 rows each; (ceil(batch / 128),
+//          ceil(n / 128)) blocks. With NARROW the last batch % 128 tokens, which are 1 to 64, go to blocks of 64 rows, whose
+//          four warpgroups divide k: first (batch / 128) ceil(n / 128) blocks of the other kind, in one row, then
+//          ceil(n / 64) of these, a quarter as long, to fill what the last wave leaves. Every wide block pays for the longer
+//          code, so it is a choice. Quants and xq come as maps of boxes of 128 rows, with NARROW of 64. Dynamic shared
+//          memory: STAGES wide tiles of 37376 bytes, which are 2 STAGES narrow ones.
 // Changed  from rung 5: wgmma, and while one warpgroup waits for its product, three scale theirs; tiles come by the
 //          tensor memory accelerator, which one thread starts; the warpgroup around it lays the scales of a block side
 //          by side as floats.
@@ -18,15 +19,18 @@
 #ifndef STAGES
 #define STAGES 5
 #endif
+#ifndef NARROW
+#define NARROW 0
+#endif
 
 constexpr int APART = 20;  // floats from the scales of a lane's 16 rows to the next lane's: all banks
-constexpr int BOX = 64 * 128;  // bytes that one copy brings: 64 rows or tokens, 128 of k
+constexpr int BOX_ROWS = NARROW ? 64 : 128;  // rows or tokens that one copy brings, 128 of k
 
 // Tiles of SIDE tokens and as many rows in the ring: quants of tokens, then of rows; behind all tiles' quants their scales,
 // rows' [block of k][64 rows][lane], then tokens' [block of k]. So half the side is half the bytes.
 template <int SIDE_>
 struct Tiles {
-    static constexpr int SIDE = SIDE_, PLACES = STAGES * 128 / SIDE, QUANTS = SIDE / 64 * 2 * BOX;
+    static constexpr int SIDE = SIDE_, PLACES = STAGES * 128 / SIDE, QUANTS = SIDE * 2 * 128;
     static constexpr int ROWS = SIDE / 64 * 4 * APART, SCALES = 4 * (ROWS + SIDE);  // floats: of a block's rows, of a tile
     static constexpr int AHEAD = SIDE == 128 ? 1 : 4;  // loads of scales under way: a narrow tile takes a quarter of the time
 };
@@ -40,20 +44,27 @@ extern "C" __global__ void __launch_bounds__(640, 1)
     __shared__ unsigned long long full[2 * STAGES], empty[2 * STAGES];
     float* const ring_scales = reinterpret_cast<float*>(ring + STAGES * Tiles<128>::QUANTS);
     const int thread = threadIdx.x % 128, lane = thread % 32, group = __shfl_sync(~0u, threadIdx.x / 128, 0);
-    const int block = blockIdx.x, chunks = k / 128;
-    const int across = batch / 128 + (batch % 128 > 64), wide_blocks = across * ((n + 127) / 128);
+    const int chunks = k / 128;
+#if NARROW
+    const int block = blockIdx.x, across = batch / 128, wide_blocks = across * ((n + 127) / 128);
     const bool wide = block < wide_blocks;
     const int row0 = wide ? block / across * 128 : (block - wide_blocks) * 64;
     const int token0 = (wide ? block % across : across) * 128;
+    constexpr int halves = 2;
+#else
+    constexpr bool wide = true;
+    const int row0 = blockIdx.y * 128, token0 = blockIdx.x * 128;
+    const int halves = batch - token0 > 64 ? 2 : 1;  // of the tile's tokens, that there are any of
+#endif
     if (threadIdx.x < 2 * STAGES) {
         mbarrier_init(full + threadIdx.x, 128);
-        mbarrier_init(empty + threadIdx.x, wide ? 512 : 128);  // of a narrow block's warpgroups one reads the tile
+        mbarrier_init(empty + threadIdx.x, wide ? 256 * halves : 128);  // of a narrow block's warpgroups one reads a tile
     }
     __syncthreads();
 
     const auto copy = [&](auto tiles) {  // rows and tokens beyond the last are zeros, or repeat it, and are not stored
         using T = decltype(tiles);
-        constexpr int EACH = T::SIDE / 64;  // rows and tokens whose scales are a thread's; boxes of either
+        constexpr int EACH = T::SIDE / 64;  // rows and tokens whose scales are a thread's
         const uint2* from[EACH];
         float* to[EACH];
         int apart[EACH];
@@ -81,10 +92,10 @@ extern "C" __global__ void __launch_bounds__(640, 1)
                 if (thread == 0) {
                     mbarrier_expect(full + s, T::QUANTS);
 #pragma unroll
-                    for (int i = 0; i < EACH; ++i) {
-                        unsigned char* const box = ring + s * T::QUANTS + i * BOX;
-                        tma_copy_box(box, &xq, c * 128, token0 + 64 * i, full + s);
-                        tma_copy_box(box + EACH * BOX, &quants, c * 128, row0 + 64 * i, full + s);
+                    for (int first = 0; first < T::SIDE; first += BOX_ROWS) {
+                        unsigned char* const box = ring + s * T::QUANTS + first * 128;
+                        tma_copy_box(box, &xq, c * 128, token0 + first, full + s);
+                        tma_copy_box(box + T::SIDE * 128, &quants, c * 128, row0 + first, full + s);
                     }
                 }
 #pragma unroll
@@ -110,8 +121,8 @@ extern "C" __global__ void __launch_bounds__(640, 1)
         using T = decltype(tiles);
         constexpr int TURNS = T::SIDE == 128 ? 1 : 4;
         const int half_of_tokens = TURNS == 1 ? group / 2 : 0, half_of_rows = TURNS == 1 ? group % 2 : 0;
-        const unsigned long long tokens = wgmma_columns(ring + half_of_tokens * BOX);
-        const unsigned long long rows = wgmma_columns(ring + T::SIDE * 128 + half_of_rows * BOX);
+        const unsigned long long tokens = wgmma_columns(ring + half_of_tokens * 64 * 128);
+        const unsigned long long rows = wgmma_columns(ring + (T::SIDE + half_of_rows * 64) * 128);
         const float* all_tokens = ring_scales + 4 * T::ROWS + half_of_tokens * 64 + thread / 32 * 16 + lane / 4;
         const float* all_rows = ring_scales + (half_of_rows * 4 + lane % 4) * APART;
         int dot[32];
@@ -150,6 +161,7 @@ extern "C" __global__ void __launch_bounds__(640, 1)
         return;
     }
     setmaxnreg_more<112>();
+    if (group / 2 >= halves) return;  // nothing to multiply: the block's others have the multiprocessor to themselves
 
     // Sums j and j + 1 of a thread, where its warpgroup's first token and row are `token` and `row`.
     const auto store = [&](int token, int row, int j, float first, float second) {

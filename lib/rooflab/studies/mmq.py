@@ -140,9 +140,9 @@ def reads(case: Case) -> tuple[int, int, int]:
     n, k, batch = case.n or 0, case.k or 0, case.batch or 0
     weights, activations = sorted(mmq.launch_shape(rung, n, batch, macros)[0])
     each = 2 if takes_halves(case.impl) else WEIGHT_BYTES
-    if rung.name == "6_wgmma":  # its blocks are numbered in one row; narrow ones have half the rows
+    if macros.get("NARROW"):  # all blocks are numbered in one row; narrow ones have half the rows
         weights, activations = math.ceil(batch / 128), math.ceil(n / 128)
-        last = batch % 128 if mmq.wgmma_blocks(n, batch)[1] else 0
+        last = batch % 128
         again = last * (math.ceil(n / 64) - activations)
         return weights, activations, int(k * each * (weights * n + activations * batch + again))
     return weights, activations, int(k * (weights * n * WEIGHT_BYTES + activations * batch * each))

@@ -188,6 +188,9 @@ def test_wider_tiles_read_the_weights_half_as_often():
     assert mmq.reads(cases["3_wide"])[:2] == (4, 128)
     saved = mmq.reads(cases["2_prefetch"])[2] - mmq.reads(cases["3_wide"])[2]
     assert saved == 4 * 8192 * 8192 * 34 // 32
+    assert mmq.reads(cases["6_wgmma"]) == (4, 64, 8192 * (4 * 8192 + 64 * 512) * 34 // 32)
+    last = next(c for c in mmq.ladder(1848) if c.impl == "6_wgmma")  # 56 tokens for blocks of half the rows
+    assert mmq.reads(last) == (15, 64, 8192 * (15 * 8192 + 64 * 1792 + 128 * 56) * 34 // 32)
 
 
 def test_an_included_quantiser_is_part_of_the_identity():

@@ -72,7 +72,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "6_wgmma",
             "mmq_wgmma",
             "Hopper's int8 products, scaled while the next one runs",
-            defines={"STAGES": 5},
+            defines={"STAGES": 5, "NARROW": 0},
             archs=_HOPPER,
             dynamic_shared=5 * 37376,
         ),
@@ -119,7 +119,23 @@ def options_for(rung: Rung, n: int, batch: int) -> dict[str, int]:
         return {"TOKENS": tokens, "STAGES": min(6, 212 * 1024 // _tile_bytes(128, tokens))}
     if rung.name == "5_tuned" and 64 < batch <= 128:
         return {"ROW_TILES": 2}
+    if rung.name == "6_wgmma":
+        return {"NARROW": int(_narrow_pays(n, batch))}
     return {}
+
+
+def _narrow_pays(n: int, batch: int) -> bool:
+    """Whether narrow blocks for the last tokens of 6_wgmma spare an H200 at least a quarter of a turn, which
+    is what a longer code costs. A wide block whose second half has no tokens takes about 0.6 of one that has.
+    """
+    wide, narrow = wgmma_blocks(n, batch)
+    if not wide or not narrow:
+        return False
+    full, begun = divmod(wide, _AT_ONCE)
+    halves = max(0, narrow // 2 - (_AT_ONCE - begun))  # that find no room beside the last full ones
+    before = full + (begun > 0) + 0.6 * math.ceil(halves / _AT_ONCE)
+    after = max(full + (begun > 0), math.ceil((4 * wide + narrow) / _AT_ONCE) / 4)
+    return before - after >= 0.25
 
 
 def dispatch(batch: int, hopper: bool) -> tuple[str, str]:
@@ -127,6 +143,16 @@ def dispatch(batch: int, hopper: bool) -> tuple[str, str]:
     if batch <= 32:
         return "q8_0", "5_batch" if batch <= 4 else "6_mma"
     return "mmq", "7_half" if hopper else "5_tuned"
+
+
+def wgmma_blocks(n: int, batch: int) -> tuple[int, int]:
+    """How many blocks of 6_wgmma with NARROW are wide, 128 rows and 128 tokens, and how many narrow, 64 rows
+    of the last tokens where those are 64 at most. Narrow ones come last: with a quarter of the work each,
+    they fill the end of a launch, when multiprocessors find no wide block any more.
+    """
+    full, rest = divmod(batch, 128)
+    narrow = 0 < rest <= 64
+    return (full + (rest > 64)) * math.ceil(n / 128), narrow * math.ceil(n / 64)
 
 
 def launch_shape(
@@ -144,7 +170,12 @@ def launch_shape(
         shared = macros["STAGES"] * _tile_bytes(rows, tokens)
         return (math.ceil(batch / tokens), math.ceil(n / rows)), 384, shared
     if rung.name == "6_wgmma":
-        return (math.ceil(batch / 128), math.ceil(n / 128)), 640, macros["STAGES"] * 37376
+        grid = (
+            (sum(wgmma_blocks(n, batch)), 1)
+            if macros["NARROW"]
+            else (math.ceil(batch / 128), math.ceil(n / 128))
+        )
+        return grid, 640, macros["STAGES"] * 37376
     rows, tokens = _TILES[rung.name]
     shared = macros["STAGES"] * (rows + tokens) * 136 if rung.name == "4_async" else 0
     return (math.ceil(n / rows), math.ceil(batch / tokens)), 256, shared
@@ -177,6 +208,10 @@ def product(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **optio
         raise LaunchError(f"{name} numbers its tiles in a grid of at most 65535 by y, not {grid[1]}.")
     if n * k >= 1 << 35:
         raise LaunchError(f"{name} counts 16 bytes of a matrix in 32 bits: {n} x {k} weights are too many.")
+    if macros.get("NARROW") and not wgmma_blocks(n, batch)[1]:
+        raise LaunchError(
+            f"{name} has no use for NARROW with {batch} tokens: the last 1 to 64 of 128 want it."
+        )
     check_weights(w, n, k)
     check_activations(x, batch, k)
     out = empty(arrays_of(x)[0], (batch, n), "float16") if out is None else out
@@ -184,8 +219,9 @@ def product(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **optio
     sizes = [ctypes.c_int(n), ctypes.c_int(k), ctypes.c_int(batch)]
     operands = [*arrays_of(w), *arrays_of(x)]
     if chosen.name == "6_wgmma":  # quants as maps of the boxes that it copies
-        operands[0] = kernel.tensor_map(kernel.pointer(operands[0]), n, k, "int8", (128, 128), 128)
-        operands[2] = kernel.tensor_map(kernel.pointer(operands[2]), batch, k, "int8", (128, 128), 128)
+        box = (64 if macros["NARROW"] else 128, 128)
+        operands[0] = kernel.tensor_map(kernel.pointer(operands[0]), n, k, "int8", box, 128)
+        operands[2] = kernel.tensor_map(kernel.pointer(operands[2]), batch, k, "int8", box, 128)
     if chosen.name == "7_half":  # and activations
         operands[0] = kernel.tensor_map(kernel.pointer(operands[0]), n, k, "int8", (128, 64), 64)
         operands[2] = kernel.tensor_map(kernel.pointer(x), batch, k, "float16", (macros["TOKENS"], 64), 128)
@@ -210,4 +246,6 @@ def multiply(x: Any, w: Planes, *, out: Any = None) -> Any:
 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
-    return source_of_callable(product, launch_shape, options_for, _width, _tile_bytes)
+    return source_of_callable(
+        product, launch_shape, options_for, _width, _tile_bytes, wgmma_blocks, _narrow_pays
+    )

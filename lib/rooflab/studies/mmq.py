@@ -9,6 +9,7 @@ unquantised=1 are the study q8_0's: they change what judges a product.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -133,11 +134,17 @@ def scaling(case: Case) -> int | None:
 def reads(case: Case) -> tuple[int, int, int]:
     """How many times the tiles of a prompt's rung read the weights and the activations, and the bytes that
     makes, if no tile finds in its SM what another has read. There are fewer tiles of tokens than of rows.
+    Narrow tiles of 6_wgmma count in the bytes alone: they read the last activations twice as often.
     """
     rung, macros, _ = own_rung(case)
     n, k, batch = case.n or 0, case.k or 0, case.batch or 0
     weights, activations = sorted(mmq.launch_shape(rung, n, batch, macros)[0])
     each = 2 if takes_halves(case.impl) else WEIGHT_BYTES
+    if macros.get("NARROW"):  # all blocks are numbered in one row; narrow ones have half the rows
+        weights, activations = math.ceil(batch / 128), math.ceil(n / 128)
+        last = batch % 128
+        again = last * (math.ceil(n / 64) - activations)
+        return weights, activations, int(k * each * (weights * n + activations * batch + again))
     return weights, activations, int(k * (weights * n * WEIGHT_BYTES + activations * batch * each))
 
 

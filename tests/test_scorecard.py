@@ -1,6 +1,7 @@
 """The scorecard: statements judged by made-up records and by the recording; tally, goals, related work."""
 
 import shutil
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -290,3 +291,12 @@ def test_a_claim_of_lesson_03_is_one_object(shelf):
         if not claim.restates:
             assert statement(f"C-{claim.id}").claims[0] is claim
     assert claims.judge(coalescing.HYPOTHESES[0], shelf.coalescing).word in claims.WORDS
+
+
+def test_minutes_of_a_recording_count_once_what_two_gpus_do_side_by_side():
+    day = "2026-01-01T10:{}:00Z"
+    runs = [("00", "08"), ("00", "06"), ("07", "10"), ("20", "25"), ("30", "")]
+    frame = pd.DataFrame([{"started": day.format(a), "finished": b and day.format(b)} for a, b in runs])
+    assert goals._recording_minutes(SimpleNamespace(runs=frame)) == 10 + 5
+    with pytest.raises(NoEvidence, match="no finished run"):
+        goals._recording_minutes(SimpleNamespace(runs=frame[4:]))

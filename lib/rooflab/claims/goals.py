@@ -227,14 +227,19 @@ def _megabytes(shelf: Shelf) -> float:
 
 
 def _recording_minutes(shelf: Shelf) -> float:
-    """Minutes from the start to the end of every run of the recording, added up."""
+    """Minutes in which at least one run of the recording was under way: two GPUs may record side by side."""
     runs = shelf.runs
-    took = pd.to_datetime(runs["finished"], errors="coerce") - pd.to_datetime(
-        runs["started"], errors="coerce"
+    times = pd.DataFrame(
+        {name: pd.to_datetime(runs[name], errors="coerce") for name in ("started", "finished")}
     )
-    if not len(took) or took.isna().all():
+    times = times.dropna().sort_values("started")
+    if times.empty:
         raise NoEvidence("no finished run")
-    return float(took.dt.total_seconds().sum() / 60)
+    seconds, until = 0.0, times["started"].iloc[0]
+    for began, ended in zip(times["started"], times["finished"], strict=True):
+        seconds += max(0.0, (ended - max(began, until)).total_seconds())
+        until = max(until, ended)
+    return seconds / 60
 
 
 def _spills(shelf: Shelf) -> float:

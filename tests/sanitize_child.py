@@ -83,7 +83,7 @@ def every_q8() -> None:
 
     rng = np.random.default_rng(7)
     hopper = cupy.cuda.Device().compute_capability == "90"
-    for n, k, batch in ((1, 128, 1), (70, 256, 3), (37, 384, 9), (130, 256, 129)):
+    for n, k, batch in ((1, 128, 1), (70, 256, 3), (37, 384, 9), (70, 1664, 40), (130, 256, 129)):
         w, x = (cupy.asarray(rng.standard_normal((rows, k)).astype(np.float16)) for rows in (n, batch))
         planes = q8_0.quantise(w)
         blocks = study.blocks_of(planes)
@@ -99,6 +99,8 @@ def every_q8() -> None:
                     blocks if early else planes,
                     rung=rung.name,
                 )
+        if hopper:
+            mmq.product(given["planes"], planes, rung="6_wgmma", NARROW=1)
         for rung in q8_0.LADDERS["dequantise"]:
             if rung.name != "3_shift" or not k & (k - 1):
                 q8_0.dequantise(blocks, rung=rung.name)

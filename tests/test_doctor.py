@@ -38,6 +38,7 @@ HEALTHY = {
     "bindings": "13.0.3",
     "cupy": [("cupy-cuda13x", "14.2.0")],
     "torch": ("2.11.0", "13.0"),
+    "peers": {},
     "nvrtc": "nvrtc 13.0",
     "headers": "/cuda/include",
     "compiles": object(),
@@ -90,6 +91,20 @@ def test_green():
     ):
         assert fact in text
     assert "AMBER" not in text and "RED" not in text
+
+
+def test_peers_that_a_recording_would_skip_are_named_with_their_cases():
+    report = machine(peers={"gemlite": 5, "humming-kernels": 53})
+    found = check(report, "Peers")
+    assert (found.state, report.verdict) == ("note", "GREEN")
+    assert "skip those of gemlite (5 cases), humming-kernels (53 cases): pip install" in found.says
+    assert check(machine(), "Peers").says == "all installed"
+
+
+def test_a_peer_is_asked_for_by_the_package_that_its_cases_need(monkeypatch):
+    every = doctor.PROBES["peers"]()
+    monkeypatch.setattr(doctor.util, "find_spec", lambda name: None if name == "humming" else object())
+    assert doctor.PROBES["peers"]() == {"humming-kernels": every.get("humming-kernels", 53)}
 
 
 def test_the_table_is_aligned_one_line_per_check_and_ends_with_the_verdict():

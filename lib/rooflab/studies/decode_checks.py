@@ -259,7 +259,9 @@ def _long(case: Case) -> Rows:
 
     one = _engine(case.format, ROOM + 64, engine.Paths(decode=case.impl))
     ids = decoding.prompt(decode.MODEL, 1, 16)[0].tolist()
-    for _ in range(3):  # a prompt is launched, captured, replayed: what libraries keep for that, they keep once
+    for _ in range(
+        3
+    ):  # a prompt is launched, captured, replayed: what libraries keep for that, they keep once
         one.reset()
         one.prefill(ids)
     one.decode(100)

@@ -186,6 +186,18 @@ def test_a_lab_that_measures_nothing_leaves_no_run(tmp_path, monkeypatch):
     assert other.run["run"] != first, "another driver is another run"
 
 
+def test_a_study_s_run_is_the_newest_that_its_rows_come_from(tmp_path, monkeypatch):
+    lab = _live(tmp_path, monkeypatch)
+    assert lab.run_of("bandwidth")["run"] == lab.run["run"]  # no rows yet
+    lab.measure("bandwidth", bandwidth.ladder("read", 1000))
+    first = lab.run["run"]
+    lab.close()
+    later = lab.store.begin({"gpu": "NVIDIA H200", "driver": "580", "started": "2030-01-01T00:00:00Z"})
+    replayed = laboratory.Lab("replay", "h200", "full", lab.store)
+    assert replayed.run["run"] == later != first == replayed.run_of("bandwidth")["run"]
+    assert replayed.run_of("gemv")["run"] == later
+
+
 def test_a_recording_stops_in_time_and_goes_on_from_there(tmp_path, monkeypatch):
     cases = bandwidth.ladder("read", 1000) + bandwidth.ladder("copy", 1000)
     lab = _live(tmp_path, monkeypatch)

@@ -70,6 +70,19 @@ def test_crossovers_differ_by_clock_where_calls_outweigh_kernels():
     assert cost["INT4 fused"] == pytest.approx(44.0) and cost["FP16 cublas"] == pytest.approx(8.8)
 
 
+def test_a_call_that_takes_longer_than_the_host_saw_is_disturbed(rows):
+    assert ways.disturbed(rows, MLP).empty
+    shifted = rows.copy()
+    late = (shifted["clock"] == "event") & (shifted["batch"] == 16) & (shifted["n"] == MLP[0])
+    shifted.loc[late & (shifted["impl"] == "fused"), ["median_us", "q1_us", "q3_us"]] += 20
+    found = ways.disturbed(shifted, MLP)
+    assert found["batch"].tolist() == [16] and found["disturbed"].tolist() == [1]
+    assert found["pairs"].iloc[0] == len(regimes.contenders(16))
+    wide = shifted.copy()
+    wide.loc[late & (wide["impl"] == "fused"), "q1_us"] -= 40  # its quartiles reach down to the wall's
+    assert ways.disturbed(wide, MLP).empty
+
+
 def test_winners_and_gains_are_those_of_the_rows(rows):
     best = ways.winners(rows, MLP).set_index("batch")
     assert best.loc[1, "label"] == "INT4 fused" and best.loc[256, "fp16"] == "cublas"
@@ -85,6 +98,9 @@ def test_errors_are_told_by_way_with_a_reason():
     assert table.loc["INT4 fused", "own"] < 0.01 < table.loc["Q8_0 mmq_half", "own"]
     half = next(r for r in compared.itertuples() if r.impl == "mmq_half" and (r.n, r.batch) == (1536, 8))
     assert ways.reason(half, 132) == "12 tiles for 132 SMs"
+    wide = half._replace(impl="mmq_wgmma", n=10240, batch=160)
+    assert ways.reason(wide, 132) == "80 wide tiles and 160 narrow ones, counted as 160 wide"
+    assert ways.reason(wide._replace(batch=100), 132) == "80 tiles for 132 SMs"
     small = next(r for r in compared.itertuples() if r.impl == "fused" and (r.n, r.batch) == (1536, 1))
     assert ways.reason(small, 132) == "a launch outweighs its bytes"
 

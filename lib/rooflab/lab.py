@@ -93,6 +93,14 @@ class Lab:
             raise MissingRecording(f"{self.store.folder} holds no run yet.")
         return found.iloc[-1] if name is None else found[found["run"] == name].iloc[0]
 
+    def run_of(self, study: str) -> pd.Series:
+        """Facts, as `run`'s, of the newest run that rows of a study come from: a recording's runs may be of
+        several days, and of several GPUs of one model. Before there are rows, `run`.
+        """
+        found = self.store.runs()
+        mine = found[found["run"].isin(set(self.store.read(study)["run"]))]
+        return mine.iloc[-1] if len(mine) else self.run
+
     @property
     def sm_ghz(self) -> float:
         """The SMs' clock when runs of this recording began, in GHz: the highest, as one that begins in the

@@ -113,7 +113,7 @@ def device_line(store: Store) -> str:
         return ""
     last = runs.iloc[-1]
     day = str(last["started"])[:10]
-    return f"Measured on one {last['gpu']} (driver {last['driver']}, CUDA {last['cuda']}), last on {day}."
+    return f"Measured on the {last['gpu']} (driver {last['driver']}, CUDA {last['cuda']}), last on {day}."
 
 
 def ceilings(store: Store) -> pd.DataFrame:
@@ -165,7 +165,7 @@ def picture(store: Store) -> bytes | None:
     best = ladder.sort_values("gb_s").drop_duplicates("impl", keep="last").sort_values("impl")
     roof = roofs(table).get("dram_read")
     gpu = store.runs().iloc[-1]["gpu"]
-    figure, axes = plot.figure(f"read bandwidth on one {gpu}, GB/s", height=2.6)
+    figure, axes = plot.figure(f"read bandwidth of the {gpu}, GB/s", height=2.6)
     line = None if roof is None else ("measured roof", roof.value, roof.unit)
     plot.bars(axes, list(best["impl"]), best["gb_s"], "GB/s", line)
     return plot.png(figure)

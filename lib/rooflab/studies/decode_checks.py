@@ -259,9 +259,8 @@ def _long(case: Case) -> Rows:
 
     one = _engine(case.format, ROOM + 64, engine.Paths(decode=case.impl))
     ids = decoding.prompt(decode.MODEL, 1, 16)[0].tolist()
-    for _ in range(
-        3
-    ):  # a prompt is launched, captured, replayed: what libraries keep for that, they keep once
+    # A prompt is launched, captured, replayed: what libraries keep for that, they keep once.
+    for _ in range(3):
         one.reset()
         one.prefill(ids)
     one.decode(100)

@@ -11,6 +11,7 @@ import pandas as pd
 
 from rooflab import crossover, device, dispatch, predict, roof, shapes
 from rooflab.errors import UsageError
+from rooflab.ops import mmq
 from rooflab.predict import Fit, Machine, Way, way
 from rooflab.shapes import WEIGHT_BYTES
 from rooflab.studies import regimes
@@ -233,6 +234,27 @@ def errors(compared: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
+def disturbed(rows: pd.DataFrame, shape: tuple[int, int]) -> pd.DataFrame:
+    """Tokens at which a way of `shape` (n, k) took clearly longer by `event` than by `wall`, beyond
+    their quartiles: columns batch, disturbed, and pairs, among which those are. The host's clock includes
+    what the GPU's stamps enclose, so in such a pair one of the two was disturbed.
+    """
+    mine = rows[(rows["n"] == shape[0]) & (rows["k"] == shape[1]) & (rows["study"] == "regimes")]
+    keys = ["format", "impl", "batch"]
+    event, wall = (mine[mine["clock"] == clock].set_index(keys) for clock in ("event", "wall"))
+    both = event.join(wall[["q3_us"]].rename(columns={"q3_us": "wall_q3_us"}), how="inner").reset_index()
+    both["disturbed"] = both["q1_us"] > both["wall_q3_us"]
+    found = (
+        both.groupby("batch").agg(disturbed=("disturbed", "sum"), pairs=("disturbed", "size")).reset_index()
+    )
+    return found[found["disturbed"] > 0]
+
+
+def _narrow(n: int, batch: int) -> bool:
+    rung = next(rung for rung in mmq.LADDERS["mmq"] if rung.name == "6_wgmma")
+    return bool(mmq.options_for(rung, n, batch)["NARROW"])
+
+
 def reason(row: Any, sms: int) -> str:
     """Why a prediction may be off, from what it is made of: how many blocks a tile's way launches, how small
     the product is, or that a kernel reaches less than the memory's rate.
@@ -241,6 +263,9 @@ def reason(row: Any, sms: int) -> str:
     if how.tile is not None:
         rows, tokens = how.tile
         blocks = -(-int(row.n) // rows) * -(-int(row.batch) // tokens)
+        if row.impl == "mmq_wgmma" and _narrow(int(row.n), int(row.batch)):
+            wide, narrow = mmq.wgmma_blocks(int(row.n), int(row.batch))
+            return f"{wide} wide tiles and {narrow} narrow ones, counted as {blocks} wide"
         if blocks % sms and blocks < 4 * sms:
             return f"{blocks} tiles for {sms} SMs"
     if row.by == "launch":
@@ -534,7 +559,7 @@ def _small_projection(rows: pd.DataFrame, clock: str, hangs: str) -> Conclusion:
 
 def _shrinks(rows: pd.DataFrame) -> Conclusion:
     says = "the gain over dequantising first shrinks with every doubling of the tokens"
-    hangs = "the kernel: more tokens add work to the fused one first"
+    hangs = "the kernel: more tokens add work to the fused one first, and a step to another variant may show"
     table = sweep(rows, regimes.SOURCE[0], 1.0)
     table = table[table["batch"].isin([b for b in regimes.BATCHES if b <= 32])]
     gain = table["speedup_vs_two_op"].tolist()

@@ -8,6 +8,7 @@ import math
 import os
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -162,7 +163,12 @@ def _record(asked: argparse.Namespace) -> int:
         )
     _record_into(asked.store)
     try:
-        troubles = laboratory.record(names, asked.effort or "full", _say, 60 * (asked.minutes or math.inf))
+        began = time.monotonic()
+
+        def say(line: str) -> None:
+            _say(f"{time.monotonic() - began:5.0f} s  {line}")
+
+        troubles = laboratory.record(names, asked.effort or "full", say, 60 * (asked.minutes or math.inf))
     except OutOfTime as error:
         _say(f"rooflab: {error}")
         return MORE_TO_DO

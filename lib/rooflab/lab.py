@@ -31,7 +31,7 @@ from rooflab import paths, studies
 from rooflab.case import Case
 from rooflab.errors import MissingRecording, MissingTool, OutOfTime, RooflabError, UsageError
 from rooflab.identity import SKIPPED, fresh
-from rooflab.kernel import in_cache
+from rooflab.kernel import in_cache, whole_source
 from rooflab.ops import Rung
 from rooflab.record import Store, closing_facts, published_devices, run_facts
 from rooflab.studies import static
@@ -477,6 +477,8 @@ def _compile_ahead(asked: Iterable[tuple[Study, Sequence[Case]]], arch: str | No
         return
     with _compiling():
         left = missing()  # fewer, if it was another process's turn before
+        # The longest sources first: whoever begins with one of them last is waited for by all.
+        left.sort(key=lambda build: -len(whole_source(build[0].path)))
         workers = min(os.cpu_count() or 1, len(left) // 2)
         if workers > 1:
             with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:

@@ -29,9 +29,9 @@ def _say(line: str) -> None:
 
 
 def _doctor(_: argparse.Namespace) -> int:
-    from rooflab import doctor
+    from rooflab import doctor, studies
 
-    report = doctor.examine()
+    report = doctor.examine({"peers": studies.missing})
     _say(report.text())
     return report.exit_code
 

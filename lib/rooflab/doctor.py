@@ -8,7 +8,6 @@ packages that runs no kernel).
 
 from __future__ import annotations
 
-import collections
 import platform
 import re
 import shutil
@@ -135,24 +134,6 @@ def _torch() -> tuple[str, str | None] | None:
     return version, cuda[1] if cuda else None
 
 
-# Peers' packages that are named otherwise where they are installed from.
-_DISTRIBUTIONS = {"humming": "humming-kernels", "flash_attn": "flash-attn-4", "ffpa_attn": "ffpa-attn"}
-
-
-def _peers() -> dict[str, int]:
-    """Packages that a full recording wants beside torch and that are not installed, and how many cases
-    each of them costs.
-    """
-    from . import studies
-
-    wanted: collections.Counter[str] = collections.Counter()
-    for study in map(studies.get, studies.names()):
-        needs = [] if study.everywhere else [study.needs(case) for case in study.cases()]
-        wanted.update(package for package in needs if package not in (None, "torch"))
-    missing = {name: count for name, count in wanted.items() if util.find_spec(name) is None}
-    return {_DISTRIBUTIONS.get(name, name): missing[name] for name in sorted(missing)}
-
-
 def _tool(name: str) -> str:
     """A profiler's version, or MissingTool."""
     done = profile.execute([profile.require_tool(name), "--version"], 60)
@@ -240,7 +221,7 @@ PROBES: Mapping[str, Callable[..., Any]] = {
     "bindings": lambda: _version("cuda-bindings"),
     "cupy": _cupy,
     "torch": _torch,
-    "peers": _peers,
+    "peers": lambda: None,  # whoever knows the studies tells: rooflab.studies.missing
     "nvrtc": _nvrtc,
     "headers": _headers,
     "compiles": _compiles,
@@ -367,7 +348,8 @@ def _packages(facts: _Facts, gpu: Mapping[str, Any]) -> Iterator[Check]:
         cure = f"Kernels are loaded and launched through it: {install}."
         yield Check("AMBER", "cuda-bindings", "not installed", cure, _MEASURES)
     yield _torch_check(torch, install)
-    yield _peers_check(facts("peers"))
+    if (peers := facts("peers")) is not None:
+        yield _peers_check(peers)
 
     installed = (
         bool(cupy) and isinstance(nvrtc, str) and isinstance(headers, str) and isinstance(bindings, str)

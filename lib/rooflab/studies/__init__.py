@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import collections
+from importlib.util import find_spec
+
 from rooflab.errors import UsageError
 from rooflab.studies.attention import Attention
 from rooflab.studies.attribution import Attribution
@@ -52,6 +55,22 @@ def get(name: str) -> Study:
     if found is None:
         raise UsageError(f"There is no study {name!r}; there are {', '.join(_STUDIES)}.")
     return found
+
+
+# Peers' packages that are installed by another name than they are imported by.
+_DISTRIBUTIONS = {"humming": "humming-kernels", "flash_attn": "flash-attn-4", "ffpa_attn": "ffpa-attn"}
+
+
+def missing() -> dict[str, int]:
+    """Packages that a full recording wants beside torch and that are not installed, by the name to install
+    them by, and how many cases each of them costs.
+    """
+    wanted: collections.Counter[str] = collections.Counter()
+    for study in _STUDIES.values():
+        needs = [] if study.everywhere else [study.needs(case) for case in study.cases()]
+        wanted.update(package for package in needs if package not in (None, "torch"))
+    absent = sorted(name for name in wanted if find_spec(name) is None)
+    return {_DISTRIBUTIONS.get(name, name): wanted[name] for name in absent}
 
 
 def of_lesson(lesson: str) -> list[Study]:

@@ -445,7 +445,8 @@ def _arch() -> str:
 @contextmanager
 def _alone() -> Iterator[None]:
     """Keep every other process of this checkout from measuring on this GPU meanwhile. One that measures on
-    another GPU disturbs nothing, but one that compiles takes all cores, and is waited for.
+    another GPU leaves the GPU's clock alone, if not the host's; one that compiles takes all cores, and is
+    waited for.
     """
     with _compiling():
         pass

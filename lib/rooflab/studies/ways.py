@@ -11,7 +11,7 @@ import pandas as pd
 
 from rooflab import crossover, device, dispatch, predict, roof, shapes
 from rooflab.errors import UsageError
-from rooflab.ops import mmq
+from rooflab.ops import mmq, rung_of
 from rooflab.predict import Fit, Machine, Way, way
 from rooflab.shapes import WEIGHT_BYTES
 from rooflab.studies import regimes
@@ -251,7 +251,7 @@ def disturbed(rows: pd.DataFrame, shape: tuple[int, int]) -> pd.DataFrame:
 
 
 def _narrow(n: int, batch: int) -> bool:
-    rung = next(rung for rung in mmq.LADDERS["mmq"] if rung.name == "6_wgmma")
+    rung = rung_of(mmq.LADDERS["mmq"], "6_wgmma", "")
     return bool(mmq.options_for(rung, n, batch)["NARROW"])
 
 

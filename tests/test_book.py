@@ -134,3 +134,11 @@ def test_the_page_for_contributors_names_commands_that_exist(made: dict[str, str
     for words in re.findall(r"rooflab ([a-z]+(?: [^#`\n]*)?)", made["add-your-gpu"]):
         words = words.replace("<device>", "h200").strip()
         cli.parser().parse_args(words.split())
+
+
+@pytest.mark.parametrize("path", sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")), ids=lambda path: path.stem)
+def test_no_sentence_says_a_missing_number(path: Path) -> None:
+    cells = nbformat.read(path, as_version=4).cells
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    said = [str(output.get("data", {}).get("text/markdown", "")) for output in outputs]
+    assert not [text for text in said if re.search(r"\b(nan|None (µs|%|GB/s))\b|\binf\b", text)]

@@ -59,7 +59,7 @@ def test_the_line_of_text_is_computed_from_the_row():
     line = made.line(["2_vector", "copy", "warm"], 2**24)
     assert line.startswith("Rung 2_vector, Stream copy, Cache warm, Elements 16 Mi: ")
     assert f"{it.gb_s:.3g} GB/s; {it.median_us:.3g} µs; " in line
-    assert f"bound {it.predicted_us:.3g} µs; {it.gb_s / 154:.0%} of DRAM copy." in line
+    assert f"predicted {it.predicted_us:.3g} µs; {it.gb_s / 154:.0%} of DRAM copy." in line
 
 
 def test_an_unrecorded_choice_names_the_nearest_recorded_case():

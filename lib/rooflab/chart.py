@@ -321,7 +321,7 @@ def _facts(row: pd.Series, y: str, unit: str, roof: tuple[str, float] | None) ->
     if low is not None and high is not None:
         parts.append(f"q1 {number(low)}, q3 {number(high)} µs")
     if bound is not None:
-        parts.append(f"bound {number(bound)} µs")
+        parts.append(f"predicted {number(bound)} µs")
     if roof:
         share = roof[1] / float(row[y]) if y == "median_us" else float(row[y]) / roof[1]
         parts.append(f"{share:.0%} of {roof[0]}")

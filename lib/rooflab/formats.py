@@ -46,7 +46,7 @@ def _checked(values: ArrayLike, size: int, what: str) -> NDArray[np.float32]:
     array = np.asarray(values, dtype=np.float32)
     width = array.shape[-1] if array.ndim else 0
     if width == 0 or width % size:
-        raise UsageError(f"K = {width} is not a multiple of the {what} of {size}; a multiple would be right.")
+        raise UsageError(f"K = {width} is not a multiple of the {what} of {size}; choose or pad K to be one.")
     if not np.isfinite(array).all():
         raise UsageError(
             "the values hold NaN or infinity, which no quantised format stores; make them finite."

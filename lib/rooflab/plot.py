@@ -450,9 +450,11 @@ def under_roofs(
     ax.annotate(stream[0], start, (4, 9), color=ROOF_COLOUR, fontweight="bold", **words)
     for label, value in peaks.items():
         roof_line(ax, value, f"{label} {number(value)} TFLOP/s")
-    for i, (x, y, name) in enumerate(zip(xs, ys, names, strict=True)):
+    for x, y, name in zip(xs, ys, names, strict=True):
         ax.plot([x], [y], MARKERS[0], color=COLOURS[0], zorder=3)
-        side: tuple[tuple[int, int], str] = ((7, -10), "left") if i % 2 else ((-6, 4), "right")
+        beside = (xs > x / 1.5) & (xs < x * 1.5)  # of points one above the other the higher is named above
+        lower = bool((ys[beside] > y).any())
+        side: tuple[tuple[int, int], str] = ((7, -10), "left") if lower else ((-6, 4), "right")
         ax.annotate(name, (x, y), side[0], ha=side[1], zorder=4, **words)
     for axis in "xy":
         round_ticks(ax, axis)

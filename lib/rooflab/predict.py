@@ -51,7 +51,7 @@ WAYS = (
     Way("fp16", "gemv", "fp32", "the course's FP16 GEMV, one token"),
     Way("fp16", "cublas", "fp16_tensor", "cuBLAS", plain=True),
     Way("int4_g128", "loop", "fp32", "a fused GEMV for every token", pass_tokens=1, each_pass=True),
-    Way("int4_g128", "fused_rows", "fp32", "fused on CUDA cores, weights in row order", pass_tokens=8),
+    Way("int4_g128", "fused_rows", "fp32", "fused on FP32 lanes, weights in row order", pass_tokens=8),
     Way("int4_g128", "fused", "fp16_tensor", "fused on tensor cores, weights in tile order"),
     Way("int4_g128", "two_op", "fp16_tensor", "dequantise, then cuBLAS", 2, extra=4.0, plain=True),
     Way("q8_0", "dp4a", "dp4a", "quantise x, then four products an instruction", 2),
@@ -68,7 +68,7 @@ WAYS = (
         tile=(128, 128),
         part=64,
     ),
-    Way("q8_0", "mmq_half", "fp16_tensor", "weights become halves inside the kernel", tile=(128, 64)),
+    Way("q8_0", "mmq_half", "fp16_tensor", "weights become FP16 inside the kernel", tile=(128, 64)),
     Way("q8_0", "two_op", "fp16_tensor", "dequantise, then cuBLAS", 2, extra=4.0, plain=True),
 )
 FORMATS = tuple(dict.fromkeys(way.format for way in WAYS))

@@ -95,10 +95,10 @@ def of_device(name: str, found: Sequence[Opening]) -> str:
     last = runs.iloc[-1]
     lines = [f"# {last['gpu']}", "", readme.device_line(store), ""]
     lines += _table(_constants(last))
-    lines += ["", "## Roofs", "", "What this device reached in lesson 01, beside its datasheet.", ""]
+    lines += ["", "## Roofs", "", "What this device reached in lessons 01 and 01b, beside its datasheet.", ""]
     lines += _table(readme.ceilings(store))
     lines += ["", "## Results", "", "Our fastest rung of each operator by its share of the roof, at a size "]
-    lines[-1] += "that peers were measured at too; graph clock, cold caches."
+    lines[-1] += "that a peer was measured at too, where there is one; graph clock, cold caches."
     lines += ["", *_table(readme.results(store))]
     whole = readme.models(store)
     if len(whole):

@@ -6,6 +6,7 @@ import pandas as pd
 
 from rooflab import device, paths, plot
 from rooflab.book import lessons
+from rooflab.case import parse_options
 from rooflab.errors import UsageError
 from rooflab.record import Store
 from rooflab.studies.bandwidth import roofs
@@ -89,11 +90,12 @@ def models(store: Store, every: bool = True) -> pd.DataFrame:
                 own = own[own["format"] == own.sort_values("tok_s")["format"].iloc[-1]]
             for form, mine in own.groupby("format", sort=True):
                 best = mine.sort_values("tok_s").iloc[-1]
+                head = str(parse_options(best["options"]).get("head", form))
                 many = f"{batch} sequences" if batch > 1 else "one sequence"
                 rows.append(
                     {
                         "model": model,
-                        "weights": form,
+                        "weights": form if head == form else f"{form}, {head} head",
                         "what": f"{study}, {many if study == 'decode' else f'{tokens:,} tokens'}",
                         "ours": best["impl"],
                         "tokens a second": f"{best['tok_s']:,.0f}",

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import nbformat
@@ -168,6 +169,7 @@ def _write_source(notebooks: Sequence[Path], source: Path, table: str, around: M
             linked = glossary.linked([cell.source for cell in texts], terms, path.stem)
             for cell, text in zip(texts, linked, strict=True):
                 cell.source = text
+        notebook.cells = [part for cell in notebook.cells for part in _one_image_a_cell(cell)]
         for cell in notebook.cells:
             for shown in cell.get("outputs", []):
                 if said := shown.get("data", {}).get("text/markdown"):  # Sphinx resolves no links in these
@@ -191,6 +193,27 @@ def _write_source(notebooks: Sequence[Path], source: Path, table: str, around: M
         ),
         encoding="utf-8",
     )
+
+
+def _one_image_a_cell(cell: Any) -> list[Any]:
+    """A cell, or several without source that show its outputs, one image each: MyST-NB takes one alternative
+    text for all images of a cell."""
+    groups: list[list[Any]] = [[]]
+    pictured = False
+    for shown in cell.get("outputs", []):
+        image = "image/png" in shown.get("data", {})
+        if image and pictured:
+            groups.append([])
+        pictured = pictured or image
+        groups[-1].append(shown)
+    parts = [cell]
+    for number, outputs in enumerate(groups[1:], 2):
+        part = nbformat.v4.new_code_cell("", outputs=outputs, metadata={"tags": ["remove-input"]})
+        part["id"] = f"{cell['id']}-{number}"
+        parts.append(part)
+    if len(groups) > 1:
+        cell["outputs"] = groups[0]
+    return parts
 
 
 def _local_links(text: str, pages: set[str], source: Path) -> str:

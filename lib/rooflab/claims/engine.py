@@ -147,34 +147,43 @@ def _unharmed(found: Evidence, _: str) -> float:
     return float(refused / asked - answered(found.answers, "refused", "changed afterwards").sum())
 
 
-def _asked(id: str, where: str, says: str, quantity: str, form: str, bar: Bar, measure: Measure) -> Claim:
-    return Claim(id, where, says, quantity, form, bar, measure, "every path")
+def _asked(
+    id: str,
+    where: str,
+    says: str,
+    quantity: str,
+    form: str,
+    bar: Bar,
+    measure: Measure,
+    who: str = "every path",
+) -> Claim:
+    return Claim(id, where, says, quantity, form, bar, measure, who)
 
 
 ASKED: tuple[Claim, ...] = (
     _asked(
-        "E1", "SharpInference's tests", "Every fast path chooses the same token, near-ties aside",
+        "E1", "SharpInference's tests", "Every fast path chooses the same token, near-ties aside.",
         "paths that do not", "{:.0f}", less(1), _lost,
     ),
     _asked(
-        "E2", "SharpInference's tests", "Logits move by less than 1 at most", "largest error", "{:.3f}",
+        "E2", "SharpInference's tests", "Logits move by less than 1 at most.", "largest error", "{:.3f}",
         less(1.0), _worst("agreement", "largest error", "max"),
     ),
     _asked(
-        "E3", "SharpInference's tests", "Of the five likeliest tokens four stay", "fewest", "{:.0f}",
+        "E3", "SharpInference's tests", "Of the five likeliest tokens four stay.", "fewest", "{:.0f}",
         more(3), _worst("agreement", "top 5", "min"),
     ),
     _asked(
-        "E4", "specification, F1", "A thousand runs are identical", "different results", "{:.0f}",
-        less(2), _worst("repeated", "distinct", "max"),
+        "E4", "specification, F1", "A thousand runs are identical.", "distinct results", "{:.0f}",
+        less(2), _worst("repeated", "distinct", "max"), "one rung of each format",
     ),
     _asked(
-        "E5", "specification, F4", "Ten thousand steps lose less than 100 MB", "bytes gone", "{:,.0f}",
-        less(100e6), _worst("long", "bytes gone", "max"),
+        "E5", "specification, F4", "Ten thousand steps lose less than 100 MB.", "bytes gone", "{:,.0f}",
+        less(100e6), _worst("long", "bytes gone", "max"), "one rung of each format",
     ),
     _asked(
-        "E6", "specification, F5", "Invalid inputs are refused and do no harm", "share of them", "{:.0%}",
-        least(1), _unharmed,
+        "E6", "specification, F5", "Invalid inputs are refused and do no harm.", "share of them", "{:.0%}",
+        least(1), _unharmed, "one rung",
     ),
 )  # fmt: skip
 
@@ -188,7 +197,11 @@ _STEPS = (  # what the step is, the source's two rungs, ours
         ("2_mmq", "3_flash"),
     ),
     ("embeddings in one launch", ("flash_half2", "batched_embedding"), ("4_rows", "5_embed")),
-    ("all of the ladder", ("scalar_attention", "batched_embedding"), ("1_scalar", "6_graph")),
+    (
+        "from scalar attention to the end of the published ladder (here to 6_graph)",
+        ("scalar_attention", "batched_embedding"),
+        ("1_scalar", "6_graph"),
+    ),
 )
 
 

@@ -75,7 +75,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "int4",
             "8_offset",
             "int4_offset",
-            "half the instructions: the tensor core takes the offset away",
+            "less to unpack: the tensor core takes the offset away",
             defines={"WARPS": 4, "TILES": 2, "TOKENS": 8, "RESIDENT": 3},
             dynamic_shared=18432,
         ),

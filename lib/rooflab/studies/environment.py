@@ -361,7 +361,7 @@ def by_clock(rows: pd.DataFrame, profiles: Mapping[str, pd.DataFrame]) -> pd.Dat
 BARRIER = "barrier across the whole grid"
 _HANDOVERS = {
     "eager call, this course's launcher": ("touch", "own", "event"),
-    "eager call, the driver's function alone": ("cuLaunchKernel", "baseline", "event"),
+    "eager call, the driver's function from Python": ("cuLaunchKernel", "baseline", "event"),
     "eager call, torch": ("torch.fill_", "peer", "event"),
     "node of a graph": ("touch", "own", "graph"),
     "dependent-launch edge of a graph": ("touch", "own", "graph_pdl"),

@@ -272,6 +272,8 @@ def gains(
     products = shapes.gemvs(model) + 1
     norms, launches = 2 * model.layers + 1, trace.groupby("class")["launches"].sum()
     others = int(trace.loc[~trace["part"].isin(parts.WEIGHTS), "launches"].sum())
+    copied = (trace["part"] == "attention") & (trace["class"] == "copy")
+    copies = int(trace.loc[copied, "launches"].sum())
     at_roof = times["weight"] / (size / roof_gb_s / 1e3)
     in_int4 = times["weight"] / (products * known.product_us + small / known.gb_s / 1e3)
     attended = times["attention"] / (cache / roof_gb_s / 1e3)
@@ -281,7 +283,7 @@ def gains(
         Gain("FP16 products at the roof", {"weight": at_roof}),
         Gain("INT4 products, the output head in FP16, launched as now", {"weight": in_int4}),
         Gain("one launch a norm", {"norm": fused}, int(launches["norm"]) - norms),
-        Gain("attention at the roof, no copies", {"attention": attended}),
+        Gain("attention at the roof, no copies", {"attention": attended}, copies),
         Gain("nothing but the products", free, others),
         Gain("nothing but the products, and those at the roof", {**free, "weight": at_roof}, others),
     ]

@@ -214,6 +214,15 @@ def test_points_stand_under_a_slope_and_level_roofs():
     ]
 
 
+def test_of_points_one_above_the_other_the_higher_is_named_above():
+    for ys in ([4.0, 8.0], [8.0, 4.0]):
+        fig, ax = plot.figure("operations a byte", "TFLOP/s", xlog=True, ylog=True)
+        plot.under_roofs(ax, [16.0, 17.0], ys, ["a", "b"], ("L2", 5000.0), {})
+        plot.png(fig)
+        sides = {text.get_text(): text.get_position()[1] > 0 for text in ax.texts[1:]}
+        assert sides == {"a": ys[0] > ys[1], "b": ys[1] > ys[0]}
+
+
 def test_spans_draw_a_bar_a_launch_and_the_chosen_ones_taller():
     lanes = {
         "eager": pd.DataFrame({"start_us": [0.0, 5.0], "us": [1.0, 2.0], "class": ["weight", "norm"]}),

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from rooflab import claims, paths
+from rooflab import claims, ops, paths
 from rooflab.claims import NoEvidence, about, goals, least, less, lost, more, most, related, scorecard
 from rooflab.claims.scorecard import (
     ELSEWHERE,
@@ -25,7 +25,7 @@ from rooflab.claims.shelf import Shelf
 from rooflab.record import Store
 
 STATEMENTS = scorecard.every()
-COPIED = ("runs", "bandwidth", "gemv", "int4", "q8_0", "mmq", "attention", "regimes", "attribution")
+COPIED = ("runs", "bandwidth", "decode", "gemv", "int4", "q8_0", "mmq", "attention", "regimes", "attribution")
 
 
 @pytest.fixture(scope="module")
@@ -272,6 +272,11 @@ def test_a_faster_library_is_said_to_be_faster(altered):
     assert row["theirs"] == row["points"] > 0
 
 
+def test_a_restatement_that_says_the_contrary_rescues_nothing():
+    (statement,) = (one for one in scorecard.every() if one.id == "C-E11")
+    assert [claim.id for claim in statement.claims] == ["E11", "E11 warm"]
+
+
 def test_what_lost_is_slower_than_the_rung_below(shelf, altered):
     table = lost.rungs(shelf)
     assert len(table) and (table["factor"] > lost.LEVEL).all()
@@ -281,6 +286,14 @@ def test_what_lost_is_slower_than_the_rung_below(shelf, altered):
     )
     again = lost.rungs(found)
     assert ((again["operator"] == "copy") & (again["rung"] == "2_vector")).any()
+    ladders = [ladder for module in ops.modules() for ladder in module.LADDERS.values()]
+    changed = [(ladder, rung) for ladder in ladders for rung in ladder if rung.changes]
+    assert changed and all(
+        r.changes in [each.name for each in ladder[: ladder.index(r)]] for ladder, r in changed
+    )
+    slow = altered("decode", "median_us", lambda frame: frame["impl"] == "6_producers", 100)
+    row = lost.rungs(slow).set_index("rung").loc["6_producers"]
+    assert row["below"] == "3_persistent"
 
 
 def test_a_claim_of_lesson_03_is_one_object(shelf):

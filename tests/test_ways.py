@@ -78,6 +78,9 @@ def test_a_call_that_takes_longer_than_the_host_saw_is_disturbed(rows):
     found = ways.disturbed(shifted, MLP)
     assert found["batch"].tolist() == [16] and found["disturbed"].tolist() == [1]
     assert found["pairs"].iloc[0] == len(regimes.contenders(16))
+    kept, all_of = (ways.overhead(each, MLP).set_index("label") for each in (shifted, rows))
+    fewer = rows[(rows["batch"] != 16) | (rows["n"] != MLP[0])]
+    assert kept.equals(ways.overhead(fewer, MLP).set_index("label")) and not kept.equals(all_of)
     wide = shifted.copy()
     wide.loc[late & (wide["impl"] == "fused"), "q1_us"] -= 40  # its quartiles reach down to the wall's
     assert ways.disturbed(wide, MLP).empty

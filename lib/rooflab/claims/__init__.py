@@ -77,7 +77,8 @@ class Claim:
     `measure(evidence, subject)` gives as a number and `form` how to print it ("{:.0%}"); `subject` is the
     contestant it speaks of. `predicted` is the source's prediction, `falsified` what its author would take
     for a refutation; None if anything but the prediction is one. A restatement names the claim it `restates`
-    and its `reason`. `points` are those of the source's own checklist.
+    and its `reason`; one that `opposes` it expects the contrary, so that it rescues nothing by surviving.
+    `points` are those of the source's own checklist.
     """
 
     id: str
@@ -92,6 +93,7 @@ class Claim:
     restates: str = ""
     reason: str = ""
     points: int | None = None
+    opposes: bool = False
 
     def bars(self) -> str:
         """Prediction and falsification in words."""

@@ -588,6 +588,7 @@ RESTATED_TESTS = (
         restates="E11",
         reason="what is read once cannot be found in a cache, so a hit rate over half means that sectors are "
         "fetched twice, or that nobody emptied the cache",
+        opposes=True,
     ),
     Claim(
         id="E11 warm",

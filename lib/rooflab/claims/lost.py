@@ -40,13 +40,15 @@ COLUMNS = ("operator", "rung", "below", "idea", "factor", "shapes", "worst")
 
 
 def rungs(shelf: Shelf) -> pd.DataFrame:
-    """Rungs that lose to the rung below at the median of the shapes that both were timed at: how many times
-    slower there, at how many shapes, and at the worst. COLUMNS.
+    """Rungs that lose to the rung below, the one that they change, at the median of the shapes that both were
+    timed at: how many times slower there, at how many shapes, and at the worst. COLUMNS.
     """
     found = []
     for module in ops.modules():
         for operator, ladder in module.LADDERS.items():
-            for below, rung in zip(ladder, ladder[1:], strict=False):
+            named = {rung.name: rung for rung in ladder}
+            for before, rung in zip(ladder, ladder[1:], strict=False):
+                below = named.get(rung.changes, before)
                 try:
                     rows = shelf.rows(
                         _OPERATORS.get(operator, operator), operator=_operator(operator), kind="own"

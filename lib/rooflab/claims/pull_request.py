@@ -314,10 +314,10 @@ _FIGURES = (
         "The share grows with the prompt: 30 % was a short prompt's.",
         "06d_decode#The whole prompt",
         Asked(
-            f"share at {_LENGTHS[-1]} tokens over {_LENGTHS[0]}",
+            f"by its scalar kernel here, share at {_LENGTHS[-1]} tokens over {_LENGTHS[0]}",
             _TIMES,
             more(1.5),
-            _ratio(_prompt_share("share_after", _LENGTHS[-1]), _prompt_share("share_after", _LENGTHS[0])),
+            _ratio(_prompt_share("share_before", _LENGTHS[-1]), _prompt_share("share_before", _LENGTHS[0])),
         ),
     ),
     _s(

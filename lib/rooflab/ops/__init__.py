@@ -39,7 +39,8 @@ class Rung:
     `defines` are the macros a caller may set, with their defaults; `words` how many 4-byte words one access
     moves (n must be a multiple of it, and addresses of 4 x words bytes); `grid` how the launch rule counts
     blocks: "cover" (every tile a block) or "resident" (as many as the GPU holds at once). `dynamic_shared` is
-    the dynamic shared memory in bytes that a block asks for with the default macros, at most.
+    the dynamic shared memory in bytes that a block asks for with the default macros, at most. `changes` names
+    the rung that this one changes, where that is not the one before it.
     """
 
     operator: str
@@ -51,6 +52,7 @@ class Rung:
     defines: Mapping[str, int] = field(default_factory=lambda: {"THREADS": 256}, hash=False)
     archs: tuple[str, ...] = PORTABLE
     dynamic_shared: int = 0
+    changes: str = ""
 
     @property
     def path(self) -> Path:

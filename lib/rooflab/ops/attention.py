@@ -145,6 +145,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             },
             archs=PORTABLE[1:],
             dynamic_shared=69632,
+            changes="7_rows",
         ),
     ),
     "decode_attention": (

@@ -79,6 +79,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "3_persistent, with the last slots of a phase filled again at the barrier",
             defines={**_MACROS, "HELD_BACK": 1, "FIRST_HELD": 2},
             dynamic_shared=59232,
+            changes="3_persistent",
         ),
         Rung(
             "decode_step",
@@ -88,6 +89,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             defines={**_MACROS, "PRODUCERS": 4, "DEPTH": 12, "CALM": 4},
             archs=PORTABLE[1:],
             dynamic_shared=59232,
+            changes="3_persistent",
         ),
     ),
 }

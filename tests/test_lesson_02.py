@@ -160,7 +160,7 @@ def test_gains_are_predicted_by_amdahls_law(h200, decoded, eager, law):
     assert (table["graph"] > 1).all()
     assert table["graph"].iloc[0] < 1.5 < table["graph"].iloc[-1]
     saves_launches = [gain.launches > 0 for gain in wanted]
-    assert (table["eager"] > 1.05).tolist() == saves_launches
+    assert (table["eager"] > 1.02).tolist() == saves_launches
     bound = shares.part_times(graph)["weight"] / wanted[0].parts["weight"]
     left = wall["graph", 1024] - sum(shares.part_times(graph).values())
     assert table["graph"].iloc[-1] == pytest.approx(wall["graph", 1024] / (left + bound))

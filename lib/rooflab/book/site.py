@@ -196,7 +196,7 @@ def _write_source(notebooks: Sequence[Path], source: Path, table: str, around: M
 
 
 def _one_image_a_cell(cell: Any) -> list[Any]:
-    """A cell, or several without source that show its outputs, one image each: MyST-NB takes one alternative
+    """A cell, or it and others that show its later outputs, one image each: MyST-NB takes one alternative
     text for all images of a cell."""
     groups: list[list[Any]] = [[]]
     pictured = False
@@ -208,7 +208,8 @@ def _one_image_a_cell(cell: Any) -> list[Any]:
         groups[-1].append(shown)
     parts = [cell]
     for number, outputs in enumerate(groups[1:], 2):
-        part = nbformat.v4.new_code_cell("", outputs=outputs, metadata={"tags": ["remove-input"]})
+        # MyST-NB leaves out a cell without source, whatever its outputs.
+        part = nbformat.v4.new_code_cell("#", outputs=outputs, metadata={"tags": ["remove-input"]})
         part["id"] = f"{cell['id']}-{number}"
         parts.append(part)
     if len(groups) > 1:

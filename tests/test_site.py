@@ -188,7 +188,7 @@ def test_a_browser_opens_every_page_from_disk_without_a_complaint(built: Path, s
         page.wait_for_url("**/00_first.html")
         assert page.locator("math").count() == 2
         assert page.locator("math").last.bounding_box()["height"] > 10  # type: ignore[index]
-        assert page.locator(".cell_output img").evaluate("image => image.naturalWidth") > 100
+        assert page.locator(".cell_output img").first.evaluate("image => image.naturalWidth") > 100
         page.goto((built / "search.html").as_uri() + "?q=lesson", wait_until="networkidle")
         page.goto((built / "01_second.html").as_uri())
         browser.close()

@@ -257,9 +257,12 @@ def test_goals_of_decoding_name_the_study_that_they_wait_for(tmp_path):
 
 def test_libraries_are_measured_published_or_named(shelf):
     table = related.table(shelf)
-    assert set(table["origin"]) == {related.HERE, related.PUBLISHED, related.ABSENT}
+    assert set(table["origin"]) == {*related.ORIGINS, related.ABSENT}
     named = table.set_index(["name", "origin"])
-    assert ("Marlin", related.ABSENT) in named.index and ("AWQ", related.ABSENT) in named.index
+    assert ("Marlin", related.PUBLISHED) in named.index and ("Ollama", related.ABSENT) in named.index
+    awq = related.points(shelf).set_index(["name", "origin"]).loc[[("AWQ", related.OTHER)]].iloc[0]
+    own = shelf.rows("decode", kind="own", model="llama-3-8b", format="int4_g128")["gb_s"].max()
+    assert awq["ours"] == pytest.approx(own / 4800) and awq["theirs"] == pytest.approx(0.693, abs=0.001)
     assert ("bitsandbytes", related.PUBLISHED) in named.index
     counted = table[table["origin"] != related.ABSENT]
     assert (counted["ours"] + counted["level"] + counted["theirs"] == counted["points"]).all()

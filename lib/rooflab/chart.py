@@ -315,13 +315,13 @@ _TIMES = ("median_us", "q1_us", "q3_us", "predicted_us")
 
 def _facts(row: pd.Series, y: str, unit: str, roof: tuple[str, float] | None) -> str:
     parts = [f"{number(float(row[y]))} {unit}"]
-    time, low, high, bound = (_float(row.get(column)) for column in _TIMES)
+    time, low, high, predicted = (_float(row.get(column)) for column in _TIMES)
     if time is not None and y != "median_us":
         parts.append(f"{number(time)} µs")
     if low is not None and high is not None:
         parts.append(f"q1 {number(low)}, q3 {number(high)} µs")
-    if bound is not None:
-        parts.append(f"predicted {number(bound)} µs")
+    if predicted is not None:
+        parts.append(f"predicted {number(predicted)} µs")
     if roof:
         share = roof[1] / float(row[y]) if y == "median_us" else float(row[y]) / roof[1]
         parts.append(f"{share:.0%} of {roof[0]}")

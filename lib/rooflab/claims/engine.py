@@ -147,41 +147,28 @@ def _unharmed(found: Evidence, _: str) -> float:
     return float(refused / asked - answered(found.answers, "refused", "changed afterwards").sum())
 
 
-def _asked(
-    id: str,
-    where: str,
-    says: str,
-    quantity: str,
-    form: str,
-    bar: Bar,
-    measure: Measure,
-    who: str = "every path",
-) -> Claim:
-    return Claim(id, where, says, quantity, form, bar, measure, who)
-
-
 ASKED: tuple[Claim, ...] = (
-    _asked(
+    Claim(
         "E1", "SharpInference's tests", "Every fast path chooses the same token, near-ties aside.",
-        "paths that do not", "{:.0f}", less(1), _lost,
+        "paths that do not", "{:.0f}", less(1), _lost, "every path",
     ),
-    _asked(
+    Claim(
         "E2", "SharpInference's tests", "Logits move by less than 1 at most.", "largest error", "{:.3f}",
-        less(1.0), _worst("agreement", "largest error", "max"),
+        less(1.0), _worst("agreement", "largest error", "max"), "every path",
     ),
-    _asked(
+    Claim(
         "E3", "SharpInference's tests", "Of the five likeliest tokens four stay.", "fewest", "{:.0f}",
-        more(3), _worst("agreement", "top 5", "min"),
+        more(3), _worst("agreement", "top 5", "min"), "every path",
     ),
-    _asked(
+    Claim(
         "E4", "specification, F1", "A thousand runs are identical.", "distinct results", "{:.0f}",
         less(2), _worst("repeated", "distinct", "max"), "one rung of each format",
     ),
-    _asked(
+    Claim(
         "E5", "specification, F4", "Ten thousand steps lose less than 100 MB.", "bytes gone", "{:,.0f}",
         less(100e6), _worst("long", "bytes gone", "max"), "one rung of each format",
     ),
-    _asked(
+    Claim(
         "E6", "specification, F5", "Invalid inputs are refused and do no harm.", "share of them", "{:.0%}",
         least(1), _unharmed, "one rung",
     ),

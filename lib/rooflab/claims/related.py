@@ -1,8 +1,9 @@
 """Related work, measured: what each library is for, where it beats this course's kernels and where not.
 
-A figure is one of two kinds: recorded here, a row of kind "peer" or "baseline" timed in the same process as
-ours; or published, a row of data/published/ for the same GPU model, timed by others. A library of which
-neither exists is named with what it is for, and no figure.
+A figure is of one of three kinds: recorded here, a row of kind "peer" or "baseline" timed in the same process
+as ours; published, a row of data/published/ for the same GPU model, timed by others; or published for another
+GPU, where shares of the two datasheets' bandwidths are compared, not times. A library of which none exists is
+named with what it is for, and no figure.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from rooflab import paths
+from rooflab import device, paths
 from rooflab.claims import NoEvidence
 from rooflab.claims.shelf import Shelf
 
 HERE, PUBLISHED, ABSENT = "measured here", "published", "no figure"
+OTHER = "published for another GPU, by the share of its bandwidth"
+ORIGINS = (HERE, PUBLISHED, OTHER)
 LEVEL = 1.02  # medians within 2 % are level
 
 
@@ -60,8 +63,16 @@ LIBRARIES = (
         "8-bit and 4-bit (NF4) layers for any model, fine-tuning first",
         (("int4", "int4", "bitsandbytes"), ("int4", "int4_gemv", "bitsandbytes")),
     ),
-    Library("Marlin", "FP16 by INT4 products near four times FP16 up to 16 to 32 tokens, for serving"),
-    Library("AWQ", "which weights to quantise how, by the activations; kernels for serving beside"),
+    Library(
+        "Marlin",
+        "FP16 by INT4 products near four times FP16 up to 16 to 32 tokens, for serving",
+        (("int4", "int4_gemv", "marlin"),),
+    ),
+    Library(
+        "AWQ",
+        "which weights to quantise how, by the activations; kernels for serving beside",
+        (("decode", "decode", "awq_tinychat"),),
+    ),
     Library("Ollama", "a program around llama.cpp: models by name, no kernels of its own"),
     Library(
         "llama.cpp",
@@ -123,6 +134,7 @@ _SHAPES = {
     "decode": ("model", "format", "batch", "seq"),
     "prefill": ("model", "format", "seq"),
 }
+_OTHER_GPUS = ("rtx-4090-published",)
 _ASIDE = "loop=|seed=|exact=|unquantised=|prepared="  # rows that answer another question
 _WEIGHTS = {"int4": "INT4", "gemv": "FP16", "mmq": "Q8_0"}  # what ours multiplies by
 _NEAREST = {"q4_0": "int4_g128"}  # llama.cpp's 4 bits beside ours
@@ -139,7 +151,7 @@ def table(shelf: Shelf, libraries: Sequence[Library] = LIBRARIES) -> pd.DataFram
 
 def _of(library: Library, shelf: Shelf) -> Iterator[dict[str, object]]:
     found = False
-    for origin in (HERE, PUBLISHED):
+    for origin in ORIGINS:
         points = [point for place in library.rows for point in _points(place, shelf, origin)]
         if points:
             found = True
@@ -155,7 +167,7 @@ def points(shelf: Shelf) -> pd.DataFrame:
     rows = [
         {"name": library.name, "origin": origin, **point}
         for library in LIBRARIES
-        for origin in (HERE, PUBLISHED)
+        for origin in ORIGINS
         for place in library.rows
         for point in _points(place, shelf, origin)
     ]
@@ -164,6 +176,8 @@ def points(shelf: Shelf) -> pd.DataFrame:
 
 def _points(place: tuple[str, str, str], shelf: Shelf, origin: str) -> list[dict[str, object]]:
     study, operator, impl = place
+    if origin == OTHER:
+        return _shares(place, shelf)
     kernels = study in ("int4", "gemv", "mmq", "attention")
     try:
         mine = _own(study, operator, shelf)
@@ -190,6 +204,31 @@ def _points(place: tuple[str, str, str], shelf: Shelf, origin: str) -> list[dict
     return found
 
 
+def _shares(place: tuple[str, str, str], shelf: Shelf) -> list[dict[str, object]]:
+    """Comparisons with figures of another GPU: ours and theirs are shares of what the datasheet says that the
+    memory could give.
+    """
+    study, operator, impl = place
+    here = device.match(shelf.gpu)
+    found: list[dict[str, object]] = []
+    for name in _OTHER_GPUS:
+        there = device.match(str(shelf.published(name).runs()["gpu"].iloc[0]))
+        try:
+            rows, mine = shelf.published_rows(name, study), _own(study, operator, shelf)["gb_s"]
+        except NoEvidence:
+            continue
+        for _, row in rows[(rows["operator"] == operator) & (rows["impl"] == impl)].iterrows():
+            known = mine.get(_key(row, study, PUBLISHED))
+            if known is None or here is None or there is None or pd.isna(row["gb_s"]):
+                continue
+            ours, theirs = known / here.dram_gb_s, float(row["gb_s"]) / there.dram_gb_s
+            where = f"{_where(row, study)}: {theirs:.0%} of the {there.name}'s, ours {ours:.0%}"
+            found.append(
+                {"study": study, "where": where, "ours": ours, "theirs": theirs, "gain": ours / theirs}
+            )
+    return found
+
+
 def _elsewhere(study: str, operator: str, impl: str, shelf: Shelf) -> pd.DataFrame:
     if "H200" not in shelf.gpu:
         raise NoEvidence(f"published figures of the {shelf.gpu}")
@@ -205,7 +244,9 @@ def _own(study: str, operator: str, shelf: Shelf) -> dict[str, dict[tuple[object
     if study not in ("int4", "mmq"):
         rows = rows[rows["operator"] == operator]
     rows = rows[~rows["options"].fillna("").astype(str).str.contains(_ASIDE)]
-    best: dict[str, dict[tuple[object, ...], float]] = {"median_us": {}, "tflop_s": {}, "tok_s": {}}
+    best: dict[str, dict[tuple[object, ...], float]] = {
+        name: {} for name in ("median_us", "tflop_s", "tok_s", "gb_s")
+    }
     for _, row in rows.iterrows():
         key = _key(row, study, HERE)
         for column, known in best.items():

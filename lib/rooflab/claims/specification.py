@@ -428,8 +428,7 @@ def _hypotheses() -> Iterator[Statement]:
 
 def _tests() -> Iterator[Statement]:
     for claim in coalescing.TESTS:
-        restated = (c for c in coalescing.RESTATED_TESTS if c.restates == claim.id)
-        again = tuple(c for c in restated if not c.opposes)
+        again = tuple(c for c in coalescing.RESTATED_TESTS if c.restates == claim.id and not c.opposes)
         line = str(_LINES[claim.id]) if claim.id in _LINES else "344 (v1.2.0, 7 E)"
         yield Statement(
             f"C-{claim.id}",

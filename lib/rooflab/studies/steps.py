@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from rooflab import engine, shapes
+from rooflab.ops import decoder
 from rooflab.record import Store
 from rooflab.studies import decode, prefill, shares
 
@@ -32,7 +33,6 @@ WAYS = {
     "batch": "several sequences, a graph a step",
     "gemma": "products and row kernels in a graph",
 }
-BESIDE = (decode.COMPILED, "4_boxes", "5_held_back")  # no step builds on these
 PROMPT_WAYS = {
     "transformers.eager": "the library",
     "1_scalar": "cuBLAS on FP16 weights, made from others on the way; scalar attention",
@@ -67,7 +67,8 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
 
 def ladder(rows: pd.DataFrame, format: str, model: str = decode.MODEL) -> pd.DataFrame:
     """The rungs of one format at batch 1 after the short prompt, in order: says, us, tok_s, promised (tok/s),
-    share of the roof in percent, gain over the step that it builds on, the row before but for `BESIDE`.
+    share of the roof in percent, gain over the step that it builds on: the rung that it changes, or the row
+    before, but for what torch compiles.
     """
     mine = rows[
         (rows["format"] == format)
@@ -78,12 +79,15 @@ def ladder(rows: pd.DataFrame, format: str, model: str = decode.MODEL) -> pd.Dat
     ]
     order = list(WAYS)
     mine = mine.sort_values("impl", key=lambda names: names.map(order.index), kind="stable")
+    changes = {rung.name: rung.changes for rung in decoder.LADDERS["decode_step"] if rung.changes}
+    before = mine["impl"].where(mine["impl"] != decode.COMPILED).shift().ffill()
+    below = mine["impl"].map(changes).fillna(before)
     return mine.assign(
         says=mine["impl"].map(WAYS),
         promised=1e6 / mine["predicted_us"],
         off=mine["median_us"] / mine["predicted_us"],
         share=100 * mine["roof_fraction"],
-        gain=mine["tok_s"] / mine["tok_s"].where(~mine["impl"].isin(BESIDE)).shift().ffill(),
+        gain=mine["tok_s"] / below.map(mine.set_index("impl")["tok_s"]),
     ).reset_index(drop=True)
 
 

@@ -25,6 +25,7 @@ def test_devices():
         "rtx-4070-laptop-published",
         "rtx-4070-ti-published",
         "rtx-4090-published",
+        "rtx-4090-peers",
         "h200-peers",
     }
 

@@ -134,7 +134,7 @@ _SHAPES = {
     "decode": ("model", "format", "batch", "seq"),
     "prefill": ("model", "format", "seq"),
 }
-_OTHER_GPUS = ("rtx-4090-published",)
+_OTHER_GPUS = ("rtx-4090-peers",)
 _ASIDE = "loop=|seed=|exact=|unquantised=|prepared="  # rows that answer another question
 _WEIGHTS = {"int4": "INT4", "gemv": "FP16", "mmq": "Q8_0"}  # what ours multiplies by
 _NEAREST = {"q4_0": "int4_g128"}  # llama.cpp's 4 bits beside ours

@@ -3,7 +3,7 @@
 // Purpose  a token of a small model is a chain of short products. Everything between them is done by the kernels that make
 //          them: norms on the way in, biases, rotation, the append to the cache, SiLU and residual sums on the way out.
 // Shapes   HIDDEN, MLP, HEADS, KV_HEADS and HEAD_DIM are the model's: what they make of a loop the compiler knows, and every
-//          phase is short. common/decoder.cuh says what each argument holds. FORMAT 0 FP16, 1 Q8_0 in planes, 2 INT4 in
+//          phase is short. common/decoder/model.cuh says what each argument holds. FORMAT 0 FP16, 1 Q8_0 in planes, 2 INT4 in
 //          tiles; HEAD_FORMAT 0 or 1. Rows a multiple of 16 (INT4: 64), k of 64 (FP16), 128 (Q8_0 and INT4).
 // Bytes    the weights once; keys and values of the context; activations from the L2, again in every block.
 // Launch   THREADS = 32 WARPS threads a block, one block an SM, a block at least for each two heads (one, where their number a
@@ -44,7 +44,11 @@
 #define TEAM 1
 #endif
 
-#include "common/decoder.cuh"
+#include "common/decoder/ring_cp_async.cuh"
+#include "common/decoder/products.cuh"
+#include "common/decoder/prologues.cuh"
+#include "common/decoder/attention.cuh"
+#include "common/decoder/phases.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     decode_step_phases(DECODER_ARGUMENTS, int layer, int phase) {

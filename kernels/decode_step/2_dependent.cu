@@ -40,7 +40,11 @@
 #define TEAM 1
 #endif
 
-#include "common/decoder.cuh"
+#include "common/decoder/ring_cp_async.cuh"
+#include "common/decoder/products.cuh"
+#include "common/decoder/prologues.cuh"
+#include "common/decoder/attention.cuh"
+#include "common/decoder/phases.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     decode_step_dependent(DECODER_ARGUMENTS, int layer, int phase) {

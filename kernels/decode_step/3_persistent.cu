@@ -40,19 +40,12 @@
 #define TEAM 1
 #endif
 
-#include "common/decoder.cuh"
-
-__device__ inline void arrive(unsigned* counter) {
-    __syncthreads();
-    if (threadIdx.x == 0) add_release(counter, 1);
-}
-
-__device__ inline void wait_for_all(const unsigned* counter, unsigned target) {
-    if (threadIdx.x == 0)
-        while (load_acquire(counter) < target) {
-        }
-    __syncthreads();
-}
+#include "common/decoder/ring_cp_async.cuh"
+#include "common/decoder/products.cuh"
+#include "common/decoder/prologues.cuh"
+#include "common/decoder/attention.cuh"
+#include "common/decoder/phases.cuh"
+#include "common/decoder/grid_barrier.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     decode_step_persistent(DECODER_ARGUMENTS, unsigned* counter, int steps) {
@@ -71,14 +64,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
 #pragma unroll 1
             for (int phase = QKV; phase <= DOWN; ++phase) {
                 run_phase(m, room, part, s, turn, layer, phase, place);
-                arrive(counter);
+                arrive(room, counter);
                 look_ahead(m, part, layer, phase, place);
-                wait_for_all(counter, target += gridDim.x);
+                wait_for_all(room, counter, target += gridDim.x);
             }
         choose(m, room, s, turn, place + 1);
         if (step + 1 < steps) {
-            arrive(counter);
-            wait_for_all(counter, target += gridDim.x);
+            arrive(room, counter);
+            wait_for_all(room, counter, target += gridDim.x);
         }
     }
     copy_async_wait<0>();

@@ -41,32 +41,22 @@
 #define TEAM 1
 #endif
 
-#include "common/boxes.cuh"
-#define BOXES 1
-#include "common/decoder.cuh"
-
-__device__ inline void arrive(unsigned* counter) {
-    __syncthreads();
-    if (threadIdx.x == 0) add_release(counter, 1);
-}
-
-__device__ inline void wait_for_all(const unsigned* counter, unsigned target) {
-    if (threadIdx.x == 0)
-        while (load_acquire(counter) < target) {
-        }
-    __syncthreads();
-}
+#include "common/decoder/ring_tma.cuh"
+#include "common/decoder/products.cuh"
+#include "common/decoder/prologues.cuh"
+#include "common/decoder/attention.cuh"
+#include "common/decoder/phases.cuh"
+#include "common/decoder/grid_barrier.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     decode_step_boxes(DECODER_ARGUMENTS, unsigned* counter, int steps, const __grid_constant__ Maps maps) {
     extern __shared__ __align__(1024) uint4 shared[];
-    Decoder m = DECODER;
-    m.maps = &maps;
+    const Decoder m = DECODER;
     const Room room = room_of(shared, threadIdx.x / 32);
     const int start = *position;
     int turn = 0;
     unsigned target = 0;
-    Stream s = start_stream(m, room, 0, QKV, steps * (4 * layers + 1));
+    Stream s = start_stream(m, room, &maps, 0, QKV, steps * (4 * layers + 1));
     for (int step = 0; step < steps; ++step) {
         const int place = start + step;
         const Part part = part_of(m, place + 1);
@@ -75,14 +65,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
 #pragma unroll 1
             for (int phase = QKV; phase <= DOWN; ++phase) {
                 run_phase(m, room, part, s, turn, layer, phase, place);
-                arrive(counter);
+                arrive(room, counter);
                 look_ahead(m, part, layer, phase, place);
-                wait_for_all(counter, target += gridDim.x);
+                wait_for_all(room, counter, target += gridDim.x);
             }
         choose(m, room, s, turn, place + 1);
         if (step + 1 < steps) {
-            arrive(counter);
-            wait_for_all(counter, target += gridDim.x);
+            arrive(room, counter);
+            wait_for_all(room, counter, target += gridDim.x);
         }
     }
     if (threadIdx.x == 0) {

@@ -51,19 +51,12 @@
 #define TEAM 1
 #endif
 
-#include "common/decoder.cuh"
-
-__device__ inline void arrive(const Room& room, unsigned* counter) {
-    sync_workers(room);
-    if (threadIdx.x == 0) add_release(counter, 1);
-}
-
-__device__ inline void wait_for_all(const Room& room, const unsigned* counter, unsigned target) {
-    if (threadIdx.x == 0)
-        while (load_acquire(counter) < target) {
-        }
-    sync_workers(room);
-}
+#include "common/decoder/ring_producers.cuh"
+#include "common/decoder/products.cuh"
+#include "common/decoder/prologues.cuh"
+#include "common/decoder/attention.cuh"
+#include "common/decoder/phases.cuh"
+#include "common/decoder/grid_barrier.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * (WARPS + PRODUCERS), 1)
     decode_step_producers(DECODER_ARGUMENTS, unsigned* counter, int steps) {

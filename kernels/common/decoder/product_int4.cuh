@@ -1,31 +1,27 @@
-// INT4
+// Multiply a chunk of INT4 weights by x on the tensor cores.
 #pragma once
 #include "common/decoder/model.cuh"
 
-// Sixteen halves of x for a lane: two registers for each of four products.
-__device__ inline void sixteen(unsigned (&b)[4][2], const __half* x, bool take) {
-    uint4 first = make_uint4(0, 0, 0, 0), second = first;
-    if (take) {
-        first = reinterpret_cast<const uint4*>(x)[0];
-        second = reinterpret_cast<const uint4*>(x)[1];
-    }
+// Load sixteen halves of x: the two registers of each of four products.
+__device__ inline void load_x16(unsigned (&b)[4][2], const __half* x) {
+    const uint4 first = reinterpret_cast<const uint4*>(x)[0], second = reinterpret_cast<const uint4*>(x)[1];
     b[0][0] = first.x, b[0][1] = first.y, b[1][0] = first.z, b[1][1] = first.w;
     b[2][0] = second.x, b[2][1] = second.y, b[3][0] = second.z, b[3][1] = second.w;
 }
 
-// Codes keep the offset that unpacking leaves (264 and 24, see common/int4.cuh), which times the sum of x goes off again.
-// Of UNITS units one after another; sums of unit i in acc[i][0] and acc[i][2].
+// Multiply UNITS neighbouring units, unit i to acc[i][0] and acc[i][2]. Codes keep the offset that unpacking leaves (264
+// and 24, see common/int4.cuh); the offset times the sum of x is subtracted at the end.
 template <int UNITS>
-__device__ inline void multiply_int4(float (&acc)[2][4], const uint4* mine, const unsigned (&scales)[2], const __half* x,
+__device__ inline void multiply_int4(float (&acc)[2][4], const uint4* w, const unsigned (&scales)[2], const __half* x,
                                      float x_sum) {
     float sums[UNITS][2][4] = {};
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
         unsigned b[4][2];
-        sixteen(b, x + 64 * j, true);
+        load_x16(b, x + 64 * j);
 #pragma unroll
         for (int u = 0; u < UNITS; ++u) {
-            const uint4 codes = mine[64 * u + 32 * j];
+            const uint4 codes = w[64 * u + 32 * j];
             const unsigned words[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
             for (int i = 0; i < 4; ++i) {

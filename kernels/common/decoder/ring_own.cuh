@@ -1,63 +1,63 @@
-// A ring for each warp, which the warp fills itself. Included by ring_cp_async.cuh and ring_deferred.cuh, which say how many
-// slots wait for the end of a phase until they are filled again: HELD, and HELD_BY_FIRST of the first warp's.
+// Give each warp a ring of STAGES slots that it fills itself by cp.async. Included by ring_cp_async.cuh and
+// ring_deferred.cuh, which set how many slots of a phase stay empty until the phase ends: DEFERRED, and DEFERRED_BY_FIRST
+// of the first warp's.
 #pragma once
 #include "common/decoder/stream_cp_async.cuh"
 #include "common/decoder/operands_lanes.cuh"
 #include "common/decoder/stream_walk.cuh"
 
-// All warps but producers meet.
-__device__ inline void sync_workers(const Room& room) {
-    __syncthreads();
-}
+// Barrier of all warps that multiply.
+__device__ inline void sync_consumers(const Smem&) { __syncthreads(); }
 
-constexpr int MOST_HELD = most(HELD, HELD_BY_FIRST);
+constexpr int MAX_DEFERRED = larger(DEFERRED, DEFERRED_BY_FIRST);
 
-// Fill the slots that were held back, the last ones before `turn`.
-__device__ inline void fetch_owed(Stream& s, const Decoder& m, const Room& room, int turn) {
-    if (MOST_HELD == 0) return;
+// Refill the slots that were left empty, the last ones before `slot`.
+__device__ inline void fetch_deferred(Stream& s, const Decoder& m, const Smem& smem, int slot) {
+    if (MAX_DEFERRED == 0) return;
 #pragma unroll 1
-    for (; s.owed > 0; --s.owed) {
-        const int empty = turn - s.owed + (turn < s.owed ? STAGES : 0);
-        fetch(s, m, room, empty, threadIdx.x % 32);
+    for (; s.deferred > 0; --s.deferred) {
+        const int empty = slot - s.deferred + (slot < s.deferred ? STAGES : 0);
+        fetch(s, m, smem, empty, threadIdx.x % 32);
     }
 }
 
-// A warp's ring, filled for the first time.
-__device__ inline Stream start_stream(const Decoder& m, const Room& room, int layer, int phase, int matrices) {
+// Start the stream and fill the ring.
+__device__ inline Stream start_stream(const Decoder& m, const Smem& smem, int layer, int phase, int matrices) {
     Stream s;
-    s.turn = 0;
+    s.parity = 0;
     s.scales = nullptr;
-    s.policy = evict_first_policy();  // a weight is read once a token
-    make_plans(m, room);
+    s.policy = evict_first_policy();  // a token reads each weight once
+    make_plans(m, smem);
     if (phase == ATTEND) {  // reads no weights
-        s.layer = layer, s.phase = phase, s.left = s.here = s.owed = 0;
+        s.layer = layer, s.phase = phase, s.left = s.steps = s.deferred = 0;
         return s;
     }
-    begin_stream(s, m, room, layer, phase, matrices);
+    begin_stream(s, m, smem, layer, phase, matrices);
 #pragma unroll 1
-    for (int i = 0; i < STAGES; ++i) fetch(s, m, room, i, threadIdx.x % 32);
+    for (int i = 0; i < STAGES; ++i) fetch(s, m, smem, i, threadIdx.x % 32);
     return s;
 }
 
-// Wait for the oldest copy of the ring: of slots that are held back, the copies were not asked for.
-template <int MOST_OWED>
-__device__ inline void wait_for_next(int owed) {
-    if constexpr (MOST_OWED == 0) copy_async_wait<STAGES - 1>();
-    else if (owed == MOST_OWED) copy_async_wait<STAGES - 1 - MOST_OWED>();
-    else wait_for_next<MOST_OWED - 1>(owed);
+// Wait for the oldest copy under way: slots left empty have none.
+template <int MAX_EMPTY>
+__device__ inline void wait_for_oldest(int deferred) {
+    if constexpr (MAX_EMPTY == 0) copy_async_wait<STAGES - 1>();
+    else if (deferred == MAX_EMPTY) copy_async_wait<STAGES - 1 - MAX_EMPTY>();
+    else wait_for_oldest<MAX_EMPTY - 1>(deferred);
+}
+
+// What products.cuh asks of a ring. REFILLS: the slot is filled again as soon as it has been read.
+template <bool REFILLS>
+__device__ inline void wait_for_slot(const Stream& s, const Smem&, int) {
+    wait_for_oldest<REFILLS ? 0 : MAX_DEFERRED < STAGES ? MAX_DEFERRED : STAGES - 1>(s.deferred);
 }
 
 template <bool REFILLS>
-__device__ inline void wait_for_slot(const Stream& s, const Room& room, int turn) {
-    wait_for_next<REFILLS ? 0 : MOST_HELD < STAGES ? MOST_HELD : STAGES - 1>(s.owed);
-}
-
-template <bool REFILLS>
-__device__ inline void leave_slot(Stream& s, bool held_back) {
-    if (!REFILLS && held_back) ++s.owed;
+__device__ inline void end_slot(Stream& s, bool defer) {
+    if (!REFILLS && defer) ++s.deferred;
     else copy_async_commit();
 }
 
 __device__ inline void next_pass(Stream&) {}
-__device__ inline void release_slot(const Room&, int) {}
-__device__ inline void set_busy(const Room&, bool) {}
+__device__ inline void release_slot(const Smem&, int) {}
+__device__ inline void set_busy(const Smem&, bool) {}

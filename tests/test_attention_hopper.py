@@ -39,8 +39,8 @@ def emulated(rung):
     source = source.replace(") TOGETHER\n", ")\n").replace(
         "Element shared[];", "Element shared[];\n    emulate(shared);"
     )
-    head, rest = source.split("#ifndef HEAD_DIM", 1)
-    return f"{head}{EMULATION}\n#ifndef HEAD_DIM{rest}"
+    head, rest = source.split("\n\n", 1)  # the first blank line follows the includes
+    return f"{head}\n{EMULATION}\n{rest}"
 
 
 def run(how, name, q, k, v, start=0, causal=True, window=None, **options):

@@ -44,8 +44,8 @@ def emulated(rung):
         source = re.sub(rf"\b{word}", ours, source)
     for words, ours in LONE.items():
         source = source.replace(words, ours)
-    head, rest = source.split("#ifndef ", 1)
-    return f"{head}{EMULATION}\n#ifndef {rest}"
+    head, rest = source.split("\n\n", 1)  # the first blank line follows the includes
+    return f"{head}\n{EMULATION}\n{rest}"
 
 
 def run(how, n, k, batch, change=lambda source: source, rung=BULK, **options):

@@ -6,17 +6,12 @@
 // Shapes   as rung 9, HEAD_DIM 512.
 // Bytes    4 HEAD_DIM read for each 64 queries and each key that one of them sees.
 // Launch   384 threads a block as in rung 9; grid heads x ceil(n / 64). 64 rows of queries, keys and values each.
+// Macros   HEAD_DIM = 512: width of a head;
+//          KEYS = 64: keys a tile.
 // Changed  rung 8's idea in rung 9's shape: scores and weights cross shared memory between twins, the threads of the
 //          two warpgroups that have the same rows and columns of a tile; one place for keys and one for values.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
-
-#ifndef HEAD_DIM
-#define HEAD_DIM 512
-#endif
-#ifndef KEYS
-#define KEYS 64
-#endif
 
 constexpr int QUERIES = 64, THREADS = 384, COPIERS = 128, WIDTH = HEAD_DIM / 2;
 constexpr int BLOCK = 64;  // columns whose rows of 128 bytes stand together; a tile has HEAD_DIM / 64 of them

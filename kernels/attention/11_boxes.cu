@@ -9,33 +9,18 @@
 //          through the tiles of `together` units of PACK heads, then of the next, so that these keys and values stay in
 //          L2; longest tiles first or last, shortest last of all. (64 GROUPS + 2 STAGES KEYS) rows of shared memory of
 //          128 bytes for every 64 of HEAD_DIM, 1024-aligned.
+// Macros   HEAD_DIM = 128: width of a head;
+//          KEYS = 128: keys a tile;
+//          STAGES = 2: tiles of keys and of values in the ring;
+//          GROUPS = 2: warpgroups that multiply, 64 rows each;
+//          PACK = 1: query heads of one key-value head whose rows a warpgroup packs together;
+//          BF16 = 0: 1 for bfloat16 instead of FP16;
+//          TURNS = 0: 1 lets one warpgroup at a time start products.
 // Changed  from rung 9: copies by boxes, standing blocks, packed heads. Outputs are brought down to a new largest score only
 //          where it is 2^8 times what they stand at: weights up to that lose nothing. TURNS 1 lets one warpgroup start
 //          products at a time, after whom the next does.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
-
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-#ifndef KEYS
-#define KEYS 128
-#endif
-#ifndef STAGES
-#define STAGES 2
-#endif
-#ifndef GROUPS
-#define GROUPS 2
-#endif
-#ifndef PACK
-#define PACK 1
-#endif
-#ifndef BF16
-#define BF16 0
-#endif
-#ifndef TURNS
-#define TURNS 0
-#endif
 
 #if BF16
 #define WGMMA(name) wgmma_##name##_bf16

@@ -10,29 +10,16 @@
 //          copies; clusters of CLUSTER blocks with 64 rows each: PACK query heads that share keys, 64 / PACK queries of
 //          each. As many blocks as SMs, which go through the tiles as in rung 11. Three places of shared memory for 64
 //          rows of 1024 bytes, and two tiles of weights of 8 KB, 1024-aligned.
+// Macros   HEAD_DIM = 512: width of a head;
+//          BF16 = 0: 1 for bfloat16 instead of FP16;
+//          CLUSTER = 2: blocks that share what is copied;
+//          PACK = 1: query heads of one key-value head whose rows a warpgroup packs together;
+//          EARLY = 4: last steps of a tile's scores that come after the weights of the tile before are handed over;
+//          SHARED_KV = 0: 1 where v is k: one array serves as both.
 // Changed  from rung 10: roles, as above; copies, standing blocks and packed heads as in rung 11. Weights of a tile are
 //          handed over when the next one's scores but the last EARLY steps are made: their products come first.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
-
-#ifndef HEAD_DIM
-#define HEAD_DIM 512
-#endif
-#ifndef BF16
-#define BF16 0
-#endif
-#ifndef CLUSTER
-#define CLUSTER 2
-#endif
-#ifndef PACK
-#define PACK 1
-#endif
-#ifndef EARLY
-#define EARLY 4
-#endif
-#ifndef SHARED_KV
-#define SHARED_KV 0
-#endif
 
 #if BF16
 #define WGMMA(name) wgmma_##name##_bf16

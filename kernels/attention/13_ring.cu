@@ -9,32 +9,17 @@
 // Bytes    4 HEAD_DIM read for each QUERIES and each key that one of them sees; SHARED_KV as in rung 6.
 // Launch   32 WARPS threads a block, grid heads x ceil(n / QUERIES), QUERIES = 16 TALL WARPS / SLICES, latest first.
 //          QUERIES + 4 KEYS rows of shared memory, 2 KEYS fewer with SHARED_KV.
+// Macros   HEAD_DIM = 128: width of a head;
+//          KEYS = 32: keys a tile;
+//          WARPS = 4: warps a block;
+//          TALL = 2: tiles of 16 queries a warp: 2 up to 128 columns, 1 up to 256;
+//          SLICES = 1: warps that share queries, each with a slice of HEAD_DIM;
+//          BF16 = 0: 1 for bfloat16 instead of FP16;
+//          SHARED_KV = 0: 1 where v is k: one array serves as both.
 // Changed  rung 7 with barriers that count arrivals (mbarrier, on this side of Hopper too) in the place of two for all.
 //          SLICES = 2: two warps share queries, each with half of the columns; their scores are added up on the way.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
-
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-#ifndef KEYS
-#define KEYS 32
-#endif
-#ifndef WARPS
-#define WARPS 4
-#endif
-#ifndef TALL
-#define TALL 2
-#endif
-#ifndef SLICES
-#define SLICES 1
-#endif
-#ifndef BF16
-#define BF16 0
-#endif
-#ifndef SHARED_KV
-#define SHARED_KV 0
-#endif
 
 constexpr int QUERIES = 16 * TALL * WARPS / SLICES, THREADS = 32 * WARPS, WIDTH = HEAD_DIM / SLICES;
 constexpr int ROW = HEAD_DIM + 8;  // elements from a row of shared memory to the next

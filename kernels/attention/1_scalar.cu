@@ -6,20 +6,13 @@
 //          context; heads a multiple of kv_heads. Query i stands at position start + i.
 // Bytes    4 HEAD_DIM read for each query-key pair of each head: K and V as many times as queries see them.
 // Launch   THREADS threads a block, grid n x heads; a warp takes every (THREADS / 32)-th key, a lane every 32nd number.
+// Macros   THREADS = 256: threads a block;
+//          HEAD_DIM = 128: width of a head;
+//          BF16 = 0: 1 for bfloat16 instead of FP16.
 // Below    this is the first rung.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-#ifndef BF16
-#define BF16 0
-#endif
 
 constexpr int WARPS = THREADS / 32, EACH = (HEAD_DIM + 31) / 32;  // numbers of a row that a lane holds
 

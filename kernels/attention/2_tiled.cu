@@ -8,25 +8,16 @@
 // Launch   a warp a query, 32 QUERIES threads a block, grid heads x ceil(n / QUERIES), latest queries first:
 //          they see the most keys, and the longest work should not start last. 48 KB of shared memory:
 //          KEYS keys and values in FP32.
+// Macros   QUERIES = 8: queries a block, a warp each;
+//          HEAD_DIM = 128: width of a head;
+//          BF16 = 0: 1 for bfloat16 instead of FP16;
+//          INDEX = 0: how a piece of a tile finds its key: 0 divides by a constant, 1 by a number known only at run time,
+//              as a kernel for every width would, 2 shifts and masks by such a number, which must be a power of two.
 // Changed  a block has QUERIES queries, each a warp's own, and the loop over keys is cut into tiles.
-// INDEX    how a piece of a tile finds its key: 0 divides by a constant, 1 by a number known only at run time, as in a
-//          kernel that serves every width, 2 shifts and masks by such a number, which must be a power of two.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
 #include "common/reduce.cuh"
 
-#ifndef QUERIES
-#define QUERIES 8
-#endif
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-#ifndef BF16
-#define BF16 0
-#endif
-#ifndef INDEX
-#define INDEX 0
-#endif
 #if INDEX == 2 && (HEAD_DIM & (HEAD_DIM - 1))
 #error "Shifts and masks take a head whose width is a power of two."
 #endif

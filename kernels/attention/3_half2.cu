@@ -5,17 +5,12 @@
 // Shapes   as rung 2, FP16 only.
 // Bytes    as rung 2; a tile holds a third more keys.
 // Launch   as rung 2 with QUERIES = 16.
+// Macros   QUERIES = 16: queries a block, a warp each;
+//          HEAD_DIM = 128: width of a head.
 // Changed  a lane owns pairs of neighbours (so that a warp reads 128 bytes in a row), and K is not widened.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
 #include "common/reduce.cuh"
-
-#ifndef QUERIES
-#define QUERIES 16
-#endif
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
 
 constexpr int KEYS = 48 * 1024 / (6 * HEAD_DIM), PAIRS = HEAD_DIM / 2, EACH = (PAIRS + 31) / 32;
 

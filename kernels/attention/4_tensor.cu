@@ -5,20 +5,13 @@
 // Shapes   as rung 1, HEAD_DIM a multiple of 16 up to 256 (16 rows of output are HEAD_DIM / 2 registers a thread).
 // Bytes    4 HEAD_DIM read for each 64 queries and each key that one of them sees.
 // Launch   128 threads a block, grid heads x ceil(n / 64), latest queries first. (64 + 2 KEYS) rows of shared memory.
+// Macros   HEAD_DIM = 128: width of a head;
+//          KEYS = 64: keys a tile;
+//          BF16 = 0: 1 for bfloat16 instead of FP16.
 // Changed  a warp has 16 queries and a tile's keys are handled at once: loads, products, softmax, products. A key that
 //          is not seen scores minus infinity, so only tiles at the edges of what is seen are looked at key by key.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
-
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-#ifndef KEYS
-#define KEYS 64
-#endif
-#ifndef BF16
-#define BF16 0
-#endif
 
 constexpr int WARPS = 4, QUERIES = 16 * WARPS, THREADS = 32 * WARPS;
 constexpr int ROW = HEAD_DIM;  // elements from a row of shared memory to the next

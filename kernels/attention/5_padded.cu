@@ -6,20 +6,13 @@
 // Shapes   as rung 4.
 // Bytes    as rung 4.
 // Launch   as rung 4; 16 more bytes of shared memory a row.
+// Macros   HEAD_DIM = 128: width of a head;
+//          KEYS = 64: keys a tile;
+//          BF16 = 0: 1 for bfloat16 instead of FP16.
 // Changed  ROW. An exclusive-or of row and column would need no bytes, but an address of its own for every load; here
 //          one register and constant offsets are enough.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
-
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-#ifndef KEYS
-#define KEYS 64
-#endif
-#ifndef BF16
-#define BF16 0
-#endif
 
 constexpr int WARPS = 4, QUERIES = 16 * WARPS, THREADS = 32 * WARPS;
 constexpr int ROW = HEAD_DIM + 8;  // elements from a row of shared memory to the next

@@ -5,22 +5,13 @@
 // Shapes   as rung 4. SHARED_KV=1: v is k (one array serves as both), read once; tiles alternate between the buffers.
 // Bytes    as rung 4; half with SHARED_KV.
 // Launch   as rung 5.
+// Macros   HEAD_DIM = 128: width of a head;
+//          KEYS = 64: keys a tile;
+//          BF16 = 0: 1 for bfloat16 instead of FP16;
+//          SHARED_KV = 0: 1 where v is k: one array serves as both.
 // Changed  stage() starts copies instead of making them; a wait and a barrier stand before each use.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
-
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-#ifndef KEYS
-#define KEYS 64
-#endif
-#ifndef BF16
-#define BF16 0
-#endif
-#ifndef SHARED_KV
-#define SHARED_KV 0
-#endif
 
 constexpr int WARPS = 4, QUERIES = 16 * WARPS, THREADS = 32 * WARPS;
 constexpr int ROW = HEAD_DIM + 8;  // elements from a row of shared memory to the next

@@ -6,22 +6,13 @@
 // Shapes   as rung 6, HEAD_DIM up to 128 (32 rows of output are HEAD_DIM registers a thread).
 // Bytes    4 HEAD_DIM read for each 128 queries and each key that one of them sees.
 // Launch   128 threads a block, grid heads x ceil(n / 128). 128 + 2 KEYS rows of shared memory.
+// Macros   HEAD_DIM = 128: width of a head;
+//          KEYS = 32: keys a tile;
+//          BF16 = 0: 1 for bfloat16 instead of FP16;
+//          SHARED_KV = 0: 1 where v is k: one array serves as both.
 // Changed  two 16-row halves a warp, and a vote before outputs are rescaled.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
-
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-#ifndef KEYS
-#define KEYS 32
-#endif
-#ifndef BF16
-#define BF16 0
-#endif
-#ifndef SHARED_KV
-#define SHARED_KV 0
-#endif
 
 constexpr int WARPS = 4, QUERIES = 32 * WARPS, THREADS = 32 * WARPS;
 constexpr int ROW = HEAD_DIM + 8;  // elements from a row of shared memory to the next

@@ -7,29 +7,16 @@
 // Bytes    4 HEAD_DIM read for each 32 GROUPS queries and each key that one of them sees; SHARED_KV as in rung 6.
 // Launch   32 SLICES GROUPS threads a block, grid heads x ceil(n / (32 GROUPS)). Rows of shared memory: 32 GROUPS
 //          and 2 KEYS; for a group also 512 (SLICES - 1) KEYS / 4 bytes of scores, 64 KEYS of weights, 128 of factors.
+// Macros   HEAD_DIM = 256: width of a head;
+//          SLICES = 2: warps that share queries, each with a slice of HEAD_DIM: 2 or 4;
+//          GROUPS = 2: groups of SLICES warps, 32 queries each;
+//          KEYS = 32: keys a tile;
+//          BF16 = 0: 1 for bfloat16 instead of FP16;
+//          SHARED_KV = 0: 1 where v is k: one array serves as both.
 // Changed  scores cross shared memory between the two products (never all of them: a tile's, and one barrier more), so
 //          the softmax is spread over the warps and its results, weights and factors, are read by all.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
-
-#ifndef HEAD_DIM
-#define HEAD_DIM 256
-#endif
-#ifndef SLICES
-#define SLICES 2
-#endif
-#ifndef GROUPS
-#define GROUPS 2
-#endif
-#ifndef KEYS
-#define KEYS 32
-#endif
-#ifndef BF16
-#define BF16 0
-#endif
-#ifndef SHARED_KV
-#define SHARED_KV 0
-#endif
 
 constexpr int QUERIES = 32 * GROUPS, THREADS = 32 * SLICES * GROUPS, WIDTH = HEAD_DIM / SLICES;
 constexpr int EACH = 4 / SLICES;  // of the four sets of 8 rows (lane / 4) that a group has, how many a warp weighs

@@ -7,20 +7,13 @@
 // Bytes    4 HEAD_DIM read for each 128 queries and each key that one of them sees.
 // Launch   384 threads a block: one warpgroup copies, two have 64 queries each; grid heads x ceil(n / 128),
 //          latest queries first. 128 + 2 STAGES KEYS rows of shared memory of 2 HEAD_DIM bytes, 1024-aligned.
+// Macros   HEAD_DIM = 128: width of a head;
+//          KEYS = 128: keys a tile;
+//          STAGES = 2: tiles of keys and of values in the ring.
 // Changed  rung 7's products as wgmma, its two barriers a tile as mbarriers between those who copy and those who
 //          multiply, its padding as the swizzle that wgmma reads, and registers moved to where they are needed.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
-
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-#ifndef KEYS
-#define KEYS 128
-#endif
-#ifndef STAGES
-#define STAGES 2
-#endif
 
 constexpr int QUERIES = 128, THREADS = 384, COPIERS = 128;
 constexpr int BLOCK = 64;  // columns whose rows of 128 bytes stand together; a tile has HEAD_DIM / 64 of them

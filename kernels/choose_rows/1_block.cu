@@ -5,15 +5,12 @@
 //          written.
 // Bytes    2 n vocab.
 // Launch   THREADS threads a block, a block a sequence.
+// Macros   THREADS = 1024: threads a block.
 // Below    nothing: torch's argmax, and its random numbers. The likeliest token, or with heat (one over the temperature) one
 //          drawn by Gumbel noise, which takes each with the probability that softmax gives it; of equals the first.
 #include <cuda_fp16.h>
 
 #include "common/uniform.cuh"
-
-#ifndef THREADS
-#define THREADS 1024
-#endif
 
 struct Candidate {
     float value;

@@ -5,10 +5,6 @@
 
 #include "common/ptx.cuh"
 
-#ifndef BF16
-#define BF16 0
-#endif
-
 #if BF16
 typedef __nv_bfloat16 Element;
 typedef __nv_bfloat162 Pair;

@@ -7,19 +7,12 @@
 //          query is the last of them, and with a window sees the latest `window`. Past `capacity` nothing is read.
 // Bytes    4 HEAD_DIM read for each key and query head.
 // Launch   THREADS threads a block, `heads` blocks.
+// Macros   THREADS = 256: threads a block;
+//          HEAD_DIM = 128: width of a head;
+//          BF16 = 0: 1 for bfloat16 instead of FP16.
 // Below    this is the first rung.
 #include "common/attention.cuh"
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-#ifndef BF16
-#define BF16 0
-#endif
 
 constexpr int WARPS = THREADS / 32, EACH = (HEAD_DIM + 31) / 32;  // numbers of a row that a lane holds
 

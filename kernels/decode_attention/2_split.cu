@@ -6,20 +6,13 @@
 //          in; arrived [heads] starts at zero and is zero again afterwards.
 // Bytes    as rung 1, and 8 HEAD_DIM for each part and head.
 // Launch   THREADS threads a block, grid splits x heads.
+// Macros   THREADS = 256: threads a block;
+//          HEAD_DIM = 128: width of a head;
+//          BF16 = 0: 1 for bfloat16 instead of FP16.
 // Changed  blockIdx.x chooses a part of the keys; results go through memory to the block that arrives last.
 #include "common/arrive.cuh"
 #include "common/attention.cuh"
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-#ifndef BF16
-#define BF16 0
-#endif
 
 constexpr int WARPS = THREADS / 32, EACH = (HEAD_DIM + 31) / 32;  // numbers of a row that a lane holds
 

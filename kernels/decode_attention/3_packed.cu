@@ -4,23 +4,14 @@
 // Shapes   as rung 2; GROUP divides heads / kv_heads, and GROUP HEAD_DIM is at most 1024 (registers).
 // Bytes    4 HEAD_DIM read for each key, key-value head and GROUP of query heads; parts as in rung 2.
 // Launch   THREADS threads a block, grid splits x heads / GROUP. `arrived` [heads / GROUP].
+// Macros   THREADS = 256: threads a block;
+//          GROUP = 4: query heads that a block handles together;
+//          HEAD_DIM = 128: width of a head;
+//          BF16 = 0: 1 for bfloat16 instead of FP16.
 // Changed  a warp holds GROUP queries and outputs: one load of a key or value, GROUP uses.
 #include "common/arrive.cuh"
 #include "common/attention.cuh"
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef GROUP
-#define GROUP 4
-#endif
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-#ifndef BF16
-#define BF16 0
-#endif
 
 constexpr int WARPS = THREADS / 32, EACH = (HEAD_DIM + 31) / 32;  // numbers of a row that a lane holds
 

@@ -8,25 +8,16 @@
 // Launch   256 threads a block, grid splits x kv_heads ceil(heads / kv_heads / 8). `arrived` as many as grid.y.
 //          8 + WARPS STAGES 32 rows of HEAD_DIM + 8 elements of shared memory, which the outputs, 8 WARPS HEAD_DIM
 //          floats, take over in the end.
+// Macros   WARPS = 4: warps that read keys and values;
+//          STAGES = 2: tiles of 16 keys and values in a warp's ring;
+//          HEAD_DIM = 128: width of a head;
+//          BF16 = 0: 1 for bfloat16 instead of FP16.
 // Changed  the loop over keys: cp.async, then scores with the queries as the first operand (8 heads of 16 rows), whose
 //          results are laid out as the second operand of outputs turned on their side: numbers by heads.
 #include "common/arrive.cuh"
 #include "common/attention.cuh"
 #include "common/parts.cuh"
 #include "common/ptx.cuh"
-
-#ifndef WARPS
-#define WARPS 4
-#endif
-#ifndef STAGES
-#define STAGES 2
-#endif
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-#ifndef BF16
-#define BF16 0
-#endif
 
 constexpr int THREADS = 256, ROW = HEAD_DIM + 8, HEADS = 8, KEYS = 16;
 

@@ -6,8 +6,8 @@
 // Shapes   as rung 1; `counter` as in rung 3.
 // Bytes    as rung 1.
 // Launch   as rung 3.
-// Macros   HELD_BACK = 1: slots that a warp leaves empty at the end of a phase, fewer than STAGES
-//          FIRST_HELD = 2: the same for the first warp
+// Macros   HELD_BACK = 1: slots that a warp leaves empty at the end of a phase, fewer than STAGES;
+//          FIRST_HELD = 2: the same for the first warp.
 // Changed  from rung 3: a warp leaves the slots of its last HELD_BACK chunks of a phase empty, and refills them after it has
 //          arrived at the grid barrier. The first warp may leave more, because the thread that signals the block's arrival
 //          first waits for its own copies.

@@ -6,12 +6,9 @@
 //          multiple of 8. `count` is n mlp / 8.
 // Bytes    6 n mlp.
 // Launch   THREADS threads a block, a thread for 8 outputs, blocks to cover them.
+// Macros   THREADS = 256: threads a block.
 // Below    nothing: torch's operators.
 #include <cuda_fp16.h>
-
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 union Eight {
     uint4 bits;

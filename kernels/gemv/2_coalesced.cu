@@ -5,14 +5,9 @@
 // Shapes   a [k, n] float row-major, x [k] float, y [n] float: y = x a. Any n and k.
 // Bytes    4 n k + 4 k + 4 n; 4 sectors a request, all of them used.
 // Launch   THREADS threads a block, ceil(n / THREADS) blocks.
+// Macros   THREADS = 256: threads a block;
+//          TILE = 4096: floats of x in shared memory at a time.
 // Changed  from a warp to a thread a column; x waits in shared memory, TILE floats at a time whatever k is.
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef TILE
-#define TILE 4096
-#endif
-
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemv_coalesced(const float* __restrict__ a, const float* __restrict__ x, float* __restrict__ y, unsigned n, unsigned k) {
     __shared__ float x_tile[TILE];

@@ -4,31 +4,16 @@
 // Shapes   weights in tile order (rooflab.ops.int4.repack); x [batch, k] half; y [batch, n] half; batch <= TOKENS.
 // Bytes    n k / 2 + n k / 64 weights and scales once, x once per block of rows (from L2), 2 n batch written.
 // Launch   ROW_GROUPS x K_GROUPS warpgroups a block, CLUSTER blocks for 64 TALL ROW_GROUPS rows and all of k; sm_90a.
+// Macros   ROW_GROUPS = 2: warpgroups that divide a block's rows;
+//          K_GROUPS = 1: warpgroups that divide k;
+//          TALL = 1: tiles of 64 rows a warpgroup;
+//          CLUSTER = 1: blocks that divide k;
+//          TOKENS = 64: tokens at most;
+//          STAGES = 4: groups of k in the ring;
+//          RESIDENT = 1: blocks an SM that the compiler must leave registers for.
 // Changed  from rung 9: a warpgroup multiplies 64 rows at once; x lies in shared memory as wgmma wants it (128-byte
 //          swizzle); weights of the next 64 of k are unpacked while the tensor core multiplies the ones before.
 #include "common/int4.cuh"
-
-#ifndef ROW_GROUPS
-#define ROW_GROUPS 2
-#endif
-#ifndef K_GROUPS
-#define K_GROUPS 1
-#endif
-#ifndef TALL
-#define TALL 1
-#endif
-#ifndef CLUSTER
-#define CLUSTER 1
-#endif
-#ifndef TOKENS
-#define TOKENS 64
-#endif
-#ifndef STAGES
-#define STAGES 4
-#endif
-#ifndef RESIDENT
-#define RESIDENT 1
-#endif
 
 constexpr int ROWS = 64 * TALL * ROW_GROUPS, PARTS = TOKENS / 8, THREADS = 128 * ROW_GROUPS * K_GROUPS;
 constexpr int WEIGHTS = K_GROUPS * ROW_GROUPS * TALL * INT4_BLOCK, X_PIECES = K_GROUPS * 16 * TOKENS;  // of a stage

@@ -5,32 +5,17 @@
 // Shapes   weights in tile order (rooflab.ops.int4.repack); x [batch, k] half; y [batch, n] half; batch <= TOKENS.
 // Bytes    n k / 2 + n k / 64 weights and scales once, x once per block of rows (from L2), 2 n batch written.
 // Launch   ROW_GROUPS x K_GROUPS warpgroups a block, CLUSTER blocks for 64 UNITS rows and all of k; sm_90a.
+// Macros   UNITS = 2: tiles of 64 rows a block;
+//          ROW_GROUPS = 1: warpgroups that divide a block's rows;
+//          K_GROUPS = 2: warpgroups that divide k;
+//          CLUSTER = 1: blocks that divide k;
+//          TOKENS = 8: tokens at most;
+//          STAGES = 4: groups of k in the ring;
+//          RESIDENT = 1: blocks an SM that the compiler must leave registers for.
 // Changed  from rung 10: a place of the ring is filled by one thread, which lets the copy engine do it, and handed over and
 //          given back by barriers that count; units of 64 rows are dealt out to any number of warpgroups, as seven are
 //          to four. Up to 16 tokens a group's sums are scaled, not its weights.
 #include "common/int4.cuh"
-
-#ifndef UNITS
-#define UNITS 2
-#endif
-#ifndef ROW_GROUPS
-#define ROW_GROUPS 1
-#endif
-#ifndef K_GROUPS
-#define K_GROUPS 2
-#endif
-#ifndef CLUSTER
-#define CLUSTER 1
-#endif
-#ifndef TOKENS
-#define TOKENS 8
-#endif
-#ifndef STAGES
-#define STAGES 4
-#endif
-#ifndef RESIDENT
-#define RESIDENT 1
-#endif
 
 constexpr int PARTS = TOKENS / 8, ROWS = 64 * UNITS, THREADS = 128 * ROW_GROUPS * K_GROUPS, PLACES = K_GROUPS * STAGES;
 constexpr int TALL = (UNITS + ROW_GROUPS - 1) / ROW_GROUPS;    // units of a warpgroup, of the first TALLER ones;

@@ -7,22 +7,13 @@
 //          rows (from L2), 2 n batch written.
 // Launch   three warpgroups a block: two multiply 64 TALL rows each, one copies; CLUSTER blocks, which divide k, for 128
 //          TALL rows and TOKENS tokens: (CLUSTER ceil(batch / TOKENS), ceil(n / (128 TALL))) of them; sm_90a.
+// Macros   TALL = 2: tiles of 64 rows a warpgroup;
+//          CLUSTER = 1: blocks that divide k;
+//          TOKENS = 128: tokens a tile;
+//          STAGES = 4: groups of k in the ring.
 // Changed  from rung 11: tokens stand in the grid, a warpgroup does nothing but start copies, and weights are unpacked into
 //          registers of two turns: half a group's while the tensor cores multiply the half before.
 #include "common/int4.cuh"
-
-#ifndef TALL
-#define TALL 2
-#endif
-#ifndef CLUSTER
-#define CLUSTER 1
-#endif
-#ifndef TOKENS
-#define TOKENS 128
-#endif
-#ifndef STAGES
-#define STAGES 4
-#endif
 
 constexpr int UNITS = 2 * TALL, ROWS = 64 * UNITS, SUMS = TOKENS / 2, THREADS = 384;
 constexpr int WEIGHTS = UNITS * INT4_BLOCK, X_PIECES = 16 * TOKENS;  // of a place, in units of 16 bytes

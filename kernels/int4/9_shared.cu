@@ -7,29 +7,16 @@
 //          rows (from L2), 2 n batch written.
 // Launch   ROW_WARPS x K_WARPS warps for 16 TILES ROW_WARPS rows and all of k; a block for each such stretch of rows and
 //          each TOKENS tokens, (ceil(batch / TOKENS), ceil(n / (16 TILES ROW_WARPS))).
+// Macros   ROW_WARPS = 4: warps that divide a block's rows;
+//          K_WARPS = 2: warps that divide k;
+//          TILES = 2: tiles of 16 rows a warp;
+//          TOKENS = 16: tokens a block;
+//          STAGES = 3: stages in the block's ring;
+//          RESIDENT = 1: blocks an SM that the compiler must leave registers for.
 // Changed  from rung 8: warps divide the block's rows, and k only K_WARPS ways; one ring of STAGES stages for the block
 //          holds codes, scales and x, filled by asynchronous copies. Beyond 16 tokens the offsets' mma and a group's own
 //          sums cost more than exact weights do, so there weights are scaled to FP16 when they are unpacked.
 #include "common/int4.cuh"
-
-#ifndef ROW_WARPS
-#define ROW_WARPS 4
-#endif
-#ifndef K_WARPS
-#define K_WARPS 2
-#endif
-#ifndef TILES
-#define TILES 2
-#endif
-#ifndef TOKENS
-#define TOKENS 16
-#endif
-#ifndef STAGES
-#define STAGES 3
-#endif
-#ifndef RESIDENT
-#define RESIDENT 1
-#endif
 
 constexpr int ROWS = 16 * TILES * ROW_WARPS, PARTS = TOKENS / 8, THREADS = 32 * ROW_WARPS * K_WARPS;
 constexpr int WARPS = ROW_WARPS * K_WARPS, CODES = WARPS * TILES * 64;  // codes of a stage in units of 16 bytes

@@ -8,16 +8,11 @@
 //          norm divided by. width a multiple of 4, 4 THREADS PARTS at most, all 16-byte aligned.
 // Bytes    n width (4 + 2), with `add` n width (4 + 4 + 2 + 2).
 // Launch   THREADS threads a block, a block a row.
+// Macros   THREADS = 512: threads a block;
+//          PARTS = 2: vectors of 4 numbers a thread keeps in registers.
 // Below    norm_rows of the plain decoder, which has one norm.
 #include "common/reduce.cuh"
 #include "common/rows.cuh"
-
-#ifndef THREADS
-#define THREADS 512
-#endif
-#ifndef PARTS
-#define PARTS 2
-#endif
 
 __device__ inline float4 widened(uint2 bits) {
     const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&bits.x));

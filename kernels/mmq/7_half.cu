@@ -8,21 +8,14 @@
 // Launch   three warpgroups a block: one copies, two multiply 64 ROW_TILES rows by all of the tile's TOKENS;
 //          (ceil(batch / TOKENS), ceil(n / (128 ROW_TILES))) blocks. Dynamic shared memory: STAGES tiles of 68 bytes a row
 //          and 128 a token, each rounded up to 1024.
+// Macros   ROW_TILES = 1: tiles of 64 rows a warpgroup;
+//          TOKENS = 256: tokens a tile;
+//          STAGES = 5: tiles in the ring of shared memory.
 // Changed  from rung 6: FP16 products with the weights in registers: the next 64 of k are made halves while the tensor
 //          cores multiply the ones before. Tiles come by the tensor memory accelerator, which one thread starts: copies
 //          by cp.async took more of the warps' time than they had.
 #include "common/ptx.cuh"
 #include "common/q8.cuh"
-
-#ifndef ROW_TILES
-#define ROW_TILES 1
-#endif
-#ifndef TOKENS
-#define TOKENS 256
-#endif
-#ifndef STAGES
-#define STAGES 5
-#endif
 
 constexpr int ROWS = 128 * ROW_TILES, SUMS = TOKENS / 2;
 constexpr int SLOT = (TOKENS * 128 + ROWS * 68 + 1023) / 1024 * 1024;

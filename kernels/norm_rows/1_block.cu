@@ -6,14 +6,11 @@
 //          weights [width] half; x [n][width] half. width a multiple of 4, all 16-byte aligned.
 // Bytes    n width (4 + 2), with `add` n width (4 + 4 + 2 + 2); the second reading of a row meets the L1.
 // Launch   THREADS threads a block, a block a row.
+// Macros   THREADS = 256: threads a block.
 // Below    nothing: torch's operators, each with its own way to memory and back.
 #include <cuda_fp16.h>
 
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 __device__ inline float4 widened(uint2 bits) {
     const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&bits.x));

@@ -5,11 +5,8 @@
 // Shapes   counter [1] uint32, zero on entry and on exit; mail [gridDim.x] uint32; seen [gridDim.x] uint32, the
 //          rounds in which a block found its neighbour's letter of that round: `rounds` for all, if the barrier holds.
 // Launch   cooperative (all blocks resident at once), THREADS threads a block.
+// Macros   THREADS = 256: threads a block.
 #include "common/ptx.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 __device__ inline void grid_barrier(unsigned* counter, unsigned target) {
     __syncthreads();

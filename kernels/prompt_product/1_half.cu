@@ -9,20 +9,13 @@
 // Launch   three warpgroups a block: one copies, two multiply 64 rows by a tile's TOKENS; a block a multiprocessor, or as many
 //          as there are tiles. Dynamic shared memory: STAGES tiles of 68 bytes a row and 128 a token, each rounded up to
 //          1024, and two rooms for results: a token's of a warpgroup, and 16 bytes.
+// Macros   TOKENS = 192: tokens a tile;
+//          STAGES = 5: tiles in the ring of shared memory;
+//          GATE = 0: 1 to store SiLU of eight rows times the eight rows after them.
 // Below    mmq's rung 7_half. A block stays and goes from tile to tile, so that the next tile's copies are under way while
 //          results are stored; these meet in shared memory, so that what is stored is 64 or 128 bytes in a row, not 16.
 #include "common/ptx.cuh"
 #include "common/q8.cuh"
-
-#ifndef TOKENS
-#define TOKENS 192
-#endif
-#ifndef STAGES
-#define STAGES 5
-#endif
-#ifndef GATE
-#define GATE 0
-#endif
 
 constexpr int ROWS = 128, SUMS = TOKENS / 2, SLOT = (TOKENS * 128 + ROWS * 68 + 1023) / 1024 * 1024;
 constexpr int RESULTS = GATE ? 32 : 64, PIECES = RESULTS / 8, PITCH = 2 * RESULTS + 16;  // of a warpgroup and token

@@ -4,15 +4,10 @@
 // Shapes   x [n] uint32, 16-byte aligned, n a multiple of 4; partial [gridDim.x] uint32.
 // Bytes    4 n read.
 // Launch   THREADS threads a block, ceil(n / 4 / (THREADS UNROLL)) blocks; a block owns one contiguous tile.
+// Macros   THREADS = 256: threads a block;
+//          UNROLL = 8: 16-byte accesses that a thread has in flight.
 // Changed  UNROLL independent loads into registers, then their sum; the block sum is paid once per tile.
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef UNROLL
-#define UNROLL 8
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     read_in_flight(const uint4* __restrict__ x, unsigned* __restrict__ partial, unsigned long long n) {

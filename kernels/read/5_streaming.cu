@@ -4,16 +4,11 @@
 // Shapes   x [n] uint32, 16-byte aligned, n a multiple of 4; partial [gridDim.x] uint32.
 // Bytes    4 n read.
 // Launch   THREADS threads a block, ceil(n / 4 / (THREADS UNROLL)) blocks.
+// Macros   THREADS = 256: threads a block;
+//          UNROLL = 8: 16-byte accesses that a thread has in flight.
 // Changed  from rung 3 (rung 4's standing grid did not pay): load_streaming instead of a plain load.
 #include "common/ptx.cuh"
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef UNROLL
-#define UNROLL 8
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     read_streaming(const uint4* __restrict__ x, unsigned* __restrict__ partial, unsigned long long n) {

@@ -9,12 +9,9 @@
 //          and keys and values are all of a cache [..][n][kv_heads][HEAD_DIM]. 16-byte aligned, HEAD_DIM a multiple of 16.
 // Bytes    4 n (heads + 2 kv_heads) HEAD_DIM, and rotations.
 // Launch   THREADS threads a block, a thread for 8 numbers and their 8 partners, blocks to cover them, n in grid.y.
+// Macros   THREADS = 128: threads a block.
 // Below    nothing: torch's operators.
 #include <cuda_fp16.h>
-
-#ifndef THREADS
-#define THREADS 128
-#endif
 
 union Eight {
     uint4 bits;

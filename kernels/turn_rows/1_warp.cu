@@ -9,17 +9,12 @@
 //          keys and values [capacity][kv_heads][HEAD_DIM] half, written from `place` on. HEAD_DIM a multiple of 64.
 // Bytes    4 n (heads + 2 kv_heads) HEAD_DIM, and rotations.
 // Launch   THREADS threads a block, a warp a head, grid n x blocks to cover the heads.
+// Macros   THREADS = 128: threads a block;
+//          HEAD_DIM = 256: width of a head.
 // Below    rotate_rows of the plain decoder, which has biases and no norms, and a place that the host knows.
 #include <cuda_fp16.h>
 
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 128
-#endif
-#ifndef HEAD_DIM
-#define HEAD_DIM 256
-#endif
 
 constexpr int EACH = HEAD_DIM / 64, HALF = HEAD_DIM / 2;
 

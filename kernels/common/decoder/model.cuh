@@ -11,17 +11,17 @@
 // Two rows that one thread needs together (dimensions i and i + HEAD_DIM / 2 of a head; gate and up of an output) lie 8
 // apart in a unit (rooflab.ops.decoder orders them), so that one shuffle exchanges them.
 //
-// Macros   FORMAT = 0: format of the layers' weights: 0 FP16, 1 Q8_0 in planes, 2 INT4 in tiles
-//          HEAD_FORMAT = 0: format of the head and the embedding: 0 FP16, 1 Q8_0 in planes
-//          HEAD_DIM = 64: width of a head
-//          HIDDEN = 256: width of the residual
-//          MLP = 512: width of the feed-forward layer
-//          HEADS = 4: query heads
-//          KV_HEADS = 2: key-value heads
-//          WARPS = 4: warps of a block that multiply
-//          STAGES = 3: slots in a warp's ring
-//          SLOTS = 20: units that a warp may keep sums of
-//          TEAM = 1: warps that share a range of chunks, each taking every TEAM-th (INT4: 1)
+// Macros   FORMAT = 0: format of the layers' weights: 0 FP16, 1 Q8_0 in planes, 2 INT4 in tiles;
+//          HEAD_FORMAT = 0: format of the head and the embedding: 0 FP16, 1 Q8_0 in planes;
+//          HEAD_DIM = 64: width of a head;
+//          HIDDEN = 256: width of the residual;
+//          MLP = 512: width of the feed-forward layer;
+//          HEADS = 4: query heads;
+//          KV_HEADS = 2: key-value heads;
+//          WARPS = 4: warps of a block that multiply;
+//          STAGES = 3: slots in a warp's ring;
+//          SLOTS = 20: units that a warp may keep sums of;
+//          TEAM = 1: warps that share a range of chunks, each taking every TEAM-th (INT4: 1).
 #pragma once
 #include <cuda_fp16.h>
 

@@ -108,10 +108,10 @@ def test_nothing_is_read_before_it_is_there_or_overwritten_before_it_was_used(to
     assert error <= budget
 
 
-def test_a_place_let_go_too_early_is_seen():
-    """The watched run can tell: a place given back before its weights are read is a race."""
-    given_back = "        mbar_arrive(ring.empty + place);  // every thread for what it has read\n"
-    waited = "        mbar_wait(ring.full + place, parity);\n"
+def test_a_slot_released_too_early_is_seen():
+    """The watched run can tell: a slot released before its weights are read is a race."""
+    given_back = "        mbar_arrive(ring.empty + slot);  // every thread for what it has read\n"
+    waited = "        mbar_wait(ring.full + slot, parity);\n"
 
     def early(source):
         assert given_back in source and waited in source

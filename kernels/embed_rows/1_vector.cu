@@ -1,7 +1,7 @@
 // embed_rows 1, vector: the embeddings of tokens whose numbers are on the device, as residuals and as operands.
 //
-// Purpose  a row of the table is read once: times a factor it begins the residual, as it stands it is what the projection
-//          into all layers' embeddings multiplies.
+// Purpose  a row of the table is read once: times a factor it starts the residual, unchanged it is the operand of the
+//          projection into all layers' embeddings.
 // Shapes   table [vocab][width] half, or with FORMAT 1 int8 with scales [vocab][width / 32] half; tokens [..] and place, one
 //          int: row i is of token tokens[place + i]. residual [n][width] float, x [n][width] half. width a multiple of 32.
 // Bytes    n width (2 + 4 + 2), with FORMAT 1 n width (17 / 16 + 4 + 2).

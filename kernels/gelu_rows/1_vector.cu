@@ -1,4 +1,4 @@
-// gelu_rows 1, vector: GELU of the gates, by its tanh formula, times what they let through.
+// gelu_rows 1, vector: GELU(gate) * up, by GELU's tanh formula.
 //
 // Purpose  the gate of a feed-forward layer and that of a per-layer embedding: what is let through lies beside the gates
 //          in the one case, in another array in the other.

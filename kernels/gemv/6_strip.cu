@@ -11,7 +11,7 @@
 //          UNROLL = 8: rows in flight a thread;
 //          RESIDENT = 1: blocks an SM that the compiler must leave registers for;
 //          PAD = 1: floats between rows of sums in shared memory, against bank conflicts.
-// Changed  a block's threads stand COLUMNS / 4 wide and many rows high; the sum over rows moved from global memory to
+// Changed  a block's threads cover COLUMNS / 4 vectors of many rows; the sum over rows moved from global memory to
 //          shared memory. PAD floats keep its rows out of each other's banks (0 shows what happens without).
 #include "common/ptx.cuh"
 #include "common/reduce.cuh"

@@ -1,7 +1,7 @@
-// join_rows 1, block: what a branch made is normalised, joins the residual, and is normalised again for the next branch.
+// join_rows 1, block: normalise a branch's output, add it to the residual, and normalise that for the next branch.
 //
-// Purpose  where norms stand on both sides of a branch, two norms, a sum and a rounding lie between two products; every
-//          number is read once and waits in registers.
+// Purpose  with norms on both sides of a branch, two norms, a sum and a rounding separate two products; every number
+//          is read once and stays in registers.
 // Shapes   residual [n][width] float, read and, if `add`, written: (residual + norm(branch) after) factor; branch [n][width]
 //          half and after [width] half, not read without `add`; before [width] half, not read without `weighted`; x
 //          [n][width] half = norm(residual) before, or without `weighted` norm(residual) alone; roots [n] float, what that

@@ -1,4 +1,4 @@
-// layer_rows 1, warp: what every layer will be told of a token: its own embedding of it, and the normalised projection of
+// layer_rows 1, warp: every layer's input of a token: the layer's own embedding of it plus the normalised projection of
 // the token's embedding.
 //
 // Purpose  a model with per-layer embeddings has a second table with a short row a layer and token; with the projection it

@@ -8,7 +8,7 @@
 // Launch   256 threads a block, (ceil(n / 64), ceil(batch / 128)) blocks: eight warps, each 16 rows by 64 tokens.
 //          Dynamic shared memory: STAGES tiles of 26112 bytes.
 // Macros   STAGES = 3: tiles in the ring of shared memory.
-// Changed  from rung 3: planes, cp.async, a ring of STAGES tiles 128 of k long, turned so that ldmatrix meets no bank twice.
+// Changed  from rung 3: planes, cp.async, a ring of STAGES tiles 128 of k long, swizzled so that ldmatrix has no bank conflicts.
 #include "common/ptx.cuh"
 #include "common/q8.cuh"
 

@@ -178,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(640, 1)
     }
     multiply(Tiles<64>{}, sum);
     float* const parts = reinterpret_cast<float*>(ring) + thread;  // [warpgroup][sum][thread]
-    warpgroup_wait_turn(1, 512);  // all tiles have come, and nobody multiplies them any more
+    warpgroup_wait_turn(1, 512);  // all tiles have arrived and been multiplied
 #pragma unroll
     for (int j = 0; j < 32; ++j) parts[(group * 32 + j) * 128] = sum[j];
     warpgroup_wait_turn(1, 512);

@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
                 const __half2 both = scale[r], s[2] = {__low2half2(both), __high2half2(both)};
 #pragma unroll
                 for (int j = 0; j < 8; ++j) {
-                    // 16-byte pieces of rows are turned by the pair of rows (64-byte swizzle): eight rows, all banks.
+                    // 16-byte pieces of rows are swizzled by the pair of rows (64-byte swizzle): eight rows, all banks.
                     const unsigned char* from = rows + r * 64 + (j / 2 ^ r / 2 % 4) * 16 + j % 2 * 8 + lane % 4 * 2;
                     const __half2 w = __hmul2(halves_of(*reinterpret_cast<const unsigned short*>(from)), s[j / 4]);
                     a[m][j / 2][i + j % 2 * 2] = *reinterpret_cast<const unsigned*>(&w);

@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     scales += (size_t)row * (chunks / 2);
     float sum = 0.0f;
     int first = 0;
-    for (; first + 32 * UNROLL <= chunks; first += 32 * UNROLL) {  // no test stands between one load and the next
+    for (; first + 32 * UNROLL <= chunks; first += 32 * UNROLL) {  // no test between one load and the next
         uint4 q[UNROLL];
         float scale[UNROLL];
 #pragma unroll

@@ -13,7 +13,7 @@
 //          TOKEN_TILES = 1: tiles of 8 tokens a block;
 //          RESIDENT = 2: blocks an SM that the compiler must leave registers for.
 // Changed  from rung 5: m16n8k32 for __dp4a, cp.async for loads. Each warp keeps a ring of STAGES tiles, 128 of k long,
-//          and waits for nobody else until the end. A sum starts at 1.5 x 2^23, where a float's last bit is one: read as
+//          and waits for no other warp until the end. A sum starts at 1.5 x 2^23, where a float's last bit is one: read as
 //          a float it needs no conversion, and the fused multiply-add that scales it takes the start off again, exactly.
 #include "common/ptx.cuh"
 #include "common/q8.cuh"

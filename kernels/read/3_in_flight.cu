@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const unsigned long long tile = blockIdx.x * (unsigned long long)(THREADS * UNROLL), end = n / 4;
     const unsigned long long first = tile + threadIdx.x;
     unsigned sum = 0;
-    if (tile + THREADS * UNROLL <= end) {  // a whole tile: no test stands between one load and the next
+    if (tile + THREADS * UNROLL <= end) {  // a whole tile: no test between one load and the next
         uint4 v[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) v[u] = x[first + u * THREADS];

@@ -59,19 +59,24 @@ def words() -> dict[str, str]:
 def renamer(whole: dict[str, str]) -> Callable[[str, str], str]:
     """The function (text, path) -> text with new names."""
     pattern = re.compile(rf"\b({'|'.join(sorted(map(re.escape, whole), key=len, reverse=True))})\b")
-    bound = [(row["old"], row["new"], row["where"]) for row in table() if row["where"]]
+    bound = [row for row in table() if row["where"]]
 
     def renamed(text: str, path: str) -> str:
-        for old, new, where in bound:
-            # A word of prose, too: only as a string, a folder, a function or a field of a table.
-            name = rf'(?<=["`]){old}(?=["`])|\b{old}(?=/[1-9]_)|(?<=kernels/){old}\b|\b{old}(?=\()'
-            table_field = rf"(?m)(?<![^,\n]){old}(?=,|$)"
-            if path.startswith("data/cpu") or path.endswith("q8_0.csv"):
-                text = re.sub(rf"{table_field}|\b{old}(?=/[1-9]_)", new, text)
-            elif path == f"kernels/{old}" or where == "quoted" or path in where.split():
-                text = re.sub(name, new, text)
-            else:
-                text = re.sub(rf"\b{old}(?=/[1-9]_)", new, text)
+        for row in bound:
+            old, new, where = row["old"], row["new"], row["where"].split()
+            if row["kind"] == "text":
+                text = text.replace(old, new) if path in where else text
+                continue
+            # A word of prose, too: replaced as a folder, behind a module's name, in tables as a field, and in the
+            # files that the table names.
+            places = [rf"\b{old}(?=/[1-9]_)", rf"(?<=kernels/){old}\b"]
+            places += [rf'(?<=LADDERS\["){old}\b', rf'(?<=LADDERS\[\\"){old}\b']
+            places += [rf"(?<={re.escape(module)}){old}\b" for module in where if module.endswith(".")]
+            if path in where:
+                places.append(rf"\b{old}\b")
+            elif path.startswith("data/cpu") or path.endswith("q8_0.csv"):
+                places.append(rf"(?m:(?<![^,\n]){old}(?=,|$))")
+            text = re.sub("|".join(places), new, text)
         return pattern.sub(lambda found: whole[found[1]], text)
 
     return renamed

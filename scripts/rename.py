@@ -67,8 +67,8 @@ def renamer(whole: dict[str, str]) -> Callable[[str, str], str]:
             if row["kind"] == "text":
                 text = text.replace(old, new) if path in where else text
                 continue
-            # A word of prose, too: replaced as a folder, behind a module's name, in tables as a field, and in the
-            # files that the table names.
+            # A word of prose, too: replaced as a folder, behind a module's name, in tables as a field, and in
+            # the files that the table names.
             places = [rf"\b{old}(?=/[1-9]_)", rf"(?<=kernels/){old}\b"]
             places += [rf'(?<=LADDERS\["){old}\b', rf'(?<=LADDERS\[\\"){old}\b']
             places += [rf"(?<={re.escape(module)}){old}\b" for module in where if module.endswith(".")]

@@ -237,13 +237,22 @@ def main() -> None:
     after = child("texts")
     assert isinstance(after, dict)
     digests: dict[str, str] = {}
+    differ: list[str] = []
     for key, texts in before.items():
         study, _, case = key.partition(" ")
         new_key = f"{study} {renamed(case, f'data/h200/{study}.csv')}"
         for old_text, new_text in zip(texts, after[new_key], strict=True):
-            if renamed(old_text, "lib/rooflab/ops/q8_0.py") != new_text:
-                raise SystemExit(f"The launch rule of {case} changes by more than its names.")
+            expected = renamed(old_text, "lib/rooflab/ops/q8_0.py")
+            if expected != new_text:
+                at = next(
+                    (i for i, (a, b) in enumerate(zip(expected, new_text, strict=False)) if a != b), -80
+                )
+                differ.append(
+                    f"{case}: {expected[at - 60 : at + 60]!r} is now {new_text[at - 60 : at + 60]!r}"
+                )
             digests[digest(old_text)] = digest(new_text)
+    if differ:
+        raise SystemExit("Launch rules that change by more than names:\n" + "\n".join(differ))
     changed = {old: new for old, new in digests.items() if old != new}
     if set(changed) & set(changed.values()):
         raise SystemExit("An old launch digest is also a new one; renames must not chain.")

@@ -11,7 +11,6 @@ the new code's text to the letter. Delete both files once they were applied.
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 import re
@@ -19,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = Path(__file__).with_name("renames.csv")
@@ -82,34 +82,38 @@ def renamer(whole: dict[str, str]) -> Callable[[str, str], str]:
     return renamed
 
 
-def launch_texts() -> dict[str, list[str]]:
-    """(study, case) of every recorded own row -> the launch texts that its identity digests now."""
-    from rooflab import lab, ops, studies
+def launch_texts() -> dict[str, dict[str, Any]]:
+    """(study, case) of every recorded own row -> the launch part of its identity now, and the texts that it
+    digests without the sources of further kernels, whose names change as their files do.
+    """
+    from rooflab import kernel, lab, ops, studies
     from rooflab.studies import static
 
-    texts: dict[str, list[str]] = {}
+    found: dict[str, dict[str, Any]] = {}
     taken: list[str] = []
 
     def noted(launch: str, source: str, machine: bytes | None) -> str:
         taken.append(launch)
         return real(launch, source, machine)
 
-    real, ops.identity = ops.identity, noted
-    store = lab.open("replay", "h200").store
+    real, ops.identity = ops.identity, noted  # type: ignore[assignment]
+    store, whole = lab.open("replay", "h200").store, kernel.whole_source
     for name in studies.names():
+        study = studies.get(name)
         rows = static.read() if name == "static" else store.read(name)
         known = set(rows[rows["kind"] == "own"]["case"])
         for path in (store.folder / "profiles").glob(f"{name}_*.csv"):
-            with path.open() as lines:
-                known |= {row["case"] for row in csv.DictReader(lines)}
-        for text in sorted(known):
+            known |= {row["case"] for row in rows_of(path)[1]}
+        for case in (study.case(text) for text in sorted(known)):
+            if case.kind != "own":
+                continue
+            launch = study.identity(case, None).partition(".")[0]
             taken.clear()
-            case = studies.get(name).case(text)
-            if case.kind == "own":
-                studies.get(name).identity(case, None)
-                texts[f"{name} {text}"] = list(taken)
-    ops.identity = real
-    return texts
+            kernel.whole_source = lambda path: ""
+            study.identity(case, None)
+            kernel.whole_source = whole
+            found[f"{name} {case.id}"] = {"launch": launch, "texts": list(taken)}
+    return found
 
 
 def child(task: str) -> object:
@@ -127,8 +131,12 @@ def tracked() -> Iterator[str]:
             yield path
 
 
-def digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:10]
+def unbound(text: str) -> str:
+    """A text in which words that are renamed in some places alone are the same, old or new."""
+    for row in table():
+        if row["kind"] == "operator" and row["where"]:
+            text = re.sub(rf"\b({row['old']}|{row['new']})\b", row["new"], text)
+    return text
 
 
 def current_traces() -> dict[str, dict[str, str]]:
@@ -238,19 +246,15 @@ def main() -> None:
     assert isinstance(after, dict)
     digests: dict[str, str] = {}
     differ: list[str] = []
-    for key, texts in before.items():
+    for key, was in before.items():
         study, _, case = key.partition(" ")
-        new_key = f"{study} {renamed(case, f'data/h200/{study}.csv')}"
-        for old_text, new_text in zip(texts, after[new_key], strict=True):
-            expected = renamed(old_text, "lib/rooflab/ops/q8_0.py")
-            if expected != new_text:
-                at = next(
-                    (i for i, (a, b) in enumerate(zip(expected, new_text, strict=False)) if a != b), -80
-                )
-                differ.append(
-                    f"{case}: {expected[at - 60 : at + 60]!r} is now {new_text[at - 60 : at + 60]!r}"
-                )
-            digests[digest(old_text)] = digest(new_text)
+        now = after[f"{study} {renamed(case, f'data/h200/{study}.csv')}"]
+        for old_text, new_text in zip(was["texts"], now["texts"], strict=True):
+            expected, got = unbound(renamed(old_text, "")), unbound(new_text)
+            if expected != got:
+                at = next((i for i, (a, b) in enumerate(zip(expected, got, strict=False)) if a != b), -80)
+                differ.append(f"{case}: {expected[at - 60 : at + 60]!r} is now {got[at - 60 : at + 60]!r}")
+        digests[was["launch"]] = now["launch"]
     if differ:
         raise SystemExit("Launch rules that change by more than names:\n" + "\n".join(differ))
     changed = {old: new for old, new in digests.items() if old != new}
@@ -263,9 +267,9 @@ def main() -> None:
             fresh = re.sub(r"\b([0-9a-f]{10})(?=\.[0-9a-f]{10}\.)", lambda m: changed.get(m[1], m[1]), text)
             if fresh != text:
                 file.write_text(fresh)
-    now = child("traces")
-    assert isinstance(now, dict)
-    carry_traces(now, was_current)
+    fresh_traces = child("traces")
+    assert isinstance(fresh_traces, dict)
+    carry_traces(fresh_traces, was_current)
     print(f"{len(moves)} files moved, {len(changed)} launch digests carried over, {len(was_current)} traces.")
 
 

@@ -19,7 +19,7 @@ from rooflab.device import Device
 from rooflab.formats import BLOCK, Planes
 from rooflab.ops import Rung, mmq, q8_0
 from rooflab.studies import products
-from rooflab.studies.base import Context, Count, Sized, Study, tunables
+from rooflab.studies.base import Context, Count, Sized, Study, tunables, turn
 from rooflab.studies.q8_0 import WEIGHT_BYTES, blocks_of, copied, expect, judge_of, operands, widened
 
 SHAPES = ((8192, 8192), (14336, 4096), (10240, 2560))  # (n, k); the first leads
@@ -49,9 +49,8 @@ _LANES = 32 * 2  # int8 operations that one scaled number of a block of 32 stand
 def _case(impl: str, n: int, k: int, batch: int, **more: Any) -> Case:
     kind = "baseline" if impl == BASELINE else "peer" if impl in PEERS else "own"
     format = {"torch.matmul": "fp16", "torch._int_mm": "int8"}.get(impl, "q8_0")
-    return Case(
-        "mmq", "mmq", impl, **{"kind": kind, "format": format, "n": n, "k": k, "batch": batch, **more}
-    )
+    sizes = {"n": n, "k": k, "batch": batch}
+    return Case("mmq", "mmq", impl, **{"kind": kind, "format": format, **sizes, "state": "burst", **more})
 
 
 def ladder(batch: int, n: int = SHAPES[0][0], k: int = SHAPES[0][1]) -> list[Case]:
@@ -220,7 +219,7 @@ class Mmq(Study):
 
     def group(self, case: Case) -> tuple:
         # Contestants of one comparison may differ in format: cuBLAS has the weights in FP16.
-        return (case.operator, case.n, case.k, case.batch, case.cache, case.clock, judge_of(case))
+        return (case.operator, case.n, case.k, case.batch, case.cache, turn(case), judge_of(case))
 
     def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
         works: list[gate.Work] = []

@@ -157,9 +157,6 @@ class Prefill(Study):
     def group(self, case: Case) -> tuple:
         return (case.model, case.format, case.seq)
 
-    def rest_s(self, case: Case) -> float:
-        return 0.0
-
     def samples(self, case: Case) -> int:
         return 10
 

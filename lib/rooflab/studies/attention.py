@@ -238,9 +238,8 @@ def decode(
 ) -> list[Case]:
     """Every rung of decode attention against a cache, with torch's kernels."""
     own = [(rung.name, "own") for rung in op.LADDERS["decode_attention"]]
-    peers = [
-        (impl, "peer") for impl in ("torch.sdpa_cudnn", "torch.sdpa_flash") if head_dim <= 256 and not window
-    ]
+    libraries = ("torch.sdpa_cudnn", "torch.sdpa_flash", "flash_attn_4")
+    peers = [(impl, "peer") for impl in libraries if head_dim <= 256 and not window]
     sizes: dict[str, Any] = {
         "seq": context,
         "head_dim": head_dim,
@@ -430,9 +429,6 @@ class Attention(Study):
 
     def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
         return [work for group in self.groups(cases) for work in _contestants(self, group)]
-
-    def samples(self, case: Case) -> int:
-        return 12
 
     def count(self, case: Case) -> Count:
         s = shape_of(case)

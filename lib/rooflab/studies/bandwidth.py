@@ -218,9 +218,6 @@ class Bandwidth(Study):
             case.format if case.operator == "gemm" else "",
         )
 
-    def samples(self, case: Case) -> int:
-        return 20 if case.operator != "gemm" else 12
-
     def count(self, case: Case) -> Count:
         n = case.n or 0
         if case.operator == "gemm":

@@ -254,9 +254,6 @@ class Int4(Study):
             return rung.identity(int4.launch_rule(rung), rung.defines, arch)
         return super().identity(case, arch)
 
-    def samples(self, case: Case) -> int:
-        return 15
-
     def memory_bytes(self, case: Case) -> int:
         n, k, batch = case.n or 0, case.k or 0, case.batch or 1
         count = products.copies(case, _operand_bytes(case))

@@ -147,9 +147,6 @@ class Power(Study):
     def identity(self, case: Case, arch: str | None) -> str:
         return self._owner(case).identity(case, arch)
 
-    def samples(self, case: Case) -> int:
-        return 10
-
     def launch_us(self, case: Case, device: Device) -> float:
         return self._owner(case).launch_us(case, device)
 

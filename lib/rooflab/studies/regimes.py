@@ -127,7 +127,7 @@ class Regimes(Study):
         )
 
     def samples(self, case: Case) -> int:
-        return 15 if case.clock == "graph" else 40
+        return 10 if case.clock == "graph" else 40
 
     def seconds(self, case: Case, device: Device) -> float:
         return 0.25 * super().seconds(case, device)  # operands are shared by all clocks of a shape

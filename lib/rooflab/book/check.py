@@ -60,7 +60,7 @@ def refresh(say: run.Say = print, words: Iterable[str] = ()) -> bool:
         page.write_text(new, encoding="utf-8", newline="\n")
         say("rewrote README.md")
     drawn, file = readme.picture(Store(paths.DATA, "h200")), paths.ROOT / PICTURE
-    if drawn is not None and (not file.exists() or file.read_bytes() != drawn):
+    if drawn is not None and not _shows(file, drawn):
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(drawn)
         say(f"rewrote {PICTURE}")
@@ -68,15 +68,13 @@ def refresh(say: run.Say = print, words: Iterable[str] = ()) -> bool:
 
 
 def differences(say: run.Say = print) -> list[str]:
-    """Where a replay gives other bytes than the committed notebook: one sentence each."""
+    """Where a replay gives something else than the committed notebook: one sentence each."""
     found = []
     for outcome in replay(output=paths.BUILD / "check", say=say):
         name = outcome.job.lesson.path.name
         if not outcome.ok:
             found.append(f"{name} does not replay: cell {outcome.cell} ended {outcome.ending}.")
-        elif (
-            normal.normalise(normal.read(outcome.job.output)).encode() != outcome.job.lesson.path.read_bytes()
-        ):
+        elif not normal.same(outcome.job.output, outcome.job.lesson.path):
             found.append(f"{name} is not what its replay gives: run `rooflab refresh`.")
     return found
 
@@ -88,14 +86,19 @@ def readme_problems() -> list[str]:
     if readme.current(text) != text:
         found.append("README.md's table is not the one that data/ gives: run `rooflab refresh`.")
     drawn, file = readme.picture(Store(paths.DATA, "h200")), paths.ROOT / PICTURE
-    if drawn is not None and (not file.exists() or file.read_bytes() != drawn):
+    if drawn is not None and not _shows(file, drawn):
         found.append(f"{PICTURE} is not the picture that data/ gives: run `rooflab refresh`.")
     return found
 
 
+def _shows(file: Path, drawn: bytes) -> bool:
+    return file.exists() and normal.alike(file.read_bytes(), drawn)
+
+
 def check(say: run.Say = print) -> list[str]:
-    """Everything that is wrong with the committed series: form, strict nbval in replay, the same bytes
-    after a replay, README's table, freshness of the recordings. Raises MissingTool without nbval."""
+    """Everything that is wrong with the committed series: form, strict nbval in replay, what a
+    replay gives, README's table and picture, freshness of the recordings. Raises MissingTool without
+    nbval."""
     if importlib.util.find_spec("nbval") is None:
         raise MissingTool("nbval is not installed: `pip install -r requirements-test.txt`, or `make test`.")
     found = [problem for lesson in lessons.all_lessons() for problem in normal.problems(lesson.path)]

@@ -23,7 +23,7 @@ test:
 	@$(PY) -m ruff check --cache-dir build/.ruff_cache $(CHECKED)
 	@$(PY) -m ruff format --check --cache-dir build/.ruff_cache $(CHECKED)
 	@$(PY) -m mypy
-	@$(PY) -m pytest -n 2 --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 120 --durations 25 tests notebooks
+	@$(PY) -m pytest -n 2 --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 600 --durations 25 tests notebooks
 
 lab:
 	@$(BASE) scripts/setup.py lab "$(PYTHON)"

@@ -44,6 +44,13 @@ def test_quartiles_apart_but_medians_within_two_percent_are_level():
     assert crossover.between(rows([6] * 6, 1e-4), rows([6.1] * 6, 1e-4)).kind == "level"
 
 
+@pytest.mark.parametrize(("ratio", "apart"), [(1.015, False), (1.019, False), (1.021, True), (1.03, True)])
+def test_two_percent_is_the_line_between_level_and_faster(ratio, apart):
+    one, other = rows([6] * 6, 1e-6), rows([6 * ratio] * 6, 1e-6)
+    assert crossover.between(one, other).kind == ("first" if apart else "level")
+    assert crossover.between(other, one).kind == ("second" if apart else "level")
+
+
 def test_one_sided_races_name_the_winner():
     assert crossover.between(rows([1] * 6), FLAT).kind == "first"
     found = crossover.between(FLAT, rows([1, 1, 1, 1, 1, 6]))

@@ -107,6 +107,34 @@ def test_a_tile_costs_as_much_empty_as_full_and_a_round_as_much_as_it_has_sms():
     assert predict.computed(plain, rows, 4096, 1, 132) == roof.gemm_flops(1, rows, 4096)
 
 
+@pytest.mark.parametrize(("name", "sizes"), [("mma", (1, 8, 9, 16, 32)), ("mmq_wgmma", (1, 64, 65, 128))])
+def test_a_batch_smaller_than_a_tile_costs_whole_parts(name, sizes):
+    how = predict.way("q8_0", name)
+    rows, tokens = how.tile
+    for batch in sizes:
+        padded = how.part * -(-batch // how.part)
+        assert padded <= tokens
+        expected = roof.gemm_flops(padded, 132 * rows, 4096)
+        assert predict.computed(how, 132 * rows, 4096, batch, 132) == expected, batch
+    assert predict.computed(how, 66 * rows, 4096, 2 * tokens, 132) == 2 * roof.gemm_flops(
+        tokens, 66 * rows, 4096
+    )
+
+
+@pytest.mark.parametrize("format", ["int4_g128", "q8_0"])
+def test_dequantising_reads_the_weights_and_writes_halves_before_anything_is_multiplied(format):
+    how, n, k = predict.way(format, "two_op"), 4096, 14336
+    assert predict.first(how, n, k) == n * k * (WEIGHT_BYTES[format] + 2)
+    assert predict.first(predict.way("fp16", "cublas"), n, k) == 0
+    earlier = n * k * (WEIGHT_BYTES[format] + 2) / MACHINE.gb_s / 1e3
+    few = predict.bound(how, n, k, 1, MACHINE)
+    product = roof.gemm_bytes(1, n, k, 2) / MACHINE.gb_s / 1e3
+    assert few.us == pytest.approx(earlier + product) and few.by == "memory"
+    many = predict.bound(how, n, k, 4096, MACHINE)
+    compute = roof.gemm_flops(4096, n, k) / MACHINE.peaks["fp16_tensor"] / 1e6
+    assert many.us == pytest.approx(earlier + compute) and many.by == "compute"
+
+
 def test_a_share_that_the_rows_cannot_tell_is_the_whole_peak():
     assert predict.fit(rows(("fp16", "gemv"), batches=(1,)), MACHINE).own["fp16", "gemv"].share == 1.0
 

@@ -1,7 +1,7 @@
 """All lessons replayed in this process: what their cells show for a recording, and where they fail.
 
-A Jupyter kernel a lesson would take minutes. Here cells run in one IPython shell that imports the library once,
-and figures are laid out but not painted unless asked for.
+A Jupyter kernel a lesson would take minutes. Here cells run in one IPython shell that imports the library
+once, and figures are laid out but not painted unless asked for.
 """
 
 import os
@@ -54,7 +54,8 @@ class Replay:
             if (name := here.tb_frame.f_code.co_filename).startswith(str(paths.ROOT / "lib")):
                 where = f" ({Path(name).relative_to(paths.ROOT / 'lib')}:{here.tb_lineno})"
             here = here.tb_next
-        return f"{self.lesson}: {type(self.error).__name__}: {self.error}{where}, in the cell that begins {at[:2]}"
+        what = f"{type(self.error).__name__}: {self.error}"
+        return f"{self.lesson}: {what}{where}, in the cell that begins {at[:2]}"
 
 
 @cache

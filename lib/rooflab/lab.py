@@ -626,11 +626,11 @@ def _wait_for_others(lab: Lab, study: Study) -> None:
 
 def _studies(names: Iterable[str]) -> Iterator[Study]:
     wanted = list(names)
-    for name in studies.names(coming=bool(wanted)):
+    every = studies.names()
+    for name in every:
         study = studies.get(name)
         if not wanted or name in wanted or study.lesson in wanted:
             yield study
-    every = studies.names(coming=True)
     known = {*every, *(studies.get(name).lesson for name in every)}
     for name in wanted:
         if name not in known:

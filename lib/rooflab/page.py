@@ -215,10 +215,10 @@ def borrowed(lab: labs.Lab, what: str) -> labs.Lab:
     return other
 
 
-def holding(lab: labs.Lab, study: str, *names: str) -> labs.Lab:
-    """The lab itself if its recording holds what a page is about: timed own rows of a study, and each of
-    `names`, an impl of the study or a roof. Else the committed recording, `borrowed`. Live, what is missing
-    can still be measured, unless it was tried and skipped.
+def holding(lab: labs.Lab, study: str, *names: str, tool: str = "") -> labs.Lab:
+    """The lab itself if its recording holds what a page is about: timed own rows of a study, each of `names`
+    (an impl of the study or a roof), and rows of an instrument. Else the committed recording, `borrowed`.
+    Live, what was not tried yet can still be measured.
     """
     rows = lab.store.read(study)
     if lab.mode == "live" and rows.empty:
@@ -227,9 +227,10 @@ def holding(lab: labs.Lab, study: str, *names: str) -> labs.Lab:
     held = {*timed["impl"], *lab.roof}
     lacking = [] if (timed["kind"] == "own").any() else [f"kernel of the study {study}"]
     lacking += [name for name in names if name not in held]
+    lacking += [f"answer of {tool}"] if tool and not lab.has_profile(study, tool) else []
     if not lacking:
         return lab
-    return borrowed(lab, f"No {listed(lacking).replace(' and ', ' or ')} was measured")
+    return borrowed(lab, f"No {listed(lacking).replace(' and ', ' or ')} was recorded")
 
 
 def standings(rows: pd.DataFrame) -> str:

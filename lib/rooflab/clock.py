@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .case import STATES
+from .crossover import LEVEL
 from .errors import GateError, UsageError
 from .gate import Admitted, Work, synchronize
 from .meter import Meter, Reading
@@ -77,8 +78,8 @@ def faster(a: Timing, b: Timing) -> bool:
 
 
 def no_slower(a: Timing, b: Timing) -> bool:
-    """True if `a`'s median is within 1.02x of `b`'s."""
-    return a.median_us <= 1.02 * b.median_us
+    """True if `a`'s median is within the tie rule's factor (crossover.LEVEL) of `b`'s, or under it."""
+    return a.median_us <= LEVEL * b.median_us
 
 
 def copies_for(operand_bytes: int, l2_bytes: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from rooflab import gate, roof
+from rooflab import crossover, gate, roof
 from rooflab.case import Case, options
 from rooflab.device import Device
 from rooflab.ops import Rung, stream
@@ -334,7 +334,7 @@ def knee(rows: pd.DataFrame) -> int | None:
     faster = [
         int(warm["bytes"][n])
         for n in warm.index.intersection(cold.index)
-        if warm["q3_us"][n] < cold["q1_us"][n] and cold["median_us"][n] > 1.02 * warm["median_us"][n]
+        if crossover.verdict(warm.loc[n], cold.loc[n]) == crossover.FIRST
     ]
     return max(faster, default=None)
 
@@ -423,5 +423,5 @@ def fallen_copies(rows: pd.DataFrame, impl: str) -> list[int]:
     return sorted(
         int(n)
         for n in graph.index.intersection(eager.index)
-        if eager["q3_us"][n] < graph["q1_us"][n] and graph["median_us"][n] > 1.02 * eager["median_us"][n]
+        if crossover.verdict(eager.loc[n], graph.loc[n]) == crossover.FIRST
     )

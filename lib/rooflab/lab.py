@@ -32,7 +32,7 @@ from rooflab.case import Case
 from rooflab.errors import MissingRecording, MissingTool, OutOfTime, RooflabError, UsageError
 from rooflab.identity import SKIPPED, fresh
 from rooflab.kernel import in_cache, whole_source
-from rooflab.ops import Rung
+from rooflab.ops import Rung, as_on
 from rooflab.record import Store, closing_facts, published_devices, run_facts
 from rooflab.studies import static
 from rooflab.studies.bandwidth import Roof, ceilings, roofs
@@ -202,21 +202,27 @@ class Lab:
         """Profile here the cases that the store does not hold fresh; MissingTool, once the cases are
         recorded as skipped, for an instrument that cannot be used.
         """
-        path = self._profile_path(study, tool)
+        path, of = self._profile_path(study, tool), studies.get(study)
         frame = _read_profile(path, tool, metrics)
         arch, trouble = _arch(), None
-        now = {case.id: studies.get(study).identity(case, arch) for case in cases}
+        unable = {case.id: f"{SKIPPED}{reason}" for case in cases if (reason := of.why_not(case))}
+        now = {case.id: unable.get(case.id) or of.identity(case, arch) for case in cases}
         held = dict(zip(frame["case"], frame["identity"], strict=True))
         chosen = [case for case in cases if not fresh(str(held.get(case.id, "")), now[case.id])]
         if not chosen:
             return
+        able = [case for case in chosen if case.id not in unable]
+        taken = pd.DataFrame({"case": []})
         try:
-            with _alone():
-                taken = _profile(study, chosen, tool, metrics)
-            taken["identity"] = [now[case] for case in taken["case"]]
+            if able:
+                with _alone():
+                    taken = _profile(study, able, tool, metrics)
         except MissingTool as error:
             trouble = error
-            taken = pd.DataFrame({"case": [case.id for case in chosen], "identity": f"{SKIPPED}{error}"})
+            now |= {case.id: f"{SKIPPED}{error}" for case in able}
+        left_out = [case.id for case in chosen if trouble or case.id in unable]
+        taken = pd.concat([taken, pd.DataFrame({"case": left_out})], ignore_index=True)
+        taken["identity"] = [now[case] for case in taken["case"]]
         self._taken.setdefault((study, tool), set()).update(case.id for case in chosen)
         taken = taken.assign(run=self._begin())
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -298,7 +304,10 @@ class Lab:
                 package = study.needs(case)
                 if package is None or "not installed" not in reason or find_spec(package) is None:
                     continue
-            if not self.store.is_fresh(study.name, case.id, study.identity(case, arch), facts):
+            # Of what cannot run here nothing is compiled: measuring it records why.
+            if study.why_not(case) or not self.store.is_fresh(
+                study.name, case.id, study.identity(case, arch), facts
+            ):
                 found.add(case.id)
         return found
 
@@ -462,7 +471,9 @@ def _compiling() -> FileLock:
 def _compile_ahead(asked: Iterable[tuple[Study, Sequence[Case]]], arch: str | None) -> None:
     """Compile what studies' cases launch, on all cores: NVRTC takes one source at a time in a process."""
     wanted = {}
-    builds = (study.builds(case) for study, cases in asked for case in cases if arch)
+    builds = (
+        study.builds(case) for study, cases in asked for case in cases if arch and not study.why_not(case)
+    )
     for rung, chosen in chain.from_iterable(builds):
         macros = rung.with_defaults(chosen)
         wanted[rung.operator, rung.name, tuple(sorted(macros.items()))] = (rung, macros)
@@ -668,16 +679,17 @@ def freshness(device: str) -> list[Finding]:
         return studies.get(case.study).identity(case, arch)
 
     found = roofs(store.read("bandwidth"))
-    stale = []
-    for path in sorted((store.folder / "profiles").glob("*.csv")):
-        study = path.stem.rpartition("_")[0]
-        table = _read_profile(path, "", None)
-        for case, recorded in sorted(set(zip(table["case"], table["identity"], strict=True))):
-            now = None if recorded.startswith(SKIPPED) else identity(studies.get(study).case(case))
-            if now is not None and not fresh(recorded, now):
-                sentence = f"{case} is stale: profiled as {recorded}, its code is now {now}."
-                stale.append(Finding("error", f"profiles/{path.name}", sentence))
     measured = [study for study in studies.names() if not studies.get(study).everywhere]
-    return stale + validate(
-        store.folder, measured, expected, identity, {key: value.value for key, value in found.items()}
-    )
+    stale = []
+    with as_on(spec.slug if spec else None, capability.replace(".", "") or "90"):
+        for path in sorted((store.folder / "profiles").glob("*.csv")):
+            study = path.stem.rpartition("_")[0]
+            table = _read_profile(path, "", None)
+            for case, recorded in sorted(set(zip(table["case"], table["identity"], strict=True))):
+                now = None if recorded.startswith(SKIPPED) else identity(studies.get(study).case(case))
+                if now is not None and not fresh(recorded, now):
+                    sentence = f"{case} is stale: profiled as {recorded}, its code is now {now}."
+                    stale.append(Finding("error", f"profiles/{path.name}", sentence))
+        return stale + validate(
+            store.folder, measured, expected, identity, {key: value.value for key, value in found.items()}
+        )

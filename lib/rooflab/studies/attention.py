@@ -287,11 +287,7 @@ def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
 
 
 def _arch() -> str:
-    from rooflab import device
-
-    if ops._TARGET.get() == "cpu":
-        return "89"
-    return ops.this_arch() if device.has_gpu() else "90"
+    return "89" if ops._TARGET.get() == "cpu" else ops.known_arch()
 
 
 def launch_of(case: Case) -> op.Launch:

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from .crossover import LEVEL
 from .errors import GateError, UsageError
 from .gate import Admitted, Work, synchronize
 
@@ -56,8 +57,8 @@ def faster(a: Timing, b: Timing) -> bool:
 
 
 def no_slower(a: Timing, b: Timing) -> bool:
-    """True if `a`'s median is within 1.02x of `b`'s."""
-    return a.median_us <= 1.02 * b.median_us
+    """True if `a`'s median is within the tie rule's factor (crossover.LEVEL) of `b`'s, or under it."""
+    return a.median_us <= LEVEL * b.median_us
 
 
 def copies_for(operand_bytes: int, l2_bytes: int) -> int:
@@ -85,10 +86,6 @@ def measure(
     for contestant in contestants:
         contestant.recheck()
     return [Timing.of(s) for s in series]
-
-
-def _on_gpu(contestants: Sequence[Admitted]) -> bool:
-    return not isinstance(contestants[0].work.outputs[0][0], np.ndarray)
 
 
 def _wall(contestants: Sequence[Admitted], samples: int, rest_s: float) -> list[list[float]]:

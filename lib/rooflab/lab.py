@@ -38,7 +38,7 @@ from rooflab.studies import static
 from rooflab.studies.bandwidth import Roof, ceilings, roofs
 from rooflab.studies.base import Context, Sized, Study, Unlisted, require_gpu
 from rooflab.studies.environment import latency_ns
-from rooflab.table import write_atomically
+from rooflab.table import is_blank, write_atomically
 from rooflab.validate import Finding, validate
 
 MODES = ("auto", "live", "replay")
@@ -74,7 +74,7 @@ class Lab:
         where no lesson has done so yet; replayed, they are those that are recorded.
         """
         if self.mode == "live" and not self._roofs():
-            self._measure(studies.get("bandwidth"), ceilings(self.effort))
+            self._measure(studies.get("bandwidth"), ceilings(self.effort, self.sized))
         return self._roofs()
 
     def _roofs(self) -> dict[str, Roof]:
@@ -124,8 +124,8 @@ class Lab:
 
     @property
     def sized(self) -> Sized:
-        """The device for lists of cases: the table's entry, else the number of SMs that the driver gives."""
-        return self.spec or Unlisted(int(self.run["sms"]))
+        """The device for lists of cases: the table's entry, else what the driver says of it."""
+        return self.spec or _unlisted(self.run)
 
     def measure(self, study: str, cases: Sequence[Case]) -> pd.DataFrame:
         """Rows of `cases` in their order, all of record.COLUMNS.
@@ -440,6 +440,11 @@ def _progress() -> Callable[[str], None]:
     return say
 
 
+def _unlisted(run: pd.Series) -> Unlisted:
+    memory = run["memory_bytes"]
+    return Unlisted(int(run["sms"]), None if is_blank(memory) else float(memory) / 1e9)
+
+
 def _skipped(frame: pd.DataFrame) -> pd.Series:
     """Which rows stand for a case that could not be measured on the recorded machine."""
     return frame["identity"].astype(str).str.startswith(SKIPPED)
@@ -637,11 +642,11 @@ def _wait_for_others(lab: Lab, study: Study) -> None:
 
 def _studies(names: Iterable[str]) -> Iterator[Study]:
     wanted = list(names)
-    for name in studies.names(coming=bool(wanted)):
+    every = studies.names()
+    for name in every:
         study = studies.get(name)
         if not wanted or name in wanted or study.lesson in wanted:
             yield study
-    every = studies.names(coming=True)
     known = {*every, *(studies.get(name).lesson for name in every)}
     for name in wanted:
         if name not in known:
@@ -666,7 +671,7 @@ def freshness(device: str) -> list[Finding]:
     except MissingTool:
         arch = None
     spec = devices.match(str(runs["gpu"].iloc[-1])) if len(runs) else None
-    sized = spec or (Unlisted(int(runs["sms"].iloc[-1])) if len(runs) else None)
+    sized = spec or (_unlisted(runs.iloc[-1]) if len(runs) else None)
     efforts = {str(e) for e in runs["effort"]} if len(runs) else {"full"}
     effort = "full" if "full" in efforts else "quick"
 

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML, Markdown, display
 
+from rooflab import crossover
 from rooflab.errors import UsageError
 from rooflab.ops import Rung
 from rooflab.plot import contestants
@@ -161,9 +162,7 @@ def _changes(before: list[str], after: list[str]) -> Iterator[str]:
 
 def level(row: pd.Series, other: pd.Series) -> bool:
     """Whether two times agree: their quartiles overlap, or their medians lie within 2 % of each other."""
-    ratio = float(other["median_us"]) / float(row["median_us"])
-    apart = row["q3_us"] < other["q1_us"] or other["q3_us"] < row["q1_us"]
-    return not apart or 1 / 1.02 <= ratio <= 1.02
+    return crossover.verdict(row, other) == crossover.NEITHER
 
 
 def against(row: pd.Series, other: pd.Series) -> str:

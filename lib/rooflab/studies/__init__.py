@@ -39,19 +39,16 @@ _STUDIES: dict[str, Study] = {
         Static(),
     )
 }
-# Studies whose lesson is still to be written: `get` finds them, so that their kernels are gated and tuned and
-# can be recorded by name, but a recording is complete without them.
-_COMING: dict[str, Study] = {}
 
 
-def names(coming: bool = False) -> list[str]:
-    """Every study, in the order in which a recording makes them; `coming` adds those without a lesson yet."""
-    return [*_STUDIES, *(_COMING if coming else ())]
+def names() -> list[str]:
+    """Every study, in the order in which a recording makes them."""
+    return list(_STUDIES)
 
 
 def get(name: str) -> Study:
     """The study called `name`; UsageError lists what exists."""
-    found = _STUDIES.get(name) or _COMING.get(name)
+    found = _STUDIES.get(name)
     if found is None:
         raise UsageError(f"There is no study {name!r}; there are {', '.join(_STUDIES)}.")
     return found

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from rooflab import gate, roof
+from rooflab import crossover, gate, roof
 from rooflab.case import Case, options
 from rooflab.device import Device
 from rooflab.ops import Rung, stream
@@ -34,6 +34,16 @@ _PEERS = {
     "write": (("torch.fill_", "peer", "int32"),),
     "triad": (("torch.add", "peer", "float32"),),
 }
+
+
+def large(effort: str, device: Sized | None = None) -> int:
+    """Elements of the ladders' arrays: past any L2, and so many that all rungs of a triad, its oracle in
+    float64 beside them, fit the device's memory together.
+    """
+    n, memory_gb = LARGE[effort], getattr(device, "memory_gb", None)
+    while memory_gb and 88 * n > 0.9e9 * memory_gb:
+        n //= 2
+    return n
 
 
 def ladder(operator: str, n: int = LARGE["full"]) -> list[Case]:
@@ -130,11 +140,10 @@ PROFILED = (
 )
 
 
-def ceilings(effort: str) -> list[Case]:
+def ceilings(effort: str, device: Sized | None = None) -> list[Case]:
     """The cases that `roofs` is made of: every stream's own rungs, the transfers, the peaks."""
-    streams = [
-        case for operator in ("read", "write", "copy", "triad") for case in ladder(operator, LARGE[effort])
-    ]
+    n = large(effort, device)
+    streams = [case for operator in ("read", "write", "copy", "triad") for case in ladder(operator, n)]
     return [case for case in streams if case.kind == "own"] + [*transfers(), *peaks(MATRIX[effort])]
 
 
@@ -160,16 +169,16 @@ class Bandwidth(Study):
     after = ("environment",)
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
-        large = LARGE[effort]
-        sizes = [n for n in SWEEP if n <= 2 * large]
+        words = large(effort, device)
+        sizes = [n for n in SWEEP if n <= 2 * words]
         if effort == "quick":
             sizes = sizes[::2]
         found = [
-            *(case for operator in ("read", "copy", "write", "triad") for case in ladder(operator, large)),
-            *copies_by_clock(large),
+            *(case for operator in ("read", "copy", "write", "triad") for case in ladder(operator, words)),
+            *copies_by_clock(words),
             *sweep(sizes, "warm"),
             *sweep([n for n in sizes if n >= 1 << 18], "cold"),
-            *in_flight(device.sms if device else 132, large // 2),
+            *in_flight(device.sms if device else 132, words // 2),
             *transfers(),
             *peaks(MATRIX[effort]),
         ]
@@ -340,7 +349,7 @@ def knee(rows: pd.DataFrame) -> int | None:
     faster = [
         int(warm["bytes"][n])
         for n in warm.index.intersection(cold.index)
-        if warm["q3_us"][n] < cold["q1_us"][n] and cold["median_us"][n] > 1.02 * warm["median_us"][n]
+        if crossover.verdict(warm.loc[n], cold.loc[n]) == crossover.FIRST
     ]
     return max(faster, default=None)
 
@@ -429,5 +438,5 @@ def fallen_copies(rows: pd.DataFrame, impl: str) -> list[int]:
     return sorted(
         int(n)
         for n in graph.index.intersection(eager.index)
-        if eager["q3_us"][n] < graph["q1_us"][n] and graph["median_us"][n] > 1.02 * eager["median_us"][n]
+        if crossover.verdict(eager.loc[n], graph.loc[n]) == crossover.FIRST
     )

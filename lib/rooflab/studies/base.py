@@ -36,9 +36,10 @@ class Sized(Protocol):
 
 
 class Unlisted(NamedTuple):
-    """A GPU that the table of devices lacks."""
+    """A GPU that the table of devices lacks, as its driver describes it; memory in 10^9 bytes."""
 
     sms: int
+    memory_gb: float | None = None
 
 
 class Count(NamedTuple):

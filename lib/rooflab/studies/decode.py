@@ -4,7 +4,7 @@ A case generates `steps` tokens after a prompt of `seq`, output head and choice 
 by transformers, by torch's operators in a graph, and by every rung of ours; rows hold microseconds of one
 token (with several sequences: of one for each), by the wall clock over the whole generation. The weights are
 random, of the real shapes. Nothing is timed whose tokens and logits float64 does not bear out (see
-`decoding`), and every row has a promise, made before by what other lessons recorded (see `promises`).
+`decoding`), and every row has a prediction, made before from what other lessons recorded (see `predictions`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rooflab.identity import source_of_callable
 from rooflab.ops import Rung, attention, decoder, gemv, int4, q8_0, rows
 from rooflab.profile.ncu import STALLS
 from rooflab.profile.trace import Trace
-from rooflab.studies import decoding, gemma_oracle, hf, promises
+from rooflab.studies import decoding, gemma_oracle, hf, predictions
 from rooflab.studies.base import Context, Count, Sized, Study, package_identity
 
 MODEL, LARGE, GEMMA = "qwen2.5-1.5b", "llama-3-8b", "gemma-4-e4b"
@@ -155,7 +155,7 @@ class Decode(Study):
     """Lesson 08."""
 
     name, lesson = "decode", "08"
-    after = promises.SOURCES
+    after = predictions.SOURCES
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         if effort == "quick":
@@ -211,11 +211,11 @@ class Decode(Study):
         return Count(int(moved), batch * shapes.decode_flops(model, context), "dram_read")
 
     def predict(self, case: Case, context: Context) -> float | None:
-        known = promises.known(context.device)
+        known = predictions.known(context.device)
         if known is None:
             return None
         seen = (case.seq or 0) + (steps_of(case) + 1) // 2
-        return promises.token_us(
+        return predictions.token_us(
             known, case.impl, case.model, case.format, head_of(case), seen, case.batch or 1
         )
 

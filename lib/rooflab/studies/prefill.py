@@ -27,7 +27,7 @@ from rooflab.identity import source_of_callable
 from rooflab.ops import Rung, attention, between, decoder, mmq
 from rooflab.profile import parts
 from rooflab.profile.trace import Trace
-from rooflab.studies import decode, decoding, gemma_oracle, hf, promises
+from rooflab.studies import decode, decoding, gemma_oracle, hf, predictions
 from rooflab.studies.base import Context, Count, Sized, Study, package_identity
 
 PROMPTS = (512, 1848, 8192)
@@ -122,7 +122,7 @@ class Prefill(Study):
     """Lesson 08."""
 
     name, lesson = "prefill", "08"
-    after = promises.SOURCES
+    after = predictions.SOURCES
     trace_repeats = STEPS
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
@@ -173,16 +173,15 @@ class Prefill(Study):
         return Count(int(moved), shapes.prefill_flops(model, seq) - skipped(model, seq), "fp16_tensor")
 
     def predict(self, case: Case, context: Context) -> float | None:
-        known = promises.known(context.device)
+        known = predictions.known(context.device)
         if known is None or case.model == decode.GEMMA:
             return None
         if case.kind == "peer":
             return known.prompt_waits.get(case.seq or 0)
         paths = engine.PROMPTS[case.impl]
-        rung = paths.attention or attention.default_rung(
-            engine.spec(case.model).shape.head_dim, ops.known_arch()
-        )
-        return promises.prompt_us(known, case.model, case.format, case.seq or 0, paths, rung)
+        head_dim = engine.spec(case.model).shape.head_dim
+        rung = paths.attention or attention.default_rung(head_dim, ops.known_arch())
+        return predictions.prompt_us(known, case.model, case.format, case.seq or 0, paths, rung)
 
     def launch_us(self, case: Case, device: Device) -> float:
         count = self.count(case)

@@ -13,7 +13,7 @@ import pandas as pd
 from rooflab import engine, shapes
 from rooflab.ops import decoder
 from rooflab.record import Store
-from rooflab.studies import decode, prefill, shares
+from rooflab.studies import decode, launch_rule, prefill
 
 FORMATS = {"fp16": "FP16", "q8_0": "Q8_0", "int4_g128": "INT4"}
 # What a step of the decode ladder is, by the contestant's name.
@@ -160,7 +160,7 @@ def law(rows: pd.DataFrame, impl: str, roof_gb_s: float) -> tuple[float, float, 
     mine = mine.assign(phases=phases)
     x = (mine["bytes"].astype(float) / mine["phases"]).tolist()
     y = (mine["median_us"] / mine["phases"]).tolist()
-    fixed, rate = shares.line(x, y, roof_gb_s)
+    fixed, rate = launch_rule.line(x, y, roof_gb_s)
     return fixed, rate, mine.assign(law_us=mine["phases"] * (fixed + np.asarray(x) / rate / 1e3))
 
 

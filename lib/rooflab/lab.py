@@ -33,6 +33,7 @@ from rooflab.errors import MissingRecording, MissingTool, OutOfTime, RooflabErro
 from rooflab.identity import SKIPPED, fresh
 from rooflab.kernel import in_cache, whole_source
 from rooflab.ops import Rung, as_on
+from rooflab.profile import recorded
 from rooflab.record import Store, closing_facts, published_devices, run_facts
 from rooflab.studies import static
 from rooflab.studies.bandwidth import Roof, ceilings, roofs
@@ -175,12 +176,15 @@ class Lab:
                     self.take_profile(study, cases, tool, metrics)
                 except MissingTool as error:
                     self.say(f"{study} skipped {tool}: {error}")
-            frame = _read_profile(self._profile_path(study, tool), tool, metrics)
+            path = self._profile_path(study, tool)
+            frame = _read_profile(path, tool, metrics)
         missing = [case.id for case in cases if case.id not in set(frame["case"])]
         if missing and (self.mode == "replay" or studies.get(study).everywhere):
             raise MissingRecording(self._lacks(f"{study}_{tool}", missing, _command(study)))
         order = {case.id: i for i, case in enumerate(cases)}
         rows = frame[frame["case"].isin(order) & ~_skipped(frame)]
+        if tool != "sass":
+            rows = recorded.typed(rows, path)
         self._note(study, tool, list(order), rows["case"])
         return (
             rows.drop(columns="identity")
@@ -224,18 +228,15 @@ class Lab:
         taken = pd.concat([taken, pd.DataFrame({"case": left_out})], ignore_index=True)
         taken["identity"] = [now[case] for case in taken["case"]]
         self._taken.setdefault((study, tool), set()).update(case.id for case in chosen)
-        taken = taken.assign(run=self._begin())
+        taken = recorded.as_texts(taken.assign(run=self._begin()))
         path.parent.mkdir(parents=True, exist_ok=True)
         with self.store.lock():
             frame = _read_profile(path, tool, metrics)  # again: it took minutes, in which others may write
             kept = frame[~frame["case"].isin({case.id for case in chosen})]
-            frame = (
-                pd.concat([kept, taken], ignore_index=True)
-                if len(kept)
-                else taken.reindex(columns=frame.columns)
-            )
+            columns = frame.columns if len(kept) else _columns(study, tool, metrics)
+            frame = pd.concat([kept, taken], ignore_index=True)[[*columns]].fillna("")
             frame = frame.sort_values("case", kind="stable", ignore_index=True)
-            write_atomically(path, frame.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+            write_atomically(path, frame.to_csv(index=False, lineterminator="\n"))
         if trouble:
             raise trouble
 
@@ -509,9 +510,14 @@ def _compiled(build: tuple[Rung, Mapping[str, int]], arch: str) -> None:
 
 
 def _read_profile(path: Path, tool: str, metrics: Sequence[str] | None) -> pd.DataFrame:
-    """A profile's table; an empty one with the tool's columns if there is no file yet."""
+    """A profile's table as texts; an empty one with the tool's columns if there is no file yet."""
     if path.is_file():
-        return pd.read_csv(path, keep_default_na=False, na_values=["nan"])
+        return recorded.texts(path)
+    return pd.DataFrame(columns=_columns(path.stem.rpartition("_")[0], tool, metrics), dtype="str")
+
+
+def _columns(study: str, tool: str, metrics: Sequence[str] | None) -> list[str]:
+    """The header of a study's profile by an instrument."""
     from rooflab.studies.faults import COLUMNS as REPORTED
 
     columns = {
@@ -519,8 +525,8 @@ def _read_profile(path: Path, tool: str, metrics: Sequence[str] | None) -> pd.Da
         "sanitizer": REPORTED,
         "checks": ("quantity", "value"),
     }
-    usual = studies.get(path.stem.rpartition("_")[0]).profile_columns(tool, metrics)
-    return pd.DataFrame(columns=["case", *columns.get(tool, usual), "identity", "run"])
+    usual = studies.get(study).profile_columns(tool, metrics)
+    return ["case", *columns.get(tool, usual), "identity", "run"]
 
 
 def _profile(study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | None) -> pd.DataFrame:

@@ -181,11 +181,17 @@ def _like(case: Case, held: Mapping[str, list[Row]]) -> list[Row]:
 
 
 def swap(rows: Sequence[Row]) -> None:
-    """Turn a comparison's ranking round: the fastest gets the times of the slowest."""
-    ranked = sorted(rows, key=lambda row: float(row["median_us"]))
-    times = [{name: row[name] for name in (*TIMES, "tok_s")} for row in ranked]
-    for row, other in zip(ranked, reversed(times), strict=True):
-        row.update(other)
+    """Turn a comparison's ranking round: the best of the fastest gets the time of the best of the slowest, and
+    what else was measured of either moves along."""
+    best: dict[tuple[str, str], float] = {}
+    for row in rows:
+        who = (row["impl"], row["format"])
+        best[who] = min(best.get(who, float("inf")), float(row["median_us"]))
+    ranked = sorted(best, key=lambda who: best[who])
+    times = dict(zip(ranked, (best[who] for who in reversed(ranked)), strict=True))
+    for row in rows:
+        who = (row["impl"], row["format"])
+        scale(row, times[who] / best[who])
 
 
 def double(rows: Sequence[Row]) -> None:

@@ -94,6 +94,11 @@ class Lab:
             raise MissingRecording(f"{self.store.folder} holds no run yet.")
         return found.iloc[-1] if name is None else found[found["run"] == name].iloc[0]
 
+    @property
+    def peers(self) -> Store:
+        """Others' kernels as published for this very GPU model; a store without rows where nothing is."""
+        return Store(paths.DATA, f"{devices.slug(str(self.run['gpu']))}-peers")
+
     def run_of(self, study: str) -> pd.Series:
         """Facts, as `run`'s, of the newest run that rows of a study come from: a recording's runs may be of
         several days, and of several GPUs of one model. Before there are rows, `run`.
@@ -122,6 +127,11 @@ class Lab:
         path = self._profile_path(study, tool)
         there = set((_read_profile(path, tool, None) if tool else self.store.read(study))["case"])
         return [case for case in cases if case.id in there]
+
+    def has_profile(self, study: str, tool: str) -> bool:
+        """Whether an instrument answered for any case of a study; live, whether that can still be tried."""
+        frame = _read_profile(self._profile_path(study, tool), tool, None)
+        return bool((~_skipped(frame)).any()) or (self.mode == "live" and frame.empty)
 
     @property
     def sized(self) -> Sized:
@@ -186,11 +196,10 @@ class Lab:
         if tool != "sass":
             rows = recorded.typed(rows, path)
         self._note(study, tool, list(order), rows["case"])
-        return (
-            rows.drop(columns="identity")
-            .sort_values("case", key=lambda c: c.map(order), kind="stable")
-            .reset_index(drop=True)
+        rows = rows.drop(columns="identity").sort_values(
+            "case", key=lambda c: c.map(order), kind="stable", ignore_index=True
         )
+        return rows.apply(_numbers)  # beside cases that were skipped a column of numbers holds blank texts
 
     def traces(self, study: str) -> pd.DataFrame:
         """How the lines of a study's rungs use memory, as watching small launches on the CPU showed it: the
@@ -449,6 +458,23 @@ def _unlisted(run: pd.Series) -> Unlisted:
 def _skipped(frame: pd.DataFrame) -> pd.Series:
     """Which rows stand for a case that could not be measured on the recorded machine."""
     return frame["identity"].astype(str).str.startswith(SKIPPED)
+
+
+def _numbers(column: pd.Series) -> pd.Series:
+    """The column as numbers or truth values if all its texts are such, else as it is."""
+    if pd.api.types.is_numeric_dtype(column) or column.name in _WORDS:
+        return column
+    if len(column) and column.isin(["True", "False"]).all():
+        return column == "True"
+    try:
+        return pd.to_numeric(column)
+    except (ValueError, TypeError):
+        return column
+
+
+# Columns of profiles that hold texts, even where all of them look like numbers, or where there is no row.
+_WORDS = {"case", "run", "kernel", "grid", "block", "kind", "short", "part", "class", "starts", "phase", "family"}
+_WORDS |= {"quantity", "value", "when", "sentence", "says"}
 
 
 def _arch() -> str:

@@ -117,7 +117,7 @@ def peers(rows: pd.DataFrame, store: Store, published: Store, model: str = decod
     theirs = published.read("decode")
     for _, row in theirs[(theirs["impl"] == "llama.cpp") & (theirs["model"] == model)].iterrows():
         found.append(("llama.cpp", row["format"], float(row["tok_s"]), "published"))
-    return pd.DataFrame(found, columns=["name", "format", "tok_s", "origin"])
+    return pd.DataFrame(found, columns=["name", "format", "tok_s", "origin"]).dropna(subset=["tok_s"])
 
 
 def phase_bytes(model: str, format: str, head: str, context: int) -> dict[str, float]:

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple, Protocol
 
 import pandas as pd
 
-from rooflab import clock, gate, roof
+from rooflab import clock, gate, ops, roof
 from rooflab.case import CACHES, CLOCKS, KINDS, STATES, Case, parse_options
 from rooflab.device import Device
-from rooflab.errors import GateError, MissingTool, UsageError
+from rooflab.errors import GateError, LaunchError, MissingTool, UsageError
 from rooflab.ops import Rung
 from rooflab.profile.ncu import BASIC
 from rooflab.profile.trace import Trace
@@ -38,9 +38,10 @@ class Sized(Protocol):
 
 
 class Unlisted(NamedTuple):
-    """A GPU that the table of devices lacks."""
+    """A GPU that the table of devices lacks, as its driver describes it; memory in 10^9 bytes."""
 
     sms: int
+    memory_gb: float | None = None
 
 
 class Count(NamedTuple):
@@ -148,6 +149,16 @@ class Study:
         if case.clock == "graph_pdl" and capability < 90:
             return "programmatic dependent launch needs compute capability 9.0"
         return None
+
+    def why_not(self, case: Case) -> str | None:
+        """Why this case cannot run on the GPU at hand: the GPU is of another generation, or a package is not
+        installed; None if it can, memory permitting.
+        """
+        package = self.needs(case)
+        if refusal := self.refuses(case, int(ops.this_arch())):
+            return refusal
+        missing = package is not None and importlib.util.find_spec(package) is None
+        return f"{package} is not installed" if missing else None
 
     def memory_bytes(self, case: Case) -> int:
         """GPU memory of the case's own buffers."""
@@ -273,12 +284,9 @@ class Study:
         free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
         free -= self.shared_bytes(group[0])
         for case in group:
-            package, size = self.needs(case), self.memory_bytes(case)
-            refusal = self.refuses(case, int(cupy.cuda.Device().compute_capability))
-            if refusal:
-                outcome.skipped[case.id] = refusal
-            elif package and importlib.util.find_spec(package) is None:
-                outcome.skipped[case.id] = f"{package} is not installed"
+            size = self.memory_bytes(case)
+            if reason := self.why_not(case):
+                outcome.skipped[case.id] = reason
             elif size > 0.9 * free:
                 outcome.skipped[case.id] = (
                     f"it needs {size / 2**30:.1f} GiB and {max(free, 0) / 2**30:.1f} are free"
@@ -296,9 +304,10 @@ class Study:
                 same = next((entry for entry in admitted.values() if entry.work is work), None)
                 admitted[case.id] = same or gate.admit(work)
             except Exception as error:
-                if case.kind == "own":
+                if case.kind == "own" and not isinstance(error, LaunchError):
                     raise
-                # A library's kernel that is wrong or absent on this GPU gets no time; ours would be a bug.
+                # A library's kernel that is wrong or absent on this GPU gets no time; ours would be a bug,
+                # unless its launcher says that this GPU cannot do it.
                 ready.remove(case)
                 outcome.skipped[case.id] = _reason(error)
         if not ready:
@@ -321,8 +330,6 @@ class Study:
         self, case: Case, admitted: gate.Admitted, timing: clock.Timing, predicted_us: float | None
     ) -> dict[str, Any]:
         """The record of one timed case."""
-        from rooflab.ops import this_arch
-
         count = self.count(case)
         row: dict[str, Any] = {
             **case.row(),
@@ -337,13 +344,13 @@ class Study:
             "roof": roof.in_state(count.roof, case.state),
             "error": admitted.error,
             "error_budget": admitted.work.budget,
-            "identity": self.identity(case, this_arch()),
+            "identity": self.identity(case, ops.this_arch()),
             **(asdict(timing.reading) if timing.reading else {}),
         }
         described = self.rung(case)
         if described is not None:
             rung, options, _ = described
-            resources = rung.cubin(this_arch(), options).resources[rung.entry]
+            resources = rung.cubin(ops.this_arch(), options).resources[rung.entry]
             row |= {
                 "registers": resources.registers,
                 "spill_bytes": resources.spill_bytes,

@@ -23,7 +23,6 @@ from rooflab.studies.base import Context, Count, Sized, Study
 
 NEIGHBOURS = ("after_cool", "after_hot")
 MOVES = 1.02  # a time that a neighbour moves by more is one that power or clock holds
-GEMV = (28672, 8192)  # (n, k) of the one-token products: Llama 3 70B's MLP, the largest recorded
 _OWNERS: dict[str, Study] = {
     **dict.fromkeys(("read", "copy"), bandwidth.Bandwidth()),
     "gemv_rows": gemv.Gemv(),
@@ -34,25 +33,29 @@ _OWNERS: dict[str, Study] = {
 }
 
 
-def leading(device: Sized | None = None) -> list[Case]:
-    """Each operator's fastest rung and strongest peers on one large shape, as their own studies have them."""
-    wide = attention.LENGTHS[-1]
+def leading(effort: str = "full", device: Sized | None = None) -> list[Case]:
+    """Each operator's fastest rung and strongest peers on one shape, as their own studies have them: the
+    largest that those record at this effort.
+    """
+    place = -1 if effort == "full" else 0
+    n, k = int4.SHAPES[place]
+    square = q8_0.SHAPES[2 if effort == "full" else 0]
     streams = [
         case
         for operator in ("read", "copy")
-        for case in bandwidth.ladder(operator)
+        for case in bandwidth.ladder(operator, bandwidth.LARGE[effort])
         if case.impl == stream.DEFAULT[operator] or (operator, case.impl) == ("copy", "torch.copy_")
     ]
-    product = [c for c in gemv.ladder("gemv_rows", *GEMV) if c.kind == "peer"]
-    fastest = gemv.ladder("gemv_rows", *GEMV)[len(gemv_op.LADDERS["gemv_rows"]) - 1]
+    fastest = gemv_op.LADDERS["gemv_rows"][-1].name
+    context = attention.CONTEXTS[-1] if effort == "full" else attention.CONTEXTS[1]
     return [
         *streams,
-        *(fastest, *product),
-        *_int4(1, device),
-        *(c for c in q8_0.ladder(*q8_0.SHAPES[2]) if c.impl in ("5_batch", "torch.matmul")),
+        *(case for case in gemv.ladder("gemv_rows", n, k) if case.kind == "peer" or case.impl == fastest),
+        *_int4((n, k), 1, device),
+        *(c for c in q8_0.ladder(*square) if c.impl in ("5_batch", "torch.matmul")),
         *_mmq(mmq.PROMPTS[0]),
-        *_attention(128, wide, device=device),
-        *_fastest_decode(attention.CONTEXTS[-1]),
+        *_attention(128, attention.LENGTHS[place], device=device),
+        *_fastest_decode(context),
     ]
 
 
@@ -60,7 +63,7 @@ def more(device: Sized | None = None) -> list[Case]:
     """What else lessons rank: other widths, lengths and windows of attention, more tokens of the products."""
     last, middle = attention.LENGTHS[-1], attention.LENGTHS[1]
     return [
-        *(case for tokens in (16, 64) for case in _int4(tokens, device)),
+        *(case for tokens in (16, 64) for case in _int4(int4.SHAPES[-1], tokens, device)),
         *_mmq(mmq.PROMPTS[1]),
         *(case for width in (64, 256, 512) for case in _attention(width, last, device=device)),
         *_attention(128, middle, device=device),
@@ -68,9 +71,9 @@ def more(device: Sized | None = None) -> list[Case]:
     ]
 
 
-def _int4(tokens: int, device: Sized | None) -> list[Case]:
-    peers = ("torch.matmul", "humming", *(["gemlite"] if tokens in int4.TUNED_BATCHES else []))
-    found = int4.batches(*int4.SHAPES[-1], (tokens,), device)
+def _int4(shape: tuple[int, int], tokens: int, device: Sized | None) -> list[Case]:
+    peers = ("torch.matmul", "humming", "gemlite")
+    found = int4.batches(*shape, (tokens,), device)
     return [case for case in found if case.kind == "own" or case.impl in peers]
 
 
@@ -105,7 +108,7 @@ class Power(Study):
     after = ("bandwidth",)
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
-        found = in_states(leading(device), ("burst", "sustained", *NEIGHBOURS))
+        found = in_states(leading(effort, device), ("burst", "sustained", *NEIGHBOURS))
         if effort == "full":
             found += in_states(more(device), ("burst", "sustained"))
         return list(dict.fromkeys(found))

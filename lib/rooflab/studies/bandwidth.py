@@ -356,7 +356,8 @@ def fixed_us(rows: pd.DataFrame, gb_s: float) -> float:
 
 def burst_and_sustained(rows: pd.DataFrame, spec: Device | None) -> pd.DataFrame:
     """Rows of `peaks`, one a roof: burst and sustained rate, the datasheet's (NaN if it states none), and in
-    percent share, burst of datasheet, and kept, sustained of burst.
+    percent share, burst of datasheet, and kept, sustained of burst. Of the sustained samples mhz and watts,
+    SM clock and power, and capped, the share at which the driver kept the clock down for power.
     """
     names = rows["roof"].str.removesuffix("_sustained")
     found = rows.assign(roof=names).pivot(index="roof", columns="state", values="tflop_s")
@@ -364,6 +365,9 @@ def burst_and_sustained(rows: pd.DataFrame, spec: Device | None) -> pd.DataFrame
     found["sheet"] = [getattr(spec, name, None) or float("nan") for name in found["roof"]]
     found["share"] = 100 * found["burst"] / found["sheet"]
     found["kept"] = 100 * found["sustained"] / found["burst"]
+    loaded = rows[rows["state"] == "sustained"].assign(roof=names).set_index("roof")
+    for name, column in (("mhz", "sm_mhz"), ("watts", "power_w"), ("capped", "power_capped")):
+        found[name] = loaded[column].reindex(found["roof"]).to_numpy(float)
     return found
 
 

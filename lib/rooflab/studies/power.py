@@ -199,13 +199,14 @@ def _by_state(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def rivals(rows: pd.DataFrame, state: str) -> pd.DataFrame:
-    """Our fastest case beside the fastest peer of the same shape, both in `state`, a row a shape: columns
-    operator, the sizes, ours, ours_us, peer, peer_us, and ratio, the peer's time over ours.
+    """Our fastest case beside the fastest one that is not ours, both in `state`, a row a shape: columns operator,
+    the sizes, ours, ours_us, peer, peer_us, and ratio, the peer's time over ours.
     """
     mine = rows[(rows["state"] == state) & rows["median_us"].notna()]
     found = []
     for key, group in mine.groupby(["operator", *_SIZES], dropna=False, sort=False):
-        own, peers = (group[group["kind"] == kind].sort_values("median_us") for kind in ("own", "peer"))
+        own = group[group["kind"] == "own"].sort_values("median_us")
+        peers = group[group["kind"] != "own"].sort_values("median_us")
         if len(own) and len(peers):
             ours, best = own.iloc[0], peers.iloc[0]
             found.append(

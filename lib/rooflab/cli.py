@@ -220,7 +220,7 @@ def _validate(asked: argparse.Namespace) -> int:
     from rooflab.book import check
     from rooflab.validate import condensed
 
-    found = check.findings(str(asked.folder))
+    found = check.findings(str(asked.folder), lambda line: print(line, file=sys.stderr, flush=True))
     for sentence in map(str, found) if asked.all else condensed(found):
         _say(sentence)
     errors = sum(finding.severity == "error" for finding in found)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 # What a place that cannot be written is told of; other errors of the system are ours to mend.
 _PLACE = {
-    errno.ENOSPC: "the disk is full, so nothing more was written; what was written before is whole",
-    errno.EDQUOT: "your share of the disk is used up, so nothing more was written",
+    errno.ENOSPC: "the disk is full: free some of it, then give the same command again",
+    errno.EDQUOT: "your share of the disk is used up: free some of it, then give the same command again",
     errno.EROFS: "the place to write to is read-only: work in a copy of the course that you may write to",
     errno.EACCES: "you may not read or write this file: work in a copy of the course that is yours",
     errno.EPERM: "you may not read or write this file: work in a copy of the course that is yours",

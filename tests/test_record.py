@@ -405,6 +405,23 @@ def test_a_kill_between_writing_and_renaming_keeps_the_old_table(store, run, mon
     assert list(store.read("gemv")["n"]) == [1024, 4096]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only on Linux: /dev/full")
+def test_a_full_disk_keeps_the_old_table(store, run):
+    store.add("gemv", [row(1024)], run)
+    before = {path: path.read_bytes() for path in store.folder.glob("*.csv")}
+    for path in before:
+        path.with_name(f".{path.name}.tmp").symlink_to("/dev/full")
+    for write in (
+        lambda: store.add("gemv", [row(2048)], run),
+        lambda: store.begin(H200),
+        lambda: store.finish(run),
+        lambda: store.rederive(lambda: {"dram_read": 4500.0}),
+    ):
+        with pytest.raises(OSError, match="No space left"):
+            write()
+    assert before == {path: path.read_bytes() for path in store.folder.glob("*.csv")}
+
+
 def test_the_text_is_on_the_disk_before_it_gets_its_name(store, run, monkeypatch):
     calls = []
     real_sync, real_replace = os.fsync, os.replace

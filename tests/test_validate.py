@@ -1,7 +1,7 @@
 """A sound recording has no findings, and each way of spoiling one is found."""
 
 import pytest
-from rooflab.errors import UsageError
+from rooflab.errors import MissingTool, UsageError
 from rooflab.paths import DATA
 from rooflab.record import Case, Store
 from rooflab.validate import MAX_FILE_BYTES, Finding, condensed, validate
@@ -190,3 +190,15 @@ def test_findings_are_condensed_and_say_what_to_do():
     assert lines[3:5] == ["error: gemv.csv: and 6 more.", str(odd)]
     assert len(lines) == 7 and "`rooflab record`" in lines[5] and "Commit first" in lines[6]
     assert condensed([]) == []
+
+
+def test_what_takes_long_says_what_it_is_at(monkeypatch, capsys):
+    from rooflab import cli, lab
+
+    monkeypatch.setattr(lab, "_SAY_EVERY_S", -1.0)
+    monkeypatch.setattr("rooflab.kernel.compiler_version", lambda: (_ for _ in ()).throw(MissingTool("none")))
+    cli.main(["validate", str(DATA / "h200")])
+    seen = capsys.readouterr()
+    lines = seen.err.splitlines()
+    assert len(lines) > 50 and all(line.startswith("comparing the code of every case") for line in lines)
+    assert "comparing" not in seen.out

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 # What a place that cannot be written is told of; other errors of the system are ours to mend.
 _PLACE = {
-    errno.ENOSPC: "the disk is full, so nothing more was written; what was written before is whole",
-    errno.EDQUOT: "your share of the disk is used up, so nothing more was written",
+    errno.ENOSPC: "the disk is full: free some of it, then give the same command again",
+    errno.EDQUOT: "your share of the disk is used up: free some of it, then give the same command again",
     errno.EROFS: "the place to write to is read-only: work in a copy of the course that you may write to",
     errno.EACCES: "you may not read or write this file: work in a copy of the course that is yours",
     errno.EPERM: "you may not read or write this file: work in a copy of the course that is yours",
@@ -216,7 +216,7 @@ def _validate(asked: argparse.Namespace) -> int:
     from rooflab.book import check
     from rooflab.validate import condensed
 
-    found = check.findings(str(asked.folder))
+    found = check.findings(str(asked.folder), lambda line: print(line, file=sys.stderr, flush=True))
     for sentence in map(str, found) if asked.all else condensed(found):
         _say(sentence)
     errors = sum(finding.severity == "error" for finding in found)

@@ -106,13 +106,14 @@ def check(say: run.Say = print) -> list[str]:
     return found
 
 
-def findings(device: str) -> list[Finding]:
-    """What is wrong with a recording, or worth knowing of it; published figures are held to less."""
+def findings(device: str, say: run.Say = lambda line: None) -> list[Finding]:
+    """What is wrong with a recording, or worth knowing of it; published figures are held to less. `say` is
+    told what is compiled meanwhile."""
     from rooflab import lab
     from rooflab.validate import validate
 
     folder = Path(device)
-    return validate(folder) if folder.name == "published" else lab.freshness(device)
+    return validate(folder) if folder.name == "published" else lab.freshness(device, say)
 
 
 def freshness(device: str, say: run.Say = print) -> list[str]:

@@ -196,10 +196,9 @@ class Lab:
         if tool != "sass":
             rows = recorded.typed(rows, path)
         self._note(study, tool, list(order), rows["case"])
-        rows = rows.drop(columns="identity").sort_values(
+        return rows.drop(columns="identity").sort_values(
             "case", key=lambda c: c.map(order), kind="stable", ignore_index=True
         )
-        return rows.apply(_numbers)  # beside cases that were skipped a column of numbers holds blank texts
 
     def traces(self, study: str) -> pd.DataFrame:
         """How the lines of a study's rungs use memory, as watching small launches on the CPU showed it: the
@@ -458,23 +457,6 @@ def _unlisted(run: pd.Series) -> Unlisted:
 def _skipped(frame: pd.DataFrame) -> pd.Series:
     """Which rows stand for a case that could not be measured on the recorded machine."""
     return frame["identity"].astype(str).str.startswith(SKIPPED)
-
-
-def _numbers(column: pd.Series) -> pd.Series:
-    """The column as numbers or truth values if all its texts are such, else as it is."""
-    if pd.api.types.is_numeric_dtype(column) or column.name in _WORDS:
-        return column
-    if len(column) and column.isin(["True", "False"]).all():
-        return column == "True"
-    try:
-        return pd.to_numeric(column)
-    except (ValueError, TypeError):
-        return column
-
-
-# Columns of profiles that hold texts, even where all of them look like numbers, or where there is no row.
-_WORDS = {"case", "run", "kernel", "grid", "block", "kind", "short", "part", "class", "starts", "phase", "family"}
-_WORDS |= {"quantity", "value", "when", "sentence", "says"}
 
 
 def _arch() -> str:

@@ -39,7 +39,7 @@ from rooflab.studies import static
 from rooflab.studies.bandwidth import Roof, ceilings, roofs
 from rooflab.studies.base import Context, Sized, Study, Unlisted, require_gpu
 from rooflab.studies.environment import latency_ns
-from rooflab.table import is_blank, write_atomically
+from rooflab.table import is_blank, plain, write_atomically
 from rooflab.validate import Finding, validate
 
 MODES = ("auto", "live", "replay")
@@ -217,7 +217,7 @@ class Lab:
         path, of = self._profile_path(study, tool), studies.get(study)
         frame = _read_profile(path, tool, metrics)
         arch, trouble = _arch(), None
-        unable = {case.id: f"{SKIPPED}{reason}" for case in cases if (reason := of.why_not(case))}
+        unable = {case.id: plain(f"{SKIPPED}{reason}") for case in cases if (reason := of.why_not(case))}
         now = {case.id: unable.get(case.id) or of.identity(case, arch) for case in cases}
         held = dict(zip(frame["case"], frame["identity"], strict=True))
         chosen = [case for case in cases if not fresh(str(held.get(case.id, "")), now[case.id])]
@@ -231,7 +231,7 @@ class Lab:
                     taken = _profile(study, able, tool, metrics)
         except MissingTool as error:
             trouble = error
-            now |= {case.id: f"{SKIPPED}{error}" for case in able}
+            now |= {case.id: plain(f"{SKIPPED}{error}") for case in able}
         left_out = [case.id for case in chosen if trouble or case.id in unable]
         taken = pd.concat([taken, pd.DataFrame({"case": left_out})], ignore_index=True)
         taken["identity"] = [now[case] for case in taken["case"]]
@@ -285,7 +285,7 @@ class Lab:
                 outcome = study.measure_group(group, context)
             named = {case.id: case for case in group}
             skipped = [
-                {**named[case].row(), "identity": f"{SKIPPED}{reason}"}
+                {**named[case].row(), "identity": plain(f"{SKIPPED}{reason}")}
                 for case, reason in outcome.skipped.items()
             ]
             self.store.add(study.name, [*outcome.rows, *skipped], self._begin())

@@ -39,7 +39,7 @@ from rooflab.studies import static
 from rooflab.studies.bandwidth import Roof, ceilings, roofs
 from rooflab.studies.base import Context, Sized, Study, Unlisted, require_gpu
 from rooflab.studies.environment import latency_ns
-from rooflab.table import is_blank, write_atomically
+from rooflab.table import is_blank, plain, write_atomically
 from rooflab.validate import Finding, validate
 
 MODES = ("auto", "live", "replay")
@@ -196,10 +196,9 @@ class Lab:
         if tool != "sass":
             rows = recorded.typed(rows, path)
         self._note(study, tool, list(order), rows["case"])
-        rows = rows.drop(columns="identity").sort_values(
+        return rows.drop(columns="identity").sort_values(
             "case", key=lambda c: c.map(order), kind="stable", ignore_index=True
         )
-        return rows.apply(_numbers)  # beside cases that were skipped a column of numbers holds blank texts
 
     def traces(self, study: str) -> pd.DataFrame:
         """How the lines of a study's rungs use memory, as watching small launches on the CPU showed it: the
@@ -218,7 +217,7 @@ class Lab:
         path, of = self._profile_path(study, tool), studies.get(study)
         frame = _read_profile(path, tool, metrics)
         arch, trouble = _arch(), None
-        unable = {case.id: f"{SKIPPED}{reason}" for case in cases if (reason := of.why_not(case))}
+        unable = {case.id: plain(f"{SKIPPED}{reason}") for case in cases if (reason := of.why_not(case))}
         now = {case.id: unable.get(case.id) or of.identity(case, arch) for case in cases}
         held = dict(zip(frame["case"], frame["identity"], strict=True))
         chosen = [case for case in cases if not fresh(str(held.get(case.id, "")), now[case.id])]
@@ -232,7 +231,7 @@ class Lab:
                     taken = _profile(study, able, tool, metrics)
         except MissingTool as error:
             trouble = error
-            now |= {case.id: f"{SKIPPED}{error}" for case in able}
+            now |= {case.id: plain(f"{SKIPPED}{error}") for case in able}
         left_out = [case.id for case in chosen if trouble or case.id in unable]
         taken = pd.concat([taken, pd.DataFrame({"case": left_out})], ignore_index=True)
         taken["identity"] = [now[case] for case in taken["case"]]
@@ -286,7 +285,7 @@ class Lab:
                 outcome = study.measure_group(group, context)
             named = {case.id: case for case in group}
             skipped = [
-                {**named[case].row(), "identity": f"{SKIPPED}{reason}"}
+                {**named[case].row(), "identity": plain(f"{SKIPPED}{reason}")}
                 for case, reason in outcome.skipped.items()
             ]
             self.store.add(study.name, [*outcome.rows, *skipped], self._begin())
@@ -458,36 +457,6 @@ def _unlisted(run: pd.Series) -> Unlisted:
 def _skipped(frame: pd.DataFrame) -> pd.Series:
     """Which rows stand for a case that could not be measured on the recorded machine."""
     return frame["identity"].astype(str).str.startswith(SKIPPED)
-
-
-def _numbers(column: pd.Series) -> pd.Series:
-    """The column as numbers or truth values if all its texts are such, else as it is."""
-    if pd.api.types.is_numeric_dtype(column) or column.name in _WORDS:
-        return column
-    if len(column) and column.isin(["True", "False"]).all():
-        return column == "True"
-    try:
-        return pd.to_numeric(column)
-    except (ValueError, TypeError):
-        return column
-
-
-# Columns of profiles that hold texts, even where all of them look like numbers, or where there is no row.
-_WORDS = {
-    "case",
-    "run",
-    "kernel",
-    "grid",
-    "block",
-    "kind",
-    "short",
-    "part",
-    "class",
-    "starts",
-    "phase",
-    "family",
-}
-_WORDS |= {"quantity", "value", "when", "sentence", "says"}
 
 
 def _arch() -> str:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from rooflab.errors import UsageError
 from rooflab.identity import SKIPPED
-from rooflab.table import is_blank, read_texts
+from rooflab.table import is_blank, is_plain, plain, read_texts
 
 # What columns of profiles hold; those that are not listed are numbers.
 TEXTS = frozenset(
@@ -22,12 +22,22 @@ BOOLS = frozenset(("refused", "first_right", "second_right"))  # "" where the qu
 _KEYS = ("case", "identity", "run")
 
 
+# Compilers' names of kernels hold signs of HTML and Markdown; what is read of them does not.
+_HARMLESS = str.maketrans('<>&"`[]{}|\\*#$^', "‹›+''‹›‹›//____")
+
+
 def texts(path: Path) -> pd.DataFrame:
     """A profile's rows, as texts; UsageError if it is damaged."""
     header, rows = read_texts(path)
     if lacking := [name for name in _KEYS if name not in header]:
         raise UsageError(f"{path}, line 1: a profile has a column {lacking[0]}, which is not there.")
-    return pd.DataFrame(rows, columns=header, dtype="str")
+    found = pd.DataFrame(rows, columns=header, dtype="str")
+    for name in found:
+        held = found[name].str.translate(_HARMLESS) if name == "kernel" else found[name]
+        if not is_plain("".join([str(name), *held])):
+            bad = next((text for text in held if not is_plain(text)), name)
+            raise UsageError(f"{path}: {str(name)[:40]} is {bad[:80]!r}, and no table holds signs of HTML.")
+    return found
 
 
 def typed(found: pd.DataFrame, path: Path) -> pd.DataFrame:
@@ -38,7 +48,7 @@ def typed(found: pd.DataFrame, path: Path) -> pd.DataFrame:
     for name in found:
         held, column = found[name], str(name)
         if column in TEXTS:
-            columns[column] = held
+            columns[column] = held.str.translate(_HARMLESS) if column == "kernel" else held
             continue
         if column in BOOLS:
             bad = ~held.isin(("True", "False", ""))
@@ -61,7 +71,9 @@ def as_texts(taken: pd.DataFrame) -> pd.DataFrame:
             return ""
         return f"{value:.6g}" if isinstance(value, float) else str(value)
 
-    return pd.DataFrame({name: [text(value) for value in taken[name]] for name in taken}, dtype="str")
+    found = {name: [text(value) for value in taken[name]] for name in taken}
+    kept = {name: held if name == "kernel" else list(map(plain, held)) for name, held in found.items()}
+    return pd.DataFrame(kept, dtype="str")
 
 
 def read(path: Path) -> pd.DataFrame:

@@ -389,6 +389,8 @@ class Attention(Study):
         return PEERS[case.impl]
 
     def refuses(self, case: Case, capability: int) -> str | None:
+        if case.format == "bf16" and capability < 80:
+            return "bf16 products need compute capability 8.0"
         if case.kind == "own" and case.impl in op.HOPPER and capability != 90:
             return "its instructions are those of compute capability 9.0 alone"
         if case.kind == "own":

@@ -32,13 +32,14 @@ from rooflab.case import Case
 from rooflab.errors import MissingRecording, MissingTool, OutOfTime, RooflabError, UsageError
 from rooflab.identity import SKIPPED, fresh
 from rooflab.kernel import in_cache, whole_source
-from rooflab.ops import Rung
+from rooflab.ops import Rung, as_on
+from rooflab.profile import recorded
 from rooflab.record import Store, closing_facts, published_devices, run_facts
 from rooflab.studies import static
 from rooflab.studies.bandwidth import Roof, ceilings, roofs
 from rooflab.studies.base import Context, Sized, Study, Unlisted, require_gpu
 from rooflab.studies.environment import latency_ns
-from rooflab.table import write_atomically
+from rooflab.table import is_blank, write_atomically
 from rooflab.validate import Finding, validate
 
 MODES = ("auto", "live", "replay")
@@ -74,7 +75,7 @@ class Lab:
         where no lesson has done so yet; replayed, they are those that are recorded.
         """
         if self.mode == "live" and not self._roofs():
-            self._measure(studies.get("bandwidth"), ceilings(self.effort))
+            self._measure(studies.get("bandwidth"), ceilings(self.effort, self.sized))
         return self._roofs()
 
     def _roofs(self) -> dict[str, Roof]:
@@ -134,8 +135,8 @@ class Lab:
 
     @property
     def sized(self) -> Sized:
-        """The device for lists of cases: the table's entry, else the number of SMs that the driver gives."""
-        return self.spec or Unlisted(int(self.run["sms"]))
+        """The device for lists of cases: the table's entry, else what the driver says of it."""
+        return self.spec or _unlisted(self.run)
 
     def measure(self, study: str, cases: Sequence[Case]) -> pd.DataFrame:
         """Rows of `cases` in their order, all of record.COLUMNS.
@@ -185,17 +186,19 @@ class Lab:
                     self.take_profile(study, cases, tool, metrics)
                 except MissingTool as error:
                     self.say(f"{study} skipped {tool}: {error}")
-            frame = _read_profile(self._profile_path(study, tool), tool, metrics)
+            path = self._profile_path(study, tool)
+            frame = _read_profile(path, tool, metrics)
         missing = [case.id for case in cases if case.id not in set(frame["case"])]
         if missing and (self.mode == "replay" or studies.get(study).everywhere):
             raise MissingRecording(self._lacks(f"{study}_{tool}", missing, _command(study)))
         order = {case.id: i for i, case in enumerate(cases)}
         rows = frame[frame["case"].isin(order) & ~_skipped(frame)]
+        if tool != "sass":
+            rows = recorded.typed(rows, path)
         self._note(study, tool, list(order), rows["case"])
-        rows = rows.drop(columns="identity").sort_values(
+        return rows.drop(columns="identity").sort_values(
             "case", key=lambda c: c.map(order), kind="stable", ignore_index=True
         )
-        return rows.apply(_numbers)  # beside cases that were skipped a column of numbers holds blank texts
 
     def traces(self, study: str) -> pd.DataFrame:
         """How the lines of a study's rungs use memory, as watching small launches on the CPU showed it: the
@@ -211,34 +214,37 @@ class Lab:
         """Profile here the cases that the store does not hold fresh; MissingTool, once the cases are
         recorded as skipped, for an instrument that cannot be used.
         """
-        path = self._profile_path(study, tool)
+        path, of = self._profile_path(study, tool), studies.get(study)
         frame = _read_profile(path, tool, metrics)
         arch, trouble = _arch(), None
-        now = {case.id: studies.get(study).identity(case, arch) for case in cases}
+        unable = {case.id: f"{SKIPPED}{reason}" for case in cases if (reason := of.why_not(case))}
+        now = {case.id: unable.get(case.id) or of.identity(case, arch) for case in cases}
         held = dict(zip(frame["case"], frame["identity"], strict=True))
         chosen = [case for case in cases if not fresh(str(held.get(case.id, "")), now[case.id])]
         if not chosen:
             return
+        able = [case for case in chosen if case.id not in unable]
+        taken = pd.DataFrame({"case": []})
         try:
-            with _alone():
-                taken = _profile(study, chosen, tool, metrics)
-            taken["identity"] = [now[case] for case in taken["case"]]
+            if able:
+                with _alone():
+                    taken = _profile(study, able, tool, metrics)
         except MissingTool as error:
             trouble = error
-            taken = pd.DataFrame({"case": [case.id for case in chosen], "identity": f"{SKIPPED}{error}"})
+            now |= {case.id: f"{SKIPPED}{error}" for case in able}
+        left_out = [case.id for case in chosen if trouble or case.id in unable]
+        taken = pd.concat([taken, pd.DataFrame({"case": left_out})], ignore_index=True)
+        taken["identity"] = [now[case] for case in taken["case"]]
         self._taken.setdefault((study, tool), set()).update(case.id for case in chosen)
-        taken = taken.assign(run=self._begin())
+        taken = recorded.as_texts(taken.assign(run=self._begin()))
         path.parent.mkdir(parents=True, exist_ok=True)
         with self.store.lock():
             frame = _read_profile(path, tool, metrics)  # again: it took minutes, in which others may write
             kept = frame[~frame["case"].isin({case.id for case in chosen})]
-            frame = (
-                pd.concat([kept, taken], ignore_index=True)
-                if len(kept)
-                else taken.reindex(columns=frame.columns)
-            )
+            columns = frame.columns if len(kept) else _columns(study, tool, metrics)
+            frame = pd.concat([kept, taken], ignore_index=True)[[*columns]].fillna("")
             frame = frame.sort_values("case", kind="stable", ignore_index=True)
-            write_atomically(path, frame.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+            write_atomically(path, frame.to_csv(index=False, lineterminator="\n"))
         if trouble:
             raise trouble
 
@@ -307,7 +313,10 @@ class Lab:
                 package = study.needs(case)
                 if package is None or "not installed" not in reason or find_spec(package) is None:
                     continue
-            if not self.store.is_fresh(study.name, case.id, study.identity(case, arch), facts):
+            # Of what cannot run here nothing is compiled: measuring it records why.
+            if study.why_not(case) or not self.store.is_fresh(
+                study.name, case.id, study.identity(case, arch), facts
+            ):
                 found.add(case.id)
         return found
 
@@ -440,26 +449,14 @@ def _progress() -> Callable[[str], None]:
     return say
 
 
+def _unlisted(run: pd.Series) -> Unlisted:
+    memory = run["memory_bytes"]
+    return Unlisted(int(run["sms"]), None if is_blank(memory) else float(memory) / 1e9)
+
+
 def _skipped(frame: pd.DataFrame) -> pd.Series:
     """Which rows stand for a case that could not be measured on the recorded machine."""
     return frame["identity"].astype(str).str.startswith(SKIPPED)
-
-
-def _numbers(column: pd.Series) -> pd.Series:
-    """The column as numbers or truth values if all its texts are such, else as it is."""
-    if pd.api.types.is_numeric_dtype(column) or column.name in _WORDS:
-        return column
-    if len(column) and column.isin(["True", "False"]).all():
-        return column == "True"
-    try:
-        return pd.to_numeric(column)
-    except (ValueError, TypeError):
-        return column
-
-
-# Columns of profiles that hold texts, even where all of them look like numbers, or where there is no row.
-_WORDS = {"case", "run", "kernel", "grid", "block", "kind", "short", "part", "class", "starts", "phase", "family"}
-_WORDS |= {"quantity", "value", "when", "sentence", "says"}
 
 
 def _arch() -> str:
@@ -488,7 +485,9 @@ def _compiling() -> FileLock:
 def _compile_ahead(asked: Iterable[tuple[Study, Sequence[Case]]], arch: str | None) -> None:
     """Compile what studies' cases launch, on all cores: NVRTC takes one source at a time in a process."""
     wanted = {}
-    builds = (study.builds(case) for study, cases in asked for case in cases if arch)
+    builds = (
+        study.builds(case) for study, cases in asked for case in cases if arch and not study.why_not(case)
+    )
     for rung, chosen in chain.from_iterable(builds):
         macros = rung.with_defaults(chosen)
         wanted[rung.operator, rung.name, tuple(sorted(macros.items()))] = (rung, macros)
@@ -519,9 +518,14 @@ def _compiled(build: tuple[Rung, Mapping[str, int]], arch: str) -> None:
 
 
 def _read_profile(path: Path, tool: str, metrics: Sequence[str] | None) -> pd.DataFrame:
-    """A profile's table; an empty one with the tool's columns if there is no file yet."""
+    """A profile's table as texts; an empty one with the tool's columns if there is no file yet."""
     if path.is_file():
-        return pd.read_csv(path, keep_default_na=False, na_values=["nan"])
+        return recorded.texts(path)
+    return pd.DataFrame(columns=_columns(path.stem.rpartition("_")[0], tool, metrics), dtype="str")
+
+
+def _columns(study: str, tool: str, metrics: Sequence[str] | None) -> list[str]:
+    """The header of a study's profile by an instrument."""
     from rooflab.studies.faults import COLUMNS as REPORTED
 
     columns = {
@@ -529,8 +533,8 @@ def _read_profile(path: Path, tool: str, metrics: Sequence[str] | None) -> pd.Da
         "sanitizer": REPORTED,
         "checks": ("quantity", "value"),
     }
-    usual = studies.get(path.stem.rpartition("_")[0]).profile_columns(tool, metrics)
-    return pd.DataFrame(columns=["case", *columns.get(tool, usual), "identity", "run"])
+    usual = studies.get(study).profile_columns(tool, metrics)
+    return ["case", *columns.get(tool, usual), "identity", "run"]
 
 
 def _profile(study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | None) -> pd.DataFrame:
@@ -681,7 +685,7 @@ def freshness(device: str) -> list[Finding]:
     except MissingTool:
         arch = None
     spec = devices.match(str(runs["gpu"].iloc[-1])) if len(runs) else None
-    sized = spec or (Unlisted(int(runs["sms"].iloc[-1])) if len(runs) else None)
+    sized = spec or (_unlisted(runs.iloc[-1]) if len(runs) else None)
     efforts = {str(e) for e in runs["effort"]} if len(runs) else {"full"}
     effort = "full" if "full" in efforts else "quick"
 
@@ -694,16 +698,17 @@ def freshness(device: str) -> list[Finding]:
         return studies.get(case.study).identity(case, arch)
 
     found = roofs(store.read("bandwidth"))
-    stale = []
-    for path in sorted((store.folder / "profiles").glob("*.csv")):
-        study = path.stem.rpartition("_")[0]
-        table = _read_profile(path, "", None)
-        for case, recorded in sorted(set(zip(table["case"], table["identity"], strict=True))):
-            now = None if recorded.startswith(SKIPPED) else identity(studies.get(study).case(case))
-            if now is not None and not fresh(recorded, now):
-                sentence = f"{case} is stale: profiled as {recorded}, its code is now {now}."
-                stale.append(Finding("error", f"profiles/{path.name}", sentence))
     measured = [study for study in studies.names() if not studies.get(study).everywhere]
-    return stale + validate(
-        store.folder, measured, expected, identity, {key: value.value for key, value in found.items()}
-    )
+    stale = []
+    with as_on(spec.slug if spec else None, capability.replace(".", "") or "90"):
+        for path in sorted((store.folder / "profiles").glob("*.csv")):
+            study = path.stem.rpartition("_")[0]
+            table = _read_profile(path, "", None)
+            for case, recorded in sorted(set(zip(table["case"], table["identity"], strict=True))):
+                now = None if recorded.startswith(SKIPPED) else identity(studies.get(study).case(case))
+                if now is not None and not fresh(recorded, now):
+                    sentence = f"{case} is stale: profiled as {recorded}, its code is now {now}."
+                    stale.append(Finding("error", f"profiles/{path.name}", sentence))
+        return stale + validate(
+            store.folder, measured, expected, identity, {key: value.value for key, value in found.items()}
+        )

@@ -73,10 +73,18 @@ def from_text(how: str, text: str) -> Any:
 def read_table(path: Path, schema: Mapping[str, str]) -> list[dict[str, str]]:
     """The rows of a table as texts, [] if there is no such file; UsageError naming file and line if it is not
     whole or its columns are not those of `schema`."""
+    if not path.is_file():
+        return []
+    return [dict(zip(schema, cells, strict=True)) for cells in read_texts(path, schema)[1]]
+
+
+def read_texts(path: Path, columns: Iterable[str] | None = None) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a table as texts; UsageError naming file and line if it is not whole, not there, or
+    its columns are not `columns` (by default any distinct names)."""
     try:
         content = path.read_bytes().decode()
-    except FileNotFoundError:
-        return []
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:
         raise UsageError(
             f"{path} is not UTF-8 text (byte {error.start}), so it is not a table of rooflab."
@@ -85,17 +93,12 @@ def read_table(path: Path, schema: Mapping[str, str]) -> list[dict[str, str]]:
     rows = []
     try:
         header = next(reader, [])
-        if header != list(schema):
-            missing, extra = [c for c in schema if c not in header], [c for c in header if c not in schema]
-            why = "has its columns in another order"
-            if missing or extra:
-                why = f"lacks {', '.join(missing[:3])}" if missing else f"has also {', '.join(extra[:3])}"
-            raise UsageError(f"{path}, line 1: the header {why}; it should be {','.join(schema)}.")
+        _check_header(path, header, header if columns is None else list(columns))
         for cells in reader:
-            if len(cells) != len(schema):
-                why = f"{len(cells)} cells where the header has {len(schema)}"
+            if len(cells) != len(header):
+                why = f"{len(cells)} cells where the header has {len(header)}"
                 raise UsageError(f"{path}, line {reader.line_num}: {why}; {_MEND}.")
-            rows.append(dict(zip(schema, cells, strict=True)))
+            rows.append(cells)
     except csv.Error as error:
         raise UsageError(
             f"{path}, line {reader.line_num}: not a line of a table ({error}); {_MEND}."
@@ -104,7 +107,18 @@ def read_table(path: Path, schema: Mapping[str, str]) -> list[dict[str, str]]:
         raise UsageError(
             f"{path}, line {reader.line_num}: the file ends in the middle of this line; {_MEND}."
         )
-    return rows
+    return header, rows
+
+
+def _check_header(path: Path, header: list[str], wanted: list[str]) -> None:
+    if header != wanted:
+        missing, extra = [c for c in wanted if c not in header], [c for c in header if c not in wanted]
+        why = "has its columns in another order"
+        if missing or extra:
+            why = f"lacks {', '.join(missing[:3])}" if missing else f"has also {', '.join(extra[:3])}"
+        raise UsageError(f"{path}, line 1: the header {why}; it should be {','.join(wanted)}.")
+    if not header or "" in header or len(set(header)) < len(header):
+        raise UsageError(f"{path}, line 1: the header does not name every column once.")
 
 
 def table_text(rows: Iterable[Mapping[str, str]], schema: Mapping[str, str]) -> str:

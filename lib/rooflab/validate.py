@@ -212,6 +212,10 @@ def _table(
         findings.append(
             Finding("error", path.name, "its lines are not in the order or the quoting rooflab writes.")
         )
+    bare = df[df["median_us"].notna() & df["roof_fraction"].isna()]["roof"].replace("", None).dropna()
+    for name, count in bare[~bare.isin(roofs)].value_counts().items() if roofs is not None else ():
+        sentence = f"{count} rows have no share of {name}, which this recording has no measurement of."
+        findings.append(Finding("warning", path.name, sentence))
     if expected is not None and not published:
         findings += _completeness(path, set(ids), [case.id for case in expected])
     return findings
@@ -234,7 +238,7 @@ def _row(
             found.append("a time without the name of its clock.")
         if row["kind"] == "own" and not row["error"] <= row["error_budget"]:
             found.append(f"a time without a passed gate: error {row['error']}, budget {row['error_budget']}.")
-        if row["roof"] and math.isnan(row["roof_fraction"]):
+        if row["roof"] and math.isnan(row["roof_fraction"]) and (roofs is None or row["roof"] in roofs):
             found.append(f"no fraction of the roof {row['roof']} that it is compared with.")
     if row["roof_fraction"] > MAX_ROOF_FRACTION and not _under_the_datasheet(row, slug):
         found.append(f"{row['roof_fraction']} of its roof {row['roof']}: more than the roof allows.")

@@ -20,6 +20,7 @@ import pandas as pd
 from rooflab import gate, ops, roof, shapes
 from rooflab.case import Case, options
 from rooflab.device import Device
+from rooflab.errors import UsageError
 from rooflab.ops import Rung
 from rooflab.ops import attention as op
 from rooflab.studies import products
@@ -287,11 +288,7 @@ def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
 
 
 def _arch() -> str:
-    from rooflab import device
-
-    if ops._TARGET.get() == "cpu":
-        return "89"
-    return ops.this_arch() if device.has_gpu() else "90"
+    return "89" if ops._TARGET.get() == "cpu" else ops.known_arch()
 
 
 def launch_of(case: Case) -> op.Launch:
@@ -393,10 +390,18 @@ class Attention(Study):
         return PEERS[case.impl]
 
     def refuses(self, case: Case, capability: int) -> str | None:
+        if case.format == "bf16" and capability < 80:
+            return "bf16 products need compute capability 8.0"
         if case.kind == "own" and case.impl in op.HOPPER and capability != 90:
             return "its instructions are those of compute capability 9.0 alone"
-        if case.kind == "own" and capability == 75 and "75" not in own_rung(case)[0].archs:
-            return "its copies need compute capability 8.0"
+        if case.kind == "own":
+            rung = next(rung for rung in op.LADDERS[ladder_of(case)] if rung.name == case.impl)
+            if not rung.runs_on(str(capability)):
+                return "its copies need compute capability 8.0"
+            try:
+                own_rung(case)
+            except UsageError as error:  # no tile fits
+                return str(error).rstrip(".")
         return super().refuses(case, capability)
 
     def group(self, case: Case) -> tuple:

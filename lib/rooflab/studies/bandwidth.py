@@ -36,6 +36,16 @@ _PEERS = {
 }
 
 
+def large(effort: str, device: Sized | None = None) -> int:
+    """Elements of the ladders' arrays: past any L2, and so many that all rungs of a triad, its oracle in
+    float64 beside them, fit the device's memory together.
+    """
+    n, memory_gb = LARGE[effort], getattr(device, "memory_gb", None)
+    while memory_gb and 88 * n > 0.9e9 * memory_gb:
+        n //= 2
+    return n
+
+
 def ladder(operator: str, n: int = LARGE["full"]) -> list[Case]:
     """Every rung of a stream with its peers, cold, on arrays of n 4-byte elements."""
     own = [Case("bandwidth", operator, rung.name, n=n) for rung in stream.LADDERS[operator]]
@@ -130,11 +140,10 @@ PROFILED = (
 )
 
 
-def ceilings(effort: str) -> list[Case]:
+def ceilings(effort: str, device: Sized | None = None) -> list[Case]:
     """The cases that `roofs` is made of: every stream's own rungs, the transfers, the peaks."""
-    streams = [
-        case for operator in ("read", "write", "copy", "triad") for case in ladder(operator, LARGE[effort])
-    ]
+    n = large(effort, device)
+    streams = [case for operator in ("read", "write", "copy", "triad") for case in ladder(operator, n)]
     return [case for case in streams if case.kind == "own"] + [*transfers(), *peaks(MATRIX[effort])]
 
 
@@ -160,16 +169,16 @@ class Bandwidth(Study):
     after = ("environment",)
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
-        large = LARGE[effort]
-        sizes = [n for n in SWEEP if n <= 2 * large]
+        words = large(effort, device)
+        sizes = [n for n in SWEEP if n <= 2 * words]
         if effort == "quick":
             sizes = sizes[::2]
         found = [
-            *(case for operator in ("read", "copy", "write", "triad") for case in ladder(operator, large)),
-            *copies_by_clock(large),
+            *(case for operator in ("read", "copy", "write", "triad") for case in ladder(operator, words)),
+            *copies_by_clock(words),
             *sweep(sizes, "warm"),
             *sweep([n for n in sizes if n >= 1 << 18], "cold"),
-            *in_flight(device.sms if device else 132, large // 2),
+            *in_flight(device.sms if device else 132, words // 2),
             *transfers(),
             *peaks(MATRIX[effort]),
         ]

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, Protocol
 
 import pandas as pd
 
-from rooflab import clock, gate
+from rooflab import clock, gate, ops
 from rooflab.case import CACHES, CLOCKS, KINDS, Case, parse_options
 from rooflab.device import Device
-from rooflab.errors import GateError, MissingTool, UsageError
+from rooflab.errors import GateError, LaunchError, MissingTool, UsageError
 from rooflab.ops import Rung
 from rooflab.profile.ncu import BASIC
 from rooflab.profile.trace import Trace
@@ -36,9 +36,10 @@ class Sized(Protocol):
 
 
 class Unlisted(NamedTuple):
-    """A GPU that the table of devices lacks."""
+    """A GPU that the table of devices lacks, as its driver describes it; memory in 10^9 bytes."""
 
     sms: int
+    memory_gb: float | None = None
 
 
 class Count(NamedTuple):
@@ -146,6 +147,16 @@ class Study:
         if case.clock == "graph_pdl" and capability < 90:
             return "programmatic dependent launch needs compute capability 9.0"
         return None
+
+    def why_not(self, case: Case) -> str | None:
+        """Why this case cannot run on the GPU at hand: the GPU is of another generation, or a package is not
+        installed; None if it can, memory permitting.
+        """
+        package = self.needs(case)
+        if refusal := self.refuses(case, int(ops.this_arch())):
+            return refusal
+        missing = package is not None and importlib.util.find_spec(package) is None
+        return f"{package} is not installed" if missing else None
 
     def memory_bytes(self, case: Case) -> int:
         """GPU memory of the case's own buffers."""
@@ -272,12 +283,9 @@ class Study:
         free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
         free -= self.shared_bytes(group[0])
         for case in group:
-            package, size = self.needs(case), self.memory_bytes(case)
-            refusal = self.refuses(case, int(cupy.cuda.Device().compute_capability))
-            if refusal:
-                outcome.skipped[case.id] = refusal
-            elif package and importlib.util.find_spec(package) is None:
-                outcome.skipped[case.id] = f"{package} is not installed"
+            size = self.memory_bytes(case)
+            if reason := self.why_not(case):
+                outcome.skipped[case.id] = reason
             elif size > 0.9 * free:
                 outcome.skipped[case.id] = (
                     f"it needs {size / 2**30:.1f} GiB and {max(free, 0) / 2**30:.1f} are free"
@@ -291,10 +299,11 @@ class Study:
         for case, work in zip(list(ready), works, strict=True):
             try:
                 admitted.append(gate.admit(work))
-            except (GateError, RuntimeError) as error:
-                if case.kind == "own":
+            except (GateError, LaunchError, RuntimeError) as error:
+                if case.kind == "own" and not isinstance(error, LaunchError):
                     raise
-                # A library's kernel that is wrong or absent on this GPU gets no time; ours would be a bug.
+                # A library's kernel that is wrong or absent on this GPU gets no time; ours would be a bug,
+                # unless its launcher says that this GPU cannot do it.
                 ready.remove(case)
                 outcome.skipped[case.id] = " ".join(str(error).split())[:200]
         if not ready:
@@ -314,8 +323,6 @@ class Study:
         self, case: Case, admitted: gate.Admitted, timing: clock.Timing, predicted_us: float | None
     ) -> dict[str, Any]:
         """The record of one timed case."""
-        from rooflab.ops import this_arch
-
         count = self.count(case)
         row: dict[str, Any] = {
             **case.row(),
@@ -330,12 +337,12 @@ class Study:
             "roof": count.roof,
             "error": admitted.error,
             "error_budget": admitted.work.budget,
-            "identity": self.identity(case, this_arch()),
+            "identity": self.identity(case, ops.this_arch()),
         }
         described = self.rung(case)
         if described is not None:
             rung, options, _ = described
-            resources = rung.cubin(this_arch(), options).resources[rung.entry]
+            resources = rung.cubin(ops.this_arch(), options).resources[rung.entry]
             row |= {
                 "registers": resources.registers,
                 "spill_bytes": resources.spill_bytes,

@@ -87,7 +87,7 @@ def rounds(case: Case) -> bool:
     """
     if case.format != "q8_0" or case.impl == "gemma":
         return case.format == "q8_0"
-    return engine.PROMPTS[case.impl].mmq and _here() != "90"
+    return engine.PROMPTS[case.impl].mmq and ops.known_arch() != "90"
 
 
 def ladder(
@@ -140,6 +140,9 @@ class Prefill(Study):
     def needs(self, case: Case) -> str | None:
         return "transformers" if case.model in hf.MODELS else "torch"
 
+    def refuses(self, case: Case, capability: int) -> str | None:
+        return decode.unfit(case, capability) or super().refuses(case, capability)
+
     def memory_bytes(self, case: Case) -> int:
         model, seq = shapes.get(case.model), case.seq or 0
         return seq * (6 * model.mlp + 20 * model.hidden) * 8  # activations, widened by the oracle
@@ -176,7 +179,8 @@ class Prefill(Study):
         if case.kind == "peer":
             return known.prompt_waits.get(case.seq or 0)
         paths = engine.PROMPTS[case.impl]
-        rung = paths.attention or attention.default_rung(engine.spec(case.model).shape.head_dim, _here())
+        head_dim = engine.spec(case.model).shape.head_dim
+        rung = paths.attention or attention.default_rung(head_dim, ops.known_arch())
         return predictions.prompt_us(known, case.model, case.format, case.seq or 0, paths, rung)
 
     def launch_us(self, case: Case, device: Device) -> float:
@@ -191,10 +195,13 @@ class Prefill(Study):
     def builds(self, case: Case) -> list[tuple[Rung, Mapping[str, int]]]:
         if case.kind != "own" or case.model == decode.GEMMA:
             return super().builds(case)
-        return [*super().builds(case), *prompt_builds(case.model, case.format, decode.head_of(case), _here())]
+        return [
+            *super().builds(case),
+            *prompt_builds(case.model, case.format, decode.head_of(case), ops.known_arch()),
+        ]
 
     def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
-        return self._rung(case, _here()) if case.kind == "own" else None
+        return self._rung(case, ops.known_arch()) if case.kind == "own" else None
 
     def _rung(self, case: Case, arch: str) -> tuple[Rung, Mapping[str, int], str]:
         """The rung that does a way's attention or, where that is our own product, MMQ's; the other rungs'
@@ -230,7 +237,7 @@ class Prefill(Study):
     def identity(self, case: Case, arch: str | None) -> str:
         if case.kind != "own":
             return package_identity("torch", "transformers")
-        rung, macros, rule = self._rung(case, arch or "90")
+        rung, macros, rule = self._rung(case, arch or ops.known_arch())
         return rung.identity(rule, macros, arch)
 
     def row(
@@ -266,10 +273,6 @@ def prompt_builds(model: str, format: str, head: str, arch: str) -> list[tuple[R
         (first, decoder.macros_for(first, shape, format, head, arch, {})),
         *((rung, rung.defines) for rung in between_rungs if rung.arch_for(arch) in rung.archs),
     ]
-
-
-def _here() -> str:
-    return decode._here()
 
 
 # --- contestants --------------------------------------------------------------------------------------------

@@ -361,7 +361,7 @@ def burst_and_sustained(rows: pd.DataFrame, spec: Device | None) -> pd.DataFrame
     """
     names = rows["roof"].str.removesuffix("_sustained")
     found = rows.assign(roof=names).pivot(index="roof", columns="state", values="tflop_s")
-    found = found.reindex(names.unique()).reset_index()
+    found = found.reindex(index=names.unique(), columns=["burst", "sustained"]).reset_index()
     found["sheet"] = [getattr(spec, name, None) or float("nan") for name in found["roof"]]
     found["share"] = 100 * found["burst"] / found["sheet"]
     found["kept"] = 100 * found["sustained"] / found["burst"]

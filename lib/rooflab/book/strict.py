@@ -64,10 +64,11 @@ def problem(cell: NotebookNode, outputs: list[NotebookNode]) -> str:
     differ, "" where nothing is."""
     new, committed = (nbformat.v4.new_notebook(cells=[NotebookNode(cell, id="c")]) for _ in range(2))
     new.cells[0] = NotebookNode(cell, id="c", outputs=outputs)
-    texts = [normal.normalise(committed).splitlines(), normal.normalise(new, committed).splitlines()]
-    if texts[0] == texts[1]:
+    before, after = normal.normalise(committed).splitlines(), normal.normalise(new, committed).splitlines()
+    if before == after:
         return ""
-    lines = [line[:200] for line in difflib.unified_diff(*texts, "committed", "replayed", n=1, lineterm="")]
+    compared = difflib.unified_diff(before, after, "committed", "replayed", n=1, lineterm="")
+    lines = [line[:200] for line in compared]
     return "\n".join(["the outputs are not the committed ones: run `rooflab refresh`.", *lines[:20]])
 
 

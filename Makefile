@@ -28,8 +28,9 @@ style:
 check: style
 	@$(PY) scripts/check.py $(SINCE)
 
+# Files in the order named: the notebooks, many and short, come last, so that neither process ends alone.
 test: style
-	@$(PY) -m pytest -n 2 --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 600 --durations 25 tests notebooks
+	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --nbval --nbval-current-env --nbval-cell-timeout 600 --durations 25 tests notebooks
 
 lab:
 	@$(BASE) scripts/setup.py lab "$(PYTHON)"

@@ -29,6 +29,10 @@ def _seen(text: str) -> nbformat.NotebookNode:
     return new_output("stream", name="stdout", text=text)
 
 
+def _display(text: str) -> nbformat.NotebookNode:
+    return new_output("display_data", data={"text/plain": text})
+
+
 def _shown(last: float) -> bytes:
     fig, axes = plot.figure("tokens", "GB/s", "A series")
     plot.series(axes, [1, 2, 3], [1.0, 2.0, last], label="ours")
@@ -74,11 +78,13 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "stderr": ("import sys; print(1, file=sys.stderr)", [_seen("1\n")]),
         "order": (
             "display(1); print(2)",
-            [_seen("2\n"), new_output("display_data", data={"text/plain": "1"})],
+            [_seen("2\n"), _display("1")],
         ),
+        "between": ("print(1); display(1); print(2)", [_seen("1\n"), _display("1"), _seen("2\n")]),
+        "moved": ("print(1); display(1); print(2)", [_seen("1\n2\n"), _display("1")]),
         "picture": (DRAW, [_picture(3.0001), _seen("x\n")]),
         "another_picture": (DRAW, [_picture(3.05), _seen("x\n")]),
-        "no_picture": (DRAW, [new_output("display_data", data={"text/plain": "x"}), _seen("x\n")]),
+        "no_picture": (DRAW, [_display("x"), _seen("x\n")]),
         "failing": ("1 / 0", []),
         "lean": (LOOK, [_seen("[] replay None None\n\n")]),
     }
@@ -97,11 +103,11 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def test_nbval_lets_pass_what_is_committed(verdicts: dict[str, str]) -> None:
-    assert verdicts["text"] == verdicts["picture"] == ""
+    assert verdicts["text"] == verdicts["picture"] == verdicts["between"] == ""
 
 
 @pytest.mark.parametrize(
-    "name", ["another_text", "stderr", "order", "another_picture", "no_picture", "failing"]
+    "name", ["another_text", "stderr", "order", "moved", "another_picture", "no_picture", "failing"]
 )
 def test_nbval_finds_what_differs(verdicts: dict[str, str], name: str) -> None:
     assert verdicts[name]

@@ -6,6 +6,8 @@ which stream a text went to.
 """
 
 import atexit
+import copy
+import difflib
 import os
 import shutil
 import tempfile
@@ -18,7 +20,7 @@ from unittest import mock
 import nbformat
 import pytest
 from nbformat import NotebookNode
-from nbval.plugin import IPyNbCell
+from nbval.plugin import IPyNbCell, coalesce_streams
 
 from rooflab.book import normal
 
@@ -58,12 +60,16 @@ def lean(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def problem(cell: NotebookNode, outputs: list[NotebookNode]) -> str:
-    """What is wrong with a cell's outputs beside the committed ones: one sentence, "" where nothing is."""
+    """What is wrong with a cell's outputs beside the committed ones: a sentence and the first lines that
+    differ, "" where nothing is."""
     new, committed = (nbformat.v4.new_notebook(cells=[NotebookNode(cell, id="c")]) for _ in range(2))
     new.cells[0] = NotebookNode(cell, id="c", outputs=outputs)
-    if normal.normalise(new, committed) == normal.normalise(committed):
+    before, after = normal.normalise(committed).splitlines(), normal.normalise(new, committed).splitlines()
+    if before == after:
         return ""
-    return "the outputs are not the committed ones: run `rooflab refresh` and read what changed."
+    compared = difflib.unified_diff(before, after, "committed", "replayed", n=1, lineterm="")
+    lines = [line[:200] for line in compared]
+    return "\n".join(["the outputs are not the committed ones: run `rooflab refresh`.", *lines[:20]])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -79,8 +85,17 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         return (yield)
     cell: Any = item
     cell.output_timeout = _OUTPUT_TIMEOUT_S
-    result = yield
-    found = problem(cell.cell, cell.test_outputs)
+    committed = copy.deepcopy(cell.cell)
+    seen: list[list[NotebookNode]] = []
+
+    def join(outputs: list[NotebookNode]) -> list[NotebookNode]:
+        """nbval joins all streams of one name, in place, and loses where they were."""
+        seen.append(copy.deepcopy(outputs))
+        return coalesce_streams(outputs)
+
+    with mock.patch("nbval.plugin.coalesce_streams", join):
+        result = yield
+    found = problem(committed, seen[0])
     if found:
         cell.raise_cell_error(found)
     return result

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingTool, UsageError
-from . import PERMISSION, child_command, execute, raise_child_error, require_tool, tail, trace
+from . import PERMISSION, child_command, execute, exported, raise_child_error, require_tool, tail, trace
 from .trace import Trace
 
 _PUSH_POP = 59  # NVTX_EVENTS.eventType of a range pushed and popped on one thread
@@ -78,7 +78,10 @@ def read(path: Path) -> Trace:
         raise UsageError(f"There is no export {path}.")
     _check_whole(path)
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        with (
+            exported(path.name),
+            closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database,
+        ):
             return _read(database, path)
     except sqlite3.DatabaseError as error:
         raise UsageError(f"{path.name} is not a whole SQLite export of Nsight Systems: {error}.") from error

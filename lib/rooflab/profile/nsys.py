@@ -77,11 +77,9 @@ def read(path: Path) -> Trace:
     if not path.is_file():
         raise UsageError(f"There is no export {path}.")
     _check_whole(path)
+    place = f"{path.resolve().as_uri()}?mode=ro"
     try:
-        with (
-            exported(path.name),
-            closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database,
-        ):
+        with exported(path.name), closing(sqlite3.connect(place, uri=True)) as database:
             return _read(database, path)
     except sqlite3.DatabaseError as error:
         raise UsageError(f"{path.name} is not a whole SQLite export of Nsight Systems: {error}.") from error

@@ -61,7 +61,7 @@ def activities(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return frame
 
 
-def checked(name: str, value: Any, kind: type = int) -> Any:
+def checked(name: str, value: Any, kind: Any = int) -> Any:
     """The value, once it is a text, or a whole number of at least 0 that fits 62 bits; else ValueError."""
     if type(value) is not kind or (kind is int and not 0 <= value < 1 << 62):
         what = "a text" if kind is str else "a whole number from 0 on"

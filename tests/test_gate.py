@@ -232,6 +232,41 @@ def test_inputs_changed_while_it_is_timed_are_found(operand, copy):
         clock.measure([admitted], "wall", samples=4)
 
 
+def test_an_error_of_exactly_the_budget_passes_and_floats_may_stand_for_whole_numbers():
+    x = np.arange(8)
+    out = np.empty(8, np.float32)
+
+    def off(by):
+        return gate.Work("w", lambda i: np.copyto(out, x + by), [[x]], [[out]], lambda: x, budget=0.5)
+
+    assert gate.admit(off(np.float32(0.5))).error == 0.5
+    with pytest.raises(GateError, match="8 of 8"):
+        gate.admit(off(np.float32(0.625)))
+
+
+def test_outputs_compared_piece_by_piece_are_counted_and_found_as_a_whole(monkeypatch):
+    monkeypatch.setattr(gate, "_CHUNK", 100)
+
+    def wrong_thrice(x, y, z):
+        honest(x, y, z)
+        z[[250, 260, 850]] = 7
+
+    with pytest.raises(GateError, match="3 of 1003 outputs are wrong, the first at index 250: got 7"):
+        gate.admit(work(wrong_thrice))
+    assert gate.admit(work(honest)).error > 0
+
+
+def test_the_error_kept_is_the_largest_seen():
+    errors = iter([0.25, 0.5, 0.125, 1.0])
+    out = np.empty(4, np.float32)
+    one = gate.Work("w", lambda i: out.fill(1 + next(errors)), [[]], [[out]], lambda: np.ones(4), budget=1.0)
+    admitted = gate.admit(one)
+    assert admitted.error == 0.25
+    for largest in (0.5, 0.5, 1.0):
+        admitted.recheck()
+        assert admitted.error == largest
+
+
 def test_a_wrong_shape_and_a_bad_oracle_are_refused():
     inputs, outputs = operands(1)
     short = gate.Work("short", lambda i: None, inputs, outputs, lambda: np.zeros(7))

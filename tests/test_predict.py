@@ -150,6 +150,70 @@ def test_the_ridge_is_where_arithmetic_takes_over(shape):
     assert predict.bound(how, *shape, batch - 1, MACHINE).by == "memory"
 
 
+def test_the_fastest_way_is_the_one_that_takes_least():
+    ways = [how for how in predict.WAYS if how.format == "int4_g128"]
+    for batch in (1, 4, 64, 2048):
+        times = {how.name: predict.us(how, 4096, 4096, batch, MACHINE, predict.NOTHING) for how in ways}
+        how, us = predict.fastest(ways, 4096, 4096, batch, MACHINE, predict.NOTHING)
+        assert us == min(times.values()) == times[how.name] < max(times.values())
+    known = {(how.format, how.name): predict.Own(us, 1.0) for how, us in zip(ways, (9, 5, 7, 8), strict=True)}
+    assert predict.fastest(ways, 1536, 1536, 1, MACHINE, predict.Fit(1.0, known))[0] == ways[1]
+
+
+def test_ways_that_quantise_or_dequantise_first_launch_twice():
+    for how in predict.WAYS:
+        twice = "quantise" in how.says or how.name in ("two_op", "mmq_blocks")
+        assert predict.launched(how, 1) == 1 + twice, how
+        assert predict.launched(how, 100) == (100 if how.name == "loop" else 1 + twice), how
+    assert predict.passes(predict.way("int4_g128", "fused_rows"), 9) == 2
+
+
+def test_what_bounds_is_the_longest_of_three():
+    """Of a way in two launches the first's bytes too."""
+    how, (n, k) = predict.way("q8_0", "two_op"), (28672, 8192)
+    words = [predict.bound(how, n, k, batch, MACHINE).by for batch in (1, 200, 4096)]
+    assert words == ["memory", "memory", "compute"]
+    terms = roof.gemm_flops(200, n, k) / MACHINE.peaks["fp16_tensor"] / 1e6
+    earlier = predict.first(how, n, k) / MACHINE.gb_s / 1e3
+    assert roof.gemm_bytes(200, n, k, 2) / MACHINE.gb_s / 1e3 < terms < earlier
+
+
+def test_tiles_of_two_batches_come_in_two_rounds():
+    how = predict.way("q8_0", "mmq_half")
+    rows, tokens = how.tile
+    one = predict.computed(how, 132 * rows, 4096, tokens, 132)
+    assert predict.computed(how, 132 * rows, 4096, tokens + 1, 132) == 2 * one
+    assert predict.computed(how, 132 * rows, 4096, 3 * tokens, 132) == 3 * one
+
+
+def test_rows_faster_than_the_bound_leave_no_time_for_a_launch():
+    made = rows(("fp16", "cublas"))
+    made["median_us"] = made["median_us"] / 10
+    assert predict.fit(made, MACHINE).launch_us == 0
+
+
+def test_how_far_a_prediction_is_off_is_in_percent():
+    made = rows(("fp16", "gemv"), launch_us=2.0)
+    fit = predict.fit(made, MACHINE)
+    made["median_us"] = 2 * made["median_us"]
+    assert predict.compared(made, MACHINE, fit)["own_off"].tolist() == pytest.approx([-50] * len(made), abs=1)
+
+
+def test_regimes_say_what_a_time_is_mostly():
+    fit = predict.Fit(3.0, {("fp16", "gemv"): predict.Own(1000.0, 1.0)})
+    ways = [predict.way("fp16", "cublas"), predict.way("fp16", "gemv")]
+    table = predict.regimes(MACHINE, fit, (8192, 8192), (1, 2048), ways).set_index(["impl", "batch"])
+    assert table["by"].to_dict() == {
+        ("cublas", 1): "memory",
+        ("cublas", 2048): "compute",
+        ("gemv", 1): "launch",
+        ("gemv", 2048): "compute",
+    }
+    own = predict.regimes(MACHINE, fit, (8192, 8192), (1,), ways, own=False).set_index("impl")
+    assert own["by"].to_dict() == {"cublas": "memory", "gemv": "memory"}
+    assert own["median_us"]["gemv"] == pytest.approx(own["median_us"]["cublas"])
+
+
 def test_what_a_fit_has_seen_goes_before_what_only_a_bound_is_known_of():
     seen, unseen = predict.way("q8_0", "mmq"), predict.way("q8_0", "mmq_blocks")
     fit = predict.Fit(1.0, {("q8_0", "mmq"): predict.Own(50.0, 0.1)})

@@ -148,10 +148,13 @@ def test_the_knee_is_the_last_size_at_which_warm_is_faster():
     assert bandwidth.knee(rows[rows["cache"] == "warm"]) is None
 
 
+READ = {"sm_mhz": 1500.0, "power_w": 700.0, "power_capped": 0.9}
+
+
 def test_a_peak_has_a_burst_a_sustained_rate_and_a_datasheet(h200):
     rows = pd.DataFrame(
         [
-            {"roof": roof.in_state(name, state), "state": state, "tflop_s": rate}
+            {"roof": roof.in_state(name, state), "state": state, "tflop_s": rate, **READ}
             for name, state, rate in (
                 ("fp32", "burst", 33.5),
                 ("fp32", "sustained", 30.15),
@@ -165,6 +168,7 @@ def test_a_peak_has_a_burst_a_sustained_rate_and_a_datasheet(h200):
     assert found["sheet"].tolist() == [h200.spec.fp32, h200.spec.bf16_tensor]
     assert found["share"].iloc[0] == pytest.approx(100 * 33.5 / h200.spec.fp32)
     assert found["kept"].tolist() == pytest.approx([90.0, 100.0])
+    assert found[["mhz", "watts", "capped"]].values.tolist() == [[1500.0, 700.0, 0.9]] * 2
     unknown = bandwidth.burst_and_sustained(rows, None)
     assert unknown["sheet"].isna().all() and unknown["burst"].tolist() == [33.5, 500.0]
 

@@ -27,7 +27,7 @@ import pandas as pd
 from filelock import FileLock, Timeout
 
 from rooflab import device as devices
-from rooflab import paths, studies
+from rooflab import paths, seal, studies
 from rooflab.case import Case
 from rooflab.errors import MissingRecording, MissingTool, OutOfTime, RooflabError, UsageError
 from rooflab.identity import SKIPPED, fresh
@@ -244,6 +244,7 @@ class Lab:
             columns = frame.columns if len(kept) else _columns(study, tool, metrics)
             frame = pd.concat([kept, taken], ignore_index=True)[[*columns]].fillna("")
             frame = frame.sort_values("case", kind="stable", ignore_index=True)
+            seal.unseal(self.store.folder)
             write_atomically(path, frame.to_csv(index=False, lineterminator="\n"))
         if trouble:
             raise trouble
@@ -256,6 +257,8 @@ class Lab:
         if self._run is not None:
             self._rederive()
             self.store.finish(self._run, **closing_facts())
+            with self.store.lock():
+                seal.seal(self.store.folder)
             self._run, self._facts = None, {}
 
     # --- live -----------------------------------------------------------------------------------------------
@@ -414,19 +417,25 @@ def open(mode: str = "auto", device: str = "h200", effort: str = "full") -> Lab:
 
 
 def _recording(device: str, effort: str) -> tuple[str, str, Store]:
-    """(name, effort, store) of the recording that `device`, a name or a path, means."""
+    """(name, effort, store) of the recording that `device`, a name or a path, means; UsageError if a file of
+    it is not as it was recorded.
+    """
+    store = _opened(device)
+    seal.require(store.folder)
+    return store.device, effort, store
+
+
+def _opened(device: str) -> Store:
     path = Path(device)
     if path.is_dir() and (path / "runs.csv").is_file():
-        root, name = path.resolve().parent, path.resolve().name
-    else:
-        root, name = paths.DATA, device
-        if name not in recordings() and name not in published_devices(root):
-            known = ", ".join(recordings()) or "none"
-            raise UsageError(
-                f"There is no recording {device!r}: name one of data/'s ({known}), or a folder that holds a "
-                "runs.csv."
-            )
-    return name, effort, Store(root, name)
+        return Store(path.resolve().parent, path.resolve().name)
+    if device not in recordings() and device not in published_devices(paths.DATA):
+        known = ", ".join(recordings()) or "none"
+        raise UsageError(
+            f"There is no recording {device!r}: name one of data/'s ({known}), or a folder that holds a "
+            "runs.csv."
+        )
+    return Store(paths.DATA, device)
 
 
 def recordings(root: Path | None = None) -> list[str]:
@@ -677,8 +686,12 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
     With NVRTC installed every rung is compiled again for the recorded GPU and its machine code compared;
     without it only sources and launch rules are. That takes minutes the first time: `say` is told of it.
     """
-    name, _, store = _recording(device, "full")
-    runs, told = store.runs(), time.monotonic()
+    store = _opened(device)
+    try:
+        runs, bandwidth = store.runs(), store.read("bandwidth")
+    except UsageError:  # the tables say themselves what is wrong with them
+        return validate(store.folder)
+    told = time.monotonic()
     capability = str(runs["compute_capability"].iloc[-1]) if len(runs) else ""
     arch: str | None = capability.replace(".", "") or None
     try:
@@ -704,18 +717,29 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
             say(f"comparing the code of every case with the recorded one: {case.study}, {case.id}")
         return studies.get(case.study).identity(case, arch)
 
-    found = roofs(store.read("bandwidth"))
+    found = roofs(bandwidth)
     measured = [study for study in studies.names() if not studies.get(study).everywhere]
+    wanted = {
+        f"{study}_{tool}.csv": (_columns(study, tool, metrics), [case.id for case in cases])
+        for study in measured
+        for tool, cases, metrics in studies.get(study).profiles(effort, sized)
+    }
     stale = []
     with as_on(spec.slug if spec else None, capability.replace(".", "") or "90"):
         for path in sorted((store.folder / "profiles").glob("*.csv")):
             study = path.stem.rpartition("_")[0]
-            table = _read_profile(path, "", None)
-            for case, recorded in sorted(set(zip(table["case"], table["identity"], strict=True))):
-                now = None if recorded.startswith(SKIPPED) else identity(studies.get(study).case(case))
-                if now is not None and not fresh(recorded, now):
-                    sentence = f"{case} is stale: profiled as {recorded}, its code is now {now}."
-                    stale.append(Finding("error", f"profiles/{path.name}", sentence))
+            with suppress(UsageError):  # what is damaged, validate says
+                table = recorded.texts(path)
+                for case, held in sorted(set(zip(table["case"], table["identity"], strict=True))):
+                    now = None if held.startswith(SKIPPED) else identity(studies.get(study).case(case))
+                    if now is not None and not fresh(held, now):
+                        sentence = f"{case} is stale: profiled as {held}, its code is now {now}."
+                        stale.append(Finding("error", f"profiles/{path.name}", sentence))
         return stale + validate(
-            store.folder, measured, expected, identity, {key: value.value for key, value in found.items()}
+            store.folder,
+            measured,
+            expected,
+            identity,
+            {key: value.value for key, value in found.items()},
+            wanted,
         )

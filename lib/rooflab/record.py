@@ -18,6 +18,7 @@ from rooflab.case import COLUMNS, RUN_COLUMNS, RUN_SCHEMA, SCHEMA, Case, check_s
 from rooflab.errors import DeviceMismatch, UsageError
 from rooflab.identity import SKIPPED, fresh
 from rooflab.paths import ROOT
+from rooflab.seal import unseal
 from rooflab.table import (
     frame,
     is_blank,
@@ -300,6 +301,7 @@ class Store:
         return {name: to_text(name, how, row.get(name)) for name, how in schema.items()}
 
     def _write(self, path: Path, rows: Iterable[Mapping[str, str]], schema: Mapping[str, str]) -> None:
+        unseal(self.folder)
         write_atomically(path, table_text(rows, schema))
         self._cache.pop(path, None)
 

@@ -56,7 +56,8 @@ def touched(moved: pd.DataFrame) -> str:
     ours = ours.sort_values("ratio", ascending=False)
     slowed = ours[ours["ratio"] > power.MOVES]
     rest = ours[ours["ratio"] <= power.MOVES]
-    names = [f"`{row.operator}` {row.ratio - 1:.0%}" for row in slowed.itertuples()]
+    pairs = zip(slowed["operator"], slowed["ratio"], strict=True)
+    names = [f"`{operator}` {ratio - 1:.0%}" for operator, ratio in pairs]
     text = "No leading kernel is slowed by more than 2 % behind the products. "
     if names:
         text = f"Behind the products instead of the copies these are slower: {page.listed(names)}. "
@@ -121,7 +122,7 @@ def says(found: pd.DataFrame) -> str:
         behind = int((found[state] < 1 / power.MOVES).sum())
         level = len(found) - ahead - behind
         parts.append(f"{words} ahead on {ahead}, level on {level}, behind on {behind}")
-    worst = found.loc[found["burst"].idxmin()]
+    worst = found.sort_values("burst").iloc[0]
     many = f"{len(found)} problem{'s' * (len(found) != 1)}"
     text = f"Of {many} ours is {'; '.join(parts)}. "
     if worst["burst"] < 1 / power.MOVES:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rooflab import paths
-from rooflab.book import lessons, normal, readme, run
+from rooflab.book import executions, lessons, normal, readme, run
 from rooflab.book.parameters import recorded_devices
-from rooflab.errors import MissingTool
+from rooflab.errors import MissingTool, UsageError
 from rooflab.record import Store
 from rooflab.validate import Finding
 
@@ -113,7 +113,20 @@ def findings(device: str, say: run.Say = lambda line: None) -> list[Finding]:
     from rooflab.validate import validate
 
     folder = Path(device)
-    return validate(folder) if folder.name == "published" else lab.freshness(device, say)
+    if folder.name == "published":
+        return validate(folder)
+    if not folder.is_dir():
+        folder = paths.DATA / device
+    return [*lab.freshness(device, say), *damaged_executions(folder)]
+
+
+def damaged_executions(folder: Path) -> list[Finding]:
+    """Whether the record of how lessons ran can be read."""
+    try:
+        executions.read(folder)
+    except UsageError as error:
+        return [Finding("error", executions.NAME, str(error))]
+    return []
 
 
 def freshness(device: str, say: run.Say = print) -> list[str]:

@@ -13,6 +13,7 @@ from rooflab.studies.bandwidth import roofs
 
 BEGIN, END = "<!-- results: begin (made by `rooflab refresh`) -->", "<!-- results: end -->"
 LESSONS = ("<!-- lessons: begin (made by `rooflab refresh`) -->", "<!-- lessons: end -->")
+PEER = "best recorded peer, and published if faster"
 STATES = "power"  # the study that holds rows in other states than the lessons' tables
 # Not kernels of their own: whichever way a dispatcher takes, and many launches in a row.
 _ASIDE = ("product", "chain")
@@ -63,8 +64,8 @@ def results(store: Store) -> pd.DataFrame:
 
 def _most_compared(own: pd.DataFrame, rivals: pd.DataFrame) -> pd.DataFrame:
     """Our rows of the problems that the most different rivals were timed on."""
-    many = rivals.groupby([*_SIZES, "cache"], dropna=False)["impl"].nunique()
-    many = many.rename("rivals").reset_index()
+    by_problem = rivals.groupby([*_SIZES, "cache"], dropna=False)["impl"].nunique()
+    many = pd.DataFrame({"rivals": by_problem}).reset_index()
     counted = own.merge(many, how="left", on=[*_SIZES, "cache"])["rivals"].fillna(0).to_numpy()
     return own[counted == counted.max()]
 
@@ -195,7 +196,7 @@ def models(store: Store, every: bool = True) -> pd.DataFrame:
                         "ours": best["impl"],
                         "tokens a second": f"{best['tok_s']:,.0f}",
                         "of its roof": f"{best['roof_fraction']:.0%} of {best['roof']}",
-                        "best recorded peer, and published if faster": "; ".join(beside),
+                        PEER: "; ".join(beside),
                     }
                 )
     return pd.DataFrame(rows)

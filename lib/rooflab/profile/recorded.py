@@ -1,6 +1,6 @@
 """Recorded profiles, data/<device>/profiles/<study>_<tool>.csv: read strictly, each column with its type."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +82,17 @@ def read(path: Path) -> pd.DataFrame:
     return typed(found[~found["identity"].str.startswith(SKIPPED)], path)
 
 
-def problems(path: Path, header: Sequence[str], runs: Sequence[str]) -> list[str]:
-    """What is wrong with a profile that should have this header and be of these runs: one sentence each."""
+def problems(path: Path, header: Sequence[str] | None, runs: Container[str]) -> list[str]:
+    """What is wrong with a profile that should have this header (None: any) and be of these runs, a sentence
+    each.
+    """
     try:
         found = texts(path)
         read(path)
     except UsageError as error:
         return [str(error)]
-    if tuple(found.columns) != tuple(header):
-        return [f"its header is {','.join(found.columns)}; it should be {','.join(header)}."]
+    if header is not None and list(found.columns) != list(header):
+        return [f"its columns are {', '.join(found.columns)}; they should be {', '.join(header)}."]
     wrong = []
     skipped = found["identity"].str.startswith(SKIPPED)
     figures = found.drop(columns=list(_KEYS)).ne("").any(axis=1)

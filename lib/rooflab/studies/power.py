@@ -199,8 +199,8 @@ def _by_state(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def rivals(rows: pd.DataFrame, state: str) -> pd.DataFrame:
-    """Our fastest case beside the fastest one that is not ours, both in `state`, a row a shape: columns operator,
-    the sizes, ours, ours_us, peer, peer_us, and ratio, the peer's time over ours.
+    """Our fastest case beside the fastest one that is not ours, both in `state`, a row a shape: columns
+    operator, the sizes, ours, ours_us, peer, peer_us, and ratio, the peer's time over ours.
     """
     mine = rows[(rows["state"] == state) & rows["median_us"].notna()]
     found = []

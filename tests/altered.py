@@ -243,13 +243,10 @@ _PLAIN = Recording("plain", H100)
 RECORDINGS = (
     replace(_PLAIN, name="swapped", change=swap),
     replace(_PLAIN, name="doubled", change=double),
-    replace(_PLAIN, name="levelled", change=level),
     replace(_PLAIN, name="geforce", gpu=GEFORCE, change=geforce),
-    replace(_PLAIN, name="no-peers", skip=peerless),
+    replace(_PLAIN, name="no-peers", gpu="NVIDIA Unlisted 1", skip=peerless),
     replace(_PLAIN, name="no-torch", skip=torchless, facts={"torch": "", "cudnn": ""}),
-    replace(_PLAIN, name="no-profiles", profiled=lambda tool: False),
-    replace(_PLAIN, name="no-int4", skip=lacking("int4")),
+    replace(_PLAIN, name="no-profiles", change=level, profiled=lambda tool: False),
     replace(_PLAIN, name="no-q8_0", skip=lacking("q8_0")),
     replace(_PLAIN, name="quick", effort="quick"),
-    replace(_PLAIN, name="unlisted", gpu="NVIDIA Unlisted 1"),
 )

@@ -206,12 +206,12 @@ def listed(names: Iterable[object]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def borrowed(lab: labs.Lab, what: str) -> labs.Lab:
-    """The committed recording of an H200, for a page whose own lacks `what` (the sentence's subject and verb,
-    such as "Nothing was traced"). The page says whose figures follow.
+def borrowed(lab: labs.Lab, why: str) -> labs.Lab:
+    """The committed recording of an H200, for what a page's own recording lacks: `why` is the clause that says
+    so, such as "nothing was traced". The page says whose figures follow.
     """
     other = labs.open("replay", "h200")
-    say(f"{what} on {lab.run.gpu}: the figures that follow are those of a recorded **{other.run.gpu}**.")
+    say(f"On the {lab.run.gpu} {why}: the figures that follow are those of a recorded **{other.run.gpu}**.")
     return other
 
 
@@ -230,7 +230,7 @@ def holding(lab: labs.Lab, study: str, *names: str, tool: str = "") -> labs.Lab:
     lacking += [f"answer of {tool}"] if tool and not lab.has_profile(study, tool) else []
     if not lacking:
         return lab
-    return borrowed(lab, f"No {listed(lacking).replace(' and ', ' or ')} was recorded")
+    return borrowed(lab, f"no {listed(lacking).replace(' and ', ' or ')} was recorded")
 
 
 def standings(rows: pd.DataFrame) -> str:

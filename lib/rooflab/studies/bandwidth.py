@@ -366,7 +366,7 @@ def burst_and_sustained(rows: pd.DataFrame, spec: Device | None) -> pd.DataFrame
     """
     modes = rows["options"].map({options(rest_ms=REST_MS): "burst", options(rest_ms=0): "sustained"})
     found = rows.assign(mode=modes).pivot(index="roof", columns="mode", values="tflop_s")
-    found = found.reindex(rows["roof"].unique()).reset_index()
+    found = found.reindex(index=rows["roof"].unique(), columns=["burst", "sustained"]).reset_index()
     found["sheet"] = [getattr(spec, name, None) or float("nan") for name in found["roof"]]
     found["share"] = 100 * found["burst"] / found["sheet"]
     found["kept"] = 100 * found["sustained"] / found["burst"]

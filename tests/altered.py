@@ -61,7 +61,7 @@ def write(recording: Recording, root: Path) -> Path:
             continue
 
         def why(case: Case, study: Study = study) -> str | None:
-            with mock.patch("rooflab.dispatch._gpu", lambda: at_hand):
+            with mock.patch("rooflab.ops.this_gpu", lambda: at_hand):
                 return study.refuses(case, capability) or recording.skip(study, case)
 
         rows = [_row(study, case, why(case)) for case in study.cases(recording.effort, sized)]
@@ -72,7 +72,8 @@ def write(recording: Recording, root: Path) -> Path:
             (store.folder / f"{name}.csv").write_text(table_text(rows, SCHEMA), encoding="utf-8")
         for tool, cases, _ in study.profiles(recording.effort, sized):
             _profile(store.folder, study, tool, cases, recording.profiled(tool), why)
-    store.rederive(lambda: {key: roof.value for key, roof in roofs(store.read("bandwidth")).items()})
+    for _ in range(2):  # the first time rates, by which roofs are found; then shares of the roofs
+        store.rederive(lambda: {key: roof.value for key, roof in roofs(store.read("bandwidth")).items()})
     return store.folder
 
 
@@ -110,7 +111,7 @@ def _alike(case: Case, rows: Iterable[Row]) -> tuple[Row | None, float]:
     words = set(case.id.split())
     row = min(near, key=lambda row: (len(words ^ set(row["case"].split())), natural_key(row["case"])))
     ratio = 1.0
-    for name in ("n", "k", "batch", "seq"):
+    for name in ("n", "k"):
         mine, theirs = getattr(case, name), row[name]
         if mine and theirs:
             ratio *= mine / int(theirs)

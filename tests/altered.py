@@ -28,7 +28,7 @@ Row = dict[str, str]
 @dataclass(frozen=True)
 class Recording:
     """What to make of the committed recording. `skip` gives the reason why a case was not measured, or None;
-    `change` alters the timed rows of one comparison in place; `profiled` says whether an instrument was there.
+    `change` alters the timed rows of one comparison in place; `profiled` says if an instrument was there.
     """
 
     name: str
@@ -182,8 +182,8 @@ def _like(case: Case, held: Mapping[str, list[Row]]) -> list[Row]:
 
 
 def swap(rows: Sequence[Row]) -> None:
-    """Turn a comparison's ranking round: the best of the fastest gets the time of the best of the slowest, and
-    what else was measured of either moves along."""
+    """Turn a comparison's ranking round: the best of the fastest gets the time of the best of the slowest,
+    and what else was measured of either moves along."""
     best: dict[tuple[str, str], float] = {}
     for row in rows:
         who = (row["impl"], row["format"])

@@ -13,9 +13,9 @@ FLOORS = {
         *("case", "table", "identity", "record", "validate", "compare", "kernel", "gate", "clock", "ops"),
         *("profile", "doctor", "simt", "dispatch"),
     },
-    3: {"studies", "claims", "engine"},
-    4: {"lab", "lanes", "plot"},
-    5: {"board", "chart", "widgets", "page", "exercises", "book", "cli", "__main__"},
+    3: {"studies", "engine"},
+    4: {"analysis", "lab", "lanes", "plot"},
+    5: {"claims", "board", "chart", "widgets", "page", "exercises", "book", "cli", "__main__"},
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 GPU_ONLY = {"cupy", "torch", "cuda", "triton", "elftools"}

@@ -57,7 +57,7 @@ def test_every_field_of_a_case_shows_in_its_id():
     plain = Case("x", "op", "1")
     changes = dict(operator="oq", impl="2", kind="peer", format="f", model="m", weights="w", causal=True)
     changes |= dict.fromkeys(("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window"), 1)
-    changes |= dict(options="a=1", cache="warm", clock="wall")
+    changes |= dict(options="a=1", cache="warm", clock="wall", state="burst")
     assert set(changes) == set(vars(plain)) - {"study"}
     ids = {Case(**{**vars(plain), name: value}).id for name, value in changes.items()}
     assert len(ids) == len(changes) and plain.id not in ids

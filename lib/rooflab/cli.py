@@ -166,11 +166,7 @@ def _record(asked: argparse.Namespace) -> int:
 
     names: list[str] = []
     for word in asked.lesson:
-        names += (
-            [word]
-            if word in studies.names(coming=True)
-            else [lesson.number for lesson in lessons.find([word])]
-        )
+        names += [word] if word in studies.names() else [lesson.number for lesson in lessons.find([word])]
     _record_into(asked.store)
     try:
         began = time.monotonic()

@@ -339,16 +339,7 @@ def here() -> tuple[str | None, str]:
     """The device at hand: its name in rooflab.device, if it has one, and its architecture; (None, "cpu")
     where launches go to the CPU.
     """
-    return (None, _CPU) if ops._TARGET.get() == _CPU else _gpu()
-
-
-@functools.cache
-def _gpu() -> tuple[str | None, str]:
-    import cupy
-
-    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
-    found = device.match(properties["name"].decode())
-    return (found.slug if found else None), ops.this_arch()
+    return (None, _CPU) if ops._TARGET.get() == _CPU else ops.this_gpu()
 
 
 def choose(

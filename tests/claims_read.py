@@ -102,7 +102,11 @@ _NEVER = (
 # A claim, the number it speaks of, and what must hold of it.
 _SIDES = (
     (rf"\b(?:wins?|won|gains?|beats?)\b[^.;:]*? by \**({_NUMBER}) times", 1, "wins by a factor under one"),
-    (rf"\b(?:wins|still|removes|helps|beats)\b[^;:]*?\**({_NUMBER})\** times as fast", 1, "praises what is slower"),
+    (
+        rf"\b(?:wins|still|removes|helps|beats)\b[^;:]*?\**({_NUMBER})\** times as fast",
+        1,
+        "praises what is slower",
+    ),
     (rf"\b(?:wins|brings) \**({_NUMBER}) times", 1, "wins by a factor under one"),
     (rf"\bgrows (?:by a factor of )?({_NUMBER}) times", 1, "grows by a factor under one"),
     (rf"\bcut [^.;]*? and the time by ({_NUMBER})", 1, "cuts a time by a factor under one"),
@@ -117,13 +121,17 @@ def _alone(sentence: str) -> Iterator[str]:
             yield what
     for pattern, least, what in _SIDES:
         yield from (what for found in re.finditer(pattern, text) if number(found[1]) < least)
-    for few, many in re.findall(r"(?<![\d.,])(\d[\d,]*) of (\d[\d,]*)(?![\d.,]*\d)(?! (?:the|its|FP16))", text):
+    for few, many in re.findall(
+        r"(?<![\d.,])(\d[\d,]*) of (\d[\d,]*)(?![\d.,]*\d)(?! (?:the|its|FP16))", text
+    ):
         if number(few) > number(many):
             yield "counts more than there are"
     if match := re.search(rf"smaller the matrices.*? at ({_NUMBER})% .*? at ({_NUMBER})%", text):
         if number(match[1]) > number(match[2]):
             yield "says that small matrices lose where they do not"
-    if match := re.search(rf"memory is the limit.*?DRAM ({_NUMBER}) % busy.*?({_NUMBER}) % of the issue", text):
+    if match := re.search(
+        rf"memory is the limit.*?DRAM ({_NUMBER}) % busy.*?({_NUMBER}) % of the issue", text
+    ):
         if number(match[1]) < number(match[2]):
             yield "calls memory the limit where the issue slots are busier"
 
@@ -141,7 +149,9 @@ def _after(sentence: str, before: str) -> Iterator[str]:
 
 _WHO = r"`?([\w.]*\w(?: queries=\d+)?)`?"
 _RACE = re.compile(rf"{_WHO} (?:runs at ({_NUMBER}) times the speed of|(is level with)) {_WHO}")
-_BEST = re.compile(rf"(?:[Tt]he best rung of `?\w+`? is|[Tt]he fastest (?:exact )?rung is|[Tt]he fastest way is) {_WHO}")
+_BEST = re.compile(
+    rf"(?:[Tt]he best rung of `?\w+`? is|[Tt]he fastest (?:exact )?rung is|[Tt]he fastest way is) {_WHO}"
+)
 _TENSOR = re.compile(rf"tensor cores take it to ({_NUMBER}) TFLOP/s")
 _TIME = re.compile(r"median|µs|\bms\b", re.I)
 _PLAIN_RUNGS = ("1_scalar", "2_tiled", "3_half2")
@@ -157,7 +167,9 @@ def _against(sentence: str, cells: Sequence[Cell]) -> Iterator[str]:
             yield f"{one} and {other} are not level in the table"
     for name in _BEST.findall(sentence):
         held = [us for us in _times(tables) if name in us]
-        if held and not any(us[name] <= 1.01 * min(v for k, v in us.items() if k[:1].isdigit()) for us in held):
+        if held and not any(
+            us[name] <= 1.01 * min(v for k, v in us.items() if k[:1].isdigit()) for us in held
+        ):
             yield f"{name} is not the fastest in the table"
     if found := _TENSOR.search(sentence):
         rows = [row for table in tables for row in table if found[1] in row]
@@ -168,7 +180,9 @@ def _against(sentence: str, cells: Sequence[Cell]) -> Iterator[str]:
 def _times(tables: Sequence[Table]) -> Iterator[dict[str, float]]:
     """Of each table with a column of times: name in its first column -> time, where the name is there once."""
     for head, *rows in tables:
-        columns = [i for i, name in enumerate(head) if i and _TIME.search(name) and "predict" not in name.lower()]
+        columns = [
+            i for i, name in enumerate(head) if i and _TIME.search(name) and "predict" not in name.lower()
+        ]
         columns.sort(key=lambda i: "median" not in head[i].lower())
         names = [row[0] for row in rows if len(row) == len(head)]
         for column in columns[:1]:

@@ -404,6 +404,11 @@ def open(mode: str = "auto", device: str = "h200", effort: str = "full") -> Lab:
         raise UsageError(f"EFFORT is one of {', '.join(EFFORTS)}, not {effort!r}.")
     if mode == "live":
         facts = devices.probe()
+        if facts is None and devices.has_gpu():
+            raise MissingTool(
+                "MODE=live asks the GPU for its name and clocks through nvidia-ml-py, which is not installed or "
+                "gets no answer: pip install -r requirements.txt."
+            )
         if facts is None:
             raise MissingTool("MODE=live needs an NVIDIA GPU with a working driver; MODE=replay needs none.")
         root = Path(os.environ.get("ROOFLAB_STORE") or paths.BUILD / "data")
@@ -591,6 +596,8 @@ def record(
         lab.say = say
     # `rooflab trace` records what hangs on no GPU, on any machine.
     wanted = [study for study in _studies(names) if not study.everywhere]
+    if wanted:
+        require_gpu()
     with ExitStack() as claims:
         held = {}
         for study in wanted:

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 from rooflab import device, engine, shapes, studies
+from rooflab.analysis import ablation
 from rooflab.errors import UsageError
-from rooflab.studies import decode, decode_checks, decoding, hf, prefill, promises, steps
+from rooflab.studies import decode, decode_checks, decoding, hf, predictions, prefill
 from rooflab.studies.base import Context
 
 H200 = device.get("h200")
@@ -45,7 +46,7 @@ def test_every_format_climbs_the_ladder_and_peers_stand_beside_it():
     assert {(c.model, c.format) for c in asked} == {
         (model, format) for model in (decode.MODEL, decode.LARGE) for format in decode.FORMATS
     }
-    assert set(decode.RUNGS) <= set(steps.WAYS) and set(engine.PROMPTS) <= set(steps.PROMPT_WAYS)
+    assert set(decode.RUNGS) <= set(ablation.WAYS) and set(engine.PROMPTS) <= set(ablation.PROMPT_WAYS)
     assert "transformers.compile" not in {c.impl for c in DECODE.cases("quick", H200)}
     assert {c.batch for c in cases} == {1, 8, 32} and {c.seq for c in cases} == {128, 1024, 8192}
     assert {c.model for c in cases} == {"qwen2.5-1.5b", "llama-3-8b", "gemma-4-e4b"}
@@ -92,17 +93,17 @@ def test_layers_without_a_cache_are_charged_with_a_prompt_s_last_token_alone():
 
 def test_each_step_of_the_ladder_is_promised_to_be_no_slower_than_the_one_before():
     """Amdahl over lesson 02's split: no promise beats the roof, and none is made without records."""
-    known = promises.known(H200)
+    known = predictions.known(H200)
     ways = ["transformers.eager", "transformers.graph", "apart", "torch", "products", "1_phases"]
     ways += ["2_dependent", "3_persistent", "4_boxes", "5_held_back", "6_producers"]
     model = shapes.get(decode.MODEL)
     for format, head in decode.FORMATS.items():
-        us = [promises.token_us(known, way, decode.MODEL, format, head, 192) for way in ways]
+        us = [predictions.token_us(known, way, decode.MODEL, format, head, 192) for way in ways]
         assert us == sorted(us, reverse=True)
         least = shapes.weight_bytes(model, format, head) / known.machine.gb_s / 1e3
         assert us[-1] >= least
-    assert promises.token_us(known, "products", decode.LARGE, "fp16", "fp16", 192) is None
-    large = [promises.token_us(known, way, decode.LARGE, "fp16", "fp16", 192) for way in hf.VARIANTS[:2]]
+    assert predictions.token_us(known, "products", decode.LARGE, "fp16", "fp16", 192) is None
+    large = [predictions.token_us(known, way, decode.LARGE, "fp16", "fp16", 192) for way in hf.VARIANTS[:2]]
     assert large[0] > large[1] > shapes.weight_bytes(shapes.get(decode.LARGE), "fp16") / 4800e3
     case = DECODE.cases("full", H200)[0]
     assert DECODE.predict(case, Context()) is None
@@ -113,11 +114,11 @@ def test_a_prompt_is_promised_by_whoever_is_slower_host_or_gpu():
     """What separates token by token from one call is 511 calls: in full where calls are slow, nothing where
     they are free.
     """
-    known = promises.known(H200)
+    known = predictions.known(H200)
 
     def promised(known):
         return {
-            name: promises.prompt_us(known, decode.MODEL, "q8_0", 512, paths, "11_boxes")
+            name: predictions.prompt_us(known, decode.MODEL, "q8_0", 512, paths, "11_boxes")
             for name, paths in engine.PROMPTS.items()
         }
 

@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from rooflab import device, lab, shapes
+from rooflab.analysis import time_breakdown
 from rooflab.profile import ncu, parts
-from rooflab.studies import attribution, hf, shares
+from rooflab.studies import attribution, hf, launch_rule
 
 MODEL = shapes.get(attribution.MODEL)
 PRODUCTS = 28 * 7 + 1
@@ -21,17 +22,19 @@ def h200():
 
 @pytest.fixture(scope="module")
 def decoded(h200):
-    return shares.taken(h200, attribution.decode())
+    return time_breakdown.taken(h200, attribution.decode())
 
 
 @pytest.fixture(scope="module")
 def prefilled(h200):
-    return shares.taken(h200, attribution.prefill())
+    return time_breakdown.taken(h200, attribution.prefill())
 
 
 @pytest.fixture(scope="module")
 def counted(h200):
-    return shares.counters(h200.profile("attribution", attribution.counted(), "ncu", attribution.METRICS))
+    return time_breakdown.counters(
+        h200.profile("attribution", attribution.counted(), "ncu", attribution.METRICS)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,7 @@ def eager(decoded):
 
 @pytest.fixture(scope="module")
 def law(h200, eager):
-    return shares.rule(eager, MODEL.name, h200.roof["dram_read"].value)
+    return launch_rule.rule(eager, MODEL.name, h200.roof["dram_read"].value)
 
 
 # --- the claims that coverage.csv points to -----------------------------------------------------------------
@@ -64,7 +67,7 @@ def test_a_token_needs_28_times_7_and_one_weight_products(decoded, prefilled):
 
 
 def test_every_launch_has_a_class_and_shares_are_of_the_whole(decoded):
-    table = shares.by_class(decoded[1])
+    table = time_breakdown.by_class(decoded[1])
     assert set(table["class"]) == set(parts.CLASSES)
     assert table.groupby("case")["pct"].sum().to_numpy() == pytest.approx(100)
     eager = table[(table["variant"] == "eager") & (table["seq"] == 1024)].set_index("class")["pct"]
@@ -73,7 +76,7 @@ def test_every_launch_has_a_class_and_shares_are_of_the_whole(decoded):
 
 def test_the_gpu_waits_for_an_eager_host_and_not_for_a_graph(decoded):
     """M18: busy against wall, and launches a token."""
-    busy = shares.busy(*decoded).set_index(["variant", "seq"])
+    busy = time_breakdown.busy(*decoded).set_index(["variant", "seq"])
     assert (busy.loc["eager", "busy_pct"] < 40).all()
     assert (busy.loc["graph", "busy_pct"] > 80).all() and (busy.loc["compile", "busy_pct"] > 80).all()
     assert (busy["busy_pct"] <= 100).all()
@@ -89,7 +92,7 @@ def test_counters_of_the_dominant_kernels(counted):
     step = counted[counted["operator"] == "decode"]
     columns = ["us", "mb", "dram_pct", "sm_pct", "l2_hit_pct", "occupancy_pct"]
     assert len(step) > 40 and step[columns].notna().all(axis=None)
-    top = shares.kinds(step, 12)
+    top = time_breakdown.kinds(step, 12)
     assert len(top) == 12 and top["total"].is_monotonic_decreasing and top["part"].iloc[0] == "lm_head"
     assert {"gate", "up", "down", "attention"} <= set(top["part"])
     tiny = step[(step["dram_pct"] < 5) & (step["sm_pct"] < 5)]
@@ -109,7 +112,7 @@ def test_products_wait_for_memory(counted):
 def test_a_product_reads_its_weights_once_and_lies_under_the_roof(h200, counted, eager):
     """M21: intensity from counted bytes; every point under the measured roof."""
     read = h200.roof["dram_read"].value
-    points = shares.roofline(counted[counted["operator"] == "decode"], eager, MODEL.name, read)
+    points = time_breakdown.roofline(counted[counted["operator"] == "decode"], eager, MODEL.name, read)
     assert len(points) == 8
     assert (points["counted"] / points["bytes"]).between(0.99, 1.05).all()
     assert points["intensity"].between(0.9, 1.02).all()
@@ -119,7 +122,7 @@ def test_a_product_reads_its_weights_once_and_lies_under_the_roof(h200, counted,
 def test_small_products_fall_off_the_roof(h200, eager):
     """M22: alone and in the model, the rate falls with the size of the matrix."""
     read = h200.roof["dram_read"].value
-    inside = shares.by_part(eager, MODEL.name, read).set_index("part")["pct"]
+    inside = launch_rule.by_part(eager, MODEL.name, read).set_index("part")["pct"]
     assert (
         inside["lm_head"] > 85 > 65 > inside["gate"] > 3 * inside["q"] / 2 > inside["k"] and inside["k"] < 6
     )
@@ -131,7 +134,7 @@ def test_small_products_fall_off_the_roof(h200, eager):
 
 def test_the_output_head_is_its_own_row(eager, laptop):
     """M23: one launch; and a published kernel of 4 % is too short to be it."""
-    head = shares.by_part(eager, MODEL.name, 1.0).set_index("part").loc["lm_head"]
+    head = launch_rule.by_part(eager, MODEL.name, 1.0).set_index("part").loc["lm_head"]
     assert head["launches"] == 1 and head["bytes"] == 2 * 151936 * 1536
     us = laptop.set_index("operator")["median_us"]
     assert us["decode_gemm"] < 0.5 * head["bytes"] / 251e3
@@ -139,12 +142,12 @@ def test_the_output_head_is_its_own_row(eager, laptop):
 
 def test_shares_by_context_and_prompt(decoded, prefilled):
     """M24: contexts 128 to 8192 in all ways that were recorded, prompts 128 to 8192."""
-    table = shares.by_class(decoded[1]).set_index(["variant", "seq", "class"])["pct"]
+    table = time_breakdown.by_class(decoded[1]).set_index(["variant", "seq", "class"])["pct"]
     for variant in ("eager", "graph"):
         weight = [table[variant, seq, "weight"] for seq in attribution.CONTEXTS]
         assert weight == sorted(weight, reverse=True)
         assert table[variant, 8192, "copy"] > 2 * table[variant, 1024, "copy"]
-    prompts = shares.by_class(prefilled[1]).set_index(["seq", "class"])["pct"]
+    prompts = time_breakdown.by_class(prefilled[1]).set_index(["seq", "class"])["pct"]
     attention = [prompts[seq, "attention"] for seq in attribution.PROMPTS]
     assert attention == sorted(attention) and attention[2] < 15 and attention[3] < 30
     assert set(decoded[0]["seq"]) == set(attribution.CONTEXTS)
@@ -153,16 +156,16 @@ def test_shares_by_context_and_prompt(decoded, prefilled):
 def test_gains_are_predicted_by_amdahls_law(h200, decoded, eager, law):
     """M25: what each improvement would bring to a graph, and that an eager loop only feels fewer launches."""
     rows, trace = decoded
-    wall = shares.busy(rows, trace).set_index(["variant", "seq"])["wall_us"]
+    wall = time_breakdown.busy(rows, trace).set_index(["variant", "seq"])["wall_us"]
     graph = trace[(trace["seq"] == 1024) & (trace["variant"] == "graph")]
-    wanted = shares.gains(graph, law, MODEL, 1024, h200.roof["dram_read"].value)
-    table = shares.worth(graph, wanted, wall["eager", 1024], wall["graph", 1024]).set_index("what")
+    wanted = time_breakdown.gains(graph, law, MODEL, 1024, h200.roof["dram_read"].value)
+    table = time_breakdown.worth(graph, wanted, wall["eager", 1024], wall["graph", 1024]).set_index("what")
     assert (table["graph"] > 1).all()
     assert table["graph"].iloc[0] < 1.5 < table["graph"].iloc[-1]
     saves_launches = [gain.launches > 0 for gain in wanted]
     assert (table["eager"] > 1.02).tolist() == saves_launches
-    bound = shares.part_times(graph)["weight"] / wanted[0].parts["weight"]
-    left = wall["graph", 1024] - sum(shares.part_times(graph).values())
+    bound = launch_rule.part_times(graph)["weight"] / wanted[0].parts["weight"]
+    left = wall["graph", 1024] - sum(launch_rule.part_times(graph).values())
     assert table["graph"].iloc[-1] == pytest.approx(wall["graph", 1024] / (left + bound))
 
 
@@ -172,7 +175,7 @@ def test_gains_are_predicted_by_amdahls_law(h200, decoded, eager, law):
 def test_the_rule_describes_the_gpu_that_it_was_fitted_on(eager, law):
     measured = 100 * eager.loc[eager["part"].isin(parts.WEIGHTS), "us"].sum() / eager["us"].sum()
     assert 100 * law.share(MODEL) == pytest.approx(measured, abs=3)
-    products = shares.by_part(eager, MODEL.name, 1.0)
+    products = launch_rule.by_part(eager, MODEL.name, 1.0)
     by_rule = law.product_us + products["bytes"] / law.gb_s / 1e3
     assert (by_rule / products["us"]).between(0.8, 1.25).all()
 
@@ -180,7 +183,7 @@ def test_the_rule_describes_the_gpu_that_it_was_fitted_on(eager, law):
 def test_the_rule_predicts_the_published_laptop(law, laptop):
     us = laptop.set_index("operator")["median_us"]
     shown = laptop[(laptop["operator"] == "gemv") & laptop["n"].notna()]
-    fixed, rate = shares.line(list(shown["bytes"]), list(shown["median_us"]))
+    fixed, rate = launch_rule.line(list(shown["bytes"]), list(shown["median_us"]))
     assert 2 < fixed < 4 and 240 < rate < 260
     there = dataclasses.replace(law, gb_s=rate, product_us=fixed)
     published = us["decode_gemv"] / us["decode_kernels"]
@@ -188,12 +191,12 @@ def test_the_rule_predicts_the_published_laptop(law, laptop):
     assert there.share(MODEL) == pytest.approx(published, abs=0.08)
     total = there.weights_us(MODEL) + there.others_us(MODEL)
     assert total == pytest.approx(us["decode_kernels"], rel=0.15)
-    blind = shares.elsewhere(law, 4800.0, device.get("rtx-4070-laptop"))
+    blind = time_breakdown.elsewhere(law, 4800.0, device.get("rtx-4070-laptop"))
     assert blind.share(MODEL) == pytest.approx(published, abs=0.08)
 
 
 def test_the_rule_falls_with_bandwidth_and_knows_every_gpu_and_model(law):
-    table = shares.everywhere(law, 4800.0, [1.0, 2.0])
+    table = time_breakdown.everywhere(law, 4800.0, [1.0, 2.0])
     assert len(table) == 2 * len(device.names()) * len(shapes.names()) and table["case"].is_unique
     mine = table[(table["model"] == MODEL.name) & (table["launch_us"] == 1.0)].sort_values("gb_s")
     assert mine["%"].is_monotonic_decreasing and 0 < mine["%"].min() < mine["%"].max() < 100
@@ -204,8 +207,8 @@ def test_the_rule_falls_with_bandwidth_and_knows_every_gpu_and_model(law):
 
 def test_a_line_finds_its_numbers_and_never_beats_the_roof():
     bytes_ = [1e6, 5e6, 3e7, 5e8]
-    assert shares.line(bytes_, [4 + b / 2000e3 for b in bytes_]) == pytest.approx((4.0, 2000.0))
-    fixed, rate = shares.line(bytes_, [4 + b / 5000e3 for b in bytes_], 4600.0)
+    assert launch_rule.line(bytes_, [4 + b / 2000e3 for b in bytes_]) == pytest.approx((4.0, 2000.0))
+    fixed, rate = launch_rule.line(bytes_, [4 + b / 5000e3 for b in bytes_], 4600.0)
     assert rate == pytest.approx(4600.0) and fixed < 4.0
 
 
@@ -214,25 +217,25 @@ def test_a_line_finds_its_numbers_and_never_beats_the_roof():
 
 def test_amdahl():
     times = {"a": 60.0, "b": 40.0}
-    assert shares.amdahl(times, {"a": 2.0}) == pytest.approx(1 / 0.7)
-    assert shares.amdahl(times, {"a": math.inf}) == pytest.approx(2.5)
-    assert shares.amdahl(times, {"a": 2.0, "b": 4.0}) == pytest.approx(100 / 40)
-    assert shares.amdahl(times, {"a": 2.0}, total=200.0) == pytest.approx(200 / 170)
-    assert shares.amdahl(times, {}) == 1.0
+    assert time_breakdown.amdahl(times, {"a": 2.0}) == pytest.approx(1 / 0.7)
+    assert time_breakdown.amdahl(times, {"a": math.inf}) == pytest.approx(2.5)
+    assert time_breakdown.amdahl(times, {"a": 2.0, "b": 4.0}) == pytest.approx(100 / 40)
+    assert time_breakdown.amdahl(times, {"a": 2.0}, total=200.0) == pytest.approx(200 / 170)
+    assert time_breakdown.amdahl(times, {}) == 1.0
 
 
 def test_a_timeline_lists_every_launch_once(eager):
-    launches = shares.timeline(eager)
+    launches = time_breakdown.timeline(eager)
     assert len(launches) == eager["launches"].sum() and launches["start_us"].is_monotonic_increasing
     assert launches["us"].sum() == pytest.approx(eager["us"].sum())
-    begin, end = shares.one_layer(launches, attribution.LAYER)
+    begin, end = time_breakdown.one_layer(launches, attribution.LAYER)
     layer = launches[launches["start_us"].between(begin, end, inclusive="left")]
     assert (layer["class"] == "weight").sum() == 7 and 40 < len(layer) < 60
 
 
 def test_two_tracers_agree(h200):
     cases = [c for c in attribution.decode([1024]) if c.impl != "transformers.compile"]
-    agree = shares.agreement(h200, [*cases, *attribution.prefill([1848])])
+    agree = time_breakdown.agreement(h200, [*cases, *attribution.prefill([1848])])
     assert set(agree["variant"]) == {"eager", "graph"} and set(agree["operator"]) == {"decode", "prefill"}
     assert (agree["launches_nsys"] == agree["launches_cupti"]).all()
     totals = agree.groupby(["operator", "variant"])[["us_nsys", "us_cupti"]].sum()
@@ -247,10 +250,10 @@ def test_split_sums_count_with_their_product():
             {"part": "norm", "class": "norm", "launches": 5, "us": 9.0},
         ]
     )
-    (down,) = shares.by_part(rows, MODEL.name, 4000.0).to_dict("records")
+    (down,) = launch_rule.by_part(rows, MODEL.name, 4000.0).to_dict("records")
     assert (down["part"], down["launches"], down["us"], down["total_us"]) == ("down", 2, 12.0, 24.0)
     assert down["gb_s"] == pytest.approx(2 * 1536 * 8960 / 12.0 / 1e3)
-    assert shares.part_times(rows) == {"norm": 9.0, "weight": 24.0}
+    assert launch_rule.part_times(rows) == {"norm": 9.0, "weight": 24.0}
 
 
 def test_counters_that_a_kernel_lacks_are_nan():
@@ -258,7 +261,7 @@ def test_counters_that_a_kernel_lacks_are_nan():
     values |= {"stall_wait": "2.0", "stall_barrier": "3.5", "stall_drain": "0"}
     (case, _) = attribution.counted()
     frame = pd.DataFrame([{"case": case.id, "part": "q", "class": "weight", "kernel": "k", **values}])
-    row = shares.counters(frame).iloc[0]
+    row = time_breakdown.counters(frame).iloc[0]
     assert (row["operator"], row["us"], row["gb_s"]) == ("decode", 2.0, 2.0)
     assert np.isnan(row["l2_hit_pct"]) and row["waits"] == (("barrier", 3.5), ("wait", 2.0))
 

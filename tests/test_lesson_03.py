@@ -3,13 +3,14 @@
 import nbformat
 import pytest
 from rooflab import claims, lab, roof, shapes
+from rooflab.analysis import token_rate
 from rooflab.claims import coalescing, whys
 from rooflab.ops import faults, gemv
 from rooflab.paths import NOTEBOOKS
 from rooflab.profile import ncu
 from rooflab.studies import faults as faulty
 from rooflab.studies import gemv as study
-from rooflab.studies import tokens, traces
+from rooflab.studies import traces
 
 
 @pytest.fixture(scope="module")
@@ -234,9 +235,9 @@ def test_dispatch_is_arithmetic_over_shapes():
 
 def test_tokens_are_counted_by_the_models_shapes(families, h200):
     """M44: 224 products where the source counts 192, and tokens a second under the roof's."""
-    counts = tokens.counts(study.FAMILIES).set_index("model")
+    counts = token_rate.counts(study.FAMILIES).set_index("model")
     assert counts.loc["llama-2-7b", ["products", "source"]].tolist() == [224, 192]
-    found = tokens.of_models(families, study.FAMILIES)
+    found = token_rate.of_models(families, study.FAMILIES)
     assert set(found["impl"]) == {"5_split", "torch.matmul"} and len(found) == 2 * len(study.FAMILIES)
     ceiling = h200.roof["dram_read"].value
     share = found["bytes"] / found["us"] / 1e3 / ceiling

@@ -3,8 +3,9 @@
 import nbformat
 import pytest
 from rooflab import device, dispatch, lab, predict, shapes
+from rooflab.analysis import extrapolation, strategies, time_breakdown
 from rooflab.paths import NOTEBOOKS
-from rooflab.studies import attribution, regimes, shares, ways
+from rooflab.studies import attribution, regimes
 
 MLP, QO = regimes.SOURCE
 
@@ -16,12 +17,12 @@ def h200():
 
 @pytest.fixture(scope="module")
 def rows(h200):
-    return ways.gather(h200)
+    return strategies.gather(h200)
 
 
 @pytest.fixture(scope="module")
 def law(h200, rows):
-    machine = ways.machine(h200)
+    machine = strategies.machine(h200)
     return machine, predict.fit(rows[rows["clock"] == "graph"], machine)
 
 
@@ -40,7 +41,7 @@ def test_the_sweep_is_gated_and_has_the_source_s_rows_and_columns(h200, rows):
     mine = rows[rows["study"] == "regimes"]
     assert (mine["error"] <= mine["error_budget"]).all()
     for shape in (MLP, QO):
-        table = ways.sweep(rows, shape, h200.roof["dram_read"].value).set_index("batch")
+        table = strategies.sweep(rows, shape, h200.roof["dram_read"].value).set_index("batch")
         assert {1, 2, 4, 8, 16, 32} <= set(table.index) and table.shape[1] == 16
         assert table.notna().all(axis=None)
     assert table.index.is_monotonic_increasing
@@ -60,17 +61,19 @@ def test_every_number_of_tokens_has_three_baselines(rows):
 
 def test_crossovers_have_intervals_and_depend_on_the_clock(rows):
     """M91: what a call costs both takes from the fused product's lead by kernels."""
-    table = ways.crossovers(rows, MLP, ways.PAIRS[:1]).set_index("clock")
+    table = strategies.crossovers(rows, MLP, strategies.PAIRS[:1]).set_index("clock")
     assert set(table.index) == set(regimes.CLOCKS)
     lead = {}
     for clock in regimes.CLOCKS:
-        ours, theirs = (ways.of(rows, *way, MLP, clock).set_index("batch") for way in ways.PAIRS[0])
+        ours, theirs = (
+            strategies.of(rows, *way, MLP, clock).set_index("batch") for way in strategies.PAIRS[0]
+        )
         lead[clock] = theirs.loc[1, "median_us"] / ours.loc[1, "median_us"]
     assert lead["graph"] > max(lead["event"], lead["wall"])
     assert table.loc["graph", "kind"] in ("first", "crosses")
-    told = [ways.crossovers(rows, shape, ways.PAIRS[:1]) for shape in regimes.CLOCKED]
+    told = [strategies.crossovers(rows, shape, strategies.PAIRS[:1]) for shape in regimes.CLOCKED]
     assert all(set(each["clock"]) == set(regimes.CLOCKS) for each in told)
-    found = ways.crossovers(rows, QO, clocks=("graph",))
+    found = strategies.crossovers(rows, QO, clocks=("graph",))
     crossed = found[found["kind"] == "crosses"]
     assert (
         len(crossed) and (crossed["low"] < crossed["at"]).all() and (crossed["at"] <= crossed["high"]).all()
@@ -112,13 +115,15 @@ def test_prompts_are_swept_by_their_length(h200, law):
     """M94: attention's share rises with the prompt, in traces and by the law."""
     machine, fit = law
     model = shapes.get(attribution.MODEL)
-    share = ways.attention_share(h200.store.read("attention"), model)
+    share = extrapolation.attention_share(h200.store.read("attention"), model)
     assert share is not None and 0.1 < share < 1
     lengths = (64, 512, 1848, 8192, 32768)
-    by_law = ways.prompt(model, lengths, machine, fit, "fp16", share, "90", "h200")
+    by_law = extrapolation.prompt(model, lengths, machine, fit, "fp16", share, "90", "h200")
     assert by_law["pct"].is_monotonic_increasing and by_law["pct"].iloc[0] < 2 < 40 < by_law["pct"].iloc[-1]
-    traced = shares.taken(h200, [*attribution.prefill(), *attribution.lengths()])[1]
-    split = shares.by_class(traced.query("part != 'lm_head'")).pivot_table("us", "seq", "class", fill_value=0)
+    traced = time_breakdown.taken(h200, [*attribution.prefill(), *attribution.lengths()])[1]
+    split = time_breakdown.by_class(traced.query("part != 'lm_head'")).pivot_table(
+        "us", "seq", "class", fill_value=0
+    )
     pct = split["attention"] / (split["attention"] + split["weight"])
     assert {64, 16384, 32768} < set(pct.index) and pct.iloc[-1] == pct.max()
     shown = said("07b_predicting.ipynb")
@@ -128,7 +133,7 @@ def test_prompts_are_swept_by_their_length(h200, law):
 def test_products_lie_under_the_roofs_by_intensity(h200, rows):
     """M96"""
     read, peak = h200.roof["dram_read"].value, h200.roof["fp16_tensor"].value
-    points = ways.intensity(rows[rows["clock"] == "graph"])
+    points = strategies.intensity(rows[rows["clock"] == "graph"])
     limit = (points["intensity"] * read / 1e3).clip(upper=peak)
     halves = points[points["format"] == "fp16"]
     assert (halves["tflop_s"] < 1.05 * limit[halves.index]).all()
@@ -142,7 +147,7 @@ def test_the_law_explains_most_products_and_a_gpu_it_has_not_seen(law, rows):
     assert 1 < fit.launch_us < 6
     there = predict.scaled(device.get("rtx-4070-laptop"), machine, device.get("h200"))
     store = lab.open("replay", "rtx-4070-laptop-published").store
-    kernels = ways.unseen(ways.laptop_kernels(store), there, fit)
+    kernels = extrapolation.unseen(extrapolation.laptop_kernels(store), there, fit)
     assert len(kernels) == 4 and kernels["off"].abs().max() < 20
 
 
@@ -151,5 +156,5 @@ def test_the_dispatcher_s_own_table_is_the_recording(h200, monkeypatch, tmp_path
     table = dispatch.table("h200")
     assert len(table) > 300 and set(table["format"]) == set(predict.FORMATS)
     machine, fit = dispatch.reference()
-    assert machine == ways.machine(h200) and fit.rows == len(table)
+    assert machine == strategies.machine(h200) and fit.rows == len(table)
     assert dispatch.choose("int4_g128", *MLP, 1, "rtx-4090").why.startswith("predicted, fitted on h200")

@@ -5,10 +5,11 @@ from dataclasses import fields
 import nbformat
 import pytest
 from rooflab import engine, lab
+from rooflab.analysis import ablation
 from rooflab.claims import NoEvidence, board
 from rooflab.claims import engine as asked
 from rooflab.paths import NOTEBOOKS
-from rooflab.studies import decode, decode_checks, hf, prefill, steps
+from rooflab.studies import decode, decode_checks, hf, prefill
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,7 @@ def h200():
 
 @pytest.fixture(scope="module")
 def rows(h200):
-    return steps.named(h200.measure("decode", h200.cases("decode")))
+    return ablation.named(h200.measure("decode", h200.cases("decode")))
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def prompts(h200):
 
 @pytest.fixture(scope="module")
 def checks(h200):
-    return steps.answers(h200.profile("decode", decode_checks.cases("full", h200.sized), "checks"))
+    return ablation.answers(h200.profile("decode", decode_checks.cases("full", h200.sized), "checks"))
 
 
 def said(name):
@@ -44,7 +45,7 @@ def said(name):
 def test_both_ladders_are_gated_promised_and_complete(rows, prompts):
     """M105: every step of ours in every format, judged before it was timed, with what was promised of it."""
     for format in decode.FORMATS:
-        climb = steps.ladder(rows, format)
+        climb = ablation.ladder(rows, format)
         own = climb[climb["kind"] == "own"]
         assert (own["error"] <= own["error_budget"]).all()
         assert climb["predicted_us"].notna().all() and climb["gain"].iloc[1:].notna().all()
@@ -55,7 +56,7 @@ def test_both_ladders_are_gated_promised_and_complete(rows, prompts):
     ours = prompts[prompts["kind"] == "own"]
     assert (ours["error"] <= ours["error_budget"]).all()
     for format in ("fp16", "q8_0"):
-        climb = steps.prompts(prompts, format, prefill.TRACED)
+        climb = ablation.prompts(prompts, format, prefill.TRACED)
         assert set(prefill.ways(format)) <= set(climb["impl"])
         first, last = (climb[climb["impl"] == name]["tok_s"].iloc[0] for name in ("1_scalar", "6_graph"))
         assert last > 3 * first
@@ -64,7 +65,7 @@ def test_both_ladders_are_gated_promised_and_complete(rows, prompts):
 def test_the_engine_is_faster_than_every_peer_on_this_gpu(h200, rows):
     """M105: in each format, transformers here and llama.cpp as published."""
     published = lab.open("replay", "h200-peers").store
-    found = steps.peers(rows, h200.store, published)
+    found = ablation.peers(rows, h200.store, published)
     for ours, other in (("fp16", "fp16"), ("q8_0", "q8_0"), ("int4_g128", "q4_0")):
         mine = found[(found["format"] == ours) & found["name"].str.startswith("ours")]["tok_s"].iloc[0]
         theirs = found[(found["format"] == other) & ~found["name"].str.startswith("ours")]["tok_s"]
@@ -85,13 +86,13 @@ def test_the_library_runs_beside_both_models(rows):
 def test_pages_say_what_the_rows_say(rows, prompts):
     page = said("08_decoder.ipynb")
     for format in decode.FORMATS:
-        for us in steps.ladder(rows, format)["median_us"]:
+        for us in ablation.ladder(rows, format)["median_us"]:
             assert f"<td>{us:,.0f}</td>" in page
     best = asked.best(rows, decode.MODEL, "int4_g128")
     assert f"**{best['tok_s']:,.0f} tok/s**" in page
     page = said("08b_prefill.ipynb")
     for format in ("fp16", "q8_0"):
-        for rate in steps.prompts(prompts, format, prefill.TRACED)["tok_s"]:
+        for rate in ablation.prompts(prompts, format, prefill.TRACED)["tok_s"]:
             assert f"{rate:,.0f}" in page
 
 
@@ -109,7 +110,7 @@ def test_goals_are_judged_by_rows_and_stand_on_the_pages(h200, rows, prompts):
 def test_weights_resident_as_q8_0_are_multiplied_as_q8_0(h200):
     """At least half of the products' time is our int8 products', and peak memory has no room for FP16."""
     traced = h200.profile("prefill", prefill.traced(), "cupti")
-    assert set(steps.pie(traced)["seq"]) == set(prefill.PROMPTS)  # before and after, at every length
+    assert set(ablation.pie(traced)["seq"]) == set(prefill.PROMPTS)  # before and after, at every length
     assert asked.mmq_share(traced, prefill.share_case().id) > 0.5
     asked_of = [case for case in h200.cases("prefill") if case.model == decode.MODEL]
     memory = h200.profile("prefill", prefill.memory(asked_of), "checks")
@@ -178,5 +179,5 @@ def test_joules_fall_as_sequences_share_a_pass(checks):
 
 def test_the_law_of_phases_fits_formats_and_models(h200, rows):
     last = decode.last(h200.sized)[-1]
-    fixed, rate, table = steps.law(rows, last, h200.roof["dram_read"].value)
+    fixed, rate, table = ablation.law(rows, last, h200.roof["dram_read"].value)
     assert len(table) >= 6 and 0 < fixed < 10 and rate <= 1.001 * h200.roof["dram_read"].value

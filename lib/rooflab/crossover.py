@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-LEVEL = 1.02  # medians within this factor are level
+LEVEL = 1.02  # the tie rule of the whole course: medians within this factor are level
 FIRST, SECOND, NEITHER = "first", "second", "level"
 
 

@@ -21,10 +21,6 @@ class LaunchError(RooflabError):
     """A launcher refused operands that its kernel cannot handle."""
 
 
-class StaleRecord(RooflabError):
-    """A recorded row was measured with code that is no longer the code in the tree."""
-
-
 class DeviceMismatch(RooflabError):
     """Rows of two different GPUs met in one recording."""
 

@@ -15,10 +15,11 @@ from typing import Any
 import pandas as pd
 
 from rooflab import device, roof, shapes, studies
+from rooflab.analysis import token_rate
 from rooflab.case import parse_options
 from rooflab.claims import Bar, Claim, NoEvidence, less, more
 from rooflab.ops.gemv import LADDERS
-from rooflab.studies import gemv, tokens
+from rooflab.studies import gemv
 
 SIZE = 4096  # the source's matrix is SIZE x SIZE
 SIZES = (2048, 4096, 8192)  # of its tests E1-E3
@@ -122,7 +123,7 @@ def gather(here: Any) -> Evidence:
     rows = here.measure("gemv", here.cases("gemv"))
     counted_ = counters(here.profile("gemv", gemv.counted(), "ncu", gemv.COUNTERS))
     read = here.roof["dram_read"].value
-    models = tokens.of_models(_tuned(rows), gemv.FAMILIES)
+    models = token_rate.of_models(_tuned(rows), gemv.FAMILIES)
     return Evidence(
         rows[rows["operator"] == "gemv"],
         counted_[counted_["operator"] == "gemv"],

@@ -10,13 +10,14 @@ from typing import Any
 import pandas as pd
 
 from rooflab import device as devices
-from rooflab import formats, paths
+from rooflab import formats, paths, shapes
+from rooflab.analysis import time_breakdown
 from rooflab.claims import NoEvidence, about, least, less, more
 from rooflab.claims import int4 as claims_int4
 from rooflab.claims.scorecard import Asked, Measure, Statement
 from rooflab.claims.shelf import LAPTOP, Shelf
 from rooflab.record import Store
-from rooflab.studies import shares
+from rooflab.studies import launch_rule
 from rooflab.studies.attribution import MODEL
 
 GPU = "an RTX 4070 Laptop GPU"
@@ -42,25 +43,25 @@ def gain(impl: str, shape: tuple[int, int], batch: int, clock: str = "event", ca
 
 def weight_share(shelf: Shelf) -> float:
     """Share of an eager token's GPU time in weight products."""
-    frame = shares.by_class(shelf.traced(CONTEXT))
+    frame = time_breakdown.by_class(shelf.traced(CONTEXT))
     return float(frame[frame["class"] == "weight"]["pct"].sum()) / 100
 
 
 def share_by_rule(shelf: Shelf) -> float:
     """The same share for the source's card, by lesson 02's rule and its datasheet."""
     trace = shelf.traced(CONTEXT)
-    known = shares.rule(trace, MODEL, shelf.ceiling("dram_read"))
+    known = launch_rule.rule(trace, MODEL, shelf.ceiling("dram_read"))
     if shelf.spec is None:
         raise NoEvidence("the datasheet of the recorded GPU")
-    there = shares.elsewhere(known, shelf.spec.dram_gb_s, devices.get("rtx-4070-laptop"))
-    return there.share(shares.shapes.get(MODEL))
+    there = time_breakdown.elsewhere(known, shelf.spec.dram_gb_s, devices.get("rtx-4070-laptop"))
+    return there.share(shapes.get(MODEL))
 
 
 def busy(shelf: Shelf) -> float:
     """Share of the caller's time in which the GPU works, eager decoding."""
     trace = shelf.traced(CONTEXT)
     rows = shelf.rows("attribution", operator="decode", impl="transformers.eager", seq=CONTEXT)
-    return float(shares.busy(rows, trace)["busy_pct"].iloc[0]) / 100
+    return float(time_breakdown.busy(rows, trace)["busy_pct"].iloc[0]) / 100
 
 
 def _product_share(n: int, k: int) -> Measure:
@@ -76,7 +77,7 @@ def _read_bytes(part: str) -> Measure:
     """Bytes that a product of one token takes from DRAM, counted."""
 
     def measure(shelf: Shelf) -> float:
-        frame = shares.counters(shelf.table("attribution", "ncu"))
+        frame = time_breakdown.counters(shelf.table("attribution", "ncu"))
         chosen = frame[(frame["part"] == part) & frame["case"].str.startswith("decode/")]
         if chosen.empty:
             raise NoEvidence(f"no counted launch of {part} in study attribution")
@@ -87,9 +88,9 @@ def _read_bytes(part: str) -> Measure:
 
 def intensity(shelf: Shelf) -> float:
     """FLOP a counted byte of a token's weight products: the median over the projections."""
-    counted = shares.counters(shelf.table("attribution", "ncu"))
+    counted = time_breakdown.counters(shelf.table("attribution", "ncu"))
     counted = counted[counted["case"].str.startswith("decode/")]
-    table = shares.roofline(counted, shelf.traced(CONTEXT), MODEL, shelf.ceiling("dram_read"))
+    table = time_breakdown.roofline(counted, shelf.traced(CONTEXT), MODEL, shelf.ceiling("dram_read"))
     return float(table["intensity"].median())
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rooflab import formats
+from rooflab.analysis import time_breakdown
 from rooflab.claims import NoEvidence, about, least, less, more
 from rooflab.claims import attention as claims_attention
 from rooflab.claims import q8_0 as claims_q8
@@ -16,7 +17,6 @@ from rooflab.errors import LaunchError, UsageError
 from rooflab.ops import q8_0 as ops_q8
 from rooflab.studies import attention as study_attention
 from rooflab.studies import mmq as study_mmq
-from rooflab.studies import shares
 
 GPU = "an RTX 4070 Ti with Gemma 4 E4B"
 PROMPT = 1848
@@ -230,7 +230,7 @@ def _llama(study: str) -> Measure:
 
 def _class_share(name: str) -> Measure:
     def measure(shelf: Shelf) -> float:
-        frame = shares.by_class(shelf.traced(1024, variant="graph"))
+        frame = time_breakdown.by_class(shelf.traced(1024, variant="graph"))
         return float(frame[frame["class"] == name]["pct"].sum()) / 100
 
     return measure

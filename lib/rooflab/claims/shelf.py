@@ -15,12 +15,14 @@ import pandas as pd
 
 from rooflab import device as devices
 from rooflab import paths, studies
+from rooflab.analysis import token_rate
 from rooflab.claims import NoEvidence, coalescing
 from rooflab.claims.coalescing import Evidence
 from rooflab.errors import MissingRecording, RooflabError
 from rooflab.identity import SKIPPED
+from rooflab.profile import recorded
 from rooflab.record import Store
-from rooflab.studies import mutations, shares, static, suite, tokens
+from rooflab.studies import launch_rule, mutations, static, suite
 from rooflab.studies.bandwidth import Roof, roofs
 
 LAPTOP, RTX_4090, RTX_4070_TI = "rtx-4070-laptop-published", "rtx-4090-published", "rtx-4070-ti-published"
@@ -102,8 +104,7 @@ class Shelf:
             path = self.store.folder / "profiles" / f"{study}_{tool}.csv"
             if not path.is_file():
                 raise NoEvidence(f"no profile of study {study} by {tool}")
-            frame = pd.read_csv(path, keep_default_na=False, na_values=["nan"])
-            self._tables[key] = _taken(frame)
+            self._tables[key] = recorded.read(path)
         return self._tables[key]
 
     def counter(self, study: str, name: str, **wanted: Any) -> float:
@@ -133,7 +134,7 @@ class Shelf:
             profile = pd.DataFrame()
         read = self.ceiling("dram_read")
         try:
-            models = tokens.of_models(coalescing._tuned(rows), coalescing.gemv.FAMILIES)
+            models = token_rate.of_models(coalescing._tuned(rows), coalescing.gemv.FAMILIES)
             by_model = dict(zip(models["model"], models["bytes"] / models["us"] / 1e3 / read, strict=True))
         except (RooflabError, KeyError, ValueError):
             by_model = {}
@@ -152,7 +153,7 @@ class Shelf:
         """The launches of one traced case of study attribution, with its classes and parts."""
         for tool in ("nsys", "cupti"):
             try:
-                frame = shares.named(self.table("attribution", tool).drop(columns=["identity", "run"]))
+                frame = launch_rule.named(self.table("attribution", tool).drop(columns=["identity", "run"]))
             except NoEvidence:
                 continue
             frame = frame[(frame["operator"] == operator) & (frame["variant"] == variant)]

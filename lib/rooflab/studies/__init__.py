@@ -16,6 +16,7 @@ from rooflab.studies.faults import Faults
 from rooflab.studies.gemv import Gemv
 from rooflab.studies.int4 import Int4
 from rooflab.studies.mmq import Mmq
+from rooflab.studies.power import Power
 from rooflab.studies.prefill import Prefill
 from rooflab.studies.q8_0 import Q8
 from rooflab.studies.regimes import Regimes
@@ -36,22 +37,20 @@ _STUDIES: dict[str, Study] = {
         Regimes(),
         Decode(),
         Prefill(),
+        Power(),
         Static(),
     )
 }
-# Studies whose lesson is still to be written: `get` finds them, so that their kernels are gated and tuned and
-# can be recorded by name, but a recording is complete without them.
-_COMING: dict[str, Study] = {}
 
 
-def names(coming: bool = False) -> list[str]:
-    """Every study, in the order in which a recording makes them; `coming` adds those without a lesson yet."""
-    return [*_STUDIES, *(_COMING if coming else ())]
+def names() -> list[str]:
+    """Every study, in the order in which a recording makes them."""
+    return list(_STUDIES)
 
 
 def get(name: str) -> Study:
     """The study called `name`; UsageError lists what exists."""
-    found = _STUDIES.get(name) or _COMING.get(name)
+    found = _STUDIES.get(name)
     if found is None:
         raise UsageError(f"There is no study {name!r}; there are {', '.join(_STUDIES)}.")
     return found

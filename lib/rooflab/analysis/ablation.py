@@ -13,7 +13,7 @@ import pandas as pd
 from rooflab import engine, shapes
 from rooflab.ops import decoder
 from rooflab.record import Store
-from rooflab.studies import decode, prefill, shares
+from rooflab.studies import decode, launch_rule, prefill
 
 FORMATS = {"fp16": "FP16", "q8_0": "Q8_0", "int4_g128": "INT4"}
 # What a step of the decode ladder is, by the contestant's name.
@@ -34,7 +34,9 @@ WAYS = {
     "gemma": "products and row kernels in a graph",
 }
 PROMPT_WAYS = {
-    "transformers.eager": "the library",
+    "transformers.eager": "the library, Python calls every kernel",
+    "transformers.graph": "the library in a CUDA graph",
+    "transformers.flash_attn_4": "the library in a CUDA graph, attention by flash-attn-4",
     "1_scalar": "cuBLAS on FP16 weights, made from others on the way; scalar attention",
     "2_mmq": "our products with Q8_0 weights instead",
     "3_flash": "attention in tiles on tensor cores",
@@ -117,7 +119,7 @@ def peers(rows: pd.DataFrame, store: Store, published: Store, model: str = decod
     theirs = published.read("decode")
     for _, row in theirs[(theirs["impl"] == "llama.cpp") & (theirs["model"] == model)].iterrows():
         found.append(("llama.cpp", row["format"], float(row["tok_s"]), "published"))
-    return pd.DataFrame(found, columns=["name", "format", "tok_s", "origin"])
+    return pd.DataFrame(found, columns=["name", "format", "tok_s", "origin"]).dropna(subset=["tok_s"])
 
 
 def phase_bytes(model: str, format: str, head: str, context: int) -> dict[str, float]:
@@ -160,7 +162,7 @@ def law(rows: pd.DataFrame, impl: str, roof_gb_s: float) -> tuple[float, float, 
     mine = mine.assign(phases=phases)
     x = (mine["bytes"].astype(float) / mine["phases"]).tolist()
     y = (mine["median_us"] / mine["phases"]).tolist()
-    fixed, rate = shares.line(x, y, roof_gb_s)
+    fixed, rate = launch_rule.line(x, y, roof_gb_s)
     return fixed, rate, mine.assign(law_us=mine["phases"] * (fixed + np.asarray(x) / rate / 1e3))
 
 

@@ -1,9 +1,4 @@
-"""What lesson 02 computes from its recording: shares, busy time, the rule behind them, possible gains.
-
-The rule: a launch takes a fixed time, and its bytes at the memory's roof on top. Where a model's weights are
-many microseconds a launch, as on a GPU with slow memory, its weight products are the bottleneck; where the
-roof is high, the fixed times weigh more, and most launches are not products.
-"""
+"""What lesson 02 computes from its recording: shares, busy time, the rule behind them, possible gains."""
 
 from __future__ import annotations
 
@@ -20,22 +15,7 @@ from rooflab.errors import MissingRecording
 from rooflab.profile import parts
 from rooflab.profile.ncu import METRICS, STALLS
 from rooflab.studies.attribution import Attribution
-
-_NUMBERS = ("launches", "us", "q1_us", "q3_us")
-
-
-def named(profile: pd.DataFrame) -> pd.DataFrame:
-    """A traced profile with operator, variant ("eager"), seq and model of its cases, numbers as numbers."""
-    cases = [Attribution().case(case) for case in profile["case"]]
-    found = profile.assign(
-        operator=[case.operator for case in cases],
-        variant=[case.impl.removeprefix("transformers.") for case in cases],
-        seq=[case.seq or 0 for case in cases],
-        model=[case.model for case in cases],
-    )
-    for name in _NUMBERS:
-        found[name] = pd.to_numeric(found[name])
-    return found
+from rooflab.studies.launch_rule import Rule, by_part, named, part_times
 
 
 def by_class(profile: pd.DataFrame, order: Iterable[str] = parts.CLASSES) -> pd.DataFrame:
@@ -64,26 +44,6 @@ def busy(rows: pd.DataFrame, profile: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def by_part(profile: pd.DataFrame, model: str, gb_s: float) -> pd.DataFrame:
-    """The weight products of one traced case: part, n, k, launches, us a launch, bytes, gb_s, pct of `gb_s`.
-
-    The sum of split-K partial results counts with its product. Bytes are the weights'.
-    """
-    found = profile[profile["part"].isin(parts.WEIGHTS)]
-    sums = found.groupby("part")["us"].sum()
-    products = found[found["class"] == "weight"].groupby("part")["launches"].sum()
-    rows = []
-    for shape in shapes.projections(shapes.get(model)):
-        if shape.name not in products.index:
-            continue
-        times, size = int(products[shape.name]), 2 * shape.n * shape.k
-        us = float(sums[shape.name]) / times
-        facts = {"launches": times, "us": us, "bytes": size, "total_us": times * us}
-        rows.append({"part": shape.name, "n": shape.n, "k": shape.k, **facts, "gb_s": size / us / 1e3})
-    table = pd.DataFrame(rows, columns=["part", "n", "k", "launches", "us", "bytes", "total_us", "gb_s"])
-    return table.assign(pct=100 * table["gb_s"] / gb_s)
-
-
 def timeline(profile: pd.DataFrame) -> pd.DataFrame:
     """Every launch of one traced case in order: start_us since the step began, us (the mean of its kind),
     part, class, kernel.
@@ -98,54 +58,6 @@ def timeline(profile: pd.DataFrame) -> pd.DataFrame:
 
 
 # --- the rule -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What one GPU does to launches: a weight product takes product_us and its bytes at gb_s, anything else
-    other_us. others is the number of other launches for each layer of the model.
-    """
-
-    gb_s: float
-    product_us: float
-    other_us: float
-    others: float
-
-    def weights_us(self, model: shapes.Model) -> float:
-        """Microseconds of a token's weight products in FP16."""
-        return (shapes.gemvs(model) + 1) * self.product_us + shapes.weight_bytes(
-            model, "fp16"
-        ) / self.gb_s / 1e3
-
-    def others_us(self, model: shapes.Model) -> float:
-        """Microseconds of a token's other launches."""
-        return self.others * model.layers * self.other_us
-
-    def share(self, model: shapes.Model) -> float:
-        """Share of a token's GPU time that weight products take."""
-        weights = self.weights_us(model)
-        return weights / (weights + self.others_us(model))
-
-
-def line(bytes_: Sequence[float], us: Sequence[float], roof_gb_s: float = np.inf) -> tuple[float, float]:
-    """(fixed microseconds, GB/s) of the straight line us = fixed + bytes / rate that fits best; relative
-    errors count, so that small and large launches weigh the same. No rate beats the roof.
-    """
-    x, y = np.asarray(bytes_, float), np.asarray(us, float)
-    (fixed, slope), *_ = np.linalg.lstsq(np.column_stack([1 / y, x / y]), np.ones_like(y), rcond=None)
-    if slope * roof_gb_s * 1e3 < 1:
-        slope = 1 / roof_gb_s / 1e3
-        fixed = float(((y - x * slope) / y**2).sum() / (1 / y**2).sum())
-    return float(fixed), 1 / float(slope) / 1e3
-
-
-def rule(profile: pd.DataFrame, model: str, roof_gb_s: float) -> Rule:
-    """The rule of the GPU that one decode case was traced on, from its products and its other launches."""
-    products = by_part(profile, model, roof_gb_s)
-    product_us, gb_s = line(list(products["bytes"]), list(products["us"]), roof_gb_s)
-    rest = profile[~profile["part"].isin(parts.WEIGHTS)]
-    launches = float(rest["launches"].sum())
-    return Rule(gb_s, product_us, float(rest["us"].sum()) / launches, launches / shapes.get(model).layers)
 
 
 def elsewhere(known: Rule, known_peak: float, other: device.Device) -> Rule:
@@ -250,16 +162,6 @@ def amdahl(times: Mapping[str, float], gains: Mapping[str, float], total: float 
     """
     whole = sum(times.values()) if total is None else total
     return whole / (whole - sum(times[name] * (1 - 1 / gain) for name, gain in gains.items()))
-
-
-def part_times(trace: pd.DataFrame) -> dict[str, float]:
-    """Microseconds a step of one traced decode case: "weight" with its split-K sums, "attention" with the
-    copies made for it, "norm", and "rest".
-    """
-    weights = trace["part"].isin(parts.WEIGHTS)
-    group = trace["class"].where(trace["class"] == "norm", "rest")
-    group = group.mask(trace["part"] == "attention", "attention").mask(weights, "weight")
-    return {str(name): float(us) for name, us in trace.groupby(group)["us"].sum().items()}
 
 
 def gains(

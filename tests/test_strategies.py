@@ -3,8 +3,9 @@
 import pandas as pd
 import pytest
 from rooflab import device, lab, predict, shapes
+from rooflab.analysis import extrapolation, strategies
 from rooflab.case import COLUMNS, Case
-from rooflab.studies import regimes, ways
+from rooflab.studies import regimes
 
 H200 = device.get("h200")
 MACHINE = predict.measured({"dram_read": 4600.0}, H200)
@@ -33,7 +34,9 @@ def made(batches=regimes.BATCHES, clocks=regimes.CLOCKS, call_us=40.0, **changes
                     times = {"median_us": us + more, "q1_us": us + more - 0.01, "q3_us": us + more + 0.01}
                     rows.append(case.row() | times | {"error": 1e-3, "run": "r"})
     frame = pd.DataFrame(rows).reindex(columns=list(COLUMNS)).astype({"batch": int, "n": int, "k": int})
-    return frame.assign(label=[ways.label(f, w) for f, w in zip(frame["format"], frame["impl"], strict=True)])
+    return frame.assign(
+        label=[strategies.label(f, w) for f, w in zip(frame["format"], frame["impl"], strict=True)]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +46,11 @@ def rows():
 
 def test_the_sweep_has_the_source_s_seventeen_columns(rows):
     """M89, M90: as the source's own sweep.csv names them."""
-    table = ways.sweep(rows, MLP, 4600.0)
-    assert len(ways.COLUMNS) == 17 == table.shape[1]
+    table = strategies.sweep(rows, MLP, 4600.0)
+    assert len(strategies.COLUMNS) == 17 == table.shape[1]
     assert table["batch"].tolist() == list(regimes.BATCHES)
     fewer = rows[(rows["impl"] != "fused") | (rows["batch"] <= 64)]
-    assert ways.sweep(fewer, MLP, 4600.0)["batch"].max() == 64  # as far as all three were measured
+    assert strategies.sweep(fewer, MLP, 4600.0)["batch"].max() == 64  # as far as all three were measured
     first = table.iloc[0]
     assert first["fused_iqr_us"] == pytest.approx(0.02)
     moved = predict.moved(predict.way("int4_g128", "fused"), *MLP, 1)
@@ -59,37 +62,37 @@ def test_the_sweep_has_the_source_s_seventeen_columns(rows):
 def test_crossovers_differ_by_clock_where_calls_outweigh_kernels():
     """M91"""
     rows = made(fused=lambda batch: 0.3 * batch**0.5)
-    table = ways.crossovers(rows, MLP, ways.PAIRS[:1])
+    table = strategies.crossovers(rows, MLP, strategies.PAIRS[:1])
     by = table.set_index("clock")
     assert by.loc["graph", "kind"] == "crosses" and by.loc["wall", "kind"] == "second"
     assert by.loc["graph", "low"] < by.loc["graph", "at"] < by.loc["graph", "high"]
-    wide = ways.by_clock(table)
+    wide = strategies.by_clock(table)
     assert wide.loc[0, "wall"] == "always" and " to " in wide.loc[0, "graph"]
-    cost = ways.overhead(rows, MLP).set_index("label")["wall_more"]
-    assert ways.overhead(made(clocks=("graph",)), MLP).empty
+    cost = strategies.overhead(rows, MLP).set_index("label")["wall_more"]
+    assert strategies.overhead(made(clocks=("graph",)), MLP).empty
     assert cost["INT4 fused"] == pytest.approx(44.0) and cost["FP16 cublas"] == pytest.approx(8.8)
 
 
 def test_a_call_that_takes_longer_than_the_host_saw_is_disturbed(rows):
-    assert ways.disturbed(rows, MLP).empty
+    assert strategies.disturbed(rows, MLP).empty
     shifted = rows.copy()
     late = (shifted["clock"] == "event") & (shifted["batch"] == 16) & (shifted["n"] == MLP[0])
     shifted.loc[late & (shifted["impl"] == "fused"), ["median_us", "q1_us", "q3_us"]] += 20
-    found = ways.disturbed(shifted, MLP)
+    found = strategies.disturbed(shifted, MLP)
     assert found["batch"].tolist() == [16] and found["disturbed"].tolist() == [1]
     assert found["pairs"].iloc[0] == len(regimes.contenders(16))
-    kept, all_of = (ways.overhead(each, MLP).set_index("label") for each in (shifted, rows))
+    kept, all_of = (strategies.overhead(each, MLP).set_index("label") for each in (shifted, rows))
     fewer = rows[(rows["batch"] != 16) | (rows["n"] != MLP[0])]
-    assert kept.equals(ways.overhead(fewer, MLP).set_index("label")) and not kept.equals(all_of)
+    assert kept.equals(strategies.overhead(fewer, MLP).set_index("label")) and not kept.equals(all_of)
     wide = shifted.copy()
     wide.loc[late & (wide["impl"] == "fused"), "q1_us"] -= 40  # its quartiles reach down to the wall's
-    assert ways.disturbed(wide, MLP).empty
+    assert strategies.disturbed(wide, MLP).empty
 
 
 def test_winners_and_gains_are_those_of_the_rows(rows):
-    best = ways.winners(rows, MLP).set_index("batch")
+    best = strategies.winners(rows, MLP).set_index("batch")
     assert best.loc[1, "label"] == "INT4 fused" and best.loc[256, "fp16"] == "cublas"
-    gain = ways.gains(rows, "int4_g128")
+    gain = strategies.gains(rows, "int4_g128")
     assert gain["mb"].is_monotonic_increasing and len(gain) == 2
     assert (gain[1] > 1).all() and (gain[256] < gain[1]).all()
 
@@ -97,40 +100,42 @@ def test_winners_and_gains_are_those_of_the_rows(rows):
 def test_errors_are_told_by_way_with_a_reason():
     rows = made(clocks=("graph",), mmq_half=1.5)
     compared = predict.compared(rows, MACHINE, FIT)
-    table = ways.errors(compared).set_index("label")
+    table = extrapolation.errors(compared).set_index("label")
     assert table.loc["INT4 fused", "own"] < 0.01 < table.loc["Q8_0 mmq_half", "own"]
     half = next(r for r in compared.itertuples() if r.impl == "mmq_half" and (r.n, r.batch) == (1536, 8))
-    assert ways.reason(half, 132) == "12 tiles for 132 SMs"
+    assert extrapolation.reason(half, 132) == "12 tiles for 132 SMs"
     wide = half._replace(impl="mmq_wgmma", n=10240, batch=160)
-    assert ways.reason(wide, 132) == "80 wide tiles and 160 narrow ones, counted as 160 wide"
-    assert ways.reason(wide._replace(batch=100), 132) == "80 tiles for 132 SMs"
+    assert extrapolation.reason(wide, 132) == "80 wide tiles and 160 narrow ones, counted as 160 wide"
+    assert extrapolation.reason(wide._replace(batch=100), 132) == "80 tiles for 132 SMs"
     small = next(r for r in compared.itertuples() if r.impl == "fused" and (r.n, r.batch) == (1536, 1))
-    assert ways.reason(small, 132) == "a launch outweighs its bytes"
+    assert extrapolation.reason(small, 132) == "a launch outweighs its bytes"
 
 
 def test_the_published_laptop_is_predicted_without_having_been_seen():
     store = lab.open("replay", "rtx-4070-laptop-published").store
-    kernels, sweep = ways.laptop_kernels(store), ways.laptop_sweep(store)
+    kernels, sweep = extrapolation.laptop_kernels(store), extrapolation.laptop_sweep(store)
     assert {(each.n, each.us) for each in kernels} == {(256, 6.2), (1536, 22.0), (8960, 112.0), (8960, 31.81)}
     assert len(sweep) == 18 and {each.clock for each in sweep} == {"event"}
     there = predict.scaled(device.get("rtx-4070-laptop"), MACHINE, H200)
-    table = ways.unseen(kernels, there, predict.Fit(3.0))
+    table = extrapolation.unseen(kernels, there, predict.Fit(3.0))
     assert table["off"].abs().max() < 10
 
 
 def test_predicted_crossovers_respect_what_a_way_takes():
-    few = ways.Pair(("q8_0", "mma"), ("fp16", "cublas"))
-    assert ways.predicted_crossover(few, (28672, 8192), MACHINE, FIT) is None  # not within mma's 32 tokens
-    pair = ways.PAIRS[0]
-    assert 64 < ways.predicted_crossover(pair, MLP, MACHINE, FIT) < 512
+    few = strategies.Pair(("q8_0", "mma"), ("fp16", "cublas"))
+    assert (
+        extrapolation.predicted_crossover(few, (28672, 8192), MACHINE, FIT) is None
+    )  # not within mma's 32 tokens
+    pair = strategies.PAIRS[0]
+    assert 64 < extrapolation.predicted_crossover(pair, MLP, MACHINE, FIT) < 512
     slow = predict.Fit(3.0, {**NUMBERS, ("int4_g128", "fused"): predict.Own(3.0, 0.03)})
-    found = ways.predicted_crossover(pair, MLP, MACHINE, slow)
+    found = extrapolation.predicted_crossover(pair, MLP, MACHINE, slow)
     assert 1 < found <= 64
 
 
 def test_the_map_holds_every_gpu_format_and_number_of_tokens():
     """M96"""
-    table = ways.everywhere(MACHINE, FIT, H200, [MLP], (1, 16, 256))
+    table = extrapolation.everywhere(MACHINE, FIT, H200, [MLP], (1, 16, 256))
     assert len(table) == len(device.names()) * len(predict.FORMATS) * 3
     assert (table[table["format"] == "fp16"]["x"] == 1).all() and table["case"].is_unique
     laptop = table[table["gpu"] == device.get("rtx-4070-laptop").name].set_index(["format", "batch"])
@@ -138,7 +143,7 @@ def test_the_map_holds_every_gpu_format_and_number_of_tokens():
 
 
 def test_what_lost_is_told_with_who_won(rows):
-    table = ways.lost(made(clocks=("graph",), mma=3.0)).set_index("label")
+    table = strategies.lost(made(clocks=("graph",), mma=3.0)).set_index("label")
     assert "INT4 fused" not in table.index
     assert table.loc["Q8_0 mma", "times"] > 2 and table.loc["Q8_0 mma", "winner"] != "Q8_0 mma"
     assert table["times"].is_monotonic_decreasing and (table["losses"] <= table["of"]).all()
@@ -146,7 +151,7 @@ def test_what_lost_is_told_with_who_won(rows):
 
 def test_why_a_way_lost_is_arithmetic_where_it_can_be():
     def why(slow, fast, batch):
-        return ways.because(slow, fast, *MLP, batch, MACHINE)
+        return extrapolation.because(slow, fast, *MLP, batch, MACHINE)
 
     assert "times as long (memory)" in why("INT4 two_op", "INT4 fused", 1)
     assert "times as long (compute)" in why("Q8_0 dp4a", "Q8_0 mmq_half", 64)
@@ -158,33 +163,38 @@ def test_the_source_s_own_loss_is_that_of_its_sweep():
     """M89: its fused kernel at 32 tokens, beside what the law makes of a launch a token."""
     store = lab.open("replay", "rtx-4070-laptop-published").store
     there = predict.scaled(device.get("rtx-4070-laptop"), MACHINE, H200)
-    swept = ways.unseen(ways.laptop_sweep(store), there, predict.Fit(3.0))
-    table = ways.published_lost(swept)
+    swept = extrapolation.unseen(extrapolation.laptop_sweep(store), there, predict.Fit(3.0))
+    table = extrapolation.published_lost(swept)
     assert len(table) and (table["batch"] == 32).all() and (table[["times", "law"]] > 5).all(axis=None)
-    assert ways.published_lost(swept[swept["label"] == "INT4 loop"]).empty
+    assert extrapolation.published_lost(swept[swept["label"] == "INT4 loop"]).empty
 
 
 def test_a_predicted_crossover_agrees_inside_the_measured_interval():
     rows = made(fused=lambda batch: 0.3 * batch**0.5)
     crossed, second = (
-        ways.crossovers(rows, MLP, ways.PAIRS[:1], (clock,)).iloc[0] for clock in ("graph", "wall")
+        strategies.crossovers(rows, MLP, strategies.PAIRS[:1], (clock,)).iloc[0]
+        for clock in ("graph", "wall")
     )
-    assert ways.agrees(crossed, int(crossed["high"])) and not ways.agrees(crossed, int(crossed["low"]))
-    assert ways.agrees(crossed, None) is False
-    assert ways.agrees(second, 1) and not ways.agrees(second, 64)
-    assert ways.agrees(pd.Series({"kind": "first"}), None) and not ways.agrees(
+    assert extrapolation.agrees(crossed, int(crossed["high"])) and not extrapolation.agrees(
+        crossed, int(crossed["low"])
+    )
+    assert extrapolation.agrees(crossed, None) is False
+    assert extrapolation.agrees(second, 1) and not extrapolation.agrees(second, 64)
+    assert extrapolation.agrees(pd.Series({"kind": "first"}), None) and not extrapolation.agrees(
         pd.Series({"kind": "first"}), 4
     )
-    assert ways.agrees(pd.Series({"kind": "level"}), 4) is None
+    assert extrapolation.agrees(pd.Series({"kind": "level"}), 4) is None
 
 
 def test_attention_s_share_of_a_prompt_grows_with_its_length():
     """M94"""
-    table = ways.prompt(
+    table = extrapolation.prompt(
         shapes.get("qwen2.5-1.5b"), (64, 512, 8192, 32768), MACHINE, FIT, "fp16", 0.5, "90", "h200"
     )
     assert table["pct"].is_monotonic_increasing and table["pct"].iloc[0] < 1 < 40 < table["pct"].iloc[-1]
-    halved = ways.prompt(shapes.get("qwen2.5-1.5b"), (8192,), MACHINE, FIT, "fp16", 0.25, "90", "h200")
+    halved = extrapolation.prompt(
+        shapes.get("qwen2.5-1.5b"), (8192,), MACHINE, FIT, "fp16", 0.25, "90", "h200"
+    )
     assert halved["attention_us"].iloc[0] == pytest.approx(2 * table["attention_us"].iloc[2])
 
 
@@ -195,18 +205,18 @@ def test_the_best_attention_kernel_of_the_nearest_head_counts():
 
     rows = pd.DataFrame([row(128, 0.5), row(256, 0.9), row(128, 0.8, window=512)])
     model = shapes.get("qwen2.5-1.5b")
-    assert ways.attention_share(rows, model) == 0.5
-    assert ways.attention_share(rows.iloc[:0], model) is None
+    assert extrapolation.attention_share(rows, model) == 0.5
+    assert extrapolation.attention_share(rows.iloc[:0], model) is None
 
 
 def test_conclusions_hold_or_flip_with_the_rows(rows):
-    held = ways.conclusions(rows, pd.DataFrame())
+    held = strategies.conclusions(rows, pd.DataFrame())
     words = dict(zip(held["says"].str[:12], held["word"], strict=True))
-    assert words["INT4 fused w"] == ways.FLIPS and words["at 1848 toke"] == ways.UNMEASURED
+    assert words["INT4 fused w"] == strategies.FLIPS and words["at 1848 toke"] == strategies.UNMEASURED
     by_clock = held[held["says"].str.startswith("on 1536")]["word"].tolist()
-    assert by_clock == [ways.FLIPS, ways.HOLDS]
+    assert by_clock == [strategies.FLIPS, strategies.HOLDS]
     lost_at_two = made(fused=lambda batch: 0.5 if batch == 1 else 9.0)
-    assert ways.conclusions(lost_at_two, pd.DataFrame())["word"].iloc[0] == ways.HOLDS
+    assert strategies.conclusions(lost_at_two, pd.DataFrame())["word"].iloc[0] == strategies.HOLDS
     prompts = pd.DataFrame(
         [
             {"format": "q8_0", "impl": name, "clock": "graph", "batch": 1848, "median_us": us, "n": 1, "k": 1}
@@ -214,7 +224,7 @@ def test_conclusions_hold_or_flip_with_the_rows(rows):
         ]
     )
     both = pd.concat([rows, prompts], ignore_index=True)
-    assert ways.conclusions(both, pd.DataFrame())["word"].iloc[-1] == ways.HOLDS
+    assert strategies.conclusions(both, pd.DataFrame())["word"].iloc[-1] == strategies.HOLDS
 
 
 def test_a_launch_a_token_is_raced_by_clock_and_cache():
@@ -225,7 +235,7 @@ def test_a_launch_a_token_is_raced_by_clock_and_cache():
                 "int4", "int4", impl, n=8960, k=1536, batch=batch, options=opts, clock="event", cache="warm"
             )
             found.append(case.row() | {"median_us": time, "q1_us": time - 0.1, "q3_us": time + 0.1})
-    table = ways.loop_crossovers(pd.DataFrame(found), MLP)
+    table = strategies.loop_crossovers(pd.DataFrame(found), MLP)
     assert table[["clock", "cache", "kind", "low", "high"]].values.tolist() == [
         ["event", "warm", "crosses", 2, 4]
     ]

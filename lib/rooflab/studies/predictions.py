@@ -1,5 +1,6 @@
-"""What each step of lesson 08's ladders should bring, said before it is measured: Amdahl's law over lesson
-02's split of a token, with what lesson 00 measured of launches and barriers and lesson 07's law of a product.
+"""What each step of lesson 08's ladders should bring, predicted before it is measured: Amdahl's law over
+lesson 02's split of a token, with what lesson 00 measured of launches and barriers and lesson 07's law of a
+product.
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pandas as pd
-
 from rooflab import dispatch, engine, predict, roof, shapes
 from rooflab.device import Device
+from rooflab.profile import recorded
 from rooflab.record import Store
-from rooflab.studies import attribution, bandwidth, regimes, shares
+from rooflab.studies import attribution, bandwidth, launch_rule, regimes
 
-# The studies that promises are made from.
+# The studies that predictions are made from.
 SOURCES = ("environment", "bandwidth", "gemv", "attribution", "int4", "mmq", "attention", "regimes")
 _LAUNCHERS = ("touch", "torch.fill_ peer")
 _IN_TORCH = 32  # operators of torch a layer that norms, rotations and gating make
@@ -44,14 +44,14 @@ class Known:
     torch_us: float = 0.0
     waits: Mapping[str, float] = field(default_factory=dict)
     token: Mapping[str, float] = field(default_factory=dict)
-    rule: shares.Rule | None = None
+    rule: launch_rule.Rule | None = None
     prompts: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     prompt_waits: Mapping[int, float] = field(default_factory=dict)
     attention: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
 
 def known(device: Device | None) -> Known | None:
-    """What was recorded on a device so far; None where what no promise can do without is lacking."""
+    """What was recorded on a device so far; None where a row that every prediction needs is missing."""
     for root in dispatch.roots() if device else ():
         found = held(root, device.slug, device) if device else None
         if found:
@@ -61,7 +61,7 @@ def known(device: Device | None) -> Known | None:
 
 @functools.lru_cache(maxsize=2)
 def held(root: Path, name: str, device: Device) -> Known | None:
-    """The same of one recording, `name` in `root`; read once by a process, so that promises come before
+    """The same of one recording, `name` in `root`; read once by a process, so that predictions come before
     what they are about.
     """
     if not (root / name / "runs.csv").is_file():
@@ -97,13 +97,13 @@ def _with_tokens(found: Known, store: Store) -> Known:
     whole = rows[rows["operator"] == "prefill"]
     values["prompt_waits"] = dict(zip(whole["seq"].astype(int), whole["median_us"], strict=True))
     if path.is_file() and len(rows):
-        trace = shares.named(pd.read_csv(path, keep_default_na=False, na_values=["nan"]))
+        trace = launch_rule.named(recorded.read(path))
         graph = trace[(trace["variant"] == "graph") & (trace["seq"] == attribution.CONTEXTS[0])]
         if len(graph):
-            values["token"] = shares.part_times(graph)
-            values["rule"] = shares.rule(graph, attribution.MODEL, found.machine.gb_s)
+            values["token"] = launch_rule.part_times(graph)
+            values["rule"] = launch_rule.rule(graph, attribution.MODEL, found.machine.gb_s)
         prompts = trace[trace["operator"] == "prefill"]
-        values["prompts"] = {int(str(n)): shares.part_times(one) for n, one in prompts.groupby("seq")}
+        values["prompts"] = {int(str(n)): launch_rule.part_times(one) for n, one in prompts.groupby("seq")}
     attention = store.read("attention")
     attention = attention[
         (attention["operator"] == "attention")
@@ -138,7 +138,7 @@ def products_us(known: Known, model: str, format: str, head: str, batch: int = 1
 def token_us(
     known: Known, way: str, model: str, format: str, head: str, context: int, batch: int = 1
 ) -> float | None:
-    """Promised microseconds of a decoded token (with `batch` sequences: of one for each), None where the
+    """Predicted microseconds of a decoded token (with `batch` sequences: of one for each), None where the
     records say nothing of such a way.
     """
     if way == "gemma":
@@ -194,7 +194,7 @@ def _library_us(known: Known, way: str, model: str) -> float | None:
 
 
 def prompt_us(known: Known, model: str, format: str, n: int, paths: engine.Paths, flash: str) -> float:
-    """Promised microseconds of a prompt of n tokens: products by the law, attention at the rate that a rung
+    """Predicted microseconds of a prompt of n tokens: products by the law, attention at the rate that a rung
     was recorded at, what stands between them as in lesson 02's trace or at the roof. Without a graph the
     host has to call everything, and whoever takes longer decides.
     """

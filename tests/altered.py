@@ -28,7 +28,7 @@ Row = dict[str, str]
 @dataclass(frozen=True)
 class Recording:
     """What to make of the committed recording. `skip` gives the reason why a case was not measured, or None;
-    `change` alters the timed rows of one comparison in place; `profiled` says whether an instrument was there.
+    `change` alters the timed rows of one comparison in place; `profiled` says if an instrument was there.
     """
 
     name: str
@@ -61,7 +61,7 @@ def write(recording: Recording, root: Path) -> Path:
             continue
 
         def why(case: Case, study: Study = study) -> str | None:
-            with mock.patch("rooflab.dispatch._gpu", lambda: at_hand):
+            with mock.patch("rooflab.ops.this_gpu", lambda: at_hand):
                 return study.refuses(case, capability) or recording.skip(study, case)
 
         rows = [_row(study, case, why(case)) for case in study.cases(recording.effort, sized)]
@@ -72,7 +72,8 @@ def write(recording: Recording, root: Path) -> Path:
             (store.folder / f"{name}.csv").write_text(table_text(rows, SCHEMA), encoding="utf-8")
         for tool, cases, _ in study.profiles(recording.effort, sized):
             _profile(store.folder, study, tool, cases, recording.profiled(tool), why)
-    store.rederive(lambda: {key: roof.value for key, roof in roofs(store.read("bandwidth")).items()})
+    for _ in range(2):  # the first time rates, by which roofs are found; then shares of the roofs
+        store.rederive(lambda: {key: roof.value for key, roof in roofs(store.read("bandwidth")).items()})
     return store.folder
 
 
@@ -110,7 +111,7 @@ def _alike(case: Case, rows: Iterable[Row]) -> tuple[Row | None, float]:
     words = set(case.id.split())
     row = min(near, key=lambda row: (len(words ^ set(row["case"].split())), natural_key(row["case"])))
     ratio = 1.0
-    for name in ("n", "k", "batch", "seq"):
+    for name in ("n", "k"):
         mine, theirs = getattr(case, name), row[name]
         if mine and theirs:
             ratio *= mine / int(theirs)
@@ -181,8 +182,8 @@ def _like(case: Case, held: Mapping[str, list[Row]]) -> list[Row]:
 
 
 def swap(rows: Sequence[Row]) -> None:
-    """Turn a comparison's ranking round: the best of the fastest gets the time of the best of the slowest, and
-    what else was measured of either moves along."""
+    """Turn a comparison's ranking round: the best of the fastest gets the time of the best of the slowest,
+    and what else was measured of either moves along."""
     best: dict[tuple[str, str], float] = {}
     for row in rows:
         who = (row["impl"], row["format"])

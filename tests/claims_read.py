@@ -1,4 +1,4 @@
-"""What rendered pages claim, read sentence by sentence: where a sentence contradicts itself, the table beside it,
+"""What rendered pages claim, read sentence by sentence: where one contradicts itself, the table beside it,
 or the recording that it is about.
 """
 
@@ -15,7 +15,7 @@ OPENED = "application/x-rooflab-opened"  # the type under which a replay notes a
 
 @dataclass
 class Cell:
-    """What a cell of a page says (prose, captions), shows (tables), and reads beside the page's own recording."""
+    """What a cell says (prose, captions), shows (tables), and reads beside the page's own recording."""
 
     number: int
     prose: str
@@ -126,14 +126,12 @@ def _alone(sentence: str) -> Iterator[str]:
     ):
         if number(few) > number(many):
             yield "counts more than there are"
-    if match := re.search(rf"smaller the matrices.*? at ({_NUMBER})% .*? at ({_NUMBER})%", text):
-        if number(match[1]) > number(match[2]):
-            yield "says that small matrices lose where they do not"
-    if match := re.search(
-        rf"memory is the limit.*?DRAM ({_NUMBER}) % busy.*?({_NUMBER}) % of the issue", text
-    ):
-        if number(match[1]) < number(match[2]):
-            yield "calls memory the limit where the issue slots are busier"
+    pair = re.search(rf"smaller the matrices.*? at ({_NUMBER})% .*? at ({_NUMBER})%", text)
+    if pair and number(pair[1]) > number(pair[2]):
+        yield "says that small matrices lose where they do not"
+    pair = re.search(rf"memory is the limit.*?DRAM ({_NUMBER}) % busy.*?({_NUMBER}) % of the issue", text)
+    if pair and number(pair[1]) < number(pair[2]):
+        yield "calls memory the limit where the issue slots are busier"
 
 
 def _after(sentence: str, before: str) -> Iterator[str]:
@@ -178,7 +176,7 @@ def _against(sentence: str, cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _times(tables: Sequence[Table]) -> Iterator[dict[str, float]]:
-    """Of each table with a column of times: name in its first column -> time, where the name is there once."""
+    """Of each table with a column of times: name in its first column -> time, if the name is there once."""
     for head, *rows in tables:
         columns = [
             i for i, name in enumerate(head) if i and _TIME.search(name) and "predict" not in name.lower()

@@ -1,6 +1,6 @@
 """Anybody's recording replays, and no sentence of a page denies what the page shows.
 
-The committed recording is changed (tests/altered.py), called another GPU's, and every lesson is replayed on it.
+The committed recording is changed (tests/altered.py), called another GPU's, and every lesson is replayed.
 """
 
 from collections.abc import Iterator
@@ -91,9 +91,9 @@ RUNGS = [["Rung", "Median (µs)", "TFLOP/s"], ["1_scalar", "10.0", "582"], ["2_t
         "Of them 5 of 4 are met.",
         "INT4 2.1 times llama.cpp, Q8_0 nan times transformers.compile.",
         "The smaller the matrices, the more it weighs: a runs its products at 91% of the roof, b at 87%.",
-        "Their totals differ by at most 9.0 %. So the table does not depend on which of the two is installed.",
+        "They differ by at most 9.0 %. So the table does not depend on which of the two is installed.",
         "From 6% attention to 6% or less. The bottleneck has moved; measure again.",
-        "From here on memory is the limit: the fastest keeps DRAM 19 % busy and uses 76 % of the issue slots.",
+        "Here memory is the limit: the fastest keeps DRAM 19 % busy and uses 76 % of the issue slots.",
         "- Then arithmetic counts: tensor cores take it to 582 TFLOP/s.",
         "- 2_tiled runs at 1.90 times the speed of 1_scalar.",
         "- 2_tiled is level with 1_scalar.",

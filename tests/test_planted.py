@@ -1,4 +1,4 @@
-"""No text of a recording becomes markup: readers refuse what could, and pages run no script but the site's."""
+"""No text of a recording becomes markup: readers refuse what could; pages run no script but the site's."""
 
 import contextlib
 import csv

@@ -1,5 +1,6 @@
 """The scorecard: statements judged by made-up records and by the recording; tally, goals, related work."""
 
+import json
 import shutil
 from types import SimpleNamespace
 
@@ -255,6 +256,23 @@ def test_goals_of_decoding_name_the_study_that_they_wait_for(tmp_path):
     assert len(mine) >= 12 and mine["reached"].str.contains("decode|decoding|prompt|tokens").all()
 
 
+def test_a_kernel_beyond_its_error_budget_breaks_the_rule(shelf, altered):
+    """Twice the budget is beyond it, and one study's rows of many."""
+
+    def rule(board):
+        return board.set_index("says").loc["Own timed rows within their error budget"]
+
+    assert (rule(goals.board(shelf))[["value", "verdict"]] == [1.0, goals.MET]).all()
+
+    def errs(frame):
+        return (frame["kind"] == "own") & (frame["median_us"] != "") & (frame["error_budget"].map(bool))
+
+    study = shelf.rows("gemv", kind="own")
+    least = (study["error_budget"] / study["error"]).replace(float("inf"), float("nan")).min()
+    broken = rule(goals.board(altered("gemv", "error", errs, 2 * least)))
+    assert 0.9 < broken["value"] < 1 and broken["verdict"] == goals.MISSED
+
+
 def test_libraries_are_measured_published_or_named(shelf):
     table = related.table(shelf)
     assert set(table["origin"]) == {*related.ORIGINS, related.ABSENT}
@@ -316,3 +334,84 @@ def test_minutes_of_a_recording_count_once_what_two_gpus_do_side_by_side():
     assert goals._recording_minutes(SimpleNamespace(runs=frame)) == 10 + 5
     with pytest.raises(NoEvidence, match="no finished run"):
         goals._recording_minutes(SimpleNamespace(runs=frame[4:]))
+
+
+class Made:
+    """A shelf of rows of FP16 products: (impl, kind, n, k, us), and of what else a goal asks for."""
+
+    def __init__(self, *products, **tables):
+        columns = ["impl", "kind", "n", "k", "median_us"]
+        self.products = pd.DataFrame(products, columns=columns)
+        self.__dict__.update(tables)
+
+    def rows(self, study, **wanted):
+        assert study == "gemv" and wanted["operator"] == "gemv_rows" and wanted["clock"] == "graph"
+        assert wanted["cache"] == "cold"
+        return self.products
+
+
+def test_the_smallest_gain_is_of_the_worst_shape_and_the_fastest_rung():
+    found = Made(
+        *(("1_warp", "own", 512, 512, 4.0), ("2_vector", "own", 512, 512, 2.0)),
+        ("torch.matmul", "peer", 512, 512, 5.0),
+        *(("2_vector", "own", 2048, 2048, 10.0), ("torch.matmul", "peer", 2048, 2048, 12.0)),
+        *(("2_vector", "own", 8192, 8192, 90.0), ("torch.matmul", "peer", 8192, 8192, 81.0)),
+        ("2_vector", "own", 64, 64, 1.0),  # a shape without cuBLAS says nothing
+    )
+    assert goals._least_over_cublas(found) == 0.9
+    found.products = found.products[found.products["n"] != 64]
+    assert goals._small_gain(found) == 1.2  # 2048 x 2048 is 8.4 MB, 8192 x 8192 is not small
+    found.products = found.products[found.products["kind"] == "own"]
+    with pytest.raises(NoEvidence):
+        goals._least_over_cublas(found)
+
+
+def test_rules_of_the_house_count_what_breaks_them(tmp_path, monkeypatch):
+    static = pd.DataFrame({"spill_bytes": ["0", "8", "0", "16"]})
+    assert goals._spills(Made(static=static)) == 2
+    for name, size in (("a/x.csv", 1000), ("b/y.csv", 3000), ("b/z.txt", 9000)):
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_bytes(bytes(size))
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    monkeypatch.setattr(paths, "DATA", tmp_path / "data")
+    assert goals._kilobytes("*.csv", "data")(None) == 3.0 and goals._megabytes(None) == 0.013
+    with pytest.raises(NoEvidence):
+        goals._kilobytes("*.gz", "data")(None)
+    cell = {"cell_type": "code", "source": ["exercises.check(1)"]}
+    for name, count in (("01_a", 3), ("01b_b", 1), ("02_c", 2)):
+        cells = [cell] * count + [{**cell, "cell_type": "markdown"}]
+        (tmp_path / f"{name}.ipynb").write_text(json.dumps({"cells": cells}))
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
+    assert goals._fewest_exercises(None) == 2
+    killed = pd.DataFrame({"killed": ["", "gate", ""]})
+    monkeypatch.setattr(goals.mutations, "is_open", lambda table: table["killed"] == "")
+    assert goals._survivors(Made(mutants=killed)) == 2
+
+
+def test_a_bar_of_attention_is_met_from_its_own_side(monkeypatch):
+    goal = SimpleNamespace(what="it", unit="TFLOP/s", floor=100.0, aim=200.0)
+    monkeypatch.setattr(goals.claims_attention, "goals", lambda: [goal])
+
+    def verdicts(reached):
+        table = pd.DataFrame({"what": ["it"], "reached": [reached], "impl": ["x"]})
+        monkeypatch.setattr(goals.claims_attention, "asked", lambda rows: table)
+        return [row["verdict"] for row in goals._attention(SimpleNamespace(rows=lambda study: None))]
+
+    assert verdicts(100.0) == [goals.MET, goals.MISSED] and verdicts(200.0) == [goals.MET] * 2
+    assert verdicts(99.0) == [goals.MISSED] * 2
+    goal.unit, goal.floor, goal.aim = "µs", 200.0, 100.0
+    assert verdicts(100.0) == [goals.MET] * 2 and verdicts(101.0) == [goals.MET, goals.MISSED]
+
+
+def test_the_dispatchers_point_is_its_fastest_own_row():
+    columns = ["impl", "kind", "n", "k", "batch", "options", "median_us"]
+    made = pd.DataFrame(
+        [
+            *(("a", "own", 8, 8, 1, "", 3.0), ("b", "own", 8, 8, 1, "", 2.0), ("c", "own", 8, 8, 2, "", 4.0)),
+            *(("d", "own", 8, 8, 1, "loop=1", 1.0), ("e", "own", 8, 8, 1, "seed=2", 1.0)),
+            *(("two_op", "baseline", 8, 8, 1, "", 5.0), ("f", "own", 8, 8, 1, "", None)),
+        ],
+        columns=columns,
+    )
+    found = goals._int4(SimpleNamespace(rows=lambda study, **wanted: made))
+    assert found["impl"].tolist() == ["b", "c", "two_op"]

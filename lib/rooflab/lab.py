@@ -685,18 +685,22 @@ def _studies(names: Iterable[str]) -> Iterator[Study]:
             raise UsageError(f"There is no study or lesson {name!r}; there are {', '.join(sorted(known))}.")
 
 
-def freshness(device: str) -> list[Finding]:
+_SAY_EVERY_S = 3.0
+
+
+def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> list[Finding]:
     """Everything wrong with data/<device> (or the folder `device`): incomplete, ungated, stale or
     implausible.
 
     With NVRTC installed every rung is compiled again for the recorded GPU and its machine code compared;
-    without it only sources and launch rules are.
+    without it only sources and launch rules are. That takes minutes the first time: `say` is told of it.
     """
     store = _opened(device)
     try:
         runs, bandwidth = store.runs(), store.read("bandwidth")
     except UsageError:  # the tables say themselves what is wrong with them
         return validate(store.folder)
+    told = time.monotonic()
     capability = str(runs["compute_capability"].iloc[-1]) if len(runs) else ""
     arch: str | None = capability.replace(".", "") or None
     try:
@@ -714,8 +718,12 @@ def freshness(device: str) -> list[Finding]:
         return studies.get(study).cases(effort, sized) if study in studies.names() else []
 
     def identity(case: Case) -> str | None:
+        nonlocal told
         if case.study not in studies.names() or case.kind != "own":
             return None  # a library's version is what it was on the recording machine
+        if time.monotonic() - told > _SAY_EVERY_S:
+            told = time.monotonic()
+            say(f"comparing the code of every case with the recorded one: {case.study}, {case.id}")
         return studies.get(case.study).identity(case, arch)
 
     found = roofs(bandwidth)

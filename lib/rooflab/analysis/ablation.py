@@ -34,7 +34,9 @@ WAYS = {
     "gemma": "products and row kernels in a graph",
 }
 PROMPT_WAYS = {
-    "transformers.eager": "the library",
+    "transformers.eager": "the library, Python calls every kernel",
+    "transformers.graph": "the library in a CUDA graph",
+    "transformers.flash_attn_4": "the library in a CUDA graph, attention by flash-attn-4",
     "1_scalar": "cuBLAS on FP16 weights, made from others on the way; scalar attention",
     "2_mmq": "our products with Q8_0 weights instead",
     "3_flash": "attention in tiles on tensor cores",

@@ -1,7 +1,7 @@
 """The record of executions: when, where and with which versions each lesson last ran, and what it measured.
 
 Live runs keep theirs beside the measurements, data/<device>/executions.csv; replays in build/notebooks. No
-lesson reads it, so that notebooks replay to the same bytes whatever it holds.
+lesson reads it, so that notebooks replay to the same outputs whatever it holds.
 """
 
 import hashlib

@@ -194,9 +194,6 @@ class Decode(Study):
         wanted = original + shapes.weight_bytes(model, case.format, head_of(case)) + (3 << 30)
         return max(0, int(wanted) - torch.cuda.memory_allocated())
 
-    def rest_s(self, case: Case) -> float:
-        return 0.0  # its options name a format, which is no number
-
     def group(self, case: Case) -> tuple:
         return (case.model, case.format, head_of(case), case.batch, case.seq)
 

@@ -151,8 +151,8 @@ class Study:
         return None
 
     def why_not(self, case: Case, arch: str) -> str | None:
-        """Why this case cannot run on a GPU of `arch` at hand: the GPU is of another generation, or a package is not
-        installed; None if it can, memory permitting.
+        """Why this case cannot run on the GPU at hand, of `arch`: it is of another generation, or a package
+        is not installed; None if it can, memory permitting.
         """
         package = self.needs(case)
         if refusal := self.refuses(case, int(arch)):

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import pandas as pd
 
 from rooflab import ops
-from rooflab.claims import NoEvidence
-from rooflab.claims.shelf import Shelf
+from rooflab.analysis.evidence import Evidence, NoEvidence
+from rooflab.crossover import LEVEL
 
-LEVEL = 1.02
 _OPERATORS = {
     **dict.fromkeys(("read", "copy", "write", "triad"), "bandwidth"),
     **dict.fromkeys(("gemv", "gemv_rows"), "gemv"),
@@ -39,7 +38,7 @@ _SHAPE = [
 COLUMNS = ("operator", "rung", "below", "idea", "factor", "shapes", "worst")
 
 
-def rungs(shelf: Shelf) -> pd.DataFrame:
+def rungs(evidence: Evidence) -> pd.DataFrame:
     """Rungs that lose to the rung below, the one that they change, at the median of the shapes that both were
     timed at: how many times slower there, at how many shapes, and at the worst. COLUMNS.
     """
@@ -50,7 +49,7 @@ def rungs(shelf: Shelf) -> pd.DataFrame:
             for before, rung in zip(ladder, ladder[1:], strict=False):
                 below = named.get(rung.changes, before)
                 try:
-                    rows = shelf.rows(
+                    rows = evidence.rows(
                         _OPERATORS.get(operator, operator), operator=_operator(operator), kind="own"
                     )
                 except (NoEvidence, KeyError):

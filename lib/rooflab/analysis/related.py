@@ -16,13 +16,12 @@ from typing import NamedTuple
 import pandas as pd
 
 from rooflab import device, paths
-from rooflab.claims import NoEvidence
-from rooflab.claims.shelf import Shelf
+from rooflab.analysis.evidence import PEERS, Evidence, NoEvidence
+from rooflab.crossover import LEVEL
 
 HERE, PUBLISHED, ABSENT = "measured here", "published", "no figure"
 OTHER = "published for another GPU, by the share of its bandwidth"
 ORIGINS = (HERE, PUBLISHED, OTHER)
-LEVEL = 1.02  # medians within 2 % are level
 
 
 class Library(NamedTuple):
@@ -141,18 +140,18 @@ _NEAREST = {"q4_0": "int4_g128"}  # llama.cpp's 4 bits beside ours
 COLUMNS = ("name", "purpose", "origin", "points", "ours", "level", "theirs", "best", "worst", "study")
 
 
-def table(shelf: Shelf, libraries: Sequence[Library] = LIBRARIES) -> pd.DataFrame:
+def table(evidence: Evidence, libraries: Sequence[Library] = LIBRARIES) -> pd.DataFrame:
     """One row a library and origin: at how many points ours is faster, level or slower, and the gains of the
     point that is best for us and the one that is best for them (with their shapes).
     """
-    rows = [one for library in libraries for one in _of(library, shelf)]
+    rows = [one for library in libraries for one in _of(library, evidence)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _of(library: Library, shelf: Shelf) -> Iterator[dict[str, object]]:
+def _of(library: Library, evidence: Evidence) -> Iterator[dict[str, object]]:
     found = False
     for origin in ORIGINS:
-        points = [point for place in library.rows for point in _points(place, shelf, origin)]
+        points = [point for place in library.rows for point in _points(place, evidence, origin)]
         if points:
             found = True
             yield _row(library, origin, points)
@@ -160,7 +159,7 @@ def _of(library: Library, shelf: Shelf) -> Iterator[dict[str, object]]:
         yield _row(library, ABSENT, [])
 
 
-def points(shelf: Shelf) -> pd.DataFrame:
+def points(evidence: Evidence) -> pd.DataFrame:
     """Every comparison: name, origin, study, where (the shape in words), ours and theirs (in the row's unit),
     gain (how many times as fast ours is).
     """
@@ -169,22 +168,22 @@ def points(shelf: Shelf) -> pd.DataFrame:
         for library in LIBRARIES
         for origin in ORIGINS
         for place in library.rows
-        for point in _points(place, shelf, origin)
+        for point in _points(place, evidence, origin)
     ]
     return pd.DataFrame(rows, columns=["name", "origin", "study", "where", "ours", "theirs", "gain"])
 
 
-def _points(place: tuple[str, str, str], shelf: Shelf, origin: str) -> list[dict[str, object]]:
+def _points(place: tuple[str, str, str], evidence: Evidence, origin: str) -> list[dict[str, object]]:
     study, operator, impl = place
     if origin == OTHER:
-        return _shares(place, shelf)
+        return _shares(place, evidence)
     kernels = study in ("int4", "gemv", "mmq", "attention")
     try:
-        mine = _own(study, operator, shelf)
+        mine = _own(study, operator, evidence)
         theirs = (
-            shelf.rows(study, operator=operator, impl=impl)
+            evidence.rows(study, operator=operator, impl=impl)
             if origin == HERE
-            else _elsewhere(study, operator, impl, shelf)
+            else _elsewhere(study, operator, impl, evidence)
         )
     except NoEvidence:
         return []
@@ -204,17 +203,17 @@ def _points(place: tuple[str, str, str], shelf: Shelf, origin: str) -> list[dict
     return found
 
 
-def _shares(place: tuple[str, str, str], shelf: Shelf) -> list[dict[str, object]]:
+def _shares(place: tuple[str, str, str], evidence: Evidence) -> list[dict[str, object]]:
     """Comparisons with figures of another GPU: ours and theirs are shares of what the datasheet says that the
     memory could give.
     """
     study, operator, impl = place
-    here = device.match(shelf.gpu)
+    here = device.match(evidence.gpu)
     found: list[dict[str, object]] = []
     for name in _OTHER_GPUS:
-        there = device.match(str(shelf.published(name).runs()["gpu"].iloc[0]))
+        there = device.match(str(evidence.published(name).runs()["gpu"].iloc[0]))
         try:
-            rows, mine = shelf.published_rows(name, study), _own(study, operator, shelf)["gb_s"]
+            rows, mine = evidence.published_rows(name, study), _own(study, operator, evidence)["gb_s"]
         except NoEvidence:
             continue
         for _, row in rows[(rows["operator"] == operator) & (rows["impl"] == impl)].iterrows():
@@ -229,16 +228,13 @@ def _shares(place: tuple[str, str, str], shelf: Shelf) -> list[dict[str, object]
     return found
 
 
-def _elsewhere(study: str, operator: str, impl: str, shelf: Shelf) -> pd.DataFrame:
-    if "H200" not in shelf.gpu:
-        raise NoEvidence(f"published figures of the {shelf.gpu}")
-    rows = shelf.published_rows("h200-peers", study)
-    return rows[(rows["operator"] == operator) & (rows["impl"] == impl)]
+def _elsewhere(study: str, operator: str, impl: str, evidence: Evidence) -> pd.DataFrame:
+    return evidence.rows(study, device=PEERS, operator=operator, impl=impl)
 
 
-def _own(study: str, operator: str, shelf: Shelf) -> dict[str, dict[tuple[object, ...], float]]:
+def _own(study: str, operator: str, evidence: Evidence) -> dict[str, dict[tuple[object, ...], float]]:
     """Our best figure at every shape: by column, then by what `_key` makes of a row."""
-    rows = shelf.rows(study, kind="own")
+    rows = evidence.rows(study, kind="own")
     if study in ("int4", "gemv", "mmq", "attention"):
         rows = rows[(rows["cache"] == "cold") & (rows["clock"] == "graph")]
     if study not in ("int4", "mmq"):

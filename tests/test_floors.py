@@ -1,6 +1,7 @@
 """The house: a module imports only its own floor and what lies below, and GPU libraries only in use."""
 
 import ast
+from graphlib import TopologicalSorter
 
 import pytest
 from rooflab.paths import ROOT
@@ -53,6 +54,26 @@ def test_a_module_imports_only_its_floor_and_below(path):
         parts = name.split(".")
         if parts[0] == "rooflab" and len(parts) > 1 and parts[1] in FLOOR_OF:
             assert FLOOR_OF[parts[1]] <= own, f"{path.name} (floor {own}) imports {name}"
+
+
+def test_no_imports_go_in_a_circle():
+    modules = {
+        ".".join(["rooflab", *path.relative_to(PACKAGE).with_suffix("").parts]): path for path in FILES
+    }
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    graph: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        found = (longest(each, modules) for each in imports(path, top_level=True))
+        graph[name] = {each for each in found if each not in ("", "rooflab", name)}
+    order = list(TopologicalSorter(graph).static_order())  # CycleError names a circle
+    assert len(order) > 100
+
+
+def longest(name, modules):
+    """The module that a dotted name lies in, or nothing."""
+    while name and name not in modules:
+        name = name.rpartition(".")[0]
+    return name
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -100,7 +100,7 @@ def compiled(store: Store) -> pd.DataFrame:
 
 
 def peers(rows: pd.DataFrame, store: Store, published: Store, model: str = decode.MODEL) -> pd.DataFrame:
-    """The fastest of ours beside everybody else, by format: name, format, tok_s, origin."""
+    """The fastest of ours beside the others, by format: name, format, tok_s, origin."""
     mine = rows[(rows["model"] == model) & (rows["batch"] == 1) & (rows["seq"] == decode.PROMPT)]
     found: list[tuple[str, str, float, str]] = []
     for format in FORMATS:
@@ -252,7 +252,7 @@ def fastest_prompt(
 
 
 def answered(answers: pd.DataFrame, question: str, quantity: str) -> pd.Series:
-    """What everybody answered to a question: values by case; NoEvidence where nobody was asked."""
+    """The answers to a question: values by case; NoEvidence if it was not asked."""
     mine = answers[answers["case"].str.startswith(f"{question}/") & (answers["quantity"] == quantity)]
     if mine.empty:
         raise NoEvidence(f"{quantity} was not asked")

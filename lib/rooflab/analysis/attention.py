@@ -119,7 +119,7 @@ def limits_of(registers: int, threads: int, shared: int) -> dict[str, int]:
 def prompts(rows: pd.DataFrame, lengths: Sequence[int], gb_s: float, tflop_s: float) -> pd.DataFrame:
     """What prompts of each model take: attention by rung 1 (before) and by the fastest rung (after), layer by
     layer, and the matrices at these roofs. Where rung 1 was not measured, its rate at the longest prompt that
-    was stands in (`scaled`).
+    was is used (`scaled`).
     """
     found: list[dict[str, Any]] = []
     for name in dict.fromkeys(kind.model for kind in study.kinds()):

@@ -5,6 +5,7 @@ tests' records, the arithmetic of formats and shapes.
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ import pandas as pd
 from rooflab import formats, ops, paths, shapes
 from rooflab.analysis import coalescing
 from rooflab.analysis.evidence import Evidence, NoEvidence
+from rooflab.case import Case
 from rooflab.claims.measures.rows import Where, figure, measure
 from rooflab.errors import LaunchError
 from rooflab.ops import gemv
@@ -266,7 +268,8 @@ def sizes_checked(evidence: Evidence) -> float:
 @measure
 def asked_again(evidence: Evidence, impl: str, seq: int, window: int) -> float:
     """How often an attention kernel asks for each key and value of a window: 8 heads of 256, 2 of keys."""
-    case = study_attention._case(impl, seq, 256, (8, 2), window=window)
+    shape: dict[str, Any] = {"seq": seq, "heads": 8, "kv_heads": 2, "head_dim": 256, "window": window}
+    case = Case("attention", "attention", impl, "own", "fp16", causal=True, **shape)
     unique = 2 * seq * 2 * 256 * 2
     return study_attention.requested_bytes(case) / (unique * 4)  # 4 query heads share a key-value head
 

@@ -1,10 +1,23 @@
 """What the course's sources state and what the course asked of itself, as data: the YAML files beside this
-one.
+module.
 
 A claim says something, and its tests say how it is asked of a recording: a named measure (measures/), the
 columns that select its rows, and a bar. No claim holds its verdict; `judge` measures and compares, for
 lessons and scorecard alike. A claim that cannot hold as stated, because its number is physically impossible,
 belongs to its author's card or cannot fail, is kept as it is and restated beside it.
+
+An entry has the fields of Claim, and its tests under `stated` and `rescaled`, one or a list. A test has the
+fields of Test, its bars as bars.py writes them, and beside them the arguments of its measure:
+
+    - id: A-7
+      line: "100"
+      group: figure
+      lesson: 04d_published#And ninety times?
+      says: It is 90.8 times as fast as a literal two-op product in PyTorch.
+      stated: {quantity: "by events, warm", form: "{:.2f}×", bar: ≈ 90.8 within 20%,
+        measure: ratio, of: {study: int4, impl: torch.two_op, n: 8960, k: 1536, batch: 1},
+        over: {impl: 1_warp_row}, where: {state: burst}}
+      rescaled: {quantity: on the same side of 1, bar: "> 1"}
 """
 
 from __future__ import annotations
@@ -44,7 +57,8 @@ class Test:
     """How a claim is asked of a recording: what `measure` gives for `args` and `subject` is the `quantity`,
     printed by `form`; it should meet `bar`, and `refuted` is what its author would take for a refutation
     (None: anything but the bar). A restatement has an `id`, a sentence and a `reason` of its own where a
-    lesson shows it; one that `opposes` its claim expects the contrary and rescues nothing by holding.
+    lesson shows it; one that `opposes` its claim expects the contrary and rescues nothing by holding. `where`
+    narrows all recorded rows that the measure reads to those with these values, a power state for one.
     """
 
     __test__ = False  # for pytest

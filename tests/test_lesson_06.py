@@ -109,7 +109,7 @@ def test_tensor_cores_do_heads_256_and_512_wide(h200, rows):
         portable = own[~own["impl"].isin(op.HOPPER) & (own["seq"] == 16384) & (own["heads"] == 32)]
         assert portable["tflop_s"].max() > least
         assert (own["spill_bytes"] == 0).all() and (own["error"] <= own["error_budget"]).all()
-    asked = scorecard.shapes(Evidence(h200.store, {"attention": rows})).set_index("what")
+    asked = scorecard.by_shape(Evidence(h200.store, {"attention": rows})).set_index("what")
     assert asked.loc["512 wide", "reached"] > 2 * float(asked.loc["512 wide", "peer"].split(" ")[0])
 
 
@@ -197,7 +197,7 @@ def test_every_timed_rung_is_gated(rows):
 
 
 def test_every_figure_asked_for_is_on_the_page(h200, rows):
-    asked = scorecard.shapes(Evidence(h200.store, {"attention": rows}))
+    asked = scorecard.by_shape(Evidence(h200.store, {"attention": rows}))
     assert len(asked) == len({goal.says for goal in select("06b_wide", source=COURSE)}) == 11
     page = said("06b_wide.ipynb")
     for row in asked.itertuples():

@@ -24,7 +24,6 @@ from rooflab.record import Store
 from rooflab.studies import launch_rule, mutations, static, suite
 from rooflab.studies.bandwidth import Roof, roofs
 
-LAPTOP, RTX_4090, RTX_4070_TI = "rtx-4070-laptop-published", "rtx-4090-published", "rtx-4070-ti-published"
 PEERS = "h200-peers"  # others' figures on the recorded GPU's model
 BEST = "best"  # as `impl`: every own contestant, whatever its options, of which `row` takes the fastest
 

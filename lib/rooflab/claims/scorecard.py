@@ -74,10 +74,10 @@ def goals(evidence: Evidence) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-SHAPES = ("what", "floor", "aim", "unit", "reached", "impl", "floor_met", "aim_met", "peer", "published")
+_BY_SHAPE = ("what", "floor", "aim", "unit", "reached", "impl", "floor_met", "aim_met", "peer", "published")
 
 
-def shapes(evidence: Evidence, lesson: str = "06b_wide") -> pd.DataFrame:
+def by_shape(evidence: Evidence, lesson: str = "06b_wide") -> pd.DataFrame:
     """The goals of a lesson that asks a floor and an aim of the same shape, a row a shape: what the fastest
     rung reaches, the fastest peer of the same recording, and what is published of others on this GPU. A shape
     that no row is about is left out.
@@ -98,7 +98,7 @@ def shapes(evidence: Evidence, lesson: str = "06b_wide") -> pd.DataFrame:
         published = {**peers, "device": PEERS, "kind": ["peer", "own", "baseline"], "format": "bf16"}
         row["peer"] = _leader(evidence, peers, column)
         row["published"] = "" if column == "median_us" else _leader(evidence, published, column)
-    return pd.DataFrame(list(found.values()), columns=list(SHAPES))
+    return pd.DataFrame(list(found.values()), columns=list(_BY_SHAPE))
 
 
 def _leader(evidence: Evidence, where: dict[str, object], column: str) -> str:

@@ -11,12 +11,12 @@ FLOORS = {
     0: {"errors", "paths", "rooflab"},
     1: {"device", "roof", "shapes", "formats", "gguf_file", "reference", "predict", "crossover"},
     2: {
-        *("case", "table", "identity", "record", "validate", "compare", "kernel", "gate", "clock", "ops"),
-        *("profile", "doctor", "simt", "dispatch"),
+        *("case", "table", "identity", "record", "validate", "compare", "seal", "kernel", "gate", "clock"),
+        *("meter", "ops", "profile", "doctor", "simt", "dispatch"),
     },
     3: {"studies", "engine"},
-    4: {"analysis", "lab", "lanes", "plot"},
-    5: {"claims", "board", "chart", "widgets", "page", "exercises", "book", "cli", "__main__"},
+    4: {"analysis", "lab", "lanes", "plot", "page"},
+    5: {"claims", "board", "chart", "widgets", "exercises", "book", "cli", "__main__"},
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 GPU_ONLY = {"cupy", "torch", "cuda", "triton", "elftools"}

@@ -187,7 +187,7 @@ def test_one_product_beats_a_stream_of_matvecs(h200):
     """M68"""
     mv, fp32, tf32 = h200.measure("q8_0", q8_0.side_path())["median_us"]
     assert mv > 10 * fp32 > 10 * tf32 / 2
-    assert f"{mv / tf32:.0f} times in TF32" in said("05c_around")
+    assert f"{mv / tf32:.0f} times as fast in TF32" in said("05c_around")
 
 
 def test_the_fragment_is_the_one_that_the_page_shows():

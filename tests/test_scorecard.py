@@ -190,6 +190,23 @@ def test_goals_of_decoding_name_the_study_that_they_wait_for(tmp_path):
     assert len(mine) >= 12 and mine["reached"].str.contains("decode|prefill").all()
 
 
+def test_a_kernel_beyond_its_error_budget_breaks_the_rule(evidence, altered):
+    """Twice the budget is beyond it, and one study's rows of many."""
+
+    def rule(board):
+        return board.set_index("says").loc["Own timed rows within their error budget"]
+
+    assert (rule(scorecard.goals(evidence))[["value", "verdict"]] == [1.0, HOLDS]).all()
+
+    def errs(frame):
+        return (frame["kind"] == "own") & (frame["median_us"] != "") & (frame["error_budget"].map(bool))
+
+    study = evidence.rows("gemv", kind="own")
+    least = (study["error_budget"] / study["error"]).replace(float("inf"), float("nan")).min()
+    broken = rule(scorecard.goals(altered("gemv", "error", errs, 2 * least)))
+    assert 0.9 < broken["value"] < 1 and broken["verdict"] == claims.SHORT
+
+
 def test_libraries_are_measured_published_or_named(evidence):
     table = related.table(evidence)
     assert set(table["origin"]) == {*related.ORIGINS, related.ABSENT}

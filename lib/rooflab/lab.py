@@ -27,18 +27,19 @@ import pandas as pd
 from filelock import FileLock, Timeout
 
 from rooflab import device as devices
-from rooflab import paths, studies
+from rooflab import paths, seal, studies
 from rooflab.case import Case
 from rooflab.errors import MissingRecording, MissingTool, OutOfTime, RooflabError, UsageError
 from rooflab.identity import SKIPPED, fresh
 from rooflab.kernel import in_cache, whole_source
-from rooflab.ops import Rung
+from rooflab.ops import Rung, as_on
+from rooflab.profile import recorded
 from rooflab.record import Store, closing_facts, published_devices, run_facts
 from rooflab.studies import static
 from rooflab.studies.bandwidth import Roof, ceilings, roofs
 from rooflab.studies.base import Context, Sized, Study, Unlisted, require_gpu
 from rooflab.studies.environment import latency_ns
-from rooflab.table import write_atomically
+from rooflab.table import is_blank, plain, write_atomically
 from rooflab.validate import Finding, validate
 
 MODES = ("auto", "live", "replay")
@@ -74,7 +75,7 @@ class Lab:
         where no lesson has done so yet; replayed, they are those that are recorded.
         """
         if self.mode == "live" and not self._roofs():
-            self._measure(studies.get("bandwidth"), ceilings(self.effort))
+            self._measure(studies.get("bandwidth"), ceilings(self.effort, self.sized))
         return self._roofs()
 
     def _roofs(self) -> dict[str, Roof]:
@@ -92,6 +93,11 @@ class Lab:
         if not len(found):
             raise MissingRecording(f"{self.store.folder} holds no run yet.")
         return found.iloc[-1] if name is None else found[found["run"] == name].iloc[0]
+
+    @property
+    def peers(self) -> Store:
+        """Others' kernels as published for this very GPU model; a store without rows where nothing is."""
+        return Store(paths.DATA, f"{devices.slug(str(self.run['gpu']))}-peers")
 
     def run_of(self, study: str) -> pd.Series:
         """Facts, as `run`'s, of the newest run that rows of a study come from: a recording's runs may be of
@@ -122,10 +128,15 @@ class Lab:
         there = set((_read_profile(path, tool, None) if tool else self.store.read(study))["case"])
         return [case for case in cases if case.id in there]
 
+    def has_profile(self, study: str, tool: str) -> bool:
+        """Whether an instrument answered for any case of a study; live, whether that can still be tried."""
+        frame = _read_profile(self._profile_path(study, tool), tool, None)
+        return bool((~_skipped(frame)).any()) or (self.mode == "live" and frame.empty)
+
     @property
     def sized(self) -> Sized:
-        """The device for lists of cases: the table's entry, else the number of SMs that the driver gives."""
-        return self.spec or Unlisted(int(self.run["sms"]))
+        """The device for lists of cases: the table's entry, else what the driver says of it."""
+        return self.spec or _unlisted(self.run)
 
     def measure(self, study: str, cases: Sequence[Case]) -> pd.DataFrame:
         """Rows of `cases` in their order, all of record.COLUMNS.
@@ -175,17 +186,18 @@ class Lab:
                     self.take_profile(study, cases, tool, metrics)
                 except MissingTool as error:
                     self.say(f"{study} skipped {tool}: {error}")
-            frame = _read_profile(self._profile_path(study, tool), tool, metrics)
+            path = self._profile_path(study, tool)
+            frame = _read_profile(path, tool, metrics)
         missing = [case.id for case in cases if case.id not in set(frame["case"])]
         if missing and (self.mode == "replay" or studies.get(study).everywhere):
             raise MissingRecording(self._lacks(f"{study}_{tool}", missing, _command(study)))
         order = {case.id: i for i, case in enumerate(cases)}
         rows = frame[frame["case"].isin(order) & ~_skipped(frame)]
+        if tool != "sass":
+            rows = recorded.typed(rows, path)
         self._note(study, tool, list(order), rows["case"])
-        return (
-            rows.drop(columns="identity")
-            .sort_values("case", key=lambda c: c.map(order), kind="stable")
-            .reset_index(drop=True)
+        return rows.drop(columns="identity").sort_values(
+            "case", key=lambda c: c.map(order), kind="stable", ignore_index=True
         )
 
     def traces(self, study: str) -> pd.DataFrame:
@@ -202,34 +214,38 @@ class Lab:
         """Profile here the cases that the store does not hold fresh; MissingTool, once the cases are
         recorded as skipped, for an instrument that cannot be used.
         """
-        path = self._profile_path(study, tool)
+        path, of = self._profile_path(study, tool), studies.get(study)
         frame = _read_profile(path, tool, metrics)
         arch, trouble = _arch(), None
-        now = {case.id: studies.get(study).identity(case, arch) for case in cases}
+        unable = {case.id: plain(f"{SKIPPED}{reason}") for case in cases if (reason := of.why_not(case))}
+        now = {case.id: unable.get(case.id) or of.identity(case, arch) for case in cases}
         held = dict(zip(frame["case"], frame["identity"], strict=True))
         chosen = [case for case in cases if not fresh(str(held.get(case.id, "")), now[case.id])]
         if not chosen:
             return
+        able = [case for case in chosen if case.id not in unable]
+        taken = pd.DataFrame({"case": []})
         try:
-            with _alone():
-                taken = _profile(study, chosen, tool, metrics)
-            taken["identity"] = [now[case] for case in taken["case"]]
+            if able:
+                with _alone():
+                    taken = _profile(study, able, tool, metrics)
         except MissingTool as error:
             trouble = error
-            taken = pd.DataFrame({"case": [case.id for case in chosen], "identity": f"{SKIPPED}{error}"})
+            now |= {case.id: plain(f"{SKIPPED}{error}") for case in able}
+        left_out = [case.id for case in chosen if trouble or case.id in unable]
+        taken = pd.concat([taken, pd.DataFrame({"case": left_out})], ignore_index=True)
+        taken["identity"] = [now[case] for case in taken["case"]]
         self._taken.setdefault((study, tool), set()).update(case.id for case in chosen)
-        taken = taken.assign(run=self._begin())
+        taken = recorded.as_texts(taken.assign(run=self._begin()))
         path.parent.mkdir(parents=True, exist_ok=True)
         with self.store.lock():
             frame = _read_profile(path, tool, metrics)  # again: it took minutes, in which others may write
             kept = frame[~frame["case"].isin({case.id for case in chosen})]
-            frame = (
-                pd.concat([kept, taken], ignore_index=True)
-                if len(kept)
-                else taken.reindex(columns=frame.columns)
-            )
+            columns = frame.columns if len(kept) else _columns(study, tool, metrics)
+            frame = pd.concat([kept, taken], ignore_index=True)[[*columns]].fillna("")
             frame = frame.sort_values("case", kind="stable", ignore_index=True)
-            write_atomically(path, frame.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+            seal.unseal(self.store.folder)
+            write_atomically(path, frame.to_csv(index=False, lineterminator="\n"))
         if trouble:
             raise trouble
 
@@ -241,6 +257,8 @@ class Lab:
         if self._run is not None:
             self._rederive()
             self.store.finish(self._run, **closing_facts())
+            with self.store.lock():
+                seal.seal(self.store.folder)
             self._run, self._facts = None, {}
 
     # --- live -----------------------------------------------------------------------------------------------
@@ -270,7 +288,7 @@ class Lab:
                 outcome = study.measure_group(group, context)
             named = {case.id: case for case in group}
             skipped = [
-                {**named[case].row(), "identity": f"{SKIPPED}{reason}"}
+                {**named[case].row(), "identity": plain(f"{SKIPPED}{reason}")}
                 for case, reason in outcome.skipped.items()
             ]
             self.store.add(study.name, [*outcome.rows, *skipped], self._begin())
@@ -298,7 +316,10 @@ class Lab:
                 package = study.needs(case)
                 if package is None or "not installed" not in reason or find_spec(package) is None:
                     continue
-            if not self.store.is_fresh(study.name, case.id, study.identity(case, arch), facts):
+            # Of what cannot run here nothing is compiled: measuring it records why.
+            if study.why_not(case) or not self.store.is_fresh(
+                study.name, case.id, study.identity(case, arch), facts
+            ):
                 found.add(case.id)
         return found
 
@@ -396,19 +417,25 @@ def open(mode: str = "auto", device: str = "h200", effort: str = "full") -> Lab:
 
 
 def _recording(device: str, effort: str) -> tuple[str, str, Store]:
-    """(name, effort, store) of the recording that `device`, a name or a path, means."""
+    """(name, effort, store) of the recording that `device`, a name or a path, means; UsageError if a file of
+    it is not as it was recorded.
+    """
+    store = _opened(device)
+    seal.require(store.folder)
+    return store.device, effort, store
+
+
+def _opened(device: str) -> Store:
     path = Path(device)
     if path.is_dir() and (path / "runs.csv").is_file():
-        root, name = path.resolve().parent, path.resolve().name
-    else:
-        root, name = paths.DATA, device
-        if name not in recordings() and name not in published_devices(root):
-            known = ", ".join(recordings()) or "none"
-            raise UsageError(
-                f"There is no recording {device!r}: name one of data/'s ({known}), or a folder that holds a "
-                "runs.csv."
-            )
-    return name, effort, Store(root, name)
+        return Store(path.resolve().parent, path.resolve().name)
+    if device not in recordings() and device not in published_devices(paths.DATA):
+        known = ", ".join(recordings()) or "none"
+        raise UsageError(
+            f"There is no recording {device!r}: name one of data/'s ({known}), or a folder that holds a "
+            "runs.csv."
+        )
+    return Store(paths.DATA, device)
 
 
 def recordings(root: Path | None = None) -> list[str]:
@@ -429,6 +456,11 @@ def _progress() -> Callable[[str], None]:
             print(line, file=sys.stderr)
 
     return say
+
+
+def _unlisted(run: pd.Series) -> Unlisted:
+    memory = run["memory_bytes"]
+    return Unlisted(int(run["sms"]), None if is_blank(memory) else float(memory) / 1e9)
 
 
 def _skipped(frame: pd.DataFrame) -> pd.Series:
@@ -462,7 +494,9 @@ def _compiling() -> FileLock:
 def _compile_ahead(asked: Iterable[tuple[Study, Sequence[Case]]], arch: str | None) -> None:
     """Compile what studies' cases launch, on all cores: NVRTC takes one source at a time in a process."""
     wanted = {}
-    builds = (study.builds(case) for study, cases in asked for case in cases if arch)
+    builds = (
+        study.builds(case) for study, cases in asked for case in cases if arch and not study.why_not(case)
+    )
     for rung, chosen in chain.from_iterable(builds):
         macros = rung.with_defaults(chosen)
         wanted[rung.operator, rung.name, tuple(sorted(macros.items()))] = (rung, macros)
@@ -493,9 +527,14 @@ def _compiled(build: tuple[Rung, Mapping[str, int]], arch: str) -> None:
 
 
 def _read_profile(path: Path, tool: str, metrics: Sequence[str] | None) -> pd.DataFrame:
-    """A profile's table; an empty one with the tool's columns if there is no file yet."""
+    """A profile's table as texts; an empty one with the tool's columns if there is no file yet."""
     if path.is_file():
-        return pd.read_csv(path, keep_default_na=False, na_values=["nan"])
+        return recorded.texts(path)
+    return pd.DataFrame(columns=_columns(path.stem.rpartition("_")[0], tool, metrics), dtype="str")
+
+
+def _columns(study: str, tool: str, metrics: Sequence[str] | None) -> list[str]:
+    """The header of a study's profile by an instrument."""
     from rooflab.studies.faults import COLUMNS as REPORTED
 
     columns = {
@@ -503,8 +542,8 @@ def _read_profile(path: Path, tool: str, metrics: Sequence[str] | None) -> pd.Da
         "sanitizer": REPORTED,
         "checks": ("quantity", "value"),
     }
-    usual = studies.get(path.stem.rpartition("_")[0]).profile_columns(tool, metrics)
-    return pd.DataFrame(columns=["case", *columns.get(tool, usual), "identity", "run"])
+    usual = studies.get(study).profile_columns(tool, metrics)
+    return ["case", *columns.get(tool, usual), "identity", "run"]
 
 
 def _profile(study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | None) -> pd.DataFrame:
@@ -637,15 +676,22 @@ def _studies(names: Iterable[str]) -> Iterator[Study]:
             raise UsageError(f"There is no study or lesson {name!r}; there are {', '.join(sorted(known))}.")
 
 
-def freshness(device: str) -> list[Finding]:
+_SAY_EVERY_S = 3.0
+
+
+def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> list[Finding]:
     """Everything wrong with data/<device> (or the folder `device`): incomplete, ungated, stale or
     implausible.
 
     With NVRTC installed every rung is compiled again for the recorded GPU and its machine code compared;
-    without it only sources and launch rules are.
+    without it only sources and launch rules are. That takes minutes the first time: `say` is told of it.
     """
-    name, _, store = _recording(device, "full")
-    runs = store.runs()
+    store = _opened(device)
+    try:
+        runs, bandwidth = store.runs(), store.read("bandwidth")
+    except UsageError:  # the tables say themselves what is wrong with them
+        return validate(store.folder)
+    told = time.monotonic()
     capability = str(runs["compute_capability"].iloc[-1]) if len(runs) else ""
     arch: str | None = capability.replace(".", "") or None
     try:
@@ -655,7 +701,7 @@ def freshness(device: str) -> list[Finding]:
     except MissingTool:
         arch = None
     spec = devices.match(str(runs["gpu"].iloc[-1])) if len(runs) else None
-    sized = spec or (Unlisted(int(runs["sms"].iloc[-1])) if len(runs) else None)
+    sized = spec or (_unlisted(runs.iloc[-1]) if len(runs) else None)
     efforts = {str(e) for e in runs["effort"]} if len(runs) else {"full"}
     effort = "full" if "full" in efforts else "quick"
 
@@ -663,21 +709,37 @@ def freshness(device: str) -> list[Finding]:
         return studies.get(study).cases(effort, sized) if study in studies.names() else []
 
     def identity(case: Case) -> str | None:
+        nonlocal told
         if case.study not in studies.names() or case.kind != "own":
             return None  # a library's version is what it was on the recording machine
+        if time.monotonic() - told > _SAY_EVERY_S:
+            told = time.monotonic()
+            say(f"comparing the code of every case with the recorded one: {case.study}, {case.id}")
         return studies.get(case.study).identity(case, arch)
 
-    found = roofs(store.read("bandwidth"))
-    stale = []
-    for path in sorted((store.folder / "profiles").glob("*.csv")):
-        study = path.stem.rpartition("_")[0]
-        table = _read_profile(path, "", None)
-        for case, recorded in sorted(set(zip(table["case"], table["identity"], strict=True))):
-            now = None if recorded.startswith(SKIPPED) else identity(studies.get(study).case(case))
-            if now is not None and not fresh(recorded, now):
-                sentence = f"{case} is stale: profiled as {recorded}, its code is now {now}."
-                stale.append(Finding("error", f"profiles/{path.name}", sentence))
+    found = roofs(bandwidth)
     measured = [study for study in studies.names() if not studies.get(study).everywhere]
-    return stale + validate(
-        store.folder, measured, expected, identity, {key: value.value for key, value in found.items()}
-    )
+    wanted = {
+        f"{study}_{tool}.csv": (_columns(study, tool, metrics), [case.id for case in cases])
+        for study in measured
+        for tool, cases, metrics in studies.get(study).profiles(effort, sized)
+    }
+    stale = []
+    with as_on(spec.slug if spec else None, capability.replace(".", "") or "90"):
+        for path in sorted((store.folder / "profiles").glob("*.csv")):
+            study = path.stem.rpartition("_")[0]
+            with suppress(UsageError):  # what is damaged, validate says
+                table = recorded.texts(path)
+                for case, held in sorted(set(zip(table["case"], table["identity"], strict=True))):
+                    now = None if held.startswith(SKIPPED) else identity(studies.get(study).case(case))
+                    if now is not None and not fresh(held, now):
+                        sentence = f"{case} is stale: profiled as {held}, its code is now {now}."
+                        stale.append(Finding("error", f"profiles/{path.name}", sentence))
+        return stale + validate(
+            store.folder,
+            measured,
+            expected,
+            identity,
+            {key: value.value for key, value in found.items()},
+            wanted,
+        )

@@ -13,6 +13,7 @@ import pandas as pd
 from IPython.display import HTML, Markdown, display
 
 from rooflab import crossover
+from rooflab import lab as labs
 from rooflab.errors import UsageError
 from rooflab.ops import Rung
 from rooflab.plot import contestants
@@ -172,6 +173,64 @@ def against(row: pd.Series, other: pd.Series) -> str:
     if level(row, other):
         return "is level with"
     return f"runs at {float(other['median_us']) / float(row['median_us']):.2f} times the speed of"
+
+
+def times(ratio: float) -> str:
+    """A ratio with two significant digits, all its integer digits from 10 on: "0.48", "1.0", "3.2", "1,240"."""
+    if not abs(ratio) < 9.95:
+        return f"{ratio:,.0f}"
+    return f"{ratio:.1f}" if abs(ratio) >= 0.995 else f"{ratio:.2g}"
+
+
+def speed(ratio: float) -> str:
+    """What a ratio of speeds says of the first, to stand behind "is": "3.2 times as fast", "as fast" within
+    2 %, or "slower, at 0.48 times the speed".
+    """
+    if 1 / crossover.LEVEL <= ratio <= crossover.LEVEL:
+        return "as fast"
+    return f"{times(ratio)} times as fast" if ratio > 1 else f"slower, at {times(ratio)} times the speed"
+
+
+def change(ratio: float) -> str:
+    """What a quantity does that ends at `ratio` times its start: "grows 3.2 times", "stays as it is" within
+    2 %, or "falls to 0.48 of it".
+    """
+    if 1 / crossover.LEVEL <= ratio <= crossover.LEVEL:
+        return "stays as it is"
+    return f"grows {times(ratio)} times" if ratio > 1 else f"falls to {times(ratio)} of it"
+
+
+def listed(names: Iterable[object]) -> str:
+    """Names in a sentence: "a", "a and b", "a, b and c", or "none"."""
+    *most, last = [str(name) for name in names] or ["none"]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def borrowed(lab: labs.Lab, why: str) -> labs.Lab:
+    """The committed recording of an H200, for what a page's own recording lacks: `why` is the clause that says
+    so, such as "nothing was traced". The page says whose figures follow.
+    """
+    other = labs.open("replay", "h200")
+    say(f"On the {lab.run.gpu} {why}: the figures that follow are those of a recorded **{other.run.gpu}**.")
+    return other
+
+
+def holding(lab: labs.Lab, study: str, *names: str, tool: str = "") -> labs.Lab:
+    """The lab itself if its recording holds what a page is about: timed own rows of a study, each of `names`
+    (an impl of the study or a roof), and rows of an instrument. Else the committed recording, `borrowed`.
+    Live, what was not tried yet can still be measured.
+    """
+    rows = lab.store.read(study)
+    if lab.mode == "live" and rows.empty:
+        return lab
+    timed = rows[rows["median_us"].notna()]
+    held = {*timed["impl"], *lab.roof}
+    lacking = [] if (timed["kind"] == "own").any() else [f"kernel of the study {study}"]
+    lacking += [name for name in names if name not in held]
+    lacking += [f"answer of {tool}"] if tool and not lab.has_profile(study, tool) else []
+    if not lacking:
+        return lab
+    return borrowed(lab, f"no {listed(lacking).replace(' and ', ' or ')} was recorded")
 
 
 def standings(rows: pd.DataFrame) -> str:

@@ -18,7 +18,17 @@ from rooflab.case import COLUMNS, RUN_COLUMNS, RUN_SCHEMA, SCHEMA, Case, check_s
 from rooflab.errors import DeviceMismatch, UsageError
 from rooflab.identity import SKIPPED, fresh
 from rooflab.paths import ROOT
-from rooflab.table import frame, is_blank, natural_key, read_table, table_text, to_text, write_atomically
+from rooflab.seal import unseal
+from rooflab.table import (
+    frame,
+    is_blank,
+    natural_key,
+    plain,
+    read_table,
+    table_text,
+    to_text,
+    write_atomically,
+)
 
 __all__ = [
     "COLUMNS",
@@ -291,6 +301,7 @@ class Store:
         return {name: to_text(name, how, row.get(name)) for name, how in schema.items()}
 
     def _write(self, path: Path, rows: Iterable[Mapping[str, str]], schema: Mapping[str, str]) -> None:
+        unseal(self.folder)
         write_atomically(path, table_text(rows, schema))
         self._cache.pop(path, None)
 
@@ -345,7 +356,11 @@ def run_facts(command: str, effort: str) -> dict[str, Any]:
     facts |= {"python": platform.python_version(), "os": f"{platform.system()} {platform.machine()}"}
     facts |= {"commit": commit(), "effort": effort, "started": _now()}
     facts["command"] = " ".join(_without_folder(word) for word in command.split())
-    return {name: value for name, value in facts.items() if value is not None}
+    return {
+        name: plain(value) if isinstance(value, str) else value
+        for name, value in facts.items()
+        if value is not None
+    }
 
 
 def closing_facts() -> dict[str, Any]:

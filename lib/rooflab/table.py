@@ -17,6 +17,24 @@ from rooflab.errors import UsageError
 _MEND = "restore the file, or delete the line and measure its case again"
 _BOOLS = {"true": True, "false": False}
 _DTYPES = {"text": "str", "int": "Int64", "bool": "boolean"}
+# Signs by which HTML, Markdown or a template would take a text for more than a text. No table holds them, so
+# that what is read from one can be written into any page.
+_SIGNS = re.compile(r'[<>&"`\[\]{}|\\*#$^]')
+_KINDS = {
+    "text": "a text of one line without signs of HTML or Markdown",
+    "int": "a whole number",
+    "bool": "true or false",
+}
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text is of one line and no part of it could be markup."""
+    return text.isprintable() and not _SIGNS.search(text)
+
+
+def plain(text: str) -> str:
+    """A text from elsewhere (a driver's name, a library's message, a command) as a table can hold it."""
+    return "".join(c if is_plain(c) else "_" for c in " ".join(text.split()))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -47,8 +65,8 @@ def to_text(name: str, how: str, value: Any) -> str:
     if is_blank(value):
         return ""
     if how == "text":
-        if not isinstance(value, str) or re.search(r"[\r\n\0]", value):
-            raise UsageError(f"{name} is a text of one line, not {value!r}.")
+        if not isinstance(value, str) or not is_plain(value):
+            raise UsageError(f"{name} is {_KINDS[how]}, not {value!r}.")
         return value
     if how == "int":
         return str(whole(name, value))
@@ -66,6 +84,8 @@ def to_text(name: str, how: str, value: Any) -> str:
 def from_text(how: str, text: str) -> Any:
     """The inverse of `to_text`: blank is None ("" for text); ValueError or KeyError if it does not fit."""
     if how == "text":
+        if not is_plain(text):
+            raise ValueError(text)
         return text
     return None if not text else int(text) if how == "int" else _BOOLS[text] if how == "bool" else float(text)
 
@@ -73,10 +93,18 @@ def from_text(how: str, text: str) -> Any:
 def read_table(path: Path, schema: Mapping[str, str]) -> list[dict[str, str]]:
     """The rows of a table as texts, [] if there is no such file; UsageError naming file and line if it is not
     whole or its columns are not those of `schema`."""
+    if not path.is_file():
+        return []
+    return [dict(zip(schema, cells, strict=True)) for cells in read_texts(path, schema)[1]]
+
+
+def read_texts(path: Path, columns: Iterable[str] | None = None) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a table as texts; UsageError naming file and line if it is not whole, not there, or
+    its columns are not `columns` (by default any distinct names)."""
     try:
         content = path.read_bytes().decode()
-    except FileNotFoundError:
-        return []
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:
         raise UsageError(
             f"{path} is not UTF-8 text (byte {error.start}), so it is not a table of rooflab."
@@ -85,17 +113,12 @@ def read_table(path: Path, schema: Mapping[str, str]) -> list[dict[str, str]]:
     rows = []
     try:
         header = next(reader, [])
-        if header != list(schema):
-            missing, extra = [c for c in schema if c not in header], [c for c in header if c not in schema]
-            why = "has its columns in another order"
-            if missing or extra:
-                why = f"lacks {', '.join(missing[:3])}" if missing else f"has also {', '.join(extra[:3])}"
-            raise UsageError(f"{path}, line 1: the header {why}; it should be {','.join(schema)}.")
+        _check_header(path, header, header if columns is None else list(columns))
         for cells in reader:
-            if len(cells) != len(schema):
-                why = f"{len(cells)} cells where the header has {len(schema)}"
+            if len(cells) != len(header):
+                why = f"{len(cells)} cells where the header has {len(header)}"
                 raise UsageError(f"{path}, line {reader.line_num}: {why}; {_MEND}.")
-            rows.append(dict(zip(schema, cells, strict=True)))
+            rows.append(cells)
     except csv.Error as error:
         raise UsageError(
             f"{path}, line {reader.line_num}: not a line of a table ({error}); {_MEND}."
@@ -104,7 +127,18 @@ def read_table(path: Path, schema: Mapping[str, str]) -> list[dict[str, str]]:
         raise UsageError(
             f"{path}, line {reader.line_num}: the file ends in the middle of this line; {_MEND}."
         )
-    return rows
+    return header, rows
+
+
+def _check_header(path: Path, header: list[str], wanted: list[str]) -> None:
+    if header != wanted:
+        missing, extra = [c for c in wanted if c not in header], [c for c in header if c not in wanted]
+        why = "has its columns in another order"
+        if missing or extra:
+            why = f"lacks {', '.join(missing[:3])}" if missing else f"has also {', '.join(extra[:3])}"
+        raise UsageError(f"{path}, line 1: the header {why}; it should be {','.join(wanted)}.")
+    if not header or "" in header or len(set(header)) < len(header):
+        raise UsageError(f"{path}, line 1: the header does not name every column once.")
 
 
 def table_text(rows: Iterable[Mapping[str, str]], schema: Mapping[str, str]) -> str:
@@ -136,12 +170,16 @@ def frame(rows: list[dict[str, str]], schema: Mapping[str, str], path: Path) -> 
     """Rows of texts as a DataFrame of `schema`'s columns (str, Int64, boolean, float64); errors name it."""
     columns = {}
     for name, how in schema.items():
+        values: list[Any] = [row[name] for row in rows]
+        if how == "text" and is_plain("".join(values)):  # all at once, for there are many
+            columns[name] = pd.Series(values, dtype="str")
+            continue
         values = []
         for line, row in enumerate(rows, 2):
             try:
                 values.append(from_text(how, row[name]))
             except (ValueError, KeyError):
-                kind = {"int": "a whole number", "bool": "true or false"}.get(how, "a number")
+                kind = _KINDS.get(how, "a number")
                 raise UsageError(f"{path}, line {line}: {name} is {row[name]!r}, not {kind}.") from None
         columns[name] = pd.Series(values, dtype=_DTYPES.get(how, "float64"))
     return pd.DataFrame(columns)

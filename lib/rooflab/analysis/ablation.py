@@ -35,7 +35,9 @@ WAYS = {
     "gemma": "products and row kernels in a graph",
 }
 PROMPT_WAYS = {
-    "transformers.eager": "the library",
+    "transformers.eager": "the library, Python calls every kernel",
+    "transformers.graph": "the library in a CUDA graph",
+    "transformers.flash_attn_4": "the library in a CUDA graph, attention by flash-attn-4",
     "1_scalar": "cuBLAS on FP16 weights, made from others on the way; scalar attention",
     "2_mmq": "our products with Q8_0 weights instead",
     "3_flash": "attention in tiles on tensor cores",
@@ -118,7 +120,7 @@ def peers(rows: pd.DataFrame, store: Store, published: Store, model: str = decod
     theirs = published.read("decode")
     for _, row in theirs[(theirs["impl"] == "llama.cpp") & (theirs["model"] == model)].iterrows():
         found.append(("llama.cpp", row["format"], float(row["tok_s"]), "published"))
-    return pd.DataFrame(found, columns=["name", "format", "tok_s", "origin"])
+    return pd.DataFrame(found, columns=["name", "format", "tok_s", "origin"]).dropna(subset=["tok_s"])
 
 
 def phase_bytes(model: str, format: str, head: str, context: int) -> dict[str, float]:

@@ -20,6 +20,7 @@ from rooflab import ops, paths, studies
 from rooflab.case import Case
 from rooflab.errors import MissingRecording, RooflabError
 from rooflab.identity import SKIPPED
+from rooflab.profile import recorded
 from rooflab.record import Store
 from rooflab.studies import launch_rule, mutations, static, suite
 from rooflab.studies.bandwidth import Roof, roofs
@@ -142,8 +143,7 @@ class Evidence:
             path = self.store.folder / "profiles" / f"{study}_{tool}.csv"
             if not path.is_file():
                 raise NoEvidence(f"no profile of study {study} by {tool}")
-            frame = pd.read_csv(path, keep_default_na=False, na_values=["nan"])
-            self._tables[key] = _taken(frame)
+            self._tables[key] = recorded.read(path)
         return self._tables[key]
 
     def counter(self, study: str, name: str, **where: Any) -> float:

@@ -110,13 +110,51 @@ def modules() -> list[ModuleType]:
     return [importlib.import_module(f"rooflab.ops.{name}") for name in _MODULES]
 
 
+_AT_HAND: ContextVar[tuple[str | None, str] | None] = ContextVar("rooflab_at_hand", default=None)
+
+
+@contextmanager
+def as_on(slug: str | None, arch: str) -> Iterator[None]:
+    """Within it the GPU at hand is the given one (its name in rooflab.device, None for a model that the table
+    lacks, and its architecture), whatever this machine has: how a recording of another GPU is judged.
+    """
+    token = _AT_HAND.set((slug, arch))
+    try:
+        yield
+    finally:
+        _AT_HAND.reset(token)
+
+
+def this_gpu() -> tuple[str | None, str]:
+    """The GPU at hand: its name in rooflab.device, None for a model that the table lacks, and its
+    architecture.
+    """
+    return _AT_HAND.get() or _gpu()
+
+
 @functools.cache
-def this_arch() -> str:
-    """The architecture that rungs are compiled for on this machine's GPU."""
+def _gpu() -> tuple[str | None, str]:
     import cupy
 
+    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
+    found = device.match(properties["name"].decode())
     major, minor = divmod(int(cupy.cuda.Device().compute_capability), 10)
-    return device.sm((major, minor))
+    return (found.slug if found else None), device.sm((major, minor))
+
+
+def this_arch() -> str:
+    """The architecture that rungs are compiled for on the GPU at hand."""
+    return this_gpu()[1]
+
+
+def known_arch() -> str:
+    """The architecture at hand; that of the course's recording where there is no GPU."""
+    if _AT_HAND.get() is None and not device.has_gpu():
+        return "90"
+    try:
+        return this_arch()
+    except ImportError:  # no CuPy
+        return "90"
 
 
 Launcher = TypeVar("Launcher", bound=Callable[..., Any])

@@ -25,7 +25,7 @@ from rooflab import device, kernel
 from rooflab.errors import LaunchError, UsageError
 from rooflab.formats import GROUP, Int4
 from rooflab.identity import source_of_callable
-from rooflab.ops import _TARGET, Rung, check_array, loaded, remembered, rung_of, with_target
+from rooflab.ops import _TARGET, Rung, check_array, loaded, remembered, rung_of, this_gpu, with_target
 
 TILE = 64  # rows of a block in tile order
 BLOCK_WORDS = 32 + TILE * GROUP // 8  # scales, then codes: 4224 bytes
@@ -483,16 +483,7 @@ def _table() -> tuple[Choice, ...]:
 
 def _this_device() -> str | None:
     """Name in the table of devices of the GPU at hand, if it has one; None on the CPU."""
-    return None if _TARGET.get() == "cpu" else _gpu()
-
-
-@functools.cache
-def _gpu() -> str | None:
-    import cupy
-
-    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
-    found = device.match(properties["name"].decode())
-    return found.slug if found else None
+    return None if _TARGET.get() == "cpu" else this_gpu()[0]
 
 
 def _empty(like: Any, shape: tuple[int, int]) -> Any:

@@ -20,10 +20,11 @@ import pandas as pd
 from rooflab import gate, ops, roof, shapes
 from rooflab.case import Case, options
 from rooflab.device import Device
+from rooflab.errors import UsageError
 from rooflab.ops import Rung
 from rooflab.ops import attention as op
 from rooflab.studies import products
-from rooflab.studies.base import Context, Count, Sized, Study, tunables
+from rooflab.studies.base import Context, Count, Sized, Study, tunables, turn
 from rooflab.studies.streams import SEED
 
 HEADS, KV_HEADS = 32, 8  # grouped queries as in Llama 3 8B: what a shape has unless it says otherwise
@@ -98,7 +99,7 @@ def _case(
     impl: str, seq: int, head_dim: int, heads: tuple[int, int] = (HEADS, KV_HEADS), **more: Any
 ) -> Case:
     sizes = {"seq": seq, "head_dim": head_dim, "heads": heads[0], "kv_heads": heads[1], "causal": True}
-    return Case("attention", "attention", impl, **{"format": "fp16", **sizes, **more})
+    return Case("attention", "attention", impl, **{"format": "fp16", "state": "burst", **sizes, **more})
 
 
 def rungs_for(head_dim: int, device: Sized | None = None) -> list[str]:
@@ -238,9 +239,8 @@ def decode(
 ) -> list[Case]:
     """Every rung of decode attention against a cache, with torch's kernels."""
     own = [(rung.name, "own") for rung in op.LADDERS["decode_attention"]]
-    peers = [
-        (impl, "peer") for impl in ("torch.sdpa_cudnn", "torch.sdpa_flash") if head_dim <= 256 and not window
-    ]
+    libraries = ("torch.sdpa_cudnn", "torch.sdpa_flash", "flash_attn_4")
+    peers = [(impl, "peer") for impl in libraries if head_dim <= 256 and not window]
     sizes: dict[str, Any] = {
         "seq": context,
         "head_dim": head_dim,
@@ -249,7 +249,7 @@ def decode(
         "window": window,
     }
     return [
-        Case("attention", "decode_attention", impl, kind=kind, format="fp16", **sizes)
+        Case("attention", "decode_attention", impl, kind=kind, format="fp16", state="burst", **sizes)
         for impl, kind in own + peers
     ]
 
@@ -287,11 +287,7 @@ def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
 
 
 def _arch() -> str:
-    from rooflab import device
-
-    if ops._TARGET.get() == "cpu":
-        return "89"
-    return ops.this_arch() if device.has_gpu() else "90"
+    return "89" if ops._TARGET.get() == "cpu" else ops.known_arch()
 
 
 def launch_of(case: Case) -> op.Launch:
@@ -393,16 +389,24 @@ class Attention(Study):
         return PEERS[case.impl]
 
     def refuses(self, case: Case, capability: int) -> str | None:
+        if case.format == "bf16" and capability < 80:
+            return "bf16 products need compute capability 8.0"
         if case.kind == "own" and case.impl in op.HOPPER and capability != 90:
             return "its instructions are those of compute capability 9.0 alone"
-        if case.kind == "own" and capability == 75 and "75" not in own_rung(case)[0].archs:
-            return "its copies need compute capability 8.0"
+        if case.kind == "own":
+            rung = next(rung for rung in op.LADDERS[ladder_of(case)] if rung.name == case.impl)
+            if not rung.runs_on(str(capability)):
+                return "its copies need compute capability 8.0"
+            try:
+                own_rung(case)
+            except UsageError as error:  # no tile fits
+                return str(error).rstrip(".")
         return super().refuses(case, capability)
 
     def group(self, case: Case) -> tuple:
         meant = tuple((k, v) for k, v in tunables(case).items() if k in _MEANT and k != "shared_kv")
         sizes = (case.seq, case.heads, case.kv_heads, case.head_dim, case.window, case.causal)
-        return (case.operator, case.format, *sizes, meant, case.cache, case.clock)
+        return (case.operator, case.format, *sizes, meant, case.cache, turn(case))
 
     def _bytes(self, case: Case) -> int:
         """Operands and output as they lie in memory."""
@@ -430,9 +434,6 @@ class Attention(Study):
 
     def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
         return [work for group in self.groups(cases) for work in _contestants(self, group)]
-
-    def samples(self, case: Case) -> int:
-        return 12
 
     def count(self, case: Case) -> Count:
         s = shape_of(case)

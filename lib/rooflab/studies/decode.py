@@ -17,12 +17,13 @@ from typing import Any
 import pandas as pd
 
 from rooflab import clock, engine, gate, ops, roof, shapes
+from rooflab import device as devices
 from rooflab.case import Case, options
 from rooflab.device import Device
 from rooflab.engine import gemma
 from rooflab.engine.decoder import PLAIN
 from rooflab.engine.products import Products
-from rooflab.errors import UsageError
+from rooflab.errors import LaunchError, UsageError
 from rooflab.identity import source_of_callable
 from rooflab.ops import Rung, attention, decoder, gemv, int4, q8_0, rows
 from rooflab.profile.ncu import STALLS
@@ -171,7 +172,7 @@ class Decode(Study):
             rung = ops.rung_of(decoder.LADDERS["decode_step"], case.impl, case.impl)
             if not rung.runs_on(str(capability)):
                 return f"rung {case.impl} needs sm_{rung.archs[0]}, and this is sm_{capability}"
-        return hf.lacks(case.impl) or super().refuses(case, capability)
+        return unfit(case, capability) or hf.lacks(case.impl) or super().refuses(case, capability)
 
     def memory_bytes(self, case: Case) -> int:
         model, batch = shapes.get(case.model), case.batch or 1
@@ -192,9 +193,6 @@ class Decode(Study):
         original = 2 * shapes.parameters(model) if case.model in hf.MODELS else 0
         wanted = original + shapes.weight_bytes(model, case.format, head_of(case)) + (3 << 30)
         return max(0, int(wanted) - torch.cuda.memory_allocated())
-
-    def rest_s(self, case: Case) -> float:
-        return 0.0  # its options name a format, which is no number
 
     def group(self, case: Case) -> tuple:
         return (case.model, case.format, head_of(case), case.batch, case.seq)
@@ -229,7 +227,7 @@ class Decode(Study):
         return compiling + 1.0 + 15 * self.launch_us(case, device) / 1e6
 
     def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
-        return self._rung(case, _here()) if case.kind == "own" else None
+        return self._rung(case, ops.known_arch()) if case.kind == "own" else None
 
     def _rung(self, case: Case, arch: str) -> tuple[Rung, Mapping[str, int], str]:
         if case.model == GEMMA:
@@ -263,7 +261,7 @@ class Decode(Study):
     def identity(self, case: Case, arch: str | None) -> str:
         if case.kind != "own":
             return package_identity("torch", *(["transformers"] if case.impl in hf.VARIANTS else []))
-        rung, macros, rule = self._rung(case, arch or "90")
+        rung, macros, rule = self._rung(case, arch or ops.known_arch())
         return rung.identity(rule, macros, arch)
 
     def row(
@@ -305,6 +303,23 @@ class Decode(Study):
         return decode_checks.answers(cases, lambda case: self.refuses(case, capability))
 
 
+def unfit(case: Case, capability: int) -> str | None:
+    """Why the engine cannot run an own case on that compute capability: every prompt and every step ends with
+    decode_step, whose rows and ring lie in shared memory. None if they fit, or for another engine's case.
+    """
+    if case.kind != "own" or case.model == GEMMA:
+        return None
+    ladder = decoder.LADDERS["decode_step"]
+    rung = next((rung for rung in ladder if rung.name == case.impl), ladder[0])
+    shape, slug = engine.spec(case.model).shape, ops.this_gpu()[0]
+    blocks = decoder.blocks_for(shape, case.format, devices.get(slug).sms) if slug else None
+    try:
+        decoder.macros_for(rung, shape, case.format, head_of(case), str(capability), {}, blocks)
+    except LaunchError as error:
+        return str(error).rstrip(".")
+    return None
+
+
 # --- what profilers see -------------------------------------------------------------------------------------
 
 
@@ -342,14 +357,6 @@ def phases(activities: pd.DataFrame) -> pd.DataFrame:
             count = names.count(str(phase)) or len(names) - 1
             rows.append((case, phase, count, median, q1, q3))
     return pd.DataFrame(rows, columns=["case", "phase", "launches", "us", "q1_us", "q3_us"])
-
-
-def _here() -> str:
-    """The architecture at hand; that of the course's recording where there is none."""
-    try:
-        return ops.this_arch()
-    except Exception:  # no CuPy, or no GPU
-        return "90"
 
 
 # --- contestants --------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from rooflab import device as devices
-from rooflab import engine, gate
+from rooflab import engine, gate, ops
 from rooflab.case import Case, options
 from rooflab.errors import UsageError
 from rooflab.ops import decoder
@@ -188,7 +188,7 @@ def _agreement(case: Case) -> Rows:
     one = _ran(case.impl, case.format, tokens)
     got = one.logits.double()
     error = float((got - expected).abs().max())
-    rounded = case.format == "q8_0" and (name == "products" or of_prompt and decode._here() != "90")
+    rounded = case.format == "q8_0" and (name == "products" or of_prompt and ops.known_arch() != "90")
     budget = budgets[rounded]
     top, wanted = (set(x.topk(5).indices.tolist()) for x in (got, expected))
     first, second = expected.topk(2).values.tolist()
@@ -219,7 +219,7 @@ def _counted(name: str, format: str, paths: engine.Paths, of_prompt: bool) -> tu
     ]
     if format == "q8_0":
         switches.append((paths.mmq, "product mmq", "product cublas"))
-        if decode._here() == "90" and not paths.fused:
+        if ops.known_arch() == "90" and not paths.fused:
             instead.append("product fused")
     for on, fast, plain in switches:
         ran.append(fast if on else plain)

@@ -9,6 +9,7 @@ any shape; EQUIVALENT says why.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import re
@@ -451,6 +452,7 @@ def _in_child(judge: Callable[[], Trial]) -> Trial:
             resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT + 1))  # its own seconds, not the compiler's
             signal.alarm(20 * LIMIT)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            faulthandler.disable()  # pytest's would print the stack of a crash that is meant
             with np.errstate(all="ignore"):
                 found = judge()
             os.write(writer, json.dumps(found).encode())

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pandas as pd
-
 from rooflab import dispatch, engine, predict, roof, shapes
 from rooflab.device import Device
+from rooflab.profile import recorded
 from rooflab.record import Store
 from rooflab.studies import attribution, bandwidth, launch_rule, regimes
 
@@ -98,7 +97,7 @@ def _with_tokens(found: Known, store: Store) -> Known:
     whole = rows[rows["operator"] == "prefill"]
     values["prompt_waits"] = dict(zip(whole["seq"].astype(int), whole["median_us"], strict=True))
     if path.is_file() and len(rows):
-        trace = launch_rule.named(pd.read_csv(path, keep_default_na=False, na_values=["nan"]))
+        trace = launch_rule.named(recorded.read(path))
         graph = trace[(trace["variant"] == "graph") & (trace["seq"] == attribution.CONTEXTS[0])]
         if len(graph):
             values["token"] = launch_rule.part_times(graph)

@@ -13,7 +13,8 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pandas as pd
@@ -48,8 +49,12 @@ FAMILIES = (
 OTHERS = "torch"
 
 
+# transformers called from Python, in a CUDA graph, and in a graph with flash-attn-4 for its attention.
+PEERS = (hf.VARIANTS[0], hf.VARIANTS[1], f"transformers.{hf.FLASH}")
+
+
 def _case(impl: str, format: str, model: str, seq: int, operator: str = "prefill") -> Case:
-    kind = "peer" if impl in hf.VARIANTS else "own"
+    kind = "peer" if impl in PEERS else "own"
     head = decode.FORMATS[format]
     more = options(head=head) if head != format else ""
     return Case(
@@ -87,7 +92,7 @@ def rounds(case: Case) -> bool:
     """
     if case.format != "q8_0" or case.impl == "gemma":
         return case.format == "q8_0"
-    return engine.PROMPTS[case.impl].mmq and _here() != "90"
+    return engine.PROMPTS[case.impl].mmq and ops.known_arch() != "90"
 
 
 def ladder(
@@ -99,7 +104,7 @@ def ladder(
     found, few = [], format == "int4_g128"
     for seq in [whole] if few else prompts:
         if format == "fp16" and model in hf.MODELS:
-            found.append(_case(hf.VARIANTS[0], format, model, seq))
+            found += [_case(impl, format, model, seq) for impl in PEERS]
         for name in ways(format)[-1:] if few else ways(format):
             if seq <= SCALAR or not engine.PROMPTS[name].attention.startswith("1_"):
                 found.append(_case(name, format, model, seq))
@@ -138,7 +143,12 @@ class Prefill(Study):
         return [("cupti", traced(), None), ("checks", memory(ours), None)]
 
     def needs(self, case: Case) -> str | None:
+        if case.impl == PEERS[-1]:
+            return "flash_attn"
         return "transformers" if case.model in hf.MODELS else "torch"
+
+    def refuses(self, case: Case, capability: int) -> str | None:
+        return decode.unfit(case, capability) or super().refuses(case, capability)
 
     def memory_bytes(self, case: Case) -> int:
         model, seq = shapes.get(case.model), case.seq or 0
@@ -157,9 +167,6 @@ class Prefill(Study):
     def group(self, case: Case) -> tuple:
         return (case.model, case.format, case.seq)
 
-    def rest_s(self, case: Case) -> float:
-        return 0.0
-
     def samples(self, case: Case) -> int:
         return 10
 
@@ -174,9 +181,10 @@ class Prefill(Study):
         if known is None or case.model == decode.GEMMA:
             return None
         if case.kind == "peer":
-            return known.prompt_waits.get(case.seq or 0)
+            return known.prompt_waits.get(case.seq or 0) if case.impl == PEERS[0] else None
         paths = engine.PROMPTS[case.impl]
-        rung = paths.attention or attention.default_rung(engine.spec(case.model).shape.head_dim, _here())
+        head_dim = engine.spec(case.model).shape.head_dim
+        rung = paths.attention or attention.default_rung(head_dim, ops.known_arch())
         return predictions.prompt_us(known, case.model, case.format, case.seq or 0, paths, rung)
 
     def launch_us(self, case: Case, device: Device) -> float:
@@ -191,10 +199,13 @@ class Prefill(Study):
     def builds(self, case: Case) -> list[tuple[Rung, Mapping[str, int]]]:
         if case.kind != "own" or case.model == decode.GEMMA:
             return super().builds(case)
-        return [*super().builds(case), *prompt_builds(case.model, case.format, decode.head_of(case), _here())]
+        return [
+            *super().builds(case),
+            *prompt_builds(case.model, case.format, decode.head_of(case), ops.known_arch()),
+        ]
 
     def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
-        return self._rung(case, _here()) if case.kind == "own" else None
+        return self._rung(case, ops.known_arch()) if case.kind == "own" else None
 
     def _rung(self, case: Case, arch: str) -> tuple[Rung, Mapping[str, int], str]:
         """The rung that does a way's attention or, where that is our own product, MMQ's; the other rungs'
@@ -230,7 +241,7 @@ class Prefill(Study):
     def identity(self, case: Case, arch: str | None) -> str:
         if case.kind != "own":
             return package_identity("torch", "transformers")
-        rung, macros, rule = self._rung(case, arch or "90")
+        rung, macros, rule = self._rung(case, arch or ops.known_arch())
         return rung.identity(rule, macros, arch)
 
     def row(
@@ -268,10 +279,6 @@ def prompt_builds(model: str, format: str, head: str, arch: str) -> list[tuple[R
     ]
 
 
-def _here() -> str:
-    return decode._here()
-
-
 # --- contestants --------------------------------------------------------------------------------------------
 
 
@@ -302,10 +309,14 @@ def work_of(case: Case) -> gate.Work:
     ids = decoding.prompt(model, 1, seq)
     if case.kind == "peer":
         found = hf.model(model)
-        outputs = [[hf.prefill(found, ids)[0]]]
+        run: Callable[[], Any] = functools.partial(hf.prefill, found, ids)
+        if case.impl != PEERS[0]:
+            with hf.flash_attention(found) if case.impl == PEERS[-1] else nullcontext():
+                run = hf.captured(run)
+        outputs = [[run()[0]]]
 
         def library(_: int) -> None:
-            outputs[0][0] = hf.prefill(found, ids)[0]
+            outputs[0][0] = run()[0]
 
         return gate.Work(case.id, library, [[ids]], outputs, lambda: expected, budgets[False])
     paths = engine.PROMPTS[case.impl]

@@ -1,0 +1,130 @@
+"""All lessons replayed in this process: what their cells show for a recording, and where they fail.
+
+A Jupyter kernel a lesson would take minutes. Here cells run in one IPython shell that imports the library
+once, and figures are laid out but not painted unless asked for.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import matplotlib
+import nbformat
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from rooflab import paths, plot
+from traitlets.config import Config
+
+PARAMETERS = "parameters"
+_ONE_PIXEL = (
+    b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\0\0\0\0:~\x9bU\0\0\0\nIDATx\x9cc`\0\0\0\x02\0\x01"
+    b"H\xaf\xa4q\0\0\0\0IEND\xaeB`\x82"
+)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What one code cell put on the page: printed text, and outputs as dicts of MIME types."""
+
+    cell: int  # counted from 0 among all cells of the notebook
+    source: str
+    text: str
+    outputs: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One lesson's cells until the end, or until the one that failed with `error`."""
+
+    lesson: str
+    shown: list[Shown] = field(default_factory=list)
+    error: BaseException | None = None
+
+    def __str__(self) -> str:
+        if self.error is None:
+            return f"{self.lesson}: well"
+        at = self.shown[-1].source.strip().splitlines()
+        where, here = "", self.error.__traceback__
+        while here is not None:  # the innermost line of the library
+            if (name := here.tb_frame.f_code.co_filename).startswith(str(paths.ROOT / "lib")):
+                where = f" ({Path(name).relative_to(paths.ROOT / 'lib')}:{here.tb_lineno})"
+            here = here.tb_next
+        what = f"{type(self.error).__name__}: {self.error}"
+        return f"{self.lesson}: {what}{where}, in the cell that begins {at[:2]}"
+
+
+@cache
+def _cells(path: Path) -> list[tuple[int, str, bool]]:
+    notebook = nbformat.read(path, as_version=4)
+    return [
+        (i, cell.source, PARAMETERS in cell.metadata.get("tags", []))
+        for i, cell in enumerate(notebook.cells)
+        if cell.cell_type == "code"
+    ]
+
+
+def lessons() -> list[str]:
+    """The stems of all lessons, in order."""
+    return sorted(path.stem for path in paths.NOTEBOOKS.glob("*.ipynb"))
+
+
+@contextmanager
+def _shell() -> Iterator[InteractiveShell]:
+    """A shell that keeps no history, runs in notebooks/ and does not paint."""
+    before = os.getcwd()
+    config = Config(
+        HistoryManager={"enabled": False}, InteractiveShell={"colors": "nocolor", "autoindent": False}
+    )
+    matplotlib.use("Agg")
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance(config=config)
+    from rooflab.exercises import kernels
+
+    kernels.register_magic()
+    os.chdir(paths.NOTEBOOKS)
+    try:
+        yield shell
+    finally:
+        os.chdir(before)
+        shell.restore_sys_module_state()
+        InteractiveShell.clear_instance()
+
+
+def replay(
+    device: str | Path, stems: Iterable[str] | None = None, painted: bool = False, **given: Any
+) -> list[Replay]:
+    """Replay lessons (all by default) over a recording: a device's name, or a folder. `given` sets further
+    parameters. A cell that fails ends its lesson, not the others.
+    """
+    png = plot.png if painted else lambda figure: _ONE_PIXEL
+    with (
+        mock.patch.dict(os.environ, {"ROOFLAB_MODE": "replay"}),
+        mock.patch.object(plot, "png", png),
+        _shell() as shell,
+    ):
+        values = {"DEVICE": str(device), **given}
+        return [_replay(shell, stem, values) for stem in stems or lessons()]
+
+
+def _replay(shell: InteractiveShell, stem: str, values: dict[str, Any]) -> Replay:
+    with mock.patch.object(shell.displayhook, "flush"):  # which collects garbage, for half a second a lesson
+        shell.reset(new_session=False, aggressive=False)
+    shown: list[Shown] = []
+    for cell, source, parameters in _cells(paths.NOTEBOOKS / f"{stem}.ipynb"):
+        if parameters:
+            source += "".join(
+                f"\n{name} = {value!r}" for name, value in values.items() if f"{name}:" in source
+            )
+        with capture_output() as captured:
+            done = shell.run_cell(source, silent=False)
+        outputs = [dict(output.data) for output in captured.outputs]
+        shown.append(Shown(cell, source, captured.stdout, outputs))
+        error = done.error_before_exec or done.error_in_exec
+        if error is not None:
+            return Replay(stem, shown, error)
+    return Replay(stem, shown)

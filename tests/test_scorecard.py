@@ -1,6 +1,5 @@
 """The scorecard: statements judged by made-up records and by the recording; tally, goals, related work."""
 
-import json
 import shutil
 from types import SimpleNamespace
 

@@ -209,8 +209,8 @@ def _inlined(text: str, headers: dict[str, str], seen: dict[str, None]) -> str:
 
 
 def of(rung: Rung) -> Iterator[Mutant]:
-    """Every mutant of a rung: of its own source, and of what it uses of the course's headers. The headers of a
-    folder of their own (common/decoder) count as one file, in the order in which they are included.
+    """Every mutant of a rung: of its own source, and of what it uses of the course's headers. The headers of
+    a folder of their own (common/decoder) count as one file, in the order in which they are included.
     """
     whole = rung.path.read_text()
     own = f"{rung.operator}/{rung.name}.cu"

@@ -217,7 +217,9 @@ class Lab:
         path, of = self._profile_path(study, tool), studies.get(study)
         frame = _read_profile(path, tool, metrics)
         arch, trouble = _arch(), None
-        unable = {case.id: plain(f"{SKIPPED}{reason}") for case in cases if (reason := of.why_not(case))}
+        unable = {
+            case.id: plain(f"{SKIPPED}{reason}") for case in cases if arch and (reason := of.why_not(case))
+        }
         now = {case.id: unable.get(case.id) or of.identity(case, arch) for case in cases}
         held = dict(zip(frame["case"], frame["identity"], strict=True))
         chosen = [case for case in cases if not fresh(str(held.get(case.id, "")), now[case.id])]
@@ -257,8 +259,6 @@ class Lab:
         if self._run is not None:
             self._rederive()
             self.store.finish(self._run, **closing_facts())
-            with self.store.lock():
-                seal.seal(self.store.folder)
             self._run, self._facts = None, {}
 
     # --- live -----------------------------------------------------------------------------------------------
@@ -317,8 +317,10 @@ class Lab:
                 if package is None or "not installed" not in reason or find_spec(package) is None:
                     continue
             # Of what cannot run here nothing is compiled: measuring it records why.
-            if study.why_not(case) or not self.store.is_fresh(
-                study.name, case.id, study.identity(case, arch), facts
+            if (
+                arch
+                and study.why_not(case)
+                or not self.store.is_fresh(study.name, case.id, study.identity(case, arch), facts)
             ):
                 found.add(case.id)
         return found
@@ -404,6 +406,11 @@ def open(mode: str = "auto", device: str = "h200", effort: str = "full") -> Lab:
         raise UsageError(f"EFFORT is one of {', '.join(EFFORTS)}, not {effort!r}.")
     if mode == "live":
         facts = devices.probe()
+        if facts is None and devices.has_gpu():
+            raise MissingTool(
+                "MODE=live asks the GPU for its name and clocks through nvidia-ml-py, which is not installed "
+                "or gets no answer: pip install -r requirements.txt."
+            )
         if facts is None:
             raise MissingTool("MODE=live needs an NVIDIA GPU with a working driver; MODE=replay needs none.")
         root = Path(os.environ.get("ROOFLAB_STORE") or paths.BUILD / "data")
@@ -591,6 +598,8 @@ def record(
         lab.say = say
     # `rooflab trace` records what hangs on no GPU, on any machine.
     wanted = [study for study in _studies(names) if not study.everywhere]
+    if wanted:
+        require_gpu()
     with ExitStack() as claims:
         held = {}
         for study in wanted:

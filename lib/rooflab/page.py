@@ -176,7 +176,7 @@ def against(row: pd.Series, other: pd.Series) -> str:
 
 
 def times(ratio: float) -> str:
-    """A ratio with two significant digits, all its integer digits from 10 on: "0.48", "1.0", "3.2", "1,240"."""
+    """A ratio with two significant digits, all its integer digits from 10 on: "0.48", "3.2", "1,240"."""
     if not abs(ratio) < 9.95:
         return f"{ratio:,.0f}"
     return f"{ratio:.1f}" if abs(ratio) >= 0.995 else f"{ratio:.2g}"
@@ -207,8 +207,8 @@ def listed(names: Iterable[object]) -> str:
 
 
 def borrowed(lab: labs.Lab, why: str) -> labs.Lab:
-    """The committed recording of an H200, for what a page's own recording lacks: `why` is the clause that says
-    so, such as "nothing was traced". The page says whose figures follow.
+    """The committed recording of an H200, for what a page's own recording lacks: `why` is the clause that
+    says so, such as "nothing was traced". The page says whose figures follow.
     """
     other = labs.open("replay", "h200")
     say(f"On the {lab.run.gpu} {why}: the figures that follow are those of a recorded **{other.run.gpu}**.")

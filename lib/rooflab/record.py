@@ -18,7 +18,7 @@ from rooflab.case import COLUMNS, RUN_COLUMNS, RUN_SCHEMA, SCHEMA, Case, check_s
 from rooflab.errors import DeviceMismatch, UsageError
 from rooflab.identity import SKIPPED, fresh
 from rooflab.paths import ROOT
-from rooflab.seal import unseal
+from rooflab.seal import seal, unseal
 from rooflab.table import (
     frame,
     is_blank,
@@ -183,7 +183,7 @@ class Store:
 
     def finish(self, run: str, **facts: Any) -> None:
         """Add to a run's line what is known at its end (clocks, temperature, power; `finished` is now if not
-        given)."""
+        given), and seal the recording."""
         self._writable()
         with self.lock():
             path = self.folder / "runs.csv"
@@ -194,6 +194,7 @@ class Store:
             texts = self._texts({"finished": _now(), **facts}, RUN_SCHEMA)
             mine[0].update({name: texts[name] for name in {"finished", *facts}})
             self._write(path, rows, RUN_SCHEMA)
+            seal(self.folder)
 
     def last_run(self, run_facts: Mapping[str, Any]) -> str | None:
         """The name of the newest finished run, if it was made in the surroundings that `run_facts` tell of:

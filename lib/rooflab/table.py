@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import operator
 import os
 import re
@@ -87,7 +88,14 @@ def from_text(how: str, text: str) -> Any:
         if not is_plain(text):
             raise ValueError(text)
         return text
-    return None if not text else int(text) if how == "int" else _BOOLS[text] if how == "bool" else float(text)
+    if not text:
+        return None
+    if how == "bool":
+        return _BOOLS[text]
+    number = int(text) if how == "int" else float(text)
+    if not abs(number) < 2**63 if how == "int" else not math.isfinite(number):
+        raise ValueError(text)
+    return number
 
 
 def read_table(path: Path, schema: Mapping[str, str]) -> list[dict[str, str]]:

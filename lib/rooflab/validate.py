@@ -201,6 +201,7 @@ def _table(
     try:
         rows = read_table(path, SCHEMA)
         df = frame(rows, SCHEMA, path)
+        derived = derive(df, roofs or {}).to_dict("records")
     except UsageError as error:
         return [Finding("error", path.name, str(error))]
     findings: list[Finding] = []
@@ -209,7 +210,6 @@ def _table(
     def say(severity: str, line: int, sentence: str) -> None:
         findings.append(Finding(severity, f"{path.name}, line {line}", sentence))
 
-    derived = derive(df, roofs or {}).to_dict("records")
     for line, (row, texts, again) in enumerate(zip(df.to_dict("records"), rows, derived, strict=True), 2):
         try:
             case = Case.from_row(cast(dict[str, Any], row))

@@ -11,7 +11,6 @@ import pandas as pd
 
 from rooflab import paths, roof, shapes
 from rooflab.case import Case
-from rooflab.errors import UsageError
 from rooflab.ops import attention as op
 from rooflab.record import Store
 from rooflab.studies import attention as study
@@ -129,8 +128,8 @@ def prompts(rows: pd.DataFrame, lengths: Sequence[int], gb_s: float, tflop_s: fl
             for kind in (kind for kind in study.kinds() if kind.model == name):
                 own = at(rows, study.prompt(kind, seq)[-1])
                 own = own[(own["kind"] == "own") & own["median_us"].notna()].set_index("impl")
-                if own.empty:
-                    raise UsageError(f"No row holds {name}'s attention over {seq} tokens.")
+                if own.empty:  # no rung runs there: the model's prompt of that length has no time
+                    break
                 us, flops = own["median_us"].astype(float), float(own["flops"].iloc[0])
                 slow = "1_scalar" in us.index
                 if slow:
@@ -139,6 +138,8 @@ def prompts(rows: pd.DataFrame, lengths: Sequence[int], gb_s: float, tflop_s: fl
                 after += kind.layers * us.min()
                 scaled |= not slow
                 names.append(str(us.idxmin()))
+            if not names or own.empty:
+                continue
             rest = matrices_us(model, seq, gb_s, tflop_s)
             shares = {"share_before": before / (before + rest), "share_after": after / (after + rest)}
             times = {"before_ms": before / 1e3, "after_ms": after / 1e3, "matrices_ms": rest / 1e3}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-from rooflab import page
 from rooflab.lab import Lab
 from rooflab.studies import power
 
@@ -60,9 +59,9 @@ def touched(moved: pd.DataFrame) -> str:
     names = [f"`{operator}` {ratio - 1:.0%}" for operator, ratio in pairs]
     text = "No leading kernel is slowed by more than 2 % behind the products. "
     if names:
-        text = f"Behind the products instead of the copies these are slower: {page.listed(names)}. "
+        text = f"Behind the products instead of the copies these are slower: {', '.join(names)}. "
     if len(rest):
-        text += f"Within 2 %: {page.listed([f'`{name}`' for name in rest['operator']])}."
+        text += f"Within 2 %: {', '.join(f'`{name}`' for name in rest['operator'])}."
     return text
 
 
@@ -72,7 +71,7 @@ def kept(rows: pd.DataFrame, *operators: str) -> str:
     both = both[both["operator"].isin(operators) & (both["kind"] == "own")]
     best = both.sort_values("burst_us").drop_duplicates("operator").sort_values("operator")
     shares = [f"{row.operator} {row.kept:.0%}" for row in best.itertuples()]
-    return f"By itself the stream keeps of its burst: {page.listed(shares)}." if shares else ""
+    return f"By itself the stream keeps of its burst: {', '.join(shares)}." if shares else ""
 
 
 def _shape(row: pd.Series) -> str:

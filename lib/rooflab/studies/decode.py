@@ -307,7 +307,7 @@ def unfit(case: Case, capability: int) -> str | None:
     """Why the engine cannot run an own case on that compute capability: every prompt and every step ends with
     decode_step, whose rows and ring lie in shared memory. None if they fit, or for another engine's case.
     """
-    if case.kind != "own" or case.model == GEMMA:
+    if case.kind != "own" or case.model == GEMMA or case.impl == "idle":
         return None
     ladder = decoder.LADDERS["decode_step"]
     rung = next((rung for rung in ladder if rung.name == case.impl), ladder[0])

@@ -1,12 +1,13 @@
 """The scorecard: statements judged by made-up records and by the recording; tally, goals, related work."""
 
+import json
 import shutil
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 from rooflab import claims, crossover, ops, paths
-from rooflab.analysis import regressions, related
+from rooflab.analysis import int4, regressions, related
 from rooflab.claims import (
     ELSEWHERE,
     HOLDS,
@@ -253,3 +254,77 @@ def test_minutes_of_a_recording_count_once_what_two_gpus_do_side_by_side():
     assert house.recording_minutes(SimpleNamespace(runs=frame)) == 10 + 5
     with pytest.raises(NoEvidence, match="no finished run"):
         house.recording_minutes(SimpleNamespace(runs=frame[4:]))
+
+
+def made(*products):
+    """Evidence of rows of FP16 products: (impl, kind, n, k, us)."""
+    rows = pd.DataFrame(products, columns=["impl", "kind", "n", "k", "median_us"])
+    rows = rows.assign(operator="gemv_rows", cache="cold", clock="graph", options="")
+    return Evidence(Store(paths.DATA, "nothing"), {"gemv": rows})
+
+
+def test_the_smallest_gain_is_of_the_worst_shape_and_the_fastest_rung():
+    products = [
+        *(("1_warp", "own", 512, 512, 4.0), ("2_vector", "own", 512, 512, 2.0)),
+        ("torch.matmul", "peer", 512, 512, 5.0),
+        *(("2_vector", "own", 2048, 2048, 10.0), ("torch.matmul", "peer", 2048, 2048, 12.0)),
+        *(("2_vector", "own", 8192, 8192, 90.0), ("torch.matmul", "peer", 8192, 8192, 81.0)),
+        ("2_vector", "own", 64, 64, 1.0),  # a shape without cuBLAS says nothing
+    ]
+    everywhere, small = claims.get("03-F2"), claims.get("03-A7")
+    assert verdict(everywhere, made(*products)).value == 0.9
+    assert verdict(small, made(*products)).value == 1.2  # 2048 x 2048 is 8.4 MB, 8192 x 8192 is not small
+    alone = [product for product in products if product[1] == "own"]
+    assert verdict(everywhere, made(*alone)).word == UNRECORDED
+
+
+def test_rules_of_the_house_count_what_breaks_them(tmp_path, monkeypatch):
+    static = pd.DataFrame({"spill_bytes": ["0", "8", "0", "16"]})
+    assert house.spilling(SimpleNamespace(static=static)) == 2
+    for name, size in (("a/x.csv", 1000), ("b/y.csv", 3000), ("b/z.txt", 9000)):
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_bytes(bytes(size))
+    monkeypatch.setattr(paths, "DATA", tmp_path / "data")
+    assert house.largest_kb(None, "*.csv") == 3.0 and house.data_mb(None) == 0.013
+    with pytest.raises(NoEvidence):
+        house.largest_kb(None, "*.gz")
+    cell = {"cell_type": "code", "source": ["exercises.check(1)"]}
+    for name, count in (("01_a", 3), ("01b_b", 1), ("02_c", 2)):
+        cells = [cell] * count + [{"cell_type": "markdown", "source": ["exercises.check("]}]
+        (tmp_path / f"{name}.ipynb").write_text(json.dumps({"cells": cells}))
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
+    assert house.fewest_exercises(None) == 2
+    killed = pd.DataFrame({"killed": ["", "gate", ""]})
+    monkeypatch.setattr(house.mutations, "is_open", lambda table: table["killed"] == "")
+    assert house.surviving_mutants(SimpleNamespace(mutants=killed)) == 2
+
+
+def test_a_bar_of_attention_is_met_from_its_own_side():
+    shape = {"format": "fp16", "seq": 32768, "heads": 32, "kv_heads": 8, "head_dim": 128, "window": None}
+    shape |= {"kind": "own", "options": "", "impl": "4_async"}
+
+    def words(operator, seq, **figures):
+        rows = pd.DataFrame([{**shape, "operator": operator, "seq": seq, "median_us": 1.0, **figures}])
+        table = scorecard.by_shape(Evidence(Store(paths.DATA, "nothing"), {"attention": rows}))
+        return table[table["what"].isin(["128 wide", "decode, context of 32768"])][
+            ["floor_met", "aim_met"]
+        ].values
+
+    assert words("attention", 16384, tflop_s=450.0).tolist() == [["yes", "no"]]
+    assert words("attention", 16384, tflop_s=675.0).tolist() == [["yes", "yes"]]
+    assert words("attention", 16384, tflop_s=449.0).tolist() == [["no", "no"]]
+    assert words("decode_attention", 32768, median_us=34.0).tolist() == [["yes", "yes"]]
+    assert words("decode_attention", 32768, median_us=35.0).tolist() == [["yes", "no"]]
+
+
+def test_the_dispatchers_point_is_its_fastest_own_row():
+    columns = ["impl", "kind", "n", "k", "batch", "options", "median_us"]
+    made = pd.DataFrame(
+        [
+            *(("a", "own", 8, 8, 1, "", 3.0), ("b", "own", 8, 8, 1, "", 2.0), ("c", "own", 8, 8, 2, "", 4.0)),
+            *(("d", "own", 8, 8, 1, "loop=1", 1.0), ("e", "own", 8, 8, 1, "seed=2", 1.0)),
+            *(("two_op", "baseline", 8, 8, 1, "", 5.0), ("f", "own", 8, 8, 1, "", None)),
+        ],
+        columns=columns,
+    ).assign(operator="int4", cache="cold", clock="graph")
+    assert int4.contestants(made)["impl"].tolist() == ["b", "c", "two_op"]

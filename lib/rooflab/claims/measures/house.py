@@ -102,7 +102,10 @@ def file_says(evidence: Evidence, path: str, words: list[str]) -> float:
 @measure
 def largest_kb(evidence: Evidence, pattern: str) -> float:
     """The largest file of a pattern in data/, in kB."""
-    return max(path.stat().st_size for path in paths.DATA.rglob(pattern) if path.is_file()) / 1000
+    sizes = [path.stat().st_size for path in paths.DATA.rglob(pattern) if path.is_file()]
+    if not sizes:
+        raise NoEvidence(f"no {pattern} in data")
+    return max(sizes) / 1000
 
 
 @measure

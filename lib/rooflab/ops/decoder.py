@@ -1,8 +1,8 @@
 """One decoded token at batch 1, from its choice to the logits that choose the next: decode_step.
 
-Weights lie as kernels/common/decoder.cuh wants them: of all layers in one array a kind, rows of queries, keys
-and values in one matrix and those of gate and up in another, ordered by `pair_heads` and `pair_gates` so that
-rows which belong together lie 8 apart in 16. They are FP16, Q8_0 in planes, or INT4 in tile order. Everything
+Weights lie as kernels/common/decoder/model.cuh wants them: of all layers in one array a kind, rows of
+queries, keys and values in one matrix and those of gate and up in another, ordered by `pair_heads` and
+`pair_gates` so that rows which belong together lie 8 apart in 16. They are FP16, Q8_0 in planes, or INT4 in tile order. Everything
 that a step reads and writes stays on the device: which token it works on, and where it stands, too.
 """
 
@@ -495,7 +495,7 @@ def _prepared(
 
 
 class Maps(ctypes.Structure):
-    """Tensor maps of all phases' matrices and of their scales, as struct Maps in common/boxes.cuh."""
+    """Tensor maps of all phases' matrices and of their scales: struct Maps of decoder/stream_tma.cuh."""
 
     _fields_ = [("codes", kernel.TensorMap * (HEAD + 1)), ("scales", kernel.TensorMap * (HEAD + 1))]
 

@@ -479,7 +479,7 @@ def _in_child(judge: Callable[[], Trial]) -> Trial:
 _RESCALED = "the first key rescales what came before by 2 to the minus infinity, which is 0"
 # Survivors that compute the same: (rung, mutation, part of the line's text) -> why.
 EQUIVALENT: dict[tuple[str, str, str], str] = {
-    ("common/parts.cuh", "stride", "largest"): "the largest of some numbers is the same if one comes twice",
+    ("common/parts.cuh", "stride", "row_max"): "the largest of some numbers is the same if one comes twice",
     ("gemv/1_strided", "leave", "column >= n"): "the grid has a block a column, so no column is n",
     (
         "gemv_rows/4_rows",
@@ -507,7 +507,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     (
         "common/attention.cuh",
         "stride",
-        "all.largest",
+        "all.row_max",
     ): "the largest of some numbers is the same if one comes twice",
 }
 

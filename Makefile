@@ -1,5 +1,6 @@
 # make report   measure this machine's GPU, or replay data/h200 without one, and build the HTML site
 # make test     every check and test
+# make check    style, types, and the tests that bear on what changed since the last commit (SINCE=main: since main)
 # make lab      JupyterLab in notebooks/
 #
 # PYTHON=path uses a ready environment as it is; else .venv is made with BASE (python3).
@@ -11,19 +12,25 @@ export PYTHONPATH := $(CURDIR)/lib$(if $(PYTHONPATH),:$(PYTHONPATH))
 export PYTHONHASHSEED := 0
 CHECKED := lib tests notebooks scripts
 
-.PHONY: report test lab clean
+.PHONY: report test check style lab clean
 .DEFAULT_GOAL := report
 
 report:
 	@$(BASE) scripts/setup.py auto "$(PYTHON)"
 	@$(PY) -m rooflab report
 
-test:
+style:
 	@$(BASE) scripts/setup.py test "$(PYTHON)"
-	@$(PY) -m ruff check --cache-dir build/.ruff_cache $(CHECKED)
-	@$(PY) -m ruff format --check --cache-dir build/.ruff_cache $(CHECKED)
+	@$(PY) -m ruff check --quiet --cache-dir build/.ruff_cache $(CHECKED)
+	@$(PY) -m ruff format --quiet --check --cache-dir build/.ruff_cache $(CHECKED)
 	@$(PY) -m mypy
-	@$(PY) -m pytest -n 2 --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 120 --durations 25 tests notebooks
+
+check: style
+	@$(PY) scripts/check.py $(SINCE)
+
+# Files in the order named: the notebooks, many and short, come last, so that neither process ends alone.
+test: style
+	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --nbval --nbval-current-env --nbval-cell-timeout 600 --durations 25 tests notebooks
 
 lab:
 	@$(BASE) scripts/setup.py lab "$(PYTHON)"

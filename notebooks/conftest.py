@@ -1,5 +1,5 @@
-"""A bare `pytest --nbval notebooks` replays the recordings, whatever machine it runs on."""
+"""`pytest --nbval notebooks` replays the recordings with the lean set alone, whatever machine it runs on."""
 
-import os
+from rooflab.book.strict import pytest_runtest_call, pytest_runtest_setup
 
-os.environ["ROOFLAB_MODE"] = "replay"
+__all__ = ["pytest_runtest_call", "pytest_runtest_setup"]

@@ -173,8 +173,9 @@ def install(set_name):
         print("installing the %s set into .venv (once)" % set_name, flush=True)
         log = os.path.join(VENV, "rooflab-setup.log")
         with open(log, "w") as file:
+            # Modules are compiled when first imported: all of them at once would take most of the time.
             done = subprocess.run(
-                [python, "-m", "pip", "install", "-r", requirements(set_name), "-e", ROOT],
+                [python, "-m", "pip", "install", "--no-compile", "-r", requirements(set_name), "-e", ROOT],
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )

@@ -1,12 +1,12 @@
 """All lessons replayed in this process: what their cells show for a recording, and where they fail.
 
 A Jupyter kernel a lesson would take minutes. Here cells run in one IPython shell that imports the library
-once, and figures are laid out but not painted unless asked for.
+once, and figures are neither laid out nor painted unless asked for.
 """
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -15,9 +15,12 @@ from unittest import mock
 
 import matplotlib
 import nbformat
+import pandas as pd
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
+from matplotlib.figure import Figure
 from rooflab import paths, plot
+from rooflab.record import Store
 from traitlets.config import Config
 
 PARAMETERS = "parameters"
@@ -75,7 +78,7 @@ def lessons() -> list[str]:
 
 @contextmanager
 def _shell() -> Iterator[InteractiveShell]:
-    """A shell that keeps no history, runs in notebooks/ and does not paint."""
+    """A shell that keeps no history, runs in notebooks/ ."""
     before = os.getcwd()
     config = Config(
         HistoryManager={"enabled": False}, InteractiveShell={"colors": "nocolor", "autoindent": False}
@@ -101,14 +104,25 @@ def replay(
     """Replay lessons (all by default) over a recording: a device's name, or a folder. `given` sets further
     parameters. A cell that fails ends its lesson, not the others.
     """
-    png = plot.png if painted else lambda figure: _ONE_PIXEL
-    with (
-        mock.patch.dict(os.environ, {"ROOFLAB_MODE": "replay"}),
-        mock.patch.object(plot, "png", png),
-        _shell() as shell,
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.dict(os.environ, {"ROOFLAB_MODE": "replay"}))
+        stack.enter_context(mock.patch.object(Store, "read", _reading_once(Store.read)))
+        if not painted:
+            stack.enter_context(mock.patch.object(plot, "png", lambda figure: _ONE_PIXEL))
+            stack.enter_context(mock.patch.object(Figure, "draw_without_rendering", lambda figure: None))
+        shell = stack.enter_context(_shell())
         values = {"DEVICE": str(device), **given}
         return [_replay(shell, stem, values) for stem in stems or lessons()]
+
+
+def _reading_once(real: Callable[[Store, str], pd.DataFrame]) -> Callable[[Store, str], pd.DataFrame]:
+    """Store.read, which parses a table once for all lessons."""
+
+    @cache
+    def read(root: Path, device: str, study: str) -> pd.DataFrame:
+        return real(Store(root, device), study)
+
+    return lambda store, study: read(store.root, store.device, study).copy()
 
 
 def _replay(shell: InteractiveShell, stem: str, values: dict[str, Any]) -> Replay:

@@ -36,11 +36,11 @@ def emulated(rung):
         source = re.sub(rf"\b{word}", ours, source)
     if rung.name in op.STANDING:
         source = re.sub(r"&([qkv])\b", r"\1", source)
-    source = source.replace(") TOGETHER\n", ")\n").replace(
+    source = source.replace(") CLUSTER_DIMS\n", ")\n").replace(
         "Element shared[];", "Element shared[];\n    emulate(shared);"
     )
-    head, rest = source.split("#ifndef HEAD_DIM", 1)
-    return f"{head}{EMULATION}\n#ifndef HEAD_DIM{rest}"
+    head, rest = source.split("\n\n", 1)  # the first blank line follows the includes
+    return f"{head}\n{EMULATION}\n{rest}"
 
 
 def run(how, name, q, k, v, start=0, causal=True, window=None, **options):
@@ -121,12 +121,12 @@ def test_nothing_is_read_before_it_is_there_or_overwritten_before_it_was_used(na
     assert np.isfinite(out).all()
 
 
-def test_a_place_let_go_too_early_is_seen():
+def test_a_slot_released_too_early_is_seen():
     """The watched run can tell: keys freed before their product is waited for are a race."""
     rung = next(rung for rung in op.LADDERS["attention"] if rung.name == "9_wgmma")
     source = emulated(rung)
-    early = source.replace("        multiply_keys(0);", "        let_go(0);\n        multiply_keys(0);", 1)
-    early = early.replace("        wgm_wait<0>();\n        let_go(0);", "        wgm_wait<0>();", 1)
+    early = source.replace("        start_qk(0);", "        release(0);\n        start_qk(0);", 1)
+    early = early.replace("        wgm_wait<0>();\n        release(0);", "        wgm_wait<0>();", 1)
     assert early != source
     q, k, v = operands(64, 320, 1, 1, 64)
     macros = rung.with_defaults({"HEAD_DIM": 64, "KEYS": 64})

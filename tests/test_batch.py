@@ -1,9 +1,14 @@
 """Batch files are checked whole before the first notebook starts."""
 
+import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rooflab import paths
 from rooflab.book import batch, run
 from rooflab.errors import UsageError
@@ -75,3 +80,79 @@ def test_sets_run_side_by_side_into_their_own_folders(
 def test_the_example_is_a_valid_batch_for_the_course() -> None:
     jobs = batch.read(paths.ROOT / "examples" / "batch.yml")
     assert [job.label for job in jobs][:2] == ["recorded/00_environment", "recorded/00b_clocks"]
+
+
+def refused(folder: Path, content: bytes) -> str:
+    path = folder.parent / "sets.yml"
+    path.write_bytes(content)
+    with pytest.raises(UsageError) as caught:
+        batch.read(path, folder)
+    said = str(caught.value)
+    assert said.endswith(".") and len(said) < 1000
+    return said
+
+
+LAUGHS = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in itertools.pairwise("abcdefghij")
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"sets: {a: {}}\xff", "is not UTF-8 text (byte 13)"),
+        (b"\xff\xfes\x00", "is not UTF-8"),
+        (b"sets: {a: {parameters: {1: 2}}}", "a parameter's name is a word such as DEVICE, not 1"),
+        (b"1: 2\nsets: {a: {}}", "does not take 1"),
+        (b"sets: {a: {1: 2}}", "does not take 1"),
+        (b"sets: {a: {lessons: [0]}, a: {lessons: [1]}}", "line 1 names 'a' a second time"),
+        (b"sets:\n  a: {}\nsets:\n  b: {}", "line 3 names 'sets' a second time"),
+        (b"sets: {a: {parameters: {N: 1, N: 2}}}", "names 'N' a second time"),
+        (b"sets: {1: {}, '1': {}}", "names two sets 1"),
+        (b"sets: {true: {}, 'True': {}}", "names two sets True"),
+        (b"sets: {" + b"x" * 300 + b": {}}", "up to 100 letters"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"sets: " + b"{a: " * 5000, "nested too deeply"),
+        (b"sets: {a: {mode: 2026-13-45}}", "not YAML"),
+        (b"limit: .inf\nsets: {a: {}}", "minutes a lesson"),
+        (b"limit: .nan\nsets: {a: {}}", "minutes a lesson"),
+        (b"sets: {[1]: {}}", "not YAML"),
+        (b"sets: &s {a: *s}", "hold themselves"),
+        (LAUGHS.encode() + b"sets: {a: {parameters: {N: *j}}}", "more than 10000 values"),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, str) else "",
+)
+def test_a_file_that_anybody_wrote_is_refused_in_a_sentence(folder: Path, content: bytes, says: str) -> None:
+    assert says in refused(folder, content)
+
+
+def test_sets_may_share_values_by_a_merge(folder: Path) -> None:
+    text = "sets:\n  a: &a {lessons: [0], mode: replay}\n  b: {<<: *a, parameters: {N: 7}}\n"
+    assert [job.values for job in _read(folder, text)] == [{"MODE": "replay"}, {"MODE": "replay", "N": 7}]
+
+
+WORDS = st.sampled_from(["sets", "limit", "lessons", "parameters", "N", "SIZES", "mode", "device", "a", "b"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6) | st.dates(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS | st.integers(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=int(os.environ.get("ROOFLAB_FUZZ", "100")), deadline=None, derandomize=True)
+@given(
+    st.dictionaries(WORDS, VALUES, max_size=3),
+    st.dictionaries(WORDS, VALUES, max_size=3),
+    st.binary(max_size=6),
+    st.integers(0, 400),
+)
+def test_made_up_files_are_jobs_or_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, whole: dict, chosen: dict, junk: bytes, at: int
+) -> None:
+    path = tmp_path_factory.mktemp("made") / "sets.yml"
+    text = yaml.safe_dump({"sets": {"a": chosen}, **whole}).encode()
+    path.write_bytes(text[:at] + junk + text[at:])
+    try:
+        assert all(job.output.name for job in batch.read(path))
+    except UsageError as error:
+        assert str(error)

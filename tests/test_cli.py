@@ -1,6 +1,7 @@
 """The command line: exit codes, one sentence for a user's mistake, and the commands that need no GPU end
 to end."""
 
+import errno
 import math
 import os
 import shutil
@@ -63,6 +64,8 @@ def test_importing_the_command_line_is_light() -> None:
         (["measure", "nothing"], "here is no study 'nothing'"),
         (["compare", "nowhere", "h200"], "there is no recording 'nowhere'"),
         (["validate", "no/such/folder"], "no/such/folder"),
+        (["trace", "nosuch"], "there is nothing to trace of 'nosuch'; there is of bandwidth, gemv, static"),
+        (["trace", "bandwidth", "nosuch"], "nothing to trace of 'nosuch'"),
     ],
 )
 def test_a_users_mistake_is_a_sentence_and_code_2(
@@ -182,6 +185,70 @@ def test_a_recording_whose_time_is_up_says_so_by_its_code(
     assert "the time is up" in capsys.readouterr().out
     assert cli.main(["record", "--store", str(tmp_path)]) == 0
     assert seconds == [480, math.inf]
+
+
+PLACES = {
+    errno.EROFS: "the place to write to is read-only",
+    errno.EACCES: "you may not read or write this file",
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "your share of the disk is used up",
+}
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        *((number, ["run", "0", "--mode", "replay"]) for number in PLACES),
+        (errno.EROFS, ["compare", "h200", "h200"]),
+        (errno.ENOSPC, ["report", "--mode", "replay"]),
+        (errno.EACCES, ["refresh"]),
+    ],
+    ids=str,
+)
+def test_a_place_that_cannot_be_written_is_a_sentence(
+    course: Path,
+    number: int,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(paths, "NOTEBOOKS", course / "notebooks")
+    make = os.mkdir
+
+    def mkdir(path: str, *more: object, **how: object) -> None:
+        if "build" in str(path):
+            raise OSError(number, os.strerror(number), str(path))
+        make(path, *more, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    for module in (run, paths):
+        for name in ("OUTPUT", "BUILD"):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, course / "build" / "notebooks")
+    assert cli.main(words) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("rooflab: " + PLACES[number]) and str(course / "build") in said
+    assert said.count("\n") == 1
+
+
+def test_a_fault_of_ours_is_not_taken_for_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "no such file", "a")
+
+    monkeypatch.setattr("rooflab.doctor.examine", missing)
+    with pytest.raises(FileNotFoundError):
+        cli.main(["doctor"])
+
+
+def test_too_little_memory_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def hungry(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("rooflab.doctor.examine", hungry)
+    assert cli.main(["doctor"]) == 1
+    assert capsys.readouterr().err == "rooflab: this machine has too little memory for that.\n"
 
 
 def test_lessons_that_measure_run_one_at_a_time(

@@ -44,11 +44,31 @@ def test_quartiles_apart_but_medians_within_two_percent_are_level():
     assert crossover.between(rows([6] * 6, 1e-4), rows([6.1] * 6, 1e-4)).kind == "level"
 
 
+@pytest.mark.parametrize(("ratio", "apart"), [(1.015, False), (1.019, False), (1.021, True), (1.03, True)])
+def test_two_percent_is_the_line_between_level_and_faster(ratio, apart):
+    one, other = rows([6] * 6, 1e-6), rows([6 * ratio] * 6, 1e-6)
+    assert crossover.between(one, other).kind == ("first" if apart else "level")
+    assert crossover.between(other, one).kind == ("second" if apart else "level")
+
+
 def test_one_sided_races_name_the_winner():
     assert crossover.between(rows([1] * 6), FLAT).kind == "first"
     found = crossover.between(FLAT, rows([1, 1, 1, 1, 1, 6]))
     assert found.kind == "second"
     assert found.says("a", "b") == "b is never slower than a from 1 to 32 tokens, level at 1 of 6 sizes"
+
+
+def test_the_winner_of_a_one_sided_race_is_named_without_ties_that_are_none():
+    found = crossover.between(rows([1] * 6), FLAT)
+    assert found.says("a", "b") == "a is never slower than b from 1 to 32 tokens"
+    both = crossover.between(FLAT, rows([9, 9, 9, 9, 9, 6]))
+    assert both.says("a", "b") == "a is never slower than b from 1 to 32 tokens, level at 1 of 6 sizes"
+
+
+def test_quartiles_that_overlap_are_level_whoever_is_ahead():
+    wide, narrow = rows([5] * 6, 0.3), rows([6] * 6, 0.3)
+    assert crossover.verdict(*(frame.iloc[0].to_dict() for frame in (wide, narrow))) == "level"
+    assert crossover.verdict(*(frame.iloc[0].to_dict() for frame in (narrow, wide))) == "level"
 
 
 def test_an_order_that_changes_twice_or_the_wrong_way_is_told_as_it_is():

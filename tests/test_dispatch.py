@@ -49,13 +49,13 @@ def weights(format):
     return held, formats.dequantise_q8(blocks)
 
 
-def recorded(root, lines, slug="h200"):
+def recorded(root, lines, slug="h200", **common):
     """A recording of study regimes that holds these lines: format, way, n, k, batch, microseconds."""
     store = Store(root, slug)
     run = store.begin({"gpu": device.get(slug).name, "commit": "x"})
     rows = []
     for format, name, n, k, batch, us in lines:
-        case = Case("regimes", "product", name, format=format, n=n, k=k, batch=batch)
+        case = Case("regimes", "product", name, format=format, n=n, k=k, batch=batch, **common)
         rows.append(case.row() | {"median_us": us, "q1_us": us, "q3_us": us, "samples": 20, "identity": "x"})
     store.add("regimes", rows, run)
 
@@ -97,6 +97,23 @@ def test_the_recorded_table_decides(store, n, batch, name, line):
     assert (found.way, found.why) == (name, f"recorded on h200: {line}")
 
 
+@pytest.mark.parametrize("common", [{"clock": "event"}, {"clock": "wall"}, {"cache": "warm"}])
+def test_only_cold_rows_of_the_graph_clock_decide(store, common):
+    """A call's cost and a warm cache change the order of ways."""
+    recorded(store, LINES)
+    recorded(store, [("q8_0", "two_op", 4096, 4096, 1, 0.5)], **common)
+    assert len(dispatch.table("h200")) == len(LINES)
+    assert dispatch.choose("q8_0", 4096, 4096, 1, "h200").way == "dp4a"
+
+
+def test_a_shape_four_times_off_is_near_and_a_farther_one_is_not(store):
+    recorded(store, LINES[:1])
+    for n, k in ((4 * 4096, 4096), (4096, 1024), (8192, 2048)):
+        assert dispatch.choose("q8_0", n, k, 1, "h200").why.startswith("recorded"), (n, k)
+    for n, k in ((4 * 4096 + 64, 4096), (4096, 4096 * 4 + 128), (8192, 4096 * 2 + 128), (1000, 4096)):
+        assert dispatch.choose("q8_0", n, k, 1, "h200").why.startswith("predicted"), (n, k)
+
+
 def test_a_way_that_cannot_take_the_shape_or_is_not_held_is_no_candidate(store):
     recorded(store, LINES)
     assert dispatch.choose("q8_0", 4096, 4096, 256, "h200", held=["planes"]).way == "mmq_half"
@@ -132,6 +149,14 @@ def test_predictions_are_fitted_on_the_reference_recording(store, monkeypatch):
     assert fit.rows == len(LINES) and fit.own["q8_0", "dp4a"].launch_us > 0
     assert 4000 < machine.gb_s < 4800 and machine.peaks["fp16_tensor"] < 989
     assert dispatch.choose("q8_0", 4096, 4096, 1, "rtx-4090").why.startswith("predicted, fitted on h200")
+
+
+def test_predictions_follow_the_reference_recording_that_is_there_now(store):
+    assert dispatch.reference()[1] == predict.NOTHING
+    recorded(store, LINES[:3])
+    assert dispatch.reference()[1].rows == 3
+    recorded(store, LINES)
+    assert dispatch.reference()[1].rows == len(LINES)
 
 
 def test_hopper_s_rungs_are_offered_to_hopper_alone(store):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from rooflab import cli, engine, formats, gguf_file, simt
+from rooflab import cli, engine, formats, simt
 from rooflab.engine import checkpoints, exact, gemma
 from rooflab.engine.files import _gguf_name
 from rooflab.engine.spec import Spec
@@ -96,10 +96,7 @@ def test_a_checkpoint_of_transformers_generates_as_transformers_does(tmp_path):
 @pytest.mark.parametrize("form", ["Q8_0", "F16"])
 def test_a_gguf_file_generates(tmp_path, kind, spec, form):
     needs_compiler()
-    try:
-        gguf = gguf_file._gguf()
-    except MissingTool as error:
-        pytest.skip(str(error))
+    gguf = pytest.importorskip("gguf")
     path, get = tmp_path / "model.gguf", random_tensors(spec, on="cpu")
     writer = gguf.GGUFWriter(str(path), kind)
     writer.add_block_count(2)
@@ -146,7 +143,7 @@ def test_what_no_engine_runs_is_refused_by_name(tmp_path):
         ({"model_type": "llama", "attention_bias": True}, "biases in other places"),
         ({"hidden_act": "gelu"}, "the activation gelu"),
         ({"hidden_size": None}, "is not what transformers writes"),
-        ({"model_type": "gemma4_text"}, "is not what transformers writes: KeyError"),
+        ({"model_type": "gemma4_text"}, "is not what transformers writes: it has no"),
     ):
         (folder / "config.json").write_text(json.dumps({**CONFIG, **changed}))
         with pytest.raises(UsageError, match=says):
@@ -157,10 +154,6 @@ def test_what_no_engine_runs_is_refused_by_name(tmp_path):
     with pytest.raises(UsageError, match=r"does not exist"):
         checkpoints.opened(tmp_path / "none.gguf")
     (tmp_path / "cut.gguf").write_bytes(b"GGUF\3\0\0\0")
-    try:
-        gguf_file._gguf()
-    except MissingTool as error:
-        pytest.skip(str(error))
     with pytest.raises(UsageError, match=r"is no whole GGUF file"):
         checkpoints.opened(tmp_path / "cut.gguf")
 

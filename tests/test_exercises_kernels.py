@@ -164,8 +164,8 @@ def test_a_loop_without_end_is_ended(task, monkeypatch):
     monkeypatch.setattr(kernels, "MOST", 5000)
     lines = said(task(RIGHT.replace("if (i < n)", "while (x[0] < 1e30f)")))
     assert lines[0] == (
-        "Exercise 77.1: wrong: doubled makes more than 5000 accesses, the most that can be watched at a time:"
-        " take a smaller shape, or look for a loop without end."
+        "Exercise 77.1: wrong: doubled makes more than 5000 accesses, the most that can be watched at a time,"
+        " the last at line 4: take a smaller shape, or look for a loop without end."
     )
 
 

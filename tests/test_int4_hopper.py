@@ -44,8 +44,8 @@ def emulated(rung):
         source = re.sub(rf"\b{word}", ours, source)
     for words, ours in LONE.items():
         source = source.replace(words, ours)
-    head, rest = source.split("#ifndef ", 1)
-    return f"{head}{EMULATION}\n#ifndef {rest}"
+    head, rest = source.split("\n\n", 1)  # the first blank line follows the includes
+    return f"{head}\n{EMULATION}\n{rest}"
 
 
 def run(how, n, k, batch, change=lambda source: source, rung=BULK, **options):
@@ -108,10 +108,10 @@ def test_nothing_is_read_before_it_is_there_or_overwritten_before_it_was_used(to
     assert error <= budget
 
 
-def test_a_place_let_go_too_early_is_seen():
-    """The watched run can tell: a place given back before its weights are read is a race."""
-    given_back = "        mbar_arrive(ring.empty + place);  // every thread for what it has read\n"
-    waited = "        mbar_wait(ring.full + place, parity);\n"
+def test_a_slot_released_too_early_is_seen():
+    """The watched run can tell: a slot released before its weights are read is a race."""
+    given_back = "        mbar_arrive(ring.empty + slot);  // every thread for what it has read\n"
+    waited = "        mbar_wait(ring.full + slot, parity);\n"
 
     def early(source):
         assert given_back in source and waited in source

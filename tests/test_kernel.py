@@ -1,5 +1,7 @@
 """Compiling without a GPU: every rung for every architecture it declares, the report, the cache's key."""
 
+import re
+
 import pytest
 from rooflab import kernel, ops
 from rooflab.errors import LaunchError, UsageError
@@ -46,14 +48,25 @@ def test_the_rung_list_and_the_folder_agree():
     assert listed == on_disk
 
 
+SECTION = re.compile(r"^// Macros   .*\n(?://          .*\n)*", re.MULTILINE)
+MACRO = re.compile(r"^// (?:Macros  |        ) ([A-Z][A-Z0-9_]*) = (-?\d+): \w", re.MULTILINE)
+
+
 @pytest.mark.parametrize("rung", EVERY, ids=lambda rung: f"{rung.operator}/{rung.name}/{rung.entry}")
-def test_a_rung_declares_what_its_file_has(rung):
+def test_a_rung_s_file_explains_the_macros_that_its_declaration_sets(rung):
+    """The declaration alone gives values; the file, or a header of its own, says what a macro means."""
     text = rung.path.read_text()
     assert f" {rung.entry}(" in text or f"    {rung.entry}(" in text
-    for macro, value in rung.defines.items():
-        assert f"#define {macro}" in text, f"{macro} has no default in the file"
-        if not (rung is probes.TOUCH_DEPENDENT and macro == "DEPENDENT"):
-            assert f"#define {macro} {value}\n" in text, "the file's default and the rung list differ"
+    sections = SECTION.findall("\n".join([text, *kernel.headers_of(text).values()]))
+    explained = [pair for section in sections for pair in MACRO.findall(section)]
+    assert len(explained) == len(dict(explained)), "a macro is explained twice"
+    declared = {**rung.defines, **({"DEPENDENT": 0} if rung is probes.TOUCH_DEPENDENT else {})}
+    assert {name: int(value) for name, value in explained} == declared
+
+
+def test_no_source_gives_a_macro_a_default_of_its_own():
+    """The declaration in rooflab.ops is the one place; a second one could differ."""
+    assert not [path for path in KERNELS.rglob("*.cu*") if "#ifndef" in path.read_text()]
 
 
 @pytest.mark.parametrize("operator", LADDERS)

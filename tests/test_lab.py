@@ -6,7 +6,7 @@ import shutil
 import pandas as pd
 import pytest
 from rooflab import lab as laboratory
-from rooflab import paths, studies
+from rooflab import paths, seal, studies
 from rooflab.case import COLUMNS
 from rooflab.errors import MissingRecording, MissingTool, OutOfTime, UsageError
 from rooflab.record import Store
@@ -90,6 +90,9 @@ def test_a_recording_may_be_a_folder_anywhere(tmp_path):
     shutil.copytree(paths.DATA / "h200", tmp_path / "my-gpu")
     text = (tmp_path / "my-gpu" / "runs.csv").read_text().replace(",h200,", ",my-gpu,")
     (tmp_path / "my-gpu" / "runs.csv").write_text(text)
+    with pytest.raises(UsageError, match="changed after the recording was sealed"):
+        laboratory.open("replay", str(tmp_path / "my-gpu"))
+    seal.seal(tmp_path / "my-gpu")
     lab = laboratory.open("replay", str(tmp_path / "my-gpu"))
     assert lab.device == "my-gpu"
     assert lab.spec is not None and lab.spec.slug == "h200"
@@ -255,7 +258,7 @@ def test_a_lesson_on_a_new_gpu_measures_its_roofs_first(tmp_path, monkeypatch):
             made = [{**c.row(), **times, "identity": "x", "roof": count[c.id]} for c in group]
             return base.Outcome(made, {})
 
-    lab = _live(tmp_path, monkeypatch, Streams())
+    lab = _live(tmp_path, monkeypatch, Streams(), sms=60)
     assert {"dram_read", "dram_copy", "pcie_h2d", "fp16_tensor"} <= set(lab.roof)
     assert set(lab.store.read("bandwidth")["case"]) == {case.id for case in bandwidth.ceilings("full")}
     assert {case.id for case in bandwidth.ceilings("quick")} <= {c.id for c in lab_cases("quick")}

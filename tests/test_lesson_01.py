@@ -77,9 +77,10 @@ def test_datasheet_profiler_and_measured_roofs_stand_in_order(h200, counted):
 def test_peaks_lie_under_the_datasheet_and_give_ridge_points(h200):
     """M15: bursts of every precision, sustained no faster, and ridges in the order of the peaks."""
     rows = rows_of(h200, bandwidth.peaks())
-    burst = rows[rows["options"] == f"rest_ms={bandwidth.REST_MS}"].set_index("roof")["tflop_s"]
-    sustained = rows[rows["options"] == "rest_ms=0"].set_index("roof")["tflop_s"]
-    assert set(burst.index) == {name for name, unit in roof.ROOFS.items() if unit != "GB/s"}
+    burst = rows[rows["state"] == "burst"].set_index("roof")["tflop_s"]
+    sustained = rows[rows["state"] == "sustained"].set_index("roof")["tflop_s"]
+    sustained.index = sustained.index.str.removesuffix("_sustained")
+    assert set(burst.index) == set(sustained.index) == set(roof.POWER_HELD)
     for name, value in burst.items():
         assert 0.4 * getattr(h200.spec, name) < value < getattr(h200.spec, name)
         assert sustained[name] < 1.02 * value
@@ -147,15 +148,18 @@ def test_the_knee_is_the_last_size_at_which_warm_is_faster():
     assert bandwidth.knee(rows[rows["cache"] == "warm"]) is None
 
 
+READ = {"sm_mhz": 1500.0, "power_w": 700.0, "power_capped": 0.9}
+
+
 def test_a_peak_has_a_burst_a_sustained_rate_and_a_datasheet(h200):
     rows = pd.DataFrame(
         [
-            {"roof": name, "options": f"rest_ms={rest}", "tflop_s": rate}
-            for name, rest, rate in (
-                ("fp32", bandwidth.REST_MS, 33.5),
-                ("fp32", 0, 30.15),
-                ("bf16_tensor", bandwidth.REST_MS, 500.0),
-                ("bf16_tensor", 0, 500.0),
+            {"roof": roof.in_state(name, state), "state": state, "tflop_s": rate, **READ}
+            for name, state, rate in (
+                ("fp32", "burst", 33.5),
+                ("fp32", "sustained", 30.15),
+                ("bf16_tensor", "burst", 500.0),
+                ("bf16_tensor", "sustained", 500.0),
             )
         ]
     )
@@ -164,6 +168,7 @@ def test_a_peak_has_a_burst_a_sustained_rate_and_a_datasheet(h200):
     assert found["sheet"].tolist() == [h200.spec.fp32, h200.spec.bf16_tensor]
     assert found["share"].iloc[0] == pytest.approx(100 * 33.5 / h200.spec.fp32)
     assert found["kept"].tolist() == pytest.approx([90.0, 100.0])
+    assert found[["mhz", "watts", "capped"]].values.tolist() == [[1500.0, 700.0, 0.9]] * 2
     unknown = bandwidth.burst_and_sustained(rows, None)
     assert unknown["sheet"].isna().all() and unknown["burst"].tolist() == [33.5, 500.0]
 

@@ -31,7 +31,7 @@ for word, ours in WORDS.items():
 SOURCE = re.sub(r"&(quants|xq)\b", r"\1", SOURCE).replace(
     "unsigned char ring[];", "unsigned char ring[];\n    emulate(ring);"
 )
-SOURCE = SOURCE.replace("#ifndef STAGES", f"{EMULATION}\n#ifndef STAGES", 1)
+SOURCE = SOURCE.replace("\n\n", f"\n{EMULATION}\n", 1)  # the first blank line follows the includes
 
 
 def with_fault(right, wrong):

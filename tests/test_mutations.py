@@ -89,7 +89,7 @@ def test_every_portable_operator_is_attacked_or_known_not_to_be():
 # --- a sample, tried again ----------------------------------------------------------------------------------
 
 SAMPLE = [
-    ("gemv", "2_coalesced", "barrier", "nobody may overwrite", "gate"),
+    ("gemv", "2_coalesced", "barrier", "no thread may overwrite", "gate"),
     ("gemv", "2_coalesced", "guard", "column < n", "gate"),
     ("gemv", "1_strided", "leave", "", ""),
     ("int4", "1_warp_row", "zero", "", "gate"),

@@ -1,6 +1,8 @@
 """The lists of packages agree, the bootstrap says what is wrong, and README's commands are the ones
 tested."""
 
+import contextlib
+import csv
 import importlib.util
 import os
 import re
@@ -9,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from rooflab import cli, paths
 from rooflab.book import check
@@ -75,6 +79,40 @@ def test_conda_environment_agrees() -> None:
     assert {name: _version(pin) for name, pin in listed.items()} == {
         name: _version(pins[name]) for name in wanted
     }
+
+
+def _pythons() -> list[str]:
+    """The Pythons that pyproject.toml names, each by its first release."""
+    words = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if " :: Python :: 3." in line]
+    return [f"{word}.0" for word in words]
+
+
+def test_every_pin_installs_on_the_oldest_and_the_newest_python() -> None:
+    """tests/data/requires_python.csv holds what each pin's own Requires-Python is, also of those that this
+    platform lacks. `pip install --dry-run --no-deps --report FILE` tells it of a new pin.
+    """
+    with (ROOT / "tests" / "data" / "requires_python.csv").open(newline="") as file:
+        known = {(row["name"], row["version"]): row["requires_python"] for row in csv.DictReader(file)}
+    pins = {(name, _version(pin)) for file in SETS for name, pin in _pins(file).items()}
+    assert set(known) == pins
+    pythons = _pythons()
+    assert SpecifierSet(PROJECT["requires-python"]).contains(pythons[0])
+    for (name, version), wanted in known.items():
+        for python in pythons:
+            assert SpecifierSet(wanted).contains(python), f"{name} {version} wants Python {wanted}"
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found = metadata.distribution(name)
+            if found.version == version:
+                assert SpecifierSet(found.metadata.get("Requires-Python") or "") == SpecifierSet(wanted), name
+
+
+def test_readme_conda_and_the_bootstrap_name_the_same_pythons(setup: ModuleType) -> None:
+    oldest, newest = (python.removesuffix(".0") for python in (_pythons()[0], _pythons()[-1]))
+    assert f"Python {oldest} to {newest}" in (ROOT / "README.md").read_text()
+    assert ".".join(map(str, setup.OLDEST)) == oldest
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    [python] = [entry for entry in environment["dependencies"] if str(entry).startswith("python=")]
+    assert f"{python.removeprefix('python=')}.0" in _pythons()
 
 
 def test_gpu_packages_are_only_for_platforms_that_have_them() -> None:

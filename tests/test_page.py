@@ -72,6 +72,7 @@ def test_a_header_is_shown_as_a_list(shown):
         "Shapes",
         "Bytes",
         "Launch",
+        "Macros",
         "Changed",
     ]
 

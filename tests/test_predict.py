@@ -107,6 +107,34 @@ def test_a_tile_costs_as_much_empty_as_full_and_a_round_as_much_as_it_has_sms():
     assert predict.computed(plain, rows, 4096, 1, 132) == roof.gemm_flops(1, rows, 4096)
 
 
+@pytest.mark.parametrize(("name", "sizes"), [("mma", (1, 8, 9, 16, 32)), ("mmq_wgmma", (1, 64, 65, 128))])
+def test_a_batch_smaller_than_a_tile_costs_whole_parts(name, sizes):
+    how = predict.way("q8_0", name)
+    rows, tokens = how.tile
+    for batch in sizes:
+        padded = how.part * -(-batch // how.part)
+        assert padded <= tokens
+        expected = roof.gemm_flops(padded, 132 * rows, 4096)
+        assert predict.computed(how, 132 * rows, 4096, batch, 132) == expected, batch
+    assert predict.computed(how, 66 * rows, 4096, 2 * tokens, 132) == 2 * roof.gemm_flops(
+        tokens, 66 * rows, 4096
+    )
+
+
+@pytest.mark.parametrize("format", ["int4_g128", "q8_0"])
+def test_dequantising_reads_the_weights_and_writes_halves_before_anything_is_multiplied(format):
+    how, n, k = predict.way(format, "two_op"), 4096, 14336
+    assert predict.first(how, n, k) == n * k * (WEIGHT_BYTES[format] + 2)
+    assert predict.first(predict.way("fp16", "cublas"), n, k) == 0
+    earlier = n * k * (WEIGHT_BYTES[format] + 2) / MACHINE.gb_s / 1e3
+    few = predict.bound(how, n, k, 1, MACHINE)
+    product = roof.gemm_bytes(1, n, k, 2) / MACHINE.gb_s / 1e3
+    assert few.us == pytest.approx(earlier + product) and few.by == "memory"
+    many = predict.bound(how, n, k, 4096, MACHINE)
+    compute = roof.gemm_flops(4096, n, k) / MACHINE.peaks["fp16_tensor"] / 1e6
+    assert many.us == pytest.approx(earlier + compute) and many.by == "compute"
+
+
 def test_a_share_that_the_rows_cannot_tell_is_the_whole_peak():
     assert predict.fit(rows(("fp16", "gemv"), batches=(1,)), MACHINE).own["fp16", "gemv"].share == 1.0
 
@@ -120,6 +148,70 @@ def test_the_ridge_is_where_arithmetic_takes_over(shape):
         return
     assert predict.bound(how, *shape, batch, MACHINE).by == "compute"
     assert predict.bound(how, *shape, batch - 1, MACHINE).by == "memory"
+
+
+def test_the_fastest_way_is_the_one_that_takes_least():
+    ways = [how for how in predict.WAYS if how.format == "int4_g128"]
+    for batch in (1, 4, 64, 2048):
+        times = {how.name: predict.us(how, 4096, 4096, batch, MACHINE, predict.NOTHING) for how in ways}
+        how, us = predict.fastest(ways, 4096, 4096, batch, MACHINE, predict.NOTHING)
+        assert us == min(times.values()) == times[how.name] < max(times.values())
+    known = {(how.format, how.name): predict.Own(us, 1.0) for how, us in zip(ways, (9, 5, 7, 8), strict=True)}
+    assert predict.fastest(ways, 1536, 1536, 1, MACHINE, predict.Fit(1.0, known))[0] == ways[1]
+
+
+def test_ways_that_quantise_or_dequantise_first_launch_twice():
+    for how in predict.WAYS:
+        twice = "quantise" in how.says or how.name in ("two_op", "mmq_blocks")
+        assert predict.launched(how, 1) == 1 + twice, how
+        assert predict.launched(how, 100) == (100 if how.name == "loop" else 1 + twice), how
+    assert predict.passes(predict.way("int4_g128", "fused_rows"), 9) == 2
+
+
+def test_what_bounds_is_the_longest_of_three():
+    """Of a way in two launches the first's bytes too."""
+    how, (n, k) = predict.way("q8_0", "two_op"), (28672, 8192)
+    words = [predict.bound(how, n, k, batch, MACHINE).by for batch in (1, 200, 4096)]
+    assert words == ["memory", "memory", "compute"]
+    terms = roof.gemm_flops(200, n, k) / MACHINE.peaks["fp16_tensor"] / 1e6
+    earlier = predict.first(how, n, k) / MACHINE.gb_s / 1e3
+    assert roof.gemm_bytes(200, n, k, 2) / MACHINE.gb_s / 1e3 < terms < earlier
+
+
+def test_tiles_of_two_batches_come_in_two_rounds():
+    how = predict.way("q8_0", "mmq_half")
+    rows, tokens = how.tile
+    one = predict.computed(how, 132 * rows, 4096, tokens, 132)
+    assert predict.computed(how, 132 * rows, 4096, tokens + 1, 132) == 2 * one
+    assert predict.computed(how, 132 * rows, 4096, 3 * tokens, 132) == 3 * one
+
+
+def test_rows_faster_than_the_bound_leave_no_time_for_a_launch():
+    made = rows(("fp16", "cublas"))
+    made["median_us"] = made["median_us"] / 10
+    assert predict.fit(made, MACHINE).launch_us == 0
+
+
+def test_how_far_a_prediction_is_off_is_in_percent():
+    made = rows(("fp16", "gemv"), launch_us=2.0)
+    fit = predict.fit(made, MACHINE)
+    made["median_us"] = 2 * made["median_us"]
+    assert predict.compared(made, MACHINE, fit)["own_off"].tolist() == pytest.approx([-50] * len(made), abs=1)
+
+
+def test_regimes_say_what_a_time_is_mostly():
+    fit = predict.Fit(3.0, {("fp16", "gemv"): predict.Own(1000.0, 1.0)})
+    ways = [predict.way("fp16", "cublas"), predict.way("fp16", "gemv")]
+    table = predict.regimes(MACHINE, fit, (8192, 8192), (1, 2048), ways).set_index(["impl", "batch"])
+    assert table["by"].to_dict() == {
+        ("cublas", 1): "memory",
+        ("cublas", 2048): "compute",
+        ("gemv", 1): "launch",
+        ("gemv", 2048): "compute",
+    }
+    own = predict.regimes(MACHINE, fit, (8192, 8192), (1,), ways, own=False).set_index("impl")
+    assert own["by"].to_dict() == {"cublas": "memory", "gemv": "memory"}
+    assert own["median_us"]["gemv"] == pytest.approx(own["median_us"]["cublas"])
 
 
 def test_what_a_fit_has_seen_goes_before_what_only_a_bound_is_known_of():

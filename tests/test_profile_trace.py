@@ -195,7 +195,7 @@ def test_nsys_exports_that_are_no_whole_databases(export, tmp_path):
         ("{}", "no list traceEvents"),
         ('{"traceEvents": []}', "holds no kernel"),
         (KINETO.replace('"kernel"', '"cpu_op"'), "holds no kernel"),
-        (KINETO.replace('"grid"', '"raster"'), "an event lacks 'grid'"),
+        (KINETO.replace('"grid"', '"raster"'), "it lacks 'grid'"),
     ],
 )
 def test_broken_chrome_traces_are_named_in_a_sentence(text, sentence):

@@ -57,7 +57,7 @@ def test_every_field_of_a_case_shows_in_its_id():
     plain = Case("x", "op", "1")
     changes = dict(operator="oq", impl="2", kind="peer", format="f", model="m", weights="w", causal=True)
     changes |= dict.fromkeys(("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window"), 1)
-    changes |= dict(options="a=1", cache="warm", clock="wall")
+    changes |= dict(options="a=1", cache="warm", clock="wall", state="burst")
     assert set(changes) == set(vars(plain)) - {"study"}
     ids = {Case(**{**vars(plain), name: value}).id for name, value in changes.items()}
     assert len(ids) == len(changes) and plain.id not in ids
@@ -158,6 +158,18 @@ def test_derived_columns_follow_from_the_row(store, run):
     store.rederive(lambda: {"dram_read": 4500.0})
     assert store.read("gemv")["roof_fraction"][0] == float(f"{df['gb_s'][0] / 4500:.4g}")
     pd.testing.assert_frame_equal(derive(df, {"dram_read": 4500.0}), store.read("gemv"))
+
+
+def test_figures_follow_from_the_median_that_the_table_holds(store, run):
+    """A median of 1.0000049 is written as 1: what is derived from it agrees with a replay of the table."""
+    store.add("gemv", [row(bytes=999_995_000, flops=999_995_000, median_us=1.0000049)], run)
+    store.rederive(lambda: {"dram_read": 1_000_000.0})
+    live = derive(
+        pd.DataFrame([row(bytes=999_995_000, flops=999_995_000, median_us=1.0000049)]),
+        {"dram_read": 1_000_000.0},
+    )
+    for df in (store.read("gemv"), live):
+        assert (df["gb_s"][0], df["tflop_s"][0], df["roof_fraction"][0]) == (999_995, 999.995, 1.0)
 
 
 def test_a_roof_in_tflops_is_compared_with_tflops():
@@ -391,6 +403,23 @@ def test_a_kill_between_writing_and_renaming_keeps_the_old_table(store, run, mon
     assert (store.folder / "gemv.csv").read_bytes() == before
     store.add("gemv", [row(4096)], run)
     assert list(store.read("gemv")["n"]) == [1024, 4096]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only on Linux: /dev/full")
+def test_a_full_disk_keeps_the_old_table(store, run):
+    store.add("gemv", [row(1024)], run)
+    before = {path: path.read_bytes() for path in store.folder.glob("*.csv")}
+    for path in before:
+        path.with_name(f".{path.name}.tmp").symlink_to("/dev/full")
+    for write in (
+        lambda: store.add("gemv", [row(2048)], run),
+        lambda: store.begin(H200),
+        lambda: store.finish(run),
+        lambda: store.rederive(lambda: {"dram_read": 4500.0}),
+    ):
+        with pytest.raises(OSError, match="No space left"):
+            write()
+    assert before == {path: path.read_bytes() for path in store.folder.glob("*.csv")}
 
 
 def test_the_text_is_on_the_disk_before_it_gets_its_name(store, run, monkeypatch):

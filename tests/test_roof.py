@@ -81,7 +81,9 @@ def test_littles_law():
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize(("n", "context", "start"), [(1, 1, 0), (5, 5, 0), (4, 9, 5), (7, 3, 0), (3, 4, 9)])
+@pytest.mark.parametrize(
+    ("n", "context", "start"), [(1, 1, 0), (5, 5, 0), (4, 9, 5), (7, 3, 0), (3, 4, 9), (2, 9, 3)]
+)
 def test_attention_counts_the_pairs_and_keys_that_are_seen(n, context, start, causal):
     for window in (None, 1, 2, 5, 100) if causal else (None,):
         pairs = {

@@ -1,7 +1,10 @@
 """A sound recording has no findings, and each way of spoiling one is found."""
 
+import shutil
+
 import pytest
-from rooflab.errors import UsageError
+from rooflab import seal
+from rooflab.errors import MissingTool, UsageError
 from rooflab.paths import DATA
 from rooflab.record import Case, Store
 from rooflab.validate import MAX_FILE_BYTES, Finding, condensed, validate
@@ -40,6 +43,7 @@ def check(folder, **more):
         "identity": lambda case: CODE,
         "roofs": ROOFS,
     }
+    seal.seal(folder)  # what is wrong here was recorded so
     return validate(folder, **{**whole, **more})
 
 
@@ -133,6 +137,60 @@ def test_lines_out_of_order_or_repeated_are_found(tmp_path):
     )
 
 
+def test_bounds_belong_to_what_they_bound(tmp_path):
+    """Ten samples are enough, quartiles may be the median, 1.02 of a roof is allowed."""
+    rows = [figures(CASES[0]), figures(CASES[1], samples=10, q1_us=2.5, q3_us=2.5, bytes=11_475_000)]
+    folder = recording(tmp_path, rows)
+    assert Store(tmp_path, "h200").read("gemv")["roof_fraction"].tolist()[1] == 1.02
+    assert check(folder) == []
+
+
+def test_only_tensor_cores_may_pass_their_roof(tmp_path):
+    roofs = {"fp32": 40.0, **ROOFS}
+    more = {"roof": "fp32", "flops": int(50 * 2.5e6), "bytes": None}
+    folder = recording(tmp_path, [figures(CASES[0]), figures(CASES[1], **more)])
+    Store(tmp_path, "h200").rederive(lambda: roofs)
+    assert any("more than the roof allows" in str(finding) for finding in check(folder, roofs=roofs))
+
+
+def test_a_skipped_row_is_never_stale(tmp_path):
+    skipped = {**CASES[1].row(), "identity": "skipped: needs another GPU"}
+    assert check(recording(tmp_path, [figures(CASES[0]), skipped])) == []
+
+
+def test_a_time_without_a_clock_is_found(tmp_path):
+    blank = Case("gemv", "gemv", "1_strided", n=512, k=1024, clock="")
+    found = validate(recording(tmp_path, [figures(blank)]), roofs=ROOFS)
+    assert any("without the name of its clock" in str(finding) for finding in found)
+
+
+def test_runs_that_repeat_or_name_no_commit_are_found(tmp_path):
+    folder = recording(tmp_path)
+    runs = folder / "runs.csv"
+    head, line = runs.read_text().splitlines()
+    runs.write_text("\n".join([head, line, line, ""]), newline="")
+    assert any("is there twice" in str(finding) for finding in check(folder))
+    runs.write_text("\n".join([head, line.replace("0123456789ab", ""), ""]), newline="")
+    assert any("names no clean commit" in str(finding) for finding in check(folder))
+
+
+def test_published_runs_cite_and_a_folder_without_tables_is_found(tmp_path):
+    folder = recording(tmp_path)
+    published = shutil.copytree(folder, tmp_path / "published")
+    assert any("does not cite its source" in str(finding) for finding in validate(published))
+    (folder / "gemv.csv").unlink()
+    assert any("no table of any study" in str(finding) for finding in check(folder, studies=None))
+
+
+def test_of_many_missing_cases_three_are_named(tmp_path):
+    folder = recording(tmp_path, [figures(CASES[0])])
+    cases = [CASES[0], *(Case("gemv", "gemv", "1_strided", n=n, k=7) for n in (3, 4, 5, 6))]
+    for count, dots in ((4, False), (5, True)):
+        (found,) = check(folder, expected=lambda study, count=count: cases[:count])
+        assert found.sentence.startswith(f"{count - 1} expected cases are not recorded: {cases[1].id}; ")
+        assert found.sentence.endswith("; ....") == dots and found.sentence.count("n=") == 3
+
+
 def test_two_gpus_in_one_folder_are_found(tmp_path):
     folder = recording(tmp_path)
     runs = folder / "runs.csv"
@@ -167,7 +225,7 @@ def test_a_large_file_is_found_wherever_it_lies(tmp_path):
     folder = recording(tmp_path)
     (folder / "profiles").mkdir()
     (folder / "profiles" / "gemv_ncu.csv").write_bytes(b"x" * (MAX_FILE_BYTES + 1))
-    (finding,) = check(folder)
+    (finding,) = (each for each in check(folder) if "bytes" in each.sentence)
     assert finding.where.endswith("gemv_ncu.csv") and str(MAX_FILE_BYTES + 1) in finding.sentence
 
 
@@ -190,3 +248,15 @@ def test_findings_are_condensed_and_say_what_to_do():
     assert lines[3:5] == ["error: gemv.csv: and 6 more.", str(odd)]
     assert len(lines) == 7 and "`rooflab record`" in lines[5] and "Commit first" in lines[6]
     assert condensed([]) == []
+
+
+def test_what_takes_long_says_what_it_is_at(monkeypatch, capsys):
+    from rooflab import cli, lab
+
+    monkeypatch.setattr(lab, "_SAY_EVERY_S", -1.0)
+    monkeypatch.setattr("rooflab.kernel.compiler_version", lambda: (_ for _ in ()).throw(MissingTool("none")))
+    cli.main(["validate", str(DATA / "h200")])
+    seen = capsys.readouterr()
+    lines = seen.err.splitlines()
+    assert len(lines) > 50 and all(line.startswith("comparing the code of every case") for line in lines)
+    assert "comparing" not in seen.out

@@ -6,26 +6,21 @@
 // Shapes   as rung 9, HEAD_DIM 512.
 // Bytes    4 HEAD_DIM read for each 64 queries and each key that one of them sees.
 // Launch   384 threads a block as in rung 9; grid heads x ceil(n / 64). 64 rows of queries, keys and values each.
+// Macros   HEAD_DIM = 512: width of a head;
+//          KEYS = 64: keys a tile.
 // Changed  rung 8's idea in rung 9's shape: scores and weights cross shared memory between twins, the threads of the
 //          two warpgroups that have the same rows and columns of a tile; one place for keys and one for values.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
 
-#ifndef HEAD_DIM
-#define HEAD_DIM 512
-#endif
-#ifndef KEYS
-#define KEYS 64
-#endif
-
-constexpr int QUERIES = 64, THREADS = 384, COPIERS = 128, WIDTH = HEAD_DIM / 2;
-constexpr int BLOCK = 64;  // columns whose rows of 128 bytes stand together; a tile has HEAD_DIM / 64 of them
+constexpr int QUERIES = 64, THREADS = 384, PRODUCER_THREADS = 128, WIDTH = HEAD_DIM / 2;
+constexpr int BLOCK = 64;  // columns of a swizzled block with rows of 128 bytes; a tile has HEAD_DIM / 64 blocks
 
 // Start copying rows first ... of a matrix whose rows lie `stride` elements apart, swizzled; zeros from row `end` on.
 template <int ROWS>
 __device__ inline void stage(Element* shared, const Element* from, int first, int end, size_t stride) {
 #pragma unroll 4
-    for (int i = threadIdx.x % (COPIERS / 2); i < ROWS * (HEAD_DIM / 8); i += COPIERS / 2) {
+    for (int i = threadIdx.x % (PRODUCER_THREADS / 2); i < ROWS * (HEAD_DIM / 8); i += PRODUCER_THREADS / 2) {
         const int row = i / (HEAD_DIM / 8), piece = i % (HEAD_DIM / 8);
         Element* const to = shared + (piece / 8 * ROWS + row) * BLOCK + (piece % 8 ^ row % 8) * 8;
         copy_async_16_or_zero(to, from + (first + row) * stride + piece * 8, first + row < end);
@@ -38,9 +33,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     int window, float scale) {
     extern __shared__ __align__(1024) Element shared[];
     __shared__ float4 scores[2][KEYS / 16][128];  // what each warpgroup hands over, by the thread that made it
-    __shared__ uint4 handed[2][KEYS / 32][128];   // weights
-    __shared__ float factors[2][128];
-    __shared__ unsigned long long there[2], free[2], summed, weighed;  // keys, values; scores; weights
+    __shared__ uint4 p_exchange[2][KEYS / 32][128];   // weights
+    __shared__ float rescales[2][128];
+    __shared__ unsigned long long full[2], empty[2], scores_full, p_full;  // keys, values; scores; weights
     constexpr int TILE = KEYS * HEAD_DIM;
     Element *queries = shared, *ring = queries + QUERIES * HEAD_DIM;  // keys, values
     const int lane = threadIdx.x % 32, head = blockIdx.x, first = (gridDim.y - 1 - blockIdx.y) * QUERIES;
@@ -49,42 +44,42 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int to = seen_from(start + min(first + QUERIES, n) - 1, context, causal, window).last;
     const int tiles = to > from ? (to - from + KEYS - 1) / KEYS : 0;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 2; ++i) mbarrier_init(there + i, COPIERS / 2), mbarrier_init(free + i, 8);
-        mbarrier_init(&summed, 256), mbarrier_init(&weighed, 256);
+        for (int i = 0; i < 2; ++i) mbarrier_init(full + i, PRODUCER_THREADS / 2), mbarrier_init(empty + i, 8);
+        mbarrier_init(&scores_full, 256), mbarrier_init(&p_full, 256);
     }
     __syncthreads();
 
-    if (threadIdx.x < COPIERS) {
+    if (threadIdx.x < PRODUCER_THREADS) {
         setmaxnreg_fewer<40>();
         const size_t kv = head / (heads / kv_heads) * (size_t)HEAD_DIM;
-        // Item i is a tile's keys (even) or values (odd), copied by the first or second half of the copiers.
-        // The queries come with the first.
-        for (int i = threadIdx.x / (COPIERS / 2); i < 2 * tiles; i += 2) {
-            const int place = i % 2;
-            mbarrier_wait(free + place, i / 2 % 2 ^ 1);
+        // Item i is a tile's keys (even) or values (odd), copied by the first or second half of the producer's
+        // threads. The first copy brings the queries too.
+        for (int i = threadIdx.x / (PRODUCER_THREADS / 2); i < 2 * tiles; i += 2) {
+            const int slot = i % 2;
+            mbarrier_wait(empty + slot, i / 2 % 2 ^ 1);
             if (i == 0) stage<QUERIES>(queries, q + head * (size_t)HEAD_DIM, first, n, q_stride);
-            stage<KEYS>(ring + place * TILE, (i % 2 ? v : k) + kv, from + i / 2 * KEYS, to, stride);
+            stage<KEYS>(ring + slot * TILE, (i % 2 ? v : k) + kv, from + i / 2 * KEYS, to, stride);
             copy_async_commit();
             copy_async_wait<0>();
             warpgroup_shared_fence();
-            mbarrier_arrive(there + place);
+            mbarrier_arrive(full + slot);
         }
         return;
     }
 
     setmaxnreg_more<232>();
     const int group = threadIdx.x / 128 - 1, thread = threadIdx.x % 128;
-    const int mine = first + thread / 32 * 16 + lane / 4;  // and + 8; this one weighs mine + 8 group
+    const int q_index = first + thread / 32 * 16 + lane / 4;  // and + 8; this one weighs q_index + 8 group
     const int all_from = seen_from(start + min(first + QUERIES, n) - 1, context, causal, window).first;
     const int all_to = seen_from(start + first, context, causal, window).last;
-    float o[WIDTH / 2], s[KEYS / 2], own[KEYS / 4], most = NOTHING, sum = 0.0f;
-    unsigned weights[KEYS / 4];
+    float acc_o[WIDTH / 2], s[KEYS / 2], own[KEYS / 4], row_max = NOTHING, row_sum = 0.0f;
+    unsigned p[KEYS / 4];
 #pragma unroll
-    for (int i = 0; i < WIDTH / 2; ++i) o[i] = 0.0f;
+    for (int i = 0; i < WIDTH / 2; ++i) acc_o[i] = 0.0f;
 
-    // Start this half's share of the scores of tile t, once its keys are there.
-    const auto multiply_keys = [&](int t) {
-        mbarrier_wait(there, t % 2);
+    // Start this half's share of the scores of tile t, when its keys have arrived.
+    const auto start_qk = [&](int t) {
+        mbarrier_wait(full, t % 2);
         warpgroup_arrive();
         const unsigned long long rows = wgmma_columns(queries + WIDTH * group * QUERIES);
         const unsigned long long columns = wgmma_columns(ring + WIDTH * group * KEYS);
@@ -95,19 +90,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         warpgroup_commit();
     };
     // Start adding this half of the weighted values of tile t.
-    const auto multiply_values = [&](int t) {
-        mbarrier_wait(there + 1, t % 2);
+    const auto start_pv = [&](int t) {
+        mbarrier_wait(full + 1, t % 2);
         warpgroup_arrive();
         const unsigned long long rows = wgmma_rows(ring + TILE + WIDTH * group * KEYS, KEYS * BLOCK * 2);
 #pragma unroll
-        for (int key = 0; key < KEYS; key += 16) wgmma_rows_f16<WIDTH>(o, weights + key / 4, rows + key * 8);
+        for (int key = 0; key < KEYS; key += 16) wgmma_rows_f16<WIDTH>(acc_o, p + key / 4, rows + key * 8);
         warpgroup_commit();
     };
-    const auto let_go = [&](int place) {
-        if (lane == 0) mbarrier_arrive(free + place);
+    const auto release = [&](int slot) {
+        if (lane == 0) mbarrier_arrive(empty + slot);
     };
     // Shares of scores to the weights of this thread's row, which it hands over.
-    const auto weigh = [&](int t) {
+    const auto softmax = [&](int t) {
 #pragma unroll
         for (int i = 0; i < KEYS / 16; ++i) {
             const float* const two = s + 8 * i;
@@ -116,10 +111,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             own[4 * i] = group ? two[2] : two[0], own[4 * i + 1] = group ? two[3] : two[1];
             own[4 * i + 2] = group ? two[6] : two[4], own[4 * i + 3] = group ? two[7] : two[5];
         }
-        mbarrier_arrive(&summed);
-        mbarrier_wait(&summed, t % 2);
-        float raised = most;
-        const Seen seen = seen_from(start + mine + 8 * group, context, causal, window);
+        mbarrier_arrive(&scores_full);
+        mbarrier_wait(&scores_full, t % 2);
+        float new_max = row_max;
+        const Seen seen = seen_from(start + q_index + 8 * group, context, causal, window);
         const bool edge = from + t * KEYS < all_from || from + (t + 1) * KEYS > all_to;
 #pragma unroll
         for (int i = 0; i < KEYS / 16; ++i) {
@@ -130,28 +125,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int i = 0; i < KEYS / 4; ++i) {
             const int key = from + t * KEYS + i / 2 * 8 + lane % 4 * 2 + i % 2;
             if (edge && (key < seen.first || key >= seen.last)) own[i] = NOTHING;
-            raised = fmaxf(raised, own[i]);
+            new_max = fmaxf(new_max, own[i]);
         }
-        raised = fmaxf(raised, __shfl_xor_sync(0xffffffffu, raised, 1));
-        raised = fmaxf(raised, __shfl_xor_sync(0xffffffffu, raised, 2));
-        const float base = raised == NOTHING ? 0.0f : raised * scale;  // a row that saw nothing weighs 0, not NaN
-        const float rescale = exp2_approx(most * scale - base);
-        most = raised;
-        sum *= rescale;
+        new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 1));
+        new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 2));
+        const float base = new_max == NOTHING ? 0.0f : new_max * scale;  // a row that saw nothing weighs 0, not NaN
+        const float rescale = exp2_approx(row_max * scale - base);
+        row_max = new_max;
+        row_sum *= rescale;
         unsigned words[KEYS / 8];
 #pragma unroll
         for (int i = 0; i < KEYS / 8; ++i) {
             const float left = exp2_approx(fmaf(own[2 * i], scale, -base));
             const float right = exp2_approx(fmaf(own[2 * i + 1], scale, -base));
-            sum += left + right;
+            row_sum += left + right;
             words[i] = rounded_pair(left, right);
         }
 #pragma unroll
         for (int i = 0; i < KEYS / 32; ++i)
-            handed[group][i][thread] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
-        factors[group][thread] = rescale;
-        mbarrier_arrive(&weighed);
-        mbarrier_wait(&weighed, t % 2);
+            p_exchange[group][i][thread] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
+        rescales[group][thread] = rescale;
+        mbarrier_arrive(&p_full);
+        mbarrier_wait(&p_full, t % 2);
     };
     // Both rows' weights, and outputs brought down to them.
     const auto take_weights = [&] {
@@ -159,52 +154,52 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int half = 0; half < 2; ++half)
 #pragma unroll
             for (int i = 0; i < KEYS / 32; ++i) {
-                const uint4 four = handed[half][i][thread];
-                weights[8 * i + half] = four.x, weights[8 * i + 2 + half] = four.y;
-                weights[8 * i + 4 + half] = four.z, weights[8 * i + 6 + half] = four.w;
+                const uint4 four = p_exchange[half][i][thread];
+                p[8 * i + half] = four.x, p[8 * i + 2 + half] = four.y;
+                p[8 * i + 4 + half] = four.z, p[8 * i + 6 + half] = four.w;
             }
-        const float rescale[2] = {factors[0][thread], factors[1][thread]};
+        const float rescale[2] = {rescales[0][thread], rescales[1][thread]};
         if (__any_sync(0xffffffffu, rescale[0] != 1.0f || rescale[1] != 1.0f))
 #pragma unroll
-            for (int i = 0; i < WIDTH / 2; ++i) o[i] *= rescale[i / 2 % 2];
+            for (int i = 0; i < WIDTH / 2; ++i) acc_o[i] *= rescale[i / 2 % 2];
     };
 
     if (tiles) {
-        multiply_keys(0);
+        start_qk(0);
         warpgroup_wait<0>();
-        let_go(0);
-        weigh(0);
+        release(0);
+        softmax(0);
         take_weights();
         for (int t = 1; t < tiles; ++t) {
-            multiply_keys(t);
-            multiply_values(t - 1);
+            start_qk(t);
+            start_pv(t - 1);
             warpgroup_wait<1>();
-            let_go(0);
-            weigh(t);
+            release(0);
+            softmax(t);
             warpgroup_wait<0>();
-            let_go(1);
+            release(1);
             take_weights();
         }
-        multiply_values(tiles - 1);
+        start_pv(tiles - 1);
         warpgroup_wait<0>();
     }
 
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    // The last factors have been read by whoever comes to this barrier.
-    mbarrier_arrive(&summed);
-    mbarrier_wait(&summed, tiles % 2);
-    factors[group][thread] = inverse(sum);
-    mbarrier_arrive(&weighed);
-    mbarrier_wait(&weighed, tiles % 2);
+    row_sum += __shfl_xor_sync(0xffffffffu, row_sum, 1);
+    row_sum += __shfl_xor_sync(0xffffffffu, row_sum, 2);
+    // All threads have read the last factors when they arrive at this barrier.
+    mbarrier_arrive(&scores_full);
+    mbarrier_wait(&scores_full, tiles % 2);
+    rescales[group][thread] = inverse(row_sum);
+    mbarrier_arrive(&p_full);
+    mbarrier_wait(&p_full, tiles % 2);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const float by = factors[half][thread];
-        if (mine + 8 * half >= n) continue;
-        const size_t row = (mine + 8 * half) * q_stride + head * (size_t)HEAD_DIM + WIDTH * group;
+        const float inv_sum = rescales[half][thread];
+        if (q_index + 8 * half >= n) continue;
+        const size_t row = (q_index + 8 * half) * q_stride + head * (size_t)HEAD_DIM + WIDTH * group;
 #pragma unroll
         for (int d = 0; d < WIDTH; d += 8)
             reinterpret_cast<unsigned*>(out + row + d)[lane % 4] =
-                rounded_pair(o[d / 2 + 2 * half] * by, o[d / 2 + 2 * half + 1] * by);
+                rounded_pair(acc_o[d / 2 + 2 * half] * inv_sum, acc_o[d / 2 + 2 * half + 1] * inv_sum);
     }
 }

@@ -10,29 +10,16 @@
 //          copies; clusters of CLUSTER blocks with 64 rows each: PACK query heads that share keys, 64 / PACK queries of
 //          each. As many blocks as SMs, which go through the tiles as in rung 11. Three places of shared memory for 64
 //          rows of 1024 bytes, and two tiles of weights of 8 KB, 1024-aligned.
-// Changed  from rung 10: roles, as above; copies, standing blocks and packed heads as in rung 11. Weights of a tile are
+// Macros   HEAD_DIM = 512: width of a head;
+//          BF16 = 0: 1 for bfloat16 instead of FP16;
+//          CLUSTER = 2: blocks that share what is copied;
+//          PACK = 1: query heads of one key-value head whose rows a warpgroup packs together;
+//          EARLY = 4: last steps of a tile's scores that come after the weights of the tile before are handed over;
+//          SHARED_KV = 0: 1 where v is k: one array serves as both.
+// Changed  from rung 10: roles, as above; copies, persistent blocks and packed heads as in rung 11. Weights of a tile are
 //          handed over when the next one's scores but the last EARLY steps are made: their products come first.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
-
-#ifndef HEAD_DIM
-#define HEAD_DIM 512
-#endif
-#ifndef BF16
-#define BF16 0
-#endif
-#ifndef CLUSTER
-#define CLUSTER 2
-#endif
-#ifndef PACK
-#define PACK 1
-#endif
-#ifndef EARLY
-#define EARLY 4
-#endif
-#ifndef SHARED_KV
-#define SHARED_KV 0
-#endif
 
 #if BF16
 #define WGMMA(name) wgmma_##name##_bf16
@@ -40,25 +27,25 @@
 #define WGMMA(name) wgmma_##name##_f16
 #endif
 #if CLUSTER > 1
-#define TOGETHER __cluster_dims__(CLUSTER, 1, 1)
+#define CLUSTER_DIMS __cluster_dims__(CLUSTER, 1, 1)
 #else
-#define TOGETHER
+#define CLUSTER_DIMS
 #endif
 
 constexpr int KEYS = 64, ROWS = 64, EACH = ROWS / PACK, THREADS = 384, HALF = HEAD_DIM / 2;
-constexpr int BLOCK = 64, STEPS = HEAD_DIM / 16;  // columns whose rows of 128 bytes stand together; products of a score
-constexpr int PLACES = 3, TILE = KEYS * HEAD_DIM;
-constexpr int ARRIVALS = SHARED_KV ? 12 : 8;  // of warps of a block, until a place is free
-constexpr int HELD = STEPS - 4;  // products whose queries are in registers; there is no room for the last block's
+constexpr int BLOCK = 64, STEPS = HEAD_DIM / 16;  // columns of a swizzled block with rows of 128 bytes; products of a score
+constexpr int SLOTS = 3, TILE = KEYS * HEAD_DIM;
+constexpr int ARRIVALS = SHARED_KV ? 12 : 8;  // of warps of a block, until a slot is empty
+constexpr int REGISTER_STEPS = STEPS - 4;  // products whose queries stay in registers; the last block's do not fit
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
+extern "C" __global__ void __launch_bounds__(THREADS, 1) CLUSTER_DIMS
     attention_roles(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
                     const __grid_constant__ TensorMap v, Element* __restrict__ out, int n, int context, int start, int heads,
                     int kv_heads, int causal, int window, float scale, int together) {
     extern __shared__ __align__(1024) Element shared[];
-    __shared__ unsigned long long there[PLACES], free[PLACES], weighed[2], added[2];
-    __shared__ float factors[2][ROWS], inverses[2][ROWS];
-    Element *ring = shared, *weights = ring + PLACES * TILE, *last = weights + 2 * ROWS * KEYS;
+    __shared__ unsigned long long full[SLOTS], empty[SLOTS], p_full[2], p_empty[2];
+    __shared__ float rescales[2][ROWS], inverses[2][ROWS];
+    Element *ring = shared, *p_tiles = ring + SLOTS * TILE, *last = p_tiles + 2 * ROWS * KEYS;
 #if CLUSTER > 1
     const int rank = cluster_rank();
 #else
@@ -67,8 +54,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
     const int lane = threadIdx.x % 32, role = threadIdx.x / 128, rows = (n + EACH * CLUSTER - 1) / (EACH * CLUSTER);
     const int sections = heads / PACK / together;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < PLACES; ++i) mbarrier_init(there + i, 1), mbarrier_init(free + i, ARRIVALS * CLUSTER);
-        for (int i = 0; i < 2; ++i) mbarrier_init(weighed + i, 128), mbarrier_init(added + i, 8);
+        for (int i = 0; i < SLOTS; ++i) mbarrier_init(full + i, 1), mbarrier_init(empty + i, ARRIVALS * CLUSTER);
+        for (int i = 0; i < 2; ++i) mbarrier_init(p_full + i, 128), mbarrier_init(p_empty + i, 8);
         warpgroup_shared_fence();
     }
 #if CLUSTER > 1
@@ -81,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
     struct Work {
         int head, first, from, tiles;
     };
-    const auto work_of = [&](int round) {
+    const auto work_at = [&](int round) {
         const int clusters = gridDim.x / CLUSTER, me = blockIdx.x / CLUSTER;
         const int i = round * clusters + (round % 2 ? clusters - 1 - me : me);
         const int section = i / (together * rows), within = i % (together * rows), row = within / together;
@@ -97,24 +84,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
     const auto keys_of = [](int t) { return SHARED_KV ? t + (t > 0) : 2 * t; };
     const auto values_of = [&](int t, int tiles) { return SHARED_KV ? keys_of(t) : min(2 * t + 3, 2 * tiles); };
     const auto items_of = [](int tiles) { return SHARED_KV ? tiles + 1 : 2 * tiles + 1; };
-    const auto wait_for = [&](int item) { mbarrier_wait(there + item % PLACES, item / PLACES % 2); };
-    const auto let_go = [&](int item, int arrivals) {
+    const auto wait_for = [&](int item) { mbarrier_wait(full + item % SLOTS, item / SLOTS % 2); };
+    const auto release = [&](int item, int arrivals) {
         for (int i = lane; i < arrivals * CLUSTER; i += 32)
 #if CLUSTER > 1
-            mbarrier_arrive_at(free + item % PLACES, i % CLUSTER);
+            mbarrier_arrive_at(empty + item % SLOTS, i % CLUSTER);
 #else
-            mbarrier_arrive(free + item % PLACES);
+            mbarrier_arrive(empty + item % SLOTS);
 #endif
     };
 
     if (role == 0) {
         setmaxnreg_more<184>();
         const int row = threadIdx.x / 32 % 4 * 16 + lane / 4;  // and + 8
-        unsigned queries[HELD][4];
+        unsigned queries[REGISTER_STEPS][4];
         float s[KEYS / 2];
         int base = 0, count = 0;  // items and tiles before this piece of work
         for (int round = 0;; ++round) {
-            const Work work = work_of(round);
+            const Work work = work_at(round);
             if (work.tiles < 0) break;
             if (work.tiles == 0) continue;
             // All rows of this warp see the keys [all_from, all_to).
@@ -122,29 +109,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
             const int highest = EACH % 16 ? work.first + EACH - 1 : lowest + 15;
             const int all_from = seen_from(start + highest, context, causal, window).first;
             const int all_to = seen_from(start + lowest, context, causal, window).last;
-            float most[2] = {NOTHING, NOTHING}, sum[2] = {0.0f, 0.0f};
+            float row_max[2] = {NOTHING, NOTHING}, row_sum[2] = {0.0f, 0.0f};
             wait_for(base + 1);
-            const Element* const from = ring + (base + 1) % PLACES * TILE;
+            const Element* const from = ring + (base + 1) % SLOTS * TILE;
 #pragma unroll
-            for (int i = 0; i < HELD; ++i)
+            for (int i = 0; i < REGISTER_STEPS; ++i)
                 load_matrix_x4(queries[i], from + (i / 4 * ROWS + threadIdx.x / 32 % 4 * 16 + lane % 16) * BLOCK +
                                                ((i % 4 * 2 + lane / 16) ^ lane % 8) * 8);
-            warpgroup_wait_turn(1, 128);  // nobody multiplies by the queries before any more
+            warpgroup_wait_turn(1, 128);  // no warp multiplies by the earlier queries any more
 #pragma unroll
             for (int i = threadIdx.x * 8; i < ROWS * BLOCK; i += 1024)
-                *reinterpret_cast<uint4*>(last + i) = *reinterpret_cast<const uint4*>(from + HELD / 4 * ROWS * BLOCK + i);
+                *reinterpret_cast<uint4*>(last + i) = *reinterpret_cast<const uint4*>(from + REGISTER_STEPS / 4 * ROWS * BLOCK + i);
             warpgroup_shared_fence();
             warpgroup_wait_turn(1, 128);
-            let_go(base + 1, ARRIVALS / 4);
+            release(base + 1, ARRIVALS / 4);
             for (int t = 0; t < work.tiles; ++t) {
                 const int item = base + keys_of(t), buffer = (count + t) % 2;
                 wait_for(item);
                 warpgroup_arrive();
-                const unsigned long long columns = wgmma_columns(ring + item % PLACES * TILE);
+                const unsigned long long columns = wgmma_columns(ring + item % SLOTS * TILE);
 #pragma unroll
                 for (int i = 0; i < STEPS; ++i) {  // in units of 16 bytes, of which a row of a block has 8
                     const unsigned long long at = columns + i / 4 * KEYS * 8 + i % 4 * 2;
-                    if (i < HELD)
+                    if (i < REGISTER_STEPS)
                         WGMMA(registers)<KEYS>(s, queries[i], at, i > 0);
                     else
                         WGMMA(shared)<KEYS>(s, wgmma_columns(last) + i % 4 * 2, at, true);
@@ -153,10 +140,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
                 warpgroup_commit();
                 if (t) {
                     warpgroup_wait<1>();
-                    mbarrier_arrive(weighed + (buffer ^ 1));
+                    mbarrier_arrive(p_full + (buffer ^ 1));
                 }
                 warpgroup_wait<0>();
-                let_go(item, SHARED_KV ? 1 : 2);
+                release(item, SHARED_KV ? 1 : 2);
 
                 const int tile = work.from + t * KEYS;
                 if (tile < all_from || tile + KEYS > all_to)
@@ -170,75 +157,75 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
                             if (c < before || c >= end) s[i / 2 * 4 + 2 * half + i % 2] = NOTHING;
                         }
                     }
-                // A tile of weights has been added two tiles later.
-                mbarrier_wait(added + buffer, (count + t) / 2 % 2 ^ 1);
+                // A tile of p has been used two tiles later.
+                mbarrier_wait(p_empty + buffer, (count + t) / 2 % 2 ^ 1);
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    float* const mine = s + 2 * half;
-                    float raised = most[half], another = mine[1], rescale = 1.0f;  // in two, for neither to wait
+                    float* const scores = s + 2 * half;
+                    float new_max = row_max[half], another = scores[1], rescale = 1.0f;  // two independent chains
 #pragma unroll
                     for (int i = 0; i < KEYS / 2; i += 4)
-                        raised = fmaxf(raised, mine[i]), another = fmaxf(another, mine[i + 1]);
-                    raised = fmaxf(raised, another);
-                    raised = fmaxf(raised, __shfl_xor_sync(0xffffffffu, raised, 1));
-                    raised = fmaxf(raised, __shfl_xor_sync(0xffffffffu, raised, 2));
-                    if ((raised - most[half]) * scale > 8.0f) {
-                        rescale = exp2_approx((most[half] - raised) * scale);
-                        most[half] = raised;
-                        sum[half] *= rescale;
+                        new_max = fmaxf(new_max, scores[i]), another = fmaxf(another, scores[i + 1]);
+                    new_max = fmaxf(new_max, another);
+                    new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 1));
+                    new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 2));
+                    if ((new_max - row_max[half]) * scale > 8.0f) {
+                        rescale = exp2_approx((row_max[half] - new_max) * scale);
+                        row_max[half] = new_max;
+                        row_sum[half] *= rescale;
                     }
-                    const float level = most[half] == NOTHING ? 0.0f : most[half] * scale;  // who saw nothing weighs 0
-                    Element* const to = weights + (buffer * ROWS + row + 8 * half) * KEYS + lane % 4 * 2;
+                    const float shift = row_max[half] == NOTHING ? 0.0f : row_max[half] * scale;  // a row without visible keys gets p = 0
+                    Element* const to = p_tiles + (buffer * ROWS + row + 8 * half) * KEYS + lane % 4 * 2;
                     another = 0.0f;
 #pragma unroll
                     for (int i = 0; i < KEYS / 8; ++i) {
-                        const float one = exp2_approx(fmaf(mine[4 * i], scale, -level));
-                        const float other = exp2_approx(fmaf(mine[4 * i + 1], scale, -level));
-                        sum[half] += one, another += other;
+                        const float one = exp2_approx(fmaf(scores[4 * i], scale, -shift));
+                        const float other = exp2_approx(fmaf(scores[4 * i + 1], scale, -shift));
+                        row_sum[half] += one, another += other;
                         *reinterpret_cast<unsigned*>(to + (i ^ row % 8) * 8) = rounded_pair(one, other);
                     }
-                    sum[half] += another;
-                    if (lane % 4 == 0) factors[buffer][row + 8 * half] = rescale;
+                    row_sum[half] += another;
+                    if (lane % 4 == 0) rescales[buffer][row + 8 * half] = rescale;
                 }
                 if (t == work.tiles - 1) {
 #pragma unroll
                     for (int half = 0; half < 2; ++half) {
-                        sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
-                        sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 2);
-                        if (lane % 4 == 0) inverses[buffer][row + 8 * half] = inverse(sum[half]);
+                        row_sum[half] += __shfl_xor_sync(0xffffffffu, row_sum[half], 1);
+                        row_sum[half] += __shfl_xor_sync(0xffffffffu, row_sum[half], 2);
+                        if (lane % 4 == 0) inverses[buffer][row + 8 * half] = inverse(row_sum[half]);
                     }
                 }
                 warpgroup_shared_fence();
             }
-            // Parities tell neighbours apart: what stands in a place has to come before the next is waited for, and the
-            // next queries are not asked for before these weights are.
+            // A parity distinguishes neighbouring phases only: wait for the copy in a slot before the next one is waited for,
+            // and do not let the next queries be loaded before p of this tile has been handed over.
             if (!SHARED_KV) wait_for(base + 2 * work.tiles - 1), wait_for(base + 2 * work.tiles);
-            mbarrier_arrive(weighed + (count + work.tiles - 1) % 2);
+            mbarrier_arrive(p_full + (count + work.tiles - 1) % 2);
             base += items_of(work.tiles), count += work.tiles;
         }
     } else {
         setmaxnreg_fewer<160>();
         const int half = role - 1, row = threadIdx.x / 32 % 4 * 16 + lane / 4;  // and + 8
-        float o[HALF / 2];
+        float acc_o[HALF / 2];
         int base = 0, count = 0;
-        // Copying: what comes next, `at` being its number in all and `part` in its piece of work.
+        // The next item to copy: `at` is its number in the whole launch, `part` in its piece of work.
         int at = 0, part = 0, ahead = 0;
-        Work next = work_of(0);
-        const auto copy_until = [&](int last) {
+        Work next = work_at(0);
+        const auto load_until = [&](int last) {
             if (threadIdx.x != 128) return;
             for (; at <= last; ++at) {
-                while (next.tiles == 0) next = work_of(++ahead);
+                while (next.tiles == 0) next = work_at(++ahead);
                 if (next.tiles < 0) return;
-                unsigned long long* const barrier = there + at % PLACES;
-                Element* const to = ring + at % PLACES * TILE;
-                mbarrier_wait(free + at % PLACES, at / PLACES % 2 ^ 1);
+                unsigned long long* const barrier = full + at % SLOTS;
+                Element* const to = ring + at % SLOTS * TILE;
+                mbarrier_wait(empty + at % SLOTS, at / SLOTS % 2 ^ 1);
                 mbarrier_expect(barrier, TILE * 2);
                 if (part == 1)
 #pragma unroll 1
                     for (int b = 0; b < HEAD_DIM / BLOCK; ++b)
 #pragma unroll 1
-                        for (int p = 0; p < PACK; ++p)
-                            tma_copy_box(to + (b * ROWS + p * EACH) * BLOCK, &q, (next.head + p) * HEAD_DIM + b * BLOCK,
+                        for (int h = 0; h < PACK; ++h)
+                            tma_copy_box(to + (b * ROWS + h * EACH) * BLOCK, &q, (next.head + h) * HEAD_DIM + b * BLOCK,
                                          next.first, barrier);
                 else {  // keys or values, of whose blocks this one of the cluster copies its share for all
                     const bool values = !SHARED_KV && (part == 2 * next.tiles || part % 2 && part > 1);
@@ -255,39 +242,39 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
 #endif
                 }
                 mbarrier_arrive(barrier);
-                if (++part == items_of(next.tiles)) part = 0, next = work_of(++ahead);
+                if (++part == items_of(next.tiles)) part = 0, next = work_at(++ahead);
             }
         };
         for (int round = 0;; ++round) {
-            const Work work = work_of(round);
+            const Work work = work_at(round);
             if (work.tiles < 0) break;
-            float by[2] = {0.0f, 0.0f};
+            float inv_sum[2] = {0.0f, 0.0f};
 #pragma unroll
-            for (int i = 0; i < HALF / 2; ++i) o[i] = 0.0f;
+            for (int i = 0; i < HALF / 2; ++i) acc_o[i] = 0.0f;
             for (int t = 0; t < work.tiles; ++t) {
-                // A place is free again three items later; of those in use, the last but one will be in a moment.
+                // A slot is empty again three items later; of those in use, the last but one soon will be.
                 const int item = base + values_of(t, work.tiles), buffer = (count + t) % 2;
-                copy_until(SHARED_KV ? base + t + 2 : item + 1);  // what the next scores need is among it
+                load_until(SHARED_KV ? base + t + 2 : item + 1);  // what the next scores need is among it
                 __syncwarp();
-                mbarrier_wait(weighed + buffer, (count + t) / 2 % 2);
-                const float rescale[2] = {factors[buffer][row], factors[buffer][row + 8]};
+                mbarrier_wait(p_full + buffer, (count + t) / 2 % 2);
+                const float rescale[2] = {rescales[buffer][row], rescales[buffer][row + 8]};
                 if (__any_sync(0xffffffffu, rescale[0] != 1.0f || rescale[1] != 1.0f))
 #pragma unroll
-                    for (int i = 0; i < HALF / 2; ++i) o[i] *= rescale[i / 2 % 2];
+                    for (int i = 0; i < HALF / 2; ++i) acc_o[i] *= rescale[i / 2 % 2];
                 wait_for(item);
                 warpgroup_arrive();
-                const unsigned long long rows = wgmma_columns(weights + buffer * ROWS * KEYS);
-                const unsigned long long columns = wgmma_rows(ring + item % PLACES * TILE + half * HALF * KEYS, KEYS * BLOCK * 2);
+                const unsigned long long rows = wgmma_columns(p_tiles + buffer * ROWS * KEYS);
+                const unsigned long long columns = wgmma_rows(ring + item % SLOTS * TILE + half * HALF * KEYS, KEYS * BLOCK * 2);
 #pragma unroll
-                for (int key = 0; key < KEYS; key += 16) WGMMA(shared_rows)<HALF>(o, rows + key / 8, columns + key * 8);
+                for (int key = 0; key < KEYS; key += 16) WGMMA(shared_rows)<HALF>(acc_o, rows + key / 8, columns + key * 8);
                 warpgroup_commit();
-                copy_until(item + 2);
+                load_until(item + 2);
                 __syncwarp();
                 warpgroup_wait<0>();
-                let_go(item, 1);
-                if (t == work.tiles - 1) by[0] = inverses[buffer][row], by[1] = inverses[buffer][row + 8];
+                release(item, 1);
+                if (t == work.tiles - 1) inv_sum[0] = inverses[buffer][row], inv_sum[1] = inverses[buffer][row + 8];
                 __syncwarp();
-                if (lane == 0) mbarrier_arrive(added + buffer);
+                if (lane == 0) mbarrier_arrive(p_empty + buffer);
             }
             if (work.tiles) base += items_of(work.tiles), count += work.tiles;
 #pragma unroll
@@ -297,11 +284,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) TOGETHER
                 unsigned* to = reinterpret_cast<unsigned*>(out + (position * (size_t)heads + head) * HEAD_DIM + half * HALF);
 #pragma unroll
                 for (int d = 0; d < HALF; d += 8)
-                    to[d / 2 + lane % 4] = rounded_pair(o[d / 2 + 2 * i] * by[i], o[d / 2 + 2 * i + 1] * by[i]);
+                    to[d / 2 + lane % 4] = rounded_pair(acc_o[d / 2 + 2 * i] * inv_sum[i], acc_o[d / 2 + 2 * i + 1] * inv_sum[i]);
             }
         }
     }
 #if CLUSTER > 1
-    cluster_wait();  // nobody leaves while the other's copies and arrivals come
+    cluster_wait();  // stay until the other block's copies and arrivals have come
 #endif
 }

@@ -5,17 +5,12 @@
 // Shapes   as rung 2, FP16 only.
 // Bytes    as rung 2; a tile holds a third more keys.
 // Launch   as rung 2 with QUERIES = 16.
+// Macros   QUERIES = 16: queries a block, a warp each;
+//          HEAD_DIM = 128: width of a head.
 // Changed  a lane owns pairs of neighbours (so that a warp reads 128 bytes in a row), and K is not widened.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
 #include "common/reduce.cuh"
-
-#ifndef QUERIES
-#define QUERIES 16
-#endif
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
 
 constexpr int KEYS = 48 * 1024 / (6 * HEAD_DIM), PAIRS = HEAD_DIM / 2, EACH = (PAIRS + 31) / 32;
 
@@ -33,17 +28,17 @@ extern "C" __global__ void __launch_bounds__(32 * QUERIES, 1)
     __shared__ __align__(16) __half2 keys[KEYS][PAIRS];
     __shared__ __align__(16) float2 values[KEYS][PAIRS];
     const int lane = threadIdx.x % 32, head = blockIdx.x, kv_head = head / (heads / kv_heads);
-    const int first = (gridDim.y - 1 - blockIdx.y) * QUERIES, mine = first + threadIdx.x / 32;
-    const size_t row = (mine * (size_t)heads + head) * HEAD_DIM;
-    const Seen seen = mine < n ? seen_from(start + mine, context, causal, window) : Seen{0, 0};
+    const int first = (gridDim.y - 1 - blockIdx.y) * QUERIES, q_index = first + threadIdx.x / 32;
+    const size_t row = (q_index * (size_t)heads + head) * HEAD_DIM;
+    const Seen seen = q_index < n ? seen_from(start + q_index, context, causal, window) : Seen{0, 0};
     const int from = seen_from(start + first, context, causal, window).first;
     const int to = seen_from(start + min(first + QUERIES, n) - 1, context, causal, window).last;
     __half2 query[EACH];
-    float2 o[EACH] = {};
-    float most = NOTHING, sum = 0.0f;
+    float2 acc_o[EACH] = {};
+    float row_max = NOTHING, row_sum = 0.0f;
 #pragma unroll
     for (int e = 0; e < EACH; ++e)
-        query[e] = mine < n && lane + 32 * e < PAIRS ? reinterpret_cast<const __half2*>(q + row)[lane + 32 * e]
+        query[e] = q_index < n && lane + 32 * e < PAIRS ? reinterpret_cast<const __half2*>(q + row)[lane + 32 * e]
                                                      : __float2half2_rn(0.0f);
 
     for (int tile = from; tile < to; tile += KEYS) {
@@ -62,24 +57,24 @@ extern "C" __global__ void __launch_bounds__(32 * QUERIES, 1)
                 if (lane + 32 * e < PAIRS) products = __hfma2(query[e], keys[key][lane + 32 * e], products);
             const float2 both = __half22float2(products);
             const float score = warp_sum(both.x + both.y) * scale;
-            const float raised = fmaxf(most, score), rescale = exp2_approx(most - raised);
-            const float weight = exp2_approx(score - raised);
-            most = raised;
-            sum = fmaf(sum, rescale, weight);
+            const float new_max = fmaxf(row_max, score), rescale = exp2_approx(row_max - new_max);
+            const float p = exp2_approx(score - new_max);
+            row_max = new_max;
+            row_sum = fmaf(row_sum, rescale, p);
 #pragma unroll
             for (int e = 0; e < EACH; ++e)
                 if (lane + 32 * e < PAIRS) {
                     const float2 value = values[key][lane + 32 * e];
-                    o[e].x = fmaf(o[e].x, rescale, weight * value.x);
-                    o[e].y = fmaf(o[e].y, rescale, weight * value.y);
+                    acc_o[e].x = fmaf(acc_o[e].x, rescale, p * value.x);
+                    acc_o[e].y = fmaf(acc_o[e].y, rescale, p * value.y);
                 }
         }
     }
 
-    if (mine >= n) return;
+    if (q_index >= n) return;
 #pragma unroll
     for (int e = 0; e < EACH; ++e)
         if (lane + 32 * e < PAIRS)
             reinterpret_cast<unsigned*>(out + row)[lane + 32 * e] =
-                rounded_pair(o[e].x * inverse(sum), o[e].y * inverse(sum));
+                rounded_pair(acc_o[e].x * inverse(row_sum), acc_o[e].y * inverse(row_sum));
 }

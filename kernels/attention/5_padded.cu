@@ -6,20 +6,13 @@
 // Shapes   as rung 4.
 // Bytes    as rung 4.
 // Launch   as rung 4; 16 more bytes of shared memory a row.
+// Macros   HEAD_DIM = 128: width of a head;
+//          KEYS = 64: keys a tile;
+//          BF16 = 0: 1 for bfloat16 instead of FP16.
 // Changed  ROW. An exclusive-or of row and column would need no bytes, but an address of its own for every load; here
 //          one register and constant offsets are enough.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
-
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-#ifndef KEYS
-#define KEYS 64
-#endif
-#ifndef BF16
-#define BF16 0
-#endif
 
 constexpr int WARPS = 4, QUERIES = 16 * WARPS, THREADS = 32 * WARPS;
 constexpr int ROW = HEAD_DIM + 8;  // elements from a row of shared memory to the next
@@ -51,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ __align__(128) Element shared[];
     Element *queries = shared, *keys = queries + QUERIES * ROW, *values = keys + KEYS * ROW;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.x;
-    const int first = (gridDim.y - 1 - blockIdx.y) * QUERIES, mine = first + 16 * warp + lane / 4;  // and mine + 8
+    const int first = (gridDim.y - 1 - blockIdx.y) * QUERIES, q_index = first + 16 * warp + lane / 4;  // and q_index + 8
     const size_t q_stride = heads * (size_t)HEAD_DIM, stride = kv_heads * (size_t)HEAD_DIM;
     const size_t kv = head / (heads / kv_heads) * (size_t)HEAD_DIM;
     const int from = seen_from(start + first, context, causal, window).first;
@@ -59,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     // Between these, every query of the block sees every key.
     const int all_from = seen_from(start + min(first + QUERIES, n) - 1, context, causal, window).first;
     const int all_to = seen_from(start + first, context, causal, window).last;
-    float o[HEAD_DIM / 8][4] = {}, most[2] = {NOTHING, NOTHING}, sum[2] = {};
+    float acc_o[HEAD_DIM / 8][4] = {}, row_max[2] = {NOTHING, NOTHING}, row_sum[2] = {};
 
     stage<QUERIES>(queries, q + head * (size_t)HEAD_DIM, first, n, q_stride);
     for (int tile = from; tile < to; tile += KEYS) {
@@ -84,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (tile < all_from || tile + KEYS > all_to)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const Seen seen = seen_from(start + mine + 8 * half, context, causal, window);
+                const Seen seen = seen_from(start + q_index + 8 * half, context, causal, window);
 #pragma unroll
                 for (int i = 0; i < KEYS / 4; ++i) {
                     const int key = tile + i / 2 * 8 + lane % 4 * 2 + i % 2;
@@ -94,23 +87,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            float raised = most[half];
+            float new_max = row_max[half];
 #pragma unroll
-            for (int i = 0; i < KEYS / 4; ++i) raised = fmaxf(raised, s[i / 2][2 * half + i % 2]);
-            raised = fmaxf(raised, __shfl_xor_sync(0xffffffffu, raised, 1));
-            raised = fmaxf(raised, __shfl_xor_sync(0xffffffffu, raised, 2));
-            const float base = raised == NOTHING ? 0.0f : raised * scale;  // a row that saw nothing weighs 0, not NaN
-            const float rescale = exp2_approx(most[half] * scale - base);
-            most[half] = raised;
-            sum[half] *= rescale;
+            for (int i = 0; i < KEYS / 4; ++i) new_max = fmaxf(new_max, s[i / 2][2 * half + i % 2]);
+            new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 1));
+            new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 2));
+            const float base = new_max == NOTHING ? 0.0f : new_max * scale;  // a row that saw nothing weighs 0, not NaN
+            const float rescale = exp2_approx(row_max[half] * scale - base);
+            row_max[half] = new_max;
+            row_sum[half] *= rescale;
 #pragma unroll
             for (int i = 0; i < KEYS / 4; ++i) {
-                float& weight = s[i / 2][2 * half + i % 2];
-                weight = exp2_approx(fmaf(weight, scale, -base));
-                sum[half] += weight;
+                float& p = s[i / 2][2 * half + i % 2];
+                p = exp2_approx(fmaf(p, scale, -base));
+                row_sum[half] += p;
             }
 #pragma unroll
-            for (int i = 0; i < HEAD_DIM / 4; ++i) o[i / 2][2 * half + i % 2] *= rescale;
+            for (int i = 0; i < HEAD_DIM / 4; ++i) acc_o[i / 2][2 * half + i % 2] *= rescale;
         }
 
 #pragma unroll
@@ -122,21 +115,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (int d = 0; d < HEAD_DIM; d += 16) {
                 unsigned b[4];
                 load_matrix_x4_transposed(b, values + (key + lane % 16) * ROW + d + lane / 16 * 8);
-                multiply(o[d / 8], a, b);
-                multiply(o[d / 8 + 1], a, b + 2);
+                multiply(acc_o[d / 8], a, b);
+                multiply(acc_o[d / 8 + 1], a, b + 2);
             }
         }
     }
 
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
-        sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 2);
-        const float by = inverse(sum[half]);
-        if (mine + 8 * half >= n) continue;
-        unsigned* row = reinterpret_cast<unsigned*>(out + (mine + 8 * half) * q_stride + head * (size_t)HEAD_DIM);
+        row_sum[half] += __shfl_xor_sync(0xffffffffu, row_sum[half], 1);
+        row_sum[half] += __shfl_xor_sync(0xffffffffu, row_sum[half], 2);
+        const float inv_sum = inverse(row_sum[half]);
+        if (q_index + 8 * half >= n) continue;
+        unsigned* row = reinterpret_cast<unsigned*>(out + (q_index + 8 * half) * q_stride + head * (size_t)HEAD_DIM);
 #pragma unroll
         for (int d = 0; d < HEAD_DIM; d += 8)
-            row[d / 2 + lane % 4] = rounded_pair(o[d / 8][2 * half] * by, o[d / 8][2 * half + 1] * by);
+            row[d / 2 + lane % 4] = rounded_pair(acc_o[d / 8][2 * half] * inv_sum, acc_o[d / 8][2 * half + 1] * inv_sum);
     }
 }

@@ -6,22 +6,13 @@
 // Shapes   as rung 6, HEAD_DIM up to 128 (32 rows of output are HEAD_DIM registers a thread).
 // Bytes    4 HEAD_DIM read for each 128 queries and each key that one of them sees.
 // Launch   128 threads a block, grid heads x ceil(n / 128). 128 + 2 KEYS rows of shared memory.
+// Macros   HEAD_DIM = 128: width of a head;
+//          KEYS = 32: keys a tile;
+//          BF16 = 0: 1 for bfloat16 instead of FP16;
+//          SHARED_KV = 0: 1 where v is k: one array serves as both.
 // Changed  two 16-row halves a warp, and a vote before outputs are rescaled.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"
-
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-#ifndef KEYS
-#define KEYS 32
-#endif
-#ifndef BF16
-#define BF16 0
-#endif
-#ifndef SHARED_KV
-#define SHARED_KV 0
-#endif
 
 constexpr int WARPS = 4, QUERIES = 32 * WARPS, THREADS = 32 * WARPS;
 constexpr int ROW = HEAD_DIM + 8;  // elements from a row of shared memory to the next
@@ -52,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ __align__(128) Element shared[];
     Element *queries = shared, *keys = queries + QUERIES * ROW, *values = keys + KEYS * ROW;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = head_of_block();
-    const int first = (gridDim.y - 1 - blockIdx.y) * QUERIES, mine = first + 32 * warp + lane / 4;  // and + 8, 16, 24
+    const int first = (gridDim.y - 1 - blockIdx.y) * QUERIES, q_index = first + 32 * warp + lane / 4;  // and + 8, 16, 24
     const size_t q_stride = heads * (size_t)HEAD_DIM, stride = kv_heads * (size_t)HEAD_DIM;
     const size_t kv = head / (heads / kv_heads) * (size_t)HEAD_DIM;
     const int from = seen_from(start + first, context, causal, window).first;
@@ -60,13 +51,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     // Between these, every query of the block sees every key.
     const int all_from = seen_from(start + min(first + QUERIES, n) - 1, context, causal, window).first;
     const int all_to = seen_from(start + first, context, causal, window).last;
-    float o[2][HEAD_DIM / 8][4] = {}, most[4] = {NOTHING, NOTHING, NOTHING, NOTHING}, sum[4] = {};
+    float acc_o[2][HEAD_DIM / 8][4] = {}, row_max[4] = {NOTHING, NOTHING, NOTHING, NOTHING}, row_sum[4] = {};
 
     stage<QUERIES>(queries, q + head * (size_t)HEAD_DIM, first, n, q_stride);
     stage<KEYS>(keys, k + kv, from, to, stride);
     for (int tile = from; tile < to; tile += KEYS) {
         copy_async_wait<0>();
-        __syncthreads();  // keys are there, and nobody needs what is in the other buffer
+        __syncthreads();  // keys have arrived, and the other buffer has been read
         if (SHARED_KV)
             stage<KEYS>(values, k + kv, tile + KEYS, to, stride);  // the next tile's keys
         else
@@ -92,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (tile < all_from || tile + KEYS > all_to)
 #pragma unroll
             for (int r = 0; r < 4; ++r) {
-                const Seen seen = seen_from(start + mine + 8 * r, context, causal, window);
+                const Seen seen = seen_from(start + q_index + 8 * r, context, causal, window);
 #pragma unroll
                 for (int i = 0; i < KEYS / 4; ++i) {
                     const int key = tile + i / 2 * 8 + lane % 4 * 2 + i % 2;
@@ -102,24 +93,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
-            float raised = most[r];
+            float new_max = row_max[r];
 #pragma unroll
-            for (int i = 0; i < KEYS / 4; ++i) raised = fmaxf(raised, s[r / 2][i / 2][r % 2 * 2 + i % 2]);
-            raised = fmaxf(raised, __shfl_xor_sync(0xffffffffu, raised, 1));
-            raised = fmaxf(raised, __shfl_xor_sync(0xffffffffu, raised, 2));
-            const float base = raised == NOTHING ? 0.0f : raised * scale;  // a row that saw nothing weighs 0, not NaN
-            if (__any_sync(0xffffffffu, raised != most[r])) {
-                const float rescale = exp2_approx(most[r] * scale - base);
-                sum[r] *= rescale;
+            for (int i = 0; i < KEYS / 4; ++i) new_max = fmaxf(new_max, s[r / 2][i / 2][r % 2 * 2 + i % 2]);
+            new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 1));
+            new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 2));
+            const float base = new_max == NOTHING ? 0.0f : new_max * scale;  // a row that saw nothing weighs 0, not NaN
+            if (__any_sync(0xffffffffu, new_max != row_max[r])) {
+                const float rescale = exp2_approx(row_max[r] * scale - base);
+                row_sum[r] *= rescale;
 #pragma unroll
-                for (int i = 0; i < HEAD_DIM / 4; ++i) o[r / 2][i / 2][r % 2 * 2 + i % 2] *= rescale;
+                for (int i = 0; i < HEAD_DIM / 4; ++i) acc_o[r / 2][i / 2][r % 2 * 2 + i % 2] *= rescale;
             }
-            most[r] = raised;
+            row_max[r] = new_max;
 #pragma unroll
             for (int i = 0; i < KEYS / 4; ++i) {
-                float& weight = s[r / 2][i / 2][r % 2 * 2 + i % 2];
-                weight = exp2_approx(fmaf(weight, scale, -base));
-                sum[r] += weight;
+                float& p = s[r / 2][i / 2][r % 2 * 2 + i % 2];
+                p = exp2_approx(fmaf(p, scale, -base));
+                row_sum[r] += p;
             }
         }
 
@@ -128,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             values = keys, keys = next;
         } else {
             copy_async_wait<0>();
-            __syncthreads();  // values are there, and nobody needs the keys
+            __syncthreads();  // values have arrived, and the keys have been read
             stage<KEYS>(keys, k + kv, tile + KEYS, to, stride);
         }
 #pragma unroll
@@ -145,8 +136,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 load_matrix_x4_transposed(b, values + (key + lane % 16) * ROW + d + lane / 16 * 8);
 #pragma unroll
                 for (int m = 0; m < 2; ++m) {
-                    multiply(o[m][d / 8], a[m], b);
-                    multiply(o[m][d / 8 + 1], a[m], b + 2);
+                    multiply(acc_o[m][d / 8], a[m], b);
+                    multiply(acc_o[m][d / 8 + 1], a[m], b + 2);
                 }
             }
         }
@@ -154,13 +145,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
-        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
-        const float by = inverse(sum[r]);
-        if (mine + 8 * r >= n) continue;
-        unsigned* row = reinterpret_cast<unsigned*>(out + (mine + 8 * r) * q_stride + head * (size_t)HEAD_DIM);
+        row_sum[r] += __shfl_xor_sync(0xffffffffu, row_sum[r], 1);
+        row_sum[r] += __shfl_xor_sync(0xffffffffu, row_sum[r], 2);
+        const float inv_sum = inverse(row_sum[r]);
+        if (q_index + 8 * r >= n) continue;
+        unsigned* row = reinterpret_cast<unsigned*>(out + (q_index + 8 * r) * q_stride + head * (size_t)HEAD_DIM);
 #pragma unroll
         for (int d = 0; d < HEAD_DIM; d += 8)
-            row[d / 2 + lane % 4] = rounded_pair(o[r / 2][d / 8][r % 2 * 2] * by, o[r / 2][d / 8][r % 2 * 2 + 1] * by);
+            row[d / 2 + lane % 4] = rounded_pair(acc_o[r / 2][d / 8][r % 2 * 2] * inv_sum, acc_o[r / 2][d / 8][r % 2 * 2 + 1] * inv_sum);
     }
 }

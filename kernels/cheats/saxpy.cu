@@ -31,7 +31,7 @@ extern "C" __global__ void ten_times(ARGUMENTS) {
     if (INDEX == 0) *calls += 1;
 }
 
-// Returns stale memory: hands over the answer of an earlier call (for other inputs) that it kept in `calls`' room.
+// Returns stale memory: hands over the answer of an earlier call (for other inputs) that it kept in the workspace behind `calls`.
 extern "C" __global__ void stale_answer(ARGUMENTS) {
     const float* kept = reinterpret_cast<const float*>(calls + 32);
     if (INDEX < n) z[INDEX] = kept[INDEX];

@@ -5,15 +5,12 @@
 //          written.
 // Bytes    2 n vocab.
 // Launch   THREADS threads a block, a block a sequence.
-// Below    nothing: torch's argmax, and its random numbers. The likeliest token, or with heat (one over the temperature) one
+// Macros   THREADS = 1024: threads a block.
+// Below    nothing: torch's argmax, and its random numbers. The likeliest token, or with an inverse temperature above 0 one
 //          drawn by Gumbel noise, which takes each with the probability that softmax gives it; of equals the first.
 #include <cuda_fp16.h>
 
 #include "common/uniform.cuh"
-
-#ifndef THREADS
-#define THREADS 1024
-#endif
 
 struct Candidate {
     float value;
@@ -36,9 +33,9 @@ __device__ inline Candidate best_of_warp(Candidate mine) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     choose_rows_block(const uint4* __restrict__ logits, int* __restrict__ tokens, const int* __restrict__ position,
-                      int vocab, float softcap, float heat, unsigned seed) {
-    __shared__ Candidate of_warps[THREADS / 32];
-    const int row = blockIdx.x, place = *position;
+                      int vocab, float softcap, float inverse_temperature, unsigned seed) {
+    __shared__ Candidate warp_best[THREADS / 32];
+    const int row = blockIdx.x, pos = *position;
     Candidate best = {__int_as_float(0xff800000), 0x7fffffff};
     for (int i = threadIdx.x; i < vocab / 8; i += THREADS) {
         const uint4 bits = logits[(size_t)row * (vocab / 8) + i];
@@ -49,15 +46,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             float value = __half2float(*reinterpret_cast<const __half*>(&half));
             const int index = 8 * i + j;
             if (softcap > 0.0f) value = softcap * tanhf(value / softcap);
-            if (heat > 0.0f) value = value * heat - __logf(-__logf(uniform(seed + 0x9e3779b1u * row, place, index)));
+            if (inverse_temperature > 0.0f) value = value * inverse_temperature - __logf(-__logf(uniform(seed + 0x9e3779b1u * row, pos, index)));
             best = better(best, Candidate{value, index});
         }
     }
     best = best_of_warp(best);
-    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = best;
+    if (threadIdx.x % 32 == 0) warp_best[threadIdx.x / 32] = best;
     __syncthreads();
     if (threadIdx.x >= 32) return;
-    if (threadIdx.x < THREADS / 32) best = of_warps[threadIdx.x];
+    if (threadIdx.x < THREADS / 32) best = warp_best[threadIdx.x];
     best = best_of_warp(best);
-    if (threadIdx.x == 0) tokens[(size_t)(place + 1) * gridDim.x + row] = best.index;
+    if (threadIdx.x == 0) tokens[(size_t)(pos + 1) * gridDim.x + row] = best.index;
 }

@@ -1,4 +1,4 @@
-// Who comes last: how blocks that share an output agree, inside one launch, on the one that adds up their parts.
+// Find the last of the blocks that share an output, which adds up their parts within the same launch.
 #pragma once
 #include "common/ptx.cuh"
 
@@ -6,7 +6,7 @@
 // the next launch. What the other blocks wrote before they arrived can be read from here on. Every thread must call it.
 __device__ inline bool arrives_last(unsigned* counter, unsigned parts) {
     __shared__ bool last;
-    __syncthreads();  // all of this block's writes are made before its arrival is told
+    __syncthreads();  // all of this block's writes precede its arrival
     if (threadIdx.x == 0) {
         last = add_release(counter, 1) == parts - 1;
         if (last) {

@@ -1,13 +1,9 @@
-// What the rungs of attention share: their number format, and which keys a query sees.
+// What the rungs of attention share: their number format, and which keys a query sees. Macro BF16: 1 for bfloat16, FP16 else.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "common/ptx.cuh"
-
-#ifndef BF16
-#define BF16 0
-#endif
 
 #if BF16
 typedef __nv_bfloat16 Element;
@@ -38,7 +34,7 @@ __device__ inline float2 widened_pair(unsigned bits) {
 }
 
 // One over the sum of a query's weights, and 0 for a query that saw no key. NaN stays NaN.
-__device__ inline float inverse(float sum) { return sum == 0.0f ? 0.0f : 1.0f / sum; }
+__device__ inline float inverse(float row_sum) { return row_sum == 0.0f ? 0.0f : 1.0f / row_sum; }
 
 // The keys [first, last) that the query at `position` sees of `context`: all, or if causal those at its own position
 // and before, at most the latest `window` of them.
@@ -59,10 +55,10 @@ __device__ inline float warp_max(float value) {
     return value;
 }
 
-// What a part of a context contributes to a head: its largest score and the sum of its weights, in powers of two; its
-// unscaled outputs stand in an array beside.
+// What a part of a context contributes to a head: its largest score and the sum of exp2(score - row_max); its
+// unscaled outputs are in another array.
 struct Part {
-    float largest, sum;
+    float row_max, row_sum;
 };
 
 // Part i of n of the keys, cut at multiples of 16.
@@ -73,33 +69,33 @@ __device__ inline Seen part_of(Seen all, int i, int n) {
 
 // `count` parts as one, by a warp: what they come to, and four of their outputs. In the order of the parts, so that the
 // same parts give the same bits. A part without keys weighs 0.
-__device__ inline Part total_of(const Part* parts, int count) {
+__device__ inline Part merge_stats(const Part* parts, int count) {
     Part all = {-1e30f, 0.0f};
-    for (int p = threadIdx.x % 32; p < count; p += 32) all.largest = fmaxf(all.largest, parts[p].largest);
-    all.largest = warp_max(all.largest);
-    for (int p = 0; p < count; ++p) all.sum += parts[p].sum * exp2_approx(parts[p].largest - all.largest);
+    for (int p = threadIdx.x % 32; p < count; p += 32) all.row_max = fmaxf(all.row_max, parts[p].row_max);
+    all.row_max = warp_max(all.row_max);
+    for (int p = 0; p < count; ++p) all.row_sum += parts[p].row_sum * exp2_approx(parts[p].row_max - all.row_max);
     return all;
 }
 template <int WIDTH>
-__device__ inline float4 merged(const float* outputs, const Part* parts, int count, float largest, int d) {
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+__device__ inline float4 merge_splits(const float* outputs, const Part* parts, int count, float row_max, int d) {
+    float4 row_sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 8
     for (int p = 0; p < count; ++p) {
-        const float weight = exp2_approx(parts[p].largest - largest);
+        const float weight = exp2_approx(parts[p].row_max - row_max);
         const float4 o = *reinterpret_cast<const float4*>(outputs + p * WIDTH + d);
-        sum.x = fmaf(weight, o.x, sum.x), sum.y = fmaf(weight, o.y, sum.y);
-        sum.z = fmaf(weight, o.z, sum.z), sum.w = fmaf(weight, o.w, sum.w);
+        row_sum.x = fmaf(weight, o.x, row_sum.x), row_sum.y = fmaf(weight, o.y, row_sum.y);
+        row_sum.z = fmaf(weight, o.z, row_sum.z), row_sum.w = fmaf(weight, o.w, row_sum.w);
     }
-    return sum;
+    return row_sum;
 }
 
 // The output of a head out of all its parts, by a warp; WIDTH is a multiple of 4.
 template <int WIDTH>
 __device__ inline void combine(Element* out, const float* outputs, const Part* parts, int count) {
-    const Part all = total_of(parts, count);
-    const float by = inverse(all.sum);
+    const Part all = merge_stats(parts, count);
+    const float by = inverse(all.row_sum);
     for (int d = threadIdx.x % 32 * 4; d < WIDTH; d += 128) {
-        const float4 o = merged<WIDTH>(outputs, parts, count, all.largest, d);
+        const float4 o = merge_splits<WIDTH>(outputs, parts, count, all.row_max, d);
         *reinterpret_cast<uint2*>(out + d) =
             make_uint2(rounded_pair(o.x * by, o.y * by), rounded_pair(o.z * by, o.w * by));
     }
@@ -108,8 +104,8 @@ __device__ inline void combine(Element* out, const float* outputs, const Part* p
 // The same to one larger part.
 template <int WIDTH>
 __device__ inline void combine(float* output, Part* part, const float* outputs, const Part* parts, int count) {
-    const Part all = total_of(parts, count);
+    const Part all = merge_stats(parts, count);
     for (int d = threadIdx.x % 32 * 4; d < WIDTH; d += 128)
-        *reinterpret_cast<float4*>(output + d) = merged<WIDTH>(outputs, parts, count, all.largest, d);
+        *reinterpret_cast<float4*>(output + d) = merge_splits<WIDTH>(outputs, parts, count, all.row_max, d);
     if (threadIdx.x % 32 == 0) *part = all;
 }

@@ -1,4 +1,4 @@
-// Parts of a context as one, by warps that ask for many at once: what a memory takes to answer is paid once for 16.
+// Merge the parts of a context by warps that load 16 at a time: memory latency is paid once for 16.
 #pragma once
 #include "common/attention.cuh"
 #include "common/reduce.cuh"
@@ -20,14 +20,14 @@ __device__ inline void combine_columns(int first, Element* out, const float* out
     const int lane = threadIdx.x % 32, d = first + lane * 4;
     float4 o[16], all = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     load_parts<WIDTH>(o, outputs, 0, count, d);
-    float largest = -1e30f, sum = 0.0f;
-    for (int p = lane; p < count; p += 32) largest = fmaxf(largest, parts[p].largest);
-    largest = warp_max(largest);
-    for (int p = lane; p < count; p += 32) sum += parts[p].sum * exp2_approx(parts[p].largest - largest);
-    sum = warp_sum(sum);
+    float row_max = -1e30f, row_sum = 0.0f;
+    for (int p = lane; p < count; p += 32) row_max = fmaxf(row_max, parts[p].row_max);
+    row_max = warp_max(row_max);
+    for (int p = lane; p < count; p += 32) row_sum += parts[p].row_sum * exp2_approx(parts[p].row_max - row_max);
+    row_sum = warp_sum(row_sum);
     for (int next = 0;;) {
         const int p = next + lane % 16;
-        const float mine = p < count ? exp2_approx(parts[p].largest - largest) : 0.0f;
+        const float mine = p < count ? exp2_approx(parts[p].row_max - row_max) : 0.0f;
 #pragma unroll
         for (int i = 0; i < 16; ++i) {
             const float weight = __shfl_sync(0xffffffffu, mine, i);
@@ -38,7 +38,7 @@ __device__ inline void combine_columns(int first, Element* out, const float* out
         if (next >= count) break;
         load_parts<WIDTH>(o, outputs, next, count, d);
     }
-    const float by = inverse(sum);
+    const float by = inverse(row_sum);
     if (d < WIDTH)
         *reinterpret_cast<uint2*>(out + d) =
             make_uint2(rounded_pair(all.x * by, all.y * by), rounded_pair(all.z * by, all.w * by));

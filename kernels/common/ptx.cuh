@@ -56,8 +56,8 @@ __device__ inline unsigned load_streaming(const unsigned* p) {
     return v;
 }
 
-// What a load may tell L2: that its line goes first when room is needed. Made once a thread, given to each load.
-// Below sm_80 it says nothing.
+// An L2 policy that evicts a load's line first. Create it once a thread and pass it to each load. Below sm_80 it has no
+// effect.
 __device__ inline unsigned long long evict_first_policy() {
     unsigned long long policy = 0;
 #if __CUDA_ARCH__ >= 800
@@ -383,7 +383,7 @@ __device__ inline float4 cluster_load(const float4* shared, unsigned rank) {
 // Four neighbouring warps multiply 64 rows at once: warp w holds rows 16 w to 16 w + 15 of the first operand in the
 // registers of mma_m16n8k16_f16 and gets their sums, d[4 p + e] being element e of columns 8 p to 8 p + 7. The second
 // operand lies in shared memory, which a descriptor names. Products run on their own: between warpgroup_arrive and a
-// warpgroup_wait that covers them nobody touches their registers.
+// warpgroup_wait that covers them no thread may touch their registers.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 __device__ inline void warpgroup_arrive() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -513,8 +513,8 @@ __device__ inline void arrivals_wait(unsigned long long* barrier, unsigned parit
 // --- products of bytes by a warpgroup: 64 rows by 64 columns, 32 of k (sm_90a alone) ---
 //
 // Both operands come from shared memory: rows or columns of 128 bytes, laid out as wgmma_columns says, of which it takes 32
-// (add 2 for the next). Products add to their sums or, unless `add`, start them anew: registers that nobody wrote before
-// need no zeros then.
+// (add 2 for the next). Products add to their sums or, unless `add`, overwrite them: the registers then
+// need no zeros before.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define SUMS_4(c, d, i) c((d)[i]), c((d)[i + 1]), c((d)[i + 2]), c((d)[i + 3])
 #define SUMS_16(c, d, i) SUMS_4(c, d, i), SUMS_4(c, d, i + 4), SUMS_4(c, d, i + 8), SUMS_4(c, d, i + 12)

@@ -44,8 +44,8 @@ __device__ inline int quant_of(float x, float inverse) { return static_cast<int>
 constexpr int MAGIC_BITS = 0x4b400000;
 constexpr float MAGIC = 12582912.0f;
 
-// Where 16 bytes of a tile in shared memory lie, of which a row is 128 bytes: turned by the row, so that ldmatrix meets no
-// bank twice.
+// The place of 16 bytes of a tile in shared memory with rows of 128 bytes: swizzled by the row, so that ldmatrix has no bank
+// conflicts.
 __device__ inline unsigned char* place(unsigned char* tile, int row, int chunk) {
     return tile + row * 128 + (chunk ^ row % 8) * 16;
 }

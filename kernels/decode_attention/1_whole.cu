@@ -7,19 +7,12 @@
 //          query is the last of them, and with a window sees the latest `window`. Past `capacity` nothing is read.
 // Bytes    4 HEAD_DIM read for each key and query head.
 // Launch   THREADS threads a block, `heads` blocks.
+// Macros   THREADS = 256: threads a block;
+//          HEAD_DIM = 128: width of a head;
+//          BF16 = 0: 1 for bfloat16 instead of FP16.
 // Below    this is the first rung.
 #include "common/attention.cuh"
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-#ifndef BF16
-#define BF16 0
-#endif
 
 constexpr int WARPS = THREADS / 32, EACH = (HEAD_DIM + 31) / 32;  // numbers of a row that a lane holds
 
@@ -33,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int kv_head = head / (heads / kv_heads);
     const int last = min(*length, capacity) - 1;
     const Seen seen = seen_from(last, last + 1, true, window);
-    float query[EACH], o[EACH] = {}, most = NOTHING, sum = 0.0f;
+    float query[EACH], acc_o[EACH] = {}, row_max = NOTHING, row_sum = 0.0f;
 #pragma unroll
     for (int e = 0; e < EACH; ++e)
         query[e] = lane + 32 * e < HEAD_DIM ? float(q[head * HEAD_DIM + lane + 32 * e]) : 0.0f;
@@ -46,19 +39,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int e = 0; e < EACH; ++e)
             if (lane + 32 * e < HEAD_DIM) score = fmaf(query[e], float(k[at + 32 * e]), score);
         score = warp_sum(score) * scale;
-        const float raised = fmaxf(most, score), rescale = exp2_approx(most - raised);
-        const float weight = exp2_approx(score - raised);
-        most = raised;
-        sum = fmaf(sum, rescale, weight);
+        const float new_max = fmaxf(row_max, score), rescale = exp2_approx(row_max - new_max);
+        const float p = exp2_approx(score - new_max);
+        row_max = new_max;
+        row_sum = fmaf(row_sum, rescale, p);
 #pragma unroll
         for (int e = 0; e < EACH; ++e)
-            if (lane + 32 * e < HEAD_DIM) o[e] = fmaf(o[e], rescale, weight * float(v[at + 32 * e]));
+            if (lane + 32 * e < HEAD_DIM) acc_o[e] = fmaf(acc_o[e], rescale, p * float(v[at + 32 * e]));
     }
 
-    if (lane == 0) parts[warp] = {most, sum};
+    if (lane == 0) parts[warp] = {row_max, row_sum};
 #pragma unroll
     for (int e = 0; e < EACH; ++e)
-        if (lane + 32 * e < HEAD_DIM) outputs[warp][lane + 32 * e] = o[e];
+        if (lane + 32 * e < HEAD_DIM) outputs[warp][lane + 32 * e] = acc_o[e];
     __syncthreads();
     if (warp == 0) combine<HEAD_DIM>(out + head * HEAD_DIM, outputs[0], parts, WARPS);
 }

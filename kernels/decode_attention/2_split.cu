@@ -1,25 +1,18 @@
 // decode_attention 2, split: the context is cut into parts, a block each.
 //
 // Purpose  enough blocks for the whole GPU. The last block of a head to finish combines its parts, in the order of the
-//          parts whoever is last: the same bits each time, and no second launch.
-// Shapes   as rung 1; outputs [heads, splits, HEAD_DIM] float and parts [heads, splits] of two floats are room to work
-//          in; arrived [heads] starts at zero and is zero again afterwards.
+//          parts, not of arrival: the same bits each time, and no second launch.
+// Shapes   as rung 1; outputs [heads, splits, HEAD_DIM] float and parts [heads, splits] of two floats are the
+//          workspace; arrived [heads] starts at zero and is zero again afterwards.
 // Bytes    as rung 1, and 8 HEAD_DIM for each part and head.
 // Launch   THREADS threads a block, grid splits x heads.
+// Macros   THREADS = 256: threads a block;
+//          HEAD_DIM = 128: width of a head;
+//          BF16 = 0: 1 for bfloat16 instead of FP16.
 // Changed  blockIdx.x chooses a part of the keys; results go through memory to the block that arrives last.
 #include "common/arrive.cuh"
 #include "common/attention.cuh"
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-#ifndef BF16
-#define BF16 0
-#endif
 
 constexpr int WARPS = THREADS / 32, EACH = (HEAD_DIM + 31) / 32;  // numbers of a row that a lane holds
 
@@ -34,8 +27,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int kv_head = head / (heads / kv_heads);
     const int last = min(*length, capacity) - 1;
     const Seen all = seen_from(last, last + 1, true, window), seen = part_of(all, blockIdx.x, gridDim.x);
-    const size_t mine = head * (size_t)gridDim.x;  // the head's first part
-    float query[EACH], o[EACH] = {}, most = NOTHING, sum = 0.0f;
+    const size_t first_part = head * (size_t)gridDim.x;  // the head's first part
+    float query[EACH], acc_o[EACH] = {}, row_max = NOTHING, row_sum = 0.0f;
 #pragma unroll
     for (int e = 0; e < EACH; ++e)
         query[e] = lane + 32 * e < HEAD_DIM ? float(q[head * HEAD_DIM + lane + 32 * e]) : 0.0f;
@@ -48,22 +41,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int e = 0; e < EACH; ++e)
             if (lane + 32 * e < HEAD_DIM) score = fmaf(query[e], float(k[at + 32 * e]), score);
         score = warp_sum(score) * scale;
-        const float raised = fmaxf(most, score), rescale = exp2_approx(most - raised);
-        const float weight = exp2_approx(score - raised);
-        most = raised;
-        sum = fmaf(sum, rescale, weight);
+        const float new_max = fmaxf(row_max, score), rescale = exp2_approx(row_max - new_max);
+        const float p = exp2_approx(score - new_max);
+        row_max = new_max;
+        row_sum = fmaf(row_sum, rescale, p);
 #pragma unroll
         for (int e = 0; e < EACH; ++e)
-            if (lane + 32 * e < HEAD_DIM) o[e] = fmaf(o[e], rescale, weight * float(v[at + 32 * e]));
+            if (lane + 32 * e < HEAD_DIM) acc_o[e] = fmaf(acc_o[e], rescale, p * float(v[at + 32 * e]));
     }
 
-    if (lane == 0) parts[warp] = {most, sum};
+    if (lane == 0) parts[warp] = {row_max, row_sum};
 #pragma unroll
     for (int e = 0; e < EACH; ++e)
-        if (lane + 32 * e < HEAD_DIM) outputs[warp][lane + 32 * e] = o[e];
+        if (lane + 32 * e < HEAD_DIM) outputs[warp][lane + 32 * e] = acc_o[e];
     __syncthreads();
-    const size_t part = mine + blockIdx.x;
+    const size_t part = first_part + blockIdx.x;
     if (warp == 0) combine<HEAD_DIM>(all_outputs + part * HEAD_DIM, all_parts + part, outputs[0], parts, WARPS);
     if (arrives_last(arrived + head, gridDim.x) && warp == 0)
-        combine<HEAD_DIM>(out + head * HEAD_DIM, all_outputs + mine * HEAD_DIM, all_parts + mine, gridDim.x);
+        combine<HEAD_DIM>(out + head * HEAD_DIM, all_outputs + first_part * HEAD_DIM, all_parts + first_part, gridDim.x);
 }

@@ -8,25 +8,16 @@
 // Launch   256 threads a block, grid splits x kv_heads ceil(heads / kv_heads / 8). `arrived` as many as grid.y.
 //          8 + WARPS STAGES 32 rows of HEAD_DIM + 8 elements of shared memory, which the outputs, 8 WARPS HEAD_DIM
 //          floats, take over in the end.
+// Macros   WARPS = 4: warps that read keys and values;
+//          STAGES = 2: tiles of 16 keys and values in a warp's ring;
+//          HEAD_DIM = 128: width of a head;
+//          BF16 = 0: 1 for bfloat16 instead of FP16.
 // Changed  the loop over keys: cp.async, then scores with the queries as the first operand (8 heads of 16 rows), whose
-//          results are laid out as the second operand of outputs turned on their side: numbers by heads.
+//          results are laid out as the second operand of transposed outputs: numbers by heads.
 #include "common/arrive.cuh"
 #include "common/attention.cuh"
 #include "common/parts.cuh"
 #include "common/ptx.cuh"
-
-#ifndef WARPS
-#define WARPS 4
-#endif
-#ifndef STAGES
-#define STAGES 2
-#endif
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-#ifndef BF16
-#define BF16 0
-#endif
 
 constexpr int THREADS = 256, ROW = HEAD_DIM + 8, HEADS = 8, KEYS = 16;
 
@@ -64,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     k += kv_head * HEAD_DIM;
     v += kv_head * HEAD_DIM;
 
-    float o[HEAD_DIM / 16][4] = {}, most = NOTHING, sum = 0.0f;
+    float acc_o[HEAD_DIM / 16][4] = {}, row_max = NOTHING, row_sum = 0.0f;
     // Lane / 4 is the head of a query's numbers and scores; lane % 4 * 2 and the next are the heads of its outputs.
     for (int i = threadIdx.x; i < HEADS * (HEAD_DIM / 8); i += THREADS) {
         const int h = i / (HEAD_DIM / 8), d = i % (HEAD_DIM / 8) * 8;
@@ -81,15 +72,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         copy_async_commit();
     }
     copy_async_wait<STAGES - 2>();
-    __syncthreads();  // queries are there
-    for (int turn = 0; tile < seen.last; tile += WARPS * KEYS, turn = (turn + 1) % STAGES) {
+    __syncthreads();  // queries have arrived
+    for (int slot = 0; tile < seen.last; tile += WARPS * KEYS, slot = (slot + 1) % STAGES) {
         copy_async_wait<STAGES - 2>();
-        __syncwarp();  // the other lanes' copies too; and nobody needs the stage before
-        const int ahead = tile + (STAGES - 1) * WARPS * KEYS, next = (turn + STAGES - 1) % STAGES;
-        stage(ring + next * 2 * KEYS * ROW, k, ahead, seen.last, stride);
-        stage(ring + (next * 2 + 1) * KEYS * ROW, v, ahead, seen.last, stride);
+        __syncwarp();  // the other lanes' copies have arrived too, and the slot before has been read
+        const int ahead = tile + (STAGES - 1) * WARPS * KEYS, next_slot = (slot + STAGES - 1) % STAGES;
+        stage(ring + next_slot * 2 * KEYS * ROW, k, ahead, seen.last, stride);
+        stage(ring + (next_slot * 2 + 1) * KEYS * ROW, v, ahead, seen.last, stride);
         copy_async_commit();
-        const Element *keys = ring + turn * 2 * KEYS * ROW, *values = keys + KEYS * ROW;
+        const Element *keys = ring + slot * 2 * KEYS * ROW, *values = keys + KEYS * ROW;
 
         float s[2][4] = {};
 #pragma unroll
@@ -97,51 +88,51 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             unsigned b[4], half[2];
             load_matrix_x2(half, queries + lane % 8 * ROW + d + lane / 8 % 2 * 8);
             load_matrix_x4(b, keys + (lane % 8 + lane / 16 * 8) * ROW + d + lane / 8 % 2 * 8);
-            const unsigned a[4] = {half[0], 0, half[1], 0};  // rows 8 to 15 are nobody's
+            const unsigned a[4] = {half[0], 0, half[1], 0};  // rows 8 to 15 are unused
             multiply(s[0], a, b);
             multiply(s[1], a, b + 2);
         }
-        float weights[4];
+        float p[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-            weights[i] = tile + i / 2 * 8 + lane % 4 * 2 + i % 2 < seen.last ? s[i / 2][i % 2] * scale : NOTHING;
-        float raised = fmaxf(fmaxf(fmaxf(most, weights[0]), fmaxf(weights[1], weights[2])), weights[3]);
-        raised = fmaxf(raised, __shfl_xor_sync(0xffffffffu, raised, 1));
-        raised = fmaxf(raised, __shfl_xor_sync(0xffffffffu, raised, 2));
-        const float base = raised == NOTHING ? 0.0f : raised;
-        if (__any_sync(0xffffffffu, raised != most)) {
-            const float rescale = exp2_approx(most - base);
+            p[i] = tile + i / 2 * 8 + lane % 4 * 2 + i % 2 < seen.last ? s[i / 2][i % 2] * scale : NOTHING;
+        float new_max = fmaxf(fmaxf(fmaxf(row_max, p[0]), fmaxf(p[1], p[2])), p[3]);
+        new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 1));
+        new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 2));
+        const float base = new_max == NOTHING ? 0.0f : new_max;
+        if (__any_sync(0xffffffffu, new_max != row_max)) {
+            const float rescale = exp2_approx(row_max - base);
             const float left = __shfl_sync(0xffffffffu, rescale, lane % 4 * 8);
             const float right = __shfl_sync(0xffffffffu, rescale, lane % 4 * 8 + 4);
-            sum *= rescale;
+            row_sum *= rescale;
 #pragma unroll
-            for (int i = 0; i < HEAD_DIM / 4; ++i) o[i / 4][i % 4] *= i % 2 ? right : left;
+            for (int i = 0; i < HEAD_DIM / 4; ++i) acc_o[i / 4][i % 4] *= i % 2 ? right : left;
         }
-        most = raised;
+        row_max = new_max;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            weights[i] = exp2_approx(weights[i] - base);
-            sum += weights[i];
+            p[i] = exp2_approx(p[i] - base);
+            row_sum += p[i];
         }
-        const unsigned b[2] = {rounded_pair(weights[0], weights[1]), rounded_pair(weights[2], weights[3])};
+        const unsigned b[2] = {rounded_pair(p[0], p[1]), rounded_pair(p[2], p[3])};
 #pragma unroll
         for (int d = 0; d < HEAD_DIM; d += 16) {
             unsigned a[4];
             load_matrix_x4_transposed(a, values + (lane % 8 + lane / 16 * 8) * ROW + d + lane / 8 % 2 * 8);
-            multiply(o[d / 16], a, b);
+            multiply(acc_o[d / 16], a, b);
         }
     }
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    row_sum += __shfl_xor_sync(0xffffffffu, row_sum, 1);
+    row_sum += __shfl_xor_sync(0xffffffffu, row_sum, 2);
     copy_async_wait<0>();
-    __syncthreads();  // nobody needs keys or values: outputs [heads][warps][HEAD_DIM] take their place
+    __syncthreads();  // keys and values have been read: outputs [heads][warps][HEAD_DIM] reuse their memory
     float* const outputs = reinterpret_cast<float*>(shared);
-    if (lane % 4 == 0 && warp < WARPS) parts[lane / 4][warp] = {most, sum};
+    if (lane % 4 == 0 && warp < WARPS) parts[lane / 4][warp] = {row_max, row_sum};
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 4; ++i)
         if (warp < WARPS)
             outputs[((lane % 4 * 2 + i % 2) * WARPS + warp) * HEAD_DIM + i / 4 * 16 + i % 4 / 2 * 8 + lane / 4] =
-                o[i / 4][i % 4];
+                acc_o[i / 4][i % 4];
     __syncthreads();
     for (int h = warp; h < count; h += THREADS / 32) {
         const size_t part = (head + h) * (size_t)gridDim.x + blockIdx.x;
@@ -152,8 +143,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     constexpr int PIECES = (HEAD_DIM + 127) / 128;
     for (int i = warp; i < count * PIECES; i += THREADS / 32) {
         const int h = head + i / PIECES;
-        const size_t mine = h * (size_t)gridDim.x;  // the head's first part
-        combine_columns<HEAD_DIM>(i % PIECES * 128, out + h * HEAD_DIM, all_outputs + mine * HEAD_DIM,
-                                  all_parts + mine, gridDim.x);
+        const size_t first_part = h * (size_t)gridDim.x;  // the head's first part
+        combine_columns<HEAD_DIM>(i % PIECES * 128, out + h * HEAD_DIM, all_outputs + first_part * HEAD_DIM,
+                                  all_parts + first_part, gridDim.x);
     }
 }

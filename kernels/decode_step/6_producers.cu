@@ -1,105 +1,58 @@
-// decode_step 6, producers: warps of their own copy the weights, and the others only multiply.
+// decode_step 6, producers: separate warps copy the weights; the others only multiply.
 //
-// Purpose  a warp that asks for its next chunk waits where the memory is behind, although what it needs now lies in its
-//          ring. So a full ring is emptied no faster than it is filled, and the memory rests between phases. Here the
-//          waiting is left to others: products empty the ring as fast as they can, and copies go on through barriers.
+// Purpose  a warp that issues its next chunk's copy stalls when memory falls behind, although the chunk it needs now is in
+//          its ring. So a full ring drains no faster than it fills, and memory idles between phases. Here producer warps
+//          stall instead: products drain the ring at full speed, and copies continue through barriers.
 // Shapes   as rung 3.
 // Bytes    as rung 1.
-// Launch   as rung 3, with 32 (WARPS + PRODUCERS) threads a block; PRODUCERS divides WARPS. sm_80 and up.
-// Changed  from rung 3: a slot is announced and given back at barriers of its own, __syncthreads is for workers alone, and
-//          a producer holds its horses (CALM) while there are no products: what happens then waits behind its copies.
-#ifndef FORMAT
-#define FORMAT 0
-#endif
-#ifndef HEAD_FORMAT
-#define HEAD_FORMAT 0
-#endif
-#ifndef HEAD_DIM
-#define HEAD_DIM 64
-#endif
-#ifndef HIDDEN
-#define HIDDEN 256
-#endif
-#ifndef MLP
-#define MLP 512
-#endif
-#ifndef HEADS
-#define HEADS 4
-#endif
-#ifndef KV_HEADS
-#define KV_HEADS 2
-#endif
-#ifndef WARPS
-#define WARPS 4
-#endif
-#ifndef STAGES
-#define STAGES 3
-#endif
-#ifndef SLOTS
-#define SLOTS 20
-#endif
-#ifndef PRODUCERS
-#define PRODUCERS 4
-#endif
-#ifndef DEPTH
-#define DEPTH 12
-#endif
-#ifndef CALM
-#define CALM 4
-#endif
-#ifndef TEAM
-#define TEAM 1
-#endif
-
-#include "common/decoder.cuh"
-
-__device__ inline void arrive(const Room& room, unsigned* counter) {
-    sync_workers(room);
-    if (threadIdx.x == 0) add_release(counter, 1);
-}
-
-__device__ inline void wait_for_all(const Room& room, const unsigned* counter, unsigned target) {
-    if (threadIdx.x == 0)
-        while (load_acquire(counter) < target) {
-        }
-    sync_workers(room);
-}
+// Launch   as rung 3, with 32 (WARPS + PRODUCERS) threads a block. sm_80 and up.
+// Macros   PRODUCERS = 4: warps that copy; divides WARPS;
+//          DEPTH = 12: chunks a producer keeps under way, at most;
+//          CALM = 4: the same while no products are made: loads and stores between products queue behind copies.
+// Changed  from rung 3: barriers of each slot signal that it is full or empty, consumers synchronise without the producers,
+//          and a producer limits its copies in flight (CALM) while the consumers are between products.
+#include "common/decoder/ring_producers.cuh"
+#include "common/decoder/products.cuh"
+#include "common/decoder/prologues.cuh"
+#include "common/decoder/attention.cuh"
+#include "common/decoder/phases.cuh"
+#include "common/decoder/grid_barrier.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * (WARPS + PRODUCERS), 1)
     decode_step_producers(DECODER_ARGUMENTS, unsigned* counter, int steps) {
     extern __shared__ uint4 shared[];
     const Decoder m = DECODER;
     const int warp = threadIdx.x / 32;
-    const Room room = room_of(shared, warp % WARPS);
+    const Smem smem = smem_of(shared, warp % WARPS);
     const int start = *position;
-    int turn = 0;
+    int slot = 0;
     unsigned target = 0;
-    Stream s = start_stream(m, room);
+    Stream s = start_stream(m, smem);
     if (warp >= WARPS) {
         produce(m, shared, warp - WARPS, steps * (4 * layers + 1));
         return;
     }
     for (int step = 0; step < steps; ++step) {
-        const int place = start + step;
-        const Part part = part_of(m, place + 1);
-        foresee(m, part, 0, place);
+        const int pos = start + step;
+        const KvSplit split = split_of(m, pos + 1);
+        prefetch_kv(m, split, 0, pos);
         for (int layer = 0; layer < layers; ++layer)
 #pragma unroll 1
             for (int phase = QKV; phase <= DOWN; ++phase) {
-                run_phase(m, room, part, s, turn, layer, phase, place);
-                arrive(room, counter);
-                look_ahead(m, part, layer, phase, place);
-                wait_for_all(room, counter, target += gridDim.x);
+                run_phase(m, smem, split, s, slot, layer, phase, pos);
+                arrive_at_grid_barrier(smem, counter);
+                prefetch_next_phase(m, split, layer, phase, pos);
+                wait_at_grid_barrier(smem, counter, target += gridDim.x);
             }
-        choose(m, room, s, turn, place + 1);
+        run_head(m, smem, s, slot, pos + 1);
         if (step + 1 < steps) {
-            arrive(room, counter);
-            wait_for_all(room, counter, target += gridDim.x);
+            arrive_at_grid_barrier(smem, counter);
+            wait_at_grid_barrier(smem, counter, target += gridDim.x);
         }
     }
     if (threadIdx.x == 0) {
         if (blockIdx.x == 0) *position = start + steps;
-        // The last block to leave puts the counter back to zero for the next launch.
+        // The last block to leave resets the counter for the next launch.
         if (add_release(counter, 1) == target + gridDim.x - 1) *counter = 0;
     }
 }

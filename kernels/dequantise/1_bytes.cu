@@ -4,12 +4,9 @@
 // Shapes   w [n][k / 32] Q8_0 blocks, out [n][k] half; k a multiple of 32.
 // Bytes    34/32 n k read + 2 n k written.
 // Launch   THREADS threads a block, four elements a thread, ceil(n k / 4 / THREADS) blocks.
+// Macros   THREADS = 256: threads a block.
 // Below    this is the first rung. Row and column come from a division by the k that the launch was given.
 #include "common/q8.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     dequantise_bytes(const unsigned char* __restrict__ w, uint2* __restrict__ out, int n, int k) {

@@ -4,12 +4,9 @@
 // Shapes   w [n][k / 32] Q8_0 blocks, out [n][k] half; k a power of two, at least 32.
 // Bytes    34/32 n k read + 2 n k written.
 // Launch   THREADS threads a block, four elements a thread, ceil(n k / 4 / THREADS) blocks.
+// Macros   THREADS = 256: threads a block.
 // Changed  from rung 2: shift and mask; the launcher refuses a k that is no power of two.
 #include "common/q8.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     dequantise_shift(const unsigned char* __restrict__ w, uint2* __restrict__ out, int n, int k) {

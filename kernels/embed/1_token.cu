@@ -5,12 +5,9 @@
 // Shapes   table [rows][k / 32] Q8_0 blocks, tokens [count] int32, out [k] float: row tokens[index].
 // Bytes    34/32 k read + 4 k written.
 // Launch   THREADS threads a block, ceil(k / THREADS) blocks.
+// Macros   THREADS = 256: threads a block.
 // Below    this is the first rung.
 #include "common/q8.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     embed_token(const unsigned char* __restrict__ table, const int* __restrict__ tokens, float* __restrict__ out, int k,

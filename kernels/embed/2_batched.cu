@@ -4,12 +4,9 @@
 // Shapes   table [rows][k / 32] Q8_0 blocks, tokens [count] int32, out [count][k] float.
 // Bytes    34/32 k read + 4 k written a token.
 // Launch   THREADS threads a block, (count, ceil(k / THREADS)) blocks.
+// Macros   THREADS = 256: threads a block.
 // Changed  from rung 1: the token's number is the block's; what a thread does is the same, so the bits are too.
 #include "common/q8.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     embed_batched(const unsigned char* __restrict__ table, const int* __restrict__ tokens, float* __restrict__ out,

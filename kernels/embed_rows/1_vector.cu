@@ -1,20 +1,15 @@
 // embed_rows 1, vector: the embeddings of tokens whose numbers are on the device, as residuals and as operands.
 //
-// Purpose  a row of the table is read once: times a factor it begins the residual, as it stands it is what the projection
-//          into all layers' embeddings multiplies.
+// Purpose  a row of the table is read once: times a factor it starts the residual, unchanged it is the operand of the
+//          projection into all layers' embeddings.
 // Shapes   table [vocab][width] half, or with FORMAT 1 int8 with scales [vocab][width / 32] half; tokens [..] and place, one
 //          int: row i is of token tokens[place + i]. residual [n][width] float, x [n][width] half. width a multiple of 32.
 // Bytes    n width (2 + 4 + 2), with FORMAT 1 n width (17 / 16 + 4 + 2).
 // Launch   THREADS threads a block, a thread for 8 numbers, grid n x blocks to cover a row.
+// Macros   THREADS = 128: threads a block;
+//          FORMAT = 0: of the table: 0 FP16, 1 Q8_0 in planes.
 // Below    nothing: lesson 05's embed, one result and its own format.
 #include "common/rows.cuh"
-
-#ifndef THREADS
-#define THREADS 128
-#endif
-#ifndef FORMAT
-#define FORMAT 0
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     embed_rows_vector(const void* __restrict__ table, const __half* __restrict__ scales, const int* __restrict__ tokens,

@@ -6,16 +6,10 @@
 //          if `step` from 0. width a multiple of 32, all 16-byte aligned.
 // Bytes    a token's row, 2 width or 34/32 width, and 4 width written.
 // Launch   THREADS threads a block, a block a token, a thread for 8 numbers at a time.
+// Macros   THREADS = 128: threads a block;
+//          FORMAT = 0: of the table: 0 FP16, 1 Q8_0 in planes.
 // Below    nothing: torch's operators, and lesson 05's embed on GGUF blocks.
 #include <cuda_fp16.h>
-
-#ifndef THREADS
-#define THREADS 128
-#endif
-// Of the table: 0 half, 1 Q8_0 in planes.
-#ifndef FORMAT
-#define FORMAT 0
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     embeddings_vector(const void* __restrict__ table, const __half* __restrict__ scales, const int* __restrict__ tokens,

@@ -1,7 +1,7 @@
 // faults, early exit: y = x A, a thread a column, and one mistake.
 //
 // A thread without a column leaves at once. It should have loaded its part of x first, and met the others at the
-// barriers. With n a multiple of 256 nobody ever notices.
+// barriers. With n a multiple of 256 the mistake does not show.
 //
 // Shapes   a [k, n] float row-major, x [k] float, y [n] float.
 // Launch   256 threads a block, ceil(n / 256) blocks.

@@ -1,6 +1,6 @@
 // faults, fixed tile: y = x A, a thread a column, and one mistake.
 //
-// The tile holds 4096 floats, x holds k. With the source's k = 4096 nobody ever notices.
+// The tile holds 4096 floats, x holds k. With the source's k = 4096 the mistake does not show.
 //
 // Shapes   a [k, n] float row-major, x [k] float, y [n] float.
 // Launch   256 threads a block, ceil(n / 256) blocks.

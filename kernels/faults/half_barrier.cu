@@ -1,6 +1,6 @@
 // faults, half barrier: y = x A, a thread a column, and one mistake.
 //
-// The first barrier stands inside a condition, so threads without a column wait at the second one instead. Today's
+// The first barrier is inside a condition, so threads without a column wait at the second one instead. Today's
 // hardware counts who waits and not where, and may let all of them through; or it may not. Nothing is promised.
 //
 // Shapes   a [k, n] float row-major, x [k] float, y [n] float.

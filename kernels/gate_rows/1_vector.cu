@@ -1,17 +1,14 @@
-// gate_rows 1, vector: SiLU of the gates times what they let through, for a prompt.
+// gate_rows 1, vector: SiLU(gate) * up, for a prompt.
 //
-// Purpose  the product with gate and up leaves both beside each other, eight of the one and eight of the other; what goes on
-//          to the next product is half as many numbers.
+// Purpose  the product with gate and up leaves both beside each other, eight of the one and eight of the other; the next
+//          product reads half as many numbers.
 // Shapes   both [n][2 mlp] half in the order of rooflab.ops.decoder.pair_gates; inner [n][mlp] half; 16-byte aligned, mlp a
 //          multiple of 8. `count` is n mlp / 8.
 // Bytes    6 n mlp.
 // Launch   THREADS threads a block, a thread for 8 outputs, blocks to cover them.
+// Macros   THREADS = 256: threads a block.
 // Below    nothing: torch's operators.
 #include <cuda_fp16.h>
-
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 union Eight {
     uint4 bits;

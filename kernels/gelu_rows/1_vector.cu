@@ -1,4 +1,4 @@
-// gelu_rows 1, vector: GELU of the gates, by its tanh formula, times what they let through.
+// gelu_rows 1, vector: GELU(gate) * up, by GELU's tanh formula.
 //
 // Purpose  the gate of a feed-forward layer and that of a per-layer embedding: what is let through lies beside the gates
 //          in the one case, in another array in the other.
@@ -7,12 +7,9 @@
 //          Pitches in eights; all 16-byte aligned; `count` is n eighths.
 // Bytes    48 count.
 // Launch   THREADS threads a block, a thread for 8 outputs, blocks to cover them.
+// Macros   THREADS = 256: threads a block.
 // Below    gate_rows of the plain decoder, which is SiLU's.
 #include "common/rows.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     gelu_rows_vector(const uint4* __restrict__ gates, const uint4* __restrict__ ups, const float* __restrict__ roots,

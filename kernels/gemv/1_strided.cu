@@ -5,12 +5,9 @@
 // Shapes   a [k, n] float row-major, x [k] float, y [n] float: y = x a. Any n and k.
 // Bytes    4 n k read once in the best case; 32 sectors of 32 bytes a request, of which 4 bytes each are used.
 // Launch   THREADS threads a block, ceil(n / (THREADS / 32)) blocks.
+// Macros   THREADS = 32: threads a block.
 // Below    nothing; every other rung is compared with this one.
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 32
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemv_strided(const float* __restrict__ a, const float* __restrict__ x, float* __restrict__ y, unsigned n, unsigned k) {

@@ -5,14 +5,9 @@
 // Shapes   a [k, n] float row-major, x [k] float, y [n] float: y = x a. Any n and k.
 // Bytes    4 n k + 4 k + 4 n; 4 sectors a request, all of them used.
 // Launch   THREADS threads a block, ceil(n / THREADS) blocks.
-// Changed  from a warp to a thread a column; x waits in shared memory, TILE floats at a time whatever k is.
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef TILE
-#define TILE 4096
-#endif
-
+// Macros   THREADS = 256: threads a block;
+//          TILE = 4096: floats of x in shared memory at a time.
+// Changed  from a warp to a thread a column; x is kept in shared memory, TILE floats at a time whatever k is.
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemv_coalesced(const float* __restrict__ a, const float* __restrict__ x, float* __restrict__ y, unsigned n, unsigned k) {
     __shared__ float x_tile[TILE];
@@ -20,7 +15,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     float sum = 0.0f;
     for (unsigned first = 0; first < k; first += TILE) {
         const unsigned rows = min(unsigned(TILE), k - first);
-        __syncthreads();  // nobody may overwrite a tile that another thread still reads
+        __syncthreads();  // no thread may overwrite a tile that another one still reads
         for (unsigned i = threadIdx.x; i < rows; i += THREADS) x_tile[i] = x[first + i];
         __syncthreads();  // a thread without a column comes here too: leaving early would break the barrier
         if (column < n) {

@@ -6,15 +6,10 @@
 //          arrived [gridDim.x] uint32, zero on entry and on exit. Any n and k.
 // Bytes    4 n k + 4 k + 4 n, and 8 n gridDim.y that stay in the L2.
 // Launch   THREADS threads a block, (ceil(n / THREADS), splits) blocks.
+// Macros   THREADS = 256: threads a block;
+//          TILE = 1024: floats of x in shared memory at a time.
 // Changed  blockIdx.y picks the rows; partial sums, and the last block's sum over them.
 #include "common/arrive.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef TILE
-#define TILE 1024
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemv_split_k(const float* __restrict__ a, const float* __restrict__ x, float* __restrict__ y, float* partial,

@@ -6,15 +6,10 @@
 //          partial [gridDim.y, n] float; arrived [gridDim.x] uint32, zero on entry and on exit.
 // Bytes    4 n k + 4 k + 4 n, and 8 n gridDim.y that stay in the L2; 16 sectors a request.
 // Launch   THREADS threads a block, (ceil(n / 4 / THREADS), splits) blocks.
+// Macros   THREADS = 64: threads a block;
+//          TILE = 1024: floats of x in shared memory at a time.
 // Changed  float4 for float: a quarter of the threads cover the same 256 columns.
 #include "common/arrive.cuh"
-
-#ifndef THREADS
-#define THREADS 64
-#endif
-#ifndef TILE
-#define TILE 1024
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemv_vector(const float4* __restrict__ a, const float* __restrict__ x, float4* __restrict__ y, float4* partial,

@@ -6,20 +6,13 @@
 //          partial [gridDim.y, n] float; arrived [gridDim.x] uint32, zero on entry and on exit.
 // Bytes    4 n k + 4 k + 4 n, and 8 n gridDim.y that stay in the L2; 16 sectors a request.
 // Launch   THREADS threads a block, (ceil(n / 4 / THREADS), splits) blocks.
+// Macros   THREADS = 64: threads a block;
+//          UNROLL = 8: rows in flight a thread;
+//          RESIDENT = 16: blocks an SM that the compiler must leave registers for.
 // Changed  the loop takes UNROLL rows a turn, loads first; x straight from global memory (its lines stay in L1,
 //          those of the matrix do not); no barrier is left in the loop.
 #include "common/arrive.cuh"
 #include "common/ptx.cuh"
-
-#ifndef THREADS
-#define THREADS 64
-#endif
-#ifndef UNROLL
-#define UNROLL 8
-#endif
-#ifndef RESIDENT
-#define RESIDENT 16
-#endif
 
 __device__ inline void multiply_add(float factor, uint4 v, float4& sum) {
     sum.x = fmaf(factor, __uint_as_float(v.x), sum.x), sum.y = fmaf(factor, __uint_as_float(v.y), sum.y);

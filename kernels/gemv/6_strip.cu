@@ -6,26 +6,15 @@
 // Shapes   a [k, n] float row-major, 16-byte aligned, n a multiple of 4; x [k], y [n] float: y = x a.
 // Bytes    4 n k + 4 k + 4 n; a row of a strip is 4 COLUMNS bytes, 128 by default: one line of the L2.
 // Launch   THREADS threads a block, ceil(n / COLUMNS) blocks.
-// Changed  a block's threads stand COLUMNS / 4 wide and many rows high; the sum over rows moved from global memory to
+// Macros   THREADS = 1024: threads a block;
+//          COLUMNS = 32: columns a block;
+//          UNROLL = 8: rows in flight a thread;
+//          RESIDENT = 1: blocks an SM that the compiler must leave registers for;
+//          PAD = 1: floats between rows of sums in shared memory, against bank conflicts.
+// Changed  a block's threads cover COLUMNS / 4 vectors of many rows; the sum over rows moved from global memory to
 //          shared memory. PAD floats keep its rows out of each other's banks (0 shows what happens without).
 #include "common/ptx.cuh"
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 1024
-#endif
-#ifndef COLUMNS
-#define COLUMNS 32
-#endif
-#ifndef UNROLL
-#define UNROLL 8
-#endif
-#ifndef RESIDENT
-#define RESIDENT 1
-#endif
-#ifndef PAD
-#define PAD 1
-#endif
 
 constexpr unsigned LANES = COLUMNS / 4, HIGH = THREADS / LANES, WARPS = THREADS / 32;
 

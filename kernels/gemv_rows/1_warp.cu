@@ -5,14 +5,11 @@
 // Shapes   w [n, k] FP16 row-major, x [k] FP16, y [n] FP16: y = w x, summed in FP32. Any n and k.
 // Bytes    2 n k + 2 k + 2 n; a request is 64 bytes, 2 sectors.
 // Launch   THREADS threads a block, ceil(n / (THREADS / 32)) blocks.
+// Macros   THREADS = 256: threads a block.
 // Below    nothing; every other rung is compared with this one.
 #include <cuda_fp16.h>
 
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemv_rows_warp(const __half* __restrict__ w, const __half* __restrict__ x, __half* __restrict__ y, unsigned n,

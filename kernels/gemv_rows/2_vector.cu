@@ -4,13 +4,10 @@
 // Shapes   w [n, k] FP16 row-major, x [k] FP16, both 16-byte aligned, k a multiple of 8; y [n] FP16: y = w x.
 // Bytes    2 n k + 2 k + 2 n; 16 sectors a request.
 // Launch   THREADS threads a block, ceil(n / (THREADS / 32)) blocks.
+// Macros   THREADS = 256: threads a block.
 // Changed  uint4 for __half.
 #include "common/half.cuh"
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemv_rows_vector(const uint4* __restrict__ w, const uint4* __restrict__ x, __half* __restrict__ y, unsigned n,

@@ -5,21 +5,14 @@
 // Shapes   w [n, k] FP16 row-major, x [k] FP16, both 16-byte aligned, k a multiple of 8; y [n] FP16: y = w x.
 // Bytes    2 n k + 2 k + 2 n; 16 sectors a request.
 // Launch   THREADS threads a block, ceil(n / (THREADS / 32)) blocks.
+// Macros   THREADS = 256: threads a block;
+//          UNROLL = 4: 16-byte loads of a row that a lane has in flight;
+//          RESIDENT = 4: blocks an SM that the compiler must leave registers for.
 // Changed  the loop takes UNROLL chunks a turn, weights first, then x, then the sums; in the last turn a chunk past the
 //          end of the row is zeros. RESIDENT blocks an SM is what the compiler must leave registers for.
 #include "common/half.cuh"
 #include "common/ptx.cuh"
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef UNROLL
-#define UNROLL 4
-#endif
-#ifndef RESIDENT
-#define RESIDENT 4
-#endif
 
 template <bool WHOLE>
 __device__ inline float turn(const uint4* weights, const uint4* x, unsigned first, unsigned chunks, float sum) {

@@ -5,23 +5,14 @@
 // Shapes   w [n, k] FP16 row-major, x [k] FP16, both 16-byte aligned, k a multiple of 8; y [n] FP16: y = w x.
 // Bytes    2 n k + 2 k + 2 n; 16 sectors a request.
 // Launch   THREADS threads a block, ceil(n / (ROWS THREADS / 32)) blocks.
+// Macros   THREADS = 256: threads a block;
+//          UNROLL = 4: 16-byte loads of a row that a lane has in flight;
+//          ROWS = 2: rows of the matrix a warp;
+//          RESIDENT = 3: blocks an SM that the compiler must leave registers for.
 // Changed  from one row to ROWS: the last warp's missing rows are computed as row n - 1 again and not stored.
 #include "common/half.cuh"
 #include "common/ptx.cuh"
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef UNROLL
-#define UNROLL 4
-#endif
-#ifndef ROWS
-#define ROWS 2
-#endif
-#ifndef RESIDENT
-#define RESIDENT 3
-#endif
 
 template <bool WHOLE>
 __device__ inline void turn(const uint4* const (&weights)[ROWS], const uint4* x, unsigned first, unsigned chunks,

@@ -6,27 +6,15 @@
 // Shapes   w [n, k] FP16 row-major, x [k] FP16, both 16-byte aligned, k a multiple of 8; y [n] FP16: y = w x.
 // Bytes    2 n k + 2 k + 2 n; 16 sectors a request.
 // Launch   THREADS threads a block, ceil(n / (ROWS THREADS / 32 / SPLIT)) blocks.
+// Macros   THREADS = 128: threads a block;
+//          UNROLL = 4: 16-byte loads of a row that a lane has in flight;
+//          ROWS = 1: rows that warps share x for;
+//          SPLIT = 4: warps that divide a row;
+//          RESIDENT = 8: blocks an SM that the compiler must leave registers for.
 // Changed  from a warp to SPLIT warps a row: they take turns along k, and meet in shared memory, in a fixed order.
 #include "common/half.cuh"
 #include "common/ptx.cuh"
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 128
-#endif
-#ifndef UNROLL
-#define UNROLL 4
-#endif
-#ifndef ROWS
-#define ROWS 1
-#endif
-#ifndef SPLIT
-#define SPLIT 4
-#endif
-
-#ifndef RESIDENT
-#define RESIDENT 8
-#endif
 
 constexpr unsigned TEAMS = THREADS / 32 / SPLIT;  // of SPLIT warps each
 

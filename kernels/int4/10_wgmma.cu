@@ -4,31 +4,16 @@
 // Shapes   weights in tile order (rooflab.ops.int4.repack); x [batch, k] half; y [batch, n] half; batch <= TOKENS.
 // Bytes    n k / 2 + n k / 64 weights and scales once, x once per block of rows (from L2), 2 n batch written.
 // Launch   ROW_GROUPS x K_GROUPS warpgroups a block, CLUSTER blocks for 64 TALL ROW_GROUPS rows and all of k; sm_90a.
+// Macros   ROW_GROUPS = 2: warpgroups that divide a block's rows;
+//          K_GROUPS = 1: warpgroups that divide k;
+//          TALL = 1: tiles of 64 rows a warpgroup;
+//          CLUSTER = 1: blocks that divide k;
+//          TOKENS = 64: tokens at most;
+//          STAGES = 4: groups of k in the ring;
+//          RESIDENT = 1: blocks an SM that the compiler must leave registers for.
 // Changed  from rung 9: a warpgroup multiplies 64 rows at once; x lies in shared memory as wgmma wants it (128-byte
 //          swizzle); weights of the next 64 of k are unpacked while the tensor core multiplies the ones before.
 #include "common/int4.cuh"
-
-#ifndef ROW_GROUPS
-#define ROW_GROUPS 2
-#endif
-#ifndef K_GROUPS
-#define K_GROUPS 1
-#endif
-#ifndef TALL
-#define TALL 1
-#endif
-#ifndef CLUSTER
-#define CLUSTER 1
-#endif
-#ifndef TOKENS
-#define TOKENS 64
-#endif
-#ifndef STAGES
-#define STAGES 4
-#endif
-#ifndef RESIDENT
-#define RESIDENT 1
-#endif
 
 constexpr int ROWS = 64 * TALL * ROW_GROUPS, PARTS = TOKENS / 8, THREADS = 128 * ROW_GROUPS * K_GROUPS;
 constexpr int WEIGHTS = K_GROUPS * ROW_GROUPS * TALL * INT4_BLOCK, X_PIECES = K_GROUPS * 16 * TOKENS;  // of a stage
@@ -41,7 +26,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     uint4* const shared = kept(memory);
     uint4* const weights = shared + STAGES * X_PIECES;
     const unsigned warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    const unsigned mine = warpgroup / ROW_GROUPS, part = warpgroup % ROW_GROUPS;  // group of the stage, block of rows
+    const unsigned k_group = warpgroup / ROW_GROUPS, part = warpgroup % ROW_GROUPS;  // group of the stage, block of rows
 
     // The blocks of a cluster share their rows and divide k: this one takes groups begin to end.
     const unsigned rank = CLUSTER > 1 ? cluster_rank() : 0, rows_at = blockIdx.x / CLUSTER;
@@ -50,7 +35,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
 #pragma unroll
     for (int i = 0; i < TALL; ++i)
         block[i] = blocks + threadIdx.x % 128 + (min((rows_at * ROW_GROUPS + part) * TALL + i, (n - 1) / INT4_TILE) *
-                                                     (unsigned long long)groups + begin + mine) * INT4_BLOCK;
+                                                     (unsigned long long)groups + begin + k_group) * INT4_BLOCK;
     const unsigned token = threadIdx.x / (16 * K_GROUPS), piece = threadIdx.x % (16 * K_GROUPS);
     const __half* x_at = x + token * (groups * 128ull) + begin * 128 + 8 * piece;
     const unsigned place = (piece / 8 * TOKENS + token) * 8 + (piece ^ token) % 8;
@@ -58,7 +43,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     unsigned filled = begin;
     // Start the copies of the next K_GROUPS groups: each warpgroup its own weights, all together x [64 of k][token].
     const auto fill = [&](unsigned slot) {
-        if (filled + mine < end) {
+        if (filled + k_group < end) {
 #pragma unroll
             for (int i = 0; i < TALL; ++i) {
                 copy_async_16(to + slot * WEIGHTS + i * INT4_BLOCK, block[i]);
@@ -89,10 +74,10 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         __syncthreads();  // all copies of this stage are there, and all products of the stage before it are done
         fill(ahead);
         const uint4* stage = memory + STAGES * X_PIECES + turn * WEIGHTS + warpgroup * TALL * INT4_BLOCK;
-        const unsigned long long columns = wgmma_columns(shared + turn * X_PIECES + mine * 16 * TOKENS);
+        const unsigned long long columns = wgmma_columns(shared + turn * X_PIECES + k_group * 16 * TOKENS);
         ahead = turn;
         turn = turn + 1 == STAGES ? 0 : turn + 1;
-        if (j + mine >= end) continue;
+        if (j + k_group >= end) continue;
 
         unsigned a[2][4][4];
 #pragma unroll
@@ -135,7 +120,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
             for (int e = 0; e < 4; ++e) {
                 const unsigned column = 8 * p + lane % 4 * 2 + e % 2;
                 const unsigned row = 64 * (part * TALL + i) + 16 * warp + lane / 4 + e / 2 * 8;
-                if (column < batch) all[(mine * batch + column) * STRIDE + row] = sums[i][4 * p + e];
+                if (column < batch) all[(k_group * batch + column) * STRIDE + row] = sums[i][4 * p + e];
             }
     if constexpr (CLUSTER > 1)
         cluster_wait();
@@ -155,5 +140,5 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
             }
         store_four(y + column * (unsigned long long)n, row, n, sum);
     }
-    if constexpr (CLUSTER > 1) cluster_wait();  // nobody leaves while others still read from it
+    if constexpr (CLUSTER > 1) cluster_wait();  // stay until the other blocks have read this one's memory
 }

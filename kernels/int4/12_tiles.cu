@@ -7,25 +7,16 @@
 //          rows (from L2), 2 n batch written.
 // Launch   three warpgroups a block: two multiply 64 TALL rows each, one copies; CLUSTER blocks, which divide k, for 128
 //          TALL rows and TOKENS tokens: (CLUSTER ceil(batch / TOKENS), ceil(n / (128 TALL))) of them; sm_90a.
-// Changed  from rung 11: tokens stand in the grid, a warpgroup does nothing but start copies, and weights are unpacked into
-//          registers of two turns: half a group's while the tensor cores multiply the half before.
+// Macros   TALL = 2: tiles of 64 rows a warpgroup;
+//          CLUSTER = 1: blocks that divide k;
+//          TOKENS = 128: tokens a tile;
+//          STAGES = 4: groups of k in the ring.
+// Changed  from rung 11: the grid covers the tokens, a warpgroup does nothing but start copies, and weights are unpacked into
+//          two alternating sets of registers: half a group's while the tensor cores multiply the half before.
 #include "common/int4.cuh"
 
-#ifndef TALL
-#define TALL 2
-#endif
-#ifndef CLUSTER
-#define CLUSTER 1
-#endif
-#ifndef TOKENS
-#define TOKENS 128
-#endif
-#ifndef STAGES
-#define STAGES 4
-#endif
-
 constexpr int UNITS = 2 * TALL, ROWS = 64 * UNITS, SUMS = TOKENS / 2, THREADS = 384;
-constexpr int WEIGHTS = UNITS * INT4_BLOCK, X_PIECES = 16 * TOKENS;  // of a place, in units of 16 bytes
+constexpr int WEIGHTS = UNITS * INT4_BLOCK, X_PIECES = 16 * TOKENS;  // of a slot, in units of 16 bytes
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
     int4_tiles(const uint4* __restrict__ blocks, const __grid_constant__ TensorMap x, __half* __restrict__ y, unsigned n,
@@ -52,16 +43,16 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
             for (int u = 0; u < UNITS; ++u)
                 block[u] = blocks + (min(rows_at * UNITS + u, (n - 1) / INT4_TILE) * (unsigned long long)groups + begin) * INT4_BLOCK;
             for (unsigned s = 0; s < count; ++s) {
-                const unsigned place = s % STAGES;
-                if (s >= STAGES) mbarrier_wait(empty + place, (s / STAGES + 1) % 2);
-                mbarrier_expect(full + place, (WEIGHTS + X_PIECES) * 16);
+                const unsigned slot = s % STAGES;
+                if (s >= STAGES) mbarrier_wait(empty + slot, (s / STAGES + 1) % 2);
+                mbarrier_expect(full + slot, (WEIGHTS + X_PIECES) * 16);
 #pragma unroll
                 for (int u = 0; u < UNITS; ++u)
-                    tma_copy_bytes(weights + place * WEIGHTS + u * INT4_BLOCK, block[u] + s * INT4_BLOCK, INT4_BLOCK * 16, full + place);
+                    tma_copy_bytes(weights + slot * WEIGHTS + u * INT4_BLOCK, block[u] + s * INT4_BLOCK, INT4_BLOCK * 16, full + slot);
 #pragma unroll
                 for (int h = 0; h < 2; ++h)
-                    tma_copy_box(memory + place * X_PIECES + h * 8 * TOKENS, &x, (begin + s) * 128 + h * 64, token0, full + place);
-                mbarrier_arrive(full + place);
+                    tma_copy_box(memory + slot * X_PIECES + h * 8 * TOKENS, &x, (begin + s) * 128 + h * 64, token0, full + slot);
+                mbarrier_arrive(full + slot);
             }
         }
         return;
@@ -72,8 +63,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     const unsigned unit = warp / 4 * TALL, part = warp % 4;
     // Half h of a group: its weights into registers, then its products behind those of the half before, and wait for
     // these, whose registers are the next half's.
-    const auto multiply = [&](unsigned (&a)[TALL][4][4], unsigned place, int h) {
-        const uint4* stage = weights + place * WEIGHTS + unit * INT4_BLOCK;
+    const auto multiply = [&](unsigned (&a)[TALL][4][4], unsigned slot, int h) {
+        const uint4* stage = weights + slot * WEIGHTS + unit * INT4_BLOCK;
 #pragma unroll
         for (int i = 0; i < TALL; ++i) {
             const unsigned pair = reinterpret_cast<const unsigned*>(stage + i * INT4_BLOCK)[lane / 4 * 4 + part];
@@ -87,7 +78,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                 for (int r = 0; r < 4; ++r) a[i][step][r] = as_word(__hmul2(as_half2(a[i][step][r]), r % 2 ? high : low));
             }
         }
-        const unsigned long long columns = wgmma_columns(memory + place * X_PIECES + h * 8 * TOKENS);
+        const unsigned long long columns = wgmma_columns(memory + slot * X_PIECES + h * 8 * TOKENS);
         warpgroup_arrive();
 #pragma unroll
         for (int step = 0; step < 4; ++step)
@@ -98,11 +89,11 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     };
     unsigned even[TALL][4][4], odd[TALL][4][4];
     for (unsigned s = 0; s < count; ++s) {
-        const unsigned place = s % STAGES;
-        mbarrier_wait(full + place, s / STAGES % 2);
-        multiply(even, place, 0);
+        const unsigned slot = s % STAGES;
+        mbarrier_wait(full + slot, s / STAGES % 2);
+        multiply(even, slot, 0);
         if (s > 0) mbarrier_arrive(empty + (s - 1) % STAGES);  // every thread for what it has read
-        multiply(odd, place, 1);
+        multiply(odd, slot, 1);
     }
     warpgroup_wait<0>();
 
@@ -136,5 +127,5 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         }
         store_four(y + (token0 + column) * (unsigned long long)n, rows_at * ROWS + r, n, sum);
     }
-    if constexpr (CLUSTER > 1) cluster_wait();  // nobody leaves while others still read from it
+    if constexpr (CLUSTER > 1) cluster_wait();  // stay until the other blocks have read this one's memory
 }

@@ -4,14 +4,11 @@
 // Shapes   row order: qweight [n, k / 8] words, scales [n, k / 128] half; x [batch, k] half; y [batch, n] half.
 // Bytes    n k / 2 + n k / 64 weights and scales for every token (tokens are blocks of their own), x from L2.
 // Launch   THREADS threads, a row each warp; ceil(n 32 / THREADS) x batch blocks.
+// Macros   THREADS = 128: threads a block.
 // Below    the two-op product: dequantise to FP16 in DRAM, then multiply.
 #include <cuda_fp16.h>
 
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 128
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     int4_warp_row(const unsigned* __restrict__ qweight, const __half* __restrict__ scales, const __half* __restrict__ x,

@@ -4,14 +4,11 @@
 // Shapes   row order: qweight [n, k / 8] words, scales [n, k / 128] half; x [batch, k] half; y [batch, n] half.
 // Bytes    n k / 2 + n k / 64 weights and scales for every token (tokens are blocks of their own), x from L2.
 // Launch   THREADS threads, a row each warp; ceil(n 32 / THREADS) x batch blocks.
+// Macros   THREADS = 128: threads a block.
 // Changed  a lane takes 32 neighbouring weights at a time, a quarter of a group, with one scale.
 #include <cuda_fp16.h>
 
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 128
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     int4_vector(const uint4* __restrict__ qweight, const __half* __restrict__ scales, const uint4* __restrict__ x,

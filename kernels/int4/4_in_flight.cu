@@ -4,16 +4,11 @@
 // Shapes   row order: qweight [n, k / 8] words, scales [n, k / 128] half; x [batch, k] half; y [batch, n] half.
 // Bytes    n k / 2 + n k / 64 weights and scales for every token (tokens are blocks of their own), x from L2.
 // Launch   THREADS threads, ROWS rows each warp; ceil(n 32 / (THREADS ROWS)) x batch blocks.
+// Macros   THREADS = 128: threads a block;
+//          ROWS = 2: rows a warp.
 // Changed  a warp walks through ROWS rows at once; loads of codes don't ask L1 to keep the line.
 #include "common/int4.cuh"
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 128
-#endif
-#ifndef ROWS
-#define ROWS 2
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     int4_in_flight(const uint4* __restrict__ qweight, const __half* __restrict__ scales, const uint4* __restrict__ x,

@@ -4,16 +4,11 @@
 // Shapes   row order: qweight [n, k / 8] words, scales [n, k / 128] half; x [batch, k] half; y [batch, n] half.
 // Bytes    n k / 2 + n k / 64 weights and scales for every token (tokens are blocks of their own), x from L2.
 // Launch   WARPS warps for ROWS rows; ceil(n / ROWS) x batch blocks.
+// Macros   WARPS = 4: warps a block;
+//          ROWS = 4: rows a block.
 // Changed  warp w takes every WARPS-th stretch of 1024 weights; sums meet in shared memory in a fixed order.
 #include "common/int4.cuh"
 #include "common/reduce.cuh"
-
-#ifndef WARPS
-#define WARPS 4
-#endif
-#ifndef ROWS
-#define ROWS 4
-#endif
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     int4_split_k(const uint4* __restrict__ qweight, const __half* __restrict__ scales, const uint4* __restrict__ x,

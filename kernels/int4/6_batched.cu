@@ -4,19 +4,12 @@
 // Shapes   row order: qweight [n, k / 8] words, scales [n, k / 128] half; x [batch, k] half; y [batch, n] half.
 // Bytes    n k / 2 + n k / 64 weights and scales for every TOKENS tokens, x from L2.
 // Launch   WARPS warps for ROWS rows; ceil(n / ROWS) x ceil(batch / TOKENS) blocks.
+// Macros   WARPS = 4: warps a block;
+//          ROWS = 4: rows a block;
+//          TOKENS = 4: tokens that share a weight.
 // Changed  sums [ROWS][TOKENS]; weights are scaled when they are unpacked, once for all tokens.
 #include "common/int4.cuh"
 #include "common/reduce.cuh"
-
-#ifndef WARPS
-#define WARPS 4
-#endif
-#ifndef ROWS
-#define ROWS 4
-#endif
-#ifndef TOKENS
-#define TOKENS 4
-#endif
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     int4_batched(const uint4* __restrict__ qweight, const __half* __restrict__ scales, const uint4* __restrict__ x,

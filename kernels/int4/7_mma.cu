@@ -4,20 +4,13 @@
 // Shapes   weights in tile order (rooflab.ops.int4.repack); x [batch, k] half; y [batch, n] half; batch <= TOKENS.
 // Bytes    n k / 2 + n k / 64 weights and scales once, x once per block of rows (from L2), 2 n batch written.
 // Launch   WARPS warps for 16 TILES rows and all of k; ceil(n / (16 TILES)) blocks.
+// Macros   WARPS = 8: warps a block;
+//          TILES = 4: tiles of 16 rows a block;
+//          TOKENS = 8: tokens at most.
 // Changed  from rung 6: the weights lie in the order of the mma's first operand, so that one 16-byte load holds a
 //          lane's share of 16 rows by 64 of k; warps split k group by group, x of a group goes through shared memory,
 //          a group's sum is scaled in FP32, and the warps' sums meet in shared memory in a fixed order.
 #include "common/int4.cuh"
-
-#ifndef WARPS
-#define WARPS 8
-#endif
-#ifndef TILES
-#define TILES 4
-#endif
-#ifndef TOKENS
-#define TOKENS 8
-#endif
 
 constexpr int ROWS = 16 * TILES, PARTS = TOKENS / 8, X_ROW = 136;  // a row of 128 halves, moved on by 4 banks
 

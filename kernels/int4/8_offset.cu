@@ -4,23 +4,14 @@
 // Shapes   weights in tile order (rooflab.ops.int4.repack); x [batch, k] half; y [batch, n] half; batch <= TOKENS.
 // Bytes    n k / 2 + n k / 64 weights and scales once, x once per block of rows (from L2), 2 n batch written.
 // Launch   WARPS warps for 16 TILES rows and all of k; ceil(n / (16 TILES)) blocks.
+// Macros   WARPS = 4: warps a block;
+//          TILES = 2: tiles of 16 rows a block;
+//          TOKENS = 8: tokens at most;
+//          RESIDENT = 3: blocks an SM that the compiler must leave registers for.
 // Changed  weights go into the mma with the offset that the unpacking leaves (264 and 24), which costs a shift and four
 //          ORs a word; the sums start from minus the offsets times the group's x, which one mma of constants makes for
 //          all rows of the warp; the ring starts at a kept address.
 #include "common/int4.cuh"
-
-#ifndef WARPS
-#define WARPS 4
-#endif
-#ifndef TILES
-#define TILES 2
-#endif
-#ifndef TOKENS
-#define TOKENS 8
-#endif
-#ifndef RESIDENT
-#define RESIDENT 3
-#endif
 
 constexpr int ROWS = 16 * TILES, PARTS = (TOKENS + 7) / 8;
 constexpr int X_ROW = 17, SLOT = TOKENS * X_ROW + INT4_SCALES;  // 16-byte units: 128 halves, moved on by 4 banks

@@ -7,29 +7,16 @@
 //          rows (from L2), 2 n batch written.
 // Launch   ROW_WARPS x K_WARPS warps for 16 TILES ROW_WARPS rows and all of k; a block for each such stretch of rows and
 //          each TOKENS tokens, (ceil(batch / TOKENS), ceil(n / (16 TILES ROW_WARPS))).
+// Macros   ROW_WARPS = 4: warps that divide a block's rows;
+//          K_WARPS = 2: warps that divide k;
+//          TILES = 2: tiles of 16 rows a warp;
+//          TOKENS = 16: tokens a block;
+//          STAGES = 3: stages in the block's ring;
+//          RESIDENT = 1: blocks an SM that the compiler must leave registers for.
 // Changed  from rung 8: warps divide the block's rows, and k only K_WARPS ways; one ring of STAGES stages for the block
 //          holds codes, scales and x, filled by asynchronous copies. Beyond 16 tokens the offsets' mma and a group's own
 //          sums cost more than exact weights do, so there weights are scaled to FP16 when they are unpacked.
 #include "common/int4.cuh"
-
-#ifndef ROW_WARPS
-#define ROW_WARPS 4
-#endif
-#ifndef K_WARPS
-#define K_WARPS 2
-#endif
-#ifndef TILES
-#define TILES 2
-#endif
-#ifndef TOKENS
-#define TOKENS 16
-#endif
-#ifndef STAGES
-#define STAGES 3
-#endif
-#ifndef RESIDENT
-#define RESIDENT 1
-#endif
 
 constexpr int ROWS = 16 * TILES * ROW_WARPS, PARTS = TOKENS / 8, THREADS = 32 * ROW_WARPS * K_WARPS;
 constexpr int WARPS = ROW_WARPS * K_WARPS, CODES = WARPS * TILES * 64;  // codes of a stage in units of 16 bytes
@@ -43,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                                INT4_OFFSETS[0] ^ 0x80008000u, INT4_OFFSETS[1] ^ 0x80008000u};
     extern __shared__ uint4 memory[];  // stages of: codes [warp][tile], scales [warp], x [token][k]
     uint4* const shared = kept(memory);
-    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, mine = warp / ROW_WARPS;  // of the stage's groups
+    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, k_group = warp / ROW_WARPS;  // of the stage's groups
     const unsigned token0 = blockIdx.x * TOKENS, batch = min(all_tokens - token0, (unsigned)TOKENS);
     x += token0 * (groups * 128ull), y += token0 * (unsigned long long)n;
     const unsigned first = blockIdx.y * (ROWS / 16), tile = warp % ROW_WARPS * TILES;  // of the matrix, of the block
@@ -51,14 +38,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const unsigned scales = CODES + warp * INT4_SCALES;
 
     const uint4* block = blocks + lane +
-        (min((first + tile) / 4, (n - 1) / INT4_TILE) * (unsigned long long)groups + mine) * INT4_BLOCK;
+        (min((first + tile) / 4, (n - 1) / INT4_TILE) * (unsigned long long)groups + k_group) * INT4_BLOCK;
     const unsigned codes = INT4_SCALES + (first + tile) % 4 * 64;
     const unsigned token = threadIdx.x / (16 * K_WARPS), piece = threadIdx.x % (16 * K_WARPS);
     const __half* x_at = x + token * (groups * 128ull) + 8 * piece;
     unsigned filled = 0;  // groups of this warp's kind that lie before the next fill
     // Start the copies of the next K_WARPS groups: each warp its own codes, all warps together x.
     const auto fill = [&](uint4* stage) {
-        if (filled + mine < groups) {
+        if (filled + k_group < groups) {
             if (lane < INT4_SCALES) copy_async_16(stage + scales + lane, block);
 #pragma unroll
             for (int i = 0; i < 2 * TILES; ++i)
@@ -88,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         const unsigned turn_of = turn;
         ahead = turn;
         turn = turn + stride == STAGES * stride ? 0 : turn + stride;
-        if (j + mine >= groups) continue;
+        if (j + k_group >= groups) continue;
 
         const uint4* words_at = memory + turn_of + warp * TILES * 64 + lane;
         const unsigned* scales_at = reinterpret_cast<const unsigned*>(memory + turn_of + scales) + lane / 4 * 4 + (first + tile) % 4;
@@ -98,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 #pragma unroll
             for (int p = 0; p < PARTS; ++p) {
                 float other[4] = {};
-                const uint4* row = stage + WEIGHTS + 16 * mine + min(8 * p + lane % 8, batch - 1) * X_ROW + lane / 8;
+                const uint4* row = stage + WEIGHTS + 16 * k_group + min(8 * p + lane % 8, batch - 1) * X_ROW + lane / 8;
 #pragma unroll
                 for (int i = 0; i < 4; ++i) load_matrix_x4(&b[p][4 * i], row + 4 * i);
 #pragma unroll
@@ -141,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
             const uint4* row[PARTS];
 #pragma unroll
             for (int p = 0; p < PARTS; p += 2)
-                row[p] = stage + WEIGHTS + 16 * mine + min(8 * p + lane / 16 * 8 + lane % 8, batch - 1) * X_ROW + lane / 8 % 2;
+                row[p] = stage + WEIGHTS + 16 * k_group + min(8 * p + lane / 16 * 8 + lane % 8, batch - 1) * X_ROW + lane / 8 % 2;
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 unsigned words[TILES][4];
@@ -181,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
                 const unsigned token = 8 * p + lane % 4 * 2 + e % 2, row = 16 * (tile + m) + lane / 4 + e / 2 * 8;
-                if (token < batch) all[(mine * batch + token) * STRIDE + row] = sums[m][p][e];
+                if (token < batch) all[(k_group * batch + token) * STRIDE + row] = sums[m][p][e];
             }
     __syncthreads();
 #pragma unroll 2

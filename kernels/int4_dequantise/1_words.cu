@@ -4,12 +4,9 @@
 // Shapes   row order: qweight [n, k / 8] words, scales [n, k / 128] half; out [n, k] half, 16-byte aligned.
 // Bytes    n k / 2 + n k / 64 read, 2 n k written.
 // Launch   THREADS threads, a word each; ceil(n k / 8 / THREADS) blocks.
+// Macros   THREADS = 256: threads a block.
 // Below    torch's own operations: shift, mask, subtract, widen, multiply, each a pass over DRAM.
 #include "common/int4.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     int4_dequantise(const unsigned* __restrict__ qweight, const __half* __restrict__ scales, uint4* __restrict__ out,

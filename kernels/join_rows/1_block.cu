@@ -1,23 +1,18 @@
-// join_rows 1, block: what a branch made is normalised, joins the residual, and is normalised again for the next branch.
+// join_rows 1, block: normalise a branch's output, add it to the residual, and normalise that for the next branch.
 //
-// Purpose  where norms stand on both sides of a branch, two norms, a sum and a rounding lie between two products; every
-//          number is read once and waits in registers.
+// Purpose  with norms on both sides of a branch, two norms, a sum and a rounding separate two products; every number
+//          is read once and stays in registers.
 // Shapes   residual [n][width] float, read and, if `add`, written: (residual + norm(branch) after) factor; branch [n][width]
 //          half and after [width] half, not read without `add`; before [width] half, not read without `weighted`; x
 //          [n][width] half = norm(residual) before, or without `weighted` norm(residual) alone; roots [n] float, what that
 //          norm divided by. width a multiple of 4, 4 THREADS PARTS at most, all 16-byte aligned.
 // Bytes    n width (4 + 2), with `add` n width (4 + 4 + 2 + 2).
 // Launch   THREADS threads a block, a block a row.
+// Macros   THREADS = 512: threads a block;
+//          PARTS = 2: vectors of 4 numbers a thread keeps in registers.
 // Below    norm_rows of the plain decoder, which has one norm.
 #include "common/reduce.cuh"
 #include "common/rows.cuh"
-
-#ifndef THREADS
-#define THREADS 512
-#endif
-#ifndef PARTS
-#define PARTS 2
-#endif
 
 __device__ inline float4 widened(uint2 bits) {
     const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&bits.x));

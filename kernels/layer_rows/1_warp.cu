@@ -1,4 +1,4 @@
-// layer_rows 1, warp: what every layer will be told of a token: its own embedding of it, and the normalised projection of
+// layer_rows 1, warp: every layer's input of a token: the layer's own embedding of it plus the normalised projection of
 // the token's embedding.
 //
 // Purpose  a model with per-layer embeddings has a second table with a short row a layer and token; with the projection it
@@ -8,16 +8,11 @@
 //          projected: (norm(projected) weights + factor table) / sqrt(2). width a multiple of 32, 256 at most.
 // Bytes    n layers width (2 + 2 + 2), with FORMAT 1 n layers width (17 / 16 + 2 + 2).
 // Launch   THREADS threads a block, a warp a layer, grid n x blocks to cover the layers.
+// Macros   THREADS = 128: threads a block;
+//          FORMAT = 0: of the table: 0 FP16, 1 Q8_0 in planes.
 // Below    nothing: torch's operators.
 #include "common/reduce.cuh"
 #include "common/rows.cuh"
-
-#ifndef THREADS
-#define THREADS 128
-#endif
-#ifndef FORMAT
-#define FORMAT 0
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     layer_rows_warp(const uint4* __restrict__ projected, const uint4* __restrict__ weights, const void* __restrict__ table,

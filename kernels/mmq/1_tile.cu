@@ -5,14 +5,11 @@
 //          aligned, k a multiple of 32.
 // Bytes    34/32 n k and 34/32 batch k read + 2 batch n written; weights are read ceil(batch / 64) times over.
 // Launch   256 threads a block, (ceil(n / 64), ceil(batch / 64)) blocks: eight warps, each 16 rows by 32 tokens.
+// Macros   SCALE_BYTES = 0: 1 to load a block's scale as two bytes instead of one half.
 // Below    this is the first rung. One tile lies in shared memory at a time: load, barrier, multiply, barrier. The int32
 //          product of a block of k is exact; it is scaled by both scales and added up in float.
 #include "common/ptx.cuh"
 #include "common/q8.cuh"
-
-#ifndef SCALE_BYTES
-#define SCALE_BYTES 0
-#endif
 
 constexpr int STRIDE = 48;  // bytes from row to row of a tile: ldmatrix then meets no bank twice
 

@@ -7,13 +7,10 @@
 // Bytes    34/32 n k and 34/32 batch k read + 2 batch n written; weights are read ceil(batch / 128) times over.
 // Launch   256 threads a block, (ceil(n / 64), ceil(batch / 128)) blocks: eight warps, each 16 rows by 64 tokens.
 //          Dynamic shared memory: STAGES tiles of 26112 bytes.
-// Changed  from rung 3: planes, cp.async, a ring of STAGES tiles 128 of k long, turned so that ldmatrix meets no bank twice.
+// Macros   STAGES = 3: tiles in the ring of shared memory.
+// Changed  from rung 3: planes, cp.async, a ring of STAGES tiles 128 of k long, swizzled so that ldmatrix has no bank conflicts.
 #include "common/ptx.cuh"
 #include "common/q8.cuh"
-
-#ifndef STAGES
-#define STAGES 3
-#endif
 
 constexpr int ROWS = 64, TOKENS = 128, BOTH = ROWS + TOKENS, N_TILES = TOKENS / 16;
 constexpr int SLOT = BOTH * 136;  // quants of rows, then of tokens, 128 bytes each; then scales, 8 bytes each

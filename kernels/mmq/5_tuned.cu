@@ -8,32 +8,17 @@
 //          the weights of a row of tiles come from memory once.
 // Launch   32 ROW_WARPS TOKEN_WARPS threads a block, a warp 16 ROW_TILES rows by 8 TOKEN_TILES tokens,
 //          (ceil(batch / tokens), ceil(n / rows)) blocks. Dynamic shared memory: STAGES tiles, 136 bytes a row and token.
+// Macros   ROW_WARPS = 2: warps that divide a block's rows;
+//          TOKEN_WARPS = 2: warps that divide a block's tokens;
+//          ROW_TILES = 4: tiles of 16 rows a warp;
+//          TOKEN_TILES = 4: tiles of 8 tokens a warp;
+//          STAGES = 2: tiles in the ring of shared memory;
+//          UNROLL = 2: blocks of k that the loop is unrolled by;
+//          RESIDENT = 2: blocks an SM that the compiler must leave registers for.
 // Changed  from rung 4: the tile's shape; a sum that starts at 1.5 x 2^23 reads as a float without conversion, and the
 //          fused multiply-add that scales it takes the start off again, exactly.
 #include "common/ptx.cuh"
 #include "common/q8.cuh"
-
-#ifndef ROW_WARPS
-#define ROW_WARPS 2
-#endif
-#ifndef TOKEN_WARPS
-#define TOKEN_WARPS 2
-#endif
-#ifndef ROW_TILES
-#define ROW_TILES 4
-#endif
-#ifndef TOKEN_TILES
-#define TOKEN_TILES 4
-#endif
-#ifndef STAGES
-#define STAGES 2
-#endif
-#ifndef UNROLL
-#define UNROLL 2
-#endif
-#ifndef RESIDENT
-#define RESIDENT 2
-#endif
 
 constexpr int THREADS = 32 * ROW_WARPS * TOKEN_WARPS;
 constexpr int ROWS = 16 * ROW_TILES * ROW_WARPS, TOKENS = 8 * TOKEN_TILES * TOKEN_WARPS, BOTH = ROWS + TOKENS;

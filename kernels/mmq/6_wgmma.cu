@@ -10,18 +10,13 @@
 //          ceil(n / 64) of these, a quarter as long, to fill what the last wave leaves. Every wide block pays for the longer
 //          code, so it is a choice. Quants and xq come as maps of boxes of 128 rows, with NARROW of 64. Dynamic shared
 //          memory: STAGES wide tiles of 37376 bytes, which are 2 STAGES narrow ones.
+// Macros   STAGES = 5: tiles in the ring of shared memory;
+//          NARROW = 0: 1 to give the last batch % 128 tokens to blocks of 64 rows.
 // Changed  from rung 5: wgmma, and while one warpgroup waits for its product, three scale theirs; tiles come by the
 //          tensor memory accelerator, which one thread starts; the warpgroup around it lays the scales of a block side
 //          by side as floats.
 #include "common/ptx.cuh"
 #include "common/q8.cuh"
-
-#ifndef STAGES
-#define STAGES 5
-#endif
-#ifndef NARROW
-#define NARROW 0
-#endif
 
 constexpr int APART = 20;  // floats from the scales of a lane's 16 rows to the next lane's: all banks
 constexpr int BOX_ROWS = NARROW ? 64 : 128;  // rows or tokens that one copy brings, 128 of k
@@ -183,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(640, 1)
     }
     multiply(Tiles<64>{}, sum);
     float* const parts = reinterpret_cast<float*>(ring) + thread;  // [warpgroup][sum][thread]
-    warpgroup_wait_turn(1, 512);  // all tiles have come, and nobody multiplies them any more
+    warpgroup_wait_turn(1, 512);  // all tiles have arrived and been multiplied
 #pragma unroll
     for (int j = 0; j < 32; ++j) parts[(group * 32 + j) * 128] = sum[j];
     warpgroup_wait_turn(1, 512);

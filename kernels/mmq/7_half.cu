@@ -8,21 +8,14 @@
 // Launch   three warpgroups a block: one copies, two multiply 64 ROW_TILES rows by all of the tile's TOKENS;
 //          (ceil(batch / TOKENS), ceil(n / (128 ROW_TILES))) blocks. Dynamic shared memory: STAGES tiles of 68 bytes a row
 //          and 128 a token, each rounded up to 1024.
+// Macros   ROW_TILES = 1: tiles of 64 rows a warpgroup;
+//          TOKENS = 256: tokens a tile;
+//          STAGES = 5: tiles in the ring of shared memory.
 // Changed  from rung 6: FP16 products with the weights in registers: the next 64 of k are made halves while the tensor
 //          cores multiply the ones before. Tiles come by the tensor memory accelerator, which one thread starts: copies
 //          by cp.async took more of the warps' time than they had.
 #include "common/ptx.cuh"
 #include "common/q8.cuh"
-
-#ifndef ROW_TILES
-#define ROW_TILES 1
-#endif
-#ifndef TOKENS
-#define TOKENS 256
-#endif
-#ifndef STAGES
-#define STAGES 5
-#endif
 
 constexpr int ROWS = 128 * ROW_TILES, SUMS = TOKENS / 2;
 constexpr int SLOT = (TOKENS * 128 + ROWS * 68 + 1023) / 1024 * 1024;
@@ -84,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
                 const __half2 both = scale[r], s[2] = {__low2half2(both), __high2half2(both)};
 #pragma unroll
                 for (int j = 0; j < 8; ++j) {
-                    // 16-byte pieces of rows are turned by the pair of rows (64-byte swizzle): eight rows, all banks.
+                    // 16-byte pieces of rows are swizzled by the pair of rows (64-byte swizzle): eight rows, all banks.
                     const unsigned char* from = rows + r * 64 + (j / 2 ^ r / 2 % 4) * 16 + j % 2 * 8 + lane % 4 * 2;
                     const __half2 w = __hmul2(halves_of(*reinterpret_cast<const unsigned short*>(from)), s[j / 4]);
                     a[m][j / 2][i + j % 2 * 2] = *reinterpret_cast<const unsigned*>(&w);

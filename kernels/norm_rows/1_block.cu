@@ -1,19 +1,16 @@
-// norm_rows 1, block: what a branch made joins the residual, which is normalised and weighted for the next branch.
+// norm_rows 1, block: add a branch's output to the residual, then RMSNorm for the next branch.
 //
-// Purpose  between two matrix products of a prompt stand a sum, a norm and a rounding: one kernel for the three reads and
+// Purpose  a sum, a norm and a rounding separate two matrix products of a prompt: one kernel for the three reads and
 //          writes the residual once.
 // Shapes   residual [n][width] float, read and, if `add`, written; branch [n][width] half, not read without `add`;
 //          weights [width] half; x [n][width] half. width a multiple of 4, all 16-byte aligned.
 // Bytes    n width (4 + 2), with `add` n width (4 + 4 + 2 + 2); the second reading of a row meets the L1.
 // Launch   THREADS threads a block, a block a row.
-// Below    nothing: torch's operators, each with its own way to memory and back.
+// Macros   THREADS = 256: threads a block.
+// Below    nothing: torch's operators, each with a round trip to memory.
 #include <cuda_fp16.h>
 
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 __device__ inline float4 widened(uint2 bits) {
     const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&bits.x));

@@ -6,17 +6,12 @@
 //          weights [width] half; x [n][width] half. width a multiple of 4 and at most 4 THREADS PARTS, all 16-byte aligned.
 // Bytes    n width (4 + 2), with `add` n width (4 + 4 + 2 + 2).
 // Launch   THREADS threads a block, a block a row, PARTS times 4 numbers a thread.
+// Macros   THREADS = 192: threads a block;
+//          PARTS = 2: vectors of 4 numbers a thread keeps in registers.
 // Changed  registers in the place of the second reading, and loads before all else.
 #include <cuda_fp16.h>
 
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 192
-#endif
-#ifndef PARTS
-#define PARTS 2
-#endif
 
 __device__ inline float4 widened(uint2 bits) {
     const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&bits.x));

@@ -3,13 +3,10 @@
 // Purpose  what it costs to make every block wait for every other one inside a kernel; the alternative to ending
 //          the kernel and launching the next.
 // Shapes   counter [1] uint32, zero on entry and on exit; mail [gridDim.x] uint32; seen [gridDim.x] uint32, the
-//          rounds in which a block found its neighbour's letter of that round: `rounds` for all, if the barrier holds.
+//          rounds in which a block found its neighbour's message of that round: `rounds` for all, if the barrier holds.
 // Launch   cooperative (all blocks resident at once), THREADS threads a block.
+// Macros   THREADS = 256: threads a block.
 #include "common/ptx.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 __device__ inline void grid_barrier(unsigned* counter, unsigned target) {
     __syncthreads();
@@ -27,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (unsigned round = 1; round <= rounds; ++round) {
         if (threadIdx.x == 0) mail[blockIdx.x] = round;
         grid_barrier(counter, target += gridDim.x);
-        // The neighbour may already have posted its next letter, but never an older one.
+        // The neighbour may already have posted its next message, but never an older one.
         if (threadIdx.x == 0) found += mail[(blockIdx.x + 1) % gridDim.x] >= round;
     }
     if (threadIdx.x == 0) {

@@ -4,10 +4,7 @@
 // Shapes   next [lines x STRIDE] uint32, next[i STRIDE] the line after line i in one cycle through all lines;
 //          end [1] uint32, the line reached after `steps` steps from line `start`.
 // Launch   1 block of 1 thread. Loads go past L1 (ld.global.cg), which later lessons' streams don't use either.
-#ifndef STRIDE
-#define STRIDE 32
-#endif
-
+// Macros   STRIDE = 32: words from line to line.
 extern "C" __global__ void chase(const unsigned* __restrict__ next, unsigned* end, unsigned start, unsigned steps) {
     unsigned long long line = start;
 #pragma unroll 8

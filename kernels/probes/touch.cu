@@ -3,11 +3,8 @@
 // Shapes   out [1] uint32; token a word.
 // Launch   1 block of 32 threads. Built with -DDEPENDENT=1 it lets its successor start at once and waits for its
 //          predecessor before it writes: what is left of the hand-over is the programmatic edge.
+// Macros   DEPENDENT = 0: 1 for a programmatic dependent launch.
 #include "common/ptx.cuh"
-
-#ifndef DEPENDENT
-#define DEPENDENT 0
-#endif
 
 extern "C" __global__ void touch(unsigned* out, unsigned token) {
 #if DEPENDENT

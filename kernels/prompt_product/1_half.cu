@@ -8,21 +8,14 @@
 // Bytes    34/32 n k and 2 batch k read + 2 batch n written, with GATE batch n.
 // Launch   three warpgroups a block: one copies, two multiply 64 rows by a tile's TOKENS; a block a multiprocessor, or as many
 //          as there are tiles. Dynamic shared memory: STAGES tiles of 68 bytes a row and 128 a token, each rounded up to
-//          1024, and two rooms for results: a token's of a warpgroup, and 16 bytes.
-// Below    mmq's rung 7_half. A block stays and goes from tile to tile, so that the next tile's copies are under way while
+//          1024, and two buffers for results: a token's of a warpgroup, and 16 bytes.
+// Macros   TOKENS = 192: tokens a tile;
+//          STAGES = 5: tiles in the ring of shared memory;
+//          GATE = 0: 1 to store SiLU of eight rows times the eight rows after them.
+// Below    mmq's rung 7_half. Persistent blocks walk from tile to tile, so that the next tile's copies are under way while
 //          results are stored; these meet in shared memory, so that what is stored is 64 or 128 bytes in a row, not 16.
 #include "common/ptx.cuh"
 #include "common/q8.cuh"
-
-#ifndef TOKENS
-#define TOKENS 192
-#endif
-#ifndef STAGES
-#define STAGES 5
-#endif
-#ifndef GATE
-#define GATE 0
-#endif
 
 constexpr int ROWS = 128, SUMS = TOKENS / 2, SLOT = (TOKENS * 128 + ROWS * 68 + 1023) / 1024 * 1024;
 constexpr int RESULTS = GATE ? 32 : 64, PIECES = RESULTS / 8, PITCH = 2 * RESULTS + 16;  // of a warpgroup and token
@@ -79,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
             const __half2 both = scale[r], s[2] = {__low2half2(both), __high2half2(both)};
 #pragma unroll
             for (int j = 0; j < 8; ++j) {
-                // 16-byte pieces of rows are turned by the pair of rows (64-byte swizzle): eight rows, all banks.
+                // 16-byte pieces of rows are swizzled by the pair of rows (64-byte swizzle): eight rows, all banks.
                 const unsigned char* from = rows + r * 64 + (j / 2 ^ r / 2 % 4) * 16 + j % 2 * 8 + lane % 4 * 2;
                 const __half2 w = __hmul2(halves_of(*reinterpret_cast<const unsigned short*>(from)), s[j / 4]);
                 a[j / 2][i + j % 2 * 2] = *reinterpret_cast<const unsigned*>(&w);

@@ -4,13 +4,10 @@
 // Shapes   w [n][k / 32] Q8_0 blocks, x [k] half, y [n] half; k a multiple of 32.
 // Bytes    34/32 n k read; x and y beside.
 // Launch   THREADS threads a block, a warp to a row, ceil(n / (THREADS / 32)) blocks.
+// Macros   THREADS = 256: threads a block.
 // Below    this is the first rung. A lane takes one element of every block: 1-byte loads, and the scale's two bytes.
 #include "common/q8.cuh"
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     q8_0_float(const unsigned char* __restrict__ w, const __half* __restrict__ x, __half* __restrict__ y, int n, int k) {

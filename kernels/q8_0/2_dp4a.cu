@@ -4,14 +4,11 @@
 // Shapes   w [n][k / 32] Q8_0 blocks, x [k / 32] Q8_1 blocks, y [n] half; k a multiple of 32.
 // Bytes    34/32 n k read; x and y beside.
 // Launch   THREADS threads a block, a warp to a row, ceil(n / (THREADS / 32)) blocks.
+// Macros   THREADS = 256: threads a block.
 // Changed  from rung 1: x comes in Q8_1. Eight lanes share a block, four quants each; the integer dot product is exact,
 //          and is scaled by both blocks' scales.
 #include "common/q8.cuh"
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     q8_0_dp4a(const unsigned char* __restrict__ w, const unsigned char* __restrict__ x, __half* __restrict__ y, int n,

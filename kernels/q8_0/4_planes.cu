@@ -5,22 +5,15 @@
 //          16-byte aligned, k a multiple of 32.
 // Bytes    34/32 n k read; x and y beside.
 // Launch   THREADS threads a block, a warp to a row, ceil(n / (THREADS / 32)) blocks.
+// Macros   THREADS = 128: threads a block;
+//          UNROLL = 4: 16-byte loads that a lane has in flight;
+//          RESIDENT = 4: blocks an SM that the compiler must leave registers for.
 // Changed  from rung 3: two planes for blocks; UNROLL loads of 16 bytes under way a lane, past L1. The launch bounds name
 //          RESIDENT blocks a multiprocessor: left to itself the compiler aims at twice as many, has registers for one
 //          load at a time, and waits for each.
 #include "common/ptx.cuh"
 #include "common/q8.cuh"
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 128
-#endif
-#ifndef UNROLL
-#define UNROLL 4
-#endif
-#ifndef RESIDENT
-#define RESIDENT 4
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     q8_0_planes(const uint4* __restrict__ quants, const __half* __restrict__ scales, const uint4* __restrict__ xq,
@@ -32,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     scales += (size_t)row * (chunks / 2);
     float sum = 0.0f;
     int first = 0;
-    for (; first + 32 * UNROLL <= chunks; first += 32 * UNROLL) {  // no test stands between one load and the next
+    for (; first + 32 * UNROLL <= chunks; first += 32 * UNROLL) {  // no test between one load and the next
         uint4 q[UNROLL];
         float scale[UNROLL];
 #pragma unroll

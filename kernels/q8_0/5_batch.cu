@@ -5,23 +5,14 @@
 //          y [BATCH][n] half; quants and xq 16-byte aligned, k a multiple of 32.
 // Bytes    34/32 n k read; x and y beside.
 // Launch   THREADS threads a block, ceil(n / ROWS) blocks.
+// Macros   THREADS = 128: threads a block;
+//          BATCH = 4: tokens;
+//          ROWS = 4: rows a block;
+//          RESIDENT = 4: blocks an SM that the compiler must leave registers for.
 // Changed  from rung 4: a block takes ROWS rows and its warps divide k; their sums meet in shared memory.
 #include "common/ptx.cuh"
 #include "common/q8.cuh"
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 128
-#endif
-#ifndef BATCH
-#define BATCH 4
-#endif
-#ifndef ROWS
-#define ROWS 4
-#endif
-#ifndef RESIDENT
-#define RESIDENT 4
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     q8_0_batch(const uint4* __restrict__ quants, const __half* __restrict__ scales, const uint4* __restrict__ xq,

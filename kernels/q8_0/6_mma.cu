@@ -7,27 +7,16 @@
 // Bytes    34/32 n k read; x and y beside.
 // Launch   THREADS threads a block, ceil(n / (16 ROW_TILES)) blocks, whose warps divide k. Dynamic shared memory: for
 //          each warp STAGES times 136 bytes a row and a token of the tile.
+// Macros   THREADS = 128: threads a block;
+//          STAGES = 3: tiles in a warp's ring;
+//          ROW_TILES = 2: tiles of 16 rows a block;
+//          TOKEN_TILES = 1: tiles of 8 tokens a block;
+//          RESIDENT = 2: blocks an SM that the compiler must leave registers for.
 // Changed  from rung 5: m16n8k32 for __dp4a, cp.async for loads. Each warp keeps a ring of STAGES tiles, 128 of k long,
-//          and waits for nobody else until the end. A sum starts at 1.5 x 2^23, where a float's last bit is one: read as
+//          and waits for no other warp until the end. A sum starts at 1.5 x 2^23, where a float's last bit is one: read as
 //          a float it needs no conversion, and the fused multiply-add that scales it takes the start off again, exactly.
 #include "common/ptx.cuh"
 #include "common/q8.cuh"
-
-#ifndef THREADS
-#define THREADS 128
-#endif
-#ifndef STAGES
-#define STAGES 3
-#endif
-#ifndef ROW_TILES
-#define ROW_TILES 2
-#endif
-#ifndef TOKEN_TILES
-#define TOKEN_TILES 1
-#endif
-#ifndef RESIDENT
-#define RESIDENT 2
-#endif
 
 constexpr int WARPS = THREADS / 32, ROWS = 16 * ROW_TILES, TOKENS = 8 * TOKEN_TILES, BOTH = ROWS + TOKENS;
 constexpr int SLOT = BOTH * 136;  // quants of rows, then of tokens, 128 bytes each; then scales, 8 bytes each

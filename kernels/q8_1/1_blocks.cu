@@ -4,13 +4,10 @@
 // Shapes   x [count x 32] half, out [count] Q8_1 blocks of 36 bytes: scale, scale times the sum of the quants, quants.
 // Bytes    64 count read + 36 count written.
 // Launch   THREADS threads a block, a warp to a Q8_1 block, ceil(count / (THREADS / 32)) blocks.
+// Macros   THREADS = 256: threads a block.
 // Below    this is the first rung.
 #include "common/q8.cuh"
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     q8_1_blocks(const __half* __restrict__ x, unsigned char* __restrict__ out, long long count) {

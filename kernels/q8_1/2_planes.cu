@@ -4,13 +4,10 @@
 // Shapes   x [count x 32] half, 16-byte aligned; quants [count x 32] int8, 8-byte aligned; scales [count] half.
 // Bytes    64 count read + 34 count written.
 // Launch   THREADS threads a block, four to a Q8_1 block, ceil(4 count / THREADS) blocks.
+// Macros   THREADS = 256: threads a block.
 // Changed  from rung 1: planes, 16-byte loads, 8-byte stores; the sum of the quants, which Q8_0 weights have no use
 //          for, is left out.
 #include "common/q8.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     q8_1_planes(const uint4* __restrict__ x, uint2* __restrict__ quants, __half* __restrict__ scales, long long count) {

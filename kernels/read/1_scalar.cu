@@ -4,12 +4,9 @@
 // Shapes   x [n] uint32; partial [gridDim.x] uint32, the wrapping sum of each block's words (exact, any order).
 // Bytes    4 n read (the partial sums, 4 per block, are not counted).
 // Launch   THREADS threads a block, ceil(n / THREADS) blocks.
+// Macros   THREADS = 256: threads a block.
 // Below    this is the first rung.
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     read_scalar(const unsigned* __restrict__ x, unsigned* __restrict__ partial, unsigned long long n) {

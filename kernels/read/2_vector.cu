@@ -4,12 +4,9 @@
 // Shapes   x [n] uint32, 16-byte aligned, n a multiple of 4; partial [gridDim.x] uint32.
 // Bytes    4 n read.
 // Launch   THREADS threads a block, ceil(n / 4 / THREADS) blocks.
+// Macros   THREADS = 256: threads a block.
 // Changed  uint4 loads instead of 4-byte ones.
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     read_vector(const uint4* __restrict__ x, unsigned* __restrict__ partial, unsigned long long n) {

@@ -4,22 +4,17 @@
 // Shapes   x [n] uint32, 16-byte aligned, n a multiple of 4; partial [gridDim.x] uint32.
 // Bytes    4 n read.
 // Launch   THREADS threads a block, ceil(n / 4 / (THREADS UNROLL)) blocks; a block owns one contiguous tile.
+// Macros   THREADS = 256: threads a block;
+//          UNROLL = 8: 16-byte accesses that a thread has in flight.
 // Changed  UNROLL independent loads into registers, then their sum; the block sum is paid once per tile.
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef UNROLL
-#define UNROLL 8
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     read_in_flight(const uint4* __restrict__ x, unsigned* __restrict__ partial, unsigned long long n) {
     const unsigned long long tile = blockIdx.x * (unsigned long long)(THREADS * UNROLL), end = n / 4;
     const unsigned long long first = tile + threadIdx.x;
     unsigned sum = 0;
-    if (tile + THREADS * UNROLL <= end) {  // a whole tile: no test stands between one load and the next
+    if (tile + THREADS * UNROLL <= end) {  // a whole tile: no test between one load and the next
         uint4 v[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) v[u] = x[first + u * THREADS];

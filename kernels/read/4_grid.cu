@@ -5,15 +5,10 @@
 // Shapes   x [n] uint32, 16-byte aligned, n a multiple of 4; partial [gridDim.x] uint32.
 // Bytes    4 n read.
 // Launch   THREADS threads a block, SMs x resident blocks (or `blocks`, if given).
+// Macros   THREADS = 256: threads a block;
+//          UNROLL = 8: 16-byte accesses that a thread has in flight.
 // Changed  a loop over tiles with the grid as its stride; one block sum in all.
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef UNROLL
-#define UNROLL 8
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     read_grid(const uint4* __restrict__ x, unsigned* __restrict__ partial, unsigned long long n) {

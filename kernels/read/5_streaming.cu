@@ -4,23 +4,18 @@
 // Shapes   x [n] uint32, 16-byte aligned, n a multiple of 4; partial [gridDim.x] uint32.
 // Bytes    4 n read.
 // Launch   THREADS threads a block, ceil(n / 4 / (THREADS UNROLL)) blocks.
-// Changed  from rung 3 (rung 4's standing grid did not pay): load_streaming instead of a plain load.
+// Macros   THREADS = 256: threads a block;
+//          UNROLL = 8: 16-byte accesses that a thread has in flight.
+// Changed  from rung 3 (rung 4's persistent grid did not pay): load_streaming instead of a plain load.
 #include "common/ptx.cuh"
 #include "common/reduce.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef UNROLL
-#define UNROLL 8
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     read_streaming(const uint4* __restrict__ x, unsigned* __restrict__ partial, unsigned long long n) {
     const unsigned long long tile = blockIdx.x * (unsigned long long)(THREADS * UNROLL), end = n / 4;
     const unsigned long long first = tile + threadIdx.x;
     unsigned sum = 0;
-    if (tile + THREADS * UNROLL <= end) {  // a whole tile: no test stands between one load and the next
+    if (tile + THREADS * UNROLL <= end) {  // a whole tile: no test between one load and the next
         uint4 v[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) v[u] = load_streaming(x + first + u * THREADS);

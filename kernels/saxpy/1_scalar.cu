@@ -6,15 +6,11 @@
 // Launch   THREADS threads a block, ceil(n / THREADS) blocks. Built with -DDEPENDENT=1 or 2 it may be launched as a
 //          programmatic dependent: it then waits for its predecessor itself, and says that its successor may start
 //          as soon as it runs (1) or when its own work is done (2).
+// Macros   THREADS = 256: threads a block;
+//          DEPENDENT = 0: 1 or 2 for a programmatic dependent launch: the successor may start at once (1) or after the
+//              stores (2).
 // Below    this is the first rung.
 #include "common/ptx.cuh"
-
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef DEPENDENT
-#define DEPENDENT 0
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     saxpy_scalar(const float* __restrict__ x, const float* __restrict__ y, float* __restrict__ z, float a,

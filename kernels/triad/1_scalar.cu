@@ -4,11 +4,8 @@
 // Shapes   a, b, c [n] float.
 // Bytes    8 n read + 4 n written.
 // Launch   THREADS threads a block, ceil(n / THREADS) blocks.
+// Macros   THREADS = 256: threads a block.
 // Below    this is the first rung.
-#ifndef THREADS
-#define THREADS 256
-#endif
-
 extern "C" __global__ void __launch_bounds__(THREADS)
     triad_scalar(const float* __restrict__ b, const float* __restrict__ c, float* __restrict__ a, float s, unsigned long long n) {
     const unsigned long long i = blockIdx.x * (unsigned long long)THREADS + threadIdx.x;

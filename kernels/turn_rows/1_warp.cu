@@ -1,37 +1,32 @@
-// turn_rows 1, warp: every head of queries, keys and values is normalised, queries and keys are turned, and keys and values
-// find their place in the cache.
+// turn_rows 1, warp: normalise every head of queries, keys and values, apply RoPE to queries and keys, and append keys and values
+// to the cache.
 //
-// Purpose  what stands between the product that makes queries, keys and values and attention, for a prompt and for one
-//          token alike: the place comes from the device.
+// Purpose  everything between the QKV product and attention, for a prompt and for one token alike: the position comes
+//          from the device.
 // Shapes   rows [n][(heads + 2 kv_heads) HEAD_DIM] half, heads of queries, then of keys, then of values; kv_heads 0 where a
 //          layer reads another one's cache; query_norm and key_norm [HEAD_DIM] half (values are normalised without
-//          weights); turns [..][HEAD_DIM / 2] cosine and sine, from position `place` on; queries [n][heads][HEAD_DIM] half;
+//          weights); rotary [..][HEAD_DIM / 2] cosine and sine, from position `place` on; queries [n][heads][HEAD_DIM] half;
 //          keys and values [capacity][kv_heads][HEAD_DIM] half, written from `place` on. HEAD_DIM a multiple of 64.
 // Bytes    4 n (heads + 2 kv_heads) HEAD_DIM, and rotations.
 // Launch   THREADS threads a block, a warp a head, grid n x blocks to cover the heads.
+// Macros   THREADS = 128: threads a block;
+//          HEAD_DIM = 256: width of a head.
 // Below    rotate_rows of the plain decoder, which has biases and no norms, and a place that the host knows.
 #include <cuda_fp16.h>
 
 #include "common/reduce.cuh"
 
-#ifndef THREADS
-#define THREADS 128
-#endif
-#ifndef HEAD_DIM
-#define HEAD_DIM 256
-#endif
-
 constexpr int EACH = HEAD_DIM / 64, HALF = HEAD_DIM / 2;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     turn_rows_warp(const __half* __restrict__ rows, const __half* __restrict__ query_norm,
-                   const __half* __restrict__ key_norm, const float2* __restrict__ rotations,
+                   const __half* __restrict__ key_norm, const float2* __restrict__ rotary,
                    const int* __restrict__ place, __half* __restrict__ queries, __half* __restrict__ keys,
                    __half* __restrict__ values, int heads, int kv_heads, float epsilon) {
     const int head = (blockIdx.y * THREADS + threadIdx.x) / 32, lane = threadIdx.x % 32;
     if (head >= heads + 2 * kv_heads) return;
     const size_t row = blockIdx.x, position = *place + row;
-    const bool turned = head < heads + kv_heads;
+    const bool rotated = head < heads + kv_heads;
     const __half* from = rows + (row * (heads + 2 * kv_heads) + head) * HEAD_DIM;
     const __half* weights = head < heads ? query_norm : key_norm;
     float low[EACH], high[EACH], squares = 0.0f;
@@ -44,17 +39,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const float by = rsqrtf(warp_sum(squares) / HEAD_DIM + epsilon);
     __half* to = queries + (row * heads + head) * HEAD_DIM;
     if (head >= heads) to = keys + (position * kv_heads + head - heads) * HEAD_DIM;
-    if (!turned) to = values + (position * kv_heads + head - heads - kv_heads) * HEAD_DIM;
+    if (!rotated) to = values + (position * kv_heads + head - heads - kv_heads) * HEAD_DIM;
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
         const int d = lane + 32 * j;
         float a = low[j] * by, b = high[j] * by;
-        if (turned) {
-            const float2 turn = rotations[position * HALF + d];
+        if (rotated) {
+            const float2 cos_sin = rotary[position * HALF + d];
             a *= __half2float(weights[d]);
             b *= __half2float(weights[d + HALF]);
-            const float first = a * turn.x - b * turn.y;
-            b = b * turn.x + a * turn.y;
+            const float first = a * cos_sin.x - b * cos_sin.y;
+            b = b * cos_sin.x + a * cos_sin.y;
             a = first;
         }
         to[d] = __float2half(a);

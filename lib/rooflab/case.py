@@ -16,7 +16,7 @@ SCHEMA = {
     **dict.fromkeys(("study", "case", "operator", "impl", "kind", "format", "model", "weights"), "text"),
     **dict.fromkeys(("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window"), "int"),
     "causal": "bool",
-    **dict.fromkeys(("options", "cache", "clock"), "text"),
+    **dict.fromkeys(("options", "cache", "clock", "state"), "text"),
     **dict.fromkeys(("median_us", "q1_us", "q3_us"), ".6g"),
     "samples": "int",
     "predicted_us": ".6g",
@@ -25,6 +25,8 @@ SCHEMA = {
     **dict.fromkeys(("gb_s", "tflop_s", "tok_s"), ".6g"),
     **dict.fromkeys(("roof_fraction", "error", "error_budget"), ".4g"),
     **dict.fromkeys(("registers", "spill_bytes", "shared_bytes"), "int"),
+    # The GPU during the samples, of rows measured in a named state (rooflab.meter.Reading).
+    **dict.fromkeys(("sm_mhz", "power_w", "temperature_c", "power_capped"), ".4g"),
     **dict.fromkeys(("identity", "run"), "text"),
 }
 COLUMNS = tuple(SCHEMA)
@@ -45,6 +47,7 @@ RUN_COLUMNS = tuple(RUN_SCHEMA)
 KINDS = ("own", "baseline", "peer")
 CACHES = ("cold", "warm", "")
 CLOCKS = ("graph", "graph_pdl", "event", "wall", "ncu", "cupti", "")
+STATES = ("burst", "sustained", "after_cool", "after_hot", "")  # of the graph clock, see rooflab.clock
 _SIZES = ("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window")
 _NAMED = ("operator", "impl", "format", "model", "weights")
 _BOOLS = {"true": True, "false": False}
@@ -77,12 +80,13 @@ def parse_options(text: str) -> dict[str, int | str | bool]:
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to measure: an implementation of an operator on one shape, under a named cache and clock.
+    """One thing to measure: an implementation of an operator on one shape, under a named cache and clock, and
+    for the graph clock in a named state of the GPU, or "" where power does not hold it.
 
     Sizes are elements (n, k, seq, head_dim, window), tokens (batch) or counts (heads, kv_heads); None means
     that the operator has no such size. `options` holds the tunables in any order and is kept sorted.
-    UsageError if a name holds a space, comma, quote or "=", a size is not a whole number, or kind, cache or
-    clock is not a known word."""
+    UsageError if a name holds a space, comma, quote or "=", a size is not a whole number, kind, cache, clock
+    or state is not a known word, or a clock other than graph is given a state."""
 
     study: str
     operator: str
@@ -103,6 +107,7 @@ class Case:
     options: str = ""
     cache: str = "cold"
     clock: str = "graph"
+    state: str = ""
 
     def __post_init__(self) -> None:
         check_study(self.study)
@@ -125,10 +130,13 @@ class Case:
         if self.causal is not None:
             object.__setattr__(self, "causal", bool(self.causal))
         object.__setattr__(self, "options", options(**parse_options(self.options)))
-        for name, known in (("kind", KINDS), ("cache", CACHES), ("clock", CLOCKS)):
+        known_words = (("kind", KINDS), ("cache", CACHES), ("clock", CLOCKS), ("state", STATES))
+        for name, known in known_words:
             if getattr(self, name) not in known:
                 words = ", ".join(word or '""' for word in known)
                 raise UsageError(f"A case's {name} is one of {words}, not {getattr(self, name)!r}.")
+        if self.state and self.clock != "graph":
+            raise UsageError(f"The graph clock alone has states, so {self.clock!r} takes no {self.state!r}.")
 
     @property
     def id(self) -> str:
@@ -139,7 +147,7 @@ class Case:
         ]
         words += [f"{name}={value}" for name in _SIZES if (value := getattr(self, name)) is not None]
         words += [f"causal={str(self.causal).lower()}"] * (self.causal is not None)
-        return " ".join(filter(None, [*words, self.options, self.cache, self.clock]))
+        return " ".join(filter(None, [*words, self.options, self.cache, self.clock, self.state]))
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any] | pd.Series) -> "Case":

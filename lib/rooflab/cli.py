@@ -4,6 +4,7 @@ runs."""
 from __future__ import annotations
 
 import argparse
+import errno
 import math
 import os
 import shlex
@@ -20,6 +21,15 @@ from rooflab.errors import OutOfTime, RooflabError, UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
+# What a place that cannot be written is told of; other errors of the system are ours to mend.
+_PLACE = {
+    errno.ENOSPC: "the disk is full: free some of it, then give the same command again",
+    errno.EDQUOT: "your share of the disk is used up: free some of it, then give the same command again",
+    errno.EROFS: "the place to write to is read-only: work in a copy of the course that you may write to",
+    errno.EACCES: "you may not read or write this file: work in a copy of the course that is yours",
+    errno.EPERM: "you may not read or write this file: work in a copy of the course that is yours",
+    errno.ENAMETOOLONG: "this name is longer than the file system takes",
+}
 MORE_TO_DO = 75  # exit code of a recording whose time was up: run it again (EX_TEMPFAIL of sysexits.h)
 LESSON_HELP = "a lesson's number, name or file: 1, 01, bandwidth; all of them if none is named"
 
@@ -186,7 +196,11 @@ def _trace(asked: argparse.Namespace) -> int:
         "suite": lambda: [suite.write()],
         "mutations": lambda: [mutations.write()],
     }
-    for study in asked.study or [*traces.TRACED, *others]:
+    known = [*traces.TRACED, *others]
+    for study in asked.study:
+        if study not in known:
+            raise UsageError(f"there is nothing to trace of {study!r}; there is of {', '.join(known)}.")
+    for study in asked.study or known:
         for path in others[study]() if study in others else [traces.write(study)]:
             _say(str(path))
     return 0
@@ -202,7 +216,7 @@ def _validate(asked: argparse.Namespace) -> int:
     from rooflab.book import check
     from rooflab.validate import condensed
 
-    found = check.findings(str(asked.folder))
+    found = check.findings(str(asked.folder), lambda line: print(line, file=sys.stderr, flush=True))
     for sentence in map(str, found) if asked.all else condensed(found):
         _say(sentence)
     errors = sum(finding.severity == "error" for finding in found)
@@ -456,6 +470,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except RooflabError as error:
         print(f"rooflab: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if error.errno not in _PLACE:
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"rooflab: {_PLACE[error.errno]}{where}.", file=sys.stderr)
+        return 1
+    except MemoryError:
+        print("rooflab: this machine has too little memory for that.", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("rooflab: interrupted; every kernel has ended.", file=sys.stderr)

@@ -8,7 +8,17 @@ wall       the host's clock around each eager launch and a synchronize: what a c
 (`ncu` and `cupti` are the profilers' clocks; rooflab.profile reads them.)
 
 cold: the launches rotate over distinct copies of every operand, more than the L2 holds. warm: one copy.
-Contestants are interleaved, one sample each in turn, so that a drift of clocks or heat meets all of them.
+
+What a GPU did just before sets its clock rate: a kernel behind a neighbour at the power limit ran up to 34 %
+slower on an H200. The graph clock therefore measures in a named state where power or clock can hold a kernel:
+
+burst      the GPU rests before every sample, so that no neighbour's heat counts
+sustained  the contestant alone runs for 300 ms before its samples count, so that it meets its own heat
+after_cool each sample follows 80 ms of copies, which leave the clock high, and
+after_hot  80 ms of matrix products at the power limit: what an unfair neighbour costs (study `power`)
+(blank)    contestants take turns without a rest: for what power does not hold
+
+In every state the order of contestants is drawn by a seed, and anew for each round of samples.
 """
 
 from __future__ import annotations
@@ -17,38 +27,49 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from .case import STATES
 from .crossover import LEVEL
 from .errors import GateError, UsageError
 from .gate import Admitted, Work, synchronize
+from .meter import Meter, Reading
 
 CLOCKS = ("graph", "graph_pdl", "event", "wall")
+HOST = ("event", "wall")  # clocks of eager launches: they take turns within a pass
 
 CHAIN_US = (
     2000.0  # a replay lasts at least about this long, so that the events' half microsecond does not count
 )
 _MAX_CHAIN = 4000
 _WARM_UP_S = 0.05
+SUSTAINED_S = 0.3  # an H200's clock settles within 0.2 s of a kernel's own load
+NEIGHBOUR_S = 0.08
+# A burst rests so long, or so many replays if they take longer, and at most a fifth of a second. On an H200
+# 10 ms before a chain of 2 ms and 100 ms before one of 12 ms give what 200 ms give, within 1 %.
+_REST_S, _REST_REPLAYS, _REST_MOST_S = 0.01, 8.0, 0.2
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Time per launch in microseconds: median, quartiles, number of samples. Never the best one."""
+    """Time per launch in microseconds: median, quartiles, number of samples. Never the best one. `reading`
+    is the GPU's condition during the samples, where the clock measured in a named state.
+    """
 
     median_us: float
     q1_us: float
     q3_us: float
     samples: int
+    reading: Reading | None = None
 
     @classmethod
-    def of(cls, samples_us: Sequence[float]) -> Timing:
+    def of(cls, samples_us: Sequence[float], reading: Reading | None = None) -> Timing:
         q1, median, q3 = (float(q) for q in np.percentile(np.asarray(samples_us), [25, 50, 75]))
-        return cls(median, q1, q3, len(samples_us))
+        return cls(median, q1, q3, len(samples_us), reading)
 
 
 def faster(a: Timing, b: Timing) -> bool:
@@ -66,64 +87,181 @@ def copies_for(operand_bytes: int, l2_bytes: int) -> int:
     return max(2, math.ceil(max(4 * l2_bytes, 2 * operand_bytes) / max(operand_bytes, 1)))
 
 
+def rest_s(replay_s: float) -> float:
+    """Seconds that a burst rests before a sample whose replay takes `replay_s`."""
+    return min(_REST_MOST_S, max(_REST_S, _REST_REPLAYS * replay_s))
+
+
 def measure(
-    contestants: Sequence[Admitted], clock: str, *, samples: int = 20, rest_s: float = 0.0
+    contestants: Sequence[Admitted],
+    clock: str | Sequence[str],
+    *,
+    samples: int = 20,
+    state: str = "",
+    seed: int = 0,
 ) -> list[Timing]:
     """Time gated contestants by the named clock and check their outputs again afterwards.
 
-    Whether the result is cold or warm is decided by how many copies the contestants hold. Raises GateError
-    for a contestant that has not been admitted, or whose output is wrong after timing: then there is no
-    time. With `rest_s` the graph clock lets the GPU idle so long before each sample, so that heat and power
-    of the samples before do not set its clock rate: a burst instead of a sustained load.
+    `clock` may name one for each contestant, if all are clocks of the host ("event", "wall"), which then take
+    turns. `state` is a state of the graph clock. `seed` draws the order of contestants. Whether the result is
+    cold or warm is decided by how many copies the contestants hold. Raises GateError for a contestant that
+    has not been admitted, or whose output is wrong after timing: then there is no time.
     """
     for contestant in contestants:
         if not isinstance(contestant, Admitted):
             raise GateError(f"{contestant!r} has not passed the gate, and no gate means no time.")
-    if clock not in CLOCKS:
-        raise UsageError(f"There is no clock {clock!r}; the clocks are {', '.join(CLOCKS)}.")
-    timers = {"graph": _graph, "graph_pdl": _graph, "event": _event, "wall": _wall}
-    series = timers[clock](contestants, samples, rest_s)
+    clocks = [clock] * len(contestants) if isinstance(clock, str) else list(clock)
+    for name in clocks:
+        if name not in CLOCKS:
+            raise UsageError(f"There is no clock {name!r}; the clocks are {', '.join(CLOCKS)}.")
+    named = set(clocks)
+    if len(named) > 1 and not named <= set(HOST):
+        raise UsageError(f"Contestants share one clock, or take turns by {' and '.join(HOST)}.")
+    if state and (state not in STATES or named != {"graph"}):
+        raise UsageError(
+            f"The graph clock alone has states, {', '.join(STATES[:-1])}; {state!r} is not one of them."
+        )
+    order = np.random.default_rng(seed)
+    if named <= set(HOST):
+        timings = _host(contestants, clocks, samples, order)
+    else:
+        timings = _graph(contestants, samples, state, order)
     for contestant in contestants:
         contestant.recheck()
-    return [Timing.of(s) for s in series]
+    return timings
 
 
-def _wall(contestants: Sequence[Admitted], samples: int, rest_s: float) -> list[list[float]]:
+def _host(
+    contestants: Sequence[Admitted], clocks: Sequence[str], samples: int, order: np.random.Generator
+) -> list[Timing]:
     series: list[list[float]] = [[] for _ in contestants]
-    for sample in range(-2, samples):
-        for contestant, times in zip(contestants, series, strict=True):
-            work = contestant.work
-            copy = sample % work.copies
-            synchronize(work.outputs[copy][0])
-            start = time.perf_counter()
-            work.launch(copy)
-            synchronize(work.outputs[copy][0])
-            if sample >= 0:  # the first two warm the path up
-                times.append((time.perf_counter() - start) * 1e6)
-    return series
-
-
-def _event(contestants: Sequence[Admitted], samples: int, rest_s: float) -> list[list[float]]:
-    import cupy
-
-    series: list[list[float]] = [[] for _ in contestants]
-    with _stream() as stream:
-        start, stop = cupy.cuda.Event(), cupy.cuda.Event()
-        for sample in range(-2, samples):
-            for contestant, times in zip(contestants, series, strict=True):
-                start.record(stream)
-                contestant.work.launch(sample % contestant.work.copies)
-                stop.record(stream)
-                stop.synchronize()
+    with _stream() if "event" in clocks else nullcontext() as stream:
+        timers: dict[str, Callable[[Work, int], float]] = {"wall": _waited_us}
+        if "event" in clocks:
+            timers["event"] = _between_events(stream)
+        for sample in range(-2, samples):  # the first two warm the path up
+            for i in order.permutation(len(contestants)):
+                work = contestants[i].work
+                us = timers[clocks[i]](work, sample % work.copies)
                 if sample >= 0:
-                    times.append(cupy.cuda.get_elapsed_time(start, stop) * 1e3)
-    return series
+                    series[i].append(us)
+    return [Timing.of(times) for times in series]
 
 
-def _graph(contestants: Sequence[Admitted], samples: int, rest_s: float) -> list[list[float]]:
+def _waited_us(work: Work, copy: int) -> float:
+    synchronize(work.outputs[copy][0])
+    start = time.perf_counter()
+    work.launch(copy)
+    synchronize(work.outputs[copy][0])
+    return (time.perf_counter() - start) * 1e6
+
+
+def _between_events(stream: Any) -> Callable[[Work, int], float]:
     import cupy
 
-    series: list[list[float]] = [[] for _ in contestants]
+    start, stop = cupy.cuda.Event(), cupy.cuda.Event()
+
+    def us(work: Work, copy: int) -> float:
+        start.record(stream)
+        work.launch(copy)
+        stop.record(stream)
+        stop.synchronize()
+        return float(cupy.cuda.get_elapsed_time(start, stop)) * 1e3
+
+    return us
+
+
+class Chain(NamedTuple):
+    """A contestant's captured launches: a function that replays them, how many they are, and about how many
+    microseconds a replay takes.
+    """
+
+    replay: Callable[[], None]
+    length: int
+    us: float
+
+
+Replay = Callable[[Callable[[], None]], float]  # replays a chain and gives the microseconds it took
+
+
+def _graph(
+    contestants: Sequence[Admitted], samples: int, state: str, order: np.random.Generator
+) -> list[Timing]:
+    with chains(contestants) as (replay_us, captured), Meter() if state else nullcontext() as meter:
+        series, spans = _sampled(captured, replay_us, samples, state, order)
+        readings = [meter.during(each) if meter else None for each in spans]
+    return [Timing.of(*each) for each in zip(series, readings, strict=True)]
+
+
+def _sampled(
+    chains: Sequence[Chain], replay_us: Replay, samples: int, state: str, order: np.random.Generator
+) -> tuple[list[list[float]], list[list[tuple[float, float]]]]:
+    """Microseconds a launch, and when (time.perf_counter) each sample was taken: a list for each chain."""
+    series: list[list[float]] = [[] for _ in chains]
+    spans: list[list[tuple[float, float]]] = [[] for _ in chains]
+
+    def sample(i: int) -> None:
+        began = time.perf_counter()
+        series[i].append(replay_us(chains[i].replay) / chains[i].length)
+        spans[i].append((began, time.perf_counter()))
+
+    if state == "sustained":
+        for i in order.permutation(len(chains)):
+            load(chains[i], replay_us, SUSTAINED_S)
+            for _ in range(samples):
+                sample(i)
+        return series, spans
+    if not state:
+        until = time.perf_counter() + _WARM_UP_S
+        while time.perf_counter() < until:
+            for chain in chains:
+                replay_us(chain.replay)
+    neighbour = _neighbour(state) if state.startswith("after_") else None
+    for _ in range(samples):
+        for i in order.permutation(len(chains)):
+            if state == "burst":
+                time.sleep(rest_s(chains[i].us / 1e6))
+                replay_us(chains[i].replay)  # an idle GPU takes a moment to raise its clocks
+            if neighbour is not None:
+                load(Chain(neighbour, 1, 0.0), replay_us, NEIGHBOUR_S)
+            sample(i)
+    return series, spans
+
+
+def _neighbour(state: str) -> Callable[[], None]:
+    """Some milliseconds of other work: a large copy, or products of random FP16 matrices on tensor cores."""
+    import cupy
+
+    if state == "after_cool":
+        source = cupy.empty(1 << 30, cupy.uint8)
+        target = cupy.empty_like(source)
+        return lambda: cupy.copyto(target, source)
+    side = 8192
+    a, b = (cupy.random.standard_normal((side, side), dtype=cupy.float32).astype("float16") for _ in "ab")
+    out = cupy.empty((side, side), cupy.float16)
+
+    def multiply() -> None:
+        for _ in range(4):
+            cupy.matmul(a, b, out=out)
+
+    return multiply
+
+
+def load(chain: Chain, replay_us: Replay, seconds: float) -> None:
+    """Replay a chain for so many seconds."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        replay_us(chain.replay)
+
+
+@contextmanager
+def chains(contestants: Sequence[Admitted]) -> Iterator[tuple[Replay, list[Chain]]]:
+    """Contestants' launches captured on a stream of their own, and the function that replays and times one.
+
+    A chain is some multiple of its contestant's copies and lasts CHAIN_US or longer.
+    """
+    import cupy
+
     with _stream() as stream:
         start, stop = cupy.cuda.Event(), cupy.cuda.Event()
 
@@ -134,26 +272,17 @@ def _graph(contestants: Sequence[Admitted], samples: int, rest_s: float) -> list
             stop.synchronize()
             return float(cupy.cuda.get_elapsed_time(start, stop)) * 1e3
 
-        chains = []
-        for contestant in contestants:
-            length = max(contestant.work.copies, 4)
-            trial = _capture(contestant, length)
-            replay_us(trial)
-            per_launch = min(replay_us(trial) for _ in range(3)) / length
-            wanted = min(max(CHAIN_US / max(per_launch, 0.1), length), max(_MAX_CHAIN, length))
-            length = contestant.work.copies * math.ceil(wanted / contestant.work.copies)
-            chains.append((_capture(contestant, length), length))
-        until = time.perf_counter() + _WARM_UP_S
-        while time.perf_counter() < until:
-            for replay, _ in chains:
-                replay_us(replay)
-        for _ in range(samples):
-            for (replay, length), times in zip(chains, series, strict=True):
-                if rest_s:
-                    time.sleep(rest_s)
-                    replay_us(replay)  # an idle GPU takes a moment to raise its clocks
-                times.append(replay_us(replay) / length)
-    return series
+        yield replay_us, [_chain(contestant, replay_us) for contestant in contestants]
+
+
+def _chain(contestant: Admitted, replay_us: Replay) -> Chain:
+    copies = contestant.work.copies
+    trial = _capture(contestant, max(copies, 4))
+    replay_us(trial)
+    per_launch = min(replay_us(trial) for _ in range(3)) / max(copies, 4)
+    wanted = min(CHAIN_US / max(per_launch, 0.1), _MAX_CHAIN)
+    length = copies * math.ceil(wanted / copies)
+    return Chain(_capture(contestant, length), length, per_launch * length)
 
 
 @contextmanager

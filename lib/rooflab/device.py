@@ -575,8 +575,10 @@ def _asked(nvml: ModuleType, function: str, *arguments: Any) -> Any:
 
 def conditions() -> dict[str, float] | None:
     """Clocks, temperature and power of the GPU right now: sm_clock_mhz, memory_clock_mhz, temperature_c,
-    power_w. A value the driver does not give is absent; without a GPU the answer is None. Takes well under
-    a millisecond."""
+    power_w, and power_capped, 1 where the driver lowers the clock to keep the power limit, else 0. A value
+    the driver does not give is absent; without a GPU the answer is None. Takes well under a millisecond.
+
+    The driver renews its power reading every 25 to 100 ms; the clock is that of this moment."""
     found = _nvml()
     if found is None:
         return None
@@ -585,9 +587,27 @@ def conditions() -> dict[str, float] | None:
         "sm_clock_mhz": _asked(nvml, "nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM),
         "memory_clock_mhz": _asked(nvml, "nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_MEM),
         "temperature_c": _asked(nvml, "nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
-        "power_w": _watts(_asked(nvml, "nvmlDeviceGetPowerUsage", handle)),
+        "power_w": _instant_w(nvml, handle),
+        "power_capped": _power_capped(nvml, handle),
     }
     return {key: value for key, value in answers.items() if value is not None}
+
+
+# From nvml.h: NVML_FI_DEV_POWER_INSTANT, and the bits of the power cap and of the external power brake.
+_POWER_INSTANT, _POWER_REASONS = 186, 0x4 | 0x80
+
+
+def _instant_w(nvml: ModuleType, handle: Any) -> float | None:
+    """Watts of this moment; the ordinary query of GPUs since Ampere gives the mean of a second."""
+    fields = _asked(nvml, "nvmlDeviceGetFieldValues", handle, [_POWER_INSTANT])
+    if fields and fields[0].nvmlReturn == nvml.NVML_SUCCESS:
+        return _watts(fields[0].value.uiVal)
+    return _watts(_asked(nvml, "nvmlDeviceGetPowerUsage", handle))
+
+
+def _power_capped(nvml: ModuleType, handle: Any) -> float | None:
+    reasons = _asked(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle)
+    return None if reasons is None else float(bool(reasons & _POWER_REASONS))
 
 
 def energy_j() -> float | None:

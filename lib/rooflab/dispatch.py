@@ -212,11 +212,19 @@ def table(slug: str | None) -> pd.DataFrame:
     """The recorded products of a device, cold and by the graph clock (format, impl, n, k, batch, median_us,
     q1_us, q3_us); empty if nothing is recorded of it.
     """
+    found = _newest(slug)
+    if found:
+        return _table(*found)
+    return pd.DataFrame(columns=["format", "impl", "n", "k", "batch", "median_us", "q1_us", "q3_us"])
+
+
+def _newest(slug: str | None) -> tuple[Path, str, float] | None:
+    """The root that holds a device's table, the device, and when the table was written."""
     for root in roots() if slug else []:
         file = root / str(slug) / f"{STUDY}.csv"
         if file.is_file():
-            return _table(root, str(slug), file.stat().st_mtime)
-    return pd.DataFrame(columns=["format", "impl", "n", "k", "batch", "median_us", "q1_us", "q3_us"])
+            return root, str(slug), file.stat().st_mtime
+    return None
 
 
 def fastest(rows: pd.DataFrame, n: int, k: int, batch: int, names: Sequence[str]) -> tuple[str, str] | None:
@@ -256,10 +264,12 @@ def lines(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 @functools.lru_cache(maxsize=4)
-def _reference(stamp: float) -> tuple[predict.Machine, predict.Fit]:
+def _reference(found: tuple[Path, str, float] | None) -> tuple[predict.Machine, predict.Fit]:
     spec = device.get(REFERENCE)
+    if found is None:
+        return predict.datasheet(spec), predict.NOTHING
     measured = {}
-    bandwidth = Store(paths.DATA, REFERENCE).read("bandwidth")
+    bandwidth = Store(found[0], REFERENCE).read("bandwidth")
     for name in ("dram_read", "fp32", "fp16_tensor", "int8_tensor"):
         column = "gb_s" if name == "dram_read" else "tflop_s"
         mine = bandwidth[(bandwidth["roof"] == name) & bandwidth["roof_fraction"].notna()]
@@ -274,8 +284,7 @@ def reference() -> tuple[predict.Machine, predict.Fit]:
     """The measured machine that predictions start from, and the fit to its recorded products; without a
     recording the datasheet and the bound alone.
     """
-    file = paths.DATA / REFERENCE / f"{STUDY}.csv"
-    return _reference(file.stat().st_mtime if file.is_file() else 0.0)
+    return _reference(_newest(REFERENCE))
 
 
 def predicted(slug: str | None, n: int, k: int, batch: int, ways: Sequence[Way]) -> tuple[str, str]:

@@ -27,7 +27,7 @@ import pandas as pd
 from filelock import FileLock, Timeout
 
 from rooflab import device as devices
-from rooflab import paths, studies
+from rooflab import paths, seal, studies
 from rooflab.case import Case
 from rooflab.errors import MissingRecording, MissingTool, OutOfTime, RooflabError, UsageError
 from rooflab.identity import SKIPPED, fresh
@@ -39,7 +39,7 @@ from rooflab.studies import static
 from rooflab.studies.bandwidth import Roof, ceilings, roofs
 from rooflab.studies.base import Context, Sized, Study, Unlisted, require_gpu
 from rooflab.studies.environment import latency_ns
-from rooflab.table import is_blank, write_atomically
+from rooflab.table import is_blank, plain, write_atomically
 from rooflab.validate import Finding, validate
 
 MODES = ("auto", "live", "replay")
@@ -217,7 +217,8 @@ class Lab:
         path, of = self._profile_path(study, tool), studies.get(study)
         frame = _read_profile(path, tool, metrics)
         arch, trouble = _arch(), None
-        unable = {case.id: f"{SKIPPED}{reason}" for case in cases if (reason := of.why_not(case))}
+        reasons = {case.id: of.why_not(case, arch) for case in cases} if arch else {}
+        unable = {case: plain(f"{SKIPPED}{reason}") for case, reason in reasons.items() if reason}
         now = {case.id: unable.get(case.id) or of.identity(case, arch) for case in cases}
         held = dict(zip(frame["case"], frame["identity"], strict=True))
         chosen = [case for case in cases if not fresh(str(held.get(case.id, "")), now[case.id])]
@@ -231,7 +232,7 @@ class Lab:
                     taken = _profile(study, able, tool, metrics)
         except MissingTool as error:
             trouble = error
-            now |= {case.id: f"{SKIPPED}{error}" for case in able}
+            now |= {case.id: plain(f"{SKIPPED}{error}") for case in able}
         left_out = [case.id for case in chosen if trouble or case.id in unable]
         taken = pd.concat([taken, pd.DataFrame({"case": left_out})], ignore_index=True)
         taken["identity"] = [now[case] for case in taken["case"]]
@@ -244,6 +245,7 @@ class Lab:
             columns = frame.columns if len(kept) else _columns(study, tool, metrics)
             frame = pd.concat([kept, taken], ignore_index=True)[[*columns]].fillna("")
             frame = frame.sort_values("case", kind="stable", ignore_index=True)
+            seal.unseal(self.store.folder)
             write_atomically(path, frame.to_csv(index=False, lineterminator="\n"))
         if trouble:
             raise trouble
@@ -285,7 +287,7 @@ class Lab:
                 outcome = study.measure_group(group, context)
             named = {case.id: case for case in group}
             skipped = [
-                {**named[case].row(), "identity": f"{SKIPPED}{reason}"}
+                {**named[case].row(), "identity": plain(f"{SKIPPED}{reason}")}
                 for case, reason in outcome.skipped.items()
             ]
             self.store.add(study.name, [*outcome.rows, *skipped], self._begin())
@@ -314,8 +316,10 @@ class Lab:
                 if package is None or "not installed" not in reason or find_spec(package) is None:
                     continue
             # Of what cannot run here nothing is compiled: measuring it records why.
-            if study.why_not(case) or not self.store.is_fresh(
-                study.name, case.id, study.identity(case, arch), facts
+            if (
+                arch
+                and study.why_not(case, arch)
+                or not self.store.is_fresh(study.name, case.id, study.identity(case, arch), facts)
             ):
                 found.add(case.id)
         return found
@@ -401,6 +405,11 @@ def open(mode: str = "auto", device: str = "h200", effort: str = "full") -> Lab:
         raise UsageError(f"EFFORT is one of {', '.join(EFFORTS)}, not {effort!r}.")
     if mode == "live":
         facts = devices.probe()
+        if facts is None and devices.has_gpu():
+            raise MissingTool(
+                "MODE=live asks the GPU for its name and clocks through nvidia-ml-py, which is not installed "
+                "or gets no answer: pip install -r requirements.txt."
+            )
         if facts is None:
             raise MissingTool("MODE=live needs an NVIDIA GPU with a working driver; MODE=replay needs none.")
         root = Path(os.environ.get("ROOFLAB_STORE") or paths.BUILD / "data")
@@ -414,19 +423,25 @@ def open(mode: str = "auto", device: str = "h200", effort: str = "full") -> Lab:
 
 
 def _recording(device: str, effort: str) -> tuple[str, str, Store]:
-    """(name, effort, store) of the recording that `device`, a name or a path, means."""
+    """(name, effort, store) of the recording that `device`, a name or a path, means; UsageError if a file of
+    it is not as it was recorded.
+    """
+    store = _opened(device)
+    seal.require(store.folder)
+    return store.device, effort, store
+
+
+def _opened(device: str) -> Store:
     path = Path(device)
     if path.is_dir() and (path / "runs.csv").is_file():
-        root, name = path.resolve().parent, path.resolve().name
-    else:
-        root, name = paths.DATA, device
-        if name not in recordings() and name not in published_devices(root):
-            known = ", ".join(recordings()) or "none"
-            raise UsageError(
-                f"There is no recording {device!r}: name one of data/'s ({known}), or a folder that holds a "
-                "runs.csv."
-            )
-    return name, effort, Store(root, name)
+        return Store(path.resolve().parent, path.resolve().name)
+    if device not in recordings() and device not in published_devices(paths.DATA):
+        known = ", ".join(recordings()) or "none"
+        raise UsageError(
+            f"There is no recording {device!r}: name one of data/'s ({known}), or a folder that holds a "
+            "runs.csv."
+        )
+    return Store(paths.DATA, device)
 
 
 def recordings(root: Path | None = None) -> list[str]:
@@ -486,7 +501,10 @@ def _compile_ahead(asked: Iterable[tuple[Study, Sequence[Case]]], arch: str | No
     """Compile what studies' cases launch, on all cores: NVRTC takes one source at a time in a process."""
     wanted = {}
     builds = (
-        study.builds(case) for study, cases in asked for case in cases if arch and not study.why_not(case)
+        study.builds(case)
+        for study, cases in asked
+        for case in cases
+        if arch and not study.why_not(case, arch)
     )
     for rung, chosen in chain.from_iterable(builds):
         macros = rung.with_defaults(chosen)
@@ -582,6 +600,8 @@ def record(
         lab.say = say
     # `rooflab trace` records what hangs on no GPU, on any machine.
     wanted = [study for study in _studies(names) if not study.everywhere]
+    if wanted:
+        require_gpu()
     with ExitStack() as claims:
         held = {}
         for study in wanted:
@@ -667,15 +687,22 @@ def _studies(names: Iterable[str]) -> Iterator[Study]:
             raise UsageError(f"There is no study or lesson {name!r}; there are {', '.join(sorted(known))}.")
 
 
-def freshness(device: str) -> list[Finding]:
+_SAY_EVERY_S = 3.0
+
+
+def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> list[Finding]:
     """Everything wrong with data/<device> (or the folder `device`): incomplete, ungated, stale or
     implausible.
 
     With NVRTC installed every rung is compiled again for the recorded GPU and its machine code compared;
-    without it only sources and launch rules are.
+    without it only sources and launch rules are. That takes minutes the first time: `say` is told of it.
     """
-    name, _, store = _recording(device, "full")
-    runs = store.runs()
+    store = _opened(device)
+    try:
+        runs, bandwidth = store.runs(), store.read("bandwidth")
+    except UsageError:  # the tables say themselves what is wrong with them
+        return validate(store.folder)
+    told = time.monotonic()
     capability = str(runs["compute_capability"].iloc[-1]) if len(runs) else ""
     arch: str | None = capability.replace(".", "") or None
     try:
@@ -693,22 +720,37 @@ def freshness(device: str) -> list[Finding]:
         return studies.get(study).cases(effort, sized) if study in studies.names() else []
 
     def identity(case: Case) -> str | None:
+        nonlocal told
         if case.study not in studies.names() or case.kind != "own":
             return None  # a library's version is what it was on the recording machine
+        if time.monotonic() - told > _SAY_EVERY_S:
+            told = time.monotonic()
+            say(f"comparing the code of every case with the recorded one: {case.study}, {case.id}")
         return studies.get(case.study).identity(case, arch)
 
-    found = roofs(store.read("bandwidth"))
+    found = roofs(bandwidth)
     measured = [study for study in studies.names() if not studies.get(study).everywhere]
+    wanted = {
+        f"{study}_{tool}.csv": (_columns(study, tool, metrics), [case.id for case in cases])
+        for study in measured
+        for tool, cases, metrics in studies.get(study).profiles(effort, sized)
+    }
     stale = []
     with as_on(spec.slug if spec else None, capability.replace(".", "") or "90"):
         for path in sorted((store.folder / "profiles").glob("*.csv")):
             study = path.stem.rpartition("_")[0]
-            table = _read_profile(path, "", None)
-            for case, recorded in sorted(set(zip(table["case"], table["identity"], strict=True))):
-                now = None if recorded.startswith(SKIPPED) else identity(studies.get(study).case(case))
-                if now is not None and not fresh(recorded, now):
-                    sentence = f"{case} is stale: profiled as {recorded}, its code is now {now}."
-                    stale.append(Finding("error", f"profiles/{path.name}", sentence))
+            with suppress(UsageError):  # what is damaged, validate says
+                table = recorded.texts(path)
+                for case, held in sorted(set(zip(table["case"], table["identity"], strict=True))):
+                    now = None if held.startswith(SKIPPED) else identity(studies.get(study).case(case))
+                    if now is not None and not fresh(held, now):
+                        sentence = f"{case} is stale: profiled as {held}, its code is now {now}."
+                        stale.append(Finding("error", f"profiles/{path.name}", sentence))
         return stale + validate(
-            store.folder, measured, expected, identity, {key: value.value for key, value in found.items()}
+            store.folder,
+            measured,
+            expected,
+            identity,
+            {key: value.value for key, value in found.items()},
+            wanted,
         )

@@ -77,8 +77,8 @@ def _cell(value: object, form: str | None) -> str:
 
 
 def as_built(text: str, macros: Mapping[str, int]) -> str:
-    """CUDA C++ as the preprocessor leaves it for these macros: what they leave out is gone, and so are their
-    defaults and the directives that ask for them alone (NAME or NAME == n). Everything else stays.
+    """CUDA C++ as the preprocessor leaves it for these macros: what they leave out is gone, and so are the
+    directives that ask for them alone (NAME or NAME == n). Everything else stays.
     """
     kept: list[str] = []
     asked: list[bool | None] = []  # of every open conditional: whether it holds, None if it asks for others
@@ -107,7 +107,7 @@ def as_built(text: str, macros: Mapping[str, int]) -> str:
 
 
 def body_of(rung: Rung, built: Mapping[str, int] | None = None) -> str:
-    """A rung's source from its first #include, #ifndef or kernel on: without the header comment; with `built`
+    """A rung's source from its first directive or function on: without the header comment; with `built`
     only what these macros leave of it.
     """
     text = as_built(rung.path.read_text(), built or {})

@@ -511,8 +511,8 @@ def caption(
 def show(fig: Figure, caption: str) -> None:
     """Display the figure as a PNG with the caption as its plain-text form, and print the caption under it.
 
-    The bytes depend on the data and the installed matplotlib alone. The site takes the plain-text form as
-    the image's alt text, and notebook checks compare it.
+    The pixels depend on the data and the installed matplotlib, their last levels on the CPU too. The site
+    takes the plain-text form as the image's alt text, and notebook checks compare it.
     """
     if not caption:
         raise UsageError("Every figure needs a caption; compute one with plot.caption(...).")

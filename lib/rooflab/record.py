@@ -18,7 +18,17 @@ from rooflab.case import COLUMNS, RUN_COLUMNS, RUN_SCHEMA, SCHEMA, Case, check_s
 from rooflab.errors import DeviceMismatch, UsageError
 from rooflab.identity import SKIPPED, fresh
 from rooflab.paths import ROOT
-from rooflab.table import frame, is_blank, natural_key, read_table, table_text, to_text, write_atomically
+from rooflab.seal import seal, unseal
+from rooflab.table import (
+    frame,
+    is_blank,
+    natural_key,
+    plain,
+    read_table,
+    table_text,
+    to_text,
+    write_atomically,
+)
 
 __all__ = [
     "COLUMNS",
@@ -173,7 +183,7 @@ class Store:
 
     def finish(self, run: str, **facts: Any) -> None:
         """Add to a run's line what is known at its end (clocks, temperature, power; `finished` is now if not
-        given)."""
+        given), and seal the recording."""
         self._writable()
         with self.lock():
             path = self.folder / "runs.csv"
@@ -184,6 +194,7 @@ class Store:
             texts = self._texts({"finished": _now(), **facts}, RUN_SCHEMA)
             mine[0].update({name: texts[name] for name in {"finished", *facts}})
             self._write(path, rows, RUN_SCHEMA)
+            seal(self.folder)
 
     def last_run(self, run_facts: Mapping[str, Any]) -> str | None:
         """The name of the newest finished run, if it was made in the surroundings that `run_facts` tell of:
@@ -291,6 +302,7 @@ class Store:
         return {name: to_text(name, how, row.get(name)) for name, how in schema.items()}
 
     def _write(self, path: Path, rows: Iterable[Mapping[str, str]], schema: Mapping[str, str]) -> None:
+        unseal(self.folder)
         write_atomically(path, table_text(rows, schema))
         self._cache.pop(path, None)
 
@@ -345,7 +357,11 @@ def run_facts(command: str, effort: str) -> dict[str, Any]:
     facts |= {"python": platform.python_version(), "os": f"{platform.system()} {platform.machine()}"}
     facts |= {"commit": commit(), "effort": effort, "started": _now()}
     facts["command"] = " ".join(_without_folder(word) for word in command.split())
-    return {name: value for name, value in facts.items() if value is not None}
+    return {
+        name: plain(value) if isinstance(value, str) else value
+        for name, value in facts.items()
+        if value is not None
+    }
 
 
 def closing_facts() -> dict[str, Any]:

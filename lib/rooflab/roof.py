@@ -43,6 +43,15 @@ ROOFS = {
     "int8_tensor": "TOP/s",
     "fp8_tensor": "TFLOP/s",
 }
+# A matrix product near the power limit has a second ceiling, what it keeps up by itself (rooflab.clock).
+POWER_HELD = ("fp32", "tf32_tensor", "fp16_tensor", "bf16_tensor", "int8_tensor", "fp8_tensor")
+ROOFS |= {f"{name}_sustained": ROOFS[name] for name in POWER_HELD}
+
+
+def in_state(name: str, state: str) -> str:
+    """The name of a ceiling for a row measured in `state`: "fp16_tensor_sustained" beside "fp16_tensor"."""
+    return f"{name}_sustained" if state == "sustained" and name in POWER_HELD else name
+
 
 # The ceiling that an operator is compared with unless its study says otherwise. A saxpy moves the same bytes
 # as a triad; a GEMV reads its weights once and writes next to nothing.

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import operator
 import os
 import re
@@ -17,6 +18,24 @@ from rooflab.errors import UsageError
 _MEND = "restore the file, or delete the line and measure its case again"
 _BOOLS = {"true": True, "false": False}
 _DTYPES = {"text": "str", "int": "Int64", "bool": "boolean"}
+# Signs by which HTML, Markdown or a template would take a text for more than a text. No table holds them, so
+# that what is read from one can be written into any page.
+_SIGNS = re.compile(r'[<>&"`\[\]{}|\\*#$^]')
+_KINDS = {
+    "text": "a text of one line without signs of HTML or Markdown",
+    "int": "a whole number",
+    "bool": "true or false",
+}
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text is of one line and no part of it could be markup."""
+    return text.isprintable() and not _SIGNS.search(text)
+
+
+def plain(text: str) -> str:
+    """A text from elsewhere (a driver's name, a library's message, a command) as a table can hold it."""
+    return "".join(c if is_plain(c) else "_" for c in " ".join(text.split()))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -47,8 +66,8 @@ def to_text(name: str, how: str, value: Any) -> str:
     if is_blank(value):
         return ""
     if how == "text":
-        if not isinstance(value, str) or re.search(r"[\r\n\0]", value):
-            raise UsageError(f"{name} is a text of one line, not {value!r}.")
+        if not isinstance(value, str) or not is_plain(value):
+            raise UsageError(f"{name} is {_KINDS[how]}, not {value!r}.")
         return value
     if how == "int":
         return str(whole(name, value))
@@ -66,8 +85,17 @@ def to_text(name: str, how: str, value: Any) -> str:
 def from_text(how: str, text: str) -> Any:
     """The inverse of `to_text`: blank is None ("" for text); ValueError or KeyError if it does not fit."""
     if how == "text":
+        if not is_plain(text):
+            raise ValueError(text)
         return text
-    return None if not text else int(text) if how == "int" else _BOOLS[text] if how == "bool" else float(text)
+    if not text:
+        return None
+    if how == "bool":
+        return _BOOLS[text]
+    number = int(text) if how == "int" else float(text)
+    if not abs(number) < 2**63 if how == "int" else not math.isfinite(number):
+        raise ValueError(text)
+    return number
 
 
 def read_table(path: Path, schema: Mapping[str, str]) -> list[dict[str, str]]:
@@ -150,12 +178,16 @@ def frame(rows: list[dict[str, str]], schema: Mapping[str, str], path: Path) -> 
     """Rows of texts as a DataFrame of `schema`'s columns (str, Int64, boolean, float64); errors name it."""
     columns = {}
     for name, how in schema.items():
+        values: list[Any] = [row[name] for row in rows]
+        if how == "text" and is_plain("".join(values)):  # all at once, for there are many
+            columns[name] = pd.Series(values, dtype="str")
+            continue
         values = []
         for line, row in enumerate(rows, 2):
             try:
                 values.append(from_text(how, row[name]))
             except (ValueError, KeyError):
-                kind = {"int": "a whole number", "bool": "true or false"}.get(how, "a number")
+                kind = _KINDS.get(how, "a number")
                 raise UsageError(f"{path}, line {line}: {name} is {row[name]!r}, not {kind}.") from None
         columns[name] = pd.Series(values, dtype=_DTYPES.get(how, "float64"))
     return pd.DataFrame(columns)

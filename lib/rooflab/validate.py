@@ -1,15 +1,16 @@
 """Whether a recording is complete, gated, fresh and plausible: what `rooflab validate` says of a folder."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from rooflab import device
+from rooflab import device, seal
 from rooflab.case import RUN_SCHEMA, SCHEMA, Case
 from rooflab.errors import RooflabError, UsageError
 from rooflab.identity import SKIPPED, fresh
+from rooflab.profile import recorded
 from rooflab.record import NO_STUDY, derive
 from rooflab.table import frame, is_blank, natural_key, read_table, table_text, to_text
 
@@ -33,6 +34,7 @@ class Finding:
 
 # What to do about a finding, by words that its sentence holds.
 _ADVICE = {
+    "after the recording was sealed": "Restore changed files from where the recording came from.",
     "is stale": "Stale rows were measured on other code than this checkout's. On their GPU `rooflab record` "
     "measures them again; or check out the commit that runs.csv names.",
     "are not recorded": "What is missing is measured by `rooflab record`, with the effort of the recording: "
@@ -69,14 +71,15 @@ def validate(
     expected: Callable[[str], list[Case]] | None = None,
     identity: Callable[[Case], str | None] | None = None,
     roofs: Mapping[str, float] | None = None,
+    profiles: Mapping[str, tuple[Sequence[str], Sequence[str]]] | None = None,
 ) -> list[Finding]:
     """Everything wrong with the recording in `folder` (data/<device>, or data/published, whose cited figures
     need no gate, samples or one device); an empty list is a sound recording.
 
     `studies`: the names that there should be (default: whatever is there). `expected(study)`: the cases that
     a complete recording holds. `identity(case)`: the present identity of a case's code, None if unknown here.
-    `roofs`: ceilings as for `record.derive`, to recompute roof_fraction by. UsageError if there is no such
-    folder."""
+    `roofs`: ceilings as for `record.derive`, to recompute roof_fraction by. `profiles`: header and cases of
+    each file that profiles/ should hold. UsageError if there is no such folder."""
     folder = Path(folder)
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder; a recording is a folder such as data/h200.")
@@ -89,6 +92,8 @@ def validate(
         if (size := file.stat().st_size) > MAX_FILE_BYTES:
             sentence = f"{size} bytes, above the {MAX_FILE_BYTES} that a recording's file may have."
             findings.append(Finding("error", str(file.relative_to(folder)), sentence))
+    if not published:
+        findings += [*_sealed(folder), *_profiles(folder / "profiles", runs, profiles or {})]
     paths = {path.stem: path for path in sorted(folder.glob("*.csv")) if path.name not in NO_STUDY}
     for study, path in paths.items():
         if known is not None and study not in known and not published:
@@ -104,6 +109,36 @@ def validate(
     if not paths:
         findings.append(Finding("error", folder.name, "there is no table of any study in this folder."))
     return findings
+
+
+def _sealed(folder: Path) -> Iterator[Finding]:
+    if not seal.is_sealed(folder):
+        sentence = "there is none: no run has ended since the last change. " + seal.RESEAL.format(folder)
+        yield Finding("error", seal.NAME, sentence)
+        return
+    try:
+        for name, sentence in seal.changes(folder).items():
+            yield Finding("error", name, sentence)
+    except UsageError as error:
+        yield Finding("error", seal.NAME, str(error))
+
+
+def _profiles(
+    folder: Path, runs: dict[str, str], wanted: Mapping[str, tuple[Sequence[str], Sequence[str]]]
+) -> Iterator[Finding]:
+    """What is wrong with the profiles: of those that are there, and of those that should be."""
+    there = {path.name: path for path in sorted(folder.glob("*.csv"))}
+    for name in sorted({*there, *wanted}):
+        where = f"profiles/{name}"
+        if name not in there:
+            yield Finding("error", where, "there is no such profile; `rooflab record` takes it.")
+            continue
+        header, cases = wanted.get(name, (None, ()))
+        found = recorded.problems(there[name], header, runs)
+        yield from (Finding("error", where, sentence) for sentence in found)
+        if wanted and not found:
+            held = set(recorded.texts(there[name])["case"])
+            yield from _completeness(Path(where), held, list(cases))
 
 
 def _runs(folder: Path, published: bool) -> tuple[dict[str, str], list[Finding]]:
@@ -166,6 +201,7 @@ def _table(
     try:
         rows = read_table(path, SCHEMA)
         df = frame(rows, SCHEMA, path)
+        derived = derive(df, roofs or {}).to_dict("records")
     except UsageError as error:
         return [Finding("error", path.name, str(error))]
     findings: list[Finding] = []
@@ -174,7 +210,6 @@ def _table(
     def say(severity: str, line: int, sentence: str) -> None:
         findings.append(Finding(severity, f"{path.name}, line {line}", sentence))
 
-    derived = derive(df, roofs or {}).to_dict("records")
     for line, (row, texts, again) in enumerate(zip(df.to_dict("records"), rows, derived, strict=True), 2):
         try:
             case = Case.from_row(cast(dict[str, Any], row))
@@ -217,7 +252,7 @@ def _table(
         sentence = f"{count} rows have no share of {name}, which this recording has no measurement of."
         findings.append(Finding("warning", path.name, sentence))
     if expected is not None and not published:
-        findings += _completeness(path, set(ids), [case.id for case in expected])
+        findings += _completeness(Path(path.name), set(ids), [case.id for case in expected])
     return findings
 
 
@@ -271,5 +306,5 @@ def _completeness(path: Path, recorded: set[str], expected: list[str]) -> list[F
     ):
         if ids:
             shown = "; ".join(ids[:3]) + ("; ..." if len(ids) > 3 else "")
-            findings.append(Finding(severity, path.name, f"{len(ids)} {sentence}: {shown}."))
+            findings.append(Finding(severity, str(path), f"{len(ids)} {sentence}: {shown}."))
     return findings

@@ -2,7 +2,7 @@
 starts."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,24 @@ from rooflab.book import lessons, parameters, run
 from rooflab.errors import UsageError
 
 OUTPUT = paths.BUILD / "batch"
+_MOST = 10_000  # values of a file, those that an alias repeats counted again
 _SHORTHANDS = ("mode", "device", "effort")
 _KEYS = {"lessons", "parameters", *_SHORTHANDS}
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML whose mappings name nothing twice: the first of two would be dropped in silence."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                continue
+            name = self.construct_object(key, deep=True)
+            if isinstance(name, Hashable) and name in seen:
+                raise yaml.YAMLError(f"line {key.start_mark.line + 1} names {name!r} a second time")
+            seen |= {name} if isinstance(name, Hashable) else set()
+        return super().construct_mapping(node, deep)
 
 
 def read(path: Path, folder: Path | None = None) -> list[run.Job]:
@@ -22,18 +38,28 @@ def read(path: Path, folder: Path | None = None) -> list[run.Job]:
     `parameters` and the shorthands mode, device, effort; `limit` is minutes a lesson. Raises UsageError
     naming the set and what is wrong with it; outputs go to build/batch/<set>/."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}.") from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {error}".replace("\n", " ")) from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text (byte {error.start}), so it is not YAML.") from None
+    except RecursionError:
+        raise UsageError(f"{path} is nested too deeply to be a batch of sets.") from None
+    except (yaml.YAMLError, ValueError) as error:  # a date or a number that there is not is a ValueError
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
+    if _many(content):
+        raise UsageError(f"{path} holds more than {_MOST} values, or some that hold themselves.")
     if not isinstance(content, dict) or not isinstance(content.get("sets"), dict) or not content["sets"]:
         raise UsageError(
             f"{path} needs a mapping `sets:` that names at least one set; see examples/batch.yml."
         )
     _refuse_other_keys(path.name, content, {"sets", "limit"})
+    texts = [str(name) for name in content["sets"]]
+    for name in texts:
+        if texts.count(name) > 1:
+            raise UsageError(f"{path} names two sets {name}, once in quotes: they would write one folder.")
     limit = content.get("limit")
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0):
+    if limit is not None and (type(limit) not in (int, float) or not 0 < limit < 1e6):
         raise UsageError(f"`limit` in {path} is minutes a lesson, more than 0, not {limit!r}.")
     jobs = []
     for name, chosen in content["sets"].items():
@@ -44,9 +70,22 @@ def read(path: Path, folder: Path | None = None) -> list[run.Job]:
     return jobs
 
 
+def _many(content: Any) -> bool:
+    """Whether a file's values are too many to look at, as aliases of aliases are."""
+    left, seen = [content], 0
+    while left and seen <= _MOST:
+        value = left.pop()
+        seen += 1
+        if isinstance(value, dict | list):
+            left += [*value, *value.values()] if isinstance(value, dict) else value
+    return seen > _MOST
+
+
 def _jobs(name: str, chosen: Any, limit: float | None, folder: Path | None) -> list[run.Job]:
-    if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
-        raise UsageError("a set's name is letters, digits, `-`, `_` and `.`, because it names a folder.")
+    if not re.fullmatch(r"[\w.-]{1,100}", name) or name.startswith("."):
+        raise UsageError(
+            "a set's name is up to 100 letters, digits, `-`, `_` and `.`, because it names a folder."
+        )
     if not isinstance(chosen, dict):
         raise UsageError("a set is a mapping with lessons, parameters, mode, device or effort.")
     _refuse_other_keys("a set", chosen, _KEYS)
@@ -55,6 +94,9 @@ def _jobs(name: str, chosen: Any, limit: float | None, folder: Path | None) -> l
     given = chosen.get("parameters") or {}
     if not isinstance(given, dict):
         raise UsageError("`parameters` is a mapping of names to values.")
+    for key in given:
+        if not isinstance(key, str):
+            raise UsageError(f"a parameter's name is a word such as DEVICE, not {key!r}.")
     given = parameters.merge(given, {key: chosen.get(key) for key in _SHORTHANDS})
     return run.plan(lessons.find(words, folder), given, limit, OUTPUT / name, prefix=f"{name}/")
 

@@ -1,7 +1,7 @@
 """The record of executions: when, where and with which versions each lesson last ran, and what it measured.
 
 Live runs keep theirs beside the measurements, data/<device>/executions.csv; replays in build/notebooks. No
-lesson reads it, so that notebooks replay to the same bytes whatever it holds.
+lesson reads it, so that notebooks replay to the same outputs whatever it holds.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 from filelock import FileLock
 
+from rooflab import seal
 from rooflab.book import normal
 from rooflab.errors import UsageError
 from rooflab.table import frame, natural_key, read_table, table_text, to_text, write_atomically
@@ -42,7 +43,10 @@ def keep(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         for row in rows:
             held[row["lesson"]] = {name: to_text(name, how, row.get(name)) for name, how in SCHEMA.items()}
         ordered = sorted(held.values(), key=lambda row: natural_key(row["lesson"]))
+        sealed = seal.is_sealed(folder)
         write_atomically(folder / NAME, table_text(ordered, SCHEMA))
+        if sealed:
+            seal.seal(folder)
 
 
 def source_of(notebook: Path, values: Mapping[str, Any]) -> str:

@@ -335,7 +335,8 @@ def how_they_ran(recorded: Sequence[str], found: Sequence[Opening]) -> str:
         "",
         "Live, a lesson measures on the GPU at hand whatever its recording does not hold yet. Replayed, it "
         "reads the recording: these pages and the notebooks in the repository are replays, which CI makes "
-        "again and compares byte for byte.",
+        "again and compares: cells, text and tables to the byte, pictures by their pixels within a tolerance "
+        "that no reader sees.",
         "",
         "*Cases* are the distinct ones that a lesson asks for (a kernel at a shape), *gated* those of our "
         "own kernels, which passed the gate, *skipped* those that could not run there. *Profiled* are those "

@@ -8,37 +8,45 @@ from rooflab import device, paths, plot
 from rooflab.book import lessons
 from rooflab.case import parse_options
 from rooflab.errors import UsageError
-from rooflab.record import Store
+from rooflab.record import Store, published_devices
 from rooflab.studies.bandwidth import roofs
 
 BEGIN, END = "<!-- results: begin (made by `rooflab refresh`) -->", "<!-- results: end -->"
 LESSONS = ("<!-- lessons: begin (made by `rooflab refresh`) -->", "<!-- lessons: end -->")
+PEER = "best recorded peer, and published if faster"
+STATES = "power"  # the study that holds rows in other states than the lessons' tables
 # Not kernels of their own: whichever way a dispatcher takes, and many launches in a row.
 _ASIDE = ("product", "chain")
 # Whole models: what is shown of each study, decoding after a short prompt, and the prompt that a source used.
 _WHOLE = (("decode", 128), ("prefill", 1848))
-_COLUMNS = ("operator", "ours", "time", "achieved", "of its roof", "best peer")
+_COLUMNS = (
+    *("operator", "ours", "time", "achieved", "of its roof", "sustained, ours / peer"),
+    *("best recorded peer, same weights", "best recorded peer, other weights"),
+)
+_SIZES = ["n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window", "causal"]
 
 
 def results(store: Store) -> pd.DataFrame:
     """One row for each study and operator that is compared with a roof: our fastest rung by what it
-    achieves (the median of its samples, graph clock, cold), at a size that peers were measured at if there
-    is one, and the best of those peers beside it, by whichever clock of the bench shows it best."""
+    achieves (the median of its samples, graph clock, cold), at the sizes that most peers were measured at,
+    and the best of the recorded peers beside it, by whichever clock of the bench shows it best: those
+    that read the same weights, and those that hold them in another format, with what that takes in memory."""
     rows = []
     for study in store.studies():
-        table = store.read(study)
-        table = table[table["roof"].fillna("").ne("") & table["roof_fraction"].notna()]
+        everything = store.read(study)
+        table = everything[everything["roof"].fillna("").ne("") & everything["roof_fraction"].notna()]
         for operator, group in table.groupby("operator", sort=False):
-            if operator in _ASIDE:
+            if operator in _ASIDE or study == STATES:
                 continue
             cold = group[group["cache"] == "cold"]
             group = cold if len(cold) else group
             own = group[(group["kind"] == "own") & (group["clock"] == "graph")]
             if own.empty:
                 continue
-            sizes = set(group.loc[group["kind"] != "own", "bytes"])
-            beside = own[own["bytes"].isin(sizes)]
-            best = (beside if len(beside) else own).sort_values("roof_fraction").iloc[-1]
+            rivals = everything[(everything["operator"] == operator) & (everything["kind"] != "own")]
+            best = (
+                _most_compared(own, rivals[rivals["median_us"].notna()]).sort_values("roof_fraction").iloc[-1]
+            )
             rows.append(
                 {
                     "operator": operator,
@@ -46,45 +54,133 @@ def results(store: Store) -> pd.DataFrame:
                     "time": f"{best['median_us']:,.1f} µs",
                     "achieved": _achieved(best),
                     "of its roof": f"{best['roof_fraction']:.0%} of {best['roof']}",
-                    "best peer": _peer(group, best),
+                    "sustained, ours / peer": _sustained(store, best),
+                    "best recorded peer, same weights": _peer(rivals, best, store),
+                    "best recorded peer, other weights": _other_weights(rivals, best),
                 }
             )
     return pd.DataFrame(rows, columns=list(_COLUMNS))
 
 
+def _most_compared(own: pd.DataFrame, rivals: pd.DataFrame) -> pd.DataFrame:
+    """Our rows of the problems that the most different rivals were timed on."""
+    by_problem = rivals.groupby([*_SIZES, "cache"], dropna=False)["impl"].nunique()
+    many = pd.DataFrame({"rivals": by_problem}).reset_index()
+    counted = own.merge(many, how="left", on=[*_SIZES, "cache"])["rivals"].fillna(0).to_numpy()
+    return own[counted == counted.max()]
+
+
 def _achieved(row: pd.Series) -> str:
-    if str(row["roof"]).startswith(("dram_", "l2_", "pcie_")):
-        return f"{row['gb_s']:,.0f} GB/s"
-    return f"{row['tflop_s']:,.1f} TFLOP/s"
+    return f"{_rate(row):,.0f} GB/s" if _streams(row) else f"{_rate(row):,.1f} TFLOP/s"
 
 
-def _peer(group: pd.DataFrame, best: pd.Series) -> str:
-    named = isinstance(best["format"], str) and best["format"] != ""
-    shape = ["format" if named else "bytes", "n", "k", "batch", "cache"]
-    shape += ["seq", "heads", "kv_heads", "head_dim", "window", "causal"]
-    same = group[group["kind"] != "own"]
-    for column in shape:
-        same = same[(same[column] == best[column]) | (same[column].isna() & pd.isna(best[column]))]
-    if same.empty:
+def _streams(row: pd.Series) -> bool:
+    """Whether bandwidth is what counts of a row: one without a roof is judged by its FLOPs, if it has any."""
+    roof = row["roof"] if isinstance(row["roof"], str) and row["roof"] else ""
+    return roof.startswith(("dram_", "l2_", "pcie_")) if roof else pd.isna(row["tflop_s"])
+
+
+def _rate(row: pd.Series) -> float:
+    return float(row["gb_s"] if _streams(row) else row["tflop_s"])
+
+
+def _same_problem(rows: pd.DataFrame, best: pd.Series) -> pd.DataFrame:
+    """The rows of the same sizes as `best`, and of the same cache where they name one."""
+    for column in (*_SIZES, "cache"):
+        rows = rows[(rows[column] == best[column]) | (rows[column].isna() & pd.isna(best[column]))]
+    return rows
+
+
+def _named_format(row: pd.Series) -> bool:
+    return isinstance(row["format"], str) and row["format"] != ""
+
+
+def _peer(rivals: pd.DataFrame, best: pd.Series, store: Store | None = None) -> str:
+    """The fastest timed rival of the same problem and format; which rivals the recording lacks; and the
+    fastest published one of the same GPU, if that is faster than what was recorded."""
+    same = _same_problem(rivals, best)
+    same = (
+        same[same["format"] == best["format"]]
+        if _named_format(best)
+        else same[same["bytes"] == best["bytes"]]
+    )
+    timed = same[same["median_us"].notna()].sort_values("median_us")
+    found, known = [], 0.0
+    if len(timed):
+        peer = timed.iloc[0]
+        eager = ", called eagerly" if peer["clock"] == "event" else ""
+        found, known = [f"{peer['impl']}{eager}: {_achieved(peer)}"], _rate(peer)
+    lacking = sorted(set(same.loc[same["median_us"].isna(), "impl"]) - set(timed["impl"]))
+    if lacking:
+        found.append(f"not recorded: {', '.join(lacking)}")
+    if store is not None:
+        there = _published(store, str(best["study"]))
+        there = _same_problem(there[there["operator"] == best["operator"]].assign(cache=best["cache"]), best)
+        column = "gb_s" if _streams(best) else "tflop_s"
+        there = there[there[column] > known].sort_values(column)
+        if len(there):
+            last = there.iloc[-1]
+            unit = "GB/s" if column == "gb_s" else "TFLOP/s"
+            found.append(f"published: {last['impl']}, {last['format']}: {last[column]:,.0f} {unit}")
+    return "; ".join(found)
+
+
+def _other_weights(rivals: pd.DataFrame, best: pd.Series) -> str:
+    """Of each other format of the weights the fastest timed rival of the same product, and how many times
+    the bytes of ours it holds and reads."""
+    same = _same_problem(rivals, best)
+    same = same[same["median_us"].notna() & (same["format"] != best["format"]) & same["format"].ne("")]
+    if same.empty or not _named_format(best) or pd.isna(best["n"]) or pd.isna(best["k"]):
         return ""
-    peer = same.sort_values("median_us").iloc[0]
-    eager = ", called eagerly" if peer["clock"] == "event" else ""
-    return f"{peer['impl']}{eager}: {_achieved(peer)}"
+    fastest = same.sort_values("median_us").drop_duplicates("format")
+    shares = fastest["bytes"].astype(float) / float(best["bytes"])
+    return "; ".join(
+        f"{row.impl}, {row.format}: {row.median_us:,.1f} µs, {share:.2g}× the bytes"
+        for row, share in zip(fastest.itertuples(), shares, strict=True)
+    )
+
+
+def _published(store: Store, study: str) -> pd.DataFrame:
+    """Others' kernels as published for this recording's GPU model, without rows where nothing is."""
+    runs = store.runs()
+    name = f"{device.slug(str(runs['gpu'].iloc[-1]))}-peers" if len(runs) else ""
+    if name not in published_devices(paths.DATA):
+        return store.read(study).iloc[:0]
+    return Store(paths.DATA, name).read(study)
+
+
+def _sustained(store: Store, best: pd.Series) -> str:
+    """What the same case and its fastest rival keep up by themselves, from the study of states."""
+    rows = store.read(STATES)
+    rows = rows[(rows["state"] == "sustained") & (rows["operator"] == best["operator"])]
+    rows = _same_problem(rows[rows["median_us"].notna() & (rows["format"] == best["format"])], best)
+    own, rivals = (
+        rows[ours].sort_values("median_us") for ours in (rows["kind"] == "own", rows["kind"] != "own")
+    )
+    if own.empty:
+        return ""
+    return _achieved(own.iloc[0]) + (f" / {_achieved(rivals.iloc[0])}" if len(rivals) else "")
 
 
 def models(store: Store, every: bool = True) -> pd.DataFrame:
     """One row for each model and format (or, not `every`, for a model's fastest), one sequence and the most
-    that were measured: the tokens a second of our fastest way through the whole model (wall clock), and of
-    the fastest peer on the same work."""
+    that were measured: the tokens a second of our fastest way through the whole model (wall clock), of the
+    fastest recorded peer on the same work, and of the fastest published one if that is faster."""
     rows = []
     for study, tokens in _WHOLE:
         table = store.read(study)
         table = table[(table["seq"] == tokens) & table["tok_s"].notna()]
         table = table[table["batch"].isin((1, table["batch"].max()))]
+        published = _published(store, study)
+        published = published[published["seq"].isna() | (published["seq"] == tokens)]
         for _, group in table.groupby(["model", "batch"], sort=True):
             model, batch = str(group["model"].iloc[0]), int(group["batch"].iloc[0])
-            peers = group[group["kind"] == "peer"].sort_values("tok_s")
-            peer = peers.iloc[-1] if len(peers) else None
+            peers = group[group["kind"] == "peer"].sort_values("tok_s").tail(1)
+            least = float(peers["tok_s"].max()) if len(peers) else 0.0
+            there = published[(published["model"] == model) & (published["batch"].fillna(1) == batch)]
+            there = there[there["tok_s"] > least].sort_values("tok_s").tail(1)
+            beside = [f"{row.impl}, {row.format}: {row.tok_s:,.0f}" for row in peers.itertuples()]
+            beside += [f"published: {row.impl}, {row.format}: {row.tok_s:,.0f}" for row in there.itertuples()]
             own = group[group["kind"] == "own"]
             if not every:
                 own = own[own["format"] == own.sort_values("tok_s")["format"].iloc[-1]]
@@ -100,9 +196,7 @@ def models(store: Store, every: bool = True) -> pd.DataFrame:
                         "ours": best["impl"],
                         "tokens a second": f"{best['tok_s']:,.0f}",
                         "of its roof": f"{best['roof_fraction']:.0%} of {best['roof']}",
-                        "best peer": ""
-                        if peer is None
-                        else f"{peer['impl']}, {peer['format']}: {peer['tok_s']:,.0f}",
+                        PEER: "; ".join(beside),
                     }
                 )
     return pd.DataFrame(rows)
@@ -119,22 +213,26 @@ def device_line(store: Store) -> str:
 
 
 def ceilings(store: Store) -> pd.DataFrame:
-    """The device's roofs: what lesson 01 measured beside the datasheet's dense figure, where it states
-    one."""
+    """The device's roofs: what lesson 01 measured in a burst and, where power holds it, sustained, beside the
+    datasheet's dense figure, where it states one."""
     runs = store.runs()
     spec = device.match(str(runs.iloc[-1]["gpu"])) if len(runs) else None
-    rows = []
-    for name, roof in roofs(store.read("bandwidth")).items():
+    rows, found = [], roofs(store.read("bandwidth"))
+    for name, roof in found.items():
+        if name.endswith("_sustained"):
+            continue
+        kept = found.get(f"{name}_sustained")
         stated = getattr(spec, "dram_gb_s" if name.startswith("dram_") else name, None)
         rows.append(
             {
                 "roof": name,
                 "measured": f"{roof.value:,.0f} {roof.unit}",
+                "sustained": f"{kept.value:,.0f} {kept.unit}" if kept else "",
                 "datasheet": f"{stated:,.0f} {roof.unit}" if stated else "",
                 "share": f"{roof.value / stated:.0%}" if stated else "",
             }
         )
-    return pd.DataFrame(rows, columns=["roof", "measured", "datasheet", "share"])
+    return pd.DataFrame(rows, columns=["roof", "measured", "sustained", "datasheet", "share"])
 
 
 def markdown(store: Store) -> str:

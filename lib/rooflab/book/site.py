@@ -2,9 +2,11 @@
 elsewhere."""
 
 import contextlib
+import hashlib
 import io
 import re
 import shutil
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -106,10 +108,60 @@ def build(
         app.build(force_all=True)
     for template in (output / "_static").glob("*webpack-macros.html"):
         template.unlink()  # the theme leaves its own templates there
+    _confine(output)
     said = plain(warnings.getvalue()).strip()
     if app.statuscode != 0 or said:
         raise RooflabError("the site has warnings:\n" + (said or "Sphinx gave no reason."))
     return output / "index.html"
+
+
+# What a page of the site may do, beside the scripts that it may run: load from its own folder alone.
+_POLICY = (
+    "default-src 'none'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; font-src 'self' data:; "
+    "form-action 'self'; base-uri 'none'; script-src 'self' 'unsafe-hashes' {hashes}"
+)
+_CHARSET = '<meta charset="utf-8" />'
+_PAGE_NAME = "DOCUMENTATION_OPTIONS.pagename = '{}';"
+
+
+def _confine(site: Path) -> None:
+    """Give every page a Content-Security-Policy that runs the site's own scripts and no others.
+
+    Inline scripts are known by their digests: those of the search page, which shows nothing of any recording,
+    and the line that names the page.
+    """
+    theirs = _Scripts()
+    theirs.feed((site / "search.html").read_text(encoding="utf-8"))
+    for path in sorted(site.rglob("*.html")):
+        text = path.read_text(encoding="utf-8")
+        name = path.relative_to(site).with_suffix("").as_posix()
+        if _CHARSET not in text:
+            raise RooflabError(f"{path.name} has no place for its Content-Security-Policy.")
+        known = {*theirs.found, _PAGE_NAME.format(name)}
+        hashes = [b64encode(hashlib.sha256(code.encode()).digest()).decode() for code in sorted(known)]
+        policy = _POLICY.format(hashes=" ".join(f"'sha256-{one}'" for one in hashes))
+        meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}" />'
+        path.write_text(text.replace(_CHARSET, f"{_CHARSET}{meta}", 1), encoding="utf-8")
+
+
+class _Scripts(HTMLParser):
+    """The inline scripts of a page and what its elements do when they are clicked, as texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._inside = False
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self._inside = tag == "script" and "src" not in dict(attributes)
+        self.found += [value for name, value in attributes if name.startswith("on") and value]
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.found.append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = False
 
 
 def _configuration(source: Path) -> dict[str, object]:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+import reprlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rooflab import shapes
+from rooflab import gguf_file, shapes
 from rooflab.engine import gemma
 from rooflab.engine.decoder import Engine
-from rooflab.engine.files import from_gguf, from_safetensors
+from rooflab.engine.files import LARGEST_JSON, from_gguf, from_safetensors
 from rooflab.engine.spec import Spec
 from rooflab.engine.weights import Tensors, pack
 from rooflab.errors import UsageError
-from rooflab.gguf_file import _gguf
 from rooflab.ops.decoder import Shape
 
+MOST_TOKENS = 1 << 20  # that an engine is given room for
 _BIASED = {"qwen2": True, "llama": False, "mistral": False}  # queries, keys and values
 
 
@@ -40,8 +43,10 @@ def spec_of(folder: Path | str) -> Spec | gemma.Spec:
         raise UsageError(
             f"{folder} holds no config.json: give a transformers checkpoint's folder, or a .gguf."
         )
-    try:
-        config = json.loads(file.read_text())
+    with _described(file, "is not what transformers writes"):
+        if file.stat().st_size > LARGEST_JSON:
+            raise ValueError(f"it has more than {LARGEST_JSON} bytes")
+        config = json.loads(file.read_text(encoding="utf-8"))
         config = config.get("text_config", config)  # of a model that sees and hears, what speaks
         kind = config.get("model_type")
         if kind in ("gemma4", "gemma4_text"):
@@ -49,8 +54,36 @@ def spec_of(folder: Path | str) -> Spec | gemma.Spec:
         if kind not in _BIASED:
             raise UsageError(f"{file} is of a {kind}; the engines run {', '.join(_BIASED)} and gemma4.")
         return _plain(file, config)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise UsageError(f"{file} is not what transformers writes: {error!r} came of reading it.") from error
+
+
+@contextmanager
+def _described(file: Path, wrong: str) -> Iterator[None]:
+    """Turn whatever reading a description trips over into a sentence about the file."""
+    try:
+        yield
+    except KeyError as error:
+        raise UsageError(f"{file} {wrong}: it has no {error}.") from error
+    except RecursionError as error:
+        raise UsageError(f"{file} {wrong}: it is nested too deeply.") from error
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
+    except (ValueError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
+        raise UsageError(f"{file} {wrong}: {error}.") from error
+
+
+def _whole(config: Mapping[str, Any], name: str, least: int = 1) -> int:
+    """A size; ValueError for what is no whole number, or none that an index of 32 bits reaches."""
+    value = config[name]
+    if type(value) is not int or not least <= value < 1 << 31:
+        raise ValueError(f"{name} is {reprlib.repr(value)}, not a whole number from {least} on")
+    return value
+
+
+def _positive(config: Mapping[str, Any], name: str) -> float:
+    value = config[name]
+    if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise ValueError(f"{name} is {reprlib.repr(value)}, not a number above 0")
+    return float(value)
 
 
 def _plain(file: Path, config: Mapping[str, Any]) -> Spec:
@@ -68,20 +101,29 @@ def _plain(file: Path, config: Mapping[str, Any]) -> Spec:
     ):
         if refused:
             raise UsageError(f"{file} asks for {what}, which the engine does not have.")
-    heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
-    shape = Shape(
-        int(config["num_hidden_layers"]),
+    heads, hidden = _whole(config, "num_attention_heads"), _whole(config, "hidden_size")
+    shape = _shape(
+        _whole(config, "num_hidden_layers"),
         hidden,
-        int(config["intermediate_size"]),
+        _whole(config, "intermediate_size"),
         heads,
-        int(config.get("num_key_value_heads") or heads),
-        int(config.get("head_dim") or hidden // heads),
-        int(config["vocab_size"]),
-        float(config["rms_norm_eps"]),
+        _whole(config, "num_key_value_heads") if config.get("num_key_value_heads") is not None else heads,
+        _whole(config, "head_dim") if config.get("head_dim") is not None else hidden // heads,
+        _whole(config, "vocab_size"),
+        _positive(config, "rms_norm_eps"),
     )
-    return Spec(
-        file.parent.name, shape, float(rope["rope_theta"]), biased, bool(config["tie_word_embeddings"])
-    )
+    tied = bool(config["tie_word_embeddings"])
+    return Spec(file.parent.name, shape, _positive(rope, "rope_theta"), biased, tied)
+
+
+def _shape(*sizes: Any) -> Shape:
+    """The sizes, once they agree with each other."""
+    shape = Shape(*sizes)
+    if shape.heads % shape.kv_heads:
+        raise ValueError(f"{shape.heads} query heads cannot share {shape.kv_heads} of keys and values")
+    if shape.head_dim < 2 or shape.head_dim % 2:
+        raise ValueError(f"heads of {shape.head_dim} have no pairs to turn")
+    return shape
 
 
 def _gemma(file: Path, config: Mapping[str, Any]) -> gemma.Spec:
@@ -89,10 +131,11 @@ def _gemma(file: Path, config: Mapping[str, Any]) -> gemma.Spec:
     every = kinds.index("full_attention") + 1
     window, wide = config["rope_parameters"]["sliding_attention"], config["rope_parameters"]["full_attention"]
     own = (config.get("per_layer_config") or {}).get(str(every - 1), {})
-    layers, ple = int(config["num_hidden_layers"]), int(config["hidden_size_per_layer_input"] or 0)
-    pattern = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(layers)]
+    renamed = {"global_head_dim": own["head_dim"]} if own.get("head_dim") is not None else {}
+    layers, ple = _whole(config, "num_hidden_layers"), _whole(config, "hidden_size_per_layer_input", 0)
+    pattern = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(len(kinds))]
     for refused, what in (
-        (kinds != pattern, "layers in another order"),
+        (kinds != pattern or len(kinds) != layers, "layers in another order"),
         (not ple, "no embeddings a layer"),
         (config.get("enable_moe_block"), "a mixture of experts"),
         (config.get("use_double_wide_mlp"), "MLPs of double width"),
@@ -108,35 +151,34 @@ def _gemma(file: Path, config: Mapping[str, Any]) -> gemma.Spec:
     ):
         if refused:
             raise UsageError(f"{file} asks for {what}, which the engine does not have.")
+    cap = config["final_logit_softcapping"]
     model = shapes.Model(
-        *(file.parent.name, "", layers, int(config["hidden_size"]), int(config["intermediate_size"])),
-        *(int(config["num_attention_heads"]), int(config["num_key_value_heads"]), int(config["head_dim"])),
-        *(int(config["vocab_size"]), 0.0),
+        *(file.parent.name, "", layers, _whole(config, "hidden_size"), _whole(config, "intermediate_size")),
+        *(_whole(config, "num_attention_heads"), _whole(config, "num_key_value_heads")),
+        *(_whole(config, "head_dim"), _whole(config, "vocab_size")),
+        0.0,
         tied=True,
-        window=int(config["sliding_window"]),
+        window=_whole(config, "sliding_window"),
         global_every=every,
-        global_head_dim=int(own.get("head_dim") or config.get("global_head_dim") or 512),
-        shared_kv=int(config["num_kv_shared_layers"]),
+        global_head_dim=_whole({"global_head_dim": 512, **config, **renamed}, "global_head_dim"),
+        shared_kv=_whole(config, "num_kv_shared_layers", 0),
         ple=ple,
-        softcap=config["final_logit_softcapping"],
+        softcap=None if cap is None else _positive(config, "final_logit_softcapping"),
     )
-    turned, epsilon = float(wide["partial_rotary_factor"]), float(config["rms_norm_eps"])
-    return gemma.Spec(
-        file.parent.name, model, float(window["rope_theta"]), float(wide["rope_theta"]), turned, epsilon
-    )
+    turned, epsilon = _positive(wide, "partial_rotary_factor"), _positive(config, "rms_norm_eps")
+    for width in (model.head_dim, model.global_head_dim):
+        _shape(layers, model.hidden, model.mlp, model.heads, model.kv_heads, width, model.vocab)
+    if model.shared_kv > layers - every or turned > 1:
+        raise ValueError(
+            "no layer is left whose keys and values the others share, or more is turned than all"
+        )
+    theta, wide_theta = _positive(window, "rope_theta"), _positive(wide, "rope_theta")
+    return gemma.Spec(file.parent.name, model, theta, wide_theta, turned, epsilon)
 
 
 def _spec_of_gguf(path: Path) -> Spec:
-    if not path.is_file():
-        raise UsageError(f"{path} does not exist, so no weights can be read from it.")
-    try:
-        reader = _gguf().GGUFReader(str(path))
-        fields = {
-            name: field.contents()
-            for name, field in reader.fields.items()
-            if not name.startswith("tokenizer.")
-        }
-        tensors = {tensor.name: tensor for tensor in reader.tensors}
+    fields, tensors = gguf_file.opened(path)
+    with _described(path, "does not describe a model"):
         kind = fields["general.architecture"]
         if kind not in ("qwen2", "llama"):
             raise UsageError(f"{path} is of a {kind}; the engine reads GGUF files of qwen2 and llama.")
@@ -144,21 +186,25 @@ def _spec_of_gguf(path: Path) -> Spec:
             raise UsageError(f"{path} asks for scaled rotary angles, which the engine does not have.")
         if f"{kind}.expert_count" in fields:
             raise UsageError(f"{path} asks for a mixture of experts, which the engine does not have.")
-        get = lambda name: fields[f"{kind}.{name}"]  # noqa: E731
-        heads, hidden = int(get("attention.head_count")), int(get("embedding_length"))
-        shape = Shape(
-            int(get("block_count")),
+        own = {name.removeprefix(f"{kind}."): value for name, value in fields.items()}
+        heads, hidden = _whole(own, "attention.head_count"), _whole(own, "embedding_length")
+        defaults = {
+            "attention.head_count_kv": heads,
+            "attention.key_length": hidden // heads,
+            "rope.freq_base": 1e4,
+        }
+        own = {**defaults, **own}
+        shape = _shape(
+            _whole(own, "block_count"),
             hidden,
-            int(get("feed_forward_length")),
+            _whole(own, "feed_forward_length"),
             heads,
-            int(fields.get(f"{kind}.attention.head_count_kv", heads)),
-            int(fields.get(f"{kind}.attention.key_length", hidden // heads)),
-            int(tensors["token_embd.weight"].shape[1]),
-            float(get("attention.layer_norm_rms_epsilon")),
+            _whole(own, "attention.head_count_kv"),
+            _whole(own, "attention.key_length"),
+            tensors["token_embd.weight"].shape[0],
+            _positive(own, "attention.layer_norm_rms_epsilon"),
         )
-        theta = float(fields.get(f"{kind}.rope.freq_base", 1e4))
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError) as error:
-        raise UsageError(f"{path} is no whole GGUF file of a model: {error!r} came of reading it.") from error
+        theta = _positive(own, "rope.freq_base")
     biased, tied = "blk.0.attn_q.bias" in tensors, "output.weight" not in tensors
     return Spec(path.stem, shape, theta, biased, tied)
 
@@ -172,6 +218,8 @@ def engine_of(
     on: str = "gpu",
 ) -> Engine | gemma.Engine:
     """An engine that runs a checkpoint, its weights in these formats, with room for `capacity` tokens."""
+    if capacity > MOST_TOKENS:
+        raise UsageError(f"Room for {capacity} tokens was asked for; an engine has it for {MOST_TOKENS}.")
     spec, get = opened(path, on)
     if isinstance(spec, gemma.Spec):
         return gemma.Engine(spec, gemma.pack(spec, get, format, head_format, capacity=capacity))

@@ -8,20 +8,21 @@ bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rooflab import gguf_file
 from rooflab.engine.spec import Spec
 from rooflab.engine.weights import Tensors, names
 from rooflab.errors import UsageError
 from rooflab.formats import Q8_0, dequantise_q8, from_bytes
-from rooflab.gguf_file import _gguf
 
 _TYPES = {"F16": "<f2", "F32": "<f4", "BF16": "<u2"}
-_LARGEST_HEADER = 1 << 27
+LARGEST_JSON = 1 << 22  # bytes of a header or a config.json: a hundred times what models have
 
 
 def from_safetensors(spec: Any, path: Path | str, on: str = "gpu") -> Tensors:
@@ -37,7 +38,7 @@ def from_safetensors(spec: Any, path: Path | str, on: str = "gpu") -> Tensors:
         size = file.stat().st_size
         with file.open("rb") as handle:
             length = int.from_bytes(handle.read(8), "little")
-            if not 0 < length <= min(size - 8, _LARGEST_HEADER):
+            if not 0 < length <= min(size - 8, LARGEST_JSON):
                 raise UsageError(f"{file} is no safetensors file: its header does not fit it.")
             try:
                 header = json.loads(handle.read(length))
@@ -46,24 +47,27 @@ def from_safetensors(spec: Any, path: Path | str, on: str = "gpu") -> Tensors:
                     start, end = entry["data_offsets"]
                     shape = tuple(entry["shape"])
                     width = np.dtype(_TYPES.get(entry["dtype"], "u1")).itemsize
-                    whole = entry["dtype"] not in _TYPES or end - start == width * int(np.prod(shape))
-                    if not (0 <= start <= end <= size - 8 - length and whole):
+                    if not all(type(number) is int and number >= 0 for number in (start, end, *shape)):
+                        raise ValueError(name)
+                    whole = entry["dtype"] not in _TYPES or end - start == width * math.prod(shape)
+                    if not (start <= end <= size - 8 - length and whole):
                         raise ValueError(name)
                     spoken = name.replace("model.language_model.", "model.", 1)  # it may see and hear, too
                     places[spoken] = (file, entry["dtype"], shape, 8 + length + start)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise UsageError(f"{file} is cut short or damaged: {error} does not fit.") from error
 
     def read(name: str) -> np.ndarray:
         file, kind, shape, offset = places[name]
         if kind not in _TYPES:
             raise UsageError(f"{name} is {kind}; the engine reads {', '.join(_TYPES)}.")
-        values = np.fromfile(file, _TYPES[kind], int(np.prod(shape)), offset=offset).reshape(shape)
+        values = np.fromfile(file, _TYPES[kind], math.prod(shape), offset=offset).reshape(shape)
         if kind == "BF16":
             values = (values.astype(np.uint32) << 16).view(np.float32)
         return values
 
-    return _checked(spec, path, places, read, lambda name: places[name][2], on)
+    expected = _expected(spec, path, len(places))
+    return _checked(spec, path, expected, places, read, lambda name: places[name][2], on)
 
 
 def from_gguf(spec: Spec, path: Path | str, on: str = "gpu") -> Tensors:
@@ -72,38 +76,26 @@ def from_gguf(spec: Spec, path: Path | str, on: str = "gpu") -> Tensors:
     Files of the architecture "llama" hold the rows of queries and keys in another order, which is undone.
     """
     path = Path(path)
-    if not path.is_file():
-        raise UsageError(f"{path} does not exist, so no weights can be read from it.")
-    gguf = _gguf()
-    try:
-        reader = gguf.GGUFReader(str(path))
-        field = reader.fields.get("general.architecture")
-        architecture = bytes(field.parts[field.data[0]]).decode() if field else ""
-        found = {tensor.name: tensor for tensor in reader.tensors}
-    except (ValueError, IndexError, KeyError, OverflowError, MemoryError) as error:
-        raise UsageError(f"{path} is no whole GGUF file.") from error
-    places = {_gguf_name(name): name for name in names(spec)}
-    known = {ours: found[theirs] for theirs, ours in places.items() if theirs in found}
+    file = gguf_file.opened(path)
+    swapped = file.fields.get("general.architecture") == "llama"
+    expected = _expected(spec, path, len(file.tensors))
+    places = {_gguf_name(name): name for name in expected}
+    known = {ours: file.tensors[theirs] for theirs, ours in places.items() if theirs in file.tensors}
 
     def read(name: str) -> np.ndarray:
-        tensor, shape = known[name], shape_of(name)
-        kind = tensor.tensor_type.name
+        kind, shape, raw = known[name]
         if kind == "Q8_0":
-            raw = np.asarray(tensor.data).reshape(shape[0], -1).view(np.uint8)
-            values = dequantise_q8(from_bytes(raw, Q8_0))
+            values = dequantise_q8(from_bytes(raw.reshape(shape[0], -1), Q8_0))
         elif kind in ("F16", "F32"):
-            values = np.asarray(tensor.data).reshape(shape)
+            values = raw.view("<f2" if kind == "F16" else "<f4").reshape(shape)
         else:
             raise UsageError(f"{name} is {kind}; the engine reads Q8_0, F16 and F32 of GGUF files.")
-        if architecture == "llama" and (".q_proj." in name or ".k_proj." in name):
+        if swapped and (".q_proj." in name or ".k_proj." in name):
             halves = values.reshape(-1, spec.shape.head_dim // 2, 2, *shape[1:])
             values = halves.swapaxes(1, 2).reshape(shape)
         return values
 
-    def shape_of(name: str) -> tuple[int, ...]:
-        return tuple(int(size) for size in reversed(known[name].shape))
-
-    return _checked(spec, path, known, read, shape_of, on)
+    return _checked(spec, path, expected, known, read, lambda name: known[name].shape, on)
 
 
 _GGUF = {
@@ -126,16 +118,25 @@ def _gguf_name(name: str) -> str:
     return f"{_GGUF[stem]}.{kind}"
 
 
+def _expected(spec: Any, path: Path | str, tensors: int) -> dict[str, tuple[int, ...]]:
+    """The tensors that a model has, once the file is known to hold enough of them for its layers."""
+    layers = spec.shape.layers if isinstance(spec, Spec) else spec.model.layers
+    if layers > tensors:
+        raise UsageError(f"{path} holds {tensors} tensors, too few for the {layers} layers of {spec.name}.")
+    return names(spec)
+
+
 def _checked(
     spec: Any,
-    path: Path,
+    path: Path | str,
+    expected: Mapping[str, tuple[int, ...]],
     there: Any,
     read: Callable[[str], np.ndarray],
     shape_of: Callable[[str], tuple[int, ...]],
     on: str,
 ) -> Tensors:
     """`read` behind a check that all tensors are there and of their shapes."""
-    for name, shape in names(spec).items():
+    for name, shape in expected.items():
         if name not in there:
             raise UsageError(f"{path} does not hold {name}, which {spec.name} has.")
         if shape_of(name) != shape:

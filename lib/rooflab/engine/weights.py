@@ -93,6 +93,7 @@ def pack(
             f"not {format} and {head_format}."
         )
     shape = spec.shape
+    decoder.check_sizes(shape, format, head_format)
     stacks: dict[str, list[Any]] = {"qkv": [], "out": [], "gate_up": [], "down": []}
     norms, biases = [], []
     for layer in range(shape.layers):

@@ -32,7 +32,8 @@ the values expected; they are poisoned with 0xff bytes (NaN) first, and every ot
 unchanged. `budget` is the largest absolute error allowed (0: bit for bit, for integers). Targets look at the
 first trial, so let it be a whole number of tiles; later ones are for ragged shapes. Keep all of them small: a
 memory access takes about a microsecond, and more than a million in one launch are refused as a loop without
-end. Solutions are tested as any exercise's are (tests/lesson_exercises.py takes %%kernel cells too).
+end, as are more than 67 million straight pieces of code, memory or not, and ten seconds of computing.
+Solutions are tested as any exercise's are (tests/lesson_exercises.py takes %%kernel cells too).
 What the CPU cannot show (simt/__init__.py) it cannot judge: no times, no caches, one order of threads.
 """
 
@@ -52,6 +53,7 @@ from rooflab.errors import LaunchError, MissingTool, UsageError
 from rooflab.identity import strip_comments
 
 MOST = 1 << 20  # accesses of one launch
+LIMIT = simt.Limit(10, 1 << 26)  # of code without accesses, which runs in a fraction of a second
 
 
 @dataclass(frozen=True)
@@ -263,6 +265,7 @@ def _attempt(task: Task, trial: Trial, source: str, names: Sequence[str]) -> tup
         shared=trial.shared,
         name="cell.cu",
         most=MOST,
+        limit=LIMIT,
     )
     for k, array in before.items():
         name = names[k] if k < len(names) else f"argument {k}"

@@ -1,9 +1,9 @@
 """One decoded token at batch 1, from its choice to the logits that choose the next: decode_step.
 
-Weights lie as kernels/common/decoder.cuh wants them: of all layers in one array a kind, rows of queries, keys
-and values in one matrix and those of gate and up in another, ordered by `pair_heads` and `pair_gates` so that
-rows which belong together lie 8 apart in 16. They are FP16, Q8_0 in planes, or INT4 in tile order. Everything
-that a step reads and writes stays on the device: which token it works on, and where it stands, too.
+Weights lie as kernels/common/decoder/model.cuh wants them: of all layers in one array a kind, rows of
+queries, keys and values in one matrix and those of gate and up in another, ordered by `pair_heads` and
+`pair_gates` so that rows which belong together lie 8 apart in 16. They are FP16, Q8_0 in planes, or INT4
+in tile order. All that a step reads and writes stays on the device, the token and its position among it.
 """
 
 from __future__ import annotations
@@ -346,23 +346,15 @@ def _parts(matrix: Any, other: Any) -> list[Any]:
     return [matrix.quants, matrix.scales] if isinstance(matrix, Planes) else [matrix, other]
 
 
-def check_shape(shape: Shape, format: str, head_format: str, macros: Mapping[str, int], blocks: int) -> None:
-    """Refuse, in a sentence, what the rungs cannot do."""
-    group, warps = shape.heads // shape.kv_heads, macros["WARPS"]
+def check_sizes(shape: Shape, format: str, head_format: str) -> None:
+    """Refuse, in a sentence, sizes that no rung takes."""
     if format not in FORMATS or head_format not in FORMATS[:2]:
         raise LaunchError(
             f"decode_step takes weights in {', '.join(FORMATS)} and a head in {' or '.join(FORMATS[:2])}, "
             f"not {format} and {head_format}."
         )
-    if shape.heads % shape.kv_heads or not 0 < group <= min(warps, 16):
-        raise LaunchError(
-            f"{shape.heads} query heads on {shape.kv_heads} key-value heads do not share them evenly, up to "
-            f"{min(warps, 16)} each."
-        )
     if shape.head_dim not in (64, 128, 256, 512):
         raise LaunchError(f"decode_step takes heads of 64, 128, 256 or 512, not {shape.head_dim}.")
-    if "PRODUCERS" in macros and shape.head_dim > 128:
-        raise LaunchError(f"Rung decode_step/6_producers takes heads of 64 or 128, not {shape.head_dim}.")
     for name, (n, k) in shape.matrices.items():
         kind = head_format if name == "head" else format
         rows, chunk = (64 if kind == "int4_g128" else 16), max(128, _CHUNK[FORMATS.index(kind)])
@@ -371,6 +363,19 @@ def check_shape(shape: Shape, format: str, head_format: str, macros: Mapping[str
                 f"A matrix {name} [{n}, {k}] in {kind} is refused: rows are multiples of {rows} below 2^20, "
                 f"k of {chunk}, elements fewer than 2^34."
             )
+
+
+def check_shape(shape: Shape, format: str, head_format: str, macros: Mapping[str, int], blocks: int) -> None:
+    """Refuse, in a sentence, what a rung cannot do."""
+    check_sizes(shape, format, head_format)
+    group, warps = shape.heads // shape.kv_heads, macros["WARPS"]
+    if shape.heads % shape.kv_heads or not 0 < group <= min(warps, 16):
+        raise LaunchError(
+            f"{shape.heads} query heads on {shape.kv_heads} key-value heads do not share them evenly, up to "
+            f"{min(warps, 16)} each."
+        )
+    if "PRODUCERS" in macros and shape.head_dim > 128:
+        raise LaunchError(f"Rung decode_step/6_producers takes heads of 64 or 128, not {shape.head_dim}.")
     together = 1 + (group % 2 == 0)  # query heads a block
     if blocks < shape.heads // together:
         raise LaunchError(
@@ -490,7 +495,7 @@ def _prepared(
 
 
 class Maps(ctypes.Structure):
-    """Tensor maps of all phases' matrices and of their scales, as struct Maps in common/boxes.cuh."""
+    """Tensor maps of all phases' matrices and of their scales: struct Maps of decoder/stream_tma.cuh."""
 
     _fields_ = [("codes", kernel.TensorMap * (HEAD + 1)), ("scales", kernel.TensorMap * (HEAD + 1))]
 

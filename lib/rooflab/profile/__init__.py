@@ -14,7 +14,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import GateError, MissingTool, UsageError
@@ -31,6 +32,18 @@ _PLACES = {
     "compute-sanitizer": ("/usr/local/cuda/bin/compute-sanitizer",),
 }
 _PRODUCT = {"ncu": "Nsight Compute", "nsys": "Nsight Systems", "compute-sanitizer": "Compute Sanitizer"}
+
+
+@contextmanager
+def exported(what: str) -> Iterator[None]:
+    """Turn what reading a tool's export trips over, values of other kinds than it writes, into a sentence."""
+    try:
+        yield
+    except KeyError as error:
+        raise UsageError(f"{what} is not as its tool writes it: it lacks {error}.") from error
+    except (TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError) as error:
+        why = " ".join(str(error).split())[:200].rstrip(".")
+        raise UsageError(f"{what} is not as its tool writes it: {why}.") from error
 
 
 def find_tool(name: str) -> str | None:

@@ -7,6 +7,7 @@ clock.
 from __future__ import annotations
 
 import json
+import reprlib
 import tempfile
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingTool, UsageError
-from . import PERMISSION, child_command, execute, raise_child_error, tail, trace
+from . import PERMISSION, child_command, execute, exported, raise_child_error, tail, trace
 from .trace import Trace
 
 _KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
@@ -66,15 +67,13 @@ def parse(text: str) -> Trace:
     """
     try:
         loaded = json.loads(text, parse_float=Decimal)
-    except json.JSONDecodeError as error:
+    except (ValueError, ArithmeticError, RecursionError) as error:
         raise UsageError(f"The trace is cut off or not JSON: {error}.") from error
     events = loaded.get("traceEvents") if isinstance(loaded, dict) else loaded
     if not isinstance(events, list):
         raise UsageError("This JSON is not a Chrome trace: it has no list traceEvents.")
-    try:
+    with exported("torch.profiler's trace"):
         return _read([event for event in events if event.get("ph") == "X" and "dur" in event])
-    except KeyError as error:
-        raise UsageError(f"This trace is not torch.profiler's: an event lacks {error}.") from error
 
 
 def _read(events: list[dict[str, Any]]) -> Trace:
@@ -120,4 +119,6 @@ def _row(event: dict[str, Any], path_of: dict[int, str]) -> dict[str, Any]:
 
 
 def _ns(microseconds: Decimal | int) -> int:
+    if type(microseconds) not in (int, Decimal) or not 0 <= microseconds < 1 << 52:
+        raise ValueError(f"a time is {reprlib.repr(microseconds)}, not microseconds")
     return int(microseconds * 1000)

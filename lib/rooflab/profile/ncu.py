@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from ..errors import MissingTool, UsageError
-from . import PERMISSION, child_command, execute, raise_child_error, require_tool, tail
+from . import PERMISSION, child_command, execute, exported, raise_child_error, require_tool, tail
 
 
 @dataclass(frozen=True)
@@ -325,7 +325,15 @@ def parse(text: str) -> pd.DataFrame:
     if not launches:
         raise UsageError("ncu's CSV names its columns but holds no launch: no kernel was profiled.")
 
-    raw = pd.DataFrame(launches, columns=header)
+    twice = [name for name in header if header.count(name) > 1]
+    if twice:
+        raise UsageError(f"ncu's CSV names the column {twice[0]!r} twice.")
+    with exported("ncu's CSV"):
+        return _table(pd.DataFrame(launches, columns=header), units)
+
+
+def _table(raw: pd.DataFrame, units: Sequence[str]) -> pd.DataFrame:
+    header = list(raw.columns)
     ranges = next((name for name in header if _RANGES in name), None)
     frame = pd.DataFrame({
         "id": raw["ID"].astype(int),

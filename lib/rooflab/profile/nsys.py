@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingTool, UsageError
-from . import PERMISSION, child_command, execute, raise_child_error, require_tool, tail, trace
+from . import PERMISSION, child_command, execute, exported, raise_child_error, require_tool, tail, trace
 from .trace import Trace
 
 _PUSH_POP = 59  # NVTX_EVENTS.eventType of a range pushed and popped on one thread
@@ -77,8 +77,9 @@ def read(path: Path) -> Trace:
     if not path.is_file():
         raise UsageError(f"There is no export {path}.")
     _check_whole(path)
+    place = f"{path.resolve().as_uri()}?mode=ro"
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        with exported(path.name), closing(sqlite3.connect(place, uri=True)) as database:
             return _read(database, path)
     except sqlite3.DatabaseError as error:
         raise UsageError(f"{path.name} is not a whole SQLite export of Nsight Systems: {error}.") from error

@@ -1,6 +1,6 @@
 """Recorded profiles, data/<device>/profiles/<study>_<tool>.csv: read strictly, each column with its type."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import pandas as pd
 
 from rooflab.errors import UsageError
 from rooflab.identity import SKIPPED
-from rooflab.table import is_blank, read_texts
+from rooflab.table import is_blank, is_plain, plain, read_texts
 
 # What columns of profiles hold; those that are not listed are numbers.
 TEXTS = frozenset(
@@ -22,12 +22,22 @@ BOOLS = frozenset(("refused", "first_right", "second_right"))  # "" where the qu
 _KEYS = ("case", "identity", "run")
 
 
+# Compilers' names of kernels hold signs of HTML and Markdown; what is read of them does not.
+_HARMLESS = str.maketrans('<>&"`[]{}|\\*#$^', "‹›+''‹›‹›//____")
+
+
 def texts(path: Path) -> pd.DataFrame:
     """A profile's rows, as texts; UsageError if it is damaged."""
     header, rows = read_texts(path)
     if lacking := [name for name in _KEYS if name not in header]:
         raise UsageError(f"{path}, line 1: a profile has a column {lacking[0]}, which is not there.")
-    return pd.DataFrame(rows, columns=header, dtype="str")
+    found = pd.DataFrame(rows, columns=header, dtype="str")
+    for name in header:
+        held = found[name].str.translate(_HARMLESS) if name == "kernel" else found[name]
+        if not is_plain("".join([name, *held])):
+            bad = next((text for text in held if not is_plain(text)), name)
+            raise UsageError(f"{path}: {name[:40]} is {bad[:80]!r}, and no table holds signs of HTML.")
+    return found
 
 
 def typed(found: pd.DataFrame, path: Path) -> pd.DataFrame:
@@ -35,10 +45,10 @@ def typed(found: pd.DataFrame, path: Path) -> pd.DataFrame:
     the file and its case for what is none.
     """
     columns = {}
-    for name in found:
-        held, column = found[name], str(name)
+    for column in map(str, found):
+        held = found[column]
         if column in TEXTS:
-            columns[column] = held
+            columns[column] = held.str.translate(_HARMLESS) if column == "kernel" else held
             continue
         if column in BOOLS:
             bad = ~held.isin(("True", "False", ""))
@@ -49,7 +59,7 @@ def typed(found: pd.DataFrame, path: Path) -> pd.DataFrame:
             columns[column] = numbers
         if bad.any():
             first = found[bad].iloc[0]
-            raise UsageError(f"{path}: {column} of {first['case']} is {first[name]!r}, which it cannot be.")
+            raise UsageError(f"{path}: {column} of {first['case']} is {first[column]!r}, which it cannot be.")
     return pd.DataFrame(columns)
 
 
@@ -61,7 +71,9 @@ def as_texts(taken: pd.DataFrame) -> pd.DataFrame:
             return ""
         return f"{value:.6g}" if isinstance(value, float) else str(value)
 
-    return pd.DataFrame({name: [text(value) for value in taken[name]] for name in taken}, dtype="str")
+    found = {name: [text(value) for value in taken[name]] for name in taken}
+    kept = {name: held if name == "kernel" else list(map(plain, held)) for name, held in found.items()}
+    return pd.DataFrame(kept, dtype="str")
 
 
 def read(path: Path) -> pd.DataFrame:
@@ -70,18 +82,20 @@ def read(path: Path) -> pd.DataFrame:
     return typed(found[~found["identity"].str.startswith(SKIPPED)], path)
 
 
-def problems(path: Path, header: Sequence[str], runs: Sequence[str]) -> list[str]:
-    """What is wrong with a profile that should have this header and be of these runs: one sentence each."""
+def problems(path: Path, header: Sequence[str] | None, runs: Container[str]) -> list[str]:
+    """What is wrong with a profile that should have this header (None: any) and be of these runs, a sentence
+    each.
+    """
     try:
         found = texts(path)
         read(path)
     except UsageError as error:
         return [str(error)]
-    if tuple(found.columns) != tuple(header):
-        return [f"its header is {','.join(found.columns)}; it should be {','.join(header)}."]
+    if header is not None and list(found.columns) != list(header):
+        return [f"its columns are {', '.join(found.columns)}; they should be {', '.join(header)}."]
     wrong = []
     skipped = found["identity"].str.startswith(SKIPPED)
-    figures = found.drop(columns=list(_KEYS)).ne("").any(axis=1)
+    figures = found.drop(columns=list(_KEYS)).astype(bool).any(axis=1)
     for case, (is_skipped, holds, run, identity) in zip(
         found["case"], zip(skipped, figures, found["run"], found["identity"], strict=True), strict=True
     ):

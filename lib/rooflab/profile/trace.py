@@ -15,6 +15,7 @@ first.
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,19 +47,35 @@ class Trace:
 
 
 def activities(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """The activity table from rows that hold every column but `short`; `start_ns` in any origin."""
+    """The activity table from rows that hold every column but `short`; `start_ns` in any origin. ValueError
+    for a value that no tracer means.
+    """
+    rows = list(rows)
+    for row in rows:
+        for name, kind in COLUMNS.items():
+            if name != "short":
+                checked(name, row[name], str if kind == "str" else int)
     frame = pd.DataFrame([{**row, "short": short_name(row["name"])} for row in rows], columns=list(COLUMNS))
     frame = frame.astype(COLUMNS).sort_values("start_ns", kind="stable", ignore_index=True)
     frame["start_ns"] -= frame["start_ns"].min()
     return frame
 
 
+def checked(name: str, value: Any, kind: Any = int) -> Any:
+    """The value, once it is a text, or a whole number of at least 0 that fits 62 bits; else ValueError."""
+    if type(value) is not kind or (kind is int and not 0 <= value < 1 << 62):
+        what = "a text" if kind is str else "a whole number from 0 on"
+        raise ValueError(f"{name} is {reprlib.repr(value)}, not {what}")
+    return value
+
+
 def calls(durations: Iterable[tuple[str, int]]) -> pd.DataFrame:
     """The summary of API calls from (name, duration in ns) pairs; version suffixes such as _v7000 are
     dropped.
     """
+    rows = [(checked("a call's name", name, str), checked("a call's time", ns)) for name, ns in durations]
     frame = pd.DataFrame(
-        [(re.sub(r"(_ptsz|_ptds|_v\d+)+$", "", name), ns) for name, ns in durations], columns=["call", "ns"]
+        [(re.sub(r"(_ptsz|_ptds|_v\d+)+$", "", name), ns) for name, ns in rows], columns=["call", "ns"]
     )
     table = frame.groupby("call")["ns"].agg(count="count", total_ns="sum", median_ns="median").reset_index()
     return table.sort_values(["total_ns", "call"], ascending=[False, True], ignore_index=True)
@@ -73,6 +90,13 @@ def range_paths(
     Times are in ns; an end of None is a range that was still open when the trace ended. Only ranges of the
     call's own thread count.
     """
+    ranges = list(ranges)
+    for _, start, end, name in ranges:
+        checked("a range's name", name, str)
+        checked("a range's start", start)
+        checked("a range's end", start if end is None else end)
+    for _, time in calls:
+        checked("a call's start", time)
     waiting = sorted(ranges, key=lambda r: (r[1], -(r[2] if r[2] is not None else 1 << 63)))
     open_ranges: dict[Any, list[tuple[int | None, str]]] = {}
     paths, position = [""] * len(calls), 0
@@ -101,4 +125,6 @@ def short_name(name: str) -> str:
 
 def shape(sizes: Sequence[int]) -> str:
     """(132, 1, 1) -> "132x1x1"."""
-    return "x".join(str(size) for size in sizes)
+    if len(sizes) != 3:
+        raise ValueError(f"a launch has three sizes, not {reprlib.repr(sizes)}")
+    return "x".join(str(checked("a launch's size", size)) for size in sizes)

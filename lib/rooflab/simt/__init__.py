@@ -30,7 +30,7 @@ teaching. What it is not:
 
 from rooflab.simt.build import load
 from rooflab.simt.faults import Fault, KernelFault
-from rooflab.simt.run import Function, run
+from rooflab.simt.run import Function, Limit, run
 from rooflab.simt.watching import Watch, watch, watched_launches
 
-__all__ = ["Fault", "Function", "KernelFault", "Watch", "load", "run", "watch", "watched_launches"]
+__all__ = ["Fault", "Function", "KernelFault", "Limit", "Watch", "load", "run", "watch", "watched_launches"]

@@ -21,6 +21,7 @@ KINDS = (
     "stack overflow",
     "unfinished copy",
     "wrong memory",
+    "endless loop",
 )
 WRITE, SOFT, ATOMIC = 1, 2, 4
 SHARED, NOWHERE = -1, -2
@@ -64,7 +65,7 @@ class RawLaunch(ctypes.Structure):
         ("grid", u32 * 3),
         ("block", u32 * 3),
         *((name, u32) for name in ("cooperative", "watched")),
-        ("traced", u64),
+        *((name, u64) for name in ("traced", "steps", "seconds")),
         ("buffers", pointer),
         ("variables", pointer),
         *((name, u32) for name in ("buffer_count", "variable_count", "argument_count")),

@@ -26,7 +26,7 @@ from rooflab.paths import BUILD, KERNELS
 INCLUDE = Path(__file__).with_name("include")
 _PARTS = ("runtime.cpp", "warps.cpp", "watching.cpp", "faults.cpp", "matrices.cpp")
 RUNTIME = tuple(Path(__file__).with_name(name) for name in _PARTS)
-_RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-Wl,-Bsymbolic")
+_RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-Wl,-Bsymbolic", "-lrt")
 DYNAMIC_SHARED = 227 * 1024  # the most that any GPU gives a block
 
 # -fno-gnu-unique and -Bsymbolic keep a library's shared variables its own; -fwrapv and -fno-strict-aliasing
@@ -37,6 +37,7 @@ _COMMON += ["-fno-optimize-sibling-calls"]
 # addr2line of some binutils mistakes the first file of a DWARF 5 line table for another one.
 _PLAIN = ["-O2", "-g1", "-gdwarf-4"]
 _WATCHED = ["-O1", "-g1", "-gdwarf-4", "-fsanitize=thread", "-DROOFLAB_WATCHED"]
+_WATCHED += ["-fsanitize-coverage=trace-pc"]
 _OF_FAMILY = {  # in every build, and in a watched one too
     "gcc": (
         ["-fno-gnu-unique", "-fno-diagnostics-show-caret"],

@@ -43,6 +43,14 @@ const char* base_name(const char* path) {
   return slash ? slash + 1 : path;
 }
 
+void report_endless(uint64_t pc, uint64_t limit, const char* of) {
+  Fault& fault = report(ENDLESS_LOOP, "", self->linear);
+  fault.pc = pc;
+  snprintf(fault.text, sizeof fault.text,
+           "the launch was ended here after %llu %s: a loop has no end, or the shape is too large for the CPU",
+           (unsigned long long)limit, of);
+}
+
 void report_deadlock() {
   for (Block& block : blocks) {
     const Fibre* first = nullptr;

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,18 @@ from rooflab.simt.build import Program, load
 from rooflab.simt.faults import Fault, KernelFault, source_lines, told
 
 _LOCK = threading.Lock()  # the runtime runs one launch at a time
+
+
+class Limit(NamedTuple):
+    """When a launch is ended as one without end: after so many seconds of computing, and in a watched build,
+    on every machine at the same place, after so many straight pieces of code. Compilers count no empty loop.
+    """
+
+    seconds: int
+    steps: int
+
+
+LIMIT = Limit(600, 1 << 32)
 
 
 @dataclass(frozen=True)
@@ -126,17 +138,20 @@ def launch(
     shared: int = 0,
     cooperative: bool = False,
     traced: int = 0,
+    limit: Limit | None = None,
 ) -> Outcome:
     """Run one kernel of `program` over a grid, to its end.
 
     `arguments` are NumPy arrays (contiguous, passed as pointers) and ctypes numbers, `shared` the bytes of
     dynamic shared memory, `cooperative` keeps all blocks alive at once, as a barrier across blocks needs. A
     watched program works on guarded copies of the arrays, which are written back at the end, and notes down
-    up to `traced` accesses. LaunchError for arguments that don't fit the kernel, and for more accesses.
+    up to `traced` accesses. LaunchError for arguments that don't fit the kernel, and for more accesses. A
+    launch that passes its `limit` is ended with the fault "endless loop".
     """
     entry = program.entry(entry)
     grid, block = _triple(grid), _triple(block)
     _check_launch(grid, block, shared, cooperative)
+    limit = limit or LIMIT
     names = _checked(program, entry, arguments)
     variables = _shared_variables(program, entry, shared)
     guarded = Guarded(names, arguments) if program.watched else None
@@ -156,6 +171,8 @@ def launch(
             cooperative=cooperative,
             watched=program.watched,
             traced=traced,
+            steps=limit.steps,
+            seconds=limit.seconds,
             buffers=ctypes.addressof(buffers),
             variables=ctypes.addressof(table),
             buffer_count=len(guarded.names) if guarded else 0,
@@ -177,8 +194,9 @@ def launch(
         found = [told(fault, entry, block, lines, regions, guarded, variables) for fault in raw]
     if not complete:
         raise LaunchError(
-            f"{entry} makes more than {traced} accesses, the most that can be watched at a time: "
-            "take a smaller shape, or look for a loop without end."
+            f"{entry} makes more than {traced} accesses, the most that can be watched at a time, the last at "
+            f"{lines.get(int(events['pc'][-1]), 'a place without a line')}: take a smaller shape, or look "
+            "for a loop without end."
         )
     return Outcome(found, events, lines, regions, dict(enumerate(guarded.skews)) if guarded else {})
 

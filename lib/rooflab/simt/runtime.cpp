@@ -9,6 +9,10 @@
 
 #include <link.h>
 #include <pthread.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <ucontext.h>
+#include <unistd.h>
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
@@ -32,7 +36,7 @@ std::vector<Shadow> shadows;
 std::unordered_map<uint64_t, Known> published;
 std::vector<Image> images;
 char* tls;
-uint64_t tls_size, now, dropped_events;
+uint64_t tls_size, now, dropped_events, steps;
 bool stopped;
 volatile sig_atomic_t interrupted;
 
@@ -231,12 +235,25 @@ void run_all(uint32_t count) {
 sigjmp_buf rescue;
 bool too_deep;  // the signal came from below the stacks
 pthread_t launching;
-struct sigaction old_actions[5];
-const int signals[5] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGINT};
+constexpr int SIGNALS = 6, LATE_SIGNAL = SIGVTALRM;
+struct sigaction old_actions[SIGNALS];
+const int signals[SIGNALS] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGINT, LATE_SIGNAL};
 
-void on_signal(int signal, siginfo_t* info, void*) {
+// Where the launching thread was when a signal came, as a return address; 0 on a processor that we can't ask.
+uint64_t interrupted_at(void* context) {
+  const mcontext_t& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+  return uint64_t(machine.gregs[REG_RIP]) + 1;
+#elif defined(__aarch64__)
+  return uint64_t(machine.pc) + 1;
+#else
+  return (void)machine, 0;
+#endif
+}
+
+void on_signal(int signal, siginfo_t* info, void* context) {
   if (!pthread_equal(pthread_self(), launching)) {  // not ours: back to whoever handled it before
-    for (int k = 0; k < 5; ++k)
+    for (int k = 0; k < SIGNALS; ++k)
       if (signals[k] == signal) sigaction(signal, &old_actions[k], nullptr);
     if (signal == SIGINT) raise(signal);
     return;
@@ -245,6 +262,13 @@ void on_signal(int signal, siginfo_t* info, void*) {
   if (signal == SIGINT && !interrupted) {
     interrupted = 1;
     return;
+  }
+  if (signal == LATE_SIGNAL) {
+    // Only the kernel's own code can be left where it is; the runtime's is left for the next signal to end.
+    const uint64_t pc = interrupted_at(context);
+    if (!self || (pc && (images.empty() || pc - images[0].start > images[0].end - images[0].start))) return;
+    report_endless(pc, launch->seconds, "seconds of this machine's processor");
+    siglongjmp(rescue, signal);
   }
   const char* touched = static_cast<char*>(info->si_addr);
   too_deep = signal == SIGSEGV && touched >= stacks - STACK_GUARD && touched < stacks;
@@ -273,6 +297,20 @@ int find_image(dl_phdr_info* info, size_t, void*) {
     images.push_back({low, high});
   }
   return 0;
+}
+
+// Ask for a signal once this thread has computed for so long, and again and again after that; false if there is none.
+bool start_clock(uint64_t seconds, timer_t* clock) {
+  sigevent event{};
+  event.sigev_notify = SIGEV_THREAD_ID, event.sigev_signo = LATE_SIGNAL;
+#ifndef sigev_notify_thread_id
+#define sigev_notify_thread_id _sigev_un._tid
+#endif
+  event.sigev_notify_thread_id = pid_t(syscall(SYS_gettid));
+  if (timer_create(CLOCK_THREAD_CPUTIME_ID, &event, clock)) return false;
+  itimerspec when{};
+  when.it_value.tv_sec = time_t(seconds), when.it_interval.tv_nsec = 10'000'000;
+  return timer_settime(*clock, 0, &when, nullptr) == 0;
 }
 
 void run_grid() {
@@ -311,7 +349,8 @@ int simt_launch(const Launch* description) {
   shadows.assign(launch->buffer_count, Shadow());
   blocks.clear();
   interrupted = 0;
-  self = nullptr, entered = nullptr, stopped = false, now = 0, dropped_events = 0, tls = nullptr, tls_size = 0;
+  self = nullptr, entered = nullptr, stopped = false, now = 0, dropped_events = 0, steps = 0;
+  tls = nullptr, tls_size = 0;
   dl_iterate_phdr(find_image, nullptr);
   if (launch->variable_count && !tls) return -1;
   if (stack_room < count * STACK) {
@@ -334,13 +373,18 @@ int simt_launch(const Launch* description) {
   action.sa_sigaction = on_signal;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   launching = pthread_self();
-  for (int k = 0; k < 5; ++k) sigaction(signals[k], &action, &old_actions[k]);
-  const int signal = sigsetjmp(rescue, 1);
+  for (int k = 0; k < SIGNALS; ++k) sigaction(signals[k], &action, &old_actions[k]);
+  timer_t clock;
+  const bool limited = start_clock(launch->seconds, &clock);
+  int signal = sigsetjmp(rescue, 1);
   if (!signal)
     run_grid();
+  else if (signal == LATE_SIGNAL)
+    signal = 0;  // the fault is there
   else if (signal != SIGINT)
     report(too_deep ? STACK_OVERFLOW : CRASH, "", self ? self->linear : 0);
-  for (int k = 0; k < 5; ++k) sigaction(signals[k], &old_actions[k], nullptr);
+  if (limited) timer_delete(clock);
+  for (int k = 0; k < SIGNALS; ++k) sigaction(signals[k], &old_actions[k], nullptr);
   sigaltstack(&old_stack, nullptr);
   self = nullptr;
   return interrupted ? SIGINT : signal;

@@ -24,7 +24,7 @@ namespace simt {
 
 enum FaultKind {
   OUT_OF_BOUNDS, MISALIGNED, RACE, UNINITIALISED, DIVERGENT_BARRIER, DIVERGENT_WARP, INACTIVE_LANE, ENDLESS_WAIT, CRASH,
-  TRAP, STACK_OVERFLOW, UNFINISHED_COPY, WRONG_MEMORY
+  TRAP, STACK_OVERFLOW, UNFINISHED_COPY, WRONG_MEMORY, ENDLESS_LOOP
 };
 // How memory is accessed. LATE: by a copy that is only started; NOTED: noted down before.
 enum { READ = 0, WRITE = 1, SOFT = 2, ATOMIC = 4, UNALIGNED = 8, LATE = 16, NOTED = 32 };
@@ -57,7 +57,9 @@ struct Launch {
   const uint64_t* arguments;  // each in 8 bytes
   uint32_t grid[3], block[3];
   uint32_t cooperative, watched;
-  uint64_t traced;  // accesses to note down at most
+  uint64_t traced;   // accesses to note down at most
+  uint64_t steps;    // the most straight pieces of code that a watched launch may run
+  uint64_t seconds;  // the most that a launch may compute for
   const Buffer* buffers;
   const Variable* variables;
   uint32_t buffer_count, variable_count, argument_count;
@@ -155,7 +157,7 @@ extern std::vector<Shadow> shadows;
 extern std::unordered_map<uint64_t, Known> published;
 extern std::vector<Image> images;
 extern char* tls;
-extern uint64_t tls_size, now, dropped_events;
+extern uint64_t tls_size, now, dropped_events, steps;
 extern bool stopped;
 extern volatile sig_atomic_t interrupted;
 
@@ -169,6 +171,7 @@ void hand_over();          // let others run until there is reason to come back
 // The fault of this kind at the place that `key` names: a new one, or the one that is repeated (count > 1).
 Fault& report(int kind, const std::string& key, uint32_t thread);
 void report_deadlock();  // nobody can go on: say who waits where, and who never came
+void report_endless(uint64_t pc, uint64_t limit, const char* of);  // the limit is passed here
 bool same_place(const Fibre& a, const Fibre& b);
 const char* name_of(const Fibre& f);  // of what it waits at
 const char* base_name(const char* path);

@@ -283,6 +283,12 @@ void* __tsan_memset(void* to, int value, uint64_t size) {
   access(uint64_t(to), int(size), WRITE | UNALIGNED, HERE);
   return memset(to, value, size);
 }
+// The hook of the coverage sanitizer, at the start of every straight piece of code.
+void __sanitizer_cov_trace_pc(void) {
+  if (!self || ++steps <= launch->steps) return;
+  report_endless(HERE, launch->steps, "steps of all its threads");
+  stop();
+}
 void __tsan_init(void) {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit(void) {}

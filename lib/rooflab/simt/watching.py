@@ -24,7 +24,7 @@ from rooflab.ops import Rung
 from rooflab.simt.abi import ATOMIC, SHARED, WRITE
 from rooflab.simt.build import load
 from rooflab.simt.faults import Fault
-from rooflab.simt.run import OBSERVER, Function, Outcome, launch
+from rooflab.simt.run import OBSERVER, Function, Limit, Outcome, launch
 
 SECTOR = 32  # bytes: what moves between L2 and an SM at least
 BANKS = 32  # of 4 bytes each
@@ -164,17 +164,26 @@ def watch(
     cooperative: bool = False,
     name: str = "kernel.cu",
     most: int | None = None,
+    limit: Limit | None = None,
 ) -> Watch:
     """Run a rung, or CUDA source text, with every load and store watched; arguments as for `run`.
 
     The arrays hold the kernel's results afterwards, even where it did wrong. Small shapes: an access takes
     about a microsecond here, and its note 32 bytes; a launch that makes more than `most` (16 million) is
-    ended. `name` is what a text's lines are called by.
+    ended, and so is one that passes `limit`. `name` is what a text's lines are called by.
     """
     program = load(source, options, watched=True, name=name)
     entry = source.entry if isinstance(source, Rung) else entry
     outcome = launch(
-        program, entry, grid, block, arguments, shared=shared, cooperative=cooperative, traced=most or MOST
+        program,
+        entry,
+        grid,
+        block,
+        arguments,
+        shared=shared,
+        cooperative=cooperative,
+        traced=most or MOST,
+        limit=limit,
     )
     return Watch(outcome.faults, outcome)
 

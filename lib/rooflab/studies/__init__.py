@@ -16,6 +16,7 @@ from rooflab.studies.faults import Faults
 from rooflab.studies.gemv import Gemv
 from rooflab.studies.int4 import Int4
 from rooflab.studies.mmq import Mmq
+from rooflab.studies.power import Power
 from rooflab.studies.prefill import Prefill
 from rooflab.studies.q8_0 import Q8
 from rooflab.studies.regimes import Regimes
@@ -36,6 +37,7 @@ _STUDIES: dict[str, Study] = {
         Regimes(),
         Decode(),
         Prefill(),
+        Power(),
         Static(),
     )
 }

@@ -24,7 +24,7 @@ from rooflab.errors import UsageError
 from rooflab.ops import Rung
 from rooflab.ops import attention as op
 from rooflab.studies import products
-from rooflab.studies.base import Context, Count, Sized, Study, tunables
+from rooflab.studies.base import Context, Count, Sized, Study, tunables, turn
 from rooflab.studies.streams import SEED
 
 HEADS, KV_HEADS = 32, 8  # grouped queries as in Llama 3 8B: what a shape has unless it says otherwise
@@ -99,7 +99,7 @@ def _case(
     impl: str, seq: int, head_dim: int, heads: tuple[int, int] = (HEADS, KV_HEADS), **more: Any
 ) -> Case:
     sizes = {"seq": seq, "head_dim": head_dim, "heads": heads[0], "kv_heads": heads[1], "causal": True}
-    return Case("attention", "attention", impl, **{"format": "fp16", **sizes, **more})
+    return Case("attention", "attention", impl, **{"format": "fp16", "state": "burst", **sizes, **more})
 
 
 def rungs_for(head_dim: int, device: Sized | None = None) -> list[str]:
@@ -239,9 +239,8 @@ def decode(
 ) -> list[Case]:
     """Every rung of decode attention against a cache, with torch's kernels."""
     own = [(rung.name, "own") for rung in op.LADDERS["decode_attention"]]
-    peers = [
-        (impl, "peer") for impl in ("torch.sdpa_cudnn", "torch.sdpa_flash") if head_dim <= 256 and not window
-    ]
+    libraries = ("torch.sdpa_cudnn", "torch.sdpa_flash", "flash_attn_4")
+    peers = [(impl, "peer") for impl in libraries if head_dim <= 256 and not window]
     sizes: dict[str, Any] = {
         "seq": context,
         "head_dim": head_dim,
@@ -250,7 +249,7 @@ def decode(
         "window": window,
     }
     return [
-        Case("attention", "decode_attention", impl, kind=kind, format="fp16", **sizes)
+        Case("attention", "decode_attention", impl, kind=kind, format="fp16", state="burst", **sizes)
         for impl, kind in own + peers
     ]
 
@@ -407,7 +406,7 @@ class Attention(Study):
     def group(self, case: Case) -> tuple:
         meant = tuple((k, v) for k, v in tunables(case).items() if k in _MEANT and k != "shared_kv")
         sizes = (case.seq, case.heads, case.kv_heads, case.head_dim, case.window, case.causal)
-        return (case.operator, case.format, *sizes, meant, case.cache, case.clock)
+        return (case.operator, case.format, *sizes, meant, case.cache, turn(case))
 
     def _bytes(self, case: Case) -> int:
         """Operands and output as they lie in memory."""
@@ -435,9 +434,6 @@ class Attention(Study):
 
     def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
         return [work for group in self.groups(cases) for work in _contestants(self, group)]
-
-    def samples(self, case: Case) -> int:
-        return 12
 
     def count(self, case: Case) -> Count:
         s = shape_of(case)

@@ -16,7 +16,7 @@ from rooflab.case import Case, options
 from rooflab.device import Device
 from rooflab.ops import Rung, stream
 from rooflab.studies import matmul, streams
-from rooflab.studies.base import Context, Count, Sized, Study, tunables
+from rooflab.studies.base import Context, Count, Sized, Study, tunables, turn
 
 LARGE = {"full": 1 << 29, "quick": 1 << 26}  # elements of 4 bytes: 2 GiB and 256 MiB an array
 TRANSFER = 1 << 24  # 64 MiB: the matrix of the decoder-throughput source, 4096 x 4096 floats
@@ -98,13 +98,11 @@ def transfers(n: int = TRANSFER) -> list[Case]:
     ]
 
 
-REST_MS = 200  # enough for the power controller to give the clock back
-
-
 def peaks(n: int = MATRIX["full"]) -> list[Case]:
     """Square matrix products by the vendor's library on random data: each precision in a burst and sustained.
 
-    In a burst the GPU rests before each sample and runs at its boost clock; sustained, power sets the clock.
+    In a burst the GPU rests before each sample and runs at its boost clock; sustained, power sets the clock
+    (rooflab.clock).
     """
     return [
         Case(
@@ -116,11 +114,11 @@ def peaks(n: int = MATRIX["full"]) -> list[Case]:
             n=n,
             k=n,
             batch=n,
-            options=options(rest_ms=rest),
             cache="warm",
+            state=state,
         )
         for form, impl in matmul.PRODUCTS.items()
-        for rest in (REST_MS, 0)
+        for state in ("burst", "sustained")
     ]
 
 
@@ -225,12 +223,9 @@ class Bandwidth(Study):
             case.n,
             case.k,
             case.cache,
-            case.clock,
-            (case.format, case.options) if case.operator == "gemm" else (),
+            turn(case),
+            case.format if case.operator == "gemm" else "",
         )
-
-    def samples(self, case: Case) -> int:
-        return 20 if case.operator != "gemm" else 12
 
     def count(self, case: Case) -> Count:
         n = case.n or 0
@@ -302,7 +297,7 @@ def roofs(frame: pd.DataFrame) -> dict[str, Roof]:
     """The ceilings that rows of this study establish: rooflab.roof.ROOFS name -> Roof.
 
     A stream's roof is the fastest own rung, cold, on the largest array recorded; a transfer's the faster of
-    the two; a peak is the matrix product of its precision in a burst.
+    the two; a peak is the matrix product of its precision, in a burst and (under "..._sustained") by itself.
     """
     found: dict[str, Roof] = {}
     timed = frame[frame["median_us"].notna()]
@@ -316,8 +311,7 @@ def roofs(frame: pd.DataFrame) -> dict[str, Roof]:
         if len(rows):
             best = rows.sort_values("gb_s").iloc[-1]
             found[name] = Roof(float(best["gb_s"]), roof.ROOFS[name], str(best["case"]))
-    burst = f"rest_ms={REST_MS}"
-    for _, row in timed[(timed["operator"] == "gemm") & (timed["options"] == burst)].iterrows():
+    for _, row in timed[timed["operator"] == "gemm"].iterrows():
         found[str(row["roof"])] = Roof(float(row["tflop_s"]), roof.ROOFS[str(row["roof"])], str(row["case"]))
     return found
 
@@ -362,14 +356,18 @@ def fixed_us(rows: pd.DataFrame, gb_s: float) -> float:
 
 def burst_and_sustained(rows: pd.DataFrame, spec: Device | None) -> pd.DataFrame:
     """Rows of `peaks`, one a roof: burst and sustained rate, the datasheet's (NaN if it states none), and in
-    percent share, burst of datasheet, and kept, sustained of burst.
+    percent share, burst of datasheet, and kept, sustained of burst. Of the sustained samples mhz and watts,
+    SM clock and power, and capped, the share at which the driver kept the clock down for power.
     """
-    modes = rows["options"].map({options(rest_ms=REST_MS): "burst", options(rest_ms=0): "sustained"})
-    found = rows.assign(mode=modes).pivot(index="roof", columns="mode", values="tflop_s")
-    found = found.reindex(index=rows["roof"].unique(), columns=["burst", "sustained"]).reset_index()
+    names = rows["roof"].str.removesuffix("_sustained")
+    found = rows.assign(roof=names).pivot(index="roof", columns="state", values="tflop_s")
+    found = found.reindex(index=names.unique(), columns=["burst", "sustained"]).reset_index()
     found["sheet"] = [getattr(spec, name, None) or float("nan") for name in found["roof"]]
     found["share"] = 100 * found["burst"] / found["sheet"]
     found["kept"] = 100 * found["sustained"] / found["burst"]
+    loaded = rows[rows["state"] == "sustained"].assign(roof=names).set_index("roof")
+    for name, column in (("mhz", "sm_mhz"), ("watts", "power_w"), ("capped", "power_capped")):
+        found[name] = loaded[column].reindex(found["roof"]).to_numpy(float)
     return found
 
 

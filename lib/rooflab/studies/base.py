@@ -8,16 +8,18 @@ else is here.
 from __future__ import annotations
 
 import importlib.util
+import math
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple, Protocol
 
 import pandas as pd
 
-from rooflab import clock, gate, ops
-from rooflab.case import CACHES, CLOCKS, KINDS, Case, parse_options
+from rooflab import clock, gate, ops, roof
+from rooflab.case import CACHES, CLOCKS, KINDS, STATES, Case, parse_options
 from rooflab.device import Device
 from rooflab.errors import GateError, LaunchError, MissingTool, UsageError
 from rooflab.ops import Rung
@@ -85,7 +87,7 @@ def parse_case(study: str, case_id: str) -> Case:
             column = next((c for c, known in _WORDS.items() if word in known), None)
             if column is None:
                 raise UsageError(
-                    f"Case {case_id!r} holds the word {word!r}, which is no kind, cache or clock."
+                    f"Case {case_id!r} holds the word {word!r}, which is no kind, cache, clock or state."
                 )
             given[column] = word
         elif name in _SIZES:
@@ -99,7 +101,7 @@ def parse_case(study: str, case_id: str) -> Case:
     return Case(**given, options=" ".join(tunables))
 
 
-_WORDS = {"kind": KINDS, "cache": CACHES, "clock": CLOCKS}
+_WORDS = {"kind": KINDS, "cache": CACHES, "clock": CLOCKS, "state": STATES}
 
 
 def tunables(case: Case) -> dict[str, int]:
@@ -148,12 +150,12 @@ class Study:
             return "programmatic dependent launch needs compute capability 9.0"
         return None
 
-    def why_not(self, case: Case) -> str | None:
-        """Why this case cannot run on the GPU at hand: the GPU is of another generation, or a package is not
-        installed; None if it can, memory permitting.
+    def why_not(self, case: Case, arch: str) -> str | None:
+        """Why this case cannot run on the GPU at hand, of `arch`: it is of another generation, or a package
+        is not installed; None if it can, memory permitting.
         """
         package = self.needs(case)
-        if refusal := self.refuses(case, int(ops.this_arch())):
+        if refusal := self.refuses(case, int(arch)):
             return refusal
         missing = package is not None and importlib.util.find_spec(package) is None
         return f"{package} is not installed" if missing else None
@@ -165,10 +167,6 @@ class Study:
     def shared_bytes(self, case: Case) -> int:
         """GPU memory of the buffers that the contestants of the case's group share."""
         return 0
-
-    def rest_s(self, case: Case) -> float:
-        """Seconds the GPU rests before each sample (see rooflab.clock)."""
-        return tunables(case).get("rest_ms", 0) / 1e3
 
     def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
         """One contestant for each case, on shared inputs where the operands agree."""
@@ -194,8 +192,8 @@ class Study:
         return [] if described is None else [described[:2]]
 
     def samples(self, case: Case) -> int:
-        """How many samples a clock takes of a case."""
-        return 20
+        """How many samples a clock takes of a case; in a named state each costs a rest or a neighbour."""
+        return 10 if case.state else 20
 
     def launch_us(self, case: Case, device: Device) -> float:
         """About what one launch takes on `device`, for estimates: half as long again as its bound."""
@@ -205,11 +203,14 @@ class Study:
         """About how long measuring a case takes: buffers and gate, then replays of a chain of launches."""
         chain_us = max(clock.CHAIN_US, 4 * self.launch_us(case, device))
         samples = self.samples(case)
-        return self.setup_s + samples * self.rest_s(case) + (samples + 8) * chain_us / 1e6
+        state_s = {"sustained": clock.SUSTAINED_S}
+        state_s["burst"] = samples * (clock.rest_s(chain_us / 1e6) + chain_us / 1e6)
+        state_s |= dict.fromkeys(("after_cool", "after_hot"), samples * clock.NEIGHBOUR_S)
+        return self.setup_s + state_s.get(case.state, 0.0) + (samples + 8) * chain_us / 1e6
 
     def group(self, case: Case) -> tuple:
         """Cases with equal keys are contestants of one comparison: measured interleaved in one process."""
-        return (case.operator, case.format, case.n, case.k, case.batch, case.cache, case.clock)
+        return (case.operator, case.format, case.n, case.k, case.batch, case.cache, turn(case))
 
     def profiles(
         self, effort: str = "full", device: Sized | None = None
@@ -284,7 +285,7 @@ class Study:
         free -= self.shared_bytes(group[0])
         for case in group:
             size = self.memory_bytes(case)
-            if reason := self.why_not(case):
+            if reason := self.why_not(case, ops.this_arch()):
                 outcome.skipped[case.id] = reason
             elif size > 0.9 * free:
                 outcome.skipped[case.id] = (
@@ -295,26 +296,32 @@ class Study:
                 ready.append(case)
         if not ready:
             return outcome
-        works, admitted = self.contestants(ready), []
+        works = self.contestants(ready)
+        admitted: dict[str, gate.Admitted] = {}
         for case, work in zip(list(ready), works, strict=True):
             try:
-                admitted.append(gate.admit(work))
-            except (GateError, LaunchError, RuntimeError) as error:
+                # Cases that differ in their state alone share their work, and pass the gate once.
+                same = next((entry for entry in admitted.values() if entry.work is work), None)
+                admitted[case.id] = same or gate.admit(work)
+            except Exception as error:
                 if case.kind == "own" and not isinstance(error, LaunchError):
                     raise
                 # A library's kernel that is wrong or absent on this GPU gets no time; ours would be a bug,
                 # unless its launcher says that this GPU cannot do it.
                 ready.remove(case)
-                outcome.skipped[case.id] = " ".join(str(error).split())[:200]
+                outcome.skipped[case.id] = _reason(error)
         if not ready:
             return outcome
         predictions = {case.id: self.predict(case, context) for case in ready}  # before anything is measured
         samples = max(self.samples(case) for case in ready)
-        timings, late = timed(ready, admitted, ready[0].clock, samples=samples, rest_s=self.rest_s(ready[0]))
-        outcome.skipped |= late
-        for case, entry in zip(ready, admitted, strict=True):
-            if case.id in timings:
-                outcome.rows.append(self.row(case, entry, timings[case.id], predictions[case.id]))
+        for together in {turn(case): None for case in ready}:
+            part = [case for case in ready if turn(case) == together and case.id not in outcome.skipped]
+            timings, late = timed(part, [admitted[case.id] for case in part], samples=samples)
+            outcome.skipped |= late
+            for case in part:
+                if case.id in timings:
+                    timing, predicted = timings[case.id], predictions[case.id]
+                    outcome.rows.append(self.row(case, admitted[case.id], timing, predicted))
         del works, admitted
         cupy.get_default_memory_pool().free_all_blocks()
         return outcome
@@ -334,10 +341,11 @@ class Study:
             "predicted_bytes": count.bytes,
             "bytes": count.bytes,
             "flops": count.flops,
-            "roof": count.roof,
+            "roof": roof.in_state(count.roof, case.state),
             "error": admitted.error,
             "error_budget": admitted.work.budget,
             "identity": self.identity(case, ops.this_arch()),
+            **(asdict(timing.reading) if timing.reading else {}),
         }
         described = self.rung(case)
         if described is not None:
@@ -351,29 +359,71 @@ class Study:
         return row
 
 
+def turn(case: Case) -> tuple[str, str]:
+    """What contestants of one comparison share of clock and state: the clocks of the host take turns."""
+    return ("host", "") if case.clock in clock.HOST else (case.clock, case.state)
+
+
+def in_state(state: str, cases: Iterable[Case]) -> list[Case]:
+    """`cases` of the graph clock in a named state of the GPU; those of other clocks as they are."""
+    return [replace(case, state=state) if case.clock == "graph" else case for case in cases]
+
+
 def timed(
-    cases: Sequence[Case], admitted: Sequence[gate.Admitted], name: str, *, samples: int, rest_s: float = 0.0
+    cases: Sequence[Case], admitted: Sequence[gate.Admitted], *, samples: int
 ) -> tuple[dict[str, clock.Timing], dict[str, str]]:
-    """Time gated contestants by the clock `name`: timings by case id, and what was left out with the reason.
+    """Time gated contestants by their cases' clock and state: timings by case id, and what was left out with
+    the reason.
 
     A library's kernel that fails the check after timing (one that adds by atomics may be wrong now and then)
     gets no time, and the others are timed again without it; a kernel of ours that does raises its GateError.
+    A pass of the host's clocks that something else on the host disturbed is repeated.
     """
-    entries = dict(zip((case.id for case in cases), admitted, strict=True))
+    entries = {case.id: (case, entry) for case, entry in zip(cases, admitted, strict=True)}
     skipped: dict[str, str] = {}
-    kinds = {case.id: case.kind for case in cases}
     while entries:
         try:
-            timings = clock.measure(list(entries.values()), name, samples=samples, rest_s=rest_s)
-            return dict(zip(entries, timings, strict=True)), skipped
+            return _undisturbed([*entries.values()], samples), skipped
         except GateError as error:
-            reason = " ".join(str(error).split())
-            failed = next((id for id in entries if reason.startswith(f"{entries[id].work.name} ")), None)
-            if failed is None or kinds[failed] == "own":
+            reason = _reason(error)
+            names = {id: entry.work.name for id, (_, entry) in entries.items()}
+            failed = next((id for id, name in names.items() if reason.startswith(f"{name} ")), None)
+            if failed is None or entries[failed][0].kind == "own":
                 raise
-            skipped[failed] = reason[:200]
+            skipped[failed] = reason
             del entries[failed]
     return {}, skipped
+
+
+def _reason(error: Exception) -> str:
+    """An error as one line that fits a cell of a table."""
+    return " ".join(f"{error}".split())[:200] or type(error).__name__
+
+
+_PASSES = 3
+
+
+def _undisturbed(contestants: Sequence[tuple[Case, gate.Admitted]], samples: int) -> dict[str, clock.Timing]:
+    """The pass of up to _PASSES in which the fewest cases take longer by `event` than by `wall`: events lie
+    inside of what the host waits for, so such a pair tells of something else that ran on the host.
+    """
+    cases, entries = [case for case, _ in contestants], [entry for _, entry in contestants]
+    found = []
+    for attempt in range(_PASSES):
+        seed = zlib.crc32(cases[0].id.encode()) + attempt
+        clocks = [case.clock for case in cases]
+        timings = clock.measure(entries, clocks, samples=samples, state=cases[0].state, seed=seed)
+        timed = dict(zip((case.id for case in cases), timings, strict=True))
+        found.append((len(disturbed({case: timed[case.id].median_us for case in cases})), attempt, timed))
+        if not found[-1][0]:
+            break
+    return min(found, key=lambda each: each[:2])[2]
+
+
+def disturbed(medians_us: Mapping[Case, float]) -> list[Case]:
+    """The cases of the clock `event` whose median exceeds that of the same work by `wall`."""
+    pairs = [(case, replace(case, clock="wall")) for case in medians_us if case.clock == "event"]
+    return [case for case, other in pairs if medians_us[case] > medians_us.get(other, math.inf)]
 
 
 def require_gpu() -> None:

@@ -194,9 +194,6 @@ class Decode(Study):
         wanted = original + shapes.weight_bytes(model, case.format, head_of(case)) + (3 << 30)
         return max(0, int(wanted) - torch.cuda.memory_allocated())
 
-    def rest_s(self, case: Case) -> float:
-        return 0.0  # its options name a format, which is no number
-
     def group(self, case: Case) -> tuple:
         return (case.model, case.format, head_of(case), case.batch, case.seq)
 
@@ -310,7 +307,7 @@ def unfit(case: Case, capability: int) -> str | None:
     """Why the engine cannot run an own case on that compute capability: every prompt and every step ends with
     decode_step, whose rows and ring lie in shared memory. None if they fit, or for another engine's case.
     """
-    if case.kind != "own" or case.model == GEMMA:
+    if case.kind != "own" or case.model == GEMMA or case.impl == "idle":
         return None
     ladder = decoder.LADDERS["decode_step"]
     rung = next((rung for rung in ladder if rung.name == case.impl), ladder[0])

@@ -18,7 +18,7 @@ from rooflab.device import Device
 from rooflab.errors import GateError
 from rooflab.ops import Rung, probes
 from rooflab.studies import streams
-from rooflab.studies.base import Context, Count, Sized, Study, tunables
+from rooflab.studies.base import Context, Count, Sized, Study, tunables, turn
 
 RAMP = 1 << 24  # the 16.7 M elements of the attribution source's own ramp
 CLOCK_SIZES = (1 << 12, 1 << 20, 1 << 26)
@@ -182,7 +182,7 @@ class Environment(Study):
         return super().launch_us(case, device)
 
     def group(self, case: Case) -> tuple:
-        return (case.operator, case.n, case.cache, case.clock)
+        return (case.operator, case.n, case.cache, turn(case))
 
     def samples(self, case: Case) -> int:
         return 10 if case.operator == "chase" else 30 if case.clock in ("event", "wall") else 20

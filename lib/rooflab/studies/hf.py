@@ -162,7 +162,7 @@ _MODULES = {
 }
 
 
-def _nothing(*_: Any) -> None:
+def _nothing(*_: Any, **__: Any) -> None:
     pass
 
 
@@ -337,6 +337,31 @@ def captured(step: Callable[[], Any]) -> Callable[[], Any]:
 
     replay.operands = step  # type: ignore[attr-defined]  # a graph holds addresses, and keeps nothing alive
     return replay
+
+
+FLASH = "flash_attn_4"  # the package flash-attn-4 as transformers' attention
+
+
+@contextmanager
+def flash_attention(found: Any) -> Iterator[None]:
+    """Within it `found` attends by flash-attn-4, causal and without padding, and not by torch's kernels."""
+    flash = importlib.import_module("flash_attn.cute").flash_attn_func
+    registry = importlib.import_module("transformers.modeling_utils").AttentionInterface
+    masks = importlib.import_module("transformers.masking_utils").AttentionMaskInterface
+
+    def attend(module: Any, q: Any, k: Any, v: Any, *_: Any, **__: Any) -> tuple[Any, None]:
+        out = flash(*(x.transpose(1, 2) for x in (q, k, v)), causal=True)
+        return (out[0] if isinstance(out, tuple) else out), None
+
+    name = "cute_attention"  # transformers takes a name with "flash" in it for a kernel of its hub
+    registry.register(name, attend)
+    masks.register(name, _nothing)
+    before = found.config._attn_implementation
+    found.set_attn_implementation(name)
+    try:
+        yield
+    finally:
+        found.set_attn_implementation(before)
 
 
 def prefill(found: Any, ids: Any) -> Any:

@@ -22,7 +22,7 @@ from rooflab.formats import GROUP
 from rooflab.ops import Rung, int4
 from rooflab.shapes import WEIGHT_BYTES
 from rooflab.studies import products
-from rooflab.studies.base import Context, Count, Sized, Study, package_identity, tunables
+from rooflab.studies.base import Context, Count, Sized, Study, in_state, package_identity, tunables, turn
 from rooflab.studies.streams import SEED
 
 SHAPES = ((8960, 1536), (4096, 4096), (14336, 4096), (28672, 8192))
@@ -57,7 +57,8 @@ def _case(impl: str, n: int, k: int, batch: int = 1, **more: Any) -> Case:
         kind = "baseline"
     elif impl == TINYGEMM or impl in LIBRARIES:
         kind = "peer"
-    return Case("int4", "int4", impl, kind=kind, format=form, n=n, k=k, batch=batch, **more)
+    case = Case("int4", "int4", impl, kind=kind, format=form, n=n, k=k, batch=batch, **more)
+    return in_state("burst", [case])[0]
 
 
 def table_of(device: Sized | None) -> str:
@@ -162,7 +163,7 @@ def counted(device: Sized | None = None, shapes: Sequence[tuple[int, int]] = SHA
 def _place(case: Case) -> tuple:
     """Cases of one shape stand together, because they share their weights."""
     sizes = (*SHAPES, SQUARE, *PUBLISHED[0], *SEEDED)
-    return case.weights, sizes.index((case.n, case.k)), case.cache, case.clock, case.batch
+    return case.weights, sizes.index((case.n, case.k)), case.cache, turn(case), case.batch
 
 
 def traffic(case: Case) -> int:
@@ -224,7 +225,7 @@ class Int4(Study):
         return super().refuses(case, capability)
 
     def group(self, case: Case) -> tuple:
-        return (case.weights, case.n, case.k, case.batch, case.cache, case.clock)
+        return (case.weights, case.n, case.k, case.batch, case.cache, turn(case))
 
     def count(self, case: Case) -> Count:
         n, k, batch = case.n or 0, case.k or 0, case.batch or 1
@@ -252,9 +253,6 @@ class Int4(Study):
             (rung,) = int4.LADDERS["int4_dequantise"]
             return rung.identity(int4.launch_rule(rung), rung.defines, arch)
         return super().identity(case, arch)
-
-    def samples(self, case: Case) -> int:
-        return 15
 
     def memory_bytes(self, case: Case) -> int:
         n, k, batch = case.n or 0, case.k or 0, case.batch or 1

@@ -2,8 +2,8 @@
 
 Activations come in FP16, so every own case quantises them first unless its option prepared=1 says that they
 came quantised; 7_half takes them as they are. The baseline turns all weights into FP16 and multiplies by
-cuBLAS, the peers have them in FP16 (or, for torch._int_mm, in int8 without scales) all along. exact=1 and
-unquantised=1 are the study q8_0's: they change what judges a product.
+cuBLAS, the peers have them in FP16 all along (or, without scales, in int8: torch._int_mm, and in FP8:
+torch._scaled_mm). exact=1 and unquantised=1 are the study q8_0's: they change what judges a product.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rooflab.device import Device
 from rooflab.formats import BLOCK, Planes
 from rooflab.ops import Rung, mmq, q8_0
 from rooflab.studies import products
-from rooflab.studies.base import Context, Count, Sized, Study, tunables
+from rooflab.studies.base import Context, Count, Sized, Study, tunables, turn
 from rooflab.studies.q8_0 import WEIGHT_BYTES, blocks_of, copied, expect, judge_of, operands, widened
 
 SHAPES = ((8192, 8192), (14336, 4096), (10240, 2560))  # (n, k); the first leads
@@ -31,7 +31,8 @@ FEW = (
 TOKENS = (1, 2, 3, 4, 5, 6, 7, 8, *FEW, 384, 512, 768, 1024, 1536, 1848, 2048)
 JUDGED = ((256, 256, 8), (1024, 512, 12), (33, 256, 5), (128, 2560, 64))  # (n, k, tokens), the source's tests
 BASELINE = "dequantise+torch.matmul"
-PEERS = ("torch.matmul", "torch._int_mm")
+FP8 = "torch._scaled_mm"
+PEERS = ("torch.matmul", "torch._int_mm", FP8)
 DECODE = "q8_0/"  # rungs of the decode product stand in this table under their operator's name
 DP4A, MANY = (
     DECODE + "5_batch",
@@ -48,10 +49,9 @@ _LANES = 32 * 2  # int8 operations that one scaled number of a block of 32 stand
 
 def _case(impl: str, n: int, k: int, batch: int, **more: Any) -> Case:
     kind = "baseline" if impl == BASELINE else "peer" if impl in PEERS else "own"
-    format = {"torch.matmul": "fp16", "torch._int_mm": "int8"}.get(impl, "q8_0")
-    return Case(
-        "mmq", "mmq", impl, **{"kind": kind, "format": format, "n": n, "k": k, "batch": batch, **more}
-    )
+    format = {"torch.matmul": "fp16", "torch._int_mm": "int8", FP8: "fp8_e4m3"}.get(impl, "q8_0")
+    sizes = {"n": n, "k": k, "batch": batch}
+    return Case("mmq", "mmq", impl, **{"kind": kind, "format": format, **sizes, "state": "burst", **more})
 
 
 def ladder(batch: int, n: int = SHAPES[0][0], k: int = SHAPES[0][1]) -> list[Case]:
@@ -200,10 +200,12 @@ class Mmq(Study):
                 return "wgmma needs compute capability 9.0"
             if capability < int(least.rstrip("a")):
                 return f"cp.async needs compute capability {least[0]}.{least[1]}"
+        if case.impl == FP8 and capability < 89:
+            return "FP8 products need compute capability 8.9"
         return super().refuses(case, capability)
 
     def _weights(self, case: Case) -> int:
-        size = {"torch.matmul": 2.0, "torch._int_mm": 1.0}.get(case.impl, WEIGHT_BYTES)
+        size = {"torch.matmul": 2.0, "torch._int_mm": 1.0, FP8: 1.0}.get(case.impl, WEIGHT_BYTES)
         return int((case.n or 0) * (case.k or 0) * size)
 
     def _copies(self, case: Case) -> int:
@@ -220,7 +222,7 @@ class Mmq(Study):
 
     def group(self, case: Case) -> tuple:
         # Contestants of one comparison may differ in format: cuBLAS has the weights in FP16.
-        return (case.operator, case.n, case.k, case.batch, case.cache, case.clock, judge_of(case))
+        return (case.operator, case.n, case.k, case.batch, case.cache, turn(case), judge_of(case))
 
     def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
         works: list[gate.Work] = []
@@ -232,14 +234,16 @@ class Mmq(Study):
         n, k, batch = case.n or 0, case.k or 0, case.batch or 0
         half = takes_halves(case.impl) or case.impl in (BASELINE, "torch.matmul")
         moved = self._weights(case) + batch * (2 * k + (4 if case.impl == "torch._int_mm" else 2) * n)
-        return Count(moved, roof.gemm_flops(batch, n, k), "fp16_tensor" if half else "int8_tensor")
+        ceiling = "fp8_tensor" if case.impl == FP8 else "fp16_tensor" if half else "int8_tensor"
+        return Count(moved, roof.gemm_flops(batch, n, k), ceiling)
 
     def predict(self, case: Case, context: Context) -> float | None:
         if context.device is None:
             return None
         count, device, n_k = self.count(case), context.device, (case.n or 0) * (case.k or 0)
         operations = operations_of(case.impl) if case.kind == "own" else None
-        tops = device.int8_tensor if case.impl == "torch._int_mm" else device.fp16_tensor
+        peaks = {"torch._int_mm": device.int8_tensor, FP8: device.fp8_tensor or device.fp16_tensor}
+        tops = peaks.get(case.impl, device.fp16_tensor)
         if operations:
             tops = issue_bound(device, operations)
         extra = (WEIGHT_BYTES + 2) * n_k / device.dram_gb_s / 1e3 if case.impl == BASELINE else 0.0
@@ -291,6 +295,9 @@ def _contestants(cases: Sequence[Case], count: int) -> list[gate.Work]:
     for case in cases:
         if case.impl == "torch._int_mm":
             works.append(_int_mm(case, rotated("bytes"), prepared.quants))
+            continue
+        if case.impl == FP8:
+            works.append(_scaled_mm(case, w32, x, count))
             continue
         outputs = [[xp.empty((batch, n), "float16")] for _ in range(count)]
         if case.kind == "own":
@@ -382,3 +389,26 @@ def _int_mm(case: Case, ws: Sequence[Any], quants: Any) -> gate.Work:
         torch._int_mm(x, turned[i], out=results[i])
 
     return gate.Work(case.id, launch, [[w, quants] for w in ws], outputs, lambda: expected)
+
+
+def _scaled_mm(case: Case, w32: Any, x: Any, count: int) -> gate.Work:
+    """torch's FP8 product of weights and activations rounded to E4M3, without scales, BF16 out: the ceiling
+    of FP8. Its tensor cores keep fewer digits of a sum than FP32, so its budget is one step of BF16.
+    """
+    import torch
+
+    xp = ops.arrays()
+    eights = torch.float8_e4m3fn
+    w, a = (torch.from_dlpack(each).float().to(eights) for each in (w32, x))
+    exact = xp.from_dlpack(a.double() @ w.double().t())
+    ws = [w, *(w.clone() for _ in range(count - 1))]
+    outputs = [[torch.empty((case.batch, case.n), device="cuda", dtype=torch.bfloat16)] for _ in ws]
+    one = torch.ones((), device="cuda")
+    budget = 2.0**-7 * float(abs(exact).max())
+
+    def launch(i: int) -> None:
+        torch._scaled_mm(a, ws[i].t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, out=outputs[i][0])
+
+    return gate.Work(
+        case.id, launch, [[each.view(torch.uint8)] for each in ws], outputs, lambda: exact, budget
+    )

@@ -79,7 +79,7 @@ MUTATIONS = (
         r"(?<!float )(?<!half )(?<!unsigned )(\b\w*(?:scales?|xs)\[)([^\[\]]*[a-z][^\[\]]*)(?=\])",
         r"\1(\2) ^ 1",
     ),
-    Mutation("unscaled", "a scale is left out", r" \* (?:scale|by|x_scale)\b(?!\s*\()", ""),
+    Mutation("unscaled", "a scale is left out", r" \* (?:scale|by|inv_sum|x_scale)\b(?!\s*\()", ""),
     Mutation(
         "pair",
         "the halves of a pair are mixed up",
@@ -108,7 +108,7 @@ MUTATIONS = (
     Mutation(
         "rescale",
         "a larger score does not rescale what came before",
-        r"exp2_approx\(most(\[\w\])? - raised\)",
+        r"exp2_approx\(row_max(\[\w\])? - new_max\)",
         "1.0f",
     ),
     Mutation("heads", "heads read another group's keys", r"head / \(heads / kv_heads\)", "head % kv_heads"),
@@ -123,7 +123,10 @@ MUTATIONS = (
         r"\g<1>16",
     ),
     Mutation(
-        "turned", "a rotation turns the wrong way", r"b \* turn\.x \+ a \* turn\.y", "b * turn.x - a * turn.y"
+        "turned",
+        "a rotation turns the wrong way",
+        r"b \* cos_sin\.x \+ a \* cos_sin\.y",
+        "b * cos_sin.x - a * cos_sin.y",
     ),
     Mutation("epsilon", "a mean is a sum", r"squares / width", "squares"),
 )
@@ -190,28 +193,45 @@ def _used(whole: str, headers: dict[str, str]) -> set[str]:
     return used
 
 
+def _inlined(text: str, headers: dict[str, str], seen: dict[str, None]) -> str:
+    """A source with each header in the place where it is first included, directly or through another one;
+    `seen` collects their names in that order.
+    """
+
+    def body(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in headers or name in seen:
+            return "" if name in seen else found[0]
+        seen[name] = None
+        return _inlined(headers[name].replace("#pragma once\n", ""), headers, seen)
+
+    return re.sub(r'^#include "([^"]+)"$', body, text, flags=re.MULTILINE)
+
+
 def of(rung: Rung) -> Iterator[Mutant]:
-    """Every mutant of a rung: of its own source, and of what it uses of the course's headers that it includes
-    by name.
+    """Every mutant of a rung: of its own source, and of what it uses of the course's headers. The headers of
+    a folder of their own (common/decoder) count as one file, in the order in which they are included.
     """
     whole = rung.path.read_text()
     own = f"{rung.operator}/{rung.name}.cu"
     headers = {name: text for name, text in headers_of(whole).items() if name != "common/ptx.cuh"}
-    used, texts = _used(whole, headers), {own: whole}
-    texts |= {name: text for name, text in headers.items() if f'#include "{name}"' in whole}
-    for file, source in texts.items():
-        parts = (
-            [(a, b) for name, a, b in _functions(source) if name in used]
-            if file != own
-            else [(0, len(source))]
-        )
+    used, order = _used(whole, headers), dict[str, None]()
+    _inlined(whole, headers, order)
+    groups = {own: [(own, whole, [(0, len(whole))])]}
+    for name in order:
+        folder = name.rpartition("/")[0]
+        parts = [(a, b) for function, a, b in _functions(headers[name]) if function in used]
+        groups.setdefault(name if folder == "common" else folder, []).append((name, headers[name], parts))
+    for group in groups.values():
         for mutation in MUTATIONS:
-            for found in sites(source, mutation, parts):
+            places = [
+                (file, source, found)
+                for file, source, parts in group
+                for found in sites(source, mutation, parts)
+            ]
+            last = places[-1:] if mutation.places > 1 and len(places) > 1 else []
+            for file, source, found in places[:1] + last:
                 changed = source[: found.start()] + found.expand(mutation.becomes) + source[found.end() :]
-                if file == own:
-                    text = changed
-                else:
-                    body = changed.replace("#pragma once", "")
-                    text = whole.replace(f'#include "{file}"', body)
+                text = changed if file == own else _inlined(whole, {**headers, file: changed}, {})
                 place = found.end() - 1 if mutation.becomes else found.start()
                 yield Mutant(rung, file, mutation, _line(source, place), _line(changed, found.start()), text)

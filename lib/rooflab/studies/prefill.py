@@ -13,7 +13,8 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pandas as pd
@@ -48,8 +49,12 @@ FAMILIES = (
 OTHERS = "torch"
 
 
+# transformers called from Python, in a CUDA graph, and in a graph with flash-attn-4 for its attention.
+PEERS = (hf.VARIANTS[0], hf.VARIANTS[1], f"transformers.{hf.FLASH}")
+
+
 def _case(impl: str, format: str, model: str, seq: int, operator: str = "prefill") -> Case:
-    kind = "peer" if impl in hf.VARIANTS else "own"
+    kind = "peer" if impl in PEERS else "own"
     head = decode.FORMATS[format]
     more = options(head=head) if head != format else ""
     return Case(
@@ -99,7 +104,7 @@ def ladder(
     found, few = [], format == "int4_g128"
     for seq in [whole] if few else prompts:
         if format == "fp16" and model in hf.MODELS:
-            found.append(_case(hf.VARIANTS[0], format, model, seq))
+            found += [_case(impl, format, model, seq) for impl in PEERS]
         for name in ways(format)[-1:] if few else ways(format):
             if seq <= SCALAR or not engine.PROMPTS[name].attention.startswith("1_"):
                 found.append(_case(name, format, model, seq))
@@ -138,6 +143,8 @@ class Prefill(Study):
         return [("cupti", traced(), None), ("checks", memory(ours), None)]
 
     def needs(self, case: Case) -> str | None:
+        if case.impl == PEERS[-1]:
+            return "flash_attn"
         return "transformers" if case.model in hf.MODELS else "torch"
 
     def refuses(self, case: Case, capability: int) -> str | None:
@@ -160,9 +167,6 @@ class Prefill(Study):
     def group(self, case: Case) -> tuple:
         return (case.model, case.format, case.seq)
 
-    def rest_s(self, case: Case) -> float:
-        return 0.0
-
     def samples(self, case: Case) -> int:
         return 10
 
@@ -177,7 +181,7 @@ class Prefill(Study):
         if known is None or case.model == decode.GEMMA:
             return None
         if case.kind == "peer":
-            return known.prompt_waits.get(case.seq or 0)
+            return known.prompt_waits.get(case.seq or 0) if case.impl == PEERS[0] else None
         paths = engine.PROMPTS[case.impl]
         head_dim = engine.spec(case.model).shape.head_dim
         rung = paths.attention or attention.default_rung(head_dim, ops.known_arch())
@@ -305,10 +309,14 @@ def work_of(case: Case) -> gate.Work:
     ids = decoding.prompt(model, 1, seq)
     if case.kind == "peer":
         found = hf.model(model)
-        outputs = [[hf.prefill(found, ids)[0]]]
+        run: Callable[[], Any] = functools.partial(hf.prefill, found, ids)
+        if case.impl != PEERS[0]:
+            with hf.flash_attention(found) if case.impl == PEERS[-1] else nullcontext():
+                run = hf.captured(run)
+        outputs = [[run()[0]]]
 
         def library(_: int) -> None:
-            outputs[0][0] = hf.prefill(found, ids)[0]
+            outputs[0][0] = run()[0]
 
         return gate.Work(case.id, library, [[ids]], outputs, lambda: expected, budgets[False])
     paths = engine.PROMPTS[case.impl]

@@ -24,7 +24,7 @@ from rooflab.errors import GateError
 from rooflab.formats import BLOCK, Planes, quantise_q8_1, to_bytes
 from rooflab.ops import Rung, prepared, q8_0
 from rooflab.studies import products
-from rooflab.studies.base import Context, Count, Sized, Study, tunables
+from rooflab.studies.base import Context, Count, Sized, Study, in_state, tunables, turn
 from rooflab.studies.streams import SEED
 
 SHAPES = ((4096, 14336), (14336, 4096), (8192, 8192), (8960, 1536), (1536, 8960))  # (n, k); the first leads
@@ -55,7 +55,8 @@ _NO_MACROS = (
 
 
 def _case(operator: str, impl: str, n: int | None, k: int | None, **more: Any) -> Case:
-    return Case("q8_0", operator, impl, **{"format": "q8_0", "n": n, "k": k, **more})
+    case = Case("q8_0", operator, impl, **{"format": "q8_0", "n": n, "k": k, **more})
+    return in_state("burst", [case])[0]
 
 
 def ladder(n: int, k: int, cache: str = "cold") -> list[Case]:
@@ -302,7 +303,7 @@ class Q8(Study):
 
     def group(self, case: Case) -> tuple:
         # Contestants of one comparison may differ in format: cuBLAS has the weights in FP16.
-        return (case.operator, case.n, case.k, case.batch, case.cache, case.clock, judge_of(case))
+        return (case.operator, case.n, case.k, case.batch, case.cache, turn(case), judge_of(case))
 
     def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
         builders: dict[str, Callable[..., list[gate.Work]]] = {

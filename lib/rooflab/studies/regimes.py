@@ -27,7 +27,7 @@ from rooflab.studies import int4 as int4_study
 from rooflab.studies import mmq as mmq_study
 from rooflab.studies import products
 from rooflab.studies import q8_0 as q8_study
-from rooflab.studies.base import Context, Count, Sized, Study
+from rooflab.studies.base import Context, Count, Sized, Study, turn
 
 SOURCE = ((8960, 1536), (1536, 1536))  # (n, k) of the source's sweep: an MLP's and an attention projection
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -80,6 +80,7 @@ def _case(how: Way, n: int, k: int, batch: int, slug: str | None, clock: str) ->
         batch=batch,
         options=more,
         clock=clock,
+        state="burst" if clock == "graph" else "",
     )
 
 
@@ -126,16 +127,13 @@ class Regimes(Study):
         )
 
     def samples(self, case: Case) -> int:
-        return 15 if case.clock == "graph" else 40
-
-    def rest_s(self, case: Case) -> float:
-        return 0.0  # its options may name a rung, which is no number
+        return 10 if case.clock == "graph" else 40
 
     def seconds(self, case: Case, device: Device) -> float:
         return 0.25 * super().seconds(case, device)  # operands are shared by all clocks of a shape
 
     def group(self, case: Case) -> tuple:
-        return (case.n, case.k, case.batch, case.cache, case.clock)
+        return (case.n, case.k, case.batch, case.cache, turn(case))
 
     def _weights(self, case: Case) -> int:
         return int((case.n or 0) * (case.k or 0) * WEIGHT_BYTES[case.format])

@@ -1,0 +1,101 @@
+// Decode one token at batch 1: the sizes, arguments and phases that all rungs of decode_step share.
+//
+// A layer has five phases, each of which needs the complete result of the one before: QKV (RMSNorm, projections, biases,
+// RoPE, append to the cache), ATTEND, OUT (and add to the residual), GATE_UP (RMSNorm, projections, SiLU(gate) * up), DOWN
+// (and add to the residual). HEAD (RMSNorm, logits, sampling) ends the token. All blocks work on every phase; schedule.cuh
+// divides the rows of its matrix among them, 16 rows (a unit: one m16 tile of the tensor cores) at a time.
+//
+// A rung includes, in this order: a ring (ring_*.cuh: how weights reach shared memory), products.cuh, prologues.cuh,
+// attention.cuh, phases.cuh, and grid_barrier.cuh if one launch runs several phases.
+//
+// Two rows that one thread needs together (dimensions i and i + HEAD_DIM / 2 of a head; gate and up of an output) lie 8
+// apart in a unit (rooflab.ops.decoder orders them), so that one shuffle exchanges them.
+//
+// Macros   FORMAT = 0: format of the layers' weights: 0 FP16, 1 Q8_0 in planes, 2 INT4 in tiles;
+//          HEAD_FORMAT = 0: format of the head and the embedding: 0 FP16, 1 Q8_0 in planes;
+//          HEAD_DIM = 64: width of a head;
+//          HIDDEN = 256: width of the residual;
+//          MLP = 512: width of the feed-forward layer;
+//          HEADS = 4: query heads;
+//          KV_HEADS = 2: key-value heads;
+//          WARPS = 4: warps of a block that multiply;
+//          STAGES = 3: slots in a warp's ring;
+//          SLOTS = 20: units that a warp may keep sums of;
+//          TEAM = 1: warps that share a range of chunks, each taking every TEAM-th (INT4: 1).
+#pragma once
+#include <cuda_fp16.h>
+
+#include "common/half.cuh"
+#include "common/int4.cuh"
+#include "common/ptx.cuh"
+#include "common/reduce.cuh"
+
+constexpr int THREADS = 32 * WARPS, UNIT = 16, MAX_SPLITS = 16;
+constexpr int GROUP = HEADS / KV_HEADS;
+constexpr int larger(int a, int b) { return a > b ? a : b; }
+constexpr int MAX_ROW = larger(larger(HIDDEN, HEADS * HEAD_DIM), MLP);
+constexpr int X_GROUP = FORMAT == 1 || HEAD_FORMAT == 1 ? 32 : 128;  // elements of x that share a scale or a sum
+constexpr int KEYS_PER_WARP = 4;  // scored at a time: eight lanes a key
+constexpr int KEYS_PER_BLOCK = KEYS_PER_WARP * WARPS;
+constexpr int HEADS_PER_BLOCK = GROUP % 2 == 0 ? 2 : 1;  // query heads that a block attends with
+enum { FP16, Q8, INT4 };
+enum { QKV, ATTEND, OUT, GATE_UP, DOWN, HEAD };
+
+// A block's candidate for the next token: its logit (or logit plus noise) and its number.
+struct Candidate {
+    float value;
+    int index;
+};
+
+// Softmax state over the keys of a split or of a warp: the largest score (times log2 e), and the sum of exp2(score -
+// row_max).
+struct SplitStats {
+    float row_max, row_sum;
+};
+
+#define DECODER_ARGUMENTS                                                                                                  \
+    const uint4 *w_qkv, const __half *s_qkv, const uint4 *w_out, const __half *s_out, const uint4 *w_gate_up,              \
+        const __half *s_gate_up, const uint4 *w_down, const __half *s_down, const uint4 *w_head, const __half *s_head,     \
+        const uint4 *embedding, const __half *s_embedding, const __half *norms, const __half *biases,                      \
+        const float2 *rotary, float *residual, __half *queries, __half *inner, __half *split_outputs,                      \
+        SplitStats *split_stats, Candidate *candidates, float *logits, __half *cache_k, __half *cache_v, int *tokens,      \
+        int *position, int layers, int vocab, int capacity, float epsilon, float softcap, float inverse_temperature,       \
+        unsigned seed
+#define DECODER                                                                                                            \
+    {                                                                                                                      \
+        w_qkv, s_qkv, w_out, s_out, w_gate_up, s_gate_up, w_down, s_down, w_head, s_head, embedding, s_embedding,          \
+            norms, biases, rotary, residual, queries, inner, split_outputs, split_stats, candidates, logits, cache_k,      \
+            cache_v, tokens, position, layers, vocab, capacity, epsilon, softcap, inverse_temperature, seed                \
+    }
+struct Decoder {
+    static constexpr int hidden = HIDDEN, mlp = MLP, heads = HEADS, kv_heads = KV_HEADS;
+    const uint4* w_qkv;  // weights: [layers] of matrices
+    const __half* s_qkv;
+    const uint4* w_out;
+    const __half* s_out;
+    const uint4* w_gate_up;
+    const __half* s_gate_up;
+    const uint4* w_down;
+    const __half* s_down;
+    const uint4* w_head;
+    const __half* s_head;
+    const uint4* embedding;
+    const __half* s_embedding;
+    const __half* norms;      // [2 layers + 1][hidden]
+    const __half* biases;     // [layers][rows of QKV]
+    const float2* rotary;     // [capacity][HEAD_DIM / 2] cosine and sine
+    float* residual;          // [hidden]
+    __half* queries;          // [heads][HEAD_DIM]
+    __half* inner;            // [mlp] in the order of x for FORMAT
+    __half* split_outputs;    // [heads][MAX_SPLITS][HEAD_DIM], each divided by its row_sum
+    SplitStats* split_stats;  // [heads][MAX_SPLITS]
+    Candidate* candidates;    // [blocks]
+    float* logits;            // [vocab]
+    __half* cache_k;          // [layers][capacity][kv_heads][HEAD_DIM]
+    __half* cache_v;
+    int* tokens;              // [capacity]
+    int* position;            // of the token that is decoded
+    int layers, vocab, capacity;
+    float epsilon, softcap, inverse_temperature;  // inverse_temperature 0: greedy
+    unsigned seed;
+};

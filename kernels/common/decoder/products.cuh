@@ -1,0 +1,125 @@
+// Multiply a block's units of a phase's matrix by x: each warp its range of chunks, then add up the warps' sums.
+#pragma once
+#include "common/decoder/schedule.cuh"
+
+constexpr int NO_COPY = -1;
+
+// Multiply `count` chunks of a unit of format F, and start the next copy, of format G, into each slot that was read: none
+// with NO_COPY, because the stream has ended, producers fill the ring, or the slots stay empty (`defer`).
+template <int F, int WIDTH, int G>
+__device__ inline void multiply_chunks(float (&acc)[2][4], Operands& o, Stream& s, const Smem& smem, int count, bool defer,
+                                       int lane) {
+#pragma unroll 1
+    for (; count > 0; --count) {
+        wait_for_slot<G != NO_COPY>(s, smem, o.slot);
+        multiply_chunk<F, WIDTH>(acc, o, smem, lane);
+        release_slot(smem, o.slot);
+        if constexpr (G != NO_COPY) copy_next_chunk<G>(s, smem, o.w, o.slot, lane);
+        end_slot<G != NO_COPY>(s, defer);
+        o.x += TEAM_STRIDE<F> * CHUNK<F>;
+        if (F == INT4) ++o.x_sum;
+        if (F == Q8) o.x_sum += TEAM_STRIDE<F> * 4;
+        o.chunk += TEAM_STRIDE<F>;
+        o.w += SLOT;
+        if (++o.slot == STAGES) {
+            o.slot = 0;
+            o.w -= STAGES * SLOT;
+            next_pass(s);
+        }
+    }
+}
+
+// Multiply as many of the unit's chunks as one call of multiply_chunks can: `steps` are left of the unit, `after` in later
+// units. Returns how many it multiplied.
+template <int F, int WIDTH>
+__device__ inline int multiply_some(float (&acc)[2][4], Operands& o, Stream& s, const Decoder& m, const Smem& smem, int steps,
+                                    int after, int lane) {
+    const int last = threadIdx.x < 32 ? DEFERRED_BY_FIRST : DEFERRED;  // chunks of a phase whose slots stay empty
+    const bool defer = MAX_DEFERRED > 0 && steps + after <= last;
+    if (PRODUCERS_FILL || defer || s.steps == 0) {
+        multiply_chunks<F, WIDTH, NO_COPY>(acc, o, s, smem, steps, defer, lane);
+        return steps;
+    }
+    int count = min(steps, s.steps);
+    if (MAX_DEFERRED > 0) count = min(count, steps + after - last);
+    if (FORMAT != HEAD_FORMAT && s.phase == HEAD) multiply_chunks<F, WIDTH, HEAD_FORMAT>(acc, o, s, smem, count, false, lane);
+    else multiply_chunks<F, WIDTH, FORMAT>(acc, o, s, smem, count, false, lane);
+    s.steps -= count;
+    if (s.steps == 0) advance(s, smem, m.layers, lane);
+    return count;
+}
+
+// Multiply `steps` chunks of a unit; `after` chunks follow. Lanes with t = 0 get the sums of rows g and g + 8 in both[0],
+// and those of the second of two units in both[1].
+template <int F>
+__device__ inline void sum_unit(float2 (&both)[2], Operands& o, Stream& s, const Decoder& m, const Smem& smem, int width,
+                                int steps, int after, int lane) {
+    o.x = smem.x + o.chunk * CHUNK<F> + x_offset<F>(lane);
+    o.x_sum = smem.x_sums + o.chunk * (F == Q8 ? 4 : 1);
+    float acc[2][4] = {};
+    while (steps > 0) {
+        if (F == INT4 && width == 2) steps -= multiply_some<F, F == INT4 ? 2 : 1>(acc, o, s, m, smem, steps, after, lane);
+        else steps -= multiply_some<F, 1>(acc, o, s, m, smem, steps, after, lane);
+    }
+    both[0] = make_float2(acc[0][0], acc[0][2]), both[1] = make_float2(acc[1][0], acc[1][2]);
+    if (F != INT4) both[0].x += both[1].x, both[0].y += both[1].y;
+    if (F == Q8) {
+#pragma unroll
+        for (int offset = 1; offset < 4; offset *= 2) {
+            both[0].x += __shfl_xor_sync(0xffffffffu, both[0].x, offset);
+            both[0].y += __shfl_xor_sync(0xffffffffu, both[0].y, offset);
+        }
+    }
+}
+
+// Multiply this block's units of a phase's matrix by x and call epilogue(unit, r, sum, valid, preloaded) for row r of each
+// unit. A warp handles two units at a time; `valid` is false where there is no second one. `preloaded` is true for the
+// block's row number threadIdx.x, whose epilogue's operands may have been loaded before.
+template <int F, typename Epilogue>
+__device__ inline void products(const Decoder& m, const Smem& smem, Stream& s, int& slot, int phase, Epilogue epilogue) {
+    set_busy(smem, true);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int first = smem.plans[phase].first, last = smem.plans[phase].end, chunks = smem.plans[phase].chunks;
+    const int width = F == INT4 ? smem.plans[phase].width : 1, shift = width - 1;
+    const TileRange range = smem.ranges[phase];
+    const int begin = range.next_chunk - range.steps * TEAM_STRIDE<F> + chunks;
+    int remaining = count_run_steps<F>(begin, range.to);
+    Operands o = {smem.ring + slot * SLOT + lane, nullptr, nullptr, slot, 0, 0};
+    float2 both[2];
+    o.unit = range.unit & 0xffff, o.chunk = begin;
+    float* own = smem.sums + warp * (SLOTS * UNIT) + lane / 4;
+    int pair = (o.unit - first) >> shift;
+    const int start = pair;
+    for (int to = range.to; to > 0; to -= chunks) {
+        const int steps = count_steps<F>(o.chunk, to, chunks);
+        remaining -= steps;
+        sum_unit<F>(both, o, s, m, smem, width, steps, remaining, lane);
+        if (lane % 4 == 0) {
+            own[0] = both[0].x;
+            own[8] = both[0].y;
+            if (F == INT4 && width == 2) {  // each unit has its own
+                own[UNIT] = both[1].x;
+                own[UNIT + 8] = both[1].y;
+            }
+        }
+        own += width * UNIT;
+        o.unit += width;
+        o.chunk -= chunks;
+        ++pair;
+    }
+    if (lane == 0) smem.spans[warp] = pair > start ? start | (pair - 1) << 16 : 1;
+    slot = o.slot;
+    set_busy(smem, false);
+    sync_consumers(smem);
+    for (int i = threadIdx.x; i < (last - first + 1) / 2 * 2 * UNIT; i += THREADS) {
+        const int at = min(i / UNIT, last - first - 1), wanted = at >> shift;
+        const float* sums = smem.sums + at * UNIT + i % UNIT;
+        float value = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) {
+            const int span = smem.spans[w], low = span & 0xffff;
+            if (wanted >= low && wanted <= span >> 16) value += sums[(w * SLOTS - low * width) * UNIT];
+        }
+        epilogue(first + at, i % UNIT, value, i / UNIT < last - first, i == threadIdx.x);
+    }
+}

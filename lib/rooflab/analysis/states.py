@@ -1,0 +1,131 @@
+"""What the state of a GPU does to a kernel, from the rows of the study `power`, in tables and sentences."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from rooflab.lab import Lab
+from rooflab.studies import power
+
+# The states in the order in which a page shows them, and how it calls them.
+NAMES = {
+    "burst": "rested",
+    "after_cool": "behind copies",
+    "sustained": "by itself",
+    "after_hot": "behind matrix products",
+}
+DUEL = {
+    "shape": "shape",
+    "ours": "ours",
+    "burst": "× peer, in a burst",
+    "burst_peer": "its fastest peer",
+    "sustained": "× peer, sustained",
+    "sustained_peer": "its fastest peer, sustained",
+}
+DUEL_FORMATS = {"burst": "{:.2f}", "sustained": "{:.2f}"}
+
+
+def measured(lab: Lab) -> pd.DataFrame:
+    """The rows of the study that the lab can give."""
+    return lab.measure("power", lab.held("power", lab.cases("power")))
+
+
+def of_one(rows: pd.DataFrame, operator: str) -> pd.DataFrame:
+    """Our leading kernel of an operator, a row for each state it was measured in, in the order of NAMES:
+    columns state, name (the state in words, with its clock), median_us, q1_us, q3_us, sm_mhz, and slower, the
+    time over that of the burst.
+    """
+    mine = rows[(rows["operator"] == operator) & (rows["kind"] == "own")]
+    problems = mine.groupby([*power._SIZES, "impl"], dropna=False)["state"].transform("nunique")
+    mine = mine[problems == problems.max()]
+    mine = mine[mine["impl"] == mine["impl"].iloc[-1]] if len(mine) else mine
+    mine = mine.set_index("state").reindex([state for state in NAMES if state in set(mine["state"])])
+    clocks = [f", {mhz:,.0f} MHz" if pd.notna(mhz) else "" for mhz in mine["sm_mhz"]]
+    found = mine.assign(name=[NAMES[state] + mhz for state, mhz in zip(mine.index, clocks, strict=True)])
+    first = mine["median_us"].get("burst", float("nan"))
+    columns = ["name", "median_us", "q1_us", "q3_us", "sm_mhz", "slower", "impl", "run"]
+    return found.assign(slower=mine["median_us"] / first).reset_index()[["state", *columns]]
+
+
+def touched(moved: pd.DataFrame) -> str:
+    """Which of our leading kernels a hot neighbour slows, of `power.moved`'s rows, in a sentence."""
+    ours = moved[moved["kind"] == "own"].sort_values("ratio").drop_duplicates("operator", keep="last")
+    if ours.empty:
+        return ""
+    ours = ours.sort_values("ratio", ascending=False)
+    slowed = ours[ours["ratio"] > power.MOVES]
+    rest = ours[ours["ratio"] <= power.MOVES]
+    pairs = zip(slowed["operator"], slowed["ratio"], strict=True)
+    names = [f"`{operator}` {ratio - 1:.0%}" for operator, ratio in pairs]
+    text = "No leading kernel is slowed by more than 2 % behind the products. "
+    if names:
+        text = f"Behind the products instead of the copies these are slower: {', '.join(names)}. "
+    if len(rest):
+        text += f"Within 2 %: {', '.join(f'`{name}`' for name in rest['operator'])}."
+    return text
+
+
+def kept(rows: pd.DataFrame, *operators: str) -> str:
+    """What share of its burst the fastest kernel of each operator keeps up by itself, in a sentence."""
+    both = power.held(rows)
+    both = both[both["operator"].isin(operators) & (both["kind"] == "own")]
+    best = both.sort_values("burst_us").drop_duplicates("operator").sort_values("operator")
+    shares = [f"{row.operator} {row.kept:.0%}" for row in best.itertuples()]
+    return f"By itself the stream keeps of its burst: {', '.join(shares)}." if shares else ""
+
+
+def _shape(row: pd.Series) -> str:
+    """The sizes of a problem in words."""
+    if pd.notna(row["seq"]):
+        noun = "keys" if row["operator"] == "decode_attention" else "tokens"
+        window = f", window {int(row['window'])}" if pd.notna(row["window"]) else ""
+        return f"{int(row['seq']):,} {noun}, {int(row['head_dim'])} wide{window}"
+    if pd.notna(row["n"]) and pd.notna(row["k"]):
+        tokens = int(row["batch"]) if pd.notna(row["batch"]) else 1
+        return f"{int(row['n'])} × {int(row['k'])}, {tokens} token{'s' * (tokens != 1)}"
+    return f"{int(row['n']):,} elements"
+
+
+def duels(rows: pd.DataFrame, *operators: str, formats: bool = False) -> pd.DataFrame:
+    """Ours beside the fastest recorded peer, a row a problem: columns of DUEL, where burst and sustained are
+    our speed over the peer's, both in that state. Without `formats` peers read the same weights as ours.
+    """
+    mine = rows[rows["operator"].isin(operators) & rows["median_us"].notna()]
+    if not formats:
+        ours = set(mine.loc[mine["kind"] == "own", "format"])
+        mine = mine[mine["format"].isin(ours)]
+    keys = ["operator", *power._SIZES]
+    sides = {state: power.rivals(mine, state) for state in ("burst", "sustained")}
+    if any(side.empty for side in sides.values()):
+        return pd.DataFrame(columns=list(DUEL))
+    found = sides["burst"].merge(sides["sustained"], on=keys, suffixes=("", "_sustained"))
+    return pd.DataFrame(
+        {
+            "shape": [_shape(row) for _, row in found.iterrows()],
+            "ours": found["ours"],
+            "burst": found["ratio"],
+            "burst_peer": found["peer"],
+            "sustained": found["ratio_sustained"],
+            "sustained_peer": found["peer_sustained"],
+        }
+    )
+
+
+def says(found: pd.DataFrame) -> str:
+    """How ours fares against the fastest recorded peers in both states, in a sentence."""
+    if found.empty:
+        return "No peer was measured here in both states."
+    parts = []
+    for state, words in (("burst", "in a burst"), ("sustained", "by itself")):
+        ahead = int((found[state] > power.MOVES).sum())
+        behind = int((found[state] < 1 / power.MOVES).sum())
+        level = len(found) - ahead - behind
+        parts.append(f"{words} ahead on {ahead}, level on {level}, behind on {behind}")
+    worst = found.sort_values("burst").iloc[0]
+    many = f"{len(found)} problem{'s' * (len(found) != 1)}"
+    text = f"Of {many} ours is {'; '.join(parts)}. "
+    if worst["burst"] < 1 / power.MOVES:
+        text += (
+            f"Farthest behind: {worst['shape']}, {worst['burst']:.2f} times {worst['burst_peer']}'s speed."
+        )
+    return text

@@ -1,0 +1,194 @@
+"""The graph clock's states, the order of contestants, the host's clocks in turn, and what the meter reads."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rooflab import clock, device, gate
+from rooflab.case import Case
+from rooflab.errors import UsageError
+from rooflab.meter import Meter, Reading
+from rooflab.studies import base
+
+NAMES = "abcde"
+
+
+class Bench:
+    """Chains that take a set time of a clock that only they and sleeping move on, and a log of what ran."""
+
+    def __init__(self, monkeypatch, us=1000.0):
+        self.now, self.us, self.log = 0.0, us, []
+        monkeypatch.setattr(clock.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(clock.time, "sleep", self.sleep)
+        self.chains = [clock.Chain(lambda name=name: self.log.append(name), 4, us) for name in NAMES]
+
+    def sleep(self, seconds):
+        self.now += seconds
+        self.log.append(seconds)
+
+    def replay_us(self, replay):
+        replay()
+        self.now += self.us / 1e6
+        return self.us
+
+    def run(self, state, samples=6, seed=1):
+        self.log.clear()
+        order = np.random.default_rng(seed)
+        series, spans = clock._sampled(self.chains, self.replay_us, samples, state, order)
+        assert [len(each) for each in series] == [len(each) for each in spans] == [samples] * len(NAMES)
+        assert set(sum(series, [])) == {self.us / 4}, "a sample is the time of one launch"
+        return spans
+
+
+def rounds(log):
+    """The order of contestants in each round, of a log of names."""
+    names = [entry for entry in log if isinstance(entry, str)]
+    return [tuple(names[i : i + len(NAMES)]) for i in range(0, len(names), len(NAMES))]
+
+
+def test_a_burst_rests_before_each_sample_and_replays_once_before_it_counts(monkeypatch):
+    bench = Bench(monkeypatch, us=5000.0)
+    spans = bench.run("burst")
+    quiet = clock.rest_s(5e-3)
+    assert quiet > 5e-3 and bench.log[0::3] == [quiet] * (6 * len(NAMES))
+    assert bench.log[1::3] == bench.log[2::3], "the same chain, unmeasured and then measured"
+    assert all(stop - start == pytest.approx(5e-3) for each in spans for start, stop in each)
+
+
+def test_a_long_chain_rests_longer_up_to_a_limit():
+    rests = [clock.rest_s(us / 1e6) for us in (100, 2000, 12_000, 1_000_000)]
+    assert rests[0] == pytest.approx(0.01) and rests == sorted(rests) and rests[2] > 0.09 and rests[3] == 0.2
+
+
+def test_a_sustained_contestant_runs_alone_before_and_while_it_is_sampled(monkeypatch):
+    bench = Bench(monkeypatch)
+    spans = bench.run("sustained")
+    order = list(dict.fromkeys(bench.log))
+    assert sorted(order) == sorted(NAMES)
+    assert bench.log == [name for name in order for _ in range(bench.log.count(name))], "one after the other"
+    began = 0.0
+    for name in order:
+        mine = spans[NAMES.index(name)]
+        assert mine[0][0] - began >= clock.SUSTAINED_S
+        began = mine[-1][1]
+
+
+@pytest.mark.parametrize("state", ["", "burst"])
+def test_the_order_is_drawn_anew_for_each_round_by_a_seed(monkeypatch, state):
+    bench = Bench(monkeypatch)
+    monkeypatch.setattr(clock, "_WARM_UP_S", 0.0)
+
+    def drawn(seed):
+        bench.run(state, seed=seed)
+        log = bench.log if not state else bench.log[2::3]
+        return rounds(log)
+
+    first = drawn(1)
+    assert all(sorted(each) == sorted(NAMES) for each in first) and len(set(first)) > 1
+    assert drawn(1) == first != drawn(2)
+
+
+def test_a_neighbour_runs_before_each_sample(monkeypatch):
+    bench = Bench(monkeypatch)
+    monkeypatch.setattr(clock, "_neighbour", lambda state: lambda: bench.log.append(state))
+    for state in ("after_cool", "after_hot"):
+        bench.run(state)
+        at = [i for i, entry in enumerate(bench.log) if entry in NAMES]
+        assert len(at) == 6 * len(NAMES)
+        assert all(bench.log[i - 1] == state for i in at)
+        assert bench.log.count(state) * bench.us / 1e6 >= len(at) * clock.NEIGHBOUR_S
+
+
+def entry(launched, name):
+    out = np.ones(3)
+    work = gate.Work(name, lambda i: launched.append(name), [[np.ones(3)]], [[out]], lambda: np.ones(3))
+    return gate.Admitted(work, 0.0, np.ones(3), [[gate._digest(np.ones(3))]])
+
+
+def test_the_states_are_the_graph_clock_s_alone(monkeypatch):
+    one = entry([], "a")
+    with pytest.raises(UsageError, match="graph clock alone has states"):
+        clock.measure([one], "wall", state="burst")
+    with pytest.raises(UsageError, match="'cold'"):
+        clock.measure([one], "graph", state="cold")
+    with pytest.raises(UsageError, match="share one clock"):
+        clock.measure([one, one], ["graph", "wall"])
+    with pytest.raises(UsageError, match="state"):
+        Case("x", "op", "1", clock="wall", state="burst")
+
+
+def test_contestants_of_the_host_s_clocks_take_turns_in_a_drawn_order(monkeypatch):
+    launched = []
+    entries = [entry(launched, name) for name in NAMES]
+    for each in entries:
+        monkeypatch.setattr(each.__class__, "recheck", lambda self: None)
+    timings = clock.measure(entries, ["wall"] * len(NAMES), samples=8, seed=3)
+    assert [timing.samples for timing in timings] == [8] * len(NAMES)
+    drawn = rounds(launched)
+    assert len(drawn) == 10 and all(sorted(each) == sorted(NAMES) for each in drawn) and len(set(drawn)) > 1
+
+
+def pair(n):
+    event = Case("regimes", "product", "cublas", n=n, k=1, clock="event")
+    return [event, replace(event, clock="wall")]
+
+
+def test_a_disturbed_pass_of_the_host_s_clocks_is_repeated_and_the_quietest_kept(monkeypatch):
+    cases = [*pair(1), *pair(2)]
+    passes = [
+        {"event": 9.0, "wall": 8.0},  # both pairs disturbed
+        {"event": 7.0, "wall": 8.0},
+        {"event": 1.0, "wall": 8.0},  # never reached
+    ]
+    seeds = []
+
+    def measure(entries, clocks, *, samples, state, seed):
+        now = passes[len(seeds)]
+        seeds.append(seed)
+        return [clock.Timing(now[name], now[name], now[name], samples) for name in clocks]
+
+    monkeypatch.setattr(clock, "measure", measure)
+    entries = [entry([], case.id) for case in cases]
+    timings, skipped = base.timed(cases, entries, samples=5)
+    assert len(seeds) == 2 and len(set(seeds)) == 2 and not skipped
+    assert {timings[case.id].median_us for case in cases if case.clock == "event"} == {7.0}
+    passes[1]["event"] = 8.5
+    passes[2]["event"] = 9.5
+    seeds.clear()
+    timings, _ = base.timed(cases, entries, samples=5)
+    assert len(seeds) == 3 and timings[cases[0].id].median_us == 9.0, "the first of equally disturbed ones"
+
+
+def test_event_and_wall_are_one_group_and_states_are_not():
+    study = base.Study()
+    one = Case("s", "op", "1", n=1)
+    event, wall = replace(one, clock="event"), replace(one, clock="wall")
+    assert study.groups([event, one, wall]) == [[event, wall], [one]]
+    burst, sustained = (replace(one, state=state) for state in ("burst", "sustained"))
+    assert len(study.groups([one, burst, sustained])) == 3
+
+
+def test_the_meter_gives_medians_of_what_it_read_within_the_spans(monkeypatch):
+    now = iter(
+        [
+            {"sm_clock_mhz": 1980, "power_w": 100.0, "temperature_c": 40, "power_capped": 0.0},
+            {"sm_clock_mhz": 1500, "power_w": 700.0, "temperature_c": 50, "power_capped": 1.0},
+            {"sm_clock_mhz": 1400, "power_w": 690.0, "temperature_c": 52, "power_capped": 0.0},
+            {"sm_clock_mhz": 1600, "power_w": 710.0, "temperature_c": 51, "power_capped": 1.0},
+        ]
+    )
+    times = iter(range(10))
+    monkeypatch.setattr(device, "conditions", lambda: next(now, None))
+    monkeypatch.setattr("rooflab.meter.time.perf_counter", lambda: next(times))
+    meter = Meter()
+    meter._follow()
+    assert meter.during([(1, 3)]) == Reading(1500, 700.0, 51, pytest.approx(2 / 3))
+    assert meter.during([(0, 0), (2, 2)]) == Reading(1690, 395.0, 46, 0.0)
+    assert meter.during([(8, 9)]) is None
+
+
+def test_the_meter_reads_nothing_without_nvml(monkeypatch):
+    monkeypatch.setattr(device, "conditions", lambda: None)
+    with Meter() as meter:
+        pass
+    assert meter.during([(0.0, float("inf"))]) is None

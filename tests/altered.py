@@ -181,18 +181,30 @@ def _like(case: Case, held: Mapping[str, list[Row]]) -> list[Row]:
 # --- the recordings -----------------------------------------------------------------------------------------
 
 
-def swap(rows: Sequence[Row]) -> None:
-    """Turn a comparison's ranking round: the best of the fastest gets the time of the best of the slowest,
-    and what else was measured of either moves along."""
-    best: dict[tuple[str, str], float] = {}
+Who = tuple[str, str]
+
+
+def _best(rows: Sequence[Row]) -> dict[Who, float]:
+    """The best time of each contestant: what else was measured of it moves along with that."""
+    best: dict[Who, float] = {}
     for row in rows:
         who = (row["impl"], row["format"])
         best[who] = min(best.get(who, float("inf")), float(row["median_us"]))
-    ranked = sorted(best, key=lambda who: best[who])
-    times = dict(zip(ranked, (best[who] for who in reversed(ranked)), strict=True))
+    return best
+
+
+def _move(rows: Sequence[Row], times: Mapping[Who, float]) -> None:
+    best = _best(rows)
     for row in rows:
         who = (row["impl"], row["format"])
         scale(row, times[who] / best[who])
+
+
+def swap(rows: Sequence[Row]) -> None:
+    """Turn a comparison's ranking round: the fastest contestant takes the time of the slowest."""
+    best = _best(rows)
+    ranked = sorted(best, key=lambda who: best[who])
+    _move(rows, dict(zip(ranked, (best[who] for who in reversed(ranked)), strict=True)))
 
 
 def double(rows: Sequence[Row]) -> None:
@@ -202,9 +214,9 @@ def double(rows: Sequence[Row]) -> None:
 
 
 def level(rows: Sequence[Row]) -> None:
-    """All contestants take the time of the first."""
-    for row in rows:
-        scale(row, float(rows[0]["median_us"]) / float(row["median_us"]))
+    """All contestants take the time of the fastest."""
+    best = _best(rows)
+    _move(rows, dict.fromkeys(best, min(best.values())))
 
 
 def geforce(rows: Sequence[Row]) -> None:
@@ -244,7 +256,7 @@ _PLAIN = Recording("plain", H100)
 RECORDINGS = (
     replace(_PLAIN, name="swapped", change=swap),
     replace(_PLAIN, name="doubled", change=double),
-    replace(_PLAIN, name="geforce", gpu=GEFORCE, change=geforce),
+    replace(_PLAIN, name="geforce", gpu=GEFORCE, change=geforce, profiled=lambda tool: tool != "cupti"),
     replace(_PLAIN, name="no-peers", gpu="NVIDIA Unlisted 1", skip=peerless),
     replace(_PLAIN, name="no-torch", skip=torchless, facts={"torch": "", "cudnn": ""}),
     replace(_PLAIN, name="no-profiles", change=level, profiled=lambda tool: False),

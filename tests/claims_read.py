@@ -53,8 +53,10 @@ def contradictions(cells: Sequence[Cell], gpu: str, counted: bool = True) -> lis
     """What is wrong with a page about a recording of `gpu`, one line each; `counted` says whether its
     recording holds counters and traces."""
     found = []
-    borrowed = any(_BORROWED.search(each.prose) for each in cells)
+    whole = " ".join(each.prose + str(each.tables) for each in cells)
+    borrowed = False  # up to this cell
     for i, each in enumerate(cells):
+        borrowed = borrowed or bool(_BORROWED.search(each.prose))
         before = ""
         for sentence in sentences(each.prose):
             said = [*_alone(sentence), *_after(sentence, before), *_against(sentence, cells[: i + 1])]
@@ -64,9 +66,8 @@ def contradictions(cells: Sequence[Cell], gpu: str, counted: bool = True) -> lis
             if "NVIDIA H200" not in gpu and not borrowed and _OURS.search(sentence):
                 said.append("gives a figure to the H200, which this recording is not of")
             found += [f"[{each.number}] {what}: {sentence}" for what in said]
-        near = " ".join(other.prose + str(other.tables) for other in cells[i : i + 4])
         for name in dict.fromkeys(each.opened):
-            if not _named(name, each.prose if name == "h200" else near):
+            if not (borrowed if name == "h200" else _named(name, whole)):
                 found.append(f"[{each.number}] shows figures of {name} without its name")
     return found
 
@@ -92,12 +93,12 @@ def sentences(prose: str) -> Iterator[str]:
 # --- a sentence alone ---------------------------------------------------------------------------------------
 
 _NEVER = (
-    (r"(?<![\w`/.])(?:nan|NaN|inf|None|<NA>|NaT)(?![\w`])", "states no figure"),
+    (r"(?<![\w`/.])(?:nan|inf|<NA>|NaT)(?![\w`])|\b(?:on|at|by) None\b", "states no figure"),
     (r"(?<![\d.,])0 of 0\b", "counts nothing"),
     (r"(?<![\d.,×] )(?<![\d.,])-0(?:\.0+)?\s?%", "states a negative nothing"),
     (r"(?:costs?|saves?|takes?|adds?|leaves out) (?:\*\*)?-\d", "gives a cost or a saving the wrong sign"),
     (r"(?:\s|\*)-\d[\d,.]*\*{0,2} (?:µs|ms|ns)\b(?! (?:off|away))", "states a negative time"),
-    (r"(?<![\d.,])0(?:\.0+)? times\b", "rounds a ratio to nothing"),
+    (r"(?<![\d.,])0(?:\.0+)? times\b(?! NaN)", "rounds a ratio to nothing"),
 )
 # A claim, the number it speaks of, and what must hold of it.
 _SIDES = (
@@ -147,9 +148,7 @@ def _after(sentence: str, before: str) -> Iterator[str]:
 
 _WHO = r"`?([\w.]*\w(?: queries=\d+)?)`?"
 _RACE = re.compile(rf"{_WHO} (?:runs at ({_NUMBER}) times the speed of|(is level with)) {_WHO}")
-_BEST = re.compile(
-    rf"(?:[Tt]he best rung of `?\w+`? is|[Tt]he fastest (?:exact )?rung is|[Tt]he fastest way is) {_WHO}"
-)
+_BEST = re.compile(rf"(?:[Tt]he best rung of `?\w+`? is|[Tt]he fastest rung is|[Tt]he fastest way is) {_WHO}")
 _TENSOR = re.compile(rf"tensor cores take it to ({_NUMBER}) TFLOP/s")
 _TIME = re.compile(r"median|µs|\bms\b", re.I)
 _PLAIN_RUNGS = ("1_scalar", "2_tiled", "3_half2")
@@ -163,8 +162,9 @@ def _against(sentence: str, cells: Sequence[Cell]) -> Iterator[str]:
             yield f"{one} over {other} is {seen[0]:.2f} in the table"
         if not ratio and seen and not any(0.75 < each < 1.33 for each in seen):
             yield f"{one} and {other} are not level in the table"
+    near = [table for each in cells[-3:] for table in each.tables]
     for name in _BEST.findall(sentence):
-        held = [us for us in _times(tables) if name in us]
+        held = [us for us in _times(near) if name in us]
         if held and not any(
             us[name] <= 1.01 * min(v for k, v in us.items() if k[:1].isdigit()) for us in held
         ):

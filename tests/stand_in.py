@@ -148,7 +148,7 @@ class Machine:
         return cubin
 
     def _timed(
-        self, cases: Sequence[Case], admitted: Sequence[Any], name: str, *, samples: int, rest_s: float = 0.0
+        self, cases: Sequence[Case], admitted: Sequence[Any], *, samples: int
     ) -> tuple[dict[str, clock.Timing], dict[str, str]]:
         return {case.id: self.timing(case, samples) for case in cases}, {}
 

@@ -258,7 +258,7 @@ def test_a_lesson_on_a_new_gpu_measures_its_roofs_first(tmp_path, monkeypatch):
             made = [{**c.row(), **times, "identity": "x", "roof": count[c.id]} for c in group]
             return base.Outcome(made, {})
 
-    lab = _live(tmp_path, monkeypatch, Streams())
+    lab = _live(tmp_path, monkeypatch, Streams(), sms=60)
     assert {"dram_read", "dram_copy", "pcie_h2d", "fp16_tensor"} <= set(lab.roof)
     assert set(lab.store.read("bandwidth")["case"]) == {case.id for case in bandwidth.ceilings("full")}
     assert {case.id for case in bandwidth.ceilings("quick")} <= {c.id for c in lab_cases("quick")}

@@ -3,14 +3,17 @@
 import nbformat
 import pytest
 from rooflab import claims, lab, roof, shapes
-from rooflab.analysis import token_rate
-from rooflab.claims import coalescing, whys
+from rooflab.analysis import coalescing, root_cause, token_rate
+from rooflab.analysis.coalescing import counter
 from rooflab.ops import faults, gemv
 from rooflab.paths import NOTEBOOKS
 from rooflab.profile import ncu
 from rooflab.studies import faults as faulty
 from rooflab.studies import gemv as study
 from rooflab.studies import traces
+
+HYPOTHESES, CHECKLIST = claims.select(group="hypothesis"), claims.select(group="test")
+TESTS = {id: test for id, _, test in claims.shown((*HYPOTHESES, *CHECKLIST))}
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +47,7 @@ def said(name):
 
 
 def verdict(evidence, id):
-    known = (*coalescing.HYPOTHESES, *coalescing.TESTS, *coalescing.RESTATED_TESTS)
-    return claims.judge(next(claim for claim in known if claim.id == id), evidence)
+    return claims.judge(TESTS[id], evidence)
 
 
 # --- the claims that coverage.csv points to -----------------------------------------------------------------
@@ -59,13 +61,13 @@ def test_the_strided_kernel_is_rebuilt_gated_and_far_from_the_roof(ladder, evide
     offsets, width = study.first_request(rung, 4096, 4096, rung.with_defaults({}))
     assert (offsets[1] - offsets[0], width) == (16384, 4) and study.sectors(offsets, width) == 32
     assert 0.05 < row["roof_fraction"] < 0.4
-    assert evidence.counter("load_efficiency_pct", "1_strided") < 50
+    assert counter(evidence, "load_efficiency_pct", "1_strided") < 50
 
 
 def test_the_coalesced_kernel_wastes_no_byte_and_is_slower(ladder, evidence):
     """M27: 256 threads, x in shared memory, a thread a column: every sector used, and slow."""
-    assert evidence.counter("load_efficiency_pct", "2_coalesced") > 99
-    assert evidence.counter("load_sectors_per_request", "2_coalesced") == pytest.approx(4, rel=0.01)
+    assert counter(evidence, "load_efficiency_pct", "2_coalesced") > 99
+    assert counter(evidence, "load_sectors_per_request", "2_coalesced") == pytest.approx(4, rel=0.01)
     assert ladder.loc["2_coalesced", "q1_us"] > 2 * ladder.loc["1_strided", "q3_us"]
     assert "The cure is slower than the disease" in said("03_coalescing.ipynb")
 
@@ -73,7 +75,7 @@ def test_the_coalesced_kernel_wastes_no_byte_and_is_slower(ladder, evidence):
 def test_every_why_has_a_number(evidence):
     """M28: five whys and the one that was not asked, each measured."""
     store = lab.open("replay", "rtx-4090-published").store
-    rows = whys.whys(evidence, whys.published(store.read("gemv"), store.read("decode")))
+    rows = root_cause.whys(evidence, root_cause.published(store.read("gemv"), store.read("decode")))
     assert len(rows) == 6 and not rows["here"].str.startswith("not measured").any()
     assert rows["here"].str.contains(r"\d").all()
     shown = said("03c_claims.ipynb")
@@ -83,9 +85,9 @@ def test_every_why_has_a_number(evidence):
 def test_an_upload_takes_as_long_as_the_published_kernel(evidence):
     """The time that the story blames on strided access has the size of a transfer."""
     published = lab.open("replay", "rtx-4090-published").store.read("gemv").set_index("impl")["median_us"]
-    call = evidence.uploads.set_index("impl")["median_us"]
+    call = evidence.rows("gemv", operator="upload").set_index("impl")["median_us"]
     assert 0.5 < call["pageable"] / published["strided"] < 2
-    assert call["pageable"] > 5 * evidence.us("1_strided")
+    assert call["pageable"] > 5 * coalescing.us(evidence, "1_strided")
 
 
 def test_sectors_on_paper_on_the_cpu_and_counted_agree(evidence):
@@ -98,7 +100,7 @@ def test_sectors_on_paper_on_the_cpu_and_counted_agree(evidence):
             continue
         own = loads[loads["case"] == case.id]
         seen = own["sectors"].sum() / own["requests"].sum()
-        assert evidence.counter("load_sectors_per_request", case.impl) == pytest.approx(seen, rel=0.02)
+        assert counter(evidence, "load_sectors_per_request", case.impl) == pytest.approx(seen, rel=0.02)
         rung = next(rung for rung in gemv.LADDERS["gemv"] if rung.name == case.impl)
         offsets, width = study.first_request(rung, case.n, case.k, gemv.options_for(rung, case.n, case.k))
         matrix = own[own["buffer"] == "a"]
@@ -107,36 +109,36 @@ def test_sectors_on_paper_on_the_cpu_and_counted_agree(evidence):
 
 def test_h1_is_judged_as_efficiency_and_as_bandwidth(evidence):
     """M30"""
-    assert verdict(evidence, "H1").word == claims.SURVIVES
-    assert verdict(evidence, "H1 sufficient").word == claims.FALSIFIED
-    assert verdict(evidence, "H1 necessary").word == claims.SURVIVES
+    assert verdict(evidence, "H1").word == claims.HOLDS
+    assert verdict(evidence, "H1 sufficient").word == claims.REFUTED
+    assert verdict(evidence, "H1 necessary").word == claims.HOLDS
 
 
 def test_h2_is_judged_by_the_clock_and_by_its_floor(evidence):
     """M31: the prediction asks more than its card has; in floors the best kernel is near."""
     assert coalescing.share_of_card(50, coalescing.moved()) > 1
-    assert verdict(evidence, "H2").word == claims.FALSIFIED
+    assert verdict(evidence, "H2").word == claims.REFUTED
     near = verdict(evidence, "H2 by the floor")
-    assert near.word != claims.FALSIFIED and 1 < near.value < 1.4
+    assert near.word != claims.REFUTED and 1 < near.value < 1.4
 
 
 def test_h3_is_judged_as_products_a_second(evidence):
     """M32"""
-    assert verdict(evidence, "H3").word == claims.UNMEASURED
-    assert verdict(evidence, "H3 as refined").word == claims.FALSIFIED
-    assert 1e6 / evidence.us("best") > 50_000
+    assert verdict(evidence, "H3").word == claims.UNRECORDED
+    assert verdict(evidence, "H3 as refined").word == claims.REFUTED
+    assert 1e6 / coalescing.us(evidence, "best") > 50_000
 
 
 def test_h4_wide_loads_win_nothing_by_themselves(evidence):
     """M33: of FP32 columns not what was claimed; of FP16 rows more than twice."""
-    assert verdict(evidence, "H4").word == claims.FALSIFIED
-    assert verdict(evidence, "H4 in rows").word == claims.SURVIVES
+    assert verdict(evidence, "H4").word == claims.REFUTED
+    assert verdict(evidence, "H4 in rows").word == claims.HOLDS
 
 
 def test_h5_the_size_of_a_block_does_not_matter(evidence):
     """M34: 64 to 1024 threads, on the source's kernel and on one that fills the GPU."""
-    assert verdict(evidence, "H5").word == claims.SURVIVES
-    assert verdict(evidence, "H5 two-sided").word == claims.SURVIVES
+    assert verdict(evidence, "H5").word == claims.HOLDS
+    assert verdict(evidence, "H5 two-sided").word == claims.HOLDS
 
 
 def test_what_rung_2_lacks_is_loads_under_way_and_not_blocks(h200):
@@ -150,36 +152,36 @@ def test_what_rung_2_lacks_is_loads_under_way_and_not_blocks(h200):
 
 def test_e9_the_best_kernel_beats_cublas_and_the_source_s_does_not(evidence):
     """M36"""
-    assert verdict(evidence, "E9").word == claims.FALSIFIED
-    assert verdict(evidence, "E9 by the best").word == claims.SURVIVES
+    assert verdict(evidence, "E9").word == claims.REFUTED
+    assert verdict(evidence, "E9 by the best").word == claims.HOLDS
 
 
 def test_e10_padding_takes_the_conflicts_and_little_of_the_time(evidence, h200):
     """M37: counted and timed, padded and not."""
-    rows = evidence.counters
+    rows = coalescing.counters(evidence.table("gemv", "ncu"))
     rows = rows[(rows["impl"] == "6_strip") & (rows["n"] == 4096) & (rows["cache"] == "cold")]
     conflicts = rows.set_index("options")["shared_load_conflicts"]
     assert conflicts["pad=0"] > 1000 > conflicts[""]
-    assert verdict(evidence, "E10 by padding").word == claims.FALSIFIED
+    assert verdict(evidence, "E10 by padding").word == claims.REFUTED
 
 
 def test_e11_cold_products_miss_and_a_strided_one_hits(evidence):
     """M38: cold, the best misses and the strided hits; warm profiles are held to their DRAM bytes."""
-    assert verdict(evidence, "E11 cold").word == claims.SURVIVES
-    assert evidence.counter("l2_hit_pct", "1_strided") > 50 > evidence.counter("l2_hit_pct", "2_coalesced")
+    assert verdict(evidence, "E11 cold").word == claims.HOLDS
+    strided, coalesced = (counter(evidence, "l2_hit_pct", impl) for impl in ("1_strided", "2_coalesced"))
+    assert strided > 50 > coalesced
     warm = verdict(evidence, "E11 warm")
-    if evidence.counter("dram_read_bytes", "2_coalesced", 2048, "warm") > coalescing.moved(2048) / 2:
-        assert warm.word == claims.UNMEASURED
+    if counter(evidence, "dram_read_bytes", "2_coalesced", 2048, "warm") > coalescing.moved(2048) / 2:
+        assert warm.word == claims.UNRECORDED
     else:
-        assert warm.word == claims.SURVIVES
-    assert evidence.us("6_strip", 2048, "warm") < evidence.us("6_strip", 2048)
+        assert warm.word == claims.HOLDS
+    assert coalescing.us(evidence, "6_strip", 2048, "warm") < coalescing.us(evidence, "6_strip", 2048)
 
 
 def test_e12_says_the_same_of_good_and_bad(evidence):
     """M39"""
-    test = next(claim for claim in coalescing.TESTS if claim.id == "E12")
-    found = claims.powers([test], evidence, ["1_strided", "2_coalesced", "best"]).iloc[0]
-    assert {found[name].word for name in ("1_strided", "2_coalesced", "best")} == {claims.SURVIVES}
+    found = claims.powers([claims.get("C-E12")], evidence, ["1_strided", "2_coalesced", "best"]).iloc[0]
+    assert {found[name].word for name in ("1_strided", "2_coalesced", "best")} == {claims.HOLDS}
 
 
 def test_nvprof_s_metrics_have_successors_that_were_counted(evidence):
@@ -187,18 +189,18 @@ def test_nvprof_s_metrics_have_successors_that_were_counted(evidence):
     mapped = [short for short in ncu.NVPROF.values() if short in study.COUNTERS]
     assert len(mapped) >= 5
     for short in mapped:
-        assert evidence.counter(short, "2_coalesced") >= 0
+        assert counter(evidence, short, "2_coalesced") >= 0
         assert all(name in said("03c_claims.ipynb") for name in ncu.METRICS[short].ncu)
 
 
 def test_e1_to_e8_are_judged_at_three_sizes(evidence):
     """M41: as stated and by the roof, at 2048, 4096 and 8192."""
-    board = claims.board((*coalescing.TESTS[:8], *coalescing.RESTATED_TESTS), evidence).set_index("id")
+    board = claims.board(CHECKLIST, evidence).set_index("id")
     stated = board.loc[[f"E{i}" for i in range(1, 9)], "word"]
-    assert set(stated) <= {claims.SURVIVES, claims.FALSIFIED}
+    assert set(stated) <= {claims.HOLDS, claims.REFUTED}
     by_the_roof = board.loc[[f"E{i} by the roof" for i in (1, 2, 3)]]
-    assert (by_the_roof["word"] == claims.SURVIVES).all()
-    assert board.loc["E1 by the roof", "value"] == pytest.approx(evidence.share("best"))
+    assert (by_the_roof["word"] == claims.HOLDS).all()
+    assert board.loc["E1 by the roof", "value"] == pytest.approx(coalescing.share(evidence, "best"))
 
 
 def test_faulty_kernels_fail_where_the_instruments_say(h200):
@@ -279,22 +281,20 @@ def test_start_and_bytes_foretell_every_shape(families, h200):
     assert (own["median_us"] / foretold).between(0.8, 1.15).all()
 
 
-def test_a_lab_s_evidence_is_fp32_products_uploads_and_rows(evidence, h200):
-    assert set(evidence.rows["operator"]) == {"gemv"}
-    assert set(evidence.uploads["operator"]) == {"upload"}
-    assert set(evidence.fp16["operator"]) == {"gemv_rows"}
-    assert evidence.counters["load_efficiency_pct"].dtype == float
-    assert set(evidence.token_shares) == set(study.FAMILIES)
-    assert evidence.read_gb_s == h200.roof["dram_read"].value
+def test_a_lab_s_evidence_is_what_it_measures(evidence, h200):
+    assert {"gemv", "upload", "gemv_rows"} <= set(evidence.rows("gemv")["operator"])
+    assert len(evidence.rows("gemv")) == len(h200.measure("gemv", h200.cases("gemv")))
+    assert coalescing.counters(evidence.table("gemv", "ncu"))["load_efficiency_pct"].dtype == float
+    assert evidence.ceiling("dram_read") == h200.roof["dram_read"].value
 
 
 def test_the_page_s_verdicts_are_those_of_the_rules(evidence):
     """What stands in the committed notebook is what the claims say of the committed rows."""
     shown = said("03c_claims.ipynb").splitlines()
-    for claim in (*coalescing.HYPOTHESES, *coalescing.TESTS, *coalescing.RESTATED_TESTS):
-        found = claims.judge(claim, evidence)
-        (line,) = (line for line in shown if line.strip().startswith(f"- **{claim.id}: {found.word}.**"))
-        assert found.measured in line and claim.bars() in line
+    for id, test in TESTS.items():
+        found = claims.judge(test, evidence)
+        (line,) = (line for line in shown if line.strip().startswith(f"- **{id}: {found.word}.**"))
+        assert found.measured in line and test.bars() in line
 
 
 def test_models_and_shapes_are_those_of_the_table():

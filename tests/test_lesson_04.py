@@ -4,11 +4,12 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
-from rooflab import claims, formats, lab, studies
-from rooflab.claims import int4 as goals
+from rooflab import claims, formats, lab, paths, studies
+from rooflab.analysis import int4 as analysis
 from rooflab.errors import UsageError
 from rooflab.ops import int4
 from rooflab.paths import NOTEBOOKS
+from rooflab.record import Store
 from rooflab.studies import int4 as study
 
 MLP = (8960, 1536)  # the source's shape
@@ -132,14 +133,14 @@ def test_resident_fp16_weights_are_the_baseline_that_counts(ladder, batches):
 
 def test_six_counters_stand_beside_the_published_ones(laptop, counted, h200):
     """M53: bytes, time, DRAM %, SM %, L2 hits, occupancy."""
-    theirs = goals.published_counters(laptop)
-    assert list(theirs.index) == list(goals.SIX) and not theirs.isna().any()
+    theirs = analysis.published_counters(laptop)
+    assert list(theirs.index) == list(analysis.SIX) and not theirs.isna().any()
     assert theirs["dram_mb"] == pytest.approx(7.105, abs=1e-3) and theirs["dram_pct"] == 86.38
     first = next(c for c in study.counted(h200.sized) if c.impl == "1_warp_row" and (c.n, c.k) == MLP)
-    ours = goals.counters(counted[counted["case"] == first.id])
+    ours = analysis.counters(counted[counted["case"] == first.id])
     assert ours["dram_mb"] == pytest.approx(theirs["dram_mb"], rel=0.01)
     assert ours["dram_pct"] < ours["sm_pct"] < 100
-    assert all(name in said("04_int4.ipynb") for name in goals.SIX.values())
+    assert all(name in said("04_int4.ipynb") for name in analysis.SIX.values())
 
 
 def test_sixteen_byte_loads_are_worth_their_own_rung(ladder, h200):
@@ -199,7 +200,7 @@ def test_weights_read_once_beat_the_loop(h200, batches):
     loop = loop[(loop["n"] == MLP[0]) & (loop["impl"] == "1_warp_row") & (loop["clock"] == "graph")]
     loop = loop[loop["cache"] == "cold"].set_index("batch")["median_us"]
     for batch in loop.index:
-        assert goals.value(batches, *MLP, batch) < loop[batch] / (batch + 1)
+        assert analysis.value(batches, *MLP, batch) < loop[batch] / (batch + 1)
 
 
 # --- beyond -------------------------------------------------------------------------------------------------
@@ -207,16 +208,22 @@ def test_weights_read_once_beat_the_loop(h200, batches):
 
 def test_what_was_asked_is_judged_by_the_rows(batches):
     """Every floor is met; the page shows each goal with what was reached, met or not."""
-    board = claims.board(goals.GOALS, batches)
-    assert (board["where"] == "floor").sum() == 6 and (board["where"] == "aim").sum() == 7
-    assert (board[board["where"] == "floor"]["word"] == claims.SURVIVES).all(), board
-    assert not (board["word"] == claims.UNMEASURED).any()
+    board = judged(batches)
+    assert (board["group"] == "floor").sum() == 6 and (board["group"] == "aim").sum() == 7
+    assert (board[board["group"] == "floor"]["word"] == claims.HOLDS).all(), board
+    assert not (board["word"] == claims.UNRECORDED).any()
     shown = said("04c_batch.ipynb").replace("&lt;", "<").replace("&gt;", ">")
     for _, goal in board.iterrows():
-        cells = (f"<td>{goal['where']}</td>", f"<td>{goal['says']}: {goal['quantity']}</td>")
+        cells = (f"<td>{goal['group']}</td>", f"<td>{goal['says']}: {goal['quantity']}</td>")
         row = next(part for part in shown.split("<tr>") if all(cell in part for cell in cells))
         assert f"<td>{goal['measured']}</td>" in row
-        assert f"<td>{'yes' if goal['word'] == claims.SURVIVES else 'no'}</td>" in row
+        assert f"<td>{'yes' if goal['word'] == claims.HOLDS else 'no'}</td>" in row
+
+
+def judged(rows):
+    """The lesson's goals by these rows."""
+    evidence = claims.Evidence(Store(paths.DATA, "nothing"), {"int4": rows})
+    return claims.board(claims.select("04c_batch", source=claims.COURSE), evidence)
 
 
 def rows_of(own=10.0, fp16=20.0, peer=15.0, **change):
@@ -228,32 +235,33 @@ def rows_of(own=10.0, fp16=20.0, peer=15.0, **change):
         for impl, us in {**contestants, **change.get(f"{n}x{batch}", {})}.items():
             kind = "own" if impl == "8_offset" else "baseline" if impl == "torch.matmul" else "peer"
             row = {"n": n, "k": k, "batch": batch, "impl": impl, "kind": kind, "median_us": us}
+            row |= {"operator": "int4", "cache": "cold", "clock": "graph", "options": ""}
             found.append({**row, "q1_us": 0.99 * us, "q3_us": 1.01 * us, "roof_fraction": 0.9})
     return pd.DataFrame(found)
 
 
 def test_a_floor_is_lost_at_one_point_and_named():
-    assert goals.slower_than_fp16(rows_of()) == [] == goals.slower_than_peers(rows_of())
+    assert analysis.slower_than_fp16(rows_of()) == [] == analysis.slower_than_peers(rows_of())
     slow = rows_of(**{"4096x24": {"8_offset": 19.8}})  # within the spread of FP16, and behind a peer
-    assert goals.slower_than_fp16(slow) == [(4096, 4096, 24)] == goals.slower_than_peers(slow)
+    assert analysis.slower_than_fp16(slow) == [(4096, 4096, 24)] == analysis.slower_than_peers(slow)
     close = rows_of(**{"4096x24": {"humming": 9.9}})
-    assert goals.slower_than_peers(close) == []
+    assert analysis.slower_than_peers(close) == []
 
 
 def test_no_floor_counts_without_the_strongest_peers():
     rows = rows_of()
-    board = claims.board(goals.GOALS, rows[rows["impl"] != "humming"]).set_index("id")
-    assert board.loc["F6", "word"] == claims.UNMEASURED and "humming" in board.loc["F6", "measured"]
-    assert board.loc["F5", "word"] == claims.SURVIVES
-    assert claims.board(goals.GOALS, rows[:0])["word"].eq(claims.UNMEASURED).sum() >= 9
+    board = judged(rows[rows["impl"] != "humming"]).set_index("id")
+    assert board.loc["F6", "word"] == claims.UNRECORDED and "humming" in board.loc["F6", "measured"]
+    assert board.loc["F5", "word"] == claims.HOLDS
+    assert judged(rows[:0])["word"].eq(claims.UNRECORDED).sum() >= 9
 
 
 def test_the_published_experiment_is_repeated_and_taken_apart(h200, laptop):
     """Its kernel times say 3.5 where its clock said 2.38; by our event clock a token costs its launch."""
-    theirs = goals.published_sweep(laptop).set_index(["shape", "batch"])
+    theirs = analysis.published_sweep(laptop).set_index(["shape", "batch"])
     assert theirs.loc[("8960×1536", 1), "gain"] == pytest.approx(2.38, abs=0.01)
     assert theirs.loc[("8960×1536", 2), "gain"] == pytest.approx(0.59, abs=0.01)
-    kernels = goals.published_kernels(laptop)
+    kernels = analysis.published_kernels(laptop)
     assert kernels["fp16"] / kernels["fused"] == pytest.approx(3.5, abs=0.05)
     rows = h200.measure("int4", study.published())
     rows = rows[(rows["impl"] == "1_warp_row") & (rows["n"] == MLP[0])]

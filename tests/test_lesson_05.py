@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from rooflab import claims, formats, gguf_file, lab, ops, reference, simt
-from rooflab.claims import q8_0 as goals
+from rooflab.analysis import q8_0 as analysis
 from rooflab.errors import LaunchError, MissingTool
 from rooflab.ops import mmq as mmq_ops
 from rooflab.ops import q8_0 as q8_ops
@@ -27,7 +27,7 @@ def h200():
 
 @pytest.fixture(scope="module")
 def evidence(h200):
-    return goals.gather(h200)
+    return analysis.gather(h200)
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +47,9 @@ def counted(h200):
     rows = h200.profile("mmq", own, "ncu", mmq.COUNTERS)
     assert rows["case"].tolist() == [case.id for case in own]
     return rows.assign(impl=[case.impl for case in own], case=own).set_index("impl")
+
+
+GOALS = claims.select("05e_tokens", source=claims.COURSE)
 
 
 def said(name):
@@ -117,7 +120,7 @@ def test_dp4a_is_within_two_percent_and_faster_than_floats(h200, decode):
 
 def test_each_suggestion_of_the_review_has_its_pair(h200):
     """M61: the scale in one load at three places, and shift and mask; none of them loses anything."""
-    found = goals.review()
+    found = analysis.review()
     assert [pair.number for pair in found] == ["1, 2", "3", "4", "5"]
     for pair in found:
         before, after = h200.measure(pair.before.study, [pair.before, pair.after]).iloc
@@ -265,11 +268,11 @@ def test_cp_async_cannot_copy_from_blocks():
 
 def test_the_sweep_has_its_contenders_at_every_number_of_tokens(evidence):
     """M74: the exact product beside dequantising at every count, and a page that says who wins where."""
-    rows = evidence.prompts
+    rows = analysis.prompts(evidence)
     for n, k in mmq.SHAPES:
         square = (n, k) == mmq.SHAPES[0]
         for batch in mmq.TOKENS if square else mmq.FEW:
-            found = set(goals.at(rows, n, k, batch).index)
+            found = set(analysis.at(rows, n, k, batch).index)
             assert {mmq.BASELINE, "torch.matmul"} <= found
             assert any(mmq.operations_of(impl) for impl in found if impl[0].isdigit() or "/" in impl)
     shown = said("05e_tokens")
@@ -321,37 +324,37 @@ def test_every_timed_rung_is_gated_and_unspilled(h200):
 
 def test_decode_s_floors_and_aims_are_reached(evidence):
     """The issue's figures for one token and for eight, by the rules that the page shows."""
-    board = claims.board(goals.GOALS, evidence).set_index("id")
-    assert (board.loc[["F1", "F2", "A1", "A2"], "word"] == claims.SURVIVES).all()
-    assert board.loc["F5", "word"] == claims.SURVIVES, goals.behind(evidence, mmq.BASELINE, 9, 256)
+    board = claims.board(GOALS, evidence).set_index("id")
+    assert (board.loc[["F1", "F2", "A1", "A2"], "word"] == claims.HOLDS).all()
+    assert board.loc["F5", "word"] == claims.HOLDS, analysis.behind(evidence, mmq.BASELINE, 9, 256)
 
 
 def test_the_page_s_verdicts_are_those_of_the_rules(evidence):
     shown = said("05e_tokens")
-    words = {claims.SURVIVES: "reached", claims.FALSIFIED: "missed"}
-    for goal in goals.GOALS:
-        found = claims.judge(goal, evidence)
-        what = f"<td>{goal.says}: {goal.quantity}</td>"
-        row = next(part for part in shown.split("<tr>") if what in part and goal.bars()[2:] in part)
+    words = {claims.HOLDS: "reached", claims.SHORT: "missed"}
+    for _, goal, test in claims.shown(GOALS):
+        found = claims.judge(test, evidence)
+        what = f"<td>{goal.says}: {test.quantity}</td>"
+        row = next(part for part in shown.split("<tr>") if what in part and test.bars()[2:] in part)
         assert found.measured in row and words.get(found.word, found.word) in row
 
 
 def test_a_goal_without_its_rows_is_not_judged(evidence):
-    nothing = goals.Evidence(evidence.decode.iloc[:0], evidence.prompts.iloc[:0], True)
-    rates = [goal for goal in goals.GOALS if "points" not in goal.quantity]
-    assert {claims.judge(goal, nothing).word for goal in rates} == {claims.UNMEASURED}
-    (some,) = (goal for goal in goals.GOALS if goal.id == "F5")
-    without = evidence.prompts[evidence.prompts["impl"] != mmq.BASELINE]
-    assert claims.judge(some, evidence._replace(prompts=without)).word == claims.UNMEASURED
+    nothing = claims.Evidence(evidence.store, {name: evidence.rows(name)[:0] for name in ("q8_0", "mmq")})
+    assert set(claims.board(GOALS, nothing)["word"]) == {claims.UNRECORDED}
+    rows = evidence.rows("mmq")
+    without = claims.Evidence(evidence.store, {"mmq": rows[rows["impl"] != mmq.BASELINE]})
+    assert claims.verdict(claims.get("05-F5"), without).word == claims.UNRECORDED
 
 
 def test_a_slower_choice_counts_as_a_point_lost(evidence):
-    rows = evidence.prompts.copy()
-    pick = goals.chosen(evidence, 8192, 8192, 64).name
+    rows = evidence.rows("mmq").copy()
+    pick = analysis.chosen(evidence, 8192, 8192, 64).name
     at = (rows["n"] == 8192) & (rows["batch"] == 64) & (rows["impl"] == pick)
     rows.loc[at, ["q1_us", "median_us", "q3_us"]] = 1e6
-    lost = goals.behind(evidence._replace(prompts=rows), mmq.BASELINE, 9, 256)
-    assert (8192, 8192, 64) in lost and (8192, 8192, 64) not in goals.behind(evidence, mmq.BASELINE, 9, 256)
+    lost = analysis.behind(claims.Evidence(evidence.store, {"mmq": rows}), mmq.BASELINE, 9, 256)
+    assert (8192, 8192, 64) in lost
+    assert (8192, 8192, 64) not in analysis.behind(evidence, mmq.BASELINE, 9, 256)
 
 
 def test_scaling_takes_the_slots_that_were_derived(counted):

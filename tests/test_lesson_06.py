@@ -4,8 +4,9 @@ import nbformat
 import numpy as np
 import pytest
 from rooflab import lab, roof, shapes
+from rooflab.analysis import attention as analysis
 from rooflab.case import Case
-from rooflab.claims import attention as evidence
+from rooflab.claims import COURSE, Evidence, scorecard, select
 from rooflab.ops import attention as op
 from rooflab.paths import NOTEBOOKS
 from rooflab.studies import attention as study
@@ -34,12 +35,12 @@ def ladder(h200):
 @pytest.fixture(scope="module")
 def counted(h200):
     cases = [c for c in [*study.ladder(128), *study.gemma()] if c.kind == "own"]
-    return evidence.counted(h200.profile("attention", cases, "ncu", study.COUNTERS), cases)
+    return analysis.counted(h200.profile("attention", cases, "ncu", study.COUNTERS), cases)
 
 
 def answers(h200, question):
     cases = [case for case in asks.cases(h200.sized) if case.operator == question]
-    return evidence.answers(h200.profile("attention", cases, "checks"), cases)
+    return analysis.answers(h200.profile("attention", cases, "checks"), cases)
 
 
 def said(name):
@@ -101,14 +102,14 @@ def test_packed_halves_are_faster_coarser_and_free_of_conflicts(ladder, counted)
     )
 
 
-def test_tensor_cores_do_heads_256_and_512_wide(rows):
+def test_tensor_cores_do_heads_256_and_512_wide(h200, rows):
     """M82: the source's open end, on portable and on Hopper's rungs, past torch at 512."""
     for width, least in ((256, 200), (512, 150)):
         own = rows[(rows["operator"] == "attention") & (rows["head_dim"] == width) & (rows["kind"] == "own")]
         portable = own[~own["impl"].isin(op.HOPPER) & (own["seq"] == 16384) & (own["heads"] == 32)]
         assert portable["tflop_s"].max() > least
         assert (own["spill_bytes"] == 0).all() and (own["error"] <= own["error_budget"]).all()
-    asked = evidence.asked(rows).set_index("what")
+    asked = scorecard.by_shape(Evidence(h200.store, {"attention": rows})).set_index("what")
     assert asked.loc["512 wide", "reached"] > 2 * float(asked.loc["512 wide", "peer"].split(" ")[0])
 
 
@@ -165,13 +166,13 @@ def test_memory_was_never_the_limit_and_shared_memory_and_arithmetic_are(counted
     assert wide.loc["4_tensor", "busiest"] == "shared memory" and wide.loc["4_tensor", "busiest_pct"] > 80
     assert wide.loc["7_rows", "tensor_pct"] > 3 * wide.loc["4_tensor", "tensor_pct"]
     rate = wide["flops"] / wide["time_ns"] / 1e3
-    assert h200.spec.fp32 / rate["1_scalar"] < evidence.FROM_PEAK
+    assert h200.spec.fp32 / rate["1_scalar"] < analysis.FROM_PEAK
     assert "DRAM is never busy for more than" in said("06_attention.ipynb")
 
 
 def test_the_budget_of_an_sm_is_registers_and_shared_memory(rows):
     """M88: 48 KB a block as the source gave, against what larger tiles take and reach."""
-    budget = evidence.budgets(rows, (256, 512))
+    budget = analysis.budgets(rows, (256, 512))
     for width, group in budget.groupby("head_dim"):
         named = group.set_index("impl")
         lean = named.loc["2_tiled"]
@@ -195,9 +196,9 @@ def test_every_timed_rung_is_gated(rows):
     assert peers >= {*study.BACKENDS, "torch.flex_attention"}
 
 
-def test_every_figure_asked_for_is_on_the_page(rows):
-    asked = evidence.asked(rows)
-    assert len(asked) == len(evidence.goals())
+def test_every_figure_asked_for_is_on_the_page(h200, rows):
+    asked = scorecard.by_shape(Evidence(h200.store, {"attention": rows}))
+    assert len(asked) == len({goal.says for goal in select("06b_wide", source=COURSE)}) == 11
     page = said("06b_wide.ipynb")
     for row in asked.itertuples():
         assert f"<td>{row.what}</td>" in page and f"{row.reached:,.0f} {row.unit}" in page
@@ -237,18 +238,18 @@ def test_the_decode_ladder_climbs_to_the_read_roof(h200):
 
 def test_a_prompt_s_time_moves_from_attention_to_the_matrices(rows, h200):
     roofs = (h200.roof["dram_read"].value, h200.roof["fp16_tensor"].value)
-    whole = evidence.prompts(rows, study.PROMPTS, *roofs).set_index(["model", "seq"])
+    whole = analysis.prompts(rows, study.PROMPTS, *roofs).set_index(["model", "seq"])
     there = whole.loc[("gemma-4-e4b", 1848)]
-    assert there["share_before"] == pytest.approx(evidence.SHARE, abs=0.15)
+    assert there["share_before"] == pytest.approx(analysis.SHARE, abs=0.15)
     assert (whole["share_after"] < 0.6 * whole["share_before"]).all()
     model = shapes.get("qwen2.5-1.5b")
     least = 2 * shapes.body(model) * 4096 / roofs[1] / 1e6
     assert 0.95 * least < 1e3 * whole.loc[("qwen2.5-1.5b", 4096), "matrices_ms"] < 1.3 * least
     shown = said("06d_decode.ipynb")
-    assert f"{there['share_before']:.0%}" in shown and f"Published: {evidence.SHARE:.0%}." in shown
+    assert f"{there['share_before']:.0%}" in shown and f"Published: {analysis.SHARE:.0%}." in shown
 
 
 def test_the_source_s_own_share_is_near_what_it_says():
-    shares = evidence.source_share()
-    assert shares["share"].iloc[0] == pytest.approx(evidence.SHARE, abs=0.05)
+    shares = analysis.source_share()
+    assert shares["share"].iloc[0] == pytest.approx(analysis.SHARE, abs=0.05)
     assert shares["attention_ms"].is_monotonic_decreasing

@@ -4,10 +4,8 @@ from dataclasses import fields
 
 import nbformat
 import pytest
-from rooflab import engine, lab
+from rooflab import claims, engine, lab
 from rooflab.analysis import ablation
-from rooflab.claims import NoEvidence, board
-from rooflab.claims import engine as asked
 from rooflab.paths import NOTEBOOKS
 from rooflab.studies import decode, decode_checks, hf, prefill
 
@@ -88,7 +86,7 @@ def test_pages_say_what_the_rows_say(rows, prompts):
     for format in decode.FORMATS:
         for us in ablation.ladder(rows, format)["median_us"]:
             assert f"<td>{us:,.0f}</td>" in page
-    best = asked.best(rows, decode.MODEL, "int4_g128")
+    best = ablation.best(rows, decode.MODEL, "int4_g128")
     assert f"**{best['tok_s']:,.0f} tok/s**" in page
     page = said("08b_prefill.ipynb")
     for format in ("fp16", "q8_0"):
@@ -98,20 +96,23 @@ def test_pages_say_what_the_rows_say(rows, prompts):
 
 def test_goals_are_judged_by_rows_and_stand_on_the_pages(h200, rows, prompts):
     traced = h200.profile("prefill", prefill.traced(), "cupti")
-    verdicts = board(asked.GOALS, asked.Evidence(rows, prompts, rows[:0], rows[:0], traced))
-    assert "not measured" not in set(verdicts["word"])
+    tables, profiles = {"decode": rows, "prefill": prompts}, {("prefill", "nsys"): traced}
+    goals = [*claims.select("08_decoder"), *claims.select("08b_prefill")]
+    goals = [goal for goal in goals if goal.source == claims.COURSE]
+    verdicts = claims.board(goals, claims.Evidence(h200.store, tables, profiles))
+    assert len(verdicts) == 16 and claims.UNRECORDED not in set(verdicts["word"])
     shown = said("08_decoder.ipynb") + said("08b_prefill.ipynb")
     for verdict in verdicts.itertuples():
         assert f"<td>{verdict.id}</td>" in shown and f"<td>{verdict.measured}</td>" in shown
-    with pytest.raises(NoEvidence):
-        asked.best(rows[:0], decode.MODEL, "fp16")
+    with pytest.raises(claims.NoEvidence):
+        ablation.best(rows[:0], decode.MODEL, "fp16")
 
 
 def test_weights_resident_as_q8_0_are_multiplied_as_q8_0(h200):
     """At least half of the products' time is our int8 products', and peak memory has no room for FP16."""
     traced = h200.profile("prefill", prefill.traced(), "cupti")
     assert set(ablation.pie(traced)["seq"]) == set(prefill.PROMPTS)  # before and after, at every length
-    assert asked.mmq_share(traced, prefill.share_case().id) > 0.5
+    assert ablation.mmq_share(traced, prefill.share_case().id) > 0.5
     asked_of = [case for case in h200.cases("prefill") if case.model == decode.MODEL]
     memory = h200.profile("prefill", prefill.memory(asked_of), "checks")
     last = f"{prefill.ways('q8_0')[-1]} format=q8_0"

@@ -2,21 +2,22 @@
 
 import pandas as pd
 import pytest
-from rooflab import paths
-from rooflab.claims import lost, related, scorecard
-from rooflab.claims.shelf import Shelf
+from rooflab import claims, paths
+from rooflab.analysis import regressions, related
+from rooflab.analysis.evidence import Evidence
+from rooflab.claims import scorecard
 from rooflab.record import Store
 from rooflab.studies import mutants, mutations, static, suite
 
 
 @pytest.fixture(scope="module")
-def shelf():
-    return Shelf(Store(paths.DATA, "h200"))
+def evidence():
+    return Evidence(Store(paths.DATA, "h200"))
 
 
 @pytest.fixture(scope="module")
-def verdicts(shelf):
-    return scorecard.board(scorecard.every(), shelf)
+def verdicts(evidence):
+    return scorecard.board(claims.stated(), evidence)
 
 
 def text(name):
@@ -27,17 +28,17 @@ def test_d1_to_d10_are_judged_with_a_bound_that_d6_can_keep(verdicts):
     """M97"""
     found = verdicts.set_index("id")["verdict"]
     items = [f"C-D{i}" for i in range(1, 11)]
-    assert (found[[item for item in items if item != "C-D6"]] == scorecard.HOLDS).all()
-    assert found["C-D6"] == scorecard.RESCALED
+    assert (found[[item for item in items if item != "C-D6"]] == claims.HOLDS).all()
+    assert found["C-D6"] == claims.RESCALED
     table = suite.read()
     assert set(table[table["item"] == "D6 possible"]["rung"]) == set(
         table[table["operator"] == "gemv"]["rung"]
     )
 
 
-def test_a_state_that_leaks_is_found_by_asking_twice_and_named_by_its_ratio(shelf):
+def test_a_state_that_leaks_is_found_by_asking_twice_and_named_by_its_ratio(evidence):
     """M99"""
-    frame = shelf.table("faults", "sanitizer")
+    frame = evidence.table("faults", "sanitizer")
     mine = frame[frame["case"].str.startswith("faults/not_zeroed") & frame["first_right"].astype(str).ne("")]
     assert (mine["first_right"].astype(str) == "True").all()
     assert (mine["second_right"].astype(str) == "False").all() and len(mine) >= 4
@@ -47,7 +48,7 @@ def test_a_state_that_leaks_is_found_by_asking_twice_and_named_by_its_ratio(shel
     assert "times the right sum" in text("09b_gate")
 
 
-def test_planted_faults_are_killed(shelf):
+def test_planted_faults_are_killed(evidence):
     """M100"""
     table = mutations.read()
     assert len(table) > 200 and table["mutation"].nunique() > 20
@@ -88,17 +89,17 @@ def test_the_scorecard_counts_its_points_and_its_fails(verdicts):
     assert "in all" in page and "109" in page
 
 
-def test_what_lost_is_kept(shelf):
+def test_what_lost_is_kept(evidence):
     """M108"""
-    table = lost.rungs(shelf)
+    table = regressions.rungs(evidence)
     assert len(table) >= 3 and (table["factor"] > 1).all()
-    assert all(each.where and each.on for each in lost.SOURCES)
+    assert (regressions.given_up()[["where", "gpu"]] != "").all(axis=None)
     assert table["rung"].iloc[0] in text("09c_related")
 
 
-def test_related_work_is_measured_or_says_where_its_figures_are_from(shelf):
+def test_related_work_is_measured_or_says_where_its_figures_are_from(evidence):
     """M109"""
-    table = related.table(shelf)
+    table = related.table(evidence)
     assert {"Marlin", "AWQ", "bitsandbytes", "llama.cpp", "Ollama"} <= set(table["name"])
     measured = table[table["origin"] == related.HERE]
     assert len(measured) >= 6 and (measured["points"] > 0).all()

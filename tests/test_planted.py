@@ -1,4 +1,4 @@
-"""No text of a recording becomes markup: readers refuse what could; pages run no script but the site's."""
+"""No text of a recording becomes markup: readers refuse it; pages run no script but the site's own."""
 
 import contextlib
 import csv

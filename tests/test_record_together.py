@@ -32,7 +32,7 @@ device.probe = lambda: {"gpu": "NVIDIA H200", "driver": "580", "compute_capabili
 laboratory.require_gpu, laboratory._arch = lambda: None, lambda: None
 laboratory.paths.BUILD = root / "build"
 laboratory._profile = lambda study, cases, tool, metrics: pd.DataFrame(
-    {"case": [c.id for c in cases], "refused": "yes", "when": "before", "sentence": "no"})
+    {"case": [c.id for c in cases], "refused": True, "when": "before", "sentence": "no"})
 
 def shortened(name):
     class Short(type(studies.get(name))):

@@ -6,32 +6,31 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from rooflab import claims, ops, paths
-from rooflab.claims import NoEvidence, about, goals, least, less, lost, more, most, related, scorecard
-from rooflab.claims.scorecard import (
+from rooflab import claims, crossover, ops, paths
+from rooflab.analysis import int4, regressions, related
+from rooflab.claims import (
     ELSEWHERE,
-    FAIL,
     HOLDS,
-    OPEN,
-    PASS,
     REFUTED,
     RESCALED,
     UNRECORDED,
     VERDICTS,
-    Asked,
-    Statement,
-    judged,
+    Evidence,
+    NoEvidence,
+    scorecard,
+    verdict,
 )
-from rooflab.claims.shelf import Shelf
+from rooflab.claims.measures import house
+from rooflab.claims.scorecard import FAIL, OPEN, PASS
 from rooflab.record import Store
 
-STATEMENTS = scorecard.every()
+STATEMENTS = claims.stated()
 COPIED = ("runs", "bandwidth", "decode", "gemv", "int4", "q8_0", "mmq", "attention", "regimes", "attribution")
 
 
 @pytest.fixture(scope="module")
-def shelf():
-    return Shelf(Store(paths.DATA, "h200"))
+def evidence():
+    return Evidence(Store(paths.DATA, "h200"))
 
 
 @pytest.fixture
@@ -51,73 +50,9 @@ def altered(tmp_path):
         for name in (column, *(("q1_us", "q3_us") if column == "median_us" else ())):
             frame.loc[rows, name] = [f"{float(v) * factor:.6g}" for v in frame.loc[rows, name]]
         frame.to_csv(path, index=False, lineterminator="\n")
-        return Shelf(Store(tmp_path, "h200"))
+        return Evidence(Store(tmp_path, "h200"))
 
     return alter
-
-
-def statement(id):
-    return next(s for s in STATEMENTS if s.id == id)
-
-
-# --- bars and verdicts --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("bar", "value", "met"),
-    [
-        (about(100, 0.1), 109, True),
-        (about(100, 0.1), 111, False),
-        (about(-100, 0.1), -95, True),
-        (about(192, 0.0), 192, True),
-        (about(192, 0.0), 193, False),
-        (least(2), 2, True),
-        (more(2), 2, False),
-        (most(2), 2, True),
-        (less(2), 2, False),
-        (about(1, 0.5), float("nan"), False),
-        (least(1), float("nan"), False),
-    ],
-)
-def test_bars(bar, value, met):
-    assert bar.met(value) is met
-
-
-def test_bars_in_words():
-    assert about(0.81, 0.1).text("{:.0%}") == "≈ 81% within 10%"
-    assert (about(192, 0.0).text("{:.0f}"), least(3).text("{:.0f}")) == ("≈ 192", "≥ 3")
-
-
-def made(test=None, rescaled=None, needs=""):
-    return Statement("T", "A", "1", "figure", "It is so.", "", test, rescaled, needs)
-
-
-def measured(value, bar=None):
-    return Asked("speed", "{:.1f}", bar or more(1), lambda shelf: value)
-
-
-def missing(shelf):
-    raise NoEvidence("no row of it")
-
-
-@pytest.mark.parametrize(
-    ("one", "word", "said"),
-    [
-        (made(measured(2)), HOLDS, "2.0"),
-        (made(measured(0.5)), REFUTED, "0.5"),
-        (made(measured(0.5), measured(0.5, more(0.2))), RESCALED, "0.5"),
-        (made(measured(0.5), measured(0.1, more(0.2))), REFUTED, "0.5"),
-        (made(None, measured(3)), RESCALED, "3.0"),
-        (made(needs="another GPU"), ELSEWHERE, ""),
-        (made(Asked("speed", "{}", more(1), missing)), UNRECORDED, "no row of it"),
-        (made(Asked("speed", "{}", more(1), missing), measured(3)), RESCALED, "3.0"),
-        (made(measured(float("nan"))), UNRECORDED, "speed was not recorded"),
-        (made(None, Asked("speed", "{}", more(1), missing), "a card"), UNRECORDED, "no row of it"),
-    ],
-)
-def test_a_verdict_comes_from_values_and_bars(one, word, said):
-    found = judged(one, None)
-    assert (found.word, found.measured) == (word, said)
 
 
 # --- every statement ----------------------------------------------------------------------------------------
@@ -126,8 +61,8 @@ def test_a_verdict_comes_from_values_and_bars(one, word, said):
 def test_every_statement_is_named_once_and_can_be_judged_or_says_what_it_needs():
     assert len({s.id for s in STATEMENTS}) == len(STATEMENTS) > 150
     for s in STATEMENTS:
-        assert s.source in scorecard.SOURCES and s.line and s.says[-1] in ".)", s.id
-        assert s.test or s.rescaled or s.claims or s.needs, s.id
+        assert s.source in claims.sources() and s.line and s.says[-1] in ".)", s.id
+        assert s.tests or s.needs, s.id
 
 
 def test_all_of_the_sources_are_there():
@@ -139,7 +74,7 @@ def test_all_of_the_sources_are_there():
     sweep = [s for s in STATEMENTS if s.group == "sweep"]
     assert len(sweep) == 24  # two tables of six rows, two gains each
     assert {f"D-R{i}" for i in (1, 3, 4, 5, 6, 7)} <= ids
-    assert {s.source for s in STATEMENTS} == set(scorecard.SOURCES)
+    assert {s.source for s in STATEMENTS} == set(claims.sources())
 
 
 def test_lessons_that_statements_lead_to_have_those_headings():
@@ -150,8 +85,8 @@ def test_lessons_that_statements_lead_to_have_those_headings():
             assert f"# {heading}" in texts[stem].replace('\\"', '"'), s.id
 
 
-def test_a_recording_is_judged_without_gaps_in_the_words(shelf):
-    table = scorecard.board(STATEMENTS, shelf)
+def test_a_recording_is_judged_without_gaps_in_the_words(evidence):
+    table = scorecard.board(STATEMENTS, evidence)
     assert set(table["verdict"]) <= set(VERDICTS)
     judged_ = table[~table["verdict"].isin([ELSEWHERE, UNRECORDED])]
     assert (judged_["measured"] != "").all() and judged_["value"].notna().all()
@@ -160,7 +95,7 @@ def test_a_recording_is_judged_without_gaps_in_the_words(shelf):
 
 
 def test_nothing_recorded_means_nothing_judged_by_rows(tmp_path):
-    empty = Shelf(Store(tmp_path, "nothing"))
+    empty = Evidence(Store(tmp_path, "nothing"))
     table = scorecard.board(STATEMENTS, empty).set_index("id")
     for one in ("A-1", "A-8", "B-7", "C-H1", "C-E1", "C-F15", "D-12", "D-23"):
         assert table["verdict"][one] == UNRECORDED and table["measured"][one]
@@ -181,22 +116,22 @@ def test_nothing_recorded_means_nothing_judged_by_rows(tmp_path):
         ("D-16", "attention", "3_half2", 10),
     ],
 )
-def test_a_changed_record_changes_the_verdict(id, study, impl, factor, shelf, altered):
-    before = judged(statement(id), shelf)
+def test_a_changed_record_changes_the_verdict(id, study, impl, factor, evidence, altered):
+    before = verdict(claims.get(id), evidence)
     assert before.word not in (UNRECORDED, ELSEWHERE)
 
     def chosen(frame):
         return frame["impl"] == impl if impl else frame["kind"] == "own"
 
-    after = judged(statement(id), altered(study, "median_us", chosen, factor))
+    after = verdict(claims.get(id), altered(study, "median_us", chosen, factor))
     assert after.word != before.word and after.value != before.value
 
 
 # --- the tally ----------------------------------------------------------------------------------------------
 
 
-def test_the_checklist_has_a_hundred_and_nine_points(shelf):
-    table = scorecard.board([s for s in STATEMENTS if s.points], shelf)
+def test_the_checklist_has_a_hundred_and_nine_points(evidence):
+    table = scorecard.board([s for s in STATEMENTS if s.points], evidence)
     assert table["points"].sum() == 109
     sums = scorecard.tally(table).set_index("section")
     assert sums["of"].to_dict() == {"A": 10, "B": 15, "C": 15, "D": 20, "E": 29, "F": 10, "G": 5, "H": 5}
@@ -237,49 +172,49 @@ def test_only_what_holds_as_stated_earns_points():
 # --- goals, related work, what lost -------------------------------------------------------------------------
 
 
-def test_goals_are_judged_and_follow_the_record(shelf, altered):
-    table = goals.board(shelf)
-    assert {goals.FLOOR, goals.AIM, goals.RULE} == set(table["kind"]) and len(table) > 70
-    assert set(table["verdict"]) <= {goals.MET, goals.MISSED, goals.OPEN}
-    slower = goals.board(altered("gemv", "median_us", lambda frame: frame["kind"] == "own", 3))
+def test_goals_are_judged_and_follow_the_record(evidence, altered):
+    table = scorecard.goals(evidence)
+    assert set(claims.GOALS) == set(table["kind"]) and len(table) == 84
+    assert set(table["verdict"]) <= {HOLDS, claims.SHORT, UNRECORDED}
+    slower = scorecard.goals(altered("gemv", "median_us", lambda frame: frame["kind"] == "own", 3))
 
     def met(board):
-        mine = board[(board["lesson"] == "03") & (board["kind"] == goals.FLOOR)]
-        return (mine["verdict"] == goals.MET).sum()
+        mine = board[(board["lesson"] == "03") & (board["kind"] == claims.FLOOR)]
+        return (mine["verdict"] == HOLDS).sum()
 
     assert met(table) > met(slower)
 
 
 def test_goals_of_decoding_name_the_study_that_they_wait_for(tmp_path):
-    table = goals.board(Shelf(Store(tmp_path, "nothing")))
-    mine = table[(table["lesson"] == "08") & (table["verdict"] == goals.OPEN)]
-    assert len(mine) >= 12 and mine["reached"].str.contains("decode|decoding|prompt|tokens").all()
+    table = scorecard.goals(Evidence(Store(tmp_path, "nothing")))
+    mine = table[(table["lesson"] == "08") & (table["verdict"] == UNRECORDED)]
+    assert len(mine) >= 12 and mine["reached"].str.contains("decode|prefill").all()
 
 
-def test_a_kernel_beyond_its_error_budget_breaks_the_rule(shelf, altered):
+def test_a_kernel_beyond_its_error_budget_breaks_the_rule(evidence, altered):
     """Twice the budget is beyond it, and one study's rows of many."""
 
     def rule(board):
         return board.set_index("says").loc["Own timed rows within their error budget"]
 
-    assert (rule(goals.board(shelf))[["value", "verdict"]] == [1.0, goals.MET]).all()
+    assert (rule(scorecard.goals(evidence))[["value", "verdict"]] == [1.0, HOLDS]).all()
 
     def errs(frame):
         return (frame["kind"] == "own") & (frame["median_us"] != "") & (frame["error_budget"].map(bool))
 
-    study = shelf.rows("gemv", kind="own")
+    study = evidence.rows("gemv", kind="own")
     least = (study["error_budget"] / study["error"]).replace(float("inf"), float("nan")).min()
-    broken = rule(goals.board(altered("gemv", "error", errs, 2 * least)))
-    assert 0.9 < broken["value"] < 1 and broken["verdict"] == goals.MISSED
+    broken = rule(scorecard.goals(altered("gemv", "error", errs, 2 * least)))
+    assert 0.9 < broken["value"] < 1 and broken["verdict"] == claims.SHORT
 
 
-def test_libraries_are_measured_published_or_named(shelf):
-    table = related.table(shelf)
+def test_libraries_are_measured_published_or_named(evidence):
+    table = related.table(evidence)
     assert set(table["origin"]) == {*related.ORIGINS, related.ABSENT}
     named = table.set_index(["name", "origin"])
     assert ("Marlin", related.PUBLISHED) in named.index and ("Ollama", related.ABSENT) in named.index
-    awq = related.points(shelf).set_index(["name", "origin"]).loc[[("AWQ", related.OTHER)]].iloc[0]
-    own = shelf.rows("decode", kind="own", model="llama-3-8b", format="int4_g128")["gb_s"].max()
+    awq = related.points(evidence).set_index(["name", "origin"]).loc[[("AWQ", related.OTHER)]].iloc[0]
+    own = evidence.rows("decode", kind="own", model="llama-3-8b", format="int4_g128")["gb_s"].max()
     assert awq["ours"] == pytest.approx(own / 4800) and awq["theirs"] == pytest.approx(0.693, abs=0.001)
     assert ("bitsandbytes", related.PUBLISHED) in named.index
     counted = table[table["origin"] != related.ABSENT]
@@ -293,19 +228,14 @@ def test_a_faster_library_is_said_to_be_faster(altered):
     assert row["theirs"] == row["points"] > 0
 
 
-def test_a_restatement_that_says_the_contrary_rescues_nothing():
-    (statement,) = (one for one in scorecard.every() if one.id == "C-E11")
-    assert [claim.id for claim in statement.claims] == ["E11", "E11 warm"]
-
-
-def test_what_lost_is_slower_than_the_rung_below(shelf, altered):
-    table = lost.rungs(shelf)
-    assert len(table) and (table["factor"] > lost.LEVEL).all()
+def test_what_lost_is_slower_than_the_rung_below(evidence, altered):
+    table = regressions.rungs(evidence)
+    assert len(table) and (table["factor"] > crossover.LEVEL).all()
     assert not ((table["operator"] == "copy") & (table["rung"] == "2_vector")).any()
     found = altered(
         "bandwidth", "median_us", lambda frame: frame["case"].str.startswith("copy/2_vector"), 100
     )
-    again = lost.rungs(found)
+    again = regressions.rungs(found)
     assert ((again["operator"] == "copy") & (again["rung"] == "2_vector")).any()
     ladders = [ladder for module in ops.modules() for ladder in module.LADDERS.values()]
     changed = [(ladder, rung) for ladder in ladders for rung in ladder if rung.changes]
@@ -313,94 +243,78 @@ def test_what_lost_is_slower_than_the_rung_below(shelf, altered):
         r.changes in [each.name for each in ladder[: ladder.index(r)]] for ladder, r in changed
     )
     slow = altered("decode", "median_us", lambda frame: frame["impl"] == "6_producers", 100)
-    row = lost.rungs(slow).set_index("rung").loc["6_producers"]
+    row = regressions.rungs(slow).set_index("rung").loc["6_producers"]
     assert row["below"] == "3_persistent"
-
-
-def test_a_claim_of_lesson_03_is_one_object(shelf):
-    """The scorecard reads what the lesson reads."""
-    from rooflab.claims import coalescing
-
-    for claim in coalescing.HYPOTHESES:
-        if not claim.restates:
-            assert statement(f"C-{claim.id}").claims[0] is claim
-    assert claims.judge(coalescing.HYPOTHESES[0], shelf.coalescing).word in claims.WORDS
 
 
 def test_minutes_of_a_recording_count_once_what_two_gpus_do_side_by_side():
     day = "2026-01-01T10:{}:00Z"
     runs = [("00", "08"), ("00", "06"), ("07", "10"), ("20", "25"), ("30", "")]
     frame = pd.DataFrame([{"started": day.format(a), "finished": b and day.format(b)} for a, b in runs])
-    assert goals._recording_minutes(SimpleNamespace(runs=frame)) == 10 + 5
+    assert house.recording_minutes(SimpleNamespace(runs=frame)) == 10 + 5
     with pytest.raises(NoEvidence, match="no finished run"):
-        goals._recording_minutes(SimpleNamespace(runs=frame[4:]))
+        house.recording_minutes(SimpleNamespace(runs=frame[4:]))
 
 
-class Made:
-    """A shelf of rows of FP16 products: (impl, kind, n, k, us), and of what else a goal asks for."""
-
-    def __init__(self, *products, **tables):
-        columns = ["impl", "kind", "n", "k", "median_us"]
-        self.products = pd.DataFrame(products, columns=columns)
-        self.__dict__.update(tables)
-
-    def rows(self, study, **wanted):
-        assert study == "gemv" and wanted["operator"] == "gemv_rows" and wanted["clock"] == "graph"
-        assert wanted["cache"] == "cold"
-        return self.products
+def made(*products):
+    """Evidence of rows of FP16 products: (impl, kind, n, k, us)."""
+    rows = pd.DataFrame(products, columns=["impl", "kind", "n", "k", "median_us"])
+    rows = rows.assign(operator="gemv_rows", cache="cold", clock="graph", options="")
+    return Evidence(Store(paths.DATA, "nothing"), {"gemv": rows})
 
 
 def test_the_smallest_gain_is_of_the_worst_shape_and_the_fastest_rung():
-    found = Made(
+    products = [
         *(("1_warp", "own", 512, 512, 4.0), ("2_vector", "own", 512, 512, 2.0)),
         ("torch.matmul", "peer", 512, 512, 5.0),
         *(("2_vector", "own", 2048, 2048, 10.0), ("torch.matmul", "peer", 2048, 2048, 12.0)),
         *(("2_vector", "own", 8192, 8192, 90.0), ("torch.matmul", "peer", 8192, 8192, 81.0)),
         ("2_vector", "own", 64, 64, 1.0),  # a shape without cuBLAS says nothing
-    )
-    assert goals._least_over_cublas(found) == 0.9
-    found.products = found.products[found.products["n"] != 64]
-    assert goals._small_gain(found) == 1.2  # 2048 x 2048 is 8.4 MB, 8192 x 8192 is not small
-    found.products = found.products[found.products["kind"] == "own"]
-    with pytest.raises(NoEvidence):
-        goals._least_over_cublas(found)
+    ]
+    everywhere, small = claims.get("03-F2"), claims.get("03-A7")
+    assert verdict(everywhere, made(*products)).value == 0.9
+    assert verdict(small, made(*products)).value == 1.2  # 2048 x 2048 is 8.4 MB, 8192 x 8192 is not small
+    alone = [product for product in products if product[1] == "own"]
+    assert verdict(everywhere, made(*alone)).word == UNRECORDED
 
 
 def test_rules_of_the_house_count_what_breaks_them(tmp_path, monkeypatch):
     static = pd.DataFrame({"spill_bytes": ["0", "8", "0", "16"]})
-    assert goals._spills(Made(static=static)) == 2
+    assert house.spilling(SimpleNamespace(static=static)) == 2
     for name, size in (("a/x.csv", 1000), ("b/y.csv", 3000), ("b/z.txt", 9000)):
         (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "data" / name).write_bytes(bytes(size))
-    monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setattr(paths, "DATA", tmp_path / "data")
-    assert goals._kilobytes("*.csv", "data")(None) == 3.0 and goals._megabytes(None) == 0.013
+    assert house.largest_kb(None, "*.csv") == 3.0 and house.data_mb(None) == 0.013
     with pytest.raises(NoEvidence):
-        goals._kilobytes("*.gz", "data")(None)
+        house.largest_kb(None, "*.gz")
     cell = {"cell_type": "code", "source": ["exercises.check(1)"]}
     for name, count in (("01_a", 3), ("01b_b", 1), ("02_c", 2)):
-        cells = [cell] * count + [{**cell, "cell_type": "markdown"}]
+        cells = [cell] * count + [{"cell_type": "markdown", "source": ["exercises.check("]}]
         (tmp_path / f"{name}.ipynb").write_text(json.dumps({"cells": cells}))
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
-    assert goals._fewest_exercises(None) == 2
+    assert house.fewest_exercises(None) == 2
     killed = pd.DataFrame({"killed": ["", "gate", ""]})
-    monkeypatch.setattr(goals.mutations, "is_open", lambda table: table["killed"] == "")
-    assert goals._survivors(Made(mutants=killed)) == 2
+    monkeypatch.setattr(house.mutations, "is_open", lambda table: table["killed"] == "")
+    assert house.surviving_mutants(SimpleNamespace(mutants=killed)) == 2
 
 
-def test_a_bar_of_attention_is_met_from_its_own_side(monkeypatch):
-    goal = SimpleNamespace(what="it", unit="TFLOP/s", floor=100.0, aim=200.0)
-    monkeypatch.setattr(goals.claims_attention, "goals", lambda: [goal])
+def test_a_bar_of_attention_is_met_from_its_own_side():
+    shape = {"format": "fp16", "seq": 32768, "heads": 32, "kv_heads": 8, "head_dim": 128, "window": None}
+    shape |= {"kind": "own", "options": "", "impl": "4_async"}
 
-    def verdicts(reached):
-        table = pd.DataFrame({"what": ["it"], "reached": [reached], "impl": ["x"]})
-        monkeypatch.setattr(goals.claims_attention, "asked", lambda rows: table)
-        return [row["verdict"] for row in goals._attention(SimpleNamespace(rows=lambda study: None))]
+    def words(operator, seq, **figures):
+        rows = pd.DataFrame([{**shape, "operator": operator, "seq": seq, "median_us": 1.0, **figures}])
+        table = scorecard.by_shape(Evidence(Store(paths.DATA, "nothing"), {"attention": rows}))
+        return table[table["what"].isin(["128 wide", "decode, context of 32768"])][
+            ["floor_met", "aim_met"]
+        ].values
 
-    assert verdicts(100.0) == [goals.MET, goals.MISSED] and verdicts(200.0) == [goals.MET] * 2
-    assert verdicts(99.0) == [goals.MISSED] * 2
-    goal.unit, goal.floor, goal.aim = "µs", 200.0, 100.0
-    assert verdicts(100.0) == [goals.MET] * 2 and verdicts(101.0) == [goals.MET, goals.MISSED]
+    assert words("attention", 16384, tflop_s=450.0).tolist() == [["yes", "no"]]
+    assert words("attention", 16384, tflop_s=675.0).tolist() == [["yes", "yes"]]
+    assert words("attention", 16384, tflop_s=449.0).tolist() == [["no", "no"]]
+    assert words("decode_attention", 32768, median_us=34.0).tolist() == [["yes", "yes"]]
+    assert words("decode_attention", 32768, median_us=35.0).tolist() == [["yes", "no"]]
 
 
 def test_the_dispatchers_point_is_its_fastest_own_row():
@@ -412,6 +326,5 @@ def test_the_dispatchers_point_is_its_fastest_own_row():
             *(("two_op", "baseline", 8, 8, 1, "", 5.0), ("f", "own", 8, 8, 1, "", None)),
         ],
         columns=columns,
-    )
-    found = goals._int4(SimpleNamespace(rows=lambda study, **wanted: made))
-    assert found["impl"].tolist() == ["b", "c", "two_op"]
+    ).assign(operator="int4", cache="cold", clock="graph")
+    assert int4.contestants(made)["impl"].tolist() == ["b", "c", "two_op"]

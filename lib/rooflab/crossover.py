@@ -62,7 +62,7 @@ class Crossover:
         return f"{first} and {second} change places more than once ({order})"
 
 
-def verdict(first: Mapping[str, float], second: Mapping[str, float]) -> str:
+def verdict(first: Mapping[str, float] | pd.Series, second: Mapping[str, float] | pd.Series) -> str:
     """Who is faster beyond the spread of two rows (median_us, q1_us, q3_us): FIRST, SECOND or NEITHER."""
     ratio = second["median_us"] / first["median_us"]
     if first["q3_us"] < second["q1_us"] and ratio > LEVEL:

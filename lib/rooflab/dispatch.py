@@ -293,7 +293,7 @@ def predicted(slug: str | None, n: int, k: int, batch: int, ways: Sequence[Way])
     by = f"fitted on {REFERENCE}" if fit.rows else "by the bound alone"
     if slug in device.names():
         machine = predict.scaled(device.get(str(slug)), machine, device.get(REFERENCE))
-        of = f"nothing near is recorded on {slug}"
+        of = f"nothing near is recorded on {slug or 'this GPU'}"
     else:
         of = f"this device is in no table, so as if it were {REFERENCE}"
     best = predict.fastest(ways, n, k, batch, machine, fit)[0]
@@ -368,7 +368,7 @@ def choose(
     rows = table(slug) if recorded is None else recorded
     found = fastest(rows[rows["format"] == format], n, k, batch, names)
     if found:
-        name, why = found[0], f"recorded on {slug}: {found[1]}"
+        name, why = found[0], f"recorded on {slug or 'this GPU'}: {found[1]}"
     else:
         name, why = predicted(slug, n, k, batch, ways)
     switch = _revert(format, name)

@@ -217,9 +217,8 @@ class Lab:
         path, of = self._profile_path(study, tool), studies.get(study)
         frame = _read_profile(path, tool, metrics)
         arch, trouble = _arch(), None
-        unable = {
-            case.id: plain(f"{SKIPPED}{reason}") for case in cases if arch and (reason := of.why_not(case))
-        }
+        reasons = {case.id: of.why_not(case, arch) for case in cases} if arch else {}
+        unable = {case: plain(f"{SKIPPED}{reason}") for case, reason in reasons.items() if reason}
         now = {case.id: unable.get(case.id) or of.identity(case, arch) for case in cases}
         held = dict(zip(frame["case"], frame["identity"], strict=True))
         chosen = [case for case in cases if not fresh(str(held.get(case.id, "")), now[case.id])]
@@ -319,7 +318,7 @@ class Lab:
             # Of what cannot run here nothing is compiled: measuring it records why.
             if (
                 arch
-                and study.why_not(case)
+                and study.why_not(case, arch)
                 or not self.store.is_fresh(study.name, case.id, study.identity(case, arch), facts)
             ):
                 found.add(case.id)
@@ -502,7 +501,10 @@ def _compile_ahead(asked: Iterable[tuple[Study, Sequence[Case]]], arch: str | No
     """Compile what studies' cases launch, on all cores: NVRTC takes one source at a time in a process."""
     wanted = {}
     builds = (
-        study.builds(case) for study, cases in asked for case in cases if arch and not study.why_not(case)
+        study.builds(case)
+        for study, cases in asked
+        for case in cases
+        if arch and not study.why_not(case, arch)
     )
     for rung, chosen in chain.from_iterable(builds):
         macros = rung.with_defaults(chosen)

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from rooflab import engine, shapes
+from rooflab.analysis.evidence import NoEvidence
 from rooflab.ops import decoder
 from rooflab.record import Store
 from rooflab.studies import decode, launch_rule, prefill
@@ -101,7 +102,7 @@ def compiled(store: Store) -> pd.DataFrame:
 
 
 def peers(rows: pd.DataFrame, store: Store, published: Store, model: str = decode.MODEL) -> pd.DataFrame:
-    """The fastest of ours beside everybody else, by format: name, format, tok_s, origin."""
+    """The fastest of ours beside the others, by format: name, format, tok_s, origin."""
     mine = rows[(rows["model"] == model) & (rows["batch"] == 1) & (rows["seq"] == decode.PROMPT)]
     found: list[tuple[str, str, float, str]] = []
     for format in FORMATS:
@@ -219,3 +220,88 @@ def pie(traced: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
     cases: list[Any] = [study.case(str(case)) for case in found.index]
     names = [f"{FORMATS[case.format]} {case.impl.removeprefix('transformers.')}" for case in cases]
     return found.assign(us=total, name=names, seq=[case.seq for case in cases]).reset_index()
+
+
+# --- what claims ask ----------------------------------------------------------------------------------------
+
+
+def best(rows: pd.DataFrame, model: str, format: str, head: str = "") -> pd.Series:
+    """The fastest decoder of ours at batch 1 after a short prompt; `head` by default the format's own."""
+    head = head or decode.FORMATS[format]
+    found = rows[
+        (rows["kind"] == "own")
+        & (rows["model"] == model)
+        & (rows["format"] == format)
+        & (rows["batch"] == 1)
+        & (rows["seq"] == decode.PROMPT)
+        & rows["impl"].isin(decode.RUNGS)
+    ]
+    found = found[[decode.head_of(decode.Decode().case(case)) == head for case in found["case"]]]
+    if found.empty:
+        raise NoEvidence(f"decoding of {model} in {format} was not measured")
+    return found.sort_values("median_us").iloc[0]
+
+
+def fastest_prompt(
+    rows: pd.DataFrame, format: str, model: str = decode.MODEL, seq: int = prefill.TRACED
+) -> pd.Series:
+    """The fastest way of ours to take in a prompt."""
+    found = rows[(rows["kind"] == "own") & (rows["model"] == model) & (rows["format"] == format)]
+    found = found[found["seq"] == seq]
+    if found.empty:
+        raise NoEvidence(f"a prompt of {seq} tokens in {format} was not measured")
+    return found.sort_values("median_us").iloc[0]
+
+
+def answered(answers: pd.DataFrame, question: str, quantity: str) -> pd.Series:
+    """The answers to a question: values by case; NoEvidence if it was not asked."""
+    mine = answers[answers["case"].str.startswith(f"{question}/") & (answers["quantity"] == quantity)]
+    if mine.empty:
+        raise NoEvidence(f"{quantity} was not asked")
+    return mine.set_index("case")["value"].astype(float)
+
+
+def mmq_share(traced: pd.DataFrame, case: str) -> float:
+    """The share of products' time in a traced prompt that our int8-weight products take."""
+    mine = traced[traced["case"] == case].groupby("family")["us"].sum()
+    ours = mine.get("our products", 0.0)
+    products = ours + mine.get("cuBLAS", 0.0)
+    if not products:
+        raise NoEvidence("no prompt with Q8_0 weights was traced")
+    return float(ours / products)
+
+
+# --- a published ladder -------------------------------------------------------------------------------------
+
+_STEPS = (  # what the step is, the source's two rungs, ours
+    (
+        "attention in tiles instead of query by query",
+        ("scalar_attention", "flash_half2"),
+        ("2_mmq", "3_flash"),
+    ),
+    ("embeddings in one launch", ("flash_half2", "batched_embedding"), ("4_rows", "5_embed")),
+    (
+        "from scalar attention to the end of the published ladder (here to 6_graph)",
+        ("scalar_attention", "batched_embedding"),
+        ("1_scalar", "6_graph"),
+    ),
+)
+
+
+def beside(rows: pd.DataFrame, published: Store) -> pd.DataFrame:
+    """Steps of a published prefill ladder (Gemma 4 E4B in Q8_0, a prompt of the same length, another GPU) and
+    what the like step brings here: columns step, theirs, ours, as factors.
+    """
+    known = published.read("prefill")
+    known = known[(known["seq"] == prefill.TRACED) & (known["operator"] == "prefill")]
+    theirs = known.set_index("impl")["tok_s"]
+    mine = rows[
+        (rows["seq"] == prefill.TRACED) & (rows["format"] == "q8_0") & (rows["model"] == decode.MODEL)
+    ]
+    ours = mine.set_index("impl")["tok_s"]
+    found = [
+        (what, theirs.get(b, float("nan")) / theirs.get(a, float("nan")), ours[d] / ours[c])
+        for what, (a, b), (c, d) in _STEPS
+        if c in ours and d in ours
+    ]
+    return pd.DataFrame(found, columns=["step", "theirs", "ours"])

@@ -272,13 +272,13 @@ HOLDS, FLIPS, UNMEASURED = "holds", "flips", "not measured"
 
 
 class Conclusion(NamedTuple):
-    """A source's conclusion, what was measured of it here, whether it holds, and what that hangs on."""
+    """A source's conclusion, what was measured of it here, whether it holds, and what that depends on."""
 
     source: str
     says: str
     here: str
     word: str
-    hangs_on: str
+    depends_on: str
 
 
 def conclusions(rows: pd.DataFrame, int4_rows: pd.DataFrame) -> pd.DataFrame:
@@ -300,51 +300,53 @@ def conclusions(rows: pd.DataFrame, int4_rows: pd.DataFrame) -> pd.DataFrame:
 
 def _behind_at_two(int4_rows: pd.DataFrame, rows: pd.DataFrame) -> Conclusion:
     says = "INT4 fused wins at one token alone; FP16 is ahead from two on"
-    hangs = "reading the weights once for all tokens, which the source's kernel does not"
+    depends = "reading the weights once for all tokens, which the source's kernel does not"
     shape = regimes.SOURCE[0]
     ours = crossover.between(
         of(rows, "int4_g128", "fused", shape, "graph"), of(rows, "fp16", "cublas", shape, "graph")
     )
     if not ours.verdicts:
-        return Conclusion("decode-roofline", says, "", UNMEASURED, hangs)
+        return Conclusion("decode-roofline", says, "", UNMEASURED, depends)
     here = ours.says("INT4 fused", "FP16 cublas")
     loops = loop_crossovers(int4_rows, shape) if len(int4_rows) else pd.DataFrame()
     cold = loops[(loops["clock"] == "graph") & (loops["cache"] == "cold")] if len(loops) else loops
     if len(cold):
         here = f"a launch a token: {cold['says'].iloc[0]}; weights read once: {here}"
     held = ours.kind == "crosses" and ours.high <= 2
-    return Conclusion("decode-roofline", says, here, HOLDS if held else FLIPS, hangs)
+    return Conclusion("decode-roofline", says, here, HOLDS if held else FLIPS, depends)
 
 
-def _small_projection(rows: pd.DataFrame, clock: str, hangs: str) -> Conclusion:
+def _small_projection(rows: pd.DataFrame, clock: str, depends: str) -> Conclusion:
     n, k = regimes.SOURCE[1]
     says = f"on {n} x {k} INT4 loses to FP16 even at one token"
     pair = [of(rows, *each, (n, k), clock) for each in PAIRS[0]]
     one = [part[part["batch"] == 1] for part in pair]
     if any(part.empty for part in one):
-        return Conclusion("decode-roofline", says, f"by {clock}: none", UNMEASURED, hangs)
+        return Conclusion("decode-roofline", says, f"by {clock}: none", UNMEASURED, depends)
     fused, halves = (float(part["median_us"].iloc[0]) for part in one)
     here = f"by {clock} INT4 runs at {halves / fused:.2f} times the speed of FP16"
-    return Conclusion("decode-roofline", says, here, HOLDS if fused > halves else FLIPS, hangs)
+    return Conclusion("decode-roofline", says, here, HOLDS if fused > halves else FLIPS, depends)
 
 
 def _shrinks(rows: pd.DataFrame) -> Conclusion:
     says = "the gain over dequantising first shrinks with every doubling of the tokens"
-    hangs = "the kernel: more tokens add work to the fused one first, and a step to another variant may show"
+    depends = (
+        "the kernel: more tokens add work to the fused one first, and a step to another variant may show"
+    )
     table = sweep(rows, regimes.SOURCE[0], 1.0)
     table = table[table["batch"].isin([b for b in regimes.BATCHES if b <= 32])]
     gain = table["speedup_vs_two_op"].tolist()
     if len(gain) < 3:
-        return Conclusion("decode-roofline", says, "", UNMEASURED, hangs)
+        return Conclusion("decode-roofline", says, "", UNMEASURED, depends)
     here = ", ".join(f"{value:.2f}" for value in gain)
     here += f" times for 1 to {int(table['batch'].iloc[-1])} tokens (within 2 % counts as level)"
     falling = all(b <= a * crossover.LEVEL for a, b in zip(gain, gain[1:], strict=False))
-    return Conclusion("decode-roofline", says, here, HOLDS if falling else FLIPS, hangs)
+    return Conclusion("decode-roofline", says, here, HOLDS if falling else FLIPS, depends)
 
 
 def _halves_at_four(rows: pd.DataFrame) -> Conclusion:
     says = "at four tokens FP16 tensor cores lose to dp4a on quantised weights"
-    hangs = "bytes a weight, while memory bounds both"
+    depends = "bytes a weight, while memory bounds both"
     mine = rows[(rows["clock"] == "graph") & (rows["batch"] == 4)]
     keys = ["n", "k"]
     dp4a = mine[(mine["format"] == "q8_0") & (mine["impl"] == "dp4a")].drop_duplicates(keys).set_index(keys)
@@ -353,20 +355,22 @@ def _halves_at_four(rows: pd.DataFrame) -> Conclusion:
     )
     both = dp4a.index.intersection(halves.index)
     if not len(both):
-        return Conclusion("realizar", says, "", UNMEASURED, hangs)
+        return Conclusion("realizar", says, "", UNMEASURED, depends)
     won = int((dp4a.loc[both, "q3_us"] < halves.loc[both, "q1_us"]).sum())
     here = f"dp4a is faster on {won} of {len(both)} matrices"
-    return Conclusion("realizar", says, here, HOLDS if won > len(both) / 2 else FLIPS, hangs)
+    return Conclusion("realizar", says, here, HOLDS if won > len(both) / 2 else FLIPS, depends)
 
 
 def _prompts(rows: pd.DataFrame) -> Conclusion:
     says = "at 1848 tokens integer MMQ is a little ahead of dequantising and cuBLAS"
-    hangs = "how much faster int8 tensor cores are than FP16 ones, and the FP32 work of scaling each block"
+    depends = "how much faster int8 tensor cores are than FP16 ones, and the FP32 work of scaling each block"
     mine = rows[(rows["clock"] == "graph") & (rows["batch"] == 1848) & (rows["format"] == "q8_0")]
     times = mine.groupby("impl")["median_us"].min()
     if not {"mmq", "two_op"} <= set(times.index):
-        return Conclusion("SharpInference", says, "", UNMEASURED, hangs)
+        return Conclusion("SharpInference", says, "", UNMEASURED, depends)
     here = f"MMQ runs at {times['two_op'] / times['mmq']:.2f} times the speed of that"
     if "mmq_half" in times:
         here += f", and the kernel that turns weights into FP16 at {times['two_op'] / times['mmq_half']:.2f}"
-    return Conclusion("SharpInference", says, here, HOLDS if times["mmq"] < times["two_op"] else FLIPS, hangs)
+    return Conclusion(
+        "SharpInference", says, here, HOLDS if times["mmq"] < times["two_op"] else FLIPS, depends
+    )

@@ -61,7 +61,7 @@ def timeline(profile: pd.DataFrame) -> pd.DataFrame:
 
 
 def elsewhere(known: Rule, known_peak: float, other: device.Device) -> Rule:
-    """The rule of a GPU that nobody traced: its datasheet's bandwidth, as much of it as here, and the same
+    """The rule of a GPU that was not traced: its datasheet's bandwidth, as much of it as here, and the same
     launches at the same fixed times.
     """
     return replace(known, gb_s=known.gb_s / known_peak * other.dram_gb_s)

@@ -1,158 +1,323 @@
-"""What the course's sources claim, as data: a quantity, what it was predicted to be, what would falsify it.
+"""What the course's sources state and what the course asked of itself, as data: the YAML files beside this
+module.
 
-No claim holds its verdict. `judge` measures the quantity in recorded rows and compares; the same objects are
-read by the lesson that tests them and by the scorecard. A claim that cannot hold as it was stated, because
-its number is physically impossible or its test cannot fail, is kept as it is and restated beside it, with the
-reason.
+A claim says something, and its tests say how it is asked of a recording: a named measure (measures/), the
+columns that select its rows, and a bar. No claim holds its verdict; `judge` measures and compares, for
+lessons and scorecard alike. A claim that cannot hold as stated, because its number is physically impossible,
+belongs to its author's card or cannot fail, is kept as it is and restated beside it.
+
+An entry has the fields of Claim, and its tests under `stated` and `rescaled`, one or a list. A test has the
+fields of Test, its bars as bars.py writes them, and beside them the arguments of its measure:
+
+    - id: A-7
+      line: "100"
+      group: figure
+      lesson: 04d_published#And ninety times?
+      says: It is 90.8 times as fast as a literal two-op product in PyTorch.
+      stated: {quantity: "by events, warm", form: "{:.2f}×", bar: ≈ 90.8 within 20%,
+        measure: ratio, of: {study: int4, impl: torch.two_op, n: 8960, k: 1536, batch: 1},
+        over: {impl: 1_warp_row}, where: {state: burst}}
+      rescaled: {quantity: on the same side of 1, bar: "> 1"}
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
 from typing import Any, NamedTuple
 
 import pandas as pd
+import yaml
 
-from rooflab.errors import RooflabError
+from rooflab.analysis import coalescing
+from rooflab.analysis.evidence import BEST, Evidence, NoEvidence
+from rooflab.claims.bars import Bar, number
+from rooflab.claims.measures import MEASURES
+from rooflab.errors import UsageError
 
-SURVIVES, SHORT, FALSIFIED, UNMEASURED = WORDS = ("survives", "falls short", "falsified", "not measured")
+__all__ = ["BEST", "Bar", "Claim", "Evidence", "NoEvidence", "Test", "Verdict", "board", "judge", "number"]
 
-
-class NoEvidence(RooflabError):
-    """What a claim speaks of was not measured; the sentence says what is missing."""
-
-
-class Bar(NamedTuple):
-    """A threshold: `sign` is "<", ">", "≤" or "≥", or "≈" for a figure met within a share `by` of itself."""
-
-    sign: str
-    value: float
-    by: float = 0.0
-
-    def met(self, value: float) -> bool:
-        """Whether `value` lies beyond the bar, or near enough to it; never for NaN."""
-        if self.sign == "≈":
-            return abs(value - self.value) <= self.by * abs(self.value)
-        if self.sign in "≤≥":
-            return value <= self.value if self.sign == "≤" else value >= self.value
-        return value < self.value if self.sign == "<" else value > self.value
-
-    def text(self, form: str) -> str:
-        """The bar in words, its value in the format of the quantity: "> 90%"."""
-        near = f" within {self.by:.0%}" if self.sign == "≈" and self.by else ""
-        return f"{self.sign} {form.format(self.value)}{near}"
+# The one vocabulary of verdicts. A test gets HOLDS, SHORT (neither its prediction nor its refutation; a goal
+# that is missed), REFUTED or UNRECORDED; a claim that only a restatement bears out RESCALED; one that no
+# recording can answer ELSEWHERE.
+HOLDS, RESCALED, SHORT, REFUTED = "holds", "holds, rescaled", "falls short", "refuted"
+ELSEWHERE, UNRECORDED = "not testable here", "not recorded"
+VERDICTS = (HOLDS, RESCALED, SHORT, REFUTED, ELSEWHERE, UNRECORDED)
+FILES = ("decode_roofline", "specification", "pull_request", "course")
+COURSE = "course"  # the source of the course's own goals
+FLOOR, AIM = "floor", "aim"
+GOALS = (FLOOR, AIM, "rule")  # their groups
 
 
-def less(value: float) -> Bar:
-    """The bar that smaller values meet."""
-    return Bar("<", value)
+@dataclass(frozen=True)
+class Test:
+    """How a claim is asked of a recording: what `measure` gives for `args` and `subject` is the `quantity`,
+    printed by `form`; it should meet `bar`, and `refuted` is what its author would take for a refutation
+    (None: anything but the bar). A restatement has an `id`, a sentence and a `reason` of its own where a
+    lesson shows it; one that `opposes` its claim expects the contrary and rescues nothing by holding. `where`
+    narrows all recorded rows that the measure reads to those with these values, a power state for one.
+    """
 
+    __test__ = False  # for pytest
 
-def more(value: float) -> Bar:
-    """The bar that larger values meet."""
-    return Bar(">", value)
+    id: str
+    says: str
+    quantity: str
+    form: str
+    bar: Bar
+    measure: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+    where: Mapping[str, Any] = field(default_factory=dict)
+    subject: str = ""
+    refuted: Bar | None = None
+    missed: str = REFUTED
+    restated: bool = False
+    reason: str = ""
+    opposes: bool = False
 
+    def bars(self) -> str:
+        """What is asked, and what would refute it, in words."""
+        text = self.bar.text(self.form)
+        return f"{text}; refuted {self.refuted.text(self.form)}" if self.refuted else text
 
-def most(value: float) -> Bar:
-    """The bar that values up to this one meet."""
-    return Bar("≤", value)
-
-
-def least(value: float) -> Bar:
-    """The bar that values from this one on meet."""
-    return Bar("≥", value)
-
-
-def about(value: float, by: float = 0.1) -> Bar:
-    """The bar that values within a share `by` of this one meet."""
-    return Bar("≈", value, by)
+    def asked(self) -> str:
+        """The test in words: contestant, quantity, bars."""
+        return f"{self.subject + ': ' if self.subject else ''}{self.quantity} {self.bars()}"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim of a source.
-
-    `says` is the claim in our words and `where` the place it stands in; `quantity` names what
-    `measure(evidence, subject)` gives as a number and `form` how to print it ("{:.0%}"); `subject` is the
-    contestant it speaks of. `predicted` is the source's prediction, `falsified` what its author would take
-    for a refutation; None if anything but the prediction is one. A restatement names the claim it `restates`
-    and its `reason`; one that `opposes` it expects the contrary, so that it rescues nothing by surviving.
-    `points` are those of the source's own checklist.
+    """One claim: where its source makes it (`line`, of the page as plain text), its `group`, what it `says`
+    in our words, the lesson's cell that looks at it ("02b_counters#Bytes"), its `tests`, as stated first, or
+    what it `needs` that no recording holds; the `points` of the source's own checklist, and in `best` what
+    changes in the arguments of its first test where this course's best kernel is asked instead of the
+    source's.
     """
 
     id: str
-    where: str
+    source: str
+    group: str
     says: str
-    quantity: str
-    form: str
-    predicted: Bar
-    measure: Callable[[Any, str], float]
-    subject: str
-    falsified: Bar | None = None
-    restates: str = ""
-    reason: str = ""
-    points: int | None = None
-    opposes: bool = False
+    lesson: str = ""
+    line: str = ""
+    tests: tuple[Test, ...] = ()
+    needs: str = ""
+    points: int = 0
+    best: Mapping[str, Any] = field(default_factory=dict)
 
-    def bars(self) -> str:
-        """Prediction and falsification in words."""
-        text = self.predicted.text(self.form)
-        return f"{text}; falsified {self.falsified.text(self.form)}" if self.falsified else text
+    @property
+    def name(self) -> str:
+        """The id within its source or lesson: "H1"."""
+        return self.id.partition("-")[2]
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What the rows say of a claim: `word` is one of WORDS, `value` the measured quantity (NaN if none),
-    `measured` the same in words, or why there is none."""
+class Verdict(NamedTuple):
+    """What the rows say: one of VERDICTS, by which test (in words), of which contestant, the value and the
+    same in words, or why there is none; `by`, if the measure names it, is who reached it.
+    """
 
-    claim: Claim
-    subject: str
     word: str
-    value: float
-    measured: str
+    tested: str = ""
+    subject: str = ""
+    measured: str = ""
+    value: float = float("nan")
+    by: str = ""
 
 
-def judge(claim: Claim, evidence: Any, subject: str = "") -> Verdict:
-    """Measure a claim's quantity and compare it with its bars, for its own subject or for another one."""
-    subject = subject or claim.subject
+# --- the files ----------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def every() -> tuple[Claim, ...]:
+    """All claims, in the order of their files; UsageError names one that is written wrongly."""
+    found: list[Claim] = []
+    for name in FILES:
+        found += read(Path(__file__).with_name(f"{name}.yaml"))
+    return tuple(found)
+
+
+@functools.cache
+def sources() -> dict[str, str]:
+    """The sources' names by letter, the course itself left out."""
+    texts = (Path(__file__).with_name(f"{name}.yaml").read_text("utf-8") for name in FILES)
+    found = {key: name for text in texts for key, name in yaml.safe_load(text)["sources"].items()}
+    return {key: name for key, name in found.items() if key != COURSE}
+
+
+def select(lesson: str = "", **wanted: str) -> list[Claim]:
+    """The claims of a lesson's notebook ("04c_batch"), those with these values (group="test"), or both."""
+    mine = [claim for claim in every() if not lesson or claim.lesson.partition("#")[0] == lesson]
+    return [claim for claim in mine if all(getattr(claim, name) == value for name, value in wanted.items())]
+
+
+def stated() -> list[Claim]:
+    """What the sources state, the course's own goals left out."""
+    return [claim for claim in every() if claim.source != COURSE]
+
+
+def goals() -> list[Claim]:
+    """What the course asked of itself: its floors, aims and rules."""
+    return [claim for claim in every() if _is_goal(claim.source, claim.group)]
+
+
+def _is_goal(source: str, group: str) -> bool:
+    return source == COURSE and group in GOALS
+
+
+def get(id: str) -> Claim:
+    """The claim with this id; UsageError if there is none."""
+    for claim in every():
+        if claim.id == id:
+            return claim
+    raise UsageError(f"There is no claim {id!r}.")
+
+
+def read(path: Path) -> Iterator[Claim]:
+    """The claims of one file. An entry with `each` stands for as many claims as it lists, with their values
+    in place of $name.
+    """
+    file = yaml.safe_load(path.read_text("utf-8"))
+    for entry in file["claims"]:
+        for values in entry.pop("each", [{}]):
+            try:
+                yield _claim(_filled(entry, values), file["sources"])
+            except (KeyError, TypeError, ValueError, UsageError) as wrong:
+                raise UsageError(f"{path.name}, {entry.get('id')}: {wrong}") from wrong
+
+
+def _filled(entry: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(entry, dict):
+        return {key: _filled(value, values) for key, value in entry.items()}
+    if isinstance(entry, list):
+        return [_filled(value, values) for value in entry]
+    if not isinstance(entry, str):
+        return entry
+    if entry.startswith("$") and entry[1:] in values:
+        return values[entry[1:]]
+    return Template(entry).substitute(values) if values else entry
+
+
+def _claim(entry: dict[str, Any], sources: Mapping[str, str]) -> Claim:
+    given = {name: _listed(entry.pop(name, [])) for name in ("stated", "rescaled")}
+    letter = entry["id"].partition("-")[0]
+    entry["source"] = letter if letter in sources else COURSE
+    common = {"missed": SHORT if _is_goal(entry["source"], entry["group"]) else REFUTED}
+    first = given["stated"][0] if given["stated"] else {}
+    tests = [_test({**common, **one}, {}) for one in given["stated"]]
+    tests += [_test({**common, **one, "restated": True}, first) for one in given["rescaled"]]
+    if not tests and not entry.get("needs"):
+        raise UsageError("a claim has a test, as stated or rescaled, or says what it needs")
+    return Claim(**{**entry, "line": str(entry.get("line", "")), "tests": tuple(tests)})
+
+
+def _listed(given: Any) -> list[dict[str, Any]]:
+    return given if isinstance(given, list) else [given]
+
+
+def _test(entry: dict[str, Any], first: Mapping[str, Any]) -> Test:
+    """A test; a restatement is measured and printed as the `first` test is, unless it says otherwise."""
+    if "measure" not in entry:
+        own = set(Test.__dataclass_fields__) - {"measure", "form", "quantity", "where", "subject"}
+        entry = {**{key: value for key, value in first.items() if key not in own}, **entry}
+    entry = {"form": first.get("form", ""), "id": "", "says": "", "quantity": "", **entry}
+    if entry["measure"] not in MEASURES:
+        raise UsageError(f"there is no measure {entry['measure']!r}")
+    fields = {key: entry.pop(key) for key in list(entry) if key in Test.__dataclass_fields__}
+    fields["bar"] = Bar.of(fields["bar"])
+    if "refuted" in fields:
+        fields["refuted"] = Bar.of(fields["refuted"])
+    for key in ("says", "reason"):
+        fields[key] = re.sub(r"\{asks ([\d.]+) (\d+)\}", _asks, fields.get(key, ""))
+    return Test(**fields, args=entry)
+
+
+def _asks(found: re.Match[str]) -> str:
+    return coalescing.asks(float(found[1]), int(found[2]))
+
+
+# --- the judge ----------------------------------------------------------------------------------------------
+
+
+def judge(test: Test, evidence: Evidence, subject: str = "", **changed: Any) -> Verdict:
+    """Measure a test's quantity and compare it with its bars; for its own subject or another, and with its
+    own arguments but for those `changed`.
+    """
+    subject = subject or test.subject
+    args = _of_subject({**test.args, **changed}, subject)
+    asked = Verdict(UNRECORDED, test.asked(), subject)
     try:
-        value = float(claim.measure(evidence, subject))
+        found = MEASURES[test.measure](evidence.only(**test.where) if test.where else evidence, **args)
     except NoEvidence as missing:
-        return Verdict(claim, subject, UNMEASURED, float("nan"), str(missing))
+        return asked._replace(measured=str(missing))
+    value, by = found if isinstance(found, tuple) else (found, "")
     if value != value:
-        return Verdict(claim, subject, UNMEASURED, value, f"{claim.quantity} of {subject} was not measured")
-    if claim.predicted.met(value):
-        word = SURVIVES
-    elif claim.falsified is None or claim.falsified.met(value):
-        word = FALSIFIED
+        return asked._replace(measured=f"{test.quantity}{subject and f' of {subject}'} was not recorded")
+    if test.bar.met(value):
+        word = HOLDS
+    elif test.refuted is None or test.refuted.met(value):
+        word = test.missed
     else:
         word = SHORT
-    return Verdict(claim, subject, word, value, claim.form.format(value))
+    return asked._replace(word=word, measured=test.form.format(value), value=float(value), by=by)
 
 
-def board(claims: Iterable[Claim], evidence: Any) -> pd.DataFrame:
-    """Verdicts on claims as a table, one row a claim, in their order."""
+def _of_subject(args: Any, subject: str) -> Any:
+    """The arguments with the contestant in place of "subject"."""
+    if isinstance(args, dict):
+        return {key: _of_subject(value, subject) for key, value in args.items()}
+    return subject if args == "subject" else args
+
+
+def verdict(claim: Claim, evidence: Evidence) -> Verdict:
+    """The verdict on a claim: that of the first test that holds, else of the first that could be judged."""
+    if not claim.tests:
+        return Verdict(ELSEWHERE, f"it needs {claim.needs}")
+    found = [(test, judge(test, evidence)) for test in claim.tests if not test.opposes]
+    for test, one in found:
+        if one.word == HOLDS:
+            return one._replace(word=RESCALED) if test.restated else one
+    told = [one for _, one in found if one.word != UNRECORDED]
+    return told[0] if told else Verdict(UNRECORDED, measured=found[0][1].measured)
+
+
+def verdict_of_best(claim: Claim, evidence: Evidence, found: Verdict) -> str:
+    """The verdict, as stated, on this course's best kernel; that `found` where the claim is about no kernel
+    or the best was not recorded.
+    """
+    if claim.best:
+        return judge(claim.tests[0], evidence, **claim.best).word
+    if not claim.tests or claim.tests[0].subject != coalescing.COALESCED:
+        return found.word
+    word = judge(claim.tests[0], evidence, BEST).word
+    return found.word if word == UNRECORDED else word
+
+
+def board(claims: Iterable[Claim], evidence: Evidence) -> pd.DataFrame:
+    """Verdicts on the tests of claims that a lesson shows (`shown`), a row each."""
     rows = []
-    for claim in claims:
-        found = judge(claim, evidence)
+    for id, claim, test in shown(claims):
+        found = judge(test, evidence)
         rows.append(
             {
-                "id": claim.id,
-                "where": claim.where,
-                "says": claim.says,
-                "quantity": claim.quantity,
-                "bars": claim.bars(),
-                "subject": found.subject,
-                "value": found.value,
-                "measured": found.measured,
-                "word": found.word,
-                "restates": claim.restates,
-                "reason": claim.reason,
-                "points": claim.points,
+                **{"id": id, "group": claim.group, "says": test.says or claim.says},
+                **{"quantity": test.quantity, "bars": test.bars(), "subject": found.subject},
+                **{"value": found.value, "measured": found.measured, "word": found.word},
+                **{"restates": claim.name if test.id else "", "reason": test.reason},
             }
         )
     return pd.DataFrame(rows)
+
+
+def shown(claims: Iterable[Claim]) -> Iterator[tuple[str, Claim, Test]]:
+    """The tests that a lesson shows, with their ids and claims: the first of a claim and those with an id."""
+    for claim in claims:
+        for test in claim.tests:
+            if test is claim.tests[0] or test.id:
+                yield test.id or claim.name, claim, test
 
 
 def listed(table: pd.DataFrame) -> str:
@@ -173,14 +338,16 @@ def _item(row: pd.Series) -> str:
     return f"- **{row['id']}: {row['word']}.** {row['says']} *{found}.*"
 
 
-def powers(claims: Iterable[Claim], evidence: Any, subjects: Iterable[str]) -> pd.DataFrame:
-    """What each claim says of several contestants: one row a claim, its id and a column of words for each
-    subject. A test that a bad kernel passes and a good one fails has no use as a test."""
+def powers(claims: Iterable[Claim], evidence: Evidence, subjects: Iterable[str]) -> pd.DataFrame:
+    """What the first test of each claim says of several contestants: one row a claim, its id and bars and a
+    column of Verdicts for each subject. A test that a bad kernel passes and a good one fails has no use as a
+    test.
+    """
     subjects = list(subjects)
     return pd.DataFrame(
         [
-            {"id": claim.id, "quantity": claim.quantity, "bars": claim.bars()}
-            | {subject: judge(claim, evidence, subject) for subject in subjects}
+            {"id": claim.name, "bars": claim.tests[0].bars()}
+            | {subject: judge(claim.tests[0], evidence, subject) for subject in subjects}
             for claim in claims
         ]
     )

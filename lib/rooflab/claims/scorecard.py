@@ -1,176 +1,114 @@
-"""The scorecard: every statement of the course's sources, how it is tested here, and what the rows say.
-
-A Statement holds no verdict. `judge` measures its quantity on a Shelf and compares. Where a statement speaks
-of its author's own card, its quantity is measured in units that this GPU can be asked for too (a share of the
-roof, a ratio, the side of 1 on which a ratio lies) and counts as rescaled; where nothing of it can be asked
-here, `needs` names what is missing.
+"""The scorecard: verdicts on every claim as tables, what the course asked of itself, and the tally of the
+points that one source gives itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from rooflab.claims import FALSIFIED, SHORT, SURVIVES, Bar, Claim, NoEvidence, coalescing, judge
-from rooflab.claims.shelf import Shelf
+from rooflab.analysis.evidence import PEERS, Evidence, NoEvidence
+from rooflab.claims import (
+    COURSE,
+    ELSEWHERE,
+    FLOOR,
+    GOALS,
+    HOLDS,
+    UNRECORDED,
+    VERDICTS,
+    Claim,
+    judge,
+    select,
+    verdict,
+    verdict_of_best,
+)
+from rooflab.claims import goals as asked
 
-HOLDS, RESCALED, REFUTED = "holds", "holds, rescaled", "refuted"
-FALLS_SHORT, ELSEWHERE, UNRECORDED = "falls short", "not testable here", "not recorded"
-VERDICTS = (HOLDS, RESCALED, FALLS_SHORT, REFUTED, ELSEWHERE, UNRECORDED)
-
-SOURCES = {
-    "A": "decode-roofline, README",
-    "B": "decode-roofline, docs/03_results.md",
-    "C": "realizar, specification v1.3.0",
-    "D": "SharpInference, pull request 143",
-}
-
-Measure = Callable[[Shelf], float]
-
-
-class Asked(NamedTuple):
-    """How a statement is tested: the quantity in words, how a value is printed, the bar, what measures it."""
-
-    quantity: str
-    form: str
-    bar: Bar
-    measure: Measure
+GPU = "NVIDIA H200"  # the GPU that the course's goals were set for
 
 
-@dataclass(frozen=True)
-class Statement:
-    """One statement of a source: where it stands (`line`, of the page as plain text), its `group`, what it
-    `says` in our words; a `test` as stated, another one `rescaled`, or what it `needs`; the `lesson`'s cell
-    ("02b_counters#Bytes"); and the `points` of the source's own checklist. `claims` of lesson 03 stand for
-    tests where there are such; `best` asks this course's best kernel what `test` asks the source's.
-    """
-
-    id: str
-    source: str
-    line: str
-    group: str
-    says: str
-    lesson: str = ""
-    test: Asked | None = None
-    rescaled: Asked | None = None
-    needs: str = ""
-    points: int = 0
-    claims: tuple[Claim, ...] = ()
-    best: Asked | None = None
-
-
-class Verdict(NamedTuple):
-    """What the rows say of a statement: one of VERDICTS, by which test, and the value in words and as is."""
-
-    word: str
-    tested: str
-    measured: str
-    value: float
-
-
-def judged(statement: Statement, shelf: Shelf) -> Verdict:
-    """Measure a statement: as stated first, then rescaled."""
-    if statement.claims:
-        if statement.test:
-            found = judged(replace(statement, claims=(), needs=""), shelf)
-            if found.word != UNRECORDED:
-                return found
-        return _by_claims(statement, shelf)
-    missing = ""
-    first: Verdict | None = None
-    for test, word in ((statement.test, HOLDS), (statement.rescaled, RESCALED)):
-        if test is None:
-            continue
-        asked = f"{test.quantity} {test.bar.text(test.form)}"
-        try:
-            value = float(test.measure(shelf))
-        except NoEvidence as lacking:
-            missing = missing or str(lacking)
-            continue
-        if value != value:
-            missing = missing or f"{test.quantity} was not recorded"
-            continue
-        shown = test.form.format(value)
-        if test.bar.met(value):
-            return Verdict(word, asked, shown, value)
-        first = first or Verdict(REFUTED, asked, shown, value)
-    if first:
-        return first
-    if statement.needs and not (statement.test or statement.rescaled):
-        return Verdict(ELSEWHERE, f"it needs {statement.needs}", "", float("nan"))
-    return Verdict(UNRECORDED, "", missing, float("nan"))
-
-
-def _by_claims(statement: Statement, shelf: Shelf) -> Verdict:
-    """A claim of lesson 03 and its restatements: the first that survives decides."""
-    try:
-        evidence: coalescing.Evidence | None = shelf.coalescing
-    except NoEvidence as missing:
-        return Verdict(UNRECORDED, "", str(missing), float("nan"))
-    words = {SURVIVES: HOLDS, SHORT: FALLS_SHORT, FALSIFIED: REFUTED}
-    first: Verdict | None = None
-    for claim in statement.claims:
-        found = judge(claim, evidence)
-        if found.word not in words:
-            continue
-        word = words[found.word]
-        if claim.restates and word == HOLDS:
-            word = RESCALED
-        one = Verdict(word, f"{found.subject}: {claim.quantity} {claim.bars()}", found.measured, found.value)
-        if word in (HOLDS, RESCALED):
-            return one
-        first = first or one
-    if first:
-        return first
-    return Verdict(UNRECORDED, "", judge(statement.claims[0], evidence).measured, float("nan"))
-
-
-def by_the_best(statement: Statement, shelf: Shelf, found: Verdict) -> str:
-    """The verdict, as stated, on this course's best kernel; that of the source's where the statement is not
-    about a kernel.
-    """
-    if statement.best:
-        return judged(replace(statement, test=statement.best, rescaled=None, claims=()), shelf).word
-    if not statement.claims or statement.claims[0].subject != coalescing.COALESCED:
-        return found.word
-    try:
-        word = judge(statement.claims[0], shelf.coalescing, coalescing.BEST).word
-    except NoEvidence:
-        return UNRECORDED
-    return {SURVIVES: HOLDS, SHORT: FALLS_SHORT, FALSIFIED: REFUTED}.get(word, found.word)
-
-
-def board(statements: Iterable[Statement], shelf: Shelf) -> pd.DataFrame:
-    """Every statement with its verdict, a row each, in their order."""
+def board(claims: Iterable[Claim], evidence: Evidence) -> pd.DataFrame:
+    """Every claim with its verdict, a row each, in their order."""
     rows = []
-    for statement in statements:
-        found = judged(statement, shelf)
+    for claim in claims:
+        found = verdict(claim, evidence)
         rows.append(
             {
-                **{"id": statement.id, "source": statement.source, "line": statement.line},
-                **{"group": statement.group, "says": statement.says, "tested": found.tested},
-                **{"measured": found.measured, "value": found.value, "verdict": found.word},
-                **{"best": by_the_best(statement, shelf, found), "lesson": statement.lesson},
-                "points": statement.points,
+                **{"id": claim.id, "source": claim.source, "line": claim.line, "group": claim.group},
+                **{"says": claim.says, "tested": found.tested, "measured": found.measured},
+                **{"value": found.value, "verdict": found.word},
+                **{"best": verdict_of_best(claim, evidence, found), "lesson": claim.lesson},
+                "points": claim.points,
             }
         )
     return pd.DataFrame(rows)
 
 
-def every() -> list[Statement]:
-    """All statements of all sources, in the sources' order."""
-    from rooflab.claims import laptop, pull_request, specification
-
-    return [*laptop.STATEMENTS, *specification.STATEMENTS, *pull_request.STATEMENTS]
-
-
 def counts(table: pd.DataFrame, by: str = "source") -> pd.DataFrame:
-    """How many statements of each kind came to each verdict."""
+    """How many claims of each kind came to each verdict."""
     found = table.groupby([by, "verdict"], sort=False).size().unstack(fill_value=0)
     return found.reindex(columns=[word for word in VERDICTS if word in found]).reset_index()
+
+
+# --- the course's own goals ---------------------------------------------------------------------------------
+
+
+def goals(evidence: Evidence) -> pd.DataFrame:
+    """Every floor, aim and rule with what is reached, a row each: lesson, kind, says, asked, reached, value,
+    verdict.
+    """
+    rows = []
+    for claim in asked():
+        (test,) = claim.tests
+        found = judge(test, evidence)
+        rows.append(
+            {
+                **{"lesson": claim.id.partition("-")[0], "kind": claim.group},
+                "says": f"{claim.says}: {test.quantity}" if test.quantity else claim.says,
+                **{"asked": test.bars(), "reached": found.measured + (f" ({found.by})" if found.by else "")},
+                **{"value": found.value, "verdict": found.word},
+            }
+        )
+    rows.sort(key=lambda row: (row["lesson"], GOALS.index(row["kind"])))
+    return pd.DataFrame(rows)
+
+
+_BY_SHAPE = ("what", "floor", "aim", "unit", "reached", "impl", "floor_met", "aim_met", "peer", "published")
+
+
+def by_shape(evidence: Evidence, lesson: str = "06b_wide") -> pd.DataFrame:
+    """The goals of a lesson that asks a floor and an aim of the same shape, a row a shape: what the fastest
+    rung reaches, the fastest peer of the same recording, and what is published of others on this GPU. A shape
+    that no row is about is left out.
+    """
+    found: dict[str, dict[str, object]] = {}
+    for claim in select(lesson, source=COURSE):
+        (test,) = claim.tests
+        one, unit = judge(test, evidence), test.form.rpartition(" ")[2]
+        if one.word == UNRECORDED:
+            continue
+        empty = dict.fromkeys(("floor", "aim")) | dict.fromkeys(("floor_met", "aim_met"), "")
+        row = found.setdefault(claim.says, {"what": claim.says.partition(", ")[2], "unit": unit, **empty})
+        name = "floor" if claim.group == FLOOR else "aim"
+        row |= {name: test.bar.value, f"{name}_met": "yes" if one.word == HOLDS else "no"}
+        row |= {"reached": one.value, "impl": one.by}
+        column = test.args.get("column", "median_us")
+        peers = {**test.args["of"], "kind": "peer", "portable": False}
+        published = {**peers, "device": PEERS, "kind": ["peer", "own", "baseline"], "format": "bf16"}
+        row["peer"] = _leader(evidence, peers, column)
+        row["published"] = "" if column == "median_us" else _leader(evidence, published, column)
+    return pd.DataFrame(list(found.values()), columns=list(_BY_SHAPE))
+
+
+def _leader(evidence: Evidence, where: dict[str, object], column: str) -> str:
+    """The best of some rows as "632 (torch.sdpa_cudnn)", or nothing."""
+    try:
+        rows = evidence.rows(**where)  # type: ignore[arg-type]
+    except NoEvidence:
+        return ""
+    best = rows.sort_values(column, ascending=column == "median_us").iloc[0]
+    return f"{best[column]:.3g} ({best['impl']})"
 
 
 # --- the tally ----------------------------------------------------------------------------------------------

@@ -10,25 +10,25 @@ from rooflab import roof
 from rooflab.exercises import Wrong, called, checker
 
 _VERDICTS = (
-    (2.5, 2.0, 1.5, "survives"),
+    (2.5, 2.0, 1.5, "holds"),
     (2.0, 2.0, 1.5, "falls short"),
     (1.7, 2.0, 1.5, "falls short"),
     (1.5, 2.0, 1.5, "falls short"),
-    (1.4, 2.0, 1.5, "falsified"),
-    (math.nan, 2.0, 1.5, "not measured"),
-    (math.inf, 2.0, 1.5, "survives"),
-    (0.2, 0.9, 0.5, "falsified"),
+    (1.4, 2.0, 1.5, "refuted"),
+    (math.nan, 2.0, 1.5, "not recorded"),
+    (math.inf, 2.0, 1.5, "holds"),
+    (0.2, 0.9, 0.5, "refuted"),
 )
 
 
 @checker("09.1")
 def verdict(answer: Callable[..., Any]) -> str:
     """A verdict from a value and two bars, with NaN kept out."""
-    for value, predicted, falsified, right in _VERDICTS:
-        got = called(answer, value, predicted, falsified)
+    for value, predicted, refuted, right in _VERDICTS:
+        got = called(answer, value, predicted, refuted)
         if got != right:
             raise Wrong(
-                f"{value:g}, predicted > {predicted:g}, falsified < {falsified:g}: {got!r}, not {right!r}."
+                f"{value:g}, predicted > {predicted:g}, refuted < {refuted:g}: {got!r}, not {right!r}."
             )
     return "and NaN, which is not larger than anything and not smaller either, gets no verdict."
 

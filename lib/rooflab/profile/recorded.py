@@ -32,11 +32,11 @@ def texts(path: Path) -> pd.DataFrame:
     if lacking := [name for name in _KEYS if name not in header]:
         raise UsageError(f"{path}, line 1: a profile has a column {lacking[0]}, which is not there.")
     found = pd.DataFrame(rows, columns=header, dtype="str")
-    for name in found:
+    for name in header:
         held = found[name].str.translate(_HARMLESS) if name == "kernel" else found[name]
-        if not is_plain("".join([str(name), *held])):
+        if not is_plain("".join([name, *held])):
             bad = next((text for text in held if not is_plain(text)), name)
-            raise UsageError(f"{path}: {str(name)[:40]} is {bad[:80]!r}, and no table holds signs of HTML.")
+            raise UsageError(f"{path}: {name[:40]} is {bad[:80]!r}, and no table holds signs of HTML.")
     return found
 
 
@@ -45,8 +45,8 @@ def typed(found: pd.DataFrame, path: Path) -> pd.DataFrame:
     the file and its case for what is none.
     """
     columns = {}
-    for name in found:
-        held, column = found[name], str(name)
+    for column in map(str, found):
+        held = found[column]
         if column in TEXTS:
             columns[column] = held.str.translate(_HARMLESS) if column == "kernel" else held
             continue
@@ -59,7 +59,7 @@ def typed(found: pd.DataFrame, path: Path) -> pd.DataFrame:
             columns[column] = numbers
         if bad.any():
             first = found[bad].iloc[0]
-            raise UsageError(f"{path}: {column} of {first['case']} is {first[name]!r}, which it cannot be.")
+            raise UsageError(f"{path}: {column} of {first['case']} is {first[column]!r}, which it cannot be.")
     return pd.DataFrame(columns)
 
 
@@ -95,7 +95,7 @@ def problems(path: Path, header: Sequence[str] | None, runs: Container[str]) -> 
         return [f"its columns are {', '.join(found.columns)}; they should be {', '.join(header)}."]
     wrong = []
     skipped = found["identity"].str.startswith(SKIPPED)
-    figures = found.drop(columns=list(_KEYS)).ne("").any(axis=1)
+    figures = found.drop(columns=list(_KEYS)).astype(bool).any(axis=1)
     for case, (is_skipped, holds, run, identity) in zip(
         found["case"], zip(skipped, figures, found["run"], found["identity"], strict=True), strict=True
     ):

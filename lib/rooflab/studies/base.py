@@ -150,12 +150,12 @@ class Study:
             return "programmatic dependent launch needs compute capability 9.0"
         return None
 
-    def why_not(self, case: Case) -> str | None:
-        """Why this case cannot run on the GPU at hand: the GPU is of another generation, or a package is not
-        installed; None if it can, memory permitting.
+    def why_not(self, case: Case, arch: str) -> str | None:
+        """Why this case cannot run on the GPU at hand, of `arch`: it is of another generation, or a package
+        is not installed; None if it can, memory permitting.
         """
         package = self.needs(case)
-        if refusal := self.refuses(case, int(ops.this_arch())):
+        if refusal := self.refuses(case, int(arch)):
             return refusal
         missing = package is not None and importlib.util.find_spec(package) is None
         return f"{package} is not installed" if missing else None
@@ -285,7 +285,7 @@ class Study:
         free -= self.shared_bytes(group[0])
         for case in group:
             size = self.memory_bytes(case)
-            if reason := self.why_not(case):
+            if reason := self.why_not(case, ops.this_arch()):
                 outcome.skipped[case.id] = reason
             elif size > 0.9 * free:
                 outcome.skipped[case.id] = (

@@ -8,21 +8,23 @@ named with what it is for, and no figure.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
+import yaml
 
 from rooflab import device, paths
-from rooflab.claims import NoEvidence
-from rooflab.claims.shelf import Shelf
+from rooflab.analysis.evidence import PEERS, Evidence, NoEvidence
+from rooflab.crossover import LEVEL
 
 HERE, PUBLISHED, ABSENT = "measured here", "published", "no figure"
 OTHER = "published for another GPU, by the share of its bandwidth"
 ORIGINS = (HERE, PUBLISHED, OTHER)
-LEVEL = 1.02  # medians within 2 % are level
 
 
 class Library(NamedTuple):
@@ -33,97 +35,15 @@ class Library(NamedTuple):
     rows: tuple[tuple[str, str, str], ...] = ()
 
 
-LIBRARIES = (
-    Library(
-        "cuBLAS",
-        "NVIDIA's dense products, the FP16 baseline that everybody has",
-        (
-            ("gemv", "gemv_rows", "torch.matmul"),
-            ("int4", "int4", "torch.matmul"),
-            ("mmq", "mmq", "torch.matmul"),
-        ),
-    ),
-    Library(
-        "tinygemm",
-        "PyTorch's own INT4 product, groups with zero points, small batches",
-        (("int4", "int4", "torch._weight_int4pack_mm"), ("int4", "int4_gemv", "torch_tinygemm")),
-    ),
-    Library(
-        "humming",
-        "INT4 products compiled for a shape and tuned for Hopper, serving batches",
-        (("int4", "int4", "humming"), ("int4", "int4_gemv", "humming")),
-    ),
-    Library(
-        "gemlite",
-        "low-bit products in Triton, many formats, autotuned",
-        (("int4", "int4", "gemlite"), ("int4", "int4_gemv", "gemlite")),
-    ),
-    Library(
-        "bitsandbytes",
-        "8-bit and 4-bit (NF4) layers for any model, fine-tuning first",
-        (("int4", "int4", "bitsandbytes"), ("int4", "int4_gemv", "bitsandbytes")),
-    ),
-    Library(
-        "Marlin",
-        "FP16 by INT4 products near four times FP16 up to 16 to 32 tokens, for serving",
-        (("int4", "int4_gemv", "marlin"),),
-    ),
-    Library(
-        "AWQ",
-        "which weights to quantise how, by the activations; kernels for serving beside",
-        (("decode", "decode", "awq_tinychat"),),
-    ),
-    Library("Ollama", "a program around llama.cpp: models by name, no kernels of its own"),
-    Library(
-        "llama.cpp",
-        "whole models in GGUF formats on any machine, dp4a and MMQ on NVIDIA",
-        (("decode", "decode", "llama.cpp"), ("prefill", "prefill", "llama.cpp")),
-    ),
-    Library(
-        "transformers",
-        "the reference implementation of every model, in PyTorch operators",
-        (
-            ("decode", "decode", "transformers.eager"),
-            ("decode", "decode", "transformers.graph"),
-            ("decode", "decode", "transformers.compile"),
-            ("decode", "decode", "transformers_compile"),
-            ("prefill", "prefill", "transformers.eager"),
-            ("prefill", "prefill", "transformers_eager"),
-        ),
-    ),
-    Library(
-        "cuDNN",
-        "NVIDIA's fused attention, behind PyTorch",
-        (
-            ("attention", "attention", "torch.sdpa_cudnn"),
-            ("attention", "decode_attention", "torch.sdpa_cudnn"),
-        ),
-    ),
-    Library(
-        "FlashAttention-2",
-        "tiled attention with an online softmax, the one that PyTorch carries",
-        (
-            ("attention", "attention", "torch.sdpa_flash"),
-            ("attention", "decode_attention", "torch.sdpa_flash"),
-        ),
-    ),
-    Library(
-        "FlashAttention-4",
-        "the same for Hopper and Blackwell, in a language of its own",
-        (("attention", "attention", "flash_attn_4"),),
-    ),
-    Library(
-        "FlexAttention",
-        "attention with any mask, compiled from Python",
-        (("attention", "attention", "torch.flex_attention"),),
-    ),
-    Library(
-        "memory-efficient attention",
-        "PyTorch's kernel for widths and GPUs that others refuse",
-        (("attention", "attention", "torch.sdpa_efficient"),),
-    ),
-    Library("ffpa", "tensor-core attention for heads wider than 256", (("attention", "attention", "ffpa"),)),
-)
+@functools.cache
+def libraries() -> tuple[Library, ...]:
+    """All libraries that are compared, in order."""
+    given = yaml.safe_load(Path(__file__).with_name("others.yaml").read_text("utf-8"))["libraries"]
+    rows = [
+        tuple((study, operator, impl) for study, operator, impl in each.get("rows", ())) for each in given
+    ]
+    return tuple(Library(each["name"], each["purpose"], own) for each, own in zip(given, rows, strict=True))
+
 
 # What makes two rows the same work; formats of these pairs are compared though they differ.
 _SHAPES = {
@@ -141,18 +61,18 @@ _NEAREST = {"q4_0": "int4_g128"}  # llama.cpp's 4 bits beside ours
 COLUMNS = ("name", "purpose", "origin", "points", "ours", "level", "theirs", "best", "worst", "study")
 
 
-def table(shelf: Shelf, libraries: Sequence[Library] = LIBRARIES) -> pd.DataFrame:
+def table(evidence: Evidence) -> pd.DataFrame:
     """One row a library and origin: at how many points ours is faster, level or slower, and the gains of the
     point that is best for us and the one that is best for them (with their shapes).
     """
-    rows = [one for library in libraries for one in _of(library, shelf)]
+    rows = [one for library in libraries() for one in _of(library, evidence)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _of(library: Library, shelf: Shelf) -> Iterator[dict[str, object]]:
+def _of(library: Library, evidence: Evidence) -> Iterator[dict[str, object]]:
     found = False
     for origin in ORIGINS:
-        points = [point for place in library.rows for point in _points(place, shelf, origin)]
+        points = [point for place in library.rows for point in _points(place, evidence, origin)]
         if points:
             found = True
             yield _row(library, origin, points)
@@ -160,31 +80,31 @@ def _of(library: Library, shelf: Shelf) -> Iterator[dict[str, object]]:
         yield _row(library, ABSENT, [])
 
 
-def points(shelf: Shelf) -> pd.DataFrame:
+def points(evidence: Evidence) -> pd.DataFrame:
     """Every comparison: name, origin, study, where (the shape in words), ours and theirs (in the row's unit),
     gain (how many times as fast ours is).
     """
     rows = [
         {"name": library.name, "origin": origin, **point}
-        for library in LIBRARIES
+        for library in libraries()
         for origin in ORIGINS
         for place in library.rows
-        for point in _points(place, shelf, origin)
+        for point in _points(place, evidence, origin)
     ]
     return pd.DataFrame(rows, columns=["name", "origin", "study", "where", "ours", "theirs", "gain"])
 
 
-def _points(place: tuple[str, str, str], shelf: Shelf, origin: str) -> list[dict[str, object]]:
+def _points(place: tuple[str, str, str], evidence: Evidence, origin: str) -> list[dict[str, object]]:
     study, operator, impl = place
     if origin == OTHER:
-        return _shares(place, shelf)
+        return _shares(place, evidence)
     kernels = study in ("int4", "gemv", "mmq", "attention")
     try:
-        mine = _own(study, operator, shelf)
+        mine = _own(study, operator, evidence)
         theirs = (
-            shelf.rows(study, operator=operator, impl=impl)
+            evidence.rows(study, operator=operator, impl=impl)
             if origin == HERE
-            else _elsewhere(study, operator, impl, shelf)
+            else _elsewhere(study, operator, impl, evidence)
         )
     except NoEvidence:
         return []
@@ -204,17 +124,17 @@ def _points(place: tuple[str, str, str], shelf: Shelf, origin: str) -> list[dict
     return found
 
 
-def _shares(place: tuple[str, str, str], shelf: Shelf) -> list[dict[str, object]]:
+def _shares(place: tuple[str, str, str], evidence: Evidence) -> list[dict[str, object]]:
     """Comparisons with figures of another GPU: ours and theirs are shares of what the datasheet says that the
     memory could give.
     """
     study, operator, impl = place
-    here = device.match(shelf.gpu)
+    here = device.match(evidence.gpu)
     found: list[dict[str, object]] = []
     for name in _OTHER_GPUS:
-        there = device.match(str(shelf.published(name).runs()["gpu"].iloc[0]))
+        there = device.match(str(evidence.published(name).runs()["gpu"].iloc[0]))
         try:
-            rows, mine = shelf.published_rows(name, study), _own(study, operator, shelf)["gb_s"]
+            rows, mine = evidence.published_rows(name, study), _own(study, operator, evidence)["gb_s"]
         except NoEvidence:
             continue
         for _, row in rows[(rows["operator"] == operator) & (rows["impl"] == impl)].iterrows():
@@ -229,16 +149,13 @@ def _shares(place: tuple[str, str, str], shelf: Shelf) -> list[dict[str, object]
     return found
 
 
-def _elsewhere(study: str, operator: str, impl: str, shelf: Shelf) -> pd.DataFrame:
-    if "H200" not in shelf.gpu:
-        raise NoEvidence(f"published figures of the {shelf.gpu}")
-    rows = shelf.published_rows("h200-peers", study)
-    return rows[(rows["operator"] == operator) & (rows["impl"] == impl)]
+def _elsewhere(study: str, operator: str, impl: str, evidence: Evidence) -> pd.DataFrame:
+    return evidence.rows(study, device=PEERS, operator=operator, impl=impl)
 
 
-def _own(study: str, operator: str, shelf: Shelf) -> dict[str, dict[tuple[object, ...], float]]:
+def _own(study: str, operator: str, evidence: Evidence) -> dict[str, dict[tuple[object, ...], float]]:
     """Our best figure at every shape: by column, then by what `_key` makes of a row."""
-    rows = shelf.rows(study, kind="own")
+    rows = evidence.rows(study, kind="own")
     if study in ("int4", "gemv", "mmq", "attention"):
         rows = rows[(rows["cache"] == "cold") & (rows["clock"] == "graph")]
     if study not in ("int4", "mmq"):
@@ -302,7 +219,7 @@ def _row(library: Library, origin: str, found: list[dict[str, object]]) -> dict[
 
 
 def places(coverage: pd.DataFrame) -> list[str]:
-    """Where each row of coverage.csv stands: "03c_claims#The tests", or nothing."""
+    """The cell that each row of coverage.csv points to: "03c_claims#The tests", or nothing."""
     headings: dict[str, set[str]] = {}
     for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")):
         cells = json.loads(path.read_text())["cells"]

@@ -1,17 +1,18 @@
-"""What lost: rungs of this course that are slower than the rung below them, computed from the recording, and
-what the sources' authors tried and gave up, with their figures and where those stand."""
+"""Regressions: rungs of this course that are slower than the rung that they change, computed from the
+recording, and what the sources' authors tried and gave up.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from pathlib import Path
 
 import pandas as pd
+import yaml
 
 from rooflab import ops
-from rooflab.claims import NoEvidence
-from rooflab.claims.shelf import Shelf
+from rooflab.analysis.evidence import Evidence, NoEvidence
+from rooflab.crossover import LEVEL
 
-LEVEL = 1.02
 _OPERATORS = {
     **dict.fromkeys(("read", "copy", "write", "triad"), "bandwidth"),
     **dict.fromkeys(("gemv", "gemv_rows"), "gemv"),
@@ -39,7 +40,7 @@ _SHAPE = [
 COLUMNS = ("operator", "rung", "below", "idea", "factor", "shapes", "worst")
 
 
-def rungs(shelf: Shelf) -> pd.DataFrame:
+def rungs(evidence: Evidence) -> pd.DataFrame:
     """Rungs that lose to the rung below, the one that they change, at the median of the shapes that both were
     timed at: how many times slower there, at how many shapes, and at the worst. COLUMNS.
     """
@@ -50,7 +51,7 @@ def rungs(shelf: Shelf) -> pd.DataFrame:
             for before, rung in zip(ladder, ladder[1:], strict=False):
                 below = named.get(rung.changes, before)
                 try:
-                    rows = shelf.rows(
+                    rows = evidence.rows(
                         _OPERATORS.get(operator, operator), operator=_operator(operator), kind="own"
                     )
                 except (NoEvidence, KeyError):
@@ -82,33 +83,7 @@ def _factors(rows: pd.DataFrame, below: str, rung: str) -> pd.Series:
     return (times[rung] / times[below]).dropna()
 
 
-class GivenUp(NamedTuple):
-    """What an author tried and gave up: the change, what it brought, on what, and where that stands."""
-
-    change: str
-    brought: str
-    on: str
-    where: str
-
-
-# Figures of others, as published; nothing here was measured by this course.
-SOURCES = (
-    GivenUp("residual and RMSNorm in one kernel", "5 % slower", "RTX 4090", "realizar, later log"),
-    GivenUp("four warps a block", "2 % slower", "RTX 4060 Laptop", "realizar, later log"),
-    GivenUp("quantising activations inside the product", "69 % slower", "RTX 4090", "realizar, later log"),
-    GivenUp("keys' and values' products in one", "3.1 % slower", "RTX 4090", "realizar, later log"),
-    GivenUp("FP16 tensor cores at four tokens", "slower than dp4a", "RTX 4090", "realizar, later log"),
-    GivenUp(
-        "a graph whose capture fails half way", "266 to 22 tokens a second", "RTX 4090", "realizar, later log"
-    ),
-    GivenUp("int8 MMQ instead of cuBLAS", "1 % of a prompt", "RTX 4070 Ti", "SharpInference, line 162"),
-    GivenUp(
-        "16 queries a block instead of 8", "7 % of attention", "RTX 4070 Ti", "SharpInference, lines 192-196"
-    ),
-    GivenUp(
-        "the fused kernel for several tokens",
-        "slower than FP16 from two on",
-        "RTX 4070 Laptop",
-        "decode-roofline, line 101",
-    ),
-)
+def given_up() -> pd.DataFrame:
+    """What the sources' authors tried and gave up, as published: change, brought, gpu, where (its place)."""
+    path = Path(__file__).with_name("others.yaml")
+    return pd.DataFrame(yaml.safe_load(path.read_text("utf-8"))["given_up"])

@@ -8,18 +8,9 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from rooflab.claims import NoEvidence
-from rooflab.claims.coalescing import (
-    BEST,
-    CARD,
-    COALESCED,
-    GEMVS,
-    SIZE,
-    STRIDED,
-    Evidence,
-    moved,
-    share_of_card,
-)
+from rooflab.analysis import coalescing
+from rooflab.analysis.coalescing import CARD, COALESCED, GEMVS, SIZE, STRIDED, moved, share_of_card
+from rooflab.analysis.evidence import BEST, Evidence, NoEvidence
 from rooflab.ops import gemv
 from rooflab.studies.gemv import first_request
 
@@ -97,7 +88,7 @@ def whys(evidence: Evidence, source: Published) -> pd.DataFrame:
 
 
 def _token(evidence: Evidence) -> str:
-    strided, best = (GEMVS * evidence.us(impl) / 1e3 for impl in (STRIDED, BEST))
+    strided, best = (GEMVS * coalescing.us(evidence, impl) / 1e3 for impl in (STRIDED, BEST))
     return (
         f"{GEMVS} products take {strided:.1f} ms strided, {best:.1f} ms by the best rung: "
         f"{1e3 / strided:,.0f} and {1e3 / best:,.0f} tokens a second"
@@ -105,18 +96,18 @@ def _token(evidence: Evidence) -> str:
 
 
 def _bandwidth(evidence: Evidence) -> str:
-    gb_s = moved() / evidence.us(STRIDED) / 1e3
-    return f"the strided rung reads {gb_s:,.0f} GB/s, {evidence.share(STRIDED):.0%} of the read roof"
+    gb_s = moved() / coalescing.us(evidence, STRIDED) / 1e3
+    return (
+        f"the strided rung reads {gb_s:,.0f} GB/s, {coalescing.share(evidence, STRIDED):.0%} of the read roof"
+    )
 
 
 def _sectors(evidence: Evidence) -> str:
-    sectors = evidence.counter("load_sectors_per_request", STRIDED)
-    used = evidence.counter("load_efficiency_pct", STRIDED)
-    hits = evidence.counter("l2_hit_pct", STRIDED)
-    read = evidence.counter("dram_read_bytes", STRIDED) / moved()
+    names = ("load_sectors_per_request", "load_efficiency_pct", "l2_hit_pct", "dram_read_bytes")
+    sectors, used, hits, read = (coalescing.counter(evidence, name, STRIDED) for name in names)
     return (
         f"{sectors:.0f} sectors a request, {used:.0f}% of them used; but L2 serves {hits:.0f}%, and the "
-        f"matrix leaves DRAM {read:.2f} times"
+        f"matrix leaves DRAM {read / moved():.2f} times"
     )
 
 
@@ -127,7 +118,7 @@ def _stride() -> str:
 
 
 def _lines(evidence: Evidence) -> str:
-    best = str(evidence.row(BEST)["impl"])
+    best = str(evidence.row("gemv", **coalescing.square(BEST))["impl"])
     first, last = (next(r for r in gemv.LADDERS["gemv"] if r.name == name) for name in (STRIDED, best))
     return f"{first.name} has {_code(first.path)} lines of code, {last.name} {_code(last.path)}"
 
@@ -138,11 +129,8 @@ def _code(path: Path) -> int:
 
 
 def _upload(evidence: Evidence) -> str:
-    rows = evidence.uploads
-    rows = rows[rows["impl"] == "pageable"] if len(rows) else rows
-    if rows.empty:
-        raise NoEvidence("the upload was not timed")
-    call, kernel = float(rows["median_us"].iloc[0]), evidence.us(COALESCED)
+    call = evidence.us("gemv", operator="upload", impl="pageable")
+    kernel = coalescing.us(evidence, COALESCED)
     return (
         f"carried over from pageable memory in every call, {call / 1e3:.2f} ms; the coalesced kernel is "
         f"{kernel / 1e3:.2f} ms of it, {kernel / call:.0%}"

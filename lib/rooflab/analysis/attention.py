@@ -1,11 +1,11 @@
-"""What recorded rows say of attention (lesson 06): what was asked of its kernels on the H200 before they were
-written and what they reach, which unit of an SM a kernel keeps busiest, how many of its blocks an SM holds,
-and what a prompt's time is made of."""
+"""What recorded rows say of attention (lesson 06): which unit of an SM a kernel keeps busiest, how many of
+its blocks an SM holds, and what a prompt's time is made of.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -15,8 +15,6 @@ from rooflab.ops import attention as op
 from rooflab.record import Store
 from rooflab.studies import attention as study
 
-GPU = "NVIDIA H200"  # whose figures were asked, and whose peers are published
-PUBLISHED = "h200-peers"
 SOURCE = "rtx-4070-ti-published"
 SHARE = 0.67  # attention's of a prompt's time, SharpInference pull request 143 (source D, lines 40 and 147)
 FROM_PEAK = 79  # how many times below its card's FP32 peak the source finds its first kernel (line 147)
@@ -30,104 +28,16 @@ UNITS = {
 }
 
 
-class Goal(NamedTuple):
-    """What was asked at a shape: a floor to be reached and an aim, in TFLOP/s or in microseconds; `hopper`
-    says whether Hopper's own rungs may answer.
-    """
-
-    what: str
-    case: Case
-    hopper: bool
-    floor: float | None
-    aim: float | None
-    unit: str = "TFLOP/s"
-
-
-def goals() -> list[Goal]:
-    """The figures of the course's plan, for the H200, FP16, causal counted as half, GQA."""
-    long, gemma = study.LENGTHS[2], (8, 2)
-
-    def at(
-        head_dim: int, seq: int = long, heads: tuple[int, int] = (32, 8), window: int | None = None
-    ) -> Case:
-        return study._case("any", seq, head_dim, heads, window=window)
-
-    decode = study.decode(32768)[0]
-    return [
-        Goal("portable, 128 wide", at(128), False, 290, None),
-        Goal("portable, 256 wide", at(256), False, 260, None),
-        Goal("portable, 512 wide", at(512), False, 170, None),
-        Goal("64 wide", at(64), True, 380, None),
-        Goal("128 wide", at(128), True, 450, 675),
-        Goal("256 wide", at(256), True, 450, 680),
-        Goal("512 wide", at(512), True, 300, 540),
-        Goal("256 wide, window of 512", at(256, window=512), True, 300, 450),
-        Goal("64 wide, window of 1024", at(64, window=1024), True, None, 430),
-        Goal("512 wide, 1848 tokens, 8/2 heads", at(512, 1848, gemma), True, 150, 250),
-        Goal("decode, context of 32768", decode, True, 39, 34, "µs"),
-    ]
-
-
-_SHAPE = ("operator", "format", "seq", "heads", "kv_heads", "head_dim", "window", "options")
+_SHAPE = ("operator", "format", "seq", "heads", "kv_heads", "head_dim", "window")
 
 
 def at(rows: pd.DataFrame, case: Case) -> pd.DataFrame:
-    """The rows of everybody who did a case's shape, by whatever options are no part of it."""
+    """The rows of every contestant at a case's shape, by whatever options are no part of it."""
     same = pd.Series(True, index=rows.index)
-    for name in _SHAPE[:-1]:
+    for name in _SHAPE:
         value = getattr(case, name)
         same &= rows[name].isna() if value is None else rows[name].eq(value).fillna(False).astype(bool)
     return rows[same & rows["options"].fillna("").isin(["", "queries=16", "queries=8"])]
-
-
-ASKED = ("what", "floor", "aim", "unit", "reached", "impl", "floor_met", "aim_met", "peer", "published")
-
-
-def asked(rows: pd.DataFrame) -> pd.DataFrame:
-    """Each goal with what the fastest rung that may answer reaches, the fastest peer of the same run, and
-    what is published of others on this GPU. A goal that no row speaks of is left out.
-    """
-    known, found = published(), []
-    for goal in goals():
-        here = at(rows, goal.case)
-        own, peers = here[here["kind"] == "own"], here[here["kind"] == "peer"]
-        own = own if goal.hopper else own[~own["impl"].isin(op.HOPPER)]
-        if own.empty:
-            continue
-        best, column = own.sort_values("median_us").iloc[0], "tflop_s" if goal.unit != "µs" else "median_us"
-        said = at(known, Case.from_row({**goal.case.row(), "format": "bf16"}))
-        reached, less = float(best[column]), goal.unit == "µs"
-        found.append(
-            {
-                **{"what": goal.what, "floor": goal.floor, "aim": goal.aim, "unit": goal.unit},
-                **{"reached": reached, "impl": best["impl"]},
-                "floor_met": _met(reached, goal.floor, less),
-                "aim_met": _met(reached, goal.aim, less),
-                "peer": _named(peers, column, less),
-                "published": "" if less else _named(said, column, less),
-            }
-        )
-    return pd.DataFrame(found, columns=list(ASKED))
-
-
-def _met(reached: float, bar: float | None, less: bool) -> str:
-    """Whether a figure meets a bar: yes, no, or nothing where none was set."""
-    if bar is None:
-        return ""
-    return "yes" if (reached <= bar if less else reached >= bar) else "no"
-
-
-def _named(rows: pd.DataFrame, column: str, less: bool) -> str:
-    """The best of some rows as "632 (torch.sdpa_cudnn)", or nothing."""
-    if rows.empty:
-        return ""
-    best = rows.sort_values(column, ascending=less).iloc[0]
-    return f"{best[column]:.3g} ({best['impl']})"
-
-
-def published(name: str = PUBLISHED) -> pd.DataFrame:
-    """What others' kernels reach on this GPU, as published; bf16, and by another clock."""
-    return Store(paths.DATA, name).read("attention")
 
 
 def rungs(names: Iterable[str] | None = None) -> list[Any]:
@@ -208,7 +118,7 @@ def limits_of(registers: int, threads: int, shared: int) -> dict[str, int]:
 def prompts(rows: pd.DataFrame, lengths: Sequence[int], gb_s: float, tflop_s: float) -> pd.DataFrame:
     """What prompts of each model take: attention by rung 1 (before) and by the fastest rung (after), layer by
     layer, and the matrices at these roofs. Where rung 1 was not measured, its rate at the longest prompt that
-    was stands in (`scaled`).
+    was is used (`scaled`).
     """
     found: list[dict[str, Any]] = []
     for name in dict.fromkeys(kind.model for kind in study.kinds()):

@@ -1,0 +1,112 @@
+"""Our Q8_0 kernels at every point (lesson 05): the fastest, what the dispatcher chooses, where it is behind,
+and the pairs of rungs that a review's suggestions come to.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from rooflab.analysis.evidence import Evidence, NoEvidence
+from rooflab.case import Case
+from rooflab.ops import mmq as ops
+from rooflab.studies import mmq, q8_0
+
+DECODE = q8_0.SHAPES[0]
+SQUARE = mmq.SHAPES[0]
+CUBLAS = "torch.matmul"
+
+
+def gather(lab: Any) -> Evidence:
+    """What a lab measures or replays of both studies at its effort."""
+    decode = [c for c in lab.cases("q8_0") if c.operator == "q8_0" and c.cache == "cold" and not c.options]
+    prompts = [c for c in lab.cases("mmq") if c.cache == "cold" and not c.options]
+    tables = {"q8_0": lab.measure("q8_0", decode), "mmq": lab.measure("mmq", prompts)}
+    return Evidence(lab.store, tables)
+
+
+def decode(evidence: Evidence) -> pd.DataFrame:
+    """The rows of products with few tokens, cold, rungs with their default options."""
+    return evidence.rows("q8_0", operator="q8_0", cache="cold", options="")
+
+
+def prompts(evidence: Evidence) -> pd.DataFrame:
+    """The rows of products with many tokens, cold, rungs with their default options."""
+    return evidence.rows("mmq", cache="cold", options="")
+
+
+def at(rows: pd.DataFrame, n: int, k: int, batch: int) -> pd.DataFrame:
+    """The contestants of one shape and number of tokens by name; NoEvidence if there are none."""
+    found = rows[(rows["n"] == n) & (rows["k"] == k) & (rows["batch"] == batch)].set_index("impl")
+    if not (found["kind"] == "own").any():
+        raise NoEvidence(f"{n} × {k} with {batch} tokens was not measured")
+    return found
+
+
+def best(rows: pd.DataFrame, n: int, k: int, batch: int) -> pd.Series:
+    """The fastest own contestant there."""
+    found = at(rows, n, k, batch)
+    return found[found["kind"] == "own"].sort_values("median_us").iloc[0]
+
+
+def chosen(evidence: Evidence, n: int, k: int, batch: int) -> pd.Series:
+    """What the dispatcher chooses there; NoEvidence if that was not measured."""
+    operator, rung = ops.dispatch(batch, bool(evidence.spec and evidence.spec.has_hopper))
+    name = mmq.DECODE + rung if operator == "q8_0" else rung
+    found = at(prompts(evidence), n, k, batch)
+    if name not in found.index:
+        raise NoEvidence(f"{name} at {n} × {k} with {batch} tokens was not measured")
+    return found.loc[[name]].iloc[0]
+
+
+def points(evidence: Evidence) -> list[tuple[int, int, int]]:
+    """Every measured (n, k, tokens) of prompts."""
+    rows = prompts(evidence)
+    return sorted(set(zip(*(rows[name].astype(int) for name in ("n", "k", "batch")), strict=True)))
+
+
+def behind(evidence: Evidence, rival: str, least: int, most: int) -> list[tuple[int, int, int]]:
+    """Where what the dispatcher chooses is not faster than `rival` beyond the spread of both, between these
+    numbers of tokens; the rival's FP16 counts on the square shape only.
+    """
+    lost = []
+    for n, k, batch in points(evidence):
+        if not least <= batch <= most or (rival == CUBLAS and (n, k) != SQUARE):
+            continue
+        others = at(prompts(evidence), n, k, batch)
+        if rival not in others.index:
+            raise NoEvidence(f"{rival} was not measured")
+        if not chosen(evidence, n, k, batch)["q3_us"] < others.loc[rival, "q1_us"]:
+            lost.append((n, k, batch))
+    return lost
+
+
+class Suggestion(NamedTuple):
+    """One of a review's suggestions about kernels, as a pair of cases that differ in nothing else."""
+
+    number: str
+    says: str
+    before: Case
+    after: Case
+
+
+def review() -> list[Suggestion]:
+    """The suggestions that the review of SharpInference's pull request 143 put off (its issue 145) and that a
+    clock can judge. The sixth is a check before a launch; the seventh is about C# and no kernel.
+    """
+
+    def decode(impl: str) -> Case:
+        return next(c for c in q8_0.ladder(*DECODE) if c.impl == impl)
+
+    shift = [c for c in q8_0.dequantisers() if c.impl == "3_shift"][-1]
+    dequantise = {c.impl: c for c in q8_0.dequantisers() if (c.n, c.k) == (shift.n, shift.k)}
+    tile = {c.options: c for c in mmq.ladder(mmq.PROMPTS[0]) if c.impl == "1_tile"}
+    return [
+        Suggestion("1, 2", "Shift and mask for a division", dequantise["2_word"], shift),
+        Suggestion("3", "The scale in one load: dp4a", decode("2_dp4a"), decode("3_scale")),
+        Suggestion(
+            "4", "The scale in one load: MMQ's tile", tile["prepared=1 scale_bytes=1"], tile["prepared=1"]
+        ),
+        Suggestion("5", "The scale in one load: dequantising", dequantise["1_bytes"], dequantise["2_word"]),
+    ]

@@ -182,7 +182,7 @@ def models(store: Store, every: bool = True) -> pd.DataFrame:
             beside = [f"{row.impl}, {row.format}: {row.tok_s:,.0f}" for row in peers.itertuples()]
             beside += [f"published: {row.impl}, {row.format}: {row.tok_s:,.0f}" for row in there.itertuples()]
             own = group[group["kind"] == "own"]
-            if not every:
+            if not every and len(own):
                 own = own[own["format"] == own.sort_values("tok_s")["format"].iloc[-1]]
             for form, mine in own.groupby("format", sort=True):
                 best = mine.sort_values("tok_s").iloc[-1]

@@ -54,7 +54,7 @@ MACRO = re.compile(r"^// (?:Macros  |        ) ([A-Z][A-Z0-9_]*) = (-?\d+): \w",
 
 @pytest.mark.parametrize("rung", EVERY, ids=lambda rung: f"{rung.operator}/{rung.name}/{rung.entry}")
 def test_a_rung_s_file_explains_the_macros_that_its_declaration_sets(rung):
-    """The declaration alone gives values; the file, or a header of its own, says what a macro means."""
+    """The declaration alone gives values; the file or a header of it says name, default and meaning."""
     text = rung.path.read_text()
     assert f" {rung.entry}(" in text or f"    {rung.entry}(" in text
     sections = SECTION.findall("\n".join([text, *kernel.headers_of(text).values()]))

@@ -497,7 +497,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ("q8_0/6_mma", "wait", "wait<0>"): "after the last turn only empty groups are under way",
     ("int4/9_shared", "wait", "wait<0>"): "after the last turn only empty groups are under way",
     (
-        "decode_step/3_persistent",
+        "decode_step/5_held_back",
         "wait",
         "wait<0>",
     ): "every copy that was started has been multiplied by then",

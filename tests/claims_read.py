@@ -66,13 +66,15 @@ def contradictions(cells: Sequence[Cell], gpu: str, counted: bool = True) -> lis
             if "NVIDIA H200" not in gpu and not borrowed and _OURS.search(sentence):
                 said.append("gives a figure to the H200, which this recording is not of")
             found += [f"[{each.number}] {what}: {sentence}" for what in said]
-        for name in dict.fromkeys(each.opened):
+        for name in dict.fromkeys(
+            each.opened if each.prose or each.tables else ()
+        ):  # what is read may be shown
             if not (borrowed if name == "h200" else _named(name, whole)):
                 found.append(f"[{each.number}] shows figures of {name} without its name")
     return found
 
 
-_BORROWED = re.compile(r"the figures that follow are those of a recorded \*\*NVIDIA H200\*\*")
+_BORROWED = re.compile(r"[Tt]he figures that follow are those of a recorded \*\*NVIDIA H200\*\*")
 _COUNTED = re.compile(r"counters? (?:agree|show|find|differ)|is counted (?:as|within)|GPU counted is")
 _OURS = re.compile(r"\bOn (?:the |a )?\**NVIDIA H200\b")
 _CALLED = {"h200": "NVIDIA H200", "h200-peers": "H200", "rtx-4070-laptop-published": "laptop|4070"}

@@ -103,9 +103,9 @@ class Evidence:
         if where.get("impl") == BEST:
             where = {name: value for name, value in where.items() if name not in ("impl", "options")}
             where["kind"] = "own"
-        found = self.published_rows(device, study) if device else self._own(study)
         if device.endswith("-peers") and self.published(device).runs()["gpu"].iloc[0] != self.gpu:
             raise NoEvidence(f"no published {study} of others on {self.gpu or 'this GPU'}")
+        found = self.published_rows(device, study) if device else self._own(study)
         chosen = np.ones(len(found), dtype=bool)
         for name, value in where.items():
             if name not in found:

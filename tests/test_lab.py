@@ -116,7 +116,7 @@ def test_a_published_device_is_a_recording_too():
 def test_record_refuses_a_study_that_does_not_exist():
     with pytest.raises(UsageError, match="no study or lesson 'bandwith'; there are 00, 01, "):
         list(laboratory._studies(["bandwith"]))
-    assert [study.name for study in laboratory._studies(["01", "static"])] == ["bandwidth", "static"]
+    assert [study.name for study in laboratory._studies(["01", "static"])] == ["bandwidth", "power", "static"]
 
 
 def test_the_committed_recording_is_sound():

@@ -290,7 +290,8 @@ def _under_the_datasheet(row: Mapping[Any, Any], slug: str) -> bool:
     library's product reached at the clock that its power left it; a kernel that draws less power runs at a
     higher one. No memory's roof gives way like this."""
     known = device.get(slug) if slug in device.names() else None
-    peak = getattr(known, row["roof"], None) if known and row["roof"].endswith("_tensor") else None
+    name = row["roof"].removesuffix("_sustained")
+    peak = getattr(known, name, None) if known and name.endswith("_tensor") else None
     return peak is not None and row["tflop_s"] <= peak
 
 

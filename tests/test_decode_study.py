@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from rooflab import device, ops, engine, shapes, studies
+from rooflab import device, engine, ops, shapes, studies
 from rooflab.analysis import ablation
 from rooflab.errors import UsageError
 from rooflab.studies import decode, decode_checks, decoding, hf, predictions, prefill

@@ -163,7 +163,7 @@ def test_nothing_is_read_before_it_is_there_or_overwritten_before_it_was_used(k,
     [
         ("if (c >= T::PLACES) mbar_wait(empty + s, (c / T::PLACES + 1) % 2);", ""),
         ("mbar_wait(full + s, c / T::PLACES % 2);", ""),
-        ("    wgm_wait_turn(1, 512);  // all tiles have come, and nobody multiplies them any more\n", ""),
+        ("    wgm_wait_turn(1, 512);  // all tiles have arrived and been multiplied\n", ""),
         ("    wgm_wait_turn(1, 512);\n", ""),
     ],
 )

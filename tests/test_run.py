@@ -138,9 +138,9 @@ def test_replay_estimate_learns_from_the_last_run(
     assert run.estimate_minutes(jobs, parallel=2) == pytest.approx(1.0)
 
 
-def test_quick_effort_fits_a_quarter_of_an_hour_on_a_small_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_effort_fits_seventeen_minutes_on_a_small_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     found = lessons.all_lessons(paths.NOTEBOOKS)
     jobs = [run.Job(lesson, Path("x"), {"MODE": "live", "EFFORT": "quick"}) for lesson in found]
-    assert 0 < run.estimate_minutes(jobs) <= 15
+    assert 0 < run.estimate_minutes(jobs) <= 17  # of which resting before each sample of a burst takes three
     full = [run.Job(lesson, Path("x"), {"MODE": "live", "EFFORT": "full"}) for lesson in found]
     assert run.estimate_minutes(full) > run.estimate_minutes(jobs)

@@ -201,7 +201,7 @@ class Study:
 
     def seconds(self, case: Case, device: Device) -> float:
         """About how long measuring a case takes: buffers and gate, then replays of a chain of launches."""
-        chain_us = max(clock.CHAIN_US, 4 * self.launch_us(case, device))
+        chain_us = max(clock.CHAIN_US, 2 * self.launch_us(case, device))
         samples = self.samples(case)
         state_s = {"sustained": clock.SUSTAINED_S}
         state_s["burst"] = samples * (clock.rest_s(chain_us / 1e6) + chain_us / 1e6)

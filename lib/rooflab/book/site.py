@@ -122,13 +122,14 @@ _POLICY = (
 )
 _CHARSET = '<meta charset="utf-8" />'
 _PAGE_NAME = "DOCUMENTATION_OPTIONS.pagename = '{}';"
+_PRINT = "window.print()"  # of the theme's download button, which the search page lacks
 
 
 def _confine(site: Path) -> None:
     """Give every page a Content-Security-Policy that runs the site's own scripts and no others.
 
     Inline scripts are known by their digests: those of the search page, which shows nothing of any recording,
-    and the line that names the page.
+    the line that names the page, and what the print button does.
     """
     theirs = _Scripts()
     theirs.feed((site / "search.html").read_text(encoding="utf-8"))
@@ -137,7 +138,7 @@ def _confine(site: Path) -> None:
         name = path.relative_to(site).with_suffix("").as_posix()
         if _CHARSET not in text:
             raise RooflabError(f"{path.name} has no place for its Content-Security-Policy.")
-        known = {*theirs.found, _PAGE_NAME.format(name)}
+        known = {*theirs.found, _PAGE_NAME.format(name), _PRINT}
         hashes = [b64encode(hashlib.sha256(code.encode()).digest()).decode() for code in sorted(known)]
         policy = _POLICY.format(hashes=" ".join(f"'sha256-{one}'" for one in hashes))
         meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}" />'

@@ -51,7 +51,7 @@ CUDA_12 = (
     "pip install torch --index-url https://download.pytorch.org/whl/cu126"
 )
 _GPU_SET = "pip install -r requirements-gpu.txt"
-_TORCH = "lessons lose torch's kernels and the tensor roofs; those about either show the H200's, by name"
+_TORCH = "lessons lose their torch peers and the tensor roofs; some then show the recorded H200, by name"
 _MEASURES = "no lesson measures here; all replay"
 _BENIGN = {"idle", "application clocks setting", "display clock setting", "sync boost"}
 _LOW_DISK, _NO_DISK = 2e9, 2e8

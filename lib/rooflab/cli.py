@@ -21,7 +21,7 @@ from rooflab.errors import OutOfTime, RooflabError, UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
-# What a place that cannot be written is told of; other errors of the system are ours to mend.
+# System errors that say a place cannot be written: one sentence each. Any other is a bug and keeps its stack.
 _PLACE = {
     errno.ENOSPC: "the disk is full: free some of it, then give the same command again",
     errno.EDQUOT: "your share of the disk is used up: free some of it, then give the same command again",

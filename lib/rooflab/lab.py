@@ -695,7 +695,7 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
     implausible.
 
     With NVRTC installed every rung is compiled again for the recorded GPU and its machine code compared;
-    without it only sources and launch rules are. That takes minutes the first time: `say` is told of it.
+    without it only sources and launch rules are. That takes minutes the first time; `say` gets progress.
     """
     store = _opened(device)
     try:

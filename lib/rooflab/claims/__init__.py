@@ -80,7 +80,7 @@ class Test:
     opposes: bool = False
 
     def bars(self) -> str:
-        """What is asked, and what would refute it, in words."""
+        """The claim's bar and the measurement that would refute it, in words."""
         text = self.bar.text(self.form)
         return f"{text}; refuted {self.refuted.text(self.form)}" if self.refuted else text
 
@@ -177,8 +177,8 @@ def get(id: str) -> Claim:
 
 
 def read(path: Path) -> Iterator[Claim]:
-    """The claims of one file. An entry with `each` stands for as many claims as it lists, with their values
-    in place of $name.
+    """The claims of one file. An entry with `each` expands to one claim for each item it lists, with the
+    item's values in place of $name.
     """
     file = yaml.safe_load(path.read_text("utf-8"))
     for entry in file["claims"]:

@@ -95,7 +95,7 @@ def every_q8() -> None:
             if rung.archs != ("90a",) or hopper:
                 early = int(rung.name[0]) <= 3
                 mmq.product(
-                    given["half" if rung.name == "7_half" else "planes"],
+                    given["half" if rung.name == "7_fp16_wgmma" else "planes"],
                     blocks if early else planes,
                     rung=rung.name,
                 )
@@ -105,8 +105,8 @@ def every_q8() -> None:
             if rung.name != "3_shift" or not k & (k - 1):
                 q8_0.dequantise(blocks, rung=rung.name)
         tokens = cupy.asarray(rng.integers(0, n, batch).astype(np.int32))
-        q8_0.embed(blocks, tokens)
-        q8_0.embed(blocks, tokens, index=batch - 1, rung="1_token")
+        q8_0.embedding_q8_0(blocks, tokens)
+        q8_0.embedding_q8_0(blocks, tokens, index=batch - 1, rung="1_token")
 
 
 def every_int4() -> None:
@@ -127,12 +127,12 @@ def every_int4() -> None:
             int4.matmul(x, tiles, rung="10_wgmma", TOKENS=16, CLUSTER=2, TALL=2, K_GROUPS=2)
             for tokens in (16, 32):
                 dealt = {"UNITS": 3, "ROW_GROUPS": 2, "CLUSTER": 2, "STAGES": 2, "TOKENS": tokens}
-                int4.matmul(x, tiles, rung="11_bulk", **dealt)
+                int4.matmul(x, tiles, rung="11_tma", **dealt)
     many = cupy.asarray(rng.standard_normal((70, k)).astype(np.float16))  # more tokens than a tile
-    int4.matmul(many, tiles, rung="9_shared", TOKENS=64, K_WARPS=1)
+    int4.matmul(many, tiles, rung="9_shared_x", TOKENS=64, K_WARPS=1)
     for parts in (1, 2) if hopper else ():
         how = {"TALL": parts, "TOKENS": 64, "CLUSTER": parts, "STAGES": 2}
-        int4.matmul(many, tiles, rung="12_tiles", **how)
+        int4.matmul(many, tiles, rung="12_token_tiles", **how)
 
 
 def every_row() -> None:
@@ -152,7 +152,7 @@ def every_attention() -> None:
         q, k, v = values(70, 2, head_dim), values(90, 1, head_dim), values(90, 1, head_dim)
         for rung in attention.LADDERS["attention"]:
             widths = attention.HOPPER.get(rung.name, range(attention.WIDEST.get(rung.name, 512) + 1))
-            if head_dim not in widths or (rung.name == "8_sliced" and head_dim % 64):
+            if head_dim not in widths or (rung.name == "8_head_dim_slices" and head_dim % 64):
                 continue
             if rung.archs != ("90a",) or hopper:
                 attention.attention(q, k, v, rung=rung.name, start=20)
@@ -208,21 +208,21 @@ def every_between() -> None:
         table, tokens = values(33, width), cupy.asarray(rng.integers(0, 33, n).astype(np.int32))
         history = cupy.asarray(rng.integers(0, 33, (4, n)).astype(np.int32))
         for kind in (table, q8_0.quantise(table) if width % 128 == 0 else table):
-            between.embeddings(kind, tokens, out=room(n, width, dtype=np.float32))
-            between.embeddings(kind, tokens, out=room(n, width, dtype=np.float32), first=n - 1, count=1)
-            between.embeddings(kind, history, out=room(n, width, dtype=np.float32), position=where)
-        for rung in ("1_block", "2_held"):
+            between.embedding(kind, tokens, out=room(n, width, dtype=np.float32))
+            between.embedding(kind, tokens, out=room(n, width, dtype=np.float32), first=n - 1, count=1)
+            between.embedding(kind, history, out=room(n, width, dtype=np.float32), position=where)
+        for rung in ("1_block", "2_in_registers"):
             sums = values(n, width, dtype=np.float32)
-            between.norm_rows(sums, values(width), out=room(n, width), rung=rung)
-            between.norm_rows(sums, values(width), out=room(n, width), branch=values(n, width), rung=rung)
+            between.rmsnorm(sums, values(width), out=room(n, width), rung=rung)
+            between.rmsnorm(sums, values(width), out=room(n, width), branch=values(n, width), rung=rung)
         rows, turns = values(n, 8 * 32), cupy.asarray(decoder.rotations(16, 32, 1e4))
         queries, biases = room(n, 4, 32), values(8 * 32)
-        between.rotate_rows(rows, biases, turns, queries, room(n, 2, 32), room(n, 2, 32), start=7)
+        between.rope(rows, biases, turns, queries, room(n, 2, 32), room(n, 2, 32), start=7)
         caches = room(6, n, 2, 32), room(6, n, 2, 32)
-        between.rotate_rows(rows, biases, turns, queries, *caches, position=where)
-        between.gate_rows(values(n, 2 * 40), out=room(n, 40))
+        between.rope(rows, biases, turns, queries, *caches, position=where)
+        between.silu_mul(values(n, 2 * 40), out=room(n, 40))
         for heat in (0.0, 1.0):
-            between.choose_rows(values(n, 72), history, where, heat=heat)
+            between.sample(values(n, 72), history, where, heat=heat)
     words = map(cupy.asarray, formats.quantise_int4(rng.standard_normal((128, 256)).astype(np.float32)))
     between.dequantise_tiles(int4.repack(*words), out=room(128, 256))
     if cupy.cuda.Device().compute_capability == "90":

@@ -18,7 +18,7 @@ TILES = NAMES[3:]
 
 def width(name):
     """A small head that the rung does."""
-    return 128 if name == "8_sliced" else 64
+    return 128 if name == "8_head_dim_slices" else 64
 
 
 def operands(n, context, heads, kv_heads, head_dim, seed=0, loud=1.0):
@@ -97,7 +97,7 @@ def test_query_heads_share_keys_and_values(name, heads, kv_heads):
 @pytest.mark.parametrize("name", NAMES)
 def test_heads_of_every_width(name, head_dim):
     q, k, v = operands(33, 33, 1, 1, head_dim)
-    if head_dim > op.WIDEST.get(name, 512) or (name == "8_sliced" and head_dim % 64):
+    if head_dim > op.WIDEST.get(name, 512) or (name == "8_head_dim_slices" and head_dim % 64):
         with ops.on("cpu"), pytest.raises(LaunchError, match=f"refuses head_dim = {head_dim}: take"):
             op.attention(q, k, v, rung=name)
         return
@@ -221,7 +221,7 @@ def test_no_rung_does_what_it_must_not(name):
 
 
 def test_warps_that_share_queries_hand_their_scores_over_in_order():
-    seen = watched("13_ring", n=70, head_dim=512)
+    seen = watched("13_mbarrier_ring", n=70, head_dim=512)
     assert not seen.faults, seen.faults[0].sentence
 
 
@@ -233,7 +233,7 @@ def conflicts(name, head_dim):
 
 
 def test_padding_takes_the_bank_conflicts_away():
-    assert conflicts("4_tensor", 64) > 20
+    assert conflicts("4_mma", 64) > 20
     for head_dim in (64, 80):
         for name in TILES[1:4]:
             assert conflicts(name, head_dim) == 0, (name, head_dim)
@@ -297,7 +297,7 @@ def test_every_chosen_tile_compiles_unspilled_within_shared_memory(arch):
     for rung in LADDER[3:]:
         for head_dim in (64, 112, 128, 256, 512):
             wide = head_dim > op.WIDEST.get(rung.name, 512)
-            if wide or arch not in rung.archs or (rung.name == "8_sliced" and head_dim % 64):
+            if wide or arch not in rung.archs or (rung.name == "8_head_dim_slices" and head_dim % 64):
                 continue
             for shared in {0, int("SHARED_KV" in rung.defines)}:
                 macros = rung.with_defaults(op.tile_of(rung, head_dim, arch, bool(shared)))

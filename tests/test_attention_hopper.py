@@ -97,7 +97,7 @@ def test_the_hopper_rungs_are_right(name, head_dim, n, context, heads, how):
 )
 def test_keys_that_are_the_values_too_are_copied_once(n, context, heads, how):
     q, k, _ = operands(n, context, *heads, 512)
-    out, _ = run(simt.run, "12_roles", q, k, k, SHARED_KV=1, **how)
+    out, _ = run(simt.run, "12_warp_specialised", q, k, k, SHARED_KV=1, **how)
     assert np.abs(out - reference.attention(q, k, k, **how)).max() <= 2 * baseline(q, k, k, **how)
 
 
@@ -105,11 +105,11 @@ def test_keys_that_are_the_values_too_are_copied_once(n, context, heads, how):
     ("name", "head_dim", "options"),
     [
         ("9_wgmma", 64, {"KEYS": 64}),
-        ("10_paired", 512, {}),
-        ("11_boxes", 64, {"KEYS": 64}),
-        ("12_roles", 512, {}),
-        ("12_roles", 512, {"SHARED_KV": 1}),
-        ("11_boxes", 64, {"KEYS": 64, "GROUPS": 2, "TURNS": 1}),
+        ("10_paired_warpgroups", 512, {}),
+        ("11_tma", 64, {"KEYS": 64}),
+        ("12_warp_specialised", 512, {}),
+        ("12_warp_specialised", 512, {"SHARED_KV": 1}),
+        ("11_tma", 64, {"KEYS": 64, "GROUPS": 2, "TURNS": 1}),
     ],
 )
 def test_nothing_is_read_before_it_is_there_or_overwritten_before_it_was_used(name, head_dim, options):
@@ -159,13 +159,13 @@ def test_every_tile_compiles_unspilled_within_shared_memory(name, head_dim):
 
 def test_the_fastest_rung_for_a_chip_and_a_width():
     found = {width: op.default_rung(width, "90") for width in (64, 112, 144, 256, 512)}
-    assert found == {64: "11_boxes", 112: "11_boxes", 144: "13_ring", 256: "11_boxes", 512: "12_roles"}
-    assert {op.default_rung(width) for width in (64, 256, 512)} == {"13_ring"}
-    assert [op.default_rung(width, "75") for width in (64, 256, 512)] == ["7_rows", "6_async", "2_tiled"]
+    assert found == {64: "11_tma", 112: "11_tma", 144: "13_mbarrier_ring", 256: "11_tma", 512: "12_warp_specialised"}
+    assert {op.default_rung(width) for width in (64, 256, 512)} == {"13_mbarrier_ring"}
+    assert [op.default_rung(width, "75") for width in (64, 256, 512)] == ["7_mma_32_rows", "6_cp_async", "2_tiled"]
 
 
 def test_standing_blocks_take_heads_whose_keys_stay_in_l2():
-    (rung,) = (rung for rung in op.LADDERS["attention"] if rung.name == "11_boxes")
+    (rung,) = (rung for rung in op.LADDERS["attention"] if rung.name == "11_tma")
     macros = rung.with_defaults({"PACK": 4})
     launch = op.launch_of(rung, macros)
     assert op.standing_of(launch, macros, 16384, 16384, 32, 8, 132) == (132, 4096, 2)

@@ -50,27 +50,27 @@ def test_hopper_rungs_are_for_hopper():
 
 
 def test_a_turing_gets_the_rungs_that_it_can_run():
-    sliced, rows = (attention._case(name, 64, 128) for name in ("8_sliced", "7_rows"))
+    sliced, rows = (attention._case(name, 64, 128) for name in ("8_head_dim_slices", "7_mma_32_rows"))
     assert "8.0" in STUDY.refuses(sliced, 75) and STUDY.refuses(rows, 75) is STUDY.refuses(sliced, 80) is None
 
 
 def test_a_cache_is_cut_so_that_the_gpu_is_full_once():
     rungs = {rung.name: rung for rung in op.LADDERS["decode_attention"]}
-    assert op.splits_of(rungs["2_split"], {}, 32, 132, 8) == 33
-    assert op.splits_of(rungs["4_async"], {}, 8, 132, 2) == 16
+    assert op.splits_of(rungs["2_split_kv"], {}, 32, 132, 8) == 33
+    assert op.splits_of(rungs["4_cp_async"], {}, 8, 132, 2) == 16
     assert (
-        op.splits_of(rungs["1_whole"], {}, 32, 132, 8) == op.splits_of(rungs["2_split"], {}, 999, 4, 1) == 1
+        op.splits_of(rungs["1_block_per_head"], {}, 32, 132, 8) == op.splits_of(rungs["2_split_kv"], {}, 999, 4, 1) == 1
     )
 
 
 def test_causal_counts_as_half_and_a_window_as_its_work():
     full, windowed = (
-        STUDY.count(attention._case("6_async", 16384, 128, window=window)) for window in (None, 512)
+        STUDY.count(attention._case("6_cp_async", 16384, 128, window=window)) for window in (None, 512)
     )
     assert full.flops == pytest.approx(4 * 16384**2 / 2 * 32 * 128, rel=1e-3)
     assert windowed.flops == pytest.approx(4 * 16384 * 512 * 32 * 128, rel=0.02)
     assert full.bytes == windowed.bytes  # every key is seen by somebody
-    assert (full.roof, STUDY.count(attention._case("6_async", 64, 128, format="bf16")).roof) == (
+    assert (full.roof, STUDY.count(attention._case("6_cp_async", 64, 128, format="bf16")).roof) == (
         "fp16_tensor",
         "bf16_tensor",
     )
@@ -158,8 +158,8 @@ def compiler():
 SMALL = [
     *(attention._case(name, 70, 64, (4, 2)) for name in attention.rungs_for(64, device.get("rtx-4090"))),
     *(case for case in attention.one_array(128, 40)),
-    attention._case("6_async", 20, 64, (4, 2), window=9, options="start=33"),
-    attention._case("7_rows", 20, 64, (2, 2), causal=False),
+    attention._case("6_cp_async", 20, 64, (4, 2), window=9, options="start=33"),
+    attention._case("7_mma_32_rows", 20, 64, (2, 2), causal=False),
     *(case for case in attention.decode(90, 64, (4, 2)) if case.kind == "own"),
 ]
 
@@ -190,7 +190,7 @@ def answer(question, impl, seq, heads, head_dim, **more):
         return dict(attention_checks._ASK[question](case))
 
 
-@pytest.mark.parametrize("impl", ["1_scalar", "3_half2", "7_rows"])
+@pytest.mark.parametrize("impl", ["1_scalar", "3_half2", "7_mma_32_rows"])
 def test_errors_are_told_in_root_mean_squares(impl):
     found = answer("tolerance", impl, 20, (2, 1), 64, window=9, options="start=33")
     assert 0 < found["rounding"] <= 1.5 * found["worst_rms"] < 0.02
@@ -203,7 +203,7 @@ def test_a_wrong_answer_lies_beyond_every_tolerance(monkeypatch):
     assert answer("tolerance", "1_scalar", 20, (2, 1), 64)["beyond tensor cores"] > 0.1
 
 
-@pytest.mark.parametrize("impl", ["1_scalar", "7_rows"])
+@pytest.mark.parametrize("impl", ["1_scalar", "7_mma_32_rows"])
 def test_edges_are_looked_at(impl, monkeypatch):
     monkeypatch.setattr(attention_checks, "REPEATS", 2)
     found = answer("edges", impl, 50, (2, 1), 64)
@@ -211,7 +211,7 @@ def test_edges_are_looked_at(impl, monkeypatch):
     assert found["loud worst_rms"] < 0.02
     for name in ("blind not zero", "NaN in k lost", "NaN in v lost", "NaN in k spread", "other bits"):
         assert found[name] == 0
-    assert found["NaN in v spread"] == (impl == "7_rows")  # queries of the same tile multiply it by zero
+    assert found["NaN in v spread"] == (impl == "7_mma_32_rows")  # queries of the same tile multiply it by zero
 
 
 def test_an_attention_that_hides_nan_or_forgets_is_seen(monkeypatch):
@@ -229,7 +229,7 @@ def test_an_attention_that_hides_nan_or_forgets_is_seen(monkeypatch):
 
 
 def test_a_decoder_picks_its_words_by_exact_attention():
-    case = attention_checks._case("words", "7_rows", 20, (2, 1), 64, model="random")
+    case = attention_checks._case("words", "7_mma_32_rows", 20, (2, 1), 64, model="random")
     with ops.on("cpu"):
         found = dict(attention_checks._words(case, TINY))
         logits = attention_checks.decoder(case, TINY)
@@ -243,7 +243,7 @@ def test_a_decoder_picks_its_words_by_exact_attention():
 
 def test_a_dropped_tile_of_keys_does_not_pass(monkeypatch):
     """The error is in units of each row, so that a long row's small outputs are judged too."""
-    real, case = op.attention, replace(attention._case("6_async", 300, 64, (1, 1)), cache="warm")
+    real, case = op.attention, replace(attention._case("6_cp_async", 300, 64, (1, 1)), cache="warm")
 
     def short(q, k, v, **options):
         return real(q, k, v, **{**options, "context": options["context"] - 16})

@@ -33,24 +33,24 @@ def test_embeddings_are_rows_at_once_one_by_one_and_of_a_step(format):
         table, values = formats.to_planes(blocks), formats.dequantise_q8(blocks)
     tokens = RNG.integers(0, 40, 5).astype(np.int32)
     at_once, one_by_one, step = (np.full((5, 96), np.nan, np.float32) for _ in range(3))
-    between.embeddings(table, tokens, out=at_once)
+    between.embedding(table, tokens, out=at_once)
     for i in range(5):
-        between.embeddings(table, tokens, out=one_by_one, first=i, count=1)
+        between.embedding(table, tokens, out=one_by_one, first=i, count=1)
         assert np.isnan(one_by_one[i + 1 :]).all()
     history = np.vstack([tokens[::-1], tokens, tokens[::-1]])
-    between.embeddings(table, np.ascontiguousarray(history), out=step, position=np.array([1], np.int32))
+    between.embedding(table, np.ascontiguousarray(history), out=step, position=np.array([1], np.int32))
     for out in (at_once, one_by_one, step):
         assert (out == values[tokens]).all()
 
 
 @pytest.mark.parametrize("width", [8, 72, 520, 8200])
-@pytest.mark.parametrize("rung", ["1_block", "2_held"])
+@pytest.mark.parametrize("rung", ["1_block", "2_in_registers"])
 def test_rows_are_summed_and_normalised(rung, width):
     residual, branch, weights = halves(3, width).astype(np.float32), halves(3, width), halves(width)
     for add in (None, branch):
         total = residual.astype(np.float64) + (0 if add is None else add)
         here, out = residual.copy(), np.full((3, width), np.nan, np.float16)
-        between.norm_rows(here, weights, out=out, branch=add, rung=rung)
+        between.rmsnorm(here, weights, out=out, branch=add, rung=rung)
         wanted = total / np.sqrt((total**2).mean(-1, keepdims=True) + 1e-6) * weights
         assert np.abs(here - total).max() < 1e-6 and np.abs(out - wanted).max() <= np.spacing(np.float16(8))
 
@@ -62,32 +62,32 @@ def test_a_batch_turns_and_keeps_its_rows_at_one_position():
     alone = [np.empty((1, count, width), np.float16) for count in (heads, kv_heads, kv_heads)]
     queries = np.empty((n, heads, width), np.float16)
     keys, values = (np.full((8, n, kv_heads, width), np.nan, np.float16) for _ in range(2))
-    between.rotate_rows(rows, biases, turns, queries, keys, values, position=np.array([place], np.int32))
+    between.rope(rows, biases, turns, queries, keys, values, position=np.array([place], np.int32))
     for i in range(n):
-        between.rotate_rows(rows[i : i + 1].copy(), biases, turns, *alone, start=place)
+        between.rope(rows[i : i + 1].copy(), biases, turns, *alone, start=place)
         for got, want in zip((queries[i], keys[place, i], values[place, i]), alone, strict=True):
             assert (got == want[0]).all()
     for cache in (keys, values):
         cache[place] = np.nan
         assert np.isnan(cache).all()  # nothing else was written
     with pytest.raises(LaunchError, match="Positions 0 to 8 are not among 4 rotations"):
-        between.rotate_rows(rows, biases, turns[:4], queries, keys, values, position=np.array([0], np.int32))
+        between.rope(rows, biases, turns[:4], queries, keys, values, position=np.array([0], np.int32))
 
 
 def test_the_next_tokens_are_the_likeliest_or_drawn_as_softmax_says():
     logits = halves(3, 72)
     logits[0, [7, 60]] = 9  # equals: the first
     tokens, position = np.zeros((4, 3), np.int32), np.array([1], np.int32)
-    between.choose_rows(logits, tokens, position)
+    between.sample(logits, tokens, position)
     assert tokens[2].tolist() == logits.argmax(1).tolist() and tokens[2, 0] == 7
     assert not tokens[[0, 1, 3]].any()
     few = np.zeros((1, 8), np.float16)
     few[0] = [0, 1, 2, 0, 0, 0, 0, 2]
     counts = np.zeros(8)
     for seed in range(400):
-        between.choose_rows(few, tokens[:, :1].copy(), position, heat=1.0, seed=seed)
+        between.sample(few, tokens[:, :1].copy(), position, heat=1.0, seed=seed)
         drawn = np.zeros((4, 1), np.int32)
-        between.choose_rows(few, drawn, position, heat=1.0, seed=seed)
+        between.sample(few, drawn, position, heat=1.0, seed=seed)
         counts[drawn[2, 0]] += 1
     odds = np.exp(few[0].astype(float))
     odds /= odds.sum()
@@ -95,7 +95,7 @@ def test_the_next_tokens_are_the_likeliest_or_drawn_as_softmax_says():
     same = np.repeat(few, 2, 0)
     rows = [np.zeros((4, 2), np.int32) for _ in range(12)]
     for seed, row in enumerate(rows):
-        between.choose_rows(same, row, position, heat=0.1, seed=seed, softcap=1.0)
+        between.sample(same, row, position, heat=0.1, seed=seed, softcap=1.0)
     assert any(row[2, 0] != row[2, 1] for row in rows)  # sequences draw by themselves
 
 
@@ -134,14 +134,14 @@ def test_what_does_not_fit_is_refused_in_a_sentence():
         ({"position": np.zeros(2, np.int32)}, "position must hold 1 elements"),
     ):
         with pytest.raises(LaunchError, match=says):
-            between.embeddings(table, tokens, **{"out": out, **arguments})
+            between.embedding(table, tokens, **{"out": out, **arguments})
     with pytest.raises(LaunchError, match="up to 16384 numbers a row, not 16392"):
         wide = np.zeros((1, 16392), np.float32)
-        between.norm_rows(wide, wide[0].astype(np.float16), out=wide.astype(np.float16), rung="2_held")
+        between.rmsnorm(wide, wide[0].astype(np.float16), out=wide.astype(np.float16), rung="2_in_registers")
     with pytest.raises(LaunchError, match="multiple of 8 logits, not 12"):
-        between.choose_rows(halves(2, 12), tokens, tokens[:1])
+        between.sample(halves(2, 12), tokens, tokens[:1])
     for bad in ({"heat": -1.0}, {"softcap": float("nan")}):
         with pytest.raises(LaunchError, match="finite and not negative"):
-            between.choose_rows(halves(2, 16), tokens, tokens[:1], **bad)
+            between.sample(halves(2, 16), tokens, tokens[:1], **bad)
     with pytest.raises(LaunchError, match=r"rows by the 64 and k by the 128, not \[65, 128\]"):
         between.dequantise_tiles(int4.Tiles(np.zeros((2, 1, 1056), np.uint32), 65, 128), out=out)

@@ -24,7 +24,7 @@ def check() -> ModuleType:
     [
         ("notebooks/07b_predicting.ipynb", ["", "tests/test_lesson_07.py", "tests/test_exercises_07.py"]),
         ("notebooks/99_gone.ipynb", []),
-        ("kernels/decode_step/1_phases.cu", ["tests/test_kernel.py", "tests/test_decoder.py"]),
+        ("kernels/decode_step/1_kernel_per_phase.cu", ["tests/test_kernel.py", "tests/test_decoder.py"]),
         ("kernels/read/2_vector.cu", ["tests/test_kernel.py", "tests/test_simt_gates.py"]),
         ("kernels/common/ptx.cuh", ["tests/test_kernel.py", "tests/test_simt_gates.py"]),
         ("lib/rooflab/ops/int4.py", ["tests/test_kernel.py", "tests/test_int4.py"]),

@@ -271,7 +271,7 @@ def test_the_verdicts_on_the_committed_recording_are_those_that_were_written_dow
 ROOF = 1000.0  # GB/s
 CUBLAS = "torch.matmul"
 BLOCKS = (64, 128, 256, 512, 1024)
-LADDER = ("1_strided", "2_coalesced", "3_split_k", "4_vector", "6_strip")
+LADDER = ("1_strided", "2_coalesced", "3_split_k", "4_vector", "6_column_strips")
 
 
 def row(impl, n, us, cache="cold", kind="own", **chosen):
@@ -300,7 +300,7 @@ def evidence(shares=None, counters=(), blocks=None, pad=None, cublas=0.8, tokens
         times = {n: coalescing.moved(n) / cublas / ROOF / 1e3 for n in coalescing.SIZES}
         rows += [row(CUBLAS, n, us, kind="peer") for n, us in times.items()]
     if pad:
-        rows += [row("6_strip", 4096, 20.0, pad=1), row("6_strip", 4096, 20.0 * pad, pad=0)]
+        rows += [row("6_column_strips", 4096, 20.0, pad=1), row("6_column_strips", 4096, 20.0 * pad, pad=0)]
     for model, share in (tokens or {}).items():
         for part in shapes.projections(shapes.get(model)):
             us = roof.gemm_bytes(1, part.n, part.k, 2, 2, 2) / share / ROOF / 1e3
@@ -496,7 +496,7 @@ def test_e9_against_cublas(share, expected):
 
 def test_e10_by_padding_takes_conflicts_away():
     for factor, word in ((2.5, HOLDS), (1.1, REFUTED)):
-        assert words(["E10 by padding"], evidence({"6_strip": 0.9}, pad=factor)) == [word]
+        assert words(["E10 by padding"], evidence({"6_column_strips": 0.9}, pad=factor)) == [word]
 
 
 def test_the_best_rung_is_an_own_one_and_cold_ones_are_not_mixed_with_warm():
@@ -521,7 +521,7 @@ SOURCE = root_cause.Published(strided_us=4000.0, target_us=23.0, resident_us=180
 def test_each_why_has_a_number_of_the_source_s_and_one_of_ours():
     strided = {"load_sectors_per_request": 32, "load_efficiency_pct": 12.5, "l2_hit_pct": 87}
     found = evidence(
-        {"1_strided": 0.2, "2_coalesced": 0.05, "6_strip": 0.9},
+        {"1_strided": 0.2, "2_coalesced": 0.05, "6_column_strips": 0.9},
         [counter("1_strided", dram_read_bytes=2 * coalescing.moved(), **strided)],
         uploads=[
             row(impl, 4096, us) | {"operator": "upload"}
@@ -537,7 +537,7 @@ def test_each_why_has_a_number_of_the_source_s_and_one_of_ours():
     assert rows["here"][2].startswith("32 sectors a request, 12% of them used; but L2 serves 87%")
     assert rows["here"][2].endswith("DRAM 2.00 times")
     assert rows["theirs"][3].startswith("16 KiB") and rows["here"][3].startswith("16 KiB")
-    assert "1_strided has " in rows["here"][4] and "6_strip " in rows["here"][4]
+    assert "1_strided has " in rows["here"][4] and "6_column_strips " in rows["here"][4]
     assert rows["here"][5].endswith("the coalesced kernel is 1.34 ms of it, 20%")
 
 

@@ -106,12 +106,12 @@ def test_no_rung_does_what_it_must_not(name):
     c_int, out = op.ctypes.c_int, np.empty_like(q[0])
     arguments = [q[0], k, v, out, np.array([150], np.int32), *map(c_int, (150, 4, 2, 2**31 - 1))]
     arguments.append(op._scale(None, 64))
-    grid = 4 if name == "1_whole" else (2, 2 * -(-2 // launch.queries))
-    arguments += [] if name == "1_whole" else [room.outputs, room.parts, room.arrived]
+    grid = 4 if name == "1_block_per_head" else (2, 2 * -(-2 // launch.queries))
+    arguments += [] if name == "1_block_per_head" else [room.outputs, room.parts, room.arrived]
     seen = simt.watch(rung, grid, launch.threads, arguments, macros, shared=launch.shared)
     assert not seen.faults, seen.faults[0].sentence
     assert np.abs(out - reference.attention(q, k, v, start=149)[0]).max() < 5e-3
-    if name == "4_async":
+    if name == "4_cp_async":
         rows = seen.requests()
         matrix = rows[(rows["space"] == "shared") & (rows["access"] == "load") & (rows["bytes"] == 16)]
         assert len(matrix) and matrix["conflicts"].mean() < 0.5
@@ -126,7 +126,7 @@ def test_no_rung_does_what_it_must_not(name):
         ({"window": 0}, "A window holds 1 to 2.30 keys"),
         ({"splits": 0}, "cut into 1 to 65535 parts, not 0"),
         ({"room": op.room_for(np.zeros((4, 64)), 2), "splits": 3}, "room.outputs must hold 768 elements"),
-        ({"rung": "3_packed", "GROUP": 3}, "GROUP = 3 does not divide 2 heads"),
+        ({"rung": "3_packed_gqa", "GROUP": 3}, "GROUP = 3 does not divide 2 heads"),
     ],
 )
 def test_a_launcher_refuses_in_a_sentence(change, says):

@@ -56,10 +56,10 @@ def test_every_format_climbs_the_ladder_and_peers_stand_beside_it():
 def test_rungs_of_one_generation_stay_there():
     portable = decode.rungs(device.get("rtx-4090"))
     assert set(portable) < set(decode.rungs(H200)) and "3_persistent" in portable
-    assert "6_producers" not in decode.rungs(SimpleNamespace(sm="75"))
+    assert "6_producer_warps" not in decode.rungs(SimpleNamespace(sm="75"))
     assert decode.rungs(SimpleNamespace(sm="121")) == portable  # a chip newer than those that are listed
-    case = next(c for c in DECODE.cases("full", H200) if c.impl == "4_boxes")
-    assert DECODE.refuses(case, 89) == "rung 4_boxes needs sm_90a, and this is sm_89"
+    case = next(c for c in DECODE.cases("full", H200) if c.impl == "4_tma")
+    assert DECODE.refuses(case, 89) == "rung 4_tma needs sm_90a, and this is sm_89"
     with ops.as_on("h200", "90"):
         assert DECODE.refuses(case, 90) is None
 
@@ -95,8 +95,8 @@ def test_layers_without_a_cache_are_charged_with_a_prompt_s_last_token_alone():
 def test_each_step_of_the_ladder_is_promised_to_be_no_slower_than_the_one_before():
     """Amdahl over lesson 02's split: no promise beats the roof, and none is made without records."""
     known = predictions.known(H200)
-    ways = ["transformers.eager", "transformers.graph", "apart", "torch", "products", "1_phases"]
-    ways += ["2_dependent", "3_persistent", "4_boxes", "5_held_back", "6_producers"]
+    ways = ["transformers.eager", "transformers.graph", "apart", "torch", "products", "1_kernel_per_phase"]
+    ways += ["2_pdl", "3_persistent", "4_tma", "5_prefetch_at_barrier", "6_producer_warps"]
     model = shapes.get(decode.MODEL)
     for format, head in decode.FORMATS.items():
         us = [predictions.token_us(known, way, decode.MODEL, format, head, 192) for way in ways]
@@ -119,7 +119,7 @@ def test_a_prompt_is_promised_by_whoever_is_slower_host_or_gpu():
 
     def promised(known):
         return {
-            name: predictions.prompt_us(known, decode.MODEL, "q8_0", 512, paths, "11_boxes")
+            name: predictions.prompt_us(known, decode.MODEL, "q8_0", 512, paths, "11_tma")
             for name, paths in engine.PROMPTS.items()
         }
 
@@ -186,8 +186,8 @@ def test_a_llama_of_transformers_decodes_what_float64_does():
 
 
 def activities(case, tokens, us=10.0, gap=2.0, layers=28):
-    """A made-up trace of rung 1_phases."""
-    names = ["memset"] + ["decode_step_phases"] * ((5 * layers + 1) * tokens)
+    """A made-up trace of rung 1_kernel_per_phase."""
+    names = ["memset"] + ["decode_step_kernel_per_phase"] * ((5 * layers + 1) * tokens)
     rows = [
         {"case": case, "name": name, "start_ns": int(i * (us + gap) * 1e3), "duration_ns": int(us * 1e3)}
         for i, name in enumerate(names)
@@ -208,10 +208,10 @@ def test_a_trace_of_phases_is_split_by_order():
 @pytest.mark.parametrize(
     "name, family",
     [
-        ("mmq_half", "our products"),
+        ("mmq_fp16_wgmma", "our products"),
         ("q8_1_planes", "quantising"),
-        ("attention_boxes", "attention"),
-        ("norm_rows_block", "our others"),
+        ("attention_tma", "attention"),
+        ("rmsnorm_block", "our others"),
         ("nvjet_hsh_128x256", "cuBLAS"),
         ("void at::native::vectorized_elementwise_kernel<4>", prefill.OTHERS),
     ],
@@ -223,7 +223,7 @@ def test_kernels_of_a_prompt_have_families(name, family):
 def test_a_trace_of_prompts_is_summed_by_family():
     case = prefill.share_case().id
     assert {c.seq for c in prefill.traced()} == set(prefill.PROMPTS)
-    one = [("mmq_half", 100), ("attention_boxes", 30), ("mmq_half", 50)] * prefill.STEPS
+    one = [("mmq_fp16_wgmma", 100), ("attention_tma", 30), ("mmq_fp16_wgmma", 50)] * prefill.STEPS
     rows = [
         {"case": case, "name": name, "start_ns": 1000 * i, "duration_ns": us * 1000}
         for i, (name, us) in enumerate(one)
@@ -244,7 +244,7 @@ def test_questions_name_every_path_and_format():
     for case in (c for c in cases if c.operator == "agreement"):
         other = decode_checks.plainest(case.impl, case.format)
         assert (other, case.format) in asked and decode_checks.plainest(other, case.format) == other
-    assert decode_checks.plainest("3_persistent", "q8_0") == "1_phases"
+    assert decode_checks.plainest("3_persistent", "q8_0") == "1_kernel_per_phase"
     assert decode_checks.plainest("pieces", "fp16") == "prompt.1_scalar"
     assert decode_checks.plainest("torch", "fp16") == "apart"
     assert {"repeated", "sampled", "long", "refused", "energy"} < {c.operator for c in cases}

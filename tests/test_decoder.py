@@ -96,7 +96,7 @@ def test_shapes_and_macros(sizes, options, formats):
             check(tiny(**sizes), format, "fp16", "3_persistent", count=3, blocks=6, **options)
 
 
-@pytest.mark.parametrize("rung", ["1_phases", "3_persistent"])
+@pytest.mark.parametrize("rung", ["1_kernel_per_phase", "3_persistent"])
 def test_a_context_in_parts(rung):
     """More keys than a block scores at a time, and more parts than one, also an odd number of them."""
     check(tiny(layers=1, vocab=64), "fp16", "fp16", rung, count=52, blocks=7, WARPS=4)
@@ -110,7 +110,7 @@ def test_a_context_in_parts_beside_long_rows(format, count):
     check(spec, format, "fp16", "3_persistent", count=count, blocks=40, WARPS=4)
 
 
-@pytest.mark.parametrize("rung", ["1_phases", "3_persistent"])
+@pytest.mark.parametrize("rung", ["1_kernel_per_phase", "3_persistent"])
 def test_a_long_context_is_the_same_in_one_part_and_in_sixteen(rung):
     """700 keys that are only numbers: two blocks take two heads each, and 34 a part each."""
     spec = tiny(layers=1, vocab=64)
@@ -234,12 +234,12 @@ def test_what_cannot_be_done_is_refused_in_a_sentence():
         with pytest.raises(LaunchError, match="8 WARPS do not come in teams of 0 for 1 PRODUCERS"):
             decoder.step(shape, weights, state, TEAM=0, WARPS=8)
         with pytest.raises(LaunchError, match="4 WARPS do not come in teams of 2 for 3 PRODUCERS"):
-            decoder.step(shape, weights, state, rung="6_producers", WARPS=4, PRODUCERS=3)
+            decoder.step(shape, weights, state, rung="6_producer_warps", WARPS=4, PRODUCERS=3)
         with pytest.raises(LaunchError, match="Of a ring of 3 STAGES .* not 3 and 2"):
-            decoder.step(shape, weights, state, rung="5_held_back", STAGES=3, HELD_BACK=3, FIRST_HELD=2)
-        with pytest.raises(LaunchError, match="6_producers takes heads of 64 or 128, not 256"):
+            decoder.step(shape, weights, state, rung="5_prefetch_at_barrier", STAGES=3, HELD_BACK=3, FIRST_HELD=2)
+        with pytest.raises(LaunchError, match="6_producer_warps takes heads of 64 or 128, not 256"):
             wide = decoder.Shape(**{**shape.__dict__, "head_dim": 256})
-            decoder.step(wide, weights, state, rung="6_producers")
+            decoder.step(wide, weights, state, rung="6_producer_warps")
     with pytest.raises(UsageError, match="There is no way 'fast' to decode"):
         engine.Engine(spec, weights, paths=engine.Paths(decode="fast"))
     with pytest.raises(UsageError, match="a capacity of 25 is refused"):
@@ -281,10 +281,10 @@ def rows_right():
     gates = rng.standard_normal((2, 3, 40)).astype(np.float16)
     inner = np.empty((3, 40), np.float16)
     with ops.on("cpu"):
-        between.norm_rows(residual, weights, out=out, branch=branch)
+        between.rmsnorm(residual, weights, out=out, branch=branch)
         paired = np.ascontiguousarray(decoder.pair_heads(rows.T, width).T)
-        between.rotate_rows(paired, decoder.pair_heads(biases, width), turns, q, k, v, start=5)
-        between.gate_rows(np.ascontiguousarray(decoder.pair_gates(gates.swapaxes(1, 2)).T), out=inner)
+        between.rope(paired, decoder.pair_heads(biases, width), turns, q, k, v, start=5)
+        between.silu_mul(np.ascontiguousarray(decoder.pair_gates(gates.swapaxes(1, 2)).T), out=inner)
     total = before.astype(np.float64) + branch
     normed = total / np.sqrt((total**2).mean(-1, keepdims=True) + 1e-6) * weights
     assert np.abs(residual - total).max() < 1e-6 and np.abs(out - normed).max() <= np.spacing(np.float16(4))
@@ -308,11 +308,11 @@ def test_row_kernels():
     q, k, v = (np.empty((3, n, 32), np.float16) for n in (4, 2, 2))
     with ops.on("cpu"):
         with pytest.raises(LaunchError, match="Positions 14 to 17 are not among 16 rotations"):
-            between.rotate_rows(rows, biases, turns, q, k, v, start=14)
+            between.rope(rows, biases, turns, q, k, v, start=14)
         with pytest.raises(LaunchError, match="multiple of 8 gates"):
-            between.gate_rows(rows[:, :24].copy(), out=rows)
+            between.silu_mul(rows[:, :24].copy(), out=rows)
         with pytest.raises(LaunchError, match="rows of a multiple of 8, not 4"):
-            between.norm_rows(np.zeros((5, 4), np.float32), rows, out=rows)
+            between.rmsnorm(np.zeros((5, 4), np.float32), rows, out=rows)
 
 
 @pytest.mark.parametrize(("arch", "blocks"), [("80", 108), ("86", 28), ("89", 24), ("89", 128), ("90", 132)])

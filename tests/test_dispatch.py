@@ -74,7 +74,7 @@ LINES = (
     ("q8_0", "mma", 4096, 4096, 4, 7.5),
     ("q8_0", "two_op", 4096, 4096, 4, 30.0),
     ("q8_0", "mma", 4096, 4096, 16, 8.0),
-    ("q8_0", "mmq_half", 4096, 4096, 256, 20.0),
+    ("q8_0", "mmq_fp16_wgmma", 4096, 4096, 256, 20.0),
     ("q8_0", "two_op", 4096, 4096, 256, 19.0),
     ("q8_0", "two_op", 512, 4096, 1, 1.0),
 )
@@ -116,7 +116,7 @@ def test_a_shape_four_times_off_is_near_and_a_farther_one_is_not(store):
 
 def test_a_way_that_cannot_take_the_shape_or_is_not_held_is_no_candidate(store):
     recorded(store, LINES)
-    assert dispatch.choose("q8_0", 4096, 4096, 256, "h200", held=["planes"]).way == "mmq_half"
+    assert dispatch.choose("q8_0", 4096, 4096, 256, "h200", held=["planes"]).way == "mmq_fp16_wgmma"
     assert dispatch.choose("q8_0", 4096, 4096, 256, "h200", held=["blocks"]).way == "two_op"
     # k = 4128 is a multiple of 32 and not of 128: the int8 tensor cores cannot take it.
     assert dispatch.choose("q8_0", 4096, 4128, 4, "h200").way == "dp4a"
@@ -161,12 +161,12 @@ def test_predictions_follow_the_reference_recording_that_is_there_now(store):
 
 def test_hopper_s_rungs_are_offered_to_hopper_alone(store):
     ways = {slug: _names("q8_0", 512, slug) for slug in ("h200", "rtx-4090", "t4")}
-    assert {"mmq_half", "mmq_wgmma"} <= set(ways["h200"])
-    assert not {"mmq_half", "mmq_wgmma"} & {*ways["rtx-4090"], *ways["t4"]}
+    assert {"mmq_fp16_wgmma", "mmq_wgmma"} <= set(ways["h200"])
+    assert not {"mmq_fp16_wgmma", "mmq_wgmma"} & {*ways["rtx-4090"], *ways["t4"]}
     assert "mmq" in ways["rtx-4090"] and "mmq" not in ways["t4"] and "mmq_blocks" in ways["t4"]
     rungs = {gpu: dispatch.choose("int4_g128", 4096, 4096, 100, gpu) for gpu in ("h200", "rtx-4090", "t4")}
-    assert rungs["h200"].rung == "12_tiles"
-    assert rungs["rtx-4090"].rung in ("9_shared", "6_batched", "") and rungs["t4"].rung != "9_shared"
+    assert rungs["h200"].rung == "12_token_tiles"
+    assert rungs["rtx-4090"].rung in ("9_shared_x", "6_batched", "") and rungs["t4"].rung != "9_shared_x"
 
 
 def _names(format, batch, slug):

@@ -212,16 +212,16 @@ def test_what_the_row_kernels_cannot_do_is_refused_in_a_sentence():
     norm, short, long = halves[0], np.zeros((2, 1, 48), np.float16), np.zeros((1, 1, 512), np.float16)
     none = {"out": halves, "roots": roots}
     for says, call, given, named in (
-        ("up to 8192, not 8200", rows.join_rows, (wide,), none),
-        ("of its norm together", rows.join_rows, (floats, halves), none),
-        ("columns in eights", rows.gelu_rows, (halves, halves), {"out": few}),
-        ("64 columns, so 32 from 40", rows.gelu_rows, (halves, halves), {"out": narrow, "column": 40}),
-        ("64 up to 512, not 48", rows.turn_rows, (halves, norm, norm, turns, one, short), {}),
-        (r"64 are \[positions, 32, 2\]", rows.turn_rows, (halves, norm, None, turns[:, :8], one, heads), {}),
-        ("together, or neither", rows.turn_rows, (halves, norm, None, turns, one, heads, heads), {}),
-        ("not 512", rows.layer_rows, (halves, norm, halves, ints, one), {"out": long, "factor": 1.0}),
-        ("rows of 64", rows.embed_rows, (narrow, ints, one), {"residual": floats, "out": halves}),
-        ("bests must hold", rows.take_token, (halves, ints, one, one, one), {}),
+        ("up to 8192, not 8200", rows.add_rmsnorm, (wide,), none),
+        ("of its norm together", rows.add_rmsnorm, (floats, halves), none),
+        ("columns in eights", rows.gelu_mul, (halves, halves), {"out": few}),
+        ("64 columns, so 32 from 40", rows.gelu_mul, (halves, halves), {"out": narrow, "column": 40}),
+        ("64 up to 512, not 48", rows.rope_qk_norm, (halves, norm, norm, turns, one, short), {}),
+        (r"64 are \[positions, 32, 2\]", rows.rope_qk_norm, (halves, norm, None, turns[:, :8], one, heads), {}),
+        ("together, or neither", rows.rope_qk_norm, (halves, norm, None, turns, one, heads, heads), {}),
+        ("not 512", rows.per_layer_embedding, (halves, norm, halves, ints, one), {"out": long, "factor": 1.0}),
+        ("rows of 64", rows.embedding_scaled, (narrow, ints, one), {"residual": floats, "out": halves}),
+        ("bests must hold", rows.sample_candidates, (halves, ints, one, one, one), {}),
     ):
         with ops.on("cpu"), pytest.raises(LaunchError, match=says):
             call(*(np.ascontiguousarray(each) if each is not None else None for each in given), **named)

@@ -57,7 +57,7 @@ def test_every_path_is_as_near_float64_as_float16_may_be(tensors, format):
     for paths in (
         gemma.Paths(),
         gemma.Paths(graph=False, tail=False),
-        gemma.Paths(attention="8_sliced"),
+        gemma.Paths(attention="8_head_dim_slices"),
         gemma.Paths(mmq=False),
     ):
         one = gemma.Engine(spec, weights, paths=paths)

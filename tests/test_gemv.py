@@ -69,7 +69,7 @@ def test_the_op_handles_any_shape_by_itself(operator, shape):
 def test_views_that_are_not_aligned_take_a_slower_rung_or_are_refused(operator):
     matrix, x, expected, allowed = operands(operator, 64, 64, shift=8)
     assert np.abs(product(operator, matrix, x) - expected).max() <= allowed
-    wide = "6_strip" if operator == "gemv" else "5_split"
+    wide = "6_column_strips" if operator == "gemv" else "5_split"
     with pytest.raises(LaunchError, match="must start at a multiple of 16 bytes"):
         product(operator, matrix, x, rung=wide)
 
@@ -86,8 +86,8 @@ def test_split_k_gives_the_same_bits_and_leaves_its_counters_at_zero(name):
         assert (product("gemv", matrix, x, rung=name, splits=splits) == first).all()
     with pytest.raises(UsageError, match="k = 64 rows can be split into 1 to 64 parts, not 65"):
         product("gemv", matrix, x, rung=name, splits=65)
-    with pytest.raises(UsageError, match="6_strip does not split k over blocks"):
-        product("gemv", matrix, x, rung="6_strip", splits=2)
+    with pytest.raises(UsageError, match="6_column_strips does not split k over blocks"):
+        product("gemv", matrix, x, rung="6_column_strips", splits=2)
 
 
 @pytest.mark.parametrize("operator", gemv.LADDERS)
@@ -129,7 +129,7 @@ def test_the_first_request_is_what_watching_counts():
 
 
 def test_the_padding_keeps_lanes_out_of_each_others_banks():
-    rung = RUNGS["gemv", "6_strip"]
+    rung = RUNGS["gemv", "6_column_strips"]
     matrix, x, *_ = operands("gemv", 32, 256)
     conflicts = {}
     for pad in (0, 1):
@@ -154,7 +154,7 @@ class FakeArray:
 @pytest.mark.parametrize(
     ("operator", "arguments", "more", "says"),
     [
-        ("gemv", {"m": FakeArray((8, 6))}, {"rung": "6_strip"}, "so it refuses n = 6: take a multiple of 4"),
+        ("gemv", {"m": FakeArray((8, 6))}, {"rung": "6_column_strips"}, "so it refuses n = 6: take a multiple of 4"),
         ("gemv", {"m": FakeArray((8,))}, {}, r"a must be a matrix, not of shape \(8,\)"),
         ("gemv", {"x": FakeArray((1, 8))}, {}, r"x must be a vector, not of shape \(1, 8\)"),
         ("gemv", {"m": FakeArray((8, 0))}, {}, "every size lies between 1 and"),
@@ -192,7 +192,7 @@ def test_options_that_a_rung_cannot_map_are_refused():
             product("gemv_rows", matrix, x, rung="5_split", **macros)
     matrix, x, *_ = operands("gemv", 64, 8)
     with pytest.raises(UsageError, match="strips of 4 to 128 columns"):
-        product("gemv", matrix, x, rung="6_strip", COLUMNS=24)
+        product("gemv", matrix, x, rung="6_column_strips", COLUMNS=24)
 
 
 def test_the_launch_rule_covers_every_output_and_fills_the_gpu():
@@ -214,9 +214,9 @@ def test_no_tuned_choice_spills():
     """What the op picks for a shape of the model families, compiled for the GPU that was recorded."""
     chosen = {(case.impl, tuple(sorted(study.own_rung(case)[1].items()))) for case in study.families()[::2]}
     for n in study.SIZES:
-        chosen.add(("6_strip", tuple(sorted(gemv.options_for(RUNGS["gemv", "6_strip"], n, n).items()))))
+        chosen.add(("6_column_strips", tuple(sorted(gemv.options_for(RUNGS["gemv", "6_column_strips"], n, n).items()))))
     for name, macros in chosen:
-        rung = RUNGS["gemv" if name == "6_strip" else "gemv_rows", name]
+        rung = RUNGS["gemv" if name == "6_column_strips" else "gemv_rows", name]
         report = rung.cubin("90", dict(macros)).resources[rung.entry]
         assert report.spill_bytes == 0 and report.stack_bytes == 0, (name, macros)
 
@@ -229,7 +229,7 @@ def test_sass_shows_the_loads_that_the_rungs_claim():
 
     assert wide("gemv", "3_split_k") == wide("gemv_rows", "1_warp") == 0
     assert wide("gemv", "4_vector") > 0 and wide("gemv", "5_in_flight") >= 8
-    assert wide("gemv", "6_strip") >= 8 and wide("gemv_rows", "3_in_flight") >= 4
+    assert wide("gemv", "6_column_strips") >= 8 and wide("gemv_rows", "3_in_flight") >= 4
 
 
 # --- the study ----------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def test_cases_cover_the_claims_and_the_families():
     assert {(8960, 1536), (1536, 8960), (1536, 1536), (256, 1536), (151936, 1536)} <= shapes
     assert {(4096, 4096), (14336, 4096), (8192, 8192), (28672, 8192), (128256, 8192)} <= shapes
     for n in (2048, 4096, 8192):
-        assert {c.impl for c in study.ladder("gemv", n, n)} >= {"1_strided", "6_strip", "torch.matmul"}
+        assert {c.impl for c in study.ladder("gemv", n, n)} >= {"1_strided", "6_column_strips", "torch.matmul"}
         assert set(study.ladder("gemv", n, n)) <= set(cases)
     assert [base.tunables(c)["threads"] for c in study.blocks_sweep("2_coalesced")] == [
         64,
@@ -258,7 +258,7 @@ def test_counts_and_predictions_follow_the_convention():
     def find(text):
         return gemvs.case(text)
 
-    tuned = find("gemv/6_strip format=fp32 n=4096 k=4096 cold graph")
+    tuned = find("gemv/6_column_strips format=fp32 n=4096 k=4096 cold graph")
     moved = 4 * (4096 * 4096 + 2 * 4096)
     assert gemvs.count(tuned) == (moved, 2 * 4096 * 4096, "dram_read")
     assert gemvs.predict(tuned, context) == pytest.approx(moved / H200.dram_gb_s / 1e3)
@@ -269,7 +269,7 @@ def test_counts_and_predictions_follow_the_convention():
     assert gemvs.predict(coalesced, context) == pytest.approx(moved / (16 * 256 * 16 / 340.0) / 1e3)
     upload = find("upload/pinned format=fp32 n=4096 k=4096 wall")
     assert gemvs.count(upload).roof == "pcie_h2d" and gemvs.predict(upload, context) > 1000
-    warm = find("gemv/6_strip format=fp32 n=2048 k=2048 warm graph")
+    warm = find("gemv/6_column_strips format=fp32 n=2048 k=2048 warm graph")
     assert gemvs.predict(warm, context) is None and gemvs.count(warm).roof == ""
 
 
@@ -280,5 +280,5 @@ def test_sectors_of_the_source_kernels():
 
     assert pattern("gemv", "1_strided") == 32
     assert pattern("gemv", "2_coalesced") == 4
-    assert pattern("gemv", "4_vector") == pattern("gemv", "6_strip") == pattern("gemv_rows", "5_split") == 16
+    assert pattern("gemv", "4_vector") == pattern("gemv", "6_column_strips") == pattern("gemv_rows", "5_split") == 16
     assert pattern("gemv_rows", "1_warp") == 2

@@ -58,7 +58,7 @@ def test_split_sums_are_bitwise_equal_250_times():
 
     rng = cupy.random.default_rng(3)
     a, x = rng.standard_normal((4096, 1024), cupy.float32), rng.standard_normal(4096, cupy.float32)
-    for name in ("3_split_k", "5_in_flight", "6_strip"):
+    for name in ("3_split_k", "5_in_flight", "6_column_strips"):
         first = gemv.gemv(a, x, rung=name)
         assert all(bool((gemv.gemv(a, x, rung=name) == first).all()) for _ in range(250))
 
@@ -224,7 +224,7 @@ def test_integer_dot_products_are_exact_to_the_last_bit(n, k, batch):
     exact = (x.quants.astype("float64") @ w.quants.astype("float64").T) * 2.0**-9
     hopper = cupy.cuda.Device().compute_capability == "90"
     for rung in mmq.LADDERS["mmq"]:
-        if rung.name != "7_half" and (rung.archs != ("90a",) or hopper):
+        if rung.name != "7_fp16_wgmma" and (rung.archs != ("90a",) or hopper):
             given = blocks_of(w) if int(rung.name[0]) <= 3 else w
             assert bool((mmq.product(x, given, rung=rung.name) == exact.astype("float16")).all()), rung.name
     if hopper and 0 < batch % 128 <= 64:
@@ -247,7 +247,7 @@ def test_every_width_of_mmqs_half_tiles_passes_the_gate():
     expected = products.oracle(w32, x32)
     allowed = products.budget(w32, x32, expected, "float16")
     for tokens in mmq.WIDTHS:
-        got = mmq.product(x, w, rung="7_half", TOKENS=tokens, STAGES=4)
+        got = mmq.product(x, w, rung="7_fp16_wgmma", TOKENS=tokens, STAGES=4)
         assert float(abs(got.astype("float64") - expected).max()) <= allowed, tokens
 
 
@@ -263,7 +263,7 @@ def test_every_int4_rung_passes_the_gate_on_ragged_shapes(n, k, batch):
 
     macros = {
         **{rung.name: {"tokens": min(16 * -(-batch // 16), 64)} for rung in int4.TILED[-4:-1]},
-        "12_tiles": {m.lower(): v for m, v in int4.tiles_for(n, k, batch).items()},
+        "12_token_tiles": {m.lower(): v for m, v in int4.tiles_for(n, k, batch).items()},
     }
     cases = [
         Case("int4", "int4", rung.name, n=n, k=k, batch=batch, cache="warm", options=options(**more))
@@ -281,10 +281,10 @@ def test_every_int4_rung_passes_the_gate_on_ragged_shapes(n, k, batch):
             {"units": 7, "row_groups": 4, "k_groups": 1, "tokens": 48},
         ):
             dealt = options(cluster=2, **how)
-            cases.append(Case("int4", "int4", "11_bulk", n=n, k=k, batch=batch, cache="warm", options=dealt))
+            cases.append(Case("int4", "int4", "11_tma", n=n, k=k, batch=batch, cache="warm", options=dealt))
         widths = ({"tall": tall, "tokens": tokens} for tall, tokens in int4._GROUP_US)
         cases += [
-            Case("int4", "int4", "12_tiles", n=n, k=k, batch=batch, cache="warm", options=options(**how))
+            Case("int4", "int4", "12_token_tiles", n=n, k=k, batch=batch, cache="warm", options=options(**how))
             for width in widths
             for how in ({**width, "stages": 2}, {**width, "cluster": 4, "stages": 3})
         ]

@@ -66,12 +66,12 @@ def test_every_portable_rung_passes_the_gate_on_ragged_shapes(rung):
         ("5_split_k", 2, {"WARPS": 7, "ROWS": 2}),
         ("6_batched", 7, {"WARPS": 2, "ROWS": 3, "TOKENS": 8}),
         ("7_mma", 13, {"WARPS": 3, "TILES": 8, "TOKENS": 16}),
-        ("8_offset", 1, {"WARPS": 5, "TILES": 1, "TOKENS": 1}),
-        ("8_offset", 11, {"WARPS": 2, "TILES": 4, "TOKENS": 16}),
-        ("9_shared", 5, {"ROW_WARPS": 7, "K_WARPS": 3, "TILES": 1, "TOKENS": 8, "STAGES": 2}),
-        ("9_shared", 40, {"ROW_WARPS": 2, "K_WARPS": 2, "TILES": 4, "TOKENS": 48, "STAGES": 4}),
-        ("9_shared", 64, {"ROW_WARPS": 3, "K_WARPS": 1, "TILES": 2, "TOKENS": 64}),
-        ("9_shared", 70, {"ROW_WARPS": 2, "K_WARPS": 1, "TILES": 4, "TOKENS": 32}),
+        ("8_folded_offset", 1, {"WARPS": 5, "TILES": 1, "TOKENS": 1}),
+        ("8_folded_offset", 11, {"WARPS": 2, "TILES": 4, "TOKENS": 16}),
+        ("9_shared_x", 5, {"ROW_WARPS": 7, "K_WARPS": 3, "TILES": 1, "TOKENS": 8, "STAGES": 2}),
+        ("9_shared_x", 40, {"ROW_WARPS": 2, "K_WARPS": 2, "TILES": 4, "TOKENS": 48, "STAGES": 4}),
+        ("9_shared_x", 64, {"ROW_WARPS": 3, "K_WARPS": 1, "TILES": 2, "TOKENS": 64}),
+        ("9_shared_x", 70, {"ROW_WARPS": 2, "K_WARPS": 1, "TILES": 4, "TOKENS": 32}),
     ],
 )
 def test_tuned_rungs_pass_the_gate(name, batch, options):
@@ -183,7 +183,7 @@ def test_error_grows_with_the_group_and_an_outlier_spoils_its_own_group_alone():
         ({"x": np.zeros((2, 384), np.float16)}, "x must hold 512 elements, not 768"),
         ({"out": np.zeros((2, 64), np.float16)}, "out must hold 128 elements|out must hold 140 elements"),
         ({"rung": "7_mma"}, "takes weights in tile order: repack them"),
-        ({"rung": "8_offset", "tiled": True, "TOKENS": 1}, "multiplies up to 1 tokens at once, not 2"),
+        ({"rung": "8_folded_offset", "tiled": True, "TOKENS": 1}, "multiplies up to 1 tokens at once, not 2"),
         ({"rung": "3_magic", "tiled": True}, "takes weights in row order: unpack them"),
     ],
 )

@@ -19,7 +19,7 @@ except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_AL
 EMULATION = "\n".join(
     (ROOT / "tests" / "simt_kernels" / name).read_text() for name in ("hopper.h", "hopper_int4.h")
 )
-BULK, TILES = (ops.rung_of(int4.LADDERS["int4"], name, "") for name in ("11_bulk", "12_tiles"))
+BULK, TILES = (ops.rung_of(int4.LADDERS["int4"], name, "") for name in ("11_tma", "12_token_tiles"))
 WORDS = {
     **{"warpgroup_": "wgm_", "wgmma_": "wgmm_", "mbarrier_": "mbar_", "tma_": "tmm_"},
     "setmaxnreg_": "setmxr_",

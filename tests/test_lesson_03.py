@@ -159,7 +159,7 @@ def test_e9_the_best_kernel_beats_cublas_and_the_source_s_does_not(evidence):
 def test_e10_padding_takes_the_conflicts_and_little_of_the_time(evidence, h200):
     """M37: counted and timed, padded and not."""
     rows = coalescing.counters(evidence.table("gemv", "ncu"))
-    rows = rows[(rows["impl"] == "6_strip") & (rows["n"] == 4096) & (rows["cache"] == "cold")]
+    rows = rows[(rows["impl"] == "6_column_strips") & (rows["n"] == 4096) & (rows["cache"] == "cold")]
     conflicts = rows.set_index("options")["shared_load_conflicts"]
     assert conflicts["pad=0"] > 1000 > conflicts[""]
     assert verdict(evidence, "E10 by padding").word == claims.REFUTED
@@ -175,7 +175,7 @@ def test_e11_cold_products_miss_and_a_strided_one_hits(evidence):
         assert warm.word == claims.UNRECORDED
     else:
         assert warm.word == claims.HOLDS
-    assert coalescing.us(evidence, "6_strip", 2048, "warm") < coalescing.us(evidence, "6_strip", 2048)
+    assert coalescing.us(evidence, "6_column_strips", 2048, "warm") < coalescing.us(evidence, "6_column_strips", 2048)
 
 
 def test_e12_says_the_same_of_good_and_bad(evidence):

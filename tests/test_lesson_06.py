@@ -95,10 +95,10 @@ def test_packed_halves_are_faster_coarser_and_free_of_conflicts(ladder, counted)
     assert half["error"] <= half["error_budget"]
     named = counted[(counted["head_dim"] == 128)].drop_duplicates("impl", keep="last").set_index("impl")
     assert (
-        named.loc["3_half2", "shared_load_conflicts"] < 0.01 * named.loc["4_tensor", "shared_load_conflicts"]
+        named.loc["3_half2", "shared_load_conflicts"] < 0.01 * named.loc["4_mma", "shared_load_conflicts"]
     )
     assert (
-        named.loc["5_padded", "shared_load_conflicts"] < 0.01 * named.loc["4_tensor", "shared_load_conflicts"]
+        named.loc["5_padded", "shared_load_conflicts"] < 0.01 * named.loc["4_mma", "shared_load_conflicts"]
     )
 
 
@@ -163,8 +163,8 @@ def test_memory_was_never_the_limit_and_shared_memory_and_arithmetic_are(counted
     """M87: DRAM is idle in every rung; the point under the roofs is what the page draws."""
     assert (counted["dram_pct"] < 15).all()
     wide = counted[counted["head_dim"] == 128].drop_duplicates("impl", keep="last").set_index("impl")
-    assert wide.loc["4_tensor", "busiest"] == "shared memory" and wide.loc["4_tensor", "busiest_pct"] > 80
-    assert wide.loc["7_rows", "tensor_pct"] > 3 * wide.loc["4_tensor", "tensor_pct"]
+    assert wide.loc["4_mma", "busiest"] == "shared memory" and wide.loc["4_mma", "busiest_pct"] > 80
+    assert wide.loc["7_mma_32_rows", "tensor_pct"] > 3 * wide.loc["4_mma", "tensor_pct"]
     rate = wide["flops"] / wide["time_ns"] / 1e3
     assert h200.spec.fp32 / rate["1_scalar"] < analysis.FROM_PEAK
     assert "DRAM is never busy for more than" in said("06_attention.ipynb")

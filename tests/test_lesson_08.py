@@ -49,7 +49,7 @@ def test_both_ladders_are_gated_promised_and_complete(rows, prompts):
         assert climb["predicted_us"].notna().all() and climb["gain"].iloc[1:].notna().all()
         assert set(decode.rungs()) <= set(own["impl"])
         speed, gain = own.set_index("impl")["tok_s"], own.set_index("impl")["gain"]
-        for name in ("5_held_back", "6_producers"):  # not over each other, nor over 4_boxes
+        for name in ("5_prefetch_at_barrier", "6_producer_warps"):  # not over each other, nor over 4_tma
             assert gain[name] == speed[name] / speed["3_persistent"]
     ours = prompts[prompts["kind"] == "own"]
     assert (ours["error"] <= ours["error_budget"]).all()

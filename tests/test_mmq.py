@@ -49,9 +49,9 @@ def test_every_rung_passes_the_gate(rung, n, k, batch):
     ("rung", "options"),
     [
         ("1_tile", {"SCALE_BYTES": 1}),
-        ("4_async", {"STAGES": 2}),
-        ("5_tuned", {"ROW_TILES": 2, "ROW_WARPS": 4, "TOKEN_WARPS": 2, "STAGES": 3}),
-        ("5_tuned", {"ROW_WARPS": 2, "TOKEN_WARPS": 2, "UNROLL": 4}),
+        ("4_cp_async", {"STAGES": 2}),
+        ("5_large_tiles", {"ROW_TILES": 2, "ROW_WARPS": 4, "TOKEN_WARPS": 2, "STAGES": 3}),
+        ("5_large_tiles", {"ROW_WARPS": 2, "TOKEN_WARPS": 2, "UNROLL": 4}),
     ],
 )
 def test_tuned_rungs_pass_the_gate(rung, options):
@@ -82,7 +82,7 @@ def test_the_largest_block_product_is_exact():
     blocks["d"] = np.float16(2.0**-8)
     blocks["q"][:, 1], x.quants[0, 32:64], x.quants[1, 32:64] = -128, -128, 127
     with ops.on("cpu"):
-        got = mmq.product(x, formats.to_planes(blocks), rung="5_tuned")
+        got = mmq.product(x, formats.to_planes(blocks), rung="5_large_tiles")
     assert (got[0] == 2.0**-17 * 32 * 128 * 128).all() and (got[1] == -(2.0**-17) * 32 * 128 * 127).all()
 
 
@@ -97,7 +97,7 @@ def test_against_the_unquantised_product_two_percent_and_no_outliers(n, k, token
     blocks["q"] = rng.integers(-127, 128, (n, k // 32, 32))
     x = rng.uniform(-1, 1, (tokens, k)).astype(np.float16)
     exact = reference.gemm(formats.dequantise_q8(blocks), x)
-    got = product("5_tuned", x, blocks)
+    got = product("5_large_tiles", x, blocks)
     assert np.abs(got - exact).max() <= 0.02 * np.sqrt((exact**2).mean())
 
 
@@ -114,9 +114,9 @@ def test_the_dispatcher_changes_rungs_where_more_tokens_ask_for_it():
     chosen = [mmq.dispatch(batch, hopper=True) for batch in (1, 2, 5, 32, 33)]
     assert chosen == [
         *(("q8_0", rung) for rung in ("5_batch", "5_batch", "6_mma", "6_mma")),
-        ("mmq", "7_half"),
+        ("mmq", "7_fp16_wgmma"),
     ]
-    assert mmq.dispatch(2048, hopper=False) == ("mmq", "5_tuned")
+    assert mmq.dispatch(2048, hopper=False) == ("mmq", "5_large_tiles")
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,8 @@ def test_every_portable_operator_is_attacked_or_known_not_to_be():
     left = {operator for operator, _ in mutations.portable()} - set(mutations.OPERATORS)
     # Small kernels between a prompt's products, each held to float64 by its own tests.
     assert left <= {
-        "layer_rows", "take_token", "embed_rows", "join_rows", "turn_rows", "gelu_rows", "choose_rows",
-        "embeddings", "dequantise_tiles", "move_rows", "add_rows",
+        "per_layer_embedding", "sample_candidates", "embedding_scaled", "add_rmsnorm", "rope_qk_norm", "gelu_mul", "sample",
+        "embedding", "dequantise_tiles", "move_rows", "add_rows",
     }  # fmt: skip
 
 
@@ -226,7 +226,7 @@ def test_the_suite_s_record_is_fresh_and_small_items_come_out_again():
         assert row["identity"].tolist() == [suite.current(rung)] and (row["value"] == 1).all()
 
 
-@pytest.mark.parametrize("rung", ["1_strided", "6_strip"])
+@pytest.mark.parametrize("rung", ["1_strided", "6_column_strips"])
 def test_the_suite_runs_again_with_the_same_values(rung, monkeypatch):
     monkeypatch.setattr(suite, "LARGE", 64)  # D6 in full takes seconds
     found = next(r for r in gemv.LADDERS["gemv"] if r.name == rung)

@@ -95,7 +95,7 @@ def test_int8_products_scaled_block_by_block_are_bound_by_their_lanes():
 
 
 def test_a_tile_costs_as_much_empty_as_full_and_a_round_as_much_as_it_has_sms():
-    how, plain = predict.way("q8_0", "mmq_half"), predict.way("fp16", "cublas")
+    how, plain = predict.way("q8_0", "mmq_fp16_wgmma"), predict.way("fp16", "cublas")
     rows, tokens = how.tile
     full = predict.computed(how, 132 * rows, 4096, tokens, 132)
     assert full == roof.gemm_flops(tokens, 132 * rows, 4096)
@@ -179,7 +179,7 @@ def test_what_bounds_is_the_longest_of_three():
 
 
 def test_tiles_of_two_batches_come_in_two_rounds():
-    how = predict.way("q8_0", "mmq_half")
+    how = predict.way("q8_0", "mmq_fp16_wgmma")
     rows, tokens = how.tile
     one = predict.computed(how, 132 * rows, 4096, tokens, 132)
     assert predict.computed(how, 132 * rows, 4096, tokens + 1, 132) == 2 * one

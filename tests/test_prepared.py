@@ -85,7 +85,7 @@ def test_every_launcher_that_is_remembered_gives_the_same_bits_again(checked):
         "int4 tiles": (lambda out: int4.matmul(x, tiles, out=out), halves),
         "dequantise": (lambda out: int4.dequantise(rows, out=out), aligned(np.zeros((N, K), np.float16))),
         "q8_0": (lambda out: q8_0.matvec(xq, q, out=out, rung="5_batch"), halves),
-        "mmq": (lambda out: mmq.product(xq, q, out=out, rung="5_tuned"), halves),
+        "mmq": (lambda out: mmq.product(xq, q, out=out, rung="5_large_tiles"), halves),
         "gemv": (lambda out: gemv.gemv_rows(w, x[0], out=out), aligned(np.zeros(N, np.float16))),
     }
     for name, (call, out) in calls.items():
@@ -108,7 +108,7 @@ def test_every_launcher_that_is_remembered_gives_the_same_bits_again(checked):
         ({"x": random(2, K).tolist()}, "no attribute 'shape'|must be a NumPy array"),
         ({"out": aligned(np.zeros((2, N + 1), np.float16))}, "out must hold 80 elements, not 82"),
         ({"out": aligned(np.zeros((2, N), np.float32))}, "out must hold float16"),
-        ({"rung": "9_shared"}, "takes weights in tile order"),
+        ({"rung": "9_shared_x"}, "takes weights in tile order"),
         ({"rung": "12_none"}, "has no rung"),
         ({"THREADS": 64, "ROWS": 2}, "has no option ROWS"),
     ],

@@ -160,8 +160,8 @@ def test_embedding_is_bit_exact_token_by_token_and_at_once():
     expected = formats.dequantise_q8(table[tokens])
     blocks = q8_0.Blocks(formats.to_bytes(table))
     with ops.on("cpu"):
-        at_once = q8_0.embed(blocks, tokens)
-        one = [q8_0.embed(blocks, tokens, index=i, rung="1_token") for i in range(len(tokens))]
+        at_once = q8_0.embedding_q8_0(blocks, tokens)
+        one = [q8_0.embedding_q8_0(blocks, tokens, index=i, rung="1_token") for i in range(len(tokens))]
     assert np.array_equal(at_once, expected) and np.array_equal(np.stack(one), expected)
 
 

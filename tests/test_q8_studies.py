@@ -24,7 +24,7 @@ def small():
         most = q8_ops.TAKES[rung.name][2]
         for batch in (1,) if most == 1 else (1, 2, 8):
             yield Case("q8_0", "q8_0", rung.name, format="q8_0", n=37, k=256, batch=batch)
-    for operator in ("dequantise", "q8_1", "embed"):
+    for operator in ("dequantise", "q8_1", "embedding_q8_0"):
         for rung in q8_ops.LADDERS[operator]:
             yield Case("q8_0", operator, rung.name, format="q8_0", n=19, k=128, batch=3)
     for clock in ("wall", "graph"):
@@ -54,7 +54,7 @@ def test_a_studys_contestant_passes_its_gate_on_the_cpu(case):
         admitted.recheck()
     assert admitted.error <= work.budget
     assert float(abs(work.outputs[0][0].astype("float64")).max()) > 0.1
-    exact = case.operator in ("dequantise", "q8_1", "embed") or "exact=1" in case.options
+    exact = case.operator in ("dequantise", "q8_1", "embedding_q8_0") or "exact=1" in case.options
     if exact or (case.operator, case.clock) == ("chain", "graph"):
         assert work.budget == 0, "exact, or bit parity with the eager chain"
 
@@ -62,7 +62,7 @@ def test_a_studys_contestant_passes_its_gate_on_the_cpu(case):
 def test_a_wrong_product_does_not_pass(monkeypatch):
     from rooflab.errors import GateError
 
-    case = Case("mmq", "mmq", "5_tuned", format="q8_0", n=70, k=256, batch=9)
+    case = Case("mmq", "mmq", "5_large_tiles", format="q8_0", n=70, k=256, batch=9)
     right = mmq_ops.product
 
     def one_wrong(x, w, *, out, **options):
@@ -147,7 +147,7 @@ def test_bytes_and_flops_follow_the_convention():
     assert study.count(case).bytes == 8192 * 8192 * 34 // 32 + 512 * 2 * (8192 + 8192)
     assert study.refuses(case, 89) == "wgmma needs compute capability 9.0"
     assert study.refuses(case, 90) is None and "wgmma" in study.refuses(case, 120)
-    tuned = study.case("mmq/5_tuned format=q8_0 n=8192 k=8192 batch=512 cold graph")
+    tuned = study.case("mmq/5_large_tiles format=q8_0 n=8192 k=8192 batch=512 cold graph")
     assert study.refuses(tuned, 75) == "cp.async needs compute capability 8.0"
     assert study.refuses(tuned, 86) is None
 
@@ -161,7 +161,7 @@ def test_the_issue_bound_decides_on_hopper_and_not_on_ada():
     study = studies.get("mmq")
     exact, half = (
         study.case(f"mmq/{impl} format=q8_0 n=8192 k=8192 batch=2048 cold graph")
-        for impl in ("6_wgmma", "7_half")
+        for impl in ("6_wgmma", "7_fp16_wgmma")
     )
     context = Context(device=H200)
     assert study.predict(exact, context) > study.predict(half, context)
@@ -177,9 +177,9 @@ def test_a_chip_has_room_for_so_many_instructions_a_result():
         for instructions in (1, 2, 3, 6):
             bound = chip.int8_tensor * min(1, mmq.room(chip) / instructions)
             assert mmq.issue_bound(chip, instructions) == pytest.approx(bound)
-    case = next(c for c in mmq.ladder(512) if c.impl == "5_tuned")
+    case = next(c for c in mmq.ladder(512) if c.impl == "5_large_tiles")
     assert mmq.scaling(case) == 8192 * 512 * (8192 // 32) * 2 // 32
-    assert mmq.scaling(next(c for c in mmq.ladder(512) if c.impl == "7_half")) is None
+    assert mmq.scaling(next(c for c in mmq.ladder(512) if c.impl == "7_fp16_wgmma")) is None
 
 
 def test_wider_tiles_read_the_weights_half_as_often():
@@ -195,9 +195,9 @@ def test_wider_tiles_read_the_weights_half_as_often():
 
 def test_an_included_quantiser_is_part_of_the_identity():
     study = studies.get("mmq")
-    alone = study.case("mmq/5_tuned format=q8_0 n=8192 k=8192 batch=512 prepared=1 cold graph")
-    whole = study.case("mmq/5_tuned format=q8_0 n=8192 k=8192 batch=512 cold graph")
+    alone = study.case("mmq/5_large_tiles format=q8_0 n=8192 k=8192 batch=512 prepared=1 cold graph")
+    whole = study.case("mmq/5_large_tiles format=q8_0 n=8192 k=8192 batch=512 cold graph")
     assert study.identity(alone, None).split(".")[1:] == study.identity(whole, None).split(".")[1:]
     assert study.identity(alone, None) != study.identity(whole, None)
-    half = [study.case(f"mmq/7_half format=q8_0 n=8192 k=8192 batch={b} cold graph") for b in (512, 1024)]
+    half = [study.case(f"mmq/7_fp16_wgmma format=q8_0 n=8192 k=8192 batch={b} cold graph") for b in (512, 1024)]
     assert study.identity(half[0], None) == study.identity(half[1], None)

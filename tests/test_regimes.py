@@ -85,8 +85,8 @@ def test_bytes_are_those_of_the_convention_and_predictions_those_of_the_way():
 
 def test_hopper_s_way_is_refused_elsewhere_by_name(monkeypatch):
     monkeypatch.setattr(dispatch, "here", lambda: ("rtx-4090", "89"))
-    case = next(c for c in CASES if c.impl == "mmq_half")
-    assert STUDY.refuses(case, 89) == "rung 7_half needs sm_90a, and this is sm_89"
+    case = next(c for c in CASES if c.impl == "mmq_fp16_wgmma")
+    assert STUDY.refuses(case, 89) == "rung 7_fp16_wgmma needs sm_90a, and this is sm_89"
     assert not STUDY.refuses(case, 90)
 
 
@@ -99,7 +99,7 @@ def test_rows_of_other_studies_are_taken_as_the_ways_they_are():
     own = rows("regimes", Case("regimes", "product", "cublas", "baseline", "fp16", n=8, k=128, batch=1))
     int4 = rows(
         "int4",
-        Case("int4", "int4", "8_offset", format="int4_g128", n=8, k=128, batch=2, options="tokens=2"),
+        Case("int4", "int4", "8_folded_offset", format="int4_g128", n=8, k=128, batch=2, options="tokens=2"),
         Case("int4", "int4", "1_warp_row", format="int4_g128", n=8, k=128, batch=2, options="loop=1"),
         Case("int4", "int4", "two_op", "baseline", "int4_g128", n=8, k=128, batch=2),
         Case("int4", "int4", "torch.matmul", "baseline", "fp16", n=8, k=128, batch=1),
@@ -108,8 +108,8 @@ def test_rows_of_other_studies_are_taken_as_the_ways_they_are():
     mmq = rows(
         "mmq",
         Case("mmq", "mmq", "q8_0/6_mma", format="q8_0", n=8, k=128, batch=9),
-        Case("mmq", "mmq", "5_tuned", format="q8_0", n=8, k=128, batch=9, options=options(prepared=1)),
-        Case("mmq", "mmq", "5_tuned", format="q8_0", n=8, k=128, batch=9, cache="warm"),
+        Case("mmq", "mmq", "5_large_tiles", format="q8_0", n=8, k=128, batch=9, options=options(prepared=1)),
+        Case("mmq", "mmq", "5_large_tiles", format="q8_0", n=8, k=128, batch=9, cache="warm"),
     )
     found = regimes.gathered([own, int4, mmq])
     assert {(r.study, r.format, r.impl) for r in found.itertuples()} == {

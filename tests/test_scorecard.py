@@ -242,8 +242,8 @@ def test_what_lost_is_slower_than_the_rung_below(evidence, altered):
     assert changed and all(
         r.changes in [each.name for each in ladder[: ladder.index(r)]] for ladder, r in changed
     )
-    slow = altered("decode", "median_us", lambda frame: frame["impl"] == "6_producers", 100)
-    row = regressions.rungs(slow).set_index("rung").loc["6_producers"]
+    slow = altered("decode", "median_us", lambda frame: frame["impl"] == "6_producer_warps", 100)
+    row = regressions.rungs(slow).set_index("rung").loc["6_producer_warps"]
     assert row["below"] == "3_persistent"
 
 
@@ -301,7 +301,7 @@ def test_rules_of_the_house_count_what_breaks_them(tmp_path, monkeypatch):
 
 def test_a_bar_of_attention_is_met_from_its_own_side():
     shape = {"format": "fp16", "seq": 32768, "heads": 32, "kv_heads": 8, "head_dim": 128, "window": None}
-    shape |= {"kind": "own", "options": "", "impl": "4_async"}
+    shape |= {"kind": "own", "options": "", "impl": "4_cp_async"}
 
     def words(operator, seq, **figures):
         rows = pd.DataFrame([{**shape, "operator": operator, "seq": seq, "median_us": 1.0, **figures}])

@@ -98,11 +98,11 @@ def test_winners_and_gains_are_those_of_the_rows(rows):
 
 
 def test_errors_are_told_by_way_with_a_reason():
-    rows = made(clocks=("graph",), mmq_half=1.5)
+    rows = made(clocks=("graph",), mmq_fp16_wgmma=1.5)
     compared = predict.compared(rows, MACHINE, FIT)
     table = extrapolation.errors(compared).set_index("label")
-    assert table.loc["INT4 fused", "own"] < 0.01 < table.loc["Q8_0 mmq_half", "own"]
-    half = next(r for r in compared.itertuples() if r.impl == "mmq_half" and (r.n, r.batch) == (1536, 8))
+    assert table.loc["INT4 fused", "own"] < 0.01 < table.loc["Q8_0 mmq_fp16_wgmma", "own"]
+    half = next(r for r in compared.itertuples() if r.impl == "mmq_fp16_wgmma" and (r.n, r.batch) == (1536, 8))
     assert extrapolation.reason(half, 132) == "12 tiles for 132 SMs"
     wide = half._replace(impl="mmq_wgmma", n=10240, batch=160)
     assert extrapolation.reason(wide, 132) == "80 wide tiles and 160 narrow ones, counted as 160 wide"
@@ -154,7 +154,7 @@ def test_why_a_way_lost_is_arithmetic_where_it_can_be():
         return extrapolation.because(slow, fast, *MLP, batch, MACHINE)
 
     assert "times as long (memory)" in why("INT4 two_op", "INT4 fused", 1)
-    assert "times as long (compute)" in why("Q8_0 dp4a", "Q8_0 mmq_half", 64)
+    assert "times as long (compute)" in why("Q8_0 dp4a", "Q8_0 mmq_fp16_wgmma", 64)
     assert why("Q8_0 dp4a", "FP16 cublas", 1) == "2 launches against 1"
     assert why("FP16 gemv", "FP16 cublas", 1) == "no bound says so: the kernel"
 

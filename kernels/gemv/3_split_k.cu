@@ -1,4 +1,4 @@
-// gemv 3, split K: blocks share a column strip, each taking a part of the rows, so that the whole GPU works.
+// gemv 3, split k: blocks share a column strip, each taking a part of the rows, so that the whole GPU works.
 //
 // Purpose  fill every SM whatever n is. The partial sums meet in one launch: the block that arrives last at a strip
 //          adds them up, always in the same order, so the same input gives the same bits.

@@ -1,4 +1,4 @@
-// int4 1, warp_row: one warp a row, as the source has it.
+// int4 1, warp row: one warp a row, as the source has it.
 //
 // Purpose  the fused kernel at its plainest: codes become floats in registers, the FP16 weights never exist.
 // Shapes   row order: qweight [n, k / 8] words, scales [n, k / 128] half; x [batch, k] half; y [batch, n] half.

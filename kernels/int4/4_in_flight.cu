@@ -1,4 +1,4 @@
-// int4 4, in_flight: several rows a warp, their loads under way together.
+// int4 4, in flight: several rows a warp, their loads under way together.
 //
 // Purpose  ROWS times the bytes in flight, and x is loaded and widened once for ROWS rows.
 // Shapes   row order: qweight [n, k / 8] words, scales [n, k / 128] half; x [batch, k] half; y [batch, n] half.

@@ -1,4 +1,4 @@
-// int4 5, split_k: the warps of a block share its rows and divide k.
+// int4 5, split k: the warps of a block share its rows and divide k.
 //
 // Purpose  a row of 1536 weights is a load and a half for one warp; divided, small matrices have all loads under way.
 // Shapes   row order: qweight [n, k / 8] words, scales [n, k / 128] half; x [batch, k] half; y [batch, n] half.

@@ -103,7 +103,7 @@ _ORDER = {  # which order of the weights a way reads
     ("q8_0", "mmq"): "planes",
     ("q8_0", "mmq_blocks"): "blocks",
     ("q8_0", "mmq_wgmma"): "planes",
-    ("q8_0", "mmq_half"): "planes",
+    ("q8_0", "mmq_fp16_wgmma"): "planes",
     ("q8_0", "two_op"): "blocks",
 }
 _NEVER = (("int4_g128", "loop"),)  # the source's way: measured, never chosen
@@ -113,7 +113,7 @@ _MULTIPLE = {
     ("q8_0", "dp4a"): BLOCK,
     ("q8_0", "mmq_blocks"): BLOCK,
     ("q8_0", "two_op"): BLOCK,
-    **{("q8_0", name): 4 * BLOCK for name in ("mma", "mmq", "mmq_wgmma", "mmq_half")},
+    **{("q8_0", name): 4 * BLOCK for name in ("mma", "mmq", "mmq_wgmma", "mmq_fp16_wgmma")},
 }
 _MOST = {
     ("fp16", "gemv"): 1,
@@ -152,7 +152,7 @@ def rung_for(how: Way, n: int, k: int, batch: int, slug: str | None) -> tuple[Ru
     if how.name in names:
         rung = rung_of(q8_0.LADDERS["q8_0"], names[how.name], "")
         return rung, rung.with_defaults(q8_0.options_for(rung, batch))
-    names = {"mmq": "5_tuned", "mmq_wgmma": "6_wgmma", "mmq_half": "7_half", "mmq_blocks": "3_wide"}
+    names = {"mmq": "5_large_tiles", "mmq_wgmma": "6_wgmma", "mmq_fp16_wgmma": "7_fp16_wgmma", "mmq_blocks": "3_wide"}
     if how.name in names:
         rung = rung_of(mmq.LADDERS["mmq"], names[how.name], "")
         return rung, rung.with_defaults(mmq.options_for(rung, n, batch))
@@ -575,7 +575,7 @@ def _decode(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None
 
 
 def _prompt(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
-    given = x if choice.way == "mmq_half" else _quantise(x)
+    given = x if choice.way == "mmq_fp16_wgmma" else _quantise(x)
     weights = orders["blocks" if choice.way == "mmq_blocks" else "planes"]
     mmq.product(given, weights, out=out, rung=choice.rung, **choice.macros)
 
@@ -594,6 +594,6 @@ _RUN: dict[tuple[str, str], Callable[[Any, Mapping[str, Any], Any, Choice], None
     ("int4_g128", "fused"): _fused,
     ("int4_g128", "two_op"): _int4_two_op,
     **{("q8_0", name): _decode for name in ("dp4a", "mma")},
-    **{("q8_0", name): _prompt for name in ("mmq", "mmq_wgmma", "mmq_half", "mmq_blocks")},
+    **{("q8_0", name): _prompt for name in ("mmq", "mmq_wgmma", "mmq_fp16_wgmma", "mmq_blocks")},
     ("q8_0", "two_op"): _q8_two_op,
 }

@@ -68,7 +68,7 @@ WAYS = (
         tile=(128, 128),
         part=64,
     ),
-    Way("q8_0", "mmq_half", "fp16_tensor", "weights become FP16 inside the kernel", tile=(128, 64)),
+    Way("q8_0", "mmq_fp16_wgmma", "fp16_tensor", "weights become FP16 inside the kernel", tile=(128, 64)),
     Way("q8_0", "two_op", "fp16_tensor", "dequantise, then cuBLAS", 2, extra=4.0, plain=True),
 )
 FORMATS = tuple(dict.fromkeys(way.format for way in WAYS))

@@ -21,7 +21,7 @@ CARD = device.get("rtx-4090")  # the card it speaks of
 
 STRIDED, COALESCED = "1_strided", "2_coalesced"  # its kernel before, and the one it designs
 FILLED = "5_in_flight"  # it keeps as many warps on an SM whatever the size of a block
-PADDED = "6_strip"  # it has a padded table in shared memory
+PADDED = "6_column_strips"  # it has a padded table in shared memory
 
 
 def moved(n: int = SIZE) -> float:

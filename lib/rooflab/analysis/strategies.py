@@ -109,9 +109,9 @@ PAIRS = (
     Pair(("int4_g128", "fused"), ("fp16", "cublas")),
     Pair(("int4_g128", "fused"), ("int4_g128", "two_op")),
     Pair(("q8_0", "dp4a"), ("q8_0", "mma")),
-    Pair(("q8_0", "mma"), ("q8_0", "mmq_half")),
+    Pair(("q8_0", "mma"), ("q8_0", "mmq_fp16_wgmma")),
     Pair(("q8_0", "mmq"), ("q8_0", "two_op")),
-    Pair(("q8_0", "mmq_half"), ("q8_0", "two_op")),
+    Pair(("q8_0", "mmq_fp16_wgmma"), ("q8_0", "two_op")),
     Pair(("q8_0", "mma"), ("fp16", "cublas")),
     Pair(("int4_g128", "two_op"), ("fp16", "cublas")),
 )
@@ -369,8 +369,8 @@ def _prompts(rows: pd.DataFrame) -> Conclusion:
     if not {"mmq", "two_op"} <= set(times.index):
         return Conclusion("SharpInference", says, "", UNMEASURED, depends)
     here = f"MMQ runs at {times['two_op'] / times['mmq']:.2f} times the speed of that"
-    if "mmq_half" in times:
-        here += f", and the kernel that turns weights into FP16 at {times['two_op'] / times['mmq_half']:.2f}"
+    if "mmq_fp16_wgmma" in times:
+        here += f", and the kernel that turns weights into FP16 at {times['two_op'] / times['mmq_fp16_wgmma']:.2f}"
     return Conclusion(
         "SharpInference", says, here, HOLDS if times["mmq"] < times["two_op"] else FLIPS, depends
     )

@@ -331,16 +331,16 @@ class Engine:
             return self._embedded(ids).float()
         out = self._new(count, self.spec.shape.hidden, dtype="float32")
         if self.paths.embed:
-            return between.embeddings(table, ids, out=out)
+            return between.embedding(table, ids, out=out)
         for i in range(count):
-            between.embeddings(table, ids, out=out, first=i, count=1)
+            between.embedding(table, ids, out=out, first=i, count=1)
         return out
 
     def _norm_rows(self, residual: Any, branch: Any, which: int, x: Any) -> None:
         if self.paths.rows:
             self.ran["rows own"] += 1
             norm, epsilon = self.weights.norms[which], self.spec.shape.epsilon
-            between.norm_rows(residual, norm, out=x, branch=branch, epsilon=epsilon)
+            between.rmsnorm(residual, norm, out=x, branch=branch, epsilon=epsilon)
             return
         self.ran["rows torch"] += 1
         if branch is not None:
@@ -350,7 +350,7 @@ class Engine:
     def _rotate_rows(self, layer: int, rows: Any, q: Any, k: Any, v: Any, start: int) -> None:
         shape, weights = self.spec.shape, self.weights
         if self.paths.rows:
-            between.rotate_rows(rows, weights.biases[layer], weights.rotations, q, k, v, start=start)
+            between.rope(rows, weights.biases[layer], weights.rotations, q, k, v, start=start)
             return
         flat = decoder.unpair_heads((rows + weights.biases[layer]).t(), shape.head_dim).t()
         parts = flat.reshape(len(rows), -1, shape.head_dim)
@@ -365,7 +365,7 @@ class Engine:
         if both.shape[1] == mlp:  # the product has applied the gates
             return both
         if self.paths.rows:
-            return between.gate_rows(both, out=self._new(len(both), mlp))
+            return between.silu_mul(both, out=self._new(len(both), mlp))
         import torch
 
         split = both.view(len(both), -1, 2, 8)

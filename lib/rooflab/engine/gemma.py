@@ -388,7 +388,7 @@ class Engine:
     def _step(self) -> None:
         """A token: chosen on the device among what the step before left, taken through, and followed up."""
         state = self.state
-        rows.take_token(state.bests, state.tokens, state.position, self.place, self.length)
+        rows.sample_candidates(state.bests, state.tokens, state.position, self.place, self.length)
         self._through(1)
         self._choose()
 
@@ -407,9 +407,9 @@ class Engine:
         last = state.residual.reshape(1, m.hidden)
         h = last if n == 1 else self._new(n, m.hidden, dtype="float32")
         x, roots = self._new(n, m.hidden), self._new(n, dtype="float32")
-        rows.embed_rows(weights.embedding, state.tokens, self.place, residual=h, out=x, factor=m.hidden**0.5)
+        rows.embedding_scaled(weights.embedding, state.tokens, self.place, residual=h, out=x, factor=m.hidden**0.5)
         told = self._new(n, m.layers, m.ple)
-        rows.layer_rows(
+        rows.per_layer_embedding(
             self._product(weights.told_model, x),
             *(weights.told_norm, weights.told_table, state.tokens, self.place),
             out=told,
@@ -430,11 +430,11 @@ class Engine:
             self._join(h, self._product(layer.out, attended), after, before, x, roots)
             inner = self._new(n, m.mlp)
             both = self._product(layer.gate_up, x)
-            rows.gelu_rows(both, both, out=inner, column=m.mlp)
+            rows.gelu_mul(both, both, out=inner, column=m.mlp)
             self._join(h, self._product(layer.down, inner), after_mlp, None, x, roots)
             # The gate reads the residual itself, which may not fit FP16: x is that over its root mean square.
             gate, here = self._product(layer.told_gate, x), self._new(n, m.ple)
-            rows.gelu_rows(gate, told.reshape(n, -1), out=here, column=index * m.ple, roots=roots)
+            rows.gelu_mul(gate, told.reshape(n, -1), out=here, column=index * m.ple, roots=roots)
             branch = self._product(layer.told_out, here)
             self._join(h, branch, after_told, followed, x, roots, layer.factor)
         if n > 1:
@@ -448,7 +448,7 @@ class Engine:
         own = (keys, values) if layer.owns_kv else ()
         turns = self.weights.turns[layer.window is None]
         norms = weights.query_norm, weights.key_norm
-        rows.turn_rows(made, *norms, turns, self.place, queries, *own, epsilon=self.spec.epsilon)
+        rows.rope_qk_norm(made, *norms, turns, self.place, queries, *own, epsilon=self.spec.epsilon)
         self.ran["attention " + ("everything" if layer.window is None else "window")] += 1
         if n == 1:
             room = self._rooms[layer.head_dim]
@@ -470,7 +470,7 @@ class Engine:
         self, h: Any, branch: Any, after: Any, before: Any, x: Any, roots: Any, factor: float = 1.0
     ) -> None:
         epsilon = self.spec.epsilon
-        rows.join_rows(h, branch, after, before, out=x, roots=roots, factor=factor, epsilon=epsilon)
+        rows.add_rmsnorm(h, branch, after, before, out=x, roots=roots, factor=factor, epsilon=epsilon)
 
     def _product(self, matrix: Any, x: Any) -> Any:
         """x [n, k] times a matrix, FP16: one token by the course's matrix-vector products; more by MMQ, by
@@ -533,7 +533,7 @@ class Engine:
         query = self._new(m.heads, layer.head_dim)
         if self.on_cpu:
             return attention.room_for(query, 3)
-        (rung,) = (r for r in attention.LADDERS["decode_attention"] if r.name == "4_async")
+        (rung,) = (r for r in attention.LADDERS["decode_attention"] if r.name == "4_cp_async")
         blocks = m.kv_heads * -(-m.heads // m.kv_heads // attention.HEADS)
         keys = min(self.capacity, layer.window or self.capacity)
         macros = rung.with_defaults({"HEAD_DIM": layer.head_dim})

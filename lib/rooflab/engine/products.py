@@ -123,6 +123,6 @@ class Products:
             return self.mmq(name, layer, x)
         self.ran["product mmq"] += 1
         if not fused:
-            return mmq.product(x, self.matrix(name, layer), rung="7_half")
+            return mmq.product(x, self.matrix(name, layer), rung="7_fp16_wgmma")
         self.ran["product fused"] += 1
         return between.prompt_product(x, self.matrix(name, layer), gate=name == "gate_up")

@@ -50,7 +50,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             defines={"QUERIES": 16, "HEAD_DIM": 128},
         ),
         Rung(
-            "attention", "4_tensor", "attention_tensor", "tensor cores", defines=_TILE, dynamic_shared=49152
+            "attention", "4_mma", "attention_mma", "tensor cores", defines=_TILE, dynamic_shared=49152
         ),
         Rung(
             "attention",
@@ -62,24 +62,24 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
         ),
         Rung(
             "attention",
-            "6_async",
-            "attention_async",
+            "6_cp_async",
+            "attention_cp_async",
             "keys arrive while values are used, values while keys are",
             defines={**_TILE, "SHARED_KV": 0},
             dynamic_shared=52224,
         ),
         Rung(
             "attention",
-            "7_rows",
-            "attention_rows",
+            "7_mma_32_rows",
+            "attention_mma_32_rows",
             "32 queries a warp",
             defines={**_TILE, "KEYS": 32, "SHARED_KV": 0},
             dynamic_shared=52224,
         ),
         Rung(
             "attention",
-            "8_sliced",
-            "attention_sliced",
+            "8_head_dim_slices",
+            "attention_head_dim_slices",
             "warps share queries, each with a slice of the head",
             defines={"HEAD_DIM": 256, "SLICES": 2, "GROUPS": 2, "KEYS": 32, "BF16": 0, "SHARED_KV": 0},
             archs=PORTABLE[1:],
@@ -96,8 +96,8 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
         ),
         Rung(
             "attention",
-            "10_paired",
-            "attention_paired",
+            "10_paired_warpgroups",
+            "attention_paired_warpgroups",
             "two warpgroups share queries whose heads are 512 wide",
             defines={"HEAD_DIM": 512, "KEYS": 64},
             archs=("90a",),
@@ -105,8 +105,8 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
         ),
         Rung(
             "attention",
-            "11_boxes",
-            "attention_boxes",
+            "11_tma",
+            "attention_tma",
             "one thread copies boxes of tiles, blocks stay",
             defines={
                 "HEAD_DIM": 128,
@@ -122,8 +122,8 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
         ),
         Rung(
             "attention",
-            "12_roles",
-            "attention_roles",
+            "12_warp_specialised",
+            "attention_warp_specialised",
             "one warpgroup scores, two add values, two blocks share copies",
             defines={"HEAD_DIM": 512, "CLUSTER": 2, "PACK": 1, "EARLY": 4, "BF16": 0, "SHARED_KV": 0},
             archs=("90a",),
@@ -131,8 +131,8 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
         ),
         Rung(
             "attention",
-            "13_ring",
-            "attention_ring",
+            "13_mbarrier_ring",
+            "attention_mbarrier_ring",
             "warps wait for tiles, not for each other",
             defines={
                 "HEAD_DIM": 128,
@@ -145,35 +145,35 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             },
             archs=PORTABLE[1:],
             dynamic_shared=69632,
-            changes="7_rows",
+            changes="7_mma_32_rows",
         ),
     ),
     "decode_attention": (
         Rung(
             "decode_attention",
-            "1_whole",
-            "decode_attention_whole",
+            "1_block_per_head",
+            "decode_attention_block_per_head",
             "a block for every query head",
             defines={"THREADS": 256, "HEAD_DIM": 128, "BF16": 0},
         ),
         Rung(
             "decode_attention",
-            "2_split",
-            "decode_attention_split",
+            "2_split_kv",
+            "decode_attention_split_kv",
             "the context is cut into parts, a block each",
             defines={"THREADS": 256, "HEAD_DIM": 128, "BF16": 0},
         ),
         Rung(
             "decode_attention",
-            "3_packed",
-            "decode_attention_packed",
+            "3_packed_gqa",
+            "decode_attention_packed_gqa",
             "query heads that share keys and values together",
             defines={"THREADS": 256, "GROUP": 4, "HEAD_DIM": 128, "BF16": 0},
         ),
         Rung(
             "decode_attention",
-            "4_async",
-            "decode_attention_async",
+            "4_cp_async",
+            "decode_attention_cp_async",
             "keys and values stream into the tensor cores",
             defines={"WARPS": 4, "STAGES": 2, "HEAD_DIM": 128, "BF16": 0},
             archs=PORTABLE[1:],
@@ -182,10 +182,10 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
     ),
 }
 
-HEADS = 8  # query heads that a block of decode_attention/4_async takes together
+HEADS = 8  # query heads that a block of decode_attention/4_cp_async takes together
 
 # The widest head that a rung can do: beyond it, registers of outputs run out.
-WIDEST = {"4_tensor": 256, "5_padded": 256, "6_async": 256, "7_rows": 128}
+WIDEST = {"4_mma": 256, "5_padded": 256, "6_cp_async": 256, "7_mma_32_rows": 128}
 
 # Shared memory that a block may have, in KiB, by architecture (CUDA C++ programming guide, technical
 # specifications per compute capability).
@@ -203,13 +203,13 @@ class Launch(NamedTuple):
 # Hopper's rungs, by the widths of head that they do.
 HOPPER = {
     "9_wgmma": (64, 128, 256),
-    "10_paired": (512,),
-    "11_boxes": (64, 80, 96, 112, 128, 256),
-    "12_roles": (512,),
+    "10_paired_warpgroups": (512,),
+    "11_tma": (64, 80, 96, 112, 128, 256),
+    "12_warp_specialised": (512,),
 }
 
 # Those whose blocks stand, one an SM, and read their operands through maps of boxes.
-STANDING = ("11_boxes", "12_roles")
+STANDING = ("11_tma", "12_warp_specialised")
 
 
 def _level(rung: Rung) -> int:
@@ -267,7 +267,7 @@ def pack_of(group: int, most: int) -> int:
 
 
 def boxes_of(head_dim: int, pack: int, window: int | None) -> dict[str, int]:
-    """Warpgroups and keys of a tile of rung 11_boxes: the fastest recorded without a window; with one, the
+    """Warpgroups and keys of a tile of rung 11_tma: the fastest recorded without a window; with one, the
     keys that are least too many for what a block's queries see.
     """
     groups = 3 if head_dim == 64 else 2
@@ -281,7 +281,7 @@ def boxes_of(head_dim: int, pack: int, window: int | None) -> dict[str, int]:
 
 
 def rings_of(head_dim: int, arch: str) -> list[dict[str, int]]:
-    """Tiles of rung 13_ring for a head's width: the fastest recorded first, then what less shared memory, or
+    """Tiles of rung 13_mbarrier_ring for a head's width: the fastest recorded first, then what less shared memory, or
     fewer registers than a chip's compiler finds, still holds.
     """
     if head_dim <= 128:
@@ -316,12 +316,12 @@ def standing_of(
 
 def static_shared(rung: Rung, macros: Mapping[str, int]) -> int:
     """Bytes of static shared memory of a tile rung: what rung 8 hands between warps."""
-    if rung.name == "13_ring":  # barriers, and scores that cross
+    if rung.name == "13_mbarrier_ring":  # barriers, and scores that cross
         return 128 + (macros["SLICES"] - 1) * macros["WARPS"] * macros["TALL"] * macros["KEYS"] * 64
-    if rung.name != "8_sliced" and rung.name not in STANDING:
-        return {"9_wgmma": 1024, "10_paired": 26624}.get(rung.name, 0)  # barriers, and what aligns the tiles
+    if rung.name != "8_head_dim_slices" and rung.name not in STANDING:
+        return {"9_wgmma": 1024, "10_paired_warpgroups": 26624}.get(rung.name, 0)  # barriers, and what aligns the tiles
     if rung.name in STANDING:
-        return 1024 if rung.name == "11_boxes" else 2048
+        return 1024 if rung.name == "11_tma" else 2048
     scores = 4 * (macros["SLICES"] - 1) * macros["KEYS"] // 8 * 32 * 8
     return macros["GROUPS"] * (scores + 2 * macros["KEYS"] // 16 * 32 * 16 + 4 * 8 * 4)
 
@@ -340,24 +340,24 @@ def tile_of(
     arch = arch.rstrip("af")
     if _level(rung) <= 3:
         return {"HEAD_DIM": head_dim}
-    if rung.name == "8_sliced":
+    if rung.name == "8_head_dim_slices":
         slices = 2 if head_dim <= 256 else 4
         choices = [{"SLICES": slices, "GROUPS": g, "KEYS": k} for g, k in ((2, 32), (1, 32), (1, 16))]
     elif rung.name == "9_wgmma":
         choices = [{"KEYS": 128 if head_dim <= 128 else 64, "STAGES": 2}]
-    elif rung.name == "10_paired":
+    elif rung.name == "10_paired_warpgroups":
         choices = [{"KEYS": 64}]
-    elif rung.name == "11_boxes":
+    elif rung.name == "11_tma":
         pack = pack_of(group, 8)
         choices = [{**boxes_of(head_dim, pack, window), "PACK": pack}]
-    elif rung.name == "12_roles":
+    elif rung.name == "12_warp_specialised":
         choices = [{"PACK": pack_of(group, 8)}]
-    elif rung.name == "13_ring":
+    elif rung.name == "13_mbarrier_ring":
         choices = rings_of(head_dim, arch)
-    elif rung.name == "7_rows":
+    elif rung.name == "7_mma_32_rows":
         roomy = head_dim <= 64 or (arch in ("80", "86", "89", "90") and (head_dim <= 96 or not shared_kv))
         choices = [{"KEYS": keys} for keys in ((64, 32, 16) if roomy else (32, 16))]
-    elif rung.name == "4_tensor" and arch == "75" and head_dim > 128:
+    elif rung.name == "4_mma" and arch == "75" and head_dim > 128:
         choices = [{"KEYS": 16}]
     else:
         choices = [{"KEYS": keys} for keys in (64, 32, 16)]
@@ -372,21 +372,21 @@ def tile_of(
 def decode_tile_of(rung: Rung, group: int, head_dim: int, arch: str) -> dict[str, int]:
     """The macros of a decode rung for `group` query heads a key-value head, by an architecture's limits."""
     macros = {"HEAD_DIM": head_dim}
-    if rung.name == "3_packed":
+    if rung.name == "3_packed_gqa":
         macros["GROUP"] = max(g for g in range(1, 9) if group % g == 0 and (g == 1 or g * head_dim <= 1024))
-    elif rung.name == "4_async":
+    elif rung.name == "4_cp_async":
         limit = 1024 * SHARED_KIB.get(arch.rstrip("af"), 48) - 1024  # parts stand in static shared memory
         for macros["WARPS"], macros["STAGES"] in ((4, 3), (4, 2), (2, 3), (2, 2), (1, 2)):
             if decode_launch_of(rung, macros).shared <= limit:
                 break
         else:
-            raise UsageError(f"No ring of decode_attention/4_async fits sm_{arch} at {head_dim}.")
+            raise UsageError(f"No ring of decode_attention/4_cp_async fits sm_{arch} at {head_dim}.")
     return macros
 
 
 def decode_launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:
     """The launch rule of decode_attention, query heads a block in the place of queries."""
-    if rung.name == "4_async":
+    if rung.name == "4_cp_async":
         rows = 8 + macros["WARPS"] * macros["STAGES"] * 32
         return Launch(HEADS, 256, rows * 2 * (macros["HEAD_DIM"] + 8))
     return Launch(macros.get("GROUP", 1), macros["THREADS"])
@@ -394,13 +394,13 @@ def decode_launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:
 
 def default_rung(head_dim: int, arch: str = "89") -> str:
     """The rung that attention runs when none is named: the fastest for the head's width, as recorded."""
-    if arch == "90" and head_dim in HOPPER["11_boxes"]:
-        return "11_boxes"
+    if arch == "90" and head_dim in HOPPER["11_tma"]:
+        return "11_tma"
     if arch == "90" and head_dim == 512:
-        return "12_roles"
+        return "12_warp_specialised"
     if arch != "75":
-        return "13_ring"
-    return "7_rows" if head_dim <= 128 else "6_async" if head_dim <= 256 else "2_tiled"
+        return "13_mbarrier_ring"
+    return "7_mma_32_rows" if head_dim <= 128 else "6_cp_async" if head_dim <= 256 else "2_tiled"
 
 
 def launch_rule(rung: Rung) -> str:
@@ -494,23 +494,23 @@ def attention(
     if head_dim > WIDEST.get(chosen.name, 512):
         raise LaunchError(
             f"Rung attention/{chosen.name} keeps up to {WIDEST[chosen.name]} columns of output in registers, "
-            f"so it refuses head_dim = {head_dim}: take rung 8_sliced."
+            f"so it refuses head_dim = {head_dim}: take rung 8_head_dim_slices."
         )
-    if chosen.name == "8_sliced" and head_dim % 64:
+    if chosen.name == "8_head_dim_slices" and head_dim % 64:
         raise LaunchError(
-            f"Rung attention/8_sliced cuts heads into slices, so it refuses head_dim = {head_dim}: "
-            "take a multiple of 64, or rung 7_rows."
+            f"Rung attention/8_head_dim_slices cuts heads into slices, so it refuses head_dim = {head_dim}: "
+            "take a multiple of 64, or rung 7_mma_32_rows."
         )
-    if chosen.name == "13_ring" and head_dim > 256 and head_dim % 32:
+    if chosen.name == "13_mbarrier_ring" and head_dim > 256 and head_dim % 32:
         raise LaunchError(
-            f"Rung attention/13_ring halves heads above 256, so it refuses head_dim = {head_dim}: "
+            f"Rung attention/13_mbarrier_ring halves heads above 256, so it refuses head_dim = {head_dim}: "
             "take a multiple of 32."
         )
     if head_dim not in HOPPER.get(chosen.name, (head_dim,)):
         widths = " or ".join(str(width) for width in HOPPER[chosen.name])
         raise LaunchError(
             f"Rung attention/{chosen.name} takes heads of {widths}, so it refuses head_dim = {head_dim}: "
-            "take rung 8_sliced, or 7_rows up to 128."
+            "take rung 8_head_dim_slices, or 7_mma_32_rows up to 128."
         )
     if form == "bfloat16" and "BF16" not in chosen.defines:
         raise LaunchError(f"Rung attention/{chosen.name} takes float16, not bfloat16.")
@@ -601,15 +601,15 @@ def splits_of(
     rung: Rung, macros: Mapping[str, int], blocks: int, sms: int, resident: int, keys: int | None = None
 ) -> int:
     """The launch rule: parts of the context, so that with `blocks` blocks a part the GPU is full once; rung
-    4_async has enough bytes under way with one block an SM, and more would only be more to combine. Of few
+    4_cp_async has enough bytes under way with one block an SM, and more would only be more to combine. Of few
     `keys` it makes fewer: a part less saves its share of combining, which counts twice where a block's eight
     warps have more columns than they can take at once, and costs every block its share of keys. No part is
     so cut that its warps have unequal numbers of tiles.
     """
-    if rung.name == "1_whole":
+    if rung.name == "1_block_per_head":
         return 1
-    full = max(1, sms * (1 if rung.name == "4_async" else resident) // blocks)
-    if rung.name != "4_async" or keys is None:
+    full = max(1, sms * (1 if rung.name == "4_cp_async" else resident) // blocks)
+    if rung.name != "4_cp_async" or keys is None:
         return full
     dear, tile = (4 if macros["HEAD_DIM"] > 256 else 1), 16 * macros["WARPS"]
     few = min(full, max(1, round(math.sqrt(keys * macros["HEAD_DIM"] / (512 * dear)))))
@@ -654,7 +654,7 @@ def decode_attention(
     form = _check_operands(q.reshape(1, heads, head_dim), k, v)
     kv_heads = int(k.shape[1])
     check_array("length", length, "uint32", 1)
-    chosen = rung_of(LADDERS["decode_attention"], rung, "4_async")
+    chosen = rung_of(LADDERS["decode_attention"], rung, "4_cp_async")
     if window is not None and not 0 < window < 1 << 30:
         raise LaunchError(f"A window holds 1 to 2^30 keys, not {window}.")
     macros = chosen.with_defaults(
@@ -662,13 +662,13 @@ def decode_attention(
     )
     macros["BF16"] = int(form == "bfloat16")
     launch = decode_launch_of(chosen, macros)
-    if chosen.name == "3_packed" and heads // kv_heads % macros["GROUP"]:
+    if chosen.name == "3_packed_gqa" and heads // kv_heads % macros["GROUP"]:
         raise LaunchError(
             f"GROUP = {macros['GROUP']} does not divide {heads // kv_heads} heads a key-value head."
         )
     blocks = kv_heads * math.ceil(heads // kv_heads / launch.queries)
     function = loaded(chosen, tuple(sorted(macros.items())))
-    if chosen.name == "1_whole":
+    if chosen.name == "1_block_per_head":
         splits = 1
     elif splits is None and room is not None:
         splits = room.splits
@@ -687,7 +687,7 @@ def decode_attention(
     latest = ctypes.c_int((1 << 31) - 1 if window is None else window)
     arguments = [q, k, v, out, length, *(ctypes.c_int(x) for x in (k.shape[0], heads, kv_heads)), latest]
     arguments.append(_scale(scale, head_dim))
-    if chosen.name == "1_whole":
+    if chosen.name == "1_block_per_head":
         function.launch(heads, launch.threads, arguments)
         return out
     room = room_for(q, splits) if room is None else room

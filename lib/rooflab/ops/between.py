@@ -19,40 +19,40 @@ from rooflab.ops import Rung, check_array, loaded, rung_of, with_target
 from rooflab.ops.int4 import Tiles
 
 LADDERS: dict[str, tuple[Rung, ...]] = {
-    "embeddings": (
+    "embedding": (
         Rung(
-            "embeddings",
+            "embedding",
             "1_vector",
-            "embeddings_vector",
+            "embedding_vector",
             "all tokens in a launch",
             defines={"THREADS": 128, "FORMAT": 0},
         ),
     ),
-    "norm_rows": (
-        Rung("norm_rows", "1_block", "norm_rows_block", "residual sum, norm and rounding in one kernel"),
+    "rmsnorm": (
+        Rung("rmsnorm", "1_block", "rmsnorm_block", "residual sum, norm and rounding in one kernel"),
         Rung(
-            "norm_rows",
-            "2_held",
-            "norm_rows_held",
+            "rmsnorm",
+            "2_in_registers",
+            "rmsnorm_in_registers",
             "a row stays in registers",
             defines={"THREADS": 192, "PARTS": 2},
         ),
     ),
-    "rotate_rows": (
+    "rope": (
         Rung(
-            "rotate_rows",
+            "rope",
             "1_vector",
-            "rotate_rows_vector",
+            "rope_vector",
             "biases, rotations and the cache in one kernel",
             defines={"THREADS": 128},
         ),
     ),
-    "gate_rows": (Rung("gate_rows", "1_vector", "gate_rows_vector", "SiLU and product in one kernel"),),
-    "choose_rows": (
+    "silu_mul": (Rung("silu_mul", "1_vector", "silu_mul_vector", "SiLU and product in one kernel"),),
+    "sample": (
         Rung(
-            "choose_rows",
+            "sample",
             "1_block",
-            "choose_rows_block",
+            "sample_block",
             "the next token chosen on the device",
             defines={"THREADS": 1024},
         ),
@@ -69,8 +69,8 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
     "prompt_product": (
         Rung(
             "prompt_product",
-            "1_half",
-            "prompt_product_half",
+            "1_fp16_wgmma",
+            "prompt_product_fp16_wgmma",
             "blocks stay, results leave in whole rows",
             defines={"TOKENS": 192, "STAGES": 5, "GATE": 0},
             archs=("90a",),
@@ -79,7 +79,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
     ),
 }
 
-# Operators that are Hopper's alone, and whose rungs do their work elsewhere (gates then by gate_rows).
+# Operators that are Hopper's alone, and whose rungs do their work elsewhere (gates then by silu_mul).
 ELSEWHERE = {"prompt_product": "mmq"}
 
 _TOKENS = (64, 96, 128, 160, 176, 192, 232, 256)  # that a tile of prompt_product may have
@@ -88,8 +88,8 @@ _ROOM = 231424  # bytes of dynamic shared memory beside its barriers
 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
-    if rung.operator == "norm_rows":
-        return source_of_callable(norm_rows, held_of)
+    if rung.operator == "rmsnorm":
+        return source_of_callable(rmsnorm, held_of)
     if rung.operator == "prompt_product":
         return source_of_callable(prompt_product, tile_of, stages_of)
     return source_of_callable(globals()[rung.operator])
@@ -110,7 +110,7 @@ def _sizes(name: str, array: Any, dimensions: int) -> tuple[int, ...]:
 
 
 @with_target()
-def embeddings(
+def embedding(
     table: Any, tokens: Any, *, out: Any, first: int = 0, count: int | None = None, position: Any = None
 ) -> Any:
     """out [n, width] FP32 = rows of an embedding [vocab, width], FP16 or Planes of Q8_0, of tokens [n] int32:
@@ -122,9 +122,9 @@ def embeddings(
     vocab = _sizes("table", table.quants if planes else table, 2)[0]
     count = n - first if count is None else count
     if first < 0 or count < 1 or first + count > n or (position is not None and count != n):
-        raise LaunchError(f"embeddings has rows 0 to {n - 1} and is asked for {count} from {first} on.")
+        raise LaunchError(f"embedding has rows 0 to {n - 1} and is asked for {count} from {first} on.")
     if width % 32:
-        raise LaunchError(f"embeddings takes rows of a multiple of 32, not {width}.")
+        raise LaunchError(f"embedding takes rows of a multiple of 32, not {width}.")
     if planes:
         check_array("the table's quants", table.quants, "int8", vocab * width, 16)
         check_array("the table's scales", table.scales, "float16", vocab * width // 32, 16)
@@ -132,7 +132,7 @@ def embeddings(
         check_array("table", table, "float16", vocab * width, 16)
     check_array("out", out, "float32", n * width, 16)
     check_array("tokens", tokens, "uint32", n if position is None else None)
-    rung, function = _only("embeddings", FORMAT=int(planes))
+    rung, function = _only("embedding", FORMAT=int(planes))
     operands = [table.quants, table.scales] if planes else [table, table]
     where = [ctypes.c_int(v) for v in (width, first, position is not None)]
     at = tokens if position is None else _position(position)
@@ -146,7 +146,7 @@ def _position(position: Any) -> Any:
 
 
 @with_target()
-def norm_rows(
+def rmsnorm(
     residual: Any,
     weights: Any,
     *,
@@ -161,16 +161,16 @@ def norm_rows(
     """
     n, width = _sizes("residual", residual, 2)
     if width % 8:
-        raise LaunchError(f"norm_rows takes rows of a multiple of 8, not {width}.")
+        raise LaunchError(f"rmsnorm takes rows of a multiple of 8, not {width}.")
     check_array("residual", residual, "float32", n * width, 16)
     check_array("weights", weights, "float16", width, 16)
     check_array("out", out, "float16", n * width, 16)
     if branch is not None:
         check_array("branch", branch, "float16", n * width, 16)
-    chosen = rung_of(LADDERS["norm_rows"], rung, "2_held" if width <= 16384 else "1_block")
-    macros = chosen.with_defaults(held_of(width) if chosen.name == "2_held" else {})
-    if chosen.name == "2_held" and width > 4 * macros["THREADS"] * macros["PARTS"]:
-        raise LaunchError(f"Rung norm_rows/2_held holds up to 16384 numbers a row, not {width}.")
+    chosen = rung_of(LADDERS["rmsnorm"], rung, "2_in_registers" if width <= 16384 else "1_block")
+    macros = chosen.with_defaults(held_of(width) if chosen.name == "2_in_registers" else {})
+    if chosen.name == "2_in_registers" and width > 4 * macros["THREADS"] * macros["PARTS"]:
+        raise LaunchError(f"Rung rmsnorm/2_in_registers holds up to 16384 numbers a row, not {width}.")
     tail = [ctypes.c_int(width), ctypes.c_int(branch is not None), ctypes.c_float(epsilon)]
     arguments = [residual, out if branch is None else branch, weights, out, *tail]
     loaded(chosen, tuple(sorted(macros.items()))).launch(n, macros["THREADS"], arguments)
@@ -178,13 +178,13 @@ def norm_rows(
 
 
 def held_of(width: int) -> dict[str, int]:
-    """The launch rule of rung 2_held: two or four times 4 numbers a thread."""
+    """The launch rule of rung 2_in_registers: two or four times 4 numbers a thread."""
     parts = 2 if width <= 8192 else 4
     return {"PARTS": parts, "THREADS": min(1024, 32 * math.ceil(width / (128 * parts)))}
 
 
 @with_target()
-def rotate_rows(
+def rope(
     rows: Any,
     biases: Any,
     turns: Any,
@@ -207,7 +207,7 @@ def rotate_rows(
     width = (heads + 2 * kv_heads) * head_dim
     if head_dim % 16 or n > 65535:
         raise LaunchError(
-            f"rotate_rows takes heads of a multiple of 16 and up to 65535 rows, not {head_dim} and {n}."
+            f"rope takes heads of a multiple of 16 and up to 65535 rows, not {head_dim} and {n}."
         )
     end = start + n if position is None else capacity
     if start < 0 or end > int(turns.shape[0]):
@@ -218,7 +218,7 @@ def rotate_rows(
     check_array("queries", queries, "float16", n * heads * head_dim, 16)
     check_array("keys", keys, "float16", capacity * n * kv_heads * head_dim, 16)
     check_array("values", values, "float16", capacity * n * kv_heads * head_dim, 16)
-    rung, function = _only("rotate_rows")
+    rung, function = _only("rope")
     threads = rung.defines["THREADS"]
     sizes = [ctypes.c_int(v) for v in (heads, kv_heads, head_dim, start, position is not None)]
     at = turns if position is None else _position(position)
@@ -227,14 +227,14 @@ def rotate_rows(
 
 
 @with_target()
-def gate_rows(both: Any, *, out: Any) -> Any:
+def silu_mul(both: Any, *, out: Any) -> Any:
     """out [n, mlp] FP16 = SiLU of the gates times the ups of both [n, 2 mlp], in the order of pair_gates."""
     n, width = _sizes("both", both, 2)
     if width % 16:
-        raise LaunchError(f"gate_rows takes a multiple of 8 gates and as many ups, not {width} in all.")
+        raise LaunchError(f"silu_mul takes a multiple of 8 gates and as many ups, not {width} in all.")
     check_array("both", both, "float16", n * width, 16)
     check_array("out", out, "float16", n * width // 2, 16)
-    rung, function = _only("gate_rows")
+    rung, function = _only("silu_mul")
     count, threads = n * width // 16, rung.defines["THREADS"]
     if count >= threads << 31:
         raise LaunchError(f"{n} rows of {width} are more than a launch covers.")
@@ -243,7 +243,7 @@ def gate_rows(both: Any, *, out: Any) -> Any:
 
 
 @with_target()
-def choose_rows(
+def sample(
     logits: Any, tokens: Any, position: Any, *, softcap: float = 0.0, heat: float = 0.0, seed: int = 0
 ) -> None:
     """Row position + 1 of tokens [.., n] int32 = the likeliest of each row of logits [n, vocab] FP16, of
@@ -252,12 +252,12 @@ def choose_rows(
     """
     n, vocab = _sizes("logits", logits, 2)
     if vocab % 8:
-        raise LaunchError(f"choose_rows takes a multiple of 8 logits, not {vocab}.")
+        raise LaunchError(f"sample takes a multiple of 8 logits, not {vocab}.")
     if not (heat >= 0 and math.isfinite(heat) and softcap >= 0 and math.isfinite(softcap)):
         raise LaunchError(f"heat and softcap are finite and not negative, unlike {heat} and {softcap}.")
     check_array("logits", logits, "float16", n * vocab, 16)
     check_array("tokens", tokens, "uint32")
-    rung, function = _only("choose_rows")
+    rung, function = _only("sample")
     numbers = [ctypes.c_int(vocab), ctypes.c_float(softcap), ctypes.c_float(heat), ctypes.c_uint(seed)]
     function.launch(n, rung.defines["THREADS"], [logits, tokens, _position(position), *numbers])
 

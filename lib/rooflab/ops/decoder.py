@@ -26,8 +26,8 @@ from rooflab.ops import PORTABLE, Rung, check_array, loaded, rung_of, with_targe
 FORMATS = ("fp16", "q8_0", "int4_g128")  # in the order of the macro FORMAT
 QKV, ATTEND, OUT, GATE_UP, DOWN, HEAD = range(6)
 # Rungs that take many tokens in one launch.
-PERSISTENT = ("3_persistent", "4_boxes", "5_held_back", "6_producers")
-# Slots that a warp holds back in 5_held_back, and that the first warp does, as an H200 likes it.
+PERSISTENT = ("3_persistent", "4_tma", "5_prefetch_at_barrier", "6_producer_warps")
+# Slots that a warp holds back in 5_prefetch_at_barrier, and that the first warp does, as an H200 likes it.
 _HELD = {"fp16": (4, 4), "q8_0": (2, 2), "int4_g128": (0, 3)}
 _CHUNK = (64, 128, 128)  # of k, a format each
 _SPLITS = 16  # parts of a context at most
@@ -42,16 +42,16 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
     "decode_step": (
         Rung(
             "decode_step",
-            "1_phases",
-            "decode_step_phases",
+            "1_kernel_per_phase",
+            "decode_step_kernel_per_phase",
             "a launch a phase, products with what stands between them",
             defines=_MACROS,
             dynamic_shared=59232,
         ),
         Rung(
             "decode_step",
-            "2_dependent",
-            "decode_step_dependent",
+            "2_pdl",
+            "decode_step_pdl",
             "weights on their way before the phase before has ended",
             defines=_MACROS,
             dynamic_shared=59232,
@@ -66,8 +66,8 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
         ),
         Rung(
             "decode_step",
-            "4_boxes",
-            "decode_step_boxes",
+            "4_tma",
+            "decode_step_tma",
             "weights come by tensor memory copies, which nobody waits behind",
             defines=_MACROS,
             archs=("90a",),
@@ -75,8 +75,8 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
         ),
         Rung(
             "decode_step",
-            "5_held_back",
-            "decode_step_held_back",
+            "5_prefetch_at_barrier",
+            "decode_step_prefetch_at_barrier",
             "3_persistent, with the last slots of a phase filled again at the barrier",
             defines={**_MACROS, "HELD_BACK": 1, "FIRST_HELD": 2},
             dynamic_shared=59232,
@@ -84,8 +84,8 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
         ),
         Rung(
             "decode_step",
-            "6_producers",
-            "decode_step_producers",
+            "6_producer_warps",
+            "decode_step_producer_warps",
             "3_persistent, with weights copied by warps that do nothing else",
             defines={**_MACROS, "PRODUCERS": 4, "DEPTH": 12, "CALM": 4},
             archs=PORTABLE[1:],
@@ -313,7 +313,7 @@ def macros_for(
 
 
 def _boxes(rung: Rung) -> bool:
-    return rung.name == "4_boxes"
+    return rung.name == "4_tma"
 
 
 def fastest(format: str, arch: str, head_dim: int) -> str:
@@ -322,7 +322,7 @@ def fastest(format: str, arch: str, head_dim: int) -> str:
     """
     if arch != "90":
         return "3_persistent"
-    return "5_held_back" if format == "int4_g128" or head_dim > 128 else "6_producers"
+    return "5_prefetch_at_barrier" if format == "int4_g128" or head_dim > 128 else "6_producer_warps"
 
 
 def blocks_for(shape: Shape, format: str, sms: int) -> int:
@@ -376,7 +376,7 @@ def check_shape(shape: Shape, format: str, head_format: str, macros: Mapping[str
             f"{min(warps, 16)} each."
         )
     if "PRODUCERS" in macros and shape.head_dim > 128:
-        raise LaunchError(f"Rung decode_step/6_producers takes heads of 64 or 128, not {shape.head_dim}.")
+        raise LaunchError(f"Rung decode_step/6_producer_warps takes heads of 64 or 128, not {shape.head_dim}.")
     together = 1 + (group % 2 == 0)  # query heads a block
     if blocks < shape.heads // together:
         raise LaunchError(
@@ -506,14 +506,14 @@ class Maps(ctypes.Structure):
 
 
 def maps_of(shape: Shape, weights: Weights) -> Maps:
-    """The maps that rung 4_boxes copies by: FP16 and Q8_0 matrices need one each, INT4 none."""
+    """The maps that rung 4_tma copies by: FP16 and Q8_0 matrices need one each, INT4 none."""
     maps = Maps()
     for phase, name in ((QKV, "qkv"), (OUT, "out"), (GATE_UP, "gate_up"), (DOWN, "down"), (HEAD, "head")):
         (n, k), matrix = shape.matrices[name], getattr(weights, name)
         rows = n * (1 if phase == HEAD else shape.layers)
         if isinstance(matrix, Planes):
             if k % 256:
-                raise LaunchError(f"Rung decode_step/4_boxes takes Q8_0 with k a multiple of 256, not {k}.")
+                raise LaunchError(f"Rung decode_step/4_tma takes Q8_0 with k a multiple of 256, not {k}.")
             codes, scales = kernel.pointer(matrix.quants), kernel.pointer(matrix.scales)
             maps.codes[phase] = kernel.tensor_map(codes, rows, k, "int8", (16, 128), 128)
             maps.scales[phase] = kernel.tensor_map(scales, rows, k // 32, "float16", (16, 8), 0)
@@ -553,11 +553,11 @@ def step(
     function, arguments, threads, shared = _prepared(chosen, shape, weights, state, heat, seed, options)
     if chosen.name in PERSISTENT:
         tail = [state.counter, ctypes.c_int(steps)]
-        if chosen.name == "4_boxes":
+        if chosen.name == "4_tma":
             tail.append(maps_of(shape, weights))
         function.launch(state.blocks, threads, [*arguments, *tail], shared=shared, cooperative=True)
         return
-    dependent = chosen.name == "2_dependent" and _arch(state) in ops.DEPENDENT
+    dependent = chosen.name == "2_pdl" and _arch(state) in ops.DEPENDENT
     for layer, phase in [*phases(shape.layers)] * steps:
         tail = [ctypes.c_int(layer), ctypes.c_int(phase)]
         function.launch(state.blocks, threads, [*arguments, *tail], shared=shared, dependent=dependent)

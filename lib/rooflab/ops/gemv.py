@@ -53,8 +53,8 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
         ),
         Rung(
             "gemv",
-            "6_strip",
-            "gemv_strip",
+            "6_column_strips",
+            "gemv_column_strips",
             "a block a narrow strip, so that no sum crosses blocks",
             defines={"THREADS": 1024, "COLUMNS": 32, "UNROLL": 8, "PAD": 1, "RESIDENT": 1},
         ),
@@ -98,7 +98,7 @@ def outputs_of(rung: Rung, options: Mapping[str, int]) -> int:
         return threads
     if rung.name in ("4_vector", "5_in_flight"):
         return 4 * threads
-    if rung.name == "6_strip":
+    if rung.name == "6_column_strips":
         return options["COLUMNS"]
     return threads // 32 // options.get("SPLIT", 1) * options.get("ROWS", 1)
 
@@ -130,7 +130,7 @@ def _loaded(rung: Rung, options: Mapping[str, int]) -> Any:
 
 def options_for(rung: Rung, n: int, k: int) -> dict[str, int]:
     """The macros that suit a shape, where the rung leaves a choice; the defaults for all other rungs."""
-    if rung.name == "6_strip":
+    if rung.name == "6_column_strips":
         return rung.with_defaults(_strip_options(n))
     if rung.name == "5_split":
         return rung.with_defaults(_split_options(k))
@@ -178,7 +178,7 @@ def default_rung(operator: str, n: int, k: int, aligned: bool) -> str:
         return "5_split" if aligned and k % 8 == 0 else "1_warp"
     if not aligned or n % 4:
         return "3_split_k"
-    return "6_strip" if n >= 1024 else "5_in_flight"
+    return "6_column_strips" if n >= 1024 else "5_in_flight"
 
 
 def _size(name: str, array: Any, dimensions: int) -> tuple[int, ...]:

@@ -73,16 +73,16 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
         ),
         Rung(
             "int4",
-            "8_offset",
-            "int4_offset",
+            "8_folded_offset",
+            "int4_folded_offset",
             "less to unpack: the tensor core takes the offset away",
             defines={"WARPS": 4, "TILES": 2, "TOKENS": 8, "RESIDENT": 3},
             dynamic_shared=18432,
         ),
         Rung(
             "int4",
-            "9_shared",
-            "int4_shared",
+            "9_shared_x",
+            "int4_shared_x",
             "a block's warps share x",
             defines={
                 "ROW_WARPS": 4,
@@ -114,8 +114,8 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
         ),
         Rung(
             "int4",
-            "11_bulk",
-            "int4_bulk",
+            "11_tma",
+            "int4_tma",
             "copies by the tensor memory accelerator, warpgroups on their own",
             defines={
                 "UNITS": 2,
@@ -131,8 +131,8 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
         ),
         Rung(
             "int4",
-            "12_tiles",
-            "int4_tiles",
+            "12_token_tiles",
+            "int4_token_tiles",
             "any number of tokens, a tile of them a block",
             defines={"TALL": 2, "CLUSTER": 1, "TOKENS": 128, "STAGES": 4},
             archs=("90a",),
@@ -260,7 +260,7 @@ def launch_of(rung: Rung, n: int, k: int, batch: int, options: Mapping[str, int]
     """The launch rule: what a rung with these macros is launched with for y [batch, n], k inputs."""
     if rung.operator == "int4_dequantise":
         return Launch((math.ceil(n * k / 8 / options["THREADS"]), 1), options["THREADS"])
-    if rung.name == "12_tiles":
+    if rung.name == "12_token_tiles":
         rows, tokens = 2 * TILE * options["TALL"], options["TOKENS"]
         place = rows // TILE * 4 * BLOCK_WORDS + 256 * tokens
         shared = max(options["STAGES"] * place, min(batch, tokens) * (rows + 4) * 4)
@@ -367,7 +367,7 @@ def matmul(x: Any, weights: Rows | Tiles, *, out: Any = None, rung: str | None =
         raise LaunchError(
             f"Rung int4/{chosen.name} multiplies up to {macros['TOKENS']} tokens at once, not {batch}."
         )
-    if chosen.name in ("11_bulk", "12_tiles"):  # x as a map of the boxes that are copied: 64 of k
+    if chosen.name in ("11_tma", "12_token_tiles"):  # x as a map of the boxes that are copied: 64 of k
         x = kernel.tensor_map(kernel.pointer(x), batch, k, "float16", (macros["TOKENS"], 64), 128)
     sizes = [ctypes.c_uint(v) for v in (n, k // GROUP, batch)]
     _launch(chosen, n, k, batch, [*operands, x, out, *sizes], macros)
@@ -410,15 +410,15 @@ def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> 
     if not rows:
         wide = 8 * math.ceil(batch / 8)
         if batch <= 8:
-            return "8_offset", {"TOKENS": wide}
-        return "9_shared", {"TOKENS": min(16 * math.ceil(wide / 16), 64), "K_WARPS": 2 if wide <= 16 else 1}
+            return "8_folded_offset", {"TOKENS": wide}
+        return "9_shared_x", {"TOKENS": min(16 * math.ceil(wide / 16), 64), "K_WARPS": 2 if wide <= 16 else 1}
     shape = min(
         ((row.n, row.k) for row in rows),
         key=lambda shape: (abs(math.log(shape[0] / n)) + abs(math.log(shape[1] / k)), shape),
     )
     fitting = [row for row in rows if (row.n, row.k) == shape and row.batch >= batch]
     if not fitting:
-        return "12_tiles", tiles_for(n, k, batch)
+        return "12_token_tiles", tiles_for(n, k, batch)
     chosen = min(fitting, key=lambda row: row.batch)
     return chosen.rung, dict(chosen.macros)
 
@@ -493,7 +493,7 @@ def _empty(like: Any, shape: tuple[int, int]) -> Any:
 
 
 TILED = LADDERS["int4"][6:]  # rungs that take weights in tile order
-ANY_BATCH = ("9_shared", "12_tiles")  # of these, those whose grid goes over tiles of TOKENS tokens
+ANY_BATCH = ("9_shared_x", "12_token_tiles")  # of these, those whose grid goes over tiles of TOKENS tokens
 EVERY_TOKEN = tuple(
     rung.name for rung in LADDERS["int4"][:5]
 )  # rungs that read the weights again for every token

@@ -51,8 +51,8 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
         Rung("mmq", "3_wide", "mmq_wide", "64 rows by 128 tokens", defines={}),
         Rung(
             "mmq",
-            "4_async",
-            "mmq_async",
+            "4_cp_async",
+            "mmq_cp_async",
             "planes, copied to shared memory ahead of time",
             defines={"STAGES": 3},
             archs=_AMPERE,
@@ -60,8 +60,8 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
         ),
         Rung(
             "mmq",
-            "5_tuned",
-            "mmq_tuned",
+            "5_large_tiles",
+            "mmq_large_tiles",
             "larger tiles a warp, two instructions to scale a product",
             defines=_TUNED,
             archs=_AMPERE,
@@ -78,8 +78,8 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
         ),
         Rung(
             "mmq",
-            "7_half",
-            "mmq_half",
+            "7_fp16_wgmma",
+            "mmq_fp16_wgmma",
             "weights become halves on their way into the tensor cores",
             defines={"ROW_TILES": 1, "TOKENS": 256, "STAGES": 5},
             archs=_HOPPER,
@@ -89,16 +89,16 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
 }
 
 # The rung that runs when none is named: the fastest portable one recorded.
-DEFAULT = {"mmq": "5_tuned"}
-_TILES = {"1_tile": (64, 64), "2_prefetch": (64, 64), "3_wide": (64, 128), "4_async": (64, 128)}
+DEFAULT = {"mmq": "5_large_tiles"}
+_TILES = {"1_tile": (64, 64), "2_prefetch": (64, 64), "3_wide": (64, 128), "4_cp_async": (64, 128)}
 
 
-WIDTHS = (64, 96, 128, 192, 232, 256)  # tokens of a tile of 7_half that are worth building
+WIDTHS = (64, 96, 128, 192, 232, 256)  # tokens of a tile of 7_fp16_wgmma that are worth building
 _AT_ONCE = 132  # tiles that run at a time, one to a multiprocessor of an H200
 
 
 def _tile_bytes(rows: int, tokens: int) -> int:
-    """Shared memory of a tile of 7_half: int8 rows with their scales and FP16 tokens, 64 of k."""
+    """Shared memory of a tile of 7_fp16_wgmma: int8 rows with their scales and FP16 tokens, 64 of k."""
     return math.ceil((128 * tokens + 68 * rows) / 1024) * 1024
 
 
@@ -114,10 +114,10 @@ def _width(n: int, batch: int) -> int:
 
 def options_for(rung: Rung, n: int, batch: int) -> dict[str, int]:
     """The macros that suit a shape, where the rung leaves a choice."""
-    if rung.name == "7_half":
+    if rung.name == "7_fp16_wgmma":
         tokens = _width(n, batch)
         return {"TOKENS": tokens, "STAGES": min(6, 212 * 1024 // _tile_bytes(128, tokens))}
-    if rung.name == "5_tuned" and 64 < batch <= 128:
+    if rung.name == "5_large_tiles" and 64 < batch <= 128:
         return {"ROW_TILES": 2}
     if rung.name == "6_wgmma":
         return {"NARROW": int(_narrow_pays(n, batch))}
@@ -142,7 +142,7 @@ def dispatch(batch: int, hopper: bool) -> tuple[str, str]:
     """The operator and rung that multiply so many tokens fastest, as recorded on an H200."""
     if batch <= 32:
         return "q8_0", "5_batch" if batch <= 4 else "6_mma"
-    return "mmq", "7_half" if hopper else "5_tuned"
+    return "mmq", "7_fp16_wgmma" if hopper else "5_large_tiles"
 
 
 def wgmma_blocks(n: int, batch: int) -> tuple[int, int]:
@@ -159,13 +159,13 @@ def launch_shape(
     rung: Rung, n: int, batch: int, macros: Mapping[str, int]
 ) -> tuple[tuple[int, int], int, int]:
     """The launch rule: grid, threads a block, and bytes of dynamic shared memory."""
-    if rung.name == "5_tuned":
+    if rung.name == "5_large_tiles":
         rows = 16 * macros["ROW_TILES"] * macros["ROW_WARPS"]
         tokens = 8 * macros["TOKEN_TILES"] * macros["TOKEN_WARPS"]
         threads = 32 * macros["ROW_WARPS"] * macros["TOKEN_WARPS"]
         shared = macros["STAGES"] * (rows + tokens) * 136
         return (math.ceil(batch / tokens), math.ceil(n / rows)), threads, shared
-    if rung.name == "7_half":
+    if rung.name == "7_fp16_wgmma":
         rows, tokens = 128 * macros["ROW_TILES"], macros["TOKENS"]
         shared = macros["STAGES"] * _tile_bytes(rows, tokens)
         return (math.ceil(batch / tokens), math.ceil(n / rows)), 384, shared
@@ -177,7 +177,7 @@ def launch_shape(
         )
         return grid, 640, macros["STAGES"] * 37376
     rows, tokens = _TILES[rung.name]
-    shared = macros["STAGES"] * (rows + tokens) * 136 if rung.name == "4_async" else 0
+    shared = macros["STAGES"] * (rows + tokens) * 136 if rung.name == "4_cp_async" else 0
     return (math.ceil(n / rows), math.ceil(batch / tokens)), 256, shared
 
 
@@ -186,14 +186,14 @@ def launch_shape(
 def product(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **options: int) -> Any:
     """Return out [batch, n] FP16 = x [batch, k] times w [n, k] transposed.
 
-    x is Planes of Q8_1 (rooflab.ops.q8_0.quantise), for rung 7_half FP16; w is Blocks of Q8_0 for rungs 1
+    x is Planes of Q8_1 (rooflab.ops.q8_0.quantise), for rung 7_fp16_wgmma FP16; w is Blocks of Q8_0 for rungs 1
     to 3, else Planes.
     LaunchError for anything else. `out` reuses an output.
     """
     chosen = rung_of(LADDERS["mmq"], rung, DEFAULT["mmq"])
     (n, k), (batch, x_k) = shape_of(w, Q8_0.itemsize), shape_of(x, Q8_1.itemsize)
     name, early = f"Rung mmq/{chosen.name}", int(chosen.name[0]) <= 3
-    weights, activations = "blocks" if early else "planes", "half" if chosen.name == "7_half" else "planes"
+    weights, activations = "blocks" if early else "planes", "half" if chosen.name == "7_fp16_wgmma" else "planes"
     if (kind_of(w), kind_of(x)) != (weights, activations):
         raise LaunchError(
             f"{name} takes weights in {weights} and activations in {activations}, "
@@ -222,7 +222,7 @@ def product(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **optio
         box = (64 if macros["NARROW"] else 128, 128)
         operands[0] = kernel.tensor_map(kernel.pointer(operands[0]), n, k, "int8", box, 128)
         operands[2] = kernel.tensor_map(kernel.pointer(operands[2]), batch, k, "int8", box, 128)
-    if chosen.name == "7_half":  # and activations
+    if chosen.name == "7_fp16_wgmma":  # and activations
         operands[0] = kernel.tensor_map(kernel.pointer(operands[0]), n, k, "int8", (128, 64), 64)
         operands[2] = kernel.tensor_map(kernel.pointer(x), batch, k, "float16", (macros["TOKENS"], 64), 128)
     loaded(chosen, tuple(sorted(macros.items()))).launch(
@@ -239,7 +239,7 @@ def multiply(x: Any, w: Planes, *, out: Any = None) -> Any:
     batch, n = int(x.shape[0]), int(w.quants.shape[0])
     hopper = not isinstance(x, np.ndarray) and this_arch() == "90"
     operator, rung = dispatch(batch, hopper)
-    given = x if rung == "7_half" else quantise(x)
+    given = x if rung == "7_fp16_wgmma" else quantise(x)
     out = empty(x, (batch, n), "float16") if out is None else out
     return (product if operator == "mmq" else matvec)(given, w, out=out, rung=rung)
 

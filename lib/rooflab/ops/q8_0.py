@@ -53,9 +53,9 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
         Rung("q8_1", "1_blocks", "q8_1_blocks", "Q8_1 blocks, an element a lane"),
         Rung("q8_1", "2_planes", "q8_1_planes", "planes, eight elements a lane"),
     ),
-    "embed": (
-        Rung("embed", "1_token", "embed_token", "a launch and a copy a token"),
-        Rung("embed", "2_batched", "embed_batched", "every token in one launch"),
+    "embedding_q8_0": (
+        Rung("embedding_q8_0", "1_token", "embedding_q8_0_token", "a launch and a copy a token"),
+        Rung("embedding_q8_0", "2_batched", "embedding_q8_0_batched", "every token in one launch"),
     ),
     "dequantise": (
         Rung("dequantise", "1_bytes", "dequantise_bytes", "scales from two bytes, rows by division"),
@@ -65,7 +65,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
 }
 
 # The rung that an operator runs when none is named: the fastest one recorded that takes every shape.
-DEFAULT = {"q8_0": "5_batch", "q8_1": "2_planes", "embed": "2_batched", "dequantise": "2_word"}
+DEFAULT = {"q8_0": "5_batch", "q8_1": "2_planes", "embedding_q8_0": "2_batched", "dequantise": "2_word"}
 # What a rung of q8_0 reads: its weights, its activations, how many tokens at most, what k is a multiple of.
 TAKES = {
     "1_float": ("blocks", "half", 1, BLOCK),
@@ -244,7 +244,7 @@ def quantise(x: Any, *, out: Any = None, rung: str | None = None, **options: int
 
 
 @with_target()
-def embed(
+def embedding_q8_0(
     table: Blocks,
     tokens: Any,
     *,
@@ -257,15 +257,15 @@ def embed(
 
     Every token must be a row of the table: like the kernels of frameworks, these do not check.
     """
-    chosen = rung_of(LADDERS["embed"], rung, DEFAULT["embed"])
+    chosen = rung_of(LADDERS["embedding_q8_0"], rung, DEFAULT["embedding_q8_0"])
     macros = chosen.with_defaults(options)
     rows, k = shape_of(table, Q8_0.itemsize)
     count, single = int(tokens.shape[0]), chosen.name == "1_token"
     if single is (index is None) or (index is not None and not 0 <= index < count):
         raise LaunchError(
-            f"Rung embed/1_token takes one index below {count}, rung embed/2_batched takes none."
+            f"Rung embedding_q8_0/1_token takes one index below {count}, rung embedding_q8_0/2_batched takes none."
         )
-    check_sizes(1, k, 1 if single else count, BLOCK, f"Rung embed/{chosen.name}")
+    check_sizes(1, k, 1 if single else count, BLOCK, f"Rung embedding_q8_0/{chosen.name}")
     check_weights(table, rows, k)
     check_array("tokens", tokens, "int32", count)
     out = empty(tokens, (k,) if single else (count, k), "float32") if out is None else out
@@ -300,5 +300,5 @@ def dequantise(w: Blocks, *, out: Any = None, rung: str | None = None, **options
 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
-    functions = {"q8_0": (matvec, matvec_launch, options_for), "q8_1": (quantise,), "embed": (embed,)}
+    functions = {"q8_0": (matvec, matvec_launch, options_for), "q8_1": (quantise,), "embedding_q8_0": (embedding_q8_0,)}
     return source_of_callable(*functions.get(rung.operator, (dequantise,)))

@@ -16,46 +16,46 @@ from rooflab.identity import source_of_callable
 from rooflab.ops import Rung, check_array, loaded, with_target
 
 LADDERS: dict[str, tuple[Rung, ...]] = {
-    "take_token": (
-        Rung("take_token", "1_warp", "take_token_warp", "the device chooses, and nobody waits", defines={}),
+    "sample_candidates": (
+        Rung("sample_candidates", "1_warp", "sample_candidates_warp", "the device chooses, and nobody waits", defines={}),
     ),
-    "embed_rows": (
+    "embedding_scaled": (
         Rung(
-            "embed_rows",
+            "embedding_scaled",
             "1_vector",
-            "embed_rows_vector",
+            "embedding_scaled_vector",
             "one reading for the residual and for the projection",
             defines={"THREADS": 128, "FORMAT": 0},
         ),
     ),
-    "layer_rows": (
+    "per_layer_embedding": (
         Rung(
-            "layer_rows",
+            "per_layer_embedding",
             "1_warp",
-            "layer_rows_warp",
+            "per_layer_embedding_warp",
             "all layers' embeddings of a token at once",
             defines={"THREADS": 128, "FORMAT": 0},
         ),
     ),
-    "join_rows": (
+    "add_rmsnorm": (
         Rung(
-            "join_rows",
+            "add_rmsnorm",
             "1_block",
-            "join_rows_block",
+            "add_rmsnorm_block",
             "norms on both sides of the sum, read once",
             defines={"THREADS": 512, "PARTS": 2},
         ),
     ),
-    "turn_rows": (
+    "rope_qk_norm": (
         Rung(
-            "turn_rows",
+            "rope_qk_norm",
             "1_warp",
-            "turn_rows_warp",
+            "rope_qk_norm_warp",
             "heads normalised, turned and put in their place",
             defines={"THREADS": 128, "HEAD_DIM": 256},
         ),
     ),
-    "gelu_rows": (Rung("gelu_rows", "1_vector", "gelu_rows_vector", "GELU and product in one kernel"),),
+    "gelu_mul": (Rung("gelu_mul", "1_vector", "gelu_mul_vector", "GELU and product in one kernel"),),
 }
 
 
@@ -100,7 +100,7 @@ def _table(name: str, table: Any, width: int) -> tuple[int, list[Any]]:
 
 
 @with_target()
-def take_token(bests: Any, tokens: Any, position: Any, place: Any, length: Any) -> None:
+def sample_candidates(bests: Any, tokens: Any, position: Any, place: Any, length: Any) -> None:
     """Write the token that candidates bests [blocks, 2] come to (as ops.decoder leaves them) to
     tokens[position]; then place = position, and length = position = position + 1.
     """
@@ -109,12 +109,12 @@ def take_token(bests: Any, tokens: Any, position: Any, place: Any, length: Any) 
     check_array("tokens", tokens, "uint32")
     for name, scalar in (("position", position), ("place", place), ("length", length)):
         check_array(name, scalar, "uint32", 1)
-    _, function = _of("take_token")
+    _, function = _of("sample_candidates")
     function.launch(1, 32, [bests, tokens, position, place, length, *_ints(blocks)])
 
 
 @with_target()
-def embed_rows(table: Any, tokens: Any, place: Any, *, residual: Any, out: Any, factor: float = 1.0) -> None:
+def embedding_scaled(table: Any, tokens: Any, place: Any, *, residual: Any, out: Any, factor: float = 1.0) -> None:
     """Rows tokens[place + i] of table [vocab, width] (FP16 or Planes): `factor` times them in residual
     [n, width] FP32, and as they are in out [n, width] FP16.
     """
@@ -124,14 +124,14 @@ def embed_rows(table: Any, tokens: Any, place: Any, *, residual: Any, out: Any, 
     check_array("place", place, "uint32", 1)
     check_array("residual", residual, "float32", n * width, 16)
     check_array("out", out, "float16", n * width, 16)
-    macros, function = _of("embed_rows", FORMAT=form)
+    macros, function = _of("embedding_scaled", FORMAT=form)
     grid = n, math.ceil(width / 8 / macros["THREADS"])
     arguments = [*operands, tokens, place, residual, out, *_ints(width // 8), ctypes.c_float(factor)]
     function.launch(grid, macros["THREADS"], arguments)
 
 
 @with_target()
-def layer_rows(
+def per_layer_embedding(
     projected: Any,
     weights: Any,
     table: Any,
@@ -147,14 +147,14 @@ def layer_rows(
     """
     n, layers, width = _sizes("out", out, 3)
     if width % 32 or width > 256:
-        raise LaunchError(f"layer_rows takes a multiple of 32 up to 256 numbers a layer, not {width}.")
+        raise LaunchError(f"per_layer_embedding takes a multiple of 32 up to 256 numbers a layer, not {width}.")
     form, operands = _table("table", table, layers * width)
     check_array("projected", projected, "float16", n * layers * width, 16)
     check_array("weights", weights, "float16", width, 16)
     check_array("tokens", tokens, "uint32")
     check_array("place", place, "uint32", 1)
     check_array("out", out, "float16", n * layers * width, 16)
-    macros, function = _of("layer_rows", FORMAT=form)
+    macros, function = _of("per_layer_embedding", FORMAT=form)
     grid = n, math.ceil(32 * layers / macros["THREADS"])
     floats = [ctypes.c_float(factor), ctypes.c_float(epsilon)]
     arguments = [projected, weights, *operands, tokens, place, out, *_ints(layers, width // 8), *floats]
@@ -162,7 +162,7 @@ def layer_rows(
 
 
 @with_target()
-def join_rows(
+def add_rmsnorm(
     residual: Any,
     branch: Any = None,
     after: Any = None,
@@ -179,9 +179,9 @@ def join_rows(
     """
     n, width = _sizes("residual", residual, 2)
     if width % 8 or width > 8192:
-        raise LaunchError(f"join_rows takes rows of a multiple of 8 up to 8192, not {width}.")
+        raise LaunchError(f"add_rmsnorm takes rows of a multiple of 8 up to 8192, not {width}.")
     if (branch is None) != (after is None):
-        raise LaunchError("join_rows takes a branch and the weights of its norm together.")
+        raise LaunchError("add_rmsnorm takes a branch and the weights of its norm together.")
     check_array("residual", residual, "float32", n * width, 16)
     check_array("out", out, "float16", n * width, 16)
     check_array("roots", roots, "float32", n)
@@ -194,7 +194,7 @@ def join_rows(
             check_array(name, array, "float16", size, 16)
     # A thread for four numbers, as long as so many threads have registers enough.
     threads = 32 * math.ceil(width / 128) if width <= 4096 else 512
-    macros, function = _of("join_rows", PARTS=math.ceil(width / 4 / threads), THREADS=threads)
+    macros, function = _of("add_rmsnorm", PARTS=math.ceil(width / 4 / threads), THREADS=threads)
     halves = [out if array is None else array for array in (branch, after, before)]
     flags = _ints(width, branch is not None, before is not None)
     floats = [ctypes.c_float(factor), ctypes.c_float(epsilon)]
@@ -202,7 +202,7 @@ def join_rows(
 
 
 @with_target()
-def turn_rows(
+def rope_qk_norm(
     rows: Any,
     query_norm: Any,
     key_norm: Any,
@@ -220,9 +220,9 @@ def turn_rows(
     """
     n, heads, head_dim = _sizes("queries", queries, 3)
     if head_dim % 64 or head_dim > 512:
-        raise LaunchError(f"turn_rows takes heads of a multiple of 64 up to 512, not {head_dim}.")
+        raise LaunchError(f"rope_qk_norm takes heads of a multiple of 64 up to 512, not {head_dim}.")
     if (keys is None) != (values is None):
-        raise LaunchError("turn_rows takes keys and values together, or neither.")
+        raise LaunchError("rope_qk_norm takes keys and values together, or neither.")
     kv_heads = 0 if keys is None else _sizes("keys", keys, 3)[1]
     check_array("rows", rows, "float16", n * (heads + 2 * kv_heads) * head_dim, 16)
     check_array("query_norm", query_norm, "float16", head_dim)
@@ -237,7 +237,7 @@ def turn_rows(
         check_array("key_norm", key_norm, "float16", head_dim)
         for name, cache in (("keys", keys), ("values", values)):
             check_array(name, cache, "float16", int(keys.shape[0]) * kv_heads * head_dim, 16)
-    macros, function = _of("turn_rows", HEAD_DIM=head_dim)
+    macros, function = _of("rope_qk_norm", HEAD_DIM=head_dim)
     grid = n, math.ceil(32 * (heads + 2 * kv_heads) / macros["THREADS"])
     halves = [queries if array is None else array for array in (keys, values)]
     norms = [query_norm, key_norm if kv_heads else query_norm]
@@ -246,7 +246,7 @@ def turn_rows(
 
 
 @with_target()
-def gelu_rows(gates: Any, ups: Any, *, out: Any, column: int = 0, roots: Any = None) -> Any:
+def gelu_mul(gates: Any, ups: Any, *, out: Any, column: int = 0, roots: Any = None) -> Any:
     """out [n, width] FP16 = GELU (tanh formula) of the first `width` columns of gates [n, ...], times roots
     [n] FP32 if given, times the columns of ups [n, ...] from `column` on.
     """
@@ -254,7 +254,7 @@ def gelu_rows(gates: Any, ups: Any, *, out: Any, column: int = 0, roots: Any = N
     pitch, other = _sizes("gates", gates, 2)[1], _sizes("ups", ups, 2)[1]
     if width % 8 or pitch % 8 or other % 8 or column % 8 or column < 0 or width > pitch:
         raise LaunchError(
-            f"gelu_rows takes columns in eights, not {width} of {pitch} gates and {column} of {other}."
+            f"gelu_mul takes columns in eights, not {width} of {pitch} gates and {column} of {other}."
         )
     if column + width > other:
         raise LaunchError(f"ups have {other} columns, so {width} from {column} on are not there.")
@@ -263,7 +263,7 @@ def gelu_rows(gates: Any, ups: Any, *, out: Any, column: int = 0, roots: Any = N
     check_array("out", out, "float16", n * width, 16)
     if roots is not None:
         check_array("roots", roots, "float32", n)
-    macros, function = _of("gelu_rows")
+    macros, function = _of("gelu_mul")
     count, threads = n * width // 8, macros["THREADS"]
     if count >= threads << 31:
         raise LaunchError(f"{n} rows of {width} are more than a launch covers.")

@@ -106,8 +106,8 @@ def rungs_for(head_dim: int, device: Sized | None = None) -> list[str]:
     """Names of the rungs that can do a head of this width, on this device."""
     names = []
     for rung in op.LADDERS["attention"]:
-        wide = head_dim > op.WIDEST.get(rung.name, 512) or (rung.name == "8_sliced" and head_dim % 64)
-        wide = wide or (rung.name == "13_ring" and head_dim > 256 and head_dim % 32)
+        wide = head_dim > op.WIDEST.get(rung.name, 512) or (rung.name == "8_head_dim_slices" and head_dim % 64)
+        wide = wide or (rung.name == "13_mbarrier_ring" and head_dim > 256 and head_dim % 32)
         if rung.name in op.HOPPER:
             wide = head_dim not in op.HOPPER[rung.name] or not getattr(device, "has_hopper", True)
         if not wide:
@@ -142,9 +142,9 @@ def ladder(
 
 def best(head_dim: int) -> list[str]:
     """The rungs that a sweep looks at: the two fastest portable ones for the width, the faster last."""
-    if head_dim <= op.WIDEST["7_rows"]:
-        return ["7_rows", "13_ring"]
-    return ["6_async" if head_dim <= op.WIDEST["6_async"] else "8_sliced", "13_ring"]
+    if head_dim <= op.WIDEST["7_mma_32_rows"]:
+        return ["7_mma_32_rows", "13_mbarrier_ring"]
+    return ["6_cp_async" if head_dim <= op.WIDEST["6_cp_async"] else "8_head_dim_slices", "13_mbarrier_ring"]
 
 
 def hopper(head_dim: int, format: str = "fp16") -> list[str]:
@@ -456,7 +456,7 @@ class Attention(Study):
 
     def launch_us(self, case: Case, device: Device) -> float:
         bound = self.predict(case, Context(device=device)) or 2.0
-        slow = {"1_scalar": 12.0, "2_tiled": 8.0, "3_half2": 6.0, "torch.sdpa_math": 20.0, "1_whole": 12.0}
+        slow = {"1_scalar": 12.0, "2_tiled": 8.0, "3_half2": 6.0, "torch.sdpa_math": 20.0, "1_block_per_head": 12.0}
         return slow.get(case.impl, 2.5) * bound
 
     def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
@@ -629,7 +629,7 @@ def _own(case: Case, inputs: list[list[Any]]) -> Launcher:
         lengths = [xp.full(1, shape.context, np.int32) for _ in inputs]
         queries = [q[0] for q, _, _ in inputs]
         splits = tunables(case).get("splits") or (
-            1 if case.impl == "1_whole" else _splits(rung, macros, shape)
+            1 if case.impl == "1_block_per_head" else _splits(rung, macros, shape)
         )
         rooms = [op.room_for(q, splits) for q in queries]
 

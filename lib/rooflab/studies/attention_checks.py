@@ -303,7 +303,7 @@ def _replay(case: Case) -> Rows:
     q, k, v = study.operands(shape)
     length, out = xp.zeros(1, np.int32), xp.empty_like(q)
     rung, macros, _ = study.own_rung(case)
-    splits = 1 if case.impl == "1_whole" else study._splits(rung, macros, shape)
+    splits = 1 if case.impl == "1_block_per_head" else study._splits(rung, macros, shape)
     room = op.room_for(q[0], splits)
     how: dict[str, Any] = {"rung": case.impl, "splits": splits, **macros}
 

@@ -325,7 +325,7 @@ def unfit(case: Case, capability: int) -> str | None:
 
 def traced() -> list[Case]:
     """A launch a phase, in every format: what a tracer tells apart."""
-    return [_case("1_phases", f, h, MODEL, PROMPT, SHORT) for f, h in FORMATS.items()]
+    return [_case("1_kernel_per_phase", f, h, MODEL, PROMPT, SHORT) for f, h in FORMATS.items()]
 
 
 def counted(device: Sized | None = None) -> list[Case]:
@@ -335,7 +335,7 @@ def counted(device: Sized | None = None) -> list[Case]:
 
 
 def phases(activities: pd.DataFrame) -> pd.DataFrame:
-    """A trace of rung 1_phases summed up: of each case and phase its launches a token and microseconds a
+    """A trace of rung 1_kernel_per_phase summed up: of each case and phase its launches a token and microseconds a
     token (median over the tokens, with quartiles); "between" is the time in which no phase runs.
     """
     rows = []

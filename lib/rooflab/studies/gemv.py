@@ -64,8 +64,8 @@ def splits_sweep(n: int = SIZES[1]) -> list[Case]:
 
 
 def padding(n: int = SIZES[1]) -> list[Case]:
-    """6_strip without and with the padding that keeps the rows of its shared memory out of one bank."""
-    return [_case("gemv", "6_strip", n, n, options=options(pad=pad)) for pad in (0, 1)]
+    """6_column_strips without and with the padding that keeps the rows of its shared memory out of one bank."""
+    return [_case("gemv", "6_column_strips", n, n, options=options(pad=pad)) for pad in (0, 1)]
 
 
 def called(n: int = SIZES[1]) -> list[Case]:
@@ -78,7 +78,7 @@ def called(n: int = SIZES[1]) -> list[Case]:
         for clock in ("event", "wall")
         for impl, kind in (
             ("2_coalesced", "own"),
-            ("6_strip", "own"),
+            ("6_column_strips", "own"),
             ("torch.matmul", "peer"),
             ("cupy.dot", "peer"),
         )
@@ -114,7 +114,7 @@ def counted(n: int = SIZES[1], small: int = SIZES[0]) -> list[Case]:
     """What Nsight Compute counts: both ladders on an n x n matrix with their peers, the unpadded strip, and
     products that may find their matrix in the L2.
     """
-    warm = [c for c in ladder("gemv", small, small, "warm") if c.impl in ("2_coalesced", "6_strip")]
+    warm = [c for c in ladder("gemv", small, small, "warm") if c.impl in ("2_coalesced", "6_column_strips")]
     cupy_dot = _case("gemv", "cupy.dot", n, n, kind="peer", clock="event")
     return [
         *(*ladder("gemv", n, n), cupy_dot, padding(n)[0]),
@@ -149,7 +149,7 @@ def first_request(rung: Rung, n: int, k: int, macros: Mapping[str, int]) -> tupl
         return [lane * n * 4 for lane in lanes], 4
     if rung.name in ("2_coalesced", "3_split_k"):
         return [lane * 4 for lane in lanes], 4
-    wide = macros["COLUMNS"] // 4 if rung.name == "6_strip" else 32
+    wide = macros["COLUMNS"] // 4 if rung.name == "6_column_strips" else 32
     return [lane % wide * 16 + lane // wide * n * 4 for lane in lanes], 16
 
 

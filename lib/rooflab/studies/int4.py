@@ -74,8 +74,8 @@ def chosen(n: int, k: int, batch: int, device: Sized | None = None, **more: Any)
 
 def rungs(n: int, k: int) -> list[Case]:
     """Every rung at batch 1."""
-    macros = {"9_shared": {"tokens": 8}, "10_wgmma": {"tokens": 16}}
-    macros["12_tiles"] = {"stages": 6, "tall": 1, "tokens": 64}
+    macros = {"9_shared_x": {"tokens": 8}, "10_wgmma": {"tokens": 16}}
+    macros["12_token_tiles"] = {"stages": 6, "tall": 1, "tokens": 64}
     return [_case(r.name, n, k, options=options(**macros.get(r.name, {}))) for r in int4.LADDERS["int4"]]
 
 

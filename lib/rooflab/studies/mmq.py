@@ -1,7 +1,7 @@
 """Study `mmq` (lesson 05): a prompt's product on Q8_0 weights, from one token to two thousand.
 
 Activations come in FP16, so every own case quantises them first unless its option prepared=1 says that they
-came quantised; 7_half takes them as they are. The baseline turns all weights into FP16 and multiplies by
+came quantised; 7_fp16_wgmma takes them as they are. The baseline turns all weights into FP16 and multiplies by
 cuBLAS, the peers have them in FP16 all along (or, without scales, in int8: torch._int_mm, and in FP8:
 torch._scaled_mm). exact=1 and unquantised=1 are the study q8_0's: they change what judges a product.
 """
@@ -112,12 +112,12 @@ def operations_of(impl: str) -> int | None:
     """
     if takes_halves(impl):
         return None
-    return 2 if impl in ("5_tuned", DECODE + "6_mma") else 3
+    return 2 if impl in ("5_large_tiles", DECODE + "6_mma") else 3
 
 
 def takes_halves(impl: str) -> bool:
     """Whether a rung takes its activations in FP16, as they are, and makes halves of the weights."""
-    return "half" in impl
+    return "fp16_wgmma" in impl
 
 
 def room(device: Device) -> float:

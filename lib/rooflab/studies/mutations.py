@@ -133,7 +133,7 @@ def _attention(operator: str, rung: Rung) -> list[Case]:
         ):  # more parts than a warp has lanes
             heads = (2, 1) if parts else (4, 2)  # one head a block, so that a cache can be cut so often
             mine = [case for case in decode_cases(seq, width, heads) if case.impl == rung.name]
-            more = options(splits=parts) if parts and rung.name != "1_whole" else ""
+            more = options(splits=parts) if parts and rung.name != "1_block_per_head" else ""
             found += [replace(case, cache="warm", options=more) for case in mine]
         return found
     kinds: list[dict[str, Any]] = [
@@ -259,7 +259,7 @@ def _rows(operator: str, rung: Rung) -> Iterator[Subject]:
         )  # fmt: skip
         return Subject(shape, works)
 
-    if operator == "norm_rows":
+    if operator == "rmsnorm":
         width = 1096
         before = rng.standard_normal((5, width)).astype(np.float32)
         branch, weights = (rng.standard_normal(s).astype(np.float16) for s in ((5, width), width))
@@ -268,11 +268,11 @@ def _rows(operator: str, rung: Rung) -> Iterator[Subject]:
 
         def normed(i: int) -> None:
             residual = before.copy()
-            between.norm_rows(residual, weights, out=outs[i], branch=branch, rung=rung.name)
+            between.rmsnorm(residual, weights, out=outs[i], branch=branch, rung=rung.name)
 
         expected = total / np.sqrt((total**2).mean(-1, keepdims=True) + 1e-6) * weights
         yield subject(f"5 x {width}", normed, outs, expected)
-    elif operator == "rotate_rows":
+    elif operator == "rope":
         rows, biases = (rng.standard_normal(s).astype(np.float16) for s in ((3, 256), 256))
         turns = decoder.rotations(16, 32, 1e4)
         paired, by = np.ascontiguousarray(decoder.pair_heads(rows.T, 32).T), decoder.pair_heads(biases, 32)
@@ -280,7 +280,7 @@ def _rows(operator: str, rung: Rung) -> Iterator[Subject]:
 
         def turned(i: int) -> None:
             q, k, v = (np.full((3, n, 32), np.nan, np.float16) for n in (4, 2, 2))
-            between.rotate_rows(paired, by, turns, q, k, v, start=5)
+            between.rope(paired, by, turns, q, k, v, start=5)
             outs[i][:] = np.concatenate([q, k, v], 1)
 
         whole = (rows.astype(np.float64) + biases).reshape(3, 8, 32)
@@ -289,13 +289,13 @@ def _rows(operator: str, rung: Rung) -> Iterator[Subject]:
         expected = np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
         expected[:, 6:] = whole[:, 6:]
         yield subject("3 x 8 heads of 32", turned, outs, expected)
-    elif operator == "gate_rows":
+    elif operator == "silu_mul":
         gates = rng.standard_normal((2, 67, 40)).astype(np.float16)
         both = np.ascontiguousarray(decoder.pair_gates(gates.swapaxes(1, 2)).T)
         outs = [np.empty((67, 40), np.float16) for _ in range(2)]
         gate64, up64 = gates.astype(np.float64)
         yield subject(
-            "67 x 40", lambda i: between.gate_rows(both, out=outs[i]), outs,
+            "67 x 40", lambda i: between.silu_mul(both, out=outs[i]), outs,
             gate64 / (1 + np.exp(-gate64)) * up64,
         )  # fmt: skip
 
@@ -304,7 +304,7 @@ _STREAMS = ("read", "copy", "write", "triad", "saxpy")
 _CASES: dict[str, Callable[[str, Rung], list[Case]]] = {
     **dict.fromkeys(_STREAMS, _streams),
     **dict.fromkeys(("gemv", "gemv_rows"), _products),
-    **dict.fromkeys(("q8_0", "q8_1", "embed", "dequantise"), _q8),
+    **dict.fromkeys(("q8_0", "q8_1", "embedding_q8_0", "dequantise"), _q8),
     "mmq": _mmq,
     **dict.fromkeys(("attention", "decode_attention"), _attention),
 }
@@ -312,7 +312,7 @@ _WORKS: dict[str, Callable[[str, Rung], Iterator[Subject]]] = {
     "int4": _int4,
     "int4_dequantise": _int4_dequantise,
     "decode_step": _decoded,
-    **dict.fromkeys(("norm_rows", "rotate_rows", "gate_rows"), _rows),
+    **dict.fromkeys(("rmsnorm", "rope", "silu_mul"), _rows),
 }
 OPERATORS = (*_CASES, *_WORKS)
 
@@ -491,19 +491,19 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "guard",
         "first < chunks",
     ): "a turn at the end loads nothing: each load is guarded",
-    ("gemv/6_strip", "guard", "c < COLUMNS"): "the warps divide COLUMNS evenly, so c stays below it",
+    ("gemv/6_column_strips", "guard", "c < COLUMNS"): "the warps divide COLUMNS evenly, so c stays below it",
     ("mmq/3_wide", "guard", "thread < 2 * TOKENS"): "128 tokens a tile are all 256 threads",
-    ("mmq/5_tuned", "wait", "wait<0>"): "after the last turn only empty groups are under way",
+    ("mmq/5_large_tiles", "wait", "wait<0>"): "after the last turn only empty groups are under way",
     ("q8_0/6_mma", "wait", "wait<0>"): "after the last turn only empty groups are under way",
-    ("int4/9_shared", "wait", "wait<0>"): "after the last turn only empty groups are under way",
+    ("int4/9_shared_x", "wait", "wait<0>"): "after the last turn only empty groups are under way",
     (
-        "decode_step/5_held_back",
+        "decode_step/5_prefetch_at_barrier",
         "wait",
         "wait<0>",
     ): "every copy that was started has been multiplied by then",
-    ("attention/7_rows", "guard", "tile < all_from"): "it only decides whether keys are looked at one by one",
+    ("attention/7_mma_32_rows", "guard", "tile < all_from"): "it only decides whether keys are looked at one by one",
     ("attention/2_tiled", "dirty", "sum = 0"): _RESCALED,
-    ("decode_attention/2_split", "dirty", "sum = 0"): _RESCALED,
+    ("decode_attention/2_split_kv", "dirty", "sum = 0"): _RESCALED,
     (
         "common/attention.cuh",
         "stride",

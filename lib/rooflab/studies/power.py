@@ -78,7 +78,7 @@ def _int4(shape: tuple[int, int], tokens: int, device: Sized | None) -> list[Cas
 
 
 def _mmq(tokens: int) -> list[Case]:
-    names = ("5_tuned", "6_wgmma", "7_half", *mmq.PEERS)
+    names = ("5_large_tiles", "6_wgmma", "7_fp16_wgmma", *mmq.PEERS)
     return [case for case in mmq.ladder(tokens) if case.impl in names]
 
 

@@ -166,9 +166,9 @@ def token_us(
     if way == "batch":
         return products_us(known, model, format, head, batch) + attention + launches * known.node_us
     phases = products_us(known, model, format, head) + attention
-    if way == "1_phases":
+    if way == "1_kernel_per_phase":
         return phases
-    if way == "2_dependent":
+    if way == "2_pdl":
         return phases - launches * (known.node_us - known.edge_us)
     barriers = launches * known.barrier_us
     if way == "3_persistent":

@@ -43,7 +43,7 @@ FAMILIES = (
     ("quantising", r"q8_1|quantise"),
     ("dequantising", r"dequant"),
     ("attention", r"attention|fmha|flash|sdpa"),
-    ("our others", r"_rows|decode_step|embeddings|take_token|choose"),
+    ("our others", r"rmsnorm|rope|silu_mul|gelu_mul|per_layer|_rows|decode_step|embedding|sample"),
     ("cuBLAS", parts.PRODUCT.pattern),
 )
 OTHERS = "torch"
@@ -222,7 +222,7 @@ class Prefill(Study):
             used += [(between, rung) for ladder in between.LADDERS.values() for rung in ladder]
         hopper, n, seq = arch == "90", 2 * shape.mlp, case.seq or 0
         if case.format == "q8_0" and paths.mmq:
-            how = "7_half" if hopper else mmq.dispatch(seq, False)[1]
+            how = "7_fp16_wgmma" if hopper else mmq.dispatch(seq, False)[1]
             used.insert(0, (mmq, ops.rung_of(mmq.LADDERS["mmq"], how, how)))
             if hopper and paths.fused:
                 used[0] = (between, between.LADDERS["prompt_product"][0])

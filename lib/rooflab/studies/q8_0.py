@@ -93,9 +93,9 @@ def embeddings() -> list[Case]:
     """A prompt's rows by a launch and a copy a token, and by one launch; in a graph, and called eagerly."""
     n, k = EMBEDDING
     return [
-        _case("embed", rung.name, n, k, batch=PROMPT, cache="warm", clock=clock)
+        _case("embedding_q8_0", rung.name, n, k, batch=PROMPT, cache="warm", clock=clock)
         for clock in ("graph", "wall")
-        for rung in q8_0.LADDERS["embed"]
+        for rung in q8_0.LADDERS["embedding_q8_0"]
     ]
 
 
@@ -276,7 +276,7 @@ class Q8(Study):
         n, k, batch = case.n or 0, case.k or 0, case.batch or 1
         if case.operator == "q8_1":
             return int(batch * k * (2 + (36 if case.impl == "1_blocks" else 34) / 32))
-        if case.operator == "embed":
+        if case.operator == "embedding_q8_0":
             return int(batch * k * (WEIGHT_BYTES + 4))
         if case.operator == "dequantise":
             return int(n * k * (WEIGHT_BYTES + 2))
@@ -290,7 +290,7 @@ class Q8(Study):
 
     def _copies(self, case: Case) -> int:
         return (
-            1 if case.operator in ("embed", "chain", "capture") else products.copies(case, self._bytes(case))
+            1 if case.operator in ("embedding_q8_0", "chain", "capture") else products.copies(case, self._bytes(case))
         )
 
     def memory_bytes(self, case: Case) -> int:
@@ -309,7 +309,7 @@ class Q8(Study):
         builders: dict[str, Callable[..., list[gate.Work]]] = {
             "q8_0": _products,
             "q8_1": _quantisers,
-            "embed": _embeddings,
+            "embedding_q8_0": _embeddings,
             "dequantise": _dequantisers,
             "chain": _chains,
             "side": _side,
@@ -451,10 +451,10 @@ def _embed(case: Case, table: q8_0.Blocks, tokens: Any, out: Any) -> Callable[[i
 
     def launch(_: int) -> None:
         if rung.name == "2_batched":
-            q8_0.embed(table, tokens, out=out, rung=rung.name, **macros)
+            q8_0.embedding_q8_0(table, tokens, out=out, rung=rung.name, **macros)
             return
         for i in range(len(out)):
-            q8_0.embed(table, tokens, index=i, out=place, rung=rung.name, **macros)
+            q8_0.embedding_q8_0(table, tokens, index=i, out=place, rung=rung.name, **macros)
             _copy(out[i], place)
 
     return launch

@@ -37,7 +37,7 @@ TOKENS = (1, 4, 16, 64, 256)  # of the families' projections
 CLOCKED = ((4096, 4096), (14336, 4096), (16384, 3072))  # Llama's and Mistral's, and Phi's, by all clocks
 TINY = 1 << 20  # weights of a matrix that so many cold copies exist of that two numbers of tokens must do
 # Tokens from which a way may win.
-_LEAST = {("q8_0", "mma"): 2, ("q8_0", "mmq"): 8, ("q8_0", "mmq_wgmma"): 64, ("q8_0", "mmq_half"): 8}
+_LEAST = {("q8_0", "mma"): 2, ("q8_0", "mmq"): 8, ("q8_0", "mmq_wgmma"): 64, ("q8_0", "mmq_fp16_wgmma"): 8}
 # Ways for weights held in another order: measured on the source's shapes by the graph clock alone, so that
 # predictions know them. The source's own loop over tokens is the study int4's.
 _OTHER_ORDERS = {("int4_g128", "fused_rows"): (1, 8), ("q8_0", "mmq_blocks"): (64, 256)}
@@ -193,7 +193,7 @@ def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
         rung, macros = found
     module = next(m for m in ops.modules() if any(rung in ladder for ladder in m.LADDERS.values()))
     rule = str(module.launch_rule(rung))
-    if case.format == "q8_0" and case.impl != "mmq_half":
+    if case.format == "q8_0" and case.impl != "mmq_fp16_wgmma":
         quantiser = ops.rung_of(q8_0.LADDERS["q8_1"], None, q8_0.DEFAULT["q8_1"])
         rule += q8_0.launch_rule(quantiser) + ops.kernel.whole_source(quantiser.path)
     return rung, dict(macros), rule + source_of_callable(dispatch._RUN[case.format, case.impl])
@@ -257,7 +257,7 @@ class Operands:
             made["x"] = products.activations(batch, self.k)
             made["prepared"] = q8_0.quantise(made["x"])
         x = made["x"]
-        rounded, given = how.name == "two_op", how.name in ("two_op", "mmq_half")
+        rounded, given = how.name == "two_op", how.name in ("two_op", "mmq_fp16_wgmma")
         key = (how.format, how.format == "q8_0" and (rounded, given))
         if key not in made:
             if how.format == "fp16":
@@ -352,9 +352,9 @@ _SAME_WAY = {  # (study, impl) of other recordings -> the way that it is
     ("mmq", "q8_0/4_planes"): "dp4a",
     ("mmq", "q8_0/5_batch"): "dp4a",
     ("mmq", "q8_0/6_mma"): "mma",
-    ("mmq", "5_tuned"): "mmq",
+    ("mmq", "5_large_tiles"): "mmq",
     ("mmq", "6_wgmma"): "mmq_wgmma",
-    ("mmq", "7_half"): "mmq_half",
+    ("mmq", "7_fp16_wgmma"): "mmq_fp16_wgmma",
     **{("int4", rung.name): "fused" for rung in int4.TILED},
 }
 

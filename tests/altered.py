@@ -12,13 +12,14 @@ from functools import cache
 from pathlib import Path
 from unittest import mock
 
-from rooflab import device, paths, studies
-from rooflab.case import RUN_SCHEMA, SCHEMA, Case, parse_options
-from rooflab.identity import SKIPPED
-from rooflab.record import Store
+from rooflab import paths, studies
+from rooflab.hardware import device
+from rooflab.records.case import RUN_SCHEMA, SCHEMA, Case, parse_options
+from rooflab.records.csv_table import natural_key, read_table, table_text, to_text
+from rooflab.records.fingerprint import SKIPPED
+from rooflab.records.store import Store
 from rooflab.studies.bandwidth import roofs
 from rooflab.studies.base import Sized, Study, Unlisted
-from rooflab.table import natural_key, read_table, table_text, to_text
 
 SOURCE = paths.DATA / "h200"
 TIMES = ("median_us", "q1_us", "q3_us")

@@ -50,8 +50,8 @@ def rows_right(put=lambda array: array, get=lambda array: array, target="cpu"):
     arrays to where the target's lie, `get` brings them back.
     """
     from rooflab import ops
-    from rooflab.formats import Planes, dequantise_q8, from_planes, quantise_q8_0, to_planes
-    from rooflab.ops import decoder, rows
+    from rooflab.numerics.quant import Planes, dequantise_q8, from_planes, quantise_q8_0, to_planes
+    from rooflab.ops import decoder, gemma_ops
 
     rng = np.random.default_rng(0)
 
@@ -87,21 +87,21 @@ def rows_right(put=lambda array: array, get=lambda array: array, target="cpu"):
     planes = to_planes(quantise_q8_0(table))
     embedded, seeds, told = room(n, 96, dtype=np.float32), room(n, 96), room(n, 3, 32)
     with ops.on(target):
-        rows.sample_candidates(put(bests), tokens, position, place, length)
+        gemma_ops.sample_candidates(put(bests), tokens, position, place, length)
         assert [int(get(each)[0]) for each in (position, place, length)] == [5, 4, 5]
         ids[4] = 40
         assert get(tokens).tolist() == ids.tolist()
         ids[4] = 1
         tokens[4] = 1
-        rows.add_rmsnorm(residual, put(branch), put(after), put(before), out=x, roots=roots, factor=0.5)
+        gemma_ops.add_rmsnorm(residual, put(branch), put(after), put(before), out=x, roots=roots, factor=0.5)
         total = (start + normed(branch, after)) / 2
         assert np.abs(get(residual) - total).max() < 1e-5
         close(x, normed(total, before), 8)
         assert np.abs(get(roots) - np.sqrt((total**2).mean(-1) + 1e-6)).max() < 1e-6
-        rows.add_rmsnorm(residual, out=x, roots=roots)
+        gemma_ops.add_rmsnorm(residual, out=x, roots=roots)
         close(x, normed(total))
         norms = put(query_norm), put(key_norm)
-        rows.rope_qk_norm(put(made), *norms, put(turns), place, queries, keys, values)
+        gemma_ops.rope_qk_norm(put(made), *norms, put(turns), place, queries, keys, values)
         whole = normed(made.reshape(n, 8, width))
         cos, sin = (turns[4:7, None, :, i] for i in (0, 1))
         for got, part, norm in (
@@ -113,18 +113,20 @@ def rows_right(put=lambda array: array, get=lambda array: array, target="cpu"):
         close(values[4:7], whole[:, 6:])
         assert (get(keys)[:4] == 0).all() and (get(keys)[7:] == 0).all()
         only = put(np.ascontiguousarray(made[:, : 4 * width]))
-        rows.rope_qk_norm(only, norms[0], None, put(turns), place, again)
+        gemma_ops.rope_qk_norm(only, norms[0], None, put(turns), place, again)
         assert (get(again) == get(queries)).all()
-        rows.gelu_mul(put(gates), put(ups), out=inner, column=56, roots=roots)
+        gemma_ops.gelu_mul(put(gates), put(ups), out=inner, column=56, roots=roots)
         g = gates[:, :40].astype(np.float64) * get(roots)[:, None]
         gelu = 0.5 * g * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g**3)))
         close(inner, gelu * ups[:, 56:], 8)
         wide = Planes(put(planes.scales), put(planes.quants))
         for each, meant in ((put(table), table), (wide, dequantise_q8(from_planes(planes)))):
-            rows.embedding_scaled(each, tokens, place, residual=embedded, out=seeds, factor=3.0)
+            gemma_ops.embedding_scaled(each, tokens, place, residual=embedded, out=seeds, factor=3.0)
             close(seeds, meant[ids[4:7]])
             assert np.abs(get(embedded) - 3 * meant[ids[4:7]].astype(np.float64)).max() < 1e-5
-            rows.per_layer_embedding(put(projected), put(weights), each, tokens, place, out=told, factor=16.0)
+            gemma_ops.per_layer_embedding(
+                put(projected), put(weights), each, tokens, place, out=told, factor=16.0
+            )
             own = 16 * meant[ids[4:7]].astype(np.float64).reshape(n, 3, 32)
             close(told, (normed(projected, weights) + own) / np.sqrt(2), 32)
 

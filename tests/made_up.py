@@ -1,7 +1,7 @@
 """Rows of a GPU that does not exist, for the tests of what draws and explores recordings."""
 
 import pandas as pd
-from rooflab.case import COLUMNS, SCHEMA, Case
+from rooflab.records.case import COLUMNS, SCHEMA, Case
 
 RUNGS = ("1_word", "2_vector", "3_grid")
 ROOFS = {"dram_read": (182.0, "GB/s", ""), "dram_copy": (154.0, "GB/s", "")}

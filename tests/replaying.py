@@ -19,8 +19,9 @@ import pandas as pd
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from matplotlib.figure import Figure
-from rooflab import paths, plot
-from rooflab.record import Store
+from rooflab import paths
+from rooflab.records.store import Store
+from rooflab.view import plot
 from traitlets.config import Config
 
 PARAMETERS = "parameters"

@@ -9,8 +9,9 @@ import sys
 
 import cupy
 import numpy as np
-from rooflab import formats, kernel
+from rooflab.numerics import quant
 from rooflab.ops import attention, gemv, int4, mmq, probes, q8_0, stream
+from rooflab.runtime import nvrtc
 
 cupy.cuda.set_allocator(None)
 
@@ -113,7 +114,7 @@ def every_int4() -> None:
     rng = np.random.default_rng(8)
     hopper = cupy.cuda.Device().compute_capability == "90"
     for n, k, batch in ((1, 128, 1), (70, 256, 3), (130, 1152, 8)):
-        q = formats.quantise_int4(rng.standard_normal((n, k)).astype(np.float32))
+        q = quant.quantise_int4(rng.standard_normal((n, k)).astype(np.float32))
         x, rows = (
             cupy.asarray(rng.standard_normal((batch, k)).astype(np.float16)),
             int4.Rows(*map(cupy.asarray, q)),
@@ -171,8 +172,8 @@ def every_step() -> None:
     hopper = cupy.cuda.Device().compute_capability == "90"
 
     def there(matrix):
-        if isinstance(matrix, formats.Planes):
-            return formats.Planes(*map(cupy.asarray, matrix))
+        if isinstance(matrix, quant.Planes):
+            return quant.Planes(*map(cupy.asarray, matrix))
         return cupy.asarray(matrix)
 
     shape = decoder.Shape(2, 256, 512, 4, 2, 64, 320)
@@ -193,7 +194,7 @@ def every_step() -> None:
 
 
 def every_between() -> None:
-    from rooflab.ops import between, decoder
+    from rooflab.ops import decoder, decoder_ops
 
     rng = np.random.default_rng(10)
 
@@ -208,33 +209,33 @@ def every_between() -> None:
         table, tokens = values(33, width), cupy.asarray(rng.integers(0, 33, n).astype(np.int32))
         history = cupy.asarray(rng.integers(0, 33, (4, n)).astype(np.int32))
         for kind in (table, q8_0.quantise(table) if width % 128 == 0 else table):
-            between.embedding(kind, tokens, out=room(n, width, dtype=np.float32))
-            between.embedding(kind, tokens, out=room(n, width, dtype=np.float32), first=n - 1, count=1)
-            between.embedding(kind, history, out=room(n, width, dtype=np.float32), position=where)
+            decoder_ops.embedding(kind, tokens, out=room(n, width, dtype=np.float32))
+            decoder_ops.embedding(kind, tokens, out=room(n, width, dtype=np.float32), first=n - 1, count=1)
+            decoder_ops.embedding(kind, history, out=room(n, width, dtype=np.float32), position=where)
         for rung in ("1_block", "2_in_registers"):
             sums = values(n, width, dtype=np.float32)
-            between.rmsnorm(sums, values(width), out=room(n, width), rung=rung)
-            between.rmsnorm(sums, values(width), out=room(n, width), branch=values(n, width), rung=rung)
+            decoder_ops.rmsnorm(sums, values(width), out=room(n, width), rung=rung)
+            decoder_ops.rmsnorm(sums, values(width), out=room(n, width), branch=values(n, width), rung=rung)
         rows, turns = values(n, 8 * 32), cupy.asarray(decoder.rotations(16, 32, 1e4))
         queries, biases = room(n, 4, 32), values(8 * 32)
-        between.rope(rows, biases, turns, queries, room(n, 2, 32), room(n, 2, 32), start=7)
+        decoder_ops.rope(rows, biases, turns, queries, room(n, 2, 32), room(n, 2, 32), start=7)
         caches = room(6, n, 2, 32), room(6, n, 2, 32)
-        between.rope(rows, biases, turns, queries, *caches, position=where)
-        between.silu_mul(values(n, 2 * 40), out=room(n, 40))
+        decoder_ops.rope(rows, biases, turns, queries, *caches, position=where)
+        decoder_ops.silu_mul(values(n, 2 * 40), out=room(n, 40))
         for heat in (0.0, 1.0):
-            between.sample(values(n, 72), history, where, heat=heat)
-    words = map(cupy.asarray, formats.quantise_int4(rng.standard_normal((128, 256)).astype(np.float32)))
-    between.dequantise_tiles(int4.repack(*words), out=room(128, 256))
+            decoder_ops.sample(values(n, 72), history, where, heat=heat)
+    words = map(cupy.asarray, quant.quantise_int4(rng.standard_normal((128, 256)).astype(np.float32)))
+    decoder_ops.dequantise_tiles(int4.repack(*words), out=room(128, 256))
     if cupy.cuda.Device().compute_capability == "90":
         for n, k, batch in ((144, 128, 5), (272, 256, 70), (256, 256, 300)):
             w, x = q8_0.quantise(values(n, k)), values(batch, k)
             for tokens in (64, 176, 232):
-                between.prompt_product(x, w, out=room(batch, n), TOKENS=tokens)
-                between.prompt_product(x, w, out=room(batch, n // 2), gate=True, TOKENS=tokens)
+                decoder_ops.prompt_product(x, w, out=room(batch, n), TOKENS=tokens)
+                decoder_ops.prompt_product(x, w, out=room(batch, n // 2), gate=True, TOKENS=tokens)
 
 
 def planted(name: str) -> None:
-    function = kernel.Function(kernel.compile_source(FAULTS[name], arch="90"), "fault")
+    function = nvrtc.Function(nvrtc.compile_source(FAULTS[name], arch="90"), "fault")
     n = 33 if name == "overrun" else 64
     x = cupy.asarray(np.zeros(n, np.float32))
     function.launch(1, 64, [x, ctypes.c_int(n)])

@@ -161,11 +161,12 @@ def launches() -> list[Launch]:
 def on_gpu(launch: Launch) -> list[np.ndarray]:
     """What a launch leaves in its outputs on this machine's GPU."""
     import cupy
-    from rooflab import kernel, ops
+    from rooflab import ops
+    from rooflab.runtime import nvrtc
 
-    cubin = kernel.compile_source(launch.source, arch=ops.this_arch(), name=launch.file)
+    cubin = nvrtc.compile_source(launch.source, arch=ops.this_arch(), name=launch.file)
     arguments = [cupy.asarray(a) if isinstance(a, np.ndarray) else a for a in launch.arguments]
-    function = kernel.Function(cubin, launch.entry)
+    function = nvrtc.Function(cubin, launch.entry)
     function.launch(launch.grid, launch.block, arguments, shared=launch.shared)
     return [cupy.asnumpy(arguments[k]) for k in launch.outputs]
 

@@ -17,11 +17,15 @@ from typing import Any
 from unittest import mock
 
 import pandas as pd
-from rooflab import clock, device, errors, kernel, lab, ops, paths, profile, record, studies
-from rooflab.case import SCHEMA, Case
+from rooflab import errors, lab, ops, paths, profile, studies
+from rooflab.bench import clock
+from rooflab.hardware import device
 from rooflab.ops import Rung
+from rooflab.records import store
+from rooflab.records.case import SCHEMA, Case
+from rooflab.records.csv_table import read_table
+from rooflab.runtime import nvrtc
 from rooflab.studies import base
-from rooflab.table import read_table
 
 SOURCE = paths.DATA / "h200"
 UNLISTED = replace(device.get("rtx-4090"), slug="unheard-of", name="Unheard of", sms=70, dram_gb_s=700.0)
@@ -89,11 +93,11 @@ class Machine:
             put(device, has_gpu=lambda: True, uuid=lambda: None, energy_j=lambda: None)
             put(device, probe=lambda: self.facts() if asked else None)
             put(device, conditions=lambda: self.conditions() if asked else None)
-            put(kernel, compiler_version=self._compiler)
+            put(nvrtc, compiler_version=self._compiler)
             put(Rung, cubin=self._cubin)
             put(lab, in_cache=lambda *_: True, _profile=self._profile)
             put(profile, find_tool=lambda tool: None if tool in self.lacks else f"/usr/bin/{tool}")
-            put(record, _version=self._version)
+            put(store, _version=self._version)
             put(base.gate, admit=lambda work: SimpleNamespace(work=work, error=work.budget / 2))
             put(base, timed=self._timed)
             for study in {type(studies.get(name)) for name in studies.names()}:
@@ -186,8 +190,8 @@ class _Work:
 
 
 class _Resources:
-    def __getitem__(self, entry: str) -> kernel.Resources:
-        return kernel.Resources(registers=40, spill_bytes=0, stack_bytes=0, shared_bytes=1024)
+    def __getitem__(self, entry: str) -> nvrtc.Resources:
+        return nvrtc.Resources(registers=40, spill_bytes=0, stack_bytes=0, shared_bytes=1024)
 
 
 @dataclass(frozen=True)

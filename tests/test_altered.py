@@ -18,7 +18,7 @@ from claims_read import OPENED, Cell
 from IPython.display import publish_display_data
 from matplotlib.figure import Figure
 from rooflab import lab
-from rooflab.record import Store
+from rooflab.records.store import Store
 
 
 @contextmanager

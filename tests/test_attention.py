@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
-from rooflab import gate, ops, reference, simt
+from rooflab import ops, simt
+from rooflab.bench import gate
 from rooflab.errors import LaunchError, MissingTool, UsageError
+from rooflab.numerics import reference
 from rooflab.ops import attention as op
 
 try:
@@ -289,9 +291,9 @@ def test_heads_beyond_what_any_rung_does_are_refused():
 def test_every_chosen_tile_compiles_unspilled_within_shared_memory(arch):
     """Heads that no rung's defaults cover; slow only where nothing is cached."""
     try:
-        from rooflab import kernel
+        from rooflab.runtime import nvrtc
 
-        kernel.compiler_version()
+        nvrtc.compiler_version()
     except MissingTool as error:
         pytest.skip(str(error))
     for rung in LADDER[3:]:

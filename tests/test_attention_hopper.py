@@ -10,8 +10,9 @@ import re
 
 import numpy as np
 import pytest
-from rooflab import reference, simt
+from rooflab import simt
 from rooflab.errors import MissingTool
+from rooflab.numerics import reference
 from rooflab.ops import attention as op
 from rooflab.paths import ROOT
 from test_attention import baseline, operands
@@ -142,9 +143,9 @@ def test_a_slot_released_too_early_is_seen():
 @pytest.mark.parametrize(("name", "head_dim"), WIDTHS)
 def test_every_tile_compiles_unspilled_within_shared_memory(name, head_dim):
     try:
-        from rooflab import kernel
+        from rooflab.runtime import nvrtc
 
-        kernel.compiler_version()
+        nvrtc.compiler_version()
     except MissingTool as error:
         pytest.skip(str(error))
     rung = next(rung for rung in op.LADDERS["attention"] if rung.name == name)
@@ -159,9 +160,19 @@ def test_every_tile_compiles_unspilled_within_shared_memory(name, head_dim):
 
 def test_the_fastest_rung_for_a_chip_and_a_width():
     found = {width: op.default_rung(width, "90") for width in (64, 112, 144, 256, 512)}
-    assert found == {64: "11_tma", 112: "11_tma", 144: "13_mbarrier_ring", 256: "11_tma", 512: "12_warp_specialised"}
+    assert found == {
+        64: "11_tma",
+        112: "11_tma",
+        144: "13_mbarrier_ring",
+        256: "11_tma",
+        512: "12_warp_specialised",
+    }
     assert {op.default_rung(width) for width in (64, 256, 512)} == {"13_mbarrier_ring"}
-    assert [op.default_rung(width, "75") for width in (64, 256, 512)] == ["7_mma_32_rows", "6_cp_async", "2_tiled"]
+    assert [op.default_rung(width, "75") for width in (64, 256, 512)] == [
+        "7_mma_32_rows",
+        "6_cp_async",
+        "2_tiled",
+    ]
 
 
 def test_standing_blocks_take_heads_whose_keys_stay_in_l2():

@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from rooflab import device, gate, ops, reference, roof, shapes, simt
+from rooflab import ops, simt
+from rooflab.bench import gate
 from rooflab.errors import GateError, MissingTool
+from rooflab.hardware import device, roofline
+from rooflab.numerics import model_shapes, reference
 from rooflab.ops import attention as op
 from rooflab.studies import attention, attention_checks, base
 
@@ -59,7 +62,9 @@ def test_a_cache_is_cut_so_that_the_gpu_is_full_once():
     assert op.splits_of(rungs["2_split_kv"], {}, 32, 132, 8) == 33
     assert op.splits_of(rungs["4_cp_async"], {}, 8, 132, 2) == 16
     assert (
-        op.splits_of(rungs["1_block_per_head"], {}, 32, 132, 8) == op.splits_of(rungs["2_split_kv"], {}, 999, 4, 1) == 1
+        op.splits_of(rungs["1_block_per_head"], {}, 32, 132, 8)
+        == op.splits_of(rungs["2_split_kv"], {}, 999, 4, 1)
+        == 1
     )
 
 
@@ -95,7 +100,7 @@ def test_a_chunk_is_charged_with_the_cache_it_reads():
     shape = attention.shape_of(case)
     assert (shape.n, shape.start, shape.context) == (2048, 14336, 16384)
     pairs = sum(range(14337, 16385))
-    assert STUDY.count(case).flops == roof.attention_flops(pairs, 32, 128)
+    assert STUDY.count(case).flops == roofline.attention_flops(pairs, 32, 128)
     both, one = (STUDY.count(case).bytes for case in attention.one_array()[:2])
     assert both - one == 4096 * 8 * 512 * 2
 
@@ -135,13 +140,13 @@ def test_how_many_blocks_an_sm_holds():
 
 
 def test_the_share_of_attention_grows_with_the_prompt():
-    model = shapes.get("gemma-4-e4b")
+    model = model_shapes.get("gemma-4-e4b")
     shares = [attention.share_of_prefill(model, n, lambda layer: 1.0, 50.0) for n in (128, 1848, 8192)]
     assert shares == sorted(shares) and shares[0] > 0 and shares[2] < 1
     # Attention as fast as the matrices: what is left is its share of the FLOPs.
     even = attention.share_of_prefill(model, 1848, lambda layer: 300.0, 300.0)
-    matrices = 2 * (shapes.body(model) * 1848 + shapes.head(model))
-    assert even == pytest.approx(1 - matrices / shapes.prefill_flops(model, 1848))
+    matrices = 2 * (model_shapes.body(model) * 1848 + model_shapes.head(model))
+    assert even == pytest.approx(1 - matrices / model_shapes.prefill_flops(model, 1848))
 
 
 # --- on the CPU ---------------------------------------------------------------------------------------------
@@ -211,7 +216,9 @@ def test_edges_are_looked_at(impl, monkeypatch):
     assert found["loud worst_rms"] < 0.02
     for name in ("blind not zero", "NaN in k lost", "NaN in v lost", "NaN in k spread", "other bits"):
         assert found[name] == 0
-    assert found["NaN in v spread"] == (impl == "7_mma_32_rows")  # queries of the same tile multiply it by zero
+    assert found["NaN in v spread"] == (
+        impl == "7_mma_32_rows"
+    )  # queries of the same tile multiply it by zero
 
 
 def test_an_attention_that_hides_nan_or_forgets_is_seen(monkeypatch):

@@ -7,8 +7,9 @@ import os
 
 import pandas as pd
 import pytest
-from rooflab import device, shapes
 from rooflab.errors import UsageError
+from rooflab.hardware import device
+from rooflab.numerics import model_shapes
 from rooflab.profile import parts
 from rooflab.profile.trace import Trace
 from rooflab.studies import attribution, get, hf
@@ -32,7 +33,7 @@ def test_cases_cover_ways_contexts_and_prompts():
     assert whole == [128, 512, 1848, 8192]
     assert [c.seq for c in cases if c.options == "layers=2"] == [64, 16384, 32768]
     assert {(c.n, c.k) for c in cases if c.operator == "gemv"} >= {
-        (p.n, p.k) for p in shapes.projections(shapes.get("qwen2.5-1.5b"))
+        (p.n, p.k) for p in model_shapes.projections(model_shapes.get("qwen2.5-1.5b"))
     }
     assert len({c.id for c in cases}) == len(cases)
     assert all(STUDY.case(c.id) == c for c in cases)
@@ -49,15 +50,15 @@ def test_profiles_are_of_recorded_cases_and_both_tracers_meet():
 
 def test_a_case_is_charged_with_weights_and_cache():
     decode, prefill = attribution.decode([1024])[0], attribution.prefill([1848])[0]
-    model = shapes.get("qwen2.5-1.5b")
+    model = model_shapes.get("qwen2.5-1.5b")
     count = STUDY.count(decode)
-    assert count.bytes == shapes.weight_bytes(model, "fp16") + shapes.kv_read_bytes(model, 1025)
+    assert count.bytes == model_shapes.weight_bytes(model, "fp16") + model_shapes.kv_read_bytes(model, 1025)
     assert count.roof == "dram_read" and STUDY.count(prefill).roof == "fp16_tensor"
-    assert STUDY.count(prefill).flops == shapes.prefill_flops(model, 1848)
+    assert STUDY.count(prefill).flops == model_shapes.prefill_flops(model, 1848)
     h200 = Context(device=device.get("h200"))
     assert STUDY.predict(decode, h200) == pytest.approx(count.bytes / 4800e3)
     assert STUDY.predict(prefill, h200) == pytest.approx(
-        shapes.prefill_flops(model, 1848) / 989.4e6, rel=1e-3
+        model_shapes.prefill_flops(model, 1848) / 989.4e6, rel=1e-3
     )
     assert STUDY.predict(decode, Context()) is None
 
@@ -174,7 +175,14 @@ def test_counters_are_trimmed_to_theirs():
 
 
 SHAPE = dataclasses.replace(
-    shapes.get("qwen2.5-1.5b"), layers=2, hidden=128, mlp=256, heads=4, kv_heads=2, head_dim=32, vocab=500
+    model_shapes.get("qwen2.5-1.5b"),
+    layers=2,
+    hidden=128,
+    mlp=256,
+    heads=4,
+    kv_heads=2,
+    head_dim=32,
+    vocab=500,
 )
 
 
@@ -189,7 +197,7 @@ def test_a_checkpoint_is_loaded_and_decodes_as_what_was_saved(small, tmp_path, m
     small.save_pretrained(tmp_path)
     monkeypatch.setenv(hf.WEIGHTS, "")
     assert hf.use_weights(str(tmp_path)) == "real"
-    monkeypatch.setattr(shapes, "get", lambda name: SHAPE)
+    monkeypatch.setattr(model_shapes, "get", lambda name: SHAPE)
     hf.model.cache_clear()
     loaded = hf.model("qwen2.5-1.5b", "real", "cpu")
     hf.model.cache_clear()
@@ -208,7 +216,7 @@ def test_weights_of_another_shape_or_none_are_refused_in_one_sentence(small, tmp
         hf.build(SHAPE, str(tmp_path / "nothing"), "cpu")
     small.config.save_pretrained(tmp_path)
     with pytest.raises(UsageError, match=r"have num_hidden_layers 2; qwen2\.5-1\.5b has 28\.$"):
-        hf.build(shapes.get("qwen2.5-1.5b"), str(tmp_path), "cpu")
+        hf.build(model_shapes.get("qwen2.5-1.5b"), str(tmp_path), "cpu")
     with pytest.raises(UsageError, match=r"cannot be loaded: "):  # a config without weights
         hf.build(SHAPE, str(tmp_path), "cpu")
     facts = json.loads((tmp_path / "config.json").read_text())

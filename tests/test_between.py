@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
-from rooflab import formats, kernel, ops, simt
+from rooflab import ops, simt
 from rooflab.errors import LaunchError, MissingTool
-from rooflab.ops import between, decoder, int4
+from rooflab.numerics import quant
+from rooflab.ops import decoder, decoder_ops, int4
+from rooflab.runtime import nvrtc
 
 try:
     simt.build.compiler()
@@ -29,16 +31,16 @@ def test_embeddings_are_rows_at_once_one_by_one_and_of_a_step(format):
     table = halves(40, 96)
     values = table.astype(np.float32)
     if format == "q8_0":
-        blocks = formats.quantise_q8_0(table)
-        table, values = formats.to_planes(blocks), formats.dequantise_q8(blocks)
+        blocks = quant.quantise_q8_0(table)
+        table, values = quant.to_planes(blocks), quant.dequantise_q8(blocks)
     tokens = RNG.integers(0, 40, 5).astype(np.int32)
     at_once, one_by_one, step = (np.full((5, 96), np.nan, np.float32) for _ in range(3))
-    between.embedding(table, tokens, out=at_once)
+    decoder_ops.embedding(table, tokens, out=at_once)
     for i in range(5):
-        between.embedding(table, tokens, out=one_by_one, first=i, count=1)
+        decoder_ops.embedding(table, tokens, out=one_by_one, first=i, count=1)
         assert np.isnan(one_by_one[i + 1 :]).all()
     history = np.vstack([tokens[::-1], tokens, tokens[::-1]])
-    between.embedding(table, np.ascontiguousarray(history), out=step, position=np.array([1], np.int32))
+    decoder_ops.embedding(table, np.ascontiguousarray(history), out=step, position=np.array([1], np.int32))
     for out in (at_once, one_by_one, step):
         assert (out == values[tokens]).all()
 
@@ -50,7 +52,7 @@ def test_rows_are_summed_and_normalised(rung, width):
     for add in (None, branch):
         total = residual.astype(np.float64) + (0 if add is None else add)
         here, out = residual.copy(), np.full((3, width), np.nan, np.float16)
-        between.rmsnorm(here, weights, out=out, branch=add, rung=rung)
+        decoder_ops.rmsnorm(here, weights, out=out, branch=add, rung=rung)
         wanted = total / np.sqrt((total**2).mean(-1, keepdims=True) + 1e-6) * weights
         assert np.abs(here - total).max() < 1e-6 and np.abs(out - wanted).max() <= np.spacing(np.float16(8))
 
@@ -62,32 +64,32 @@ def test_a_batch_turns_and_keeps_its_rows_at_one_position():
     alone = [np.empty((1, count, width), np.float16) for count in (heads, kv_heads, kv_heads)]
     queries = np.empty((n, heads, width), np.float16)
     keys, values = (np.full((8, n, kv_heads, width), np.nan, np.float16) for _ in range(2))
-    between.rope(rows, biases, turns, queries, keys, values, position=np.array([place], np.int32))
+    decoder_ops.rope(rows, biases, turns, queries, keys, values, position=np.array([place], np.int32))
     for i in range(n):
-        between.rope(rows[i : i + 1].copy(), biases, turns, *alone, start=place)
+        decoder_ops.rope(rows[i : i + 1].copy(), biases, turns, *alone, start=place)
         for got, want in zip((queries[i], keys[place, i], values[place, i]), alone, strict=True):
             assert (got == want[0]).all()
     for cache in (keys, values):
         cache[place] = np.nan
         assert np.isnan(cache).all()  # nothing else was written
     with pytest.raises(LaunchError, match="Positions 0 to 8 are not among 4 rotations"):
-        between.rope(rows, biases, turns[:4], queries, keys, values, position=np.array([0], np.int32))
+        decoder_ops.rope(rows, biases, turns[:4], queries, keys, values, position=np.array([0], np.int32))
 
 
 def test_the_next_tokens_are_the_likeliest_or_drawn_as_softmax_says():
     logits = halves(3, 72)
     logits[0, [7, 60]] = 9  # equals: the first
     tokens, position = np.zeros((4, 3), np.int32), np.array([1], np.int32)
-    between.sample(logits, tokens, position)
+    decoder_ops.sample(logits, tokens, position)
     assert tokens[2].tolist() == logits.argmax(1).tolist() and tokens[2, 0] == 7
     assert not tokens[[0, 1, 3]].any()
     few = np.zeros((1, 8), np.float16)
     few[0] = [0, 1, 2, 0, 0, 0, 0, 2]
     counts = np.zeros(8)
     for seed in range(400):
-        between.sample(few, tokens[:, :1].copy(), position, heat=1.0, seed=seed)
+        decoder_ops.sample(few, tokens[:, :1].copy(), position, heat=1.0, seed=seed)
         drawn = np.zeros((4, 1), np.int32)
-        between.sample(few, drawn, position, heat=1.0, seed=seed)
+        decoder_ops.sample(few, drawn, position, heat=1.0, seed=seed)
         counts[drawn[2, 0]] += 1
     odds = np.exp(few[0].astype(float))
     odds /= odds.sum()
@@ -95,28 +97,28 @@ def test_the_next_tokens_are_the_likeliest_or_drawn_as_softmax_says():
     same = np.repeat(few, 2, 0)
     rows = [np.zeros((4, 2), np.int32) for _ in range(12)]
     for seed, row in enumerate(rows):
-        between.sample(same, row, position, heat=0.1, seed=seed, softcap=1.0)
+        decoder_ops.sample(same, row, position, heat=0.1, seed=seed, softcap=1.0)
     assert any(row[2, 0] != row[2, 1] for row in rows)  # sequences draw by themselves
 
 
 def test_tiles_become_the_halves_that_they_stand_for():
-    codes = formats.quantise_int4(halves(128, 256))
+    codes = quant.quantise_int4(halves(128, 256))
     tiles = int4.repack(*codes)
     out = np.full((128, 256), np.nan, np.float16)
-    between.dequantise_tiles(tiles, out=out)
-    assert (out == formats.dequantise_int4(codes).astype(np.float16)).all()
+    decoder_ops.dequantise_tiles(tiles, out=out)
+    assert (out == quant.dequantise_int4(codes).astype(np.float16)).all()
 
 
-@pytest.mark.parametrize("tokens", between._TOKENS)
+@pytest.mark.parametrize("tokens", decoder_ops._TOKENS)
 @pytest.mark.parametrize("gate", [False, True])
 def test_prompt_products_touch_no_sum_before_it_is_there(tokens, gate):
     """Machine code as it came out: nothing is rounded between the last product and the wait for it, sums stay
     in registers, and what a multiprocessor has suffices.
     """
-    rung, (stages, shared) = between.LADDERS["prompt_product"][0], between.stages_of(tokens, gate)
+    rung, (stages, shared) = decoder_ops.LADDERS["prompt_product"][0], decoder_ops.stages_of(tokens, gate)
     cubin = rung.cubin("90", {"TOKENS": tokens, "STAGES": stages, "GATE": int(gate)})
     assert cubin.resources[rung.entry].spill_bytes == 0 and 2 < stages <= 6 and shared + 1024 <= 227 * 1024
-    code = kernel.sass(cubin, rung.entry)
+    code = nvrtc.sass(cubin, rung.entry)
     last = max(i for i, line in enumerate(code) if "HGMMA" in line)
     wait = min(i for i, line in enumerate(code) if i > last and "DEPBAR.LE gsb0, 0x0" in line)
     rounded = [i for i, line in enumerate(code) if "F2F" in line and i > last]
@@ -134,14 +136,16 @@ def test_what_does_not_fit_is_refused_in_a_sentence():
         ({"position": np.zeros(2, np.int32)}, "position must hold 1 elements"),
     ):
         with pytest.raises(LaunchError, match=says):
-            between.embedding(table, tokens, **{"out": out, **arguments})
+            decoder_ops.embedding(table, tokens, **{"out": out, **arguments})
     with pytest.raises(LaunchError, match="up to 16384 numbers a row, not 16392"):
         wide = np.zeros((1, 16392), np.float32)
-        between.rmsnorm(wide, wide[0].astype(np.float16), out=wide.astype(np.float16), rung="2_in_registers")
+        decoder_ops.rmsnorm(
+            wide, wide[0].astype(np.float16), out=wide.astype(np.float16), rung="2_in_registers"
+        )
     with pytest.raises(LaunchError, match="multiple of 8 logits, not 12"):
-        between.sample(halves(2, 12), tokens, tokens[:1])
+        decoder_ops.sample(halves(2, 12), tokens, tokens[:1])
     for bad in ({"heat": -1.0}, {"softcap": float("nan")}):
         with pytest.raises(LaunchError, match="finite and not negative"):
-            between.sample(halves(2, 16), tokens, tokens[:1], **bad)
+            decoder_ops.sample(halves(2, 16), tokens, tokens[:1], **bad)
     with pytest.raises(LaunchError, match=r"rows by the 64 and k by the 128, not \[65, 128\]"):
-        between.dequantise_tiles(int4.Tiles(np.zeros((2, 1, 1056), np.uint32), 65, 128), out=out)
+        decoder_ops.dequantise_tiles(int4.Tiles(np.zeros((2, 1, 1056), np.uint32), 65, 128), out=out)

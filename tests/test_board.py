@@ -7,9 +7,9 @@ import shutil
 
 import pandas as pd
 import pytest
-from rooflab.board import ALL, Board, slug
 from rooflab.book.site import ASSETS
 from rooflab.errors import UsageError
+from rooflab.view.filter_list import ALL, Board, slug
 from test_explorer_browser import POLICY, Seen, browser
 
 assert browser  # a fixture, by its name

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from rooflab import dispatch, paths
 from rooflab.book import executions, glossary, lessons, pages
-from rooflab.record import Store, published_devices
+from rooflab.records.store import Store, published_devices
 
 TERMS = glossary.terms()
 OPENINGS = [lessons.opening(lesson.path) for lesson in lessons.all_lessons()]

@@ -5,9 +5,8 @@ import math
 import pandas as pd
 import pytest
 import yaml
-from rooflab import claims, lab, paths, roof, shapes
+from rooflab import claims, lab, paths
 from rooflab.analysis import coalescing, root_cause
-from rooflab.case import Case, options
 from rooflab.claims import (
     ELSEWHERE,
     HOLDS,
@@ -23,7 +22,10 @@ from rooflab.claims import (
     measures,
 )
 from rooflab.errors import UsageError
-from rooflab.record import Store
+from rooflab.hardware import roofline
+from rooflab.numerics import model_shapes
+from rooflab.records.case import Case, options
+from rooflab.records.store import Store
 from rooflab.studies.bandwidth import Roof
 
 NOTHING = Store(paths.DATA, "nothing")  # a recording without a table
@@ -302,8 +304,8 @@ def evidence(shares=None, counters=(), blocks=None, pad=None, cublas=0.8, tokens
     if pad:
         rows += [row("6_column_strips", 4096, 20.0, pad=1), row("6_column_strips", 4096, 20.0 * pad, pad=0)]
     for model, share in (tokens or {}).items():
-        for part in shapes.projections(shapes.get(model)):
-            us = roof.gemm_bytes(1, part.n, part.k, 2, 2, 2) / share / ROOF / 1e3
+        for part in model_shapes.projections(model_shapes.get(model)):
+            us = roofline.gemm_bytes(1, part.n, part.k, 2, 2, 2) / share / ROOF / 1e3
             rows.append(row("5_split", part.n, us) | {"k": part.k, "operator": "gemv_rows"})
     rows += uploads or []
     return by_rows(rows, counters)

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rooflab import cli, device, paths
+from rooflab import cli, paths
 from rooflab.book import run
 from rooflab.errors import OutOfTime
+from rooflab.hardware import device
 
 LIBRARY = Path(cli.__file__).resolve().parents[1]
 

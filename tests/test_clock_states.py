@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from rooflab import clock, device, gate
-from rooflab.case import Case
+from rooflab.bench import clock, gate
+from rooflab.bench.meter import Meter, Reading
 from rooflab.errors import UsageError
-from rooflab.meter import Meter, Reading
+from rooflab.hardware import device
+from rooflab.records.case import Case
 from rooflab.studies import base
 
 NAMES = "abcde"
@@ -179,7 +180,7 @@ def test_the_meter_gives_medians_of_what_it_read_within_the_spans(monkeypatch):
     )
     times = iter(range(10))
     monkeypatch.setattr(device, "conditions", lambda: next(now, None))
-    monkeypatch.setattr("rooflab.meter.time.perf_counter", lambda: next(times))
+    monkeypatch.setattr("rooflab.bench.meter.time.perf_counter", lambda: next(times))
     meter = Meter()
     meter._follow()
     assert meter.during([(1, 3)]) == Reading(1500, 700.0, 51, pytest.approx(2 / 3))

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from rooflab.compare import compare
-from rooflab.record import Case, Store
+from rooflab.records.compare import compare
+from rooflab.records.store import Case, Store
 
 
 def device(root, name, times, study="gemv", fraction=None):
@@ -47,8 +47,8 @@ def test_nothing_shared_is_an_empty_table_with_the_same_columns(tmp_path, times)
 
 def test_devices_without_a_shared_case_are_compared_by_their_best_rates():
     from rooflab import paths
-    from rooflab.compare import best
-    from rooflab.record import Store
+    from rooflab.records.compare import best
+    from rooflab.records.store import Store
 
     ours, theirs = Store(paths.DATA, "h200"), Store(paths.DATA, "h200-peers")
     assert compare(ours, theirs).empty

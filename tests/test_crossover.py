@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 import pytest
-from rooflab import crossover
+from rooflab.hardware import crossover
 
 SIZES = (1, 2, 4, 8, 16, 32)
 

@@ -10,15 +10,16 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from rooflab import paths, seal
+from rooflab import paths
 from rooflab.book import check, executions
-from rooflab.case import Case
 from rooflab.errors import RooflabError, UsageError
 from rooflab.lab import open as open_lab
 from rooflab.profile import recorded
-from rooflab.record import Store
-from rooflab.table import read_texts
-from rooflab.validate import Finding, validate
+from rooflab.records import seal
+from rooflab.records.case import Case
+from rooflab.records.csv_table import read_texts
+from rooflab.records.store import Store
+from rooflab.records.validate import Finding, validate
 
 MANY = int(os.environ.get("ROOFLAB_FUZZ", "100"))
 RECORDED = paths.DATA / "h200"

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
-from rooflab import gate, ops, reference, simt
+from rooflab import ops, simt
+from rooflab.bench import gate
 from rooflab.errors import LaunchError, MissingTool
+from rooflab.numerics import reference
 from rooflab.ops import attention as op
 from test_attention import baseline, operands
 

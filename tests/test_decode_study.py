@@ -7,9 +7,11 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from rooflab import device, engine, ops, shapes, studies
+from rooflab import engine, ops, studies
 from rooflab.analysis import ablation
 from rooflab.errors import UsageError
+from rooflab.hardware import device
+from rooflab.numerics import model_shapes
 from rooflab.studies import decode, decode_checks, decoding, hf, predictions, prefill
 from rooflab.studies.base import Context
 
@@ -66,28 +68,28 @@ def test_rungs_of_one_generation_stay_there():
 
 def test_a_token_is_charged_with_its_weights_and_its_cache():
     """INT4 is the body in groups of 128 and an FP16 head: 1.142 GB a token, as the issue counts it."""
-    model = shapes.get(decode.MODEL)
+    model = model_shapes.get(decode.MODEL)
     case = next(c for c in DECODE.cases("full", H200) if c.format == "int4_g128")
     count = DECODE.count(case)
     context = 128 + (decode.steps_of(case) + 1) // 2
     assert count.bytes == int(
-        shapes.weight_bytes(model, "int4_g128", "fp16") + shapes.kv_read_bytes(model, context)
+        model_shapes.weight_bytes(model, "int4_g128", "fp16") + model_shapes.kv_read_bytes(model, context)
     )
-    assert count.bytes - shapes.kv_read_bytes(model, context) == pytest.approx(1.142e9, rel=2e-3)
+    assert count.bytes - model_shapes.kv_read_bytes(model, context) == pytest.approx(1.142e9, rel=2e-3)
     eight = next(c for c in DECODE.cases("full", H200) if c.batch == 8 and c.format == "fp16")
-    assert DECODE.count(eight).bytes < 1.02 * shapes.weight_bytes(model, "fp16")  # weights once for all
+    assert DECODE.count(eight).bytes < 1.02 * model_shapes.weight_bytes(model, "fp16")  # weights once for all
     prompt = next(c for c in PREFILL.cases("full", H200) if c.seq == 1848)
-    assert PREFILL.count(prompt).flops == shapes.prefill_flops(model, 1848)
+    assert PREFILL.count(prompt).flops == model_shapes.prefill_flops(model, 1848)
 
 
 def test_layers_without_a_cache_are_charged_with_a_prompt_s_last_token_alone():
-    model = shapes.get(decode.GEMMA)
-    tail = [layer for layer in shapes.layers(model) if not layer.owns_kv]
-    assert len(tail) == model.shared_kv and prefill.skipped(shapes.get(decode.MODEL), 1848) == 0
+    model = model_shapes.get(decode.GEMMA)
+    tail = [layer for layer in model_shapes.layers(model) if not layer.owns_kv]
+    assert len(tail) == model.shared_kv and prefill.skipped(model_shapes.get(decode.MODEL), 1848) == 0
     assert prefill.skipped(model, 1) == 0
     # Nearly all work of these layers: the rest is what the layers before them do, and the head.
-    rest = shapes.prefill_flops(model, 1848) - prefill.skipped(model, 1848)
-    assert 0.5 < rest / shapes.prefill_flops(model, 1848) < 0.7
+    rest = model_shapes.prefill_flops(model, 1848) - prefill.skipped(model, 1848)
+    assert 0.5 < rest / model_shapes.prefill_flops(model, 1848) < 0.7
     case = next(c for c in PREFILL.cases("full", H200) if c.impl == "gemma")
     assert PREFILL.count(case).flops == rest
 
@@ -97,15 +99,15 @@ def test_each_step_of_the_ladder_is_promised_to_be_no_slower_than_the_one_before
     known = predictions.known(H200)
     ways = ["transformers.eager", "transformers.graph", "apart", "torch", "products", "1_kernel_per_phase"]
     ways += ["2_pdl", "3_persistent", "4_tma", "5_prefetch_at_barrier", "6_producer_warps"]
-    model = shapes.get(decode.MODEL)
+    model = model_shapes.get(decode.MODEL)
     for format, head in decode.FORMATS.items():
         us = [predictions.token_us(known, way, decode.MODEL, format, head, 192) for way in ways]
         assert us == sorted(us, reverse=True)
-        least = shapes.weight_bytes(model, format, head) / known.machine.gb_s / 1e3
+        least = model_shapes.weight_bytes(model, format, head) / known.machine.gb_s / 1e3
         assert us[-1] >= least
     assert predictions.token_us(known, "products", decode.LARGE, "fp16", "fp16", 192) is None
     large = [predictions.token_us(known, way, decode.LARGE, "fp16", "fp16", 192) for way in hf.VARIANTS[:2]]
-    assert large[0] > large[1] > shapes.weight_bytes(shapes.get(decode.LARGE), "fp16") / 4800e3
+    assert large[0] > large[1] > model_shapes.weight_bytes(model_shapes.get(decode.LARGE), "fp16") / 4800e3
     case = DECODE.cases("full", H200)[0]
     assert DECODE.predict(case, Context()) is None
     assert DECODE.predict(case, Context(device=H200)) == known.waits["transformers.eager"]

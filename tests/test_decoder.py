@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from rooflab import engine, gate, ops, simt
+from rooflab import engine, ops, simt
+from rooflab.bench import gate
 from rooflab.engine import exact
 from rooflab.engine.spec import Spec
 from rooflab.engine.weights import names, random_tensors
 from rooflab.errors import LaunchError, MissingTool, UsageError
-from rooflab.ops import between, decoder
+from rooflab.ops import decoder, decoder_ops
 
 try:
     simt.build.compiler()
@@ -236,7 +237,9 @@ def test_what_cannot_be_done_is_refused_in_a_sentence():
         with pytest.raises(LaunchError, match="4 WARPS do not come in teams of 2 for 3 PRODUCERS"):
             decoder.step(shape, weights, state, rung="6_producer_warps", WARPS=4, PRODUCERS=3)
         with pytest.raises(LaunchError, match="Of a ring of 3 STAGES .* not 3 and 2"):
-            decoder.step(shape, weights, state, rung="5_prefetch_at_barrier", STAGES=3, HELD_BACK=3, FIRST_HELD=2)
+            decoder.step(
+                shape, weights, state, rung="5_prefetch_at_barrier", STAGES=3, HELD_BACK=3, FIRST_HELD=2
+            )
         with pytest.raises(LaunchError, match="6_producer_warps takes heads of 64 or 128, not 256"):
             wide = decoder.Shape(**{**shape.__dict__, "head_dim": 256})
             decoder.step(wide, weights, state, rung="6_producer_warps")
@@ -281,10 +284,10 @@ def rows_right():
     gates = rng.standard_normal((2, 3, 40)).astype(np.float16)
     inner = np.empty((3, 40), np.float16)
     with ops.on("cpu"):
-        between.rmsnorm(residual, weights, out=out, branch=branch)
+        decoder_ops.rmsnorm(residual, weights, out=out, branch=branch)
         paired = np.ascontiguousarray(decoder.pair_heads(rows.T, width).T)
-        between.rope(paired, decoder.pair_heads(biases, width), turns, q, k, v, start=5)
-        between.silu_mul(np.ascontiguousarray(decoder.pair_gates(gates.swapaxes(1, 2)).T), out=inner)
+        decoder_ops.rope(paired, decoder.pair_heads(biases, width), turns, q, k, v, start=5)
+        decoder_ops.silu_mul(np.ascontiguousarray(decoder.pair_gates(gates.swapaxes(1, 2)).T), out=inner)
     total = before.astype(np.float64) + branch
     normed = total / np.sqrt((total**2).mean(-1, keepdims=True) + 1e-6) * weights
     assert np.abs(residual - total).max() < 1e-6 and np.abs(out - normed).max() <= np.spacing(np.float16(4))
@@ -308,11 +311,11 @@ def test_row_kernels():
     q, k, v = (np.empty((3, n, 32), np.float16) for n in (4, 2, 2))
     with ops.on("cpu"):
         with pytest.raises(LaunchError, match="Positions 14 to 17 are not among 16 rotations"):
-            between.rope(rows, biases, turns, q, k, v, start=14)
+            decoder_ops.rope(rows, biases, turns, q, k, v, start=14)
         with pytest.raises(LaunchError, match="multiple of 8 gates"):
-            between.silu_mul(rows[:, :24].copy(), out=rows)
+            decoder_ops.silu_mul(rows[:, :24].copy(), out=rows)
         with pytest.raises(LaunchError, match="rows of a multiple of 8, not 4"):
-            between.rmsnorm(np.zeros((5, 4), np.float32), rows, out=rows)
+            decoder_ops.rmsnorm(np.zeros((5, 4), np.float32), rows, out=rows)
 
 
 @pytest.mark.parametrize(("arch", "blocks"), [("80", 108), ("86", 28), ("89", 24), ("89", 128), ("90", 132)])

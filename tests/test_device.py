@@ -6,8 +6,8 @@ import sys
 import types
 
 import pytest
-from rooflab import device
 from rooflab.errors import UsageError
+from rooflab.hardware import device
 
 # FLOP (or OP) per clock and SM, dense, with FP32 (INT32) accumulation.
 GEFORCE_AMPERE = {"fp32": 256, "tf32_tensor": 256, "fp16_tensor": 512, "int8_tensor": 2048}

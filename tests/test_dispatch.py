@@ -7,11 +7,13 @@ import logging
 import numpy as np
 import pandas as pd
 import pytest
-from rooflab import device, dispatch, formats, ops, predict, simt
-from rooflab.case import Case
+from rooflab import dispatch, ops, simt
 from rooflab.errors import LaunchError, MissingTool, UsageError
+from rooflab.hardware import device, perf_model
+from rooflab.numerics import quant
 from rooflab.ops import int4, q8_0
-from rooflab.record import Store
+from rooflab.records.case import Case
+from rooflab.records.store import Store
 
 try:
     simt.build.compiler()
@@ -41,12 +43,12 @@ def weights(format):
     if format == "fp16":
         return dispatch.halves(w), w
     if format == "int4_g128":
-        packed = formats.quantise_int4(w.astype(np.float32))
+        packed = quant.quantise_int4(w.astype(np.float32))
         rows = int4.Rows(*packed)
-        return dispatch.int4_weights(rows, int4.repack(*packed)), formats.dequantise_int4(packed)
-    blocks = formats.quantise_q8_0(w)
-    held = dispatch.q8_0_weights(formats.to_planes(blocks), q8_0.Blocks(formats.to_bytes(blocks)))
-    return held, formats.dequantise_q8(blocks)
+        return dispatch.int4_weights(rows, int4.repack(*packed)), quant.dequantise_int4(packed)
+    blocks = quant.quantise_q8_0(w)
+    held = dispatch.q8_0_weights(quant.to_planes(blocks), q8_0.Blocks(quant.to_bytes(blocks)))
+    return held, quant.dequantise_q8(blocks)
 
 
 def recorded(root, lines, slug="h200", **common):
@@ -152,7 +154,7 @@ def test_predictions_are_fitted_on_the_reference_recording(store, monkeypatch):
 
 
 def test_predictions_follow_the_reference_recording_that_is_there_now(store):
-    assert dispatch.reference()[1] == predict.NOTHING
+    assert dispatch.reference()[1] == perf_model.NOTHING
     recorded(store, LINES[:3])
     assert dispatch.reference()[1].rows == 3
     recorded(store, LINES)
@@ -174,12 +176,12 @@ def _names(format, batch, slug):
     return [how.name for how in dispatch.candidates(format, 4096, 4096, batch, arch, slug, None)]
 
 
-@pytest.mark.parametrize("format", predict.FORMATS)
+@pytest.mark.parametrize("format", perf_model.FORMATS)
 @pytest.mark.parametrize("slug", device.names())
 @pytest.mark.parametrize("batch", [1, 5, 16, 64, 300])
 def test_every_gpu_of_the_table_has_a_way_for_every_format(format, slug, batch):
     found = dispatch.choose(format, 4096, 4096, batch, slug)
-    launched = dispatch.rung_for(predict.way(format, found.way), 4096, 4096, batch, slug)
+    launched = dispatch.rung_for(perf_model.way(format, found.way), 4096, 4096, batch, slug)
     assert found.rung == (launched[0].name if launched else "")
     if launched:  # a rung that this architecture can load
         rung, arch = launched[0], device.get(slug).sm
@@ -207,8 +209,8 @@ def test_reverting_one_way_leaves_the_others(store):
         assert dispatch.choose("q8_0", 4096, 4096, 4, "h200").why == "reverted by reverted() from mma"
     assert dispatch.choose("q8_0", 4096, 4096, 4, "h200").way == "mma"
     with dispatch.reverted():
-        for format in predict.FORMATS:
-            assert predict.way(format, dispatch.choose(format, 4096, 4096, 4, "h200").way).plain
+        for format in perf_model.FORMATS:
+            assert perf_model.way(format, dispatch.choose(format, 4096, 4096, 4, "h200").way).plain
 
 
 def test_what_cannot_be_reverted_is_refused(monkeypatch, store):
@@ -283,7 +285,7 @@ def test_wrong_operands_are_refused_in_a_sentence():
         dispatch.product(random(1, 128, 0), held)
     with ops.on("cpu"), pytest.raises(LaunchError, match="gemv: it takes up to 1 token, not 2"):
         dispatch.product(random(2, K, 0), held, by="gemv")
-    tiles = int4.repack(*formats.quantise_int4(random(N, K, 1).astype(np.float32)))
+    tiles = int4.repack(*quant.quantise_int4(random(N, K, 1).astype(np.float32)))
     with (
         ops.on("cpu"),
         pytest.raises(LaunchError, match="two_op needs the weights in rows, and tiles are held"),

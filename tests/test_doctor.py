@@ -320,7 +320,7 @@ def test_this_very_machine_gets_a_report():
 def test_importing_doctor_and_readers_brings_in_nothing_of_the_gpu_set():
     program = (
         "import sys, rooflab.doctor, rooflab.profile.cupti, rooflab.profile.ncu, rooflab.profile.nsys\n"
-        "print([m for m in ('torch', 'cupy', 'cuda', 'rooflab.kernel') if m in sys.modules])"
+        "print([m for m in ('torch', 'cupy', 'cuda', 'rooflab.runtime.nvrtc') if m in sys.modules])"
     )
     done = profile.execute([sys.executable, "-c", program], 60)
     assert done.stdout == "[]\n", done.stderr

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from rooflab import cli, engine, formats, simt
+from rooflab import cli, engine, simt
 from rooflab.engine import checkpoints, exact, gemma
 from rooflab.engine.files import _gguf_name
 from rooflab.engine.spec import Spec
 from rooflab.engine.weights import names, random_tensors
 from rooflab.errors import MissingTool, UsageError
+from rooflab.numerics import quant
 from rooflab.ops import decoder
 from test_engine_files import write_safetensors
 
@@ -116,7 +117,7 @@ def test_a_gguf_file_generates(tmp_path, kind, spec, form):
         elif form == "F16":
             writer.add_tensor(_gguf_name(name), values.astype(np.float16))
         else:
-            raw = formats.to_bytes(formats.quantise_q8_0(values))
+            raw = quant.to_bytes(quant.quantise_q8_0(values))
             writer.add_tensor(_gguf_name(name), raw, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -4,10 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from rooflab import engine, formats
+from rooflab import engine
 from rooflab.engine.files import _gguf_name
 from rooflab.engine.weights import names, random_tensors
 from rooflab.errors import UsageError
+from rooflab.numerics import quant
 from rooflab.ops import decoder
 
 SHAPE = decoder.Shape(1, 256, 512, 4, 2, 64, 64)
@@ -84,7 +85,7 @@ def test_a_gguf_files_q8_0_stays_what_it_is(tmp_path, architecture):
             halves = values.reshape(-1, 2, SHAPE.head_dim // 2, *shape[1:])
             values = np.ascontiguousarray(halves.swapaxes(1, 2).reshape(shape))
         if len(shape) == 2:
-            raw = formats.to_bytes(formats.quantise_q8_0(values))
+            raw = quant.to_bytes(quant.quantise_q8_0(values))
             writer.add_tensor(_gguf_name(name), raw, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
         else:
             writer.add_tensor(_gguf_name(name), values)

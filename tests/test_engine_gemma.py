@@ -6,10 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gemma4 import rows_right
-from rooflab import gate, ops, shapes, simt
+from rooflab import ops, simt
+from rooflab.bench import gate
 from rooflab.engine import from_safetensors, gemma, gemma_exact
 from rooflab.errors import LaunchError, MissingTool, UsageError
-from rooflab.ops import decoder, rows
+from rooflab.numerics import model_shapes
+from rooflab.ops import decoder, gemma_ops
 from rooflab.paths import ROOT
 from test_engine_files import write_safetensors
 
@@ -19,7 +21,7 @@ except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_AL
     pytest.skip(str(error), allow_module_level=True)
 
 # Six layers: two of three see five tokens, the third everything; the last two have no cache of their own.
-MODEL = shapes.Model(
+MODEL = model_shapes.Model(
     *("tiny", "", 6, 256, 384, 4, 2, 64, 320, 0.0),
     tied=True,
     window=5,
@@ -212,16 +214,26 @@ def test_what_the_row_kernels_cannot_do_is_refused_in_a_sentence():
     norm, short, long = halves[0], np.zeros((2, 1, 48), np.float16), np.zeros((1, 1, 512), np.float16)
     none = {"out": halves, "roots": roots}
     for says, call, given, named in (
-        ("up to 8192, not 8200", rows.add_rmsnorm, (wide,), none),
-        ("of its norm together", rows.add_rmsnorm, (floats, halves), none),
-        ("columns in eights", rows.gelu_mul, (halves, halves), {"out": few}),
-        ("64 columns, so 32 from 40", rows.gelu_mul, (halves, halves), {"out": narrow, "column": 40}),
-        ("64 up to 512, not 48", rows.rope_qk_norm, (halves, norm, norm, turns, one, short), {}),
-        (r"64 are \[positions, 32, 2\]", rows.rope_qk_norm, (halves, norm, None, turns[:, :8], one, heads), {}),
-        ("together, or neither", rows.rope_qk_norm, (halves, norm, None, turns, one, heads, heads), {}),
-        ("not 512", rows.per_layer_embedding, (halves, norm, halves, ints, one), {"out": long, "factor": 1.0}),
-        ("rows of 64", rows.embedding_scaled, (narrow, ints, one), {"residual": floats, "out": halves}),
-        ("bests must hold", rows.sample_candidates, (halves, ints, one, one, one), {}),
+        ("up to 8192, not 8200", gemma_ops.add_rmsnorm, (wide,), none),
+        ("of its norm together", gemma_ops.add_rmsnorm, (floats, halves), none),
+        ("columns in eights", gemma_ops.gelu_mul, (halves, halves), {"out": few}),
+        ("64 columns, so 32 from 40", gemma_ops.gelu_mul, (halves, halves), {"out": narrow, "column": 40}),
+        ("64 up to 512, not 48", gemma_ops.rope_qk_norm, (halves, norm, norm, turns, one, short), {}),
+        (
+            r"64 are \[positions, 32, 2\]",
+            gemma_ops.rope_qk_norm,
+            (halves, norm, None, turns[:, :8], one, heads),
+            {},
+        ),
+        ("together, or neither", gemma_ops.rope_qk_norm, (halves, norm, None, turns, one, heads, heads), {}),
+        (
+            "not 512",
+            gemma_ops.per_layer_embedding,
+            (halves, norm, halves, ints, one),
+            {"out": long, "factor": 1.0},
+        ),
+        ("rows of 64", gemma_ops.embedding_scaled, (narrow, ints, one), {"residual": floats, "out": halves}),
+        ("bests must hold", gemma_ops.sample_candidates, (halves, ints, one, one, one), {}),
     ):
         with ops.on("cpu"), pytest.raises(LaunchError, match=says):
             call(*(np.ascontiguousarray(each) if each is not None else None for each in given), **named)

@@ -3,13 +3,14 @@ and again."""
 
 import numpy as np
 import pytest
-from rooflab import device, shapes
+from rooflab.hardware import device
+from rooflab.numerics import model_shapes
 
 pytestmark = pytest.mark.skipif(not device.has_gpu(), reason="needs an NVIDIA GPU")
 
 LENGTH = 200
 # The real heads and window pattern, of a size that float64 answers for in seconds.
-MODEL = shapes.Model(
+MODEL = model_shapes.Model(
     *("small", "", 6, 1280, 2560, 8, 2, 256, 4096, 0.0),
     tied=True,
     window=64,
@@ -103,7 +104,7 @@ def test_a_thousand_runs_give_the_same_tokens_and_ten_thousand_steps_leak_nothin
     import torch
     from rooflab.engine import gemma
 
-    small = shapes.Model(**{**MODEL.__dict__, "layers": 3, "shared_kv": 0, "hidden": 512, "mlp": 512})
+    small = model_shapes.Model(**{**MODEL.__dict__, "layers": 3, "shared_kv": 0, "hidden": 512, "mlp": 512})
     spec = gemma.Spec("smaller", small)
     one = gemma.Engine(spec, gemma.random_weights(spec, capacity=12_000))
     one.sample(0.8, 7)

@@ -4,8 +4,8 @@ import copy
 
 import numpy as np
 import pytest
-from rooflab import device
 from rooflab.errors import LaunchError, UsageError
+from rooflab.hardware import device
 
 pytestmark = pytest.mark.skipif(not device.has_gpu(), reason="needs an NVIDIA GPU")
 
@@ -17,11 +17,12 @@ class Model:
     """A small Qwen2 of transformers, and what becomes of it in a format."""
 
     def __init__(self):
-        from rooflab import engine, shapes
+        from rooflab import engine
+        from rooflab.numerics import model_shapes
         from rooflab.ops.decoder import Shape
         from rooflab.studies import hf
 
-        sizes = shapes.Model("small", "", 4, 768, 2048, 12, 2, 64, 4096, 0.0, tied=True)
+        sizes = model_shapes.Model("small", "", 4, 768, 2048, 12, 2, 64, 4096, 0.0, tied=True)
         self.found = hf.build(sizes)
         self.state = self.found.state_dict()
         self.ids = hf.tokens(LENGTH, sizes.vocab)
@@ -319,8 +320,8 @@ def test_a_thousand_runs_give_the_same_tokens_and_ten_thousand_steps_leak_nothin
 def test_a_prompts_product_is_right_with_every_tile(n, k, batch, gate):
     import torch
     from rooflab import ops
-    from rooflab.formats import Planes
-    from rooflab.ops import between
+    from rooflab.numerics.quant import Planes
+    from rooflab.ops import decoder_ops
 
     if ops.this_arch() != "90":
         pytest.skip("needs a Hopper")
@@ -338,9 +339,9 @@ def test_a_prompts_product_is_right_with_every_tile(n, k, batch, gate):
     if gate:
         expected, plain = gated(expected), gated(plain)
     error = float((plain.half().double() - expected).abs().max())
-    for tokens in between._TOKENS:
+    for tokens in decoder_ops._TOKENS:
         out = torch.full(expected.shape, float("nan"), dtype=torch.float16, device="cuda")
-        between.prompt_product(x, Planes(scales, quants), gate=gate, out=out, TOKENS=tokens)
+        decoder_ops.prompt_product(x, Planes(scales, quants), gate=gate, out=out, TOKENS=tokens)
         assert float((out.double() - expected).abs().max()) <= 2 * error
 
 

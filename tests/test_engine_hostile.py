@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rooflab import cli, engine, gguf_file
+from rooflab import cli, engine
 from rooflab.engine import checkpoints
 from rooflab.engine.files import LARGEST_JSON, _gguf_name
 from rooflab.engine.spec import Spec
 from rooflab.engine.weights import names, random_tensors
 from rooflab.errors import LaunchError, RooflabError, UsageError
+from rooflab.numerics import gguf
 from rooflab.ops import decoder
 from test_engine_checkpoints import CONFIG, QWEN, SHAPE
 from test_engine_files import write_safetensors
@@ -305,7 +306,7 @@ def test_changed_bytes_and_cuts_are_refused_or_harmless(tmp_path_factory, data):
         del raw[data.draw(st.integers(0, len(raw) - 1)) :]
     file = tmp_path_factory.mktemp("made") / "made.gguf"
     file.write_bytes(raw)
-    refused(gguf_file.read, file)
+    refused(gguf.read, file)
     refused(checkpoints.opened, file, "cpu")
 
 

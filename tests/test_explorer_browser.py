@@ -19,7 +19,7 @@ import pytest
 from made_up import CONTROLS, ROOFS, frame
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from rooflab.book.site import ASSETS
-from rooflab.widgets import Explorer
+from rooflab.view.explorer import Explorer
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
@@ -187,7 +187,7 @@ CELL = """\
 import sys
 sys.path.insert(0, {tests!r})
 from made_up import CONTROLS, ROOFS, frame
-from rooflab.widgets import Explorer
+from rooflab.view.explorer import Explorer
 
 Explorer("ladder", frame(), controls=CONTROLS, roof=ROOFS, title="Made-up GPU")
 """

@@ -9,14 +9,11 @@ from rooflab.paths import ROOT
 PACKAGE = ROOT / "lib" / "rooflab"
 FLOORS = {
     0: {"errors", "paths", "rooflab"},
-    1: {"device", "roof", "shapes", "formats", "gguf_file", "reference", "predict", "crossover"},
-    2: {
-        *("case", "table", "identity", "record", "validate", "compare", "seal", "kernel", "gate", "clock"),
-        *("meter", "ops", "profile", "doctor", "simt", "dispatch"),
-    },
+    1: {"hardware", "numerics"},
+    2: {"records", "bench", "runtime", "ops", "profile", "doctor", "simt", "dispatch"},
     3: {"studies", "engine"},
-    4: {"analysis", "lab", "lanes", "plot", "page"},
-    5: {"claims", "board", "chart", "widgets", "exercises", "book", "cli", "__main__"},
+    4: {"analysis", "verify", "lab", "view"},
+    5: {"claims", "exercises", "book", "cli", "__main__"},
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 GPU_ONLY = {"cupy", "torch", "cuda", "triton", "elftools"}

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from rooflab import clock, gate
+from rooflab.bench import clock, gate
 from rooflab.errors import GateError, UsageError
 
 N, A = 1003, np.float32(1.5)

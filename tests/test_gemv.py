@@ -5,9 +5,12 @@ import itertools
 
 import numpy as np
 import pytest
-from rooflab import device, kernel, ops, reference, simt, studies
+from rooflab import ops, simt, studies
 from rooflab.errors import LaunchError, UsageError
+from rooflab.hardware import device
+from rooflab.numerics import reference
 from rooflab.ops import gemv
+from rooflab.runtime import nvrtc
 from rooflab.studies import base
 from rooflab.studies import gemv as study
 
@@ -154,7 +157,12 @@ class FakeArray:
 @pytest.mark.parametrize(
     ("operator", "arguments", "more", "says"),
     [
-        ("gemv", {"m": FakeArray((8, 6))}, {"rung": "6_column_strips"}, "so it refuses n = 6: take a multiple of 4"),
+        (
+            "gemv",
+            {"m": FakeArray((8, 6))},
+            {"rung": "6_column_strips"},
+            "so it refuses n = 6: take a multiple of 4",
+        ),
         ("gemv", {"m": FakeArray((8,))}, {}, r"a must be a matrix, not of shape \(8,\)"),
         ("gemv", {"x": FakeArray((1, 8))}, {}, r"x must be a vector, not of shape \(1, 8\)"),
         ("gemv", {"m": FakeArray((8, 0))}, {}, "every size lies between 1 and"),
@@ -214,7 +222,12 @@ def test_no_tuned_choice_spills():
     """What the op picks for a shape of the model families, compiled for the GPU that was recorded."""
     chosen = {(case.impl, tuple(sorted(study.own_rung(case)[1].items()))) for case in study.families()[::2]}
     for n in study.SIZES:
-        chosen.add(("6_column_strips", tuple(sorted(gemv.options_for(RUNGS["gemv", "6_column_strips"], n, n).items()))))
+        chosen.add(
+            (
+                "6_column_strips",
+                tuple(sorted(gemv.options_for(RUNGS["gemv", "6_column_strips"], n, n).items())),
+            )
+        )
     for name, macros in chosen:
         rung = RUNGS["gemv" if name == "6_column_strips" else "gemv_rows", name]
         report = rung.cubin("90", dict(macros)).resources[rung.entry]
@@ -224,7 +237,7 @@ def test_no_tuned_choice_spills():
 def test_sass_shows_the_loads_that_the_rungs_claim():
     def wide(operator, name):
         rung = RUNGS[operator, name]
-        lines = kernel.sass(rung.cubin("90", {}), rung.entry)
+        lines = nvrtc.sass(rung.cubin("90", {}), rung.entry)
         return sum("LDG" in line and ".128" in line for line in lines)
 
     assert wide("gemv", "3_split_k") == wide("gemv_rows", "1_warp") == 0
@@ -241,7 +254,11 @@ def test_cases_cover_the_claims_and_the_families():
     assert {(8960, 1536), (1536, 8960), (1536, 1536), (256, 1536), (151936, 1536)} <= shapes
     assert {(4096, 4096), (14336, 4096), (8192, 8192), (28672, 8192), (128256, 8192)} <= shapes
     for n in (2048, 4096, 8192):
-        assert {c.impl for c in study.ladder("gemv", n, n)} >= {"1_strided", "6_column_strips", "torch.matmul"}
+        assert {c.impl for c in study.ladder("gemv", n, n)} >= {
+            "1_strided",
+            "6_column_strips",
+            "torch.matmul",
+        }
         assert set(study.ladder("gemv", n, n)) <= set(cases)
     assert [base.tunables(c)["threads"] for c in study.blocks_sweep("2_coalesced")] == [
         64,
@@ -280,5 +297,10 @@ def test_sectors_of_the_source_kernels():
 
     assert pattern("gemv", "1_strided") == 32
     assert pattern("gemv", "2_coalesced") == 4
-    assert pattern("gemv", "4_vector") == pattern("gemv", "6_column_strips") == pattern("gemv_rows", "5_split") == 16
+    assert (
+        pattern("gemv", "4_vector")
+        == pattern("gemv", "6_column_strips")
+        == pattern("gemv_rows", "5_split")
+        == 16
+    )
     assert pattern("gemv_rows", "1_warp") == 2

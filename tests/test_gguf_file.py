@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from rooflab import formats, gguf_file
 from rooflab.errors import MissingTool, UsageError
+from rooflab.numerics import gguf as gguf_file
+from rooflab.numerics import quant
 
 gguf = pytest.importorskip("gguf")
 
@@ -16,24 +17,24 @@ def matrix(n=5, k=96, seed=1):
 def test_a_file_round_trips_byte_for_byte(tmp_path):
     path = tmp_path / "two.gguf"
     tensors = {
-        "a.weight": formats.quantise_q8_0(matrix()),
-        "b.weight": formats.quantise_q8_0(matrix(33, 512, 2)),
+        "a.weight": quant.quantise_q8_0(matrix()),
+        "b.weight": quant.quantise_q8_0(matrix(33, 512, 2)),
     }
     gguf_file.write(path, tensors)
     back = gguf_file.read(path)
     assert list(back) == list(tensors)
     for name, blocks in tensors.items():
         assert back[name].shape == blocks.shape and back[name].tobytes() == blocks.tobytes()
-        assert np.array_equal(formats.from_planes(formats.to_planes(back[name])), blocks)
+        assert np.array_equal(quant.from_planes(quant.to_planes(back[name])), blocks)
 
 
 def test_our_blocks_are_those_that_the_package_quantises_and_dequantises():
     w = matrix(7, 256, 3) * np.linspace(1e-4, 30, 7, dtype=np.float32)[:, None]
     kind = gguf.GGMLQuantizationType.Q8_0
     theirs = gguf.quants.quantize(w, kind)
-    blocks = formats.quantise_q8_0(w)
-    assert np.array_equal(theirs, formats.to_bytes(blocks))
-    assert np.array_equal(gguf.quants.dequantize(theirs, kind), formats.dequantise_q8(blocks))
+    blocks = quant.quantise_q8_0(w)
+    assert np.array_equal(theirs, quant.to_bytes(blocks))
+    assert np.array_equal(gguf.quants.dequantize(theirs, kind), quant.dequantise_q8(blocks))
 
 
 def test_a_file_of_the_package_with_other_tensors_is_read(tmp_path):
@@ -47,12 +48,12 @@ def test_a_file_of_the_package_with_other_tensors_is_read(tmp_path):
     writer.write_tensors_to_file()
     writer.close()
     back = gguf_file.read(path)
-    assert list(back) == ["w"] and np.array_equal(formats.to_bytes(back["w"]), raw)
+    assert list(back) == ["w"] and np.array_equal(quant.to_bytes(back["w"]), raw)
 
 
 def test_every_truncation_is_refused_in_a_sentence(tmp_path):
     whole = tmp_path / "whole.gguf"
-    gguf_file.write(whole, {"w": formats.quantise_q8_0(matrix())})
+    gguf_file.write(whole, {"w": quant.quantise_q8_0(matrix())})
     data = whole.read_bytes()
     blocks = 5 * 3 * 34  # the tensor's own bytes are the last ones but for padding
     cut = tmp_path / "cut.gguf"
@@ -84,7 +85,7 @@ def test_foreign_files_are_refused(tmp_path):
 
 def test_without_the_package_files_are_read_and_a_sentence_says_what_writing_needs(tmp_path, monkeypatch):
     path = tmp_path / "w.gguf"
-    gguf_file.write(path, {"w": formats.quantise_q8_0(matrix())})
+    gguf_file.write(path, {"w": quant.quantise_q8_0(matrix())})
     monkeypatch.setattr(gguf_file.importlib.util, "find_spec", lambda name: None)
     assert list(gguf_file.read(path)) == ["w"]
     with pytest.raises(MissingTool, match="`pip install gguf`"):

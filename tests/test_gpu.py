@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rooflab import device
+from rooflab.hardware import device
 
 pytestmark = pytest.mark.skipif(not device.has_gpu(), reason="needs an NVIDIA GPU")
 SANITIZER = shutil.which("compute-sanitizer")
@@ -23,8 +23,8 @@ def rungs():
 
 @pytest.mark.parametrize(("operator", "rung"), rungs(), ids=lambda value: getattr(value, "name", value))
 def test_a_rung_passes_the_gate_on_friendly_and_ragged_lengths(operator, rung):
-    from rooflab import gate
-    from rooflab.case import Case
+    from rooflab.bench import gate
+    from rooflab.records.case import Case
     from rooflab.studies import streams
 
     ragged = (1, 3, 255, 1021, 1_000_003) if rung.words == 1 else ()
@@ -41,8 +41,9 @@ def gemv_rungs():
 
 @pytest.mark.parametrize(("operator", "name"), gemv_rungs())
 def test_a_matrix_vector_product_passes_the_gate_on_friendly_and_ragged_shapes(operator, name):
-    from rooflab import gate, studies
-    from rooflab.case import Case
+    from rooflab import studies
+    from rooflab.bench import gate
+    from rooflab.records.case import Case
 
     ragged = ((1, 1), (17, 129), (259, 1000), (4097, 4097))
     any_shape = name in ("1_strided", "2_coalesced", "3_split_k", "1_warp")
@@ -76,7 +77,7 @@ def test_split_sums_are_bitwise_equal_250_times():
 )
 def test_every_rung_of_attention_passes_the_gate(head_dim, seq, heads, how):
     import cupy
-    from rooflab import gate
+    from rooflab.bench import gate
     from rooflab.studies import attention
 
     study, capability = attention.Attention(), int(cupy.cuda.Device().compute_capability)
@@ -187,9 +188,9 @@ def test_a_live_lab_measures_once_and_resumes(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("n", "k", "batch"), [(1, 128, 1), (70, 256, 9), (300, 1024, 200), (257, 512, 257)])
 def test_every_q8_0_product_passes_the_gate_on_ragged_shapes(n, k, batch):
     import cupy
-    from rooflab import gate
-    from rooflab.case import Case
+    from rooflab.bench import gate
     from rooflab.ops import mmq, q8_0
+    from rooflab.records.case import Case
     from rooflab.studies import get
     from rooflab.studies.mmq import DECODE
 
@@ -210,7 +211,7 @@ def test_every_q8_0_product_passes_the_gate_on_ragged_shapes(n, k, batch):
 def test_integer_dot_products_are_exact_to_the_last_bit(n, k, batch):
     """Scales that are powers of two and sums below 2^24: each output is the exact product, rounded once."""
     import cupy
-    from rooflab import formats
+    from rooflab.numerics import quant
     from rooflab.ops import mmq, q8_0
     from rooflab.studies.q8_0 import blocks_of
 
@@ -218,7 +219,7 @@ def test_integer_dot_products_are_exact_to_the_last_bit(n, k, batch):
 
     def planes(rows, scale):
         quants = rng.integers(-128, 128, (rows, k), dtype=cupy.int8)
-        return formats.Planes(cupy.full((rows, k // 32), scale, cupy.float16), quants)
+        return quant.Planes(cupy.full((rows, k // 32), scale, cupy.float16), quants)
 
     w, x = planes(n, 2.0**-4), planes(batch, 2.0**-5)
     exact = (x.quants.astype("float64") @ w.quants.astype("float64").T) * 2.0**-9
@@ -256,9 +257,9 @@ def test_every_width_of_mmqs_half_tiles_passes_the_gate():
 )
 def test_every_int4_rung_passes_the_gate_on_ragged_shapes(n, k, batch):
     import cupy
-    from rooflab import gate
-    from rooflab.case import Case, options
+    from rooflab.bench import gate
     from rooflab.ops import int4
+    from rooflab.records.case import Case, options
     from rooflab.studies import get
 
     macros = {
@@ -284,7 +285,9 @@ def test_every_int4_rung_passes_the_gate_on_ragged_shapes(n, k, batch):
             cases.append(Case("int4", "int4", "11_tma", n=n, k=k, batch=batch, cache="warm", options=dealt))
         widths = ({"tall": tall, "tokens": tokens} for tall, tokens in int4._GROUP_US)
         cases += [
-            Case("int4", "int4", "12_token_tiles", n=n, k=k, batch=batch, cache="warm", options=options(**how))
+            Case(
+                "int4", "int4", "12_token_tiles", n=n, k=k, batch=batch, cache="warm", options=options(**how)
+            )
             for width in widths
             for how in ({**width, "stages": 2}, {**width, "cluster": 4, "stages": 3})
         ]
@@ -300,14 +303,14 @@ def test_every_int4_rung_passes_the_gate_on_ragged_shapes(n, k, batch):
 def test_the_sources_four_projections_agree_with_its_oracle(n, k, seed):
     """decode-roofline's correctness test: its shapes, seeds and tolerance, for every rung at batch 1."""
     import cupy
-    from rooflab import formats
+    from rooflab.numerics import quant
     from rooflab.ops import int4
 
     rng = np.random.default_rng(seed)
     w = (rng.standard_normal((n, k)) / np.sqrt(k)).astype(np.float32)
     x = rng.standard_normal((1, k)).astype(np.float16)
-    packed = formats.quantise_int4(w)
-    expected = (x.astype(np.float32) @ formats.dequantise_int4(packed).T).astype(np.float16)
+    packed = quant.quantise_int4(w)
+    expected = (x.astype(np.float32) @ quant.dequantise_int4(packed).T).astype(np.float16)
     rows = int4.Rows(*map(cupy.asarray, packed))
     tiles = int4.repack(*rows)
     for rung in int4.LADDERS["int4"]:
@@ -397,7 +400,7 @@ def test_this_gpu_has_every_counter_that_lessons_name():
 @pytest.mark.parametrize("operator", ["decode", "prefill"])
 def test_a_model_through_transformers_passes_the_gate(operator):
     pytest.importorskip("transformers", reason="needs the GPU set")
-    from rooflab import gate
+    from rooflab.bench import gate
     from rooflab.studies import attribution, get
 
     made = {"decode": attribution.decode, "prefill": attribution.prefill}[operator]([128])
@@ -408,15 +411,15 @@ def test_a_model_through_transformers_passes_the_gate(operator):
 @pytest.mark.parametrize("library", ["cupy", "torch"])
 def test_a_kept_call_launches_on_the_current_stream_is_captured_and_refuses_what_was_refused(library):
     import cupy
-    from rooflab import formats
     from rooflab.errors import LaunchError
+    from rooflab.numerics import quant
     from rooflab.ops import int4
     from rooflab.studies import products
 
     torch = pytest.importorskip("torch")
     n, k, batch = 300, 1152, 8
     w = products.weights(n, k).get().astype("float32")
-    tiles = int4.repack(*map(cupy.asarray, formats.quantise_int4(w)))
+    tiles = int4.repack(*map(cupy.asarray, quant.quantise_int4(w)))
     xs = [products.activations(batch, k, seed=seed) for seed in (1, 2)]
     ys = [cupy.zeros((batch, n), "float16") for _ in xs]
     if library == "torch":
@@ -425,9 +428,7 @@ def test_a_kept_call_launches_on_the_current_stream_is_captured_and_refuses_what
     expected = []
     for x in xs:  # the first call is checked, the second is kept
         got = cupy.asarray(int4.matmul(x, tiles))
-        exact = products.oracle(
-            cupy.asarray(formats.dequantise_int4(formats.quantise_int4(w))), cupy.asarray(x)
-        )
+        exact = products.oracle(cupy.asarray(quant.dequantise_int4(quant.quantise_int4(w))), cupy.asarray(x))
         assert float(abs(got - exact).max()) < 0.01 * float(abs(exact).max())
         expected.append(got)
     torch.zeros(1, device="cuda")

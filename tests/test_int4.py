@@ -4,8 +4,11 @@ import ctypes
 
 import numpy as np
 import pytest
-from rooflab import device, formats, gate, ops, reference, simt, studies
+from rooflab import ops, simt, studies
+from rooflab.bench import gate
 from rooflab.errors import LaunchError, MissingTool, UsageError
+from rooflab.hardware import device
+from rooflab.numerics import quant, reference
 from rooflab.ops import int4
 from rooflab.studies import base as study_base
 from rooflab.studies import int4 as study
@@ -31,13 +34,13 @@ def packed(n, k, seed=0):
     w = random(n, k, n + k + seed).astype(np.float32) / np.sqrt(k, dtype=np.float32)
     w[0, :128] = 0
     w[-1, 5] = 40
-    return formats.quantise_int4(w)
+    return quant.quantise_int4(w)
 
 
 def work(rung, n, k, batch, options=None):
     """A rung on the CPU as a contestant for the gate, two copies of the operands."""
     q, x = packed(n, k), random(batch, k, n)
-    exact = formats.dequantise_int4(q)
+    exact = quant.dequantise_int4(q)
     expected = reference.gemm(exact, x)
     baseline = (x.astype(np.float32) @ exact.astype(np.float16).astype(np.float32).T).astype(np.float16)
     budget = gate.error_budget(float(np.abs(baseline - expected).max()), expected, "float16")
@@ -86,7 +89,7 @@ def test_integers_are_exact():
     x = rng.integers(-2, 3, (9, 256)).astype(np.float16)
     expected = x.astype(np.float32) @ q.T
     assert 100 < np.abs(expected).max() < 2048
-    rows = int4.Rows(*formats.quantise_int4(q))
+    rows = int4.Rows(*quant.quantise_int4(q))
     with ops.on("cpu"):
         for rung in PORTABLE:
             tokens = {"TOKENS": 16} if rung in int4.TILED else {}
@@ -135,7 +138,7 @@ def test_the_tile_order_by_hand():
         codes[16 * m + 8 * r + g, 64 * h + 16 * s + 8 * c + 2 * t + e] = 5
         scales = np.zeros((64, 1), np.float16)
         scales[16 * m + 8 * r + g] = 3
-        (words,) = int4.repack(formats.pack_int4(codes), scales).blocks[0]
+        (words,) = int4.repack(quant.pack_int4(codes), scales).blocks[0]
         word = 32 + 256 * m + 128 * h + 4 * (4 * g + t) + s
         expected = np.full(1024, 0x88888888, np.uint64)
         expected[word - 32] ^= (8 ^ 13) << 4 * (4 * e + 2 * c + r)
@@ -146,7 +149,7 @@ def test_the_tile_order_by_hand():
 
 def test_padding_rows_are_zero():
     tiles = int4.repack(*packed(5, 128))
-    whole = formats.dequantise_int4(int4.unpack(tiles._replace(n=64)))
+    whole = quant.dequantise_int4(int4.unpack(tiles._replace(n=64)))
     assert np.abs(whole[:5]).max() > 0 and not whole[5:].any()
 
 
@@ -154,14 +157,14 @@ def test_dequantising_rounds_each_product_once():
     q = packed(9, 384)
     with ops.on("cpu"):
         got = int4.dequantise(int4.Rows(*q))
-    assert np.array_equal(got, formats.dequantise_int4(q).astype(np.float16))
+    assert np.array_equal(got, quant.dequantise_int4(q).astype(np.float16))
 
 
 def test_error_grows_with_the_group_and_an_outlier_spoils_its_own_group_alone():
     w = np.random.default_rng(8).standard_normal((64, 1024)).astype(np.float32)
 
     def error(weights, group):
-        return np.abs(formats.dequantise_int4(formats.quantise_int4(weights, group), group) - weights)
+        return np.abs(quant.dequantise_int4(quant.quantise_int4(weights, group), group) - weights)
 
     errors = [error(w, group).mean() for group in (32, 64, 128, 256)]
     assert errors == sorted(errors) and errors[-1] < 1.5 * errors[0]
@@ -209,7 +212,7 @@ def test_the_dispatcher_picks_what_can_run_and_is_right():
     q = packed(90, 256)
     for batch in (1, 2, 9, 33, 90):
         x = random(batch, 256, batch)
-        exact = reference.gemm(formats.dequantise_int4(q), x)
+        exact = reference.gemm(quant.dequantise_int4(q), x)
         with ops.on("cpu"):
             for weights in (int4.Rows(*q), int4.repack(*q)):
                 assert np.abs(int4.matmul(x, weights) - exact).max() < 0.01 * np.abs(exact).max()

@@ -5,8 +5,10 @@ import re
 
 import numpy as np
 import pytest
-from rooflab import formats, gate, ops, reference, simt
+from rooflab import ops, simt
+from rooflab.bench import gate
 from rooflab.errors import MissingTool
+from rooflab.numerics import quant, reference
 from rooflab.ops import int4
 from rooflab.paths import ROOT
 from test_int4 import packed, random
@@ -51,7 +53,7 @@ def emulated(rung):
 def run(how, n, k, batch, change=lambda source: source, rung=BULK, **options):
     """One launch on random operands: its error, the error allowed, what `how` (simt.run or watch) gave."""
     q, x, macros = packed(n, k), random(batch, k, n), rung.with_defaults(options)
-    exact = formats.dequantise_int4(q)
+    exact = quant.dequantise_int4(q)
     expected = reference.gemm(exact, x)
     baseline = (x.astype(np.float32) @ exact.astype(np.float16).astype(np.float32).T).astype(np.float16)
     budget = gate.error_budget(float(np.abs(baseline - expected).max()), expected, "float16")

@@ -3,10 +3,11 @@
 import re
 
 import pytest
-from rooflab import kernel, ops
+from rooflab import ops
 from rooflab.errors import LaunchError, UsageError
-from rooflab.ops import between, faults, probes, stream
+from rooflab.ops import decoder_ops, faults, probes, stream
 from rooflab.paths import KERNELS
+from rooflab.runtime import nvrtc
 
 # Shared memory that one block may have, in bytes, by compute capability (CUDA C++ programming guide, table of
 # technical specifications): what a rung's static shared memory must stay within.
@@ -37,7 +38,7 @@ def test_every_rung_compiles_unspilled_within_its_shared_memory(arch):
 
 def test_every_operator_has_a_rung_for_turing_and_one_for_every_later_chip():
     for name, own in LADDERS.items():
-        ladder = [*own, *LADDERS.get(between.ELSEWHERE.get(name, ""), ())]
+        ladder = [*own, *LADDERS.get(decoder_ops.ELSEWHERE.get(name, ""), ())]
         assert any("75" in rung.archs for rung in ladder)
         assert any(set(ops.PORTABLE[1:]) <= set(rung.archs) for rung in ladder)
 
@@ -57,7 +58,7 @@ def test_a_rung_s_file_explains_the_macros_that_its_declaration_sets(rung):
     """The declaration alone gives values; the file or a header of it says name, default and meaning."""
     text = rung.path.read_text()
     assert f" {rung.entry}(" in text or f"    {rung.entry}(" in text
-    sections = SECTION.findall("\n".join([text, *kernel.headers_of(text).values()]))
+    sections = SECTION.findall("\n".join([text, *nvrtc.headers_of(text).values()]))
     explained = [pair for section in sections for pair in MACRO.findall(section)]
     assert len(explained) == len(dict(explained)), "a macro is explained twice"
     declared = {**rung.defines, **({"DEPENDENT": 0} if rung is probes.TOUCH_DEPENDENT else {})}
@@ -85,10 +86,10 @@ def test_only_ptx_cuh_holds_inline_assembly():
 
 
 def test_a_cubin_reports_registers_spills_and_code():
-    cubin = kernel.compile_source(DOUBLE, arch="80")
+    cubin = nvrtc.compile_source(DOUBLE, arch="80")
     report = cubin.resources["twice"]
     assert 0 < report.registers < 20 and report.spill_bytes == 0
-    assert any(line.startswith("FADD") or line.startswith("FMUL") for line in kernel.sass(cubin, "twice"))
+    assert any(line.startswith("FADD") or line.startswith("FMUL") for line in nvrtc.sass(cubin, "twice"))
     with pytest.raises(UsageError, match="no kernel thrice; it has twice"):
         cubin.machine_code("thrice")
 
@@ -106,15 +107,15 @@ extern "C" __global__ void __launch_bounds__(1024) heavy(float* x) {
 
 
 def test_spills_are_seen():
-    assert kernel.compile_source(SPILLS, arch="80").resources["heavy"].spill_bytes > 0
+    assert nvrtc.compile_source(SPILLS, arch="80").resources["heavy"].spill_bytes > 0
 
 
 def test_the_same_source_gives_the_same_cubin_and_the_cache_returns_it(monkeypatch, tmp_path):
     monkeypatch.setenv("ROOFLAB_CACHE", str(tmp_path / "a"))
-    first = kernel.compile_source(DOUBLE, arch="90")
-    cached = kernel.compile_source(DOUBLE, arch="90")
+    first = nvrtc.compile_source(DOUBLE, arch="90")
+    cached = nvrtc.compile_source(DOUBLE, arch="90")
     monkeypatch.setenv("ROOFLAB_CACHE", str(tmp_path / "b"))
-    again = kernel.compile_source(DOUBLE, arch="90")
+    again = nvrtc.compile_source(DOUBLE, arch="90")
     assert first.image == cached.image == again.image
     assert first.resources == cached.resources == again.resources
     assert len(list((tmp_path / "a").glob("*.cubin"))) == 1
@@ -123,29 +124,29 @@ def test_the_same_source_gives_the_same_cubin_and_the_cache_returns_it(monkeypat
 def test_a_changed_header_is_not_served_from_the_cache(monkeypatch, tmp_path):
     (tmp_path / "common").mkdir()
     header = tmp_path / "common" / "factor.cuh"
-    monkeypatch.setattr(kernel, "KERNELS", tmp_path)
+    monkeypatch.setattr(nvrtc, "KERNELS", tmp_path)
     monkeypatch.setenv("ROOFLAB_CACHE", str(tmp_path / "cache"))
     source = '#include "common/factor.cuh"\nextern "C" __global__ void f(float* x) { x[0] *= FACTOR; }'
     codes = []
     for factor in ("3.0f", "5.0f"):
         header.write_text(f"#pragma once\n#define FACTOR {factor}\n")
-        codes.append(kernel.compile_source(source, arch="80").machine_code("f"))
+        codes.append(nvrtc.compile_source(source, arch="80").machine_code("f"))
     assert codes[0] != codes[1]
 
 
 def test_a_comment_changes_the_source_but_not_the_machine_code():
-    plain = kernel.compile_source(DOUBLE, arch="90")
-    commented = kernel.compile_source(f"// a remark\n{DOUBLE}  // another", arch="90")
+    plain = nvrtc.compile_source(DOUBLE, arch="90")
+    commented = nvrtc.compile_source(f"// a remark\n{DOUBLE}  // another", arch="90")
     assert plain.machine_code("twice") == commented.machine_code("twice")
-    changed = kernel.compile_source(DOUBLE.replace("2.0f", "3.0f"), arch="90")
+    changed = nvrtc.compile_source(DOUBLE.replace("2.0f", "3.0f"), arch="90")
     assert plain.machine_code("twice") != changed.machine_code("twice")
 
 
 def test_a_source_that_does_not_compile_says_where():
     with pytest.raises(UsageError, match=r"broken.cu does not compile for sm_80:\n.*broken.cu\(1\): error"):
-        kernel.compile_source("__global__ void f() { oops }", arch="80", name="broken.cu")
+        nvrtc.compile_source("__global__ void f() { oops }", arch="80", name="broken.cu")
     with pytest.raises(UsageError, match='"common/absent.cuh" is included'):
-        kernel.compile_source('#include "common/absent.cuh"\n', arch="80")
+        nvrtc.compile_source('#include "common/absent.cuh"\n', arch="80")
 
 
 def test_options_are_checked_by_name():

@@ -6,18 +6,19 @@ import shutil
 import pandas as pd
 import pytest
 from rooflab import lab as laboratory
-from rooflab import paths, seal, studies
-from rooflab.case import COLUMNS
+from rooflab import paths, studies
 from rooflab.errors import MissingRecording, MissingTool, OutOfTime, UsageError
-from rooflab.record import Store
+from rooflab.records import seal
+from rooflab.records.case import COLUMNS
+from rooflab.records.store import Store
+from rooflab.records.validate import validate
 from rooflab.studies import bandwidth, base, environment
-from rooflab.validate import validate
 
 
 @pytest.fixture
 def no_gpu(monkeypatch):
-    monkeypatch.setattr("rooflab.device.has_gpu", lambda: False)
-    monkeypatch.setattr("rooflab.device.probe", lambda: None)
+    monkeypatch.setattr("rooflab.hardware.device.has_gpu", lambda: False)
+    monkeypatch.setattr("rooflab.hardware.device.probe", lambda: None)
 
 
 def test_an_explicit_mode_wins_then_the_environment_then_the_gpu(monkeypatch, no_gpu):
@@ -28,7 +29,7 @@ def test_an_explicit_mode_wins_then_the_environment_then_the_gpu(monkeypatch, no
     with pytest.raises(MissingTool, match="MODE=live needs an NVIDIA GPU"):
         laboratory.open("auto")
     monkeypatch.setenv("ROOFLAB_MODE", "replay")
-    monkeypatch.setattr("rooflab.device.has_gpu", lambda: True)
+    monkeypatch.setattr("rooflab.hardware.device.has_gpu", lambda: True)
     assert laboratory.open("auto").mode == "replay"
 
 

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 from rooflab import lab as laboratory
 from rooflab.errors import MissingTool
-from rooflab.record import Store
+from rooflab.records.store import Store
 from rooflab.studies import environment
 
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rooflab import lanes, plot, simt
+from rooflab import simt
 from rooflab.errors import MissingTool, UsageError
+from rooflab.view import access_diagram, plot
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ from rooflab.errors import MissingTool, UsageError
     ],
 )
 def test_sectors_of_typed_mappings(mapping, width, sectors, used):
-    request = lanes.typed(mapping, width, n=4096)
+    request = access_diagram.typed(mapping, width, n=4096)
     assert (len(request.sectors()), request.bytes_used()) == (sectors, used)
 
 
@@ -42,7 +43,7 @@ def test_sectors_of_typed_mappings(mapping, width, sectors, used):
     ],
 )
 def test_turns_of_the_banks(mapping, width, turns, conflicts):
-    request = lanes.typed(mapping, width)
+    request = access_diagram.typed(mapping, width)
     assert (len(request.turns()), request.conflicts()) == (turns, conflicts)
     served = sorted(lane for turn in request.turns() for who in turn.values() for lane in who)
     assert served == sorted(list(range(32)) * max(1, width // 4))
@@ -59,7 +60,7 @@ def test_they_agree_with_the_watchers_tables(places, width):
     places = [None if place is None else place // width * width for place in places]
     if all(place is None for place in places):
         return
-    request = lanes.Request(tuple(places), width, "drawn by lot")
+    request = access_diagram.Request(tuple(places), width, "drawn by lot")
     import pandas as pd
 
     taking = request.taking_part()
@@ -71,7 +72,7 @@ def test_they_agree_with_the_watchers_tables(places, width):
 
 
 def test_a_function_is_a_mapping_too_and_lanes_may_stay_away():
-    request = lanes.typed(lambda lane: None if lane % 4 else 4 * lane)
+    request = access_diagram.typed(lambda lane: None if lane % 4 else 4 * lane)
     assert request.taking_part() == {lane: 4 * lane for lane in range(0, 32, 4)}
     assert len(request.sectors()) == 4 and request.bytes_used() == 32
 
@@ -92,23 +93,25 @@ def test_a_function_is_a_mapping_too_and_lanes_may_stay_away():
 )
 def test_what_is_no_mapping_is_refused_in_a_sentence(mapping, says):
     with pytest.raises(UsageError, match=says.replace("*", r"\*")):
-        lanes.typed(mapping, n=8)
+        access_diagram.typed(mapping, n=8)
     with pytest.raises(UsageError, match="lanes of 1, 2, 4, 8 or 16 bytes"):
-        lanes.typed("lane", 3)
+        access_diagram.typed("lane", 3)
 
 
 def test_captions_are_computed():
-    assert lanes.caption(lanes.typed("lane * n * 4", n=1024)) == (
+    assert access_diagram.caption(access_diagram.typed("lane * n * 4", n=1024)) == (
         "lane * n * 4: 32 lanes, 4 bytes each, 128 bytes in 32 sectors: "
         "12.5% of the 1024 bytes moved are used."
     )
-    assert lanes.caption(lanes.typed("0")).endswith(
+    assert access_diagram.caption(access_diagram.typed("0")).endswith(
         "4 bytes in 1 sector: 12.5% of the 32 bytes moved are used."
     )
-    assert lanes.caption(lanes.typed("lane * 8"), "banks") == (
+    assert access_diagram.caption(access_diagram.typed("lane * 8"), "banks") == (
         "lane * 8: 32 lanes, 4 bytes each, 2 turns of shared memory, 1 of them bank conflicts."
     )
-    assert lanes.caption(lanes.typed("lane * 4"), "banks").endswith("none of them a bank conflict.")
+    assert access_diagram.caption(access_diagram.typed("lane * 4"), "banks").endswith(
+        "none of them a bank conflict."
+    )
 
 
 def texts(figure):
@@ -117,23 +120,23 @@ def texts(figure):
 
 
 def test_a_picture_has_a_row_a_sector_and_a_cell_a_lane():
-    axes, cells = texts(lanes.figure(lanes.typed("lane * 64")))
+    axes, cells = texts(access_diagram.figure(access_diagram.typed("lane * 64")))
     assert cells == [str(lane) for lane in range(32)] and len(axes.get_yticks()) == 32
     assert [label.get_text() for label in axes.get_yticklabels()][:3] == ["0", "64", "128"]
-    axes, cells = texts(lanes.figure(lanes.typed("8 + lane * 16", 16)))
+    axes, cells = texts(access_diagram.figure(access_diagram.typed("8 + lane * 16", 16)))
     assert len(axes.get_yticks()) == 17 and cells.count("1") == 2  # lane 1 lies in two sectors
-    axes, cells = texts(lanes.figure(lanes.typed("lane / 8 * 4")))
+    axes, cells = texts(access_diagram.figure(access_diagram.typed("lane / 8 * 4")))
     assert cells == ["0-7", "8-15", "16-23", "24-31"]
-    axes, cells = texts(lanes.figure(lanes.typed("24 + lane * 64", 16)))
+    axes, cells = texts(access_diagram.figure(access_diagram.typed("24 + lane * 64", 16)))
     assert len(axes.get_yticks()) == 32 and axes.get_title("left").endswith("(the first 32 of 64 sectors)")
-    axes, cells = texts(lanes.figure(lanes.typed("lane * 8"), "banks"))
+    axes, cells = texts(access_diagram.figure(access_diagram.typed("lane * 8"), "banks"))
     assert len(axes.get_yticks()) == 2 and len(cells) == 32
     with pytest.raises(UsageError, match="not of 'caches'"):
-        lanes.figure(lanes.typed("lane"), "caches")
+        access_diagram.figure(access_diagram.typed("lane"), "caches")
 
 
 def test_the_same_request_gives_the_same_bytes():
-    first, second = (plot.png(lanes.figure(lanes.typed("lane * 12"))) for _ in range(2))
+    first, second = (plot.png(access_diagram.figure(access_diagram.typed("lane * 12"))) for _ in range(2))
     assert first == second
 
 
@@ -151,9 +154,9 @@ extern "C" __global__ void turned(const float* x, float* y) {
 }"""
     x, y = np.ones(512, np.float32), np.zeros(32, np.float32)
     seen = simt.watch(source, 1, 32, [x, y])
-    load = lanes.watched(seen, "load", "x")
+    load = access_diagram.watched(seen, "load", "x")
     assert load.places == tuple(64 * lane for lane in range(32)) and load.what == "load of x (kernel.cu:4)"
-    assert lanes.watched(seen, "store", "").conflicts() == 31
-    assert sorted(lanes.watched(seen, "store", "y").taking_part()) == list(range(1, 32, 2))
+    assert access_diagram.watched(seen, "store", "").conflicts() == 31
+    assert sorted(access_diagram.watched(seen, "store", "y").taking_part()) == list(range(1, 32, 2))
     with pytest.raises(UsageError, match="Warp 3 of block 0 made no such load of x"):
-        lanes.watched(seen, "load", "x", warp=3)
+        access_diagram.watched(seen, "load", "x", warp=3)

@@ -10,8 +10,9 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
-from rooflab import paths, plot
+from rooflab import paths
 from rooflab.book import check, normal, strict
+from rooflab.view import plot
 
 LOOK = f"""
 import importlib.util, os, shutil, subprocess, sys

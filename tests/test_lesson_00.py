@@ -10,12 +10,13 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
-from rooflab import clock, gate, lab
-from rooflab.case import Case, parse_options
+from rooflab import lab
+from rooflab.bench import clock, gate
 from rooflab.errors import GateError
 from rooflab.exercises.lesson_00 import operands
 from rooflab.ops import probes
 from rooflab.paths import NOTEBOOKS
+from rooflab.records.case import Case, parse_options
 from rooflab.studies import environment, streams
 
 PARTS = [nbformat.read(path, as_version=4).cells for path in sorted(NOTEBOOKS.glob("00*.ipynb"))]

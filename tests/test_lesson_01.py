@@ -3,9 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
-from rooflab import lab, page, roof
+from rooflab import lab
+from rooflab.hardware import roofline
 from rooflab.studies import bandwidth, environment
 from rooflab.studies.bandwidth import Roof
+from rooflab.view import display
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,7 @@ def test_streams_reach_their_roofs_with_own_gated_kernels(h200, name, least):
 
 def test_saxpy_moves_the_bytes_of_a_triad(h200):
     rows = h200.measure("environment", environment.ramp())
-    assert (rows["bytes"] == roof.stream_bytes("triad", environment.RAMP)).all()
+    assert (rows["bytes"] == roofline.stream_bytes("triad", environment.RAMP)).all()
     assert 0.75 * h200.roof["dram_triad"].value < rows["gb_s"].max() < h200.roof["dram_triad"].value
 
 
@@ -80,12 +82,12 @@ def test_peaks_lie_under_the_datasheet_and_give_ridge_points(h200):
     burst = rows[rows["state"] == "burst"].set_index("roof")["tflop_s"]
     sustained = rows[rows["state"] == "sustained"].set_index("roof")["tflop_s"]
     sustained.index = sustained.index.str.removesuffix("_sustained")
-    assert set(burst.index) == set(sustained.index) == set(roof.POWER_HELD)
+    assert set(burst.index) == set(sustained.index) == set(roofline.POWER_HELD)
     for name, value in burst.items():
         assert 0.4 * getattr(h200.spec, name) < value < getattr(h200.spec, name)
         assert sustained[name] < 1.02 * value
         assert h200.roof[name].value == value
-    ridge = {name: roof.ridge(h200.roof["dram_read"].value, value) for name, value in burst.items()}
+    ridge = {name: roofline.ridge(h200.roof["dram_read"].value, value) for name, value in burst.items()}
     assert 5 < ridge["fp32"] < 20 < ridge["tf32_tensor"] < ridge["fp16_tensor"] < ridge["fp8_tensor"]
 
 
@@ -154,7 +156,7 @@ READ = {"sm_mhz": 1500.0, "power_w": 700.0, "power_capped": 0.9}
 def test_a_peak_has_a_burst_a_sustained_rate_and_a_datasheet(h200):
     rows = pd.DataFrame(
         [
-            {"roof": roof.in_state(name, state), "state": state, "tflop_s": rate, **READ}
+            {"roof": roofline.in_state(name, state), "state": state, "tflop_s": rate, **READ}
             for name, state, rate in (
                 ("fp32", "burst", 33.5),
                 ("fp32", "sustained", 30.15),
@@ -240,10 +242,10 @@ def test_times_are_compared_beyond_their_spread_and_two_percent():
         pd.Series(timed(us, spread))
         for us, spread in ((10.0, 0.001), (10.1, 0.001), (12.5, 0.01), (12.5, 0.5))
     )
-    assert page.level(row, close) and page.level(row, noisy) and not page.level(row, slow)
-    assert page.against(row, close) == "is level with"
-    assert page.against(row, slow) == "runs at 1.25 times the speed of"
-    assert page.against(slow, row) == "runs at 0.80 times the speed of"
+    assert display.level(row, close) and display.level(row, noisy) and not display.level(row, slow)
+    assert display.against(row, close) == "is level with"
+    assert display.against(row, slow) == "runs at 1.25 times the speed of"
+    assert display.against(slow, row) == "runs at 0.80 times the speed of"
 
 
 def test_a_ladder_in_words_names_best_level_and_slower():
@@ -258,11 +260,11 @@ def test_a_ladder_in_words_names_best_level_and_slower():
             )
         ]
     )
-    assert page.standings(rows) == (
+    assert display.standings(rows) == (
         "The best rung of `copy` is `2_vector` with **4,000 GB/s**. Level with it: 3_in_flight. "
         "The others' speed, of that: 1_scalar 50%, torch.copy_ uint8 125%."
     )
-    assert page.standings(rows[1:2]) == "The best rung of `copy` is `2_vector` with **4,000 GB/s**."
+    assert display.standings(rows[1:2]) == "The best rung of `copy` is `2_vector` with **4,000 GB/s**."
 
 
 def test_the_roof_of_a_device_is_a_value_a_unit_and_its_case(h200):

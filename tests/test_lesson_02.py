@@ -6,12 +6,14 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from rooflab import device, lab, shapes
+from rooflab import lab
 from rooflab.analysis import time_breakdown
+from rooflab.hardware import device
+from rooflab.numerics import model_shapes
 from rooflab.profile import ncu, parts
 from rooflab.studies import attribution, hf, launch_rule
 
-MODEL = shapes.get(attribution.MODEL)
+MODEL = model_shapes.get(attribution.MODEL)
 PRODUCTS = 28 * 7 + 1
 
 
@@ -197,7 +199,7 @@ def test_the_rule_predicts_the_published_laptop(law, laptop):
 
 def test_the_rule_falls_with_bandwidth_and_knows_every_gpu_and_model(law):
     table = time_breakdown.everywhere(law, 4800.0, [1.0, 2.0])
-    assert len(table) == 2 * len(device.names()) * len(shapes.names()) and table["case"].is_unique
+    assert len(table) == 2 * len(device.names()) * len(model_shapes.names()) and table["case"].is_unique
     mine = table[(table["model"] == MODEL.name) & (table["launch_us"] == 1.0)].sort_values("gb_s")
     assert mine["%"].is_monotonic_decreasing and 0 < mine["%"].min() < mine["%"].max() < 100
     faster = table[table["launch_us"] == 1.0].set_index(["gpu", "model"])["%"]

@@ -2,9 +2,11 @@
 
 import nbformat
 import pytest
-from rooflab import claims, lab, roof, shapes
+from rooflab import claims, lab
 from rooflab.analysis import coalescing, root_cause, token_rate
 from rooflab.analysis.coalescing import counter
+from rooflab.hardware import roofline
+from rooflab.numerics import model_shapes
 from rooflab.ops import faults, gemv
 from rooflab.paths import NOTEBOOKS
 from rooflab.profile import ncu
@@ -175,7 +177,9 @@ def test_e11_cold_products_miss_and_a_strided_one_hits(evidence):
         assert warm.word == claims.UNRECORDED
     else:
         assert warm.word == claims.HOLDS
-    assert coalescing.us(evidence, "6_column_strips", 2048, "warm") < coalescing.us(evidence, "6_column_strips", 2048)
+    assert coalescing.us(evidence, "6_column_strips", 2048, "warm") < coalescing.us(
+        evidence, "6_column_strips", 2048
+    )
 
 
 def test_e12_says_the_same_of_good_and_bad(evidence):
@@ -299,6 +303,6 @@ def test_the_page_s_verdicts_are_those_of_the_rules(evidence):
 
 def test_models_and_shapes_are_those_of_the_table():
     for name in study.FAMILIES:
-        parts = shapes.projections(shapes.get(name))
+        parts = model_shapes.projections(model_shapes.get(name))
         assert {(p.n, p.k) for p in parts} <= set(study.shapes_of())
-    assert roof.gemm_bytes(1, 4096, 4096, 4, 4, 4) == coalescing.moved()
+    assert roofline.gemm_bytes(1, 4096, 4096, 4, 4, 4) == coalescing.moved()

@@ -4,12 +4,13 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
-from rooflab import claims, formats, lab, paths, studies
+from rooflab import claims, lab, paths, studies
 from rooflab.analysis import int4 as analysis
 from rooflab.errors import UsageError
+from rooflab.numerics import quant
 from rooflab.ops import int4
 from rooflab.paths import NOTEBOOKS
-from rooflab.record import Store
+from rooflab.records.store import Store
 from rooflab.studies import int4 as study
 
 MLP = (8960, 1536)  # the source's shape
@@ -61,14 +62,14 @@ def said(name):
 def test_the_format_goes_there_and_back():
     """M46: codes from -7 to 7 around zero, never nibble 0, and every weight within half a step."""
     w = np.random.default_rng(46).standard_normal((40, 512)).astype(np.float32)
-    packed = formats.quantise_int4(w)
-    codes, scales = formats.unpack_int4(packed.qweight), packed.scales.astype(np.float32)
+    packed = quant.quantise_int4(w)
+    codes, scales = quant.unpack_int4(packed.qweight), packed.scales.astype(np.float32)
     assert (codes.min(), codes.max()) == (-7, 7)
     nibbles = packed.qweight.view(np.uint32)[..., None] >> np.arange(0, 32, 4, dtype=np.uint32) & 15
     assert nibbles.min() == 1 and nibbles.max() == 15
     largest = np.abs(w).reshape(40, 4, 128).max(axis=-1)
     assert np.allclose(scales, largest / 7, rtol=2**-10)
-    off = np.abs(formats.dequantise_int4(packed) - w).reshape(40, 4, 128)
+    off = np.abs(quant.dequantise_int4(packed) - w).reshape(40, 4, 128)
     assert (off <= 0.51 * scales[..., None]).all()
     assert "4.125 bits" in said("04_int4.ipynb")
 
@@ -76,12 +77,12 @@ def test_the_format_goes_there_and_back():
 def test_words_hold_eight_nibbles_and_scales_are_halves():
     """M47: bit by bit, and the word that the page takes apart."""
     codes = np.array([[-7, -1, 0, 1, 2, 3, 6, 7] * 16], np.int8)
-    packed = formats.quantise_int4(codes)
+    packed = quant.quantise_int4(codes)
     assert packed.scales.dtype == np.float16 and packed.scales.shape == (1, 1)
     assert packed.qweight.dtype == np.int32 and packed.qweight.shape == (1, 16)
     assert int(packed.qweight.view(np.uint32)[0, 0]) == 0xFEBA9871
     group = np.random.default_rng(4).standard_normal((1, 128)).astype(np.float32)
-    word = formats.quantise_int4(group).qweight.view(np.uint32)[0, 0]
+    word = quant.quantise_int4(group).qweight.view(np.uint32)[0, 0]
     assert f"`{word:#010x}`" in said("04_int4.ipynb")
 
 
@@ -160,18 +161,18 @@ def test_the_source_s_four_shapes_and_seeds_pass_its_tolerance(h200):
 
 def test_edges_are_stored_or_refused():
     """M56: zeros, outliers, rows that fill no tile, groups that are not whole."""
-    zeros = formats.quantise_int4(np.zeros((3, 128)))
-    assert not formats.dequantise_int4(zeros).any()
+    zeros = quant.quantise_int4(np.zeros((3, 128)))
+    assert not quant.dequantise_int4(zeros).any()
     spiked = np.ones((1, 256))
     spiked[0, 3] = 700
-    back = formats.dequantise_int4(formats.quantise_int4(spiked))
+    back = quant.dequantise_int4(quant.quantise_int4(spiked))
     assert back[0, 3] == 700 and not back[0, :3].any() and np.allclose(back[0, 128:], 1, rtol=1e-3)
-    odd = formats.quantise_int4(np.random.default_rng(56).standard_normal((37, 256)))
+    odd = quant.quantise_int4(np.random.default_rng(56).standard_normal((37, 256)))
     tiles = int4.repack(*odd)
     assert len(tiles.blocks) == 1 and all(map(np.array_equal, odd, int4.unpack(tiles)))
     for k in (192, 64):
         with pytest.raises(UsageError, match="not a multiple of the group"):
-            formats.quantise_int4(np.ones((2, k)))
+            quant.quantise_int4(np.ones((2, k)))
     text = said("04_int4.ipynb")
     assert "refused: K = 192" in text and "OTHER" not in text and text.count("the same bits back") == 4
 
@@ -183,7 +184,7 @@ def test_error_grows_with_the_group_and_with_outliers():
     spiked = normal * np.where(rng.random(normal.shape) < 1 / 1000, 20, 1)
 
     def error(w, group):
-        back = formats.dequantise_int4(formats.quantise_int4(w, group), group)
+        back = quant.dequantise_int4(quant.quantise_int4(w, group), group)
         return np.sqrt(np.mean((back - w) ** 2) / np.mean(w**2))
 
     for w, growth in ((normal, 1.2), (spiked, 1.8)):

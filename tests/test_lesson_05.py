@@ -6,9 +6,10 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
-from rooflab import claims, formats, gguf_file, lab, ops, reference, simt
+from rooflab import claims, lab, ops, simt
 from rooflab.analysis import q8_0 as analysis
 from rooflab.errors import LaunchError, MissingTool
+from rooflab.numerics import gguf, quant, reference
 from rooflab.ops import mmq as mmq_ops
 from rooflab.ops import q8_0 as q8_ops
 from rooflab.paths import NOTEBOOKS, ROOT
@@ -73,14 +74,14 @@ def test_a_real_file_s_bytes_are_read_as_the_page_reads_them(tmp_path):
     """M58, Q8_0: the page's GGUF file is what the gguf package writes, of weights quantised here."""
     pytest.importorskip("gguf")
     path = ROOT / "examples" / "blocks.gguf"
-    (name,) = read = gguf_file.read(path)
+    (name,) = read = gguf.read(path)
     weights = (np.random.default_rng(5).standard_normal((4, 64)) * 0.05).astype(np.float32)
-    assert np.array_equal(read[name], formats.quantise_q8_0(weights))
-    gguf_file.write(tmp_path / "again.gguf", read)
+    assert np.array_equal(read[name], quant.quantise_q8_0(weights))
+    gguf.write(tmp_path / "again.gguf", read)
     assert (tmp_path / "again.gguf").read_bytes() == path.read_bytes()
     shown = said("05_q8_0")
     assert f"`{name}` of 4 rows by 64" in shown and "all 272 bytes are the same" in shown
-    assert f"{formats.dequantise_q8(read[name])[0, 0]:.6f}" in shown and "NOT the same" not in shown
+    assert f"{quant.dequantise_q8(read[name])[0, 0]:.6f}" in shown and "NOT the same" not in shown
 
 
 def test_activations_are_quantised_to_the_last_bit(h200):
@@ -94,13 +95,13 @@ def test_activations_are_quantised_to_the_last_bit(h200):
 def test_the_float_rung_is_right_to_a_thousandth(n, k):
     """M59: the source's shapes and tolerance, 1e-3 absolutely or relatively, no element beyond."""
     rng = np.random.default_rng(20260601 + 31 * n + 7 * k)
-    blocks = np.empty((n, k // 32), formats.Q8_0)
+    blocks = np.empty((n, k // 32), quant.Q8_0)
     blocks["d"] = rng.uniform(0.01, 0.1, blocks.shape).astype(np.float16)
     blocks["q"] = rng.integers(-127, 128, (n, k // 32, 32))
     x = rng.uniform(-1, 1, (1, k)).astype(np.float16)
-    exact = reference.gemm(formats.dequantise_q8(blocks), x)
+    exact = reference.gemm(quant.dequantise_q8(blocks), x)
     with ops.on("cpu"):
-        got = q8_ops.matvec(x, q8_ops.Blocks(formats.to_bytes(blocks)), rung="1_float").astype(np.float64)
+        got = q8_ops.matvec(x, q8_ops.Blocks(quant.to_bytes(blocks)), rung="1_float").astype(np.float64)
     assert (np.abs(got - exact) <= np.maximum(1e-3, 1e-3 * np.abs(exact))).all()
 
 

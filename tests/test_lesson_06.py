@@ -3,12 +3,14 @@
 import nbformat
 import numpy as np
 import pytest
-from rooflab import lab, roof, shapes
+from rooflab import lab
 from rooflab.analysis import attention as analysis
-from rooflab.case import Case
 from rooflab.claims import COURSE, Evidence, scorecard, select
+from rooflab.hardware import roofline
+from rooflab.numerics import model_shapes
 from rooflab.ops import attention as op
 from rooflab.paths import NOTEBOOKS
+from rooflab.records.case import Case
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 
@@ -94,12 +96,8 @@ def test_packed_halves_are_faster_coarser_and_free_of_conflicts(ladder, counted)
     assert half["q3_us"] < full["q1_us"] and half["error"] > 3 * full["error"]
     assert half["error"] <= half["error_budget"]
     named = counted[(counted["head_dim"] == 128)].drop_duplicates("impl", keep="last").set_index("impl")
-    assert (
-        named.loc["3_half2", "shared_load_conflicts"] < 0.01 * named.loc["4_mma", "shared_load_conflicts"]
-    )
-    assert (
-        named.loc["5_padded", "shared_load_conflicts"] < 0.01 * named.loc["4_mma", "shared_load_conflicts"]
-    )
+    assert named.loc["3_half2", "shared_load_conflicts"] < 0.01 * named.loc["4_mma", "shared_load_conflicts"]
+    assert named.loc["5_padded", "shared_load_conflicts"] < 0.01 * named.loc["4_mma", "shared_load_conflicts"]
 
 
 def test_tensor_cores_do_heads_256_and_512_wide(h200, rows):
@@ -233,7 +231,7 @@ def test_the_decode_ladder_climbs_to_the_read_roof(h200):
     own = found[found["kind"] == "own"]["median_us"]
     assert own.is_monotonic_decreasing and own.iloc[0] > 20 * own.iloc[-1]
     assert found.loc[own.idxmin(), "roof_fraction"] > 0.7
-    assert found.loc[own.idxmin(), "bytes"] == roof.attention_bytes(1, 32768, 32, 8, 128)
+    assert found.loc[own.idxmin(), "bytes"] == roofline.attention_bytes(1, 32768, 32, 8, 128)
 
 
 def test_a_prompt_s_time_moves_from_attention_to_the_matrices(rows, h200):
@@ -242,8 +240,8 @@ def test_a_prompt_s_time_moves_from_attention_to_the_matrices(rows, h200):
     there = whole.loc[("gemma-4-e4b", 1848)]
     assert there["share_before"] == pytest.approx(analysis.SHARE, abs=0.15)
     assert (whole["share_after"] < 0.6 * whole["share_before"]).all()
-    model = shapes.get("qwen2.5-1.5b")
-    least = 2 * shapes.body(model) * 4096 / roofs[1] / 1e6
+    model = model_shapes.get("qwen2.5-1.5b")
+    least = 2 * model_shapes.body(model) * 4096 / roofs[1] / 1e6
     assert 0.95 * least < 1e3 * whole.loc[("qwen2.5-1.5b", 4096), "matrices_ms"] < 1.3 * least
     shown = said("06d_decode.ipynb")
     assert f"{there['share_before']:.0%}" in shown and f"Published: {analysis.SHARE:.0%}." in shown

@@ -2,8 +2,10 @@
 
 import nbformat
 import pytest
-from rooflab import device, dispatch, lab, predict, shapes
+from rooflab import dispatch, lab
 from rooflab.analysis import extrapolation, strategies, time_breakdown
+from rooflab.hardware import device, perf_model
+from rooflab.numerics import model_shapes
 from rooflab.paths import NOTEBOOKS
 from rooflab.studies import attribution, regimes
 
@@ -23,7 +25,7 @@ def rows(h200):
 @pytest.fixture(scope="module")
 def law(h200, rows):
     machine = strategies.machine(h200)
-    return machine, predict.fit(rows[rows["clock"] == "graph"], machine)
+    return machine, perf_model.fit(rows[rows["clock"] == "graph"], machine)
 
 
 def said(name):
@@ -85,7 +87,7 @@ def test_crossovers_have_intervals_and_depend_on_the_clock(rows):
 def test_the_dispatcher_hands_over_as_tokens_grow(rows):
     """M93, M107: what it takes at each number of tokens is what was fastest; all of it can be reverted."""
     recorded = rows[(rows["study"] == "regimes") & (rows["clock"] == "graph")]
-    for format in predict.FORMATS:
+    for format in perf_model.FORMATS:
         for batch in regimes.BATCHES:
             choice = dispatch.choose(format, *MLP, batch, "h200", recorded=recorded)
             mine = recorded[(recorded["format"] == format) & (recorded["batch"] == batch)]
@@ -94,7 +96,7 @@ def test_the_dispatcher_hands_over_as_tokens_grow(rows):
             assert choice.way == fastest["impl"] and choice.why.startswith("recorded on h200: 8960 x 1536")
             with dispatch.reverted(format):
                 back = dispatch.choose(format, *MLP, batch, "h200", recorded=recorded)
-            assert predict.way(format, back.way).plain
+            assert perf_model.way(format, back.way).plain
     q8_0 = [dispatch.choose("q8_0", *MLP, b, "h200", recorded=recorded).way for b in (1, 16, 256)]
     assert len(set(q8_0)) == 3
     shown = said("07_regimes.ipynb")
@@ -114,7 +116,7 @@ def test_spreads_are_told_for_every_clock(rows):
 def test_prompts_are_swept_by_their_length(h200, law):
     """M94: attention's share rises with the prompt, in traces and by the law."""
     machine, fit = law
-    model = shapes.get(attribution.MODEL)
+    model = model_shapes.get(attribution.MODEL)
     share = extrapolation.attention_share(h200.store.read("attention"), model)
     assert share is not None and 0.1 < share < 1
     lengths = (64, 512, 1848, 8192, 32768)
@@ -142,10 +144,10 @@ def test_products_lie_under_the_roofs_by_intensity(h200, rows):
 
 def test_the_law_explains_most_products_and_a_gpu_it_has_not_seen(law, rows):
     machine, fit = law
-    compared = predict.compared(rows[rows["clock"] == "graph"], machine, fit)
+    compared = perf_model.compared(rows[rows["clock"] == "graph"], machine, fit)
     assert (compared["own_off"].abs() <= 25).mean() > 0.8 and (compared["one_off"].abs() <= 25).mean() > 0.5
     assert 1 < fit.launch_us < 6
-    there = predict.scaled(device.get("rtx-4070-laptop"), machine, device.get("h200"))
+    there = perf_model.scaled(device.get("rtx-4070-laptop"), machine, device.get("h200"))
     store = lab.open("replay", "rtx-4070-laptop-published").store
     kernels = extrapolation.unseen(extrapolation.laptop_kernels(store), there, fit)
     assert len(kernels) == 4 and kernels["off"].abs().max() < 20
@@ -154,7 +156,7 @@ def test_the_law_explains_most_products_and_a_gpu_it_has_not_seen(law, rows):
 def test_the_dispatcher_s_own_table_is_the_recording(h200, monkeypatch, tmp_path):
     monkeypatch.setenv("ROOFLAB_STORE", str(tmp_path))  # nothing of this machine's own
     table = dispatch.table("h200")
-    assert len(table) > 300 and set(table["format"]) == set(predict.FORMATS)
+    assert len(table) > 300 and set(table["format"]) == set(perf_model.FORMATS)
     machine, fit = dispatch.reference()
     assert machine == strategies.machine(h200) and fit.rows == len(table)
     assert dispatch.choose("int4_g128", *MLP, 1, "rtx-4090").why.startswith("predicted, fitted on h200")

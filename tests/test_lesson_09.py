@@ -6,8 +6,9 @@ from rooflab import claims, paths
 from rooflab.analysis import regressions, related
 from rooflab.analysis.evidence import Evidence
 from rooflab.claims import scorecard
-from rooflab.record import Store
-from rooflab.studies import mutants, mutations, static, suite
+from rooflab.records.store import Store
+from rooflab.studies import static
+from rooflab.verify import mutants, mutations, suite
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,10 @@ def test_machine_code_shows_what_the_checks_ask_for():
     ].min()
     assert (worst.loc["gemv/2_coalesced", ["shared_memory", "barriers"]] > 0).all()
     assert worst.loc["gemv_rows/1_warp", "shuffles"] > 0 and worst.loc["gemv_rows/2_vector", "loads_16b"] > 0
-    assert worst.loc["mmq/5_large_tiles", "tensor_products"] > 0 and worst.loc["gemv/1_strided", "loads_16b"] == 0
+    assert (
+        worst.loc["mmq/5_large_tiles", "tensor_products"] > 0
+        and worst.loc["gemv/1_strided", "loads_16b"] == 0
+    )
 
 
 def test_a_hundred_runs_give_one_result():

@@ -13,11 +13,12 @@ from unittest import mock
 
 import pytest
 import replaying
-from rooflab import lab, ops, studies, table
+from rooflab import lab, ops, studies
 from rooflab.errors import MissingTool
-from rooflab.identity import SKIPPED
 from rooflab.profile import recorded
-from rooflab.record import Store
+from rooflab.records import csv_table
+from rooflab.records.fingerprint import SKIPPED
+from rooflab.records.store import Store
 from stand_in import INSTRUMENTS, REQUIRED, UNLISTED, Machine
 
 ALL = bool(os.environ.get("ROOFLAB_ALL_MACHINES"))
@@ -65,8 +66,8 @@ def reading() -> Iterator[set[str]]:
         names.add(path.name)
         return real(path, *more)
 
-    real = table.read_texts
-    with mock.patch.object(table, "read_texts", read), mock.patch.object(recorded, "read_texts", read):
+    real = csv_table.read_texts
+    with mock.patch.object(csv_table, "read_texts", read), mock.patch.object(recorded, "read_texts", read):
         yield names
 
 

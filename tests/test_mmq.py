@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
-from rooflab import formats, gate, ops, reference, simt
+from rooflab import ops, simt
+from rooflab.bench import gate
 from rooflab.errors import LaunchError, MissingTool
+from rooflab.numerics import quant, reference
 from rooflab.ops import mmq, q8_0
 from test_q8_0 import FakeArray, activations, budget, fake_planes, random, weights
 
@@ -25,8 +27,8 @@ def product(rung, x, blocks, **options):
 
 
 def work(rung, n, k, batch, options):
-    blocks, x = formats.quantise_q8_0(random(n, k, n + k)), random(batch, k, n)
-    w32, x32 = formats.dequantise_q8(blocks), formats.dequantise_q8(formats.quantise_q8_1(x))
+    blocks, x = quant.quantise_q8_0(random(n, k, n + k)), random(batch, k, n)
+    w32, x32 = quant.dequantise_q8(blocks), quant.dequantise_q8(quant.quantise_q8_1(x))
     expected = reference.gemm(w32, x32)
     w, a = weights(kind(rung), blocks), activations("planes", x)
     output = np.empty((batch, n), np.float16)
@@ -71,18 +73,18 @@ def test_integer_dot_products_are_exact(rung):
     w[:, 5::32] = rng.integers(-20, 21, (n, k // 32))
     expected = x @ w.T
     assert 100 < np.abs(expected).max() < 2048
-    got = product(rung, x.astype(np.float16), formats.quantise_q8_0(w))
+    got = product(rung, x.astype(np.float16), quant.quantise_q8_0(w))
     assert np.array_equal(got.astype(np.float32), expected)
 
 
 def test_the_largest_block_product_is_exact():
     """32 x 127 x 127, and what bytes allow beyond the format: 32 x 128 x 128."""
-    blocks = np.zeros((64, 4), formats.Q8_0)
-    x = formats.Planes(np.full((2, 4), 2.0**-9, np.float16), np.zeros((2, 128), np.int8))
+    blocks = np.zeros((64, 4), quant.Q8_0)
+    x = quant.Planes(np.full((2, 4), 2.0**-9, np.float16), np.zeros((2, 128), np.int8))
     blocks["d"] = np.float16(2.0**-8)
     blocks["q"][:, 1], x.quants[0, 32:64], x.quants[1, 32:64] = -128, -128, 127
     with ops.on("cpu"):
-        got = mmq.product(x, formats.to_planes(blocks), rung="5_large_tiles")
+        got = mmq.product(x, quant.to_planes(blocks), rung="5_large_tiles")
     assert (got[0] == 2.0**-17 * 32 * 128 * 128).all() and (got[1] == -(2.0**-17) * 32 * 128 * 127).all()
 
 
@@ -92,21 +94,21 @@ def test_the_largest_block_product_is_exact():
 def test_against_the_unquantised_product_two_percent_and_no_outliers(n, k, tokens):
     """The source's four shapes and distributions, its tolerance, none of its allowance for outliers."""
     rng = np.random.default_rng(20260605 + n * 31 + k * 7 + tokens)
-    blocks = np.empty((n, k // 32), formats.Q8_0)
+    blocks = np.empty((n, k // 32), quant.Q8_0)
     blocks["d"] = rng.uniform(0.01, 0.1, blocks.shape).astype(np.float16)
     blocks["q"] = rng.integers(-127, 128, (n, k // 32, 32))
     x = rng.uniform(-1, 1, (tokens, k)).astype(np.float16)
-    exact = reference.gemm(formats.dequantise_q8(blocks), x)
+    exact = reference.gemm(quant.dequantise_q8(blocks), x)
     got = product("5_large_tiles", x, blocks)
     assert np.abs(got - exact).max() <= 0.02 * np.sqrt((exact**2).mean())
 
 
 @pytest.mark.parametrize("batch", [1, 3, 8, 70])
 def test_the_dispatcher_multiplies_whatever_it_chooses(batch):
-    blocks, x = formats.quantise_q8_0(random(66, 256, 1)), random(batch, 256, 2)
-    w32, x32 = formats.dequantise_q8(blocks), formats.dequantise_q8(formats.quantise_q8_1(x))
+    blocks, x = quant.quantise_q8_0(random(66, 256, 1)), random(batch, 256, 2)
+    w32, x32 = quant.dequantise_q8(blocks), quant.dequantise_q8(quant.quantise_q8_1(x))
     expected = reference.gemm(w32, x32)
-    got = mmq.multiply(x, formats.to_planes(blocks), target="cpu")
+    got = mmq.multiply(x, quant.to_planes(blocks), target="cpu")
     assert np.abs(got - expected).max() <= budget(w32, x32, expected)
 
 

@@ -5,10 +5,12 @@ import re
 
 import numpy as np
 import pytest
-from rooflab import formats, kernel, ops, reference, simt
+from rooflab import ops, simt
 from rooflab.errors import LaunchError, MissingTool
+from rooflab.numerics import quant, reference
 from rooflab.ops import mmq, q8_0
 from rooflab.paths import ROOT
+from rooflab.runtime import nvrtc
 from test_q8_0 import activations, budget, random
 
 try:
@@ -49,15 +51,15 @@ def standing_in(address, rows, columns, element, box, swizzle):
 
 @pytest.fixture(autouse=True)
 def maps(monkeypatch):
-    monkeypatch.setattr(kernel, "tensor_map", standing_in)
+    monkeypatch.setattr(nvrtc, "tensor_map", standing_in)
 
 
 def operands(n, k, batch):
     """Weights, activations, the exact product and the error allowed."""
-    blocks, x = formats.quantise_q8_0(random(n, k, n + k)), random(batch, k, n)
-    w32, x32 = formats.dequantise_q8(blocks), formats.dequantise_q8(formats.quantise_q8_1(x))
+    blocks, x = quant.quantise_q8_0(random(n, k, n + k)), random(batch, k, n)
+    w32, x32 = quant.dequantise_q8(blocks), quant.dequantise_q8(quant.quantise_q8_1(x))
     expected = reference.gemm(w32, x32)
-    return formats.to_planes(blocks), activations("planes", x), expected, budget(w32, x32, expected)
+    return quant.to_planes(blocks), activations("planes", x), expected, budget(w32, x32, expected)
 
 
 def error_of(n, k, batch, source=SOURCE, **options):
@@ -175,7 +177,7 @@ def test_a_missing_wait_is_seen(right, wrong):
 @pytest.mark.parametrize("narrow", [0, 1])
 def test_it_compiles_unspilled_for_the_registers_it_hands_out(narrow):
     try:
-        kernel.compiler_version()
+        nvrtc.compiler_version()
     except MissingTool as error:
         pytest.skip(str(error))
     report = RUNG.cubin("90", {"NARROW": narrow}).resources[RUNG.entry]

@@ -3,11 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
-from rooflab import gate, ops, simt
+from rooflab import ops, simt
+from rooflab.bench import gate
 from rooflab.errors import MissingRecording, MissingTool
 from rooflab.ops import gemv
-from rooflab.studies import mutants, mutations, suite
-from rooflab.studies.mutants import MUTATIONS
+from rooflab.verify import mutants, mutations, suite
+from rooflab.verify.mutants import MUTATIONS
 
 try:
     simt.build.compiler()
@@ -81,8 +82,8 @@ def test_every_portable_operator_is_attacked_or_known_not_to_be():
     left = {operator for operator, _ in mutations.portable()} - set(mutations.OPERATORS)
     # Small kernels between a prompt's products, each held to float64 by its own tests.
     assert left <= {
-        "per_layer_embedding", "sample_candidates", "embedding_scaled", "add_rmsnorm", "rope_qk_norm", "gelu_mul", "sample",
-        "embedding", "dequantise_tiles", "move_rows", "add_rows",
+        "per_layer_embedding", "sample_candidates", "embedding_scaled", "add_rmsnorm", "rope_qk_norm",
+        "gelu_mul", "sample", "embedding", "dequantise_tiles", "move_rows", "add_rows",
     }  # fmt: skip
 
 

@@ -11,11 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_output
-from rooflab import paths, plot
+from rooflab import paths
 from rooflab.book import check, lessons, normal, readme, run
-from rooflab.case import parse_options
 from rooflab.errors import UsageError
-from rooflab.record import Store
+from rooflab.records.case import parse_options
+from rooflab.records.store import Store
+from rooflab.view import plot
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 

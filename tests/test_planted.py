@@ -10,13 +10,14 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from rooflab import paths, table
+from rooflab import paths
 from rooflab.book import executions, pages, readme, site
-from rooflab.case import RUN_SCHEMA, SCHEMA
 from rooflab.errors import UsageError
 from rooflab.profile import recorded
-from rooflab.record import Store
-from rooflab.validate import validate
+from rooflab.records import csv_table
+from rooflab.records.case import RUN_SCHEMA, SCHEMA
+from rooflab.records.store import Store
+from rooflab.records.validate import validate
 from test_site import CHROMIUM, FLAGS
 
 PAYLOADS = (
@@ -99,7 +100,7 @@ def test_validate_names_what_was_planted(tmp_path: Path) -> None:
 @pytest.fixture
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A site of planted recordings and a planted lesson, built by a rooflab that refuses no text."""
-    monkeypatch.setattr(table, "_SIGNS", re.compile("(?!)"))
+    monkeypatch.setattr(csv_table, "_SIGNS", re.compile("(?!)"))
     monkeypatch.setattr(paths, "DATA", tmp_path / "data")
     for device in ("h200", "published"):
         shutil.copytree(paths.ROOT / "data" / device, tmp_path / "data" / device)

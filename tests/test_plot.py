@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
-from rooflab import plot
 from rooflab.errors import DeviceMismatch, UsageError
+from rooflab.view import plot
 
 ROOF = ("made-up read", 200.0, "GB/s")
 

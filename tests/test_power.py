@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from rooflab import device, lab, studies
+from rooflab import lab, studies
+from rooflab.hardware import device
 from rooflab.studies import power
 
 H200 = device.get("h200")

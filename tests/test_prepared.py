@@ -4,9 +4,11 @@ import threading
 
 import numpy as np
 import pytest
-from rooflab import dispatch, formats, kernel, ops, simt
+from rooflab import dispatch, ops, simt
 from rooflab.errors import LaunchError, MissingTool, UsageError
-from rooflab.ops import gemv, int4, mmq, prepared, q8_0
+from rooflab.numerics import quant
+from rooflab.ops import gemv, int4, mmq, q8_0
+from rooflab.runtime import launch_cache, nvrtc
 
 try:
     simt.build.compiler()
@@ -19,7 +21,7 @@ N, K = 40, 256
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch):
     """Calls are kept here too, and start from none."""
-    monkeypatch.setattr(prepared, "TARGETS", {"gpu", "cpu"})
+    monkeypatch.setattr(launch_cache, "TARGETS", {"gpu", "cpu"})
     with ops.on("cpu"):
         yield
 
@@ -38,12 +40,12 @@ def random(rows, k, seed=0):
 
 
 def rows_of(n=N, k=K, seed=3):
-    return int4.Rows(*map(aligned, formats.quantise_int4(random(n, k, seed).astype(np.float32))))
+    return int4.Rows(*map(aligned, quant.quantise_int4(random(n, k, seed).astype(np.float32))))
 
 
 def planes(w):
     made = q8_0.quantise(w)
-    return formats.Planes(*map(aligned, made))
+    return quant.Planes(*map(aligned, made))
 
 
 @pytest.fixture
@@ -258,20 +260,20 @@ def test_a_repeated_launch_puts_the_new_addresses_in(monkeypatch):
     import ctypes
 
     driver, maps = Driver(), []
-    monkeypatch.setattr(kernel, "_driver", lambda: driver)
-    monkeypatch.setattr(kernel, "current_stream", lambda: 77)
+    monkeypatch.setattr(nvrtc, "_driver", lambda: driver)
+    monkeypatch.setattr(nvrtc, "current_stream", lambda: 77)
 
     def tensor_map(address, *made):
-        found = kernel.TensorMap()
+        found = nvrtc.TensorMap()
         found.opaque[0], found.made = address % 251, (address, *made)
         maps.append(found.made)
         return found
 
-    monkeypatch.setattr(kernel, "tensor_map", tensor_map)
-    function = object.__new__(kernel.Function)
+    monkeypatch.setattr(nvrtc, "tensor_map", tensor_map)
+    function = object.__new__(nvrtc.Function)
     function._function, function._allowed = "f", 48 * 1024
     x, y = random(1, 8), random(1, 8)
-    first = tensor_map(kernel.pointer(y), 1, 8, "float16", (1, 8), 0)
+    first = tensor_map(nvrtc.pointer(y), 1, 8, "float16", (1, 8), 0)
     launch = function.repeated((3, 2), 64, [x, ctypes.c_uint(5), first], [0, None, 1], 128)
     launch([1 << 40, 999])
     launch([1 << 41, 1000])
@@ -288,7 +290,7 @@ def test_within_whole_every_call_is_checked(checked):
     for _ in range(2):
         int4.matmul(x, rows, out=out, rung="3_magic")
     checked.clear()
-    with prepared.whole():
+    with launch_cache.whole():
         int4.matmul(x, rows, out=out, rung="3_magic")
         assert checked
     checked.clear()

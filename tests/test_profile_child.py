@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rooflab.bench.gate import Work
 from rooflab.errors import GateError, MissingTool, UsageError
-from rooflab.gate import Work
 from rooflab.profile import child, execute, raise_child_error
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from rooflab import shapes
 from rooflab.errors import MissingTool, UsageError
+from rooflab.numerics import model_shapes
 from rooflab.profile import nsys, parts
 
 DATA = Path(__file__).with_name("data")
-QWEN = shapes.get("qwen2.5-1.5b")
+QWEN = model_shapes.get("qwen2.5-1.5b")
 ONE = dataclasses.replace(QWEN, layers=1, vocab=4096)  # what tests/data/nsys/decode.sql was traced with
 ORDER = ["q", "k", "v", "o", "gate", "up", "down"]
 
@@ -68,7 +68,7 @@ def test_twenty_eight_layers_need_28_times_7_and_one_weight_products():
     layer += ["rsqrt", "nvjet_gate", "void gemv2T_up", "silu", "xmma_gemm_down"]
     names = ["cutlass_80_simt_sgemm", *layer * 28, "nvjet_head", "ArgMaxOps"]
     found = parts.by_order(names, QWEN)
-    assert sum(part != "" for part in found) == 28 * 7 + 1 == shapes.gemvs(QWEN) + 1
+    assert sum(part != "" for part in found) == 28 * 7 + 1 == model_shapes.gemvs(QWEN) + 1
     assert [part for part in found if part] == [*ORDER * 28, "lm_head"]
     assert not any(parts.by_order(names[:-2], QWEN)), "one product too few: nothing is guessed"
 

@@ -5,9 +5,10 @@ import re
 
 import pandas as pd
 import pytest
-from rooflab import device, shapes
+from rooflab.hardware import device
+from rooflab.numerics import model_shapes
 from rooflab.paths import DATA
-from rooflab.record import Store, derive, published_devices
+from rooflab.records.store import Store, derive, published_devices
 
 PUBLISHED = DATA / "published"
 DEVICES = published_devices(DATA)
@@ -46,7 +47,7 @@ def test_loads_as_a_device(name):
         assert table["identity"].eq("").all()
         said = table[["median_us", "gb_s", "tflop_s", "tok_s"]].notna().any(axis=1)
         assert said.all(), table.loc[~said, "case"].tolist()
-        assert set(table["model"]) - {""} <= set(shapes.names())
+        assert set(table["model"]) - {""} <= set(model_shapes.names())
     assert used == set(runs["run"])
 
 

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
-from rooflab import formats, gate, ops, reference, simt
+from rooflab import ops, simt
+from rooflab.bench import gate
 from rooflab.errors import LaunchError, MissingTool
+from rooflab.numerics import quant, reference
 from rooflab.ops import q8_0
 
 try:
@@ -23,23 +25,23 @@ def random(rows, k, seed):
 
 def weights(kind, blocks):
     if kind == "planes":
-        return formats.to_planes(blocks)
-    return q8_0.Blocks(formats.to_bytes(blocks))
+        return quant.to_planes(blocks)
+    return q8_0.Blocks(quant.to_bytes(blocks))
 
 
 def activations(kind, x):
     """x [batch, k] FP16 as a rung takes it."""
-    blocks = formats.quantise_q8_1(x)
+    blocks = quant.quantise_q8_1(x)
     if kind == "half":
         return x
     if kind == "blocks":
-        return q8_0.Blocks(formats.to_bytes(blocks))
-    return formats.Planes(blocks["d"].copy(), blocks["q"].copy().reshape(x.shape))
+        return q8_0.Blocks(quant.to_bytes(blocks))
+    return quant.Planes(blocks["d"].copy(), blocks["q"].copy().reshape(x.shape))
 
 
 def judged(kind, x):
     """The activations that the product is judged on: as quantised, exact in FP32."""
-    return x.astype(np.float32) if kind == "half" else formats.dequantise_q8(formats.quantise_q8_1(x))
+    return x.astype(np.float32) if kind == "half" else quant.dequantise_q8(quant.quantise_q8_1(x))
 
 
 def budget(w, x, expected):
@@ -50,8 +52,8 @@ def budget(w, x, expected):
 def work(rung, n, k, batch, options=None):
     """A rung of q8_0 on the CPU as a contestant for the gate, two copies of the operands."""
     w_kind, x_kind, _, _ = q8_0.TAKES[rung.name]
-    blocks, x = formats.quantise_q8_0(random(n, k, n + k)), random(batch, k, n)
-    w32, x32 = formats.dequantise_q8(blocks), judged(x_kind, x)
+    blocks, x = quant.quantise_q8_0(random(n, k, n + k)), random(batch, k, n)
+    w32, x32 = quant.dequantise_q8(blocks), judged(x_kind, x)
     expected = reference.gemm(w32, x32)
     ws = [weights(w_kind, blocks.copy()) for _ in range(2)]
     xs = [activations(x_kind, x.copy()) for _ in range(2)]
@@ -116,7 +118,7 @@ def test_integer_dot_products_are_exact(rung):
     assert 100 < np.abs(expected).max() < 2048
     with ops.on("cpu"):
         got = q8_0.matvec(
-            activations(x_kind, x.astype(np.float16)), weights(w_kind, formats.quantise_q8_0(w)), rung=rung
+            activations(x_kind, x.astype(np.float16)), weights(w_kind, quant.quantise_q8_0(w)), rung=rung
         )
     assert np.array_equal(got.astype(np.float32), expected)
 
@@ -125,13 +127,13 @@ def test_against_the_unquantised_product_two_percent_and_no_outliers():
     """The source's shapes and distributions, its tolerance, without its allowance of one row in a hundred."""
     for n, k in ((256, 256), (1024, 1024), (64, 2560)):
         rng = np.random.default_rng(20260605 + n * 31 + k * 7)
-        blocks = np.empty((n, k // 32), formats.Q8_0)
+        blocks = np.empty((n, k // 32), quant.Q8_0)
         blocks["d"] = rng.uniform(0.01, 0.1, blocks.shape).astype(np.float16)
         blocks["q"] = rng.integers(-127, 128, (n, k // 32, 32))
         x = rng.uniform(-1, 1, (1, k)).astype(np.float16)
-        exact = reference.gemm(formats.dequantise_q8(blocks), x)
+        exact = reference.gemm(quant.dequantise_q8(blocks), x)
         with ops.on("cpu"):
-            got = q8_0.matvec(q8_0.quantise(x), formats.to_planes(blocks), rung="4_planes")
+            got = q8_0.matvec(q8_0.quantise(x), quant.to_planes(blocks), rung="4_planes")
         assert np.abs(got - exact).max() <= 0.02 * np.sqrt((exact**2).mean())
 
 
@@ -145,20 +147,20 @@ def test_activations_are_quantised_bit_for_bit(batch, k):
     x[-1, -32:] = np.float16(6e-8)  # the scale is far below FP16
     if batch > 1:
         x[1, :32] = np.linspace(-127, 127, 32).round() / 2  # halves, rounded away from zero
-    expected = formats.quantise_q8_1(x)
+    expected = quant.quantise_q8_1(x)
     with ops.on("cpu"):
         blocks = q8_0.quantise(x, rung="1_blocks")
         planes = q8_0.quantise(x, rung="2_planes")
-    assert np.array_equal(blocks.data, formats.to_bytes(expected))
+    assert np.array_equal(blocks.data, quant.to_bytes(expected))
     assert np.array_equal(planes.scales, expected["d"])
     assert np.array_equal(planes.quants.reshape(expected["q"].shape), expected["q"])
 
 
 def test_embedding_is_bit_exact_token_by_token_and_at_once():
-    table = formats.quantise_q8_0(random(19, 288, 4))
+    table = quant.quantise_q8_0(random(19, 288, 4))
     tokens = np.array([3, 0, 18, 3, 7], np.int32)
-    expected = formats.dequantise_q8(table[tokens])
-    blocks = q8_0.Blocks(formats.to_bytes(table))
+    expected = quant.dequantise_q8(table[tokens])
+    blocks = q8_0.Blocks(quant.to_bytes(table))
     with ops.on("cpu"):
         at_once = q8_0.embedding_q8_0(blocks, tokens)
         one = [q8_0.embedding_q8_0(blocks, tokens, index=i, rung="1_token") for i in range(len(tokens))]
@@ -168,14 +170,14 @@ def test_embedding_is_bit_exact_token_by_token_and_at_once():
 @pytest.mark.parametrize("rung", [rung.name for rung in q8_0.LADDERS["dequantise"]])
 def test_dequantising_rounds_once(rung):
     for n, k in ((3, 32), (7, 512), (5, 96)):
-        blocks = formats.quantise_q8_0(random(n, k, k))
+        blocks = quant.quantise_q8_0(random(n, k, k))
         with ops.on("cpu"):
             if rung == "3_shift" and k == 96:
                 with pytest.raises(LaunchError, match="k = 96 must be a power of two"):
-                    q8_0.dequantise(q8_0.Blocks(formats.to_bytes(blocks)), rung=rung)
+                    q8_0.dequantise(q8_0.Blocks(quant.to_bytes(blocks)), rung=rung)
                 continue
-            got = q8_0.dequantise(q8_0.Blocks(formats.to_bytes(blocks)), rung=rung)
-        assert np.array_equal(got, formats.dequantise_q8(blocks).astype(np.float16))
+            got = q8_0.dequantise(q8_0.Blocks(quant.to_bytes(blocks)), rung=rung)
+        assert np.array_equal(got, quant.dequantise_q8(blocks).astype(np.float16))
 
 
 # --- refusals -----------------------------------------------------------------------------------------------
@@ -191,7 +193,7 @@ class FakeArray:
 
 
 def fake_planes(rows, k, address=4096):
-    return formats.Planes(FakeArray((rows, k // 32), "float16"), FakeArray((rows, k), "int8", address))
+    return quant.Planes(FakeArray((rows, k // 32), "float16"), FakeArray((rows, k), "int8", address))
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
-from rooflab import device, gate, ops, roof, simt, studies
-from rooflab.case import Case, options
+from rooflab import ops, simt, studies
+from rooflab.bench import gate
 from rooflab.errors import MissingTool
+from rooflab.hardware import device, roofline
 from rooflab.ops import mmq as mmq_ops
 from rooflab.ops import q8_0 as q8_ops
+from rooflab.records.case import Case, options
 from rooflab.studies import mmq, q8_0
 from rooflab.studies.base import Context
 
@@ -137,7 +139,7 @@ def test_bytes_and_flops_follow_the_convention():
     study = studies.get("q8_0")
     case = study.case("q8_0/4_planes format=q8_0 n=4096 k=14336 batch=1 cold graph")
     assert study.count(case).bytes == 4096 * 14336 * 34 // 32 + 14336 * 34 // 32 + 2 * 4096
-    assert study.count(case).flops == roof.gemm_flops(1, 4096, 14336)
+    assert study.count(case).flops == roofline.gemm_flops(1, 4096, 14336)
     assert study.predict(case, Context(device=H200)) == pytest.approx(13.0, abs=0.05)
     peer = study.case("q8_0/torch.matmul peer format=fp16 n=4096 k=14336 batch=1 cold graph")
     assert study.count(peer).bytes == 2 * (4096 * 14336 + 14336 + 4096)
@@ -199,5 +201,7 @@ def test_an_included_quantiser_is_part_of_the_identity():
     whole = study.case("mmq/5_large_tiles format=q8_0 n=8192 k=8192 batch=512 cold graph")
     assert study.identity(alone, None).split(".")[1:] == study.identity(whole, None).split(".")[1:]
     assert study.identity(alone, None) != study.identity(whole, None)
-    half = [study.case(f"mmq/7_fp16_wgmma format=q8_0 n=8192 k=8192 batch={b} cold graph") for b in (512, 1024)]
+    half = [
+        study.case(f"mmq/7_fp16_wgmma format=q8_0 n=8192 k=8192 batch={b} cold graph") for b in (512, 1024)
+    ]
     assert study.identity(half[0], None) == study.identity(half[1], None)

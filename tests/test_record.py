@@ -12,10 +12,12 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rooflab import device, record, table
-from rooflab.case import RUN_SCHEMA, SCHEMA
 from rooflab.errors import DeviceMismatch, UsageError
-from rooflab.record import COLUMNS, RUN_COLUMNS, Case, Store, derive, options, parse_options
+from rooflab.hardware import device
+from rooflab.records import csv_table
+from rooflab.records import store as stores
+from rooflab.records.case import RUN_SCHEMA, SCHEMA
+from rooflab.records.store import COLUMNS, RUN_COLUMNS, Case, Store, derive, options, parse_options
 
 H200 = {"gpu": "NVIDIA H200", "driver": "580.159.04"}
 CODE = "aaaaaaaaaa.bbbbbbbbbb.cccccccccc"
@@ -105,7 +107,7 @@ def test_options_refuse_what_would_not_come_back():
 def test_numbers_in_names_sort_as_numbers():
     names = ["read n=16384", "read n=4096", "read n=4096 blocks=8", "copy n=99999"]
     expected = ["copy n=99999", "read n=4096", "read n=4096 blocks=8", "read n=16384"]
-    assert sorted(names, key=table.natural_key) == expected
+    assert sorted(names, key=csv_table.natural_key) == expected
 
 
 def test_what_was_read_is_written_as_the_same_bytes(store, run):
@@ -323,8 +325,10 @@ def test_another_process_is_seen(store, run, tmp_path):
 def published(folder, rows, runs):
     folder.mkdir()
     for path, found, schema in (("paper.csv", rows, SCHEMA), ("runs.csv", runs, RUN_SCHEMA)):
-        texts = [{name: table.to_text(name, how, r.get(name)) for name, how in schema.items()} for r in found]
-        (folder / path).write_text(table.table_text(texts, schema), newline="")
+        texts = [
+            {name: csv_table.to_text(name, how, r.get(name)) for name, how in schema.items()} for r in found
+        ]
+        (folder / path).write_text(csv_table.table_text(texts, schema), newline="")
 
 
 def test_published_figures_are_read_as_devices_and_never_written(tmp_path):
@@ -334,7 +338,7 @@ def test_published_figures_are_read_as_devices_and_never_written(tmp_path):
     ]
     rows = [row(run="paper.ada"), row(run="paper.hopper", median_us=3.0), row(1024, run="paper.ada")]
     published(tmp_path / "published", rows, runs)
-    assert record.published_devices(tmp_path) == ["ada", "hopper"]
+    assert stores.published_devices(tmp_path) == ["ada", "hopper"]
     ada = Store(tmp_path, "ada")
     assert list(ada.read("gemv")["n"]) == [1024, 4096] and ada.studies() == ["gemv"]
     assert Store(tmp_path, "hopper").read("gemv")["median_us"].tolist() == [3.0]
@@ -350,7 +354,7 @@ def test_published_figures_are_read_as_devices_and_never_written(tmp_path):
 WRITER = """
 import sys
 from pathlib import Path
-from rooflab.record import Case, Store
+from rooflab.records.store import Case, Store
 store = Store(Path(sys.argv[1]), "h200")
 facts = {"gpu": "NVIDIA H200", "driver": "580"}
 run = store.begin(facts)
@@ -364,7 +368,7 @@ for n in range(1, 2001):
 
 def test_a_writer_killed_at_any_moment_loses_nothing_and_repeats_nothing(tmp_path):
     chance = random.Random(20)
-    environment = {**os.environ, "PYTHONPATH": str(Path(record.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(stores.__file__).parents[2])}
     acknowledged: list[int] = []
     for _ in range(12):
         child = subprocess.Popen(
@@ -396,7 +400,7 @@ def test_a_kill_between_writing_and_renaming_keeps_the_old_table(store, run, mon
     def die(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(table.os, "replace", die)
+    monkeypatch.setattr(csv_table.os, "replace", die)
     with pytest.raises(KeyboardInterrupt):
         store.add("gemv", [row(2048)], run)
     monkeypatch.undo()
@@ -425,22 +429,24 @@ def test_a_full_disk_keeps_the_old_table(store, run):
 def test_the_text_is_on_the_disk_before_it_gets_its_name(store, run, monkeypatch):
     calls = []
     real_sync, real_replace = os.fsync, os.replace
-    monkeypatch.setattr(table.os, "fsync", lambda fd: (calls.append("fsync"), real_sync(fd))[1])
-    monkeypatch.setattr(table.os, "replace", lambda a, b: (calls.append("replace"), real_replace(a, b))[1])
+    monkeypatch.setattr(csv_table.os, "fsync", lambda fd: (calls.append("fsync"), real_sync(fd))[1])
+    monkeypatch.setattr(
+        csv_table.os, "replace", lambda a, b: (calls.append("replace"), real_replace(a, b))[1]
+    )
     store.add("gemv", [row()], run)
     assert calls[:2] == ["fsync", "replace"]
 
 
 def test_writers_take_turns(tmp_path, store, run):
     script = (
-        "import sys; from pathlib import Path; from rooflab.record import Case, Store\n"
+        "import sys; from pathlib import Path; from rooflab.records.store import Case, Store\n"
         "store = Store(Path(sys.argv[1]), 'h200')\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "for n in range(20):\n"
         "    case = Case('gemv', 'gemv', sys.argv[3], n=n)\n"
         "    store.add('gemv', [{**case.row(), 'median_us': 1}], sys.argv[2])\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(record.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(stores.__file__).parents[2])}
     command = [sys.executable, "-c", script, str(tmp_path), run]
     pipe = subprocess.PIPE
     children = [
@@ -473,11 +479,11 @@ def test_run_facts_fit_the_table_and_name_no_place(store, monkeypatch):
     monkeypatch.setattr(
         device, "conditions", lambda: {"sm_clock_mhz": 1900, "temperature_c": 60, "power_w": 500.0}
     )
-    facts = record.run_facts(
+    facts = stores.run_facts(
         "rooflab record 00_environment --device /home/ann/l4 -p OUT=C:\\Users\\ann\\x", "full"
     )
     assert facts["command"] == "rooflab record 00_environment --device l4 -p OUT=x"
-    store.finish(store.begin(facts), **record.closing_facts())
+    store.finish(store.begin(facts), **stores.closing_facts())
     one = store.runs().iloc[0]
     assert (one["compute_capability"], one["cuda"], one["other_processes"]) == ("9.0", "13.0", 1)
     assert (one["sm_clock_before_mhz"], one["sm_clock_after_mhz"]) == (1980, 1900)
@@ -489,9 +495,9 @@ def test_run_facts_fit_the_table_and_name_no_place(store, monkeypatch):
 def test_run_facts_without_a_gpu_leave_its_facts_out(monkeypatch):
     monkeypatch.setattr(device, "probe", lambda: None)
     monkeypatch.setattr(device, "conditions", lambda: None)
-    facts = record.run_facts("rooflab run", "quick")
+    facts = stores.run_facts("rooflab run", "quick")
     assert set(facts) <= set(RUN_COLUMNS) and facts["effort"] == "quick" and facts["python"]
-    assert not {"gpu", "driver", "cuda", "temperature_before_c"} & set(facts) and record.closing_facts() == {}
+    assert not {"gpu", "driver", "cuda", "temperature_before_c"} & set(facts) and stores.closing_facts() == {}
 
 
 def git(folder, *arguments):
@@ -501,22 +507,22 @@ def git(folder, *arguments):
 
 def test_the_commit_says_whether_sources_differ_from_it(tmp_path, monkeypatch):
     monkeypatch.delenv("ROOFLAB_COMMIT", raising=False)
-    assert record.commit(tmp_path) is None
+    assert stores.commit(tmp_path) is None
     monkeypatch.setenv("ROOFLAB_COMMIT", "0123456789ab")
-    assert record.commit(tmp_path) == "0123456789ab"
+    assert stores.commit(tmp_path) == "0123456789ab"
     git(tmp_path, "init")
     for name in ("data/h200.csv", "notebooks/a.ipynb", "lib/a.py"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text("one")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-m", "one")
-    clean = record.commit(tmp_path)
+    clean = stores.commit(tmp_path)
     assert clean is not None and len(clean) == 12 and clean != "0123456789ab"
     (tmp_path / "data/h200.csv").write_text("two")
     (tmp_path / "notebooks/a.ipynb").write_text("two")
     (tmp_path / "untracked").write_text("two")
-    assert record.commit(tmp_path) == clean
+    assert stores.commit(tmp_path) == clean
     (tmp_path / "lib/a.py").write_text("two")
-    assert record.commit(tmp_path) == clean + "+"
+    assert stores.commit(tmp_path) == clean + "+"
     monkeypatch.delenv("ROOFLAB_COMMIT")
-    assert record.commit(tmp_path / "lib") is None  # inside another repository: its commit is not ours
+    assert stores.commit(tmp_path / "lib") is None  # inside another repository: its commit is not ours

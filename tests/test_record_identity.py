@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rooflab.errors import UsageError
-from rooflab.identity import fresh, identity, source_of_callable, strip_comments
+from rooflab.records.fingerprint import fresh, identity, source_of_callable, strip_comments
 
 KERNEL = """
 // reads a row per warp

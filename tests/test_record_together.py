@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 from filelock import FileLock, Timeout
 from rooflab import lab as laboratory
-from rooflab import record, studies
-from rooflab.case import Case
+from rooflab import studies
 from rooflab.errors import UsageError
-from rooflab.record import Store
-from rooflab.validate import validate
+from rooflab.records import store as stores
+from rooflab.records.case import Case
+from rooflab.records.store import Store
+from rooflab.records.validate import validate
 
 MANY = 40
 # A recording without a GPU: studies of few cases that measure nothing really, slowly.
@@ -64,7 +65,7 @@ except OutOfTime as error:
 
 
 def recorder(root: Path, gpu: str, *names: str, pause: float = 0.02) -> subprocess.Popen:
-    environment = {**os.environ, "PYTHONPATH": str(Path(record.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(stores.__file__).parents[2])}
     environment["ROOFLAB_STORE"] = str(root)
     pipe = subprocess.PIPE
     child = subprocess.Popen(

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rooflab import reference
 from rooflab.errors import UsageError
+from rooflab.numerics import reference
 
 
 def test_streams():

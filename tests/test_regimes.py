@@ -2,8 +2,10 @@
 
 import pandas as pd
 import pytest
-from rooflab import device, dispatch, predict, shapes, studies
-from rooflab.case import COLUMNS, Case, options
+from rooflab import dispatch, studies
+from rooflab.hardware import device, perf_model
+from rooflab.numerics import model_shapes
+from rooflab.records.case import COLUMNS, Case, options
 from rooflab.studies import regimes
 from rooflab.studies.base import Context
 
@@ -28,7 +30,7 @@ def test_the_source_s_sweep_has_every_number_of_tokens_three_baselines_and_three
 def test_every_projection_of_four_families_is_measured():
     measured = {(c.n, c.k) for c in CASES}
     for model in regimes.FAMILIES:
-        parts = shapes.projections(shapes.get(model))
+        parts = model_shapes.projections(model_shapes.get(model))
         assert {(p.n, p.k) for p in parts if p.name != "lm_head"} <= measured
     assert len(regimes.FAMILIES) == 4
 
@@ -56,11 +58,11 @@ def test_what_runs_is_what_the_dispatcher_would_run_there(slug):
     there = device.get(slug)
     for case in STUDY.cases("quick", there):
         if case.kind != "own" or dispatch.refusal(
-            predict.way(case.format, case.impl), case.n, case.k, case.batch, there.sm, slug
+            perf_model.way(case.format, case.impl), case.n, case.k, case.batch, there.sm, slug
         ):
             continue
         rung, macros, rule = STUDY.rung(case)
-        wanted = dispatch.rung_for(predict.way(case.format, case.impl), case.n, case.k, case.batch, slug)
+        wanted = dispatch.rung_for(perf_model.way(case.format, case.impl), case.n, case.k, case.batch, slug)
         assert (rung, macros) == wanted and rule
         assert STUDY.identity(case, None).endswith(".-")
 
@@ -74,9 +76,9 @@ def test_a_baseline_made_by_a_kernel_of_ours_goes_stale_with_it():
 
 def test_bytes_are_those_of_the_convention_and_predictions_those_of_the_way():
     case = next(c for c in CASES if c.impl == "two_op" and c.format == "int4_g128")
-    how = predict.way("int4_g128", "two_op")
-    assert STUDY.count(case).bytes < predict.moved(how, case.n, case.k, case.batch)
-    expected = predict.bound(how, case.n, case.k, case.batch, predict.datasheet(H200)).us
+    how = perf_model.way("int4_g128", "two_op")
+    assert STUDY.count(case).bytes < perf_model.moved(how, case.n, case.k, case.batch)
+    expected = perf_model.bound(how, case.n, case.k, case.batch, perf_model.datasheet(H200)).us
     assert STUDY.predict(case, Context(device=H200)) == expected
     assert STUDY.predict(case, Context()) is None
     event = next(c for c in CASES if c.clock == "event")

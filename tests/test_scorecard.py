@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from rooflab import claims, crossover, ops, paths
+from rooflab import claims, ops, paths
 from rooflab.analysis import int4, regressions, related
 from rooflab.claims import (
     ELSEWHERE,
@@ -22,7 +22,8 @@ from rooflab.claims import (
 )
 from rooflab.claims.measures import house
 from rooflab.claims.scorecard import FAIL, OPEN, PASS
-from rooflab.record import Store
+from rooflab.hardware import crossover
+from rooflab.records.store import Store
 
 STATEMENTS = claims.stated()
 COPIED = ("runs", "bandwidth", "decode", "gemv", "int4", "q8_0", "mmq", "attention", "regimes", "attribution")

@@ -8,8 +8,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from rooflab import gate, ops, reference, simt
+from rooflab import ops, simt
+from rooflab.bench import gate
 from rooflab.errors import GateError, LaunchError, MissingTool, UsageError
+from rooflab.numerics import reference
 from rooflab.ops import Rung, probes, stream
 from rooflab.paths import KERNELS, ROOT
 

@@ -8,10 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from rooflab import engine, formats, gate, ops, reference, simt, studies
+from rooflab import engine, ops, simt, studies
+from rooflab.bench import gate
 from rooflab.engine.weights import random_tensors
 from rooflab.errors import MissingTool
-from rooflab.ops import between, decoder, int4, rows
+from rooflab.numerics import quant, reference
+from rooflab.ops import decoder, decoder_ops, gemma_ops, int4
 from rooflab.studies.attention import Attention
 from test_attention_study import SMALL as ATTENTION
 from test_decoder import RUNGS, rows_right, tiny
@@ -47,11 +49,11 @@ def test_a_studys_contestant_raises_no_alarm(case):
 def test_an_int4_product_raises_no_alarm_and_is_right(rung, batch):
     rng = np.random.default_rng(batch)
     n, k = 70, 384
-    packed = formats.quantise_int4(rng.standard_normal((n, k)).astype(np.float32) + np.float32(0.1))
+    packed = quant.quantise_int4(rng.standard_normal((n, k)).astype(np.float32) + np.float32(0.1))
     rows = int4.Rows(packed.qweight, packed.scales)
     weights = int4.repack(packed.qweight, packed.scales) if rung in int4.TILED else rows
     x = (rng.standard_normal((batch, k)) + 0.25).astype(np.float16)
-    expected = reference.gemm(formats.dequantise_int4(packed), x.astype(np.float32))
+    expected = reference.gemm(quant.dequantise_int4(packed), x.astype(np.float32))
     with ops.on("cpu"), simt.watched_launches() as launches:
         got = int4.matmul(x, weights, rung=rung.name)
     assert alarms(launches) == []
@@ -59,10 +61,10 @@ def test_an_int4_product_raises_no_alarm_and_is_right(rung, batch):
 
 
 def test_dequantising_int4_raises_no_alarm():
-    packed = formats.quantise_int4(np.random.default_rng(1).standard_normal((5, 256)).astype(np.float32))
+    packed = quant.quantise_int4(np.random.default_rng(1).standard_normal((5, 256)).astype(np.float32))
     with ops.on("cpu"), simt.watched_launches() as launches:
         got = int4.dequantise(int4.Rows(packed.qweight, packed.scales))
-    assert alarms(launches) == [] and np.abs(got - formats.dequantise_int4(packed)).max() < 1e-3
+    assert alarms(launches) == [] and np.abs(got - quant.dequantise_int4(packed)).max() < 1e-3
 
 
 @pytest.mark.parametrize("rung", RUNGS)
@@ -86,7 +88,7 @@ def test_every_portable_rung_of_every_operator_is_watched():
     found = {(case.operator, case.impl) for case in (*study_cases(), *Q8, *ATTENTION)}
     found |= {("int4", rung.name) for rung in INT4}
     found |= {("int4_dequantise", rung.name) for rung in int4.LADDERS["int4_dequantise"]}
-    for module in (decoder, between, rows):  # rows: in test_engine_gemma.py
+    for module in (decoder, decoder_ops, gemma_ops):  # rows: in test_engine_gemma.py
         found |= {(operator, rung.name) for operator, ladder in module.LADDERS.items() for rung in ladder}
     for module in ops.modules():
         for operator, ladder in module.LADDERS.items():

@@ -11,9 +11,10 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from rooflab import kernel, ops, simt, studies
+from rooflab import ops, simt, studies
 from rooflab.errors import MissingTool
 from rooflab.paths import DATA, KERNELS
+from rooflab.runtime import nvrtc
 from rooflab.studies import gemv as study
 from rooflab.studies import traces
 
@@ -68,7 +69,7 @@ WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
 def listing(case):
     """The case's machine code for an H200."""
     rung, macros, _ = study.own_rung(case)
-    return kernel.sass(rung.cubin("90", macros), rung.entry)
+    return nvrtc.sass(rung.cubin("90", macros), rung.entry)
 
 
 def widths_in_sass(case, opcode):

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rooflab import kernel, simt
+from rooflab import simt
 from rooflab.errors import MissingTool
 from rooflab.paths import ROOT
+from rooflab.runtime import nvrtc
 
 try:
     simt.build.compiler()
@@ -192,7 +193,7 @@ def test_bytes():
 
 
 def test_every_function_of_cudas_headers_is_there():
-    folder = Path(kernel.include_directory())
+    folder = Path(nvrtc.include_directory())
     command = [simt.build.compiler(), "-E", "-P", "-x", "c++", "-std=c++17", f"-I{simt.build.INCLUDE}", "-"]
     text = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
     ours = set(re.findall(r"\w+", subprocess.run(command, input=text, capture_output=True, text=True).stdout))
@@ -208,6 +209,4 @@ def test_every_function_of_cudas_headers_is_there():
 
 @pytest.mark.parametrize("arch", ["80", "90"])
 def test_the_same_source_compiles_for_gpus(arch):
-    assert (
-        kernel.compile_source(SOURCE, arch=arch, name="small_floats.cu").resources["bytes"].spill_bytes == 0
-    )
+    assert nvrtc.compile_source(SOURCE, arch=arch, name="small_floats.cu").resources["bytes"].spill_bytes == 0

@@ -4,9 +4,11 @@ import inspect
 
 import numpy as np
 import pytest
-from rooflab import case, gate, ops, simt, studies
+from rooflab import ops, simt, studies
+from rooflab.bench import gate
 from rooflab.errors import GateError, LaunchError, MissingTool, UsageError
 from rooflab.ops import probes, stream
+from rooflab.records import case
 from rooflab.simt import KernelFault, build
 from rooflab.studies import environment
 

@@ -9,8 +9,9 @@ place: what the special function unit approximates.
 import numpy as np
 import pytest
 import simt_launches
-from rooflab import device, simt
+from rooflab import simt
 from rooflab.errors import MissingTool
+from rooflab.hardware import device
 
 try:
     simt.build.compiler()

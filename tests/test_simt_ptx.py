@@ -5,10 +5,11 @@ import re
 
 import numpy as np
 import pytest
-from rooflab import kernel, simt
+from rooflab import simt
 from rooflab.errors import MissingTool
 from rooflab.ops import PORTABLE
 from rooflab.paths import ROOT
+from rooflab.runtime import nvrtc
 
 try:
     simt.build.compiler()
@@ -152,7 +153,7 @@ def test_streaming_loads():
 
 @pytest.mark.parametrize("arch", PORTABLE)
 def test_they_compile_for_every_architecture(arch):
-    cubin = kernel.compile_source(SOURCE, arch=arch, name="matrices.cu")
+    cubin = nvrtc.compile_source(SOURCE, arch=arch, name="matrices.cu")
     assert ("m16n8k16_bf16" in cubin.resources) == (arch != "75")
     assert all(report.spill_bytes == 0 for report in cubin.resources.values())
 

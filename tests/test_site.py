@@ -25,7 +25,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir()
     text = (
         "Time is $t \\ge \\max(B/\\beta, F/\\pi)$.\n\n$$t = \\frac{B}{\\beta} + \\sqrt{x}$$\n\n"
-        "The [next lesson](01_second.ipynb), the [device table](../lib/rooflab/device.py), "
+        "The [next lesson](01_second.ipynb), the [device table](../lib/rooflab/hardware/device.py), "
         "the [kernels](../kernels), a [missing lesson](77_none.ipynb) and [elsewhere](https://example.org/page)."
     )
     figure = (

@@ -2,10 +2,11 @@
 
 import pandas as pd
 import pytest
-from rooflab import kernel, lab, studies
+from rooflab import lab, studies
 from rooflab.errors import MissingRecording
-from rooflab.identity import fresh
 from rooflab.ops import stream
+from rooflab.records.fingerprint import fresh
+from rooflab.runtime import nvrtc
 from rooflab.studies import static
 
 STATIC = studies.get("static")
@@ -113,7 +114,7 @@ def test_without_a_compiler_the_source_decides(monkeypatch):
 
 
 def test_the_pinned_compiler_is_the_recorded_one(recorded):
-    assert str(recorded.run["nvrtc"]).startswith(kernel.compiler_version().removeprefix("nvrtc "))
+    assert str(recorded.run["nvrtc"]).startswith(nvrtc.compiler_version().removeprefix("nvrtc "))
 
 
 def test_the_reports_are_the_same_in_every_mode_and_name_their_command(recorded, monkeypatch, tmp_path):

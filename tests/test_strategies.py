@@ -2,16 +2,18 @@
 
 import pandas as pd
 import pytest
-from rooflab import device, lab, predict, shapes
+from rooflab import lab
 from rooflab.analysis import extrapolation, strategies
-from rooflab.case import COLUMNS, Case
+from rooflab.hardware import device, perf_model
+from rooflab.numerics import model_shapes
+from rooflab.records.case import COLUMNS, Case
 from rooflab.studies import regimes
 
 H200 = device.get("h200")
-MACHINE = predict.measured({"dram_read": 4600.0}, H200)
+MACHINE = perf_model.measured({"dram_read": 4600.0}, H200)
 MLP, QO = regimes.SOURCE
-NUMBERS = {("int4_g128", "fused"): predict.Own(3.0, 0.5), ("fp16", "cublas"): predict.Own(5.0, 0.9)}
-FIT = predict.Fit(3.0, NUMBERS)
+NUMBERS = {("int4_g128", "fused"): perf_model.Own(3.0, 0.5), ("fp16", "cublas"): perf_model.Own(5.0, 0.9)}
+FIT = perf_model.Fit(3.0, NUMBERS)
 
 
 def made(batches=regimes.BATCHES, clocks=regimes.CLOCKS, call_us=40.0, **changes):
@@ -21,7 +23,7 @@ def made(batches=regimes.BATCHES, clocks=regimes.CLOCKS, call_us=40.0, **changes
     for n, k in regimes.SOURCE:
         for batch in batches:
             for how in regimes.contenders(batch):
-                us = predict.us(how, n, k, batch, MACHINE, FIT)
+                us = perf_model.us(how, n, k, batch, MACHINE, FIT)
                 change = changes.get(how.name, 1.0)
                 us *= change(batch) if callable(change) else change
                 for clock in clocks:
@@ -53,7 +55,7 @@ def test_the_sweep_has_the_source_s_seventeen_columns(rows):
     assert strategies.sweep(fewer, MLP, 4600.0)["batch"].max() == 64  # as far as all three were measured
     first = table.iloc[0]
     assert first["fused_iqr_us"] == pytest.approx(0.02)
-    moved = predict.moved(predict.way("int4_g128", "fused"), *MLP, 1)
+    moved = perf_model.moved(perf_model.way("int4_g128", "fused"), *MLP, 1)
     assert first["fused_effective_GBps"] == pytest.approx(moved / first["fused_median_us"] / 1e3)
     assert first["fused_pct_roofline"] == pytest.approx(first["fused_effective_GBps"] / 46)
     assert first["speedup_vs_fp16_gemm"] == first["fp16_gemm_median_us"] / first["fused_median_us"]
@@ -99,10 +101,12 @@ def test_winners_and_gains_are_those_of_the_rows(rows):
 
 def test_errors_are_told_by_way_with_a_reason():
     rows = made(clocks=("graph",), mmq_fp16_wgmma=1.5)
-    compared = predict.compared(rows, MACHINE, FIT)
+    compared = perf_model.compared(rows, MACHINE, FIT)
     table = extrapolation.errors(compared).set_index("label")
     assert table.loc["INT4 fused", "own"] < 0.01 < table.loc["Q8_0 mmq_fp16_wgmma", "own"]
-    half = next(r for r in compared.itertuples() if r.impl == "mmq_fp16_wgmma" and (r.n, r.batch) == (1536, 8))
+    half = next(
+        r for r in compared.itertuples() if r.impl == "mmq_fp16_wgmma" and (r.n, r.batch) == (1536, 8)
+    )
     assert extrapolation.reason(half, 132) == "12 tiles for 132 SMs"
     wide = half._replace(impl="mmq_wgmma", n=10240, batch=160)
     assert extrapolation.reason(wide, 132) == "80 wide tiles and 160 narrow ones, counted as 160 wide"
@@ -116,8 +120,8 @@ def test_the_published_laptop_is_predicted_without_having_been_seen():
     kernels, sweep = extrapolation.laptop_kernels(store), extrapolation.laptop_sweep(store)
     assert {(each.n, each.us) for each in kernels} == {(256, 6.2), (1536, 22.0), (8960, 112.0), (8960, 31.81)}
     assert len(sweep) == 18 and {each.clock for each in sweep} == {"event"}
-    there = predict.scaled(device.get("rtx-4070-laptop"), MACHINE, H200)
-    table = extrapolation.unseen(kernels, there, predict.Fit(3.0))
+    there = perf_model.scaled(device.get("rtx-4070-laptop"), MACHINE, H200)
+    table = extrapolation.unseen(kernels, there, perf_model.Fit(3.0))
     assert table["off"].abs().max() < 10
 
 
@@ -128,7 +132,7 @@ def test_predicted_crossovers_respect_what_a_way_takes():
     )  # not within mma's 32 tokens
     pair = strategies.PAIRS[0]
     assert 64 < extrapolation.predicted_crossover(pair, MLP, MACHINE, FIT) < 512
-    slow = predict.Fit(3.0, {**NUMBERS, ("int4_g128", "fused"): predict.Own(3.0, 0.03)})
+    slow = perf_model.Fit(3.0, {**NUMBERS, ("int4_g128", "fused"): perf_model.Own(3.0, 0.03)})
     found = extrapolation.predicted_crossover(pair, MLP, MACHINE, slow)
     assert 1 < found <= 64
 
@@ -136,7 +140,7 @@ def test_predicted_crossovers_respect_what_a_way_takes():
 def test_the_map_holds_every_gpu_format_and_number_of_tokens():
     """M96"""
     table = extrapolation.everywhere(MACHINE, FIT, H200, [MLP], (1, 16, 256))
-    assert len(table) == len(device.names()) * len(predict.FORMATS) * 3
+    assert len(table) == len(device.names()) * len(perf_model.FORMATS) * 3
     assert (table[table["format"] == "fp16"]["x"] == 1).all() and table["case"].is_unique
     laptop = table[table["gpu"] == device.get("rtx-4070-laptop").name].set_index(["format", "batch"])
     assert laptop.loc[("int4_g128", 1), "x"] > 2.5
@@ -162,8 +166,8 @@ def test_why_a_way_lost_is_arithmetic_where_it_can_be():
 def test_the_source_s_own_loss_is_that_of_its_sweep():
     """M89: its fused kernel at 32 tokens, beside what the law makes of a launch a token."""
     store = lab.open("replay", "rtx-4070-laptop-published").store
-    there = predict.scaled(device.get("rtx-4070-laptop"), MACHINE, H200)
-    swept = extrapolation.unseen(extrapolation.laptop_sweep(store), there, predict.Fit(3.0))
+    there = perf_model.scaled(device.get("rtx-4070-laptop"), MACHINE, H200)
+    swept = extrapolation.unseen(extrapolation.laptop_sweep(store), there, perf_model.Fit(3.0))
     table = extrapolation.published_lost(swept)
     assert len(table) and (table["batch"] == 32).all() and (table[["times", "law"]] > 5).all(axis=None)
     assert extrapolation.published_lost(swept[swept["label"] == "INT4 loop"]).empty
@@ -189,11 +193,11 @@ def test_a_predicted_crossover_agrees_inside_the_measured_interval():
 def test_attention_s_share_of_a_prompt_grows_with_its_length():
     """M94"""
     table = extrapolation.prompt(
-        shapes.get("qwen2.5-1.5b"), (64, 512, 8192, 32768), MACHINE, FIT, "fp16", 0.5, "90", "h200"
+        model_shapes.get("qwen2.5-1.5b"), (64, 512, 8192, 32768), MACHINE, FIT, "fp16", 0.5, "90", "h200"
     )
     assert table["pct"].is_monotonic_increasing and table["pct"].iloc[0] < 1 < 40 < table["pct"].iloc[-1]
     halved = extrapolation.prompt(
-        shapes.get("qwen2.5-1.5b"), (8192,), MACHINE, FIT, "fp16", 0.25, "90", "h200"
+        model_shapes.get("qwen2.5-1.5b"), (8192,), MACHINE, FIT, "fp16", 0.25, "90", "h200"
     )
     assert halved["attention_us"].iloc[0] == pytest.approx(2 * table["attention_us"].iloc[2])
 
@@ -204,7 +208,7 @@ def test_the_best_attention_kernel_of_the_nearest_head_counts():
         return case.row() | {"roof": "fp16_tensor", "roof_fraction": fraction}
 
     rows = pd.DataFrame([row(128, 0.5), row(256, 0.9), row(128, 0.8, window=512)])
-    model = shapes.get("qwen2.5-1.5b")
+    model = model_shapes.get("qwen2.5-1.5b")
     assert extrapolation.attention_share(rows, model) == 0.5
     assert extrapolation.attention_share(rows.iloc[:0], model) is None
 

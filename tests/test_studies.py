@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
-from rooflab import device, gate, studies
-from rooflab.case import Case
+from rooflab import studies
+from rooflab.bench import gate
 from rooflab.errors import GateError, UsageError
+from rooflab.hardware import device
+from rooflab.records.case import Case
 from rooflab.studies import bandwidth, base, environment, matmul
 
 H200 = device.get("h200")

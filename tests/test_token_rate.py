@@ -2,12 +2,12 @@
 
 import pandas as pd
 import pytest
-from rooflab import shapes
 from rooflab.analysis import token_rate
+from rooflab.numerics import model_shapes
 
 
 def rows(name, us=2.0, impl="a"):
-    parts = {(p.n, p.k) for p in shapes.projections(shapes.get(name))}
+    parts = {(p.n, p.k) for p in model_shapes.projections(model_shapes.get(name))}
     return pd.DataFrame([{"impl": impl, "n": n, "k": k, "median_us": us} for n, k in sorted(parts)])
 
 
@@ -15,7 +15,9 @@ def test_a_token_takes_every_projection_of_every_layer_and_the_head():
     found = token_rate.of_models(rows("llama-2-7b"), ["llama-2-7b"]).iloc[0]
     assert (found["products"], found["us"]) == (32 * 7, pytest.approx((32 * 7 + 1) * 2.0))
     assert found["tok_s"] == pytest.approx(1e6 / found["us"])
-    assert found["bytes"] == pytest.approx(shapes.weight_bytes(shapes.get("llama-2-7b"), "fp16"), rel=1e-3)
+    assert found["bytes"] == pytest.approx(
+        model_shapes.weight_bytes(model_shapes.get("llama-2-7b"), "fp16"), rel=1e-3
+    )
 
 
 def test_a_model_with_a_shape_nobody_timed_is_left_out():

@@ -4,10 +4,11 @@ import shutil
 
 import pandas as pd
 import pytest
-from rooflab import cli, lab, lanes, plot, simt
+from rooflab import cli, lab, simt
 from rooflab.errors import MissingRecording, MissingTool, UsageError
-from rooflab.identity import fresh
+from rooflab.records.fingerprint import fresh
 from rooflab.studies import traces
+from rooflab.view import access_diagram, plot
 
 STUDIES = list(traces.TRACED)
 
@@ -62,10 +63,10 @@ def test_a_trace_counts_and_can_be_drawn():
     assert strided["sectors"] / strided["requests"] == 32 and strided["bytes_moved"] == 8 * 512 * 256 * 4
     assert coalesced["sectors"] / coalesced["requests"] == 4 and coalesced["bytes_moved"] == 512 * 256 * 4
     for row in (strided, coalesced):
-        request = lanes.recorded(row)
+        request = access_diagram.recorded(row)
         assert len(request.sectors()) == row["sectors"] / row["requests"]
-        assert len(plot.png(lanes.figure(request))) > 2000
-    assert lanes.caption(lanes.recorded(strided)) == (
+        assert len(plot.png(access_diagram.figure(request))) > 2000
+    assert access_diagram.caption(access_diagram.recorded(strided)) == (
         "load of a by gemv_strided: 32 lanes, 4 bytes each, 128 bytes in 32 sectors: "
         "12.5% of the 1024 bytes moved are used."
     )

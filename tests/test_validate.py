@@ -3,11 +3,11 @@
 import shutil
 
 import pytest
-from rooflab import seal
 from rooflab.errors import MissingTool, UsageError
 from rooflab.paths import DATA
-from rooflab.record import Case, Store
-from rooflab.validate import MAX_FILE_BYTES, Finding, condensed, validate
+from rooflab.records import seal
+from rooflab.records.store import Case, Store
+from rooflab.records.validate import MAX_FILE_BYTES, Finding, condensed, validate
 
 CASES = [Case("gemv", "gemv", "1_strided", n=n, k=1024) for n in (512, 1024)]
 CODE = "aaaaaaaaaa.bbbbbbbbbb.cccccccccc"
@@ -254,7 +254,9 @@ def test_what_takes_long_says_what_it_is_at(monkeypatch, capsys):
     from rooflab import cli, lab
 
     monkeypatch.setattr(lab, "_SAY_EVERY_S", -1.0)
-    monkeypatch.setattr("rooflab.kernel.compiler_version", lambda: (_ for _ in ()).throw(MissingTool("none")))
+    monkeypatch.setattr(
+        "rooflab.runtime.nvrtc.compiler_version", lambda: (_ for _ in ()).throw(MissingTool("none"))
+    )
     cli.main(["validate", str(DATA / "h200")])
     seen = capsys.readouterr()
     lines = seen.err.splitlines()

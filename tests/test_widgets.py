@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 from made_up import CONTROLS, ROOFS, frame, row
-from rooflab.case import Case
-from rooflab.chart import GROUPS, LEFT, RIGHT, Chart
 from rooflab.errors import DeviceMismatch, GateError, RooflabError, UsageError
-from rooflab.widgets import Explorer, measurer
+from rooflab.records.case import Case
+from rooflab.view.explorer import Explorer, measurer
+from rooflab.view.explorer_svg import GROUPS, LEFT, RIGHT, Chart
 
 
 def explorer(**changes) -> Explorer:

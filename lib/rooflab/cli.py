@@ -189,7 +189,8 @@ def _record_into(store: Path | None) -> None:
 
 
 def _trace(asked: argparse.Namespace) -> int:
-    from rooflab.studies import mutations, static, suite, traces
+    from rooflab.studies import static, traces
+    from rooflab.verify import mutations, suite
 
     others = {
         "static": static.write,
@@ -214,7 +215,7 @@ def _refresh(asked: argparse.Namespace) -> int:
 
 def _validate(asked: argparse.Namespace) -> int:
     from rooflab.book import check
-    from rooflab.validate import condensed
+    from rooflab.records.validate import condensed
 
     found = check.findings(str(asked.folder), lambda line: print(line, file=sys.stderr, flush=True))
     for sentence in map(str, found) if asked.all else condensed(found):
@@ -226,9 +227,9 @@ def _validate(asked: argparse.Namespace) -> int:
 
 def _report(asked: argparse.Namespace) -> int:
     """Run the series and build the site; the last line printed is the path of the page to open."""
-    from rooflab import device
     from rooflab.book import lessons, pages, parameters, readme, run, site
-    from rooflab.record import Store
+    from rooflab.hardware import device
+    from rooflab.records.store import Store
 
     mode = asked.mode or ("replay" if asked.device else None)
     if run.is_live(mode) and asked.mode != "live" and find_spec("cupy") is None:
@@ -265,9 +266,9 @@ def _check(_: argparse.Namespace) -> int:
 
 
 def _compare(asked: argparse.Namespace) -> int:
-    from rooflab import plot
     from rooflab.book.parameters import store_of
-    from rooflab.compare import best, compare
+    from rooflab.records.compare import best, compare
+    from rooflab.view import plot
 
     first, second = store_of(asked.first), store_of(asked.second)
     table, bests = compare(first, second), best(first, second)
@@ -293,8 +294,8 @@ def _compare(asked: argparse.Namespace) -> int:
 
 
 def _generate(asked: argparse.Namespace) -> int:
-    from rooflab import device
     from rooflab.engine import checkpoints
+    from rooflab.hardware import device
 
     on = "cpu" if asked.cpu or not device.has_gpu() else "gpu"
     capacity = 16 * ((len(asked.tokens) + asked.count) // 16 + 1)

@@ -1,6 +1,7 @@
 """Which kernel multiplies: from what was recorded on a GPU, to a rule, to the launch.
 
-`product(x, weights)` computes y = x W^T for FP16, INT4 or Q8_0 weights by the way (see rooflab.predict) that
+`product(x, weights)` computes y = x W^T for FP16, INT4 or Q8_0 weights by the way (see
+rooflab.hardware.perf_model) that
 was fastest on this GPU for the nearest recorded shape and number of tokens. A GPU without a recording gets
 the way that is predicted to be fastest there, and the choice says so. Every choice can be reverted to its
 format's plain way, cuBLAS on FP16 weights or after dequantising: by $ROOFLAB_PLAIN ("all", or formats and
@@ -26,12 +27,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rooflab import device, kernel, ops, paths, predict
+from rooflab import ops, paths
 from rooflab.errors import LaunchError, UsageError
-from rooflab.formats import BLOCK, GROUP, Planes
-from rooflab.ops import Rung, gemv, int4, mmq, prepared, q8_0, rung_of, with_target
-from rooflab.predict import Way, plain, way
-from rooflab.record import Store
+from rooflab.hardware import device, perf_model
+from rooflab.hardware.perf_model import Way, plain, way
+from rooflab.numerics.quant import BLOCK, GROUP, Planes
+from rooflab.ops import Rung, gemv, int4, mmq, q8_0, rung_of, with_target
+from rooflab.records.store import Store
+from rooflab.runtime import launch_cache, nvrtc
 
 LOG = logging.getLogger("rooflab.dispatch")
 PLAIN = "ROOFLAB_PLAIN"  # environment: formats or ways to revert, or "all"
@@ -134,7 +137,7 @@ def most_tokens(how: Way) -> int:
 
 def rung_for(how: Way, n: int, k: int, batch: int, slug: str | None) -> tuple[Rung, dict[str, int]] | None:
     """The rung that a way launches and its macros; None for cuBLAS. `slug` is the GPU's name in
-    rooflab.device, None if it has none.
+    rooflab.hardware.device, None if it has none.
     """
     key = (how.format, how.name)
     if key == ("fp16", "gemv"):
@@ -152,7 +155,12 @@ def rung_for(how: Way, n: int, k: int, batch: int, slug: str | None) -> tuple[Ru
     if how.name in names:
         rung = rung_of(q8_0.LADDERS["q8_0"], names[how.name], "")
         return rung, rung.with_defaults(q8_0.options_for(rung, batch))
-    names = {"mmq": "5_large_tiles", "mmq_wgmma": "6_wgmma", "mmq_fp16_wgmma": "7_fp16_wgmma", "mmq_blocks": "3_wide"}
+    names = {
+        "mmq": "5_large_tiles",
+        "mmq_wgmma": "6_wgmma",
+        "mmq_fp16_wgmma": "7_fp16_wgmma",
+        "mmq_blocks": "3_wide",
+    }
     if how.name in names:
         rung = rung_of(mmq.LADDERS["mmq"], names[how.name], "")
         return rung, rung.with_defaults(mmq.options_for(rung, n, batch))
@@ -183,7 +191,7 @@ def candidates(
 ) -> list[Way]:
     """The ways that can multiply these operands: those whose order of the weights is held (None: any)."""
     found = []
-    for how in predict.WAYS:
+    for how in perf_model.WAYS:
         if how.format != format or (how.format, how.name) in _NEVER:
             continue
         if (held is None or order_of(how) in held) and not refusal(how, n, k, batch, arch, slug):
@@ -264,10 +272,10 @@ def lines(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 @functools.lru_cache(maxsize=4)
-def _reference(found: tuple[Path, str, float] | None) -> tuple[predict.Machine, predict.Fit]:
+def _reference(found: tuple[Path, str, float] | None) -> tuple[perf_model.Machine, perf_model.Fit]:
     spec = device.get(REFERENCE)
     if found is None:
-        return predict.datasheet(spec), predict.NOTHING
+        return perf_model.datasheet(spec), perf_model.NOTHING
     measured = {}
     bandwidth = Store(found[0], REFERENCE).read("bandwidth")
     for name in ("dram_read", "fp32", "fp16_tensor", "int8_tensor"):
@@ -275,12 +283,12 @@ def _reference(found: tuple[Path, str, float] | None) -> tuple[predict.Machine, 
         mine = bandwidth[(bandwidth["roof"] == name) & bandwidth["roof_fraction"].notna()]
         if len(mine):  # what stands at its roof is the roof
             measured[name] = float(mine.sort_values("roof_fraction")[column].iloc[-1])
-    machine = predict.measured(measured, spec)
+    machine = perf_model.measured(measured, spec)
     rows = table(REFERENCE)
-    return machine, predict.fit(rows[["format", "impl", "n", "k", "batch", "median_us"]], machine)
+    return machine, perf_model.fit(rows[["format", "impl", "n", "k", "batch", "median_us"]], machine)
 
 
-def reference() -> tuple[predict.Machine, predict.Fit]:
+def reference() -> tuple[perf_model.Machine, perf_model.Fit]:
     """The measured machine that predictions start from, and the fit to its recorded products; without a
     recording the datasheet and the bound alone.
     """
@@ -292,11 +300,11 @@ def predicted(slug: str | None, n: int, k: int, batch: int, ways: Sequence[Way])
     machine, fit = reference()
     by = f"fitted on {REFERENCE}" if fit.rows else "by the bound alone"
     if slug in device.names():
-        machine = predict.scaled(device.get(str(slug)), machine, device.get(REFERENCE))
+        machine = perf_model.scaled(device.get(str(slug)), machine, device.get(REFERENCE))
         of = f"nothing near is recorded on {slug or 'this GPU'}"
     else:
         of = f"this device is in no table, so as if it were {REFERENCE}"
-    best = predict.fastest(ways, n, k, batch, machine, fit)[0]
+    best = perf_model.fastest(ways, n, k, batch, machine, fit)[0]
     return best.name, f"predicted, {by}: {of}"
 
 
@@ -317,10 +325,10 @@ def reverted(*names: str) -> Iterator[None]:
 
 
 def _known(name: str) -> str:
-    ways = [f"{how.format}/{how.name}" for how in predict.WAYS]
-    if name not in ("all", *predict.FORMATS, *ways):
+    ways = [f"{how.format}/{how.name}" for how in perf_model.WAYS]
+    if name not in ("all", *perf_model.FORMATS, *ways):
         raise UsageError(
-            f"{name!r} cannot be reverted: name a format ({', '.join(predict.FORMATS)}), a way such as "
+            f"{name!r} cannot be reverted: name a format ({', '.join(perf_model.FORMATS)}), a way such as "
             'q8_0/mma, or "all".'
         )
     return name
@@ -336,8 +344,8 @@ def _revert(format: str, name: str) -> str:
 
 
 def here() -> tuple[str | None, str]:
-    """The device at hand: its name in rooflab.device, if it has one, and its architecture; (None, "cpu")
-    where launches go to the CPU.
+    """The device at hand: its name in rooflab.hardware.device, if it has one, and its architecture;
+    (None, "cpu") where launches go to the CPU.
     """
     return (None, _CPU) if ops._TARGET.get() == _CPU else ops.this_gpu()
 
@@ -352,7 +360,8 @@ def choose(
     held: Sequence[str] | None = None,
     recorded: pd.DataFrame | None = None,
 ) -> Choice:
-    """The way for y [batch, n] with k inputs and weights of `format` on a device (a name of rooflab.device;
+    """The way for y [batch, n] with k inputs and weights of `format` on a device (a name of
+    rooflab.hardware.device;
     by default the one at hand), with those orders of the weights held (default: all), by the device's table
     or the one given. LaunchError, with every way's reason, if none can.
     """
@@ -397,7 +406,7 @@ def _none(
 ) -> str:
     reasons = [
         _reason(how, n, k, batch, arch, slug, held)
-        for how in predict.WAYS
+        for how in perf_model.WAYS
         if how.format == format and (how.format, how.name) not in _NEVER
     ]
     return f"No way multiplies {batch} tokens by {format} weights [{n}, {k}] here: {' '.join(reasons)}"
@@ -434,7 +443,7 @@ def says(choice: Choice, n: int, k: int, batch: int) -> str:
 # --- multiplying --------------------------------------------------------------------------------------------
 
 
-_CALLS = prepared.Calls()
+_CALLS = launch_cache.Calls()
 
 
 @with_target()
@@ -451,15 +460,17 @@ def product(x: Any, weights: Weights, *, out: Any = None, by: str | None = None)
     found: list[Any] = [by, weights.format, weights.n, weights.k, *orders, switches]
     arrays: list[Any] = []
     pointers: list[int] = []
-    plainly = target not in prepared.TARGETS or prepared._WHOLE.get() or LOG.isEnabledFor(logging.DEBUG)
-    if plainly or not prepared.facts((x, out, *orders.values()), found, arrays, pointers):
+    plainly = (
+        target not in launch_cache.TARGETS or launch_cache._WHOLE.get() or LOG.isEnabledFor(logging.DEBUG)
+    )
+    if plainly or not launch_cache.facts((x, out, *orders.values()), found, arrays, pointers):
         return _product(x, weights, out, by, switches)
     found.append(_stream(x))
     key = tuple(found)
     kept = _CALLS.kept(key)
     if kept:
         _LAST.set(kept.note)
-        return prepared.again(kept, out, arrays, pointers)
+        return launch_cache.again(kept, out, arrays, pointers)
     whole = functools.partial(_product, x, weights, out, by, switches)
     return whole() if kept is False else _CALLS.watch(key, whole, out, pointers, last)
 
@@ -491,7 +502,7 @@ def _product(x: Any, weights: Weights, out: Any, by: str | None, switches: tuple
 
 
 def _stream(x: Any) -> int:
-    return 0 if isinstance(x, np.ndarray) else kernel.current_stream()
+    return 0 if isinstance(x, np.ndarray) else nvrtc.current_stream()
 
 
 @functools.lru_cache(maxsize=32)
@@ -521,7 +532,7 @@ def _library(x: Any) -> str:
 
 def _matmul(x: Any, w: Any, out: Any) -> None:
     """out = x w^T by the library that the arrays are of: cuBLAS on a GPU."""
-    prepared.unseen()
+    launch_cache.unseen()
     if isinstance(x, np.ndarray):
         out[...] = (x.astype(np.float32) @ w.astype(np.float32).T).astype(np.float16)
     elif hasattr(x, "data_ptr"):
@@ -566,7 +577,7 @@ def _int4_two_op(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) ->
 def _quantise(x: Any) -> Any:
     batch, k = (int(size) for size in x.shape)
     room = _quantised(_stream(x), _library(x), batch, k)
-    prepared.hold(*room)
+    launch_cache.hold(*room)
     return q8_0.quantise(x, out=room)
 
 

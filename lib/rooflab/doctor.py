@@ -18,9 +18,10 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
-from . import device, profile
-from .errors import MissingTool, RooflabError
-from .paths import ROOT
+from rooflab import profile
+from rooflab.errors import MissingTool, RooflabError
+from rooflab.hardware import device
+from rooflab.paths import ROOT
 
 SITE = ("sphinx", "myst-nb", "sphinx-book-theme", "latex2mathml")  # of the lean set, what only pages need
 LEAN = (
@@ -146,22 +147,22 @@ def _tool(name: str) -> str:
 
 
 def _nvrtc() -> str:
-    from . import kernel
+    from rooflab.runtime import nvrtc
 
-    return kernel.compiler_version()
+    return nvrtc.compiler_version()
 
 
 def _host_compiler() -> str:
     """The first line of what the host's C++ compiler says of itself: kernels run on the CPU by it."""
-    from .simt import build
+    from rooflab.simt import build
 
     return build.version().splitlines()[0]
 
 
 def _headers() -> str:
-    from . import kernel
+    from rooflab.runtime import nvrtc
 
-    return kernel.include_directory()
+    return nvrtc.include_directory()
 
 
 _SOURCE = """
@@ -173,19 +174,19 @@ extern "C" __global__ void doctor(float* x) {
 
 
 def _compiles(arch: str) -> Any:
-    from . import kernel
+    from rooflab.runtime import nvrtc
 
-    return kernel.compile_source(_SOURCE, arch=arch, name="doctor.cu")
+    return nvrtc.compile_source(_SOURCE, arch=arch, name="doctor.cu")
 
 
 def _runs(arch: str) -> float:
     """Compile a small kernel for `arch`, run it, and return the sum it computes over 32 threads: 528."""
     import cupy
 
-    from . import kernel
+    from rooflab.runtime import nvrtc
 
     x = cupy.zeros(32, dtype=cupy.float32)
-    kernel.Function(_compiles(arch), "doctor").launch(1, 32, [x])
+    nvrtc.Function(_compiles(arch), "doctor").launch(1, 32, [x])
     return float(x.sum())
 
 
@@ -205,7 +206,7 @@ driver.cuProfilerStop()
 
 def _counters() -> float:
     """DRAM bytes that ncu counts for one addition over 16 MB: proof that counters are permitted."""
-    from .profile import ncu
+    from rooflab.profile import ncu
 
     frame = ncu.profile([sys.executable, "-c", _COUNTED], ["dram_bytes"], "cold", timeout_s=120)
     return float(frame["dram_bytes"].iloc[0])

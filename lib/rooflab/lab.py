@@ -26,21 +26,22 @@ from typing import Any
 import pandas as pd
 from filelock import FileLock, Timeout
 
-from rooflab import device as devices
-from rooflab import paths, seal, studies
-from rooflab.case import Case
+from rooflab import paths, studies
 from rooflab.errors import MissingRecording, MissingTool, OutOfTime, RooflabError, UsageError
-from rooflab.identity import SKIPPED, fresh
-from rooflab.kernel import in_cache, whole_source
+from rooflab.hardware import device as devices
 from rooflab.ops import Rung, as_on
 from rooflab.profile import recorded
-from rooflab.record import Store, closing_facts, published_devices, run_facts
+from rooflab.records import seal
+from rooflab.records.case import Case
+from rooflab.records.csv_table import is_blank, plain, write_atomically
+from rooflab.records.fingerprint import SKIPPED, fresh
+from rooflab.records.store import Store, closing_facts, published_devices, run_facts
+from rooflab.records.validate import Finding, validate
+from rooflab.runtime.nvrtc import in_cache, whole_source
 from rooflab.studies import static
 from rooflab.studies.bandwidth import Roof, ceilings, roofs
 from rooflab.studies.base import Context, Sized, Study, Unlisted, require_gpu
 from rooflab.studies.environment import latency_ns
-from rooflab.table import is_blank, plain, write_atomically
-from rooflab.validate import Finding, validate
 
 MODES = ("auto", "live", "replay")
 EFFORTS = ("full", "quick")
@@ -71,8 +72,8 @@ class Lab:
 
     @property
     def roof(self) -> dict[str, Roof]:
-        """The device's measured ceilings, by the names of rooflab.roof.ROOFS. Live, they are measured first
-        where no lesson has done so yet; replayed, they are those that are recorded.
+        """The device's measured ceilings, by the names of rooflab.hardware.roofline.ROOFS. Live, they are
+        measured first where no lesson has done so yet; replayed, they are those that are recorded.
         """
         if self.mode == "live" and not self._roofs():
             self._measure(studies.get("bandwidth"), ceilings(self.effort, self.sized))
@@ -706,7 +707,7 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
     capability = str(runs["compute_capability"].iloc[-1]) if len(runs) else ""
     arch: str | None = capability.replace(".", "") or None
     try:
-        from rooflab.kernel import compiler_version
+        from rooflab.runtime.nvrtc import compiler_version
 
         compiler_version()
     except MissingTool:

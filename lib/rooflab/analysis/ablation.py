@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflab import engine, shapes
+from rooflab import engine
 from rooflab.analysis.evidence import NoEvidence
+from rooflab.numerics import model_shapes
 from rooflab.ops import decoder
-from rooflab.record import Store
+from rooflab.records.store import Store
 from rooflab.studies import decode, launch_rule, prefill
 
 FORMATS = {"fp16": "FP16", "q8_0": "Q8_0", "int4_g128": "INT4"}
@@ -125,14 +126,16 @@ def peers(rows: pd.DataFrame, store: Store, published: Store, model: str = decod
 
 def phase_bytes(model: str, format: str, head: str, context: int) -> dict[str, float]:
     """Bytes that each phase of a token has to read."""
-    shape, sizes = engine.spec(model).shape, shapes.get(model)
+    shape, sizes = engine.spec(model).shape, model_shapes.get(model)
     names = dict(zip(("qkv", "out", "gate_up", "down"), (0, 2, 3, 4), strict=True))
     found = {
-        decode.PHASES[at]: shape.layers * float(np.prod(shape.matrices[name])) * shapes.WEIGHT_BYTES[format]
+        decode.PHASES[at]: shape.layers
+        * float(np.prod(shape.matrices[name]))
+        * model_shapes.WEIGHT_BYTES[format]
         for name, at in names.items()
     }
-    found[decode.PHASES[1]] = shapes.kv_read_bytes(sizes, context)
-    found[decode.PHASES[5]] = shapes.head(sizes) * shapes.WEIGHT_BYTES[head]
+    found[decode.PHASES[1]] = model_shapes.kv_read_bytes(sizes, context)
+    found[decode.PHASES[5]] = model_shapes.head(sizes) * model_shapes.WEIGHT_BYTES[head]
     return found
 
 

@@ -9,10 +9,12 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab import paths, roof, shapes
-from rooflab.case import Case
+from rooflab import paths
+from rooflab.hardware import roofline
+from rooflab.numerics import model_shapes
 from rooflab.ops import attention as op
-from rooflab.record import Store
+from rooflab.records.case import Case
+from rooflab.records.store import Store
 from rooflab.studies import attention as study
 
 SOURCE = "rtx-4070-ti-published"
@@ -122,7 +124,7 @@ def prompts(rows: pd.DataFrame, lengths: Sequence[int], gb_s: float, tflop_s: fl
     """
     found: list[dict[str, Any]] = []
     for name in dict.fromkeys(kind.model for kind in study.kinds()):
-        model, before_rate = shapes.get(name), {}
+        model, before_rate = model_shapes.get(name), {}
         for seq in lengths:
             before, after, scaled, names = 0.0, 0.0, False, []
             for kind in (kind for kind in study.kinds() if kind.model == name):
@@ -150,15 +152,17 @@ def prompts(rows: pd.DataFrame, lengths: Sequence[int], gb_s: float, tflop_s: fl
     return pd.DataFrame(found)
 
 
-def matrices_us(model: shapes.Model, seq: int, gb_s: float, tflop_s: float) -> float:
+def matrices_us(model: model_shapes.Model, seq: int, gb_s: float, tflop_s: float) -> float:
     """The least time of a prompt's matrix products in FP16: each by its bytes at the read roof or its FLOPs
     at the roof of matrix products, the output head for the last token alone.
     """
     total = 0.0
-    for part in shapes.projections(model):
+    for part in model_shapes.projections(model):
         tokens = 1 if part.name == "lm_head" else seq
-        moved = roof.gemm_bytes(tokens, part.n, part.k, 2)
-        total += part.times * roof.bound(moved, roof.gemm_flops(tokens, part.n, part.k), gb_s, tflop_s).us
+        moved = roofline.gemm_bytes(tokens, part.n, part.k, 2)
+        total += (
+            part.times * roofline.bound(moved, roofline.gemm_flops(tokens, part.n, part.k), gb_s, tflop_s).us
+        )
     return total
 
 

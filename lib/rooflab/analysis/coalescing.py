@@ -9,8 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab import device, roof, studies
+from rooflab import studies
 from rooflab.analysis.evidence import Evidence
+from rooflab.hardware import device, roofline
 from rooflab.studies import gemv
 
 SIZE = 4096  # the source's matrix is SIZE x SIZE
@@ -26,7 +27,7 @@ PADDED = "6_column_strips"  # it has a padded table in shared memory
 
 def moved(n: int = SIZE) -> float:
     """Bytes of an FP32 product with an n x n matrix."""
-    return roof.gemm_bytes(1, n, n, 4, 4, 4)
+    return roofline.gemm_bytes(1, n, n, 4, 4, 4)
 
 
 def share_of_card(us: float, bytes_: float) -> float:

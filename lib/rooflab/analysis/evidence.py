@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflab import device as devices
 from rooflab import ops, paths, studies
-from rooflab.case import Case
 from rooflab.errors import MissingRecording, RooflabError
-from rooflab.identity import SKIPPED
+from rooflab.hardware import device as devices
 from rooflab.profile import recorded
-from rooflab.record import Store
-from rooflab.studies import launch_rule, mutations, static, suite
+from rooflab.records.case import Case
+from rooflab.records.fingerprint import SKIPPED
+from rooflab.records.store import Store
+from rooflab.studies import launch_rule, static
 from rooflab.studies.bandwidth import Roof, roofs
+from rooflab.verify import mutations, suite
 
 PEERS = "h200-peers"  # others' figures on the recorded GPU's model
 BEST = "best"  # as `impl`: every own contestant, whatever its options, of which `row` takes the fastest

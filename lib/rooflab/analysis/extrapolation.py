@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from rooflab import crossover, device, dispatch, predict, shapes
+from rooflab import dispatch
 from rooflab.analysis.strategies import Pair, label
+from rooflab.hardware import crossover, device, perf_model
+from rooflab.hardware.perf_model import Fit, Machine, Way, way
+from rooflab.numerics import model_shapes
 from rooflab.ops import mmq, rung_of
-from rooflab.predict import Fit, Machine, Way, way
 from rooflab.studies import regimes
 
 # --- predictions --------------------------------------------------------------------------------------------
@@ -104,7 +106,7 @@ def unseen(given: Iterable[Published], there: Machine, fit: Fit) -> pd.DataFrame
     rows = []
     for each in given:
         sizes = (each.n, each.k, each.batch)
-        predicted = predict.us(each.way, *sizes, there, fit, own=False)
+        predicted = perf_model.us(each.way, *sizes, there, fit, own=False)
         off = 100 * (predicted / each.us - 1)
         rows.append((label(each.way.format, each.way.name), *sizes, each.clock, each.us, predicted, off))
     return pd.DataFrame(rows, columns=["label", "n", "k", "batch", "clock", "us", "one_us", "off"])
@@ -119,7 +121,7 @@ def predicted_crossover(
     first, second = (way(*each) for each in pair)
     limit = dispatch.most_tokens(first)
     for batch in range(1, min(most, limit) + 1):
-        if predict.us(second, *shape, batch, machine, fit, own) < predict.us(
+        if perf_model.us(second, *shape, batch, machine, fit, own) < perf_model.us(
             first, *shape, batch, machine, fit, own
         ):
             return batch
@@ -140,13 +142,13 @@ def everywhere(
     rows = []
     for name in device.names():
         gpu = device.get(name)
-        there = predict.scaled(gpu, known, like)
+        there = perf_model.scaled(gpu, known, like)
         for n, k in matrices:
             for batch in batches:
                 best = {}
-                for format in predict.FORMATS:
+                for format in perf_model.FORMATS:
                     ways = dispatch.candidates(format, n, k, batch, gpu.sm, name, None)
-                    best[format] = predict.fastest(ways, n, k, batch, there, fit)
+                    best[format] = perf_model.fastest(ways, n, k, batch, there, fit)
                 for format, (chosen, us) in best.items():
                     gain = best["fp16"][1] / us
                     rows.append((gpu.name, format, f"{n} x {k}", batch, chosen.name, us, gain))
@@ -162,12 +164,12 @@ def because(slow: str, fast: str, n: int, k: int, batch: int, there: Machine) ->
     """Why one way (by label) loses to another on a product, as far as arithmetic sees it: a longer bound, or
     more launches; else the kernel itself.
     """
-    named = {label(each.format, each.name): each for each in predict.WAYS}
+    named = {label(each.format, each.name): each for each in perf_model.WAYS}
     ways = named[slow], named[fast]
-    mine, theirs = (predict.bound(each, n, k, batch, there) for each in ways)
+    mine, theirs = (perf_model.bound(each, n, k, batch, there) for each in ways)
     if mine.us > 1.3 * theirs.us:
         return f"a bound {mine.us / theirs.us:.1f} times as long ({mine.by})"
-    launches, fewer = (predict.launched(each, batch) for each in ways)
+    launches, fewer = (perf_model.launched(each, batch) for each in ways)
     if launches > fewer:
         return f"{launches} launches against {fewer}"
     return "no bound says so: the kernel"
@@ -205,7 +207,7 @@ def agrees(crossing: pd.Series, predicted: int | None) -> bool | None:
 
 
 def prompt(
-    model: shapes.Model,
+    model: model_shapes.Model,
     lengths: Iterable[int],
     there: Machine,
     fit: Fit,
@@ -218,20 +220,22 @@ def prompt(
     fastest way of a format, attention by its FLOPs at a share of the FP16 peak (columns seq, products_us,
     attention_us, pct: attention's share).
     """
-    body = [p for p in shapes.projections(model) if p.name != "lm_head"]
+    body = [p for p in model_shapes.projections(model) if p.name != "lm_head"]
     rows = []
     for length in lengths:
         us = 0.0
         for part in body:
             ways = dispatch.candidates(format, part.n, part.k, length, arch, slug, None)
-            us += part.times * predict.fastest(ways, part.n, part.k, length, there, fit)[1]
-        flops = shapes.prefill_flops(model, length) - 2 * (shapes.body(model) * length + shapes.head(model))
+            us += part.times * perf_model.fastest(ways, part.n, part.k, length, there, fit)[1]
+        flops = model_shapes.prefill_flops(model, length) - 2 * (
+            model_shapes.body(model) * length + model_shapes.head(model)
+        )
         attention = flops / (there.peak("fp16_tensor") * attention_share) / 1e6
         rows.append((length, us, attention, 100 * attention / (us + attention)))
     return pd.DataFrame(rows, columns=["seq", "products_us", "attention_us", "pct"])
 
 
-def attention_share(rows: pd.DataFrame, model: shapes.Model) -> float | None:
+def attention_share(rows: pd.DataFrame, model: model_shapes.Model) -> float | None:
     """The share of the FP16 peak that the best own prefill attention reached, in rows of study attention, at
     the recorded head width nearest to a model's; None if there is none.
     """

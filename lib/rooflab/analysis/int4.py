@@ -9,8 +9,8 @@ import re
 import pandas as pd
 
 from rooflab.analysis.evidence import NoEvidence
-from rooflab.crossover import LEVEL
-from rooflab.record import Store
+from rooflab.hardware.crossover import LEVEL
+from rooflab.records.store import Store
 from rooflab.studies.int4 import BATCHES, SHAPES, TINYGEMM
 
 LARGE = SHAPES[2:]

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from rooflab.analysis.evidence import Evidence, NoEvidence
-from rooflab.case import Case
 from rooflab.ops import mmq as ops
+from rooflab.records.case import Case
 from rooflab.studies import mmq, q8_0
 
 DECODE = q8_0.SHAPES[0]

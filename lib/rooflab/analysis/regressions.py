@@ -11,7 +11,7 @@ import yaml
 
 from rooflab import ops
 from rooflab.analysis.evidence import Evidence, NoEvidence
-from rooflab.crossover import LEVEL
+from rooflab.hardware.crossover import LEVEL
 
 _OPERATORS = {
     **dict.fromkeys(("read", "copy", "write", "triad"), "bandwidth"),

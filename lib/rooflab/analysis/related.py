@@ -18,9 +18,10 @@ from typing import NamedTuple
 import pandas as pd
 import yaml
 
-from rooflab import device, paths
+from rooflab import paths
 from rooflab.analysis.evidence import PEERS, Evidence, NoEvidence
-from rooflab.crossover import LEVEL
+from rooflab.hardware import device
+from rooflab.hardware.crossover import LEVEL
 
 HERE, PUBLISHED, ABSENT = "measured here", "published", "no figure"
 OTHER = "published for another GPU, by the share of its bandwidth"

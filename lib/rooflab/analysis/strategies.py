@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from rooflab import crossover, predict, roof
 from rooflab.errors import UsageError
-from rooflab.predict import Machine, way
-from rooflab.shapes import WEIGHT_BYTES
+from rooflab.hardware import crossover, perf_model, roofline
+from rooflab.hardware.perf_model import Machine, way
+from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.studies import regimes
 from rooflab.studies.bandwidth import roofs
 
@@ -45,7 +45,7 @@ def machine(lab: Any) -> Machine:
     """
     found = {name: each.value for name, each in roofs(lab.store.read("bandwidth")).items()}
     if lab.spec is not None:
-        return predict.measured(found, lab.spec)
+        return perf_model.measured(found, lab.spec)
     lacking = [name for name in ("dram_read", "fp32", "fp16_tensor", "int8_tensor") if name not in found]
     if lacking:
         raise UsageError(
@@ -76,7 +76,7 @@ def sweep(rows: pd.DataFrame, shape: tuple[int, int], read_gb_s: float, clock: s
     found: dict[str, pd.DataFrame] = {}
     for name, (format, impl) in ways.items():
         mine = of(rows, format, impl, shape, clock).set_index("batch")
-        moved = [predict.moved(way(format, impl), n, k, int(b)) for b in mine.index]
+        moved = [perf_model.moved(way(format, impl), n, k, int(b)) for b in mine.index]
         part = pd.DataFrame(index=mine.index)
         part[f"{name}_median_us"] = mine["median_us"]
         part[f"{name}_iqr_us"] = mine["q3_us"] - mine["q1_us"]
@@ -259,8 +259,8 @@ def intensity(rows: pd.DataFrame) -> pd.DataFrame:
     flops, moved = [], []
     for row in found[["format", "n", "k", "batch"]].itertuples(index=False, name=None):
         format, n, k, batch = row[0], *(int(size) for size in row[1:])
-        flops.append(roof.gemm_flops(batch, n, k))
-        moved.append(roof.gemm_bytes(batch, n, k, WEIGHT_BYTES[format]))
+        flops.append(roofline.gemm_flops(batch, n, k))
+        moved.append(roofline.gemm_bytes(batch, n, k, WEIGHT_BYTES[format]))
     found["intensity"] = [f / b for f, b in zip(flops, moved, strict=True)]
     found["tflop_s"] = flops / found["median_us"] / 1e6
     return found
@@ -370,7 +370,8 @@ def _prompts(rows: pd.DataFrame) -> Conclusion:
         return Conclusion("SharpInference", says, "", UNMEASURED, depends)
     here = f"MMQ runs at {times['two_op'] / times['mmq']:.2f} times the speed of that"
     if "mmq_fp16_wgmma" in times:
-        here += f", and the kernel that turns weights into FP16 at {times['two_op'] / times['mmq_fp16_wgmma']:.2f}"
+        gain = times["two_op"] / times["mmq_fp16_wgmma"]
+        here += f", and the kernel that turns weights into FP16 at {gain:.2f}"
     return Conclusion(
         "SharpInference", says, here, HOLDS if times["mmq"] < times["two_op"] else FLIPS, depends
     )

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflab import device, shapes
-from rooflab.case import Case
 from rooflab.errors import MissingRecording
+from rooflab.hardware import device
+from rooflab.numerics import model_shapes
 from rooflab.profile import parts
 from rooflab.profile.ncu import METRICS, STALLS
+from rooflab.records.case import Case
 from rooflab.studies.attribution import Attribution
 from rooflab.studies.launch_rule import Rule, by_part, named, part_times
 
@@ -75,7 +76,7 @@ def everywhere(known: Rule, known_peak: float, launch_us: Sequence[float]) -> pd
     for name in device.names():
         gpu = device.get(name)
         there = elsewhere(known, known_peak, gpu)
-        for model in map(shapes.get, shapes.names()):
+        for model in map(model_shapes.get, model_shapes.names()):
             for us in launch_us:
                 product = known.product_us * us / known.other_us
                 share = 100 * replace(there, other_us=us, product_us=product).share(model)
@@ -165,13 +166,13 @@ def amdahl(times: Mapping[str, float], gains: Mapping[str, float], total: float 
 
 
 def gains(
-    trace: pd.DataFrame, known: Rule, model: shapes.Model, context: int, roof_gb_s: float
+    trace: pd.DataFrame, known: Rule, model: model_shapes.Model, context: int, roof_gb_s: float
 ) -> list[Gain]:
     """The improvements that later lessons work on, each as large as a bound allows, for one decode case."""
     times = part_times(trace)
-    size, cache = shapes.weight_bytes(model, "fp16"), shapes.kv_read_bytes(model, context + 1)
-    small = shapes.weight_bytes(model, "int4_g128", "fp16")
-    products = shapes.gemvs(model) + 1
+    size, cache = model_shapes.weight_bytes(model, "fp16"), model_shapes.kv_read_bytes(model, context + 1)
+    small = model_shapes.weight_bytes(model, "int4_g128", "fp16")
+    products = model_shapes.gemvs(model) + 1
     norms, launches = 2 * model.layers + 1, trace.groupby("class")["launches"].sum()
     others = int(trace.loc[~trace["part"].isin(parts.WEIGHTS), "launches"].sum())
     copied = (trace["part"] == "attention") & (trace["class"] == "copy")

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from rooflab import roof, shapes
+from rooflab.hardware import roofline
+from rooflab.numerics import model_shapes
 
 FAULTY_COUNT = 6  # projections a layer by the root-cause source's arithmetic; LLaMA has 7
 
@@ -20,7 +21,7 @@ def of_models(rows: pd.DataFrame, names: Iterable[str], element_bytes: float = 2
     """
     found = []
     for name in names:
-        parts = shapes.projections(shapes.get(name))
+        parts = model_shapes.projections(model_shapes.get(name))
         moved = sum(part.times * _bytes(part.n, part.k, element_bytes) for part in parts)
         for impl, timed in rows.groupby("impl", sort=False):
             times = {
@@ -29,23 +30,23 @@ def of_models(rows: pd.DataFrame, names: Iterable[str], element_bytes: float = 2
             if any((part.n, part.k) not in times for part in parts):
                 continue
             us = sum(part.times * times[part.n, part.k] for part in parts)
-            products = shapes.gemvs(shapes.get(name))
+            products = model_shapes.gemvs(model_shapes.get(name))
             found.append((name, impl, products, moved, us, 1e6 / us))
     return pd.DataFrame(found, columns=["model", "impl", "products", "bytes", "us", "tok_s"])
 
 
 def _bytes(n: int, k: int, element_bytes: float) -> float:
-    return roof.gemm_bytes(1, n, k, element_bytes, element_bytes, element_bytes)
+    return roofline.gemm_bytes(1, n, k, element_bytes, element_bytes, element_bytes)
 
 
 def counts(names: Iterable[str]) -> pd.DataFrame:
     """One row a model: its layers, products a token as its shape says, and as the source counts them."""
-    models = [shapes.get(name) for name in names]
+    models = [model_shapes.get(name) for name in names]
     return pd.DataFrame(
         {
             "model": [model.name for model in models],
             "layers": [model.layers for model in models],
-            "products": [shapes.gemvs(model) for model in models],
+            "products": [model_shapes.gemvs(model) for model in models],
             "source": [FAULTY_COUNT * model.layers for model in models],
         }
     )

@@ -12,8 +12,8 @@ from rooflab import paths
 from rooflab.book import executions, lessons, normal, readme, run
 from rooflab.book.parameters import recorded_devices
 from rooflab.errors import MissingTool, UsageError
-from rooflab.record import Store
-from rooflab.validate import Finding
+from rooflab.records.store import Store
+from rooflab.records.validate import Finding
 
 PICTURE = "docs/roof.png"
 NBVAL = ("-n", "2", "--dist", "loadfile", "--nbval", "--nbval-current-env", "--nbval-cell-timeout", "600")
@@ -110,7 +110,7 @@ def findings(device: str, say: run.Say = lambda line: None) -> list[Finding]:
     """What is wrong with a recording, or worth knowing of it; published figures are held to less. `say` is
     told what is compiled meanwhile."""
     from rooflab import lab
-    from rooflab.validate import validate
+    from rooflab.records.validate import validate
 
     folder = Path(device)
     if folder.name == "published":

@@ -14,10 +14,10 @@ from typing import Any
 import pandas as pd
 from filelock import FileLock
 
-from rooflab import seal
 from rooflab.book import normal
 from rooflab.errors import UsageError
-from rooflab.table import frame, natural_key, read_table, table_text, to_text, write_atomically
+from rooflab.records import seal
+from rooflab.records.csv_table import frame, natural_key, read_table, table_text, to_text, write_atomically
 
 NAME = "executions.csv"
 SCHEMA = {

@@ -21,7 +21,7 @@ from nbformat import NotebookNode
 from PIL import Image
 
 from rooflab.errors import UsageError
-from rooflab.table import write_atomically
+from rooflab.records.csv_table import write_atomically
 
 MAX_BYTES = 300_000
 _KEPT_CELL_METADATA = ("tags", "jupyter")

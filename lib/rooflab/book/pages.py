@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from rooflab import device, dispatch, paths, predict
+from rooflab import dispatch, paths
 from rooflab.book import executions, glossary, readme
 from rooflab.book.lessons import Opening, opening
 from rooflab.book.parameters import recorded_devices
-from rooflab.record import Store, published_devices
+from rooflab.hardware import device, perf_model
+from rooflab.records.store import Store, published_devices
 
 # What to read with little time: each longer path holds the shorter one.
 PATHS = (
@@ -297,13 +298,13 @@ def _predictions() -> list[str]:
     for slug in _OTHERS:
         spec = device.get(slug)
         arch = device.sm(spec.compute_capability)
-        for format_ in predict.FORMATS:
+        for format_ in perf_model.FORMATS:
             ways = [dispatch.candidates(format_, *shape, batch, arch, slug, None) for batch in tokens]
             names = [
                 dispatch.predicted(slug, *shape, batch, found)[0]
                 for batch, found in zip(tokens, ways, strict=True)
             ]
-            first = spec.name if format_ == predict.FORMATS[0] else ""
+            first = spec.name if format_ == perf_model.FORMATS[0] else ""
             made.append([first, _FORMATS[format_].partition(",")[0], *names])
     columns = ["GPU", "weights", *(f"{batch} token{'s' * (batch > 1)}" for batch in tokens)]
     return [
@@ -320,7 +321,8 @@ def _predictions() -> list[str]:
 
 def _legend() -> list[str]:
     rows = [
-        {"way": how.name, "weights": _FORMATS[how.format], "what it does": how.says} for how in predict.WAYS
+        {"way": how.name, "weights": _FORMATS[how.format], "what it does": how.says}
+        for how in perf_model.WAYS
     ]
     return ["## The ways", "", *_table(pd.DataFrame(rows))]
 

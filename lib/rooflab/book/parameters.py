@@ -13,7 +13,7 @@ import nbformat
 from rooflab import paths
 from rooflab.book.lessons import Lesson
 from rooflab.errors import UsageError
-from rooflab.record import Store, published_devices
+from rooflab.records.store import Store, published_devices
 
 CHOICES = {"MODE": ("auto", "live", "replay"), "EFFORT": ("quick", "full")}
 _TRUE, _FALSE = ("true", "yes", "on", "1", "y", "t"), ("false", "no", "off", "0", "n", "f")

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from rooflab import device, paths, plot
+from rooflab import paths
 from rooflab.book import lessons
-from rooflab.case import parse_options
 from rooflab.errors import UsageError
-from rooflab.record import Store, published_devices
+from rooflab.hardware import device
+from rooflab.records.case import parse_options
+from rooflab.records.store import Store, published_devices
 from rooflab.studies.bandwidth import roofs
+from rooflab.view import plot
 
 BEGIN, END = "<!-- results: begin (made by `rooflab refresh`) -->", "<!-- results: end -->"
 LESSONS = ("<!-- lessons: begin (made by `rooflab refresh`) -->", "<!-- lessons: end -->")

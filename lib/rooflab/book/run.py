@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rooflab import device, paths
+from rooflab import paths
 from rooflab.book import executions, normal, parameters
 from rooflab.book.execute import kill_tree
 from rooflab.book.lessons import Lesson
 from rooflab.errors import MissingTool
-from rooflab.record import SURROUNDINGS, run_facts
+from rooflab.hardware import device
+from rooflab.records.store import SURROUNDINGS, run_facts
 
 OUTPUT = paths.BUILD / "notebooks"
 LIMIT_MINUTES = {"replay": 10.0, "live": 180.0}

@@ -6,8 +6,8 @@ import re
 from typing import NamedTuple
 
 from rooflab.analysis import coalescing
-from rooflab.crossover import LEVEL
 from rooflab.errors import UsageError
+from rooflab.hardware.crossover import LEVEL
 
 _BAR = re.compile(r"([<>≤≥≈]) (.+?)(?: within ([\d.]+)%)?")
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooflab.errors import UsageError
-from rooflab.ops import attention, between
+from rooflab.ops import attention, decoder_ops
 
 if TYPE_CHECKING:
     from rooflab.engine.decoder import Engine
@@ -123,14 +123,14 @@ class Batch:
         residual, x, queries, inner = self._residual, self._x, self._queries, self._inner
         position, length, epsilon = self.places[:1], self.places[1:], shape.epsilon
         wide = (self.capacity, self.size * shape.kv_heads, shape.head_dim)
-        between.embedding(weights.embedding, self.tokens, out=residual, position=position)
+        decoder_ops.embedding(weights.embedding, self.tokens, out=residual, position=position)
         branch: Any = None
         for layer in range(shape.layers):
             keys, values = self.cache_k[layer], self.cache_v[layer]
-            between.rmsnorm(residual, weights.norms[2 * layer], out=x, branch=branch, epsilon=epsilon)
+            decoder_ops.rmsnorm(residual, weights.norms[2 * layer], out=x, branch=branch, epsilon=epsilon)
             qkv = products.few("qkv", layer, x)
             biases, turns = weights.biases[layer], weights.rotations
-            between.rope(qkv, biases, turns, queries, keys, values, position=position)
+            decoder_ops.rope(qkv, biases, turns, queries, keys, values, position=position)
             attention.decode_attention(
                 queries.reshape(self._attended.shape),
                 keys.reshape(wide),
@@ -140,16 +140,16 @@ class Batch:
                 room=self._room,
             )
             branch = products.few("out", layer, self._attended.reshape(self.size, -1))
-            between.rmsnorm(residual, weights.norms[2 * layer + 1], out=x, branch=branch, epsilon=epsilon)
-            between.silu_mul(products.few("gate_up", layer, x), out=inner)
+            decoder_ops.rmsnorm(residual, weights.norms[2 * layer + 1], out=x, branch=branch, epsilon=epsilon)
+            decoder_ops.silu_mul(products.few("gate_up", layer, x), out=inner)
             branch = products.few("down", layer, inner)
-        between.rmsnorm(residual, weights.norms[2 * shape.layers], out=x, branch=branch, epsilon=epsilon)
+        decoder_ops.rmsnorm(residual, weights.norms[2 * shape.layers], out=x, branch=branch, epsilon=epsilon)
         self.logits[...] = products.few("head", None, x)
         self._choose(shape.softcap)
         self.places += 1
 
     def _choose(self, softcap: float) -> None:
-        between.sample(
+        decoder_ops.sample(
             self.logits, self.tokens, self.places[:1], softcap=softcap, heat=self.heat, seed=self.seed
         )
 

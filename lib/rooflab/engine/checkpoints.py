@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rooflab import gguf_file, shapes
 from rooflab.engine import gemma
 from rooflab.engine.decoder import Engine
 from rooflab.engine.files import LARGEST_JSON, from_gguf, from_safetensors
 from rooflab.engine.spec import Spec
 from rooflab.engine.weights import Tensors, pack
 from rooflab.errors import UsageError
+from rooflab.numerics import gguf, model_shapes
 from rooflab.ops.decoder import Shape
 
 MOST_TOKENS = 1 << 20  # that an engine is given room for
@@ -152,7 +152,7 @@ def _gemma(file: Path, config: Mapping[str, Any]) -> gemma.Spec:
         if refused:
             raise UsageError(f"{file} asks for {what}, which the engine does not have.")
     cap = config["final_logit_softcapping"]
-    model = shapes.Model(
+    model = model_shapes.Model(
         *(file.parent.name, "", layers, _whole(config, "hidden_size"), _whole(config, "intermediate_size")),
         *(_whole(config, "num_attention_heads"), _whole(config, "num_key_value_heads")),
         *(_whole(config, "head_dim"), _whole(config, "vocab_size")),
@@ -177,7 +177,7 @@ def _gemma(file: Path, config: Mapping[str, Any]) -> gemma.Spec:
 
 
 def _spec_of_gguf(path: Path) -> Spec:
-    fields, tensors = gguf_file.opened(path)
+    fields, tensors = gguf.opened(path)
     with _described(path, "does not describe a model"):
         kind = fields["general.architecture"]
         if kind not in ("qwen2", "llama"):

@@ -20,8 +20,8 @@ from rooflab.engine.batch import Batch
 from rooflab.engine.products import Products
 from rooflab.engine.spec import Spec
 from rooflab.errors import UsageError
-from rooflab.formats import Planes
-from rooflab.ops import attention, between, decoder
+from rooflab.numerics.quant import Planes
+from rooflab.ops import attention, decoder, decoder_ops
 
 # Decoding by torch's operators, with as many products as a checkpoint has matrices; with fewer and wider
 # ones; and with the course's products.
@@ -331,16 +331,16 @@ class Engine:
             return self._embedded(ids).float()
         out = self._new(count, self.spec.shape.hidden, dtype="float32")
         if self.paths.embed:
-            return between.embedding(table, ids, out=out)
+            return decoder_ops.embedding(table, ids, out=out)
         for i in range(count):
-            between.embedding(table, ids, out=out, first=i, count=1)
+            decoder_ops.embedding(table, ids, out=out, first=i, count=1)
         return out
 
     def _norm_rows(self, residual: Any, branch: Any, which: int, x: Any) -> None:
         if self.paths.rows:
             self.ran["rows own"] += 1
             norm, epsilon = self.weights.norms[which], self.spec.shape.epsilon
-            between.rmsnorm(residual, norm, out=x, branch=branch, epsilon=epsilon)
+            decoder_ops.rmsnorm(residual, norm, out=x, branch=branch, epsilon=epsilon)
             return
         self.ran["rows torch"] += 1
         if branch is not None:
@@ -350,7 +350,7 @@ class Engine:
     def _rotate_rows(self, layer: int, rows: Any, q: Any, k: Any, v: Any, start: int) -> None:
         shape, weights = self.spec.shape, self.weights
         if self.paths.rows:
-            between.rope(rows, weights.biases[layer], weights.rotations, q, k, v, start=start)
+            decoder_ops.rope(rows, weights.biases[layer], weights.rotations, q, k, v, start=start)
             return
         flat = decoder.unpair_heads((rows + weights.biases[layer]).t(), shape.head_dim).t()
         parts = flat.reshape(len(rows), -1, shape.head_dim)
@@ -365,7 +365,7 @@ class Engine:
         if both.shape[1] == mlp:  # the product has applied the gates
             return both
         if self.paths.rows:
-            return between.silu_mul(both, out=self._new(len(both), mlp))
+            return decoder_ops.silu_mul(both, out=self._new(len(both), mlp))
         import torch
 
         split = both.view(len(both), -1, 2, 8)

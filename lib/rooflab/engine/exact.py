@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from rooflab import reference
 from rooflab.engine.spec import Spec
 from rooflab.engine.weights import Tensors, dequantised
+from rooflab.numerics import reference
 
 
 def logits(

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from rooflab import gguf_file
 from rooflab.engine.spec import Spec
 from rooflab.engine.weights import Tensors, names
 from rooflab.errors import UsageError
-from rooflab.formats import Q8_0, dequantise_q8, from_bytes
+from rooflab.numerics import gguf
+from rooflab.numerics.quant import Q8_0, dequantise_q8, from_bytes
 
 _TYPES = {"F16": "<f2", "F32": "<f4", "BF16": "<u2"}
 LARGEST_JSON = 1 << 22  # bytes of a header or a config.json: a hundred times what models have
@@ -76,7 +76,7 @@ def from_gguf(spec: Spec, path: Path | str, on: str = "gpu") -> Tensors:
     Files of the architecture "llama" hold the rows of queries and keys in another order, which is undone.
     """
     path = Path(path)
-    file = gguf_file.opened(path)
+    file = gguf.opened(path)
     swapped = file.fields.get("general.architecture") == "llama"
     expected = _expected(spec, path, len(file.tensors))
     places = {_gguf_name(name): name for name in expected}

@@ -22,12 +22,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rooflab import ops, shapes
+from rooflab import ops
 from rooflab.engine import weights as plain
 from rooflab.engine.weights import Tensors
 from rooflab.errors import UsageError
-from rooflab.formats import Planes
-from rooflab.ops import attention, between, decoder, gemv, int4, mmq, q8_0, rows
+from rooflab.numerics import model_shapes
+from rooflab.numerics.quant import Planes
+from rooflab.ops import attention, decoder, decoder_ops, gemma_ops, gemv, int4, mmq, q8_0
 
 _MOST = 64  # tokens of an INT4 product; for more the course's kernel makes FP16 weights first
 
@@ -39,15 +40,15 @@ class Spec:
     """
 
     name: str
-    model: shapes.Model
+    model: model_shapes.Model
     theta: float = 1e4
     global_theta: float = 1e6
     turned: float = 0.25
     epsilon: float = 1e-6
 
     @property
-    def layers(self) -> list[shapes.Layer]:
-        return shapes.layers(self.model)
+    def layers(self) -> list[model_shapes.Layer]:
+        return model_shapes.layers(self.model)
 
     @property
     def sources(self) -> list[int]:
@@ -102,7 +103,7 @@ _NORMS = (
 
 def spec(name: str = "gemma-4-e4b") -> Spec:
     """The engine's view of a model of the table of shapes. UsageError for one that is not of this kind."""
-    model = shapes.get(name)
+    model = model_shapes.get(name)
     if not (model.ple and model.global_every and model.window and model.tied):
         raise UsageError(f"engine.gemma runs models of the kind of Gemma 4 E4B, which {name} is not.")
     return Spec(name, model)
@@ -388,7 +389,7 @@ class Engine:
     def _step(self) -> None:
         """A token: chosen on the device among what the step before left, taken through, and followed up."""
         state = self.state
-        rows.sample_candidates(state.bests, state.tokens, state.position, self.place, self.length)
+        gemma_ops.sample_candidates(state.bests, state.tokens, state.position, self.place, self.length)
         self._through(1)
         self._choose()
 
@@ -407,9 +408,11 @@ class Engine:
         last = state.residual.reshape(1, m.hidden)
         h = last if n == 1 else self._new(n, m.hidden, dtype="float32")
         x, roots = self._new(n, m.hidden), self._new(n, dtype="float32")
-        rows.embedding_scaled(weights.embedding, state.tokens, self.place, residual=h, out=x, factor=m.hidden**0.5)
+        gemma_ops.embedding_scaled(
+            weights.embedding, state.tokens, self.place, residual=h, out=x, factor=m.hidden**0.5
+        )
         told = self._new(n, m.layers, m.ple)
-        rows.per_layer_embedding(
+        gemma_ops.per_layer_embedding(
             self._product(weights.told_model, x),
             *(weights.told_norm, weights.told_table, state.tokens, self.place),
             out=told,
@@ -430,11 +433,11 @@ class Engine:
             self._join(h, self._product(layer.out, attended), after, before, x, roots)
             inner = self._new(n, m.mlp)
             both = self._product(layer.gate_up, x)
-            rows.gelu_mul(both, both, out=inner, column=m.mlp)
+            gemma_ops.gelu_mul(both, both, out=inner, column=m.mlp)
             self._join(h, self._product(layer.down, inner), after_mlp, None, x, roots)
             # The gate reads the residual itself, which may not fit FP16: x is that over its root mean square.
             gate, here = self._product(layer.told_gate, x), self._new(n, m.ple)
-            rows.gelu_mul(gate, told.reshape(n, -1), out=here, column=index * m.ple, roots=roots)
+            gemma_ops.gelu_mul(gate, told.reshape(n, -1), out=here, column=index * m.ple, roots=roots)
             branch = self._product(layer.told_out, here)
             self._join(h, branch, after_told, followed, x, roots, layer.factor)
         if n > 1:
@@ -448,7 +451,7 @@ class Engine:
         own = (keys, values) if layer.owns_kv else ()
         turns = self.weights.turns[layer.window is None]
         norms = weights.query_norm, weights.key_norm
-        rows.rope_qk_norm(made, *norms, turns, self.place, queries, *own, epsilon=self.spec.epsilon)
+        gemma_ops.rope_qk_norm(made, *norms, turns, self.place, queries, *own, epsilon=self.spec.epsilon)
         self.ran["attention " + ("everything" if layer.window is None else "window")] += 1
         if n == 1:
             room = self._rooms[layer.head_dim]
@@ -470,7 +473,7 @@ class Engine:
         self, h: Any, branch: Any, after: Any, before: Any, x: Any, roots: Any, factor: float = 1.0
     ) -> None:
         epsilon = self.spec.epsilon
-        rows.add_rmsnorm(h, branch, after, before, out=x, roots=roots, factor=factor, epsilon=epsilon)
+        gemma_ops.add_rmsnorm(h, branch, after, before, out=x, roots=roots, factor=factor, epsilon=epsilon)
 
     def _product(self, matrix: Any, x: Any) -> Any:
         """x [n, k] times a matrix, FP16: one token by the course's matrix-vector products; more by MMQ, by
@@ -489,7 +492,7 @@ class Engine:
         if isinstance(matrix, int4.Tiles):
             if n > _MOST:
                 self.ran["product dequantised int4"] += 1
-                return _times(x, between.dequantise_tiles(matrix, out=self._new(matrix.n, matrix.k)))
+                return _times(x, decoder_ops.dequantise_tiles(matrix, out=self._new(matrix.n, matrix.k)))
             self.ran["product int4"] += 1
             return int4.matmul(x, matrix, out=self._new(n, matrix.n))
         if n == 1:
@@ -527,7 +530,7 @@ class Engine:
             work()
         return graph.replay
 
-    def _room_for(self, layer: shapes.Layer) -> attention.Room:
+    def _room_for(self, layer: model_shapes.Layer) -> attention.Room:
         """Where the parts of a layer's context meet: as many as suit a full window or cache."""
         m = self.spec.model
         query = self._new(m.heads, layer.head_dim)

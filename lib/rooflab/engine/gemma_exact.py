@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rooflab import reference
 from rooflab.engine.gemma import Spec, turns_of
 from rooflab.engine.weights import Tensors, dequantised
-from rooflab.formats import dequantise_q8, quantise_q8_1
+from rooflab.numerics import reference
+from rooflab.numerics.quant import dequantise_q8, quantise_q8_1
 
 
 def logits(

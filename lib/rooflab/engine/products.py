@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from rooflab import ops
-from rooflab.formats import Planes
-from rooflab.ops import between, decoder, gemv, int4, mmq, q8_0
+from rooflab.numerics.quant import Planes
+from rooflab.ops import decoder, decoder_ops, gemv, int4, mmq, q8_0
 
 
 class Products:
@@ -45,7 +45,7 @@ class Products:
             return (matrix.quants * matrix.scales.repeat(32, 1).astype(np.float32)).astype(np.float16)
         if isinstance(matrix, np.ndarray):
             n, k = self.shape.matrices[name]
-            return between.dequantise_tiles(int4.Tiles(matrix, n, k), out=np.empty((n, k), np.float16))
+            return decoder_ops.dequantise_tiles(int4.Tiles(matrix, n, k), out=np.empty((n, k), np.float16))
         if kind == "q8_0":
             scaled = matrix.quants.view(*matrix.scales.shape, 32) * matrix.scales[..., None]
             return scaled.view(matrix.quants.shape)
@@ -54,7 +54,7 @@ class Products:
         n, k = self.shape.matrices[name]
         if own:
             out = torch.empty((n, k), dtype=torch.float16, device=matrix.device)
-            return between.dequantise_tiles(int4.Tiles(matrix, n, k), out=out)
+            return decoder_ops.dequantise_tiles(int4.Tiles(matrix, n, k), out=out)
         blocks = matrix.view(torch.int32)
         words = blocks[..., 32:].long() & 0xFFFFFFFF
         words = (words >> 2 | words << 30) & 0xFFFFFFFF
@@ -125,4 +125,4 @@ class Products:
         if not fused:
             return mmq.product(x, self.matrix(name, layer), rung="7_fp16_wgmma")
         self.ran["product fused"] += 1
-        return between.prompt_product(x, self.matrix(name, layer), gate=name == "gate_up")
+        return decoder_ops.prompt_product(x, self.matrix(name, layer), gate=name == "gate_up")

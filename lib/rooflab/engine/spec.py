@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rooflab import shapes
 from rooflab.errors import UsageError
+from rooflab.numerics import model_shapes
 from rooflab.ops.decoder import Shape
 
 # Base of the rotary angles, epsilon of the norms, and whether queries, keys and values have biases, from
@@ -35,7 +35,7 @@ class Spec:
 
 def spec(name: str) -> Spec:
     """The engine's view of a model of the table of shapes. UsageError for one that it cannot run."""
-    model = shapes.get(name)
+    model = model_shapes.get(name)
     family = next((f for f in _FAMILIES if name.startswith((f, f.replace("2", "2.5")))), None)
     plain = model.gated and model.experts == 1 and not (model.ple or model.shared_kv or model.global_every)
     if family is None or not plain or name.startswith(("mixtral", "mistral-nemo")):

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from rooflab import formats
 from rooflab.engine.spec import Spec
 from rooflab.errors import UsageError
-from rooflab.formats import Planes
+from rooflab.numerics import quant
+from rooflab.numerics.quant import Planes
 from rooflab.ops import decoder, int4
 
 Tensors = Callable[[str], Any]  # FP16 or FP32
@@ -137,8 +137,8 @@ def _packed(rows: Any, format: str) -> Any:
         return _halves(rows)
     if isinstance(rows, np.ndarray):
         if format == "q8_0":
-            return formats.to_planes(formats.quantise_q8_0(rows))
-        return int4.repack(*formats.quantise_int4(rows)).blocks
+            return quant.to_planes(quant.quantise_q8_0(rows))
+        return int4.repack(*quant.quantise_int4(rows)).blocks
     return _q8_on_gpu(rows) if format == "q8_0" else _int4_on_gpu(rows)
 
 
@@ -196,8 +196,8 @@ def dequantised(rows: Any, format: str) -> Any:
         return np.asarray(rows, np.float32) if isinstance(rows, np.ndarray) else rows.float()
     if isinstance(rows, np.ndarray):
         if format == "q8_0":
-            return formats.dequantise_q8(formats.quantise_q8_0(rows))
-        return formats.dequantise_int4(formats.quantise_int4(rows))
+            return quant.dequantise_q8(quant.quantise_q8_0(rows))
+        return quant.dequantise_int4(quant.quantise_int4(rows))
     if format == "q8_0":
         planes: Any = _q8_on_gpu(rows)
         return planes.quants.float() * planes.scales.float().repeat_interleave(32, 1)

@@ -50,7 +50,7 @@ import pandas as pd
 
 from rooflab import simt
 from rooflab.errors import LaunchError, MissingTool, UsageError
-from rooflab.identity import strip_comments
+from rooflab.records.fingerprint import strip_comments
 
 MOST = 1 << 20  # accesses of one launch
 LIMIT = simt.Limit(10, 1 << 26)  # of code without accesses, which runs in a fraction of a second

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rooflab import clock, gate
+from rooflab.bench import clock, gate
 from rooflab.errors import GateError
 from rooflab.exercises import Wrong, called, checker
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab import roof
 from rooflab.exercises import Wrong, called, checker
+from rooflab.hardware import roofline
 
 # (GB/s, latency in ns, SMs): a laptop's GPU, an A100 and something that does not exist
 _GPUS = ((256.0, 640.0, 36), (1555.0, 500.0, 108), (10000.0, 250.0, 200))
@@ -21,7 +21,7 @@ def bytes_per_sm(answer: Callable[..., Any]) -> str:
     for gb_s, latency_ns, sms in _GPUS:
         got, right = (
             float(called(answer, gb_s, latency_ns, sms)),
-            roof.bytes_in_flight(gb_s, latency_ns) / sms,
+            roofline.bytes_in_flight(gb_s, latency_ns) / sms,
         )
         if math.isclose(got, right * sms, rel_tol=1e-6):
             raise Wrong("that is what the whole GPU keeps in flight; its SMs share it.")
@@ -53,13 +53,14 @@ def regime(answer: Callable[..., Any]) -> str:
     """The ceiling that bounds a kernel."""
     for gb_s, tflop_s in ((4600.0, 765.0), (360.0, 12.7), (4600.0, 51.0)):
         for m in (1, 8, 64, 512, 4096):
-            flops, moved = roof.gemm_flops(m, 4096, 4096), roof.gemm_bytes(m, 4096, 4096, 2)
+            flops, moved = roofline.gemm_flops(m, 4096, 4096), roofline.gemm_bytes(m, 4096, 4096, 2)
             got = called(answer, flops, moved, gb_s, tflop_s)
             if got not in ("memory", "compute"):
                 raise Wrong(f'the answer is "memory" or "compute", not {got!r}.')
-            if got != roof.bound(moved, flops, gb_s, tflop_s).by:
+            if got != roofline.bound(moved, flops, gb_s, tflop_s).by:
+                ratio = roofline.intensity(flops, moved)
                 raise Wrong(
-                    f"{m} tokens through a 4096 x 4096 FP16 matrix do {roof.intensity(flops, moved):.3g} FLOP"
+                    f"{m} tokens through a 4096 x 4096 FP16 matrix do {ratio:.3g} FLOP"
                     f" per byte; under {gb_s:g} GB/s and {tflop_s:g} TFLOP/s that is not {got}-bound."
                 )
     return "each of fifteen products found its ceiling."

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from rooflab import shapes
 from rooflab.exercises import Wrong, called, checker
+from rooflab.numerics import model_shapes
 
 
 @checker("02.1")
@@ -96,8 +96,8 @@ def whole(answer: Callable[..., Any]) -> str:
 @checker("02.5")
 def share(answer: Callable[..., Any]) -> str:
     """The rule: the share of weight products in a token's GPU time."""
-    model = shapes.get("qwen2.5-1.5b")
-    size = shapes.weight_bytes(model, "fp16")
+    model = model_shapes.get("qwen2.5-1.5b")
+    size = model_shapes.weight_bytes(model, "fp16")
     for gb_s, fixed, others in ((250.0, 3.0, 1200), (4600.0, 2.0, 1200), (4600.0, 2.0, 300)):
         weights = 197 * fixed + size / gb_s / 1e3
         right = weights / (weights + others * fixed)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from rooflab import shapes
 from rooflab.exercises import Wrong, called, checker
 from rooflab.exercises.kernels import Trial, kernel_task, least_used, most_sectors
+from rooflab.numerics import model_shapes
 from rooflab.ops import faults
 
 
@@ -195,14 +195,14 @@ def _tokens(tokens_per_s: Callable[..., Any]) -> str:
         ("qwen2.5-1.5b", 2, 360.0),
         ("phi-2", 4, 1008.0),
     ):
-        model = shapes.get(name)
-        parts = shapes.projections(model)
+        model = model_shapes.get(name)
+        parts = model_shapes.projections(model)
         right = gb_s * 1e9 / (sum(p.n * p.k * p.times for p in parts) * weight_bytes)
         got = float(called(tokens_per_s, list(parts), weight_bytes, gb_s))
         if math.isclose(got, right, rel_tol=1e-6):
             continue
         once = gb_s * 1e9 / (sum(p.n * p.k for p in parts) * weight_bytes)
-        headless = gb_s * 1e9 / (shapes.body(model) * weight_bytes)
+        headless = gb_s * 1e9 / (model_shapes.body(model) * weight_bytes)
         if math.isclose(got, once, rel_tol=1e-6):
             raise Wrong(
                 f"for {name} you read each kind of projection once; a token needs those of every layer."

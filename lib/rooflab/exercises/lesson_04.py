@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from rooflab import formats
 from rooflab.exercises import Wrong, called, checker
 from rooflab.exercises.kernels import Trial, kernel_task, least_used, most_requests
+from rooflab.numerics import quant
 
 
 @checker("04.1")
@@ -21,12 +21,12 @@ def _pack(pack: Callable[..., Any]) -> str:
     rows = [[0] * 8, [1, 0, 0, 0, 0, 0, 0, 0], [0] * 7 + [-7], [7] * 8, [-1, 2, -3, 4, -5, 6, -7, 7]]
     rows += generator.integers(-7, 8, (4, 8)).tolist()
     for row in rows:
-        right = int(formats.pack_int4(np.array([row], np.int8)).view(np.uint32)[0, 0])
+        right = int(quant.pack_int4(np.array([row], np.int8)).view(np.uint32)[0, 0])
         got = int(called(pack, list(row)))
         if got == right:
             continue
         shown = f"for {row} you make {got & 0xFFFFFFFF:#010x}"
-        if got == int(formats.pack_int4(np.array([row[::-1]], np.int8)).view(np.uint32)[0, 0]):
+        if got == int(quant.pack_int4(np.array([row[::-1]], np.int8)).view(np.uint32)[0, 0]):
             raise Wrong(f"{shown}: the first code belongs into the lowest four bits.")
         if got & 0xFFFFFFFF == right:
             raise Wrong(f"for {row} you make {got}: the same bits, but a word is not negative here.")
@@ -88,12 +88,12 @@ def _pair(pair: Callable[..., Any]) -> str:
 # --- kernels ------------------------------------------------------------------------------------------------
 
 
-def _weights(n: int, k: int) -> tuple[formats.Int4, np.ndarray]:
+def _weights(n: int, k: int) -> tuple[quant.Int4, np.ndarray]:
     """INT4 weights [n, k] with an outlier and a group of zeros, and what they stand for."""
     w = np.random.default_rng(n + k).standard_normal((n, k), dtype=np.float32) + np.float32(0.3)
     w[0, :128], w[-1, -1] = 0, 9
-    packed = formats.quantise_int4(w)
-    return packed, formats.dequantise_int4(packed)
+    packed = quant.quantise_int4(w)
+    return packed, quant.dequantise_int4(packed)
 
 
 def _product(n: int, k: int, batch: int, blocks: int, threads: int, batched: bool) -> Trial:
@@ -102,7 +102,7 @@ def _product(n: int, k: int, batch: int, blocks: int, threads: int, batched: boo
     x = (np.random.default_rng(k).standard_normal((batch, k)) + 0.3).astype(np.float16)
     expected = x.astype(np.float64) @ w.T.astype(np.float64)
     y = np.empty((batch, n), np.float16)
-    sizes = [n, k // formats.GROUP, batch] if batched else [n, k // formats.GROUP]
+    sizes = [n, k // quant.GROUP, batch] if batched else [n, k // quant.GROUP]
     arguments = [packed.qweight.view(np.uint32), packed.scales, x, y, *map(ctypes.c_uint, sizes)]
     budget = float(np.spacing(np.float16(np.abs(expected).max())))
     name = f"n = {n}, k = {k}" + (f", batch = {batch}" if batched else "")

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from rooflab import device, formats
 from rooflab.exercises import Wrong, called, checker
 from rooflab.exercises.kernels import Trial, kernel_task, most_sectors
+from rooflab.hardware import device
+from rooflab.numerics import quant
 
 
 def _matrix(n: int, k: int, seed: int) -> np.ndarray:
@@ -22,8 +23,8 @@ def _matrix(n: int, k: int, seed: int) -> np.ndarray:
 @checker("05.1")
 def _element(element: Callable[..., Any]) -> str:
     """element(row, i): the i-th number of a row of Q8_0 blocks, given as bytes."""
-    row = formats.quantise_q8_0(_matrix(1, 4 * 32, 5) * np.repeat([1, 30, 0.01, 1], 32))[0]
-    raw, values = formats.to_bytes(row), formats.dequantise_q8(row)
+    row = quant.quantise_q8_0(_matrix(1, 4 * 32, 5) * np.repeat([1, 30, 0.01, 1], 32))[0]
+    raw, values = quant.to_bytes(row), quant.dequantise_q8(row)
     for i in (0, 1, 31, 32, 77, 95, 96, 127):
         got, right = float(called(element, raw.copy(), i)), float(values[i])
         if math.isclose(got, right, rel_tol=1e-6):
@@ -65,10 +66,10 @@ extern "C" __global__ void dots(const unsigned char* w, const unsigned char* x, 
 def _dots() -> Iterator[Trial]:
     """The integer dot products of Q8_0 and Q8_1 blocks, a thread a block."""
     for count in (64, 77):
-        w = formats.quantise_q8_0(_matrix(count, 32, count))[:, 0]
-        x = formats.quantise_q8_1(_matrix(count, 32, count + 1))[:, 0]
+        w = quant.quantise_q8_0(_matrix(count, 32, count))[:, 0]
+        x = quant.quantise_q8_1(_matrix(count, 32, count + 1))[:, 0]
         right = (w["q"].astype(np.int32) * x["q"]).sum(axis=1, dtype=np.int32)
-        arguments = [formats.to_bytes(w), formats.to_bytes(x), np.empty(count, np.int32), ctypes.c_int(count)]
+        arguments = [quant.to_bytes(w), quant.to_bytes(x), np.empty(count, np.int32), ctypes.c_int(count)]
         yield Trial(f"{count} blocks", -(-count // 64), 64, arguments, {2: right})
 
 
@@ -81,13 +82,13 @@ def _dots() -> Iterator[Trial]:
 def _embed() -> Iterator[Trial]:
     """Rows of a Q8_0 table for several tokens: blocks (tokens, tiles of 64 numbers)."""
     for k, tokens in ((128, (3, 0, 3, 8)), (96, (8, 1)), (32, (5,))):
-        table = formats.quantise_q8_0(_matrix(9, k, k))
+        table = quant.quantise_q8_0(_matrix(9, k, k))
         out = np.empty((len(tokens), k), np.float32)
         chosen = np.array(tokens, np.int32)
-        arguments = [formats.to_bytes(table), chosen, out, ctypes.c_int(k)]
+        arguments = [quant.to_bytes(table), chosen, out, ctypes.c_int(k)]
         grid = (len(tokens), -(-k // 64))
         yield Trial(
-            f"{len(tokens)} tokens, k = {k}", grid, 64, arguments, {2: formats.dequantise_q8(table)[chosen]}
+            f"{len(tokens)} tokens, k = {k}", grid, 64, arguments, {2: quant.dequantise_q8(table)[chosen]}
         )
 
 

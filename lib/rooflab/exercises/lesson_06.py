@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from rooflab import roof, shapes
 from rooflab.exercises import Wrong, called, checker
 from rooflab.exercises.kernels import Trial, kernel_task, most_conflicts, most_requests, most_sectors
+from rooflab.hardware import roofline
+from rooflab.numerics import model_shapes
 from rooflab.studies import attention
 
 
@@ -29,7 +30,7 @@ def _rereads(rereads: Callable[..., Any]) -> str:
         (50, 64, None),
     ):
         firsts = range(0, n, queries)
-        keys = [roof.attention_keys(min(queries, n - i), n, i, True, window) for i in firsts]
+        keys = [roofline.attention_keys(min(queries, n - i), n, i, True, window) for i in firsts]
         right = sum(keys) / n
         got = float(called(rereads, n, queries, window))
         if math.isclose(got, right, rel_tol=1e-9):
@@ -186,8 +187,8 @@ def _merge(merge: Callable[..., Any]) -> str:
 def _even(even: Callable[..., Any]) -> str:
     """even(layers, kv_heads, weight_bytes): the context at which a token reads as much cache as weights."""
     for name, format in (("llama-3-8b", "fp16"), ("qwen2.5-1.5b", "q8_0"), ("gemma-4-e4b", "q8_0")):
-        model = shapes.get(name)
-        layers, weights = shapes.layers(model), shapes.weight_bytes(model, format)
+        model = model_shapes.get(name)
+        layers, weights = model_shapes.layers(model), model_shapes.weight_bytes(model, format)
 
         def cached(context: float, layers: Any = layers, kv_heads: int = model.kv_heads) -> float:
             widths = ((e.head_dim, min(context, e.window or math.inf)) for e in layers)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab import crossover as crossovers
-from rooflab import roof
 from rooflab.exercises import Wrong, called, checker
+from rooflab.hardware import crossover as crossovers
+from rooflab.hardware import roofline
 
 Times = list[tuple[float, float, float]]
 _SIZES = [1, 2, 4, 8, 16]
@@ -96,7 +96,7 @@ def predict(answer: Callable[..., Any]) -> str:
         (1536, 1536, 64, 0.515625, 250.0, 30.0, 3.0),
     )
     for n, k, tokens, width, gb_s, tflop_s, fixed in cases:
-        moved, flops = roof.gemm_bytes(tokens, n, k, width), roof.gemm_flops(tokens, n, k)
+        moved, flops = roofline.gemm_bytes(tokens, n, k, width), roofline.gemm_flops(tokens, n, k)
         memory, compute = moved / gb_s / 1e3, flops / tflop_s / 1e6
         right = fixed + max(memory, compute)
         got = float(called(answer, n, k, tokens, width, gb_s, tflop_s, fixed))

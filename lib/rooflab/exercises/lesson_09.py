@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from rooflab import roof
 from rooflab.exercises import Wrong, called, checker
+from rooflab.hardware import roofline
 
 _VERDICTS = (
     (2.5, 2.0, 1.5, "holds"),
@@ -38,7 +38,7 @@ def rescaled(answer: Callable[..., Any]) -> str:
     """A bar in microseconds on one card, as a time that asks the same of another card's memory."""
     for us, n, theirs, here in ((100, 4096, 1008, 4609), (30, 2048, 1008, 256), (50, 8192, 504, 504)):
         got = called(answer, us, n, theirs, here)
-        least = roof.gemm_bytes(1, n, n, 4, 4, 4) / theirs / 1e3
+        least = roofline.gemm_bytes(1, n, n, 4, 4, 4) / theirs / 1e3
         right = us * theirs / here
         if math.isclose(got, us, rel_tol=1e-6) and theirs != here:
             raise Wrong("that is the same time; the other card's memory is another.")

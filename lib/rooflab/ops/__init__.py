@@ -19,14 +19,14 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from rooflab import device, kernel
 from rooflab.errors import LaunchError, UsageError
-from rooflab.identity import identity
-from rooflab.ops import prepared
+from rooflab.hardware import device
 from rooflab.paths import KERNELS
+from rooflab.records.fingerprint import identity
+from rooflab.runtime import launch_cache, nvrtc
 
 # The modules that hold ladders, in the order of the lessons; each has LADDERS and launch_rule(rung).
-_MODULES = ("stream", "gemv", "q8_0", "mmq", "int4", "attention", "decoder", "between", "rows")
+_MODULES = ("stream", "gemv", "q8_0", "mmq", "int4", "attention", "decoder", "decoder_ops", "gemma_ops")
 
 PORTABLE = ("75", "80", "86", "89", "90", "100", "120")
 DEPENDENT = ("90", "100", "120")  # programmatic dependent launch needs sm_90
@@ -84,10 +84,10 @@ class Rung:
             known.isdigit() and int(known) <= int(arch) for known in self.archs
         )
 
-    def cubin(self, arch: str, options: Mapping[str, int] | None = None) -> kernel.Cubin:
+    def cubin(self, arch: str, options: Mapping[str, int] | None = None) -> nvrtc.Cubin:
         """The rung compiled for `arch`, from the cache if it is there."""
         name = f"{self.operator}/{self.name}.cu"
-        return kernel.compile_source(
+        return nvrtc.compile_source(
             self.path.read_text(),
             arch=self.arch_for(arch),
             name=name,
@@ -101,7 +101,7 @@ class Rung:
         defines = sorted(self.with_defaults(options).items())
         machine = None if arch is None else self.cubin(arch, options).machine_code(self.entry)
         return identity(
-            f"{launch_rule}\n{self.grid} {self.words} {defines}", kernel.whole_source(self.path), machine
+            f"{launch_rule}\n{self.grid} {self.words} {defines}", nvrtc.whole_source(self.path), machine
         )
 
 
@@ -115,7 +115,8 @@ _AT_HAND: ContextVar[tuple[str | None, str] | None] = ContextVar("rooflab_at_han
 
 @contextmanager
 def as_on(slug: str | None, arch: str) -> Iterator[None]:
-    """Within it the GPU at hand is the given one (its name in rooflab.device, None for a model that the table
+    """Within it the GPU at hand is the given one (its name in rooflab.hardware.device, None for a model that
+    the table
     lacks, and its architecture), whatever this machine has: how a recording of another GPU is judged.
     """
     token = _AT_HAND.set((slug, arch))
@@ -126,7 +127,7 @@ def as_on(slug: str | None, arch: str) -> Iterator[None]:
 
 
 def this_gpu() -> tuple[str | None, str]:
-    """The GPU at hand: its name in rooflab.device, None for a model that the table lacks, and its
+    """The GPU at hand: its name in rooflab.hardware.device, None for a model that the table lacks, and its
     architecture.
     """
     return _AT_HAND.get() or _gpu()
@@ -204,7 +205,7 @@ def with_target(on_cpu: Callable[..., Any] | None = None) -> Callable[[Launcher]
     return decorate
 
 
-remembered = prepared.remembered(_TARGET)  # decorator of a launcher whose calls may be kept: see there
+remembered = launch_cache.remembered(_TARGET)  # decorator of a launcher whose calls may be kept: see there
 
 
 def arrays() -> Any:
@@ -242,7 +243,7 @@ def loaded(rung: Rung, options: tuple[tuple[str, int], ...] = ()) -> Any:
 
         swap[2].append(rung.entry)
         return Function(swap[1], rung.with_defaults(dict(options)), rung.entry)
-    return prepared.watched(_loaded_on(_TARGET.get(), rung, options))
+    return launch_cache.watched(_loaded_on(_TARGET.get(), rung, options))
 
 
 @functools.lru_cache(maxsize=256)
@@ -256,7 +257,7 @@ def _loaded_on(target: str, rung: Rung, options: tuple[tuple[str, int], ...]) ->
         raise LaunchError(
             f"Rung {rung.operator}/{rung.name} needs sm_{rung.archs[0]}; this GPU is sm_{arch}."
         )
-    return kernel.Function(rung.cubin(arch, dict(options)), rung.entry)
+    return nvrtc.Function(rung.cubin(arch, dict(options)), rung.entry)
 
 
 def check_array(name: str, array: Any, dtype: str, size: int | None = None, align: int = 4) -> None:
@@ -279,7 +280,7 @@ def check_array(name: str, array: Any, dtype: str, size: int | None = None, alig
     count = array.numel() if hasattr(array, "numel") else array.size
     if size is not None and count != size:
         raise LaunchError(f"{name} must hold {size} elements, not {count}.")
-    if kernel.pointer(array) % align:
+    if nvrtc.pointer(array) % align:
         raise LaunchError(f"{name} must start at a multiple of {align} bytes; this view does not.")
 
 

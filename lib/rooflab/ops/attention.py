@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rooflab import kernel, ops
+from rooflab import ops
 from rooflab.errors import LaunchError, UsageError
-from rooflab.identity import source_of_callable
 from rooflab.ops import PORTABLE, Rung, check_array, loaded, rung_of, with_target
+from rooflab.records.fingerprint import source_of_callable
+from rooflab.runtime import nvrtc
 
 _TILE = {"HEAD_DIM": 128, "KEYS": 64, "BF16": 0}
 
@@ -49,9 +50,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "two FP16 products an instruction for the scores",
             defines={"QUERIES": 16, "HEAD_DIM": 128},
         ),
-        Rung(
-            "attention", "4_mma", "attention_mma", "tensor cores", defines=_TILE, dynamic_shared=49152
-        ),
+        Rung("attention", "4_mma", "attention_mma", "tensor cores", defines=_TILE, dynamic_shared=49152),
         Rung(
             "attention",
             "5_padded",
@@ -281,8 +280,8 @@ def boxes_of(head_dim: int, pack: int, window: int | None) -> dict[str, int]:
 
 
 def rings_of(head_dim: int, arch: str) -> list[dict[str, int]]:
-    """Tiles of rung 13_mbarrier_ring for a head's width: the fastest recorded first, then what less shared memory, or
-    fewer registers than a chip's compiler finds, still holds.
+    """Tiles of rung 13_mbarrier_ring for a head's width: the fastest recorded first, then what less shared
+    memory, or fewer registers than a chip's compiler finds, still holds.
     """
     if head_dim <= 128:
         most = 32 if head_dim > 96 and arch in ("80", "100") else 64
@@ -319,7 +318,9 @@ def static_shared(rung: Rung, macros: Mapping[str, int]) -> int:
     if rung.name == "13_mbarrier_ring":  # barriers, and scores that cross
         return 128 + (macros["SLICES"] - 1) * macros["WARPS"] * macros["TALL"] * macros["KEYS"] * 64
     if rung.name != "8_head_dim_slices" and rung.name not in STANDING:
-        return {"9_wgmma": 1024, "10_paired_warpgroups": 26624}.get(rung.name, 0)  # barriers, and what aligns the tiles
+        return {"9_wgmma": 1024, "10_paired_warpgroups": 26624}.get(
+            rung.name, 0
+        )  # barriers, and what aligns the tiles
     if rung.name in STANDING:
         return 1024 if rung.name == "11_tma" else 2048
     scores = 4 * (macros["SLICES"] - 1) * macros["KEYS"] // 8 * 32 * 8
@@ -514,7 +515,7 @@ def attention(
         )
     if form == "bfloat16" and "BF16" not in chosen.defines:
         raise LaunchError(f"Rung attention/{chosen.name} takes float16, not bfloat16.")
-    shared_kv = "SHARED_KV" in chosen.defines and kernel.pointer(k) == kernel.pointer(v)
+    shared_kv = "SHARED_KV" in chosen.defines and nvrtc.pointer(k) == nvrtc.pointer(v)
     tile = tile_of(chosen, head_dim, _arch(q), shared_kv, heads // kv_heads, window)
     macros = chosen.with_defaults({**tile, **options})
     if "BF16" in macros:
@@ -566,7 +567,7 @@ def _boxes(q: Any, k: Any, v: Any, context: int, queries: int, keys: int) -> lis
 
     def of(array: Any, rows: int, box: int) -> Any:
         columns = int(array.shape[1]) * int(array.shape[2])
-        return kernel.tensor_map(kernel.pointer(array), max(rows, 1), columns, "float16", (box, 64), 128)
+        return nvrtc.tensor_map(nvrtc.pointer(array), max(rows, 1), columns, "float16", (box, 64), 128)
 
     return [of(q, int(q.shape[0]), queries), of(k, context, keys), of(v, context, keys)]
 

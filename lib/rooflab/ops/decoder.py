@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rooflab import kernel, ops
+from rooflab import ops
 from rooflab.errors import LaunchError
-from rooflab.formats import Planes
-from rooflab.identity import source_of_callable
+from rooflab.numerics.quant import Planes
 from rooflab.ops import PORTABLE, Rung, check_array, loaded, rung_of, with_target
+from rooflab.records.fingerprint import source_of_callable
+from rooflab.runtime import nvrtc
 
 FORMATS = ("fp16", "q8_0", "int4_g128")  # in the order of the macro FORMAT
 QKV, ATTEND, OUT, GATE_UP, DOWN, HEAD = range(6)
@@ -98,7 +99,9 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a decoder, as in rooflab.shapes.Model, with its norms' epsilon and the bound on its logits."""
+    """Sizes of a decoder, as in rooflab.numerics.model_shapes.Model, with its norms' epsilon and the bound
+    on its logits.
+    """
 
     layers: int
     hidden: int
@@ -376,7 +379,9 @@ def check_shape(shape: Shape, format: str, head_format: str, macros: Mapping[str
             f"{min(warps, 16)} each."
         )
     if "PRODUCERS" in macros and shape.head_dim > 128:
-        raise LaunchError(f"Rung decode_step/6_producer_warps takes heads of 64 or 128, not {shape.head_dim}.")
+        raise LaunchError(
+            f"Rung decode_step/6_producer_warps takes heads of 64 or 128, not {shape.head_dim}."
+        )
     together = 1 + (group % 2 == 0)  # query heads a block
     if blocks < shape.heads // together:
         raise LaunchError(
@@ -498,7 +503,7 @@ def _prepared(
 class Maps(ctypes.Structure):
     """Tensor maps of all phases' matrices and of their scales: struct Maps of decoder/stream_tma.cuh."""
 
-    _fields_ = [("codes", kernel.TensorMap * (HEAD + 1)), ("scales", kernel.TensorMap * (HEAD + 1))]
+    _fields_ = [("codes", nvrtc.TensorMap * (HEAD + 1)), ("scales", nvrtc.TensorMap * (HEAD + 1))]
 
     def getPtr(self) -> int:
         """Its address: what cuda-bindings asks of a structure that is passed by value."""
@@ -514,11 +519,11 @@ def maps_of(shape: Shape, weights: Weights) -> Maps:
         if isinstance(matrix, Planes):
             if k % 256:
                 raise LaunchError(f"Rung decode_step/4_tma takes Q8_0 with k a multiple of 256, not {k}.")
-            codes, scales = kernel.pointer(matrix.quants), kernel.pointer(matrix.scales)
-            maps.codes[phase] = kernel.tensor_map(codes, rows, k, "int8", (16, 128), 128)
-            maps.scales[phase] = kernel.tensor_map(scales, rows, k // 32, "float16", (16, 8), 0)
+            codes, scales = nvrtc.pointer(matrix.quants), nvrtc.pointer(matrix.scales)
+            maps.codes[phase] = nvrtc.tensor_map(codes, rows, k, "int8", (16, 128), 128)
+            maps.scales[phase] = nvrtc.tensor_map(scales, rows, k // 32, "float16", (16, 8), 0)
         elif matrix.shape[-1] != 1056:
-            maps.codes[phase] = kernel.tensor_map(kernel.pointer(matrix), rows, k, "float16", (16, 64), 128)
+            maps.codes[phase] = nvrtc.tensor_map(nvrtc.pointer(matrix), rows, k, "float16", (16, 64), 128)
     return maps
 
 

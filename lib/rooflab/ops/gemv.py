@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from rooflab import kernel
 from rooflab.errors import LaunchError, UsageError
-from rooflab.identity import source_of_callable
 from rooflab.ops import Rung, check_array, loaded, remembered, rung_of, with_target
+from rooflab.records.fingerprint import source_of_callable
+from rooflab.runtime import nvrtc
 
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "gemv": (
@@ -191,7 +191,7 @@ def _size(name: str, array: Any, dimensions: int) -> tuple[int, ...]:
 
 
 def _aligned(*arrays: Any) -> bool:
-    return all(kernel.pointer(array) % 16 == 0 for array in arrays)
+    return all(nvrtc.pointer(array) % 16 == 0 for array in arrays)
 
 
 def _empty(size: int, dtype: str, like: Any) -> Any:
@@ -282,7 +282,7 @@ def gemv(
     if not 0 < splits <= min(k, 65535):
         raise UsageError(f"k = {k} rows can be split into 1 to {min(k, 65535)} parts, not {splits}.")
     on_gpu = not isinstance(a, np.ndarray)
-    partial, arrived = _workspace(on_gpu, kernel.current_stream() if on_gpu else 0, splits * n, blocks)
+    partial, arrived = _workspace(on_gpu, nvrtc.current_stream() if on_gpu else 0, splits * n, blocks)
     _loaded(chosen, macros).launch((blocks, splits), macros["THREADS"], [a, x, out, partial, arrived, *sizes])
     return out
 

@@ -2,7 +2,8 @@
 
 Weights come in two orders, with the same bits and the same 4.125 bits a weight:
 
-rows   the format as rooflab.formats defines it: qweight [n, k/8] words, scales [n, k/128] FP16. Rungs 1-6.
+rows   the format as rooflab.numerics.quant defines it: qweight [n, k/8] words, scales [n, k/128] FP16. Rungs
+1-6.
 tiles  one array [n/64, k/128, 1056] of words, n padded up to a multiple of 64 with zero weights: for each
        block of 64 rows by 128 of k its 64 scales, then its codes in the order of a tensor core's first
        operand, so that one 16-byte load holds what a lane needs of 16 rows by 64 of k. Rungs 7 and up.
@@ -21,11 +22,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rooflab import device, kernel
 from rooflab.errors import LaunchError, UsageError
-from rooflab.formats import GROUP, Int4
-from rooflab.identity import source_of_callable
+from rooflab.hardware import device
+from rooflab.numerics.quant import GROUP, Int4
 from rooflab.ops import _TARGET, Rung, check_array, loaded, remembered, rung_of, this_gpu, with_target
+from rooflab.records.fingerprint import source_of_callable
+from rooflab.runtime import nvrtc
 
 TILE = 64  # rows of a block in tile order
 BLOCK_WORDS = 32 + TILE * GROUP // 8  # scales, then codes: 4224 bytes
@@ -368,7 +370,7 @@ def matmul(x: Any, weights: Rows | Tiles, *, out: Any = None, rung: str | None =
             f"Rung int4/{chosen.name} multiplies up to {macros['TOKENS']} tokens at once, not {batch}."
         )
     if chosen.name in ("11_tma", "12_token_tiles"):  # x as a map of the boxes that are copied: 64 of k
-        x = kernel.tensor_map(kernel.pointer(x), batch, k, "float16", (macros["TOKENS"], 64), 128)
+        x = nvrtc.tensor_map(nvrtc.pointer(x), batch, k, "float16", (macros["TOKENS"], 64), 128)
     sizes = [ctypes.c_uint(v) for v in (n, k // GROUP, batch)]
     _launch(chosen, n, k, batch, [*operands, x, out, *sizes], macros)
     return out
@@ -394,7 +396,7 @@ def dequantise(weights: Rows, *, out: Any = None, **options: int) -> Any:
 
 def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> tuple[str, dict[str, int]]:
     """Rung and macros for y [batch, n] with k inputs: in row order by rule, in tile order from the table of
-    what was fastest on the device (a name of rooflab.device, by default the GPU at hand).
+    what was fastest on the device (a name of rooflab.hardware.device, by default the GPU at hand).
 
     The table's shape nearest in n and k counts, and of its batches the smallest that is large enough; beyond
     the largest, rung 12 by tiles_for. A device of whose generation the table holds none takes the portable

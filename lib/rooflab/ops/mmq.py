@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from rooflab import kernel
 from rooflab.errors import LaunchError
-from rooflab.formats import BLOCK, Q8_0, Q8_1, Planes
-from rooflab.identity import source_of_callable
+from rooflab.numerics.quant import BLOCK, Q8_0, Q8_1, Planes
 from rooflab.ops import PORTABLE, Rung, check_array, loaded, remembered, rung_of, this_arch, with_target
 from rooflab.ops.q8_0 import (
     arrays_of,
@@ -30,6 +28,8 @@ from rooflab.ops.q8_0 import (
     quantise,
     shape_of,
 )
+from rooflab.records.fingerprint import source_of_callable
+from rooflab.runtime import nvrtc
 
 _AMPERE = PORTABLE[1:]  # what has cp.async
 _HOPPER = ("90a",)
@@ -186,14 +186,17 @@ def launch_shape(
 def product(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **options: int) -> Any:
     """Return out [batch, n] FP16 = x [batch, k] times w [n, k] transposed.
 
-    x is Planes of Q8_1 (rooflab.ops.q8_0.quantise), for rung 7_fp16_wgmma FP16; w is Blocks of Q8_0 for rungs 1
-    to 3, else Planes.
+    x is Planes of Q8_1 (rooflab.ops.q8_0.quantise), for rung 7_fp16_wgmma FP16; w is Blocks of Q8_0 for
+    rungs 1 to 3, else Planes.
     LaunchError for anything else. `out` reuses an output.
     """
     chosen = rung_of(LADDERS["mmq"], rung, DEFAULT["mmq"])
     (n, k), (batch, x_k) = shape_of(w, Q8_0.itemsize), shape_of(x, Q8_1.itemsize)
     name, early = f"Rung mmq/{chosen.name}", int(chosen.name[0]) <= 3
-    weights, activations = "blocks" if early else "planes", "half" if chosen.name == "7_fp16_wgmma" else "planes"
+    weights, activations = (
+        "blocks" if early else "planes",
+        "half" if chosen.name == "7_fp16_wgmma" else "planes",
+    )
     if (kind_of(w), kind_of(x)) != (weights, activations):
         raise LaunchError(
             f"{name} takes weights in {weights} and activations in {activations}, "
@@ -220,11 +223,11 @@ def product(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **optio
     operands = [*arrays_of(w), *arrays_of(x)]
     if chosen.name == "6_wgmma":  # quants as maps of the boxes that it copies
         box = (64 if macros["NARROW"] else 128, 128)
-        operands[0] = kernel.tensor_map(kernel.pointer(operands[0]), n, k, "int8", box, 128)
-        operands[2] = kernel.tensor_map(kernel.pointer(operands[2]), batch, k, "int8", box, 128)
+        operands[0] = nvrtc.tensor_map(nvrtc.pointer(operands[0]), n, k, "int8", box, 128)
+        operands[2] = nvrtc.tensor_map(nvrtc.pointer(operands[2]), batch, k, "int8", box, 128)
     if chosen.name == "7_fp16_wgmma":  # and activations
-        operands[0] = kernel.tensor_map(kernel.pointer(operands[0]), n, k, "int8", (128, 64), 64)
-        operands[2] = kernel.tensor_map(kernel.pointer(x), batch, k, "float16", (macros["TOKENS"], 64), 128)
+        operands[0] = nvrtc.tensor_map(nvrtc.pointer(operands[0]), n, k, "int8", (128, 64), 64)
+        operands[2] = nvrtc.tensor_map(nvrtc.pointer(x), batch, k, "float16", (macros["TOKENS"], 64), 128)
     loaded(chosen, tuple(sorted(macros.items()))).launch(
         grid, threads, [*operands, out, *sizes], shared=shared
     )

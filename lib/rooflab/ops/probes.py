@@ -6,8 +6,8 @@ import ctypes
 from typing import Any
 
 from rooflab.errors import LaunchError
-from rooflab.identity import source_of_callable
 from rooflab.ops import DEPENDENT, PORTABLE, Rung, check_array, loaded, with_target
+from rooflab.records.fingerprint import source_of_callable
 
 TOUCH = Rung("probes", "touch", "touch", "one thread writes one word", words=1, defines={"DEPENDENT": 0})
 TOUCH_DEPENDENT = Rung(

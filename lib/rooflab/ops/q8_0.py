@@ -1,6 +1,7 @@
 """Q8_0 weights: products with a few tokens, quantised activations, embedding lookup, dequantising.
 
-Weights lie in memory as Blocks (34-byte blocks, as a GGUF file holds them) or as Planes (rooflab.formats:
+Weights lie in memory as Blocks (34-byte blocks, as a GGUF file holds them) or as Planes
+(rooflab.numerics.quant:
 to_planes); activations as FP16, as Q8_1 blocks, or as Q8_1 planes. Each rung takes one of each and refuses
 the others. Matrices are row-major: weights [n, k], activations [batch, k], outputs [batch, n].
 """
@@ -15,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rooflab.errors import LaunchError
-from rooflab.formats import BLOCK, Q8_0, Q8_1, Planes
-from rooflab.identity import source_of_callable
+from rooflab.numerics.quant import BLOCK, Q8_0, Q8_1, Planes
 from rooflab.ops import Rung, check_array, loaded, remembered, rung_of, with_target
+from rooflab.records.fingerprint import source_of_callable
 
 _LARGEST = 2**31 - 1  # sizes and element counts of activations and outputs are ints in the kernels
 
@@ -263,7 +264,8 @@ def embedding_q8_0(
     count, single = int(tokens.shape[0]), chosen.name == "1_token"
     if single is (index is None) or (index is not None and not 0 <= index < count):
         raise LaunchError(
-            f"Rung embedding_q8_0/1_token takes one index below {count}, rung embedding_q8_0/2_batched takes none."
+            f"Rung embedding_q8_0/1_token takes one index below {count}, "
+            "rung embedding_q8_0/2_batched takes none."
         )
     check_sizes(1, k, 1 if single else count, BLOCK, f"Rung embedding_q8_0/{chosen.name}")
     check_weights(table, rows, k)
@@ -300,5 +302,9 @@ def dequantise(w: Blocks, *, out: Any = None, rung: str | None = None, **options
 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
-    functions = {"q8_0": (matvec, matvec_launch, options_for), "q8_1": (quantise,), "embedding_q8_0": (embedding_q8_0,)}
+    functions = {
+        "q8_0": (matvec, matvec_launch, options_for),
+        "q8_1": (quantise,),
+        "embedding_q8_0": (embedding_q8_0,),
+    }
     return source_of_callable(*functions.get(rung.operator, (dequantise,)))

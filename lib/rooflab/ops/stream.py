@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from rooflab.errors import LaunchError, UsageError
-from rooflab.identity import source_of_callable
 from rooflab.ops import Rung, arrays, check_array, loaded, rung_of, with_target
+from rooflab.records.fingerprint import source_of_callable
 
 _WIDE = {"THREADS": 256, "UNROLL": 4}
 

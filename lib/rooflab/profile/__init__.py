@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import GateError, MissingTool, UsageError
+from rooflab.errors import GateError, MissingTool, UsageError
 
 PERMISSION = (
     "The driver does not permit this user to read the GPU's performance counters (ERR_NVGPUCTRPERM): run as "

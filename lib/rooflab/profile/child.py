@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import GateError, MissingTool, RooflabError, UsageError
+from rooflab.errors import GateError, MissingTool, RooflabError, UsageError
 
 
 class Gpu(Protocol):
@@ -113,7 +113,7 @@ def profile(study: Any, case_ids: Sequence[str], gpu: Gpu, *, repeat: int = 1, w
     which end at the first stop). GateError if a case's output is wrong; then nothing of that case is
     profiled.
     """
-    from .. import gate
+    from rooflab.bench import gate
 
     def admitted(case_id: str) -> Any:
         works = study.contestants([study.case(case_id)])  # one by one: a study orders contestants as it likes

@@ -14,9 +14,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from ..errors import MissingTool, UsageError
-from . import PERMISSION, child_command, execute, exported, raise_child_error, tail, trace
-from .trace import Trace
+from rooflab.errors import MissingTool, UsageError
+from rooflab.profile import PERMISSION, child_command, execute, exported, raise_child_error, tail, trace
+from rooflab.profile.trace import Trace
 
 _KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 _CALLS = ("cuda_runtime", "cuda_driver")

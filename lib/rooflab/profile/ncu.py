@@ -17,8 +17,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from ..errors import MissingTool, UsageError
-from . import PERMISSION, child_command, execute, exported, raise_child_error, require_tool, tail
+from rooflab.errors import MissingTool, UsageError
+from rooflab.profile import (
+    PERMISSION,
+    child_command,
+    execute,
+    exported,
+    raise_child_error,
+    require_tool,
+    tail,
+)
 
 
 @dataclass(frozen=True)

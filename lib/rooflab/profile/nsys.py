@@ -13,9 +13,18 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from ..errors import MissingTool, UsageError
-from . import PERMISSION, child_command, execute, exported, raise_child_error, require_tool, tail, trace
-from .trace import Trace
+from rooflab.errors import MissingTool, UsageError
+from rooflab.profile import (
+    PERMISSION,
+    child_command,
+    execute,
+    exported,
+    raise_child_error,
+    require_tool,
+    tail,
+    trace,
+)
+from rooflab.profile.trace import Trace
 
 _PUSH_POP = 59  # NVTX_EVENTS.eventType of a range pushed and popped on one thread
 _NVTX_COLUMNS = ("globalTid", "start", "end", "eventType", "text", "textId", "domainId")

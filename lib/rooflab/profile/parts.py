@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from ..errors import UsageError
-from ..shapes import Model, projections
-from .trace import short_name
+from rooflab.errors import UsageError
+from rooflab.numerics.model_shapes import Model, projections
+from rooflab.profile.trace import short_name
 
 CLASSES = {
     "weight": "product with a weight matrix (GEMV or GEMM)",

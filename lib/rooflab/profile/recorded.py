@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from rooflab.errors import UsageError
-from rooflab.identity import SKIPPED
-from rooflab.table import is_blank, is_plain, plain, read_texts
+from rooflab.records.csv_table import is_blank, is_plain, plain, read_texts
+from rooflab.records.fingerprint import SKIPPED
 
 # What columns of profiles hold; those that are not listed are numbers.
 TEXTS = frozenset(

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import RooflabError, UsageError
-from ..ops import faults
-from . import execute, require_tool, tail
+from rooflab.errors import RooflabError, UsageError
+from rooflab.ops import faults
+from rooflab.profile import execute, require_tool, tail
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 _RESULT = "rooflab.profile.sanitizer: "
@@ -67,7 +67,7 @@ def run(tool: str, name: str, n: int, k: int, *, timeout_s: float = 20) -> Findi
 
 def watched(name: str, n: int, k: int) -> Finding:
     """What the CPU target's watcher says of it; MissingTool without a C++ compiler."""
-    from ..simt import watch
+    from rooflab.simt import watch
 
     a, x = operands(n, k)
     y = np.zeros(n, np.float32)
@@ -96,7 +96,7 @@ def is_right(y: np.ndarray, a: np.ndarray, x: np.ndarray) -> bool:
 def _child(name: str, n: int, k: int) -> None:
     import cupy
 
-    from ..ops import loaded
+    from rooflab.ops import loaded
 
     cupy.cuda.set_allocator(None)  # a pool would hide overruns
     a, x = operands(n, k)

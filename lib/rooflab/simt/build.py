@@ -18,10 +18,10 @@ from pathlib import Path
 from filelock import FileLock
 
 from rooflab.errors import MissingTool, UsageError
-from rooflab.identity import strip_comments
-from rooflab.kernel import headers_of
 from rooflab.ops import Rung
 from rooflab.paths import BUILD, KERNELS
+from rooflab.records.fingerprint import strip_comments
+from rooflab.runtime.nvrtc import headers_of
 
 INCLUDE = Path(__file__).with_name("include")
 _PARTS = ("runtime.cpp", "warps.cpp", "watching.cpp", "faults.cpp", "matrices.cpp")

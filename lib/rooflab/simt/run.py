@@ -206,7 +206,9 @@ OBSERVER: ContextVar[Callable[..., None] | None] = ContextVar("rooflab_simt_obse
 
 
 class Function:
-    """A kernel on the CPU with the `launch` of rooflab.kernel.Function, so that an op can hold either."""
+    """A kernel on the CPU with the `launch` of rooflab.runtime.nvrtc.Function, so that an op can hold
+    either.
+    """
 
     def __init__(
         self, source: Rung | str, options: Mapping[str, object] | None = None, entry: str | None = None

@@ -17,12 +17,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rooflab import gate, ops, roof, shapes
-from rooflab.case import Case, options
-from rooflab.device import Device
+from rooflab import ops
+from rooflab.bench import gate
 from rooflab.errors import UsageError
+from rooflab.hardware import roofline
+from rooflab.hardware.device import Device
+from rooflab.numerics import model_shapes
 from rooflab.ops import Rung
 from rooflab.ops import attention as op
+from rooflab.records.case import Case, options
 from rooflab.studies import products
 from rooflab.studies.base import Context, Count, Sized, Study, tunables, turn
 from rooflab.studies.streams import SEED
@@ -106,7 +109,9 @@ def rungs_for(head_dim: int, device: Sized | None = None) -> list[str]:
     """Names of the rungs that can do a head of this width, on this device."""
     names = []
     for rung in op.LADDERS["attention"]:
-        wide = head_dim > op.WIDEST.get(rung.name, 512) or (rung.name == "8_head_dim_slices" and head_dim % 64)
+        wide = head_dim > op.WIDEST.get(rung.name, 512) or (
+            rung.name == "8_head_dim_slices" and head_dim % 64
+        )
         wide = wide or (rung.name == "13_mbarrier_ring" and head_dim > 256 and head_dim % 32)
         if rung.name in op.HOPPER:
             wide = head_dim not in op.HOPPER[rung.name] or not getattr(device, "has_hopper", True)
@@ -163,7 +168,7 @@ def sweep(seq: int, head_dim: int, window: int | None = None, **more: Any) -> li
 
 def gemma(seq: int = LENGTHS[0]) -> list[Case]:
     """Gemma 4 E4B's own two kinds of layers, the source's case: 256 wide with a window, 512 wide without."""
-    model = shapes.get("gemma-4-e4b")
+    model = model_shapes.get("gemma-4-e4b")
     heads = (model.heads, model.kv_heads)
     return [
         *ladder(model.head_dim, seq, heads, model.window),
@@ -203,7 +208,7 @@ def kinds() -> list[Kind]:
     """The kinds of layers of the models whose prefill is looked at."""
     found: dict[Kind, int] = {}
     for name in MODELS:
-        for layer in shapes.layers(shapes.get(name)):
+        for layer in model_shapes.layers(model_shapes.get(name)):
             kind = Kind(name, layer.head_dim, layer.window, 0)
             found[kind] = found.get(kind, 0) + 1
     return [kind._replace(layers=count) for kind, count in found.items()]
@@ -213,7 +218,7 @@ def prompt(kind: Kind, seq: int) -> list[Case]:
     """A prompt's attention in one layer: rung 1, where that takes no seconds, the best rungs, and torch's
     fastest kernel that does it.
     """
-    model = shapes.get(kind.model)
+    model = model_shapes.get(kind.model)
     names = [*(["1_scalar"] if seq <= SLOW else []), *best(kind.head_dim)[-1:], *hopper(kind.head_dim)]
     own = [(name, "own") for name in names]
     peers = [("torch.sdpa_efficient" if kind.head_dim > 256 else "torch.sdpa_cudnn", "peer")]
@@ -256,7 +261,7 @@ def decode(
 
 def decode_shapes() -> list[Case]:
     """Decode attention of three models' layers."""
-    gemma4, qwen = shapes.get("gemma-4-e4b"), shapes.get("qwen2.5-1.5b")
+    gemma4, qwen = model_shapes.get("gemma-4-e4b"), model_shapes.get("qwen2.5-1.5b")
     shared = (gemma4.heads, gemma4.kv_heads)
     return [
         *(case for context in CONTEXTS for case in decode(context)),
@@ -307,7 +312,7 @@ def requested_bytes(case: Case) -> int:
     for first in range(0, shape.n, tile):
         count = min(tile, shape.n - first)
         start = shape.start + first
-        keys += roof.attention_keys(count, shape.context, start, shape.causal, shape.window)
+        keys += roofline.attention_keys(count, shape.context, start, shape.causal, shape.window)
     return (1 if shape.shared else 2) * keys * (shape.heads // together) * shape.head_dim * 2
 
 
@@ -323,17 +328,20 @@ def residency(registers: int, threads: int, shared: int, shared_per_sm: int = 22
 
 
 def share_of_prefill(
-    model: shapes.Model, n: int, attention_tflop_s: Callable[[shapes.Layer], float], rest_tflop_s: float
+    model: model_shapes.Model,
+    n: int,
+    attention_tflop_s: Callable[[model_shapes.Layer], float],
+    rest_tflop_s: float,
 ) -> float:
     """Attention's share of a prompt's time: its FLOPs over its rate, layer by layer, against the FLOPs of the
     matrices over theirs. A model of the whole, made of measured parts.
     """
     attention = 0.0
-    for layer in shapes.layers(model):
-        pairs = roof.attention_pairs(n, n, window=layer.window)
-        flops = roof.attention_flops(pairs, model.heads, layer.head_dim)
+    for layer in model_shapes.layers(model):
+        pairs = roofline.attention_pairs(n, n, window=layer.window)
+        flops = roofline.attention_flops(pairs, model.heads, layer.head_dim)
         attention += flops / attention_tflop_s(layer)
-    rest = 2 * (shapes.body(model) * n + shapes.head(model)) / rest_tflop_s
+    rest = 2 * (model_shapes.body(model) * n + model_shapes.head(model)) / rest_tflop_s
     return attention / (attention + rest)
 
 
@@ -411,7 +419,7 @@ class Attention(Study):
     def _bytes(self, case: Case) -> int:
         """Operands and output as they lie in memory."""
         s = shape_of(case)
-        moved = roof.attention_bytes(s.n, s.context, s.heads, s.kv_heads, s.head_dim, 2, s.shared)
+        moved = roofline.attention_bytes(s.n, s.context, s.heads, s.kv_heads, s.head_dim, 2, s.shared)
         return int(moved)
 
     def memory_bytes(self, case: Case) -> int:
@@ -437,26 +445,32 @@ class Attention(Study):
 
     def count(self, case: Case) -> Count:
         s = shape_of(case)
-        keys = roof.attention_keys(s.n, s.context, s.start, s.causal, s.window)
-        pairs = roof.attention_pairs(s.n, s.context, s.start, s.causal, s.window)
-        moved = roof.attention_bytes(s.n, keys, s.heads, s.kv_heads, s.head_dim, 2, s.shared)
-        ceiling = roof.ROOF_OF[case.operator]
+        keys = roofline.attention_keys(s.n, s.context, s.start, s.causal, s.window)
+        pairs = roofline.attention_pairs(s.n, s.context, s.start, s.causal, s.window)
+        moved = roofline.attention_bytes(s.n, keys, s.heads, s.kv_heads, s.head_dim, 2, s.shared)
+        ceiling = roofline.ROOF_OF[case.operator]
         if case.operator == "attention" and case.format == "bf16":
             ceiling = "bf16_tensor"
-        return Count(int(moved), roof.attention_flops(pairs, s.heads, s.head_dim), ceiling)
+        return Count(int(moved), roofline.attention_flops(pairs, s.heads, s.head_dim), ceiling)
 
     def predict(self, case: Case, context: Context) -> float | None:
         """The datasheet's bound: bytes from memory, or FLOPs at the peak of the units that a rung uses."""
         if context.device is None:
             return None
         count = self.count(case)
-        return roof.bound(
+        return roofline.bound(
             count.bytes or 0, count.flops or 0, context.device.dram_gb_s, _peak(case, context.device)
         ).us
 
     def launch_us(self, case: Case, device: Device) -> float:
         bound = self.predict(case, Context(device=device)) or 2.0
-        slow = {"1_scalar": 12.0, "2_tiled": 8.0, "3_half2": 6.0, "torch.sdpa_math": 20.0, "1_block_per_head": 12.0}
+        slow = {
+            "1_scalar": 12.0,
+            "2_tiled": 8.0,
+            "3_half2": 6.0,
+            "torch.sdpa_math": 20.0,
+            "1_block_per_head": 12.0,
+        }
         return slow.get(case.impl, 2.5) * bound
 
     def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:

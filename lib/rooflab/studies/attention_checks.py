@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflab import clock, gate, ops
-from rooflab.case import Case, options
+from rooflab import ops
+from rooflab.bench import clock, gate
 from rooflab.ops import attention as op
+from rooflab.records.case import Case, options
 from rooflab.studies import attention as study
 from rooflab.studies.base import Sized
 from rooflab.studies.streams import SEED

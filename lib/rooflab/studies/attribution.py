@@ -16,13 +16,15 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab import gate, roof, shapes
-from rooflab.case import Case, options
-from rooflab.device import Device
+from rooflab.bench import gate
+from rooflab.hardware import roofline
+from rooflab.hardware.device import Device
+from rooflab.numerics import model_shapes
 from rooflab.ops import Rung
 from rooflab.profile import parts
 from rooflab.profile.ncu import STALLS
 from rooflab.profile.trace import Trace
+from rooflab.records.case import Case, options
 from rooflab.studies import hf, products
 from rooflab.studies.base import Context, Count, Sized, Study, package_identity
 
@@ -78,8 +80,8 @@ def lengths(prompts: Sequence[int] = LENGTHS, model: str = MODEL) -> list[Case]:
 
 def products_alone(model: str = MODEL, widths: Sequence[int] = WIDTHS) -> list[Case]:
     """The model's weight products alone, cold, by cuBLAS, and a few more of its hidden width for a curve."""
-    found = shapes.get(model)
-    sizes = {(p.n, p.k) for p in shapes.projections(found)} | {(n, found.hidden) for n in widths}
+    found = model_shapes.get(model)
+    sizes = {(p.n, p.k) for p in model_shapes.projections(found)} | {(n, found.hidden) for n in widths}
     return [
         Case("attribution", "gemv", "torch.matmul", "baseline", format="float16", n=n, k=k, batch=1)
         for n, k in sorted(sizes)
@@ -123,10 +125,12 @@ class Attribution(Study):
 
     def memory_bytes(self, case: Case) -> int:
         if case.operator == "gemv":
-            return int(roof.gemm_bytes(1, case.n or 0, case.k or 0, 2)) * products.copies(case, _bytes(case))
+            return int(roofline.gemm_bytes(1, case.n or 0, case.k or 0, 2)) * products.copies(
+                case, _bytes(case)
+            )
         model, seq = shape_of(case), case.seq or 0
         if case.operator == "decode":
-            return 2 * int(shapes.kv_bytes_per_token(model)) * seq
+            return 2 * int(model_shapes.kv_bytes_per_token(model)) * seq
         return seq * (6 * model.mlp + 20 * model.hidden) * 8  # activations, widened by the oracle
 
     def shared_bytes(self, case: Case) -> int:
@@ -137,7 +141,7 @@ class Attribution(Study):
         import torch
 
         held = torch.cuda.memory_allocated()  # the model may be there from the group before
-        wanted = int(shapes.weight_bytes(shape_of(case), "fp16")) + (1 << 30)
+        wanted = int(model_shapes.weight_bytes(shape_of(case), "fp16")) + (1 << 30)
         return max(0, wanted - held)
 
     def group(self, case: Case) -> tuple:
@@ -149,20 +153,20 @@ class Attribution(Study):
     def count(self, case: Case) -> Count:
         if case.operator == "gemv":
             n, k = case.n or 0, case.k or 0
-            return Count(int(roof.gemm_bytes(1, n, k, 2)), roof.gemm_flops(1, n, k), "dram_read")
+            return Count(int(roofline.gemm_bytes(1, n, k, 2)), roofline.gemm_flops(1, n, k), "dram_read")
         model, seq = shape_of(case), case.seq or 0
-        weights = shapes.weight_bytes(model, "fp16")
+        weights = model_shapes.weight_bytes(model, "fp16")
         if case.operator == "decode":
-            moved = int(weights + shapes.kv_read_bytes(model, seq + 1))
-            return Count(moved, shapes.decode_flops(model, seq + 1), "dram_read")
-        moved = int(weights + seq * shapes.kv_bytes_per_token(model))
-        return Count(moved, shapes.prefill_flops(model, seq), "fp16_tensor")
+            moved = int(weights + model_shapes.kv_read_bytes(model, seq + 1))
+            return Count(moved, model_shapes.decode_flops(model, seq + 1), "dram_read")
+        moved = int(weights + seq * model_shapes.kv_bytes_per_token(model))
+        return Count(moved, model_shapes.prefill_flops(model, seq), "fp16_tensor")
 
     def predict(self, case: Case, context: Context) -> float | None:
         count, device = self.count(case), context.device
         if device is None:
             return None
-        return roof.bound(count.bytes or 0, count.flops or 0, device.dram_gb_s, device.fp16_tensor).us
+        return roofline.bound(count.bytes or 0, count.flops or 0, device.dram_gb_s, device.fp16_tensor).us
 
     def launch_us(self, case: Case, device: Device) -> float:
         return 3e4 if case.operator != "gemv" else super().launch_us(case, device)
@@ -251,15 +255,15 @@ def traced(activities: pd.DataFrame) -> pd.DataFrame:
     return parts.table(activities, STEPS, models, eager)
 
 
-def shape_of(case: Case) -> shapes.Model:
+def shape_of(case: Case) -> model_shapes.Model:
     """The model that a case runs: the whole one, or its first layers."""
-    found = shapes.get(case.model)
+    found = model_shapes.get(case.model)
     return replace(found, layers=FEW) if case.options else found
 
 
 @functools.cache
 def _few(model: str) -> Any:
-    return hf.build(replace(shapes.get(model), layers=FEW))
+    return hf.build(replace(model_shapes.get(model), layers=FEW))
 
 
 def _bytes(case: Case) -> int:

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from rooflab import crossover, gate, roof
-from rooflab.case import Case, options
-from rooflab.device import Device
+from rooflab.bench import gate
+from rooflab.hardware import crossover, roofline
+from rooflab.hardware.device import Device
 from rooflab.ops import Rung, stream
+from rooflab.records.case import Case, options
 from rooflab.studies import matmul, streams
 from rooflab.studies.base import Context, Count, Sized, Study, tunables, turn
 
@@ -102,7 +103,7 @@ def peaks(n: int = MATRIX["full"]) -> list[Case]:
     """Square matrix products by the vendor's library on random data: each precision in a burst and sustained.
 
     In a burst the GPU rests before each sample and runs at its boost clock; sustained, power sets the clock
-    (rooflab.clock).
+    (rooflab.bench.clock).
     """
     return [
         Case(
@@ -236,8 +237,8 @@ class Bandwidth(Study):
         flops = 2 * n if case.operator == "triad" else None
         # A warm array that fits the L2 is not read from DRAM; its ceiling is the L2's, taken from the sweep
         # itself.
-        name = "" if case.cache == "warm" else roof.ROOF_OF[case.operator]
-        return Count(int(roof.stream_bytes(case.operator, n)), flops, name)
+        name = "" if case.cache == "warm" else roofline.ROOF_OF[case.operator]
+        return Count(int(roofline.stream_bytes(case.operator, n)), flops, name)
 
     def predict(self, case: Case, context: Context) -> float | None:
         count, device = self.count(case), context.device
@@ -252,7 +253,7 @@ class Bandwidth(Study):
             return None  # from L2: the datasheet has no bandwidth for it
         gb_s = device.dram_gb_s
         if "unroll" in tunables(case) and context.latency_ns:
-            gb_s = roof.bandwidth(in_flight_bytes(case, device.sms), device.sms, context.latency_ns, gb_s)
+            gb_s = roofline.bandwidth(in_flight_bytes(case, device.sms), device.sms, context.latency_ns, gb_s)
         return (count.bytes or 0) / gb_s / 1e3
 
     def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
@@ -294,14 +295,14 @@ class Roof(NamedTuple):
 
 
 def roofs(frame: pd.DataFrame) -> dict[str, Roof]:
-    """The ceilings that rows of this study establish: rooflab.roof.ROOFS name -> Roof.
+    """The ceilings that rows of this study establish: rooflab.hardware.roofline.ROOFS name -> Roof.
 
     A stream's roof is the fastest own rung, cold, on the largest array recorded; a transfer's the faster of
     the two; a peak is the matrix product of its precision, in a burst and (under "..._sustained") by itself.
     """
     found: dict[str, Roof] = {}
     timed = frame[frame["median_us"].notna()]
-    for operator, name in roof.ROOF_OF.items():
+    for operator, name in roofline.ROOF_OF.items():
         if not name.startswith(("dram_", "pcie_")) or operator in ("saxpy", "gemv"):
             continue
         rows = timed[(timed["operator"] == operator) & (timed["clock"].isin(("graph", "wall")))]
@@ -310,9 +311,11 @@ def roofs(frame: pd.DataFrame) -> dict[str, Roof]:
             rows = rows[(rows["n"] == rows["n"].max()) | (rows["n"] == _ladder_size(rows))]
         if len(rows):
             best = rows.sort_values("gb_s").iloc[-1]
-            found[name] = Roof(float(best["gb_s"]), roof.ROOFS[name], str(best["case"]))
+            found[name] = Roof(float(best["gb_s"]), roofline.ROOFS[name], str(best["case"]))
     for _, row in timed[timed["operator"] == "gemm"].iterrows():
-        found[str(row["roof"])] = Roof(float(row["tflop_s"]), roof.ROOFS[str(row["roof"])], str(row["case"]))
+        found[str(row["roof"])] = Roof(
+            float(row["tflop_s"]), roofline.ROOFS[str(row["roof"])], str(row["case"])
+        )
     return found
 
 
@@ -332,7 +335,7 @@ def little(rows: pd.DataFrame, sms: int, latency_ns: float, gb_s: float) -> pd.D
     """
     under_way = [in_flight_bytes(Case.from_row(row), sms) for _, row in rows.iterrows()]
     found = rows.assign(bytes_per_sm=under_way)
-    found["little_gb_s"] = [roof.bandwidth(each, sms, latency_ns, gb_s) for each in under_way]
+    found["little_gb_s"] = [roofline.bandwidth(each, sms, latency_ns, gb_s) for each in under_way]
     found["loaded_ns"] = found["bytes_per_sm"] * sms / found["gb_s"]
     return found.sort_values(["bytes_per_sm", "options"], ignore_index=True)
 
@@ -379,7 +382,7 @@ def counted(profile: pd.DataFrame) -> pd.DataFrame:
     found = profile.assign(operator=[c.operator for c in cases], impl=[c.impl for c in cases])
     for column in PROFILED:
         found[column] = pd.to_numeric(found[column], errors="coerce")
-    found["predicted_bytes"] = [roof.stream_bytes(c.operator, c.n or 0) for c in cases]
+    found["predicted_bytes"] = [roofline.stream_bytes(c.operator, c.n or 0) for c in cases]
     found["per_predicted"] = found["dram_bytes"] / found["predicted_bytes"]
     return found
 

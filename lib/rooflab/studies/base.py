@@ -18,13 +18,15 @@ from typing import Any, NamedTuple, Protocol
 
 import pandas as pd
 
-from rooflab import clock, gate, ops, roof
-from rooflab.case import CACHES, CLOCKS, KINDS, STATES, Case, parse_options
-from rooflab.device import Device
+from rooflab import ops
+from rooflab.bench import clock, gate
 from rooflab.errors import GateError, LaunchError, MissingTool, UsageError
+from rooflab.hardware import roofline
+from rooflab.hardware.device import Device
 from rooflab.ops import Rung
 from rooflab.profile.ncu import BASIC
 from rooflab.profile.trace import Trace
+from rooflab.records.case import CACHES, CLOCKS, KINDS, STATES, Case, parse_options
 
 _SIZES = ("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window")
 _TEXTS = ("format", "model", "weights")
@@ -45,8 +47,8 @@ class Unlisted(NamedTuple):
 
 
 class Count(NamedTuple):
-    """What a case is charged with by the written convention (rooflab.roof): bytes, FLOPs, and its ceiling's
-    name.
+    """What a case is charged with by the written convention (rooflab.hardware.roofline): bytes, FLOPs, and
+    its ceiling's name.
     """
 
     bytes: int | None
@@ -341,7 +343,7 @@ class Study:
             "predicted_bytes": count.bytes,
             "bytes": count.bytes,
             "flops": count.flops,
-            "roof": roof.in_state(count.roof, case.state),
+            "roof": roofline.in_state(count.roof, case.state),
             "error": admitted.error,
             "error_budget": admitted.work.budget,
             "identity": self.identity(case, ops.this_arch()),

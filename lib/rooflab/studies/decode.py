@@ -16,18 +16,21 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab import clock, engine, gate, ops, roof, shapes
-from rooflab import device as devices
-from rooflab.case import Case, options
-from rooflab.device import Device
+from rooflab import engine, ops
+from rooflab.bench import clock, gate
 from rooflab.engine import gemma
 from rooflab.engine.decoder import PLAIN
 from rooflab.engine.products import Products
 from rooflab.errors import LaunchError, UsageError
-from rooflab.identity import source_of_callable
-from rooflab.ops import Rung, attention, decoder, gemv, int4, q8_0, rows
+from rooflab.hardware import device as devices
+from rooflab.hardware import roofline
+from rooflab.hardware.device import Device
+from rooflab.numerics import model_shapes
+from rooflab.ops import Rung, attention, decoder, gemma_ops, gemv, int4, q8_0
 from rooflab.profile.ncu import STALLS
 from rooflab.profile.trace import Trace
+from rooflab.records.case import Case, options
+from rooflab.records.fingerprint import source_of_callable
 from rooflab.studies import decoding, gemma_oracle, hf, predictions
 from rooflab.studies.base import Context, Count, Sized, Study, package_identity
 
@@ -175,13 +178,13 @@ class Decode(Study):
         return unfit(case, capability) or hf.lacks(case.impl) or super().refuses(case, capability)
 
     def memory_bytes(self, case: Case) -> int:
-        model, batch = shapes.get(case.model), case.batch or 1
+        model, batch = model_shapes.get(case.model), case.batch or 1
         room = (case.seq or 0) + steps_of(case)
         library = case.impl in hf.VARIANTS and case.model not in hf.MODELS  # whose weights are nobody else's
         return (
-            int(2 * batch * room * shapes.kv_bytes_per_token(model))
+            int(2 * batch * room * model_shapes.kv_bytes_per_token(model))
             + 12 * batch * steps_of(case) * model.vocab
-            + library * int(2 * shapes.parameters(model))
+            + library * int(2 * model_shapes.parameters(model))
         )
 
     def shared_bytes(self, case: Case) -> int:
@@ -189,9 +192,9 @@ class Decode(Study):
             return 0
         import torch
 
-        model = shapes.get(case.model)
-        original = 2 * shapes.parameters(model) if case.model in hf.MODELS else 0
-        wanted = original + shapes.weight_bytes(model, case.format, head_of(case)) + (3 << 30)
+        model = model_shapes.get(case.model)
+        original = 2 * model_shapes.parameters(model) if case.model in hf.MODELS else 0
+        wanted = original + model_shapes.weight_bytes(model, case.format, head_of(case)) + (3 << 30)
         return max(0, int(wanted) - torch.cuda.memory_allocated())
 
     def group(self, case: Case) -> tuple:
@@ -201,11 +204,11 @@ class Decode(Study):
         return 10
 
     def count(self, case: Case) -> Count:
-        model, batch = shapes.get(case.model), case.batch or 1
+        model, batch = model_shapes.get(case.model), case.batch or 1
         context = (case.seq or 0) + (steps_of(case) + 1) // 2  # in the middle of the generation
-        moved = shapes.weight_bytes(model, case.format, head_of(case))
-        moved += batch * shapes.kv_read_bytes(model, context)
-        return Count(int(moved), batch * shapes.decode_flops(model, context), "dram_read")
+        moved = model_shapes.weight_bytes(model, case.format, head_of(case))
+        moved += batch * model_shapes.kv_read_bytes(model, context)
+        return Count(int(moved), batch * model_shapes.decode_flops(model, context), "dram_read")
 
     def predict(self, case: Case, context: Context) -> float | None:
         known = predictions.known(context.device)
@@ -218,7 +221,7 @@ class Decode(Study):
 
     def launch_us(self, case: Case, device: Device) -> float:
         count = self.count(case)
-        least = roof.bound(count.bytes or 0, count.flops or 0, device.dram_gb_s).us
+        least = roofline.bound(count.bytes or 0, count.flops or 0, device.dram_gb_s).us
         slow = {EAGERLY: 2e4, GRAPH: 4e3, COMPILED: 3e3, **dict.fromkeys(PLAIN, 4e3)}
         return steps_of(case) * max(2 * least, slow.get(case.impl, 0.0))
 
@@ -231,11 +234,11 @@ class Decode(Study):
 
     def _rung(self, case: Case, arch: str) -> tuple[Rung, Mapping[str, int], str]:
         if case.model == GEMMA:
-            m = shapes.get(GEMMA)
+            m = model_shapes.get(GEMMA)
             n, k = 2 * m.mlp, m.hidden
-            used = [rung for ladder in rows.LADDERS.values() for rung in ladder]
+            used = [rung for ladder in gemma_ops.LADDERS.values() for rung in ladder]
             rule = source_of_callable(gemma.Engine)
-            rule += "".join(rows.launch_rule(r) + ops.kernel.whole_source(r.path) for r in used)
+            rule += "".join(gemma_ops.launch_rule(r) + ops.nvrtc.whole_source(r.path) for r in used)
         else:
             shape = engine.spec(case.model).shape
             n, k = shape.matrices["gate_up"]
@@ -247,7 +250,7 @@ class Decode(Study):
         if case.impl == "batch":
             rule += source_of_callable(engine.Batch)
         attend = attention.LADDERS["decode_attention"][-1]
-        rule += attention.launch_rule(attend) + ops.kernel.whole_source(attend.path)
+        rule += attention.launch_rule(attend) + ops.nvrtc.whole_source(attend.path)
         if case.format == "fp16":
             rung = ops.rung_of(gemv.LADDERS["gemv_rows"], None, gemv.default_rung("gemv_rows", n, k, True))
             return rung, rung.with_defaults(gemv.options_for(rung, n, k)), rule + gemv.launch_rule(rung)
@@ -335,7 +338,8 @@ def counted(device: Sized | None = None) -> list[Case]:
 
 
 def phases(activities: pd.DataFrame) -> pd.DataFrame:
-    """A trace of rung 1_kernel_per_phase summed up: of each case and phase its launches a token and microseconds a
+    """A trace of rung 1_kernel_per_phase summed up: of each case and phase its launches a token and
+    microseconds a
     token (median over the tokens, with quartiles); "between" is the time in which no phase runs.
     """
     rows = []

@@ -17,11 +17,12 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab import device as devices
-from rooflab import engine, gate, ops
-from rooflab.case import Case, options
+from rooflab import engine, ops
+from rooflab.bench import gate
 from rooflab.errors import UsageError
+from rooflab.hardware import device as devices
 from rooflab.ops import decoder
+from rooflab.records.case import Case, options
 from rooflab.studies import decode, decoding, hf
 from rooflab.studies.base import Sized
 

@@ -12,9 +12,11 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rooflab import engine, gate, shapes
+from rooflab import engine
+from rooflab.bench import gate
 from rooflab.engine.spec import Spec
 from rooflab.engine.weights import Tensors, dequantised, random_tensors
+from rooflab.numerics import model_shapes
 from rooflab.studies import hf
 
 Past = Sequence[tuple[Any, Any]]  # of each layer keys and values [batch, kv_heads, context, head_dim]
@@ -43,7 +45,7 @@ def library(model: str) -> Any:
 
 def prompt(model: str, batch: int, count: int) -> Any:
     """Token ids [batch, count], the same in every process."""
-    return hf.tokens(batch * count, shapes.get(model).vocab).view(batch, count)
+    return hf.tokens(batch * count, model_shapes.get(model).vocab).view(batch, count)
 
 
 # --- float64 ------------------------------------------------------------------------------------------------

@@ -12,11 +12,13 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab import gate, ops, roof
-from rooflab.case import Case, options, parse_options
-from rooflab.device import Device
+from rooflab import ops
+from rooflab.bench import gate
 from rooflab.errors import GateError
+from rooflab.hardware import roofline
+from rooflab.hardware.device import Device
 from rooflab.ops import Rung, probes
+from rooflab.records.case import Case, options, parse_options
 from rooflab.studies import streams
 from rooflab.studies.base import Context, Count, Sized, Study, tunables, turn
 
@@ -190,8 +192,8 @@ class Environment(Study):
     def count(self, case: Case) -> Count:
         n = case.n or 0
         if case.operator == "saxpy":
-            name = roof.ROOF_OF["saxpy"] if case.cache == "cold" else ""
-            return Count(int(roof.stream_bytes("saxpy", n)), 2 * n, name)
+            name = roofline.ROOF_OF["saxpy"] if case.cache == "cold" else ""
+            return Count(int(roofline.stream_bytes("saxpy", n)), 2 * n, name)
         return Count(None, None, "")
 
     def predict(self, case: Case, context: Context) -> float | None:
@@ -223,7 +225,7 @@ def verdicts(cases: Sequence[Case]) -> pd.DataFrame:
     A cheat that passes the gate is timed like any other contestant; `ten_times` is caught there, by the
     check after.
     """
-    from rooflab import clock
+    from rooflab.bench import clock
 
     rows: list[dict[str, Any]] = []
     for case in cases:
@@ -295,7 +297,7 @@ def _barrier(case: Case) -> gate.Work:
 
     def launch(_: int) -> None:
         # Letters of an earlier launch would hide a barrier that does not hold.
-        cupy.cuda.runtime.memsetAsync(mail.data.ptr, 0, mail.nbytes, ops.kernel.current_stream())
+        cupy.cuda.runtime.memsetAsync(mail.data.ptr, 0, mail.nbytes, ops.nvrtc.current_stream())
         probes.barrier(counter, mail, seen, rounds)
 
     return gate.Work(case.id, launch, [[]], [[seen]], lambda: cupy.full(blocks, rounds, cupy.uint32))

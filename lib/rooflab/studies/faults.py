@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab.case import Case, options
 from rooflab.errors import MissingTool
-from rooflab.identity import source_of_callable
 from rooflab.ops import Rung, faults
 from rooflab.profile import sanitizer
+from rooflab.records.case import Case, options
+from rooflab.records.fingerprint import source_of_callable
 from rooflab.studies.base import Sized, Study
 
 # Sizes at which nobody notices, and sizes at which the mistake shows: (n, k).

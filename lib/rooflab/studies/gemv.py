@@ -11,9 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from rooflab import gate, ops, roof, shapes
-from rooflab.case import Case, options
+from rooflab import ops
+from rooflab.bench import gate
+from rooflab.hardware import roofline
+from rooflab.numerics import model_shapes
 from rooflab.ops import Rung, gemv
+from rooflab.records.case import Case, options
 from rooflab.studies import products
 from rooflab.studies.base import Context, Count, Sized, Study, tunables
 
@@ -64,7 +67,9 @@ def splits_sweep(n: int = SIZES[1]) -> list[Case]:
 
 
 def padding(n: int = SIZES[1]) -> list[Case]:
-    """6_column_strips without and with the padding that keeps the rows of its shared memory out of one bank."""
+    """6_column_strips without and with the padding that keeps the rows of its shared memory out of one
+    bank.
+    """
     return [_case("gemv", "6_column_strips", n, n, options=options(pad=pad)) for pad in (0, 1)]
 
 
@@ -97,7 +102,7 @@ def uploaded(n: int = SIZES[1]) -> list[Case]:
 
 def shapes_of(models: Sequence[str] = FAMILIES) -> list[tuple[int, int]]:
     """The distinct shapes (n, k) of these models' projections and output heads, smallest first."""
-    found = {(p.n, p.k) for model in models for p in shapes.projections(shapes.get(model))}
+    found = {(p.n, p.k) for model in models for p in model_shapes.projections(model_shapes.get(model))}
     return sorted(found, key=lambda shape: (shape[0] * shape[1], shape))
 
 
@@ -243,7 +248,7 @@ class Gemv(Study):
 
     def _operand_bytes(self, case: Case) -> int:
         n, k, size = case.n or 0, case.k or 0, 2 if case.operator == "gemv_rows" else 4
-        return int(roof.gemm_bytes(1, n, k, size, size, size))
+        return int(roofline.gemm_bytes(1, n, k, size, size, size))
 
     def memory_bytes(self, case: Case) -> int:
         return products.copies(case, self._operand_bytes(case)) * 4 * (case.n or 0)
@@ -263,10 +268,10 @@ class Gemv(Study):
 
     def count(self, case: Case) -> Count:
         n, k = case.n or 0, case.k or 0
-        ceiling = roof.ROOF_OF["h2d" if case.operator == "upload" else "gemv"]
+        ceiling = roofline.ROOF_OF["h2d" if case.operator == "upload" else "gemv"]
         if case.cache == "warm":
             ceiling = ""  # what fits the L2 is not read from DRAM
-        return Count(self._operand_bytes(case), roof.gemm_flops(1, n, k), ceiling)
+        return Count(self._operand_bytes(case), roofline.gemm_flops(1, n, k), ceiling)
 
     def predict(self, case: Case, context: Context) -> float | None:
         moved = self._operand_bytes(case)
@@ -277,7 +282,7 @@ class Gemv(Study):
         gb_s = context.device.dram_gb_s
         if case.impl in ("2_coalesced", "3_split_k") and context.latency_ns:
             sms, latency_ns = context.device.sms, context.latency_ns
-            gb_s = roof.bandwidth(in_flight_bytes(case, sms) / sms, sms, latency_ns, gb_s)
+            gb_s = roofline.bandwidth(in_flight_bytes(case, sms) / sms, sms, latency_ns, gb_s)
         return moved / gb_s / 1e3
 
     def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:

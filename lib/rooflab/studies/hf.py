@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rooflab import shapes
 from rooflab.errors import UsageError
+from rooflab.numerics import model_shapes
 from rooflab.studies.streams import SEED
 
 WEIGHTS = "ROOFLAB_WEIGHTS"  # environment: a local path or hub id of real weights; unset means random ones
@@ -65,10 +65,10 @@ def model(name: str, weights: str = "random", device: str = "cuda") -> Any:
     """
     if name not in MODELS:
         raise UsageError(f"The attribution is of {', '.join(MODELS)}, not of {name!r}.")
-    return build(shapes.get(name), os.environ.get(WEIGHTS, "") if weights == "real" else "", device)
+    return build(model_shapes.get(name), os.environ.get(WEIGHTS, "") if weights == "real" else "", device)
 
 
-def build(shape: shapes.Model, source: str = "", device: str = "cuda") -> Any:
+def build(shape: model_shapes.Model, source: str = "", device: str = "cuda") -> Any:
     """A Qwen2 of that shape: random weights, or those that `source` (a path or hub id) holds.
 
     UsageError, before the weights are loaded, for a source that cannot be read or holds another model.

@@ -16,11 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from rooflab import formats, gate, ops, roof
-from rooflab.case import Case, options
-from rooflab.formats import GROUP
+from rooflab import ops
+from rooflab.bench import gate
+from rooflab.hardware import roofline
+from rooflab.numerics import quant
+from rooflab.numerics.model_shapes import WEIGHT_BYTES
+from rooflab.numerics.quant import GROUP
 from rooflab.ops import Rung, int4
-from rooflab.shapes import WEIGHT_BYTES
+from rooflab.records.case import Case, options
 from rooflab.studies import products
 from rooflab.studies.base import Context, Count, Sized, Study, in_state, package_identity, tunables, turn
 from rooflab.studies.streams import SEED
@@ -173,10 +176,10 @@ def traffic(case: Case) -> int:
     bytes a weight, out and in again), widened to FP16, scaled, and multiplied.
     """
     n, k, batch = case.n or 0, case.k or 0, case.batch or 1
-    own = int(roof.gemm_bytes(batch, n, k, WEIGHT_BYTES["int4_g128"]))
+    own = int(roofline.gemm_bytes(batch, n, k, WEIGHT_BYTES["int4_g128"]))
     weights = n * k
     if case.impl == "torch.matmul":
-        return int(roof.gemm_bytes(batch, n, k, 2))
+        return int(roofline.gemm_bytes(batch, n, k, 2))
     if case.impl == TWO_OP:  # FP16 weights written, then read
         return own + 4 * weights
     if case.impl == TWO_OP_TORCH:  # shift, mask, subtract, widen, scale, each written, then read by the next
@@ -231,14 +234,14 @@ class Int4(Study):
         n, k, batch = case.n or 0, case.k or 0, case.batch or 1
         width = 2 if case.impl == "torch.matmul" else WEIGHT_BYTES["int4_g128"]
         name = "" if case.cache == "warm" else "dram_read"
-        return Count(int(roof.gemm_bytes(batch, n, k, width)), roof.gemm_flops(batch, n, k), name)
+        return Count(int(roofline.gemm_bytes(batch, n, k, width)), roofline.gemm_flops(batch, n, k), name)
 
     def predict(self, case: Case, context: Context) -> float | None:
         device = context.device
         if device is None or case.cache == "warm":
             return None
         tensor = None if case.impl in int4.CUDA_CORES else device.fp16_tensor
-        return roof.bound(traffic(case), self.count(case).flops or 0, device.dram_gb_s, tensor).us
+        return roofline.bound(traffic(case), self.count(case).flops or 0, device.dram_gb_s, tensor).us
 
     def row(self, case: Case, *rest: Any) -> dict[str, Any]:
         return {**super().row(case, *rest), "predicted_bytes": traffic(case)}
@@ -289,7 +292,7 @@ class Operands:
         self.n, self.k, self.count = n, k, count
         if seed is not None:
             normal = np.random.default_rng(seed).standard_normal((n, k), dtype=np.float32)
-            packed = formats.quantise_int4(normal / np.float32(k**0.5))
+            packed = quant.quantise_int4(normal / np.float32(k**0.5))
             self.rows = int4.Rows(*(cupy.asarray(array) for array in packed))
             return
         generator = cupy.random.default_rng(SEED)

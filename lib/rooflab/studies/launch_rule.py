@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from rooflab import shapes
+from rooflab.numerics import model_shapes
 from rooflab.profile import parts
 from rooflab.studies.attribution import Attribution
 
@@ -43,7 +43,7 @@ def by_part(profile: pd.DataFrame, model: str, gb_s: float) -> pd.DataFrame:
     sums = found.groupby("part")["us"].sum()
     products = found[found["class"] == "weight"].groupby("part")["launches"].sum()
     rows = []
-    for shape in shapes.projections(shapes.get(model)):
+    for shape in model_shapes.projections(model_shapes.get(model)):
         if shape.name not in products.index:
             continue
         times, size = int(products[shape.name]), 2 * shape.n * shape.k
@@ -75,17 +75,17 @@ class Rule:
     other_us: float
     others: float
 
-    def weights_us(self, model: shapes.Model) -> float:
+    def weights_us(self, model: model_shapes.Model) -> float:
         """Microseconds of a token's weight products in FP16."""
-        return (shapes.gemvs(model) + 1) * self.product_us + shapes.weight_bytes(
+        return (model_shapes.gemvs(model) + 1) * self.product_us + model_shapes.weight_bytes(
             model, "fp16"
         ) / self.gb_s / 1e3
 
-    def others_us(self, model: shapes.Model) -> float:
+    def others_us(self, model: model_shapes.Model) -> float:
         """Microseconds of a token's other launches."""
         return self.others * model.layers * self.other_us
 
-    def share(self, model: shapes.Model) -> float:
+    def share(self, model: model_shapes.Model) -> float:
         """Share of a token's GPU time that weight products take."""
         weights = self.weights_us(model)
         return weights / (weights + self.others_us(model))
@@ -109,4 +109,6 @@ def rule(profile: pd.DataFrame, model: str, roof_gb_s: float) -> Rule:
     product_us, gb_s = line(list(products["bytes"]), list(products["us"]), roof_gb_s)
     rest = profile[~profile["part"].isin(parts.WEIGHTS)]
     launches = float(rest["launches"].sum())
-    return Rule(gb_s, product_us, float(rest["us"].sum()) / launches, launches / shapes.get(model).layers)
+    return Rule(
+        gb_s, product_us, float(rest["us"].sum()) / launches, launches / model_shapes.get(model).layers
+    )

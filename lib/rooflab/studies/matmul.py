@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooflab import gate, roof
-from rooflab.case import Case
+from rooflab.bench import gate
+from rooflab.hardware import roofline
+from rooflab.records.case import Case
 from rooflab.studies.base import Count
 from rooflab.studies.streams import SEED
 
@@ -49,8 +50,8 @@ def count(case: Case) -> Count:
     """2 n^3 operations; every matrix moved once."""
     m, n, k = case.batch or 0, case.n or 0, case.k or 0
     operand, result = _sizes(case.format)
-    moved = roof.gemm_bytes(m, n, k, operand, operand, result)
-    return Count(int(moved), roof.gemm_flops(m, n, k), _ROOF[case.format])
+    moved = roofline.gemm_bytes(m, n, k, operand, operand, result)
+    return Count(int(moved), roofline.gemm_flops(m, n, k), _ROOF[case.format])
 
 
 def contestant(case: Case) -> gate.Work:

@@ -1,8 +1,8 @@
 """Study `mmq` (lesson 05): a prompt's product on Q8_0 weights, from one token to two thousand.
 
 Activations come in FP16, so every own case quantises them first unless its option prepared=1 says that they
-came quantised; 7_fp16_wgmma takes them as they are. The baseline turns all weights into FP16 and multiplies by
-cuBLAS, the peers have them in FP16 all along (or, without scales, in int8: torch._int_mm, and in FP8:
+came quantised; 7_fp16_wgmma takes them as they are. The baseline turns all weights into FP16 and multiplies
+by cuBLAS, the peers have them in FP16 all along (or, without scales, in int8: torch._int_mm, and in FP8:
 torch._scaled_mm). exact=1 and unquantised=1 are the study q8_0's: they change what judges a product.
 """
 
@@ -13,11 +13,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rooflab import gate, kernel, ops, roof
-from rooflab.case import Case, options
-from rooflab.device import Device
-from rooflab.formats import BLOCK, Planes
+from rooflab import ops
+from rooflab.bench import gate
+from rooflab.hardware import roofline
+from rooflab.hardware.device import Device
+from rooflab.numerics.quant import BLOCK, Planes
 from rooflab.ops import Rung, mmq, q8_0
+from rooflab.records.case import Case, options
+from rooflab.runtime import nvrtc
 from rooflab.studies import products
 from rooflab.studies.base import Context, Count, Sized, Study, tunables, turn
 from rooflab.studies.q8_0 import WEIGHT_BYTES, blocks_of, copied, expect, judge_of, operands, widened
@@ -162,7 +165,7 @@ def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
         rule = mmq.launch_rule(rung)
     if not tunables(case).get("prepared") and not takes_halves(case.impl):
         quantiser = ops.rung_of(q8_0.LADDERS["q8_1"], None, q8_0.DEFAULT["q8_1"])
-        rule += q8_0.launch_rule(quantiser) + kernel.whole_source(quantiser.path)
+        rule += q8_0.launch_rule(quantiser) + nvrtc.whole_source(quantiser.path)
     return rung, rung.with_defaults(macros), rule
 
 
@@ -235,7 +238,7 @@ class Mmq(Study):
         half = takes_halves(case.impl) or case.impl in (BASELINE, "torch.matmul")
         moved = self._weights(case) + batch * (2 * k + (4 if case.impl == "torch._int_mm" else 2) * n)
         ceiling = "fp8_tensor" if case.impl == FP8 else "fp16_tensor" if half else "int8_tensor"
-        return Count(moved, roof.gemm_flops(batch, n, k), ceiling)
+        return Count(moved, roofline.gemm_flops(batch, n, k), ceiling)
 
     def predict(self, case: Case, context: Context) -> float | None:
         if context.device is None:
@@ -253,7 +256,7 @@ class Mmq(Study):
         if case.impl == DP4A:  # all weights for each part of the tokens, and no tensor cores
             again = len(parts_of(case)) - 1
             return (moved + again * self._weights(case)) / device.dram_gb_s / 1e3
-        return extra + roof.bound(moved, count.flops or 0, device.dram_gb_s, tops).us
+        return extra + roofline.bound(moved, count.flops or 0, device.dram_gb_s, tops).us
 
     def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
         return own_rung(case) if case.kind == "own" else None

@@ -1,7 +1,8 @@
 """Study `power` (lessons 00 and 01): the fastest rungs and their strongest peers in named states of one GPU.
 
 Each case is another study's, measured here in a burst and sustained, and the leading ones also behind a cool
-and a hot neighbour (see rooflab.clock). Operators, bytes, bounds and contestants are those of the study that
+and a hot neighbour (see rooflab.bench.clock). Operators, bytes, bounds and contestants are those of the
+study that
 owns the case, so that the tables of the lessons hold one state each and this table holds the others.
 """
 
@@ -13,11 +14,11 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab import gate
-from rooflab.case import Case
-from rooflab.device import Device
+from rooflab.bench import gate
+from rooflab.hardware.device import Device
 from rooflab.ops import Rung, stream
 from rooflab.ops import gemv as gemv_op
+from rooflab.records.case import Case
 from rooflab.studies import attention, bandwidth, gemv, int4, mmq, q8_0
 from rooflab.studies.base import Context, Count, Sized, Study
 

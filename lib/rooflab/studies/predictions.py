@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rooflab import dispatch, engine, predict, roof, shapes
-from rooflab.device import Device
+from rooflab import dispatch, engine
+from rooflab.hardware import perf_model, roofline
+from rooflab.hardware.device import Device
+from rooflab.numerics import model_shapes
 from rooflab.profile import recorded
-from rooflab.record import Store
+from rooflab.records.store import Store
 from rooflab.studies import attribution, bandwidth, launch_rule, regimes
 
 # The studies that predictions are made from.
@@ -35,8 +37,8 @@ class Known:
     the host, ours and torch's; `attention`: TFLOP/s by rung and length.
     """
 
-    machine: predict.Machine
-    fit: predict.Fit
+    machine: perf_model.Machine
+    fit: perf_model.Fit
     node_us: float
     edge_us: float
     barrier_us: float
@@ -81,8 +83,8 @@ def held(root: Path, name: str, device: Device) -> Known | None:
         return None
     if products.empty or "dram_read" not in roofs:
         return None
-    machine = predict.measured(roofs, device)
-    fit = predict.fit(products[products["clock"] == "graph"], machine)
+    machine = perf_model.measured(roofs, device)
+    fit = perf_model.fit(products[products["clock"] == "graph"], machine)
     own, theirs = map(float, calls)
     found = Known(machine, fit, float(node), float(edge), float(barrier), own, theirs)
     return _with_tokens(found, store)
@@ -129,9 +131,9 @@ def products_us(known: Known, model: str, format: str, head: str, batch: int = 1
     total = 0.0
     for name, (n, k) in spec.shape.matrices.items():
         kind = head if name == "head" else format
-        how = predict.way(kind, (_PRODUCT if batch == 1 else _FEW)[kind])
+        how = perf_model.way(kind, (_PRODUCT if batch == 1 else _FEW)[kind])
         times = 1 if name == "head" else spec.shape.layers
-        total += times * predict.us(how, n, k, batch, known.machine, known.fit)
+        total += times * perf_model.us(how, n, k, batch, known.machine, known.fit)
     return total
 
 
@@ -143,11 +145,11 @@ def token_us(
     """
     if way == "gemma":
         return None
-    shape, sizes = engine.spec(model).shape, shapes.get(model)
-    cache = batch * shapes.kv_read_bytes(sizes, context) / known.machine.gb_s / 1e3
+    shape, sizes = engine.spec(model).shape, model_shapes.get(model)
+    cache = batch * model_shapes.kv_read_bytes(sizes, context) / known.machine.gb_s / 1e3
     attention = shape.layers * known.node_us + cache
     launches = PHASES * shape.layers + 1
-    stream = shapes.weight_bytes(sizes, format, head) / known.machine.gb_s / 1e3 + cache
+    stream = model_shapes.weight_bytes(sizes, format, head) / known.machine.gb_s / 1e3 + cache
     if way.startswith("transformers."):
         return _library_us(known, way, model)  # several sequences read the weights once, too
     if way in ("apart", "torch", "products"):
@@ -162,7 +164,7 @@ def token_us(
         if way == "apart":
             return others + known.rule.weights_us(sizes)
         few = (4 * shape.layers + 1) * known.rule.product_us
-        return others + few + shapes.weight_bytes(sizes, "fp16") / known.rule.gb_s / 1e3
+        return others + few + model_shapes.weight_bytes(sizes, "fp16") / known.rule.gb_s / 1e3
     if way == "batch":
         return products_us(known, model, format, head, batch) + attention + launches * known.node_us
     phases = products_us(known, model, format, head) + attention
@@ -184,8 +186,8 @@ def _library_us(known: Known, way: str, model: str) -> float | None:
     gpu = known.waits.get("transformers.graph") if eager else waits
     if gpu is None or known.rule is None or not known.token:
         return None
-    sizes = shapes.get(model)
-    longer = sizes.layers / shapes.get(attribution.MODEL).layers
+    sizes = model_shapes.get(model)
+    longer = sizes.layers / model_shapes.get(attribution.MODEL).layers
     needed = longer * (gpu - known.token["weight"]) + known.rule.weights_us(sizes)
     return max(longer * waits, needed) if eager else needed
 
@@ -208,18 +210,18 @@ def prompt_us(known: Known, model: str, format: str, n: int, paths: engine.Paths
 
 
 def _prompt_gpu_us(known: Known, model: str, format: str, n: int, mmq: bool, rows: bool, flash: str) -> float:
-    spec, sizes = engine.spec(model), shapes.get(model)
+    spec, sizes = engine.spec(model), model_shapes.get(model)
     shape, machine = spec.shape, known.machine
     name = _MANY[format] if mmq or format != "q8_0" else "two_op"
-    how = predict.way(format, name)
+    how = perf_model.way(format, name)
     total = sum(
-        shape.layers * predict.us(how, rows_, k, n, machine, known.fit)
+        shape.layers * perf_model.us(how, rows_, k, n, machine, known.fit)
         for part, (rows_, k) in shape.matrices.items()
         if part != "head"
     )
-    total += shapes.head(sizes) * shapes.WEIGHT_BYTES[format] / machine.gb_s / 1e3
-    pairs = roof.attention_pairs(n, n)
-    work = shape.layers * roof.attention_flops(pairs, shape.heads, shape.head_dim)
+    total += model_shapes.head(sizes) * model_shapes.WEIGHT_BYTES[format] / machine.gb_s / 1e3
+    pairs = roofline.attention_pairs(n, n)
+    work = shape.layers * roofline.attention_flops(pairs, shape.heads, shape.head_dim)
     rates = known.attention.get(flash) or {0: machine.peaks["fp16_tensor"]}
     nearest = min(rates, key=lambda seq: abs(seq - n))
     total += work / rates[nearest] / 1e6

@@ -19,15 +19,18 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab import engine, gate, ops, roof, shapes
-from rooflab.case import Case, options
-from rooflab.device import Device
+from rooflab import engine, ops
+from rooflab.bench import gate
 from rooflab.engine import gemma
 from rooflab.engine.products import Products
-from rooflab.identity import source_of_callable
-from rooflab.ops import Rung, attention, between, decoder, mmq
+from rooflab.hardware import roofline
+from rooflab.hardware.device import Device
+from rooflab.numerics import model_shapes
+from rooflab.ops import Rung, attention, decoder, decoder_ops, mmq
 from rooflab.profile import parts
 from rooflab.profile.trace import Trace
+from rooflab.records.case import Case, options
+from rooflab.records.fingerprint import source_of_callable
 from rooflab.studies import decode, decoding, gemma_oracle, hf, predictions
 from rooflab.studies.base import Context, Count, Sized, Study, package_identity
 
@@ -72,16 +75,16 @@ def ways(format: str) -> list[str]:
     return [name for name in engine.PROMPTS if name not in ("2_mmq", "7_fused") or format == "q8_0"]
 
 
-def skipped(model: shapes.Model, n: int) -> int:
+def skipped(model: model_shapes.Model, n: int) -> int:
     """FLOPs of a prompt that nothing depends on: layers that leave no keys and values need to see its last
     token alone.
     """
     found = 0
-    for layer in shapes.layers(model):
+    for layer in model_shapes.layers(model):
         if not layer.owns_kv:
             q = model.heads * layer.head_dim
             weights = model.hidden * (2 * q + 3 * model.mlp + 3 * model.ple)
-            pairs = roof.attention_pairs(n, n, window=layer.window) - min(n, layer.window or n)
+            pairs = roofline.attention_pairs(n, n, window=layer.window) - min(n, layer.window or n)
             found += 2 * (n - 1) * weights + 4 * q * pairs
     return found
 
@@ -151,7 +154,7 @@ class Prefill(Study):
         return decode.unfit(case, capability) or super().refuses(case, capability)
 
     def memory_bytes(self, case: Case) -> int:
-        model, seq = shapes.get(case.model), case.seq or 0
+        model, seq = model_shapes.get(case.model), case.seq or 0
         return seq * (6 * model.mlp + 20 * model.hidden) * 8  # activations, widened by the oracle
 
     def shared_bytes(self, case: Case) -> int:
@@ -159,9 +162,9 @@ class Prefill(Study):
             return 0
         import torch
 
-        model = shapes.get(case.model)
-        original = 2 * shapes.parameters(model) if case.model in hf.MODELS else 0
-        wanted = original + shapes.weight_bytes(model, case.format, decode.head_of(case)) + (2 << 30)
+        model = model_shapes.get(case.model)
+        original = 2 * model_shapes.parameters(model) if case.model in hf.MODELS else 0
+        wanted = original + model_shapes.weight_bytes(model, case.format, decode.head_of(case)) + (2 << 30)
         return max(0, int(wanted) - torch.cuda.memory_allocated())
 
     def group(self, case: Case) -> tuple:
@@ -171,10 +174,10 @@ class Prefill(Study):
         return 10
 
     def count(self, case: Case) -> Count:
-        model, seq = shapes.get(case.model), case.seq or 0
-        moved = shapes.weight_bytes(model, case.format, decode.head_of(case))
-        moved += seq * shapes.kv_bytes_per_token(model)
-        return Count(int(moved), shapes.prefill_flops(model, seq) - skipped(model, seq), "fp16_tensor")
+        model, seq = model_shapes.get(case.model), case.seq or 0
+        moved = model_shapes.weight_bytes(model, case.format, decode.head_of(case))
+        moved += seq * model_shapes.kv_bytes_per_token(model)
+        return Count(int(moved), model_shapes.prefill_flops(model, seq) - skipped(model, seq), "fp16_tensor")
 
     def predict(self, case: Case, context: Context) -> float | None:
         known = predictions.known(context.device)
@@ -189,7 +192,7 @@ class Prefill(Study):
 
     def launch_us(self, case: Case, device: Device) -> float:
         count = self.count(case)
-        least = roof.bound(count.bytes or 0, count.flops or 0, device.dram_gb_s, device.fp16_tensor).us
+        least = roofline.bound(count.bytes or 0, count.flops or 0, device.dram_gb_s, device.fp16_tensor).us
         slow = 15 if case.impl.startswith("1_") else 3
         return max(3e4 if case.kind == "peer" else 3e3, slow * least)
 
@@ -219,22 +222,22 @@ class Prefill(Study):
         rule = source_of_callable(engine.Engine, Products)
         used: list[tuple[Any, Rung]] = [(attention, attend)]
         if paths.rows:
-            used += [(between, rung) for ladder in between.LADDERS.values() for rung in ladder]
+            used += [(decoder_ops, rung) for ladder in decoder_ops.LADDERS.values() for rung in ladder]
         hopper, n, seq = arch == "90", 2 * shape.mlp, case.seq or 0
         if case.format == "q8_0" and paths.mmq:
             how = "7_fp16_wgmma" if hopper else mmq.dispatch(seq, False)[1]
             used.insert(0, (mmq, ops.rung_of(mmq.LADDERS["mmq"], how, how)))
             if hopper and paths.fused:
-                used[0] = (between, between.LADDERS["prompt_product"][0])
+                used[0] = (decoder_ops, decoder_ops.LADDERS["prompt_product"][0])
         for module, rung in used[1:]:
-            rule += module.launch_rule(rung) + ops.kernel.whole_source(rung.path)
+            rule += module.launch_rule(rung) + ops.nvrtc.whole_source(rung.path)
         module, rung = used[0]
         macros: Mapping[str, int] = rung.defines
         if module is mmq:
             macros = rung.with_defaults(mmq.options_for(rung, n, seq))
-        elif module is between:
-            tokens = between.tile_of(n, seq, 132)  # SMs of every Hopper that the course has seen
-            stages = between.stages_of(tokens, True)[0]
+        elif module is decoder_ops:
+            tokens = decoder_ops.tile_of(n, seq, 132)  # SMs of every Hopper that the course has seen
+            stages = decoder_ops.stages_of(tokens, True)[0]
             macros = rung.with_defaults({"TOKENS": tokens, "STAGES": stages, "GATE": 1})
         return rung, macros, rule + module.launch_rule(rung)
 
@@ -272,7 +275,7 @@ def prompt_builds(model: str, format: str, head: str, arch: str) -> list[tuple[R
     """What every prompt of ours launches beside its products."""
     shape = engine.spec(model).shape
     first = decoder.LADDERS["decode_step"][0]
-    between_rungs = [rung for ladder in between.LADDERS.values() for rung in ladder]
+    between_rungs = [rung for ladder in decoder_ops.LADDERS.values() for rung in ladder]
     return [
         (first, decoder.macros_for(first, shape, format, head, arch, {})),
         *((rung, rung.defines) for rung in between_rungs if rung.arch_for(arch) in rung.archs),
@@ -419,7 +422,7 @@ def _memory(case: Case) -> list[tuple[str, float]]:
     """
     import torch
 
-    weights = shapes.weight_bytes(shapes.get(case.model), case.format, decode.head_of(case))
+    weights = model_shapes.weight_bytes(model_shapes.get(case.model), case.format, decode.head_of(case))
     torch.cuda.synchronize()
     if case.kind == "peer":
         found = hf.model(case.model)

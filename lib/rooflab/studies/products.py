@@ -11,9 +11,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from rooflab import clock, gate
-from rooflab.case import Case
+from rooflab.bench import clock, gate
 from rooflab.ops import arrays
+from rooflab.records.case import Case
 from rooflab.studies.streams import SEED
 
 _CHUNK = 1 << 26  # elements of a matrix widened to float64 at a time

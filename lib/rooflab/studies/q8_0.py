@@ -18,11 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rooflab import clock, gate, kernel, ops, roof
-from rooflab.case import Case, options
+from rooflab import ops
+from rooflab.bench import clock, gate
 from rooflab.errors import GateError
-from rooflab.formats import BLOCK, Planes, quantise_q8_1, to_bytes
-from rooflab.ops import Rung, prepared, q8_0
+from rooflab.hardware import roofline
+from rooflab.numerics.quant import BLOCK, Planes, quantise_q8_1, to_bytes
+from rooflab.ops import Rung, q8_0
+from rooflab.records.case import Case, options
+from rooflab.runtime import launch_cache, nvrtc
 from rooflab.studies import products
 from rooflab.studies.base import Context, Count, Sized, Study, in_state, tunables, turn
 from rooflab.studies.streams import SEED
@@ -111,8 +114,8 @@ def dequantisers() -> list[Case]:
 
 def chains() -> list[Case]:
     """A decoder-like chain of quantisers and products: called eagerly with every check, with kept=1
-    by calls whose checks were made before (rooflab.ops.prepared), with bare=1 by launches whose arguments
-    were packed before; and replayed as a graph.
+    by calls whose checks were made before (rooflab.runtime.launch_cache), with bare=1 by launches whose
+    arguments were packed before; and replayed as a graph.
     """
     n, k = CHAIN
     ways = [(clock, how) for how in ({}, {"kept": 1}, {"bare": 1}) for clock in ("wall", "event")]
@@ -170,7 +173,7 @@ def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
     rule = q8_0.launch_rule(rung)
     if case.operator == "chain":
         quantiser = ops.rung_of(q8_0.LADDERS["q8_1"], None, q8_0.DEFAULT["q8_1"])
-        rule += q8_0.launch_rule(quantiser) + kernel.whole_source(quantiser.path)
+        rule += q8_0.launch_rule(quantiser) + nvrtc.whole_source(quantiser.path)
     return rung, macros, rule
 
 
@@ -281,16 +284,18 @@ class Q8(Study):
         if case.operator == "dequantise":
             return int(n * k * (WEIGHT_BYTES + 2))
         if case.operator == "side":
-            return int(roof.gemm_bytes(batch, n, k, 4, 4, 4))
+            return int(roofline.gemm_bytes(batch, n, k, 4, 4, 4))
         if case.operator == "chain":
             return int(2 * (tunables(case)["layers"]) * n * k * WEIGHT_BYTES)
         weight = WEIGHT_BYTES if case.kind == "own" else 2
         x = _X_BYTES[q8_0.TAKES[case.impl][1]] if case.kind == "own" else 2
-        return int(roof.gemm_bytes(batch, n, k, weight, x, 2))
+        return int(roofline.gemm_bytes(batch, n, k, weight, x, 2))
 
     def _copies(self, case: Case) -> int:
         return (
-            1 if case.operator in ("embedding_q8_0", "chain", "capture") else products.copies(case, self._bytes(case))
+            1
+            if case.operator in ("embedding_q8_0", "chain", "capture")
+            else products.copies(case, self._bytes(case))
         )
 
     def memory_bytes(self, case: Case) -> int:
@@ -321,9 +326,9 @@ class Q8(Study):
 
     def count(self, case: Case) -> Count:
         n, k, batch = case.n or 0, case.k or 0, case.batch or 1
-        flops = roof.gemm_flops(batch, n, k) if case.operator in ("q8_0", "side") else None
+        flops = roofline.gemm_flops(batch, n, k) if case.operator in ("q8_0", "side") else None
         if case.operator == "chain":
-            flops = 2 * tunables(case)["layers"] * roof.gemm_flops(1, n, k)
+            flops = 2 * tunables(case)["layers"] * roofline.gemm_flops(1, n, k)
         cold = case.cache == "cold" and case.operator in ("q8_0", "chain")
         return Count(self._bytes(case), flops, "dram_read" if cold else "")
 
@@ -332,10 +337,10 @@ class Q8(Study):
         if context.device is None or (case.cache == "warm" and moved <= context.device.l2_mb * 2**20):
             return None  # from L2: the datasheet has no bandwidth for it
         if case.impl == "torch.mv":
-            moved = int((case.batch or 1) * roof.gemm_bytes(1, case.n or 0, case.k or 0, 4, 4, 4))
+            moved = int((case.batch or 1) * roofline.gemm_bytes(1, case.n or 0, case.k or 0, 4, 4, 4))
         if case.operator == "side" and case.impl != "torch.mv":
             peak = context.device.tf32_tensor if case.format == "tf32" else context.device.fp32
-            return roof.bound(moved, self.count(case).flops or 0, context.device.dram_gb_s, peak).us
+            return roofline.bound(moved, self.count(case).flops or 0, context.device.dram_gb_s, peak).us
         return moved / context.device.dram_gb_s / 1e3
 
     def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
@@ -468,7 +473,7 @@ def _copy(to: Any, array: Any) -> None:
     import cupy
 
     kind = cupy.cuda.runtime.memcpyDeviceToDevice
-    cupy.cuda.runtime.memcpyAsync(to.data.ptr, array.data.ptr, array.nbytes, kind, kernel.current_stream())
+    cupy.cuda.runtime.memcpyAsync(to.data.ptr, array.data.ptr, array.nbytes, kind, nvrtc.current_stream())
 
 
 def _dequantisers(cases: Sequence[Case], count: int) -> list[gate.Work]:
@@ -531,7 +536,7 @@ def _chain(case: Case) -> gate.Work:
     inputs = [[x, *(array for w in weights for array in w)]]
 
     def checked(_: int) -> None:
-        with prepared.whole():
+        with launch_cache.whole():
             launch()
 
     run = _packed(steps, rung, macros) if bare else launch if tunables(case).get("kept") else checked

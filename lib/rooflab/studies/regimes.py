@@ -1,6 +1,7 @@
 """Study `regimes` (lesson 07): every way of multiplying, over numbers of tokens, by three clocks.
 
-A case's impl is a way (rooflab.predict.WAYS), so that a recording of this study is the dispatcher's table of
+A case's impl is a way (rooflab.hardware.perf_model.WAYS), so that a recording of this study is the
+dispatcher's table of
 its GPU. The source's two shapes run at every number of tokens by the graph, event and wall clocks; the
 projections of four model families at a few by the graph clock, one or two of a family by all three. All
 contestants of one shape, number of tokens and clock take turns in one process, cold, each judged in float64
@@ -16,13 +17,16 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab import dispatch, gate, ops, predict, roof, shapes
-from rooflab.case import Case, options
-from rooflab.device import Device
-from rooflab.identity import source_of_callable
+from rooflab import dispatch, ops
+from rooflab.bench import gate
+from rooflab.hardware import perf_model, roofline
+from rooflab.hardware.device import Device
+from rooflab.hardware.perf_model import Way, way
+from rooflab.numerics import model_shapes
+from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.ops import Rung, int4, q8_0
-from rooflab.predict import Way, way
-from rooflab.shapes import WEIGHT_BYTES
+from rooflab.records.case import Case, options
+from rooflab.records.fingerprint import source_of_callable
 from rooflab.studies import int4 as int4_study
 from rooflab.studies import mmq as mmq_study
 from rooflab.studies import products
@@ -46,7 +50,10 @@ _OTHER_ORDERS = {("int4_g128", "fused_rows"): (1, 8), ("q8_0", "mmq_blocks"): (6
 def shapes_of(models: Sequence[str] = FAMILIES) -> list[tuple[int, int]]:
     """The distinct projections (n, k) of these models, output heads aside, smallest first."""
     found = {
-        (p.n, p.k) for model in models for p in shapes.projections(shapes.get(model)) if p.name != "lm_head"
+        (p.n, p.k)
+        for model in models
+        for p in model_shapes.projections(model_shapes.get(model))
+        if p.name != "lm_head"
     }
     return sorted(found, key=lambda shape: (shape[0] * shape[1], shape))
 
@@ -54,7 +61,7 @@ def shapes_of(models: Sequence[str] = FAMILIES) -> list[tuple[int, int]]:
 def contenders(batch: int, every_order: bool = False) -> list[Way]:
     """The ways worth measuring at so many tokens; `every_order` adds those of weights in file order."""
     found = []
-    for how in predict.WAYS:
+    for how in perf_model.WAYS:
         key = (how.format, how.name)
         if key in _OTHER_ORDERS:
             low, high = _OTHER_ORDERS[key]
@@ -149,18 +156,18 @@ class Regimes(Study):
 
     def count(self, case: Case) -> Count:
         n, k, batch = case.n or 0, case.k or 0, case.batch or 1
-        moved = int(roof.gemm_bytes(batch, n, k, WEIGHT_BYTES[case.format]))
-        return Count(moved, roof.gemm_flops(batch, n, k), "dram_read" if case.clock == "graph" else "")
+        moved = int(roofline.gemm_bytes(batch, n, k, WEIGHT_BYTES[case.format]))
+        return Count(moved, roofline.gemm_flops(batch, n, k), "dram_read" if case.clock == "graph" else "")
 
     def predict(self, case: Case, context: Context) -> float | None:
         if context.device is None:
             return None
         how, sizes = way(case.format, case.impl), (case.n or 0, case.k or 0, case.batch or 1)
-        return predict.bound(how, *sizes, predict.datasheet(context.device)).us
+        return perf_model.bound(how, *sizes, perf_model.datasheet(context.device)).us
 
     def row(self, case: Case, *rest: Any) -> dict[str, Any]:
         sizes = (case.n or 0, case.k or 0, case.batch or 1)
-        moved = predict.moved(way(case.format, case.impl), *sizes)
+        moved = perf_model.moved(way(case.format, case.impl), *sizes)
         return {**super().row(case, *rest), "predicted_bytes": int(moved)}
 
     def rung(self, case: Case) -> tuple[Rung, dict[str, int], str] | None:
@@ -195,7 +202,7 @@ def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
     rule = str(module.launch_rule(rung))
     if case.format == "q8_0" and case.impl != "mmq_fp16_wgmma":
         quantiser = ops.rung_of(q8_0.LADDERS["q8_1"], None, q8_0.DEFAULT["q8_1"])
-        rule += q8_0.launch_rule(quantiser) + ops.kernel.whole_source(quantiser.path)
+        rule += q8_0.launch_rule(quantiser) + ops.nvrtc.whole_source(quantiser.path)
     return rung, dict(macros), rule + source_of_callable(dispatch._RUN[case.format, case.impl])
 
 
@@ -380,7 +387,9 @@ def gathered(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
     if not found:
         return pd.DataFrame()
     every = pd.concat(found, ignore_index=True)
-    every = every[[(f, i) in predict._BY_NAME for f, i in zip(every["format"], every["impl"], strict=True)]]
+    every = every[
+        [(f, i) in perf_model._BY_NAME for f, i in zip(every["format"], every["impl"], strict=True)]
+    ]
     every = every.sort_values("median_us", kind="stable")
     rank = every["study"].ne("regimes").astype(int)
     every = every.assign(rank=rank).sort_values(["rank", "median_us"], kind="stable")

@@ -14,13 +14,13 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab import kernel
-from rooflab.case import SCHEMA, Case, options
 from rooflab.errors import MissingRecording
 from rooflab.ops import Rung, modules, probes
 from rooflab.paths import DATA
+from rooflab.records.case import SCHEMA, Case, options
+from rooflab.records.csv_table import frame, read_table, table_text, to_text, write_atomically
+from rooflab.runtime import nvrtc
 from rooflab.studies.base import Context, Count, Outcome, Sized, Study
-from rooflab.table import frame, read_table, table_text, to_text, write_atomically
 
 # What the instructions of a kernel are counted by: our name -> SASS opcodes.
 FACTS = {
@@ -184,7 +184,7 @@ def sass_facts(cases: Sequence[Case]) -> pd.DataFrame:
     study, rows = Static(), []
     for case in cases:
         rung, macros, _ = _found(study, case)
-        listing = kernel.sass(rung.cubin(_arch(case), macros), rung.entry)
+        listing = nvrtc.sass(rung.cubin(_arch(case), macros), rung.entry)
         opcodes = [re.sub(r"^@!?U?P\w+\s+", "", line).split()[0] for line in listing]
         row: dict[str, Any] = {"case": case.id, "instructions": len(opcodes)}
         row |= {fact: sum(bool(re.fullmatch(p, o)) for o in opcodes) for fact, p in FACTS.items()}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rooflab import clock, gate, ops
-from rooflab.case import Case
+from rooflab import ops
+from rooflab.bench import clock, gate
 from rooflab.ops import Rung, stream
+from rooflab.records.case import Case
 from rooflab.studies.base import tunables
 
 ARRAYS = {
@@ -184,7 +185,7 @@ def _runtime_memcpy(case: Case, inputs: list[list[Any]], outputs: list[list[Any]
 
     def launch(i: int) -> None:
         cupy.cuda.runtime.memcpyAsync(
-            outputs[i][0].data.ptr, inputs[i][0].data.ptr, size, to_device, ops.kernel.current_stream()
+            outputs[i][0].data.ptr, inputs[i][0].data.ptr, size, to_device, ops.nvrtc.current_stream()
         )
 
     return launch, None

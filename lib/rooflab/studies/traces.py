@@ -2,7 +2,8 @@
 
 A trace hangs on no device: `rooflab trace` makes it on any machine with a C++ compiler, and a test makes it
 again and compares. One table a study, a row for every line of the source that accesses a buffer: what the
-whole launch asked for there, and the first request in full, for a picture of its lanes (rooflab.lanes).
+whole launch asked for there, and the first request in full, for a picture of its lanes
+(rooflab.view.access_diagram).
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from rooflab import gate, ops, simt, studies
-from rooflab.case import Case
+from rooflab import ops, simt, studies
+from rooflab.bench import gate
 from rooflab.errors import MissingRecording, UsageError
-from rooflab.identity import identity
-from rooflab.kernel import headers_of
 from rooflab.ops import stream
 from rooflab.paths import DATA, KERNELS
+from rooflab.records.case import Case
+from rooflab.records.csv_table import natural_key
+from rooflab.records.fingerprint import identity
+from rooflab.runtime.nvrtc import headers_of
 from rooflab.studies import gemv
-from rooflab.table import natural_key
 
 COLUMNS = (
     *("case", "kernel", "file", "code", "access", "space", "buffer", "bytes", "requests", "lanes"),

@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflab import formats, ops, paths, shapes
+from rooflab import ops, paths
 from rooflab.analysis import coalescing
 from rooflab.analysis.evidence import Evidence, NoEvidence
-from rooflab.case import Case
 from rooflab.claims.measures.rows import Where, figure, measure
 from rooflab.errors import LaunchError
+from rooflab.numerics import model_shapes, quant
 from rooflab.ops import gemv
 from rooflab.ops import q8_0 as ops_q8
+from rooflab.records.case import Case
 from rooflab.studies import attention as study_attention
-from rooflab.studies import mutations
 from rooflab.studies.gemv import first_request
+from rooflab.verify import mutations
 
 # --- the machine and its runs -------------------------------------------------------------------------------
 
@@ -238,7 +239,7 @@ def surviving_mutants(evidence: Evidence) -> float:
 @measure
 def products_a_token(evidence: Evidence, model: str) -> float:
     """Weight products of a token, the output head excluded."""
-    return float(shapes.gemvs(shapes.get(model)))
+    return float(model_shapes.gemvs(model_shapes.get(model)))
 
 
 @measure
@@ -246,16 +247,16 @@ def unused_codes(evidence: Evidence) -> float:
     """Codes 0 among a quantised matrix, and weights of 0 that do not come back as 0."""
     w = np.random.default_rng(1).standard_normal((8, 512)).astype(np.float32)
     w[:, 5] = 0
-    packed = formats.quantise_int4(w)
+    packed = quant.quantise_int4(w)
     words = packed.qweight.view(np.uint32)
     codes = np.stack([words >> 4 * t & 15 for t in range(8)])
-    return float((codes == 0).sum() + (formats.dequantise_int4(packed)[:, 5] != 0).sum())
+    return float((codes == 0).sum() + (quant.dequantise_int4(packed)[:, 5] != 0).sum())
 
 
 @measure
 def block_remainder(evidence: Evidence, multiple: int) -> float:
     """Bytes of a Q8_0 block beyond a multiple."""
-    return float(formats.Q8_0.itemsize % multiple)
+    return float(quant.Q8_0.itemsize % multiple)
 
 
 @measure

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from rooflab import device as devices
-from rooflab import shapes
 from rooflab.analysis import ablation, attention, coalescing, int4, q8_0, time_breakdown, token_rate
 from rooflab.analysis.evidence import Evidence, NoEvidence
 from rooflab.claims.measures.rows import Where, figure, measure
 from rooflab.errors import UsageError
+from rooflab.hardware import device as devices
+from rooflab.numerics import model_shapes
 from rooflab.ops import gemv
 from rooflab.studies import attention as study_attention
 from rooflab.studies import attribution, launch_rule, mmq, prefill
@@ -32,7 +32,7 @@ def weight_share_by_rule(evidence: Evidence, device: str) -> float:
     """The share of weight products on another card, by lesson 02's rule and the card's datasheet."""
     known = launch_rule.rule(evidence.traced(1024), attribution.MODEL, evidence.ceiling("dram_read"))
     there = time_breakdown.elsewhere(known, evidence.datasheet().dram_gb_s, devices.get(device))
-    return there.share(shapes.get(attribution.MODEL))
+    return there.share(model_shapes.get(attribution.MODEL))
 
 
 def _counted(evidence: Evidence) -> pd.DataFrame:

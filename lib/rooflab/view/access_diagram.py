@@ -22,8 +22,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rooflab import plot
 from rooflab.errors import UsageError
+from rooflab.view import plot
 
 SECTOR, BANKS, WARP = 32, 32, 32
 MOST_ROWS = 32  # of a picture

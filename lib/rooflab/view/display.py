@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML, Markdown, display
 
-from rooflab import crossover
 from rooflab import lab as labs
 from rooflab.errors import UsageError
+from rooflab.hardware import crossover
 from rooflab.ops import Rung
-from rooflab.plot import contestants
+from rooflab.view.plot import contestants
 
 
 def say(text: str) -> None:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from rooflab import kernel
+from rooflab.runtime import nvrtc
 
 MOST = 4096  # calls that a thread keeps
 TARGETS = {"gpu"}  # machines whose calls are kept: on the CPU a kernel's own time makes it useless
@@ -140,7 +140,7 @@ def hold(*arrays: Any) -> None:
     """Say that launches of this call read and write these arrays, which are its stream's for good."""
     seen = _SEEN.get()
     if seen is not None:
-        seen.held.update((kernel.pointer(array), array) for array in arrays)
+        seen.held.update((nvrtc.pointer(array), array) for array in arrays)
 
 
 class _Kept:
@@ -158,7 +158,7 @@ def _places(seen: _Seen, pointers: Sequence[int]) -> list[tuple] | None:
     for function, grid, block, arguments, shared in seen.launches:
         places: list[int | None] = []
         for argument in arguments:
-            pointer = kernel.address(argument)
+            pointer = nvrtc.address(argument)
             if pointer is None or (pointer in seen.held and pointer not in pointers):
                 places.append(None)
             elif pointers.count(pointer) == 1:
@@ -211,7 +211,7 @@ class Calls:
         fresh = None
         if out is None:
             fresh = _maker(result)
-            pointers = [*pointers, kernel.pointer(result)] if fresh else pointers
+            pointers = [*pointers, nvrtc.pointer(result)] if fresh else pointers
         launches = None
         if seen.whole and seen.launches and (fresh or result is out):
             launches = _places(seen, pointers)
@@ -229,7 +229,7 @@ def repeated(
     function: Any, grid: Any, block: Any, arguments: list[Any], shared: int, places: list[int | None]
 ) -> Callable[[list[Any], list[int]], None]:
     """A launch to make again with other operands: a function of all operands and their addresses."""
-    if isinstance(function, kernel.Function):
+    if isinstance(function, nvrtc.Function):
         again = function.repeated(grid, block, arguments, places, shared)
         return lambda arrays, pointers: again(pointers)
 
@@ -245,7 +245,7 @@ def again(kept: _Kept, out: Any, arrays: list[Any], pointers: list[int]) -> Any:
     if kept.fresh is not None:
         out = kept.fresh()
         arrays.append(out)
-        pointers.append(kernel.pointer(out))
+        pointers.append(nvrtc.pointer(out))
     for launch in kept.launches:
         launch(arrays, pointers)
     return out

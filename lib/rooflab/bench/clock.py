@@ -33,11 +33,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .case import STATES
-from .crossover import LEVEL
-from .errors import GateError, UsageError
-from .gate import Admitted, Work, synchronize
-from .meter import Meter, Reading
+from rooflab.bench.gate import Admitted, Work, synchronize
+from rooflab.bench.meter import Meter, Reading
+from rooflab.errors import GateError, UsageError
+from rooflab.hardware.crossover import LEVEL
+from rooflab.records.case import STATES
 
 CLOCKS = ("graph", "graph_pdl", "event", "wall")
 HOST = ("event", "wall")  # clocks of eager launches: they take turns within a pass

@@ -13,13 +13,20 @@ from typing import Any
 import pandas as pd
 from filelock import FileLock
 
-from rooflab import device as devices
-from rooflab.case import COLUMNS, RUN_COLUMNS, RUN_SCHEMA, SCHEMA, Case, check_study, options, parse_options
 from rooflab.errors import DeviceMismatch, UsageError
-from rooflab.identity import SKIPPED, fresh
+from rooflab.hardware import device as devices
 from rooflab.paths import ROOT
-from rooflab.seal import seal, unseal
-from rooflab.table import (
+from rooflab.records.case import (
+    COLUMNS,
+    RUN_COLUMNS,
+    RUN_SCHEMA,
+    SCHEMA,
+    Case,
+    check_study,
+    options,
+    parse_options,
+)
+from rooflab.records.csv_table import (
     frame,
     is_blank,
     natural_key,
@@ -29,6 +36,8 @@ from rooflab.table import (
     to_text,
     write_atomically,
 )
+from rooflab.records.fingerprint import SKIPPED, fresh
+from rooflab.records.seal import seal, unseal
 
 __all__ = [
     "COLUMNS",
@@ -213,7 +222,7 @@ class Store:
 
     def is_fresh(self, study: str, case: str, identity: str, run_facts: Mapping[str, Any]) -> bool:
         """Whether the recorded row of `case` (an id) stands for what would be measured now: same GPU and
-        driver, and the identity of its code fresh by `rooflab.identity.fresh`."""
+        driver, and the identity of its code fresh by `rooflab.records.fingerprint.fresh`."""
         row, run = self._row_and_run(study, case)
         return _agree(run, run_facts, ("gpu", "driver")) and fresh(row["identity"], identity)
 

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rooflab import roof
-from rooflab.device import Device
 from rooflab.errors import UsageError
-from rooflab.shapes import WEIGHT_BYTES
+from rooflab.hardware import roofline
+from rooflab.hardware.device import Device
+from rooflab.numerics.model_shapes import WEIGHT_BYTES
 
 MANY = 1 << 30  # tokens: as many as one likes
 _SHARES = np.linspace(0.02, 1.0, 99)  # of a peak, that a fit tries
@@ -100,7 +100,7 @@ def passes(how: Way, batch: int) -> int:
 def moved(how: Way, n: int, k: int, batch: int) -> float:
     """Bytes that a product by this way moves, activations and results in FP16."""
     weights = n * k * WEIGHT_BYTES[how.format]
-    return weights * passes(how, batch) + n * k * how.extra + roof.gemm_bytes(batch, n, k, 0.0)
+    return weights * passes(how, batch) + n * k * how.extra + roofline.gemm_bytes(batch, n, k, 0.0)
 
 
 def first(how: Way, n: int, k: int) -> float:
@@ -115,12 +115,12 @@ def computed(how: Way, n: int, k: int, batch: int, sms: int) -> float:
     that are partly empty cost as much as full ones, and so do SMs that the last round leaves without a tile.
     """
     if how.tile is None:
-        return roof.gemm_flops(batch, n, k)
+        return roofline.gemm_flops(batch, n, k)
     rows, tokens = how.tile
     rounds = math.ceil(math.ceil(n / rows) * math.ceil(batch / tokens) / sms)
     if how.part:
         tokens = min(tokens, how.part * math.ceil(batch / how.part))
-    return roof.gemm_flops(tokens, rows, k) * rounds * sms
+    return roofline.gemm_flops(tokens, rows, k) * rounds * sms
 
 
 def launched(how: Way, batch: int) -> int:
@@ -133,7 +133,9 @@ def launched(how: Way, batch: int) -> int:
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU as predictions see it: SMs, GB/s from memory, peaks in TFLOP/s by rooflab.roof's names."""
+    """A GPU as predictions see it: SMs, GB/s from memory, peaks in TFLOP/s by rooflab.hardware.roofline's
+    names.
+    """
 
     sms: int
     gb_s: float
@@ -160,7 +162,9 @@ def datasheet(device: Device) -> Machine:
 
 
 def measured(roofs: Mapping[str, float], device: Device) -> Machine:
-    """A GPU by its measured roofs, names of rooflab.roof.ROOFS; what was not measured by its datasheet."""
+    """A GPU by its measured roofs, names of rooflab.hardware.roofline.ROOFS; what was not measured by its
+    datasheet.
+    """
     sheet = datasheet(device)
     peaks = {name: float(roofs.get(name, sheet.peaks[name])) for name in _PEAKS}
     return Machine(device.sms, float(roofs.get("dram_read", sheet.gb_s)), peaks)
@@ -195,15 +199,15 @@ class Fit:
 NOTHING = Fit(0.0)  # the bound alone
 
 
-def bound(how: Way, n: int, k: int, batch: int, machine: Machine, share: float = 1.0) -> roof.Bound:
+def bound(how: Way, n: int, k: int, batch: int, machine: Machine, share: float = 1.0) -> roofline.Bound:
     """Bytes over the memory's rate or FLOPs over `share` of the peak, whichever takes longer; and before
     them what an earlier launch has to move.
     """
     peak, flops = machine.peak(how.unit) * share, computed(how, n, k, batch, machine.sms)
     before = first(how, n, k)
-    least = roof.bound(moved(how, n, k, batch) - before, flops, machine.gb_s, peak)
+    least = roofline.bound(moved(how, n, k, batch) - before, flops, machine.gb_s, peak)
     earlier = before / machine.gb_s / 1e3
-    return roof.Bound(least.us + earlier, least.by if least.us > earlier else "memory")
+    return roofline.Bound(least.us + earlier, least.by if least.us > earlier else "memory")
 
 
 def us(how: Way, n: int, k: int, batch: int, machine: Machine, fit: Fit, own: bool = True) -> float:

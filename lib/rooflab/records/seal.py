@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from rooflab.errors import UsageError
-from rooflab.table import write_atomically
+from rooflab.records.csv_table import write_atomically
 
 NAME = "SHA256SUMS"
 RESEAL = "If the change is meant: `cd {} && sha256sum *.csv profiles/*.csv > " + NAME + "`."

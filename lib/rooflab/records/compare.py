@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from rooflab.record import Store
+from rooflab.records.store import Store
 
 _SHARED = ["study", "case", "operator", "impl", "kind", "clock", "cache"]
 _EACH = ["median_us", "roof_fraction"]

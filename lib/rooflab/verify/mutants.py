@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rooflab.kernel import headers_of
 from rooflab.ops import Rung
+from rooflab.runtime.nvrtc import headers_of
 
 
 class Mutation(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from rooflab.errors import MissingTool, UsageError
-from rooflab.formats import Q8_0, from_bytes, to_bytes
+from rooflab.numerics.quant import Q8_0, from_bytes, to_bytes
 
 _MAGIC = b"GGUF"
 _STRING, _ARRAY = 8, 9

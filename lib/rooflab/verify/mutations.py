@@ -24,18 +24,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rooflab import formats, gate, ops, reference, simt, studies
-from rooflab.case import Case, options
+from rooflab import ops, simt, studies
+from rooflab.bench import gate
 from rooflab.errors import GateError, LaunchError, MissingRecording, UsageError
-from rooflab.identity import identity
-from rooflab.kernel import headers_of
-from rooflab.ops import Rung, attention, between, decoder, int4, q8_0
+from rooflab.numerics import quant, reference
+from rooflab.ops import Rung, attention, decoder, decoder_ops, int4, q8_0
 from rooflab.paths import DATA
+from rooflab.records.case import Case, options
+from rooflab.records.fingerprint import identity
+from rooflab.runtime.nvrtc import headers_of
 from rooflab.simt import KernelFault
 from rooflab.studies.attention import Attention
 from rooflab.studies.attention import _case as attention_case
 from rooflab.studies.attention import decode as decode_cases
-from rooflab.studies.mutants import Mutant, of
+from rooflab.verify.mutants import Mutant, of
 
 COLUMNS = (
     *("operator", "rung", "file", "mutation", "fault", "code", "mutant"),
@@ -177,11 +179,11 @@ def _int4(operator: str, rung: Rung) -> Iterator[Subject]:
     """Products on codes of normal weights about a mean, beside the float64 product of what they stand for."""
     for n, k, batch in ((71, 512, 1), (37, 4224, 3), (132, 768, 11)):
         rng = np.random.default_rng(batch)
-        packed = formats.quantise_int4(rng.standard_normal((n, k)).astype(np.float32) + np.float32(0.1))
+        packed = quant.quantise_int4(rng.standard_normal((n, k)).astype(np.float32) + np.float32(0.1))
         rows = int4.Rows(packed.qweight, packed.scales)
         weights = int4.repack(packed.qweight, packed.scales) if rung in int4.TILED else rows
         x = (rng.standard_normal((batch, k)) + 0.25).astype(np.float16)
-        exact = reference.gemm(formats.dequantise_int4(packed), x.astype(np.float32))
+        exact = reference.gemm(quant.dequantise_int4(packed), x.astype(np.float32))
         outs = [np.empty((batch, n), np.float16) for _ in range(2)]
         work = gate.Work(
             rung.name,
@@ -195,8 +197,8 @@ def _int4(operator: str, rung: Rung) -> Iterator[Subject]:
 
 
 def _int4_dequantise(operator: str, rung: Rung) -> Iterator[Subject]:
-    packed = formats.quantise_int4(np.random.default_rng(1).standard_normal((5, 1280)).astype(np.float32))
-    rows, exact = int4.Rows(packed.qweight, packed.scales), formats.dequantise_int4(packed)
+    packed = quant.quantise_int4(np.random.default_rng(1).standard_normal((5, 1280)).astype(np.float32))
+    rows, exact = int4.Rows(packed.qweight, packed.scales), quant.dequantise_int4(packed)
     outs = [np.empty(exact.shape, np.float16) for _ in range(2)]
     work = gate.Work(
         rung.name, lambda i: int4.dequantise(rows, out=outs[i]), [[*rows[:2]]] * 2, [[out] for out in outs],
@@ -268,7 +270,7 @@ def _rows(operator: str, rung: Rung) -> Iterator[Subject]:
 
         def normed(i: int) -> None:
             residual = before.copy()
-            between.rmsnorm(residual, weights, out=outs[i], branch=branch, rung=rung.name)
+            decoder_ops.rmsnorm(residual, weights, out=outs[i], branch=branch, rung=rung.name)
 
         expected = total / np.sqrt((total**2).mean(-1, keepdims=True) + 1e-6) * weights
         yield subject(f"5 x {width}", normed, outs, expected)
@@ -280,7 +282,7 @@ def _rows(operator: str, rung: Rung) -> Iterator[Subject]:
 
         def turned(i: int) -> None:
             q, k, v = (np.full((3, n, 32), np.nan, np.float16) for n in (4, 2, 2))
-            between.rope(paired, by, turns, q, k, v, start=5)
+            decoder_ops.rope(paired, by, turns, q, k, v, start=5)
             outs[i][:] = np.concatenate([q, k, v], 1)
 
         whole = (rows.astype(np.float64) + biases).reshape(3, 8, 32)
@@ -295,7 +297,7 @@ def _rows(operator: str, rung: Rung) -> Iterator[Subject]:
         outs = [np.empty((67, 40), np.float16) for _ in range(2)]
         gate64, up64 = gates.astype(np.float64)
         yield subject(
-            "67 x 40", lambda i: between.silu_mul(both, out=outs[i]), outs,
+            "67 x 40", lambda i: decoder_ops.silu_mul(both, out=outs[i]), outs,
             gate64 / (1 + np.exp(-gate64)) * up64,
         )  # fmt: skip
 
@@ -501,7 +503,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "wait",
         "wait<0>",
     ): "every copy that was started has been multiplied by then",
-    ("attention/7_mma_32_rows", "guard", "tile < all_from"): "it only decides whether keys are looked at one by one",
+    (
+        "attention/7_mma_32_rows",
+        "guard",
+        "tile < all_from",
+    ): "it only decides whether keys are looked at one by one",
     ("attention/2_tiled", "dirty", "sum = 0"): _RESCALED,
     ("decode_attention/2_split_kv", "dirty", "sum = 0"): _RESCALED,
     (

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from rooflab.case import Case
 from rooflab.errors import UsageError
-from rooflab.plot import UNITS, Roof, number, one_device, size_text
-from rooflab.table import is_blank
+from rooflab.records.case import Case
+from rooflab.records.csv_table import is_blank
+from rooflab.view.plot import UNITS, Roof, number, one_device, size_text
 
 WIDTH, HEIGHT = 520, 310
 LEFT, TOP, RIGHT, BOTTOM = 54, 46, 506, 264  # the plotting area in the drawing's units

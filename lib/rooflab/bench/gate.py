@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import GateError
+from rooflab.errors import GateError
 
 _CHUNK = 1 << 26  # elements compared at a time: bounds the float64 temporaries of a large output
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from rooflab import device, seal
-from rooflab.case import RUN_SCHEMA, SCHEMA, Case
 from rooflab.errors import RooflabError, UsageError
-from rooflab.identity import SKIPPED, fresh
+from rooflab.hardware import device
 from rooflab.profile import recorded
-from rooflab.record import NO_STUDY, derive
-from rooflab.table import frame, is_blank, natural_key, read_table, table_text, to_text
+from rooflab.records import seal
+from rooflab.records.case import RUN_SCHEMA, SCHEMA, Case
+from rooflab.records.csv_table import frame, is_blank, natural_key, read_table, table_text, to_text
+from rooflab.records.fingerprint import SKIPPED, fresh
+from rooflab.records.store import NO_STUDY, derive
 
 MAX_FILE_BYTES = 400_000
 MIN_SAMPLES = 10

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import LaunchError, MissingTool, UsageError
-from .paths import BUILD, KERNELS
+from rooflab.errors import LaunchError, MissingTool, UsageError
+from rooflab.paths import BUILD, KERNELS
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from rooflab import device
+from rooflab.hardware import device
 
 _PAUSE_S = 0.001
 

@@ -11,12 +11,12 @@ import ctypes
 import math
 from typing import Any
 
-from rooflab import kernel
 from rooflab.errors import LaunchError
-from rooflab.formats import Planes
-from rooflab.identity import source_of_callable
+from rooflab.numerics.quant import Planes
 from rooflab.ops import Rung, check_array, loaded, rung_of, with_target
 from rooflab.ops.int4 import Tiles
+from rooflab.records.fingerprint import source_of_callable
+from rooflab.runtime import nvrtc
 
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "embedding": (
@@ -318,8 +318,8 @@ def prompt_product(x: Any, w: Planes, *, gate: bool = False, out: Any = None, **
     out = x.new_empty((batch, width)) if out is None else out
     check_array("out", out, "float16", batch * width, 16)
     maps = [
-        kernel.tensor_map(kernel.pointer(w.quants), n, k, "int8", (128, 64), 64),
-        kernel.tensor_map(kernel.pointer(x), batch, k, "float16", (tokens, 64), 128),
+        nvrtc.tensor_map(nvrtc.pointer(w.quants), n, k, "int8", (128, 64), 64),
+        nvrtc.tensor_map(nvrtc.pointer(x), batch, k, "float16", (tokens, 64), 128),
     ]
     tiles = math.ceil(n / 128) * math.ceil(batch / tokens)
     sizes = [ctypes.c_int(v) for v in (n, k, batch)]

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from rooflab.errors import UsageError
-from rooflab.table import is_blank, whole
+from rooflab.records.csv_table import is_blank, whole
 
 # Column -> how its values are written. Times keep six significant digits, far below their run-to-run spread,
 # so that a table diffs well and a rewritten row is the same text.
@@ -25,7 +25,7 @@ SCHEMA = {
     **dict.fromkeys(("gb_s", "tflop_s", "tok_s"), ".6g"),
     **dict.fromkeys(("roof_fraction", "error", "error_budget"), ".4g"),
     **dict.fromkeys(("registers", "spill_bytes", "shared_bytes"), "int"),
-    # The GPU during the samples, of rows measured in a named state (rooflab.meter.Reading).
+    # The GPU during the samples, of rows measured in a named state (rooflab.bench.meter.Reading).
     **dict.fromkeys(("sm_mhz", "power_w", "temperature_c", "power_capped"), ".4g"),
     **dict.fromkeys(("identity", "run"), "text"),
 }
@@ -47,7 +47,7 @@ RUN_COLUMNS = tuple(RUN_SCHEMA)
 KINDS = ("own", "baseline", "peer")
 CACHES = ("cold", "warm", "")
 CLOCKS = ("graph", "graph_pdl", "event", "wall", "ncu", "cupti", "")
-STATES = ("burst", "sustained", "after_cool", "after_hot", "")  # of the graph clock, see rooflab.clock
+STATES = ("burst", "sustained", "after_cool", "after_hot", "")  # of the graph clock, see rooflab.bench.clock
 _SIZES = ("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window")
 _NAMED = ("operator", "impl", "format", "model", "weights")
 _BOOLS = {"true": True, "false": False}

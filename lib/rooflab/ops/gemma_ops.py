@@ -11,13 +11,19 @@ import math
 from typing import Any
 
 from rooflab.errors import LaunchError
-from rooflab.formats import Planes
-from rooflab.identity import source_of_callable
+from rooflab.numerics.quant import Planes
 from rooflab.ops import Rung, check_array, loaded, with_target
+from rooflab.records.fingerprint import source_of_callable
 
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "sample_candidates": (
-        Rung("sample_candidates", "1_warp", "sample_candidates_warp", "the device chooses, and nobody waits", defines={}),
+        Rung(
+            "sample_candidates",
+            "1_warp",
+            "sample_candidates_warp",
+            "the device chooses, and nobody waits",
+            defines={},
+        ),
     ),
     "embedding_scaled": (
         Rung(
@@ -114,7 +120,9 @@ def sample_candidates(bests: Any, tokens: Any, position: Any, place: Any, length
 
 
 @with_target()
-def embedding_scaled(table: Any, tokens: Any, place: Any, *, residual: Any, out: Any, factor: float = 1.0) -> None:
+def embedding_scaled(
+    table: Any, tokens: Any, place: Any, *, residual: Any, out: Any, factor: float = 1.0
+) -> None:
     """Rows tokens[place + i] of table [vocab, width] (FP16 or Planes): `factor` times them in residual
     [n, width] FP32, and as they are in out [n, width] FP16.
     """
@@ -147,7 +155,9 @@ def per_layer_embedding(
     """
     n, layers, width = _sizes("out", out, 3)
     if width % 32 or width > 256:
-        raise LaunchError(f"per_layer_embedding takes a multiple of 32 up to 256 numbers a layer, not {width}.")
+        raise LaunchError(
+            f"per_layer_embedding takes a multiple of 32 up to 256 numbers a layer, not {width}."
+        )
     form, operands = _table("table", table, layers * width)
     check_array("projected", projected, "float16", n * layers * width, 16)
     check_array("weights", weights, "float16", width, 16)

@@ -43,7 +43,8 @@ ROOFS = {
     "int8_tensor": "TOP/s",
     "fp8_tensor": "TFLOP/s",
 }
-# A matrix product near the power limit has a second ceiling, what it keeps up by itself (rooflab.clock).
+# A matrix product near the power limit has a second ceiling, what it keeps up by itself
+# (rooflab.bench.clock).
 POWER_HELD = ("fp32", "tf32_tensor", "fp16_tensor", "bf16_tensor", "int8_tensor", "fp8_tensor")
 ROOFS |= {f"{name}_sustained": ROOFS[name] for name in POWER_HELD}
 

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflab import gate, ops
+from rooflab import ops
+from rooflab.bench import gate
 from rooflab.errors import LaunchError, MissingRecording
-from rooflab.identity import identity
-from rooflab.kernel import headers_of
 from rooflab.ops import Rung, gemv
 from rooflab.paths import DATA
-from rooflab.studies import mutations
+from rooflab.records.fingerprint import identity
+from rooflab.runtime.nvrtc import headers_of
+from rooflab.verify import mutations
 
 COLUMNS = ("item", "operator", "rung", "quantity", "value", "bound", "identity")
 LARGE = 4096  # of D6, as the source has it

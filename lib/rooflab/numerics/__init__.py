@@ -1,0 +1,1 @@
+"""Number formats, exact references, checkpoint files and the shapes of models. Needs no GPU."""

@@ -1,0 +1,1 @@
+"""Recorded rows: their schema, their tables, the store, fingerprints, and what judges a recording."""

@@ -1,0 +1,1 @@
+"""Compiling CUDA C++ with NVRTC, loading and launching it."""

@@ -1,0 +1,1 @@
+"""What keeps the gate honest: planted faults, and every rung run and watched on the CPU."""

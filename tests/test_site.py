@@ -29,7 +29,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "the [kernels](../kernels), a [missing lesson](77_none.ipynb) and [elsewhere](https://example.org/page)."
     )
     figure = (
-        "from rooflab import plot\nfig, ax = plot.figure('x', 'y', 'A line')\n_ = ax.plot([1, 2])\n"
+        "from rooflab.view import plot\nfig, ax = plot.figure('x', 'y', 'A line')\n_ = ax.plot([1, 2])\n"
         "plot.show(fig, 'A line from 1 to 2.')\n_ = ax.plot([2, 3])\nplot.show(fig, 'And one from 2 to 3.')"
     )
     table = "import pandas as pd\npd.DataFrame({'a': [1, 2]})"

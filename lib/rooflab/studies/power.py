@@ -8,19 +8,18 @@ owns the case, so that the tables of the lessons hold one state each and this ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from rooflab.bench import gate
-from rooflab.hardware.device import Device
-from rooflab.ops import Rung, stream
 from rooflab.ops import gemv as gemv_op
+from rooflab.ops import stream
 from rooflab.records.case import Case
 from rooflab.studies import attention, bandwidth, gemv, int4, mmq, q8_0
-from rooflab.studies.base import Context, Count, Sized, Study
+from rooflab.studies.base import Sized, Study
+from rooflab.studies.borrowing import Borrowing
 
 NEIGHBOURS = ("after_cool", "after_hot")
 MOVES = 1.02  # a time that a neighbour moves by more is one that power or clock holds
@@ -102,7 +101,7 @@ def in_states(cases: Iterable[Case], states: Sequence[str]) -> list[Case]:
     return [replace(case, study="power", state=state) for case in cases for state in states]
 
 
-class Power(Study):
+class Power(Borrowing):
     """Lessons 00 and 01."""
 
     name, lesson = "power", "01"
@@ -115,49 +114,16 @@ class Power(Study):
         found = in_states(leading(effort, device), ("burst", "sustained", *NEIGHBOURS))
         return [*found, *in_states(more(device), ("burst", "sustained"))]
 
-    def _owner(self, case: Case) -> Study:
-        return _OWNERS[case.operator]
-
-    def needs(self, case: Case) -> str | None:
-        return self._owner(case).needs(case)
-
-    def refuses(self, case: Case, capability: int) -> str | None:
-        return self._owner(case).refuses(case, capability)
+    def lent(self, case: Case) -> tuple[Study, Case]:
+        return _OWNERS[case.operator], replace(case, state="")
 
     def memory_bytes(self, case: Case) -> int:
         # Cases that differ in their state alone share their buffers.
-        return self._owner(case).memory_bytes(case) if case.state == "burst" else 0
-
-    def shared_bytes(self, case: Case) -> int:
-        return self._owner(case).shared_bytes(case)
-
-    def group(self, case: Case) -> tuple:
-        return (case.operator, *self._owner(case).group(replace(case, state="")))
-
-    def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
-        plain = [replace(case, state="") for case in cases]
-        distinct = list(dict.fromkeys(plain))
-        works = dict(zip(distinct, self._owner(cases[0]).contestants(distinct), strict=True))
-        return [works[case] for case in plain]
-
-    def count(self, case: Case) -> Count:
-        return self._owner(case).count(case)
-
-    def predict(self, case: Case, context: Context) -> float | None:
-        return self._owner(case).predict(case, context)
-
-    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
-        return self._owner(case).rung(case)
-
-    def identity(self, case: Case, arch: str | None) -> str:
-        return self._owner(case).identity(case, arch)
-
-    def launch_us(self, case: Case, device: Device) -> float:
-        return self._owner(case).launch_us(case, device)
+        return super().memory_bytes(case) if case.state == "burst" else 0
 
     def row(self, case: Case, *measured: Any) -> dict[str, Any]:
         """The owner's record of the case, with its study and case id as they are here."""
-        return self._owner(case).row(case, *measured)
+        return self.lent(case)[0].row(case, *measured)
 
 
 # --- what lessons read --------------------------------------------------------------------------------------

@@ -23,7 +23,8 @@
     const frames = [...svg.querySelectorAll(".frame")];
     if (frames.length < 2) return;
     const sizes = frames.map((frame) => frame.dataset.size.split(" ").map(Number));
-    const width = Math.max(...sizes.map((size) => size[0])) + 16;
+    const heading = svg.querySelector(".heading").getBBox();
+    const width = Math.ceil(Math.max(heading.width, ...sizes.map((size) => size[0]))) + 16;
     const height = Math.max(...sizes.map((size) => size[1])) + 38;
     const stands = frames.map((frame) => frame.getAttribute("transform"));
     const whole = { box: svg.getAttribute("viewBox"), width: svg.getAttribute("width") };
@@ -62,6 +63,7 @@
       });
       svg.setAttribute("viewBox", "0 0 " + width + " " + height);
       svg.setAttribute("width", width);
+      svg.style.minWidth = Math.min(width, 430) + "px"; // a narrow frame fits a phone as it is
       const text = chosen + 1 + " of " + frames.length + ": " + frames[chosen].dataset.says;
       said.textContent = text;
       range.setAttribute("aria-valuetext", text);
@@ -79,6 +81,7 @@
       });
       svg.setAttribute("viewBox", whole.box);
       svg.setAttribute("width", whole.width);
+      svg.style.minWidth = "";
       svg.setAttribute("aria-label", words);
       said.textContent = "all " + frames.length + " steps";
       all.setAttribute("aria-pressed", "true");

@@ -189,7 +189,8 @@ def pipeline(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawing
     says = (
         f"{tiles} tiles of keys and values. As the rung has it, {together:.1f} µs of softmax run beside "
         f"products and all takes {ends[0]:.1f} µs; with every product waited for at once {ends[1]:.1f} µs. "
-        f"Lengths are arithmetic: copy {takes.copy:.2f}, product {takes.product:.2f}, softmax {takes.softmax:.2f} µs."
+        f"Lengths are arithmetic: copy {takes.copy:.2f}, product {takes.product:.2f}, "
+        f"softmax {takes.softmax:.2f} µs."
     )
     return single("Products that go on while the softmax is computed", says, canvas)
 

@@ -42,6 +42,11 @@ def on(fill: str) -> str:
     return WHITE if 0.3 * red + 0.59 * green + 0.11 * blue < 125 else INK
 
 
+def _edge(fill: str) -> str:
+    """The ink of a cell's edge: the fill stays as it is on a dark page, and so does its edge."""
+    return "currentColor" if fill == NONE else "#444"
+
+
 def short(value: float) -> str:
     """A coordinate, rounded to a tenth."""
     return f"{round(value, 1):g}"
@@ -62,7 +67,7 @@ class Canvas:
         self, x: float, y: float, width: float, height: float, fill: str = "none", line: float = 0.5
     ) -> None:
         """A rectangle with a thin edge; `line` 0 leaves the edge out."""
-        edge = f' stroke="currentColor" stroke-width="{line:g}"' if line else ""
+        edge = f' stroke="{_edge(fill)}" stroke-width="{line:g}"' if line else ""
         self._add(
             f'<rect x="{short(x)}" y="{short(y)}" width="{short(width)}" height="{short(height)}" '
             f'fill="{fill}"{edge}/>',
@@ -130,12 +135,16 @@ class Canvas:
             return
         box = f"h{short(width)}v{short(height)}h{short(-width)}z"
         path = "".join(f"M{short(x)} {short(y)}{box}" for x, y in at)
-        edge = f' stroke="currentColor" stroke-width="{line:g}"' if line else ""
+        edge = f' stroke="{_edge(fill)}" stroke-width="{line:g}"' if line else ""
         self._add(f'<path d="{path}" fill="{fill}"{edge}/>', max(y for _, y in at) + height)
 
     def frame(self, x: float, y: float, width: float, height: float, line: float = 2.4) -> None:
         """A thick outline over what is drawn: what the text speaks of."""
-        self.rect(x, y, width, height, "none", line)
+        self._add(
+            f'<rect x="{short(x)}" y="{short(y)}" width="{short(width)}" height="{short(height)}" '
+            f'fill="none" stroke="{INK}" stroke-width="{line:g}"/>',
+            y + height,
+        )
 
     def body(self) -> str:
         """The shapes as SVG."""

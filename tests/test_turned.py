@@ -34,7 +34,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_replay_shows_what_was_recorded_whatever_effort_is_asked_for(quick: Path, asked: str) -> None:
     assert lab.open("replay", str(quick), asked).effort == "quick"
     assert lab.open("replay", "h200", asked).effort == "full"
-    lessons = share(replaying.lessons(), 5)
+    lessons = share(replaying.lessons(), 3)
     for device in (quick, "h200"):
         parts = [str(one) for one in replaying.replay(device, lessons, EFFORT=asked) if not one.whole]
         assert not parts, f"{SEED}: " + "\n".join(parts)

@@ -77,7 +77,7 @@ def test_the_first_mention_of_a_term_is_linked_and_code_is_left_alone() -> None:
     assert second == "A warp on an {term}`SM <SM>`; the *{term}`grid barrier <grid barrier>`*."
     elsewhere = "A block of 32 weights."
     assert glossary.linked([elsewhere], TERMS, "05_q8_0")[0].startswith("A block of")
-    assert glossary.linked([elsewhere], TERMS, "00_environment")[0].startswith("A {term}`block <block>` of")
+    assert glossary.linked([elsewhere], TERMS, "00a_environment")[0].startswith("A {term}`block <block>` of")
 
 
 def test_every_recorded_and_published_device_has_its_page(made: dict[str, str]) -> None:

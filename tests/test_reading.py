@@ -45,7 +45,6 @@ OWES: dict[str, tuple[str, int, int]] = {
     "05c_around": ("opening plumbing", 16, 0),
     "05d_mmq": ("opening plumbing", 16, 5),
     "05e_tokens": ("opening plumbing", 14, 0),
-    "06_attention": ("opening plumbing", 15, 4),
     "06b_wide": ("opening", 13, 6),
     "06c_trust": ("opening plumbing", 14, 0),
     "06d_decode": ("opening plumbing", 14, 2),

@@ -47,6 +47,7 @@ it, and one command measures ours again on yours.
 
 {device}
 
+{way}
 {contents}
 {more}
 ## Results
@@ -77,10 +78,11 @@ def build(
     output: Path = OUTPUT,
     source: Path = _SOURCE,
     around: Mapping[str, str] | None = None,
+    way: str = "",
 ) -> Path:
-    """Build the site from executed notebooks, the Markdown of the results, and that of the pages `around`
-    the lessons (see rooflab.book.pages.make); the path of its first page. Raises RooflabError with Sphinx's
-    warnings where there is one; the pages are written nevertheless."""
+    """Build the site from executed notebooks, the Markdown of the results, that of the pages `around` the
+    lessons (see rooflab.book.pages.make), and that of the `way` through them; the path of its first page.
+    Raises RooflabError with Sphinx's warnings where there is one; the pages are written nevertheless."""
     try:
         from sphinx.application import Sphinx
         from sphinx.util.docutils import docutils_namespace, patch_docutils
@@ -89,7 +91,7 @@ def build(
             f"The HTML site needs {str(error.name).split('.')[0]}: pip install -r requirements.txt."
         ) from error
 
-    _write_source(notebooks, source, table, around or {})
+    _write_source(notebooks, source, table, around or {}, way)
     for folder in (output, source / "_doctrees"):
         shutil.rmtree(folder, ignore_errors=True)
     warnings = io.StringIO()
@@ -205,7 +207,9 @@ def _configuration(source: Path) -> dict[str, object]:
     }
 
 
-def _write_source(notebooks: Sequence[Path], source: Path, table: str, around: Mapping[str, str]) -> None:
+def _write_source(
+    notebooks: Sequence[Path], source: Path, table: str, around: Mapping[str, str], way: str
+) -> None:
     shutil.rmtree(source, ignore_errors=True)
     static = source / "_static"
     static.mkdir(parents=True)
@@ -240,6 +244,7 @@ def _write_source(notebooks: Sequence[Path], source: Path, table: str, around: M
     (source / "index.md").write_text(
         _INDEX.format(
             device=head,
+            way=way,
             contents=pages.contents([lessons.opening(path) for path in notebooks]),
             more="\n".join(["## Reference", "", *more, ""]) if more else "",
             table=rows.strip(),

@@ -141,4 +141,5 @@ def test_no_sentence_says_a_missing_number(path: Path) -> None:
     cells = nbformat.read(path, as_version=4).cells
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
     said = [str(output.get("data", {}).get("text/markdown", "")) for output in outputs]
+    said = [re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL) for text in said]  # code may say inf
     assert not [text for text in said if re.search(r"\b(nan|None (µs|%|GB/s))\b|\binf\b", text)]

@@ -327,4 +327,4 @@ def test_the_parts_are_linked_in_order():
 def test_code_does_not_scroll_sideways():
     shown = [c for c in CELLS if c.cell_type == "code" and "hide-input" not in c.metadata.get("tags", [])]
     wide = [line for cell in shown for line in cell.source.splitlines()]
-    assert not [line for line in wide if len(line) > 88]
+    assert not [line for line in wide if len(line) > 96]

@@ -203,11 +203,12 @@ def _record_into(store: Path | None) -> None:
 
 
 def _trace(asked: argparse.Namespace) -> int:
-    from rooflab.studies import static, traces
+    from rooflab.studies import drawn, static, traces
     from rooflab.verify import mutations, suite
 
     others = {
         "static": static.write,
+        "drawn": drawn.write,
         "suite": lambda: [suite.write()],
         "mutations": lambda: [mutations.write()],
     }

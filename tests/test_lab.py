@@ -1,12 +1,14 @@
 """The lab: which mode, which recording, what replay returns and what it refuses."""
 
 import json
+import shlex
 import shutil
 
 import pandas as pd
 import pytest
 from rooflab import lab as laboratory
 from rooflab import paths, studies
+from rooflab.cli import parser
 from rooflab.errors import MissingRecording, MissingTool, OutOfTime, UsageError
 from rooflab.lab import compiling, recording, session
 from rooflab.records import seal
@@ -62,9 +64,12 @@ def test_a_case_without_a_recording_names_itself_and_the_command():
     with pytest.raises(MissingRecording) as error:
         lab.measure("bandwidth", cases)
     text = str(error.value)
-    assert "h200/bandwidth lacks 7 case(s): copy/1_scalar n=12344 cold graph; " in text
-    assert "and 2 more" in text and "`rooflab record 01`" in text and "MODE=live" in text
-    with pytest.raises(MissingRecording, match="environment_nsys lacks 2"):
+    assert "h200/bandwidth lacks `copy/1_scalar n=12344 cold graph` and 6 more; the nearest" in text
+    command = text.split("`")[-2]
+    assert command.startswith("rooflab measure bandwidth --case 'copy/1_scalar n=12344 cold graph' --case")
+    asked = parser().parse_args(shlex.split(command)[1:])
+    assert asked.case == [case.id for case in cases]  # the command measures what is missing
+    with pytest.raises(MissingRecording, match="environment_nsys lacks `.*` and 1 more"):
         lab.profile("environment", environment.caches((64,)), "nsys")
     with pytest.raises(UsageError, match="no instrument 'gprof'; there are ncu, nsys"):
         lab.profile("environment", [], "gprof")

@@ -27,6 +27,10 @@ def open(mode: str = "auto", device: str = "h200", effort: str = "full") -> Lab:
     machine's own GPU decides and results go to $ROOFLAB_STORE (default build/data). `effort`: "full" or
     "quick"; where it is "full", $ROOFLAB_EFFORT is used if set.
     """
+    if "IPython" in sys.modules:
+        from rooflab.view import beyond
+
+        beyond.go_on()
     if mode not in MODES:
         raise UsageError(f"MODE is one of {', '.join(MODES)}, not {mode!r}.")
     if mode == "auto":

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from rooflab.records import seal
 from rooflab.records.case import Case
 from rooflab.records.csv_table import is_blank, plain, write_atomically
 from rooflab.records.fingerprint import SKIPPED, fresh
+from rooflab.records.nearest import nearest
 from rooflab.records.store import Store, closing_facts, run_facts
 from rooflab.studies import static
 from rooflab.studies.bandwidth import Roof, ceilings, roofs
@@ -146,7 +148,7 @@ class Lab:
         present = set(frame["case"])
         missing = [case for case in wanted if case not in present]
         if missing and (self.mode == "replay" or studies.get(study).everywhere):
-            raise MissingRecording(self._lacks(study, missing, _command(study)))
+            raise self._lacks(study, "", missing, present)
         rows = frame.set_index("case", drop=False).loc[[case for case in wanted if case in present]]
         timed = rows[~is_skipped(rows)]
         own = timed[(timed["kind"] == "own") & (timed["error"] <= timed["error_budget"])]
@@ -180,7 +182,7 @@ class Lab:
             frame = read_profile(path, tool, metrics)
         missing = [case.id for case in cases if case.id not in set(frame["case"])]
         if missing and (self.mode == "replay" or studies.get(study).everywhere):
-            raise MissingRecording(self._lacks(f"{study}_{tool}", missing, _command(study)))
+            raise self._lacks(study, tool, missing, set(frame["case"]))
         order = {case.id: i for i, case in enumerate(cases)}
         rows = frame[frame["case"].isin(order) & ~is_skipped(frame)]
         if tool != "sass":
@@ -356,22 +358,30 @@ class Lab:
             effort=self.effort,
         )
 
-    def _lacks(self, table: str, missing: Sequence[str], command: str) -> str:
-        shown = "; ".join(missing[:5]) + (f"; and {len(missing) - 5} more" if len(missing) > 5 else "")
-        return (
-            f"The recording {self.store.folder.name}/{table} lacks {len(missing)} case(s): {shown}. "
-            f"Measure them on that GPU with `{command}`, or run the lesson with MODE=live."
-        )
+    def _lacks(self, study: str, tool: str, missing: Sequence[str], held: set[str]) -> MissingRecording:
+        """The error of a replay: what is missing, what of the recording comes nearest, and the command."""
+        of = studies.get(study)
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        table = f"{self.store.folder.name}/{study}_{tool}".removesuffix("_")
+        what = f"The recording {table} lacks `{missing[0]}`{more}"
+        if like := nearest(missing[0], held):
+            what += f"; the nearest in it is `{like}`"
+        if of.everywhere:
+            return MissingRecording(f"{what}.", (), f"rooflab trace {study}")
+        quick = " --effort quick" * (self.effort == "quick")
+        lists = [self.cases(study)]
+        if tool:
+            lists = [cases for name, cases, _ in of.profiles(self.effort, self.sized) if name == tool]
+        listed = {case.id for case in chain.from_iterable(lists)}
+        if set(missing) <= listed:  # a recording that is not complete
+            return MissingRecording(f"{what}.", (), f"rooflab record {study}{quick}")
+        given = "".join(f" --case '{case}'" for case in missing)
+        by = f" --tool {tool}" * bool(tool)
+        return MissingRecording(f"{what}.", missing, f"rooflab measure {study}{by}{given}")
 
 
 # Bytes a second and lane after line coding (128b/130b from generation 3 on), PCI Express base specifications.
 _PCIE_LANE_GB_S = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
-
-
-def _command(study: str) -> str:
-    """The command that makes what a replay lacks."""
-    found = studies.get(study)
-    return f"rooflab trace {study}" if found.everywhere else f"rooflab record {found.lesson}"
 
 
 def unlisted(run: pd.Series) -> Unlisted:

@@ -127,7 +127,7 @@ def replay(
         shell = stack.enter_context(_shell())
         stack.callback(gc.set_threshold, *gc.get_threshold())
         gc.set_threshold(200_000, 20, 100)  # tables are many small objects, few of them in circles
-        values = {"DEVICE": str(device), **given}
+        values = {**given, "DEVICE": str(device)}
         return [_replay(shell, stem, values) for stem in stems or lessons()]
 
 

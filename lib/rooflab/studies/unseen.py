@@ -22,7 +22,7 @@ from rooflab.studies.borrowing import Borrowing
 
 SEED = 7
 COUNTS = {  # shapes of each kind, by effort
-    "full": {"int4": 12, "product": 12, "attention": 14, "decode_attention": 8},
+    "full": {"int4": 11, "product": 12, "attention": 0, "decode_attention": 8},
     "quick": {"int4": 2, "product": 2, "attention": 2, "decode_attention": 2},
 }
 _OWNERS: dict[str, Study] = {
@@ -106,7 +106,7 @@ def drawn(seed: int, counts: dict[str, int], device: Sized | None = None) -> lis
     for keys, head_dim, heads in caches(seed, counts["decode_attention"]):
         cases = attention.decode(keys, head_dim, heads)
         fastest = [case for case in cases if case.kind == "own"][-1]
-        found += [fastest, *(case for case in cases if case.kind == "peer")]
+        found += [fastest, *(case for case in cases if case.impl.startswith("torch."))]
     return list(dict.fromkeys(found))
 
 

@@ -195,7 +195,7 @@ def test_sampling_follows_the_seed_and_draws_as_softmax_says():
 
 def test_a_refused_input_leaves_the_engine_usable():
     spec, _, (one, other, *_) = engines(capacity=12)
-    with pytest.raises(UsageError, match="needs a prompt before it can go on"):
+    with pytest.raises(UsageError, match="needs a prompt before it generates"):
         one.generate(1)
     for bad in ([], [-1], [spec.shape.vocab], [1] * 13):
         with pytest.raises(UsageError, match="A prompt is one token or more|do not fit a cache of 12"):

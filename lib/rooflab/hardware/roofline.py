@@ -185,5 +185,5 @@ def share_for_instructions(each: float, bits: float, gb_s: float, sms: int, ghz:
 
 
 def phases_us(phases: float, fixed_us: float, bytes_: float, gb_s: float) -> float:
-    """Time of work in phases that wait for each other: a fixed time each, and the bytes of all at one rate."""
+    """Time of work in phases that wait for each other: a fixed time each, the bytes of all at one rate."""
     return phases * fixed_us + bytes_ / gb_s / 1e3

@@ -243,7 +243,7 @@ def test_what_cannot_be_done_is_refused_in_a_sentence():
         with pytest.raises(LaunchError, match="6_producer_warps takes heads of 64 or 128, not 256"):
             wide = decoder.Shape(**{**shape.__dict__, "head_dim": 256})
             decoder.step(wide, weights, state, rung="6_producer_warps")
-    with pytest.raises(UsageError, match="There is no way 'fast' to decode"):
+    with pytest.raises(UsageError, match="There is no path 'fast' to decode"):
         engine.Engine(spec, weights, paths=engine.Paths(decode="fast"))
     with pytest.raises(UsageError, match="a capacity of 25 is refused"):
         engine.Engine(spec, weights, capacity=25)

@@ -34,6 +34,9 @@ from rooflab.studies.q8_0_operands import (
     own_rung,
     quantised,
 )
+from rooflab.studies.q8_0_operands import (
+    TOLERANCE as TOLERANCE,  # for notebooks
+)
 
 SHAPES = ((4096, 14336), (14336, 4096), (8192, 8192), (8960, 1536), (1536, 8960))  # (n, k); the first leads
 BATCHES = tuple(range(1, 9))

@@ -8,23 +8,42 @@ from pathlib import Path
 import pandas as pd
 
 from rooflab import dispatch, paths
+from rooflab.analysis import way
 from rooflab.book import executions, glossary, readme
 from rooflab.book.lessons import Opening, opening
 from rooflab.book.parameters import recorded_devices
 from rooflab.hardware import device, perf_model
 from rooflab.records.store import Store, published_devices
+from rooflab.studies import decode
 
 # What to read with little time: each longer path holds the shorter one.
 PATHS = (
     (
         "An hour",
-        "what a roof is, why the order of reading matters, what fewer bytes bring, and which claims held",
-        ("01", "03", "04", "09"),
+        "CUDA from zero, what a roof is, why the order of reading matters, and what fewer bytes bring",
+        ("00", "01", "03", "04", "09"),
     ),
     (
         "A day",
         "every lesson's first part, and the parts that climb a whole ladder",
-        ("00", "01", "02", "03", "03b", "04", "04b", "05", "05b", "05d", "06", "06b", "07", "08", "09"),
+        (
+            "00",
+            "00a",
+            "01",
+            "02",
+            "03",
+            "03b",
+            "04",
+            "04b",
+            "05",
+            "05b",
+            "05d",
+            "06",
+            "06b",
+            "07",
+            "08",
+            "09",
+        ),
     ),
     ("A week", "all of it in order, with the exercises", ()),
 )
@@ -68,6 +87,19 @@ def contents(found: Sequence[Opening]) -> str:
         stop = "" if head.endswith("?") else "."
         lines += [f"- [{head}]({one.stem}.ipynb)" + (f"{stop} {one.question}" if one.question else "")]
     return "\n".join([*lines, ""])
+
+
+def the_way(store: Store, found: Sequence[Opening]) -> str:
+    """The decoder's ladder, each step with the lesson that it comes from; nothing where none was recorded."""
+    climbed = way.ladder(store)
+    if climbed.empty:
+        return ""
+    lines = [f"## From {way.ends(climbed)}", ""]
+    lines += [
+        f"What the course builds up to: {decode.MODEL} decodes one sequence on {_gpu(store)}, at first by a "
+    ]
+    lines[-1] += "library's own loop, at last by one kernel that makes all tokens."
+    return "\n".join([*lines, "", way.bars(store, {one.stem for one in found}), ""])
 
 
 # --- devices ------------------------------------------------------------------------------------------------

@@ -1,0 +1,308 @@
+"""What lesson 03 claims of the recorded H200, and that its pages say what the rows say."""
+
+import nbformat
+import pytest
+from rooflab import claims, lab
+from rooflab.analysis import coalescing, root_cause, token_rate
+from rooflab.analysis.coalescing import counter
+from rooflab.hardware import roofline
+from rooflab.numerics import model_shapes
+from rooflab.ops import faults, gemv
+from rooflab.paths import NOTEBOOKS
+from rooflab.profile import ncu
+from rooflab.studies import faults as faulty
+from rooflab.studies import gemv as study
+from rooflab.studies import traces
+
+HYPOTHESES, CHECKLIST = claims.select(group="hypothesis"), claims.select(group="test")
+TESTS = {id: test for id, _, test in claims.shown((*HYPOTHESES, *CHECKLIST))}
+
+
+@pytest.fixture(scope="module")
+def h200():
+    return lab.open("replay", "h200")
+
+
+@pytest.fixture(scope="module")
+def evidence(h200):
+    return coalescing.gather(h200)
+
+
+@pytest.fixture(scope="module")
+def ladder(h200):
+    return h200.measure("gemv", study.ladder("gemv", 4096, 4096)).set_index("impl")
+
+
+@pytest.fixture(scope="module")
+def families(h200):
+    return h200.measure("gemv", study.families())
+
+
+def said(name):
+    """All that a notebook printed or displayed as text."""
+    cells = nbformat.read(NOTEBOOKS / name, as_version=4).cells
+    parts = []
+    for output in (output for cell in cells if cell.cell_type == "code" for output in cell.outputs):
+        data = output.get("data", {})
+        parts += [output.get("text", ""), data.get("text/markdown", ""), data.get("text/html", "")]
+    return "\n".join(parts)
+
+
+def verdict(evidence, id):
+    return claims.judge(TESTS[id], evidence)
+
+
+# --- the claims that coverage.csv points to -----------------------------------------------------------------
+
+
+def test_the_strided_kernel_is_rebuilt_gated_and_far_from_the_roof(ladder, evidence):
+    """M26: a warp a column, a row between neighbouring lanes."""
+    row = ladder.loc["1_strided"]
+    assert row["error"] <= row["error_budget"] and row["samples"] >= 10
+    rung = gemv.LADDERS["gemv"][0]
+    offsets, width = study.first_request(rung, 4096, 4096, rung.with_defaults({}))
+    assert (offsets[1] - offsets[0], width) == (16384, 4) and study.sectors(offsets, width) == 32
+    assert 0.05 < row["roof_fraction"] < 0.4
+    assert counter(evidence, "load_efficiency_pct", "1_strided") < 50
+
+
+def test_the_coalesced_kernel_wastes_no_byte_and_is_slower(ladder, evidence):
+    """M27: 256 threads, x in shared memory, a thread a column: every sector used, and slow."""
+    assert counter(evidence, "load_efficiency_pct", "2_coalesced") > 99
+    assert counter(evidence, "load_sectors_per_request", "2_coalesced") == pytest.approx(4, rel=0.01)
+    assert ladder.loc["2_coalesced", "q1_us"] > 2 * ladder.loc["1_strided", "q3_us"]
+    assert "Coalescing alone made it slower" in said("03_coalescing.ipynb")
+
+
+def test_every_why_has_a_number(evidence):
+    """M28: five whys and the one that was not asked, each measured."""
+    store = lab.open("replay", "rtx-4090-published").store
+    rows = root_cause.whys(evidence, root_cause.published(store.read("gemv"), store.read("decode")))
+    assert len(rows) == 6 and not rows["here"].str.startswith("not measured").any()
+    assert rows["here"].str.contains(r"\d").all()
+    shown = said("03c_claims.ipynb")
+    assert all(text in shown for text in rows["here"])
+
+
+def test_an_upload_takes_as_long_as_the_published_kernel(evidence):
+    """The time that the story blames on strided access has the size of a transfer."""
+    published = lab.open("replay", "rtx-4090-published").store.read("gemv").set_index("impl")["median_us"]
+    call = evidence.rows("gemv", operator="upload").set_index("impl")["median_us"]
+    assert 0.5 < call["pageable"] / published["strided"] < 2
+    assert call["pageable"] > 5 * coalescing.us(evidence, "1_strided")
+
+
+def test_sectors_on_paper_on_the_cpu_and_counted_agree(evidence):
+    """M29: the matrix's sectors worked out from the mapping; all loads watched on the CPU and counted on the
+    GPU to 2 %."""
+    watched = traces.read("gemv")
+    loads = watched[(watched["access"] == "load") & (watched["space"] == "global")]
+    for case in study.traced():
+        if case.operator != "gemv" or case.n % 32:
+            continue
+        own = loads[loads["case"] == case.id]
+        seen = own["sectors"].sum() / own["requests"].sum()
+        assert counter(evidence, "load_sectors_per_request", case.impl) == pytest.approx(seen, rel=0.02)
+        rung = next(rung for rung in gemv.LADDERS["gemv"] if rung.name == case.impl)
+        offsets, width = study.first_request(rung, case.n, case.k, gemv.options_for(rung, case.n, case.k))
+        matrix = own[own["buffer"] == "a"]
+        assert matrix["sectors"].sum() / matrix["requests"].sum() == study.sectors(offsets, width)
+
+
+def test_h1_is_judged_as_efficiency_and_as_bandwidth(evidence):
+    """M30"""
+    assert verdict(evidence, "H1").word == claims.HOLDS
+    assert verdict(evidence, "H1 sufficient").word == claims.REFUTED
+    assert verdict(evidence, "H1 necessary").word == claims.HOLDS
+
+
+def test_h2_is_judged_by_the_clock_and_by_its_floor(evidence):
+    """M31: the prediction asks more than its card has; in floors the best kernel is near."""
+    assert coalescing.share_of_card(50, coalescing.moved()) > 1
+    assert verdict(evidence, "H2").word == claims.REFUTED
+    near = verdict(evidence, "H2 by the floor")
+    assert near.word != claims.REFUTED and 1 < near.value < 1.4
+
+
+def test_h3_is_judged_as_products_a_second(evidence):
+    """M32"""
+    assert verdict(evidence, "H3").word == claims.UNRECORDED
+    assert verdict(evidence, "H3 as refined").word == claims.REFUTED
+    assert 1e6 / coalescing.us(evidence, "best") > 50_000
+
+
+def test_h4_wide_loads_win_nothing_by_themselves(evidence):
+    """M33: of FP32 columns not what was claimed; of FP16 rows more than twice."""
+    assert verdict(evidence, "H4").word == claims.REFUTED
+    assert verdict(evidence, "H4 in rows").word == claims.HOLDS
+
+
+def test_h5_the_size_of_a_block_does_not_matter(evidence):
+    """M34: 64 to 1024 threads, on the source's kernel and on one that fills the GPU."""
+    assert verdict(evidence, "H5").word == claims.HOLDS
+    assert verdict(evidence, "H5 two-sided").word == claims.HOLDS
+
+
+def test_what_rung_2_lacks_is_loads_under_way_and_not_blocks(h200):
+    """M35: the same threads in 4 to 64 blocks are equally slow; twice the threads nearly halve it."""
+    same = h200.measure("gemv", study.blocks_sweep("2_coalesced"))
+    assert same["gb_s"].max() < 1.1 * same["gb_s"].min()
+    more = h200.measure("gemv", study.splits_sweep()).set_index("options")["gb_s"]
+    assert all(more[f"splits={2 * s}"] > 1.7 * more[f"splits={s}"] for s in (1, 2, 4))
+    assert "loads under way, and not the empty SMs" in said("03b_filling.ipynb")
+
+
+def test_e9_the_best_kernel_beats_cublas_and_the_source_s_does_not(evidence):
+    """M36"""
+    assert verdict(evidence, "E9").word == claims.REFUTED
+    assert verdict(evidence, "E9 by the best").word == claims.HOLDS
+
+
+def test_e10_padding_takes_the_conflicts_and_little_of_the_time(evidence, h200):
+    """M37: counted and timed, padded and not."""
+    rows = coalescing.counters(evidence.table("gemv", "ncu"))
+    rows = rows[(rows["impl"] == "6_column_strips") & (rows["n"] == 4096) & (rows["cache"] == "cold")]
+    conflicts = rows.set_index("options")["shared_load_conflicts"]
+    assert conflicts["pad=0"] > 1000 > conflicts[""]
+    assert verdict(evidence, "E10 by padding").word == claims.REFUTED
+
+
+def test_e11_cold_products_miss_and_a_strided_one_hits(evidence):
+    """M38: cold, the best misses and the strided hits; warm profiles are held to their DRAM bytes."""
+    assert verdict(evidence, "E11 cold").word == claims.HOLDS
+    strided, coalesced = (counter(evidence, "l2_hit_pct", impl) for impl in ("1_strided", "2_coalesced"))
+    assert strided > 50 > coalesced
+    warm = verdict(evidence, "E11 warm")
+    if counter(evidence, "dram_read_bytes", "2_coalesced", 2048, "warm") > coalescing.moved(2048) / 2:
+        assert warm.word == claims.UNRECORDED
+    else:
+        assert warm.word == claims.HOLDS
+    assert coalescing.us(evidence, "6_column_strips", 2048, "warm") < coalescing.us(
+        evidence, "6_column_strips", 2048
+    )
+
+
+def test_e12_says_the_same_of_good_and_bad(evidence):
+    """M39"""
+    found = claims.powers([claims.get("C-E12")], evidence, ["1_strided", "2_coalesced", "best"]).iloc[0]
+    assert {found[name].word for name in ("1_strided", "2_coalesced", "best")} == {claims.HOLDS}
+
+
+def test_nvprof_s_metrics_have_successors_that_were_counted(evidence):
+    """M40"""
+    mapped = [short for short in ncu.NVPROF.values() if short in study.COUNTERS]
+    assert len(mapped) >= 5
+    for short in mapped:
+        assert counter(evidence, short, "2_coalesced") >= 0
+        assert all(name in said("03c_claims.ipynb") for name in ncu.METRICS[short].ncu)
+
+
+def test_e1_to_e8_are_judged_at_three_sizes(evidence):
+    """M41: as stated and by the roof, at 2048, 4096 and 8192."""
+    board = claims.board(CHECKLIST, evidence).set_index("id")
+    stated = board.loc[[f"E{i}" for i in range(1, 9)], "word"]
+    assert set(stated) <= {claims.HOLDS, claims.REFUTED}
+    by_the_roof = board.loc[[f"E{i} by the roof" for i in (1, 2, 3)]]
+    assert (by_the_roof["word"] == claims.HOLDS).all()
+    assert board.loc["E1 by the roof", "value"] == pytest.approx(coalescing.share(evidence, "best"))
+
+
+def test_faulty_kernels_fail_where_the_instruments_say(h200):
+    """M42: K beyond the tile, the early exit, the sum that is not zeroed: who sees what, and that all pass at
+    friendly sizes. Exercises 03.6 to 03.8 hold the mended versions."""
+    found = h200.profile("faults", faulty.cases(), "sanitizer").set_index("case")
+    assert len(found) == len(faulty.cases())
+
+    def of(name, tool, size=faulty.UNFRIENDLY):
+        n, k = size[name]
+        return found.loc[f"faults/{name} n={n} k={k} tool={tool}"]
+
+    for name in faults.FAULTS:
+        assert str(of(name, "none", faulty.FRIENDLY)["first_right"]) == "True"
+        assert of(name, "watch")["reports"] > 0 or name == "not_zeroed"
+    assert str(of("early_exit", "none")["first_right"]) == "False"
+    assert of("early_exit", "synccheck")["reports"] == 0 < of("half_barrier", "synccheck")["reports"]
+    assert of("fixed_tile", "memcheck")["reports"] > 0
+    assert str(of("not_zeroed", "none")["second_right"]) == "False"
+
+
+def test_dispatch_is_arithmetic_over_shapes():
+    """M43: one kernel for each set of constants, a slower rung for odd sizes and addresses, none rounded."""
+    kinds = set()
+    for n, k in study.shapes_of():
+        name = gemv.default_rung("gemv_rows", n, k, True)
+        rung = next(rung for rung in gemv.LADDERS["gemv_rows"] if rung.name == name)
+        kinds.add((name, tuple(sorted(gemv.options_for(rung, n, k).items()))))
+    assert 1 < len(kinds) < len(study.shapes_of())
+    assert gemv.default_rung("gemv_rows", 4096, 4095, True) == "1_warp"
+    assert gemv.default_rung("gemv_rows", 4096, 4096, False) == "1_warp"
+    assert f"need {len(kinds)} compiled kernels" in said("03d_rows.ipynb")
+
+
+def test_tokens_are_counted_by_the_models_shapes(families, h200):
+    """M44: 224 products where the source counts 192, and tokens a second under the roof's."""
+    counts = token_rate.counts(study.FAMILIES).set_index("model")
+    assert counts.loc["llama-2-7b", ["products", "source"]].tolist() == [224, 192]
+    found = token_rate.of_models(families, study.FAMILIES)
+    assert set(found["impl"]) == {"5_split", "torch.matmul"} and len(found) == 2 * len(study.FAMILIES)
+    ceiling = h200.roof["dram_read"].value
+    share = found["bytes"] / found["us"] / 1e3 / ceiling
+    assert share.between(0.3, 1).all()
+    own = share[found["impl"] == "5_split"].set_axis(study.FAMILIES)
+    assert own["llama-3-70b"] > 0.9 and own["llama-2-7b"] > 0.8
+
+
+def test_every_family_s_shapes_run_no_slower_than_cublas(families):
+    """M45: 27 shapes of seven models, LLaMA, Mistral, Phi and Qwen among them."""
+    wide = families.pivot(index=["n", "k"], columns="impl", values="median_us")
+    assert len(wide) == len(study.shapes_of()) and not wide.isna().any(axis=None)
+    assert (wide["5_split"] <= 1.02 * wide["torch.matmul"]).all()
+    assert {model.split("-")[0] for model in study.FAMILIES} >= {"llama", "mistral", "phi"}
+    assert any(model.startswith("qwen") for model in study.FAMILIES)
+
+
+# --- beyond ------------------------------------------------------------------------------------------------
+
+
+def test_every_timed_rung_is_gated_and_interleaved_with_cublas(h200):
+    rows = h200.measure("gemv", h200.cases("gemv"))
+    own = rows[rows["kind"] == "own"]
+    assert (own["error"] <= own["error_budget"]).all() and (own["spill_bytes"] == 0).all()
+    assert (rows["q1_us"] <= rows["median_us"]).all() and (rows["median_us"] <= rows["q3_us"]).all()
+
+
+def test_start_and_bytes_foretell_every_shape(families, h200):
+    """Lesson 01's model of a stream, with one number in it, is near each FP16 product of the last rung."""
+    from rooflab.ops import stream
+    from rooflab.studies import bandwidth
+
+    best = stream.DEFAULT["read"]
+    reads = [c for c in h200.cases("bandwidth") if (c.operator, c.impl, c.cache) == ("read", best, "cold")]
+    ceiling = h200.roof["dram_read"].value
+    start = bandwidth.fixed_us(h200.measure("bandwidth", reads), ceiling)
+    own = families[families["impl"] == "5_split"]
+    foretold = start + own["bytes"] / ceiling / 1e3
+    assert (own["median_us"] / foretold).between(0.8, 1.15).all()
+
+
+def test_a_lab_s_evidence_is_what_it_measures(evidence, h200):
+    assert {"gemv", "upload", "gemv_rows"} <= set(evidence.rows("gemv")["operator"])
+    assert len(evidence.rows("gemv")) == len(h200.measure("gemv", h200.cases("gemv")))
+    assert coalescing.counters(evidence.table("gemv", "ncu"))["load_efficiency_pct"].dtype == float
+    assert evidence.ceiling("dram_read") == h200.roof["dram_read"].value
+
+
+def test_the_page_s_verdicts_are_those_of_the_rules(evidence):
+    """What stands in the committed notebook is what the claims say of the committed rows."""
+    shown = said("03c_claims.ipynb").splitlines()
+    for id, test in TESTS.items():
+        found = claims.judge(test, evidence)
+        (line,) = (line for line in shown if line.strip().startswith(f"- **{id}: {found.word}.**"))
+        assert found.measured in line and test.bars() in line
+
+
+def test_models_and_shapes_are_those_of_the_table():
+    for name in study.FAMILIES:
+        parts = model_shapes.projections(model_shapes.get(name))
+        assert {(p.n, p.k) for p in parts} <= set(study.shapes_of())
+    assert roofline.gemm_bytes(1, 4096, 4096, 4, 4, 4) == coalescing.moved()

@@ -34,6 +34,9 @@ from rooflab.studies.q8_0_operands import (
     own_rung,
     quantised,
 )
+from rooflab.studies.q8_0_operands import (
+    TOLERANCE as TOLERANCE,  # for notebooks
+)
 
 SHAPES = ((4096, 14336), (14336, 4096), (8192, 8192), (8960, 1536), (1536, 8960))  # (n, k); the first leads
 BATCHES = tuple(range(1, 9))
@@ -299,7 +302,7 @@ def _captured(case: Case) -> tuple[str, str]:
                 stream.end_capture()
             return "at capture", f"{error}."
         graph = stream.end_capture()
-        other = cupy.full(k, 7, "int8")  # as large as the quants; whoever else works on this stream
+        other = cupy.full(k, 7, "int8")  # as large as the quants; any other work on this stream
         out.fill(0)
         graph.launch(stream)
         stream.synchronize()

@@ -121,12 +121,15 @@ class Lab:
 
     def held(self, study: str, cases: Sequence[Case], tool: str = "") -> list[Case]:
         """Of `cases` those that `measure` (or `profile`, by `tool`) can give: live all of them, replayed what
-        the recording holds, which may be older than a case.
+        the recording holds, which may be older than a case, beside what `measure` says is not yet measured.
         """
         if self.mode == "live":
             return list(cases)
         path = self._profile_path(study, tool)
         there = set((_read_profile(path, tool, None) if tool else self.store.read(study))["case"])
+        if there.isdisjoint(case.id for case in cases):
+            return []
+        there |= set(studies.get(study).not_yet_measured(cases, there))
         return [case for case in cases if case.id in there]
 
     def has_profile(self, study: str, tool: str) -> bool:
@@ -145,7 +148,8 @@ class Lab:
         Live, whatever the store does not already hold fresh is gated, timed and stored first. A case that
         could not run there (a peer not installed, too little memory) is recorded as skipped with its reason
         and left out here. Replay reads the store; MissingRecording names the cases it lacks and the command
-        that measures them.
+        that measures them. A rung newer than the recording is left out and named in the frame's
+        attrs["not_yet_measured"].
         """
         if studies.get(study).everywhere:
             frame = static.read()
@@ -155,14 +159,18 @@ class Lab:
             frame = self.store.read(study)
         wanted = [case.id for case in cases]
         present = set(frame["case"])
-        missing = [case for case in wanted if case not in present]
+        newer = studies.get(study).not_yet_measured(cases, present)
+        missing = [case for case in wanted if case not in present and case not in newer]
         if missing and (self.mode == "replay" or studies.get(study).everywhere):
             raise MissingRecording(self._lacks(study, missing, _command(study)))
         rows = frame.set_index("case", drop=False).loc[[case for case in wanted if case in present]]
         timed = rows[~_skipped(rows)]
         own = timed[(timed["kind"] == "own") & (timed["error"] <= timed["error_budget"])]
         self._note(study, "", wanted, timed["case"], gated=[*own["case"]])
-        return timed.reset_index(drop=True)
+        timed = timed.reset_index(drop=True)
+        if newer:
+            timed.attrs["not_yet_measured"] = sorted(set(newer.values()))
+        return timed
 
     def profile(
         self, study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | None = None
@@ -189,7 +197,9 @@ class Lab:
                     self.say(f"{study} skipped {tool}: {error}")
             path = self._profile_path(study, tool)
             frame = _read_profile(path, tool, metrics)
-        missing = [case.id for case in cases if case.id not in set(frame["case"])]
+        present = set(frame["case"])
+        newer = studies.get(study).not_yet_measured(cases, present)
+        missing = [case.id for case in cases if case.id not in present and case.id not in newer]
         if missing and (self.mode == "replay" or studies.get(study).everywhere):
             raise MissingRecording(self._lacks(f"{study}_{tool}", missing, _command(study)))
         order = {case.id: i for i, case in enumerate(cases)}
@@ -717,8 +727,23 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
     efforts = {str(e) for e in runs["effort"]} if len(runs) else {"full"}
     effort = "full" if "full" in efforts else "quick"
 
+    newer: dict[str, set[str]] = {}  # rungs that a table has no row of yet, by the table's file
+
+    def recordable(study: str, cases: list[Case], file: str) -> list[Case]:
+        """`cases` without those of newer rungs, which are noted; of a missing or damaged file validate says
+        what is wrong.
+        """
+        try:
+            held = pd.read_csv(store.folder / file, usecols=["case"], dtype=str)["case"].dropna()
+        except (OSError, ValueError):
+            return cases
+        lacking = studies.get(study).not_yet_measured(cases, held)
+        newer.setdefault(file, set()).update(lacking.values())
+        return [case for case in cases if case.id not in lacking]
+
     def expected(study: str) -> list[Case]:
-        return studies.get(study).cases(effort, sized) if study in studies.names() else []
+        cases = studies.get(study).cases(effort, sized) if study in studies.names() else []
+        return recordable(study, cases, f"{study}.csv")
 
     def identity(case: Case) -> str | None:
         nonlocal told
@@ -731,11 +756,11 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
 
     found = roofs(bandwidth)
     measured = [study for study in studies.names() if not studies.get(study).everywhere]
-    wanted = {
-        f"{study}_{tool}.csv": (_columns(study, tool, metrics), [case.id for case in cases])
-        for study in measured
-        for tool, cases, metrics in studies.get(study).profiles(effort, sized)
-    }
+    wanted = {}
+    for study in measured:
+        for tool, cases, metrics in studies.get(study).profiles(effort, sized):
+            cases = recordable(study, cases, f"profiles/{study}_{tool}.csv")
+            wanted[f"{study}_{tool}.csv"] = (_columns(study, tool, metrics), [case.id for case in cases])
     stale = []
     with as_on(spec.slug if spec else None, capability.replace(".", "") or "90"):
         for path in sorted((store.folder / "profiles").glob("*.csv")):
@@ -747,11 +772,12 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
                     if now is not None and not fresh(held, now):
                         sentence = f"{case} is stale: profiled as {held}, its code is now {now}."
                         stale.append(Finding("error", f"profiles/{path.name}", sentence))
-        return stale + validate(
-            store.folder,
-            measured,
-            expected,
-            identity,
-            {key: value.value for key, value in found.items()},
-            wanted,
-        )
+        cpu, reports = studies.get("static"), static.read()["case"]
+        newer["cpu/static.csv"] = set(cpu.not_yet_measured(cpu.cases(), reports).values())
+        ceilings_found = {key: value.value for key, value in found.items()}
+        stale += validate(store.folder, measured, expected, identity, ceilings_found, wanted)
+    return stale + [
+        Finding("warning", file, f"not yet measured: {', '.join(sorted(names))}.")
+        for file, names in newer.items()
+        if names
+    ]

@@ -110,6 +110,14 @@ def modules() -> list[ModuleType]:
     return [importlib.import_module(f"rooflab.ops.{name}") for name in _MODULES]
 
 
+def rungs() -> Iterator[tuple[str, Rung]]:
+    """Every rung of every ladder with the name of its operator, in the order of the lessons."""
+    for module in modules():
+        for operator, ladder in module.LADDERS.items():
+            for rung in ladder:
+                yield operator, rung
+
+
 _AT_HAND: ContextVar[tuple[str | None, str] | None] = ContextVar("rooflab_at_hand", default=None)
 
 

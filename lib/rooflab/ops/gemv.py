@@ -86,6 +86,8 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
     ),
 }
 
+TUNED = "5_split"  # of gemv_rows: what it runs by itself where addresses and k allow 16-byte loads
+
 # Rungs that take any n and k at any address; the others move 16 bytes at a time.
 _ANY = ("1_strided", "2_coalesced", "3_split_k", "1_warp")
 _SHARED_COLUMNS = ("3_split_k", "4_vector", "5_in_flight")  # blocks split k, and the last one adds up
@@ -175,7 +177,7 @@ def _split_options(k: int) -> dict[str, int]:
 def default_rung(operator: str, n: int, k: int, aligned: bool) -> str:
     """The rung that an operator runs when none is named: the fastest recorded one that takes the shape."""
     if operator == "gemv_rows":
-        return "5_split" if aligned and k % 8 == 0 else "1_warp"
+        return TUNED if aligned and k % 8 == 0 else "1_warp"
     if not aligned or n % 4:
         return "3_split_k"
     return "6_column_strips" if n >= 1024 else "5_in_flight"

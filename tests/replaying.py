@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from rooflab import paths
 from rooflab.records.store import Store
 from rooflab.view import plot
+from rooflab.view.beyond import LACKING
 from traitlets.config import Config
 
 PARAMETERS = "parameters"
@@ -39,6 +40,7 @@ class Shown:
     source: str
     text: str
     outputs: list[dict[str, Any]]
+    lacking: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,19 @@ class Replay:
     shown: list[Shown] = field(default_factory=list)
     error: BaseException | None = None
 
+    @property
+    def lacking(self) -> list[str]:
+        """What cells said in place of cases that the recording lacks."""
+        return [text for each in self.shown for text in each.lacking]
+
+    @property
+    def whole(self) -> bool:
+        """Whether every cell showed what it is for."""
+        return self.error is None and not self.lacking
+
     def __str__(self) -> str:
         if self.error is None:
-            return f"{self.lesson}: well"
+            return f"{self.lesson}: {'; '.join(self.lacking) or 'well'}"
         at = self.shown[-1].source.strip().splitlines()
         where, here = "", self.error.__traceback__
         while here is not None:  # the innermost line of the library
@@ -129,6 +141,7 @@ def _reading_once(real: Callable[[Store, str], pd.DataFrame]) -> Callable[[Store
 def _replay(shell: InteractiveShell, stem: str, values: dict[str, Any]) -> Replay:
     with mock.patch.object(shell.displayhook, "flush"):  # which collects garbage, for half a second a lesson
         shell.reset(new_session=False, aggressive=False)
+    shell.set_custom_exc((), None)  # what the lesson before lacked is not known any more
     shown: list[Shown] = []
     for cell, source, parameters in _cells(paths.NOTEBOOKS / f"{stem}.ipynb"):
         if parameters:
@@ -136,9 +149,10 @@ def _replay(shell: InteractiveShell, stem: str, values: dict[str, Any]) -> Repla
                 f"\n{name} = {value!r}" for name, value in values.items() if f"{name}:" in source
             )
         with capture_output() as captured:
-            done = shell.run_cell(source, silent=False)
+            done = shell.run_cell(source, store_history=True)
         outputs = [dict(output.data) for output in captured.outputs]
-        shown.append(Shown(cell, source, captured.stdout, outputs))
+        lacking = [out.metadata[LACKING] for out in captured.outputs if LACKING in (out.metadata or {})]
+        shown.append(Shown(cell, source, captured.stdout, outputs, lacking))
         error = done.error_before_exec or done.error_in_exec
         if error is not None:
             return Replay(stem, shown, error)

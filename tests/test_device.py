@@ -96,8 +96,46 @@ def test_row_is_complete(name):
     row = device.get(name)
     assert row.slug == name
     assert row.shared_kb_per_block == SHARED_KB[row.compute_capability]
-    assert len(row.source) > 10 and "NVIDIA" in row.source
+    figures = {key for key in device._FIGURES if getattr(row, key) is not None}
+    assert set(row.sources) == figures and any("NVIDIA" in source for source in row.sources.values())
     assert all(device.match(reported) is row and device.slug(reported) == name for reported in row.reported)
+
+
+ROW = (device.Path(device.__file__).with_name("devices.toml")).read_text().partition("[h200]")[2]
+ROW = "[h200]" + ROW.partition("[b200]")[0]
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "sentence"),
+    [
+        ("sms = 132", "", r"devices.toml, \[h200\] lacks sms\.$"),
+        ("sms = 132", "sms = 132.5", "sms is 132.5; it has to be a whole number above zero"),
+        (
+            "dram_gb_s = 4800",
+            'dram_gb_s = "4.8 TB/s"',
+            "dram_gb_s is '4.8 TB/s'; it has to be a number",
+        ),
+        ("dram_gb_s = 4800", "dram_gb_s = nan", "dram_gb_s is nan"),
+        ("l2_mb = 60", "l2_mb = 60\nl3_mb = 1", "'l3_mb' is no figure; there are "),
+        ('of = ["l2_mb"]', "of = []", "l2_mb has 0 sources; every figure has one"),
+        ('of = ["l2_mb"]', 'of = ["l2_mb", "sms"]', "sms has 2 sources"),
+        ('of = ["l2_mb"]', 'of = ["l2_mb", "volume"]', "sources name 'volume', which the row does not hold"),
+        (', from = "as the driver reports it"', "", "every source is { of = "),
+        ("[9, 0]", '"9.0"', "compute_capability is '9.0'; it has to be two numbers"),
+        ('reported = ["NVIDIA H200"]', "reported = []", "it has to list the names nvidia-smi gives"),
+        ('name = "H200"', "name = 200", "name is 200; it has to be a text"),
+        ("[h200]\n", "h200 = 1\n[x]\n", r"\[h200\] is not a table"),
+        ("sms = 132", "sms = ", "devices.toml is not TOML"),
+    ],
+)
+def test_a_bad_row_is_refused_in_a_sentence(was, now, sentence, tmp_path):
+    path = tmp_path / "devices.toml"
+    path.write_text(ROW)
+    assert device.read(path)["h200"] == device.get("h200")
+    assert was in ROW
+    path.write_text(ROW.replace(was, now, 1))
+    with pytest.raises(UsageError, match=sentence):
+        device.read(path)
 
 
 def test_unknown_slug_is_refused():

@@ -2,9 +2,10 @@
 
 import pytest
 from lesson_exercises import EveryExercise, Lesson
-from rooflab import simt
-from rooflab.errors import MissingTool
-from rooflab.exercises import lesson_06
+from rooflab import lab, simt
+from rooflab.errors import MissingTool, UsageError
+from rooflab.exercises import lesson_06, worth
+from rooflab.studies import attention
 
 LESSON = Lesson("06")
 try:
@@ -87,6 +88,53 @@ WRONG = {
 }
 
 
+def changed(number, old, new):
+    """The solution of a step with one mistake."""
+    source = LESSON.solution(number)
+    assert old in source, old
+    return source.replace(old, new)
+
+
+WRONG |= {
+    "06.a": {
+        "no maximum": changed("06.a", " - row_max)", ")"),
+        "the future": changed("06.a", "key <= query", "key < n"),
+    },
+    "06.b": {
+        "the old outputs stay": changed("06.b", "o.x * alpha", "o.x"),
+        "two passes": LESSON.solution("06.a"),
+    },
+    "06.c": {
+        "no barrier before the copy": changed(
+            "06.c", "tile += KEYS) {\n        __syncthreads();", "tile += KEYS) {"
+        ),
+        "no barrier after it": changed(
+            "06.c", "        __syncthreads();\n        for (int key", "        for (int key"
+        ),
+        "nothing is shared": changed(
+            "06.c",
+            "keys[key][lane]), value = __half22float2(values[key][lane]",
+            "k[32 * (tile + key) + lane]), value = __half22float2(v[32 * (tile + key) + lane]",
+        ),
+        "a block always has four queries": changed("06.c", "    if (query < n) out", "    out"),
+    },
+    "06.d": {
+        "the same eight dimensions": changed("06.d", "left[4], left[8 * 32 + 4]", "left[0], left[8 * 32]"),
+        "rows in pairs": changed(
+            "06.d", "left[0], left[8 * 32], left[4],", "left[0], left[4], left[8 * 32],"
+        ),
+    },
+    "06.e": {
+        "rows of 128 bytes": changed("06.e", "ROW = 64 + 8", "ROW = 64"),
+        "no mask": changed("06.e", "key <= first + g + 8 * half", "key < n"),
+        "half of a row's lanes": changed(
+            "06.e", "            new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 2));\n", ""
+        ),
+        "outputs are not rescaled": changed("06.e", "o[e / 2][2 * half + e % 2] *= alpha", "(void)e"),
+    },
+}
+
+
 class TestEveryExercise(EveryExercise):
     lesson, wrong = LESSON, WRONG
 
@@ -97,3 +145,16 @@ def test_a_swizzle_is_as_good_as_padding():
     source = lesson_06.BANKS.replace("for (int d = 0; d < 64; ++d) score += q[d] * keys[lane][d];", turned)
     assert turned in source
     assert LESSON.verdict("06.4", source).startswith("Exercise 06.4: right: ")
+
+
+def test_a_step_says_what_it_is_worth_in_the_record():
+    """06.e's gain is that of the two recorded rungs it goes from and to."""
+    here = lab.open("replay", "h200")
+    rows = here.measure("attention", attention.ladder(128, device=here.sized))
+    old = rows[(rows["impl"] == "2_tiled") & (rows["options"] == "queries=16")]["median_us"].item()
+    new = rows[rows["impl"] == "5_padded"]["median_us"].item()
+    said = LESSON.verdict("06.e", LESSON.solution("06.e"))
+    assert f"\n  worth    2_tiled queries=16 -> 5_padded: {old:,.0f} -> {new:,.0f} us, " in said
+    assert f"{old / new:.0f} times as fast" in said
+    with pytest.raises(UsageError, match="no case '3_quarter'; there are: 1_scalar"):
+        worth.gain("attention", attention.ladder(128), "1_scalar", "3_quarter")

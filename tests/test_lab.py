@@ -1,13 +1,16 @@
 """The lab: which mode, which recording, what replay returns and what it refuses."""
 
 import json
+import shlex
 import shutil
 
 import pandas as pd
 import pytest
 from rooflab import lab as laboratory
 from rooflab import paths, studies
+from rooflab.cli import parser
 from rooflab.errors import MissingRecording, MissingTool, OutOfTime, UsageError
+from rooflab.lab import compiling, recording, session
 from rooflab.records import seal
 from rooflab.records.case import COLUMNS
 from rooflab.records.store import Store
@@ -61,9 +64,12 @@ def test_a_case_without_a_recording_names_itself_and_the_command():
     with pytest.raises(MissingRecording) as error:
         lab.measure("bandwidth", cases)
     text = str(error.value)
-    assert "h200/bandwidth lacks 7 case(s): copy/1_scalar n=12344 cold graph; " in text
-    assert "and 2 more" in text and "`rooflab record 01`" in text and "MODE=live" in text
-    with pytest.raises(MissingRecording, match="environment_nsys lacks 2"):
+    assert "h200/bandwidth lacks `copy/1_scalar n=12344 cold graph` and 6 more; the nearest" in text
+    command = text.split("`")[-2]
+    assert command.startswith("rooflab measure bandwidth --case 'copy/1_scalar n=12344 cold graph' --case")
+    asked = parser().parse_args(shlex.split(command)[1:])
+    assert asked.case == [case.id for case in cases]  # the command measures what is missing
+    with pytest.raises(MissingRecording, match="environment_nsys lacks `.*` and 1 more"):
         lab.profile("environment", environment.caches((64,)), "nsys")
     with pytest.raises(UsageError, match="no instrument 'gprof'; there are ncu, nsys"):
         lab.profile("environment", [], "gprof")
@@ -116,8 +122,12 @@ def test_a_published_device_is_a_recording_too():
 
 def test_record_refuses_a_study_that_does_not_exist():
     with pytest.raises(UsageError, match="no study or lesson 'bandwith'; there are 00, 01, "):
-        list(laboratory._studies(["bandwith"]))
-    assert [study.name for study in laboratory._studies(["01", "static"])] == ["bandwidth", "power", "static"]
+        list(recording.studies_named(["bandwith"]))
+    assert [study.name for study in recording.studies_named(["01", "static"])] == [
+        "bandwidth",
+        "power",
+        "static",
+    ]
 
 
 def test_the_committed_recording_is_sound():
@@ -136,9 +146,9 @@ class Picky(studies.get("bandwidth").__class__):
 
 def test_what_could_not_run_is_recorded_as_skipped_and_left_out_of_replay(tmp_path, monkeypatch):
     monkeypatch.setattr(studies, "_STUDIES", {**studies._STUDIES, "bandwidth": Picky()})
-    monkeypatch.setattr(laboratory, "require_gpu", lambda: None)
-    monkeypatch.setattr(laboratory, "_arch", lambda: None)
-    monkeypatch.setattr(laboratory, "run_facts", lambda *_: {"gpu": "NVIDIA H200", "driver": "580"})
+    monkeypatch.setattr(session, "require_gpu", lambda: None)
+    monkeypatch.setattr(session, "this_arch", lambda: None)
+    monkeypatch.setattr(session, "run_facts", lambda *_: {"gpu": "NVIDIA H200", "driver": "580"})
     cases, said = bandwidth.ladder("read", 1000), []
     lab = laboratory.Lab("live", "h200", "full", Store(tmp_path, "h200"), said.append)
     lab.__dict__["spec"] = None
@@ -153,14 +163,14 @@ def test_what_could_not_run_is_recorded_as_skipped_and_left_out_of_replay(tmp_pa
     # What was skipped stands as long as its surroundings do; then the whole comparison is measured again.
     lab.measure("bandwidth", cases)
     assert len(said) == len(cases)
-    monkeypatch.setattr(laboratory, "find_spec", lambda package: package == "torch")
+    monkeypatch.setattr(session, "find_spec", lambda package: package == "torch")
     lab.measure("bandwidth", cases)
     assert len(said) == 2 * len(cases), "the peer was installed since"
-    monkeypatch.setattr(laboratory, "find_spec", lambda package: None)
+    monkeypatch.setattr(session, "find_spec", lambda package: None)
     lab.measure("bandwidth", cases)
     assert len(said) == 2 * len(cases)
     newer = {"gpu": "NVIDIA H200", "driver": "580", "commit": "0123456789ab"}
-    monkeypatch.setattr(laboratory, "run_facts", lambda *_: newer)
+    monkeypatch.setattr(session, "run_facts", lambda *_: newer)
     lab.measure("bandwidth", cases)
     assert len(said) == 3 * len(cases), "other code may run what could not run before"
 
@@ -168,10 +178,10 @@ def test_what_could_not_run_is_recorded_as_skipped_and_left_out_of_replay(tmp_pa
 def _live(tmp_path, monkeypatch, study=None, **facts):
     """A live lab without a GPU, whose one study measures nothing really."""
     monkeypatch.setattr(studies, "_STUDIES", {**studies._STUDIES, "bandwidth": study or Picky()})
-    monkeypatch.setattr(laboratory, "require_gpu", lambda: None)
-    monkeypatch.setattr(laboratory, "_arch", lambda: None)
+    monkeypatch.setattr(session, "require_gpu", lambda: None)
+    monkeypatch.setattr(session, "this_arch", lambda: None)
     found = {"gpu": "NVIDIA H200", "driver": "580", **facts}
-    monkeypatch.setattr(laboratory, "run_facts", lambda *_: found)
+    monkeypatch.setattr(session, "run_facts", lambda *_: found)
     lab = laboratory.Lab("live", "h200", "full", Store(tmp_path, "h200"))
     lab.__dict__["spec"] = None
     return lab
@@ -206,7 +216,7 @@ def test_a_recording_stops_in_time_and_goes_on_from_there(tmp_path, monkeypatch)
     cases = bandwidth.ladder("read", 1000) + bandwidth.ladder("copy", 1000)
     lab = _live(tmp_path, monkeypatch)
     moments = iter([0.0, 2.0])
-    monkeypatch.setattr(laboratory.time, "monotonic", lambda: next(moments))
+    monkeypatch.setattr(session.time, "monotonic", lambda: next(moments))
     lab.until = 1.0
     with pytest.raises(OutOfTime, match="what was measured is kept"):
         lab.measure("bandwidth", cases)
@@ -235,13 +245,13 @@ def test_a_lab_tells_who_watches_what_it_was_asked_for(tmp_path, monkeypatch):
 def test_what_cases_launch_is_compiled_on_all_cores_ahead(tmp_path, monkeypatch):
     pytest.importorskip("cuda.bindings", reason="NVRTC is not installed")
     monkeypatch.setenv("ROOFLAB_CACHE", str(tmp_path))
-    monkeypatch.setattr(laboratory.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(compiling.os, "cpu_count", lambda: 2)
     study, cases = studies.get("bandwidth"), [c for c in bandwidth.ladder("read") if c.kind == "own"]
     built = {build[0].name for case in cases for build in study.builds(case)}
-    laboratory._compile_ahead([(study, cases)], "80")
+    compiling.compile_ahead([(study, cases)], "80")
     assert len(list(tmp_path.glob("*.cubin"))) == len(built) == len(cases) > 3
-    monkeypatch.setattr(laboratory, "ProcessPoolExecutor", None)
-    laboratory._compile_ahead([(study, cases)], "80")  # all is there
+    monkeypatch.setattr(compiling, "ProcessPoolExecutor", None)
+    compiling.compile_ahead([(study, cases)], "80")  # all is there
 
 
 def test_a_lesson_on_a_new_gpu_measures_its_roofs_first(tmp_path, monkeypatch):
@@ -267,4 +277,4 @@ def test_a_lesson_on_a_new_gpu_measures_its_roofs_first(tmp_path, monkeypatch):
 
 def lab_cases(effort):
     """Every case of lesson 01 on the H200."""
-    return studies.get("bandwidth").cases(effort, laboratory.devices.get("h200"))
+    return studies.get("bandwidth").cases(effort, session.devices.get("h200"))

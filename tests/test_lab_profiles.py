@@ -10,7 +10,7 @@ from rooflab.studies import environment
 
 @pytest.fixture(autouse=True)
 def without_a_gpu(monkeypatch):
-    monkeypatch.setattr(laboratory, "_arch", lambda: None)
+    monkeypatch.setattr("rooflab.lab.session.this_arch", lambda: None)
     monkeypatch.setattr(laboratory.Lab, "_begin", lambda self: "2026-11-21.1")
 
 
@@ -21,7 +21,7 @@ def test_an_instrument_that_cannot_be_used_leaves_its_cases_out(tmp_path, monkey
     def refused(*_):
         raise MissingTool("ncu is not permitted to read counters.")
 
-    monkeypatch.setattr(laboratory, "_profile", refused)
+    monkeypatch.setattr("rooflab.lab.session.take", refused)
     frame = lab.profile("environment", environment.profiled_clocks(), "ncu", environment.PROFILED)
     assert frame.empty and set(environment.PROFILED) <= set(frame.columns)
     assert said == ["environment skipped ncu: ncu is not permitted to read counters."]
@@ -39,7 +39,7 @@ def test_a_profile_of_changed_code_is_taken_again(tmp_path, monkeypatch):
         asked.append(len(cases))
         return pd.DataFrame({"case": [case.id for case in cases], "duration_ns": len(asked)})
 
-    monkeypatch.setattr(laboratory, "_profile", traced)
+    monkeypatch.setattr("rooflab.lab.session.take", traced)
     cases = environment.profiled_clocks()
     lab.profile("environment", cases, "cupti")
     path = tmp_path / "h200" / "profiles" / "environment_cupti.csv"
@@ -58,7 +58,7 @@ def test_a_profile_taken_once_is_not_taken_again(tmp_path, monkeypatch):
         asked.append([case.id for case in cases])
         return pd.DataFrame({"case": asked[-1], "duration_ns": 1})
 
-    monkeypatch.setattr(laboratory, "_profile", traced)
+    monkeypatch.setattr("rooflab.lab.session.take", traced)
     first, *others = environment.profiled_clocks()
     lab.profile("environment", [first], "cupti")
     frame = lab.profile("environment", [*others, first], "cupti")

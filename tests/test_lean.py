@@ -47,7 +47,7 @@ def _picture(last: float) -> nbformat.NotebookNode:
 
 
 DRAW = """
-from rooflab import plot
+from rooflab.view import plot
 fig, axes = plot.figure("tokens", "GB/s", "A series")
 plot.series(axes, [1, 2, 3], [1.0, 2.0, 3.0], label="ours")
 plot.show(fig, "x")

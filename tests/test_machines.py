@@ -54,7 +54,7 @@ def unsound(machine: Machine, folder: Path) -> list[str]:
 
 def failed(machine: Machine, folder: Path, stems: list[str]) -> list[str]:
     replays = replaying.replay(folder, stems, EFFORT=effort(machine.gpu))
-    return [str(one) for one in replays if one.error is not None]
+    return [str(one) for one in replays if not one.whole]
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from filelock import FileLock, Timeout
-from rooflab import lab as laboratory
-from rooflab import studies
+from rooflab import paths, studies
 from rooflab.errors import UsageError
+from rooflab.lab import locks
 from rooflab.records import store as stores
 from rooflab.records.case import Case
 from rooflab.records.store import Store
@@ -23,16 +23,19 @@ RECORDER = """
 import sys, time
 from pathlib import Path
 import pandas as pd
-from rooflab import device, lab as laboratory, studies
+from rooflab import paths, studies
 from rooflab.errors import OutOfTime
+from rooflab.hardware import device
+from rooflab.lab import recording, session
 from rooflab.studies import base
 
 root, gpu, pause, names = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), sys.argv[4:]
 device.uuid = lambda: gpu
 device.probe = lambda: {"gpu": "NVIDIA H200", "driver": "580", "compute_capability": (9, 0)}
-laboratory.require_gpu, laboratory._arch = lambda: None, lambda: None
-laboratory.paths.BUILD = root / "build"
-laboratory._profile = lambda study, cases, tool, metrics: pd.DataFrame(
+for module in (recording, session):
+    module.require_gpu, module.this_arch = lambda: None, lambda: None
+paths.BUILD = root / "build"
+session.take = lambda study, cases, tool, metrics: pd.DataFrame(
     {"case": [c.id for c in cases], "refused": True, "when": "before", "sentence": "no"})
 
 def shortened(name):
@@ -58,7 +61,7 @@ def shortened(name):
 studies._STUDIES.update({name: shortened(name) for name in ("bandwidth", "gemv", "attention")})
 print("ready", flush=True)
 try:
-    laboratory.record(names, "full", lambda line: print(line, flush=True), float(sys.stdin.readline() or 60))
+    recording.record(names, "full", lambda line: print(line, flush=True), float(sys.stdin.readline() or 60))
 except OutOfTime as error:
     print(error)
 """.replace("MANY", str(MANY))
@@ -165,13 +168,13 @@ def test_what_is_waited_for_has_to_be_complete(tmp_path):
     start(first)
     first.stdout.readline()
     start(third, 0.5)
-    assert "not complete; the same command goes on" in third.communicate(timeout=60)[0], "its time was up"
+    assert "not complete; run the same command again" in third.communicate(timeout=60)[0], "its time was up"
     start(second)
     assert "attention waits for bandwidth" in second.stdout.readline()
     first.kill()
     first.communicate()
     output, _ = second.communicate(timeout=60)
-    assert "predicted from bandwidth, which is not complete; the same command goes on" in output
+    assert "predicted from bandwidth, which is not complete; run the same command again" in output
     assert second.returncode == 0 and Store(tmp_path, "h200").read("attention").empty
 
 
@@ -183,22 +186,22 @@ def test_nobody_waits_for_one_that_waits_for_him():
 
 def test_a_claim_ends_with_its_study(tmp_path):
     store = Store(tmp_path, "h200")
-    with laboratory._claim(store, "gemv"):
-        laboratory._claim(store, "int4").release()
+    with locks.claim(store, "gemv"):
+        locks.claim(store, "int4").release()
         with pytest.raises(UsageError, match="Another process records gemv"):
-            laboratory._claim(store, "gemv")
-    laboratory._claim(store, "gemv").release()
+            locks.claim(store, "gemv")
+    locks.claim(store, "gemv").release()
 
 
 def test_only_those_on_one_gpu_take_turns(tmp_path, monkeypatch):
-    monkeypatch.setattr(laboratory.paths, "BUILD", tmp_path)
+    monkeypatch.setattr(locks.paths, "BUILD", tmp_path)
     gpu, order = threading.local(), []
-    monkeypatch.setattr(laboratory.devices, "uuid", lambda: gpu.name)
+    monkeypatch.setattr(locks.devices, "uuid", lambda: gpu.name)
     measuring, enough = threading.Event(), threading.Event()
 
     def measure(name: str, label: str) -> None:
         gpu.name = name
-        with laboratory._alone():
+        with locks.alone():
             order.append(label)
             measuring.set()
             if label == "first":
@@ -221,15 +224,15 @@ def test_only_those_on_one_gpu_take_turns(tmp_path, monkeypatch):
 
 
 def test_nothing_is_measured_while_another_process_compiles(tmp_path, monkeypatch):
-    monkeypatch.setattr(laboratory.paths, "BUILD", tmp_path)
-    monkeypatch.setattr(laboratory.devices, "uuid", lambda: None)
+    monkeypatch.setattr(locks.paths, "BUILD", tmp_path)
+    monkeypatch.setattr(locks.devices, "uuid", lambda: None)
     began = threading.Event()
 
     def measure() -> None:
-        with laboratory._alone():
+        with locks.alone():
             began.set()
 
-    with laboratory._compiling():
+    with locks.compiling():
         thread = threading.Thread(target=measure)
         thread.start()
         assert not began.wait(0.3)
@@ -268,7 +271,7 @@ def test_a_run_without_an_end_is_not_gone_on_from(tmp_path):
 
 
 def test_the_suggested_halves_are_the_whole():
-    text = (Path(laboratory.__file__).parent / "book" / "add_your_gpu.md").read_text()
+    text = (paths.ROOT / "lib" / "rooflab" / "book" / "add_your_gpu.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("CUDA_VISIBLE_DEVICES=")]
     named = [word for line in lines for word in line.partition("rooflab record ")[2].strip("& ").split()]
     assert len(lines) == 2 and sorted(named) == sorted(

@@ -29,7 +29,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "the [kernels](../kernels), a [missing lesson](77_none.ipynb) and [elsewhere](https://example.org/page)."
     )
     figure = (
-        "from rooflab import plot\nfig, ax = plot.figure('x', 'y', 'A line')\n_ = ax.plot([1, 2])\n"
+        "from rooflab.view import plot\nfig, ax = plot.figure('x', 'y', 'A line')\n_ = ax.plot([1, 2])\n"
         "plot.show(fig, 'A line from 1 to 2.')\n_ = ax.plot([2, 3])\nplot.show(fig, 'And one from 2 to 3.')"
     )
     table = "import pandas as pd\npd.DataFrame({'a': [1, 2]})"
@@ -193,6 +193,86 @@ def test_a_browser_opens_every_page_from_disk_without_a_complaint(built: Path, s
         page.goto((built / "01_second.html").as_uri())
         browser.close()
     assert complaints == []
+
+
+KERNEL = """from rooflab.ops import gemv
+from rooflab.view import display, page
+
+display.say("A warp, and an SM.")
+notes = {"sum = warp_sum": "Five shuffles.", "if (lane == 0)": "One lane stores."}
+below, rung = gemv.LADDERS["gemv"][:2]
+page.kernel(below, "for each column:\\n    sum", notes, helpers=["warp_sum"])
+page.kernel(rung, "", {"__shared__": "A tile of x."}, below=below)"""
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a lesson with two whole kernels, a hidden cell, terms in its text and in what it shows."""
+    import nbformat
+    from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+    root = tmp_path_factory.mktemp("read")
+    (root / "notebooks").mkdir()
+    notebook = new_notebook()
+    notebook.cells = [
+        new_markdown_cell("# Lesson\n\nA lane is a thread."),
+        new_code_cell("N: int = 1", metadata={"tags": ["parameters"]}),
+        new_code_cell("import math\n\nhalf = N / 2"),
+        new_code_cell("arranged = 'never on the page'\nprint(half)", metadata={"tags": ["hide-input"]}),
+        new_code_cell(KERNEL.replace("\\\\n", "\\n"), metadata={"tags": ["hide-input"]}),
+    ]
+    nbformat.write(notebook, root / "notebooks" / "00_first.ipynb")
+    jobs = run.plan(lessons.find([], root / "notebooks"), {}, output=root / "out")
+    (outcome,) = run.run(jobs, say=lambda line: None)
+    assert outcome.ok, outcome.explanation()
+    around = {"glossary": glossary.page(glossary.terms(), {})}
+    site.build([outcome.job.output], TABLE, root / "html", root / "source", around)
+    assert site.problems(root / "html") == []
+    return root / "html" / "00_first.html"
+
+
+def test_plumbing_is_not_on_the_page(read: Path) -> None:
+    text = read.read_text(encoding="utf-8")
+    assert "never on the page" not in text and "0.5" in text
+    assert text.count("Parameters and imports") == 2 and "math" in text  # one fold: open, and close
+    assert text.index("Parameters and imports") < text.index("0.5")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)")
+def test_terms_callouts_and_changes_in_a_browser(read: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1400, "height": 900})
+        page.goto(read.as_uri())
+        card = page.locator("#rooflab-card")
+        meanings = {term.name: term.meaning for term in glossary.terms()}
+        for name in ("lane", "warp", "SM"):  # in the text, and in what a cell shows
+            page.locator("a.rooflab-term", has_text=name).first.focus()
+            assert card.is_visible() and card.text_content() == meanings[name].replace("`", "")
+            page.keyboard.press("Escape")
+            assert card.is_hidden()
+        page.locator("a.rooflab-term", has_text="lane").first.hover()
+        assert card.is_visible()
+        first, second = page.locator(".rooflab-kernel").all()
+        marks, notes = first.locator(".mark").all(), first.locator(".callouts li").all()
+        assert [mark.text_content() for mark in marks] == ["①", "②"]
+        for mark, note in zip(marks, notes, strict=True):  # the note stands beside its line
+            of_mark, of_note = mark.bounding_box(), note.bounding_box()
+            assert of_mark and of_note and of_note["x"] > of_mark["x"] + 100
+            assert abs(of_note["y"] - of_mark["y"]) < 40
+        assert first.get_by_role("tab").count() == 0
+        whole, changes = second.get_by_role("tab").all()
+        assert whole.get_attribute("aria-selected") == "true" and second.locator(".whole").is_visible()
+        whole.focus()
+        page.keyboard.press("ArrowRight")
+        assert changes.get_attribute("aria-selected") == "true" and second.locator(".whole").is_hidden()
+        assert second.get_by_text("+    __shared__").is_visible()
+        page.set_viewport_size({"width": 400, "height": 900})
+        note, code = notes[0].bounding_box(), first.locator(".highlight-cuda").bounding_box()
+        assert note and code and note["y"] > code["y"] + code["height"], "below the code on a phone"
+        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -251,9 +251,10 @@ def test_findings_are_condensed_and_say_what_to_do():
 
 
 def test_what_takes_long_says_what_it_is_at(monkeypatch, capsys):
-    from rooflab import cli, lab
+    from rooflab import cli
+    from rooflab.lab import staleness
 
-    monkeypatch.setattr(lab, "_SAY_EVERY_S", -1.0)
+    monkeypatch.setattr(staleness, "_SAY_EVERY_S", -1.0)
     monkeypatch.setattr(
         "rooflab.runtime.nvrtc.compiler_version", lambda: (_ for _ in ()).throw(MissingTool("none"))
     )

@@ -31,6 +31,7 @@ _PLACE = {
     errno.ENAMETOOLONG: "this name is longer than the file system takes",
 }
 MORE_TO_DO = 75  # exit code of a recording whose time was up: run it again (EX_TEMPFAIL of sysexits.h)
+PARTLY = 3  # exit code where all lessons ran, and some lacked recorded cases
 LESSON_HELP = "a lesson's number, name or file: 1, 01, bandwidth; all of them if none is named"
 
 
@@ -61,13 +62,20 @@ def _run(asked: argparse.Namespace) -> int:
         if not jobs:
             _say("every lesson has run already, on these versions and this commit")
             return 0
-    return 0 if all(outcome.ok for outcome in _executed(jobs, asked.jobs)) else 1
+    return _ending(_executed(jobs, asked.jobs))
 
 
 def _batch(asked: argparse.Namespace) -> int:
     from rooflab.book import batch
 
-    return 0 if all(outcome.ok for outcome in _executed(batch.read(asked.file), asked.jobs)) else 1
+    return _ending(_executed(batch.read(asked.file), asked.jobs))
+
+
+def _ending(outcomes) -> int:  # type: ignore[no-untyped-def]
+    """The exit code of lessons that ran: the worst of them."""
+    if not all(outcome.done for outcome in outcomes):
+        return 1
+    return 0 if all(outcome.ok for outcome in outcomes) else PARTLY
 
 
 def _executed(jobs, parallel):  # type: ignore[no-untyped-def]  # the types would import the runner at start
@@ -124,6 +132,10 @@ def _measure(asked: argparse.Namespace) -> int:
         if not cases:
             raise UsageError(f"no case of {study.name} has {column}={value}.")
     try:
+        if asked.tool:
+            lab.take_profile(study.name, cases, asked.tool)
+            _say(f"kept in {lab.store.folder / 'profiles'}")
+            return 0
         rows = lab.measure(study.name, cases)
     finally:
         lab.close()
@@ -241,7 +253,7 @@ def _report(asked: argparse.Namespace) -> int:
         _say("quick effort; `rooflab report --effort full` measures every case")
     given = parameters.merge({}, {"mode": mode, "device": asked.device, "effort": effort})
     outcomes = _executed(run.plan(lessons.find([]), given, asked.limit), None)
-    done = [outcome.job.output for outcome in outcomes if outcome.ok]
+    done = [outcome.job.output for outcome in outcomes if outcome.done]
     if not done:
         raise RooflabError("no lesson ran, so there is nothing to report.")
     store = parameters.store_of(asked.device) if asked.device else Store(paths.DATA, "h200")
@@ -250,9 +262,10 @@ def _report(asked: argparse.Namespace) -> int:
         store = Store(
             Path(os.environ.get("ROOFLAB_STORE") or paths.BUILD / "data"), device.slug(facts["gpu"])
         )
-    page = site.build(done, readme.markdown(store), around=pages.make(done))
+    way = pages.the_way(store, [lessons.opening(path) for path in done])
+    page = site.build(done, readme.markdown(store), around=pages.make(done), way=way)
     _say(f"\n{page}")
-    return 0 if len(done) == len(outcomes) else 1
+    return _ending(outcomes)
 
 
 def _check(_: argparse.Namespace) -> int:
@@ -392,6 +405,7 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument(
         "--case", action="append", default=[], metavar="ID", help="this case, recorded before or not"
     )
+    one.add_argument("--tool", metavar="NAME", help="profile them by ncu, nsys or another instrument instead")
     effort(one)
     store(one)
     one = command("tune", _tune, "record which kernel multiplies fastest on this GPU, for the dispatcher")
@@ -461,8 +475,8 @@ def _count(text: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code: 0, 1 for a finding or failure, 2 for a wrong call, 75 for more to
-    do, 130 after Ctrl-C."""
+    """Run one command; its exit code: 0, 1 for a finding or failure, 2 for a wrong call, 3 where
+    recordings lacked cases of some lessons' cells, 75 for more to do, 130 after Ctrl-C."""
     asked = parser().parse_args(arguments)
     try:
         return asked.does(asked)

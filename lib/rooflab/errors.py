@@ -1,8 +1,14 @@
 """The errors a user of rooflab meets: each message is one sentence, what is wrong and what would be right."""
 
+from collections.abc import Sequence
+
 
 class RooflabError(Exception):
-    """Base of every error that the command line prints without a traceback."""
+    """Base of every error that the command line and notebooks show without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows of it."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 class UsageError(RooflabError):
@@ -10,7 +16,21 @@ class UsageError(RooflabError):
 
 
 class MissingRecording(RooflabError):
-    """Replay was asked for cases that no recording holds."""
+    """Replay was asked for cases that no recording holds: `what` says which, `cases` are their ids, `command`
+    measures them.
+    """
+
+    def __init__(self, what: str, cases: Sequence[str] = (), command: str = "") -> None:
+        super().__init__(what, tuple(cases), command)
+        self.what, self.cases, self.command = what, tuple(cases), command
+
+    def sentence(self, command: str = "") -> str:
+        """What is missing and the command that measures it, or the one given in its place."""
+        command = command or self.command
+        return f"{self.what} On that GPU `{command}` measures what is missing." if command else self.what
+
+    def __str__(self) -> str:
+        return self.sentence()
 
 
 class GateError(RooflabError):

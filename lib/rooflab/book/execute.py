@@ -15,6 +15,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+from rooflab.view.beyond import LACKING
+
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -68,7 +70,9 @@ def _wires() -> Iterator[Any]:
 
 
 def _execute(job: dict[str, Any], events: TextIO) -> dict[str, Any]:
-    """Run the job's notebook with papermill; the ending is "ok", "failed", "died" or "stopped"."""
+    """Run the job's notebook with papermill; the ending is "ok", "partly" where cells lacked
+    recorded cases, "failed", "died" or "stopped".
+    """
     import nbformat
     import papermill
     from nbclient.exceptions import DeadKernelError
@@ -112,7 +116,13 @@ def _execute(job: dict[str, Any], events: TextIO) -> dict[str, Any]:
             **at,
             "message": f"the kernel was told to exit; {len(unrun)} cells never ran.",
         }
-    return {"ending": "ok", **at, "message": ""}
+    lacking = [
+        output.metadata[LACKING]
+        for cell in executed.cells
+        for output in cell.get("outputs", [])
+        if LACKING in output.get("metadata", {})
+    ]
+    return {"ending": "partly" if lacking else "ok", **at, "message": "\n".join(dict.fromkeys(lacking))}
 
 
 def main() -> None:

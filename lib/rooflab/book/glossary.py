@@ -1,8 +1,10 @@
 """The field's terms: glossary.csv, the page made of it, and links to it where a lesson first says one."""
 
 import csv
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,23 +57,41 @@ def pattern(found: Iterable[Term]) -> re.Pattern[str]:
     return re.compile(rf"(?<![\w./-])(?:{'|'.join(shown)})(?![\w/-]|\.\w)")
 
 
-def linked(texts: Iterable[str], found: Iterable[Term], stem: str = "") -> list[str]:
-    """Markdown texts of one page (`stem`), in which the first mention of each term leads to the glossary."""
+def anchor(term: str) -> str:
+    """The anchor that Sphinx gives a term on the glossary's page."""
+    return "term-" + re.sub(r"[^A-Za-z0-9]+", "-", term).strip("-")
+
+
+def script(found: Iterable[Term]) -> str:
+    """The meanings by anchor, for the cards that site/page.js shows where a term stands."""
+    meanings = {anchor(term.name): term.meaning.replace("`", "") for term in found}
+    return f"window.rooflabTerms = {json.dumps(meanings)};\n"
+
+
+def linked(
+    texts: Iterable[str], found: Iterable[Term], stem: str = "", outputs: Collection[int] = ()
+) -> list[str]:
+    """Markdown texts of one page (`stem`), in which the first mention of each term leads to the glossary.
+    `outputs` are the places of those that a cell shows, where Sphinx knows links and no roles."""
     found = [term for term in found if not any(stem.startswith(other) for other in term.elsewhere)]
     left = {form.lower(): term for term in found for form in (term.name, *term.forms)}
     mention, seen = pattern(found), set[str]()
 
-    def replaced(match: re.Match[str]) -> str:
+    def replaced(match: re.Match[str], output: bool) -> str:
         term = left[match[0].lower()]
         if term.name in seen:
             return match[0]
         seen.add(term.name)
+        if output:
+            return f"[{match[0]}]({PAGE}.html#{anchor(term.name)})"
         return f"{{term}}`{match[0]} <{term.name}>`"
 
-    return [
-        "".join(part if i % 2 else mention.sub(replaced, part) for i, part in enumerate(_OTHER.split(text)))
-        for text in texts
-    ]
+    result = []
+    for place, text in enumerate(texts):
+        replace = partial(replaced, output=place in outputs)
+        parts = enumerate(_OTHER.split(text))
+        result.append("".join(part if i % 2 else mention.sub(replace, part) for i, part in parts))
+    return result
 
 
 def page(found: Iterable[Term], titles: dict[str, str]) -> str:

@@ -8,11 +8,13 @@ from pathlib import Path
 import pandas as pd
 
 from rooflab import dispatch, paths
+from rooflab.analysis import way
 from rooflab.book import executions, glossary, readme
 from rooflab.book.lessons import Opening, opening
 from rooflab.book.parameters import recorded_devices
 from rooflab.hardware import device, perf_model
 from rooflab.records.store import Store, published_devices
+from rooflab.studies import decode
 
 # What to read with little time: each longer path holds the shorter one.
 PATHS = (
@@ -68,6 +70,19 @@ def contents(found: Sequence[Opening]) -> str:
         stop = "" if head.endswith("?") else "."
         lines += [f"- [{head}]({one.stem}.ipynb)" + (f"{stop} {one.question}" if one.question else "")]
     return "\n".join([*lines, ""])
+
+
+def the_way(store: Store, found: Sequence[Opening]) -> str:
+    """The decoder's ladder, each step with the lesson that it comes from; nothing where none was recorded."""
+    climbed = way.ladder(store)
+    if climbed.empty:
+        return ""
+    lines = [f"## From {way.ends(climbed)}", ""]
+    lines += [
+        f"What the course builds up to: {decode.MODEL} decodes one sequence on {_gpu(store)}, at first by a "
+    ]
+    lines[-1] += "library's own loop, at last by one kernel that makes all tokens."
+    return "\n".join([*lines, "", way.bars(store, {one.stem for one in found}), ""])
 
 
 # --- devices ------------------------------------------------------------------------------------------------

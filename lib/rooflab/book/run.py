@@ -28,6 +28,7 @@ OUTPUT = paths.BUILD / "notebooks"
 LIMIT_MINUTES = {"replay": 10.0, "live": 180.0}
 _ENDINGS = {
     "ok": "ok",
+    "partly": "partly",
     "failed": "FAILED",
     "died": "DIED",
     "stopped": "STOPPED",
@@ -59,8 +60,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: "ok", or the cell (counted from 1) it was at, that cell's source, and what was
-    wrong."""
+    """How a job ended: "ok", "partly" where the recording lacked cases of some cells, or the cell (counted
+    from 1) it was at, that cell's source, and what was wrong.
+    """
 
     job: Job
     ending: str
@@ -75,8 +77,15 @@ class Outcome:
     def ok(self) -> bool:
         return self.ending == "ok"
 
+    @property
+    def done(self) -> bool:
+        """Whether all cells ran, so that there is a page to show."""
+        return self.ending in ("ok", "partly")
+
     def explanation(self) -> str:
         """What a user reads about a job that did not end well."""
+        if self.done:
+            return f"{self.job.label} is shown in part:\n{self.message}"
         lines = [
             f"{self.job.label} {_ENDINGS[self.ending]} in cell {self.cell} of {self.job.lesson.path.name}"
         ]
@@ -109,6 +118,7 @@ class _Running:
             "ROOFLAB_LEDGER": str(self.ledger.resolve()),
             "PYTHONPATH": os.pathsep.join(filter(None, [library, os.environ.get("PYTHONPATH", "")])),
             "PYTHONHASHSEED": "0",
+            "ROOFLAB_LESSON": job.lesson.stem,
             "JUPYTER_PREFER_ENV_PATH": "1",
         }
         with self.log.open("w") as log:
@@ -185,7 +195,7 @@ class _Running:
         counts = executions.counts(self.ledger)
         self.progress.unlink(missing_ok=True)
         self.ledger.unlink(missing_ok=True)
-        if ending == "ok":
+        if ending in ("ok", "partly"):
             self.log.unlink(missing_ok=True)
         at = (self.at["cell"], self.at["source"])
         return Outcome(self.job, ending, seconds, *at, message, self.date, counts)

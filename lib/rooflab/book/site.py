@@ -47,6 +47,7 @@ it, and one command measures ours again on yours.
 
 {device}
 
+{way}
 {contents}
 {more}
 ## Results
@@ -77,10 +78,11 @@ def build(
     output: Path = OUTPUT,
     source: Path = _SOURCE,
     around: Mapping[str, str] | None = None,
+    way: str = "",
 ) -> Path:
-    """Build the site from executed notebooks, the Markdown of the results, and that of the pages `around`
-    the lessons (see rooflab.book.pages.make); the path of its first page. Raises RooflabError with Sphinx's
-    warnings where there is one; the pages are written nevertheless."""
+    """Build the site from executed notebooks, the Markdown of the results, that of the pages `around` the
+    lessons (see rooflab.book.pages.make), and that of the `way` through them; the path of its first page.
+    Raises RooflabError with Sphinx's warnings where there is one; the pages are written nevertheless."""
     try:
         from sphinx.application import Sphinx
         from sphinx.util.docutils import docutils_namespace, patch_docutils
@@ -89,7 +91,7 @@ def build(
             f"The HTML site needs {str(error.name).split('.')[0]}: pip install -r requirements.txt."
         ) from error
 
-    _write_source(notebooks, source, table, around or {})
+    _write_source(notebooks, source, table, around or {}, way)
     for folder in (output, source / "_doctrees"):
         shutil.rmtree(folder, ignore_errors=True)
     warnings = io.StringIO()
@@ -175,6 +177,8 @@ def _configuration(source: Path) -> dict[str, object]:
         "exclude_patterns": ["_doctrees", "files"],
         "nb_execution_mode": "off",
         "nb_ipywidgets_js": {},
+        "nb_code_prompt_show": "Parameters and imports",
+        "nb_code_prompt_hide": "Parameters and imports",
         "nb_mime_priority_overrides": [("html", "application/vnd.jupyter.widget-view+json", None)],
         "myst_enable_extensions": ["dollarmath", "amsmath"],
         "myst_heading_anchors": 3,
@@ -184,7 +188,7 @@ def _configuration(source: Path) -> dict[str, object]:
         "html_logo": "_static/logo.svg",
         "html_favicon": "_static/logo.svg",
         "html_static_path": [str(source / "_static")],
-        "html_js_files": [name for name in ours if name.endswith(".js")],
+        "html_js_files": ["glossary.js", *(name for name in ours if name.endswith(".js"))],
         "html_css_files": ["rooflab.css", *(name for name in ours if name.endswith(".css"))],
         "html_show_search_summary": False,  # it fetches pages, which file:// does not allow
         "html_context": {"default_mode": "auto"},
@@ -203,7 +207,9 @@ def _configuration(source: Path) -> dict[str, object]:
     }
 
 
-def _write_source(notebooks: Sequence[Path], source: Path, table: str, around: Mapping[str, str]) -> None:
+def _write_source(
+    notebooks: Sequence[Path], source: Path, table: str, around: Mapping[str, str], way: str
+) -> None:
     shutil.rmtree(source, ignore_errors=True)
     static = source / "_static"
     static.mkdir(parents=True)
@@ -213,15 +219,15 @@ def _write_source(notebooks: Sequence[Path], source: Path, table: str, around: M
         for asset in ASSETS.glob("*.*"):
             shutil.copy(asset, static)
     terms = glossary.terms() if glossary.PAGE in around else []
+    (static / "glossary.js").write_text(glossary.script(terms), encoding="utf-8")
     for path in notebooks:
         notebook = nbformat.reads(normal.normalise(normal.read(path)), as_version=4)
-        texts = [cell for cell in notebook.cells if cell.cell_type == "markdown"]
-        for cell in texts:
-            cell.source = _local_links(cell.source, {p.name for p in notebooks}, source)
+        notebook.cells = _arranged(notebook.cells)
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":
+                cell.source = _local_links(cell.source, {p.name for p in notebooks}, source)
         if terms:
-            linked = glossary.linked([cell.source for cell in texts], terms, path.stem)
-            for cell, text in zip(texts, linked, strict=True):
-                cell.source = text
+            _link_terms(notebook.cells, terms, path.stem)
         notebook.cells = [part for cell in notebook.cells for part in _one_image_a_cell(cell)]
         for cell in notebook.cells:
             for shown in cell.get("outputs", []):
@@ -238,6 +244,7 @@ def _write_source(notebooks: Sequence[Path], source: Path, table: str, around: M
     (source / "index.md").write_text(
         _INDEX.format(
             device=head,
+            way=way,
             contents=pages.contents([lessons.opening(path) for path in notebooks]),
             more="\n".join(["## Reference", "", *more, ""]) if more else "",
             table=rows.strip(),
@@ -246,6 +253,43 @@ def _write_source(notebooks: Sequence[Path], source: Path, table: str, around: M
         ),
         encoding="utf-8",
     )
+
+
+def _arranged(cells: list[Any]) -> list[Any]:
+    """The cells as the page shows them: parameters and imports are one folded cell behind the opening, and
+    the code of hidden cells is left out."""
+    for cell in cells:
+        if "hide-input" in cell.metadata.get("tags", []):
+            cell.metadata["tags"] = ["remove-input"]
+    at = next((k for k, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", [])), None)
+    if at is None:
+        return cells
+    codes = [k for k in range(at, len(cells)) if cells[k].cell_type == "code"]
+    held = [k for k in codes[:2] if k == at or re.match(r"(import|from) ", cells[k].source)]
+    folded = nbformat.v4.new_code_cell(
+        "\n\n".join(cells[k].source for k in held), metadata={"tags": ["hide-input"]}
+    )
+    folded["id"] = f"{cells[at]['id']}-folded"
+    for k in held:
+        cells[k].metadata["tags"] = ["remove-input"]
+    opened = next((k for k in codes[:4] if "page.opening(" in cells[k].source), held[-1])
+    return [*cells[: opened + 1], folded, *cells[opened + 1 :]]
+
+
+def _link_terms(cells: Sequence[Any], terms: Sequence[glossary.Term], stem: str) -> None:
+    """Lead the first mention of each term on a page, in its text or in what a cell shows, to the glossary."""
+    holders: list[tuple[Any, str]] = []
+    outputs = set()
+    for cell in cells:
+        if cell.cell_type == "markdown":
+            holders.append((cell, "source"))
+        for shown in cell.get("outputs", []):
+            if "text/markdown" in shown.get("data", {}):
+                outputs.add(len(holders))
+                holders.append((shown.data, "text/markdown"))
+    texts = ["".join(holder[name]) for holder, name in holders]
+    for (holder, name), text in zip(holders, glossary.linked(texts, terms, stem, outputs), strict=True):
+        holder[name] = text
 
 
 def _one_image_a_cell(cell: Any) -> list[Any]:

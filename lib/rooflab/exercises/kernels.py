@@ -91,6 +91,7 @@ class Task:
     right: str
     trials: Callable[[], Iterator[Trial]]
     starter: str
+    worth: Callable[[], str] | None = None  # what the step gains on a GPU, from its recording
 
 
 @dataclass(frozen=True)
@@ -115,17 +116,24 @@ TASKS: dict[str, Task] = {}
 
 
 def kernel_task(
-    number: str, *, entry: str, right: str, targets: Sequence[Target] = (), starter: str | Path = ""
+    number: str,
+    *,
+    entry: str,
+    right: str,
+    targets: Sequence[Target] = (),
+    starter: str | Path = "",
+    worth: Callable[[], str] | None = None,
 ) -> Callable[[Callable[[], Iterator[Trial]]], Callable[[], Iterator[Trial]]]:
     """Register the exercise `number`: a generator of trials for the kernel `entry`, `targets`, what to say
-    when all is right, and the kernel to be mended, if the reader gets one that runs.
+    when all is right, the kernel to be mended, if the reader gets one that runs, and what says how much
+    the step gains on a GPU.
     """
     given = starter.read_text() if isinstance(starter, Path) else starter
 
     def register(trials: Callable[[], Iterator[Trial]]) -> Callable[[], Iterator[Trial]]:
         if number in TASKS:
             raise UsageError(f"Exercise {number} has two kernel tasks.")
-        TASKS[number] = Task(number, entry, tuple(targets), right, trials, given)
+        TASKS[number] = Task(number, entry, tuple(targets), right, trials, given, worth)
         return trials
 
     return register
@@ -247,6 +255,8 @@ def judge(task: Task, source: str) -> Report:
         details.append(("target", f"{target.says}: {what}, {'met' if met else 'not met'}"))
     if missed:
         return report("wrong", "the result is right, the target is not met.", details, [], first.lines())
+    if task.worth:
+        details.append(("worth", task.worth()))
     return report("right", task.right, details, [], first.lines())
 
 

@@ -1,17 +1,14 @@
-"""What a GPU is: one table of vendor figures, and what the driver says about the GPU in this machine.
-
-Every peak in the table is the *dense* figure; the with-sparsity column of the vendor's documents (twice as
-high) is never used. Matrix peaks are for FP32 accumulation (INT32 for int8): GeForce boards run FP16 and
-FP8 products with FP32 accumulation at half the rate they reach with FP16 accumulation, so their rows hold
-half of the number on the box.
-"""
+"""What a GPU is: the vendor's figures in devices.toml, and what the driver says about this machine's GPU."""
 
 import ctypes
 import functools
+import math
 import os
 import re
 import sys
-from dataclasses import dataclass
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,9 +18,9 @@ from rooflab.errors import UsageError
 @dataclass(frozen=True)
 class Device:
     """Vendor figures of one GPU model. Units: memory_gb in 10^9 bytes as sold, dram_gb_s in GB/s, l2_mb in
-    MiB, shared_kb_per_block (the most one block may opt in to) in KiB, peaks in TFLOP/s (int8_tensor in
+    MiB, shared_kb_per_block (the most one block may opt in to) in KiB, dense peaks in TFLOP/s (int8_tensor in
     TOP/s), boost_mhz in MHz. A peak is None where the hardware has no such unit. `reported` lists the names
-    nvidia-smi gives this model and `source` says where the figures come from."""
+    nvidia-smi gives this model and `sources` the document of each figure."""
 
     slug: str
     name: str
@@ -42,7 +39,7 @@ class Device:
     fp8_tensor: float | None
     boost_mhz: int
     reported: tuple[str, ...]
-    source: str
+    sources: dict[str, str] = field(compare=False)
 
     @property
     def sm(self) -> str:
@@ -55,413 +52,90 @@ class Device:
         return self.compute_capability == (9, 0)
 
 
-_TURING = "NVIDIA T4 datasheet"
-_GA102 = "NVIDIA Ampere GA102 GPU architecture whitepaper, appendix A (RTX 3090); dense columns"
-_A100 = "NVIDIA A100 Tensor Core GPU datasheet; dense figures"
-_ADA = "NVIDIA Ada GPU architecture whitepaper, appendix A; dense columns"
-_HOPPER = "NVIDIA H100 Tensor Core GPU architecture whitepaper; dense figures"
-_ADA_RATES = (
-    "SMs, clock, memory from NVIDIA's product page; peaks derived: SMs x boost clock x per-SM rate of the Ada"
-    " whitepaper (256 FLOP/clk FP32 and TF32, 512 FP16/BF16, 1024 FP8, 2048 INT8)"
-)
+_PEAKS = ("fp32", "tf32_tensor", "fp16_tensor", "bf16_tensor", "int8_tensor", "fp8_tensor")
+_OPTIONAL = ("tf32_tensor", "bf16_tensor", "fp8_tensor")
+_FIGURES = ("sms", "memory_gb", "dram_gb_s", "l2_mb", "shared_kb_per_block", "boost_mhz", *_PEAKS)
+_WHOLE = ("sms", "shared_kb_per_block", "boost_mhz")
 
-_TABLE = (
-    Device(
-        slug="rtx-3060",
-        name="GeForce RTX 3060",
-        architecture="Ampere",
-        compute_capability=(8, 6),
-        sms=28,
-        memory_gb=12,
-        dram_gb_s=360,
-        l2_mb=3,
-        shared_kb_per_block=99,
-        fp32=12.7,
-        tf32_tensor=12.7,
-        fp16_tensor=25.5,
-        bf16_tensor=25.5,
-        int8_tensor=101.9,
-        fp8_tensor=None,
-        boost_mhz=1777,
-        reported=("NVIDIA GeForce RTX 3060",),
-        source=(
-            "SMs, clock, memory from NVIDIA's product page (12 GB model); peaks derived: SMs x boost "
-            "clock x per-SM rate of the GA102 whitepaper (256 FLOP/clk FP32 and TF32, 512 FP16/BF16, "
-            "2048 INT8); L2 as 512 KiB per 32-bit memory controller, the driver may report less"
-        ),
-    ),
-    Device(
-        slug="rtx-3090",
-        name="GeForce RTX 3090",
-        architecture="Ampere",
-        compute_capability=(8, 6),
-        sms=82,
-        memory_gb=24,
-        dram_gb_s=936,
-        l2_mb=6,
-        shared_kb_per_block=99,
-        fp32=35.6,
-        tf32_tensor=35.6,
-        fp16_tensor=71.0,
-        bf16_tensor=71.0,
-        int8_tensor=284.0,
-        fp8_tensor=None,
-        boost_mhz=1695,
-        reported=("NVIDIA GeForce RTX 3090",),
-        source=_GA102,
-    ),
-    Device(
-        slug="rtx-4060-ti",
-        name="GeForce RTX 4060 Ti",
-        architecture="Ada Lovelace",
-        compute_capability=(8, 9),
-        sms=34,
-        memory_gb=16,
-        dram_gb_s=288,
-        l2_mb=32,
-        shared_kb_per_block=99,
-        fp32=22.1,
-        tf32_tensor=22.1,
-        fp16_tensor=44.1,
-        bf16_tensor=44.1,
-        int8_tensor=176.5,
-        fp8_tensor=88.3,
-        boost_mhz=2535,
-        reported=("NVIDIA GeForce RTX 4060 Ti",),
-        source=_ADA_RATES + "; sold with 8 or 16 GB",
-    ),
-    Device(
-        slug="rtx-4070",
-        name="GeForce RTX 4070",
-        architecture="Ada Lovelace",
-        compute_capability=(8, 9),
-        sms=46,
-        memory_gb=12,
-        dram_gb_s=504.2,
-        l2_mb=36,
-        shared_kb_per_block=99,
-        fp32=29.1,
-        tf32_tensor=29.1,
-        fp16_tensor=58.3,
-        bf16_tensor=58.3,
-        int8_tensor=233.2,
-        fp8_tensor=116.6,
-        boost_mhz=2475,
-        reported=("NVIDIA GeForce RTX 4070",),
-        source=_ADA_RATES,
-    ),
-    Device(
-        slug="rtx-4070-laptop",
-        name="GeForce RTX 4070 Laptop GPU",
-        architecture="Ada Lovelace",
-        compute_capability=(8, 9),
-        sms=36,
-        memory_gb=8,
-        dram_gb_s=256,
-        l2_mb=32,
-        shared_kb_per_block=99,
-        fp32=20.0,
-        tf32_tensor=20.0,
-        fp16_tensor=40.1,
-        bf16_tensor=40.1,
-        int8_tensor=160.4,
-        fp8_tensor=80.2,
-        boost_mhz=2175,
-        reported=("NVIDIA GeForce RTX 4070 Laptop GPU",),
-        source=_ADA_RATES
-        + "; boost clock of a laptop depends on its power limit, this is the highest NVIDIA lists",
-    ),
-    Device(
-        slug="rtx-4070-ti",
-        name="GeForce RTX 4070 Ti",
-        architecture="Ada Lovelace",
-        compute_capability=(8, 9),
-        sms=60,
-        memory_gb=12,
-        dram_gb_s=504.2,
-        l2_mb=48,
-        shared_kb_per_block=99,
-        fp32=40.1,
-        tf32_tensor=40.1,
-        fp16_tensor=80.2,
-        bf16_tensor=80.2,
-        int8_tensor=320.7,
-        fp8_tensor=160.4,
-        boost_mhz=2610,
-        reported=("NVIDIA GeForce RTX 4070 Ti",),
-        source=_ADA_RATES,
-    ),
-    Device(
-        slug="rtx-4080",
-        name="GeForce RTX 4080",
-        architecture="Ada Lovelace",
-        compute_capability=(8, 9),
-        sms=76,
-        memory_gb=16,
-        dram_gb_s=716.8,
-        l2_mb=64,
-        shared_kb_per_block=99,
-        fp32=48.7,
-        tf32_tensor=48.7,
-        fp16_tensor=97.5,
-        bf16_tensor=97.5,
-        int8_tensor=389.9,
-        fp8_tensor=194.9,
-        boost_mhz=2505,
-        reported=("NVIDIA GeForce RTX 4080",),
-        source=_ADA,
-    ),
-    Device(
-        slug="rtx-4090",
-        name="GeForce RTX 4090",
-        architecture="Ada Lovelace",
-        compute_capability=(8, 9),
-        sms=128,
-        memory_gb=24,
-        dram_gb_s=1008,
-        l2_mb=72,
-        shared_kb_per_block=99,
-        fp32=82.6,
-        tf32_tensor=82.6,
-        fp16_tensor=165.2,
-        bf16_tensor=165.2,
-        int8_tensor=660.6,
-        fp8_tensor=330.3,
-        boost_mhz=2520,
-        reported=("NVIDIA GeForce RTX 4090",),
-        source=_ADA,
-    ),
-    Device(
-        slug="rtx-5090",
-        name="GeForce RTX 5090",
-        architecture="Blackwell",
-        compute_capability=(12, 0),
-        sms=170,
-        memory_gb=32,
-        dram_gb_s=1792,
-        l2_mb=96,
-        shared_kb_per_block=99,
-        fp32=104.8,
-        tf32_tensor=104.8,
-        fp16_tensor=209.5,
-        bf16_tensor=209.5,
-        int8_tensor=838.0,
-        fp8_tensor=419.0,
-        boost_mhz=2407,
-        reported=("NVIDIA GeForce RTX 5090",),
-        source="NVIDIA RTX Blackwell GPU architecture whitepaper, appendix A; dense columns",
-    ),
-    Device(
-        slug="t4",
-        name="T4",
-        architecture="Turing",
-        compute_capability=(7, 5),
-        sms=40,
-        memory_gb=16,
-        dram_gb_s=320,
-        l2_mb=4,
-        shared_kb_per_block=64,
-        fp32=8.1,
-        tf32_tensor=None,
-        fp16_tensor=65.0,
-        bf16_tensor=None,
-        int8_tensor=130.0,
-        fp8_tensor=None,
-        boost_mhz=1590,
-        reported=("Tesla T4", "NVIDIA T4"),
-        source=_TURING,
-    ),
-    Device(
-        slug="l4",
-        name="L4",
-        architecture="Ada Lovelace",
-        compute_capability=(8, 9),
-        sms=58,
-        memory_gb=24,
-        dram_gb_s=300,
-        l2_mb=48,
-        shared_kb_per_block=99,
-        fp32=30.3,
-        tf32_tensor=60.0,
-        fp16_tensor=121.0,
-        bf16_tensor=121.0,
-        int8_tensor=242.5,
-        fp8_tensor=242.5,
-        boost_mhz=2040,
-        reported=("NVIDIA L4",),
-        source=(
-            "NVIDIA L4 Tensor Core GPU datasheet; it prints with-sparsity figures, halved here; full "
-            "rate with FP32 accumulation"
-        ),
-    ),
-    Device(
-        slug="a10",
-        name="A10",
-        architecture="Ampere",
-        compute_capability=(8, 6),
-        sms=72,
-        memory_gb=24,
-        dram_gb_s=600,
-        l2_mb=6,
-        shared_kb_per_block=99,
-        fp32=31.2,
-        tf32_tensor=62.5,
-        fp16_tensor=125.0,
-        bf16_tensor=125.0,
-        int8_tensor=250.0,
-        fp8_tensor=None,
-        boost_mhz=1695,
-        reported=("NVIDIA A10",),
-        source="NVIDIA A10 Tensor Core GPU datasheet; dense figures; full rate with FP32 accumulation",
-    ),
-    Device(
-        slug="a100-40gb",
-        name="A100 40GB",
-        architecture="Ampere",
-        compute_capability=(8, 0),
-        sms=108,
-        memory_gb=40,
-        dram_gb_s=1555,
-        l2_mb=40,
-        shared_kb_per_block=163,
-        fp32=19.5,
-        tf32_tensor=156.0,
-        fp16_tensor=312.0,
-        bf16_tensor=312.0,
-        int8_tensor=624.0,
-        fp8_tensor=None,
-        boost_mhz=1410,
-        reported=("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB"),
-        source=_A100,
-    ),
-    Device(
-        slug="a100-80gb",
-        name="A100 80GB",
-        architecture="Ampere",
-        compute_capability=(8, 0),
-        sms=108,
-        memory_gb=80,
-        dram_gb_s=2039,
-        l2_mb=40,
-        shared_kb_per_block=163,
-        fp32=19.5,
-        tf32_tensor=156.0,
-        fp16_tensor=312.0,
-        bf16_tensor=312.0,
-        int8_tensor=624.0,
-        fp8_tensor=None,
-        boost_mhz=1410,
-        reported=("NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe"),
-        source=_A100 + "; SXM bandwidth, the PCIe board has 1935 GB/s",
-    ),
-    Device(
-        slug="h100-sxm",
-        name="H100 SXM",
-        architecture="Hopper",
-        compute_capability=(9, 0),
-        sms=132,
-        memory_gb=80,
-        dram_gb_s=3350,
-        l2_mb=50,
-        shared_kb_per_block=227,
-        fp32=66.9,
-        tf32_tensor=494.7,
-        fp16_tensor=989.4,
-        bf16_tensor=989.4,
-        int8_tensor=1978.9,
-        fp8_tensor=1978.9,
-        boost_mhz=1980,
-        reported=("NVIDIA H100 80GB HBM3",),
-        source=_HOPPER + "; matrix peaks are counted at 1830 MHz, FP32 at 1980 MHz",
-    ),
-    Device(
-        slug="h100-pcie",
-        name="H100 PCIe",
-        architecture="Hopper",
-        compute_capability=(9, 0),
-        sms=114,
-        memory_gb=80,
-        dram_gb_s=2000,
-        l2_mb=50,
-        shared_kb_per_block=227,
-        fp32=51.2,
-        tf32_tensor=378.0,
-        fp16_tensor=756.0,
-        bf16_tensor=756.0,
-        int8_tensor=1513.0,
-        fp8_tensor=1513.0,
-        boost_mhz=1755,
-        reported=("NVIDIA H100 PCIe",),
-        source=_HOPPER + "; matrix peaks are counted at 1620 MHz, FP32 at 1755 MHz",
-    ),
-    Device(
-        slug="h200",
-        name="H200",
-        architecture="Hopper",
-        compute_capability=(9, 0),
-        sms=132,
-        memory_gb=141,
-        dram_gb_s=4800,
-        l2_mb=60,
-        shared_kb_per_block=227,
-        fp32=66.9,
-        tf32_tensor=494.7,
-        fp16_tensor=989.4,
-        bf16_tensor=989.4,
-        int8_tensor=1978.9,
-        fp8_tensor=1978.9,
-        boost_mhz=1980,
-        reported=("NVIDIA H200",),
-        source=(
-            "NVIDIA H200 Tensor Core GPU datasheet (SXM) for memory and bandwidth; it prints with- "
-            "sparsity matrix figures, which halved are those of the H100 SXM whitepaper (matrix peaks "
-            "at 1830 MHz, FP32 at 1980 MHz); L2 as the driver reports it"
-        ),
-    ),
-    Device(
-        slug="b200",
-        name="B200",
-        architecture="Blackwell",
-        compute_capability=(10, 0),
-        sms=148,
-        memory_gb=180,
-        dram_gb_s=8000,
-        l2_mb=126,
-        shared_kb_per_block=227,
-        fp32=75.0,
-        tf32_tensor=1125.0,
-        fp16_tensor=2250.0,
-        bf16_tensor=2250.0,
-        int8_tensor=4500.0,
-        fp8_tensor=4500.0,
-        boost_mhz=1965,
-        reported=("NVIDIA B200",),
-        source=(
-            "NVIDIA HGX B200 datasheet, an eighth of the eight-GPU board's figures; it prints with- "
-            "sparsity matrix figures, halved here; SMs, L2 and clock as the driver reports them"
-        ),
-    ),
-)
-_BY_SLUG = {device.slug: device for device in _TABLE}
-_BY_REPORTED = {name.casefold(): device for device in _TABLE for name in device.reported}
+
+def read(path: Path) -> dict[str, Device]:
+    """The GPUs of a table by slug. Raises UsageError for a row that lacks a figure or its source, or holds
+    what is no figure.
+    """
+    try:
+        rows = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path.name} is not TOML: {error}.") from None
+    return {slug: _device(f"{path.name}, [{slug}]", slug, row) for slug, row in rows.items()}
+
+
+def _device(where: str, slug: str, row: Any) -> Device:
+    texts = ("name", "architecture")
+    known = {*texts, *_FIGURES, "compute_capability", "reported", "sources"}
+    if not isinstance(row, dict):
+        raise UsageError(f"{where} is not a table; a GPU is a heading like [h200] with its figures below.")
+    if unknown := sorted(set(row) - known):
+        raise UsageError(f"{where}: {unknown[0]!r} is no figure; there are {', '.join(sorted(known))}.")
+    if missing := sorted(known - set(row) - set(_OPTIONAL)):
+        raise UsageError(f"{where} lacks {', '.join(missing)}.")
+    for key in texts:
+        if not isinstance(row[key], str) or not row[key]:
+            raise UsageError(f"{where}: {key} is {row[key]!r}; it has to be a text.")
+    for key in _FIGURES:
+        value, kinds = row.get(key, 1), (int,) if key in _WHOLE else (int, float)
+        if type(value) not in kinds or not 0 < value < math.inf:
+            kind = "whole number" if key in _WHOLE else "number"
+            raise UsageError(f"{where}: {key} is {value!r}; it has to be a {kind} above zero.")
+    pair, reported, sources = row["compute_capability"], row["reported"], row["sources"]
+    if not isinstance(pair, list) or len(pair) != 2 or any(type(part) is not int for part in pair):
+        raise UsageError(f"{where}: compute_capability is {pair!r}; it has to be two numbers like [9, 0].")
+    if not isinstance(reported, list) or not reported or any(type(one) is not str for one in reported):
+        raise UsageError(f"{where}: reported is {reported!r}; it has to list the names nvidia-smi gives.")
+    try:
+        origins = [(str(figure), str(entry["from"])) for entry in sources for figure in entry["of"]]
+    except (KeyError, TypeError):
+        raise UsageError(f"{where}: every source is {{ of = [figures], from = a document }}.") from None
+    named = sorted(figure for figure, document in origins if document.strip())
+    figures = sorted(set(_FIGURES) & set(row))
+    if wrong := [figure for figure in figures if named.count(figure) != 1]:
+        raise UsageError(f"{where}: {wrong[0]} has {named.count(wrong[0])} sources; every figure has one.")
+    if extra := sorted({figure for figure, _ in origins} - set(figures)):
+        raise UsageError(f"{where}: sources name {extra[0]!r}, which the row does not hold.")
+    figures_held: dict[str, Any] = {key: row.get(key) for key in _FIGURES}
+    return Device(
+        slug=slug,
+        name=row["name"],
+        architecture=row["architecture"],
+        compute_capability=(pair[0], pair[1]),
+        reported=tuple(reported),
+        sources=dict(origins),
+        **figures_held,
+    )
+
+
+@functools.cache
+def _table() -> dict[str, Device]:
+    return read(Path(__file__).with_name("devices.toml"))
 
 
 def names() -> list[str]:
     """Slugs of every GPU in the table, in the table's order."""
-    return list(_BY_SLUG)
+    return list(_table())
 
 
 def get(name: str) -> Device:
     """The row of one slug, e.g. "h200". Raises UsageError naming the slugs that exist."""
-    if name not in _BY_SLUG:
-        raise UsageError(f"there is no GPU {name!r} in the table; it holds {', '.join(_BY_SLUG)}.")
-    return _BY_SLUG[name]
+    if name not in _table():
+        raise UsageError(f"there is no GPU {name!r} in the table; it holds {', '.join(_table())}.")
+    return _table()[name]
 
 
 def match(gpu_name: str) -> Device | None:
     """The row of a GPU as nvidia-smi names it ("NVIDIA H200"), or None. Only whole names match: an RTX 4090
     Laptop GPU or an A10G is another chip than the RTX 4090 or the A10."""
-    return _BY_REPORTED.get(" ".join(gpu_name.split()).casefold())
+    wanted = " ".join(gpu_name.split()).casefold()
+    found = (row for row in _table().values() if wanted in map(str.casefold, row.reported))
+    return next(found, None)
 
 
 def slug(gpu_name: str) -> str:
@@ -531,7 +205,7 @@ def _attribute(library: Any, number: int) -> int:
 
 def uuid() -> str | None:
     """What tells the first GPU of this process from the others of its machine ("GPU-6a8b...", the same in
-    every process whatever CUDA_VISIBLE_DEVICES says), or None without a GPU or for a driver that keeps it."""
+    every process whatever CUDA_VISIBLE_DEVICES says), or None without a GPU or an answer."""
     library, raw = _libcuda(), (ctypes.c_ubyte * 16)()
     if library is None or library.cuDeviceGetUuid(raw, 0) != 0:
         return None
@@ -639,11 +313,11 @@ def _others(nvml: ModuleType, handle: Any) -> list[dict[str, Any]]:
 
 
 def probe() -> dict[str, Any] | None:
-    """What the first GPU of this process is and how it stands, or None without a GPU or driver. Keys: gpu,
+    """What the first GPU of this process is and its state now, or None without a GPU or driver. Keys: gpu,
     compute_capability (a pair), sms, l2_bytes, memory_bus_bits, shared_bytes_per_block, memory_bytes,
     memory_free_bytes, driver, cuda_driver ("13.0"), sm_clock_mhz, sm_clock_max_mhz, memory_clock_mhz,
     memory_clock_max_mhz, temperature_c, power_w, power_limit_w, throttle (list of reasons),
-    pcie_generation, pcie_width, other_processes (list of dicts). A fact that the driver keeps to itself is
+    pcie_generation, pcie_width, other_processes (list of dicts). A fact that the driver does not give is
     None."""
     library, found = _libcuda(), _nvml()
     if library is None or found is None:

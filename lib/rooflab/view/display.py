@@ -140,15 +140,20 @@ def diff(below: Rung, rung: Rung, folded: bool = False, built: Mapping[str, int]
     moved to the right or left count as the same. `folded` shows a line to click instead, for long ones;
     `built` shows only what these macros leave of both.
     """
-    # Entry names differ in every rung; they would hide what changed.
-    before = body_of(below, built).replace(below.entry, rung.operator).splitlines()
-    after = body_of(rung, built).replace(rung.entry, rung.operator).splitlines()
-    lines = [f"--- {below.name}.cu", f"+++ {rung.name}.cu", *_changes(before, after)]
+    lines = [f"--- {below.name}.cu", f"+++ {rung.name}.cu", *changes(below, rung, built)]
     text = "```diff\n" + "\n".join(lines) + "\n```"
     if folded:
         head = f"{rung.name}: {rung.idea} ({len(lines) - 2} lines of changes from {below.name})"
         text = f"<details><summary>{head}</summary>\n\n{text}\n\n</details>"
     display(Markdown(text))
+
+
+def changes(below: Rung, rung: Rung, built: Mapping[str, int] | None = None) -> list[str]:
+    """The lines of a unified diff from the rung below, as `diff` shows them, without its two head lines."""
+    # Entry names differ in every rung; they would hide what changed.
+    before = body_of(below, built).replace(below.entry, rung.operator).splitlines()
+    after = body_of(rung, built).replace(rung.entry, rung.operator).splitlines()
+    return list(_changes(before, after))
 
 
 def _changes(before: list[str], after: list[str]) -> Iterator[str]:

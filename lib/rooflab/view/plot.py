@@ -24,6 +24,7 @@ COLOURS = ("#0072B2", "#E69F00", "#000000", "#D55E00", "#56B4E9", "#009E73", "#C
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 2, 1, 2)))
 ROOF_COLOUR = "#555555"
+PEER_COLOUR = "#8A8A8A"
 DPI = 100
 STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",

@@ -1,0 +1,29 @@
+"""What a reader's step is worth: the rungs before and after it on a GPU, from the recording."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rooflab import lab
+from rooflab.errors import UsageError
+from rooflab.records.case import Case
+from rooflab.view import display
+
+RECORDED = "h200"  # the recording that comes with the course
+
+
+def gain(study: str, cases: Iterable[Case], before: str, after: str) -> str:
+    """Two of a study's recorded cases, named by rung and options, as a sentence: "1_scalar -> 2_tiled
+    queries=16: 20,837 -> 15,697 us, 1.3 times as fast, on the recorded NVIDIA H200".
+
+    UsageError for a name that is none of `cases`; MissingRecording for a case that was not recorded.
+    """
+    named = {f"{case.impl} {case.options or ''}".strip(): case for case in cases}
+    unknown = [name for name in (before, after) if name not in named]
+    if unknown:
+        raise UsageError(f"There is no case {unknown[0]!r}; there are: {', '.join(named)}.")
+    here = lab.open("replay", RECORDED)
+    rows = here.measure(study, [named[before], named[after]])
+    old, new = rows["median_us"]
+    took = " -> ".join(f"{t:,.0f}" if t >= 100 else f"{t:.1f}" for t in (old, new))
+    return f"{before} -> {after}: {took} us, {display.speed(old / new)}, on the recorded {here.run['gpu']}"

@@ -1,0 +1,398 @@
+"""The lab a notebook holds: measure or profile here, or replay a recording.
+
+Replay reads files and nothing else: no GPU, CUDA, torch, CuPy or compiler.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from rooflab import paths, studies
+from rooflab.errors import MissingRecording, MissingTool, OutOfTime, UsageError
+from rooflab.hardware import device as devices
+from rooflab.lab.compiling import compile_ahead
+from rooflab.lab.locks import alone
+from rooflab.lab.profiles import TOOLS, columns_of, is_skipped, read_profile, take
+from rooflab.ops import this_arch
+from rooflab.profile import recorded
+from rooflab.records import seal
+from rooflab.records.case import Case
+from rooflab.records.csv_table import is_blank, plain, write_atomically
+from rooflab.records.fingerprint import SKIPPED, fresh
+from rooflab.records.nearest import nearest
+from rooflab.records.store import Store, closing_facts, run_facts
+from rooflab.studies import static
+from rooflab.studies.bandwidth import Roof, ceilings, roofs
+from rooflab.studies.base import Context, Sized, Study, Unlisted, require_gpu
+from rooflab.studies.environment import latency_ns
+
+
+@dataclass
+class Lab:
+    """Where a lesson's figures come from. `mode` is "live" or "replay"; `device` the recording's name."""
+
+    mode: str
+    device: str
+    effort: str
+    store: Store
+    say: Callable[[str], None] = field(default=lambda line: None, repr=False)
+    _run: str | None = field(default=None, repr=False)
+    _facts: dict[str, Any] = field(default_factory=dict, repr=False)  # of the run that begins next
+    # Cases measured by this lab, by study and instrument, and when measuring has to stop (time.monotonic).
+    _taken: dict[tuple[str, str], set[str]] = field(default_factory=dict, repr=False)
+    until: float = field(default=math.inf, repr=False)
+
+    @cached_property
+    def spec(self) -> devices.Device | None:
+        """Vendor constants of the recorded GPU, None for a model that the table lacks."""
+        found = self.store.runs()["gpu"]
+        name = devices.probe()["gpu"] if self.mode == "live" else (found.iloc[-1] if len(found) else "")  # type: ignore[index]
+        return devices.match(str(name))
+
+    @property
+    def roof(self) -> dict[str, Roof]:
+        """The device's measured ceilings, by the names of rooflab.hardware.roofline.ROOFS. Live, they are
+        measured first where no lesson has done so yet; replayed, they are those that are recorded.
+        """
+        if self.mode == "live" and not self._roofs():
+            self._measure(studies.get("bandwidth"), ceilings(self.effort, self.sized))
+        return self._roofs()
+
+    def _roofs(self) -> dict[str, Roof]:
+        return roofs(self.store.read("bandwidth"))
+
+    @property
+    def run(self) -> pd.Series:
+        """Facts of the newest run of this recording: GPU, driver, versions, date, clocks. Live, of this very
+        run; before anything was measured that is a finished one in the same surroundings, if there is one.
+        """
+        name = self._run
+        if self.mode == "live":
+            name = name or self.store.last_run(run_facts("", self.effort)) or self._begin()
+        found = self.store.runs()
+        if not len(found):
+            raise MissingRecording(f"{self.store.folder} holds no run yet.")
+        return found.iloc[-1] if name is None else found[found["run"] == name].iloc[0]
+
+    @property
+    def peers(self) -> Store:
+        """Others' kernels as published for this very GPU model; a store without rows where nothing is."""
+        return Store(paths.DATA, f"{devices.slug(str(self.run['gpu']))}-peers")
+
+    def run_of(self, study: str) -> pd.Series:
+        """Facts, as `run`'s, of the newest run that rows of a study come from: a recording's runs may be of
+        several days, and of several GPUs of one model. Before there are rows, `run`.
+        """
+        found = self.store.runs()
+        mine = found[found["run"].isin(set(self.store.read(study)["run"]))]
+        return mine.iloc[-1] if len(mine) else self.run
+
+    @property
+    def sm_ghz(self) -> float:
+        """The SMs' clock when runs of this recording began, in GHz: the highest, as a run that
+        begins on a GPU still hot from the last shows a lower clock than it measured at.
+        """
+        return float(self.store.runs()["sm_clock_before_mhz"].max()) / 1e3
+
+    def cases(self, study: str) -> list[Case]:
+        """Every case that a recording of `study` on this device holds at this effort."""
+        return studies.get(study).cases(self.effort, self.sized)
+
+    def held(self, study: str, cases: Sequence[Case], tool: str = "") -> list[Case]:
+        """Of `cases` those that `measure` (or `profile`, by `tool`) can give: live all of them, replayed what
+        the recording holds, which may be older than a case, beside what `measure` says is not yet measured.
+        """
+        if self.mode == "live":
+            return list(cases)
+        path = self._profile_path(study, tool)
+        there = set((read_profile(path, tool, None) if tool else self.store.read(study))["case"])
+        if there.isdisjoint(case.id for case in cases):
+            return []
+        there |= set(studies.get(study).not_yet_measured(cases, there))
+        return [case for case in cases if case.id in there]
+
+    def has_profile(self, study: str, tool: str) -> bool:
+        """Whether an instrument answered for any case of a study; live, whether that can still be tried."""
+        frame = read_profile(self._profile_path(study, tool), tool, None)
+        return bool((~is_skipped(frame)).any()) or (self.mode == "live" and frame.empty)
+
+    @property
+    def sized(self) -> Sized:
+        """The device for lists of cases: the table's entry, else what the driver says of it."""
+        return self.spec or unlisted(self.run)
+
+    def measure(self, study: str, cases: Sequence[Case]) -> pd.DataFrame:
+        """Rows of `cases` in their order, all of record.COLUMNS.
+
+        Live, whatever the store does not already hold fresh is gated, timed and stored first. A case that
+        could not run there (a peer not installed, too little memory) is recorded as skipped with its reason
+        and left out here. Replay reads the store; MissingRecording names the cases it lacks and the command
+        that measures them. A rung newer than the recording is left out and named in the frame's
+        attrs["not_yet_measured"].
+        """
+        if studies.get(study).everywhere:
+            frame = static.read()
+        else:
+            if self.mode == "live":
+                self._measure(studies.get(study), cases)
+            frame = self.store.read(study)
+        wanted = [case.id for case in cases]
+        present = set(frame["case"])
+        newer = studies.get(study).not_yet_measured(cases, present)
+        missing = [case for case in wanted if case not in present and case not in newer]
+        if missing and (self.mode == "replay" or studies.get(study).everywhere):
+            raise self._lacks(study, "", missing, present)
+        rows = frame.set_index("case", drop=False).loc[[case for case in wanted if case in present]]
+        timed = rows[~is_skipped(rows)]
+        own = timed[(timed["kind"] == "own") & (timed["error"] <= timed["error_budget"])]
+        self._note(study, "", wanted, timed["case"], gated=[*own["case"]])
+        timed = timed.reset_index(drop=True)
+        if newer:
+            timed.attrs["not_yet_measured"] = sorted(set(newer.values()))
+        return timed
+
+    def profile(
+        self, study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | None = None
+    ) -> pd.DataFrame:
+        """What a profiler or another instrument says of `cases`: one or more rows a case, first column
+        `case`.
+
+        tool "ncu" counts (columns: kernel, grid, block and the metrics' short names), "nsys" and "cupti"
+        trace (one row per GPU activity), "gate" says what is refused, "sass" counts instructions,
+        "sanitizer" says what compute-sanitizer and the CPU's watcher report of faulty kernels, "checks" what
+        a study asks beside the time (columns: quantity, value).
+        Replay reads data/<device>/profiles/<study>_<tool>.csv. An instrument that is missing or not
+        permitted is recorded as skipped and leaves its cases out, as a case that cannot run in `measure`.
+        """
+        if tool not in TOOLS:
+            raise UsageError(f"There is no instrument {tool!r}; there are {', '.join(TOOLS)}.")
+        if tool == "sass":
+            frame = static.read_sass()
+        else:
+            if self.mode == "live":
+                try:
+                    self.take_profile(study, cases, tool, metrics)
+                except MissingTool as error:
+                    self.say(f"{study} skipped {tool}: {error}")
+            path = self._profile_path(study, tool)
+            frame = read_profile(path, tool, metrics)
+        able = studies.get(study).recordable(cases, frame["case"])
+        missing = [case.id for case in able if case.id not in set(frame["case"])]
+        if missing and (self.mode == "replay" or studies.get(study).everywhere):
+            raise self._lacks(study, tool, missing, set(frame["case"]))
+        order = {case.id: i for i, case in enumerate(cases)}
+        rows = frame[frame["case"].isin(order) & ~is_skipped(frame)]
+        if tool != "sass":
+            rows = recorded.typed(rows, path)
+        self._note(study, tool, list(order), rows["case"])
+        return rows.drop(columns="identity").sort_values(
+            "case", key=lambda c: c.map(order), kind="stable", ignore_index=True
+        )
+
+    def traces(self, study: str) -> pd.DataFrame:
+        """How the lines of a study's rungs use memory, as watching small launches on the CPU showed it: the
+        recorded table of studies.traces. It depends on no device, so it is the same in every mode.
+        """
+        from rooflab.studies import traces
+
+        return traces.read(study)
+
+    def take_profile(
+        self, study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | None = None
+    ) -> None:
+        """Profile here the cases that the store does not hold fresh; MissingTool, once the cases are
+        recorded as skipped, for an instrument that cannot be used.
+        """
+        path, of = self._profile_path(study, tool), studies.get(study)
+        frame = read_profile(path, tool, metrics)
+        arch, trouble = this_arch(), None
+        reasons = {case.id: of.why_not(case, arch) for case in cases} if arch else {}
+        unable = {case: plain(f"{SKIPPED}{reason}") for case, reason in reasons.items() if reason}
+        now = {case.id: unable.get(case.id) or of.identity(case, arch) for case in cases}
+        held = dict(zip(frame["case"], frame["identity"], strict=True))
+        chosen = [case for case in cases if not fresh(str(held.get(case.id, "")), now[case.id])]
+        if not chosen:
+            return
+        able = [case for case in chosen if case.id not in unable]
+        taken = pd.DataFrame({"case": []})
+        try:
+            if able:
+                with alone():
+                    taken = take(study, able, tool, metrics)
+        except MissingTool as error:
+            trouble = error
+            now |= {case.id: plain(f"{SKIPPED}{error}") for case in able}
+        left_out = [case.id for case in chosen if trouble or case.id in unable]
+        taken = pd.concat([taken, pd.DataFrame({"case": left_out})], ignore_index=True)
+        taken["identity"] = [now[case] for case in taken["case"]]
+        self._taken.setdefault((study, tool), set()).update(case.id for case in chosen)
+        taken = recorded.as_texts(taken.assign(run=self._begin()))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self.store.lock():
+            frame = read_profile(path, tool, metrics)  # again: it took minutes, in which others may write
+            kept = frame[~frame["case"].isin({case.id for case in chosen})]
+            columns = frame.columns if len(kept) else columns_of(study, tool, metrics)
+            frame = pd.concat([kept, taken], ignore_index=True)[[*columns]].fillna("")
+            frame = frame.sort_values("case", kind="stable", ignore_index=True)
+            seal.unseal(self.store.folder)
+            write_atomically(path, frame.to_csv(index=False, lineterminator="\n"))
+        if trouble:
+            raise trouble
+
+    def _profile_path(self, study: str, tool: str) -> Path:
+        return self.store.folder / "profiles" / f"{study}_{tool}.csv"
+
+    def close(self) -> None:
+        """End this lab's run: clocks and temperature after, and the derived columns by the newest roofs."""
+        if self._run is not None:
+            self.rederive()
+            self.store.finish(self._run, **closing_facts())
+            self._run, self._facts = None, {}
+
+    # --- live -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Date the run that the first new result begins from now on: what comes before it takes time, too."""
+        command = os.environ.get("ROOFLAB_COMMAND") or "rooflab run --mode live"
+        self._facts = run_facts(command, self.effort)
+
+    def _begin(self) -> str:
+        if self._run is None:
+            if not self._facts:
+                self.start()
+            self._run = self.store.begin(self._facts)
+        return self._run
+
+    def _measure(self, study: Study, cases: Sequence[Case]) -> None:
+        if study.needs_gpu:
+            require_gpu()
+        stale = self.stale(study, cases)
+        # Contestants of one comparison are measured together or not at all.
+        groups = [g for g in study.groups(cases) if any(case.id in stale for case in g)]
+        total, done, context = sum(map(len, groups)), 0, self._context()
+        for group in groups:
+            self.require_time()
+            with alone():
+                outcome = study.measure_group(group, context)
+            named = {case.id: case for case in group}
+            skipped = [
+                {**named[case].row(), "identity": plain(f"{SKIPPED}{reason}")}
+                for case, reason in outcome.skipped.items()
+            ]
+            self.store.add(study.name, [*outcome.rows, *skipped], self._begin())
+            self._taken.setdefault((study.name, ""), set()).update(named)
+            done += len(group)
+            self.say(f"{study.name} case {done}/{total}: {group[0].id}")
+            for case, reason in outcome.skipped.items():
+                self.say(f"{study.name} skipped {case}: {reason}")
+        if groups:
+            self.rederive()
+
+    def rederive(self) -> None:
+        self.store.rederive(lambda: {name: found.value for name, found in self._roofs().items()})
+
+    def stale(self, study: Study, cases: Sequence[Case]) -> set[str]:
+        """Ids of the cases that a live lab would measure: not recorded, or recorded as other code than now. A
+        case that could not run is tried again once its surroundings change.
+        """
+        facts, arch = run_facts("", self.effort), this_arch()
+        compile_ahead([(study, cases)], arch)
+        found = set()
+        for case in cases:
+            reason = self.store.why_skipped(study.name, case.id, facts)
+            if reason is not None:
+                package = study.needs(case)
+                if package is None or "not installed" not in reason or find_spec(package) is None:
+                    continue
+            # Of what cannot run here nothing is compiled: measuring it records why.
+            if (
+                arch
+                and study.why_not(case, arch)
+                or not self.store.is_fresh(study.name, case.id, study.identity(case, arch), facts)
+            ):
+                found.add(case.id)
+        return found
+
+    def lacks(self, study: Study) -> bool:
+        """Whether cases of a study are still to be measured, or to be profiled for the first time."""
+        if self.stale(study, self.cases(study.name)):
+            return True
+        return any(
+            {case.id for case in cases}
+            - set(read_profile(self._profile_path(study.name, tool), tool, metrics)["case"])
+            for tool, cases, metrics in study.profiles(self.effort, self.sized)
+        )
+
+    def require_time(self) -> None:
+        if time.monotonic() > self.until:
+            raise OutOfTime(
+                "the time is up; what was measured is kept; run the same command again to continue."
+            )
+
+    def _note(
+        self, study: str, tool: str, asked: Sequence[str], given: Iterable[str], gated: Sequence[str] = ()
+    ) -> None:
+        """Append to the file $ROOFLAB_LEDGER, if set, which cases a lesson asked for and what it got."""
+        if path := os.environ.get("ROOFLAB_LEDGER"):
+            there, new = set(given), self._taken.get((study, tool), set())
+            entry = {"study": study, "tool": tool, "asked": list(asked), "gated": list(gated)}
+            entry["measured"] = [case for case in asked if case in new and case in there]
+            entry["skipped"] = [case for case in asked if case not in there]
+            entry["run"] = (self._run or "") if entry["measured"] else ""
+            with Path(path).open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+
+    def _context(self) -> Context:
+        facts = devices.probe() or {}
+        lanes, generation = facts.get("pcie_width"), facts.get("pcie_generation")
+        return Context(
+            device=self.spec,
+            sms=facts.get("sms"),
+            pcie_gb_s=_PCIE_LANE_GB_S[generation] * lanes
+            if generation in _PCIE_LANE_GB_S and lanes
+            else None,
+            latency_ns=latency_ns(self.store.read("environment")),
+            effort=self.effort,
+        )
+
+    def _lacks(self, study: str, tool: str, missing: Sequence[str], held: set[str]) -> MissingRecording:
+        """The error of a replay: what is missing, what of the recording comes nearest, and the command."""
+        of = studies.get(study)
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        table = f"{self.store.folder.name}/{study}_{tool}".removesuffix("_")
+        what = f"The recording {table} lacks `{missing[0]}`{more}"
+        if like := nearest(missing[0], held):
+            what += f"; the nearest in it is `{like}`"
+        if of.everywhere:
+            return MissingRecording(f"{what}.", (), f"rooflab trace {study}")
+        quick = " --effort quick" * (self.effort == "quick")
+        lists = [self.cases(study)]
+        if tool:
+            lists = [cases for name, cases, _ in of.profiles(self.effort, self.sized) if name == tool]
+        listed = {case.id for case in chain.from_iterable(lists)}
+        if set(missing) <= listed:  # a recording that is not complete
+            return MissingRecording(f"{what}.", (), f"rooflab record {study}{quick}")
+        given = "".join(f" --case '{case}'" for case in missing)
+        by = f" --tool {tool}" * bool(tool)
+        return MissingRecording(f"{what}.", missing, f"rooflab measure {study}{by}{given}")
+
+
+# Bytes a second and lane after line coding (128b/130b from generation 3 on), PCI Express base specifications.
+_PCIE_LANE_GB_S = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+
+
+def unlisted(run: pd.Series) -> Unlisted:
+    memory = run["memory_bytes"]
+    return Unlisted(int(run["sms"]), None if is_blank(memory) else float(memory) / 1e9)

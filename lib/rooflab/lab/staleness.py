@@ -1,0 +1,106 @@
+"""What of a recording is incomplete, ungated, implausible, or measured with other code than now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import pandas as pd
+
+from rooflab import studies
+from rooflab.errors import MissingTool, UsageError
+from rooflab.hardware import device as devices
+from rooflab.lab.opening import opened
+from rooflab.lab.profiles import columns_of
+from rooflab.lab.session import unlisted
+from rooflab.ops import as_on
+from rooflab.profile import recorded
+from rooflab.records.case import Case
+from rooflab.records.fingerprint import SKIPPED, fresh
+from rooflab.records.validate import Finding, validate
+from rooflab.runtime import nvrtc
+from rooflab.studies import static
+from rooflab.studies.bandwidth import roofs
+
+_SAY_EVERY_S = 3.0
+
+
+def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> list[Finding]:
+    """Everything wrong with data/<device> (or the folder `device`): incomplete, ungated, stale or
+    implausible.
+
+    With NVRTC installed every rung is compiled again for the recorded GPU and its machine code compared;
+    without it only sources and launch rules are. That takes minutes the first time; `say` gets progress.
+    """
+    store = opened(device)
+    try:
+        runs, bandwidth = store.runs(), store.read("bandwidth")
+    except UsageError:  # the tables say themselves what is wrong with them
+        return validate(store.folder)
+    told = time.monotonic()
+    capability = str(runs["compute_capability"].iloc[-1]) if len(runs) else ""
+    arch: str | None = capability.replace(".", "") or None
+    try:
+        nvrtc.compiler_version()
+    except MissingTool:
+        arch = None
+    spec = devices.match(str(runs["gpu"].iloc[-1])) if len(runs) else None
+    sized = spec or (unlisted(runs.iloc[-1]) if len(runs) else None)
+    efforts = {str(e) for e in runs["effort"]} if len(runs) else {"full"}
+    effort = "full" if "full" in efforts else "quick"
+
+    newer: dict[str, set[str]] = {}  # rungs that a table has no row of yet, by the table's file
+
+    def recordable(study: str, cases: list[Case], file: str) -> list[Case]:
+        """`cases` without those of newer rungs, which are noted; of a missing or damaged file validate says
+        what is wrong.
+        """
+        try:
+            held = pd.read_csv(store.folder / file, usecols=["case"], dtype=str)["case"].dropna()
+        except (OSError, ValueError):
+            return cases
+        lacking = studies.get(study).not_yet_measured(cases, held)
+        newer.setdefault(file, set()).update(lacking.values())
+        return [case for case in cases if case.id not in lacking]
+
+    def expected(study: str) -> list[Case]:
+        cases = studies.get(study).cases(effort, sized) if study in studies.names() else []
+        return recordable(study, cases, f"{study}.csv")
+
+    def identity(case: Case) -> str | None:
+        nonlocal told
+        if case.study not in studies.names() or case.kind != "own":
+            return None  # a library's version is what it was on the recording machine
+        if time.monotonic() - told > _SAY_EVERY_S:
+            told = time.monotonic()
+            say(f"comparing the code of every case with the recorded one: {case.study}, {case.id}")
+        return studies.get(case.study).identity(case, arch)
+
+    found = roofs(bandwidth)
+    measured = [study for study in studies.names() if not studies.get(study).everywhere]
+    wanted = {}
+    for study in measured:
+        for tool, cases, metrics in studies.get(study).profiles(effort, sized):
+            cases = recordable(study, cases, f"profiles/{study}_{tool}.csv")
+            wanted[f"{study}_{tool}.csv"] = (columns_of(study, tool, metrics), [case.id for case in cases])
+    stale = []
+    with as_on(spec.slug if spec else None, capability.replace(".", "") or "90"):
+        for path in sorted((store.folder / "profiles").glob("*.csv")):
+            study = path.stem.rpartition("_")[0]
+            with suppress(UsageError):  # what is damaged, validate says
+                table = recorded.texts(path)
+                for case, held in sorted(set(zip(table["case"], table["identity"], strict=True))):
+                    now = None if held.startswith(SKIPPED) else identity(studies.get(study).case(case))
+                    if now is not None and not fresh(held, now):
+                        sentence = f"{case} is stale: profiled as {held}, its code is now {now}."
+                        stale.append(Finding("error", f"profiles/{path.name}", sentence))
+        cpu, reports = studies.get("static"), static.read()["case"]
+        newer["cpu/static.csv"] = set(cpu.not_yet_measured(cpu.cases(), reports).values())
+        roof_of = {key: value.value for key, value in found.items()}
+        stale += validate(store.folder, measured, expected, identity, roof_of, wanted)
+    return stale + [
+        Finding("warning", file, f"not yet measured: {', '.join(sorted(names))}.")
+        for file, names in newer.items()
+        if names
+    ]

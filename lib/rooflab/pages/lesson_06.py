@@ -1,0 +1,274 @@
+"""What lesson 06's page shows: its tables, figures and computed sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from rooflab.analysis import attention as analysis
+from rooflab.hardware import roofline
+from rooflab.lab import Lab
+from rooflab.numerics import model_shapes
+from rooflab.pages import Opening, Rows
+from rooflab.pages import facts as facts
+from rooflab.records.case import Case
+from rooflab.studies import attention as study
+from rooflab.view import display, explorer, page, plot
+
+ABLE = (
+    "say from its reads whether an attention kernel is bound by memory, by shared memory or by tensor cores",
+    "compute a softmax in one pass",
+    "write FlashAttention with tensor-core fragments, and test it on your CPU",
+)
+
+
+def opening(rows: Rows, again: Rows, gpu: object, seq: int, peak: float) -> Opening:
+    """The first screen: what the ladder gains, its share of the matrix roof, and the ladder."""
+    own = rows[rows["kind"] == "own"]
+    first, best = own.iloc[0], own.sort_values("median_us").iloc[0]
+    answer = (
+        f"{first['impl']} reads each key {again['times'].iloc[0]:,.0f} times. FlashAttention keeps a tile of "
+        f"queries on the chip and streams the keys past it: {best['impl']} is "
+        f"{display.speed(first['median_us'] / best['median_us'])} on the {gpu}, with "
+        f"{best['tflop_s']:,.0f} TFLOP/s"
+    )
+    roof = ("FP16 matrix", peak, "TFLOP/s")
+    answer += f", {best['tflop_s'] / peak:.0%} of the tensor cores' roof." if peak == peak else "."
+    once = rows.sort_values("median_us").drop_duplicates("impl").sort_index()
+    return answer, ABLE, page.ladder(once, gpu, roof, f"Attention, {seq} tokens", y="tflop_s")
+
+
+def rereads(cases: list[Case]) -> pd.DataFrame:
+    """How often cases read K and V: impl, queries a block, GB, and how often each byte is read."""
+    found = []
+    for case in cases:
+        asked, shape = study.requested_bytes(case), study.shape_of(case)
+        unique = 2 * shape.context * shape.kv_heads * shape.head_dim * 2
+        found.append([case.impl, study.launch_of(case).queries, asked / 1e9, asked / unique])
+    return pd.DataFrame(found, columns=["impl", "queries", "gb", "times"])
+
+
+def reread_table(again: Rows, names: list[Any]) -> None:
+    """`rereads` as a table, and what rung 1 does at the source's own layer."""
+    titles = {
+        "impl": "Rung",
+        "queries": "Queries a block",
+        "gb": "K and V read (GB)",
+        "times": "Each read (times)",
+    }
+    display.table(again, titles, {"gb": "{:,.2f}", "times": "{:,.0f}"})
+    model = model_shapes.get("gemma-4-e4b")
+    source = study._case(names[0], 1848, 256, (model.heads, model.kv_heads), window=model.window)
+    unique = 2 * 1848 * model.heads * 256 * 2
+    display.say(
+        f"At the source's own layer, {model.heads} heads 256 wide with a window of {model.window}, "
+        f"{names[0]} reads each key {study.requested_bytes(source) / unique:,.0f} times for every head. "
+        "The source says: up to 512."
+    )
+
+
+def least_times(seq: int, heads: int, head_dim: int, kv_heads: int, sheet: Any) -> tuple[float, float]:
+    """The least times by the datasheet; the operations and the bytes once, which it returns."""
+    pairs = roofline.attention_pairs(seq, seq)
+    flops = roofline.attention_flops(pairs, heads, head_dim)
+    once = roofline.attention_bytes(seq, seq, heads, kv_heads, head_dim)
+    found = [("all bytes once, from DRAM", once / sheet[0] / 1e3)]
+    found += [("all operations, ordinary FP32 units", flops / sheet[1] / 1e6)]
+    found += [("all operations, tensor cores", flops / sheet[2] / 1e6)]
+    least = pd.DataFrame(found, columns=["what", "us"])
+    display.table(least, {"what": "No faster than", "us": "µs"}, {"us": "{:,.1f}"})
+    display.say(
+        f"{pairs:,} pairs a head, {flops / 1e9:,.0f} GFLOP in {once / 1e6:,.0f} MB: "
+        f"{flops / once:,.0f} operations a byte. DRAM should not be the limit."
+    )
+    return flops, once
+
+
+def measured(rows: Rows) -> None:
+    """Every contestant with its error, prediction, time and registers."""
+    rows["who"] = (rows["impl"] + " " + rows["options"].fillna("")).str.strip()
+    pairs = zip(rows["error"], rows["error_budget"], strict=True)
+    rows["gate"] = [f"{error:.1e} ({budget:.1e})" for error, budget in pairs]
+    pairs = zip(rows["q1_us"], rows["q3_us"], strict=True)
+    rows["quartiles"] = [f"{low:,.0f} to {high:,.0f}" for low, high in pairs]
+    names_of = {"who": "Rung or peer", "gate": "Error (allowed)"}
+    names_of |= {"predicted_us": "By datasheet (µs)", "median_us": "Median (µs)"}
+    names_of |= {"quartiles": "Quartiles (µs)", "registers": "Registers"}
+    display.table(rows, names_of, dict.fromkeys(("predicted_us", "median_us"), "{:,.0f}"))
+
+
+def step_by_step(rows: Rows, gpu: str) -> None:
+    """What each rung gains over the one below, and where the best stands beside its peers."""
+    by = rows.set_index("who")
+    own = by[by["kind"] == "own"]
+    steps = list(zip(own.index, own.index[1:], strict=False))
+    text = "Step by step:\n\n"
+    text += "\n".join(f"- {new} {display.against(own.loc[new], own.loc[old])} {old}." for old, new in steps)
+    first, best = own.iloc[0], own.sort_values("median_us").iloc[0]
+    text += f"\n\nFrom {first['impl']} to {best['impl']} it is a factor of "
+    text += f"{display.times(first['median_us'] / best['median_us'])} on the {gpu}, by the same formula. "
+    peers = by[by["kind"] == "peer"].sort_values("median_us")
+    if len(peers):
+        text += f"Of the peers {peers.index[0]} is the fastest. "
+        for rival in dict.fromkeys([peers.index[0], "torch.sdpa_flash"]):
+            if rival in peers.index:
+                text += f"{best['impl']} {display.against(best, peers.loc[rival])} {rival}. "
+    display.say(text)
+
+
+def reads(cases: list[Any], names: list[Any], here: Lab, gpu: str) -> Rows:
+    """Predicted reads of K and V beside those that Nsight Compute counted, which it returns."""
+    own = [c for c in cases if c.kind == "own" and c.impl in names]
+    profile = here.profile("attention", own, "ncu", study.COUNTERS)
+    counted = analysis.counted(profile, own)
+    if len(counted):
+        counted["who"] = (counted["impl"] + " " + counted["options"]).str.strip()
+        counted["predicted"] = counted["asked"] / 1e9
+        counted["seen"] = counted["sm_read_bytes"] / 1e9
+        counted["dram"] = counted["dram_bytes"] / counted["once"]
+        names_of = {
+            "who": "Rung",
+            "predicted": "Predicted (GB)",
+            "seen": "Read from L2 (GB)",
+        }
+        names_of |= {"l2_hit_pct": "L2 hits %", "dram": "DRAM ÷ once"}
+        forms = {
+            "predicted": "{:,.2f}",
+            "seen": "{:,.2f}",
+            "l2_hit_pct": "{:.0f}",
+            "dram": "{:.2f}",
+        }
+        display.table(counted, names_of, forms, f"K and V on {gpu}")
+    else:
+        display.say("Nsight Compute could not count here, so the prediction stands alone.")
+    return counted
+
+
+def reads_said(counted: Rows) -> None:
+    """How far counted reads are from predicted ones, and what DRAM moved."""
+    if len(counted):
+        ratio = counted["sm_read_bytes"] / counted["asked"]
+        few, most = counted.loc[ratio.idxmin()], counted.loc[ratio.idxmax()]
+        text = f"Counted over predicted lies between {ratio.min():.2f} ({few['who']}) and "
+        text += f"{ratio.max():.2f} ({most['who']}). "
+        if ratio.min() < 0.9:
+            text += "Below 1, some blocks found in their SM's L1 what a neighbour had fetched. "
+        more = counted[ratio > 1.25]
+        if len(more):
+            text += f"Far above 1: {', '.join(more['who'])}. Their copies (`cp.async`) pass L1 by, and "
+            text += "fetch more than was asked for; the counters do not say why. "
+        if (counted["dram"] < 1.2).all():
+            few = counted["dram"].max() < 1
+            text += f"DRAM moved {'no' if few else 'hardly'} more than each byte once, in **every** rung"
+            text += (
+                " (below 1, some of the output was probably still in L2 when counting stopped)" if few else ""
+            )
+            text += ": keys and values fit the "
+            text += f"L2, which answers {counted['l2_hit_pct'].min():.0f} % of the sectors or more. "
+        display.say(text + "Reading again costs trips to L2, not to DRAM.")
+
+
+def units(counted: Rows, gpu: str) -> None:
+    """How busy each unit of an SM is."""
+    if len(counted):
+        names_of = {"who": "Rung", "dram_pct": "DRAM", "issue_pct": "Issue slots"}
+        names_of |= {"fma_pct": "Multiply-add", "tensor_pct": "Tensor cores"}
+        names_of |= {"shared_pct": "Shared memory", "busiest": "Busiest"}
+        forms = dict.fromkeys(analysis.UNITS, "{:.0f}")
+        display.table(counted, names_of, forms, f"Busy %, on {gpu}")
+
+
+def under_roofs(counted: Rows, here: Lab, known: dict[str, Any], sheet: Any, gpu: str) -> None:
+    """Each rung under L2's roof and the arithmetic units', and in words which of them limits it."""
+    if len(counted):
+        warm = [c for c in here.cases("bandwidth") if (c.operator, c.cache) == ("read", "warm")]
+        l2 = here.measure("bandwidth", warm)["gb_s"].max()
+        roofs = {"FP32 units": "fp32", "tensor cores": "fp16_tensor"}
+        peaks = {name: known[roof] for name, roof in roofs.items() if known.get(roof)}
+        place = counted["flops"] / counted["sm_read_bytes"]
+        rate = counted["flops"] / counted["time_ns"] / 1e3
+        title = "Each rung under the roofs: reads from L2, and arithmetic"
+        fig, ax = plot.figure("operations a byte read from L2", "TFLOP/s", title, xlog=True, ylog=True)
+        plot.under_roofs(ax, place, rate, counted["who"], ("L2", l2), peaks)
+        text = f"{title} on {gpu}: "
+        text += ", ".join(
+            f"{w} {y:,.0f} TFLOP/s at {x:,.0f}" for w, x, y in zip(counted["who"], place, rate, strict=True)
+        )
+        plot.show(fig, f"{text} operations a byte; L2 reads {l2:,.0f} GB/s when warm.")
+        limits(counted.assign(allowed=place * l2 / 1e3, reached=rate), sheet[1])
+
+
+def limits(counted: Rows, fp32: float) -> None:
+    """Which rungs L2 limits (`allowed`, the TFLOP/s that its reads allow, beside those `reached`), which unit
+    is the busiest in the others, and the bank conflicts; `fp32` is the datasheet's peak.
+    """
+    near = counted["reached"] / counted["allowed"]
+    text = f"DRAM is never busy for more than {counted['dram_pct'].max():.0f} %. "
+    limited = near > 0.6
+    if limited.any():
+        shares = [
+            f"{who} ({share:.0%})" for who, share in zip(counted["who"], near, strict=True) if share > 0.6
+        ]
+        text += f"Reads from L2 limit {display.listed(shares)}: in brackets, of the rate that they allow. "
+        text += "(Over 100 %: L2 gives more than lesson 01's stream ever took.) " if near.max() > 1 else ""
+    for unit, group in counted[~limited].groupby("busiest", sort=False):
+        shares = [f"{row['who']} ({row['busiest_pct']:.0f} %)" for row in group.to_dict("records")]
+        text += f"In {display.listed(shares)} the busiest unit is: {unit}. "
+    first = counted.iloc[0]
+    text += f"\n\n{first['who']} reaches 1/{fp32 / first['reached']:.0f} of this GPU's FP32 peak "
+    text += f"by the datasheet (the source: 1/{analysis.FROM_PEAK} of its own). "
+    wait = counted[counted["shared_load_conflicts"] > 1e7]
+    if len(wait):
+        text += f"Bank conflicts: {wait['shared_load_conflicts'].max() / 1e6:,.0f} million in "
+        text += f"{', '.join(wait['who'])}; rung 5 exists to end them."
+    display.say(text)
+
+
+def takeaway(
+    rows: Rows,
+    seq: int,
+    flops: float,
+    once: float,
+    again: Rows,
+    rungs: dict[str, Any],
+    gpu: str,
+    matrix: float,
+) -> None:
+    """The takeaway."""
+    best = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0]
+    text = f"- A prompt of {seq} tokens has {flops / once:,.0f} operations a byte. Attention is memory-bound "
+    text += "only if a kernel makes it so.\n"
+    own = rows[rows["kind"] == "own"].set_index("who")
+    step = own["median_us"].iloc[0] / own["median_us"].iloc[1]
+    fewer = again["times"].iloc[0] / again["times"].iloc[1]
+    text += f"- Sharing cut what is read by a factor of {fewer:.0f}; rung 2 is {display.speed(step)}.\n"
+    tensor = best["impl"] in list(rungs)[3:]
+    text += "- Then arithmetic counts: tensor cores take it to " if tensor else f"- {best['impl']} reaches "
+    text += f"{best['tflop_s']:,.0f} TFLOP/s on the {gpu}"
+    text += f", {best['roof_fraction']:.0%} of the matrix roof" if matrix else ""
+    text += ", once shared memory keeps up.\n" if tensor else ", without tensor cores.\n"
+    text += '- A verdict like "memory-bound" is a number. Count it.'
+    display.say(text)
+
+
+def explore(here: Lab, names: list[str], heads: int, spec: Any, gpu: str) -> explorer.Explorer:
+    """The explorer: every recorded length and width of this page's rungs, `names`, and of their peers."""
+    asked = [c for c in here.cases("attention") if c.operator == "attention" and not c.options]
+    asked = [c for c in asked if (c.heads, c.format, c.window) == (heads, "fp16", None)]
+    rows = here.measure("attention", [c for c in asked if c.kind == "peer" or c.impl in names])
+
+    def bound(case: Case) -> float | None:
+        return study.Attention().predict(case, study.Context(device=spec))
+
+    return explorer.Explorer(
+        "attention",
+        rows,
+        x="seq",
+        y="tflop_s",
+        controls={"impl": "Contestant", "head_dim": "Width"},
+        roof=here.roof,
+        title=f"Attention on {gpu}",
+        bound=bound,
+        measure=explorer.measurer(here),
+    )

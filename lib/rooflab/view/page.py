@@ -1,0 +1,164 @@
+"""The two large pieces of a lesson's page: its first screen, and a kernel shown whole.
+
+Both are Markdown, so that a notebook reads as well on a code host, which keeps neither styles nor scripts; on
+the site site/page.js sets the callouts into the margin and the changes behind a tab. A lesson calls them from
+small cells tagged `hide-input`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+from IPython.display import Markdown, display
+from matplotlib.figure import Figure
+
+from rooflab.errors import UsageError
+from rooflab.ops import Rung
+from rooflab.runtime import nvrtc
+from rooflab.view import plot
+from rooflab.view.display import as_built, body_of, changes, say
+
+MARKS = "①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳"
+_WIDEST = 7.4  # inches: the width of a page's text
+
+
+def opening(answer: str, able: Sequence[str], chart: tuple[Figure, str]) -> None:
+    """Show a lesson's first screen under its title and question: one bold sentence with the result, the chart
+    with its caption, and what the reader will be able to do, as ends of "After this page you can".
+
+    `answer` is computed by the cell that calls this; `chart` is what `ladder` gives, or a figure of the
+    lesson's own (plot.figure with a height of at most 2.6) and its caption. Raises UsageError without an
+    answer or without anything to do.
+    """
+    if not answer or not able:
+        raise UsageError("An opening needs its sentence and what the reader will be able to do.")
+    say(f"**{answer}**")
+    plot.show(*chart)
+    say("After this page you can\n\n" + "\n".join(f"- {each}" for each in able))
+
+
+def ladder(
+    rows: pd.DataFrame, device: object, roof: plot.Roof, title: str, *, y: str = "gb_s"
+) -> tuple[Figure, str]:
+    """The ladder of an opening and its caption: own rungs in the order of the rows and, last, the fastest of
+    the peers, as bars of `y` (gb_s, tflop_s or tok_s) under `roof`, (name, value, unit of y).
+    """
+    own = rows[rows["kind"] == "own"]
+    peers = rows[(rows["kind"] == "peer") & rows[y].notna()]
+    shown = pd.concat([own, peers.sort_values(y).tail(1)])
+    unit = plot.UNITS[y]
+    fig, ax = plot.figure(unit, title=title, height=1.1 + 0.21 * len(shown))
+    fig.set_figwidth(_WIDEST)
+    names = [
+        f"{name} (peer)" if kind == "peer" else name for name, kind in shown[["impl", "kind"]].to_numpy()
+    ]
+    rate, low, high = plot.band(shown, y)
+    plot.bars(ax, names, rate, unit, (f"{roof[0]} roof", *roof[1:]), low, high)
+    for patch, kind in zip(ax.patches, shown["kind"], strict=True):
+        if kind == "peer":
+            patch.set_facecolor(plot.PEER_COLOUR)
+    return fig, plot.caption(shown, device, title, roof, y=y)
+
+
+def kernel(
+    rung: Rung,
+    pseudocode: str = "",
+    callouts: Mapping[str, str] | None = None,
+    *,
+    helpers: Sequence[str] = (),
+    below: Rung | None = None,
+    built: Mapping[str, int] | None = None,
+) -> None:
+    """Show a rung whole: its launch, pseudocode of 10 to 15 lines, the source with numbered callouts, and the
+    changes from the rung `below`, where one is given.
+
+    `callouts` maps a piece of the source, which stands on one line or is met first there, to what that line
+    does, in Markdown; they are numbered by their lines. `helpers` are functions of kernels/common that carry
+    the idea, shown before the kernel: a name, or the beginning of a signature where a name is overloaded
+    ("load_streaming(const uint4*"). `built` leaves only what these macros do of rung and helpers, as
+    display.as_built says. Raises UsageError where a callout or a helper is not found.
+    """
+    text = body_of(rung, built).strip("\n")
+    inlined = [helper(rung, each, built) for each in helpers]
+    includes, text = _includes(text)
+    text = "\n\n".join([*includes, *inlined, text])
+    code, notes = _marked(text, callouts or {}, rung)
+    parts = [
+        f'<div class="rooflab-kernel">\n\n**`{rung.operator}/{rung.name}`**: {rung.idea}.{_launch(rung)}'
+    ]
+    if pseudocode:
+        parts.append(f"```text\n{pseudocode.strip(chr(10)).rstrip()}\n```")
+    parts.append(f'<div class="whole">\n\n```cuda\n{code}\n```')
+    if notes:
+        listed = "\n".join(f"{number}. {note}" for number, note in enumerate(notes, 1))
+        parts.append(f'<div class="callouts popout">\n\n{listed}\n\n</div>')
+    parts.append("</div>")
+    if below is not None:
+        parts.append(_changed(below, rung, built))
+    parts.append("</div>")
+    display(Markdown("\n\n".join(parts)))
+
+
+def helper(rung: Rung, name: str, built: Mapping[str, int] | None = None) -> str:
+    """The source of a function that a rung takes from kernels/common, its comment included, under a line that
+    says which file it is from.
+    """
+    wanted = re.escape(name) + ("" if "(" in name else r"\(")
+    signature = re.compile(rf"^(?:[\w:<>,*& ]+?[ *&])?{wanted}", re.MULTILINE)
+    for header, text in nvrtc.headers_of(rung.path.read_text()).items():
+        text = as_built(text, built or {})
+        found = signature.search(text)
+        if found is None:
+            continue
+        lines = text.splitlines()
+        at = text.count("\n", 0, found.start())
+        first = at
+        while first and re.match(r"//|template\b", lines[first - 1]):
+            first -= 1
+        last = at
+        while not re.search(r"^\}|^\S.*[;}]$", lines[last]):
+            last += 1
+        return "\n".join([f"// from {header}", *lines[first : last + 1]])
+    raise UsageError(f"{rung.operator}/{rung.name} includes no header with a function {name!r}.")
+
+
+def _includes(text: str) -> tuple[list[str], str]:
+    """The lines of #include that a source begins with, as one piece or none, and the rest."""
+    lines = text.splitlines()
+    count = next(k for k, line in enumerate(lines) if line and not line.startswith("#include"))
+    head = "\n".join(line for line in lines[:count] if line)
+    return [head] if head else [], "\n".join(lines[count:])
+
+
+def _marked(text: str, callouts: Mapping[str, str], rung: Rung) -> tuple[str, list[str]]:
+    """The source with a mark at the end of each called line, and the notes in the order of the marks."""
+    lines, at = text.splitlines(), dict[int, str]()
+    for piece, note in callouts.items():
+        places = [number for number, line in enumerate(lines) if piece in line]
+        if not places:
+            raise UsageError(f"{rung.operator}/{rung.name} has no line with {piece!r} to call out.")
+        if places[0] in at or lines[places[0]].endswith("\\"):
+            raise UsageError(f"the line with {piece!r} can't take a callout: it has one, or goes on.")
+        at[places[0]] = note
+    for mark, number in zip(MARKS, sorted(at), strict=False):
+        lines[number] += f"  {mark}" if "//" in lines[number] else f"  // {mark}"
+    return "\n".join(lines), [at[number] for number in sorted(at)]
+
+
+def _launch(rung: Rung) -> str:
+    """The launch, of the header's comment, and the macros with their defaults."""
+    head = re.search(r"^// Launch +(.+(?:\n//  +\S.*)*)", rung.path.read_text(), re.MULTILINE)
+    said = " ".join(line.strip("/ ") for line in head[1].splitlines()) if head else ""
+    macros = ", ".join(f"`{name}` = {value}" for name, value in rung.defines.items())
+    said = re.sub(r"([*_<\[|])", r"\\\1", said)
+    return (f" *Launch:* {said}" if said else "") + (f" *Built with* {macros}." if macros else "")
+
+
+def _changed(below: Rung, rung: Rung, built: Mapping[str, int] | None) -> str:
+    lines = changes(below, rung, built)
+    count = sum(line[0] in "+-" for line in lines)
+    text = "```diff\n" + "\n".join([f"--- {below.name}.cu", f"+++ {rung.name}.cu", *lines]) + "\n```"
+    head = f"Changes from {below.name}: {count} lines"
+    return f'<details class="changes"><summary>{head}</summary>\n\n{text}\n\n</details>'

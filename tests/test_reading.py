@@ -1,0 +1,218 @@
+"""What a reader meets on a lesson's page: the answer first, kernels whole, hardly any plumbing.
+
+A page that is not there yet stands in the table OWES. It only gets shorter: a test fails where an entry is no
+longer needed, and says so.
+"""
+
+import ast
+import re
+
+import nbformat
+import pytest
+from rooflab import paths
+from rooflab.book import lessons
+from rooflab.errors import UsageError
+from rooflab.ops import gemv, int4
+from rooflab.view import page
+
+CELLS = {lesson.stem: nbformat.read(lesson.path, as_version=4).cells for lesson in lessons.all_lessons()}
+VIEWS = ("access_diagram", "diagram", "display", "explorer", "filter_list", "page", "plot")
+MOST = 5  # lines of arranging in a cell
+MIND = "bring the page's entry in OWES to what it is now, and never up"
+SHARE = 0.05  # of a page's lines that may be visible plumbing
+
+# What a page still owes: "opening" (it has none), "plumbing" (more than its share is visible), the number of
+# its cells with more than MOST lines of arranging, the number of its long diffs without a whole kernel.
+OWES: dict[str, tuple[str, int, int]] = {
+    "00_environment": ("opening plumbing", 13, 0),
+    "00b_clocks": ("opening plumbing", 25, 0),
+    "01_bandwidth": ("opening plumbing", 15, 0),
+    "01b_roofs": ("opening plumbing", 18, 0),
+    "02_attribution": ("opening plumbing", 22, 0),
+    "02b_counters": ("opening plumbing", 21, 0),
+    "02c_rule": ("opening plumbing", 15, 0),
+    "03_coalescing": ("opening plumbing", 10, 0),
+    "03b_filling": ("opening plumbing", 12, 1),
+    "03c_claims": ("opening plumbing", 20, 0),
+    "03d_rows": ("opening plumbing", 14, 1),
+    "03e_mending": ("opening plumbing", 6, 0),
+    "04_int4": ("opening plumbing", 15, 0),
+    "04b_ladder": ("opening plumbing", 12, 2),
+    "04c_batch": ("opening plumbing", 22, 5),
+    "04d_published": ("opening plumbing", 13, 0),
+    "05_q8_0": ("opening plumbing", 11, 0),
+    "05b_decode": ("opening plumbing", 14, 2),
+    "05c_around": ("opening plumbing", 16, 0),
+    "05d_mmq": ("opening plumbing", 16, 5),
+    "05e_tokens": ("opening plumbing", 14, 0),
+    "06b_wide": ("opening", 13, 6),
+    "06c_trust": ("opening plumbing", 14, 0),
+    "06d_decode": ("opening plumbing", 14, 2),
+    "07_regimes": ("opening", 18, 0),
+    "07b_predicting": ("opening plumbing", 20, 0),
+    "08_decoder": ("opening plumbing", 20, 0),
+    "08b_prefill": ("opening", 22, 0),
+    "08c_engine": ("opening plumbing", 9, 0),
+    "09_scorecard": ("opening plumbing", 8, 0),
+    "09b_gate": ("opening plumbing", 12, 0),
+    "09c_related": ("opening plumbing", 7, 0),
+}
+NOTHING = ("", 0, 0)
+
+
+def wrapped(text: str, width: int = 90) -> int:
+    """How many lines a text takes."""
+    return sum(1 + len(line) // width for line in text.splitlines())
+
+
+def output_lines(output: nbformat.NotebookNode) -> int:
+    """About how many lines of a page an output takes: a picture 18, a table one a row."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        return 18
+    if "text/html" in data:
+        return data["text/html"].count("<tr") or 18
+    return wrapped(data.get("text/markdown", "") or output.get("text", ""))
+
+
+def shown(cell: nbformat.NotebookNode) -> bool:
+    """Whether the site shows a code cell's source unfolded."""
+    tags = cell.metadata.get("tags", [])
+    return not {"hide-input", "parameters"} & set(tags) and not re.match(r"(import|from) ", cell.source)
+
+
+def an_exercise(cell: nbformat.NotebookNode) -> bool:
+    return "exercises.check(" in cell.source or cell.source.startswith("%%")
+
+
+def arranging(cell: nbformat.NotebookNode) -> int:
+    """Lines of a code cell that arrange what is shown: all of a cell that names a view, but for the calls
+    that hold a page's own text, page.opening and page.kernel."""
+    if an_exercise(cell) or not re.search(rf"\b({'|'.join(VIEWS)})\.", cell.source):
+        return 0
+    lines = 0
+    for statement in ast.parse(cell.source).body:
+        called = (
+            statement.value.func
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+            else None
+        )
+        if called is None or not ast.unparse(called).startswith("page."):
+            lines += statement.end_lineno - statement.lineno + 1
+    return lines
+
+
+def plumbing(stem: str) -> float:
+    """The share of a page's lines that are visible plumbing."""
+    of_page = visible = 0
+    for cell in CELLS[stem]:
+        if cell.cell_type == "markdown":
+            of_page += wrapped(cell.source)
+            continue
+        of_page += sum(map(output_lines, cell.get("outputs", [])))
+        if shown(cell):
+            of_page += wrapped(cell.source)
+            visible += arranging(cell)
+    return visible / of_page
+
+
+def long_cells(stem: str) -> int:
+    """Cells, shown or hidden on the site, with more arranging than a code host's reader should scroll by."""
+    codes = [
+        c for c in CELLS[stem] if c.cell_type == "code" and "parameters" not in c.metadata.get("tags", [])
+    ]
+    return sum(arranging(cell) > MOST for cell in codes if not re.match(r"(import|from) ", cell.source))
+
+
+def lone_diffs(stem: str) -> int:
+    """Diffs of more than 40 changed lines that no whole kernel stands beside."""
+    found = 0
+    for cell in CELLS[stem]:
+        for output in cell.get("outputs", []):
+            text = output.get("data", {}).get("text/markdown", "")
+            if 'class="rooflab-kernel"' in text:
+                continue
+            for diff in re.findall(r"```diff\n(.*?)\n```", text, re.DOTALL):
+                found += sum(line[0] in "+-" for line in diff.splitlines()[2:] if line) > 40
+    return found
+
+
+@pytest.mark.parametrize("stem", CELLS)
+def test_the_first_screen_has_the_answer_the_chart_and_what_it_is_for(stem: str) -> None:
+    first = [cell for cell in CELLS[stem] if cell.cell_type == "code"][:4]
+    opened = [cell for cell in first if "page.opening(" in cell.source]
+    assert len(opened) == ("opening" not in OWES.get(stem, NOTHING)[0]), MIND
+    for cell in opened:
+        said = [output.get("data", {}) for output in cell.outputs]
+        assert re.fullmatch(r"\*\*[^*]+\*\*", said[0]["text/markdown"]), "the answer is one bold sentence"
+        assert any(re.search(r"\d", data.get("text/markdown", "")) for data in said[:1])
+        assert any("image/png" in data for data in said)
+        assert "After this page you can" in said[-1]["text/markdown"]
+
+
+@pytest.mark.parametrize("stem", CELLS)
+def test_hardly_any_line_of_a_page_is_plumbing(stem: str) -> None:
+    share = plumbing(stem)
+    assert (share >= SHARE) == ("plumbing" in OWES.get(stem, NOTHING)[0]), f"{share:.1%}; {MIND}"
+
+
+@pytest.mark.parametrize("stem", CELLS)
+def test_a_cell_arranges_in_five_lines(stem: str) -> None:
+    assert long_cells(stem) == OWES.get(stem, NOTHING)[1], MIND
+
+
+@pytest.mark.parametrize("stem", CELLS)
+def test_a_long_diff_is_never_the_only_view(stem: str) -> None:
+    assert lone_diffs(stem) == OWES.get(stem, NOTHING)[2], MIND
+
+
+# --- rooflab.view.page --------------------------------------------------------------------------------------
+
+STRIDED, COALESCED = gemv.LADDERS["gemv"][:2]
+
+
+def kernel(monkeypatch: pytest.MonkeyPatch, *arguments: object, **options: object) -> str:
+    """What page.kernel displays."""
+    said: list[str] = []
+    monkeypatch.setattr(page, "display", lambda markdown: said.append(markdown.data))
+    page.kernel(*arguments, **options)  # type: ignore[arg-type]
+    return "".join(said)
+
+
+def test_a_kernel_is_whole_with_its_helpers_marks_and_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = {"if (lane == 0)": "One lane stores.", "sum = warp_sum": "Five shuffles."}
+    text = kernel(monkeypatch, STRIDED, "for each column:\n    sum", notes, helpers=("warp_sum",))
+    assert "sum = warp_sum(sum);  // ①\n" in text and "y[column] = sum;  // ②\n" in text
+    assert "1. Five shuffles.\n2. One lane stores." in text, "numbered by their lines"
+    source = STRIDED.path.read_text()
+    for line in source[source.index('extern "C"') :].splitlines():
+        assert line in text, "a line of the rung is missing"
+    assert "// from common/reduce.cuh\ntemplate <typename T>\n__device__ inline T warp_sum(T value) {" in text
+    assert "__shfl_xor_sync" in text and "block_sum" not in text
+    assert "`THREADS` = 32" in text and "ceil(n / (THREADS / 32)) blocks" in text
+    beside = kernel(monkeypatch, COALESCED, below=STRIDED)
+    assert "Changes from 1_strided: 20 lines" in beside and "-    sum = warp_sum(sum);" in beside
+    assert "+    __shared__ float x_tile[TILE];" in beside
+
+
+def test_a_lost_callout_or_helper_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="no line with 'nowhere'"):
+        kernel(monkeypatch, STRIDED, "", {"nowhere": "x"})
+    with pytest.raises(UsageError, match="has one"):
+        kernel(monkeypatch, STRIDED, "", {"sum = warp_sum": "x", "warp_sum(sum)": "y"})
+    with pytest.raises(UsageError, match="no header with a function 'block_product'"):
+        kernel(monkeypatch, STRIDED, helpers=("block_product",))
+
+
+def test_a_helper_comes_with_its_comment_and_an_overload_by_its_signature() -> None:
+    magic = next(rung for rung in int4.LADDERS["int4"] if rung.name == "3_magic")
+    found = page.helper(magic, "int4_to_halves")
+    assert found.startswith("// from common/int4.cuh\n// The eight codes") and found.endswith("\n}")
+    last = gemv.LADDERS["gemv"][-1]
+    assert "load_streaming(const uint2* p) {" in page.helper(last, "load_streaming(const uint2* p")
+    assert paths.KERNELS.joinpath("common/ptx.cuh").read_text().count("load_streaming(") > 2
+
+
+def test_an_opening_without_its_parts_is_refused() -> None:
+    with pytest.raises(UsageError, match="needs its sentence"):
+        page.opening("", ["x"], (None, ""))  # type: ignore[arg-type]

@@ -1,0 +1,62 @@
+"""The decoder's ladder: every lesson stands on it, with the figures of the record."""
+
+import re
+
+import pytest
+from rooflab import lab
+from rooflab.analysis import way
+from rooflab.book import lessons, pages
+from rooflab.records.store import Store
+
+STEMS = [lesson.stem for lesson in lessons.all_lessons()]
+NAMES = [stem.partition("_")[0] for stem in STEMS]
+EARNED = {step.lesson.partition("_")[0] for step in way.STEPS}
+
+
+@pytest.fixture(scope="module")
+def store():
+    return lab.open("replay", "h200").store
+
+
+def test_every_lesson_has_a_step_or_serves_one():
+    assert {step.lesson for step in way.STEPS} <= set(STEMS)
+    assert sorted([*EARNED, *way.SERVES]) == sorted(NAMES)
+
+
+def test_the_h200_climbed_every_step(store):
+    climbed = way.ladder(store)
+    assert list(climbed["number"]) == list(range(1, len(way.STEPS) + 1))
+    rows = store.read("decode")
+    last = rows[(rows["impl"] == "3_persistent") & (rows["format"] == "int4_g128") & (rows["batch"] == 1)]
+    assert climbed["tok_s"].iloc[-1] in set(last["tok_s"])
+    assert climbed["tok_s"].iloc[-1] > 20 * climbed["tok_s"].iloc[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_lesson_says_where_it_stands(store, name):
+    said = way.place(name, store)
+    assert way.ends(way.ladder(store)) in said and said.endswith(".") and "nan" not in said
+    numbers = re.search(r"is steps? ([\d, and]+) of", said)
+    assert (numbers is not None) == (name in EARNED)
+    for step in way.STEPS:
+        if step.lesson.partition("_")[0] == name:
+            assert step.says in said
+
+
+def test_without_a_recording_it_names_the_step_and_no_figure(tmp_path):
+    (tmp_path / "bare").mkdir()
+    bare = Store(tmp_path, "bare")
+    assert not re.search(r"\d tok", way.place("08", bare)) and "steps 6, 7 and 8 of 8" in way.place(
+        "08", bare
+    )
+    assert way.bars(bare, STEMS) == "" and pages.the_way(bare, []) == ""
+
+
+def test_the_home_s_bars_lead_to_lessons_that_the_site_has(store):
+    found = [lessons.opening(lesson.path) for lesson in lessons.all_lessons()]
+    text = pages.the_way(store, found)
+    assert text.startswith(f"## From {way.ends(way.ladder(store))}\n")
+    assert set(re.findall(r'href="(\w+)\.html"', text)) == {step.lesson for step in way.STEPS}
+    assert "href" not in pages.the_way(store, [])
+    widths = [float(width) for width in re.findall(r"width: ([\d.]+)%", text)]
+    assert max(widths) == 70 and len(widths) == len(way.STEPS)

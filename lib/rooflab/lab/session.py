@@ -120,8 +120,16 @@ class Lab:
         there = set((read_profile(path, tool, None) if tool else self.store.read(study))["case"])
         if there.isdisjoint(case.id for case in cases):
             return []
-        there |= set(studies.get(study).not_yet_measured(cases, there))
+        there |= set(self._newer(study, cases, there))
         return [case for case in cases if case.id in there]
+
+    def _newer(self, study: str, cases: Sequence[Case], held: set[str]) -> dict[str, str]:
+        """Cases of rungs that neither the table with the cases `held` nor the study's timings know yet."""
+        if held.issuperset(case.id for case in cases):
+            return {}
+        found = studies.get(study)
+        timed = (static.read() if found.everywhere else self.store.read(study))["case"]
+        return found.not_yet_measured(cases, held.union(timed))
 
     def has_profile(self, study: str, tool: str) -> bool:
         """Whether an instrument answered for any case of a study; live, whether that can still be tried."""
@@ -150,7 +158,7 @@ class Lab:
             frame = self.store.read(study)
         wanted = [case.id for case in cases]
         present = set(frame["case"])
-        newer = studies.get(study).not_yet_measured(cases, present)
+        newer = self._newer(study, cases, present)
         missing = [case for case in wanted if case not in present and case not in newer]
         if missing and (self.mode == "replay" or studies.get(study).everywhere):
             raise self._lacks(study, "", missing, present)
@@ -188,8 +196,9 @@ class Lab:
                     self.say(f"{study} skipped {tool}: {error}")
             path = self._profile_path(study, tool)
             frame = read_profile(path, tool, metrics)
-        able = studies.get(study).recordable(cases, frame["case"])
-        missing = [case.id for case in able if case.id not in set(frame["case"])]
+        present = set(frame["case"])
+        present |= set(self._newer(study, cases, present))
+        missing = [case.id for case in cases if case.id not in present]
         if missing and (self.mode == "replay" or studies.get(study).everywhere):
             raise self._lacks(study, tool, missing, set(frame["case"]))
         order = {case.id: i for i, case in enumerate(cases)}

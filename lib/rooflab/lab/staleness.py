@@ -57,10 +57,11 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
         what is wrong.
         """
         try:
-            held = pd.read_csv(store.folder / file, usecols=["case"], dtype=str)["case"].dropna()
+            tables = [pd.read_csv(store.folder / f, usecols=["case"]) for f in (file, f"{study}.csv")]
         except (OSError, ValueError):
             return cases
-        lacking = studies.get(study).not_yet_measured(cases, held)
+        held = pd.concat(tables)["case"].dropna()
+        lacking = studies.get(study).not_yet_measured(cases, held.astype(str))
         newer.setdefault(file, set()).update(lacking.values())
         return [case for case in cases if case.id not in lacking]
 

@@ -12,7 +12,7 @@ from rooflab.paths import ROOT
 
 # Module of ops, operator, the rung that the planted one is a copy of, and the lessons that read the operator.
 PLANTED = (
-    ("stream", "saxpy", "2_vector", ("00_environment", "00b_clocks", "01_bandwidth")),
+    ("stream", "saxpy", "2_vector", ("00a_environment", "00b_clocks", "01_bandwidth")),
     ("gemv", "gemv", "1_strided", ("03_coalescing", "03b_filling", "03c_claims")),
     ("gemv", "gemv_rows", "1_warp", ("03d_rows", "07_regimes", "07b_predicting")),
     ("int4", "int4", "1_warp_row", ("04_int4", "04b_ladder", "04c_batch", "04d_published")),

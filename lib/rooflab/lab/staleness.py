@@ -47,8 +47,7 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
         arch = None
     spec = devices.match(str(runs["gpu"].iloc[-1])) if len(runs) else None
     sized = spec or (unlisted(runs.iloc[-1]) if len(runs) else None)
-    efforts = {str(e) for e in runs["effort"]} if len(runs) else {"full"}
-    effort = "full" if "full" in efforts else "quick"
+    effort = store.effort or "full"
 
     newer: dict[str, set[str]] = {}  # rungs that a table has no row of yet, by the table's file
 
@@ -87,7 +86,7 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
             wanted[f"{study}_{tool}.csv"] = (columns_of(study, tool, metrics), [case.id for case in cases])
     stale = []
     with as_on(spec.slug if spec else None, capability.replace(".", "") or "90"):
-        for path in sorted((store.folder / "profiles").glob("*.csv")):
+        for path in sorted((store.folder / "profiles").glob("[!.]*.csv")):
             study = path.stem.rpartition("_")[0]
             with suppress(UsageError):  # what is damaged, validate says
                 table = recorded.texts(path)

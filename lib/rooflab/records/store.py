@@ -220,6 +220,12 @@ class Store:
         ]
         return frame(rows, RUN_SCHEMA, path)
 
+    @property
+    def effort(self) -> str:
+        """The effort it was recorded with: "full" where any of its runs was; "" without one that says so."""
+        said = {str(effort) for effort in self.runs()["effort"] if not is_blank(effort)}
+        return "full" if "full" in said else "quick" if said else ""
+
     def is_fresh(self, study: str, case: str, identity: str, run_facts: Mapping[str, Any]) -> bool:
         """Whether the recorded row of `case` (an id) stands for what would be measured now: same GPU and
         driver, and the identity of its code fresh by `rooflab.records.fingerprint.fresh`."""
@@ -250,7 +256,7 @@ class Store:
             raise UsageError(f"{self.device} is a published recording; measure under another device name.")
 
     def _tables(self) -> list[Path]:
-        return sorted(path for path in self.folder.glob("*.csv") if path.name not in NO_STUDY)
+        return sorted(path for path in self.folder.glob("[!.]*.csv") if path.name not in NO_STUDY)
 
     def _rows(self, path: Path, schema: Mapping[str, str]) -> list[dict[str, str]]:
         """A table's rows, parsed anew only when the file changed (every write makes a new file)."""

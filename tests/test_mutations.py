@@ -21,7 +21,7 @@ BY_NAME = {rule.name: rule for rule in MUTATIONS}
 
 def of(operator, rung, mutation, text=""):
     """A rung's mutant by a rule, on a line that holds `text`."""
-    found = ops.rung_of(dict(mutations._ladders())[operator], rung, rung)
+    found = ops.rung_of(ops.module_of(operator).LADDERS[operator], rung, rung)
     for mutant in mutants.of(found):
         if mutant.mutation.name == mutation and text in mutant.code:
             return mutant
@@ -117,7 +117,7 @@ def test_a_sample_ends_as_recorded(operator, rung, rule, text, killed):
 def test_the_originals_pass_what_kills_their_mutants():
     """A trial that kills everything would be worth nothing."""
     for operator, rung in (("gemv", "2_coalesced"), ("int4", "1_warp_row"), ("copy", "3_in_flight")):
-        found = ops.rung_of(dict(mutations._ladders())[operator], rung, rung)
+        found = ops.rung_of(ops.module_of(operator).LADDERS[operator], rung, rung)
         text = found.path.read_text()
         same = mutants.Mutant(found, f"{operator}/{rung}.cu", MUTATIONS[0], "", "", text + "\n")
         assert mutations.trial(operator, same).killed == ""
@@ -130,13 +130,13 @@ def test_one_that_never_ends_is_killed_by_its_own_seconds(monkeypatch):
         while True:
             pass
 
-    assert mutations._in_child(endless).killed == "time"
+    assert mutations.in_child(endless).killed == "time"
 
 
 def test_one_that_crashes_takes_nobody_along():
     import os
 
-    assert mutations._in_child(os.abort).killed == "crash"
+    assert mutations.in_child(os.abort).killed == "crash"
 
 
 def test_swapping_is_over_when_its_block_is():

@@ -17,9 +17,11 @@ import numpy as np
 
 from rooflab.errors import LaunchError, UsageError
 from rooflab.ops import Rung, check_array, loaded, remembered, rung_of, with_target
+from rooflab.records.case import Case
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.runtime import nvrtc
 
+PLACE = 2  # of its ladders among all of them: in the order of the lessons
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "gemv": (
         Rung("gemv", "1_strided", "gemv_strided", "a warp a column", defines={"THREADS": 32}),
@@ -315,3 +317,14 @@ def gemv_rows(w: Any, x: Any, *, out: Any = None, rung: str | None = None, **opt
     arguments = [w, x, out, ctypes.c_uint(n), ctypes.c_uint(k)]
     _loaded(chosen, macros).launch(blocks_of(chosen, n, macros), macros["THREADS"], arguments)
     return out
+
+
+def small_cases(operator: str, rung: Rung) -> list[Case]:
+    """Ragged and whole shapes, for the gate on the CPU."""
+    form = "fp32" if operator == "gemv" else "fp16"
+    sizes = [(516, 257), (36, 136), (37, 41), (20, 4104)]  # the last is longer than any tile
+    sizes = sizes if operator == "gemv" else [*((k, n) for n, k in sizes[:3]), (33, 1288), (21, 4104)]
+    return [
+        Case("gemv", operator, rung.name, format=form, n=n, k=k, cache="cold", clock="graph")
+        for n, k in sizes
+    ]

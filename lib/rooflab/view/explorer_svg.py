@@ -283,6 +283,8 @@ class Chart:
         middle = (LEFT + RIGHT) // 2
         words.append(text.format(middle, HEIGHT - 8, "middle", "", escape(self.x.label)))
         words.append(text.format(8, TOP - 12, "start", "", escape(self.y_label)))
+        if len(self.controls[0].values) > 1:  # what the names at the curves' ends are names of
+            words.append(text.format(RIGHT + 2, TOP - 12, "start", "", escape(self.controls[0].label)))
         words.append(text.format(8, 17, "start", ' font-size="13" font-weight="bold"', escape(self.title)))
         return (
             f'<path d="{"".join(grid)}" stroke="currentColor" stroke-opacity="0.14" fill="none"/>'

@@ -36,7 +36,7 @@ def test_every_operator_declares_small_cases():
 
 WRONG = [
     (gemv.LADDERS["gemv"][1], "y[column] = sum", "y[column] = sum + 1.0f", "gate"),
-    (gemv.LADDERS["gemv"][1], "__syncthreads();  // no thread may overwrite", "// no thread may", "watcher"),
+    (gemv.LADDERS["gemv"][1], "__syncthreads();  // no thread may overwrite", "// no thread may", "gate"),
     (stream.LADDERS["copy"][0], "y[i] = x[i]", "y[i] = x[i", "compiler"),
 ]
 

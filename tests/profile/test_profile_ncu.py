@@ -13,7 +13,7 @@ from rooflab import profile
 from rooflab.errors import GateError, MissingTool, UsageError
 from rooflab.profile import ncu
 
-DATA = Path(__file__).parent / "data" / "ncu"
+DATA = Path(__file__).parents[1] / "data" / "ncu"
 RAW = (DATA / "raw.csv").read_text()
 READ = "read/2_vector n=268435456 cold graph"
 GEMV = "gemv/4_split n=4096 k=4096 cold graph"

@@ -268,7 +268,9 @@ def test_in_jupyterlab_an_unrun_explorer_is_a_still_image(browser, jupyterlab):
 
 
 def test_in_jupyterlab_a_control_moves_the_figure(browser, jupyterlab):
-    page = opened(browser, jupyterlab, "lesson", new_code_cell(CELL.format(tests=str(Path(__file__).parent))))
+    page = opened(
+        browser, jupyterlab, "lesson", new_code_cell(CELL.format(tests=str(Path(__file__).parents[1])))
+    )
     for _ in range(5):  # a run asked for while the kernel still starts is lost without a word
         page.get_by_role("menuitem", name="Run", exact=True).click()
         page.get_by_role("menuitem", name=re.compile("^Run All Cells")).first.click()

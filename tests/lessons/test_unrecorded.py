@@ -12,15 +12,15 @@ from rooflab.paths import ROOT
 
 # Module of ops, operator, the rung that the planted one is a copy of, and the lessons that read the operator.
 PLANTED = (
-    ("stream", "saxpy", "2_vector", ("00a_environment", "00b_clocks", "01_bandwidth")),
-    ("gemv", "gemv", "1_strided", ("03_coalescing", "03b_filling", "03c_claims")),
-    ("gemv", "gemv_rows", "1_warp", ("03d_rows", "07_regimes", "07b_predicting")),
-    ("int4", "int4", "1_warp_row", ("04_int4", "04b_ladder", "04c_batch", "04d_published")),
-    ("attention", "attention", "1_scalar", ("06_attention", "06b_wide", "06c_trust")),
+    ("stream", "saxpy", "2_vector", ("00a_environment", "01_bandwidth")),
+    ("gemv", "gemv", "1_strided", ("03_coalescing", "03b_filling")),
+    ("gemv", "gemv_rows", "1_warp", ("03d_rows", "07_regimes")),
+    ("int4", "int4", "1_warp_row", ("04b_ladder",)),
+    ("attention", "attention", "1_scalar", ("06_attention", "06c_trust")),
     ("attention", "decode_attention", "1_block_per_head", ("06d_decode",)),
-    ("decoder", "decode_step", "1_kernel_per_phase", ("08_decoder", "08b_prefill", "08c_engine")),
+    ("decoder", "decode_step", "1_kernel_per_phase", ("08_decoder",)),
 )
-OTHERS = ("09_scorecard", "09b_gate", "09c_related")
+OTHERS = ("09_scorecard",)
 NAME = "99_planted"
 CHILD = """
 import json, sys
@@ -76,7 +76,7 @@ def seen(tmp_path_factory):
 
 def test_every_lesson_that_reads_a_ladder_replays(seen):
     assert [ended for ended in seen["ended"] if not ended.endswith(": well")] == []
-    assert len(seen["ended"]) > 20
+    assert len(seen["ended"]) > 10
 
 
 @pytest.mark.parametrize("operator", ["saxpy", "gemv", "gemv_rows", "int4", "attention", "decode"])

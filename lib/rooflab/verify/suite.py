@@ -2,8 +2,8 @@
 
 Every FP32 rung of lesson 03 goes through the ten items as the source words them, with D6's bound beside a
 possible one; and the last portable rung of every operator is launched a hundred times, whose results must be
-one. `rooflab trace suite` records the values in data/cpu: what held is computed by whoever reads them. The
-sources that run are the ones a GPU runs; a GPU's own gates and repeats stand in its recording.
+one. `rooflab trace suite` records the values in data/cpu: what held is computed when they are read. The
+sources that run are the ones a GPU runs; a GPU's own gates and repeats are in its recording.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A notebook's cell names its question's cases and calls one of these, so that a r
 tables.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -18,8 +18,17 @@ Rows = Any
 Opening = tuple[str, Sequence[str], tuple[Figure, str]]
 
 
+def one_line(facts: Mapping[str, object]) -> None:
+    """Show the facts of a run in one line: what stands for itself, and the rest behind its name."""
+    bare = ("GPU", "Figures")
+    says = [
+        str(value) if name in bare else f"{name}: {value}" for name, value in facts.items() if value != ""
+    ]
+    display.say(f"*{' · '.join(says)}*")
+
+
 def facts(here: Lab, study: str, *more: str) -> None:
-    """Show the facts of a run in one line: the GPU, where the figures come from, and `more`."""
+    """Show which run of a study a page's figures are from, and `more`, in one line."""
     source = {"live": "measured here", "replay": "replayed"}[here.mode]
     run = here.run_of(study)["run"]
-    display.say(f"*{' · '.join([str(here.run['gpu']), f'figures {source}', f'run {run}', *more])}*")
+    one_line({"GPU": " · ".join([here.run["gpu"], source, f"run {run}", *more])})

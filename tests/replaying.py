@@ -124,7 +124,7 @@ def replay(
             stack.enter_context(mock.patch.object(plot, "png", lambda figure: _ONE_PIXEL))
             stack.enter_context(mock.patch.object(Figure, "draw_without_rendering", lambda figure: None))
         shell = stack.enter_context(_shell())
-        values = {"DEVICE": str(device), **given}
+        values = {**given, "DEVICE": str(device)}
         return [_replay(shell, stem, values) for stem in stems or lessons()]
 
 

@@ -20,6 +20,7 @@ import pandas as pd
 from rooflab import errors, lab, ops, paths, profile, studies
 from rooflab.bench import clock
 from rooflab.hardware import device
+from rooflab.lab import compiling, session
 from rooflab.ops import Rung
 from rooflab.records import store
 from rooflab.records.case import SCHEMA, Case
@@ -95,7 +96,8 @@ class Machine:
             put(device, conditions=lambda: self.conditions() if asked else None)
             put(nvrtc, compiler_version=self._compiler)
             put(Rung, cubin=self._cubin)
-            put(lab, in_cache=lambda *_: True, _profile=self._profile)
+            put(compiling, in_cache=lambda *_: True)
+            put(session, take=self._profile)
             put(profile, find_tool=lambda tool: None if tool in self.lacks else f"/usr/bin/{tool}")
             put(store, _version=self._version)
             put(base.gate, admit=lambda work: SimpleNamespace(work=work, error=work.budget / 2))

@@ -79,7 +79,7 @@ def test_sets_run_side_by_side_into_their_own_folders(
 
 def test_the_example_is_a_valid_batch_for_the_course() -> None:
     jobs = batch.read(paths.ROOT / "examples" / "batch.yml")
-    assert [job.label for job in jobs][:2] == ["recorded/00_environment", "recorded/00b_clocks"]
+    assert [job.label for job in jobs][:2] == ["recorded/00_cuda", "recorded/00a_environment"]
 
 
 def refused(folder: Path, content: bytes) -> str:

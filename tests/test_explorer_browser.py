@@ -295,3 +295,63 @@ def test_in_jupyterlab_a_control_moves_the_figure(browser, jupyterlab):
     if shots := os.environ.get("ROOFLAB_SHOTS"):
         page.screenshot(path=f"{shots}/jupyterlab.png")
     page.close()
+
+
+# --- drawings -----------------------------------------------------------------------------------------------
+
+
+def drawn_page(folder: Path, dark: bool = False) -> str:
+    """A page with two drawings, one of them of frames, and its address."""
+    from rooflab.view import diagram
+
+    for name in ("drawing.js", "drawing.css"):
+        shutil.copy(ASSETS / name, folder)
+    drawings = (diagram.split_k(), diagram.launch(1 << 20, 132))
+    bodies = "".join(each._repr_mimebundle_()["text/html"] for each in drawings)
+    ink = ' style="color:#eee;background:#111"' if dark else ""
+    (folder / "drawn.html").write_text(
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>t</title>'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f'<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="drawing.css">'
+        f'<script src="drawing.js"></script></head><body{ink}>{bodies}</body></html>',
+        encoding="utf-8",
+    )
+    return (folder / "drawn.html").as_uri()
+
+
+def test_a_drawing_is_stepped_through_by_arrow_keys(browser, tmp_path):
+    page = browser.new_page()
+    seen = Seen(page)
+    address = drawn_page(tmp_path)
+    page.goto(address)
+    assert page.locator(".rooflab-drawing svg").count() == 2, "both became part of the page"
+    assert page.locator(".rooflab-drawing .controls").count() == 1, "one has frames"
+
+    def shown() -> list[str]:
+        frames = page.locator(".rooflab-drawing").first.locator(".frame")
+        return [frame.get_attribute("data-says") for frame in frames.all() if frame.is_visible()]
+
+    assert shown() == ["Block 0 sums its rows"]
+    page.locator("input[type=range]").focus()
+    page.keyboard.press("ArrowRight")
+    assert shown() == ["Block 2 sums its rows"]
+    assert page.locator("output").text_content() == "2 of 5: Block 2 sums its rows"
+    page.get_by_role("button", name="Back").click()
+    assert shown() == ["Block 0 sums its rows"] and page.get_by_role("button", name="Back").is_disabled()
+    page.get_by_role("button", name="All steps").click()
+    assert len(shown()) == 5
+    page.get_by_role("button", name="All steps").click()
+    assert shown() == ["Block 0 sums its rows"]
+    assert seen.errors == [] and all(url.startswith(("file:", "data:")) for url in seen.requests)
+    page.close()
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_a_drawing_keeps_to_the_page_and_takes_its_ink(browser, tmp_path, width):
+    page = browser.new_page(viewport={"width": width, "height": 700})
+    page.goto(drawn_page(tmp_path, dark=True))
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ink = page.evaluate("getComputedStyle(document.querySelector('.rooflab-drawing .heading text')).fill")
+    assert ink == "rgb(238, 238, 238)"
+    assert page.locator(".paper").count() == 0
+    page.close()

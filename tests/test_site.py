@@ -137,9 +137,9 @@ def test_pages_around_the_lessons_and_words_of_the_glossary(
     lesson: Callable[..., Path], tmp_path: Path
 ) -> None:
     path = lesson("00_first", "md:A warp is 32 threads; a warp again.")
-    titles = {"00_environment": "no page of this site"}
+    titles = {"00a_environment": "no page of this site"}
     around = {
-        "glossary": glossary.page(glossary.terms(), titles).replace("(00_environment.ipynb)", "(index.md)")
+        "glossary": glossary.page(glossary.terms(), titles).replace("(00a_environment.ipynb)", "(index.md)")
     }
     around |= {"devices": "# Devices\n\n```{toctree}\ndevice-x\n```\n", "device-x": "# Device X\n"}
     page = site.build([path], TABLE, tmp_path / "html", tmp_path / "source", around)

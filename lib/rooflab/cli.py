@@ -85,6 +85,8 @@ def _executed(jobs, parallel):  # type: ignore[no-untyped-def]  # the types woul
     live = any(run.is_live(job.values.get("MODE")) for job in jobs)
     if live and parallel not in (None, 1):
         _refuse_to_measure(jobs)
+    for device, effort in sorted(run.other_efforts(jobs)):
+        _say(f"{device} was recorded with {effort} effort: that is what its replay shows")
     parallel = parallel or (1 if live else min(2, os.cpu_count() or 1))
     minutes = run.estimate_minutes(jobs, parallel)
     about = f"about {minutes:.0f} min" if minutes >= 1 else "less than a minute"
@@ -201,11 +203,12 @@ def _record_into(store: Path | None) -> None:
 
 
 def _trace(asked: argparse.Namespace) -> int:
-    from rooflab.studies import static, traces
+    from rooflab.studies import drawn, static, traces
     from rooflab.verify import mutations, suite
 
     others = {
         "static": static.write,
+        "drawn": drawn.write,
         "suite": lambda: [suite.write()],
         "mutations": lambda: [mutations.write()],
     }

@@ -20,13 +20,30 @@ from rooflab.studies import decode
 PATHS = (
     (
         "An hour",
-        "what a roof is, why the order of reading matters, what fewer bytes bring, and which claims held",
-        ("01", "03", "04", "09"),
+        "CUDA from zero, what a roof is, why the order of reading matters, and what fewer bytes bring",
+        ("00", "01", "03", "04", "09"),
     ),
     (
         "A day",
         "every lesson's first part, and the parts that climb a whole ladder",
-        ("00", "01", "02", "03", "03b", "04", "04b", "05", "05b", "05d", "06", "06b", "07", "08", "09"),
+        (
+            "00",
+            "00a",
+            "01",
+            "02",
+            "03",
+            "03b",
+            "04",
+            "04b",
+            "05",
+            "05b",
+            "05d",
+            "06",
+            "06b",
+            "07",
+            "08",
+            "09",
+        ),
     ),
     ("A week", "all of it in order, with the exercises", ()),
 )

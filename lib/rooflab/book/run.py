@@ -299,6 +299,17 @@ def plan(
     ]
 
 
+def other_efforts(jobs: Sequence[Job]) -> set[tuple[str, str]]:
+    """(recording, its effort) of the jobs that replay one with another effort than asked for."""
+    found = set()
+    for job in jobs:
+        if "EFFORT" in job.values and not is_live(job.values.get("MODE")):
+            store = parameters.store_of(job.values.get("DEVICE", "h200"))
+            if store.effort not in ("", job.values["EFFORT"]):
+                found.add((store.device, store.effort))
+    return found
+
+
 def estimate_minutes(jobs: Sequence[Job], parallel: int = 1) -> float:
     """Minutes that the jobs will take: cases times seconds a case where they measure, else what the last
     replay took on this machine."""

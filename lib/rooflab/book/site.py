@@ -222,7 +222,7 @@ def _write_source(
     (static / "glossary.js").write_text(glossary.script(terms), encoding="utf-8")
     for path in notebooks:
         notebook = nbformat.reads(normal.normalise(normal.read(path)), as_version=4)
-        notebook.cells = _arranged(notebook.cells)
+        notebook.cells = [part for cell in _arranged(notebook.cells) for part in _as_cuda(cell)]
         for cell in notebook.cells:
             if cell.cell_type == "markdown":
                 cell.source = _local_links(cell.source, {p.name for p in notebooks}, source)
@@ -274,6 +274,16 @@ def _arranged(cells: list[Any]) -> list[Any]:
         cells[k].metadata["tags"] = ["remove-input"]
     opened = next((k for k in codes[:4] if "page.opening(" in cells[k].source), held[-1])
     return [*cells[: opened + 1], folded, *cells[opened + 1 :]]
+
+
+def _as_cuda(cell: Any) -> list[Any]:
+    """A cell with a reader's kernel as a block of CUDA and what it said; any other cell as it is."""
+    if not cell.source.startswith("%%kernel "):
+        return [cell]
+    block = nbformat.v4.new_markdown_cell(f"```cuda\n{cell.source}\n```")
+    block["id"] = f"{cell['id']}-cuda"
+    cell.metadata["tags"] = ["remove-input"]
+    return [block, cell]
 
 
 def _link_terms(cells: Sequence[Any], terms: Sequence[glossary.Term], stem: str) -> None:

@@ -195,6 +195,17 @@ def most_conflicts(most: float = 0) -> Target:
     return Target(f"{says} bank conflicts a request to shared memory", value, lambda got: got <= most)
 
 
+def uses_shared() -> Target:
+    """Threads hand each other numbers through shared memory: it is read at all."""
+
+    def value(seen: simt.Watch) -> float | None:
+        rows = seen.lines()
+        rows = rows[(rows["space"] == "shared") & (rows["access"] == "load")]
+        return None if rows.empty else float(rows["requests"].sum())
+
+    return Target("shared memory is read", value, lambda got: got > 0)
+
+
 # --- judging ------------------------------------------------------------------------------------------------
 
 

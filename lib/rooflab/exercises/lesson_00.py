@@ -1,15 +1,19 @@
-"""Checkers of lesson 00: a comparison that NaN cannot pass, a cheat, cold copies, the cost of a barrier."""
+"""Checkers of lesson 00: a comparison that NaN cannot pass, a cheat, cold copies, the cost of a barrier, and
+two first kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from rooflab.bench import clock, gate
 from rooflab.errors import GateError
-from rooflab.exercises import Wrong, called, checker
+from rooflab.exercises import Wrong, called, checker, worth
+from rooflab.exercises.kernels import Trial, kernel_task, most_requests, most_sectors
+from rooflab.studies import environment
 
 _SCALE = 1.5
 
@@ -34,11 +38,17 @@ def _comparison(passes: Callable[..., Any]) -> str:
         spoilt[500] = value
         outputs[f"an output of which {what}"] = (spoilt, False)
     outputs["an output that is all NaN"] = (np.full_like(expected, np.nan), False)
+    large = 1e6 + expected
     for what, (got, right) in outputs.items():
         verdict = called(passes, got, expected, 0.01)
         if bool(np.all(verdict)) != right:
             word = "passed, and must not" if not right else "was refused, and is right"
             raise Wrong(f"{what} {word}.")
+    if bool(np.all(called(passes, large + 0.02, large, 0.01))):
+        raise Wrong(
+            "numbers near a million passed that are wrong by twice the allowed error: `allowed` is absolute, "
+            "and np.allclose adds a relative tolerance unless rtol=0."
+        )
     return "numbers pass by being close; NaN, which is not close to anything, does not."
 
 
@@ -120,3 +130,42 @@ def _barrier(cost: Callable[..., Any]) -> str:
             f"{launch + many * each:g} µs: a barrier is not {got:g} µs."
         )
     return "the launch is in both rows, so the difference holds barriers alone."
+
+
+def _floats(n: int) -> np.ndarray:
+    return np.random.default_rng(n).standard_normal(n, dtype=np.float32) + np.float32(0.5)
+
+
+@kernel_task(
+    "00.5",
+    entry="saxpy",
+    targets=[most_sectors("x", 4), most_sectors("z", 4, "store")],
+    right="every thread found its element, and the ones past the end left it alone.",
+    worth=lambda: worth.takes("environment", environment.ramp()[0], "the course's rung with your index"),
+)
+def _saxpy() -> Iterator[Trial]:
+    """z = a x + y, one element a thread, blocks of several sizes."""
+    for n, threads in ((512, 128), (1000, 256), (77, 32), (1, 64)):
+        x, y = _floats(n), _floats(n + 1)[:n].copy()
+        right = _SCALE * x.astype(np.float64) + y
+        arguments = [x, y, np.empty_like(x), ctypes.c_float(_SCALE), ctypes.c_int(n)]
+        yield Trial(
+            f"n = {n}, {threads} threads a block", -(-n // threads), threads, arguments, {2: right}, 1e-5
+        )
+
+
+@kernel_task(
+    "00.6",
+    entry="sums",
+    targets=[most_requests("x", 16), most_requests("out", 2, "store")],
+    right="256 threads made one sum, and nobody read what was not yet written.",
+)
+def _block_sums() -> Iterator[Trial]:
+    """The sum of each block's 256 elements."""
+    for n in (512, 600, 1):
+        x, blocks = _floats(n), -(-n // 256)
+        padded = np.zeros(256 * blocks)
+        padded[:n] = x
+        right = padded.reshape(blocks, 256).sum(axis=1)
+        arguments = [x, np.empty(blocks, np.float32), ctypes.c_int(n)]
+        yield Trial(f"n = {n}", blocks, 256, arguments, {1: right}, 1e-3)

@@ -27,3 +27,14 @@ def gain(study: str, cases: Iterable[Case], before: str, after: str) -> str:
     old, new = rows["median_us"]
     took = " -> ".join(f"{t:,.0f}" if t >= 100 else f"{t:.1f}" for t in (old, new))
     return f"{before} -> {after}: {took} us, {display.speed(old / new)}, on the recorded {here.run['gpu']}"
+
+
+def takes(study: str, case: Case, what: str) -> str:
+    """A recorded case as a sentence: "the course's rung: 16,777,216 elements in 60.0 us, 3,356 GB/s, on the
+    recorded NVIDIA H200".
+    """
+    here = lab.open("replay", RECORDED)
+    row = here.measure(study, [case]).iloc[0]
+    shape = f"{case.n:,} x {case.k:,}" if case.k else f"{case.n:,} elements"
+    speed = f"{row['median_us']:,.1f} us, {row['gb_s']:,.0f} GB/s"
+    return f"{what}: {shape} in {speed}, on the recorded {here.run['gpu']}"

@@ -25,7 +25,8 @@ def open(mode: str = "auto", device: str = "h200", effort: str = "full") -> Lab:
 
     `device` names a recording (a folder of data/ or a published device) or is the path of one; live, the
     machine's own GPU decides and results go to $ROOFLAB_STORE (default build/data). `effort`: "full" or
-    "quick"; where it is "full", $ROOFLAB_EFFORT is used if set.
+    "quick"; where it is "full", $ROOFLAB_EFFORT is used if set. It says what is measured: a replay shows what
+    was recorded, so it takes the recording's own.
     """
     if "IPython" in sys.modules:
         from rooflab.view import beyond
@@ -58,7 +59,7 @@ def open(mode: str = "auto", device: str = "h200", effort: str = "full") -> Lab:
         return lab
     store = opened(device)
     seal.require(store.folder)
-    return Lab("replay", store.device, effort, store)
+    return Lab("replay", store.device, store.effort or effort, store)
 
 
 def opened(device: str) -> Store:

@@ -44,8 +44,7 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
         arch = None
     spec = devices.match(str(runs["gpu"].iloc[-1])) if len(runs) else None
     sized = spec or (unlisted(runs.iloc[-1]) if len(runs) else None)
-    efforts = {str(e) for e in runs["effort"]} if len(runs) else {"full"}
-    effort = "full" if "full" in efforts else "quick"
+    effort = store.effort or "full"
 
     def expected(study: str) -> list[Case]:
         return studies.get(study).cases(effort, sized) if study in studies.names() else []

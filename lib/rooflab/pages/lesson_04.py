@@ -50,15 +50,16 @@ def format_table() -> tuple[Any, Any, Any]:
     return rng, group, packed
 
 
-def format_said(packed: Any, group: Any) -> None:
+def format_said(packed: Any, group: Any) -> int:
     """The format: in words."""
     word = int(packed.qweight.view(np.uint32)[0, 0])
     bits = 8 * sum(part.nbytes for part in packed) / group.size
     display.say(
-        f"The word is `{word:#010x}`: read it from its right end. The scale is "
+        f"The word is `{word:#010x}`: its lowest four bits are the first code. The scale is "
         f"{packed.scales[0, 0]:.4f}. With it, a weight takes **{bits:.3f} bits**, so FP16 takes "
         f"{16 / bits:.2f} times the room. That is the most that the format can win."
     )
+    return word
 
 
 def edges_table(group: Any) -> None:

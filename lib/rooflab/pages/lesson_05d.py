@@ -64,17 +64,6 @@ def prediction_roofline_issue_figure() -> None:
     plot.show(fig, text + f"{left[1]:.0%} on the {wide.name}.")
 
 
-def who_holds_table() -> None:
-    """Who holds what: the table."""
-    grid = {token: [] for token in range(8)}
-    for row in range(16):
-        for token in range(8):
-            grid[token].append(f"{row % 8 * 4 + token // 2}.{row // 8 * 2 + token % 2}")
-    fragment = pd.DataFrame(grid).rename_axis("row").reset_index()
-    names = {"row": "Row"} | {token: f"{token}" for token in range(8)}
-    display.table(fragment, names, caption="Rows down, tokens across")
-
-
 def ladder_table() -> None:
     """The ladder: the table."""
     quants = pd.Series(range(0, 34 * 4096, 34)) + 2

@@ -220,6 +220,12 @@ class Store:
         ]
         return frame(rows, RUN_SCHEMA, path)
 
+    @property
+    def effort(self) -> str:
+        """The effort it was recorded with: "full" where any of its runs was; "" without one that says so."""
+        said = {str(effort) for effort in self.runs()["effort"] if not is_blank(effort)}
+        return "full" if "full" in said else "quick" if said else ""
+
     def is_fresh(self, study: str, case: str, identity: str, run_facts: Mapping[str, Any]) -> bool:
         """Whether the recorded row of `case` (an id) stands for what would be measured now: same GPU and
         driver, and the identity of its code fresh by `rooflab.records.fingerprint.fresh`."""

@@ -113,9 +113,12 @@
   function beside(root) {
     const whole = root.querySelector(".whole"), notes = root.querySelectorAll(".callouts > ol > li");
     if (!whole || whole.hidden || !notes.length) return;
-    const found = root.querySelectorAll(".mark"), wide = window.matchMedia("(min-width: 1300px)").matches;
+    const found = root.querySelectorAll(".mark");
+    let wide = window.matchMedia("(min-width: 1300px)").matches;
     root.classList.toggle("beside", wide);
     whole.style.minHeight = "";
+    const high = Array.from(notes).reduce((sum, note) => sum + note.offsetHeight + 6, 0);
+    if (wide && high > whole.offsetHeight + 100) root.classList.toggle("beside", (wide = false)); // too much to say
     const top = whole.getBoundingClientRect().top;
     let free = 0;
     notes.forEach((note, k) => {

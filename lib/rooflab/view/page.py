@@ -85,9 +85,8 @@ def kernel(
     includes, text = _includes(text)
     text = "\n\n".join([*includes, *inlined, text])
     code, notes = _marked(text, callouts or {}, rung)
-    parts = [
-        f'<div class="rooflab-kernel">\n\n**`{rung.operator}/{rung.name}`**: {rung.idea}.{_launch(rung)}'
-    ]
+    head = f"**`{rung.operator}/{rung.name}`**: {rung.idea}.{_launch(rung, built or {})}"
+    parts = [f'<div class="rooflab-kernel">\n\n{head}']
     if pseudocode:
         parts.append(f"```text\n{pseudocode.strip(chr(10)).rstrip()}\n```")
     parts.append(f'<div class="whole">\n\n```cuda\n{code}\n```')
@@ -147,11 +146,14 @@ def _marked(text: str, callouts: Mapping[str, str], rung: Rung) -> tuple[str, li
     return "\n".join(lines), [at[number] for number in sorted(at)]
 
 
-def _launch(rung: Rung) -> str:
-    """The launch, of the header's comment, and the macros with their defaults."""
+def _launch(rung: Rung, built: Mapping[str, int]) -> str:
+    """The launch, of the header's comment, and the macros with their defaults, without what `built` fixes."""
     head = re.search(r"^// Launch +(.+(?:\n//  +\S.*)*)", rung.path.read_text(), re.MULTILINE)
     said = " ".join(line.strip("/ ") for line in head[1].splitlines()) if head else ""
-    macros = ", ".join(f"`{name}` = {value}" for name, value in rung.defines.items())
+    sentences = re.split(r"(?<=\.) (?=[A-Z])", said)
+    said = " ".join(each for each in sentences if not any(f"-D{name}" in each for name in built))
+    left = {name: value for name, value in rung.defines.items() if name not in built}
+    macros = ", ".join(f"`{name}` = {value}" for name, value in left.items())
     said = re.sub(r"([*_<\[|])", r"\\\1", said)
     return (f" *Launch:* {said}" if said else "") + (f" *Built with* {macros}." if macros else "")
 

@@ -1,0 +1,108 @@
+"""What lesson 00's pages show: sentences and tables computed from its rows."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from rooflab import lab as labs
+from rooflab.hardware import device
+from rooflab.studies import environment
+from rooflab.view import display, plot
+
+REGISTERS_KIB = (
+    256  # of an SM, on every architecture since Maxwell: CUDA C++ Programming Guide, compute capabilities
+)
+
+
+def ramp(lab: labs.Lab, n: int) -> pd.DataFrame:
+    """The rows of saxpy over n elements: its two rungs and torch.add."""
+    return lab.measure("environment", environment.ramp(n))
+
+
+def answer(rows: pd.DataFrame, gpu: str, n: int) -> str:
+    """The answer of the first page, from the rows of `ramp`."""
+    own = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0]
+    text = f"Each thread finds its own index and computes one element: on the {gpu}, {n:,} of them take "
+    text += f"{own['median_us']:.1f} µs"
+    share = own["roof_fraction"]
+    return text + (f", {share:.0%} of the speed at which its memory can do it." if share == share else ".")
+
+
+def memories(lab: labs.Lab) -> None:
+    """Show the places where a kernel keeps numbers: who sees each, its size here, and what a load costs."""
+    run, spec = lab.run, lab.spec or device.match(str(lab.run.gpu))
+    chases = [case for case in lab.cases("environment") if case.operator == "chase"]
+    rows = lab.measure("environment", chases)
+    l2, dram = environment.l2_latency_ns(rows, int(run.l2_bytes)), environment.latency_ns(rows)
+    frame = pd.DataFrame(
+        [
+            ("registers", "float sum;", "one thread", f"{REGISTERS_KIB} KiB an SM", "none"),
+            (
+                "shared memory",
+                "__shared__ float tile[256];",
+                "one block",
+                f"{spec.shared_kb_per_block} KiB a block" if spec else "",
+                "less than L2's",
+            ),
+            (
+                "L2 cache",
+                "(no name: it keeps what global memory was asked for)",
+                "all blocks",
+                f"{run.l2_bytes / 2**20:.0f} MiB",
+                f"{l2:.0f} ns" if l2 else "",
+            ),
+            (
+                "global memory (DRAM)",
+                "const float* x",
+                "all blocks, and the host by copies",
+                f"{run.memory_bytes / 2**30:.0f} GiB",
+                f"{dram:.0f} ns" if dram else "",
+            ),
+        ],
+        columns=["place", "code", "seen", "size", "wait"],
+    )
+    heads = {"place": "Memory", "code": "In a kernel", "seen": "Seen by", "size": f"On the {run.gpu}"}
+    display.table(frame, heads | {"wait": "Wait for a lone load"})
+
+
+def trusted(lab: labs.Lab) -> str:
+    """The answer of the page on the environment: what the gate refused, what was counted, who else was
+    there.
+    """
+    refusals = lab.profile("environment", environment.cheats(), "gate")
+    counted = lab.profile("environment", environment.profiled_clocks(), "ncu", environment.PROFILED)
+    text = (
+        f"On the {lab.run.gpu} the gate refused {int(refusals['refused'].sum())} of {len(refusals)} kernels "
+    )
+    text += "that cheat, the profiler's counters "
+    text += (
+        "can be read, and " if len(counted) and (counted["dram_bytes"] > 0).any() else "can't be read, and "
+    )
+    others = lab.run_of("environment").other_processes
+    return text + ("no other process shared the GPU." if others == 0 else f"{others} others shared the GPU.")
+
+
+def clocks(times: pd.DataFrame, gpu: str, when: str) -> tuple[Figure, str]:
+    """One kernel by every clock, and the caption: `times` has sizes as its index and a column a clock."""
+    title = "One kernel by clock (cupti reads the stamps that nsys reads)"
+    fig, ax = plot.figure("elements", "µs", title, xlog=True, ylog=True, height=2.7)
+    for name in times.columns.drop("cupti", errors="ignore"):
+        plot.series(ax, times.index.to_series(), times[name], label=name)
+    ax.set_xticks(list(times.index), [f"{n:,}" for n in times.index])
+    plot.label_ends(ax)
+    spread = times.max(axis=1) / times.min(axis=1)
+    caption = f"saxpy/1_scalar, warm, on {gpu}, {when}: highest over lowest clock "
+    caption += f"{spread.iloc[0]:,.0f} at {spread.index[0]:,} elements, "
+    return fig, f"{caption}{spread.iloc[-1]:.1f} at {spread.index[-1]:,}."
+
+
+def by_clock(times: pd.DataFrame, gpu: str) -> str:
+    """The answer of the page on clocks."""
+    small, large = times.iloc[0], times.iloc[-1]
+    text = f"On the {gpu} a kernel over {times.index[0]:,} elements takes {small.graph:.2f} µs "
+    text += f"by the graph clock and {plot.number(small.event / small.graph)} times as long by events; "
+    return (
+        text
+        + f"over {times.index[-1]:,} elements the two differ by a factor of {large.event / large.graph:.2f}."
+    )

@@ -1,0 +1,38 @@
+"""Drawings of mechanisms, each computed from what the code does: recorded CPU runs, launch rules, sources,
+recorded profiles.
+
+    diagram.launch(N, sms)            # in a notebook a drawing shows itself
+    diagram.coalescing().svg()        # its text, to stand alone
+
+A drawing with several frames is a still image of all of them in a notebook; the course's pages add a slider.
+"""
+
+from rooflab.view.diagram.launches import launch, sms_at_work, split_k
+from rooflab.view.diagram.layers import layer, ways
+from rooflab.view.diagram.memory import banks, coalescing, q8_layouts
+from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring
+from rooflab.view.diagram.svg import Canvas, Drawing
+from rooflab.view.diagram.tiles import accumulators, attention_tiles, online_softmax
+from rooflab.view.diagram.words import nibbles, to_half
+
+__all__ = [
+    "Canvas",
+    "Drawing",
+    "accumulators",
+    "attention_tiles",
+    "banks",
+    "coalescing",
+    "launch",
+    "layer",
+    "loads_in_flight",
+    "nibbles",
+    "of_lab",
+    "online_softmax",
+    "pipeline",
+    "q8_layouts",
+    "ring",
+    "sms_at_work",
+    "split_k",
+    "to_half",
+    "ways",
+]

@@ -1,0 +1,167 @@
+"""One layer of a decoder as bars over time, from recorded profiles and rows."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from rooflab.analysis import ablation, time_breakdown
+from rooflab.errors import MissingRecording, UsageError
+from rooflab.numerics import model_shapes
+from rooflab.profile import parts
+from rooflab.studies import attribution, decode
+from rooflab.studies.launch_rule import named
+from rooflab.view.diagram import svg
+from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, Canvas, Drawing
+
+_LAYER = 14  # any but the first is like the others
+
+
+class Span(NamedTuple):
+    """A stretch of a layer's time: its name, its start and length in us, and of what kind: "weights" (reads
+    them), "other" work, or "bound" (what the roof asks for the layer's bytes, where no profile splits it).
+    """
+
+    name: str
+    start: float
+    us: float
+    kind: str
+
+
+class Way(NamedTuple):
+    """A way of running a layer: name, us until the next layer begins, and what happens in them."""
+
+    name: str
+    us: float
+    spans: list[Span]
+
+
+def ways(lab: Any, format: str = "fp16") -> list[Way]:
+    """How a layer of the course's model is run, slowest first, of what the lab's recording holds: eager and
+    in a graph (traced launches), a kernel a phase (traced phases), and the steps after it (their time a layer
+    beside what the read roof asks for its bytes).
+    """
+    rows = lab.store.read("decode")
+    rows = rows[(rows["model"] == decode.MODEL) & (rows["batch"] == 1) & (rows["seq"] == decode.PROMPT)]
+    rows = rows[rows["median_us"].notna()]
+    layers = model_shapes.get(decode.MODEL).layers
+    found = _traced(lab)
+    head = 0.0
+    for name in decode.rungs(lab.sized):
+        mine = rows[(rows["impl"] == name) & (rows["format"] == format)]
+        mine = mine[~mine["case"].str.contains("head=q8_0 steps=32")]
+        if mine.empty:
+            continue
+        row = mine.iloc[0]
+        spans: list[Span] = []
+        if name == decode.rungs(lab.sized)[0]:
+            spans, head = _phases(lab, row)
+        bytes_ = ablation.phase_bytes(decode.MODEL, format, decode.FORMATS[format], decode.PROMPT)
+        roof = lab.roof["dram_read"].value
+        last = head or bytes_["head"] / roof / 1e3
+        us = (float(row["median_us"]) - last) / layers
+        if not spans:
+            bound = sum(value for phase, value in bytes_.items() if phase != "head") / layers / roof / 1e3
+            spans = [Span("its bytes at the roof", 0.0, bound, "bound")]
+        found.append(Way(name, us, spans))
+    return found
+
+
+def _traced(lab: Any) -> list[Way]:
+    """The library's layer, eager and in a graph, launch by launch."""
+    cases = [case for case in attribution.decode() if case.seq == decode.PROMPT]
+    found: list[Way] = []
+    for tool in ("cupti", "nsys"):
+        for case in cases:
+            name = case.impl.removeprefix("transformers.")
+            if name not in ("eager", "graph") or name in [way.name for way in found]:
+                continue
+            try:
+                profile = named(lab.profile("attribution", [case], tool))
+                launches = time_breakdown.timeline(profile)
+                start, end = time_breakdown.one_layer(launches, _LAYER)
+            except (MissingRecording, IndexError, KeyError):
+                continue
+            mine = launches[(launches["start_us"] >= start) & (launches["start_us"] < end)]
+            kinds = ["weights" if part in parts.WEIGHTS else "other" for part in mine["part"]]
+            spans = [
+                Span("", float(at) - start, float(us), kind)
+                for at, us, kind in zip(mine["start_us"], mine["us"], kinds, strict=True)
+            ]
+            found.append(Way(name, end - start, spans))
+    return sorted(found, key=lambda way: -way.us)
+
+
+def _phases(lab: Any, row: pd.Series) -> tuple[list[Span], float]:
+    """The traced phases of a kernel a phase in their order, what was traced between them spread evenly, and
+    the output head's time; nothing where no trace was taken.
+    """
+    cases = [case for case in decode.traced() if case.impl == row["impl"] and case.format == row["format"]]
+    try:
+        profile = lab.profile("decode", cases, "cupti")
+    except MissingRecording:
+        return [], 0.0
+    if profile.empty:
+        return [], 0.0
+    us = {
+        p: float(u) / int(n)
+        for p, u, n in zip(profile["phase"], profile["us"], profile["launches"], strict=True)
+    }
+    gap, start, spans = us.get("between", 0.0), 0.0, []
+    for phase in decode.PHASES[:-1]:
+        spans.append(Span(phase, start, us[phase], "other" if phase == "attention" else "weights"))
+        start += us[phase] + gap
+    return spans, us["head"]
+
+
+def layer(found: list[Way]) -> Drawing:
+    """One layer over time, a row for each way of running it; then the quicker ways alone, drawn larger."""
+    if not found:
+        raise UsageError("A layer is drawn of at least one recorded way to run it.")
+    frames, first, longest = [], 0, max(way.us for way in found)
+    while first < len(found):
+        shown = found[first:]
+        scale = max(way.us for way in shown)
+        larger = "" if first == 0 else f", {longest / scale:.0f} times larger"
+        frames.append((f"{shown[0].name} to {shown[-1].name}{larger}", _rows(shown, scale)))
+        slower = [k for k, way in enumerate(found) if way.us > 0.4 * scale]
+        rest = (max(slower) if slower else first) + 1
+        if rest >= len(found) - 1:
+            break
+        first = rest
+    said = [f"{way.name} takes {way.us:,.0f} µs, {_in_words(way)}" for way in found]
+    return Drawing("One layer of the decoder over time", "; ".join(said) + ".", frames)
+
+
+def _in_words(way: Way) -> str:
+    busy = sum(span.us for span in way.spans) / way.us
+    if any(span.kind == "bound" for span in way.spans):
+        return f"of which its bytes at the read roof ask for {busy:.0%}"
+    return f"{busy:.0%} of it in {len(way.spans)} kernels"
+
+
+def _rows(found: list[Way], scale: float) -> Canvas:
+    canvas, left, y = Canvas(), 150.0, 0.0
+    unit = (svg.WIDTH - left - 4) / scale
+    fills = {"weights": BLUE, "other": AMBER, "bound": GREY}
+    for way in found:
+        canvas.text(0, y + 13, way.name, svg.TEXT - 1, bold=True)
+        canvas.text(0, y + 27, f"{way.us:,.0f} µs a layer", svg.SMALL)
+        for kind, fill in fills.items():
+            mine = [span for span in way.spans if span.kind == kind]
+            high = 18.0 if kind == "other" else 30.0
+            for span in mine:
+                x, top, wide = left + span.start * unit, y + (30 - high) / 2, max(span.us * unit, 0.3)
+                if span.name:
+                    canvas.cell(x, top, wide, high, span.name, fill, 9)
+                else:
+                    canvas.rect(x, top, wide, high, fill, 0.2)
+        canvas.rect(left, y, way.us * unit, 30, NONE, 0.8)
+        y += 40
+    kinds = {span.kind for way in found for span in way.spans}
+    words = {"weights": "blue reads weights", "other": "orange is other work"}
+    words["bound"] = "grey: its bytes at the roof"
+    key = [words[kind] for kind in fills if kind in kinds]
+    canvas.text(0, y + 8, "; ".join([*key, "empty: the rest"]) + ".", svg.SMALL)
+    return canvas

@@ -1,0 +1,194 @@
+"""Memory as cells: which lane touches what, which sectors that moves, which banks that keeps busy."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from rooflab.studies import drawn
+from rooflab.view.access_diagram import BANKS, SECTOR, Request
+from rooflab.view.diagram import svg
+from rooflab.view.diagram.svg import AMBER, NONE, Canvas, Drawing, shade, single
+
+_FLOAT = 4
+
+
+def request(row: pd.Series) -> Request:
+    """The request of a recorded row."""
+    places = tuple(None if word == "-" else int(word) for word in str(row["addresses"]).split())
+    return Request(places, int(row["bytes"]), str(row["scene"]))
+
+
+def coalescing(
+    strided: pd.DataFrame | None = None, coalesced: pd.DataFrame | None = None, columns: int = 32
+) -> Drawing:
+    """A warp's load from a row-major matrix of floats, `columns` wide: what its lanes ask for, and the
+    sectors that this moves, for the strided and the coalesced GEMV as the CPU saw them ask.
+    """
+    asked = [
+        request((drawn.read("requests", name) if rows is None else rows).iloc[0])
+        for name, rows in (("strided", strided), ("coalesced", coalesced))
+    ]
+    frames = []
+    for title, stage in (("Each lane asks for 4 bytes", 0), ("Memory moves whole sectors", 1)):
+        canvas = Canvas()
+        for place, one in enumerate(asked):
+            _matrix(canvas, 285.0 * place, one, columns, stage)
+        frames.append((title, canvas))
+    says = []
+    for one in asked:
+        count, used = len(one.sectors()), one.bytes_used()
+        says.append(
+            f"{one.what}: the {len(one.taking_part())} lanes of a warp ask for {used} bytes that lie in "
+            f"{count} sectors of {SECTOR} bytes, so {used / count / SECTOR:.1%} of what is moved is used"
+        )
+    says[0] += f"; lanes stand {_apart(asked[0], columns)}"
+    says[1] += f"; lanes stand {_apart(asked[1], columns)}"
+    return Drawing("One load by one warp", ". ".join(s[0].upper() + s[1:] for s in says) + ".", frames)
+
+
+def _apart(one: Request, columns: int) -> str:
+    places = [place for place in one.places if place is not None]
+    step = places[1] - places[0] if len(places) > 1 else 0
+    return f"{step} bytes apart" + (", a row of the matrix" if step == columns * _FLOAT else "")
+
+
+def _matrix(canvas: Canvas, left: float, one: Request, columns: int, stage: int) -> None:
+    size = 8.2
+    places = one.taking_part()
+    rows = max(32, max(places.values()) // _FLOAT // columns + 1)
+    count, used = len(one.sectors()), one.bytes_used()
+    canvas.text(left, 12, one.what, bold=True)
+    if stage:
+        words = f"{count} sectors, {count * SECTOR} bytes moved, {used / count / SECTOR:.1%} used"
+    else:
+        words = f"{used} bytes asked for, lanes {_apart(one, columns).partition(',')[0]}"
+    canvas.text(left, 27, words, svg.SMALL)
+    top = 34.0
+
+    def at(element: int) -> tuple[float, float]:
+        return left + element % columns * size, top + element // columns * size
+
+    canvas.rect(left, top, columns * size, rows * size, NONE, 0.8)
+    canvas.cells([at(k * columns) for k in range(rows)], columns * size, size, NONE, 0.25)
+    each = SECTOR // _FLOAT
+    if stage:
+        canvas.cells([at(sector * each) for sector in one.sectors()], each * size, size, AMBER, 0.4)
+    for lane, place in places.items():
+        canvas.cells([at(place // _FLOAT)], size, size, shade(lane), 0.4)
+    first, last = at(places[min(places)] // _FLOAT), at(places[max(places)] // _FLOAT)
+    canvas.frame(*first, size, size, 1.2)
+    canvas.frame(*last, size, size, 1.2)
+    beside = last[1] > first[1]
+    names = (f"lane {min(places)}", f"lane {max(places)}")
+    if beside:
+        away = 70.0 if stage else 14.0
+        canvas.text(first[0] + away, first[1] + 9, names[0], svg.SMALL)
+        canvas.text(last[0] + away, last[1] + 8, names[1], svg.SMALL)
+    else:
+        canvas.text(first[0], first[1] + 22, names[0], svg.SMALL)
+        canvas.text(last[0] + size, last[1] + 22, names[1], svg.SMALL, "end")
+
+
+def lanes_in_banks(rows: pd.DataFrame, code: str = "keys") -> Request:
+    """The first recorded shared-memory load whose line speaks of `code`."""
+    return request(rows[rows["code"].str.contains(code, regex=False)].iloc[0])
+
+
+def banks(plain: pd.DataFrame | None = None, padded: pd.DataFrame | None = None) -> Drawing:
+    """The 32 banks of shared memory, and the eight rows of 16 bytes that one step of ldmatrix takes from
+    keys: without and with padding, as the attention kernels asked on the CPU.
+    """
+    canvas, says, top = Canvas(), [], 0.0
+    for name, scene, rows in (
+        ("4_mma", "tiles", plain),
+        ("5_padded", "padded tiles", padded),
+    ):
+        one = lanes_in_banks(drawn.read("requests", scene) if rows is None else rows)
+        eight = dict(list(one.taking_part().items())[:8])
+        pitch = eight[1] - eight[0]
+        turns = len(Request(tuple(eight.values()), one.width, "").turns())
+        halves = pitch // 2
+        head = f"{name}: rows of {halves} halves ({pitch} bytes) take {turns} turn{'s' * (turns != 1)}"
+        canvas.text(0, top + 12, head, bold=True)
+        left, size, high = 56.0, (svg.WIDTH - 56) / BANKS, 15.0
+        for bank in range(0, BANKS, 4):
+            canvas.text(left + bank * size, top + 28, f"bank {bank}" if bank == 0 else f"{bank}", svg.SMALL)
+        canvas.cells([(left + b * size, top + 33) for b in range(BANKS)], size, 8 * high, NONE, 0.2)
+        seen: dict[int, int] = {}
+        for k, (lane, place) in enumerate(eight.items()):
+            y = top + 33 + k * high
+            canvas.text(0, y + 11, f"row {k}", svg.SMALL)
+            canvas.rect(left, y, BANKS * size, high, NONE, 0.3)
+            bank = place // 4 % BANKS
+            turn = seen[bank] = seen.get(bank, 0) + 1
+            fill = shade(4 * lane, 32)
+            canvas.cell(left + bank * size, y, one.width // 4 * size, high, f"turn {turn}", fill, 10)
+        says.append(
+            f"{name}, whose rows stand {pitch} bytes apart, starts its eight rows at banks "
+            f"{', '.join(str(p // 4 % BANKS) for p in eight.values())} and takes {turns} "
+            f"turn{'s' * (turns != 1)}"
+        )
+        top += 33 + 8 * high + 16
+    return single("Eight rows of 16 bytes in 32 banks", "; ".join(says) + ".", canvas)
+
+
+def q8_layouts() -> Drawing:
+    """A row of Q8_0 weights as 34-byte blocks and as planes: where the first bytes of each block come to lie,
+    found by repacking marked bytes.
+    """
+    import numpy as np
+
+    from rooflab.numerics.quant import BLOCK, Q8_0, to_planes
+
+    count, shown = 4, 3
+    blocks = np.zeros((1, count), Q8_0)
+    size = Q8_0.itemsize
+    names = Q8_0.names
+    assert names is not None
+    raw = np.arange(count * size, dtype=np.int64)
+    marked = raw.astype(np.uint8).view(np.uint8).copy()  # every byte says where it came from
+    blocks = marked.view(Q8_0).reshape(1, count)
+    planes = to_planes(blocks)
+    canvas, unit = Canvas(), svg.WIDTH / 70
+    scale = Q8_0.fields[names[0]][0].itemsize  # type: ignore[index]
+    canvas.text(0, 12, f"Blocks, as in the file: {scale} bytes of scale, then {BLOCK} codes", bold=True)
+    for line in range(2):  # two blocks a line
+        for k in (0, 1):
+            block = 2 * line + k
+            if block >= shown:
+                break
+            x, y = k * size * unit, 22 + line * 44.0
+            canvas.cell(x, y, scale * unit, 22, "", AMBER)
+            canvas.cell(
+                x + scale * unit, y, BLOCK * unit, 22, f"codes of block {block}", shade(9 * block), 12
+            )
+            start = block * size
+            canvas.text(
+                x,
+                y + 35,
+                f"byte {start}: "
+                + ("aligned to 16" if start % 16 == 0 else f"{start % 16} past a multiple of 16"),
+                svg.SMALL,
+            )
+    y = 122.0
+    canvas.text(0, y, "Planes, as repacked: all codes, then all scales", bold=True)
+    quants = np.ascontiguousarray(planes.quants).view(np.uint8).reshape(-1)
+    scales = np.ascontiguousarray(planes.scales).view(np.uint8).reshape(-1)
+    y += 10
+    runs = [int(value) // size for value in quants[::BLOCK]]
+    wide = 2 * 32 * unit / 4 * 1.0
+    for k, block in enumerate(runs):
+        canvas.cell(k * wide, y, wide, 22, f"codes of block {block}", shade(9 * block), 12)
+        canvas.text(k * wide, y + 35, f"byte {k * BLOCK}", svg.SMALL)
+    y += 48
+    for k in range(count):
+        block = int(scales[k * scale]) // size
+        canvas.cell(k * 40, y, 40, 22, f"{block}", AMBER, 12)
+    canvas.text(count * 40 + 8, y + 15, "scales, in an array of their own", svg.SMALL)
+    starts = [k * size % 16 for k in range(count)]
+    says = (
+        f"In blocks of {size} bytes the codes of block k start at byte {size} k + {scale}, so blocks start "
+        f"{', '.join(map(str, starts))} bytes past a multiple of 16 and no 16-byte load fits; in planes the "
+        f"codes of block k start at byte {BLOCK} k, a multiple of 16, and the scales lie apart."
+    )
+    return single("One row of Q8_0 weights, twice", says, canvas)

@@ -1,0 +1,318 @@
+"""A ring of tiles and the products that run beside the softmax, over time.
+
+What waits for what is read from attention's rung 9_wgmma: its steps, in the order of its source, run here
+against a clock. How long a step takes is arithmetic: bytes by a rate, FLOPs by a roof, exponentials by the
+clock.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from rooflab.errors import UsageError
+from rooflab.hardware import device
+from rooflab.ops import Rung, attention
+from rooflab.view.diagram import svg
+from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, SKY, Canvas, Drawing, single
+
+RUNG = "9_wgmma"
+REFERENCE = "h200"
+QUERIES = 128  # a block's, in that rung
+EXPONENTIALS = 16  # an SM's special function units make in a clock, by the programming guide for 9.0
+
+Step = tuple[str, str]  # what, and for which tile or how many may be pending
+
+
+class Lengths(NamedTuple):
+    """Microseconds: a tile's copy, one product with a tile, the softmax of a tile."""
+
+    copy: float
+    product: float
+    softmax: float
+
+
+class Bar(NamedTuple):
+    """Something that takes time: in which row, what, for which tile, from when to when (us)."""
+
+    row: str
+    what: str
+    tile: int
+    start: float
+    end: float
+
+
+@dataclass
+class Run:
+    """What happened: bars, and for each item of the ring when its slot was claimed, full and empty again."""
+
+    stages: int
+    bars: list[Bar] = field(default_factory=list)
+    claimed: dict[int, float] = field(default_factory=dict)
+    full: dict[int, float] = field(default_factory=dict)
+    empty: dict[int, float] = field(default_factory=dict)
+
+
+def program(text: str) -> tuple[list[Step], list[Step], list[Step]]:
+    """The consumer's steps before, in and after its loop over tiles, in the order of the kernel's source."""
+    body = text.partition("if (tiles) {")[2].partition("acc_o[i] *= rescale")
+    loop = body[0].partition("for (int t = 1; t < tiles; ++t) {")
+    if not loop[1]:
+        raise UsageError("This source has no loop over tiles with products that start and are waited for.")
+    found = [_steps(part) for part in (loop[0], loop[2], body[2].partition("#pragma")[0])]
+    return found[0], found[1], found[2]
+
+
+def _steps(text: str) -> list[Step]:
+    text = re.sub(r"//[^\n]*", "", text)
+    pattern = r"\b(start_qk|start_pv|softmax|release)\(([^)]*)\)|\b(warpgroup_wait)<(\d)>\(\)"
+    return [(a or c, b if a else d) for a, b, c, d in re.findall(pattern, text)]
+
+
+def simulate(
+    steps: tuple[list[Step], list[Step], list[Step]], tiles: int, stages: int, takes: Lengths
+) -> Run:
+    """Run the consumer's steps beside a producer that copies item after item, K and V of tile after tile,
+    each as soon as its slot of 2 `stages` is empty.
+    """
+    run = Run(stages)
+    slots, now, tensor, copier = 2 * stages, 0.0, 0.0, 0.0
+    pending: list[float] = []
+
+    def fill(item: int) -> float:
+        """When an item is full; copies what comes before it first."""
+        nonlocal copier
+        for each in range(len(run.full), item + 1):
+            before = each - slots
+            if before >= 0 and before not in run.empty:
+                raise UsageError(f"Item {each} waits for a slot that item {before} never leaves.")
+            start = max(copier, run.empty.get(before, 0.0))
+            run.claimed[each], run.full[each] = start, start + takes.copy
+            copier = start + takes.copy
+            run.bars.append(Bar("copies", "KV"[each % 2], each // 2, start, copier))
+        return run.full[item]
+
+    def do(step: Step, t: int) -> None:
+        nonlocal now, tensor
+        what, about = step
+        if what.startswith("start"):
+            of = int(eval(about, {"__builtins__": {}}, {"t": t, "tiles": tiles}))
+            ready = fill(2 * of + (what == "start_pv"))
+            now = max(now, ready)
+            start = max(now, tensor)
+            tensor = start + takes.product
+            pending.append(tensor)
+            run.bars.append(Bar("tensor cores", "QK" if what == "start_qk" else "PV", of, start, tensor))
+        elif what == "warpgroup_wait":
+            while len(pending) > int(about):
+                now = max(now, pending.pop(0))
+        elif what == "softmax":
+            of = int(eval(about, {"__builtins__": {}}, {"t": t, "tiles": tiles}))
+            run.bars.append(Bar("softmax", "softmax", of, now, now + takes.softmax))
+            now += takes.softmax
+        else:
+            item = int(eval(about, {"__builtins__": {}}, {"t": t, "tiles": tiles}))
+            run.empty[item] = now
+
+    before, loop, after = steps
+    for step in before:
+        do(step, 0)
+    for t in range(1, tiles):
+        for step in loop:
+            do(step, t)
+    for step in after:
+        do(step, tiles)
+    return run
+
+
+def rung() -> Rung:
+    """The rung whose steps are run."""
+    return next(each for each in attention.LADDERS["attention"] if each.name == RUNG)
+
+
+def lengths(gb_s: float, tflop_s: float, sms: int, mhz: float) -> Lengths:
+    """How long the steps take on one SM: a tile at its share of `gb_s`, a product at its share of `tflop_s`,
+    exponentials at EXPONENTIALS a clock.
+    """
+    macros = rung().with_defaults({})
+    keys, width = macros["KEYS"], macros["HEAD_DIM"]
+    copy = 2 * keys * width / (gb_s / sms) / 1e3
+    product = 2 * QUERIES * keys * width / (tflop_s / sms) / 1e6
+    return Lengths(copy, product, QUERIES * keys / EXPONENTIALS / mhz)
+
+
+def of_lab(lab: Any) -> Lengths:
+    """The lengths on a lab's device: warm reads are what L2 gives, the roof of FP16 products the tensor
+    cores'; what was not measured there is of its datasheet, or REFERENCE's where that is unknown.
+    """
+    rows = lab.store.read("bandwidth")
+    warm = rows[(rows["operator"] == "read") & (rows["cache"] == "warm")]["gb_s"].max()
+    spec, run, roofs = lab.spec or device.get(REFERENCE), lab.run, lab.roof
+    gb_s = spec.dram_gb_s if pd.isna(warm) else float(warm)
+    peak = roofs["fp16_tensor"].value if "fp16_tensor" in roofs else spec.fp16_tensor
+    return lengths(gb_s, peak, int(run["sms"]), float(spec.boost_mhz))
+
+
+def pipeline(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawing:
+    """Copies, products and softmax of one block over time, as the rung orders them, and below as if every
+    product were waited for at once.
+    """
+    source = rung().path.read_text(encoding="utf-8") if text is None else text
+    steps = program(source)
+    stages = rung().with_defaults({})["STAGES"]
+    waits = tuple(_waiting(part) for part in steps)
+    runs = [("as the rung has it", simulate(steps, tiles, stages, takes))]
+    runs += [("each product waited for at once", simulate(waits, tiles, stages, takes))]  # type: ignore[arg-type]
+    last = max(bar.end for _, run in runs for bar in run.bars)
+    canvas, left = Canvas(), 92.0
+    unit, y, ends = (svg.WIDTH - left - 4) / last, 0.0, []
+    for title, run in runs:
+        canvas.text(0, y + 12, title[0].upper() + title[1:], bold=True)
+        y += 20
+        for name in ("copies", "tensor cores", "softmax"):
+            canvas.text(0, y + 16, name, svg.SMALL)
+            canvas.rect(left, y, last * unit, 24, NONE, 0.3)
+            for bar in run.bars:
+                if bar.row == name:
+                    fill = {"copies": GREY, "softmax": AMBER}.get(name, BLUE if bar.what == "QK" else SKY)
+                    label = f"{bar.what}{bar.tile}" if name != "softmax" else f"{bar.tile}"
+                    canvas.cell(left + bar.start * unit, y, (bar.end - bar.start) * unit, 24, label, fill)
+            y += 28
+        ends.append(max(bar.end for bar in run.bars))
+        busy = sum(bar.end - bar.start for bar in run.bars if bar.row == "tensor cores") / ends[-1]
+        canvas.text(left, y + 8, f"{ends[-1]:.1f} µs; tensor cores busy {busy:.0%} of it", svg.SMALL)
+        y += 26
+    together = _overlap(runs[0][1])
+    says = (
+        f"{tiles} tiles of keys and values. As the rung has it, {together:.1f} µs of softmax run beside "
+        f"products and all takes {ends[0]:.1f} µs; with every product waited for at once {ends[1]:.1f} µs. "
+        f"Lengths are arithmetic: copy {takes.copy:.2f}, product {takes.product:.2f}, "
+        f"softmax {takes.softmax:.2f} µs."
+    )
+    return single("Products that go on while the softmax is computed", says, canvas)
+
+
+def _waiting(steps: list[Step]) -> list[Step]:
+    """The steps with a wait for everything behind every product."""
+    found: list[Step] = []
+    for step in steps:
+        found.append(step)
+        if step[0].startswith("start"):
+            found.append(("warpgroup_wait", "0"))
+    return found
+
+
+def _overlap(run: Run) -> float:
+    """Microseconds in which softmax and tensor cores both work."""
+    rows = {name: [bar for bar in run.bars if bar.row == name] for name in ("softmax", "tensor cores")}
+    return sum(
+        max(0.0, min(a.end, b.end) - max(a.start, b.start))
+        for a in rows["softmax"]
+        for b in rows["tensor cores"]
+    )
+
+
+def ring(takes: Lengths, tiles: int = 4, most: int = 6, text: str | None = None) -> Drawing:
+    """The ring's slots with their barriers, at the moments when the consumers take up a tile."""
+    source = rung().path.read_text(encoding="utf-8") if text is None else text
+    stages = rung().with_defaults({})["STAGES"]
+    run = simulate(program(source), tiles, stages, takes)
+    slots = 2 * stages
+    moments = sorted({bar.start for bar in run.bars if bar.row == "tensor cores"})[:most]
+    frames, said = [], []
+    for moment in moments:
+        canvas, wide = Canvas(266), 266.0 / slots
+        words = []
+        for slot in range(slots):
+            item, state = _state(run, slot, slots, moment)
+            name = "" if item is None else f"{'KV'[item % 2]}{item // 2}"
+            fill = {"empty": NONE, "arriving": GREY, "full": SKY, "read": AMBER}[state]
+            x = slot * wide
+            canvas.cell(x, 22, wide - 6, 34, name, fill, 15)
+            canvas.text(x + (wide - 6) / 2, 15, f"slot {slot}", svg.SMALL, "middle")
+            canvas.text(x + (wide - 6) / 2, 72, state, svg.SMALL, "middle")
+            words.append(f"{name or 'nothing'} {state}")
+        busy = [bar for bar in run.bars if bar.start <= moment < bar.end]
+        copies = [f"{b.what}{b.tile}" for b in busy if b.row == "copies"]
+        makes = [f"{b.what}{b.tile}" for b in busy if b.row == "tensor cores"]
+        canvas.text(
+            0,
+            94,
+            "producer: " + (f"copies {copies[0]}" if copies else "waits for an empty slot"),
+            svg.TEXT - 1,
+        )
+        canvas.text(
+            0, 110, "consumers: " + (f"start {makes[0]}" if makes else "wait for a full slot"), svg.TEXT - 1
+        )
+        frames.append((f"at {moment:.1f} µs", canvas))
+        said.append(f"at {moment:.1f} µs {', '.join(words)}")
+    says = (
+        f"A ring of {slots} slots for keys and values: "
+        + "; ".join(said[:3])
+        + "; and so on. A slot is filled "
+    )
+    says += "again only when its readers have arrived at its empty barrier."
+    return Drawing("A ring of tiles: full and empty", says, frames, across=2)
+
+
+def _state(run: Run, slot: int, slots: int, moment: float) -> tuple[int | None, str]:
+    """The item in a slot at a moment, and what is going on with it."""
+    mine = [item for item in run.claimed if item % slots == slot and run.claimed[item] <= moment]
+    if not mine:
+        return None, "empty"
+    item = max(mine)
+    if run.empty.get(item, float("inf")) <= moment:
+        return None, "empty"
+    if moment < run.full[item]:
+        return item, "arriving"
+    what = "PV" if item % 2 else "QK"
+    used = any(
+        bar.what == what and bar.tile == item // 2 and bar.start <= moment
+        for bar in run.bars
+        if bar.row == "tensor cores"
+    )
+    return item, "read" if used else "full"
+
+
+# --- loads under way ----------------------------------------------------------------------------------------
+
+
+def loads_in_flight(latency_ns: float, many: int = 8, window: float = 3.2) -> Drawing:
+    """Loads over time: one under way a thread, and `many`, over `window` latencies."""
+    canvas, left = Canvas(), 96.0
+    unit, y, done = (svg.WIDTH - left - 2) / (window * latency_ns), 0.0, []
+    for count in (1, many):
+        words = "one load in flight" if count == 1 else f"{count} loads in flight"
+        canvas.text(0, y + 12, words[0].upper() + words[1:], bold=True)
+        y += 20
+        finished = 0
+        high = 22.0 if count == 1 else 13.0
+        for k in range(count):
+            start = k * latency_ns * 0.02  # issued one after another
+            while start < window * latency_ns - 1e-9:
+                end = min(start + latency_ns, window * latency_ns)
+                whole = start + latency_ns <= window * latency_ns * 1.001 + count
+                finished += whole
+                fill = (AMBER if count == 1 else svg.shade(4 * k)) if whole else NONE
+                canvas.cell(
+                    left + start * unit, y, (end - start) * unit, high, "" if count > 1 else "load", fill
+                )
+                start += latency_ns
+            y += high + 2
+        done.append(finished)
+        canvas.text(left, y + 12, f"{finished} loads done in {window * latency_ns:,.0f} ns", svg.SMALL)
+        y += 30
+    for k in range(int(window) + 1):
+        x = left + k * latency_ns * unit
+        canvas.line([(x, 17), (x, y - 18)], 0.7, dashed=True)
+        canvas.text(x, y - 4, f"{k * latency_ns:,.0f} ns", svg.SMALL, "middle")
+    canvas.text(0, 36, "latency", svg.SMALL)
+    canvas.text(0, 50, f"{latency_ns:,.0f} ns", svg.SMALL)
+    says = (
+        f"A load takes {latency_ns:,.0f} ns. A thread that waits for each has {done[0]} loads done after "
+        f"{window * latency_ns:,.0f} ns; one that keeps {many} under way has {done[1]}."
+    )
+    return single("The same latency, more loads under way", says, canvas)

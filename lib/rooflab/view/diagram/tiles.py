@@ -1,0 +1,181 @@
+"""Tiles of matrices: which lane holds which element, which tiles a block walks through, and the softmax that
+is kept up to date on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+
+from rooflab.studies import drawn
+from rooflab.view.diagram import svg
+from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, PALE, SKY, Canvas, Drawing, shade, single
+
+
+def places(rows: pd.DataFrame, operand: str) -> dict[tuple[int, int], tuple[int, int]]:
+    """(row, column) of a fragment's matrix -> (lane, element of its registers)."""
+    found = {}
+    for _, row in rows[rows["operand"] == operand].iterrows():
+        for lane, element in enumerate(str(row["elements"]).split()):
+            first, _, second = element.partition(".")
+            found[int(first), int(second)] = (lane, int(row["place"]))
+    return found
+
+
+def accumulators(product: str = "m16n8k32_s8", rows: pd.DataFrame | None = None, lane: int = 5) -> Drawing:
+    """The sums of one matrix product of a warp, 16 x 8: which lane holds each, in which of its registers, as
+    the product executed on the CPU left them; one lane's are framed.
+    """
+    held = places(drawn.read("fragments", product) if rows is None else rows, "d")
+    high, wide = max(r for r, _ in held) + 1, max(c for _, c in held) + 1
+    canvas, left, size, tall = Canvas(), 54.0, 46.0, 19.0
+    for column in range(wide):
+        canvas.text(left + (column + 0.5) * size, 11, f"{column}", svg.SMALL, "middle")
+    for (row, column), (owner, place) in sorted(held.items()):
+        x, y = left + column * size, 17 + row * tall
+        canvas.cell(x, y, size, tall, f"{owner}.{place}", shade(owner), 11)
+        if column == 0:
+            canvas.text(left - 8, y + 14, f"row {row}", svg.SMALL, "end")
+    mine = sorted(place for place, (owner, _) in held.items() if owner == lane)
+    for row, column in mine:
+        canvas.frame(left + column * size, 17 + row * tall, size, tall)
+    x = left + wide * size + 16
+    canvas.text(x, 30, "lane.register", bold=True)
+    canvas.text(x, 50, f"lane {lane}, framed,", svg.SMALL)
+    canvas.text(x, 65, f"holds {len(mine)} sums:", svg.SMALL)
+    for k, (row, column) in enumerate(mine):
+        canvas.text(x, 84 + 15 * k, f"d[{held[row, column][1]}]", svg.SMALL)
+        canvas.text(x + 30, 84 + 15 * k, f"({row}, {column})", svg.SMALL)
+    says = (
+        f"A warp's {high} x {wide} sums of {product}: lane {lane} holds "
+        + ", ".join(f"({row}, {column}) in d[{held[row, column][1]}]" for row, column in mine)
+        + f"; row 0 belongs to lanes {', '.join(str(held[0, c][0]) for c in range(0, wide, 2))}."
+    )
+    return single(f"Who holds the {high} × {wide} sums of one product", says, canvas)
+
+
+def attention_tiles(rows: pd.DataFrame | None = None, block: int | None = None) -> Drawing:
+    """A block's tile of queries and the tiles of keys and values that it walks through under the causal mask,
+    step by step, in the order in which the kernel loaded them on the CPU.
+    """
+    regions = drawn.read("regions", "tiles") if rows is None else rows
+    keys, queries = (regions[regions["buffer"] == name] for name in ("k", "q"))
+    context = int((keys["row"] + keys["rows"]).max())
+    block = int(keys["block"].value_counts().index[0]) if block is None else block
+    mine, own = keys[keys["block"] == block], queries[queries["block"] == block].iloc[0]
+    tile = int(own["rows"])
+    side = 168.0
+    unit = side / context
+    frames = []
+    for step in range(len(mine)):
+        canvas = Canvas(262)
+        left, top = 64.0, 42.0
+        canvas.rect(left, top, side, side, NONE, 0.8)
+        seen = [(r, c) for r in range(0, context, 16) for c in range(0, context, 16) if c <= r]
+        canvas.cells([(left + c * unit, top + r * unit) for r, c in seen], 16 * unit, 16 * unit, PALE, 0.15)
+        y = top + int(own["row"]) * unit
+        canvas.cell(0, y, 56, tile * unit, "Q, fixed", BLUE, 12)
+        for k, (_, part) in enumerate(mine.iterrows()):
+            x, width = left + int(part["row"]) * unit, int(part["rows"]) * unit
+            fill = AMBER if k == step else GREY if k < step else NONE
+            if k <= step:
+                canvas.cell(x, top - 26, width, 20, "K, V" if k == step else "done", fill, 11)
+            else:
+                canvas.rect(x, top - 26, width, 20, NONE, 0.4)
+            if k <= step:
+                canvas.cell(x, y, width, tile * unit, "S" if k == step else "", fill, 14)
+        canvas.text(left, top + side + 15, f"keys 0 to {context - 1}", svg.SMALL)
+        canvas.text(left - 4, top + 12, "queries", svg.SMALL, "end")
+        part = mine.iloc[step]
+        frames.append((f"keys {part['row']} to {part['row'] + part['rows'] - 1}", canvas))
+    each = keys.groupby("block").size()
+    count = ", ".join(
+        f"{n} for queries from {int(queries[queries['block'] == b]['row'].min())}" for b, n in each.items()
+    )
+    says = (
+        f"A block keeps its {tile} queries (from row {int(own['row'])} on) and loads "
+        f"{len(mine)} tiles of {int(mine['rows'].iloc[0])} keys and values one after another; "
+        f"S, their scores, stays in registers. Tiles beyond the causal diagonal are never loaded: "
+        f"tiles a block are {count}."
+    )
+    return Drawing("One tile of queries, tiles of keys sliding past", says, frames, across=2)
+
+
+def softmax_steps(scores: Sequence[float], values: Sequence[float]) -> list[dict[str, float]]:
+    """Online softmax, a score at a time: score, value, old and new maximum m, what came before is multiplied
+    by (alpha), the new weight p, and the running sum l and output o after it.
+    """
+    m, total, out, steps = -math.inf, 0.0, 0.0, []
+    for score, value in zip(scores, values, strict=True):
+        new = max(m, score)
+        alpha, p = math.exp(m - new), math.exp(score - new)
+        total, out = total * alpha + p, out * alpha + p * value
+        steps.append(
+            {
+                "score": score,
+                "value": value,
+                "before": m,
+                "m": new,
+                "alpha": alpha,
+                "p": p,
+                "l": total,
+                "o": out,
+            }
+        )
+        m = new
+    return steps
+
+
+def online_softmax(scores: Sequence[float] = (1, 3, 2), values: Sequence[float] = (10, 20, 30)) -> Drawing:
+    """Online softmax in frames, two a score: rescale what was kept, then add the new score's share."""
+    steps, frames = softmax_steps(scores, values), []
+    before = {"l": 0.0, "o": 0.0}
+    for k, step in enumerate(steps):
+        for adds in (False, True):
+            canvas = Canvas(270)
+            size = 54.0
+            for j, score in enumerate(scores):
+                fill = AMBER if j == k else GREY if j < k else NONE
+                canvas.cell(62 + j * size, 0, size - 4, 26, f"{score:g}", fill, 15)
+                canvas.cell(62 + j * size, 30, size - 4, 20, f"v = {values[j]:g}", fill)
+            canvas.text(0, 18, "scores", svg.SMALL)
+            canvas.text(0, 44, "values", svg.SMALL)
+            was = "nothing" if step["before"] == -math.inf else f"{step['before']:g}"
+            kept = {name: before[name] * step["alpha"] for name in ("l", "o")}
+            now = {"l": step["l"], "o": step["o"]} if adds else kept
+            words = (
+                f"p = exp({step['score']:g} - {step['m']:g}) = {step['p']:.3f}"
+                if adds
+                else f"m: {was} to {step['m']:g};  alpha = {step['alpha']:.3f}"
+            )
+            canvas.text(0, 72, words, svg.TEXT - 0.5)
+            sums = (
+                ("l", f"l + p = {now['l']:.3f}" if adds else f"l × alpha = {now['l']:.3f}"),
+                ("o", f"o + p × v = {now['o']:.3f}" if adds else f"o × alpha = {now['o']:.3f}"),
+            )
+            largest = max(each["o"] for each in steps)
+            for j, (name, text) in enumerate(sums):
+                y, full = 82.0 + 26 * j, 3.0 if name == "l" else max(largest, 1e-9)
+                canvas.rect(0, y, 116, 19, NONE, 0.4)
+                canvas.rect(0, y, 116 * min(1.0, now[name] / full), 19, SKY, 0.4)
+                canvas.text(124, y + 14, text, svg.TEXT - 0.5)
+            frames.append(
+                (
+                    f"score {step['score']:g}: " + ("add its share" if adds else "rescale what was kept"),
+                    canvas,
+                )
+            )
+            if adds:
+                before = {"l": step["l"], "o": step["o"]}
+    last = steps[-1]
+    result = last["o"] / last["l"]
+    frames[-1][1].text(0, 152, f"output = o / l = {result:.3f}", svg.TEXT, bold=True)
+    maxima, alphas = ([f"{step[name]:.3g}" for step in steps] for name in ("m", "alpha"))
+    says = (
+        f"Scores {', '.join(f'{score:g}' for score in scores)} one at a time: the maximum m becomes "
+        f"{', '.join(maxima)}; when it grows, what was kept is multiplied by alpha: "
+        f"{', '.join(alphas)}; at the end l = {last['l']:.3f} and o / l = {result:.3f}, "
+        "the softmax of all scores at once."
+    )
+    return Drawing("Online softmax, two frames a score", says, frames, across=2)

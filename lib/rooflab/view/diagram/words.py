@@ -1,0 +1,112 @@
+"""Words as bits: eight INT4 codes in 32 bits, and the FP16 number that an OR makes of one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from rooflab.errors import UsageError
+from rooflab.numerics.quant import unpack_int4
+from rooflab.paths import KERNELS
+from rooflab.view.diagram import svg
+from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, PALE, Canvas, Drawing, shade, single
+
+EXAMPLE = 0x8683AD76
+_INT4 = KERNELS / "common" / "int4.cuh"
+
+
+def codes(word: int) -> list[int]:
+    """The eight weights that a packed word holds, in their order."""
+    packed = np.array([[word]], np.uint32).view(np.int32)
+    return [int(code) for code in unpack_int4(packed).reshape(-1)]
+
+
+def signed(weight: int) -> str:
+    """A weight with its sign, 0 without."""
+    return f"{weight:+d}" if weight else "0"
+
+
+def nibbles(word: int = EXAMPLE) -> Drawing:
+    """A word as eight nibbles, each with its bits, its number and the weight it stands for."""
+    if not 0 <= word < 1 << 32:
+        raise UsageError(f"A word has 32 bits; {word:#x} has more.")
+    weights, canvas = codes(word), Canvas()
+    left, pitch = 76.0, (svg.WIDTH - 76) / 8
+    labels = ("hex", "bits", "number", "weight", "which")
+    tops = (0.0, 34.0, 62.0, 96.0, 140.0)
+    for label, top in zip(labels, tops, strict=True):
+        canvas.text(0, top + 18, label, svg.SMALL)
+    said = []
+    for place in range(8):  # the highest nibble is written first
+        k = 7 - place
+        nibble, x = word >> 4 * k & 15, left + place * pitch
+        fill = shade(4 * place, 32)
+        canvas.cell(x, tops[0], pitch, 28, f"{nibble:X}", fill, 17)
+        for bit in range(4):
+            each = pitch / 4
+            canvas.cell(x + bit * each, tops[1], each, 22, str(nibble >> (3 - bit) & 1), NONE, 11)
+        canvas.cell(x, tops[2], pitch, 26, f"{nibble}", fill, 13)
+        off = f"{nibble} - {nibble - weights[k]}"
+        canvas.cell(x, tops[3], pitch, 34, signed(weights[k]), fill, 17)
+        canvas.text(x + pitch / 2, tops[4] + 5, off, svg.SMALL, "middle")
+        canvas.text(x + pitch / 2, tops[4] + 20, f"w[{k}]", svg.SMALL, "middle")
+        said.append(signed(weights[k]))
+    says = f"0x{word:08X} holds eight weights of four bits; from the lowest nibble up they are "
+    says += f"{', '.join(reversed(said))}."
+    return single(f"One word, eight weights: 0x{word:08x}", says, canvas)
+
+
+def magic(file: Path = _INT4) -> tuple[int, int, int]:
+    """Mask, base and what is subtracted, all of the low half, as int4_to_halves has them in its source."""
+    text = file.read_text(encoding="utf-8")
+    body = text.partition("void int4_to_halves(")[2].partition("\n}")[0]
+    found = re.search(r"bitwise<0xea>\(word, 0x([0-9a-f]+)u, 0x([0-9a-f]+)u\)", body)
+    taken = re.search(r"ones = as_half2\(0x([0-9a-f]+)u\)", body)
+    if not found or not taken:
+        raise UsageError(f"{file.name} has no int4_to_halves that ORs a nibble into a number.")
+    mask, base, ones = (int(text, 16) & 0xFFFF for text in (*found.groups(), taken[1]))
+    return mask, base, ones
+
+
+def half(bits: int) -> float:
+    """The number that 16 bits mean in FP16."""
+    return float(np.array([bits], np.uint16).view(np.float16)[0])
+
+
+def to_half(word: int = EXAMPLE, file: Path = _INT4) -> Drawing:
+    """How an OR and a subtraction make an FP16 number of the lowest code of a word: the 16 bits at each step,
+    with mask and constants from the kernel's source.
+    """
+    mask, base, ones = magic(file)
+    code = word & mask
+    joined = code | base
+    rows = (
+        ("word & mask", code, f"the code: {code}"),
+        ("magic number", base, f"{base:#06x} = {half(base):g}"),
+        ("OR of both", joined, f"{joined:#06x} = {half(joined):g}"),
+    )
+    canvas, left, size = Canvas(), 96.0, 19.0
+    for start, length, name in ((0, 1, "sign"), (1, 5, "exponent"), (6, 10, "fraction")):
+        canvas.cell(left + start * size, 0, length * size, 18, name if length > 1 else "±", NONE)
+    for k, (name, bits, says) in enumerate(rows):
+        y = 26.0 + 34 * k
+        canvas.text(0, y + 17, name, svg.TEXT - 0.5)
+        for bit in range(16):
+            place = 15 - bit
+            own = mask >> place & 1
+            fill = (AMBER if k != 1 else GREY) if own else PALE if bit < 6 else NONE
+            canvas.cell(left + bit * size, y, size, 24, str(bits >> place & 1), fill, 13)
+        canvas.text(left + 16 * size + 10, y + 17, says, svg.TEXT - 0.5)
+    result = half(joined) - half(ones)
+    y = 26.0 + 34 * 3 + 8
+    sum_ = f"{half(joined):g} - {half(ones):g} = {result:g}"
+    canvas.cell(left, y, 16 * size, 28, f"one subtraction: {sum_}", BLUE, 14)
+    canvas.text(left + 16 * size + 10, y + 19, "the weight, exact", svg.TEXT - 0.5)
+    changed = bin(mask).count("1")
+    says = (
+        f"{base:#06x} is {half(base):g} in FP16; its lowest {changed} bits replaced by the code {code} make "
+        f"{joined:#06x}, which is {half(joined):g}; {half(ones):g} less is {result:g}, the weight."
+    )
+    return single(f"{changed} of 16 bits replaced: a code becomes a half", says, canvas)

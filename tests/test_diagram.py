@@ -1,0 +1,329 @@
+"""Drawings: computed from kernels, launch rules, sources and recordings, and changed where those change."""
+
+import base64
+import html
+import re
+import shutil
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pandas as pd
+import pytest
+from rooflab import lab, simt
+from rooflab.errors import MissingRecording, MissingTool, UsageError
+from rooflab.numerics.quant import pack_int4
+from rooflab.ops import gemv
+from rooflab.paths import KERNELS
+from rooflab.records.fingerprint import fresh
+from rooflab.studies import drawn
+from rooflab.view import diagram
+from rooflab.view.diagram import layers, memory, over_time, svg, tiles, words
+
+
+@pytest.fixture(scope="module")
+def h200():
+    return lab.open("replay", "h200")
+
+
+def all_of(here):
+    takes = diagram.of_lab(here)
+    return {
+        "launch": diagram.launch(1 << 24, 132),
+        "loads": diagram.loads_in_flight(650.0),
+        "coalescing": diagram.coalescing(),
+        "sms": diagram.sms_at_work(4096, 4096, 132),
+        "split k": diagram.split_k(),
+        "nibbles": diagram.nibbles(),
+        "to half": diagram.to_half(),
+        "q8": diagram.q8_layouts(),
+        "accumulators": diagram.accumulators(),
+        "tiles": diagram.attention_tiles(),
+        "softmax": diagram.online_softmax(),
+        "banks": diagram.banks(),
+        "ring": diagram.ring(takes),
+        "pipeline": diagram.pipeline(takes),
+        "layer": diagram.layer(diagram.ways(here)),
+    }
+
+
+def compiler_or_skip():
+    try:
+        simt.build.compiler()
+    except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
+        pytest.skip(str(error))
+
+
+# --- what a reader gets -------------------------------------------------------------------------------------
+
+
+def test_every_drawing_is_an_image_with_words_and_small(h200):
+    for name, drawing in all_of(h200).items():
+        text = drawing.svg()
+        root = ET.fromstring(text)
+        tags = {child.tag.split("}")[1]: child.text for child in root if not list(child)}
+        assert tags["title"] == drawing.title and tags["desc"] == drawing.says, name
+        assert root.get("role") == "img" and len(drawing.says) > 60, name
+        assert len(text) < 27_000, f"{name} has {len(text)} bytes"
+        bundle = drawing._repr_mimebundle_()
+        assert bundle["text/plain"] == f"{drawing.title}. {drawing.says}"
+        assert base64.b64decode(re.search(r'base64,([^"]+)"', bundle["text/html"])[1]).decode() == text
+        assert html.unescape(re.search(r'alt="([^"]*)"', bundle["text/html"])[1]) == bundle["text/plain"]
+
+
+def test_nothing_is_drawn_outside_and_text_is_large_enough(h200):
+    for name, drawing in all_of(h200).items():
+        for _, canvas in drawing.frames:
+            for text in ET.fromstring(f"<g>{canvas.body()}</g>").iter("text"):
+                size, said = float(text.get("font-size", svg.SMALL)), text.text or ""
+                wide = svg.wide(said, size)
+                before = {"middle": wide / 2, "end": wide}.get(text.get("text-anchor", ""), 0.0)
+                start = float(text.get("x", "0")) - before
+                assert start > -9, (name, said)
+                assert start + wide < canvas.width + 12, (name, said)
+                assert size >= 7, (name, said)
+
+
+def test_fills_are_told_apart_in_grey():
+    def grey(fill):
+        return sum(share * int(fill[k : k + 2], 16) for share, k in ((0.3, 1), (0.59, 3), (0.11, 5)))
+
+    light = sorted(grey(fill) for fill in (svg.PALE, svg.SKY, svg.AMBER, svg.BLUE))
+    assert all(after - before > 14 for before, after in zip(light, light[1:], strict=False))
+    lanes = [grey(svg.shade(lane)) for lane in range(32)]
+    assert lanes == sorted(lanes, reverse=True) and lanes[0] - lanes[-1] > 80
+
+
+def test_a_drawing_without_words_or_frames_is_refused():
+    with pytest.raises(UsageError, match="at least one frame"):
+        svg.Drawing("empty", "").svg()
+
+
+# --- facts of the CPU runs ----------------------------------------------------------------------------------
+
+
+def test_the_recorded_facts_are_what_watching_gives():
+    compiler_or_skip()
+    if simt.build.family() != "gcc":
+        pytest.skip("loads stand where the source has them only on g++")
+    for table, now in drawn.make().items():
+        recorded = drawn.read(table).drop(columns="identity", errors="ignore")
+        now = now.drop(columns="identity", errors="ignore")
+        pd.testing.assert_frame_equal(recorded, now, check_dtype=False, obj=f"`rooflab trace drawn`: {table}")
+
+
+def test_every_fact_is_fresh():
+    """Needs no compiler: the launch rule and the source decide."""
+    for table in ("requests", "regions"):
+        rows = drawn.read(table)
+        for scene, identity in set(zip(rows["scene"], rows["identity"], strict=True)):
+            assert fresh(identity, drawn.identity(drawn.scenes()[scene])), (
+                f"{scene}: run `rooflab trace drawn`"
+            )
+    held = set(drawn.read("requests")["scene"]) | set(drawn.read("regions")["scene"])
+    assert held == set(drawn.scenes())
+
+
+def test_what_is_not_recorded_names_its_command(tmp_path):
+    with pytest.raises(MissingRecording, match="`rooflab trace drawn` makes it"):
+        drawn.read("requests", root=tmp_path)
+    with pytest.raises(UsageError, match="No drawing is of 'nothing'"):
+        drawn.read("requests", "nothing")
+
+
+def changed(monkeypatch, tmp_path, file, old, new, scene):
+    """The tables of a scene whose kernel was changed."""
+    shutil.copytree(KERNELS, tmp_path / "kernels")
+    for module in ("rooflab.ops", "rooflab.studies.drawn"):
+        monkeypatch.setattr(f"{module}.KERNELS", tmp_path / "kernels")
+    path = tmp_path / "kernels" / file
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    return drawn.watched(scene, drawn.scenes()[scene])
+
+
+def test_another_index_in_saxpy_changes_the_launch(monkeypatch, tmp_path):
+    compiler_or_skip()
+    backwards = "(gridDim.x - 1 - blockIdx.x) * (unsigned long long)THREADS + threadIdx.x"
+    plain = "blockIdx.x * (unsigned long long)THREADS + threadIdx.x"
+    found = changed(monkeypatch, tmp_path, "saxpy/1_scalar.cu", plain, backwards, "saxpy")
+    before, after = diagram.launch(1024, 132), diagram.launch(1024, 132, requests=found["requests"])
+    assert "works on element 517: i = blockIdx.x × 256 + threadIdx.x = 2 × 256 + 5 = 517" in before.says
+    assert "works on element 261." in after.says and "blockIdx" not in after.says
+    assert before.svg() != after.svg()
+
+
+def test_another_stride_changes_the_sectors(monkeypatch, tmp_path):
+    compiler_or_skip()
+    old = "x_tile[i], column_of_a[i * (unsigned long long)n]"
+    assert old in (KERNELS / "gemv" / "2_coalesced.cu").read_text()
+    rows = drawn.read("requests", "coalesced")
+    wide = rows.assign(addresses=" ".join(str(64 * lane) for lane in range(32)))
+    before, after = diagram.coalescing(), diagram.coalescing(coalesced=wide)
+    assert "4 sectors of 32 bytes, so 100.0%" in before.says and "32 sectors" in before.says
+    assert after.says.count("32 sectors") == 2 and before.svg() != after.svg()
+
+
+def test_without_padding_the_padded_rows_meet_in_one_bank(monkeypatch, tmp_path):
+    compiler_or_skip()
+    found = changed(
+        monkeypatch,
+        tmp_path,
+        "attention/5_padded.cu",
+        "ROW = HEAD_DIM + 8",
+        "ROW = HEAD_DIM + 0",
+        "padded tiles",
+    )
+    before, after = diagram.banks(), diagram.banks(padded=found["requests"])
+    assert "banks 0, 4, 8, 12, 16, 20, 24, 28 and takes 1 turn" in before.says
+    assert "banks 0, 0, 0, 0, 0, 0, 0, 0 and takes 8 turns" in after.says
+
+
+def test_tiles_are_those_that_the_kernel_loaded():
+    rows = drawn.read("regions", "tiles")
+    before = diagram.attention_tiles()
+    assert len(before.frames) == 4 and "tiles a block are 4 for queries from 192" in before.says
+    fewer = rows[~((rows["buffer"] == "k") & (rows["row"] == 0) & (rows["block"] == 0))]
+    assert len(diagram.attention_tiles(fewer, block=0).frames) == 3
+
+
+def test_fragments_are_those_of_the_programming_interface():
+    held = tiles.places(drawn.read("fragments", "m16n8k32_s8"), "d")
+    assert held == {
+        (lane // 4 + 8 * (place // 2), lane % 4 * 2 + place % 2): (lane, place)
+        for lane in range(32)
+        for place in range(4)
+    }
+    rows = drawn.read("fragments", "m16n8k32_s8")
+    turned = rows.assign(elements=[" ".join(reversed(text.split())) for text in rows["elements"]])
+    assert diagram.accumulators().svg() != diagram.accumulators(rows=turned).svg()
+
+
+def test_split_k_ends_with_the_block_that_adds_up():
+    rows = drawn.read("regions", "split k")
+    drawing = diagram.split_k()
+    assert len(drawing.frames) == 5 and "block 6, the last to arrive" in drawing.says
+    never = rows[~((rows["buffer"] == "partial") & (rows["access"] == "load"))]
+    assert len(diagram.split_k(never).frames) == 4
+
+
+# --- facts of sources and rules -----------------------------------------------------------------------------
+
+
+def test_sms_at_work_are_the_launch_rules(monkeypatch):
+    before = diagram.sms_at_work(4096, 4096, 132)
+    assert "2_coalesced has 16 blocks" in before.says and "keep 16 of 132 SMs" in before.says
+    monkeypatch.setattr(gemv, "blocks_of", lambda rung, n, options: 132)
+    assert "keep 132 of 132 SMs" in diagram.sms_at_work(4096, 4096, 132, ("2_coalesced",)).says
+
+
+def test_a_word_holds_what_was_packed():
+    weights = np.array([[-8, 7, 0, -1, 3, 2, -5, 1]], np.int8)
+    word = int(pack_int4(weights).view(np.uint32)[0, 0])
+    assert words.codes(word) == weights[0].tolist()
+    assert words.codes(words.EXAMPLE) == [-2, -1, 5, 2, -5, 0, -2, 0]
+    with pytest.raises(UsageError, match="32 bits"):
+        diagram.nibbles(1 << 32)
+
+
+def test_the_magic_number_is_the_sources(tmp_path):
+    drawing = diagram.to_half()
+    assert "0x6400 is 1024" in drawing.says and "0x6406, which is 1030; 1032 less is -2" in drawing.says
+    changed = tmp_path / "int4.cuh"
+    changed.write_text((KERNELS / "common" / "int4.cuh").read_text().replace("0x64086408u", "0x64076407u"))
+    assert "1031 less is -1" in diagram.to_half(file=changed).says
+    changed.write_text("nothing")
+    with pytest.raises(UsageError, match="has no int4_to_halves"):
+        diagram.to_half(file=changed)
+
+
+def test_the_magic_number_is_what_the_kernel_makes():
+    compiler_or_skip()
+    text = """
+    #include "common/int4.cuh"
+    extern "C" __global__ void halves(const unsigned* words, unsigned* out) {
+        int4_to_halves(words[threadIdx.x], out + 4 * threadIdx.x);
+    }"""
+    asked, out = np.arange(16, dtype=np.uint32), np.zeros((16, 4), np.uint32)
+    simt.run(text, 1, 16, [asked, out], entry="halves")
+    mask, base, ones = words.magic()
+    for code, made in zip(asked.tolist(), out[:, 0].tolist(), strict=True):
+        assert words.half(made & 0xFFFF) == words.half(code & mask | base) - words.half(ones) == code - 8
+
+
+def test_online_softmax_is_softmax():
+    scores, values = [1.0, 3.0, 2.0, -5.0], [10.0, 20.0, 30.0, 7.0]
+    last = tiles.softmax_steps(scores, values)[-1]
+    p = np.exp(np.array(scores) - 3)
+    assert last["l"] == pytest.approx(p.sum()) and last["o"] / last["l"] == pytest.approx(
+        p @ values / p.sum()
+    )
+    assert len(diagram.online_softmax().frames) == 6
+
+
+def test_blocks_and_planes_are_those_of_the_repack():
+    drawing = diagram.q8_layouts()
+    assert "blocks of 34 bytes" in drawing.says and "0, 2, 4, 6 bytes past a multiple of 16" in drawing.says
+
+
+# --- over time ----------------------------------------------------------------------------------------------
+
+TAKES = over_time.Lengths(0.5, 1.0, 0.6)
+
+
+def test_the_pipeline_follows_the_order_of_the_source():
+    text = over_time.rung().path.read_text()
+    run = over_time.simulate(over_time.program(text), 4, 2, TAKES)
+    assert over_time._overlap(run) == pytest.approx(3 * 0.6), (
+        "all softmaxes but the first stand beside products"
+    )
+    late = text.replace("warpgroup_wait<1>();", "warpgroup_wait<0>();")
+    assert late != text
+    after = over_time.simulate(over_time.program(late), 4, 2, TAKES)
+    assert over_time._overlap(after) == pytest.approx(0.0, abs=1e-9)
+    assert diagram.pipeline(TAKES).svg() != diagram.pipeline(TAKES, text=late).svg()
+
+
+def test_a_slot_is_filled_again_only_once_it_was_released():
+    text = over_time.rung().path.read_text()
+    run = over_time.simulate(over_time.program(text), 6, 2, TAKES)
+    for item, start in run.claimed.items():
+        if item >= 4:
+            assert start >= run.empty[item - 4]
+        assert run.full[item] >= start + TAKES.copy - 1e-9
+    uses = [bar for bar in run.bars if bar.row == "tensor cores"]
+    assert all(bar.start >= run.full[2 * bar.tile + (bar.what == "PV")] - 1e-9 for bar in uses)
+    stuck = text.replace("release(2 * t - 1);", "")
+    with pytest.raises(UsageError, match="waits for a slot that item . never leaves"):
+        over_time.simulate(over_time.program(stuck), 6, 2, TAKES)
+
+
+def test_a_source_without_such_a_loop_is_refused():
+    with pytest.raises(UsageError, match="no loop over tiles"):
+        over_time.program("void f() {}")
+
+
+def test_more_loads_under_way_are_more_done():
+    assert "has 3 loads done" in diagram.loads_in_flight(650).says
+    assert "under way has 24" in diagram.loads_in_flight(650).says
+    assert "under way has 12" in diagram.loads_in_flight(650, many=4).says
+
+
+def test_a_layer_is_drawn_from_what_was_recorded(h200):
+    found = layers.ways(h200)
+    names = [way.name for way in found]
+    assert names[:3] == ["eager", "graph", "1_kernel_per_phase"] and "3_persistent" in names
+    eager, graph = found[0], found[1]
+    assert eager.us > graph.us and len(eager.spans) == len(graph.spans)
+    assert all(
+        span.start >= 0 and span.start + span.us <= way.us * 1.02 for way in found for span in way.spans
+    )
+    slower = [way._replace(us=2 * way.us) if way.name == "graph" else way for way in found]
+    assert diagram.layer(found).svg() != diagram.layer(slower).svg()
+    with pytest.raises(UsageError, match="at least one recorded way"):
+        diagram.layer([])
+
+
+def test_requests_of_shared_memory_are_found_by_their_code():
+    rows = drawn.read("requests", "tiles")
+    assert memory.lanes_in_banks(rows).width == 16

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from rooflab.lab import Lab
-from rooflab.view import display
+from rooflab.view import display, plot
 
 # A DataFrame or Series: pandas' stubs give a cell every type that a table may hold, which no arithmetic fits.
 Rows = Any
@@ -32,3 +32,19 @@ def facts(here: Lab, study: str, *more: str) -> None:
     source = {"live": "measured here", "replay": "replayed"}[here.mode]
     run = here.run_of(study)["run"]
     one_line({"GPU": " · ".join([here.run["gpu"], source, f"run {run}", *more])})
+
+
+def bars(
+    rows: Rows,
+    names: Sequence[str],
+    gpu: object,
+    title: str,
+    roof: plot.Roof | None = None,
+    y: str = "median_us",
+) -> tuple[Figure, str]:
+    """A bar a row of `y`, with its quartiles and the roof where there is one, and the caption: an opening's
+    chart where page.ladder's own rungs and best peer are not what is compared.
+    """
+    fig, ax = plot.figure(plot.UNITS[y], title=title, height=1.1 + 0.21 * len(rows))
+    plot.bars(ax, list(names), plot.band(rows, y)[0], plot.UNITS[y], roof, *plot.band(rows, y)[1:])
+    return fig, plot.caption(rows, gpu, title, roof, y=y)

@@ -14,10 +14,37 @@ from rooflab.errors import UsageError
 from rooflab.lab import Lab
 from rooflab.numerics import quant
 from rooflab.ops import int4
-from rooflab.pages import Rows, one_line
+from rooflab.pages import Opening, Rows, bars, one_line
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
 from rooflab.view import display, plot
+
+
+def opening(here: Lab, n: int, k: int) -> Opening:
+    """The first screen: the four ways to multiply, and what the plain fused kernel makes of fewer bytes."""
+    ways = {"torch.matmul": "FP16, cuBLAS", "1_warp_row": "INT4, fused"}
+    ways |= {study.TWO_OP: "INT4, two-op, fair", study.TWO_OP_TORCH: "INT4, two-op, literal"}
+    rows = here.measure("int4", [c for c in study.ladder(n, k, here.sized) if c.impl in ways])
+    by = rows.set_index("impl")
+    answer = f"INT4 in groups of 128 takes {16 / (4 + 16 / 128):.1f} times fewer bytes than FP16. "
+    if {"1_warp_row", "torch.matmul"} <= set(by.index):
+        plain = by.loc["1_warp_row"]
+        answer += (
+            f"The plain fused kernel {display.against(plain, by.loc['torch.matmul'])} cuBLAS on "
+            "FP16 weights, "
+        )
+        answer += (
+            f"at {plain['roof_fraction']:.0%} of the read roof of the {here.run['gpu']}: fewer "
+            "bytes need not "
+        )
+        answer += "mean less time."
+    able = (
+        "pack weights into four bits with a scale a group, and unpack them",
+        "count the bytes that four ways of multiplying move",
+        "choose the baseline that makes a speed-up mean something",
+    )
+    title = f"One token, {n} × {k} weights"
+    return answer, able, bars(rows, [ways[i] for i in rows["impl"]], here.run["gpu"], title)
 
 
 def run_facts(gpu: str, here: Lab, read_roof: float, n: int, k: int) -> None:

@@ -11,10 +11,41 @@ from rooflab import studies
 from rooflab.lab import Lab
 from rooflab.numerics import quant
 from rooflab.ops import int4, stream
-from rooflab.pages import Rows, one_line
+from rooflab.pages import Opening, Rows, one_line
 from rooflab.studies import bandwidth, static
 from rooflab.studies import int4 as study
-from rooflab.view import display, plot
+from rooflab.view import display, page, plot
+
+
+def affordable(sms: int, ghz: float, read_roof: float, weight: float) -> float:
+    """Instructions of a thread that a weight of so many bytes may cost at the read roof."""
+    return sms * 4 * 32 * ghz / (read_roof / weight)
+
+
+def opening(here: Lab, large: Any, afford: float) -> Opening:
+    """The first screen: the budget of instructions, and the ladder that keeps to it."""
+    rows = here.measure("int4", study.ladder(*large, here.sized))
+    own = rows[rows["kind"] == "own"]
+    first, best, gpu = own.iloc[0], own.sort_values("median_us").iloc[0], here.run["gpu"]
+    answer = (
+        f"At the read roof of the {gpu} an INT4 weight may cost {afford:.1f} instructions, and "
+        "the plain kernel "
+    )
+    tensor = best["impl"] in [rung.name for rung in int4.LADDERS["int4"][6:]]
+    how = "unpacks with fewer and lets tensor cores multiply" if tensor else "is the fastest"
+    answer += f"spends six and more. {best['impl']} {how}: against {first['impl']} it is "
+    answer += (
+        f"{display.speed(first['median_us'] / best['median_us'])}, {best['roof_fraction']:.0%} of the roof."
+    )
+    able = (
+        "work out how many instructions a weight may cost on a GPU",
+        "turn four-bit codes into FP16 numbers without a conversion",
+        "read from counters whether a kernel is bound by issue slots or by memory",
+    )
+    shown = own.sort_values("median_us").drop_duplicates("impl").sort_index()
+    shown = pd.concat([shown, rows[rows["kind"] == "peer"]])
+    roof = ("read", here.roof["dram_read"].value, "GB/s")
+    return answer, able, page.ladder(shown, gpu, roof, f"INT4, one token, {large[0]} × {large[1]}")
 
 
 def run_facts(
@@ -133,7 +164,7 @@ def gate_then_clock_said(
     text = f"On the {gpu}, {large[0]} × {large[1]}:\n\n"
     text += step("16-byte loads", 1, 2) + ".\n" + step("No conversions", 2, 3)
     if display.level(big.loc[rungs[1].name], big.loc[rungs[2].name]):
-        text += ", a famous trick that wins nothing on this matrix"
+        text += ", fewer instructions that save no time on this matrix"
         if small != large and not display.level(*(by[small].loc[rungs[i].name] for i in (1, 2))):
             text += f" (at {small[0]} × {small[1]} it "
             text += f"{display.against(by[small].loc[rungs[2].name], by[small].loc[rungs[1].name])} rung 2)"

@@ -14,10 +14,48 @@ from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.ops import int4, stream
-from rooflab.pages import Rows, one_line
+from rooflab.pages import Opening, Rows, one_line
 from rooflab.studies import bandwidth
 from rooflab.studies import int4 as study
 from rooflab.view import display, explorer, plot
+
+
+def opening(here: Lab, drawn: Any, batches: list[int]) -> Opening:
+    """The first screen: the dispatcher's INT4 kernels beside FP16 over the number of tokens."""
+    picks = [study.chosen(*drawn, batch, here.sized) for batch in batches]
+    dense = [
+        c
+        for c in here.cases("int4")
+        if (c.n, c.k) == drawn and c.impl == "torch.matmul" and c.clock == "graph"
+    ]
+    dense = [c for c in dense if c.cache == "cold" and c.batch in batches and not c.options]
+    ours = here.measure("int4", picks)
+    theirs = here.measure("int4", dense)
+    us = ours.set_index("batch")["median_us"]
+    gain = (theirs.drop_duplicates("batch").set_index("batch")["median_us"] / us).dropna()
+    last, gpu = us.index[-1], here.run["gpu"]
+    answer = (
+        f"A kernel that reads each weight once for all tokens takes {us[last] / us.iloc[0]:.1f} "
+        "times as long for "
+    )
+    answer += f"{last} tokens as for {us.index[0]} on the {gpu}"
+    answer += f"; INT4 is {display.speed(gain.iloc[0])} as FP16 at {gain.index[0]} token and "
+    answer += f"{display.speed(gain.iloc[-1])} at {gain.index[-1]}." if len(gain) else "."
+    able = (
+        "predict up to how many tokens a product stays memory-bound",
+        "share a tile of weights between tokens, and copy the next one meanwhile",
+        "say at which batch a quantised product stops paying",
+    )
+    title = f"{drawn[0]} × {drawn[1]} by number of tokens"
+    fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=2.6)
+    for label, rows in (("INT4, ours", ours), ("FP16, cuBLAS", theirs.sort_values("batch"))):
+        if len(rows):
+            plot.series(ax, rows["batch"], *plot.band(rows, "median_us"), label=label)
+    ax.set_xticks(batches, [str(batch) for batch in batches])
+    plot.round_ticks(ax)
+    plot.label_ends(ax)
+    both = pd.concat([ours, theirs])
+    return answer, able, (fig, plot.caption(both, gpu, title, y="median_us"))
 
 
 def run_facts(

@@ -7,10 +7,44 @@ from typing import Any
 import pandas as pd
 
 from rooflab.lab import Lab
-from rooflab.pages import Rows, one_line
+from rooflab.pages import Opening, Rows, one_line
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
 from rooflab.view import display, explorer, plot
+
+
+def opening(here: Lab, theirs: Rows, drawn: Any) -> Opening:
+    """The first screen: one token's gain over FP16 by clock and cache, beside the published one."""
+    cases = [c for c in study.published([1]) if c in here.cases("int4") and (c.n, c.k) == tuple(drawn)]
+    rows = here.measure("int4", cases)
+    who = rows["impl"].map({"1_warp_row": "fused", "torch.matmul": "fp16"})
+    wide = rows.assign(who=who, how=rows["clock"] + ", " + rows["cache"])
+    wide = wide.dropna(subset="who").pivot_table("median_us", "how", "who")
+    gain = wide["fp16"] / wide["fused"]
+    order = [how for how in ("event, warm", "event, cold", "graph, warm", "graph, cold") if how in gain.index]
+    gain, gpu = gain.reindex(order), here.run["gpu"]
+    named = theirs[(theirs["batch"] == 1) & (theirs["shape"] == f"{drawn[0]}×{drawn[1]}")]
+    answer = "A clock of events around Python calls times the launches, too. "
+    if len(named):
+        published = float(named["fp16"].iloc[0] / named["fused"].iloc[0])
+        answer = (
+            f"The published kernel is {published:.2f} times as fast as FP16 on its laptop, by a "
+            "clock that times "
+        )
+        answer += "launches, too. "
+    answer += (
+        f"The same two kernels give {gain.min():.2f} to {gain.max():.2f} on the {gpu}, by clock "
+        "and cache alone."
+    )
+    able = (
+        "say what an event clock, a graph clock, a warm and a cold cache each measure",
+        "take a published speed-up apart into kernels, launches and cache",
+    )
+    title = f"Speed of the fused loop over FP16, one token, {drawn[0]} × {drawn[1]}"
+    fig, ax = plot.figure("times as fast", title=title, height=1.1 + 0.25 * len(gain))
+    plot.bars(ax, list(gain.index), gain.to_numpy(float), "×", ("as fast", 1.0, "×"))
+    said = ", ".join(f"{how} {value:.2f}" for how, value in gain.items())
+    return answer, able, (fig, f"{title}, on {gpu}, {plot.dates(rows)}: {said}.")
 
 
 def run_facts(gpu: str, here: Lab, laptop: Store, shapes: Any) -> None:

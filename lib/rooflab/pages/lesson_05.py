@@ -11,9 +11,38 @@ import pandas as pd
 from rooflab import paths
 from rooflab.lab import Lab
 from rooflab.numerics import quant
-from rooflab.pages import Rows, one_line
+from rooflab.pages import Opening, Rows, one_line
 from rooflab.studies import q8_0 as study
-from rooflab.view import display, explorer, plot
+from rooflab.view import display, explorer, page, plot
+
+
+def opening(here: Lab) -> Opening:
+    """The first screen: what the layout of the same bytes is worth to a product (part 05b's ladder)."""
+    rows = here.measure("q8_0", here.held("q8_0", study.ladder(*study.SHAPES[0])))
+    own, gpu = rows[rows["kind"] == "own"], here.run["gpu"]
+    by = own.set_index("impl")
+    answer = (
+        f"34 bytes hold 32 weights, {34 * 8 / 32:.1f} bits each. 34 is no multiple of 4, so a "
+        "lane can load a block "
+    )
+    answer += "only 2 bytes at a time"
+    if {"3_scale", "4_planes"} <= set(by.index):
+        gain = by.loc["3_scale", "median_us"] / by.loc["4_planes", "median_us"]
+        answer += (
+            "; the same bytes as planes are read 16 at a time, and part 05b's product is "
+            f"{display.speed(gain)} "
+        )
+        answer += f"on the {gpu}"
+    able = (
+        "decode a Q8_0 block from a GGUF file, byte by byte",
+        "say what alignment does to a warp's loads",
+        "quantise activations, and know what that costs",
+    )
+    roof = ("read", here.roof["dram_read"].value, "GB/s")
+    chart = page.ladder(
+        rows, gpu, roof, "Q8_0 products, one token: rungs 1 to 3 read blocks, from 4 on planes"
+    )
+    return answer + ".", able, chart
 
 
 def run_facts(gpu: str, here: Lab, copy_roof: float, k: int) -> None:

@@ -9,9 +9,34 @@ import pandas as pd
 from rooflab import lab
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
-from rooflab.pages import Rows, one_line
+from rooflab.pages import Opening, Rows, one_line
 from rooflab.studies import q8_0 as study
-from rooflab.view import display, explorer, plot
+from rooflab.view import display, explorer, page, plot
+
+
+def opening(here: Lab, n: int, k: int) -> Opening:
+    """The first screen: the ladder at one token, and what FP16 takes."""
+    rows = here.measure("q8_0", study.ladder(n, k))
+    own, gpu = rows[rows["kind"] == "own"], here.run["gpu"]
+    first, best = own.iloc[0], own.sort_values("median_us").iloc[0]
+    answer = (
+        f"{best['impl']} reads at {best['roof_fraction']:.0%} of the {gpu}'s read roof; against "
+        f"{first['impl']} "
+    )
+    answer += f"it is {display.speed(first['median_us'] / best['median_us'])}"
+    dense = rows[rows["impl"] == "torch.matmul"]
+    if len(dense):
+        answer += f", against FP16 {display.speed(dense['median_us'].iloc[0] / best['median_us'])}"
+    if best["impl"] >= "4":
+        answer += ". What it takes: bytes multiplied by dp4a, and a layout from which a lane loads 16 bytes"
+    answer += "."
+    able = (
+        "multiply four bytes in one instruction, exactly",
+        "turn a layout that wastes requests into one that does not",
+        "read sectors, requests and issue slots from counters",
+    )
+    roof = ("read", here.roof["dram_read"].value, "GB/s")
+    return answer, able, page.ladder(rows, gpu, roof, f"Q8_0, one token, {n} × {k}")
 
 
 def run_facts(gpu: str, here: Lab, read_roof: float, n: int, k: int) -> None:

@@ -11,10 +11,31 @@ from rooflab.analysis import q8_0 as analysis
 from rooflab.errors import LaunchError
 from rooflab.lab import Lab
 from rooflab.ops import q8_0
-from rooflab.pages import Rows, one_line
+from rooflab.pages import Opening, Rows, bars, one_line
 from rooflab.records.store import Store
 from rooflab.studies import q8_0 as study
 from rooflab.view import display, explorer, plot
+
+
+def opening(here: Lab) -> Opening:
+    """The first screen: what a launch costs, by how it is made."""
+    rows = here.measure("q8_0", study.chains())
+    rows = rows[rows["clock"].isin(["wall", "graph"])]
+    words = {"bare": "bare launches", "kept": "checks passed before", "": "checked in Python"}
+    names = [
+        "a graph" if clock == "graph" else next(says for word, says in words.items() if word in how)
+        for how, clock in zip(rows["options"], rows["clock"], strict=True)
+    ]
+    layers = int(rows["options"].str.extract(r"layers=(\d+)")[0].iloc[0])
+    each, gpu = dict(zip(names, rows["median_us"] / (4 * layers), strict=True)), here.run["gpu"]
+    answer = f"Launches, not products: {4 * layers} short kernels take "
+    answer += ", ".join(f"{us:.1f} µs each as {name}" for name, us in each.items()) + f" on the {gpu}."
+    able = (
+        "say what a launch costs, and who pays",
+        "record a decoder's launches into a CUDA graph without the fault that the page shows",
+        "test a review's suggestion before taking it",
+    )
+    return answer, able, bars(rows, names, gpu, f"A chain of {4 * layers} launches")
 
 
 def run_facts(gpu: str, here: Lab, copy_roof: float, source: Store) -> None:

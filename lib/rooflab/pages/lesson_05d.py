@@ -9,10 +9,49 @@ import pandas as pd
 from rooflab.analysis import states
 from rooflab.hardware import device
 from rooflab.lab import Lab
-from rooflab.pages import Rows, one_line
+from rooflab.pages import Opening, Rows, one_line
 from rooflab.studies import mmq as study
 from rooflab.studies.q8_0 import TOLERANCE, WEIGHT_BYTES
-from rooflab.view import display, explorer, plot
+from rooflab.view import display, explorer, page, plot
+
+
+def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
+    """The first screen: the ladder under both roofs, int8's for exact scales and FP16's for halves."""
+    rows = here.measure("mmq", study.ladder(tokens, n, k))
+    known = {name: here.roof[name].value for name in ("int8_tensor", "fp16_tensor") if name in here.roof}
+    own, gpu = rows[rows["kind"] == "own"], here.run["gpu"]
+    own = own.sort_values("median_us").drop_duplicates("impl").sort_index()
+    halves = own[own["impl"].map(study.takes_halves)].sort_values("median_us")
+    exact = own[~own["impl"].map(study.takes_halves)].sort_values("median_us")
+    int8 = known.get("int8_tensor", float("nan"))
+    best = exact.iloc[0]
+    answer = (
+        f"On the {gpu} exact int8 blocks reach {best['tflop_s']:,.0f} TOP/s, "
+        f"{best['tflop_s'] / int8:.0%} of the int8 "
+    )
+    answer += "roof: scaling each block's sum takes more issue slots than the products leave"
+    if len(halves) and "fp16_tensor" in known:
+        rate = halves["tflop_s"].iloc[0]
+        answer += (
+            f". Weights turned into FP16 on the way reach {rate:,.0f} TFLOP/s, "
+            f"{rate / known['fp16_tensor']:.0%} of "
+        )
+        answer += "the FP16 roof"
+    able = (
+        "tell from a datasheet how many instructions a kernel may spend beside its tensor products",
+        "say which lane holds which element of an mma's result",
+        "predict from a tile's shape how often weights are read",
+    )
+    fig, said = page.ladder(own, gpu, ("int8", int8, "TFLOP/s"), f"Q8_0 × {tokens} tokens", y="tflop_s")
+    if "fp16_tensor" in known:
+        value = known["fp16_tensor"]
+        fig.axes[0].axvline(value, color=plot.ROOF_COLOUR, linewidth=1, linestyle=":")
+        label = f"FP16 roof {value:,.0f} "
+        fig.axes[0].annotate(
+            label, (value, 0), xycoords=("data", "axes fraction"), ha="right", va="bottom", fontsize=8
+        )
+        said = said.removesuffix(".") + f"; FP16 roof {value:,.0f} TFLOP/s, which is that of 7_fp16_wgmma."
+    return answer + ".", able, (fig, said)
 
 
 def run_facts(gpu: str, here: Lab, int8: float, n: int, k: int, tokens_asked: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import pandas as pd
@@ -12,10 +11,33 @@ from rooflab.analysis import states
 from rooflab.claims import Evidence, scorecard
 from rooflab.lab import Lab
 from rooflab.ops import attention as op
-from rooflab.pages import Rows, one_line
+from rooflab.pages import Opening, Rows, one_line
 from rooflab.profile import ncu
 from rooflab.studies import attention as study
-from rooflab.view import display, explorer, plot
+from rooflab.view import display, explorer, page, plot
+
+
+def opening(here: Lab, width: int, seq: int) -> Opening:
+    """The first screen: every rung and the fastest peer at the wide head."""
+    cases = [c for c in study.ladder(width, seq, device=here.sized) if c.options != "queries=8"]
+    rows = here.measure("attention", here.held("attention", cases))
+    own, peers = rows[rows["kind"] == "own"], rows[rows["kind"] == "peer"].sort_values("median_us")
+    best, gpu = own.sort_values("median_us").iloc[0], here.run["gpu"]
+    answer = f"Into several warps: each holds a slice of the {width} columns. {best['impl']} reaches "
+    answer += (
+        f"{best['tflop_s']:,.0f} TFLOP/s on the {gpu}, {best['roof_fraction']:.0%} of the tensor cores' roof"
+    )
+    if len(peers):
+        gain = peers["median_us"].iloc[0] / best["median_us"]
+        answer += f"; against {peers['impl'].iloc[0]}, the fastest library here, it is {display.speed(gain)}"
+    able = (
+        "count the registers that decide how a wide head is split",
+        "follow a ring of tiles between a producer and its consumers (warp specialisation)",
+        "say why occupancy is a means and not a goal",
+    )
+    peak = here.roof["fp16_tensor"].value if "fp16_tensor" in here.roof else float("nan")
+    roof = ("FP16 matrix", peak, "TFLOP/s")
+    return answer + ".", able, page.ladder(rows, gpu, roof, f"{width} wide, {seq} tokens", y="tflop_s")
 
 
 def run_facts(gpu: str, here: Lab, spec: Any, every: Rows) -> None:
@@ -42,20 +64,6 @@ def prediction_outputs_alone_table() -> None:
         need[width] = [f"{count}" + ("" if count < 200 else " (!)") for count in counts]
     names = {"who": "Outputs held by"} | {width: f"{width} wide" for width in study.WIDTHS}
     display.table(need, names, caption="Registers a thread; (!) leaves too few for the rest")
-
-
-def hopper_rungs_rows(ladder: list[Any], hopper: list[Any]) -> Any:
-    """Hopper's rungs: the rows behind it."""
-
-    def nearest(rung):
-        lines = display.body_of(rung).splitlines()
-        before = ladder[: ladder.index(rung)]
-        like = [difflib.SequenceMatcher(None, display.body_of(r).splitlines(), lines) for r in before]
-        return before[max(range(len(before)), key=lambda i: like[i].ratio())]
-
-    for rung in hopper:
-        display.diff(nearest(rung), rung, folded=True)
-    return nearest
 
 
 def gate_then_clock_figure(every: Rows, width_asked: int, gpu: str) -> Any:
@@ -186,8 +194,9 @@ def budget_table(budget: Rows, ladder: list[Any], gpu: str) -> None:
     fast = budget.loc[budget["tflop_s"].idxmax()]
     if fast["occupancy"] < budget["occupancy"].max():
         display.say(
-            "**Occupancy is not the goal.** It is one way to have work while some warps wait; products and "
-            "copies that go on by themselves are another."
+            "**Occupancy is not the goal.** It is one way to have work while some warps "
+            "wait; asynchronous products and "
+            "asynchronous copies are another."
         )
     pairs = budget.groupby("limit", sort=False)["impl"].unique().items()
     said = [f"{limit.replace(', ', ' and ')} for {', '.join(who)}" for limit, who in pairs]
@@ -317,7 +326,7 @@ def takeaway(sweep: Any, width: int, gpu: str) -> None:
     rows = rows[rows["seq"] == rows["seq"].max()].sort_values("median_us")
     own, peers = rows[rows["kind"] == "own"], rows[rows["kind"] == "peer"]
     text = "- Count registers before writing a kernel: the outputs alone decide how a head is split.\n"
-    text += "- Occupancy is a means. Where products and copies go on by themselves, few warps are enough.\n"
+    text += "- Occupancy is a means. With asynchronous products and copies few warps are enough.\n"
     if len(own):
         text += f"- A head of {width} runs at {own['tflop_s'].iloc[0]:,.0f} TFLOP/s on the {gpu}"
         if len(peers):

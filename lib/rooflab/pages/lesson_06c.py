@@ -8,10 +8,35 @@ import numpy as np
 import pandas as pd
 
 from rooflab.lab import Lab
-from rooflab.pages import Rows, one_line
+from rooflab.pages import Opening, Rows, one_line
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 from rooflab.view import display, explorer, plot
+
+
+def opening(here: Lab, found: Rows) -> Opening:
+    """The first screen: each kernel's largest error over all configurations, beside that of rounding."""
+    worst = 1e3 * found.groupby("impl", sort=False)["worst_rms"].max()
+    rounding, gpu = 1e3 * found["rounding"].max(), here.run["gpu"]
+    odd = worst.idxmax()
+    answer = (
+        f"{(worst <= 1.3 * rounding).sum()} of {len(worst)} kernels err by no more than 1.3 times "
+        "what rounding the "
+    )
+    answer += (
+        f"exact result costs by itself, {rounding:.1f} thousandths of the outputs' size; the "
+        "largest error is "
+    )
+    answer += f"{odd}'s, {worst[odd]:.1f} thousandths."
+    able = (
+        "tell a wrong kernel from one that only rounds in another order",
+        "set a tolerance from the arithmetic and not from taste",
+        "test a kernel where numbers end: large scores, NaN, rows that see no key",
+    )
+    title = "Largest error over all configurations, thousandths of the RMS"
+    fig, ax = plot.figure("thousandths of the RMS", title=title, height=1.1 + 0.2 * len(worst))
+    plot.bars(ax, list(worst.index), worst.to_numpy(float), "‰", ("rounding alone", rounding, "‰"))
+    return answer, able, (fig, f"{title}, on {gpu}: {odd} {worst[odd]:.1f}, median {worst.median():.1f}.")
 
 
 def run_facts(gpu: str, here: Lab) -> None:

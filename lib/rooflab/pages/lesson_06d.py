@@ -10,10 +10,31 @@ import pandas as pd
 from rooflab.analysis import attention as analysis
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
-from rooflab.pages import Rows, one_line
+from rooflab.pages import Opening, Rows, one_line
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
-from rooflab.view import display, explorer, plot
+from rooflab.view import display, explorer, page, plot
+
+
+def opening(here: Lab, cases: list[Any]) -> Opening:
+    """The first screen: the ladder for one query against a cache."""
+    rows = here.measure("attention", here.held("attention", cases))
+    own, gpu = rows[rows["kind"] == "own"], here.run["gpu"]
+    first, best = own.iloc[0], own.sort_values("median_us").iloc[0]
+    answer = "No: one query uses each byte of the cache once or a few times, so it is memory-bound. "
+    answer += f"{best['impl']} reads {best['roof_fraction']:.0%} of the {gpu}'s read roof, "
+    answer += (
+        f"{display.times(first['median_us'] / best['median_us'])} times the speed of "
+        f"{first['impl']}, which gives a "
+    )
+    answer += "head to one block."
+    able = (
+        "split a context over blocks and merge their softmaxes",
+        "read a grouped head's cache once for all of its queries",
+        "say how much of a prompt's time is attention",
+    )
+    roof = ("read", here.roof["dram_read"].value, "GB/s")
+    return answer, able, page.ladder(rows, gpu, roof, f"One query, {best['seq']:,} tokens in the cache")
 
 
 def run_facts(gpu: str, here: Lab, context: int, read_roof: float, sms: int) -> None:

@@ -11,9 +11,44 @@ from rooflab import dispatch
 from rooflab.analysis import strategies
 from rooflab.hardware import perf_model
 from rooflab.lab import Lab
-from rooflab.pages import Rows, one_line
+from rooflab.pages import Opening, Rows, one_line
 from rooflab.studies import regimes
 from rooflab.view import display, explorer, plot
+
+
+def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
+    """The first screen: who is fastest at how many tokens, by the kernels' own time."""
+    best = strategies.winners(rows, (n, k))
+    parts = []
+    for _, part in best.groupby(best.label.ne(best.label.shift()).cumsum()):
+        low, high = part.batch.iloc[0], part.batch.iloc[-1]
+        parts.append(
+            f"{part.label.iloc[0]} " + (f"from {low:,} to {high:,}" if low < high else f"at {low:,}")
+        )
+    gpu = lab.run.gpu
+    answer = (
+        f"On the {gpu}, {n:,} × {k:,}, kernels alone, the fastest way is {'; '.join(parts)} "
+        "tokens. By a clock that "
+    )
+    answer += "times launches, too, some of these races end otherwise."
+    able = (
+        "say which kernel to use at how many tokens, and read it from a table of measured crossovers",
+        "name the five things that a crossover belongs to",
+        "recognise a comparison that timed the launcher",
+    )
+    kept = rows[(rows.study == "regimes") & (rows.clock == "graph") & (rows.n == n) & (rows.k == k)]
+    title = f"{n:,} × {k:,}, by kernel time"
+    fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=2.6)
+    drawn = []
+    for format, impl in (("fp16", "cublas"), ("int4_g128", "fused"), ("q8_0", "mma")):
+        one = kept[(kept.format == format) & (kept.impl == impl)].sort_values("batch")
+        if len(one):
+            drawn.append(one)
+            plot.series(ax, one.batch, *plot.band(one, "median_us"), label=strategies.label(format, impl))
+    plot.round_ticks(ax)
+    plot.round_ticks(ax, "x")
+    plot.label_ends(ax)
+    return answer, able, (fig, plot.caption(pd.concat(drawn), gpu, title, y="median_us"))
 
 
 def run_facts(gpu: str, lab: Lab, read: float, n: int, k: int) -> None:
@@ -230,8 +265,8 @@ def three_clocks_three_said(crossings: Rows, rows: Rows, shape: Any, n_asked: in
         )
     if len(set(zip(by.kind, by.low, by.high, strict=True))) > 1:
         text += (
-            "\nThe clocks disagree, for each answers another question. "
-            "**Act on the clock you live by**: whoever captures a decoder in a graph pays the "
+            "\nThe clocks disagree, because each times something else. "
+            "**Use the clock that your program pays**: whoever captures a decoder in a graph pays the "
             "kernels; whoever calls product after product from Python pays the calls, and should "
             "first mend that."
         )
@@ -382,7 +417,7 @@ def takeaway(wide: Rows, gpu: str, n_asked: int, k: int) -> None:
     crossed = [f"{pair} ({cell} tokens)" for pair, cell in kinds.items() if " to " in str(cell)]
     text += f"- Crossovers by kernel time: {'; '.join(crossed) or 'none'}.\n"
     text += "- A crossover belongs to two kernels, a shape, a GPU *and a clock*. "
-    text += "Without all five it is an anecdote.\n"
+    text += "A comparison that lacks one of the five cannot be repeated.\n"
     text += "- A rule that can be read, logged and reverted beats a clever one that cannot."
     display.say(text)
 

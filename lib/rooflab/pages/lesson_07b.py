@@ -12,10 +12,50 @@ from rooflab.analysis import extrapolation, strategies, time_breakdown
 from rooflab.hardware import device, perf_model
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
-from rooflab.pages import Rows
+from rooflab.pages import Opening, Rows
 from rooflab.records.store import Store
 from rooflab.studies import attribution, regimes
 from rooflab.view import display, explorer, plot
+
+
+def opening(timed: Rows, here: Any, gpu: str) -> Opening:
+    """The first screen: predicted against measured times, and how many are near."""
+    fit = perf_model.fit(timed, here)
+    compared = perf_model.compared(timed, here, fit)
+    near = 100 * (compared[["one_off", "own_off"]].abs() <= 25).mean()
+    answer = (
+        f"Half of it: a launch of {fit.launch_us:.1f} µs, a bandwidth and a peak put "
+        f"{near['one_off']:.0f} % of "
+    )
+    answer = answer.removeprefix("Half of it: a") if near["one_off"] < 40 or near["one_off"] > 60 else answer
+    answer = answer if answer.startswith("Half") else "A" + answer
+    answer += (
+        f"{fit.rows:,} products on the {gpu} within 25 % of the time measured; two numbers a kernel put "
+    )
+    answer += f"{near['own_off']:.0f} % there."
+    able = (
+        "predict a product's time on a GPU that you do not have",
+        "tell from arithmetic intensity whether a product is bound by launches, memory or arithmetic",
+        "say where such a prediction fails, and why",
+    )
+    title = "Predicted and measured, two numbers a kernel"
+    fig, ax = plot.figure("measured, µs", "predicted, µs", title, xlog=True, ylog=True, height=2.6)
+    for format in perf_model.FORMATS:
+        mine = compared[compared["format"] == format]
+        if len(mine):
+            dots = plot.series(ax, mine.median_us, mine.own_us, label=strategies.label(format, ""))
+            dots.set_linestyle("none")
+            dots.set_alpha(0.6)
+    ends = [timed.median_us.min(), timed.median_us.max()]
+    ax.plot(ends, ends, color=plot.ROOF_COLOUR, linewidth=1, zorder=1)
+    plot.round_ticks(ax)
+    plot.round_ticks(ax, "x")
+    plot.label_ends(ax)
+    return (
+        answer,
+        able,
+        (fig, f"{title} on {gpu}: {len(compared)} products, {near['own_off']:.0f} % within 25 %."),
+    )
 
 
 def law_said(timed: Rows, here: Any, gpu: str, lab: Lab) -> tuple[Any, Rows]:

@@ -7,15 +7,41 @@ from typing import Any
 import pandas as pd
 
 from rooflab import claims
-from rooflab.analysis import ablation
+from rooflab.analysis import ablation, way
 from rooflab.claims import scorecard
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
-from rooflab.ops import decoder
-from rooflab.pages import Rows
+from rooflab.pages import Opening, Rows, bars
 from rooflab.records.store import Store
 from rooflab.studies import decode
 from rooflab.view import display, explorer, plot
+
+
+def opening(lab: Lab, cases: list[Any]) -> Opening:
+    """The first screen: the decoder's ladder, step by step, from the library to one kernel."""
+    climbed, gpu = way.ladder(lab.store), lab.run.gpu
+    rows = ablation.named(lab.measure("decode", cases))
+    mine = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.usual]
+    keys = [(step.impl, step.format) for step in climbed.itertuples()]
+    steps = mine.set_index(["impl", "format"]).loc[keys].reset_index()
+    first, best = steps.iloc[0], steps.sort_values("tok_s").iloc[-1]
+    answer = f"{first.impl} makes {first.tok_s:,.0f} tokens a second on the {gpu}; {best.impl} with "
+    answer += f"{ablation.FORMATS[best.format]} weights makes {best.tok_s:,.0f}, "
+    answer += (
+        f"{display.times(best.tok_s / first.tok_s)} times as many and {best.roof_fraction:.0%} of "
+        "its memory roof."
+    )
+    able = (
+        "say what each step from a library to a persistent kernel is worth",
+        "predict a decoder's tokens a second from its bytes and its phases",
+        "find what a token waits for when memory is not the limit",
+    )
+    names = [
+        f"{n}  {ablation.FORMATS[f]} {i.removeprefix('transformers.')}" for n, (i, f) in enumerate(keys, 1)
+    ]
+    roof = ("read roof of INT4", best.tok_s / best.roof_fraction, "tok/s")
+    roof = (roof[0].replace("INT4", ablation.FORMATS[best.format]), *roof[1:])
+    return answer, able, bars(steps, names, gpu, "The decoder's ladder, one sequence", roof, y="tok_s")
 
 
 def task_table(lab: Lab, model: Any) -> Any:
@@ -39,15 +65,6 @@ def task_table(lab: Lab, model: Any) -> Any:
         f"{model.name} at {roof.value:,.0f} GB/s",
     )
     return roof
-
-
-def ladder_rows(lab: Lab) -> None:
-    """The ladder: the rows behind it."""
-    rungs = decode.rungs(lab.sized)
-    ladder = {rung.name: rung for rung in decoder.LADDERS["decode_step"]}
-    for name in rungs[1:]:
-        changed = ladder[name].changes or rungs[rungs.index(name) - 1]
-        display.diff(ladder[changed], ladder[name], folded=True)
 
 
 def prediction_table(lab: Lab, cases: list[Any]) -> tuple[Rows, str, Rows]:

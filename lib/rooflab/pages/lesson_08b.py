@@ -13,10 +13,36 @@ from rooflab.claims import scorecard
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
-from rooflab.pages import Rows
+from rooflab.pages import Opening, Rows, bars
 from rooflab.records.store import Store
 from rooflab.studies import decode, decode_checks, prefill
 from rooflab.view import display, explorer, plot
+
+
+def opening(lab: Lab, prompt: int) -> Opening:
+    """The first screen: the ladder of prompts with Q8_0 weights."""
+    rows = lab.measure("prefill", lab.held("prefill", lab.cases("prefill")))
+    seqs, gpu = sorted(set(rows.seq.astype(int))), lab.run.gpu
+    prompt = prompt if prompt in seqs else seqs[-1]
+    climbs = {format: ablation.prompts(rows, format, prompt) for format in ablation.FORMATS}
+    climb = climbs["q8_0"] if len(climbs["q8_0"]) else climbs["fp16"]
+    own = climb[climb.kind == "own"]
+    first, best = own.iloc[0], own.sort_values("tok_s").iloc[-1]
+    answer = f"A prompt of {prompt:,} tokens goes in at {best.tok_s:,.0f} tokens a second on the {gpu} with "
+    answer += (
+        f"{ablation.FORMATS[best.format]} weights, {display.times(best.tok_s / first.tok_s)} "
+        f"times {first.impl}'s: "
+    )
+    answer += "all tokens share each reading of the weights, so arithmetic is the limit."
+    able = (
+        "say why a prompt is compute-bound and its answer memory-bound",
+        "predict what each step of a prompt's ladder brings",
+        "count joules a token beside tokens a second",
+    )
+    chart = bars(
+        own, list(own.impl), gpu, f"A prompt of {prompt:,} tokens, {ablation.FORMATS[best.format]}", y="tok_s"
+    )
+    return answer, able, chart
 
 
 def task_table(model: Any, peaks: dict[str, Any]) -> Rows:

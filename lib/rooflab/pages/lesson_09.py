@@ -8,9 +8,29 @@ import pandas as pd
 
 from rooflab import claims
 from rooflab.claims import scorecard
-from rooflab.pages import Rows, one_line
+from rooflab.pages import Opening, Rows, one_line
 from rooflab.view import display, plot
 from rooflab.view.filter_list import Board
+
+
+def opening(verdicts: Rows, gpu: str) -> Opening:
+    """The first screen: how many statements hold, by source."""
+    tested = verdicts[~verdicts["verdict"].isin([claims.ELSEWHERE, claims.UNRECORDED])]
+    held = tested["verdict"].isin([claims.HOLDS, claims.RESCALED])
+    answer = f"{held.sum()} of the {len(tested)} statements that can be tested on the {gpu} hold, and "
+    answer += f"{(tested['verdict'] == claims.REFUTED).sum()} are refuted, each by a row of the record."
+    able = (
+        "turn a claim into a test that could refute it",
+        "say what travels from one GPU to another: a share of the roof, a ratio, hardly a figure",
+        "do what [the list below](#what-you-can-do-now) says, each item proved by an "
+        "exercise that you have solved",
+    )
+    title = "Statements by verdict"
+    counts = verdicts["verdict"].value_counts()
+    fig, ax = plot.figure("statements", title=title, height=1.1 + 0.22 * len(counts))
+    plot.bars(ax, list(counts.index), counts.to_numpy(float), "")
+    said = ", ".join(f"{count} {word}" for word, count in counts.items())
+    return answer, able, (fig, f"{title}, {len(verdicts)} in all, {gpu}: {said}.")
 
 
 def run_facts(gpu: str, statements: list[Any]) -> None:

@@ -9,12 +9,38 @@ import pandas as pd
 from rooflab import claims
 from rooflab.claims import scorecard
 from rooflab.lab import Lab
-from rooflab.pages import Rows, one_line
+from rooflab.pages import Opening, Rows, one_line
 from rooflab.studies import faults as planted
 from rooflab.studies import static
 from rooflab.verify import mutations, suite
-from rooflab.view import display
+from rooflab.view import display, plot
 from rooflab.view.filter_list import Board
+
+
+def opening(killed: Rows) -> Opening:
+    """The first screen: how many planted faults are noticed, and by what."""
+    left = killed[killed["killed"] == ""]
+    open_ = left[mutations.is_open(left)]
+    dead = len(killed) - len(left)
+    answer = (
+        f"It does: of {len(killed)} faults planted in the course's own kernels {dead} are noticed, "
+        f"{len(left) - len(open_)} compute "
+    )
+    answer += f"the same as the original, and {len(open_)} are known holes."
+    able = (
+        "test a test by planting faults in what it judges",
+        "say which faults results alone do not show",
+        "choose shapes that a fault cannot hide in",
+    )
+    words = killed["killed"].replace("", "survives").value_counts()
+    title = "Who notices a planted fault first"
+    fig, ax = plot.figure("mutants", title=title, height=1.1 + 0.22 * len(words))
+    plot.bars(ax, list(words.index), words.to_numpy(float), "")
+    return (
+        answer,
+        able,
+        (fig, f"{title}: " + ", ".join(f"{word} {count}" for word, count in words.items()) + "."),
+    )
 
 
 def run_facts(killed: Rows) -> None:
@@ -91,7 +117,7 @@ def kill_table_said(killed: Rows) -> tuple[Rows, Rows, int]:
     text += (
         f"**{len(open_)} survive that a GPU could tell apart: known holes of this gate.**"
         if len(open_)
-        else "None is left that could be told apart."
+        else "No survivor differs from its original."
     )
     display.say(text)
     return left, open_, dead

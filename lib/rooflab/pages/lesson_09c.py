@@ -9,9 +9,38 @@ import pandas as pd
 from rooflab import paths
 from rooflab.analysis import regressions, related
 from rooflab.hardware import crossover
-from rooflab.pages import Rows
+from rooflab.pages import Opening, Rows
 from rooflab.view import display, plot
 from rooflab.view.filter_list import Board
+
+
+def opening(evidence: Any, gpu: str) -> Opening:
+    """The first screen: every library's speed beside ours."""
+    every = related.points(evidence)
+    rivals = every[every["gain"].notna()]
+    ahead = (rivals["gain"] > crossover.LEVEL).sum()
+    behind = rivals[rivals["gain"] < 1 / crossover.LEVEL]
+    answer = (
+        f"At {len(behind)} of {len(rivals)} points that were measured side by side on the {gpu}; "
+        "ours is faster at "
+    )
+    answer += f"{ahead}."
+    if len(behind):
+        worst = behind.sort_values("gain").iloc[0]
+        answer = answer.removesuffix(".") + f". The widest margin against us is {worst['name']}'s, "
+        answer += f"{display.times(1 / worst['gain'])} times the speed."
+    able = (
+        "compare two kernels by shape, clock and day",
+        "say where a library's kernel is the better choice",
+        "find the kernels that were tried and lost, and why",
+    )
+    spread = rivals.groupby("name", sort=False)["gain"].median()
+    title = "How many times as fast ours is, median over points"
+    fig, ax = plot.figure("times (1 is level)", title=title, height=1.1 + 0.21 * len(spread))
+    plot.bars(ax, list(spread.index), spread.to_numpy(float), "×")
+    ax.axvline(1, color="black", linewidth=1)
+    said = ", ".join(f"{name} {value:.2f}" for name, value in spread.items())
+    return answer, able, (fig, f"{title}, {gpu}: {said}.")
 
 
 def libraries_table(evidence: Any, gpu: str) -> Rows:

@@ -17,8 +17,13 @@ from rooflab.book.check import NBVAL
 
 ROOT = Path(__file__).resolve().parents[1]
 ALWAYS = [
-    *("tests/test_normal.py", "tests/test_book.py", "tests/test_coverage.py", "tests/test_packaging.py"),
-    *("tests/test_floors.py", "tests/test_page.py"),
+    *(
+        "tests/book/test_normal.py",
+        "tests/book/test_book.py",
+        "tests/book/test_coverage.py",
+        "tests/test_packaging.py",
+    ),
+    *("tests/test_floors.py", "tests/book/test_page.py"),
 ]
 
 
@@ -39,17 +44,21 @@ def modules_of() -> dict[str, str]:
     return {name: m.__name__.rpartition(".")[2] for m in ops.modules() for name in m.LADDERS}
 
 
+def _tests(of: str) -> list[str]:
+    """The test file of this name, in whichever folder of tests/ it is."""
+    return [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob(f"test_{of}.py")]
+
+
 def bearing_on(files: Iterable[str], modules: Mapping[str, str]) -> list[str]:
     """The notebooks and test files to run for these files, each once, those that exist."""
     found = list(ALWAYS)
     for file in files:
         if match := re.fullmatch(r"notebooks/(\d+)[^/]*\.ipynb", file):
-            found += [file, f"tests/test_lesson_{match[1]}.py", f"tests/test_exercises_{match[1]}.py"]
+            found += [file, *_tests(f"lesson_{match[1]}"), *_tests(f"exercises_{match[1]}")]
         elif match := re.fullmatch(r"kernels/(\w+)/.*|lib/rooflab/ops/(\w+)\.py", file):
             module = match[2] or modules.get(match[1], match[1])
-            own = f"tests/test_{module}.py"
-            found += ["tests/test_kernel.py", own if (ROOT / own).exists() else "tests/test_simt_gates.py"]
-        elif re.fullmatch(r"tests/test_\w+\.py", file):
+            found += ["tests/runtime/test_kernel.py", *(_tests(module) or _tests("simt_gates"))]
+        elif re.fullmatch(r"tests/(\w+/)?test_\w+\.py", file):
             found.append(file)
     return [file for file in dict.fromkeys(found) if (ROOT / file).exists()]
 

@@ -4,6 +4,7 @@ A Jupyter kernel a lesson would take minutes. Here cells run in one IPython shel
 once, and figures are neither laid out nor painted unless asked for.
 """
 
+import gc
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -124,6 +125,8 @@ def replay(
             stack.enter_context(mock.patch.object(plot, "png", lambda figure: _ONE_PIXEL))
             stack.enter_context(mock.patch.object(Figure, "draw_without_rendering", lambda figure: None))
         shell = stack.enter_context(_shell())
+        stack.callback(gc.set_threshold, *gc.get_threshold())
+        gc.set_threshold(200_000, 20, 100)  # tables are many small objects, few of them in circles
         values = {**given, "DEVICE": str(device)}
         return [_replay(shell, stem, values) for stem in stems or lessons()]
 

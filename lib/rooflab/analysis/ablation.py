@@ -12,6 +12,7 @@ import pandas as pd
 
 from rooflab import engine
 from rooflab.analysis.evidence import NoEvidence
+from rooflab.hardware import roofline
 from rooflab.numerics import model_shapes
 from rooflab.ops import decoder
 from rooflab.records.store import Store
@@ -167,7 +168,9 @@ def law(rows: pd.DataFrame, impl: str, roof_gb_s: float) -> tuple[float, float, 
     x = (mine["bytes"].astype(float) / mine["phases"]).tolist()
     y = (mine["median_us"] / mine["phases"]).tolist()
     fixed, rate = launch_rule.line(x, y, roof_gb_s)
-    return fixed, rate, mine.assign(law_us=mine["phases"] * (fixed + np.asarray(x) / rate / 1e3))
+    work = zip(mine["phases"], mine["bytes"].astype(float), strict=True)
+    times = [roofline.phases_us(phases, fixed, bytes_, rate) for phases, bytes_ in work]
+    return fixed, rate, mine.assign(law_us=times)
 
 
 # --- answers ------------------------------------------------------------------------------------------------

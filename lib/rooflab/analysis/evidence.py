@@ -53,6 +53,7 @@ class Evidence:
         self._counted: dict[str, list[Case]] = {}
         self._always: dict[str, Any] = {}
         self._published: dict[tuple[str, str], pd.DataFrame] = {}
+        self._stores: dict[str, Store] = {}
 
     def only(self, **where: Any) -> Evidence:
         """The same evidence, but of the recorded rows those alone that have these values (as for `rows`)."""
@@ -187,7 +188,9 @@ class Evidence:
 
     def published(self, name: str) -> Store:
         """A published device's tables."""
-        return Store(paths.DATA, name)
+        if name not in self._stores:
+            self._stores[name] = Store(paths.DATA, name)
+        return self._stores[name]
 
     def published_rows(self, name: str, study: str) -> pd.DataFrame:
         """A published device's rows of a study."""

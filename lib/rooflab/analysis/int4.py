@@ -30,8 +30,15 @@ def value(
     rows: pd.DataFrame, n: int, k: int, batch: int, impl: str = "own", column: str = "median_us"
 ) -> float:
     """A figure of one contestant, by default its median time; NoEvidence where it is missing."""
-    found = at(rows, n, k, batch)
+    return _figure(at(rows, n, k, batch), (n, k, batch), impl, column)
+
+
+def _figure(
+    found: pd.DataFrame, point: tuple[int, int, int], impl: str = "own", column: str = "median_us"
+) -> float:
+    """The same of a point's contestants."""
     if impl not in found.index:
+        n, k, batch = point
         raise NoEvidence(f"{impl} at {n} × {k}, batch {batch}, was not measured")
     return float(found[column][impl])
 
@@ -56,11 +63,12 @@ def contestants(rows: pd.DataFrame) -> pd.DataFrame:
 
 def slower_than_fp16(rows: pd.DataFrame) -> list[tuple[int, int, int]]:
     """Where ours is not faster than resident FP16 weights beyond the spread of both."""
-    return [
-        point
-        for point in points(rows)
-        if not value(rows, *point, column="q3_us") < value(rows, *point, CUBLAS, "q1_us")
-    ]
+    lost = []
+    for point in points(rows):
+        found = at(rows, *point)
+        if not _figure(found, point, column="q3_us") < _figure(found, point, CUBLAS, "q1_us"):
+            lost.append(point)
+    return lost
 
 
 def slower_than_peers(rows: pd.DataFrame) -> list[tuple[int, int, int]]:
@@ -69,10 +77,10 @@ def slower_than_peers(rows: pd.DataFrame) -> list[tuple[int, int, int]]:
     """
     lost = []
     for point in points(rows):
-        for peer in REQUIRED:
-            value(rows, *point, peer)
         found = at(rows, *point)
-        if value(rows, *point) > LEVEL * found[found["kind"] == "peer"]["median_us"].min():
+        for peer in REQUIRED:
+            _figure(found, point, peer)
+        if _figure(found, point) > LEVEL * found[found["kind"] == "peer"]["median_us"].min():
             lost.append(point)
     return lost
 

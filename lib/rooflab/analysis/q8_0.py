@@ -52,9 +52,14 @@ def best(rows: pd.DataFrame, n: int, k: int, batch: int) -> pd.Series:
 
 def chosen(evidence: Evidence, n: int, k: int, batch: int) -> pd.Series:
     """What the dispatcher chooses there; NoEvidence if that was not measured."""
+    return _chosen(evidence, at(prompts(evidence), n, k, batch), (n, k, batch))
+
+
+def _chosen(evidence: Evidence, found: pd.DataFrame, point: tuple[int, int, int]) -> pd.Series:
+    """The same of a point's contestants."""
+    n, k, batch = point
     operator, rung = ops.dispatch(batch, bool(evidence.spec and evidence.spec.has_hopper))
     name = mmq.DECODE + rung if operator == "q8_0" else rung
-    found = at(prompts(evidence), n, k, batch)
     if name not in found.index:
         raise NoEvidence(f"{name} at {n} × {k} with {batch} tokens was not measured")
     return found.loc[[name]].iloc[0]
@@ -62,7 +67,10 @@ def chosen(evidence: Evidence, n: int, k: int, batch: int) -> pd.Series:
 
 def points(evidence: Evidence) -> list[tuple[int, int, int]]:
     """Every measured (n, k, tokens) of prompts."""
-    rows = prompts(evidence)
+    return _points(prompts(evidence))
+
+
+def _points(rows: pd.DataFrame) -> list[tuple[int, int, int]]:
     return sorted(set(zip(*(rows[name].astype(int) for name in ("n", "k", "batch")), strict=True)))
 
 
@@ -71,13 +79,14 @@ def behind(evidence: Evidence, rival: str, least: int, most: int) -> list[tuple[
     numbers of tokens; the rival's FP16 counts on the square shape only.
     """
     lost = []
-    for n, k, batch in points(evidence):
+    rows = prompts(evidence)
+    for n, k, batch in _points(rows):
         if not least <= batch <= most or (rival == CUBLAS and (n, k) != SQUARE):
             continue
-        others = at(prompts(evidence), n, k, batch)
-        if rival not in others.index:
+        found = at(rows, n, k, batch)
+        if rival not in found.index:
             raise NoEvidence(f"{rival} was not measured")
-        if not chosen(evidence, n, k, batch)["q3_us"] < others.loc[rival, "q1_us"]:
+        if not _chosen(evidence, found, (n, k, batch))["q3_us"] < found.loc[rival, "q1_us"]:
             lost.append((n, k, batch))
     return lost
 

@@ -154,6 +154,7 @@ def _elsewhere(study: str, operator: str, impl: str, evidence: Evidence) -> pd.D
     return evidence.rows(study, device=PEERS, operator=operator, impl=impl)
 
 
+@functools.lru_cache(maxsize=64)  # asked for every library, of which many have the same rivals
 def _own(study: str, operator: str, evidence: Evidence) -> dict[str, dict[tuple[object, ...], float]]:
     """Our best figure at every shape: by column, then by what `_key` makes of a row."""
     rows = evidence.rows(study, kind="own")

@@ -9,10 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from rooflab.exercises import Wrong, called, checker
-from rooflab.exercises.kernels import Trial, kernel_task, least_used, most_sectors
+from rooflab.exercises import (
+    Wrong,
+    build_03,  # noqa: F401  (registers the guided build's steps)
+    called,
+    checker,
+    worth,
+)
+from rooflab.exercises.kernels import (
+    Trial,
+    kernel_task,
+    least_used,
+    most_requests,
+    most_sectors,
+    uses_shared,
+)
 from rooflab.numerics import model_shapes
 from rooflab.ops import faults
+from rooflab.studies import gemv
 
 
 @checker("03.1")
@@ -49,20 +63,20 @@ def _sectors(sectors: Callable[..., Any]) -> str:
 
 @checker("03.3")
 def _splits(splits: Callable[..., Any]) -> str:
-    """splits(n, k, columns, sms): the fewest parts of k that give every SM a block, of 16 rows or more."""
-    for n, k, columns, sms in (
-        (4096, 4096, 256, 132),
-        (4096, 4096, 256, 128),
-        (8192, 8192, 256, 132),
-        (100_000, 64, 256, 132),
-        (256, 128, 256, 132),
-        (1000, 4096, 256, 16),
-        (256, 8, 256, 132),
+    """splits(n, k, gb_s, latency_ns): the fewest parts of k by which Little's law fills the memory."""
+    for n, k, gb_s, latency_ns in (
+        (4096, 4096, 4700.0, 350.0),
+        (4096, 4096, 1000.0, 400.0),
+        (8192, 8192, 4700.0, 350.0),
+        (300_000, 4096, 4700.0, 350.0),
+        (256, 128, 4700.0, 350.0),
+        (1000, 4096, 360.0, 300.0),
+        (256, 8, 4700.0, 350.0),
     ):
-        strips = -(-n // columns)
-        right = max(1, min(-(-sms // strips), k // 16))
-        got = called(splits, n, k, columns, sms)
-        where = f"n={n}, k={k}, columns={columns} and {sms} SMs"
+        needed = gb_s * latency_ns  # GB/s x ns are bytes
+        right = max(1, min(math.ceil(needed / (16 * n)), k // 16))
+        got = called(splits, n, k, gb_s, latency_ns)
+        where = f"n={n}, k={k}, {gb_s:g} GB/s and {latency_ns:g} ns"
         if got != int(got):
             raise Wrong(f"for {where} you take {got} parts; a part is whole, so round.")
         if got < 1:
@@ -70,12 +84,14 @@ def _splits(splits: Callable[..., Any]) -> str:
         if got > 1 and k // got < 16:
             raise Wrong(f"for {where} you take {got} parts, and some have fewer than 16 rows.")
         if got < right:
-            raise Wrong(f"for {where} you take {got}: that makes {strips * got} blocks, and SMs stay empty.")
-        if got > right:
             raise Wrong(
-                f"for {where} you take {got}: fewer fill every SM, and each part costs a partial sum."
+                f"for {where} you take {got}: that has {16 * n * int(got):,} bytes in flight, and the memory "
+                f"needs {needed:,.0f}."
             )
-    return "every SM has a block, and no part is a crumb."
+        if got > right:
+            raise Wrong(f"for {where} you take {got}: fewer suffice, and each part costs a partial sum.")
+    gained = worth.gain("gemv", gemv.ladder("gemv", 4096, 4096), "2_coalesced", "3_split_k")
+    return f"the memory has enough to do, and no part is a crumb. Splitting k in the record: {gained}."
 
 
 def _product(n: int, k: int, blocks: int, threads: int) -> Trial:
@@ -110,6 +126,7 @@ extern "C" __global__ void product(const float* a, const float* x, float* y, uns
     starter=UNCOALESCED,
     targets=[most_sectors("a", 4), least_used("a", 0.99)],
     right="the same sum from the same launch, and every byte of the matrix that moves is used.",
+    worth=lambda: worth.gain("gemv", gemv.ladder("gemv", 4096, 4096), "1_strided", "2_coalesced"),
 )
 def _coalesced() -> Iterator[Trial]:
     """y = x A with one warp a block, which has 32 columns."""
@@ -155,6 +172,7 @@ def _starter(name: str) -> Path:
     "03.6",
     entry="early_exit",
     starter=_starter("early_exit"),
+    targets=[uses_shared(), most_requests("x", 32)],
     right="nobody leaves before the last barrier, whatever n is.",
 )
 def _early_exit() -> Iterator[Trial]:
@@ -167,6 +185,7 @@ def _early_exit() -> Iterator[Trial]:
     "03.7",
     entry="fixed_tile",
     starter=_starter("fixed_tile"),
+    targets=[uses_shared(), most_requests("x", 256)],
     right="x comes by tiles, and no tile is overwritten while somebody reads it.",
 )
 def _fixed_tile() -> Iterator[Trial]:

@@ -174,3 +174,16 @@ def bandwidth(in_flight_per_sm: float, sms: int, latency_ns: float, roof_gb_s: f
     """Little's law read the other way: GB/s reached with so many bytes in flight on each SM, at most the
     roof."""
     return min(roof_gb_s, in_flight_per_sm * sms / latency_ns)
+
+
+def share_for_instructions(each: float, bits: float, gb_s: float, sms: int, ghz: float) -> float:
+    """The share of a bandwidth at which weights of so many bits can come where each costs `each` of a
+    thread's instructions: an SM issues for 4 x 32 threads a clock. At most 1.
+    """
+    arriving = gb_s / (bits / 8)  # weights a nanosecond
+    return min(1.0, sms * 4 * 32 * ghz / each / arriving)
+
+
+def phases_us(phases: float, fixed_us: float, bytes_: float, gb_s: float) -> float:
+    """Time of work in phases that wait for each other: a fixed time each, the bytes of all at one rate."""
+    return phases * fixed_us + bytes_ / gb_s / 1e3

@@ -67,7 +67,7 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
     }
     stale = []
     with as_on(spec.slug if spec else None, capability.replace(".", "") or "90"):
-        for path in sorted((store.folder / "profiles").glob("*.csv")):
+        for path in sorted((store.folder / "profiles").glob("[!.]*.csv")):
             study = path.stem.rpartition("_")[0]
             with suppress(UsageError):  # what is damaged, validate says
                 table = recorded.texts(path)

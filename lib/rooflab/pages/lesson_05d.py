@@ -282,17 +282,21 @@ def takeaway(chips: Rows, gpu: str, exact: Rows, int8: float, halves: Rows) -> N
 
 def explore(here: Lab, names_of: list[Any], int8: float, gpu: str, exact: Rows, tokens: int) -> Any:
     """Tweak it: the explorer."""
-    every = [c for c in here.cases("mmq") if c.cache == "cold" and not c.options]
+    every = [c for c in here.cases("mmq") if c.cache == "cold" and "scale_bytes" not in c.options]
     every = here.measure("mmq", every)
     prompt = every[every["impl"].isin([*names_of, study.BASELINE, "torch.matmul"])]
+    ready = prompt["options"].str.contains("prepared", na=False)
+    prompt = prompt.assign(given=ready.map({True: "Q8_1", False: "FP16"}))
+    beside = prompt["batch"].isin(prompt[ready]["batch"]) & (prompt["kind"] != "own")
+    others = prompt[beside].assign(given="Q8_1")  # they stand beside both
     return explorer.Explorer(
         "mmq",
-        prompt,
+        pd.concat([prompt, others]),
         x="batch",
         y="tflop_s",
-        controls={"impl": "Contestant", "n": "Rows"},
+        controls={"impl": "Contestant", "n": "Rows", "given": "Activations come as"},
         roof=("int8, unscaled", int8, "TFLOP/s"),
         title=f"Prompts on Q8_0 weights, {gpu}",
         measure=explorer.measurer(here),
-        start={"impl": exact.index[0], "batch": tokens},
+        start={"impl": exact.index[0], "batch": tokens, "given": "Q8_1"},
     )

@@ -261,6 +261,8 @@ def explore(here: Lab, names: list[str], heads: int, spec: Any, gpu: str) -> exp
     def bound(case: Case) -> float | None:
         return study.Attention().predict(case, study.Context(device=spec))
 
+    own = rows[rows["kind"] == "own"].sort_values("tflop_s")
+    first = {name: own.iloc[-1][name] for name in ("impl", "head_dim", "seq")} if len(own) else None
     return explorer.Explorer(
         "attention",
         rows,
@@ -270,5 +272,6 @@ def explore(here: Lab, names: list[str], heads: int, spec: Any, gpu: str) -> exp
         roof=here.roof,
         title=f"Attention on {gpu}",
         bound=bound,
+        start=first,
         measure=explorer.measurer(here),
     )

@@ -419,9 +419,10 @@ def explore(rows: Rows, gpu: str, last: str, lab: Lab) -> Any:
         rows.assign(context=rows.seq.astype(str)),
         x="bytes",
         y="tok_s",
-        controls={"impl": "Way", "model": "Model", "context": "Context"},
+        ylog=True,
+        controls={"impl": "Way", "batch": "Batch", "model": "Model", "context": "Context"},
         labels={"bytes": "bytes a step"},
         title=f"Decoding on {gpu}",
-        start={"impl": last, "model": decode.MODEL, "context": str(decode.PROMPT)},
+        start={"impl": last, "batch": 1, "model": decode.MODEL, "context": str(decode.PROMPT)},
         measure=explorer.measurer(lab),
     )

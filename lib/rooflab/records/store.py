@@ -256,7 +256,7 @@ class Store:
             raise UsageError(f"{self.device} is a published recording; measure under another device name.")
 
     def _tables(self) -> list[Path]:
-        return sorted(path for path in self.folder.glob("*.csv") if path.name not in NO_STUDY)
+        return sorted(path for path in self.folder.glob("[!.]*.csv") if path.name not in NO_STUDY)
 
     def _rows(self, path: Path, schema: Mapping[str, str]) -> list[dict[str, str]]:
         """A table's rows, parsed anew only when the file changed (every write makes a new file)."""

@@ -95,7 +95,7 @@ def validate(
             findings.append(Finding("error", str(file.relative_to(folder)), sentence))
     if not published:
         findings += [*_sealed(folder), *_profiles(folder / "profiles", runs, profiles or {})]
-    paths = {path.stem: path for path in sorted(folder.glob("*.csv")) if path.name not in NO_STUDY}
+    paths = {path.stem: path for path in sorted(folder.glob("[!.]*.csv")) if path.name not in NO_STUDY}
     for study, path in paths.items():
         if known is not None and study not in known and not published:
             sentence = f"no study has this name; the studies are {', '.join(known)}."
@@ -128,7 +128,7 @@ def _profiles(
     folder: Path, runs: dict[str, str], wanted: Mapping[str, tuple[Sequence[str], Sequence[str]]]
 ) -> Iterator[Finding]:
     """What is wrong with the profiles: of those that are there, and of those that should be."""
-    there = {path.name: path for path in sorted(folder.glob("*.csv"))}
+    there = {path.name: path for path in sorted(folder.glob("[!.]*.csv"))}
     for name in sorted({*there, *wanted}):
         where = f"profiles/{name}"
         if name not in there:

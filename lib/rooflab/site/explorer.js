@@ -1,5 +1,5 @@
 // Explorers without a kernel: every .rooflab-explorer on the page becomes controls over its recorded cases.
-// The data and the still image come from lib/rooflab/chart.py; coordinates are in the image's own units.
+// The data and the still image come from lib/rooflab/view/explorer_svg.py; coordinates are in the image's own units.
 (function () {
   "use strict";
   const SVG = "http://www.w3.org/2000/svg";
@@ -80,6 +80,29 @@
       };
     }
 
+    // Where the names of the curves stand: beside their last points, apart from each other.
+    function ends(picks) {
+      const found = [];
+      data.controls[0].values.forEach((_, j) => {
+        const chosen = [j].concat(picks.slice(1));
+        const mine = cases.filter((c) => c.picks.every((p, k) => p === chosen[k]));
+        if (!mine.length) return;
+        const last = mine.reduce((a, b) => (b.x > a.x ? b : a));
+        found.push({ j: j, y: last.y, x: data.x.at[last.x] });
+      });
+      if (found.length < 2) return [];
+      found.sort((a, b) => a.y - b.y || a.j - b.j);
+      found.forEach((end, k) => {
+        if (k) end.y = Math.max(end.y, found[k - 1].y + data.apart);
+      });
+      let below = bottom;
+      for (let k = found.length - 1; k >= 0; k--) {
+        found[k].y = Math.min(found[k].y, below);
+        below = found[k].y - data.apart;
+      }
+      return found;
+    }
+
     function draw() {
       const { shown, exact } = nearest();
       const roof = shown.roof < 0 ? null : data.roofs[shown.roof];
@@ -99,12 +122,19 @@
       });
       fill("others", others.line);
       fill("others-dots", others.dots);
+      const named = { name: [], names: [] };
+      for (const end of ends(shown.picks)) {
+        const at = { x: short(end.x + 8), y: short(end.y + 3) };
+        named[end.j === shown.picks[0] ? "name" : "names"].push(element("text", at, data.names[end.j]));
+      }
+      fill("name", named.name);
+      fill("names", named.names);
       const px = data.x.at[shown.x], py = shown.y;
       const wanted = data.x.at[chosen.x];
       fill("wanted", chosen.x === shown.x ? [] : [element("path", { d: "M" + wanted + " " + top + "V" + bottom })]);
       fill("ring", [element("circle", { cx: px, cy: py, r: 6.5 })]);
       const [at, anchor] =
-        px > right - 48 ? [right, "end"] : px < left + 48 ? [left + 4, "start"] : [px, "middle"];
+        px > right - 48 ? [right - 14, "end"] : px < left + 48 ? [left + 4, "start"] : [px, "middle"];
       const below = py < top + 12 || (roof && 6 < py - roof[1] && py - roof[1] < 28);
       const y = short(below ? py + 21 : py - 12);
       fill("value", [element("text", { x: at, y: y, "text-anchor": anchor }, shown.facts.split(";")[0])]);

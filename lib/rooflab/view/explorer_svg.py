@@ -18,8 +18,9 @@ from rooflab.records.case import Case
 from rooflab.records.csv_table import is_blank
 from rooflab.view.plot import UNITS, Roof, number, one_device, size_text
 
-WIDTH, HEIGHT = 520, 310
-LEFT, TOP, RIGHT, BOTTOM = 54, 46, 506, 264  # the plotting area in the drawing's units
+WIDTH, HEIGHT = 624, 310
+LEFT, TOP, RIGHT, BOTTOM = 54, 46, 506, 264  # the plotting area; right of it stand the curves' names
+NAME, APART = 20, 11  # letters of a curve's name, and from one name to the next
 INK, ACCENT, ROOF_INK = "#1A1A1A", "#1F83C6", "#C8541A"  # the last two read on white and on near-black
 TITLES = {"n": "Elements", "bytes": "Bytes", "batch": "Batch", "seq": "Sequence"}
 # Letters stand on a rim of the page's own colour, which names itself in the site's theme and in JupyterLab.
@@ -34,8 +35,10 @@ GROUPS = {
     "roof": f'fill="none" stroke="{ROOF_INK}" stroke-width="1.5" stroke-dasharray="7 4"',
     "roof-label": f'{HALO} fill="{ROOF_INK}" font-size="11" font-weight="bold"',
     "wanted": 'fill="none" stroke="currentColor" stroke-opacity="0.6" stroke-dasharray="2 3"',
+    "names": f'{HALO} fill="currentColor" fill-opacity="0.75" font-size="10"',
     "line": f'fill="none" stroke="{ACCENT}" stroke-width="2.2" stroke-linejoin="round"',
     "dots": f'fill="{ACCENT}"',
+    "name": f'{HALO} fill="{ACCENT}" font-size="10.5" font-weight="bold"',
     "ring": f'fill="none" stroke="{ACCENT}" stroke-width="2"',
     "value": f'{HALO} fill="currentColor" font-size="12" font-weight="bold"',
 }
@@ -116,10 +119,13 @@ class Chart:
         self.rows, self.title, self.y = rows, title, y
         self.unit = UNITS.get(y, y)
         self.y_label = names.get(y, self.unit)
-        self.controls = [_control(rows, column, label) for column, label in controls.items()]
+        first, *more = controls  # a control of one value has nothing to choose
+        kept = [first, *(column for column in more if rows[column].nunique(dropna=False) > 1)]
+        self.controls = [_control(rows, column, controls[column]) for column in kept]
         sizes = sorted({float(v) for v in rows[x]})
         sizes = [int(v) if v.is_integer() else v for v in sizes]
         self.x = Control(x, names.get(x, x), sizes, [self.x_text(v, x, sizes[-1]) for v in sizes])
+        self.names = [t if len(t) <= NAME else t[: NAME - 1] + "…" for t in self.controls[0].texts]
         roofs, of_row = _roofs(rows, roof, self.unit)
         heights = [float(v) for v in rows[y]] + [value for _, value in roofs]
         if (xlog and sizes[0] <= 0) or (ylog and min(heights) <= 0):
@@ -198,13 +204,16 @@ class Chart:
             kind = ("line", "dots") if j == shown.picks[0] else ("others", "others-dots")
             parts[kind[0]] += line
             parts[kind[1]] += dots
+        for j, at, y in self._ends(shown.picks):
+            name = f'<text x="{at}" y="{y}">{escape(self.names[j])}</text>'
+            parts["name" if j == shown.picks[0] else "names"] += name
         px, py = self.to_x(self.x.values[shown.x]), shown.py
         if x != self.x.values[shown.x]:
             parts["wanted"] = f'<path d="M{self.to_x(x)} {TOP}V{BOTTOM}"/>'
         parts["ring"] = f'<circle cx="{px}" cy="{py}" r="6.5"/>'
         at, anchor = px, "middle"
         if px > RIGHT - 48:
-            at, anchor = RIGHT, "end"
+            at, anchor = RIGHT - 14, "end"  # the curves' names stand to the right
         elif px < LEFT + 48:
             at, anchor = LEFT + 4, "start"
         # Beside the roof line, not on it: a label above the point would cross a roof that lies just above.
@@ -219,6 +228,28 @@ class Chart:
         path = "L".join(f"{px} {py}" for px, py in found)
         dots = "".join(f'<circle cx="{px}" cy="{py}" r="{radius}"/>' for px, py in found)
         return (f'<path d="M{path}"/>' if found else ""), dots
+
+    def _ends(self, picks: tuple[int, ...]) -> list[tuple[int, float, float]]:
+        """Where the name of each curve of these picks stands: the first control's value, x and y, beside the
+        curve's last point, apart from each other.
+        """
+        ends = []
+        for j in range(len(self.controls[0].values)):
+            mine = [p for p in self.points if p.picks == (j, *picks[1:])]
+            if mine:
+                last = max(mine, key=lambda p: p.x)
+                ends.append((last.py, j, self.to_x(self.x.values[last.x])))
+        if len(ends) < 2:
+            return []
+        ends.sort()
+        ys: list[float] = []
+        for py, _, _ in ends:
+            ys.append(py if not ys else max(py, ys[-1] + APART))
+        below = float(BOTTOM)
+        for k in range(len(ys) - 1, -1, -1):
+            ys[k] = min(ys[k], below)
+            below = ys[k] - APART
+        return [(j, _short(at + 8), _short(y + 3)) for (_, j, at), y in zip(ends, ys, strict=True)]
 
     def svg(self, picks: Sequence[Any], x: float, paper: bool = False) -> str:
         """The drawing for a choice as SVG text: on white paper to stand alone, or in the ink of a page."""
@@ -252,10 +283,9 @@ class Chart:
         middle = (LEFT + RIGHT) // 2
         words.append(text.format(middle, HEIGHT - 8, "middle", "", escape(self.x.label)))
         words.append(text.format(8, TOP - 12, "start", "", escape(self.y_label)))
+        if len(self.controls[0].values) > 1:  # what the names at the curves' ends are names of
+            words.append(text.format(RIGHT + 2, TOP - 12, "start", "", escape(self.controls[0].label)))
         words.append(text.format(8, 17, "start", ' font-size="13" font-weight="bold"', escape(self.title)))
-        if len(self.controls[0].values) > 1:
-            key = f"blue: the chosen {self.controls[0].label}; grey: the others"
-            words.append(text.format(RIGHT, TOP - 12, "end", "", escape(key)))
         return (
             f'<path d="{"".join(grid)}" stroke="currentColor" stroke-opacity="0.14" fill="none"/>'
             f'<path d="M{LEFT} {BOTTOM}H{RIGHT}{"".join(ticks)}" stroke="currentColor" fill="none"/>'
@@ -270,6 +300,8 @@ class Chart:
             "x": {"label": self.x.label, "values": self.x.values, "texts": self.x.texts}
             | {"at": [self.to_x(v) for v in self.x.values]},
             "roofs": self.roofs,
+            "names": self.names,
+            "apart": APART,
             "cases": [[*p.picks, p.x, p.py, p.roof, p.facts] for p in self.points],
             "start": self.start,
         }

@@ -61,7 +61,7 @@ def shortened(name):
 studies._STUDIES.update({name: shortened(name) for name in ("bandwidth", "gemv", "attention")})
 print("ready", flush=True)
 try:
-    recording.record(names, "full", lambda line: print(line, flush=True), float(sys.stdin.readline() or 60))
+    recording.record(names, "full", lambda line: print(line, flush=True), float(sys.stdin.readline()))
 except OutOfTime as error:
     print(error)
 """.replace("MANY", str(MANY))
@@ -79,7 +79,7 @@ def recorder(root: Path, gpu: str, *names: str, pause: float = 0.02) -> subproce
     return child
 
 
-def start(child: subprocess.Popen, seconds: float = 60) -> None:
+def start(child: subprocess.Popen, seconds: float = 600) -> None:
     child.stdin.write(f"{seconds}\n")
     child.stdin.flush()
 
@@ -87,7 +87,7 @@ def start(child: subprocess.Popen, seconds: float = 60) -> None:
 def go(*children: subprocess.Popen) -> list[str]:
     for child in children:
         start(child)
-    said = [child.communicate(timeout=120) for child in children]
+    said = [child.communicate(timeout=600) for child in children]
     assert [child.returncode for child in children] == [0] * len(children), [error for _, error in said]
     return [output for output, _ in said]
 
@@ -139,7 +139,7 @@ def test_a_study_that_another_process_records_is_refused(tmp_path):
     start(first)
     first.stdout.readline()
     second = recorder(tmp_path, "GPU-1", "bandwidth", "gemv")
-    _, error = second.communicate("60\n", timeout=60)
+    _, error = second.communicate("600\n", timeout=600)
     assert second.returncode == 1
     assert f"UsageError: Another process records gemv into {tmp_path / 'h200'} already: name" in error
     assert "h200/bandwidth.csv" not in error and not (tmp_path / "h200" / "bandwidth.csv").exists()
@@ -158,7 +158,7 @@ def test_a_study_waits_for_what_it_is_predicted_from(tmp_path):
     second.stdout.readline()
     assert len(Store(tmp_path, "h200").read("bandwidth")) == MANY, "its first row came after their last"
     for child in (first, second):
-        child.communicate(timeout=60)
+        child.communicate(timeout=600)
         assert child.returncode == 0
 
 
@@ -168,12 +168,12 @@ def test_what_is_waited_for_has_to_be_complete(tmp_path):
     start(first)
     first.stdout.readline()
     start(third, 0.5)
-    assert "not complete; run the same command again" in third.communicate(timeout=60)[0], "its time was up"
+    assert "not complete; run the same command again" in third.communicate(timeout=600)[0], "its time was up"
     start(second)
     assert "attention waits for bandwidth" in second.stdout.readline()
     first.kill()
     first.communicate()
-    output, _ = second.communicate(timeout=60)
+    output, _ = second.communicate(timeout=600)
     assert "predicted from bandwidth, which is not complete; run the same command again" in output
     assert second.returncode == 0 and Store(tmp_path, "h200").read("attention").empty
 

@@ -16,7 +16,7 @@ from rooflab.errors import RooflabError
 from rooflab.profile import cupti, ncu, nsys, trace
 
 MANY = int(os.environ.get("ROOFLAB_FUZZ", "30"))
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 KINETO = (DATA / "kineto" / "trace.json").read_text()
 RAW = (DATA / "ncu" / "raw.csv").read_text()
 SQL = (DATA / "nsys" / "decode.sql").read_text()

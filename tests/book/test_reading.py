@@ -31,8 +31,6 @@ OWES: dict[str, tuple[str, int, int]] = {
     "02_attribution": ("opening plumbing", 22, 0),
     "02b_counters": ("opening plumbing", 21, 0),
     "02c_rule": ("opening plumbing", 15, 0),
-    "03_coalescing": ("opening plumbing", 10, 0),
-    "03b_filling": ("opening plumbing", 12, 1),
     "03c_claims": ("opening plumbing", 20, 0),
     "03d_rows": ("opening plumbing", 14, 1),
     "03e_mending": ("opening plumbing", 6, 0),

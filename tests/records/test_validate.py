@@ -90,6 +90,14 @@ def test_an_unsound_row_is_found(tmp_path, change, message):
     assert {finding.where for finding in errors} == {"gemv.csv, line 3"}
 
 
+def test_a_hidden_file_is_no_study(tmp_path):
+    """An editor's or a file system's own file beside a table, such as ._gemv.csv."""
+    folder = recording(tmp_path)
+    studies = Store(folder.parent, folder.name).studies()
+    (folder / "._gemv.csv").write_bytes(b"\x00\x05\x16\x07")
+    assert validate(folder) == [] and Store(folder.parent, folder.name).studies() == studies
+
+
 def test_peers_need_no_gate_and_profilers_few_samples(tmp_path):
     peer = Case("gemv", "gemv", "cublas", kind="peer", n=512)
     profiled = Case("gemv", "gemv", "1_strided", n=512, clock="ncu")

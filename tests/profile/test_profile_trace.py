@@ -10,7 +10,7 @@ import pytest
 from rooflab.errors import GateError, MissingTool, UsageError
 from rooflab.profile import cupti, nsys, trace
 
-KINETO = (Path(__file__).parent / "data" / "kineto" / "trace.json").read_text()
+KINETO = (Path(__file__).parents[1] / "data" / "kineto" / "trace.json").read_text()
 
 TID = (9 << 24 | 77) << 0  # process 9, thread 77, as nsys packs them
 STRINGS = {

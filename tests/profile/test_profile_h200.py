@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rooflab.profile import cupti, ncu, nsys
 
-DATA = Path(__file__).with_name("data")
+DATA = Path(__file__).parents[1] / "data"
 READ = "read/5_streaming n=1048576 warm graph"
 COPY = "copy/cudaMemcpyAsync baseline n=1048576 warm graph"
 

@@ -168,7 +168,7 @@ extern "C" __global__ void doubled(const float* x, float* y, int n) {
 """
     began = time.monotonic()
     lines = str(kernels.attempt("77.1", source)).splitlines()
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300, "a launch may take 600"
     assert lines[0] == "Exercise 77.1: wrong: the result is not right."
     (fault,) = [line for line in lines if line.startswith("  fault")]
     assert fault.startswith("  fault    endless loop: doubled, line ") and "thread 0: the launch was" in fault

@@ -10,7 +10,7 @@ from rooflab.errors import MissingTool, UsageError
 from rooflab.numerics import model_shapes
 from rooflab.profile import nsys, parts
 
-DATA = Path(__file__).with_name("data")
+DATA = Path(__file__).parents[1] / "data"
 QWEN = model_shapes.get("qwen2.5-1.5b")
 ONE = dataclasses.replace(QWEN, layers=1, vocab=4096)  # what tests/data/nsys/decode.sql was traced with
 ORDER = ["q", "k", "v", "o", "gate", "up", "down"]

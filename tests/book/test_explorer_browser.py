@@ -227,7 +227,7 @@ def jupyterlab(tmp_path_factory) -> Iterator[tuple[str, Path]]:
     )
     address = f"http://127.0.0.1:{port}"
     try:
-        for _ in range(150):
+        for _ in range(600):  # two minutes at least
             try:
                 urllib.request.urlopen(f"{address}/api", timeout=2).close()
                 break
@@ -249,7 +249,7 @@ def opened(browser, jupyterlab, name: str, cell):
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(new_notebook(cells=[cell], metadata={"kernelspec": kernel}), work / f"{name}.ipynb")
     page = browser.new_page(viewport={"width": 1200, "height": 1000})
-    page.set_default_timeout(25_000)
+    page.set_default_timeout(120_000)
     page.goto(f"{address}/lab/workspaces/{name}/tree/{name}.ipynb")
     page.locator("#jp-main-statusbar", has_text="| Idle").wait_for()
     return page
@@ -268,7 +268,9 @@ def test_in_jupyterlab_an_unrun_explorer_is_a_still_image(browser, jupyterlab):
 
 
 def test_in_jupyterlab_a_control_moves_the_figure(browser, jupyterlab):
-    page = opened(browser, jupyterlab, "lesson", new_code_cell(CELL.format(tests=str(Path(__file__).parent))))
+    page = opened(
+        browser, jupyterlab, "lesson", new_code_cell(CELL.format(tests=str(Path(__file__).parents[1])))
+    )
     for _ in range(5):  # a run asked for while the kernel still starts is lost without a word
         page.get_by_role("menuitem", name="Run", exact=True).click()
         page.get_by_role("menuitem", name=re.compile("^Run All Cells")).first.click()

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 from rooflab import paths
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -22,13 +22,19 @@ def check() -> ModuleType:
 @pytest.mark.parametrize(
     ("file", "runs"),
     [
-        ("notebooks/07b_predicting.ipynb", ["", "tests/test_lesson_07.py", "tests/test_exercises_07.py"]),
+        (
+            "notebooks/07b_predicting.ipynb",
+            ["", "tests/lessons/test_lesson_07.py", "tests/exercises/test_exercises_07.py"],
+        ),
         ("notebooks/99_gone.ipynb", []),
-        ("kernels/decode_step/1_kernel_per_phase.cu", ["tests/test_kernel.py", "tests/test_decoder.py"]),
-        ("kernels/read/2_vector.cu", ["tests/test_kernel.py", "tests/test_simt_gates.py"]),
-        ("kernels/common/ptx.cuh", ["tests/test_kernel.py", "tests/test_simt_gates.py"]),
-        ("lib/rooflab/ops/int4.py", ["tests/test_kernel.py", "tests/test_int4.py"]),
-        ("tests/test_roof.py", ["tests/test_roof.py"]),
+        (
+            "kernels/decode_step/1_kernel_per_phase.cu",
+            ["tests/runtime/test_kernel.py", "tests/engine/test_decoder.py"],
+        ),
+        ("kernels/read/2_vector.cu", ["tests/runtime/test_kernel.py", "tests/simt/test_simt_gates.py"]),
+        ("kernels/common/ptx.cuh", ["tests/runtime/test_kernel.py", "tests/simt/test_simt_gates.py"]),
+        ("lib/rooflab/ops/int4.py", ["tests/runtime/test_kernel.py", "tests/ops/test_int4.py"]),
+        ("tests/bench/test_roof.py", ["tests/bench/test_roof.py"]),
         ("README.md", []),
     ],
 )  # fmt: skip

@@ -89,7 +89,7 @@ time.sleep(300)
 def _assert_all_gone(file: Path) -> None:
     pids = [int(word) for word in file.read_text().split()]
     assert len(pids) == 2
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120  # a loaded machine's
     while any(_alive(pid) for pid in pids):
         assert time.monotonic() < deadline, "a kernel or its child is left running"
         time.sleep(0.1)
@@ -117,12 +117,12 @@ def test_no_orphan_however_the_run_ends(
         # A shell starts what it runs in the background with SIGINT ignored, and children inherit that.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (tmp_path / "pids").exists():
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
         time.sleep(0.1)
     process.send_signal(how)
-    said, _ = process.communicate(timeout=30)
+    said, _ = process.communicate(timeout=300)
     if how != signal.SIGKILL:
         assert process.returncode == 130 and "every kernel has ended" in said and "Traceback" not in said
     _assert_all_gone(tmp_path / "pids")

@@ -1,0 +1,187 @@
+"""What lesson 03's first part shows: two GEMV kernels, the sectors of their loads on paper, watched on the
+CPU and counted on the GPU, and their times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from rooflab.hardware import roofline
+from rooflab.lab import Lab
+from rooflab.ops import Rung, gemv
+from rooflab.pages import Opening, Rows
+from rooflab.studies import gemv as study
+from rooflab.studies import traces
+from rooflab.view import display, page
+
+
+def opening(rows: Rows, gpu: str, ceiling: float, n: int) -> Opening:
+    """The first screen: rung 2 beside rung 1, and what the last rung reaches."""
+    by = rows.set_index("impl")
+    one, two = by.loc["1_strided"], by.loc["2_coalesced"]
+    best = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0]
+    text = f"On the {gpu} the coalesced kernel uses every byte it fetches and {display.against(two, one)} "
+    text += f"the strided one: {one['roof_fraction']:.0%} of the read roof become {two['roof_fraction']:.0%}"
+    if best["impl"] not in ("1_strided", "2_coalesced"):
+        text += f". With enough bytes in flight as well, {best['impl']} reaches {best['roof_fraction']:.0%}"
+    able = [
+        "count the sectors of a load on paper, and check them on your CPU",
+        "write a coalesced kernel",
+        "say from two counters whether coalescing is what a kernel lacks",
+    ]
+    chart = page.ladder(rows, gpu, ("read", ceiling, "GB/s"), f"GEMV, {n} × {n} in FP32, cold")
+    return f"{text}.", able, chart
+
+
+def bounds(here: Lab, n: int) -> None:
+    """Show the least time of each recorded size: its bytes over the read roof."""
+    sizes = sorted({n, *(case.n for case in here.cases("gemv") if case.operator == "gemv" and case.n)})
+    floor = pd.DataFrame({"n": sizes})
+    floor["mb"] = [roofline.gemm_bytes(1, n, n, 4, 4, 4) / 1e6 for n in sizes]
+    floor["us"] = floor["mb"] * 1e3 / here.roof["dram_read"].value
+    names = {"n": "n = k", "mb": "MB", "us": "No faster than (µs)"}
+    display.table(floor, names, {"mb": "{:,.1f}", "us": "{:,.1f}"})
+
+
+def on_paper(rungs: Sequence[Rung], n: int) -> Rows:
+    """Show, and return, how many sectors each rung's first request takes by its index arithmetic."""
+    found = []
+    for rung in rungs:
+        offsets, width = study.first_request(rung, n, n, rung.with_defaults({}))
+        sectors = study.sectors(offsets, width)
+        used = 32 * width / (32 * sectors)
+        found.append((rung.name, width, f"{offsets[1] - offsets[0]:,}", sectors, used))
+    names = {"impl": "Rung", "width": "A lane loads (bytes)", "apart": "Bytes to the next lane's"}
+    names |= {"sectors": "Sectors a request", "used": "Bytes used"}
+    frame = pd.DataFrame(found, columns=list(names))
+    display.table(frame, names, {"used": "{:.1%}"})
+    return frame
+
+
+def watched(predicted: Rows) -> None:
+    """Show the sectors on paper beside those of all loads as the CPU watched them, and add the latter."""
+    small = [case for case in study.traced() if case.operator == "gemv" and (case.n or 1) % 32 == 0]
+    loads = traces.read("gemv")
+    loads = loads[(loads["access"] == "load") & (loads["space"] == "global")]
+    sums = loads.groupby("case")[["sectors", "requests"]].sum()
+    ratio = sums["sectors"] / sums["requests"]
+    predicted["watched"] = predicted["impl"].map({case.impl: ratio[case.id] for case in small})
+    names = {"impl": "Rung", "sectors": "The matrix, on paper", "watched": "All loads, watched on the CPU"}
+    display.table(predicted, names, {"watched": "{:.2f}"}, "Sectors a request")
+
+
+def measured(rows: Rows) -> None:
+    """Show every contestant with its error, the longer of the two bounds, its time and registers."""
+    rows = rows.copy()
+    pairs = zip(rows["error"], rows["error_budget"], strict=True)
+    rows["gate"] = [f"{error:.1e} ({budget:.1e})" for error, budget in pairs]
+    pairs = zip(rows["q1_us"], rows["q3_us"], strict=True)
+    rows["quartiles"] = [f"{low:,.1f} to {high:,.1f}" for low, high in pairs]
+    names = {"impl": "Rung or peer", "gate": "Error (allowed)", "predicted_us": "By Little's law (µs)"}
+    names |= {"median_us": "Median (µs)", "quartiles": "Quartiles (µs)", "registers": "Registers"}
+    display.table(rows, names, dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}"))
+
+
+def standing(rows: Rows, gpu: str, sms: int, n: int) -> None:
+    """Say what coalescing did to the time."""
+    by = rows.set_index("impl")
+    one, other = by.loc["1_strided"], by.loc["2_coalesced"]
+    rung = gemv.LADDERS["gemv"][1]
+    blocks = gemv.blocks_of(rung, n, rung.with_defaults({}))
+    text = f"On the {gpu} rung 2 {display.against(other, one)} rung 1"
+    if other["median_us"] > one["median_us"] and not display.level(other, one):
+        text += ". **Coalescing alone made it slower**, although it uses every byte that it fetches"
+    text += f". Rung 1 reaches {one['roof_fraction']:.0%} of the roof, rung 2 {other['roof_fraction']:.0%}, "
+    display.say(f"{text}with {blocks} blocks on {sms} SMs.")
+
+
+def counted(here: Lab, predicted: Rows, n: int) -> Rows:
+    """Show the profiler's sectors beside the two predictions, and what DRAM and L2 did; its rows."""
+    from rooflab.analysis import coalescing
+
+    found = coalescing.counters(here.profile("gemv", study.counted(), "ncu", study.COUNTERS))
+    found = found[(found["operator"] == "gemv") & (found["n"] == n)]
+    cold = predicted.merge(found[(found["cache"] == "cold") & (found["options"] == "")], on="impl")
+    cold["dram"] = cold["dram_read_bytes"] / roofline.gemm_bytes(1, n, n, 4, 4, 4)
+    names = {
+        "impl": "Rung",
+        "sectors": "On paper",
+        "watched": "Watched",
+        "load_sectors_per_request": "Counted",
+    }
+    names |= {"load_efficiency_pct": "Bytes used %", "l2_hit_pct": "L2 hits %", "dram": "DRAM ÷ matrix"}
+    names |= {"occupancy_pct": "Occupancy %", "dram_pct": "DRAM busy %"}
+    forms = dict.fromkeys(names, "{:.0f}") | {"impl": "", "dram": "{:.2f}"}
+    forms |= dict.fromkeys(("watched", "load_sectors_per_request"), "{:.2f}")
+    display.table(cold, names, forms, f"Sectors a request and more, {n} × {n}, on {here.run['gpu']}")
+    return cold
+
+
+def agreement(cold: Rows) -> bool | None:
+    """Whether what the GPU counted is what the CPU watched, within 5 %; None where nothing was counted."""
+    if len(cold) < 2:
+        return None
+    return bool((cold["load_sectors_per_request"] / cold["watched"] - 1).abs().max() < 0.05)
+
+
+def explained(cold: Rows, rows: Rows, gpu: str) -> None:
+    """Say what the counters make of the time."""
+    if len(cold) < 2:
+        display.say(f"Nothing was counted on {gpu}, so the prediction is without a check.")
+        return
+    by, seen = rows.set_index("impl")["median_us"], cold.set_index("impl")
+    slow, few = seen.loc["1_strided"], seen.loc["2_coalesced"]
+    off = (cold["load_sectors_per_request"] / cold["watched"] - 1).abs().max()
+    text = f"What the GPU counted is within {off:.1%} of what the CPU watched. "
+    text += f"Rung 1 uses {slow['load_efficiency_pct']:.0f} % of what it loads"
+    if slow["dram"] < 1.5:
+        text += f". Yet DRAM delivers only {slow['dram']:.2f} times the bytes of the matrix: the other "
+        text += (
+            "columns of a sector belong to warps that run at the same time, and they find it in L2, which "
+        )
+        text += f"holds {slow['l2_hit_pct']:.0f} % of the sectors asked for. The waste stays on the chip, "
+        text += "between L2 and the SMs"
+    wasted = 100 - few["load_efficiency_pct"]
+    text += f". Rung 2 wastes {'nothing' if wasted < 1 else f'{wasted:.0f} %'} and keeps DRAM "
+    text += f"{few['dram_pct']:.0f} % busy. "
+    agreed = agreement(cold)
+    text += "So the sectors are as predicted" if agreed else "The sectors are others than predicted"
+    slower = by["2_coalesced"] > by["1_strided"]
+    display.say(text + (", and they do not explain the time." if slower else "."))
+
+
+def takeaway(cold: Rows, rows: Rows, gpu: str) -> None:
+    """The page's last word."""
+    by = rows.set_index("impl")
+    one, other = by.loc["1_strided"], by.loc["2_coalesced"]
+    counters: dict[bool | None, str] = {
+        True: "; the GPU's counters agree",
+        False: "; the GPU's counters differ",
+    }
+    text = f"- Sectors can be counted on paper and on a CPU{counters.get(agreement(cold), '')}.\n"
+    text += "- What uncoalesced loads waste need not come from DRAM: L2 may hold it.\n"
+    text += "- *Coalesced* says that no fetched byte is wasted, not that many are in flight: on the "
+    text += f"{gpu} rung 2 reads {other['gb_s']:,.0f} GB/s, rung 1 {one['gb_s']:,.0f}."
+    display.say(text + ("" if other["roof_fraction"] > 0.9 else " Coalescing alone is not enough."))
+
+
+def explored(here: Lab, impls: Sequence[str] = ()) -> dict[str, Any]:
+    """What the explorer of FP32 products shows, all rungs or some of them: its keyword arguments."""
+    from rooflab.view import explorer
+
+    roof = here.roof["dram_read"].value
+    rows = here.measure("gemv", [case for case in here.cases("gemv") if case.operator == "gemv"])
+    rows = rows[(rows["options"] == "") & (rows["clock"] == "graph")]
+    if impls:
+        rows = rows[rows["impl"].isin(impls) | (rows["kind"] == "peer")]
+    return {
+        "frame": rows,
+        "controls": {"impl": "Contestant", "cache": "Cache"},
+        "roof": ("DRAM read", roof, "GB/s"),
+        "title": f"FP32 GEMV on {here.run['gpu']}",
+        "bound": lambda case: roofline.gemm_bytes(1, case.n, case.n, 4, 4, 4) / roof / 1e3,
+        "measure": explorer.measurer(here),
+    }

@@ -1,0 +1,194 @@
+"""What lesson 03b shows: what a coalesced kernel lacks, by experiment, and the climb to the roof."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from rooflab.analysis import coalescing
+from rooflab.hardware import roofline
+from rooflab.lab import Lab
+from rooflab.ops import gemv
+from rooflab.pages import Opening, Rows
+from rooflab.studies import environment
+from rooflab.studies import gemv as study
+from rooflab.view import display, page, plot
+
+
+def opening(rows: Rows, gpu: str, ceiling: float, n: int) -> Opening:
+    """The first screen: from rung 2 to the best rung, and what the experiment blames."""
+    by = rows.set_index("impl")
+    best, two = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0], by.loc["2_coalesced"]
+    text = (
+        f"It lacks bytes in flight: on the {gpu} rung 2 keeps too few loads under way, and {best['impl']}, "
+    )
+    text += f"which reads the same bytes, is {display.speed(two['median_us'] / best['median_us'])}, at "
+    able = [
+        "say by Little's law how many bytes a kernel must have in flight",
+        "tell two causes apart by an experiment that changes one of them",
+        "write a GEMV for row-major columns that comes near the roof",
+    ]
+    chart = page.ladder(rows, gpu, ("read", ceiling, "GB/s"), f"GEMV, {n} × {n} in FP32, cold")
+    return f"{text}{best['roof_fraction']:.0%} of the read roof.", able, chart
+
+
+def latency(here: Lab) -> float:
+    """Nanoseconds of a lone load from DRAM, by lesson 00b's pointer chase; NaN where it was not recorded."""
+    chase = here.measure("environment", environment.chases(warm=(), cold=environment.CHASE_COLD[:1]))
+    return environment.latency_ns(chase) or float("nan")
+
+
+def predicted(here: Lab, n: int) -> None:
+    """Show what Little's law allows rung 2: its bytes in flight, those the roof needs, and the rate."""
+    rung, sms = gemv.LADDERS["gemv"][1], int(here.run["sms"])
+    roof, wait = here.roof["dram_read"].value, latency(here)
+    under_way = n * 4 * 4  # a thread a column, four loads of four bytes
+    allowed = roofline.bandwidth(under_way / sms, sms, wait, roof)
+    guess = {
+        "Blocks, SMs": f"{gemv.blocks_of(rung, n, rung.with_defaults({}))}, {sms}",
+        "Latency of a lone load": f"{wait:.0f} ns",
+        "Bytes in flight": plot.size_text(under_way),
+        "Needed for the roof": plot.size_text(roofline.bytes_in_flight(roof, wait)),
+        "So at most": f"{allowed:,.0f} GB/s",
+    }
+    frame = pd.DataFrame(guess.items(), columns=["what", "value"])
+    display.table(frame, {"what": f"Rung 2 at {n} × {n}", "value": "On paper"})
+
+
+def experiment(here: Lab, size: int) -> tuple[Rows, Rows]:
+    """Rung 2 with its threads in more blocks, and rung 3 with more threads: rows with a column blocks."""
+    strips = gemv.blocks_of(gemv.LADDERS["gemv"][2], size, gemv.LADDERS["gemv"][2].with_defaults({}))
+    smaller = here.measure("gemv", study.blocks_sweep("2_coalesced", size))
+    parts = here.measure("gemv", study.splits_sweep(size))
+    threads = smaller["options"].str.extract(r"threads=(\d+)")[0].astype(int)
+    splits = parts["options"].str.extract(r"splits=(\d+)")[0].astype(int)
+    law = parts["bytes"] / parts["predicted_us"] / 1e3
+    return smaller.assign(blocks=-(-size // threads)), parts.assign(blocks=splits * strips, law=law)
+
+
+def drawn(smaller: Rows, parts: Rows, gpu: str, sms: int, ceiling: float) -> None:
+    """Draw the rate over the number of blocks: of the same threads, and of more."""
+    title = "More blocks: of the same threads, and of more"
+    fig, ax = plot.figure("blocks", "GB/s", title, xlog=True)
+    plot.series(ax, parts["blocks"], *plot.band(parts), label="more threads")
+    plot.series(ax, smaller["blocks"], *plot.band(smaller), label="same threads")
+    plot.series(ax, parts["blocks"], parts["law"], label="Little's law")
+    plot.roof_line(ax, ceiling, f"read {ceiling:,.0f} GB/s")
+    plot.roof_line(ax, sms, f"{sms} SMs", vertical=True)
+    ticks = sorted({*smaller["blocks"], *parts["blocks"]})
+    ax.set_xticks(ticks, [f"{blocks}" for blocks in ticks])
+    plot.label_ends(ax)
+    both: Rows = pd.concat([smaller, parts])
+    plot.show(fig, plot.caption(both, gpu, title, ("read", ceiling, "GB/s")))
+
+
+def blamed(smaller: Rows, parts: Rows) -> bool:
+    """Whether loads in flight are to blame, and not the empty SMs."""
+    most = smaller["blocks"].max()
+    grown = parts[parts["blocks"] == most]["gb_s"] / parts["gb_s"].iloc[0]
+    spread = smaller["gb_s"].max() / smaller["gb_s"].min()
+    return bool(len(grown) and spread < 1.2 and grown.iloc[0] > 1.5)
+
+
+def found(smaller: Rows, parts: Rows, size: int) -> None:
+    """Say what the experiment found."""
+    least, most = smaller["blocks"].min(), smaller["blocks"].max()
+    spread = smaller["gb_s"].max() / smaller["gb_s"].min()
+    grown = parts[parts["blocks"] == most]["gb_s"] / parts["gb_s"].iloc[0]
+    text = f"From {least} blocks to {most} of the *same* {size:,} threads the rate changes by a "
+    text += f"factor of {spread:.2f}. "
+    if len(grown):
+        text += f"From {parts['blocks'].iloc[0]} to {most} with *more* threads it "
+        text += f"{display.change(grown.iloc[0])}. "
+    if blamed(smaller, parts):
+        text += "**So it is the loads under way, and not the empty SMs.** "
+    top, last = parts.loc[parts["gb_s"].idxmax()], parts.iloc[-1]
+    text += f"The most, {top['gb_s']:,.0f} GB/s, comes with {top['blocks']:,} blocks"
+    if last["gb_s"] < 0.97 * top["gb_s"]:
+        text += f"; with {last['blocks']:,} it is {last['gb_s'] / top['gb_s']:.0%} of that, as each "
+        text += "part costs a partial sum"
+    if parts["law"].notna().all():
+        text += ". At its left end Little's law promises "
+        text += f"{display.times(parts['law'].iloc[0] / parts['gb_s'].iloc[0])} "
+        text += "times what is measured: it reckons with the latency of a lone load"
+    display.say(f"{text}.")
+
+
+def measured(rows: Rows, gpu: str) -> None:
+    """Show every contestant, then the standings in words."""
+    rows = rows.copy()
+    rows["of"] = rows["error"] / rows["error_budget"]
+    rows["spread"] = (rows["q3_us"] - rows["q1_us"]) / rows["median_us"]
+    names = {"impl": "Rung or peer", "of": "Error ÷ allowed", "predicted_us": "By Little's law (µs)"}
+    names |= {"median_us": "Median (µs)", "spread": "Quartiles apart", "registers": "Registers"}
+    forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}")
+    display.table(rows, names, forms | {"of": "{:.2f}", "spread": "{:.1%}"})
+    display.say(f"On the {gpu}: {display.standings(rows.assign(format=''))}")
+
+
+def counted(here: Lab, n: int) -> Rows:
+    """Show what the profiler counted of each rung; its rows."""
+    seen = coalescing.counters(here.profile("gemv", study.counted(), "ncu", study.COUNTERS))
+    seen = seen[(seen["operator"] == "gemv") & (seen["n"] == n) & (seen["kind"] == "own")]
+    seen = seen[(seen["cache"] == "cold") & (seen["options"] == "")]
+    names = {"impl": "Rung", "load_efficiency_pct": "Bytes used %"}
+    names |= {"occupancy_pct": "Occupancy %", "dram_pct": "DRAM busy %"}
+    names |= {"stall_long_scoreboard": "Stalled on memory (cycles)"}
+    forms = dict.fromkeys(list(names)[1:], "{:.0f}")
+    display.table(seen, names, forms, f"ncu on {here.run['gpu']}, {n} × {n}, cold")
+    return seen
+
+
+def explained(rows: Rows, cold: Rows) -> None:
+    """Say why rung 4 and 5 gain or lose, and what the winner has."""
+    by, text = rows.set_index("impl"), ""
+    seen = cold.set_index("impl")["occupancy_pct"] if len(cold) else {}
+    scalar, vector, more = (by.loc[name] for name in ("3_split_k", "4_vector", "5_in_flight"))
+    text += f"- **Rung 4**, with its wider loads, {display.against(vector, scalar)} rung 3"
+    lost = vector["median_us"] > scalar["median_us"] and not display.level(vector, scalar)
+    if lost and "4_vector" in seen:
+        text += f": it gains width and gives up threads, {seen['4_vector']:.0f} % of the slots "
+        text += f"against {seen['3_split_k']:.0f}. Width alone wins nothing"
+    text += f".\n- **Rung 5** asks for eight rows at a time and {display.against(more, vector)} rung 4"
+    if more["median_us"] > scalar["median_us"]:
+        text += ", yet no faster than rung 3: bytes in flight are not all that counts"
+    best, slowest = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0], by.loc["2_coalesced"]
+    text += f".\n- **{best['impl']}** has as many rows in flight as rung 5, and no partial sums that cross "
+    text += "blocks at the very end, when nothing else is in flight: it "
+    text += f"{display.against(best, more)} rung 5, and "
+    text += f"{display.against(best, slowest)} rung 2"
+    if len(cold) > 1 and cold["load_efficiency_pct"].iloc[1:].min() > 90:
+        text += f". Every rung from 2 on uses {cold['load_efficiency_pct'].iloc[1:].min():.0f} % or more "
+        text += "of what it loads, so coalescing does not tell them apart"
+    display.say(f"{text}.")
+
+
+def sizes(here: Lab, n: int) -> None:
+    """Show each contestant's share of the roof at every recorded size, and who is fastest there."""
+    wanted = sorted({n, *(case.n for case in here.cases("gemv") if case.operator == "gemv" and case.n)})
+    rows = here.measure("gemv", [case for n in wanted for case in study.ladder("gemv", n, n)])
+    share = rows.pivot(index="impl", columns="n", values="roof_fraction").reset_index()
+    share.columns = share.columns.map(str)
+    names = {"impl": "Rung or peer"} | {str(size): f"{size} × {size}" for size in wanted}
+    display.table(share, names, dict.fromkeys(map(str, wanted), "{:.0%}"), "Share of the read roof")
+    text = ""
+    for size in wanted:
+        side = rows[rows["n"] == size]
+        own = side[side["kind"] == "own"].sort_values("median_us").iloc[0]
+        text += f"- {size} × {size}: {own['impl']} in {own['median_us']:.1f} µs"
+        peer = side[side["kind"] == "peer"]
+        text += f"; it {display.against(own, peer.iloc[0])} cuBLAS.\n" if len(peer) else ".\n"
+    display.say(text)
+
+
+def takeaway(rows: Rows, smaller: Rows, parts: Rows, gpu: str, n: int) -> None:
+    """The page's last word."""
+    by = rows.set_index("impl")
+    best, slowest = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0], by.loc["2_coalesced"]
+    text = f"- On the {gpu} {best['impl']} reads {best['gb_s']:,.0f} GB/s of a {n} × {n} matrix, "
+    text += f"{best['roof_fraction']:.0%} of the roof; the source's coalesced rung "
+    text += f"{slowest['gb_s']:,.0f} GB/s.\n"
+    text += "- Change one suspect at a time. Blocks and loads in flight grow together, and "
+    text += "only one of them matters.\n" if blamed(smaller, parts) else "an experiment tells them apart.\n"
+    text += "- Width, threads and loads a thread are three ways to have bytes in flight. Each "
+    text += "may cost some of the others, so measure."
+    display.say(text)

@@ -85,7 +85,7 @@ def _magic() -> Iterator[Trial]:
     """Codes to pairs of halves, bit for bit."""
     for words in (64, 13):
         w = np.random.default_rng(words).integers(0, 1 << 32, words, np.uint32)
-        codes = (w[:, None] >> np.arange(0, 32, 4, np.uint32) & 15).astype(int) - 8
+        codes = (w[:, None] >> 4 * np.arange(8, dtype=np.uint32) & 15).astype(int) - 8
         pairs = np.stack([codes[:, :4], codes[:, 4:]], axis=2).astype(np.float16)
         right = np.ascontiguousarray(pairs).view(np.uint32).reshape(words, 4)
         arguments = [w, np.empty((words, 4), np.uint32), ctypes.c_int(words)]

@@ -99,7 +99,7 @@ def verdicts_said(verdicts: Rows, gpu: str) -> tuple[Rows, Rows]:
     return tested, held
 
 
-def every_statement_rows(verdicts: Rows, whole: Rows) -> None:
+def every_statement_rows(verdicts: Rows, whole: Rows) -> Board:
     """Every statement: the rows behind it."""
     listed = verdicts.copy()
     found = listed["measured"].where(listed["value"].notna(), "")
@@ -108,7 +108,7 @@ def every_statement_rows(verdicts: Rows, whole: Rows) -> None:
     listed["note"] = note + ". Line " + listed["line"] + "."
     controls = {"source": "Source", "group": "Kind", "verdict": "Verdict"}
     first = claims.REFUTED if (whole.get(claims.REFUTED, 0)) else claims.HOLDS
-    Board("verdicts", listed, controls=controls, lesson="lesson", start={"verdict": first})
+    return Board("verdicts", listed, controls=controls, lesson="lesson", start={"verdict": first})
 
 
 def did_not_travel_said(verdicts: Rows) -> None:

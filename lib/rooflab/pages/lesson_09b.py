@@ -123,7 +123,7 @@ def kill_table_said(killed: Rows) -> tuple[Rows, Rows, int]:
     return left, open_, dead
 
 
-def kill_table_rows(killed: Rows) -> None:
+def kill_table_rows(killed: Rows) -> Board:
     """The kill table: the rows behind it."""
     listed = killed.assign(
         name=killed["operator"] + "/" + killed["rung"],
@@ -134,7 +134,7 @@ def kill_table_rows(killed: Rows) -> None:
     listed["note"] = shape + listed["says"].where(listed["killed"] != "", listed["reason"])
     some = listed.groupby(["operator", "mutation"], sort=False).head(1)
     controls = {"operator": "Operator", "word": "Killed by"}
-    Board(
+    return Board(
         "mutants",
         some,
         controls=controls,
@@ -308,7 +308,7 @@ def hundred_nine_points_table_2(verdicts: Rows) -> None:
     )
 
 
-def hundred_nine_points_rows(verdicts: Rows) -> None:
+def hundred_nine_points_rows(verdicts: Rows) -> Board:
     """A hundred and nine points: the rows behind it."""
     points = verdicts[verdicts["points"] > 0].copy()
     points["outcome"] = points["verdict"].map(scorecard.outcome)
@@ -323,7 +323,7 @@ def hundred_nine_points_rows(verdicts: Rows) -> None:
     )
     points["note"] = counted + tested + "." + rescaled
     controls = {"section": "Section", "outcome": "Outcome"}
-    Board(
+    return Board(
         "points",
         points,
         controls=controls,

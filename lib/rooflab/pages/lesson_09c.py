@@ -108,7 +108,7 @@ def libraries_figure(rivals: Rows, gpu: str) -> None:
     plot.show(fig, f"{text}{ends}.")
 
 
-def every_comparison_rows(every: Rows) -> None:
+def every_comparison_rows(every: Rows) -> Board:
     """Every comparison: the rows behind it."""
     every["word"] = "level"
     every.loc[every["gain"] > crossover.LEVEL, "word"] = "ours"
@@ -120,7 +120,7 @@ def every_comparison_rows(every: Rows) -> None:
     some["set"], place, size = of.ngroup(), of.cumcount(), of["gain"].transform("size")
     some = some[(place < 4) | (place >= size - 4)].sort_values("set", kind="stable")
     controls = {"name": "Library", "origin": "Figures", "word": "Faster"}
-    Board(
+    return Board(
         "comparisons",
         some,
         controls=controls,
@@ -164,10 +164,10 @@ def where_everything_said() -> Rows:
     return coverage
 
 
-def where_everything_rows(coverage: Rows) -> None:
+def where_everything_rows(coverage: Rows) -> Board:
     """Where everything is: the rows behind it."""
     controls = {"lesson": "Lesson", "status": "Status"}
-    Board(
+    return Board(
         "features",
         coverage,
         controls=controls,

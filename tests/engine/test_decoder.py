@@ -195,7 +195,7 @@ def test_sampling_follows_the_seed_and_draws_as_softmax_says():
 
 def test_a_refused_input_leaves_the_engine_usable():
     spec, _, (one, other, *_) = engines(capacity=12)
-    with pytest.raises(UsageError, match="needs a prompt before it can go on"):
+    with pytest.raises(UsageError, match="needs a prompt before it generates"):
         one.generate(1)
     for bad in ([], [-1], [spec.shape.vocab], [1] * 13):
         with pytest.raises(UsageError, match="A prompt is one token or more|do not fit a cache of 12"):
@@ -243,7 +243,7 @@ def test_what_cannot_be_done_is_refused_in_a_sentence():
         with pytest.raises(LaunchError, match="6_producer_warps takes heads of 64 or 128, not 256"):
             wide = decoder.Shape(**{**shape.__dict__, "head_dim": 256})
             decoder.step(wide, weights, state, rung="6_producer_warps")
-    with pytest.raises(UsageError, match="There is no way 'fast' to decode"):
+    with pytest.raises(UsageError, match="There is no path 'fast' to decode"):
         engine.Engine(spec, weights, paths=engine.Paths(decode="fast"))
     with pytest.raises(UsageError, match="a capacity of 25 is refused"):
         engine.Engine(spec, weights, capacity=25)

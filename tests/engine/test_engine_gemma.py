@@ -40,8 +40,7 @@ FORMATS = [("fp16", "fp16"), ("q8_0", "q8_0"), ("int4_g128", "fp16")]
 def budget(spec, tokens, format, head_format, get=GET):
     """What the oracle says, and how far the same in FP16 is from it."""
     expected = gemma_exact.logits(spec, get, tokens, format, head_format)
-    activations = "q8_1" if format == "q8_0" else ""
-    baseline = gemma_exact.logits(spec, get, tokens, format, head_format, "float16", activations)
+    baseline = gemma_exact.logits(spec, get, tokens, format, head_format, "float16", rounded=True)
     return expected, gate.error_budget(np.abs(baseline - expected).max(), expected, "float16")
 
 

@@ -271,7 +271,7 @@ def test_a_refused_input_leaves_the_engine_usable(model):
     from rooflab.ops import decoder
 
     one, other = (engine.Engine(model.spec, model.weights(), capacity=40) for _ in range(2))
-    with pytest.raises(UsageError, match="needs a prompt before it can go on"):
+    with pytest.raises(UsageError, match="needs a prompt before it generates"):
         one.generate(1)
     one.prefill(model.tokens[:20])
     for bad in ([], [-1], [4096], model.tokens[:21]):

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import replaying
 from rooflab import lab, paths
-from rooflab.book import batch, run
+from rooflab.book import batch, lessons, parameters, run
+from rooflab.errors import UsageError
 from stand_in import Machine
 
 ALL = bool(os.environ.get("ROOFLAB_ALL_TURNS"))
@@ -22,6 +23,30 @@ SEED = os.environ.get("ROOFLAB_TURNS_SEED", "1")
 def share(every: list, of: int) -> list:  # type: ignore[type-arg]
     """All of them, or `of` of them by the seed."""
     return every if ALL else random.Random(SEED).sample(every, min(of, len(every)))
+
+
+OWN = {
+    (lesson.stem, one.name): one
+    for lesson in lessons.all_lessons()
+    for one in parameters.of(lesson)
+    if one.name not in ("MODE", "DEVICE", "EFFORT", "WEIGHTS")  # which every lesson has, or takes a path
+}
+
+
+def turns() -> list[tuple[str, str, object]]:
+    """(lesson, parameter, value): the edges of what a parameter takes, a usual and an odd value between."""
+    found: list[tuple[str, str, object]] = []
+    for (stem, name), one in OWN.items():
+        takes = one.takes
+        assert takes is not None
+        values: list[object] = [*takes.choices]
+        if not values:
+            step, low = takes.step, -(-takes.low // takes.step) * takes.step
+            odd = min(takes.high, low + 1237 * step)
+            values = [low, odd, min(takes.high // step * step, 4096 * step), takes.high // step * step]
+        many = one.type.startswith("list")
+        found += [(stem, name, [value] if many else value) for value in dict.fromkeys(values)]
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +72,26 @@ def test_the_batch_that_readme_names_runs_without_a_gpu(monkeypatch: pytest.Monk
     for job in jobs:
         [page] = replaying.replay("h200", [job.lesson.stem], EFFORT=job.values.get("EFFORT", "full"))
         assert page.whole, str(page)
+
+
+@pytest.mark.parametrize(("stem", "name"), OWN)
+def test_a_parameter_says_what_it_takes_and_refuses_the_rest(stem: str, name: str) -> None:
+    one = OWN[stem, name]
+    assert one.takes is not None, f"the comment of {name} does not say what it takes"
+    if one.default is not None:
+        assert one.value(one.default) == one.default
+    wrong: list[object] = ["", "q4_k", -1]
+    if not one.takes.choices:
+        wrong += [one.takes.low - 1, one.takes.high + 1, 10**30, 0.5, "many"]
+        wrong += [one.takes.low + 1] if one.takes.step > 1 else []
+    lesson = lessons.find([stem])
+    for value in wrong:
+        with pytest.raises(UsageError) as error:
+            parameters.assign(lesson, {name: value})
+        assert str(error.value).startswith(f"{name} takes") and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("stem", "name", "value"), share(turns(), 8))
+def test_a_replay_says_what_it_lacks_of_any_value(stem: str, name: str, value: object) -> None:
+    [page] = replaying.replay("h200", [stem], **{name: value})
+    assert page.error is None, str(page)

@@ -168,7 +168,7 @@ def test_products_apart_are_those_of_one_matrix():
 @installed
 def test_a_llama_of_transformers_decodes_what_float64_does():
     import torch
-    from rooflab.engine import weights
+    from rooflab.engine import exact, weights
     from rooflab.ops.decoder import Shape
 
     spec = engine.Spec("tiny", Shape(2, 64, 128, 4, 2, 16, 256, 1e-5), 5e5, False, False)
@@ -178,13 +178,13 @@ def test_a_llama_of_transformers_decodes_what_float64_does():
         return torch.from_numpy(get(name))
 
     found, ids = hf.llama(spec, tensors, device="cpu").float(), hf.tokens(12, 256, "cpu")
-    theirs, ours = found(ids).logits.double(), decoding.logits(spec, tensors, ids, "fp16", "fp16")
+    theirs, ours = found(ids).logits.double(), exact.logits(spec, tensors, ids)
     assert float((theirs - ours).abs().max()) < 1e-4
     one = decoding.Generate(found, ids, 6, "transformers.eager")
     one.run(6)
-    exact = decoding.logits(spec, tensors, one.tokens.long(), "fp16", "fp16", one.past)
-    assert float((one.logits.double() - exact[:, -1]).abs().max()) < 1e-4
-    assert (one.tokens[:, 1:].long() == exact.argmax(-1)[:, :-1]).all()
+    known = exact.logits(spec, tensors, one.tokens.long(), past=one.past)
+    assert float((one.logits.double() - known[:, -1]).abs().max()) < 1e-4
+    assert (one.tokens[:, 1:].long() == known.argmax(-1)[:, :-1]).all()
 
 
 def activities(case, tokens, us=10.0, gap=2.0, layers=28):

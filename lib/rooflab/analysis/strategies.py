@@ -31,10 +31,16 @@ def label(format: str, name: str) -> str:
     return f"{ {'fp16': 'FP16', 'int4_g128': 'INT4', 'q8_0': 'Q8_0'}.get(format, format) } {name}"
 
 
-def gather(lab: Any) -> pd.DataFrame:
+def gather(lab: Any, shape: tuple[int, int] | None = None) -> pd.DataFrame:
     """Every cold product that a rooflab.lab.Lab holds or measures, by way and clock (regimes.gathered), with
-    `label`."""
-    tables = [lab.measure("regimes", lab.cases("regimes")), *(lab.store.read(name) for name in OTHERS)]
+    `label`; those of `shape` (n, k) among them, also where the study's list lacks it.
+    """
+    cases = lab.cases("regimes")
+    if shape and shape not in {(case.n, case.k) for case in cases}:
+        tokens = sorted({case.batch for case in cases if (case.n, case.k) == regimes.SOURCE[0]})
+        clocks = regimes.CLOCKS if lab.effort == "full" else regimes.CLOCKS[:1]
+        cases += regimes.products_of(shape, tokens, lab.sized, clocks)
+    tables = [lab.measure("regimes", cases), *(lab.store.read(name) for name in OTHERS)]
     rows = regimes.gathered(tables)
     return rows.assign(label=[label(f, w) for f, w in zip(rows["format"], rows["impl"], strict=True)])
 

@@ -2,6 +2,7 @@
 
 import ast
 import io
+import re
 import tokenize
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import nbformat
 from rooflab import paths
 from rooflab.book.lessons import Lesson
 from rooflab.errors import UsageError
+from rooflab.numerics import model_shapes
 from rooflab.records.store import Store, published_devices
 
 CHOICES = {"MODE": ("auto", "live", "replay"), "EFFORT": ("quick", "full")}
@@ -21,14 +23,39 @@ _SCALARS = {"str": str, "int": int, "float": float, "bool": bool}
 
 
 @dataclass(frozen=True)
+class Takes:
+    """The values that a parameter takes: whole numbers from `low` to `high` by `step`, or `choices`."""
+
+    low: int = 0
+    high: int = 0
+    step: int = 1
+    choices: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        by = f" that is a multiple of {self.step}" if self.step > 1 else ""
+        return f"a whole number from {self.low} to {self.high}{by}"
+
+    def __contains__(self, value: Any) -> bool:
+        if self.choices:
+            return str(value) in self.choices
+        return self.low <= value <= self.high and value % self.step == 0
+
+
+@dataclass(frozen=True)
 class Parameter:
-    """A parameter. Its type is str, int, float, bool or list[...] of one; an optional one also takes none."""
+    """A parameter. Its type is str, int, float, bool or list[...] of one; an optional one also takes none.
+    `takes` is what its comment declares between semicolons, and nowhere else: "4 to 4096 by 4", "one of fp16,
+    q8_0" or "a model of the table".
+    """
 
     name: str
     type: str
     optional: bool
     default: Any
     help: str
+    takes: Takes | None = None
 
     def __str__(self) -> str:
         text = f"{self.name}: {self.type}{' | None' if self.optional else ''} = {self.default!r}"
@@ -43,10 +70,18 @@ class Parameter:
             items = _items(given) if isinstance(given, str) else given
             if not isinstance(items, list | tuple):
                 items = [items]
-            return [self._scalar(inner, item, given) for item in items]
-        value = self._scalar(self.type, given, given)
+            if not items:
+                raise UsageError(f"{self.name} takes {_spelled(self)}, not an empty one.")
+            return [self._taken(self._scalar(inner, item, given)) for item in items]
+        value = self._taken(self._scalar(self.type, given, given))
         if self.name in CHOICES and value not in CHOICES[self.name]:
             raise UsageError(f"{self.name} is one of {', '.join(CHOICES[self.name])}, not {given!r}.")
+        return value
+
+    def _taken(self, value: Any) -> Any:
+        if self.takes is not None and value not in self.takes:
+            each = " each" * self.type.startswith("list[")
+            raise UsageError(f"{self.name} takes{each} {self.takes}, not {value!r}.")
         return value
 
     def _scalar(self, kind: str, item: Any, given: Any) -> Any:
@@ -131,7 +166,18 @@ def _parameter(statement: ast.stmt, comments: Mapping[int, str], notebook: str) 
             f"{statement.target.id} in {notebook} has a default that is not a plain value."
         ) from None
     comment = comments.get(statement.end_lineno or statement.lineno, "")
-    return Parameter(statement.target.id, kind, optional, default, comment)
+    return Parameter(statement.target.id, kind, optional, default, comment, _takes(comment))
+
+
+def _takes(comment: str) -> Takes | None:
+    for part in comment.split("; "):
+        if span := re.fullmatch(r"(\d+) to (\d+)(?: by (\d+))?", part):
+            return Takes(int(span[1]), int(span[2]), int(span[3] or 1))
+        if part.startswith("one of "):
+            return Takes(choices=tuple(part.removeprefix("one of ").split(", ")))
+        if part == "a model of the table":
+            return Takes(choices=tuple(model_shapes.names()))
+    return None
 
 
 def of(lesson: Lesson) -> list[Parameter]:

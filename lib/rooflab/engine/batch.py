@@ -1,7 +1,7 @@
 """Several sequences decoded together: every weight is read once a step for all of them.
 
 A step is a chain of kernels in a CUDA graph, with nothing for the host to do in between: which tokens it
-works on, and where they stand, is on the device.
+works on, and their positions, are on the device.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import collections
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from rooflab.engine.base import captured, inverse
 from rooflab.errors import UsageError
 from rooflab.ops import attention, decoder_ops
 
@@ -35,7 +36,7 @@ class Batch:
         self.engine, self.size, self.capacity = engine, size, capacity
         self.ran: collections.Counter[str] = collections.Counter()
         self.products = type(engine.products)(engine.spec.shape, engine.weights, self.ran)
-        shape, zeros = engine.spec.shape, engine._zeros
+        shape, zeros = engine.spec.shape, engine.zeros
         cache = (shape.layers, capacity, size, shape.kv_heads, shape.head_dim)
         self.cache_k, self.cache_v = zeros(cache, "float16"), zeros(cache, "float16")
         self.tokens = zeros((capacity + 1, size), "int32")
@@ -47,8 +48,8 @@ class Batch:
         self._attended = zeros((size * shape.heads, shape.head_dim), "float16")
         self._inner = zeros((size, shape.mlp), "float16")
         splits = max(1, engine.blocks // (size * shape.kv_heads))
-        self._room = attention.room_for(self._attended, splits)
-        self.heat, self.seed = 0.0, 0
+        self._workspace = attention.room_for(self._attended, splits)
+        self.inverse_temperature, self.seed = 0.0, 0
         self.position = 0
         self._replay: Any = None
 
@@ -58,9 +59,7 @@ class Batch:
 
     def sample(self, temperature: float, seed: int = 0) -> None:
         """Draw tokens at a temperature from now on; 0 takes the likeliest."""
-        if not 0 <= temperature < 1e6:
-            raise UsageError(f"A temperature lies between 0 and a million, not at {temperature}.")
-        self.heat, self.seed = 1 / temperature if temperature else 0.0, seed
+        self.inverse_temperature, self.seed = inverse(temperature), seed
         self._replay = None
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> None:
@@ -100,15 +99,15 @@ class Batch:
         if count < 1:
             raise UsageError(f"A batch generates one token or more, not {count}.")
         if not self.position:
-            raise UsageError("A batch needs prompts before it can go on.")
+            raise UsageError("A batch needs prompts before it generates.")
         if self.position + count > self.capacity:
             raise UsageError(
                 f"{count} tokens after {self.position} do not fit a cache of {self.capacity}: reset the "
                 "batch, or make one with more capacity."
             )
-        graph = self.engine.paths.graph and not self.engine.on_cpu
+        graph = self.engine.graph
         if graph and self._replay is None:
-            self._capture()
+            self._replay = captured(self.step, (self.tokens, self.places, self.logits))
         with self.engine.target():
             for _ in range(count):
                 self._replay() if graph else self.step()
@@ -129,15 +128,15 @@ class Batch:
             keys, values = self.cache_k[layer], self.cache_v[layer]
             decoder_ops.rmsnorm(residual, weights.norms[2 * layer], out=x, branch=branch, epsilon=epsilon)
             qkv = products.few("qkv", layer, x)
-            biases, turns = weights.biases[layer], weights.rotations
-            decoder_ops.rope(qkv, biases, turns, queries, keys, values, position=position)
+            biases, rotary = weights.biases[layer], weights.rotations
+            decoder_ops.rope(qkv, biases, rotary, queries, keys, values, position=position)
             attention.decode_attention(
                 queries.reshape(self._attended.shape),
                 keys.reshape(wide),
                 values.reshape(wide),
                 length,
                 out=self._attended,
-                room=self._room,
+                room=self._workspace,
             )
             branch = products.few("out", layer, self._attended.reshape(self.size, -1))
             decoder_ops.rmsnorm(residual, weights.norms[2 * layer + 1], out=x, branch=branch, epsilon=epsilon)
@@ -150,22 +149,10 @@ class Batch:
 
     def _choose(self, softcap: float) -> None:
         decoder_ops.sample(
-            self.logits, self.tokens, self.places[:1], softcap=softcap, heat=self.heat, seed=self.seed
+            self.logits,
+            self.tokens,
+            self.places[:1],
+            softcap=softcap,
+            heat=self.inverse_temperature,
+            seed=self.seed,
         )
-
-    def _capture(self) -> None:
-        import torch
-
-        saved = [array.clone() for array in (self.tokens, self.places, self.logits)]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # compiles, and lets libraries allocate what they keep
-            self.step()
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.step()
-        for array, old in zip((self.tokens, self.places, self.logits), saved, strict=True):
-            array.copy_(old)
-        self._replay = graph.replay

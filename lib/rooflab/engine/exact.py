@@ -1,6 +1,4 @@
-"""The decoder in NumPy, in float64: the oracle of logits, on the weights as they are quantised. In float16
-every result is rounded to it, sums aside: the baseline that error budgets are taken from.
-"""
+"""Logits of a decoder of the Qwen2 or LLaMA kind, exactly: the oracle, and in float16 its baseline."""
 
 from __future__ import annotations
 
@@ -9,57 +7,56 @@ from typing import Any
 
 import numpy as np
 
+from rooflab.engine.oracle import Arithmetic
 from rooflab.engine.spec import Spec
-from rooflab.engine.weights import Tensors, dequantised
-from rooflab.numerics import reference
+from rooflab.engine.weights import Tensors
+
+Past = Sequence[tuple[Any, Any]]  # of each layer keys and values [batch, kv_heads, context, head_dim]
 
 
 def logits(
     spec: Spec,
     get: Tensors,
-    tokens: Sequence[int],
+    tokens: Any,
     format: str = "fp16",
     head_format: str = "fp16",
     dtype: str = "float64",
-) -> np.ndarray:
-    """Logits [tokens, vocab] after every one of `tokens`: what transformers' model computes."""
-    s = spec.shape
+    *,
+    past: Past | None = None,
+    rounded: bool = False,
+    last: bool = False,
+) -> Any:
+    """Logits [..., t, vocab] after every one of `tokens` [..., t] (`last`: after the last alone, t is 1).
 
-    def kept(x: np.ndarray) -> np.ndarray:
-        return x.astype(dtype).astype(np.float64)
-
-    def matrix(name: str, kind: str) -> np.ndarray:
-        return kept(np.asarray(dequantised(get(name), kind), np.float64))
-
-    def norm(x: np.ndarray, name: str) -> np.ndarray:
-        weights = np.asarray(get(name), np.float64)
-        return kept(kept(x / np.sqrt((x**2).mean(-1, keepdims=True) + s.epsilon)) * weights)
-
-    embedding = matrix("model.embed_tokens.weight", head_format)
-    x = embedding[list(tokens)]
-    angles = np.outer(np.arange(len(tokens)), spec.theta ** -(np.arange(0, s.head_dim, 2) / s.head_dim))
-    cos, sin = kept(np.cos(angles)[:, None]), kept(np.sin(angles)[:, None])
-
-    def rotate(v: np.ndarray) -> np.ndarray:
-        a, b = np.split(v, 2, -1)
-        return kept(np.concatenate([a * cos - b * sin, b * cos + a * sin], -1))
-
+    `tokens` is a list for NumPy, or torch's tensor of one or two axes. What the cache held before them,
+    `past`, is torch's. For `dtype` and `rounded` see engine.oracle.
+    """
+    s, m = spec.shape, Arithmetic(get, tokens, dtype, spec.shape.epsilon, rounded)
+    t = m.shape[-1]
+    batch, context = m.ids.shape[0] // t, int(past[0][0].shape[2]) if past else 0
+    places = np.arange(context, context + t)
+    angles = np.outer(places, spec.theta ** -(np.arange(0, s.head_dim, 2) / s.head_dim))[:, None]
+    cos, sin = m.given(np.cos(angles)), m.given(np.sin(angles))
+    x = m.embedded("model.embed_tokens.weight", head_format)
     for layer in range(s.layers):
         at = f"model.layers.{layer}."
-        h = norm(x, f"{at}input_layernorm.weight")
-        parts: list[Any] = []
+        h = m.norm(x, f"{at}input_layernorm.weight")
+        parts = []
         for name in "qkv":
-            rows = kept(h @ matrix(f"{at}self_attn.{name}_proj.weight", format).T)
-            if spec.biased:
-                rows = kept(rows + np.asarray(get(f"{at}self_attn.{name}_proj.bias"), np.float64))
-            parts.append(rows.reshape(len(tokens), -1, s.head_dim))
-        out = kept(reference.attention(rotate(parts[0]), rotate(parts[1]), parts[2]))
-        x = kept(x + kept(out.reshape(len(tokens), -1) @ matrix(f"{at}self_attn.o_proj.weight", format).T))
-        h = norm(x, f"{at}post_attention_layernorm.weight")
-        gate, up = (kept(h @ matrix(f"{at}mlp.{n}_proj.weight", format).T) for n in ("gate", "up"))
-        inner = kept(kept(gate / (1 + np.exp(-gate))) * up)
-        x = kept(x + kept(inner @ matrix(f"{at}mlp.down_proj.weight", format).T))
-    h = norm(x, "model.norm.weight")
-    head = embedding if spec.tied else matrix("lm_head.weight", head_format)
-    found = kept(h @ head.T)
-    return s.softcap * np.tanh(found / s.softcap) if s.softcap else found
+            bias = f"{at}self_attn.{name}_proj.bias" if spec.biased else ""
+            rows = m.product(h, f"{at}self_attn.{name}_proj.weight", format, bias)
+            parts.append(rows.reshape(batch, t, -1, s.head_dim))
+        q, k, v = m.rotate(parts[0], cos, sin), m.rotate(parts[1], cos, sin), parts[2]
+        if past:
+            before = (m.kept(old).swapaxes(1, 2) for old in past[layer])
+            k, v = (m.xp.concatenate((old, new), 1) for old, new in zip(before, (k, v), strict=True))
+        out = m.xp.concatenate([m.attention(q[i], k[i], v[i]) for i in range(batch)])
+        x = m.kept(x + m.product(out, f"{at}self_attn.o_proj.weight", format))
+        h = m.norm(x, f"{at}post_attention_layernorm.weight")
+        gate, up = (m.product(h, f"{at}mlp.{name}_proj.weight", format) for name in ("gate", "up"))
+        x = m.kept(x + m.product(m.kept(m.silu(gate) * up), f"{at}mlp.down_proj.weight", format))
+    if last:
+        x = x.reshape(batch, t, -1)[:, -1]
+    name = "model.embed_tokens.weight" if spec.tied else "lm_head.weight"
+    found = m.product(m.norm(x, "model.norm.weight"), name, head_format)
+    return m.softcap(found, s.softcap).reshape(*m.shape[:-1], -1, s.vocab)

@@ -1,85 +1,69 @@
-"""The decoder of Gemma 4's kind in NumPy, in float64: the oracle of its logits, on the weights as they are
-quantised. In float16 every result is rounded to it, sums aside: the baseline that budgets are taken from.
+"""Logits of a decoder of Gemma 4's kind, exactly: the oracle, and in float16 its baseline, which keeps the
+residual wide, since it may not fit float16.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
-
-from rooflab.engine.gemma import Spec, turns_of
-from rooflab.engine.weights import Tensors, dequantised
-from rooflab.numerics import reference
-from rooflab.numerics.quant import dequantise_q8, quantise_q8_1
+from rooflab.engine.gemma_model import Spec, rotary_of
+from rooflab.engine.oracle import Arithmetic
+from rooflab.engine.weights import Tensors
 
 
 def logits(
     spec: Spec,
     get: Tensors,
-    tokens: Sequence[int],
+    tokens: Any,
     format: str = "fp16",
     head_format: str = "fp16",
     dtype: str = "float64",
-    activations: str = "",
-) -> np.ndarray:
-    """Logits [tokens, vocab] after every one of `tokens`: what transformers' model computes. `activations`
-    "q8_1" rounds what layers multiply by weights to that format, as the products with Q8_0 weights do.
+    *,
+    first: int = 0,
+    rounded: bool = False,
+) -> Any:
+    """Logits [t - first, vocab] after each of `tokens` [t] from the one at `first` on; `tokens` is a list for
+    NumPy, or torch's tensor. For `dtype` and `rounded` see engine.oracle.
     """
-    m, n = spec.model, len(tokens)
+    model, m = spec.model, Arithmetic(get, tokens, dtype, spec.epsilon, rounded)
+    t = m.shape[0]
 
-    def kept(x: np.ndarray) -> np.ndarray:
-        return x.astype(dtype).astype(np.float64)
+    def product(x: Any, name: str, how: str = format) -> Any:
+        return m.product(x, f"{name}.weight", how)
 
-    def matrix(name: str, kind: str = format) -> np.ndarray:
-        return kept(np.asarray(dequantised(get(f"{name}.weight"), kind), np.float64))
+    def norm(x: Any, name: str) -> Any:
+        return m.norm(x, f"{name}.weight")
 
-    def norm(x: np.ndarray, name: str = "") -> np.ndarray:
-        normed = x / np.sqrt((x**2).mean(-1, keepdims=True) + spec.epsilon)
-        return kept(normed * np.asarray(get(f"{name}.weight"), np.float64) if name else normed)
-
-    def times(x: np.ndarray, name: str) -> np.ndarray:
-        if activations == "q8_1":
-            x = dequantise_q8(quantise_q8_1(x)).astype(np.float64)
-        return kept(x @ matrix(name).T)
-
-    def gelu(x: np.ndarray) -> np.ndarray:
-        return kept(0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))))
-
-    def rotate(v: np.ndarray, turns: np.ndarray) -> np.ndarray:
-        cos, sin = (kept(turns[:n, None, :, i].astype(np.float64)) for i in (0, 1))
-        a, b = np.split(v, 2, -1)
-        return kept(np.concatenate([a * cos - b * sin, b * cos + a * sin], -1))
-
-    embedding = matrix("model.embed_tokens", head_format)
-    x = kept(embedding[list(tokens)] * np.sqrt(m.hidden))
-    own = kept(matrix("model.embed_tokens_per_layer", head_format)[list(tokens)] * np.sqrt(m.ple))
-    projected = kept(times(x, "model.per_layer_model_projection") / np.sqrt(m.hidden))
-    projected = norm(projected.reshape(n, m.layers, m.ple), "model.per_layer_projection_norm")
-    told = kept(kept(projected + own.reshape(n, m.layers, m.ple)) / np.sqrt(2))
-    caches: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    x = m.kept(m.embedded("model.embed_tokens.weight", head_format) * model.hidden**0.5)
+    own = m.kept(m.embedded("model.embed_tokens_per_layer.weight", head_format) * model.ple**0.5)
+    projected = m.kept(product(x, "model.per_layer_model_projection") / model.hidden**0.5)
+    projected = norm(projected.reshape(t, model.layers, model.ple), "model.per_layer_projection_norm")
+    told = m.kept(m.kept(projected + own.reshape(t, model.layers, model.ple)) / 2**0.5)
+    rotary = [m.given(rotary_of(spec, t, everything)) for everything in (False, True)]
+    caches: dict[int, tuple[Any, Any]] = {}
+    x = m.wide(x)
     for index, layer in enumerate(spec.layers):
-        at = f"model.layers.{index}."
-        turns = turns_of(spec, n, layer.window is None)
+        at, turned = f"model.layers.{index}.", rotary[layer.window is None][:, None]
+        cos, sin = turned[..., 0], turned[..., 1]
         h = norm(x, f"{at}input_layernorm")
-
-        def heads(name: str, h: np.ndarray = h, at: str = at, width: int = layer.head_dim) -> np.ndarray:
-            return times(h, f"{at}self_attn.{name}_proj").reshape(n, -1, width)
-
-        queries = rotate(norm(heads("q"), f"{at}self_attn.q_norm"), turns)
+        made = {
+            name: product(h, f"{at}self_attn.{name}_proj").reshape(t, -1, layer.head_dim)
+            for name in ("qkv" if layer.owns_kv else "q")
+        }
+        queries = m.rotate(norm(made["q"], f"{at}self_attn.q_norm"), cos, sin)
         if layer.owns_kv:
-            keys = rotate(norm(heads("k"), f"{at}self_attn.k_norm"), turns)
-            caches[index] = keys, norm(heads("v"))
-        keys, values = caches[spec.sources[index]]
-        out = kept(reference.attention(queries, keys, values, window=layer.window, scale=1.0))
-        branch = times(out.reshape(n, -1), f"{at}self_attn.o_proj")
-        x = kept(x + norm(branch, f"{at}post_attention_layernorm"))
+            keys = m.rotate(norm(made["k"], f"{at}self_attn.k_norm"), cos, sin)
+            caches[index] = keys, m.norm(made["v"])
+        out = m.attention(queries, *caches[spec.sources[index]], window=layer.window, scale=1.0)
+        branch = product(out, f"{at}self_attn.o_proj")
+        x = x + m.wide(norm(branch, f"{at}post_attention_layernorm"))
         h = norm(x, f"{at}pre_feedforward_layernorm")
-        inner = kept(gelu(times(h, f"{at}mlp.gate_proj")) * times(h, f"{at}mlp.up_proj"))
-        x = kept(x + norm(times(inner, f"{at}mlp.down_proj"), f"{at}post_feedforward_layernorm"))
-        inner = kept(gelu(times(x, f"{at}per_layer_input_gate")) * told[:, index])
-        branch = times(inner, f"{at}per_layer_projection")
-        x = kept(x + norm(branch, f"{at}post_per_layer_input_norm"))
-        x = kept(x * float(get(f"{at}layer_scalar")[0]))
-    found = kept(norm(x, "model.norm") @ embedding.T)
-    return m.softcap * np.tanh(found / m.softcap) if m.softcap else found
+        inner = m.kept(m.gelu(product(h, f"{at}mlp.gate_proj")) * product(h, f"{at}mlp.up_proj"))
+        x = x + m.wide(norm(product(inner, f"{at}mlp.down_proj"), f"{at}post_feedforward_layernorm"))
+        size = m.xp.sqrt((x * x).mean(-1, keepdims=True))  # brings the residual into float16's range
+        gate = m.kept(m.wide(product(m.kept(x / size), f"{at}per_layer_input_gate")) * size)
+        branch = product(m.kept(m.gelu(gate) * told[:, index]), f"{at}per_layer_projection")
+        x = x + m.wide(norm(branch, f"{at}post_per_layer_input_norm"))
+        x = x * float(get(f"{at}layer_scalar")[0])
+    found = product(norm(x[first:], "model.norm"), "model.embed_tokens", head_format)
+    return m.softcap(found, model.softcap or 0.0)

@@ -84,13 +84,17 @@ def prediction_own_profiler_table(theirs: Rows, kernels: Rows, published: Rows) 
     forms = dict.fromkeys(("kernel", "event", "rest"), "{:.1f}")
     display.table(table, names, forms, "8960×1536, as published")
     low = published.loc[published["batch"] > 1, "fp16"].min()  # launches included
-    lost = sorted({int(us / kernels["fused"]) + 1 for us in (low, kernels["fp16"])})
+    lost = sorted({int(us / kernels["fused"]) + 1 for us in (low, kernels["fp16"]) if us == us})
     display.say(
         f"For one token, kernels alone: **{ratio:.2f} times**, where {one['gain']:.2f} were published. "
         f"If FP16 always took {kernels['fp16']:.0f} µs, the loop would lose from batch {lost[-1]} on. "
-        f"But the table above has FP16 at {low:.0f} µs for more tokens, launches included, so the "
-        f"loop loses from batch {lost[0]} on at the latest. Launches did not make the gain. They hid a "
-        "part of it, and may have moved the crossover."
+        + (
+            f"But the table above has FP16 at {low:.0f} µs for more tokens, launches included, so the "
+            f"loop loses from batch {lost[0]} on at the latest. Launches did not make the gain. They hid a "
+            "part of it, and may have moved the crossover."
+            if low == low
+            else ""
+        )
     )
     return ratio, lost
 

@@ -17,10 +17,12 @@ from rooflab.studies import attention as study
 from rooflab.view import display, explorer, page, plot
 
 
-def opening(here: Lab, width: int, seq: int) -> Opening:
+def opening(here: Lab, every: Rows, width: int) -> Opening:
     """The first screen: every rung and the fastest peer at the wide head."""
-    cases = [c for c in study.ladder(width, seq, device=here.sized) if c.options != "queries=8"]
-    rows = here.measure("attention", here.held("attention", cases))
+    same = every[every["head_dim"].eq(width) & every["heads"].eq(study.HEADS) & every["window"].isna()]
+    same = same[same["format"].eq("fp16") & same["options"].fillna("").isin(["", "queries=16"])]
+    seq = int(same.groupby("seq")["impl"].nunique().sort_values(kind="stable").index[-1])
+    rows = same[same["seq"] == seq]
     own, peers = rows[rows["kind"] == "own"], rows[rows["kind"] == "peer"].sort_values("median_us")
     best, gpu = own.sort_values("median_us").iloc[0], here.run["gpu"]
     answer = f"Into several warps: each holds a slice of the {width} columns. {best['impl']} reaches "

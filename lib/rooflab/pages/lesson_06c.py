@@ -122,6 +122,7 @@ def beside_torch_figure(here: Lab, seq: int, gpu: str) -> Rows:
     """Beside torch: the figure."""
     cases = [c for c in here.cases("attention") if c.seq == seq and c.operator == "attention"]
     cases = [c for c in cases if c.heads == study.HEADS and not c.window]
+    cases = cases or study.ladder(128, seq, device=here.sized)
     rows = here.measure("attention", cases)
     rows = rows[~rows["options"].fillna("").str.contains("shared_kv|queries=8|index=")]
     rows["shape"] = rows["head_dim"].astype(str) + " " + rows["format"]

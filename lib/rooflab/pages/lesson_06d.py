@@ -18,7 +18,7 @@ from rooflab.view import display, explorer, page, plot
 
 def opening(here: Lab, cases: list[Any]) -> Opening:
     """The first screen: the ladder for one query against a cache."""
-    rows = here.measure("attention", here.held("attention", cases))
+    rows = here.measure("attention", here.held("attention", cases) or cases)
     own, gpu = rows[rows["kind"] == "own"], here.run["gpu"]
     first, best = own.iloc[0], own.sort_values("median_us").iloc[0]
     answer = "No: one query uses each byte of the cache once or a few times, so it is memory-bound. "
@@ -70,7 +70,7 @@ def prediction_table(read_roof: float) -> None:
 
 def gate_then_clock_table(here: Lab, cases: list[Any]) -> Rows:
     """The gate, then the clock: the table."""
-    rows = here.measure("attention", here.held("attention", cases))
+    rows = here.measure("attention", here.held("attention", cases) or cases)
     pairs = zip(rows["error"], rows["error_budget"], strict=True)
     rows["gate"] = [f"{error:.1e} ({budget:.1e})" for error, budget in pairs]
     pairs = zip(rows["q1_us"], rows["q3_us"], strict=True)

@@ -109,7 +109,7 @@ def sweep_rows(
     lab: Lab, shape: Any, read: float, n: int, k: int
 ) -> tuple[Rows, list[Any], dict[Any, Any], Rows, Any]:
     """The sweep: the rows behind it."""
-    rows = strategies.gather(lab)
+    rows = strategies.gather(lab, shape)
     matrices = list(dict.fromkeys([shape, *regimes.SOURCE]))
     swept = {each: strategies.sweep(rows, each, read) for each in matrices}
     swept = {each: table[table.batch.isin(regimes.BATCHES)] for each, table in swept.items()}

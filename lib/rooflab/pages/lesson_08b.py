@@ -19,11 +19,11 @@ from rooflab.studies import decode, decode_checks, prefill
 from rooflab.view import display, explorer, plot
 
 
-def opening(lab: Lab, prompt: int) -> Opening:
+def opening(lab: Lab, prompt: int | None) -> Opening:
     """The first screen: the ladder of prompts with Q8_0 weights."""
     rows = lab.measure("prefill", lab.held("prefill", lab.cases("prefill")))
     seqs, gpu = sorted(set(rows.seq.astype(int))), lab.run.gpu
-    prompt = prompt if prompt in seqs else seqs[-1]
+    prompt = prompt if prompt in seqs else 1848 if 1848 in seqs else seqs[-1]
     climbs = {format: ablation.prompts(rows, format, prompt) for format in ablation.FORMATS}
     climb = climbs["q8_0"] if len(climbs["q8_0"]) else climbs["fp16"]
     own = climb[climb.kind == "own"]
@@ -72,7 +72,7 @@ def task_table(model: Any, peaks: dict[str, Any]) -> Rows:
 
 def task_said(bound: Rows, prompt: int, peaks: dict[str, Any]) -> None:
     """The task: in words."""
-    near = bound.iloc[(bound.seq - prompt).abs().argmin()]
+    near = bound.iloc[(bound.seq - (prompt or 1848)).abs().argmin()]
     display.say(
         f"At {near.seq:,.0f} tokens reading the weights takes {near.mb / peaks['dram_read']:.2f} ms, "
         f"arithmetic {near.tera / peaks['fp16_tensor'] * 1e3:.1f} ms: "

@@ -18,7 +18,7 @@ import pandas as pd
 
 from rooflab import engine, ops
 from rooflab.bench import clock, gate
-from rooflab.engine import gemma
+from rooflab.engine import gemma, gemma_exact
 from rooflab.engine.decoder import PLAIN
 from rooflab.engine.products import Products
 from rooflab.errors import LaunchError, UsageError
@@ -31,7 +31,7 @@ from rooflab.profile.ncu import STALLS
 from rooflab.profile.trace import Trace
 from rooflab.records.case import Case, options
 from rooflab.records.fingerprint import source_of_callable
-from rooflab.studies import decoding, gemma_oracle, hf, predictions
+from rooflab.studies import decoding, hf, predictions
 from rooflab.studies.base import Context, Count, Sized, Study, package_identity
 
 MODEL, LARGE, GEMMA = "qwen2.5-1.5b", "llama-3-8b", "gemma-4-e4b"
@@ -483,7 +483,9 @@ def _gemma(case: Case) -> gate.Work:
 
     def computed(tokens: Any, dtype: str, rounded: bool) -> Any:
         every = torch.cat((ids[0], tokens[0].long()))
-        return gemma_oracle.logits(spec, get, every, case.format, head_of(case), seq, dtype, rounded)[None]
+        return gemma_exact.logits(
+            spec, get, every, case.format, head_of(case), dtype, first=seq, rounded=rounded
+        )[None]
 
     import torch
 

@@ -19,6 +19,7 @@ import pandas as pd
 
 from rooflab import engine, ops
 from rooflab.bench import gate
+from rooflab.engine import exact
 from rooflab.errors import UsageError
 from rooflab.hardware import device as devices
 from rooflab.ops import decoder
@@ -113,10 +114,10 @@ def _expected(format: str) -> tuple[list[int], Any, dict[bool, float]]:
 
     spec, get, head = engine.spec(decode.MODEL), decoding.checkpoint(decode.MODEL), decode.FORMATS[format]
     ids = decoding.prompt(decode.MODEL, 1, LENGTH)
-    expected = decoding.logits(spec, get, ids, format, head, last=True)[0, 0]
+    expected = exact.logits(spec, get, ids, format, head, last=True)[0, 0]
     budgets = {}
     for rounded in (False, True):
-        plain = decoding.logits(spec, get, ids, format, head, None, "float16", rounded, last=True)[0, 0]
+        plain = exact.logits(spec, get, ids, format, head, "float16", rounded=rounded, last=True)[0, 0]
         error = float((plain.double() - expected).abs().max())
         budgets[rounded] = gate.error_budget(error, cupy.asarray(expected), "float16")
     return ids[0].tolist(), expected, budgets

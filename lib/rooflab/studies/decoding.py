@@ -1,4 +1,4 @@
-"""What the studies of lesson 08 share: weights of a model for everybody, what float64 says of its logits, and
+"""What the studies of lesson 08 share: one checkpoint for all contestants, judging by float64 logits, and
 generating by the transformers library.
 
 All contestants of a model have the same weights, in the format of the case. Decoding is judged on a
@@ -14,12 +14,11 @@ from typing import Any
 
 from rooflab import engine
 from rooflab.bench import gate
-from rooflab.engine.spec import Spec
-from rooflab.engine.weights import Tensors, dequantised, random_tensors
+from rooflab.engine import exact
+from rooflab.engine.exact import Past
+from rooflab.engine.weights import Tensors, random_tensors
 from rooflab.numerics import model_shapes
 from rooflab.studies import hf
-
-Past = Sequence[tuple[Any, Any]]  # of each layer keys and values [batch, kv_heads, context, head_dim]
 
 
 @functools.lru_cache(maxsize=1)
@@ -49,84 +48,6 @@ def prompt(model: str, batch: int, count: int) -> Any:
 
 
 # --- float64 ------------------------------------------------------------------------------------------------
-
-
-def logits(
-    spec: Spec,
-    get: Tensors,
-    ids: Any,
-    format: str,
-    head: str,
-    past: Past | None = None,
-    dtype: str = "float64",
-    rounded: bool = False,
-    last: bool = False,
-) -> Any:
-    """Logits [batch, t, vocab] after each of `ids` [batch, t] (`last`: after the last, t is 1), in `dtype` on
-    the weights as quantised. In float16 every result is rounded: the baseline of error budgets. `rounded`:
-    what the layers' products multiply is rounded to Q8_1 before, as int8 products want it.
-    """
-    import torch
-
-    s, kind = spec.shape, getattr(torch, dtype)
-    batch, t = ids.shape
-    context = int(past[0][0].shape[2]) if past else 0
-
-    def product(x: Any, name: str, how: str) -> Any:
-        weight = dequantised(get(name), how)
-        step = max(1, (1 << 26) // weight.shape[1])
-        x = to_q8_1(x) if rounded and how == "q8_0" else x
-        parts = [x @ weight[i : i + step].to(kind).T for i in range(0, weight.shape[0], step)]
-        return torch.cat(parts, -1)
-
-    def norm(x: Any, name: str) -> Any:
-        wide = x.double() if dtype == "float64" else x.float()
-        scale = (wide.square().mean(-1, keepdim=True) + s.epsilon).rsqrt()
-        return get(name).to(kind) * (wide * scale).to(kind)
-
-    def heads(x: Any) -> Any:  # [batch x t, n x width] to [batch, n, t, width]
-        return x.view(batch, t, -1, s.head_dim).transpose(1, 2)
-
-    with torch.no_grad():
-        embedding = get("model.embed_tokens.weight")
-        rows = dequantised(embedding.index_select(0, ids.reshape(-1)), head)
-        x = rows.to(kind)
-        half = torch.arange(0, s.head_dim, 2, device=ids.device, dtype=torch.float64) / s.head_dim
-        places = torch.arange(context, context + t, device=ids.device, dtype=torch.float64)
-        angle = torch.outer(places, spec.theta**-half).repeat(1, 2)
-        cos, sin = angle.cos().to(kind), angle.sin().to(kind)
-        for layer in range(s.layers):
-            at = f"model.layers.{layer}."
-            h = norm(x, f"{at}input_layernorm.weight")
-            parts = []
-            for name in "qkv":
-                out = product(h, f"{at}self_attn.{name}_proj.weight", format)
-                parts.append(
-                    heads(out + get(f"{at}self_attn.{name}_proj.bias").to(kind) if spec.biased else out)
-                )
-            q, k, v = hf._rotate(parts[0], cos, sin), hf._rotate(parts[1], cos, sin), parts[2]
-            if past:
-                k, v = (
-                    torch.cat((old.to(kind), new), 2) for old, new in zip(past[layer], (k, v), strict=True)
-                )
-            out = torch.cat([hf._attention(q[i], k[i], v[i]) for i in range(batch)])
-            x = x + product(out, f"{at}self_attn.o_proj.weight", format)
-            h = norm(x, f"{at}post_attention_layernorm.weight")
-            gated = product(h, f"{at}mlp.gate_proj.weight", format)
-            inner = gated / (1 + (-gated).exp()) * product(h, f"{at}mlp.up_proj.weight", format)
-            x = x + product(inner, f"{at}mlp.down_proj.weight", format)
-        x = x.view(batch, t, -1)[:, -1 if last else 0 :].reshape(-1, s.hidden)
-        name = "model.embed_tokens.weight" if spec.tied else "lm_head.weight"
-        return product(norm(x, "model.norm.weight"), name, head).view(batch, -1, s.vocab)
-
-
-def to_q8_1(x: Any) -> Any:
-    """x with every 32 of a row rounded to eight bits and their scale."""
-    blocks = x.double().view(*x.shape[:-1], -1, 32)
-    scale = blocks.abs().amax(-1, keepdim=True) / 127
-    rounded = (blocks / scale.clamp_min(1e-30)).round() * scale
-    return rounded.view(x.shape).to(x.dtype)
-
 
 Computed = Callable[[Any, str, bool], Any]  # tokens [batch, steps], dtype, rounded to their logits
 
@@ -170,10 +91,10 @@ class Judge:
         if not bool(((tokens >= 0) & (tokens < self.vocab)).all()):  # poisoned or worse
             return cupy.full(tokens.numel() - self.batch + last.numel(), cupy.nan)
         tokens = tokens.long()
-        exact = self.exact(tokens)
-        before = exact[:, :-1]
+        known = self.exact(tokens)
+        before = known[:, :-1]
         regret = before.amax(-1) - before.gather(-1, tokens[:, 1:, None])[..., 0]
-        error = last.double() - exact[:, -1]
+        error = last.double() - known[:, -1]
         return cupy.from_dlpack(torch.cat((regret.reshape(-1), error.reshape(-1))))
 
 
@@ -182,7 +103,7 @@ def judge(model: str, format: str, head: str, past: Past, batch: int) -> Judge:
     spec, get, context = engine.spec(model), checkpoint(model), int(past[0][0].shape[2])
 
     def computed(tokens: Any, dtype: str, rounded: bool) -> Any:
-        return logits(spec, get, tokens, format, head, past, dtype, rounded)
+        return exact.logits(spec, get, tokens, format, head, dtype, past=past, rounded=rounded)
 
     return Judge(model, batch, context, spec.shape.vocab, computed)
 

@@ -20,8 +20,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rooflab.engine import exact
+from rooflab.engine.exact import Past
+from rooflab.engine.spec import Spec
 from rooflab.errors import UsageError
 from rooflab.numerics import model_shapes
+from rooflab.ops.decoder import Shape
 from rooflab.studies.streams import SEED
 
 WEIGHTS = "ROOFLAB_WEIGHTS"  # environment: a local path or hub id of real weights; unset means random ones
@@ -375,100 +379,21 @@ def prefill(found: Any, ids: Any) -> Any:
 # --- the oracle ---------------------------------------------------------------------------------------------
 
 
-def reference(found: Any, ids: Any, past: list[tuple[Any, Any]] | None = None, dtype: str = "float64") -> Any:
-    """Logits [vocab] after the last of `ids` [1, t], in `dtype`, by this file's own implementation.
-
-    `past` holds each layer's cached keys and values [1, kv_heads, context, head_dim], which are operands.
-    In float16 every intermediate result is rounded: the baseline that error budgets are taken from.
+def reference(found: Any, ids: Any, past: Past | None = None, dtype: str = "float64") -> Any:
+    """Logits [vocab] after the last of `ids` [1, t], in `dtype`, by the course's own implementation on the
+    model's weights. `past` holds each layer's cached keys and values, which are operands.
     """
     import torch
 
-    kind, config = getattr(torch, dtype), found.config
-    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    context = past[0][0].shape[2] if past else 0
+    c = found.config
+    width = c.hidden_size // c.num_attention_heads
+    sizes = (c.num_hidden_layers, c.hidden_size, c.intermediate_size, c.num_attention_heads)
+    shape = Shape(*sizes, c.num_key_value_heads, width, c.vocab_size, c.rms_norm_eps)
+    state = found.state_dict()
+    biased = "model.layers.0.self_attn.q_proj.bias" in state
+    spec = Spec("", shape, c.rope_parameters["rope_theta"], biased, c.tie_word_embeddings)
     with torch.no_grad():
-        x = found.model.embed_tokens.weight[ids[0]].to(kind)
-        angle = _angles(config, context, x.shape[0], x.device)
-        cos, sin = angle.cos().to(kind), angle.sin().to(kind)
-        for index, layer in enumerate(found.model.layers):
-            here, mlp = layer.self_attn, layer.mlp
-            h = _norm(x, layer.input_layernorm)
-            q, k, v = (_heads(_linear(h, p), n) for p, n in _qkv(here, heads, kv_heads))
-            q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
-            if past:
-                k, v = (
-                    torch.cat((old[0].to(kind), new), 1) for old, new in zip(past[index], (k, v), strict=True)
-                )
-            x = x + _linear(_attention(q, k, v), here.o_proj)
-            h = _norm(x, layer.post_attention_layernorm)
-            gate = _linear(h, mlp.gate_proj)
-            x = x + _linear(gate / (1 + (-gate).exp()) * _linear(h, mlp.up_proj), mlp.down_proj)
-        return _linear(_norm(x[-1:], found.model.norm), found.lm_head)[0]
-
-
-def _qkv(here: Any, heads: int, kv_heads: int) -> list[tuple[Any, int]]:
-    return [(here.q_proj, heads), (here.k_proj, kv_heads), (here.v_proj, kv_heads)]
-
-
-def _angles(config: Any, start: int, count: int, device: Any) -> Any:
-    """Rotary angles [count, head_dim] in float64, each frequency once for either half of a head."""
-    import torch
-
-    width = config.hidden_size // config.num_attention_heads
-    theta = config.rope_parameters["rope_theta"]
-    half = torch.arange(0, width, 2, device=device, dtype=torch.float64) / width
-    places = torch.arange(start, start + count, device=device, dtype=torch.float64)
-    return torch.outer(places, theta**-half).repeat(1, 2)
-
-
-def _norm(x: Any, module: Any) -> Any:
-    wide = x.double() if x.dtype.itemsize == 8 else x.float()
-    scale = (wide.square().mean(-1, keepdim=True) + module.variance_epsilon).rsqrt()
-    return module.weight.to(x.dtype) * (wide * scale).to(x.dtype)
-
-
-_ROWS = 1 << 26  # elements of a matrix widened at a time
-
-
-def _linear(x: Any, module: Any) -> Any:
-    import torch
-
-    weight, rows = module.weight, max(1, _ROWS // module.weight.shape[1])
-    parts = [x @ weight[i : i + rows].to(x.dtype).T for i in range(0, weight.shape[0], rows)]
-    out = torch.cat(parts, 1)
-    return out if module.bias is None else out + module.bias.to(x.dtype)
-
-
-def _heads(x: Any, count: int) -> Any:
-    """[t, count * width] to [count, t, width]."""
-    return x.reshape(x.shape[0], count, -1).transpose(0, 1)
-
-
-def _rotate(x: Any, cos: Any, sin: Any) -> Any:
-    import torch
-
-    first, second = x.chunk(2, -1)
-    return x * cos + torch.cat((-second, first), -1) * sin
-
-
-def _attention(q: Any, k: Any, v: Any, rows: int = 256) -> Any:
-    """Causal attention [t, heads * width] of queries [heads, t, width], last of keys [., T, width]."""
-    import torch
-
-    heads, count, width = q.shape
-    group, total = heads // k.shape[0], k.shape[1]
-    k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
-    outs = []
-    for start in range(0, count, rows):
-        block = q[:, start : start + rows]
-        last = total - count + start + block.shape[1]  # keys that the block's last query sees
-        scores = block @ k[:, :last].transpose(1, 2) * width**-0.5
-        seen = torch.arange(last - block.shape[1], last, device=q.device)[:, None]
-        hidden = torch.arange(last, device=q.device)[None] > seen
-        wide = scores.double() if q.dtype.itemsize == 8 else scores.float()
-        weights = torch.softmax(wide.masked_fill(hidden, float("-inf")), -1).to(q.dtype)
-        outs.append(weights @ v[:, :last])
-    return torch.cat(outs, 1).transpose(0, 1).reshape(count, heads * width)
+        return exact.logits(spec, state.__getitem__, ids, dtype=dtype, past=past, last=True)[0, 0]
 
 
 def cached(decode: Decode) -> list[tuple[Any, Any]]:

@@ -21,7 +21,7 @@ import pandas as pd
 
 from rooflab import engine, ops
 from rooflab.bench import gate
-from rooflab.engine import gemma
+from rooflab.engine import exact, gemma, gemma_exact
 from rooflab.engine.products import Products
 from rooflab.hardware import roofline
 from rooflab.hardware.device import Device
@@ -31,7 +31,7 @@ from rooflab.profile import parts
 from rooflab.profile.trace import Trace
 from rooflab.records.case import Case, options
 from rooflab.records.fingerprint import source_of_callable
-from rooflab.studies import decode, decoding, gemma_oracle, hf, predictions
+from rooflab.studies import decode, decoding, hf, predictions
 from rooflab.studies.base import Context, Count, Sized, Study, package_identity
 
 PROMPTS = (512, 1848, 8192)
@@ -292,10 +292,10 @@ def _expected(model: str, format: str, head: str, seq: int) -> tuple[Any, dict[b
 
     spec, get = engine.spec(model), decoding.checkpoint(model)
     ids = decoding.prompt(model, 1, seq)
-    expected = decoding.logits(spec, get, ids, format, head, last=True)[0, 0]
+    expected = exact.logits(spec, get, ids, format, head, last=True)[0, 0]
     budgets = {}
     for rounded in {False, format == "q8_0"}:
-        plain = decoding.logits(spec, get, ids, format, head, None, "float16", rounded, last=True)[0, 0]
+        plain = exact.logits(spec, get, ids, format, head, "float16", rounded=rounded, last=True)[0, 0]
         error = float((plain.double() - expected).abs().max())
         budgets[rounded] = gate.error_budget(error, cupy.asarray(expected), "float16")
     return cupy.from_dlpack(expected), budgets
@@ -349,10 +349,12 @@ def _gemma(case: Case) -> gate.Work:
     spec, ids = gemma.spec(case.model), decoding.prompt(case.model, 1, seq)[0]
     one = gemma.Engine(spec, decode.gemma_weights(case.model, case.format, head), capacity=seq + 1)
     get, last = gemma.random_tensors(spec), seq - 1
-    exact = gemma_oracle.logits(spec, get, ids, case.format, head, last)[0]
-    plain = gemma_oracle.logits(spec, get, ids, case.format, head, last, "float16", rounds(case))[0]
-    expected = cupy.from_dlpack(exact)
-    budget = gate.error_budget(float((plain.double() - exact).abs().max()), expected, "float16")
+    known = gemma_exact.logits(spec, get, ids, case.format, head, first=last)[0]
+    plain = gemma_exact.logits(
+        spec, get, ids, case.format, head, "float16", first=last, rounded=rounds(case)
+    )[0]
+    expected = cupy.from_dlpack(known)
+    budget = gate.error_budget(float((plain.double() - known).abs().max()), expected, "float16")
     tokens = ids.tolist()
 
     def launch(_: int) -> None:

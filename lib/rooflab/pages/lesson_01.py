@@ -1,0 +1,57 @@
+"""What lesson 01's pages open with."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from rooflab.hardware import roofline
+from rooflab.lab import Lab
+from rooflab.pages import Opening, Rows
+from rooflab.view import page, plot
+
+
+def bandwidth(rows: Rows, here: Lab, size: str) -> Opening:
+    """The first screen of 01: the read ladder's first and best rung."""
+    own = rows[rows["kind"] == "own"]
+    first, best = own.iloc[0], own.sort_values("median_us").iloc[0]
+    text = f"The {here.run['gpu']} reads at {best['gb_s']:,.0f} GB/s"
+    text += f", {best['gb_s'] / here.spec.dram_gb_s:.0%} of its datasheet" if here.spec else ""
+    share = first["gb_s"] / best["gb_s"]
+    text += f"; the kernel that one writes first reaches {share:.0%} of that"
+    text += ", with every byte used: it keeps too few in flight" if share < 0.9 else ""
+    able = [
+        "compute how many bytes a memory needs in flight (Little's law)",
+        "bring a streaming kernel to the roof",
+        "name the roof that a kernel's bandwidth is held against",
+    ]
+    roof = ("read", here.roof["dram_read"].value, "GB/s")
+    return f"{text}.", able, page.ladder(rows, here.run["gpu"], roof, f"read, {size} an array, cold")
+
+
+def sweep_chart(sweep: Rows, gpu: str, ceiling: float, l2: int) -> tuple[Figure, str]:
+    """The read kernel by size, warm and cold, and its caption."""
+    fig, ax = plot.figure("bytes read", "GB/s", "Reading by size", xlog=True, height=2.8)
+    for cache, rows in sweep.groupby("cache"):
+        plot.series(ax, rows["bytes"], *plot.band(rows), label=cache)
+    plot.roof_line(ax, ceiling, f"DRAM read {ceiling:,.0f} GB/s")
+    plot.roof_line(ax, l2, f"L2: {plot.size_text(l2)}", vertical=True)
+    plot.size_ticks(ax, sweep["bytes"])
+    plot.label_ends(ax)
+    return fig, plot.caption(sweep, gpu, "Size sweep, warm and cold", ("DRAM read", ceiling, "GB/s"))
+
+
+def roofs(sweep: Rows, here: Lab) -> Opening:
+    """The first screen of 01b: the two ceilings and where they meet."""
+    gpu, read = here.run["gpu"], here.roof["dram_read"].value
+    text = f"The {gpu} reads at {read:,.0f} GB/s, cold and from large arrays"
+    fp16 = here.roof.get("fp16_tensor")
+    if fp16:
+        ridge = roofline.ridge(read, fp16.value)
+        text += f", and multiplies FP16 matrices at {fp16.value:,.0f} TFLOP/s: a kernel that does fewer than "
+        text += f"{ridge:,.0f} FLOP for each byte is memory-bound"
+    able = [
+        "say from which size on a roof holds, and by which clock",
+        "tell a transfer from a kernel",
+        "decide whether memory or arithmetic bounds a kernel",
+    ]
+    return f"{text}.", able, sweep_chart(sweep, gpu, read, int(here.run["l2_bytes"]))

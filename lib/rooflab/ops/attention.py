@@ -376,7 +376,7 @@ def decode_tile_of(rung: Rung, group: int, head_dim: int, arch: str) -> dict[str
     if rung.name == "3_packed_gqa":
         macros["GROUP"] = max(g for g in range(1, 9) if group % g == 0 and (g == 1 or g * head_dim <= 1024))
     elif rung.name == "4_cp_async":
-        limit = 1024 * SHARED_KIB.get(arch.rstrip("af"), 48) - 1024  # parts stand in static shared memory
+        limit = 1024 * SHARED_KIB.get(arch.rstrip("af"), 48) - 1024  # parts are in static shared memory
         for macros["WARPS"], macros["STAGES"] in ((4, 3), (4, 2), (2, 3), (2, 2), (1, 2)):
             if decode_launch_of(rung, macros).shared <= limit:
                 break
@@ -476,7 +476,7 @@ def attention(
 ) -> Any:
     """out [n, heads, head_dim] = softmax(scale q k^T) v.
 
-    Query i stands at position `start` + i (a chunk of a prompt against a cache); if causal it sees the first
+    Query i is at position `start` + i (a chunk of a prompt against a cache); if causal it sees the first
     `context` keys (default: all) up to its own position, with a window w the latest w of those, and otherwise
     every key. One that sees none gives zeros. v may be k itself. `scale` is 1 / sqrt(head_dim) unless given;
     `options` are the rung's macros. LaunchError says which operand does not fit, or that a rung can't do it.

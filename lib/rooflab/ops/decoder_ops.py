@@ -1,6 +1,6 @@
 """What stands between a prompt's or a batch's products of matrices: embedding, norm, rotation, gate, choice.
 
-A row is a token: of a prompt, rows follow each other in position; of a batch, all stand at one position, each
+A row is a token: of a prompt, rows follow each other in position; of a batch, all are at one position, each
 in its own sequence. `position` [1] int32 on the device says a batch's, so that a captured step can be
 repeated.
 """
@@ -197,7 +197,7 @@ def rope(
 ) -> None:
     """Biased and rotated queries [n, heads, head_dim], keys and values [n, kv_heads, head_dim] out of rows
     [n, (heads + 2 kv_heads) head_dim] FP16, which are in the order of pair_heads, as are the biases. The
-    first row stands at position `start` of turns [positions, head_dim / 2, 2] FP32. With `position` all rows
+    first row is at position `start` of turns [positions, head_dim / 2, 2] FP32. With `position` all rows
     stand there, and keys and values are a batch's cache [capacity, n, kv_heads, head_dim] to be written to.
     """
     n, heads, head_dim = _sizes("queries", queries, 3)

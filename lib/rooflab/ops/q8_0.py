@@ -184,7 +184,7 @@ def matvec(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **option
     """Return out [batch, n] FP16 = x [batch, k] times w [n, k] transposed.
 
     w is Blocks or Planes of Q8_0, x FP16 or Blocks or Planes of Q8_1 (`quantise` makes them); which of them
-    a rung takes stands in TAKES. LaunchError for anything else. `out` reuses an output.
+    a rung takes is listed in TAKES. LaunchError for anything else. `out` reuses an output.
     """
     chosen = rung_of(LADDERS["q8_0"], rung, DEFAULT["q8_0"])
     (n, k), (batch, x_k) = shape_of(w, Q8_0.itemsize), shape_of(x, Q8_1.itemsize)

@@ -128,7 +128,7 @@ class Study:
     name: str = ""
     lesson: str = ""
     needs_gpu: bool = True
-    everywhere: bool = False  # its table hangs on no device: one record in data/cpu, read in every mode
+    everywhere: bool = False  # its table depends on no device: one record in data/cpu, read in every mode
     # Studies that its predictions are made from: it is not recorded while another process still records one.
     after: tuple[str, ...] = ()
     trace_repeats: int = 20  # launches of each case that a tracer sees

@@ -180,7 +180,8 @@ class Decode(Study):
     def memory_bytes(self, case: Case) -> int:
         model, batch = model_shapes.get(case.model), case.batch or 1
         room = (case.seq or 0) + steps_of(case)
-        library = case.impl in hf.VARIANTS and case.model not in hf.MODELS  # whose weights are nobody else's
+        # Its weights are shared with no other contestant.
+        library = case.impl in hf.VARIANTS and case.model not in hf.MODELS
         return (
             int(2 * batch * room * model_shapes.kv_bytes_per_token(model))
             + 12 * batch * steps_of(case) * model.vocab

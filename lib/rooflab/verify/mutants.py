@@ -1,7 +1,7 @@
 """Planted faults: what a rung's source becomes when one thing in it is wrong.
 
 A mutation is a rule, a pattern in the source and what stands there instead; it is put to every portable rung
-alike, and to the course's headers that a rung includes, so nobody chooses the faults that are easily found.
+alike, and to the course's headers that a rung includes, so the faults are not picked for being easily found.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def of(rung: Rung) -> Iterator[Mutant]:
     """
     whole = rung.path.read_text()
     own = f"{rung.operator}/{rung.name}.cu"
-    headers = {name: text for name, text in headers_of(whole).items() if name != "common/ptx.cuh"}
+    headers = {name: text for name, text in headers_of(whole).items() if not name.endswith("/ptx.cuh")}
     used, order = _used(whole, headers), dict[str, None]()
     _inlined(whole, headers, order)
     groups = {own: [(own, whole, [(0, len(whole))])]}

@@ -2,8 +2,8 @@
 
 Every FP32 rung of lesson 03 goes through the ten items as the source words them, with D6's bound beside a
 possible one; and the last portable rung of every operator is launched a hundred times, whose results must be
-one. `rooflab trace suite` records the values in data/cpu: what held is computed by whoever reads them. The
-sources that run are the ones a GPU runs; a GPU's own gates and repeats stand in its recording.
+one. `rooflab trace suite` records the values in data/cpu: what held is computed when they are read. The
+sources that run are the ones a GPU runs; a GPU's own gates and repeats are in its recording.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def last_portable() -> list[tuple[str, Rung]]:
 def current(rung: Rung) -> str:
     """The identity of a rung's rows: its source with headers, and this suite."""
     text = rung.path.read_text()
-    headers = [body for name, body in headers_of(text).items() if name != "common/ptx.cuh"]
+    headers = [body for name, body in headers_of(text).items() if not name.endswith("/ptx.cuh")]
     return identity("suite", "\n".join([*headers, text]), None)
 
 

@@ -21,7 +21,7 @@ from rooflab.studies.base import Sized, Study
 from rooflab.studies.borrowing import Borrowing
 
 SEED = 7
-# Shapes of each kind, by effort. The committed recording holds INT4 products alone: a full one asks for those.
+# Shapes of each kind, by effort. The committed recording holds INT4 products alone, so "full" asks for those.
 COUNTS = {
     "full": {"int4": 11, "product": 0, "attention": 0, "decode_attention": 0},
     "quick": {"int4": 2, "product": 2, "attention": 2, "decode_attention": 2},

@@ -6,6 +6,7 @@ import tomllib
 
 import pytest
 from rooflab import doctor, profile, studies
+from rooflab.doctor import probes
 from rooflab.errors import MissingTool, UsageError
 from rooflab.paths import ROOT
 
@@ -272,7 +273,7 @@ def test_torch_is_asked_for_its_cuda_without_importing_it(monkeypatch, tmp_path)
         (package / "version.py").write_text(
             f"__version__ = '2.11.0'\ndebug = False\n{line}\nhip: str = '1'\n"
         )
-        assert doctor._torch() == ("2.11.0", cuda)
+        assert probes.torch_found() == ("2.11.0", cuda)
 
 
 def test_two_cupy_distributions_are_both_found(monkeypatch, tmp_path):
@@ -281,7 +282,7 @@ def test_two_cupy_distributions_are_both_found(monkeypatch, tmp_path):
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 14.2.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert [name for name, _ in doctor._cupy()] == ["cupy-cuda12x", "cupy-cuda13x"]
+    assert [name for name, _ in probes.cupy_found()] == ["cupy-cuda12x", "cupy-cuda13x"]
 
 
 @pytest.mark.parametrize(
@@ -299,16 +300,16 @@ def test_profiler_versions(monkeypatch, tmp_path, printed, version):
     tool.write_text(f"#!/bin/sh\necho '{printed}'\n")
     tool.chmod(0o755)
     monkeypatch.setattr(profile, "find_tool", lambda name: str(tool))
-    assert doctor._tool("ncu") == version
+    assert probes.tool("ncu") == version
     tool.write_text("#!/bin/sh\necho 'cannot open libcuda' >&2\nexit 1\n")
     with pytest.raises(MissingTool, match="does not start: cannot open libcuda"):
-        doctor._tool("ncu")
+        probes.tool("ncu")
 
 
 def test_the_small_kernel_compiles_here_for_every_architecture_of_the_course():
     pytest.importorskip("cuda.bindings.nvrtc")
     for arch in ("75", "80", "86", "89", "90"):
-        assert "doctor" in doctor._compiles(arch).resources
+        assert "doctor" in probes.compiles(arch).resources
 
 
 def test_this_very_machine_gets_a_report():

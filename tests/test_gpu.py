@@ -213,7 +213,7 @@ def test_integer_dot_products_are_exact_to_the_last_bit(n, k, batch):
     import cupy
     from rooflab.numerics import quant
     from rooflab.ops import mmq, q8_0
-    from rooflab.studies.q8_0 import blocks_of
+    from rooflab.studies.q8_0_operands import blocks_of
 
     rng = cupy.random.default_rng(n)
 
@@ -239,7 +239,7 @@ def test_every_width_of_mmqs_half_tiles_passes_the_gate():
     import cupy
     from rooflab.ops import mmq, q8_0
     from rooflab.studies import products
-    from rooflab.studies.q8_0 import widened
+    from rooflab.studies.q8_0_operands import widened
 
     if cupy.cuda.Device().compute_capability != "90":
         pytest.skip("wgmma needs compute capability 9.0")

@@ -1,5 +1,6 @@
 // Run the phases of a layer and the head: prologue, products, epilogue.
 #pragma once
+#include "common/decoder/timeline.cuh"
 #include "common/uniform.cuh"
 
 // Prefetch into L2 what the next phase reads and no block still writes: keys and values for ATTEND, and, by the last block,
@@ -49,8 +50,10 @@ __device__ inline void store_row(const Decoder& m, int layer, int phase, int pos
 // Run a phase of a layer for the token at position `pos`. `slot` is the ring's next slot to read.
 __device__ inline void run_phase(const Decoder& m, const Smem& smem, const KvSplit& split, Stream& s, int& slot, int layer,
                                  int phase, int pos) {
+    mark(smem, BEGIN, 8 * layer + phase);
     if (phase == ATTEND) {
         attend(m, smem, split, layer);
+        mark(smem, END);
         return;
     }
     const int first = smem.plans[phase].first, rows = (smem.plans[phase].end - first) * UNIT;
@@ -73,11 +76,13 @@ __device__ inline void run_phase(const Decoder& m, const Smem& smem, const KvSpl
         const float3 operands = preloaded ? first_operands : load_epilogue(m, layer, phase, pos, unit, r);
         store_row(m, layer, phase, pos, unit, r, value, operands, valid);
     });
+    mark(smem, END);
 }
 
 // Compute the logits and this block's candidate for the token at position `pos`: the largest logit, or with an inverse
 // temperature above 0 the largest logit times it plus Gumbel noise, which samples tokens with their softmax probabilities.
 __device__ inline void run_head(const Decoder& m, const Smem& smem, Stream& s, int& slot, int pos) {
+    mark(smem, BEGIN, 8 * m.layers + HEAD);
     load_rmsnorm<HEAD_FORMAT>(m, smem, 2 * m.layers, -1);
     Candidate best = {__int_as_float(0xff800000), 0x7fffffff};
     products<HEAD_FORMAT>(m, smem, s, slot, HEAD, [&](int unit, int r, float value, bool valid, bool) {
@@ -103,4 +108,6 @@ __device__ inline void run_head(const Decoder& m, const Smem& smem, Stream& s, i
         if (value > best.value || (value == best.value && index < best.index)) best = {value, index};
     }
     if (threadIdx.x == 0) m.candidates[blockIdx.x] = best;
+    mark(smem, END);
+    mark_time(smem);
 }

@@ -1,6 +1,7 @@
 // Multiply a block's units of a phase's matrix by x: each warp its range of chunks, then add up the warps' sums.
 #pragma once
 #include "common/decoder/schedule.cuh"
+#include "common/decoder/timeline.cuh"
 
 constexpr int NO_COPY = -1;
 
@@ -11,7 +12,9 @@ __device__ inline void multiply_chunks(float (&acc)[2][4], Operands& o, Stream& 
                                        int lane) {
 #pragma unroll 1
     for (; count > 0; --count) {
+        const auto asked = clock_before_wait();
         wait_for_slot<G != NO_COPY>(s, smem, o.slot);
+        count_waited(smem, asked);
         multiply_chunk<F, WIDTH>(acc, o, smem, lane);
         release_slot(smem, o.slot);
         if constexpr (G != NO_COPY) copy_next_chunk<G>(s, smem, o.w, o.slot, lane);
@@ -77,6 +80,7 @@ __device__ inline void sum_unit(float2 (&both)[2], Operands& o, Stream& s, const
 // block's row number threadIdx.x, whose epilogue's operands may have been loaded before.
 template <int F, typename Epilogue>
 __device__ inline void products(const Decoder& m, const Smem& smem, Stream& s, int& slot, int phase, Epilogue epilogue) {
+    mark(smem, X_READY);
     set_busy(smem, true);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int first = smem.plans[phase].first, last = smem.plans[phase].end, chunks = smem.plans[phase].chunks;
@@ -109,8 +113,10 @@ __device__ inline void products(const Decoder& m, const Smem& smem, Stream& s, i
     }
     if (lane == 0) smem.spans[warp] = pair > start ? start | (pair - 1) << 16 : 1;
     slot = o.slot;
+    mark(smem, MULTIPLIED);
     set_busy(smem, false);
     sync_consumers(smem);
+    mark(smem, SUMMED);
     for (int i = threadIdx.x; i < (last - first + 1) / 2 * 2 * UNIT; i += THREADS) {
         const int at = min(i / UNIT, last - first - 1), wanted = at >> shift;
         const float* sums = smem.sums + at * UNIT + i % UNIT;

@@ -53,6 +53,9 @@ __device__ inline void make_plans(const Decoder& m, const Smem& smem) {
     if (threadIdx.x == GATE_UP) smem.plans[GATE_UP] = plan_of<FORMAT>(m.w_gate_up, m.s_gate_up, 2 * m.mlp, m.hidden);
     if (threadIdx.x == DOWN) smem.plans[DOWN] = plan_of<FORMAT>(m.w_down, m.s_down, m.hidden, m.mlp);
     if (threadIdx.x == HEAD) smem.plans[HEAD] = plan_of<HEAD_FORMAT>(m.w_head, m.s_head, m.vocab, m.hidden);
+#if TIMELINE
+    if (threadIdx.x == 0) smem.scratch[WARPS + 1] = smem.scratch[WARPS + 2] = 0.0f;  // see timeline.cuh
+#endif
     __syncthreads();
     const int phase = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (warp < WARPS && phase <= HEAD && phase != ATTEND)

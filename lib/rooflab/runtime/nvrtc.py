@@ -348,6 +348,16 @@ class Function:
         self._function = _checked(driver.cuModuleGetFunction(self._module, entry.encode()))
         self._allowed = 48 * 1024
 
+    def read(self, name: str, shape: Sequence[int], dtype: str) -> np.ndarray:
+        """A copy of the module's global array `name` (extern "C" __device__), once all launches are done."""
+        driver, found = _driver(), np.empty(tuple(shape), dtype)
+        _checked(driver.cuCtxSynchronize())
+        pointer, size = _checked(driver.cuModuleGetGlobal(self._module, name.encode()))
+        if size != found.nbytes:
+            raise LaunchError(f"{name} holds {size} bytes, not the {found.nbytes} of {list(shape)} {dtype}.")
+        _checked(driver.cuMemcpyDtoH(found.ctypes.data, pointer, size))
+        return found
+
     def allow_shared(self, size: int) -> None:
         """Raise the dynamic shared memory limit to `size` bytes (needed above 48 KiB; a launch does it)."""
         driver = _driver()

@@ -264,7 +264,7 @@ def load(
     else:
         text = source
     path = compiler()
-    headers = {k: v for k, v in headers_of(text).items() if k != "common/ptx.cuh"}
+    headers = {k: v for k, v in headers_of(text).items() if not k.endswith("/ptx.cuh")}
     stripped = strip_comments("\n".join([*headers.values(), text]))
     refuse_unportable(name, stripped)
     entries = {entry: _parameter_names(inner) for entry, inner in _ENTRY.findall(stripped)}

@@ -23,7 +23,7 @@ from rooflab.records.case import Case, options
 from rooflab.runtime import nvrtc
 from rooflab.studies import products
 from rooflab.studies.base import Context, Count, Sized, Study, tunables, turn
-from rooflab.studies.q8_0 import WEIGHT_BYTES, blocks_of, copied, expect, judge_of, operands, widened
+from rooflab.studies.q8_0_operands import WEIGHT_BYTES, blocks_of, copied, expect, judge_of, operands, widened
 
 SHAPES = ((8192, 8192), (14336, 4096), (10240, 2560))  # (n, k); the first leads
 PROMPTS = (512, 1848)

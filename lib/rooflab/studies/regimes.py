@@ -29,7 +29,7 @@ from rooflab.records.case import Case, options
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.studies import int4 as int4_study
 from rooflab.studies import mmq as mmq_study
-from rooflab.studies import products
+from rooflab.studies import products, q8_0_operands
 from rooflab.studies import q8_0 as q8_study
 from rooflab.studies.base import Context, Count, Sized, Study, turn
 
@@ -238,7 +238,7 @@ class Operands:
 
     @property
     def widened(self) -> Any:
-        return self._once("widened", lambda: q8_study.widened(self.planes))
+        return self._once("widened", lambda: q8_0_operands.widened(self.planes))
 
     def copies(self, order: str, count: int) -> list[Any]:
         """`count` copies of the weights in one order, as ways take them."""
@@ -246,8 +246,8 @@ class Operands:
             "halves": lambda: products.copied(self.halves, count),
             "rows": lambda: _together(int4.Rows, self.groups.rows, count),
             "tiles": lambda: self._tiles(count),
-            "planes": lambda: q8_study.copied(self.planes, count),
-            "blocks": lambda: q8_study.copied(q8_study.blocks_of(self.planes), count),
+            "planes": lambda: q8_0_operands.copied(self.planes, count),
+            "blocks": lambda: q8_0_operands.copied(q8_0_operands.blocks_of(self.planes), count),
         }
         return self._once((order, count), kinds[order])
 
@@ -275,8 +275,8 @@ class Operands:
                 made[key] = exact, products.budget(self.groups.exact.astype("float16"), x, exact, "float16")
             else:
                 w = self.widened.astype("float16").astype("float32") if rounded else self.widened
-                a = x.astype("float32") if given else q8_study.widened(made["prepared"])
-                made[key] = q8_study.expect("", w, a, x)
+                a = x.astype("float32") if given else q8_0_operands.widened(made["prepared"])
+                made[key] = q8_0_operands.expect("", w, a, x)
         return x, *made[key]
 
 

@@ -214,7 +214,7 @@ def of(rung: Rung) -> Iterator[Mutant]:
     """
     whole = rung.path.read_text()
     own = f"{rung.operator}/{rung.name}.cu"
-    headers = {name: text for name, text in headers_of(whole).items() if name != "common/ptx.cuh"}
+    headers = {name: text for name, text in headers_of(whole).items() if not name.endswith("/ptx.cuh")}
     used, order = _used(whole, headers), dict[str, None]()
     _inlined(whole, headers, order)
     groups = {own: [(own, whole, [(0, len(whole))])]}

@@ -372,7 +372,7 @@ def mutants(operators: Sequence[str] = OPERATORS) -> list[list[tuple[str, Mutant
 def current(mutant: Mutant) -> str:
     """The identity of a mutant's row: its source with headers, and what was changed."""
     whole = mutant.rung.path.read_text()
-    headers = [body for name, body in headers_of(whole).items() if name != "common/ptx.cuh"]
+    headers = [body for name, body in headers_of(whole).items() if not name.endswith("/ptx.cuh")]
     return identity(mutant.name, "\n".join([*headers, mutant.text]), None)
 
 

@@ -160,7 +160,7 @@ def last_portable() -> list[tuple[str, Rung]]:
 def current(rung: Rung) -> str:
     """The identity of a rung's rows: its source with headers, and this suite."""
     text = rung.path.read_text()
-    headers = [body for name, body in headers_of(text).items() if name != "common/ptx.cuh"]
+    headers = [body for name, body in headers_of(text).items() if not name.endswith("/ptx.cuh")]
     return identity("suite", "\n".join([*headers, text]), None)
 
 

@@ -1,0 +1,173 @@
+"""What lesson 00a shows: the machine, its conditions, its counters, the gate's verdicts, and the ramp."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rooflab import studies
+from rooflab.studies import environment
+from rooflab.studies.base import Context
+from rooflab.view import display, explorer, plot
+
+
+def machine(run: Any, spec: Any) -> None:
+    """Show what the driver reports beside what the datasheet says."""
+    sheet = spec and ".".join(map(str, spec.compute_capability))
+    clock_now = f"{run.sm_clock_before_mhz} MHz before the run"
+    facts = [
+        ("compute capability", run.compute_capability, sheet),
+        ("SMs", f"{run.sms}", spec and f"{spec.sms}"),
+        ("L2 cache", plot.size_text(run.l2_bytes), spec and f"{spec.l2_mb:g} MiB"),
+        ("DRAM", f"{run.memory_bytes / 2**30:.0f} GiB", spec and f"{spec.memory_gb:g} GB"),
+        ("DRAM bandwidth", "lesson 01 measures it", spec and f"{spec.dram_gb_s:,} GB/s"),
+        ("SM clock", clock_now, spec and f"boost {spec.boost_mhz} MHz"),
+        ("CUDA, compiler (NVRTC)", f"{run.cuda}, {run.nvrtc}", None),
+        ("torch, CuPy", f"{run.torch or 'none'}, {run.cupy}", None),
+    ]
+    heads = {"fact": "", "here": run.gpu, "sheet": "datasheet"}
+    display.table(pd.DataFrame(facts, columns=list(heads)), heads)
+
+
+def conditions(run: Any) -> None:
+    """Show clock, temperature and power before and after the run, and who else was there."""
+    before = [run.sm_clock_before_mhz, run.temperature_before_c, run.power_before_w]
+    after = [run.sm_clock_after_mhz, run.temperature_after_c, run.power_after_w]
+    what = ["SM clock, MHz", "temperature, °C", "power, W"]
+    conditions = pd.DataFrame({"what": what, "before": before, "after": after})
+    heads = {"what": "", "before": "before", "after": "after"}
+    display.table(conditions, heads, dict.fromkeys(("before", "after"), "{:.0f}"))
+    others = run.other_processes
+    display.say(
+        "No other process was on the GPU."
+        if others == 0
+        else f"**Other processes shared the GPU: {others}.** Suspect every time here."
+    )
+
+
+def counted_loads(lab: Any) -> Any:
+    """Show what the profiler counted of three sizes; its rows."""
+    asked = environment.profiled_clocks()
+    counted = lab.profile("environment", asked, "ncu", environment.PROFILED)
+    counted["n"] = counted["case"].map({case.id: case.n for case in asked})
+    heads = {"n": "elements", "dram_bytes": "DRAM bytes"}
+    heads |= {"l2_hit_pct": "L2 hits, %", "occupancy_pct": "occupancy, %"}
+    formats = dict.fromkeys(("l2_hit_pct", "occupancy_pct"), "{:.0f}")
+    formats |= dict.fromkeys(("n", "dram_bytes"), "{:,.0f}")
+    display.table(counted, heads, formats)
+    return counted
+
+
+def proved_by(counted: Any) -> Any:
+    """Say whether counters can be read here; whether they can."""
+    proved = len(counted) > 0 and (counted["dram_bytes"] > 0).any()
+    silly = counted[counted["l2_hit_pct"] > 100]["l2_hit_pct"]
+    display.say(
+        "Counters are permitted: the DRAM bytes came back, and not empty."
+        if proved
+        else "No counters on this machine; the doctor says why."
+    )
+    if len(silly):
+        display.say(
+            f"A hit rate of {silly.max():.0f} % is impossible. `ncu` runs a kernel several "
+            "times and reads other counters each time; in a tiny one they disagree."
+        )
+    return proved
+
+
+def compiled(lab: Any) -> None:
+    """Show what the compiler made of the rungs."""
+    kept = [f"arch=sm_{arch}" for arch in studies.static.SASS_ARCHS]
+    built = [case for case in lab.cases("static") if case.operator == "saxpy"]
+    built = [case for case in built if case.options in kept]
+    report = lab.measure("static", built)
+    sass = lab.profile("static", built, "sass").drop(columns="run")
+    report["arch"] = report["options"].str.removeprefix("arch=")
+    heads = {"impl": "saxpy", "arch": "for", "registers": "registers"}
+    heads |= {"spill_bytes": "spilled bytes", "instructions": "instructions"}
+    heads |= {"loads_4b": "4-byte loads", "loads_16b": "16-byte loads"}
+    heads |= {"fused_multiply_adds": "FMAs"}
+    display.table(report.merge(sass, on="case", how="left"), heads)
+
+
+def cheats(lab: Any) -> Any:
+    """Show the gate's verdicts on the CUDA cheats; how many were refused, in words."""
+    refusals = lab.profile("environment", environment.cheats(), "gate")
+    refusals["cheat"] = refusals["case"].str.extract(r"/(\w+)")
+    verdict = np.where(refusals.refused, "refused: ", "")
+    refusals["verdict"] = verdict + refusals["sentence"]
+    heads = {"cheat": "CUDA cheat", "verdict": "the gate says"}
+    display.table(refusals, heads)
+    caught = f"{refusals.refused.sum()} of {len(refusals)} CUDA cheats"
+    caught = caught if len(refusals) else "none of the CUDA cheats, which were not tried"
+    display.say(f"Refused: **{caught}**. What is refused has no time.")
+    return caught
+
+
+def predicted(N: Any, spec: Any) -> None:
+    """Show the least time of each contestant."""
+    study, cases = studies.get("environment"), environment.ramp(N)
+    bound = [study.predict(case, Context(device=spec)) for case in cases]
+    moved = [study.count(case).bytes for case in cases]
+    guess = {"impl": [c.impl for c in cases], "bytes": moved, "us": bound}
+    heads = {"impl": "saxpy", "bytes": "bytes", "us": "at least, µs (datasheet)"}
+    display.table(pd.DataFrame(guess), heads, {"us": "{:.1f}"})
+
+
+def measured(ramp: Any) -> None:
+    """Show the ramp with quartiles, rates and errors."""
+    ramp["used"] = ramp["error"] / ramp["error_budget"]
+    heads = {"impl": "saxpy", "q1_us": "q1, µs", "median_us": "median, µs"}
+    heads |= {"q3_us": "q3, µs", "samples": "samples", "gb_s": "GB/s"}
+    heads |= {"roof_fraction": "of triad roof", "used": "error, of allowed"}
+    formats = dict.fromkeys(("q1_us", "median_us", "q3_us"), "{:.2f}")
+    formats |= {"gb_s": "{:,.0f}", "roof_fraction": "{:.0%}", "used": "{:.0%}"}
+    display.table(ramp, heads, formats)
+
+
+def standing(ramp: Any) -> None:
+    """Say how the rungs compare."""
+    by_impl = ramp.set_index("impl")
+    first, second = by_impl.loc["1_scalar"], by_impl.loc["2_vector"]
+    text = f"On this device rung 2 {display.against(second, first)} rung 1 "
+    text += "(a quarter of the memory instructions, the same bytes)"
+    if "torch.add" in by_impl.index:
+        peer = by_impl.loc["torch.add"]
+        text += f" and {display.against(second, peer)} `torch.add`"
+    text += "."
+    if second.predicted_us > 0:
+        excess = second.median_us / second.predicted_us
+        text += f" It takes {excess:.2f} times the datasheet's least time: see lesson 01."
+    display.say(text)
+
+
+def takeaway(caught: Any, proved: Any, ramp: Any, verdicts: Any) -> None:
+    """The page's last word."""
+    admitted = sum(verdict["verdict"].startswith("admitted") for verdict in verdicts)
+    best = ramp.loc[ramp["median_us"].idxmin()]
+    share = best["roof_fraction"]
+    takeaway = f"""
+    - {"Counters can be read" if proved else "Counters cannot be read"} on this machine.
+    - The gate admitted {admitted} of {len(verdicts)} NumPy kernels, the honest one, and
+      refused {caught}. What is refused is not timed.
+    - The highest rate of saxpy, cold: {best["gb_s"]:,.0f} GB/s, by {best["impl"]}."""
+    if share == share:
+        takeaway += f" That is {share:.0%} of its roof."
+    display.say(takeaway)
+
+
+def explored(lab: Any, ramp: Any, recorded: Any) -> Any:
+    """The explorer of saxpy by size."""
+    graphs = [c for c in recorded if c.operator == "saxpy" and not c.options]
+    graphs = [c for c in graphs if c.clock == "graph"]
+    saxpy = pd.concat([lab.measure("environment", graphs), ramp])
+    return explorer.Explorer(
+        "saxpy",
+        saxpy.drop_duplicates("case"),
+        controls={"impl": "Rung", "cache": "Cache"},
+        roof=lab.roof or None,
+        title="saxpy, by size",
+        measure=explorer.measurer(lab),
+    )

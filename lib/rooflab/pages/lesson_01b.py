@@ -1,0 +1,316 @@
+"""What lesson 01b shows: where roofs hold, clocks of copies, transfers, and the peaks of arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from rooflab import lab
+from rooflab.analysis import states
+from rooflab.hardware import roofline
+from rooflab.studies import bandwidth
+from rooflab.view import display, explorer, plot
+
+
+def guesses(dram_sheet: Any, fp16_sheet: Any, l2: Any) -> Any:
+    """Show what is predicted before anything is measured."""
+    ridge_sheet = roofline.ridge(dram_sheet, fp16_sheet)
+    said = {
+        "Warm beats cold up to": plot.size_text(l2),
+        "No cold stream is faster than": f"{dram_sheet:,.0f} GB/s",
+        "Arithmetic bounds FP16 products from": f"{ridge_sheet:,.0f} FLOP per byte",
+    }
+    frame = pd.DataFrame(said.items(), columns=["what", "guess"])
+    display.table(frame, {"what": "Question", "guess": "Prediction"})
+    return ridge_sheet
+
+
+def knee(gpu: Any, l2: Any, read_roof: Any, sweep: Any) -> Any:
+    """Say up to which size warm beats cold, and from which a roof holds."""
+    cold = sweep[sweep["cache"] == "cold"].sort_values("bytes")
+    at, start = bandwidth.knee(sweep), bandwidth.fixed_us(cold, read_roof)
+    larger = cold["bytes"][cold["bytes"] > (at or 0)]
+    after = f" and no longer at {plot.size_text(larger.min())}" if len(larger) else ""
+    if at:
+        edge = sweep[sweep["bytes"] == at].set_index("cache")["median_us"]
+        display.say(
+            f"On the {gpu} warm beats cold up to {plot.size_text(at)} ({edge['warm']:.2f} "
+            f"against {edge['cold']:.2f} µs){after}; its L2 is {plot.size_text(l2)}. "
+            + (
+                "Beyond the knee an array evicts itself before it comes round again."
+                if at <= 2 * l2
+                else "Why it should so far beyond its L2, nothing measured here says."
+            )
+        )
+    modelled = cold["bytes"] / (start + cold["bytes"] / read_roof / 1e3) / 1e3
+    off = (modelled / cold["gb_s"] - 1).abs().max()
+    reached = cold[cold["gb_s"] >= 0.9 * read_roof]["bytes"]
+    found = plot.size_text(reached.min()) if len(reached) else ""
+    beyond = f". The smallest measured array that does has {found}" if found else ""
+    display.say(
+        f"A model with one number in it, {start:.1f} µs to start and finish and then "
+        f"bytes at the roof, is within {off:.0%} of every point of the cold curve. By it "
+        "an array reaches 90 % of the roof when its bytes take 9 times as long as "
+        f"starting and finishing: at {9e3 * start * read_roof / 2**20:.0f} MiB{beyond}."
+    )
+    return after, at, reached
+
+
+def opinions(dram_sheet: Any, here: Any, streams: Any) -> None:
+    """Show the datasheet's, the profiler's and the kernels' bandwidth."""
+    profile = here.profile("bandwidth", bandwidth.profiled(), "ncu", bandwidth.PROFILED)
+    counted = bandwidth.counted(profile)
+    peak = counted["dram_peak_bytes_per_s"].median() / 1e9
+    views = {"datasheet": dram_sheet, "profiler's peak (ncu)": peak}
+    views |= {f"measured: {op}": here.roof[f"dram_{op}"].value for op in streams}
+    three = pd.DataFrame(views.items(), columns=["what", "gb_s"])
+    three["sheet"] = 100 * three["gb_s"] / dram_sheet
+    three["ncu"] = 100 * three["gb_s"] / peak
+    names = {"what": "Opinion", "gb_s": "GB/s", "sheet": "% of datasheet"}
+    names |= {"ncu": "% of profiler's peak"}
+    display.table(three, names, {"gb_s": "{:,.0f}", "sheet": "{:.1f}", "ncu": "{:.1f}"})
+
+
+def trap() -> None:
+    """Say what an earlier measurement of copies found."""
+    rows: Any = lab.open("replay", "h200-peers").store.read("bandwidth")
+    trap = rows.set_index("impl")["gb_s"]
+    display.say(
+        "Before this course had kernels, its peers were measured on an H200: `copy_` of a "
+        f"large `uint8` tensor at {trap['torch_uint8']:,.0f} GB/s, the runtime's own copy "
+        f"at {trap['memcpy_dtod']:,.0f}. The obvious suspect is the one-byte type."
+    )
+
+
+def copies_drawn(gpu: Any, here: Any, large: Any) -> Any:
+    """Draw the copies by clock; their rows."""
+    copies = here.measure("bandwidth", bandwidth.copies_by_clock(large))
+    copies["name"] = copies["impl"] + " " + copies["clock"].replace("event", "eager")
+    round_sizes = copies[copies["n"] != copies["n"].max() - 1024]
+    title = "Copies as graph nodes and as eager calls"
+    fig, ax = plot.figure("bytes an array", "GB/s", title, xlog=True)
+    for name, rows in round_sizes.groupby("name", sort=False):
+        plot.series(ax, 4 * rows["n"], *plot.band(rows), label=name)
+    copy_roof = here.roof["dram_copy"].value
+    plot.roof_line(ax, copy_roof, f"copy roof {copy_roof:,.0f} GB/s")
+    plot.size_ticks(ax, 4 * round_sizes["n"])
+    plot.label_ends(ax)
+    ceiling = ("copy", copy_roof, "GB/s")
+    plot.show(fig, plot.caption(round_sizes, gpu, "Copies by clock", ceiling))
+    return copies, copy_roof, round_sizes
+
+
+def clocks_said(copies: Any, gpu: Any, ladders: Any) -> Any:
+    """Say what the type and the clock of a copy change."""
+    named = ladders[ladders["operator"] == "copy"]
+    named = named.assign(name=plot.contestants(named)).set_index("name")
+    text = f"On the {gpu}: "
+    if {"torch.copy_ uint8", "torch.copy_ int32"} <= set(named.index):
+        byte, word = named.loc["torch.copy_ uint8"], named.loc["torch.copy_ int32"]
+        text += f"as graph nodes, `copy_` of `uint8` {display.against(byte, word)} that "
+        text += "of `int32`. "
+        even = display.level(byte, word)
+        text += "So it is not the type. " if even else "So the type matters. "
+    for impl in dict.fromkeys(copies.loc[copies["kind"] != "own", "impl"]):
+        slow = bandwidth.fallen_copies(copies, impl)
+        whole = [n for n in sorted(set(copies["n"])) if n < min(slow, default=0)]
+        text += f"`{impl}` is slower as a graph node than eager "
+        first = f"from {plot.size_text(4 * slow[0])} an array on" if slow else ""
+        text += first or "at no size measured"
+        text += f", not yet at {plot.size_text(4 * whole[-1])}. " if whole else ". "
+    display.say(text)
+    return named
+
+
+def transfers_traced(here: Any) -> Any:
+    """What the timeline shows of each library copy; its rows."""
+    traced = here.profile("bandwidth", bandwidth.traced(), "nsys")
+    groups = traced.groupby("case", sort=False)
+    kinds = groups[["kind", "short"]].first()
+    kinds["us"] = groups["duration_ns"].median() / 1e3
+    calls = [name.partition(" n=")[0].split() for name in kinds.index]
+    kinds["call"] = [" ".join(w for w in words if "/" in w or "=" in w) for words in calls]
+    names = {"call": "Eager, traced by Nsight Systems", "kind": "Activity"}
+    names |= {"short": "What ran", "us": "µs"}
+    size = plot.size_text(4 * (bandwidth.traced()[0].n or 0))
+    display.table(kinds, names, {"us": "{:.1f}"}, f"{size} an array")
+    library = kinds[kinds["call"] != "copy/2_vector"]
+    return library
+
+
+def fallen(copies: Any, large: Any, library: Any, named: Any) -> Any:
+    """Say where the runtime's copy falls to, as a node of a graph."""
+    slow = bandwidth.fallen_copies(copies, "cudaMemcpyAsync")
+    if slow and large in slow:
+        node, ours = named.loc["cudaMemcpyAsync"], named.loc["1_scalar"]
+        eager = copies[copies["name"] == "cudaMemcpyAsync eager"].set_index("n").loc[large]
+        text = f"At {plot.size_text(4 * large)} an array the runtime's copy runs at "
+        text += f"{eager['gb_s']:,.0f} GB/s eager and at {node['gb_s']:,.0f} as a graph "
+        text += f"node, {node['gb_s'] / ours['gb_s']:.3f} times our `copy/1_scalar`. "
+        if len(library) and (library["kind"] == "memcpy").all():
+            text += "Eager, every library copy was the driver's own transfer, not a "
+            text += "kernel, whatever its type. "
+        if display.level(node, ours):
+            text += "Perhaps a large graph node runs a kernel like ours, with 4 bytes a "
+            text += "thread; no trace on this page shows it. "
+        text += "What is measured: **the clock decides** which rate one sees."
+        display.say(text)
+    return slow
+
+
+def from_host(here: Any, sweep: Any) -> Any:
+    """Show transfers from the host beside a kernel that reads the same bytes."""
+    moved = here.measure("bandwidth", bandwidth.transfers())
+    size = bandwidth.TRANSFER
+    kernel = sweep[(sweep["n"] == size) & (sweep["cache"] == "cold")]
+    if not len(kernel):  # a sweep that skips this size
+        kernel = here.measure("bandwidth", bandwidth.sweep([size], "cold"))
+    both = pd.concat([moved, kernel])
+    both["name"] = both["operator"] + " " + both["impl"]
+    names = {"name": f"Moving {plot.size_text(4 * size)}", "clock": "Clock"}
+    names |= {"predicted_us": "Bound (µs)", "median_us": "Median (µs)", "gb_s": "GB/s"}
+    display.table(both, names, dict.fromkeys(("predicted_us", "median_us", "gb_s"), "{:,.1f}"))
+    return kernel, moved, size
+
+
+def published_time(kernel: Any, moved: Any, size: Any) -> None:
+    """Say what a published kernel's time has in common with a transfer."""
+    published: Any = lab.open("replay", "rtx-4090-published").store.read("gemv")
+    published = published.set_index("impl")["median_us"] / 1e3
+    claim = published["strided"]
+    pageable = moved.set_index("impl")["median_us"]["pageable"] / 1e3
+    alike = 0.5 < pageable / claim < 2
+    alike = "The claimed time is about that of a transfer." if alike else ""
+    read_us = kernel["median_us"].iloc[0]
+    display.say(
+        f"A published specification reports {claim:.2f} ms for a 4096 × 4096 float "
+        "matrix-vector product on an RTX 4090 and blames strided access to DRAM. That "
+        f"matrix is these {plot.size_text(4 * size)}. Here a kernel *reads* it in "
+        f"{read_us:.1f} µs; to *carry it over* from pageable memory takes {pageable:.2f} "
+        f"ms, {1e3 * pageable / read_us:,.0f} times as long and {pageable / claim:.0%} of "
+        f"the published time. {alike}"
+    )
+    display.say(
+        "Two machines prove nothing about each other. The project's own later log says "
+        f"what its uploads cost: its coalesced kernel took {published['coalesced_uploading']:.1f} ms "
+        f"while every call uploaded the weights, and {published['coalesced']:.2f} ms once "
+        "they stayed. Time transfers and kernels apart."
+    )
+
+
+def peaks(gpu: Any, here: Any) -> Any:
+    """Show the peaks of arithmetic in a burst and sustained; their rows."""
+    matrix = bandwidth.MATRIX[here.effort]
+    gemm = here.measure("bandwidth", bandwidth.peaks(matrix))
+    tops = bandwidth.burst_and_sustained(gemm, here.spec)
+    names = {"roof": "Peak", "burst": "Burst", "sustained": "Sustained"}
+    names |= {"sheet": "Datasheet, dense", "share": "Burst % of datasheet"}
+    names |= {"kept": "Sustained % of burst", "mhz": "its clock, MHz", "watts": "its power, W"}
+    said = f"TFLOP/s (int8: TOP/s), products of {matrix} x {matrix} matrices on {gpu}"
+    display.table(tops, names, dict.fromkeys(list(names)[1:], "{:,.0f}"), said)
+    return tops
+
+
+def power(gpu: Any, here: Any, tops: Any) -> None:
+    """Say which peaks power sets."""
+    low, kept = tops[tops["share"] < 60], tops["kept"].dropna()
+    limited = tops[(tops["kept"] < 98) & (tops["capped"] > 0.5)]
+    text = f"On the {gpu} no sustained product is held back by power. "
+    text = text if len(kept) else f"On the {gpu} no product was timed both ways. "
+    if len(limited):
+        drop = tops.loc[kept.idxmin()]
+        text = f"On the {gpu} **power sets the sustained roof** of {display.listed(limited['roof'])}: "
+        text += (
+            f"holds the clock down. {drop['roof']} loses most, and keeps {drop['kept']:.0f} % of its burst. "
+        )
+    streams = states.kept(states.measured(here), "read", "copy")
+    text += f"{streams} " if streams else ""
+    if len(low):
+        text += f"Under 60 % of the datasheet: {', '.join(low['roof'])}. One library's "
+        text += "product shows what the hardware can do at least, not its limit."
+    display.say(text)
+
+
+def one_token(gpu: Any, tops: Any) -> Any:
+    """Say what one token's product does for each byte."""
+    flops, size_bytes = roofline.gemm_flops(1, 4096, 4096), roofline.gemm_bytes(1, 4096, 4096, 2)
+    fp16 = tops.set_index("roof")["ridge"].get("fp16_tensor")
+    if fp16:
+        display.say(
+            "One token through a 4096 × 4096 FP16 matrix does "
+            f"{roofline.intensity(flops, size_bytes):.2f} FLOP per byte; the ridge of the "
+            f"{gpu} lies at {fp16:.0f}. Writing one token at a time is the memory's "
+            "business, until many tokens share each weight that is read."
+        )
+    return fp16
+
+
+def takeaway(
+    after: Any,
+    at: Any,
+    dram_sheet: Any,
+    fp16: Any,
+    gpu: Any,
+    here: Any,
+    l2: Any,
+    reached: Any,
+    read_roof: Any,
+    ridge_sheet: Any,
+    slow: Any,
+) -> None:
+    """The page's last word."""
+    text = f"- The {gpu} reads at **{read_roof:,.0f} GB/s**"
+    text += f", {read_roof / dram_sheet:.0%} of its datasheet. " if here.spec else ". "
+    if len(reached):
+        text += f"{plot.size_text(reached.min())} is the smallest array that reaches 90 % "
+        text += "of that cold. "
+    if at:
+        text += f"Warm beat cold up to {plot.size_text(at)}{after}; "
+        text += f"from the L2's size we predicted {plot.size_text(l2)}."
+    text += "\n"
+    if slow:
+        text += "- The same library call on the same bytes has another rate as a graph node "
+        text += "than called eagerly.\n"
+    if fp16:
+        text += f"- Arithmetic bounds FP16 products from {fp16:,.0f} FLOP per byte on"
+        text += f"; the datasheet said {ridge_sheet:,.0f}.\n" if here.spec else ".\n"
+    text += "- A roof comes from a kernel, a size and a clock. Name all three."
+    display.say(text)
+
+
+def _bound(dram_sheet: Any, here: Any) -> Any:
+    """The function that gives a case's least time in microseconds, None without a datasheet."""
+
+    def bound(case: Any) -> Any:
+        moved = roofline.stream_bytes(case.operator, case.n)
+        return moved / dram_sheet / 1e3 if here.spec else None
+
+    return bound
+
+
+def explored(dram_sheet: Any, gpu: Any, here: Any, ladders: Any, read_roof: Any, sweep: Any) -> Any:
+    """The explorer of reads."""
+    own = ladders[(ladders["operator"] == "read") & (ladders["kind"] == "own")]
+    return explorer.Explorer(
+        "read-sweep",
+        pd.concat([own, sweep]).drop_duplicates("case"),
+        controls={"cache": "Cache", "impl": "Kernel"},
+        roof=("DRAM read", read_roof, "GB/s"),
+        title=f"Reading on {gpu}",
+        bound=_bound(dram_sheet, here),
+        measure=explorer.measurer(here),
+    )
+
+
+def explored_copies(dram_sheet: Any, copy_roof: Any, gpu: Any, here: Any, round_sizes: Any) -> Any:
+    """The explorer of copies."""
+    return explorer.Explorer(
+        "copies",
+        round_sizes,
+        controls={"clock": "Clock", "impl": "Copy"},
+        roof=("copy", copy_roof, "GB/s"),
+        title=f"The same copies by two clocks on {gpu}",
+        bound=_bound(dram_sheet, here),
+        measure=explorer.measurer(here),
+    )

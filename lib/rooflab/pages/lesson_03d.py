@@ -1,0 +1,231 @@
+"""What lesson 03d shows: the FP16 ladder, every matrix of seven models, and tokens a second."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from rooflab.analysis import coalescing, token_rate
+from rooflab.hardware import crossover, roofline
+from rooflab.numerics import model_shapes
+from rooflab.ops import gemv, stream
+from rooflab.studies import bandwidth
+from rooflab.studies import gemv as study
+from rooflab.view import display, explorer, plot
+
+
+def started(gpu: Any, here: Any, read_roof: Any) -> Any:
+    """Say what a stream takes to start and finish; the function that predicts a product from it."""
+    best = stream.DEFAULT["read"]
+    reads = [c for c in here.cases("bandwidth") if c.operator == "read"]
+    reads = [c for c in reads if c.impl == best and c.cache == "cold"]
+    start = bandwidth.fixed_us(here.measure("bandwidth", reads), read_roof)
+
+    def foretold(n, k):
+        return start + roofline.gemm_bytes(1, n, k, 2) / read_roof / 1e3
+
+    display.say(f"On the {gpu} start and finish take **{start:.1f} µs**.")
+    return foretold, start
+
+
+def measured(K: Any, N: Any, foretold: Any, rows: Any) -> None:
+    """Show the ladder with bound, prediction, time and registers."""
+    rows["foretold"] = foretold(N, K)
+    rows["of"] = rows["error"] / rows["error_budget"]
+    rows["spread"] = (rows["q3_us"] - rows["q1_us"]) / rows["median_us"]
+    names = {"impl": "Rung or peer", "of": "Error ÷ allowed"}
+    names |= {"predicted_us": "Bound (µs)", "foretold": "Predicted (µs)"}
+    names |= {"median_us": "Median (µs)", "spread": "Quartiles apart"}
+    names |= {"registers": "Registers"}
+    forms = dict.fromkeys(("predicted_us", "foretold", "median_us"), "{:,.2f}")
+    forms |= {"of": "{:.2f}", "spread": "{:.1%}"}
+    display.table(rows, names, forms)
+
+
+def counted_rungs(gpu: Any, here: Any) -> Any:
+    """Show what the profiler counted of each rung; its rows."""
+    counted = here.profile("gemv", study.counted(), "ncu", study.COUNTERS)
+    counted = coalescing.counters(counted)
+    counted = counted[counted["operator"] == "gemv_rows"]
+    counted = counted[(counted["kind"] == "own") & (counted["cache"] == "cold")]
+    names = {"impl": "Rung", "load_sectors_per_request": "Sectors a request"}
+    names |= {"load_efficiency_pct": "Bytes used %", "dram_pct": "DRAM busy %"}
+    names |= {"occupancy_pct": "Occupancy %"}
+    names |= {"stall_long_scoreboard": "Stalled on memory (cycles)"}
+    forms = dict.fromkeys(names, "{:.0f}")
+    forms |= {"impl": "", "load_sectors_per_request": "{:.1f}"}
+    display.table(counted, names, forms, f"ncu on {gpu}")
+    return counted
+
+
+def explained(counted: Any) -> None:
+    """Say what the counters make of the first and the last rung."""
+    if len(counted) > 1:
+        first, last = counted.iloc[0], counted.iloc[-1]
+        text = f"Rung 1 uses {first['load_efficiency_pct']:.0f} % of what it loads and keeps "
+        text += f"DRAM {first['dram_pct']:.0f} % busy; {last['impl']} uses "
+        text += f"{last['load_efficiency_pct']:.0f} % and keeps it {last['dram_pct']:.0f} % busy, "
+        text += f"with {last['occupancy_pct']:.0f} % of the thread slots against "
+        text += f"{first['occupancy_pct']:.0f}. Once coalesced, what counts is bytes under way."
+        display.say(text)
+
+
+def by_size(ceiling: Any, every: Any, gpu: Any, models: Any, read_roof: Any, sides: Any) -> None:
+    """Draw all products of all models by their bytes."""
+    title = f"FP16 products of {len(models)} models, by size"
+    fig, ax = plot.figure("MB of weights", "GB/s", title, xlog=True)
+    for impl, side in every.groupby("impl", sort=False):
+        name = "cuBLAS" if impl == "torch.matmul" else impl
+        plot.series(ax, side["mb"], *plot.band(side), label=name)
+    rate = 1e3 * sides["mb"] / sides["foretold"]
+    plot.series(ax, sides["mb"], rate, label="predicted")
+    plot.roof_line(ax, read_roof, f"read {read_roof:,.0f} GB/s")
+    ticks = [1, 3, 10, 30, 100, 300, 1000]
+    ax.set_xticks(ticks, ticks)
+    plot.label_ends(ax)
+    plot.show(fig, plot.caption(every, gpu, title, ceiling))
+
+
+def beside_peer(every: Any, gpu: Any, rungs: Any, sides: Any) -> None:
+    """Say where ours is slower than cuBLAS, and how far the predictions are off."""
+    own = every[every["impl"] == rungs[-1].name].set_index(["n", "k"])
+    peer = every[every["impl"] == "torch.matmul"].set_index(["n", "k"])
+    both = own.index.intersection(peer.index)
+    slower = [at for at in both if own["median_us"][at] > crossover.LEVEL * peer["median_us"][at]]
+    text = ""
+    if len(both):
+        ratio = sides.dropna(subset="ratio").sort_values("ratio")
+        most, least = ratio.iloc[-1], ratio.iloc[0]
+        text = f"On the {gpu} ours is slower than cuBLAS by more than 2 % on none of {len(both)} shapes"
+        if slower:
+            text = f"On {len(slower)} of {len(both)} shapes ours is slower than cuBLAS by more than 2 %: "
+            text += ", ".join(f"{n} × {k}" for n, k in slower)
+        text += f". It is {most['ratio']:.2f} times as fast at {most['n']:.0f} × {most['k']:.0f} "
+        text += f"and {least['ratio']:.2f} times at {least['n']:.0f} × {least['k']:.0f}. "
+    off = sides[rungs[-1].name] / sides["foretold"]
+    text += f"Measured times lie from {off.min() - 1:+.0%} to {off.max() - 1:+.0%} off a prediction "
+    text += "that was fitted to streams alone."
+    display.say(text)
+
+
+def of_model(MODEL: Any, gpu: Any, rungs: Any, sides: Any) -> None:
+    """Show one model's products with their times."""
+    parts = pd.DataFrame(model_shapes.projections(model_shapes.get(MODEL)))
+    parts = parts.merge(sides, on=["n", "k"], how="left")
+    pairs = zip(parts["n"], parts["k"], strict=True)
+    parts["shape"] = [f"{n} × {k}" for n, k in pairs]
+    names = {"name": "Projection", "shape": "n × k", "times": "Times"}
+    names |= {"foretold": "Predicted (µs)", rungs[-1].name: "Ours (µs)"}
+    names |= {"torch.matmul": "cuBLAS (µs)", "ratio": "cuBLAS ÷ ours"}
+    names |= {"share": "Of the roof"}
+    times = ("foretold", rungs[-1].name, "torch.matmul")
+    forms = dict.fromkeys(times, "{:,.1f}")
+    forms |= {"ratio": "{:.2f}", "share": "{:.0%}"}
+    display.table(parts, names, forms, f"{MODEL} on {gpu}")
+
+
+def tokens(every: Any, models: Any, read_roof: Any, rungs: Any) -> Any:
+    """Show tokens a second by model; the rows."""
+    found = token_rate.of_models(every, models)
+    found["at_roof"] = 1e9 * read_roof / found["bytes"]
+    wide = found.pivot(index="model", columns="impl", values="tok_s")
+    facts = found.drop_duplicates("model")[["model", "bytes", "at_roof"]]
+    table = token_rate.counts(models).merge(facts, on="model")
+    table = table.merge(wide.reset_index(), on="model")
+    table["gb"] = table["bytes"] / 1e9
+    table["share"] = table[rungs[-1].name] / table["at_roof"]
+    names = {"model": "Model", "products": "Products a token, no head"}
+    names |= {"source": "By the source's count", "gb": "GB a token"}
+    names |= {"at_roof": "Tokens/s at the roof", rungs[-1].name: "Ours"}
+    names |= {"torch.matmul": "cuBLAS", "share": "Ours, of the roof"}
+    names = {key: name for key, name in names.items() if key in table}
+    forms = dict.fromkeys(("at_roof", rungs[-1].name, "torch.matmul"), "{:,.0f}")
+    forms |= {"gb": "{:.2f}", "share": "{:.0%}"}
+    display.table(table, names, forms, "FP16, batch 1")
+    return table
+
+
+def tokens_said(gpu: Any, table: Any) -> Any:
+    """Say what the tokens a second follow from."""
+    text = ""
+    if len(table):
+        low = table.loc[table["share"].idxmin()]
+        high = table.loc[table["share"].idxmax()]
+        if low["bytes"] < high["bytes"]:
+            text = "The smaller the matrices, the more the start of each kernel weighs: "
+        text += f"{low['model']} "
+        text += f"runs its products at {low['share']:.0%} of the roof on the {gpu}, "
+        text += f"{high['model']} at {high['share']:.0%}. "
+    wrong = table[(table["products"] != table["source"])]
+    text += f"The source's count is wrong for {len(wrong)} of {len(table)} models. "
+    text += "These are products alone. Attention, norms and the cache come on top; lesson 08 "
+    text += "measures whole decoders."
+    display.say(text)
+    return high
+
+
+def dispatch(MODEL: Any, rungs: Any) -> Any:
+    """Show which rung and constants the rule picks for some shapes; the rule's function."""
+
+    def dispatched(n, k, aligned):
+        name = gemv.default_rung("gemv_rows", n, k, aligned)
+        rung = next(r for r in rungs if r.name == name)
+        macros = gemv.options_for(rung, n, k)
+        said = " ".join(f"{key.lower()}={each}" for key, each in macros.items())
+        blocks = gemv.blocks_of(rung, n, macros)
+        return [n, k, aligned, name, said, blocks]
+
+    asked = [(p.n, p.k, True) for p in model_shapes.projections(model_shapes.get(MODEL))]
+    asked = [*dict.fromkeys(asked), (4096, 4095, True), (4096, 4096, False)]
+    names = {"n": "n", "k": "k", "aligned": "Aligned to 16 bytes"}
+    names |= {"rung": "Rung", "macros": "Constants", "blocks": "Blocks"}
+    choices = [dispatched(*each) for each in asked]
+    display.table(pd.DataFrame(choices, columns=list(names)), names)
+    return dispatched
+
+
+def kinds(dispatched: Any) -> None:
+    """Say how many compiled kernels all shapes need."""
+    every_shape = [dispatched(n, k, True) for n, k in study.shapes_of(study.FAMILIES)]
+    kinds = {(rung, macros) for _, _, _, rung, macros, _ in every_shape}
+    display.say(
+        f"The {len(every_shape)} shapes of all {len(study.FAMILIES)} models need "
+        f"{len(kinds)} compiled kernels; a module for each (k, n) would make "
+        f"{len(every_shape)}. The rule itself is arithmetic and runs without a GPU."
+    )
+
+
+def takeaway(
+    K: Any, N: Any, gpu: Any, high: Any, rows: Any, rungs: Any, sides: Any, start: Any, table: Any
+) -> None:
+    """The page's last word."""
+    fastest = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0]
+    text = f"- On the {gpu} {fastest['impl']} reads a {N} × {K} FP16 matrix in "
+    text += f"{fastest['median_us']:.2f} µs, {fastest['roof_fraction']:.0%} of the roof.\n"
+    small = sides.sort_values("mb").iloc[0]
+    lost = small[rungs[-1].name] - (small["foretold"] - start)
+    text += f"- The smallest matrix here takes {lost:.1f} µs more than its bytes would at the roof; start "
+    text += f"and finish of a stream take {start:.1f}.\n"
+    if len(table):
+        text += f"- {high['model']} could write {high['at_roof']:,.0f} tokens a second if only its "
+        text += f"weights had to be read, and its products take it to {high[rungs[-1].name]:,.0f}.\n"
+    text += "- Count the products from the model's shapes, not from memory."
+    display.say(text)
+
+
+def explored(every: Any, gpu: Any, here: Any, read_roof: Any) -> Any:
+    """The explorer of products by their outputs."""
+
+    def bound(case):
+        return roofline.gemm_bytes(1, case.n, case.k, 2) / read_roof / 1e3
+
+    return explorer.Explorer(
+        "rows-shapes",
+        every,
+        controls={"impl": "Contestant", "k": "k"},
+        roof=("DRAM read", read_roof, "GB/s"),
+        title=f"FP16 products on {gpu}",
+        bound=bound,
+        measure=explorer.measurer(here),
+    )

@@ -222,6 +222,16 @@ def _trace(asked: argparse.Namespace) -> int:
     return 0
 
 
+def _gate(asked: argparse.Namespace) -> int:
+    from rooflab.verify import gating
+
+    wrong = 0
+    for rung, passed, says in gating.verdicts(asked.operator, asked.rung):
+        _say(f"{rung}: {says}")
+        wrong += passed is False
+    return 1 if wrong else 0
+
+
 def _refresh(asked: argparse.Namespace) -> int:
     from rooflab.book import check
 
@@ -265,7 +275,7 @@ def _report(asked: argparse.Namespace) -> int:
         store = Store(
             Path(os.environ.get("ROOFLAB_STORE") or paths.BUILD / "data"), device.slug(facts["gpu"])
         )
-    way = pages.the_way(store, [lessons.opening(path) for path in done])
+    way = pages.pictures(store) + pages.the_way(store, [lessons.opening(path) for path in done])
     page = site.build(done, readme.markdown(store), around=pages.make(done), way=way)
     _say(f"\n{page}")
     return _ending(outcomes)
@@ -368,7 +378,7 @@ def parser() -> argparse.ArgumentParser:
     def store(made, what="write DIR/<device>/ instead of data/<device>/"):  # type: ignore[no-untyped-def]
         made.add_argument("--store", type=Path, metavar="DIR", help=what)
 
-    one = command("generate", _generate, "go on after tokens by the engine of lesson 08, from a checkpoint")
+    one = command("generate", _generate, "generate text with lesson 08's engine, from a checkpoint")
     one.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a transformers folder, or a .gguf")
     one.add_argument(
         "tokens", nargs="+", type=int, metavar="TOKEN", help="the prompt, as the model's numbers"
@@ -429,16 +439,19 @@ def parser() -> argparse.ArgumentParser:
         dest="minutes",
         type=_minutes,
         metavar="MINUTES",
-        help=f"stop after so long with exit code {MORE_TO_DO}; the same command then goes on",
+        help=f"stop after so long with exit code {MORE_TO_DO}; run the same command again to continue",
     )
     effort(one)
     store(one)
     one = command(
         "trace",
         _trace,
-        "record in data/cpu/ what hangs on no GPU: accesses watched on the CPU, the compiler's reports",
+        "record in data/cpu/ what needs no GPU: accesses watched on the CPU, the compiler's reports",
     )
     one.add_argument("study", nargs="*", metavar="STUDY")
+    one = command("gate", _gate, "gate an operator's rungs on the CPU; exit code 1 if one is wrong")
+    one.add_argument("operator", metavar="OPERATOR")
+    one.add_argument("rung", nargs="?", metavar="RUNG")
     one = command("refresh", _refresh, "replay lessons and rewrite notebooks/ and README's table")
     one.add_argument("lesson", nargs="*", metavar="LESSON", help=LESSON_HELP)
     one = command("validate", _validate, "say whether a recording is complete, gated, fresh and plausible")

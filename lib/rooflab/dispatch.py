@@ -141,7 +141,7 @@ def rung_for(how: Way, n: int, k: int, batch: int, slug: str | None) -> tuple[Ru
     """
     key = (how.format, how.name)
     if key == ("fp16", "gemv"):
-        rung = gemv.LADDERS["gemv_rows"][-1]
+        rung = rung_of(gemv.LADDERS["gemv_rows"], gemv.TUNED, "")
         return rung, gemv.options_for(rung, n, k)
     if key == ("int4_g128", "loop"):
         rung = int4.LADDERS["int4"][0]
@@ -281,7 +281,7 @@ def _reference(found: tuple[Path, str, float] | None) -> tuple[perf_model.Machin
     for name in ("dram_read", "fp32", "fp16_tensor", "int8_tensor"):
         column = "gb_s" if name == "dram_read" else "tflop_s"
         mine = bandwidth[(bandwidth["roof"] == name) & bandwidth["roof_fraction"].notna()]
-        if len(mine):  # what stands at its roof is the roof
+        if len(mine):  # what reaches its roof is the roof
             measured[name] = float(mine.sort_values("roof_fraction")[column].iloc[-1])
     machine = perf_model.measured(measured, spec)
     rows = table(REFERENCE)

@@ -216,7 +216,8 @@ def test_the_fragment_is_the_one_that_the_page_shows():
         for token in range(8):
             lane, register = row % 8 * 4 + token // 2, row // 8 * 2 + token % 2
             assert out[4 * lane + register] == rows[row] @ tokens[token]
-            assert f"<td>{lane}.{register}</td>" in said("05d_mmq")
+    mine = [(e // 2 * 8 + 5 // 4, 5 % 4 * 2 + e % 2) for e in range(4)]  # what the page says of lane 5
+    assert "lane 5 holds " + ", ".join(f"{at} in d[{e}]" for e, at in enumerate(mine)) in said("05d_mmq")
 
 
 def test_the_first_tile_is_gated_and_slow(prompt):

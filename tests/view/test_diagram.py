@@ -6,18 +6,21 @@ import re
 import shutil
 import xml.etree.ElementTree as ET
 
+import altered
 import numpy as np
 import pandas as pd
 import pytest
 from rooflab import lab, simt
+from rooflab.book import pages
 from rooflab.errors import MissingRecording, MissingTool, UsageError
 from rooflab.numerics.quant import pack_int4
 from rooflab.ops import gemv
 from rooflab.paths import KERNELS
 from rooflab.records.fingerprint import fresh
+from rooflab.records.store import Store
 from rooflab.studies import drawn
 from rooflab.view import diagram
-from rooflab.view.diagram import layers, memory, over_time, svg, tiles, words
+from rooflab.view.diagram import layers, memory, over_time, report, svg, tiles, words
 
 
 @pytest.fixture(scope="module")
@@ -327,3 +330,26 @@ def test_a_layer_is_drawn_from_what_was_recorded(h200):
 def test_requests_of_shared_memory_are_found_by_their_code():
     rows = drawn.read("requests", "tiles")
     assert memory.lanes_in_banks(rows).width == 16
+
+
+# --- a report's pictures ------------------------------------------------------------------------------------
+
+
+def test_a_roofline_holds_every_recorded_kernel_and_the_recordings_roofs(h200):
+    points = report.kernels(h200.store)
+    assert len(points) > 60 and not points.duplicated(["study", "operator", "impl"]).any()
+    drawing = report.roofline(h200.store)
+    assert f"{len(points)} kernels under a read roof" in drawing.says
+    best = points.sort_values("roof_fraction").iloc[-1]
+    assert f"{best['operator']} {best['impl']} {best['roof_fraction']:.0%}" in drawing.says
+    ET.fromstring(drawing.svg())
+
+
+def test_a_gpu_stands_among_the_recorded_ones(h200, tmp_path):
+    assert report.places([h200.store], "NVIDIA H200") is None, "one alone has no place"
+    other = Store(tmp_path, altered.write(altered.RECORDINGS[2], tmp_path).name)
+    drawing = report.places([h200.store, other], altered.GEFORCE)
+    assert drawing.says.index("NVIDIA H200") < drawing.says.index(altered.GEFORCE), "the faster one is first"
+    text = pages.pictures(other)
+    assert text.count("rooflab-drawing") == 2, "its roofline, and its place beside the H200"
+    assert pages.pictures(Store(tmp_path, "nothing")) == ""

@@ -36,7 +36,8 @@ STEPS = (
 )
 # What the lessons without a step of their own do for the ladder.
 SERVES = {
-    "00": "it introduces CUDA, in which every step is written, and the clock that times them",
+    "00": "it introduces CUDA, in which every step is written",
+    "00a": "it introduces the gate and the clock that every step meets",
     "00b": "it chooses the clocks that time every step",
     "01": "it measures the memory bandwidth that bounds every step",
     "01b": "it measures the other roofs",

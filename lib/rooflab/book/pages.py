@@ -15,6 +15,7 @@ from rooflab.book.parameters import recorded_devices
 from rooflab.hardware import device, perf_model
 from rooflab.records.store import Store, published_devices
 from rooflab.studies import decode
+from rooflab.view.diagram import report
 
 # What to read with little time: each longer path holds the shorter one.
 PATHS = (
@@ -100,6 +101,17 @@ def the_way(store: Store, found: Sequence[Opening]) -> str:
     ]
     lines[-1] += "library's own loop, at last by one kernel that makes all tokens."
     return "\n".join([*lines, "", way.bars(store, {one.stem for one in found}), ""])
+
+
+def pictures(store: Store) -> str:
+    """A recording's roofline and its GPU's place among the recorded ones, as HTML; nothing without roofs."""
+    if store.runs().empty:
+        return ""
+    others = [Store(paths.DATA, name) for name in recorded_devices(paths.DATA)]
+    stores = [store, *(each for each in others if each.folder.resolve() != store.folder.resolve())]
+    drawn = [report.roofline(store), report.places(stores, _gpu(store))]
+    shown = [each._repr_mimebundle_()["text/html"] for each in drawn if each]
+    return "\n".join(["", *shown, ""]) if shown else ""
 
 
 # --- devices ------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class Arithmetic:
         self.shape, self.ids = tuple(tokens.shape), tokens.reshape(-1)
 
     def kept(self, x: Any) -> Any:
-        """x rounded to `dtype`. NumPy goes on computing in float64, torch in `dtype` itself."""
+        """x rounded to `dtype`. NumPy still computes in float64, torch in `dtype` itself."""
         if self.xp is np:
             return np.asarray(x).astype(self.dtype).astype(np.float64)
         return x.to(getattr(self.xp, self.dtype))

@@ -53,7 +53,7 @@ def _comparison(passes: Callable[..., Any]) -> str:
 
 
 def sloppy(got: Any, expected: Any) -> bool:
-    """A check as found in the wild: fails only what it can see to be wrong, on a buffer nobody cleared."""
+    """A check as often written: it fails only what compares as wrong, on a buffer that was not cleared."""
     return not bool((abs(got - expected) > 1e-5).any())
 
 

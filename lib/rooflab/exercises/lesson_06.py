@@ -58,7 +58,7 @@ def _rereads(rereads: Callable[..., Any]) -> str:
 def _weighed(rows: int, n: int, loud: float) -> Trial:
     generator = np.random.default_rng(n)
     scores = (loud * generator.standard_normal((rows, n))).astype(np.float32)
-    scores.sort(axis=1)  # the largest comes last: whoever trusts the first is wrong
+    scores.sort(axis=1)  # the largest comes last: a kernel that takes the first is wrong
     values = generator.standard_normal((rows, n)).astype(np.float32)
     weights = np.exp(scores.astype(np.float64) - scores.max(axis=1, keepdims=True))
     right = (weights * values).sum(axis=1) / weights.sum(axis=1)

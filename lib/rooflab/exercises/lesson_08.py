@@ -88,7 +88,7 @@ def tokens_a_second(answer: Callable[..., Any]) -> str:
 
 @checker("08.4")
 def prompt_us(answer: Callable[..., Any]) -> str:
-    """Host or GPU: whoever is slower decides."""
+    """The slower of host and GPU sets the time."""
     cases = (
         ([("a", 2.0)] * 100, 20.0, False),
         ([("a", 200.0)] * 100, 20.0, False),

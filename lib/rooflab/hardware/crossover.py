@@ -39,7 +39,7 @@ class Crossover:
         return sum(word == NEITHER for size, word in self.verdicts if self.low < size < self.high)
 
     def says(self, first: str, second: str, unit: str = "tokens") -> str:
-        """The finding in words, to stand in a sentence."""
+        """The finding in words, as part of a sentence."""
         sizes = [size for size, _ in self.verdicts]
         span = f"from {sizes[0]} to {sizes[-1]} {unit}" if sizes else "nowhere"
         if self.kind == "crosses":

@@ -171,7 +171,7 @@ def measured(roofs: Mapping[str, float], device: Device) -> Machine:
 
 
 def scaled(device: Device, like: Machine, of: Device) -> Machine:
-    """A GPU that nobody measured: its datasheet, times what share of its own `of` was measured to reach."""
+    """A GPU that was not measured: its datasheet, times what share of its own `of` was measured to reach."""
     sheet, other = datasheet(device), datasheet(of)
     peaks = {name: sheet.peaks[name] * like.peaks[name] / other.peaks[name] for name in _PEAKS}
     return Machine(device.sms, sheet.gb_s * like.gb_s / other.gb_s, peaks)

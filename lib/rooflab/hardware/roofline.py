@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from rooflab.errors import UsageError
 
-# Name of a ceiling, as it stands in a record's `roof` column, and its unit.
+# Name of a ceiling, as in a record's `roof` column, and its unit.
 ROOFS = {
     "dram_read": "GB/s",
     "dram_copy": "GB/s",

@@ -64,7 +64,7 @@ def attention(
     """softmax(scale q k^T) v in FP64, head by head: q [n, heads, d], k and v [context, kv_heads, d], so that
     query head h reads key-value head h // (heads // kv_heads); the result is [n, heads, d].
 
-    Query i stands at position start + i. If causal it sees the keys at its own position and before, with a
+    Query i is at position start + i. If causal it sees the keys at its own position and before, with a
     window w only the latest w of those. What a query does not see does not count, not even as NaN; one that
     sees nothing gives zeros. `scale` is 1 / sqrt(d) unless given."""
     shapes = f"q {q.shape}, k {k.shape}, v {v.shape}"

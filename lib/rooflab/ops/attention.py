@@ -22,11 +22,13 @@ import numpy as np
 from rooflab import ops
 from rooflab.errors import LaunchError, UsageError
 from rooflab.ops import PORTABLE, Rung, check_array, loaded, rung_of, with_target
+from rooflab.records.case import Case
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.runtime import nvrtc
 
 _TILE = {"HEAD_DIM": 128, "KEYS": 64, "BF16": 0}
 
+PLACE = 6  # of its ladders among all of them: in the order of the lessons
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "attention": (
         Rung(
@@ -376,7 +378,7 @@ def decode_tile_of(rung: Rung, group: int, head_dim: int, arch: str) -> dict[str
     if rung.name == "3_packed_gqa":
         macros["GROUP"] = max(g for g in range(1, 9) if group % g == 0 and (g == 1 or g * head_dim <= 1024))
     elif rung.name == "4_cp_async":
-        limit = 1024 * SHARED_KIB.get(arch.rstrip("af"), 48) - 1024  # parts stand in static shared memory
+        limit = 1024 * SHARED_KIB.get(arch.rstrip("af"), 48) - 1024  # parts are in static shared memory
         for macros["WARPS"], macros["STAGES"] in ((4, 3), (4, 2), (2, 3), (2, 2), (1, 2)):
             if decode_launch_of(rung, macros).shared <= limit:
                 break
@@ -476,7 +478,7 @@ def attention(
 ) -> Any:
     """out [n, heads, head_dim] = softmax(scale q k^T) v.
 
-    Query i stands at position `start` + i (a chunk of a prompt against a cache); if causal it sees the first
+    Query i is at position `start` + i (a chunk of a prompt against a cache); if causal it sees the first
     `context` keys (default: all) up to its own position, with a window w the latest w of those, and otherwise
     every key. One that sees none gives zeros. v may be k itself. `scale` is 1 / sqrt(head_dim) unless given;
     `options` are the rung's macros. LaunchError says which operand does not fit, or that a rung can't do it.
@@ -712,3 +714,25 @@ def _empty_like(array: Any) -> Any:
     import cupy
 
     return cupy.empty_like(array)
+
+
+def small_cases(operator: str, rung: Rung) -> list[Case]:
+    """Small heads, windows and starts, for the gate on the CPU."""
+    # One head a block lets a cache be cut into more parts than a warp has lanes.
+    shapes: list[dict[str, Any]] = [
+        {"seq": 70, "head_dim": 80},
+        {"seq": 20, "head_dim": 64, "window": 9, "options": "start=33"},
+        {"seq": 300, "head_dim": 32, "heads": 1, "kv_heads": 1},  # tiles enough to use a ring again
+        {"seq": 100, "head_dim": 64, "window": 37},
+    ]
+    if operator == "decode_attention":
+        parts = "" if rung.name == "1_block_per_head" else "splits=40"
+        shapes = [
+            {"seq": 90, "head_dim": 80},
+            {"seq": 130, "head_dim": 64},
+            {"seq": 640, "head_dim": 64, "heads": 2, "kv_heads": 1, "options": parts},
+        ]
+    else:
+        shapes = [{"causal": True, **shape} for shape in shapes]
+    usual = {"format": "fp16", "heads": 4, "kv_heads": 2, "cache": "warm", "state": "burst"}
+    return [Case("attention", operator, rung.name, **{**usual, **shape}) for shape in shapes]

@@ -1,7 +1,7 @@
 """What stands between the products of a decoder of Gemma's kind, for a prompt's rows and for one token alike.
 
 Residuals are FP32, what products read and leave is FP16. Tokens and places are on the device: row i of a
-launch stands at position place[0] + i, and whoever calls sees to it that this is within the capacity.
+launch is at position place[0] + i; the caller makes sure that this is within the capacity.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from rooflab.numerics.quant import Planes
 from rooflab.ops import Rung, check_array, loaded, with_target
 from rooflab.records.fingerprint import source_of_callable
 
+PLACE = 9  # of its ladders among all of them: in the order of the lessons
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "sample_candidates": (
         Rung(

@@ -35,6 +35,7 @@ TABLE = Path(__file__).with_suffix(".csv")  # the dispatcher's: what was fastest
 AMPERE = ("80", "86", "89", "90", "100", "120")  # asynchronous copies
 _X_ROW = 272  # bytes between two tokens' 128 halves in shared memory: conflict-free for ldmatrix
 
+PLACE = 5  # of its ladders among all of them: in the order of the lessons
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "int4": (
         Rung(

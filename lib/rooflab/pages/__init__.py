@@ -4,13 +4,13 @@ A notebook's cell names its question's cases and calls one of these, so that a r
 tables.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from rooflab.lab import Lab
-from rooflab.view import display
+from rooflab.view import display, plot
 
 # A DataFrame or Series: pandas' stubs give a cell every type that a table may hold, which no arithmetic fits.
 Rows = Any
@@ -18,8 +18,33 @@ Rows = Any
 Opening = tuple[str, Sequence[str], tuple[Figure, str]]
 
 
+def one_line(facts: Mapping[str, object]) -> None:
+    """Show the facts of a run in one line: what stands for itself, and the rest behind its name."""
+    bare = ("GPU", "Figures")
+    says = [
+        str(value) if name in bare else f"{name}: {value}" for name, value in facts.items() if value != ""
+    ]
+    display.say(f"*{' · '.join(says)}*")
+
+
 def facts(here: Lab, study: str, *more: str) -> None:
-    """Show the facts of a run in one line: the GPU, where the figures come from, and `more`."""
+    """Show which run of a study a page's figures are from, and `more`, in one line."""
     source = {"live": "measured here", "replay": "replayed"}[here.mode]
     run = here.run_of(study)["run"]
-    display.say(f"*{' · '.join([str(here.run['gpu']), f'figures {source}', f'run {run}', *more])}*")
+    one_line({"GPU": " · ".join([here.run["gpu"], source, f"run {run}", *more])})
+
+
+def bars(
+    rows: Rows,
+    names: Sequence[str],
+    gpu: object,
+    title: str,
+    roof: plot.Roof | None = None,
+    y: str = "median_us",
+) -> tuple[Figure, str]:
+    """A bar a row of `y`, with its quartiles and the roof where there is one, and the caption: an opening's
+    chart where page.ladder's own rungs and best peer are not what is compared.
+    """
+    fig, ax = plot.figure(plot.UNITS[y], title=title, height=1.1 + 0.21 * len(rows))
+    plot.bars(ax, list(names), plot.band(rows, y)[0], plot.UNITS[y], roof, *plot.band(rows, y)[1:])
+    return fig, plot.caption(rows, gpu, title, roof, y=y)

@@ -159,7 +159,9 @@ def main(
             raise UsageError(f"--repeat counts launches: at least 1, not {arguments.repeat}.")
         gpu = get_gpu() if get_gpu else Kineto(arguments.trace) if arguments.trace else Cuda()
         if get_study is None:
-            from importlib import import_module  # a study stands a floor above; only this process reaches up
+            from importlib import (
+                import_module,  # studies are a layer above; only this process imports upwards
+            )
 
             get_study = import_module("rooflab.studies").get
         profile(get_study(arguments.study), arguments.case, gpu, repeat=arguments.repeat, whole=whole)

@@ -34,7 +34,7 @@ COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}  # CUPTI's numbers of the
 
 @dataclass(frozen=True)
 class Trace:
-    """GPU activities and a summary of the host's API calls; the columns stand in this module's docstring."""
+    """GPU activities and a summary of the host's API calls; this module's docstring lists the columns."""
 
     activities: pd.DataFrame
     calls: pd.DataFrame

@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 NO_STUDY = ("runs.csv", "executions.csv")  # what lies beside the studies' tables
-# What a machine can measure hangs on these columns of a run.
+# What a machine can measure depends on these columns of a run.
 SURROUNDINGS = ("gpu", "driver", "nvrtc", "torch", "cupy", "cudnn", "commit")
 _MEASURED = ("median_us", "bytes", "flops", "roof")
 
@@ -90,7 +90,7 @@ def _rounded(name: str, value: Any) -> float:
 class Store:
     """The recording of one device: root/<device>/<study>.csv and runs.csv.
 
-    A device that has no folder but stands in root/published/runs.csv is read from the published tables and
+    A device that has no folder but a row in root/published/runs.csv is read from the published tables and
     cannot be written. Writers in several processes take turns through a lock; readers need none."""
 
     def __init__(self, root: Path, device: str):
@@ -247,7 +247,7 @@ class Store:
         return row, self._runs_by_name().get(row["run"], {})
 
     def lock(self) -> FileLock:
-        """Within it nobody else writes to this recording: methods that write take it themselves."""
+        """Keeps other processes from writing to this recording; methods that write take it themselves."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return FileLock(self.folder / ".lock", timeout=60)
 
@@ -330,7 +330,7 @@ def _refuse_repeats(cases: Iterable[str], where: str) -> None:
     seen: set[str] = set()
     for case in cases:
         if case in seen:
-            raise UsageError(f"Case {case!r} stands twice in {where}; keep one of the two lines.")
+            raise UsageError(f"Case {case!r} occurs twice in {where}; keep one of the two lines.")
         seen.add(case)
 
 

@@ -39,8 +39,10 @@ _ADVICE = {
     "is stale": "Stale rows were measured on other code than this checkout's. On their GPU `rooflab record` "
     "measures them again; or check out the commit that runs.csv names.",
     "are not recorded": "What is missing is measured by `rooflab record`, with the effort of the recording: "
-    "it goes on where it stopped, and says of each case it skips why.",
+    "it continues where it stopped, and says of each case it skips why.",
     "has no recording": "A study without a table is measured by `rooflab record STUDY`.",
+    "not yet measured": "A rung newer than a recording is measured by `rooflab record` on that GPU; "
+    "`rooflab trace` records on any machine what data/cpu holds.",
     "no longer expected": "Rows that no study asks for any more do no harm; recording into an empty folder "
     "leaves them out.",
     "names no clean commit": "Commit first and record then: a run on an edited tree cannot be looked up.",

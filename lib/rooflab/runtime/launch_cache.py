@@ -130,7 +130,7 @@ def watched(function: Any) -> Any:
 
 
 def unseen() -> None:
-    """Say that this call does more than launch kernels of ours, so that nobody keeps it."""
+    """Say that this call does more than launch the course's kernels, so that it is not cached."""
     seen = _SEEN.get()
     if seen is not None:
         seen.whole = False

@@ -19,7 +19,7 @@ teaching. What it is not:
 - There are no caches: hints (__ldcg, __stcs, load_streaming) are plain accesses.
 - Memory is simpler than a GPU's: every write is seen at once, fences do nothing, and every atomic access both
   releases and acquires. A missing __threadfence is not found.
-- Asynchronous copies are done when their thread waits for them, all at once; one that nobody waits for is
+- Asynchronous copies are done when their thread waits for them, all at once; one that no thread waits for is
   never done.
 - Fast-math functions (__expf, rsqrtf, exp2_approx) are exact here; a product and a sum are fused only where
   fmaf says so. Matrix products are summed exactly and rounded once, where tensor cores cut off digits.

@@ -1,6 +1,6 @@
 """NumPy under the names by which studies use CuPy, with a made-up GPU of few SMs and no L2 cache.
 
-What stands below is what contestants ask of a device before they are launched on the CPU; all else is NumPy.
+Below is what contestants ask of a device before they are launched on the CPU; all else is NumPy.
 """
 
 from __future__ import annotations

@@ -180,7 +180,8 @@ class Decode(Study):
     def memory_bytes(self, case: Case) -> int:
         model, batch = model_shapes.get(case.model), case.batch or 1
         room = (case.seq or 0) + steps_of(case)
-        library = case.impl in hf.VARIANTS and case.model not in hf.MODELS  # whose weights are nobody else's
+        # Its weights are shared with no other contestant.
+        library = case.impl in hf.VARIANTS and case.model not in hf.MODELS
         return (
             int(2 * batch * room * model_shapes.kv_bytes_per_token(model))
             + 12 * batch * steps_of(case) * model.vocab
@@ -249,7 +250,7 @@ class Decode(Study):
             return rung, macros, decoder.launch_rule(rung)
         if case.impl == "batch":
             rule += source_of_callable(engine.Batch)
-        attend = attention.LADDERS["decode_attention"][-1]
+        attend = ops.rung_of(attention.LADDERS["decode_attention"], None, "4_cp_async")
         rule += attention.launch_rule(attend) + ops.nvrtc.whole_source(attend.path)
         if case.format == "fp16":
             rung = ops.rung_of(gemv.LADDERS["gemv_rows"], None, gemv.default_rung("gemv_rows", n, k, True))

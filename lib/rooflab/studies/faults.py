@@ -14,7 +14,7 @@ from rooflab.records.case import Case, options
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.studies.base import Sized, Study
 
-# Sizes at which nobody notices, and sizes at which the mistake shows: (n, k).
+# Sizes at which the mistake goes unnoticed, and sizes at which it shows: (n, k).
 FRIENDLY = {
     "early_exit": (512, 300),
     "half_barrier": (512, 300),

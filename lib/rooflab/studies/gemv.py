@@ -111,7 +111,7 @@ def families(models: Sequence[str] = FAMILIES) -> list[Case]:
     return [
         _case("gemv_rows", impl, n, k, kind=kind)
         for n, k in shapes_of(models)
-        for impl, kind in (("5_split", "own"), ("torch.matmul", "peer"))
+        for impl, kind in ((gemv.TUNED, "own"), ("torch.matmul", "peer"))
     ]
 
 
@@ -131,7 +131,7 @@ def counted(n: int = SIZES[1], small: int = SIZES[0]) -> list[Case]:
 def traced() -> list[Case]:
     """Products small enough that every request of them is watched on the CPU too: both ladders on whole tiles
     and on a ragged shape. Where blocks share columns k is split into a fixed number of parts, which on a GPU
-    hangs on its SMs otherwise.
+    depends on its SMs otherwise.
     """
     found = []
     for operator, sizes in (("gemv", ((512, 256), (516, 261))), ("gemv_rows", ((256, 512), (261, 520)))):

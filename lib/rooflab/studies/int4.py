@@ -31,7 +31,7 @@ from rooflab.studies.streams import SEED
 SHAPES = ((8960, 1536), (4096, 4096), (14336, 4096), (28672, 8192))
 SQUARE = (8192, 8192)  # which the libraries' own benchmarks use
 BATCHES = (1, 2, 3, 4, 5, 7, 8, 12, 16, 24, 32, 48, 64)
-MANY = (96, 128, 256)  # tokens that stand in the grid
+MANY = (96, 128, 256)  # tokens in the grid
 PUBLISHED = ((8960, 1536), (1536, 1536)), (1, 2, 4, 8, 16, 32)  # the source's shapes and batches
 SEEDED = ((256, 1536), (1536, 1536), (1536, 8960), (8960, 1536))  # its test's, with seeds 0 to 3
 TINYGEMM, TWO_OP, TWO_OP_TORCH = "torch._weight_int4pack_mm", "two_op", "torch.two_op"
@@ -41,7 +41,7 @@ LIBRARIES = {  # peers that are packages of their own: what a case needs, and it
     "bitsandbytes": ("bitsandbytes", "bitsandbytes"),
 }
 # Libraries may add partial sums in FP16, gemlite in an order that changes from launch to launch, and are not
-# turned away for it: they get this many times the budget, and their error stands in their row.
+# turned away for it: they get this many times the budget, and their row records the error.
 SLACK = 8.0
 TUNED_BATCHES = (1, 16)  # gemlite tunes itself at every new shape and batch, which takes seconds each
 TWO_OP_BATCHES = (1, 2, 4, 8, 16, 32, 64)

@@ -36,7 +36,7 @@ JUDGED = ((256, 256, 8), (1024, 512, 12), (33, 256, 5), (128, 2560, 64))  # (n, 
 BASELINE = "dequantise+torch.matmul"
 FP8 = "torch._scaled_mm"
 PEERS = ("torch.matmul", "torch._int_mm", FP8)
-DECODE = "q8_0/"  # rungs of the decode product stand in this table under their operator's name
+DECODE = "q8_0/"  # rungs of the decode product are in this table under their operator's name
 DP4A, MANY = (
     DECODE + "5_batch",
     64,

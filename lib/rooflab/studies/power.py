@@ -47,7 +47,7 @@ def leading(effort: str = "full", device: Sized | None = None) -> list[Case]:
         for case in bandwidth.ladder(operator, bandwidth.LARGE[effort])
         if case.impl == stream.DEFAULT[operator] or (operator, case.impl) == ("copy", "torch.copy_")
     ]
-    fastest = gemv_op.LADDERS["gemv_rows"][-1].name
+    fastest = gemv_op.TUNED
     context = attention.CONTEXTS[-1] if effort == "full" else attention.CONTEXTS[1]
     return [
         *streams,
@@ -92,9 +92,7 @@ def _attention(width: int, seq: int, window: int | None = None, device: Sized | 
 
 
 def _fastest_decode(context: int) -> list[Case]:
-    found = attention.decode(context)
-    fastest = [case for case in found if case.kind == "own"][-1]
-    return [fastest, *(case for case in found if case.kind == "peer")]
+    return [c for c in attention.decode(context) if c.kind == "peer" or c.impl == "4_cp_async"]
 
 
 def in_states(cases: Iterable[Case], states: Sequence[str]) -> list[Case]:

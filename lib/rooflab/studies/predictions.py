@@ -175,7 +175,7 @@ def token_us(
     barriers = launches * known.barrier_us
     if way == "3_persistent":
         return stream + barriers
-    return max(stream, barriers)  # copies that nobody waits behind go on under a barrier
+    return max(stream, barriers)  # copies that block nothing continue during a barrier
 
 
 def _library_us(known: Known, way: str, model: str) -> float | None:
@@ -198,7 +198,7 @@ def _library_us(known: Known, way: str, model: str) -> float | None:
 def prompt_us(known: Known, model: str, format: str, n: int, paths: engine.Paths, flash: str) -> float:
     """Predicted microseconds of a prompt of n tokens: products by the law, attention at the rate that a rung
     was recorded at, what stands between them as in lesson 02's trace or at the roof. Without a graph the
-    host has to call everything, and whoever takes longer decides.
+    host has to call everything, and the slower of the two sets the time.
     """
     gpu = _prompt_gpu_us(known, model, format, n, paths.mmq, paths.rows, flash)
     if paths.graph:

@@ -212,7 +212,7 @@ class Prefill(Study):
 
     def _rung(self, case: Case, arch: str) -> tuple[Rung, Mapping[str, int], str]:
         """The rung that does a way's attention or, where that is our own product, MMQ's; the other rungs'
-        sources and rules stand in its launch rule.
+        sources and rules are part of its launch rule.
         """
         if case.model == decode.GEMMA:
             return decode.Decode()._rung(case, arch)

@@ -302,7 +302,7 @@ def _captured(case: Case) -> tuple[str, str]:
                 stream.end_capture()
             return "at capture", f"{error}."
         graph = stream.end_capture()
-        other = cupy.full(k, 7, "int8")  # as large as the quants; whoever else works on this stream
+        other = cupy.full(k, 7, "int8")  # as large as the quants; any other work on this stream
         out.fill(0)
         graph.launch(stream)
         stream.synchronize()

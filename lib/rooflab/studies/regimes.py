@@ -75,7 +75,7 @@ def contenders(batch: int, every_order: bool = False) -> list[Way]:
 def _case(how: Way, n: int, k: int, batch: int, slug: str | None, clock: str) -> Case:
     kind, more = "baseline" if how.plain else "own", ""
     if how.format == "int4_g128" and how.name.startswith("fused"):
-        # Which rung, and how built, hangs on the device: it stands in the case, so that a row says what ran.
+        # Which rung, and how built, depends on the device: the case names it, so that a row says what ran.
         found = dispatch.rung_for(how, n, k, batch, slug)
         assert found is not None
         tuned = {name.lower(): value for name, value in found[1].items()}
@@ -368,7 +368,7 @@ _SAME_WAY = {  # (study, impl) of other recordings -> the way that it is
 
 def gathered(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """Rows of the studies regimes, gemv, int4 and mmq that are ways of multiplying, as this study's own: impl
-    is the way, format its format. Cold, by any clock; a product that stands in several tables stands once,
+    is the way, format its format. Cold, by any clock; a product in several tables is listed once,
     this study's first.
     """
     found = []

@@ -1,7 +1,7 @@
 """Study `static`: registers, spills, shared memory and SASS facts of every rung, for every architecture it
 declares.
 
-Needs NVRTC and nvdisasm, no GPU, and hangs on no device: `rooflab trace static` records it in data/cpu on any
+Needs NVRTC and nvdisasm but no GPU: `rooflab trace static` records it in data/cpu on any
 machine. Tests compile the rungs again and compare with the record.
 """
 

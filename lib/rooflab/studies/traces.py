@@ -1,6 +1,6 @@
 """CPU traces as records: how each line of a rung uses memory, watched on the CPU and kept in data/cpu.
 
-A trace hangs on no device: `rooflab trace` makes it on any machine with a C++ compiler, and a test makes it
+A trace depends on no device: `rooflab trace` makes it on any machine with a C++ compiler, and a test makes it
 again and compares. One table a study, a row for every line of the source that accesses a buffer: what the
 whole launch asked for there, and the first request in full, for a picture of its lanes
 (rooflab.view.access_diagram).

@@ -1,7 +1,7 @@
 """Planted faults: what a rung's source becomes when one thing in it is wrong.
 
 A mutation is a rule, a pattern in the source and what stands there instead; it is put to every portable rung
-alike, and to the course's headers that a rung includes, so nobody chooses the faults that are easily found.
+alike, and to the course's headers that a rung includes, so the faults are not picked for being easily found.
 """
 
 from __future__ import annotations

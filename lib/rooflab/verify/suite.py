@@ -2,8 +2,8 @@
 
 Every FP32 rung of lesson 03 goes through the ten items as the source words them, with D6's bound beside a
 possible one; and the last portable rung of every operator is launched a hundred times, whose results must be
-one. `rooflab trace suite` records the values in data/cpu: what held is computed by whoever reads them. The
-sources that run are the ones a GPU runs; a GPU's own gates and repeats stand in its recording.
+one. `rooflab trace suite` records the values in data/cpu: what held is computed when they are read. The
+sources that run are the ones a GPU runs; a GPU's own gates and repeats are in its recording.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rooflab.ops import Rung, gemv
 from rooflab.paths import DATA
 from rooflab.records.fingerprint import identity
 from rooflab.runtime.nvrtc import headers_of
-from rooflab.verify import mutations
+from rooflab.verify import mutations, subjects
 
 COLUMNS = ("item", "operator", "rung", "quantity", "value", "bound", "identity")
 LARGE = 4096  # of D6, as the source has it
@@ -135,7 +135,7 @@ def again(rung: Rung) -> Iterator[tuple[str, Row]]:
 
 def repeats(operator: str, rung: Rung) -> Row:
     """Distinct results of RUNS launches on poisoned outputs."""
-    subject = mutations.subjects(operator, rung.name)[-1]
+    subject = subjects.subjects(operator, rung.name)[-1]
     found = set()
     with ops.on("cpu"):
         for _ in range(RUNS):
@@ -151,7 +151,7 @@ def last_portable() -> list[tuple[str, Rung]]:
     return list(
         {
             operator: (operator, rung)
-            for operator, rung in mutations.portable()
+            for operator, rung in subjects.portable()
             if operator in mutations.OPERATORS
         }.values()
     )

@@ -1,4 +1,4 @@
-"""How a notebook goes on where its recording lacks a case.
+"""How a notebook continues where its recording lacks a case.
 
 `go_on` lets the notebook's shell answer a MissingRecording with one sentence instead of a traceback. The
 names that such a cell would have bound are taken away, so that no later cell shows an older value under them;
@@ -145,7 +145,7 @@ def _parameters(shell: Any) -> dict[str, Any]:
 
 
 def go_on() -> None:
-    """From now on the notebook at work goes on after cells whose cases are not recorded; nothing without a
+    """From now on the notebook at work continues after cells whose cases are not recorded; nothing without a
     notebook, or where it does so already.
     """
     shell = get_ipython()

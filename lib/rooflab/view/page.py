@@ -74,7 +74,7 @@ def kernel(
     """Show a rung whole: its launch, pseudocode of 10 to 15 lines, the source with numbered callouts, and the
     changes from the rung `below`, where one is given.
 
-    `callouts` maps a piece of the source, which stands on one line or is met first there, to what that line
+    `callouts` maps a piece of the source, found on one line, or first there, to what that line
     does, in Markdown; they are numbered by their lines. `helpers` are functions of kernels/common that carry
     the idea, shown before the kernel: a name, or the beginning of a signature where a name is overloaded
     ("load_streaming(const uint4*"). `built` leaves only what these macros do of rung and helpers, as
@@ -139,7 +139,7 @@ def _marked(text: str, callouts: Mapping[str, str], rung: Rung) -> tuple[str, li
         if not places:
             raise UsageError(f"{rung.operator}/{rung.name} has no line with {piece!r} to call out.")
         if places[0] in at or lines[places[0]].endswith("\\"):
-            raise UsageError(f"the line with {piece!r} can't take a callout: it has one, or goes on.")
+            raise UsageError(f"the line with {piece!r} can't take a callout: it has one, or continues below.")
         at[places[0]] = note
     for mark, number in zip(MARKS, sorted(at), strict=False):
         lines[number] += f"  {mark}" if "//" in lines[number] else f"  // {mark}"

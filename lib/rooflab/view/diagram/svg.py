@@ -94,7 +94,7 @@ class Canvas:
         fill: str = "currentColor",
         bold: bool = False,
     ) -> None:
-        """A line of text that stands on y."""
+        """A line of text with its baseline at y."""
         weight = ' font-weight="bold"' if bold else ""
         at = f' text-anchor="{anchor}"' if anchor != "start" else ""
         large = f' font-size="{size:g}"' if size != SMALL else ""  # what the root says is not said again
@@ -161,7 +161,7 @@ def wide(text: str, size: float) -> float:
 class Drawing:
     """A picture, or frames of one to step through, with the words that say what is seen.
 
-    `title` stands above it, `says` is its alternative text, computed from what it shows. `frames` are
+    `title` is above it, `says` is its alternative text, computed from what it shows. `frames` are
     (caption, canvas); the still image shows all of them, `across` side by side.
     """
 

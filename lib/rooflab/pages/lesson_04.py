@@ -1,0 +1,315 @@
+"""What lesson 04's page shows: its tables, figures and computed sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rooflab import studies
+from rooflab.analysis import int4 as analysis
+from rooflab.bench import clock
+from rooflab.errors import UsageError
+from rooflab.lab import Lab
+from rooflab.numerics import quant
+from rooflab.ops import int4
+from rooflab.pages import Opening, Rows, bars, one_line
+from rooflab.records.store import Store
+from rooflab.studies import int4 as study
+from rooflab.view import display, plot
+
+
+def opening(here: Lab, n: int, k: int) -> Opening:
+    """The first screen: the four ways to multiply, and what the plain fused kernel makes of fewer bytes."""
+    ways = {"torch.matmul": "FP16, cuBLAS", "1_warp_row": "INT4, fused"}
+    ways |= {study.TWO_OP: "INT4, two-op, fair", study.TWO_OP_TORCH: "INT4, two-op, literal"}
+    rows = here.measure("int4", [c for c in study.ladder(n, k, here.sized) if c.impl in ways])
+    by = rows.set_index("impl")
+    answer = f"INT4 in groups of 128 takes {16 / (4 + 16 / 128):.1f} times fewer bytes than FP16. "
+    if {"1_warp_row", "torch.matmul"} <= set(by.index):
+        plain = by.loc["1_warp_row"]
+        answer += (
+            f"The plain fused kernel {display.against(plain, by.loc['torch.matmul'])} cuBLAS on "
+            "FP16 weights, "
+        )
+        answer += (
+            f"at {plain['roof_fraction']:.0%} of the read roof of the {here.run['gpu']}: fewer "
+            "bytes need not "
+        )
+        answer += "mean less time."
+    able = (
+        "pack weights into four bits with a scale a group, and unpack them",
+        "count the bytes that four ways of multiplying move",
+        "choose the baseline that makes a speed-up mean something",
+    )
+    title = f"One token, {n} × {k} weights"
+    return answer, able, bars(rows, [ways[i] for i in rows["impl"]], here.run["gpu"], title)
+
+
+def run_facts(gpu: str, here: Lab, read_roof: float, n: int, k: int) -> None:
+    """The facts of the run, in one line."""
+    facts = {
+        "GPU": gpu,
+        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
+        "Run": here.run_of("int4")["run"],
+        "Driver": here.run_of("int4")["driver"],
+        "L2": plot.size_text(int(here.run["l2_bytes"])),
+        "Read roof": f"{read_roof:,.0f} GB/s",
+        "The projection": f"{n} × {k}, {plot.size_text(2 * n * k)} in FP16",
+    }
+    one_line(facts)
+
+
+def format_table() -> tuple[Any, Any, Any]:
+    """The format: the table."""
+    rng = np.random.default_rng(4)
+    group = rng.standard_normal((1, 128)).astype(np.float32)
+    packed = quant.quantise_int4(group)
+    codes, back = quant.unpack_int4(packed.qweight), quant.dequantise_int4(packed)
+    eight = pd.DataFrame({"w": group[0], "code": codes[0], "back": back[0]})[:8]
+    eight["nibble"] = [f"{code + 8:x}" for code in eight["code"]]
+    eight["off"] = eight["back"] - eight["w"]
+    names = {"w": "Weight", "code": "Code", "nibble": "Stored as"}
+    names |= {"back": "Comes back as", "off": "Off by"}
+    forms = dict.fromkeys(("w", "back", "off"), "{:+.3f}") | {"code": "{:+d}"}
+    display.table(eight, names, forms)
+    return rng, group, packed
+
+
+def format_said(packed: Any, group: Any) -> int:
+    """The format: in words."""
+    word = int(packed.qweight.view(np.uint32)[0, 0])
+    bits = 8 * sum(part.nbytes for part in packed) / group.size
+    display.say(
+        f"The word is `{word:#010x}`: its lowest four bits are the first code. The scale is "
+        f"{packed.scales[0, 0]:.4f}. With it, a weight takes **{bits:.3f} bits**, so FP16 takes "
+        f"{16 / bits:.2f} times the room. That is the most that the format can win."
+    )
+    return word
+
+
+def edges_table(group: Any) -> None:
+    """At its edges: the table."""
+
+    def told(w):
+        try:
+            packed = quant.quantise_int4(w)
+        except UsageError as refusal:
+            return f"refused: {refusal}"
+        codes = quant.unpack_int4(packed.qweight)
+        off = np.abs(quant.dequantise_int4(packed) - w).max()
+        zeros = f"{np.mean(codes == 0):.0%} of codes are 0"
+        text = f"codes {codes.min()} to {codes.max()}, {zeros}, off by {off:.2g} at most; "
+        tiles = int4.repack(*packed)
+        same = all(map(np.array_equal, packed, int4.unpack(tiles)))
+        text += f"{int4.TILE * len(tiles.blocks)} rows in tiles, "
+        return text + ("the same bits back" if same else "OTHER bits back")
+
+    outlier, nan = np.tile(group, (64, 1)), group.copy()
+    outlier[:, 5], nan[0, 5] = 40, np.nan
+    edges = {
+        "64 ordinary rows": np.tile(group, (64, 1)),
+        "All zeros": np.zeros((64, 128)),
+        "A weight of 40 in each group": outlier,
+        "37 rows": np.tile(group, (37, 1)),
+        "k = 192": np.ones((64, 192)),
+        "A NaN": nan,
+    }
+    edges = pd.DataFrame({"w": edges.keys(), "is": map(told, edges.values())})
+    display.table(edges, {"w": "Weights", "is": "What becomes of them"})
+
+
+def four_bits_cost_rows(rng: Any) -> tuple[Any, Any, dict[str, Any]]:
+    """What four bits cost: the rows behind it."""
+
+    def error(w, size):
+        back = quant.dequantise_int4(quant.quantise_int4(w, size), size)
+        return float(np.sqrt(np.mean((back - w) ** 2) / np.mean(w**2)))
+
+    shape, sizes = (256, 2048), (32, 64, 128, 256)
+    normal = rng.standard_normal(shape)
+    spikes = np.where(rng.random(shape) < 1 / 1000, 20, 1)
+    kinds = {
+        "normal": normal,
+        "heavy tails": rng.standard_t(4, shape),
+        "rare outliers": normal * spikes,
+    }
+    costs = {kind: [100 * error(w, size) for size in sizes] for kind, w in kinds.items()}
+    return shape, sizes, costs
+
+
+def four_bits_cost_figure(costs: dict[str, Any], sizes: Any, shape: Any) -> None:
+    """What four bits cost: the figure."""
+    title = "Error of INT4 by the size of a group"
+    what = "weights a group (bits a weight)"
+    fig, ax = plot.figure(what, "error, % (RMS)", title, xlog=True)
+    for kind, values in costs.items():
+        plot.series(ax, sizes, values, label=kind)
+    ax.set_xticks(sizes, [f"{size} ({4 + 16 / size:.3f})" for size in sizes])
+    plot.label_ends(ax)
+    ends = [f"{kind} {v[0]:.1f} to {v[-1]:.1f} %" for kind, v in costs.items()]
+    about = f"{title}, {shape[0]} × {shape[1]} weights, from {sizes[0]} to {sizes[-1]} a group"
+    plot.show(fig, f"{about}: {', '.join(ends)}.")
+
+
+def four_bits_cost_said(costs: dict[str, Any], sizes: Any) -> None:
+    """What four bits cost: in words."""
+    from_, to = costs["normal"][0], costs["normal"][-1]
+    bits = [4 + 16 / size for size in sizes]
+    spoilt = costs["rare outliers"][2] / costs["normal"][2]
+    display.say(
+        f"From groups of {sizes[0]} to {sizes[-1]} the error of normal weights grows by a factor "
+        f"of {to / from_:.2f} and the bits shrink by {bits[0] / bits[-1]:.2f}. In groups of "
+        f"{sizes[2]} rare outliers make the error {spoilt:.1f} times as large; the groups that hold one "
+        "account for the increase. No kernel below changes any of this: they multiply by "
+        "exactly what is stored."
+    )
+
+
+def prediction_four_ways_table(
+    fused: Any, n: int, k: int, here: Lab, read_roof: float
+) -> tuple[dict[str, Any], list[Any]]:
+    """Prediction: four ways, in bytes: the table."""
+    ways = {"torch.matmul": "FP16", fused.name: "fused"}
+    ways |= {study.TWO_OP: "two-op, fair", study.TWO_OP_TORCH: "two-op, literal"}
+    four = [c for c in study.ladder(n, k, here.sized) if c.impl in ways]
+    predicted = pd.DataFrame({"case": [c.id for c in four], "way": [ways[c.impl] for c in four]})
+    predicted["mb"] = [study.traffic(c) / 1e6 for c in four]
+    predicted["us"] = predicted["mb"] * 1e3 / read_roof
+    most = predicted.set_index("way")["mb"]
+    predicted["times"] = predicted["mb"] / most["fused"]
+    names = {"way": "Way", "mb": "MB", "times": "÷ fused's", "us": "At the read roof (µs)"}
+    forms = {"mb": "{:,.1f}", "times": "{:.1f}", "us": "{:,.1f}"}
+    display.table(predicted, names, forms, f"{n} × {k}, batch 1")
+    return ways, four
+
+
+def gate_then_clock_table(here: Lab, four: list[Any], ways: dict[str, Any], n: int, k: int, gpu: str) -> Rows:
+    """The gate, then the clock: the table."""
+    rows = here.measure("int4", four)
+    rows["way"] = rows["impl"].map(ways)
+    pairs = zip(rows["error"], rows["error_budget"], strict=True)
+    rows["gate"] = [f"{error:.1e} ({budget:.1e})" for error, budget in pairs]
+    pairs = zip(rows["q1_us"], rows["q3_us"], strict=True)
+    rows["quartiles"] = [f"{low:,.1f} to {high:,.1f}" for low, high in pairs]
+    names = {"way": "Way", "gate": "Error (allowed)", "predicted_us": "Bound (µs)"}
+    names |= {"median_us": "Median (µs)", "quartiles": "Quartiles (µs)"}
+    forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}")
+    display.table(rows, names, forms, f"{n} × {k}, batch 1, on {gpu}")
+    return rows
+
+
+def gate_then_clock_said(rows: Rows, gpu: str) -> tuple[Rows, Rows]:
+    """The gate, then the clock: in words."""
+    by = rows.set_index("way")
+    fused = by.loc["fused"]
+    text = f"On the {gpu} the fused kernel reads its few bytes at {fused['roof_fraction']:.0%} of the roof. "
+    for kind in ("literal", "fair"):
+        if f"two-op, {kind}" in by.index:
+            gain = display.speed(by.loc[f"two-op, {kind}", "median_us"] / fused["median_us"])
+            text += f"Against the {kind} two-op product it is {gain}. "
+    if "FP16" in by.index:
+        text += "Against weights that simply stay in FP16 it "
+        text += f"{display.against(fused, by.loc['FP16'])} cuBLAS"
+        saved = clock.faster(fused, by.loc["FP16"])
+        text += "; the bytes allow more." if saved else ". **A quarter of the bytes, and no time saved**."
+    display.say(text)
+    return by, fused
+
+
+def source_own_test_table(here: Lab) -> None:
+    """The source's own test: the table."""
+    tested = here.measure("int4", study.seeded(here.sized))
+    tested["seed"] = tested["options"].str.extract(r"seed=(\d+)")[0].astype(int)
+    tested["passes"] = tested["error"] <= 2e-3
+    pairs = zip(tested["n"], tested["k"], strict=True)
+    tested["shape"] = [f"{n}×{k}" for n, k in pairs]
+    names = {"shape": "n × k", "seed": "Seed", "impl": "Kernel"}
+    names |= {"error": "Largest error", "passes": "Passes"}
+    display.table(tested, names, {"error": "{:.1e}"})
+
+
+def predicted_then_counted_table(here: Lab, ways: dict[str, Any], gpu: str) -> tuple[Rows, Rows]:
+    """Predicted, then counted: the table."""
+    ((tool, cases, metrics),) = studies.get("int4").profiles(here.effort, here.sized)
+    counted = here.profile("int4", cases, tool, metrics)
+    counted["mb"] = pd.to_numeric(counted["dram_bytes"]) / 1e6
+    asked = {c.id: c for c in cases if c.impl in ways and c.options == ""}
+    both = counted[counted["case"].isin(asked)].groupby("case", sort=False)
+    both = both.agg(mb=("mb", "sum"), kernels=("mb", "size")).reset_index()
+    of = both["case"].map(asked)
+    both["way"] = [ways[c.impl] for c in of]
+    both["shape"] = [f"{c.n}×{c.k}" for c in of]
+    both["predicted"] = [study.traffic(c) / 1e6 for c in of]
+    both["ratio"] = both["mb"] / both["predicted"]
+    names = {"shape": "n × k", "way": "Way", "kernels": "Kernels"}
+    names |= {"predicted": "Predicted (MB)", "mb": "Counted (MB)", "ratio": "÷ predicted"}
+    forms = {"predicted": "{:,.1f}", "mb": "{:,.1f}", "ratio": "{:.2f}"}
+    display.table(both, names, forms, f"ncu on {gpu}")
+    return counted, both
+
+
+def predicted_then_counted_said(gpu: str, both: Rows) -> float:
+    """Predicted, then counted: in words."""
+    off: Any = None
+    text = f"Nothing was counted on {gpu}, so the prediction is without a check."
+    if len(both):
+        one = both[both["kernels"] == 1]
+        off = (one["ratio"] - 1).abs().max()
+        text = f"What one kernel reads is counted within {off:.0%} of the prediction. "
+        less = both[both["ratio"] < 0.9]
+        if len(less):
+            text += "The two-op products move less than predicted, least on the smaller shape "
+            text += f"({less['ratio'].min():.0%}): what a kernel *writes* goes into L2 first, and "
+            text += "some of it is still there when the kernel ends. "
+            text += "A prediction of bytes that ignores the caches is a ceiling for products that "
+            text += "write."
+    display.say(text)
+    return off
+
+
+def predicted_then_counted_table_2(
+    laptop: Store, counted: Rows, four: list[Any], gpu: str, n: int, k: int
+) -> tuple[Rows, Rows]:
+    """Predicted, then counted: the table."""
+    theirs = analysis.published_counters(laptop)
+    ours = counted[counted["case"] == four[0].id]
+    if len(ours):
+        ours = analysis.counters(ours)
+        table = pd.DataFrame({"theirs": theirs, "ours": ours, "what": analysis.SIX})
+        names = {"what": "Counter", "theirs": "Published, RTX 4070 Laptop", "ours": gpu}
+        forms = dict.fromkeys(("theirs", "ours"), "{:,.1f}")
+        display.table(table, names, forms, f"The source's kernel, {n} × {k}")
+    return theirs, ours
+
+
+def predicted_then_counted_said_2(ours: Rows, theirs: Rows, gpu: str) -> None:
+    """Predicted, then counted: in words."""
+    if len(ours):
+        text = f"On the laptop the kernel keeps DRAM {theirs['dram_pct']:.0f} % busy. "
+        if ours["dram_pct"] < ours["sm_pct"]:
+            text += f"On the {gpu} it keeps DRAM {ours['dram_pct']:.0f} % busy and the SMs' "
+            text += f"busiest unit {ours['sm_pct']:.0f} %: the SMs are nearer to their limit. "
+            text += "This memory could deliver weights faster than the kernel unpacks them. "
+            text += "What its instructions are, and how to do without them, is the subject of 04b."
+        display.say(text)
+
+
+def takeaway(both: Rows, off: float, costs: dict[str, Any], by: Rows, gpu: str, fused: Rows) -> None:
+    """What to take away, computed."""
+    text = f"- INT4 in groups of 128 takes {4 + 16 / 128:.3f} bits a weight"
+    text += f", and the counters find the fused kernel within {off:.0%} of that.\n" if len(both) else ".\n"
+    text += (
+        f"- Four bits cost accuracy: an error of {costs['normal'][2]:.0f} % (RMS) for normal weights here, "
+    )
+    text += "and more where outliers live.\n"
+    text += "- Compare with what one would use otherwise."
+    if {"two-op, literal", "FP16"} <= set(by.index):
+        ratio = by.loc["two-op, literal", "median_us"] / by.loc["FP16", "median_us"]
+        text += f" The literal product takes {display.times(ratio)} times as long as not quantising at all"
+        text += ", so beating it says little." if ratio > 1.5 else "."
+    text += "\n"
+    text += f"- Fewer bytes save time only if they still arrive at the roof. On the {gpu} the plain fused "
+    text += f"kernel reads them at {fused['roof_fraction']:.0%} of it."
+    display.say(text)

@@ -1,0 +1,308 @@
+"""What lesson 04b's page shows: its tables, figures and computed sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rooflab import studies
+from rooflab.lab import Lab
+from rooflab.numerics import quant
+from rooflab.ops import int4, stream
+from rooflab.pages import Opening, Rows, one_line
+from rooflab.studies import bandwidth, static
+from rooflab.studies import int4 as study
+from rooflab.view import display, page, plot
+
+
+def affordable(sms: int, ghz: float, read_roof: float, weight: float) -> float:
+    """Instructions of a thread that a weight of so many bytes may cost at the read roof."""
+    return sms * 4 * 32 * ghz / (read_roof / weight)
+
+
+def opening(here: Lab, large: Any, afford: float) -> Opening:
+    """The first screen: the budget of instructions, and the ladder that keeps to it."""
+    rows = here.measure("int4", study.ladder(*large, here.sized))
+    own = rows[rows["kind"] == "own"]
+    first, best, gpu = own.iloc[0], own.sort_values("median_us").iloc[0], here.run["gpu"]
+    answer = (
+        f"At the read roof of the {gpu} an INT4 weight may cost {afford:.1f} instructions, and "
+        "the plain kernel "
+    )
+    tensor = best["impl"] in [rung.name for rung in int4.LADDERS["int4"][6:]]
+    how = "unpacks with fewer and lets tensor cores multiply" if tensor else "is the fastest"
+    answer += f"spends six and more. {best['impl']} {how}: against {first['impl']} it is "
+    answer += (
+        f"{display.speed(first['median_us'] / best['median_us'])}, {best['roof_fraction']:.0%} of the roof."
+    )
+    able = (
+        "work out how many instructions a weight may cost on a GPU",
+        "turn four-bit codes into FP16 numbers without a conversion",
+        "read from counters whether a kernel is bound by issue slots or by memory",
+    )
+    shown = own.sort_values("median_us").drop_duplicates("impl").sort_index()
+    shown = pd.concat([shown, rows[rows["kind"] == "peer"]])
+    roof = ("read", here.roof["dram_read"].value, "GB/s")
+    return answer, able, page.ladder(shown, gpu, roof, f"INT4, one token, {large[0]} × {large[1]}")
+
+
+def run_facts(
+    gpu: str, here: Lab, sms: int, ghz: float, read_roof: float, large: Any, weight: float, small: Any
+) -> None:
+    """The facts of the run, in one line."""
+    facts = {
+        "GPU": gpu,
+        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
+        "Run": here.run_of("int4")["run"],
+        "SMs, clock": f"{sms}, {ghz:.2f} GHz",
+        "Read roof": f"{read_roof:,.0f} GB/s",
+        "A large matrix": f"{large[0]} × {large[1]}, {weight * large[0] * large[1] / 1e6:.0f} MB",
+        "A small one": f"{small[0]} × {small[1]}, {weight * small[0] * small[1] / 1e6:.0f} MB",
+    }
+    one_line(facts)
+
+
+def prediction_budget_instructions_table(
+    sms: int, ghz: float, read_roof: float, weight: float, gpu: str
+) -> float:
+    """Prediction: a budget of instructions: the table."""
+    slots = sms * 4 * 32 * ghz  # thread instructions a nanosecond
+    arriving = {"INT4": read_roof / weight, "FP16": read_roof / 2}  # weights a nanosecond
+    budget = pd.DataFrame({"format": arriving.keys(), "rate": arriving.values()})
+    budget["each"] = slots / budget["rate"]
+    names = {"format": "Weights", "rate": "At the roof, weights/ns"}
+    names |= {"each": "Instructions each may cost"}
+    forms = {"rate": "{:,.0f}", "each": "{:.1f}"}
+    display.table(budget, names, forms, f"{slots:,.0f} thread instructions a nanosecond on {gpu}")
+    afford = float(budget["each"][0])
+    display.say(
+        f"FP16 weights were easy: {budget['each'][1]:.0f} instructions each. INT4 weights come "
+        f"{2 / weight:.1f} times as densely, need more work, and may cost **{afford:.1f}**. "
+        + (
+            f"Six or more cannot reach more than {afford / 6:.0%} of the roof on the {gpu}, "
+            "whatever the loads."
+            if afford < 6
+            else f"On the {gpu} the roof leaves room for that."
+        )
+    )
+    return afford
+
+
+def up_split_k_table(rungs: Any) -> None:
+    """Up to split K: the table."""
+    first = [r.name for r in rungs[:3]]
+    facts = static.read_sass()
+    facts[["impl", "arch"]] = facts["case"].str.extract(r"^int4/(\S+) arch=sm_(\d+)")
+    facts = facts[facts["impl"].isin(first)]
+    names = {"impl": "Rung", "arch": "GPU (sm_)", "instructions": "Instructions"}
+    names |= {"loads_16b": "16-byte loads", "conversions": "Integer to float"}
+    names |= {"fused_multiply_adds": "Multiply-adds"}
+    display.table(facts, names, {}, "In the compiled kernels")
+
+
+def let_tensor_cores_said() -> None:
+    """Let the tensor cores multiply: in words."""
+    rng = np.random.default_rng(4)
+    rows = int4.Rows(*quant.quantise_int4(rng.standard_normal((192, 512))))
+    tiles = int4.repack(*rows)
+    back = int4.unpack(tiles)
+    same = all(np.array_equal(a, b) for a, b in zip(rows, back, strict=True))
+    before = sum(part.nbytes for part in rows)
+    display.say(
+        f"{rows.n} × {rows.k} weights: {before:,} bytes in rows, {tiles.blocks.nbytes:,} in tiles. "
+        f"Unpacked again, {'every bit is where it was' if same else 'BITS ARE LOST'}."
+    )
+
+
+def gate_then_clock_table(
+    large: Any, small: Any, here: Lab, gpu: str
+) -> tuple[dict[Any, Any], dict[Any, Any], Rows]:
+    """The gate, then the clock: the table."""
+    ladder, tuned = {}, {}
+    for shape in (large, small):
+        found = here.measure("int4", study.ladder(*shape, here.sized))
+        tuned[shape] = study.chosen(*shape, 1, here.sized).id
+        last = found["case"] == tuned[shape]
+        found["impl"] = found["impl"].where(~last, found["impl"] + ", tuned")
+        ladder[shape] = found
+    shown = ladder[large]
+    shown["of"] = shown["error"] / shown["error_budget"]
+    shown["spread"] = (shown["q3_us"] - shown["q1_us"]) / shown["median_us"]
+    names = {"impl": "Rung or baseline", "of": "Error ÷ allowed"}
+    names |= {"predicted_us": "Bound (µs)", "median_us": "Median (µs)"}
+    names |= {"spread": "Quartiles apart", "registers": "Registers"}
+    forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}")
+    forms |= {"of": "{:.2f}", "spread": "{:.1%}"}
+    called = {"torch.matmul": "FP16 cuBLAS", "two_op": "two-op, fair", "torch.two_op": "two-op, literal"}
+    display.table(
+        shown.replace({"impl": called}), names, forms, f"{large[0]} × {large[1]}, batch 1, on {gpu}"
+    )
+    return ladder, tuned, shown
+
+
+def gate_then_clock_figure(ladder: dict[Any, Any], gpu: str, read_roof: float) -> None:
+    """The gate, then the clock: the figure."""
+    for shape, found in ladder.items():
+        title = f"INT4 ladder, {shape[0]} × {shape[1]}, batch 1, cold"
+        own = found[found["kind"] == "own"].assign(format="")
+        plot.ladder(own, gpu, ("read", read_roof, "GB/s"), title)
+
+
+def gate_then_clock_said(
+    ladder: dict[Any, Any], large: Any, rungs: Any, gpu: str, small: Any, tuned: dict[Any, Any]
+) -> Rows:
+    """The gate, then the clock: in words."""
+    by = {shape: found.set_index("impl") for shape, found in ladder.items()}
+    big = by[large]
+
+    def step(what, one, two):
+        rows = [big.loc[rungs[rung - 1].name] for rung in (two, one)]
+        return f"- {what}: rung {two} {display.against(*rows)} rung {one}"
+
+    text = f"On the {gpu}, {large[0]} × {large[1]}:\n\n"
+    text += step("16-byte loads", 1, 2) + ".\n" + step("No conversions", 2, 3)
+    if display.level(big.loc[rungs[1].name], big.loc[rungs[2].name]):
+        text += ", fewer instructions that save no time on this matrix"
+        if small != large and not display.level(*(by[small].loc[rungs[i].name] for i in (1, 2))):
+            text += f" (at {small[0]} × {small[1]} it "
+            text += f"{display.against(by[small].loc[rungs[2].name], by[small].loc[rungs[1].name])} rung 2)"
+    text += ".\n" + step("Several rows a warp", 3, 4) + ".\n" + step("Split K", 4, 5) + ".\n"
+    text += step("Tensor cores", 5, 7) + ".\n" + step("Less to unpack", 7, 8) + ".\n"
+    for shape, found in ladder.items():
+        own = found[found["kind"] == "own"].sort_values("median_us").iloc[0]
+        choice = found[found["case"] == tuned[shape]].iloc[0]
+        if not display.level(own, choice):
+            text += f"\nAt {shape[0]} × {shape[1]} {own['impl']} as it stands "
+            text += f"{display.against(own, choice)} the dispatcher's choice: its table was made on "
+            text += "another run, and could do better."
+    display.say(text)
+    return big
+
+
+def instructions_counted_table(
+    here: Lab,
+    large: Any,
+    tuned: dict[Any, Any],
+    sms: int,
+    ghz: float,
+    read_roof: float,
+    rungs: Any,
+    afford: float,
+) -> tuple[Rows, Rows]:
+    """Instructions, counted: the table."""
+    ((tool, cases, metrics),) = studies.get("int4").profiles(here.effort, here.sized)
+    counted = here.profile("int4", cases, tool, metrics)
+    asked = {c.id: c for c in cases}
+    wanted = [c for c in study.ladder(*large, here.sized) if c.kind == "own" and c.id in asked]
+    counted = counted[counted["case"].isin([c.id for c in wanted])].set_index("case")
+    counted = counted.drop(columns=["kernel", "grid", "block", "run"]).apply(pd.to_numeric)
+    spent = here.measure("int4", [c for c in wanted if c.id in counted.index])
+    spent = spent.set_index("case").join(counted)
+    last = spent.index == tuned[large]
+    spent["impl"] = spent["impl"].where(~last, spent["impl"] + ", tuned")
+    spent["each"] = 32 * spent["inst_executed"] / (large[0] * large[1])
+    spent["slots"] = spent["inst_executed"] / (sms * 4 * ghz) / 1e3
+    spent["bytes_us"] = spent["bytes"] / read_roof / 1e3
+    one_token = spent[spent["impl"].isin([r.name for r in (*rungs[:5], *rungs[6:8])]) | last]
+    names = {"impl": "Rung", "each": "Instructions a weight", "slots": "Their slots (µs)"}
+    names |= {"bytes_us": "Its bytes (µs)", "median_us": "Measured (µs)"}
+    forms = dict.fromkeys(("slots", "bytes_us", "median_us"), "{:.1f}") | {"each": "{:.2f}"}
+    display.table(one_token, names, forms, f"{large[0]} × {large[1]}; a weight may cost {afford:.1f}")
+    return spent, one_token
+
+
+def instructions_counted_table_2(one_token: Rows) -> None:
+    """Instructions, counted: the table."""
+    names = {"impl": "Rung", "dram_pct": "DRAM busy %", "slot": "Slots used %"}
+    names |= {"tensor_pct": "Tensor busy %", "occupancy_pct": "Occupancy %"}
+    names |= {"stall_long_scoreboard": "Waits for memory"}
+    names |= {"stall_math_pipe_throttle": "for a busy unit"}
+    one_token = one_token.assign(slot=100 * one_token["issue_active"])
+    forms = dict.fromkeys(names, "{:.0f}") | {"impl": ""}
+    forms |= dict.fromkeys(("stall_long_scoreboard", "stall_math_pipe_throttle"), "{:.1f}")
+    display.table(one_token, names, forms, "Waits: cycles of a warp for each instruction it issues")
+
+
+def instructions_counted_said(gpu: str, spent: Rows, rungs: Any) -> None:
+    """Instructions, counted: in words."""
+    text = f"Nothing was counted on {gpu}, so the budget stays a prediction."
+    if len(spent) > 5:
+        seen = spent.set_index("impl")
+        one, five, seven = (seen.loc[rungs[i].name] for i in (0, 4, 6))
+        text = f"Rung 1 spends {one['each']:.1f} instructions a weight, which take {one['slots']:.0f} "
+        text += f"of its {one['median_us']:.0f} µs to issue at the very best"
+        limit = one["bytes_us"] < one["slots"] <= one["median_us"]
+        text += ": **instructions are its limit, and not memory**. " if limit else ". "
+        two, three, four = (seen.loc[rungs[i].name] for i in (1, 2, 3))
+        wait = "stall_long_scoreboard"
+        if display.level(two, three) and three["each"] < two["each"] and three[wait] > two[wait]:
+            text += f"Rung 3 saves {two['each'] - three['each']:.1f} instructions on rung 2 and no "
+            text += f"time: it waits for memory instead, {three[wait]:.0f} cycles an instruction where "
+            text += f"rung 2 waits {two[wait]:.0f}. Rung 4, with twice the loads under way, waits "
+            text += f"{four[wait]:.0f}. "
+        text += f"Rung 5 is down to {five['each']:.1f}, rung 7 with its tensor cores to "
+        text += f"{seven['each']:.1f}"
+        best = seen.sort_values("median_us").iloc[0]
+        if seven["slots"] < seven["bytes_us"]:
+            text += f": {seven['slots']:.0f} µs of slots under {seven['bytes_us']:.0f} µs of bytes"
+            if best["dram_pct"] > 100 * best["issue_active"]:
+                text += ". From here on memory is the limit, and the work is to keep enough under way"
+        text += f". The fastest keeps DRAM {best['dram_pct']:.0f} % busy and uses "
+        text += f"{100 * best['issue_active']:.0f} % of the issue slots."
+    display.say(text)
+
+
+def left_table(here: Lab, read_roof: float, gpu: str) -> Rows:
+    """What is left: the table."""
+    best = stream.DEFAULT["read"]
+    reads = [c for c in here.cases("bandwidth") if c.operator == "read"]
+    reads = [c for c in reads if c.impl == best and c.cache == "cold"]
+    start = bandwidth.fixed_us(here.measure("bandwidth", reads), read_roof)
+    every = [c for c in here.cases("int4") if c.batch == 1 and c.impl == "humming"]
+    every = {(c.n, c.k) for c in every}
+    picks = [study.chosen(*shape, 1, here.sized) for shape in every]
+    gap = here.measure("int4", picks)
+    gap["bytes_us"] = gap["bytes"] / read_roof / 1e3
+    gap["foretold"] = start + gap["bytes_us"]
+    gap["over"] = gap["median_us"] / gap["foretold"]
+    gap["shape"] = [f"{n}×{k}" for n, k in zip(gap["n"], gap["k"], strict=True)]
+    names = {"shape": "n × k", "impl": "Rung", "bytes_us": "Bytes ÷ roof (µs)"}
+    names |= {"foretold": "With start (µs)", "median_us": "Measured (µs)"}
+    names |= {"over": "÷ predicted", "roof_fraction": "Of the roof"}
+    forms = dict.fromkeys(("bytes_us", "foretold", "median_us"), "{:.1f}")
+    forms |= {"over": "{:.2f}", "roof_fraction": "{:.0%}"}
+    gap = gap.sort_values("bytes", ignore_index=True)
+    display.table(gap, names, forms, f"Batch 1 on {gpu}; start and finish take {start:.1f} µs")
+    return gap
+
+
+def left_said(gap: Rows) -> None:
+    """What is left: in words."""
+    tiny, huge = gap.iloc[0], gap.iloc[-1]
+    text = f"At {tiny['shape']} the bytes are {tiny['bytes_us']:.1f} µs of "
+    text += f"{tiny['median_us']:.1f}: "
+    if tiny["bytes_us"] < tiny["median_us"] / 2:
+        text += "most of the time is start, finish and unpacking, and "
+    text += f"{tiny['roof_fraction']:.0%} of the roof is reached. At {huge['shape']} it is "
+    text += f"{huge['roof_fraction']:.0%}. What the start does not explain, "
+    text += f"{gap['over'].min() - 1:.0%} to {gap['over'].max() - 1:.0%} on top, is the kernels' own: "
+    text += "a likely reason is that a plain read has nothing to unpack, and no x to fetch first."
+    display.say(text)
+
+
+def takeaway(gpu: str, afford: float, shown: Rows, large: Any, big: Rows, weight: float) -> None:
+    """What to take away, computed."""
+    text = f"- At the roof of the {gpu} an INT4 weight may cost {afford:.1f} instructions. Smaller "
+    text += "weights make a product *harder* to keep at the roof, because more of them arrive.\n"
+    text += "- Wide loads and shared x save instructions; so do tensor cores, even for one token.\n"
+    text += "- A trick is worth what the clock says, on the shape and the GPU at hand.\n"
+    fastest = shown[shown["kind"] == "own"].sort_values("median_us").iloc[0]
+    text += f"- {large[0]} × {large[1]}: {fastest['impl']} reaches {fastest['roof_fraction']:.0%} of the roof"
+    if "torch.matmul" in big.index:
+        gain = big.loc["torch.matmul", "median_us"] / fastest["median_us"]
+        text += f" and {display.times(gain)} times the speed of FP16, "
+        text += f"of the {2 / weight:.1f} that the bytes allow"
+    text += "."
+    display.say(text)

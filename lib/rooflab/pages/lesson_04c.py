@@ -1,0 +1,506 @@
+"""What lesson 04c's page shows: its tables, figures and computed sentences."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pandas as pd
+
+from rooflab import claims, studies
+from rooflab.analysis import int4 as analysis
+from rooflab.analysis import states
+from rooflab.hardware import roofline
+from rooflab.lab import Lab
+from rooflab.numerics.model_shapes import WEIGHT_BYTES
+from rooflab.ops import int4, stream
+from rooflab.pages import Opening, Rows, one_line
+from rooflab.studies import bandwidth
+from rooflab.studies import int4 as study
+from rooflab.view import display, explorer, plot
+
+
+def opening(here: Lab, drawn: Any, batches: list[int]) -> Opening:
+    """The first screen: the dispatcher's INT4 kernels beside FP16 over the number of tokens."""
+    picks = [study.chosen(*drawn, batch, here.sized) for batch in batches]
+    dense = [
+        c
+        for c in here.cases("int4")
+        if (c.n, c.k) == drawn and c.impl == "torch.matmul" and c.clock == "graph"
+    ]
+    dense = [c for c in dense if c.cache == "cold" and c.batch in batches and not c.options]
+    ours = here.measure("int4", picks)
+    theirs = here.measure("int4", dense)
+    us = ours.set_index("batch")["median_us"]
+    gain = (theirs.drop_duplicates("batch").set_index("batch")["median_us"] / us).dropna()
+    last, gpu = us.index[-1], here.run["gpu"]
+    answer = (
+        f"A kernel that reads each weight once for all tokens takes {us[last] / us.iloc[0]:.1f} "
+        "times as long for "
+    )
+    answer += f"{last} tokens as for {us.index[0]} on the {gpu}"
+    answer += f"; INT4 is {display.speed(gain.iloc[0])} as FP16 at {gain.index[0]} token and "
+    answer += f"{display.speed(gain.iloc[-1])} at {gain.index[-1]}." if len(gain) else "."
+    able = (
+        "predict up to how many tokens a product stays memory-bound",
+        "share a tile of weights between tokens, and copy the next one meanwhile",
+        "say at which batch a quantised product stops paying",
+    )
+    title = f"{drawn[0]} × {drawn[1]} by number of tokens"
+    fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=2.6)
+    for label, rows in (("INT4, ours", ours), ("FP16, cuBLAS", theirs.sort_values("batch"))):
+        if len(rows):
+            plot.series(ax, rows["batch"], *plot.band(rows, "median_us"), label=label)
+    ax.set_xticks(batches, [str(batch) for batch in batches])
+    plot.round_ticks(ax)
+    plot.label_ends(ax)
+    both = pd.concat([ours, theirs])
+    return answer, able, (fig, plot.caption(both, gpu, title, y="median_us"))
+
+
+def run_facts(
+    gpu: str, here: Lab, read_roof: float, peak: float, shapes: list[Any], batches: list[Any]
+) -> None:
+    """The facts of the run, in one line."""
+    facts = {
+        "GPU": gpu,
+        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
+        "Run": here.run_of("int4")["run"],
+        "torch, CUDA": f"{here.run_of('int4')['torch']}, {here.run_of('int4')['cuda']}",
+        "Read roof": f"{read_roof:,.0f} GB/s",
+        "Tensor peak, measured": f"{peak:,.0f} TFLOP/s in FP16" if peak else "not recorded",
+        "Shapes": ", ".join(f"{n} × {k}" for n, k in shapes),
+        "Batches": ", ".join(map(str, batches)),
+    }
+    one_line(facts)
+
+
+def prediction_table(
+    read_roof: float, peak: float, batches: list[Any], drawn: Any, gpu: str
+) -> tuple[list[Any], Rows]:
+    """Prediction: the table."""
+
+    def bounds(n, k, batch):
+        flops = roofline.gemm_flops(batch, n, k)
+        sizes = {name: WEIGHT_BYTES[name] for name in ("int4_g128", "fp16")}
+        moved = {name: roofline.gemm_bytes(batch, n, k, size) for name, size in sizes.items()}
+        found = [roofline.bound(each, flops, read_roof, peak).us for each in moved.values()]
+        math = flops / peak / 1e6 if peak else None
+        return [batch, math, *found]
+
+    names = {"batch": "Batch", "math": "Arithmetic (µs)"}
+    names |= {"ours": "INT4 at best (µs)", "fp16": "FP16 (µs)", "gain": "Possible gain"}
+    some = [b for b in batches if b.bit_count() == 1]  # powers of two
+    table = pd.DataFrame([bounds(*drawn, b) for b in some], columns=list(names)[:4])
+    table["gain"] = table["fp16"] / table["ours"]
+    forms = dict.fromkeys(("math", "ours", "fp16"), "{:,.1f}") | {"gain": "{:.2f}"}
+    display.table(table, names, forms, f"{drawn[0]} × {drawn[1]}, by the measured roofs of {gpu}")
+    return some, table
+
+
+def prediction_said(sms: int, ghz: float, read_roof: float, table: Rows, some: list[Any]) -> None:
+    """Prediction: in words."""
+    afford = sms * 4 * 32 * ghz / (read_roof / WEIGHT_BYTES["int4_g128"])
+    flat = table["ours"].iloc[-1] / table["ours"].iloc[0]
+    near = 0.05
+    free = table["batch"][table["ours"] <= (1 + near) * table["ours"].iloc[0]].max()
+    text = f"**Up to {free} tokens should cost what one costs**, to {near:.0%}; "
+    text += f"from batch {some[0]} to {some[-1]} the bound grows by {flat - 1:.0%}. "
+    text += "On CUDA cores, the ordinary arithmetic units, that cannot be had: a token costs every weight "
+    text += f"one multiply-add, and a weight may cost {afford:.1f} instructions in all, unpacking included "
+    text += f"(04b). At {int(afford) + 1} tokens the multiply-adds alone are too many. Tensor cores take "
+    text += "eight tokens with the instruction that they need for one."
+    display.say(text)
+
+
+def read_once_cuda_table(here: Lab, rungs: Any, gpu: str) -> tuple[Rows, Rows]:
+    """Read once, on CUDA cores: the table."""
+    again = here.measure("int4", study.reused(*study.SHAPES[0]))
+    wide = again.pivot(index="batch", columns="impl", values="median_us")
+    table = wide.reset_index()
+    table["gain"] = table[rungs[4].name] / table[rungs[5].name]
+    table["each"] = table[rungs[5].name] / table["batch"]
+    names = {"batch": "Batch", rungs[4].name: "Rung 5 (µs)", rungs[5].name: "Rung 6 (µs)"}
+    names |= {"gain": "Gain", "each": "Rung 6, a token (µs)"}
+    forms = dict.fromkeys((*wide.columns, "each"), "{:.1f}") | {"gain": "{:.2f}"}
+    display.table(table, names, forms, "{} × {} on {}".format(*study.SHAPES[0], gpu))
+    return wide, table
+
+
+def read_once_cuda_said(table: Rows, gpu: str, wide: Rows, rungs: Any) -> None:
+    """Read once, on CUDA cores: in words."""
+    last = table.iloc[-1]
+    text = f"**Reading once is {display.speed(last['gain'])} at batch {last['batch']:.0f} on the {gpu}.** "
+    grown = wide[rungs[5].name]
+    text += f"The weights are the same from batch {grown.index[0]} to {grown.index[-1]}, and the time "
+    text += display.change(grown.iloc[-1] / grown.iloc[0])
+    if grown.iloc[-1] > 1.5 * grown.iloc[0]:
+        text += ": what is paid for is arithmetic, as predicted"
+    text += "."
+    display.say(text)
+
+
+def who_runs_table(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) -> None:
+    """Who runs what: the table."""
+
+    def pick(n, k, batch):
+        name, _ = int4.choose(n, k, batch, True, study.table_of(here.sized))
+        return name.partition("_")[0]
+
+    def spans(n, k):
+        for rung, run in itertools.groupby(batches, key=lambda batch: pick(n, k, batch)):
+            first, *_, last = [*run] * 2
+            yield f"{rung} ({first})" if first == last else f"{rung} ({first} to {last})"
+
+    table = pd.DataFrame({"shape": [f"{n}×{k}" for n, k in shapes]})
+    table["spans"] = [", ".join(spans(n, k)) for n, k in shapes]
+    names = {"shape": "n × k", "spans": "Rung (batches)"}
+    display.table(table, names, {}, f"For {gpu}")
+    picked = pd.Series([pick(n, k, batch) for n, k in shapes for batch in batches]).value_counts()
+    main, rest = picked.index[0], [f"{rung} at {points}" for rung, points in picked.iloc[1:].items()]
+    text = f"**Rung {main} is chosen at {picked.iloc[0]} of {picked.sum()} points"
+    display.say(text + (f"**; {', '.join(rest)}." if rest else "**."))
+
+
+def gate_then_clock_said(
+    shapes: list[Any], batches: list[Any], here: Lab, rungs: Any, folded: Any
+) -> tuple[Rows, dict[str, Any]]:
+    """The gate, then the clock: in words."""
+    cases = [c for n, k in shapes for c in study.batches(n, k, batches, here.sized)]
+    rows = here.measure("int4", cases)
+    rows["who"] = rows["impl"].where(rows["kind"] != "own", "ours")
+    titles = {"torch.matmul": "FP16 cuBLAS", study.TINYGEMM: "tinygemm", study.TWO_OP: "two-op"}
+    rows["who"] = rows["who"].replace(titles)
+    rows["shape"] = [f"{n}×{k}" for n, k in zip(rows["n"], rows["k"], strict=True)]
+    rows["of"] = rows["error"] / rows["error_budget"]
+    judged = rows.groupby("who", sort=False).agg(points=("of", "size"), most=("of", "max"))
+    over = judged.index[~(judged["most"] <= 1)]
+    text = f"**Over the allowed error: {', '.join(over)}.** " if len(over) else "**All pass.** "
+    text += f"Of {judged['points'].sum()} points the largest error is {judged['most'].max():.2f} of what "
+    text += f"is allowed, by {judged['most'].idxmax()}. "
+    absent = sorted({c.impl for c in cases} - set(rows["impl"]) - {r.name for r in rungs})
+    display.say(f"{text}Not installed on that machine: {', '.join(absent) or 'none'}.")
+    lines = [f"{c.Index}: {c.points} points, at most {c.most:.2f}" for c in judged.itertuples()]
+    folded("Each contestant's largest error, as a share of what it is allowed", lines)
+    return rows, titles
+
+
+def gate_then_clock_figure(drawn: Any, rows: Rows, some: list[Any], gpu: str) -> Rows:
+    """The gate, then the clock: the figure."""
+    title = f"{drawn[0]} × {drawn[1]} by batch, cold"
+    one = rows[(rows["n"] == drawn[0]) & (rows["k"] == drawn[1])]
+    fig, ax = plot.figure("batch", "µs", title, xlog=True, ylog=True, height=4)
+    for who in ("ours", "humming", "FP16 cuBLAS", "tinygemm", "two-op"):
+        side = one[one["who"] == who]
+        if len(side):
+            plot.series(ax, side["batch"], *plot.band(side, "median_us"), label=who)
+    side = one[one["who"] == "ours"]
+    plot.series(ax, side["batch"], side["predicted_us"], label="bound")
+    ax.set_xticks(some, some)
+    plot.round_ticks(ax)
+    plot.label_ends(ax)
+    plot.show(fig, plot.caption(one, gpu, title, y="median_us"))
+    return one
+
+
+def gate_then_clock_said_2(one: Rows) -> None:
+    """The gate, then the clock: in words."""
+    us = one.pivot(index="batch", columns="who", values="median_us")
+    grown = us.loc[us.index[-1]] / us.iloc[0]
+    text = f"**From batch {us.index[0]} to {us.index[-1]} our time {display.change(grown['ours'])}**; "
+    others = [who for who in ("humming", "tinygemm", "FP16 cuBLAS") if who in us]
+    text += ", ".join(f"that of {who} {display.change(grown[who])}" for who in others) + ". "
+    for who in us.columns.intersection(("ours", "humming", "tinygemm", "two-op")):
+        late = us.index[us[who] >= us["FP16 cuBLAS"]]
+        if len(late) == us[who].count():
+            text += f"{who.capitalize()} is never faster than FP16 here. "
+        elif len(late):
+            text += f"{who.capitalize()} is behind FP16 first at batch {late[0]}. "
+    display.say(text)
+
+
+def against_fp16_figure(rows: Rows, shapes: list[Any], some: list[Any], gpu: str) -> tuple[Rows, Rows]:
+    """Against FP16: the figure."""
+    title = "How many times as fast as FP16 cuBLAS, by batch"
+    fig, ax = plot.figure("batch", "times as fast", title, xlog=True)
+    times = rows.pivot(index=["n", "k", "batch"], columns="who", values="median_us")
+    gain = times["FP16 cuBLAS"] / times["ours"]
+    for n, k in shapes:
+        side = gain[n, k].dropna()
+        plot.series(ax, side.index, side, label=f"{n} × {k}")
+    plot.roof_line(ax, 1, "as fast")
+    ax.set_xticks(some, some)
+    plot.label_ends(ax)
+    least, most = gain.idxmin(), gain.idxmax()
+    ends = [f"{gain[at]:.2f} at {at[0]} × {at[1]}, batch {at[2]}" for at in (least, most)]
+    about = f"{title} on {gpu}, {plot.dates(rows)}: {gain.count()} points"
+    plot.show(fig, f"{about}, from {ends[0]}, to {ends[1]}.")
+    return times, gain
+
+
+def against_fp16_said(gain: Rows, batches: list[Any], shapes: list[Any]) -> None:
+    """Against FP16: in words."""
+    slower = gain.index[~(gain > 1)]
+    text = f"**Ours is faster than FP16 at {gain.count() - len(slower)} of {gain.count()} points.** "
+    text += f"From batch {batches[0]} to {batches[-1]} its gain goes "
+    ends = [(f"{n} × {k}", gain[n, k].dropna()) for n, k in shapes]
+    text += ", ".join(f"from {g.iloc[0]:.2f} to {g.iloc[-1]:.2f} at {name}" for name, g in ends)
+    falls = all(g.iloc[-1] < g.iloc[0] for _, g in ends)
+    display.say(text + (": more tokens are more arithmetic, and that INT4 does not save." if falls else "."))
+
+
+def against_other_int4_said(times: Rows, shapes: list[Any], some: list[Any], folded: Any) -> None:
+    """Against the other INT4 kernels: in words."""
+    peers = [c for c in times if c not in ("ours", "FP16 cuBLAS", "two-op")]
+    ahead = (times[peers].min(axis=1) / times["ours"]).dropna()
+    if len(ahead):
+        low, high = ((f"{n} × {k}, batch {at}") for n, k, at in (ahead.idxmin(), ahead.idxmax()))
+        text = f"**Ours is faster than the fastest peer at {(ahead > 1).sum()} of {len(ahead)} points**: "
+        text += f"from {ahead.min():.2f} times at {low}, to {ahead.max():.2f} at {high}."
+        few = [f"{name} at {n}" for name in peers if 0 < (n := times[name].count()) < len(ahead)]
+        text += f" Not every peer was measured at all of them: {', '.join(few)}." if few else ""
+        display.say(text)
+        lines = []
+        for n, k in shapes:
+            side = ahead[n, k].reindex(some).dropna()
+            lines.append(f"{n} × {k}: " + ", ".join(f"{x:.2f} at {b}" for b, x in side.items()))
+        folded("How many times as fast as the fastest peer, by batch", lines)
+
+
+def rested_itself_table(here: Lab, gpu: str) -> None:
+    """Rested, and by itself: the table."""
+    both = states.duels(states.measured(here), "int4")
+    title = f"Speed of ours over the fastest recorded peer's, {gpu}"
+    display.table(both, states.DUEL, states.DUEL_FORMATS, title)
+    display.say(states.says(both))
+
+
+def more_than_block_table(shapes: list[Any], here: Lab, titles: dict[str, Any]) -> tuple[Lab, Rows]:
+    """More than a block holds: the table."""
+
+    def measured(there):
+        cases = [c for n, k in shapes for c in study.many(n, k, device=there.sized)]
+        return there.measure("int4", [c for c in cases if c in there.cases("int4")])
+
+    wide, source = measured(here), here
+    if not (wide["kind"] == "own").any():
+        source = display.borrowed(here, "no product of ours of so many tokens was measured")
+        wide = measured(source)
+    wide["who"] = wide["impl"].where(wide["kind"] != "own", "ours").replace(titles)
+    wide["shape"] = [f"{n}×{k}" for n, k in zip(wide["n"], wide["k"], strict=True)]
+    beyond = wide.pivot(index=["shape", "batch"], columns="who", values="median_us")
+    beyond = beyond.reindex([f"{n}×{k}" for n, k in shapes], level="shape").reset_index()
+    ours = wide[wide["kind"] == "own"].set_index(["shape", "batch"])
+    places = pd.MultiIndex.from_frame(beyond[["shape", "batch"]])
+    beyond["rate"] = ours["tflop_s"].reindex(places).to_numpy()
+    for name, other in (("gain", "FP16 cuBLAS"), ("two", "two-op")):
+        beyond[name] = beyond[other] / beyond["ours"]
+    table = beyond.pivot(index="shape", columns="batch", values="gain").reindex(
+        [f"{n}×{k}" for n, k in shapes]
+    )
+    table.columns = [f"b{batch}" for batch in table.columns]
+    names = {"shape": "n × k"} | {name: f"{name[1:]} tokens" for name in table}
+    title = f"How many times as fast as FP16 cuBLAS on {source.run.gpu}"
+    display.table(table.reset_index(), names, dict.fromkeys(table, "{:.2f}"), title)
+    return source, beyond
+
+
+def more_than_block_said(beyond: Rows, peak: float, source: Lab, here: Lab, folded: Any) -> None:
+    """More than a block holds: in words."""
+    last = beyond[beyond["batch"] == beyond["batch"].max()]
+    text = f"**At {last['batch'].iloc[0]} tokens FP16 is faster on {(last['gain'] < 1).sum()} of "
+    text += f"{len(last)} shapes.** Ours is ahead: "
+    for batch, side in beyond.groupby("batch"):
+        text += f"at {batch} tokens on {(side['gain'] > 1).sum()} of {len(side)} "
+        text += f"({side['gain'].min():.2f} to {side['gain'].max():.2f} times as fast); "
+    text = text.removesuffix("; ") + ". "
+    text += f"Unpacking to memory first takes {beyond['two'].min():.1f} to {beyond['two'].max():.1f} "
+    text += f"times as long as ours. The fastest reaches {beyond['rate'].max():.0f} TFLOP/s"
+    text += f", {beyond['rate'].max() / peak:.0%} of the measured peak." if peak and source is here else "."
+    display.say(text)
+    lines = []
+    for row in beyond.rename(columns={"FP16 cuBLAS": "fp16", "two-op": "unpacked"}).itertuples():
+        line = f"{row.shape}, {row.batch} tokens: ours {row.ours:.1f} µs ({row.rate:.0f} TFLOP/s), "
+        lines.append(line + f"FP16 {row.fp16:.1f} µs, two-op {row.unpacked:.1f} µs")
+    folded("The times", lines)
+
+
+def asked_reached_table(here: Lab, rows: Rows, gpu: str) -> tuple[list[Any], Rows]:
+    """Asked and reached: the table."""
+    square = [c for c in here.cases("int4") if (c.n, c.k) == study.SQUARE]
+    squared = here.measure("int4", square) if square else rows[:0]
+    goals = claims.select("04c_batch", source=claims.COURSE)
+    evidence = claims.Evidence(here.store, {"int4": pd.concat([rows, squared])})
+    board = claims.board(goals, evidence)
+    board["met"] = board["word"].replace({claims.HOLDS: "yes", claims.SHORT: "no"})
+    board["what"] = board["says"] + ": " + board["quantity"]
+    names = {"group": "Kind", "what": "What", "bars": "Asked"}
+    names |= {"measured": "Reached", "met": "Met"}
+    board["bars"] = board["bars"].str.replace(" ", " ")
+    display.table(board, names, {}, f"Judged on {gpu}")
+    return goals, board
+
+
+def asked_reached_said(board: Rows, gpu: str, rows: Rows) -> None:
+    """Asked and reached: in words."""
+    counts = board.groupby("group")["word"].agg(lambda w: [(w == claims.HOLDS).sum(), len(w)])
+    text = f"**Of {counts['floor'][1]} floors {counts['floor'][0]} are met, of {counts['aim'][1]} aims "
+    text += f"{counts['aim'][0]}, on the {gpu}.** "
+    try:
+        lost = [("FP16", analysis.slower_than_fp16(rows)), ("a peer", analysis.slower_than_peers(rows))]
+        for who, points in lost:
+            if points:
+                where = ", ".join(f"{n} × {k} at {batch}" for n, k, batch in points)
+                text += f"Not faster than {who}: {where}. "
+    except claims.NoEvidence as missing:
+        text += f"No floor counts without the strongest peers: {missing}. "
+    missed = board[(board["group"] == "aim") & (board["word"] != claims.HOLDS)]
+    if len(missed):
+        text += "Could the aims that were missed have been reached?"
+    display.say(text)
+
+
+def were_aims_within_table(
+    here: Lab,
+    read_roof: float,
+    peak: float,
+    times: Rows,
+    gain: Rows,
+    shapes: list[Any],
+    batches: list[Any],
+    gpu: str,
+) -> Rows:
+    """Were the aims within reach? The table."""
+    best = stream.DEFAULT["read"]
+    reads = [c for c in here.cases("bandwidth") if c.operator == "read"]
+    reads = [c for c in reads if c.impl == best and c.cache == "cold"]
+    start = bandwidth.fixed_us(here.measure("bandwidth", reads), read_roof)
+
+    def limits(n, k, batch):
+        moved = roofline.gemm_bytes(batch, n, k, WEIGHT_BYTES["int4_g128"])
+        least = start + roofline.bound(moved, roofline.gemm_flops(batch, n, k), read_roof, peak).us
+        fp16 = times["FP16 cuBLAS"][n, k, batch]
+        return [f"{n}×{k}", batch, fp16, least, fp16 / least, gain[n, k, batch]]
+
+    points = [(n, k, batch) for n, k in shapes if (n, k) in analysis.LARGE for batch in batches]
+    points = [limits(*point) for point in points if point in gain.index]
+    points = pd.DataFrame(points, columns=["shape", "batch", "fp16", "least", "most", "gain"])
+    points["of"] = [f"{p.gain:.2f} of {p.most:.2f}" for p in points.itertuples()]
+    table = points.pivot(index="batch", columns="shape", values="of")[points["shape"].unique()]
+    table = table[table.index.isin((1, 16, 32, 64))]
+    names = {"batch": "Batch"} | {shape: shape for shape in table}
+    display.table(table.reset_index(), names, {}, f"Gain over FP16, of the most there is, on {gpu}")
+    return points
+
+
+def were_aims_within_said(goals: list[Any], board: Rows, points: Rows, folded: Any) -> None:
+    """Were the aims within reach? In words."""
+    bars = {goal.name: goal.tests[0].bar.value for goal in goals}
+    reached = board.set_index("id")["measured"]
+    aims = {"A5": (1, 16), "A6": (32, 32), "A7": (64, 64)}  # the gains asked on both shapes, by batch
+    text, within = "", 0
+    for id, (low, high) in aims.items():
+        side = points[points["batch"].between(low, high)]
+        if len(side):
+            within += side["most"].min() > bars[id]
+            text += f"- Batch {low} to {high}: " if low < high else f"- Batch {high}: "
+            text += f"asked {bars[id]:.1f}, possible {side['most'].min():.2f}, reached "
+            text += f"{reached[id]}\n"
+    share = points["gain"] / points["most"]
+    head = f"**{within} of {len(aims)} aims for the gain lie within what the roofs leave**, and ours "
+    head += (
+        f"reaches {share.min():.0%} to {share.max():.0%} of that"
+        if len(share.dropna())
+        else "was not measured"
+    )
+    head += ". The smallest gain on the two shapes:"
+    display.say(f"{head}\n\n{text}")
+    lines = [
+        f"{p.shape}, batch {p.batch}: FP16 {p.fp16:.1f} µs, ours at least {p.least:.1f} µs"
+        for p in points.itertuples()
+    ]
+    folded("The times behind it", lines)
+
+
+def why_gap_table(here: Lab, shapes: list[Any], gpu: str) -> Rows:
+    """Why the gap is what it is: the table."""
+    ((tool, asked, metrics),) = studies.get("int4").profiles(here.effort, here.sized)
+    wanted = [study.chosen(n, k, b, here.sized) for n, k in shapes for b in (1, 16, 64)]
+    wanted = [c for c in wanted if c in asked]
+    seen = here.profile("int4", wanted, tool, metrics)
+    of = seen["case"].map({c.id: c for c in wanted})
+    seen["shape"] = [f"{c.n}×{c.k}" for c in of]
+    seen["batch"] = [c.batch for c in of]
+    waits = {"stall_long_scoreboard": "memory", "stall_short_scoreboard": "shared memory"}
+    waits |= {"stall_barrier": "barriers", "stall_wait": "the instruction before"}
+    waits |= {"stall_math_pipe_throttle": "a busy unit", "stall_mio_throttle": "a full queue"}
+    seen["waits"] = [waits[row.astype(float).idxmax()] for _, row in seen[list(waits)].iterrows()]
+    numbers = ["dram_pct", "tensor_pct", "issue_active", "occupancy_pct"]
+    seen[numbers] = seen[numbers].apply(pd.to_numeric)
+    seen["slot"] = 100 * seen["issue_active"]
+    names = {"shape": "n × k", "batch": "Batch", "dram_pct": "DRAM busy %"}
+    names |= {"tensor_pct": "Tensor busy %", "slot": "Slots used %"}
+    names |= {"waits": "Waits most for"}
+    forms = dict.fromkeys((*numbers, "slot"), "{:.0f}")
+    display.table(seen, names, forms, f"ncu on {gpu}")
+    return seen
+
+
+def why_gap_said(seen: Rows) -> None:
+    """Why the gap is what it is: in words."""
+    text = "Nsight Compute could not count here."
+    if len(seen):
+        few, many = (seen[seen["batch"] == b] for b in (1, seen["batch"].max()))
+        one, other = few.loc[few["dram_pct"].idxmax()], many.loc[many["dram_pct"].idxmax()]
+        busiest = max(other["dram_pct"], other["tensor_pct"], 100 * other["issue_active"])
+        text = f"**On {one['shape']} DRAM is {one['dram_pct']:.0f} % busy at batch 1; at batch "
+        text += f"{other['batch']} no unit is busier than {busiest:.0f} %.** While the profiler looks, "
+        text += f"DRAM is {other['dram_pct']:.0f} % busy there, "
+        text += f"the tensor cores {other['tensor_pct']:.0f} %, the issue slots "
+        text += f"{100 * other['issue_active']:.0f} %. "
+        if busiest < 80:
+            text += "The time goes into taking turns: weights must have "
+            text += "come before they are unpacked, and be unpacked before they are multiplied, and "
+            text += f"with {other['occupancy_pct']:.0f} % of the warps that an SM could hold there "
+            text += "are few others to fill the gaps. "
+        text += "More tokens make each turn longer: x takes shared memory away from weights under way."
+    display.say(text)
+
+
+def takeaway(batches: list[Any], shapes: list[Any], gain: Rows, gpu: str, times: Rows) -> None:
+    """What to take away, computed."""
+    at = {b: [gain[n, k].get(b) for n, k in shapes] for b in (batches[0], batches[-1])}
+    text = "- Tokens can share one reading of the weights. Up to dozens of tokens, the batch at which INT4 "
+    text += "stops paying is a property of the kernel. Beyond that arithmetic decides, and no format of the "
+    text += "weights saves that.\n"
+    text += f"- On the {gpu} ours is {min(at[batches[0]]):.2f} to {max(at[batches[0]]):.2f} times as "
+    text += f"fast as FP16 at batch {batches[0]}, and {min(at[batches[-1]]):.2f} to "
+    text += f"{max(at[batches[-1]]):.2f} times at {batches[-1]}.\n"
+    text += "- A few tokens are all that CUDA cores can multiply in the time of the bytes. Beyond that it "
+    text += "takes tensor cores, and an x that many rows share.\n"
+    slow = (times["two-op"] / times["FP16 cuBLAS"]).dropna()
+    text += "- Unpacking first is not worth it at these sizes: t" if slow.min() > 1 else "- T"
+    text += f"he fair two-op product takes {slow.min():.1f} to {slow.max():.1f} times as long as FP16."
+    display.say(text)
+
+
+def explore(read_roof: float, peak: float, rows: Rows, gpu: str, here: Lab, drawn: Any) -> Any:
+    """Tweak it: the explorer."""
+
+    def bound(case):
+        moved = roofline.gemm_bytes(case.batch, case.n, case.k, WEIGHT_BYTES["int4_g128"])
+        return roofline.bound(moved, roofline.gemm_flops(case.batch, case.n, case.k), read_roof, peak).us
+
+    kept = rows[rows["who"].isin(("ours", "humming", "FP16 cuBLAS", "tinygemm"))]
+    return explorer.Explorer(
+        "int4-batches",
+        kept,
+        x="batch",
+        y="median_us",
+        controls={"who": "Contestant", "shape": "n × k"},
+        title=f"INT4 and FP16 products on {gpu}",
+        bound=bound,
+        measure=explorer.measurer(here),
+        ylog=True,
+        start={"who": "ours", "shape": f"{drawn[0]}×{drawn[1]}"},
+    )

@@ -1,0 +1,287 @@
+"""What lesson 04d's page shows: its tables, figures and computed sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from rooflab.lab import Lab
+from rooflab.pages import Opening, Rows, one_line
+from rooflab.records.store import Store
+from rooflab.studies import int4 as study
+from rooflab.view import display, explorer, plot
+
+
+def opening(here: Lab, theirs: Rows, drawn: Any) -> Opening:
+    """The first screen: one token's gain over FP16 by clock and cache, beside the published one."""
+    cases = [c for c in study.published([1]) if c in here.cases("int4") and (c.n, c.k) == tuple(drawn)]
+    rows = here.measure("int4", cases)
+    who = rows["impl"].map({"1_warp_row": "fused", "torch.matmul": "fp16"})
+    wide = rows.assign(who=who, how=rows["clock"] + ", " + rows["cache"])
+    wide = wide.dropna(subset="who").pivot_table("median_us", "how", "who")
+    gain = wide["fp16"] / wide["fused"]
+    order = [how for how in ("event, warm", "event, cold", "graph, warm", "graph, cold") if how in gain.index]
+    gain, gpu = gain.reindex(order), here.run["gpu"]
+    named = theirs[(theirs["batch"] == 1) & (theirs["shape"] == f"{drawn[0]}×{drawn[1]}")]
+    answer = "A clock of events around Python calls times the launches, too. "
+    if len(named):
+        published = float(named["fp16"].iloc[0] / named["fused"].iloc[0])
+        answer = (
+            f"The published kernel is {published:.2f} times as fast as FP16 on its laptop, by a "
+            "clock that times "
+        )
+        answer += "launches, too. "
+    answer += (
+        f"The same two kernels give {gain.min():.2f} to {gain.max():.2f} on the {gpu}, by clock "
+        "and cache alone."
+    )
+    able = (
+        "say what an event clock, a graph clock, a warm and a cold cache each measure",
+        "take a published speed-up apart into kernels, launches and cache",
+    )
+    title = f"Speed of the fused loop over FP16, one token, {drawn[0]} × {drawn[1]}"
+    fig, ax = plot.figure("times as fast", title=title, height=1.1 + 0.25 * len(gain))
+    plot.bars(ax, list(gain.index), gain.to_numpy(float), "×", ("as fast", 1.0, "×"))
+    said = ", ".join(f"{how} {value:.2f}" for how, value in gain.items())
+    return answer, able, (fig, f"{title}, on {gpu}, {plot.dates(rows)}: {said}.")
+
+
+def run_facts(gpu: str, here: Lab, laptop: Store, shapes: Any) -> None:
+    """The facts of the run, in one line."""
+    facts = {
+        "GPU": gpu,
+        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
+        "Run": here.run_of("int4")["run"],
+        "L2": plot.size_text(int(here.run["l2_bytes"])),
+        "The source's GPU": laptop.runs()["gpu"].iloc[0],
+        "Shapes": ", ".join(f"{n} × {k}" for n, k in shapes),
+    }
+    one_line(facts)
+
+
+def published_table(drawn: Any, theirs: Rows) -> tuple[str, Rows]:
+    """As published: the table."""
+    name = f"{drawn[0]}×{drawn[1]}"
+    published = theirs[theirs["shape"] == name]
+    names = {"batch": "Batch", "two_op": "Two-op, literal (µs)"}
+    names |= {"fused": "Fused, a loop (µs)", "fp16": "FP16 (µs)", "gain": "Gain over FP16"}
+    forms = dict.fromkeys(("two_op", "fused", "fp16"), "{:,.0f}") | {"gain": "{:.2f}"}
+    display.table(published, names, forms, f"{name}, RTX 4070 Laptop: event clock, warm")
+    return name, published
+
+
+def prediction_own_profiler_table(theirs: Rows, kernels: Rows, published: Rows) -> tuple[float, list[Any]]:
+    """Prediction, from its own profiler: the table."""
+    one = theirs[(theirs["shape"] == "8960×1536") & (theirs["batch"] == 1)].iloc[0]
+    ratio = kernels["fp16"] / kernels["fused"]
+    table = pd.DataFrame({"what": ["fused", "FP16"]})
+    table["kernel"] = [kernels["fused"], kernels["fp16"]]
+    table["event"] = [one["fused"], one["fp16"]]
+    table["rest"] = table["event"] - table["kernel"]
+    names = {"what": "One token", "kernel": "Its kernel (µs)", "event": "By the event clock (µs)"}
+    names |= {"rest": "Not the kernel (µs)"}
+    forms = dict.fromkeys(("kernel", "event", "rest"), "{:.1f}")
+    display.table(table, names, forms, "8960×1536, as published")
+    low = published.loc[published["batch"] > 1, "fp16"].min()  # launches included
+    lost = sorted({int(us / kernels["fused"]) + 1 for us in (low, kernels["fp16"]) if us == us})
+    display.say(
+        f"For one token, kernels alone: **{ratio:.2f} times**, where {one['gain']:.2f} were published. "
+        f"If FP16 always took {kernels['fp16']:.0f} µs, the loop would lose from batch {lost[-1]} on. "
+        + (
+            f"But the table above has FP16 at {low:.0f} µs for more tokens, launches included, so the "
+            f"loop loses from batch {lost[0]} on at the latest. Launches did not make the gain. They hid a "
+            "part of it, and may have moved the crossover."
+            if low == low
+            else ""
+        )
+    )
+    return ratio, lost
+
+
+def same_here_table(here: Lab, name: str, gpu: str) -> tuple[list[Any], list[Any], Rows, Rows, Rows]:
+    """The same, here: the table."""
+    recorded = here.cases("int4")
+    sizes = sorted({c.batch for c in recorded if c.options == "loop=1"})
+    cases = [c for c in study.published(sizes) if c in recorded]
+    rows = here.measure("int4", cases)
+    short = {"1_warp_row": "fused", "torch.matmul": "fp16", study.TWO_OP_TORCH: "two_op"}
+    rows["who"] = rows["impl"].map(short)
+    rows["shape"] = [f"{n}×{k}" for n, k in zip(rows["n"], rows["k"], strict=True)]
+    rows["how"] = rows["clock"] + ", " + rows["cache"]
+    keys = ["shape", "how", "batch"]
+    wide = rows.pivot(index=keys, columns="who", values="median_us")
+    wide = wide.reindex(columns=["two_op", "fused", "fp16"])
+    wide["gain"] = wide["fp16"] / wide["fused"]
+    one_shape = wide.loc[name]
+    same = one_shape.loc["event, warm"].reset_index()
+    names = {"batch": "Batch", "two_op": "Two-op, literal (µs)"}
+    names |= {"fused": "Fused, a loop (µs)", "fp16": "FP16 (µs)", "gain": "Gain over FP16"}
+    forms = dict.fromkeys(("two_op", "fused", "fp16"), "{:,.0f}") | {"gain": "{:.2f}"}
+    display.table(same, names, forms, f"{name}, {gpu}: event clock, warm")
+    return recorded, sizes, rows, wide, one_shape
+
+
+def same_here_said(one_shape: Rows, gpu: str) -> tuple[int, int]:
+    """The same, here: in words."""
+
+    def each_further(how, who):
+        """Microseconds that a token adds, from the first batch to the last."""
+        side = one_shape.loc[how][who]
+        return round((side.iloc[-1] - side.iloc[0]) / (side.index[-1] - side.index[0])) + 0
+
+    event, graph = (each_further(how, "fused") for how in ("event, warm", "graph, cold"))
+    first = one_shape.loc["event, warm", 1]
+    text = f"By this clock the fused kernel's gain at batch 1 is {first['gain']:.2f} on the {gpu}. But "
+    text += f"look what a further token costs: {event:.0f} µs by the event clock, and {graph:.0f} µs by "
+    text += "the graph clock, cold. "
+    if event > 1.2 * graph:
+        text += f"The GPU works for the {graph:.0f} and waits for Python in between. Our launcher checks "
+        text += "its operands there before each launch; cuBLAS through torch does so in C++. **This "
+        text += "clock compares two launchers**, and would have said the same of any two kernels "
+        text += "short enough."
+    display.say(text)
+    return event, graph
+
+
+def taken_apart_table(one_shape: Rows, name: str, gpu: str) -> list[Any]:
+    """Taken apart: the table."""
+    order = ["event, warm", "event, cold", "graph, warm", "graph, cold"]
+    parts = one_shape.reindex([(how, batch) for batch in (1, 2) for how in order])
+    names = {"batch": "Batch", "how": "Clock, cache", "fused": "Fused, a loop (µs)"}
+    names |= {"fp16": "FP16 (µs)", "gain": "Gain over FP16"}
+    forms = {"fused": "{:.1f}", "fp16": "{:.1f}", "gain": "{:.2f}"}
+    display.table(parts.reset_index(), names, forms, f"{name} on {gpu}")
+    return order
+
+
+def taken_apart_said(one_shape: Rows, drawn: Any, gpu: str) -> None:
+    """Taken apart: in words."""
+    at = one_shape["gain"].xs(1, level="batch")
+    clock, cache = at["graph, warm"] / at["event, warm"], at["graph, cold"] / at["graph, warm"]
+    warm = one_shape.loc["graph, warm", 1]
+    cold = one_shape.loc["graph, cold", 1]
+    text = f"At {drawn[0]} × {drawn[1]}, batch 1, on the {gpu}: leaving the launches out changes the "
+    text += f"gain by a factor of {clock:.2f}, emptying the cache by {cache:.2f}. "
+    text += f"Warm, FP16 takes {warm['fp16'] / cold['fp16']:.0%} of its cold time and the fused kernel "
+    text += f"{warm['fused'] / cold['fused']:.0%}. "
+    if warm["fp16"] / cold["fp16"] < warm["fused"] / cold["fused"]:
+        text += "A cache that holds all weights flatters whoever moves more of them. "
+    if at["graph, cold"] < 1:
+        text += "Without launches and without cache the source's kernel runs at "
+        text += f"{at['graph, cold']:.2f} times the speed of FP16 here: it needs too many "
+        text += "instructions for this memory (04b), which a slower memory does not show."
+    display.say(text)
+
+
+def where_crossover_lies_figure(
+    sizes: list[Any],
+    drawn: Any,
+    here: Lab,
+    recorded: list[Any],
+    published: Rows,
+    one_shape: Rows,
+    name: str,
+    gpu: str,
+    rows: Rows,
+) -> tuple[Rows, dict[str, Any]]:
+    """Where the crossover lies: the figure."""
+    tiled = [study.chosen(*drawn, batch, here.sized) for batch in sizes]
+    tiled = [c for c in tiled if c in recorded]
+    ours = here.measure("int4", tiled).set_index("batch")["median_us"]
+    known = published.set_index("batch")["gain"].dropna()
+    gains = {"published": known} if len(known) else {}
+    gains["here, same clock"] = one_shape.loc["event, warm"]["gain"]
+    gains["here, kernels, cold"] = one_shape.loc["graph, cold"]["gain"]
+    if len(ours):
+        gains["read once, cold"] = (one_shape.loc["graph, cold"]["fp16"] / ours).dropna()
+    title = f"Gain over FP16, {name}"
+    fig, ax = plot.figure("batch", "times as fast", title, xlog=True, ylog=True, height=4)
+    for label, side in gains.items():
+        plot.series(ax, side.index, side, label=label)
+    plot.roof_line(ax, 1, "as fast")
+    ax.set_xticks([1, 2, 4, 8, 16, 32], [1, 2, 4, 8, 16, 32])
+    plot.round_ticks(ax)
+    plot.label_ends(ax)
+    ends = [f"{label} {side.iloc[0]:.2f} to {side.iloc[-1]:.2f}" for label, side in gains.items()]
+    about = f"{title}; here is {gpu}, {plot.dates(rows)}; from batch {sizes[0]} to {sizes[-1]}"
+    plot.show(fig, f"{about}: {', '.join(ends)}.")
+    return known, gains
+
+
+def where_crossover_lies_table(gains: dict[str, Any], known: Rows, lost: list[Any], name: str) -> None:
+    """Where the crossover lies: the table."""
+
+    def crossover(gain):
+        lost = gain[gain < 1]
+        return f"batch {lost.index[0]}" if len(lost) else f"none up to {gain.index[-1]}"
+
+    table = pd.DataFrame({"way": gains.keys(), "at": [crossover(g) for g in gains.values()]})
+    if len(known):
+        table.loc[len(table)] = ["published, kernels alone (above)", f"batch {' or '.join(map(str, lost))}"]
+    display.table(table, {"way": "Gain", "at": "Falls below 1 at"}, {}, name)
+
+
+def where_crossover_lies_said(ratio: float, lost: list[Any], gains: dict[str, Any], gpu: str) -> None:
+    """Where the crossover lies: in words."""
+    text = "So the published sentence, *2.38 times at batch 1, loses by batch 2*, has three parts. "
+    text += f"The 2.38 would be {ratio:.2f} without launches, on that card. The batch 2 would be "
+    text += f"{' or '.join(map(str, lost))}. "
+    once = gains.get("read once, cold")
+    if once is not None and len(once):
+        last = once.index[-1]
+        won = once.iloc[-1] > 1
+        text += "And the loss itself is the loop's, not INT4's: r" if won else "R"
+        text += f"ead once, INT4 is {display.speed(once.iloc[-1])} {'still ' if won else ''}at batch {last} "
+        text += f"on the {gpu}"
+    else:
+        text += "04c reads the weights once"
+    text += ". None of it carries over from card to card: the ratio of instructions to bandwidth "
+    text += "differs, and so does what a launch costs."
+    display.say(text)
+
+
+def ninety_times_table(theirs: Rows, wide: Rows, laptop: Store, shapes: Any, order: list[Any]) -> None:
+    """And ninety times? The table."""
+    literal = theirs[theirs["batch"] == 1].set_index("shape")
+    mine = wide.xs(1, level="batch").swaplevel()
+    bench = laptop.read("int4").query("clock == 'event'").set_index("impl")["median_us"]
+    table = pd.DataFrame({"way": ["published as the headline", "published in the tables above"]})
+    for n, k in shapes:
+        label = f"{n}×{k}"
+        headline = bench["two_op"] / bench["fused"] if (n, k) == shapes[0] else None
+        table[label] = [headline, literal.loc[label, "two_op"] / literal.loc[label, "fused"]]
+    for how in order:
+        side = mine.loc[how]
+        table.loc[len(table)] = [f"here, {how}", *(side["two_op"] / side["fused"])[table.columns[1:]]]
+    forms = dict.fromkeys(table.columns[1:], "{:.1f}")
+    display.table(table, {c: c for c in table} | {"way": "Clock, cache"}, forms, "Two-op, literal ÷ fused")
+
+
+def takeaway(gpu: str, event: int, graph: int) -> None:
+    """What to take away, computed."""
+    text = "- An event clock around eager calls times the slower of two: the GPU, or the program that "
+    text += "feeds it. For kernels of a few microseconds that is the program.\n"
+    text += "- Warm weights favour the larger ones. A decoder's weights are never warm: it reads all of "
+    text += "them for each token.\n"
+    text += f"- On the {gpu} each further token of the loop costs {event:.0f} µs by the event "
+    text += f"clock and {graph:.0f} by the graph clock. Name the clock.\n"
+    text += "- Choose the baseline that one would use otherwise, and report that factor first."
+    display.say(text)
+
+
+def explore(rows: Rows, gpu: str, here: Lab, name: str) -> Any:
+    """Tweak it: the explorer."""
+    called = {"fused": "fused, a loop", "fp16": "FP16", "two_op": "two-op, literal"}
+    kept = rows.assign(called=rows["who"].map(called))
+    return explorer.Explorer(
+        "published-experiment",
+        kept,
+        x="batch",
+        y="median_us",
+        controls={"called": "Contestant", "how": "Clock, cache", "shape": "n × k"},
+        title=f"The published experiment on {gpu}",
+        measure=explorer.measurer(here),
+        ylog=True,
+        start={"called": "fused, a loop", "how": "event, warm", "shape": name},
+    )

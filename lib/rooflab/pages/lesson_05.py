@@ -1,0 +1,207 @@
+"""What lesson 05's page shows: its tables, figures and computed sentences."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rooflab import paths
+from rooflab.lab import Lab
+from rooflab.numerics import quant
+from rooflab.pages import Opening, Rows, one_line
+from rooflab.studies import q8_0 as study
+from rooflab.view import display, explorer, page, plot
+
+
+def opening(here: Lab) -> Opening:
+    """The first screen: what the layout of the same bytes is worth to a product (part 05b's ladder)."""
+    rows = here.measure("q8_0", here.held("q8_0", study.ladder(*study.SHAPES[0])))
+    own, gpu = rows[rows["kind"] == "own"], here.run["gpu"]
+    by = own.set_index("impl")
+    answer = (
+        f"34 bytes hold 32 weights, {34 * 8 / 32:.1f} bits each. 34 is no multiple of 4, so a "
+        "lane can load a block "
+    )
+    answer += "only 2 bytes at a time"
+    if {"3_scale", "4_planes"} <= set(by.index):
+        gain = by.loc["3_scale", "median_us"] / by.loc["4_planes", "median_us"]
+        answer += (
+            "; the same bytes as planes are read 16 at a time, and part 05b's product is "
+            f"{display.speed(gain)} "
+        )
+        answer += f"on the {gpu}"
+    able = (
+        "decode a Q8_0 block from a GGUF file, byte by byte",
+        "say what alignment does to a warp's loads",
+        "quantise activations, and know what that costs",
+    )
+    roof = ("read", here.roof["dram_read"].value, "GB/s")
+    chart = page.ladder(
+        rows, gpu, roof, "Q8_0 products, one token: rungs 1 to 3 read blocks, from 4 on planes"
+    )
+    return answer + ".", able, chart
+
+
+def run_facts(gpu: str, here: Lab, copy_roof: float, k: int) -> None:
+    """The facts of the run, in one line."""
+    facts = {
+        "GPU": gpu,
+        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
+        "Run": here.run_of("q8_0")["run"],
+        "L2": plot.size_text(int(here.run["l2_bytes"])),
+        "Copy roof": f"{copy_roof:,.0f} GB/s, read and written",
+        "A token": f"{k} activations, {plot.size_text(2 * k)} in FP16",
+    }
+    one_line(facts)
+
+
+def file_byte_byte_said() -> tuple[Any, int, Any]:
+    """A file, byte by byte: in words."""
+    raw = (paths.ROOT / "examples" / "blocks.gguf").read_bytes()
+    magic, version, tensors = struct.unpack_from("<4sIQ", raw)
+    name = b"blk.0.ffn_up.weight"
+    at = raw.index(name) + len(name)
+    dimensions, k, n, kind, place = struct.unpack_from("<IQQIQ", raw, at)
+    start = -(-(at + 32) // 32) * 32 + place  # data begin at a multiple of 32
+    blocks = np.frombuffer(raw, quant.Q8_0, n * k // 32, start).reshape(n, -1)
+    display.say(
+        f"{len(raw)} bytes: {magic.decode()} version {version}, {tensors} tensor, "
+        f"`{name.decode()}` of {n} rows by {k}, type {kind} (Q8_0), {blocks.size} blocks "
+        f"from byte {start} on."
+    )
+    return raw, start, blocks
+
+
+def file_byte_byte_table(raw: Any, start: int) -> None:
+    """A file, byte by byte: the table."""
+    head = raw[start : start + 34]
+    bits = f"{head[1]:08b}{head[0]:08b}"
+    sign, exponent, fraction = bits[0], bits[1:6], bits[6:]
+    scale = (1 + int(fraction, 2) / 1024) * 2.0 ** (int(exponent, 2) - 15)
+    lines = [("0, 1", head[:2].hex(" "), f"{sign} {exponent} {fraction}", f"scale {scale:.8f}")]
+    for i in (2, 3, 33):
+        q = head[i] - 256 * (head[i] > 127)
+        value = f"{q} × scale = {q * scale:.6f}"
+        lines.append((f"{i}", f"{head[i]:02x}", f"{head[i]:08b}", value))
+    lines = pd.DataFrame(lines, columns=["byte", "hex", "bits", "is"])
+    display.table(lines, {"byte": "Byte", "hex": "Hex", "bits": "Bits", "is": "Is"})
+
+
+def file_byte_byte_said_2(blocks: Any, raw: Any, start: int) -> None:
+    """A file, byte by byte: in words."""
+    weights = quant.dequantise_q8(blocks)
+    again = quant.to_bytes(quant.quantise_q8_0(weights)).tobytes()
+    planes = quant.to_planes(blocks)
+    back = quant.to_bytes(quant.from_planes(planes)).tobytes()
+    same = raw[start : start + blocks.nbytes]
+    verdict = {True: "the same", False: "NOT the same"}
+    display.say(
+        f"The first weight is {weights[0, 0]:.6f}. Quantised again, all {len(same)} bytes are "
+        f"{verdict[again == same]}; repacked into planes (below) and back, {verdict[back == same]}."
+    )
+
+
+def block_costs_precision_table() -> None:
+    """What a block costs in precision: the table."""
+
+    def lost(times):
+        x = np.random.default_rng(1).standard_normal((64, 4096))
+        x[:, ::256] *= times  # one number in 256
+        x = x.astype(np.float32)
+        error = quant.dequantise_q8(quant.quantise_q8_1(x)) - x
+        rest = np.ones(256, bool)  # of a block with a large number, the 31 others
+        rest[0], rest[32:] = False, False
+        rest = np.tile(rest, 16)
+        return [
+            float(np.sqrt((error[:, i] ** 2).mean() / (x[:, i] ** 2).mean())) for i in (slice(None), rest)
+        ]
+
+    grown = pd.DataFrame({"times": [1, 8, 64]})
+    grown[["lost", "beside"]] = [lost(times) for times in grown["times"]]
+    names = {"times": "One number in 256, times", "lost": "RMS of the errors ÷ RMS of the numbers"}
+    names |= {"beside": "Of its 31 neighbours alone"}
+    display.table(grown, names, dict.fromkeys(("lost", "beside"), "{:.1%}"))
+
+
+def why_34_awkward_table() -> None:
+    """Why 34 is an awkward number: the table."""
+    starts = pd.DataFrame({"block": range(6)})
+    starts["byte"] = 34 * starts["block"] + 2
+    starts["mod4"], starts["mod16"] = starts["byte"] % 4, starts["byte"] % 16
+    starts["plane"] = 32 * starts["block"]
+    names = {"block": "Block", "byte": "Quants start at", "mod4": "mod 4", "mod16": "mod 16"}
+    display.table(starts, names | {"plane": "In a plane of quants"})
+
+
+def quantising_activations_table(here: Lab, k: int, copy_roof: float) -> Rows:
+    """Quantising the activations: the table."""
+    cases = [c for c in here.cases("q8_0") if c.operator == "q8_1" and c.k == k]
+    rows = here.measure("q8_0", cases or study.quantisers(k))
+    rows["floor"] = rows["bytes"] / copy_roof / 1e3
+    names = {"batch": "Tokens", "impl": "Rung", "floor": "No faster than (µs)"}
+    names |= {"median_us": "Median (µs)", "gb_s": "GB/s", "error": "Largest error"}
+    forms = {"floor": "{:.2f}", "median_us": "{:.2f}", "gb_s": "{:,.0f}", "error": "{:g}"}
+    display.table(rows.sort_values(["batch", "impl"]), names, forms)
+    return rows
+
+
+def quantising_activations_figure(k: int, rows: Rows, rungs: Any, gpu: str) -> None:
+    """Quantising the activations: the figure."""
+    title = f"Quantising tokens of {k} activations, cold"
+    fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True)
+    for impl, group in rows.groupby("impl"):
+        plot.series(ax, group["batch"], *plot.band(group, "median_us"), label=impl)
+    floor = rows[rows["impl"] == rungs[-1].name].sort_values("batch")
+    plot.series(ax, floor["batch"], floor["floor"], label="bytes at the roof")
+    ticks = sorted(rows["batch"].unique())
+    ax.set_xticks(ticks, [str(tokens) for tokens in ticks])
+    plot.round_ticks(ax)
+    plot.label_ends(ax)
+    text = plot.caption(rows, gpu, title, y="median_us")
+    plot.show(fig, text + " Few tokens pay for a launch, many for their bytes.")
+
+
+def quantising_activations_said(rows: Rows, rungs: Any, gpu: str) -> Rows:
+    """Quantising the activations: in words."""
+    last = rows[rows["impl"] == rungs[-1].name].set_index("batch")
+    few, many = last.loc[last.index.min()], last.loc[last.index.max()]
+    text = f"On the {gpu}, {rungs[-1].name} takes {few['median_us']:.1f} µs for "
+    text += f"{last.index.min()} token and {many['median_us']:.1f} µs for {last.index.max()}, "
+    text += f"{many['median_us'] / many['floor']:.1f} times what its bytes take at the roof. "
+    slow = rows[rows["impl"] == rungs[0].name].set_index("batch")
+    verdict = display.against(many, slow.loc[last.index.max()])
+    text += f"At {last.index.max()} tokens it {verdict} {rungs[0].name}."
+    display.say(text)
+    return few
+
+
+def takeaway(few: Rows, gpu: str) -> None:
+    """What to take away, computed."""
+    text = "- Q8_0 is 34 bytes for 32 weights: a scale in FP16, and 32 whole numbers.\n"
+    text += "- A block's error follows its largest number.\n"
+    text += (
+        "- 34 is not a multiple of 4, so blocks can be read only 2 bytes at a time. Planes can "
+        "be read 16 at a "
+    )
+    text += "time, and repacking into them loses nothing.\n"
+    text += f"- Quantising one token takes {few['median_us']:.1f} µs on the {gpu}; its bytes alone would "
+    text += f"take {few['floor']:.2f} µs."
+    text += " The rest is a kernel's start and end." if few["median_us"] > 2 * few["floor"] else ""
+    display.say(text)
+
+
+def explore(rows: Rows, copy_roof: float, gpu: str, here: Lab) -> Any:
+    """Tweak it: the explorer."""
+    return explorer.Explorer(
+        "q8-quantise",
+        rows,
+        x="batch",
+        controls={"impl": "Rung", "k": "Activations"},
+        roof=("DRAM copy", copy_roof, "GB/s"),
+        title=f"Quantising to Q8_1 on {gpu}",
+        bound=lambda case: case.batch * case.k * (2 + 34 / 32) / copy_roof / 1e3,
+        measure=explorer.measurer(here),
+    )

@@ -1,0 +1,282 @@
+"""What lesson 05b's page shows: its tables, figures and computed sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from rooflab import lab
+from rooflab.hardware import roofline
+from rooflab.lab import Lab
+from rooflab.pages import Opening, Rows, one_line
+from rooflab.studies import q8_0 as study
+from rooflab.view import display, explorer, page, plot
+
+
+def opening(here: Lab, n: int, k: int) -> Opening:
+    """The first screen: the ladder at one token, and what FP16 takes."""
+    rows = here.measure("q8_0", study.ladder(n, k))
+    own, gpu = rows[rows["kind"] == "own"], here.run["gpu"]
+    first, best = own.iloc[0], own.sort_values("median_us").iloc[0]
+    answer = (
+        f"{best['impl']} reads at {best['roof_fraction']:.0%} of the {gpu}'s read roof; against "
+        f"{first['impl']} "
+    )
+    answer += f"it is {display.speed(first['median_us'] / best['median_us'])}"
+    dense = rows[rows["impl"] == "torch.matmul"]
+    if len(dense):
+        answer += f", against FP16 {display.speed(dense['median_us'].iloc[0] / best['median_us'])}"
+    if best["impl"] >= "4":
+        answer += ". What it takes: bytes multiplied by dp4a, and a layout from which a lane loads 16 bytes"
+    answer += "."
+    able = (
+        "multiply four bytes in one instruction, exactly",
+        "turn a layout that wastes requests into one that does not",
+        "read sectors, requests and issue slots from counters",
+    )
+    roof = ("read", here.roof["dram_read"].value, "GB/s")
+    return answer, able, page.ladder(rows, gpu, roof, f"Q8_0, one token, {n} × {k}")
+
+
+def run_facts(gpu: str, here: Lab, read_roof: float, n: int, k: int) -> None:
+    """The facts of the run, in one line."""
+    facts = {
+        "GPU": gpu,
+        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
+        "Run": here.run_of("q8_0")["run"],
+        "SMs": int(here.run["sms"]),
+        "L2": plot.size_text(int(here.run["l2_bytes"])),
+        "Read roof": f"{read_roof:,.0f} GB/s",
+        "The matrix": f"{n} × {k}, {plot.size_text(n * k * study.WEIGHT_BYTES)} in Q8_0",
+    }
+    one_line(facts)
+
+
+def prediction_table(here: Lab, n_asked: int, k_asked: int, read_roof: float) -> tuple[list[Any], Rows]:
+    """Prediction: the table."""
+    decode = [c for c in here.cases("q8_0") if c.operator == "q8_0" and c.cache == "cold"]
+    shapes = list(dict.fromkeys([(n_asked, k_asked), *((c.n, c.k) for c in decode)]))
+    floor = pd.DataFrame(shapes, columns=["n", "k"])
+    for form, size in (("q8_0", study.WEIGHT_BYTES), ("fp16", 2)):
+        floor[form] = [roofline.gemm_bytes(1, n, k, size) / read_roof / 1e3 for n, k in shapes]
+    floor["ratio"] = floor["fp16"] / floor["q8_0"]
+    names = {"n": "Rows n", "k": "k", "q8_0": "Q8_0: no faster than (µs)"}
+    names |= {"fp16": "FP16 (µs)", "ratio": "At best, times faster"}
+    display.table(floor, names, dict.fromkeys(("q8_0", "fp16", "ratio"), "{:.2f}"))
+    return decode, floor
+
+
+def gate_then_clock_table(here: Lab) -> None:
+    """The gate, then the clock: the table."""
+    hows = ("exact", "unquantised")
+    judged = [here.measure("q8_0", study.judged(how)).assign(how=how) for how in hows]
+    judged = pd.concat(judged)
+    judged["off"] = study.TOLERANCE * judged["error"] / judged["error_budget"]
+    worst = judged.groupby(["how", "impl"])[["error", "off"]].max()
+    worst = {"exact": worst.loc["exact", "error"], "off": worst.loc["unquantised", "off"]}
+    worst = pd.DataFrame(worst)
+    names = {"impl": "Rung", "exact": "Exact: largest error", "off": "Unquantised: off by (of the RMS)"}
+    display.table(worst.reset_index(), names, {"exact": "{:g}", "off": "{:.2%}"})
+
+
+def gate_then_clock_table_2(here: Lab, n: int, k: int) -> Rows:
+    """The gate, then the clock: the table."""
+    rows = here.measure("q8_0", study.ladder(n, k))
+    rows["off"] = rows["error"] / rows["error_budget"]
+    pairs = zip(rows["q1_us"], rows["q3_us"], strict=True)
+    rows["quartiles"] = [f"{low:,.1f} to {high:,.1f}" for low, high in pairs]
+    names = {"impl": "Rung or peer", "off": "Error ÷ allowed"}
+    names |= {"predicted_us": "By datasheet (µs)", "median_us": "Median (µs)"}
+    names |= {"quartiles": "Quartiles (µs)", "registers": "Registers"}
+    times = ("predicted_us", "median_us")
+    display.table(rows, names, dict.fromkeys(times, "{:,.1f}") | {"off": "{:.0%}"})
+    return rows
+
+
+def gate_then_clock_said(rows: Rows, rungs: Any, gpu: str) -> tuple[Rows, Rows]:
+    """The gate, then the clock: in words."""
+    by = rows.set_index("impl")
+    own = rows[rows["kind"] == "own"].sort_values("median_us")
+    best = own.iloc[0]
+    first, dp4a, word, wide = (by.loc[rung.name] for rung in rungs[:4])
+    text = f"On the {gpu} **{best['impl']}** needs {best['median_us']:.1f} µs, "
+    text += f"{best['roof_fraction']:.0%} of the roof.\n\n"
+    text += f"- dp4a: rung 2 {display.against(dp4a, first)} rung 1.\n"
+    text += f"- The scale in one load: rung 3 {display.against(word, dp4a)} rung 2.\n"
+    text += f"- Planes: rung 4 {display.against(wide, word)} rung 3, on as many bytes.\n"
+    if "torch.matmul" in by.index:
+        fp16 = by.loc["torch.matmul"]
+        text += f"- cuBLAS on the same matrix in FP16 takes {fp16['median_us']:.1f} µs, "
+        text += f"{fp16['median_us'] / best['median_us']:.2f} times as long as {best['impl']}.\n"
+    display.say(text)
+    return best, word
+
+
+def gate_then_clock_said_2(n_asked: int, k_asked: int, here: Lab, gpu: str) -> None:
+    """The gate, then the clock: in words."""
+    told = lab.open("replay", "h200-peers").store.read("q8_0")
+    told = told[
+        (told["format"] == "q8_0") & (told["n"] == n_asked) & (told["k"] == k_asked) & (told["batch"] == 1)
+    ]
+    if len(told):
+        theirs, warm = told.iloc[0], here.measure("q8_0", study.ladder(n_asked, k_asked, "warm"))
+        ours = warm[warm["kind"] == "own"]["median_us"].min()
+        text = "Published, for comparison: llama.cpp's own test of this shape says "
+        text += f"{theirs['median_us']:.1f} µs on an H200, warm. On the {gpu}, warm, the best rung "
+        text += f"here takes {ours:.1f} µs; the matrix is "
+        text += f"{n_asked * k_asked * study.WEIGHT_BYTES / here.run['l2_bytes']:.0%} of the L2's size. "
+        text += "Theirs includes quantising x, ours does not; part 05 has that time."
+        display.say(text)
+
+
+def profiler_counted_table(here: Lab, n: int, k: int, gpu: str) -> Rows:
+    """What the profiler counted: the table."""
+    counted = here.profile("q8_0", study.counted(), "ncu", study.COUNTERS)
+    cases = [study.Q8().case(case) for case in counted["case"]]
+    counted["impl"] = [case.impl for case in cases]
+    wanted = [case.id for case in cases if (case.operator, case.n, case.k) == ("q8_0", n, k)]
+    seen = counted[counted["case"].isin(wanted)].copy()
+    seen["m"] = seen["inst_executed"] / 1e6
+    loads = ["load_sectors_per_request", "load_efficiency_pct"]
+    seen.loc[seen[loads[1]] == 0, loads] = float("nan")  # copies do not count as loads
+    seen["dram"] = seen["dram_read_bytes"] / (n * k * study.WEIGHT_BYTES)
+    names = {"impl": "Rung", "load_sectors_per_request": "Sectors a request"}
+    names |= {"load_efficiency_pct": "Bytes used %", "m": "Instructions (millions)"}
+    names |= {"dram": "DRAM ÷ matrix", "dram_pct": "DRAM busy %"}
+    names |= {"stall_long_scoreboard": "Stalled (cycles)"}
+    forms = dict.fromkeys(list(names)[1:], "{:.1f}") | {"dram": "{:.2f}"}
+    display.table(seen, names, forms, f"ncu on {gpu}, {n} × {k}, cold")
+    return seen
+
+
+def profiler_counted_said(seen: Rows, rungs: Any) -> Any:
+    """What the profiler counted: in words."""
+    same: Any = None
+    if len(seen) >= 4:
+        c = seen.set_index("impl")
+        one, two, three, four = (c.loc[rung.name] for rung in rungs[:4])
+        text = f"No rung reads more than {c['dram'].max():.2f} times the matrix from DRAM"
+        same = c["dram"].max() < 1.1
+        text += ", so the rungs do not differ in bytes. They" if same else ". They also"
+        text += " differ in what it takes to move them: "
+        text += f"{one['m']:.0f} million instructions on rung 1, {two['m']:.1f} on rung 2, "
+        text += (
+            f"{four['m']:.1f} on rung 4. A load of rung 3 uses {three['load_efficiency_pct']:.0f} % of the "
+        )
+        text += "sectors it fetches, and other loads fetch the same sectors again; rung 4 uses "
+        text += f"{four['load_efficiency_pct']:.0f} %."
+        display.say(text)
+    return same
+
+
+def profiler_counted_table_2(here: Lab, n: int, k: int) -> None:
+    """What the profiler counted: the table."""
+    loads = here.measure("q8_0", study.loads(n, k))
+    loads["unroll"] = loads["options"].str.extract(r"unroll=(\d+)")[0].astype(int)
+    names = {"unroll": "Loads a lane", "median_us": "µs", "roof_fraction": "Of the roof"}
+    names |= {"registers": "Registers"}
+    display.table(loads, names, {"median_us": "{:.2f}", "roof_fraction": "{:.0%}"})
+    if len(loads) > 1:
+        few, most = loads.iloc[0], loads.loc[loads["median_us"].idxmin()]
+        text = f"With {most['unroll']} loads under way the rung {display.against(most, few)} the same with "
+        text += f"{few['unroll']}. What is under way takes registers: {most['registers']} a thread "
+        display.say(f"{text}instead of {few['registers']}.")
+
+
+def several_tokens_figure(here: Lab, n: int, k: int, floor: Rows, gpu: str) -> Rows:
+    """Several tokens: the figure."""
+    few = here.measure("q8_0", study.batches(n, k))
+    title = f"1 to {few['batch'].max()} tokens, {n} × {k}, cold"
+    fig, ax = plot.figure("tokens", "µs", title)
+    for impl, group in few.groupby("impl"):
+        plot.series(ax, group["batch"], *plot.band(group, "median_us"), label=impl)
+    least = floor["q8_0"].iloc[0]
+    plot.roof_line(ax, least, f"bytes at the read roof, {least:.1f} µs", where="right")
+    plot.label_ends(ax)
+    plot.show(fig, plot.caption(few, gpu, title, y="median_us"))
+    return few
+
+
+def several_tokens_said(few: Rows, gpu: str) -> tuple[Any, float]:
+    """Several tokens: in words."""
+    own = few[few["kind"] == "own"]
+    fastest = own.loc[own.groupby("batch")["median_us"].idxmin()].set_index("batch")
+    tokens = fastest.index.max()
+    growth = fastest.loc[tokens, "median_us"] / fastest.loc[1, "median_us"]
+    text = f"On the {gpu}, {tokens} tokens take {growth:.2f} times as long as one. "
+    runs = [f"{impl} at {', '.join(map(str, group.index))}" for impl, group in fastest.groupby("impl")]
+    text += f"Fastest: {'; '.join(runs)} tokens."
+    display.say(text)
+    return tokens, growth
+
+
+def other_shapes_table(here: Lab, decode: list[Any]) -> Rows:
+    """Other shapes: the table."""
+    every = here.measure("q8_0", [c for c in decode if not c.options])
+    single = every[every["batch"] == 1]
+    share = single.pivot(index="impl", columns=["n", "k"], values="roof_fraction")
+    share.columns = [f"{n} × {k}" for n, k in share.columns]
+    names = {"impl": "Rung or peer"} | {shape: shape for shape in share.columns}
+    forms = dict.fromkeys(share.columns, "{:.0%}")
+    display.table(share.reset_index(), names, forms, "Share of the read roof")
+    text = ""
+    for (rows_n, k), group in single.groupby(["n", "k"], sort=False):
+        us = group.set_index("impl")["median_us"]
+        mine = us[group.loc[group["kind"] == "own", "impl"]]
+        text += f"- {rows_n} × {k}: {mine.idxmin()}, {mine.min():.1f} µs"
+        if "torch.matmul" in us.index:
+            text += f"; FP16 by cuBLAS takes {us['torch.matmul'] / mine.min():.2f} times as long"
+        text += ".\n"
+    display.say(f"The fastest rung for each:\n\n{text}")
+    return every
+
+
+def takeaway(
+    best: Rows,
+    rungs: Any,
+    gpu: str,
+    n_asked: int,
+    k: int,
+    word: Rows,
+    seen: Rows,
+    same: Any,
+    tokens: Any,
+    growth: float,
+) -> None:
+    """What to take away, computed."""
+    layout = "planes" if best["impl"] in [rung.name for rung in rungs[3:]] else "34-byte blocks"
+    text = (
+        f"- On the {gpu} {best['impl']} reads {layout} of a {n_asked} × {k} matrix at "
+        f"{best['gb_s']:,.0f} GB/s, "
+    )
+    text += f"{best['roof_fraction']:.0%} of the roof; rung 3 reads 34-byte blocks at {word['gb_s']:,.0f}.\n"
+    if len(seen) >= 4 and same:
+        text += (
+            "- Bad alignment costs instructions and requests: from DRAM every rung reads the same bytes.\n"
+        )
+    text += (
+        "- From rung 2 on products are added as whole numbers, exactly, before the scales come in: four at "
+    )
+    text += "a time on rungs 2 and 3, 16 on rungs 4 and 5, a whole block on rung 6.\n"
+    text += f"- {tokens} tokens take {growth:.2f} times as long as one."
+    display.say(text)
+
+
+def explore(read_roof: float, every: Rows, gpu: str, here: Lab) -> Any:
+    """Tweak it: the explorer."""
+
+    def bound(case):
+        return roofline.gemm_bytes(case.batch, case.n, case.k, study.WEIGHT_BYTES) / read_roof / 1e3
+
+    return explorer.Explorer(
+        "q8-decode",
+        every[every["batch"].notna()],
+        x="batch",
+        controls={"impl": "Contestant", "n": "Rows"},
+        roof=("DRAM read", read_roof, "GB/s"),
+        title=f"Q8_0 matvec on {gpu}, cold",
+        bound=bound,
+        measure=explorer.measurer(here),
+        xlog=False,
+    )

@@ -1,0 +1,302 @@
+"""What lesson 05d's page shows: its tables, figures and computed sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from rooflab.analysis import states
+from rooflab.hardware import device
+from rooflab.lab import Lab
+from rooflab.pages import Opening, Rows, one_line
+from rooflab.studies import mmq as study
+from rooflab.studies.q8_0 import TOLERANCE, WEIGHT_BYTES
+from rooflab.view import display, explorer, page, plot
+
+
+def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
+    """The first screen: the ladder under both roofs, int8's for exact scales and FP16's for halves."""
+    rows = here.measure("mmq", study.ladder(tokens, n, k))
+    known = {name: here.roof[name].value for name in ("int8_tensor", "fp16_tensor") if name in here.roof}
+    own, gpu = rows[rows["kind"] == "own"], here.run["gpu"]
+    own = own.sort_values("median_us").drop_duplicates("impl").sort_index()
+    halves = own[own["impl"].map(study.takes_halves)].sort_values("median_us")
+    exact = own[~own["impl"].map(study.takes_halves)].sort_values("median_us")
+    int8 = known.get("int8_tensor", float("nan"))
+    best = exact.iloc[0]
+    answer = (
+        f"On the {gpu} exact int8 blocks reach {best['tflop_s']:,.0f} TOP/s, "
+        f"{best['tflop_s'] / int8:.0%} of the int8 "
+    )
+    answer += "roof: scaling each block's sum takes more issue slots than the products leave"
+    if len(halves) and "fp16_tensor" in known:
+        rate = halves["tflop_s"].iloc[0]
+        answer += (
+            f". Weights turned into FP16 on the way reach {rate:,.0f} TFLOP/s, "
+            f"{rate / known['fp16_tensor']:.0%} of "
+        )
+        answer += "the FP16 roof"
+    able = (
+        "tell from a datasheet how many instructions a kernel may spend beside its tensor products",
+        "say which lane holds which element of an mma's result",
+        "predict from a tile's shape how often weights are read",
+    )
+    fig, said = page.ladder(own, gpu, ("int8", int8, "TFLOP/s"), f"Q8_0 × {tokens} tokens", y="tflop_s")
+    if "fp16_tensor" in known:
+        value = known["fp16_tensor"]
+        fig.axes[0].axvline(value, color=plot.ROOF_COLOUR, linewidth=1, linestyle=":")
+        label = f"FP16 roof {value:,.0f} "
+        fig.axes[0].annotate(
+            label, (value, 0), xycoords=("data", "axes fraction"), ha="right", va="bottom", fontsize=8
+        )
+        said = said.removesuffix(".") + f"; FP16 roof {value:,.0f} TFLOP/s, which is that of 7_fp16_wgmma."
+    return answer + ".", able, (fig, said)
+
+
+def run_facts(gpu: str, here: Lab, int8: float, n: int, k: int, tokens_asked: int) -> None:
+    """The facts of the run, in one line."""
+    facts = {
+        "GPU": gpu,
+        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
+        "Run": here.run_of("mmq")["run"],
+        "int8 roof": f"{int8:,.0f} TOP/s, measured: torch._int_mm, no scales",
+        "FP16 roof": f"{here.roof['fp16_tensor'].value:,.0f} TFLOP/s, measured: cuBLAS",
+        "The product": f"{n} × {k} by {tokens_asked} tokens",
+    }
+    one_line(facts)
+
+
+def prediction_roofline_issue_table() -> Rows:
+    """Prediction: a roofline of issue slots: the table."""
+    chips = []
+    for name in ("h200", "a100-80gb", "rtx-4090", "rtx-3090", "t4"):
+        chip = device.get(name)
+        bounds = [study.issue_bound(chip, each) for each in (3, 2)]
+        peaks = [chip.int8_tensor, *bounds, chip.fp16_tensor]
+        chips.append([chip.name, study.room(chip), *peaks])
+    columns = ["GPU", "Room", "int8", "int8, 3 instructions", "int8, 2 instructions", "FP16"]
+    chips = pd.DataFrame(chips, columns=columns)
+    forms = dict.fromkeys(columns[2:], "{:,.0f}") | {"Room": "{:.1f}"}
+    caption = "Room: instructions a result. The rest: TOP/s"
+    display.table(chips, dict(zip(columns, columns, strict=True)), forms, caption)
+    return chips
+
+
+def prediction_roofline_issue_figure() -> None:
+    """Prediction: a roofline of issue slots: the figure."""
+    tall, wide = device.get("h200"), device.get("rtx-4090")
+    each = [1, 1.5, 2, 3, 4, 6, 8]
+    title = "What scaling leaves of the int8 peak"
+    label = "instructions for each block's result"
+    fig, ax = plot.figure(label, "TOP/s", title, xlog=True, ylog=True)
+    for chip in (tall, wide):
+        bounds = [study.issue_bound(chip, count) for count in each]
+        plot.series(ax, each, bounds, label=f"{chip.name}, int8")
+        half = f"{chip.name}, FP16 {chip.fp16_tensor:,.0f}"
+        plot.roof_line(ax, chip.fp16_tensor, half, where="right")
+    ax.set_xticks(each, [f"{count:g}" for count in each])
+    plot.round_ticks(ax)
+    plot.label_ends(ax)
+    left = [study.issue_bound(chip, 3) / chip.int8_tensor for chip in (tall, wide)]
+    text = f"{title}, by datasheet: at 3 instructions {left[0]:.0%} on the {tall.name}, "
+    plot.show(fig, text + f"{left[1]:.0%} on the {wide.name}.")
+
+
+def ladder_table() -> None:
+    """The ladder: the table."""
+    quants = pd.Series(range(0, 34 * 4096, 34)) + 2
+    fits = [[size, (quants % size == 0).mean(), 1.0] for size in (4, 8, 16)]
+    fits = pd.DataFrame(fits, columns=["size", "blocks", "planes"])
+    names = {"size": "cp.async of (bytes)", "blocks": "34-byte blocks"}
+    names |= {"planes": "A plane of quants"}
+    display.table(fits, names, dict.fromkeys(("blocks", "planes"), "{:.0%}"))
+
+
+def gate_then_clock_table(here: Lab) -> None:
+    """The gate, then the clock: the table."""
+    hows = ("exact", "unquantised")
+    judged = [here.measure("mmq", study.judged(how)).assign(how=how) for how in hows]
+    judged = pd.concat(judged)
+    judged["off"] = TOLERANCE * judged["error"] / judged["error_budget"]
+    worst = judged.groupby(["how", "impl"])[["error", "off"]].max()
+    worst = {"exact": worst.loc["exact", "error"], "off": worst.loc["unquantised", "off"]}
+    worst = pd.DataFrame(worst)
+    names = {"impl": "Rung", "exact": "Exact: largest error", "off": "Unquantised: off by (of the RMS)"}
+    display.table(worst.reset_index(), names, {"exact": "{:g}", "off": "{:.2%}"})
+
+
+def gate_then_clock_table_2(here: Lab, tokens: int, n: int, k: int) -> Rows:
+    """The gate, then the clock: the table."""
+    rows = here.measure("mmq", study.ladder(tokens, n, k))
+    rows = rows[~rows["options"].str.contains("scale_bytes", na=False)].copy()
+    rows["off"] = (rows["error"] / rows["error_budget"]).fillna(0)
+    names = {"impl": "Rung or peer", "off": "Error ÷ allowed"}
+    names |= {"predicted_us": "By datasheet (µs)", "median_us": "Median (µs)"}
+    names |= {"tflop_s": "TOP/s", "registers": "Registers"}
+    forms = dict.fromkeys(("predicted_us", "median_us", "tflop_s"), "{:,.0f}")
+    display.table(rows, names, forms | {"off": "{:.0%}"})
+    return rows
+
+
+def gate_then_clock_figure(n: int, k: int, tokens_asked: int, rows: Rows, int8: float, gpu: str) -> None:
+    """The gate, then the clock: the figure."""
+    title = f"{n} × {k} by {tokens_asked} tokens, cold"
+    fig, ax = plot.figure("TOP/s", title=title, height=1.2 + 0.24 * len(rows))
+    rate, low, high = plot.band(rows, "tflop_s")
+    ceiling = ("int8, unscaled", int8, "TOP/s")
+    plot.bars(ax, list(rows["impl"]), rate, "TOP/s", ceiling, low, high)
+    plot.show(fig, plot.caption(rows, gpu, title, y="tflop_s"))
+
+
+def gate_then_clock_said(rows: Rows, names_of: list[Any], gpu: str) -> tuple[Rows, list[Any]]:
+    """The gate, then the clock: in words."""
+    by = rows.set_index("impl")
+    steps = [name for name in names_of if name in by.index]
+    text = f"On the {gpu}, each rung against the one below it:\n\n"
+    for below, name in zip(steps, steps[1:], strict=False):
+        text += f"- {name} {display.against(by.loc[name], by.loc[below])} {below}.\n"
+    display.say(text)
+    return by, steps
+
+
+def gate_then_clock_said_2(by: Rows, steps: list[Any]) -> tuple[Rows, Rows]:
+    """The gate, then the clock: in words."""
+    exact = by.loc[[name for name in steps if not study.takes_halves(name)]].sort_values("median_us")
+    halves = by.loc[[name for name in steps if study.takes_halves(name)]].sort_values("median_us")
+    text = f"- The fastest exact rung is {exact.index[0]}, with {exact['tflop_s'].iloc[0]:,.0f} TOP/s.\n"
+    if len(halves):
+        text += f"- The fastest with halves is {halves.index[0]}, with "
+        text += f"{halves['tflop_s'].iloc[0]:,.0f} TFLOP/s.\n"
+    ours = (halves if len(halves) else exact).iloc[0]
+    for rival, what in ((study.BASELINE, "dequantising first"), ("torch.matmul", "cuBLAS on resident FP16")):
+        if rival in by.index:
+            text += f"- {ours.name} {display.against(ours, by.loc[rival])} {what}.\n"
+    display.say(text)
+    return exact, halves
+
+
+def rested_itself_table(here: Lab, gpu: str) -> None:
+    """Rested, and by itself: the table."""
+    both = states.duels(states.measured(here), "mmq", formats=True)
+    title = f"Speed of ours over the fastest recorded peer's, {gpu}"
+    display.table(both, states.DUEL, states.DUEL_FORMATS, title)
+    display.say(states.says(both))
+
+
+def bytes_read_again_table(tokens: int, n: int, k: int, here: Lab) -> tuple[Rows, list[Any]]:
+    """Bytes read again: predicted, then counted: the table."""
+    own = [c for c in study.ladder(tokens, n, k) if c.kind == "own"]
+    own = [c for c in own if "scale_bytes" not in c.options]
+    counted = here.profile("mmq", own, "ncu", study.COUNTERS)
+    cases = [study.Mmq().case(case) for case in counted["case"]]
+    counted["impl"] = [case.impl for case in cases]
+    counted["weights"] = [study.reads(case)[0] for case in cases]
+    counted["mb"] = [study.reads(case)[2] / 1e6 for case in cases]
+    counted["read"] = counted["sm_read_bytes"] / 1e6
+    counted["dram"] = counted["dram_read_bytes"] / (n * k * WEIGHT_BYTES)
+    names = {"impl": "Rung", "weights": "Weights read (times)"}
+    names |= {"mb": "SMs read, predicted (MB)", "read": "Counted (MB)"}
+    names |= {"dram": "DRAM read ÷ weights", "l2_hit_pct": "L2 hits %"}
+    forms = dict.fromkeys(("mb", "read", "l2_hit_pct"), "{:,.0f}") | {"dram": "{:.2f}"}
+    display.table(counted, names, forms)
+    return counted, cases
+
+
+def bytes_read_again_said(counted: Rows) -> None:
+    """Bytes read again: predicted, then counted: in words."""
+    if {"2_prefetch", "3_wide"} <= set(counted["impl"]):
+        seen = counted.set_index("impl")
+        narrow, wider = seen.loc["2_prefetch"], seen.loc["3_wide"]
+        text = f"From rung 2 to rung 3 the weights are read {wider['weights']} times instead of "
+        text += f"{narrow['weights']}; predicted {narrow['mb'] - wider['mb']:,.0f} MB less, counted "
+        text += f"{narrow['read'] - wider['read']:,.0f}. "
+        off = (counted["read"] / counted["mb"] - 1).abs()
+        text += (
+            f"All counts lie within {off.max():.0%} of the prediction. How often DRAM is read depends on the "
+        )
+        text += "order of the tiles as well: those of one row of tiles that run at the same time share their "
+        text += f"weights in L2, and the last rung reads DRAM {seen['dram'].iloc[-1]:.2f} times."
+        display.say(text)
+
+
+def issue_slots_derived_table(cases: list[Any], counted: Rows) -> None:
+    """Issue slots: derived, then counted: the table."""
+    counted["each"] = [study.operations_of(case.impl) for case in cases]
+    counted["scaling"] = [(study.scaling(case) or float("nan")) / 1e6 for case in cases]
+    counted["all"] = counted["inst_executed"] / 1e6
+    counted["share"] = counted["scaling"] / counted["all"]
+    counted["slots"] = counted["issue_active"]
+    counted["scaled"] = counted["slots"] * counted["share"]
+    names = {"impl": "Rung", "each": "For a result"}
+    names |= {"scaling": "Scaling (millions)", "all": "All (millions)"}
+    names |= {"slots": "Slots used", "scaled": "By scaling"}
+    names |= {"tensor_pct": "Tensor cores %"}
+    forms = dict.fromkeys(("each", "scaling", "all", "tensor_pct"), "{:,.0f}")
+    forms |= dict.fromkeys(("slots", "scaled"), "{:.0%}")
+    display.table(counted, names, forms, "Instructions of warps, and the issue slots they take")
+
+
+def issue_slots_derived_said(counted: Rows, here: Lab, exact: Rows) -> None:
+    """Issue slots: derived, then counted: in words."""
+    found = counted[counted["each"].notna()].set_index("impl")
+    if len(found) and here.spec:
+        top = exact.index[0]
+        name = top if top in found.index else found.index[-1]
+        row = found.loc[name]
+        bound = study.issue_bound(here.spec, int(row["each"]))
+        text = f"{name} spends {row['share']:.0%} of its instructions on scaling, and they take "
+        text += f"{row['scaled']:.0%} of all slots. By the datasheet's clock, scaling alone would allow "
+        text += f"{bound:,.0f} TOP/s, {bound / here.spec.int8_tensor:.0%} of the int8 peak; it reaches "
+        text += f"{exact['tflop_s'].iloc[0] / bound:.0%} of that. "
+        text += f"Its other instructions take {row['slots'] - row['scaled']:.0%} of the slots, and "
+        text += f"{1 - row['slots']:.0%} pass unused. "
+        fast = counted[counted["each"].isna()]
+        if len(fast):
+            text += f"{fast['impl'].iloc[0]}, which scales weights and not results, makes do with "
+            text += f"{fast['all'].iloc[0]:,.0f} million instructions and keeps its tensor cores "
+            text += f"{fast['tensor_pct'].iloc[0]:.0f}% busy."
+        display.say(text)
+
+
+def takeaway(chips: Rows, gpu: str, exact: Rows, int8: float, halves: Rows) -> None:
+    """What to take away, computed."""
+    text = (
+        "- Exact scales for every 32 weights cost two or three instructions for every 64 operations. Whether "
+    )
+    text += "that matters is a property of the chip: beside the product there is room for "
+    text += ", ".join(
+        f"{row['Room']:.1f} instructions on the {row['GPU']}" for _, row in chips.iloc[[0, 2]].iterrows()
+    )
+    text += ".\n"
+    text += f"- On the {gpu} the best exact rung reaches {exact['tflop_s'].iloc[0]:,.0f} TOP/s, "
+    text += f"{exact['tflop_s'].iloc[0] / int8:.0%} of int8 without scales"
+    if len(halves):
+        text += f"; halves reach {halves['tflop_s'].iloc[0]:,.0f} TFLOP/s"
+    text += (
+        ".\n- A tile twice as wide reads the weights half as often; bytes can be predicted from its shape.\n"
+    )
+    text += "- `cp.async` wants alignment that 34-byte blocks don't have."
+    display.say(text)
+
+
+def explore(here: Lab, names_of: list[Any], int8: float, gpu: str, exact: Rows, tokens: int) -> Any:
+    """Tweak it: the explorer."""
+    every = [c for c in here.cases("mmq") if c.cache == "cold" and "scale_bytes" not in c.options]
+    every = here.measure("mmq", every)
+    prompt = every[every["impl"].isin([*names_of, study.BASELINE, "torch.matmul"])]
+    ready = prompt["options"].str.contains("prepared", na=False)
+    prompt = prompt.assign(given=ready.map({True: "Q8_1", False: "FP16"}))
+    beside = prompt["batch"].isin(prompt[ready]["batch"]) & (prompt["kind"] != "own")
+    others = prompt[beside].assign(given="Q8_1")  # they stand beside both
+    return explorer.Explorer(
+        "mmq",
+        pd.concat([prompt, others]),
+        x="batch",
+        y="tflop_s",
+        controls={"impl": "Contestant", "n": "Rows", "given": "Activations come as"},
+        roof=("int8, unscaled", int8, "TFLOP/s"),
+        title=f"Prompts on Q8_0 weights, {gpu}",
+        measure=explorer.measurer(here),
+        start={"impl": exact.index[0], "batch": tokens, "given": "Q8_1"},
+    )

@@ -1,0 +1,301 @@
+"""What lesson 06c's page shows: its tables, figures and computed sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rooflab.lab import Lab
+from rooflab.pages import Opening, Rows, one_line
+from rooflab.studies import attention as study
+from rooflab.studies import attention_checks as asks
+from rooflab.view import display, explorer, plot
+
+
+def opening(here: Lab, found: Rows) -> Opening:
+    """The first screen: each kernel's largest error over all configurations, beside that of rounding."""
+    worst = 1e3 * found.groupby("impl", sort=False)["worst_rms"].max()
+    rounding, gpu = 1e3 * found["rounding"].max(), here.run["gpu"]
+    odd = worst.idxmax()
+    answer = (
+        f"{(worst <= 1.3 * rounding).sum()} of {len(worst)} kernels err by no more than 1.3 times "
+        "what rounding the "
+    )
+    answer += (
+        f"exact result costs by itself, {rounding:.1f} thousandths of the outputs' size; the "
+        "largest error is "
+    )
+    answer += f"{odd}'s, {worst[odd]:.1f} thousandths."
+    able = (
+        "tell a wrong kernel from one that only rounds in another order",
+        "set a tolerance from the arithmetic and not from taste",
+        "test a kernel where numbers end: large scores, NaN, rows that see no key",
+    )
+    title = "Largest error over all configurations, thousandths of the RMS"
+    fig, ax = plot.figure("thousandths of the RMS", title=title, height=1.1 + 0.2 * len(worst))
+    plot.bars(ax, list(worst.index), worst.to_numpy(float), "‰", ("rounding alone", rounding, "‰"))
+    return answer, able, (fig, f"{title}, on {gpu}: {odd} {worst[odd]:.1f}, median {worst.median():.1f}.")
+
+
+def run_facts(gpu: str, here: Lab) -> None:
+    """The facts of the run, in one line."""
+    facts = {
+        "GPU": gpu,
+        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
+        "Run": here.run_of("attention")["run"],
+        "torch": here.run_of("attention")["torch"],
+        "Questions": len(asks.cases(here.sized)),
+    }
+    one_line(facts)
+
+
+def prediction_table() -> float:
+    """Prediction: the table."""
+    half = 2.0**-11
+    width, keys = 512, 1848
+    rows = [("outputs rounded to FP16", half)]
+    rows += [("weights rounded to FP16, errors in either direction", half / np.sqrt(keys))]
+    rows += [("scores added up in FP16, 8 products a sum (rung 3)", half * np.sqrt(width / 64))]
+    rows += [("scores, weights and sums in FP32", 2.0**-24)]
+    guess = pd.DataFrame(rows, columns=["what", "relative"])
+    display.table(
+        guess,
+        {"what": "Rounded", "relative": "Relative error, about"},
+        {"relative": "{:.1e}"},
+    )
+    return half
+
+
+def source_test_allowances_said(answers: Any) -> tuple[Rows, Any]:
+    """The source's test, and its allowances: in words."""
+    found = answers("tolerance")
+    named = found["config"].unique()
+    display.say("\n".join(f"{i}. {name}" for i, name in enumerate(named, 1)))
+    return found, named
+
+
+def source_test_allowances_table(found: Rows, named: Any, rungs: list[Any]) -> list[Any]:
+    """The source's test, and its allowances: the table."""
+    found["thousandths"] = 1e3 * found["worst_rms"]
+    table = found.pivot(index="impl", columns="config", values="thousandths")[list(named)]
+    table.columns = [str(i) for i, _ in enumerate(named, 1)]
+    order = [n for n in (*rungs, *asks.SDPA) if n in table.index]
+    table = table.loc[order].reset_index()
+    least = 1e3 * found.groupby("config", sort=False)["rounding"].max()
+    bottom = pd.DataFrame([["rounding alone", *least[list(named)]]], columns=table.columns)
+    table = pd.concat([table, bottom], ignore_index=True)
+    names = {"impl": "Who"} | {c: c for c in table.columns[1:]}
+    forms = dict.fromkeys(names, "{:.1f}") | {"impl": "{}"}
+    display.table(
+        table,
+        names,
+        forms,
+        "Largest error, in thousandths of the RMS, by shape; blank where a kernel cannot do the shape",
+    )
+    return order
+
+
+def source_test_allowances_said_2(found: Rows, order: list[Any], rungs: list[Any]) -> None:
+    """The source's test, and its allowances: in words."""
+    worst = found.groupby("impl")["worst_rms"].max()
+    floor = found["rounding"].max()
+    text = f"Rounding the exact result costs up to {floor:.4f} RMS by itself"
+    text += (
+        f", more than the first allowance of {asks.TOLERANCES['FP32 scores']:g}: " if floor > 1e-3 else ": "
+    )
+    text += "the source's outputs are FP32, ours FP16.\n\n"
+    for name, allowed in asks.TOLERANCES.items():
+        out = [who for who in order if worst[who] > allowed]
+        who = "all" if len(out) == len(order) else ", ".join(out)
+        text += f"- {allowed:g} ({name}): " + (f"exceeded by {who}" if out else "kept by all") + ".\n"
+    own = [n for n in order if n in rungs]
+    odd = max(own, key=lambda n: worst[n])
+    rest = [n for n in own if n != odd]
+    text += f"\nThe largest error of a rung is {odd}'s, "
+    text += f"{worst[odd] / worst[rest].max():.1f} times the next one's."
+    display.say(text)
+
+
+def beside_torch_figure(here: Lab, seq: int, gpu: str) -> Rows:
+    """Beside torch: the figure."""
+    cases = [c for c in here.cases("attention") if c.seq == seq and c.operator == "attention"]
+    cases = [c for c in cases if c.heads == study.HEADS and not c.window]
+    cases = cases or study.ladder(128, seq, device=here.sized)
+    rows = here.measure("attention", cases)
+    rows = rows[~rows["options"].fillna("").str.contains("shared_kv|queries=8|index=")]
+    rows["shape"] = rows["head_dim"].astype(str) + " " + rows["format"]
+    worst = rows.groupby(["shape", "kind"])["error"].max().unstack().reindex(columns=["own", "peer"])
+    display.table(
+        worst.reset_index(),
+        {"shape": "Width, format", "own": "Largest of ours", "peer": "Largest of torch's"},
+        dict.fromkeys(("own", "peer"), "{:.1e}"),
+    )
+    some = rows[rows["head_dim"].eq(128) & rows["format"].eq("fp16")].drop_duplicates("impl")
+    title = f"Error against float64, {seq} tokens, 128 wide"
+    fig, ax = plot.figure("", title=title, height=1.4 + 0.22 * len(some))
+    plot.bars(ax, list(some["impl"]), 1e6 * some["error"], "millionths")
+    first = f"{title} on {gpu}, {plot.dates(some)}: "
+    said = ", ".join(f"{i} {e:.1e}" for i, e in zip(some["impl"], some["error"], strict=True))
+    plot.show(fig, first + said + ".")
+    return some
+
+
+def beside_torch_said(some: Rows, half: float) -> None:
+    """Beside torch: in words."""
+    own, peer = some[some["kind"] == "own"], some[some["kind"] == "peer"]
+    text = ""
+    if len(peer):
+        as_good = own[own["error"] <= 1.01 * peer["error"].max()]
+        text += f"{len(as_good)} of {len(own)} rungs are no further from float64 than torch's least exact "
+        text += f"backend ({peer['error'].max():.1e})"
+        far = own[own["error"] > 1.01 * peer["error"].max()]
+        text += f". Further away: {', '.join(far['impl'])}." if len(far) else "."
+        exact = some[some["error"] <= 1.01 * some["error"].min()]
+        text += f" The smallest error, {exact['error'].min():.1e}, is that of {', '.join(exact['impl'])}"
+        if exact["error"].max() <= half:
+            text += ": their weights stay FP32 and only the output is rounded, for which the first table "
+            text += f"predicted up to {half:.1e}"
+        text += "."
+    display.say(text)
+
+
+def where_numbers_end_table(answers: Any, rungs: list[Any]) -> Rows:
+    """Where numbers end: the table."""
+    edges = answers("edges").set_index("impl")
+    edges = edges.loc[[n for n in (*rungs, *asks.SDPA) if n in edges.index]].reset_index()
+    names = {
+        "impl": "Who",
+        "loud worst_rms": "Loud: error (RMS)",
+        "blind not zero": "Blind: not zero",
+    }
+    names |= {"NaN in k lost": "NaN in k: hidden", "NaN in v lost": "NaN in v: hidden"}
+    names |= {"other bits": f"Other bits in {asks.REPEATS}"}
+    forms = {"loud worst_rms": "{:.3f}", "other bits": "{:.0f}"}
+    forms |= dict.fromkeys(("blind not zero", "NaN in k lost", "NaN in v lost"), "{:.0%}")
+    display.table(edges, names, forms, "Blank: not possible with this kernel")
+    return edges
+
+
+def where_numbers_end_said(edges: Rows, rungs: list[Any]) -> Rows:
+    """Where numbers end: in words."""
+    by = edges.set_index("impl")
+    own = by.loc[[n for n in by.index if n in rungs]]
+    text = f"Scores reach {by['loudest score'].max():,.0f}. "
+    loud = own["loud worst_rms"]
+    if loud.max() > 3 * loud.median():
+        text += f"{loud.idxmax()} is off by {loud.max():.3f} RMS there, the median rung by "
+        text += f"{loud.median():.3f}. "
+        text += "It adds large scores up in FP16. " if loud.idxmax() == rungs[2] else ""
+    quiet = (own[["blind not zero", "NaN in k lost", "NaN in v lost", "other bits"]] == 0).all(axis=None)
+    text += "No rung hides a NaN, invents a result or changes its bits. " if quiet else ""
+    spread = by[by["NaN in v spread"] > 0]
+    if len(spread):
+        free = [name for name in by.index if name not in spread.index]
+        text += "\n\nA value that is NaN also reaches queries that do **not** see it, with "
+        text += f"all but {', '.join(free)}" if free else "every kernel"
+        text += ": such a query shares a tile with one that does, and its weight of 0 times NaN is NaN. "
+    wide = by[by["NaN in k spread"] > 0]
+    if len(wide):
+        text += f"With {', '.join(wide.index)} even a NaN in a key does: it adds its mask, and NaN minus "
+        text += "infinity is NaN."
+    display.say(text)
+    return loud
+
+
+def word_decoder_says_table(answers: Any, rungs: list[Any]) -> Rows:
+    """The word that a decoder says: the table."""
+    words = answers("words").set_index("impl")
+    words = words.loc[[n for n in (*rungs, *asks.SDPA) if n in words.index]].reset_index()
+    words["move"] = words["largest move"] / words["spread of logits"]
+    names = {
+        "impl": "Who",
+        "changed": "Changed",
+        "changed though apart": "Apart",
+    }
+    names |= {"move": "Moved", "least of top 5": "Same of best 5"}
+    forms = dict.fromkeys(("words", "changed", "changed though apart", "least of top 5"), "{:.0f}")
+    display.table(words, names, forms | {"move": "{:.4f}"})
+    return words
+
+
+def word_decoder_says_said(words: Rows) -> None:
+    """The word that a decoder says: in words."""
+    changed = words[words["changed"] > 0]
+    text = f"Of {words['words'].iloc[0]:.0f} words "
+    if len(changed):
+        pairs = zip(changed["impl"], changed["changed"], strict=True)
+        text += "; ".join(f"{who} changes {count:.0f}" for who, count in pairs)
+        text += ". "
+        if (words["changed though apart"] == 0).all():
+            text += "That happens where two words were as good as equal. "
+    else:
+        text += "nobody changes one. "
+    most = words.loc[words["move"].idxmax()]
+    text += f"Logits move by at most {most['move']:.4f} of their spread ({most['impl']})."
+    display.say(text)
+
+
+def memory_not_used_figure(answers: Any, gpu: str) -> Rows:
+    """The memory that is not used: the figure."""
+    memory = answers("memory")
+    memory["mb"] = memory["bytes"] / 1e6
+    title = "Memory of one call, 32 heads of 128"
+    fig, ax = plot.figure("tokens", "MB", title, xlog=True, ylog=True)
+    for impl, group in memory.groupby("impl", sort=False):
+        plot.series(ax, group["seq"], group["mb"], label=impl)
+    square = memory.drop_duplicates("seq")
+    plot.series(ax, square["seq"], square["scores bytes"] / 1e6, label="all scores, FP16")
+    ax.set_xticks(sorted(memory["seq"].unique()), sorted(memory["seq"].unique()))
+    plot.round_ticks(ax)
+    plot.label_ends(ax)
+    top = memory[memory["seq"] == memory["seq"].max()]
+    said = ", ".join(f"{i} {mb:,.0f} MB" for i, mb in zip(top["impl"], top["mb"], strict=True))
+    plot.show(fig, f"{title} on {gpu}: at {top['seq'].iloc[0]} tokens {said}.")
+    return memory
+
+
+def memory_not_used_said(memory: Rows, rungs: list[Any]) -> None:
+    """The memory that is not used: in words."""
+    ends = memory.sort_values("seq").groupby("impl", sort=False)["mb"].agg(["first", "last"])
+    growth = memory["seq"].max() / memory["seq"].min()
+    ends["times"] = [f"{last / first:.0f}" for first, last in zip(ends["first"], ends["last"], strict=True)]
+    text = f"{growth:.0f} times the tokens take "
+    same = ends.groupby("times", sort=False)
+    text += "; ".join(f"{times} times the memory with {', '.join(group.index)}" for times, group in same)
+    own = [n for n in ends.index if n in rungs]
+    if own:
+        out = 2 * memory["seq"].max() * study.HEADS * 128 / 1e6
+        text += f". {own[0]} takes {ends.loc[own[0], 'last']:,.0f} MB, of which the output is {out:,.0f} MB."
+    display.say(text)
+
+
+def takeaway(loud: Rows) -> None:
+    """What to take away, computed."""
+    text = "- An error means something only next to another error: that of rounding alone, or of a library's "
+    text += (
+        "kernel in the same format.\n- Allow what the arithmetic needs. An allowance wide enough for every "
+    )
+    text += "kernel hides faults in the exact ones.\n"
+    text += (
+        f"- Test where numbers end: there {loud.idxmax()}'s error is {loud.max() / loud.median():.0f} times "
+    )
+    text += "the median rung's.\n"
+    text += "- Scores need no memory: what a call takes can grow with n, not n²."
+    display.say(text)
+
+
+def explore(here: Lab, gpu: str) -> Any:
+    """Tweak it: the explorer."""
+    cases = [c for c in here.cases("attention") if c.operator == "attention" and not c.options]
+    cases = [c for c in cases if c.format == "fp16" and c.heads == study.HEADS]
+    return explorer.Explorer(
+        "errors",
+        here.measure("attention", cases),
+        x="seq",
+        y="error",
+        controls={"impl": "Contestant", "head_dim": "Width", "window": "Window"},
+        title=f"Error against float64 on {gpu}",
+        measure=explorer.measurer(here),
+    )

@@ -1,0 +1,310 @@
+"""What lesson 06d's page shows: its tables, figures and computed sentences."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from rooflab.analysis import attention as analysis
+from rooflab.hardware import roofline
+from rooflab.lab import Lab
+from rooflab.pages import Opening, Rows, one_line
+from rooflab.studies import attention as study
+from rooflab.studies import attention_checks as asks
+from rooflab.view import display, explorer, page, plot
+
+
+def opening(here: Lab, cases: list[Any]) -> Opening:
+    """The first screen: the ladder for one query against a cache."""
+    rows = here.measure("attention", here.held("attention", cases) or cases)
+    own, gpu = rows[rows["kind"] == "own"], here.run["gpu"]
+    first, best = own.iloc[0], own.sort_values("median_us").iloc[0]
+    answer = "No: one query uses each byte of the cache once or a few times, so it is memory-bound. "
+    answer += f"{best['impl']} reads {best['roof_fraction']:.0%} of the {gpu}'s read roof, "
+    answer += (
+        f"{display.times(first['median_us'] / best['median_us'])} times the speed of "
+        f"{first['impl']}, which gives a "
+    )
+    answer += "head to one block."
+    able = (
+        "split a context over blocks and merge their softmaxes",
+        "read a grouped head's cache once for all of its queries",
+        "say how much of a prompt's time is attention",
+    )
+    roof = ("read", here.roof["dram_read"].value, "GB/s")
+    return answer, able, page.ladder(rows, gpu, roof, f"One query, {best['seq']:,} tokens in the cache")
+
+
+def run_facts(gpu: str, here: Lab, context: int, read_roof: float, sms: int) -> None:
+    """The facts of the run, in one line."""
+    facts = {
+        "GPU": gpu,
+        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
+        "Run": here.run_of("attention")["run"],
+        "Heads": f"{study.HEADS} of queries, {study.KV_HEADS} of keys and values, 128 wide",
+        "Context": f"{context} tokens",
+        "Read roof": f"{read_roof:,.0f} GB/s",
+        "SMs": sms,
+    }
+    one_line(facts)
+
+
+def prediction_table(read_roof: float) -> None:
+    """Prediction: the table."""
+    found = []
+    for context in study.CONTEXTS:
+        moved = roofline.attention_bytes(1, context, study.HEADS, study.KV_HEADS, 128)
+        flops = roofline.attention_flops(context, study.HEADS, 128)
+        found.append([context, moved / 1e6, flops / moved, moved / read_roof / 1e3])
+    names = {
+        "context": "Context",
+        "mb": "MB",
+        "ratio": "Operations a byte",
+        "us": "No faster than (µs)",
+    }
+    found = pd.DataFrame(found, columns=list(names))
+    display.table(found, names, {"mb": "{:,.1f}", "ratio": "{:.1f}", "us": "{:,.1f}"})
+
+
+def gate_then_clock_table(here: Lab, cases: list[Any]) -> Rows:
+    """The gate, then the clock: the table."""
+    rows = here.measure("attention", here.held("attention", cases) or cases)
+    pairs = zip(rows["error"], rows["error_budget"], strict=True)
+    rows["gate"] = [f"{error:.1e} ({budget:.1e})" for error, budget in pairs]
+    pairs = zip(rows["q1_us"], rows["q3_us"], strict=True)
+    rows["quartiles"] = [f"{low:,.1f} to {high:,.1f}" for low, high in pairs]
+    names = {
+        "impl": "Rung or peer",
+        "gate": "Error (allowed)",
+        "predicted_us": "By datasheet (µs)",
+    }
+    names |= {
+        "median_us": "Median (µs)",
+        "quartiles": "Quartiles (µs)",
+        "roof_fraction": "Of the read roof",
+    }
+    forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}") | {"roof_fraction": "{:.0%}"}
+    display.table(rows, names, forms)
+    return rows
+
+
+def gate_then_clock_figure(here: Lab, read_roof: float, gpu: str) -> None:
+    """The gate, then the clock: the figure."""
+    same = [c for c in here.cases("attention") if c.operator == "decode_attention"]
+    same = [c for c in same if c.heads == study.HEADS]
+    same = here.measure("attention", same)
+    title = "One query against a cache"
+    fig, ax = plot.figure("tokens in the cache", "GB/s", title, xlog=True)
+    for impl, group in same.groupby("impl", sort=False):
+        plot.series(ax, group["seq"], *plot.band(group), label=impl)
+    ceiling = ("DRAM read", read_roof, "GB/s")
+    plot.roof_line(ax, read_roof, f"DRAM read {read_roof:,.0f} GB/s")
+    ax.set_xticks(sorted(same["seq"].unique()), sorted(same["seq"].unique()))
+    plot.label_ends(ax)
+    plot.show(fig, plot.caption(same, gpu, title, ceiling))
+
+
+def gate_then_clock_said(rows: Rows) -> Rows:
+    """The gate, then the clock: in words."""
+    by = rows.set_index("impl")
+    own = by[by["kind"] == "own"]
+    steps = zip(own.index, own.index[1:], strict=False)
+    text = "".join(f"- {new} {display.against(own.loc[new], own.loc[old])} {old}.\n" for old, new in steps)
+    best = own.sort_values("median_us").iloc[0]
+    peers = by[by["kind"] == "peer"].sort_values("median_us")
+    if len(peers):
+        text += (
+            f"- Against torch's fastest: {best.name} {display.against(best, peers.iloc[0])} {peers.index[0]}."
+        )
+    display.say(text)
+    return own
+
+
+def why_counters_table(cases: list[Any], here: Lab, gpu: str, sms: int) -> None:
+    """Why, by the counters: the table."""
+    mine = [c for c in cases if c.kind == "own"]
+    profile = here.profile("attention", here.held("attention", mine, "ncu"), "ncu", study.COUNTERS)
+    counted = analysis.counted(profile, mine)
+    if len(counted):
+        counted["again"] = counted["sm_read_bytes"] / counted["once"]
+        counted["blocks"] = [math.prod(map(int, grid.split("x"))) for grid in profile["grid"]]
+        names = {"impl": "Rung", "blocks": "Blocks", "again": "Read from L2 ÷ once"}
+        names |= {"dram_pct": "DRAM busy %", "occupancy_pct": "Occupancy %"}
+        names |= {"stall_long_scoreboard": "Waiting for memory"}
+        forms = {"again": "{:.2f}", "dram_pct": "{:.0f}", "occupancy_pct": "{:.0f}"}
+        display.table(counted, names, forms | {"stall_long_scoreboard": "{:.1f}"}, f"On {gpu}")
+        first, last = counted.iloc[0], counted.loc[counted["time_ns"].idxmin()]
+        text = f"{first['impl']} has {first['blocks']} blocks for {sms} SMs and keeps DRAM busy "
+        text += f"{first['dram_pct']:.0f} % of the time; {last['impl']}, the fastest, has {last['blocks']} "
+        text += (
+            f"and keeps it busy {last['dram_pct']:.0f} %. {study.HEADS // study.KV_HEADS} query heads share "
+        )
+        text += f"keys; {counted.loc[counted['again'].idxmin(), 'impl']} reads them from L2 most nearly once."
+        if last["blocks"] < sms:
+            text += f" Even the fastest leaves {sms - last['blocks']} SMs without a block."
+        if last["again"] > 1.25:
+            text += " It asks with `cp.async`, which reads more than was asked for, as in lesson 06."
+        display.say(text)
+
+
+def capture_every_length_table(here: Lab, gpu: str) -> None:
+    """One capture, every length: the table."""
+    asked = [c for c in asks.cases(here.sized) if c.operator == "replay"]
+    replay = analysis.answers(here.profile("attention", asked, "checks"), asked)
+    names = {"impl": "Rung"} | {f"error {n}": f"{n:,}" for n in asks.REPLAYED}
+    names |= {"other bits": "Other bits"}
+    forms = dict.fromkeys(names, "{:.1e}") | {"impl": "{}", "other bits": "{:.0f}"}
+    if len(replay):
+        display.table(replay, names, forms, "Largest error of a replay, by tokens in the cache")
+    else:
+        display.say(f"No replay was checked on {gpu}.")
+
+
+def other_models_layers_table(here: Lab, gpu: str) -> None:
+    """Other models' layers: the table."""
+    shaped = [c for c in here.cases("attention") if c.operator == "decode_attention"]
+    shaped = [c for c in shaped if c.heads != study.HEADS]
+    if shaped:
+        shaped = here.measure("attention", shaped)
+        shaped["shape"] = [
+            f"{h}/{k}, {d} wide" + (f", window {int(w)}" if w else "")
+            for h, k, d, w in zip(
+                *(shaped[c].fillna(0) for c in ("heads", "kv_heads", "head_dim", "window")),
+                strict=True,
+            )
+        ]
+        wide = shaped.pivot_table(index="shape", columns="impl", values="median_us").reset_index()
+        names = {"shape": "Heads, width"} | {c: c.removeprefix("torch.") for c in wide.columns[1:]}
+        forms = dict.fromkeys(wide.columns[1:], "{:.1f}")
+        display.table(wide, names, forms, f"µs, {shaped['seq'].iloc[0]} tokens in the cache, on {gpu}")
+        fastest = shaped.loc[shaped.groupby("shape")["median_us"].idxmin()]
+        pairs = zip(fastest["shape"], fastest["impl"], strict=True)
+        display.say("Fastest: " + "; ".join(f"{shape}: {impl}" for shape, impl in pairs) + ".")
+
+
+def whole_prompt_table() -> None:
+    """The whole prompt: the table."""
+    source = analysis.source_share()
+    names = {
+        "kernel": "Its kernel",
+        "attention_ms": "Attention (ms)",
+        "prefill_ms": "Prefill (ms)",
+    }
+    forms = dict.fromkeys(("attention_ms", "prefill_ms"), "{:,.0f}") | {"share": "{:.0%}"}
+    display.table(source, names | {"share": "Share"}, forms, "Published, Gemma 4 E4B, 1848 tokens")
+    display.say(f"The source's text gives the first share as {analysis.SHARE:.0%}.")
+
+
+def whole_prompt_table_2(here: Lab, read_roof: float, gpu: str) -> tuple[list[Any], Rows]:
+    """The whole prompt: the table."""
+    kinds = pd.DataFrame(study.kinds())
+    names = {"model": "Model", "layers": "Layers", "head_dim": "Width", "window": "Window"}
+    display.table(kinds, names, {"window": "{:.0f}"}, "Attention layers of the two models")
+    prompts = [c for c in here.cases("attention") if c in set(study.prompts())]
+    lengths = sorted({c.seq for c in prompts})
+    whole = analysis.prompts(
+        here.measure("attention", prompts),
+        lengths,
+        read_roof,
+        here.roof["fp16_tensor"].value,
+    )
+    names = {
+        "model": "Model",
+        "seq": "Tokens",
+        "before_ms": "Before (ms)",
+        "after_ms": "After (ms)",
+    }
+    names |= {
+        "matrices_ms": "Matrices (ms)",
+        "share_before": "Share before",
+        "share_after": "Share after",
+    }
+    forms = dict.fromkeys(("before_ms", "after_ms", "matrices_ms"), "{:,.1f}")
+    forms |= dict.fromkeys(("share_before", "share_after"), "{:.0%}")
+    display.table(whole, names, forms, f"Attention of a prompt on {gpu}")
+    return lengths, whole
+
+
+def whole_prompt_figure(whole: Rows, lengths: list[Any], gpu: str) -> None:
+    """The whole prompt: the figure."""
+    title = "Attention's share of a prompt"
+    fig, axes = plot.figure("tokens", "share, %", title, xlog=True, columns=2)
+    for ax, (model, group) in zip(axes, whole.groupby("model", sort=False), strict=False):
+        plot.series(ax, group["seq"], 100 * group["share_before"], label="rung 1")
+        plot.series(ax, group["seq"], 100 * group["share_after"], label="fastest rungs")
+        ax.set_xticks(lengths, lengths)
+        ax.set_title(model, fontsize=9)
+        ax.set_ylim(0, 100)
+        if model == "gemma-4-e4b":
+            ax.plot([1848], [100 * analysis.SHARE], "x", color="black")
+            ax.annotate(
+                "published",
+                (1848, 100 * analysis.SHARE),
+                (6, -10),
+                textcoords="offset points",
+            )
+    for ax in axes:
+        plot.label_ends(ax)
+    said = "; ".join(
+        f"{r.model} at {r.seq} tokens {r.share_before:.0%} before, {r.share_after:.0%} after"
+        for r in whole.itertuples()
+    )
+    plot.show(fig, f"{title} on {gpu}: {said}. Published: {analysis.SHARE:.0%}.")
+
+
+def whole_prompt_said(whole: Rows) -> None:
+    """The whole prompt: in words."""
+    text = ""
+    for model, group in whole.groupby("model", sort=False):
+        first, last = group.iloc[0], group.iloc[-1]
+        text += f"- {model}: with rung 1 from {first['share_before']:.0%} at {first['seq']} tokens to "
+        text += f"{last['share_before']:.0%} at {last['seq']}; with {last['rungs']} from "
+        text += f"{group['share_after'].min():.0%} to {group['share_after'].max():.0%}.\n"
+    slow = whole[whole["scaled"]]
+    if len(slow):
+        long = ", ".join(str(s) for s in sorted(set(slow["seq"])))
+        text += f"\nRung 1 was not run at {long} tokens; its rate at {study.SLOW} stands in. "
+    text += "A share says where to look next, for one length and one kernel. It is no property of the model: "
+    text += 'the source\'s earlier "attention is a third" was measured on a shorter prompt.'
+    display.say(text)
+
+
+def takeaway(own: Rows, whole: Rows, gpu: str) -> None:
+    """What to take away, computed."""
+    best = own.sort_values("median_us").iloc[0]
+    gemma = whole[(whole["model"] == "gemma-4-e4b") & (whole["seq"] == 1848)]
+    text = (
+        f"- One query is a GEMV over the cache: {own['median_us'].idxmin()} reads {best['gb_s']:,.0f} GB/s, "
+    )
+    text += f"{best['roof_fraction']:.0%} of the read roof of the {gpu}. What takes the rest of the time "
+    text += "is not shown here.\n"
+    text += (
+        "- Cut the context, so that nearly every SM reads; read once for all heads that share; "
+        "copy while you "
+    )
+    text += "multiply.\n"
+    text += "- What changes from token to token belongs in memory, not in the launch.\n"
+    if len(gemma):
+        g = gemma.iloc[0]
+        text += f"- The source's prompt: from {g['share_before']:.0%} attention to "
+        text += f"{g['share_after']:.0%} or less."
+        moved = g["share_after"] < 0.5 < g["share_before"]
+        text += " The bottleneck has moved; measure again." if moved else ""
+    display.say(text)
+
+
+def explore(here: Lab, gpu: str) -> Any:
+    """Tweak it: the explorer."""
+    cases = [c for c in here.cases("attention") if c.operator == "decode_attention"]
+    return explorer.Explorer(
+        "decode",
+        here.measure("attention", cases),
+        x="seq",
+        y="gb_s",
+        controls={"impl": "Contestant", "heads": "Heads", "head_dim": "Width"},
+        roof=here.roof,
+        title=f"Decode attention on {gpu}",
+        measure=explorer.measurer(here),
+    )

@@ -1,0 +1,440 @@
+"""What lesson 07's page shows: its tables, figures and computed sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+import rooflab.lab
+from rooflab import dispatch
+from rooflab.analysis import strategies
+from rooflab.hardware import perf_model
+from rooflab.lab import Lab
+from rooflab.pages import Opening, Rows, one_line
+from rooflab.studies import regimes
+from rooflab.view import display, explorer, plot
+
+
+def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
+    """The first screen: who is fastest at how many tokens, by the kernels' own time."""
+    best = strategies.winners(rows, (n, k))
+    parts = []
+    for _, part in best.groupby(best.label.ne(best.label.shift()).cumsum()):
+        low, high = part.batch.iloc[0], part.batch.iloc[-1]
+        parts.append(
+            f"{part.label.iloc[0]} " + (f"from {low:,} to {high:,}" if low < high else f"at {low:,}")
+        )
+    gpu = lab.run.gpu
+    answer = (
+        f"On the {gpu}, {n:,} × {k:,}, kernels alone, the fastest way is {'; '.join(parts)} "
+        "tokens. By a clock that "
+    )
+    answer += "times launches, too, some of these races end otherwise."
+    able = (
+        "say which kernel to use at how many tokens, and read it from a table of measured crossovers",
+        "name the five things that a crossover belongs to",
+        "recognise a comparison that timed the launcher",
+    )
+    kept = rows[(rows.study == "regimes") & (rows.clock == "graph") & (rows.n == n) & (rows.k == k)]
+    title = f"{n:,} × {k:,}, by kernel time"
+    fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=2.6)
+    drawn = []
+    for format, impl in (("fp16", "cublas"), ("int4_g128", "fused"), ("q8_0", "mma")):
+        one = kept[(kept.format == format) & (kept.impl == impl)].sort_values("batch")
+        if len(one):
+            drawn.append(one)
+            plot.series(ax, one.batch, *plot.band(one, "median_us"), label=strategies.label(format, impl))
+    plot.round_ticks(ax)
+    plot.round_ticks(ax, "x")
+    plot.label_ends(ax)
+    return answer, able, (fig, plot.caption(pd.concat(drawn), gpu, title, y="median_us"))
+
+
+def run_facts(gpu: str, lab: Lab, read: float, n: int, k: int) -> None:
+    """The facts of the run, in one line."""
+    facts = {
+        "GPU": f"{gpu}, {lab.run.started[:10]}, driver {lab.run.driver}",
+        "mode": lab.mode,
+        "read roof": f"{read:,.0f} GB/s",
+        "matrix looked at": f"{n:,} x {k:,}",
+    }
+    one_line(facts)
+
+
+def ways_said() -> None:
+    """The ways: in words."""
+    unit = {"fp32": "FP32 lanes", "dp4a": "dp4a", "fp16_tensor": "FP16 tensor cores"}
+    unit["int8_scaled"] = "int8 tensor cores"
+    lines = []
+    for w in perf_model.WAYS:
+        most = dispatch.most_tokens(w)
+        some = f", chosen up to {most} token{'s' * (most > 1)}" if most <= 64 else ""
+        name = strategies.label(w.format, w.name)
+        lines.append(f"- **{name}**: {w.says} ({unit[w.unit]}{some}){', plain' * w.plain}.")
+    display.say("\n".join(lines))
+
+
+def prediction_rows(lab: Lab, n: int, k: int) -> Rows:
+    """Prediction: the rows behind it."""
+    there = strategies.machine(lab)
+    bounds = []
+    for w in perf_model.WAYS:
+        us = perf_model.bound(w, n, k, 1, there).us
+        ridge = perf_model.ridge_batch(w, n, k, there)
+        mb = perf_model.moved(w, n, k, 1) / 1e6
+        within = ridge <= dispatch.most_tokens(w)
+        bounds.append((strategies.label(w.format, w.name), mb, us, ridge if within else None))
+    bounds = pd.DataFrame(bounds, columns=["way", "mb", "us", "ridge"])
+    return bounds
+
+
+def prediction_table(bounds: Rows, n: int, k: int, gpu: str) -> None:
+    """Prediction: the table."""
+    heads = {"way": "way", "mb": "MB, one token", "us": "bound, µs"}
+    heads |= {"ridge": "ridge, tokens"}
+    forms = {"mb": "{:,.1f}", "us": "{:.2f}", "ridge": "{:,.0f}"}
+    display.table(bounds, heads, forms, f"{n:,} x {k:,} on {gpu}, by the bound alone")
+    bound = bounds.set_index("way").us
+    display.say(
+        f"By the bound INT4 fused is {bound['FP16 cublas'] / bound['INT4 fused']:.1f} times "
+        "as fast as FP16 at one token. An empty entry: the way is chosen for fewer tokens than "
+        "its ridge, or has none, as the loop, which reads the weights again for each token. "
+        "A ridge of 1: the way computes whole tiles of many tokens, full or not, so that FLOPs "
+        "decide from the first token on. And no bound knows what a launch costs."
+    )
+
+
+def sweep_rows(
+    lab: Lab, shape: Any, read: float, n: int, k: int
+) -> tuple[Rows, list[Any], dict[Any, Any], Rows, Any]:
+    """The sweep: the rows behind it."""
+    rows = strategies.gather(lab, shape)
+    matrices = list(dict.fromkeys([shape, *regimes.SOURCE]))
+    swept = {each: strategies.sweep(rows, each, read) for each in matrices}
+    swept = {each: table[table.batch.isin(regimes.BATCHES)] for each, table in swept.items()}
+    kernels = strategies.crossovers(rows, shape, strategies.PAIRS[:1], regimes.CLOCKS[:1])
+    claimed = rooflab.lab.open("replay", "rtx-4070-laptop-published").store.read("regimes")
+    theirs = claimed[(claimed.n == n) & (claimed.k == k)].pivot_table("median_us", "batch", "impl")
+    both = {"fused", "cublas"} <= set(theirs)
+    behind = theirs[theirs.fused > theirs.cublas].index.min() if both else None
+    return rows, matrices, swept, kernels, behind
+
+
+def sweep_said(
+    kernels: Rows, gpu: str, n: int, k: int, swept: dict[Any, Any], shape: Any, behind: Any, rows: Rows
+) -> None:
+    """The sweep: in words."""
+    text = "".join(f"**On the {gpu}, {n:,} x {k:,}: {says}.** " for says in kernels.says)
+    gain = swept[shape].set_index("batch").speedup_vs_fp16_gemm
+    if behind in gain.index:
+        text += f"At {behind} tokens, where the published sweep fell behind, the fused kernel takes "
+        text += f"{1 / gain[behind]:.2f} of FP16's time. "
+    best = strategies.winners(rows, shape)
+    runs = best.label.ne(best.label.shift()).cumsum()
+    parts = []
+    for _, part in best.groupby(runs):
+        low, high = part.batch.iloc[0], part.batch.iloc[-1]
+        span = f"from {low:,} to {high:,}" if low < high else f"at {low:,}"
+        parts.append(f"{part.label.iloc[0]} {span}")
+    display.say(f"{text}Fastest of all formats: {'; '.join(parts)} tokens.")
+
+
+def sweep_figure(n: int, k: int, rows: Rows, shape: Any, gpu: str) -> None:
+    """The sweep: the figure."""
+    drawn = [("fp16", "cublas"), ("int4_g128", "fused"), ("int4_g128", "two_op")]
+    drawn += [("q8_0", name) for name in ("dp4a", "mma", "mmq_fp16_wgmma", "two_op")]
+    title = f"{n:,} x {k:,}: time over tokens"
+    fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=4.2)
+    seen = []
+    for format, name in drawn:
+        mine = strategies.of(rows, format, name, shape, "graph")
+        if len(mine):
+            seen.append(mine)
+            median, q1, q3 = plot.band(mine, "median_us")
+            plot.series(ax, mine.batch, median, q1, q3, label=strategies.label(format, name))
+    ax.set_xticks(regimes.BATCHES, [str(b) for b in regimes.BATCHES])
+    plot.round_ticks(ax)
+    plot.label_ends(ax)
+    plot.show(fig, plot.caption(pd.concat(seen), gpu, title, y="median_us"))
+
+
+def sweep_table(swept: dict[Any, Any], shape: Any, n: int, k: int, gpu: str) -> None:
+    """The sweep: the table."""
+    names = {"batch": "tokens", "fused_median_us": "fused, µs", "fp16_gemm_median_us": "FP16, µs"}
+    names |= {"two_op_median_us": "two-op, µs", "speedup_vs_fp16_gemm": "× FP16"}
+    names |= {"speedup_vs_two_op": "× two-op"}
+    forms = dict.fromkeys(names, "{:.2f}") | {"batch": "{:,}"}
+    display.table(swept[shape], names, forms, f"INT4 fused against two baselines, {n:,} x {k:,}, {gpu}")
+
+
+def sweep_table_2(swept: dict[Any, Any], gpu: str) -> None:
+    """The sweep: the table."""
+    times = {"batch": "tokens"}
+    for name, head in (("two_op", "two-op"), ("fused", "fused"), ("fp16_gemm", "FP16")):
+        times[f"{name}_median_us"] = f"{head}, µs"
+        times[f"{name}_iqr_us"] = f"{head} q3 - q1"
+    times |= {"speedup_vs_two_op": "× two-op", "speedup_vs_fp16_gemm": "× FP16"}
+    rates = {"batch": "tokens", "fused_effective_GBps": "fused, GB/s"}
+    rates |= {"fused_pct_roofline": "% of the read roof", "two_op_effective_GBps": "two-op, GB/s"}
+    rates |= {"fp16_gemm_effective_GBps": "FP16, GB/s", "correctness_max_abs": "largest error, fused"}
+    forms = dict.fromkeys(times, "{:.2f}") | {"batch": "{:,}"}
+    rounded = dict.fromkeys(rates, "{:,.0f}") | {"correctness_max_abs": "{:.1e}"}
+    inside = []
+    for (n, k), table in swept.items():
+        inside.append((table, times, forms, f"Times, {n:,} x {k:,}, {gpu}"))
+        inside.append(
+            (table, rates, rounded, f"The same rows as rates, {n:,} x {k:,}, by the bytes each way moves")
+        )
+    display.fold(f"All columns: times, quartiles, rates and errors of {len(swept)} matrices", inside)
+
+
+def sweep_said_2(rows: Rows, lab: Lab) -> None:
+    """The sweep: in words."""
+    spread = rows[rows.study == "regimes"].copy()
+    spread["iqr"] = 100 * (spread.q3_us - spread.q1_us) / spread.median_us
+    quiet = spread.groupby("clock", sort=False).iqr.agg(["median", "max", "size"])
+    lines = [
+        f"by `{clock}` {row['median']:.1f} % in the middle, {row['max']:.0f} % at worst of "
+        f"{row['size']:.0f} rows"
+        for clock, row in quiet.iterrows()
+    ]
+    hot = lab.run_of("regimes")
+    display.say(
+        f"How far apart are the quartiles? {'; '.join(lines)}. "
+        f"(The GPU had {hot.temperature_before_c:.0f} °C before the run and "
+        f"{hot.temperature_after_c:.0f} °C after.) Two ways are called level below if their "
+        "quartiles overlap or their medians lie within 2 % of each other."
+    )
+
+
+def other_matrices_said(rows: Rows, bounds: Rows, n: int, k: int) -> dict[str, Any]:
+    """Other matrices: in words."""
+    gains = {format: strategies.gains(rows, format) for format in ("int4_g128", "q8_0")}
+    for format, gain in gains.items():
+        sizes = [c for c in gain.columns if isinstance(c, int)]
+        if not sizes:
+            display.say(f"No race of {strategies.label(format, 'ways')} was recorded.")
+            continue
+        last = max(sizes)
+        lost = int((gain[last] < 1).sum())
+        display.say(
+            f"**At one token {strategies.label(format, 'is')} {gain[1].min():.1f} to "
+            f"{gain[1].max():.1f} times "
+            f"as fast as FP16. At {last} tokens it is behind on {lost} of "
+            f"{gain[last].notna().sum()} matrices.**"
+        )
+    least = bounds.set_index("way").ridge
+    if least[["INT4 fused", "FP16 cublas"]].notna().all():
+        display.say(
+            f"By the bound, arithmetic takes INT4's time from {least['INT4 fused']:,.0f} tokens on and "
+            f"FP16's from {least['FP16 cublas']:,.0f} ({n:,} x {k:,}). Beyond both, fewer bytes gain "
+            "nothing, and whoever unpacks weights between products has more to do."
+        )
+    return gains
+
+
+def other_matrices_table(gains: dict[str, Any], gpu: str) -> None:
+    """Other matrices: the table."""
+
+    def laid_out(format, least):
+        """page.table's arguments for a format: the numbers of tokens that a share of the matrices has."""
+        gain = gains[format].copy()
+        gain["matrix"] = [f"{n}×{k}" for n, k in zip(gain.n, gain.k, strict=True)]
+        sizes = [c for c in gain.columns if isinstance(c, int) and gain[c].notna().mean() > least]
+        heads = {"matrix": "matrix", "mb": "MB"} | {b: f"{b:,}" for b in sizes}
+        forms = {"mb": "{:,.0f}"} | dict.fromkeys(sizes, "{:.2f}")
+        return gain, heads, forms, f"{strategies.label(format, 'over FP16 by tokens')}, {gpu}"
+
+    display.table(*laid_out("int4_g128", 0.5))
+    display.fold("Both formats, all numbers of tokens", [laid_out(format, 0) for format in gains])
+
+
+def three_clocks_three_said(crossings: Rows, rows: Rows, shape: Any, n_asked: int, k: int) -> None:
+    """Three clocks, three answers: in words."""
+    found = crossings[(crossings["first"] == "INT4 fused") & (crossings["second"] == "FP16 cublas")]
+    by = found.set_index("clock")
+    text = "".join(f"- by `{c}`: {row.says}\n" for c, row in by.iterrows())
+    impossible = strategies.disturbed(rows, shape)
+    if len(impossible):
+        tokens = ", ".join(map(str, impossible["batch"]))
+        text += (
+            f"\nAt {tokens} tokens {impossible['disturbed'].sum()} of {impossible['pairs'].sum()} ways took "
+            "longer by `event` than by `wall`, which a call cannot: something else kept the host busy in one "
+            "of the two passes. What these clocks say of who is ahead there is not worth much.\n"
+        )
+    if len(set(zip(by.kind, by.low, by.high, strict=True))) > 1:
+        text += (
+            "\nThe clocks disagree, because each times something else. "
+            "**Use the clock that your program pays**: whoever captures a decoder in a graph pays the "
+            "kernels; whoever calls product after product from Python pays the calls, and should "
+            "first mend that."
+        )
+    display.say(f"INT4 fused against cuBLAS in FP16, {n_asked:,} x {k:,}:\n\n{text}")
+
+
+def three_clocks_three_figure(rows: Rows, shape: Any, gpu: str, n: int, k: int) -> None:
+    """Three clocks, three answers: the figure."""
+    title = "INT4 fused over FP16 cuBLAS, by clock"
+    fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, ylog=True)
+    pairs = []
+    for clock in regimes.CLOCKS:
+        fused = strategies.of(rows, "int4_g128", "fused", shape, clock).set_index("batch")
+        halves = strategies.of(rows, "fp16", "cublas", shape, clock).set_index("batch")
+        both = fused.index.intersection(halves.index)
+        if len(both):
+            ratio = halves.loc[both, "median_us"] / fused.loc[both, "median_us"]
+            plot.series(ax, both, ratio, label=clock)
+            pairs.append((clock, ratio.iloc[0], ratio.iloc[-1]))
+    plot.roof_line(ax, 1.0, "level")
+    ax.set_xticks(regimes.BATCHES, [str(b) for b in regimes.BATCHES])
+    plot.round_ticks(ax)
+    plot.label_ends(ax)
+    ends = "; ".join(f"{clock} {a:.2f} at the left, {b:.2f} at the right" for clock, a, b in pairs)
+    plot.show(fig, f"{title} on {gpu}, {plot.dates(rows)}, {n:,} x {k:,}: {ends}.")
+
+
+def three_clocks_three_table(cost: Rows, n: int, k: int) -> None:
+    """Three clocks, three answers: the table."""
+    heads = {"label": "way", "graph": "graph, µs", "event": "event, µs", "wall": "wall, µs"}
+    heads |= {"wall_more": "wall - graph, µs"}
+    forms = dict.fromkeys(("graph", "event", "wall", "wall_more"), "{:.1f}")
+    call = cost.set_index("label")
+    if {"INT4 fused", "FP16 cublas"} <= set(call.index):
+        ours, torchs = (call.loc[name] for name in ("INT4 fused", "FP16 cublas"))
+        hidden = min(side.wall_more - side.graph for side in (ours, torchs)) > 0
+        display.say(
+            f"By the wall a call of ours takes {ours.wall:.0f} µs where the kernel alone "
+            f"takes {ours.graph:.0f}, "
+            f"one of torch's cuBLAS {torchs.wall:.0f} where it takes {torchs.graph:.0f}"
+            f"{'; kernels this short hide behind either' if hidden else ''}. "
+            "Checking operands, picking a rung and packing arguments takes time, too. So a call whose "
+            "operands have the types, shapes, strides and alignment of an earlier one reuses its checks "
+            "and passes only new addresses (`rooflab.runtime.launch_cache`); any other call "
+            "is checked in full."
+        )
+        caption = f"One product, {n:,} x {k:,}, each column's median over undisturbed numbers of tokens"
+        display.fold("What a call costs, way by way", [(cost, heads, forms, caption)])
+
+
+def three_clocks_three_table_2(
+    wide: Rows, n_asked: int, k_asked: int, gpu: str, matrices: list[Any], rows: Rows
+) -> None:
+    """Three clocks, three answers: the table."""
+    heads = {"first": "few tokens", "second": "many tokens"}
+    heads |= {clock: clock for clock in wide.columns[2:]}
+    display.table(wide, heads, None, f"From how many tokens on, {n_asked:,} x {k_asked:,}, {gpu}")
+    races = wide[[len({str(v) for v in row[2:]}) > 1 for row in wide.itertuples(index=False)]]
+    pairs = [f"{row[0]} against {row[1]}" for row in races.itertuples(index=False)]
+    differ = f"{len(races)} of {len(wide)} races end differently by another clock"
+    display.say(f"{differ}: {'; '.join(pairs) or 'none'}.")
+    inside = []
+    for n, k in matrices[1:]:
+        found = strategies.by_clock(strategies.crossovers(rows, (n, k)))
+        inside.append((found, heads, None, f"From how many tokens on, {n:,} x {k:,}, {gpu}"))
+    others = []
+    for n, k in regimes.CLOCKED:
+        found = strategies.by_clock(strategies.crossovers(rows, (n, k), strategies.PAIRS[:1]))
+        if set(found.columns) >= set(regimes.CLOCKS):
+            others.append(found.assign(matrix=f"{n:,} x {k:,}"))
+    if others:
+        title = f"One matrix or two of each other family, {gpu}"
+        inside.append((pd.concat(others), {"matrix": "matrix"} | heads, None, title))
+    display.fold("The same races on other matrices", inside)
+    passes = []
+    for n, k in matrices[1:]:
+        tokens = ", ".join(map(str, strategies.disturbed(rows, (n, k))["batch"]))
+        passes += [f"{n:,} x {k:,} at {tokens} tokens"] if tokens else []
+    if passes:
+        display.say(f"There, too, something disturbed a host's clock: {'; '.join(passes)}.")
+
+
+def source_own_kernel_table(lab: Lab, shape: Any, n: int, k: int, gpu: str, behind: Any) -> None:
+    """The source's own kernel: the table."""
+    store = lab.store.read("int4")
+    if len(store):
+        loops = strategies.loop_crossovers(store, shape)
+        heads = {"clock": "clock", "cache": "cache", "says": "found"}
+        display.table(loops, heads, caption=f"A launch a token against FP16, {n:,} x {k:,}, {gpu}")
+    if pd.notna(behind):
+        display.say(
+            f"Published for the laptop: behind from {behind} tokens on, by events. "
+            "The event clock includes what a call costs, and so does that crossover."
+        )
+
+
+def dispatcher_table(asked: list[Any], picks: list[Any], n: int, k: int) -> None:
+    """The dispatcher: the table."""
+    lines = [(c.format, b, c.way, c.rung, c.why) for (_, b), c in zip(asked, picks, strict=True)]
+    lines = pd.DataFrame(lines, columns=["format", "tokens", "way", "rung", "why"])
+    brief = lines.pivot(index="format", columns="tokens", values="way").reset_index()
+    title = f"What runs, by format and tokens, {n:,} x {k:,}"
+    display.table(brief, {c: str(c) for c in brief.columns}, None, title)
+    heads = {"format": "format", "tokens": "tokens", "way": "way", "rung": "rung"}
+    display.fold("Which rung of it, and why", [(lines, heads | {"why": "because"}, None, f"{n:,} x {k:,}")])
+
+
+def dispatcher_table_2(recorded: Rows) -> None:
+    """The dispatcher: the table."""
+    worth = dispatch.lines(recorded)
+    worth = worth[worth.way != worth.format.map({f: perf_model.plain(f).name for f in perf_model.FORMATS})]
+    by = worth.groupby("format").gain.agg(["size", "min", "median", "max"]).reset_index()
+    heads = {"format": "format", "size": "products"}
+    heads |= {"min": "least gain", "median": "median", "max": "largest gain"}
+    forms = dict.fromkeys(("min", "median", "max"), "{:.2f}")
+    display.table(
+        by, heads, forms, "How many times as fast as the plain way, where a kernel of ours is chosen"
+    )
+    if len(by):
+        low, high = by["median"].min(), by["median"].max()
+        display.say(
+            f"The median gain over the plain way is {low:.1f} to {high:.1f} times, depending "
+            "on the format; the "
+            f"smallest gain for which a kernel of ours is chosen is {by['min'].min():.2f} times."
+        )
+
+
+def dispatcher_rows(spec: Any, n: int, k: int, slug: str, recorded: Rows) -> None:
+    """The dispatcher: the rows behind it."""
+    arch = spec.sm if spec else "75"
+    usual = dispatch.choose("q8_0", n, k, 4, slug, arch, recorded=recorded)
+    with dispatch.reverted("q8_0"):
+        plainly = dispatch.choose("q8_0", n, k, 4, slug, arch, recorded=recorded)
+    for choice in (usual, plainly):
+        print(dispatch.says(choice, n, k, 4))
+
+
+def takeaway(wide: Rows, gpu: str, n_asked: int, k: int) -> None:
+    """What to take away, computed."""
+    kinds = dict(
+        zip(wide["first"] + " / " + wide["second"], wide.get("graph", wide.iloc[:, -1]), strict=True)
+    )
+    flips = sum(len({str(v) for v in row[2:]}) > 1 for row in wide.itertuples(index=False))
+    text = (
+        f"- On the {gpu}, {n_asked:,} x {k:,}: of {len(wide)} races {flips} end differently by "
+        "another clock.\n"
+    )
+    crossed = [f"{pair} ({cell} tokens)" for pair, cell in kinds.items() if " to " in str(cell)]
+    text += f"- Crossovers by kernel time: {'; '.join(crossed) or 'none'}.\n"
+    text += "- A crossover belongs to two kernels, a shape, a GPU *and a clock*. "
+    text += "A comparison that lacks one of the five cannot be repeated.\n"
+    text += "- A rule that can be read, logged and reverted beats a clever one that cannot."
+    display.say(text)
+
+
+def explore(rows: Rows, k_asked: int, gpu: str, n_asked: int, lab: Lab) -> Any:
+    """Tweak it: the explorer."""
+    shown = rows[(rows.study == "regimes") & ((rows.clock == "graph") | (rows.k == k_asked))]
+    shown = shown.assign(matrix=[f"{n} x {k}" for n, k in zip(shown.n, shown.k, strict=True)])
+    return explorer.Explorer(
+        "ways",
+        shown,
+        x="batch",
+        y="median_us",
+        controls={"label": "Way", "matrix": "Matrix", "clock": "Clock"},
+        labels={"batch": "tokens"},
+        ylog=True,
+        title=f"Products on {gpu}",
+        start={"label": "INT4 fused", "matrix": f"{n_asked} x {k_asked}", "clock": "graph", "batch": 1},
+        measure=explorer.measurer(lab),
+    )

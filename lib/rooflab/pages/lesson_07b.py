@@ -1,0 +1,418 @@
+"""What lesson 07b's page shows: its tables, figures and computed sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import rooflab.lab
+from rooflab.analysis import extrapolation, strategies, time_breakdown
+from rooflab.hardware import device, perf_model
+from rooflab.lab import Lab
+from rooflab.numerics import model_shapes
+from rooflab.pages import Opening, Rows
+from rooflab.records.store import Store
+from rooflab.studies import attribution, regimes
+from rooflab.view import display, explorer, plot
+
+
+def opening(timed: Rows, here: Any, gpu: str) -> Opening:
+    """The first screen: predicted against measured times, and how many are near."""
+    fit = perf_model.fit(timed, here)
+    compared = perf_model.compared(timed, here, fit)
+    near = 100 * (compared[["one_off", "own_off"]].abs() <= 25).mean()
+    answer = (
+        f"Half of it: a launch of {fit.launch_us:.1f} µs, a bandwidth and a peak put "
+        f"{near['one_off']:.0f} % of "
+    )
+    answer = answer.removeprefix("Half of it: a") if near["one_off"] < 40 or near["one_off"] > 60 else answer
+    answer = answer if answer.startswith("Half") else "A" + answer
+    answer += (
+        f"{fit.rows:,} products on the {gpu} within 25 % of the time measured; two numbers a kernel put "
+    )
+    answer += f"{near['own_off']:.0f} % there."
+    able = (
+        "predict a product's time on a GPU that you do not have",
+        "tell from arithmetic intensity whether a product is bound by launches, memory or arithmetic",
+        "say where such a prediction fails, and why",
+    )
+    title = "Predicted and measured, two numbers a kernel"
+    fig, ax = plot.figure("measured, µs", "predicted, µs", title, xlog=True, ylog=True, height=2.6)
+    for format in perf_model.FORMATS:
+        mine = compared[compared["format"] == format]
+        if len(mine):
+            dots = plot.series(ax, mine.median_us, mine.own_us, label=strategies.label(format, ""))
+            dots.set_linestyle("none")
+            dots.set_alpha(0.6)
+    ends = [timed.median_us.min(), timed.median_us.max()]
+    ax.plot(ends, ends, color=plot.ROOF_COLOUR, linewidth=1, zorder=1)
+    plot.round_ticks(ax)
+    plot.round_ticks(ax, "x")
+    plot.label_ends(ax)
+    return (
+        answer,
+        able,
+        (fig, f"{title} on {gpu}: {len(compared)} products, {near['own_off']:.0f} % within 25 %."),
+    )
+
+
+def law_said(timed: Rows, here: Any, gpu: str, lab: Lab) -> tuple[Any, Rows]:
+    """The law: in words."""
+    fit = perf_model.fit(timed, here)
+    compared = perf_model.compared(timed, here, fit)
+    display.say(
+        f"Fitted to {fit.rows:,} products on {gpu}, {lab.run.started[:10]}: "
+        f"**{fit.launch_us:.1f} µs** a launch, with {here.gb_s:,.0f} GB/s, "
+        f"{here.peaks['fp16_tensor']:,.0f} TFLOP/s in FP16 and "
+        f"{here.peaks['int8_tensor']:,.0f} TOP/s in int8."
+    )
+    return fit, compared
+
+
+def law_table(compared: Rows, gpu: str) -> None:
+    """The law: the table."""
+    table = extrapolation.errors(compared)
+    heads = {"label": "way", "rows": "products", "bound": "bound alone", "one": "one fixed time"}
+    heads |= {"own": "own two numbers", "worst": "own two, worst"}
+    forms = dict.fromkeys(("bound", "one", "own", "worst"), "{:.0f}")
+    display.table(table, heads, forms, f"How far off, %: the median product, and the worst, {gpu}")
+
+
+def law_figure(compared: Rows, timed: Rows, gpu: str, rows: Rows) -> None:
+    """The law: the figure."""
+    title = "Predicted and measured"
+    fig, ax = plot.figure("measured, µs", "predicted, µs", title, xlog=True, ylog=True, height=4.4)
+    for format in perf_model.FORMATS:
+        mine = compared[compared["format"] == format]
+        dots = plot.series(ax, mine.median_us, mine.own_us, label=strategies.label(format, ""))
+        dots.set_linestyle("none")
+        dots.set_alpha(0.6)
+    ends = [timed.median_us.min(), timed.median_us.max()]
+    ax.plot(ends, ends, color=plot.ROOF_COLOUR, linewidth=1, zorder=1)
+    plot.round_ticks(ax)
+    plot.round_ticks(ax, "x")
+    plot.label_ends(ax)
+    near = (compared.own_off.abs() <= 20).mean()
+    caption = f"{title} on {gpu}, {plot.dates(rows)}: {len(compared)} products, "
+    plot.show(fig, f"{caption}{100 * near:.0f} % within 20 % of the line.")
+
+
+def law_said_2(compared: Rows) -> dict[Any, Any]:
+    """The law: in words."""
+    offs = compared[["one_off", "own_off"]].abs()
+    within = {off: (100 * (offs <= off).mean()).tolist() for off in (10, 25)}
+    display.say(
+        f"With one fixed time {within[25][0]:.0f} % of the products are within 25 %, and "
+        f"{within[10][0]:.0f} % within 10 %; with two numbers a way {within[25][1]:.0f} % and "
+        f"{within[10][1]:.0f} %."
+    )
+    return within
+
+
+def where_fails_said(compared: Rows, here: Any) -> None:
+    """Where it fails: in words."""
+    compared["why"] = [extrapolation.reason(row, here.sms) for row in compared.itertuples()]
+    bad = compared.assign(off=compared.own_off.abs())
+    bad = bad.sort_values("off", ascending=False).drop_duplicates(["label", "why"]).head(8)
+    lines = [
+        f"- **{row.label}**, {row.n:,} x {row.k:,}, {row.batch:,} tokens: {row.median_us:.1f} µs measured, "
+        f"{row.own_us:.1f} predicted ({row.own_off:+.0f} %); {row.why}."
+        for row in bad.itertuples()
+    ]
+    display.say("\n".join(lines))
+
+
+def where_fails_table(compared: Rows) -> None:
+    """Where it fails: the table."""
+    kind = compared.why.where(~compared.why.str.contains("tiles for"), "a last round with idle SMs")
+    kind = kind.where(~kind.str.contains("narrow ones"), "wide and narrow tiles, counted as wide")
+    by = compared.assign(kind=kind, off=compared.own_off.abs(), near=100 * (compared.own_off.abs() <= 25))
+    by = by.groupby("kind").agg(rows=("off", "size"), middle=("off", "median"), near=("near", "mean"))
+    heads = {"kind": "what bounds the product", "rows": "products"}
+    heads |= {"middle": "off, %", "near": "within 25 %, %"}
+    forms = {"middle": "{:.0f}", "near": "{:.0f}"}
+    display.table(
+        by.reset_index(),
+        heads,
+        forms,
+        "Errors of all products, by their way's own two numbers (off: the median)",
+    )
+
+
+def where_fails_said_2(compared: Rows) -> None:
+    """Where it fails: in words."""
+    kinds = zip(compared["format"], compared.impl, strict=True)
+    tiled = compared[[perf_model.way(f, w).tile is not None for f, w in kinds]]
+    empty = tiled[tiled.why.str.contains("tiles for")]
+    display.say(
+        f"{f'{len(empty)} of {len(tiled)}' if len(tiled) else 'No'} products by tiles leave "
+        "SMs without one in "
+        "some round: a matrix of few rows has few tiles, and no bound on bytes sees that. "
+        "Nor does the law know "
+        "how many blocks share an SM, how a library picks its tiles, or that the shortest "
+        "kernels end before the memory reaches its rate."
+    )
+
+
+def gpu_has_not_table(here: Any, spec: Any, fit: Any) -> tuple[Store, Any, Any, Rows]:
+    """A GPU that it has not seen: the table."""
+    published = rooflab.lab.open("replay", "rtx-4070-laptop-published").store
+    laptop = device.get("rtx-4070-laptop")
+    there = perf_model.scaled(laptop, here, spec)
+    kernels = extrapolation.unseen(extrapolation.laptop_kernels(published), there, fit)
+    kernels["matrix"] = [f"{n}×{k}" for n, k in zip(kernels.n, kernels.k, strict=True)]
+    heads = {"label": "kernel", "matrix": "matrix", "us": "published, µs"}
+    heads |= {"one_us": "predicted, µs", "off": "off, %"}
+    forms = {"us": "{:.1f}", "one_us": "{:.1f}", "off": "{:+.1f}"}
+    display.table(kernels, heads, forms, f"{laptop.name}, kernels by Nsight Compute, one token")
+    return published, laptop, there, kernels
+
+
+def gpu_has_not_said(
+    published: Store, there: Any, fit: Any, n: int, k: int, kernels: Rows, laptop: Any
+) -> Rows:
+    """A GPU that it has not seen: in words."""
+    swept = extrapolation.unseen(extrapolation.laptop_sweep(published), there, fit)
+    calls = swept[(swept.n == n) & (swept.k == k)]
+    first = calls[calls.batch == 1].set_index("label")
+    display.say(
+        f"The worst of the {len(kernels)} kernels is {kernels.off.abs().max():.0f} % off."
+        + (
+            " The published *sweep* is another matter: its clock is events, and at one token it has "
+            f"{first.us['INT4 loop']:.0f} µs for the fused kernel that the profiler saw take "
+            f"{kernels.set_index('label').us['INT4 loop']:.0f}. The law predicts kernels; the sweep "
+            "measured calls."
+            if "INT4 loop" in first.index
+            else ""
+        )
+    )
+    fast = calls[(calls.label == "FP16 cublas") & (calls.us < 0.9 * calls.one_us)]
+    if len(fast):
+        row = fast.iloc[0]
+        display.say(
+            f"And at {row.batch} tokens its FP16 product takes {row.us:.0f} µs where the law "
+            f"has {row.one_us:.0f}: a possible reason is that the sweep repeated one matrix of "
+            f"{2 * n * k / 2**20:.0f} MiB, and that GPU's L2 cache holds {laptop.l2_mb:g}. Yet at fewer "
+            "tokens it shows no such gain."
+        )
+    return swept
+
+
+def crossovers_predicted_table(rows: Rows, here: Any, fit: Any) -> tuple[list[Any], list[Any]]:
+    """Crossovers, predicted: the table."""
+    right, kinds = [], []
+    for n, k in regimes.SOURCE:
+        found = strategies.crossovers(rows, (n, k), clocks=("graph",))
+        by = {(row["first"], row["second"]): strategies.briefly(row) for _, row in found.iterrows()}
+        pairs = [pair for pair in strategies.PAIRS if pair.names in by]
+        guesses = [extrapolation.predicted_crossover(pair, (n, k), here, fit) for pair in pairs]
+        words = [{None: "never", 1: "always"}.get(guess, guess) for guess in guesses]
+        lines = [(*p.names, by[p.names], word) for p, word in zip(pairs, words, strict=True)]
+        lines = pd.DataFrame(lines, columns=["first", "second", "measured", "predicted"])
+        seen = found.set_index(["first", "second"])
+        right += [
+            extrapolation.agrees(seen.loc[p.names], guess) for p, guess in zip(pairs, guesses, strict=True)
+        ]
+        kinds += [seen.loc[p.names].kind for p in pairs]
+        heads = {"first": "few tokens", "second": "many tokens"}
+        heads |= {"measured": "measured", "predicted": "predicted"}
+        display.table(lines, heads, caption=f"{n:,} x {k:,}: from how many tokens on the second is faster")
+    return right, kinds
+
+
+def crossovers_predicted_said(right: list[Any], kinds: list[Any]) -> Rows:
+    """Crossovers, predicted: in words."""
+    told = pd.DataFrame({"right": right, "cross": [kind == "crosses" for kind in kinds]}).dropna()
+    cross, one = (told.right[told.cross == each].astype(bool) for each in (True, False))
+    stays = (
+        f"about {one.sum()} of {len(one)} races in which one way stays ahead throughout" if len(one) else ""
+    )
+    turns = f"about {cross.sum()} of {len(cross)} that cross" if len(cross) else ""
+    parts = " and ".join(filter(None, (stays, turns)))
+    display.say(f"The law is right {parts}." if parts else "No race was run that the law could foretell.")
+    return cross
+
+
+def map_against_intensity_figure(timed: Rows, n: int, k: int, here: Any, gpu: str, rows: Rows) -> None:
+    """The map against intensity: the figure."""
+    points = strategies.intensity(timed[(timed.n == n) & (timed.k == k)])
+    title = f"{n:,} x {k:,} under the roofs"
+    fig, ax = plot.figure("FLOP per byte", "TFLOP/s", title, xlog=True, ylog=True, height=4.2)
+    drawn = [("fp16", "cublas"), ("int4_g128", "fused"), ("q8_0", "mma")]
+    for format, name in [*drawn, ("q8_0", "mmq_fp16_wgmma"), ("q8_0", "two_op")]:
+        mine = points[(points["format"] == format) & (points.impl == name)].sort_values("intensity")
+        if len(mine):
+            plot.series(ax, mine.intensity, mine.tflop_s, label=strategies.label(format, name))
+    peak = here.peaks["fp16_tensor"]
+    x = np.geomspace(points.intensity.min(), points.intensity.max() * 2)
+    roofs = np.minimum(x * here.gb_s / 1e3, peak)
+    ax.plot(x, roofs, color=plot.ROOF_COLOUR, linestyle=(0, (8, 3)), zorder=1)
+    plot.round_ticks(ax)
+    plot.round_ticks(ax, "x")
+    plot.label_ends(ax)
+    best = points.loc[points.tflop_s.idxmax()]
+    caption = f"{title} on {gpu}, {plot.dates(rows)}: {len(points)} products, best "
+    caption += f"{best.tflop_s:,.0f} TFLOP/s ({best.label}, {best.batch} tokens); roofs "
+    plot.show(fig, f"{caption}{here.gb_s:,.0f} GB/s and {peak:,.0f} TFLOP/s.")
+
+
+def explore(here: Any, fit: Any, spec: Any) -> tuple[Any, Rows]:
+    """The map of every GPU: the explorer."""
+    matrices = [(1536, 1536), (8960, 1536), (14336, 4096)]
+    every = extrapolation.everywhere(here, fit, spec, matrices)
+    drawn = explorer.Explorer(
+        "map",
+        every,
+        x="batch",
+        y="median_us",
+        controls={"format": "Weights", "gpu": "GPU", "matrix": "Matrix"},
+        labels={"batch": "tokens", "median_us": "µs, predicted"},
+        ylog=True,
+        title="Products on every GPU, by the law",
+        start={"format": "int4_g128", "gpu": spec.name, "matrix": "8960 x 1536", "batch": 1},
+    )
+    return drawn, every
+
+
+def map_every_gpu_table(every: Rows) -> Rows:
+    """The map of every GPU: the table."""
+    one = every[(every["format"] == "int4_g128") & (every.matrix == "8960 x 1536")]
+    gain = one.pivot(index="gpu", columns="batch", values="x")
+    ahead = [max([b for b in gain.columns if gain.loc[g, b] > 1] or [0]) for g in gain.index]
+    rates = {device.get(name).name: device.get(name).dram_gb_s for name in device.names()}
+    mapped = pd.DataFrame({"gpu": gain.index, "one": gain[1].values, "many": gain[64].values})
+    mapped["ahead"], mapped["gb_s"] = ahead, mapped.gpu.map(rates)
+    heads = {"gpu": "GPU", "gb_s": "datasheet, GB/s", "one": "× at 1 token", "many": "× at 64"}
+    heads |= {"ahead": "ahead up to, tokens"}
+    forms = {"gb_s": "{:,.0f}", "one": "{:.1f}", "many": "{:.1f}"}
+    display.table(
+        mapped.sort_values("gb_s"),
+        heads,
+        forms,
+        "INT4's fastest way over FP16's fastest, times as fast, 8960 x 1536, predicted",
+    )
+    return mapped
+
+
+def map_every_gpu_said(mapped: Rows) -> None:
+    """The map of every GPU: in words."""
+    slow, fast = mapped.sort_values("gb_s").iloc[0], mapped.sort_values("gb_s").iloc[-1]
+    display.say(
+        f"At one token INT4 is predicted to be {slow.one:.1f} times as fast as FP16 on the {slow.gpu} and "
+        f"{fast.one:.1f} times on the {fast.gpu}"
+        + (
+            ": where memory is fast, the launch eats what the smaller weights save."
+            if slow.one > 1.1 * fast.one
+            else "."
+        )
+        + " At one token FP16's fastest way is mostly the course's own GEMV; part one compares with cuBLAS."
+    )
+
+
+def prompts_rows(lab: Lab, here: Any, fit: Any, spec: Any) -> tuple[Any, list[Any], dict[str, Any]]:
+    """Prompts: the rows behind it."""
+    model = model_shapes.get(attribution.MODEL)
+    lengths = [64, 128, 256, 512, 1024, 1848, 4096, 8192, 16384, 32768]
+    reached = extrapolation.attention_share(lab.store.read("attention"), model)
+    curves = {}
+    for format in ("fp16", "q8_0"):
+        if reached:
+            part = extrapolation.prompt(model, lengths, here, fit, format, reached, spec.sm, spec.slug)
+            curves[strategies.label(format, "predicted")] = part
+    held = set(lab.store.read("attribution").case)
+    asked = [case for case in (*attribution.prefill(), *attribution.lengths()) if case.id in held]
+    traced = time_breakdown.taken(lab, asked)[1].query("part != 'lm_head'") if asked else None
+    if traced is not None and {"attention", "weight"} <= set(traced["class"]):
+        split = time_breakdown.by_class(traced).pivot_table("us", "seq", "class", fill_value=0)
+        pct = 100 * split.attention / (split.attention + split.weight)
+        curves["library, traced"] = pd.DataFrame({"seq": pct.index, "pct": pct.values})
+    return model, lengths, curves
+
+
+def prompts_figure(model: Any, curves: dict[str, Any], lengths: list[Any], gpu: str, rows: Rows) -> None:
+    """Prompts: the figure."""
+    title = f"Attention's share of attention and products, {model.name}"
+    fig, ax = plot.figure("tokens of prompt", "%", title, xlog=True)
+    for name, part in curves.items():
+        plot.series(ax, part.seq, part.pct, label=name)
+    ax.set_xticks(lengths[::3], [f"{n:,}" for n in lengths[::3]])
+    plot.label_ends(ax)
+    ends = "; ".join(
+        f"{name} {part.pct.iloc[0]:.0f} % at {part.seq.iloc[0]:,} tokens to {part.pct.iloc[-1]:.0f} % "
+        f"at {part.seq.iloc[-1]:,}"
+        for name, part in curves.items()
+    )
+    plot.show(fig, f"{title} on {gpu}, {plot.dates(rows)}: {ends}.")
+
+
+def prompts_said(curves: dict[str, Any]) -> None:
+    """Prompts: in words."""
+    text = []
+    for name, part in curves.items():
+        over = part[part.pct > 50]
+        last = f"not up to {part.seq.iloc[-1]:,} tokens"
+        if len(over):
+            before = max([0, *part.seq[part.seq < over.seq.iloc[0]]])
+            last = f"between {before:,} and {over.seq.iloc[0]:,} tokens"
+        text.append(f"{name}: {last}")
+    display.say(
+        f"When does attention take more than the products? {'; '.join(text)}. "
+        "Faster products make that point come earlier."
+    )
+
+
+def sources_concluded_said(rows: Rows, lab: Lab) -> None:
+    """What the sources concluded: in words."""
+    judged = strategies.conclusions(rows, lab.store.read("int4"))
+    lines = [
+        f"- **{row.word}**: {row.source}, *{row.says}*. Here: {row.here or 'nothing recorded'}. "
+        f"It depends on {row.depends_on}."
+        for row in judged.itertuples()
+    ]
+    display.say("\n".join(lines))
+
+
+def lost_table(rows: Rows, here: Any, gpu: str) -> None:
+    """What lost: the table."""
+    losers = strategies.lost(rows)
+    losers["matrix"] = [f"{n}×{k}" for n, k in zip(losers.n, losers.k, strict=True)]
+    losers["matrix"] += [f", {b:,}" for b in losers.batch]
+    sizes = zip(losers.label, losers.winner, losers.n, losers.k, losers.batch, strict=True)
+    losers["why"] = [extrapolation.because(*each, here) for each in sizes]
+    losers["losses"] = [f"{lost} of {of}" for lost, of in zip(losers.losses, losers.of, strict=True)]
+    heads = {"label": "way", "losses": "loses", "matrix": "worst at (matrix, tokens)"}
+    heads |= {"times": "times slower", "winner": "than", "why": "because"}
+    display.table(losers, heads, {"times": "{:.1f}"}, f"By kernel time, {gpu}")
+
+
+def lost_said(swept: Rows) -> None:
+    """What lost: in words."""
+    theirs = extrapolation.published_lost(swept)
+    lines = [
+        f"{row.times:.1f} times slower than FP16 on {row.n:,} x {row.k:,} at {row.batch} tokens "
+        f"(the law: {row.law:.1f} times)"
+        for row in theirs.itertuples()
+    ]
+    if lines:
+        display.say(
+            f"The source's fused kernel lost on its laptop too: {'; '.join(lines)}. "
+            "It is launched, and reads the weights, once for every token."
+        )
+
+
+def takeaway(fit: Any, within: dict[Any, Any], kernels: Rows, cross: Rows) -> None:
+    """What to take away, computed."""
+    display.say(
+        f"- One fixed time, {fit.launch_us:.1f} µs, a rate and a peak put {within[25][0]:.0f} % of "
+        f"{fit.rows:,} products within 25 %, and the unseen laptop's kernels within "
+        f"{kernels.off.abs().max():.0f} %.\n"
+        "- Could the crossovers have been known? "
+        f"{f'{cross.sum()} of {len(cross)} were' if len(cross) else 'None was found'}. "
+        "Who stays ahead is easier to predict than where the order changes.\n"
+        "- Which regime a product is in, launch, memory or compute, is arithmetic. Do it before "
+        "the kernel.\n"
+        "- What arithmetic cannot see is the shape of the kernel: tiles, rounds, blocks. Measure "
+        "there, and keep the table."
+    )

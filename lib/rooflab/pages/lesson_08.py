@@ -1,0 +1,428 @@
+"""What lesson 08's page shows: its tables, figures and computed sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from rooflab import claims
+from rooflab.analysis import ablation, way
+from rooflab.claims import scorecard
+from rooflab.lab import Lab
+from rooflab.numerics import model_shapes
+from rooflab.pages import Opening, Rows, bars
+from rooflab.records.store import Store
+from rooflab.studies import decode
+from rooflab.view import display, explorer, plot
+
+
+def opening(lab: Lab, cases: list[Any]) -> Opening:
+    """The first screen: the decoder's ladder, step by step, from the library to one kernel."""
+    climbed, gpu = way.ladder(lab.store), lab.run.gpu
+    rows = ablation.named(lab.measure("decode", cases))
+    mine = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.usual]
+    keys = [(step.impl, step.format) for step in climbed.itertuples()]
+    steps = mine.set_index(["impl", "format"]).loc[keys].reset_index()
+    first, best = steps.iloc[0], steps.sort_values("tok_s").iloc[-1]
+    answer = f"{first.impl} makes {first.tok_s:,.0f} tokens a second on the {gpu}; {best.impl} with "
+    answer += f"{ablation.FORMATS[best.format]} weights makes {best.tok_s:,.0f}, "
+    answer += (
+        f"{display.times(best.tok_s / first.tok_s)} times as many and {best.roof_fraction:.0%} of "
+        "its memory roof."
+    )
+    able = (
+        "say what each step from a library to a persistent kernel is worth",
+        "predict a decoder's tokens a second from its bytes and its phases",
+        "find what a token waits for when memory is not the limit",
+    )
+    names = [
+        f"{n}  {ablation.FORMATS[f]} {i.removeprefix('transformers.')}" for n, (i, f) in enumerate(keys, 1)
+    ]
+    roof = ("read roof of INT4", best.tok_s / best.roof_fraction, "tok/s")
+    roof = (roof[0].replace("INT4", ablation.FORMATS[best.format]), *roof[1:])
+    return answer, able, bars(steps, names, gpu, "The decoder's ladder, one sequence", roof, y="tok_s")
+
+
+def task_table(lab: Lab, model: Any) -> Any:
+    """The task: the table."""
+    roof = lab.roof["dram_read"]
+    lines = []
+    for format, head in decode.FORMATS.items():
+        body = model_shapes.body(model) * model_shapes.WEIGHT_BYTES[format]
+        last = model_shapes.head(model) * model_shapes.WEIGHT_BYTES[head]
+        cache = model_shapes.kv_read_bytes(model, decode.PROMPT + decode.STEPS // 2)
+        whole = body + last + cache
+        lines.append((ablation.FORMATS[format], body, last, cache, whole, roof.value * 1e9 / whole))
+    table = pd.DataFrame(lines, columns=["w", "body", "head", "cache", "all", "tok"])
+    table[["body", "head", "cache", "all"]] /= 1e6
+    heads = {"w": "weights", "body": "layers, MB", "head": "head, MB", "cache": "cache, MB"}
+    heads |= {"all": "a token, MB", "tok": "roof, tok/s"}
+    display.table(
+        table,
+        heads,
+        dict.fromkeys(("body", "head", "all", "tok"), "{:,.0f}") | {"cache": "{:.1f}"},
+        f"{model.name} at {roof.value:,.0f} GB/s",
+    )
+    return roof
+
+
+def prediction_table(lab: Lab, cases: list[Any]) -> tuple[Rows, str, Rows]:
+    """Prediction: the table."""
+    rows = ablation.named(lab.measure("decode", cases))
+    gpu = lab.run.gpu
+    here = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT)]
+    promise = here[here.usual].assign(tok=1e6 / here.predicted_us)
+    wide = promise.pivot_table("tok", "impl", "format", sort=False)
+    wide = wide.reindex([w for w in ablation.WAYS if w in wide.index]).reset_index()
+    heads = {"impl": "step"} | {f: n for f, n in ablation.FORMATS.items() if f in wide}
+    display.table(wide, heads, dict.fromkeys(ablation.FORMATS, "{:,.0f}"), "Promised, tok/s")
+    return rows, gpu, here
+
+
+def gate_table(here: Rows) -> None:
+    """The gate: the table."""
+    shown = here.assign(part=here.error / here.error_budget)
+    worst = shown.sort_values("part").groupby("weights_as", sort=False).tail(1)
+    heads = {"weights_as": "weights", "error": "error of a logit", "error_budget": "allowed"}
+    display.table(
+        worst,
+        heads | {"part": "share of it, at worst"},
+        {"error": "{:.4f}", "error_budget": "{:.4f}", "part": "{:.0%}"},
+    )
+    timed = here[here.kind == "own"]
+    rounds = here[(here.impl == "products") & (here.format == "q8_0")]
+    display.say(
+        f"All {len(timed)} ways of ours passed, and {len(here) - len(timed)} others beside them. "
+        f"No logit is further from float64 than {shown.error.max():.3f}."
+        + (
+            " That is `products` in Q8_0, which rounds what it multiplies to eight bits, as "
+            "its baseline does; "
+            f"of the rungs none is further than {here[here.impl.isin(decode.RUNGS)].error.max():.3f}."
+            if len(rounds) and rounds.error.max() == shown.error.max()
+            else ""
+        )
+    )
+
+
+def measured_table(rows: Rows, gpu: str, here: Rows) -> dict[str, Any]:
+    """Measured: the table."""
+    heads = {"impl": "step", "median_us": "µs a token", "tok_s": "tok/s", "gb_s": "GB/s"}
+    heads |= {"share": "% of the roof", "promised": "promised", "gain": "× the step it builds on"}
+    forms = dict.fromkeys(("median_us", "tok_s", "gb_s", "promised"), "{:,.0f}")
+    forms |= {"share": "{:.0f}", "gain": "{:.2f}"}
+    climbs = {format: ablation.ladder(rows, format) for format in ablation.FORMATS}
+    for format, climb in climbs.items():
+        if len(climb):
+            size = climb.bytes.max() / 1e6
+            display.table(climb, heads, forms, f"{ablation.FORMATS[format]}, {size:,.0f} MB a token, {gpu}")
+    few = here[here.usual & (here.steps < here.steps.max())].drop_duplicates(["impl", "steps"])
+    if len(few):
+        words = ", ".join(f"`{row.impl}` {row.steps}" for row in few.itertuples())
+        display.say(f"A generation has {here.steps.max()} tokens; fewer where a few are enough: {words}.")
+    return climbs
+
+
+def measured_figure(climbs: dict[str, Any], roof: Any, gpu: str) -> None:
+    """Measured: the figure."""
+    for format, climb in climbs.items():
+        if climb.empty:
+            continue
+        top = roof.value * 1e9 / climb.bytes.median()
+        title = f"{ablation.FORMATS[format]}: tokens a second, one sequence"
+        fig, ax = plot.figure("tok/s", title=title, height=1.2 + 0.24 * len(climb))
+        rate, low, high = plot.band(climb, "tok_s")
+        names = climb.impl.str.removeprefix("transformers.")
+        plot.bars(ax, list(names), rate, "tok/s", ("read roof", top, "tok/s"), low, high)
+        plot.show(fig, plot.caption(climb, gpu, title, ("read", top, "tok/s"), y="tok_s"))
+
+
+def measured_said(climbs: dict[str, Any], format: str) -> None:
+    """Measured: in words."""
+    mine = climbs[format] if len(climbs[format]) else climbs["fp16"]
+    own = mine[mine.kind == "own"].dropna(subset=["gain"])
+    step = own.sort_values("gain").iloc[-1]
+    best = mine[mine.impl.isin(decode.RUNGS)].sort_values("median_us").iloc[0]
+    back = mine[(mine.kind == "own") & (mine.gain < 0.98)]
+    slower = [f"`{row.impl}` ({row.gain:.2f} times the step it builds on)" for row in back.itertuples()]
+    text = (
+        f"In {ablation.FORMATS[best.format]} the largest step of ours is **`{step.impl}`**: {step.says}; "
+        f"{step.gain:.1f} times the tokens. The fastest way is `{best.impl}` with "
+        f"**{best.tok_s:,.0f} tok/s**, "
+        f"{best.share:.0f} % of the roof. "
+    )
+    text += f"Not every step is faster: {', '.join(slower)}." if slower else "No step is slower."
+    display.say(text)
+    broken = mine.dropna(subset=["off"]).sort_values("off")
+    if len(broken):
+        display.say(
+            f"Of the promises for {ablation.FORMATS[best.format]}, that of "
+            f"`{broken.iloc[(broken.off - 1).abs().argmin()].impl}` was kept best, off by "
+            f"{abs(broken.off - 1).min():.0%}; that of `{broken.iloc[-1].impl}` worst: it takes "
+            f"{broken.off.iloc[-1]:.1f} times as long as promised."
+        )
+
+
+def beside_others_table(rows: Rows, lab: Lab, published: Store, gpu: str) -> dict[str, Any]:
+    """Beside others: the table."""
+    tables = {name: ablation.peers(rows, lab.store, published, name) for name in (decode.MODEL, decode.LARGE)}
+    tables = {name: t for name, t in tables.items() if t.name.str.startswith("ours").any()}
+    heads = {"w": "weights", "name": "who", "tok_s": "tok/s", "origin": "from"}
+    for name, found in tables.items():
+        found["w"] = found.format.map(ablation.FORMATS).fillna(found.format.str.upper())
+        shown = found.sort_values(["w", "tok_s"], ascending=[True, False])
+        display.table(shown, heads, {"tok_s": "{:,.0f}"}, f"{name}, one sequence, {gpu}")
+    return tables
+
+
+def beside_others_said(tables: dict[str, Any]) -> None:
+    """Beside others: in words."""
+    pairs = {"fp16": "fp16", "q8_0": "q8_0", "int4_g128": "q4_0"}
+    for name, found in tables.items():
+        words, mine = [], found.name.str.startswith("ours")
+        for format, other in pairs.items():
+            ours, theirs = found[(found.format == format) & mine], found[(found.format == other) & ~mine]
+            if len(ours) and len(theirs):
+                top = theirs.sort_values("tok_s").iloc[-1]
+                words.append(
+                    f"{ablation.FORMATS[format]} {ours.tok_s.iloc[0] / top.tok_s:.2f} times {top['name']}"
+                )
+        if words:
+            display.say(f"{name} against the fastest of the others: {'; '.join(words)}.")
+
+
+def where_rest_goes_table(lab: Lab, format: str) -> tuple[Rows, Lab, Rows, Rows]:
+    """Where the rest goes: the table."""
+    traced, whose = lab.profile("decode", decode.traced(), "cupti"), lab
+    if traced.empty:
+        whose = display.borrowed(lab, "no phase was traced")
+        traced = whose.profile("decode", decode.traced(), "cupti")
+    parts = ablation.split(traced, whose.roof["dram_read"].value)
+    chosen = format if format in set(parts.format) else parts.format.iloc[0]
+    one = parts[parts.format == chosen]
+    heads = {
+        "phase": "phase",
+        "launches": "launches",
+        "us": "µs a token",
+        "each_us": "µs each",
+        "roof_us": "its bytes, µs",
+    }
+    forms = {"launches": "{:.0f}", "us": "{:.0f}", "each_us": "{:.1f}", "roof_us": "{:.0f}"}
+    display.table(
+        one, heads, forms, f"A token by phases, {ablation.FORMATS[chosen]}, traced on {whose.run.gpu}"
+    )
+    return traced, whose, parts, one
+
+
+def where_rest_goes_figure(parts: Rows, whose: Lab, traced: Rows) -> None:
+    """Where the rest goes: the figure."""
+    names = [f for f in ablation.FORMATS if f in set(parts.format)]
+    table = {
+        "bytes at the roof": [parts[parts.format == f].roof_us.sum() for f in names],
+        "in phases, beyond": [
+            parts[(parts.format == f) & (parts.phase != "between")].over.sum() for f in names
+        ],
+        "between phases": [parts[(parts.format == f) & (parts.phase == "between")].us.sum() for f in names],
+    }
+    title = "A token of rung 1_kernel_per_phase, by what it waits for"
+    fig, ax = plot.figure("µs", title=title, height=1.5 + 0.4 * len(names))
+    plot.stacked(ax, [ablation.FORMATS[f] for f in names], table, "µs")
+    first = {k: v[-1] for k, v in table.items()}
+    plot.show(
+        fig,
+        f"{title} on {whose.run.gpu}, {plot.dates(traced)}; {ablation.FORMATS[names[-1]]}: "
+        + ", ".join(f"{k} {v:.0f} µs" for k, v in first.items())
+        + ".",
+    )
+
+
+def where_rest_goes_said(one: Rows, whose: Lab) -> None:
+    """Where the rest goes: in words."""
+    busy = one[one.phase != "between"]
+    most = busy.sort_values("over").iloc[-1]
+    total = busy.us.sum() + one[one.phase == "between"].us.sum()
+    display.say(
+        f"Of {total:,.0f} µs on the {whose.run.gpu}, {one.roof_us.sum():,.0f} are bytes. The longest wait "
+        f"beyond them is in *{most.phase}*: {most.over:,.0f} µs in {most.launches:.0f} launches. "
+        "A phase asks L2 for its input, adds up, hands on; each of these is a latency that no "
+        f"bandwidth shortens, and there are {busy.launches.sum():,.0f} of each in a row. "
+        "The smaller the weights, the more of a token it is."
+    )
+
+
+def where_rest_goes_table_2(lab: Lab) -> Rows:
+    """Where the rest goes: the table."""
+    asking = lab.held("decode", decode.counted(lab.sized), "ncu")
+    counted = lab.profile("decode", asking, "ncu", decode.METRICS)
+    whose = lab
+    if counted.empty:
+        whose = display.borrowed(lab, "nothing was counted")
+        counted = whose.profile("decode", decode.counted(whose.sized), "ncu", decode.METRICS)
+    study = decode.Decode()
+    numbers = counted.assign(**{c: pd.to_numeric(counted[c]) for c in decode.METRICS})
+    which = [study.case(c) for c in numbers.case]
+    numbers["w"] = [f"{ablation.FORMATS[c.format]} {c.impl}" for c in which]
+    numbers["mb"] = [
+        row.dram_read_bytes / decode.steps_of(c) / 1e6
+        for c, row in zip(which, numbers.itertuples(), strict=True)
+    ]
+    numbers["by"] = [study.count(c).bytes / 1e6 for c in which]
+    heads = {
+        "w": "way",
+        "by": "MB a token, by convention",
+        "mb": "read, counted",
+        "dram_pct": "memory busy, %",
+    }
+    heads |= {"sm_pct": "SMs busy, %", "stall_barrier": "barrier", "stall_long_scoreboard": "long scoreboard"}
+    forms = dict.fromkeys(("by", "mb"), "{:,.0f}") | dict.fromkeys(("dram_pct", "sm_pct"), "{:.0f}")
+    forms |= dict.fromkeys(("stall_barrier", "stall_long_scoreboard"), "{:.1f}")
+    display.table(
+        numbers,
+        heads,
+        forms,
+        f"{decode.SHORT} tokens in a launch, counted on {whose.run.gpu} (clocks as the profiler leaves them)",
+    )
+    return numbers
+
+
+def where_rest_goes_said_2(numbers: Rows) -> None:
+    """Where the rest goes: in words."""
+    over = numbers.mb / numbers.by
+    display.say(
+        f"Counted and by convention the bytes agree within {abs(over - 1).max():.1%}. Under the profiler the "
+        f"memory is {numbers.dram_pct.min():.0f} to {numbers.dram_pct.max():.0f} % busy, the SMs "
+        f"{numbers.sm_pct.min():.0f} to {numbers.sm_pct.max():.0f} %"
+        + (": neither is ever full" if numbers[["dram_pct", "sm_pct"]].max(axis=None) < 95 else "")
+        + ". Warps wait for memory within a phase, and blocks for each other between phases."
+    )
+
+
+def law_all_them_table(lab: Lab, rows: Rows, roof: Any, gpu: str) -> tuple[str, float, Rows]:
+    """One law for all of them: the table."""
+    last = decode.last(lab.sized)[-1]
+    fixed, rate, table = ablation.law(rows, last, roof.value)
+    table = table.assign(off=100 * (table.law_us / table.median_us - 1), mb=table.bytes / 1e6)
+    heads = {
+        "model": "model",
+        "weights_as": "weights",
+        "mb": "MB a token",
+        "phases": "phases",
+        "median_us": "µs",
+    }
+    heads |= {"law_us": "the law, µs", "off": "off, %", "tok_s": "tok/s", "share": "% of the roof"}
+    forms = dict.fromkeys(("mb", "median_us", "law_us", "tok_s", "share"), "{:,.0f}") | {"off": "{:+.0f}"}
+    display.table(
+        table.assign(share=100 * table.roof_fraction).sort_values("mb"), heads, forms, f"{last}, {gpu}"
+    )
+    display.say(
+        f"On the {gpu} a phase of `{last}` costs **{fixed:.2f} µs** before its first byte counts, and bytes "
+        f"come at **{rate:,.0f} GB/s**, {rate / roof.value:.0%} of the roof; the law is off by "
+        f"{table.off.abs().median():.0f} % in the middle and {table.off.abs().max():.0f} % at worst."
+    )
+    return last, fixed, table
+
+
+def longer_contexts_figure(rows: Rows, lab: Lab, gpu: str) -> Rows:
+    """Longer contexts: the figure."""
+    long = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & rows.usual]
+    long = long[long.impl == [decode.best(f, lab.sized) for f in long.format]]
+    long = long[long.groupby("format").seq.transform("nunique") > 1]
+    if len(long):
+        title = "Tokens a second by context, each format's usual rung"
+        fig, ax = plot.figure("tokens before it", "tok/s", title, xlog=True)
+        for name, side in long.groupby("weights_as", sort=False):
+            side = side.sort_values("seq")
+            plot.series(ax, side.seq, *plot.band(side, "tok_s"), label=name)
+        ticks = sorted(set(long.seq.astype(int)))
+        ax.set_xticks(ticks, [f"{n:,}" for n in ticks])
+        plot.label_ends(ax)
+        plot.show(fig, plot.caption(long, gpu, title, y="tok_s"))
+    return long
+
+
+def longer_contexts_said(long: Rows, roof: Any) -> None:
+    """Longer contexts: in words."""
+    ends = long.sort_values("seq").groupby("weights_as", sort=False)
+    words, slow = [], False
+    for name, side in ends:
+        if side.seq.nunique() > 1:
+            first, final = side.iloc[0], side.iloc[-1]
+            more = (final.bytes - first.bytes) / roof.value / 1e3
+            longer = final.median_us - first.median_us
+            words.append(
+                f"{name} from {first.median_us:,.0f} to {final.median_us:,.0f} µs, {more:,.0f} of it bytes"
+            )
+            slow = slow or longer > 2 * more
+    if words:
+        display.say(
+            f"From the shortest context to the longest a token goes: {'; '.join(words)}. "
+            + ("The attention phase was made for short contexts, and shows it." if slow else "")
+        )
+
+
+def head_another_format_table(here: Rows, lab: Lab, gpu: str) -> None:
+    """The head in another format: the table."""
+    other = here[here.impl.isin(decode.last(lab.sized))].sort_values("median_us")
+    other = other.drop_duplicates(["format", "head"])
+    other = other.assign(mb=other.bytes / 1e6, share=100 * other.roof_fraction).sort_values(
+        "mb", ascending=False
+    )
+    heads = {
+        "weights_as": "weights",
+        "impl": "rung",
+        "mb": "MB a token",
+        "tok_s": "tok/s",
+        "share": "% of its roof",
+    }
+    display.table(
+        other,
+        heads,
+        {"mb": "{:,.0f}", "tok_s": "{:,.0f}", "share": "{:.0f}"},
+        f"The fastest rung measured with each head, {gpu}",
+    )
+
+
+def asked_table(lab: Lab, rows: Rows, gpu: str) -> None:
+    """What was asked: the table."""
+    goals = claims.select("08_decoder", source=claims.COURSE)
+    verdicts = claims.board(goals, claims.Evidence(lab.store, {"decode": rows}))
+    display.table(
+        verdicts.assign(met=verdicts.word == claims.HOLDS),
+        {"id": "", "group": "set as", "says": "what", "bars": "asked", "measured": "measured", "met": "met"},
+    )
+    met = (verdicts.word == claims.HOLDS).sum()
+    where = "" if gpu == scorecard.GPU else f" on the {gpu}; they were set for an {scorecard.GPU}"
+    display.say(f"{met} of {len(verdicts)} are met{where}.")
+
+
+def takeaway(climbs: dict[str, Any], here: Rows, table: Rows, gpu: str, fixed: float, last: str) -> None:
+    """What to take away, computed."""
+    eager = climbs["fp16"][climbs["fp16"].kind == "peer"].tok_s.min() if len(climbs["fp16"]) else float("nan")
+    fastest = here[here.usual].sort_values("tok_s").iloc[-1]
+    one = table[table.model == decode.MODEL].sort_values("median_us").iloc[0]
+    since = f", {display.times(fastest.tok_s / eager)} times transformers' {eager:,.0f}" if eager > 0 else ""
+    lines = [
+        f"- On the {gpu} the model writes up to {fastest.tok_s:,.0f} tok/s{since}; in {fastest.weights_as}.",
+        f"- By the law above, {int(one.phases)} phases at {fixed:.2f} µs make up "
+        f"{fixed * one.phases / one.law_us:.0%} of a token of `{last}` in {one.weights_as}; "
+        "reading its bytes "
+        "makes up the rest.",
+        "- A smaller format has fewer bytes a token, but not fewer phases.",
+    ]
+    display.say("\n".join(lines))
+
+
+def explore(rows: Rows, gpu: str, last: str, lab: Lab) -> Any:
+    """Tweak it: the explorer."""
+    return explorer.Explorer(
+        "decoding",
+        rows.assign(context=rows.seq.astype(str)),
+        x="bytes",
+        y="tok_s",
+        ylog=True,
+        controls={"impl": "Way", "batch": "Batch", "model": "Model", "context": "Context"},
+        labels={"bytes": "bytes a step"},
+        title=f"Decoding on {gpu}",
+        start={"impl": last, "batch": 1, "model": decode.MODEL, "context": str(decode.PROMPT)},
+        measure=explorer.measurer(lab),
+    )

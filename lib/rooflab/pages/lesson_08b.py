@@ -1,0 +1,610 @@
+"""What lesson 08b's page shows: its tables, figures and computed sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rooflab import claims
+from rooflab.analysis import ablation
+from rooflab.claims import scorecard
+from rooflab.hardware import roofline
+from rooflab.lab import Lab
+from rooflab.numerics import model_shapes
+from rooflab.pages import Opening, Rows, bars
+from rooflab.records.store import Store
+from rooflab.studies import decode, decode_checks, prefill
+from rooflab.view import display, explorer, plot
+
+
+def opening(lab: Lab, prompt: int | None) -> Opening:
+    """The first screen: the ladder of prompts with Q8_0 weights."""
+    rows = lab.measure("prefill", lab.held("prefill", lab.cases("prefill")))
+    seqs, gpu = sorted(set(rows.seq.astype(int))), lab.run.gpu
+    prompt = prompt if prompt in seqs else 1848 if 1848 in seqs else seqs[-1]
+    climbs = {format: ablation.prompts(rows, format, prompt) for format in ablation.FORMATS}
+    climb = climbs["q8_0"] if len(climbs["q8_0"]) else climbs["fp16"]
+    own = climb[climb.kind == "own"]
+    first, best = own.iloc[0], own.sort_values("tok_s").iloc[-1]
+    answer = f"A prompt of {prompt:,} tokens goes in at {best.tok_s:,.0f} tokens a second on the {gpu} with "
+    answer += (
+        f"{ablation.FORMATS[best.format]} weights, {display.times(best.tok_s / first.tok_s)} "
+        f"times {first.impl}'s: "
+    )
+    answer += "all tokens share each reading of the weights, so arithmetic is the limit."
+    able = (
+        "say why a prompt is compute-bound and its answer memory-bound",
+        "predict what each step of a prompt's ladder brings",
+        "count joules a token beside tokens a second",
+    )
+    chart = bars(
+        own, list(own.impl), gpu, f"A prompt of {prompt:,} tokens, {ablation.FORMATS[best.format]}", y="tok_s"
+    )
+    return answer, able, chart
+
+
+def task_table(model: Any, peaks: dict[str, Any]) -> Rows:
+    """The task: the table."""
+    lines = []
+    for seq in prefill.PROMPTS:
+        flops, moved = model_shapes.prefill_flops(model, seq), model_shapes.weight_bytes(model, "fp16")
+        least = roofline.bound(moved, flops, peaks["dram_read"], peaks["fp16_tensor"])
+        lines.append((seq, flops / 1e12, moved / 1e6, least.us / 1e3, least.by, seq * 1e6 / least.us))
+    bound = pd.DataFrame(lines, columns=["seq", "tera", "mb", "ms", "by", "tok"])
+    heads = {
+        "seq": "tokens",
+        "tera": "10¹² operations",
+        "mb": "weights, MB",
+        "ms": "bound, ms",
+        "by": "set by",
+        "tok": "tok/s",
+    }
+    display.table(
+        bound,
+        heads,
+        {"seq": "{:,}", "tera": "{:.1f}", "mb": "{:,.0f}", "ms": "{:.1f}", "tok": "{:,.0f}"},
+        f"FP16, {peaks['fp16_tensor']:,.0f} TFLOP/s and {peaks['dram_read']:,.0f} GB/s",
+    )
+    return bound
+
+
+def task_said(bound: Rows, prompt: int, peaks: dict[str, Any]) -> None:
+    """The task: in words."""
+    near = bound.iloc[(bound.seq - (prompt or 1848)).abs().argmin()]
+    display.say(
+        f"At {near.seq:,.0f} tokens reading the weights takes {near.mb / peaks['dram_read']:.2f} ms, "
+        f"arithmetic {near.tera / peaks['fp16_tensor'] * 1e3:.1f} ms: "
+        + (
+            "arithmetic sets the bound, and faster memory would not help."
+            if near.by == "compute"
+            else "here memory still sets the bound."
+        )
+        + f" The bound falls as prompts get longer, to {bound.tok.iloc[-1]:,.0f} tokens a second: "
+        "attention's work grows with the square of the length."
+    )
+
+
+def ladder_table(climbs: dict[str, Any], prompt: int, gpu: str) -> None:
+    """The ladder: the table."""
+    heads = {
+        "impl": "step",
+        "median_us": "ms",
+        "tok_s": "tok/s",
+        "promised": "promised, tok/s",
+        "gain": "× the step it builds on",
+    }
+    forms = {"median_us": "{:,.1f}", "tok_s": "{:,.0f}", "promised": "{:,.0f}", "gain": "{:.2f}"}
+    for format in ("q8_0", "fp16"):
+        display.table(
+            climbs[format].assign(median_us=climbs[format].median_us / 1e3),
+            heads,
+            forms,
+            f"{prompt:,} tokens, {ablation.FORMATS[format]}, {gpu}",
+            folded=format != "q8_0",
+        )
+
+
+def ladder_said(climbs: dict[str, Any]) -> None:
+    """The ladder: in words."""
+    half = climbs["q8_0"] if len(climbs["q8_0"]) else climbs["fp16"]
+    own = half.dropna(subset=["gain"]).sort_values("gain")
+    if len(own):
+        biggest, least = own.iloc[-1], own.iloc[0]
+        display.say(
+            f"With {ablation.FORMATS[half.format.iloc[0]]} weights the largest step is **`{biggest.impl}`**, "
+            f"{biggest.gain:.1f} times: {biggest.says}. "
+            f"The smallest is `{least.impl}` ({least.gain:.2f} times): {least.says}. "
+            f"Against the first, the last is {display.speed(half.tok_s.iloc[-1] / half.tok_s.iloc[0])}."
+        )
+    kept = half.assign(off=half.tok_s / half.promised).dropna(subset=["off"]).sort_values("off")
+    if len(kept):
+        low, high = kept.iloc[0], kept.iloc[-1]
+        text = f"Promises: `{low.impl}` reaches the least of its own, {low.off:.0%}; "
+        text += f"`{high.impl}` the most, {high.off:.0%}."
+        text += " Its promise was made from the time of a slower kernel of ours." if high.off > 1.1 else ""
+        display.say(text)
+
+
+def ladder_table_2(rows: Rows) -> None:
+    """The ladder: the table."""
+    checked = rows.assign(part=rows.error / rows.error_budget).sort_values("part")
+    worst = checked.groupby("format", sort=False).tail(1).reset_index(drop=True)
+    worst["format"] = worst["format"].map(ablation.FORMATS)
+    heads = {
+        "format": "weights",
+        "error": "error of a logit",
+        "error_budget": "allowed",
+        "part": "share of it, at worst",
+    }
+    forms = {"error": "{:.4f}", "error_budget": "{:.4f}", "part": "{:.0%}"}
+    display.table(worst, heads, forms, "Errors of the last logits, by format", folded=True)
+    tight = worst.sort_values("part").iloc[-1]
+    display.say(
+        f"The nearest to its limit is {tight.format}, which uses {tight.part:.0%} of the error allowed: "
+        + ("no step bought its speed with wrong logits." if tight.part <= 1 else "that is refused.")
+    )
+
+
+def ladder_figure(rows: Rows, bound: Rows, seqs: list[Any], gpu: str) -> None:
+    """The ladder: the figure."""
+    title = "Prompts: tokens a second by length"
+    fig, ax = plot.figure("tokens of the prompt", "tok/s", title, xlog=True, ylog=True)
+    last = {format: prefill.ways(format)[-1] for format in ablation.FORMATS}
+    final = rows[
+        (rows.model == decode.MODEL) & ((rows.impl == rows.format.map(last)) | (rows.kind == "peer"))
+    ]
+    for (impl, format), side in final.groupby(["impl", "format"], sort=False):
+        side = side.sort_values("seq")
+        name = impl if impl in prefill.PEERS else ablation.FORMATS[format]
+        plot.series(ax, side.seq, *plot.band(side, "tok_s"), label=name)
+    shown = bound[bound.seq.isin(seqs)]
+    plot.series(ax, shown.seq, shown.tok, label="bound, FP16")
+    ax.set_xticks(seqs, [f"{n:,}" for n in seqs])
+    plot.round_ticks(ax)
+    plot.label_ends(ax)
+    plot.show(fig, plot.caption(final, gpu, title, y="tok_s"))
+
+
+def ladder_said_2(rows: Rows, bound: Rows) -> None:
+    """The ladder: in words."""
+    fastest = rows[(rows.model == decode.MODEL) & (rows.kind == "own")].groupby("seq").tok_s.max()
+    theirs = rows[(rows.model == decode.MODEL) & (rows.kind == "peer")].groupby("seq").tok_s.max()
+    tops = bound.set_index("seq").tok
+    parts = [
+        f"at {seq:,} tokens {fastest[seq] / tops[seq]:.0%}"
+        + (f" ({fastest[seq] / theirs[seq]:.1f} times transformers)" if seq in theirs.index else "")
+        for seq in fastest.index
+        if seq in tops.index
+    ]
+    display.say(f"Of the FP16 bound the fastest way reaches {', '.join(parts)}.")
+
+
+def ladder_table_3(rows: Rows, seqs: list[Any], gpu: str) -> None:
+    """The ladder: the table."""
+    mine = rows[rows.model == decode.MODEL].assign(w=rows.format.map(ablation.FORMATS))
+    wide = mine.pivot_table("tok_s", ["w", "impl"], "seq").reset_index()
+    wide["w"] = wide.w.where(~wide.w.duplicated(), "")
+    heads = {"w": "weights", "impl": "step"} | {seq: f"{seq:,} tokens" for seq in seqs}
+    display.table(
+        wide, heads, dict.fromkeys(seqs, "{:,.0f}"), f"The ladders at every length, tok/s, {gpu}", folded=True
+    )
+    longest = [ablation.prompts(rows, "q8_0", seq).dropna(subset=["gain"]) for seq in seqs]
+    words = [
+        f"at {int(climb.seq.iloc[0]):,} tokens `{row.impl}` ({row.gain:.1f} times)"
+        for climb in longest
+        if len(climb)
+        for row in [climb.loc[climb.gain.idxmax()]]
+    ]
+    display.say(
+        f"The largest step with Q8_0 weights, by length: {', '.join(words)}."
+        + (
+            " Cells left empty were not timed: attention query by query takes a time that "
+            "grows with the square "
+            "of the length, and prompts with INT4 weights go FP16's way."
+            if wide[seqs].isna().any(axis=None)
+            else ""
+        )
+    )
+
+
+def ladder_table_4(published: Store, prompt: int, rows: Rows, gpu: str) -> None:
+    """The ladder: the table."""
+    there = published.read("prefill")
+    there = there[(there.model == decode.MODEL) & (there.seq == prompt)]
+    ours = rows[(rows.model == decode.MODEL) & (rows.seq == prompt) & (rows.kind == "own")].sort_values(
+        "tok_s"
+    )
+    pairs = {"fp16": "fp16", "q8_0": "q8_0", "int4_g128": "q4_0"}
+    lines = []
+    for format, other in pairs.items():
+        mine = ours[ours.format == format]
+        llama = there[(there.impl == "llama.cpp") & (there.format == other)].tok_s
+        library = rows[(rows.kind == "peer") & (rows.seq == prompt) & (rows.format == format)].tok_s.nlargest(
+            1
+        )
+        if len(mine):
+            lines.append(
+                (
+                    ablation.FORMATS[format],
+                    mine.tok_s.iloc[-1],
+                    *(s.iloc[0] if len(s) else float("nan") for s in (library, llama)),
+                )
+            )
+    table = pd.DataFrame(lines, columns=["w", "ours", "library", "llama"])
+    heads = {
+        "w": "weights",
+        "ours": "ours",
+        "library": "transformers at its best, here",
+        "llama": "llama.cpp, published",
+    }
+    display.table(
+        table,
+        heads,
+        dict.fromkeys(("ours", "library", "llama"), "{:,.0f}"),
+        f"{prompt:,} tokens, tok/s, {gpu}",
+    )
+    known = table.assign(peer=table[["library", "llama"]].max(axis=1)).dropna(subset=["peer"])
+    ratios = ", ".join(f"{row.w} {display.times(row.ours / row.peer)} times" for row in known.itertuples())
+    display.say(f"Ours over the faster of the others: {ratios or 'none of them is known on this GPU'}.")
+
+
+def where_time_goes_figure(lab: Lab) -> tuple[Rows, Lab, Rows, list[Any]]:
+    """Where the time goes: the figure."""
+    asking = lab.held("prefill", prefill.traced(), "cupti")
+    traced = lab.profile("prefill", asking, "cupti")
+    whose = lab
+    if traced.empty:
+        whose = display.borrowed(lab, "no prompt was traced")
+        traced = whose.profile("prefill", whose.held("prefill", prefill.traced(), "cupti"), "cupti")
+    pie = ablation.pie(traced)
+    families = [c for c in pie.columns if c not in ("case", "us", "name", "seq") and pie[c].max() > 0]
+    title = "Prompts: share of GPU time"
+    fig, ax = plot.figure("% of GPU time", title=title, height=1.5 + 0.28 * len(pie))
+    names = [f"{name}, {seq:,}" for name, seq in zip(pie.name, pie.seq, strict=True)]
+    plot.stacked(ax, names, {name: pie[name] for name in families})
+    most = pie.assign(name=names).set_index("name")["attention"]
+    ends = f"from {most.max():.0f} % ({most.idxmax()} tokens) to {most.min():.0f} % ({most.idxmin()})"
+    plot.show(fig, f"{title} on {whose.run.gpu}, {plot.dates(traced)}: {len(pie)} prompts, attention {ends}.")
+    return traced, whose, pie, families
+
+
+def where_time_goes_table(families: list[Any], pie: Rows, whose: Lab, prompt: int, traced: Rows) -> None:
+    """Where the time goes: the table."""
+    heads = {"seq": "tokens", "name": "way", "us": "GPU, ms"} | {name: name for name in families}
+    display.table(
+        pie.assign(us=pie.us / 1e3),
+        heads,
+        {"seq": "{:,}", "us": "{:.1f}"} | dict.fromkeys(families, "{:.0f}"),
+        f"Percent of GPU time by kind of kernel, {whose.run.gpu}",
+        folded=True,
+    )
+    first, final = (pie[(pie.case == prefill.traced((prompt,))[i].id)] for i in (-2, -1))
+    display.say(
+        f"In the first way attention is {first.attention.iloc[0]:.0f} % of {prompt:,} tokens' "
+        f"{first.us.iloc[0] / 1e3:.0f} ms on the GPU; in the last it is "
+        f"{final.attention.iloc[0]:.0f} % of {final.us.iloc[0] / 1e3:.1f} ms."
+        if len(first) and len(final)
+        else ""
+    )
+    if (traced.case == prefill.share_case().id).any():
+        share = ablation.mmq_share(traced, prefill.share_case().id)
+        display.say(
+            f"With Q8_0 weights, our own products make up **{share:.0%}** of the products' time in the end; "
+            "the weights are never FP16 in memory."
+        )
+
+
+def of_2_mmq_brings_rows(traced: Rows) -> tuple[Rows, str, str, Rows, float]:
+    """What 2_mmq brings: the rows behind it."""
+    study = prefill.Prefill()
+    spent = traced.assign(us=pd.to_numeric(traced.us), seq=[study.case(case).seq for case in traced.case])
+    slow, fast = (f"prefill/{prefill.ways('q8_0')[i]} format=q8_0" for i in (0, -1))
+    before = spent[spent.case.str.startswith(slow)]
+    by_kernel = before[before.family == prefill.OTHERS].pivot_table("us", "kernel", "seq", "sum").dropna()
+    fixed = pd.Series(np.nan, by_kernel.index)
+    if by_kernel.shape[1] > 1:
+        fixed = by_kernel.apply(lambda us: np.polyfit(us.index, us, 1, w=1 / us)[1], axis=1).sort_values()
+    making = fixed.max() if len(fixed) else float("nan")
+    return spent, slow, fast, fixed, making
+
+
+def of_2_mmq_brings_table(
+    whose: Lab,
+    lab: Lab,
+    rows: Rows,
+    prompt_asked: int,
+    spent: Rows,
+    slow: str,
+    fast: str,
+    making: float,
+    fixed: Rows,
+    model: Any,
+) -> None:
+    """What 2_mmq brings: the table."""
+    timed = rows if whose is lab else whose.measure("prefill", whose.held("prefill", whose.cases("prefill")))
+    timed = (
+        timed[(timed.model == decode.MODEL) & (timed.seq == prompt_asked)]
+        .set_index(["format", "impl"])
+        .median_us
+    )
+    now = spent[spent.seq == prompt_asked]
+    cublas = now[now.case.str.startswith(slow) & (now.family == "cuBLAS")].us.sum()
+    own = now[now.case.str.startswith(fast) & (now.family == "our products")].us.sum()
+    none = float("nan")
+    lines = [
+        ("second, as timed", timed.get(("q8_0", "1_scalar"), none), timed.get(("q8_0", "2_mmq"), none)),
+        ("alone: the products on the GPU, ours as in 7_fused", cublas + making, own),
+        (
+            "last, computed",
+            timed.get(("fp16", "6_graph"), none) + making,
+            timed.get(("q8_0", "6_graph"), none),
+        ),
+    ]
+    placed = pd.DataFrame(lines, columns=["place", "off", "on"]).dropna()
+    placed[["off", "on"]] /= 1e3
+    placed["gain"] = placed.off / placed.on
+    display.table(
+        placed,
+        {"place": "where the step stands", "off": "without it, ms", "on": "with it, ms", "gain": "×"},
+        {"off": "{:.1f}", "on": "{:.1f}", "gain": "{:.2f}"},
+        f"What 2_mmq brings at {prompt_asked:,} tokens, Q8_0, {whose.run.gpu}",
+    )
+    if len(placed) == len(lines) and len(fixed) > 1:
+        least = 3 * model_shapes.body(model) / whose.roof["dram_read"].value / 1e6
+        constant = f"{making / 1e3:.1f} ms that do not depend on the prompt"
+        display.say(
+            f"One kernel of torch's, `{fixed.index[-1]}`, has {constant} (the next largest has "
+            f"{fixed.iloc[-2] / 1e3:.1f}): the making of FP16 weights. Three bytes a weight, "
+            "one in and two out, "
+            f"would take {least:.1f} ms at the read roof. The products themselves take cuBLAS "
+            f"{cublas / 1e3:.1f} ms and ours, in `7_fused` and with the gate in them, {own / 1e3:.1f}: "
+            + (
+                "so what the step saves is the weights' way through memory, not the multiplication."
+                if own > 0.98 * cublas
+                else "so both the weights' way through memory and the multiplication get shorter."
+            )
+        )
+        early, late = (placed.iloc[i] for i in (0, -1))
+        display.say(
+            f"As the second step it takes the prompt from {early.off:.1f} ms to "
+            f"{early.on:.1f}, {early.gain:.2f} "
+            f"times; as the last it would from {late.off:.1f} to {late.on:.1f}, **{late.gain:.2f} times**. "
+            "That last *without* is FP16's graph, whose products are cuBLAS's, plus the "
+            "making of the weights."
+        )
+
+
+def memory_table(lab: Lab) -> None:
+    """Memory: the table."""
+    questions = prefill.memory([c for c in lab.cases("prefill") if c.model == decode.MODEL])
+    answers, owner = lab.profile("prefill", questions, "checks"), lab
+    if answers.empty:
+        owner = display.borrowed(lab, "no memory was read")
+        answers = owner.profile("prefill", questions, "checks")
+    values = answers.assign(value=pd.to_numeric(answers.value)).pivot_table(
+        index="case", columns="quantity", values="value", sort=False
+    )
+    study = prefill.Prefill()
+    values["name"] = [f"{ablation.FORMATS[study.case(c).format]} {study.case(c).impl}" for c in values.index]
+    values["seq"] = [study.case(c).seq for c in values.index]
+    values[["weight bytes", "beside them", "peak bytes"]] /= 1e6
+    values["each"] = 1e3 * values["beside them"] / values.seq
+    heads = {
+        "name": "way",
+        "seq": "tokens",
+        "weight bytes": "weights, MB",
+        "beside them": "beside them, MB",
+        "peak bytes": "peak, MB",
+        "each": "kB a token",
+    }
+    display.table(
+        values,
+        heads,
+        {"seq": "{:,}"} | dict.fromkeys(("weight bytes", "beside them", "peak bytes", "each"), "{:,.0f}"),
+        f"Memory of a prompt, {owner.run.gpu}",
+        folded=True,
+    )
+    shortest = values[values.seq == values.seq.min()]
+    words = [
+        f"{row['name']} {row['beside them'] / row['weight bytes']:.0%}" for _, row in shortest.iterrows()
+    ]
+    copy = model_shapes.WEIGHT_BYTES["fp16"] / model_shapes.WEIGHT_BYTES["q8_0"]
+    display.say(
+        f"On the {owner.run.gpu}, what {shortest.seq.iloc[0]:,} tokens need beside the weights, as a share "
+        f"of the weights' own bytes: {', '.join(words)}. More tokens need more. "
+        f"An FP16 copy of Q8_0 weights would be {copy:.0%}."
+    )
+
+
+def several_sequences_rows(lab: Lab) -> tuple[Rows, Rows, Rows]:
+    """Several sequences: the rows behind it."""
+    cases = [c for c in lab.cases("decode") if c.model == decode.MODEL and c.seq == decode.PROMPT]
+    many = ablation.named(lab.measure("decode", lab.held("decode", cases)))
+    single = many[(many.batch == 1) & many.usual & many.impl.isin(decode.RUNGS)]
+    single = single.sort_values("median_us").drop_duplicates("format")
+    crowd = many[(many.batch > 1) & many.usual]
+    library = many[many.impl == decode.GRAPH]
+    both = pd.concat([single, crowd[crowd.kind == "own"], library]).sort_values(["kind", "format", "batch"])
+    one = both[both.batch == 1].set_index(["kind", "format"]).median_us
+    both["slower"] = [
+        row.median_us / one.get((row.kind, row.format), float("nan")) for row in both.itertuples()
+    ]
+    both["share"] = 100 * both.roof_fraction
+    both["who"] = both.weights_as.where(both.kind == "own", "transformers, " + both.weights_as)
+    return single, crowd, both
+
+
+def several_sequences_figure(crowd: Rows, both: Rows, gpu: str) -> None:
+    """Several sequences: the figure."""
+    if len(crowd):
+        title = "Tokens a second, all sequences together"
+        fig, ax = plot.figure("sequences", "tok/s", title, xlog=True, ylog=True)
+        for name, side in both.groupby("who", sort=False):
+            side = side.sort_values("batch")
+            plot.series(ax, side.batch, *plot.band(side, "tok_s"), label=name)
+        ticks = sorted(set(both.batch.astype(int)))
+        ax.set_xticks(ticks, [str(n) for n in ticks])
+        plot.round_ticks(ax)
+        plot.label_ends(ax)
+        plot.show(fig, plot.caption(both, gpu, title, y="tok_s"))
+
+
+def several_sequences_said(both: Rows) -> None:
+    """Several sequences: in words."""
+    words = []
+    for format in ablation.FORMATS:
+        mine = both[(both.format == format) & (both.kind == "own")].sort_values("batch")
+        if mine.batch.nunique() > 1:
+            most = mine.iloc[-1]
+            more = most.tok_s / mine.tok_s.iloc[0]
+            words.append(
+                f"{ablation.FORMATS[format]} {more:.1f} times the tokens for {most.slower:.1f} times the time"
+            )
+    if words:
+        display.say(
+            f"At {int(both.batch.max())} sequences: {'; '.join(words)}. Several sequences are "
+            "decoded by a graph "
+            "of many launches, not by part one's single launch; what a step costs beside its bytes is "
+            "paid once for all of them."
+        )
+
+
+def several_sequences_table(both: Rows, gpu: str) -> None:
+    """Several sequences: the table."""
+    heads = {
+        "who": "weights",
+        "batch": "sequences",
+        "median_us": "µs a step",
+        "slower": "× one sequence",
+        "tok_s": "tok/s, all",
+        "gb_s": "GB/s",
+        "share": "% of the roof",
+    }
+    forms = {
+        "median_us": "{:,.0f}",
+        "slower": "{:.2f}",
+        "tok_s": "{:,.0f}",
+        "gb_s": "{:,.0f}",
+        "share": "{:.0f}",
+    }
+    display.table(both, heads, forms, f"Decoded together, {gpu}", folded=True)
+
+
+def joules_table(lab: Lab) -> tuple[Rows, Lab, Rows]:
+    """Joules: the table."""
+    questions = decode_checks.energy(lab.sized)
+    found = lab.profile("decode", lab.held("decode", questions, "checks"), "checks")
+    source = lab
+    if found.empty:
+        source = display.borrowed(lab, "no energy was read")
+        found = source.profile(
+            "decode", source.held("decode", decode_checks.energy(source.sized), "checks"), "checks"
+        )
+    energy = ablation.answers(found)
+    idle = energy[energy.impl == "idle"].watts.iloc[0]
+    energy = energy[energy.impl != "idle"].assign(per=1 / energy["joules a token"])
+    heads = {
+        "weights_as": "weights",
+        "impl": "way",
+        "batch": "sequences",
+        "watts": "W",
+        "tok/s": "tok/s",
+        "joules a token": "J a token",
+        "per": "tokens a joule",
+    }
+    forms = {"watts": "{:.0f}", "tok/s": "{:,.0f}", "joules a token": "{:.3f}", "per": "{:.1f}"}
+    display.table(
+        energy.sort_values("joules a token", ascending=False),
+        heads,
+        forms,
+        f"Energy on {source.run.gpu}; idle it takes {idle:.0f} W",
+        folded=True,
+    )
+    return found, source, energy
+
+
+def joules_figure(energy: Rows, source: Lab, found: Rows) -> None:
+    """Joules: the figure."""
+    title = "Joules a token"
+    ranked = energy.sort_values("joules a token", ascending=False)
+    fig, ax = plot.figure("J", title=title, height=1.2 + 0.26 * len(ranked))
+    ways = ranked.impl.str.removeprefix("transformers.")
+    names = list(ranked.weights_as + " " + ways + ", " + ranked.batch.astype(int).astype(str))
+    plot.bars(ax, names, ranked["joules a token"], "J")
+    least = ranked.iloc[-1]
+    text = f"{title} on {source.run.gpu}, {plot.dates(found)}: {len(ranked)} ways"
+    plot.show(fig, f"{text}, least {least['joules a token']:.3f} J ({names[-1]} sequences).")
+
+
+def joules_said(energy: Rows) -> None:
+    """Joules: in words."""
+    cheap, dear = (energy.sort_values("joules a token").iloc[i] for i in (0, -1))
+    display.say(
+        f"The dearest token is `{dear.impl}`'s in {dear.weights_as} at {dear['joules a token']:.2f} J, the "
+        f"cheapest `{cheap.impl}`'s of {int(cheap.batch)} sequences in {cheap.weights_as} at "
+        f"{cheap['joules a token']:.3f} J: "
+        f"{dear['joules a token'] / cheap['joules a token']:.0f} times less. "
+        f"A kilowatt-hour buys {3.6e6 / cheap['joules a token'] / 1e6:,.0f} million tokens there."
+    )
+    spread, saved = energy.watts.max() / energy.watts.min(), dear["joules a token"] / cheap["joules a token"]
+    display.say(
+        f"The board takes {energy.watts.min():.0f} to {energy.watts.max():.0f} W, "
+        + (
+            f"a factor of {spread:.1f} only: what makes a token cheap is that it is done "
+            "sooner, or with others."
+            if spread < saved / 2
+            else f"a factor of {spread:.1f}: power counts as much as time."
+        )
+    )
+
+
+def asked_table(whose: Lab, lab: Lab, traced: Rows, rows: Rows, gpu: str) -> None:
+    """What was asked: the table."""
+    profiles = {("prefill", "nsys"): traced if whose is lab else traced.iloc[:0]}
+    evidence = claims.Evidence(lab.store, {"prefill": rows}, profiles)
+    verdicts = claims.board(claims.select("08b_prefill", source=claims.COURSE), evidence)
+    display.say(
+        f"Met on the {gpu}: {(verdicts.word == claims.HOLDS).sum()} of {len(verdicts)}, set for an "
+        f"{scorecard.GPU} before any of this was built."
+    )
+    display.table(
+        verdicts.assign(met=verdicts.word == claims.HOLDS),
+        {"id": "", "group": "set as", "says": "what", "bars": "asked", "measured": "measured", "met": "met"},
+    )
+
+
+def takeaway(rows: Rows, prompt_asked: int, gpu: str, single: Rows) -> None:
+    """What to take away, computed."""
+    best = (
+        rows[(rows.model == decode.MODEL) & (rows.seq == prompt_asked) & (rows.kind == "own")]
+        .sort_values("tok_s")
+        .iloc[-1]
+    )
+    lines = [
+        f"- On the {gpu} a prompt of {prompt_asked:,} tokens goes in at {best.tok_s:,.0f} tok/s, "
+        f"{best.roof_fraction:.0%} of what the tensor cores were measured to do.",
+        f"- Per token that is {best.tok_s / single.tok_s.max():.0f} times as fast as part "
+        "one's fastest writing: "
+        "a prompt's tokens share each reading of the weights; written tokens do so only if several sequences "
+        "are written at once.",
+        "- Before the GPU can be the bottleneck, the host must stop being one.",
+    ]
+    display.say("\n".join(lines))
+
+
+def explore(rows: Rows, gpu: str, lab: Lab) -> Any:
+    """Tweak it: the explorer."""
+    shown = rows.assign(weights_as=rows.format.map(ablation.FORMATS))
+    return explorer.Explorer(
+        "prompts",
+        shown,
+        x="seq",
+        y="tok_s",
+        controls={"impl": "Way", "weights_as": "Weights", "model": "Model"},
+        labels={"seq": "tokens of the prompt"},
+        title=f"Prompts on {gpu}",
+        start={"impl": "6_graph", "weights_as": "FP16", "model": decode.MODEL},
+        measure=explorer.measurer(lab),
+    )

@@ -1,0 +1,193 @@
+"""What lesson 09's page shows: its tables, figures and computed sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from rooflab import claims
+from rooflab.claims import scorecard
+from rooflab.pages import Opening, Rows, one_line
+from rooflab.view import display, plot
+from rooflab.view.filter_list import Board
+
+
+def opening(verdicts: Rows, gpu: str) -> Opening:
+    """The first screen: how many statements hold, by source."""
+    tested = verdicts[~verdicts["verdict"].isin([claims.ELSEWHERE, claims.UNRECORDED])]
+    held = tested["verdict"].isin([claims.HOLDS, claims.RESCALED])
+    answer = f"{held.sum()} of the {len(tested)} statements that can be tested on the {gpu} hold, and "
+    answer += f"{(tested['verdict'] == claims.REFUTED).sum()} are refuted, each by a row of the record."
+    able = (
+        "turn a claim into a test that could refute it",
+        "say what travels from one GPU to another: a share of the roof, a ratio, hardly a figure",
+        "do what [the list below](#what-you-can-do-now) says, each item proved by an "
+        "exercise that you have solved",
+    )
+    title = "Statements by verdict"
+    counts = verdicts["verdict"].value_counts()
+    fig, ax = plot.figure("statements", title=title, height=1.1 + 0.22 * len(counts))
+    plot.bars(ax, list(counts.index), counts.to_numpy(float), "")
+    said = ", ".join(f"{count} {word}" for word, count in counts.items())
+    return answer, able, (fig, f"{title}, {len(verdicts)} in all, {gpu}: {said}.")
+
+
+def run_facts(gpu: str, statements: list[Any]) -> None:
+    """The facts of the run, in one line."""
+    facts = {
+        "GPU": gpu,
+        "Figures": "recorded; nothing is measured on this page",
+        "Statements": len(statements),
+        "Documents they are from": len({s.source for s in statements}),
+    }
+    one_line(facts)
+
+
+def prediction_table(statements: list[Any]) -> dict[str, Any]:
+    """Prediction: the table."""
+    kinds = []
+    for s in statements:
+        least = "rescaled at best" if s.tests else "not at all"
+        kind = "as stated" if any(not test.restated for test in s.tests) else least
+        kinds.append({"source": s.source, "kind": kind})
+    bound = pd.DataFrame(kinds).groupby(["source", "kind"]).size()
+    bound = bound.unstack(fill_value=0).reset_index()
+    letters = {key: f"{key}: {name}" for key, name in claims.sources().items()}
+    bound["name"] = bound["source"].map(letters)
+    order = ["as stated", "rescaled at best", "not at all"]
+    bound = bound.reindex(columns=["name", *order], fill_value=0)
+    display.table(bound, {"name": "Source", **{k: k.capitalize() for k in order}})
+    return letters
+
+
+def verdicts_table(
+    statements: list[Any], evidence: Any, letters: dict[str, Any]
+) -> tuple[Rows, Rows, list[Any]]:
+    """The verdicts: the table."""
+    verdicts = scorecard.board(statements, evidence)
+    verdicts["name"] = verdicts["source"].map(letters)
+    counted = scorecard.counts(verdicts, "name")
+    words = [word for word in claims.VERDICTS if word in counted]
+    display.table(counted, {"name": "Source", **{word: word.capitalize() for word in words}})
+    return verdicts, counted, words
+
+
+def verdicts_figure(verdicts: Rows, counted: Rows, words: list[Any], gpu: str) -> Rows:
+    """The verdicts: the figure."""
+    title = f"Verdicts on {len(verdicts)} statements"
+    fig, ax = plot.figure("statements", title=title, height=2.6)
+    short = counted["name"].str.partition(",")[0]
+    plot.stacked(ax, list(short), {word: counted[word] for word in words}, "statements")
+    whole = verdicts["verdict"].value_counts()
+    parts = ", ".join(f"{whole[word]} {word}" for word in words)
+    plot.show(fig, f"{title}, {gpu}: {parts}.")
+    return whole
+
+
+def verdicts_said(verdicts: Rows, gpu: str) -> tuple[Rows, Rows]:
+    """The verdicts: in words."""
+    tested = verdicts[~verdicts["verdict"].isin([claims.ELSEWHERE, claims.UNRECORDED])]
+    held = tested["verdict"].isin([claims.HOLDS, claims.RESCALED])
+    text = f"On the {gpu} {len(tested)} of {len(verdicts)} statements can be judged from the "
+    text += f"record, and **{held.sum()} of them hold** ({held.mean():.0%}), "
+    text += f"{(tested['verdict'] == claims.RESCALED).sum()} only rescaled. "
+    by = tested.assign(held=held).groupby("name")["held"].mean().sort_values()
+    text += f"The largest share holds of {by.index[-1]} ({by.iloc[-1]:.0%}), "
+    text += f"the smallest of {by.index[0]} ({by.iloc[0]:.0%})."
+    display.say(text)
+    return tested, held
+
+
+def every_statement_rows(verdicts: Rows, whole: Rows) -> Board:
+    """Every statement: the rows behind it."""
+    listed = verdicts.copy()
+    found = listed["measured"].where(listed["value"].notna(), "")
+    note = listed["tested"].where(listed["tested"] != "", listed["measured"])
+    note += found.map(lambda text: f"; measured {text}" if text else "")
+    listed["note"] = note + ". Line " + listed["line"] + "."
+    controls = {"source": "Source", "group": "Kind", "verdict": "Verdict"}
+    first = claims.REFUTED if (whole.get(claims.REFUTED, 0)) else claims.HOLDS
+    return Board("verdicts", listed, controls=controls, lesson="lesson", start={"verdict": first})
+
+
+def did_not_travel_said(verdicts: Rows) -> None:
+    """What did not travel: in words."""
+    causes = {
+        "C-F15": "The coalesced kernel runs at {measured} the speed of the strided one.",
+        "C-F31": "The kernel takes {measured} of a call that carries its matrix to the GPU.",
+        "C-F31b": "The target asks for {measured} of its card's bandwidth.",
+        "A-1": "By lesson 02's rule it is {measured} on that card: what decides is the bytes of each "
+        "launch, not the model.",
+        "A-2": "The product that ran at the roof there runs at {measured} of it here.",
+        "A-14": "INT4 is slower at {measured} of lesson 04's points with several tokens; "
+        "lesson 07 says from how many tokens on FP16 is ahead.",
+        "D-7": "That kernel keeps DRAM busy for {measured} of the time.",
+        "D-10": "Exact int8 products run at {measured} the speed of the baseline here.",
+        "D-29": "Tensor-core attention at a width of 512 brings {measured}.",
+    }
+    named = verdicts.set_index("id")
+    lines = []
+    for one, sentence in causes.items():
+        row = named.loc[one]
+        if row["verdict"] not in (claims.REFUTED, claims.RESCALED):
+            continue
+        said = sentence.format(measured=f"**{row['measured'] or row['verdict']}**")
+        lines.append(f"- {row['says']} *{row['verdict'].capitalize()}.* {said}")
+    display.say("\n".join(lines))
+
+
+def did_not_travel_figure(tested: Rows, held: Rows, gpu: str) -> None:
+    """What did not travel: the figure."""
+    kinds = tested.assign(held=held).groupby("group")["held"].agg(["mean", "size"])
+    kinds = kinds[kinds["size"] >= 4].sort_values("mean", ascending=False)
+    title = "Share that holds, by kind of statement"
+    fig, ax = plot.figure("%", title=title, height=1.0 + 0.3 * len(kinds))
+    labels = [f"{kind} ({size})" for kind, size in zip(kinds.index, kinds["size"], strict=True)]
+    plot.bars(ax, labels, 100 * kinds["mean"], "%")
+    most, least = kinds.iloc[0], kinds.iloc[-1]
+    ends = f"{kinds.index[0]} {most['mean']:.0%}, {kinds.index[-1]} {least['mean']:.0%}"
+    plot.show(fig, f"{title} (how many there are), {gpu}: {ends}.")
+
+
+def course_asked_itself_table(evidence: Any) -> Rows:
+    """What this course asked of itself: the table."""
+    own = scorecard.goals(evidence)
+    sums = own.groupby(["lesson", "kind", "verdict"], sort=False).size().unstack(fill_value=0)
+    marks = [word for word in (claims.HOLDS, claims.SHORT, claims.UNRECORDED) if word in sums]
+    sums = sums[marks].reset_index()
+    display.table(sums, {"lesson": "Lesson", "kind": "Kind", **{w: w.capitalize() for w in marks}})
+    return own
+
+
+def course_asked_itself_said(own: Rows, gpu: str) -> Rows:
+    """What this course asked of itself: in words."""
+    missed = own[own["verdict"] == claims.SHORT]
+    floors = own[own["kind"] == claims.FLOOR]
+    missed = missed.assign(whose=("Lesson " + missed["lesson"]).replace("Lesson house", "The house"))
+    lines = [
+        f"- {r.whose}: {r.says}; asked {r.asked}, reached **{r.reached}**"
+        for r in missed[missed["kind"] != claims.AIM].itertuples()
+    ]
+    text = f"On the {gpu} {(floors['verdict'] == claims.HOLDS).sum()} of {len(floors)} floors are met, and "
+    text += f"{len(missed)} of {len(own)} goals are missed, "
+    aims = (missed["kind"] == claims.AIM).sum()
+    text += f"{'all' if aims == len(missed) else aims} of them aims (the list is below). "
+    text += (
+        "Floors and rules that are missed:\n\n" + "\n".join(lines) if lines else "No floor or rule is missed."
+    )
+    display.say(text)
+    return missed
+
+
+def takeaway(tested: Rows, held: Rows, gpu: str, missed: Rows) -> None:
+    """What to take away, computed."""
+    refuted = (tested["verdict"] == claims.REFUTED).sum()
+    lines = [
+        f"- {held.sum()} of {len(tested)} testable statements hold on the {gpu}; {refuted} are refuted.",
+        "- A figure belongs to a card. A share of the roof, or a ratio, can be asked of any card.",
+        "- A test that names what would refute it leaves no room for argument. Few statements here have one; "
+        "for the others the course had to choose the bar.",
+        f"- The same judge finds {len(missed)} of this course's own goals missed.",
+    ]
+    display.say("\n".join(lines))

@@ -1,0 +1,346 @@
+"""What lesson 09b's page shows: its tables, figures and computed sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from rooflab import claims
+from rooflab.claims import scorecard
+from rooflab.lab import Lab
+from rooflab.pages import Opening, Rows, one_line
+from rooflab.studies import faults as planted
+from rooflab.studies import static
+from rooflab.verify import mutations, suite
+from rooflab.view import display, plot
+from rooflab.view.filter_list import Board
+
+
+def opening(killed: Rows) -> Opening:
+    """The first screen: how many planted faults are noticed, and by what."""
+    left = killed[killed["killed"] == ""]
+    open_ = left[mutations.is_open(left)]
+    dead = len(killed) - len(left)
+    answer = (
+        f"It does: of {len(killed)} faults planted in the course's own kernels {dead} are noticed, "
+        f"{len(left) - len(open_)} compute "
+    )
+    answer += f"the same as the original, and {len(open_)} are known holes."
+    able = (
+        "test a test by planting faults in what it judges",
+        "say which faults results alone do not show",
+        "choose shapes that a fault cannot hide in",
+    )
+    words = killed["killed"].replace("", "survives").value_counts()
+    title = "Who notices a planted fault first"
+    fig, ax = plot.figure("mutants", title=title, height=1.1 + 0.22 * len(words))
+    plot.bars(ax, list(words.index), words.to_numpy(float), "")
+    return (
+        answer,
+        able,
+        (fig, f"{title}: " + ", ".join(f"{word} {count}" for word, count in words.items()) + "."),
+    )
+
+
+def run_facts(killed: Rows) -> None:
+    """The facts of the run, in one line."""
+    portable = mutations.portable()
+    covered = [pair for pair in portable if pair[0] in mutations.OPERATORS]
+    facts = {
+        "Mutants tried": len(killed),
+        "Rules that made them": killed["mutation"].nunique(),
+        "Rungs attacked (portable ones)": len(covered),
+        "Operators attacked": len({operator for operator, _ in covered}),
+        "Operators left out": ", ".join(
+            dict.fromkeys(operator for operator, _ in portable if operator not in mutations.OPERATORS)
+        )
+        or "none",
+        "Where": "on the CPU target: the kernels' own sources, no GPU",
+    }
+    one_line(facts)
+
+
+def prediction_should_kill_table(killed: Rows) -> None:
+    """Prediction: what should kill what? The table."""
+    wrong_number = {"scale", "overwrite", "forget", "zero", "zeros", "nibble", "nibbles", "sign", "pair"}
+    wrong_order = {"barrier", "warp barrier"}
+    wrong_place = {"guard", "overrun", "clamp", "leave"}
+    groups = {"a wrong number": wrong_number, "a missing barrier": wrong_order, "beyond the end": wrong_place}
+    what = {name: what for what, names in groups.items() for name in names}
+    grouped = killed.assign(operator=killed["mutation"].map(what))
+    rows = mutations.by_operator(grouped.dropna(subset="operator"))
+    rows = rows.set_index("operator").loc[list(groups)].reset_index()
+    rows["other"] += rows["launch"]
+    rows["left"] = rows["equivalent"] + rows["open"]
+    names = {
+        "operator": "Fault",
+        "mutants": "Mutants",
+        "gate": "Gate",
+        "watcher": "Watcher",
+        "other": "Other",
+        "left": "Survive",
+    }
+    display.table(rows, names, caption="Other: a fault at launch, a crash, or no end")
+
+
+def kill_table_table(killed: Rows) -> None:
+    """The kill table: the table."""
+    table = mutations.by_operator(killed)
+    table["other"] += table["launch"]
+    columns = {
+        "operator": "Operator",
+        "mutants": "Mutants",
+        "gate": "Gate",
+        "watcher": "Watcher",
+        "other": "Other",
+        "equivalent": "Same",
+        "open": "Open",
+    }
+    display.table(
+        table,
+        columns,
+        caption="by who noticed first; other: launch fault, crash, no end; same: equivalent; open: a hole",
+    )
+
+
+def kill_table_said(killed: Rows) -> tuple[Rows, Rows, int]:
+    """The kill table: in words."""
+    left = killed[killed["killed"] == ""]
+    open_ = left[mutations.is_open(left)]
+    dead = len(killed) - len(left)
+    text = f"**{dead} of {len(killed)} mutants are killed** ({dead / len(killed):.0%}), "
+    share = (killed["killed"] == "gate").sum()
+    text += (
+        f"{share} by wrong results alone. {len(left) - len(open_)} survive because they compute the same. "
+    )
+    text += (
+        f"**{len(open_)} survive that a GPU could tell apart: known holes of this gate.**"
+        if len(open_)
+        else "No survivor differs from its original."
+    )
+    display.say(text)
+    return left, open_, dead
+
+
+def kill_table_rows(killed: Rows) -> Board:
+    """The kill table: the rows behind it."""
+    listed = killed.assign(
+        name=killed["operator"] + "/" + killed["rung"],
+        word=killed["killed"].replace({"": "survives", "launch": "fault at launch"}),
+    )
+    listed["text"] = listed["fault"] + ": " + listed["code"].str.slice(0, 110)
+    shape = listed["shape"].map(lambda s: f"at {s}: " if s else "")
+    listed["note"] = shape + listed["says"].where(listed["killed"] != "", listed["reason"])
+    some = listed.groupby(["operator", "mutation"], sort=False).head(1)
+    controls = {"operator": "Operator", "word": "Killed by"}
+    return Board(
+        "mutants",
+        some,
+        controls=controls,
+        head="name",
+        word="word",
+        text="text",
+        start={"operator": "int4"},
+        what="mutants, one of each rule and operator",
+    )
+
+
+def those_survive_said(left: Rows) -> None:
+    """Those that survive: in words."""
+    lines = []
+    for r in left.itertuples():
+        why = r.reason[:1].upper() + r.reason[1:] if r.reason else "**No reason yet**"
+        lines.append(f"- `{r.rung}`, {r.fault}: `{r.code[:90]}`. {why}.")
+    display.say("\n".join(lines) if lines else "Nobody survives.")
+
+
+def numbers_trial_table() -> Rows:
+    """Numbers on trial: the table."""
+    trials = suite.read()
+    numeric = trials[trials["item"].str.startswith("D")].copy()
+    numeric["held"] = numeric["value"] <= numeric["bound"]
+    sums = (
+        numeric.groupby(["item", "quantity", "bound"], sort=False)
+        .agg(rungs=("held", "size"), held=("held", "sum"), worst=("value", "max"))
+        .reset_index()
+    )
+    names = {
+        "item": "Item",
+        "quantity": "Quantity",
+        "worst": "Worst rung",
+        "bound": "Bound",
+        "held": "Rungs that hold",
+        "rungs": "Of",
+    }
+    forms = {"worst": "{:.3g}", "bound": "{:.3g}"}
+    display.table(sums[sums["item"] != "D6 unit"], names, forms)
+    return trials
+
+
+def numbers_trial_said(trials: Rows) -> None:
+    """Numbers on trial: in words."""
+    unit = trials[trials["item"] == "D6 unit"].iloc[0]
+    text = f"D6 asks for an error under {unit['bound']:g} on a product whose largest output has a last digit "
+    text += f"of {unit['value']:g}: FP32 cannot even write such a difference down. Against a bound "
+    text += "that FP32 can keep, twice the error of sums in the order of k, it is judged as *D6 possible*."
+    display.say(text if unit["value"] > unit["bound"] else "D6's bound can be written in FP32 here.")
+
+
+def same_again_table(trials: Rows) -> None:
+    """The same again: the table."""
+    again = trials[trials["item"].isin(["F1", "F2", "F2 back", "F5"])].copy()
+    again["held"] = again["value"] <= again["bound"]
+    rows = again.groupby("item", sort=False).agg(n=("held", "size"), held=("held", "sum")).reset_index()
+    says = {
+        "F1": "the last rung of each operator, 100 launches: one result",
+        "F2": "after another input the result is right",
+        "F2 back": "and the first input gives its first bits again",
+        "F5": "wrong inputs are refused, and harm nothing",
+    }
+    rows["says"] = rows["item"].map(says)
+    rows = rows.set_index("item").reindex([i for i in says if i in set(rows["item"])]).reset_index()
+    display.table(rows, {"item": "Item", "says": "What", "held": "Holds", "n": "Of"}, caption="CPU target")
+
+
+def same_again_table_2(evidence: Any, gpu: str) -> None:
+    """The same again: the table."""
+    asked = {
+        ("repeated", "distinct"): "distinct results of a prompt, generated greedily again and again",
+        ("sampled", "distinct"): "distinct results of it, sampled with one seed",
+        ("long", "bytes gone"): "bytes of GPU memory gone after many steps",
+        ("long", "not numbers"): "logits that are not numbers after them",
+        ("refused", "changed afterwards"): "generations changed by refused inputs",
+    }
+    rows = []
+    for (question, quantity), says in asked.items():
+        try:
+            values = evidence.answer("decode", question, quantity)
+            rows.append({"says": says, "value": f"{values.max():,.0f}"})
+        except claims.NoEvidence as missing:
+            rows.append({"says": says, "value": f"not recorded: {missing}"})
+    display.table(pd.DataFrame(rows), {"says": "The decoder of lesson 08", "value": gpu})
+
+
+def state_leaks_ratio_table(here: Lab) -> None:
+    """A state that leaks, and what the ratio tells: the table."""
+    asked = [case for case in planted.cases() if case.impl == "not_zeroed"]
+    faults = here.profile("faults", asked, "sanitizer")
+    faults["tool"] = faults["case"].str.extract(r"tool=(\w+)")[0]
+    names = {
+        "tool": "Instrument",
+        "reports": "Reports",
+        "first_right": "First call right",
+        "second_right": "Second call right",
+    }
+    faults = faults.replace({"True": "yes", "False": "no", True: "yes", False: "no"})
+    display.table(faults, names)
+    if not pd.to_numeric(faults["reports"]).any():
+        display.say(
+            "No instrument objects: reading what the last call left is allowed. Only the "
+            "second answer shows it."
+        )
+
+
+def machine_code_shows_table() -> None:
+    """What the machine code shows: the table."""
+    facts = static.read_sass()
+    facts["operator"] = facts["case"].str.partition("/")[0]
+    facts["rung"] = facts["case"].str.partition(" ")[0]
+    facts["arch"] = facts["case"].str.extract(r"arch=(\w+)")[0]
+    show = facts[facts["operator"].isin(["gemv", "gemv_rows", "mmq", "attention"])]
+    show = show[show["arch"] == show.groupby(["operator", "rung"])["arch"].transform("max")]
+    names = {
+        "rung": "Rung",
+        "shared_memory": "Shared",
+        "barriers": "Barriers",
+        "shuffles": "Shuffles",
+        "tensor_products": "Tensor",
+        "loads_16b": "Wide loads",
+    }
+    display.table(
+        show,
+        names,
+        {name: "{:.0f}" for name in list(names)[1:]},
+        "instructions in the code, for the newest architecture of three",
+    )
+
+
+def hundred_nine_points_table(evidence: Any) -> tuple[Rows, Rows]:
+    """A hundred and nine points: the table."""
+    verdicts = scorecard.board(claims.stated(), evidence)
+    stated, best = scorecard.tally(verdicts), scorecard.tally(verdicts, "best")
+    both = stated[["section", "what", "of", scorecard.PASS, scorecard.FAIL, scorecard.OPEN]].copy()
+    both["best"] = best[scorecard.PASS]
+    total = both[["of", scorecard.PASS, scorecard.FAIL, scorecard.OPEN, "best"]].sum()
+    both = pd.concat([both, pd.DataFrame([{"section": "", "what": "in all", **total}])])
+    names = {
+        "section": "",
+        "what": "Section",
+        "of": "Points",
+        scorecard.PASS: "Pass",
+        scorecard.FAIL: "Fail",
+        scorecard.OPEN: "Not ours to test",
+        "best": "Pass, best kernel",
+    }
+    display.table(both, names)
+    return verdicts, total
+
+
+def hundred_nine_points_table_2(verdicts: Rows) -> None:
+    """A hundred and nine points: the table."""
+    rows = []
+    for r, top in zip(*[scorecard.marks(verdicts, c).itertuples() for c in ("verdict", "best")], strict=True):
+        row = {"mark": r.mark, "asked": f"{r.points} of {r.of}"}
+        for column, found in (("design", r), ("best", top)):
+            names = ", ".join(found.lacking[:4]) + (", ..." if len(found.lacking) > 4 else "")
+            lacks = f"; lacks {len(found.lacking)} items ({names})" if found.lacking else ""
+            row[column] = f"{found.reached}{lacks}"
+        rows.append(row)
+    names = {
+        "mark": "Mark",
+        "asked": "Asks for",
+        "design": "The source's design",
+        "best": "The course's best",
+    }
+    display.table(
+        pd.DataFrame(rows), names, caption="points, and items that a mark names and that do not pass"
+    )
+
+
+def hundred_nine_points_rows(verdicts: Rows) -> Board:
+    """A hundred and nine points: the rows behind it."""
+    points = verdicts[verdicts["points"] > 0].copy()
+    points["outcome"] = points["verdict"].map(scorecard.outcome)
+    points["section"] = (
+        points["id"].str.slice(2, 3) + ", " + points["id"].str.slice(2, 3).map(scorecard.SECTIONS)
+    )
+    measured = points["measured"].map(lambda text: f"; measured {text}" if text else "")
+    tested = points["tested"] + measured
+    counted = points["points"].map(lambda n: f"{n} point{'s' * (n > 1)}. ")
+    rescaled = (points["verdict"] == claims.RESCALED).map(
+        {True: " This bar is rescaled; as stated, the item fails.", False: ""}
+    )
+    points["note"] = counted + tested + "." + rescaled
+    controls = {"section": "Section", "outcome": "Outcome"}
+    return Board(
+        "points",
+        points,
+        controls=controls,
+        word="outcome",
+        lesson="lesson",
+        start={"outcome": scorecard.FAIL},
+        what="items",
+    )
+
+
+def takeaway(dead: int, killed: Rows, open_: Rows, total: Rows) -> None:
+    """What to take away, computed."""
+    lines = [
+        f"- {dead} of {len(killed)} planted faults are noticed; {len(open_)} holes are known and open.",
+        "- Results alone do not show every missing barrier. Somebody has to watch the accesses.",
+        "- Ragged is not enough: a shape must be ragged where the kernel has a seam.",
+        f"- Of {int(total['of'])} points the source's design earns {int(total[scorecard.PASS])} here, "
+        f"the best kernel {int(total['best'])}. {int(total[scorecard.OPEN])} are not ours to test.",
+    ]
+    display.say("\n".join(lines))

@@ -1,0 +1,137 @@
+"""A recording's own pictures, for the first page of its report: every kernel under its roofs, and its GPU
+among the recorded ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+
+from rooflab.records.store import Store
+from rooflab.studies import decode
+from rooflab.studies.bandwidth import roofs
+from rooflab.view.diagram import svg
+from rooflab.view.diagram.svg import AMBER, BLUE, NONE, SKY, Canvas, Drawing, single
+from rooflab.view.plot import number
+
+_TENSOR = {"fp16_tensor": "FP16 tensor", "int8_tensor": "int8 tensor", "fp32": "FP32"}
+
+
+def kernels(store: Store) -> pd.DataFrame:
+    """Every recorded kernel of ours at its best share of a roof: study, operator, impl, intensity (FLOPs a
+    byte), tflop_s, roof_fraction.
+    """
+    found = []
+    for study in store.studies():
+        if study == "regimes":  # times the other studies' kernels again, at other shapes
+            continue
+        rows = store.read(study)
+        rows = rows[(rows["kind"] == "own") & (rows["clock"] == "graph") & (rows["cache"] == "cold")]
+        rows = rows[(rows["flops"] > 0) & (rows["bytes"] > 0) & rows["roof_fraction"].notna()]
+        found.append(rows.sort_values("roof_fraction").groupby(["operator", "impl"], sort=True).tail(1))
+    if not found:
+        return pd.DataFrame(columns=["operator", "impl", "intensity", "rate", "roof_fraction"])
+    table = pd.concat(found, ignore_index=True)
+    flops, bytes_, us = (table[name].astype(float) for name in ("flops", "bytes", "median_us"))
+    return table.assign(intensity=flops / bytes_, rate=flops / us / 1e6)
+
+
+def roofline(store: Store) -> Drawing | None:
+    """Every recorded kernel under the recording's roofs, the best of each operator numbered; None where no
+    roof or no kernel was recorded.
+    """
+    ceilings = roofs(store.read("bandwidth"))
+    points = kernels(store)
+    if points.empty or "dram_read" not in ceilings:
+        return None
+    read = ceilings["dram_read"].value
+    peaks = {name: ceilings[key].value for key, name in _TENSOR.items() if key in ceilings}
+    canvas = Canvas()
+    left, top, right, bottom = 44.0, 18.0, 400.0, 300.0
+    low, high = math.floor(math.log10(points["intensity"].min())), math.log10(points["intensity"].max() * 3)
+    least = math.floor(math.log10(points["rate"].min()))
+    most = math.log10(max([*peaks.values(), points["rate"].max()]) * 2)
+
+    def at(intensity: float, rate: float) -> tuple[float, float]:
+        x = left + (math.log10(intensity) - low) / (high - low) * (right - left)
+        return x, bottom - (math.log10(rate) - least) / (most - least) * (bottom - top)
+
+    canvas.rect(left, top, right - left, bottom - top, NONE, 0.6)
+    for power in range(low, math.floor(high) + 1):
+        x, _ = at(10.0**power, 10.0**least)
+        canvas.text(x, bottom + 14, f"{10.0**power:g}", svg.SMALL, "middle")
+    for power in range(least, math.floor(most) + 1):
+        _, y = at(10.0**low, 10.0**power)
+        canvas.text(left - 4, y + 4, f"{10.0**power:g}", svg.SMALL, "end")
+    canvas.text(0, 10, "TFLOP/s", svg.SMALL)
+    canvas.text((left + right) / 2, bottom + 29, "FLOPs a byte", svg.SMALL, "middle")
+    end = min(10.0**high, max([*peaks.values(), 10.0**most / 2]) * 1e3 / read)
+    canvas.line([at(10.0**low, max(10.0**low * read / 1e3, 10.0**least)), at(end, end * read / 1e3)], 1.6)
+    canvas.text(left + 6, top + 14, f"slope: DRAM read {number(read)} GB/s", svg.SMALL)
+    for name, peak in peaks.items():
+        x, y = at(min(10.0**high, peak * 1e3 / read), peak)
+        canvas.line([(x, y), (right, y)], 1.6, dashed=name != "FP16 tensor")
+        close = any(peak < other < 2 * peak for other in peaks.values())  # its name would run into that one's
+        canvas.text(right - 3, y + 12 if close else y - 4, f"{name} {number(peak)}", svg.SMALL, "end")
+    best = points.sort_values("roof_fraction", ascending=False).drop_duplicates("operator")
+    dots = [at(float(x), float(y)) for x, y in zip(points["intensity"], points["rate"], strict=True)]
+    canvas.cells([(x - 2.2, y - 2.2) for x, y in dots], 4.4, 4.4, SKY)
+    said = []
+    named = best.head(16)
+    for k, (_, row) in enumerate(named.iterrows(), 1):
+        x, y = at(float(row["intensity"]), float(row["rate"]))
+        canvas.cell(x - 7, y - 6, 14, 12, f"{k}", AMBER, 9)
+        canvas.text(
+            right + 12, top + 8 + 17 * k - 17, f"{k}  {row['operator']} {row['roof_fraction']:.0%}", svg.SMALL
+        )
+        said.append(f"{row['operator']} {row['impl']} {row['roof_fraction']:.0%}")
+    says = f"{len(points)} kernels under a read roof of {number(read)} GB/s" + "".join(
+        f", {name} {number(peak)} TFLOP/s" for name, peak in peaks.items()
+    )
+    says += f". The best of each operator by its share of its roof: {', '.join(said)}."
+    return single("Every recorded kernel under its roofs", says, canvas)
+
+
+def places(stores: Sequence[Store], mine: str) -> Drawing | None:
+    """The recorded GPUs side by side: read bandwidth, FP16 products, tokens a second of the course's model;
+    the GPU named `mine` in dark. None where fewer than two were recorded.
+    """
+    rows: list[tuple[str, list[float]]] = []
+    for store in stores:
+        if store.runs().empty:
+            continue
+        ceilings = roofs(store.read("bandwidth"))
+        told = store.read("decode") if "decode" in store.studies() else pd.DataFrame(columns=["tok_s"])
+        if len(told):
+            told = told[(told["model"] == decode.MODEL) & (told["batch"] == 1) & (told["kind"] == "own")]
+        name = str(store.runs().iloc[-1]["gpu"])
+        values = [ceilings[key].value if key in ceilings else 0.0 for key in ("dram_read", "fp16_tensor")]
+        values.append(float(told["tok_s"].max()) if told["tok_s"].notna().any() else 0.0)
+        rows.append((name, values))
+    rows = [row for row in rows if any(row[1])]
+    if len(rows) < 2:
+        return None
+    canvas, y, said = Canvas(), 0.0, []
+    for place, (what, unit) in enumerate(
+        (
+            ("Read bandwidth", "GB/s"),
+            ("FP16 products", "TFLOP/s"),
+            (f"{decode.MODEL}, one sequence", "tokens/s"),
+        )
+    ):
+        ranked = sorted(((each[place], name) for name, each in rows if each[place]), reverse=True)
+        if not ranked:
+            continue
+        canvas.text(0, y + 12, f"{what}, {unit}", bold=True)
+        y += 20
+        for value, name in ranked:
+            wide = 300 * value / ranked[0][0]
+            canvas.text(0, y + 14, name, svg.SMALL)
+            canvas.rect(190, y, wide, 19, BLUE if name == mine else SKY)
+            canvas.text(190 + wide + 6, y + 14, number(value), svg.SMALL)
+            y += 24
+        said.append(f"{what}: " + ", ".join(f"{name} {number(value)} {unit}" for value, name in ranked))
+        y += 8
+    return single("Among the recorded GPUs", "; ".join(said) + ".", canvas)

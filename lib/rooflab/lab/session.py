@@ -164,6 +164,7 @@ class Lab:
             raise self._lacks(study, "", missing, present)
         rows = frame.set_index("case", drop=False).loc[[case for case in wanted if case in present]]
         timed = rows[~is_skipped(rows)]
+        self._require_one(study, cases, rows[is_skipped(rows)])
         own = timed[(timed["kind"] == "own") & (timed["error"] <= timed["error_budget"])]
         self._note(study, "", wanted, timed["case"], gated=[*own["case"]])
         timed = timed.reset_index(drop=True)
@@ -375,6 +376,17 @@ class Lab:
             latency_ns=latency_ns(self.store.read("environment")),
             effort=self.effort,
         )
+
+    def _require_one(self, study: str, cases: Sequence[Case], skipped: pd.DataFrame) -> None:
+        """MissingRecording, with the reason, where no kernel of ours ran on a shape that the study's own
+        list lacks: who asks for another one hears why there is nothing.
+        """
+        own = {case.id for case in cases if case.kind == "own"}
+        reasons = skipped[skipped["case"].isin(own)]
+        if not own or len(reasons) < len(own) or own & {case.id for case in self.cases(study)}:
+            return
+        reason = str(reasons["identity"].iloc[0]).removeprefix(SKIPPED).strip()
+        raise MissingRecording(f"`{reasons['case'].iloc[0]}` cannot run on the {self.run['gpu']}: {reason}.")
 
     def _lacks(self, study: str, tool: str, missing: Sequence[str], held: set[str]) -> MissingRecording:
         """The error of a replay: what is missing, what of the recording comes nearest, and the command."""

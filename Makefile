@@ -10,6 +10,7 @@ BASE ?= $(or $(PYTHON),python3)
 PY := $(or $(PYTHON),.venv/bin/python)
 export PYTHONPATH := $(CURDIR)/lib$(if $(PYTHONPATH),:$(PYTHONPATH))
 export PYTHONHASHSEED := 0
+ROOT := $(filter 0,$(shell id -u 2>/dev/null))
 CHECKED := lib tests notebooks scripts
 
 .PHONY: report test check style lab clean
@@ -34,7 +35,8 @@ test: style
 
 lab:
 	@$(BASE) scripts/setup.py lab "$(PYTHON)"
-	@$(PY) -m jupyterlab --notebook-dir notebooks
+	@$(if $(ROOT),echo "JupyterLab refuses root unless told: as you are root it gets --allow-root.")
+	@$(PY) -m jupyterlab --notebook-dir notebooks $(if $(ROOT),--allow-root)
 
 clean:
 	rm -rf build

@@ -24,6 +24,7 @@ from rooflab import paths
 from rooflab.records.store import Store
 from rooflab.view import plot
 from rooflab.view.beyond import LACKING
+from stand_in import Machine
 from traitlets.config import Config
 
 PARAMETERS = "parameters"
@@ -129,6 +130,21 @@ def replay(
         gc.set_threshold(200_000, 20, 100)  # tables are many small objects, few of them in circles
         values = {**given, "DEVICE": str(device)}
         return [_replay(shell, stem, values) for stem in stems or lessons()]
+
+
+def live(
+    machine: Machine, store: Path, stems: Iterable[str], effort: str = "quick", **given: Any
+) -> list[Replay]:
+    """Run lessons that measure on a machine that is not here (stand_in.Machine), into `store`."""
+    settings = {"ROOFLAB_MODE": "live", "ROOFLAB_STORE": str(store), "ROOFLAB_COMMAND": "rooflab run"}
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.dict(os.environ, settings))
+        stack.enter_context(machine.present())
+        stack.enter_context(mock.patch("os.fsync"))
+        stack.enter_context(mock.patch.object(plot, "png", lambda figure: _ONE_PIXEL))
+        stack.enter_context(mock.patch.object(Figure, "draw_without_rendering", lambda figure: None))
+        shell = stack.enter_context(_shell())
+        return [_replay(shell, stem, {"EFFORT": effort, **given}) for stem in stems]
 
 
 def _reading_once(real: Callable[[Store, str], pd.DataFrame]) -> Callable[[Store, str], pd.DataFrame]:

@@ -283,3 +283,27 @@ def test_wrong_numbers_are_refused_by_the_parser(capsys: pytest.CaptureFixture[s
         with pytest.raises(SystemExit) as stopped:
             cli.main(words)
         assert stopped.value.code == 2
+
+
+WITHOUT_JUPYTER = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"nbformat", "nbclient", "papermill", "IPython", "ipykernel", "ipywidgets"}:
+            raise ModuleNotFoundError(f"{name} is not installed", name=name)
+sys.meta_path.insert(0, Absent())
+from rooflab import cli
+print([cli.main(words) for words in (["record", "1"], ["measure", "gemv", "-p", "n=4096"], ["tune"])])
+"""
+
+
+@pytest.mark.skipif(device.has_gpu(), reason="a GPU is here")
+def test_recording_and_measuring_need_no_jupyter_package() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_JUPYTER],
+        env={**os.environ, "PYTHONPATH": str(LIBRARY)},
+        capture_output=True,
+        text=True,
+    )
+    assert "not installed" not in done.stderr and done.stdout.strip() == "[1, 1, 1]", done.stderr
+    assert done.stderr.count("MODE=live needs an NVIDIA GPU") == 3

@@ -258,13 +258,13 @@ def test_every_width_of_mmqs_half_tiles_passes_the_gate():
 def test_every_int4_rung_passes_the_gate_on_ragged_shapes(n, k, batch):
     import cupy
     from rooflab.bench import gate
-    from rooflab.ops import int4
+    from rooflab.ops import int4, int4_choice
     from rooflab.records.case import Case, options
     from rooflab.studies import get
 
     macros = {
         **{rung.name: {"tokens": min(16 * -(-batch // 16), 64)} for rung in int4.TILED[-4:-1]},
-        "12_token_tiles": {m.lower(): v for m, v in int4.tiles_for(n, k, batch).items()},
+        "12_token_tiles": {m.lower(): v for m, v in int4_choice.tiles_for(n, k, batch).items()},
     }
     cases = [
         Case("int4", "int4", rung.name, n=n, k=k, batch=batch, cache="warm", options=options(**more))
@@ -283,7 +283,7 @@ def test_every_int4_rung_passes_the_gate_on_ragged_shapes(n, k, batch):
         ):
             dealt = options(cluster=2, **how)
             cases.append(Case("int4", "int4", "11_tma", n=n, k=k, batch=batch, cache="warm", options=dealt))
-        widths = ({"tall": tall, "tokens": tokens} for tall, tokens in int4._GROUP_US)
+        widths = ({"tall": tall, "tokens": tokens} for tall, tokens in int4_choice._GROUP_US)
         cases += [
             Case(
                 "int4", "int4", "12_token_tiles", n=n, k=k, batch=batch, cache="warm", options=options(**how)

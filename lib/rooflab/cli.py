@@ -222,6 +222,16 @@ def _trace(asked: argparse.Namespace) -> int:
     return 0
 
 
+def _gate(asked: argparse.Namespace) -> int:
+    from rooflab.verify import gating
+
+    wrong = 0
+    for rung, passed, says in gating.verdicts(asked.operator, asked.rung):
+        _say(f"{rung}: {says}")
+        wrong += passed is False
+    return 1 if wrong else 0
+
+
 def _refresh(asked: argparse.Namespace) -> int:
     from rooflab.book import check
 
@@ -439,6 +449,9 @@ def parser() -> argparse.ArgumentParser:
         "record in data/cpu/ what needs no GPU: accesses watched on the CPU, the compiler's reports",
     )
     one.add_argument("study", nargs="*", metavar="STUDY")
+    one = command("gate", _gate, "gate an operator's rungs on the CPU; exit code 1 if one is wrong")
+    one.add_argument("operator", metavar="OPERATOR")
+    one.add_argument("rung", nargs="?", metavar="RUNG")
     one = command("refresh", _refresh, "replay lessons and rewrite notebooks/ and README's table")
     one.add_argument("lesson", nargs="*", metavar="LESSON", help=LESSON_HELP)
     one = command("validate", _validate, "say whether a recording is complete, gated, fresh and plausible")

@@ -141,7 +141,7 @@ def rung_for(how: Way, n: int, k: int, batch: int, slug: str | None) -> tuple[Ru
     """
     key = (how.format, how.name)
     if key == ("fp16", "gemv"):
-        rung = gemv.LADDERS["gemv_rows"][-1]
+        rung = rung_of(gemv.LADDERS["gemv_rows"], gemv.TUNED, "")
         return rung, gemv.options_for(rung, n, k)
     if key == ("int4_g128", "loop"):
         rung = int4.LADDERS["int4"][0]

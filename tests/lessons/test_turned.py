@@ -5,6 +5,7 @@ Whole that is minutes of CPU time, so a share of it is drawn by a seed; ROOFLAB_
 ROOFLAB_ALL_TURNS=1 runs all.
 """
 
+import itertools
 import os
 import random
 from pathlib import Path
@@ -14,6 +15,8 @@ import replaying
 from rooflab import lab, paths
 from rooflab.book import batch, lessons, parameters, run
 from rooflab.errors import UsageError
+from rooflab.hardware import device
+from rooflab.records.store import Store
 from stand_in import Machine
 
 ALL = bool(os.environ.get("ROOFLAB_ALL_TURNS"))
@@ -25,6 +28,7 @@ def share(every: list, of: int) -> list:  # type: ignore[type-arg]
     return every if ALL else random.Random(SEED).sample(every, min(of, len(every)))
 
 
+GPUS = ("t4", "rtx-3060", "b200")
 OWN = {
     (lesson.stem, one.name): one
     for lesson in lessons.all_lessons()
@@ -60,8 +64,8 @@ def test_a_replay_shows_what_was_recorded_whatever_effort_is_asked_for(quick: Pa
     assert lab.open("replay", str(quick), asked).effort == "quick"
     assert lab.open("replay", "h200", asked).effort == "full"
     lessons = share(replaying.lessons(), 3)
-    for device in (quick, "h200"):
-        parts = [str(one) for one in replaying.replay(device, lessons, EFFORT=asked) if not one.whole]
+    for recording in (quick, "h200"):
+        parts = [str(one) for one in replaying.replay(recording, lessons, EFFORT=asked) if not one.whole]
         assert not parts, f"{SEED}: " + "\n".join(parts)
 
 
@@ -95,3 +99,23 @@ def test_a_parameter_says_what_it_takes_and_refuses_the_rest(stem: str, name: st
 def test_a_replay_says_what_it_lacks_of_any_value(stem: str, name: str, value: object) -> None:
     [page] = replaying.replay("h200", [stem], **{name: value})
     assert page.error is None, str(page)
+
+
+@pytest.mark.parametrize(("gpu", "turn"), share(list(itertools.product(GPUS, turns())), 5), ids=str)
+def test_a_lesson_measures_any_value_that_it_takes(
+    gpu: str, turn: tuple[str, str, object], tmp_path: Path
+) -> None:
+    """With little effort, from an empty store: cases, record and page are those of a GPU."""
+    stem, name, value = turn
+    [page] = replaying.live(Machine(gpu), tmp_path, [stem], **{name: value})
+    assert page.error is None, str(page)
+    assert all("cannot run on" in text or "of a cell above" in text for text in page.lacking), str(page)
+
+
+def test_a_shape_beyond_the_list_is_measured_and_shown(tmp_path: Path) -> None:
+    [page] = replaying.live(Machine("t4"), tmp_path, ["07_regimes"], N=5120, K=5120)
+    assert page.whole, str(page)
+    rows = Store(tmp_path, device.slug(Machine("t4").reported)).read("regimes")
+    mine = rows[(rows["n"] == 5120) & (rows["k"] == 5120)]
+    assert {"cublas", "fused"} <= set(mine["impl"]) and mine["median_us"].notna().any()
+    assert any("5,120 x 5,120" in str(each.outputs) for each in page.shown)

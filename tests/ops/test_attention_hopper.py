@@ -37,6 +37,7 @@ def emulated(rung):
         source = re.sub(rf"\b{word}", ours, source)
     if rung.name in op.STANDING:
         source = re.sub(r"&([qkv])\b", r"\1", source)
+        source = source.replace('#include "common/box3.cuh"\n', "")
     source = source.replace(") CLUSTER_DIMS\n", ")\n").replace(
         "Element shared[];", "Element shared[];\n    emulate(shared);"
     )
@@ -61,6 +62,9 @@ def run(how, name, q, k, v, start=0, causal=True, window=None, **options):
             np.frombuffer(np.array([rows, x[0].size, box, 64], np.int64).tobytes() + x.tobytes(), np.int64)
             for x, rows, box in boxes
         ]
+        if name == "14_pack_gqa":
+            box = np.array([*q.shape, launch.queries, macros["PACK"], 64], np.int64)
+            three[0] = np.frombuffer(box.tobytes() + q.tobytes(), np.int64)
         standing = op.standing_of(launch, macros, n, context, heads, kv_heads, 3)
         grid, more = standing.blocks, [ctypes.c_int(standing.together)]
     sizes = (n, context, start, heads, kv_heads, int(causal), window or 2**31 - 1)
@@ -79,6 +83,7 @@ def run(how, name, q, k, v, start=0, causal=True, window=None, **options):
         (65, 200, (1, 1), {"causal": False}),
         (90, 90, (8, 2), {}),
         (5, 20, (1, 1), {"start": 60, "window": 10}),
+        (50, 50, (7, 1), {"window": 20}),
     ],
 )
 def test_the_hopper_rungs_are_right(name, head_dim, n, context, heads, how):
@@ -161,10 +166,10 @@ def test_every_tile_compiles_unspilled_within_shared_memory(name, head_dim):
 def test_the_fastest_rung_for_a_chip_and_a_width():
     found = {width: op.default_rung(width, "90") for width in (64, 112, 144, 256, 512)}
     assert found == {
-        64: "11_tma",
-        112: "11_tma",
+        64: "14_pack_gqa",
+        112: "14_pack_gqa",
         144: "13_mbarrier_ring",
-        256: "11_tma",
+        256: "14_pack_gqa",
         512: "12_warp_specialised",
     }
     assert {op.default_rung(width) for width in (64, 256, 512)} == {"13_mbarrier_ring"}
@@ -173,6 +178,13 @@ def test_the_fastest_rung_for_a_chip_and_a_width():
         "6_cp_async",
         "2_tiled",
     ]
+
+
+def test_any_group_is_packed_where_few_keys_are_seen():
+    assert [op.pairs_pack_of(group, 777) for group in (1, 3, 7, 8, 10, 12)] == [1, 3, 7, 8, 2, 4]
+    assert [op.pairs_pack_of(group, None) for group in (3, 6, 7, 8)] == [1, 2, 1, 8]
+    assert op.pairs_pack_of(7, op.seen_of(3001, 3001, 0, True, None)) == 7
+    assert op.pairs_pack_of(7, op.seen_of(8192, 8192, 0, True, None)) == 1
 
 
 def test_standing_blocks_take_heads_whose_keys_stay_in_l2():

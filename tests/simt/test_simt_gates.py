@@ -4,7 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
-from rooflab import ops, simt, studies
+from rooflab import ops, studies
 from rooflab.bench import gate
 from rooflab.errors import GateError, LaunchError, MissingTool, UsageError
 from rooflab.ops import probes, stream
@@ -18,55 +18,9 @@ except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_AL
     pytest.skip(str(error), allow_module_level=True)
 
 
-def rows(study, ladders, shapes, **more):
-    """A case of every portable rung on every shape; a shape that a rung refuses goes to REFUSED."""
-    return [
-        case.Case(study, operator, rung.name, cache="cold", clock="graph", **shape, **more)
-        for operator, ladder in ladders.items()
-        for rung in ladder
-        if any(arch.isdigit() for arch in rung.archs)
-        for shape in shapes
-    ]
-
-
-STREAMED = [{"n": n} for n in (4, 1021, 8192, 3 * 8 * 256 * 4 + 36)]
-CASES = rows("bandwidth", stream.LADDERS, STREAMED)
-
-
-def study_cases():
-    """Every own case that is gated here: streams, and products on shapes ragged and whole."""
-    from rooflab.ops import gemv
-
-    fp32 = {"gemv": gemv.LADDERS["gemv"]}
-    fp16 = {"gemv_rows": gemv.LADDERS["gemv_rows"]}
-    products = [{"n": 516, "k": 257}, {"n": 36, "k": 136}, {"n": 37, "k": 41}]
-    yield from CASES
-    yield from rows("gemv", fp32, products, format="fp32")
-    yield from rows("gemv", fp16, [{"n": s["k"], "k": s["n"]} for s in products], format="fp16")
-
-
-@pytest.mark.parametrize("one", list(study_cases()), ids=lambda one: one.id)
-def test_a_studys_contestant_passes_its_gate_on_the_cpu(one):
-    """The very buffers, oracle, budget and launch that a measurement uses, on NumPy; and no false alarm."""
-    with ops.on("cpu"):
-        (work,) = studies.get(one.study).contestants([one])
-        assert work.copies == 2
-        try:
-            admitted = gate.admit(work)
-        except LaunchError as refusal:
-            assert "refuses n = " in str(refusal) or "refuses k = " in str(refusal)
-            assert (one.n or 0) % 4 or (one.k or 0) % 8 or one.operator == "write"
-            return
-        admitted.recheck()
-        assert admitted.error <= work.budget
-        with simt.watched_launches() as launches:
-            work.launch(0)
-        assert [str(fault) for seen in launches for fault in seen.faults] == [] and launches
-
-
 def test_a_wrong_launch_does_not_pass_it():
     """The path above can fail: the same contestant with a launch that leaves the tail out."""
-    one = next(c for c in CASES if (c.operator, c.impl, c.n) == ("copy", "1_scalar", 1021))
+    one = case.Case("bandwidth", "copy", "1_scalar", n=1021, cache="cold", clock="graph")
     with ops.on("cpu"):
         (work,) = studies.get("bandwidth").contestants([one])
         short = lambda i: stream.copy(work.inputs[i][0][:-1], out=work.outputs[i][0][:-1], rung="1_scalar")  # noqa: E731

@@ -65,8 +65,8 @@ static inline void wgmm_registers_f16(float* d, const unsigned* a, unsigned long
   }
 }
 template <int COLUMNS>
-static inline void wgmm_rows_f16(float* d, const unsigned* a, unsigned long long b) {
-  wgmm_registers_f16<COLUMNS, true>(d, a, b, true);
+static inline void wgmm_rows_f16(float* d, const unsigned* a, unsigned long long b, bool add = true) {
+  wgmm_registers_f16<COLUMNS, true>(d, a, b, add);
 }
 
 template <int COLUMNS>
@@ -86,6 +86,19 @@ static inline void tmm_copy_box(void* shared, const long long* map, int column, 
       *(unsigned short*)(emulated_base + (address ^ (address >> 7 & 7) << 4)) =
           inside ? from[(row + r) * map[1] + column + c] : 0;
     }
+}
+// A box of three dimensions, as a map given as {dimensions, slowest first; those of a box} with the array behind.
+static inline void tmm_copy_box_3d(void* shared, const long long* map, int x, int y, int z, unsigned long long*) {
+  const unsigned short* const from = (const unsigned short*)(map + 6);
+  const unsigned place = unsigned((char*)shared - emulated_base);
+  for (int i = 0; i < map[3]; ++i)
+    for (int j = 0; j < map[4]; ++j)
+      for (int c = 0; c < map[5]; ++c) {
+        const unsigned address = place + (i * map[4] + j) * 128 + c * 2;
+        const bool inside = z + i < map[0] && y + j < map[1] && x + c < map[2];
+        *(unsigned short*)(emulated_base + (address ^ (address >> 7 & 7) << 4)) =
+            inside ? from[((z + i) * map[1] + y + j) * map[2] + x + c] : 0;
+      }
 }
 static inline void mbar_expect(unsigned long long*, unsigned) {}
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rooflab import paths
-from rooflab.book import normal
 from rooflab.errors import UsageError
 
 _FILE = re.compile(r"(\d\d)([a-z]?)_(\w+)\.ipynb")
@@ -72,6 +71,8 @@ class Opening(NamedTuple):
 
 def opening(notebook: Path) -> Opening:
     """The title and question of a lesson, from its first cell."""
+    from rooflab.book import normal
+
     text = normal.read(notebook).cells[0].source
     title = re.search(r"^# +(.+)$", text, re.MULTILINE)
     question = re.search(r"^\*\*(.+?)\*\*\s*$", text, re.MULTILINE | re.DOTALL)

@@ -7,15 +7,16 @@ import tokenize
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import nbformat
+from typing import TYPE_CHECKING, Any
 
 from rooflab import paths
 from rooflab.book.lessons import Lesson
 from rooflab.errors import UsageError
 from rooflab.numerics import model_shapes
 from rooflab.records.store import Store, published_devices
+
+if TYPE_CHECKING:
+    import nbformat
 
 CHOICES = {"MODE": ("auto", "live", "replay"), "EFFORT": ("quick", "full")}
 _TRUE, _FALSE = ("true", "yes", "on", "1", "y", "t"), ("false", "no", "off", "0", "n", "f")
@@ -125,7 +126,7 @@ def _spelled(parameter: Parameter) -> str:
     return words[parameter.type]
 
 
-def read(notebook: nbformat.NotebookNode, name: str) -> list[Parameter]:
+def read(notebook: "nbformat.NotebookNode", name: str) -> list[Parameter]:
     """The parameters of a notebook: the annotated assignments of its one cell tagged `parameters`, in order.
     Raises UsageError where the cell is missing, is there twice, or holds anything but such assignments."""
     cells = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
@@ -182,6 +183,8 @@ def _takes(comment: str) -> Takes | None:
 
 def of(lesson: Lesson) -> list[Parameter]:
     """The parameters of a lesson's notebook."""
+    import nbformat
+
     try:
         return read(nbformat.read(lesson.path, as_version=4), lesson.path.name)
     except (nbformat.reader.NotJSONError, nbformat.ValidationError) as error:

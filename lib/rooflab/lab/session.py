@@ -112,13 +112,24 @@ class Lab:
 
     def held(self, study: str, cases: Sequence[Case], tool: str = "") -> list[Case]:
         """Of `cases` those that `measure` (or `profile`, by `tool`) can give: live all of them, replayed what
-        the recording holds, which may be older than a case.
+        the recording holds, which may be older than a case, beside what `measure` says is not yet measured.
         """
         if self.mode == "live":
             return list(cases)
         path = self._profile_path(study, tool)
         there = set((read_profile(path, tool, None) if tool else self.store.read(study))["case"])
+        if there.isdisjoint(case.id for case in cases):
+            return []
+        there |= set(self._newer(study, cases, there))
         return [case for case in cases if case.id in there]
+
+    def _newer(self, study: str, cases: Sequence[Case], held: set[str]) -> dict[str, str]:
+        """Cases of rungs that neither the table with the cases `held` nor the study's timings know yet."""
+        if held.issuperset(case.id for case in cases):
+            return {}
+        found = studies.get(study)
+        timed = (static.read() if found.everywhere else self.store.read(study))["case"]
+        return found.not_yet_measured(cases, held.union(timed))
 
     def has_profile(self, study: str, tool: str) -> bool:
         """Whether an instrument answered for any case of a study; live, whether that can still be tried."""
@@ -136,7 +147,8 @@ class Lab:
         Live, whatever the store does not already hold fresh is gated, timed and stored first. A case that
         could not run there (a peer not installed, too little memory) is recorded as skipped with its reason
         and left out here. Replay reads the store; MissingRecording names the cases it lacks and the command
-        that measures them.
+        that measures them. A rung newer than the recording is left out and named in the frame's
+        attrs["not_yet_measured"].
         """
         if studies.get(study).everywhere:
             frame = static.read()
@@ -146,14 +158,19 @@ class Lab:
             frame = self.store.read(study)
         wanted = [case.id for case in cases]
         present = set(frame["case"])
-        missing = [case for case in wanted if case not in present]
+        newer = self._newer(study, cases, present)
+        missing = [case for case in wanted if case not in present and case not in newer]
         if missing and (self.mode == "replay" or studies.get(study).everywhere):
             raise self._lacks(study, "", missing, present)
         rows = frame.set_index("case", drop=False).loc[[case for case in wanted if case in present]]
         timed = rows[~is_skipped(rows)]
+        self._require_one(study, cases, rows[is_skipped(rows)])
         own = timed[(timed["kind"] == "own") & (timed["error"] <= timed["error_budget"])]
         self._note(study, "", wanted, timed["case"], gated=[*own["case"]])
-        return timed.reset_index(drop=True)
+        timed = timed.reset_index(drop=True)
+        if newer:
+            timed.attrs["not_yet_measured"] = sorted(set(newer.values()))
+        return timed
 
     def profile(
         self, study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | None = None
@@ -180,7 +197,9 @@ class Lab:
                     self.say(f"{study} skipped {tool}: {error}")
             path = self._profile_path(study, tool)
             frame = read_profile(path, tool, metrics)
-        missing = [case.id for case in cases if case.id not in set(frame["case"])]
+        present = set(frame["case"])
+        present |= set(self._newer(study, cases, present))
+        missing = [case.id for case in cases if case.id not in present]
         if missing and (self.mode == "replay" or studies.get(study).everywhere):
             raise self._lacks(study, tool, missing, set(frame["case"]))
         order = {case.id: i for i, case in enumerate(cases)}
@@ -357,6 +376,17 @@ class Lab:
             latency_ns=latency_ns(self.store.read("environment")),
             effort=self.effort,
         )
+
+    def _require_one(self, study: str, cases: Sequence[Case], skipped: pd.DataFrame) -> None:
+        """MissingRecording, with the reason, where no kernel of ours ran on a shape that the study's own
+        list lacks: who asks for another one hears why there is nothing.
+        """
+        own = {case.id for case in cases if case.kind == "own"}
+        reasons = skipped[skipped["case"].isin(own)]
+        if not own or len(reasons) < len(own) or own & {case.id for case in self.cases(study)}:
+            return
+        reason = str(reasons["identity"].iloc[0]).removeprefix(SKIPPED).strip()
+        raise MissingRecording(f"`{reasons['case'].iloc[0]}` cannot run on the {self.run['gpu']}: {reason}.")
 
     def _lacks(self, study: str, tool: str, missing: Sequence[str], held: set[str]) -> MissingRecording:
         """The error of a replay: what is missing, what of the recording comes nearest, and the command."""

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+import pandas as pd
+
 from rooflab import studies
 from rooflab.errors import MissingTool, UsageError
 from rooflab.hardware import device as devices
@@ -18,6 +20,7 @@ from rooflab.records.case import Case
 from rooflab.records.fingerprint import SKIPPED, fresh
 from rooflab.records.validate import Finding, validate
 from rooflab.runtime import nvrtc
+from rooflab.studies import static
 from rooflab.studies.bandwidth import roofs
 
 _SAY_EVERY_S = 3.0
@@ -46,8 +49,24 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
     sized = spec or (unlisted(runs.iloc[-1]) if len(runs) else None)
     effort = store.effort or "full"
 
+    newer: dict[str, set[str]] = {}  # rungs that a table has no row of yet, by the table's file
+
+    def recordable(study: str, cases: list[Case], file: str) -> list[Case]:
+        """`cases` without those of newer rungs, which are noted; of a missing or damaged file validate says
+        what is wrong.
+        """
+        try:
+            tables = [pd.read_csv(store.folder / f, usecols=["case"]) for f in (file, f"{study}.csv")]
+        except (OSError, ValueError):
+            return cases
+        held = pd.concat(tables)["case"].dropna()
+        lacking = studies.get(study).not_yet_measured(cases, held.astype(str))
+        newer.setdefault(file, set()).update(lacking.values())
+        return [case for case in cases if case.id not in lacking]
+
     def expected(study: str) -> list[Case]:
-        return studies.get(study).cases(effort, sized) if study in studies.names() else []
+        cases = studies.get(study).cases(effort, sized) if study in studies.names() else []
+        return recordable(study, cases, f"{study}.csv")
 
     def identity(case: Case) -> str | None:
         nonlocal told
@@ -60,11 +79,11 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
 
     found = roofs(bandwidth)
     measured = [study for study in studies.names() if not studies.get(study).everywhere]
-    wanted = {
-        f"{study}_{tool}.csv": (columns_of(study, tool, metrics), [case.id for case in cases])
-        for study in measured
-        for tool, cases, metrics in studies.get(study).profiles(effort, sized)
-    }
+    wanted = {}
+    for study in measured:
+        for tool, cases, metrics in studies.get(study).profiles(effort, sized):
+            cases = recordable(study, cases, f"profiles/{study}_{tool}.csv")
+            wanted[f"{study}_{tool}.csv"] = (columns_of(study, tool, metrics), [case.id for case in cases])
     stale = []
     with as_on(spec.slug if spec else None, capability.replace(".", "") or "90"):
         for path in sorted((store.folder / "profiles").glob("[!.]*.csv")):
@@ -76,11 +95,12 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
                     if now is not None and not fresh(held, now):
                         sentence = f"{case} is stale: profiled as {held}, its code is now {now}."
                         stale.append(Finding("error", f"profiles/{path.name}", sentence))
-        return stale + validate(
-            store.folder,
-            measured,
-            expected,
-            identity,
-            {key: value.value for key, value in found.items()},
-            wanted,
-        )
+        cpu, reports = studies.get("static"), static.read()["case"]
+        newer["cpu/static.csv"] = set(cpu.not_yet_measured(cpu.cases(), reports).values())
+        roof_of = {key: value.value for key, value in found.items()}
+        stale += validate(store.folder, measured, expected, identity, roof_of, wanted)
+    return stale + [
+        Finding("warning", file, f"not yet measured: {', '.join(sorted(names))}.")
+        for file, names in newer.items()
+        if names
+    ]

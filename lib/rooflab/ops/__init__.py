@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -24,9 +25,6 @@ from rooflab.hardware import device
 from rooflab.paths import KERNELS
 from rooflab.records.fingerprint import identity
 from rooflab.runtime import launch_cache, nvrtc
-
-# The modules that hold ladders, in the order of the lessons; each has LADDERS and launch_rule(rung).
-_MODULES = ("stream", "gemv", "q8_0", "mmq", "int4", "attention", "decoder", "decoder_ops", "gemma_ops")
 
 PORTABLE = ("75", "80", "86", "89", "90", "100", "120")
 DEPENDENT = ("90", "100", "120")  # programmatic dependent launch needs sm_90
@@ -106,8 +104,30 @@ class Rung:
 
 
 def modules() -> list[ModuleType]:
-    """Every module of ladders: what the loader, the static study and the tests go through."""
-    return [importlib.import_module(f"rooflab.ops.{name}") for name in _MODULES]
+    """Every module of this folder that declares LADDERS and launch_rule(rung), by its PLACE: what the loader,
+    the static study and the tests go through. small_cases(operator, rung) lists small cases of a study, whose
+    contestants gate a rung; trials(operator, rung) yields (shape in words, gate.Work) where no study has any.
+    """
+    names = sorted(found.name for found in pkgutil.iter_modules([str(Path(__file__).parent)]))
+    found = [importlib.import_module(f"rooflab.ops.{name}") for name in names]
+    return sorted((m for m in found if hasattr(m, "LADDERS")), key=lambda m: getattr(m, "PLACE", 99))
+
+
+def module_of(operator: str) -> ModuleType:
+    """The module that declares an operator; UsageError lists what exists."""
+    for module in modules():
+        if operator in module.LADDERS:
+            return module
+    known = ", ".join(name for module in modules() for name in module.LADDERS)
+    raise UsageError(f"There is no operator {operator!r}; there are {known}.")
+
+
+def rungs() -> Iterator[tuple[str, Rung]]:
+    """Every rung of every ladder with the name of its operator, in the order of the lessons."""
+    for module in modules():
+        for operator, ladder in module.LADDERS.items():
+            for rung in ladder:
+                yield operator, rung
 
 
 _AT_HAND: ContextVar[tuple[str | None, str] | None] = ContextVar("rooflab_at_hand", default=None)

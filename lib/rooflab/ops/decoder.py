@@ -39,6 +39,7 @@ _MACROS = {
     **{"HIDDEN": 256, "MLP": 512, "HEADS": 4, "KV_HEADS": 2},
     **{"WARPS": 4, "STAGES": 3, "SLOTS": 20, "TEAM": 1},
 }
+PLACE = 7  # of its ladders among all of them: in the order of the lessons
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "decode_step": (
         Rung(

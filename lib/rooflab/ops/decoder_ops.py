@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
+from rooflab.bench import gate
 from rooflab.errors import LaunchError
 from rooflab.numerics.quant import Planes
-from rooflab.ops import Rung, check_array, loaded, rung_of, with_target
+from rooflab.ops import Rung, check_array, decoder, loaded, rung_of, with_target
 from rooflab.ops.int4 import Tiles
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.runtime import nvrtc
 
+PLACE = 8  # of its ladders among all of them: in the order of the lessons
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "embedding": (
         Rung(
@@ -331,3 +336,60 @@ def _sms() -> int:
     import cupy
 
     return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+
+
+TRIED = ("rmsnorm", "rope", "silu_mul")  # the others are held to float64 by tests of their own
+
+
+def trials(operator: str, rung: Rung) -> Iterator[tuple[str, gate.Work]]:
+    """Small contestants for the gate on the CPU: a shape in words, and the work."""
+    rng = np.random.default_rng(0)
+
+    def subject(
+        shape: str, launch: Callable[[int], None], outs: Any, expected: np.ndarray
+    ) -> tuple[str, gate.Work]:
+        works = gate.Work(
+            rung.name, launch, [[]] * 2, [[out] for out in outs], lambda: expected,
+            float(np.spacing(np.float16(4))),
+        )  # fmt: skip
+        return shape, works
+
+    if operator == "rmsnorm":
+        width = 1096
+        before = rng.standard_normal((5, width)).astype(np.float32)
+        branch, weights = (rng.standard_normal(s).astype(np.float16) for s in ((5, width), width))
+        outs = [np.empty((5, width), np.float16) for _ in range(2)]
+        total = before.astype(np.float64) + branch
+
+        def normed(i: int) -> None:
+            residual = before.copy()
+            rmsnorm(residual, weights, out=outs[i], branch=branch, rung=rung.name)
+
+        expected = total / np.sqrt((total**2).mean(-1, keepdims=True) + 1e-6) * weights
+        yield subject(f"5 x {width}", normed, outs, expected)
+    elif operator == "rope":
+        rows, biases = (rng.standard_normal(s).astype(np.float16) for s in ((3, 256), 256))
+        turns = decoder.rotations(16, 32, 1e4)
+        paired, by = np.ascontiguousarray(decoder.pair_heads(rows.T, 32).T), decoder.pair_heads(biases, 32)
+        outs = [np.empty((3, 8, 32), np.float16) for _ in range(2)]
+
+        def turned(i: int) -> None:
+            q, k, v = (np.full((3, n, 32), np.nan, np.float16) for n in (4, 2, 2))
+            rope(paired, by, turns, q, k, v, start=5)
+            outs[i][:] = np.concatenate([q, k, v], 1)
+
+        whole = (rows.astype(np.float64) + biases).reshape(3, 8, 32)
+        cos, sin = turns[5:8, None, :, 0], turns[5:8, None, :, 1]
+        first, second = whole[..., :16], whole[..., 16:]
+        expected = np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+        expected[:, 6:] = whole[:, 6:]
+        yield subject("3 x 8 heads of 32", turned, outs, expected)
+    elif operator == "silu_mul":
+        gates = rng.standard_normal((2, 67, 40)).astype(np.float16)
+        both = np.ascontiguousarray(decoder.pair_gates(gates.swapaxes(1, 2)).T)
+        outs = [np.empty((67, 40), np.float16) for _ in range(2)]
+        gate64, up64 = gates.astype(np.float64)
+        yield subject(
+            "67 x 40", lambda i: silu_mul(both, out=outs[i]), outs,
+            gate64 / (1 + np.exp(-gate64)) * up64,
+        )  # fmt: skip

@@ -15,6 +15,7 @@ from rooflab.numerics.quant import Planes
 from rooflab.ops import Rung, check_array, loaded, with_target
 from rooflab.records.fingerprint import source_of_callable
 
+PLACE = 9  # of its ladders among all of them: in the order of the lessons
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "sample_candidates": (
         Rung(

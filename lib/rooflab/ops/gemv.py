@@ -17,9 +17,11 @@ import numpy as np
 
 from rooflab.errors import LaunchError, UsageError
 from rooflab.ops import Rung, check_array, loaded, remembered, rung_of, with_target
+from rooflab.records.case import Case
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.runtime import nvrtc
 
+PLACE = 2  # of its ladders among all of them: in the order of the lessons
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "gemv": (
         Rung("gemv", "1_strided", "gemv_strided", "a warp a column", defines={"THREADS": 32}),
@@ -85,6 +87,8 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
         ),
     ),
 }
+
+TUNED = "5_split"  # of gemv_rows: what it runs by itself where addresses and k allow 16-byte loads
 
 # Rungs that take any n and k at any address; the others move 16 bytes at a time.
 _ANY = ("1_strided", "2_coalesced", "3_split_k", "1_warp")
@@ -175,7 +179,7 @@ def _split_options(k: int) -> dict[str, int]:
 def default_rung(operator: str, n: int, k: int, aligned: bool) -> str:
     """The rung that an operator runs when none is named: the fastest recorded one that takes the shape."""
     if operator == "gemv_rows":
-        return "5_split" if aligned and k % 8 == 0 else "1_warp"
+        return TUNED if aligned and k % 8 == 0 else "1_warp"
     if not aligned or n % 4:
         return "3_split_k"
     return "6_column_strips" if n >= 1024 else "5_in_flight"
@@ -313,3 +317,14 @@ def gemv_rows(w: Any, x: Any, *, out: Any = None, rung: str | None = None, **opt
     arguments = [w, x, out, ctypes.c_uint(n), ctypes.c_uint(k)]
     _loaded(chosen, macros).launch(blocks_of(chosen, n, macros), macros["THREADS"], arguments)
     return out
+
+
+def small_cases(operator: str, rung: Rung) -> list[Case]:
+    """Ragged and whole shapes, for the gate on the CPU."""
+    form = "fp32" if operator == "gemv" else "fp16"
+    sizes = [(516, 257), (36, 136), (37, 41), (20, 4104)]  # the last is longer than any tile
+    sizes = sizes if operator == "gemv" else [*((k, n) for n, k in sizes[:3]), (33, 1288), (21, 4104)]
+    return [
+        Case("gemv", operator, rung.name, format=form, n=n, k=k, cache="cold", clock="graph")
+        for n, k in sizes
+    ]

@@ -12,29 +12,24 @@ tiles  one array [n/64, k/128, 1056] of words, n padded up to a multiple of 64 w
 
 from __future__ import annotations
 
-import csv
 import ctypes
-import functools
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rooflab.errors import LaunchError, UsageError
-from rooflab.hardware import device
 from rooflab.numerics.quant import GROUP, Int4
-from rooflab.ops import _TARGET, Rung, check_array, loaded, remembered, rung_of, this_gpu, with_target
+from rooflab.ops import Rung, check_array, loaded, remembered, rung_of, with_target
+from rooflab.ops.int4_choice import BLOCK_WORDS, TILE, choose
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.runtime import nvrtc
 
-TILE = 64  # rows of a block in tile order
-BLOCK_WORDS = 32 + TILE * GROUP // 8  # scales, then codes: 4224 bytes
-TABLE = Path(__file__).with_suffix(".csv")  # the dispatcher's: what was fastest, by device, shape and batch
 AMPERE = ("80", "86", "89", "90", "100", "120")  # asynchronous copies
 _X_ROW = 272  # bytes between two tokens' 128 halves in shared memory: conflict-free for ldmatrix
 
+PLACE = 5  # of its ladders among all of them: in the order of the lessons
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "int4": (
         Rung(
@@ -392,100 +387,6 @@ def dequantise(weights: Rows, *, out: Any = None, **options: int) -> Any:
     words = ctypes.c_ulonglong(n * k // 8)
     _launch(chosen, n, k, 1, [weights.qweight, weights.scales, out, words], macros)
     return out
-
-
-def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> tuple[str, dict[str, int]]:
-    """Rung and macros for y [batch, n] with k inputs: in row order by rule, in tile order from the table of
-    what was fastest on the device (a name of rooflab.hardware.device, by default the GPU at hand).
-
-    The table's shape nearest in n and k counts, and of its batches the smallest that is large enough; beyond
-    the largest, rung 12 by tiles_for. A device of whose generation the table holds none takes the portable
-    rungs: 8 up to 8 tokens, then 9.
-    """
-    if not tiled:
-        return (
-            ("5_split_k", {})
-            if batch == 1
-            else ("6_batched", {"TOKENS": min(8, 1 << (batch - 1).bit_length())})
-        )
-    rows = _rows_for(_this_device() if slug is None else slug)
-    if not rows:
-        wide = 8 * math.ceil(batch / 8)
-        if batch <= 8:
-            return "8_folded_offset", {"TOKENS": wide}
-        return "9_shared_x", {"TOKENS": min(16 * math.ceil(wide / 16), 64), "K_WARPS": 2 if wide <= 16 else 1}
-    shape = min(
-        ((row.n, row.k) for row in rows),
-        key=lambda shape: (abs(math.log(shape[0] / n)) + abs(math.log(shape[1] / k)), shape),
-    )
-    fitting = [row for row in rows if (row.n, row.k) == shape and row.batch >= batch]
-    if not fitting:
-        return "12_token_tiles", tiles_for(n, k, batch)
-    chosen = min(fitting, key=lambda row: row.batch)
-    return chosen.rung, dict(chosen.macros)
-
-
-_AT_ONCE = 132  # blocks of rung 12 that run at a time, one to a multiprocessor of an H200
-_IN_FOURS = 112  # the same in clusters of four, which not all groups of multiprocessors divide into
-# A turn of blocks on an H200, as measured: a start and an end (in tiles_for), and groups of k.
-_GROUP_US = {  # what a group of k takes a block, by TALL and TOKENS: the tiles worth building
-    **{(1, 64): 0.45, (1, 80): 0.48, (1, 96): 0.52, (1, 112): 0.6, (1, 128): 0.68, (1, 256): 1.42},
-    **{(2, 64): 0.89, (2, 80): 1.0, (2, 96): 1.09, (2, 112): 1.23, (2, 128): 1.37},
-}
-_SHARED = 225 * 1024
-
-
-def tiles_for(n: int, k: int, batch: int) -> dict[str, int]:
-    """Macros of rung 12 for a shape: the tile and number of parts of k whose turns should take least."""
-
-    def cost(how: tuple[int, int, int]) -> float:
-        tall, tokens, parts = how
-        blocks = math.ceil(n / (2 * TILE * tall)) * math.ceil(batch / tokens) * parts
-        besides = 3.4 + 0.02 * tall * tokens + (0.01 * tall * tokens if parts > 1 else 0.0)
-        turn = besides + math.ceil(k / GROUP / parts) * _GROUP_US[tall, tokens]
-        return math.ceil(blocks / (_IN_FOURS if parts == 4 else _AT_ONCE)) * turn
-
-    tall, tokens, parts = min(((*tile, parts) for tile in _GROUP_US for parts in (1, 2, 4)), key=cost)
-    place = 2 * tall * 4 * BLOCK_WORDS + 256 * tokens
-    return {"TALL": tall, "CLUSTER": parts, "TOKENS": tokens, "STAGES": min(6, _SHARED // place)}
-
-
-def _rows_for(slug: str | None) -> list[Choice]:
-    """The table's lines of that device, else of one of its generation."""
-    own = [row for row in _table() if row.device == slug]
-    if own or slug not in device.names():
-        return own
-    generation = device.get(slug).compute_capability
-    return [row for row in _table() if device.get(row.device).compute_capability == generation]
-
-
-class Choice(NamedTuple):
-    """A line of the table: on this device, for this shape, up to this batch, this rung with these macros."""
-
-    device: str
-    n: int
-    k: int
-    batch: int
-    rung: str
-    macros: tuple[tuple[str, int], ...]
-
-
-@functools.cache
-def _table() -> tuple[Choice, ...]:
-    found = []
-    with open(TABLE, newline="") as file:
-        for row in csv.DictReader(file):
-            macros = tuple(
-                (name, int(value)) for name, value in (w.split("=") for w in row["macros"].split())
-            )
-            n, k, batch = (int(row[name]) for name in ("n", "k", "batch"))
-            found.append(Choice(row["device"], n, k, batch, row["rung"], macros))
-    return tuple(found)
-
-
-def _this_device() -> str | None:
-    """Name in the table of devices of the GPU at hand, if it has one; None on the CPU."""
-    return None if _TARGET.get() == "cpu" else this_gpu()[0]
 
 
 def _empty(like: Any, shape: tuple[int, int]) -> Any:

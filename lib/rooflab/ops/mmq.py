@@ -28,6 +28,7 @@ from rooflab.ops.q8_0 import (
     quantise,
     shape_of,
 )
+from rooflab.records.case import Case, options
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.runtime import nvrtc
 
@@ -38,6 +39,7 @@ _TUNED = {
     **{"STAGES": 2, "UNROLL": 2, "RESIDENT": 2},
 }
 
+PLACE = 4  # of its ladders among all of them: in the order of the lessons
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "mmq": (
         Rung(
@@ -252,3 +254,11 @@ def launch_rule(rung: Rung) -> str:
     return source_of_callable(
         product, launch_shape, options_for, _width, _tile_bytes, wgmma_blocks, _narrow_pays
     )
+
+
+def small_cases(operator: str, rung: Rung) -> list[Case]:
+    """Ragged shapes, for the gate on the CPU."""
+    return [
+        Case("mmq", operator, rung.name, format="q8_0", n=n, k=k, batch=batch, options=options(prepared=1))
+        for n, k, batch in ((70, 256, 9), (130, 384, 67))
+    ]

@@ -18,10 +18,12 @@ import numpy as np
 from rooflab.errors import LaunchError
 from rooflab.numerics.quant import BLOCK, Q8_0, Q8_1, Planes
 from rooflab.ops import Rung, check_array, loaded, remembered, rung_of, with_target
+from rooflab.records.case import Case
 from rooflab.records.fingerprint import source_of_callable
 
 _LARGEST = 2**31 - 1  # sizes and element counts of activations and outputs are ints in the kernels
 
+PLACE = 3  # of its ladders among all of them: in the order of the lessons
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "q8_0": (
         Rung("q8_0", "1_float", "q8_0_float", "every weight a float on its own"),
@@ -308,3 +310,14 @@ def launch_rule(rung: Rung) -> str:
         "embedding_q8_0": (embedding_q8_0,),
     }
     return source_of_callable(*functions.get(rung.operator, (dequantise,)))
+
+
+def small_cases(operator: str, rung: Rung) -> list[Case]:
+    """Ragged shapes, for the gate on the CPU."""
+    if operator != "q8_0":
+        return [Case("q8_0", operator, rung.name, format="q8_0", n=n, k=128, batch=3) for n in (19, 64)]
+    several = ((3, 4480), (8, 256)) if TAKES[rung.name][2] > 1 else ((1, 4480),)
+    return [
+        Case("q8_0", operator, rung.name, format="q8_0", n=37, k=k, batch=batch)
+        for batch, k in ((1, 256), *several)
+    ]

@@ -16,10 +16,12 @@ import numpy as np
 
 from rooflab.errors import LaunchError, UsageError
 from rooflab.ops import Rung, arrays, check_array, loaded, rung_of, with_target
+from rooflab.records.case import Case
 from rooflab.records.fingerprint import source_of_callable
 
 _WIDE = {"THREADS": 256, "UNROLL": 4}
 
+PLACE = 1  # of its ladders among all of them: in the order of the lessons
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "read": (
         Rung("read", "1_scalar", "read_scalar", "one 4-byte load a thread", words=1),
@@ -264,3 +266,9 @@ def saxpy(
     arguments = [x, y, out, ctypes.c_float(a)]
     _launch(chosen, n, arguments, macros, blocks_of(chosen, n, macros), dependent)
     return out
+
+
+def small_cases(operator: str, rung: Rung) -> list[Case]:
+    """Ragged and whole lengths, for the gate on the CPU."""
+    sizes = (1021, 4 * 2348, 3 * 8 * 256 * 4 + 36)  # the second leaves a tile over for some loads of a thread
+    return [Case("bandwidth", operator, rung.name, n=n, cache="cold", clock="graph") for n in sizes]

@@ -68,7 +68,7 @@ def watched(predicted: Rows) -> None:
     loads = loads[(loads["access"] == "load") & (loads["space"] == "global")]
     sums = loads.groupby("case")[["sectors", "requests"]].sum()
     ratio = sums["sectors"] / sums["requests"]
-    predicted["watched"] = predicted["impl"].map({case.impl: ratio[case.id] for case in small})
+    predicted["watched"] = predicted["impl"].map({case.impl: ratio.get(case.id) for case in small})
     names = {"impl": "Rung", "sectors": "The matrix, on paper", "watched": "All loads, watched on the CPU"}
     display.table(predicted, names, {"watched": "{:.2f}"}, "Sectors a request")
 

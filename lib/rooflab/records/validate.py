@@ -41,6 +41,8 @@ _ADVICE = {
     "are not recorded": "What is missing is measured by `rooflab record`, with the effort of the recording: "
     "it continues where it stopped, and says of each case it skips why.",
     "has no recording": "A study without a table is measured by `rooflab record STUDY`.",
+    "not yet measured": "A rung newer than a recording is measured by `rooflab record` on that GPU; "
+    "`rooflab trace` records on any machine what data/cpu holds.",
     "no longer expected": "Rows that no study asks for any more do no harm; recording into an empty folder "
     "leaves them out.",
     "names no clean commit": "Commit first and record then: a run on an edited tree cannot be looked up.",

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import subprocess
@@ -424,7 +425,7 @@ class Function:
             for cell, place in moving:
                 cell.value = pointers[place]
             for number, place, made in maps:
-                cells[number] = found = tensor_map(pointers[place], *made)
+                cells[number] = found = array_map(pointers[place], *made)
                 row[number] = ctypes.addressof(found)
             result = call(function, gx, gy, gz, bx, by, bz, shared, current_stream(), where, 0)
             if result[0] != success:
@@ -493,7 +494,7 @@ def _packed(arguments: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]
 
 class TensorMap(ctypes.Structure):
     """A matrix in global memory and a box of it, as the tensor memory accelerator reads them: opaque. `made`
-    is what tensor_map made it of.
+    is what array_map made it of.
     """
 
     _fields_ = [("opaque", ctypes.c_uint8 * 128)]
@@ -505,12 +506,12 @@ class TensorMap(ctypes.Structure):
 
 
 @functools.lru_cache(maxsize=512)
-def tensor_map(
-    address: int, rows: int, columns: int, element: str, box: tuple[int, int], swizzle: int
+def array_map(
+    address: int, shape: tuple[int, ...], element: str, box: tuple[int, ...], swizzle: int
 ) -> TensorMap:
-    """The map of a row-major matrix at `address`, for copies of boxes of (rows, columns) into shared memory
-    whose 16-byte pieces are turned within `swizzle` bytes (64 or 128, the width of a box's row), or by 0 are
-    not.
+    """The map of a contiguous array of `shape` (slowest dimension first) at `address`, for copies of a `box`
+    of it into shared memory, whose 16-byte pieces are swizzled within `swizzle` bytes (64 or 128, the width
+    of a box's row), or with 0 are not.
     """
     driver = _driver()
     # The driver wants the map at a multiple of 64, which the bindings don't promise.
@@ -525,20 +526,27 @@ def tensor_map(
     status = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
         ctypes.byref(found),
         kind,
-        narrow(2),
+        narrow(len(shape)),
         ctypes.c_void_p(address),
-        numbers(wide, columns, rows),
-        numbers(wide, columns * size),
-        numbers(narrow, box[1], box[0]),
-        numbers(narrow, 1, 1),
+        numbers(wide, *reversed(shape)),
+        numbers(wide, *(size * math.prod(shape[i:]) for i in range(len(shape) - 1, 0, -1))),
+        numbers(narrow, *reversed(box)),
+        numbers(narrow, *(1 for _ in shape)),
         0,  # not interleaved
         {0: 0, 64: 2, 128: 3}[swizzle],
         3,  # L2 fetches 256 bytes
         0,  # outside lie zeros
     )
     _checked((driver.CUresult(status), found))
-    found.made = (address, rows, columns, element, box, swizzle)
+    found.made = (address, shape, element, box, swizzle)
     return found
+
+
+def tensor_map(
+    address: int, rows: int, columns: int, element: str, box: tuple[int, int], swizzle: int
+) -> TensorMap:
+    """array_map of a row-major matrix [rows, columns]."""
+    return array_map(address, (rows, columns), element, box, swizzle)
 
 
 def _triple(shape: int | Sequence[int]) -> tuple[int, int, int]:

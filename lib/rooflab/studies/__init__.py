@@ -21,6 +21,7 @@ from rooflab.studies.prefill import Prefill
 from rooflab.studies.q8_0 import Q8
 from rooflab.studies.regimes import Regimes
 from rooflab.studies.static import Static
+from rooflab.studies.unseen import Unseen
 
 _STUDIES: dict[str, Study] = {
     study.name: study
@@ -38,6 +39,7 @@ _STUDIES: dict[str, Study] = {
         Decode(),
         Prefill(),
         Power(),
+        Unseen(),
         Static(),
     )
 }

@@ -282,7 +282,8 @@ def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
         tile = op.decode_tile_of(rung, shape.heads // shape.kv_heads, shape.head_dim, arch)
     else:
         group = shape.heads // shape.kv_heads
-        tile = op.tile_of(rung, shape.head_dim, arch, shape.shared, group, shape.window)
+        seen = op.seen_of(shape.n, shape.context, shape.start, shape.causal, shape.window)
+        tile = op.tile_of(rung, shape.head_dim, arch, shape.shared, group, shape.window, seen)
     macros = rung.with_defaults({**tile, **chosen})
     if "BF16" in macros:
         macros["BF16"] = int(case.format == "bf16")

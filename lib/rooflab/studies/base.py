@@ -258,6 +258,27 @@ class Study:
 
     # --- what subclasses inherit ----------------------------------------------------------------------------
 
+    def not_yet_measured(self, wanted: Iterable[Case], recorded: Iterable[str]) -> dict[str, str]:
+        """Of the `wanted` cases those of rungs newer than a recording with the cases `recorded`: case id ->
+        "operator/rung". Such a rung has no case there, while other contestants of its operator have.
+        """
+        heads = {case_id.partition(" ")[0] for case_id in recorded}
+        operators = {head.partition("/")[0] for head in heads}
+        names = tuple(rung.name for _, rung in ops.rungs())
+        return {
+            case.id: head
+            for case in wanted
+            if (head := f"{case.operator}/{case.impl}") not in heads
+            and (case.kind, case.operator in operators) == ("own", True)
+            and case.impl.endswith(names)
+        }
+
+    def recordable(self, wanted: Iterable[Case], recorded: Iterable[str]) -> list[Case]:
+        """`wanted` without the cases of rungs newer than a recording: see `not_yet_measured`."""
+        wanted = list(wanted)
+        newer = self.not_yet_measured(wanted, recorded)
+        return [case for case in wanted if case.id not in newer]
+
     def groups(self, cases: Iterable[Case]) -> list[list[Case]]:
         """`cases` in groups, each in the order given."""
         found: dict[tuple, list[Case]] = {}

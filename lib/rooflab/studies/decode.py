@@ -250,7 +250,7 @@ class Decode(Study):
             return rung, macros, decoder.launch_rule(rung)
         if case.impl == "batch":
             rule += source_of_callable(engine.Batch)
-        attend = attention.LADDERS["decode_attention"][-1]
+        attend = ops.rung_of(attention.LADDERS["decode_attention"], None, "4_cp_async")
         rule += attention.launch_rule(attend) + ops.nvrtc.whole_source(attend.path)
         if case.format == "fp16":
             rung = ops.rung_of(gemv.LADDERS["gemv_rows"], None, gemv.default_rung("gemv_rows", n, k, True))

@@ -111,7 +111,7 @@ def families(models: Sequence[str] = FAMILIES) -> list[Case]:
     return [
         _case("gemv_rows", impl, n, k, kind=kind)
         for n, k in shapes_of(models)
-        for impl, kind in (("5_split", "own"), ("torch.matmul", "peer"))
+        for impl, kind in ((gemv.TUNED, "own"), ("torch.matmul", "peer"))
     ]
 
 

@@ -387,9 +387,8 @@ def gathered(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
     if not found:
         return pd.DataFrame()
     every = pd.concat(found, ignore_index=True)
-    every = every[
-        [(f, i) in perf_model._BY_NAME for f, i in zip(every["format"], every["impl"], strict=True)]
-    ]
+    known = [(f, i) in perf_model._BY_NAME for f, i in zip(every["format"], every["impl"], strict=True)]
+    every = every[pd.Series(known, index=every.index, dtype=bool)]  # of no rows a list would choose columns
     every = every.sort_values("median_us", kind="stable")
     rank = every["study"].ne("regimes").astype(int)
     every = every.assign(rank=rank).sort_values(["rank", "median_us"], kind="stable")

@@ -15,29 +15,22 @@ import os
 import re
 import resource
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import cache, partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from rooflab import ops, simt, studies
+from rooflab import ops, simt
 from rooflab.bench import gate
 from rooflab.errors import GateError, LaunchError, MissingRecording, UsageError
-from rooflab.numerics import quant, reference
-from rooflab.ops import Rung, attention, decoder, decoder_ops, int4, q8_0
 from rooflab.paths import DATA
-from rooflab.records.case import Case, options
 from rooflab.records.fingerprint import identity
 from rooflab.runtime.nvrtc import headers_of
 from rooflab.simt import KernelFault
-from rooflab.studies.attention import Attention
-from rooflab.studies.attention import _case as attention_case
-from rooflab.studies.attention import decode as decode_cases
 from rooflab.verify.mutants import Mutant, of
+from rooflab.verify.subjects import Subject, declared, portable, subjects
 
 COLUMNS = (
     *("operator", "rung", "file", "mutation", "fault", "code", "mutant"),
@@ -46,296 +39,7 @@ COLUMNS = (
 LIMIT = 60  # seconds that a mutant may run; one that loops for ever is killed by that
 MOST = 5  # mutants of one rung; what lies beyond are the same mutations at other places
 HOSTS = 3  # rungs in which a header's mutant may show
-
-
-class Subject(NamedTuple):
-    """A contestant that mutants take the place of: its shape in words and the gate's work."""
-
-    shape: str
-    work: gate.Work
-
-
-# --- what is gated: a few small, ragged shapes for every rung -----------------------------------------------
-
-
-def portable() -> list[tuple[str, Rung]]:
-    """(operator, rung) of everything that runs on the CPU, in the order of the lessons."""
-    return [
-        (operator, rung)
-        for module in ops.modules()
-        for operator, ladder in module.LADDERS.items()
-        for rung in ladder
-        if any(arch.isdigit() for arch in rung.archs)
-    ]
-
-
-def _of_study(cases: Iterable[Case]) -> Iterator[Subject]:
-    """The study's own contestants, those that a rung does not refuse."""
-    for case in cases:
-        study = Attention() if case.study == "attention" else studies.get(case.study)
-        with ops.on("cpu"):
-            try:
-                (work,) = study.contestants([case])
-            except (LaunchError, UsageError):
-                continue
-        yield Subject(_words(case), work)
-
-
-def _words(case: Case) -> str:
-    shape = " x ".join(str(size) for size in (case.n, case.k) if size)
-    if case.head_dim:
-        shape = f"{case.seq} tokens, {case.heads}/{case.kv_heads} heads of {case.head_dim}"
-        shape += f", window {case.window}" if case.window else ""
-    return (
-        shape
-        + (f", {case.batch} tokens" if case.batch else "")
-        + (f", {case.options}" if case.options else "")
-    )
-
-
-def _streams(operator: str, rung: Rung) -> list[Case]:
-    sizes = (1021, 4 * 2348, 3 * 8 * 256 * 4 + 36)  # the second leaves a tile over for some loads of a thread
-    return [Case("bandwidth", operator, rung.name, n=n, cache="cold", clock="graph") for n in sizes]
-
-
-def _products(operator: str, rung: Rung) -> list[Case]:
-    form = "fp32" if operator == "gemv" else "fp16"
-    sizes = [(516, 257), (36, 136), (37, 41), (20, 4104)]  # the last is longer than any tile
-    sizes = sizes if operator == "gemv" else [*((k, n) for n, k in sizes[:3]), (33, 1288), (21, 4104)]
-    return [
-        Case("gemv", operator, rung.name, format=form, n=n, k=k, cache="cold", clock="graph")
-        for n, k in sizes
-    ]
-
-
-def _q8(operator: str, rung: Rung) -> list[Case]:
-    if operator != "q8_0":
-        return [Case("q8_0", operator, rung.name, format="q8_0", n=n, k=128, batch=3) for n in (19, 64)]
-    most = q8_0.TAKES[rung.name][2]
-    return [
-        Case("q8_0", operator, rung.name, format="q8_0", n=37, k=k, batch=batch)
-        for batch, k in ((1, 256), *(((3, 4480), (8, 256)) if most > 1 else ((1, 4480),)))
-    ]
-
-
-def _mmq(operator: str, rung: Rung) -> list[Case]:
-    def case(impl: str, n: int, k: int, batch: int) -> Case:
-        return Case("mmq", "mmq", impl, format="q8_0", n=n, k=k, batch=batch, options=options(prepared=1))
-
-    return [case(rung.name, 70, 256, 9), case(rung.name, 130, 384, 67)]
-
-
-def _attention(operator: str, rung: Rung) -> list[Case]:
-    if operator == "decode_attention":
-        found = []
-        for seq, width, parts in (
-            (90, 80, 0),
-            (130, 64, 0),
-            (640, 64, 40),
-        ):  # more parts than a warp has lanes
-            heads = (2, 1) if parts else (4, 2)  # one head a block, so that a cache can be cut so often
-            mine = [case for case in decode_cases(seq, width, heads) if case.impl == rung.name]
-            more = options(splits=parts) if parts and rung.name != "1_block_per_head" else ""
-            found += [replace(case, cache="warm", options=more) for case in mine]
-        return found
-    kinds: list[dict[str, Any]] = [
-        {"seq": 70, "head_dim": 80, "heads": (4, 2)},
-        {"seq": 20, "head_dim": 64, "heads": (4, 2), "window": 9, "options": "start=33"},
-        {"seq": 300, "head_dim": 32, "heads": (1, 1)},  # tiles enough to use a ring again
-        {"seq": 100, "head_dim": 64, "heads": (4, 2), "window": 37},
-    ]
-    found = [attention_case(rung.name, k.pop("seq"), k.pop("head_dim"), k.pop("heads"), **k) for k in kinds]
-    return [replace(case, cache="warm") for case in found]
-
-
-def _loud(rung: Rung) -> Iterator[Subject]:
-    """Attention whose own score is far below 0: a sum that starts elsewhere than at nothing shows."""
-    rng = np.random.default_rng(3)
-    q, v = (rng.standard_normal((40, 2, 64)).astype(np.float16) for _ in range(2))
-    k = (-4 * q.astype(np.float32)).astype(np.float16)
-    exact = reference.attention(*(a.astype(np.float64) for a in (q, k, v)))
-    outs = [np.empty(q.shape, np.float16) for _ in range(2)]
-    launch = partial(_attend, rung, q, k, v, outs)
-    budget = gate.error_budget(4e-3, exact, "float16")
-    work = gate.Work(
-        rung.name, launch, [[q, k, v]] * 2, [[out] for out in outs], partial(_same, exact), budget
-    )
-    yield Subject("40 tokens, 2/2 heads of 64, scores below -100", work)
-
-
-def _attend(rung: Rung, q: Any, k: Any, v: Any, outs: Sequence[Any], i: int) -> None:
-    attention.attention(q, k, v, out=outs[i], rung=rung.name)
-
-
-def _multiply(rung: Rung, x: Any, weights: Any, outs: Sequence[Any], i: int) -> None:
-    int4.matmul(x, weights, out=outs[i], rung=rung.name)
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _int4(operator: str, rung: Rung) -> Iterator[Subject]:
-    """Products on codes of normal weights about a mean, beside the float64 product of what they stand for."""
-    for n, k, batch in ((71, 512, 1), (37, 4224, 3), (132, 768, 11)):
-        rng = np.random.default_rng(batch)
-        packed = quant.quantise_int4(rng.standard_normal((n, k)).astype(np.float32) + np.float32(0.1))
-        rows = int4.Rows(packed.qweight, packed.scales)
-        weights = int4.repack(packed.qweight, packed.scales) if rung in int4.TILED else rows
-        x = (rng.standard_normal((batch, k)) + 0.25).astype(np.float16)
-        exact = reference.gemm(quant.dequantise_int4(packed), x.astype(np.float32))
-        outs = [np.empty((batch, n), np.float16) for _ in range(2)]
-        work = gate.Work(
-            rung.name,
-            partial(_multiply, rung, x, weights, outs),
-            [[x, *(part for part in weights if isinstance(part, np.ndarray))]] * 2,
-            [[out] for out in outs],
-            partial(_same, exact),
-            gate.error_budget(2e-3, exact, "float16"),
-        )
-        yield Subject(f"{n} x {k}, {batch} tokens", work)
-
-
-def _int4_dequantise(operator: str, rung: Rung) -> Iterator[Subject]:
-    packed = quant.quantise_int4(np.random.default_rng(1).standard_normal((5, 1280)).astype(np.float32))
-    rows, exact = int4.Rows(packed.qweight, packed.scales), quant.dequantise_int4(packed)
-    outs = [np.empty(exact.shape, np.float16) for _ in range(2)]
-    work = gate.Work(
-        rung.name, lambda i: int4.dequantise(rows, out=outs[i]), [[*rows[:2]]] * 2, [[out] for out in outs],
-        lambda: exact, 1e-3,
-    )  # fmt: skip
-    yield Subject("5 x 1280", work)
-
-
-def _decoded(operator: str, rung: Rung) -> Iterator[Subject]:
-    """Logits after several tokens of a decoder small enough for a CPU."""
-    from rooflab import engine
-    from rooflab.engine import exact
-    from rooflab.engine.spec import Spec
-    from rooflab.engine.weights import random_tensors
-
-    wide = {
-        "hidden": 1280,
-        "head_dim": 128,
-    }  # more than a turn of a block's threads, and as wide as heads come
-    for form, head, count, more in (
-        ("fp16", "fp16", 3, wide),
-        ("q8_0", "q8_0", 3, {}),
-        ("int4_g128", "fp16", 3, {}),
-        ("fp16", "fp16", 18, {}),
-        ("int4_g128", "fp16", 1, wide),
-    ):
-        hidden, width = more.get("hidden", 256), more.get("head_dim", 64)
-        spec = Spec("tiny", decoder.Shape(1, hidden, 512, 4, 2, width, 80, 1e-6, 0.0), 1e4, True, True)
-        get = random_tensors(spec, on="cpu")
-        tokens = [int(t) for t in np.random.default_rng(1).integers(0, 80, count)]
-        weights = engine.pack(spec, get, form, head, capacity=count + 1)
-        expected = exact.logits(spec, get, tokens, form, head)
-        baseline = exact.logits(spec, get, tokens, form, head, "float16")
-        outs = [np.empty(expected.shape, np.float32)]
-
-        def launch(
-            i: int, spec: Any = spec, weights: Any = weights, tokens: Any = tokens, outs: Any = outs
-        ) -> None:
-            state = decoder.state_for(spec.shape, len(tokens) + 1, 2, np.zeros)
-            for array in state[4:11]:
-                array.fill(np.nan)
-            for place, token in enumerate(tokens):
-                state.bests[...] = decoder.candidates(token, 2)
-                decoder.step(spec.shape, weights, state, rung=rung.name)
-                outs[i][place] = state.logits
-
-        budget = gate.error_budget(np.abs(baseline - expected).max(), expected, "float16")
-        work = gate.Work(rung.name, launch, [[]], [[out] for out in outs], partial(_same, expected), budget)
-        yield Subject(f"{form}, {count} tokens of 1 layer, {hidden} wide", work)
-
-
-def _rows(operator: str, rung: Rung) -> Iterator[Subject]:
-    """The kernels between a prompt's products."""
-    rng = np.random.default_rng(0)
-
-    def subject(shape: str, launch: Callable[[int], None], outs: Any, expected: np.ndarray) -> Subject:
-        works = gate.Work(
-            rung.name, launch, [[]] * 2, [[out] for out in outs], lambda: expected,
-            float(np.spacing(np.float16(4))),
-        )  # fmt: skip
-        return Subject(shape, works)
-
-    if operator == "rmsnorm":
-        width = 1096
-        before = rng.standard_normal((5, width)).astype(np.float32)
-        branch, weights = (rng.standard_normal(s).astype(np.float16) for s in ((5, width), width))
-        outs = [np.empty((5, width), np.float16) for _ in range(2)]
-        total = before.astype(np.float64) + branch
-
-        def normed(i: int) -> None:
-            residual = before.copy()
-            decoder_ops.rmsnorm(residual, weights, out=outs[i], branch=branch, rung=rung.name)
-
-        expected = total / np.sqrt((total**2).mean(-1, keepdims=True) + 1e-6) * weights
-        yield subject(f"5 x {width}", normed, outs, expected)
-    elif operator == "rope":
-        rows, biases = (rng.standard_normal(s).astype(np.float16) for s in ((3, 256), 256))
-        turns = decoder.rotations(16, 32, 1e4)
-        paired, by = np.ascontiguousarray(decoder.pair_heads(rows.T, 32).T), decoder.pair_heads(biases, 32)
-        outs = [np.empty((3, 8, 32), np.float16) for _ in range(2)]
-
-        def turned(i: int) -> None:
-            q, k, v = (np.full((3, n, 32), np.nan, np.float16) for n in (4, 2, 2))
-            decoder_ops.rope(paired, by, turns, q, k, v, start=5)
-            outs[i][:] = np.concatenate([q, k, v], 1)
-
-        whole = (rows.astype(np.float64) + biases).reshape(3, 8, 32)
-        cos, sin = turns[5:8, None, :, 0], turns[5:8, None, :, 1]
-        first, second = whole[..., :16], whole[..., 16:]
-        expected = np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
-        expected[:, 6:] = whole[:, 6:]
-        yield subject("3 x 8 heads of 32", turned, outs, expected)
-    elif operator == "silu_mul":
-        gates = rng.standard_normal((2, 67, 40)).astype(np.float16)
-        both = np.ascontiguousarray(decoder.pair_gates(gates.swapaxes(1, 2)).T)
-        outs = [np.empty((67, 40), np.float16) for _ in range(2)]
-        gate64, up64 = gates.astype(np.float64)
-        yield subject(
-            "67 x 40", lambda i: decoder_ops.silu_mul(both, out=outs[i]), outs,
-            gate64 / (1 + np.exp(-gate64)) * up64,
-        )  # fmt: skip
-
-
-_STREAMS = ("read", "copy", "write", "triad", "saxpy")
-_CASES: dict[str, Callable[[str, Rung], list[Case]]] = {
-    **dict.fromkeys(_STREAMS, _streams),
-    **dict.fromkeys(("gemv", "gemv_rows"), _products),
-    **dict.fromkeys(("q8_0", "q8_1", "embedding_q8_0", "dequantise"), _q8),
-    "mmq": _mmq,
-    **dict.fromkeys(("attention", "decode_attention"), _attention),
-}
-_WORKS: dict[str, Callable[[str, Rung], Iterator[Subject]]] = {
-    "int4": _int4,
-    "int4_dequantise": _int4_dequantise,
-    "decode_step": _decoded,
-    **dict.fromkeys(("rmsnorm", "rope", "silu_mul"), _rows),
-}
-OPERATORS = (*_CASES, *_WORKS)
-
-
-@cache
-def subjects(operator: str, name: str) -> list[Subject]:
-    """The contestants that a rung's mutants are judged by."""
-    rung = ops.rung_of(dict(_ladders())[operator], name, name)
-    if operator in _CASES:
-        found = list(_of_study(_CASES[operator](operator, rung)))
-        if operator != "attention":
-            return found
-        with ops.on("cpu"):
-            return [*found, *_loud(rung)]
-    with ops.on("cpu"):
-        return list(_WORKS[operator](operator, rung))
-
-
-def _ladders() -> Iterator[tuple[str, tuple[Rung, ...]]]:
-    for module in ops.modules():
-        yield from module.LADDERS.items()
+OPERATORS = tuple(dict.fromkeys(operator for operator, _ in ops.rungs() if declared(operator)))
 
 
 # --- the mutants --------------------------------------------------------------------------------------------
@@ -392,9 +96,9 @@ class Trial(NamedTuple):
 def trial(operator: str, mutant: Mutant) -> Trial:
     """Put a mutant through gate and watcher, in a child process, for it may write anywhere or never end."""
     found = subjects(operator, mutant.rung.name)
-    first = _in_child(lambda: _gated(mutant, found))
+    first = in_child(lambda: _gated(mutant, found))
     if first.killed == "crash":  # what made it so, if the watcher can say
-        second = _in_child(lambda: _watched(mutant, found))
+        second = in_child(lambda: _watched(mutant, found))
         return second if second.killed == "watcher" else first
     return first
 
@@ -445,7 +149,8 @@ def _plain(sentence: str, mutant: Mutant) -> str:
     return f"{found[1]} of {found[2]} outputs wrong" if share < 0.5 else "most outputs wrong"
 
 
-def _in_child(judge: Callable[[], Trial]) -> Trial:
+def in_child(judge: Callable[[], Trial]) -> Trial:
+    """What `judge` says in a child process, for what it runs may write anywhere or never end."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -551,7 +256,7 @@ def judged(hosts: Sequence[tuple[str, Mutant]]) -> dict[str, str]:
 def make(operators: Sequence[str] = OPERATORS) -> pd.DataFrame:
     """Try every mutant: COLUMNS. One that does not compile is no fault of a kernel and is left out."""
     rows = [judged(hosts) for hosts in mutants(operators)]
-    order = {operator: place for place, (operator, _) in enumerate(_ladders())}
+    order = {operator: place for place, operator in enumerate(dict.fromkeys(o for o, _ in ops.rungs()))}
     rows = [one for one in rows if one["killed"] != "compiler"]
     rows.sort(key=lambda one: (order[one["operator"]], one["rung"], one["file"], one["mutation"]))
     return pd.DataFrame(rows, columns=list(COLUMNS))

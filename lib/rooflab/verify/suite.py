@@ -23,7 +23,7 @@ from rooflab.ops import Rung, gemv
 from rooflab.paths import DATA
 from rooflab.records.fingerprint import identity
 from rooflab.runtime.nvrtc import headers_of
-from rooflab.verify import mutations
+from rooflab.verify import mutations, subjects
 
 COLUMNS = ("item", "operator", "rung", "quantity", "value", "bound", "identity")
 LARGE = 4096  # of D6, as the source has it
@@ -135,7 +135,7 @@ def again(rung: Rung) -> Iterator[tuple[str, Row]]:
 
 def repeats(operator: str, rung: Rung) -> Row:
     """Distinct results of RUNS launches on poisoned outputs."""
-    subject = mutations.subjects(operator, rung.name)[-1]
+    subject = subjects.subjects(operator, rung.name)[-1]
     found = set()
     with ops.on("cpu"):
         for _ in range(RUNS):
@@ -151,7 +151,7 @@ def last_portable() -> list[tuple[str, Rung]]:
     return list(
         {
             operator: (operator, rung)
-            for operator, rung in mutations.portable()
+            for operator, rung in subjects.portable()
             if operator in mutations.OPERATORS
         }.values()
     )

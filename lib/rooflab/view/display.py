@@ -34,6 +34,7 @@ def table(
     """Display `columns` (name in the frame -> heading) of a frame as a plain HTML table.
 
     `formats` gives format specifications for numbers ("{:,.1f}"); a missing value shows as an empty cell.
+    Rungs that the frame's recording lacks (Lab.measure) get a row that says so.
     `folded` shows the caption as a line to click instead, for tables that only back a figure or a sentence.
     """
     body = _html(frame, columns, formats, "" if folded else caption)
@@ -62,6 +63,9 @@ def _html(
             for name, heading in columns.items()
         }
     )
+    if "impl" in frame:
+        for rung in frame.attrs.get("not_yet_measured", ()):
+            shown.loc[len(shown)] = [rung, *["not yet measured", *[""] * len(columns)][: len(columns) - 1]]
     body = shown.to_html(index=False, border=0, classes="rooflab", justify="left")
     return body.replace("<thead>", f"<caption>{caption}</caption>\n  <thead>", 1) if caption else body
 

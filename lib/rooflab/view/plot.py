@@ -506,7 +506,8 @@ def caption(
             raise UsageError(f"The roof is in {roof[2]}, the figure in {unit}; pass both in one unit.")
         share = roof[1] / best[y] if lower_is_better else best[y] / roof[1]
         text += f", {share:.0%} of the {roof[0]} roof ({number(roof[1])} {unit})"
-    return text + "."
+    newer = ", ".join(frame.attrs.get("not_yet_measured", ()))
+    return f"{text}. Not yet measured: {newer}." if newer else f"{text}."
 
 
 def show(fig: Figure, caption: str) -> None:

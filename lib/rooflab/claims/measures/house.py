@@ -198,8 +198,9 @@ def spilling(evidence: Evidence) -> float:
 
 @measure
 def beyond_bounds(evidence: Evidence, items: list[str], rung: str = "") -> float:
-    """Values of the numeric suite beyond their bounds; of one rung ("last": the ladder's), or of all."""
-    rung = gemv.LADDERS["gemv"][-1].name if rung == "last" else rung
+    """Values of the numeric suite beyond their bounds; of one rung ("last": the last with any), or of all."""
+    tried = set(evidence.suite["rung"])
+    rung = [r.name for r in gemv.LADDERS["gemv"] if r.name in tried][-1] if rung == "last" else rung
     total = 0
     for item in items:
         rows = evidence.suite[evidence.suite["item"] == item]

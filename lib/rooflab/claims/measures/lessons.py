@@ -94,9 +94,8 @@ def best_wasteful_share(evidence: Evidence, of: Where) -> float:
 
 @measure
 def token_share(evidence: Evidence, model: str) -> float:
-    """The share of the read roof at which all FP16 products of one token run, by the ladder's last rung."""
-    last = gemv.LADDERS["gemv_rows"][-1].name
-    rows = evidence.rows("gemv", operator="gemv_rows", impl=last, cache="cold")
+    """The share of the read roof at which all FP16 products of one token run, by gemv_rows' default."""
+    rows = evidence.rows("gemv", operator="gemv_rows", impl=gemv.TUNED, cache="cold")
     found = token_rate.of_models(rows, [name for name in FAMILIES if name == model])
     if found.empty:
         raise NoEvidence(f"the products of {model} were not all measured")

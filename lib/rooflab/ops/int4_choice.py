@@ -1,0 +1,196 @@
+"""Which rung of INT4 multiplies a shape, with which macros: by what was recorded, else by a law of its tiles.
+
+A shape that the table (int4.csv) holds for the GPU takes the table's line. For any other shape, from 5 to 64
+tokens, Hopper's rung 11 takes the tiles for which a law predicts the least time (`law_of`); its constants
+(int4_law.csv) were fitted to 3,566 launches of 18 shapes on an H200, and on a shape left out of the fit the
+choice costs 1 to 3 % more than the fastest tile on average.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from rooflab.hardware import device
+from rooflab.numerics.quant import GROUP
+from rooflab.ops import _TARGET, this_gpu
+
+TILE = 64  # rows of a block in tile order
+BLOCK_WORDS = 32 + TILE * GROUP // 8  # scales, then codes: 4224 bytes
+TABLE = Path(__file__).with_name("int4.csv")  # what was fastest, by device, shape and batch
+LAW = Path(__file__).with_name("int4_law.csv")
+
+
+def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> tuple[str, dict[str, int]]:
+    """Rung and macros for y [batch, n] with k inputs: in row order by rule, in tile order from the table of
+    what was fastest on the device (a name of rooflab.hardware.device, by default the GPU at hand).
+
+    Of a shape that the table holds, the smallest batch that is large enough counts. Another shape takes, from
+    5 to 64 tokens on Hopper, rung 11 by law_of, and else the table's nearest shape. Beyond 64 tokens it is
+    rung 12 by tiles_for. A device of whose generation the table holds none takes the portable rungs: 8 up to
+    8 tokens, then 9.
+    """
+    if not tiled:
+        return (
+            ("5_split_k", {})
+            if batch == 1
+            else ("6_batched", {"TOKENS": min(8, 1 << (batch - 1).bit_length())})
+        )
+    rows = _rows_for(_this_device() if slug is None else slug)
+    if not rows:
+        wide = 8 * math.ceil(batch / 8)
+        if batch <= 8:
+            return "8_folded_offset", {"TOKENS": wide}
+        return "9_shared_x", {"TOKENS": min(16 * math.ceil(wide / 16), 64), "K_WARPS": 2 if wide <= 16 else 1}
+    shape = min(
+        ((row.n, row.k) for row in rows),
+        key=lambda shape: (abs(math.log(shape[0] / n)) + abs(math.log(shape[1] / k)), shape),
+    )
+    law = 4 < batch <= LAW_TOKENS[-1] and _hopper(rows[0].device)
+    if shape != (n, k) and law:
+        return "11_tma", law_of(n, k, batch)
+    fitting = [row for row in rows if (row.n, row.k) == shape and row.batch >= batch]
+    if not fitting:
+        return "12_token_tiles", tiles_for(n, k, batch)
+    chosen = min(fitting, key=lambda row: row.batch)
+    return chosen.rung, dict(chosen.macros)
+
+
+LAW_TOKENS = (8, 16, 32, 64)  # that the law's tiles are built for; from 5 tokens on
+# Blocks of rung 11 that an H200 runs at a time, one to a multiprocessor, by blocks a cluster: clusters lie in
+# groups of 16 or 18 multiprocessors, which three and four do not divide.
+_CLUSTERS = {1: 132, 2: 130, 3: 114, 4: 116}
+
+
+class Law(NamedTuple):
+    """A kind of tile of rung 11: rows in units of 64, warpgroups that divide rows and k, slots of the ring
+    with one and with two blocks a multiprocessor (0: does not fit), and microseconds: a launch, more for a
+    cluster, more for one of four, a turn of one and of two blocks a multiprocessor, a step along k in either,
+    and a million weights.
+    """
+
+    tokens: int
+    units: int
+    row_groups: int
+    k_groups: int
+    stages: tuple[int, int]
+    us: tuple[float, ...]
+
+    def predicted(self, n: int, k: int, cluster: int, resident: int) -> float:
+        """Microseconds of a product with weights [n, k]."""
+        start, clustered, wide, turn, turn_2, step, step_2, read = self.us
+        blocks = math.ceil(n / (TILE * self.units)) * cluster
+        steps = math.ceil(math.ceil(k // GROUP / cluster) / self.k_groups)
+        turns, left = divmod(blocks, _CLUSTERS[cluster] * resident)
+        alone = int(0 < left <= _CLUSTERS[cluster])  # the last turn has one block a multiprocessor
+        full = turns + int(left > 0) - alone
+        if resident == 1:
+            alone, full = alone + full, 0
+        fixed = start + clustered * (cluster > 1) + wide * (cluster > 3) + read * n * k * 1e-6
+        return fixed + alone * (turn + steps * step) + full * (turn_2 + steps * step_2)
+
+
+@functools.cache
+def _laws() -> tuple[Law, ...]:
+    with LAW.open(newline="") as file:
+        rows = [list(row.values()) for row in csv.DictReader(file)]
+    found = []
+    for row in rows:
+        tokens, units, row_groups, k_groups, *stages = (int(value) for value in row[:6])
+        us = tuple(float(value) for value in row[6:])
+        found.append(Law(tokens, units, row_groups, k_groups, (stages[0], stages[1]), us))
+    return tuple(found)
+
+
+def law_of(n: int, k: int, batch: int) -> dict[str, int]:
+    """Macros of rung 11 for weights [n, k] and up to 64 tokens: the tile that should take least."""
+    tokens = next(t for t in LAW_TOKENS if t >= batch)
+    ways = [
+        (law.predicted(n, k, cluster, resident), law, cluster, resident)
+        for law in _laws()
+        if law.tokens == tokens
+        for resident in (1, 2)
+        if law.stages[resident - 1]
+        for cluster in _CLUSTERS
+        if cluster * law.k_groups <= max(k // GROUP, law.k_groups)
+    ]
+    _, law, cluster, resident = min(ways, key=lambda way: way[0])
+    return {
+        "UNITS": law.units,
+        "ROW_GROUPS": law.row_groups,
+        "K_GROUPS": law.k_groups,
+        "CLUSTER": cluster,
+        "STAGES": law.stages[resident - 1],
+        "RESIDENT": resident,
+        "TOKENS": tokens,
+    }
+
+
+def _hopper(slug: str) -> bool:
+    return device.get(slug).sm == "90"
+
+
+_AT_ONCE = 132  # blocks of rung 12 that run at a time, one to a multiprocessor of an H200
+_IN_FOURS = 112  # the same in clusters of four, which not all groups of multiprocessors divide into
+# A turn of blocks on an H200, as measured: a start and an end (in tiles_for), and groups of k.
+_GROUP_US = {  # what a group of k takes a block, by TALL and TOKENS: the tiles worth building
+    **{(1, 64): 0.45, (1, 80): 0.48, (1, 96): 0.52, (1, 112): 0.6, (1, 128): 0.68, (1, 256): 1.42},
+    **{(2, 64): 0.89, (2, 80): 1.0, (2, 96): 1.09, (2, 112): 1.23, (2, 128): 1.37},
+}
+_SHARED = 225 * 1024
+
+
+def tiles_for(n: int, k: int, batch: int) -> dict[str, int]:
+    """Macros of rung 12 for a shape: the tile and number of parts of k whose turns should take least."""
+
+    def cost(how: tuple[int, int, int]) -> float:
+        tall, tokens, parts = how
+        blocks = math.ceil(n / (2 * TILE * tall)) * math.ceil(batch / tokens) * parts
+        besides = 3.4 + 0.02 * tall * tokens + (0.01 * tall * tokens if parts > 1 else 0.0)
+        turn = besides + math.ceil(k / GROUP / parts) * _GROUP_US[tall, tokens]
+        return math.ceil(blocks / (_IN_FOURS if parts == 4 else _AT_ONCE)) * turn
+
+    tall, tokens, parts = min(((*tile, parts) for tile in _GROUP_US for parts in (1, 2, 4)), key=cost)
+    place = 2 * tall * 4 * BLOCK_WORDS + 256 * tokens
+    return {"TALL": tall, "CLUSTER": parts, "TOKENS": tokens, "STAGES": min(6, _SHARED // place)}
+
+
+def _rows_for(slug: str | None) -> list[Choice]:
+    """The table's lines of that device, else of one of its generation."""
+    own = [row for row in _table() if row.device == slug]
+    if own or slug not in device.names():
+        return own
+    generation = device.get(slug).compute_capability
+    return [row for row in _table() if device.get(row.device).compute_capability == generation]
+
+
+class Choice(NamedTuple):
+    """A line of the table: on this device, for this shape, up to this batch, this rung with these macros."""
+
+    device: str
+    n: int
+    k: int
+    batch: int
+    rung: str
+    macros: tuple[tuple[str, int], ...]
+
+
+@functools.cache
+def _table() -> tuple[Choice, ...]:
+    found = []
+    with open(TABLE, newline="") as file:
+        for row in csv.DictReader(file):
+            macros = tuple(
+                (name, int(value)) for name, value in (w.split("=") for w in row["macros"].split())
+            )
+            n, k, batch = (int(row[name]) for name in ("n", "k", "batch"))
+            found.append(Choice(row["device"], n, k, batch, row["rung"], macros))
+    return tuple(found)
+
+
+def _this_device() -> str | None:
+    """Name in the table of devices of the GPU at hand, if it has one; None on the CPU."""
+    return None if _TARGET.get() == "cpu" else this_gpu()[0]

@@ -1,0 +1,191 @@
+"""What gates a rung on the CPU: small, ragged shapes with their contestants, as its operator declares them.
+
+An operator's module says small_cases(operator, rung), cases that its study builds contestants of, or
+trials(operator, rung), contestants themselves. What either floor cannot build is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rooflab import ops, studies
+from rooflab.bench import gate
+from rooflab.errors import LaunchError, UsageError
+from rooflab.numerics import quant, reference
+from rooflab.ops import Rung, attention, decoder, int4
+from rooflab.records.case import Case
+
+
+class Subject(NamedTuple):
+    """A contestant that mutants take the place of: its shape in words and the gate's work."""
+
+    shape: str
+    work: gate.Work
+
+
+def is_portable(rung: Rung) -> bool:
+    """Whether the CPU runs it: not what one generation's instructions alone can do."""
+    return any(arch.isdigit() for arch in rung.archs)
+
+
+def portable() -> list[tuple[str, Rung]]:
+    """(operator, rung) of everything that runs on the CPU, in the order of the lessons."""
+    return [(operator, rung) for operator, rung in ops.rungs() if is_portable(rung)]
+
+
+def _of_study(cases: Iterable[Case]) -> Iterator[Subject]:
+    """The study's own contestants, those that a rung does not refuse."""
+    for case in cases:
+        study = studies.get(case.study)
+        with ops.on("cpu"):
+            try:
+                (work,) = study.contestants([case])
+            except (LaunchError, UsageError):
+                continue
+        yield Subject(_words(case), work)
+
+
+def _words(case: Case) -> str:
+    shape = " x ".join(str(size) for size in (case.n, case.k) if size)
+    if case.head_dim:
+        shape = f"{case.seq} tokens, {case.heads}/{case.kv_heads} heads of {case.head_dim}"
+        shape += f", window {case.window}" if case.window else ""
+    return (
+        shape
+        + (f", {case.batch} tokens" if case.batch else "")
+        + (f", {case.options}" if case.options else "")
+    )
+
+
+def _loud(rung: Rung) -> Iterator[Subject]:
+    """Attention whose own score is far below 0: a sum that starts elsewhere than at nothing shows."""
+    rng = np.random.default_rng(3)
+    q, v = (rng.standard_normal((40, 2, 64)).astype(np.float16) for _ in range(2))
+    k = (-4 * q.astype(np.float32)).astype(np.float16)
+    exact = reference.attention(*(a.astype(np.float64) for a in (q, k, v)))
+    outs = [np.empty(q.shape, np.float16) for _ in range(2)]
+    launch = partial(_attend, rung, q, k, v, outs)
+    budget = gate.error_budget(4e-3, exact, "float16")
+    work = gate.Work(
+        rung.name, launch, [[q, k, v]] * 2, [[out] for out in outs], partial(_same, exact), budget
+    )
+    yield Subject("40 tokens, 2/2 heads of 64, scores below -100", work)
+
+
+def _attend(rung: Rung, q: Any, k: Any, v: Any, outs: Sequence[Any], i: int) -> None:
+    attention.attention(q, k, v, out=outs[i], rung=rung.name)
+
+
+def _multiply(rung: Rung, x: Any, weights: Any, outs: Sequence[Any], i: int) -> None:
+    int4.matmul(x, weights, out=outs[i], rung=rung.name)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _int4(operator: str, rung: Rung) -> Iterator[Subject]:
+    """Products on codes of normal weights about a mean, beside the float64 product of what they stand for."""
+    for n, k, batch in ((71, 512, 1), (37, 4224, 3), (132, 768, 11)):
+        rng = np.random.default_rng(batch)
+        packed = quant.quantise_int4(rng.standard_normal((n, k)).astype(np.float32) + np.float32(0.1))
+        rows = int4.Rows(packed.qweight, packed.scales)
+        weights = int4.repack(packed.qweight, packed.scales) if rung in int4.TILED else rows
+        x = (rng.standard_normal((batch, k)) + 0.25).astype(np.float16)
+        exact = reference.gemm(quant.dequantise_int4(packed), x.astype(np.float32))
+        outs = [np.empty((batch, n), np.float16) for _ in range(2)]
+        work = gate.Work(
+            rung.name,
+            partial(_multiply, rung, x, weights, outs),
+            [[x, *(part for part in weights if isinstance(part, np.ndarray))]] * 2,
+            [[out] for out in outs],
+            partial(_same, exact),
+            gate.error_budget(2e-3, exact, "float16"),
+        )
+        yield Subject(f"{n} x {k}, {batch} tokens", work)
+
+
+def _int4_dequantise(operator: str, rung: Rung) -> Iterator[Subject]:
+    packed = quant.quantise_int4(np.random.default_rng(1).standard_normal((5, 1280)).astype(np.float32))
+    rows, exact = int4.Rows(packed.qweight, packed.scales), quant.dequantise_int4(packed)
+    outs = [np.empty(exact.shape, np.float16) for _ in range(2)]
+    work = gate.Work(
+        rung.name, lambda i: int4.dequantise(rows, out=outs[i]), [[*rows[:2]]] * 2, [[out] for out in outs],
+        lambda: exact, 1e-3,
+    )  # fmt: skip
+    yield Subject("5 x 1280", work)
+
+
+def _decoded(operator: str, rung: Rung) -> Iterator[Subject]:
+    """Logits after several tokens of a decoder small enough for a CPU."""
+    from rooflab import engine
+    from rooflab.engine import exact
+    from rooflab.engine.spec import Spec
+    from rooflab.engine.weights import random_tensors
+
+    wide = {
+        "hidden": 1280,
+        "head_dim": 128,
+    }  # more than a turn of a block's threads, and as wide as heads come
+    for form, head, count, more in (
+        ("fp16", "fp16", 3, wide),
+        ("q8_0", "q8_0", 3, {}),
+        ("int4_g128", "fp16", 3, {}),
+        ("fp16", "fp16", 18, {}),
+        ("int4_g128", "fp16", 1, wide),
+    ):
+        hidden, width = more.get("hidden", 256), more.get("head_dim", 64)
+        spec = Spec("tiny", decoder.Shape(1, hidden, 512, 4, 2, width, 80, 1e-6, 0.0), 1e4, True, True)
+        get = random_tensors(spec, on="cpu")
+        tokens = [int(t) for t in np.random.default_rng(1).integers(0, 80, count)]
+        weights = engine.pack(spec, get, form, head, capacity=count + 1)
+        expected = exact.logits(spec, get, tokens, form, head)
+        baseline = exact.logits(spec, get, tokens, form, head, "float16")
+        outs = [np.empty(expected.shape, np.float32)]
+
+        def launch(
+            i: int, spec: Any = spec, weights: Any = weights, tokens: Any = tokens, outs: Any = outs
+        ) -> None:
+            state = decoder.state_for(spec.shape, len(tokens) + 1, 2, np.zeros)
+            for array in state[4:11]:
+                array.fill(np.nan)
+            for place, token in enumerate(tokens):
+                state.bests[...] = decoder.candidates(token, 2)
+                decoder.step(spec.shape, weights, state, rung=rung.name)
+                outs[i][place] = state.logits
+
+        budget = gate.error_budget(np.abs(baseline - expected).max(), expected, "float16")
+        work = gate.Work(rung.name, launch, [[]], [[out] for out in outs], partial(_same, expected), budget)
+        yield Subject(f"{form}, {count} tokens of 1 layer, {hidden} wide", work)
+
+
+_WORKS = {"int4": _int4, "int4_dequantise": _int4_dequantise, "decode_step": _decoded}
+
+
+def declared(operator: str) -> bool:
+    """Whether small contestants of an operator's rungs are declared anywhere."""
+    module = ops.module_of(operator)
+    tried = getattr(module, "TRIED", module.LADDERS if hasattr(module, "trials") else ())
+    return operator in _WORKS or hasattr(module, "small_cases") or operator in tried
+
+
+@cache
+def subjects(operator: str, name: str) -> list[Subject]:
+    """The contestants that a rung is gated by; none where its operator declares none."""
+    module = ops.module_of(operator)
+    rung = ops.rung_of(module.LADDERS[operator], name, name)
+    if operator in _WORKS:
+        with ops.on("cpu"):
+            return list(_WORKS[operator](operator, rung))
+    if hasattr(module, "small_cases"):
+        found = list(_of_study(module.small_cases(operator, rung)))
+        if operator != "attention":
+            return found
+        with ops.on("cpu"):
+            return [*found, *_loud(rung)]
+    with ops.on("cpu"):
+        return [Subject(*one) for one in module.trials(operator, rung)] if hasattr(module, "trials") else []

@@ -1,0 +1,64 @@
+"""Every rung of every operator, as its operator declares it: right, without a race, and refused if wrong."""
+
+import pytest
+from rooflab import cli, ops, simt
+from rooflab.errors import MissingTool, UsageError
+from rooflab.ops import gemv, stream
+from rooflab.verify import gating
+from rooflab.verify.subjects import declared, is_portable, portable
+from test_decoder import rows_right
+
+try:
+    simt.build.compiler()
+except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
+    pytest.skip(str(error), allow_module_level=True)
+
+RUNGS = [(operator, rung) for operator, rung in portable() if declared(operator)]
+# Small kernels of a prompt and of Gemma, held to float64 by test_decoder.py and test_engine_gemma.py.
+ELSEWHERE = {
+    *("embedding", "embedding_scaled", "add_rmsnorm", "rope_qk_norm", "gelu_mul", "per_layer_embedding"),
+    *("sample", "sample_candidates", "dequantise_tiles"),
+}
+
+
+@pytest.mark.parametrize(("operator", "rung"), RUNGS, ids=lambda one: getattr(one, "name", one))
+def test_a_rung_is_right_and_raises_no_alarm(operator, rung):
+    found = gating.verdict(operator, rung)
+    assert found.passed, found
+
+
+def test_every_operator_declares_small_cases():
+    assert {operator for operator, _ in portable() if not declared(operator)} == ELSEWHERE
+    with simt.watched_launches() as launches:
+        rows_right()
+    assert launches and [str(fault) for seen in launches for fault in seen.faults] == []
+
+
+WRONG = [
+    (gemv.LADDERS["gemv"][1], "y[column] = sum", "y[column] = sum + 1.0f", "gate"),
+    (gemv.LADDERS["gemv"][1], "__syncthreads();  // no thread may overwrite", "// no thread may", "gate"),
+    (stream.LADDERS["copy"][0], "y[i] = x[i]", "y[i] = x[i", "compiler"),
+]
+
+
+@pytest.mark.parametrize(("rung", "text", "becomes", "found_by"), WRONG, ids=lambda one: str(one)[:12])
+def test_a_wrong_kernel_is_refused(rung, text, becomes, found_by, capsys):
+    source = rung.path.read_text()
+    assert source.count(text) >= 1
+    with ops.swapped(rung, source.replace(text, becomes)):
+        assert cli.main(["gate", rung.operator, rung.name]) == 1
+    said = capsys.readouterr().out
+    assert f"{rung.operator}/{rung.name}: WRONG" in said and found_by in said
+
+
+def test_a_hopper_rung_is_named_and_no_failure():
+    (rung,) = (rung for rung in ops.module_of("int4").LADDERS["int4"] if rung.name == "11_tma")
+    found = gating.verdict("int4", rung)
+    assert not is_portable(rung) and found.passed is None
+    assert "it is for sm_90a alone, whose instructions the CPU lacks" in found.says
+
+
+def test_what_does_not_exist_is_named():
+    with pytest.raises(UsageError, match="no operator 'gemm'; there are read, copy"):
+        next(gating.verdicts("gemm"))
+    assert cli.main(["gate", "gemv", "9_none"]) == 2

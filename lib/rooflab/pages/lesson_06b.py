@@ -11,7 +11,7 @@ from rooflab.analysis import states
 from rooflab.claims import Evidence, scorecard
 from rooflab.lab import Lab
 from rooflab.ops import attention as op
-from rooflab.pages import Opening, Rows, one_line
+from rooflab.pages import Opening, Rows, bars, one_line
 from rooflab.profile import ncu
 from rooflab.studies import attention as study
 from rooflab.view import display, explorer, page, plot
@@ -26,9 +26,9 @@ def opening(here: Lab, every: Rows, width: int) -> Opening:
     own, peers = rows[rows["kind"] == "own"], rows[rows["kind"] == "peer"].sort_values("median_us")
     best, gpu = own.sort_values("median_us").iloc[0], here.run["gpu"]
     answer = f"Into several warps: each holds a slice of the {width} columns. {best['impl']} reaches "
-    answer += (
-        f"{best['tflop_s']:,.0f} TFLOP/s on the {gpu}, {best['roof_fraction']:.0%} of the tensor cores' roof"
-    )
+    answer += f"{best['tflop_s']:,.0f} TFLOP/s on the {gpu}"
+    if "fp16_tensor" in here.roof:
+        answer += f", {best['roof_fraction']:.0%} of the tensor cores' roof"
     if len(peers):
         gain = peers["median_us"].iloc[0] / best["median_us"]
         answer += f"; against {peers['impl'].iloc[0]}, the fastest library here, it is {display.speed(gain)}"
@@ -37,9 +37,11 @@ def opening(here: Lab, every: Rows, width: int) -> Opening:
         "follow a ring of tiles between a producer and its consumers (warp specialisation)",
         "say why occupancy is a means and not a goal",
     )
-    peak = here.roof["fp16_tensor"].value if "fp16_tensor" in here.roof else float("nan")
-    roof = ("FP16 matrix", peak, "TFLOP/s")
-    return answer + ".", able, page.ladder(rows, gpu, roof, f"{width} wide, {seq} tokens", y="tflop_s")
+    title, recorded = f"{width} wide, {seq} tokens", here.roof.get("fp16_tensor")
+    if recorded:
+        roof = ("FP16 matrix", recorded.value, "TFLOP/s")
+        return answer + ".", able, page.ladder(rows, gpu, roof, title, y="tflop_s")
+    return answer + ".", able, bars(rows, list(rows["impl"]), gpu, title, y="tflop_s")
 
 
 def run_facts(gpu: str, here: Lab, spec: Any, every: Rows) -> None:

@@ -45,6 +45,23 @@ def opening(lab: Lab, prompt: int | None) -> Opening:
     return answer, able, chart
 
 
+def measured(lab: Lab, prompt: int | None) -> tuple[Lab, Rows, list[int], int, dict[str, Any]]:
+    """The prompts, of the lab or of a borrowed one: lab, rows, their lengths, the length looked at, and the
+    ladder of each format at it.
+    """
+    asked = lab.held("prefill", lab.cases("prefill"))
+    if prompt and prompt not in {case.seq for case in asked}:
+        asked += [case for form in decode.FORMATS for case in prefill.ladder(form, (prompt,), whole=prompt)]
+    rows = lab.measure("prefill", asked)
+    if not rows.kind.eq("own").any():
+        lab, prompt = display.borrowed(lab, "no kernel of the study prefill can run"), None
+        rows = lab.measure("prefill", lab.held("prefill", lab.cases("prefill")))
+    seqs = sorted(set(rows.seq.astype(int)))
+    prompt = prompt or (1848 if 1848 in seqs else seqs[-1])
+    climbs = {format: ablation.prompts(rows, format, prompt) for format in ablation.FORMATS}
+    return lab, rows, seqs, prompt, climbs
+
+
 def task_table(model: Any, peaks: dict[str, Any]) -> Rows:
     """The task: the table."""
     lines = []

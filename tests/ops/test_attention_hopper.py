@@ -116,6 +116,7 @@ def test_keys_that_are_the_values_too_are_copied_once(n, context, heads, how):
         ("12_warp_specialised", 512, {}),
         ("12_warp_specialised", 512, {"SHARED_KV": 1}),
         ("11_tma", 64, {"KEYS": 64, "GROUPS": 2, "TURNS": 1}),
+        ("14_pack_gqa", 64, {"KEYS": 64, "GROUPS": 2}),
     ],
 )
 def test_nothing_is_read_before_it_is_there_or_overwritten_before_it_was_used(name, head_dim, options):

@@ -229,6 +229,31 @@ def explore(every: Rows, gpu: str) -> Any:
     )
 
 
+def packed_said(every: Rows, gpu: str) -> None:
+    """What packing any group of heads (rung 14) is worth over rung 11, by the size of the group."""
+    keys = ["format", "seq", "heads", "kv_heads", "head_dim", "window", "options"]
+    rows = every[every["operator"].eq("attention") & every["state"].eq("burst")].fillna({"window": 0})
+    both = rows.pivot_table("tflop_s", keys, "impl").reindex(columns=["11_tma", "14_pack_gqa"]).dropna()
+    if both.empty:
+        display.say(
+            "Rungs 11 and 14 are not recorded on one shape here, so what packing is worth stays open."
+        )
+        return
+    gain = (both["14_pack_gqa"] / both["11_tma"]).reset_index(name="gain")
+    group = gain["heads"] // gain["kv_heads"]
+    text = (
+        f"On the {gpu} rung 14 runs at {gain['gain'].min():.2f} to {gain['gain'].max():.2f} times the speed "
+    )
+    text += f"of rung 11 over {len(gain)} shapes"
+    odd = gain[~group.isin([1, 2, 4, 8])]["gain"]
+    if 0 < len(odd) < len(gain):
+        text += (
+            f"; where the group of heads is no power of two, at {odd.min():.2f} to {odd.max():.2f}. "
+            "Its tiles were chosen anew, too, so part of the rest is theirs"
+        )
+    display.say(text + ".")
+
+
 def every_shape_table(every: Rows, ladder: list[Any], gpu: str) -> None:
     """Every shape: the table."""
 

@@ -104,7 +104,7 @@ def test_peers_that_a_recording_would_skip_are_named_with_their_cases():
 
 def test_a_peer_is_asked_for_by_the_package_that_its_cases_need(monkeypatch):
     monkeypatch.setattr(studies, "find_spec", lambda name: None if name == "humming" else object())
-    asking = [studies.get(name) for name in ("int4", "power")]
+    asking = [studies.get(name) for name in ("int4", "power", "unseen")]
     needs = [study.needs(case) for study in asking for case in study.cases()]
     assert studies.missing() == {"humming-kernels": needs.count("humming")} and needs.count("humming") > 9
 

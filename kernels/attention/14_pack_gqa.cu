@@ -16,7 +16,7 @@
 // Changed  from rung 11: row r of a block is head r % PACK of query r / PACK. The queries come as one box of three dimensions
 //          (columns, heads, queries), so PACK need not divide the rows.
 #include "common/attention.cuh"
-#include "common/box3.cuh"
+#include "common/box3/ptx.cuh"
 #include "common/ptx.cuh"
 
 #if BF16

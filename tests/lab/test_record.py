@@ -233,7 +233,7 @@ def test_rows_need_a_begun_run_and_distinct_cases(store, run):
             lambda text: text.replace("gemv,gemv/2", "int4,gemv/2", 1),
             "gemv.csv, line 2: a row of study 'int4'",
         ),
-        (lambda text: text[: text.rindex("\n", 0, -1)] + "\n" + text.splitlines()[1] + "\n", "stands twice"),
+        (lambda text: text[: text.rindex("\n", 0, -1)] + "\n" + text.splitlines()[1] + "\n", "occurs twice"),
         (
             lambda text: text.replace(".1\n", ".7\n", 1),
             "gemv.csv, line 2: its run '2026-11-21.7' is not in .*runs.csv",

@@ -142,7 +142,8 @@ def test_conditions_are_written_down_before_and_after(h200):
     runs = h200.store.runs()
     for what in ("sm_clock_{}_mhz", "temperature_{}_c", "power_{}_w"):
         for when in ("before", "after"):
-            assert runs[what.format(when)].notna().all(), (what, when)
+            known = runs[what.format(when)].notna() | (runs["finished"].fillna("").eq("") & (when == "after"))
+            assert known.all(), (what, when)  # a run that was stopped has no end
     assert runs["sm_clock_before_mhz"].between(300, 3000).all()
     assert runs["temperature_before_c"].between(10, 95).all()
     assert (runs["other_processes"] == 0).all()

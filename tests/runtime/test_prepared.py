@@ -263,24 +263,24 @@ def test_a_repeated_launch_puts_the_new_addresses_in(monkeypatch):
     monkeypatch.setattr(nvrtc, "_driver", lambda: driver)
     monkeypatch.setattr(nvrtc, "current_stream", lambda: 77)
 
-    def tensor_map(address, *made):
+    def array_map(address, *made):
         found = nvrtc.TensorMap()
         found.opaque[0], found.made = address % 251, (address, *made)
         maps.append(found.made)
         return found
 
-    monkeypatch.setattr(nvrtc, "tensor_map", tensor_map)
+    monkeypatch.setattr(nvrtc, "array_map", array_map)
     function = object.__new__(nvrtc.Function)
     function._function, function._allowed = "f", 48 * 1024
     x, y = random(1, 8), random(1, 8)
-    first = tensor_map(nvrtc.pointer(y), 1, 8, "float16", (1, 8), 0)
+    first = nvrtc.tensor_map(nvrtc.pointer(y), 1, 8, "float16", (1, 8), 0)
     launch = function.repeated((3, 2), 64, [x, ctypes.c_uint(5), first], [0, None, 1], 128)
     launch([1 << 40, 999])
     launch([1 << 41, 1000])
     assert [values[0] for _, values in driver.seen] == [1 << 40, 1 << 41]
     assert {values[1] for _, values in driver.seen} == {5}
     assert [values[2][0] for _, values in driver.seen] == [999 % 251, 1000 % 251]
-    assert maps[1:] == [(999, 1, 8, "float16", (1, 8), 0), (1000, 1, 8, "float16", (1, 8), 0)]
+    assert maps[1:] == [(999, (1, 8), "float16", (1, 8), 0), (1000, (1, 8), "float16", (1, 8), 0)]
     assert driver.seen[0][0] == (3, 2, 1, 64, 1, 1, 128, 77)
 
 

@@ -72,10 +72,12 @@ def trusted(lab: labs.Lab) -> str:
     """
     refusals = lab.profile("environment", environment.cheats(), "gate")
     counted = lab.profile("environment", environment.profiled_clocks(), "ncu", environment.PROFILED)
-    text = (
-        f"On the {lab.run.gpu} the gate refused {int(refusals['refused'].sum())} of {len(refusals)} kernels "
-    )
-    text += "that cheat, the profiler's counters "
+    text = f"On the {lab.run.gpu} "
+    if len(refusals):
+        text += f"the gate refused {int(refusals['refused'].sum())} of {len(refusals)} kernels that cheat, "
+    else:
+        text += "no kernel that cheats was tried, "
+    text += "the profiler's counters "
     text += (
         "can be read, and " if len(counted) and (counted["dram_bytes"] > 0).any() else "can't be read, and "
     )

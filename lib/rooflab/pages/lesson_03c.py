@@ -16,8 +16,8 @@ def on_trial(evidence: Evidence, gpu: str, boards: list[Rows]) -> Opening:
     """The first screen of 03c: how many of the source's claims hold as stated, and where its time went."""
     stated = pd.concat(board[~board["id"].str.contains(" ")] for board in boards)
     held, refuted = ((stated["word"] == word).sum() for word in (claims.HOLDS, claims.REFUTED))
-    text = f"A quantity, a bar, and a kernel that would fail: held to its own bars on the {gpu}, "
-    text += f"of {len(stated)} claims of the source {held} hold as stated and {refuted} are refuted."
+    text = f"A quantity, a bar, and a kernel that would fail: held to its own bars on the {gpu}: "
+    text += f"{held} of {len(stated)} claims of the source hold as stated, and {refuted} are refuted."
     able = [
         "turn a claim about speed into a quantity and two bars",
         "see that a bar asks for more than the memory has, before measuring",

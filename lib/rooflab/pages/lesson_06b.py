@@ -21,7 +21,10 @@ def opening(here: Lab, every: Rows, width: int) -> Opening:
     """The first screen: every rung and the fastest peer at the wide head."""
     same = every[every["head_dim"].eq(width) & every["heads"].eq(study.HEADS) & every["window"].isna()]
     same = same[same["format"].eq("fp16") & same["options"].fillna("").isin(["", "queries=16"])]
-    seq = int(same.groupby("seq")["impl"].nunique().sort_values(kind="stable").index[-1])
+    ours = same[same["kind"] == "own"]
+    if ours.empty:  # a chip without a rung for heads so wide, or none recorded
+        return _narrower(every, width, here.run["gpu"])
+    seq = int(ours.groupby("seq")["impl"].nunique().sort_values(kind="stable").index[-1])
     rows = same[same["seq"] == seq]
     own, peers = rows[rows["kind"] == "own"], rows[rows["kind"] == "peer"].sort_values("median_us")
     best, gpu = own.sort_values("median_us").iloc[0], here.run["gpu"]
@@ -42,6 +45,16 @@ def opening(here: Lab, every: Rows, width: int) -> Opening:
         roof = ("FP16 matrix", recorded.value, "TFLOP/s")
         return answer + ".", able, page.ladder(rows, gpu, roof, title, y="tflop_s")
     return answer + ".", able, bars(rows, list(rows["impl"]), gpu, title, y="tflop_s")
+
+
+def _narrower(every: Rows, width: int, gpu: str) -> Opening:
+    """The first screen where no rung of ours does the wide head: those of the widest head that one does."""
+    own = every[every["kind"].eq("own") & every["format"].eq("fp16") & every["window"].isna()]
+    own = own[own["head_dim"] == own["head_dim"].max()].drop_duplicates("impl")
+    answer = f"On the {gpu} no rung of this course that does heads {width} wide is recorded."
+    able = ("count the registers that decide how a wide head is split",)
+    chart = bars(own, list(own["impl"]), gpu, "the widest heads recorded", y="tflop_s")
+    return answer, able, chart
 
 
 def run_facts(gpu: str, here: Lab, spec: Any, every: Rows) -> None:

@@ -21,10 +21,13 @@ def opening(evidence: Any, gpu: str) -> Opening:
     ahead = (rivals["gain"] > crossover.LEVEL).sum()
     behind = rivals[rivals["gain"] < 1 / crossover.LEVEL]
     answer = (
-        f"At {len(behind)} of {len(rivals)} points that were measured side by side on the {gpu}; "
-        "ours is faster at "
+        f"No library was measured side by side on the {gpu}."
+        if rivals.empty
+        else (
+            f"At {len(behind)} of {len(rivals)} points that were measured side by side on the {gpu}; "
+            f"ours is faster at {ahead}."
+        )
     )
-    answer += f"{ahead}."
     if len(behind):
         worst = behind.sort_values("gain").iloc[0]
         answer = answer.removesuffix(".") + f". The widest margin against us is {worst['name']}'s, "

@@ -36,7 +36,7 @@ COLUMNS = (
     *("operator", "rung", "file", "mutation", "fault", "code", "mutant"),
     *("killed", "shape", "says", "reason", "identity"),
 )
-LIMIT = 60  # seconds that a mutant may run; one that loops for ever is killed by that
+LIMIT = 180  # seconds that a mutant may run; one that loops for ever is killed by that
 MOST = 5  # mutants of one rung; what lies beyond are the same mutations at other places
 HOSTS = 3  # rungs in which a header's mutant may show
 OPERATORS = tuple(dict.fromkeys(operator for operator, _ in ops.rungs() if declared(operator)))

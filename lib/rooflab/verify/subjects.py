@@ -81,7 +81,8 @@ def _attend(rung: Rung, q: Any, k: Any, v: Any, outs: Sequence[Any], i: int) -> 
 
 
 def _multiply(rung: Rung, x: Any, weights: Any, outs: Sequence[Any], i: int) -> None:
-    int4.matmul(x, weights, out=outs[i], rung=rung.name)
+    tokens = {"TOKENS": 8 * -(-len(x) // 8)} if rung in int4.TILED and rung.name not in int4.ANY_BATCH else {}
+    int4.matmul(x, weights, out=outs[i], rung=rung.name, **tokens)
 
 
 def _same(value: Any) -> Any:

@@ -23,18 +23,19 @@ def outcomes(rows: pd.DataFrame, recorded: pd.DataFrame, slug: str | None, arch:
     found: list[dict[str, Any]] = []
     mine = rows[(rows["operator"] == "int4") & rows["median_us"].notna()]
     two_op = plain("int4_g128").name
-    for (n, k, batch), group in mine.groupby(["n", "k", "batch"], sort=False):
+    for _, group in mine.groupby(["n", "k", "batch"], sort=False):
+        n, k, batch = (int(group[size].iloc[0]) for size in ("n", "k", "batch"))
         ways = group[(group["kind"] == "own") | (group["impl"] == two_op)].sort_values("median_us")
         peers = group[(group["kind"] != "own") & (group["impl"] != two_op)].sort_values("median_us")
         if not (ways["kind"] == "own").any() or peers.empty:
             continue
-        choice = dispatch.choose("int4_g128", int(n), int(k), int(batch), slug, arch, recorded=recorded)
+        choice = dispatch.choose("int4_g128", n, k, batch, slug, arch, recorded=recorded)
         taken = ways[ways["impl"] == two_op] if choice.way == two_op else ways[ways["kind"] == "own"]
         if taken.empty:
             continue
         ours, peer = taken.iloc[0], peers.iloc[0]
         found.append(
-            {"n": int(n), "k": int(k), "batch": int(batch), "way": choice.way}
+            {"n": n, "k": k, "batch": batch, "way": choice.way}
             | {"ours": ours["impl"], "us": ours["median_us"]}
             | {"peer": peer["impl"], "peer_us": peer["median_us"]}
             | {"ratio": peer["median_us"] / ours["median_us"]}

@@ -158,7 +158,7 @@ def _saxpy() -> Iterator[Trial]:
     "00.6",
     entry="sums",
     targets=[most_requests("x", 16), most_requests("out", 2, "store")],
-    right="256 threads made one sum, and nobody read what was not yet written.",
+    right="256 threads made one sum; every partial sum was written before a thread read it.",
 )
 def _block_sums() -> Iterator[Trial]:
     """The sum of each block's 256 elements."""

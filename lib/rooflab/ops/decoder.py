@@ -70,7 +70,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "decode_step",
             "4_tma",
             "decode_step_tma",
-            "weights come by tensor memory copies, which nobody waits behind",
+            "copies weights by TMA, so that no warp issues copies",
             defines=_MACROS,
             archs=("90a",),
             dynamic_shared=59328,

@@ -22,7 +22,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "sample_candidates",
             "1_warp",
             "sample_candidates_warp",
-            "the device chooses, and nobody waits",
+            "the device picks the token, without a round trip to the host",
             defines={},
         ),
     ),

@@ -19,7 +19,7 @@ Opening = tuple[str, Sequence[str], tuple[Figure, str]]
 
 
 def one_line(facts: Mapping[str, object]) -> None:
-    """Show the facts of a run in one line: what stands for itself, and the rest behind its name."""
+    """Show the facts of a run in one line: GPU and source as values, the others by name."""
     bare = ("GPU", "Figures")
     says = [
         str(value) if name in bare else f"{name}: {value}" for name, value in facts.items() if value != ""

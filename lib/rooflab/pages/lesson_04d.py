@@ -166,7 +166,7 @@ def taken_apart_said(one_shape: Rows, drawn: Any, gpu: str) -> None:
     text += f"Warm, FP16 takes {warm['fp16'] / cold['fp16']:.0%} of its cold time and the fused kernel "
     text += f"{warm['fused'] / cold['fused']:.0%}. "
     if warm["fp16"] / cold["fp16"] < warm["fused"] / cold["fused"]:
-        text += "A cache that holds all weights flatters whoever moves more of them. "
+        text += "Where all weights fit the cache, the kernel that moves more bytes gains more from it. "
     if at["graph, cold"] < 1:
         text += "Without launches and without cache the source's kernel runs at "
         text += f"{at['graph, cold']:.2f} times the speed of FP16 here: it needs too many "

@@ -231,7 +231,7 @@ def word_decoder_says_said(words: Rows) -> None:
         if (words["changed though apart"] == 0).all():
             text += "That happens where two words were as good as equal. "
     else:
-        text += "nobody changes one. "
+        text += "none is changed by any kernel. "
     most = words.loc[words["move"].idxmax()]
     text += f"Logits move by at most {most['move']:.4f} of their spread ({most['impl']})."
     display.say(text)

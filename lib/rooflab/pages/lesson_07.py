@@ -229,7 +229,7 @@ def other_matrices_said(rows: Rows, bounds: Rows, n: int, k: int) -> dict[str, A
         display.say(
             f"By the bound, arithmetic takes INT4's time from {least['INT4 fused']:,.0f} tokens on and "
             f"FP16's from {least['FP16 cublas']:,.0f} ({n:,} x {k:,}). Beyond both, fewer bytes gain "
-            "nothing, and whoever unpacks weights between products has more to do."
+            "nothing, and a kernel that unpacks weights between products executes more instructions."
         )
     return gains
 
@@ -266,9 +266,9 @@ def three_clocks_three_said(crossings: Rows, rows: Rows, shape: Any, n_asked: in
     if len(set(zip(by.kind, by.low, by.high, strict=True))) > 1:
         text += (
             "\nThe clocks disagree, because each times something else. "
-            "**Use the clock that your program pays**: whoever captures a decoder in a graph pays the "
-            "kernels; whoever calls product after product from Python pays the calls, and should "
-            "first mend that."
+            "**Use the clock that your program pays**: a decoder captured in a graph pays for the "
+            "kernels alone; a program that calls every product from Python pays for the calls as well, and "
+            "gains most by capturing them."
         )
     display.say(f"INT4 fused against cuBLAS in FP16, {n_asked:,} x {k:,}:\n\n{text}")
 

@@ -23,7 +23,7 @@ _FAMILIES = {
 class Spec:
     """A decoder of the Qwen2 or LLaMA kind: norm before each half of a layer, rotary positions, query heads
     that share keys and values, SiLU-gated MLP; biases on queries, keys and values or none; a head of its own
-    or the embedding's weights.
+    or the embedding's weights. `parts`: how many processes it was split into; `shape` is one's share.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Spec:
     theta: float
     biased: bool
     tied: bool
+    parts: int = 1
 
 
 def spec(name: str) -> Spec:

@@ -1,0 +1,123 @@
+"""A decoder that several processes share: each runs its heads and neurons, and they sum twice a layer.
+
+Between the sums a process does what the engine does on one GPU, a prompt as there and tokens as a batch of
+one does, by kernels with sums between them: decode_step is one kernel a token, which no other GPU takes part
+in.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import numpy as np
+
+from rooflab.engine.batch import Batch
+from rooflab.engine.decoder import Engine, Paths
+from rooflab.engine.products import Products
+from rooflab.engine.spec import Spec
+from rooflab.engine.world import World
+from rooflab.errors import UsageError
+from rooflab.ops import attention, decoder
+
+SUMMED = ("out", "down")  # products whose results are parts of a sum over the processes
+
+
+class Split(Engine):
+    """One process's share of a decoder (engine.share). Every process of the world is asked for the same, and
+    all come to the same tokens.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        weights: decoder.Weights,
+        *,
+        world: World,
+        capacity: int | None = None,
+        graph: bool = True,
+        blocks: int | None = None,
+    ):
+        """`graph`: replay captured steps, which needs sums that can be captured (NCCL's can)."""
+        if spec.parts != world.size:
+            raise UsageError(
+                f"The weights are one of {spec.parts} shares of {spec.name}, so they need a world of as many "
+                f"processes, not of {world.size}."
+            )
+        super().__init__(spec, weights, capacity=capacity, paths=Paths(graph=graph), blocks=blocks)
+        self.world = world
+        self._single = _Single(self)
+
+    def batch(self, size: int, capacity: int | None = None) -> Batch:
+        many = super().batch(size, capacity)
+        many.products = _Summing(self.spec.shape, self.weights, many.ran, self.world)
+        return many
+
+    def _product(self, name: str, layer: int, x: Any) -> Any:
+        found = super()._product(name, layer, x)
+        if name not in SUMMED:
+            return found
+        self.ran["all_reduce"] += 1
+        return self.world.all_reduce(found)
+
+    def _prompt(self, ids: list[int]) -> None:
+        super(Engine, self)._prompt(ids)  # on the CPU, too: never by decode_step
+
+    def _steps(self, count: int) -> None:
+        state, single, start = self.state, self._single, self.position
+        self.ran["decode split"] += count
+        single.begin(state.logits, start, self.inverse_temperature, self.seed)
+        single.decode(count)
+        state.tokens[start : start + count] = single.tokens[start : start + count, 0]
+        state.logits[...] = single.logits[0]
+        state.position[...] = start + count
+
+
+class _Summing(Products):
+    """A batch's products, those of SUMMED over the processes of a world."""
+
+    def __init__(
+        self, shape: decoder.Shape, weights: decoder.Weights, ran: collections.Counter[str], world: World
+    ):
+        super().__init__(shape, weights, ran)
+        self.world = world
+
+    def few(self, name: str, layer: int | None, x: Any) -> Any:
+        alone = len(x) == 1 and not isinstance(x, np.ndarray)
+        found = self.one(name, layer, x) if alone else super().few(name, layer, x)
+        if name not in SUMMED:
+            return found
+        self.ran["all_reduce"] += 1
+        return self.world.all_reduce(found)
+
+
+class _Single(Batch):
+    """A batch of one sequence in the cache of its engine, which takes in the prompts."""
+
+    def __init__(self, engine: Split):
+        self.engine, self.size, self.capacity, self.ran = engine, 1, engine.capacity, engine.ran
+        shape, zeros, state = engine.spec.shape, engine.zeros, engine.state
+        self.products = _Summing(shape, engine.weights, self.ran, engine.world)
+        cache = (shape.layers, self.capacity, 1, shape.kv_heads, shape.head_dim)
+        self.cache_k, self.cache_v = state.cache_k.reshape(cache), state.cache_v.reshape(cache)
+        self.tokens, self.places = zeros((self.capacity + 1, 1), "int32"), zeros((2,), "int32")
+        self.logits = zeros((1, shape.vocab), "float16")
+        self._residual = zeros((1, shape.hidden), "float32")
+        self._x, self._inner = zeros((1, shape.hidden), "float16"), zeros((1, shape.mlp), "float16")
+        self._queries = zeros((1, shape.heads, shape.head_dim), "float16")
+        self._attended = zeros((shape.heads, shape.head_dim), "float16")
+        self._workspace = attention.room_for(self._attended, max(1, engine.blocks // shape.kv_heads))
+        self.inverse_temperature, self.seed, self.position = 0.0, 0, 0
+        self._replay = None
+
+    def begin(self, logits: Any, position: int, inverse_temperature: float, seed: int) -> None:
+        """Go on at `position` with the token that logits [vocab] give; the cache holds all before it."""
+        if (inverse_temperature, seed) != (self.inverse_temperature, self.seed):
+            self._replay = None
+        self.inverse_temperature, self.seed = inverse_temperature, seed
+        self.logits[0] = logits
+        self.places[0], self.places[1] = position - 1, position
+        with self.engine.target():
+            self._choose(0.0)  # the engine's logits are bounded already
+        self.places += 1
+        self.position = position

@@ -1,0 +1,156 @@
+"""What lesson 03e's page shows: four faulty kernels, their results, and which instrument reports them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from rooflab.lab import Lab
+from rooflab.ops import faults
+from rooflab.pages import Opening, Rows
+from rooflab.studies import faults as study
+from rooflab.view import display, plot
+
+SANITIZERS = study.INSTRUMENTS[1:-1]  # compute-sanitizer's tools; "none" is before them, the watcher after
+_SIZES = {"friendly": study.FRIENDLY, "ragged": study.UNFRIENDLY}
+_QUIET = ("right", "silent")  # what a test says that noticed nothing
+
+
+def gathered(here: Lab) -> tuple[Rows, str]:
+    """What every instrument said of every faulty kernel, and the GPU: one row a kernel, size and tool."""
+    found = here.profile("faults", study.cases(), "sanitizer")
+    if found.empty:
+        here = display.borrowed(here, "compute-sanitizer was not run")
+        found = here.profile("faults", study.cases(), "sanitizer")
+    cases = [study.Faults().case(name) for name in found["case"]]
+    found["fault"] = [case.impl for case in cases]
+    found["tool"] = [case.options.removeprefix("tool=") for case in cases]
+    found["size"] = [f"n = {case.n}, k = {case.k}" for case in cases]
+    for call in ("first", "second"):
+        found[call] = (
+            found[f"{call}_right"].astype(str).map({"True": "right", "False": "wrong", "": "no result"})
+        )
+    return found, here.run["gpu"]
+
+
+def _results(reports: Rows) -> pd.DataFrame:
+    """What the two calls gave at each size, a row a fault: "right", or what is wrong with them."""
+    plain = reports[reports["tool"] == "none"]
+    later = (plain["first"] == "right") & (plain["second"] != "right")
+    both = plain["first"].mask(later, "2nd call wrong")
+    known = dict(zip(zip(plain["fault"], plain["size"], strict=True), both, strict=True))
+    return pd.DataFrame(
+        {
+            size: {fault: known[fault, f"n = {n}, k = {k}"] for fault, (n, k) in sizes.items()}
+            for size, sizes in _SIZES.items()
+        }
+    )
+
+
+def _said(reports: Rows) -> pd.DataFrame:
+    """How many reports each instrument made of each fault at the ragged size, a row a fault."""
+    seen = reports[reports["tool"] != "none"].pivot(index="fault", columns="tool", values="reports")
+    return seen.reindex(index=list(faults.FAULTS), columns=list(study.INSTRUMENTS[1:]))
+
+
+def opening(reports: Rows, gpu: str) -> Opening:
+    """The first screen: who notices which fault."""
+    results, said = _results(reports), _said(reports) > 0
+    wrong = results != "right"
+    reported = said[list(SANITIZERS)].any(axis=1)
+    every = "together they find all of them" if (wrong["ragged"] | reported).all() else "neither finds all"
+    answer = (
+        f"On the {gpu} {wrong['friendly'].sum()} of {len(wrong)} faulty kernels gives itself away by its "
+        f"result at a friendly size and {wrong['ragged'].sum()} at a ragged one; compute-sanitizer reports "
+        f"{reported.sum()}. Run both: {every}."
+    )
+    able = [
+        "name the input sizes that bring a mistake out",
+        "choose between memcheck, racecheck, synccheck and initcheck, and know what none of them sees",
+        "mend a barrier that some threads miss, a tile that is too small and a sum that is not reset",
+    ]
+    notices = said.replace({True: "reports", False: "silent"})
+    cells = pd.concat([results.add_suffix(" size"), notices], axis=1)
+    title = f"Which test notices which mistake, on {gpu}"
+    noticed = "; ".join(
+        f"{fault}: {display.listed(row.index[~row.isin(_QUIET)])}" for fault, row in cells.iterrows()
+    )
+    return answer, able, (_noticed(cells, title), f"{title}, {plot.dates(reports)}. {noticed}.")
+
+
+def _noticed(cells: pd.DataFrame, title: str) -> Figure:
+    """A grid of words, dark where a test notices a fault."""
+    fig, ax = plot.figure(title=title, height=2.3)
+    fig.set_figwidth(7.4)
+    for down, fault in enumerate(cells.index):
+        for across, word in enumerate(cells.loc[fault]):
+            quiet = word in _QUIET
+            fill = "#EDEDED" if quiet else plot.COLOURS[0]
+            ax.add_patch(Rectangle((across + 0.03, down + 0.06), 0.94, 0.88, color=fill, linewidth=0))
+            colour = "#333333" if quiet else "white"
+            text = word.replace("call ", "call\n")
+            ax.text(across + 0.5, down + 0.5, text, ha="center", va="center", color=colour, fontsize=8.5)
+    ax.set(xlim=(0, cells.shape[1]), ylim=(len(cells), 0))
+    ax.set_xticks([k + 0.5 for k in range(cells.shape[1])], [name.replace(" ", "\n") for name in cells])
+    ax.set_yticks([k + 0.5 for k in range(len(cells))], list(cells.index))
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    return fig
+
+
+def results(reports: Rows, gpu: str) -> None:
+    """Show what both calls of every kernel gave, without an instrument."""
+    names = {"fault": "Fault", "size": "Size", "first": "First call", "second": "Second call"}
+    display.table(reports[reports["tool"] == "none"], names, caption=f"On {gpu}")
+
+
+def first_reports(reports: Rows, gpu: str) -> None:
+    """Show the first sentence of each instrument that reports something."""
+    names = {"fault": "Fault", "tool": "Instrument", "reports": "Reports", "says": "First report"}
+    said = reports[(reports["tool"] != "none") & (reports["reports"] > 0)]
+    display.table(said, names, caption=f"On {gpu}; watch on the CPU")
+
+
+def judged(expected: Mapping[str, str], reports: Rows, gpu: str) -> None:
+    """Say how many predictions of which sanitizer reports a fault hold, and why others don't."""
+    said = _said(reports) > 0
+    missed = []
+    for fault, tool in expected.items():
+        seen = [name for name in SANITIZERS if said.loc[fault, name]]
+        if seen != [tool] * bool(tool):
+            missed.append(f"**{fault}**: expected {tool or 'no report'}, got {display.listed(seen)}.")
+    text = f"{len(expected) - len(missed)} of {len(expected)} predictions hold on the {gpu}. "
+    display.say(text + " ".join(missed))
+    ragged = _results(reports)["ragged"]
+    if ragged["early_exit"] == "wrong" and not said.loc["early_exit", list(SANITIZERS)].any():
+        display.say(
+            "**Why early_exit is silent.** Since Volta (sm_70) a barrier waits only for the threads that "
+            "have not ended. Those that left early do not hang it, so synccheck has nothing to report. But "
+            "they did not load their part of the tile, and the others read whatever was in that memory "
+            "before."
+        )
+    if ragged["half_barrier"] == "right" and said.loc["half_barrier", "synccheck"]:
+        display.say(
+            "**Why half_barrier is right.** synccheck reports it, and the result is right all the same. "
+            "One wrong result that no sanitizer reports, and one report where the result is right: keep "
+            "both tests. This course's gate checks results at ragged sizes, and the sanitizers run beside "
+            "it."
+        )
+
+
+def takeaway(reports: Rows) -> None:
+    """What to take away, computed."""
+    results, said = _results(reports), _said(reports) > 0
+    friendly = (results == "right").any(axis=1)
+    silent = [fault for fault in said.index if not said.loc[fault, list(SANITIZERS)].any()]
+    display.say(
+        f"- {friendly.sum()} of {len(friendly)} faulty kernels give right results at some size. A friendly "
+        f"size is not a test.\n- No tool of compute-sanitizer reports {display.listed(silent)} here. Each "
+        "tool looks for one kind of mistake.\n- The gate fills the output with NaN, calls twice, takes "
+        "ragged sizes and compares every element. None of these kernels passes it, so none has a time."
+    )

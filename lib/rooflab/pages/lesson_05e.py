@@ -1,125 +1,209 @@
-"""What lesson 05e's page shows: its tables, figures and computed sentences."""
+"""What lesson 05e's page shows: every way to a Q8_0 product by its number of tokens, and who chooses."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from rooflab import claims, lab
 from rooflab.analysis import q8_0 as analysis
 from rooflab.claims import scorecard
 from rooflab.hardware import crossover, roofline
 from rooflab.lab import Lab
-from rooflab.pages import Rows, one_line
+from rooflab.pages import Opening, Rows, facts
 from rooflab.studies import mmq as study
 from rooflab.studies import q8_0 as decode
 from rooflab.view import display, explorer, plot
 
+WAYS = ("dp4a", "MMQ", "halves", "dequantise + cuBLAS", "resident FP16")
+_DP4A, _MMQ, _HALVES, _DEQUANTISE, _RESIDENT = WAYS
+Shape = tuple[int, int]  # n, k
 
-def run_facts(rows: Rows, gpu: str, here: Lab, read_roof: float, shapes: list[Any]) -> None:
+
+def _way(impl: str, kind: str) -> str:
+    """Which of WAYS a contestant is; none for a product without scales, or of other 8-bit weights."""
+    if kind != "own":
+        return {"torch.matmul": _RESIDENT, study.BASELINE: _DEQUANTISE}.get(impl, "")
+    if study.takes_halves(impl):
+        return _HALVES
+    return _DP4A if impl in (study.DP4A, study.DECODE + "4_planes") else _MMQ
+
+
+def contenders(evidence: claims.Evidence) -> Rows:
+    """The rows of all contestants that use Q8_0 weights or their FP16 copy, with the column `way`."""
+    rows = analysis.prompts(evidence)
+    ways = [_way(*each) for each in rows[["impl", "kind"]].to_numpy()]
+    return rows.assign(way=ways)[[way != "" for way in ways]]
+
+
+def shapes(rows: Rows) -> list[Shape]:
+    """The shapes of the study that were measured; the first is square."""
+    measured = set(zip(rows["n"], rows["k"], strict=True))
+    return [shape for shape in study.SHAPES if shape in measured]
+
+
+def _of(rows: Rows, shape: Shape) -> Rows:
+    return rows[(rows["n"] == shape[0]) & (rows["k"] == shape[1])]
+
+
+def by_way(rows: Rows) -> Rows:
+    """The fastest contestant of each way at each shape and number of tokens."""
+    fastest = rows.loc[rows.groupby(["n", "k", "batch", "way"])["median_us"].idxmin()]
+    return fastest.sort_values(["n", "k", "batch"])
+
+
+def _wide(fastest: Rows, shape: Shape) -> pd.DataFrame:
+    """Times (us) of one shape: a row a number of tokens, a column a way."""
+    return _of(fastest, shape).pivot(index="batch", columns="way", values="median_us").reindex(columns=WAYS)
+
+
+def _lead(wide: pd.DataFrame) -> list[tuple[int, str]]:
+    """The fastest way and the number of tokens from which on it is, wherever that changes."""
+    best = wide.dropna(how="all").idxmin(axis=1)
+    return [(int(tokens), str(way)) for tokens, way in best[best != best.shift()].items()]
+
+
+def _q8_0_against_fp16(wide: pd.DataFrame) -> pd.Series:
+    """How many times as fast the best product on Q8_0 weights is as the library on FP16, by tokens."""
+    own = wide[[_DP4A, _MMQ, _HALVES]].min(axis=1)
+    return (wide[_RESIDENT] / own).dropna()
+
+
+def opening(fastest: Rows, measured: Sequence[Shape], gpu: str) -> Opening:
+    """The first screen: which way is fastest at how many tokens."""
+    n, k = measured[0]
+    wide = _wide(fastest, (n, k))
+    first, gain = _lead(wide)[0], _q8_0_against_fp16(wide)
+    text = f"On the {gpu}, at {n} × {k}, {first[1]} is the fastest way for {first[0]} token"
+    behind = gain.index[gain < 1]
+    if len(behind):
+        text += f", and Q8_0 weights stay ahead up to {gain.index[gain.index < behind[0]].max()} tokens. "
+        text += f"From {behind[0]} on, cuBLAS with FP16 weights is faster at {len(behind)} of "
+        text += f"{(gain.index >= behind[0]).sum()} measured numbers of tokens"
+    able = [
+        "find the number of tokens at which a product stops being memory-bound",
+        "read a crossover from measured times, with the quantisation included",
+        "write a dispatcher that picks the fastest kernel",
+    ]
+    title = "The fastest way, by number of tokens"
+    leads = "; ".join(f"{s[0]} × {s[1]}: {_in_words(_wide(fastest, s))}" for s in measured)
+    caption = f"{title}, on {gpu}, {plot.dates(fastest)}. {leads}."
+    return f"{text}.", able, (_strips(fastest, measured, title), caption)
+
+
+def _strips(fastest: Rows, measured: Sequence[Shape], title: str) -> Figure:
+    """A strip a shape over the number of tokens, coloured and named by the fastest way."""
+    fig, ax = plot.figure("tokens", title=title, xlog=True, height=1.2 + 0.36 * len(measured))
+    fig.set_figwidth(7.4)
+    low, high = fastest["batch"].min(), fastest["batch"].max() * 1.15
+    for down, shape in enumerate(measured):
+        lead = _lead(_wide(fastest, shape))
+        most = _of(fastest, shape)["batch"].max() * 1.15
+        ends = [start for start, _ in lead[1:]] + [most]
+        for (start, way), end in zip(lead, ends, strict=True):
+            i = WAYS.index(way)
+            colour = plot.COLOURS[(0, 3, 5, 2, 1)[i]]
+            ax.barh(down, end - start, left=start, height=0.8, color=colour, edgecolor="white")
+            if math.log(end / start) > math.log(high / low) / 12:
+                colour = "black" if way == _RESIDENT else "white"
+                middle = math.sqrt(start * end)
+                ax.text(
+                    middle,
+                    down,
+                    way.removeprefix("resident "),
+                    ha="center",
+                    va="center",
+                    color=colour,
+                    fontsize=8.5,
+                )
+    ax.set_yticks(range(len(measured)), [f"{n} × {k}" for n, k in measured])
+    ax.set_ylim(len(measured) - 0.5, -0.5)
+    ax.set_xlim(low, high)
+    _token_ticks(ax, fastest)
+    ax.grid(False)
+    return fig
+
+
+def _token_ticks(ax: Any, rows: Rows) -> None:
+    ticks = sorted({2**i for i in range(12)} & set(rows["batch"].astype(int)))
+    ax.set_xticks(ticks, [str(tokens) for tokens in ticks])
+
+
+def _in_words(wide: pd.DataFrame) -> str:
+    return ", ".join(f"{way} from {tokens} on" for tokens, way in _lead(wide))
+
+
+def run_facts(here: Lab, rows: Rows, measured: Sequence[Shape]) -> None:
     """The facts of the run, in one line."""
     sweep = rows.groupby(["n", "k"])["batch"].nunique()
-    facts = {
-        "GPU": gpu,
-        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
-        "Run": here.run_of("mmq")["run"],
-        "Read roof": f"{read_roof:,.0f} GB/s",
-        "Tensor roofs": f"int8 {here.roof['int8_tensor'].value:,.0f} TOP/s, "
-        f"FP16 {here.roof['fp16_tensor'].value:,.0f} TFLOP/s",
-        "Shapes": "; ".join(f"{n} × {k} at {sweep[n, k]} numbers of tokens" for n, k in shapes),
-    }
-    one_line(facts)
+    roof = here.roof
+    facts(
+        here,
+        "mmq",
+        f"roofs: read {roof['dram_read'].value:,.0f} GB/s, int8 {roof['int8_tensor'].value:,.0f} TOP/s, "
+        f"FP16 {roof['fp16_tensor'].value:,.0f} TFLOP/s",
+        *(f"{n} × {k} at {sweep[n, k]} numbers of tokens" for n, k in measured),
+    )
 
 
-def prediction_table(shapes: list[Any], here: Lab, read_roof: float) -> Rows:
-    """Prediction: the table."""
-    n, k = shapes[0]
-    unit = here.roof["fp16_tensor"].value
-    ridges = []
-    for form, size in (("Q8_0", decode.WEIGHT_BYTES), ("FP16", 2)):
-        us = roofline.gemm_bytes(1, n, k, size) / read_roof / 1e3
-        ridges.append([form, us, us * unit * 1e6 / roofline.gemm_flops(1, n, k)])
-    ridges = pd.DataFrame(ridges, columns=["form", "us", "tokens"])
+def ridges(here: Lab, shape: Shape) -> float:
+    """Show at how many tokens FP16 arithmetic takes as long as reading the weights, for Q8_0 and for FP16;
+    the former.
+    """
+    n, k = shape
+    read, unit = here.roof["dram_read"].value, here.roof["fp16_tensor"].value
+    table = pd.DataFrame({"form": ["Q8_0", "FP16"], "size": [decode.WEIGHT_BYTES, 2]})
+    table["us"] = [roofline.gemm_bytes(1, n, k, size) / read / 1e3 for size in table["size"]]
+    table["tokens"] = table["us"] * unit * 1e6 / roofline.gemm_flops(1, n, k)
     names = {"form": "Weights", "us": "Bytes at the roof (µs)"}
     names |= {"tokens": "Ridge, with FP16 arithmetic (tokens)"}
-    display.table(ridges, names, {"us": "{:.1f}", "tokens": "{:.0f}"}, f"{n} × {k}")
-    return ridges
+    display.table(table, names, {"us": "{:.1f}", "tokens": "{:.0f}"}, f"{n} × {k}")
+    return float(table["tokens"].iloc[0])
 
 
-def sweep_rows(rows: Rows) -> tuple[Any, Rows]:
-    """The sweep: the rows behind it."""
-    WAYS = ("dp4a", "MMQ", "halves", "dequantise + cuBLAS", "resident FP16")
-
-    def way(impl):
-        if impl == study.BASELINE or impl == "torch.matmul":
-            return WAYS[3] if impl == study.BASELINE else WAYS[4]
-        if study.takes_halves(impl):
-            return WAYS[2]
-        return WAYS[0] if impl in (study.DP4A, study.DECODE + "4_planes") else WAYS[1]
-
-    rows["way"] = rows["impl"].map(way)
-    fastest = rows.loc[rows.groupby(["n", "k", "batch", "way"])["median_us"].idxmin()]
-    fastest = fastest.sort_values(["n", "k", "batch"])
-    return WAYS, fastest
-
-
-def sweep_figure(fastest: Rows, ways: Any, gpu: str, shapes: list[Any]) -> Any:
-    """The sweep: the figure."""
-
-    def drawn(n, k):
-        part = fastest[(fastest["n"] == n) & (fastest["k"] == k)]
-        title = f"{n} × {k}, cold, quantising included"
-        fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=4.2)
-        for name in ways:
-            group = part[part["way"] == name]
-            if len(group):
-                plot.series(ax, group["batch"], *plot.band(group, "median_us"), label=name)
-        ticks = sorted({2**i for i in range(12)} & set(part["batch"].astype(int)))
-        ax.set_xticks(ticks, [f"{tokens}" for tokens in ticks])
-        plot.round_ticks(ax)
-        plot.label_ends(ax)
-        text = plot.caption(part, gpu, title, y="median_us")
-        plot.show(fig, f"{text} Flat: bytes decide. Rising: arithmetic does. Steps: another tile begins.")
-
-    drawn(*shapes[0])
-    return drawn
+def sweep(fastest: Rows, shape: Shape, gpu: str) -> None:
+    """Draw the time of each way over the number of tokens, for one shape."""
+    part = _of(fastest, shape)
+    title = f"{shape[0]} × {shape[1]}, cold, quantising included"
+    fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=4.2)
+    for way in WAYS:
+        group = part[part["way"] == way]
+        if len(group):
+            plot.series(ax, group["batch"], *plot.band(group, "median_us"), label=way)
+    _token_ticks(ax, part)
+    plot.round_ticks(ax)
+    plot.label_ends(ax)
+    text = plot.caption(part, gpu, title, y="median_us")
+    plot.show(fig, f"{text} Flat: bytes decide. Rising: arithmetic does. Steps: another tile begins.")
 
 
-def crossovers_said(shapes: list[Any], fastest: Rows, ways: Any, gpu: str) -> Any:
-    """Crossovers: in words."""
-
-    def ranges(part):
-        best = part.loc[part.groupby("batch")["median_us"].idxmin()].sort_values("batch")
-        new = best["way"] != best["way"].shift()
-        return ", ".join(f"{row['way']} from {row['batch']} on" for _, row in best[new].iterrows())
-
+def crossovers(fastest: Rows, measured: Sequence[Shape], gpu: str) -> None:
+    """Say which way is the fastest from how many tokens on, among Q8_0 weights and with FP16 beside them."""
     text = ""
-    for n, k in shapes:
-        part = fastest[(fastest["n"] == n) & (fastest["k"] == k)]
-        text += f"- **{n} × {k}**: {ranges(part[part['way'] != ways[4]])}. With resident FP16: "
-        text += f"{ranges(part)}.\n"
+    for n, k in measured:
+        wide = _wide(fastest, (n, k))
+        text += f"- **{n} × {k}**: {_in_words(wide.drop(columns=_RESIDENT))}. With resident FP16: "
+        text += f"{_in_words(wide)}.\n"
     display.say(f"On the {gpu}, by tokens:\n\n{text}")
-    return ranges
 
 
-def crossovers_said_2(fastest: Rows, shapes: list[Any], ways: Any, ridges: Rows) -> tuple[Rows, Rows, Rows]:
-    """Crossovers: in words."""
-    gain: Any = None
-    square = fastest[(fastest["n"] == shapes[0][0]) & (fastest["k"] == shapes[0][1])]
-    wide = square.pivot(index="batch", columns="way", values="median_us")
-    text = ""
-    if {ways[0], ways[3]} <= set(wide.columns):
-        both = wide[[ways[0], ways[3]]].dropna()
-        behind = both.index[both[ways[0]] >= both[ways[3]]]
+def against_prediction(fastest: Rows, shape: Shape, ridge: float) -> None:
+    """Say where Q8_0 is overtaken, beside the ridge that was predicted."""
+    wide, text = _wide(fastest, shape), ""
+    both = wide[[_DP4A, _DEQUANTISE]].dropna()
+    if len(both):
+        behind = both.index[both[_DP4A] >= both[_DEQUANTISE]]
         text += "dp4a, which needs no tensor cores and takes eight tokens at a time, "
         text += f"falls behind dequantising at {behind.min()} tokens. " if len(behind) else "stays ahead. "
-    own = wide[[name for name in ways[:3] if name in wide]].min(axis=1)
-    if ways[4] in wide:
-        gain = (wide[ways[4]] / own).dropna()
+    gain = _q8_0_against_fp16(wide)
+    if len(gain):
         text += f"Against resident FP16 the best on Q8_0 runs at {gain.iloc[0]:.2f} times its speed for "
         text += f"{gain.index[0]} token and at {gain.iloc[-1]:.2f} for {gain.index[-1]}. "
-        lost, ridge = gain.index[gain < 1], ridges["tokens"].iloc[0]
+        lost = gain.index[gain < 1]
         if len(lost) and lost[0] < ridge:
             text += f"The prediction is missed: Q8_0 should win up to the ridge, at {ridge:.0f} tokens, and "
             text += f"resident FP16 overtakes at {lost[0]}. There our kernels stay further from their "
@@ -127,101 +211,72 @@ def crossovers_said_2(fastest: Rows, shapes: list[Any], ways: Any, ridges: Rows)
         if gain.iloc[-1] < crossover.LEVEL:
             text += "Where arithmetic decides, the smaller format saves memory and no time."
     display.say(text)
-    return square, wide, gain
 
 
-def quantising_apart_included_table(
-    here: Lab, shapes: list[Any], square: Rows, ways: Any
-) -> tuple[Rows, str]:
-    """Quantising: apart and included: the table."""
-    alone = [c for c in here.cases("q8_0") if c.operator == "q8_1" and c.k == shapes[0][1]]
-    alone = here.measure("q8_0", alone)
-    alone = alone[alone["impl"] == alone["impl"].iloc[-1]].set_index("batch")["median_us"]
-    lines = []
-    for tokens in alone.index:
-        found = square[(square["batch"] == tokens) & ~square["way"].isin(ways[2:])]
-        if len(found):
-            row = found.sort_values("median_us").iloc[0]
-            apart, whole = alone[tokens], row["median_us"]
-            lines.append([tokens, apart, row["impl"], whole, apart / whole])
-    columns = ["Tokens", "Quantising (µs)", "Fastest on int8", "With it (µs)", "Share"]
-    lines = pd.DataFrame(lines, columns=columns)
-    forms = {"Quantising (µs)": "{:.1f}", "With it (µs)": "{:.1f}", "Share": "{:.1%}"}
-    title = f"{shapes[0][0]} × {shapes[0][1]}"
-    display.table(lines, dict(zip(columns, columns, strict=True)), forms, title)
-    return lines, title
+def quantiser_share(here: Lab, fastest: Rows, shape: Shape) -> pd.DataFrame:
+    """Show, and return, the quantiser's own time beside the fastest product on int8, by tokens."""
+    cases = [c for c in here.cases("q8_0") if c.operator == "q8_1" and c.k == shape[1]]
+    alone = here.measure("q8_0", cases)
+    alone = alone[alone["impl"] == alone["impl"].iloc[-1]]  # the last rung of the quantiser
+    on_int8 = _of(fastest, shape)
+    on_int8 = on_int8[on_int8["way"].isin((_DP4A, _MMQ))].sort_values("median_us").drop_duplicates("batch")
+    both = alone.merge(on_int8, on="batch", suffixes=("_alone", ""))
+    both["share"] = both["median_us_alone"] / both["median_us"]
+    names = {"batch": "Tokens", "median_us_alone": "Quantising (µs)", "impl": "Fastest on int8"}
+    names |= {"median_us": "With it (µs)", "share": "Share"}
+    forms = {"median_us_alone": "{:.1f}", "median_us": "{:.1f}", "share": "{:.1%}"}
+    display.table(both, names, forms, f"{shape[0]} × {shape[1]}")
+    return both
 
 
-def quantising_apart_included_table_2(here: Lab, rows: Rows, title: str) -> Rows:
-    """Quantising: apart and included: the table."""
-    pairs = []
-    prepared = [c for c in here.cases("mmq") if c.options == "prepared=1"]
-    prepared = here.measure("mmq", prepared)
-    whole = rows.set_index(["n", "k", "batch", "impl"])["median_us"]
-    for _, row in prepared.iterrows():
-        key = tuple(row[["n", "k", "batch", "impl"]])
-        if key in whole.index:
-            more = whole[key] - row["median_us"]
-            pairs.append([row["impl"], row["batch"], row["median_us"], whole[key], more])
-    columns = ["Rung", "Tokens", "Quantised before (µs)", "Included (µs)", "Difference (µs)"]
-    pairs = pd.DataFrame(pairs, columns=columns)
-    forms = dict.fromkeys(columns[2:], "{:,.1f}")
-    display.table(pairs, dict(zip(columns, columns, strict=True)), forms, title)
-    return prepared
+def quantised_before(here: Lab, rows: Rows, shape: Shape) -> None:
+    """Show what a product takes with its activations quantised before it, and with the quantising counted."""
+    before = here.measure("mmq", [c for c in here.cases("mmq") if c.options == "prepared=1"])
+    both = before.merge(rows, on=["n", "k", "batch", "impl"], suffixes=("_before", ""))
+    both["more"] = both["median_us"] - both["median_us_before"]
+    names = {"impl": "Rung", "batch": "Tokens", "median_us_before": "Quantised before (µs)"}
+    names |= {"median_us": "Included (µs)", "more": "Difference (µs)"}
+    forms = dict.fromkeys(("median_us_before", "median_us", "more"), "{:,.1f}")
+    display.table(both, names, forms, f"{shape[0]} × {shape[1]}")
 
 
-def dispatcher_table(evidence: Any, rows: Rows) -> Rows:
-    """A dispatcher: the table."""
-    chosen = []
+def dispatcher(evidence: claims.Evidence, rows: Rows, gpu: str) -> None:
+    """Show what the dispatcher picks, and say how often that is the fastest measured rung."""
+    picked = []
     for n, k, tokens in analysis.points(evidence):
         try:
             pick = analysis.chosen(evidence, n, k, tokens)
         except claims.NoEvidence:
             continue
         best = analysis.best(rows, n, k, tokens)
-        chosen.append([n, k, tokens, pick.name, best.name, pick["median_us"] / best["median_us"]])
-    chosen = pd.DataFrame(chosen, columns=["n", "k", "tokens", "picks", "best", "ratio"])
+        picked.append((n, k, tokens, pick.name, best.name, pick["median_us"] / best["median_us"]))
+    chosen = pd.DataFrame(picked, columns=["n", "k", "tokens", "picks", "best", "ratio"])
     by = chosen.groupby("picks", sort=False)
     table = by["tokens"].agg(["min", "max", "count"]).assign(lost=by["ratio"].max())
     names = {"picks": "Picks", "min": "From (tokens)", "max": "To", "count": "Points"}
     names |= {"lost": "At worst, times the best"}
     display.table(table.reset_index(), names, {"lost": "{:.2f}"})
-    return chosen
-
-
-def dispatcher_said(chosen: Rows, gpu: str) -> None:
-    """A dispatcher: in words."""
     right = chosen["ratio"] <= crossover.LEVEL
     text = f"On the {gpu} the choice is within 2 % of the best at {right.sum()} of {len(chosen)} points."
     if not right.all():
         worst = chosen.loc[chosen["ratio"].idxmax()]
-        text += (
-            f" The worst is {worst['picks']} at {worst['n']} × {worst['k']} with {worst['tokens']} tokens, "
-        )
-        text += f"where {worst['best']} would take {1 / worst['ratio']:.0%} of the time."
+        text += f" The worst is {worst['picks']} at {worst['n']} × {worst['k']} with {worst['tokens']} "
+        text += f"tokens, where {worst['best']} would take {1 / worst['ratio']:.0%} of the time."
     display.say(text)
 
 
-def asked_reached_table(evidence: Any) -> Rows:
-    """What was asked, and what was reached: the table."""
+def goals(evidence: claims.Evidence, gpu: str) -> None:
+    """Show every floor and aim set for these kernels with what was reached, and count them."""
     board = claims.board(claims.select("05e_tokens", source=claims.COURSE), evidence)
-    board["verdict"] = board["word"].map({claims.HOLDS: "reached", claims.SHORT: "missed"})
-    board["verdict"] = board["verdict"].fillna(board["word"])
+    board["verdict"] = board["word"].replace({claims.HOLDS: "reached", claims.SHORT: "missed"})
     board["what"] = board["says"] + ": " + board["quantity"]
     names = {"what": "What", "bars": "Asked", "measured": "Reached", "verdict": "Verdict"}
-    for where in ("floor", "aim"):
-        part = board[board["group"] == where]
-        display.table(part, names, caption=f"{where.capitalize()}s, asked of the {scorecard.GPU}")
-    return board
-
-
-def asked_reached_said(gpu: str, board: Rows) -> None:
-    """What was asked, and what was reached: in words."""
     text = ""
     if gpu != scorecard.GPU:
         text += f"These figures are of the {gpu}, the bars of the {scorecard.GPU}. "
     for where in ("floor", "aim"):
         part = board[board["group"] == where]
+        display.table(part, names, caption=f"{where.capitalize()}s, asked of the {scorecard.GPU}")
         text += f"Of {len(part)} {where}s {(part['verdict'] == 'reached').sum()} are reached. "
     missed = board[(board["verdict"] == "missed") & board["says"].str.contains("exact")]
     if len(missed):
@@ -230,44 +285,42 @@ def asked_reached_said(gpu: str, board: Rows) -> None:
     display.say(text)
 
 
-def asked_reached_said_2(prepared: Rows, rows: Rows, shapes: list[Any], gpu: str) -> None:
-    """What was asked, and what was reached: in words."""
+def published(rows: Rows, shape: Shape, gpu: str) -> None:
+    """Say what the source reports for a prompt by MMQ and by cuBLAS, beside our ratio of the two."""
     told = lab.open("replay", "rtx-4070-ti-published").store.read("mmq").set_index("impl")["median_us"]
-    most = prepared["batch"].max()
-    row = rows[(rows["n"] == shapes[0][0]) & (rows["batch"] == most)].set_index("impl")
     text = "Published, for scale: the source ([part 05](05_q8_0.ipynb) names it) reports "
-    text += f"{told['mmq'] / 1e3:.0f} ms for the matrix "
-    text += f"products of a prompt by MMQ and {told['cublas'] / 1e3:.0f} by dequantising and cuBLAS, "
+    text += f"{told['mmq'] / 1e3:.0f} ms for the matrix products of a prompt by MMQ and "
+    text += f"{told['cublas'] / 1e3:.0f} ms by dequantising and cuBLAS, "
     text += f"{told['mmq'] / told['cublas']:.2f} times the time, on its GPU."
-    ours = row[(row["kind"] == "own") & ~row.index.map(study.takes_halves)]
-    if study.BASELINE in row.index and len(ours):
-        ratio = ours["median_us"].min() / row.loc[study.BASELINE, "median_us"]
-        text += f" Here, at {most} tokens of the square shape, the best exact rung takes "
-        text += f"{ratio:.2f} times the baseline's time on the {gpu}."
+    prompt = study.PROMPTS[-1]
+    times = by_way(rows[(rows["n"] == shape[0]) & (rows["batch"] == prompt)])
+    times = times.set_index("way")["median_us"]
+    if {_MMQ, _DEQUANTISE} <= set(times.index):
+        text += f" Here, at {prompt} tokens of the square shape, the best exact rung takes "
+        text += f"{times[_MMQ] / times[_DEQUANTISE]:.2f} times the baseline's time on the {gpu}."
     display.say(text)
 
 
-def takeaway(gpu: str, ranges: Any, square: Rows, ways: Any, wide: Rows, gain: Rows, lines: Rows) -> None:
+def takeaway(fastest: Rows, shape: Shape, share: pd.DataFrame, gpu: str) -> None:
     """What to take away, computed."""
-    text = f"- On the {gpu} the square shape belongs to: {ranges(square)}.\n"
+    wide = _wide(fastest, shape)
+    gain = _q8_0_against_fp16(wide)
+    text = f"- On the {gpu} the square shape's fastest way is {_in_words(wide)}.\n"
     text += "- Bytes decide at few tokens, arithmetic at many"
-    if ways[4] in wide and gain.iloc[-1] < crossover.LEVEL < gain.iloc[0]:
+    if len(gain) and gain.iloc[-1] < crossover.LEVEL < gain.iloc[0]:
         text += ". The same format is the fastest at one end and only the smallest at the other"
-    text += ".\n- A dispatcher is a table of measured crossovers, and the table is one GPU's.\n"
+    text += ".\n- A dispatcher is a table of measured crossovers, and the table belongs to one GPU.\n"
     text += "- Say what a time includes"
-    if len(lines):
-        text += f": quantising is {lines['Share'].iloc[0]:.0%} of the time at {lines['Tokens'].iloc[0]} token"
-        text += f" and {lines['Share'].iloc[-1]:.1%} at {lines['Tokens'].iloc[-1]}"
-    text += "."
-    display.say(text)
+    if len(share):
+        few, many = share.iloc[0], share.iloc[-1]
+        text += f": quantising is {few['share']:.0%} of the time at {few['batch']} token"
+        text += f" and {many['share']:.1%} at {many['batch']}"
+    display.say(f"{text}.")
 
 
-def explore(read_roof: float, rows: Rows, gpu: str, here: Lab) -> Any:
-    """Tweak it: the explorer."""
-
-    def bound(case):
-        return study.Mmq().count(case).bytes / read_roof / 1e3
-
+def explore(here: Lab, rows: Rows, gpu: str) -> Any:
+    """The explorer of every contestant, by shape and number of tokens."""
+    read = here.roof["dram_read"].value
     return explorer.Explorer(
         "q8-tokens",
         rows.drop(columns="way"),
@@ -275,7 +328,7 @@ def explore(read_roof: float, rows: Rows, gpu: str, here: Lab) -> Any:
         y="median_us",
         controls={"impl": "Contestant", "n": "Rows"},
         title=f"Q8_0 products on {gpu}, cold, quantising included",
-        bound=bound,
+        bound=lambda case: study.Mmq().count(case).bytes / read / 1e3,
         measure=explorer.measurer(here),
         ylog=True,
     )

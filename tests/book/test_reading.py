@@ -31,9 +31,6 @@ OWES: dict[str, tuple[str, int, int]] = {
     "02b_counters": ("", 18, 0),
     "02c_rule": ("", 14, 0),
     "03c_claims": ("", 18, 0),
-    "03e_mending": ("opening plumbing", 6, 0),
-    "05e_tokens": ("opening", 0, 0),
-    "08c_engine": ("opening", 0, 0),
 }
 NOTHING = ("", 0, 0)
 

@@ -1,277 +1,306 @@
-"""What lesson 08c's page shows: its tables, figures and computed sentences."""
+"""What lesson 08c's page shows: Gemma 4 on the same kernels, and every path of the engine against float64."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 import rooflab.lab
-from rooflab import claims
+from rooflab import claims, engine
 from rooflab.analysis import ablation
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
-from rooflab.pages import Rows
+from rooflab.pages import Opening, Rows, facts
 from rooflab.records.store import Store
 from rooflab.studies import decode, decode_checks, prefill
-from rooflab.view import display, explorer
+from rooflab.view import display, explorer, plot
 
 
-def different_table(gemma: Any, qwen: Any) -> None:
-    """What is different: the table."""
-    kinds = pd.Series(
-        [(layer.head_dim, layer.window, layer.owns_kv) for layer in model_shapes.layers(gemma)]
-    ).value_counts(sort=False)
-    lines = [
-        (
-            d,
-            "everything" if w is None or w != w else f"{w:,.0f} tokens",
-            "its own" if own else "an earlier layer's",
-            count,
-        )
-        for (d, w, own), count in kinds.items()
-    ]
-    display.table(
-        pd.DataFrame(lines, columns=["d", "w", "own", "n"]),
-        {"n": "layers", "d": "width of a head", "w": "sees", "own": "cache"},
-        caption=f"{gemma.name}, {gemma.layers} layers",
+class Answers(NamedTuple):
+    """What the paths answered: the lab that holds it, the raw profile, a row a question, a row a path."""
+
+    whose: Lab
+    found: pd.DataFrame
+    checks: Rows
+    paths: Rows
+
+
+def gemma_rows(lab: Lab) -> tuple[Rows, Lab]:
+    """Gemma's decoded tokens, one sequence, and the lab that holds them."""
+    rows = lab.measure(
+        "decode", lab.held("decode", [c for c in lab.cases("decode") if c.model == decode.GEMMA])
     )
-    lengths = [128, 1024, 8192, 32768]
-    lines = []
-    for length in lengths:
-        ours, plain = model_shapes.kv_read_bytes(gemma, length), model_shapes.kv_read_bytes(qwen, length)
-        everything = sum(
-            2 * gemma.kv_heads * layer.head_dim * 2 * length for layer in model_shapes.layers(gemma)
-        )
-        lines.append((length, ours / 1e6, everything / 1e6, plain / 1e6))
-    table = pd.DataFrame(lines, columns=["n", "gemma", "all", "qwen"])
-    heads = {
-        "n": "context",
-        "gemma": f"{gemma.name}, MB",
-        "all": "without windows, MB",
-        "qwen": f"{qwen.name}, MB",
-    }
-    display.table(
-        table,
-        heads,
-        {"n": "{:,}"} | dict.fromkeys(("gemma", "all", "qwen"), "{:,.1f}"),
-        "Cache read for one token",
-    )
-
-
-def different_table_2(lab: Lab, gemma: Any) -> tuple[Rows, Lab, str]:
-    """What is different: the table."""
-    wanted = [c for c in lab.cases("decode") if c.model == decode.GEMMA]
-    rows, here = lab.measure("decode", lab.held("decode", wanted)), lab
     if rows.empty:
-        here = display.borrowed(lab, f"no {gemma.name} was run")
-        held = here.store.read("decode")
-        rows = held[held.model == decode.GEMMA]
-    rows = ablation.named(rows)
-    gpu = here.run.gpu
-    top = here.roof["dram_read"].value
-    table = rows.assign(mb=rows.bytes / 1e6, bound=top * 1e9 / rows.bytes, share=100 * rows.roof_fraction)
-    heads = {
-        "weights_as": "weights",
-        "seq": "context",
-        "mb": "MB a token",
-        "bound": "roof, tok/s",
-        "tok_s": "tok/s",
-        "share": "% of the roof",
-        "error": "largest error",
-        "error_budget": "allowed",
-    }
-    forms = dict.fromkeys(("mb", "bound", "tok_s", "share"), "{:,.0f}") | dict.fromkeys(
-        ("error", "error_budget"), "{:.4f}"
+        lab = display.borrowed(lab, f"no {decode.GEMMA} was run")
+        held = lab.store.read("decode")
+        rows = held[held["model"] == decode.GEMMA]
+    return ablation.named(rows), lab
+
+
+def answers(lab: Lab) -> Answers:
+    """What every path of the engine answered, agreement and stability; borrowed where no path was asked."""
+    questions = [c for c in decode_checks.cases("full", lab.sized) if c.operator == "agreement"]
+    wanted = questions + decode_checks.stability(lab.sized)
+    if lab.mode == "live" and lab.effort == "quick":
+        wanted = decode_checks.stability(lab.sized)
+    found = lab.profile("decode", lab.held("decode", wanted, "checks"), "checks")
+    if not set(found["case"]) & {case.id for case in questions}:
+        lab = display.borrowed(lab, "no path was asked")
+        wanted = questions + decode_checks.stability(lab.sized)
+        found = lab.profile("decode", lab.held("decode", wanted, "checks"), "checks")
+    checks = ablation.answers(found)
+    paths = checks[(checks["question"] == "agreement") & checks["ran"].notna()]
+    paths = paths.reindex(columns=[*dict.fromkeys([*paths, "from transformers", "same bits"])])
+    return Answers(lab, found, checks, paths.assign(share=paths["largest error"] / paths["allowed"]))
+
+
+def opening(rows: Rows, asked: Answers, gpu: str) -> Opening:
+    """The first screen: Gemma's rate, and how far every path is from float64."""
+    best, paths = rows.sort_values("tok_s").iloc[-1], asked.paths
+    within = int((paths["share"] <= 1).sum())
+    text = f"On the {gpu} the kernels of lessons 03 to 06 run Gemma 4 E4B at {best['tok_s']:,.0f} tokens "
+    text += f"a second in {best['weights_as']}, {best['roof_fraction']:.0%} of the read roof. Of "
+    text += f"{len(paths)} paths through the engine {within} stay within their error budget against "
+    text += f"float64, the worst at {paths['share'].max():.0%} of it"
+    repeated = asked.checks[asked.checks["question"] == "repeated"]
+    if len(repeated) and (repeated["distinct"] == 1).all():
+        text += f", and {int(repeated['runs'].min()):,} repeated generations are identical"
+    able = [
+        "count the cache bytes of a model with windows and shared caches",
+        "compare a fast path with float64, with an error budget",
+        "tell a memory leak from a library that keeps its memory",
+    ]
+    title = "Each path's largest error of a logit, of what is allowed"
+    worst = paths.sort_values("share").iloc[-1]
+    caption = f"{title}, on {asked.whose.run.gpu}, {plot.dates(asked.found)}: {len(paths)} paths, "
+    caption += f"the worst {worst['impl']} in {worst['weights_as']} at {worst['share']:.0%}."
+    return f"{text}.", able, (_distances(paths, title), caption)
+
+
+def _distances(paths: Rows, title: str) -> Figure:
+    """A dot a path, by its weights, over the share of the allowed error."""
+    formats = list(dict.fromkeys(paths["weights_as"]))
+    fig, ax = plot.figure("% of the allowed error", title=title, height=1.3 + 0.35 * len(formats))
+    fig.set_figwidth(7.4)
+    for down, name in enumerate(formats):
+        shares = 100 * paths.loc[paths["weights_as"] == name, "share"].sort_values()
+        stacked: Counter[int] = Counter()
+        for share in shares:
+            column = round(share / 2)  # dots of one width are stacked
+            height = down - 0.11 * stacked[column]
+            ax.plot(share, height, plot.MARKERS[down], color=plot.COLOURS[down], markersize=5, alpha=0.8)
+            stacked[column] += 1
+    ax.set_yticks(range(len(formats)), [f"{name} weights" for name in formats])
+    ax.set_ylim(len(formats) - 0.5, -1.3)
+    ax.set_xlim(0, 105)
+    plot.roof_line(ax, 100, "allowed", vertical=True)
+    ax.grid(axis="y", visible=False)
+    return fig
+
+
+def run_facts(lab: Lab, asked: Answers) -> None:
+    """The facts of the run, in one line."""
+    facts(
+        lab, "decode", f"{len(asked.paths)} paths asked", f"DRAM read {lab.roof['dram_read'].value:,.0f} GB/s"
     )
-    display.table(table, heads, forms | {"seq": "{:,}"}, f"{gemma.name}, one sequence, {gpu}")
-    return rows, here, gpu
 
 
-def different_said(rows: Rows, gemma: Any, here: Lab, gpu: str) -> Store:
-    """What is different: in words."""
+def layers_and_cache(gemma: model_shapes.Model, plain: model_shapes.Model) -> None:
+    """Show the kinds of Gemma's layers, and the cache that a token reads beside a plain model's."""
+    kinds = Counter((each.head_dim, each.window, each.owns_kv) for each in model_shapes.layers(gemma))
+    table = pd.DataFrame(
+        [
+            (
+                width,
+                f"{window:,} tokens" if window else "everything",
+                "its own" if own else "an earlier layer's",
+                n,
+            )
+            for (width, window, own), n in kinds.items()
+        ],
+        columns=["width of a head", "sees", "cache", "layers"],
+    )
+    order = ("layers", "width of a head", "sees", "cache")
+    display.table(table, {name: name for name in order}, caption=f"{gemma.name}, {gemma.layers} layers")
+
+    widths = sum(each.head_dim for each in model_shapes.layers(gemma))
+    cache = pd.DataFrame({"n": [128, 1024, 8192, 32768]})
+    cache["gemma"] = [model_shapes.kv_read_bytes(gemma, n) / 1e6 for n in cache["n"]]
+    cache["all"] = 2 * 2 * gemma.kv_heads * widths * cache["n"] / 1e6  # keys and values, 2 bytes each
+    cache["plain"] = [model_shapes.kv_read_bytes(plain, n) / 1e6 for n in cache["n"]]
+    heads = {"n": "context", "gemma": f"{gemma.name}, MB", "all": "without windows, MB"}
+    heads |= {"plain": f"{plain.name}, MB"}
+    forms = {"n": "{:,}"} | dict.fromkeys(("gemma", "all", "plain"), "{:,.1f}")
+    display.table(cache, heads, forms, "Cache read for one token")
+
+
+def rates(rows: Rows, here: Lab) -> None:
+    """Show Gemma's tokens a second beside their bound, and the error of their logits."""
+    roof = here.roof["dram_read"].value
+    table = rows.assign(
+        mb=rows["bytes"] / 1e6, bound=roof * 1e9 / rows["bytes"], share=100 * rows["roof_fraction"]
+    )
+    heads = {"weights_as": "weights", "seq": "context", "mb": "MB a token", "bound": "roof, tok/s"}
+    heads |= {"tok_s": "tok/s", "share": "% of the roof", "error": "largest error", "error_budget": "allowed"}
+    forms = {"seq": "{:,}"} | dict.fromkeys(("mb", "bound", "tok_s", "share"), "{:,.0f}")
+    forms |= dict.fromkeys(("error", "error_budget"), "{:.4f}")
+    display.table(table, heads, forms, f"{decode.GEMMA}, one sequence, {here.run.gpu}")
+
+
+def beside_published(rows: Rows, here: Lab, gemma: model_shapes.Model) -> Store:
+    """Say how Gemma's rates compare with what was published, past the window and for a prompt; the
+    published recording.
+    """
     known = rooflab.lab.open("replay", "rtx-4070-ti-published").store
     theirs = known.read("decode")
-    theirs = theirs[(theirs.model == decode.GEMMA) & theirs.tok_s.notna()].groupby("impl").tok_s.max()
+    theirs = (
+        theirs[(theirs["model"] == decode.GEMMA) & theirs["tok_s"].notna()].groupby("impl")["tok_s"].max()
+    )
     mine = rows.sort_values(["format", "seq"], ascending=[False, True]).iloc[0]  # Q8_0, where it was run
-    far = rows[(rows.seq > gemma.window) & (rows.format == mine.format)]
-    prompt = here.measure("prefill", here.held("prefill", prefill.others()))
     display.say(
         f"The pull request publishes {theirs['after']:.0f} tok/s for Q8_0 weights on an RTX 4070 Ti, and "
-        f"{theirs['llama.cpp']:.0f} for llama.cpp there. Here it is {mine.tok_s:,.0f} in {mine.weights_as} "
-        f"on the {gpu}, {mine.roof_fraction:.0%} of what its memory could do."
+        f"{theirs['llama.cpp']:.0f} for llama.cpp there. Here it is {mine['tok_s']:,.0f} in "
+        f"{mine['weights_as']} on the {here.run.gpu}, {mine['roof_fraction']:.0%} of the read roof."
     )
-    if len(far):
-        one = far.iloc[0]
+    far = rows[(rows["seq"] > gemma.window) & (rows["format"] == mine["format"])]
+    for _, one in far.head(1).iterrows():
         display.say(
-            f"After {int(one.seq):,} tokens, past the window of {gemma.window}, a token takes "
-            f"{one.median_us / mine.median_us:.2f} times as long as after {int(mine.seq):,}; its logits are "
-            f"within {one.error:.3f} of float64's ({one.error_budget:.3f} allowed)."
+            f"After {int(one['seq']):,} tokens, past the window of {gemma.window}, a token takes "
+            f"{one['median_us'] / mine['median_us']:.2f} times as long as after {int(mine['seq']):,}; its "
+            f"logits are within {one['error']:.3f} of float64's ({one['error_budget']:.3f} allowed)."
         )
-    if len(prompt):
-        one = prompt.iloc[0]
+    prompt = here.measure("prefill", here.held("prefill", prefill.others()))
+    for _, one in prompt.head(1).iterrows():
         display.say(
-            f"A prompt of {int(one.seq):,} tokens goes in at {one.tok_s:,.0f} tok/s, within "
-            f"{one.error:.3f} of "
-            f"float64's logits ({one.error_budget:.3f} allowed). Layers without a cache of "
-            "their own need only "
-            "see its last token."
+            f"The engine reads a prompt of {int(one['seq']):,} tokens at {one['tok_s']:,.0f} tok/s, within "
+            f"{one['error']:.3f} of float64's logits ({one['error_budget']:.3f} allowed). Layers without a "
+            "cache of their own compute only its last token."
         )
     return known
 
 
-def different_table_3(lab: Lab, known: Store) -> None:
-    """What is different: the table."""
-    steps, full = prefill.ladder("q8_0", [prefill.TRACED]), lab
-    climb = lab.measure("prefill", lab.held("prefill", steps))
-    beside = ablation.beside(climb, known)
+def prompt_ladder(lab: Lab, known: Store) -> None:
+    """Show how many times as fast each step made a prompt, published and here."""
+    steps = prefill.ladder("q8_0", [prefill.TRACED])
+    beside = ablation.beside(lab.measure("prefill", lab.held("prefill", steps)), known)
     if beside.empty:
-        full = display.borrowed(lab, "this ladder was not climbed")
-        beside = ablation.beside(full.measure("prefill", steps), known)
-    heads = {"step": "step", "theirs": "published, RTX 4070 Ti", "ours": f"here, {full.run.gpu}"}
+        lab = display.borrowed(lab, "this ladder was not climbed")
+        beside = ablation.beside(lab.measure("prefill", steps), known)
+    heads = {"step": "step", "theirs": "published, RTX 4070 Ti", "ours": f"here, {lab.run.gpu}"}
     display.table(beside, heads, dict.fromkeys(("theirs", "ours"), "{:.2f} ×"))
 
 
-def every_path_table(lab: Lab) -> tuple[Lab, Rows, Rows, Rows]:
-    """Every path: the table."""
-    questions = [c for c in decode_checks.cases("full", lab.sized) if c.operator == "agreement"]
-    wanted = questions + decode_checks.stability(lab.sized)
-    whose = lab
-    if lab.mode == "live" and lab.effort == "quick":
-        wanted = decode_checks.stability(lab.sized)
-    found = lab.profile("decode", lab.held("decode", wanted, "checks"), "checks")
-    if not set(found.case) & {c.id for c in questions}:
-        whose = display.borrowed(lab, "no path was asked")
-        wanted = questions + decode_checks.stability(whose.sized)
-        found = whose.profile("decode", whose.held("decode", wanted, "checks"), "checks")
-    checks = ablation.answers(found)
-    paths = checks[(checks.question == "agreement") & checks["ran"].notna()]
-    paths = paths.reindex(columns=[*dict.fromkeys([*paths, "from transformers", "same bits"])])
-    heads = {
-        "impl": "path",
-        "weights_as": "weights",
-        "ran": "ran",
-        "ran instead": "another ran",
-        "largest error": "largest error",
-        "allowed": "allowed",
-        "from transformers": "from transformers",
-        "top 5": "of the top 5",
-        "same bits": "same bits, %",
-    }
-    forms = {
-        "ran": "{:.0f}",
-        "ran instead": "{:.0f}",
-        "largest error": "{:.4f}",
-        "allowed": "{:.4f}",
-        "from transformers": "{:.4f}",
-        "top 5": "{:.0f}",
-        "same bits": "{:.0f}",
-    }
-    display.table(
-        paths.assign(**{"same bits": 100 * paths["same bits"]}),
-        heads,
-        forms,
-        f"{len(paths)} paths, {whose.run.gpu}",
-    )
-    return whose, found, checks, paths
-
-
-def every_path_said(paths: Rows) -> None:
-    """Every path: in words."""
-    near = paths["largest error"] / paths.allowed
-    display.say(
-        f"{int((near <= 1).sum())} of {len(paths)} paths lie within what is allowed, the worst at "
-        f"{near.max():.0%} of it; "
-        f"the likeliest token differs on {int((paths.likeliest < 1).sum()) or 'none'} of "
-        "them, near-ties aside, "
-        f"the largest error of a logit is {paths['largest error'].max():.3f}; each path ran, "
-        f"{'once' if paths['ran'].min() == 1 else str(int(paths['ran'].min())) + ' times'} or "
-        "more often, and "
-        f"{int((paths['ran instead'] > 0).sum()) or 'none'} let another run in its place."
-    )
+def every_path(asked: Answers) -> None:
+    """Show each path's answers, folded, and say in words what they come to."""
+    paths = asked.paths
+    heads = {"impl": "path", "weights_as": "weights", "ran": "ran", "ran instead": "another ran"}
+    heads |= {name: name for name in ("largest error", "allowed", "from transformers")}
+    heads |= {"top 5": "of the top 5", "same bits": "same bits, %"}
+    forms = dict.fromkeys(("ran", "ran instead", "top 5", "same bits"), "{:.0f}")
+    forms |= dict.fromkeys(("largest error", "allowed", "from transformers"), "{:.4f}")
+    table = paths.assign(**{"same bits": 100 * paths["same bits"]})
+    display.table(table, heads, forms, f"{len(paths)} paths, {asked.whose.run.gpu}", folded=True)
+    _agreement(paths)
     beside = paths["from transformers"].dropna()
     if len(beside):
         display.say(
-            f"In FP16 no logit is further than {beside.max():.3f} from what transformers "
-            "itself gives for the "
-            "same weights, which rounds as often and in other places."
+            f"In FP16 no logit is further than {beside.max():.3f} from what transformers gives for the same "
+            "weights, which rounds as often and in other places."
         )
-    equal = paths[(paths["same bits"] == 1) & paths.impl.isin(decode.RUNGS)]
+    equal = paths[(paths["same bits"] == 1) & paths["impl"].isin(decode.RUNGS)]
+    names = [f"`{impl}` ({weights})" for impl, weights in equal[["impl", "weights_as"]].to_numpy()]
+    text = "*Same bits* compares a path's logits with those of the plainest path of its kind, "
+    text += f"`{decode.RUNGS[0]}` for the rungs: sums in another order differ in the last bit and are no "
+    text += "less right."
+    display.say(text + (f" Equal to the last bit: {', '.join(names)}." if names else ""))
+
+
+def _agreement(paths: Rows) -> None:
+    """Say how many paths agree with float64, and that each of them ran."""
+    least = int(paths["ran"].min())
+    others = int((paths["likeliest"] < 1).sum()) or "none"
     display.say(
-        "*Same bits* compares a path's logits with those of the plainest path of its kind, "
-        f"`{decode.RUNGS[0]}` "
-        "for the rungs: sums in another order differ in the last bit and are no less right. "
-        + (
-            "To the last bit like it: "
-            f"{', '.join(f'`{r.impl}` ({r.weights_as})' for r in equal.itertuples())}."
-            if len(equal)
-            else ""
-        )
+        f"{int((paths['share'] <= 1).sum())} of {len(paths)} paths lie within what is allowed, the worst at "
+        f"{paths['share'].max():.0%} of it. The likeliest token differs on {others} of them, near-ties "
+        f"aside; the largest error of a logit is {paths['largest error'].max():.3f}. Each path ran "
+        f"{'once' if least == 1 else f'{least} times'} or more often, and "
+        f"{int((paths['ran instead'] > 0).sum()) or 'none'} let another run in its place."
     )
 
 
-def again_again_table(checks: Rows) -> None:
-    """Again and again: the table."""
-    stable = checks[checks.question.isin(["repeated", "sampled", "long", "refused"])]
-    rungs = stable[["impl", "weights_as"]].drop_duplicates()
-    columns = {f"rung{i}": rung for i, rung in enumerate(rungs.itertuples(index=False))}
+_STABILITY = {
+    "repeated": ("runs", "distinct", "same though other prompts"),
+    "sampled": ("runs", "distinct"),
+    "long": ("steps", "bytes gone", "not numbers"),
+    "refused": ("wrong inputs", "turned away", "moved by them", "changed afterwards"),
+}
+
+
+def stability(checks: Rows) -> None:
+    """Show the answers to each question of stability: a row a quantity, a column a path."""
+    stable = checks[checks["question"].isin(_STABILITY)]
+    stable = stable.assign(path=stable["impl"] + ", " + stable["weights_as"]).set_index("path")
+    paths = list(dict.fromkeys(stable.index))
     lines = []
-    for question, names in {
-        "repeated": ("runs", "distinct", "same though other prompts"),
-        "sampled": ("runs", "distinct"),
-        "long": ("steps", "bytes gone", "not numbers"),
-        "refused": ("wrong inputs", "turned away", "moved by them", "changed afterwards"),
-    }.items():
-        those = stable[stable.question == question].set_index(["impl", "weights_as"])
+    for question, names in _STABILITY.items():
+        those = stable[stable["question"] == question]
         for name in names:
-            answers = {key: those[name].get(tuple(rung)) for key, rung in columns.items() if name in those}
-            if answers:
-                lines.append({"q": question, "what": name} | answers)
-    display.table(
-        pd.DataFrame(lines, columns=["q", "what", *columns]),
-        {"q": "question", "what": "how many"} | {key: ", ".join(rung) for key, rung in columns.items()},
-        dict.fromkeys(columns, "{:,.0f}"),
-        "Again and again, by path and weights",
-    )
+            if name in those:
+                lines.append({"question": question, "how many": name} | those[name].to_dict())
+    table = pd.DataFrame(lines, columns=["question", "how many", *paths])
+    forms = dict.fromkeys(paths, "{:,.0f}")
+    display.table(table, {name: name for name in table}, forms, "Again and again, by path and weights")
 
 
-def again_again_said(whose: Lab, lab: Lab, found: Rows) -> Rows:
-    """Again and again: in words."""
-    profiles = {("decode", "checks"): found if whose is lab else found.iloc[:0]}
-    evidence = claims.Evidence(lab.store, {}, profiles)
-    verdicts = claims.board(claims.select("08c_engine", group="asked"), evidence)
-    display.say(f"By the {lab.run.gpu}'s own figures:\n\n{claims.listed(verdicts)}")
-    return verdicts
+def verdicts(asked: Answers, lab: Lab) -> Rows:
+    """Show, and return, which of the things asked of a decoder hold by this lab's own figures."""
+    found = asked.found if asked.whose is lab else asked.found.iloc[:0]
+    evidence = claims.Evidence(lab.store, {}, {("decode", "checks"): found})
+    judged = claims.board(claims.select("08c_engine", group="asked"), evidence)
+    display.say(f"By the {lab.run.gpu}'s own figures:\n\n{claims.listed(judged)}")
+    return judged
 
 
-def takeaway(verdicts: Rows, rows: Rows, gpu: str, lab: Lab) -> None:
+def switches(plain: engine.Paths) -> None:
+    """Show every switch of the engine: what it is by default, and on the plainest path."""
+    names = [field.name for field in fields(engine.Paths)]
+    usual: Sequence[Any] = [field.default for field in fields(engine.Paths)]
+    table = pd.DataFrame({"switch": names, "usual": [repr(value) for value in usual]})
+    table["plain"] = [repr(getattr(plain, name)) for name in names]
+    heads = {"switch": "engine.Paths", "usual": "by default", "plain": "reverted"}
+    display.table(table, heads, caption="An empty name: the fastest for the format")
+
+
+def takeaway(judged: Rows, rows: Rows, lab: Lab, gpu: str) -> None:
     """What to take away, computed."""
-    held, lacking = (verdicts.word == claims.HOLDS).sum(), (verdicts.word == claims.UNRECORDED).sum()
-    lines = [
-        f"- A decoder of another kind runs on the same kernels at {rows.roof_fraction.min():.0%} to "
-        f"{rows.roof_fraction.max():.0%} of its roof on the {gpu}, a launch a kernel.",
-        f"- {held} of {len(verdicts)} things that the sources ask of a decoder hold on the {lab.run.gpu}"
-        + (f", {lacking} are not in this recording." if lacking else "."),
-        "- Fast, the same as yesterday, and near enough to float64: three different claims, "
-        "and each needs its "
-        "own experiment.",
-    ]
-    display.say("\n".join(lines))
-
-
-def explore(paths: Rows, found: Rows, whose: Lab) -> Any:
-    """Tweak it: the explorer."""
-    shown = paths.assign(
-        kind=["prompt" if n.startswith(("prompt", "pieces")) else "decode" for n in paths.impl]
+    held, lacking = (judged["word"] == claims.HOLDS).sum(), (judged["word"] == claims.UNRECORDED).sum()
+    display.say(
+        f"- A decoder of another kind runs on the same kernels at {rows['roof_fraction'].min():.0%} to "
+        f"{rows['roof_fraction'].max():.0%} of its roof on the {gpu}, one launch for each kernel.\n"
+        f"- {held} of {len(judged)} things that the sources ask of a decoder hold on the {lab.run.gpu}"
+        + (f", {lacking} are not in this recording.\n" if lacking else ".\n")
+        + "- *Fast*, *the same as yesterday* and *near enough to float64* are three claims, and each needs "
+        "its own experiment."
     )
-    shown = shown.assign(tokens=decode_checks.LENGTH, run=found.run.iloc[0] if "run" in found else "")
+
+
+def explore(asked: Answers) -> Any:
+    """The explorer of every path's distance from float64."""
+    paths, found = asked.paths, asked.found
+    kinds = ["prompt" if name.startswith(("prompt", "pieces")) else "decode" for name in paths["impl"]]
+    run = found["run"].iloc[0] if "run" in found else ""
     return explorer.Explorer(
         "paths",
-        shown.rename(columns={"largest error": "error"}),
+        paths.assign(kind=kinds, tokens=decode_checks.LENGTH, run=run, error=paths["largest error"]),
         x="tokens",
         y="error",
         controls={"impl": "Path", "weights_as": "Weights"},
         labels={"error": "largest error of a logit", "tokens": "tokens of the prompt"},
-        title=f"Distance from float64 on {whose.run.gpu}",
-        start={"impl": shown.impl.iloc[0], "weights_as": shown.weights_as.iloc[0]},
+        title=f"Distance from float64 on {asked.whose.run.gpu}",
+        start={"impl": paths["impl"].iloc[0], "weights_as": paths["weights_as"].iloc[0]},
     )

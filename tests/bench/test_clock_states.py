@@ -9,7 +9,7 @@ from rooflab.bench.meter import Meter, Reading
 from rooflab.errors import UsageError
 from rooflab.hardware import device
 from rooflab.records.case import Case
-from rooflab.studies import base
+from rooflab.studies import base, timing
 
 NAMES = "abcde"
 
@@ -150,13 +150,13 @@ def test_a_disturbed_pass_of_the_host_s_clocks_is_repeated_and_the_quietest_kept
 
     monkeypatch.setattr(clock, "measure", measure)
     entries = [entry([], case.id) for case in cases]
-    timings, skipped = base.timed(cases, entries, samples=5)
+    timings, skipped = timing.timed(cases, entries, samples=5)
     assert len(seeds) == 2 and len(set(seeds)) == 2 and not skipped
     assert {timings[case.id].median_us for case in cases if case.clock == "event"} == {7.0}
     passes[1]["event"] = 8.5
     passes[2]["event"] = 9.5
     seeds.clear()
-    timings, _ = base.timed(cases, entries, samples=5)
+    timings, _ = timing.timed(cases, entries, samples=5)
     assert len(seeds) == 3 and timings[cases[0].id].median_us == 9.0, "the first of equally disturbed ones"
 
 

@@ -7,7 +7,7 @@ from rooflab.bench import gate
 from rooflab.errors import GateError, UsageError
 from rooflab.hardware import device
 from rooflab.records.case import Case
-from rooflab.studies import bandwidth, base, environment, matmul
+from rooflab.studies import bandwidth, base, environment, matmul, timing
 
 H200 = device.get("h200")
 
@@ -44,7 +44,7 @@ def test_an_unknown_study_or_word_is_named():
     with pytest.raises(UsageError, match="no study 'bandwith'; there are environment, bandwidth, "):
         studies.get("bandwith")
     with pytest.raises(UsageError, match="holds the word 'lukewarm'"):
-        base.parse_case("bandwidth", "read/1_scalar n=4 lukewarm graph")
+        Case.parse("bandwidth", "read/1_scalar n=4 lukewarm graph")
 
 
 def test_bytes_and_flops_follow_the_convention():
@@ -214,9 +214,9 @@ def test_a_library_that_turns_wrong_while_it_is_timed_is_left_out_alone():
         contestant("steady", "peer"),
         strict=True,
     )
-    timings, skipped = base.timed(cases, admitted, samples=10)
+    timings, skipped = timing.timed(cases, admitted, samples=10)
     assert list(timings) == [cases[0].id, cases[2].id] and timings[cases[0].id].samples == 10
     assert list(skipped) == [cases[1].id] and "after timing: 5 of 5 outputs are wrong" in skipped[cases[1].id]
     cases, admitted = zip(contestant("1_own", "own", wrong_from=9), strict=True)
     with pytest.raises(GateError, match="after timing"):
-        base.timed(cases, admitted, samples=10)
+        timing.timed(cases, admitted, samples=10)

@@ -99,6 +99,11 @@ def error_budget(baseline_error: float, expected: Any, dtype: Any) -> float:
     return max(2.0 * float(baseline_error), float(np.spacing(largest)))
 
 
+def constant(value: Any) -> Callable[[], Any]:
+    """The oracle that gives `value`."""
+    return lambda: value
+
+
 def synchronize(array: Any) -> None:
     """Wait for the GPU if `array` lives on one; NumPy arrays need no waiting."""
     if hasattr(array, "data_ptr"):

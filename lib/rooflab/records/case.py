@@ -48,7 +48,8 @@ KINDS = ("own", "baseline", "peer")
 CACHES = ("cold", "warm", "")
 CLOCKS = ("graph", "graph_pdl", "event", "wall", "ncu", "cupti", "")
 STATES = ("burst", "sustained", "after_cool", "after_hot", "")  # of the graph clock, see rooflab.bench.clock
-_SIZES = ("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window")
+SIZES = ("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window")
+_WORDS = {"kind": KINDS, "cache": CACHES, "clock": CLOCKS, "state": STATES}
 _NAMED = ("operator", "impl", "format", "model", "weights")
 _BOOLS = {"true": True, "false": False}
 
@@ -121,7 +122,7 @@ class Case:
                 raise UsageError(f"A case's {name} is one word without commas, quotes or '=', not {value!r}.")
         if not (self.operator and self.impl):
             raise UsageError("A case needs the names of its operator and of its implementation.")
-        for name in _SIZES:
+        for name in SIZES:
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, whole(name, value))
@@ -130,8 +131,7 @@ class Case:
         if self.causal is not None:
             object.__setattr__(self, "causal", bool(self.causal))
         object.__setattr__(self, "options", options(**parse_options(self.options)))
-        known_words = (("kind", KINDS), ("cache", CACHES), ("clock", CLOCKS), ("state", STATES))
-        for name, known in known_words:
+        for name, known in _WORDS.items():
             if getattr(self, name) not in known:
                 words = ", ".join(word or '""' for word in known)
                 raise UsageError(f"A case's {name} is one of {words}, not {getattr(self, name)!r}.")
@@ -145,9 +145,40 @@ class Case:
         words += [
             f"{name}={value}" for name in ("format", "model", "weights") if (value := getattr(self, name))
         ]
-        words += [f"{name}={value}" for name in _SIZES if (value := getattr(self, name)) is not None]
+        words += [f"{name}={value}" for name in SIZES if (value := getattr(self, name)) is not None]
         words += [f"causal={str(self.causal).lower()}"] * (self.causal is not None)
         return " ".join(filter(None, [*words, self.options, self.cache, self.clock, self.state]))
+
+    @property
+    def matrix(self) -> tuple[int, int, int]:
+        """n, k and batch of a product: 0, 0 and 1 where the case has none."""
+        return self.n or 0, self.k or 0, self.batch or 1
+
+    @classmethod
+    def parse(cls, study: str, case_id: str) -> "Case":
+        """The case of `study` with this id, the inverse of `id`; UsageError for a word without a place."""
+        head, *words = case_id.split()
+        operator, _, impl = head.partition("/")
+        given: dict[str, Any] = {"operator": operator, "impl": impl, "cache": "", "clock": ""}
+        tunables = []
+        for word in words:
+            name, equals, value = word.partition("=")
+            if not equals:
+                column = next((column for column, known in _WORDS.items() if word in known), None)
+                if column is None:
+                    raise UsageError(
+                        f"Case {case_id!r} holds the word {word!r}, which is no kind, cache, clock or state."
+                    )
+                given[column] = word
+            elif name in SIZES:
+                given[name] = int(value)
+            elif name in ("format", "model", "weights"):
+                given[name] = value
+            elif name == "causal":
+                given[name] = value == "true"
+            else:
+                tunables.append(word)
+        return cls(study, **given, options=" ".join(tunables))
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any] | pd.Series) -> "Case":

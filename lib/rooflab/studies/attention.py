@@ -26,9 +26,9 @@ from rooflab.numerics import model_shapes
 from rooflab.ops import Rung
 from rooflab.ops import attention as op
 from rooflab.records.case import Case, options
-from rooflab.studies import products
-from rooflab.studies.base import Context, Count, Sized, Study, tunables, turn
-from rooflab.studies.streams import SEED
+from rooflab.studies import buffers
+from rooflab.studies.base import Context, Count, Described, Profile, Sized, Study, macros_of, tunables, turn
+from rooflab.studies.buffers import SEED
 
 HEADS, KV_HEADS = 32, 8  # grouped queries as in Llama 3 8B: what a shape has unless it says otherwise
 LENGTHS = (1848, 4096, 16384)  # the first is the prompt of the source
@@ -246,17 +246,9 @@ def decode(
     own = [(rung.name, "own") for rung in op.LADDERS["decode_attention"]]
     libraries = ("torch.sdpa_cudnn", "torch.sdpa_flash", "flash_attn_4")
     peers = [(impl, "peer") for impl in libraries if head_dim <= 256 and not window]
-    sizes: dict[str, Any] = {
-        "seq": context,
-        "head_dim": head_dim,
-        "heads": heads[0],
-        "kv_heads": heads[1],
-        "window": window,
-    }
-    return [
-        Case("attention", "decode_attention", impl, kind=kind, format="fp16", state="burst", **sizes)
-        for impl, kind in own + peers
-    ]
+    sizes: dict[str, Any] = {"seq": context, "head_dim": head_dim, "window": window, "state": "burst"}
+    sizes |= {"heads": heads[0], "kv_heads": heads[1]}
+    return [Case("attention", "decode_attention", impl, kind, "fp16", **sizes) for impl, kind in own + peers]
 
 
 def decode_shapes() -> list[Case]:
@@ -271,12 +263,11 @@ def decode_shapes() -> list[Case]:
     ]
 
 
-def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
+def own_rung(case: Case) -> Described:
     """Rung, macros and launch rule of an own case, for the GPU at hand or else for compute capability 9.0."""
     shape = shape_of(case)
-    (rung,) = (rung for rung in op.LADDERS[ladder_of(case)] if rung.name == case.impl)
-    chosen = {name.upper(): value for name, value in tunables(case).items() if name not in _MEANT}
-    chosen.pop("SPLITS", None)
+    rung = ops.rung_of(op.LADDERS[ladder_of(case)], case.impl, "")
+    chosen = macros_of(case, *_MEANT, "splits")
     arch = _arch()
     if rung.operator == "decode_attention":
         tile = op.decode_tile_of(rung, shape.heads // shape.kv_heads, shape.head_dim, arch)
@@ -377,9 +368,7 @@ class Attention(Study):
         ]
         return _for(device, found)
 
-    def profiles(
-        self, effort: str = "full", device: Sized | None = None
-    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
+    def profiles(self, effort: str = "full", device: Sized | None = None) -> list[Profile]:
         from rooflab.studies import attention_checks
 
         counted = [*ladder(128, device=device), *gemma(), *decode(CONTEXTS[-1])]
@@ -430,19 +419,16 @@ class Attention(Study):
         if case.impl == "torch.sdpa_math":
             spare = 10 * s.n * s.context * s.heads
         elif case.impl == "torch.sdpa_efficient":
-            spare = 4 * s.context * s.heads * s.head_dim * products.copies(case, self._bytes(case))
-        return products.copies(case, self._bytes(case)) * out * (1 if case.kind == "own" else 3) + spare
+            spare = 4 * s.context * s.heads * s.head_dim * buffers.copies(case, self._bytes(case))
+        return buffers.copies(case, self._bytes(case)) * out * (1 if case.kind == "own" else 3) + spare
 
     def shared_bytes(self, case: Case) -> int:
         s = shape_of(case)
-        return (
-            products.copies(case, self._bytes(case)) * self._bytes(case)
-            + 6 * 8 * _CHUNK
-            + 32 * s.n * s.heads * s.head_dim
-        )
+        inputs = buffers.copies(case, self._bytes(case)) * self._bytes(case)
+        return inputs + 6 * 8 * _CHUNK + 32 * s.n * s.heads * s.head_dim
 
-    def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
-        return [work for group in self.groups(cases) for work in _contestants(self, group)]
+    def works(self, group: Sequence[Case]) -> list[gate.Work]:
+        return _contestants(self, group)
 
     def count(self, case: Case) -> Count:
         s = shape_of(case)
@@ -465,17 +451,11 @@ class Attention(Study):
 
     def launch_us(self, case: Case, device: Device) -> float:
         bound = self.predict(case, Context(device=device)) or 2.0
-        slow = {
-            "1_scalar": 12.0,
-            "2_tiled": 8.0,
-            "3_half2": 6.0,
-            "torch.sdpa_math": 20.0,
-            "1_block_per_head": 12.0,
-        }
+        slow = {"1_scalar": 12.0, "1_block_per_head": 12.0, "2_tiled": 8.0, "3_half2": 6.0}
+        slow["torch.sdpa_math"] = 20.0
         return slow.get(case.impl, 2.5) * bound
 
-    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
-        return own_rung(case) if case.kind == "own" else None
+    own_rung = staticmethod(own_rung)
 
     def row(self, case: Case, *measured: Any) -> dict[str, Any]:
         """The record, shared memory counted with what the launch asks for."""
@@ -487,9 +467,7 @@ class Attention(Study):
 
 def _peak(case: Case, device: Device) -> float:
     """TFLOP/s of the units that do a case's products: ordinary ones, or tensor cores."""
-    if case.operator == "attention" and case.kind == "own" and case.impl[:2] in ("1_", "2_", "3_"):
-        return device.fp32
-    if case.operator == "decode_attention" and case.kind == "own" and case.impl[:2] in ("1_", "2_", "3_"):
+    if case.kind == "own" and case.impl[:2] in ("1_", "2_", "3_"):
         return device.fp32
     return (device.bf16_tensor if case.format == "bf16" else None) or device.fp16_tensor
 
@@ -572,7 +550,7 @@ def _contestants(study: Attention, cases: Sequence[Case]) -> list[gate.Work]:
     """Contestants of one shape, on shared operands; outputs are each one's own."""
     xp, first = ops.arrays(), cases[0]
     shape, brain = shape_of(first), first.format == "bf16"
-    count = products.copies(first, study._bytes(first))
+    count = buffers.copies(first, study._bytes(first))
     q, k, v = operands(shape)
     if brain:
         torch = importlib.import_module("torch")
@@ -583,7 +561,7 @@ def _contestants(study: Attention, cases: Sequence[Case]) -> list[gate.Work]:
         def rounded(x: Any) -> Any:
             return xp.from_dlpack(torch.from_dlpack(x).to(torch.bfloat16).float())
     else:
-        copied = [products.copied(a, count) for a in (q, k, v)]
+        copied = [buffers.copied(a, count) for a in (q, k, v)]
 
         def rounded(x: Any) -> Any:
             return x.astype(np.float16).astype(np.float32)
@@ -602,7 +580,9 @@ def _contestants(study: Attention, cases: Sequence[Case]) -> list[gate.Work]:
         expected, units, budget = judges[shape_of(case).shared, _packed(case)]
         launch, outputs, turned = _LAUNCHERS.get(case.impl, _own)(case, inputs)
         works.append(
-            gate.Work(case.id, launch, inputs, outputs, _constant(expected), budget, _judged(units, turned))
+            gate.Work(
+                case.id, launch, inputs, outputs, gate.constant(expected), budget, _judged(units, turned)
+            )
         )
     return works
 
@@ -610,10 +590,6 @@ def _contestants(study: Attention, cases: Sequence[Case]) -> list[gate.Work]:
 def _packed(case: Case) -> bool:
     """Whether a case multiplies in packed FP16, which has a coarser baseline."""
     return (case.operator, case.impl) == ("attention", "3_half2")
-
-
-def _constant(value: Any) -> Callable[[], Any]:
-    return lambda: value
 
 
 def _judged(units: Any, turned: bool) -> Callable[[Sequence[Any]], Any]:
@@ -639,6 +615,7 @@ def _own(case: Case, inputs: list[list[Any]]) -> Launcher:
     shape = shape_of(case)
     rung, macros, _ = own_rung(case)
     outputs = [[op._empty_like(q)] for q, _, _ in inputs]
+    where: dict[str, Any] = {"window": shape.window, "rung": rung.name, **macros}
     if case.operator == "decode_attention":
         xp = ops.arrays()
         lengths = [xp.full(1, shape.context, np.int32) for _ in inputs]
@@ -648,36 +625,19 @@ def _own(case: Case, inputs: list[list[Any]]) -> Launcher:
         )
         rooms = [op.room_for(q, splits) for q in queries]
 
+        where |= {"splits": splits}
+
         def launch(i: int) -> None:
-            op.decode_attention(
-                queries[i],
-                inputs[i][1],
-                inputs[i][2],
-                lengths[i],
-                window=shape.window,
-                out=outputs[i][0][0],
-                room=rooms[i],
-                rung=rung.name,
-                splits=splits,
-                **macros,
-            )
+            _, k, v = inputs[i]
+            op.decode_attention(queries[i], k, v, lengths[i], out=outputs[i][0][0], room=rooms[i], **where)
 
         return launch, outputs, False
+    where |= {"start": shape.start, "context": shape.context, "causal": shape.causal}
 
     def launch_all(i: int) -> None:
         q, k, v = inputs[i]
-        op.attention(
-            q,
-            k,
-            k if shape.shared else v,
-            start=shape.start,
-            context=shape.context,
-            causal=shape.causal,
-            window=shape.window,
-            out=outputs[i][0],
-            rung=rung.name,
-            **macros,
-        )
+        v = k if shape.shared else v
+        op.attention(q, k, v, out=outputs[i][0], **where)
 
     return launch_all, outputs, False
 

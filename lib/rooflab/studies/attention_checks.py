@@ -21,7 +21,7 @@ from rooflab.ops import attention as op
 from rooflab.records.case import Case, options
 from rooflab.studies import attention as study
 from rooflab.studies.base import Sized
-from rooflab.studies.streams import SEED
+from rooflab.studies.buffers import SEED
 
 # heads, key-value heads, head_dim, window, queries, start: the five configurations of the source's test, then
 # what its later tests add, chunks against a cache, one and seven queries, widths that are no power of two.
@@ -48,14 +48,8 @@ Rows = Iterator[tuple[str, float]]
 def _case(question: str, impl: str, seq: int, heads: tuple[int, int], head_dim: int, **more: Any) -> Case:
     sizes: dict[str, Any] = {"seq": seq, "heads": heads[0], "kv_heads": heads[1], "head_dim": head_dim}
     kind = "peer" if impl in SDPA else "own"
-    return Case(
-        "attention",
-        question,
-        impl,
-        kind,
-        "fp16",
-        **{"causal": True, "cache": "", "clock": "", **sizes, **more},
-    )
+    given = {"causal": True, "cache": "", "clock": "", **sizes, **more}
+    return Case("attention", question, impl, kind, "fp16", **given)
 
 
 def _who(head_dim: int, device: Sized | None, masked: bool = False) -> list[str]:

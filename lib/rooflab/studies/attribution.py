@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -20,13 +20,12 @@ from rooflab.bench import gate
 from rooflab.hardware import roofline
 from rooflab.hardware.device import Device
 from rooflab.numerics import model_shapes
-from rooflab.ops import Rung
 from rooflab.profile import parts
 from rooflab.profile.ncu import STALLS
 from rooflab.profile.trace import Trace
 from rooflab.records.case import Case, options
-from rooflab.studies import hf, products
-from rooflab.studies.base import Context, Count, Sized, Study, package_identity
+from rooflab.studies import buffers, hf, products
+from rooflab.studies.base import Context, Count, Described, Profile, Sized, Study, package_identity
 
 MODEL = "qwen2.5-1.5b"
 CONTEXTS = (128, 1024, 4096, 8192)
@@ -48,13 +47,8 @@ METRICS = (
 
 def _case(operator: str, impl: str, seq: int, model: str, weights: str) -> Case:
     weights = weights or hf.weights_word()
-    return Case(
-        *("attribution", operator, impl, "peer", "float16", model, weights),
-        batch=1,
-        seq=seq,
-        cache="",
-        clock="wall",
-    )
+    named = ("attribution", operator, impl, "peer", "float16", model, weights)
+    return Case(*named, batch=1, seq=seq, cache="", clock="wall")
 
 
 def decode(
@@ -103,9 +97,7 @@ class Attribution(Study):
             ]
         return [*decode(), *prefill(), *lengths(), *products_alone()]
 
-    def profiles(
-        self, effort: str = "full", device: Sized | None = None
-    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
+    def profiles(self, effort: str = "full", device: Sized | None = None) -> list[Profile]:
         traced = [case for case in self.cases(effort, device) if case.operator != "gemv"]
         both = [case for case in traced if case.seq in COUNTED and case.impl != "transformers.compile"]
         return [("nsys", traced, None), ("cupti", both, None), ("ncu", counted(), METRICS)]
@@ -125,7 +117,7 @@ class Attribution(Study):
 
     def memory_bytes(self, case: Case) -> int:
         if case.operator == "gemv":
-            return int(roofline.gemm_bytes(1, case.n or 0, case.k or 0, 2)) * products.copies(
+            return int(roofline.gemm_bytes(1, case.n or 0, case.k or 0, 2)) * buffers.copies(
                 case, _bytes(case)
             )
         model, seq = shape_of(case), case.seq or 0
@@ -152,7 +144,7 @@ class Attribution(Study):
 
     def count(self, case: Case) -> Count:
         if case.operator == "gemv":
-            n, k = case.n or 0, case.k or 0
+            n, k, _ = case.matrix
             return Count(int(roofline.gemm_bytes(1, n, k, 2)), roofline.gemm_flops(1, n, k), "dram_read")
         model, seq = shape_of(case), case.seq or 0
         weights = model_shapes.weight_bytes(model, "fp16")
@@ -175,7 +167,7 @@ class Attribution(Study):
         compiling = hf.COMPILING_S if case.impl == "transformers.compile" else 0.0
         return compiling + super().seconds(case, device)
 
-    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
+    def rung(self, case: Case) -> Described | None:
         return None
 
     def row(
@@ -273,11 +265,11 @@ def _bytes(case: Case) -> int:
 def _product(case: Case) -> gate.Work:
     import cupy
 
-    n, k = case.n or 0, case.k or 0
-    count = products.copies(case, _bytes(case))
+    n, k, _ = case.matrix
+    count = buffers.copies(case, _bytes(case))
     ws, xs = (
-        products.copied(products.weights(n, k), count),
-        products.copied(products.activations(1, k), count),
+        buffers.copied(products.weights(n, k), count),
+        buffers.copied(products.activations(1, k), count),
     )
     ys = [cupy.empty((1, n), cupy.float16) for _ in range(count)]
     expected = products.oracle(ws[0], xs[0])

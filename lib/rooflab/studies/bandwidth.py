@@ -6,7 +6,7 @@ law; copies by library and driver; host-to-device transfers; matrix products for
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -14,10 +14,10 @@ import pandas as pd
 from rooflab.bench import gate
 from rooflab.hardware import crossover, roofline
 from rooflab.hardware.device import Device
-from rooflab.ops import Rung, stream
+from rooflab.ops import stream
 from rooflab.records.case import Case, options
-from rooflab.studies import matmul, streams
-from rooflab.studies.base import Context, Count, Sized, Study, tunables, turn
+from rooflab.studies import buffers, matmul, streams
+from rooflab.studies.base import Context, Count, Profile, Sized, Study, from_l2, tunables, turn
 
 LARGE = {"full": 1 << 29, "quick": 1 << 26}  # elements of 4 bytes: 2 GiB and 256 MiB an array
 TRANSFER = 1 << 24  # 64 MiB: the matrix of the decoder-throughput source, 4096 x 4096 floats
@@ -106,18 +106,7 @@ def peaks(n: int = MATRIX["full"]) -> list[Case]:
     (rooflab.bench.clock).
     """
     return [
-        Case(
-            "bandwidth",
-            "gemm",
-            impl,
-            kind="baseline",
-            format=form,
-            n=n,
-            k=n,
-            batch=n,
-            cache="warm",
-            state=state,
-        )
+        Case("bandwidth", "gemm", impl, "baseline", form, n=n, k=n, batch=n, cache="warm", state=state)
         for form, impl in matmul.PRODUCTS.items()
         for state in ("burst", "sustained")
     ]
@@ -125,17 +114,8 @@ def peaks(n: int = MATRIX["full"]) -> list[Case]:
 
 PROFILE_SIZE = 1 << 26  # 256 MiB an array: past any L2, and quick for ncu to save and restore between passes
 PROFILED = (
-    "time_ns",
-    "dram_bytes",
-    "dram_read_bytes",
-    "dram_write_bytes",
-    "dram_pct",
-    "dram_peak_bytes_per_s",
-    "sm_pct",
-    "l2_hit_pct",
-    "occupancy_pct",
-    "load_sectors_per_request",
-    "store_sectors_per_request",
+    *("time_ns", "dram_bytes", "dram_read_bytes", "dram_write_bytes", "dram_pct", "dram_peak_bytes_per_s"),
+    *("sm_pct", "l2_hit_pct", "occupancy_pct", "load_sectors_per_request", "store_sectors_per_request"),
 )
 
 
@@ -148,12 +128,8 @@ def ceilings(effort: str, device: Sized | None = None) -> list[Case]:
 
 def profiled(n: int = PROFILE_SIZE) -> list[Case]:
     """Every own rung of the four streams: what Nsight Compute counts."""
-    return [
-        case
-        for operator in ("read", "copy", "write", "triad")
-        for case in ladder(operator, n)
-        if case.kind == "own"
-    ]
+    streams = (case for operator in ("read", "copy", "write", "triad") for case in ladder(operator, n))
+    return [case for case in streams if case.kind == "own"]
 
 
 def traced(n: int = PROFILE_SIZE) -> list[Case]:
@@ -183,9 +159,7 @@ class Bandwidth(Study):
         ]
         return list(dict.fromkeys(found))
 
-    def profiles(
-        self, effort: str = "full", device: Sized | None = None
-    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
+    def profiles(self, effort: str = "full", device: Sized | None = None) -> list[Profile]:
         return [("ncu", profiled(), PROFILED), ("nsys", traced(), None)]
 
     def memory_bytes(self, case: Case) -> int:
@@ -206,27 +180,14 @@ class Bandwidth(Study):
     def needs(self, case: Case) -> str | None:
         return "torch" if case.operator == "gemm" or case.impl.startswith("torch.") else None
 
-    def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
-        works = []
-        for group in self.groups(cases):
-            if group[0].operator == "gemm":
-                works += [matmul.contestant(case) for case in group]
-            elif group[0].operator == "h2d":
-                works += [_transfer(case) for case in group]
-            else:
-                works += streams.contestants(group)
-        return works
+    def works(self, group: Sequence[Case]) -> list[gate.Work]:
+        build = {"gemm": matmul.contestant, "h2d": _transfer}.get(group[0].operator)
+        return [build(case) for case in group] if build else streams.contestants(group)
 
     def group(self, case: Case) -> tuple:
         # Peers and rungs of one stream are compared whatever their element type, so the format is no key.
-        return (
-            case.operator,
-            case.n,
-            case.k,
-            case.cache,
-            turn(case),
-            case.format if case.operator == "gemm" else "",
-        )
+        form = case.format if case.operator == "gemm" else ""
+        return (case.operator, case.n, case.k, case.cache, turn(case), form)
 
     def count(self, case: Case) -> Count:
         n = case.n or 0
@@ -249,15 +210,14 @@ class Bandwidth(Study):
         if case.operator == "gemm":
             peak = getattr(device, count.roof)
             return count.flops / peak / 1e6 if peak and count.flops else None
-        if case.cache == "warm" and (count.bytes or 0) <= device.l2_mb * 2**20:
-            return None  # from L2: the datasheet has no bandwidth for it
+        if from_l2(case, count.bytes or 0, device):
+            return None
         gb_s = device.dram_gb_s
         if "unroll" in tunables(case) and context.latency_ns:
             gb_s = roofline.bandwidth(in_flight_bytes(case, device.sms), device.sms, context.latency_ns, gb_s)
         return (count.bytes or 0) / gb_s / 1e3
 
-    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
-        return streams.own_rung(case) if case.kind == "own" else None
+    own_rung = staticmethod(streams.own_rung)
 
 
 def _transfer(case: Case) -> gate.Work:
@@ -266,14 +226,9 @@ def _transfer(case: Case) -> gate.Work:
     import numpy as np
 
     n = case.n or 0
-    host = np.random.default_rng(streams.SEED).integers(0, 1 << 32, n, dtype=np.uint32)
-    source: Any = host
-    if case.impl == "pinned":
-        memory = cupy.cuda.alloc_pinned_memory(host.nbytes)
-        source = np.frombuffer(memory, np.uint32, n)
-        source[:] = host
-    target = cupy.empty(n, cupy.uint32)
-    expected = cupy.asarray(host)
+    host = np.random.default_rng(buffers.SEED).integers(0, 1 << 32, n, dtype=np.uint32)
+    expected, target = cupy.asarray(host), cupy.empty(n, cupy.uint32)
+    source = buffers.host_copy(expected, case.impl == "pinned")
 
     def launch(_: int) -> None:
         stream_handle = cupy.cuda.get_current_stream().ptr

@@ -8,8 +8,6 @@ else is here.
 from __future__ import annotations
 
 import importlib.util
-import math
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -20,16 +18,19 @@ import pandas as pd
 
 from rooflab import ops
 from rooflab.bench import clock, gate
-from rooflab.errors import GateError, LaunchError, MissingTool, UsageError
+from rooflab.errors import LaunchError, MissingTool
 from rooflab.hardware import roofline
 from rooflab.hardware.device import Device
 from rooflab.ops import Rung
 from rooflab.profile.ncu import BASIC
 from rooflab.profile.trace import Trace
-from rooflab.records.case import CACHES, CLOCKS, KINDS, STATES, Case, parse_options
+from rooflab.records.case import Case, parse_options
+from rooflab.studies.timing import reason_of, timed, turn
 
-_SIZES = ("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window")
-_TEXTS = ("format", "model", "weights")
+# A profiler or another instrument of a recording, the cases it sees, its metrics or None for its usual ones.
+Profile = tuple[str, list[Case], Sequence[str] | None]
+# Rung, macros and launch rule of an own case.
+Described = tuple[Rung, Mapping[str, int], str]
 
 
 class Sized(Protocol):
@@ -75,40 +76,19 @@ class Outcome:
     skipped: dict[str, str] = field(default_factory=dict)
 
 
-def parse_case(study: str, case_id: str) -> Case:
-    """The case that an id names: the inverse of Case.id, so that a child process can be told its cases by
-    name.
-    """
-    head, *words = case_id.split()
-    operator, _, impl = head.partition("/")
-    given: dict[str, Any] = {"study": study, "operator": operator, "impl": impl, "cache": "", "clock": ""}
-    tunables = []
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals:
-            column = next((c for c, known in _WORDS.items() if word in known), None)
-            if column is None:
-                raise UsageError(
-                    f"Case {case_id!r} holds the word {word!r}, which is no kind, cache, clock or state."
-                )
-            given[column] = word
-        elif name in _SIZES:
-            given[name] = int(value)
-        elif name in _TEXTS:
-            given[name] = value
-        elif name == "causal":
-            given[name] = value == "true"
-        else:
-            tunables.append(word)
-    return Case(**given, options=" ".join(tunables))
-
-
-_WORDS = {"kind": KINDS, "cache": CACHES, "clock": CLOCKS, "state": STATES}
-
-
 def tunables(case: Case) -> dict[str, int]:
     """A case's options as whole numbers."""
     return {name: int(value) for name, value in parse_options(case.options).items()}
+
+
+def macros_of(case: Case, *others: str) -> dict[str, int]:
+    """A case's options as macros of its rung, without the `others`, which are no macros."""
+    return {name.upper(): value for name, value in tunables(case).items() if name not in others}
+
+
+def from_l2(case: Case, moved: int, device: Device) -> bool:
+    """Whether a case reads its bytes from the L2, of whose bandwidth the datasheet says nothing."""
+    return case.cache == "warm" and moved <= device.l2_mb * 2**20
 
 
 def package_identity(*packages: str) -> str:
@@ -140,7 +120,7 @@ class Study:
 
     def case(self, case_id: str) -> Case:
         """The case with this id, which need not be one of `cases`."""
-        return parse_case(self.name, case_id)
+        return Case.parse(self.name, case_id)
 
     def needs(self, case: Case) -> str | None:
         """Name of the package a case needs beyond CuPy, such as "torch", or None."""
@@ -171,7 +151,11 @@ class Study:
         return 0
 
     def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
-        """One contestant for each case, on shared inputs where the operands agree."""
+        """One contestant for each case, in the order of `groups`."""
+        return [work for group in self.groups(cases) for work in self.works(group)]
+
+    def works(self, group: Sequence[Case]) -> list[gate.Work]:
+        """The contestants of one group, on shared inputs; outputs are each one's own."""
         raise NotImplementedError
 
     def count(self, case: Case) -> Count:
@@ -179,12 +163,24 @@ class Study:
         raise NotImplementedError
 
     def predict(self, case: Case, context: Context) -> float | None:
-        """The case's bound in microseconds, computed before it is measured; None where no bound is known."""
-        raise NotImplementedError
+        """The case's bound in microseconds, computed before it is measured: here its bytes at the datasheet's
+        bandwidth; None where no bound is known.
+        """
+        count, device = self.count(case), context.device
+        if count.bytes is None or device is None or from_l2(case, count.bytes, device):
+            return None
+        return count.bytes / device.dram_gb_s / 1e3
 
-    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
+    @staticmethod
+    def own_rung(case: Case) -> Described:
+        """Rung, macros and launch rule of an own case: of its operator's ladder, its options as macros."""
+        module = ops.module_of(case.operator)
+        rung = ops.rung_of(module.LADDERS[case.operator], case.impl, "")
+        return rung, rung.with_defaults(macros_of(case)), module.launch_rule(rung)
+
+    def rung(self, case: Case) -> Described | None:
         """Rung, macros and launch rule of an own case; None for peers and baselines."""
-        raise NotImplementedError
+        return self.own_rung(case) if case.kind == "own" else None
 
     def builds(self, case: Case) -> list[tuple[Rung, Mapping[str, int]]]:
         """The rungs, with their macros, that a case launches: a recording compiles them ahead, on all cores.
@@ -214,10 +210,8 @@ class Study:
         """Cases with equal keys are contestants of one comparison: measured interleaved in one process."""
         return (case.operator, case.format, case.n, case.k, case.batch, case.cache, turn(case))
 
-    def profiles(
-        self, effort: str = "full", device: Sized | None = None
-    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
-        """What a recording holds beside the timings: (instrument, cases, metrics or None for its usual)."""
+    def profiles(self, effort: str = "full", device: Sized | None = None) -> list[Profile]:
+        """What a recording holds beside the timings."""
         return []
 
     @contextmanager
@@ -332,7 +326,7 @@ class Study:
                 # A library's kernel that is wrong or absent on this GPU gets no time; ours would be a bug,
                 # unless its launcher says that this GPU cannot do it.
                 ready.remove(case)
-                outcome.skipped[case.id] = _reason(error)
+                outcome.skipped[case.id] = reason_of(error)
         if not ready:
             return outcome
         predictions = {case.id: self.predict(case, context) for case in ready}  # before anything is measured
@@ -382,71 +376,9 @@ class Study:
         return row
 
 
-def turn(case: Case) -> tuple[str, str]:
-    """What contestants of one comparison share of clock and state: the clocks of the host take turns."""
-    return ("host", "") if case.clock in clock.HOST else (case.clock, case.state)
-
-
 def in_state(state: str, cases: Iterable[Case]) -> list[Case]:
     """`cases` of the graph clock in a named state of the GPU; those of other clocks as they are."""
     return [replace(case, state=state) if case.clock == "graph" else case for case in cases]
-
-
-def timed(
-    cases: Sequence[Case], admitted: Sequence[gate.Admitted], *, samples: int
-) -> tuple[dict[str, clock.Timing], dict[str, str]]:
-    """Time gated contestants by their cases' clock and state: timings by case id, and what was left out with
-    the reason.
-
-    A library's kernel that fails the check after timing (one that adds by atomics may be wrong now and then)
-    gets no time, and the others are timed again without it; a kernel of ours that does raises its GateError.
-    A pass of the host's clocks that something else on the host disturbed is repeated.
-    """
-    entries = {case.id: (case, entry) for case, entry in zip(cases, admitted, strict=True)}
-    skipped: dict[str, str] = {}
-    while entries:
-        try:
-            return _undisturbed([*entries.values()], samples), skipped
-        except GateError as error:
-            reason = _reason(error)
-            names = {id: entry.work.name for id, (_, entry) in entries.items()}
-            failed = next((id for id, name in names.items() if reason.startswith(f"{name} ")), None)
-            if failed is None or entries[failed][0].kind == "own":
-                raise
-            skipped[failed] = reason
-            del entries[failed]
-    return {}, skipped
-
-
-def _reason(error: Exception) -> str:
-    """An error as one line that fits a cell of a table."""
-    return " ".join(f"{error}".split())[:200] or type(error).__name__
-
-
-_PASSES = 3
-
-
-def _undisturbed(contestants: Sequence[tuple[Case, gate.Admitted]], samples: int) -> dict[str, clock.Timing]:
-    """The pass of up to _PASSES in which the fewest cases take longer by `event` than by `wall`: events lie
-    inside of what the host waits for, so such a pair tells of something else that ran on the host.
-    """
-    cases, entries = [case for case, _ in contestants], [entry for _, entry in contestants]
-    found = []
-    for attempt in range(_PASSES):
-        seed = zlib.crc32(cases[0].id.encode()) + attempt
-        clocks = [case.clock for case in cases]
-        timings = clock.measure(entries, clocks, samples=samples, state=cases[0].state, seed=seed)
-        timed = dict(zip((case.id for case in cases), timings, strict=True))
-        found.append((len(disturbed({case: timed[case.id].median_us for case in cases})), attempt, timed))
-        if not found[-1][0]:
-            break
-    return min(found, key=lambda each: each[:2])[2]
-
-
-def disturbed(medians_us: Mapping[Case, float]) -> list[Case]:
-    """The cases of the clock `event` whose median exceeds that of the same work by `wall`."""
-    pairs = [(case, replace(case, clock="wall")) for case in medians_us if case.clock == "event"]
-    return [case for case, other in pairs if medians_us[case] > medians_us.get(other, math.inf)]
 
 
 def require_gpu() -> None:

@@ -4,13 +4,12 @@ another name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rooflab.bench import gate
 from rooflab.hardware.device import Device
-from rooflab.ops import Rung
 from rooflab.records.case import Case
-from rooflab.studies.base import Context, Count, Study
+from rooflab.studies.base import Context, Count, Described, Study
 
 
 class Borrowing(Study):
@@ -55,7 +54,7 @@ class Borrowing(Study):
         owner, case = self.lent(case)
         return owner.predict(case, context)
 
-    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
+    def rung(self, case: Case) -> Described | None:
         owner, case = self.lent(case)
         return owner.rung(case)
 

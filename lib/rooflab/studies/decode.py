@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -26,13 +26,13 @@ from rooflab.hardware import device as devices
 from rooflab.hardware import roofline
 from rooflab.hardware.device import Device
 from rooflab.numerics import model_shapes
-from rooflab.ops import Rung, attention, decoder, gemma_ops, gemv, int4, q8_0
+from rooflab.ops import attention, decoder, gemma_ops, gemv, int4, q8_0
 from rooflab.profile.ncu import STALLS
 from rooflab.profile.trace import Trace
 from rooflab.records.case import Case, options
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.studies import decoding, hf, predictions
-from rooflab.studies.base import Context, Count, Sized, Study, package_identity
+from rooflab.studies.base import Context, Count, Described, Profile, Sized, Study, package_identity
 
 MODEL, LARGE, GEMMA = "qwen2.5-1.5b", "llama-3-8b", "gemma-4-e4b"
 PROMPT, STEPS = 128, 128
@@ -42,11 +42,8 @@ FEW = 32  # steps where a few do: of ways that no floor or aim is about
 PHASES = ("queries, keys, values", "attention", "its output", "gate and up", "down", "head")
 SHORT = 4  # under a profiler
 EAGER, QUICK = 8, 16  # by a way that takes twenty milliseconds for each; and with little effort
-FORMATS = {
-    "fp16": "fp16",
-    "q8_0": "q8_0",
-    "int4_g128": "fp16",
-}  # of the body; and the head's that goes with it
+# Formats of the body, and of the output head that goes with each.
+FORMATS = {"fp16": "fp16", "q8_0": "q8_0", "int4_g128": "fp16"}
 OTHER_HEADS = {"q8_0": "fp16", "int4_g128": "q8_0"}
 RUNGS = tuple(rung.name for rung in decoder.LADDERS["decode_step"])
 EAGERLY, GRAPH, COMPILED = hf.VARIANTS
@@ -60,14 +57,8 @@ CAPACITY = 9216  # positions that weights know the rotations of: one set of weig
 def _case(impl: str, format: str, head: str, model: str, seq: int, steps: int, batch: int = 1) -> Case:
     kind = "peer" if impl in hf.VARIANTS else "baseline" if impl in PLAIN[:2] else "own"
     tuned = options(steps=steps, head=head) if head != format else options(steps=steps)
-    return Case(
-        *("decode", "decode", impl, kind, format, model, "random"),
-        batch=batch,
-        seq=seq,
-        options=tuned,
-        cache="",
-        clock="wall",
-    )
+    named = ("decode", "decode", impl, kind, format, model, "random")
+    return Case(*named, batch=batch, seq=seq, options=tuned, cache="", clock="wall")
 
 
 def rungs(device: Sized | None = None) -> tuple[str, ...]:
@@ -230,10 +221,10 @@ class Decode(Study):
         compiling = hf.COMPILING_S if case.impl == COMPILED else 0.0
         return compiling + 1.0 + 15 * self.launch_us(case, device) / 1e6
 
-    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
+    def rung(self, case: Case) -> Described | None:
         return self._rung(case, ops.known_arch()) if case.kind == "own" else None
 
-    def _rung(self, case: Case, arch: str) -> tuple[Rung, Mapping[str, int], str]:
+    def _rung(self, case: Case, arch: str) -> Described:
         if case.model == GEMMA:
             m = model_shapes.get(GEMMA)
             n, k = 2 * m.mlp, m.hidden
@@ -281,9 +272,7 @@ class Decode(Study):
     def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
         return [work_of(case) for case in cases]
 
-    def profiles(
-        self, effort: str = "full", device: Sized | None = None
-    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
+    def profiles(self, effort: str = "full", device: Sized | None = None) -> list[Profile]:
         from rooflab.studies import decode_checks
 
         asked = decode_checks.cases(effort, device)

@@ -49,9 +49,7 @@ class Scene:
 
 
 def _gemv(rung: str, n: int, k: int, **more: int) -> Case:
-    return Case(
-        "gemv", "gemv", rung, format="fp32", n=n, k=k, cache="warm", clock="graph", options=options(**more)
-    )
+    return Case("gemv", "gemv", rung, format="fp32", n=n, k=k, cache="warm", options=options(**more))
 
 
 def _attention(rung: str) -> Case:

@@ -17,10 +17,10 @@ from rooflab.bench import gate
 from rooflab.errors import GateError
 from rooflab.hardware import roofline
 from rooflab.hardware.device import Device
-from rooflab.ops import Rung, probes
+from rooflab.ops import probes
 from rooflab.records.case import Case, options, parse_options
-from rooflab.studies import streams
-from rooflab.studies.base import Context, Count, Sized, Study, tunables, turn
+from rooflab.studies import buffers, streams
+from rooflab.studies.base import Count, Described, Profile, Sized, Study, tunables, turn
 
 RAMP = 1 << 24  # the 16.7 M elements of the attribution source's own ramp
 CLOCK_SIZES = (1 << 12, 1 << 20, 1 << 26)
@@ -52,16 +52,9 @@ def clocks(sizes: Sequence[int] = CLOCK_SIZES) -> list[Case]:
 def dependents(sizes: Sequence[int] = CLOCK_SIZES) -> list[Case]:
     """saxpy/1_scalar with dependent launch taken apart: its instructions compiled in but ordinary edges
     (dependent=1, clock graph), and dependent edges whose successor is let go late (dependent=2)."""
+    named = ("environment", "saxpy", "1_scalar")
     return [
-        Case(
-            "environment",
-            "saxpy",
-            "1_scalar",
-            n=n,
-            options=options(dependent=when),
-            cache="warm",
-            clock=clock,
-        )
+        Case(*named, n=n, options=options(dependent=when), cache="warm", clock=clock)
         for n in sizes
         for when, clock in ((1, "graph"), (2, "graph_pdl"))
     ]
@@ -90,16 +83,9 @@ def launches(sms: int) -> list[Case]:
         Case("environment", "touch", "touch", cache="warm", clock=clock)
         for clock in ("wall", "event", "graph", "graph_pdl")
     ]
+    chained = options(chain=EAGER_CHAIN)
     chain = [
-        Case(
-            "environment",
-            "touch",
-            impl,
-            kind,
-            options=options(chain=EAGER_CHAIN),
-            cache="warm",
-            clock="event",
-        )
+        Case("environment", "touch", impl, kind, options=chained, cache="warm", clock="event")
         for impl, kind in (("touch", "own"), ("cuLaunchKernel", "baseline"), ("torch.fill_", "peer"))
     ]
     barrier = [
@@ -128,6 +114,19 @@ def cheats(n: int = CHEAT_SIZE) -> list[Case]:
     return [Case("environment", "cheat", name, n=n, cache="", clock="") for name in probes.CHEATS]
 
 
+def own_rung(case: Case) -> Described:
+    """Rung, macros and launch rule of an own case."""
+    if case.operator == "saxpy":
+        return streams.own_rung(case)
+    if case.operator == "cheat":
+        rung = probes.cheat_rung(case.impl)
+    elif case.operator == "touch":
+        rung = probes.TOUCH_DEPENDENT if case.clock == "graph_pdl" else probes.TOUCH
+    else:
+        rung = {"barrier": probes.BARRIER, "chase": probes.CHASE}[case.operator]
+    return rung, rung.defines, probes.launch_rule(rung)
+
+
 class Environment(Study):
     """Lesson 00."""
 
@@ -145,16 +144,9 @@ class Environment(Study):
         ]
         return list(dict.fromkeys(found))
 
-    def profiles(
-        self, effort: str = "full", device: Sized | None = None
-    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
-        return [
-            ("gate", cheats(), None),
-            *(
-                (tool, profiled_clocks(), PROFILED if tool == "ncu" else None)
-                for tool in ("ncu", "nsys", "cupti")
-            ),
-        ]
+    def profiles(self, effort: str = "full", device: Sized | None = None) -> list[Profile]:
+        traced: list[Profile] = [(tool, profiled_clocks(), None) for tool in ("nsys", "cupti")]
+        return [("gate", cheats(), None), ("ncu", profiled_clocks(), PROFILED), *traced]
 
     def verdicts(self, cases: Sequence[Case]) -> pd.DataFrame:
         return verdicts(cases)
@@ -168,15 +160,11 @@ class Environment(Study):
             return streams.shared_bytes(case)
         return 4 * n + 4 * FLUSH if case.operator == "chase" else 0
 
-    def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
-        works: list[gate.Work] = []
-        for group in self.groups(cases):
-            build = {"touch": _touch, "barrier": _barrier, "chase": _chase, "cheat": cheat_work}
-            if group[0].operator == "saxpy":
-                works += streams.contestants(group)
-            else:
-                works += [build[case.operator](case) for case in group]
-        return works
+    def works(self, group: Sequence[Case]) -> list[gate.Work]:
+        if group[0].operator == "saxpy":
+            return streams.contestants(group)
+        build = {"touch": _touch, "barrier": _barrier, "chase": _chase, "cheat": cheat_work}
+        return [build[case.operator](case) for case in group]
 
     def launch_us(self, case: Case, device: Device) -> float:
         if case.operator == "chase":
@@ -196,27 +184,7 @@ class Environment(Study):
             return Count(int(roofline.stream_bytes("saxpy", n)), 2 * n, name)
         return Count(None, None, "")
 
-    def predict(self, case: Case, context: Context) -> float | None:
-        device = context.device
-        if case.operator != "saxpy" or device is None:
-            return None
-        moved = self.count(case).bytes or 0
-        return (
-            None if case.cache == "warm" and moved <= device.l2_mb * 2**20 else moved / device.dram_gb_s / 1e3
-        )
-
-    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
-        if case.kind != "own":
-            return None
-        if case.operator == "saxpy":
-            return streams.own_rung(case)
-        if case.operator == "cheat":
-            rung = probes.cheat_rung(case.impl)
-        elif case.operator == "touch":
-            rung = probes.TOUCH_DEPENDENT if case.clock == "graph_pdl" else probes.TOUCH
-        else:
-            rung = {"barrier": probes.BARRIER, "chase": probes.CHASE}[case.operator]
-        return rung, rung.defines, probes.launch_rule(rung)
+    own_rung = staticmethod(own_rung)
 
 
 def verdicts(cases: Sequence[Case]) -> pd.DataFrame:
@@ -245,7 +213,7 @@ def cheat_work(case: Case) -> gate.Work:
     """A cheating saxpy on an output that already holds the right answer of an earlier, honest call."""
     cupy = ops.arrays()
     n = case.n or 0
-    generator = cupy.random.default_rng(streams.SEED)
+    generator = cupy.random.default_rng(buffers.SEED)
     x, y = (generator.standard_normal(n, dtype=cupy.float32) + cupy.float32(0.5) for _ in range(2))
     room = cupy.zeros(32 + n, cupy.uint32)
     out = ops.stream.saxpy(streams.SCALE, x, y, rung="1_scalar")
@@ -289,11 +257,7 @@ def _barrier(case: Case) -> gate.Work:
 
     chosen = tunables(case)
     blocks, rounds = chosen["blocks"], chosen["rounds"]
-    counter, mail, seen = (
-        cupy.zeros(1, cupy.uint32),
-        cupy.zeros(blocks, cupy.uint32),
-        cupy.empty(blocks, cupy.uint32),
-    )
+    counter, mail, seen = (cupy.zeros(size, cupy.uint32) for size in (1, blocks, blocks))
 
     def launch(_: int) -> None:
         # Letters of an earlier launch would hide a barrier that does not hold.
@@ -309,7 +273,7 @@ def _chase(case: Case) -> gate.Work:
     import numpy as np
 
     lines, steps = (case.n or 0) // LINE, tunables(case)["steps"]
-    order = np.random.default_rng(streams.SEED).permutation(lines).astype(np.uint32)
+    order = np.random.default_rng(buffers.SEED).permutation(lines).astype(np.uint32)
     following = np.empty(lines, np.uint32)
     following[order] = np.roll(order, -1)
     table = cupy.zeros((lines, LINE), cupy.uint32)

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from rooflab.errors import MissingTool
-from rooflab.ops import Rung, faults
+from rooflab.ops import faults
 from rooflab.profile import sanitizer
 from rooflab.records.case import Case, options
 from rooflab.records.fingerprint import source_of_callable
-from rooflab.studies.base import Sized, Study
+from rooflab.studies.base import Described, Profile, Sized, Study
 
 # Sizes at which the mistake goes unnoticed, and sizes at which it shows: (n, k).
 FRIENDLY = {
-    "early_exit": (512, 300),
-    "half_barrier": (512, 300),
-    "fixed_tile": (40, 4096),
-    "not_zeroed": (40, 300),
+    **dict.fromkeys(("early_exit", "half_barrier"), (512, 300)),
+    **{"fixed_tile": (40, 4096), "not_zeroed": (40, 300)},
 }
 UNFRIENDLY = {
-    "early_exit": (63, 300),
-    "half_barrier": (63, 300),
-    "fixed_tile": (5, 4100),
-    "not_zeroed": (40, 300),
+    **dict.fromkeys(("early_exit", "half_barrier"), (63, 300)),
+    **{"fixed_tile": (5, 4100), "not_zeroed": (40, 300)},
 }
 COLUMNS = ("reports", "says", "first_right", "second_right")
 INSTRUMENTS = ("none", *sanitizer.TOOLS, "watch")
@@ -69,11 +65,10 @@ class Faults(Study):
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         return []
 
-    def profiles(
-        self, effort: str = "full", device: Sized | None = None
-    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
+    def profiles(self, effort: str = "full", device: Sized | None = None) -> list[Profile]:
         return [("sanitizer", cases(), None)]
 
-    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
+    @staticmethod
+    def own_rung(case: Case) -> Described:
         rule = source_of_callable(faults.arguments, faults.launch_of, sanitizer.operands)
         return faults.FAULTS[case.impl], {}, rule

@@ -17,8 +17,18 @@ from rooflab.hardware import roofline
 from rooflab.numerics import model_shapes
 from rooflab.ops import Rung, gemv
 from rooflab.records.case import Case, options
-from rooflab.studies import products
-from rooflab.studies.base import Context, Count, Sized, Study, tunables
+from rooflab.studies import buffers, products
+from rooflab.studies.base import (
+    Context,
+    Count,
+    Described,
+    Profile,
+    Sized,
+    Study,
+    from_l2,
+    macros_of,
+    tunables,
+)
 
 _DTYPE = {"gemv": "float32", "gemv_rows": "float16"}
 _FORMAT = {"gemv": "fp32", "gemv_rows": "fp16"}
@@ -163,13 +173,12 @@ def sectors(offsets: Sequence[int], width: int) -> int:
     return len({byte // 32 for offset in offsets for byte in (offset, offset + width - 1)})
 
 
-def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
+def own_rung(case: Case) -> Described:
     """Rung, macros and launch rule of an own case."""
     if case.operator == "upload":
         case = _case("gemv", "2_coalesced", case.n or 0, case.k or 0)
-    (rung,) = (rung for rung in gemv.LADDERS[case.operator] if rung.name == case.impl)
-    chosen = {name.upper(): value for name, value in tunables(case).items() if name != "splits"}
-    macros = {**gemv.options_for(rung, case.n or 0, case.k or 0), **chosen}
+    rung = ops.rung_of(gemv.LADDERS[case.operator], case.impl, "")
+    macros = {**gemv.options_for(rung, case.n or 0, case.k or 0), **macros_of(case, "splits")}
     return rung, rung.with_defaults(macros), gemv.launch_rule(rung)
 
 
@@ -230,9 +239,7 @@ class Gemv(Study):
         ]
         return list(dict.fromkeys(found))
 
-    def profiles(
-        self, effort: str = "full", device: Sized | None = None
-    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
+    def profiles(self, effort: str = "full", device: Sized | None = None) -> list[Profile]:
         return [("ncu", [*counted(), *traced()], COUNTERS)]
 
     def replay(self, case: Case) -> str:
@@ -243,31 +250,24 @@ class Gemv(Study):
         # Sweeps apart from ladders: the fewer contestants take turns, the less each finds the chip changed.
         return (*super().group(case), bool(case.options))
 
-    def needs(self, case: Case) -> str | None:
-        return "torch" if case.impl.startswith("torch.") else None
-
     def _operand_bytes(self, case: Case) -> int:
         n, k, size = case.n or 0, case.k or 0, 2 if case.operator == "gemv_rows" else 4
         return int(roofline.gemm_bytes(1, n, k, size, size, size))
 
     def memory_bytes(self, case: Case) -> int:
-        return products.copies(case, self._operand_bytes(case)) * 4 * (case.n or 0)
+        return buffers.copies(case, self._operand_bytes(case)) * 4 * (case.n or 0)
 
     def shared_bytes(self, case: Case) -> int:
         weights = self._operand_bytes(case)
-        return products.copies(case, weights) * weights + 16 * min((case.n or 0) * (case.k or 0), 1 << 27)
+        return buffers.copies(case, weights) * weights + 16 * min((case.n or 0) * (case.k or 0), 1 << 27)
 
-    def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
-        works = []
-        for group in self.groups(cases):
-            if group[0].operator == "upload":
-                works += [_upload(case) for case in group]
-                continue
-            works += _contestants(group, products.copies(group[0], self._operand_bytes(group[0])))
-        return works
+    def works(self, group: Sequence[Case]) -> list[gate.Work]:
+        if group[0].operator == "upload":
+            return [_upload(case) for case in group]
+        return _contestants(group, buffers.copies(group[0], self._operand_bytes(group[0])))
 
     def count(self, case: Case) -> Count:
-        n, k = case.n or 0, case.k or 0
+        n, k, _ = case.matrix
         ceiling = roofline.ROOF_OF["h2d" if case.operator == "upload" else "gemv"]
         if case.cache == "warm":
             ceiling = ""  # what fits the L2 is not read from DRAM
@@ -277,16 +277,15 @@ class Gemv(Study):
         moved = self._operand_bytes(case)
         if case.operator == "upload":
             return moved / context.pcie_gb_s / 1e3 if context.pcie_gb_s else None
-        if context.device is None or (case.cache == "warm" and moved <= context.device.l2_mb * 2**20):
-            return None  # from L2: the datasheet has no bandwidth for it
+        if context.device is None or from_l2(case, moved, context.device):
+            return None
         gb_s = context.device.dram_gb_s
         if case.impl in ("2_coalesced", "3_split_k") and context.latency_ns:
             sms, latency_ns = context.device.sms, context.latency_ns
             gb_s = roofline.bandwidth(in_flight_bytes(case, sms) / sms, sms, latency_ns, gb_s)
         return moved / gb_s / 1e3
 
-    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
-        return own_rung(case) if case.kind == "own" else None
+    own_rung = staticmethod(own_rung)
 
 
 def _contestants(cases: Sequence[Case], count: int) -> list[gate.Work]:
@@ -304,7 +303,7 @@ def _contestants(cases: Sequence[Case], count: int) -> list[gate.Work]:
         if operator == "gemv"
         else products.budget(matrix, x, expected, dtype)
     )
-    matrices, vectors = products.copied(matrix, count), products.copied(x, count)
+    matrices, vectors = buffers.copied(matrix, count), buffers.copied(x, count)
     inputs = [[m, v] for m, v in zip(matrices, vectors, strict=True)]
     works = []
     for case in cases:
@@ -331,15 +330,11 @@ def _upload(case: Case) -> gate.Work:
     """A copy of the matrix from ordinary (pageable) or page-locked host memory, and the product after it."""
     import cupy
 
-    n, k = case.n or 0, case.k or 0
+    n, k, _ = case.matrix
     matrix, x = products.weights(k, n, "float32"), products.activations(1, k, "float32")
     expected = products.oracle(matrix.T, x)
     budget = _budget_fp32(matrix, x[0], expected[0])
-    host: Any = cupy.asnumpy(matrix)
-    if case.impl == "pinned":
-        memory = cupy.cuda.alloc_pinned_memory(host.nbytes)
-        host = np.frombuffer(memory, np.float32, n * k).reshape(k, n)
-        host[:] = cupy.asnumpy(matrix)
+    host = buffers.host_copy(matrix, case.impl == "pinned")
     matrix.fill(0)  # the product must come from the copy
     out = cupy.empty((1, n), cupy.float32)
 

@@ -26,7 +26,7 @@ from rooflab.engine.spec import Spec
 from rooflab.errors import UsageError
 from rooflab.numerics import model_shapes
 from rooflab.ops.decoder import Shape
-from rooflab.studies.streams import SEED
+from rooflab.studies.buffers import SEED
 
 WEIGHTS = "ROOFLAB_WEIGHTS"  # environment: a local path or hub id of real weights; unset means random ones
 MODELS = ("qwen2.5-1.5b", "qwen2.5-7b", "qwen2-7b")  # of the table of shapes, what is built as a Qwen2

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,11 +22,23 @@ from rooflab.hardware import roofline
 from rooflab.numerics import quant
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.numerics.quant import GROUP
-from rooflab.ops import Rung, int4
+from rooflab.ops import int4
 from rooflab.records.case import Case, options
-from rooflab.studies import products
-from rooflab.studies.base import Context, Count, Sized, Study, in_state, package_identity, tunables, turn
-from rooflab.studies.streams import SEED
+from rooflab.studies import buffers, products
+from rooflab.studies.base import (
+    Context,
+    Count,
+    Described,
+    Profile,
+    Sized,
+    Study,
+    in_state,
+    macros_of,
+    package_identity,
+    tunables,
+    turn,
+)
+from rooflab.studies.buffers import SEED
 
 SHAPES = ((8960, 1536), (4096, 4096), (14336, 4096), (28672, 8192))
 SQUARE = (8192, 8192)  # which the libraries' own benchmarks use
@@ -175,7 +187,7 @@ def traffic(case: Case) -> int:
     The literal two-op product in torch: words shifted and masked to int32 codes, less 8 (three passes of 4
     bytes a weight, out and in again), widened to FP16, scaled, and multiplied.
     """
-    n, k, batch = case.n or 0, case.k or 0, case.batch or 1
+    n, k, batch = case.matrix
     own = int(roofline.gemm_bytes(batch, n, k, WEIGHT_BYTES["int4_g128"]))
     weights = n * k
     if case.impl == "torch.matmul":
@@ -187,6 +199,12 @@ def traffic(case: Case) -> int:
     if "loop" in tunables(case) or case.impl in int4.EVERY_TOKEN:
         return own + (batch - 1) * int(weights * WEIGHT_BYTES["int4_g128"])
     return own
+
+
+def own_rung(case: Case) -> Described:
+    """Rung, macros and launch rule of an own case."""
+    rung = ops.rung_of(int4.LADDERS["int4"], case.impl, case.impl)
+    return rung, rung.with_defaults(macros_of(case, "loop", "seed")), int4.launch_rule(rung)
 
 
 class Int4(Study):
@@ -209,9 +227,7 @@ class Int4(Study):
         ]
         return sorted(dict.fromkeys(found), key=_place)
 
-    def profiles(
-        self, effort: str = "full", device: Sized | None = None
-    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
+    def profiles(self, effort: str = "full", device: Sized | None = None) -> list[Profile]:
         return [("ncu", counted(device, SHAPES if effort == "full" else SHAPES[:2]), COUNTERS)]
 
     def needs(self, case: Case) -> str | None:
@@ -221,7 +237,7 @@ class Int4(Study):
 
     def refuses(self, case: Case, capability: int) -> str | None:
         if case.kind == "own":
-            rung, _, _ = _own(case)
+            rung, _, _ = own_rung(case)
             arch = rung.arch_for(str(capability))
             if arch not in rung.archs:
                 return f"rung {rung.name} is for sm_{' and sm_'.join(rung.archs)}"
@@ -231,7 +247,7 @@ class Int4(Study):
         return (case.weights, case.n, case.k, case.batch, case.cache, turn(case))
 
     def count(self, case: Case) -> Count:
-        n, k, batch = case.n or 0, case.k or 0, case.batch or 1
+        n, k, batch = case.matrix
         width = 2 if case.impl == "torch.matmul" else WEIGHT_BYTES["int4_g128"]
         name = "" if case.cache == "warm" else "dram_read"
         return Count(int(roofline.gemm_bytes(batch, n, k, width)), roofline.gemm_flops(batch, n, k), name)
@@ -246,8 +262,7 @@ class Int4(Study):
     def row(self, case: Case, *rest: Any) -> dict[str, Any]:
         return {**super().row(case, *rest), "predicted_bytes": traffic(case)}
 
-    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
-        return _own(case) if case.kind == "own" else None
+    own_rung = staticmethod(own_rung)
 
     def identity(self, case: Case, arch: str | None) -> str:
         if case.impl in LIBRARIES:
@@ -258,23 +273,17 @@ class Int4(Study):
         return super().identity(case, arch)
 
     def memory_bytes(self, case: Case) -> int:
-        n, k, batch = case.n or 0, case.k or 0, case.batch or 1
-        count = products.copies(case, _operand_bytes(case))
+        n, k, batch = case.matrix
+        count = buffers.copies(case, _operand_bytes(case))
         weights = {"torch.matmul": 2.0, TWO_OP: 2.0, TWO_OP_TORCH: 16.0}.get(case.impl, 1.1)
         return int(count * (n * k * weights + 2 * n * batch))
 
     def shared_bytes(self, case: Case) -> int:
-        n, k, batch = case.n or 0, case.k or 0, case.batch or 1
-        return int(n * k * 8 + (n + k) * batch * 10 + 2 * products.copies(case, _operand_bytes(case)) * n * k)
+        n, k, batch = case.matrix
+        return int(n * k * 8 + (n + k) * batch * 10 + 2 * buffers.copies(case, _operand_bytes(case)) * n * k)
 
-    def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
-        return [work for group in self.groups(cases) for work in _contestants(group)]
-
-
-def _own(case: Case) -> tuple[Rung, dict[str, int], str]:
-    rung = ops.rung_of(int4.LADDERS["int4"], case.impl, case.impl)
-    macros = {name.upper(): value for name, value in tunables(case).items() if name not in ("loop", "seed")}
-    return rung, rung.with_defaults(macros), int4.launch_rule(rung)
+    def works(self, group: Sequence[Case]) -> list[gate.Work]:
+        return _contestants(group)
 
 
 def _operand_bytes(case: Case) -> int:
@@ -300,9 +309,8 @@ class Operands:
         for place in range(0, 32, 4):  # code 0 is never used: the largest instead, so the mean is not 0
             words |= cupy.where(words >> place & 15, 0, 15 << place).astype(cupy.uint32)
         scales = generator.random((n, k // GROUP), dtype=cupy.float32) + cupy.float32(0.25)
-        scales *= 1 + 7 * (
-            generator.random(scales.shape, dtype=cupy.float32) < 1 / 256
-        )  # groups of an outlier
+        # Groups of an outlier.
+        scales *= 1 + 7 * (generator.random(scales.shape, dtype=cupy.float32) < 1 / 256)
         self.rows = int4.Rows(words.view(cupy.int32), (scales / (8 * k**0.5)).astype(cupy.float16))
 
     @functools.cached_property
@@ -329,7 +337,7 @@ class Operands:
     @functools.cached_property
     def halves(self) -> list[Any]:
         """W [n, k] in FP16, as dequantising gives it."""
-        return products.copied(self.exact.astype("float16"), self.count)
+        return buffers.copied(self.exact.astype("float16"), self.count)
 
     @functools.cached_property
     def all_codes(self) -> Any:
@@ -369,13 +377,12 @@ class Operands:
 
     @functools.cached_property
     def row_copies(self) -> list[int4.Rows]:
-        pairs = zip(*(products.copied(array, self.count) for array in self.rows), strict=True)
-        return [int4.Rows(*pair) for pair in pairs]
+        return buffers.copied(self.rows, self.count)
 
     @functools.cached_property
     def tile_copies(self) -> list[int4.Tiles]:
         tiles = int4.repack(*self.rows)
-        return [tiles._replace(blocks=blocks) for blocks in products.copied(tiles.blocks, self.count)]
+        return [tiles._replace(blocks=blocks) for blocks in buffers.copied(tiles.blocks, self.count)]
 
 
 _operands = functools.lru_cache(maxsize=1)(Operands)  # the batches of a shape come one after another
@@ -385,10 +392,10 @@ def _contestants(group: Sequence[Case]) -> list[gate.Work]:
     import cupy
 
     first = group[0]
-    n, k, batch = first.n or 0, first.k or 0, first.batch or 1
-    operands = _operands(n, k, products.copies(first, _operand_bytes(first)), tunables(first).get("seed"))
+    n, k, batch = first.matrix
+    operands = _operands(n, k, buffers.copies(first, _operand_bytes(first)), tunables(first).get("seed"))
     x = products.activations(batch, k)
-    xs = products.copied(x, operands.count)
+    xs = buffers.copied(x, operands.count)
     expected = products.oracle(operands.exact, x)
     budget = products.budget(operands.exact.astype("float16"), x, expected, "float16")
     works = []
@@ -420,7 +427,7 @@ def _refusing(impl: str, error: Exception) -> Callable[[int], None]:
 
 
 def _own_launcher(case: Case, operands: Operands, xs: list[Any], ys: list[Any]) -> Callable[[int], None]:
-    rung, macros, _ = _own(case)
+    rung, macros, _ = own_rung(case)
     weights: Sequence[Any] = operands.tile_copies if rung in int4.TILED else operands.row_copies
     loop = "loop" in tunables(case)
 

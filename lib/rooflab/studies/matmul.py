@@ -11,7 +11,7 @@ from rooflab.bench import gate
 from rooflab.hardware import roofline
 from rooflab.records.case import Case
 from rooflab.studies.base import Count
-from rooflab.studies.streams import SEED
+from rooflab.studies.buffers import SEED
 
 PRODUCTS = {
     "float32": "torch.matmul",
@@ -48,7 +48,7 @@ def memory_bytes(case: Case) -> int:
 
 def count(case: Case) -> Count:
     """2 n^3 operations; every matrix moved once."""
-    m, n, k = case.batch or 0, case.n or 0, case.k or 0
+    n, k, m = case.matrix
     operand, result = _sizes(case.format)
     moved = roofline.gemm_bytes(m, n, k, operand, operand, result)
     return Count(int(moved), roofline.gemm_flops(m, n, k), _ROOF[case.format])
@@ -60,7 +60,7 @@ def contestant(case: Case) -> gate.Work:
     """
     import torch
 
-    m, n, k = case.batch or 0, case.n or 0, case.k or 0
+    n, k, m = case.matrix
     generator = torch.Generator("cuda").manual_seed(SEED)
     a, b = (_operand(case.format, rows, k, generator) for rows in (m, n))
     out = torch.empty((m, n), device="cuda", dtype=_result_type(case.format))

@@ -8,9 +8,8 @@ torch._scaled_mm). exact=1 and unquantised=1 are the study q8_0's: they change w
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rooflab import ops
@@ -20,10 +19,17 @@ from rooflab.hardware.device import Device
 from rooflab.numerics.quant import BLOCK, Planes
 from rooflab.ops import Rung, mmq, q8_0
 from rooflab.records.case import Case, options
-from rooflab.runtime import nvrtc
-from rooflab.studies import products
-from rooflab.studies.base import Context, Count, Sized, Study, tunables, turn
-from rooflab.studies.q8_0_operands import WEIGHT_BYTES, blocks_of, copied, expect, judge_of, operands, widened
+from rooflab.studies import buffers, products
+from rooflab.studies.base import Context, Count, Described, Profile, Sized, Study, macros_of, tunables, turn
+from rooflab.studies.q8_0_operands import (
+    WEIGHT_BYTES,
+    blocks_of,
+    expect,
+    judge_of,
+    operands,
+    quantiser_rule,
+    widened,
+)
 
 SHAPES = ((8192, 8192), (14336, 4096), (10240, 2560))  # (n, k); the first leads
 PROMPTS = (512, 1848)
@@ -37,16 +43,12 @@ BASELINE = "dequantise+torch.matmul"
 FP8 = "torch._scaled_mm"
 PEERS = ("torch.matmul", "torch._int_mm", FP8)
 DECODE = "q8_0/"  # rungs of the decode product are in this table under their operator's name
-DP4A, MANY = (
-    DECODE + "5_batch",
-    64,
-)  # a rung that multiplies more tokens than it takes in parts, up to so many
+DP4A, MANY = DECODE + "5_batch", 64  # a rung that multiplies more tokens than it takes in parts, up to MANY
 COUNTERS = (
     *("time_ns", "dram_bytes", "dram_read_bytes", "sm_read_bytes", "sm_pct", "tensor_pct", "l2_hit_pct"),
     *("occupancy_pct", "inst_executed", "issue_active", "stall_long_scoreboard", "stall_barrier"),
     "shared_load_conflicts",
 )
-_NO_MACROS = ("prepared", "exact", "unquantised")  # options that are not a rung's
 _LANES = 32 * 2  # int8 operations that one scaled number of a block of 32 stands for
 
 
@@ -140,7 +142,7 @@ def reads(case: Case) -> tuple[int, int, int]:
     Narrow tiles of 6_wgmma count in the bytes alone: they read the last activations twice as often.
     """
     rung, macros, _ = own_rung(case)
-    n, k, batch = case.n or 0, case.k or 0, case.batch or 0
+    n, k, batch = case.matrix
     weights, activations = sorted(mmq.launch_shape(rung, n, batch, macros)[0])
     each = 2 if takes_halves(case.impl) else WEIGHT_BYTES
     if macros.get("NARROW"):  # all blocks are numbered in one row; narrow ones have half the rows
@@ -151,10 +153,9 @@ def reads(case: Case) -> tuple[int, int, int]:
     return weights, activations, int(k * (weights * n * WEIGHT_BYTES + activations * batch * each))
 
 
-def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
+def own_rung(case: Case) -> Described:
     """Rung, macros and launch rule of an own case, its quantiser's among them."""
-    chosen = {name.upper(): value for name, value in tunables(case).items() if name not in _NO_MACROS}
-    batch = case.batch or 1
+    chosen, batch = macros_of(case, "prepared", "exact", "unquantised"), case.batch or 1
     if case.impl.startswith(DECODE):
         rung = ops.rung_of(q8_0.LADDERS["q8_0"], case.impl.removeprefix(DECODE), "")
         most = q8_0.TAKES[rung.name][2]
@@ -164,8 +165,7 @@ def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
         macros = {**mmq.options_for(rung, case.n or 0, batch), **chosen}
         rule = mmq.launch_rule(rung)
     if not tunables(case).get("prepared") and not takes_halves(case.impl):
-        quantiser = ops.rung_of(q8_0.LADDERS["q8_1"], None, q8_0.DEFAULT["q8_1"])
-        rule += q8_0.launch_rule(quantiser) + nvrtc.whole_source(quantiser.path)
+        rule += quantiser_rule()
     return rung, rung.with_defaults(macros), rule
 
 
@@ -188,9 +188,7 @@ class Mmq(Study):
         ]
         return list(dict.fromkeys(found))
 
-    def profiles(
-        self, effort: str = "full", device: Sized | None = None
-    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
+    def profiles(self, effort: str = "full", device: Sized | None = None) -> list[Profile]:
         return [("ncu", [case for case in ladder(PROMPTS[0]) if case.kind == "own"], COUNTERS)]
 
     def needs(self, case: Case) -> str | None:
@@ -212,7 +210,7 @@ class Mmq(Study):
         return int((case.n or 0) * (case.k or 0) * size)
 
     def _copies(self, case: Case) -> int:
-        return products.copies(case, int((case.n or 0) * (case.k or 0) * WEIGHT_BYTES))
+        return buffers.copies(case, int((case.n or 0) * (case.k or 0) * WEIGHT_BYTES))
 
     def memory_bytes(self, case: Case) -> int:
         outputs = (4 if case.impl == "torch._int_mm" else 2) * (case.batch or 0) * (case.n or 0)
@@ -220,21 +218,18 @@ class Mmq(Study):
         return self._copies(case) * (self._weights(case) + outputs) + room
 
     def shared_bytes(self, case: Case) -> int:
-        n, k, batch = case.n or 0, case.k or 0, case.batch or 0
+        n, k, batch = case.matrix
         return 24 * n * k + 8 * 4 * batch * (n + k)
 
     def group(self, case: Case) -> tuple:
         # Contestants of one comparison may differ in format: cuBLAS has the weights in FP16.
         return (case.operator, case.n, case.k, case.batch, case.cache, turn(case), judge_of(case))
 
-    def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
-        works: list[gate.Work] = []
-        for group in self.groups(cases):
-            works += _contestants(group, self._copies(group[0]))
-        return works
+    def works(self, group: Sequence[Case]) -> list[gate.Work]:
+        return _contestants(group, self._copies(group[0]))
 
     def count(self, case: Case) -> Count:
-        n, k, batch = case.n or 0, case.k or 0, case.batch or 0
+        n, k, batch = case.matrix
         half = takes_halves(case.impl) or case.impl in (BASELINE, "torch.matmul")
         moved = self._weights(case) + batch * (2 * k + (4 if case.impl == "torch._int_mm" else 2) * n)
         ceiling = "fp8_tensor" if case.impl == FP8 else "fp16_tensor" if half else "int8_tensor"
@@ -258,14 +253,13 @@ class Mmq(Study):
             return (moved + again * self._weights(case)) / device.dram_gb_s / 1e3
         return extra + roofline.bound(moved, count.flops or 0, device.dram_gb_s, tops).us
 
-    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
-        return own_rung(case) if case.kind == "own" else None
+    own_rung = staticmethod(own_rung)
 
 
 def _contestants(cases: Sequence[Case], count: int) -> list[gate.Work]:
     """Contestants of one shape and number of tokens, each judged on the operands it is given."""
     xp = ops.arrays()
-    n, k, batch = cases[0].n or 0, cases[0].k or 0, cases[0].batch or 1
+    n, k, batch = cases[0].matrix
     how = judge_of(cases[0])
     planes, x = operands(how, n, k, batch)
     prepared, w32 = q8_0.quantise(x), widened(planes)
@@ -280,7 +274,7 @@ def _contestants(cases: Sequence[Case], count: int) -> list[gate.Work]:
                 "halves": lambda: w32.astype("float16"),
                 "bytes": lambda: planes.quants,
             }
-            made[what] = copied(kinds[what](), count)
+            made[what] = buffers.copied(kinds[what](), count)
         return made[what]
 
     def judge(rounded: bool, given: bool) -> tuple[Any, float]:
@@ -314,12 +308,8 @@ def _contestants(cases: Sequence[Case], count: int) -> list[gate.Work]:
             expected, budget = judge(True, True)
             launch = _cublas(case, ws, x, outputs)
         inputs = [[*q8_0.arrays_of(w), x, *prepared] for w in ws]
-        works.append(gate.Work(case.id, launch, inputs, outputs, functools.partial(_same, expected), budget))
+        works.append(gate.Work(case.id, launch, inputs, outputs, gate.constant(expected), budget))
     return works
-
-
-def _same(expected: Any) -> Any:
-    return expected
 
 
 def _own(

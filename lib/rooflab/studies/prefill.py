@@ -32,7 +32,7 @@ from rooflab.profile.trace import Trace
 from rooflab.records.case import Case, options
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.studies import decode, decoding, hf, predictions
-from rooflab.studies.base import Context, Count, Sized, Study, package_identity
+from rooflab.studies.base import Context, Count, Described, Profile, Sized, Study, package_identity
 
 PROMPTS = (512, 1848, 8192)
 QUICK = 512
@@ -60,14 +60,8 @@ def _case(impl: str, format: str, model: str, seq: int, operator: str = "prefill
     kind = "peer" if impl in PEERS else "own"
     head = decode.FORMATS[format]
     more = options(head=head) if head != format else ""
-    return Case(
-        *("prefill", operator, impl, kind, format, model, "random"),
-        batch=1,
-        seq=seq,
-        options=more,
-        cache="",
-        clock="wall",
-    )
+    named = ("prefill", operator, impl, kind, format, model, "random")
+    return Case(*named, batch=1, seq=seq, options=more, cache="", clock="wall")
 
 
 def ways(format: str) -> list[str]:
@@ -139,9 +133,7 @@ class Prefill(Study):
         found = [case for format in decode.FORMATS for case in ladder(format)]
         return [*found, *large(), *others()]
 
-    def profiles(
-        self, effort: str = "full", device: Sized | None = None
-    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
+    def profiles(self, effort: str = "full", device: Sized | None = None) -> list[Profile]:
         ours = [case for case in self.cases(effort, device) if case.model == decode.MODEL]
         return [("cupti", traced(), None), ("checks", memory(ours), None)]
 
@@ -207,10 +199,10 @@ class Prefill(Study):
             *prompt_builds(case.model, case.format, decode.head_of(case), ops.known_arch()),
         ]
 
-    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
+    def rung(self, case: Case) -> Described | None:
         return self._rung(case, ops.known_arch()) if case.kind == "own" else None
 
-    def _rung(self, case: Case, arch: str) -> tuple[Rung, Mapping[str, int], str]:
+    def _rung(self, case: Case, arch: str) -> Described:
         """The rung that does a way's attention or, where that is our own product, MMQ's; the other rungs'
         sources and rules are part of its launch rule.
         """

@@ -11,10 +11,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from rooflab.bench import clock, gate
+from rooflab.bench import gate
 from rooflab.ops import arrays
-from rooflab.records.case import Case
-from rooflab.studies.streams import SEED
+from rooflab.studies.buffers import SEED
 
 _CHUNK = 1 << 26  # elements of a matrix widened to float64 at a time
 
@@ -40,19 +39,6 @@ def activations(batch: int, k: int, dtype: str = "float16", seed: int = SEED + 1
     values = generator.standard_normal((batch, k), dtype=cupy.float32) + cupy.float32(0.25)
     spread = 1 + 7 * (generator.random((batch, k), dtype=cupy.float32) < 1 / 256)
     return (values * spread).astype(dtype)
-
-
-def copies(case: Case, operand_bytes: int) -> int:
-    """How many copies of the operands the case rotates over: one if warm, else more than the L2 holds."""
-    cupy = arrays()
-    if case.cache != "cold":
-        return 1
-    return clock.copies_for(operand_bytes, int(cupy.cuda.Device().attributes["L2CacheSize"]))
-
-
-def copied(array: Any, count: int) -> list[Any]:
-    """`array` and count - 1 copies of it, each in memory of its own."""
-    return [array, *(array.copy() for _ in range(count - 1))]
 
 
 def oracle(w: Any, x: Any) -> Any:

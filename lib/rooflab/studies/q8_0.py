@@ -8,7 +8,7 @@ the course's source's data and compares with the product of activations that wer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,10 +17,10 @@ import pandas as pd
 
 from rooflab.bench import clock, gate
 from rooflab.hardware import roofline
-from rooflab.ops import Rung, q8_0
+from rooflab.ops import q8_0
 from rooflab.records.case import Case, options
-from rooflab.studies import products, q8_0_work
-from rooflab.studies.base import Context, Count, Sized, Study, in_state, tunables, turn
+from rooflab.studies import buffers, products, q8_0_work
+from rooflab.studies.base import Context, Count, Profile, Sized, Study, from_l2, in_state, tunables, turn
 from rooflab.studies.q8_0_operands import (
     CHAIN,
     EMBEDDING,
@@ -178,16 +178,14 @@ class Q8(Study):
         ]
         return list(dict.fromkeys(found))
 
-    def profiles(
-        self, effort: str = "full", device: Sized | None = None
-    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
+    def profiles(self, effort: str = "full", device: Sized | None = None) -> list[Profile]:
         return [("ncu", counted(), COUNTERS), ("gate", captures(), None)]
 
     def verdicts(self, cases: Sequence[Case]) -> pd.DataFrame:
         return verdicts(cases)
 
     def _bytes(self, case: Case) -> int:
-        n, k, batch = case.n or 0, case.k or 0, case.batch or 1
+        n, k, batch = case.matrix
         if case.operator == "q8_1":
             return int(batch * k * (2 + (36 if case.impl == "1_blocks" else 34) / 32))
         if case.operator == "embedding_q8_0":
@@ -197,17 +195,14 @@ class Q8(Study):
         if case.operator == "side":
             return int(roofline.gemm_bytes(batch, n, k, 4, 4, 4))
         if case.operator == "chain":
-            return int(2 * (tunables(case)["layers"]) * n * k * WEIGHT_BYTES)
+            return int(2 * tunables(case)["layers"] * n * k * WEIGHT_BYTES)
         weight = WEIGHT_BYTES if case.kind == "own" else 2
         x = _X_BYTES[q8_0.TAKES[case.impl][1]] if case.kind == "own" else 2
         return int(roofline.gemm_bytes(batch, n, k, weight, x, 2))
 
     def _copies(self, case: Case) -> int:
-        return (
-            1
-            if case.operator in ("embedding_q8_0", "chain", "capture")
-            else products.copies(case, self._bytes(case))
-        )
+        once = case.operator in ("embedding_q8_0", "chain", "capture")
+        return 1 if once else buffers.copies(case, self._bytes(case))
 
     def memory_bytes(self, case: Case) -> int:
         if case.operator == "chain":
@@ -221,7 +216,7 @@ class Q8(Study):
         # Contestants of one comparison may differ in format: cuBLAS has the weights in FP16.
         return (case.operator, case.n, case.k, case.batch, case.cache, turn(case), judge_of(case))
 
-    def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
+    def works(self, group: Sequence[Case]) -> list[gate.Work]:
         builders: dict[str, Callable[..., list[gate.Work]]] = {
             "q8_0": q8_0_work.matvecs,
             "q8_1": q8_0_work.quantisers,
@@ -230,13 +225,10 @@ class Q8(Study):
             "chain": q8_0_work.chains,
             "side": q8_0_work.side,
         }
-        works: list[gate.Work] = []
-        for group in self.groups(cases):
-            works += builders[group[0].operator](group, self._copies(group[0]))
-        return works
+        return builders[group[0].operator](group, self._copies(group[0]))
 
     def count(self, case: Case) -> Count:
-        n, k, batch = case.n or 0, case.k or 0, case.batch or 1
+        n, k, batch = case.matrix
         flops = roofline.gemm_flops(batch, n, k) if case.operator in ("q8_0", "side") else None
         if case.operator == "chain":
             flops = 2 * tunables(case)["layers"] * roofline.gemm_flops(1, n, k)
@@ -245,8 +237,8 @@ class Q8(Study):
 
     def predict(self, case: Case, context: Context) -> float | None:
         moved = self._bytes(case)
-        if context.device is None or (case.cache == "warm" and moved <= context.device.l2_mb * 2**20):
-            return None  # from L2: the datasheet has no bandwidth for it
+        if context.device is None or from_l2(case, moved, context.device):
+            return None
         if case.impl == "torch.mv":
             moved = int((case.batch or 1) * roofline.gemm_bytes(1, case.n or 0, case.k or 0, 4, 4, 4))
         if case.operator == "side" and case.impl != "torch.mv":
@@ -254,8 +246,7 @@ class Q8(Study):
             return roofline.bound(moved, self.count(case).flops or 0, context.device.dram_gb_s, peak).us
         return moved / context.device.dram_gb_s / 1e3
 
-    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
-        return own_rung(case) if case.kind == "own" else None
+    own_rung = staticmethod(own_rung)
 
 
 # --- graphs that are refused, and graphs that should have been ----------------------------------------------

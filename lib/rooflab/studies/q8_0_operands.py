@@ -8,12 +8,12 @@ import numpy as np
 
 from rooflab import ops
 from rooflab.numerics.quant import BLOCK, Planes
-from rooflab.ops import Rung, q8_0
+from rooflab.ops import q8_0
 from rooflab.records.case import Case
 from rooflab.runtime import nvrtc
 from rooflab.studies import products
-from rooflab.studies.base import tunables
-from rooflab.studies.streams import SEED
+from rooflab.studies.base import Described, macros_of, tunables
+from rooflab.studies.buffers import SEED
 
 CHAIN, LAYERS = (8960, 1536), 8  # width inside and outside of a chain's layers
 PROMPT, EMBEDDING = 1848, (65536, 2560)  # tokens of a prompt; rows and width of an embedding table
@@ -21,28 +21,22 @@ JUDGED = ((256, 256), (1024, 1024), (64, 2560))  # (n, k) of the source's tests
 TOLERANCE = 0.02  # of the outputs' RMS, by which a product may miss that of unquantised activations
 SIDE, SIDE_TOKENS = (10752, 2560), 512  # the source's per-layer embedding projection, 110 MB in FP32
 WEIGHT_BYTES = 34 / 32
-_NO_MACROS = (
-    "layers",
-    "bare",
-    "kept",
-    "fresh",
-    "pooled",
-    "exact",
-    "unquantised",
-)  # options that are not a rung's
+# options that are no macros
+_OTHERS = ("layers", "bare", "kept", "fresh", "pooled", "exact", "unquantised")
 
 
-def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
+def own_rung(case: Case) -> Described:
     """Rung, macros and launch rule of an own case; of a chain those of its product."""
     ladder = q8_0.LADDERS["q8_0" if case.operator in ("chain", "capture") else case.operator]
     rung = ops.rung_of(ladder, case.impl, "")
-    chosen = {name.upper(): value for name, value in tunables(case).items() if name not in _NO_MACROS}
-    macros = rung.with_defaults({**q8_0.options_for(rung, case.batch or 1), **chosen})
-    rule = q8_0.launch_rule(rung)
-    if case.operator == "chain":
-        quantiser = ops.rung_of(q8_0.LADDERS["q8_1"], None, q8_0.DEFAULT["q8_1"])
-        rule += q8_0.launch_rule(quantiser) + nvrtc.whole_source(quantiser.path)
-    return rung, macros, rule
+    macros = rung.with_defaults({**q8_0.options_for(rung, case.batch or 1), **macros_of(case, *_OTHERS)})
+    return rung, macros, q8_0.launch_rule(rung) + (quantiser_rule() if case.operator == "chain" else "")
+
+
+def quantiser_rule() -> str:
+    """Launch rule and source of the quantiser, which belong to the rule of a product that quantises first."""
+    quantiser = ops.rung_of(q8_0.LADDERS["q8_1"], None, q8_0.DEFAULT["q8_1"])
+    return q8_0.launch_rule(quantiser) + nvrtc.whole_source(quantiser.path)
 
 
 def quantised(n: int, k: int, seed: int = SEED) -> Planes:
@@ -65,14 +59,6 @@ def blocks_of(planes: Planes) -> q8_0.Blocks:
     out[..., :2] = planes.scales.view("uint8").reshape(rows, k // BLOCK, 2)
     out[..., 2:] = planes.quants.view("uint8").reshape(rows, k // BLOCK, BLOCK)
     return q8_0.Blocks(out.reshape(rows, -1))
-
-
-def copied(operand: Any, count: int) -> list[Any]:
-    """An operand and count - 1 copies of it, each in memory of its own."""
-    if isinstance(operand, tuple):
-        parts = [products.copied(part, count) for part in operand]
-        return [type(operand)(*part) for part in zip(*parts, strict=True)]
-    return products.copied(operand, count)
 
 
 def judge_of(case: Case) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,11 +16,11 @@ from rooflab.numerics.quant import BLOCK, Planes, quantise_q8_1, to_bytes
 from rooflab.ops import Rung, q8_0
 from rooflab.records.case import Case
 from rooflab.runtime import launch_cache, nvrtc
-from rooflab.studies import products
+from rooflab.studies import buffers, products
 from rooflab.studies.base import tunables
+from rooflab.studies.buffers import SEED
 from rooflab.studies.q8_0_operands import (
     blocks_of,
-    copied,
     expect,
     judge_of,
     operands,
@@ -29,13 +28,12 @@ from rooflab.studies.q8_0_operands import (
     quantised,
     widened,
 )
-from rooflab.studies.streams import SEED
 
 
 def matvecs(cases: Sequence[Case], count: int) -> list[gate.Work]:
     """Contestants of one shape and number of tokens, each judged on the operands it is given."""
     xp = ops.arrays()
-    n, k, batch = (cases[0].n or 0, cases[0].k or 0, cases[0].batch or 1)
+    n, k, batch = cases[0].matrix
     how = judge_of(cases[0])
     planes, x = operands(how, n, k, batch)
     w32 = widened(planes)
@@ -53,7 +51,7 @@ def matvecs(cases: Sequence[Case], count: int) -> list[gate.Work]:
                 "blocks": lambda: blocks_of(planes),
                 "half": lambda: w32.astype("float16"),
             }
-            weights[kind] = copied(made[kind](), count)
+            weights[kind] = buffers.copied(made[kind](), count)
         return weights[kind]
 
     known: dict[tuple[str, bool], tuple[Any, float]] = {}
@@ -69,7 +67,7 @@ def matvecs(cases: Sequence[Case], count: int) -> list[gate.Work]:
     for case in cases:
         outputs = [[xp.empty((batch, n), "float16")] for _ in range(count)]
         w_kind, x_kind = q8_0.TAKES[case.impl][:2] if case.kind == "own" else ("half", "half")
-        ws, xs = rotated(w_kind), copied(given[x_kind][0], count)
+        ws, xs = rotated(w_kind), buffers.copied(given[x_kind][0], count)
         launch = (
             _own(case, ws, xs, outputs)
             if case.kind == "own"
@@ -77,12 +75,8 @@ def matvecs(cases: Sequence[Case], count: int) -> list[gate.Work]:
         )
         expected, budget = judge(x_kind, case.kind != "own")
         inputs = [q8_0.arrays_of(w) + q8_0.arrays_of(a) for w, a in zip(ws, xs, strict=True)]
-        works.append(gate.Work(case.id, launch, inputs, outputs, functools.partial(_same, expected), budget))
+        works.append(gate.Work(case.id, launch, inputs, outputs, gate.constant(expected), budget))
     return works
-
-
-def _same(expected: Any) -> Any:
-    return expected
 
 
 def _own(case: Case, ws: Sequence[Any], xs: Sequence[Any], outputs: Sequence[Any]) -> Callable[[int], None]:
@@ -93,7 +87,7 @@ def _own(case: Case, ws: Sequence[Any], xs: Sequence[Any], outputs: Sequence[Any
 def quantisers(cases: Sequence[Case], count: int) -> list[gate.Work]:
     """Both layouts, judged bit for bit against NumPy."""
     batch, k = cases[0].batch or 1, cases[0].k or 0
-    xs = products.copied(products.activations(batch, k), count)
+    xs = buffers.copied(products.activations(batch, k), count)
     return [_quantiser(case, xs, quantise_q8_1(ops.arrays().asnumpy(xs[0]))) for case in cases]
 
 
@@ -164,7 +158,10 @@ def _copy(to: Any, array: Any) -> None:
 def dequantisers(cases: Sequence[Case], count: int) -> list[gate.Work]:
     """Q8_0 to FP16, exact."""
     planes = quantised(cases[0].n or 0, cases[0].k or 0)
-    ws, expected = copied(blocks_of(planes), count), widened(planes).astype("float16").astype("float64")
+    ws, expected = (
+        buffers.copied(blocks_of(planes), count),
+        widened(planes).astype("float16").astype("float64"),
+    )
     return [_dequantiser(case, ws, expected) for case in cases]
 
 
@@ -280,9 +277,9 @@ def side(cases: Sequence[Case], count: int) -> list[gate.Work]:
     import cupy
     import torch
 
-    n, k, batch = cases[0].n or 0, cases[0].k or 0, cases[0].batch or 1
+    n, k, batch = cases[0].matrix
     w, x = products.weights(n, k, "float32"), products.activations(batch, k, "float32")
-    expected, ws, works = products.oracle(w, x), products.copied(w, count), []
+    expected, ws, works = products.oracle(w, x), buffers.copied(w, count), []
     tokens = torch.from_dlpack(x)
     for case in cases:
         outputs = [[cupy.empty((batch, n), "float32")] for _ in range(count)]

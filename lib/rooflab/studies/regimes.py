@@ -24,14 +24,14 @@ from rooflab.hardware.device import Device
 from rooflab.hardware.perf_model import Way, way
 from rooflab.numerics import model_shapes
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
-from rooflab.ops import Rung, int4, q8_0
+from rooflab.ops import int4, q8_0
 from rooflab.records.case import Case, options
 from rooflab.records.fingerprint import source_of_callable
+from rooflab.studies import buffers, products, q8_0_operands
 from rooflab.studies import int4 as int4_study
 from rooflab.studies import mmq as mmq_study
-from rooflab.studies import products, q8_0_operands
 from rooflab.studies import q8_0 as q8_study
-from rooflab.studies.base import Context, Count, Sized, Study, turn
+from rooflab.studies.base import Context, Count, Described, Sized, Study, turn
 
 SOURCE = ((8960, 1536), (1536, 1536))  # (n, k) of the source's sweep: an MLP's and an attention projection
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -80,15 +80,8 @@ def _case(how: Way, n: int, k: int, batch: int, slug: str | None, clock: str) ->
         assert found is not None
         tuned = {name.lower(): value for name, value in found[1].items()}
         more = options(rung=found[0].name, **tuned)
-    return Case(
-        *("regimes", "product", how.name, kind, how.format),
-        n=n,
-        k=k,
-        batch=batch,
-        options=more,
-        clock=clock,
-        state="burst" if clock == "graph" else "",
-    )
+    named, state = ("regimes", "product", how.name, kind, how.format), "burst" if clock == "graph" else ""
+    return Case(*named, n=n, k=k, batch=batch, options=more, clock=clock, state=state)
 
 
 def products_of(
@@ -106,6 +99,24 @@ def products_of(
         for how in contenders(batch, clock == "graph" and shape in SOURCE)
         if shape[1] % dispatch._MULTIPLE.get((how.format, how.name), 128) == 0
     ]
+
+
+def own_rung(case: Case) -> Described:
+    """Rung, macros and launch rule of an own case, its quantiser's among them."""
+    n, k, batch = case.matrix
+    if case.options:  # the dispatcher's choice of that device
+        words = dict(word.split("=") for word in case.options.split())
+        name = words.pop("rung")
+        rung = ops.rung_of(int4.LADDERS["int4"], name, name)
+        macros = rung.with_defaults({macro.upper(): int(value) for macro, value in words.items()})
+    else:
+        found = dispatch.rung_for(way(case.format, case.impl), n, k, batch, None)
+        assert found is not None, case.id
+        rung, macros = found
+    rule = str(ops.module_of(rung.operator).launch_rule(rung))
+    if case.format == "q8_0" and case.impl != "mmq_fp16_wgmma":
+        rule += q8_0_operands.quantiser_rule()
+    return rung, dict(macros), rule + source_of_callable(dispatch._RUN[case.format, case.impl])
 
 
 class Regimes(Study):
@@ -128,7 +139,7 @@ class Regimes(Study):
 
     def refuses(self, case: Case, capability: int) -> str | None:
         how = way(case.format, case.impl)
-        sizes = (case.n or 0, case.k or 0, case.batch or 1)
+        sizes = case.matrix
         return dispatch.refusal(how, *sizes, str(capability), dispatch.here()[0]) or super().refuses(
             case, capability
         )
@@ -146,31 +157,31 @@ class Regimes(Study):
         return int((case.n or 0) * (case.k or 0) * WEIGHT_BYTES[case.format])
 
     def memory_bytes(self, case: Case) -> int:
-        n, k, batch = case.n or 0, case.k or 0, case.batch or 1
-        count = products.copies(case, self._weights(case))
+        n, k, batch = case.matrix
+        count = buffers.copies(case, self._weights(case))
         return count * (self._weights(case) + 2 * batch * (n + k)) + 2 * n * k
 
     def shared_bytes(self, case: Case) -> int:
-        n, k, batch = case.n or 0, case.k or 0, case.batch or 1
+        n, k, batch = case.matrix
         return 24 * n * k + 40 * batch * (n + k)
 
     def count(self, case: Case) -> Count:
-        n, k, batch = case.n or 0, case.k or 0, case.batch or 1
+        n, k, batch = case.matrix
         moved = int(roofline.gemm_bytes(batch, n, k, WEIGHT_BYTES[case.format]))
         return Count(moved, roofline.gemm_flops(batch, n, k), "dram_read" if case.clock == "graph" else "")
 
     def predict(self, case: Case, context: Context) -> float | None:
         if context.device is None:
             return None
-        how, sizes = way(case.format, case.impl), (case.n or 0, case.k or 0, case.batch or 1)
+        how, sizes = way(case.format, case.impl), case.matrix
         return perf_model.bound(how, *sizes, perf_model.datasheet(context.device)).us
 
     def row(self, case: Case, *rest: Any) -> dict[str, Any]:
-        sizes = (case.n or 0, case.k or 0, case.batch or 1)
+        sizes = case.matrix
         moved = perf_model.moved(way(case.format, case.impl), *sizes)
         return {**super().row(case, *rest), "predicted_bytes": int(moved)}
 
-    def rung(self, case: Case) -> tuple[Rung, dict[str, int], str] | None:
+    def rung(self, case: Case) -> Described | None:
         return own_rung(case) if case.kind == "own" else None
 
     def identity(self, case: Case, arch: str | None) -> str:
@@ -182,28 +193,10 @@ class Regimes(Study):
             return rung.identity(module.launch_rule(rung), rung.defines, arch)
         return super().identity(case, arch)
 
-    def contestants(self, cases: Sequence[Case]) -> list[gate.Work]:
-        return [work for group in self.groups(cases) for work in _contestants(group)]
+    own_rung = staticmethod(own_rung)
 
-
-def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
-    """Rung, macros and launch rule of an own case, its quantiser's among them."""
-    n, k, batch = case.n or 0, case.k or 0, case.batch or 1
-    if case.options:  # the dispatcher's choice of that device
-        words = dict(word.split("=") for word in case.options.split())
-        name = words.pop("rung")
-        rung = ops.rung_of(int4.LADDERS["int4"], name, name)
-        macros = rung.with_defaults({macro.upper(): int(value) for macro, value in words.items()})
-    else:
-        found = dispatch.rung_for(way(case.format, case.impl), n, k, batch, None)
-        assert found is not None, case.id
-        rung, macros = found
-    module = next(m for m in ops.modules() if any(rung in ladder for ladder in m.LADDERS.values()))
-    rule = str(module.launch_rule(rung))
-    if case.format == "q8_0" and case.impl != "mmq_fp16_wgmma":
-        quantiser = ops.rung_of(q8_0.LADDERS["q8_1"], None, q8_0.DEFAULT["q8_1"])
-        rule += q8_0.launch_rule(quantiser) + ops.nvrtc.whole_source(quantiser.path)
-    return rung, dict(macros), rule + source_of_callable(dispatch._RUN[case.format, case.impl])
+    def works(self, group: Sequence[Case]) -> list[gate.Work]:
+        return _contestants(group)
 
 
 # --- contestants --------------------------------------------------------------------------------------------
@@ -243,17 +236,17 @@ class Operands:
     def copies(self, order: str, count: int) -> list[Any]:
         """`count` copies of the weights in one order, as ways take them."""
         kinds = {
-            "halves": lambda: products.copied(self.halves, count),
-            "rows": lambda: _together(int4.Rows, self.groups.rows, count),
+            "halves": lambda: buffers.copied(self.halves, count),
+            "rows": lambda: buffers.copied(self.groups.rows, count),
             "tiles": lambda: self._tiles(count),
-            "planes": lambda: q8_0_operands.copied(self.planes, count),
-            "blocks": lambda: q8_0_operands.copied(q8_0_operands.blocks_of(self.planes), count),
+            "planes": lambda: buffers.copied(self.planes, count),
+            "blocks": lambda: buffers.copied(q8_0_operands.blocks_of(self.planes), count),
         }
         return self._once((order, count), kinds[order])
 
     def _tiles(self, count: int) -> list[int4.Tiles]:
         tiles = int4.repack(*self.groups.rows)
-        return [tiles._replace(blocks=blocks) for blocks in products.copied(tiles.blocks, count)]
+        return [tiles._replace(blocks=blocks) for blocks in buffers.copied(tiles.blocks, count)]
 
     def expected(self, how: Way, batch: int) -> tuple[Any, Any, float]:
         """Activations, the expected product and the error allowed."""
@@ -280,29 +273,24 @@ class Operands:
         return x, *made[key]
 
 
-def _together(kind: Any, arrays: Iterable[Any], count: int) -> list[Any]:
-    parts = [products.copied(array, count) for array in arrays]
-    return [kind(*each) for each in zip(*parts, strict=True)]
-
-
 _operands = functools.lru_cache(maxsize=1)(Operands)  # all cases of a shape come one after another
 
 
 def _contestants(group: Sequence[Case]) -> list[gate.Work]:
     xp = ops.arrays()
     first = group[0]
-    n, k, batch = first.n or 0, first.k or 0, first.batch or 1
+    n, k, batch = first.matrix
     shared = _operands(n, k)
     works = []
     for case in group:
         how = way(case.format, case.impl)
-        count = products.copies(case, int(n * k * WEIGHT_BYTES[case.format]))
+        count = buffers.copies(case, int(n * k * WEIGHT_BYTES[case.format]))
         weights = shared.copies(dispatch.order_of(how), count)
         x, expected, budget = shared.expected(how, batch)
         ys = [xp.empty((batch, n), "float16") for _ in range(count)]
         inputs = [[*_arrays(each), x] for each in weights]
         launch = _launch(case, how, weights, x, ys)
-        judge = functools.partial(_same, expected)
+        judge = gate.constant(expected)
         works.append(gate.Work(case.id, launch, inputs, [[y] for y in ys], judge, budget))
     return works
 
@@ -313,18 +301,14 @@ def _arrays(weights: Any) -> list[Any]:
     return list(weights) if isinstance(weights, tuple) else [weights]
 
 
-def _same(expected: Any) -> Any:
-    return expected
-
-
 def _launch(case: Case, how: Way, weights: Sequence[Any], x: Any, ys: Sequence[Any]) -> Any:
     """One product by the dispatcher's own code for a way, its choice made before."""
     run = dispatch._RUN[how.format, how.name]
     order, rung = dispatch.order_of(how), ""
     macros: dict[str, int] = {}
     if case.kind == "own":
-        found, macros, _ = own_rung(case)
-        rung = found.name
+        found, chosen, _ = own_rung(case)
+        rung, macros = found.name, dict(chosen)
     choice = dispatch.Choice(how.format, how.name, rung, macros, "measured")
     orders, outs, given = [{order: each} for each in weights], list(ys), x
     if case.kind == "baseline":  # cuBLAS is called as torch's users call it
@@ -387,7 +371,8 @@ def gathered(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
     if not found:
         return pd.DataFrame()
     every = pd.concat(found, ignore_index=True)
-    known = [(f, i) in perf_model._BY_NAME for f, i in zip(every["format"], every["impl"], strict=True)]
+    ways = {(way.format, way.name) for way in perf_model.WAYS}
+    known = [pair in ways for pair in zip(every["format"], every["impl"], strict=True)]
     every = every[pd.Series(known, index=every.index, dtype=bool)]  # of no rows a list would choose columns
     every = every.sort_values("median_us", kind="stable")
     rank = every["study"].ne("regimes").astype(int)

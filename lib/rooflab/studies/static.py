@@ -8,7 +8,7 @@ machine. Tests compile the rungs again and compare with the record.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from rooflab.paths import DATA
 from rooflab.records.case import SCHEMA, Case, options
 from rooflab.records.csv_table import frame, read_table, table_text, to_text, write_atomically
 from rooflab.runtime import nvrtc
-from rooflab.studies.base import Context, Count, Outcome, Sized, Study
+from rooflab.studies.base import Context, Count, Described, Outcome, Profile, Sized, Study
 
 # What the instructions of a kernel are counted by: our name -> SASS opcodes.
 FACTS = {
@@ -67,9 +67,7 @@ class Static(Study):
             for arch in rung.archs
         ]
 
-    def profiles(
-        self, effort: str = "full", device: Sized | None = None
-    ) -> list[tuple[str, list[Case], Sequence[str] | None]]:
+    def profiles(self, effort: str = "full", device: Sized | None = None) -> list[Profile]:
         return [("sass", [case for case in self.cases() if _arch(case) in SASS_ARCHS], None)]
 
     def memory_bytes(self, case: Case) -> int:
@@ -81,7 +79,7 @@ class Static(Study):
     def predict(self, case: Case, context: Context) -> float | None:
         return None
 
-    def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
+    def rung(self, case: Case) -> Described | None:
         for operator, impl, rung, rule in _rungs():
             if (operator, impl) == (case.operator, case.impl):
                 return rung, rung.defines, rule
@@ -111,16 +109,8 @@ class Static(Study):
 
 # What a report holds of a record's columns; the others are blank.
 _COLUMNS = (
-    "study",
-    "case",
-    "operator",
-    "impl",
-    "kind",
-    "options",
-    "registers",
-    "spill_bytes",
-    "shared_bytes",
-    "identity",
+    *("study", "case", "operator", "impl", "kind", "options"),
+    *("registers", "spill_bytes", "shared_bytes", "identity"),
 )
 _SCHEMA = {name: SCHEMA[name] for name in _COLUMNS}
 
@@ -169,7 +159,7 @@ def _there(file: Path) -> Path:
     return file
 
 
-def _found(study: Static, case: Case) -> tuple[Rung, Mapping[str, int], str]:
+def _found(study: Static, case: Case) -> Described:
     found = study.rung(case)
     assert found is not None, case.id
     return found

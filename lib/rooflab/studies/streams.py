@@ -6,29 +6,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rooflab import ops
-from rooflab.bench import clock, gate
-from rooflab.ops import Rung, stream
+from rooflab.bench import gate
+from rooflab.ops import stream
 from rooflab.records.case import Case
-from rooflab.studies.base import tunables
+from rooflab.studies import buffers
+from rooflab.studies.base import Described, macros_of, tunables
+from rooflab.studies.buffers import SEED
 
-ARRAYS = {
-    "read": (1, 0),
-    "write": (0, 1),
-    "copy": (1, 1),
-    "triad": (2, 1),
-    "saxpy": (2, 1),
-}  # (inputs, outputs)
+# (inputs, outputs)
+ARRAYS = {"read": (1, 0), "write": (0, 1), "copy": (1, 1), "triad": (2, 1), "saxpy": (2, 1)}
 SCALE = 1.5  # a and s of saxpy and triad
-SEED = 20261121
 
 
 def copies(case: Case) -> int:
-    """How many copies of the operands the case rotates over: one if warm, else more than the L2 holds."""
-    cupy = ops.arrays()
-    if case.cache != "cold":
-        return 1
-    l2 = int(cupy.cuda.Device().attributes["L2CacheSize"])
-    return clock.copies_for(4 * (case.n or 0) * sum(ARRAYS[case.operator]), l2)
+    """How many copies of the operands the case rotates over."""
+    return buffers.copies(case, 4 * (case.n or 0) * sum(ARRAYS[case.operator]))
 
 
 def shared_bytes(case: Case) -> int:
@@ -38,10 +30,10 @@ def shared_bytes(case: Case) -> int:
     return 4 * n * inputs * copies(case) + (32 * n if floats else 4 * n)
 
 
-def own_rung(case: Case) -> tuple[Rung, dict[str, int], str]:
+def own_rung(case: Case) -> Described:
     """Rung, macros and launch rule of an own streaming case."""
-    rung = stream.rung_of(stream.LADDERS[case.operator], case.impl, stream.DEFAULT[case.operator])
-    macros = {name.upper(): value for name, value in tunables(case).items() if name != "blocks"}
+    rung = ops.rung_of(stream.LADDERS[case.operator], case.impl, "")
+    macros = macros_of(case, "blocks")
     if case.operator == "saxpy" and case.clock == "graph_pdl":
         macros.setdefault("DEPENDENT", 1)
     return rung, rung.with_defaults(macros), stream.launch_rule(rung)
@@ -131,48 +123,23 @@ def _launcher(
 def _own_launcher(
     case: Case, inputs: list[list[Any]], outputs: list[list[Any]]
 ) -> tuple[Callable[[int], None], Callable[[Sequence[Any]], Any] | None]:
-    cupy = ops.arrays()
     rung, macros, _ = own_rung(case)
-    blocks = tunables(case).get("blocks")
-    dependent = (
-        case.clock == "graph_pdl"
-    )  # the launch attribute; the macro alone only compiles the instructions in
+    more: dict[str, Any] = {"rung": rung.name, "blocks": tunables(case).get("blocks"), **macros}
     if case.operator == "read":
-        grid = stream.blocks_of(rung, case.n or 0, macros, blocks)
+        grid = stream.blocks_of(rung, case.n or 0, macros, more["blocks"])
         for arrays in outputs:
-            arrays.append(cupy.empty(grid, cupy.uint32))
-        return (
-            lambda i: stream.read(
-                inputs[i][0], partial=outputs[i][0], rung=rung.name, blocks=blocks, **macros
-            ),
-            _wrapped_sum,
-        )
+            arrays.append(ops.arrays().empty(grid, "uint32"))
+        return lambda i: stream.read(inputs[i][0], partial=outputs[i][0], **more), _wrapped_sum
     if case.operator == "copy":
-        return (
-            lambda i: stream.copy(inputs[i][0], out=outputs[i][0], rung=rung.name, blocks=blocks, **macros),
-            None,
-        )
+        return lambda i: stream.copy(inputs[i][0], out=outputs[i][0], **more), None
     if case.operator == "write":
-        return lambda i: stream.write(outputs[i][0], SEED, rung=rung.name, blocks=blocks, **macros), None
+        return lambda i: stream.write(outputs[i][0], SEED, **more), None
     if case.operator == "triad":
-        return (
-            lambda i: stream.triad(
-                inputs[i][0], inputs[i][1], SCALE, out=outputs[i][0], rung=rung.name, blocks=blocks, **macros
-            ),
-            None,
-        )
-    return (
-        lambda i: stream.saxpy(
-            SCALE,
-            inputs[i][0],
-            inputs[i][1],
-            out=outputs[i][0],
-            rung=rung.name,
-            dependent=dependent,
-            **macros,
-        ),
-        None,
-    )
+        return lambda i: stream.triad(inputs[i][0], inputs[i][1], SCALE, out=outputs[i][0], **more), None
+    # The launch attribute; the macro alone only compiles the instructions in.
+    more |= {"dependent": case.clock == "graph_pdl"}
+    del more["blocks"]
+    return lambda i: stream.saxpy(SCALE, inputs[i][0], inputs[i][1], out=outputs[i][0], **more), None
 
 
 # --- peers and baselines ------------------------------------------------------------------------------------

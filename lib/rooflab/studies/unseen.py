@@ -64,11 +64,8 @@ def prompts(seed: int, count: int) -> Iterator[dict[str, Any]]:
         window, start = round(_between(draw, 256, 4096)), round(_between(draw, 500, 8000))
         heads = kv_heads * group
         context = seq + start if kind == "chunk" else seq
-        if (
-            heads > 40
-            or seq * context * heads * head_dim > _MOST_SCORES
-            or (head_dim > 256 and kind == "window")
-        ):
+        too_much = heads > 40 or seq * context * heads * head_dim > _MOST_SCORES
+        if too_much or (head_dim > 256 and kind == "window"):
             continue
         count -= 1
         yield {

@@ -71,7 +71,7 @@ def _loud(rung: Rung) -> Iterator[Subject]:
     launch = partial(_attend, rung, q, k, v, outs)
     budget = gate.error_budget(4e-3, exact, "float16")
     work = gate.Work(
-        rung.name, launch, [[q, k, v]] * 2, [[out] for out in outs], partial(_same, exact), budget
+        rung.name, launch, [[q, k, v]] * 2, [[out] for out in outs], gate.constant(exact), budget
     )
     yield Subject("40 tokens, 2/2 heads of 64, scores below -100", work)
 
@@ -83,10 +83,6 @@ def _attend(rung: Rung, q: Any, k: Any, v: Any, outs: Sequence[Any], i: int) -> 
 def _multiply(rung: Rung, x: Any, weights: Any, outs: Sequence[Any], i: int) -> None:
     tokens = {"TOKENS": 8 * -(-len(x) // 8)} if rung in int4.TILED and rung.name not in int4.ANY_BATCH else {}
     int4.matmul(x, weights, out=outs[i], rung=rung.name, **tokens)
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _int4(operator: str, rung: Rung) -> Iterator[Subject]:
@@ -104,7 +100,7 @@ def _int4(operator: str, rung: Rung) -> Iterator[Subject]:
             partial(_multiply, rung, x, weights, outs),
             [[x, *(part for part in weights if isinstance(part, np.ndarray))]] * 2,
             [[out] for out in outs],
-            partial(_same, exact),
+            gate.constant(exact),
             gate.error_budget(2e-3, exact, "float16"),
         )
         yield Subject(f"{n} x {k}, {batch} tokens", work)
@@ -160,7 +156,7 @@ def _decoded(operator: str, rung: Rung) -> Iterator[Subject]:
                 outs[i][place] = state.logits
 
         budget = gate.error_budget(np.abs(baseline - expected).max(), expected, "float16")
-        work = gate.Work(rung.name, launch, [[]], [[out] for out in outs], partial(_same, expected), budget)
+        work = gate.Work(rung.name, launch, [[]], [[out] for out in outs], gate.constant(expected), budget)
         yield Subject(f"{form}, {count} tokens of 1 layer, {hidden} wide", work)
 
 

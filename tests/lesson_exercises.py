@@ -42,6 +42,14 @@ class Lesson:
         """The folded solution's code."""
         return re.search(r"<summary>Solution</summary>.*?```\w+\n(.*?)```", self.text(number), re.DOTALL)[1]
 
+    def changed(self, number, *pairs):
+        """The solution of a step with pieces of it replaced: (old, new) of a plausible mistake."""
+        source = self.solution(number)
+        for old, new in pairs:
+            assert old in source, old
+            source = source.replace(old, new)
+        return source
+
     def _at(self, number):
         return next(i for i, cell in enumerate(self.cells) if f"### {number} " in cell.source)
 

@@ -40,36 +40,33 @@ WRONG = {
 }
 
 
-def changed(number, old, new):
-    """The solution of a kernel with one mistake."""
-    source = LESSON.solution(number)
-    assert old in source, old
-    return source.replace(old, new)
-
-
 WRONG |= {
     "00.5": {
-        "no guard": changed("00.5", "if (i < n) ", ""),
-        "every block the same": changed("00.5", "blockIdx.x * blockDim.x + ", ""),
-        "256 threads for granted": changed("00.5", "blockDim.x", "256"),
-        "neighbours far apart": changed(
-            "00.5", "blockIdx.x * blockDim.x + threadIdx.x", "threadIdx.x * gridDim.x + blockIdx.x"
+        "no guard": LESSON.changed("00.5", ("if (i < n) ", "")),
+        "every block the same": LESSON.changed("00.5", ("blockIdx.x * blockDim.x + ", "")),
+        "256 threads for granted": LESSON.changed("00.5", ("blockDim.x", "256")),
+        "neighbours far apart": LESSON.changed(
+            "00.5", ("blockIdx.x * blockDim.x + threadIdx.x", "threadIdx.x * gridDim.x + blockIdx.x")
         ),
     },
     "00.6": {
-        "no barrier": changed("00.6", "        __syncthreads();\n", ""),
-        "a barrier that some never reach": changed(
+        "no barrier": LESSON.changed("00.6", ("        __syncthreads();\n", "")),
+        "a barrier that some never reach": LESSON.changed(
             "00.6",
-            "    tile[threadIdx.x] = i < n ? x[i] : 0.0f;",
-            "    if (i >= n) return;\n    tile[threadIdx.x] = x[i];",
+            (
+                "    tile[threadIdx.x] = i < n ? x[i] : 0.0f;",
+                "    if (i >= n) return;\n    tile[threadIdx.x] = x[i];",
+            ),
         ),
-        "one warp only": changed("00.6", "half = 128", "half = 16"),
-        "thread 0 does it all": changed(
+        "one warp only": LESSON.changed("00.6", ("half = 128", "half = 16")),
+        "thread 0 does it all": LESSON.changed(
             "00.6",
-            "    if (threadIdx.x == 0) out[blockIdx.x] = tile[0];",
-            "    float sum = 0.0f;\n    const int first = 256 * blockIdx.x;\n"
-            "    for (int k = first; k < min(n, first + 256); ++k) sum += x[k];\n"
-            "    if (threadIdx.x == 0) out[blockIdx.x] = sum;",
+            (
+                "    if (threadIdx.x == 0) out[blockIdx.x] = tile[0];",
+                "    float sum = 0.0f;\n    const int first = 256 * blockIdx.x;\n"
+                "    for (int k = first; k < min(n, first + 256); ++k) sum += x[k];\n"
+                "    if (threadIdx.x == 0) out[blockIdx.x] = sum;",
+            ),
         ),
     },
 }

@@ -112,13 +112,6 @@ WRONG = {
 }
 
 
-def changed(number, old, new):
-    """The solution of a step with one mistake."""
-    source = LESSON.solution(number)
-    assert old in source, old
-    return source.replace(old, new)
-
-
 DIRECT = HEAD + (
     "    const unsigned column = blockIdx.x * 256 + threadIdx.x;\n    float sum = 0.0f;\n"
     "    for (unsigned row = 0; row < k && column < n; ++row) sum += x[row] * a[row * n + column];\n"
@@ -128,41 +121,43 @@ WRONG["03.6"]["no shared memory, no barrier"] = DIRECT.format("early_exit")
 WRONG["03.7"]["no shared memory, no barrier"] = DIRECT.format("fixed_tile")
 WRONG |= {
     "03.a": {
-        "a row a thread": changed("03.a", "a[row * n + column]", "a[column * n + row]"),
-        "no guard": changed("03.a", "    if (column >= n) return;\n", ""),
-        "a warp a column": changed(
-            "03.a", "blockIdx.x * 64 + threadIdx.x", "threadIdx.x * gridDim.x + blockIdx.x"
+        "a row a thread": LESSON.changed("03.a", ("a[row * n + column]", "a[column * n + row]")),
+        "no guard": LESSON.changed("03.a", ("    if (column >= n) return;\n", "")),
+        "a warp a column": LESSON.changed(
+            "03.a", ("blockIdx.x * 64 + threadIdx.x", "threadIdx.x * gridDim.x + blockIdx.x")
         ),
     },
     "03.b": {
         "step a again": LESSON.solution("03.a"),
-        "no barrier before the copy": changed(
-            "03.b", "first += 64) {\n        __syncthreads();", "first += 64) {"
+        "no barrier before the copy": LESSON.changed(
+            "03.b", ("first += 64) {\n        __syncthreads();", "first += 64) {")
         ),
-        "no barrier after it": changed(
-            "03.b", "        __syncthreads();\n        if (column < n)", "        if (column < n)"
+        "no barrier after it": LESSON.changed(
+            "03.b", ("        __syncthreads();\n        if (column < n)", "        if (column < n)")
         ),
-        "leaves early": changed(
-            "03.b", "    float sum = 0.0f;\n", "    if (column >= n) return;\n    float sum = 0.0f;\n"
+        "leaves early": LESSON.changed(
+            "03.b", ("    float sum = 0.0f;\n", "    if (column >= n) return;\n    float sum = 0.0f;\n")
         ),
-        "k is a multiple of 64": changed("03.b", "if (first + threadIdx.x < k) ", ""),
+        "k is a multiple of 64": LESSON.changed("03.b", ("if (first + threadIdx.x < k) ", "")),
     },
     "03.c": {
-        "every part all rows": changed("03.c", "min(k, begin + share)", "k"),
-        "parts of a rounded-down share": changed("03.c", "(k + gridDim.y - 1) / gridDim.y", "k / gridDim.y"),
-        "all into part 0": changed("03.c", "partial[blockIdx.y * n + column]", "partial[column]"),
+        "every part all rows": LESSON.changed("03.c", ("min(k, begin + share)", "k")),
+        "parts of a rounded-down share": LESSON.changed(
+            "03.c", ("(k + gridDim.y - 1) / gridDim.y", "k / gridDim.y")
+        ),
+        "all into part 0": LESSON.changed("03.c", ("partial[blockIdx.y * n + column]", "partial[column]")),
     },
     "03.d": {
-        "n instead of n / 4": changed("03.d", "columns = n / 4, column", "columns = n, column"),
-        "no guard": changed("03.d", "    if (column >= columns) return;\n", ""),
-        "one of four": changed("03.d", ", sum.w += factor * v.w", ""),
+        "n instead of n / 4": LESSON.changed("03.d", ("columns = n / 4, column", "columns = n, column")),
+        "no guard": LESSON.changed("03.d", ("    if (column >= columns) return;\n", "")),
+        "one of four": LESSON.changed("03.d", (", sum.w += factor * v.w", "")),
     },
     "03.e": {
-        "rows of 32": changed("03.e", "sums[32][33]", "sums[32][32]"),
-        "no barrier": changed("03.e", "    __syncthreads();\n", ""),
-        "half of the rows": changed("03.e", "row += 32", "row += 64"),
-        "a column a thread": changed(
-            "03.e", "row = high; row < k; row += 32", "row = 0; row < k && high == 0; ++row"
+        "rows of 32": LESSON.changed("03.e", ("sums[32][33]", "sums[32][32]")),
+        "no barrier": LESSON.changed("03.e", ("    __syncthreads();\n", "")),
+        "half of the rows": LESSON.changed("03.e", ("row += 32", "row += 64")),
+        "a column a thread": LESSON.changed(
+            "03.e", ("row = high; row < k; row += 32", "row = 0; row < k && high == 0; ++row")
         ).replace("[high] = sum", "[high] = (high == 0) * sum"),
     },
 }

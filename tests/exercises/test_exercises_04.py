@@ -79,42 +79,33 @@ WRONG = {
 }
 
 
-def changed(number, *pairs):
-    """The solution of a step with one mistake."""
-    source = LESSON.solution(number)
-    for old, new in pairs:
-        assert old in source, old
-        source = source.replace(old, new)
-    return source
-
-
 WRONG |= {
     "04.a": {
-        "no offset": changed("04.a", ("(int(word >> 4 * t & 15) - 8)", "int(word >> 4 * t & 15)")),
-        "a thread without a row": changed("04.a", ("    if (row >= n) return;\n", "")),
+        "no offset": LESSON.changed("04.a", ("(int(word >> 4 * t & 15) - 8)", "int(word >> 4 * t & 15)")),
+        "a thread without a row": LESSON.changed("04.a", ("    if (row >= n) return;\n", "")),
     },
     "04.b": {
-        "a lane a stretch of words": changed(
+        "a lane a stretch of words": LESSON.changed(
             "04.b",
             ("i = lane; i < k / 8; i += 32", "i = lane * (k / 256); i < (lane + 1) * (k / 256); ++i"),
         ),
-        "a scale too early": changed("04.b", ("i / 16]", "i / 32]")),
+        "a scale too early": LESSON.changed("04.b", ("i / 16]", "i / 32]")),
     },
     "04.c": {
-        "x word by word": changed(
+        "x word by word": LESSON.changed(
             "04.c",
             ("const uint4 eight = x[4 * i + j];", "const __half* all = reinterpret_cast<const __half*>(x);"),
             ("reinterpret_cast<const __half*>(&eight)", "all + 8 * (4 * i + j)"),
         ),
-        "the lanes' sums apart": changed("04.c", ("    sum = warp_sum(sum);\n", "")),
+        "the lanes' sums apart": LESSON.changed("04.c", ("    sum = warp_sum(sum);\n", "")),
     },
     "04.d": {
-        "neighbouring codes": changed("04.d", (">> 4 * s &", ">> 8 * s &")),
-        "the 8 is left": changed("04.d", ("0x64086408", "0x64006400")),
+        "neighbouring codes": LESSON.changed("04.d", (">> 4 * s &", ">> 8 * s &")),
+        "the 8 is left": LESSON.changed("04.d", ("0x64086408", "0x64006400")),
     },
     "04.e": {
-        "no barrier": changed("04.e", ("    __syncthreads();\n", "")),
-        "x for each row": changed(
+        "no barrier": LESSON.changed("04.e", ("    __syncthreads();\n", "")),
+        "x for each row": LESSON.changed(
             "04.e",
             ("            const uint4 eight = x[4 * i + j];\n", ""),
             ("            const __half* values = reinterpret_cast<const __half*>(&eight);\n", ""),
@@ -125,10 +116,10 @@ WRONG |= {
                 "                unsigned h[4];\n",
             ),
         ),
-        "one warp": changed(
+        "one warp": LESSON.changed(
             "04.e", ("i = threadIdx.x; i < k / 32; i += 32 * WARPS", "i = lane; i < k / 32; i += 32")
         ),
-        "a row beyond the last": changed("04.e", (" && first + threadIdx.x < n", "")),
+        "a row beyond the last": LESSON.changed("04.e", (" && first + threadIdx.x < n", "")),
     },
 }
 

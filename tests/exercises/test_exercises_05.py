@@ -118,6 +118,73 @@ WRONG = {
     },
 }
 
+WRONG |= {
+    "05.a": {
+        "without signs": LESSON.changed("05.a", ("(signed char)block", "block")),
+        "32 bytes a block": LESSON.changed("05.a", ("* 34", "* 32")),
+        "a lane a stretch of blocks": LESSON.changed(
+            "05.a",
+            ("int b = 0; b < k / 32; ++b", "int b = lane; b < k / 32; b += 32"),
+            (
+                "        sum += (signed char)block[2 + lane] * scale * __half2float(x[32 * b + lane]);",
+                "        for (int i = 0; i < 32; ++i)\n"
+                "            sum += (signed char)block[2 + i] * scale * __half2float(x[32 * b + i]);",
+            ),
+        ),
+    },
+    "05.b": {
+        "a word at once": LESSON.changed(
+            "05.b", ("halves[0] | (unsigned)halves[1] << 16", "*(const int*)halves")
+        ),
+        "the scale in two bytes": LESSON.changed(
+            "05.b",
+            (
+                "__half2float(*(const __half*)wb)",
+                "__half2float(__ushort_as_half((unsigned short)(wb[0] | wb[1] << 8)))",
+            ),
+        ),
+        "no scale of x": LESSON.changed("05.b", (" * __half2float(*(const __half*)xb)", "")),
+        "blocks of 34 for x": LESSON.changed("05.b", ("b * 36", "b * 34")),
+    },
+    "05.c": {
+        "a scale a chunk": LESSON.changed("05.c", ("(chunks / 2) + c / 2]", "(chunks / 2) + c]")),
+        "neighbouring chunks a lane": LESSON.changed(
+            "05.c", ("c = lane; c < chunks; c += 32", "c = lane * 2; c < chunks; c += c % 2 ? 63 : 1")
+        ),
+        "the lanes' sums apart": LESSON.changed("05.c", ("    sum = warp_sum(sum);\n", "")),
+    },
+    "05.d": {
+        "weights again for each token": LESSON.changed(
+            "05.d",
+            ("    for (int c = lane; c < chunks; c += 32) {\n", ""),
+            ("        const int4 a = quants[row * chunks + c];\n", ""),
+            ("        const float scale = __half2float(scales[row * (chunks / 2) + c / 2]);\n", ""),
+            (
+                "        for (int token = 0; token < 4; ++token) {\n",
+                "    for (int token = 0; token < 4; ++token) {\n"
+                "        for (int c = lane; c < chunks; c += 32) {\n"
+                "            const int4 a = quants[row * chunks + c];\n"
+                "            const float scale = __half2float(scales[row * (chunks / 2) + c / 2]);\n",
+            ),
+        ),
+        "the first token's scale": LESSON.changed("05.d", ("token * (chunks / 2) + c / 2", "c / 2")),
+        "tokens together": LESSON.changed("05.d", ("y[token * n + row]", "y[4 * row + token]")),
+    },
+    "05.e": {
+        "upper halves exchanged": LESSON.changed(
+            "05.e", ("left[8 * words], left[4]", "left[4], left[8 * words]")
+        ),
+        "one scale a fragment": LESSON.changed(
+            "05.e", ("(row0 + g + e / 2 * 8) * (k / 32)", "(row0 + g) * (k / 32)")
+        ),
+        "scaled at the end": LESSON.changed(
+            "05.e",
+            ("        int d[4] = {};\n", ""),
+            ("float sum[4] = {};", "float sum[4] = {};\n    int d[4] = {};"),
+        ),
+    },
+}
+
 
 class TestExercises(EveryExercise):
     lesson, wrong = LESSON, WRONG

@@ -88,49 +88,48 @@ WRONG = {
 }
 
 
-def changed(number, old, new):
-    """The solution of a step with one mistake."""
-    source = LESSON.solution(number)
-    assert old in source, old
-    return source.replace(old, new)
-
-
 WRONG |= {
     "06.a": {
-        "no maximum": changed("06.a", " - row_max)", ")"),
-        "the future": changed("06.a", "key <= query", "key < n"),
+        "no maximum": LESSON.changed("06.a", (" - row_max)", ")")),
+        "the future": LESSON.changed("06.a", ("key <= query", "key < n")),
     },
     "06.b": {
-        "the old outputs stay": changed("06.b", "o.x * alpha", "o.x"),
+        "the old outputs stay": LESSON.changed("06.b", ("o.x * alpha", "o.x")),
         "two passes": LESSON.solution("06.a"),
     },
     "06.c": {
-        "no barrier before the copy": changed(
-            "06.c", "tile += KEYS) {\n        __syncthreads();", "tile += KEYS) {"
+        "no barrier before the copy": LESSON.changed(
+            "06.c", ("tile += KEYS) {\n        __syncthreads();", "tile += KEYS) {")
         ),
-        "no barrier after it": changed(
-            "06.c", "        __syncthreads();\n        for (int key", "        for (int key"
+        "no barrier after it": LESSON.changed(
+            "06.c", ("        __syncthreads();\n        for (int key", "        for (int key")
         ),
-        "nothing is shared": changed(
+        "nothing is shared": LESSON.changed(
             "06.c",
-            "keys[key][lane]), value = __half22float2(values[key][lane]",
-            "k[32 * (tile + key) + lane]), value = __half22float2(v[32 * (tile + key) + lane]",
+            (
+                "keys[key][lane]), value = __half22float2(values[key][lane]",
+                "k[32 * (tile + key) + lane]), value = __half22float2(v[32 * (tile + key) + lane]",
+            ),
         ),
-        "a block always has four queries": changed("06.c", "    if (query < n) out", "    out"),
+        "a block always has four queries": LESSON.changed("06.c", ("    if (query < n) out", "    out")),
     },
     "06.d": {
-        "the same eight dimensions": changed("06.d", "left[4], left[8 * 32 + 4]", "left[0], left[8 * 32]"),
-        "rows in pairs": changed(
-            "06.d", "left[0], left[8 * 32], left[4],", "left[0], left[4], left[8 * 32],"
+        "the same eight dimensions": LESSON.changed(
+            "06.d", ("left[4], left[8 * 32 + 4]", "left[0], left[8 * 32]")
+        ),
+        "rows in pairs": LESSON.changed(
+            "06.d", ("left[0], left[8 * 32], left[4],", "left[0], left[4], left[8 * 32],")
         ),
     },
     "06.e": {
-        "rows of 128 bytes": changed("06.e", "ROW = 64 + 8", "ROW = 64"),
-        "no mask": changed("06.e", "key <= first + g + 8 * half", "key < n"),
-        "half of a row's lanes": changed(
-            "06.e", "            new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 2));\n", ""
+        "rows of 128 bytes": LESSON.changed("06.e", ("ROW = 64 + 8", "ROW = 64")),
+        "no mask": LESSON.changed("06.e", ("key <= first + g + 8 * half", "key < n")),
+        "half of a row's lanes": LESSON.changed(
+            "06.e", ("            new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 2));\n", "")
         ),
-        "outputs are not rescaled": changed("06.e", "o[e / 2][2 * half + e % 2] *= alpha", "(void)e"),
+        "outputs are not rescaled": LESSON.changed(
+            "06.e", ("o[e / 2][2 * half + e % 2] *= alpha", "(void)e")
+        ),
     },
 }
 

@@ -38,3 +38,16 @@ def takes(study: str, case: Case, what: str) -> str:
     shape = f"{case.n:,} x {case.k:,}" if case.k else f"{case.n:,} elements"
     speed = f"{row['median_us']:,.1f} us, {row['gb_s']:,.0f} GB/s"
     return f"{what}: {shape} in {speed}, on the recorded {here.run['gpu']}"
+
+
+def several(study: str, one: Case, many: Case) -> str:
+    """The same rung for one token and for several, as a sentence: "5_batch: 1 token in 15.4 us, 4 in 16.8 us,
+    3.7 times the tokens a second, on the recorded NVIDIA H200".
+    """
+    here = lab.open("replay", RECORDED)
+    few, more = here.measure(study, [one, many])["median_us"]
+    gained = display.times((many.batch or 1) * few / more)
+    return (
+        f"{one.impl}: {one.batch} token in {few:.1f} us, {many.batch} in {more:.1f} us, {gained} times the "
+        f"tokens a second, on the recorded {here.run['gpu']}"
+    )

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -40,6 +41,14 @@ def pytest_make_collect_report() -> Iterator[None]:
     report = yield
     _unforgiven(report)
     return report
+
+
+@pytest.fixture(scope="module")
+def h200() -> Any:
+    """The committed recording, replayed."""
+    from rooflab import lab
+
+    return lab.open("replay", "h200")
 
 
 PARAMETERS = """\

@@ -1,17 +1,15 @@
 """What stands between products, on the CPU: embeddings, places, the choice of tokens, INT4 as halves."""
 
+import needs
 import numpy as np
 import pytest
-from rooflab import ops, simt
-from rooflab.errors import LaunchError, MissingTool
+from rooflab import ops
+from rooflab.errors import LaunchError
 from rooflab.numerics import quant
 from rooflab.ops import decoder, decoder_ops, int4
 from rooflab.runtime import nvrtc
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 RNG = np.random.default_rng(7)
 

@@ -1,19 +1,17 @@
 """The decoder on the CPU: every rung and format against float64, and what an engine promises of its paths."""
 
+import needs
 import numpy as np
 import pytest
-from rooflab import engine, ops, simt
+from rooflab import engine, ops
 from rooflab.bench import gate
 from rooflab.engine import exact
 from rooflab.engine.spec import Spec
 from rooflab.engine.weights import names, random_tensors
-from rooflab.errors import LaunchError, MissingTool, UsageError
+from rooflab.errors import LaunchError, UsageError
 from rooflab.ops import decoder, decoder_ops
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 RUNGS = [rung.name for rung in decoder.LADDERS["decode_step"] if "89" in rung.archs]
 FORMATS = [("fp16", "fp16"), ("q8_0", "q8_0"), ("int4_g128", "fp16"), ("int4_g128", "q8_0")]

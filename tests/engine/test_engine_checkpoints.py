@@ -4,14 +4,15 @@ refused."""
 import json
 from dataclasses import replace
 
+import needs
 import numpy as np
 import pytest
-from rooflab import cli, engine, simt
+from rooflab import cli, engine
 from rooflab.engine import checkpoints, exact, gemma
 from rooflab.engine.files import _gguf_name
 from rooflab.engine.spec import Spec
 from rooflab.engine.weights import names, random_tensors
-from rooflab.errors import MissingTool, UsageError
+from rooflab.errors import UsageError
 from rooflab.numerics import quant
 from rooflab.ops import decoder
 from test_engine_files import write_safetensors
@@ -52,15 +53,8 @@ def greedy(spec, get, count):
     return tokens[len(PROMPT) :]
 
 
-def needs_compiler():
-    try:
-        simt.build.compiler()
-    except MissingTool as error:
-        pytest.skip(str(error))
-
-
 def test_a_folder_generates_by_the_command(tmp_path, capsys):
-    needs_compiler()
+    needs.compiler()
     get = saved(tmp_path / "qwen", CONFIG)
     told = checkpoints.spec_of(tmp_path / "qwen")
     assert told == QWEN
@@ -75,7 +69,7 @@ def test_a_folder_generates_by_the_command(tmp_path, capsys):
 def test_a_checkpoint_of_transformers_generates_as_transformers_does(tmp_path):
     torch = pytest.importorskip("torch", reason="torch comes with the GPU set")
     transformers = pytest.importorskip("transformers", reason="transformers comes with the GPU set")
-    needs_compiler()
+    needs.compiler()
     config = transformers.Qwen2Config(**{k: v for k, v in CONFIG.items() if k != "model_type"})
     torch.manual_seed(1)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float16).eval()
@@ -96,7 +90,7 @@ def test_a_checkpoint_of_transformers_generates_as_transformers_does(tmp_path):
 @pytest.mark.parametrize(("kind", "spec"), [("qwen2", QWEN), ("llama", LLAMA)])
 @pytest.mark.parametrize("form", ["Q8_0", "F16"])
 def test_a_gguf_file_generates(tmp_path, kind, spec, form):
-    needs_compiler()
+    needs.compiler()
     gguf = pytest.importorskip("gguf")
     path, get = tmp_path / "model.gguf", random_tensors(spec, on="cpu")
     writer = gguf.GGUFWriter(str(path), kind)

@@ -3,22 +3,20 @@ path."""
 
 from dataclasses import replace
 
+import needs
 import numpy as np
 import pytest
 from gemma4 import rows_right
 from rooflab import ops, simt
 from rooflab.bench import gate
 from rooflab.engine import from_safetensors, gemma, gemma_exact
-from rooflab.errors import LaunchError, MissingTool, UsageError
+from rooflab.errors import LaunchError, UsageError
 from rooflab.numerics import model_shapes
 from rooflab.ops import decoder, gemma_ops
 from rooflab.paths import ROOT
 from test_engine_files import write_safetensors
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 # Six layers: two of three see five tokens, the third everything; the last two have no cache of their own.
 MODEL = model_shapes.Model(

@@ -1,17 +1,15 @@
 """A prompt taken in at once and a batch decoded, on the CPU: kernels in a row against float64."""
 
+import needs
 import numpy as np
 import pytest
-from rooflab import engine, ops, simt
+from rooflab import engine, ops
 from rooflab.engine.weights import random_tensors
-from rooflab.errors import MissingTool, UsageError
+from rooflab.errors import UsageError
 from rooflab.ops import decoder
 from test_decoder import budget, tiny, tokens_for
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 FORMATS = [("fp16", "fp16"), ("q8_0", "q8_0"), ("int4_g128", "fp16")]
 

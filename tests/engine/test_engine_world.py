@@ -4,19 +4,17 @@ import importlib.util
 import os
 import time
 
+import needs
 import numpy as np
 import pytest
-from rooflab import engine, simt
+from rooflab import engine
 from rooflab.engine import world
 from rooflab.engine.shares import exchanged_bytes
 from rooflab.engine.weights import dequantised, random_tensors
-from rooflab.errors import LaunchError, MissingTool, UsageError
+from rooflab.errors import LaunchError, UsageError
 from test_decoder import budget, tiny, tokens_for
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 TRANSPORTS = ["pipes", *(["gloo"] if importlib.util.find_spec("torch") else [])]
 PROMPT, COUNT = 5, 3

@@ -1,18 +1,14 @@
 """Lesson 03's exercises, taken from its notebooks: starters, solutions, and plausible mistakes."""
 
+import needs
 import pytest
 from lesson_exercises import EveryExercise, Lesson
-from rooflab import simt
-from rooflab.errors import MissingTool
 from rooflab.exercises import kernels, lesson_03
 from rooflab.ops import faults
 
 LESSON = Lesson("03")
 MENDED = [("03.6", "early_exit"), ("03.7", "fixed_tile"), ("03.8", "not_zeroed")]
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 HEAD = 'extern "C" __global__ void {}(const float* a, const float* x, float* y, unsigned n, unsigned k) {{\n'
 

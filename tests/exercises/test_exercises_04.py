@@ -1,16 +1,12 @@
 """Lesson 04's exercises, taken from its four notebooks: starters, solutions, and plausible mistakes."""
 
+import needs
 import pytest
 from lesson_exercises import EveryExercise, Lesson
-from rooflab import simt
-from rooflab.errors import MissingTool
 from rooflab.exercises import kernels, lesson_04
 
 LESSON = Lesson("04")
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 ENDS = "    ends, codes = 2 * (n + k), n * k / 2 + 2 * n * k / 128\n"
 WRONG = {

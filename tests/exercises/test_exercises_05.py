@@ -1,16 +1,11 @@
 """Lesson 05's exercises, taken from its five notebooks: starters, solutions, and plausible mistakes."""
 
-import pytest
+import needs
 from lesson_exercises import EveryExercise, Lesson
-from rooflab import simt
-from rooflab.errors import MissingTool
 from rooflab.exercises import lesson_05
 
 LESSON = Lesson("05")
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 ELEMENT = """\
 def element(row, i):

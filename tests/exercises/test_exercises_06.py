@@ -1,17 +1,15 @@
 """Lesson 06's exercises, taken from its notebooks: starters, solutions, and plausible mistakes."""
 
+import needs
 import pytest
 from lesson_exercises import EveryExercise, Lesson
-from rooflab import lab, simt
-from rooflab.errors import MissingTool, UsageError
+from rooflab import lab
+from rooflab.errors import UsageError
 from rooflab.exercises import lesson_06, worth
 from rooflab.studies import attention
 
 LESSON = Lesson("06")
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 MERGE = "def merge(parts):\n    import numpy as np\n"
 TOGETHER = (

@@ -2,6 +2,7 @@
 
 import ctypes
 
+import needs
 import numpy as np
 import pytest
 from rooflab import exercises, simt
@@ -15,14 +16,6 @@ from rooflab.exercises.kernels import (
     most_requests,
     most_sectors,
 )
-
-
-def compiler_or_skip():
-    try:
-        simt.build.compiler()
-    except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-        pytest.skip(str(error))
-
 
 STARTER = """
 extern "C" __global__ void doubled(const float* x, float* y, int n) {
@@ -67,7 +60,7 @@ def test_a_kernel_to_mend_is_not_attempted_until_it_is_changed(task, monkeypatch
     kernel_task("77.2", entry="doubled", right="mended.", starter=file)(kernels.TASKS["77.1"].trials)
     report = kernels.attempt("77.2", "/* still */\n" + RIGHT.replace("i < n", "i <=  n"))
     assert (report.status, report.sentence) == ("not attempted", "mend the kernel, then run the cell again.")
-    compiler_or_skip()
+    needs.compiler()
     assert kernels.attempt("77.2", RIGHT).status == "right"
     assert exercises.numbers("77") == ["77.1", "77.2"]
 
@@ -81,7 +74,7 @@ def test_without_a_compiler_one_sentence_says_so(task, monkeypatch):
 
 
 def test_a_right_answer_is_told_what_it_does(task):
-    compiler_or_skip()
+    needs.compiler()
     assert (
         str(task(RIGHT))
         == """\
@@ -101,7 +94,7 @@ def said(report):
 
 
 def test_a_wrong_result_names_its_first_element(task):
-    compiler_or_skip()
+    needs.compiler()
     lines = said(task(RIGHT.replace("2.0f * x[i]", "i < 100 ? 2.0f * x[i] : 0.0f")))
     assert lines[0] == "Exercise 77.1: wrong: the result is not right."
     assert lines[1].startswith("  result   y[100] is 0, and ")
@@ -111,7 +104,7 @@ def test_a_wrong_result_names_its_first_element(task):
 
 
 def test_a_fault_on_a_ragged_shape_is_wrong_though_the_result_is_right(task):
-    compiler_or_skip()
+    needs.compiler()
     lines = said(task(RIGHT.replace("i < n", "true")))
     assert lines[0] == "Exercise 77.1: wrong: no GPU promises to get through this."
     assert lines[1] == "  result   as it should be (n = 77)"
@@ -120,13 +113,13 @@ def test_a_fault_on_a_ragged_shape_is_wrong_though_the_result_is_right(task):
 
 
 def test_no_address_of_this_run_is_printed(task):
-    compiler_or_skip()
+    needs.compiler()
     report = task(RIGHT.replace("x[i]", "x[i + (1ll << 40)]"))
     assert "reads 4 bytes at an address, in no buffer" in str(report) and "0x" not in str(report)
 
 
 def test_a_target_that_is_missed_is_wrong(task):
-    compiler_or_skip()
+    needs.compiler()
     shuffled = RIGHT.replace(
         "int(blockIdx.x * blockDim.x + threadIdx.x)", "int(threadIdx.x * gridDim.x + blockIdx.x)"
     )
@@ -137,7 +130,7 @@ def test_a_target_that_is_missed_is_wrong(task):
 
 
 def test_what_does_not_compile_shows_the_compilers_words(task):
-    compiler_or_skip()
+    needs.compiler()
     lines = said(task(RIGHT.replace("blockIdx", "blockidx")))
     assert lines[0] == "Exercise 77.1: wrong: it does not compile for the CPU:"
     assert lines[1].startswith("  compiler line 3: error: ") and "'blockidx'" in lines[1] and len(lines) == 2
@@ -148,7 +141,7 @@ def test_what_does_not_compile_shows_the_compilers_words(task):
 
 
 def test_an_input_must_stay_as_it_was(task):
-    compiler_or_skip()
+    needs.compiler()
     lines = said(
         task(
             RIGHT.replace("y[i] =", "const_cast<float*>(x)[i] += 1.0f; y[i] =").replace(
@@ -160,7 +153,7 @@ def test_an_input_must_stay_as_it_was(task):
 
 
 def test_a_loop_without_end_is_ended(task, monkeypatch):
-    compiler_or_skip()
+    needs.compiler()
     monkeypatch.setattr(kernels, "MOST", 5000)
     lines = said(task(RIGHT.replace("if (i < n)", "while (x[0] < 1e30f)")))
     assert lines[0] == (
@@ -170,7 +163,7 @@ def test_a_loop_without_end_is_ended(task, monkeypatch):
 
 
 def test_bank_conflicts_can_be_a_target(task):
-    compiler_or_skip()
+    needs.compiler()
     kernels.TASKS.clear()
 
     @kernel_task("77.3", entry="turned", right="no bank is asked twice.", targets=[most_conflicts()])
@@ -209,7 +202,7 @@ def test_a_cell_of_a_notebook_and_a_file(task, tmp_path):
     with capture_output() as captured:
         shell.run_cell("%%kernel 77.1\n" + STARTER.lstrip())
     assert captured.stdout.startswith("Exercise 77.1: not attempted: ")
-    compiler_or_skip()
+    needs.compiler()
     with capture_output() as captured:
         shell.run_cell("%%kernel 77.1\n" + RIGHT.lstrip())
     # the magic's line is the cell's first

@@ -10,7 +10,6 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
-from rooflab import lab
 from rooflab.bench import clock, gate
 from rooflab.errors import GateError
 from rooflab.exercises.lesson_00 import operands
@@ -21,11 +20,6 @@ from rooflab.studies import environment, streams
 
 PARTS = [nbformat.read(path, as_version=4).cells for path in sorted(NOTEBOOKS.glob("00*.ipynb"))]
 CELLS = [cell for part in PARTS for cell in part]
-
-
-@pytest.fixture(scope="module")
-def h200():
-    return lab.open("replay", "h200")
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,6 @@ from rooflab.view import display
 
 
 @pytest.fixture(scope="module")
-def h200():
-    return lab.open("replay", "h200")
-
-
-@pytest.fixture(scope="module")
 def counted(h200):
     return bandwidth.counted(h200.profile("bandwidth", bandwidth.profiled(), "ncu", bandwidth.PROFILED))
 

@@ -18,11 +18,6 @@ PRODUCTS = 28 * 7 + 1
 
 
 @pytest.fixture(scope="module")
-def h200():
-    return lab.open("replay", "h200")
-
-
-@pytest.fixture(scope="module")
 def decoded(h200):
     return time_breakdown.taken(h200, attribution.decode())
 

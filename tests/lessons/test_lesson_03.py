@@ -1,14 +1,13 @@
 """What lesson 03 claims of the recorded H200, and that its pages say what the rows say."""
 
-import nbformat
 import pytest
+from pages_read import said
 from rooflab import claims, lab
 from rooflab.analysis import coalescing, root_cause, token_rate
 from rooflab.analysis.coalescing import counter
 from rooflab.hardware import roofline
 from rooflab.numerics import model_shapes
 from rooflab.ops import faults, gemv
-from rooflab.paths import NOTEBOOKS
 from rooflab.profile import ncu
 from rooflab.studies import faults as faulty
 from rooflab.studies import gemv as study
@@ -16,11 +15,6 @@ from rooflab.studies import traces
 
 HYPOTHESES, CHECKLIST = claims.select(group="hypothesis"), claims.select(group="test")
 TESTS = {id: test for id, _, test in claims.shown((*HYPOTHESES, *CHECKLIST))}
-
-
-@pytest.fixture(scope="module")
-def h200():
-    return lab.open("replay", "h200")
 
 
 @pytest.fixture(scope="module")
@@ -36,16 +30,6 @@ def ladder(h200):
 @pytest.fixture(scope="module")
 def families(h200):
     return h200.measure("gemv", study.families())
-
-
-def said(name):
-    """All that a notebook printed or displayed as text."""
-    cells = nbformat.read(NOTEBOOKS / name, as_version=4).cells
-    parts = []
-    for output in (output for cell in cells if cell.cell_type == "code" for output in cell.outputs):
-        data = output.get("data", {})
-        parts += [output.get("text", ""), data.get("text/markdown", ""), data.get("text/html", "")]
-    return "\n".join(parts)
 
 
 def verdict(evidence, id):

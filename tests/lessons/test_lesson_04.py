@@ -1,24 +1,18 @@
 """What lesson 04 claims of the recorded H200, and that its pages say what the rows say."""
 
-import nbformat
 import numpy as np
 import pandas as pd
 import pytest
+from pages_read import said
 from rooflab import claims, lab, paths, studies
 from rooflab.analysis import int4 as analysis
 from rooflab.errors import UsageError
 from rooflab.numerics import quant
 from rooflab.ops import int4
-from rooflab.paths import NOTEBOOKS
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
 
 MLP = (8960, 1536)  # the source's shape
-
-
-@pytest.fixture(scope="module")
-def h200():
-    return lab.open("replay", "h200")
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +38,6 @@ def counted(h200):
     ((tool, cases, metrics),) = studies.get("int4").profiles("full", h200.sized)
     rows = h200.profile("int4", cases, tool, metrics)
     return rows.assign(dram=pd.to_numeric(rows["dram_bytes"]))
-
-
-def said(name):
-    """All that a notebook printed or displayed as text."""
-    cells = nbformat.read(NOTEBOOKS / name, as_version=4).cells
-    parts = []
-    for output in (output for cell in cells if cell.cell_type == "code" for output in cell.outputs):
-        data = output.get("data", {})
-        parts += [output.get("text", ""), data.get("text/markdown", ""), data.get("text/html", "")]
-    return "\n".join(parts)
 
 
 # --- the claims that coverage.csv points to -----------------------------------------------------------------

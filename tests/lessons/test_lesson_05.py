@@ -2,28 +2,21 @@
 
 import ctypes
 
-import nbformat
+import needs
 import numpy as np
 import pandas as pd
 import pytest
-from rooflab import claims, lab, ops, simt
+from pages_read import said
+from rooflab import claims, ops, simt
 from rooflab.analysis import q8_0 as analysis
-from rooflab.errors import LaunchError, MissingTool
+from rooflab.errors import LaunchError
 from rooflab.numerics import gguf, quant, reference
 from rooflab.ops import mmq as mmq_ops
 from rooflab.ops import q8_0 as q8_ops
-from rooflab.paths import NOTEBOOKS, ROOT
+from rooflab.paths import ROOT
 from rooflab.studies import mmq, q8_0
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
-
-
-@pytest.fixture(scope="module")
-def h200():
-    return lab.open("replay", "h200")
+needs.compiler()
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +44,6 @@ def counted(h200):
 
 
 GOALS = claims.select("05e_tokens", source=claims.COURSE)
-
-
-def said(name):
-    """All that a notebook printed or displayed as text."""
-    cells = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
-    parts = []
-    for output in (output for cell in cells if cell.cell_type == "code" for output in cell.outputs):
-        data = output.get("data", {})
-        parts += [output.get("text", ""), data.get("text/markdown", ""), data.get("text/html", "")]
-    return "\n".join(parts)
 
 
 def faster(row, other):

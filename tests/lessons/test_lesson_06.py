@@ -1,25 +1,18 @@
 """What lesson 06 claims of the recorded H200, and that its pages say what the rows say."""
 
-import nbformat
 import numpy as np
 import pytest
-from rooflab import lab
+from pages_read import said
 from rooflab.analysis import attention as analysis
 from rooflab.claims import COURSE, Evidence, scorecard, select
 from rooflab.hardware import roofline
 from rooflab.numerics import model_shapes
 from rooflab.ops import attention as op
-from rooflab.paths import NOTEBOOKS
 from rooflab.records.case import Case
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 
 OWN = [rung.name for rung in op.LADDERS["attention"]]
-
-
-@pytest.fixture(scope="module")
-def h200():
-    return lab.open("replay", "h200")
 
 
 @pytest.fixture(scope="module")
@@ -43,16 +36,6 @@ def counted(h200):
 def answers(h200, question):
     cases = [case for case in asks.cases(h200.sized) if case.operator == question]
     return analysis.answers(h200.profile("attention", cases, "checks"), cases)
-
-
-def said(name):
-    """All that a notebook printed or displayed as text."""
-    cells = nbformat.read(NOTEBOOKS / name, as_version=4).cells
-    parts = []
-    for output in (output for cell in cells if cell.cell_type == "code" for output in cell.outputs):
-        data = output.get("data", {})
-        parts += [output.get("text", ""), data.get("text/markdown", ""), data.get("text/html", "")]
-    return "\n".join(parts)
 
 
 # --- the claims that coverage.csv points to -----------------------------------------------------------------

@@ -1,20 +1,14 @@
 """What lesson 07 claims of the recorded H200, and that its pages say what the rows say."""
 
-import nbformat
 import pytest
+from pages_read import said
 from rooflab import dispatch, lab
 from rooflab.analysis import extrapolation, strategies, time_breakdown
 from rooflab.hardware import device, perf_model
 from rooflab.numerics import model_shapes
-from rooflab.paths import NOTEBOOKS
 from rooflab.studies import attribution, regimes
 
 MLP, QO = regimes.SOURCE
-
-
-@pytest.fixture(scope="module")
-def h200():
-    return lab.open("replay", "h200")
 
 
 @pytest.fixture(scope="module")
@@ -26,16 +20,6 @@ def rows(h200):
 def law(h200, rows):
     machine = strategies.machine(h200)
     return machine, perf_model.fit(rows[rows["clock"] == "graph"], machine)
-
-
-def said(name):
-    """All that a notebook printed or displayed as text."""
-    cells = nbformat.read(NOTEBOOKS / name, as_version=4).cells
-    parts = []
-    for output in (output for cell in cells if cell.cell_type == "code" for output in cell.outputs):
-        data = output.get("data", {})
-        parts += [output.get("text", ""), data.get("text/markdown", ""), data.get("text/html", "")]
-    return "\n".join(parts)
 
 
 def test_the_sweep_is_gated_and_has_the_source_s_rows_and_columns(h200, rows):

@@ -2,17 +2,11 @@
 
 from dataclasses import fields
 
-import nbformat
 import pytest
+from pages_read import said
 from rooflab import claims, engine, lab
 from rooflab.analysis import ablation
-from rooflab.paths import NOTEBOOKS
 from rooflab.studies import decode, decode_checks, hf, prefill
-
-
-@pytest.fixture(scope="module")
-def h200():
-    return lab.open("replay", "h200")
 
 
 @pytest.fixture(scope="module")
@@ -28,16 +22,6 @@ def prompts(h200):
 @pytest.fixture(scope="module")
 def checks(h200):
     return ablation.answers(h200.profile("decode", decode_checks.cases("full", h200.sized), "checks"))
-
-
-def said(name):
-    """All that a notebook printed or displayed as text."""
-    cells = nbformat.read(NOTEBOOKS / name, as_version=4).cells
-    parts = []
-    for output in (output for cell in cells if cell.cell_type == "code" for output in cell.outputs):
-        data = output.get("data", {})
-        parts += [output.get("text", ""), data.get("text/markdown", ""), data.get("text/html", "")]
-    return "\n".join(parts)
 
 
 def test_both_ladders_are_gated_promised_and_complete(rows, prompts):

@@ -1,5 +1,6 @@
 """Attention on the CPU: every rung through the gate on ragged shapes and every mask, edges, refusals."""
 
+import needs
 import numpy as np
 import pytest
 from rooflab import ops, simt
@@ -8,10 +9,7 @@ from rooflab.errors import LaunchError, MissingTool, UsageError
 from rooflab.numerics import reference
 from rooflab.ops import attention as op
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 LADDER = op.LADDERS["attention"]
 NAMES = [rung.name for rung in LADDER if "80" in rung.archs]  # Hopper's own runs on no CPU

@@ -8,6 +8,7 @@ are tested, and what only time brings (a product that still runs) is not.
 import ctypes
 import re
 
+import needs
 import numpy as np
 import pytest
 from rooflab import simt
@@ -17,10 +18,7 @@ from rooflab.ops import attention as op
 from rooflab.paths import ROOT
 from test_attention import baseline, operands
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 EMULATION = (ROOT / "tests" / "simt_kernels" / "hopper.h").read_text()
 WORDS = {

@@ -1,18 +1,16 @@
 """Decode attention on the CPU: every rung against float64, in parts, combined the same way each time."""
 
+import needs
 import numpy as np
 import pytest
 from rooflab import ops, simt
 from rooflab.bench import gate
-from rooflab.errors import LaunchError, MissingTool
+from rooflab.errors import LaunchError
 from rooflab.numerics import reference
 from rooflab.ops import attention as op
 from test_attention import baseline, operands
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 LADDER = op.LADDERS["decode_attention"]
 NAMES = [rung.name for rung in LADDER]

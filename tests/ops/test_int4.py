@@ -2,11 +2,12 @@
 
 import ctypes
 
+import needs
 import numpy as np
 import pytest
 from rooflab import ops, simt, studies
 from rooflab.bench import gate
-from rooflab.errors import LaunchError, MissingTool, UsageError
+from rooflab.errors import LaunchError, UsageError
 from rooflab.hardware import device
 from rooflab.numerics import quant, reference
 from rooflab.ops import int4
@@ -14,10 +15,7 @@ from rooflab.studies import base as study_base
 from rooflab.studies import int4 as study
 from rooflab.studies.base import Context
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 PORTABLE = [rung for rung in int4.LADDERS["int4"] if "90" in rung.archs]
 

@@ -3,20 +3,17 @@
 import ctypes
 import re
 
+import needs
 import numpy as np
 import pytest
 from rooflab import ops, simt
 from rooflab.bench import gate
-from rooflab.errors import MissingTool
 from rooflab.numerics import quant, reference
 from rooflab.ops import int4
 from rooflab.paths import ROOT
 from test_int4 import packed, random
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 EMULATION = "\n".join(
     (ROOT / "tests" / "simt_kernels" / name).read_text() for name in ("hopper.h", "hopper_int4.h")

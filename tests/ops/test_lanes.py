@@ -1,11 +1,12 @@
 """Requests of a warp: sectors and banks of typed mappings, against counting byte by byte; their pictures."""
 
+import needs
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rooflab import simt
-from rooflab.errors import MissingTool, UsageError
+from rooflab.errors import UsageError
 from rooflab.view import access_diagram, plot
 
 
@@ -141,10 +142,7 @@ def test_the_same_request_gives_the_same_bytes():
 
 
 def test_a_kernel_that_a_reader_types_is_drawn_from_its_accesses():
-    try:
-        simt.build.compiler()
-    except MissingTool as error:
-        pytest.skip(str(error))
+    needs.compiler()
     source = """
 extern "C" __global__ void turned(const float* x, float* y) {
     __shared__ float tile[32 * 32];

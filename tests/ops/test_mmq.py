@@ -1,18 +1,16 @@
 """MMQ kernels on the CPU: every rung through the gate on ragged shapes, exact integers, refusals."""
 
+import needs
 import numpy as np
 import pytest
-from rooflab import ops, simt
+from rooflab import ops
 from rooflab.bench import gate
-from rooflab.errors import LaunchError, MissingTool
+from rooflab.errors import LaunchError
 from rooflab.numerics import quant, reference
 from rooflab.ops import mmq, q8_0
 from test_q8_0 import FakeArray, activations, budget, fake_planes, random, weights
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 LADDER = [rung for rung in mmq.LADDERS["mmq"] if rung.archs != ("90a",)]  # Hopper's don't run on a CPU
 

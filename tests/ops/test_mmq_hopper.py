@@ -3,6 +3,7 @@
 import ctypes
 import re
 
+import needs
 import numpy as np
 import pytest
 from rooflab import ops, simt
@@ -13,10 +14,7 @@ from rooflab.paths import ROOT
 from rooflab.runtime import nvrtc
 from test_q8_0 import activations, budget, random
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 RUNG = ops.rung_of(mmq.LADDERS["mmq"], "6_wgmma", "")
 EMULATION = "\n".join(

@@ -1,17 +1,15 @@
 """Q8_0 kernels on the CPU: every rung through the gate on ragged shapes, formats bit for bit, refusals."""
 
+import needs
 import numpy as np
 import pytest
-from rooflab import ops, simt
+from rooflab import ops
 from rooflab.bench import gate
-from rooflab.errors import LaunchError, MissingTool
+from rooflab.errors import LaunchError
 from rooflab.numerics import quant, reference
 from rooflab.ops import q8_0
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 LADDER = q8_0.LADDERS["q8_0"]
 

@@ -2,10 +2,11 @@
 
 import shutil
 
+import needs
 import pandas as pd
 import pytest
 from rooflab import cli, lab, simt, studies
-from rooflab.errors import MissingRecording, MissingTool, UsageError
+from rooflab.errors import MissingRecording, UsageError
 from rooflab.records.fingerprint import fresh
 from rooflab.studies import traces
 from rooflab.view import access_diagram, plot
@@ -13,16 +14,9 @@ from rooflab.view import access_diagram, plot
 STUDIES = list(traces.TRACED)
 
 
-def compiler_or_skip():
-    try:
-        simt.build.compiler()
-    except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-        pytest.skip(str(error))
-
-
 @pytest.mark.parametrize("study", STUDIES)
 def test_the_recorded_traces_are_what_watching_gives(study):
-    compiler_or_skip()
+    needs.compiler()
     if simt.build.family() != "gcc":
         pytest.skip("loads stand where the source has them only on g++")
     recorded, now = traces.read(study), traces.make(study)
@@ -87,7 +81,7 @@ def test_what_is_not_recorded_names_its_command(tmp_path):
 
 
 def test_the_command_writes_the_same_bytes(monkeypatch, tmp_path, capsys):
-    compiler_or_skip()
+    needs.compiler()
     monkeypatch.setattr(traces, "DATA", tmp_path)
     assert cli.main(["trace", "bandwidth"]) == 0
     assert "bandwidth_traces.csv" in capsys.readouterr().out

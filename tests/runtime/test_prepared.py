@@ -2,18 +2,16 @@
 
 import threading
 
+import needs
 import numpy as np
 import pytest
-from rooflab import dispatch, ops, simt
-from rooflab.errors import LaunchError, MissingTool, UsageError
+from rooflab import dispatch, ops
+from rooflab.errors import LaunchError, UsageError
 from rooflab.numerics import quant
 from rooflab.ops import gemv, int4, mmq, q8_0
 from rooflab.runtime import launch_cache, nvrtc
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 N, K = 40, 256
 

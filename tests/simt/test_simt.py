@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 from fractions import Fraction
 
+import needs
 import numpy as np
 import pytest
 from rooflab import ops, simt
@@ -15,10 +16,7 @@ from rooflab.numerics import reference
 from rooflab.ops import Rung, probes, stream
 from rooflab.paths import KERNELS, ROOT
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 SOURCE = (ROOT / "tests" / "simt_kernels" / "operations.cu").read_text()
 u64, u32, f32, i32 = ctypes.c_ulonglong, ctypes.c_uint, ctypes.c_float, ctypes.c_int

@@ -8,20 +8,17 @@ One load of the source is none in it: of a load_acquire whose value nobody uses 
 import functools
 import re
 
+import needs
 import numpy as np
 import pandas as pd
 import pytest
 from rooflab import ops, simt, studies
-from rooflab.errors import MissingTool
 from rooflab.paths import DATA, KERNELS
 from rooflab.runtime import nvrtc
 from rooflab.studies import gemv as study
 from rooflab.studies import traces
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 CASES = study.traced()
 COUNTED = ("load_requests", "load_sectors", "store_requests", "store_sectors")

@@ -8,17 +8,15 @@ import signal
 import threading
 import time
 
+import needs
 import numpy as np
 import pytest
 from rooflab import simt
-from rooflab.errors import LaunchError, MissingTool
+from rooflab.errors import LaunchError
 from rooflab.exercises import kernels
 from rooflab.exercises.kernels import Trial, kernel_task
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 RUNNER = importlib.import_module("rooflab.simt.run")  # the package's own name of it is the function
 WHO = {"all": "true", "one": "threadIdx.x == 5", "last_block": "blockIdx.x == 1"}

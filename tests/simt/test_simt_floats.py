@@ -5,17 +5,14 @@ import re
 import subprocess
 from pathlib import Path
 
+import needs
 import numpy as np
 import pytest
 from rooflab import simt
-from rooflab.errors import MissingTool
 from rooflab.paths import ROOT
 from rooflab.runtime import nvrtc
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 SOURCE = (ROOT / "tests" / "simt_kernels" / "small_floats.cu").read_text()
 i32 = ctypes.c_int

@@ -6,17 +6,14 @@ unit of the largest sum: matrix products, whose digits tensor cores cut off. Wit
 place: what the special function unit approximates.
 """
 
+import needs
 import numpy as np
 import pytest
 import simt_launches
 from rooflab import simt
-from rooflab.errors import MissingTool
 from rooflab.hardware import device
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 LAUNCHES = simt_launches.launches()
 # What a GPU approximates, in units of the last place of the result; all else is bit for bit.

@@ -3,18 +3,15 @@
 import ctypes
 import re
 
+import needs
 import numpy as np
 import pytest
 from rooflab import simt
-from rooflab.errors import MissingTool
 from rooflab.ops import PORTABLE
 from rooflab.paths import ROOT
 from rooflab.runtime import nvrtc
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 SOURCE = (ROOT / "tests" / "simt_kernels" / "matrices.cu").read_text()
 i32 = ctypes.c_int

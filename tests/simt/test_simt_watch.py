@@ -4,18 +4,16 @@ traffic it counts is what ncu counted on the H200.
 
 import ctypes
 
+import needs
 import numpy as np
 import pandas as pd
 import pytest
 from rooflab import simt
-from rooflab.errors import LaunchError, MissingTool
+from rooflab.errors import LaunchError
 from rooflab.ops import probes, stream
 from rooflab.paths import DATA, ROOT
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 SOURCE = (ROOT / "tests" / "simt_kernels" / "faults.cu").read_text()
 u64, u32, f32, i32 = ctypes.c_ulonglong, ctypes.c_uint, ctypes.c_float, ctypes.c_int

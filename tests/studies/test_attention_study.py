@@ -4,11 +4,12 @@ registry before it is recorded.
 
 from dataclasses import replace
 
+import needs
 import numpy as np
 import pytest
-from rooflab import ops, simt
+from rooflab import ops
 from rooflab.bench import gate
-from rooflab.errors import GateError, MissingTool
+from rooflab.errors import GateError
 from rooflab.hardware import device, roofline
 from rooflab.numerics import model_shapes, reference
 from rooflab.ops import attention as op
@@ -154,10 +155,7 @@ def test_the_share_of_attention_grows_with_the_prompt():
 
 @pytest.fixture(scope="module", autouse=True)
 def compiler():
-    try:
-        simt.build.compiler()
-    except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-        pytest.skip(str(error))
+    needs.compiler()
 
 
 SMALL = [

@@ -1,16 +1,13 @@
 """Kernels with one mistake each: right for friendly sizes, and found out on the CPU for others."""
 
+import needs
 import numpy as np
 import pytest
 from rooflab import simt
-from rooflab.errors import MissingTool
 from rooflab.ops import faults
 from rooflab.studies import faults as study
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 
 def called(name, n, k, y=None):

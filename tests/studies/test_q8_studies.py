@@ -1,10 +1,10 @@
 """Studies q8_0 and mmq: their own contestants through their gates on NumPy, counts, bounds and groups."""
 
+import needs
 import numpy as np
 import pytest
-from rooflab import ops, simt, studies
+from rooflab import ops, studies
 from rooflab.bench import gate
-from rooflab.errors import MissingTool
 from rooflab.hardware import device, roofline
 from rooflab.ops import mmq as mmq_ops
 from rooflab.ops import q8_0 as q8_ops
@@ -12,10 +12,7 @@ from rooflab.records.case import Case, options
 from rooflab.studies import mmq, q8_0
 from rooflab.studies.base import Context
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 H200, RTX_4090 = device.get("h200"), device.get("rtx-4090")
 

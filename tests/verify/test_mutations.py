@@ -1,19 +1,17 @@
 """Planted faults: how they are made, that a sample is noticed, and what the recorded kill table says."""
 
+import needs
 import numpy as np
 import pandas as pd
 import pytest
-from rooflab import ops, simt
+from rooflab import ops
 from rooflab.bench import gate
-from rooflab.errors import MissingRecording, MissingTool
+from rooflab.errors import MissingRecording
 from rooflab.ops import gemv
 from rooflab.verify import mutants, mutations, suite
 from rooflab.verify.mutants import MUTATIONS
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 RECORDED = mutations.read()
 BY_NAME = {rule.name: rule for rule in MUTATIONS}

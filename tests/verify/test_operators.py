@@ -1,17 +1,15 @@
 """Every rung of every operator, as its operator declares it: right, without a race, and refused if wrong."""
 
+import needs
 import pytest
 from rooflab import cli, ops, simt
-from rooflab.errors import MissingTool, UsageError
+from rooflab.errors import UsageError
 from rooflab.ops import gemv, stream
 from rooflab.verify import gating
 from rooflab.verify.subjects import declared, is_portable, portable
 from test_decoder import rows_right
 
-try:
-    simt.build.compiler()
-except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-    pytest.skip(str(error), allow_module_level=True)
+needs.compiler()
 
 RUNGS = [(operator, rung) for operator, rung in portable() if declared(operator)]
 # Small kernels of a prompt and of Gemma, held to float64 by test_decoder.py and test_engine_gemma.py.

@@ -7,12 +7,13 @@ import shutil
 import xml.etree.ElementTree as ET
 
 import altered
+import needs
 import numpy as np
 import pandas as pd
 import pytest
-from rooflab import lab, simt
+from rooflab import simt
 from rooflab.book import pages
-from rooflab.errors import MissingRecording, MissingTool, UsageError
+from rooflab.errors import MissingRecording, UsageError
 from rooflab.numerics.quant import pack_int4
 from rooflab.ops import gemv
 from rooflab.paths import KERNELS
@@ -21,11 +22,6 @@ from rooflab.records.store import Store
 from rooflab.studies import drawn
 from rooflab.view import diagram
 from rooflab.view.diagram import layers, memory, over_time, report, svg, tiles, words
-
-
-@pytest.fixture(scope="module")
-def h200():
-    return lab.open("replay", "h200")
 
 
 def all_of(here):
@@ -47,13 +43,6 @@ def all_of(here):
         "pipeline": diagram.pipeline(takes),
         "layer": diagram.layer(diagram.ways(here)),
     }
-
-
-def compiler_or_skip():
-    try:
-        simt.build.compiler()
-    except MissingTool as error:  # named, and not forgiven where ROOFLAB_REQUIRE_ALL is set
-        pytest.skip(str(error))
 
 
 # --- what a reader gets -------------------------------------------------------------------------------------
@@ -105,7 +94,7 @@ def test_a_drawing_without_words_or_frames_is_refused():
 
 
 def test_the_recorded_facts_are_what_watching_gives():
-    compiler_or_skip()
+    needs.compiler()
     if simt.build.family() != "gcc":
         pytest.skip("loads stand where the source has them only on g++")
     for table, now in drawn.make().items():
@@ -146,7 +135,7 @@ def changed(monkeypatch, tmp_path, file, old, new, scene):
 
 
 def test_another_index_in_saxpy_changes_the_launch(monkeypatch, tmp_path):
-    compiler_or_skip()
+    needs.compiler()
     backwards = "(gridDim.x - 1 - blockIdx.x) * (unsigned long long)THREADS + threadIdx.x"
     plain = "blockIdx.x * (unsigned long long)THREADS + threadIdx.x"
     found = changed(monkeypatch, tmp_path, "saxpy/1_scalar.cu", plain, backwards, "saxpy")
@@ -157,7 +146,7 @@ def test_another_index_in_saxpy_changes_the_launch(monkeypatch, tmp_path):
 
 
 def test_another_stride_changes_the_sectors(monkeypatch, tmp_path):
-    compiler_or_skip()
+    needs.compiler()
     old = "x_tile[i], column_of_a[i * (unsigned long long)n]"
     assert old in (KERNELS / "gemv" / "2_coalesced.cu").read_text()
     rows = drawn.read("requests", "coalesced")
@@ -168,7 +157,7 @@ def test_another_stride_changes_the_sectors(monkeypatch, tmp_path):
 
 
 def test_without_padding_the_padded_rows_meet_in_one_bank(monkeypatch, tmp_path):
-    compiler_or_skip()
+    needs.compiler()
     found = changed(
         monkeypatch,
         tmp_path,
@@ -241,7 +230,7 @@ def test_the_magic_number_is_the_sources(tmp_path):
 
 
 def test_the_magic_number_is_what_the_kernel_makes():
-    compiler_or_skip()
+    needs.compiler()
     text = """
     #include "common/int4.cuh"
     extern "C" __global__ void halves(const unsigned* words, unsigned* out) {

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rooflab import cli, paths
+from rooflab import cli, commands, paths
 from rooflab.book import run
 from rooflab.errors import OutOfTime
 from rooflab.hardware import device
@@ -180,7 +180,7 @@ def test_a_recording_whose_time_is_up_says_so_by_its_code(
     monkeypatch.setattr("rooflab.lab.record", record)
     monkeypatch.setenv("ROOFLAB_STORE", "")
     monkeypatch.setenv("ROOFLAB_COMMAND", "")
-    assert cli.main(["record", "--for", "8", "--store", str(tmp_path)]) == cli.MORE_TO_DO == 75
+    assert cli.main(["record", "--for", "8", "--store", str(tmp_path)]) == commands.MORE_TO_DO == 75
     assert "the time is up" in capsys.readouterr().out
     assert cli.main(["record", "--store", str(tmp_path)]) == 0
     assert seconds == [480, math.inf]
@@ -292,7 +292,7 @@ class Absent:
         if name.split(".")[0] in {"nbformat", "nbclient", "papermill", "IPython", "ipykernel", "ipywidgets"}:
             raise ModuleNotFoundError(f"{name} is not installed", name=name)
 sys.meta_path.insert(0, Absent())
-from rooflab import cli
+from rooflab import cli, commands
 print([cli.main(words) for words in (["record", "1"], ["measure", "gemv", "-p", "n=4096"], ["tune"])])
 """
 

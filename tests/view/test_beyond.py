@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import replaying
-from rooflab import cli
+from rooflab import cli, commands
 from rooflab.book import lessons, run
 from rooflab.records.nearest import nearest
 from rooflab.view import beyond
@@ -53,8 +53,8 @@ def test_a_cell_says_what_is_missing_and_the_rest_of_the_page_runs(
     cells = [cell for cell in nbformat.read(part.job.output, as_version=4).cells if cell.cell_type == "code"]
     printed = [output.get("text", "") for cell in cells for output in cell.outputs]
     assert printed == ["6002\n", "", "", "", "before 1\n"]
-    monkeypatch.setattr("rooflab.cli._executed", lambda *_: outcomes)
-    assert cli.main(["run", "03", "--mode", "replay"]) == cli.PARTLY == 3
+    monkeypatch.setattr("rooflab.commands._executed", lambda *_: outcomes)
+    assert cli.main(["run", "03", "--mode", "replay"]) == commands.PARTLY == 3
 
 
 def test_a_name_that_no_cell_would_have_bound_is_still_an_error(lesson: Callable[..., Path]) -> None:

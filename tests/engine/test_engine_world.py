@@ -89,7 +89,7 @@ def test_what_cannot_be_shared_is_refused_in_a_sentence():
         engine.pack(narrow, cut, "int4_g128")
     with pytest.raises(UsageError, match="1 to 8 processes, not 9"):
         world.run(9, summed)
-    with pytest.raises(UsageError, match="pipes, gloo or nccl"):
+    with pytest.raises(UsageError, match="pipes, gloo, nccl or peers"):
         world.run(2, summed, by="post")
 
 

@@ -71,6 +71,7 @@ class Split(Engine):
         state.tokens[start : start + count] = single.tokens[start : start + count, 0]
         state.logits[...] = single.logits[0]
         state.position[...] = start + count
+        self.world.check()
 
 
 class _Summing(Products):

@@ -1,7 +1,7 @@
 """Several processes, one GPU each, that hold a model together: what they exchange, and how they end.
 
 A world sums arrays over its processes: `Pipes` over pipes of one host, which needs NumPy alone, and
-`Distributed` over torch.distributed, by gloo for NumPy arrays and NCCL for CUDA tensors. `run` starts the
+`Distributed` over torch.distributed, by gloo for NumPy arrays and NCCL for CUDA tensors; `Peers` sums by the course's own kernel. `run` starts the
 processes, and ends all of them when one is lost.
 """
 
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from rooflab.errors import MissingTool, RooflabError, UsageError
+from rooflab.ops import all_reduce
 
 PATIENCE_S = 8.0  # that a process waits for another before it gives up
 MOST = 8  # processes: the GPUs of one host
@@ -44,6 +45,9 @@ class World:
         another process does not answer.
         """
         raise NotImplementedError
+
+    def check(self) -> None:
+        """Wait for the sums so far; LostProcess if one of them missed a process."""
 
     def close(self) -> None:
         """Give up what connects this process to the others."""
@@ -111,6 +115,7 @@ class Distributed(World):
             torch.cuda.set_device(rank)
             device = torch.device("cuda", rank)
         self._distributed = distributed
+        self._symmetric: list[Any] = []
         distributed.init_process_group(
             "nccl" if on == "gpu" else "gloo",
             init_method=f"tcp://{address}",
@@ -135,9 +140,57 @@ class Distributed(World):
             ) from error
         return x
 
+    def symmetric(self, count: int, dtype: Any) -> list[Any]:
+        """An array [count] of zeros on every GPU, as this process reaches them: a list by rank."""
+        import torch
+        import torch.distributed._symmetric_memory as symmetric
+
+        own = symmetric.empty(count, dtype=dtype, device=f"cuda:{self.rank}")
+        own.zero_()
+        handle = symmetric.rendezvous(own, self._distributed.group.WORLD)
+        torch.cuda.synchronize()
+        self._distributed.barrier()
+        self._symmetric.append(handle)
+        others = (None if r == self.rank else handle.get_buffer(r, (count,), dtype) for r in range(self.size))
+        return [own if buffer is None else buffer for buffer in others]
+
     def close(self) -> None:
+        self._symmetric.clear()
         with suppress(RuntimeError):
             self._distributed.destroy_process_group()
+
+
+class Peers(Distributed):
+    """The course's all-reduce over the GPUs' own memory for FP16 arrays up to LARGEST elements, NCCL for
+    others.
+    """
+
+    LARGEST = 1 << 17
+
+    def __init__(self, rank: int, size: int, address: str, on: str = "gpu", patience_s: float = PATIENCE_S):
+        super().__init__(rank, size, address, on, patience_s)
+        import torch
+
+        name = all_reduce.DEFAULT
+        mails = self.symmetric(all_reduce.words(name, self.LARGEST, size), torch.int32)
+        counters = all_reduce.counters(name, self.LARGEST)
+        rounds = torch.zeros(counters, dtype=torch.int32, device="cuda")
+        lost = torch.zeros(1, dtype=torch.int32, device="cuda")
+        self.room = all_reduce.Room(name, self.LARGEST, mails, rounds, lost, rank)
+
+    def all_reduce(self, x: Any) -> Any:
+        import torch
+
+        if x.dtype != torch.float16 or x.numel() > self.LARGEST or x.numel() % 4:
+            return super().all_reduce(x)
+        all_reduce.all_reduce(x, self.room, out=x)
+        return x
+
+    def check(self) -> None:
+        if int(self.room.lost.item()):
+            raise LostProcess(
+                f"A GPU has not answered GPU {self.rank} for some seconds, so the sums are wrong."
+            )
 
 
 def require_peers(size: int) -> None:
@@ -164,11 +217,11 @@ def run(
 ) -> list[Any]:
     """work(world, *arguments) in `size` new processes; their results by rank. `work` is a module's function.
 
-    `by`: "pipes", "gloo" or "nccl". LostProcess if one of them ends without a result: the others get
+    `by`: "pipes", "gloo", "nccl" or "peers". LostProcess if one of them ends without a result: the others get
     `patience_s` to notice and are ended then. An error of this course that a process raises is raised here.
     """
-    if by not in ("pipes", "gloo", "nccl"):
-        raise UsageError(f"Processes exchange by pipes, gloo or nccl, not by {by!r}.")
+    if by not in ("pipes", "gloo", "nccl", "peers"):
+        raise UsageError(f"Processes exchange by pipes, gloo, nccl or peers, not by {by!r}.")
     if not 1 <= size <= MOST:
         raise UsageError(f"A world has 1 to {MOST} processes, not {size}.")
     fresh = multiprocessing.get_context("spawn")
@@ -246,7 +299,8 @@ def _member(
         if by == "pipes":
             world = Pipes(rank, pipes, patience_s)
         else:
-            world = Distributed(rank, size, address, "gpu" if by == "nccl" else "cpu", patience_s)
+            kind = Peers if by == "peers" else Distributed
+            world = kind(rank, size, address, "cpu" if by == "gloo" else "gpu", patience_s)
         told.send((True, work(world, *arguments)))
     except RooflabError as error:
         told.send((False, error))

@@ -312,6 +312,35 @@ def _others(nvml: ModuleType, handle: Any) -> list[dict[str, Any]]:
     ]
 
 
+def count() -> int:
+    """GPUs that this process may use."""
+    library, found = _libcuda(), ctypes.c_int()
+    if library is None or library.cuDeviceGetCount(ctypes.byref(found)):
+        return 0
+    return found.value
+
+
+def gpus_of(recording: str) -> int:
+    """How many GPUs of one host a recording is of, by its name: 2 of h200-x2, 1 of h200."""
+    found = re.search(r"-x(\d+)$", recording)
+    return int(found[1]) if found else 1
+
+
+def links() -> str:
+    """What joins the first GPU to others, in words: "18 NVLinks of 26.562 GB/s each way"; "" if unknown."""
+    nvml_and_handle = _nvml()
+    if nvml_and_handle is None:
+        return ""
+    nvml, handle = nvml_and_handle
+    up = [
+        _asked(nvml, "nvmlDeviceGetNvLinkState", handle, link) for link in range(nvml.NVML_NVLINK_MAX_LINKS)
+    ]
+    field = _asked(nvml, "nvmlDeviceGetFieldValues", handle, [nvml.NVML_FI_DEV_NVLINK_GET_SPEED])
+    mb_s = field[0].value.uiVal if field and field[0].nvmlReturn == 0 else 0
+    speed = f" of {mb_s / 1e3:g} GB/s each way" if mb_s else ""
+    return f"{up.count(1)} NVLinks{speed}" if up.count(1) else ""
+
+
 def probe() -> dict[str, Any] | None:
     """What the first GPU of this process is and its state now, or None without a GPU or driver. Keys: gpu,
     compute_capability (a pair), sms, l2_bytes, memory_bus_bits, shared_bytes_per_block, memory_bytes,

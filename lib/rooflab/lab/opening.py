@@ -19,14 +19,16 @@ MODES = ("auto", "live", "replay")
 EFFORTS = ("full", "quick")
 
 
-def open(mode: str = "auto", device: str = "h200", effort: str = "full") -> Lab:
+def open(mode: str = "auto", device: str = "h200", effort: str = "full", gpus: int = 1) -> Lab:
     """Open the lab. `mode`: an explicit "live" or "replay" wins, then $ROOFLAB_MODE, then whether a GPU is
     found.
 
     `device` names a recording (a folder of data/ or a published device) or is the path of one; live, the
     machine's own GPU decides and results go to $ROOFLAB_STORE (default build/data). `effort`: "full" or
     "quick"; where it is "full", $ROOFLAB_EFFORT is used if set. It says what is measured: a replay shows what
-    was recorded, so it takes the recording's own.
+    was recorded, so it takes the recording's own. `gpus`: of one host, that a lesson measures on together;
+    for more than one the recording is the device's of so many, h200-x2, and where fewer are found it is
+    replayed.
     """
     if "IPython" in sys.modules:
         from rooflab.view import beyond
@@ -54,10 +56,14 @@ def open(mode: str = "auto", device: str = "h200", effort: str = "full") -> Lab:
             raise MissingTool("MODE=live needs an NVIDIA GPU with a working driver; MODE=replay needs none.")
         root = Path(os.environ.get("ROOFLAB_STORE") or paths.BUILD / "data")
         slug = devices.slug(facts["gpu"])
-        lab = Lab("live", slug, effort, Store(root, slug), progress())
-        atexit.register(lab.close)
-        return lab
-    store = opened(device)
+        here = devices.count() if gpus > 1 else 1
+        if here >= gpus:
+            slug += f"-x{gpus}" * (gpus > 1)
+            lab = Lab("live", slug, effort, Store(root, slug), progress())
+            atexit.register(lab.close)
+            return lab
+        progress()(f"this lesson measures on {gpus} GPUs of one host, and here is {here}: it is replayed")
+    store = opened(device + f"-x{gpus}" * (gpus > 1))
     seal.require(store.folder)
     return Lab("replay", store.device, store.effort or effort, store)
 

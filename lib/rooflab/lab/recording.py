@@ -11,6 +11,7 @@ from filelock import FileLock, Timeout
 
 from rooflab import studies
 from rooflab.errors import MissingTool, OutOfTime, UsageError
+from rooflab.hardware import device as devices
 from rooflab.lab.compiling import compile_ahead
 from rooflab.lab.locks import claim, study_lock
 from rooflab.lab.opening import open
@@ -32,12 +33,12 @@ def record(
     missing tool or permission), which a recording can live without. Processes on several GPUs may record into
     one store; UsageError for a study that another one is recording.
     """
-    lab = open("live", effort=effort)
+    # `rooflab trace` records what depends on no GPU, on any machine.
+    wanted = [study for study in studies_named(names) if not study.everywhere]
+    lab = open("live", effort=effort, gpus=_gpus(wanted))
     lab.until = time.monotonic() + seconds
     if say is not None:
         lab.say = say
-    # `rooflab trace` records what depends on no GPU, on any machine.
-    wanted = [study for study in studies_named(names) if not study.everywhere]
     if wanted:
         require_gpu()
     with ExitStack() as claims:
@@ -49,6 +50,19 @@ def record(
             return _record(lab, wanted, held)
         finally:
             lab.close()
+
+
+def _gpus(wanted: Sequence[Study]) -> int:
+    """How many GPUs studies are recorded on: one, or for those that need several all that are here."""
+    least = max((study.gpus for study in wanted), default=1)
+    if least == 1:
+        return 1
+    if alone := [study.name for study in wanted if study.gpus == 1]:
+        several = ", ".join(study.name for study in wanted if study.gpus > 1)
+        raise UsageError(f"{several} has a recording of its own: record it without {', '.join(alone)}.")
+    if (found := devices.count()) < least:
+        raise UsageError(f"{wanted[0].name} measures {least} GPUs of one host or more, and here is {found}.")
+    return found
 
 
 def _record(lab: Lab, wanted: Sequence[Study], claims: Mapping[str, FileLock]) -> list[str]:
@@ -98,10 +112,10 @@ def _wait_for_others(lab: Lab, study: Study) -> None:
 
 def studies_named(names: Iterable[str]) -> Iterator[Study]:
     wanted = list(names)
-    every = studies.names()
+    every = [*studies.names(), *studies.names(2)]
     for name in every:
         study = studies.get(name)
-        if not wanted or name in wanted or study.lesson in wanted:
+        if (not wanted and study.gpus == 1) or name in wanted or study.lesson in wanted:
             yield study
     known = {*every, *(studies.get(name).lesson for name in every)}
     for name in wanted:

@@ -62,6 +62,11 @@ class Lab:
         return devices.match(str(name))
 
     @property
+    def gpus(self) -> int:
+        """GPUs of one host that this recording is of."""
+        return devices.gpus_of(self.device)
+
+    @property
     def roof(self) -> dict[str, Roof]:
         """The device's measured ceilings, by the names of rooflab.hardware.roofline.ROOFS. Live, they are
         measured first where no lesson has done so yet; replayed, they are those that are recorded.
@@ -277,6 +282,8 @@ class Lab:
         """Date the run that the first new result begins from now on: what comes before it takes time, too."""
         command = os.environ.get("ROOFLAB_COMMAND") or "rooflab run --mode live"
         self._facts = run_facts(command, self.effort)
+        if self.gpus > 1:
+            self._facts["note"] = ", ".join(filter(None, [f"{self.gpus} GPUs", devices.links()]))
 
     def _begin(self) -> str:
         if self._run is None:
@@ -375,6 +382,7 @@ class Lab:
             else None,
             latency_ns=latency_ns(self.store.read("environment")),
             effort=self.effort,
+            gpus=self.gpus,
         )
 
     def _require_one(self, study: str, cases: Sequence[Case], skipped: pd.DataFrame) -> None:

@@ -49,6 +49,7 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
     sized = spec or (unlisted(runs.iloc[-1]) if len(runs) else None)
     effort = store.effort or "full"
 
+    known = studies.names(devices.gpus_of(store.device))
     newer: dict[str, set[str]] = {}  # rungs that a table has no row of yet, by the table's file
 
     def recordable(study: str, cases: list[Case], file: str) -> list[Case]:
@@ -65,12 +66,12 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
         return [case for case in cases if case.id not in lacking]
 
     def expected(study: str) -> list[Case]:
-        cases = studies.get(study).cases(effort, sized) if study in studies.names() else []
+        cases = studies.get(study).cases(effort, sized) if study in known else []
         return recordable(study, cases, f"{study}.csv")
 
     def identity(case: Case) -> str | None:
         nonlocal told
-        if case.study not in studies.names() or case.kind != "own":
+        if case.study not in known or case.kind != "own":
             return None  # a library's version is what it was on the recording machine
         if time.monotonic() - told > _SAY_EVERY_S:
             told = time.monotonic()
@@ -78,7 +79,7 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
         return studies.get(case.study).identity(case, arch)
 
     found = roofs(bandwidth)
-    measured = [study for study in studies.names() if not studies.get(study).everywhere]
+    measured = [study for study in known if not studies.get(study).everywhere]
     wanted = {}
     for study in measured:
         for tool, cases, metrics in studies.get(study).profiles(effort, sized):

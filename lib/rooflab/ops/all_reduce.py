@@ -103,8 +103,8 @@ def all_reduce(x: Any, room: Room, *, out: Any, rung: str | None = None) -> Any:
     """out = the sum over the GPUs of a room of x [n] FP16, added in FP32 in their order and rounded once.
     Where one launch plays all GPUs x and out are [GPUs, n].
 
-    Every GPU of the room must launch the same sums in the same order, each on a stream of its own. `rung` must
-    be the room's. A peer that does not answer for some seconds leaves room.lost at 1 and `out` undefined.
+    Every GPU of the room must launch the same sums in the same order. `rung` must be the room's. A peer that
+    does not answer for some seconds leaves room.lost at 1 and `out` undefined.
     """
     chosen = rung_of(LADDERS["all_reduce"], rung or room.rung, DEFAULT)
     if chosen.name != room.rung:

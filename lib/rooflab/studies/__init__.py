@@ -15,6 +15,7 @@ from rooflab.studies.environment import Environment
 from rooflab.studies.faults import Faults
 from rooflab.studies.gemv import Gemv
 from rooflab.studies.int4 import Int4
+from rooflab.studies.links import Links
 from rooflab.studies.mmq import Mmq
 from rooflab.studies.power import Power
 from rooflab.studies.prefill import Prefill
@@ -41,13 +42,14 @@ _STUDIES: dict[str, Study] = {
         Power(),
         Unseen(),
         Static(),
+        Links(),
     )
 }
 
 
-def names() -> list[str]:
-    """Every study, in the order in which a recording makes them."""
-    return list(_STUDIES)
+def names(gpus: int = 1) -> list[str]:
+    """Every study of a recording made on so many GPUs of one host, in the order in which it makes them."""
+    return [name for name, study in _STUDIES.items() if (study.gpus > 1) == (gpus > 1)]
 
 
 def get(name: str) -> Study:
@@ -67,7 +69,7 @@ def missing() -> dict[str, int]:
     them by, and how many cases each of them costs.
     """
     wanted: collections.Counter[str] = collections.Counter()
-    for study in _STUDIES.values():
+    for study in map(get, names()):
         needs = [] if study.everywhere else [study.needs(case) for case in study.cases()]
         wanted.update(package for package in needs if package not in (None, "torch"))
     absent = sorted(name for name in wanted if find_spec(name) is None)

@@ -66,6 +66,7 @@ class Context:
     pcie_gb_s: float | None = None
     latency_ns: float | None = None
     effort: str = "full"
+    gpus: int = 1
 
 
 @dataclass
@@ -108,6 +109,7 @@ class Study:
     name: str = ""
     lesson: str = ""
     needs_gpu: bool = True
+    gpus: int = 1  # the least that it measures on; of several GPUs there is a recording of its own, h200-x2
     everywhere: bool = False  # its table depends on no device: one record in data/cpu, read in every mode
     # Studies that its predictions are made from: it is not recorded while another process still records one.
     after: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
 """Several processes, one GPU each, that hold a model together: what they exchange, and how they end.
 
-A world sums arrays over its processes: `Pipes` over pipes of one host, which needs NumPy alone, and
-`Distributed` over torch.distributed, by gloo for NumPy arrays and NCCL for CUDA tensors; `Peers` sums by the course's own kernel. `run` starts the
-processes, and ends all of them when one is lost.
+A world sums arrays over its processes: `Pipes` over pipes of one host, which needs NumPy alone,
+`Distributed` over torch.distributed, by gloo for NumPy arrays and NCCL for CUDA tensors, and `Peers` by the
+course's own kernel. `run` starts the processes, and ends all of them when one is lost.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Distributed(World):
         handle = symmetric.rendezvous(own, self._distributed.group.WORLD)
         torch.cuda.synchronize()
         self._distributed.barrier()
-        self._symmetric.append(handle)
+        self._symmetric.append((own, handle))
         others = (None if r == self.rank else handle.get_buffer(r, (count,), dtype) for r in range(self.size))
         return [own if buffer is None else buffer for buffer in others]
 
@@ -160,37 +160,38 @@ class Distributed(World):
             self._distributed.destroy_process_group()
 
 
-class Peers(Distributed):
-    """The course's all-reduce over the GPUs' own memory for FP16 arrays up to LARGEST elements, NCCL for
-    others.
+class Peers(World):
+    """The course's all-reduce over the GPUs' own memory for FP16 arrays of up to LARGEST elements, and NCCL,
+    by the world `through`, for others.
     """
 
     LARGEST = 1 << 17
 
-    def __init__(self, rank: int, size: int, address: str, on: str = "gpu", patience_s: float = PATIENCE_S):
-        super().__init__(rank, size, address, on, patience_s)
+    def __init__(self, through: Distributed):
+        super().__init__(through.rank, through.size)
         import torch
 
-        name = all_reduce.DEFAULT
-        mails = self.symmetric(all_reduce.words(name, self.LARGEST, size), torch.int32)
+        self._through, name = through, all_reduce.DEFAULT
+        mails = through.symmetric(all_reduce.words(name, self.LARGEST, self.size), torch.int32)
         counters = all_reduce.counters(name, self.LARGEST)
         rounds = torch.zeros(counters, dtype=torch.int32, device="cuda")
         lost = torch.zeros(1, dtype=torch.int32, device="cuda")
-        self.room = all_reduce.Room(name, self.LARGEST, mails, rounds, lost, rank)
+        self.room = all_reduce.Room(name, self.LARGEST, mails, rounds, lost, self.rank)
 
     def all_reduce(self, x: Any) -> Any:
         import torch
 
         if x.dtype != torch.float16 or x.numel() > self.LARGEST or x.numel() % 4:
-            return super().all_reduce(x)
-        all_reduce.all_reduce(x, self.room, out=x)
-        return x
+            return self._through.all_reduce(x)
+        return all_reduce.all_reduce(x, self.room, out=x)
 
     def check(self) -> None:
         if int(self.room.lost.item()):
-            raise LostProcess(
-                f"A GPU has not answered GPU {self.rank} for some seconds, so the sums are wrong."
-            )
+            said = f"A GPU has not answered GPU {self.rank} for some seconds, so the sums are wrong."
+            raise LostProcess(said)
+
+    def close(self) -> None:
+        self._through.close()
 
 
 def require_peers(size: int) -> None:
@@ -299,8 +300,8 @@ def _member(
         if by == "pipes":
             world = Pipes(rank, pipes, patience_s)
         else:
-            kind = Peers if by == "peers" else Distributed
-            world = kind(rank, size, address, "cpu" if by == "gloo" else "gpu", patience_s)
+            world = Distributed(rank, size, address, "cpu" if by == "gloo" else "gpu", patience_s)
+            world = Peers(world) if by == "peers" else world
         told.send((True, work(world, *arguments)))
     except RooflabError as error:
         told.send((False, error))

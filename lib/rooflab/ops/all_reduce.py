@@ -116,8 +116,8 @@ def all_reduce(x: Any, room: Room, *, out: Any, rung: str | None = None) -> Any:
     step = 2 * chosen.words
     if n % step or not 0 < n <= room.n:
         raise LaunchError(
-            f"Rung all_reduce/{chosen.name} refuses n = {n}: it sums a multiple of {step}, in this room up to "
-            f"{room.n}."
+            f"Rung all_reduce/{chosen.name} refuses n = {n}: it sums a multiple of {step}, in this room "
+            f"up to {room.n}."
         )
     check_array("x", x, "float16", rows * n, 4 * chosen.words)
     check_array("out", out, "float16", rows * n, 4 * chosen.words)

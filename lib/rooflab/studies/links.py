@@ -1,9 +1,9 @@
 """Study `links` (lesson 10): what the links between GPUs of one host give, and sums over all of them.
 
 Copies and stores to a peer by size; all-reduce, all-gather and reduce-scatter by NCCL, in a graph and called
-eagerly; torch's symmetric memory; the course's all-reduce. A process a GPU runs the contestants: see
-studies.links_work. It has a recording of its own, such as h200-x2. `n` counts FP16 elements, and bytes are
-those of the array: what crosses a link is in `crossing`.
+eagerly; torch's symmetric memory; the course's all-reduce; and a token of a model on one GPU and on all. A
+process a GPU runs the contestants: see studies.links_work. The study has a recording of its own, such as
+h200-x2. `n` counts 16-bit elements, and bytes are those of the array: what crosses a link is in `crossing`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from rooflab.bench import clock, gate
 from rooflab.engine import world
 from rooflab.errors import UsageError
 from rooflab.hardware.device import Device
+from rooflab.numerics import model_shapes
 from rooflab.ops import Rung, all_reduce, stream
 from rooflab.records.case import Case
 from rooflab.studies import launch_rule
@@ -33,11 +34,15 @@ LAUNCH_US, HOP_US, SHEET_GB_S = 1.3, 0.7, 450.0
 
 PEER = ("peer_copy", "peer_write", "peer_read")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+# Models whose tokens are timed, with their format.
+MODELS = (("qwen2.5-1.5b", "fp16"), ("llama-3-8b", "fp16"), ("llama-3-8b", "int4_g128"))
+ALONE = "one_gpu"
+PROMPT, STEPS = 128, 64
 NCCL, ONE_SHOT, TWO_SHOT = "torch.nccl", "torch.one_shot", "torch.two_shot"
 
 
 def _case(operator: str, impl: str, size: int, kind: str = "peer", clock: str = "graph") -> Case:
-    format = "bf16" if impl == TWO_SHOT else "fp16"
+    format = "bf16" if impl in (ONE_SHOT, TWO_SHOT) else "fp16"
     return Case("links", operator, impl, kind, format, n=size // 2, cache="warm", clock=clock)
 
 
@@ -65,6 +70,19 @@ def others(sizes: Sequence[int] = SIZES) -> list[Case]:
     return [_case(way, NCCL, size) for way in COLLECTIVES[1:] for size in sizes]
 
 
+def tokens(effort: str = "full") -> list[Case]:
+    """A token by a split decoder, whose sums NCCL or the course's kernel makes, and by one GPU's."""
+    impls = ((ALONE, "baseline"), (NCCL, "baseline"), (all_reduce.DEFAULT, "own"))
+    return [
+        Case(
+            *("links", "decode", impl, kind, format, model, "random"),
+            batch=1, seq=PROMPT, cache="", clock="wall", options=f"steps={STEPS}",
+        )
+        for model, format in (MODELS if effort == "full" else MODELS[:1])
+        for impl, kind in impls
+    ]  # fmt: skip
+
+
 def crossing(operator: str, impl: str, size: int, gpus: int) -> float:
     """Bytes that leave a GPU for `size` bytes of an array, over all its links."""
     if operator in PEER:
@@ -90,6 +108,19 @@ def bound_us(operator: str, impl: str, size: int, gpus: int, rate_gb_s: float = 
     return LAUNCH_US + HOP_US * crossings(operator, impl) + wire
 
 
+def token_us(model: str, format: str, impl: str, gpus: int, gb_s: float) -> float:
+    """A token's bound: its weights over the memories of all GPUs, and two sums a layer over several. The head
+    is whole on each.
+    """
+    shape, head_format = model_shapes.get(model), "fp16"
+    whole = model_shapes.weight_bytes(shape, format, head_format)
+    head = model_shapes.head(shape) * model_shapes.WEIGHT_BYTES[head_format]
+    weights = ((whole - head) / gpus + head) / gb_s / 1e3
+    if gpus == 1:
+        return weights
+    return weights + 2 * shape.layers * bound_us("all_reduce", impl, 2 * shape.hidden, gpus)
+
+
 class Links(Study):
     """Lesson 10."""
 
@@ -97,9 +128,8 @@ class Links(Study):
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         sizes = SIZES if effort == "full" else SIZES[::4]
-        tokens = TOKEN if effort == "full" else ()
-        every = tuple(sorted({*sizes, *tokens}))
-        return [*peers(sizes), *sums(every), *others(sizes)]
+        every = tuple(sorted({*sizes, *(TOKEN if effort == "full" else ())}))
+        return [*peers(sizes), *sums(every), *others(sizes), *tokens(effort)]
 
     def needs(self, case: Case) -> str | None:
         return "torch"  # processes find each other by it, whoever sums
@@ -108,21 +138,32 @@ class Links(Study):
         return 6 * 2 * (case.n or 0)
 
     def count(self, case: Case) -> Count:
+        if case.operator == "decode":
+            model = model_shapes.get(case.model)
+            return Count(int(model_shapes.weight_bytes(model, case.format, "fp16")), None, "")
         return Count(2 * (case.n or 0), None, "")
 
     def predict(self, case: Case, context: Context) -> float | None:
-        return bound_us(case.operator, case.impl, 2 * (case.n or 0), context.gpus)
+        if case.operator != "decode":
+            return bound_us(case.operator, case.impl, 2 * (case.n or 0), context.gpus)
+        if context.device is None:
+            return None
+        gpus = 1 if case.impl == ALONE else context.gpus
+        return token_us(case.model, case.format, case.impl, gpus, context.device.dram_gb_s)
 
     def launch_us(self, case: Case, device: Device) -> float:
+        if case.operator == "decode":
+            gpus = 1 if case.impl == ALONE else self.gpus
+            return 2 * STEPS * token_us(case.model, case.format, case.impl, gpus, device.dram_gb_s)
         return 2 * bound_us(case.operator, case.impl, 2 * (case.n or 0), self.gpus)
 
     def group(self, case: Case) -> tuple:
-        return ("links",)  # the processes are started once for all of them
+        return (case.operator == "decode",)  # the processes are started once for many cases
 
     def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
         if case.kind != "own":
             return None
-        if case.operator == "all_reduce":
+        if case.operator in ("all_reduce", "decode"):
             rung = all_reduce.rung_of(all_reduce.LADDERS["all_reduce"], case.impl, all_reduce.DEFAULT)
             return rung, rung.with_defaults({}), all_reduce.launch_rule(rung)
         rung = stream.rung_of(stream.LADDERS["copy"], case.impl, stream.DEFAULT["copy"])
@@ -151,7 +192,8 @@ class Links(Study):
             work = gate.Work(case.id, lambda i: None, [], [], lambda: None, found.budget)
             timing = clock.Timing.of(found.samples_us)
             admitted = gate.Admitted(work, found.error, None, [])
-            outcome.rows.append(self.row(case, admitted, timing, predictions[case.id]))
+            row = self.row(case, admitted, timing, predictions[case.id])
+            outcome.rows.append(row | {"tok_s": 1e6 / timing.median_us} if case.operator == "decode" else row)
         return outcome
 
 
@@ -159,8 +201,8 @@ class Links(Study):
 
 
 def law(rows: pd.DataFrame, gpus: int) -> pd.DataFrame:
-    """latency + bytes / rate fitted to each contestant of `rows`: operator, impl, clock, latency_us, rate_gb_s
-    (bytes that leave a GPU), worst (the largest ratio of a time to the law's).
+    """latency + bytes / rate fitted to each contestant of `rows`: operator, impl, clock, latency_us,
+    rate_gb_s (bytes that leave a GPU), worst (the largest ratio of a time to the law's).
     """
     found = []
     for (operator, impl, by), mine in rows.groupby(["operator", "impl", "clock"], sort=False):

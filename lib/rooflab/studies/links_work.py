@@ -17,8 +17,8 @@ from rooflab.bench import gate
 from rooflab.engine.world import Distributed
 from rooflab.ops import all_reduce, stream
 from rooflab.records.case import Case
-from rooflab.studies import links
-from rooflab.studies.links import Links
+from rooflab.studies import links, links_tokens
+from rooflab.studies.links_tokens import Found, gathered
 
 SAMPLES = 20
 CHAIN_US = 1000.0
@@ -26,15 +26,6 @@ _MOST_CHAIN = 200
 _DOUBLINGS = 100  # sums in place that BF16 holds, each of which adds an exponent at most
 _HOLD_CYCLES = 400_000  # some 200 us, in which the host puts all of a replay into the stream
 _SEED = 20261122
-
-
-class Found(NamedTuple):
-    """What a case came to: its samples, or the reason why it has none."""
-
-    samples_us: list[float]
-    error: float
-    budget: float
-    reason: str
 
 
 class Contestant(NamedTuple):
@@ -51,14 +42,18 @@ class Contestant(NamedTuple):
 
 def measured(world: Distributed, case_ids: Sequence[str], samples: int = SAMPLES) -> dict[str, Found]:
     """Every case gated and timed, with all processes of the world; the same in each."""
-    cases = [Links().case(case_id) for case_id in case_ids]
+    cases = [links.Links().case(case_id) for case_id in case_ids]
     by_shape: dict[tuple, list[Case]] = {}
     for case in cases:
+        if case.operator == "decode":
+            continue
         key = (case.operator if case.operator in links.COLLECTIVES else "peer", case.n)
         by_shape.setdefault(key, []).append(case)
     found: dict[str, Found] = {}
     for group in by_shape.values():
         found |= _group(world, group, samples)
+    for model in dict.fromkeys((case.model, case.format) for case in cases if case.operator == "decode"):
+        found |= links_tokens.measured(world, [case for case in cases if (case.model, case.format) == model])
     return found
 
 
@@ -77,7 +72,7 @@ def _group(world: Distributed, cases: Sequence[Case], samples: int) -> dict[str,
             if case.kind == "own":
                 raise
             reason = " ".join(f"{error}".split())[:200] or type(error).__name__
-        reason = next(filter(None, _gathered(reason)), "")
+        reason = next(filter(None, gathered(reason)), "")
         if reason or made is None or admitted is None:
             found[case.id] = Found([], math.nan, math.nan, reason)
         else:
@@ -93,7 +88,7 @@ def _group(world: Distributed, cases: Sequence[Case], samples: int) -> dict[str,
                 if sample >= 0:
                     series[i].append(us)
     torch.cuda.synchronize()
-    slowest = np.max(_gathered(series), 0) if ready else []
+    slowest = np.max(gathered(series), 0) if ready else []
     for (made, admitted), times in zip(ready, slowest, strict=True):
         _checked_again(made, admitted)
         budget = admitted.work.budget
@@ -107,15 +102,6 @@ def _checked_again(made: Contestant, admitted: gate.Admitted) -> None:
         admitted.recheck()
         return
     gate.admit(made.work)
-
-
-def _gathered(value: Any) -> list[Any]:
-    """`value` of every process, by rank."""
-    from torch import distributed
-
-    values: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(values, value)
-    return values
 
 
 def _chain(made: Contestant) -> Callable[[], float]:
@@ -147,7 +133,7 @@ def _chain(made: Contestant) -> Callable[[], float]:
     several = min(8, made.most)
     trial = _captured(made.op, several)
     between(trial, hold=True)
-    each = max(_gathered(between(trial, hold=True) / several))
+    each = max(gathered(between(trial, hold=True) / several))
     length = max(4, min(made.most, math.ceil(CHAIN_US / each)))
     replay = _captured(made.op, length)
     return lambda: between(replay, hold=True) / length
@@ -321,15 +307,16 @@ def _one_shot(pool: Pool, case: Case) -> Contestant:
     from torch import distributed
 
     torch = pool.torch
-    own = pool.world.symmetric(pool.n, torch.float16)[pool.world.rank]
-    own.copy_(pool.x)
-    out, name = torch.empty_like(pool.x), distributed.group.WORLD.group_name
-    expected = pool.sum()
+    own = pool.world.symmetric(pool.n, torch.bfloat16)[pool.world.rank]
+    parts = [part.to(torch.bfloat16) for part in pool.parts]
+    own.copy_(parts[pool.world.rank])
+    out, name = torch.empty_like(own), distributed.group.WORLD.group_name
+    expected = torch.stack([part.double() for part in parts]).sum(0)
 
     def op() -> None:
         torch.ops.symm_mem.one_shot_all_reduce_out(own, "sum", name, out)
 
-    work = _work(case, op, own, out, lambda: expected, _budget(pool, expected, "float16"))
+    work = _work(case, op, pool.x, out, lambda: expected, _budget(pool, pool.sum(), "bfloat16"))
     return Contestant(case, work, op, _nothing)
 
 

@@ -111,11 +111,15 @@ def measure(asked: argparse.Namespace) -> int:
     from rooflab import lab as laboratory
     from rooflab import studies
     from rooflab.book import parameters
+    from rooflab.hardware import device as devices
 
     study = studies.get(asked.study)
     wanted = parameters.split(asked.parameter)
     _record_into(asked.store)
-    lab = laboratory.open("live", effort=asked.effort or "full")
+    gpus = devices.count() if study.gpus > 1 else 1
+    if gpus < study.gpus:
+        raise UsageError(f"{study.name} measures {study.gpus} GPUs of one host, and here is {gpus}.")
+    lab = laboratory.open("live", effort=asked.effort or "full", gpus=gpus)
     lab.say = _say
     cases = [study.case(case) for case in asked.case] or lab.cases(study.name)
     for column, value in wanted.items():
@@ -171,8 +175,9 @@ def record(asked: argparse.Namespace) -> int:
     from rooflab.book import lessons
 
     names: list[str] = []
+    known = [*studies.names(), *studies.names(2)]
     for word in asked.lesson:
-        names += [word] if word in studies.names() else [lesson.number for lesson in lessons.find([word])]
+        names += [word] if word in known else [lesson.number for lesson in lessons.find([word])]
     _record_into(asked.store)
     try:
         began = time.monotonic()

@@ -154,7 +154,7 @@ def _reading_once(real: Callable[[Store, str], pd.DataFrame]) -> Callable[[Store
     def read(root: Path, device: str, study: str) -> pd.DataFrame:
         return real(Store(root, device), study)
 
-    return lambda store, study: read(store.root, store.device, study).copy()
+    return lambda store, study: read(store.root, store.device, study).copy(deep=False)
 
 
 def _replay(shell: InteractiveShell, stem: str, values: dict[str, Any]) -> Replay:

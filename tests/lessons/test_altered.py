@@ -35,7 +35,7 @@ def _watched(own: str) -> Iterator[None]:
         rows = once(store.root, store.device, study)
         if store.device != own and len(rows):
             publish_display_data({OPENED: store.device})
-        return rows.copy()
+        return rows.copy(deep=False)
 
     real_profile = lab.Lab.profile
 

@@ -52,6 +52,7 @@ class Lab:
     _facts: dict[str, Any] = field(default_factory=dict, repr=False)  # of the run that begins next
     # Cases measured by this lab, by study and instrument, and when measuring has to stop (time.monotonic).
     _taken: dict[tuple[str, str], set[str]] = field(default_factory=dict, repr=False)
+    _cases: dict[str, list[Case]] = field(default_factory=dict, repr=False)
     until: float = field(default=math.inf, repr=False)
 
     @cached_property
@@ -71,12 +72,18 @@ class Lab:
         """The device's measured ceilings, by the names of rooflab.hardware.roofline.ROOFS. Live, they are
         measured first where no lesson has done so yet; replayed, they are those that are recorded.
         """
-        if self.mode == "live" and not self._roofs():
+        if self.mode == "replay":
+            return self._recorded_roofs
+        if not self._roofs():
             self._measure(studies.get("bandwidth"), ceilings(self.effort, self.sized))
         return self._roofs()
 
     def _roofs(self) -> dict[str, Roof]:
         return roofs(self.store.read("bandwidth"))
+
+    @cached_property
+    def _recorded_roofs(self) -> dict[str, Roof]:
+        return self._roofs()
 
     @property
     def run(self) -> pd.Series:
@@ -113,7 +120,9 @@ class Lab:
 
     def cases(self, study: str) -> list[Case]:
         """Every case that a recording of `study` on this device holds at this effort."""
-        return studies.get(study).cases(self.effort, self.sized)
+        if study not in self._cases:
+            self._cases[study] = studies.get(study).cases(self.effort, self.sized)
+        return list(self._cases[study])
 
     def held(self, study: str, cases: Sequence[Case], tool: str = "") -> list[Case]:
         """Of `cases` those that `measure` (or `profile`, by `tool`) can give: live all of them, replayed what

@@ -17,7 +17,7 @@ from rooflab.lab.session import unlisted
 from rooflab.ops import as_on
 from rooflab.profile import recorded
 from rooflab.records.case import Case
-from rooflab.records.fingerprint import SKIPPED, fresh
+from rooflab.records.fingerprint import SKIPPED
 from rooflab.records.validate import Finding, validate
 from rooflab.runtime import nvrtc
 from rooflab.studies import static
@@ -30,8 +30,8 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
     """Everything wrong with data/<device> (or the folder `device`): incomplete, ungated, stale or
     implausible.
 
-    With NVRTC installed every rung is compiled again for the recorded GPU and its machine code compared;
-    without it only sources and launch rules are. That takes minutes the first time; `say` gets progress.
+    With NVRTC installed a rung whose source differs from the recorded one is compiled for the recorded GPU
+    and its machine code compared; `say` gets progress.
     """
     store = opened(device)
     try:
@@ -69,14 +69,14 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
         cases = studies.get(study).cases(effort, sized) if study in known else []
         return recordable(study, cases, f"{study}.csv")
 
-    def identity(case: Case) -> str | None:
+    def changed(case: Case, held: str) -> str | None:
         nonlocal told
         if case.study not in known or case.kind != "own":
             return None  # a library's version is what it was on the recording machine
         if time.monotonic() - told > _SAY_EVERY_S:
             told = time.monotonic()
             say(f"comparing the code of every case with the recorded one: {case.study}, {case.id}")
-        return studies.get(case.study).identity(case, arch)
+        return studies.get(case.study).changed(case, held, arch)
 
     found = roofs(bandwidth)
     measured = [study for study in known if not studies.get(study).everywhere]
@@ -92,14 +92,14 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
             with suppress(UsageError):  # what is damaged, validate says
                 table = recorded.texts(path)
                 for case, held in sorted(set(zip(table["case"], table["identity"], strict=True))):
-                    now = None if held.startswith(SKIPPED) else identity(studies.get(study).case(case))
-                    if now is not None and not fresh(held, now):
+                    skipped = held.startswith(SKIPPED)
+                    if not skipped and (now := changed(studies.get(study).case(case), held)):
                         sentence = f"{case} is stale: profiled as {held}, its code is now {now}."
                         stale.append(Finding("error", f"profiles/{path.name}", sentence))
         cpu, reports = studies.get("static"), static.read()["case"]
         newer["cpu/static.csv"] = set(cpu.not_yet_measured(cpu.cases(), reports).values())
         roof_of = {key: value.value for key, value in found.items()}
-        stale += validate(store.folder, measured, expected, identity, roof_of, wanted)
+        stale += validate(store.folder, measured, expected, changed, roof_of, wanted)
     return stale + [
         Finding("warning", file, f"not yet measured: {', '.join(sorted(names))}.")
         for file, names in newer.items()

@@ -56,6 +56,7 @@ NO_STUDY = ("runs.csv", "executions.csv")  # what lies beside the studies' table
 # What a machine can measure depends on these columns of a run.
 SURROUNDINGS = ("gpu", "driver", "nvrtc", "torch", "cupy", "cudnn", "commit")
 _MEASURED = ("median_us", "bytes", "flops", "roof")
+_DERIVED = ("gb_s", "tflop_s", "roof_fraction")
 
 
 def derive(df: pd.DataFrame, roofs: Mapping[str, float]) -> pd.DataFrame:
@@ -65,7 +66,7 @@ def derive(df: pd.DataFrame, roofs: Mapping[str, float]) -> pd.DataFrame:
     df = df.copy()
     inputs = zip(*(df[name] for name in _MEASURED), strict=True)
     derived = [_derived(*row, roofs=roofs) for row in inputs]
-    for i, name in enumerate(("gb_s", "tflop_s", "roof_fraction")):
+    for i, name in enumerate(_DERIVED):
         df[name] = pd.Series([row[i] for row in derived], index=df.index, dtype="float64")
     return df
 
@@ -103,6 +104,7 @@ class Store:
         if self.published:
             self.folder = self.root / "published"
         self._cache: dict[Path, tuple[Any, list[dict[str, str]]]] = {}
+        self._runs: tuple[list[dict[str, str]], pd.DataFrame] | None = None
 
     def studies(self) -> list[str]:
         """The names of the studies that this device has rows of."""
@@ -155,9 +157,14 @@ class Store:
             found = roofs()
             for path in self._tables():
                 held = read_table(path, SCHEMA)
-                records = derive(frame(held, SCHEMA, path), found).to_dict("records")
+                derived = derive(frame(held, {name: SCHEMA[name] for name in _MEASURED}, path), found)
                 rows = [
-                    {name: to_text(name, how, row[name]) for name, how in SCHEMA.items()} for row in records
+                    row
+                    | {
+                        name: to_text(name, SCHEMA[name], value)
+                        for name, value in zip(_DERIVED, new, strict=True)
+                    }
+                    for row, new in zip(held, derived[list(_DERIVED)].itertuples(index=False), strict=True)
                 ]
                 if rows != held:
                     self._write(path, rows, SCHEMA)
@@ -215,10 +222,13 @@ class Store:
     def runs(self) -> pd.DataFrame:
         """This device's runs, oldest first (RUN_COLUMNS; str, Int64, float64)."""
         path = self.folder / "runs.csv"
-        rows = [
-            row for row in self._rows(path, RUN_SCHEMA) if not self.published or row["device"] == self.device
-        ]
-        return frame(rows, RUN_SCHEMA, path)
+        rows = self._rows(path, RUN_SCHEMA)
+        if (
+            self._runs is None or self._runs[0] is not rows
+        ):  # `_rows` gives the same list until the file changes
+            mine = [row for row in rows if not self.published or row["device"] == self.device]
+            self._runs = (rows, frame(mine, RUN_SCHEMA, path))
+        return self._runs[1].copy(deep=False)
 
     @property
     def effort(self) -> str:

@@ -12,7 +12,7 @@ from rooflab.profile import recorded
 from rooflab.records import seal
 from rooflab.records.case import RUN_SCHEMA, SCHEMA, Case
 from rooflab.records.csv_table import frame, is_blank, natural_key, read_table, table_text, to_text
-from rooflab.records.fingerprint import SKIPPED, fresh
+from rooflab.records.fingerprint import SKIPPED
 from rooflab.records.store import NO_STUDY, derive
 
 MAX_FILE_BYTES = 400_000
@@ -72,7 +72,7 @@ def validate(
     folder: Path,
     studies: Iterable[str] | None = None,
     expected: Callable[[str], list[Case]] | None = None,
-    identity: Callable[[Case], str | None] | None = None,
+    changed: Callable[[Case, str], str | None] | None = None,
     roofs: Mapping[str, float] | None = None,
     profiles: Mapping[str, tuple[Sequence[str], Sequence[str]]] | None = None,
 ) -> list[Finding]:
@@ -80,9 +80,10 @@ def validate(
     need no gate, samples or one device); an empty list is a sound recording.
 
     `studies`: the names that there should be (default: whatever is there). `expected(study)`: the cases that
-    a complete recording holds. `identity(case)`: the present identity of a case's code, None if unknown here.
-    `roofs`: ceilings as for `record.derive`, to recompute roof_fraction by. `profiles`: header and cases of
-    each file that profiles/ should hold. UsageError if there is no such folder."""
+    a complete recording holds. `changed(case, recorded)`: the identity of a case's code now where figures
+    recorded under `recorded` are stale, else None. `roofs`: ceilings as for `record.derive`, to recompute
+    roof_fraction by. `profiles`: header and cases of each file that profiles/ should hold. UsageError if
+    there is no such folder."""
     folder = Path(folder)
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder; a recording is a folder such as data/h200.")
@@ -104,7 +105,7 @@ def validate(
             findings.append(Finding("error", path.name, sentence))
             continue
         findings += _table(
-            path, runs, published, None if expected is None else expected(study), identity, roofs
+            path, runs, published, None if expected is None else expected(study), changed, roofs
         )
     for study in known or ():
         if study not in paths and not published and (expected is None or expected(study)):
@@ -198,7 +199,7 @@ def _table(
     runs: dict[str, str],
     published: bool,
     expected: list[Case] | None,
-    identity: Callable[[Case], str | None] | None,
+    changed: Callable[[Case, str], str | None] | None,
     roofs: Mapping[str, float] | None,
 ) -> list[Finding]:
     try:
@@ -236,8 +237,8 @@ def _table(
             for sentence in _row(row, again, roofs, runs.get(texts["run"], "")):
                 say("error", line, sentence)
             skipped = str(row["identity"]).startswith(SKIPPED)
-            now = identity(case) if identity and not skipped else None
-            if now is not None and not fresh(row["identity"], now):
+            now = changed(case, str(row["identity"])) if changed and not skipped else None
+            if now is not None:
                 say(
                     "error",
                     line,

@@ -25,6 +25,7 @@ from rooflab.ops import Rung
 from rooflab.profile.ncu import BASIC
 from rooflab.profile.trace import Trace
 from rooflab.records.case import Case, parse_options
+from rooflab.records.fingerprint import fresh
 from rooflab.studies.timing import reason_of, timed, turn
 
 # A profiler or another instrument of a recording, the cases it sees, its metrics or None for its usual ones.
@@ -289,6 +290,15 @@ class Study:
             return package_identity(self.needs(case) or "cupy-cuda13x")
         rung, options, rule = described
         return rung.identity(rule, options, arch)
+
+    def changed(self, case: Case, recorded: str, arch: str | None) -> str | None:
+        """The case's identity now where figures recorded under `recorded` are stale, else None. Compiles for
+        `arch` only where the source is another, for then unchanged machine code still makes them fresh.
+        """
+        now = self.identity(case, None)
+        if not fresh(recorded, now) and arch is not None:
+            now = self.identity(case, arch)
+        return None if fresh(recorded, now) else now
 
     def measure(self, cases: Sequence[Case], context: Context) -> Iterator[Outcome]:
         """Gate and time the cases, a group at a time; a group's rows come out as soon as it is measured."""

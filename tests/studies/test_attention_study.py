@@ -11,9 +11,9 @@ from rooflab import ops
 from rooflab.bench import gate
 from rooflab.errors import GateError
 from rooflab.hardware import device, roofline
-from rooflab.numerics import model_shapes, reference
+from rooflab.numerics import reference
 from rooflab.ops import attention as op
-from rooflab.studies import attention, attention_checks, base
+from rooflab.studies import attention, attention_checks, attention_work, base
 
 H200 = device.get("h200")
 STUDY = attention.Attention()
@@ -140,16 +140,6 @@ def test_how_many_blocks_an_sm_holds():
     assert attention.residency(64, 128, 110_000) == 2
 
 
-def test_the_share_of_attention_grows_with_the_prompt():
-    model = model_shapes.get("gemma-4-e4b")
-    shares = [attention.share_of_prefill(model, n, lambda layer: 1.0, 50.0) for n in (128, 1848, 8192)]
-    assert shares == sorted(shares) and shares[0] > 0 and shares[2] < 1
-    # Attention as fast as the matrices: what is left is its share of the FLOPs.
-    even = attention.share_of_prefill(model, 1848, lambda layer: 300.0, 300.0)
-    matrices = 2 * (model_shapes.body(model) * 1848 + model_shapes.head(model))
-    assert even == pytest.approx(1 - matrices / model_shapes.prefill_flops(model, 1848))
-
-
 # --- on the CPU ---------------------------------------------------------------------------------------------
 
 
@@ -179,8 +169,8 @@ def test_contestants_pass_the_gate(case):
 def test_the_oracle_is_the_reference():
     shape = attention.Shape(20, 33, 13, 4, 2, 64, 9, True, False)
     with ops.on("cpu"):
-        q, k, v = attention.operands(shape)
-        found = attention.exact(q, k, v, shape)
+        q, k, v = attention_work.operands(shape)
+        found = attention_work.exact(q, k, v, shape)
     np.testing.assert_allclose(found, reference.attention(q, k, v, start=13, window=9), rtol=1e-9, atol=1e-12)
 
 
@@ -240,7 +230,7 @@ def test_a_decoder_picks_its_words_by_exact_attention():
         logits = attention_checks.decoder(case, TINY)
         without = logits(lambda q, k, v: np.zeros_like(q))
         shape = attention.shape_of(case)
-        exact = logits(lambda q, k, v: attention.exact(q, k, v, shape))
+        exact = logits(lambda q, k, v: attention_work.exact(q, k, v, shape))
     assert found["words"] == 20 and found["changed"] == found["changed though apart"] == 0
     assert found["least of top 5"] == 5 and 0 < found["largest move"] < 0.01 * found["spread of logits"]
     assert (without.argmax(axis=1) != exact.argmax(axis=1)).any()  # attention has a say at all

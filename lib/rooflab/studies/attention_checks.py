@@ -20,6 +20,7 @@ from rooflab.bench import clock, gate
 from rooflab.ops import attention as op
 from rooflab.records.case import Case, options
 from rooflab.studies import attention as study
+from rooflab.studies import attention_work
 from rooflab.studies.base import Sized
 from rooflab.studies.buffers import SEED
 
@@ -169,8 +170,8 @@ def _tolerance(case: Case) -> Rows:
     what the source allows.
     """
     shape = study.shape_of(case)
-    q, k, v = study.operands(shape)
-    expected = study.exact(q, k, v, shape)
+    q, k, v = attention_work.operands(shape)
+    expected = attention_work.exact(q, k, v, shape)
     worst, errors = _deviation(attend(case.impl, shape)(q, k, v), expected)
     yield "worst_rms", worst
     yield "rounding", _deviation(expected.astype(np.float16), expected)[0]
@@ -181,10 +182,10 @@ def _tolerance(case: Case) -> Rows:
 def _edges(case: Case) -> Rows:
     """Large scores, queries that see nothing, NaN, and the same bits again."""
     xp, shape = ops.arrays(), study.shape_of(case)
-    q, k, v = study.operands(shape)
+    q, k, v = attention_work.operands(shape)
     run = attend(case.impl, shape)
     loud = (q.astype(np.float32) * LOUD).astype(np.float16)
-    expected = study.exact(loud, k, v, shape)
+    expected = attention_work.exact(loud, k, v, shape)
     scores = abs(loud[:, 0].astype(np.float32) @ k[:, 0].astype(np.float32).T).max()
     yield "loudest score", float(scores) / shape.head_dim**0.5
     yield "loud worst_rms", _deviation(run(loud, k, v), expected)[0]
@@ -209,7 +210,7 @@ def _edges(case: Case) -> Rows:
 def _memory(case: Case) -> Rows:
     """Bytes that a call takes beside its operands, its output among them."""
     shape = study.shape_of(case)
-    arrays = study.operands(shape)
+    arrays = attention_work.operands(shape)
     run = attend(case.impl, shape)
     run(*arrays)  # what a library keeps for good is not the call's
     if case.kind == "own":
@@ -273,7 +274,7 @@ def _words(case: Case, sizes: dict[str, int] = DECODER) -> Rows:
     """How often the likeliest word changes against exact attention, and by how much logits move."""
     xp, shape = ops.arrays(), study.shape_of(case)
     logits = decoder(case, sizes)
-    expected = logits(lambda q, k, v: study.exact(q, k, v, shape))
+    expected = logits(lambda q, k, v: attention_work.exact(q, k, v, shape))
     got = logits(attend(case.impl, shape))
     best = xp.sort(xp.partition(expected, -5, axis=1)[:, -5:], axis=1)
     moved = float(abs(got - expected).max())
@@ -295,10 +296,10 @@ def _replay(case: Case) -> Rows:
     made for that length.
     """
     xp, shape = ops.arrays(), study.shape_of(case)
-    q, k, v = study.operands(shape)
+    q, k, v = attention_work.operands(shape)
     length, out = xp.zeros(1, np.int32), xp.empty_like(q)
     rung, macros, _ = study.own_rung(case)
-    splits = 1 if case.impl == "1_block_per_head" else study._splits(rung, macros, shape)
+    splits = 1 if case.impl == "1_block_per_head" else attention_work.splits_for(rung, macros, shape)
     room = op.room_for(q[0], splits)
     how: dict[str, Any] = {"rung": case.impl, "splits": splits, **macros}
 
@@ -313,7 +314,7 @@ def _replay(case: Case) -> Rows:
             out.fill(np.nan)
             again()
             direct = op.decode_attention(q[0], k, v, xp.full(1, n, np.int32), splits=splits, rung=case.impl)
-            expected = study.exact(q, k, v, shape._replace(context=n, start=n - 1))
+            expected = attention_work.exact(q, k, v, shape._replace(context=n, start=n - 1))
             units = abs(expected).max(axis=2, keepdims=True)
             yield f"error {n}", float((abs(out.astype(np.float64) - expected) / units).max())
             other += int(not bool((direct == out[0]).all()))

@@ -24,7 +24,7 @@ from rooflab.errors import UsageError
 from rooflab.hardware import device as devices
 from rooflab.ops import decoder
 from rooflab.records.case import Case, options
-from rooflab.studies import decode, decoding, hf
+from rooflab.studies import decode, decode_work, decoding, hf
 from rooflab.studies.base import Sized
 
 LENGTH = 200  # tokens of the prompt that paths are compared on
@@ -323,7 +323,7 @@ def _energy(case: Case) -> Rows:
         watts, _ = _watts(lambda: time.sleep(0.02))
         yield "watts", watts
         return
-    work = decode.work_of(dataclasses.replace(case, operator="decode"))
+    work = decode_work.work_of(dataclasses.replace(case, operator="decode"))
     gate.admit(work)
 
     def once() -> None:

@@ -31,7 +31,7 @@ from rooflab.profile import parts
 from rooflab.profile.trace import Trace
 from rooflab.records.case import Case, options
 from rooflab.records.fingerprint import source_of_callable
-from rooflab.studies import decode, decoding, hf, predictions
+from rooflab.studies import decode, decode_work, decoding, hf, predictions
 from rooflab.studies.base import Context, Count, Described, Profile, Sized, Study, package_identity
 
 PROMPTS = (512, 1848, 8192)
@@ -339,7 +339,7 @@ def _gemma(case: Case) -> gate.Work:
 
     seq, head = case.seq or 0, decode.head_of(case)
     spec, ids = gemma.spec(case.model), decoding.prompt(case.model, 1, seq)[0]
-    one = gemma.Engine(spec, decode.gemma_weights(case.model, case.format, head), capacity=seq + 1)
+    one = gemma.Engine(spec, decode_work.gemma_weights(case.model, case.format, head), capacity=seq + 1)
     get, last = gemma.random_tensors(spec), seq - 1
     known = gemma_exact.logits(spec, get, ids, case.format, head, first=last)[0]
     plain = gemma_exact.logits(

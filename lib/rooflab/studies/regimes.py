@@ -27,7 +27,7 @@ from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.ops import int4, q8_0
 from rooflab.records.case import Case, options
 from rooflab.records.fingerprint import source_of_callable
-from rooflab.studies import buffers, products, q8_0_operands
+from rooflab.studies import buffers, int4_work, products, q8_0_operands
 from rooflab.studies import int4 as int4_study
 from rooflab.studies import mmq as mmq_study
 from rooflab.studies import q8_0 as q8_study
@@ -223,7 +223,7 @@ class Operands:
 
     @property
     def groups(self) -> Any:
-        return self._once("groups", lambda: int4_study.Operands(self.n, self.k, 1))
+        return self._once("groups", lambda: int4_work.Operands(self.n, self.k, 1))
 
     @property
     def planes(self) -> Any:

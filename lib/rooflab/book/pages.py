@@ -28,22 +28,8 @@ PATHS = (
         "A day",
         "every lesson's first part, and the parts that climb a whole ladder",
         (
-            "00",
-            "00a",
-            "01",
-            "02",
-            "03",
-            "03b",
-            "04",
-            "04b",
-            "05",
-            "05b",
-            "05d",
-            "06",
-            "06b",
-            "07",
-            "08",
-            "09",
+            *("00", "00a", "01", "02", "03", "03b", "04", "04b"),
+            *("05", "05b", "05d", "06", "06b", "07", "08", "09"),
         ),
     ),
     ("A week", "all of it in order, with the exercises", ()),
@@ -96,10 +82,10 @@ def the_way(store: Store, found: Sequence[Opening]) -> str:
     if climbed.empty:
         return ""
     lines = [f"## From {way.ends(climbed)}", ""]
-    lines += [
+    text = (
         f"What the course builds up to: {decode.MODEL} decodes one sequence on {_gpu(store)}, at first by a "
-    ]
-    lines[-1] += "library's own loop, at last by one kernel that makes all tokens."
+    )
+    lines += [f"{text}library's own loop, at last by one kernel that makes all tokens."]
     return "\n".join([*lines, "", way.bars(store, {one.stem for one in found}), ""])
 
 

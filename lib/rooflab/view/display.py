@@ -16,7 +16,7 @@ from rooflab import lab as labs
 from rooflab.errors import UsageError
 from rooflab.hardware import crossover
 from rooflab.ops import Rung
-from rooflab.view.plot import contestants
+from rooflab.view.captions import contestants
 
 
 def say(text: str) -> None:

@@ -18,8 +18,8 @@ import pandas as pd
 from rooflab.errors import RooflabError, UsageError
 from rooflab.lab import Lab
 from rooflab.records.case import Case
+from rooflab.view.captions import Roof, number
 from rooflab.view.explorer_svg import Chart, Control
-from rooflab.view.plot import Roof, number
 
 LIMIT = 60_000  # bytes of JSON: an explorer must not outweigh the lesson around it
 NOTE = "A still image of recorded cases: its controls work on the course's pages and in JupyterLab."

@@ -16,7 +16,7 @@ import pandas as pd
 from rooflab.errors import UsageError
 from rooflab.records.case import Case
 from rooflab.records.csv_table import is_blank
-from rooflab.view.plot import UNITS, Roof, number, one_device, size_text
+from rooflab.view.captions import UNITS, Roof, number, one_device, size_text
 
 WIDTH, HEIGHT = 624, 310
 LEFT, TOP, RIGHT, BOTTOM = 54, 46, 506, 264  # the plotting area; right of it stand the curves' names

@@ -2,10 +2,7 @@
 
 import base64
 import io
-import itertools
-import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -17,7 +14,15 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from rooflab.errors import DeviceMismatch, UsageError
+from rooflab.errors import UsageError
+from rooflab.view.captions import UNITS as UNITS
+from rooflab.view.captions import Roof, band, caption, contestants, floats, number
+from rooflab.view.captions import dates as dates
+from rooflab.view.captions import one_device as one_device
+from rooflab.view.captions import size_text as size_text
+from rooflab.view.captions import telling as telling
+from rooflab.view.ticks import figure_of, round_ticks, spread
+from rooflab.view.ticks import size_ticks as size_ticks
 
 # Okabe and Ito's colours, neighbours differing in lightness too; yellow, unreadable on white, is left out.
 COLOURS = ("#0072B2", "#E69F00", "#000000", "#D55E00", "#56B4E9", "#009E73", "#CC79A7")
@@ -45,47 +50,6 @@ STYLE: dict[str, Any] = {
     "axes.facecolor": "white",
     "savefig.facecolor": "white",
 }
-UNITS = {"gb_s": "GB/s", "tflop_s": "TFLOP/s", "tok_s": "tok/s", "median_us": "µs"}
-Roof = tuple[str, float, str]  # label, value, unit
-
-
-def number(value: float) -> str:
-    """A value with three significant digits, or all its integer digits from 1000 on: 4543, 812, 0.0123."""
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def size_text(size: float) -> str:
-    """A size in bytes in human units of 1024: `4 KiB`, `1.5 MiB`, `1 GiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:.4g} {unit}"
-
-
-def one_device(frame: pd.DataFrame, compare: bool = False) -> pd.DataFrame:
-    """The frame itself, after a look at whose rows it holds.
-
-    Rows of two GPUs meet when a `device` column names two, or when one case of a study stands there twice
-    with different results, which no single recording holds. Raises DeviceMismatch then, unless `compare`
-    says that the meeting is meant.
-    """
-    if compare:
-        return frame
-    if "device" in frame and frame["device"].nunique() > 1:
-        names = ", ".join(sorted(map(str, frame["device"].dropna().unique())))
-        raise DeviceMismatch(
-            f"Rows of several devices ({names}) meet in one figure; pass compare=True if that is meant."
-        )
-    if {"study", "case", "run", "median_us"} <= set(frame.columns):
-        distinct = frame[["study", "case", "run", "median_us"]].drop_duplicates()
-        twice = distinct[distinct.duplicated(["study", "case"])]
-        if len(twice):
-            raise DeviceMismatch(
-                f"Case {twice['case'].iloc[0]} stands in the frame twice with different results, so "
-                "recordings are mixed; pass compare=True if that is meant."
-            )
-    return frame
 
 
 def figure(
@@ -124,21 +88,6 @@ def figure(
     return fig, grid[0][0] if columns == 1 else list(grid[0])
 
 
-def band(frame: pd.DataFrame, y: str = "gb_s") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Median, first and third quartile of column `y` as three float arrays in the unit of `y`, for `series`.
-
-    Records keep quartiles of the time only. A rate's quartiles follow from them: the rate times median_us
-    over q3_us is its lower quartile, over q1_us its upper. Raises DeviceMismatch for rows of several
-    devices.
-    """
-    one_device(frame)
-    median, q1, q3 = (frame[c].to_numpy(float) for c in ("median_us", "q1_us", "q3_us"))
-    if y == "median_us":
-        return median, q1, q3
-    rate = frame[y].to_numpy(float)
-    return rate, rate * median / q3, rate * median / q1
-
-
 def series(
     ax: Axes, x: Sequence[float] | pd.Series, median: Any, q1: Any = None, q3: Any = None, label: str = ""
 ) -> Any:
@@ -147,7 +96,7 @@ def series(
     The next combination of colour, marker and line style of the axes is taken, so that series differ in
     grey too. Points are sorted by x. Returns the line; `label_ends` writes its label.
     """
-    xs, ys = _floats(x), _floats(median)
+    xs, ys = floats(x), floats(median)
     order = np.argsort(xs, kind="stable")
     i = sum(1 for line in ax.lines if line.get_gid() == "series")
     (line,) = ax.plot(
@@ -163,7 +112,7 @@ def series(
         zorder=3,
     )
     if q1 is not None and q3 is not None:
-        low, high = _floats(q1)[order], _floats(q3)[order]
+        low, high = floats(q1)[order], floats(q3)[order]
         ax.fill_between(xs[order], low, high, color=line.get_color(), alpha=0.18, linewidth=0, zorder=2)
     return line
 
@@ -199,7 +148,7 @@ def label_ends(ax: Axes) -> None:
     Labels that would collide are spread apart vertically, and a thin line leads from a moved label back to
     its series. Call it after everything is drawn and the axes are scaled.
     """
-    fig = _figure_of(ax)
+    fig = figure_of(ax)
     _from_zero(ax)
     lines = [
         line for line in ax.lines if line.get_gid() == "series" and not str(line.get_label()).startswith("_")
@@ -240,79 +189,6 @@ def label_ends(ax: Axes) -> None:
         )
 
 
-def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions near `wanted` that keep their order, at least `gap` apart and, if they fit, in [low, high].
-
-    Neighbours that collide move as one block centred on what its members wanted (pool adjacent violators).
-    """
-    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    span = gap * (len(order) - 1)
-    high = max(high, low + span)
-    blocks: list[list[float]] = []  # [sum of (wanted - own offset in the block), members]
-    for i in order:
-        blocks.append([min(max(wanted[i], low), high), 1])
-        while len(blocks) > 1:
-            (s0, n0), (s1, n1) = blocks[-2], blocks[-1]
-            if s1 / n1 - s0 / n0 >= gap * n0:
-                break
-            blocks[-2:] = [[s0 + s1 - gap * n0 * n1, n0 + n1]]
-    result = [0.0] * len(wanted)
-    members = iter(order)
-    floor = low
-    starts: list[tuple[float, int]] = []
-    for s, n in blocks:
-        start = max(s / n, floor)
-        starts.append((start, int(n)))
-        floor = start + gap * n
-    ceiling = high
-    for j in range(len(starts) - 1, -1, -1):
-        start, count = starts[j]
-        start = min(start, ceiling - gap * (count - 1))
-        starts[j] = (start, count)
-        ceiling = start - gap
-    for start, count in starts:
-        for k in range(count):
-            result[next(members)] = start + gap * k
-    return result
-
-
-def size_ticks(ax: Axes, sizes: Iterable[float], *, axis: str = "x") -> None:
-    """Put a tick at every measured size (bytes) and nowhere else, labelled `4 KiB`, `16 MiB`, `1 GiB`.
-
-    Where labels would run into each other, every second, third, ... one is written; the largest size always
-    is. Call it after the series are drawn.
-    """
-    values = sorted({float(s) for s in sizes})
-    if not values:
-        raise UsageError("size_ticks got no sizes; pass the measured sizes in bytes.")
-    scale = ax.xaxis if axis == "x" else ax.yaxis
-    scale.set_minor_locator(matplotlib.ticker.NullLocator())
-    labels = [size_text(v) for v in values]
-    scale.set_ticks(values, labels)
-    _figure_of(ax).draw_without_rendering()
-    k = 0 if axis == "x" else 1
-    points = np.column_stack([values, values])
-    at = 0.85 * ax.transData.transform(points)[:, k]  # labels at the lines' ends may still narrow the axes
-    extents = [tick.label1.get_window_extent() for tick in scale.get_major_ticks()]
-    lengths = [e.width + 14 if axis == "x" else e.height for e in extents]
-    for step in itertools.count(1):
-        kept = list(range(len(values) - 1, -1, -step))[::-1]
-        if all(at[j] - at[i] >= (lengths[i] + lengths[j]) / 2 for i, j in itertools.pairwise(kept)):
-            break
-    scale.set_ticks(values, [label if i in kept else "" for i, label in enumerate(labels)])
-
-
-def round_ticks(ax: Axes, axis: str = "y") -> None:
-    """Ticks at 1, 2 and 5 times the powers of ten that lie within a logarithmic axis, written in full."""
-    target = ax.yaxis if axis == "y" else ax.xaxis
-    low, high = sorted(ax.get_ylim() if axis == "y" else ax.get_xlim())
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [value for power in powers for step in (1, 2, 5) if low <= (value := step * 10.0**power) <= high]
-    target.set_major_locator(matplotlib.ticker.FixedLocator(ticks))
-    target.set_major_formatter(matplotlib.ticker.FixedFormatter([f"{value:,g}" for value in ticks]))
-    target.set_minor_locator(matplotlib.ticker.NullLocator())
-
-
 def bars(
     ax: Axes,
     names: Sequence[str],
@@ -328,14 +204,14 @@ def bars(
     value (NaN) is written "not measured". `roof` is (label, value, unit) and must have the same unit.
     Raises UsageError otherwise.
     """
-    heights = _floats(values)
+    heights = floats(values)
     if len(names) != len(heights):
         raise UsageError(f"bars got {len(names)} names for {len(heights)} values; pass one name per value.")
     if roof and roof[2] != unit:
         raise UsageError(f"The roof is in {roof[2]}, the bars are in {unit}; pass both in one unit.")
     places = np.arange(len(names))
     ax.barh(places, np.nan_to_num(heights), height=0.62, color=COLOURS[0], zorder=2)
-    lows, highs = (heights if q is None else _floats(q) for q in (low, high))
+    lows, highs = (heights if q is None else floats(q) for q in (low, high))
     ax.hlines(places, lows, highs, color="black", linewidth=1.4, zorder=3)
     largest = float(np.nanmax(highs)) if np.isfinite(highs).any() else 1.0
     room = max(0.4 * largest, 0.18 * (roof[1] if roof else 0))
@@ -376,7 +252,7 @@ def stacked(ax: Axes, names: Sequence[str], parts: Mapping[str, Any], unit: str 
     """
     left = np.zeros(len(names))
     places = np.arange(len(names))
-    values = {label: np.nan_to_num(_floats(each)) for label, each in parts.items()}
+    values = {label: np.nan_to_num(floats(each)) for label, each in parts.items()}
     full = float(np.max(sum(values.values()), initial=0.0)) or 1.0
     for i, (label, widths) in enumerate(values.items()):
         shade, hatch = _SHADES[i % len(_SHADES)], _HATCHES[i % len(_HATCHES)]
@@ -406,7 +282,7 @@ def stacked(ax: Axes, names: Sequence[str], parts: Mapping[str, Any], unit: str 
     ax.set_xlim(0, 1.01 * full)
     ax.grid(False, axis="y")
     ax.set_xlabel(ax.get_xlabel() or unit)
-    fig = _figure_of(ax)
+    fig = figure_of(ax)
     fig.legend(
         *ax.get_legend_handles_labels(),
         loc="outside lower center",
@@ -443,7 +319,7 @@ def under_roofs(
     `rate` in TFLOP/s, each point named. `stream` is the memory's name and its GB/s, a slope; `peaks` are the
     arithmetic's, label -> TFLOP/s, level lines.
     """
-    xs, ys = _floats(intensity), _floats(rate)
+    xs, ys = floats(intensity), floats(rate)
     ends = np.array([xs.min() / 2, 4 * xs.max()])
     ax.plot(ends, ends * stream[1] / 1e3, color=ROOF_COLOUR, linewidth=1.4)
     words: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8.5}
@@ -459,55 +335,6 @@ def under_roofs(
         ax.annotate(name, (x, y), side[0], ha=side[1], zorder=4, **words)
     for axis in "xy":
         round_ticks(ax, axis)
-
-
-def telling(case: str, among: Iterable[str]) -> str:
-    """What tells a case from others: its id without what all of `among` (ids) say of themselves, too."""
-    others = [other.split() for other in among]
-    shared = set.intersection(*map(set, others))
-    operator, _, name = case.split()[0].partition("/")
-    if not all(words[0].startswith(f"{operator}/") for words in others):
-        name = f"{operator}/{name}"
-    return " ".join([name, *(word for word in case.split()[1:] if word not in shared)])
-
-
-def caption(
-    frame: pd.DataFrame,
-    device: Any,
-    what: str,
-    roof: Roof | None = None,
-    *,
-    y: str = "gb_s",
-    compare: bool = False,
-) -> str:
-    """One sentence computed from a figure's rows: what, device, date, points, the best, its roof share.
-
-    `device` is a name or anything with a `name`; the dates come from the run ids. The best is the largest
-    `y`, for median_us the smallest; `roof` is (label, value, unit) in the unit of `y`. Raises UsageError if
-    no row has a `y`, and DeviceMismatch for rows of several devices unless `compare`.
-    """
-    one_device(frame, compare)
-    known = frame[frame[y].notna()]
-    if known.empty:
-        raise UsageError(
-            f"No row of the frame has a value in {y}; a caption needs at least one measured point."
-        )
-    lower_is_better = y == "median_us"
-    values = _floats(known[y])
-    best = known.iloc[int(values.argmin() if lower_is_better else values.argmax())]
-    unit = UNITS.get(y, y)
-    points = "1 point" if len(known) == 1 else f"{len(known)} points"
-    name = getattr(device, "name", device)
-    text = f"{what} on {name}, {dates(known)}: {points}, best {number(best[y])} {unit}"
-    if "case" in known:
-        text += f" ({telling(best['case'], known['case'])})"
-    if roof:
-        if roof[2] != unit:
-            raise UsageError(f"The roof is in {roof[2]}, the figure in {unit}; pass both in one unit.")
-        share = roof[1] / best[y] if lower_is_better else best[y] / roof[1]
-        text += f", {share:.0%} of the {roof[0]} roof ({number(roof[1])} {unit})"
-    newer = ", ".join(frame.attrs.get("not_yet_measured", ()))
-    return f"{text}. Not yet measured: {newer}." if newer else f"{text}."
 
 
 def show(fig: Figure, caption: str) -> None:
@@ -534,12 +361,6 @@ def ladder(rows: pd.DataFrame, device: Any, roof: Roof, title: str) -> None:
     show(fig, caption(rows, device, title, roof))
 
 
-def contestants(rows: pd.DataFrame) -> list[str]:
-    """What to call each row among the others: its impl, with its format where it has one."""
-    names = zip(rows["impl"], rows["format"].fillna(""), strict=True)
-    return [f"{impl} {form}".strip() for impl, form in names]
-
-
 def png(fig: Figure) -> bytes:
     """The figure as PNG bytes of 64 colours, a third of the size, and without its writer's name."""
     for ax in fig.axes:
@@ -553,22 +374,8 @@ def png(fig: Figure) -> bytes:
     return out.getvalue()
 
 
-def _floats(values: Any) -> np.ndarray:
-    """Floats of a list, array or column; a blank of a record's integer column becomes NaN."""
-    return pd.Series(values).to_numpy(float, na_value=np.nan)
-
-
 def _style() -> Any:
     return matplotlib.rc_context(STYLE)  # type: ignore[arg-type]  # the stub wants literal keys
-
-
-def dates(frame: pd.DataFrame) -> str:
-    """When the rows were measured, by their run ids: "measured 2026-11-21", or "... to 2026-11-23"."""
-    runs = frame["run"].dropna().astype(str).tolist() if "run" in frame else []
-    days = sorted({m[0] for m in (re.match(r"\d{4}-\d\d-\d\d", run) for run in runs) if m})
-    if not days:
-        return "date not recorded"
-    return f"measured {days[0]}" if len(days) == 1 else f"measured {days[0]} to {days[-1]}"
 
 
 def _from_zero(ax: Axes) -> None:
@@ -576,12 +383,6 @@ def _from_zero(ax: Axes) -> None:
     if ax.get_yscale() == "linear" and ax.get_autoscaley_on() and ax.get_ylim()[0] > -0.1 * ax.get_ylim()[1]:
         top = ax.get_ylim()[1]
         ax.set_ylim(0, top)
-
-
-def _figure_of(ax: Axes) -> Figure:
-    fig = ax.get_figure(root=True)
-    assert fig is not None
-    return fig
 
 
 def _darker(colour: Any) -> tuple[float, float, float]:

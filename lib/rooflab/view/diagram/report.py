@@ -12,9 +12,9 @@ import pandas as pd
 from rooflab.records.store import Store
 from rooflab.studies import decode
 from rooflab.studies.bandwidth import roofs
+from rooflab.view.captions import number
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, BLUE, NONE, SKY, Canvas, Drawing, single
-from rooflab.view.plot import number
 
 _TENSOR = {"fp16_tensor": "FP16 tensor", "int8_tensor": "int8 tensor", "fp32": "FP32"}
 

@@ -244,7 +244,7 @@ def _make(*arguments: str, **environment: str) -> str:
     done = subprocess.run(
         ["make", "-n", "--no-print-directory", *arguments],
         cwd=ROOT,
-        env={**os.environ, **environment},
+        env={**os.environ, "MAKEFLAGS": "", **environment},  # not the PYTHON=... of a make around the tests
         capture_output=True,
         text=True,
     )

@@ -18,7 +18,7 @@ def test_every_case_is_named_once_and_its_name_parses_back(name, effort):
     study = studies.get(name)
     profiled = [case for _, chosen, _ in study.profiles(effort, H200) for case in chosen]
     cases = study.cases(effort, H200) or profiled  # what cannot pass the gate is not timed
-    assert len({case.id for case in cases}) == len(cases) > 10
+    assert len({case.id for case in cases}) == len(cases) > 0
     for case in cases:
         assert study.case(case.id) == case
 

@@ -26,6 +26,7 @@ from rooflab.profile.ncu import BASIC
 from rooflab.profile.trace import Trace
 from rooflab.records.case import Case, parse_options
 from rooflab.records.fingerprint import fresh
+from rooflab.studies import buffers
 from rooflab.studies.timing import reason_of, timed, turn
 
 # A profiler or another instrument of a recording, the cases it sees, its metrics or None for its usual ones.
@@ -145,9 +146,13 @@ class Study:
         missing = package is not None and importlib.util.find_spec(package) is None
         return f"{package} is not installed" if missing else None
 
+    def copies(self, case: Case) -> int:
+        """Copies of the operands that a case rotates over."""
+        return buffers.copies(case, self.count(case).bytes or 0)
+
     def memory_bytes(self, case: Case) -> int:
-        """GPU memory of the case's own buffers."""
-        raise NotImplementedError
+        """GPU memory of the case's own buffers: here all copies of what it is charged with."""
+        return self.copies(case) * (self.count(case).bytes or 0)
 
     def shared_bytes(self, case: Case) -> int:
         """GPU memory of the buffers that the contestants of the case's group share."""

@@ -328,6 +328,7 @@ def test_a_skip_for_want_of_a_tool_fails_where_all_is_required(tmp_path: Path) -
         str(tmp_path),
     ]
     environment = {name: value for name, value in os.environ.items() if name != "ROOFLAB_REQUIRE_ALL"}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     lenient = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert lenient.returncode == 0 and "4 skipped" in lenient.stdout
     strict = subprocess.run(

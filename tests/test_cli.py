@@ -264,7 +264,7 @@ def test_lessons_that_measure_run_one_at_a_time(
     monkeypatch.setattr(device, "has_gpu", lambda: True)
     started: list[int] = []
     monkeypatch.setattr(run, "run", lambda jobs, parallel, say: started.append(parallel) or [])
-    monkeypatch.setattr(run, "estimate_minutes", lambda *_: 1.0)
+    monkeypatch.setattr(run, "estimate", lambda *_: None)
     lacking = 1
     assert cli.main(["run", "0", "--mode", "live", "-j", "3"]) == 2 and not started
     assert "1 cases are still to be measured" in capsys.readouterr().err

@@ -78,10 +78,11 @@ def _executed(jobs, parallel):  # type: ignore[no-untyped-def]  # the types woul
     for device, effort in sorted(run.other_efforts(jobs)):
         _say(f"{device} was recorded with {effort} effort: that is what its replay shows")
     parallel = parallel or (1 if live else min(2, os.cpu_count() or 1))
-    minutes = run.estimate_minutes(jobs, parallel)
-    about = f"about {minutes:.0f} min" if minutes >= 1 else "less than a minute"
     many = f"{len(jobs)} notebook{'s' * (len(jobs) != 1)}"
-    _say(f"{many}, {'measured here' if live else 'replayed'}: {about}")
+    expected = run.estimate(jobs, parallel, _say)
+    about = str(expected) if expected else "how long that takes is not known"
+    measured = f"measured here ({expected.counts()})" if expected else "measured here"
+    _say(f"{many}, {measured if live else 'replayed'}: {about}")
     outcomes = run.run(jobs, parallel, _say)
     run.remember(outcomes)
     _say("\n" + run.summary(outcomes))
@@ -112,6 +113,8 @@ def measure(asked: argparse.Namespace) -> int:
     from rooflab import studies
     from rooflab.book import parameters
     from rooflab.hardware import device as devices
+    from rooflab.lab import progress
+    from rooflab.lab.announcing import announce
 
     study = studies.get(asked.study)
     wanted = parameters.split(asked.parameter)
@@ -120,7 +123,7 @@ def measure(asked: argparse.Namespace) -> int:
     if gpus < study.gpus:
         raise UsageError(f"{study.name} measures {study.gpus} GPUs of one host, and here is {gpus}.")
     lab = laboratory.open("live", effort=asked.effort or "full", gpus=gpus)
-    lab.say = _say
+    lab.say = progress.write
     cases = [study.case(case) for case in asked.case] or lab.cases(study.name)
     for column, value in wanted.items():
         if column not in cases[0].row():
@@ -130,9 +133,11 @@ def measure(asked: argparse.Namespace) -> int:
             raise UsageError(f"no case of {study.name} has {column}={value}.")
     try:
         if asked.tool:
+            announce(lab, [], [(study, cases, asked.tool, None)])
             lab.take_profile(study.name, cases, asked.tool)
             _say(f"kept in {lab.store.folder / 'profiles'}")
             return 0
+        announce(lab, [(study, cases)])
         rows = lab.measure(study.name, cases)
     finally:
         lab.close()
@@ -144,13 +149,15 @@ def measure(asked: argparse.Namespace) -> int:
 
 def tune(asked: argparse.Namespace) -> int:
     """Record the dispatcher's table of this GPU: the study regimes, or some of its products."""
-    from rooflab import dispatch
+    from rooflab import dispatch, studies
     from rooflab import lab as laboratory
+    from rooflab.lab import progress
+    from rooflab.lab.announcing import announce
     from rooflab.studies import regimes
 
     _record_into(asked.store)
     lab = laboratory.open("live", effort=asked.effort or "full")
-    lab.say = _say
+    lab.say = progress.write
     cases = [case for case in lab.cases("regimes") if case.clock == "graph"]
     if asked.shape:
         tokens = asked.tokens or regimes.BATCHES
@@ -158,6 +165,7 @@ def tune(asked: argparse.Namespace) -> int:
     elif asked.tokens:
         cases = [case for case in cases if case.batch in asked.tokens]
     try:
+        announce(lab, [(studies.get("regimes"), cases)])
         rows = lab.measure("regimes", cases)
     finally:
         lab.close()
@@ -173,6 +181,7 @@ def record(asked: argparse.Namespace) -> int:
     from rooflab import lab as laboratory
     from rooflab import studies
     from rooflab.book import lessons
+    from rooflab.lab import progress
 
     names: list[str] = []
     known = [*studies.names(), *studies.names(2)]
@@ -183,7 +192,7 @@ def record(asked: argparse.Namespace) -> int:
         began = time.monotonic()
 
         def say(line: str) -> None:
-            _say(f"{time.monotonic() - began:5.0f} s  {line}")
+            progress.write(f"{time.monotonic() - began:5.0f} s  {line}")
 
         troubles = laboratory.record(names, asked.effort or "full", say, 60 * (asked.minutes or math.inf))
     except OutOfTime as error:

@@ -10,7 +10,9 @@ from rooflab import lab as laboratory
 from rooflab import paths, studies
 from rooflab.cli import parser
 from rooflab.errors import MissingRecording, MissingTool, OutOfTime, UsageError
+from rooflab.hardware.roofline import in_state
 from rooflab.lab import compiling, recording, session
+from rooflab.lab.progress import Progress
 from rooflab.records import seal
 from rooflab.records.case import COLUMNS
 from rooflab.records.store import Store
@@ -248,33 +250,41 @@ def test_what_cases_launch_is_compiled_on_all_cores_ahead(tmp_path, monkeypatch)
     monkeypatch.setattr(compiling.os, "cpu_count", lambda: 2)
     study, cases = studies.get("bandwidth"), [c for c in bandwidth.ladder("read") if c.kind == "own"]
     built = {build[0].name for case in cases for build in study.builds(case)}
-    compiling.compile_ahead([(study, cases)], "80")
+    said: list[str] = []
+    compiling.compile_ahead([(study, cases)], "80", Progress(said.append))
+    assert said[0].startswith(f"0 of {len(built)} cases, 1 s left: compiling read/")
     assert len(list(tmp_path.glob("*.cubin"))) == len(built) == len(cases) > 3
     monkeypatch.setattr(compiling, "ProcessPoolExecutor", None)
-    compiling.compile_ahead([(study, cases)], "80")  # all is there
+    compiling.compile_ahead([(study, cases)], "80", Progress(said.append))  # all is there
 
 
-def test_a_lesson_on_a_new_gpu_measures_its_roofs_first(tmp_path, monkeypatch):
-    class Streams(studies.get("bandwidth").__class__):
-        def measure_group(self, group, context):
-            times = {
-                "median_us": 2.0,
-                "q1_us": 1.9,
-                "q3_us": 2.1,
-                "samples": 20,
-                "bytes": 4000,
-                "flops": 4000,
-            }
-            count = {case.id: self.count(case).roof for case in group}
-            made = [{**c.row(), **times, "identity": "x", "roof": count[c.id]} for c in group]
-            return base.Outcome(made, {})
+class Streams(studies.get("bandwidth").__class__):
+    """The study of lesson 01 where everything takes two microseconds."""
 
+    def measure_group(self, group, context):
+        times = {"median_us": 2.0, "q1_us": 1.9, "q3_us": 2.1, "samples": 20, "bytes": 4000, "flops": 4000}
+        roofs = {case.id: in_state(self.count(case).roof, case.state) for case in group}
+        return base.Outcome([{**c.row(), **times, "identity": "x", "roof": roofs[c.id]} for c in group], {})
+
+
+def test_a_roof_that_is_missing_is_measured_by_the_one_case_it_needs(tmp_path, monkeypatch):
     lab = _live(tmp_path, monkeypatch, Streams(), sms=60)
-    assert {"dram_read", "dram_copy", "pcie_h2d", "fp16_tensor"} <= set(lab.roof)
-    assert set(lab.store.read("bandwidth")["case"]) == {case.id for case in bandwidth.ceilings("full")}
-    assert {case.id for case in bandwidth.ceilings("quick")} <= {c.id for c in lab_cases("quick")}
+    assert not lab.roof and [*lab.roof] == []  # nobody asked for one yet
+    for count, name in enumerate(("dram_read", "pcie_h2d", "fp16_tensor", "fp16_tensor_sustained"), 1):
+        assert name in lab.roof and lab.roof[name].value > 0
+        rows = lab.store.read("bandwidth")
+        assert len(rows) == len(lab.roof) == count and rows["roof"].tolist().count(name) == 1
+    assert "l2_read" not in lab.roof and lab.roof.get("l2_read") is None  # which no case establishes
+    assert set(lab.store.read("bandwidth")["case"]) <= {case.id for case in bandwidth.ceilings("full")}
 
 
-def lab_cases(effort):
-    """Every case of lesson 01 on the H200."""
-    return studies.get("bandwidth").cases(effort, session.devices.get("h200"))
+@pytest.mark.parametrize("effort", laboratory.EFFORTS)
+def test_every_ceiling_has_the_case_it_needs(effort):
+    count = studies.get("bandwidth").count
+    known = {in_state(count(c).roof, c.state) for c in bandwidth.ceilings(effort)} - {""}
+    assert {"dram_read", "dram_triad", "pcie_h2d", "int8_tensor", "fp16_tensor_sustained"} <= known
+    for name in known:
+        [case] = bandwidth.ceiling(name, effort)
+        assert case in bandwidth.ceilings(effort)
+    listed = studies.get("bandwidth").cases(effort, session.devices.get("h200"))
+    assert {case.id for case in bandwidth.ceilings(effort)} <= {case.id for case in listed}

@@ -1,6 +1,7 @@
 """Two processes, each on a GPU of its own, that record into one store at the same time."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -26,13 +27,13 @@ import pandas as pd
 from rooflab import paths, studies
 from rooflab.errors import OutOfTime
 from rooflab.hardware import device
-from rooflab.lab import recording, session
+from rooflab.lab import announcing, recording, session
 from rooflab.studies import base
 
 root, gpu, pause, names = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), sys.argv[4:]
 device.uuid = lambda: gpu
 device.probe = lambda: {"gpu": "NVIDIA H200", "driver": "580", "compute_capability": (9, 0)}
-for module in (recording, session):
+for module in (announcing, recording, session):
     module.require_gpu, module.this_arch = lambda: None, lambda: None
 paths.BUILD = root / "build"
 session.take = lambda study, cases, tool, metrics: pd.DataFrame(
@@ -84,6 +85,14 @@ def start(child: subprocess.Popen, seconds: float = 600) -> None:
     child.stdin.flush()
 
 
+def until(child: subprocess.Popen, words: str) -> str:
+    """The first line that a child says from now on in which the pattern is found."""
+    return next(line for line in child.stdout if re.search(words, line))
+
+
+MEASURED = r"^[1-9]\d* of \d+ cases"  # rows are on the disk
+
+
 def go(*children: subprocess.Popen) -> list[str]:
     for child in children:
         start(child)
@@ -118,9 +127,9 @@ def test_two_processes_record_into_one_store(tmp_path):
 
 
 def test_one_that_was_killed_goes_on_beside_the_other(tmp_path):
-    killed = recorder(tmp_path, "GPU-1", "gemv", pause=0.1)
+    killed = recorder(tmp_path, "GPU-1", "gemv", pause=0.7)
     start(killed)
-    killed.stdout.readline()  # its first rows are on the disk
+    until(killed, MEASURED)
     killed.kill()
     killed.communicate()
     store = Store(tmp_path, "h200")
@@ -137,7 +146,7 @@ def test_one_that_was_killed_goes_on_beside_the_other(tmp_path):
 def test_a_study_that_another_process_records_is_refused(tmp_path):
     first = recorder(tmp_path, "GPU-0", "gemv", pause=5)
     start(first)
-    first.stdout.readline()
+    until(first, "to measure")
     second = recorder(tmp_path, "GPU-1", "bandwidth", "gemv")
     _, error = second.communicate("600\n", timeout=600)
     assert second.returncode == 1
@@ -148,14 +157,14 @@ def test_a_study_that_another_process_records_is_refused(tmp_path):
 
 
 def test_a_study_waits_for_what_it_is_predicted_from(tmp_path):
-    first = recorder(tmp_path, "GPU-0", "bandwidth", pause=0.1)
+    first = recorder(tmp_path, "GPU-0", "bandwidth", pause=0.4)
     second = recorder(tmp_path, "GPU-1", "attention", pause=0)
     start(first)
-    first.stdout.readline()
+    until(first, MEASURED)
     start(second)
-    waits = second.stdout.readline()
+    waits = until(second, "waits")
     assert waits == "attention waits for bandwidth, which another process records\n"
-    second.stdout.readline()
+    until(second, "of .* cases")
     assert len(Store(tmp_path, "h200").read("bandwidth")) == MANY, "its first row came after their last"
     for child in (first, second):
         child.communicate(timeout=600)
@@ -166,11 +175,11 @@ def test_what_is_waited_for_has_to_be_complete(tmp_path):
     first = recorder(tmp_path, "GPU-0", "bandwidth", pause=0.3)
     second, third = (recorder(tmp_path, f"GPU-{i}", "attention", pause=0) for i in (1, 2))
     start(first)
-    first.stdout.readline()
+    until(first, MEASURED)
     start(third, 0.5)
     assert "not complete; run the same command again" in third.communicate(timeout=600)[0], "its time was up"
     start(second)
-    assert "attention waits for bandwidth" in second.stdout.readline()
+    assert until(second, "attention waits for bandwidth")
     first.kill()
     first.communicate()
     output, _ = second.communicate(timeout=600)

@@ -14,7 +14,6 @@ from rooflab.hardware import crossover, perf_model, roofline
 from rooflab.hardware.perf_model import Machine, way
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.studies import regimes
-from rooflab.studies.bandwidth import roofs
 
 OTHERS = ("gemv", "int4", "mmq")  # studies whose rows are products too
 COLUMNS = (  # of the source's own table
@@ -49,10 +48,11 @@ def machine(lab: Any) -> Machine:
     """The lab's GPU by its measured roofs; what was not measured by the datasheet, if the table of devices
     holds one.
     """
-    found = {name: each.value for name, each in roofs(lab.store.read("bandwidth")).items()}
+    names = ("dram_read", "fp32", "fp16_tensor", "int8_tensor")
+    found = {name: lab.roof[name].value for name in names if name in lab.roof}
     if lab.spec is not None:
         return perf_model.measured(found, lab.spec)
-    lacking = [name for name in ("dram_read", "fp32", "fp16_tensor", "int8_tensor") if name not in found]
+    lacking = [name for name in names if name not in found]
     if lacking:
         raise UsageError(
             f"This GPU is not in the table of devices and its roofs are not measured ({', '.join(lacking)}): "

@@ -92,6 +92,19 @@ def rest_s(replay_s: float) -> float:
     return min(_REST_MOST_S, max(_REST_S, _REST_REPLAYS * replay_s))
 
 
+def seconds(launch_us: float, samples: int, clock: str, state: str = "") -> float:
+    """About how long `measure` takes for one contestant whose launch takes `launch_us` microseconds."""
+    if clock in HOST:
+        return (samples + 2) * launch_us / 1e6
+    replay_s = max(CHAIN_US, 2 * launch_us) / 1e6  # a chain has at least two copies
+    before_s = {
+        "sustained": SUSTAINED_S,
+        "burst": samples * (rest_s(replay_s) + replay_s),
+        **dict.fromkeys(("after_cool", "after_hot"), samples * NEIGHBOUR_S),
+    }
+    return before_s.get(state, 0.0) + (samples + 8) * replay_s
+
+
 def measure(
     contestants: Sequence[Admitted],
     clock: str | Sequence[str],

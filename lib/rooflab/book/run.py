@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from rooflab import paths
-from rooflab.book import executions, normal, parameters
+from rooflab.book import executions, normal, parameters, rehearsal
 from rooflab.book.execute import kill_tree
 from rooflab.book.lessons import Lesson
 from rooflab.errors import MissingTool
 from rooflab.hardware import device
 from rooflab.records.store import SURROUNDINGS, run_facts
+from rooflab.studies.estimates import Estimate, slowest
 
 OUTPUT = paths.BUILD / "notebooks"
 LIMIT_MINUTES = {"replay": 10.0, "live": 180.0}
@@ -35,8 +36,6 @@ _ENDINGS = {
     "late": "OVER TIME",
     "ended": "INTERRUPTED",
 }
-_SECONDS_PER_PROFILE = 10.0  # a profiler starts a process that passes its cases through the gate first
-_SECONDS_PER_GATE = 2.0  # that instrument starts none
 _SECONDS_PER_REPLAY = 4.0  # where it was never replayed: the course's median on two cores
 _PROGRESS_EVERY_S = 1.0
 
@@ -310,38 +309,20 @@ def other_efforts(jobs: Sequence[Job]) -> set[tuple[str, str]]:
     return found
 
 
-def estimate_minutes(jobs: Sequence[Job], parallel: int = 1) -> float:
-    """Minutes that the jobs will take: cases times seconds a case where they measure, else what the last
-    replay took on this machine."""
-    past, measured = _durations(), set()
-    seconds = 0.0
-    for job in jobs:
-        if is_live(job.values.get("MODE")):
-            effort = job.values.get("EFFORT") or os.environ.get("ROOFLAB_EFFORT") or "full"
-            seconds += _SECONDS_PER_REPLAY
-            if job.lesson.number not in measured:  # the parts of a lesson share its study's cases
-                measured.add(job.lesson.number)
-                seconds += _live_seconds(job.lesson, effort)
-        else:
-            seconds += past.get(job.lesson.stem, _SECONDS_PER_REPLAY) / parallel
-    return seconds / 60
-
-
-def _live_seconds(lesson: Lesson, effort: str) -> float:
-    from rooflab import studies
-
-    facts = device.probe()
-    spec = device.match(facts["gpu"]) if facts else None
-    seconds = 0.0
-    for name in studies.names():
-        study = studies.get(name)
-        if lesson.answers_to(study.lesson) and study.needs_gpu:
-            # A GPU that the table lacks is taken for the slowest in it.
-            on = spec or min(map(device.get, device.names()), key=lambda known: known.dram_gb_s)
-            seconds += sum(study.seconds(case, on) for case in study.cases(effort, on))
-            tools = [tool for tool, _, _ in study.profiles(effort, on)]
-            seconds += sum(_SECONDS_PER_GATE if tool == "gate" else _SECONDS_PER_PROFILE for tool in tools)
-    return seconds
+def estimate(jobs: Sequence[Job], parallel: int = 1, say: Say = print) -> Estimate | None:
+    """What the jobs will take: what they measure, and their pages as the last replay on this machine. None
+    where that cannot be told.
+    """
+    live = [job for job in jobs if is_live(job.values.get("MODE"))]
+    found = Estimate(slowest())
+    if live:
+        counted = rehearsal.ask([(job.lesson.path, job.values) for job in live], _record_of(True), say)
+        if counted is None:
+            return None
+        found = counted
+    past = _durations()
+    found.pages = sum(past.get(job.lesson.stem, _SECONDS_PER_REPLAY) for job in jobs) / parallel
+    return found
 
 
 def _durations() -> dict[str, float]:

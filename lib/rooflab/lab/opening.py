@@ -11,12 +11,14 @@ from pathlib import Path
 from rooflab import paths
 from rooflab.errors import MissingTool, UsageError
 from rooflab.hardware import device as devices
+from rooflab.lab.progress import place, write
 from rooflab.lab.session import Lab
 from rooflab.records import seal
 from rooflab.records.store import Store, published_devices
 
 MODES = ("auto", "live", "replay")
 EFFORTS = ("full", "quick")
+live: type[Lab] = Lab  # the class of live labs: a rehearsal puts its own here
 
 
 def open(mode: str = "auto", device: str = "h200", effort: str = "full", gpus: int = 1) -> Lab:
@@ -59,10 +61,11 @@ def open(mode: str = "auto", device: str = "h200", effort: str = "full", gpus: i
         here = devices.count() if gpus > 1 else 1
         if here >= gpus:
             slug += f"-x{gpus}" * (gpus > 1)
-            lab = Lab("live", slug, effort, Store(root, slug), progress())
+            lab = live("live", slug, effort, Store(root, slug), sink())
+            lab.progress.where = place()
             atexit.register(lab.close)
             return lab
-        progress()(f"this lesson measures on {gpus} GPUs of one host, and here is {here}: it is replayed")
+        sink()(f"this lesson measures on {gpus} GPUs of one host, and here is {here}: it is replayed")
     store = opened(device + f"-x{gpus}" * (gpus > 1))
     seal.require(store.folder)
     return Lab("replay", store.device, store.effort or effort, store)
@@ -88,8 +91,8 @@ def recordings(root: Path | None = None) -> list[str]:
     return [path.parent.name for path in folders if path.parent.name != "published"]
 
 
-def progress() -> Callable[[str], None]:
-    """Where progress lines go: the file that a runner watches, or standard error."""
+def sink() -> Callable[[str], None]:
+    """Where lines of progress go: the file that a runner watches, or standard error."""
     path = os.environ.get("ROOFLAB_PROGRESS")
 
     def say(line: str) -> None:
@@ -97,6 +100,6 @@ def progress() -> Callable[[str], None]:
             with Path(path).open("a") as file:
                 file.write(line + "\n")
         elif "ipykernel" not in sys.modules:
-            print(line, file=sys.stderr)
+            write(line, sys.stderr)
 
     return say

@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 from rooflab import studies
 from rooflab.errors import MissingTool, OutOfTime, UsageError
 from rooflab.hardware import device as devices
+from rooflab.lab.announcing import announce
 from rooflab.lab.compiling import compile_ahead
 from rooflab.lab.locks import claim, study_lock
 from rooflab.lab.opening import open
@@ -68,21 +69,29 @@ def _gpus(wanted: Sequence[Study]) -> int:
 def _record(lab: Lab, wanted: Sequence[Study], claims: Mapping[str, FileLock]) -> list[str]:
     troubles = []
     lab.start()
+    cases = {study.name: lab.cases(study.name) for study in wanted}
     # All of them first, for a study's own few would wait for the slowest with most cores idle.
-    compile_ahead([(study, lab.cases(study.name)) for study in wanted], this_arch())
-    for study in wanted:
-        _wait_for_others(lab, study)
-        began = time.monotonic()
-        lab.measure(study.name, lab.cases(study.name))
-        for tool, cases, metrics in study.profiles(lab.effort, lab.sized):
-            lab.require_time()
-            try:
-                lab.take_profile(study.name, cases, tool, metrics)
-                lab.say(f"{study.name} profile {tool}: {len(cases)} cases")
-            except MissingTool as error:
-                troubles.append(f"{study.name}, {tool}: {error}")
-        lab.say(f"{study.name} took {time.monotonic() - began:.0f} s")
-        claims[study.name].release()
+    compile_ahead([(study, cases[study.name]) for study in wanted], this_arch(), lab.progress)
+    profiles = [(study, *each) for study in wanted for each in study.profiles(lab.effort, lab.sized)]
+    expected = announce(
+        lab,
+        [(study, cases[study.name]) for study in wanted],
+        [(study, profiled, tool, metrics) for study, tool, profiled, metrics in profiles],
+    )
+    with lab.progress.over(expected.parts):
+        for study in wanted:
+            _wait_for_others(lab, study)
+            began = time.monotonic()
+            lab.take_timings(study, cases[study.name])
+            for tool, profiled, metrics in study.profiles(lab.effort, lab.sized):
+                lab.require_time()
+                try:
+                    lab.take_profile(study.name, profiled, tool, metrics)
+                    lab.say(f"{study.name} profile {tool}: {len(profiled)} cases")
+                except MissingTool as error:
+                    troubles.append(f"{study.name}, {tool}: {error}")
+            lab.say(f"{study.name} took {time.monotonic() - began:.0f} s")
+            claims[study.name].release()
     lab.rederive()  # for rows of a process that was killed before it could
     return troubles
 

@@ -9,11 +9,10 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +21,25 @@ import pandas as pd
 from rooflab import paths, studies
 from rooflab.errors import MissingRecording, MissingTool, OutOfTime, UsageError
 from rooflab.hardware import device as devices
+from rooflab.hardware.roofline import in_state
 from rooflab.lab.compiling import compile_ahead
+from rooflab.lab.lacking import lacking
 from rooflab.lab.locks import alone
 from rooflab.lab.profiles import TOOLS, columns_of, is_skipped, read_profile, take
+from rooflab.lab.progress import Progress
+from rooflab.lab.roofs import Roofs
 from rooflab.ops import this_arch
 from rooflab.profile import recorded
 from rooflab.records import seal
 from rooflab.records.case import Case
 from rooflab.records.csv_table import is_blank, plain, write_atomically
 from rooflab.records.fingerprint import SKIPPED, fresh
-from rooflab.records.nearest import nearest
 from rooflab.records.store import Store, closing_facts, run_facts
 from rooflab.studies import static
-from rooflab.studies.bandwidth import Roof, ceilings, roofs
-from rooflab.studies.base import Context, Sized, Study, Unlisted, require_gpu
+from rooflab.studies.bandwidth import Roof, ceiling, roofs
+from rooflab.studies.base import Context, Outcome, Sized, Study, Unlisted, require_gpu
 from rooflab.studies.environment import latency_ns
+from rooflab.studies.estimates import Estimate, slowest
 
 
 @dataclass
@@ -56,6 +59,16 @@ class Lab:
     until: float = field(default=math.inf, repr=False)
 
     @cached_property
+    def progress(self) -> Progress:
+        """What is to be measured and how far that is."""
+        return Progress(lambda line: self.say(line))
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        """What this lab's measuring takes."""
+        return Estimate(self.spec or slowest())
+
+    @cached_property
     def spec(self) -> devices.Device | None:
         """Vendor constants of the recorded GPU, None for a model that the table lacks."""
         found = self.store.runs()["gpu"]
@@ -68,15 +81,11 @@ class Lab:
         return devices.gpus_of(self.device)
 
     @property
-    def roof(self) -> dict[str, Roof]:
-        """The device's measured ceilings, by the names of rooflab.hardware.roofline.ROOFS. Live, they are
-        measured first where no lesson has done so yet; replayed, they are those that are recorded.
+    def roof(self) -> Mapping[str, Roof]:
+        """The device's measured ceilings, by the names of rooflab.hardware.roofline.ROOFS. Live, one that is
+        asked for by its name is measured first where no lesson has done so yet, by the one case it needs.
         """
-        if self.mode == "replay":
-            return self._recorded_roofs
-        if not self._roofs():
-            self._measure(studies.get("bandwidth"), ceilings(self.effort, self.sized))
-        return self._roofs()
+        return Roofs(self._roofs, self._take_roof) if self.mode == "live" else self._recorded_roofs
 
     def _roofs(self) -> dict[str, Roof]:
         return roofs(self.store.read("bandwidth"))
@@ -168,14 +177,15 @@ class Lab:
             frame = static.read()
         else:
             if self.mode == "live":
-                self._measure(studies.get(study), cases)
+                self._take_roofs(studies.get(study), cases)
+                self.take_timings(studies.get(study), cases)
             frame = self.store.read(study)
         wanted = [case.id for case in cases]
         present = set(frame["case"])
         newer = self._newer(study, cases, present)
         missing = [case for case in wanted if case not in present and case not in newer]
         if missing and (self.mode == "replay" or studies.get(study).everywhere):
-            raise self._lacks(study, "", missing, present)
+            raise lacking(self, study, "", missing, present)
         rows = frame.set_index("case", drop=False).loc[[case for case in wanted if case in present]]
         timed = rows[~is_skipped(rows)]
         self._require_one(study, cases, rows[is_skipped(rows)])
@@ -215,7 +225,7 @@ class Lab:
         present |= set(self._newer(study, cases, present))
         missing = [case.id for case in cases if case.id not in present]
         if missing and (self.mode == "replay" or studies.get(study).everywhere):
-            raise self._lacks(study, tool, missing, set(frame["case"]))
+            raise lacking(self, study, tool, missing, set(frame["case"]))
         order = {case.id: i for i, case in enumerate(cases)}
         rows = frame[frame["case"].isin(order) & ~is_skipped(frame)]
         if tool != "sass":
@@ -240,21 +250,19 @@ class Lab:
         recorded as skipped, for an instrument that cannot be used.
         """
         path, of = self._profile_path(study, tool), studies.get(study)
-        frame = read_profile(path, tool, metrics)
-        arch, trouble = this_arch(), None
-        reasons = {case.id: of.why_not(case, arch) for case in cases} if arch else {}
-        unable = {case: plain(f"{SKIPPED}{reason}") for case, reason in reasons.items() if reason}
-        now = {case.id: unable.get(case.id) or of.identity(case, arch) for case in cases}
-        held = dict(zip(frame["case"], frame["identity"], strict=True))
-        chosen = [case for case in cases if not fresh(str(held.get(case.id, "")), now[case.id])]
+        now, unable, chosen = self.unprofiled(of, cases, tool, metrics)
+        trouble = None
         if not chosen:
             return
         able = [case for case in chosen if case.id not in unable]
         taken = pd.DataFrame({"case": []})
         try:
             if able:
-                with alone():
-                    taken = take(study, able, tool, metrics)
+                with self.progress.over(self.estimate.add_profile(of, able, tool)):
+                    self.progress.at(f"{study} by {tool}")
+                    with alone():
+                        taken = take(study, able, tool, metrics)
+                    self.progress.done([(study, tool)])
         except MissingTool as error:
             trouble = error
             now |= {case.id: plain(f"{SKIPPED}{error}") for case in able}
@@ -274,6 +282,26 @@ class Lab:
             write_atomically(path, frame.to_csv(index=False, lineterminator="\n"))
         if trouble:
             raise trouble
+
+    def unprofiled(
+        self,
+        study: Study,
+        cases: Sequence[Case],
+        tool: str,
+        metrics: Sequence[str] | None,
+        compiled: bool = True,
+    ) -> tuple[dict[str, str], dict[str, str], list[Case]]:
+        """Identities of cases now, of them those of cases that cannot run here, and the cases that a profile
+        does not hold fresh.
+        """
+        frame = read_profile(self._profile_path(study.name, tool), tool, metrics)
+        arch = this_arch()
+        reasons = {case.id: study.why_not(case, arch) for case in cases} if arch else {}
+        unable = {case: plain(f"{SKIPPED}{reason}") for case, reason in reasons.items() if reason}
+        on = arch if compiled else None
+        now = {case.id: unable.get(case.id) or study.identity(case, on) for case in cases}
+        held = dict(zip(frame["case"], frame["identity"], strict=True))
+        return now, unable, [case for case in cases if not fresh(str(held.get(case.id, "")), now[case.id])]
 
     def _profile_path(self, study: str, tool: str) -> Path:
         return self.store.folder / "profiles" / f"{study}_{tool}.csv"
@@ -301,40 +329,59 @@ class Lab:
             self._run = self.store.begin(self._facts)
         return self._run
 
-    def _measure(self, study: Study, cases: Sequence[Case]) -> None:
+    def take_timings(self, study: Study, cases: Sequence[Case]) -> None:
+        """Gate, time and store here the cases that the store does not hold fresh."""
         if study.needs_gpu:
             require_gpu()
         stale = self.stale(study, cases)
         # Contestants of one comparison are measured together or not at all.
         groups = [g for g in study.groups(cases) if any(case.id in stale for case in g)]
-        total, done, context = sum(map(len, groups)), 0, self._context()
-        for group in groups:
-            self.require_time()
-            with alone():
-                outcome = study.measure_group(group, context)
-            named = {case.id: case for case in group}
-            skipped = [
-                {**named[case].row(), "identity": plain(f"{SKIPPED}{reason}")}
-                for case, reason in outcome.skipped.items()
-            ]
-            self.store.add(study.name, [*outcome.rows, *skipped], self._begin())
-            self._taken.setdefault((study.name, ""), set()).update(named)
-            done += len(group)
-            self.say(f"{study.name} case {done}/{total}: {group[0].id}")
-            for case, reason in outcome.skipped.items():
-                self.say(f"{study.name} skipped {case}: {reason}")
+        asked = [case for group in groups for case in group]
+        context = self._context()
+        self.progress.drop({(study.name, case.id) for case in cases} - {(study.name, c.id) for c in asked})
+        with self.progress.over(self.estimate.add(study, asked, this_arch())):
+            for group in groups:
+                self.require_time()
+                self.progress.at(group[0].id)
+                outcome = self._measured(study, group, context)
+                named = {case.id: case for case in group}
+                skipped = [
+                    {**named[case].row(), "identity": plain(f"{SKIPPED}{reason}")}
+                    for case, reason in outcome.skipped.items()
+                ]
+                self.store.add(study.name, [*outcome.rows, *skipped], self._begin())
+                self._taken.setdefault((study.name, ""), set()).update(named)
+                self.progress.done((study.name, case) for case in named)
+                for case, reason in outcome.skipped.items():
+                    self.say(f"{study.name} skipped {case}: {reason}")
         if groups:
             self.rederive()
+
+    def _measured(self, study: Study, group: Sequence[Case], context: Context) -> Outcome:
+        with alone():
+            return study.measure_group(group, context)
+
+    def _take_roofs(self, study: Study, cases: Sequence[Case]) -> None:
+        """Measure the ceilings that the cases' rows are held against, where none is recorded yet."""
+        if study.name != "bandwidth" and self.gpus == 1:
+            for name in dict.fromkeys(in_state(study.count(case).roof, case.state) for case in cases):
+                self.roof.get(name)
+
+    def _take_roof(self, name: str) -> None:
+        self.take_timings(studies.get("bandwidth"), ceiling(name, self.effort, self.sized))
 
     def rederive(self) -> None:
         self.store.rederive(lambda: {name: found.value for name, found in self._roofs().items()})
 
-    def stale(self, study: Study, cases: Sequence[Case]) -> set[str]:
+    def stale(self, study: Study, cases: Sequence[Case], compiled: bool = True) -> set[str]:
         """Ids of the cases that a live lab would measure: not recorded, or recorded as other code than now. A
-        case that could not run is tried again once its surroundings change.
+        case that could not run is tried again once its surroundings change. Code is `compiled` to be told
+        from other code, else known by its source.
         """
         facts, arch = run_facts("", self.effort), this_arch()
-        compile_ahead([(study, cases)], arch)
+        known_by = arch if compiled else None
+        if compiled:
+            compile_ahead([(study, cases)], arch, self.progress)
         found = set()
         for case in cases:
             reason = self.store.why_skipped(study.name, case.id, facts)
@@ -346,7 +393,7 @@ class Lab:
             if (
                 arch
                 and study.why_not(case, arch)
-                or not self.store.is_fresh(study.name, case.id, study.identity(case, arch), facts)
+                or not self.store.is_fresh(study.name, case.id, study.identity(case, known_by), facts)
             ):
                 found.add(case.id)
         return found
@@ -404,27 +451,6 @@ class Lab:
             return
         reason = str(reasons["identity"].iloc[0]).removeprefix(SKIPPED).strip()
         raise MissingRecording(f"`{reasons['case'].iloc[0]}` cannot run on the {self.run['gpu']}: {reason}.")
-
-    def _lacks(self, study: str, tool: str, missing: Sequence[str], held: set[str]) -> MissingRecording:
-        """The error of a replay: what is missing, what of the recording comes nearest, and the command."""
-        of = studies.get(study)
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        table = f"{self.store.folder.name}/{study}_{tool}".removesuffix("_")
-        what = f"The recording {table} lacks `{missing[0]}`{more}"
-        if like := nearest(missing[0], held):
-            what += f"; the nearest in it is `{like}`"
-        if of.everywhere:
-            return MissingRecording(f"{what}.", (), f"rooflab trace {study}")
-        quick = " --effort quick" * (self.effort == "quick")
-        lists = [self.cases(study)]
-        if tool:
-            lists = [cases for name, cases, _ in of.profiles(self.effort, self.sized) if name == tool]
-        listed = {case.id for case in chain.from_iterable(lists)}
-        if set(missing) <= listed:  # a recording that is not complete
-            return MissingRecording(f"{what}.", (), f"rooflab record {study}{quick}")
-        given = "".join(f" --case '{case}'" for case in missing)
-        by = f" --tool {tool}" * bool(tool)
-        return MissingRecording(f"{what}.", missing, f"rooflab measure {study}{by}{given}")
 
 
 # Bytes a second and lane after line coding (128b/130b from generation 3 on), PCI Express base specifications.

@@ -86,6 +86,7 @@ class Attribution(Study):
     """Lesson 02."""
 
     name, lesson = "attribution", "02"
+    setup_s = 3.0  # a model, and its logits in float64
     trace_repeats = STEPS
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
@@ -162,10 +163,6 @@ class Attribution(Study):
 
     def launch_us(self, case: Case, device: Device) -> float:
         return 3e4 if case.operator != "gemv" else super().launch_us(case, device)
-
-    def seconds(self, case: Case, device: Device) -> float:
-        compiling = hf.COMPILING_S if case.impl == "transformers.compile" else 0.0
-        return compiling + super().seconds(case, device)
 
     def rung(self, case: Case) -> Described | None:
         return None

@@ -126,6 +126,15 @@ def ceilings(effort: str, device: Sized | None = None) -> list[Case]:
     return [case for case in streams if case.kind == "own"] + [*transfers(), *peaks(MATRIX[effort])]
 
 
+def ceiling(name: str, effort: str, device: Sized | None = None) -> list[Case]:
+    """The one case that a roof needs where none of `ceilings` is recorded: of a stream the rung that a caller
+    gets, of the transfers the page-locked one. Empty for a roof that this study does not establish.
+    """
+    count, usual = Bandwidth().count, {*stream.DEFAULT.values(), "pinned"}
+    asked = [c for c in ceilings(effort, device) if roofline.in_state(count(c).roof, c.state) == name]
+    return [case for case in asked if case.operator == "gemm" or case.impl in usual][:1]
+
+
 def profiled(n: int = PROFILE_SIZE) -> list[Case]:
     """Every own rung of the four streams: what Nsight Compute counts."""
     streams = (case for operator in ("read", "copy", "write", "triad") for case in ladder(operator, n))

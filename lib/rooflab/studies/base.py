@@ -116,7 +116,9 @@ class Study:
     # Studies that its predictions are made from: it is not recorded while another process still records one.
     after: tuple[str, ...] = ()
     trace_repeats: int = 20  # launches of each case that a tracer sees
-    setup_s: float = 0.45  # buffers, gate before and after: what a case took on the H200, and some more
+    # What a case took on the H200 beside the clock, for estimates: buffers, gate before and after; one check.
+    setup_s: float = 0.45
+    check_s: float = 0.4
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         """Every case this study records at this effort, "full" or "quick"."""
@@ -206,13 +208,9 @@ class Study:
         return 1.5 * (self.predict(case, Context(device=device)) or 2.0)
 
     def seconds(self, case: Case, device: Device) -> float:
-        """About how long measuring a case takes: buffers and gate, then replays of a chain of launches."""
-        chain_us = max(clock.CHAIN_US, 2 * self.launch_us(case, device))
-        samples = self.samples(case)
-        state_s = {"sustained": clock.SUSTAINED_S}
-        state_s["burst"] = samples * (clock.rest_s(chain_us / 1e6) + chain_us / 1e6)
-        state_s |= dict.fromkeys(("after_cool", "after_hot"), samples * clock.NEIGHBOUR_S)
-        return self.setup_s + state_s.get(case.state, 0.0) + (samples + 8) * chain_us / 1e6
+        """About how long measuring a case takes, once what its library compiles is there."""
+        launch_us, samples = self.launch_us(case, device), self.samples(case)
+        return self.setup_s + clock.seconds(launch_us, samples, case.clock, case.state)
 
     def group(self, case: Case) -> tuple:
         """Cases with equal keys are contestants of one comparison: measured interleaved in one process."""
@@ -310,24 +308,30 @@ class Study:
         for group in self.groups(cases):
             yield self.measure_group(group, context)
 
-    def measure_group(self, group: Sequence[Case], context: Context) -> Outcome:
-        """Gate and time one group of contestants; a case that cannot run here is skipped with the reason."""
+    def fitting(self, group: Sequence[Case]) -> tuple[list[Case], dict[str, str]]:
+        """The cases of a group that can run here, and of the others, by id, why not."""
         import cupy
 
-        outcome, ready = Outcome(), []
+        ready, skipped = [], {}
         free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
         free -= self.shared_bytes(group[0])
         for case in group:
             size = self.memory_bytes(case)
             if reason := self.why_not(case, ops.this_arch()):
-                outcome.skipped[case.id] = reason
+                skipped[case.id] = reason
             elif size > 0.9 * free:
-                outcome.skipped[case.id] = (
-                    f"it needs {size / 2**30:.1f} GiB and {max(free, 0) / 2**30:.1f} are free"
-                )
+                skipped[case.id] = f"it needs {size / 2**30:.1f} GiB and {max(free, 0) / 2**30:.1f} are free"
             else:
                 free -= size
                 ready.append(case)
+        return ready, skipped
+
+    def measure_group(self, group: Sequence[Case], context: Context) -> Outcome:
+        """Gate and time one group of contestants; a case that cannot run here is skipped with the reason."""
+        import cupy
+
+        ready, skipped = self.fitting(group)
+        outcome = Outcome(skipped=skipped)
         if not ready:
             return outcome
         works = self.contestants(ready)

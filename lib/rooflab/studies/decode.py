@@ -148,6 +148,7 @@ class Decode(Study):
     """Lesson 08."""
 
     name, lesson = "decode", "08"
+    setup_s, check_s = 0.1, 1.2
     after = predictions.SOURCES
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
@@ -215,10 +216,6 @@ class Decode(Study):
         least = roofline.bound(count.bytes or 0, count.flops or 0, device.dram_gb_s).us
         slow = {EAGERLY: 2e4, GRAPH: 4e3, COMPILED: 3e3, **dict.fromkeys(PLAIN, 4e3)}
         return steps_of(case) * max(2 * least, slow.get(case.impl, 0.0))
-
-    def seconds(self, case: Case, device: Device) -> float:
-        compiling = hf.COMPILING_S if case.impl == COMPILED else 0.0
-        return compiling + 1.0 + 15 * self.launch_us(case, device) / 1e6
 
     def rung(self, case: Case) -> Described | None:
         return self._rung(case, ops.known_arch()) if case.kind == "own" else None

@@ -32,7 +32,6 @@ WEIGHTS = "ROOFLAB_WEIGHTS"  # environment: a local path or hub id of real weigh
 MODELS = ("qwen2.5-1.5b", "qwen2.5-7b", "qwen2-7b")  # of the table of shapes, what is built as a Qwen2
 VARIANTS = ("transformers.eager", "transformers.graph", "transformers.compile")
 EPSILON, THETA = 1e-6, 1e6  # of Qwen2.5's norms and rotary angles
-COMPILING_S = 25.0  # what compiling a decode step takes, for estimates
 
 
 def use_weights(weights: str) -> str:

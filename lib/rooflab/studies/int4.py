@@ -205,7 +205,7 @@ class Int4(Study):
     """Lesson 04."""
 
     name, lesson = "int4", "04"
-    setup_s = 0.3
+    setup_s = 0.15
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         shapes = SHAPES if effort == "full" else SHAPES[:2]

@@ -124,6 +124,7 @@ class Prefill(Study):
     """Lesson 08."""
 
     name, lesson = "prefill", "08"
+    setup_s = 0.8
     after = predictions.SOURCES
     trace_repeats = STEPS
 
@@ -187,9 +188,6 @@ class Prefill(Study):
         least = roofline.bound(count.bytes or 0, count.flops or 0, device.dram_gb_s, device.fp16_tensor).us
         slow = 15 if case.impl.startswith("1_") else 3
         return max(3e4 if case.kind == "peer" else 3e3, slow * least)
-
-    def seconds(self, case: Case, device: Device) -> float:
-        return 1.0 + 15 * self.launch_us(case, device) / 1e6
 
     def builds(self, case: Case) -> list[tuple[Rung, Mapping[str, int]]]:
         if case.kind != "own" or case.model == decode.GEMMA:

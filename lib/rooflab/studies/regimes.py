@@ -20,7 +20,6 @@ import pandas as pd
 from rooflab import dispatch, ops
 from rooflab.bench import gate
 from rooflab.hardware import perf_model, roofline
-from rooflab.hardware.device import Device
 from rooflab.hardware.perf_model import Way, way
 from rooflab.numerics import model_shapes
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
@@ -123,6 +122,7 @@ class Regimes(Study):
     """Lesson 07."""
 
     name, lesson = "regimes", "07"
+    setup_s = 0.09  # operands are shared by all clocks of a shape
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         if effort == "quick":
@@ -146,9 +146,6 @@ class Regimes(Study):
 
     def samples(self, case: Case) -> int:
         return 10 if case.clock == "graph" else 40
-
-    def seconds(self, case: Case, device: Device) -> float:
-        return 0.25 * super().seconds(case, device)  # operands are shared by all clocks of a shape
 
     def group(self, case: Case) -> tuple:
         return (case.n, case.k, case.batch, case.cache, turn(case))

@@ -233,9 +233,9 @@ def holding(lab: labs.Lab, study: str, *names: str, tool: str = "") -> labs.Lab:
     if lab.mode == "live" and rows.empty:
         return lab
     timed = rows[rows["median_us"].notna()]
-    held = {*timed["impl"], *lab.roof}
+    held = {*timed["impl"]}
     lacking = [] if (timed["kind"] == "own").any() else [f"kernel of the study {study}"]
-    lacking += [name for name in names if name not in held]
+    lacking += [name for name in names if name not in held and name not in lab.roof]
     lacking += [f"answer of {tool}"] if tool and not lab.has_profile(study, tool) else []
     if not lacking:
         return lab

@@ -6,9 +6,14 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from rooflab import studies
 from rooflab.errors import MissingRecording
+from rooflab.records.case import Case
+from rooflab.records.fingerprint import SKIPPED
 from rooflab.records.nearest import nearest
+from rooflab.studies.base import TOO_LARGE
 
 if TYPE_CHECKING:
     from rooflab.lab.session import Lab
@@ -34,3 +39,20 @@ def lacking(lab: Lab, study: str, tool: str, missing: Sequence[str], held: set[s
     given = "".join(f" --case '{case}'" for case in missing)
     by = f" --tool {tool}" * bool(tool)
     return MissingRecording(f"{what}.", missing, f"rooflab measure {study}{by}{given}")
+
+
+def require_one(lab: Lab, study: str, cases: Sequence[Case], skipped: pd.DataFrame) -> None:
+    """MissingRecording, with the reason, where no kernel of ours ran on a shape that the study's own list
+    lacks, or on one that the GPU's memory does not hold: who asks for it hears why there is nothing.
+    """
+    own = {case.id for case in cases if case.kind == "own"}
+    unable = skipped[skipped["case"].isin(own)]
+    if not own or len(unable) < len(own):
+        return
+    reasons = unable["identity"].astype(str).str.removeprefix(SKIPPED).str.strip()
+    large = reasons[reasons.str.contains(TOO_LARGE)]
+    if large.empty and own & {case.id for case in lab.cases(study)}:
+        return
+    case = unable.loc[large.index[0] if len(large) else reasons.index[0], "case"]
+    reason = large.iloc[0] if len(large) else reasons.iloc[0]
+    raise MissingRecording(f"`{case}` cannot run on the {lab.run['gpu']}: {reason}.")

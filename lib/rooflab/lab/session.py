@@ -23,7 +23,7 @@ from rooflab.errors import MissingRecording, MissingTool, OutOfTime, UsageError
 from rooflab.hardware import device as devices
 from rooflab.hardware.roofline import in_state
 from rooflab.lab.compiling import compile_ahead
-from rooflab.lab.lacking import lacking
+from rooflab.lab.lacking import lacking, require_one
 from rooflab.lab.locks import alone
 from rooflab.lab.profiles import TOOLS, columns_of, is_skipped, read_profile, take
 from rooflab.lab.progress import Progress
@@ -60,12 +60,10 @@ class Lab:
 
     @cached_property
     def progress(self) -> Progress:
-        """What is to be measured and how far that is."""
         return Progress(lambda line: self.say(line))
 
     @cached_property
     def estimate(self) -> Estimate:
-        """What this lab's measuring takes."""
         return Estimate(self.spec or slowest())
 
     @cached_property
@@ -188,7 +186,7 @@ class Lab:
             raise lacking(self, study, "", missing, present)
         rows = frame.set_index("case", drop=False).loc[[case for case in wanted if case in present]]
         timed = rows[~is_skipped(rows)]
-        self._require_one(study, cases, rows[is_skipped(rows)])
+        require_one(self, study, cases, rows[is_skipped(rows)])
         own = timed[(timed["kind"] == "own") & (timed["error"] <= timed["error_budget"])]
         self._note(study, "", wanted, timed["case"], gated=[*own["case"]])
         timed = timed.reset_index(drop=True)
@@ -440,17 +438,6 @@ class Lab:
             effort=self.effort,
             gpus=self.gpus,
         )
-
-    def _require_one(self, study: str, cases: Sequence[Case], skipped: pd.DataFrame) -> None:
-        """MissingRecording, with the reason, where no kernel of ours ran on a shape that the study's own
-        list lacks: who asks for another one hears why there is nothing.
-        """
-        own = {case.id for case in cases if case.kind == "own"}
-        reasons = skipped[skipped["case"].isin(own)]
-        if not own or len(reasons) < len(own) or own & {case.id for case in self.cases(study)}:
-            return
-        reason = str(reasons["identity"].iloc[0]).removeprefix(SKIPPED).strip()
-        raise MissingRecording(f"`{reasons['case'].iloc[0]}` cannot run on the {self.run['gpu']}: {reason}.")
 
 
 # Bytes a second and lane after line coding (128b/130b from generation 3 on), PCI Express base specifications.

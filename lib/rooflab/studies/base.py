@@ -35,6 +35,9 @@ Profile = tuple[str, list[Case], Sequence[str] | None]
 Described = tuple[Rung, Mapping[str, int], str]
 
 
+TOO_LARGE = "it needs"  # so many GiB: how the reason begins why a case is skipped for its memory
+
+
 class Sized(Protocol):
     """What the list of cases depends on: a Device, or just the number of SMs of one that the table lacks."""
 
@@ -320,7 +323,8 @@ class Study:
             if reason := self.why_not(case, ops.this_arch()):
                 skipped[case.id] = reason
             elif size > 0.9 * free:
-                skipped[case.id] = f"it needs {size / 2**30:.1f} GiB and {max(free, 0) / 2**30:.1f} are free"
+                gib = 2**30
+                skipped[case.id] = f"{TOO_LARGE} {size / gib:.1f} GiB and {max(free, 0) / gib:.1f} are free"
             else:
                 free -= size
                 ready.append(case)

@@ -9,6 +9,7 @@ from rooflab import dispatch, ops
 from rooflab.errors import LaunchError, UsageError
 from rooflab.numerics import quant
 from rooflab.ops import gemv, int4, mmq, q8_0
+from rooflab.runtime import driver as runtime_driver
 from rooflab.runtime import launch_cache, nvrtc
 
 needs.compiler()
@@ -258,8 +259,8 @@ def test_a_repeated_launch_puts_the_new_addresses_in(monkeypatch):
     import ctypes
 
     driver, maps = Driver(), []
-    monkeypatch.setattr(nvrtc, "_driver", lambda: driver)
-    monkeypatch.setattr(nvrtc, "current_stream", lambda: 77)
+    monkeypatch.setattr(runtime_driver, "_driver", lambda: driver)
+    monkeypatch.setattr(runtime_driver, "current_stream", lambda: 77)
 
     def array_map(address, *made):
         found = nvrtc.TensorMap()
@@ -267,7 +268,7 @@ def test_a_repeated_launch_puts_the_new_addresses_in(monkeypatch):
         maps.append(found.made)
         return found
 
-    monkeypatch.setattr(nvrtc, "array_map", array_map)
+    monkeypatch.setattr(runtime_driver, "array_map", array_map)
     function = object.__new__(nvrtc.Function)
     function._function, function._allowed = "f", 48 * 1024
     x, y = random(1, 8), random(1, 8)

@@ -285,7 +285,7 @@ def report(asked: argparse.Namespace) -> int:
         store = Store(
             Path(os.environ.get("ROOFLAB_STORE") or paths.BUILD / "data"), device.slug(facts["gpu"])
         )
-    way = pages.pictures(store) + pages.the_way(store, [lessons.opening(path) for path in done])
+    way = pages.the_way(store, [lessons.opening(path) for path in done]) + pages.pictures(store)
     page = site.build(done, readme.markdown(store), around=pages.make(done), way=way)
     _say(f"\n{page}")
     return _ending(outcomes)

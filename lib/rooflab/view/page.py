@@ -42,10 +42,12 @@ def opening(answer: str, able: Sequence[str], chart: tuple[Figure, str]) -> None
 def ladder(
     rows: pd.DataFrame, device: object, roof: plot.Roof, title: str, *, y: str = "gb_s"
 ) -> tuple[Figure, str]:
-    """The ladder of an opening and its caption: own rungs in the order of the rows and, last, the fastest of
-    the peers, as bars of `y` (gb_s, tflop_s or tok_s) under `roof`, (name, value, unit of y).
+    """The ladder of an opening and its caption: own rungs by their numbers and, last, the fastest of the
+    peers, as bars of `y` (gb_s, tflop_s or tok_s) under `roof`, (name, value, unit of y).
     """
     own = rows[rows["kind"] == "own"]
+    number = own["impl"].str.extract(r"^(\d+)", expand=False).astype(float)
+    own = own.loc[number.sort_values(kind="stable").index]
     peers = rows[(rows["kind"] == "peer") & rows[y].notna()]
     shown = pd.concat([own, peers.sort_values(y).tail(1)])
     unit = plot.UNITS[y]

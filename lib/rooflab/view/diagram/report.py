@@ -29,6 +29,7 @@ def kernels(store: Store) -> pd.DataFrame:
             continue
         rows = store.read(study)
         rows = rows[(rows["kind"] == "own") & (rows["clock"] == "graph") & (rows["cache"] == "cold")]
+        rows = rows[rows["state"] != "sustained"]  # those have a roof of their own, which is not drawn
         rows = rows[(rows["flops"] > 0) & (rows["bytes"] > 0) & rows["roof_fraction"].notna()]
         found.append(rows.sort_values("roof_fraction").groupby(["operator", "impl"], sort=True).tail(1))
     if not found:
@@ -69,12 +70,12 @@ def roofline(store: Store) -> Drawing | None:
     canvas.text((left + right) / 2, bottom + 29, "FLOPs a byte", svg.SMALL, "middle")
     end = min(10.0**high, max([*peaks.values(), 10.0**most / 2]) * 1e3 / read)
     canvas.line([at(10.0**low, max(10.0**low * read / 1e3, 10.0**least)), at(end, end * read / 1e3)], 1.6)
-    canvas.text(left + 6, top + 14, f"slope: DRAM read {number(read)} GB/s", svg.SMALL)
+    canvas.text(left + 6, top + 60, f"slope: DRAM read {number(read)} GB/s", svg.SMALL)
     for name, peak in peaks.items():
         x, y = at(min(10.0**high, peak * 1e3 / read), peak)
         canvas.line([(x, y), (right, y)], 1.6, dashed=name != "FP16 tensor")
         close = any(peak < other < 2 * peak for other in peaks.values())  # its name would run into that one's
-        canvas.text(right - 3, y + 12 if close else y - 4, f"{name} {number(peak)}", svg.SMALL, "end")
+        canvas.text(x - 5, y + 12 if close else y, f"{name} {number(peak)}", svg.SMALL, "end")
     best = points.sort_values("roof_fraction", ascending=False).drop_duplicates("operator")
     dots = [at(float(x), float(y)) for x, y in zip(points["intensity"], points["rate"], strict=True)]
     canvas.cells([(x - 2.2, y - 2.2) for x, y in dots], 4.4, 4.4, SKY)

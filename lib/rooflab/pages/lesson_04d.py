@@ -1,4 +1,4 @@
-"""What lesson 04d's page shows: its tables, figures and computed sentences."""
+"""What lesson 04d's page shows: a published experiment, repeated by other clocks and with a cold cache."""
 
 from __future__ import annotations
 
@@ -24,18 +24,13 @@ def opening(here: Lab, theirs: Rows, drawn: Any) -> Opening:
     order = [how for how in ("event, warm", "event, cold", "graph, warm", "graph, cold") if how in gain.index]
     gain, gpu = gain.reindex(order), here.run["gpu"]
     named = theirs[(theirs["batch"] == 1) & (theirs["shape"] == f"{drawn[0]}×{drawn[1]}")]
-    answer = "A clock of events around Python calls times the launches, too. "
+    answer = "A clock of events around Python calls also times the launches. "
     if len(named):
         published = float(named["fp16"].iloc[0] / named["fused"].iloc[0])
-        answer = (
-            f"The published kernel is {published:.2f} times as fast as FP16 on its laptop, by a "
-            "clock that times "
-        )
-        answer += "launches, too. "
-    answer += (
-        f"The same two kernels give {gain.min():.2f} to {gain.max():.2f} on the {gpu}, by clock "
-        "and cache alone."
-    )
+        answer = f"On its laptop the published kernel is {published:.2f} times as fast as FP16, by a clock "
+        answer += "that also times launches. "
+    answer += f"On the {gpu} the same two kernels give {gain.min():.2f} to {gain.max():.2f}, depending on "
+    answer += "clock and cache alone."
     able = (
         "say what an event clock, a graph clock, a warm and a cold cache each measure",
         "take a published speed-up apart into kernels, launches and cache",
@@ -60,8 +55,8 @@ def run_facts(gpu: str, here: Lab, laptop: Store, shapes: Any) -> None:
     one_line(facts)
 
 
-def published_table(drawn: Any, theirs: Rows) -> tuple[str, Rows]:
-    """As published: the table."""
+def published_by_batch(drawn: Any, theirs: Rows) -> tuple[str, Rows]:
+    """Show the source's times of one shape by batch; the shape's name and its rows."""
     name = f"{drawn[0]}×{drawn[1]}"
     published = theirs[theirs["shape"] == name]
     names = {"batch": "Batch", "two_op": "Two-op, literal (µs)"}
@@ -71,8 +66,10 @@ def published_table(drawn: Any, theirs: Rows) -> tuple[str, Rows]:
     return name, published
 
 
-def prediction_own_profiler_table(theirs: Rows, kernels: Rows, published: Rows) -> tuple[float, list[Any]]:
-    """Prediction, from its own profiler: the table."""
+def without_launches(theirs: Rows, kernels: Rows, published: Rows) -> tuple[float, list[Any]]:
+    """Show the source's kernel times beside its event clock, and say what kernels alone would give: the
+    gain for one token and the batches from which on the loop may lose.
+    """
     one = theirs[(theirs["shape"] == "8960×1536") & (theirs["batch"] == 1)].iloc[0]
     ratio = kernels["fp16"] / kernels["fused"]
     table = pd.DataFrame({"what": ["fused", "FP16"]})
@@ -99,8 +96,10 @@ def prediction_own_profiler_table(theirs: Rows, kernels: Rows, published: Rows) 
     return ratio, lost
 
 
-def same_here_table(here: Lab, name: str, gpu: str) -> tuple[list[Any], list[Any], Rows, Rows, Rows]:
-    """The same, here: the table."""
+def repeated_here(here: Lab, name: str, gpu: str) -> tuple[list[Any], list[Any], Rows, Rows, Rows]:
+    """Repeat the experiment here and show it by the source's clock: the cases, batches, rows, times by
+    shape, clock and batch, and those of the drawn shape.
+    """
     recorded = here.cases("int4")
     sizes = sorted({c.batch for c in recorded if c.options == "loop=1"})
     cases = [c for c in study.published(sizes) if c in recorded]
@@ -122,8 +121,8 @@ def same_here_table(here: Lab, name: str, gpu: str) -> tuple[list[Any], list[Any
     return recorded, sizes, rows, wide, one_shape
 
 
-def same_here_said(one_shape: Rows, gpu: str) -> tuple[int, int]:
-    """The same, here: in words."""
+def cost_of_a_token(one_shape: Rows, gpu: str) -> tuple[int, int]:
+    """Say what a further token costs by the event clock and by the graph clock; both in us."""
 
     def each_further(how, who):
         """Microseconds that a token adds, from the first batch to the last."""
@@ -132,20 +131,19 @@ def same_here_said(one_shape: Rows, gpu: str) -> tuple[int, int]:
 
     event, graph = (each_further(how, "fused") for how in ("event, warm", "graph, cold"))
     first = one_shape.loc["event, warm", 1]
-    text = f"By this clock the fused kernel's gain at batch 1 is {first['gain']:.2f} on the {gpu}. But "
-    text += f"look what a further token costs: {event:.0f} µs by the event clock, and {graph:.0f} µs by "
-    text += "the graph clock, cold. "
+    text = f"By this clock the fused kernel's gain at batch 1 is {first['gain']:.2f} on the {gpu}. Each "
+    text += f"further token costs {event:.0f} µs by the event clock, and {graph:.0f} µs by the graph "
+    text += "clock, cold. "
     if event > 1.2 * graph:
-        text += f"The GPU works for the {graph:.0f} and waits for Python in between. Our launcher checks "
-        text += "its operands there before each launch; cuBLAS through torch does so in C++. **This "
-        text += "clock compares two launchers**, and would have said the same of any two kernels "
-        text += "short enough."
+        text += f"The GPU works for {graph:.0f} µs and then waits for Python, where our launcher checks "
+        text += "its operands before each launch; cuBLAS through torch does so in C++. **This clock "
+        text += "compares two launchers**, and would give the same result for any two short kernels."
     display.say(text)
     return event, graph
 
 
-def taken_apart_table(one_shape: Rows, name: str, gpu: str) -> list[Any]:
-    """Taken apart: the table."""
+def by_clock_and_cache(one_shape: Rows, name: str, gpu: str) -> list[Any]:
+    """Show the gain for one token and two by each clock and cache; their order."""
     order = ["event, warm", "event, cold", "graph, warm", "graph, cold"]
     parts = one_shape.reindex([(how, batch) for batch in (1, 2) for how in order])
     names = {"batch": "Batch", "how": "Clock, cache", "fused": "Fused, a loop (µs)"}
@@ -155,8 +153,8 @@ def taken_apart_table(one_shape: Rows, name: str, gpu: str) -> list[Any]:
     return order
 
 
-def taken_apart_said(one_shape: Rows, drawn: Any, gpu: str) -> None:
-    """Taken apart: in words."""
+def clock_and_cache_factors(one_shape: Rows, drawn: Any, gpu: str) -> None:
+    """Say by what factors clock and cache change the gain."""
     at = one_shape["gain"].xs(1, level="batch")
     clock, cache = at["graph, warm"] / at["event, warm"], at["graph, cold"] / at["graph, warm"]
     warm = one_shape.loc["graph, warm", 1]
@@ -170,11 +168,11 @@ def taken_apart_said(one_shape: Rows, drawn: Any, gpu: str) -> None:
     if at["graph, cold"] < 1:
         text += "Without launches and without cache the source's kernel runs at "
         text += f"{at['graph, cold']:.2f} times the speed of FP16 here: it needs too many "
-        text += "instructions for this memory (04b), which a slower memory does not show."
+        text += "instructions for this memory (04b). A slower memory hides that."
     display.say(text)
 
 
-def where_crossover_lies_figure(
+def gains_by_batch(
     sizes: list[Any],
     drawn: Any,
     here: Lab,
@@ -185,7 +183,9 @@ def where_crossover_lies_figure(
     gpu: str,
     rows: Rows,
 ) -> tuple[Rows, dict[str, Any]]:
-    """Where the crossover lies: the figure."""
+    """Draw the gain over FP16 by batch, as published and here; the published gains and all of them by
+    name.
+    """
     tiled = [study.chosen(*drawn, batch, here.sized) for batch in sizes]
     tiled = [c for c in tiled if c in recorded]
     ours = here.measure("int4", tiled).set_index("batch")["median_us"]
@@ -209,8 +209,8 @@ def where_crossover_lies_figure(
     return known, gains
 
 
-def where_crossover_lies_table(gains: dict[str, Any], known: Rows, lost: list[Any], name: str) -> None:
-    """Where the crossover lies: the table."""
+def crossovers(gains: dict[str, Any], known: Rows, lost: list[Any], name: str) -> None:
+    """Show from which batch on each gain is below 1."""
 
     def crossover(gain):
         lost = gain[gain < 1]
@@ -222,27 +222,26 @@ def where_crossover_lies_table(gains: dict[str, Any], known: Rows, lost: list[An
     display.table(table, {"way": "Gain", "at": "Falls below 1 at"}, {}, name)
 
 
-def where_crossover_lies_said(ratio: float, lost: list[Any], gains: dict[str, Any], gpu: str) -> None:
-    """Where the crossover lies: in words."""
-    text = "So the published sentence, *2.38 times at batch 1, loses by batch 2*, has three parts. "
-    text += f"The 2.38 would be {ratio:.2f} without launches, on that card. The batch 2 would be "
-    text += f"{' or '.join(map(str, lost))}. "
+def what_loses(ratio: float, lost: list[Any], gains: dict[str, Any], gpu: str) -> None:
+    """Say what the published crossover is made of."""
+    text = f"The published gain at batch 1 would be {ratio:.2f} without launches, on that GPU, and the loop "
+    text += f"would lose from batch {' or '.join(map(str, lost))} on. "
     once = gains.get("read once, cold")
     if once is not None and len(once):
         last = once.index[-1]
         won = once.iloc[-1] > 1
-        text += "And the loss itself is the loop's, not INT4's: r" if won else "R"
+        text += "The loop loses, not INT4: r" if won else "R"
         text += f"ead once, INT4 is {display.speed(once.iloc[-1])} {'still ' if won else ''}at batch {last} "
         text += f"on the {gpu}"
     else:
         text += "04c reads the weights once"
-    text += ". None of it carries over from card to card: the ratio of instructions to bandwidth "
-    text += "differs, and so does what a launch costs."
+    text += ". None of these figures carries over to another GPU: bandwidth, instruction rate and the cost "
+    text += "of a launch differ."
     display.say(text)
 
 
-def ninety_times_table(theirs: Rows, wide: Rows, laptop: Store, shapes: Any, order: list[Any]) -> None:
-    """And ninety times? The table."""
+def over_two_op(theirs: Rows, wide: Rows, laptop: Store, shapes: Any, order: list[Any]) -> None:
+    """Show the gain over the literal two-op product, as published and here."""
     literal = theirs[theirs["batch"] == 1].set_index("shape")
     mine = wide.xs(1, level="batch").swaplevel()
     bench = laptop.read("int4").query("clock == 'event'").set_index("impl")["median_us"]
@@ -260,18 +259,18 @@ def ninety_times_table(theirs: Rows, wide: Rows, laptop: Store, shapes: Any, ord
 
 def takeaway(gpu: str, event: int, graph: int) -> None:
     """What to take away, computed."""
-    text = "- An event clock around eager calls times the slower of two: the GPU, or the program that "
-    text += "feeds it. For kernels of a few microseconds that is the program.\n"
-    text += "- Warm weights favour the larger ones. A decoder's weights are never warm: it reads all of "
-    text += "them for each token.\n"
+    text = "- An event clock around eager calls times the slower of the GPU and the program that launches. "
+    text += "For kernels of a few microseconds that is the program.\n"
+    text += "- A warm cache helps the kernel that moves more bytes. A decoder's weights are never warm: it "
+    text += "reads all of them for each token.\n"
     text += f"- On the {gpu} each further token of the loop costs {event:.0f} µs by the event "
     text += f"clock and {graph:.0f} by the graph clock. Name the clock.\n"
-    text += "- Choose the baseline that one would use otherwise, and report that factor first."
+    text += "- Choose the baseline that a user would run otherwise, and report that factor first."
     display.say(text)
 
 
 def explore(rows: Rows, gpu: str, here: Lab, name: str) -> Any:
-    """Tweak it: the explorer."""
+    """The explorer of the published experiment, by contestant, clock and shape."""
     called = {"fused": "fused, a loop", "fp16": "FP16", "two_op": "two-op, literal"}
     kept = rows.assign(called=rows["who"].map(called))
     return explorer.Explorer(

@@ -1,4 +1,4 @@
-"""What lesson 05c's page shows: its tables, figures and computed sentences."""
+"""What lesson 05c's page shows: lookups, a review's suggestions, launches and graphs, a product in FP32."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def opening(here: Lab) -> Opening:
     """The first screen: what a launch costs, by how it is made."""
     rows = here.measure("q8_0", study.chains())
     rows = rows[rows["clock"].isin(["wall", "graph"])]
-    words = {"bare": "bare launches", "kept": "checks passed before", "": "checked in Python"}
+    words = {"bare": "a bare launch", "kept": "a call checked before", "": "a call checked in Python"}
     names = [
-        "a graph" if clock == "graph" else next(says for word, says in words.items() if word in how)
+        "part of a graph" if clock == "graph" else next(says for word, says in words.items() if word in how)
         for how, clock in zip(rows["options"], rows["clock"], strict=True)
     ]
     layers = int(rows["options"].str.extract(r"layers=(\d+)")[0].iloc[0])
     each, gpu = dict(zip(names, rows["median_us"] / (4 * layers), strict=True)), here.run["gpu"]
-    answer = f"Launches, not products: {4 * layers} short kernels take "
-    answer += ", ".join(f"{us:.1f} µs each as {name}" for name, us in each.items()) + f" on the {gpu}."
+    answer = f"It goes into launches: on the {gpu} a short kernel takes "
+    answer += ", ".join(f"{us:.1f} µs as {name}" for name, us in each.items()) + "."
     able = (
         "say what a launch costs, and who pays",
-        "record a decoder's launches into a CUDA graph without the fault that the page shows",
+        "record a decoder's launches in a CUDA graph with buffers that stay valid",
         "test a review's suggestion before taking it",
     )
     return answer, able, bars(rows, names, gpu, f"A chain of {4 * layers} launches")
@@ -50,8 +50,10 @@ def run_facts(gpu: str, here: Lab, copy_roof: float, source: Store) -> None:
     one_line(facts)
 
 
-def looking_prompt_up_table(here: Lab, copy_roof: float) -> tuple[Rows, int]:
-    """Looking a prompt up: the table."""
+def lookups(here: Lab, copy_roof: float) -> tuple[Rows, int]:
+    """Show the lookup of a prompt token by token and at once, by clock; the rows and the number of
+    tokens.
+    """
     rows = here.measure("q8_0", study.embeddings())
     tokens = int(rows["batch"].iloc[0])
     rows["launches"] = rows["impl"].map({"1_token": 2 * tokens, "2_batched": 1})
@@ -66,24 +68,25 @@ def looking_prompt_up_table(here: Lab, copy_roof: float) -> tuple[Rows, int]:
     return rows, tokens
 
 
-def looking_prompt_up_said(rows: Rows, gpu: str, tokens: int, source: Store) -> None:
-    """Looking a prompt up: in words."""
+def lookups_compared(rows: Rows, gpu: str, tokens: int, source: Store) -> None:
+    """Say what one launch for all tokens brings, beside what the source reports."""
     us = rows.set_index(["impl", "clock"])["median_us"]
     exact = (rows["error"] == 0).all()
     text = "Both give the exact numbers. " if exact else ""
     text += f"On the {gpu}, called by the host, {tokens} tokens take "
     text += f"{us['1_token', 'wall'] / 1e3:,.2f} ms one by one and {us['2_batched', 'wall'] / 1e3:.2f} ms at "
-    text += f"once. As a graph a launch costs {us['1_token', 'graph'] / (2 * tokens):.1f} µs instead of "
-    text += f"{us['1_token', 'wall'] / (2 * tokens):.1f}, and one launch is "
-    text += f"{display.speed(us['1_token', 'graph'] / us['2_batched', 'graph'])}, against {2 * tokens:,}."
+    text += f"once. In a graph each of the {2 * tokens:,} launches costs "
+    text += f"{us['1_token', 'graph'] / (2 * tokens):.1f} µs instead of "
+    text += f"{us['1_token', 'wall'] / (2 * tokens):.1f}, and the single launch is still "
+    text += f"{display.speed(us['1_token', 'graph'] / us['2_batched', 'graph'])}."
     told = source.read("prefill").set_index("impl")["median_us"]
     text += f" The source reports {told['per_token'] / 1e3:.0f} ms before, "
-    text += f"{told['batched'] / 1e3:.0f} ms after, on its GPU and with all that stands around it."
+    text += f"{told['batched'] / 1e3:.0f} ms after, on its GPU, with the rest of the step included."
     display.say(text)
 
 
-def review_suggestions_table(here: Lab) -> Rows:
-    """A review's suggestions: the table."""
+def suggestions(here: Lab) -> Rows:
+    """Show what each suggestion of the review brings, a pair of kernels a row; the pairs."""
     pairs = []
     for found in analysis.review():
         one, two = here.measure(found.before.study, [found.before, found.after]).iloc
@@ -98,8 +101,8 @@ def review_suggestions_table(here: Lab) -> Rows:
     return pairs
 
 
-def review_suggestions_said() -> Any:
-    """A review's suggestions: in words."""
+def refused_shift() -> Any:
+    """Show how the launcher refuses a division that is no shift; the function that quotes a refusal."""
 
     def refused(call):
         try:
@@ -112,8 +115,8 @@ def review_suggestions_said() -> Any:
     return refused
 
 
-def review_suggestions_table_2(here: Lab) -> Rows:
-    """A review's suggestions: the table."""
+def instructions_an_element(here: Lab) -> Rows:
+    """Show the counted instructions an element of each rung that dequantises; its rows."""
     counted = here.profile("q8_0", study.counted(), "ncu", study.COUNTERS)
     cases = [study.Q8().case(case) for case in counted["case"]]
     counted["impl"] = [case.impl for case in cases]
@@ -127,8 +130,8 @@ def review_suggestions_table_2(here: Lab) -> Rows:
     return seen
 
 
-def review_suggestions_said_2(seen: Rows, pairs: Rows) -> None:
-    """A review's suggestions: in words."""
+def cost_of_a_division(seen: Rows, pairs: Rows) -> None:
+    """Say what the division and the scale in two bytes cost."""
     if len(seen) == 3:
         before_shift, after_shift = pairs.loc[0, ["Before (µs)", "After (µs)"]]
         a, b, c = (seen.set_index("impl")["each"][name] for name in seen["impl"])
@@ -143,16 +146,16 @@ def review_suggestions_said_2(seen: Rows, pairs: Rows) -> None:
         display.say(text)
 
 
-def check_before_cast_said(refused: Any) -> None:
-    """The check before the cast: in words."""
+def refused_size(refused: Any) -> None:
+    """Show a size that does not fit an int, and how the launcher refuses it."""
     n, k = 65536, 32768
     cast = int(np.int64(n * k).astype(np.int32))
     display.say(f"{n} × {k} = {n * k:,}, as an int: {cast:,}.")
     refused(lambda: q8_0.check_sizes(1, k, n, 32, "A product"))
 
 
-def launches_graph_them_table(here: Lab) -> tuple[Rows, int]:
-    """Launches, and a graph of them: the table."""
+def chains(here: Lab) -> tuple[Rows, int]:
+    """Show a chain of launches by the way that it is launched; its rows and the number of launches."""
     chain = here.measure("q8_0", study.chains())
     layers = int(chain["options"].str.extract(r"layers=(\d+)")[0].iloc[0])
     launches = 4 * layers
@@ -168,8 +171,8 @@ def launches_graph_them_table(here: Lab) -> tuple[Rows, int]:
     return chain, launches
 
 
-def launches_graph_them_said(chain: Rows, launches: int, gpu: str, source: Store) -> tuple[Rows, float]:
-    """Launches, and a graph of them: in words."""
+def cost_of_a_launch(chain: Rows, launches: int, gpu: str, source: Store) -> tuple[Rows, float]:
+    """Say what a launch costs each way; times by way and clock, and that of the graph."""
     us = chain.set_index(["way", "clock"])["median_us"]
     graph = us["as a graph", "graph"]
     each = {way: us[way, "wall"] / launches for way in ("checked", "kept", "bare")}
@@ -183,7 +186,7 @@ def launches_graph_them_said(chain: Rows, launches: int, gpu: str, source: Store
     text += f"{us['checked', 'wall'] / graph:.1f} times. "
     exact = chain[chain["error_budget"] == 0]
     if (exact["error"] == 0).all():
-        text += "The graph and the bare launches leave the very bits that the checked calls leave. "
+        text += "All ways give the same bits. "
     told = source.read("decode")
     told = told[told["options"].str.contains("context=1K", na=False)].set_index("impl")["tok_s"]
     text += f"The source, whose launches come from a compiled language, reports {told['dp4a']:.0f} tokens a "
@@ -203,8 +206,8 @@ def launches_graph_them_figure(chain: Rows, launches: int, gpu: str) -> None:
     plot.show(fig, f"{text} The kernels are the same; the rest is the host.")
 
 
-def rule_nothing_new_table(here: Lab) -> Rows:
-    """The rule: nothing new inside a capture: the table."""
+def captures(here: Lab) -> Rows:
+    """Show what became of a product captured with each kind of buffer; its rows."""
     found = here.profile("q8_0", study.captures(), "gate")
     words = {"fresh=1 pooled=0": "made by the call"}
     words |= {"fresh=1 pooled=1": "made by the call, from the pool"}
@@ -216,30 +219,26 @@ def rule_nothing_new_table(here: Lab) -> Rows:
     return found
 
 
-def rule_nothing_new_said(found: Rows) -> None:
-    """The rule: nothing new inside a capture: in words."""
+def captures_explained(found: Rows) -> None:
+    """Say which buffers fail a capture, when, and what to do."""
     text = ""
     if len(found) == 3:
         by = found.set_index("buffer")["when"]
         if by["made by the call"] == "at capture":
-            text += "The second case fails honestly: asking the driver for memory is forbidden during a "
+            text += "The second case fails at once: CUDA forbids allocation from the driver during a "
             text += "capture. "
         if by["made by the call, from the pool"] == "at replay":
-            text += (
-                "The third is the dangerous one. A call before the capture leaves a buffer in the pool, so "
-            )
-            text += (
-                "the capture succeeds; the buffer goes back to the pool, somebody else gets it, and every "
-            )
-            text += "replay writes into it. **Warming up hides the fault.** "
+            text += "The third is dangerous. A call before the capture leaves a buffer in the pool, so the "
+            text += "capture succeeds. Then the buffer returns to the pool, other code gets it, and every "
+            text += "replay overwrites it. **A warm-up call hides this fault.** "
         if by["made beforehand"] == "never":
-            text += "The cure is the first: make each buffer once, as large as it will ever have to be, "
+            text += "The first case is right: allocate each buffer once, as large as it will ever be, "
             text += "before the first capture, and keep it."
     display.say(text or "This GPU could not be asked.")
 
 
-def side_path_fp32_table(here: Lab) -> Rows:
-    """A side path in FP32: the table."""
+def fp32_products(here: Lab) -> Rows:
+    """Show the FP32 product token by token, at once, and at once in TF32; its rows."""
     side = here.measure("q8_0", study.side_path())
     read = side["n"] * side["k"] * 4
     side["mb"] = read / 1e6 * np.where(side["impl"] == "torch.mv", side["batch"], 1)
@@ -252,8 +251,8 @@ def side_path_fp32_table(here: Lab) -> Rows:
     return side
 
 
-def side_path_fp32_said(side: Rows, gpu: str, source: Store) -> None:
-    """A side path in FP32: in words."""
+def fp32_products_compared(side: Rows, gpu: str, source: Store) -> None:
+    """Say what one product for all tokens brings, beside what the source reports."""
     if len(side) == 3:
         mv, fp32, tf32 = side["median_us"]
         text = f"On the {gpu} one product is {display.speed(mv / fp32)} in FP32 "
@@ -267,20 +266,20 @@ def side_path_fp32_said(side: Rows, gpu: str, source: Store) -> None:
 
 def takeaway(gpu: str, us: Rows, launches: int, graph: float, pairs: Rows) -> None:
     """What to take away, computed."""
-    text = "- Count launches before kernels: where kernels are short, launches are the time.\n"
+    text = "- Count launches first: where kernels are short, launches take the time.\n"
     text += f"- On the {gpu} a launch costs {us['checked', 'wall'] / launches:.0f} µs with checks in Python, "
     text += f"{us['kept', 'wall'] / launches:.0f} where they were passed before, "
     text += f"{us['bare', 'wall'] / launches:.0f} bare, {graph / launches:.1f} in a graph, kernel included.\n"
     gain = (pairs["Before (µs)"] / pairs["After (µs)"]).max() - 1
     worth = f"are worth up to {gain:.0%} of speed" if gain > 0.005 else "bring no speed"
     text += f"- The review's suggestions {worth} here.\n"
-    text += "- Check sizes before the cast, and make buffers before the capture. Without that, both faults "
-    text += "pass a friendly test."
+    text += "- Check sizes before the cast, and allocate buffers before the capture. A test with friendly "
+    text += "sizes finds neither fault."
     display.say(text)
 
 
 def explore(here: Lab, copy_roof: float, gpu: str) -> Any:
-    """Tweak it: the explorer."""
+    """The explorer of quantisers and dequantisers, by rung and size."""
     parts = [c for c in here.cases("q8_0") if c.operator in ("dequantise", "q8_1")]
     parts = here.measure("q8_0", parts)
     parts["elements"] = parts["k"] * parts["n"].fillna(parts["batch"]).astype(int)

@@ -1,4 +1,4 @@
-"""What lesson 06c's page shows: its tables, figures and computed sentences."""
+"""What lesson 06c's page shows: how far kernels are from exact attention, and what they do at the limits."""
 
 from __future__ import annotations
 
@@ -16,27 +16,26 @@ from rooflab.view import display, explorer, plot
 
 def opening(here: Lab, found: Rows) -> Opening:
     """The first screen: each kernel's largest error over all configurations, beside that of rounding."""
-    worst = 1e3 * found.groupby("impl", sort=False)["worst_rms"].max()
+    worst = 1e3 * found.groupby("impl")["worst_rms"].max()
+    worst = worst.sort_index(key=lambda names: names.str.extract(r"^(\d+)", expand=False).astype(float))
     rounding, gpu = 1e3 * found["rounding"].max(), here.run["gpu"]
     odd = worst.idxmax()
-    answer = (
-        f"{(worst <= 1.3 * rounding).sum()} of {len(worst)} kernels err by no more than 1.3 times "
-        "what rounding the "
-    )
-    answer += (
-        f"exact result costs by itself, {rounding:.1f} thousandths of the outputs' size; the "
-        "largest error is "
-    )
-    answer += f"{odd}'s, {worst[odd]:.1f} thousandths."
+    answer = f"{(worst <= 1.3 * rounding).sum()} of {len(worst)} kernels are right: they err by at most 1.3 "
+    answer += f"times what rounding the exact result to FP16 costs, {rounding:.1f} thousandths of the "
+    answer += f"outputs' RMS. The largest error is {odd}'s, {worst[odd]:.1f} thousandths."
     able = (
         "tell a wrong kernel from one that only rounds in another order",
         "set a tolerance from the arithmetic and not from taste",
-        "test a kernel where numbers end: large scores, NaN, rows that see no key",
+        "test a kernel on extreme inputs: large scores, NaN, rows that see no key",
     )
-    title = "Largest error over all configurations, thousandths of the RMS"
-    fig, ax = plot.figure("thousandths of the RMS", title=title, height=1.1 + 0.2 * len(worst))
+    title = "Largest error over all configurations"
+    fig, ax = plot.figure("‰ of the outputs' RMS", title=title, height=1 + 0.15 * len(worst))
     plot.bars(ax, list(worst.index), worst.to_numpy(float), "‰", ("rounding alone", rounding, "‰"))
-    return answer, able, (fig, f"{title}, on {gpu}: {odd} {worst[odd]:.1f}, median {worst.median():.1f}.")
+    return (
+        answer,
+        able,
+        (fig, f"{title}, ‰ of the RMS, on {gpu}: {odd} {worst[odd]:.1f}, median {worst.median():.1f}."),
+    )
 
 
 def run_facts(gpu: str, here: Lab) -> None:
@@ -51,8 +50,8 @@ def run_facts(gpu: str, here: Lab) -> None:
     one_line(facts)
 
 
-def prediction_table() -> float:
-    """Prediction: the table."""
+def rounding_errors() -> float:
+    """Show what rounding costs, by what is rounded; the relative error of an FP16 output."""
     half = 2.0**-11
     width, keys = 512, 1848
     rows = [("outputs rounded to FP16", half)]
@@ -68,16 +67,16 @@ def prediction_table() -> float:
     return half
 
 
-def source_test_allowances_said(answers: Any) -> tuple[Rows, Any]:
-    """The source's test, and its allowances: in words."""
+def source_shapes(answers: Any) -> tuple[Rows, Any]:
+    """List the shapes of the source's tests; the answers of every kernel, and the shapes."""
     found = answers("tolerance")
     named = found["config"].unique()
     display.say("\n".join(f"{i}. {name}" for i, name in enumerate(named, 1)))
     return found, named
 
 
-def source_test_allowances_table(found: Rows, named: Any, rungs: list[Any]) -> list[Any]:
-    """The source's test, and its allowances: the table."""
+def errors_by_shape(found: Rows, named: Any, rungs: list[Any]) -> list[Any]:
+    """Show the largest error of every kernel on each shape; the kernels in the table's order."""
     found["thousandths"] = 1e3 * found["worst_rms"]
     table = found.pivot(index="impl", columns="config", values="thousandths")[list(named)]
     table.columns = [str(i) for i, _ in enumerate(named, 1)]
@@ -97,8 +96,8 @@ def source_test_allowances_table(found: Rows, named: Any, rungs: list[Any]) -> l
     return order
 
 
-def source_test_allowances_said_2(found: Rows, order: list[Any], rungs: list[Any]) -> None:
-    """The source's test, and its allowances: in words."""
+def against_allowances(found: Rows, order: list[Any], rungs: list[Any]) -> None:
+    """Say which kernels exceed each of the source's allowances."""
     worst = found.groupby("impl")["worst_rms"].max()
     floor = found["rounding"].max()
     text = f"Rounding the exact result costs up to {floor:.4f} RMS by itself"
@@ -118,8 +117,8 @@ def source_test_allowances_said_2(found: Rows, order: list[Any], rungs: list[Any
     display.say(text)
 
 
-def beside_torch_figure(here: Lab, seq: int, gpu: str) -> Rows:
-    """Beside torch: the figure."""
+def errors_beside_torch(here: Lab, seq: int, gpu: str) -> Rows:
+    """Show and draw errors against float64 beside torch's; the rows drawn."""
     cases = [c for c in here.cases("attention") if c.seq == seq and c.operator == "attention"]
     cases = [c for c in cases if c.heads == study.HEADS and not c.window]
     cases = cases or study.ladder(128, seq, device=here.sized)
@@ -142,8 +141,8 @@ def beside_torch_figure(here: Lab, seq: int, gpu: str) -> Rows:
     return some
 
 
-def beside_torch_said(some: Rows, half: float) -> None:
-    """Beside torch: in words."""
+def nearer_than_torch(some: Rows, half: float) -> None:
+    """Say which rungs are no further from float64 than torch's backends."""
     own, peer = some[some["kind"] == "own"], some[some["kind"] == "peer"]
     text = ""
     if len(peer):
@@ -155,14 +154,14 @@ def beside_torch_said(some: Rows, half: float) -> None:
         exact = some[some["error"] <= 1.01 * some["error"].min()]
         text += f" The smallest error, {exact['error'].min():.1e}, is that of {', '.join(exact['impl'])}"
         if exact["error"].max() <= half:
-            text += ": their weights stay FP32 and only the output is rounded, for which the first table "
-            text += f"predicted up to {half:.1e}"
+            text += ": they keep weights in FP32 and round only the output, for which the first table "
+            text += f"predicts up to {half:.1e}"
         text += "."
     display.say(text)
 
 
-def where_numbers_end_table(answers: Any, rungs: list[Any]) -> Rows:
-    """Where numbers end: the table."""
+def extreme_inputs(answers: Any, rungs: list[Any]) -> Rows:
+    """Show what every kernel does with large scores, no key, NaN and repetition; its answers."""
     edges = answers("edges").set_index("impl")
     edges = edges.loc[[n for n in (*rungs, *asks.SDPA) if n in edges.index]].reset_index()
     names = {
@@ -178,8 +177,8 @@ def where_numbers_end_table(answers: Any, rungs: list[Any]) -> Rows:
     return edges
 
 
-def where_numbers_end_said(edges: Rows, rungs: list[Any]) -> Rows:
-    """Where numbers end: in words."""
+def extreme_inputs_explained(edges: Rows, rungs: list[Any]) -> Rows:
+    """Say which kernels err on extreme inputs, and why; the rungs' errors on large scores."""
     by = edges.set_index("impl")
     own = by.loc[[n for n in by.index if n in rungs]]
     text = f"Scores reach {by['loudest score'].max():,.0f}. "
@@ -187,7 +186,7 @@ def where_numbers_end_said(edges: Rows, rungs: list[Any]) -> Rows:
     if loud.max() > 3 * loud.median():
         text += f"{loud.idxmax()} is off by {loud.max():.3f} RMS there, the median rung by "
         text += f"{loud.median():.3f}. "
-        text += "It adds large scores up in FP16. " if loud.idxmax() == rungs[2] else ""
+        text += "It sums large scores in FP16. " if loud.idxmax() == rungs[2] else ""
     quiet = (own[["blind not zero", "NaN in k lost", "NaN in v lost", "other bits"]] == 0).all(axis=None)
     text += "No rung hides a NaN, invents a result or changes its bits. " if quiet else ""
     spread = by[by["NaN in v spread"] > 0]
@@ -198,14 +197,14 @@ def where_numbers_end_said(edges: Rows, rungs: list[Any]) -> Rows:
         text += ": such a query shares a tile with one that does, and its weight of 0 times NaN is NaN. "
     wide = by[by["NaN in k spread"] > 0]
     if len(wide):
-        text += f"With {', '.join(wide.index)} even a NaN in a key does: it adds its mask, and NaN minus "
-        text += "infinity is NaN."
+        text += f"With {', '.join(wide.index)} a NaN in a key does so too: it adds its mask to the score, "
+        text += "and NaN minus infinity is NaN."
     display.say(text)
     return loud
 
 
-def word_decoder_says_table(answers: Any, rungs: list[Any]) -> Rows:
-    """The word that a decoder says: the table."""
+def words_changed(answers: Any, rungs: list[Any]) -> Rows:
+    """Show how often each kernel changes a decoder's word; its answers."""
     words = answers("words").set_index("impl")
     words = words.loc[[n for n in (*rungs, *asks.SDPA) if n in words.index]].reset_index()
     words["move"] = words["largest move"] / words["spread of logits"]
@@ -220,8 +219,8 @@ def word_decoder_says_table(answers: Any, rungs: list[Any]) -> Rows:
     return words
 
 
-def word_decoder_says_said(words: Rows) -> None:
-    """The word that a decoder says: in words."""
+def words_changed_explained(words: Rows) -> None:
+    """Say which kernels change a word, and how far logits move."""
     changed = words[words["changed"] > 0]
     text = f"Of {words['words'].iloc[0]:.0f} words "
     if len(changed):
@@ -229,7 +228,7 @@ def word_decoder_says_said(words: Rows) -> None:
         text += "; ".join(f"{who} changes {count:.0f}" for who, count in pairs)
         text += ". "
         if (words["changed though apart"] == 0).all():
-            text += "That happens where two words were as good as equal. "
+            text += "Each change is between two words with nearly equal logits. "
     else:
         text += "none is changed by any kernel. "
     most = words.loc[words["move"].idxmax()]
@@ -237,8 +236,8 @@ def word_decoder_says_said(words: Rows) -> None:
     display.say(text)
 
 
-def memory_not_used_figure(answers: Any, gpu: str) -> Rows:
-    """The memory that is not used: the figure."""
+def memory_by_length(answers: Any, gpu: str) -> Rows:
+    """Draw the memory of a call by the prompt's length; its answers."""
     memory = answers("memory")
     memory["mb"] = memory["bytes"] / 1e6
     title = "Memory of one call, 32 heads of 128"
@@ -256,8 +255,8 @@ def memory_not_used_figure(answers: Any, gpu: str) -> Rows:
     return memory
 
 
-def memory_not_used_said(memory: Rows, rungs: list[Any]) -> None:
-    """The memory that is not used: in words."""
+def memory_growth(memory: Rows, rungs: list[Any]) -> None:
+    """Say how each kernel's memory grows with the prompt."""
     ends = memory.sort_values("seq").groupby("impl", sort=False)["mb"].agg(["first", "last"])
     growth = memory["seq"].max() / memory["seq"].min()
     ends["times"] = [f"{last / first:.0f}" for first, last in zip(ends["first"], ends["last"], strict=True)]
@@ -273,21 +272,17 @@ def memory_not_used_said(memory: Rows, rungs: list[Any]) -> None:
 
 def takeaway(loud: Rows) -> None:
     """What to take away, computed."""
-    text = "- An error means something only next to another error: that of rounding alone, or of a library's "
-    text += (
-        "kernel in the same format.\n- Allow what the arithmetic needs. An allowance wide enough for every "
-    )
-    text += "kernel hides faults in the exact ones.\n"
-    text += (
-        f"- Test where numbers end: there {loud.idxmax()}'s error is {loud.max() / loud.median():.0f} times "
-    )
+    text = "- Compare an error with another: that of rounding alone, or that of a library's kernel in the "
+    text += "same format.\n- Allow what the arithmetic needs. A tolerance wide enough for every kernel hides "
+    text += "faults in the exact ones.\n"
+    text += f"- Test extreme inputs: there {loud.idxmax()}'s error is {loud.max() / loud.median():.0f} times "
     text += "the median rung's.\n"
     text += "- Scores need no memory: what a call takes can grow with n, not n²."
     display.say(text)
 
 
 def explore(here: Lab, gpu: str) -> Any:
-    """Tweak it: the explorer."""
+    """The explorer of errors against float64, by contestant, width and window."""
     cases = [c for c in here.cases("attention") if c.operator == "attention" and not c.options]
     cases = [c for c in cases if c.format == "fp16" and c.heads == study.HEADS]
     return explorer.Explorer(

@@ -1,4 +1,4 @@
-"""What lesson 07b's page shows: its tables, figures and computed sentences."""
+"""What lesson 07b's page shows: a law for the time of a product, held against every recorded product."""
 
 from __future__ import annotations
 
@@ -23,16 +23,9 @@ def opening(timed: Rows, here: Any, gpu: str) -> Opening:
     fit = perf_model.fit(timed, here)
     compared = perf_model.compared(timed, here, fit)
     near = 100 * (compared[["one_off", "own_off"]].abs() <= 25).mean()
-    answer = (
-        f"Half of it: a launch of {fit.launch_us:.1f} µs, a bandwidth and a peak put "
-        f"{near['one_off']:.0f} % of "
-    )
-    answer = answer.removeprefix("Half of it: a") if near["one_off"] < 40 or near["one_off"] > 60 else answer
-    answer = answer if answer.startswith("Half") else "A" + answer
-    answer += (
-        f"{fit.rows:,} products on the {gpu} within 25 % of the time measured; two numbers a kernel put "
-    )
-    answer += f"{near['own_off']:.0f} % there."
+    answer = f"From {fit.launch_us:.1f} µs a launch, a bandwidth and a peak, a formula predicts "
+    answer += f"{near['one_off']:.0f} % of {fit.rows:,} products on the {gpu} within 25 %; with two numbers "
+    answer += f"fitted to each kernel, {near['own_off']:.0f} %."
     able = (
         "predict a product's time on a GPU that you do not have",
         "tell from arithmetic intensity whether a product is bound by launches, memory or arithmetic",
@@ -58,8 +51,8 @@ def opening(timed: Rows, here: Any, gpu: str) -> Opening:
     )
 
 
-def law_said(timed: Rows, here: Any, gpu: str, lab: Lab) -> tuple[Any, Rows]:
-    """The law: in words."""
+def fitted(timed: Rows, here: Any, gpu: str, lab: Lab) -> tuple[Any, Rows]:
+    """Fit the law and say its numbers; the fit, and every product with its predictions."""
     fit = perf_model.fit(timed, here)
     compared = perf_model.compared(timed, here, fit)
     display.say(
@@ -71,8 +64,8 @@ def law_said(timed: Rows, here: Any, gpu: str, lab: Lab) -> tuple[Any, Rows]:
     return fit, compared
 
 
-def law_table(compared: Rows, gpu: str) -> None:
-    """The law: the table."""
+def errors_by_way(compared: Rows, gpu: str) -> None:
+    """Show the errors of three predictions, by way."""
     table = extrapolation.errors(compared)
     heads = {"label": "way", "rows": "products", "bound": "bound alone", "one": "one fixed time"}
     heads |= {"own": "own two numbers", "worst": "own two, worst"}
@@ -99,8 +92,8 @@ def law_figure(compared: Rows, timed: Rows, gpu: str, rows: Rows) -> None:
     plot.show(fig, f"{caption}{100 * near:.0f} % within 20 % of the line.")
 
 
-def law_said_2(compared: Rows) -> dict[Any, Any]:
-    """The law: in words."""
+def within_bounds(compared: Rows) -> dict[Any, Any]:
+    """Say how many products are predicted within 10 % and 25 %; these shares."""
     offs = compared[["one_off", "own_off"]].abs()
     within = {off: (100 * (offs <= off).mean()).tolist() for off in (10, 25)}
     display.say(
@@ -111,8 +104,8 @@ def law_said_2(compared: Rows) -> dict[Any, Any]:
     return within
 
 
-def where_fails_said(compared: Rows, here: Any) -> None:
-    """Where it fails: in words."""
+def largest_errors(compared: Rows, here: Any) -> None:
+    """List the products that are predicted worst, with what bounds them."""
     compared["why"] = [extrapolation.reason(row, here.sms) for row in compared.itertuples()]
     bad = compared.assign(off=compared.own_off.abs())
     bad = bad.sort_values("off", ascending=False).drop_duplicates(["label", "why"]).head(8)
@@ -124,8 +117,8 @@ def where_fails_said(compared: Rows, here: Any) -> None:
     display.say("\n".join(lines))
 
 
-def where_fails_table(compared: Rows) -> None:
-    """Where it fails: the table."""
+def errors_by_bound(compared: Rows) -> None:
+    """Show the errors by what bounds the product."""
     kind = compared.why.where(~compared.why.str.contains("tiles for"), "a last round with idle SMs")
     kind = kind.where(~kind.str.contains("narrow ones"), "wide and narrow tiles, counted as wide")
     by = compared.assign(kind=kind, off=compared.own_off.abs(), near=100 * (compared.own_off.abs() <= 25))
@@ -141,23 +134,23 @@ def where_fails_table(compared: Rows) -> None:
     )
 
 
-def where_fails_said_2(compared: Rows) -> None:
-    """Where it fails: in words."""
+def unseen_by_the_law(compared: Rows) -> None:
+    """Say what the law does not count."""
     kinds = zip(compared["format"], compared.impl, strict=True)
     tiled = compared[[perf_model.way(f, w).tile is not None for f, w in kinds]]
     empty = tiled[tiled.why.str.contains("tiles for")]
     display.say(
-        f"{f'{len(empty)} of {len(tiled)}' if len(tiled) else 'No'} products by tiles leave "
-        "SMs without one in "
-        "some round: a matrix of few rows has few tiles, and no bound on bytes sees that. "
-        "Nor does the law know "
-        "how many blocks share an SM, how a library picks its tiles, or that the shortest "
-        "kernels end before the memory reaches its rate."
+        f"{f'{len(empty)} of {len(tiled)}' if len(tiled) else 'No'} products by tiles leave SMs idle in "
+        "some round, because a matrix of few rows has few tiles; a bound on bytes does not count that. The "
+        "law also ignores how many blocks share an SM, how a library picks its tiles, and that the shortest "
+        "kernels end before the memory reaches its full rate."
     )
 
 
-def gpu_has_not_table(here: Any, spec: Any, fit: Any) -> tuple[Store, Any, Any, Rows]:
-    """A GPU that it has not seen: the table."""
+def laptop_predicted(here: Any, spec: Any, fit: Any) -> tuple[Store, Any, Any, Rows]:
+    """Show the published laptop's kernels as predicted; its recording, its GPU, that GPU's numbers, and
+    the kernels.
+    """
     published = rooflab.lab.open("replay", "rtx-4070-laptop-published").store
     laptop = device.get("rtx-4070-laptop")
     there = perf_model.scaled(laptop, here, spec)
@@ -170,18 +163,16 @@ def gpu_has_not_table(here: Any, spec: Any, fit: Any) -> tuple[Store, Any, Any, 
     return published, laptop, there, kernels
 
 
-def gpu_has_not_said(
-    published: Store, there: Any, fit: Any, n: int, k: int, kernels: Rows, laptop: Any
-) -> Rows:
-    """A GPU that it has not seen: in words."""
+def laptop_errors(published: Store, there: Any, fit: Any, n: int, k: int, kernels: Rows, laptop: Any) -> Rows:
+    """Say how far off the laptop's kernels and its sweep are; the sweep, predicted."""
     swept = extrapolation.unseen(extrapolation.laptop_sweep(published), there, fit)
     calls = swept[(swept.n == n) & (swept.k == k)]
     first = calls[calls.batch == 1].set_index("label")
     display.say(
         f"The worst of the {len(kernels)} kernels is {kernels.off.abs().max():.0f} % off."
         + (
-            " The published *sweep* is another matter: its clock is events, and at one token it has "
-            f"{first.us['INT4 loop']:.0f} µs for the fused kernel that the profiler saw take "
+            " The published *sweep* was timed by events, with launches: at one token it has "
+            f"{first.us['INT4 loop']:.0f} µs for the fused kernel, and the profiler "
             f"{kernels.set_index('label').us['INT4 loop']:.0f}. The law predicts kernels; the sweep "
             "measured calls."
             if "INT4 loop" in first.index
@@ -192,16 +183,16 @@ def gpu_has_not_said(
     if len(fast):
         row = fast.iloc[0]
         display.say(
-            f"And at {row.batch} tokens its FP16 product takes {row.us:.0f} µs where the law "
-            f"has {row.one_us:.0f}: a possible reason is that the sweep repeated one matrix of "
-            f"{2 * n * k / 2**20:.0f} MiB, and that GPU's L2 cache holds {laptop.l2_mb:g}. Yet at fewer "
-            "tokens it shows no such gain."
+            f"At {row.batch} tokens its FP16 product takes {row.us:.0f} µs where the law has "
+            f"{row.one_us:.0f}. A possible reason: the sweep repeated one matrix of "
+            f"{2 * n * k / 2**20:.0f} MiB, and that GPU's L2 cache holds {laptop.l2_mb:g} MB. At fewer "
+            "tokens the sweep shows no such gain."
         )
     return swept
 
 
-def crossovers_predicted_table(rows: Rows, here: Any, fit: Any) -> tuple[list[Any], list[Any]]:
-    """Crossovers, predicted: the table."""
+def crossovers(rows: Rows, here: Any, fit: Any) -> tuple[list[Any], list[Any]]:
+    """Show measured and predicted crossovers; which are right, and which kind each is."""
     right, kinds = [], []
     for n, k in regimes.SOURCE:
         found = strategies.crossovers(rows, (n, k), clocks=("graph",))
@@ -222,21 +213,19 @@ def crossovers_predicted_table(rows: Rows, here: Any, fit: Any) -> tuple[list[An
     return right, kinds
 
 
-def crossovers_predicted_said(right: list[Any], kinds: list[Any]) -> Rows:
-    """Crossovers, predicted: in words."""
+def crossovers_right(right: list[Any], kinds: list[Any]) -> Rows:
+    """Say how many crossovers are predicted; those of pairs that cross."""
     told = pd.DataFrame({"right": right, "cross": [kind == "crosses" for kind in kinds]}).dropna()
     cross, one = (told.right[told.cross == each].astype(bool) for each in (True, False))
-    stays = (
-        f"about {one.sum()} of {len(one)} races in which one way stays ahead throughout" if len(one) else ""
-    )
+    stays = f"about {one.sum()} of {len(one)} pairs in which one way stays ahead" if len(one) else ""
     turns = f"about {cross.sum()} of {len(cross)} that cross" if len(cross) else ""
     parts = " and ".join(filter(None, (stays, turns)))
-    display.say(f"The law is right {parts}." if parts else "No race was run that the law could foretell.")
+    display.say(f"The law is right {parts}." if parts else "No pair was recorded that the law could predict.")
     return cross
 
 
-def map_against_intensity_figure(timed: Rows, n: int, k: int, here: Any, gpu: str, rows: Rows) -> None:
-    """The map against intensity: the figure."""
+def under_roofs(timed: Rows, n: int, k: int, here: Any, gpu: str, rows: Rows) -> None:
+    """Draw the products of one matrix under the roofs, by arithmetic intensity."""
     points = strategies.intensity(timed[(timed.n == n) & (timed.k == k)])
     title = f"{n:,} x {k:,} under the roofs"
     fig, ax = plot.figure("FLOP per byte", "TFLOP/s", title, xlog=True, ylog=True, height=4.2)
@@ -259,7 +248,7 @@ def map_against_intensity_figure(timed: Rows, n: int, k: int, here: Any, gpu: st
 
 
 def explore(here: Any, fit: Any, spec: Any) -> tuple[Any, Rows]:
-    """The map of every GPU: the explorer."""
+    """The explorer of every GPU's products by the law, and its rows."""
     matrices = [(1536, 1536), (8960, 1536), (14336, 4096)]
     every = extrapolation.everywhere(here, fit, spec, matrices)
     drawn = explorer.Explorer(
@@ -276,8 +265,8 @@ def explore(here: Any, fit: Any, spec: Any) -> tuple[Any, Rows]:
     return drawn, every
 
 
-def map_every_gpu_table(every: Rows) -> Rows:
-    """The map of every GPU: the table."""
+def gain_by_gpu(every: Rows) -> Rows:
+    """Show what INT4 is predicted to gain on every GPU; the table."""
     one = every[(every["format"] == "int4_g128") & (every.matrix == "8960 x 1536")]
     gain = one.pivot(index="gpu", columns="batch", values="x")
     ahead = [max([b for b in gain.columns if gain.loc[g, b] > 1] or [0]) for g in gain.index]
@@ -296,14 +285,14 @@ def map_every_gpu_table(every: Rows) -> Rows:
     return mapped
 
 
-def map_every_gpu_said(mapped: Rows) -> None:
-    """The map of every GPU: in words."""
+def gain_explained(mapped: Rows) -> None:
+    """Say how INT4's gain depends on the GPU."""
     slow, fast = mapped.sort_values("gb_s").iloc[0], mapped.sort_values("gb_s").iloc[-1]
     display.say(
         f"At one token INT4 is predicted to be {slow.one:.1f} times as fast as FP16 on the {slow.gpu} and "
         f"{fast.one:.1f} times on the {fast.gpu}"
         + (
-            ": where memory is fast, the launch eats what the smaller weights save."
+            ": where memory is fast, the launch takes most of the time, and smaller weights save little."
             if slow.one > 1.1 * fast.one
             else "."
         )
@@ -311,8 +300,8 @@ def map_every_gpu_said(mapped: Rows) -> None:
     )
 
 
-def prompts_rows(lab: Lab, here: Any, fit: Any, spec: Any) -> tuple[Any, list[Any], dict[str, Any]]:
-    """Prompts: the rows behind it."""
+def prompt_shares(lab: Lab, here: Any, fit: Any, spec: Any) -> tuple[Any, list[Any], dict[str, Any]]:
+    """Attention's share of a prompt by length, predicted and traced: the model, the lengths, the curves."""
     model = model_shapes.get(attribution.MODEL)
     lengths = [64, 128, 256, 512, 1024, 1848, 4096, 8192, 16384, 32768]
     reached = extrapolation.attention_share(lab.store.read("attention"), model)
@@ -331,8 +320,8 @@ def prompts_rows(lab: Lab, here: Any, fit: Any, spec: Any) -> tuple[Any, list[An
     return model, lengths, curves
 
 
-def prompts_figure(model: Any, curves: dict[str, Any], lengths: list[Any], gpu: str, rows: Rows) -> None:
-    """Prompts: the figure."""
+def prompt_shares_drawn(model: Any, curves: dict[str, Any], lengths: list[Any], gpu: str, rows: Rows) -> None:
+    """Draw attention's share of a prompt by its length."""
     title = f"Attention's share of attention and products, {model.name}"
     fig, ax = plot.figure("tokens of prompt", "%", title, xlog=True)
     for name, part in curves.items():
@@ -347,8 +336,8 @@ def prompts_figure(model: Any, curves: dict[str, Any], lengths: list[Any], gpu: 
     plot.show(fig, f"{title} on {gpu}, {plot.dates(rows)}: {ends}.")
 
 
-def prompts_said(curves: dict[str, Any]) -> None:
-    """Prompts: in words."""
+def prompt_turning_points(curves: dict[str, Any]) -> None:
+    """Say from which length on attention takes more than the products."""
     text = []
     for name, part in curves.items():
         over = part[part.pct > 50]
@@ -358,13 +347,13 @@ def prompts_said(curves: dict[str, Any]) -> None:
             last = f"between {before:,} and {over.seq.iloc[0]:,} tokens"
         text.append(f"{name}: {last}")
     display.say(
-        f"When does attention take more than the products? {'; '.join(text)}. "
-        "Faster products make that point come earlier."
+        f"Attention takes more time than the products from this length on: {'; '.join(text)}. "
+        "Faster products move that point to shorter prompts."
     )
 
 
-def sources_concluded_said(rows: Rows, lab: Lab) -> None:
-    """What the sources concluded: in words."""
+def conclusions(rows: Rows, lab: Lab) -> None:
+    """List the sources' conclusions with what this recording says of them."""
     judged = strategies.conclusions(rows, lab.store.read("int4"))
     lines = [
         f"- **{row.word}**: {row.source}, *{row.says}*. Here: {row.here or 'nothing recorded'}. "
@@ -374,8 +363,8 @@ def sources_concluded_said(rows: Rows, lab: Lab) -> None:
     display.say("\n".join(lines))
 
 
-def lost_table(rows: Rows, here: Any, gpu: str) -> None:
-    """What lost: the table."""
+def lost_ways(rows: Rows, here: Any, gpu: str) -> None:
+    """Show every way that another of its format beats, and why."""
     losers = strategies.lost(rows)
     losers["matrix"] = [f"{n}×{k}" for n, k in zip(losers.n, losers.k, strict=True)]
     losers["matrix"] += [f", {b:,}" for b in losers.batch]
@@ -387,8 +376,8 @@ def lost_table(rows: Rows, here: Any, gpu: str) -> None:
     display.table(losers, heads, {"times": "{:.1f}"}, f"By kernel time, {gpu}")
 
 
-def lost_said(swept: Rows) -> None:
-    """What lost: in words."""
+def lost_on_the_laptop(swept: Rows) -> None:
+    """Say where the source's kernel lost on its laptop, beside the law."""
     theirs = extrapolation.published_lost(swept)
     lines = [
         f"{row.times:.1f} times slower than FP16 on {row.n:,} x {row.k:,} at {row.batch} tokens "
@@ -407,12 +396,9 @@ def takeaway(fit: Any, within: dict[Any, Any], kernels: Rows, cross: Rows) -> No
     display.say(
         f"- One fixed time, {fit.launch_us:.1f} µs, a rate and a peak put {within[25][0]:.0f} % of "
         f"{fit.rows:,} products within 25 %, and the unseen laptop's kernels within "
-        f"{kernels.off.abs().max():.0f} %.\n"
-        "- Could the crossovers have been known? "
-        f"{f'{cross.sum()} of {len(cross)} were' if len(cross) else 'None was found'}. "
-        "Who stays ahead is easier to predict than where the order changes.\n"
-        "- Which regime a product is in, launch, memory or compute, is arithmetic. Do it before "
-        "the kernel.\n"
-        "- What arithmetic cannot see is the shape of the kernel: tiles, rounds, blocks. Measure "
-        "there, and keep the table."
+        f"{kernels.off.abs().max():.0f} %.\n- The law predicts "
+        f"{f'{cross.sum()} of {len(cross)}' if len(cross) else 'no'} crossovers. Which way stays ahead is "
+        "easier to predict than where the order changes.\n- Arithmetic tells whether launches, memory or "
+        "compute bound a product. Do it before you write the kernel.\n- Arithmetic does not tell the "
+        "effect of tiles, rounds and blocks. Measure there, and keep the table."
     )

@@ -1,4 +1,4 @@
-"""What lesson 08b's page shows: its tables, figures and computed sentences."""
+"""What lesson 08b's page shows: prompts step by step, several sequences, and a token's energy."""
 
 from __future__ import annotations
 
@@ -28,16 +28,14 @@ def opening(lab: Lab, prompt: int | None) -> Opening:
     climb = climbs["q8_0"] if len(climbs["q8_0"]) else climbs["fp16"]
     own = climb[climb.kind == "own"]
     first, best = own.iloc[0], own.sort_values("tok_s").iloc[-1]
-    answer = f"A prompt of {prompt:,} tokens goes in at {best.tok_s:,.0f} tokens a second on the {gpu} with "
-    answer += (
-        f"{ablation.FORMATS[best.format]} weights, {display.times(best.tok_s / first.tok_s)} "
-        f"times {first.impl}'s: "
-    )
-    answer += "all tokens share each reading of the weights, so arithmetic is the limit."
+    answer = f"On the {gpu} the engine reads a prompt of {prompt:,} tokens at {best.tok_s:,.0f} tokens a "
+    answer += f"second with {ablation.FORMATS[best.format]} weights, "
+    answer += f"{display.times(best.tok_s / first.tok_s)} times {first.impl}'s rate. All tokens share each "
+    answer += "reading of the weights, so arithmetic is the limit."
     able = (
         "say why a prompt is compute-bound and its answer memory-bound",
         "predict what each step of a prompt's ladder brings",
-        "count joules a token beside tokens a second",
+        "measure joules a token beside tokens a second",
     )
     chart = bars(
         own, list(own.impl), gpu, f"A prompt of {prompt:,} tokens, {ablation.FORMATS[best.format]}", y="tok_s"
@@ -62,8 +60,8 @@ def measured(lab: Lab, prompt: int | None) -> tuple[Lab, Rows, list[int], int, d
     return lab, rows, seqs, prompt, climbs
 
 
-def task_table(model: Any, peaks: dict[str, Any]) -> Rows:
-    """The task: the table."""
+def bounds(model: Any, peaks: dict[str, Any]) -> Rows:
+    """Show the bound of a prompt by length; its rows."""
     lines = []
     for seq in prefill.PROMPTS:
         flops, moved = model_shapes.prefill_flops(model, seq), model_shapes.weight_bytes(model, "fp16")
@@ -87,8 +85,8 @@ def task_table(model: Any, peaks: dict[str, Any]) -> Rows:
     return bound
 
 
-def task_said(bound: Rows, prompt: int, peaks: dict[str, Any]) -> None:
-    """The task: in words."""
+def bound_explained(bound: Rows, prompt: int, peaks: dict[str, Any]) -> None:
+    """Say whether memory or arithmetic bounds the prompt."""
     near = bound.iloc[(bound.seq - (prompt or 1848)).abs().argmin()]
     display.say(
         f"At {near.seq:,.0f} tokens reading the weights takes {near.mb / peaks['dram_read']:.2f} ms, "
@@ -103,8 +101,8 @@ def task_said(bound: Rows, prompt: int, peaks: dict[str, Any]) -> None:
     )
 
 
-def ladder_table(climbs: dict[str, Any], prompt: int, gpu: str) -> None:
-    """The ladder: the table."""
+def ladder(climbs: dict[str, Any], prompt: int, gpu: str) -> None:
+    """Show the steps with Q8_0 weights, and folded those with FP16."""
     heads = {
         "impl": "step",
         "median_us": "ms",
@@ -123,8 +121,8 @@ def ladder_table(climbs: dict[str, Any], prompt: int, gpu: str) -> None:
         )
 
 
-def ladder_said(climbs: dict[str, Any]) -> None:
-    """The ladder: in words."""
+def largest_step(climbs: dict[str, Any]) -> None:
+    """Say which step brings the most and the least, and how far predictions hold."""
     half = climbs["q8_0"] if len(climbs["q8_0"]) else climbs["fp16"]
     own = half.dropna(subset=["gain"]).sort_values("gain")
     if len(own):
@@ -138,14 +136,16 @@ def ladder_said(climbs: dict[str, Any]) -> None:
     kept = half.assign(off=half.tok_s / half.promised).dropna(subset=["off"]).sort_values("off")
     if len(kept):
         low, high = kept.iloc[0], kept.iloc[-1]
-        text = f"Promises: `{low.impl}` reaches the least of its own, {low.off:.0%}; "
-        text += f"`{high.impl}` the most, {high.off:.0%}."
-        text += " Its promise was made from the time of a slower kernel of ours." if high.off > 1.1 else ""
+        text = f"Of its prediction `{low.impl}` reaches the least, {low.off:.0%}, and `{high.impl}` the "
+        text += f"most, {high.off:.0%}."
+        text += (
+            " The latter was predicted from the time of a slower kernel of ours." if high.off > 1.1 else ""
+        )
         display.say(text)
 
 
-def ladder_table_2(rows: Rows) -> None:
-    """The ladder: the table."""
+def logit_errors(rows: Rows) -> None:
+    """Show the errors of the last logits, folded, and say how near they come to the limit."""
     checked = rows.assign(part=rows.error / rows.error_budget).sort_values("part")
     worst = checked.groupby("format", sort=False).tail(1).reset_index(drop=True)
     worst["format"] = worst["format"].map(ablation.FORMATS)
@@ -159,13 +159,13 @@ def ladder_table_2(rows: Rows) -> None:
     display.table(worst, heads, forms, "Errors of the last logits, by format", folded=True)
     tight = worst.sort_values("part").iloc[-1]
     display.say(
-        f"The nearest to its limit is {tight.format}, which uses {tight.part:.0%} of the error allowed: "
-        + ("no step bought its speed with wrong logits." if tight.part <= 1 else "that is refused.")
+        f"{tight.format} comes nearest to its limit, with {tight.part:.0%} of the error allowed: "
+        + ("every step keeps its logits right." if tight.part <= 1 else "the gate refuses that.")
     )
 
 
-def ladder_figure(rows: Rows, bound: Rows, seqs: list[Any], gpu: str) -> None:
-    """The ladder: the figure."""
+def rates_by_length(rows: Rows, bound: Rows, seqs: list[Any], gpu: str) -> None:
+    """Draw tokens a second by the prompt's length, beside the bound."""
     title = "Prompts: tokens a second by length"
     fig, ax = plot.figure("tokens of the prompt", "tok/s", title, xlog=True, ylog=True)
     last = {format: prefill.ways(format)[-1] for format in ablation.FORMATS}
@@ -184,8 +184,8 @@ def ladder_figure(rows: Rows, bound: Rows, seqs: list[Any], gpu: str) -> None:
     plot.show(fig, plot.caption(final, gpu, title, y="tok_s"))
 
 
-def ladder_said_2(rows: Rows, bound: Rows) -> None:
-    """The ladder: in words."""
+def share_of_bound(rows: Rows, bound: Rows) -> None:
+    """Say what share of the bound the fastest way reaches at each length."""
     fastest = rows[(rows.model == decode.MODEL) & (rows.kind == "own")].groupby("seq").tok_s.max()
     theirs = rows[(rows.model == decode.MODEL) & (rows.kind == "peer")].groupby("seq").tok_s.max()
     tops = bound.set_index("seq").tok
@@ -198,8 +198,8 @@ def ladder_said_2(rows: Rows, bound: Rows) -> None:
     display.say(f"Of the FP16 bound the fastest way reaches {', '.join(parts)}.")
 
 
-def ladder_table_3(rows: Rows, seqs: list[Any], gpu: str) -> None:
-    """The ladder: the table."""
+def steps_by_length(rows: Rows, seqs: list[Any], gpu: str) -> None:
+    """Show every step at every length, folded, and say which step is the largest."""
     mine = rows[rows.model == decode.MODEL].assign(w=rows.format.map(ablation.FORMATS))
     wide = mine.pivot_table("tok_s", ["w", "impl"], "seq").reset_index()
     wide["w"] = wide.w.where(~wide.w.duplicated(), "")
@@ -217,17 +217,16 @@ def ladder_table_3(rows: Rows, seqs: list[Any], gpu: str) -> None:
     display.say(
         f"The largest step with Q8_0 weights, by length: {', '.join(words)}."
         + (
-            " Cells left empty were not timed: attention query by query takes a time that "
-            "grows with the square "
-            "of the length, and prompts with INT4 weights go FP16's way."
+            " Empty cells were not timed: attention query by query takes too long for long prompts, and "
+            "prompts with INT4 weights use FP16's steps."
             if wide[seqs].isna().any(axis=None)
             else ""
         )
     )
 
 
-def ladder_table_4(published: Store, prompt: int, rows: Rows, gpu: str) -> None:
-    """The ladder: the table."""
+def beside_others(published: Store, prompt: int, rows: Rows, gpu: str) -> None:
+    """Show our rate beside transformers' and llama.cpp's, and say the ratios."""
     there = published.read("prefill")
     there = there[(there.model == decode.MODEL) & (there.seq == prompt)]
     ours = rows[(rows.model == decode.MODEL) & (rows.seq == prompt) & (rows.kind == "own")].sort_values(
@@ -267,8 +266,8 @@ def ladder_table_4(published: Store, prompt: int, rows: Rows, gpu: str) -> None:
     display.say(f"Ours over the faster of the others: {ratios or 'none of them is known on this GPU'}.")
 
 
-def where_time_goes_figure(lab: Lab) -> tuple[Rows, Lab, Rows, list[Any]]:
-    """Where the time goes: the figure."""
+def time_by_kind(lab: Lab) -> tuple[Rows, Lab, Rows, list[Any]]:
+    """Draw the GPU's time by kind of kernel: the trace, its lab, the shares, the kinds."""
     asking = lab.held("prefill", prefill.traced(), "cupti")
     traced = lab.profile("prefill", asking, "cupti")
     whose = lab
@@ -287,8 +286,8 @@ def where_time_goes_figure(lab: Lab) -> tuple[Rows, Lab, Rows, list[Any]]:
     return traced, whose, pie, families
 
 
-def where_time_goes_table(families: list[Any], pie: Rows, whose: Lab, prompt: int, traced: Rows) -> None:
-    """Where the time goes: the table."""
+def time_by_kind_table(families: list[Any], pie: Rows, whose: Lab, prompt: int, traced: Rows) -> None:
+    """Show the GPU's time by kind of kernel, folded, and say attention's share."""
     heads = {"seq": "tokens", "name": "way", "us": "GPU, ms"} | {name: name for name in families}
     display.table(
         pie.assign(us=pie.us / 1e3),
@@ -313,8 +312,10 @@ def where_time_goes_table(families: list[Any], pie: Rows, whose: Lab, prompt: in
         )
 
 
-def of_2_mmq_brings_rows(traced: Rows) -> tuple[Rows, str, str, Rows, float]:
-    """What 2_mmq brings: the rows behind it."""
+def fixed_times(traced: Rows) -> tuple[Rows, str, str, Rows, float]:
+    """The time of each of torch's kernels that does not depend on the length: the trace, the two ways
+    compared, these times, the largest.
+    """
     study = prefill.Prefill()
     spent = traced.assign(us=pd.to_numeric(traced.us), seq=[study.case(case).seq for case in traced.case])
     slow, fast = (f"prefill/{prefill.ways('q8_0')[i]} format=q8_0" for i in (0, -1))
@@ -327,7 +328,7 @@ def of_2_mmq_brings_rows(traced: Rows) -> tuple[Rows, str, str, Rows, float]:
     return spent, slow, fast, fixed, making
 
 
-def of_2_mmq_brings_table(
+def mmq_by_place(
     whose: Lab,
     lab: Lab,
     rows: Rows,
@@ -339,7 +340,7 @@ def of_2_mmq_brings_table(
     fixed: Rows,
     model: Any,
 ) -> None:
-    """What 2_mmq brings: the table."""
+    """Show what 2_mmq brings as the second step, alone and as the last."""
     timed = rows if whose is lab else whose.measure("prefill", whose.held("prefill", whose.cases("prefill")))
     timed = (
         timed[(timed.model == decode.MODEL) & (timed.seq == prompt_asked)]
@@ -373,14 +374,13 @@ def of_2_mmq_brings_table(
         constant = f"{making / 1e3:.1f} ms that do not depend on the prompt"
         display.say(
             f"One kernel of torch's, `{fixed.index[-1]}`, has {constant} (the next largest has "
-            f"{fixed.iloc[-2] / 1e3:.1f}): the making of FP16 weights. Three bytes a weight, "
-            "one in and two out, "
-            f"would take {least:.1f} ms at the read roof. The products themselves take cuBLAS "
+            f"{fixed.iloc[-2] / 1e3:.1f}): it writes the FP16 weights. Three bytes a weight, one read and "
+            f"two written, would take {least:.1f} ms at the read roof. The products themselves take cuBLAS "
             f"{cublas / 1e3:.1f} ms and ours, in `7_fused` and with the gate in them, {own / 1e3:.1f}: "
             + (
-                "so what the step saves is the weights' way through memory, not the multiplication."
+                "so the step saves the writing of FP16 weights, and no time in the multiplication."
                 if own > 0.98 * cublas
-                else "so both the weights' way through memory and the multiplication get shorter."
+                else "so the step saves the writing of FP16 weights and time in the multiplication."
             )
         )
         early, late = (placed.iloc[i] for i in (0, -1))
@@ -388,13 +388,13 @@ def of_2_mmq_brings_table(
             f"As the second step it takes the prompt from {early.off:.1f} ms to "
             f"{early.on:.1f}, {early.gain:.2f} "
             f"times; as the last it would from {late.off:.1f} to {late.on:.1f}, **{late.gain:.2f} times**. "
-            "That last *without* is FP16's graph, whose products are cuBLAS's, plus the "
-            "making of the weights."
+            "The time *without* it in the last row is that of FP16's graph, with cuBLAS's products, plus the "
+            "writing of the weights."
         )
 
 
-def memory_table(lab: Lab) -> None:
-    """Memory: the table."""
+def memory(lab: Lab) -> None:
+    """Show a prompt's memory beside the weights, folded, and say its share of them."""
     questions = prefill.memory([c for c in lab.cases("prefill") if c.model == decode.MODEL])
     answers, owner = lab.profile("prefill", questions, "checks"), lab
     if answers.empty:
@@ -435,8 +435,8 @@ def memory_table(lab: Lab) -> None:
     )
 
 
-def several_sequences_rows(lab: Lab) -> tuple[Rows, Rows, Rows]:
-    """Several sequences: the rows behind it."""
+def sequences(lab: Lab) -> tuple[Rows, Rows, Rows]:
+    """Decoded tokens of one sequence, of several, and both with the library's."""
     cases = [c for c in lab.cases("decode") if c.model == decode.MODEL and c.seq == decode.PROMPT]
     many = ablation.named(lab.measure("decode", lab.held("decode", cases)))
     single = many[(many.batch == 1) & many.usual & many.impl.isin(decode.RUNGS)]
@@ -453,8 +453,8 @@ def several_sequences_rows(lab: Lab) -> tuple[Rows, Rows, Rows]:
     return single, crowd, both
 
 
-def several_sequences_figure(crowd: Rows, both: Rows, gpu: str) -> None:
-    """Several sequences: the figure."""
+def sequences_drawn(crowd: Rows, both: Rows, gpu: str) -> None:
+    """Draw tokens a second by the number of sequences."""
     if len(crowd):
         title = "Tokens a second, all sequences together"
         fig, ax = plot.figure("sequences", "tok/s", title, xlog=True, ylog=True)
@@ -468,8 +468,8 @@ def several_sequences_figure(crowd: Rows, both: Rows, gpu: str) -> None:
         plot.show(fig, plot.caption(both, gpu, title, y="tok_s"))
 
 
-def several_sequences_said(both: Rows) -> None:
-    """Several sequences: in words."""
+def sequences_gain(both: Rows) -> None:
+    """Say what the most sequences bring, by format."""
     words = []
     for format in ablation.FORMATS:
         mine = both[(both.format == format) & (both.kind == "own")].sort_values("batch")
@@ -481,15 +481,14 @@ def several_sequences_said(both: Rows) -> None:
             )
     if words:
         display.say(
-            f"At {int(both.batch.max())} sequences: {'; '.join(words)}. Several sequences are "
-            "decoded by a graph "
-            "of many launches, not by part one's single launch; what a step costs beside its bytes is "
-            "paid once for all of them."
+            f"At {int(both.batch.max())} sequences: {'; '.join(words)}. A graph of many launches decodes "
+            "several sequences, and not part one's single launch; all sequences share the fixed cost of a "
+            "step."
         )
 
 
-def several_sequences_table(both: Rows, gpu: str) -> None:
-    """Several sequences: the table."""
+def sequences_table(both: Rows, gpu: str) -> None:
+    """Show every number of sequences, folded."""
     heads = {
         "who": "weights",
         "batch": "sequences",
@@ -509,8 +508,8 @@ def several_sequences_table(both: Rows, gpu: str) -> None:
     display.table(both, heads, forms, f"Decoded together, {gpu}", folded=True)
 
 
-def joules_table(lab: Lab) -> tuple[Rows, Lab, Rows]:
-    """Joules: the table."""
+def joules(lab: Lab) -> tuple[Rows, Lab, Rows]:
+    """Show the energy of a token by way, folded: the answers, their lab, the rows."""
     questions = decode_checks.energy(lab.sized)
     found = lab.profile("decode", lab.held("decode", questions, "checks"), "checks")
     source = lab
@@ -542,8 +541,8 @@ def joules_table(lab: Lab) -> tuple[Rows, Lab, Rows]:
     return found, source, energy
 
 
-def joules_figure(energy: Rows, source: Lab, found: Rows) -> None:
-    """Joules: the figure."""
+def joules_drawn(energy: Rows, source: Lab, found: Rows) -> None:
+    """Draw joules a token by way."""
     title = "Joules a token"
     ranked = energy.sort_values("joules a token", ascending=False)
     fig, ax = plot.figure("J", title=title, height=1.2 + 0.26 * len(ranked))
@@ -555,30 +554,30 @@ def joules_figure(energy: Rows, source: Lab, found: Rows) -> None:
     plot.show(fig, f"{text}, least {least['joules a token']:.3f} J ({names[-1]} sequences).")
 
 
-def joules_said(energy: Rows) -> None:
-    """Joules: in words."""
+def joules_explained(energy: Rows) -> None:
+    """Say which way takes the most energy and the least, and why."""
     cheap, dear = (energy.sort_values("joules a token").iloc[i] for i in (0, -1))
     display.say(
-        f"The dearest token is `{dear.impl}`'s in {dear.weights_as} at {dear['joules a token']:.2f} J, the "
-        f"cheapest `{cheap.impl}`'s of {int(cheap.batch)} sequences in {cheap.weights_as} at "
+        f"`{dear.impl}` in {dear.weights_as} takes the most energy, {dear['joules a token']:.2f} J a token; "
+        f"`{cheap.impl}` with {int(cheap.batch)} sequences in {cheap.weights_as} takes the least, "
         f"{cheap['joules a token']:.3f} J: "
         f"{dear['joules a token'] / cheap['joules a token']:.0f} times less. "
-        f"A kilowatt-hour buys {3.6e6 / cheap['joules a token'] / 1e6:,.0f} million tokens there."
+        f"A kilowatt-hour then makes {3.6e6 / cheap['joules a token'] / 1e6:,.0f} million tokens."
     )
     spread, saved = energy.watts.max() / energy.watts.min(), dear["joules a token"] / cheap["joules a token"]
     display.say(
         f"The board takes {energy.watts.min():.0f} to {energy.watts.max():.0f} W, "
         + (
-            f"a factor of {spread:.1f} only: what makes a token cheap is that it is done "
-            "sooner, or with others."
+            f"a factor of {spread:.1f} only: a token takes less energy when it is done sooner, or together "
+            "with others."
             if spread < saved / 2
             else f"a factor of {spread:.1f}: power counts as much as time."
         )
     )
 
 
-def asked_table(whose: Lab, lab: Lab, traced: Rows, rows: Rows, gpu: str) -> None:
-    """What was asked: the table."""
+def goals(whose: Lab, lab: Lab, traced: Rows, rows: Rows, gpu: str) -> None:
+    """Show the goals set for prompts, and say how many are met."""
     profiles = {("prefill", "nsys"): traced if whose is lab else traced.iloc[:0]}
     evidence = claims.Evidence(lab.store, {"prefill": rows}, profiles)
     verdicts = claims.board(claims.select("08b_prefill", source=claims.COURSE), evidence)
@@ -600,19 +599,18 @@ def takeaway(rows: Rows, prompt_asked: int, gpu: str, single: Rows) -> None:
         .iloc[-1]
     )
     lines = [
-        f"- On the {gpu} a prompt of {prompt_asked:,} tokens goes in at {best.tok_s:,.0f} tok/s, "
-        f"{best.roof_fraction:.0%} of what the tensor cores were measured to do.",
-        f"- Per token that is {best.tok_s / single.tok_s.max():.0f} times as fast as part "
-        "one's fastest writing: "
-        "a prompt's tokens share each reading of the weights; written tokens do so only if several sequences "
-        "are written at once.",
-        "- Before the GPU can be the bottleneck, the host must stop being one.",
+        f"- On the {gpu} the engine reads a prompt of {prompt_asked:,} tokens at {best.tok_s:,.0f} tok/s, "
+        f"{best.roof_fraction:.0%} of the tensor cores' roof.",
+        f"- Per token that is {best.tok_s / single.tok_s.max():.0f} times as fast as part one's fastest "
+        "decoding, because a prompt's tokens share each reading of the weights. Decoded tokens share it only "
+        "in a batch of sequences.",
+        "- Remove the host's bottleneck first: until then, a faster kernel saves nothing.",
     ]
     display.say("\n".join(lines))
 
 
 def explore(rows: Rows, gpu: str, lab: Lab) -> Any:
-    """Tweak it: the explorer."""
+    """The explorer of prompts, by way, weights and model."""
     shown = rows.assign(weights_as=rows.format.map(ablation.FORMATS))
     return explorer.Explorer(
         "prompts",

@@ -1,4 +1,4 @@
-"""What lesson 09b's page shows: its tables, figures and computed sentences."""
+"""What lesson 09b's page shows: planted faults, a checklist of numeric and repeat tests, and machine code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def opening(killed: Rows) -> Opening:
         "say which faults results alone do not show",
         "choose shapes that a fault cannot hide in",
     )
-    words = killed["killed"].replace("", "survives").value_counts()
+    words = killed["killed"].replace({"": "none: it survives", "time": "no end", "launch": "fault at launch"})
+    words = words.value_counts()
     title = "Who notices a planted fault first"
     fig, ax = plot.figure("mutants", title=title, height=1.1 + 0.22 * len(words))
     plot.bars(ax, list(words.index), words.to_numpy(float), "")
@@ -61,8 +62,8 @@ def run_facts(killed: Rows) -> None:
     one_line(facts)
 
 
-def prediction_should_kill_table(killed: Rows) -> None:
-    """Prediction: what should kill what? The table."""
+def faults_by_kind(killed: Rows) -> None:
+    """Show who noticed each kind of fault first."""
     wrong_number = {"scale", "overwrite", "forget", "zero", "zeros", "nibble", "nibbles", "sign", "pair"}
     wrong_order = {"barrier", "warp barrier"}
     wrong_place = {"guard", "overrun", "clamp", "leave"}
@@ -84,8 +85,8 @@ def prediction_should_kill_table(killed: Rows) -> None:
     display.table(rows, names, caption="Other: a fault at launch, a crash, or no end")
 
 
-def kill_table_table(killed: Rows) -> None:
-    """The kill table: the table."""
+def mutants_by_operator(killed: Rows) -> None:
+    """Show who noticed each operator's mutants first."""
     table = mutations.by_operator(killed)
     table["other"] += table["launch"]
     columns = {
@@ -104,8 +105,8 @@ def kill_table_table(killed: Rows) -> None:
     )
 
 
-def kill_table_said(killed: Rows) -> tuple[Rows, Rows, int]:
-    """The kill table: in words."""
+def mutants_counted(killed: Rows) -> tuple[Rows, Rows, int]:
+    """Say how many mutants are killed: the survivors, the open ones among them, the number killed."""
     left = killed[killed["killed"] == ""]
     open_ = left[mutations.is_open(left)]
     dead = len(killed) - len(left)
@@ -123,8 +124,8 @@ def kill_table_said(killed: Rows) -> tuple[Rows, Rows, int]:
     return left, open_, dead
 
 
-def kill_table_rows(killed: Rows) -> Board:
-    """The kill table: the rows behind it."""
+def mutant_list(killed: Rows) -> Board:
+    """The list of mutants, to filter."""
     listed = killed.assign(
         name=killed["operator"] + "/" + killed["rung"],
         word=killed["killed"].replace({"": "survives", "launch": "fault at launch"}),
@@ -146,17 +147,17 @@ def kill_table_rows(killed: Rows) -> Board:
     )
 
 
-def those_survive_said(left: Rows) -> None:
-    """Those that survive: in words."""
+def survivors(left: Rows) -> None:
+    """List the surviving mutants, each with its reason."""
     lines = []
     for r in left.itertuples():
         why = r.reason[:1].upper() + r.reason[1:] if r.reason else "**No reason yet**"
         lines.append(f"- `{r.rung}`, {r.fault}: `{r.code[:90]}`. {why}.")
-    display.say("\n".join(lines) if lines else "Nobody survives.")
+    display.say("\n".join(lines) if lines else "No mutant survives.")
 
 
-def numbers_trial_table() -> Rows:
-    """Numbers on trial: the table."""
+def numeric_checks() -> Rows:
+    """Show the specification's numeric checks on every FP32 rung; all trials of the suite."""
     trials = suite.read()
     numeric = trials[trials["item"].str.startswith("D")].copy()
     numeric["held"] = numeric["value"] <= numeric["bound"]
@@ -178,17 +179,17 @@ def numbers_trial_table() -> Rows:
     return trials
 
 
-def numbers_trial_said(trials: Rows) -> None:
-    """Numbers on trial: in words."""
+def impossible_bound(trials: Rows) -> None:
+    """Say which bound FP32 cannot keep."""
     unit = trials[trials["item"] == "D6 unit"].iloc[0]
     text = f"D6 asks for an error under {unit['bound']:g} on a product whose largest output has a last digit "
-    text += f"of {unit['value']:g}: FP32 cannot even write such a difference down. Against a bound "
+    text += f"of {unit['value']:g}: FP32 cannot represent such a difference. Against a bound "
     text += "that FP32 can keep, twice the error of sums in the order of k, it is judged as *D6 possible*."
     display.say(text if unit["value"] > unit["bound"] else "D6's bound can be written in FP32 here.")
 
 
-def same_again_table(trials: Rows) -> None:
-    """The same again: the table."""
+def repeated_on_cpu(trials: Rows) -> None:
+    """Show determinism and isolation on the CPU target."""
     again = trials[trials["item"].isin(["F1", "F2", "F2 back", "F5"])].copy()
     again["held"] = again["value"] <= again["bound"]
     rows = again.groupby("item", sort=False).agg(n=("held", "size"), held=("held", "sum")).reset_index()
@@ -203,8 +204,8 @@ def same_again_table(trials: Rows) -> None:
     display.table(rows, {"item": "Item", "says": "What", "held": "Holds", "n": "Of"}, caption="CPU target")
 
 
-def same_again_table_2(evidence: Any, gpu: str) -> None:
-    """The same again: the table."""
+def repeated_on_gpu(evidence: Any, gpu: str) -> None:
+    """Show determinism, memory and refusals of the decoder on the GPU."""
     asked = {
         ("repeated", "distinct"): "distinct results of a prompt, generated greedily again and again",
         ("sampled", "distinct"): "distinct results of it, sampled with one seed",
@@ -222,8 +223,8 @@ def same_again_table_2(evidence: Any, gpu: str) -> None:
     display.table(pd.DataFrame(rows), {"says": "The decoder of lesson 08", "value": gpu})
 
 
-def state_leaks_ratio_table(here: Lab) -> None:
-    """A state that leaks, and what the ratio tells: the table."""
+def not_zeroed_instruments(here: Lab) -> None:
+    """Show what each instrument says of a kernel that does not zero its output."""
     asked = [case for case in planted.cases() if case.impl == "not_zeroed"]
     faults = here.profile("faults", asked, "sanitizer")
     faults["tool"] = faults["case"].str.extract(r"tool=(\w+)")[0]
@@ -237,13 +238,13 @@ def state_leaks_ratio_table(here: Lab) -> None:
     display.table(faults, names)
     if not pd.to_numeric(faults["reports"]).any():
         display.say(
-            "No instrument objects: reading what the last call left is allowed. Only the "
-            "second answer shows it."
+            "No instrument reports it, because a kernel may read what the last call left. Only the second "
+            "answer shows the bug."
         )
 
 
-def machine_code_shows_table() -> None:
-    """What the machine code shows: the table."""
+def instructions_by_rung() -> None:
+    """Show the instructions that the checklist asks for, by rung."""
     facts = static.read_sass()
     facts["operator"] = facts["case"].str.partition("/")[0]
     facts["rung"] = facts["case"].str.partition(" ")[0]
@@ -266,8 +267,8 @@ def machine_code_shows_table() -> None:
     )
 
 
-def hundred_nine_points_table(evidence: Any) -> tuple[Rows, Rows]:
-    """A hundred and nine points: the table."""
+def points_by_section(evidence: Any) -> tuple[Rows, Rows]:
+    """Show the points of each section; all verdicts and the totals."""
     verdicts = scorecard.board(claims.stated(), evidence)
     stated, best = scorecard.tally(verdicts), scorecard.tally(verdicts, "best")
     both = stated[["section", "what", "of", scorecard.PASS, scorecard.FAIL, scorecard.OPEN]].copy()
@@ -287,8 +288,8 @@ def hundred_nine_points_table(evidence: Any) -> tuple[Rows, Rows]:
     return verdicts, total
 
 
-def hundred_nine_points_table_2(verdicts: Rows) -> None:
-    """A hundred and nine points: the table."""
+def marks(verdicts: Rows) -> None:
+    """Show which marks the points reach, and what they lack."""
     rows = []
     for r, top in zip(*[scorecard.marks(verdicts, c).itertuples() for c in ("verdict", "best")], strict=True):
         row = {"mark": r.mark, "asked": f"{r.points} of {r.of}"}
@@ -308,8 +309,8 @@ def hundred_nine_points_table_2(verdicts: Rows) -> None:
     )
 
 
-def hundred_nine_points_rows(verdicts: Rows) -> Board:
-    """A hundred and nine points: the rows behind it."""
+def point_list(verdicts: Rows) -> Board:
+    """The list of points, to filter."""
     points = verdicts[verdicts["points"] > 0].copy()
     points["outcome"] = points["verdict"].map(scorecard.outcome)
     points["section"] = (
@@ -338,8 +339,8 @@ def takeaway(dead: int, killed: Rows, open_: Rows, total: Rows) -> None:
     """What to take away, computed."""
     lines = [
         f"- {dead} of {len(killed)} planted faults are noticed; {len(open_)} holes are known and open.",
-        "- Results alone do not show every missing barrier. Somebody has to watch the accesses.",
-        "- Ragged is not enough: a shape must be ragged where the kernel has a seam.",
+        "- Results alone do not show every missing barrier. A watcher must check the accesses.",
+        "- Ragged shapes are not enough: choose shapes that are ragged at each of the kernel's boundaries.",
         f"- Of {int(total['of'])} points the source's design earns {int(total[scorecard.PASS])} here, "
         f"the best kernel {int(total['best'])}. {int(total[scorecard.OPEN])} are not ours to test.",
     ]

@@ -1,10 +1,11 @@
-"""What lesson 09c's page shows: its tables, figures and computed sentences."""
+"""What lesson 09c's page shows: our kernels beside other libraries', what was tried and lost, and a map."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from rooflab import paths
 from rooflab.analysis import regressions, related
@@ -17,37 +18,39 @@ from rooflab.view.filter_list import Board
 def opening(evidence: Any, gpu: str) -> Opening:
     """The first screen: every library's speed beside ours."""
     every = related.points(evidence)
-    rivals = every[every["gain"].notna()]
+    rivals = every[every["origin"] == related.HERE]
     ahead = (rivals["gain"] > crossover.LEVEL).sum()
     behind = rivals[rivals["gain"] < 1 / crossover.LEVEL]
-    answer = (
-        f"No library was measured side by side on the {gpu}."
-        if rivals.empty
-        else (
-            f"At {len(behind)} of {len(rivals)} points that were measured side by side on the {gpu}; "
-            f"ours is faster at {ahead}."
-        )
-    )
+    answer = f"No library was measured side by side on the {gpu}."
+    if len(rivals):
+        answer = f"A library is faster at {len(behind)} of {len(rivals)} points measured side by side on the "
+        answer += f"{gpu}, ours at {ahead}."
     if len(behind):
         worst = behind.sort_values("gain").iloc[0]
-        answer = answer.removesuffix(".") + f". The widest margin against us is {worst['name']}'s, "
-        answer += f"{display.times(1 / worst['gain'])} times the speed."
+        answer += f" We are furthest behind {worst['name']}, which is {display.times(1 / worst['gain'])} "
+        answer += f"times as fast at {worst['where']}."
     able = (
         "compare two kernels by shape, clock and day",
         "say where a library's kernel is the better choice",
         "find the kernels that were tried and lost, and why",
     )
-    spread = rivals.groupby("name", sort=False)["gain"].median()
-    title = "How many times as fast ours is, median over points"
-    fig, ax = plot.figure("times (1 is level)", title=title, height=1.1 + 0.21 * len(spread))
-    plot.bars(ax, list(spread.index), spread.to_numpy(float), "×")
+    return answer, able, _spread(rivals, gpu)
+
+
+def _spread(rivals: Rows, gpu: str) -> tuple[Figure, str]:
+    """Our speed over each library's, median and range over points: the figure and its caption."""
+    spread = rivals.groupby("name", sort=False)["gain"].agg(["min", "median", "max", "size"])
+    labels = [f"{name} ({size})" for name, size in zip(spread.index, spread["size"], strict=True)]
+    title = "How many times as fast ours is, median and range"
+    fig, ax = plot.figure("times (1 is level)", title=title, height=1 + 0.2 * len(spread))
+    plot.bars(ax, labels, spread["median"], "×", None, spread["min"], spread["max"])
     ax.axvline(1, color="black", linewidth=1)
-    said = ", ".join(f"{name} {value:.2f}" for name, value in spread.items())
-    return answer, able, (fig, f"{title}, {gpu}: {said}.")
+    said = ", ".join(f"{name} {value:.2f}" for name, value in spread["median"].items())
+    return fig, f"{title} over points (their number), {gpu}: medians {said or 'none'}."
 
 
-def libraries_table(evidence: Any, gpu: str) -> Rows:
-    """The libraries: the table."""
+def libraries(evidence: Any, gpu: str) -> Rows:
+    """Show where each library is faster, and from where its figures are; the table."""
     table = related.table(evidence)
     table["from"] = table["origin"].replace(
         {related.HERE: "here", related.OTHER: "another GPU's", related.ABSENT: "none"}
@@ -68,8 +71,8 @@ def libraries_table(evidence: Any, gpu: str) -> Rows:
     return table
 
 
-def libraries_said(table: Rows) -> None:
-    """The libraries: in words."""
+def libraries_described(table: Rows) -> None:
+    """List each library's purpose with the best and the worst comparison for us."""
     lines = []
     for name, rows in table.groupby("name", sort=False):
         line = f"- **{name}**: {rows['purpose'].iloc[0]}."
@@ -79,13 +82,13 @@ def libraries_said(table: Rows) -> None:
             elif r.points:
                 line += f" {r.origin.capitalize()}: at best for us {r.best}, at worst {r.worst}."
             else:
-                line += " No figure on this GPU, here or published; named, not measured."
+                line += " No figure on this GPU, here or published."
         lines.append(line)
     display.say("Each × is how many times as fast ours is.\n\n" + "\n".join(lines))
 
 
-def libraries_said_2(evidence: Any, gpu: str) -> tuple[Rows, Rows, Rows]:
-    """The libraries: in words."""
+def furthest_behind(evidence: Any, gpu: str) -> tuple[Rows, Rows, Rows]:
+    """List the points at which ours is furthest behind: all points, those measured here, those behind."""
     every = related.points(evidence)
     rivals = every[every["origin"] == related.HERE].copy()
     behind = rivals[rivals["gain"] < 1 / crossover.LEVEL].sort_values("gain")
@@ -98,21 +101,8 @@ def libraries_said_2(evidence: Any, gpu: str) -> tuple[Rows, Rows, Rows]:
     return every, rivals, behind
 
 
-def libraries_figure(rivals: Rows, gpu: str) -> None:
-    """The libraries: the figure."""
-    spread = rivals.groupby("name", sort=False)["gain"].agg(["min", "median", "max", "size"])
-    labels = [f"{name} ({size})" for name, size in zip(spread.index, spread["size"], strict=True)]
-    title = "How many times as fast ours is"
-    fig, ax = plot.figure("times (1 is level)", title=title, height=1.2 + 0.32 * len(spread))
-    plot.bars(ax, labels, spread["median"], "×", None, spread["min"], spread["max"])
-    ax.axvline(1, color="black", linewidth=1)
-    text = f"{title}, median and range over points, {gpu}: {len(spread)} libraries measured here"
-    ends = f", medians {spread['median'].min():.2f} to {spread['median'].max():.2f}" if len(spread) else ""
-    plot.show(fig, f"{text}{ends}.")
-
-
-def every_comparison_rows(every: Rows) -> Board:
-    """Every comparison: the rows behind it."""
+def every_comparison(every: Rows) -> Board:
+    """The list of comparisons, to filter."""
     every["word"] = "level"
     every.loc[every["gain"] > crossover.LEVEL, "word"] = "ours"
     every.loc[every["gain"] < 1 / crossover.LEVEL, "word"] = "theirs"
@@ -135,8 +125,8 @@ def every_comparison_rows(every: Rows) -> Board:
     )
 
 
-def lost_said(evidence: Any, gpu: str) -> Rows:
-    """What lost: in words."""
+def slower_rungs(evidence: Any, gpu: str) -> Rows:
+    """List the rungs that are slower than the one they change; these rungs."""
     slower = regressions.rungs(evidence).sort_values("factor", ascending=False)
     lines = [
         f"- **{r.operator}/{r.rung}** ({r.idea}): {r.factor:.2f} times the time of `{r.below}`"
@@ -147,15 +137,15 @@ def lost_said(evidence: Any, gpu: str) -> Rows:
     return slower
 
 
-def lost_table() -> None:
-    """What lost: the table."""
+def given_up() -> None:
+    """Show what the sources' authors tried and gave up."""
     given_up = regressions.given_up()
     names = {"change": "Tried", "brought": "Brought", "gpu": "On", "where": "Stands in"}
     display.table(given_up, names)
 
 
-def where_everything_said() -> Rows:
-    """Where everything is: in words."""
+def features_done() -> Rows:
+    """Say how many features are done; all of them with their places."""
     coverage = pd.read_csv(paths.ROOT / "coverage.csv", dtype=str, keep_default_na=False)
     coverage["word"] = coverage["status"]
     done = coverage["status"] == "done"
@@ -167,8 +157,8 @@ def where_everything_said() -> Rows:
     return coverage
 
 
-def where_everything_rows(coverage: Rows) -> Board:
-    """Where everything is: the rows behind it."""
+def features(coverage: Rows) -> Board:
+    """The list of features, to filter."""
     controls = {"lesson": "Lesson", "status": "Status"}
     return Board(
         "features",
@@ -190,7 +180,7 @@ def takeaway(rivals: Rows, gpu: str, behind: Rows, slower: Rows) -> None:
         f"comparisons and behind in {len(behind)}."
         if len(rivals)
         else f"- No library was measured beside it on the {gpu}.",
-        "- A comparison without shape, clock and day is an advertisement.",
+        "- A comparison needs its shape, clock and day. Without them it cannot be repeated.",
         f"- {len(slower)} rungs of this course are slower than the rung that they change, and stay.",
     ]
     display.say("\n".join(lines))

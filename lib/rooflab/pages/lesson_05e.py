@@ -80,10 +80,12 @@ def opening(fastest: Rows, measured: Sequence[Shape], gpu: str) -> Opening:
     first, gain = _lead(wide)[0], _q8_0_against_fp16(wide)
     text = f"On the {gpu}, at {n} × {k}, {first[1]} is the fastest way for {first[0]} token"
     behind = gain.index[gain < 1]
+    ahead = gain.index[gain.index < behind.min()]
+    if len(behind) and len(ahead):
+        text += f", and Q8_0 weights stay ahead up to {ahead.max()} tokens"
     if len(behind):
-        text += f", and Q8_0 weights stay ahead up to {gain.index[gain.index < behind[0]].max()} tokens. "
-        text += f"From {behind[0]} on, cuBLAS with FP16 weights is faster at {len(behind)} of "
-        text += f"{(gain.index >= behind[0]).sum()} measured numbers of tokens"
+        text += f". From {behind.min()} on, cuBLAS with FP16 weights is faster at {len(behind)} of "
+        text += f"{(gain.index >= behind.min()).sum()} measured numbers of tokens"
     able = [
         "find the number of tokens at which a product stops being memory-bound",
         "read a crossover from measured times, with the quantisation included",

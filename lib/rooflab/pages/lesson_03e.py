@@ -72,7 +72,7 @@ def opening(reports: Rows, gpu: str) -> Opening:
         "choose between memcheck, racecheck, synccheck and initcheck, and know what none of them sees",
         "mend a barrier that some threads miss, a tile that is too small and a sum that is not reset",
     ]
-    notices = said.replace({True: "reports", False: "silent"})
+    notices = said.replace({True: "reports", False: "silent"}).rename(columns={"watch": "watcher"})
     cells = pd.concat([results.add_suffix(" size"), notices], axis=1)
     title = f"Which test notices which mistake, on {gpu}"
     noticed = "; ".join(

@@ -1,4 +1,4 @@
-"""What lesson 04's page shows: its tables, figures and computed sentences."""
+"""What lesson 04's page shows: the INT4 format, what it costs in precision, and a first fused product."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def run_facts(gpu: str, here: Lab, read_roof: float, n: int, k: int) -> None:
     one_line(facts)
 
 
-def format_table() -> tuple[Any, Any, Any]:
-    """The format: the table."""
+def codes_of_eight() -> tuple[Any, Any, Any]:
+    """Show eight weights, their codes and what comes back; the generator, the group and its packed form."""
     rng = np.random.default_rng(4)
     group = rng.standard_normal((1, 128)).astype(np.float32)
     packed = quant.quantise_int4(group)
@@ -77,8 +77,8 @@ def format_table() -> tuple[Any, Any, Any]:
     return rng, group, packed
 
 
-def format_said(packed: Any, group: Any) -> int:
-    """The format: in words."""
+def packed_word(packed: Any, group: Any) -> int:
+    """Say how the first word holds its codes, and how many bits a weight takes; the word."""
     word = int(packed.qweight.view(np.uint32)[0, 0])
     bits = 8 * sum(part.nbytes for part in packed) / group.size
     display.say(
@@ -89,8 +89,8 @@ def format_said(packed: Any, group: Any) -> int:
     return word
 
 
-def edges_table(group: Any) -> None:
-    """At its edges: the table."""
+def unusual_groups(group: Any) -> None:
+    """Show what the format makes of zeros, outliers, NaN and matrices that are no whole tile."""
 
     def told(w):
         try:
@@ -120,8 +120,8 @@ def edges_table(group: Any) -> None:
     display.table(edges, {"w": "Weights", "is": "What becomes of them"})
 
 
-def four_bits_cost_rows(rng: Any) -> tuple[Any, Any, dict[str, Any]]:
-    """What four bits cost: the rows behind it."""
+def errors_by_group(rng: Any) -> tuple[Any, Any, dict[str, Any]]:
+    """The error of INT4 by the size of a group, for three kinds of weights: shape, sizes, errors."""
 
     def error(w, size):
         back = quant.dequantise_int4(quant.quantise_int4(w, size), size)
@@ -139,8 +139,8 @@ def four_bits_cost_rows(rng: Any) -> tuple[Any, Any, dict[str, Any]]:
     return shape, sizes, costs
 
 
-def four_bits_cost_figure(costs: dict[str, Any], sizes: Any, shape: Any) -> None:
-    """What four bits cost: the figure."""
+def errors_drawn(costs: dict[str, Any], sizes: Any, shape: Any) -> None:
+    """Draw the error of INT4 by the size of a group."""
     title = "Error of INT4 by the size of a group"
     what = "weights a group (bits a weight)"
     fig, ax = plot.figure(what, "error, % (RMS)", title, xlog=True)
@@ -153,8 +153,8 @@ def four_bits_cost_figure(costs: dict[str, Any], sizes: Any, shape: Any) -> None
     plot.show(fig, f"{about}: {', '.join(ends)}.")
 
 
-def four_bits_cost_said(costs: dict[str, Any], sizes: Any) -> None:
-    """What four bits cost: in words."""
+def errors_explained(costs: dict[str, Any], sizes: Any) -> None:
+    """Say how error and bits change with the group, and what an outlier costs."""
     from_, to = costs["normal"][0], costs["normal"][-1]
     bits = [4 + 16 / size for size in sizes]
     spoilt = costs["rare outliers"][2] / costs["normal"][2]
@@ -167,10 +167,8 @@ def four_bits_cost_said(costs: dict[str, Any], sizes: Any) -> None:
     )
 
 
-def prediction_four_ways_table(
-    fused: Any, n: int, k: int, here: Lab, read_roof: float
-) -> tuple[dict[str, Any], list[Any]]:
-    """Prediction: four ways, in bytes: the table."""
+def bytes_by_way(fused: Any, n: int, k: int, here: Lab, read_roof: float) -> tuple[dict[str, Any], list[Any]]:
+    """Show the bytes and the bound of four ways to multiply; the ways and their cases."""
     ways = {"torch.matmul": "FP16", fused.name: "fused"}
     ways |= {study.TWO_OP: "two-op, fair", study.TWO_OP_TORCH: "two-op, literal"}
     four = [c for c in study.ladder(n, k, here.sized) if c.impl in ways]
@@ -185,8 +183,8 @@ def prediction_four_ways_table(
     return ways, four
 
 
-def gate_then_clock_table(here: Lab, four: list[Any], ways: dict[str, Any], n: int, k: int, gpu: str) -> Rows:
-    """The gate, then the clock: the table."""
+def times_by_way(here: Lab, four: list[Any], ways: dict[str, Any], n: int, k: int, gpu: str) -> Rows:
+    """Show the time of each way beside its bound; the rows."""
     rows = here.measure("int4", four)
     rows["way"] = rows["impl"].map(ways)
     pairs = zip(rows["error"], rows["error_budget"], strict=True)
@@ -200,8 +198,8 @@ def gate_then_clock_table(here: Lab, four: list[Any], ways: dict[str, Any], n: i
     return rows
 
 
-def gate_then_clock_said(rows: Rows, gpu: str) -> tuple[Rows, Rows]:
-    """The gate, then the clock: in words."""
+def ways_compared(rows: Rows, gpu: str) -> tuple[Rows, Rows]:
+    """Say how the fused kernel compares with the other ways; rows by way, and the fused one."""
     by = rows.set_index("way")
     fused = by.loc["fused"]
     text = f"On the {gpu} the fused kernel reads its few bytes at {fused['roof_fraction']:.0%} of the roof. "
@@ -218,8 +216,8 @@ def gate_then_clock_said(rows: Rows, gpu: str) -> tuple[Rows, Rows]:
     return by, fused
 
 
-def source_own_test_table(here: Lab) -> None:
-    """The source's own test: the table."""
+def source_test(here: Lab) -> None:
+    """Show what the source's own test finds."""
     tested = here.measure("int4", study.seeded(here.sized))
     tested["seed"] = tested["options"].str.extract(r"seed=(\d+)")[0].astype(int)
     tested["passes"] = tested["error"] <= 2e-3
@@ -230,8 +228,8 @@ def source_own_test_table(here: Lab) -> None:
     display.table(tested, names, {"error": "{:.1e}"})
 
 
-def predicted_then_counted_table(here: Lab, ways: dict[str, Any], gpu: str) -> tuple[Rows, Rows]:
-    """Predicted, then counted: the table."""
+def bytes_counted(here: Lab, ways: dict[str, Any], gpu: str) -> tuple[Rows, Rows]:
+    """Show predicted and counted bytes of each way; the counters, and both."""
     ((tool, cases, metrics),) = studies.get("int4").profiles(here.effort, here.sized)
     counted = here.profile("int4", cases, tool, metrics)
     counted["mb"] = pd.to_numeric(counted["dram_bytes"]) / 1e6
@@ -250,8 +248,8 @@ def predicted_then_counted_table(here: Lab, ways: dict[str, Any], gpu: str) -> t
     return counted, both
 
 
-def predicted_then_counted_said(gpu: str, both: Rows) -> float:
-    """Predicted, then counted: in words."""
+def bytes_compared(gpu: str, both: Rows) -> float:
+    """Say how far counted bytes are from predicted ones; the difference of single kernels."""
     off: Any = None
     text = f"Nothing was counted on {gpu}, so the prediction is without a check."
     if len(both):
@@ -269,10 +267,10 @@ def predicted_then_counted_said(gpu: str, both: Rows) -> float:
     return off
 
 
-def predicted_then_counted_table_2(
+def beside_laptop(
     laptop: Store, counted: Rows, four: list[Any], gpu: str, n: int, k: int
 ) -> tuple[Rows, Rows]:
-    """Predicted, then counted: the table."""
+    """Show the counters of the source's kernel as published and here; both."""
     theirs = analysis.published_counters(laptop)
     ours = counted[counted["case"] == four[0].id]
     if len(ours):
@@ -284,8 +282,8 @@ def predicted_then_counted_table_2(
     return theirs, ours
 
 
-def predicted_then_counted_said_2(ours: Rows, theirs: Rows, gpu: str) -> None:
-    """Predicted, then counted: in words."""
+def limit_explained(ours: Rows, theirs: Rows, gpu: str) -> None:
+    """Say whether memory or the SMs limit the kernel, on the laptop and here."""
     if len(ours):
         text = f"On the laptop the kernel keeps DRAM {theirs['dram_pct']:.0f} % busy. "
         if ours["dram_pct"] < ours["sm_pct"]:

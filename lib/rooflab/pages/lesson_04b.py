@@ -1,4 +1,4 @@
-"""What lesson 04b's page shows: its tables, figures and computed sentences."""
+"""What lesson 04b's page shows: the INT4 ladder, the instructions that a weight may cost, and their count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rooflab.ops import int4, stream
 from rooflab.pages import Opening, Rows, one_line
 from rooflab.studies import bandwidth, static
 from rooflab.studies import int4 as study
-from rooflab.view import display, page, plot
+from rooflab.view import display, page
 
 
 def affordable(sms: int, ghz: float, read_roof: float, weight: float) -> float:
@@ -64,10 +64,8 @@ def run_facts(
     one_line(facts)
 
 
-def prediction_budget_instructions_table(
-    sms: int, ghz: float, read_roof: float, weight: float, gpu: str
-) -> float:
-    """Prediction: a budget of instructions: the table."""
+def instruction_budget(sms: int, ghz: float, read_roof: float, weight: float, gpu: str) -> float:
+    """Show, and return, how many instructions a weight may cost at the read roof."""
     slots = sms * 4 * 32 * ghz  # thread instructions a nanosecond
     arriving = {"INT4": read_roof / weight, "FP16": read_roof / 2}  # weights a nanosecond
     budget = pd.DataFrame({"format": arriving.keys(), "rate": arriving.values()})
@@ -90,8 +88,8 @@ def prediction_budget_instructions_table(
     return afford
 
 
-def up_split_k_table(rungs: Any) -> None:
-    """Up to split K: the table."""
+def compiled_instructions(rungs: Any) -> None:
+    """Show the instructions of rungs 1 to 3 as compiled."""
     first = [r.name for r in rungs[:3]]
     facts = static.read_sass()
     facts[["impl", "arch"]] = facts["case"].str.extract(r"^int4/(\S+) arch=sm_(\d+)")
@@ -102,8 +100,8 @@ def up_split_k_table(rungs: Any) -> None:
     display.table(facts, names, {}, "In the compiled kernels")
 
 
-def let_tensor_cores_said() -> None:
-    """Let the tensor cores multiply: in words."""
+def tiles_lose_nothing() -> None:
+    """Say that the tiles hold the same bits as the rows."""
     rng = np.random.default_rng(4)
     rows = int4.Rows(*quant.quantise_int4(rng.standard_normal((192, 512))))
     tiles = int4.repack(*rows)
@@ -116,10 +114,10 @@ def let_tensor_cores_said() -> None:
     )
 
 
-def gate_then_clock_table(
-    large: Any, small: Any, here: Lab, gpu: str
-) -> tuple[dict[Any, Any], dict[Any, Any], Rows]:
-    """The gate, then the clock: the table."""
+def ladder_times(large: Any, small: Any, here: Lab, gpu: str) -> tuple[dict[Any, Any], dict[Any, Any], Rows]:
+    """Show every rung's error and time on the large matrix; rows of both matrices, tuned ones, those
+    shown.
+    """
     ladder, tuned = {}, {}
     for shape in (large, small):
         found = here.measure("int4", study.ladder(*shape, here.sized))
@@ -142,18 +140,10 @@ def gate_then_clock_table(
     return ladder, tuned, shown
 
 
-def gate_then_clock_figure(ladder: dict[Any, Any], gpu: str, read_roof: float) -> None:
-    """The gate, then the clock: the figure."""
-    for shape, found in ladder.items():
-        title = f"INT4 ladder, {shape[0]} × {shape[1]}, batch 1, cold"
-        own = found[found["kind"] == "own"].assign(format="")
-        plot.ladder(own, gpu, ("read", read_roof, "GB/s"), title)
-
-
-def gate_then_clock_said(
+def steps_compared(
     ladder: dict[Any, Any], large: Any, rungs: Any, gpu: str, small: Any, tuned: dict[Any, Any]
 ) -> Rows:
-    """The gate, then the clock: in words."""
+    """Say what each step of the ladder brings; rows of the large matrix by rung."""
     by = {shape: found.set_index("impl") for shape, found in ladder.items()}
     big = by[large]
 
@@ -181,7 +171,7 @@ def gate_then_clock_said(
     return big
 
 
-def instructions_counted_table(
+def instructions_a_weight(
     here: Lab,
     large: Any,
     tuned: dict[Any, Any],
@@ -191,7 +181,7 @@ def instructions_counted_table(
     rungs: Any,
     afford: float,
 ) -> tuple[Rows, Rows]:
-    """Instructions, counted: the table."""
+    """Show the instructions a weight that were counted; all counters, and those of one token."""
     ((tool, cases, metrics),) = studies.get("int4").profiles(here.effort, here.sized)
     counted = here.profile("int4", cases, tool, metrics)
     asked = {c.id: c for c in cases}
@@ -213,8 +203,8 @@ def instructions_counted_table(
     return spent, one_token
 
 
-def instructions_counted_table_2(one_token: Rows) -> None:
-    """Instructions, counted: the table."""
+def stalls(one_token: Rows) -> None:
+    """Show what keeps each rung's warps waiting."""
     names = {"impl": "Rung", "dram_pct": "DRAM busy %", "slot": "Slots used %"}
     names |= {"tensor_pct": "Tensor busy %", "occupancy_pct": "Occupancy %"}
     names |= {"stall_long_scoreboard": "Waits for memory"}
@@ -225,8 +215,8 @@ def instructions_counted_table_2(one_token: Rows) -> None:
     display.table(one_token, names, forms, "Waits: cycles of a warp for each instruction it issues")
 
 
-def instructions_counted_said(gpu: str, spent: Rows, rungs: Any) -> None:
-    """Instructions, counted: in words."""
+def limit_of_each_rung(gpu: str, spent: Rows, rungs: Any) -> None:
+    """Say what limits each rung, by its counters."""
     text = f"Nothing was counted on {gpu}, so the budget stays a prediction."
     if len(spent) > 5:
         seen = spent.set_index("impl")
@@ -254,8 +244,8 @@ def instructions_counted_said(gpu: str, spent: Rows, rungs: Any) -> None:
     display.say(text)
 
 
-def left_table(here: Lab, read_roof: float, gpu: str) -> Rows:
-    """What is left: the table."""
+def distance_to_roof(here: Lab, read_roof: float, gpu: str) -> Rows:
+    """Show what the start of a kernel explains of the distance to the roof; the rows."""
     best = stream.DEFAULT["read"]
     reads = [c for c in here.cases("bandwidth") if c.operator == "read"]
     reads = [c for c in reads if c.impl == best and c.cache == "cold"]
@@ -278,8 +268,8 @@ def left_table(here: Lab, read_roof: float, gpu: str) -> Rows:
     return gap
 
 
-def left_said(gap: Rows) -> None:
-    """What is left: in words."""
+def distance_explained(gap: Rows) -> None:
+    """Say what is left between the fastest kernel and the roof."""
     tiny, huge = gap.iloc[0], gap.iloc[-1]
     text = f"At {tiny['shape']} the bytes are {tiny['bytes_us']:.1f} µs of "
     text += f"{tiny['median_us']:.1f}: "

@@ -1,4 +1,4 @@
-"""What lesson 04c's page shows: its tables, figures and computed sentences."""
+"""What lesson 04c's page shows: INT4 products of several tokens, beside FP16 and other libraries."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def run_facts(
     one_line(facts)
 
 
-def prediction_table(
+def bounds_by_batch(
     read_roof: float, peak: float, batches: list[Any], drawn: Any, gpu: str
 ) -> tuple[list[Any], Rows]:
-    """Prediction: the table."""
+    """Show the bounds of INT4 and FP16 by batch; the batches shown and their rows."""
 
     def bounds(n, k, batch):
         flops = roofline.gemm_flops(batch, n, k)
@@ -98,8 +98,8 @@ def prediction_table(
     return some, table
 
 
-def prediction_said(sms: int, ghz: float, read_roof: float, table: Rows, some: list[Any]) -> None:
-    """Prediction: in words."""
+def free_tokens(sms: int, ghz: float, read_roof: float, table: Rows, some: list[Any]) -> None:
+    """Say up to how many tokens the bound hardly grows, and why CUDA cores cannot keep it."""
     afford = sms * 4 * 32 * ghz / (read_roof / WEIGHT_BYTES["int4_g128"])
     flat = table["ours"].iloc[-1] / table["ours"].iloc[0]
     near = 0.05
@@ -113,8 +113,8 @@ def prediction_said(sms: int, ghz: float, read_roof: float, table: Rows, some: l
     display.say(text)
 
 
-def read_once_cuda_table(here: Lab, rungs: Any, gpu: str) -> tuple[Rows, Rows]:
-    """Read once, on CUDA cores: the table."""
+def read_once(here: Lab, rungs: Any, gpu: str) -> tuple[Rows, Rows]:
+    """Show rungs 5 and 6 by batch; their times, and the table."""
     again = here.measure("int4", study.reused(*study.SHAPES[0]))
     wide = again.pivot(index="batch", columns="impl", values="median_us")
     table = wide.reset_index()
@@ -127,8 +127,8 @@ def read_once_cuda_table(here: Lab, rungs: Any, gpu: str) -> tuple[Rows, Rows]:
     return wide, table
 
 
-def read_once_cuda_said(table: Rows, gpu: str, wide: Rows, rungs: Any) -> None:
-    """Read once, on CUDA cores: in words."""
+def read_once_explained(table: Rows, gpu: str, wide: Rows, rungs: Any) -> None:
+    """Say what reading the weights once brings, and what limits it."""
     last = table.iloc[-1]
     text = f"**Reading once is {display.speed(last['gain'])} at batch {last['batch']:.0f} on the {gpu}.** "
     grown = wide[rungs[5].name]
@@ -140,8 +140,8 @@ def read_once_cuda_said(table: Rows, gpu: str, wide: Rows, rungs: Any) -> None:
     display.say(text)
 
 
-def who_runs_table(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) -> None:
-    """Who runs what: the table."""
+def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) -> None:
+    """Show which rung the dispatcher chooses at each batch."""
 
     def pick(n, k, batch):
         name, _ = int4.choose(n, k, batch, True, study.table_of(here.sized))
@@ -162,10 +162,10 @@ def who_runs_table(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) -
     display.say(text + (f"**; {', '.join(rest)}." if rest else "**."))
 
 
-def gate_then_clock_said(
+def gated_points(
     shapes: list[Any], batches: list[Any], here: Lab, rungs: Any, folded: Any
 ) -> tuple[Rows, dict[str, Any]]:
-    """The gate, then the clock: in words."""
+    """Say how near the points come to the allowed error; the rows and the names of contestants."""
     cases = [c for n, k in shapes for c in study.batches(n, k, batches, here.sized)]
     rows = here.measure("int4", cases)
     rows["who"] = rows["impl"].where(rows["kind"] != "own", "ours")
@@ -185,8 +185,8 @@ def gate_then_clock_said(
     return rows, titles
 
 
-def gate_then_clock_figure(drawn: Any, rows: Rows, some: list[Any], gpu: str) -> Rows:
-    """The gate, then the clock: the figure."""
+def times_by_batch(drawn: Any, rows: Rows, some: list[Any], gpu: str) -> Rows:
+    """Draw the time of each contestant by batch; the rows drawn."""
     title = f"{drawn[0]} × {drawn[1]} by batch, cold"
     one = rows[(rows["n"] == drawn[0]) & (rows["k"] == drawn[1])]
     fig, ax = plot.figure("batch", "µs", title, xlog=True, ylog=True, height=4)
@@ -203,8 +203,8 @@ def gate_then_clock_figure(drawn: Any, rows: Rows, some: list[Any], gpu: str) ->
     return one
 
 
-def gate_then_clock_said_2(one: Rows) -> None:
-    """The gate, then the clock: in words."""
+def growth_by_batch(one: Rows) -> None:
+    """Say how each contestant's time grows with the batch."""
     us = one.pivot(index="batch", columns="who", values="median_us")
     grown = us.loc[us.index[-1]] / us.iloc[0]
     text = f"**From batch {us.index[0]} to {us.index[-1]} our time {display.change(grown['ours'])}**; "
@@ -219,8 +219,8 @@ def gate_then_clock_said_2(one: Rows) -> None:
     display.say(text)
 
 
-def against_fp16_figure(rows: Rows, shapes: list[Any], some: list[Any], gpu: str) -> tuple[Rows, Rows]:
-    """Against FP16: the figure."""
+def gain_over_fp16(rows: Rows, shapes: list[Any], some: list[Any], gpu: str) -> tuple[Rows, Rows]:
+    """Draw the gain over FP16 by batch and shape; times by contestant, and the gains."""
     title = "How many times as fast as FP16 cuBLAS, by batch"
     fig, ax = plot.figure("batch", "times as fast", title, xlog=True)
     times = rows.pivot(index=["n", "k", "batch"], columns="who", values="median_us")
@@ -238,8 +238,8 @@ def against_fp16_figure(rows: Rows, shapes: list[Any], some: list[Any], gpu: str
     return times, gain
 
 
-def against_fp16_said(gain: Rows, batches: list[Any], shapes: list[Any]) -> None:
-    """Against FP16: in words."""
+def gain_explained(gain: Rows, batches: list[Any], shapes: list[Any]) -> None:
+    """Say at how many points INT4 is faster than FP16."""
     slower = gain.index[~(gain > 1)]
     text = f"**Ours is faster than FP16 at {gain.count() - len(slower)} of {gain.count()} points.** "
     text += f"From batch {batches[0]} to {batches[-1]} its gain goes "
@@ -249,8 +249,8 @@ def against_fp16_said(gain: Rows, batches: list[Any], shapes: list[Any]) -> None
     display.say(text + (": more tokens are more arithmetic, and that INT4 does not save." if falls else "."))
 
 
-def against_other_int4_said(times: Rows, shapes: list[Any], some: list[Any], folded: Any) -> None:
-    """Against the other INT4 kernels: in words."""
+def against_peers(times: Rows, shapes: list[Any], some: list[Any], folded: Any) -> None:
+    """Say at how many points ours is faster than the fastest peer."""
     peers = [c for c in times if c not in ("ours", "FP16 cuBLAS", "two-op")]
     ahead = (times[peers].min(axis=1) / times["ours"]).dropna()
     if len(ahead):
@@ -267,16 +267,16 @@ def against_other_int4_said(times: Rows, shapes: list[Any], some: list[Any], fol
         folded("How many times as fast as the fastest peer, by batch", lines)
 
 
-def rested_itself_table(here: Lab, gpu: str) -> None:
-    """Rested, and by itself: the table."""
+def states_compared(here: Lab, gpu: str) -> None:
+    """Show the duel with the fastest peer, rested and sustained."""
     both = states.duels(states.measured(here), "int4")
     title = f"Speed of ours over the fastest recorded peer's, {gpu}"
     display.table(both, states.DUEL, states.DUEL_FORMATS, title)
     display.say(states.says(both))
 
 
-def more_than_block_table(shapes: list[Any], here: Lab, titles: dict[str, Any]) -> tuple[Lab, Rows]:
-    """More than a block holds: the table."""
+def large_batches(shapes: list[Any], here: Lab, titles: dict[str, Any]) -> tuple[Lab, Rows]:
+    """Show the gain over FP16 at more tokens than a block holds; its lab and rows."""
 
     def measured(there):
         cases = [c for n, k in shapes for c in study.many(n, k, device=there.sized)]
@@ -305,8 +305,8 @@ def more_than_block_table(shapes: list[Any], here: Lab, titles: dict[str, Any]) 
     return source, beyond
 
 
-def more_than_block_said(beyond: Rows, peak: float, source: Lab, here: Lab, folded: Any) -> None:
-    """More than a block holds: in words."""
+def large_batches_explained(beyond: Rows, peak: float, source: Lab, here: Lab, folded: Any) -> None:
+    """Say up to how many tokens INT4 stays ahead."""
     last = beyond[beyond["batch"] == beyond["batch"].max()]
     text = f"**At {last['batch'].iloc[0]} tokens FP16 is faster on {(last['gain'] < 1).sum()} of "
     text += f"{len(last)} shapes.** Ours is ahead: "
@@ -325,8 +325,8 @@ def more_than_block_said(beyond: Rows, peak: float, source: Lab, here: Lab, fold
     folded("The times", lines)
 
 
-def asked_reached_table(here: Lab, rows: Rows, gpu: str) -> tuple[list[Any], Rows]:
-    """Asked and reached: the table."""
+def goals(here: Lab, rows: Rows, gpu: str) -> tuple[list[Any], Rows]:
+    """Show every floor and aim with what was reached; the goals and their verdicts."""
     square = [c for c in here.cases("int4") if (c.n, c.k) == study.SQUARE]
     squared = here.measure("int4", square) if square else rows[:0]
     goals = claims.select("04c_batch", source=claims.COURSE)
@@ -341,8 +341,8 @@ def asked_reached_table(here: Lab, rows: Rows, gpu: str) -> tuple[list[Any], Row
     return goals, board
 
 
-def asked_reached_said(board: Rows, gpu: str, rows: Rows) -> None:
-    """Asked and reached: in words."""
+def goals_counted(board: Rows, gpu: str, rows: Rows) -> None:
+    """Say how many floors and aims are met, and where the rest fail."""
     counts = board.groupby("group")["word"].agg(lambda w: [(w == claims.HOLDS).sum(), len(w)])
     text = f"**Of {counts['floor'][1]} floors {counts['floor'][0]} are met, of {counts['aim'][1]} aims "
     text += f"{counts['aim'][0]}, on the {gpu}.** "
@@ -360,7 +360,7 @@ def asked_reached_said(board: Rows, gpu: str, rows: Rows) -> None:
     display.say(text)
 
 
-def were_aims_within_table(
+def possible_gains(
     here: Lab,
     read_roof: float,
     peak: float,
@@ -370,7 +370,7 @@ def were_aims_within_table(
     batches: list[Any],
     gpu: str,
 ) -> Rows:
-    """Were the aims within reach? The table."""
+    """Show the reached gain beside the most that the bounds allow; the points."""
     best = stream.DEFAULT["read"]
     reads = [c for c in here.cases("bandwidth") if c.operator == "read"]
     reads = [c for c in reads if c.impl == best and c.cache == "cold"]
@@ -422,8 +422,8 @@ def were_aims_within_said(goals: list[Any], board: Rows, points: Rows, folded: A
     folded("The times behind it", lines)
 
 
-def why_gap_table(here: Lab, shapes: list[Any], gpu: str) -> Rows:
-    """Why the gap is what it is: the table."""
+def busy_units(here: Lab, shapes: list[Any], gpu: str) -> Rows:
+    """Show how busy DRAM, tensor cores and issue slots are; the counters."""
     ((tool, asked, metrics),) = studies.get("int4").profiles(here.effort, here.sized)
     wanted = [study.chosen(n, k, b, here.sized) for n, k in shapes for b in (1, 16, 64)]
     wanted = [c for c in wanted if c in asked]
@@ -446,8 +446,8 @@ def why_gap_table(here: Lab, shapes: list[Any], gpu: str) -> Rows:
     return seen
 
 
-def why_gap_said(seen: Rows) -> None:
-    """Why the gap is what it is: in words."""
+def gap_explained(seen: Rows) -> None:
+    """Say what the time goes into where no unit is busy."""
     text = "Nsight Compute could not count here."
     if len(seen):
         few, many = (seen[seen["batch"] == b] for b in (1, seen["batch"].max()))
@@ -485,7 +485,7 @@ def takeaway(batches: list[Any], shapes: list[Any], gain: Rows, gpu: str, times:
 
 
 def explore(read_roof: float, peak: float, rows: Rows, gpu: str, here: Lab, drawn: Any) -> Any:
-    """Tweak it: the explorer."""
+    """The explorer of INT4 and FP16 products, by contestant, shape and batch."""
 
     def bound(case):
         moved = roofline.gemm_bytes(case.batch, case.n, case.k, WEIGHT_BYTES["int4_g128"])

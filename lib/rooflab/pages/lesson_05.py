@@ -1,4 +1,4 @@
-"""What lesson 05's page shows: its tables, figures and computed sentences."""
+"""What lesson 05's page shows: the Q8_0 format byte by byte, and the quantiser of activations."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def run_facts(gpu: str, here: Lab, copy_roof: float, k: int) -> None:
     one_line(facts)
 
 
-def file_byte_byte_said() -> tuple[Any, int, Any]:
-    """A file, byte by byte: in words."""
+def gguf_file() -> tuple[Any, int, Any]:
+    """Read a GGUF file and say what its head holds: the bytes, where blocks begin, the blocks."""
     raw = (paths.ROOT / "examples" / "blocks.gguf").read_bytes()
     magic, version, tensors = struct.unpack_from("<4sIQ", raw)
     name = b"blk.0.ffn_up.weight"
@@ -75,8 +75,8 @@ def file_byte_byte_said() -> tuple[Any, int, Any]:
     return raw, start, blocks
 
 
-def file_byte_byte_table(raw: Any, start: int) -> None:
-    """A file, byte by byte: the table."""
+def first_block(raw: Any, start: int) -> None:
+    """Show the first bytes of a block."""
     head = raw[start : start + 34]
     bits = f"{head[1]:08b}{head[0]:08b}"
     sign, exponent, fraction = bits[0], bits[1:6], bits[6:]
@@ -90,8 +90,8 @@ def file_byte_byte_table(raw: Any, start: int) -> None:
     display.table(lines, {"byte": "Byte", "hex": "Hex", "bits": "Bits", "is": "Is"})
 
 
-def file_byte_byte_said_2(blocks: Any, raw: Any, start: int) -> None:
-    """A file, byte by byte: in words."""
+def round_trip(blocks: Any, raw: Any, start: int) -> None:
+    """Say that bytes to weights and back, and planes and back, change nothing."""
     weights = quant.dequantise_q8(blocks)
     again = quant.to_bytes(quant.quantise_q8_0(weights)).tobytes()
     planes = quant.to_planes(blocks)
@@ -104,8 +104,8 @@ def file_byte_byte_said_2(blocks: Any, raw: Any, start: int) -> None:
     )
 
 
-def block_costs_precision_table() -> None:
-    """What a block costs in precision: the table."""
+def cost_of_an_outlier() -> None:
+    """Show what one large number costs the precision of its block."""
 
     def lost(times):
         x = np.random.default_rng(1).standard_normal((64, 4096))
@@ -126,8 +126,8 @@ def block_costs_precision_table() -> None:
     display.table(grown, names, dict.fromkeys(("lost", "beside"), "{:.1%}"))
 
 
-def why_34_awkward_table() -> None:
-    """Why 34 is an awkward number: the table."""
+def alignment() -> None:
+    """Show where the quants of neighbouring blocks start, and in planes."""
     starts = pd.DataFrame({"block": range(6)})
     starts["byte"] = 34 * starts["block"] + 2
     starts["mod4"], starts["mod16"] = starts["byte"] % 4, starts["byte"] % 16
@@ -136,8 +136,8 @@ def why_34_awkward_table() -> None:
     display.table(starts, names | {"plane": "In a plane of quants"})
 
 
-def quantising_activations_table(here: Lab, k: int, copy_roof: float) -> Rows:
-    """Quantising the activations: the table."""
+def quantisers(here: Lab, k: int, copy_roof: float) -> Rows:
+    """Show both quantisers by number of tokens; the rows."""
     cases = [c for c in here.cases("q8_0") if c.operator == "q8_1" and c.k == k]
     rows = here.measure("q8_0", cases or study.quantisers(k))
     rows["floor"] = rows["bytes"] / copy_roof / 1e3
@@ -148,8 +148,8 @@ def quantising_activations_table(here: Lab, k: int, copy_roof: float) -> Rows:
     return rows
 
 
-def quantising_activations_figure(k: int, rows: Rows, rungs: Any, gpu: str) -> None:
-    """Quantising the activations: the figure."""
+def quantisers_drawn(k: int, rows: Rows, rungs: Any, gpu: str) -> None:
+    """Draw both quantisers by number of tokens."""
     title = f"Quantising tokens of {k} activations, cold"
     fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True)
     for impl, group in rows.groupby("impl"):
@@ -164,8 +164,8 @@ def quantising_activations_figure(k: int, rows: Rows, rungs: Any, gpu: str) -> N
     plot.show(fig, text + " Few tokens pay for a launch, many for their bytes.")
 
 
-def quantising_activations_said(rows: Rows, rungs: Any, gpu: str) -> Rows:
-    """Quantising the activations: in words."""
+def quantisers_compared(rows: Rows, rungs: Any, gpu: str) -> Rows:
+    """Say what quantising few tokens and many costs; the row of the fewest."""
     last = rows[rows["impl"] == rungs[-1].name].set_index("batch")
     few, many = last.loc[last.index.min()], last.loc[last.index.max()]
     text = f"On the {gpu}, {rungs[-1].name} takes {few['median_us']:.1f} µs for "
@@ -194,7 +194,7 @@ def takeaway(few: Rows, gpu: str) -> None:
 
 
 def explore(rows: Rows, copy_roof: float, gpu: str, here: Lab) -> Any:
-    """Tweak it: the explorer."""
+    """The explorer of both quantisers, by number of tokens."""
     return explorer.Explorer(
         "q8-quantise",
         rows,

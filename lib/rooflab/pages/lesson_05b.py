@@ -1,4 +1,4 @@
-"""What lesson 05b's page shows: its tables, figures and computed sentences."""
+"""What lesson 05b's page shows: Q8_0 products of one token and a few, rung by rung."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def run_facts(gpu: str, here: Lab, read_roof: float, n: int, k: int) -> None:
     one_line(facts)
 
 
-def prediction_table(here: Lab, n_asked: int, k_asked: int, read_roof: float) -> tuple[list[Any], Rows]:
-    """Prediction: the table."""
+def bounds(here: Lab, n_asked: int, k_asked: int, read_roof: float) -> tuple[list[Any], Rows]:
+    """Show the bound of each shape in Q8_0 and in FP16; the cases and the table."""
     decode = [c for c in here.cases("q8_0") if c.operator == "q8_0" and c.cache == "cold"]
     shapes = list(dict.fromkeys([(n_asked, k_asked), *((c.n, c.k) for c in decode)]))
     floor = pd.DataFrame(shapes, columns=["n", "k"])
@@ -67,8 +67,8 @@ def prediction_table(here: Lab, n_asked: int, k_asked: int, read_roof: float) ->
     return decode, floor
 
 
-def gate_then_clock_table(here: Lab) -> None:
-    """The gate, then the clock: the table."""
+def exactness(here: Lab) -> None:
+    """Show how exact every rung is, on scales that are powers of two and against x as it was."""
     hows = ("exact", "unquantised")
     judged = [here.measure("q8_0", study.judged(how)).assign(how=how) for how in hows]
     judged = pd.concat(judged)
@@ -80,8 +80,8 @@ def gate_then_clock_table(here: Lab) -> None:
     display.table(worst.reset_index(), names, {"exact": "{:g}", "off": "{:.2%}"})
 
 
-def gate_then_clock_table_2(here: Lab, n: int, k: int) -> Rows:
-    """The gate, then the clock: the table."""
+def ladder_times(here: Lab, n: int, k: int) -> Rows:
+    """Show every rung's error and time; the rows."""
     rows = here.measure("q8_0", study.ladder(n, k))
     rows["off"] = rows["error"] / rows["error_budget"]
     pairs = zip(rows["q1_us"], rows["q3_us"], strict=True)
@@ -94,8 +94,8 @@ def gate_then_clock_table_2(here: Lab, n: int, k: int) -> Rows:
     return rows
 
 
-def gate_then_clock_said(rows: Rows, rungs: Any, gpu: str) -> tuple[Rows, Rows]:
-    """The gate, then the clock: in words."""
+def steps_compared(rows: Rows, rungs: Any, gpu: str) -> tuple[Rows, Rows]:
+    """Say what each step of the ladder brings; the fastest rung's row and rung 3's."""
     by = rows.set_index("impl")
     own = rows[rows["kind"] == "own"].sort_values("median_us")
     best = own.iloc[0]
@@ -113,8 +113,8 @@ def gate_then_clock_said(rows: Rows, rungs: Any, gpu: str) -> tuple[Rows, Rows]:
     return best, word
 
 
-def gate_then_clock_said_2(n_asked: int, k_asked: int, here: Lab, gpu: str) -> None:
-    """The gate, then the clock: in words."""
+def beside_published(n_asked: int, k_asked: int, here: Lab, gpu: str) -> None:
+    """Say what llama.cpp's own test reports for this shape."""
     told = lab.open("replay", "h200-peers").store.read("q8_0")
     told = told[
         (told["format"] == "q8_0") & (told["n"] == n_asked) & (told["k"] == k_asked) & (told["batch"] == 1)
@@ -130,8 +130,8 @@ def gate_then_clock_said_2(n_asked: int, k_asked: int, here: Lab, gpu: str) -> N
         display.say(text)
 
 
-def profiler_counted_table(here: Lab, n: int, k: int, gpu: str) -> Rows:
-    """What the profiler counted: the table."""
+def counters(here: Lab, n: int, k: int, gpu: str) -> Rows:
+    """Show the profiler's counters of each rung; its rows."""
     counted = here.profile("q8_0", study.counted(), "ncu", study.COUNTERS)
     cases = [study.Q8().case(case) for case in counted["case"]]
     counted["impl"] = [case.impl for case in cases]
@@ -150,8 +150,8 @@ def profiler_counted_table(here: Lab, n: int, k: int, gpu: str) -> Rows:
     return seen
 
 
-def profiler_counted_said(seen: Rows, rungs: Any) -> Any:
-    """What the profiler counted: in words."""
+def counters_explained(seen: Rows, rungs: Any) -> Any:
+    """Say in what the rungs differ, by their counters; whether they read the same bytes."""
     same: Any = None
     if len(seen) >= 4:
         c = seen.set_index("impl")
@@ -170,8 +170,8 @@ def profiler_counted_said(seen: Rows, rungs: Any) -> Any:
     return same
 
 
-def profiler_counted_table_2(here: Lab, n: int, k: int) -> None:
-    """What the profiler counted: the table."""
+def loads_in_flight(here: Lab, n: int, k: int) -> None:
+    """Show rung 4 by the number of loads that a lane has in flight, and say what they cost."""
     loads = here.measure("q8_0", study.loads(n, k))
     loads["unroll"] = loads["options"].str.extract(r"unroll=(\d+)")[0].astype(int)
     names = {"unroll": "Loads a lane", "median_us": "µs", "roof_fraction": "Of the roof"}
@@ -184,8 +184,8 @@ def profiler_counted_table_2(here: Lab, n: int, k: int) -> None:
         display.say(f"{text}instead of {few['registers']}.")
 
 
-def several_tokens_figure(here: Lab, n: int, k: int, floor: Rows, gpu: str) -> Rows:
-    """Several tokens: the figure."""
+def times_by_tokens(here: Lab, n: int, k: int, floor: Rows, gpu: str) -> Rows:
+    """Draw the time by number of tokens; the rows."""
     few = here.measure("q8_0", study.batches(n, k))
     title = f"1 to {few['batch'].max()} tokens, {n} × {k}, cold"
     fig, ax = plot.figure("tokens", "µs", title)
@@ -198,8 +198,8 @@ def several_tokens_figure(here: Lab, n: int, k: int, floor: Rows, gpu: str) -> R
     return few
 
 
-def several_tokens_said(few: Rows, gpu: str) -> tuple[Any, float]:
-    """Several tokens: in words."""
+def tokens_compared(few: Rows, gpu: str) -> tuple[Any, float]:
+    """Say what several tokens cost, and which rung is fastest: the most tokens and the growth."""
     own = few[few["kind"] == "own"]
     fastest = own.loc[own.groupby("batch")["median_us"].idxmin()].set_index("batch")
     tokens = fastest.index.max()
@@ -211,8 +211,8 @@ def several_tokens_said(few: Rows, gpu: str) -> tuple[Any, float]:
     return tokens, growth
 
 
-def other_shapes_table(here: Lab, decode: list[Any]) -> Rows:
-    """Other shapes: the table."""
+def other_shapes(here: Lab, decode: list[Any]) -> Rows:
+    """Show each contestant's share of the roof by shape, and say the fastest; all rows."""
     every = here.measure("q8_0", [c for c in decode if not c.options])
     single = every[every["batch"] == 1]
     share = single.pivot(index="impl", columns=["n", "k"], values="roof_fraction")
@@ -264,7 +264,7 @@ def takeaway(
 
 
 def explore(read_roof: float, every: Rows, gpu: str, here: Lab) -> Any:
-    """Tweak it: the explorer."""
+    """The explorer of Q8_0 products, by contestant, rows and tokens."""
 
     def bound(case):
         return roofline.gemm_bytes(case.batch, case.n, case.k, study.WEIGHT_BYTES) / read_roof / 1e3

@@ -14,7 +14,7 @@ from rooflab.ops import q8_0
 from rooflab.pages import Opening, Rows, bars, one_line
 from rooflab.records.store import Store
 from rooflab.studies import q8_0 as study
-from rooflab.view import display, explorer, plot
+from rooflab.view import display, explorer
 
 
 def opening(here: Lab) -> Opening:
@@ -193,17 +193,6 @@ def cost_of_a_launch(chain: Rows, launches: int, gpu: str, source: Store) -> tup
     text += f"second without and {told['dp4a_graph']:.1f} with a graph."
     display.say(text)
     return us, graph
-
-
-def launches_graph_them_figure(chain: Rows, launches: int, gpu: str) -> None:
-    """Launches, and a graph of them: the figure."""
-    bars = chain[chain["clock"].isin(["wall", "graph"])]
-    title = f"{launches} launches of a decoder, by way of launching"
-    fig, ax = plot.figure("µs", title=title, height=2)
-    us_of, low, high = plot.band(bars, "median_us")
-    plot.bars(ax, list(bars["way"]), us_of, "µs", low=low, high=high)
-    text = plot.caption(bars, gpu, title, y="median_us")
-    plot.show(fig, f"{text} The kernels are the same; the rest is the host.")
 
 
 def captures(here: Lab) -> Rows:

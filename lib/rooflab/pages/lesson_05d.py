@@ -1,4 +1,4 @@
-"""What lesson 05d's page shows: its tables, figures and computed sentences."""
+"""What lesson 05d's page shows: prompts on int8 tensor cores, and the issue slots that scaling takes."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def run_facts(gpu: str, here: Lab, int8: float, n: int, k: int, tokens_asked: in
     one_line(facts)
 
 
-def prediction_roofline_issue_table() -> Rows:
-    """Prediction: a roofline of issue slots: the table."""
+def slots_by_gpu() -> Rows:
+    """Show the issue slots beside the int8 peak of several GPUs; the table."""
     chips = []
     for name in ("h200", "a100-80gb", "rtx-4090", "rtx-3090", "t4"):
         chip = device.get(name)
@@ -79,8 +79,8 @@ def prediction_roofline_issue_table() -> Rows:
     return chips
 
 
-def prediction_roofline_issue_figure() -> None:
-    """Prediction: a roofline of issue slots: the figure."""
+def slots_drawn() -> None:
+    """Draw what instructions of scaling leave of the int8 peak."""
     tall, wide = device.get("h200"), device.get("rtx-4090")
     each = [1, 1.5, 2, 3, 4, 6, 8]
     title = "What scaling leaves of the int8 peak"
@@ -99,8 +99,8 @@ def prediction_roofline_issue_figure() -> None:
     plot.show(fig, text + f"{left[1]:.0%} on the {wide.name}.")
 
 
-def ladder_table() -> None:
-    """The ladder: the table."""
+def copy_alignment() -> None:
+    """Show which asynchronous copies blocks and planes allow."""
     quants = pd.Series(range(0, 34 * 4096, 34)) + 2
     fits = [[size, (quants % size == 0).mean(), 1.0] for size in (4, 8, 16)]
     fits = pd.DataFrame(fits, columns=["size", "blocks", "planes"])
@@ -109,8 +109,8 @@ def ladder_table() -> None:
     display.table(fits, names, dict.fromkeys(("blocks", "planes"), "{:.0%}"))
 
 
-def gate_then_clock_table(here: Lab) -> None:
-    """The gate, then the clock: the table."""
+def exactness(here: Lab) -> None:
+    """Show how exact every rung is, on scales that are powers of two and against x as it was."""
     hows = ("exact", "unquantised")
     judged = [here.measure("mmq", study.judged(how)).assign(how=how) for how in hows]
     judged = pd.concat(judged)
@@ -122,8 +122,8 @@ def gate_then_clock_table(here: Lab) -> None:
     display.table(worst.reset_index(), names, {"exact": "{:g}", "off": "{:.2%}"})
 
 
-def gate_then_clock_table_2(here: Lab, tokens: int, n: int, k: int) -> Rows:
-    """The gate, then the clock: the table."""
+def ladder_times(here: Lab, tokens: int, n: int, k: int) -> Rows:
+    """Show every rung's error and time; the rows."""
     rows = here.measure("mmq", study.ladder(tokens, n, k))
     rows = rows[~rows["options"].str.contains("scale_bytes", na=False)].copy()
     rows["off"] = (rows["error"] / rows["error_budget"]).fillna(0)
@@ -135,8 +135,8 @@ def gate_then_clock_table_2(here: Lab, tokens: int, n: int, k: int) -> Rows:
     return rows
 
 
-def gate_then_clock_figure(n: int, k: int, tokens_asked: int, rows: Rows, int8: float, gpu: str) -> None:
-    """The gate, then the clock: the figure."""
+def ladder_drawn(n: int, k: int, tokens_asked: int, rows: Rows, int8: float, gpu: str) -> None:
+    """Draw the ladder and its peers."""
     title = f"{n} × {k} by {tokens_asked} tokens, cold"
     fig, ax = plot.figure("TOP/s", title=title, height=1.2 + 0.24 * len(rows))
     rate, low, high = plot.band(rows, "tflop_s")
@@ -145,8 +145,8 @@ def gate_then_clock_figure(n: int, k: int, tokens_asked: int, rows: Rows, int8: 
     plot.show(fig, plot.caption(rows, gpu, title, y="tflop_s"))
 
 
-def gate_then_clock_said(rows: Rows, names_of: list[Any], gpu: str) -> tuple[Rows, list[Any]]:
-    """The gate, then the clock: in words."""
+def steps_compared(rows: Rows, names_of: list[Any], gpu: str) -> tuple[Rows, list[Any]]:
+    """Say what each rung brings; rows by rung, and the rungs measured."""
     by = rows.set_index("impl")
     steps = [name for name in names_of if name in by.index]
     text = f"On the {gpu}, each rung against the one below it:\n\n"
@@ -156,8 +156,8 @@ def gate_then_clock_said(rows: Rows, names_of: list[Any], gpu: str) -> tuple[Row
     return by, steps
 
 
-def gate_then_clock_said_2(by: Rows, steps: list[Any]) -> tuple[Rows, Rows]:
-    """The gate, then the clock: in words."""
+def fastest(by: Rows, steps: list[Any]) -> tuple[Rows, Rows]:
+    """Say which exact rung and which with halves is fastest; both, by rate."""
     exact = by.loc[[name for name in steps if not study.takes_halves(name)]].sort_values("median_us")
     halves = by.loc[[name for name in steps if study.takes_halves(name)]].sort_values("median_us")
     text = f"- The fastest exact rung is {exact.index[0]}, with {exact['tflop_s'].iloc[0]:,.0f} TOP/s.\n"
@@ -172,16 +172,16 @@ def gate_then_clock_said_2(by: Rows, steps: list[Any]) -> tuple[Rows, Rows]:
     return exact, halves
 
 
-def rested_itself_table(here: Lab, gpu: str) -> None:
-    """Rested, and by itself: the table."""
+def states_compared(here: Lab, gpu: str) -> None:
+    """Show the duel with the fastest peer, rested and sustained."""
     both = states.duels(states.measured(here), "mmq", formats=True)
     title = f"Speed of ours over the fastest recorded peer's, {gpu}"
     display.table(both, states.DUEL, states.DUEL_FORMATS, title)
     display.say(states.says(both))
 
 
-def bytes_read_again_table(tokens: int, n: int, k: int, here: Lab) -> tuple[Rows, list[Any]]:
-    """Bytes read again: predicted, then counted: the table."""
+def bytes_read_again(tokens: int, n: int, k: int, here: Lab) -> tuple[Rows, list[Any]]:
+    """Show predicted and counted bytes that SMs read; the counters and their cases."""
     own = [c for c in study.ladder(tokens, n, k) if c.kind == "own"]
     own = [c for c in own if "scale_bytes" not in c.options]
     counted = here.profile("mmq", own, "ncu", study.COUNTERS)
@@ -199,8 +199,8 @@ def bytes_read_again_table(tokens: int, n: int, k: int, here: Lab) -> tuple[Rows
     return counted, cases
 
 
-def bytes_read_again_said(counted: Rows) -> None:
-    """Bytes read again: predicted, then counted: in words."""
+def bytes_explained(counted: Rows) -> None:
+    """Say how far counted bytes are from predicted ones."""
     if {"2_prefetch", "3_wide"} <= set(counted["impl"]):
         seen = counted.set_index("impl")
         narrow, wider = seen.loc["2_prefetch"], seen.loc["3_wide"]
@@ -216,8 +216,8 @@ def bytes_read_again_said(counted: Rows) -> None:
         display.say(text)
 
 
-def issue_slots_derived_table(cases: list[Any], counted: Rows) -> None:
-    """Issue slots: derived, then counted: the table."""
+def slots_counted(cases: list[Any], counted: Rows) -> None:
+    """Show the instructions of scaling, derived, beside all that were counted."""
     counted["each"] = [study.operations_of(case.impl) for case in cases]
     counted["scaling"] = [(study.scaling(case) or float("nan")) / 1e6 for case in cases]
     counted["all"] = counted["inst_executed"] / 1e6
@@ -233,8 +233,8 @@ def issue_slots_derived_table(cases: list[Any], counted: Rows) -> None:
     display.table(counted, names, forms, "Instructions of warps, and the issue slots they take")
 
 
-def issue_slots_derived_said(counted: Rows, here: Lab, exact: Rows) -> None:
-    """Issue slots: derived, then counted: in words."""
+def slots_explained(counted: Rows, here: Lab, exact: Rows) -> None:
+    """Say what scaling takes of the issue slots, and what that allows."""
     found = counted[counted["each"].notna()].set_index("impl")
     if len(found) and here.spec:
         top = exact.index[0]
@@ -277,7 +277,7 @@ def takeaway(chips: Rows, gpu: str, exact: Rows, int8: float, halves: Rows) -> N
 
 
 def explore(here: Lab, names_of: list[Any], int8: float, gpu: str, exact: Rows, tokens: int) -> Any:
-    """Tweak it: the explorer."""
+    """The explorer of prompts on Q8_0 weights, by contestant and shape."""
     every = [c for c in here.cases("mmq") if c.cache == "cold" and "scale_bytes" not in c.options]
     every = here.measure("mmq", every)
     prompt = every[every["impl"].isin([*names_of, study.BASELINE, "torch.matmul"])]

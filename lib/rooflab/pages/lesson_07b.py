@@ -73,25 +73,6 @@ def errors_by_way(compared: Rows, gpu: str) -> None:
     display.table(table, heads, forms, f"How far off, %: the median product, and the worst, {gpu}")
 
 
-def law_figure(compared: Rows, timed: Rows, gpu: str, rows: Rows) -> None:
-    """The law: the figure."""
-    title = "Predicted and measured"
-    fig, ax = plot.figure("measured, µs", "predicted, µs", title, xlog=True, ylog=True, height=4.4)
-    for format in perf_model.FORMATS:
-        mine = compared[compared["format"] == format]
-        dots = plot.series(ax, mine.median_us, mine.own_us, label=strategies.label(format, ""))
-        dots.set_linestyle("none")
-        dots.set_alpha(0.6)
-    ends = [timed.median_us.min(), timed.median_us.max()]
-    ax.plot(ends, ends, color=plot.ROOF_COLOUR, linewidth=1, zorder=1)
-    plot.round_ticks(ax)
-    plot.round_ticks(ax, "x")
-    plot.label_ends(ax)
-    near = (compared.own_off.abs() <= 20).mean()
-    caption = f"{title} on {gpu}, {plot.dates(rows)}: {len(compared)} products, "
-    plot.show(fig, f"{caption}{100 * near:.0f} % within 20 % of the line.")
-
-
 def within_bounds(compared: Rows) -> dict[Any, Any]:
     """Say how many products are predicted within 10 % and 25 %; these shares."""
     offs = compared[["one_off", "own_off"]].abs()

@@ -1,4 +1,4 @@
-"""What lesson 09's page shows: its tables, figures and computed sentences."""
+"""What lesson 09's page shows: the verdicts on every source's statements, and on the course's own goals."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def run_facts(gpu: str, statements: list[Any]) -> None:
     one_line(facts)
 
 
-def prediction_table(statements: list[Any]) -> dict[str, Any]:
-    """Prediction: the table."""
+def testable(statements: list[Any]) -> dict[str, Any]:
+    """Show how many statements of each source can be tested; the sources' names by letter."""
     kinds = []
     for s in statements:
         least = "rescaled at best" if s.tests else "not at all"
@@ -61,10 +61,10 @@ def prediction_table(statements: list[Any]) -> dict[str, Any]:
     return letters
 
 
-def verdicts_table(
+def verdicts_by_source(
     statements: list[Any], evidence: Any, letters: dict[str, Any]
 ) -> tuple[Rows, Rows, list[Any]]:
-    """The verdicts: the table."""
+    """Show the verdicts by source: all verdicts, their counts, the words in order."""
     verdicts = scorecard.board(statements, evidence)
     verdicts["name"] = verdicts["source"].map(letters)
     counted = scorecard.counts(verdicts, "name")
@@ -73,8 +73,8 @@ def verdicts_table(
     return verdicts, counted, words
 
 
-def verdicts_figure(verdicts: Rows, counted: Rows, words: list[Any], gpu: str) -> Rows:
-    """The verdicts: the figure."""
+def verdicts_drawn(verdicts: Rows, counted: Rows, words: list[Any], gpu: str) -> Rows:
+    """Draw the verdicts by source; how often each word is given."""
     title = f"Verdicts on {len(verdicts)} statements"
     fig, ax = plot.figure("statements", title=title, height=2.6)
     short = counted["name"].str.partition(",")[0]
@@ -85,8 +85,8 @@ def verdicts_figure(verdicts: Rows, counted: Rows, words: list[Any], gpu: str) -
     return whole
 
 
-def verdicts_said(verdicts: Rows, gpu: str) -> tuple[Rows, Rows]:
-    """The verdicts: in words."""
+def verdicts_counted(verdicts: Rows, gpu: str) -> tuple[Rows, Rows]:
+    """Say how many statements hold, and of which source most: those tested, and which hold."""
     tested = verdicts[~verdicts["verdict"].isin([claims.ELSEWHERE, claims.UNRECORDED])]
     held = tested["verdict"].isin([claims.HOLDS, claims.RESCALED])
     text = f"On the {gpu} {len(tested)} of {len(verdicts)} statements can be judged from the "
@@ -99,8 +99,8 @@ def verdicts_said(verdicts: Rows, gpu: str) -> tuple[Rows, Rows]:
     return tested, held
 
 
-def every_statement_rows(verdicts: Rows, whole: Rows) -> Board:
-    """Every statement: the rows behind it."""
+def every_statement(verdicts: Rows, whole: Rows) -> Board:
+    """The list of statements, to filter."""
     listed = verdicts.copy()
     found = listed["measured"].where(listed["value"].notna(), "")
     note = listed["tested"].where(listed["tested"] != "", listed["measured"])
@@ -111,8 +111,8 @@ def every_statement_rows(verdicts: Rows, whole: Rows) -> Board:
     return Board("verdicts", listed, controls=controls, lesson="lesson", start={"verdict": first})
 
 
-def did_not_travel_said(verdicts: Rows) -> None:
-    """What did not travel: in words."""
+def refuted(verdicts: Rows) -> None:
+    """Say which kinds of statement do not hold on this GPU."""
     causes = {
         "C-F15": "The coalesced kernel runs at {measured} the speed of the strided one.",
         "C-F31": "The kernel takes {measured} of a call that carries its matrix to the GPU.",
@@ -137,8 +137,8 @@ def did_not_travel_said(verdicts: Rows) -> None:
     display.say("\n".join(lines))
 
 
-def did_not_travel_figure(tested: Rows, held: Rows, gpu: str) -> None:
-    """What did not travel: the figure."""
+def share_by_kind(tested: Rows, held: Rows, gpu: str) -> None:
+    """Draw the share of statements that hold, by kind."""
     kinds = tested.assign(held=held).groupby("group")["held"].agg(["mean", "size"])
     kinds = kinds[kinds["size"] >= 4].sort_values("mean", ascending=False)
     title = "Share that holds, by kind of statement"
@@ -150,8 +150,8 @@ def did_not_travel_figure(tested: Rows, held: Rows, gpu: str) -> None:
     plot.show(fig, f"{title} (how many there are), {gpu}: {ends}.")
 
 
-def course_asked_itself_table(evidence: Any) -> Rows:
-    """What this course asked of itself: the table."""
+def own_goals(evidence: Any) -> Rows:
+    """Show the goals that the course set itself; their verdicts."""
     own = scorecard.goals(evidence)
     sums = own.groupby(["lesson", "kind", "verdict"], sort=False).size().unstack(fill_value=0)
     marks = [word for word in (claims.HOLDS, claims.SHORT, claims.UNRECORDED) if word in sums]
@@ -160,8 +160,8 @@ def course_asked_itself_table(evidence: Any) -> Rows:
     return own
 
 
-def course_asked_itself_said(own: Rows, gpu: str) -> Rows:
-    """What this course asked of itself: in words."""
+def own_goals_counted(own: Rows, gpu: str) -> Rows:
+    """Say how many of these goals are met; those missed."""
     missed = own[own["verdict"] == claims.SHORT]
     floors = own[own["kind"] == claims.FLOOR]
     missed = missed.assign(whose=("Lesson " + missed["lesson"]).replace("Lesson house", "The house"))

@@ -16,13 +16,11 @@ import functools
 import logging
 import math
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,172 +29,31 @@ from rooflab import ops, paths
 from rooflab.errors import LaunchError, UsageError
 from rooflab.hardware import device, perf_model
 from rooflab.hardware.perf_model import Way, plain, way
-from rooflab.numerics.quant import BLOCK, GROUP, Planes
-from rooflab.ops import Rung, gemv, int4, mmq, q8_0, rung_of, with_target
+from rooflab.ops import q8_0, with_target
+from rooflab.ops.ways import (
+    CPU,
+    NEVER,
+    RUN,
+    Choice,
+    Weights,
+    _stream,
+    candidates,
+    order_of,
+    refusal,
+    rung_for,
+)
+from rooflab.ops.ways import halves as halves
+from rooflab.ops.ways import int4_weights as int4_weights
+from rooflab.ops.ways import most_tokens as most_tokens
+from rooflab.ops.ways import q8_0_weights as q8_0_weights
 from rooflab.records.store import Store
-from rooflab.runtime import launch_cache, nvrtc
+from rooflab.runtime import launch_cache
 
 LOG = logging.getLogger("rooflab.dispatch")
 PLAIN = "ROOFLAB_PLAIN"  # environment: formats or ways to revert, or "all"
 STUDY = "regimes"  # whose rows a GPU's table is
 REFERENCE = "h200"  # the recording that predictions for other GPUs are fitted on
 NEAR = 4.0  # a recorded shape farther off than this factor, n and k together, says nothing about another
-_CPU = "cpu"
-_TOKENS = 65535  # at once, whatever the way
-
-
-class Choice(NamedTuple):
-    """A decision: the way that multiplies, the rung it launches ("" where it is a library's), and why."""
-
-    format: str
-    way: str
-    rung: str
-    macros: Mapping[str, int]
-    why: str
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Weights [n, k] of one format in the orders that are held in memory: "halves" [n, k] FP16; "rows" and
-    "tiles" (rooflab.ops.int4); "planes" and "blocks" (rooflab.ops.q8_0). A way whose order is not held is no
-    candidate.
-    """
-
-    format: str
-    n: int
-    k: int
-    orders: Mapping[str, Any]
-
-
-def halves(w: Any) -> Weights:
-    """FP16 weights [n, k], row-major."""
-    n, k = (int(size) for size in w.shape)
-    return Weights("fp16", n, k, {"halves": w})
-
-
-def int4_weights(*orders: int4.Rows | int4.Tiles) -> Weights:
-    """INT4 weights in row order, tile order or both; both allow every way."""
-    held = {"tiles" if isinstance(each, int4.Tiles) else "rows": each for each in orders}
-    return Weights("int4_g128", *_agreed([(each.n, each.k) for each in orders]), held)
-
-
-def q8_0_weights(*orders: Planes | q8_0.Blocks) -> Weights:
-    """Q8_0 weights in planes, in blocks or both; both allow every way."""
-    held = {q8_0.kind_of(each): each for each in orders}
-    return Weights("q8_0", *_agreed([q8_0.shape_of(each, 34) for each in orders]), held)
-
-
-def _agreed(shapes: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    if len(set(shapes)) != 1:
-        raise UsageError(f"Weights in several orders are of one shape, not {shapes or 'none'}.")
-    return shapes[0]
-
-
-# --- what a way takes ---------------------------------------------------------------------------------------
-
-_ORDER = {  # which order of the weights a way reads
-    ("fp16", "gemv"): "halves",
-    ("fp16", "cublas"): "halves",
-    ("int4_g128", "loop"): "rows",
-    ("int4_g128", "fused_rows"): "rows",
-    ("int4_g128", "fused"): "tiles",
-    ("int4_g128", "two_op"): "rows",
-    ("q8_0", "dp4a"): "planes",
-    ("q8_0", "mma"): "planes",
-    ("q8_0", "mmq"): "planes",
-    ("q8_0", "mmq_blocks"): "blocks",
-    ("q8_0", "mmq_wgmma"): "planes",
-    ("q8_0", "mmq_fp16_wgmma"): "planes",
-    ("q8_0", "two_op"): "blocks",
-}
-_NEVER = (("int4_g128", "loop"),)  # the source's way: measured, never chosen
-_MULTIPLE = {
-    ("fp16", "gemv"): 8,
-    ("fp16", "cublas"): 1,
-    ("q8_0", "dp4a"): BLOCK,
-    ("q8_0", "mmq_blocks"): BLOCK,
-    ("q8_0", "two_op"): BLOCK,
-    **{("q8_0", name): 4 * BLOCK for name in ("mma", "mmq", "mmq_wgmma", "mmq_fp16_wgmma")},
-}
-_MOST = {
-    ("fp16", "gemv"): 1,
-    ("q8_0", "dp4a"): 8,
-    ("q8_0", "mma"): 32,
-}
-
-
-def order_of(how: Way) -> str:
-    """Which order of the weights a way reads."""
-    return _ORDER[how.format, how.name]
-
-
-def most_tokens(how: Way) -> int:
-    """The largest number of tokens that a way takes at once."""
-    return _MOST.get((how.format, how.name), _TOKENS)
-
-
-def rung_for(how: Way, n: int, k: int, batch: int, slug: str | None) -> tuple[Rung, dict[str, int]] | None:
-    """The rung that a way launches and its macros; None for cuBLAS. `slug` is the GPU's name in
-    rooflab.hardware.device, None if it has none.
-    """
-    key = (how.format, how.name)
-    if key == ("fp16", "gemv"):
-        rung = rung_of(gemv.LADDERS["gemv_rows"], gemv.TUNED, "")
-        return rung, gemv.options_for(rung, n, k)
-    if key == ("int4_g128", "loop"):
-        rung = int4.LADDERS["int4"][0]
-        return rung, dict(rung.defines)
-    if how.format == "int4_g128" and how.name.startswith("fused"):
-        # A device that the table of devices lacks has no line in int4's table either.
-        name, chosen = int4.choose(n, k, batch, how.name == "fused", slug or "")
-        rung = rung_of(int4.LADDERS["int4"], name, name)
-        return rung, rung.with_defaults(chosen)
-    names = {"dp4a": "5_batch", "mma": "6_mma"}
-    if how.name in names:
-        rung = rung_of(q8_0.LADDERS["q8_0"], names[how.name], "")
-        return rung, rung.with_defaults(q8_0.options_for(rung, batch))
-    names = {
-        "mmq": "5_large_tiles",
-        "mmq_wgmma": "6_wgmma",
-        "mmq_fp16_wgmma": "7_fp16_wgmma",
-        "mmq_blocks": "3_wide",
-    }
-    if how.name in names:
-        rung = rung_of(mmq.LADDERS["mmq"], names[how.name], "")
-        return rung, rung.with_defaults(mmq.options_for(rung, n, batch))
-    return None
-
-
-def refusal(how: Way, n: int, k: int, batch: int, arch: str, slug: str | None = None) -> str:
-    """Why a way cannot multiply [batch, k] by [n, k] on an architecture ("90", or "cpu"), or ""."""
-    key = (how.format, how.name)
-    multiple = _MULTIPLE.get(key, GROUP)
-    if k % multiple:
-        return f"k = {k} is no multiple of {multiple}"
-    if batch > most_tokens(how):
-        return f"it takes up to {most_tokens(how)} token{'' if most_tokens(how) == 1 else 's'}, not {batch}"
-    found = rung_for(how, n, k, batch, slug)
-    if found is None:
-        return ""
-    rung = found[0]
-    if arch == _CPU:
-        return "" if any(a.isdigit() for a in rung.archs) else "it needs a Hopper GPU"
-    if not rung.runs_on(arch):
-        return f"rung {rung.name} needs sm_{rung.archs[0]}, and this is sm_{arch}"
-    return ""
-
-
-def candidates(
-    format: str, n: int, k: int, batch: int, arch: str, slug: str | None, held: Sequence[str] | None
-) -> list[Way]:
-    """The ways that can multiply these operands: those whose order of the weights is held (None: any)."""
-    found = []
-    for how in perf_model.WAYS:
-        if how.format != format or (how.format, how.name) in _NEVER:
-            continue
-        if (held is None or order_of(how) in held) and not refusal(how, n, k, batch, arch, slug):
-            found.append(how)
-    return found
 
 
 # --- what was recorded, and what is predicted ---------------------------------------------------------------
@@ -347,7 +204,7 @@ def here() -> tuple[str | None, str]:
     """The device at hand: its name in rooflab.hardware.device, if it has one, and its architecture;
     (None, "cpu") where launches go to the CPU.
     """
-    return (None, _CPU) if ops._TARGET.get() == _CPU else ops.this_gpu()
+    return (None, CPU) if ops._TARGET.get() == CPU else ops.this_gpu()
 
 
 def choose(
@@ -407,7 +264,7 @@ def _none(
     reasons = [
         _reason(how, n, k, batch, arch, slug, held)
         for how in perf_model.WAYS
-        if how.format == format and (how.format, how.name) not in _NEVER
+        if how.format == format and (how.format, how.name) not in NEVER
     ]
     return f"No way multiplies {batch} tokens by {format} weights [{n}, {k}] here: {' '.join(reasons)}"
 
@@ -497,114 +354,5 @@ def _product(x: Any, weights: Weights, out: Any, by: str | None, switches: tuple
     _LAST.set(choice)
     if out is None:
         out = q8_0.empty(x, (batch, n), "float16")
-    _RUN[choice.format, choice.way](x, weights.orders, out, choice)
+    RUN[choice.format, choice.way](x, weights.orders, out, choice)
     return out
-
-
-def _stream(x: Any) -> int:
-    return 0 if isinstance(x, np.ndarray) else nvrtc.current_stream()
-
-
-@functools.lru_cache(maxsize=32)
-def _quantised(stream: int, library: str, batch: int, k: int) -> Any:
-    """Room for a stream's quantised activations, filled anew by every product."""
-    like = _maker(library)
-    return Planes(like((batch, k // BLOCK), "float16"), like((batch, k), "int8"))
-
-
-@functools.lru_cache(maxsize=4)
-def _dequantised(stream: int, library: str, n: int, k: int) -> Any:
-    """Room for a stream's dequantised weights, filled anew by every product."""
-    return _maker(library)((n, k), "float16")
-
-
-def _maker(library: str) -> Callable[[tuple[int, int], str], Any]:
-    if library == "torch":
-        import torch
-
-        return lambda shape, dtype: torch.empty(shape, dtype=getattr(torch, dtype), device="cuda")
-    return ops.arrays().empty
-
-
-def _library(x: Any) -> str:
-    return "torch" if hasattr(x, "data_ptr") else type(x).__module__.partition(".")[0]
-
-
-def _matmul(x: Any, w: Any, out: Any) -> None:
-    """out = x w^T by the library that the arrays are of: cuBLAS on a GPU."""
-    launch_cache.unseen()
-    if isinstance(x, np.ndarray):
-        out[...] = (x.astype(np.float32) @ w.astype(np.float32).T).astype(np.float16)
-    elif hasattr(x, "data_ptr"):
-        import torch
-
-        torch.matmul(x, w.t(), out=out)
-    elif "torch" in sys.modules:  # cuBLAS by way of torch can be captured in a graph, by way of CuPy not
-        import torch
-
-        torch.matmul(torch.from_dlpack(x), torch.from_dlpack(w).t(), out=torch.from_dlpack(out))
-    else:
-        import cupy
-
-        cupy.matmul(x, w.T, out=out)
-
-
-def _gemv(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
-    gemv.gemv_rows(orders["halves"], x[0], out=out[0], rung=choice.rung, **choice.macros)
-
-
-def _cublas(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
-    _matmul(x, orders["halves"], out)
-
-
-def _fused(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
-    order = "tiles" if choice.way == "fused" else "rows"
-    int4.matmul(x, orders[order], out=out, rung=choice.rung, **choice.macros)
-
-
-def _loop(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
-    for token in range(int(x.shape[0])):
-        one = slice(token, token + 1)
-        int4.matmul(x[one], orders["rows"], out=out[one], rung=choice.rung, **choice.macros)
-
-
-def _int4_two_op(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
-    rows = orders["rows"]
-    between = _dequantised(_stream(x), _library(x), rows.n, rows.k)
-    _matmul(x, int4.dequantise(rows, out=between), out)
-
-
-def _quantise(x: Any) -> Any:
-    batch, k = (int(size) for size in x.shape)
-    room = _quantised(_stream(x), _library(x), batch, k)
-    launch_cache.hold(*room)
-    return q8_0.quantise(x, out=room)
-
-
-def _decode(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
-    q8_0.matvec(_quantise(x), orders["planes"], out=out, rung=choice.rung, **choice.macros)
-
-
-def _prompt(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
-    given = x if choice.way == "mmq_fp16_wgmma" else _quantise(x)
-    weights = orders["blocks" if choice.way == "mmq_blocks" else "planes"]
-    mmq.product(given, weights, out=out, rung=choice.rung, **choice.macros)
-
-
-def _q8_two_op(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
-    n, k = q8_0.shape_of(orders["blocks"], 34)
-    between = _dequantised(_stream(x), _library(x), n, k)
-    _matmul(x, q8_0.dequantise(orders["blocks"], out=between), out)
-
-
-_RUN: dict[tuple[str, str], Callable[[Any, Mapping[str, Any], Any, Choice], None]] = {
-    ("fp16", "gemv"): _gemv,
-    ("fp16", "cublas"): _cublas,
-    ("int4_g128", "loop"): _loop,
-    ("int4_g128", "fused_rows"): _fused,
-    ("int4_g128", "fused"): _fused,
-    ("int4_g128", "two_op"): _int4_two_op,
-    **{("q8_0", name): _decode for name in ("dp4a", "mma")},
-    **{("q8_0", name): _prompt for name in ("mmq", "mmq_wgmma", "mmq_fp16_wgmma", "mmq_blocks")},
-    ("q8_0", "two_op"): _q8_two_op,
-}

@@ -23,7 +23,7 @@ from rooflab.hardware import perf_model, roofline
 from rooflab.hardware.perf_model import Way, way
 from rooflab.numerics import model_shapes
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
-from rooflab.ops import int4, q8_0
+from rooflab.ops import int4, q8_0, ways
 from rooflab.records.case import Case, options
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.studies import buffers, int4_work, products, q8_0_operands
@@ -96,7 +96,7 @@ def products_of(
         for batch in batches
         for clock in clocks
         for how in contenders(batch, clock == "graph" and shape in SOURCE)
-        if shape[1] % dispatch._MULTIPLE.get((how.format, how.name), 128) == 0
+        if shape[1] % ways.multiple_of(how) == 0
     ]
 
 
@@ -115,7 +115,7 @@ def own_rung(case: Case) -> Described:
     rule = str(ops.module_of(rung.operator).launch_rule(rung))
     if case.format == "q8_0" and case.impl != "mmq_fp16_wgmma":
         rule += q8_0_operands.quantiser_rule()
-    return rung, dict(macros), rule + source_of_callable(dispatch._RUN[case.format, case.impl])
+    return rung, dict(macros), rule + source_of_callable(ways.RUN[case.format, case.impl])
 
 
 class Regimes(Study):
@@ -300,7 +300,7 @@ def _arrays(weights: Any) -> list[Any]:
 
 def _launch(case: Case, how: Way, weights: Sequence[Any], x: Any, ys: Sequence[Any]) -> Any:
     """One product by the dispatcher's own code for a way, its choice made before."""
-    run = dispatch._RUN[how.format, how.name]
+    run = ways.RUN[how.format, how.name]
     order, rung = dispatch.order_of(how), ""
     macros: dict[str, int] = {}
     if case.kind == "own":
@@ -368,8 +368,8 @@ def gathered(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
     if not found:
         return pd.DataFrame()
     every = pd.concat(found, ignore_index=True)
-    ways = {(way.format, way.name) for way in perf_model.WAYS}
-    known = [pair in ways for pair in zip(every["format"], every["impl"], strict=True)]
+    listed = {(way.format, way.name) for way in perf_model.WAYS}
+    known = [pair in listed for pair in zip(every["format"], every["impl"], strict=True)]
     every = every[pd.Series(known, index=every.index, dtype=bool)]  # of no rows a list would choose columns
     every = every.sort_values("median_us", kind="stable")
     rank = every["study"].ne("regimes").astype(int)

@@ -4,16 +4,24 @@ import base64
 import html
 import json
 import re
+import shlex
+import threading
+import time
 import xml.etree.ElementTree as ET
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import rooflab.lab
 from made_up import CONTROLS, ROOFS, frame, row
+from rooflab import studies
+from rooflab.cli import parser
 from rooflab.errors import DeviceMismatch, GateError, RooflabError, UsageError
 from rooflab.records.case import Case
+from rooflab.studies import bandwidth
 from rooflab.view.explorer import Explorer, measurer
-from rooflab.view.explorer_svg import GROUPS, LEFT, RIGHT, Chart
+from rooflab.view.explorer_svg import GROUPS, LEFT, OWN_INK, RIGHT, Chart
+from stand_in import Machine
 
 
 def explorer(**changes) -> Explorer:
@@ -195,15 +203,19 @@ def test_without_a_gpu_there_is_no_button():
 
 
 class FakeLab:
-    """A lab whose GPU runs everything at 77 GB/s, or refuses."""
+    """A lab whose GPU runs everything at 77 GB/s, or refuses; `gate` lets a test hold it at work."""
 
     mode = "live"
 
     def __init__(self, refusal: Exception | None = None, skip: bool = False):
         self.say, self.refusal, self.skip, self.asked = print, refusal, skip, []
+        self.progress, self.gate = SimpleNamespace(where="notebook"), threading.Event()
+        self.gate.set()
 
     def measure(self, study: str, cases: list[Case]) -> pd.DataFrame:
+        assert self.progress.where == "lines", "progress is told beside the button"
         self.asked += [(study, case) for case in cases]
+        assert self.gate.wait(60)
         if self.refusal:
             raise self.refusal
         self.say("bandwidth case 1/1" if not self.skip else "bandwidth skipped it: it needs 99.0 GiB")
@@ -214,27 +226,89 @@ def status(made: Explorer) -> str:
     return html.unescape(re.sub("<[^>]+>", "", made._status.value))
 
 
+def measured(made: Explorer) -> None:
+    """Click, and wait until nothing is at work."""
+    made._button.click()
+    settled(made)
+
+
+def settled(made: Explorer) -> None:
+    worker = made._worker
+    while worker.ident is not None:
+        worker.join(60)
+        worker = made._worker
+
+
 def test_measure_measures_exactly_the_choice_and_shows_it():
     lab = FakeLab()
     made = explorer(measure=measurer(lab))
     choose(made, 5 * 2**20, "2_vector", "copy", "warm")
     said = []
     made._status.observe(lambda change: said.append(change["new"]), "value")
-    made._button.click()
+    measured(made)
     assert lab.asked == [("bandwidth", Case("bandwidth", "copy", "2_vector", n=5 * 2**20, cache="warm"))]
     assert any("bandwidth case 1/1" in line for line in said), "progress is told while it measures"
     assert status(made).startswith("Measured copy/2_vector n=5242880")
     text = html.unescape(made._text.value)
     assert "Measured here: Rung 2_vector, Stream copy, Cache warm, Elements 5 Mi: 77 GB/s" in text
-    assert lab.say is print and not made._button.disabled
+    assert lab.say is print and lab.progress.where == "notebook" and made._cancel.disabled
 
 
-def test_a_case_measured_again_replaces_its_recorded_row():
-    made = explorer(measure=measurer(FakeLab()))
+def test_any_size_can_be_measured_and_copied_as_a_case():
+    lab = FakeLab()
+    made = explorer(measure=measurer(lab))
     choose(made, 2**20, "2_vector", "copy", "warm")
-    made._button.click()
-    assert len(made._chart.points) == len(frame())
-    assert "77 GB/s" in made._text.value
+    made._exact.value = 12345
+    case = Case("bandwidth", "copy", "2_vector", n=12345, cache="warm")
+    assert made.case == case
+    words = shlex.split(made._command.value)
+    assert words == ["rooflab", "measure", "bandwidth", "--case", case.id]
+    asked = parser().parse_args(words[1:])
+    assert studies.get(asked.study).case(asked.case[0]) == case
+    measured(made)
+    assert lab.asked == [("bandwidth", case)] and "Measured here: " in made._text.value
+    marks = inside(made._drawing.value.partition(">")[2].removesuffix("</div>"), "own")
+    assert len(marks) == 1
+    made._exact.value = 0
+    assert made.case.n == 2**20
+
+
+def test_own_results_stand_beside_recorded_ones():
+    made = explorer(measure=measurer(FakeLab()))
+    line = choose(made, 2**20, "2_vector", "copy", "warm")
+    recorded = made._chart.rows.copy()
+    measured(made)
+    pd.testing.assert_frame_equal(made._chart.rows, recorded)
+    text = html.unescape(re.sub("<[^>]+>", "", made._text.value))
+    assert text.startswith("Measured here: ") and "77 GB/s" in text and text.endswith(line)
+    measured(made)
+    assert len(made._own) == 1, "measured again, it is the newest"
+    drawn = made._drawing.value
+    assert f'<g data-group="own" fill="{OWN_INK}"><path' in drawn and OWN_INK not in page(made)[2]
+
+
+def test_several_shapes_wait_and_can_be_cancelled():
+    lab = FakeLab()
+    made = explorer(measure=measurer(lab))
+    lab.gate.clear()
+    for size in (2**16, 2**18, 2**20):
+        choose(made, size, "2_vector", "copy", "warm")
+        made._button.click()
+    assert status(made).startswith(("2 wait", "3 wait")) and not made._cancel.disabled
+    lab.gate.set()
+    settled(made)
+    assert [case.n for _, case in lab.asked] == [2**16, 2**18, 2**20] and len(made._own) == 3
+    lab.gate.clear()
+    for size in (2**22, 2**24):
+        choose(made, size, "2_vector", "copy", "warm")
+        made._button.click()
+        while len(lab.asked) < 4:
+            time.sleep(0.01)
+    made._cancel.click()
+    assert status(made) == "1 dropped; the case at work comes to its end."
+    lab.gate.set()
+    settled(made)
+    assert len(lab.asked) == 4 and made._cancel.disabled and len(made._own) == 4
 
 
 @pytest.mark.parametrize(
@@ -248,9 +322,24 @@ def test_a_case_measured_again_replaces_its_recorded_row():
 def test_a_failed_measurement_is_one_sentence_beside_the_button(lab, sentence):
     made = explorer(measure=measurer(lab))
     before = made._text.value
-    made._button.click()
+    measured(made)
     assert status(made) == sentence
-    assert made._text.value == before and not made._button.disabled and lab.say is print
+    assert made._text.value == before and lab.say is print
+
+
+def test_a_stand_in_gpu_measures_what_an_explorer_asks_for(tmp_path, monkeypatch):
+    machine = Machine("rtx-3060")
+    monkeypatch.setenv("ROOFLAB_STORE", str(tmp_path))
+    with machine.present():
+        here = rooflab.lab.open("live", effort="quick")
+        rows = here.measure("bandwidth", bandwidth.ladder("read", 2**20) + bandwidth.ladder("read", 2**24))
+        rows = rows[rows["kind"] == "own"]
+        made = Explorer("read", rows, controls={"impl": "Rung"}, measure=measurer(here))
+        made._exact.value = 3_000_000
+        measured(made)
+        assert status(made).startswith("Measured read/"), status(made)
+        assert here.store.read("bandwidth")["n"].eq(3_000_000).sum() == 1
+    assert "Measured here: " in made._text.value
 
 
 def test_measurer_names_the_reason_of_a_skip():

@@ -19,8 +19,8 @@ from rooflab.view import display, explorer, plot
 
 def opening(lab: Lab, cases: list[Any]) -> Opening:
     """The first screen: the decoder's ladder, step by step, from the library to one kernel."""
-    climbed, gpu = way.ladder(lab.store), lab.run.gpu
     rows = ablation.named(lab.measure("decode", cases))
+    climbed, gpu = way.ladder(lab.store), lab.run.gpu  # live, after the rows that the ladder is made of
     mine = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.usual]
     keys = [(step.impl, step.format) for step in climbed.itertuples()]
     steps = mine.set_index(["impl", "format"]).loc[keys].reset_index()

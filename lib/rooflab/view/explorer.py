@@ -7,6 +7,9 @@ controls and redraws.
 
 import base64
 import json
+import shlex
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from html import escape
@@ -43,11 +46,12 @@ def measurer(lab: Lab) -> Measure | None:
             said.append(line)
             say(line)
 
-        before, lab.say = lab.say, tell
+        before, where = lab.say, lab.progress.where
+        lab.say, lab.progress.where = tell, "lines"
         try:
             rows = lab.measure(case.study, [case])
         finally:
-            lab.say = before
+            lab.say, lab.progress.where = before, where
         if rows.empty:
             raise RooflabError(said[-1] if said else f"{case.id} was not measured.")
         return rows.iloc[0]
@@ -61,10 +65,11 @@ class Explorer(ipywidgets.VBox):
     The first control's chosen value is drawn in colour, its other values in grey. `y` is drawn in its unit
     against `roof`: (label, value, unit), or `lab.roof`, from which every row's own ceiling is taken. With a
     kernel, sizes between the recorded ones can be chosen too: the nearest recorded case is shown and named,
-    with the choice's own bound from `bound(case)` in microseconds; `measure` (see `measurer`) adds a button
-    that measures the choice. `start` (column -> value) says which row is shown first, by default the best.
-    `name` is unique in its notebook. Raises UsageError if rows are
-    indistinguishable or too many for a page.
+    with the choice's own bound from `bound(case)` in microseconds, and the choice is written as a command, to
+    copy. `measure` (see `measurer`) adds a field for any size, and buttons: one measures the choice, behind
+    what waits already, the other drops what waits. Results are drawn beside the recorded ones, in a colour of
+    their own. `start` (column -> value) says which row is shown first, by default the best. `name` is unique
+    in its notebook. Raises UsageError if rows are indistinguishable or too many for a page.
     """
 
     def __init__(
@@ -91,7 +96,9 @@ class Explorer(ipywidgets.VBox):
         self._options: dict[str, Any] = {"x": x, "y": y, "controls": controls, "roof": roof, "title": title}
         self._options |= {"labels": labels, "xlog": xlog, "ylog": ylog, "compare": compare, "start": start}
         self._chart = self._recorded = Chart(frame, **self._options)
-        self._measured: set[str] = set()
+        self._own = pd.DataFrame()  # rows measured here
+        self._waiting: deque[Case] = deque()
+        self._lock, self._worker = threading.Lock(), threading.Thread()
         self._page = self._html()
         super().__init__(self._build())
         self._redraw()
@@ -123,18 +130,33 @@ class Explorer(ipywidgets.VBox):
         for widget in (*self._picks, self._size):
             widget.observe(self._redraw, "value")
         row = ipywidgets.HBox([*self._picks, self._size], layout={"flex_flow": "row wrap"})
-        parts: list[ipywidgets.Widget] = [row, self._drawing, self._text]
+        self._command = ipywidgets.Text(
+            description="Copy as case", style=wide, layout={"width": "100%", "max_width": "680px"}
+        )
+        parts: list[ipywidgets.Widget] = [row, self._drawing, self._text, self._command]
+        self._exact = ipywidgets.IntText(
+            0, description=f"{chart.x.label}, exactly (0: as chosen)", style=wide, layout={"width": "20em"}
+        )
         if self._measure:
             self._button = ipywidgets.Button(description="Measure", tooltip="Gate and time this case here")
+            self._cancel = ipywidgets.Button(description="Cancel", tooltip="Drop the cases that wait")
             self._status = ipywidgets.HTML()
+            self._cancel.disabled = True
             self._button.on_click(self._on_measure)
-            parts.append(ipywidgets.HBox([self._button, self._status]))
+            self._cancel.on_click(self._on_cancel)
+            self._exact.observe(self._redraw, "value")
+            exact = [self._exact] if chart.x.column in _FIELDS else []
+            parts.append(ipywidgets.HBox([*exact, self._button, self._cancel, self._status]))
         return parts
+
+    @property
+    def _chosen_size(self) -> Any:
+        return self._exact.value if self._exact.value > 0 else self._size.value
 
     @property
     def case(self) -> Case:
         """The case that the controls stand for; what they leave open is as in the nearest recorded one."""
-        picks, size = [w.value for w in self._picks], self._size.value
+        picks, size = [w.value for w in self._picks], self._chosen_size
         chart = self._chart
         like = Case.from_row(chart.rows.iloc[chart.nearest(picks, size)])
         chosen = {c.column: v for c, v in zip(chart.controls, picks, strict=True)} | {chart.x.column: size}
@@ -145,37 +167,65 @@ class Explorer(ipywidgets.VBox):
         return replace(like, **given)
 
     def _redraw(self, change: Any = None) -> None:
-        chart, picks, size = self._chart, [w.value for w in self._picks], self._size.value
+        chart, picks, size = self._chart, [w.value for w in self._picks], self._chosen_size
         drawing = chart.svg(picks, size)
         self._drawing.value = f'<div style="max-width:680px">{drawing}</div>'
         line = chart.line(picks, size)
-        shown = chart.nearest(picks, size)
-        if chart.exact(shown, picks, size):
-            if str(chart.rows["case"].iloc[shown]) in self._measured:
-                line = f"Measured here: {line}"
-        elif self._bound and (bound := self._bound(self.case)) is not None:
-            line = f"Bound of {chart.name(picks, size)}: {number(bound)} µs. {line}"
+        own = chart.own_row(picks, size)
+        if own is not None:
+            line = f"{chart.own_line(own)} {line}"
+        elif self._bound and not chart.exact(chart.nearest(picks, size), picks, size):
+            bound = self._bound(self.case)
+            line = f"Bound of {chart.name(picks, size)}: {number(bound)} µs. {line}" if bound else line
         self._text.value = f'<p aria-live="polite" style="max-width:680px">{escape(line)}</p>'
+        if "study" in chart.rows:  # not of a page's own sums
+            case = self.case
+            self._command.value = shlex.join(["rooflab", "measure", case.study, "--case", case.id])
 
     def _on_measure(self, button: Any = None) -> None:
+        """Put the choice behind what waits, and see that somebody measures."""
+        with self._lock:
+            self._waiting.append(self.case)
+            self._cancel.disabled = False
+            if self._worker.is_alive():
+                self._say(f"{len(self._waiting)} wait, the last {self._waiting[-1].id}.")
+                return
+            self._worker = threading.Thread(target=self._work, daemon=True)
+            self._worker.start()
+
+    def _on_cancel(self, button: Any = None) -> None:
+        """Drop what waits; the case at work comes to its end."""
+        with self._lock:
+            dropped = len(self._waiting)
+            self._waiting.clear()
+            self._cancel.disabled = True
+        self._say(f"{dropped} dropped; the case at work comes to its end.")
+
+    def _work(self) -> None:
+        """Measure one waiting case after another, in a thread of its own, so that controls go on working."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._cancel.disabled = True
+                    self._worker = threading.Thread()  # from here on a click starts another one
+                    return
+                case = self._waiting.popleft()
+            self._measure_one(case)
+
+    def _measure_one(self, case: Case) -> None:
         assert self._measure
-        case = self.case
-        self._button.disabled = True
         try:
             self._say(f"Measuring {case.id} ...")
-            row = pd.Series(dict(self._measure(case, self._say)))
-            others = self._frame[self._frame["case"] != row["case"]]
-            self._frame = pd.concat([others, row.to_frame().T.astype(object)], ignore_index=True)
-            self._chart = Chart(self._frame, **self._options)
-            self._measured.add(str(row["case"]))
-            self._say(f"Measured {row['case']}.")
+            row = pd.Series(dict(self._measure(case, self._say))).to_frame().T.astype(object)
+            others = self._own[self._own["case"] != case.id] if len(self._own) else self._own
+            self._own = pd.concat([others, row], ignore_index=True) if len(others) else row
+            self._chart = Chart(self._frame, **self._options, own=self._own)
+            self._say(f"Measured {row['case'].iloc[0]}.")
             self._redraw()
         except RooflabError as error:
             self._say(str(error))
         except Exception as error:  # whatever a driver or a library raises belongs beside the button
             self._say(f"Not measured, {type(error).__name__}: {str(error).partition(chr(10))[0]}")
-        finally:
-            self._button.disabled = False
 
     def _say(self, line: str) -> None:
         self._status.value = f'<span role="status">{escape(line)}</span>'

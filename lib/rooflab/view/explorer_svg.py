@@ -21,7 +21,8 @@ from rooflab.view.captions import UNITS, Roof, number, one_device, size_text
 WIDTH, HEIGHT = 624, 310
 LEFT, TOP, RIGHT, BOTTOM = 54, 46, 506, 264  # the plotting area; right of it stand the curves' names
 NAME, APART = 20, 11  # letters of a curve's name, and from one name to the next
-INK, ACCENT, ROOF_INK = "#1A1A1A", "#1F83C6", "#C8541A"  # the last two read on white and on near-black
+# All but the first read on white and on near-black.
+INK, ACCENT, ROOF_INK, OWN_INK = "#1A1A1A", "#1F83C6", "#C8541A", "#2C9159"
 TITLES = {"n": "Elements", "bytes": "Bytes", "batch": "Batch", "seq": "Sequence"}
 # Letters stand on a rim of the page's own colour, which names itself in the site's theme and in JupyterLab.
 HALO = (
@@ -87,8 +88,9 @@ class Chart:
 
     `frame` holds rows of records; `x` and `y` are columns, `controls` maps columns to labels. `roof` is one
     ceiling (label, value, unit) for all rows, or a mapping from the names in the rows' `roof` column to
-    (value, unit, ...). `start` (column -> value) picks the row shown first. Raises UsageError for unusable
-    columns or for two rows that no control tells apart, DeviceMismatch for rows of several devices.
+    (value, unit, ...). `start` (column -> value) picks the row shown first. `own` holds rows of the same
+    columns that were measured here since: `svg` draws them beside the recorded ones. Raises UsageError for
+    unusable columns or for two rows that no control tells apart, DeviceMismatch for rows of several devices.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class Chart:
         ylog: bool = False,
         compare: bool = False,
         start: Mapping[str, Any] | None = None,
+        own: pd.DataFrame | None = None,
     ):
         for column in (x, y, *controls):
             if column not in frame:
@@ -127,11 +130,13 @@ class Chart:
         self.x = Control(x, names.get(x, x), sizes, [self.x_text(v, x, sizes[-1]) for v in sizes])
         self.names = [t if len(t) <= NAME else t[: NAME - 1] + "…" for t in self.controls[0].texts]
         roofs, of_row = _roofs(rows, roof, self.unit)
-        heights = [float(v) for v in rows[y]] + [value for _, value in roofs]
-        if (xlog and sizes[0] <= 0) or (ylog and min(heights) <= 0):
+        self.own = rows.iloc[:0] if own is None else own[own[y].notna()]
+        heights = [float(v) for v in (*rows[y], *self.own[y])] + [value for _, value in roofs]
+        widths = [*sizes, *(float(v) for v in self.own[x])]
+        if (xlog and min(widths) <= 0) or (ylog and min(heights) <= 0):
             raise UsageError("A logarithmic axis needs values above zero; pass xlog=False or ylog=False.")
         self.xlog, self.ylog = xlog, ylog
-        self.to_x = Scale(sizes[0], sizes[-1], LEFT + 8, RIGHT - 12, xlog)
+        self.to_x = Scale(min(widths), max(widths), LEFT + 8, RIGHT - 12, xlog)
         low, high, self.y_ticks = _ticks(min(heights), max(heights), ylog)
         self.to_y = Scale(low, high, BOTTOM, TOP, ylog)
         self.roofs = [(f"{label} {number(value)} {self.unit}", self.to_y(value)) for label, value in roofs]
@@ -189,6 +194,31 @@ class Chart:
         if self.exact(i, picks, x):
             return shown
         return f"Not recorded: {self.name(picks, x)}. Nearest recorded case: {shown}"
+
+    def own_row(self, picks: Sequence[Any], x: float) -> pd.Series | None:
+        """The row measured here of the choice itself, None without one."""
+        columns = [*(c.column for c in self.controls), self.x.column]
+        for _, row in self.own.iterrows():
+            if [_plain(row[column]) for column in columns] == [*picks, x]:
+                return row
+        return None
+
+    def own_line(self, row: pd.Series) -> str:
+        """The text of a row measured here."""
+        picks = [_plain(row[c.column]) for c in self.controls]
+        facts = _facts(row, self.y, self.unit, None)
+        return f"Measured here: {self.name(picks, float(row[self.x.column]))}: {facts}."
+
+    def _own_marks(self, picks: Sequence[Any]) -> str:
+        """Diamonds at the rows measured here that the controls but the first choose."""
+        marks = []
+        for _, row in self.own.iterrows():
+            first, *more = [_plain(row[c.column]) for c in self.controls]
+            if more == list(picks)[1:]:
+                r = 6 if first == picks[0] else 3.5
+                px, py = self.to_x(float(row[self.x.column])), self.to_y(float(row[self.y]))
+                marks.append(f'<path d="M{px} {_short(py - r)}l{r} {r} {-r} {r} {-r} {-r}z"/>')
+        return "".join(marks)
 
     def groups(self, picks: Sequence[Any], x: float) -> dict[str, str]:
         """The drawing's groups for a choice, as SVG markup by the names of GROUPS."""
@@ -262,6 +292,7 @@ class Chart:
             f'<rect class="paper" width="{WIDTH}" height="{HEIGHT}" fill="#FFFFFF"/>' if paper else "",
             self._frame(),
             *(f'<g data-group="{name}" {GROUPS[name]}>{inside}</g>' for name, inside in groups.items()),
+            f'<g data-group="own" fill="{OWN_INK}">{self._own_marks(picks)}</g>' if len(self.own) else "",
             "</svg>",
         ]
         return "".join(parts)

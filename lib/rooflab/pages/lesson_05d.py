@@ -45,7 +45,7 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
     fig, said = page.ladder(own, gpu, ("int8", int8, "TFLOP/s"), f"Q8_0 × {tokens} tokens", y="tflop_s")
     if "fp16_tensor" in known:
         value = known["fp16_tensor"]
-        plot.roof_line(fig.axes[0], value, f"FP16 roof {value:,.0f}", vertical=True)
+        plot.roof_line(fig.axes[0], value, f"FP16 {value:,.0f}", vertical=True)
         said = said.removesuffix(".") + f"; FP16 roof {value:,.0f} TFLOP/s, which is that of 7_fp16_wgmma."
     return answer + ".", able, (fig, said)
 

@@ -20,7 +20,7 @@ def opening(here: Lab, found: Rows) -> Opening:
     worst = worst.sort_index(key=lambda names: names.str.extract(r"^(\d+)", expand=False).astype(float))
     rounding, gpu = 1e3 * found["rounding"].max(), here.run["gpu"]
     odd = worst.idxmax()
-    answer = f"{(worst <= 1.3 * rounding).sum()} of {len(worst)} kernels are right: they err by at most 1.3 "
+    answer = f"{(worst <= 1.3 * rounding).sum()} of {len(worst)} kernels err by at most 1.3 "
     answer += f"times what rounding the exact result to FP16 costs, {rounding:.1f} thousandths of the "
     answer += f"outputs' RMS. The largest error is {odd}'s, {worst[odd]:.1f} thousandths."
     able = (
@@ -29,7 +29,7 @@ def opening(here: Lab, found: Rows) -> Opening:
         "test a kernel on extreme inputs: large scores, NaN, rows that see no key",
     )
     title = "Largest error over all configurations"
-    fig, ax = plot.figure("‰ of the outputs' RMS", title=title, height=1 + 0.15 * len(worst))
+    fig, ax = plot.figure("‰ of the outputs' RMS", title=title, height=1 + 0.19 * len(worst))
     plot.bars(ax, list(worst.index), worst.to_numpy(float), "‰", ("rounding alone", rounding, "‰"))
     return (
         answer,

@@ -13,7 +13,7 @@ FLOORS = {
     2: {"records", "bench", "runtime", "ops", "profile", "doctor", "simt", "dispatch"},
     3: {"studies", "engine"},
     4: {"analysis", "verify", "lab", "view"},
-    5: {"claims", "exercises", "pages", "book", "cli", "commands", "__main__"},
+    5: {"claims", "exercises", "pages", "book", "cluster", "cli", "commands", "__main__"},
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 GPU_ONLY = {"cupy", "torch", "cuda", "triton", "elftools"}

@@ -27,7 +27,8 @@ from rooflab.book import check
 ROOT = paths.ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SETS = {"requirements.txt": PROJECT["dependencies"]} | {
-    f"requirements-{name}.txt": PROJECT["optional-dependencies"][name] for name in ("lab", "test", "gpu")
+    f"requirements-{name}.txt": PROJECT["optional-dependencies"][name]
+    for name in ("lab", "cluster", "test", "gpu")
 }
 
 

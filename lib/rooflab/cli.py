@@ -58,6 +58,10 @@ def parser() -> argparse.ArgumentParser:
     def repeated(made, *names, **more):  # type: ignore[no-untyped-def]
         made.add_argument(*names, action="append", default=[], **more)
 
+    def scheduler(made):  # type: ignore[no-untyped-def]
+        what = "on a Dask cluster: tcp://host:8786, or local:N workers of this machine"
+        made.add_argument("--scheduler", metavar="ADDRESS", help=what)
+
     def store(made, what="write DIR/<device>/ instead of data/<device>/"):  # type: ignore[no-untyped-def]
         made.add_argument("--store", type=Path, metavar="DIR", help=what)
 
@@ -84,6 +88,7 @@ def parser() -> argparse.ArgumentParser:
     one = command("batch", "execute many parameter sets, as examples/batch.yml shows, into build/batch/")
     one.add_argument("file", type=Path, metavar="FILE.yml")
     jobs(one)
+    scheduler(one)
     one = command("measure", "measure the cases of one study on this GPU into data/<device>/")
     one.add_argument("study", metavar="STUDY")
     repeated(one, "-p", "--parameter", metavar="COLUMN=VALUE", help="only cases with this value")
@@ -102,6 +107,9 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--for", dest="minutes", type=_minutes, metavar="MINUTES", help=what)
     effort(one)
     store(one)
+    scheduler(one)
+    what = "with --scheduler: record this kind of GPU, a resource of workers, in place of all"
+    repeated(one, "--gpu", metavar="NAME", help=what)
     one = command("trace", f"record in data/cpu/ what needs no GPU: {TRACED}")
     one.add_argument("study", nargs="*", metavar="STUDY")
     one = command("gate", "gate an operator's rungs on the CPU; exit code 1 if one is wrong")
@@ -114,9 +122,8 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--all", action="store_true", help="every finding, not some of each file")
     where(command("report", "run the series and build the HTML site; the last line is the page to open"))
     command("check", "compare the committed notebooks, README and recordings with a replay")
-    one = command("compare", "put two recordings beside each other: a table and a plot")
-    one.add_argument("first", metavar="DEVICE")
-    one.add_argument("second", metavar="DEVICE")
+    one = command("compare", "put recordings beside each other: tables and a plot")
+    one.add_argument("device", nargs="+", metavar="DEVICE", help="the others are held to the first")
     return top
 
 

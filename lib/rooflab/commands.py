@@ -10,13 +10,9 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rooflab import paths
 from rooflab.errors import OutOfTime, RooflabError, UsageError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MORE_TO_DO = 75  # exit code of a recording whose time was up: run it again (EX_TEMPFAIL of sysexits.h)
 PARTLY = 3  # exit code where all lessons ran, and some lacked recorded cases
@@ -56,9 +52,22 @@ def run(asked: argparse.Namespace) -> int:
 
 def batch(asked: argparse.Namespace) -> int:
     """Execute the lessons of a file of parameter sets."""
-    from rooflab.book import batch
+    from rooflab.book import batch, run
 
-    return _ending(_executed(batch.read(asked.file), asked.jobs))
+    if not asked.scheduler:
+        return _ending(_executed(batch.read(asked.file), asked.jobs))
+    from rooflab import cluster, dispatch
+    from rooflab.cluster import batches
+
+    cluster.checked(asked.scheduler)
+    if asked.jobs:
+        raise UsageError(
+            "-j is of this machine: on a cluster a worker runs as many lessons as it has threads."
+        )
+    jobs = batch.read(asked.file, elsewhere=True)
+    outcomes = batches.run_all(asked.scheduler, jobs, dispatch.roots()[0], _say)
+    _say("\n" + run.summary(outcomes))
+    return _ending(outcomes)
 
 
 def _ending(outcomes) -> int:  # type: ignore[no-untyped-def]
@@ -194,7 +203,18 @@ def record(asked: argparse.Namespace) -> int:
         def say(line: str) -> None:
             progress.write(f"{time.monotonic() - began:5.0f} s  {line}")
 
-        troubles = laboratory.record(names, asked.effort or "full", say, 60 * (asked.minutes or math.inf))
+        seconds, effort = 60 * (asked.minutes or math.inf), asked.effort or "full"
+        if asked.scheduler:
+            from rooflab.cluster import recordings
+
+            root = Path(os.environ["ROOFLAB_STORE"])
+            troubles = recordings.record(
+                asked.scheduler, names, root, effort, asked.gpu, _command(), say, seconds
+            )
+        elif asked.gpu:
+            raise UsageError("--gpu chooses among a cluster's workers: give --scheduler, or leave it out.")
+        else:
+            troubles = laboratory.record(names, effort, say, seconds)
     except OutOfTime as error:
         _say(f"rooflab: {error}")
         return MORE_TO_DO
@@ -205,7 +225,19 @@ def record(asked: argparse.Namespace) -> int:
 
 def _record_into(store: Path | None) -> None:
     os.environ["ROOFLAB_STORE"] = str((store or paths.DATA).resolve())
-    os.environ["ROOFLAB_COMMAND"] = shlex.join(["rooflab", *sys.argv[1:]])
+    os.environ["ROOFLAB_COMMAND"] = _command()
+
+
+def _command() -> str:
+    """This process's command, without the address of a cluster: a recording names no machine."""
+    words, left = list(sys.argv[1:]), ["rooflab"]
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--sc"):  # argparse takes the option's name cut short, too
+            left.append(word)
+        elif "=" not in word:
+            words[:1] = []
+    return shlex.join(left)
 
 
 def trace(asked: argparse.Namespace) -> int:
@@ -303,28 +335,14 @@ def check(_: argparse.Namespace) -> int:
 
 
 def compare(asked: argparse.Namespace) -> int:
-    """Put two recordings beside each other."""
+    """Put recordings beside each other."""
     from rooflab.book.parameters import store_of
-    from rooflab.records.compare import best, compare
-    from rooflab.view import plot
+    from rooflab.view import comparison, plot
 
-    first, second = store_of(asked.first), store_of(asked.second)
-    table, bests = compare(first, second), best(first, second)
-    if table.empty and bests.empty:
-        raise RooflabError(f"{first.device} and {second.device} share no case and no operator with a rate.")
-    if len(bests):
-        _say(f"Best of each operator: rate on {first.device} (a) and {second.device} (b), shapes as shown")
-        _say(bests.to_string(index=False, float_format=lambda x: f"{x:.4g}", na_rep=""))
-    if table.empty:
-        _say(f"\n{first.device} and {second.device} share no timed case; the shapes above may differ.")
-        shown, name, title = bests, "operator", f"Rate on {second.device} over rate on {first.device}"
-    else:
-        _say("\nThe same cases on both")
-        _same_cases(table, first.device, second.device)
-        shown, name, title = table.head(30), "case", f"Time on {second.device} over time on {first.device}"
-    figure, axes = plot.figure(title=title, height=1.2 + 0.25 * len(shown))
-    plot.bars(axes, [str(label) for label in shown[name]], shown["ratio"], "x")
-    picture = paths.BUILD / "compare" / f"{first.device}_{second.device}.png"
+    stores = [store_of(device) for device in asked.device]
+    text, figure = comparison.tables(stores)
+    _say(text)
+    picture = paths.BUILD / "compare" / f"{'_'.join(store.device for store in stores)}.png"
     picture.parent.mkdir(parents=True, exist_ok=True)
     picture.write_bytes(plot.png(figure))
     _say(f"\n{picture}")
@@ -343,15 +361,3 @@ def generate(asked: argparse.Namespace) -> int:
     one.prefill(asked.tokens)
     _say(" ".join(str(token) for token in one.generate(asked.count)))
     return 0
-
-
-def _same_cases(table: pd.DataFrame, first: str, second: str) -> None:
-    columns = ["study", "case", "median_us_a", "median_us_b", "ratio", "roof_fraction_a", "roof_fraction_b"]
-    names = {column: column.replace("_a", f" {first}").replace("_b", f" {second}") for column in columns}
-    for column in ("study", "case", "ratio"):
-        names[column] = column
-    _say(
-        table[columns]
-        .rename(columns=names)
-        .to_string(index=False, float_format=lambda x: f"{x:.4g}", na_rep="")
-    )

@@ -1,6 +1,8 @@
 """The book around the lessons: every fact on its pages is a recording's, and every lesson has its place."""
 
+import ast
 import re
+import shlex
 from pathlib import Path
 
 import nbformat
@@ -134,6 +136,32 @@ def test_the_page_for_contributors_names_commands_that_exist(made: dict[str, str
     for words in re.findall(r"rooflab ([a-z]+(?: [^#`\n]*)?)", made["add-your-gpu"]):
         words = words.replace("<device>", "h200").strip()
         cli.parser().parse_args(words.split())
+
+
+def test_the_page_for_clusters_holds_commands_and_python_that_parse(made: dict[str, str]) -> None:
+    from rooflab import cli, cluster
+
+    blocks = re.findall(r"```(sh|python)\n(.*?)```", made["cluster"], re.DOTALL)
+    lines = [shlex.split(line) for kind, text in blocks if kind == "sh" for line in text.splitlines()]
+    called = [cli.parser().parse_args(words[1:]) for words in lines if words[0] == "rooflab"]
+    assert [cluster.checked(one.scheduler) for one in called if "scheduler" in one] == ["tcp://head:8786"] * 3
+    workers = [words[words.index("worker") + 1 :] for words in lines if "worker" in words]
+    python = [ast.parse(text) for kind, text in blocks if kind == "python"]
+    assert len(workers) == 2 and len(python) == 2
+    assert [len(tree.body) for tree in python] == [3, 3] and "`cluster.scheduler_address`" in made["cluster"]
+    strings = [
+        [element.value for element in node.elts if isinstance(element, ast.Constant)]
+        for tree in python
+        for node in ast.walk(tree)
+        if isinstance(node, ast.List)
+    ]
+    given = [words for words in strings if "--resources" in words]
+    workers += [["tcp://head:8786", *words[words[0] == "dask-worker" :]] for words in given]
+    assert len(workers) == 4
+    main = pytest.importorskip("distributed.cli.dask_worker", reason="needs Dask distributed").main
+    for words in workers:
+        read = main.make_context("dask worker", list(words)).params
+        assert read["scheduler"] == "tcp://head:8786" and "GPU=1" in read["resources"]
 
 
 @pytest.mark.parametrize("path", sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")), ids=lambda path: path.stem)

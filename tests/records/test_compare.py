@@ -1,9 +1,11 @@
-"""Two devices meet on the cases they share."""
+"""Devices meet on the cases they share."""
 
 import numpy as np
 import pytest
-from rooflab.records.compare import compare
+from rooflab.errors import RooflabError, UsageError
+from rooflab.records.compare import compare, scaling
 from rooflab.records.store import Case, Store
+from rooflab.view import comparison
 
 
 def device(root, name, times, study="gemv", fraction=None):
@@ -22,11 +24,11 @@ def test_shared_cases_meet_in_order(tmp_path):
     b = device(tmp_path, "l4", {4096: 20.0, 16384: 4.0, 99: 1.0}, fraction=0.5)
     table = compare(a, b)
     assert table["case"].tolist() == ["gemv/1 n=4096 cold graph", "gemv/1 n=16384 cold graph"]
-    assert table["ratio"].tolist() == [10.0, 0.5]
+    assert table["ratio_b"].tolist() == [10.0, 0.5]
     assert table["median_us_a"].tolist() == [2.0, 8.0] and table["median_us_b"].tolist() == [20.0, 4.0]
     assert set(table["roof_fraction_a"]) == {0.9} and set(table["roof_fraction_b"]) == {0.5}
     assert table.loc[0, ["kind", "impl", "clock", "cache"]].tolist() == ["own", "1", "graph", "cold"]
-    assert np.allclose(compare(b, a)["ratio"] * table["ratio"], 1)
+    assert np.allclose(compare(b, a)["ratio_b"] * table["ratio_b"], 1)
 
 
 def test_studies_are_those_both_have_or_those_named(tmp_path):
@@ -35,7 +37,7 @@ def test_studies_are_those_both_have_or_those_named(tmp_path):
         device(tmp_path, name, {7: time}, study="int4")
     device(tmp_path, "l4", {7: 1.0}, study="q8_0")
     assert compare(a, b)["study"].tolist() == ["gemv", "int4"]
-    assert compare(a, b, ["int4"])["ratio"].tolist() == [3.0]
+    assert compare(a, b, studies=["int4"])["ratio_b"].tolist() == [3.0]
 
 
 @pytest.mark.parametrize("times", [{5: 1.0}, {1: None}])
@@ -58,4 +60,31 @@ def test_devices_without_a_shared_case_are_compared_by_their_best_rates():
     assert (
         read["rate_a"] == ours.read("bandwidth").query("operator == 'read' and cache == 'cold'")["gb_s"].max()
     )
-    assert read["ratio"] == read["rate_b"] / read["rate_a"]
+    assert read["ratio_b"] == read["rate_b"] / read["rate_a"]
+
+
+def test_any_number_of_devices_scale_from_the_first(tmp_path):
+    a = device(tmp_path, "t4", {1: 12.0, 2: 8.0, 3: 6.0, 4: 1.0}, fraction=0.5)
+    b = device(tmp_path, "l4", {1: 6.0, 2: 4.0, 3: 1.0, 9: 1.0}, fraction=0.7)
+    c = device(tmp_path, "h200", {1: 1.0, 2: 2.0, 4: 0.5}, fraction=0.9)
+    table = compare(a, b, c)
+    assert table["case"].str.contains("n=[1234] ").all() and len(table) == 4
+    assert table["ratio_b"].tolist()[:3] == [0.5, 0.5, 1 / 6] and np.isnan(table["ratio_b"][3])
+    assert np.isnan(table["ratio_c"][2]) and table["ratio_c"][3] == 0.5
+    [row] = scaling(table).to_dict("records")
+    assert row == {
+        **{"study": "gemv", "operator": "gemv", "cases": 2, "speed_b": 2.0, "speed_c": 8.0},
+        **{"share_a": 0.5, "share_b": 0.7, "share_c": 0.9},
+    }
+    text, figure = comparison.tables([a, b, c])
+    assert "a: t4, b: l4, c: h200" in text and "Scaling: speed as a multiple of a's" in text
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert names == ["gemv gemv, l4", "gemv gemv, h200"]
+
+
+def test_what_cannot_be_compared_is_a_sentence(tmp_path):
+    a = device(tmp_path, "h200", {1: 1.0})
+    with pytest.raises(UsageError, match="from 2 to 26 recordings are compared, not 1"):
+        comparison.tables([a])
+    with pytest.raises(RooflabError, match="h200 and l4 share no case and no operator with a rate"):
+        comparison.tables([a, device(tmp_path, "l4", {2: 1.0})])

@@ -3,6 +3,7 @@ starts."""
 
 import re
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rooflab.errors import UsageError
 OUTPUT = paths.BUILD / "batch"
 _MOST = 10_000  # values of a file, those that an alias repeats counted again
 _SHORTHANDS = ("mode", "device", "effort")
-_KEYS = {"lessons", "parameters", *_SHORTHANDS}
+_KEYS = {"lessons", "parameters", "gpu", *_SHORTHANDS}
 
 
 class _Loader(yaml.SafeLoader):
@@ -33,10 +34,11 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read(path: Path, folder: Path | None = None) -> list[run.Job]:
+def read(path: Path, folder: Path | None = None, elsewhere: bool = False) -> list[run.Job]:
     """The jobs of a batch file: a mapping `sets`, each set with `lessons` (all of them if left out),
-    `parameters` and the shorthands mode, device, effort; `limit` is minutes a lesson. Raises UsageError
-    naming the set and what is wrong with it; outputs go to build/batch/<set>/."""
+    `parameters` and the shorthands mode, device, effort; `limit` is minutes a lesson. For jobs that run
+    `elsewhere`, on a cluster, a set may name its `gpu`, a resource of workers. Raises UsageError naming the
+    set and what is wrong with it; outputs go to build/batch/<set>/."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
@@ -64,7 +66,7 @@ def read(path: Path, folder: Path | None = None) -> list[run.Job]:
     jobs = []
     for name, chosen in content["sets"].items():
         try:
-            jobs += _jobs(str(name), chosen or {}, limit, folder)
+            jobs += _jobs(str(name), chosen or {}, limit, folder, elsewhere)
         except UsageError as error:
             raise UsageError(f"set {name!r}: {error}") from None
     return jobs
@@ -81,7 +83,7 @@ def _many(content: Any) -> bool:
     return seen > _MOST
 
 
-def _jobs(name: str, chosen: Any, limit: float | None, folder: Path | None) -> list[run.Job]:
+def _jobs(name: str, chosen: Any, limit: float | None, folder: Path | None, elsewhere: bool) -> list[run.Job]:
     if not re.fullmatch(r"[\w.-]{1,100}", name) or name.startswith("."):
         raise UsageError(
             "a set's name is up to 100 letters, digits, `-`, `_` and `.`, because it names a folder."
@@ -98,7 +100,13 @@ def _jobs(name: str, chosen: Any, limit: float | None, folder: Path | None) -> l
         if not isinstance(key, str):
             raise UsageError(f"a parameter's name is a word such as DEVICE, not {key!r}.")
     given = parameters.merge(given, {key: chosen.get(key) for key in _SHORTHANDS})
-    return run.plan(lessons.find(words, folder), given, limit, OUTPUT / name, prefix=f"{name}/")
+    gpu = str(chosen.get("gpu") or "")
+    if gpu and not re.fullmatch(r"[\w.-]{1,100}", gpu):
+        raise UsageError(f"`gpu` is the name of a GPU such as rtx-4090, not {gpu!r}.")
+    if gpu and not elsewhere:
+        raise UsageError("`gpu` chooses among a cluster's workers: give --scheduler, or leave it out.")
+    jobs = run.plan(lessons.find(words, folder), given, limit, OUTPUT / name, f"{name}/", elsewhere)
+    return [replace(job, gpu=gpu) for job in jobs]
 
 
 def _refuse_other_keys(where: str, mapping: Mapping[Any, Any], allowed: set[str]) -> None:

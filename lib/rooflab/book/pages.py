@@ -55,6 +55,7 @@ def make(notebooks: Sequence[Path]) -> dict[str, str]:
         **{f"device-{name}": of_device(name, found) for name in recorded},
         **{f"device-{name}": of_published(name) for name in published_devices(paths.DATA)},
         "add-your-gpu": Path(__file__).with_name("add_your_gpu.md").read_text(encoding="utf-8"),
+        "cluster": Path(__file__).with_name("cluster.md").read_text(encoding="utf-8"),
         "executions": how_they_ran(recorded, found),
         glossary.PAGE: glossary.page(glossary.terms(), {one.stem: one.title for one in found}),
     }

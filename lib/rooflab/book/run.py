@@ -27,7 +27,7 @@ from rooflab.studies.estimates import Estimate, slowest
 
 OUTPUT = paths.BUILD / "notebooks"
 LIMIT_MINUTES = {"replay": 10.0, "live": 180.0}
-_ENDINGS = {
+ENDINGS = {
     "ok": "ok",
     "partly": "partly",
     "failed": "FAILED",
@@ -51,6 +51,7 @@ class Job:
     values: Mapping[str, Any] = field(default_factory=dict)
     limit_s: float = 600.0
     name: str = ""
+    gpu: str = ""  # on a cluster: the resource that its worker must have
 
     @property
     def label(self) -> str:
@@ -86,7 +87,7 @@ class Outcome:
         if self.done:
             return f"{self.job.label} is shown in part:\n{self.message}"
         lines = [
-            f"{self.job.label} {_ENDINGS[self.ending]} in cell {self.cell} of {self.job.lesson.path.name}"
+            f"{self.job.label} {ENDINGS[self.ending]} in cell {self.cell} of {self.job.lesson.path.name}"
         ]
         lines += ["  | " + line for line in self.source.splitlines()]
         lines += self.message.rstrip().splitlines()
@@ -228,9 +229,12 @@ def _terminated_like_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def run(jobs: Sequence[Job], parallel: int = 1, say: Say = print) -> list[Outcome]:
+def run(
+    jobs: Sequence[Job], parallel: int = 1, say: Say = print, stopped: Callable[[], bool] = lambda: False
+) -> list[Outcome]:
     """Run the jobs, `parallel` at a time, and return their outcomes in the order given. A job that fails
-    does not stop the others. KeyboardInterrupt passes through once every kernel has ended."""
+    does not stop the others. KeyboardInterrupt, also once `stopped` says so, passes through when every
+    kernel has ended."""
     waiting = deque(enumerate(jobs))
     running: dict[int, _Running] = {}
     outcomes: dict[int, Outcome] = {}
@@ -246,9 +250,11 @@ def run(jobs: Sequence[Job], parallel: int = 1, say: Say = print) -> list[Outcom
                     if outcome is not None:
                         del running[index]
                         outcomes[index] = outcome
-                        say(f"{outcome.job.label}: {_ENDINGS[outcome.ending]} after {outcome.seconds:.1f} s")
+                        say(f"{outcome.job.label}: {ENDINGS[outcome.ending]} after {outcome.seconds:.1f} s")
                         if not outcome.ok:
                             say(outcome.explanation())
+                if stopped():
+                    raise KeyboardInterrupt
                 time.sleep(0.05)
         finally:
             for process in running.values():
@@ -262,7 +268,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     for outcome in outcomes:
         output = outcome.job.output
         where = output.relative_to(paths.ROOT) if output.is_relative_to(paths.ROOT) else output
-        rows.append((outcome.job.label, _ENDINGS[outcome.ending], f"{outcome.seconds:.1f} s", str(where)))
+        rows.append((outcome.job.label, ENDINGS[outcome.ending], f"{outcome.seconds:.1f} s", str(where)))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return "\n".join(
         "  ".join(text.ljust(w) for text, w in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -283,11 +289,16 @@ def plan(
     limit_minutes: float | None = None,
     output: Path | None = None,
     prefix: str = "",
+    elsewhere: bool = False,
 ) -> list[Job]:
     """Jobs for the lessons with every value checked against the parameters cells; nothing is started. Raises
-    UsageError for a value, MissingTool for a live run without a GPU."""
+    UsageError for a value, MissingTool for a live run without a GPU, unless they run `elsewhere`."""
     values = parameters.assign(lessons, given)
-    if any(named.get("MODE") == "live" for named in values.values()) and not device.has_gpu():
+    if (
+        not elsewhere
+        and any(named.get("MODE") == "live" for named in values.values())
+        and not device.has_gpu()
+    ):
         raise MissingTool("mode live needs an NVIDIA GPU with a working driver; mode replay needs none.")
     kind = "live" if is_live(given.get("MODE")) else "replay"
     limit_s = 60 * (LIMIT_MINUTES[kind] if limit_minutes is None else limit_minutes)

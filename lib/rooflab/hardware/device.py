@@ -196,6 +196,17 @@ def has_gpu() -> bool:
     return _libcuda() is not None
 
 
+def every() -> list[tuple[str, str]]:
+    """UUID and name of each GPU that the CUDA driver offers this process (CUDA_VISIBLE_DEVICES counts); the
+    UUID names it in CUDA_VISIBLE_DEVICES."""
+    library, found = _libcuda(), []
+    name = ctypes.create_string_buffer(256)
+    for number in range(count()):
+        if library.cuDeviceGetName(name, len(name), number) == 0:
+            found.append((uuid(number) or str(number), name.value.decode()))
+    return found
+
+
 def _attribute(library: Any, number: int) -> int:
     value = ctypes.c_int()
     if library.cuDeviceGetAttribute(ctypes.byref(value), number, 0) != 0:
@@ -203,11 +214,11 @@ def _attribute(library: Any, number: int) -> int:
     return value.value
 
 
-def uuid() -> str | None:
-    """What tells the first GPU of this process from the others of its machine ("GPU-6a8b...", the same in
-    every process whatever CUDA_VISIBLE_DEVICES says), or None without a GPU or an answer."""
+def uuid(number: int = 0) -> str | None:
+    """What tells a GPU of this process, by default the first, from the others of its machine ("GPU-6a8b...",
+    the same in every process whatever CUDA_VISIBLE_DEVICES says), or None without a GPU or an answer."""
     library, raw = _libcuda(), (ctypes.c_ubyte * 16)()
-    if library is None or library.cuDeviceGetUuid(raw, 0) != 0:
+    if library is None or library.cuDeviceGetUuid(raw, number) != 0:
         return None
     digits = bytes(raw).hex()
     return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

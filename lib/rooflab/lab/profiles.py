@@ -9,8 +9,11 @@ import pandas as pd
 
 from rooflab import studies
 from rooflab.profile import recorded
+from rooflab.records import seal
 from rooflab.records.case import Case
+from rooflab.records.csv_table import write_atomically
 from rooflab.records.fingerprint import SKIPPED
+from rooflab.records.store import Store
 
 TOOLS = ("ncu", "nsys", "cupti", "gate", "sass", "sanitizer", "checks")
 
@@ -38,6 +41,23 @@ def columns_of(study: str, tool: str, metrics: Sequence[str] | None) -> list[str
     }
     usual = studies.get(study).profile_columns(tool, metrics)
     return ["case", *columns.get(tool, usual), "identity", "run"]
+
+
+def keep_profile(
+    store: Store, path: Path, taken: pd.DataFrame, cases: set[str], header: Sequence[str]
+) -> None:
+    """Put rows, as texts, into a profile of a store, in the place of those of `cases` (ids). `header` holds
+    the columns of a profile without other rows.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with store.lock():
+        held = recorded.texts(path) if path.is_file() else pd.DataFrame(columns=[*header], dtype="str")
+        kept = held[~held["case"].isin(cases)]
+        columns = [*held] if len(kept) else [*header]
+        frame = pd.concat([kept, taken], ignore_index=True)[columns].fillna("")
+        frame = frame.sort_values("case", kind="stable", ignore_index=True)
+        seal.unseal(store.folder)
+        write_atomically(path, frame.to_csv(index=False, lineterminator="\n"))
 
 
 def take(study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | None) -> pd.DataFrame:

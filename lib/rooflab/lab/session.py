@@ -25,14 +25,13 @@ from rooflab.hardware.roofline import in_state
 from rooflab.lab.compiling import compile_ahead
 from rooflab.lab.lacking import lacking, require_one
 from rooflab.lab.locks import alone
-from rooflab.lab.profiles import TOOLS, columns_of, is_skipped, read_profile, take
+from rooflab.lab.profiles import TOOLS, columns_of, is_skipped, keep_profile, read_profile, take
 from rooflab.lab.progress import Progress
 from rooflab.lab.roofs import Roofs
 from rooflab.ops import this_arch
 from rooflab.profile import recorded
-from rooflab.records import seal
 from rooflab.records.case import Case
-from rooflab.records.csv_table import is_blank, plain, write_atomically
+from rooflab.records.csv_table import is_blank, plain
 from rooflab.records.fingerprint import SKIPPED, fresh
 from rooflab.records.store import Store, closing_facts, run_facts
 from rooflab.studies import static
@@ -269,15 +268,8 @@ class Lab:
         taken["identity"] = [now[case] for case in taken["case"]]
         self._taken.setdefault((study, tool), set()).update(case.id for case in chosen)
         taken = recorded.as_texts(taken.assign(run=self._begin()))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with self.store.lock():
-            frame = read_profile(path, tool, metrics)  # again: it took minutes, in which others may write
-            kept = frame[~frame["case"].isin({case.id for case in chosen})]
-            columns = frame.columns if len(kept) else columns_of(study, tool, metrics)
-            frame = pd.concat([kept, taken], ignore_index=True)[[*columns]].fillna("")
-            frame = frame.sort_values("case", kind="stable", ignore_index=True)
-            seal.unseal(self.store.folder)
-            write_atomically(path, frame.to_csv(index=False, lineterminator="\n"))
+        ids = {case.id for case in chosen}
+        keep_profile(self.store, path, taken, ids, columns_of(study, tool, metrics))
         if trouble:
             raise trouble
 
@@ -292,8 +284,7 @@ class Lab:
         """Identities of cases now, of them those of cases that cannot run here, and the cases that a profile
         does not hold fresh.
         """
-        frame = read_profile(self._profile_path(study.name, tool), tool, metrics)
-        arch = this_arch()
+        frame, arch = read_profile(self._profile_path(study.name, tool), tool, metrics), this_arch()
         reasons = {case.id: study.why_not(case, arch) for case in cases} if arch else {}
         unable = {case: plain(f"{SKIPPED}{reason}") for case, reason in reasons.items() if reason}
         on = arch if compiled else None
@@ -331,33 +322,41 @@ class Lab:
         """Gate, time and store here the cases that the store does not hold fresh."""
         if study.needs_gpu:
             require_gpu()
-        stale = self.stale(study, cases)
-        # Contestants of one comparison are measured together or not at all.
-        groups = [g for g in study.groups(cases) if any(case.id in stale for case in g)]
+        groups = self.stale_groups(study, cases)
         asked = [case for group in groups for case in group]
-        context = self._context()
+        context = self.context()
         self.progress.drop({(study.name, case.id) for case in cases} - {(study.name, c.id) for c in asked})
         with self.progress.over(self.estimate.add(study, asked, this_arch())):
             for group in groups:
                 self.require_time()
                 self.progress.at(group[0].id)
-                outcome = self._measured(study, group, context)
-                named = {case.id: case for case in group}
-                skipped = [
-                    {**named[case].row(), "identity": plain(f"{SKIPPED}{reason}")}
-                    for case, reason in outcome.skipped.items()
-                ]
-                self.store.add(study.name, [*outcome.rows, *skipped], self._begin())
-                self._taken.setdefault((study.name, ""), set()).update(named)
-                self.progress.done((study.name, case) for case in named)
+                outcome = self.measure_group(study, group, context)
+                self.progress.done((study.name, case.id) for case in group)
                 for case, reason in outcome.skipped.items():
                     self.say(f"{study.name} skipped {case}: {reason}")
         if groups:
             self.rederive()
 
+    def measure_group(self, study: Study, group: Sequence[Case], context: Context) -> Outcome:
+        """Measure the contestants of one comparison, and store what became of them."""
+        outcome = self._measured(study, group, context)
+        named = {case.id: case for case in group}
+        skipped = [
+            {**named[case].row(), "identity": plain(f"{SKIPPED}{reason}")}
+            for case, reason in outcome.skipped.items()
+        ]
+        self.store.add(study.name, [*outcome.rows, *skipped], self._begin())
+        self._taken.setdefault((study.name, ""), set()).update(named)
+        return outcome
+
     def _measured(self, study: Study, group: Sequence[Case], context: Context) -> Outcome:
         with alone():
             return study.measure_group(group, context)
+
+    def stale_groups(self, study: Study, cases: Sequence[Case]) -> list[list[Case]]:
+        """The comparisons with a stale case: contestants are measured together or not at all."""
+        stale = self.stale(study, cases)
+        return [group for group in study.groups(cases) if any(case.id in stale for case in group)]
 
     def _take_roofs(self, study: Study, cases: Sequence[Case]) -> None:
         """Measure the ceilings that the cases' rows are held against, where none is recorded yet."""
@@ -425,7 +424,8 @@ class Lab:
             with Path(path).open("a") as file:
                 file.write(json.dumps(entry) + "\n")
 
-    def _context(self) -> Context:
+    def context(self) -> Context:
+        """What predictions may use here."""
         facts = devices.probe() or {}
         lanes, generation = facts.get("pcie_width"), facts.get("pcie_generation")
         return Context(

@@ -50,8 +50,9 @@ def rows_right(put=lambda array: array, get=lambda array: array, target="cpu"):
     arrays to where the target's lie, `get` brings them back.
     """
     from rooflab import ops
+    from rooflab.numerics import rotary
     from rooflab.numerics.quant import Planes, dequantise_q8, from_planes, quantise_q8_0, to_planes
-    from rooflab.ops import decoder, gemma_ops
+    from rooflab.ops import gemma_ops
 
     rng = np.random.default_rng(0)
 
@@ -79,7 +80,7 @@ def rows_right(put=lambda array: array, get=lambda array: array, target="cpu"):
     branch, after, before = halves(n, 72), halves(72), halves(72)
     residual, x, roots = put(start.copy()), room(n, 72), room(n, dtype=np.float32)
     made, query_norm, key_norm = halves(n, 8 * width), halves(width), halves(width)
-    turns = decoder.rotations(16, width, 1e4)
+    turns = rotary.rotations(16, width, 1e4)
     queries, again = room(n, heads, width), room(n, heads, width)
     keys, values = room(9, kv_heads, width), room(9, kv_heads, width)
     gates, ups, inner = halves(n, 64), halves(n, 96), room(n, 40)

@@ -9,7 +9,7 @@ import sys
 
 import cupy
 import numpy as np
-from rooflab.numerics import quant
+from rooflab.numerics import quant, rotary
 from rooflab.ops import attention, gemv, int4, mmq, probes, q8_0, stream
 from rooflab.runtime import nvrtc
 
@@ -194,7 +194,7 @@ def every_step() -> None:
 
 
 def every_between() -> None:
-    from rooflab.ops import decoder, decoder_ops
+    from rooflab.ops import decoder_ops
 
     rng = np.random.default_rng(10)
 
@@ -216,7 +216,7 @@ def every_between() -> None:
             sums = values(n, width, dtype=np.float32)
             decoder_ops.rmsnorm(sums, values(width), out=room(n, width), rung=rung)
             decoder_ops.rmsnorm(sums, values(width), out=room(n, width), branch=values(n, width), rung=rung)
-        rows, turns = values(n, 8 * 32), cupy.asarray(decoder.rotations(16, 32, 1e4))
+        rows, turns = values(n, 8 * 32), cupy.asarray(rotary.rotations(16, 32, 1e4))
         queries, biases = room(n, 4, 32), values(8 * 32)
         decoder_ops.rope(rows, biases, turns, queries, room(n, 2, 32), room(n, 2, 32), start=7)
         caches = room(6, n, 2, 32), room(6, n, 2, 32)

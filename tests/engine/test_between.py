@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from rooflab import ops
 from rooflab.errors import LaunchError
-from rooflab.numerics import quant
-from rooflab.ops import decoder, decoder_ops, int4
+from rooflab.numerics import quant, rotary
+from rooflab.ops import decoder_ops, int4
 from rooflab.runtime import nvrtc
 
 needs.compiler()
@@ -58,7 +58,7 @@ def test_rows_are_summed_and_normalised(rung, width):
 def test_a_batch_turns_and_keeps_its_rows_at_one_position():
     heads, kv_heads, width, n, place = 4, 2, 32, 3, 5
     rows, biases = halves(n, 256), halves(256)
-    turns = decoder.rotations(16, width, 1e4)
+    turns = rotary.rotations(16, width, 1e4)
     alone = [np.empty((1, count, width), np.float16) for count in (heads, kv_heads, kv_heads)]
     queries = np.empty((n, heads, width), np.float16)
     keys, values = (np.full((8, n, kv_heads, width), np.nan, np.float16) for _ in range(2))

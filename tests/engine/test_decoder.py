@@ -9,6 +9,7 @@ from rooflab.engine import exact
 from rooflab.engine.spec import Spec
 from rooflab.engine.weights import names, random_tensors
 from rooflab.errors import LaunchError, UsageError
+from rooflab.numerics import rotary
 from rooflab.ops import decoder, decoder_ops
 
 needs.compiler()
@@ -277,7 +278,7 @@ def rows_right():
     out, before = np.empty((5, 72), np.float16), residual.copy()
     heads, kv_heads, width = 4, 2, 32
     rows, biases = (rng.standard_normal(s).astype(np.float16) for s in ((3, 256), 256))
-    turns = decoder.rotations(16, width, 1e4)
+    turns = rotary.rotations(16, width, 1e4)
     q, k, v = (np.empty((3, n, width), np.float16) for n in (heads, kv_heads, kv_heads))
     gates = rng.standard_normal((2, 3, 40)).astype(np.float16)
     inner = np.empty((3, 40), np.float16)
@@ -304,7 +305,7 @@ def test_row_kernels():
     rows, biases, turns = (
         np.zeros((3, 256), np.float16),
         np.zeros(256, np.float16),
-        decoder.rotations(16, 32, 1e4),
+        rotary.rotations(16, 32, 1e4),
     )
     q, k, v = (np.empty((3, n, 32), np.float16) for n in (4, 2, 2))
     with ops.on("cpu"):

@@ -13,7 +13,7 @@ from rooflab.engine.files import _gguf_name
 from rooflab.engine.spec import Spec
 from rooflab.engine.weights import names, random_tensors
 from rooflab.errors import UsageError
-from rooflab.numerics import quant
+from rooflab.numerics import quant, rotary
 from rooflab.ops import decoder
 from test_engine_files import write_safetensors
 
@@ -127,12 +127,41 @@ def test_a_gguf_file_generates(tmp_path, kind, spec, form):
     assert (one.logits == other.logits).all() and one.generate(2) == other.generate(2)
 
 
+def test_a_llama_s_angles_are_stretched_as_its_config_says(tmp_path):
+    """By Llama 3.2's numbers: short waves stay, waves longer than the original context turn 32 times slower,
+    and one between lies between."""
+    stretch = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    stretch |= {"original_max_position_embeddings": 8192}
+    folder = tmp_path / "made"
+    folder.mkdir()
+    config = {**CONFIG, "model_type": "llama", "rope_parameters": None, "rope_theta": 5e5}
+    (folder / "config.json").write_text(json.dumps({**config, "rope_scaling": stretch}))
+    spec = checkpoints.spec_of(folder)
+    assert spec.theta == 5e5 and spec.scaling == engine.spec("llama-3.2-1b").scaling
+    plain, found = (rotary.frequencies(64, 5e5, each) for each in (None, spec.scaling))
+    waves = 2 * np.pi / plain
+    assert (found[waves < 2048] == plain[waves < 2048]).all() and (waves < 2048).any()
+    assert np.allclose(found[waves > 8192], plain[waves > 8192] / 32, rtol=1e-12) and (waves > 8192).any()
+    between = (waves > 2048) & (waves < 8192)
+    kept = (8192 / waves[between] - 1) / 3
+    assert (
+        np.allclose(found[between], (1 - kept) * plain[between] / 32 + kept * plain[between])
+        and between.any()
+    )
+    turns = rotary.rotations(5, 64, 5e5, spec.scaling)
+    assert np.allclose(turns[4, :, 1], np.sin(4 * found), atol=1e-6)
+
+
 def test_what_no_engine_runs_is_refused_by_name(tmp_path):
     folder = tmp_path / "made"
     folder.mkdir()
     for changed, says in (
         ({"model_type": "mamba"}, "is of a mamba; the engines run qwen2, llama, mistral and gemma4"),
-        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}, "of the kind llama3"),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}, "it has no 'low_freq_factor'"),
+        (
+            {"rope_scaling": {"rope_type": "llama3", "low_freq_factor": 4.0, "high_freq_factor": 1.0}},
+            "high_freq_factor is 1.0, not above low_freq_factor, 4.0",
+        ),
         ({"rope_scaling": {"rope_type": "yarn"}}, "of the kind yarn"),
         ({"use_sliding_window": True}, "a window of 4096"),
         ({"model_type": "llama", "attention_bias": True}, "biases in other places"),

@@ -11,7 +11,7 @@ from rooflab import ops, simt
 from rooflab.bench import gate
 from rooflab.engine import from_safetensors, gemma, gemma_exact
 from rooflab.errors import LaunchError, UsageError
-from rooflab.numerics import model_shapes
+from rooflab.numerics import model_shapes, rotary
 from rooflab.ops import decoder, gemma_ops
 from rooflab.paths import ROOT
 from test_engine_files import write_safetensors
@@ -205,7 +205,7 @@ def test_a_decoded_token_raises_no_alarm():
 
 def test_what_the_row_kernels_cannot_do_is_refused_in_a_sentence():
     halves, floats = np.zeros((2, 64), np.float16), np.zeros((2, 64), np.float32)
-    ints, roots, turns = np.zeros(4, np.int32), np.zeros(2, np.float32), decoder.rotations(8, 64, 1e4)
+    ints, roots, turns = np.zeros(4, np.int32), np.zeros(2, np.float32), rotary.rotations(8, 64, 1e4)
     one, heads, wide = ints[:1].copy(), np.zeros((2, 1, 64), np.float16), np.zeros((1, 8200), np.float32)
     few, narrow = halves[:, :4].copy(), halves[:, :32].copy()
     norm, short, long = halves[0], np.zeros((2, 1, 48), np.float16), np.zeros((1, 1, 512), np.float16)

@@ -17,6 +17,7 @@ from rooflab.engine.spec import Spec
 from rooflab.engine.weights import Tensors, pack
 from rooflab.errors import UsageError
 from rooflab.numerics import gguf, model_shapes
+from rooflab.numerics.rotary import RopeScaling
 from rooflab.ops.decoder import Shape
 
 MOST_TOKENS = 1 << 20  # that an engine is given room for
@@ -88,13 +89,14 @@ def _positive(config: Mapping[str, Any], name: str) -> float:
 
 def _plain(file: Path, config: Mapping[str, Any]) -> Spec:
     rope = config.get("rope_parameters") or {"rope_theta": config.get("rope_theta", 1e4)}
-    scaled = (config.get("rope_scaling") or rope).get("rope_type", "default")
+    stretch = config.get("rope_scaling") or rope
+    scaled = stretch.get("rope_type", "default")
     windowed = config.get("use_sliding_window", config["model_type"] == "mistral") and config.get(
         "sliding_window"
     )
     biased = bool(config.get("attention_bias", _BIASED[config["model_type"]]))
     for refused, what in (
-        (scaled != "default", f"rotary angles of the kind {scaled}"),
+        (scaled not in ("default", "llama3"), f"rotary angles of the kind {scaled}"),
         (windowed, f"a window of {config.get('sliding_window')}"),
         (config.get("hidden_act", "silu") != "silu", f"the activation {config.get('hidden_act')}"),
         (config.get("mlp_bias") or (biased and config["model_type"] != "qwen2"), "biases in other places"),
@@ -113,7 +115,17 @@ def _plain(file: Path, config: Mapping[str, Any]) -> Spec:
         _positive(config, "rms_norm_eps"),
     )
     tied = bool(config["tie_word_embeddings"])
-    return Spec(file.parent.name, shape, _positive(rope, "rope_theta"), biased, tied)
+    scaling = _scaling(stretch) if scaled == "llama3" else None
+    return Spec(file.parent.name, shape, _positive(rope, "rope_theta"), biased, tied, scaling=scaling)
+
+
+def _scaling(stretch: Mapping[str, Any]) -> RopeScaling:
+    """How a config.json stretches rotary angles; ValueError where its numbers are in the wrong order."""
+    low, high = _positive(stretch, "low_freq_factor"), _positive(stretch, "high_freq_factor")
+    if high <= low:
+        raise ValueError(f"high_freq_factor is {high}, not above low_freq_factor, {low}")
+    original = _whole(stretch, "original_max_position_embeddings")
+    return RopeScaling(_positive(stretch, "factor"), low, high, original)
 
 
 def _shape(*sizes: Any) -> Shape:

@@ -10,6 +10,7 @@ import numpy as np
 from rooflab.engine.oracle import Arithmetic
 from rooflab.engine.spec import Spec
 from rooflab.engine.weights import Tensors
+from rooflab.numerics.rotary import frequencies
 
 Past = Sequence[tuple[Any, Any]]  # of each layer keys and values [batch, kv_heads, context, head_dim]
 
@@ -35,7 +36,7 @@ def logits(
     t = m.shape[-1]
     batch, context = m.ids.shape[0] // t, int(past[0][0].shape[2]) if past else 0
     places = np.arange(context, context + t)
-    angles = np.outer(places, spec.theta ** -(np.arange(0, s.head_dim, 2) / s.head_dim))[:, None]
+    angles = np.outer(places, frequencies(s.head_dim, spec.theta, spec.scaling))[:, None]
     cos, sin = m.given(np.cos(angles)), m.given(np.sin(angles))
     x = m.embedded("model.embed_tokens.weight", head_format)
     for layer in range(s.layers):

@@ -11,7 +11,7 @@ import numpy as np
 from rooflab.engine import weights as plain
 from rooflab.engine.weights import Tensors
 from rooflab.errors import UsageError
-from rooflab.numerics import model_shapes
+from rooflab.numerics import model_shapes, rotary
 from rooflab.ops import decoder, int4
 
 
@@ -214,8 +214,8 @@ def rotary_of(spec: Spec, capacity: int, everything: bool) -> np.ndarray:
     everything only the first of a head's pairs are turned.
     """
     if not everything:
-        return decoder.rotations(capacity, spec.model.head_dim, spec.theta)
+        return rotary.rotations(capacity, spec.model.head_dim, spec.theta)
     head_dim = spec.model.global_head_dim or spec.model.head_dim
-    found = decoder.rotations(capacity, head_dim, spec.global_theta)
+    found = rotary.rotations(capacity, head_dim, spec.global_theta)
     found[:, int(spec.turned * head_dim // 2) :] = (1, 0)
     return found

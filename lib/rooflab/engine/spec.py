@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rooflab.errors import UsageError
 from rooflab.numerics import model_shapes
+from rooflab.numerics.rotary import RopeScaling
 from rooflab.ops.decoder import Shape
 
 # Base of the rotary angles, epsilon of the norms, and whether queries, keys and values have biases, from
@@ -17,6 +18,7 @@ _FAMILIES = {
     "mistral": (1e4, 1e-5, False),
     "yi": (5e6, 1e-5, False),
 }
+_SCALED = {"llama-3.2": RopeScaling(32.0, 1.0, 4.0, 8192)}
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Spec:
     """A decoder of the Qwen2 or LLaMA kind: norm before each half of a layer, rotary positions, query heads
     that share keys and values, SiLU-gated MLP; biases on queries, keys and values or none; a head of its own
     or the embedding's weights. `parts`: how many processes it was split into; `shape` is one's share.
+    `scaling`: how rotary angles are stretched, if they are.
     """
 
     name: str
@@ -32,6 +35,7 @@ class Spec:
     biased: bool
     tied: bool
     parts: int = 1
+    scaling: RopeScaling | None = None
 
 
 def spec(name: str) -> Spec:
@@ -43,4 +47,5 @@ def spec(name: str) -> Spec:
         raise UsageError(f"The engine runs models of the kind of Qwen2 and LLaMA, which {name} is not.")
     theta, epsilon, biased = _FAMILIES[family]
     sizes = (model.layers, model.hidden, model.mlp, model.heads, model.kv_heads, model.head_dim, model.vocab)
-    return Spec(name, Shape(*sizes, epsilon, model.softcap or 0.0), theta, biased, model.tied)
+    shape, scaling = Shape(*sizes, epsilon, model.softcap or 0.0), _SCALED.get(name.rpartition("-")[0])
+    return Spec(name, shape, theta, biased, model.tied, scaling=scaling)

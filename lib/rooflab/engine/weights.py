@@ -14,7 +14,7 @@ import numpy as np
 
 from rooflab.engine.spec import Spec
 from rooflab.errors import UsageError
-from rooflab.numerics import quant
+from rooflab.numerics import quant, rotary
 from rooflab.numerics.quant import Planes
 from rooflab.ops import decoder, int4
 
@@ -117,7 +117,7 @@ def pack(
         bias = _halves(_stacked(biases))
     else:
         bias = _zeros((shape.layers, shape.projected), "float16", all_norms)
-    turns = decoder.rotations(capacity, shape.head_dim, spec.theta)
+    turns = rotary.rotations(capacity, shape.head_dim, spec.theta, spec.scaling)
     matrices = {name: _pile(parts) for name, parts in stacks.items()}
     return decoder.Weights(
         format,

@@ -202,13 +202,6 @@ def pair_gates(both: Any) -> Any:
     return both.reshape(2, -1, 8, *rest).swapaxes(0, 1).reshape(2 * both.shape[1], *rest)
 
 
-def rotations(capacity: int, head_dim: int, theta: float) -> np.ndarray:
-    """Cosine and sine of every position's rotary angles, [capacity, head_dim / 2, 2] FP32."""
-    turns = theta ** -(np.arange(0, head_dim, 2) / head_dim)
-    angles = np.outer(np.arange(capacity), turns)
-    return np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)
-
-
 def state_for(shape: Shape, capacity: int, blocks: int, zeros: Any) -> State:
     """An empty state; zeros(shape, dtype) makes its arrays where the weights lie."""
     cache = (shape.layers, capacity, shape.kv_heads, shape.head_dim)

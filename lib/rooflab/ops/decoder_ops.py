@@ -16,6 +16,7 @@ import numpy as np
 
 from rooflab.bench import gate
 from rooflab.errors import LaunchError
+from rooflab.numerics import rotary
 from rooflab.numerics.quant import Planes
 from rooflab.ops import Rung, check_array, decoder, loaded, rung_of, with_target
 from rooflab.ops.int4 import Tiles
@@ -369,7 +370,7 @@ def trials(operator: str, rung: Rung) -> Iterator[tuple[str, gate.Work]]:
         yield subject(f"5 x {width}", normed, outs, expected)
     elif operator == "rope":
         rows, biases = (rng.standard_normal(s).astype(np.float16) for s in ((3, 256), 256))
-        turns = decoder.rotations(16, 32, 1e4)
+        turns = rotary.rotations(16, 32, 1e4)
         paired, by = np.ascontiguousarray(decoder.pair_heads(rows.T, 32).T), decoder.pair_heads(biases, 32)
         outs = [np.empty((3, 8, 32), np.float16) for _ in range(2)]
 

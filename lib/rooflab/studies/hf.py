@@ -123,12 +123,17 @@ def llama(spec: Any, get: Callable[[str], Any], device: str = "cuda") -> Any:
     import torch
     import transformers
 
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": spec.theta}
+    if spec.scaling is not None:
+        factor, low, high, original = spec.scaling
+        rope |= {"rope_type": "llama3", "factor": factor, "original_max_position_embeddings": original}
+        rope |= {"low_freq_factor": low, "high_freq_factor": high}
     config = transformers.LlamaConfig(
         **_sizes(spec.shape),
         max_position_embeddings=8192,
         tie_word_embeddings=spec.tied,
         rms_norm_eps=spec.shape.epsilon,
-        rope_parameters={"rope_type": "default", "rope_theta": spec.theta},
+        rope_parameters=rope,
         dtype=torch.float16,
     )
     with torch.device(device):

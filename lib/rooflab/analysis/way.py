@@ -64,6 +64,8 @@ SERVES = {
     "09": "it says which claims about the steps held",
     "09b": "it tests the gate that every step passed",
     "09c": "it compares the steps with the work of others",
+    "10": "it measures what a second GPU could add",
+    "10b": "it splits a token over two GPUs, which no step does",
 }
 
 

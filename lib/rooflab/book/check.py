@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rooflab import paths
 from rooflab.book import executions, lessons, normal, readme, run
-from rooflab.book.parameters import recorded_devices
 from rooflab.errors import MissingTool, UsageError
+from rooflab.lab import recordings
 from rooflab.records.store import Store
 from rooflab.records.validate import Finding
 
@@ -101,7 +101,7 @@ def check(say: run.Say = print) -> list[str]:
     )
     if done.returncode != 0:
         found.append("nbval found cells that replay to something else; they are named above.")
-    for device in recorded_devices(paths.DATA):
+    for device in recordings():
         found += freshness(device, say)
     return found
 

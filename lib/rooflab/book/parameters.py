@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rooflab import paths
 from rooflab.book.lessons import Lesson
 from rooflab.errors import UsageError
+from rooflab.hardware.device import gpus_of
 from rooflab.numerics import model_shapes
 from rooflab.records.store import Store, published_devices
 
@@ -243,8 +244,11 @@ def store_of(device: str) -> Store:
 
 
 def recorded_devices(root: Path) -> list[str]:
-    """The devices that this course recorded: the folders of data/ with runs, published figures aside."""
-    return sorted(p.parent.name for p in root.glob("*/runs.csv") if p.parent.name != "published")
+    """The devices that this course recorded: the folders of data/ with runs, published figures and recordings
+    of several GPUs aside.
+    """
+    found = (path.parent.name for path in root.glob("*/runs.csv"))
+    return sorted(name for name in found if name != "published" and gpus_of(name) == 1)
 
 
 def merge(given: Mapping[str, Any], shorthands: Mapping[str, Any]) -> dict[str, Any]:

@@ -66,9 +66,18 @@ def open(mode: str = "auto", device: str = "h200", effort: str = "full", gpus: i
             atexit.register(lab.close)
             return lab
         sink()(f"this lesson measures on {gpus} GPUs of one host, and here is {here}: it is replayed")
-    store = opened(device + f"-x{gpus}" * (gpus > 1))
+    store = opened(_several(device, gpus) if gpus > 1 else device)
     seal.require(store.folder)
     return Lab("replay", store.device, store.effort or effort, store)
+
+
+def _several(device: str, gpus: int) -> str:
+    """The recording of so many GPUs of a device; that of the course's own where the device has none."""
+    wanted = f"{device}-x{gpus}"
+    if wanted in recordings() or (Path(wanted) / "runs.csv").is_file():
+        return wanted
+    sink()(f"there is no recording {wanted}: h200-x{gpus} is replayed")
+    return f"h200-x{gpus}"
 
 
 def opened(device: str) -> Store:

@@ -24,7 +24,7 @@ def affordable(sms: int, ghz: float, read_roof: float, weight: float) -> float:
 
 def opening(here: Lab, large: Any, afford: float) -> Opening:
     """The first screen: the budget of instructions, and the ladder that keeps to it."""
-    rows = here.measure("int4", study.ladder(large[0], large[1], here.sized))
+    rows = here.measure("int4", study.ladder(*large, here.sized))
     own = rows[rows["kind"] == "own"]
     first, best, gpu = own.iloc[0], own.sort_values("median_us").iloc[0], here.run["gpu"]
     answer = (
@@ -120,8 +120,8 @@ def ladder_times(large: Any, small: Any, here: Lab, gpu: str) -> tuple[dict[Any,
     """
     ladder, tuned = {}, {}
     for shape in (large, small):
-        found = here.measure("int4", study.ladder(shape[0], shape[1], here.sized))
-        tuned[shape] = study.chosen(shape[0], shape[1], 1, here.sized).id
+        found = here.measure("int4", study.ladder(*shape, here.sized))
+        tuned[shape] = study.chosen(*shape, 1, here.sized).id
         last = found["case"] == tuned[shape]
         found["impl"] = found["impl"].where(~last, found["impl"] + ", tuned")
         ladder[shape] = found
@@ -185,7 +185,7 @@ def instructions_a_weight(
     ((tool, cases, metrics),) = studies.get("int4").profiles(here.effort, here.sized)
     counted = here.profile("int4", cases, tool, metrics)
     asked = {c.id: c for c in cases}
-    wanted = [c for c in study.ladder(large[0], large[1], here.sized) if c.kind == "own" and c.id in asked]
+    wanted = [c for c in study.ladder(*large, here.sized) if c.kind == "own" and c.id in asked]
     counted = counted[counted["case"].isin([c.id for c in wanted])].set_index("case")
     counted = counted.drop(columns=["kernel", "grid", "block", "run"]).apply(pd.to_numeric)
     spent = here.measure("int4", [c for c in wanted if c.id in counted.index])
@@ -250,9 +250,9 @@ def distance_to_roof(here: Lab, read_roof: float, gpu: str) -> Rows:
     reads = [c for c in here.cases("bandwidth") if c.operator == "read"]
     reads = [c for c in reads if c.impl == best and c.cache == "cold"]
     start = bandwidth.fixed_us(here.measure("bandwidth", reads), read_roof)
-    peers = [c for c in here.cases("int4") if c.batch == 1 and c.impl == "humming"]
-    every = {(c.n or 0, c.k or 0) for c in peers}
-    picks = [study.chosen(n, k, 1, here.sized) for n, k in every]
+    every = [c for c in here.cases("int4") if c.batch == 1 and c.impl == "humming"]
+    every = {(c.n, c.k) for c in every}
+    picks = [study.chosen(*shape, 1, here.sized) for shape in every]
     gap = here.measure("int4", picks)
     gap["bytes_us"] = gap["bytes"] / read_roof / 1e3
     gap["foretold"] = start + gap["bytes_us"]

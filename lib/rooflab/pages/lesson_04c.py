@@ -22,7 +22,7 @@ from rooflab.view import display, explorer, plot
 
 def opening(here: Lab, drawn: Any, batches: list[int]) -> Opening:
     """The first screen: the dispatcher's INT4 kernels beside FP16 over the number of tokens."""
-    picks = [study.chosen(drawn[0], drawn[1], batch, here.sized) for batch in batches]
+    picks = [study.chosen(*drawn, batch, here.sized) for batch in batches]
     dense = [
         c
         for c in here.cases("int4")
@@ -91,7 +91,7 @@ def bounds_by_batch(
     names = {"batch": "Batch", "math": "Arithmetic (µs)"}
     names |= {"ours": "INT4 at best (µs)", "fp16": "FP16 (µs)", "gain": "Possible gain"}
     some = [b for b in batches if b.bit_count() == 1]  # powers of two
-    table = pd.DataFrame([bounds(drawn[0], drawn[1], b) for b in some], columns=list(names)[:4])
+    table = pd.DataFrame([bounds(*drawn, b) for b in some], columns=list(names)[:4])
     table["gain"] = table["fp16"] / table["ours"]
     forms = dict.fromkeys(("math", "ours", "fp16"), "{:,.1f}") | {"gain": "{:.2f}"}
     display.table(table, names, forms, f"{drawn[0]} × {drawn[1]}, by the measured roofs of {gpu}")

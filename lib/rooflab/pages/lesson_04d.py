@@ -101,7 +101,7 @@ def repeated_here(here: Lab, name: str, gpu: str) -> tuple[list[Any], list[Any],
     shape, clock and batch, and those of the drawn shape.
     """
     recorded = here.cases("int4")
-    sizes = sorted({c.batch or 0 for c in recorded if c.options == "loop=1"})
+    sizes = sorted({c.batch for c in recorded if c.options == "loop=1"})
     cases = [c for c in study.published(sizes) if c in recorded]
     rows = here.measure("int4", cases)
     short = {"1_warp_row": "fused", "torch.matmul": "fp16", study.TWO_OP_TORCH: "two_op"}
@@ -186,7 +186,7 @@ def gains_by_batch(
     """Draw the gain over FP16 by batch, as published and here; the published gains and all of them by
     name.
     """
-    tiled = [study.chosen(drawn[0], drawn[1], batch, here.sized) for batch in sizes]
+    tiled = [study.chosen(*drawn, batch, here.sized) for batch in sizes]
     tiled = [c for c in tiled if c in recorded]
     ours = here.measure("int4", tiled).set_index("batch")["median_us"]
     known = published.set_index("batch")["gain"].dropna()

@@ -216,7 +216,7 @@ def other_shapes(here: Lab, decode: list[Any]) -> Rows:
     every = here.measure("q8_0", [c for c in decode if not c.options])
     single = every[every["batch"] == 1]
     share = single.pivot(index="impl", columns=["n", "k"], values="roof_fraction")
-    share.columns = [f"{shape[0]} × {shape[1]}" for shape in share.columns]
+    share.columns = [f"{n} × {k}" for n, k in share.columns]
     names = {"impl": "Rung or peer"} | {shape: shape for shape in share.columns}
     forms = dict.fromkeys(share.columns, "{:.0%}")
     display.table(share.reset_index(), names, forms, "Share of the read roof")

@@ -89,8 +89,7 @@ def suggestions(here: Lab) -> Rows:
     """Show what each suggestion of the review brings, a pair of kernels a row; the pairs."""
     pairs = []
     for found in analysis.review():
-        both = here.measure(found.before.study, [found.before, found.after])
-        one, two = both.iloc[0], both.iloc[1]
+        one, two = here.measure(found.before.study, [found.before, found.after]).iloc
         before, after = one["median_us"], two["median_us"]
         verdict = "level" if display.level(two, one) else f"{before / after:.2f}"
         where = f"{found.before.operator} {found.before.n} × {found.before.k}"

@@ -203,7 +203,7 @@ def whole_prompt_table_2(here: Lab, read_roof: float, gpu: str) -> tuple[list[An
     names = {"model": "Model", "layers": "Layers", "head_dim": "Width", "window": "Window"}
     display.table(kinds, names, {"window": "{:.0f}"}, "Attention layers of the two models")
     prompts = [c for c in here.cases("attention") if c in set(study.prompts())]
-    lengths = sorted({c.seq or 0 for c in prompts})
+    lengths = sorted({c.seq for c in prompts})
     whole = analysis.prompts(
         here.measure("attention", prompts),
         lengths,

@@ -254,9 +254,7 @@ def stability(checks: Rows) -> None:
                 lines.append({"question": question, "how many": name} | those[name].to_dict())
     table = pd.DataFrame(lines, columns=["question", "how many", *paths])
     forms = dict.fromkeys(paths, "{:,.0f}")
-    display.table(
-        table, {str(name): str(name) for name in table}, forms, "Again and again, by path and weights"
-    )
+    display.table(table, {name: name for name in table}, forms, "Again and again, by path and weights")
 
 
 def verdicts(asked: Answers, lab: Lab) -> Rows:

@@ -51,8 +51,8 @@ def testable(statements: list[Any]) -> dict[str, Any]:
         least = "rescaled at best" if s.tests else "not at all"
         kind = "as stated" if any(not test.restated for test in s.tests) else least
         kinds.append({"source": s.source, "kind": kind})
-    bound: pd.DataFrame = pd.DataFrame(kinds).groupby(["source", "kind"]).size().unstack(fill_value=0)
-    bound = bound.reset_index()
+    bound = pd.DataFrame(kinds).groupby(["source", "kind"]).size()
+    bound = bound.unstack(fill_value=0).reset_index()
     letters = {key: f"{key}: {name}" for key, name in claims.sources().items()}
     bound["name"] = bound["source"].map(letters)
     order = ["as stated", "rescaled at best", "not at all"]

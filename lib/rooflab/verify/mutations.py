@@ -186,6 +186,11 @@ def in_child(judge: Callable[[], Trial]) -> Trial:
 _RESCALED = "the first key rescales what came before by 2 to the minus infinity, which is 0"
 # Survivors that compute the same: (rung, mutation, part of the line's text) -> why.
 EQUIVALENT: dict[tuple[str, str, str], str] = {
+    (
+        "all_reduce/2_push",
+        "guard",
+        "r != rank && i < n / 8",
+    ): "a part has room for a whole block, and what lies past n is never read",
     ("common/parts.cuh", "stride", "row_max"): "the largest of some numbers is the same if one comes twice",
     ("gemv/1_strided", "leave", "column >= n"): "the grid has a block a column, so no column is n",
     (

@@ -6,6 +6,7 @@ import difflib
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -222,6 +223,17 @@ def borrowed(lab: labs.Lab, why: str) -> labs.Lab:
     other = labs.open("replay", "h200")
     say(f"On the {lab.run.gpu} {why}: the figures that follow are those of a recorded **{other.run.gpu}**.")
     return other
+
+
+def several(mode: str, device: str, effort: str, gpus: int) -> labs.Lab:
+    """A lab over so many GPUs of one host. Where no recording is of so many of `device`, it is the committed
+    one of H200s, and the page says so.
+    """
+    lab = labs.open(mode, device, effort, gpus=gpus)
+    if lab.mode == "replay" and lab.device != f"{Path(device).name}-x{gpus}":
+        why = f"Of {gpus} such GPUs nothing was recorded"
+        say(f"{why}: the figures that follow are those of a recorded **{lab.run['gpu']}**.")
+    return lab
 
 
 def holding(lab: labs.Lab, study: str, *names: str, tool: str = "") -> labs.Lab:

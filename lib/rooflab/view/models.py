@@ -129,6 +129,17 @@ def phases(cost: float, weights: str, model: str, gpu: str) -> float:
     return 1e6 / roofline.phases_us(5 * shape.layers + 1, cost, bytes_, spec.dram_gb_s)
 
 
+def shared(sum_us: float, gpus: int, model: str, weights: str, gpu: str) -> float:
+    """Tokens a second of a model on so many GPUs, by their memories and two sums a layer; the output head is
+    whole on each.
+    """
+    spec, shape = _spec(gpu), model_shapes.get(model)
+    head = model_shapes.head(shape) * model_shapes.WEIGHT_BYTES["fp16"]
+    split = model_shapes.body(shape) * model_shapes.WEIGHT_BYTES[weights] / gpus
+    sums = 2 * shape.layers * sum_us if gpus > 1 else 0.0
+    return 1e6 / ((head + split) / spec.dram_gb_s / 1e3 + sums)
+
+
 _COLUMN, _EIGHT = "a column of 32 rows", "eight rows of 16 bytes"
 _POWERS = tuple(2**k for k in range(11))
 
@@ -240,6 +251,21 @@ MODELS: dict[str, Model] = {
         {"weights": "Weights", "model": "Model", "gpu": "GPU", "cost": "µs a phase"},
         {"weights": "int4_g128", "model": "qwen2.5-1.5b", "cost": 1.0},
         {"xlog": False},
+    ),
+    "shared": Model(
+        "A token on several GPUs: what a sum may cost",
+        shared,
+        "sum_us",
+        "tok_s",
+        {
+            "gpus": (1, 2, 4, 8),
+            "model": ("qwen2.5-1.5b", "llama-3-8b", "llama-3-70b"),
+            "weights": ("int4_g128", "fp16"),
+            "gpu": _named(("h200", "a100-80gb")),
+            "sum_us": (1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
+        },
+        {"gpus": "GPUs", "model": "Model", "weights": "Weights", "gpu": "GPU", "sum_us": "µs a sum"},
+        {"gpus": 2, "model": "llama-3-8b", "weights": "fp16", "sum_us": 2.0},
     ),
 }
 

@@ -1,0 +1,200 @@
+"""What lesson 10b's page shows: our all-reduce rung by rung, and a token on one GPU and on two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from rooflab.lab import Lab
+from rooflab.numerics import model_shapes
+from rooflab.ops import all_reduce
+from rooflab.pages import Opening, Rows, bars, lesson_10
+from rooflab.studies import links
+from rooflab.view import display, explorer, plot
+
+WIDTH = 4096  # of Llama-3-8B's activations
+FORMATS = {"fp16": "FP16", "int4_g128": "INT4"}
+
+
+def sums(rows: Rows) -> Rows:
+    """Every all-reduce in a graph."""
+    return rows[(rows["operator"] == "all_reduce") & (rows["clock"] == "graph")]
+
+
+def of_token(rows: Rows, width: int = WIDTH) -> Rows:
+    """The sums of one token's activations, ours in the order of the rungs, then the libraries'."""
+    mine = sums(rows)
+    mine = mine[mine["n"] == width]
+    return pd.concat([mine[mine["kind"] == "own"].sort_values("impl"), mine[mine["kind"] != "own"]])
+
+
+def tokens(rows: Rows) -> Rows:
+    """A token of each model, with `title` in words and `gain` over one GPU's."""
+    found = rows[rows["operator"] == "decode"].reset_index(drop=True)
+    alone = found[found["impl"] == links.ALONE].set_index(["model", "format"])["median_us"]
+    keys = list(zip(found["model"], found["format"], strict=True))
+    gains = [alone[key] / us for key, us in zip(keys, found["median_us"], strict=True)]
+    titles = [f"{model}, {FORMATS[format]}" for model, format in keys]
+    return found.assign(gain=gains, title=titles)
+
+
+def opening(rows: Rows, here: Lab) -> Opening:
+    """Our fastest sum beside the libraries', and what it makes of a token; the chart of the sums."""
+    mine, gpu = of_token(rows), here.run["gpu"]
+    own, peers = mine[mine["kind"] == "own"], mine[mine["kind"] != "own"]
+    best, peer = (each.loc[each["median_us"].idxmin()] for each in (own, peers))
+    shared = tokens(rows)
+    shared = shared[shared["impl"] == all_reduce.DEFAULT]
+    most, least = (shared.loc[shared["gain"].idxmax()], shared.loc[shared["gain"].idxmin()])
+    answer = (
+        f"Our sum of a token's {plot.size_text(best['bytes'])} takes {best['median_us']:.1f} µs on two "
+        f"{gpu}s, where the fastest library takes {peer['median_us']:.1f}; with it a second GPU makes "
+        f"{most['title']}, {display.speed(most['gain'])} and {least['title']}, "
+        f"{display.speed(least['gain'])}."
+    )
+    able = (
+        "write a kernel that sums over GPUs, with the same bits on each,",
+        "say how often a sum must cross a link, and take a crossing out,",
+        "predict whether a second GPU makes a model's token faster.",
+    )
+    return answer, able, _chart(mine, gpu)
+
+
+def _chart(mine: Rows, gpu: Any) -> Any:
+    names = [row["impl"] if row["kind"] == "own" else lesson_10.name(row) for row in mine.to_dict("records")]
+    return bars(mine, names, gpu, f"All-reduce of {plot.size_text(2 * WIDTH)} over two GPUs")
+
+
+def predicted(rows: Rows) -> None:
+    """Show the law's time of every rung for a token's activations."""
+    mine = of_token(rows)
+    mine = mine[mine["kind"] == "own"].copy()
+    mine["crossings"] = [links.crossings("all_reduce", impl) for impl in mine["impl"]]
+    mine["sent"] = [links.crossing("all_reduce", impl, 2 * WIDTH, 2) / 1024 for impl in mine["impl"]]
+    columns = {"impl": "Rung", "crossings": "Crossings in a row", "sent": "KiB a GPU sends"}
+    columns |= {"predicted_us": "Predicted (µs)"}
+    display.table(mine, columns, {"impl": "", "sent": "{:.0f}", "predicted_us": "{:.1f}"})
+
+
+def measured(rows: Rows) -> None:
+    """Show the rungs with their errors, and predicted beside measured."""
+    mine = of_token(rows)
+    mine = mine[mine["kind"] == "own"].copy()
+    pairs = zip(mine["error"], mine["error_budget"], strict=True)
+    mine["gate"] = [f"{error:g} ({budget:g})" for error, budget in pairs]
+    pairs = zip(mine["q1_us"], mine["q3_us"], strict=True)
+    mine["quartiles"] = [f"{low:.2f} to {high:.2f}" for low, high in pairs]
+    columns = {"impl": "Rung", "gate": "Error (allowed)", "predicted_us": "Predicted (µs)"}
+    columns |= {"median_us": "Median (µs)", "quartiles": "Quartiles", "registers": "Registers"}
+    display.table(mine, columns, {"predicted_us": "{:.1f}", "median_us": "{:.2f}"})
+
+
+def by_size(rows: Rows, gpu: Any) -> None:
+    """Draw our rungs and the libraries' sums by size."""
+    mine = sums(rows)
+    mine = mine[mine["bytes"] <= links.OWN_MOST]
+    title = "All-reduce over two GPUs, small arrays"
+    fig, ax = plot.figure("bytes of the array", "µs", title, xlog=True, ylog=True)
+    for impl, part in sorted(mine.groupby("impl"), key=lambda each: each[0].startswith("torch")):
+        label = lesson_10.NAMES.get(impl, impl)
+        plot.series(ax, part["bytes"], *plot.band(part, "median_us"), label=label)
+    plot.size_ticks(ax, sorted(set(mine["bytes"]))[::2])
+    plot.label_ends(ax)
+    plot.show(fig, plot.caption(mine, gpu, title, y="median_us"))
+
+
+def explained(rows: Rows, gpu: Any) -> None:
+    """Say which rung wins by size, and what the law fitted to each says of it."""
+    mine = sums(rows)
+    mine = mine[mine["kind"] == "own"]
+    first = {size: part.loc[part["median_us"].idxmin(), "impl"] for size, part in mine.groupby("bytes")}
+    names = list(dict.fromkeys(first.values()))
+    text = f"On the {gpu} " + "; ".join(
+        f"`{impl}` is the fastest rung at "
+        + display.listed(plot.size_text(size) for size, best in first.items() if best == impl)
+        for impl in names
+    )
+    fitted = links.law(mine, 2).set_index("impl")
+    text += ". The law fitted to each: " + "; ".join(
+        f"`{impl}` {row['latency_us']:.1f} µs and {row['rate_gb_s']:.0f} GB/s"
+        for impl, row in fitted.iterrows()
+    )
+    display.say(f"{text}. Fewer crossings bring the first number down; twice the bytes cost the second.")
+
+
+def token_table(rows: Rows) -> None:
+    """Show a token of every model on one GPU and on two, predicted and measured."""
+    found = tokens(rows)
+    names = {links.ALONE: "one GPU", links.NCCL: "two, sums by NCCL"}
+    found["who"] = [names.get(impl, "two, sums by ours") for impl in found["impl"]]
+    columns = {"title": "Model", "who": "On", "predicted_us": "Bound (µs)", "median_us": "Median (µs)"}
+    columns |= {"tok_s": "Tokens a second", "gain": "Times one GPU's speed"}
+    forms = {"predicted_us": "{:,.0f}", "median_us": "{:,.0f}", "tok_s": "{:,.0f}", "gain": "{:.2f}"}
+    display.table(found.sort_values(["title", "tok_s"]), columns, forms)
+
+
+def pays(rows: Rows, gpu: Any) -> None:
+    """Say for which models a second GPU pays, and what a sum costs inside a token."""
+    found, lines = tokens(rows), []
+    for title, part in found.groupby("title", sort=False):
+        mine = part.set_index("impl")
+        alone, ours, nccl = (mine.loc[impl] for impl in (links.ALONE, all_reduce.DEFAULT, links.NCCL))
+        best = max(ours["gain"], nccl["gain"])
+        layers = model_shapes.get(str(ours["model"])).layers
+        saved = (nccl["median_us"] - ours["median_us"]) / (2 * layers)
+        verdict = "pays" if best > 1 else "does not pay"
+        lines.append(
+            f"- {title}: a second GPU **{verdict}** ({alone['tok_s']:,.0f} tokens a second on one, "
+            f"{max(ours['tok_s'], nccl['tok_s']):,.0f} on two). Of each of its {2 * layers} sums our kernel "
+            f"takes {abs(saved):.1f} µs {'less' if saved > 0 else 'more'} than NCCL."
+        )
+    display.say(f"On the {gpu}:\n\n" + "\n".join(lines))
+
+
+def excess(rows: Rows) -> None:
+    """Say what the split decoder loses beside its sums."""
+    found = tokens(rows)
+    ours = found[found["impl"] == all_reduce.DEFAULT]
+    alone = found[found["impl"] == links.ALONE]
+    over = (ours["median_us"] - ours["predicted_us"]).tolist()
+    before = (alone["median_us"] - alone["predicted_us"]).tolist()
+    display.say(
+        f"Above its bound a token takes {min(before):,.0f} to {max(before):,.0f} µs on one GPU, and "
+        f"{min(over):,.0f} to {max(over):,.0f} µs on two. One GPU runs `decode_step`, a whole token in one "
+        "launch or a launch a phase. A sum over GPUs ends that: the split decoder launches about ten kernels "
+        "a layer, and each has a start and an end. Sums inside the persistent kernel are the next step."
+    )
+
+
+def takeaway(rows: Rows, gpu: Any) -> None:
+    """The page's last word."""
+    mine = of_token(rows)
+    own = mine[mine["kind"] == "own"]
+    first, best = own.iloc[0], own.loc[own["median_us"].idxmin()]
+    nccl = mine[mine["impl"] == links.NCCL].iloc[0]
+    shared = tokens(rows)
+    shared = shared[shared["impl"] == all_reduce.DEFAULT]
+    wins = list(shared.loc[shared["gain"] > 1, "title"])
+    display.say(
+        f"- On the {gpu} the rungs go from {first['median_us']:.1f} to {best['median_us']:.1f} µs: a "
+        f"crossing taken out is worth more than bytes saved. NCCL takes {nccl['median_us']:.1f} µs.\n"
+        "- Sums in the order of the GPUs give the same bits on each, so that all choose the same token.\n"
+        f"- By our sums a second GPU makes {len(wins)} of {len(shared)} models faster"
+        + (f": {display.listed(wins)}." if wins else ".")
+    )
+
+
+def explored(rows: Rows, here: Lab) -> explorer.Explorer:
+    """The explorer of sums by size."""
+    mine = sums(rows)
+    return explorer.Explorer(
+        "sums",
+        mine[mine["bytes"] <= links.OWN_MOST],
+        y="median_us",
+        controls={"impl": "By"},
+        title=f"All-reduce over two {here.run['gpu']}s",
+        labels={"median_us": "µs"},
+        ylog=True,
+        start={"impl": all_reduce.DEFAULT},
+    )

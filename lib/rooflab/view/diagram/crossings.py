@@ -1,0 +1,53 @@
+"""What crosses a link, in order, before a GPU has the sum: read off the source of each all-reduce."""
+
+from __future__ import annotations
+
+import re
+
+from rooflab.ops import Rung, all_reduce
+from rooflab.studies import links
+from rooflab.view.diagram import svg
+from rooflab.view.diagram.svg import AMBER, PALE, SKY, Canvas, Drawing, single
+
+Leg = tuple[bool, str]  # whether it goes to this GPU, and what it carries
+_CARRIES = (
+    (r"store_pair_system\(reinterpret_cast<ulonglong2\*>\(mail\.of\[r\]\)", (True, "words and round")),
+    (r"if \(r != rank &&.*mail\.of\[r\]\)\[slot .*= mine", (True, "words")),
+    (r"store_release_system\(.*mail\.of\[r\]", (True, "flag")),
+    (r"__ldcg\(reinterpret_cast<const uint4\*>\(mail\.of\[r\]\)", (False, "load")),
+)
+
+
+def legs(rung: Rung) -> list[Leg]:
+    """What one GPU waits for, crossing by crossing, in the order of the source; a load brings words back."""
+    text = rung.path.read_text()
+    found = [(match.start(), leg) for pattern, leg in _CARRIES for match in re.finditer(pattern, text)]
+    told: list[Leg] = []
+    for _, leg in sorted(found):
+        told += [leg, (True, "words")] if leg[1] == "load" else [leg]
+    return told
+
+
+def crossings() -> Drawing:
+    """Every rung's way to the sum, as GPU 1 sees it, a crossing a step."""
+    canvas, left, y, said = Canvas(), 150.0, 0.0, []
+    ladder = all_reduce.LADDERS["all_reduce"]
+    step = (svg.WIDTH - left - 60) / max(links.crossings("all_reduce", rung.name) for rung in ladder)
+    for rung in ladder:
+        way, x = legs(rung), left
+        canvas.text(0, y + 30, rung.name, bold=True)
+        for lane, name in ((y + 10, "GPU 0"), (y + 52, "GPU 1")):
+            canvas.text(left - 52, lane + 5, name, svg.SMALL)
+            canvas.line([(left, lane), (svg.WIDTH - 50, lane)], 0.6, dashed=True)
+        for towards, carries in way:
+            ends = (y + 12, y + 50) if towards else (y + 50, y + 12)
+            canvas.line([(x, ends[0]), (x + step - 6, ends[1])], 1.6, end="arrow")
+            fill = AMBER if "words" in carries else SKY if carries == "flag" else PALE
+            wide = svg.wide(carries, svg.SMALL) + 10
+            canvas.cell(x + step / 2 - wide / 2, y + 23, wide, 16, carries, fill)
+            x += step
+        canvas.cell(x - 2, y + 43, 46, 18, "sum", AMBER)
+        said.append(f"{rung.name}: {len(way)} crossings ({', '.join(what for _, what in way)})")
+        y += 82
+    says = f"What GPU 1 waits for before it can sum. {'; '.join(said)}."
+    return single("Crossings until GPU 1 has the sum", says, canvas)

@@ -1,0 +1,52 @@
+"""What lesson 10 claims of the recorded pair of H200s, and what it computes from its rows."""
+
+import pytest
+from rooflab import lab
+from rooflab.ops import all_reduce
+from rooflab.pages import lesson_10, lesson_10b
+from rooflab.studies import links
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return lab.open("replay", "h200", gpus=2)
+
+
+@pytest.fixture(scope="module")
+def rows(pair):
+    return pair.measure("links", pair.cases("links"))
+
+
+def test_the_recording_is_of_two_gpus_and_says_what_joins_them(pair, rows):
+    assert pair.device == "h200-x2" and pair.gpus == 2
+    run = pair.run_of("links")
+    assert run["gpu"] == "NVIDIA H200" and "2 GPUs" in run["note"] and "NVLinks" in run["note"]
+    assert len(rows) == len(pair.cases("links"))
+
+
+def test_links_stay_under_their_sheet_and_latency_is_of_microseconds(rows):
+    sent = lesson_10.between(rows)
+    assert 0.8 * links.SHEET_GB_S < sent["gb_s"].max() < links.SHEET_GB_S
+    fitted = links.law(sent, 2).set_index("operator")
+    assert (fitted["worst"] < 1.1).all() and fitted["latency_us"].between(0.5, 3).all()
+    assert fitted["latency_us"]["peer_write"] < fitted["latency_us"]["peer_read"]
+
+
+def test_every_rung_takes_a_crossing_out_and_beats_the_libraries_at_a_token(rows):
+    mine = lesson_10b.of_token(rows)
+    own, peers = mine[mine["kind"] == "own"], mine[mine["kind"] != "own"]
+    assert own["impl"].tolist() == [rung.name for rung in all_reduce.LADDERS["all_reduce"]]
+    assert own["median_us"].is_monotonic_decreasing
+    assert own["q3_us"].max() < peers["q1_us"].min() and own["median_us"].min() < 3.5
+    assert (own["error"] <= own["error_budget"]).all()
+    large = lesson_10b.sums(rows)
+    large = large[(large["bytes"] == links.OWN_MOST) & (large["kind"] == "own")].set_index("impl")
+    assert large["median_us"]["2_push"] < large["median_us"]["3_flag_in_data"], "twice the bytes"
+
+
+def test_a_second_gpu_pays_for_the_large_model_alone(rows):
+    found = lesson_10b.tokens(rows)
+    ours = found[found["impl"] == all_reduce.DEFAULT].set_index(["model", "format"])["gain"]
+    assert ours["llama-3-8b", "fp16"] > 1.3
+    assert ours["qwen2.5-1.5b", "fp16"] < 1 and ours["llama-3-8b", "int4_g128"] < 1
+    assert (found["error"] <= found["error_budget"]).all()

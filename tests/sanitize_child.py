@@ -10,7 +10,7 @@ import sys
 import cupy
 import numpy as np
 from rooflab.numerics import quant, rotary
-from rooflab.ops import attention, gemv, int4, mmq, probes, q8_0, stream
+from rooflab.ops import attention, gemv, int4, mmq, probes, q8_0, stream, stream_k
 from rooflab.runtime import nvrtc
 
 cupy.cuda.set_allocator(None)
@@ -96,7 +96,7 @@ def every_q8() -> None:
             if rung.archs != ("90a",) or hopper:
                 early = int(rung.name[0]) <= 3
                 mmq.product(
-                    given["half" if rung.name == "7_fp16_wgmma" else "planes"],
+                    given["half" if rung.name in mmq.HALVES else "planes"],
                     blocks if early else planes,
                     rung=rung.name,
                 )
@@ -123,7 +123,8 @@ def every_int4() -> None:
         int4.dequantise(rows)
         for rung in int4.LADDERS["int4"]:
             if rung.archs != ("90a",) or hopper:
-                int4.matmul(x, tiles if rung in int4.TILED else rows, rung=rung.name)
+                how = stream_k.options_for("int4", n, k, len(x)) if rung.name == "13_stream_k" else {}
+                int4.matmul(x, tiles if rung in int4.TILED else rows, rung=rung.name, **how)
         if hopper:
             int4.matmul(x, tiles, rung="10_wgmma", TOKENS=16, CLUSTER=2, TALL=2, K_GROUPS=2)
             for tokens in (16, 32):
@@ -134,6 +135,8 @@ def every_int4() -> None:
     for parts in (1, 2) if hopper else ():
         how = {"TALL": parts, "TOKENS": 64, "CLUSTER": parts, "STAGES": 2}
         int4.matmul(many, tiles, rung="12_token_tiles", **how)
+        how = {"TALL": 1, "TOKENS": 64, "BLOCKS": 3, "SHARERS": 2 * parts - 2, "STAGES": 2}
+        int4.matmul(many, tiles, rung="13_stream_k", **how)
 
 
 def every_row() -> None:

@@ -225,7 +225,7 @@ def test_integer_dot_products_are_exact_to_the_last_bit(n, k, batch):
     exact = (x.quants.astype("float64") @ w.quants.astype("float64").T) * 2.0**-9
     hopper = cupy.cuda.Device().compute_capability == "90"
     for rung in mmq.LADDERS["mmq"]:
-        if rung.name != "7_fp16_wgmma" and (rung.archs != ("90a",) or hopper):
+        if rung.name not in mmq.HALVES and (rung.archs != ("90a",) or hopper):
             given = blocks_of(w) if int(rung.name[0]) <= 3 else w
             assert bool((mmq.product(x, given, rung=rung.name) == exact.astype("float16")).all()), rung.name
     if hopper and 0 < batch % 128 <= 64:
@@ -258,13 +258,14 @@ def test_every_width_of_mmqs_half_tiles_passes_the_gate():
 def test_every_int4_rung_passes_the_gate_on_ragged_shapes(n, k, batch):
     import cupy
     from rooflab.bench import gate
-    from rooflab.ops import int4, int4_choice
+    from rooflab.ops import int4, int4_choice, stream_k
     from rooflab.records.case import Case, options
     from rooflab.studies import get
 
     macros = {
-        **{rung.name: {"tokens": min(16 * -(-batch // 16), 64)} for rung in int4.TILED[-4:-1]},
+        **{rung.name: {"tokens": min(16 * -(-batch // 16), 64)} for rung in int4.TILED[-5:-2]},
         "12_token_tiles": {m.lower(): v for m, v in int4_choice.tiles_for(n, k, batch).items()},
+        "13_stream_k": {m.lower(): v for m, v in stream_k.options_for("int4", n, k, batch).items()},
     }
     cases = [
         Case("int4", "int4", rung.name, n=n, k=k, batch=batch, cache="warm", options=options(**more))

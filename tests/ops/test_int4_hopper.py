@@ -1,4 +1,4 @@
-"""INT4's rungs 11 and 12 on the CPU: warpgroup products, copies, barriers emulated (attention_hopper)."""
+"""INT4's rungs 11 to 13 on the CPU: warpgroup products, copies, barriers emulated (attention_hopper)."""
 
 import ctypes
 import re
@@ -9,8 +9,8 @@ import pytest
 from rooflab import ops, simt
 from rooflab.bench import gate
 from rooflab.numerics import quant, reference
-from rooflab.ops import int4
-from rooflab.paths import ROOT
+from rooflab.ops import int4, stream_k
+from rooflab.paths import KERNELS, ROOT
 from test_int4 import packed, random
 
 needs.compiler()
@@ -18,7 +18,9 @@ needs.compiler()
 EMULATION = "\n".join(
     (ROOT / "tests" / "simt_kernels" / name).read_text() for name in ("hopper.h", "hopper_int4.h")
 )
-BULK, TILES = (ops.rung_of(int4.LADDERS["int4"], name, "") for name in ("11_tma", "12_token_tiles"))
+BULK, TILES, SHARED = (
+    ops.rung_of(int4.LADDERS["int4"], name, "") for name in ("11_tma", "12_token_tiles", "13_stream_k")
+)
 WORDS = {
     **{"warpgroup_": "wgm_", "wgmma_": "wgmm_", "mbarrier_": "mbar_", "tma_": "tmm_"},
     "setmaxnreg_": "setmxr_",
@@ -38,13 +40,19 @@ LONE = {  # a cluster of one block
 
 
 def emulated(rung):
-    source = rung.path.read_text()
+    source, emulation = rung.path.read_text(), EMULATION
+    if rung == SHARED:  # with its header in its place, whose words the test renames as well
+        header = "common/stream_k.cuh"
+        body = (KERNELS / header).read_text().split("#pragma once\n")[1].split("\n\n", 1)[1]
+        head, rest = source.replace(f'#include "{header}"\n', "").split("\n\n", 1)
+        source = f"{head}\n\n{body}\n{rest}"
+        emulation += (ROOT / "tests" / "simt_kernels" / "hopper_stmatrix.h").read_text()
     for word, ours in WORDS.items():
         source = re.sub(rf"\b{word}", ours, source)
     for words, ours in LONE.items():
         source = source.replace(words, ours)
     head, rest = source.split("\n\n", 1)  # the first blank line follows the includes
-    return f"{head}\n{EMULATION}\n{rest}"
+    return f"{head}\n{emulation}\n{rest}"
 
 
 def run(how, n, k, batch, change=lambda source: source, rung=BULK, **options):
@@ -58,8 +66,18 @@ def run(how, n, k, batch, change=lambda source: source, rung=BULK, **options):
         np.array([batch, k, macros["TOKENS"], 64], np.int64).tobytes() + x.tobytes(), np.int64
     )
     y = np.full((batch, n), np.nan, np.float16)
-    launch = int4.launch_of(rung, n, k, batch, macros)
-    sizes = map(ctypes.c_uint, (n, k // 128, batch))
+    sizes = list(map(ctypes.c_uint, (n, k // 128, batch)))
+    if rung == SHARED:
+        launch = int4.Launch(
+            (macros["BLOCKS"], 1), 384, stream_k.shared_bytes(stream_k.FORMATS["int4"], macros)
+        )
+        flags = np.zeros(2 * macros["BLOCKS"], np.uint32)
+        sizes += [
+            np.full((len(flags), 128 * 2 * macros["TALL"] * macros["TOKENS"]), np.nan, np.float32),
+            flags,
+        ]
+    else:
+        launch = int4.launch_of(rung, n, k, batch, macros)
     given = {"entry": rung.entry, "shared": launch.shared}
     seen = how(
         change(emulated(rung)),
@@ -69,6 +87,7 @@ def run(how, n, k, batch, change=lambda source: source, rung=BULK, **options):
         macros,
         **given,
     )
+    assert rung != SHARED or not flags.any(), "the flags are not zero again"
     return float(np.abs(y - expected).max()), budget, seen
 
 
@@ -138,3 +157,46 @@ def test_rung_12_reads_nothing_too_early_and_lets_nothing_go_too_early():
 
     _, _, seen = run(simt.watch, 60, 512, 3, early, **given)
     assert any(fault.kind == "race" for fault in seen.faults)
+
+
+SHARING = [  # by tiles of y: how many are taken whole, and how many blocks share which others
+    (300, 384, 70, {"TALL": 1, "TOKENS": 64, "STAGES": 2, "BLOCKS": 6, "SHARERS": 0}),  # 6 whole
+    (130, 1152, 40, {"TALL": 1, "TOKENS": 64, "STAGES": 2, "BLOCKS": 7, "SHARERS": 7}),  # 2 among 7
+    (260, 384, 70, {"TALL": 1, "TOKENS": 64, "STAGES": 3, "BLOCKS": 4, "SHARERS": 3}),  # 4 whole, 2 among 3
+    (190, 640, 20, {"TALL": 2, "TOKENS": 64, "STAGES": 2, "BLOCKS": 3, "SHARERS": 3}),  # 1 among 3
+]
+
+
+@pytest.mark.parametrize(("n", "k", "batch", "options"), SHARING)
+def test_rung_13_is_right(n, k, batch, options):
+    error, budget, _ = run(simt.run, n, k, batch, rung=SHARED, **options)
+    assert error <= budget
+
+
+def test_rung_13_reads_nothing_too_early_and_lets_nothing_go_too_early():
+    given = {"rung": SHARED, "TALL": 1, "TOKENS": 64, "STAGES": 2, "BLOCKS": 2, "SHARERS": 2}
+    error, budget, seen = run(simt.watch, 60, 384, 3, **given)
+    assert not seen.faults, seen.faults[0].sentence
+    assert error <= budget
+    given_back = "            if (s > 0) mbar_arrive(empty + before);  // every thread for what it has read\n"
+
+    def early(source):
+        assert given_back in source
+        at_once = "            mbar_arrive(empty + slot.index);\n"
+        return source.replace(given_back, "").replace(
+            "            multiply(even", f"{at_once}            multiply(even"
+        )
+
+    _, _, seen = run(simt.watch, 60, 896, 3, early, **{**given, "BLOCKS": 1, "SHARERS": 0})
+    assert any(fault.kind == "race" for fault in seen.faults)
+
+
+def test_a_block_that_does_not_wait_for_the_others_sums_is_seen():
+    def hasty(source):
+        waits = "while (load_acquire(room.flags + place) == 0)"
+        assert waits in source and "if (piece.begin > 0) add_left_sums" in source
+        return source.replace("if (piece.begin > 0) add_left_sums", "if (false) add_left_sums")
+
+    given = {"TALL": 1, "TOKENS": 64, "STAGES": 2, "BLOCKS": 2, "SHARERS": 2}
+    with pytest.raises(AssertionError, match="not zero again"):
+        run(simt.run, 60, 384, 3, hasty, rung=SHARED, **given)

@@ -45,7 +45,11 @@ def test_every_case_is_its_owners_and_comes_back_from_its_name():
 def recorded(*figures):
     common = {"operator": "int4", "n": 2048, "k": 1024, "batch": 1500}
     return pd.DataFrame(
-        [{**common, "kind": kind, "impl": impl, "median_us": us} for kind, impl, us in figures]
+        [
+            {**common, "kind": kind, "impl": impl, "median_us": us}
+            | {"format": "fp16" if impl == "torch.matmul" else "int4_g128"}
+            for kind, impl, us in figures
+        ]
     )
 
 
@@ -67,6 +71,36 @@ def test_the_outcome_is_of_what_the_dispatcher_takes(monkeypatch):
 def test_a_shape_without_a_library_or_without_ours_has_no_outcome():
     for rows in (recorded(("own", "12_token_tiles", 12.0)), recorded(("peer", "humming", 11.0))):
         assert outcomes.outcomes(rows, pd.DataFrame(), "h200", "90").empty
+
+
+def timed(cases, figures):
+    """Rows of cases, each with the microseconds that its impl has in `figures`."""
+    return pd.DataFrame([{**case.row(), "median_us": figures.get(case.impl)} for case in cases])
+
+
+def test_a_q8_0_product_is_held_against_cublas_on_halves(monkeypatch):
+    counts = {**dict.fromkeys(ALL, 0), "product": 1}
+    figures = {"cublas": 9.0, "mma": 8.0, "mmq": 30.0, "mmq_fp16_wgmma": 10.0, "two_op": 20.0}
+    rows = timed(unseen.drawn(7, counts, H200), figures)  # 60 tokens
+    way = lambda *a, **k: dispatch.Choice("", "mmq_fp16_wgmma", "", {}, "")  # noqa: E731
+    monkeypatch.setattr(dispatch, "choose", way)
+    (found,) = outcomes.outcomes(rows, pd.DataFrame(), "h200", "90").itertuples()
+    best = min(us for impl, us in figures.items() if impl in set(rows["impl"]) - {"cublas"})
+    assert (found.kind, found.peer, found.us, found.ratio) == ("Q8_0 product", "cublas", 10.0, 0.9)
+    assert found.cost == 10.0 / best
+
+
+def test_attention_and_a_cache_are_held_against_the_fastest_library():
+    figures = {"14_pack_gqa": 10.0, "12_warp_specialised": 10.0, "4_cp_async": 10.0}
+    figures |= {"torch.sdpa_cudnn": 9.0, "torch.sdpa_flash": 20.0, "flash_attn_4": 11.0, "ffpa": 8.0}
+    for operator, kind in (("attention", "attention"), ("decode_attention", "decode attention")):
+        cases = unseen.drawn(5, {**dict.fromkeys(ALL, 0), operator: 12}, H200)
+        rows = timed(cases, figures)
+        found = outcomes.outcomes(rows, pd.DataFrame(), "h200", "90")
+        assert set(found["kind"]) == {kind} and len(found) == 12
+        assert set(found["peer"]) <= set(figures) and (found["cost"] == 1).all()
+        assert found["shape"].str.contains("heads of").all()
+        assert set(found["ratio"]) <= {0.8, 0.9, 1.1}
 
 
 def test_the_recorded_shapes_are_those_of_the_seed():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -9,40 +10,103 @@ import pandas as pd
 from rooflab import dispatch
 from rooflab.hardware.crossover import LEVEL
 from rooflab.hardware.perf_model import plain
+from rooflab.records.case import parse_options
 
 WRONG = 1.05  # a choice that costs more than this, over the fastest way measured, was wrong
+KINDS = {  # what is said of (operator, format)
+    ("int4", "int4_g128"): "INT4 product",
+    ("product", "q8_0"): "Q8_0 product",
+    ("attention", "fp16"): "attention",
+    ("decode_attention", "fp16"): "decode attention",
+}
+_SIZES = {
+    "int4": ("n", "k", "batch"),
+    "product": ("n", "k", "batch"),
+    "attention": ("seq", "heads", "kv_heads", "head_dim", "window", "causal", "options"),
+    "decode_attention": ("seq", "heads", "kv_heads", "head_dim"),
+}
+_COLUMNS = ["kind", "shape", "tokens", "way", "ours", "us", "peer", "peer_us", "ratio", "cost"]
 
 
 def outcomes(rows: pd.DataFrame, recorded: pd.DataFrame, slug: str | None, arch: str) -> pd.DataFrame:
-    """A row a drawn INT4 product of `rows`, in the order of tokens.
+    """A row a drawn shape of `rows`, kind by kind, in the order of tokens.
 
-    Columns: n, k, batch; way, what the dispatcher takes by the recorded products `recorded` of the device
-    `slug`; ours, the rung or way that then runs, and us, its microseconds; peer and peer_us, the fastest
-    library; ratio, the peer's time over ours; cost, our time over that of the fastest way measured.
+    Columns: kind, one of KINDS; shape, in words; tokens, of a product, queries of a prompt or keys of a
+    cache; way, what the dispatcher takes by the recorded products `recorded` of the device `slug` ("" where
+    there is nothing to choose); ours, the rung or way that then runs, and us, its microseconds; peer and
+    peer_us, the fastest library, which for Q8_0 is cuBLAS on FP16 weights; ratio, the peer's time over ours;
+    cost, our time over that of the fastest way measured.
     """
     found: list[dict[str, Any]] = []
-    mine = rows[(rows["operator"] == "int4") & rows["median_us"].notna()]
-    two_op = plain("int4_g128").name
-    for _, group in mine.groupby(["n", "k", "batch"], sort=False):
-        n, k, batch = (int(group[size].iloc[0]) for size in ("n", "k", "batch"))
-        ways = group[(group["kind"] == "own") | (group["impl"] == two_op)].sort_values("median_us")
-        peers = group[(group["kind"] != "own") & (group["impl"] != two_op)].sort_values("median_us")
-        if not (ways["kind"] == "own").any() or peers.empty:
+    timed = rows[rows["median_us"].notna()]
+    for (operator, format), kind in KINDS.items():
+        mine = timed[timed["operator"] == operator]
+        if mine.empty:
             continue
-        choice = dispatch.choose("int4_g128", n, k, batch, slug, arch, recorded=recorded)
-        taken = ways[ways["impl"] == two_op] if choice.way == two_op else ways[ways["kind"] == "own"]
-        if taken.empty:
-            continue
-        ours, peer = taken.iloc[0], peers.iloc[0]
-        found.append(
-            {"n": n, "k": k, "batch": batch, "way": choice.way}
-            | {"ours": ours["impl"], "us": ours["median_us"]}
-            | {"peer": peer["impl"], "peer_us": peer["median_us"]}
-            | {"ratio": peer["median_us"] / ours["median_us"]}
-            | {"cost": ours["median_us"] / ways["median_us"].iloc[0]}
-        )
-    columns = ["n", "k", "batch", "way", "ours", "us", "peer", "peer_us", "ratio", "cost"]
-    return pd.DataFrame(found, columns=columns).sort_values("batch", ignore_index=True)
+        mine = mine[mine["format"].isin((format, "fp16"))]
+        for key, group in mine.groupby(list(_SIZES[operator]), sort=False, dropna=False):
+            sizes: dict[str, Any] = dict(zip(_SIZES[operator], key, strict=True))
+            ours, peers, way = _contest(operator, format, sizes, group, recorded, slug, arch)
+            if ours.empty or peers.empty:
+                continue
+            taken, ways = ours.iloc[0], group[_own(format, group)]["median_us"]
+            peer = peers.sort_values("median_us").iloc[0]
+            found.append(
+                {"kind": kind, "shape": _said(operator, sizes), "way": way}
+                | {"tokens": int(sizes["batch" if "batch" in sizes else "seq"])}
+                | {"ours": taken["impl"], "us": taken["median_us"]}
+                | {"peer": peer["impl"], "peer_us": peer["median_us"]}
+                | {"ratio": peer["median_us"] / taken["median_us"]}
+                | {"cost": taken["median_us"] / ways.min()}
+            )
+    order = {kind: place for place, kind in enumerate(KINDS.values())}
+    return pd.DataFrame(found, columns=_COLUMNS).sort_values(
+        ["kind", "tokens"], key=lambda c: c.map(order) if c.name == "kind" else c, ignore_index=True
+    )
+
+
+def _own(format: str, group: pd.DataFrame) -> pd.Series:
+    """Which rows are ways of ours to do what the group does: own kernels of the format, and dequantising."""
+    mine = (group["kind"] == "own") | ((group["kind"] != "peer") & (group["impl"] == "two_op"))
+    return mine & (group["format"] == format) if "format" in group else mine
+
+
+def _contest(
+    operator: str,
+    format: str,
+    sizes: dict[str, Any],
+    group: pd.DataFrame,
+    recorded: pd.DataFrame,
+    slug: str | None,
+    arch: str,
+) -> tuple[pd.DataFrame, pd.DataFrame, str]:
+    """The row that we take, those of libraries, and the way that was chosen."""
+    own = _own(format, group)
+    peers = group[~own & (group["kind"] != "own")]
+    if operator not in ("int4", "product") or peers.empty or not (own & (group["kind"] == "own")).any():
+        return group[own & (group["kind"] == "own")].sort_values("median_us"), peers, ""
+    n, k, batch = (int(sizes[name]) for name in ("n", "k", "batch"))
+    choice = dispatch.choose(format, n, k, batch, slug, arch, recorded=recorded)
+    two_op = plain(format).name
+    if operator == "product":
+        return group[own & (group["impl"] == choice.way)], peers, choice.way
+    taken = group["impl"] == two_op if choice.way == two_op else group["kind"] == "own"
+    return group[own & taken], peers, choice.way
+
+
+def _said(operator: str, sizes: dict[str, Any]) -> str:
+    """A shape in words."""
+    if "batch" in sizes:
+        return f"{int(sizes['n'])} × {int(sizes['k'])}"
+    said = f"{int(sizes['heads'])}/{int(sizes['kv_heads'])} heads of {int(sizes['head_dim'])}"
+    if operator == "decode_attention":
+        return said
+    start = parse_options(str(sizes["options"])).get("start")
+    if pd.notna(sizes["window"]) and sizes["window"]:
+        return f"{said}, window {int(sizes['window'])}"
+    if start:
+        return f"{said}, behind {int(start)}"
+    return said if str(sizes["causal"]).lower() == "true" else f"{said}, not causal"
 
 
 def won(found: pd.DataFrame) -> pd.DataFrame:
@@ -53,3 +117,11 @@ def won(found: pd.DataFrame) -> pd.DataFrame:
 def wrong(found: pd.DataFrame) -> pd.DataFrame:
     """The shapes on which another way that was measured is faster by more than WRONG."""
     return found[found["cost"] > WRONG]
+
+
+def by_kind(found: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The outcomes of each kind that was recorded, in the order of KINDS."""
+    for kind in KINDS.values():
+        mine = found[found["kind"] == kind]
+        if len(mine):
+            yield kind, mine

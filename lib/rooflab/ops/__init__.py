@@ -196,12 +196,16 @@ def on(target: str) -> Iterator[None]:
         _TARGET.reset(token)
 
 
-def with_target(on_cpu: Callable[..., Any] | None = None) -> Callable[[Launcher], Launcher]:
+def with_target(
+    on_cpu: Callable[..., Any] | None = None, apart: Mapping[str, Callable[..., Any]] | None = None
+) -> Callable[[Launcher], Launcher]:
     """Decorator that gives a launcher the keyword `target`: "gpu" or "cpu", instead of what `on` says.
 
     On the CPU `on_cpu(launcher, ...)` runs in the launcher's place, if given, and answers what only a GPU
-    could be asked. The decorator is no part of a launcher's identity: on the GPU nothing changes.
+    could be asked. Rungs that `apart` names are launched by its functions instead. The decorator is no part
+    of a launcher's identity: on the GPU nothing changes for the other rungs.
     """
+    others = apart or {}
 
     def decorate(function: Launcher) -> Launcher:
         @functools.wraps(function)
@@ -209,6 +213,8 @@ def with_target(on_cpu: Callable[..., Any] | None = None) -> Callable[[Launcher]
             if target is not None:
                 with on(target):
                     return launch(*arguments, **options)
+            if options.get("rung") in others:
+                return others[options["rung"]](*arguments, **options)
             if on_cpu and _TARGET.get() == "cpu":
                 return on_cpu(function, *arguments, **options)
             return function(*arguments, **options)

@@ -21,7 +21,7 @@ import numpy as np
 
 from rooflab.errors import LaunchError, UsageError
 from rooflab.numerics.quant import GROUP, Int4
-from rooflab.ops import Rung, check_array, loaded, remembered, rung_of, with_target
+from rooflab.ops import Rung, check_array, loaded, remembered, rung_of, stream_k, with_target
 from rooflab.ops.int4_choice import BLOCK_WORDS, TILE, choose
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.runtime import nvrtc
@@ -134,6 +134,15 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             defines={"TALL": 2, "CLUSTER": 1, "TOKENS": 128, "STAGES": 4},
             archs=("90a",),
             dynamic_shared=198656,
+        ),
+        Rung(
+            "int4",
+            "13_stream_k",
+            "int4_stream_k",
+            "blocks stay, and a last turn is divided along k",
+            defines={"TALL": 2, "TOKENS": 128, "STAGES": 4, "BLOCKS": 132, "SHARERS": 132},
+            archs=("90a",),
+            dynamic_shared=216064,
         ),
     ),
     "int4_dequantise": (
@@ -299,10 +308,15 @@ def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
     if rung.operator == "int4_dequantise":
         return source_of_callable(launch_of, dequantise)
+    if rung.name == "13_stream_k":
+        return source_of_callable(stream_k.int4, *stream_k.launch_rule(), matmul, repack, _fragments)
     return source_of_callable(launch_of, matmul, repack, _fragments)
 
 
 def _launch(rung: Rung, n: int, k: int, batch: int, arguments: list[Any], macros: Mapping[str, int]) -> None:
+    if rung.name == "13_stream_k":
+        stream_k.int4(rung, n, k, batch, arguments, macros)
+        return
     launch = launch_of(rung, n, k, batch, macros)
     if launch.grid[0] >= 1 << 31 or launch.grid[1] >= 1 << 16:
         raise LaunchError(f"y [{batch}, {n}] needs {launch.grid} blocks, more than a launch can have.")
@@ -396,7 +410,11 @@ def _empty(like: Any, shape: tuple[int, int]) -> Any:
 
 
 TILED = LADDERS["int4"][6:]  # rungs that take weights in tile order
-ANY_BATCH = ("9_shared_x", "12_token_tiles")  # of these, those whose grid goes over tiles of TOKENS tokens
+ANY_BATCH = (
+    "9_shared_x",
+    "12_token_tiles",
+    "13_stream_k",
+)  # of these, those whose grid goes over tiles of TOKENS tokens
 EVERY_TOKEN = tuple(
     rung.name for rung in LADDERS["int4"][:5]
 )  # rungs that read the weights again for every token

@@ -16,11 +16,12 @@ from typing import NamedTuple
 
 from rooflab.hardware import device
 from rooflab.numerics.quant import GROUP
-from rooflab.ops import _TARGET, this_gpu
+from rooflab.ops import _TARGET, stream_k, this_gpu
 
 TILE = 64  # rows of a block in tile order
 BLOCK_WORDS = 32 + TILE * GROUP // 8  # scales, then codes: 4224 bytes
 TABLE = Path(__file__).with_name("int4.csv")  # what was fastest, by device, shape and batch
+MANY = Path(__file__).with_name("int4_many.csv")  # what the recording holds beyond 64 tokens
 LAW = Path(__file__).with_name("int4_law.csv")
 
 
@@ -29,9 +30,9 @@ def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> 
     what was fastest on the device (a name of rooflab.hardware.device, by default the GPU at hand).
 
     Of a shape that the table holds, the smallest batch that is large enough counts. Another shape takes, from
-    5 to 64 tokens on Hopper, rung 11 by law_of, and else the table's nearest shape. Beyond 64 tokens it is
-    rung 12 by tiles_for. A device of whose generation the table holds none takes the portable rungs: 8 up to
-    8 tokens, then 9.
+    5 to 64 tokens on Hopper, rung 11 by law_of, and else the table's nearest shape. Beyond 64 a product that
+    MANY holds takes its line, any other rung 12 or 13 by many_for. A device of whose generation the
+    table holds none takes the portable rungs: 8 up to 8 tokens, then 9.
     """
     if not tiled:
         return (
@@ -54,7 +55,9 @@ def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> 
         return "11_tma", law_of(n, k, batch)
     fitting = [row for row in rows if (row.n, row.k) == shape and row.batch >= batch]
     if not fitting:
-        return "12_token_tiles", tiles_for(n, k, batch)
+        fitting = [row for row in _table(MANY) if row[:4] == (rows[0].device, n, k, batch)]
+    if not fitting:
+        return many_for(n, k, batch)
     chosen = min(fitting, key=lambda row: row.batch)
     return chosen.rung, dict(chosen.macros)
 
@@ -143,8 +146,22 @@ _GROUP_US = {  # what a group of k takes a block, by TALL and TOKENS: the tiles 
 _SHARED = 225 * 1024
 
 
+def many_for(n: int, k: int, batch: int) -> tuple[str, dict[str, int]]:
+    """Rung and macros beyond 64 tokens: rung 12 or 13, whichever should take less."""
+    if _tiles_us(n, k, batch)[0] < stream_k.predicted_us("int4", n, k, batch):
+        return "12_token_tiles", tiles_for(n, k, batch)
+    return "13_stream_k", stream_k.options_for("int4", n, k, batch)
+
+
 def tiles_for(n: int, k: int, batch: int) -> dict[str, int]:
     """Macros of rung 12 for a shape: the tile and number of parts of k whose turns should take least."""
+    _, (tall, tokens, parts) = _tiles_us(n, k, batch)
+    place = 2 * tall * 4 * BLOCK_WORDS + 256 * tokens
+    return {"TALL": tall, "CLUSTER": parts, "TOKENS": tokens, "STAGES": min(6, _SHARED // place)}
+
+
+def _tiles_us(n: int, k: int, batch: int) -> tuple[float, tuple[int, int, int]]:
+    """Microseconds that rung 12 should take, and its tile: TALL, TOKENS, CLUSTER."""
 
     def cost(how: tuple[int, int, int]) -> float:
         tall, tokens, parts = how
@@ -153,18 +170,18 @@ def tiles_for(n: int, k: int, batch: int) -> dict[str, int]:
         turn = besides + math.ceil(k / GROUP / parts) * _GROUP_US[tall, tokens]
         return math.ceil(blocks / (_IN_FOURS if parts == 4 else _AT_ONCE)) * turn
 
-    tall, tokens, parts = min(((*tile, parts) for tile in _GROUP_US for parts in (1, 2, 4)), key=cost)
-    place = 2 * tall * 4 * BLOCK_WORDS + 256 * tokens
-    return {"TALL": tall, "CLUSTER": parts, "TOKENS": tokens, "STAGES": min(6, _SHARED // place)}
+    ways = [(*tile, parts) for tile in _GROUP_US for parts in (1, 2, 4)]
+    best = min(ways, key=cost)
+    return cost(best), best
 
 
 def _rows_for(slug: str | None) -> list[Choice]:
     """The table's lines of that device, else of one of its generation."""
-    own = [row for row in _table() if row.device == slug]
+    own = [row for row in _table(TABLE) if row.device == slug]
     if own or slug not in device.names():
         return own
     generation = device.get(slug).compute_capability
-    return [row for row in _table() if device.get(row.device).compute_capability == generation]
+    return [row for row in _table(TABLE) if device.get(row.device).compute_capability == generation]
 
 
 class Choice(NamedTuple):
@@ -179,9 +196,9 @@ class Choice(NamedTuple):
 
 
 @functools.cache
-def _table() -> tuple[Choice, ...]:
+def _table(path: Path) -> tuple[Choice, ...]:
     found = []
-    with open(TABLE, newline="") as file:
+    with open(path, newline="") as file:
         for row in csv.DictReader(file):
             macros = tuple(
                 (name, int(value)) for name, value in (w.split("=") for w in row["macros"].split())

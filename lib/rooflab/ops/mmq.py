@@ -16,7 +16,17 @@ import numpy as np
 
 from rooflab.errors import LaunchError
 from rooflab.numerics.quant import BLOCK, Q8_0, Q8_1, Planes
-from rooflab.ops import PORTABLE, Rung, check_array, loaded, remembered, rung_of, this_arch, with_target
+from rooflab.ops import (
+    PORTABLE,
+    Rung,
+    check_array,
+    loaded,
+    remembered,
+    rung_of,
+    stream_k,
+    this_arch,
+    with_target,
+)
 from rooflab.ops.q8_0 import (
     arrays_of,
     check_activations,
@@ -87,8 +97,18 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             archs=_HOPPER,
             dynamic_shared=5 * 41984,
         ),
+        Rung(
+            "mmq",
+            "8_stream_k",
+            "mmq_stream_k",
+            "blocks stay, and a last turn is divided along k",
+            defines={"ROW_TILES": 1, "TOKENS": 256, "STAGES": 5, "BLOCKS": 132, "SHARERS": 132},
+            archs=_HOPPER,
+            dynamic_shared=5 * 41984 + 9216,
+        ),
     )
 }
+HALVES = ("7_fp16_wgmma", "8_stream_k")  # rungs that take activations as FP16
 
 # The rung that runs when none is named: the fastest portable one recorded.
 DEFAULT = {"mmq": "5_large_tiles"}
@@ -124,6 +144,13 @@ def options_for(rung: Rung, n: int, batch: int) -> dict[str, int]:
     if rung.name == "6_wgmma":
         return {"NARROW": int(_narrow_pays(n, batch))}
     return {}
+
+
+def macros_for(rung: Rung, n: int, k: int, batch: int) -> dict[str, int]:
+    """As options_for, where k counts as well: blocks of rung 8_stream_k divide it."""
+    return (
+        stream_k.options_for("mmq", n, k, batch) if rung.name == "8_stream_k" else options_for(rung, n, batch)
+    )
 
 
 def _narrow_pays(n: int, batch: int) -> bool:
@@ -183,7 +210,32 @@ def launch_shape(
     return (math.ceil(n / rows), math.ceil(batch / tokens)), 256, shared
 
 
-@with_target()
+@remembered
+def _by_stream_k(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **options: int) -> Any:
+    """`product` by rung 8_stream_k: x FP16, w Planes."""
+    (n, k), (batch, x_k) = shape_of(w, Q8_0.itemsize), shape_of(x, Q8_1.itemsize)
+    chosen = rung_of(LADDERS["mmq"], rung, "8_stream_k")
+    name = f"Rung mmq/{chosen.name}"
+    if (kind_of(w), kind_of(x)) != ("planes", "half"):
+        raise LaunchError(
+            f"{name} takes weights in planes and activations in half, not {kind_of(w)} and {kind_of(x)}."
+        )
+    if x_k != k:
+        raise LaunchError(f"x has k = {x_k} and w has k = {k}; they must agree.")
+    check_sizes(n, k, batch, 4 * BLOCK, name)
+    if n * k >= 1 << 35:
+        raise LaunchError(f"{name} counts 16 bytes of a matrix in 32 bits: {n} x {k} weights are too many.")
+    check_weights(w, n, k)
+    check_activations(x, batch, k)
+    out = empty(x, (batch, n), "float16") if out is None else out
+    check_array("out", out, "float16", batch * n, 16)
+    macros = chosen.with_defaults({**stream_k.options_for("mmq", n, k, batch), **options})
+    quants, scales = arrays_of(w)
+    stream_k.mmq(chosen, quants, scales, x, out, (n, k, batch), macros)
+    return out
+
+
+@with_target(apart={"8_stream_k": _by_stream_k})
 @remembered
 def product(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **options: int) -> Any:
     """Return out [batch, n] FP16 = x [batch, k] times w [n, k] transposed.
@@ -251,6 +303,8 @@ def multiply(x: Any, w: Planes, *, out: Any = None) -> Any:
 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
+    if rung.name == "8_stream_k":
+        return source_of_callable(stream_k.mmq, *stream_k.launch_rule(), _by_stream_k)
     return source_of_callable(
         product, launch_shape, options_for, _width, _tile_bytes, wgmma_blocks, _narrow_pays
     )

@@ -122,7 +122,7 @@ def operations_of(impl: str) -> int | None:
 
 def takes_halves(impl: str) -> bool:
     """Whether a rung takes its activations in FP16, as they are, and makes halves of the weights."""
-    return "fp16_wgmma" in impl
+    return impl in mmq.HALVES
 
 
 def room(device: Device) -> float:
@@ -162,7 +162,7 @@ def own_rung(case: Case) -> Described:
         macros, rule = {**q8_0.options_for(rung, min(batch, most)), **chosen}, q8_0.launch_rule(rung)
     else:
         rung = ops.rung_of(mmq.LADDERS["mmq"], case.impl, "")
-        macros = {**mmq.options_for(rung, case.n or 0, batch), **chosen}
+        macros = {**mmq.macros_for(rung, case.n or 0, case.k or 0, batch), **chosen}
         rule = mmq.launch_rule(rung)
     if not tunables(case).get("prepared") and not takes_halves(case.impl):
         rule += quantiser_rule()

@@ -2,8 +2,8 @@
 
 A seed draws the shapes of a recording; it stands in the cases' options. Another seed gives other shapes, so
 that a kernel or a dispatcher which holds only where it was tuned is found out. The shapes of the committed
-recording are those of SEED, which no tuning has used. Products run every way of their format, so that a
-choice of the dispatcher that was wrong can be told from a kernel that is slow.
+recording are those of SEED, which no tuning has used; those of TUNED were tuned on. Products run every way of
+their format, so that a choice of the dispatcher that was wrong can be told from a kernel that is slow.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from rooflab.studies import attention, int4, regimes
 from rooflab.studies.base import Sized, Study
 from rooflab.studies.borrowing import Borrowing
 
-SEED = 7
+TUNED = 7  # the seed of shapes that kernels and laws were tuned on
+SEED = 2029  # the seed of shapes that they are judged by
 # Shapes of each kind, by effort. The committed recording holds INT4 products alone, so "full" asks for those.
 COUNTS = {
-    "full": {"int4": 11, "product": 0, "attention": 0, "decode_attention": 0},
+    "full": {"int4": 6, "product": 0, "attention": 0, "decode_attention": 0},
     "quick": {"int4": 2, "product": 2, "attention": 2, "decode_attention": 2},
 }
 _OWNERS: dict[str, Study] = {

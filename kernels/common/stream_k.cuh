@@ -1,0 +1,129 @@
+// Stream-K (sm_90a): standing blocks that take tile after tile of a product, what is left for a last turn divided along k,
+// and the way of sums to memory.
+//
+// The tiles of full turns go to the blocks one by one, so that neighbours read the same activations at the same time. The
+// steps of k of the tiles that are left, tile after tile, are one line, of which each of SHARERS blocks takes an equal piece.
+// A tile that two or more blocks have pieces of belongs to the last of them: the others leave their sums in memory, which it
+// adds, in the same order every time. Blocks take the line's pieces first, and backwards, so that what others wait for comes
+// before all else; whoever waits, waits for blocks with lower numbers, which started no later.
+#pragma once
+#include "common/half.cuh"
+#include "common/stmatrix/ptx.cuh"
+
+// A piece of a tile: `count` steps of k from `begin` on; none are left if there are no steps.
+struct Piece {
+    unsigned tile, begin, count;
+};
+
+// A block's work: its part of the line, then whole tiles.
+struct Line {
+    unsigned steps, whole, each = 0, more = 0, first = 0, end = 0, next;
+
+    // Where block b's part begins.
+    __device__ unsigned begin_of(unsigned b) const { return b * each + min(b, more); }
+
+    __device__ Line(unsigned tiles, unsigned steps_a_tile) : steps(steps_a_tile), whole(tiles), next(blockIdx.x) {
+#if SHARERS
+        const unsigned rest = tiles % BLOCKS * steps;
+        whole = tiles / BLOCKS * BLOCKS, each = rest / SHARERS, more = rest % SHARERS;
+        if (blockIdx.x < SHARERS) first = begin_of(blockIdx.x), end = begin_of(blockIdx.x + 1);
+#endif
+    }
+
+    // The next piece, which is then taken.
+    __device__ Piece take() {
+        if (end > first) {
+            const unsigned tile = (end - 1) / steps, from = max(first, tile * steps), to = end;
+            end = from;
+            return {whole + tile, from - tile * steps, to - from};
+        }
+        const unsigned tile = next;
+        next += BLOCKS;
+        return {tile, 0, tile < whole ? steps : 0};
+    }
+};
+
+// Room for what blocks leave to others: of each block and warpgroup a flag, zero before and after a launch, and its sums.
+struct Room {
+    float4* sums;
+    unsigned* flags;
+};
+
+// Leave a warpgroup's sums to the block that the tile belongs to. Barrier `id` is the warpgroup's own.
+template <int HIGH, int WIDE>
+__device__ inline void leave_sums(const float (&sums)[HIGH][WIDE / 2], Room room, int id) {
+    const unsigned place = blockIdx.x * 2 + threadIdx.x / 128, thread = threadIdx.x % 128;
+    float4* const to = room.sums + place * (unsigned long long)(HIGH * WIDE * 16) + thread;
+#pragma unroll
+    for (int i = 0; i < HIGH; ++i)
+#pragma unroll
+        for (int e = 0; e < WIDE / 2; e += 4)
+            to[(i * (WIDE / 8) + e / 4) * 128] = make_float4(sums[i][e], sums[i][e + 1], sums[i][e + 2], sums[i][e + 3]);
+    warpgroup_wait_turn(id, 128);  // all have written
+    if (thread == 0) add_release(room.flags + place, 1);
+}
+
+// Add the sums of the blocks that hold the steps of this block's tile before `begin`.
+template <int HIGH, int WIDE>
+__device__ inline void add_left_sums(float (&sums)[HIGH][WIDE / 2], Room room, int id, const Line& line, Piece piece) {
+    const unsigned thread = threadIdx.x % 128;
+    for (unsigned b = blockIdx.x; b > 0 && line.begin_of(b) > (piece.tile - line.whole) * line.steps; --b) {
+        const unsigned place = (b - 1) * 2 + threadIdx.x / 128;
+        if (thread == 0)
+            while (load_acquire(room.flags + place) == 0) {
+            }
+        warpgroup_wait_turn(id, 128);
+        const float4* const from = room.sums + place * (unsigned long long)(HIGH * WIDE * 16) + thread;
+#pragma unroll
+        for (int i = 0; i < HIGH; ++i)
+#pragma unroll
+            for (int e = 0; e < WIDE / 2; e += 4) {
+                const float4 more = __ldcg(from + (i * (WIDE / 8) + e / 4) * 128);
+                sums[i][e] += more.x, sums[i][e + 1] += more.y, sums[i][e + 2] += more.z, sums[i][e + 3] += more.w;
+            }
+        warpgroup_wait_turn(id, 128);  // all have read
+        if (thread == 0) room.flags[place] = 0;
+    }
+}
+
+// Sums of a warpgroup, 64 HIGH rows from `row` on and `tokens` of WIDE tokens, as wgmma holds them: to y [token][n] by
+// way of `stage`, room for 32 tokens of 64 HIGH + 8 halves, in two halves by turns. Barrier `id` is the warpgroup's own.
+template <int HIGH, int WIDE>
+__device__ inline void store_sums(const float (&sums)[HIGH][WIDE / 2], __half* stage, int id, __half* y, unsigned row,
+                                  unsigned n, unsigned tokens) {
+    static_assert(WIDE % 16 == 0);
+    constexpr int ROWS_HERE = 64 * HIGH, STRIDE = ROWS_HERE + 8, PIECES = ROWS_HERE / 8;
+    const unsigned thread = threadIdx.x % 128, lane = thread % 32, warp = thread / 32;
+    const bool whole = (reinterpret_cast<unsigned long long>(y) | 2 * n) % 16 == 0;  // 16 bytes at a time
+#pragma unroll
+    for (int c = 0; c < WIDE / 16; ++c) {
+        if (c * 16 >= tokens) break;
+        __half* const half = stage + c % 2 * 16 * STRIDE;
+#pragma unroll
+        for (int i = 0; i < HIGH; ++i) {
+            const float* s = sums[i] + 8 * c;
+            unsigned r[4];
+#pragma unroll
+            for (int m = 0; m < 4; ++m) {
+                const __half2 pair = __floats2half2_rn(s[2 * m], s[2 * m + 1]);
+                r[m] = *reinterpret_cast<const unsigned*>(&pair);
+            }
+            store_matrix_x4_transposed(half + (lane / 16 * 8 + lane % 8) * STRIDE + 64 * i + 16 * warp + lane / 8 % 2 * 8, r);
+        }
+        warpgroup_wait_turn(id, 128);
+#pragma unroll
+        for (int p = thread; p < 16 * PIECES; p += 128) {
+            const unsigned token = c * 16 + p / PIECES, r = row + p % PIECES * 8;
+            const __half* from = half + p / PIECES * STRIDE + p % PIECES * 8;
+            if (token >= tokens || r >= n) continue;
+            __half* to = y + token * (unsigned long long)n + r;
+            if (whole) {
+                *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+            } else {
+#pragma unroll 1
+                for (unsigned e = 0; e < min(n - r, 8u); ++e) to[e] = from[e];
+            }
+        }
+    }
+    warpgroup_wait_turn(id, 128);  // the stage has been read
+}

@@ -1,0 +1,200 @@
+"""Stream-K: standing blocks that share the steps of a last turn evenly (kernels/common/stream_k.cuh).
+
+Which tile a shape takes, by a law of its steps, and the launch. Rungs int4/13_stream_k and mmq/8_stream_k.
+"""
+
+from __future__ import annotations
+
+import csv
+import ctypes
+import functools
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rooflab.errors import LaunchError
+from rooflab.ops import Rung, loaded
+from rooflab.runtime import nvrtc
+
+STEP = 128  # of k
+AT_ONCE = 132  # blocks that run at a time, one to a multiprocessor of an H200
+LAW = Path(__file__).with_name("stream_k_law.csv")
+_SHARED = 226 * 1024  # of a block, besides barriers
+_MOST_STAGES = 6
+_MOST_SUMS = 256  # tiles of 64 rows a warpgroup, times tokens: what registers hold
+
+
+class Format(NamedTuple):
+    """What a format's ring holds: bytes of weights of 64 rows, numbers of k, bytes that a slot is rounded up
+    to; and its macro for tiles of 64 rows a warpgroup.
+    """
+
+    weights: int
+    step: int
+    rounded: int
+    rows: str
+
+
+FORMATS = {"int4": Format(4224, 128, 16, "TALL"), "mmq": Format(64 * 68, 64, 1024, "ROW_TILES")}
+
+
+def slot_bytes(of: Format, tall: int, tokens: int) -> int:
+    """Shared memory of a slot of the ring: 128 `tall` rows of weights, and activations of the tokens."""
+    return math.ceil((2 * tall * of.weights + 2 * of.step * tokens) / of.rounded) * of.rounded
+
+
+def way_out_bytes(tall: int) -> int:
+    """Shared memory through which sums leave: 32 tokens for each of two warpgroups."""
+    return 2 * 32 * (64 * tall + 8) * 2
+
+
+def stages(of: Format, tall: int, tokens: int) -> int:
+    """Slots of the ring that fit."""
+    return min(_MOST_STAGES, (_SHARED - way_out_bytes(tall)) // slot_bytes(of, tall, tokens))
+
+
+def shared_bytes(of: Format, macros: Mapping[str, int]) -> int:
+    """The launch rule: dynamic shared memory."""
+    tall = macros[of.rows]
+    return macros["STAGES"] * slot_bytes(of, tall, macros["TOKENS"]) + way_out_bytes(tall)
+
+
+def tiles_of(n: int, batch: int, tall: int, tokens: int) -> int:
+    """The launch rule: tiles of y [batch, n]."""
+    return math.ceil(n / (128 * tall)) * math.ceil(batch / tokens)
+
+
+def launch(rung: Rung, sizes: tuple[int, int, int], arguments: list[Any], macros: Mapping[str, int]) -> None:
+    """Launch a rung for sizes (n, k, batch) with `arguments` and the room for sums that blocks share."""
+    n, k, batch = sizes
+    of, blocks, sharers = FORMATS[rung.operator], macros["BLOCKS"], macros["SHARERS"]
+    tall, tokens, name = macros[of.rows], macros["TOKENS"], f"Rung {rung.operator}/{rung.name}"
+    tiles = tiles_of(n, batch, tall, tokens)
+    if tall * tokens > _MOST_SUMS:
+        raise LaunchError(f"{name} holds {_MOST_SUMS} sums a row of 64, not {tall} x {tokens}.")
+    if not 0 < blocks <= AT_ONCE or tiles * (k // STEP) >= 1 << 31:
+        raise LaunchError(
+            f"{name} takes 1 to {AT_ONCE} blocks and up to 2^31 steps of {STEP}, not {blocks} blocks."
+        )
+    left = tiles % blocks * (k // STEP)
+    if sharers and not (left and sharers <= min(blocks, left)):
+        raise LaunchError(
+            f"{name} has {left} steps left for a last turn of {blocks} blocks, not work for {sharers}."
+        )
+    function = loaded(rung, tuple(sorted(macros.items())))
+    room = _room(nvrtc.current_stream())
+    function.launch((blocks, 1), 384, [*arguments, *room], shared=shared_bytes(of, macros))
+
+
+@functools.lru_cache(maxsize=8)
+def _room(stream: int) -> tuple[Any, Any]:
+    """A stream's room for sums of tiles that blocks share, and the blocks' flags, zero between launches."""
+    import cupy
+
+    sums = cupy.empty((2 * AT_ONCE, _MOST_SUMS * 64), cupy.float32)
+    flags = cupy.zeros(2 * AT_ONCE, cupy.uint32)
+    cupy.cuda.get_current_stream().synchronize()  # a launch may be on another stream than the zeros
+    return sums, flags
+
+
+# --- which tile ---------------------------------------------------------------------------------------------
+
+
+class Law(NamedTuple):
+    """A tile of a rung: its macros, and microseconds on an H200 of a launch, of a tile that a block ends, of
+    another block's sums, and of a step of 128 of k.
+    """
+
+    tall: int
+    tokens: int
+    start: float
+    turn: float
+    other: float
+    step: float
+
+    def predicted(self, n: int, k: int, batch: int, blocks: int, sharers: int) -> float:
+        """Microseconds of a product with weights [n, k] by so many blocks, as many sharing a last turn."""
+        steps = k // STEP
+        turns, left = divmod(tiles_of(n, batch, self.tall, self.tokens), blocks)
+        time = self.start + turns * (self.turn + steps * self.step)
+        if not left:
+            return time
+        if not sharers:
+            return time + self.turn + steps * self.step
+        each = math.ceil(left * steps / sharers)
+        aligned = left * steps % sharers == 0 and (each % steps == 0 or steps % each == 0)
+        others = max(0, steps // each - 1) if aligned else math.ceil(steps / each)
+        return time + self.turn * max(1.0, each / steps) + self.other * others + self.step * each
+
+
+@functools.cache
+def laws(operator: str) -> tuple[Law, ...]:
+    """The tiles of an operator's rung that are worth building."""
+    with LAW.open(newline="") as file:
+        rows = [list(row.values()) for row in csv.DictReader(file) if row["operator"] == operator]
+    return tuple(Law(int(row[1]), int(row[2]), *(float(value) for value in row[3:])) for row in rows)
+
+
+def blocks_of(tiles: int, steps: int) -> list[tuple[int, int]]:
+    """Numbers of blocks, and of those that share a last turn, which are worth trying for so many tiles."""
+    left = tiles % AT_ONCE
+    even = [left * parts for parts in range(2, min(8, steps) + 1) if left * parts < AT_ONCE]
+    shared = sorted({*even, min(AT_ONCE, left * steps)} - {0, left})
+    if tiles < AT_ONCE:
+        return [(tiles, 0), *((sharers, sharers) for sharers in shared)]
+    return [(AT_ONCE, 0), *((AT_ONCE, sharers) for sharers in shared)]
+
+
+@functools.lru_cache(maxsize=4096)
+def _choice(operator: str, n: int, k: int, batch: int) -> tuple[float, tuple[tuple[str, int], ...]]:
+    of = FORMATS[operator]
+    ways = [
+        (law.predicted(n, k, batch, *blocks), law, blocks)
+        for law in laws(operator)
+        for blocks in blocks_of(tiles_of(n, batch, law.tall, law.tokens), k // STEP)
+    ]
+    time, law, (blocks, sharers) = min(ways)
+    macros = {of.rows: law.tall, "TOKENS": law.tokens, "STAGES": stages(of, law.tall, law.tokens)}
+    return time, tuple({**macros, "BLOCKS": blocks, "SHARERS": sharers}.items())
+
+
+def options_for(operator: str, n: int, k: int, batch: int) -> dict[str, int]:
+    """Macros of an operator's rung for y [batch, n] with k inputs: tile and blocks that should take least."""
+    return dict(_choice(operator, n, k, batch)[1])
+
+
+def predicted_us(operator: str, n: int, k: int, batch: int) -> float:
+    """Microseconds that the product takes with these macros, by the law."""
+    return _choice(operator, n, k, batch)[0]
+
+
+# --- the two rungs ------------------------------------------------------------------------------------------
+
+
+def int4(rung: Rung, n: int, k: int, batch: int, arguments: list[Any], macros: Mapping[str, int]) -> None:
+    """Launch int4/13_stream_k with arguments blocks, x, y, n, groups, batch."""
+    weights, x, *rest = arguments
+    x = nvrtc.tensor_map(nvrtc.pointer(x), batch, k, "float16", (macros["TOKENS"], 64), 128)
+    launch(rung, (n, k, batch), [weights, x, *rest], macros)
+
+
+def mmq(
+    rung: Rung,
+    quants: Any,
+    scales: Any,
+    x: Any,
+    out: Any,
+    sizes: tuple[int, int, int],
+    macros: Mapping[str, int],
+) -> None:
+    """Launch mmq/8_stream_k for sizes (n, k, batch)."""
+    n, k, batch = sizes
+    weights = nvrtc.tensor_map(nvrtc.pointer(quants), n, k, "int8", (128, 64), 64)
+    given = nvrtc.tensor_map(nvrtc.pointer(x), batch, k, "float16", (macros["TOKENS"], 64), 128)
+    launch(rung, sizes, [weights, scales, given, out, *(ctypes.c_int(size) for size in sizes)], macros)
+
+
+def launch_rule() -> tuple[Any, ...]:
+    """The code that decides how a rung is launched."""
+    return (launch, shared_bytes, slot_bytes, way_out_bytes, tiles_of)

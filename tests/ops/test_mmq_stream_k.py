@@ -1,0 +1,124 @@
+"""MMQ's rung 8 on the CPU: warpgroup products, copies and barriers emulated (see test_int4_hopper)."""
+
+import ctypes
+import re
+
+import needs
+import numpy as np
+import pytest
+from rooflab import ops, simt
+from rooflab.errors import LaunchError
+from rooflab.numerics import quant, reference
+from rooflab.ops import mmq, q8_0, stream_k
+from rooflab.paths import KERNELS, ROOT
+from rooflab.runtime import nvrtc
+from test_q8_0 import random
+
+needs.compiler()
+
+RUNG = ops.rung_of(mmq.LADDERS["mmq"], "8_stream_k", "")
+WORDS = {
+    "tma_copy_box(tokens": "tmm_copy_box(tokens",
+    "tma_copy_box(rows": "byte_rows(rows",
+    "warpgroup_": "wgm_",
+    "wgmma_": "wgmm_",
+    "mbarrier_": "mbar_",
+    "setmaxnreg_": "setmxr_",
+    "const __grid_constant__ TensorMap ": "const long long* __restrict__ ",
+    "&x,": "x,",
+    "&quants,": "quants,",
+    "unsigned char ring[];": "unsigned char ring[];\n    emulate(ring);",
+}
+COPIES = """
+// A box of bytes whose rows are 64 long, swizzled by pairs of rows; done at once.
+static inline void byte_rows(void* shared, const long long* map, int column, int row, unsigned long long*) {
+  const signed char* const from = (const signed char*)(map + 4);
+  const unsigned place = unsigned((char*)shared - emulated_base);
+  for (int r = 0; r < map[2]; ++r)
+    for (int c = 0; c < map[3]; ++c) {
+      const unsigned address = place + r * 64 + c;
+      const bool inside = row + r < map[0] && column + c < map[1];
+      emulated_base[address ^ (address >> 7 & 3) << 4] = inside ? from[(row + r) * map[1] + column + c] : 0;
+    }
+}
+static inline void mbar_arrive_when_copied(unsigned long long* barrier) {
+  copy_async_commit();
+  copy_async_wait<0>();
+  mbar_arrive(barrier);
+}
+"""
+
+
+def emulated():
+    header = "common/stream_k.cuh"
+    body = (KERNELS / header).read_text().split("#pragma once\n")[1].split("\n\n", 1)[1]
+    head, rest = RUNG.path.read_text().replace(f'#include "{header}"\n', "").split("\n\n", 1)
+    source = f"{head}\n\n{body}\n{rest}"
+    for word, ours in WORDS.items():
+        source = re.sub(rf"(?<!\w){re.escape(word)}", ours, source)
+    folder = ROOT / "tests" / "simt_kernels"
+    emulation = "\n".join((folder / name).read_text() for name in ("hopper.h", "hopper_stmatrix.h"))
+    head, rest = source.split("\n\n", 1)
+    return f"{head}\n#include <cuda_fp16.h>\n{emulation}\n{COPIES}\n{rest}"
+
+
+def mapped(array, box):
+    """What the emulation takes for a tensor map: sizes, a box's sizes, and the matrix."""
+    return np.frombuffer(np.array([*array.shape, *box], np.int64).tobytes() + array.tobytes(), np.int64)
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "batch", "options"),
+    [
+        (130, 384, 70, {"TOKENS": 64, "STAGES": 2, "BLOCKS": 3, "SHARERS": 2}),  # 3 whole, 1 among 2
+        (70, 640, 20, {"TOKENS": 64, "STAGES": 3, "BLOCKS": 4, "SHARERS": 4}),  # 1 among 4
+        (257, 128, 65, {"TOKENS": 96, "STAGES": 2, "BLOCKS": 2, "SHARERS": 0}),  # 2 and 1, whole
+    ],
+)
+def test_rung_8_is_right(n, k, batch, options):
+    planes, x = quant.to_planes(quant.quantise_q8_0(random(n, k, n + k))), random(batch, k, n)
+    w = planes.quants.astype(np.float32) * np.repeat(planes.scales.astype(np.float32), 32, axis=1)
+    expected = reference.gemm(w, x)
+    rounded = (x.astype(np.float32) @ w.astype(np.float16).astype(np.float32).T).astype(np.float16)
+    macros = RUNG.with_defaults({"ROW_TILES": 1, **options})
+    y, flags = np.full((batch, n), np.nan, np.float16), np.zeros(2 * macros["BLOCKS"], np.uint32)
+    left = np.full((len(flags), 64 * macros["TOKENS"]), np.nan, np.float32)
+    given = [mapped(planes.quants, (128, 64)), planes.scales, mapped(x, (macros["TOKENS"], 64)), y]
+    sizes = map(ctypes.c_int, (n, k, batch))
+    shared = stream_k.shared_bytes(stream_k.FORMATS["mmq"], macros)
+    grid = (macros["BLOCKS"], 1)
+    simt.run(emulated(), grid, 384, [*given, *sizes, left, flags], macros, entry=RUNG.entry, shared=shared)
+    allowed = max(2 * float(np.abs(rounded - expected).max()), 2.0**-10 * float(np.abs(expected).max()))
+    assert np.abs(y - expected).max() <= allowed and not flags.any()
+
+
+def test_operands_and_sharing_that_do_not_fit_are_refused(monkeypatch):
+    monkeypatch.setattr(nvrtc, "tensor_map", lambda *_: None)
+    planes, x = quant.to_planes(quant.quantise_q8_0(random(64, 256, 1))), random(70, 256, 2)
+    with ops.on("cpu"):
+        with pytest.raises(LaunchError, match="activations in half"):
+            mmq.product(q8_0.quantise(x), planes, rung="8_stream_k")
+        with pytest.raises(LaunchError, match="0 steps left for a last turn of 1 blocks, not work for 2"):
+            mmq.product(x, planes, rung="8_stream_k", TOKENS=96, BLOCKS=1, SHARERS=2)
+        with pytest.raises(LaunchError, match="1 to 132 blocks"):
+            mmq.product(x, planes, rung="8_stream_k", TOKENS=96, BLOCKS=133, SHARERS=0)
+        with pytest.raises(LaunchError, match="256 sums a row of 64, not 2 x 160"):
+            mmq.product(x, planes, rung="8_stream_k", ROW_TILES=2, TOKENS=160)
+
+
+@pytest.mark.parametrize("operator", ["int4", "mmq"])
+def test_the_law_names_tiles_that_fit_and_blocks_that_have_work(operator):
+    of = stream_k.FORMATS[operator]
+    for n, k, batch in (
+        (1, 128, 65),
+        (1024, 1024, 65),
+        (3072, 8192, 256),
+        (28672, 4096, 2048),
+        (5000, 640, 333),
+    ):
+        macros = stream_k.options_for(operator, n, k, batch)
+        tiles = stream_k.tiles_of(n, batch, macros[of.rows], macros["TOKENS"])
+        left = tiles % macros["BLOCKS"] * (k // 128)
+        assert macros["STAGES"] >= 2 and stream_k.shared_bytes(of, macros) <= 226 * 1024
+        assert macros["BLOCKS"] <= 132 and macros["SHARERS"] <= min(left, macros["BLOCKS"])
+        assert stream_k.predicted_us(operator, n, k, batch) > 0

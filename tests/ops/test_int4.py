@@ -10,7 +10,7 @@ from rooflab.bench import gate
 from rooflab.errors import LaunchError, UsageError
 from rooflab.hardware import device
 from rooflab.numerics import quant, reference
-from rooflab.ops import int4
+from rooflab.ops import int4, stream_k
 from rooflab.studies import base as study_base
 from rooflab.studies import int4 as study
 from rooflab.studies.base import Context
@@ -216,6 +216,13 @@ def test_the_dispatcher_picks_what_can_run_and_is_right():
                 assert np.abs(int4.matmul(x, weights) - exact).max() < 0.01 * np.abs(exact).max()
 
 
+def shared_of(rung, n, k, batch, macros):
+    """Dynamic shared memory of a launch."""
+    if rung.name == "13_stream_k":
+        return stream_k.shared_bytes(stream_k.FORMATS["int4"], macros)
+    return int4.launch_of(rung, n, k, batch, macros).shared
+
+
 @pytest.mark.parametrize("slug", ["h200", "h100-pcie", "rtx-4070", None])
 def test_every_choice_fits_its_device(slug):
     """Of the table, and of the rule where it has none: enough tokens, no more shared memory than there is, no
@@ -231,14 +238,14 @@ def test_every_choice_fits_its_device(slug):
                 continue
             macros = rung.with_defaults(macros)
             assert macros["TOKENS"] >= batch or name in int4.ANY_BATCH
-            assert int4.launch_of(rung, n, k, batch, macros).shared <= limit
+            assert shared_of(rung, n, k, batch, macros) <= limit
             assert rung.cubin(arch, macros).resources[rung.entry].spill_bytes == 0, (name, macros)
 
 
 @pytest.mark.parametrize("rung", int4.TILED, ids=lambda rung: rung.name)
 def test_a_rung_declares_the_shared_memory_of_its_largest_launch(rung):
     macros = rung.with_defaults({})
-    assert int4.launch_of(rung, 512, 4096, macros["TOKENS"], macros).shared == rung.dynamic_shared
+    assert shared_of(rung, 512, 4096, macros["TOKENS"], macros) == rung.dynamic_shared
 
 
 # --- the study ----------------------------------------------------------------------------------------------

@@ -102,12 +102,14 @@ def _room(stream: int) -> tuple[Any, Any]:
 
 
 class Law(NamedTuple):
-    """A tile of a rung: its macros, and microseconds on an H200 of a launch, of a tile that a block ends, of
-    another block's sums, and of a step of 128 of k.
+    """A tile of a rung: its macros; whether blocks may share it, for which some tiles lack registers; and
+    microseconds on an H200 of a launch, of a tile that a block ends, of another block's sums, and of a step
+    of 128 of k.
     """
 
     tall: int
     tokens: int
+    shares: int
     start: float
     turn: float
     other: float
@@ -133,7 +135,9 @@ def laws(operator: str) -> tuple[Law, ...]:
     """The tiles of an operator's rung that are worth building."""
     with LAW.open(newline="") as file:
         rows = [list(row.values()) for row in csv.DictReader(file) if row["operator"] == operator]
-    return tuple(Law(int(row[1]), int(row[2]), *(float(value) for value in row[3:])) for row in rows)
+    return tuple(
+        Law(int(row[1]), int(row[2]), int(row[3]), *(float(value) for value in row[4:])) for row in rows
+    )
 
 
 def blocks_of(tiles: int, steps: int) -> list[tuple[int, int]]:
@@ -153,6 +157,7 @@ def _choice(operator: str, n: int, k: int, batch: int) -> tuple[float, tuple[tup
         (law.predicted(n, k, batch, *blocks), law, blocks)
         for law in laws(operator)
         for blocks in blocks_of(tiles_of(n, batch, law.tall, law.tokens), k // STEP)
+        if law.shares or not blocks[1]
     ]
     time, law, (blocks, sharers) = min(ways)
     macros = {of.rows: law.tall, "TOKENS": law.tokens, "STAGES": stages(of, law.tall, law.tokens)}

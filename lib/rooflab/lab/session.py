@@ -68,9 +68,10 @@ class Lab:
     @cached_property
     def spec(self) -> devices.Device | None:
         """Vendor constants of the recorded GPU, None for a model that the table lacks."""
+        if self.mode == "live":
+            return devices.match(str((devices.probe() or {}).get("gpu", "")))
         found = self.store.runs()["gpu"]
-        name = devices.probe()["gpu"] if self.mode == "live" else (found.iloc[-1] if len(found) else "")  # type: ignore[index]
-        return devices.match(str(name))
+        return devices.match(str(found.iloc[-1])) if len(found) else None
 
     @property
     def gpus(self) -> int:

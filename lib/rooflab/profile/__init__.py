@@ -119,5 +119,8 @@ def raise_child_error(text: str) -> None:
 
 
 def tail(text: str, lines: int = 3) -> str:
-    """The last non-empty lines of a tool's output on one line, for use inside a sentence."""
-    return " / ".join([line.strip() for line in text.splitlines() if line.strip()][-lines:]) or "no output"
+    """The last non-empty lines of a tool's output on one line, 200 characters of each, for use inside a
+    sentence.
+    """
+    found = [line.strip() for line in text.splitlines() if line.strip()]
+    return " / ".join(line[:200] for line in found[-lines:]) or "no output"

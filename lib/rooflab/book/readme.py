@@ -17,6 +17,7 @@ BEGIN, END = "<!-- results: begin (made by `rooflab refresh`) -->", "<!-- result
 LESSONS = ("<!-- lessons: begin (made by `rooflab refresh`) -->", "<!-- lessons: end -->")
 PEER = "best recorded peer, and published if faster"
 STATES = "power"  # the study that holds rows in other states than the lessons' tables
+DRAWN = "unseen"  # the study whose shapes change with its seed
 # Not kernels of their own: whichever way a dispatcher takes, and many launches in a row.
 _ASIDE = ("product", "chain")
 # Whole models: what is shown of each study, decoding after a short prompt, and the prompt that a source used.
@@ -38,7 +39,7 @@ def results(store: Store) -> pd.DataFrame:
         everything = store.read(study)
         table = everything[everything["roof"].fillna("").ne("") & everything["roof_fraction"].notna()]
         for operator, group in table.groupby("operator", sort=False):
-            if operator in _ASIDE or study == STATES:
+            if operator in _ASIDE or study in (STATES, DRAWN):
                 continue
             cold = group[group["cache"] == "cold"]
             group = cold if len(cold) else group

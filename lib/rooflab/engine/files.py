@@ -67,6 +67,10 @@ def from_safetensors(spec: Any, path: Path | str, on: str = "gpu") -> Tensors:
         return values
 
     expected = _expected(spec, path, len(places))
+    beyond = set(places) - set(expected)
+    biases = sorted(n for n in beyond if n.startswith("model.layers.") and n.endswith(".bias"))
+    if biases:  # left out they would give another model's tokens
+        raise UsageError(f"{path} holds {biases[0]}, which its config.json does not describe.")
     return _checked(spec, path, expected, places, read, lambda name: places[name][2], on)
 
 

@@ -35,6 +35,7 @@ LEAN = (
         "pyyaml",
         "filelock",
         "psutil",
+        "tqdm",
         "nvidia-ml-py",
     ),
     *SITE,

@@ -99,18 +99,21 @@ def steps_compared(rows: Rows, rungs: Any, gpu: str) -> tuple[Rows, Rows]:
     by = rows.set_index("impl")
     own = rows[rows["kind"] == "own"].sort_values("median_us")
     best = own.iloc[0]
-    first, dp4a, word, wide = (by.loc[rung.name] for rung in rungs[:4])
+    steps = ("dp4a", "The scale in one load", "Planes")
     text = f"On the {gpu} **{best['impl']}** needs {best['median_us']:.1f} µs, "
     text += f"{best['roof_fraction']:.0%} of the roof.\n\n"
-    text += f"- dp4a: rung 2 {display.against(dp4a, first)} rung 1.\n"
-    text += f"- The scale in one load: rung 3 {display.against(word, dp4a)} rung 2.\n"
-    text += f"- Planes: rung 4 {display.against(wide, word)} rung 3, on as many bytes.\n"
+    for number, (step, before, after) in enumerate(zip(steps, rungs, rungs[1:], strict=False), 1):
+        if {before.name, after.name} <= set(by.index):  # a chip may hold too little for one of them
+            faster = display.against(by.loc[after.name], by.loc[before.name])
+            text += (
+                f"- {step}: rung {number + 1} {faster} rung {number}{', on as many bytes' * (number == 3)}.\n"
+            )
     if "torch.matmul" in by.index:
         fp16 = by.loc["torch.matmul"]
         text += f"- cuBLAS on the same matrix in FP16 takes {fp16['median_us']:.1f} µs, "
         text += f"{fp16['median_us'] / best['median_us']:.2f} times as long as {best['impl']}.\n"
     display.say(text)
-    return best, word
+    return best, by.loc[rungs[2].name]
 
 
 def beside_published(n_asked: int, k_asked: int, here: Lab, gpu: str) -> None:
@@ -199,12 +202,15 @@ def times_by_tokens(here: Lab, n: int, k: int, floor: Rows, gpu: str) -> Rows:
 
 
 def tokens_compared(few: Rows, gpu: str) -> tuple[Any, float]:
-    """Say what several tokens cost, and which rung is fastest: the most tokens and the growth."""
+    """Say what several tokens cost, and which rung is fastest: the most tokens, and how many times as long as
+    one they take (NaN where one was not measured).
+    """
     own = few[few["kind"] == "own"]
     fastest = own.loc[own.groupby("batch")["median_us"].idxmin()].set_index("batch")
-    tokens = fastest.index.max()
-    growth = fastest.loc[tokens, "median_us"] / fastest.loc[1, "median_us"]
-    text = f"On the {gpu}, {tokens} tokens take {growth:.2f} times as long as one. "
+    tokens, growth, text = fastest.index.max(), float("nan"), f"On the {gpu}: "
+    if 1 in fastest.index:  # a chip may hold too little for the rungs of one token
+        growth = fastest.loc[tokens, "median_us"] / fastest.loc[1, "median_us"]
+        text = f"On the {gpu}, {tokens} tokens take {growth:.2f} times as long as one. "
     runs = [f"{impl} at {', '.join(map(str, group.index))}" for impl, group in fastest.groupby("impl")]
     text += f"Fastest: {'; '.join(runs)} tokens."
     display.say(text)
@@ -259,7 +265,8 @@ def takeaway(
         "- From rung 2 on products are added as whole numbers, exactly, before the scales come in: four at "
     )
     text += "a time on rungs 2 and 3, 16 on rungs 4 and 5, a whole block on rung 6.\n"
-    text += f"- {tokens} tokens take {growth:.2f} times as long as one."
+    if growth == growth:
+        text += f"- {tokens} tokens take {growth:.2f} times as long as one."
     display.say(text)
 
 

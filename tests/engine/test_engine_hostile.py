@@ -83,7 +83,7 @@ SIZES = [name for name, value in CONFIG.items() if type(value) is int and name !
 
 def test_biases_that_the_config_does_not_describe_are_refused(folder):
     said = described(folder, {**CONFIG, "model_type": "llama"})
-    assert "_proj.bias, which its config.json does not describe" in said
+    assert "_proj.bias, which its description of the model leaves out" in said
 
 
 @pytest.mark.parametrize("name", [*SIZES, "head_dim", "rms_norm_eps"])

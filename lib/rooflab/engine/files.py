@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,7 @@ def from_safetensors(spec: Any, path: Path | str, on: str = "gpu") -> Tensors:
         return values
 
     expected = _expected(spec, path, len(places))
-    beyond = set(places) - set(expected)
-    biases = sorted(n for n in beyond if n.startswith("model.layers.") and n.endswith(".bias"))
-    if biases:  # left out they would give another model's tokens
-        raise UsageError(f"{path} holds {biases[0]}, which its config.json does not describe.")
+    _refuse_undescribed(path, places, expected)
     return _checked(spec, path, expected, places, read, lambda name: places[name][2], on)
 
 
@@ -84,6 +82,7 @@ def from_gguf(spec: Spec, path: Path | str, on: str = "gpu") -> Tensors:
     swapped = file.fields.get("general.architecture") == "llama"
     expected = _expected(spec, path, len(file.tensors))
     places = {_gguf_name(name): name for name in expected}
+    _refuse_undescribed(path, file.tensors, places)
     known = {ours: file.tensors[theirs] for theirs, ours in places.items() if theirs in file.tensors}
 
     def read(name: str) -> np.ndarray:
@@ -100,6 +99,20 @@ def from_gguf(spec: Spec, path: Path | str, on: str = "gpu") -> Tensors:
         return values
 
     return _checked(spec, path, expected, known, read, lambda name: known[name].shape, on)
+
+
+_LAYER = re.compile(r"(?:model\.layers|blk)\.(\d+)\.")
+
+
+def _refuse_undescribed(path: Path, held: Iterable[str], expected: Iterable[str]) -> None:
+    """UsageError for a bias or a layer that the model's description leaves out: without it the tokens would
+    be another model's.
+    """
+    wanted = set(expected)
+    layers = {found[1] for name in wanted if (found := _LAYER.match(name))}
+    for name in sorted(set(held) - wanted):
+        if (layer := _LAYER.match(name)) and (name.endswith(".bias") or layer[1] not in layers):
+            raise UsageError(f"{path} holds {name}, which its description of the model leaves out.")
 
 
 _GGUF = {

@@ -4,8 +4,8 @@
 // The tiles of full turns go to the blocks one by one, so that neighbours read the same activations at the same time. The
 // steps of k of the tiles that are left, tile after tile, are one line, of which each of SHARERS blocks takes an equal piece.
 // A tile that two or more blocks have pieces of belongs to the last of them: the others leave their sums in memory, which it
-// adds, in the same order every time. Blocks take the line's pieces first, and backwards, so that what others wait for comes
-// before all else; whoever waits, waits for blocks with lower numbers, which started no later.
+// adds, in the same order every time. Blocks take the line's pieces first, and backwards, so that the sums
+// that others need are written first. A block waits only for blocks of lower numbers, which started no later: no deadlock.
 #pragma once
 #include "common/half.cuh"
 #include "common/stmatrix/ptx.cuh"

@@ -269,7 +269,7 @@ class Streams(studies.get("bandwidth").__class__):
 
 def test_a_roof_that_is_missing_is_measured_by_the_one_case_it_needs(tmp_path, monkeypatch):
     lab = _live(tmp_path, monkeypatch, Streams(), sms=60)
-    assert not lab.roof and [*lab.roof] == []  # nobody asked for one yet
+    assert not lab.roof and [*lab.roof] == []  # no roof is measured before one is asked for
     for count, name in enumerate(("dram_read", "pcie_h2d", "fp16_tensor", "fp16_tensor_sustained"), 1):
         assert name in lab.roof and lab.roof[name].value > 0
         rows = lab.store.read("bandwidth")

@@ -140,7 +140,7 @@ extern "C" __global__ void copies_are_late(const unsigned* x, unsigned* out) {
     copy_async_wait<1>();
     out[32 + t] = s[t] + 1000 * s[32 + t];
     copy_async_wait<0>();
-    copy_async_8(&wide[t ^ 16], x + 2 * t);  // of no group: nobody waits for it
+    copy_async_8(&wide[t ^ 16], x + 2 * t);  // in no group, so no wait covers it
     copy_async_wait<0>();
     out[64 + t] = s[32 + t];
     out[96 + t] = wide[t].x + wide[t].y;

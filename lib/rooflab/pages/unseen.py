@@ -51,7 +51,7 @@ def figure(found: pd.DataFrame, gpu: str) -> None:
     fig, ax = plot.figure(
         "tokens, or keys of a cache",
         "times the fastest library's speed",
-        "Shapes that nobody tuned",
+        "Shapes not tuned for",
         xlog=True,
     )
     for (kind, mine), mark in zip(unseen.by_kind(found), _MARKS, strict=False):

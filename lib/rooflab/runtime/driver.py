@@ -60,7 +60,7 @@ def pointer(array: Any) -> int:
 
 
 def address(argument: Any) -> int | None:
-    """Address that a kernel's argument stands for: an array's, or a map's matrix's; None for a number."""
+    """The address that a kernel's argument points to (of a tensor map: its matrix); None for a number."""
     if isinstance(argument, TensorMap):
         return argument.made[0]
     if isinstance(argument, (ctypes.Structure, ctypes._SimpleCData)):

@@ -132,7 +132,7 @@ class Links(Study):
         return [*peers(sizes), *sums(every), *others(sizes), *tokens(effort)]
 
     def needs(self, case: Case) -> str | None:
-        return "torch"  # processes find each other by it, whoever sums
+        return "torch"  # torch.distributed joins the processes, for our own sums too
 
     def memory_bytes(self, case: Case) -> int:
         return 6 * 2 * (case.n or 0)

@@ -224,7 +224,7 @@ def _between_two(pool: Pool, case: Case) -> Contestant:
         source_value = pool.parts[0]
     else:
         source_value = pool.x
-    if rank > 0:  # a launch of its own memory's size, which nobody times
+    if rank > 0:  # untimed, and on its own memory alone
         target = local
         source = pool.x
         source_value = pool.x

@@ -24,7 +24,6 @@ from rooflab.ops.attention_operands import (
     _arch,
     _boxes,
     _check_operands,
-    _empty_like,
     _scale,
     _sms,
     room_for,
@@ -57,6 +56,7 @@ from rooflab.ops.attention_tiles import static_shared as static_shared
 from rooflab.records.case import Case
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.runtime import nvrtc
+from rooflab.runtime.arrays import empty_like as _empty_like
 
 _TILE = {"HEAD_DIM": 128, "KEYS": 64, "BF16": 0}
 

@@ -107,13 +107,3 @@ def room_for(q: Any, splits: int) -> Room:
         zeros = np.zeros if isinstance(q, np.ndarray) else importlib.import_module("cupy").zeros
         arrays = [zeros(n, t) for n, t in zip(sizes, (np.float32, np.float32, np.uint32), strict=True)]
     return Room(arrays[0], arrays[1], arrays[2], splits)
-
-
-def _empty_like(array: Any) -> Any:
-    if hasattr(array, "data_ptr"):
-        return array.new_empty(array.shape)
-    if isinstance(array, np.ndarray):
-        return np.empty_like(array)
-    import cupy
-
-    return cupy.empty_like(array)

@@ -20,6 +20,7 @@ from rooflab.ops import Rung, check_array, loaded, remembered, rung_of, with_tar
 from rooflab.records.case import Case
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.runtime import nvrtc
+from rooflab.runtime.arrays import empty
 
 PLACE = 2  # of its ladders among all of them: in the order of the lessons
 LADDERS: dict[str, tuple[Rung, ...]] = {
@@ -199,13 +200,7 @@ def _aligned(*arrays: Any) -> bool:
 
 
 def _empty(size: int, dtype: str, like: Any) -> Any:
-    if hasattr(like, "data_ptr"):
-        return like.new_empty(size)
-    if isinstance(like, np.ndarray):
-        return np.empty(size, dtype)
-    import cupy
-
-    return cupy.empty(size, dtype)
+    return empty(like, size, dtype)
 
 
 def _sms(array: Any) -> int:

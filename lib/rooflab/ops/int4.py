@@ -25,6 +25,7 @@ from rooflab.ops import Rung, check_array, loaded, remembered, rung_of, stream_k
 from rooflab.ops.int4_choice import BLOCK_WORDS, TILE, choose
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.runtime import nvrtc
+from rooflab.runtime.arrays import empty as _empty
 
 AMPERE = ("80", "86", "89", "90", "100", "120")  # asynchronous copies
 _X_ROW = 272  # bytes between two tokens' 128 halves in shared memory: conflict-free for ldmatrix
@@ -401,12 +402,6 @@ def dequantise(weights: Rows, *, out: Any = None, **options: int) -> Any:
     words = ctypes.c_ulonglong(n * k // 8)
     _launch(chosen, n, k, 1, [weights.qweight, weights.scales, out, words], macros)
     return out
-
-
-def _empty(like: Any, shape: tuple[int, int]) -> Any:
-    if hasattr(like, "data_ptr"):
-        return like.new_empty(shape)
-    return _library(like).empty(shape, "float16")
 
 
 TILED = LADDERS["int4"][6:]  # rungs that take weights in tile order

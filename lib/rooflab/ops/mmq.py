@@ -32,7 +32,6 @@ from rooflab.ops.q8_0 import (
     check_activations,
     check_sizes,
     check_weights,
-    empty,
     kind_of,
     matvec,
     quantise,
@@ -41,6 +40,7 @@ from rooflab.ops.q8_0 import (
 from rooflab.records.case import Case, options
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.runtime import nvrtc
+from rooflab.runtime.arrays import empty
 
 _AMPERE = PORTABLE[1:]  # what has cp.async
 _HOPPER = ("90a",)

@@ -13,13 +13,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from rooflab.errors import LaunchError
 from rooflab.numerics.quant import BLOCK, Q8_0, Q8_1, Planes
 from rooflab.ops import Rung, check_array, loaded, remembered, rung_of, with_target
 from rooflab.records.case import Case
 from rooflab.records.fingerprint import source_of_callable
+from rooflab.runtime.arrays import empty
 
 _LARGEST = 2**31 - 1  # sizes and element counts of activations and outputs are ints in the kernels
 
@@ -140,19 +139,6 @@ def arrays_of(operand: Any) -> list[Any]:
     if isinstance(operand, Planes):
         return [operand.quants, operand.scales]
     return [operand.data if isinstance(operand, Blocks) else operand]
-
-
-def empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """An uninitialised array of `dtype` in the library and on the device of `like`."""
-    if hasattr(like, "data_ptr"):
-        import torch
-
-        return like.new_empty(shape, dtype=getattr(torch, dtype))
-    if isinstance(like, np.ndarray):
-        return np.empty(shape, dtype)
-    import cupy
-
-    return cupy.empty(shape, dtype)
 
 
 def options_for(rung: Rung, batch: int) -> dict[str, int]:

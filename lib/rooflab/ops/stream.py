@@ -18,6 +18,7 @@ from rooflab.errors import LaunchError, UsageError
 from rooflab.ops import Rung, arrays, check_array, loaded, rung_of, with_target
 from rooflab.records.case import Case
 from rooflab.records.fingerprint import source_of_callable
+from rooflab.runtime.arrays import empty_like as _empty_like
 
 _WIDE = {"THREADS": 256, "UNROLL": 4}
 
@@ -154,16 +155,6 @@ def _size(array: Any) -> int:
     if not (hasattr(array, "numel") or hasattr(array, "size")):
         raise LaunchError(f"A stream takes arrays, not {type(array).__name__}.")
     return int(array.numel() if hasattr(array, "numel") else array.size)
-
-
-def _empty_like(array: Any) -> Any:
-    if hasattr(array, "data_ptr"):
-        return array.new_empty(array.shape)
-    if isinstance(array, np.ndarray):
-        return np.empty_like(array)
-    import cupy
-
-    return cupy.empty_like(array)
 
 
 def _read_on_cpu(launcher: Any, x: Any, *, partial: Any = None, **options: Any) -> Any:

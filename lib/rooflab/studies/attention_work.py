@@ -14,6 +14,7 @@ from rooflab.bench import gate
 from rooflab.ops import Rung
 from rooflab.ops import attention as op
 from rooflab.records.case import Case
+from rooflab.runtime.arrays import empty_like
 from rooflab.studies import buffers
 from rooflab.studies.attention import BACKENDS, CHUNK, Shape, own_rung, shape_of
 from rooflab.studies.base import tunables
@@ -161,7 +162,7 @@ Launcher = tuple[Callable[[int], None], list[list[Any]], bool]
 def _own(case: Case, inputs: list[list[Any]]) -> Launcher:
     shape = shape_of(case)
     rung, macros, _ = own_rung(case)
-    outputs = [[op._empty_like(q)] for q, _, _ in inputs]
+    outputs = [[empty_like(q)] for q, _, _ in inputs]
     where: dict[str, Any] = {"window": shape.window, "rung": rung.name, **macros}
     if case.operator == "decode_attention":
         xp = ops.arrays()

@@ -5,6 +5,7 @@ import importlib
 import itertools
 import os
 import signal
+import subprocess
 import threading
 import time
 
@@ -116,6 +117,12 @@ def test_without_watching_time_is_the_limit(name, monkeypatch):
     plain = 'extern "C" __global__ void plain(unsigned* out) { out[threadIdx.x] = threadIdx.x; }'
     simt.run(plain, 1, 64, [out])
     assert (out == np.arange(64)).all()
+
+
+def test_calls_pass_no_stub_that_belongs_to_no_line():
+    program = simt.load(SOURCE)
+    done = subprocess.run(["readelf", "-rW", program.path], capture_output=True, text=True, check=True)
+    assert "simt_" in done.stdout and "JUMP_SLO" not in done.stdout
 
 
 def test_a_launch_of_another_thread_is_limited_by_its_own_time(monkeypatch):

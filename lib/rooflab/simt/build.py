@@ -33,7 +33,8 @@ DYNAMIC_SHARED = 227 * 1024  # the most that any GPU gives a block
 # say what CUDA C++ allows; the prefix maps keep this machine's paths out of reports; products and sums are
 # fused where the source says fmaf.
 _COMMON = ["-std=c++17", "-fPIC", "-w", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off"]
-_COMMON += ["-fno-optimize-sibling-calls"]
+# Calls without stubs: a launch that is ended on its way into __syncthreads is at a line of the source.
+_COMMON += ["-fno-optimize-sibling-calls", "-fno-plt"]
 # addr2line of some binutils mistakes the first file of a DWARF 5 line table for another one.
 _PLAIN = ["-O2", "-g1", "-gdwarf-4"]
 _WATCHED = ["-O1", "-g1", "-gdwarf-4", "-fsanitize=thread", "-DROOFLAB_WATCHED"]

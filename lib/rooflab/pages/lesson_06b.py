@@ -71,8 +71,8 @@ def run_facts(gpu: str, here: Lab, spec: Any, every: Rows) -> None:
     one_line(facts)
 
 
-def prediction_outputs_alone_table() -> None:
-    """Prediction: what the outputs alone take: the table."""
+def registers_of_outputs() -> None:
+    """Show the registers that a thread's outputs take, by the head's width and by who holds them."""
     plans = {"a warp, 16 queries": (16, 32), "a warp, 32 queries": (32, 32)}
     plans |= {"a warpgroup, 64 queries": (64, 128), "two warpgroups, 64 queries": (64, 256)}
     need = pd.DataFrame({"who": list(plans)})
@@ -83,8 +83,10 @@ def prediction_outputs_alone_table() -> None:
     display.table(need, names, caption="Registers a thread; (!) leaves too few for the rest")
 
 
-def gate_then_clock_figure(every: Rows, width_asked: int, gpu: str) -> Any:
-    """The gate, then the clock: the figure."""
+def rates_by_length(every: Rows, width_asked: int, gpu: str) -> Any:
+    """Draw every contestant's rate by the prompt's length, 256 wide and `width_asked`; what gives a width's
+    rows.
+    """
 
     def sweep(width):
         same = every[every["head_dim"].eq(width) & every["heads"].eq(study.HEADS)]
@@ -108,8 +110,8 @@ def gate_then_clock_figure(every: Rows, width_asked: int, gpu: str) -> Any:
     return sweep
 
 
-def gate_then_clock_table(sweep: Any, gpu: str, every: Rows, spec: Any) -> None:
-    """The gate, then the clock: the table."""
+def fastest_by_width(sweep: Any, gpu: str, every: Rows, spec: Any) -> None:
+    """Show the fastest rung of every width beside torch's fastest, and say the ratios."""
     lines, against = [], []
     for width in study.WIDTHS:
         rows = sweep(width)
@@ -148,8 +150,8 @@ def gate_then_clock_table(sweep: Any, gpu: str, every: Rows, spec: Any) -> None:
     display.say(text)
 
 
-def why_counters_rows(here: Lab) -> Rows:
-    """Why, by the counters: the rows behind it."""
+def counted_on_gemma(here: Lab) -> Rows:
+    """The counters of every rung on the heads of Gemma, with how often everything is read again."""
     own = [c for c in study.gemma() if c.kind == "own"]
     own = [c for c in own if c in set(here.cases("attention"))]
     counted = analysis.counted(here.profile("attention", own, "ncu", study.COUNTERS), own)
@@ -159,8 +161,8 @@ def why_counters_rows(here: Lab) -> Rows:
     return counted
 
 
-def why_counters_table(counted: Rows, gpu: str) -> None:
-    """Why, by the counters: the table."""
+def busiest_by_width(counted: Rows, gpu: str) -> None:
+    """Show how busy each unit is in three rungs of each width; all rungs folded."""
 
     def ends(group):
         """Of a width's rungs: the first, the fastest that runs anywhere, the fastest of all."""
@@ -193,8 +195,8 @@ def why_counters_table(counted: Rows, gpu: str) -> None:
         display.fold("Every rung by its counters", [(counted, names, forms, f"On {gpu}")])
 
 
-def budget_table(budget: Rows, ladder: list[Any], gpu: str) -> None:
-    """The budget: the table."""
+def blocks_an_sm(budget: Rows, ladder: list[Any], gpu: str) -> None:
+    """Show what a block takes and how many an SM holds, for three rungs of each width; all rungs folded."""
     names = {
         "head_dim": "Width",
         "impl": "Rung",
@@ -223,8 +225,8 @@ def budget_table(budget: Rows, ladder: list[Any], gpu: str) -> None:
     display.fold("Every rung's budget", inside)
 
 
-def explore(every: Rows, gpu: str) -> Any:
-    """The budget: the explorer."""
+def explore_occupancy(every: Rows, gpu: str) -> Any:
+    """The explorer of warps that an SM holds, by rung and width."""
     frame = analysis.budgets(every, sorted(every["head_dim"].unique()))
     like = every[every["kind"] == "own"].sort_values("tflop_s", ascending=False)
     like = like.drop_duplicates(["impl", "head_dim"]).drop(columns=["registers", "tflop_s"])
@@ -242,7 +244,7 @@ def explore(every: Rows, gpu: str) -> Any:
     )
 
 
-def packed_said(every: Rows, gpu: str) -> None:
+def packing_gain(every: Rows, gpu: str) -> None:
     """What packing any group of heads (rung 14) is worth over rung 11, by the size of the group."""
     keys = ["format", "seq", "heads", "kv_heads", "head_dim", "window", "options"]
     rows = every[every["operator"].eq("attention") & every["state"].eq("burst")].fillna({"window": 0})
@@ -267,8 +269,8 @@ def packed_said(every: Rows, gpu: str) -> None:
     display.say(text + ".")
 
 
-def every_shape_table(every: Rows, ladder: list[Any], gpu: str) -> None:
-    """Every shape: the table."""
+def fastest_by_shape(every: Rows, ladder: list[Any], gpu: str) -> None:
+    """Show the fastest rung and peer of every kind of shape, folded, and say how the races end."""
 
     def in_words(row):
         words = [f"{row['head_dim']} wide"]
@@ -322,16 +324,16 @@ def every_shape_table(every: Rows, ladder: list[Any], gpu: str) -> None:
     display.fold("Widths that each rung can do", [(does, heads)])
 
 
-def rested_itself_table(here: Lab, gpu: str) -> None:
-    """Rested, and by itself: the table."""
+def states_compared(here: Lab, gpu: str) -> None:
+    """Show ours over the fastest peer's speed, rested and sustained."""
     both = states.duels(states.measured(here), "attention")
     title = f"Speed of ours over the fastest recorded peer's, {gpu}"
     display.table(both, states.DUEL, states.DUEL_FORMATS, title)
     display.say(states.says(both))
 
 
-def asked_reached_table(here: Lab, gpu: str) -> Rows:
-    """What was asked, what is reached: the table."""
+def goals(here: Lab, gpu: str) -> Rows:
+    """Show floors and aims beside what was reached; the table's rows."""
     recorded = here.measure("attention", here.cases("attention"))
     asked = scorecard.by_shape(Evidence(here.store, {"attention": recorded}))
     pairs = zip(asked["reached"], asked["unit"], strict=True)
@@ -345,8 +347,8 @@ def asked_reached_table(here: Lab, gpu: str) -> Rows:
     return asked
 
 
-def asked_reached_table_2(gpu: str, asked: Rows) -> None:
-    """What was asked, what is reached: the table."""
+def goals_met(gpu: str, asked: Rows) -> None:
+    """Say how many floors and aims are met; by which rung, and what others published, folded."""
     text = "" if gpu == scorecard.GPU else f"These bars are the {scorecard.GPU}'s; this is a {gpu}. "
     if asked.empty:
         text += "Of the shapes that were asked for none was measured. "
@@ -378,8 +380,8 @@ def takeaway(sweep: Any, width: int, gpu: str) -> None:
     display.say(text)
 
 
-def explore_2(here: Lab, gpu: str) -> Any:
-    """Tweak it: the explorer."""
+def explore_shapes(here: Lab, gpu: str) -> Any:
+    """The explorer of windows and odd widths, by contestant."""
     cases = [c for c in here.cases("attention") if c.operator == "attention" and c.format == "fp16"]
     cases = [c for c in cases if c.heads == 8 or c.window or (c.head_dim or 0) in (80, 96, 112)]
     cases = [c for c in cases if not c.options]

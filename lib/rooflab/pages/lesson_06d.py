@@ -51,8 +51,8 @@ def run_facts(gpu: str, here: Lab, context: int, read_roof: float, sms: int) -> 
     one_line(facts)
 
 
-def prediction_table(read_roof: float) -> None:
-    """Prediction: the table."""
+def least_times(read_roof: float) -> None:
+    """Show bytes, operations a byte and the least time of one query, by context."""
     found = []
     for context in study.CONTEXTS:
         moved = roofline.attention_bytes(1, context, study.HEADS, study.KV_HEADS, 128)
@@ -68,8 +68,8 @@ def prediction_table(read_roof: float) -> None:
     display.table(found, names, {"mb": "{:,.1f}", "ratio": "{:.1f}", "us": "{:,.1f}"})
 
 
-def gate_then_clock_table(here: Lab, cases: list[Any]) -> Rows:
-    """The gate, then the clock: the table."""
+def ladder_times(here: Lab, cases: list[Any]) -> Rows:
+    """Show every contestant's error, prediction, time and share of the read roof; the rows."""
     rows = here.measure("attention", here.held("attention", cases) or cases)
     pairs = zip(rows["error"], rows["error_budget"], strict=True)
     rows["gate"] = [f"{error:.1e} ({budget:.1e})" for error, budget in pairs]
@@ -90,8 +90,8 @@ def gate_then_clock_table(here: Lab, cases: list[Any]) -> Rows:
     return rows
 
 
-def gate_then_clock_figure(here: Lab, read_roof: float, gpu: str) -> None:
-    """The gate, then the clock: the figure."""
+def rates_by_context(here: Lab, read_roof: float, gpu: str) -> None:
+    """Draw GB/s of every contestant by the tokens in the cache."""
     same = [c for c in here.cases("attention") if c.operator == "decode_attention"]
     same = [c for c in same if c.heads == study.HEADS]
     same = here.measure("attention", same)
@@ -106,8 +106,8 @@ def gate_then_clock_figure(here: Lab, read_roof: float, gpu: str) -> None:
     plot.show(fig, plot.caption(same, gpu, title, ceiling))
 
 
-def gate_then_clock_said(rows: Rows) -> Rows:
-    """The gate, then the clock: in words."""
+def steps_compared(rows: Rows) -> Rows:
+    """Say what each rung brings and where the best stands beside torch's fastest; our rows by rung."""
     by = rows.set_index("impl")
     own = by[by["kind"] == "own"]
     steps = zip(own.index, own.index[1:], strict=False)
@@ -122,8 +122,8 @@ def gate_then_clock_said(rows: Rows) -> Rows:
     return own
 
 
-def why_counters_table(cases: list[Any], here: Lab, gpu: str, sms: int) -> None:
-    """Why, by the counters: the table."""
+def blocks_and_memory(cases: list[Any], here: Lab, gpu: str, sms: int) -> None:
+    """Show how many blocks each rung has and how busy DRAM is, and say which reads most nearly once."""
     mine = [c for c in cases if c.kind == "own"]
     profile = here.profile("attention", here.held("attention", mine, "ncu"), "ncu", study.COUNTERS)
     counted = analysis.counted(profile, mine)
@@ -149,8 +149,8 @@ def why_counters_table(cases: list[Any], here: Lab, gpu: str, sms: int) -> None:
         display.say(text)
 
 
-def capture_every_length_table(here: Lab, gpu: str) -> None:
-    """One capture, every length: the table."""
+def replay_errors(here: Lab, gpu: str) -> None:
+    """Show the largest error of one captured launch, replayed at other lengths."""
     asked = [c for c in asks.cases(here.sized) if c.operator == "replay"]
     replay = analysis.answers(here.profile("attention", asked, "checks"), asked)
     names = {"impl": "Rung"} | {f"error {n}": f"{n:,}" for n in asks.REPLAYED}
@@ -162,8 +162,8 @@ def capture_every_length_table(here: Lab, gpu: str) -> None:
         display.say(f"No replay was checked on {gpu}.")
 
 
-def other_models_layers_table(here: Lab, gpu: str) -> None:
-    """Other models' layers: the table."""
+def times_by_shape(here: Lab, gpu: str) -> None:
+    """Show every contestant's time on other models' heads, and say who is fastest on which."""
     shaped = [c for c in here.cases("attention") if c.operator == "decode_attention"]
     shaped = [c for c in shaped if c.heads != study.HEADS]
     if shaped:
@@ -184,8 +184,8 @@ def other_models_layers_table(here: Lab, gpu: str) -> None:
         display.say("Fastest: " + "; ".join(f"{shape}: {impl}" for shape, impl in pairs) + ".")
 
 
-def whole_prompt_table() -> None:
-    """The whole prompt: the table."""
+def published_share() -> None:
+    """Show attention's share as the source published it."""
     source = analysis.source_share()
     names = {
         "kernel": "Its kernel",
@@ -197,8 +197,8 @@ def whole_prompt_table() -> None:
     display.say(f"The source's text gives the first share as {analysis.SHARE:.0%}.")
 
 
-def whole_prompt_table_2(here: Lab, read_roof: float, gpu: str) -> tuple[list[Any], Rows]:
-    """The whole prompt: the table."""
+def share_of_prompt(here: Lab, read_roof: float, gpu: str) -> tuple[list[Any], Rows]:
+    """Show attention's share of a prompt by model and length; the lengths and the rows."""
     kinds = pd.DataFrame(study.kinds())
     names = {"model": "Model", "layers": "Layers", "head_dim": "Width", "window": "Window"}
     display.table(kinds, names, {"window": "{:.0f}"}, "Attention layers of the two models")
@@ -227,8 +227,8 @@ def whole_prompt_table_2(here: Lab, read_roof: float, gpu: str) -> tuple[list[An
     return lengths, whole
 
 
-def whole_prompt_figure(whole: Rows, lengths: list[Any], gpu: str) -> None:
-    """The whole prompt: the figure."""
+def share_drawn(whole: Rows, lengths: list[Any], gpu: str) -> None:
+    """Draw attention's share of a prompt by its length, with rung 1 and with the fastest rungs."""
     title = "Attention's share of a prompt"
     fig, axes = plot.figure("tokens", "share, %", title, xlog=True, columns=2)
     for ax, (model, group) in zip(axes, whole.groupby("model", sort=False), strict=False):
@@ -254,8 +254,8 @@ def whole_prompt_figure(whole: Rows, lengths: list[Any], gpu: str) -> None:
     plot.show(fig, f"{title} on {gpu}: {said}. Published: {analysis.SHARE:.0%}.")
 
 
-def whole_prompt_said(whole: Rows) -> None:
-    """The whole prompt: in words."""
+def share_explained(whole: Rows) -> None:
+    """Say between which shares attention lies, by model, and what was scaled."""
     text = ""
     for model, group in whole.groupby("model", sort=False):
         first, last = group.iloc[0], group.iloc[-1]
@@ -296,7 +296,7 @@ def takeaway(own: Rows, whole: Rows, gpu: str) -> None:
 
 
 def explore(here: Lab, gpu: str) -> Any:
-    """Tweak it: the explorer."""
+    """The explorer of one query against a cache, by contestant, heads and width."""
     cases = [c for c in here.cases("attention") if c.operator == "decode_attention"]
     return explorer.Explorer(
         "decode",

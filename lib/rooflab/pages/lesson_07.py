@@ -62,8 +62,8 @@ def run_facts(gpu: str, lab: Lab, read: float, n: int, k: int) -> None:
     one_line(facts)
 
 
-def ways_said() -> None:
-    """The ways: in words."""
+def ways_described() -> None:
+    """List every way, its arithmetic unit and up to how many tokens it is chosen."""
     unit = {"fp32": "FP32 lanes", "dp4a": "dp4a", "fp16_tensor": "FP16 tensor cores"}
     unit["int8_scaled"] = "int8 tensor cores"
     lines = []
@@ -75,8 +75,8 @@ def ways_said() -> None:
     display.say("\n".join(lines))
 
 
-def prediction_rows(lab: Lab, n: int, k: int) -> Rows:
-    """Prediction: the rows behind it."""
+def bounds(lab: Lab, n: int, k: int) -> Rows:
+    """Every way's bytes, bound at one token and ridge."""
     there = strategies.machine(lab)
     bounds = []
     for w in perf_model.WAYS:
@@ -89,8 +89,8 @@ def prediction_rows(lab: Lab, n: int, k: int) -> Rows:
     return bounds
 
 
-def prediction_table(bounds: Rows, n: int, k: int, gpu: str) -> None:
-    """Prediction: the table."""
+def bounds_table(bounds: Rows, n: int, k: int, gpu: str) -> None:
+    """Show every way's bound and ridge, and say what an empty ridge means."""
     heads = {"way": "way", "mb": "MB, one token", "us": "bound, µs"}
     heads |= {"ridge": "ridge, tokens"}
     forms = {"mb": "{:,.1f}", "us": "{:.2f}", "ridge": "{:,.0f}"}
@@ -105,10 +105,12 @@ def prediction_table(bounds: Rows, n: int, k: int, gpu: str) -> None:
     )
 
 
-def sweep_rows(
+def sweep(
     lab: Lab, shape: Any, read: float, n: int, k: int
 ) -> tuple[Rows, list[Any], dict[Any, Any], Rows, Any]:
-    """The sweep: the rows behind it."""
+    """All races' rows, the matrices looked at, the fused kernel's sweep on each, its crossover with cuBLAS,
+    and the number of tokens from which the published one is behind.
+    """
     rows = strategies.gather(lab, shape)
     matrices = list(dict.fromkeys([shape, *regimes.SOURCE]))
     swept = {each: strategies.sweep(rows, each, read) for each in matrices}
@@ -121,10 +123,10 @@ def sweep_rows(
     return rows, matrices, swept, kernels, behind
 
 
-def sweep_said(
+def fastest_ways(
     kernels: Rows, gpu: str, n: int, k: int, swept: dict[Any, Any], shape: Any, behind: Any, rows: Rows
 ) -> None:
-    """The sweep: in words."""
+    """Say where the fused kernel and cuBLAS cross, and who is fastest at how many tokens."""
     text = "".join(f"**On the {gpu}, {n:,} x {k:,}: {says}.** " for says in kernels.says)
     gain = swept[shape].set_index("batch").speedup_vs_fp16_gemm
     if behind in gain.index:
@@ -140,8 +142,8 @@ def sweep_said(
     display.say(f"{text}Fastest of all formats: {'; '.join(parts)} tokens.")
 
 
-def sweep_figure(n: int, k: int, rows: Rows, shape: Any, gpu: str) -> None:
-    """The sweep: the figure."""
+def time_by_tokens(n: int, k: int, rows: Rows, shape: Any, gpu: str) -> None:
+    """Draw the time of seven ways by the number of tokens."""
     drawn = [("fp16", "cublas"), ("int4_g128", "fused"), ("int4_g128", "two_op")]
     drawn += [("q8_0", name) for name in ("dp4a", "mma", "mmq_fp16_wgmma", "two_op")]
     title = f"{n:,} x {k:,}: time over tokens"
@@ -159,8 +161,8 @@ def sweep_figure(n: int, k: int, rows: Rows, shape: Any, gpu: str) -> None:
     plot.show(fig, plot.caption(pd.concat(seen), gpu, title, y="median_us"))
 
 
-def sweep_table(swept: dict[Any, Any], shape: Any, n: int, k: int, gpu: str) -> None:
-    """The sweep: the table."""
+def fused_against_baselines(swept: dict[Any, Any], shape: Any, n: int, k: int, gpu: str) -> None:
+    """Show the fused kernel's time beside cuBLAS's and the plain way's, by tokens."""
     names = {"batch": "tokens", "fused_median_us": "fused, µs", "fp16_gemm_median_us": "FP16, µs"}
     names |= {"two_op_median_us": "two-op, µs", "speedup_vs_fp16_gemm": "× FP16"}
     names |= {"speedup_vs_two_op": "× two-op"}
@@ -168,8 +170,8 @@ def sweep_table(swept: dict[Any, Any], shape: Any, n: int, k: int, gpu: str) -> 
     display.table(swept[shape], names, forms, f"INT4 fused against two baselines, {n:,} x {k:,}, {gpu}")
 
 
-def sweep_table_2(swept: dict[Any, Any], gpu: str) -> None:
-    """The sweep: the table."""
+def all_columns(swept: dict[Any, Any], gpu: str) -> None:
+    """Show every column of the published sweep for two matrices, folded."""
     times = {"batch": "tokens"}
     for name, head in (("two_op", "two-op"), ("fused", "fused"), ("fp16_gemm", "FP16")):
         times[f"{name}_median_us"] = f"{head}, µs"
@@ -189,8 +191,8 @@ def sweep_table_2(swept: dict[Any, Any], gpu: str) -> None:
     display.fold(f"All columns: times, quartiles, rates and errors of {len(swept)} matrices", inside)
 
 
-def sweep_said_2(rows: Rows, lab: Lab) -> None:
-    """The sweep: in words."""
+def spread(rows: Rows, lab: Lab) -> None:
+    """Say how far apart the quartiles are by each clock, and how warm the GPU was."""
     spread = rows[rows.study == "regimes"].copy()
     spread["iqr"] = 100 * (spread.q3_us - spread.q1_us) / spread.median_us
     quiet = spread.groupby("clock", sort=False).iqr.agg(["median", "max", "size"])
@@ -208,8 +210,8 @@ def sweep_said_2(rows: Rows, lab: Lab) -> None:
     )
 
 
-def other_matrices_said(rows: Rows, bounds: Rows, n: int, k: int) -> dict[str, Any]:
-    """Other matrices: in words."""
+def gains_by_format(rows: Rows, bounds: Rows, n: int, k: int) -> dict[str, Any]:
+    """Say how much faster than FP16 each format is at one token and at the most; the gains by format."""
     gains = {format: strategies.gains(rows, format) for format in ("int4_g128", "q8_0")}
     for format, gain in gains.items():
         sizes = [c for c in gain.columns if isinstance(c, int)]
@@ -234,8 +236,8 @@ def other_matrices_said(rows: Rows, bounds: Rows, n: int, k: int) -> dict[str, A
     return gains
 
 
-def other_matrices_table(gains: dict[str, Any], gpu: str) -> None:
-    """Other matrices: the table."""
+def gains_by_matrix(gains: dict[str, Any], gpu: str) -> None:
+    """Show INT4's gain over FP16 by matrix and tokens; both formats folded."""
 
     def laid_out(format, least):
         """page.table's arguments for a format: the numbers of tokens that a share of the matrices has."""
@@ -250,8 +252,8 @@ def other_matrices_table(gains: dict[str, Any], gpu: str) -> None:
     display.fold("Both formats, all numbers of tokens", [laid_out(format, 0) for format in gains])
 
 
-def three_clocks_three_said(crossings: Rows, rows: Rows, shape: Any, n_asked: int, k: int) -> None:
-    """Three clocks, three answers: in words."""
+def crossover_by_clock(crossings: Rows, rows: Rows, shape: Any, n_asked: int, k: int) -> None:
+    """Say where INT4 and FP16 cross by each clock, and which clock to use."""
     found = crossings[(crossings["first"] == "INT4 fused") & (crossings["second"] == "FP16 cublas")]
     by = found.set_index("clock")
     text = "".join(f"- by `{c}`: {row.says}\n" for c, row in by.iterrows())
@@ -273,8 +275,8 @@ def three_clocks_three_said(crossings: Rows, rows: Rows, shape: Any, n_asked: in
     display.say(f"INT4 fused against cuBLAS in FP16, {n_asked:,} x {k:,}:\n\n{text}")
 
 
-def three_clocks_three_figure(rows: Rows, shape: Any, gpu: str, n: int, k: int) -> None:
-    """Three clocks, three answers: the figure."""
+def gain_by_clock(rows: Rows, shape: Any, gpu: str, n: int, k: int) -> None:
+    """Draw INT4's gain over FP16 by tokens, a curve a clock."""
     title = "INT4 fused over FP16 cuBLAS, by clock"
     fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, ylog=True)
     pairs = []
@@ -294,8 +296,8 @@ def three_clocks_three_figure(rows: Rows, shape: Any, gpu: str, n: int, k: int) 
     plot.show(fig, f"{title} on {gpu}, {plot.dates(rows)}, {n:,} x {k:,}: {ends}.")
 
 
-def three_clocks_three_table(cost: Rows, n: int, k: int) -> None:
-    """Three clocks, three answers: the table."""
+def cost_of_a_call(cost: Rows, n: int, k: int) -> None:
+    """Say what a call costs beside its kernel; way by way folded."""
     heads = {"label": "way", "graph": "graph, µs", "event": "event, µs", "wall": "wall, µs"}
     heads |= {"wall_more": "wall - graph, µs"}
     forms = dict.fromkeys(("graph", "event", "wall", "wall_more"), "{:.1f}")
@@ -317,10 +319,8 @@ def three_clocks_three_table(cost: Rows, n: int, k: int) -> None:
         display.fold("What a call costs, way by way", [(cost, heads, forms, caption)])
 
 
-def three_clocks_three_table_2(
-    wide: Rows, n_asked: int, k_asked: int, gpu: str, matrices: list[Any], rows: Rows
-) -> None:
-    """Three clocks, three answers: the table."""
+def races_by_clock(wide: Rows, n_asked: int, k_asked: int, gpu: str, matrices: list[Any], rows: Rows) -> None:
+    """Show where each pair of ways crosses by each clock, and say how many races end differently."""
     heads = {"first": "few tokens", "second": "many tokens"}
     heads |= {clock: clock for clock in wide.columns[2:]}
     display.table(wide, heads, None, f"From how many tokens on, {n_asked:,} x {k_asked:,}, {gpu}")
@@ -349,8 +349,8 @@ def three_clocks_three_table_2(
         display.say(f"There, too, something disturbed a host's clock: {'; '.join(passes)}.")
 
 
-def source_own_kernel_table(lab: Lab, shape: Any, n: int, k: int, gpu: str, behind: Any) -> None:
-    """The source's own kernel: the table."""
+def launch_a_token(lab: Lab, shape: Any, n: int, k: int, gpu: str, behind: Any) -> None:
+    """Show where a launch a token crosses FP16, by clock and cache."""
     store = lab.store.read("int4")
     if len(store):
         loops = strategies.loop_crossovers(store, shape)
@@ -363,8 +363,8 @@ def source_own_kernel_table(lab: Lab, shape: Any, n: int, k: int, gpu: str, behi
         )
 
 
-def dispatcher_table(asked: list[Any], picks: list[Any], n: int, k: int) -> None:
-    """The dispatcher: the table."""
+def choices(asked: list[Any], picks: list[Any], n: int, k: int) -> None:
+    """Show which way runs by format and tokens; rungs and reasons folded."""
     lines = [(c.format, b, c.way, c.rung, c.why) for (_, b), c in zip(asked, picks, strict=True)]
     lines = pd.DataFrame(lines, columns=["format", "tokens", "way", "rung", "why"])
     brief = lines.pivot(index="format", columns="tokens", values="way").reset_index()
@@ -374,8 +374,8 @@ def dispatcher_table(asked: list[Any], picks: list[Any], n: int, k: int) -> None
     display.fold("Which rung of it, and why", [(lines, heads | {"why": "because"}, None, f"{n:,} x {k:,}")])
 
 
-def dispatcher_table_2(recorded: Rows) -> None:
-    """The dispatcher: the table."""
+def gains_over_plain(recorded: Rows) -> None:
+    """Show and say how much faster than the plain way the chosen kernels are."""
     worth = dispatch.lines(recorded)
     worth = worth[worth.way != worth.format.map({f: perf_model.plain(f).name for f in perf_model.FORMATS})]
     by = worth.groupby("format").gain.agg(["size", "min", "median", "max"]).reset_index()
@@ -394,8 +394,8 @@ def dispatcher_table_2(recorded: Rows) -> None:
         )
 
 
-def dispatcher_rows(spec: Any, n: int, k: int, slug: str, recorded: Rows) -> None:
-    """The dispatcher: the rows behind it."""
+def reverted_choice(spec: Any, n: int, k: int, slug: str, recorded: Rows) -> None:
+    """Show the dispatcher's line for a product, and for the same with its choice reverted."""
     arch = spec.sm if spec else "75"
     usual = dispatch.choose("q8_0", n, k, 4, slug, arch, recorded=recorded)
     with dispatch.reverted("q8_0"):
@@ -423,7 +423,7 @@ def takeaway(wide: Rows, gpu: str, n_asked: int, k: int) -> None:
 
 
 def explore(rows: Rows, k_asked: int, gpu: str, n_asked: int, lab: Lab) -> Any:
-    """Tweak it: the explorer."""
+    """The explorer of every way, by matrix and clock."""
     shown = rows[(rows.study == "regimes") & ((rows.clock == "graph") | (rows.k == k_asked))]
     shown = shown.assign(matrix=[f"{n} x {k}" for n, k in zip(shown.n, shown.k, strict=True)])
     return explorer.Explorer(

@@ -44,8 +44,8 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     return answer, able, bars(steps, names, gpu, "The decoder's ladder, one sequence", roof, y="tok_s")
 
 
-def task_table(lab: Lab, model: Any) -> Any:
-    """The task: the table."""
+def bytes_and_roofs(lab: Lab, model: Any) -> Any:
+    """Show a token's bytes by format and the roof that they set; the read roof."""
     roof = lab.roof["dram_read"]
     lines = []
     for format, head in decode.FORMATS.items():
@@ -67,8 +67,8 @@ def task_table(lab: Lab, model: Any) -> Any:
     return roof
 
 
-def prediction_table(lab: Lab, cases: list[Any]) -> tuple[Rows, str, Rows]:
-    """Prediction: the table."""
+def promises(lab: Lab, cases: list[Any]) -> tuple[Rows, str, Rows]:
+    """Show the tokens a second promised for every step; all rows, the GPU, and the course's model's rows."""
     rows = ablation.named(lab.measure("decode", cases))
     gpu = lab.run.gpu
     here = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT)]
@@ -80,8 +80,8 @@ def prediction_table(lab: Lab, cases: list[Any]) -> tuple[Rows, str, Rows]:
     return rows, gpu, here
 
 
-def gate_table(here: Rows) -> None:
-    """The gate: the table."""
+def logit_errors(here: Rows) -> None:
+    """Show the largest error of a logit beside what is allowed, by weights, and say how many ways passed."""
     shown = here.assign(part=here.error / here.error_budget)
     worst = shown.sort_values("part").groupby("weights_as", sort=False).tail(1)
     heads = {"weights_as": "weights", "error": "error of a logit", "error_budget": "allowed"}
@@ -105,8 +105,8 @@ def gate_table(here: Rows) -> None:
     )
 
 
-def measured_table(rows: Rows, gpu: str, here: Rows) -> dict[str, Any]:
-    """Measured: the table."""
+def ladders(rows: Rows, gpu: str, here: Rows) -> dict[str, Any]:
+    """Show every step's time, rate and share of the roof, a table a format; the ladders by format."""
     heads = {"impl": "step", "median_us": "µs a token", "tok_s": "tok/s", "gb_s": "GB/s"}
     heads |= {"share": "% of the roof", "promised": "promised", "gain": "× the step it builds on"}
     forms = dict.fromkeys(("median_us", "tok_s", "gb_s", "promised"), "{:,.0f}")
@@ -123,8 +123,8 @@ def measured_table(rows: Rows, gpu: str, here: Rows) -> dict[str, Any]:
     return climbs
 
 
-def measured_figure(climbs: dict[str, Any], roof: Any, gpu: str) -> None:
-    """Measured: the figure."""
+def ladders_drawn(climbs: dict[str, Any], roof: Any, gpu: str) -> None:
+    """Draw every format's ladder under its roof."""
     for format, climb in climbs.items():
         if climb.empty:
             continue
@@ -137,8 +137,8 @@ def measured_figure(climbs: dict[str, Any], roof: Any, gpu: str) -> None:
         plot.show(fig, plot.caption(climb, gpu, title, ("read", top, "tok/s"), y="tok_s"))
 
 
-def measured_said(climbs: dict[str, Any], format: str) -> None:
-    """Measured: in words."""
+def largest_step(climbs: dict[str, Any], format: str) -> None:
+    """Say which step brings the most, which bring nothing, and how far promises hold."""
     mine = climbs[format] if len(climbs[format]) else climbs["fp16"]
     own = mine[mine.kind == "own"].dropna(subset=["gain"])
     step = own.sort_values("gain").iloc[-1]
@@ -163,8 +163,8 @@ def measured_said(climbs: dict[str, Any], format: str) -> None:
         )
 
 
-def beside_others_table(rows: Rows, lab: Lab, published: Store, gpu: str) -> dict[str, Any]:
-    """Beside others: the table."""
+def beside_others(rows: Rows, lab: Lab, published: Store, gpu: str) -> dict[str, Any]:
+    """Show our rate beside the library's and llama.cpp's, a table a model; the tables."""
     tables = {name: ablation.peers(rows, lab.store, published, name) for name in (decode.MODEL, decode.LARGE)}
     tables = {name: t for name, t in tables.items() if t.name.str.startswith("ours").any()}
     heads = {"w": "weights", "name": "who", "tok_s": "tok/s", "origin": "from"}
@@ -175,8 +175,8 @@ def beside_others_table(rows: Rows, lab: Lab, published: Store, gpu: str) -> dic
     return tables
 
 
-def beside_others_said(tables: dict[str, Any]) -> None:
-    """Beside others: in words."""
+def ratios_to_others(tables: dict[str, Any]) -> None:
+    """Say how much faster than the fastest of the others each format is."""
     pairs = {"fp16": "fp16", "q8_0": "q8_0", "int4_g128": "q4_0"}
     for name, found in tables.items():
         words, mine = [], found.name.str.startswith("ours")
@@ -191,8 +191,10 @@ def beside_others_said(tables: dict[str, Any]) -> None:
             display.say(f"{name} against the fastest of the others: {'; '.join(words)}.")
 
 
-def where_rest_goes_table(lab: Lab, format: str) -> tuple[Rows, Lab, Rows, Rows]:
-    """Where the rest goes: the table."""
+def time_by_phase(lab: Lab, format: str) -> tuple[Rows, Lab, Rows, Rows]:
+    """Show a token's traced time by phase beside that of its bytes; the trace, its lab, all parts, those
+    shown.
+    """
     traced, whose = lab.profile("decode", decode.traced(), "cupti"), lab
     if traced.empty:
         whose = display.borrowed(lab, "no phase was traced")
@@ -214,8 +216,8 @@ def where_rest_goes_table(lab: Lab, format: str) -> tuple[Rows, Lab, Rows, Rows]
     return traced, whose, parts, one
 
 
-def where_rest_goes_figure(parts: Rows, whose: Lab, traced: Rows) -> None:
-    """Where the rest goes: the figure."""
+def waits_drawn(parts: Rows, whose: Lab, traced: Rows) -> None:
+    """Draw what a token waits for: bytes, phases beyond them, the time between phases."""
     names = [f for f in ablation.FORMATS if f in set(parts.format)]
     table = {
         "bytes at the roof": [parts[parts.format == f].roof_us.sum() for f in names],
@@ -236,8 +238,8 @@ def where_rest_goes_figure(parts: Rows, whose: Lab, traced: Rows) -> None:
     )
 
 
-def where_rest_goes_said(one: Rows, whose: Lab) -> None:
-    """Where the rest goes: in words."""
+def longest_wait(one: Rows, whose: Lab) -> None:
+    """Say which phase waits longest beyond its bytes."""
     busy = one[one.phase != "between"]
     most = busy.sort_values("over").iloc[-1]
     total = busy.us.sum() + one[one.phase == "between"].us.sum()
@@ -250,8 +252,8 @@ def where_rest_goes_said(one: Rows, whose: Lab) -> None:
     )
 
 
-def where_rest_goes_table_2(lab: Lab) -> Rows:
-    """Where the rest goes: the table."""
+def counted_bytes(lab: Lab) -> Rows:
+    """Show the bytes that Nsight Compute counted for a whole launch, and why its warps wait; the numbers."""
     asking = lab.held("decode", decode.counted(lab.sized), "ncu")
     counted = lab.profile("decode", asking, "ncu", decode.METRICS)
     whose = lab
@@ -285,8 +287,8 @@ def where_rest_goes_table_2(lab: Lab) -> Rows:
     return numbers
 
 
-def where_rest_goes_said_2(numbers: Rows) -> None:
-    """Where the rest goes: in words."""
+def counted_explained(numbers: Rows) -> None:
+    """Say how far counted bytes are from the convention, and how busy memory and SMs are."""
     over = numbers.mb / numbers.by
     display.say(
         f"Counted and by convention the bytes agree within {abs(over - 1).max():.1%}. Under the profiler the "
@@ -297,8 +299,10 @@ def where_rest_goes_said_2(numbers: Rows) -> None:
     )
 
 
-def law_all_them_table(lab: Lab, rows: Rows, roof: Any, gpu: str) -> tuple[str, float, Rows]:
-    """One law for all of them: the table."""
+def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str) -> tuple[str, float, Rows]:
+    """Show the fitted law beside every model and format, and say its two numbers; the rung, the fixed time,
+    the rows.
+    """
     last = decode.last(lab.sized)[-1]
     fixed, rate, table = ablation.law(rows, last, roof.value)
     table = table.assign(off=100 * (table.law_us / table.median_us - 1), mb=table.bytes / 1e6)
@@ -322,8 +326,8 @@ def law_all_them_table(lab: Lab, rows: Rows, roof: Any, gpu: str) -> tuple[str, 
     return last, fixed, table
 
 
-def longer_contexts_figure(rows: Rows, lab: Lab, gpu: str) -> Rows:
-    """Longer contexts: the figure."""
+def rates_by_context(rows: Rows, lab: Lab, gpu: str) -> Rows:
+    """Draw tokens a second by the context's length; the rows."""
     long = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & rows.usual]
     long = long[long.impl == [decode.best(f, lab.sized) for f in long.format]]
     long = long[long.groupby("format").seq.transform("nunique") > 1]
@@ -340,8 +344,8 @@ def longer_contexts_figure(rows: Rows, lab: Lab, gpu: str) -> Rows:
     return long
 
 
-def longer_contexts_said(long: Rows, roof: Any) -> None:
-    """Longer contexts: in words."""
+def cost_of_context(long: Rows, roof: Any) -> None:
+    """Say how much longer a token takes at the longest context, and how much of it is bytes."""
     ends = long.sort_values("seq").groupby("weights_as", sort=False)
     words, slow = [], False
     for name, side in ends:
@@ -360,8 +364,8 @@ def longer_contexts_said(long: Rows, roof: Any) -> None:
         )
 
 
-def head_another_format_table(here: Rows, lab: Lab, gpu: str) -> None:
-    """The head in another format: the table."""
+def heads_compared(here: Rows, lab: Lab, gpu: str) -> None:
+    """Show the fastest rung with each format of the output head."""
     other = here[here.impl.isin(decode.last(lab.sized))].sort_values("median_us")
     other = other.drop_duplicates(["format", "head"])
     other = other.assign(mb=other.bytes / 1e6, share=100 * other.roof_fraction).sort_values(
@@ -382,8 +386,8 @@ def head_another_format_table(here: Rows, lab: Lab, gpu: str) -> None:
     )
 
 
-def asked_table(lab: Lab, rows: Rows, gpu: str) -> None:
-    """What was asked: the table."""
+def goals(lab: Lab, rows: Rows, gpu: str) -> None:
+    """Show floors and aims beside what was measured, and say how many are met."""
     goals = claims.select("08_decoder", source=claims.COURSE)
     verdicts = claims.board(goals, claims.Evidence(lab.store, {"decode": rows}))
     display.table(
@@ -413,7 +417,7 @@ def takeaway(climbs: dict[str, Any], here: Rows, table: Rows, gpu: str, fixed: f
 
 
 def explore(rows: Rows, gpu: str, last: str, lab: Lab) -> Any:
-    """Tweak it: the explorer."""
+    """The explorer of every recorded way of decoding."""
     return explorer.Explorer(
         "decoding",
         rows.assign(context=rows.seq.astype(str)),

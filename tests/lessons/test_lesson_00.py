@@ -141,7 +141,7 @@ def test_conditions_are_written_down_before_and_after(h200):
     assert runs["sm_clock_before_mhz"].between(300, 3000).all()
     assert runs["temperature_before_c"].between(10, 95).all()
     assert (runs["other_processes"] == 0).all()
-    assert "No other process was on the GPU." in section("Quiet, cool, and allowed to count?")
+    assert "No other process was on the GPU." in section("Is the GPU quiet and cool?")
 
 
 def test_warm_beats_cold_within_the_cache_and_not_beyond(h200):

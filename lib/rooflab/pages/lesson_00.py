@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from rooflab import lab as labs
 from rooflab.hardware import device
 from rooflab.studies import environment
-from rooflab.view import display, plot
+from rooflab.view import display
 
 REGISTERS_KIB = (
     256  # of an SM, on every architecture since Maxwell: CUDA C++ Programming Guide, compute capabilities
@@ -83,28 +82,3 @@ def trusted(lab: labs.Lab) -> str:
     )
     others = lab.run_of("environment").other_processes
     return text + ("no other process shared the GPU." if others == 0 else f"{others} others shared the GPU.")
-
-
-def clocks(times: pd.DataFrame, gpu: str, when: str) -> tuple[Figure, str]:
-    """One kernel by every clock, and the caption: `times` has sizes as its index and a column a clock."""
-    title = "One kernel by clock (cupti reads the stamps that nsys reads)"
-    fig, ax = plot.figure("elements", "µs", title, xlog=True, ylog=True, height=2.7)
-    for name in times.columns.drop("cupti", errors="ignore"):
-        plot.series(ax, times.index.to_series(), times[name], label=name)
-    ax.set_xticks(list(times.index), [f"{n:,}" for n in times.index])
-    plot.label_ends(ax)
-    spread = times.max(axis=1) / times.min(axis=1)
-    caption = f"saxpy/1_scalar, warm, on {gpu}, {when}: highest over lowest clock "
-    caption += f"{spread.iloc[0]:,.0f} at {spread.index[0]:,} elements, "
-    return fig, f"{caption}{spread.iloc[-1]:.1f} at {spread.index[-1]:,}."
-
-
-def by_clock(times: pd.DataFrame, gpu: str) -> str:
-    """The answer of the page on clocks."""
-    small, large = times.iloc[0], times.iloc[-1]
-    text = f"On the {gpu} a kernel over {times.index[0]:,} elements takes {small.graph:.2f} µs "
-    text += f"by the graph clock and {plot.number(small.event / small.graph)} times as long by events; "
-    return (
-        text
-        + f"over {times.index[-1]:,} elements the two differ by a factor of {large.event / large.graph:.2f}."
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,13 @@ def cheats(lab: Any) -> Any:
     caught = caught if len(refusals) else "none of the CUDA cheats, which were not tried"
     display.say(f"Refused: **{caught}**. What is refused has no time.")
     return caught
+
+
+def verdicts(kernels: Sequence[Callable[..., None]], judge: Callable[[Any], str]) -> list[dict[str, str]]:
+    """Show what `judge` says of each NumPy kernel; its verdicts."""
+    found = [{"kernel": kernel.__name__, "verdict": judge(kernel)} for kernel in kernels]
+    display.table(pd.DataFrame(found), {"kernel": "NumPy kernel", "verdict": "the gate says"})
+    return found
 
 
 def predicted(N: Any, spec: Any) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pandas as pd
 
 from rooflab.hardware import roofline
+from rooflab.lab import Lab
+from rooflab.pages import Rows
 from rooflab.studies import bandwidth, environment
 from rooflab.view import display, explorer, plot
 
@@ -39,6 +41,14 @@ def needed(chase: Any, dram_sheet: Any, gpu: Any, sms: Any) -> Any:
         text += "So one small load a thread cannot keep this memory busy; a wide one may."
     display.say(text)
     return latency, need
+
+
+def under_roof(here: Lab, rows: Rows, large: int) -> None:
+    """Draw an operator's ladder and its peers under its roof."""
+    operator = rows["operator"].iloc[0]
+    top = here.roof[f"dram_{operator}"]
+    title = f"{operator}, {plot.size_text(4 * large)} an array"
+    plot.ladder(rows, here.run["gpu"], (operator, top.value, top.unit), title)
 
 
 def measured(read: Any) -> None:

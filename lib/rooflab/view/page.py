@@ -21,7 +21,7 @@ from rooflab.view import plot
 from rooflab.view.display import as_built, body_of, changes, say
 
 MARKS = "①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳"
-_WIDEST = 7.4  # inches: the width of a page's text
+WIDEST = 7.4  # inches: the width of a page's text
 
 
 def opening(answer: str, able: Sequence[str], chart: tuple[Figure, str]) -> None:
@@ -52,7 +52,7 @@ def ladder(
     shown = pd.concat([own, peers.sort_values(y).tail(1)])
     unit = plot.UNITS[y]
     fig, ax = plot.figure(unit, title=title, height=1.1 + 0.21 * len(shown))
-    fig.set_figwidth(_WIDEST)
+    fig.set_figwidth(WIDEST)
     names = [
         f"{name} (peer)" if kind == "peer" else name for name, kind in shown[["impl", "kind"]].to_numpy()
     ]

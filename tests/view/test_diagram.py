@@ -16,12 +16,13 @@ from rooflab.book import pages
 from rooflab.errors import MissingRecording, UsageError
 from rooflab.numerics.quant import pack_int4
 from rooflab.ops import gemv
+from rooflab.pages import lesson_05c
 from rooflab.paths import KERNELS
 from rooflab.records.fingerprint import fresh
 from rooflab.records.store import Store
 from rooflab.studies import drawn
 from rooflab.view import diagram
-from rooflab.view.diagram import layers, memory, over_time, report, svg, tiles, words
+from rooflab.view.diagram import graphs, layers, memory, over_time, report, svg, tiles, words
 
 
 def all_of(here):
@@ -42,6 +43,7 @@ def all_of(here):
         "ring": diagram.ring(takes),
         "pipeline": diagram.pipeline(takes),
         "layer": diagram.layer(diagram.ways(here)),
+        "capture": diagram.capture(lesson_05c.timed_chain(here)),
     }
 
 
@@ -314,6 +316,24 @@ def test_a_layer_is_drawn_from_what_was_recorded(h200):
     assert diagram.layer(found).svg() != diagram.layer(slower).svg()
     with pytest.raises(UsageError, match="at least one recorded way"):
         diagram.layer([])
+
+
+def test_a_capture_is_drawn_from_the_chain_s_times_and_launches(h200, monkeypatch):
+    chain = lesson_05c.timed_chain(h200)
+    drawing = diagram.capture(chain)
+    each = chain.set_index(["way", "clock"])["each"]
+    assert f"{each['bare', 'wall']:.1f} µs of the CPU" in drawing.says
+    slower = chain.assign(each=chain["each"].where(chain["way"] != "bare", 2 * chain["each"]))
+    assert diagram.capture(slower).svg() != drawing.svg(), "another time for a launch"
+    monkeypatch.setattr(graphs.operands, "chain_products", lambda n, k, layers: [("a", (n, k), "b")])
+    assert "product (a int8 to b)" in diagram.capture(chain).says, "other launches"
+    with pytest.raises(UsageError, match="measure both"):
+        diagram.capture(chain[chain["way"] != "as a graph"])
+
+
+def test_kernels_wait_for_their_launch_or_for_each_other():
+    assert graphs.eager(4.0, 1.0, 2) == [(4.0, 5.0), (8.0, 9.0)], "the host is slower"
+    assert graphs.eager(1.0, 4.0, 2) == [(1.0, 5.0), (5.0, 9.0)], "the GPU is slower"
 
 
 def test_requests_of_shared_memory_are_found_by_their_code():

@@ -14,22 +14,22 @@ from rooflab.ops import q8_0
 from rooflab.pages import Opening, Rows, bars, one_line
 from rooflab.records.store import Store
 from rooflab.studies import q8_0 as study
-from rooflab.view import display, explorer
+from rooflab.view import diagram, display, explorer
 
 
 def opening(here: Lab) -> Opening:
     """The first screen: what a launch costs, by how it is made."""
     rows = here.measure("q8_0", study.chains())
     rows = rows[rows["clock"].isin(["wall", "graph"])]
-    words = {"bare": "a bare launch", "kept": "a call checked before", "": "a call checked in Python"}
+    words = {"bare": "without checks", "kept": "checked once", "": "checked each time"}
     names = [
-        "part of a graph" if clock == "graph" else next(says for word, says in words.items() if word in how)
+        "in a graph" if clock == "graph" else next(says for word, says in words.items() if word in how)
         for how, clock in zip(rows["options"], rows["clock"], strict=True)
     ]
     layers = int(rows["options"].str.extract(r"layers=(\d+)")[0].iloc[0])
     each, gpu = dict(zip(names, rows["median_us"] / (4 * layers), strict=True)), here.run["gpu"]
-    answer = f"It goes into launches: on the {gpu} a short kernel takes "
-    answer += ", ".join(f"{us:.1f} µs as {name}" for name, us in each.items()) + "."
+    answer = f"It goes into launches: on the {gpu} one launch of a short kernel takes "
+    answer += ", ".join(f"{us:.1f} µs {name}" for name, us in each.items()) + ", kernel included."
     able = (
         "say what a launch costs, and who pays",
         "record a decoder's launches in a CUDA graph with buffers that stay valid",
@@ -154,16 +154,22 @@ def refused_size(refused: Any) -> None:
     refused(lambda: q8_0.check_sizes(1, k, n, 32, "A product"))
 
 
-def chains(here: Lab) -> tuple[Rows, int]:
-    """Show a chain of launches by the way that it is launched; its rows and the number of launches."""
+def timed_chain(here: Lab) -> Rows:
+    """The chain's rows with the `way` that it was launched and `each`, microseconds a launch."""
     chain = here.measure("q8_0", study.chains())
-    layers = int(chain["options"].str.extract(r"layers=(\d+)")[0].iloc[0])
-    launches = 4 * layers
+    layers = chain["options"].str.extract(r"layers=(\d+)")[0].astype(int)
     ways = {"bare=1": "bare", "kept=1": "kept"}
     told = [[way for word, way in ways.items() if word in how] for how in chain["options"]]
     chain["way"] = [way[0] if way else "checked" for way in told]
     chain.loc[chain["clock"] == "graph", "way"] = "as a graph"
-    chain["each"] = chain["median_us"] / launches
+    return chain.assign(layers=layers, each=chain["median_us"] / (4 * layers))
+
+
+def chains(here: Lab) -> tuple[Rows, int]:
+    """Show a chain of launches by the way that it is launched; its rows and the number of launches."""
+    chain = timed_chain(here)
+    layers = int(chain["layers"].iloc[0])
+    launches = 4 * layers
     names = {"way": "Way", "clock": "Clock", "median_us": "Chain (µs)", "each": "A launch (µs)"}
     names |= {"error": "Off by", "error_budget": "Allowed"}
     forms = {"median_us": "{:,.1f}", "each": "{:.1f}", "error": "{:.3g}", "error_budget": "{:.3g}"}
@@ -193,6 +199,12 @@ def cost_of_a_launch(chain: Rows, launches: int, gpu: str, source: Store) -> tup
     text += f"second without and {told['dp4a_graph']:.1f} with a graph."
     display.say(text)
     return us, graph
+
+
+def capture_drawn(chain: Rows) -> None:
+    """Draw launches one by one, their capture and its replay, where both were timed."""
+    if {"bare", "as a graph"} <= set(chain["way"]):
+        diagram.capture(chain).show()
 
 
 def captures(here: Lab) -> Rows:

@@ -25,6 +25,15 @@ WEIGHT_BYTES = 34 / 32
 _OTHERS = ("layers", "bare", "kept", "fresh", "pooled", "exact", "unquantised")
 
 
+def chain_products(n: int, k: int, layers: int) -> list[tuple[str, tuple[int, int], str]]:
+    """The products of a chain of `layers`, k numbers in and n within each: the name of the buffer that a
+    product reads, the shape (rows, columns) of its weights, the name of the buffer that it writes.
+    """
+    shapes, names = [(n, k), (k, n)] * layers, {n: "wide", k: "narrow"}
+    writes = [*(names[rows] for rows, _ in shapes[:-1]), "out"]
+    return list(zip(["x", *writes], shapes, writes, strict=False))
+
+
 def own_rung(case: Case) -> Described:
     """Rung, macros and launch rule of an own case; of a chain those of its product."""
     ladder = q8_0.LADDERS["q8_0" if case.operator in ("chain", "capture") else case.operator]

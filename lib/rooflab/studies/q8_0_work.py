@@ -21,6 +21,7 @@ from rooflab.studies.base import tunables
 from rooflab.studies.buffers import SEED
 from rooflab.studies.q8_0_operands import (
     blocks_of,
+    chain_products,
     expect,
     judge_of,
     operands,
@@ -188,18 +189,17 @@ def _chain(case: Case) -> gate.Work:
     xp = ops.arrays()
     n, k, layers = case.n or 0, case.k or 0, tunables(case)["layers"]
     rung, macros, _ = own_rung(case)
-    shapes = [(n, k), (k, n)] * layers
+    plan = chain_products(n, k, layers)
     # A mean would be multiplied by sixteen products in a row, beyond FP16: these weights have none.
-    drawn = [products.weights(*shape, seed=SEED + i) for i, shape in enumerate(shapes)]
+    drawn = [products.weights(*shape, seed=SEED + i) for i, (_, shape, _) in enumerate(plan)]
     weights = [q8_0.quantise(w - w.mean(dtype="float32").astype("float16")) for w in drawn]
     x, out = products.activations(1, k), xp.empty((1, k), "float16")
-    between = {rows: xp.empty((1, rows), "float16") for rows in (n, k)}
+    held = {"x": x, "out": out, "wide": xp.empty((1, n), "float16"), "narrow": xp.empty((1, k), "float16")}
     room = {width: q8_0.quantise(xp.zeros((1, width), "float16")) for width in (n, k)}
-    steps: list[Step] = []
-    for w in weights:
-        source = steps[-1].to if steps else x
-        to = out if w is weights[-1] else between[len(w.quants)]
-        steps.append(Step(source, room[source.shape[1]], w, to))
+    steps = [
+        Step(held[reads], room[columns], w, held[writes])
+        for (reads, (_, columns), writes), w in zip(plan, weights, strict=True)
+    ]
 
     def launch(_: int = 0) -> None:
         for source, quants, w, to in steps:

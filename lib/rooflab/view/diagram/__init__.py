@@ -8,6 +8,7 @@ A drawing with several frames is a still image of all of them in a notebook; the
 """
 
 from rooflab.view.diagram.crossings import crossings
+from rooflab.view.diagram.graphs import capture
 from rooflab.view.diagram.launches import launch, sms_at_work, split_k
 from rooflab.view.diagram.layers import layer, ways
 from rooflab.view.diagram.memory import banks, coalescing, q8_layouts
@@ -22,6 +23,7 @@ __all__ = [
     "accumulators",
     "attention_tiles",
     "banks",
+    "capture",
     "coalescing",
     "crossings",
     "launch",

@@ -14,6 +14,8 @@ from rooflab.studies import mmq as study
 from rooflab.studies.q8_0 import TOLERANCE, WEIGHT_BYTES
 from rooflab.view import display, explorer, page, plot
 
+_SCALING = 3  # instructions for a block's sum: convert, multiply, multiply-add
+
 
 def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
     """The first screen: the ladder under both roofs, int8's for exact scales and FP16's for halves."""
@@ -29,11 +31,14 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
         f"On the {gpu} exact int8 blocks reach {best['tflop_s']:,.0f} TOP/s, "
         f"{best['tflop_s'] / int8:.0%} of the int8 "
     )
-    answer += "roof: scaling each block's sum takes more issue slots than the products leave"
+    answer += "roof"
+    if here.spec and study.room(here.spec) < _SCALING:
+        answer += f": scaling a block's sum takes {_SCALING} instructions, and an SM can issue "
+        answer += f"{study.room(here.spec):.1f} in the time of the block's product"
     if len(halves) and "fp16_tensor" in known:
         rate = halves["tflop_s"].iloc[0]
         answer += (
-            f". Weights turned into FP16 on the way reach {rate:,.0f} TFLOP/s, "
+            f". Weights that the kernel turns into FP16 first reach {rate:,.0f} TFLOP/s, "
             f"{rate / known['fp16_tensor']:.0%} of "
         )
         answer += "the FP16 roof"
@@ -46,7 +51,7 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
     if "fp16_tensor" in known:
         value = known["fp16_tensor"]
         plot.roof_line(fig.axes[0], value, f"FP16 {value:,.0f}", vertical=True)
-        said = said.removesuffix(".") + f"; FP16 roof {value:,.0f} TFLOP/s, which is that of 7_fp16_wgmma."
+        said = said.removesuffix(".") + f"; FP16 roof {value:,.0f} TFLOP/s, the one of 7_fp16_wgmma."
     return answer + ".", able, (fig, said)
 
 
@@ -99,16 +104,6 @@ def slots_drawn() -> None:
     plot.show(fig, text + f"{left[1]:.0%} on the {wide.name}.")
 
 
-def copy_alignment() -> None:
-    """Show which asynchronous copies blocks and planes allow."""
-    quants = pd.Series(range(0, 34 * 4096, 34)) + 2
-    fits = [[size, (quants % size == 0).mean(), 1.0] for size in (4, 8, 16)]
-    fits = pd.DataFrame(fits, columns=["size", "blocks", "planes"])
-    names = {"size": "cp.async of (bytes)", "blocks": "34-byte blocks"}
-    names |= {"planes": "A plane of quants"}
-    display.table(fits, names, dict.fromkeys(("blocks", "planes"), "{:.0%}"))
-
-
 def exactness(here: Lab) -> None:
     """Show how exact every rung is, on scales that are powers of two and against x as it was."""
     hows = ("exact", "unquantised")
@@ -119,45 +114,32 @@ def exactness(here: Lab) -> None:
     worst = {"exact": worst.loc["exact", "error"], "off": worst.loc["unquantised", "off"]}
     worst = pd.DataFrame(worst)
     names = {"impl": "Rung", "exact": "Exact: largest error", "off": "Unquantised: off by (of the RMS)"}
-    display.table(worst.reset_index(), names, {"exact": "{:g}", "off": "{:.2%}"})
+    forms = {"exact": "{:g}", "off": "{:.2%}"}
+    display.table(worst.reset_index(), names, forms, "How exact every rung is", folded=True)
+    most, furthest = worst["exact"].max(), worst["off"].max()
+    says = "Every exact rung is right to the last bit" if most == 0 else f"The largest error is {most:g}"
+    display.say(f"{says}. Against activations as they were, none is off by more than {furthest:.2%}.")
 
 
 def ladder_times(here: Lab, tokens: int, n: int, k: int) -> Rows:
-    """Show every rung's error and time; the rows."""
+    """Show every rung's error, time and gain over the rung below it; the rows."""
     rows = here.measure("mmq", study.ladder(tokens, n, k))
     rows = rows[~rows["options"].str.contains("scale_bytes", na=False)].copy()
     rows["off"] = (rows["error"] / rows["error_budget"]).fillna(0)
+    own = rows["kind"] == "own"
+    rows["gain"] = (rows["median_us"].shift() / rows["median_us"]).where(own & own.shift(fill_value=False))
     names = {"impl": "Rung or peer", "off": "Error ÷ allowed"}
     names |= {"predicted_us": "By datasheet (µs)", "median_us": "Median (µs)"}
-    names |= {"tflop_s": "TOP/s", "registers": "Registers"}
+    names |= {"tflop_s": "TOP/s", "gain": "× the rung below", "registers": "Registers"}
     forms = dict.fromkeys(("predicted_us", "median_us", "tflop_s"), "{:,.0f}")
-    display.table(rows, names, forms | {"off": "{:.0%}"})
+    display.table(rows, names, forms | {"off": "{:.0%}", "gain": "{:.2f}"}, f"On the {here.run['gpu']}")
     return rows
 
 
-def ladder_drawn(n: int, k: int, tokens_asked: int, rows: Rows, int8: float, gpu: str) -> None:
-    """Draw the ladder and its peers."""
-    title = f"{n} × {k} by {tokens_asked} tokens, cold"
-    fig, ax = plot.figure("TOP/s", title=title, height=1.2 + 0.24 * len(rows))
-    rate, low, high = plot.band(rows, "tflop_s")
-    ceiling = ("int8, unscaled", int8, "TOP/s")
-    plot.bars(ax, list(rows["impl"]), rate, "TOP/s", ceiling, low, high)
-    plot.show(fig, plot.caption(rows, gpu, title, y="tflop_s"))
-
-
-def steps_compared(rows: Rows, names_of: list[Any], gpu: str) -> tuple[Rows, list[Any]]:
-    """Say what each rung brings; rows by rung, and the rungs measured."""
+def fastest(rows: Rows, names_of: list[Any]) -> tuple[Rows, Rows]:
+    """Say which exact rung and which with halves is fastest; both, by rate."""
     by = rows.set_index("impl")
     steps = [name for name in names_of if name in by.index]
-    text = f"On the {gpu}, each rung against the one below it:\n\n"
-    for below, name in zip(steps, steps[1:], strict=False):
-        text += f"- {name} {display.against(by.loc[name], by.loc[below])} {below}.\n"
-    display.say(text)
-    return by, steps
-
-
-def fastest(by: Rows, steps: list[Any]) -> tuple[Rows, Rows]:
-    """Say which exact rung and which with halves is fastest; both, by rate."""
     exact = by.loc[[name for name in steps if not study.takes_halves(name)]].sort_values("median_us")
     halves = by.loc[[name for name in steps if study.takes_halves(name)]].sort_values("median_us")
     text = f"- The fastest exact rung is {exact.index[0]}, with {exact['tflop_s'].iloc[0]:,.0f} TOP/s.\n"

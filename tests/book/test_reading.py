@@ -167,6 +167,18 @@ def test_a_kernel_is_whole_with_its_helpers_marks_and_changes(monkeypatch: pytes
     assert "+    __shared__ float x_tile[TILE];" in beside
 
 
+def test_a_folded_kernel_keeps_its_pseudocode_in_sight(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = {"y[column] = sum;": "One thread a column stores."}
+    text = kernel(monkeypatch, COALESCED, "for each column:\n    sum", notes, below=STRIDED, folded=True)
+    before, _, inside = text.partition('<details class="source"><summary>The whole kernel: ')
+    assert "for each column" in before and "```cuda" not in before
+    assert (
+        "```cuda" in inside and "One thread a column stores." in inside and "Changes from 1_strided" in inside
+    )
+    assert text.count("<details") == text.count("</details>") == 2
+    assert "<details" not in kernel(monkeypatch, COALESCED)
+
+
 def test_a_lost_callout_or_helper_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="no line with 'nowhere'"):
         kernel(monkeypatch, STRIDED, "", {"nowhere": "x"})

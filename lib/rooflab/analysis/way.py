@@ -57,6 +57,7 @@ SERVES = {
     "06": "its attention reads the prompt before the first token",
     "06b": "its attention reads the prompt of models with wide heads",
     "06c": "it asks whether the attention that the decoder runs can be trusted",
+    "06e": "its steps are those of the attention that reads the prompt",
     "07": "its strategies decide which products run, and when",
     "07b": "its model predicts every step before it is measured",
     "08b": "it takes the last step to prompts, batches and joules",

@@ -40,30 +40,53 @@ def opening(rows: Rows, again: Rows, gpu: object, seq: int, peak: float) -> Open
 
 
 def rereads(cases: list[Case]) -> pd.DataFrame:
-    """How often cases read K and V: impl, queries a block, GB, and how often each byte is read."""
+    """How often cases read K and V: impl, options, GB, and how often each byte is read."""
     found = []
     for case in cases:
         asked, shape = study.requested_bytes(case), study.shape_of(case)
         unique = 2 * shape.context * shape.kv_heads * shape.head_dim * 2
-        found.append([case.impl, study.launch_of(case).queries, asked / 1e9, asked / unique])
-    return pd.DataFrame(found, columns=["impl", "queries", "gb", "times"])
+        found.append([case.impl, case.options or "", asked / 1e9, asked / unique])
+    return pd.DataFrame(found, columns=["impl", "options", "gb", "times"])
 
 
-def reread_table(again: Rows, names: list[Any]) -> None:
-    """`rereads` as a table, and what rung 1 does at the source's own layer."""
-    titles = {
-        "impl": "Rung",
-        "queries": "Queries a block",
-        "gb": "K and V read (GB)",
-        "times": "Each read (times)",
-    }
-    display.table(again, titles, {"gb": "{:,.2f}", "times": "{:,.0f}"})
+def l2_rate(here: Lab) -> float:
+    """The fastest rate at which lesson 01 read from L2, in GB/s; NaN where that was not measured."""
+    warm = [c for c in here.cases("bandwidth") if (c.operator, c.cache) == ("read", "warm")]
+    warm = here.held("bandwidth", warm)
+    return float(here.measure("bandwidth", warm)["gb_s"].max()) if warm else float("nan")
+
+
+def predicted_then_measured(rows: Rows, again: Rows, here: Lab, *names: str) -> None:
+    """Say of each rung what its reads from L2 and its products allow, and what was measured: by its fastest
+    row, beside the rung below.
+    """
+    own = rows[rows["kind"] == "own"].sort_values("median_us").drop_duplicates("impl").set_index("impl")
+    ladder = [name for name in dict.fromkeys(again["impl"]) if name in own.index]
+    asked = again.set_index(["impl", "options"])["gb"]
+    rate, lines = l2_rate(here), []
+    for name in (name for name in names if name in own.index):
+        row = own.loc[name]
+        gb, us = asked[name, row["options"] or ""], float(row["median_us"])
+        reading, products = 1e6 * gb / rate, float(row["predicted_us"])
+        bound = max(products, reading) if reading == reading else products
+        why = f"{gb:,.1f} GB from L2 at {rate:,.0f} GB/s" if bound == reading else "its products"
+        text = f"- `{name}`, **predicted**: {bound:,.0f} µs ({why}). **Measured**: {us:,.0f} µs"
+        at = ladder.index(name)
+        if at:
+            text += f", {display.speed(own.loc[ladder[at - 1], 'median_us'] / us)} as `{ladder[at - 1]}`"
+        lines.append(text + (", less, since some reads never reach L2." if us < bound else "."))
+    if lines:
+        display.say("\n".join(lines))
+
+
+def rereads_of_source(rung: str) -> None:
+    """Say how often rung 1 reads each key at the source's own layer."""
     model = model_shapes.get("gemma-4-e4b")
-    source = study._case(names[0], 1848, 256, (model.heads, model.kv_heads), window=model.window)
+    source = study._case(rung, 1848, 256, (model.heads, model.kv_heads), window=model.window)
     unique = 2 * 1848 * model.heads * 256 * 2
     display.say(
         f"At the source's own layer, {model.heads} heads 256 wide with a window of {model.window}, "
-        f"{names[0]} reads each key {study.requested_bytes(source) / unique:,.0f} times for every head. "
+        f"{rung} reads each key {study.requested_bytes(source) / unique:,.0f} times for every head. "
         "The source says: up to 512."
     )
 
@@ -86,27 +109,24 @@ def least_times(seq: int, heads: int, head_dim: int, kv_heads: int, sheet: Any) 
 
 
 def measured(rows: Rows) -> None:
-    """Every contestant with its error, prediction, time and registers."""
+    """Every contestant with its error, prediction, time, gain and registers."""
     rows["who"] = (rows["impl"] + " " + rows["options"].fillna("")).str.strip()
-    pairs = zip(rows["error"], rows["error_budget"], strict=True)
-    rows["gate"] = [f"{error:.1e} ({budget:.1e})" for error, budget in pairs]
-    pairs = zip(rows["q1_us"], rows["q3_us"], strict=True)
-    rows["quartiles"] = [f"{low:,.0f} to {high:,.0f}" for low, high in pairs]
-    names_of = {"who": "Rung or peer", "gate": "Error (allowed)"}
+    rows["off"] = rows["error"] / rows["error_budget"]
+    own = rows["kind"] == "own"
+    rows["gain"] = (rows["median_us"].shift() / rows["median_us"]).where(own & own.shift(fill_value=False))
+    names_of = {"who": "Rung or peer", "off": "Error ÷ allowed"}
     names_of |= {"predicted_us": "By datasheet (µs)", "median_us": "Median (µs)"}
-    names_of |= {"quartiles": "Quartiles (µs)", "registers": "Registers"}
-    display.table(rows, names_of, dict.fromkeys(("predicted_us", "median_us"), "{:,.0f}"))
+    names_of |= {"gain": "× the row above", "registers": "Registers"}
+    forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.0f}") | {"off": "{:.0%}", "gain": "{:.2f}"}
+    display.table(rows, names_of, forms)
 
 
-def step_by_step(rows: Rows, gpu: str) -> None:
-    """What each rung gains over the one below, and where the best stands beside its peers."""
+def against_peers(rows: Rows, gpu: str) -> None:
+    """Say what the ladder gains as a whole, and where its best stands beside the peers."""
     by = rows.set_index("who")
     own = by[by["kind"] == "own"]
-    steps = list(zip(own.index, own.index[1:], strict=False))
-    text = "Step by step:\n\n"
-    text += "\n".join(f"- {new} {display.against(own.loc[new], own.loc[old])} {old}." for old, new in steps)
     first, best = own.iloc[0], own.sort_values("median_us").iloc[0]
-    text += f"\n\nFrom {first['impl']} to {best['impl']} it is a factor of "
+    text = f"From {first['impl']} to {best['impl']} it is a factor of "
     text += f"{display.times(first['median_us'] / best['median_us'])} on the {gpu}, by the same formula. "
     peers = by[by["kind"] == "peer"].sort_values("median_us")
     if len(peers):
@@ -132,14 +152,14 @@ def reads(cases: list[Any], names: list[Any], here: Lab, gpu: str) -> Rows:
             "predicted": "Predicted (GB)",
             "seen": "Read from L2 (GB)",
         }
-        names_of |= {"l2_hit_pct": "L2 hits %", "dram": "DRAM ÷ once"}
+        names_of |= {"l2_hit_pct": "L2 hits %", "dram": "DRAM, each byte (times)"}
         forms = {
             "predicted": "{:,.2f}",
             "seen": "{:,.2f}",
             "l2_hit_pct": "{:.0f}",
             "dram": "{:.2f}",
         }
-        display.table(counted, names_of, forms, f"K and V on {gpu}")
+        display.table(counted, names_of, forms, f"Reads of K and V, rung by rung, on {gpu}", folded=True)
     else:
         display.say("Nsight Compute could not count here, so the prediction stands alone.")
     return counted
@@ -172,7 +192,7 @@ def reads_said(counted: Rows) -> None:
 def units(counted: Rows, gpu: str) -> None:
     """How busy each unit of an SM is."""
     if len(counted):
-        names_of = {"who": "Rung", "dram_pct": "DRAM", "issue_pct": "Issue slots"}
+        names_of = {"who": "Rung", "issue_pct": "Issue slots"}
         names_of |= {"fma_pct": "Multiply-add", "tensor_pct": "Tensor cores"}
         names_of |= {"shared_pct": "Shared memory", "busiest": "Busiest"}
         forms = dict.fromkeys(analysis.UNITS, "{:.0f}")
@@ -182,8 +202,7 @@ def units(counted: Rows, gpu: str) -> None:
 def under_roofs(counted: Rows, here: Lab, known: dict[str, Any], sheet: Any, gpu: str) -> None:
     """Each rung under L2's roof and the arithmetic units', and in words which of them limits it."""
     if len(counted):
-        warm = [c for c in here.cases("bandwidth") if (c.operator, c.cache) == ("read", "warm")]
-        l2 = here.measure("bandwidth", warm)["gb_s"].max()
+        l2 = l2_rate(here)
         roofs = {"FP32 units": "fp32", "tensor cores": "fp16_tensor"}
         peaks = {name: known[roof] for name, roof in roofs.items() if known.get(roof)}
         place = counted["flops"] / counted["sm_read_bytes"]
@@ -210,11 +229,13 @@ def limits(counted: Rows, fp32: float) -> None:
         shares = [
             f"{who} ({share:.0%})" for who, share in zip(counted["who"], near, strict=True) if share > 0.6
         ]
-        text += f"Reads from L2 limit {display.listed(shares)}: in brackets, of the rate that they allow. "
-        text += "(Over 100 %: L2 gives more than lesson 01's stream ever took.) " if near.max() > 1 else ""
+        text += "These rungs run near the rate that their reads from L2 allow, with their share of it: "
+        text += f"{display.listed(shares)}. "
+        text += "Over 100 % means that L2 gives more than lesson 01's stream took. " if near.max() > 1 else ""
     for unit, group in counted[~limited].groupby("busiest", sort=False):
         shares = [f"{row['who']} ({row['busiest_pct']:.0f} %)" for row in group.to_dict("records")]
-        text += f"In {display.listed(shares)} the busiest unit is: {unit}. "
+        text += f"{str(unit).capitalize()} {'are' if str(unit).endswith('s') else 'is'} the busiest unit in "
+        text += f"{display.listed(shares)}. "
     first = counted.iloc[0]
     text += f"\n\n{first['who']} reaches 1/{fp32 / first['reached']:.0f} of this GPU's FP32 peak "
     text += f"by the datasheet (the source: 1/{analysis.FROM_PEAK} of its own). "

@@ -135,6 +135,8 @@
     terms();
     const kernels = Array.from(document.querySelectorAll(".rooflab-kernel"));
     kernels.forEach((root, number) => { marks(root); tabs(root, number); beside(root); });
+    for (const root of kernels)
+      for (const fold of root.querySelectorAll("details.source")) fold.addEventListener("toggle", () => beside(root));
     window.addEventListener("resize", () => kernels.forEach(beside));
     window.addEventListener("load", () => kernels.forEach(beside));
   }

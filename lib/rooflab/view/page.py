@@ -72,6 +72,7 @@ def kernel(
     helpers: Sequence[str] = (),
     below: Rung | None = None,
     built: Mapping[str, int] | None = None,
+    folded: bool = False,
 ) -> None:
     """Show a rung whole: its launch, pseudocode of 10 to 15 lines, the source with numbered callouts, and the
     changes from the rung `below`, where one is given.
@@ -80,7 +81,8 @@ def kernel(
     does, in Markdown; they are numbered by their lines. `helpers` are functions of kernels/common that carry
     the idea, shown before the kernel: a name, or the beginning of a signature where a name is overloaded
     ("load_streaming(const uint4*"). `built` leaves only what these macros do of rung and helpers, as
-    display.as_built says. Raises UsageError where a callout or a helper is not found.
+    display.as_built says. `folded` puts all but the pseudocode behind a line to click, for a rung that is
+    much like one that the page shows whole. Raises UsageError where a callout or a helper is not found.
     """
     text = body_of(rung, built).strip("\n")
     inlined = [helper(rung, each, built) for each in helpers]
@@ -91,6 +93,9 @@ def kernel(
     parts = [f'<div class="rooflab-kernel">\n\n{head}']
     if pseudocode:
         parts.append(f"```text\n{pseudocode.strip(chr(10)).rstrip()}\n```")
+    if folded:
+        summary = f"The whole kernel: {len(code.splitlines())} lines"
+        parts.append(f'<details class="source"><summary>{summary}</summary>')
     parts.append(f'<div class="whole">\n\n```cuda\n{code}\n```')
     if notes:
         listed = "\n".join(f"{number}. {note}" for number, note in enumerate(notes, 1))
@@ -98,6 +103,8 @@ def kernel(
     parts.append("</div>")
     if below is not None:
         parts.append(_changed(below, rung, built))
+    if folded:
+        parts.append("</details>")
     parts.append("</div>")
     display(Markdown("\n\n".join(parts)))
 

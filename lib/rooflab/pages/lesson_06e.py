@@ -1,0 +1,50 @@
+"""What lesson 06e's page shows: what the rungs that its steps lead to are worth."""
+
+from __future__ import annotations
+
+from rooflab.lab import Lab
+from rooflab.pages import Opening, Rows, bars
+from rooflab.pages import facts as facts
+from rooflab.studies import attention as study
+from rooflab.view import display
+
+# A step of the guide, and the rung of the ladder, with its options, that is the same step.
+STEPS = {
+    "06.b, one pass": ("1_scalar", ""),
+    "06.c, a shared tile": ("2_tiled", "queries=16"),
+    "06.e, tensor cores": ("5_padded", ""),
+}
+
+
+def _measured(here: Lab) -> tuple[Rows, list[str]]:
+    """The rows of the steps' rungs that are recorded, and the steps' names."""
+    cases = {(case.impl, case.options or ""): case for case in study.ladder(128, device=here.sized)}
+    asked = {name: cases[rung] for name, rung in STEPS.items() if rung in cases}
+    held = here.held("attention", list(asked.values()))
+    names = [name for name, case in asked.items() if case in held]
+    return here.measure("attention", held), names
+
+
+def opening(here: Lab) -> Opening:
+    """The first screen: the rungs that the guide's steps lead to."""
+    rows, names = _measured(here)
+    first, last, gpu = rows.iloc[0], rows.iloc[-1], here.run["gpu"]
+    answer = "Yes, in five steps, each a kernel of 15 to 70 lines: the rungs that they lead to go from "
+    answer += f"{first['tflop_s']:,.1f} to {last['tflop_s']:,.0f} TFLOP/s on the {gpu}, "
+    answer += f"{display.speed(first['median_us'] / last['median_us'])}."
+    able = (
+        "write causal attention by its definition, and in one pass",
+        "share a tile of keys between warps without a race",
+        "fill a tensor core's fragments, and pad shared memory against bank conflicts",
+    )
+    return answer, able, bars(rows, names, gpu, "The same steps in the ladder of part 06", y="tflop_s")
+
+
+def takeaway(here: Lab) -> None:
+    """What to take away, computed."""
+    rows, names = _measured(here)
+    text = "- Without a GPU a kernel can be written, and shown right and free of races. Its time needs one.\n"
+    pairs = list(zip(names, rows["median_us"], strict=True))
+    for (_, before), (name, after) in zip(pairs, pairs[1:], strict=False):
+        text += f"- Step {name}: {display.speed(before / after)} on the {here.run['gpu']}.\n"
+    display.say(text + "- Fragments decide the rest: the scores' registers are the next product's operand.")

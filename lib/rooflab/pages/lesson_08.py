@@ -68,7 +68,7 @@ def bytes_and_roofs(lab: Lab, model: Any) -> Any:
 
 
 def promises(lab: Lab, cases: list[Any]) -> tuple[Rows, str, Rows]:
-    """Show the tokens a second promised for every step; all rows, the GPU, and the course's model's rows."""
+    """Show the tokens a second promised for every step, folded; all rows, the GPU, those of its model."""
     rows = ablation.named(lab.measure("decode", cases))
     gpu = lab.run.gpu
     here = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT)]
@@ -76,12 +76,13 @@ def promises(lab: Lab, cases: list[Any]) -> tuple[Rows, str, Rows]:
     wide = promise.pivot_table("tok", "impl", "format", sort=False)
     wide = wide.reindex([w for w in ablation.WAYS if w in wide.index]).reset_index()
     heads = {"impl": "step"} | {f: n for f, n in ablation.FORMATS.items() if f in wide}
-    display.table(wide, heads, dict.fromkeys(ablation.FORMATS, "{:,.0f}"), "Promised, tok/s")
+    caption = "Promised for every step and format, tok/s"
+    display.table(wide, heads, dict.fromkeys(ablation.FORMATS, "{:,.0f}"), caption, folded=True)
     return rows, gpu, here
 
 
 def logit_errors(here: Rows) -> None:
-    """Show the largest error of a logit beside what is allowed, by weights, and say how many ways passed."""
+    """Show the largest error of a logit by weights, folded, and say how many ways passed."""
     shown = here.assign(part=here.error / here.error_budget)
     worst = shown.sort_values("part").groupby("weights_as", sort=False).tail(1)
     heads = {"weights_as": "weights", "error": "error of a logit", "error_budget": "allowed"}
@@ -89,6 +90,8 @@ def logit_errors(here: Rows) -> None:
         worst,
         heads | {"part": "share of it, at worst"},
         {"error": "{:.4f}", "error_budget": "{:.4f}", "part": "{:.0%}"},
+        "The largest error of a logit, by weights",
+        folded=True,
     )
     timed = here[here.kind == "own"]
     rounds = here[(here.impl == "products") & (here.format == "q8_0")]
@@ -105,17 +108,20 @@ def logit_errors(here: Rows) -> None:
     )
 
 
-def ladders(rows: Rows, gpu: str, here: Rows) -> dict[str, Any]:
-    """Show every step's time, rate and share of the roof, a table a format; the ladders by format."""
+def ladders(rows: Rows, gpu: str, here: Rows, format: str) -> dict[str, Any]:
+    """Show every step's time, rate and share of the roof in `format`, the other formats folded; the ladders
+    by format.
+    """
     heads = {"impl": "step", "median_us": "µs a token", "tok_s": "tok/s", "gb_s": "GB/s"}
     heads |= {"share": "% of the roof", "promised": "promised", "gain": "× the step it builds on"}
     forms = dict.fromkeys(("median_us", "tok_s", "gb_s", "promised"), "{:,.0f}")
     forms |= {"share": "{:.0f}", "gain": "{:.2f}"}
     climbs = {format: ablation.ladder(rows, format) for format in ablation.FORMATS}
-    for format, climb in climbs.items():
+    for each, climb in sorted(climbs.items(), key=lambda pair: pair[0] != format):
         if len(climb):
             size = climb.bytes.max() / 1e6
-            display.table(climb, heads, forms, f"{ablation.FORMATS[format]}, {size:,.0f} MB a token, {gpu}")
+            caption = f"{ablation.FORMATS[each]}, {size:,.0f} MB a token, {gpu}"
+            display.table(climb, heads, forms, caption, folded=each != format)
     few = here[here.usual & (here.steps < here.steps.max())].drop_duplicates(["impl", "steps"])
     if len(few):
         words = ", ".join(f"`{row.impl}` {row.steps}" for row in few.itertuples())
@@ -123,18 +129,16 @@ def ladders(rows: Rows, gpu: str, here: Rows) -> dict[str, Any]:
     return climbs
 
 
-def ladders_drawn(climbs: dict[str, Any], roof: Any, gpu: str) -> None:
-    """Draw every format's ladder under its roof."""
-    for format, climb in climbs.items():
-        if climb.empty:
-            continue
-        top = roof.value * 1e9 / climb.bytes.median()
-        title = f"{ablation.FORMATS[format]}: tokens a second, one sequence"
-        fig, ax = plot.figure("tok/s", title=title, height=1.2 + 0.24 * len(climb))
-        rate, low, high = plot.band(climb, "tok_s")
-        names = climb.impl.str.removeprefix("transformers.")
-        plot.bars(ax, list(names), rate, "tok/s", ("read roof", top, "tok/s"), low, high)
-        plot.show(fig, plot.caption(climb, gpu, title, ("read", top, "tok/s"), y="tok_s"))
+def ladder_drawn(climbs: dict[str, Any], format: str, roof: Any, gpu: str) -> None:
+    """Draw the ladder of a format, or of FP16 where that is empty, under its roof."""
+    climb = climbs[format] if len(climbs[format]) else climbs["fp16"]
+    top = roof.value * 1e9 / climb.bytes.median()
+    title = f"{ablation.FORMATS[climb.format.iloc[0]]}: tokens a second, one sequence"
+    fig, ax = plot.figure("tok/s", title=title, height=1.2 + 0.24 * len(climb))
+    rate, low, high = plot.band(climb, "tok_s")
+    names = climb.impl.str.removeprefix("transformers.")
+    plot.bars(ax, list(names), rate, "tok/s", ("read roof", top, "tok/s"), low, high)
+    plot.show(fig, plot.caption(climb, gpu, title, ("read", top, "tok/s"), y="tok_s"))
 
 
 def largest_step(climbs: dict[str, Any], format: str) -> None:
@@ -171,7 +175,8 @@ def beside_others(rows: Rows, lab: Lab, published: Store, gpu: str) -> dict[str,
     for name, found in tables.items():
         found["w"] = found.format.map(ablation.FORMATS).fillna(found.format.str.upper())
         shown = found.sort_values(["w", "tok_s"], ascending=[True, False])
-        display.table(shown, heads, {"tok_s": "{:,.0f}"}, f"{name}, one sequence, {gpu}")
+        caption = f"{name}, one sequence, {gpu}"
+        display.table(shown, heads, {"tok_s": "{:,.0f}"}, caption, folded=name != next(iter(tables)))
     return tables
 
 
@@ -387,12 +392,14 @@ def heads_compared(here: Rows, lab: Lab, gpu: str) -> None:
 
 
 def goals(lab: Lab, rows: Rows, gpu: str) -> None:
-    """Show floors and aims beside what was measured, and say how many are met."""
+    """Show floors and aims beside what was measured, folded, and say how many are met."""
     goals = claims.select("08_decoder", source=claims.COURSE)
     verdicts = claims.board(goals, claims.Evidence(lab.store, {"decode": rows}))
     display.table(
         verdicts.assign(met=verdicts.word == claims.HOLDS),
         {"id": "", "group": "set as", "says": "what", "bars": "asked", "measured": "measured", "met": "met"},
+        caption="Floors and aims, one by one",
+        folded=True,
     )
     met = (verdicts.word == claims.HOLDS).sum()
     where = "" if gpu == scorecard.GPU else f" on the {gpu}; they were set for an {scorecard.GPU}"

@@ -10,9 +10,26 @@ from rooflab.analysis import coalescing, token_rate
 from rooflab.hardware import crossover, roofline
 from rooflab.numerics import model_shapes
 from rooflab.ops import gemv, stream
+from rooflab.pages import Opening, Rows
 from rooflab.studies import bandwidth
 from rooflab.studies import gemv as study
-from rooflab.view import display, explorer, plot
+from rooflab.view import display, explorer, page, plot
+
+
+def opening(rows: Rows, gpu: str, ceiling: float, n: int, k: int) -> Opening:
+    """The first screen of 03d: what is left to do when the first mapping is coalesced."""
+    own = rows[rows["kind"] == "own"]
+    first, best = own.iloc[0], own.sort_values("median_us").iloc[0]
+    text = f"In rows even the first kernel is coalesced, and it reaches {first['roof_fraction']:.0%} of the "
+    text += f"read roof on the {gpu}; with wide loads in flight {best['impl']} reaches "
+    text += f"{best['roof_fraction']:.0%} of it at {n} × {k}."
+    able = [
+        "write the GEMV that language models need",
+        "predict the time of every matrix of a model from one constant",
+        "turn microseconds into tokens a second",
+    ]
+    chart = page.ladder(rows, gpu, ("read", ceiling, "GB/s"), f"GEMV, {n} × {k} in FP16, cold")
+    return text, able, chart
 
 
 def started(gpu: Any, here: Any, read_roof: Any) -> Any:

@@ -1,0 +1,366 @@
+"""What lesson 02b shows: what the GPU counted of a token's launches, and products under the roofline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from rooflab import lab as labs
+from rooflab.hardware import roofline
+from rooflab.lab import Lab
+from rooflab.numerics import model_shapes
+from rooflab.numerics.model_shapes import Model
+from rooflab.pages import Opening, Rows
+from rooflab.pages.lesson_02 import LAPTOP, published
+from rooflab.profile import ncu
+from rooflab.studies import attribution, launch_rule
+from rooflab.view import display, explorer, page, plot
+
+
+def opening(step: Rows, top: Rows, gpu: str, when: str) -> Opening:
+    """The first screen: how many launches use the memory, and how busy each kind keeps it."""
+    text = f"On the {gpu} {len(_busy(step))} of {len(step)} launches keep the memory at least half busy, and "
+    text += (
+        f"{len(_small(step))} use less than a twentieth of both memory and SMs: too small to fill the GPU."
+    )
+    able = [
+        "read a profiler's counters: bytes, hit rates, occupancy, stalls",
+        "say what a launch was waiting for",
+        "find the launches that are too small rather than too slow",
+    ]
+    return text, able, busy_chart(top, gpu, when)
+
+
+def _busy(step: Rows) -> Rows:
+    return step[step.dram_pct >= 50]
+
+
+def _small(step: Rows) -> Rows:
+    return step[(step.dram_pct < 5) & (step.sm_pct < 5)]
+
+
+def busy_chart(top: Rows, gpu: str, when: str) -> tuple[Figure, str]:
+    """How busy each kind of launch keeps the memory, the busiest first, and the caption."""
+    top = top.sort_values("dram_pct", ascending=False, kind="stable")
+    own = (top["class"] == "weight") | (top["class"] == top.part)
+    plain = top.part.where(own, top.part + ", " + top["class"])
+    names = [
+        f"{name}, {row.times} × {row.us:.1f} µs" for name, row in zip(plain, top.itertuples(), strict=True)
+    ]
+    title = "How busy a launch keeps the memory"
+    fig, ax = plot.figure("% of the memory's rate", title=title, height=1.0 + 0.19 * len(top))
+    fig.set_figwidth(page.WIDEST)
+    plot.bars(ax, names, top.dram_pct, "%")
+    above = top[top.dram_pct >= 50]
+    text = f"{title}, {gpu}, {when}: {len(top)} kinds of launch, {len(above)} at half the rate "
+    return fig, f"{text}or more, most {top.dram_pct.max():.0f} % ({top.part[top.dram_pct.idxmax()]})."
+
+
+def counted(step: Rows, prompt: Rows) -> None:
+    """Say which launches were counted."""
+    display.say(
+        f"Counted: {len(step)} launches of an eager decode step (one layer and the output "
+        f"head) and {len(prompt)} of a *prefill*, which reads a whole prompt at once."
+    )
+
+
+# --- bytes and counters -------------------------------------------------------------------------------------
+
+
+def bytes_counted(products: Rows, gpu: str) -> None:
+    """Show predicted and counted bytes of the weight products, and say how far they are apart."""
+    shown = products.assign(
+        predicted=products.bytes / 1e6, mb=products.counted / 1e6, off=off_percent(products)
+    )
+    heads = {"part": "projection", "n": "rows", "k": "columns"}
+    heads |= {"predicted": "predicted, MB", "mb": "counted, MB", "off": "off, %"}
+    forms = {"predicted": "{:,.2f}", "mb": "{:,.2f}", "off": "{:+.1f}"}
+    display.table(shown, heads, forms, f"DRAM bytes of one launch, {gpu}")
+    worst = shown.loc[shown.off.abs().idxmax()]
+    display.say(
+        f"Furthest off is `{worst.part}`, {worst.off:+.1f} %. "
+        + (
+            "No weight is read twice. If a product is slow, the reason is not that it moves too much."
+            if shown.off.abs().max() < 5
+            else "Some products move more than they must."
+        )
+    )
+
+
+def off_percent(products: Rows) -> Rows:
+    """How far the counted bytes of each product are from its weights' bytes, in percent."""
+    return 100 * (products.counted / products.bytes - 1)
+
+
+def launches_said(step: Rows) -> None:
+    """Say which launches keep the memory busy, and how many are small."""
+    display.say(
+        f"Half busy or more: {', '.join(dict.fromkeys(_busy(step).part))}. The **{len(_small(step))}** "
+        "small launches use less than a twentieth of the memory's rate *and* of the SMs'. Nothing is wrong "
+        "with any of them by itself: a launch of a few thousand elements cannot fill this GPU."
+    )
+
+
+def longest(top: Rows, gpu: str) -> None:
+    """Show the counters of the longest launches, and say how busy the busiest SMs are."""
+    heads = {"name": "part: kernel", "times": "launches", "us": "µs (ncu)", "mb": "DRAM, MB"}
+    heads |= {"dram_pct": "DRAM %", "sm_pct": "SM %", "l2_hit_pct": "L2 hit %"}
+    heads |= {"occupancy_pct": "occupancy %"}
+    forms = dict.fromkeys(("us", "dram_pct", "sm_pct"), "{:.1f}") | {"mb": "{:,.2f}"}
+    forms |= dict.fromkeys(("l2_hit_pct", "occupancy_pct"), "{:.0f}")
+    display.table(top, heads, forms, f"A decode step's longest launches, {gpu}", folded=True)
+    busiest = top.loc[top.sm_pct.idxmax()]
+    display.say(
+        f"The busiest SMs belong to `{busiest['name']}`, {busiest.sm_pct:.0f} %. "
+        + (
+            "So arithmetic is the limit of no launch here: none comes near the SMs' 100 %."
+            if busiest.sm_pct < 60
+            else "There the SMs may be the limit, not the memory."
+        )
+    )
+
+
+# --- waits and sectors --------------------------------------------------------------------------------------
+
+
+def waits(step: Rows, top: Rows, gpu: str) -> None:
+    """Show what launches wait for most, in groups, and behind a line to click for each kernel."""
+    groups = step.assign(first=_first_wait(step)).groupby("first")
+    why = groups.agg(
+        launches=("us", "size"),
+        us=("us", "sum"),
+        cycles=("waits", lambda waits: waits.map(lambda pair: pair[0][1]).median()),
+        parts=("part", lambda each: ", ".join(dict.fromkeys(part or "residual" for part in each))),
+    ).reset_index()
+    why["share"] = 100 * why.us / why.us.sum()
+    why["meaning"] = [f"{ncu.METRICS[f'stall_{name}'].meaning} ({name})" for name in why["first"]]
+    heads = {"meaning": "largest reason", "launches": "launches", "share": "% of counted time"}
+    heads |= {"cycles": "cycles, median", "parts": "in"}
+    forms = {"share": "{:.0f}", "cycles": "{:.1f}"}
+    display.table(why.sort_values("us", ascending=False), heads, forms, f"{len(step)} launches, {gpu}")
+    each = top.assign(
+        wait=[", ".join(f"{name} {cycles:.1f}" for name, cycles in pairs) for pairs in top.waits],
+        busy=100 * top.issue_active,
+    )
+    heads = {"name": "part: kernel", "busy": "cycles with an instruction, %"}
+    heads |= {"wait": "waits most for (cycles)"}
+    title = "The two largest reasons of each kernel (not_selected: ready, but another warp was issued; "
+    display.table(each, heads, {"busy": "{:.0f}"}, f"{title}imc_miss: the cache of constants)", folded=True)
+
+
+def _first_wait(step: Rows) -> Rows:
+    return step.waits.map(lambda waits: waits[0][0])
+
+
+def waits_said(step: Rows) -> None:
+    """Say what the weight products wait for, and what short launches wait for."""
+    weights = step[step["class"] == "weight"]
+    firsts = _first_wait(weights)
+    reason = firsts.mode().iloc[0]
+    display.say(
+        f"{(firsts == reason).sum()} of {len(weights)} weight products wait most for one "
+        f"thing, `{reason}`: {ncu.METRICS[f'stall_{reason}'].meaning}. An SM has "
+        f"{weights.occupancy_pct.median():.0f} % of the warps that it could hold. That is enough if each "
+        "warp keeps enough bytes in flight (lesson 01's law). But a product that ends before the memory is "
+        "busy never gets there."
+    )
+    hungry = step[_first_wait(step) == "no_instruction"]
+    if len(hungry):
+        display.say(
+            f"{len(hungry)} launches wait most for their own instructions. Their median takes "
+            f"{hungry.us.median():.1f} µs, in which a kernel fetches its code and runs it hardly more than "
+            "once. (`ncu` has just emptied the caches, so in use this wait may be shorter.)"
+        )
+
+
+def sectors(step: Rows, here: Lab) -> None:
+    """Say how many sectors a load of the counted launches takes."""
+    weights, loads = step[step["class"] == "weight"], step.load_sectors_per_request
+    silent = weights[weights.load_sectors_per_request.isna()]
+    text = f"Over the counted launches a load takes {loads.min():.1f} to {loads.max():.1f} sectors. "
+    text += f"{len(silent)} of {len(weights)} weight products make no such load at all"
+    if len(silent) and here.spec and here.spec.has_hopper:
+        text += ": on Hopper the library's products fetch whole tiles of the matrix by a copy engine (TMA), "
+        text += "which these counters do not see. The DRAM bytes above include them"
+    display.say(f"{text}.")
+
+
+# --- products alone -----------------------------------------------------------------------------------------
+
+
+def alone(here: Lab) -> Rows:
+    """The weight products timed alone, by their bytes; borrowed where the recording has none."""
+
+    def of(lab: Lab) -> Rows:
+        asked = [case for case in lab.cases("attribution") if case.operator == "gemv"]
+        return lab.measure("attribution", asked).sort_values("bytes")
+
+    found = of(here)
+    return found if len(found) else of(display.borrowed(here, "no product was timed alone"))
+
+
+def rate_by_bytes(timed: Rows, products: Rows, gpu: str, read: float) -> None:
+    """Draw the rate of products by their bytes, timed alone and in the model, and a fixed time plus bytes."""
+    title = "Weight products: the larger, the nearer to the roof"
+    fixed, rate = launch_rule.line(timed.bytes, timed.median_us, read)
+    fig, ax = plot.figure("bytes of the matrix", "GB/s", title, xlog=True)
+    there = products.drop_duplicates(["n", "k"]).sort_values("bytes")
+    sizes = timed.bytes.astype(float)
+    lines = [
+        plot.series(ax, timed.bytes, timed.gb_s, label="alone"),
+        plot.series(ax, there.bytes, there.gb_s, label="in the model"),
+    ]
+    for line in lines:
+        line.set_linestyle("none")
+    law = plot.series(ax, sizes, sizes / (fixed + sizes / rate / 1e3) / 1e3, label=f"{fixed:.1f} µs + bytes")
+    law.set_marker("")
+    plot.roof_line(ax, read, f"read roof {read:,.0f} GB/s")
+    ax.set_xticks([10**power for power in (6, 7, 8)], ["1 MB", "10 MB", "100 MB"])
+    plot.label_ends(ax)
+    plot.show(fig, plot.caption(timed, gpu, "cuBLAS products, cold", ("read", read, "GB/s")))
+
+
+def laptop_line() -> tuple[float, float]:
+    """Fixed time in microseconds and rate in GB/s of the laptop's published products."""
+    rows = _laptop_products()
+    return launch_rule.line(rows.bytes, rows.median_us)
+
+
+def _laptop_products() -> Rows:
+    rows = labs.open("replay", LAPTOP).store.read("attribution")
+    return rows[(rows.operator == "gemv") & rows.n.notna()].set_index(["n", "k"])
+
+
+def two_gpus(products: Rows, gpu: str) -> None:
+    """Show what share of the memory's rate each product reaches, here and on the published laptop."""
+    rows, (_, rate) = _laptop_products(), laptop_line()
+    pairs = products[["n", "k"]].itertuples(index=False, name=None)
+    theirs = [rows.gb_s.get(pair) for pair in pairs]
+    both = products[["part", "us", "pct"]].assign(mb=products.bytes / 1e6)
+    both["laptop"] = [100 * each / rate if each else None for each in theirs]
+    heads = {"part": "projection", "mb": "MB", "us": "µs (nsys)", "pct": f"% of the roof, {gpu}"}
+    heads |= {"laptop": "% of the rate of large products, RTX 4070 Laptop"}
+    display.table(both, heads, dict.fromkeys(list(heads)[1:], "{:.1f}"))
+
+
+def fixed_time(timed: Rows, products: Rows, gpu: str, read: float) -> None:
+    """Say what a product costs besides its bytes, here and on the laptop."""
+    fixed, _ = launch_rule.line(timed.bytes, timed.median_us, read)
+    there, rate = laptop_line()
+    half = fixed * read * 1e3
+    display.say(
+        f"The fixed time here is **{fixed:.1f} µs** a product, in which {half / 1e6:.0f} MB could be read at "
+        "the roof. For a smaller matrix the fixed time is more than that of its bytes: on "
+        f"{gpu}, for every product but {display.listed(products[products.bytes > half].part)}. A line "
+        f"through the laptop's published products gives {there:.1f} µs, worth {there * rate / 1e3:.1f} MB at "
+        f"the fitted rate of {rate:,.0f} GB/s."
+    )
+
+
+def output_head(products: Rows, steps: Rows, model: Model) -> None:
+    """Say what the output head takes, and what the published profile takes for it."""
+    head, known, (_, rate) = products.set_index("part").loc["lm_head"], published(), laptop_line()
+    by_size = 100 * head.bytes / model_shapes.weight_bytes(model, "fp16")
+    display.say(
+        f"`lm_head` is {by_size:.0f} % of a token's weight bytes. It takes {head.us:,.0f} "
+        f"µs, **{100 * head.us / steps.us.sum():.1f} %** of the token's GPU time here, at "
+        f"{head.pct:.0f} % of the roof. At the laptop's rate its {head.bytes / 1e6:,.0f} "
+        f"MB would take {head.bytes / rate / 1e6:.2f} ms."
+    )
+    display.say(
+        "The published profile names a tensor-core kernel with "
+        f"{100 * known['decode_gemm'] / known['decode_kernels']:.1f} % of GPU time and "
+        f"takes it for the output head. That is {known['decode_gemm'] / 1e3:.2f} ms, too "
+        "short to read that matrix: the head must be among the products that it counts as GEMVs."
+        if known["decode_gemm"] < 0.8 * head.bytes / rate / 1e3
+        else "The published tensor-core kernel could be the output head."
+    )
+
+
+# --- the roofline -------------------------------------------------------------------------------------------
+
+
+def fp16_peak(here: Lab) -> float:
+    """The measured FP16 peak in TFLOP/s; borrowed where the recording has none."""
+    peak = here.roof.get("fp16_tensor")
+    return (peak or display.borrowed(here, "no product was timed").roof["fp16_tensor"]).value
+
+
+def under_the_roofline(
+    products: Rows, prompt: Rows, trace: Rows, tokens: int, here: Lab, peak: float
+) -> None:
+    """Draw the products of one token and those of a prompt of `tokens` under memory and arithmetic."""
+    read, gpu = here.roof["dram_read"].value, here.run.gpu
+    ridge = roofline.ridge(read, peak)
+    title = "Weight products of one token under the roofline"
+    fig, ax = plot.figure("FLOP per DRAM byte", "TFLOP/s", title, xlog=True, ylog=True)
+    ends = [0.3, ridge, 1000.0]
+    ax.plot(ends, [min(x * read / 1e3, peak) for x in ends], color=plot.ROOF_COLOUR)
+    style: dict[str, Any] = {"textcoords": "offset points", "color": plot.ROOF_COLOUR, "fontsize": 8.5}
+    words, middle = f"read roof {read:,.0f} GB/s", ridge**0.5
+    ax.annotate(words, (middle, middle * read / 1e3), (-8, 4), ha="right", **style)
+    ax.annotate(f"FP16 {peak:,.0f} TFLOP/s", (ridge, peak), (-8, 2), ha="right", **style)
+    for _, twins in products.groupby("bytes", sort=False):
+        at = (twins.intensity.mean(), twins.tflop_s.mean())
+        ax.annotate(", ".join(twins.part), at, (8, -3), **style)
+    long = launch_rule.by_part(trace[trace.operator == "prefill"], attribution.MODEL, read)
+    tall = prompt[prompt["class"] == "weight"].set_index("part")
+    long = long[long.part.isin(tall.index)]
+    work = 2.0 * long.n * long.k * tokens
+    plot.series(ax, products.intensity, products.tflop_s, label="one token").set_linestyle("none")
+    across, up = work / long.part.map(tall.dram_bytes), work / long.us / 1e6
+    plot.series(ax, across, up, label=f"{tokens:,} tokens").set_linestyle("none")
+    ax.annotate(f"{tokens:,} tokens", (across.iloc[-1], up.iloc[-1]), (0, -14), ha="right", **style)
+    low, best = (products.loc[at] for at in (products.tflop_s.idxmin(), products.tflop_s.idxmax()))
+    plot.show(
+        fig,
+        f"{title} on {gpu}, {plot.dates(trace)}: {len(products)} points at {products.intensity.min():.2f} to "
+        f"{products.intensity.max():.2f} FLOP per byte, from {low.tflop_s:.2f} ({low.part}) to "
+        f"{best.tflop_s:.2f} TFLOP/s ({best.part}); ridge at {ridge:.0f}.",
+    )
+
+
+def roofline_said(products: Rows, tokens: int, read: float, peak: float) -> None:
+    """Say where one token's products lie under the roofline."""
+    ridge = roofline.ridge(read, peak)
+    display.say(
+        "One token's products do about one FLOP for each byte; the ridge lies at "
+        f"{ridge / products.intensity.max():.0f} times that. The small ones lie lowest: they reach neither "
+        f"the memory's rate nor the arithmetic's. With {tokens:,} tokens at once each weight is used for all "
+        "of them, and the products move to the other side of the ridge."
+        if ridge > 20
+        else f"One token's products lie left of the ridge at {ridge:.0f} FLOP per byte."
+    )
+
+
+def takeaway(products: Rows, step: Rows, timed: Rows, gpu: str, read: float) -> None:
+    """What to take away, computed."""
+    fixed, _ = launch_rule.line(timed.bytes, timed.median_us, read)
+    head = products.set_index("part").loc["lm_head"]
+    display.say(
+        f"- The weight products read what they must, within {off_percent(products).abs().max():.0f} %.\n"
+        f"- On {gpu} a product costs {fixed:.1f} µs besides its bytes. So `lm_head` "
+        f"reaches {head.pct:.0f} % of the roof, "
+        f"`{products.part[products.pct.idxmin()]}` {products.pct.min():.0f} %.\n"
+        f"- {len(_small(step))} of {len(step)} counted launches are too small for this GPU. Tuning "
+        "their insides will not help; launching fewer will."
+    )
+
+
+def explored(here: Lab, timed: Rows, gpu: str, read: float) -> Any:
+    """The explorer of products by their number of rows."""
+
+    def bound(case: Any) -> float:
+        return roofline.gemm_bytes(1, case.n, case.k, 2) / read / 1e3
+
+    return explorer.Explorer(
+        "products",
+        timed.assign(predicted_us=timed.bytes / read / 1e3),
+        controls={"k": "Columns", "impl": "By"},
+        roof=("DRAM read", read, "GB/s"),
+        labels={"n": "rows"},
+        title=f"Weight products of one token on {gpu}",
+        bound=bound,
+        measure=explorer.measurer(here),
+    )

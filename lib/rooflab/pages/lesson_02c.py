@@ -1,0 +1,302 @@
+"""What lesson 02c shows: the rule behind the products' share of a token's time, its test on another GPU, and
+what a faster kernel would be worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from rooflab import lab as labs
+from rooflab.analysis import time_breakdown
+from rooflab.hardware import device
+from rooflab.lab import Lab
+from rooflab.numerics import model_shapes
+from rooflab.numerics.model_shapes import Model
+from rooflab.pages import Opening, Rows
+from rooflab.pages.lesson_02 import published
+from rooflab.pages.lesson_02b import laptop_line
+from rooflab.studies import launch_rule
+from rooflab.studies.launch_rule import Rule
+from rooflab.view import display, explorer, page, plot
+
+CLASSES = ("weight", "attention", "norm", "rope", "elementwise", "copy")  # that the chart tells apart
+
+
+@dataclass(frozen=True)
+class Two:
+    """The rule of the traced GPU and of the published laptop, and the products' shares in percent."""
+
+    here: Rule
+    laptop: Rule
+    ours: float
+    theirs: float
+
+
+def rules(eager: Rows, model: Model, read: float) -> Two:
+    """The rule fitted to an eager token's trace, and the laptop's: fixed time and rate of its published
+    products, the other launches as traced here.
+    """
+    fixed, rate = laptop_line()
+    law, known = launch_rule.rule(eager, model.name, read), published()
+    ours = 100 * eager[eager["class"] == "weight"].us.sum() / eager.us.sum()
+    theirs = 100 * known["decode_gemv"] / known["decode_kernels"]
+    return Two(law, replace(law, gb_s=rate, product_us=fixed), ours, theirs)
+
+
+def opening(two: Two, model: Model, gpu: str, when: str) -> Opening:
+    """The first screen: the products' share here and on the published laptop, by the rule too."""
+    by_rule = [100 * two.here.share(model), 100 * two.laptop.share(model)]
+    text = f"A launch takes a fixed time, and its bytes on top: products take {two.ours:.0f} % of the GPU's "
+    text += f"time on the {gpu} and {two.theirs:.0f} % on an RTX 4070 Laptop, for which the rule says "
+    text += f"{by_rule[1]:.0f} %."
+    title = "Weight products' share of GPU time"
+    fig, ax = plot.figure("%", title=title, height=2.0)
+    fig.set_figwidth(page.WIDEST)
+    names = [f"{gpu}, traced", f"{gpu}, rule", "RTX 4070 Laptop, published", "RTX 4070 Laptop, rule"]
+    plot.bars(ax, names, [two.ours, by_rule[0], two.theirs, by_rule[1]], "%")
+    able = [
+        "predict a kernel's share of the time on a GPU that you don't have",
+        "say what a faster kernel is worth (Amdahl's law)",
+        "choose between fewer bytes and fewer launches",
+    ]
+    pairs = zip(by_rule, (two.ours, two.theirs), strict=True)
+    off = display.listed([f"{predicted - known:+.0f}" for predicted, known in pairs])
+    caption = f"{title} on {gpu}, {when}, and as published: the rule is {off} percentage points off."
+    return text, able, (fig, caption)
+
+
+# --- two GPUs -----------------------------------------------------------------------------------------------
+
+
+def side_by_side(two: Two, step: Any, model: Model, gpu: str) -> None:
+    """Show a token on the traced GPU and on the laptop; `step` is the eager row of time_breakdown.busy."""
+    known, size = published(), model_shapes.weight_bytes(model, "fp16")
+    each = size / (model_shapes.gemvs(model) + 1) / 1e3
+    both = [
+        ("weight products, % of GPU time", two.ours, two.theirs),
+        ("GPU busy, % of the wait (eager)", step.busy_pct, 100 * known["decode_kernels"] / known["decode"]),
+        ("GPU time of a token, µs", step.gpu_us, known["decode_kernels"]),
+        ("rate of large products, GB/s", two.here.gb_s, two.laptop.gb_s),
+        ("an average product's bytes at that rate, µs", each / two.here.gb_s, each / two.laptop.gb_s),
+        ("fixed time of a product, µs", two.here.product_us, two.laptop.product_us),
+    ]
+    heads = {"what": "", "here": gpu, "there": "RTX 4070 Laptop (published)"}
+    table = pd.DataFrame(both, columns=list(heads))
+    display.table(table, heads, dict.fromkeys(("here", "there"), "{:,.1f}"))
+
+
+def why_they_differ(two: Two, eager: Rows, model: Model) -> None:
+    """Say what differs between the two GPUs."""
+    ratio, others = two.here.gb_s / two.laptop.gb_s, eager[eager["class"] != "weight"].launches.sum()
+    each = model_shapes.weight_bytes(model, "fp16") / (model_shapes.gemvs(model) + 1) / 1e3
+    display.say(
+        f"The memory here is {ratio:.0f} times as fast: an average product's bytes take "
+        f"{each / two.laptop.gb_s:.0f} µs there and {each / two.here.gb_s:.1f} µs here. But the fixed time "
+        f"of a product is {two.laptop.product_us:.1f} µs there and {two.here.product_us:.1f} µs here. **The "
+        f"bytes got faster, the launches did not.** So here the {others:,} other launches, which move few "
+        f"bytes, take {100 - two.ours:.0f} % of the GPU's time."
+        if ratio > 2 and two.ours < 60 and two.here.product_us > 0.5 * two.laptop.product_us
+        else f"The memory here is {display.times(ratio)} times as fast, and the weight products take "
+        f"{two.ours:.0f} % of the GPU's time here, {two.theirs:.0f} % there."
+    )
+
+
+# --- the rule -----------------------------------------------------------------------------------------------
+
+
+def fitted(eager: Rows, two: Two, model: Model, gpu: str, read: float) -> None:
+    """Show each product by the rule beside its trace, and say what the rule gives for all."""
+    law, fit = two.here, launch_rule.by_part(eager, model.name, read)
+    fit["rule"] = law.product_us + fit.bytes / law.gb_s / 1e3
+    fit["off"] = 100 * (fit.rule / fit.us - 1)
+    heads = {"part": "projection", "bytes": "bytes", "us": "traced, µs"}
+    heads |= {"rule": "by the rule, µs", "off": "off, %"}
+    forms = {"bytes": "{:,}", "us": "{:.1f}", "rule": "{:.1f}", "off": "{:+.0f}"}
+    display.table(fit, heads, forms, f"A fixed time and a rate for all products, {gpu}")
+    display.say(
+        f"Each of the other {law.others * model.layers:,.0f} launches takes {law.other_us:.2f} µs on "
+        "average. (Sums of a product's partial results count with the product here, so these are a few launches "
+        f"fewer than above.) The products' share by the rule: {100 * law.share(model):.0f} %; traced: "
+        f"{two.ours:.0f} %."
+    )
+
+
+def tested(two: Two, model: Model, here: Lab) -> None:
+    """Show the laptop's share as published and by the rule, and say how far they are apart."""
+    known = published()
+    blind = time_breakdown.elsewhere(two.here, sheet(here, two), device.get("rtx-4070-laptop"))
+    with_gemm = two.theirs + 100 * known["decode_gemm"] / known["decode_kernels"]
+    by_rule = 100 * two.laptop.share(model)
+    lines = [
+        ("published: cuBLAS GEMV kernels", two.theirs),
+        ("published, with the tensor-core products", with_gemm),
+        ("the rule, with the laptop's own products", by_rule),
+        ("the rule, with only the laptop's datasheet", 100 * blind.share(model)),
+    ]
+    heads = {"what": "RTX 4070 Laptop", "share": "products, % of GPU time"}
+    display.table(pd.DataFrame(lines, columns=list(heads)), heads, {"share": "{:.1f}"})
+    far = [by_rule - each for each in (two.theirs, with_gemm)]
+    total = two.laptop.weights_us(model) + two.laptop.others_us(model)
+    display.say(
+        f"The rule is {far[0]:+.1f} percentage points from the published share, and "
+        f"{far[1]:+.1f} if the tensor-core kernel counts as a weight product, too. "
+        + (
+            "The laptop needs no other explanation."
+            if min(map(abs, far)) < 5
+            else "That is too far: the laptop needs another explanation."
+        )
+        + f" In microseconds: {total:,.0f} predicted for a token, {known['decode_kernels']:,.0f} published. "
+        "One assumption cannot be checked: that the library launched about as many small kernels there "
+        "as here."
+    )
+
+
+def sheet(here: Lab, two: Two) -> float:
+    """The datasheet's bandwidth of the traced GPU, or the fitted rate where none is known."""
+    return here.spec.dram_gb_s if here.spec else two.here.gb_s
+
+
+def every_gpu(two: Two, model: Model, here: Lab, when: str) -> None:
+    """Draw the products' share on every GPU of the course's tables, by the rule, the slowest memory first."""
+    table = time_breakdown.everywhere(two.here, sheet(here, two), [two.here.other_us])
+    mine = table[table.model == model.name].sort_values("gb_s")
+    title = "Products' share of GPU time, by the rule"
+    fig, ax = plot.figure(title=title, height=4.6)
+    plot.bars(ax, mine.gpu + mine.gb_s.map(", {:,.0f} GB/s".format), mine["%"], "%")
+    caption = f"{title} for {model.name}, fitted on {here.run.gpu}, {when}: "
+    plot.show(fig, f"{caption}{len(mine)} GPUs, from {mine['%'].min():.0f} to {mine['%'].max():.0f} %.")
+
+
+def who_waits(two: Two, step: Any, model: Model, here: Lab) -> None:
+    """Say how many GPUs would wait for Python in the eager loop."""
+    host = step.launches * step.wall_per_launch_us
+    times = []
+    for name in device.names():
+        there = time_breakdown.elsewhere(two.here, sheet(here, two), device.get(name))
+        times.append(there.weights_us(model) + there.others_us(model))
+    display.say(
+        f"With this host ({step.wall_per_launch_us:.1f} µs a launch, {host / 1e3:.1f} ms a "
+        f"token) {sum(us < host for us in times)} of the {len(times)} GPUs in the figure would wait for "
+        f"Python in the eager loop. On the laptop a launch cost its caller "
+        f"{published()['decode'] / step.launches:.0f} µs, if there were as many."
+    )
+
+
+# --- many tokens at once ------------------------------------------------------------------------------------
+
+
+def prefill_shares(trace: Rows, busy: Rows, model: Model, gpu: str) -> Rows:
+    """Show attention's share by prompt beside its share of the FLOPs; the rows. `busy` is by prompt."""
+    shared = time_breakdown.by_class(trace[trace.operator == "prefill"])
+    split = shared.pivot_table("pct", "seq", "class", fill_value=0)
+    whole = pd.Series({n: model_shapes.prefill_flops(model, n) for n in split.index})
+    linear = 2 * (model_shapes.body(model) * split.index + model_shapes.head(model))
+    split["flops"] = 100 * (1 - linear / whole)
+    split["rest"] = 100 - split.weight - split.attention
+    split["busy"] = busy.busy_pct
+    heads = {"seq": "tokens", "flops": "attention, % of FLOPs (predicted)"}
+    heads |= {"attention": "attention, % of GPU time", "weight": "products, %"}
+    heads |= {"rest": "all else, %", "busy": "GPU busy, %"}
+    forms = dict.fromkeys(list(heads)[1:], "{:.0f}") | {"seq": "{:,}"}
+    display.table(split.reset_index(), heads, forms, f"Prefill of {model.name}, eager, {gpu}")
+    return split
+
+
+def prefill_by_prompt(trace: Rows, gpu: str, when: str) -> None:
+    """Draw what classes of kernels take of the GPU's time, a bar a prompt."""
+    shared = time_breakdown.by_class(trace[trace.operator == "prefill"])
+    wide = shared.pivot_table(index="seq", columns="class", values="pct", fill_value=0)
+    wide = wide.reindex(columns=CLASSES, fill_value=0)
+    wide["other"] = 100 - wide.sum(axis=1)
+    title = "Prefill: share of GPU time by prompt"
+    fig, ax = plot.figure("% of GPU time", title=title, height=1.5 + 0.4 * len(wide))
+    plot.stacked(ax, [f"{n:,} tokens" for n in wide.index], {name: wide[name] for name in wide})
+    low, high = wide.attention.min(), wide.attention.max()
+    plot.show(fig, f"{title} on {gpu}, {when}: attention {low:.0f} to {high:.0f} %.")
+
+
+def attention_said(split: Rows) -> None:
+    """Say what the prompt's length and what the kernel does to attention's share."""
+    log = labs.open("replay", "rtx-4070-ti-published").store
+    us = log.read("attention").set_index("impl").median_us
+    rates = log.read("prefill").set_index("impl").tok_s
+    pairs = {"scalar": "scalar_attention", "flash_half2": "flash_half2"}
+    then = [
+        100 * us[name] * rates[whole] / 1848e6
+        for name, whole in pairs.items()
+        if name in us and whole in rates
+    ]
+    asked = split.attention
+    at = 1848 if 1848 in asked.index else asked.index[-1]
+    text = f"Attention takes {asked[at]:.0f} % at {at:,} tokens here. It grows with the prompt, from "
+    text += f"{asked.iloc[0]:.0f} to {asked.iloc[-1]:.0f} %, so a short prompt does hide it. But how high it "
+    text += "gets depends on the kernel"
+    if len(then) == 2:
+        text += f": the log's own rows give {then[0]:.0f} % for its scalar kernel and {then[1]:.0f} % for "
+        text += "the tiled one that replaced it, same GPU, same prompt"
+    display.say(f"{text}.")
+
+
+# --- what it would be worth ---------------------------------------------------------------------------------
+
+
+def worth(trace: Rows, walls: Mapping[str, float], two: Two, model: Model, context: int, here: Lab) -> Rows:
+    """Show what each improvement would do to a token, and return it; `walls` are microseconds by way."""
+    step = trace[trace.operator == "decode"]
+    graph, eager = (step[step.variant == variant] for variant in ("graph", "eager"))
+    base = graph if len(graph) else eager
+    wanted = time_breakdown.gains(base, two.here, model, context, here.roof["dram_read"].value)
+    table = time_breakdown.worth(base, wanted, walls["eager"], walls.get("graph", eager.us.sum()))
+    heads = {"what": "if a token had", "pct": "changes, % of GPU time"}
+    heads |= {"us": "saves, µs", "graph": "as a graph, times as fast"}
+    heads |= {"eager": "eager, times as fast"}
+    forms = {"pct": "{:.0f}", "us": "{:,.0f}", "graph": "{:.2f}", "eager": "{:.2f}"}
+    display.table(table, heads, forms, f"One token at context {context:,}, {here.run.gpu}")
+    return table
+
+
+def worth_said(table: Rows, two: Two, model: Model) -> None:
+    """Say what fewer bytes and what fewer launches would bring."""
+    int4 = table[table.what.str.startswith("INT4")].iloc[0]
+    norm = table[table.what.str.contains("norm")].iloc[0]
+    size = model_shapes.weight_bytes(model, "fp16")
+    less = model_shapes.weight_bytes(model, "int4_g128", "fp16")
+    small = replace(two.laptop, gb_s=two.laptop.gb_s * size / less)
+    before, after = (each.weights_us(model) + each.others_us(model) for each in (two.laptop, small))
+    display.say(
+        "INT4 products read a quarter of the bytes in every layer. By the rule that makes a token "
+        f"{int4.graph:.2f} times as fast here, as a graph, and the laptop's GPU time {before / after:.1f} "
+        "times shorter. Fusing each norm into one launch, which leaves the weights as they are, brings "
+        f"{norm.graph:.2f} times here, and {norm.eager:.2f} times even in the eager loop."
+    )
+
+
+def takeaway(two: Two, model: Model, gpu: str) -> None:
+    """What to take away, computed."""
+    display.say(
+        "- The bottleneck depends on which takes longer, a launch's bytes or the launch itself. Products "
+        f"take {two.ours:.0f} % of GPU time on {gpu} and {two.theirs:.0f} % on an RTX 4070 Laptop, for which "
+        f"the rule says {100 * two.laptop.share(model):.0f} %.\n"
+        "- On a fast GPU there are two ways to a faster token: fewer bytes, and fewer launches. This course "
+        "goes both.\n"
+        "- A share of time belongs to a model, a GPU *and* its kernels. Quote all three."
+    )
+
+
+def explored(two: Two, model: Model, here: Lab) -> Any:
+    """The explorer of the rule for every GPU and model."""
+    costs = [1.0, round(two.here.other_us, 2), 4.0]
+    return explorer.Explorer(
+        "rule",
+        time_breakdown.everywhere(two.here, sheet(here, two), costs),
+        x="launch_us",
+        y="%",
+        controls={"gpu": "GPU", "model": "Model"},
+        labels={"launch_us": "µs a small launch", "%": "products, %"},
+        title="Share of weight products in a token's GPU time, by the rule",
+        start={"gpu": "H200", "model": model.name, "launch_us": costs[1]},
+    )

@@ -119,9 +119,9 @@ def fitted(eager: Rows, two: Two, model: Model, gpu: str, read: float) -> None:
     display.table(fit, heads, forms, f"A fixed time and a rate for all products, {gpu}")
     display.say(
         f"Each of the other {law.others * model.layers:,.0f} launches takes {law.other_us:.2f} µs on "
-        "average. (Sums of a product's partial results count with the product here, so these are a few launches "
-        f"fewer than above.) The products' share by the rule: {100 * law.share(model):.0f} %; traced: "
-        f"{two.ours:.0f} %."
+        "average. (Sums of a product's partial results count with the product here, so these are a few "
+        f"launches fewer than above.) The products' share by the rule: {100 * law.share(model):.0f} %; "
+        f"traced: {two.ours:.0f} %."
     )
 
 

@@ -14,7 +14,11 @@ from rooflab.ops import int4, stream
 from rooflab.pages import Opening, Rows, one_line
 from rooflab.studies import bandwidth, static
 from rooflab.studies import int4 as study
-from rooflab.view import display, page
+from rooflab.view import display, page, plot
+
+_RUNGS = int4.LADDERS["int4"]
+# The rungs written for one token; the others of the ladder wait for part 04c.
+_ONE_TOKEN = [rung.name for rung in (*_RUNGS[:5], *_RUNGS[6:9])]
 
 
 def affordable(sms: int, ghz: float, read_roof: float, weight: float) -> float:
@@ -31,7 +35,7 @@ def opening(here: Lab, large: Any, afford: float) -> Opening:
         f"At the read roof of the {gpu} an INT4 weight may cost {afford:.1f} instructions, and "
         "the plain kernel "
     )
-    tensor = best["impl"] in [rung.name for rung in int4.LADDERS["int4"][6:]]
+    tensor = best["impl"] in [rung.name for rung in _RUNGS[6:]]
     how = "unpacks with fewer and lets tensor cores multiply" if tensor else "is the fastest"
     answer += f"spends six and more. {best['impl']} {how}: against {first['impl']} it is "
     answer += (
@@ -42,7 +46,8 @@ def opening(here: Lab, large: Any, afford: float) -> Opening:
         "turn four-bit codes into FP16 numbers without a conversion",
         "read from counters whether a kernel is bound by issue slots or by memory",
     )
-    shown = own.sort_values("median_us").drop_duplicates("impl").sort_index()
+    shown = own[own["impl"].isin(_ONE_TOKEN) | (own["case"] == best["case"])]
+    shown = shown.sort_values("median_us").drop_duplicates("impl").sort_index()
     shown = pd.concat([shown, rows[rows["kind"] == "peer"]])
     roof = ("read", here.roof["dram_read"].value, "GB/s")
     return answer, able, page.ladder(shown, gpu, roof, f"INT4, one token, {large[0]} × {large[1]}")
@@ -76,8 +81,8 @@ def instruction_budget(sms: int, ghz: float, read_roof: float, weight: float, gp
     display.table(budget, names, forms, f"{slots:,.0f} thread instructions a nanosecond on {gpu}")
     afford = float(budget["each"][0])
     display.say(
-        f"FP16 weights were easy: {budget['each'][1]:.0f} instructions each. INT4 weights come "
-        f"{2 / weight:.1f} times as densely, need more work, and may cost **{afford:.1f}**. "
+        f"An FP16 weight may cost {budget['each'][1]:.0f} instructions. Of INT4 weights "
+        f"{2 / weight:.1f} times as many arrive, each needs more work, and it may cost **{afford:.1f}**. "
         + (
             f"Six or more cannot reach more than {afford / 6:.0%} of the roof on the {gpu}, "
             "whatever the loads."
@@ -97,7 +102,7 @@ def compiled_instructions(rungs: Any) -> None:
     names = {"impl": "Rung", "arch": "GPU (sm_)", "instructions": "Instructions"}
     names |= {"loads_16b": "16-byte loads", "conversions": "Integer to float"}
     names |= {"fused_multiply_adds": "Multiply-adds"}
-    display.table(facts, names, {}, "In the compiled kernels")
+    display.table(facts, names, {}, "What the compiler made of rungs 1 to 3", folded=True)
 
 
 def tiles_lose_nothing() -> None:
@@ -134,9 +139,9 @@ def ladder_times(large: Any, small: Any, here: Lab, gpu: str) -> tuple[dict[Any,
     forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}")
     forms |= {"of": "{:.2f}", "spread": "{:.1%}"}
     called = {"torch.matmul": "FP16 cuBLAS", "two_op": "two-op, fair", "torch.two_op": "two-op, literal"}
-    display.table(
-        shown.replace({"impl": called}), names, forms, f"{large[0]} × {large[1]}, batch 1, on {gpu}"
-    )
+    later = [rung.name for rung in _RUNGS if rung.name not in _ONE_TOKEN]
+    table = shown[~shown["impl"].isin(later)].replace({"impl": called})
+    display.table(table, names, forms, f"{large[0]} × {large[1]}, batch 1, on {gpu}")
     return ladder, tuned, shown
 
 
@@ -196,10 +201,17 @@ def instructions_a_weight(
     spent["slots"] = spent["inst_executed"] / (sms * 4 * ghz) / 1e3
     spent["bytes_us"] = spent["bytes"] / read_roof / 1e3
     one_token = spent[spent["impl"].isin([r.name for r in (*rungs[:5], *rungs[6:8])]) | last]
+    if len(one_token):
+        title = f"Instructions a weight, {large[0]} × {large[1]}"
+        fig, ax = plot.figure("instructions", title=title, height=1.3 + 0.21 * len(one_token))
+        plot.bars(ax, list(one_token["impl"]), one_token["each"], "", ("the roof allows", afford, ""))
+        under = one_token["impl"][one_token["each"] <= afford]
+        caption = f"{title}, on {here.run['gpu']}, counted by ncu, {plot.dates(one_token)}: the roof allows "
+        plot.show(fig, f"{caption}{afford:.1f}, and {display.listed(under)} stay under that.")
     names = {"impl": "Rung", "each": "Instructions a weight", "slots": "Their slots (µs)"}
     names |= {"bytes_us": "Its bytes (µs)", "median_us": "Measured (µs)"}
     forms = dict.fromkeys(("slots", "bytes_us", "median_us"), "{:.1f}") | {"each": "{:.2f}"}
-    display.table(one_token, names, forms, f"{large[0]} × {large[1]}; a weight may cost {afford:.1f}")
+    display.table(one_token, names, forms, "Issue slots, bytes and time of each rung", folded=True)
     return spent, one_token
 
 
@@ -212,7 +224,8 @@ def stalls(one_token: Rows) -> None:
     one_token = one_token.assign(slot=100 * one_token["issue_active"])
     forms = dict.fromkeys(names, "{:.0f}") | {"impl": ""}
     forms |= dict.fromkeys(("stall_long_scoreboard", "stall_math_pipe_throttle"), "{:.1f}")
-    display.table(one_token, names, forms, "Waits: cycles of a warp for each instruction it issues")
+    title = "What is busy, and what warps wait for, in cycles for each instruction they issue"
+    display.table(one_token, names, forms, title, folded=True)
 
 
 def limit_of_each_rung(gpu: str, spent: Rows, rungs: Any) -> None:
@@ -287,7 +300,7 @@ def takeaway(gpu: str, afford: float, shown: Rows, large: Any, big: Rows, weight
     text = f"- At the roof of the {gpu} an INT4 weight may cost {afford:.1f} instructions. Smaller "
     text += "weights make a product *harder* to keep at the roof, because more of them arrive.\n"
     text += "- Wide loads and shared x save instructions; so do tensor cores, even for one token.\n"
-    text += "- A trick is worth what the clock says, on the shape and the GPU at hand.\n"
+    text += "- What a change brings depends on the shape and on the GPU: measure it.\n"
     fastest = shown[shown["kind"] == "own"].sort_values("median_us").iloc[0]
     text += f"- {large[0]} × {large[1]}: {fastest['impl']} reaches {fastest['roof_fraction']:.0%} of the roof"
     if "torch.matmul" in big.index:

@@ -7,15 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab import claims, studies
-from rooflab.analysis import int4 as analysis
+from rooflab import studies
 from rooflab.analysis import states
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
-from rooflab.ops import int4, stream
+from rooflab.ops import int4
 from rooflab.pages import Opening, Rows, one_line
-from rooflab.studies import bandwidth
 from rooflab.studies import int4 as study
 from rooflab.view import display, explorer, plot
 
@@ -47,12 +45,11 @@ def opening(here: Lab, drawn: Any, batches: list[int]) -> Opening:
         "say at which batch a quantised product stops paying",
     )
     title = f"{drawn[0]} × {drawn[1]} by number of tokens"
-    fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=2.6)
+    fig, ax = plot.figure("tokens", "µs", title, xlog=True, height=2.6)
     for label, rows in (("INT4, ours", ours), ("FP16, cuBLAS", theirs.sort_values("batch"))):
         if len(rows):
             plot.series(ax, rows["batch"], *plot.band(rows, "median_us"), label=label)
     ax.set_xticks(batches, [str(batch) for batch in batches])
-    plot.round_ticks(ax)
     plot.label_ends(ax)
     both = pd.concat([ours, theirs])
     return answer, able, (fig, plot.caption(both, gpu, title, y="median_us"))
@@ -106,7 +103,7 @@ def free_tokens(sms: int, ghz: float, read_roof: float, table: Rows, some: list[
     free = table["batch"][table["ours"] <= (1 + near) * table["ours"].iloc[0]].max()
     text = f"**Up to {free} tokens should cost what one costs**, to {near:.0%}; "
     text += f"from batch {some[0]} to {some[-1]} the bound grows by {flat - 1:.0%}. "
-    text += "On CUDA cores, the ordinary arithmetic units, that cannot be had: a token costs every weight "
+    text += "On CUDA cores, the ordinary arithmetic units, that is impossible: a token costs every weight "
     text += f"one multiply-add, and a weight may cost {afford:.1f} instructions in all, unpacking included "
     text += f"(04b). At {int(afford) + 1} tokens the multiply-adds alone are too many. Tensor cores take "
     text += "eight tokens with the instruction that they need for one."
@@ -135,7 +132,7 @@ def read_once_explained(table: Rows, gpu: str, wide: Rows, rungs: Any) -> None:
     text += f"The weights are the same from batch {grown.index[0]} to {grown.index[-1]}, and the time "
     text += display.change(grown.iloc[-1] / grown.iloc[0])
     if grown.iloc[-1] > 1.5 * grown.iloc[0]:
-        text += ": what is paid for is arithmetic, as predicted"
+        text += ": arithmetic takes the time, as predicted"
     text += "."
     display.say(text)
 
@@ -162,9 +159,7 @@ def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) ->
     display.say(text + (f"**; {', '.join(rest)}." if rest else "**."))
 
 
-def gated_points(
-    shapes: list[Any], batches: list[Any], here: Lab, rungs: Any, folded: Any
-) -> tuple[Rows, dict[str, Any]]:
+def gated_points(shapes: list[Any], batches: list[Any], here: Lab, rungs: Any) -> tuple[Rows, dict[str, Any]]:
     """Say how near the points come to the allowed error; the rows and the names of contestants."""
     cases = [c for n, k in shapes for c in study.batches(n, k, batches, here.sized)]
     rows = here.measure("int4", cases)
@@ -181,7 +176,7 @@ def gated_points(
     absent = sorted({c.impl for c in cases} - set(rows["impl"]) - {r.name for r in rungs})
     display.say(f"{text}Not installed on that machine: {', '.join(absent) or 'none'}.")
     lines = [f"{c.Index}: {c.points} points, at most {c.most:.2f}" for c in judged.itertuples()]
-    folded("Each contestant's largest error, as a share of what it is allowed", lines)
+    display.fold_items("Each contestant's largest error, as a share of what it is allowed", lines)
     return rows, titles
 
 
@@ -246,10 +241,10 @@ def gain_explained(gain: Rows, batches: list[Any], shapes: list[Any]) -> None:
     ends = [(f"{n} × {k}", gain[n, k].dropna()) for n, k in shapes]
     text += ", ".join(f"from {g.iloc[0]:.2f} to {g.iloc[-1]:.2f} at {name}" for name, g in ends)
     falls = all(g.iloc[-1] < g.iloc[0] for _, g in ends)
-    display.say(text + (": more tokens are more arithmetic, and that INT4 does not save." if falls else "."))
+    display.say(text + (": more tokens are more arithmetic, and INT4 does not save that." if falls else "."))
 
 
-def against_peers(times: Rows, shapes: list[Any], some: list[Any], folded: Any) -> None:
+def against_peers(times: Rows, shapes: list[Any], some: list[Any]) -> None:
     """Say at how many points ours is faster than the fastest peer."""
     peers = [c for c in times if c not in ("ours", "FP16 cuBLAS", "two-op")]
     ahead = (times[peers].min(axis=1) / times["ours"]).dropna()
@@ -264,7 +259,7 @@ def against_peers(times: Rows, shapes: list[Any], some: list[Any], folded: Any) 
         for n, k in shapes:
             side = ahead[n, k].reindex(some).dropna()
             lines.append(f"{n} × {k}: " + ", ".join(f"{x:.2f} at {b}" for b, x in side.items()))
-        folded("How many times as fast as the fastest peer, by batch", lines)
+        display.fold_items("How many times as fast as the fastest peer, by batch", lines)
 
 
 def states_compared(here: Lab, gpu: str) -> None:
@@ -305,7 +300,7 @@ def large_batches(shapes: list[Any], here: Lab, titles: dict[str, Any]) -> tuple
     return source, beyond
 
 
-def large_batches_explained(beyond: Rows, peak: float, source: Lab, here: Lab, folded: Any) -> None:
+def large_batches_explained(beyond: Rows, peak: float, source: Lab, here: Lab) -> None:
     """Say up to how many tokens INT4 stays ahead."""
     last = beyond[beyond["batch"] == beyond["batch"].max()]
     text = f"**At {last['batch'].iloc[0]} tokens FP16 is faster on {(last['gain'] < 1).sum()} of "
@@ -322,104 +317,7 @@ def large_batches_explained(beyond: Rows, peak: float, source: Lab, here: Lab, f
     for row in beyond.rename(columns={"FP16 cuBLAS": "fp16", "two-op": "unpacked"}).itertuples():
         line = f"{row.shape}, {row.batch} tokens: ours {row.ours:.1f} µs ({row.rate:.0f} TFLOP/s), "
         lines.append(line + f"FP16 {row.fp16:.1f} µs, two-op {row.unpacked:.1f} µs")
-    folded("The times", lines)
-
-
-def goals(here: Lab, rows: Rows, gpu: str) -> tuple[list[Any], Rows]:
-    """Show every floor and aim with what was reached; the goals and their verdicts."""
-    square = [c for c in here.cases("int4") if (c.n, c.k) == study.SQUARE]
-    squared = here.measure("int4", square) if square else rows[:0]
-    goals = claims.select("04c_batch", source=claims.COURSE)
-    evidence = claims.Evidence(here.store, {"int4": pd.concat([rows, squared])})
-    board = claims.board(goals, evidence)
-    board["met"] = board["word"].replace({claims.HOLDS: "yes", claims.SHORT: "no"})
-    board["what"] = board["says"] + ": " + board["quantity"]
-    names = {"group": "Kind", "what": "What", "bars": "Asked"}
-    names |= {"measured": "Reached", "met": "Met"}
-    board["bars"] = board["bars"].str.replace(" ", " ")
-    display.table(board, names, {}, f"Judged on {gpu}")
-    return goals, board
-
-
-def goals_counted(board: Rows, gpu: str, rows: Rows) -> None:
-    """Say how many floors and aims are met, and where the rest fail."""
-    counts = board.groupby("group")["word"].agg(lambda w: [(w == claims.HOLDS).sum(), len(w)])
-    text = f"**Of {counts['floor'][1]} floors {counts['floor'][0]} are met, of {counts['aim'][1]} aims "
-    text += f"{counts['aim'][0]}, on the {gpu}.** "
-    try:
-        lost = [("FP16", analysis.slower_than_fp16(rows)), ("a peer", analysis.slower_than_peers(rows))]
-        for who, points in lost:
-            if points:
-                where = ", ".join(f"{n} × {k} at {batch}" for n, k, batch in points)
-                text += f"Not faster than {who}: {where}. "
-    except claims.NoEvidence as missing:
-        text += f"No floor counts without the strongest peers: {missing}. "
-    missed = board[(board["group"] == "aim") & (board["word"] != claims.HOLDS)]
-    if len(missed):
-        text += "Could the aims that were missed have been reached?"
-    display.say(text)
-
-
-def possible_gains(
-    here: Lab,
-    read_roof: float,
-    peak: float,
-    times: Rows,
-    gain: Rows,
-    shapes: list[Any],
-    batches: list[Any],
-    gpu: str,
-) -> Rows:
-    """Show the reached gain beside the most that the bounds allow; the points."""
-    best = stream.DEFAULT["read"]
-    reads = [c for c in here.cases("bandwidth") if c.operator == "read"]
-    reads = [c for c in reads if c.impl == best and c.cache == "cold"]
-    start = bandwidth.fixed_us(here.measure("bandwidth", reads), read_roof)
-
-    def limits(n, k, batch):
-        moved = roofline.gemm_bytes(batch, n, k, WEIGHT_BYTES["int4_g128"])
-        least = start + roofline.bound(moved, roofline.gemm_flops(batch, n, k), read_roof, peak).us
-        fp16 = times["FP16 cuBLAS"][n, k, batch]
-        return [f"{n}×{k}", batch, fp16, least, fp16 / least, gain[n, k, batch]]
-
-    points = [(n, k, batch) for n, k in shapes if (n, k) in analysis.LARGE for batch in batches]
-    points = [limits(*point) for point in points if point in gain.index]
-    points = pd.DataFrame(points, columns=["shape", "batch", "fp16", "least", "most", "gain"])
-    points["of"] = [f"{p.gain:.2f} of {p.most:.2f}" for p in points.itertuples()]
-    table = points.pivot(index="batch", columns="shape", values="of")[points["shape"].unique()]
-    table = table[table.index.isin((1, 16, 32, 64))]
-    names = {"batch": "Batch"} | {shape: shape for shape in table}
-    display.table(table.reset_index(), names, {}, f"Gain over FP16, of the most there is, on {gpu}")
-    return points
-
-
-def were_aims_within_said(goals: list[Any], board: Rows, points: Rows, folded: Any) -> None:
-    """Were the aims within reach? In words."""
-    bars = {goal.name: goal.tests[0].bar.value for goal in goals}
-    reached = board.set_index("id")["measured"]
-    aims = {"A5": (1, 16), "A6": (32, 32), "A7": (64, 64)}  # the gains asked on both shapes, by batch
-    text, within = "", 0
-    for id, (low, high) in aims.items():
-        side = points[points["batch"].between(low, high)]
-        if len(side):
-            within += side["most"].min() > bars[id]
-            text += f"- Batch {low} to {high}: " if low < high else f"- Batch {high}: "
-            text += f"asked {bars[id]:.1f}, possible {side['most'].min():.2f}, reached "
-            text += f"{reached[id]}\n"
-    share = points["gain"] / points["most"]
-    head = f"**{within} of {len(aims)} aims for the gain lie within what the roofs leave**, and ours "
-    head += (
-        f"reaches {share.min():.0%} to {share.max():.0%} of that"
-        if len(share.dropna())
-        else "was not measured"
-    )
-    head += ". The smallest gain on the two shapes:"
-    display.say(f"{head}\n\n{text}")
-    lines = [
-        f"{p.shape}, batch {p.batch}: FP16 {p.fp16:.1f} µs, ours at least {p.least:.1f} µs"
-        for p in points.itertuples()
-    ]
-    folded("The times behind it", lines)
+    display.fold_items("The times", lines)
 
 
 def busy_units(here: Lab, shapes: list[Any], gpu: str) -> Rows:
@@ -454,16 +352,16 @@ def gap_explained(seen: Rows) -> None:
         one, other = few.loc[few["dram_pct"].idxmax()], many.loc[many["dram_pct"].idxmax()]
         busiest = max(other["dram_pct"], other["tensor_pct"], 100 * other["issue_active"])
         text = f"**On {one['shape']} DRAM is {one['dram_pct']:.0f} % busy at batch 1; at batch "
-        text += f"{other['batch']} no unit is busier than {busiest:.0f} %.** While the profiler looks, "
+        text += f"{other['batch']} no unit is busier than {busiest:.0f} %.** Under the profiler "
         text += f"DRAM is {other['dram_pct']:.0f} % busy there, "
         text += f"the tensor cores {other['tensor_pct']:.0f} %, the issue slots "
         text += f"{100 * other['issue_active']:.0f} %. "
         if busiest < 80:
-            text += "The time goes into taking turns: weights must have "
-            text += "come before they are unpacked, and be unpacked before they are multiplied, and "
-            text += f"with {other['occupancy_pct']:.0f} % of the warps that an SM could hold there "
-            text += "are few others to fill the gaps. "
-        text += "More tokens make each turn longer: x takes shared memory away from weights under way."
+            text += "The steps wait for each other: weights must arrive before they are unpacked, and be "
+            text += "unpacked before they are multiplied. With "
+            text += f"{other['occupancy_pct']:.0f} % of the warps that an SM could hold there are few others "
+            text += "to fill the gaps. "
+        text += "More tokens make each step longer: x takes shared memory away from weights in flight."
     display.say(text)
 
 

@@ -52,6 +52,12 @@ def fold(summary: str, tables: Iterable[Sequence[Any]]) -> None:
     display(HTML(f"<details><summary>{summary}</summary>\n{inside}\n</details>"))
 
 
+def fold_items(summary: str, lines: Iterable[str]) -> None:
+    """Display a list of Markdown lines behind one line to click."""
+    items = "\n".join(f"- {line}" for line in lines)
+    say(f"<details><summary>{summary}</summary>\n\n{items}\n\n</details>")
+
+
 def _html(
     frame: pd.DataFrame,
     columns: Mapping[str, str],

@@ -70,9 +70,9 @@ def rows_right(put=lambda array: array, get=lambda array: array, target="cpu"):
         return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * w
 
     n, heads, kv_heads, width = 3, 4, 2, 128
-    bests = np.full((70, 2), -np.inf, np.float32)
-    bests.view(np.int32)[:, 1] = np.arange(70)
-    bests[[40, 66], 0] = 2.5
+    candidates = np.full((70, 2), -np.inf, np.float32)
+    candidates.view(np.int32)[:, 1] = np.arange(70)
+    candidates[[40, 66], 0] = 2.5
     ids = rng.integers(0, 6, 9).astype(np.int32)
     tokens, position = put(ids), put(np.array([4], np.int32))
     place, length = (room(1, dtype=np.int32) for _ in range(2))
@@ -88,7 +88,7 @@ def rows_right(put=lambda array: array, get=lambda array: array, target="cpu"):
     planes = to_planes(quantise_q8_0(table))
     embedded, seeds, told = room(n, 96, dtype=np.float32), room(n, 96), room(n, 3, 32)
     with ops.on(target):
-        gemma_ops.sample_candidates(put(bests), tokens, position, place, length)
+        gemma_ops.sample_candidates(put(candidates), tokens, position, place, length)
         assert [int(get(each)[0]) for each in (position, place, length)] == [5, 4, 5]
         ids[4] = 40
         assert get(tokens).tolist() == ids.tolist()

@@ -189,7 +189,7 @@ def every_step() -> None:
             if rung.archs == ("90a",) and not hopper:
                 continue
             state = decoder.state_for(shape, 64, 5, lambda size, dtype: cupy.zeros(size, dtype))
-            state.bests[...] = cupy.asarray(decoder.candidates(3, 5))
+            state.candidates[...] = cupy.asarray(decoder.candidates(3, 5))
             state.position[...] = 40  # of a cache in parts
             for _ in range(2):  # STAGES: synccheck follows only so many barriers
                 decoder.step(shape, weights, state, steps=2, rung=rung.name, WARPS=4, STAGES=3)
@@ -225,8 +225,8 @@ def every_between() -> None:
         caches = room(6, n, 2, 32), room(6, n, 2, 32)
         decoder_ops.rope(rows, biases, turns, queries, *caches, position=where)
         decoder_ops.silu_mul(values(n, 2 * 40), out=room(n, 40))
-        for heat in (0.0, 1.0):
-            decoder_ops.sample(values(n, 72), history, where, heat=heat)
+        for inverse_temperature in (0.0, 1.0):
+            decoder_ops.sample(values(n, 72), history, where, inverse_temperature=inverse_temperature)
     words = map(cupy.asarray, quant.quantise_int4(rng.standard_normal((128, 256)).astype(np.float32)))
     decoder_ops.dequantise_tiles(int4.repack(*words), out=room(128, 256))
     if cupy.cuda.Device().compute_capability == "90":

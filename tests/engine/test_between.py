@@ -85,9 +85,9 @@ def test_the_next_tokens_are_the_likeliest_or_drawn_as_softmax_says():
     few[0] = [0, 1, 2, 0, 0, 0, 0, 2]
     counts = np.zeros(8)
     for seed in range(400):
-        decoder_ops.sample(few, tokens[:, :1].copy(), position, heat=1.0, seed=seed)
+        decoder_ops.sample(few, tokens[:, :1].copy(), position, inverse_temperature=1.0, seed=seed)
         drawn = np.zeros((4, 1), np.int32)
-        decoder_ops.sample(few, drawn, position, heat=1.0, seed=seed)
+        decoder_ops.sample(few, drawn, position, inverse_temperature=1.0, seed=seed)
         counts[drawn[2, 0]] += 1
     odds = np.exp(few[0].astype(float))
     odds /= odds.sum()
@@ -95,7 +95,7 @@ def test_the_next_tokens_are_the_likeliest_or_drawn_as_softmax_says():
     same = np.repeat(few, 2, 0)
     rows = [np.zeros((4, 2), np.int32) for _ in range(12)]
     for seed, row in enumerate(rows):
-        decoder_ops.sample(same, row, position, heat=0.1, seed=seed, softcap=1.0)
+        decoder_ops.sample(same, row, position, inverse_temperature=0.1, seed=seed, softcap=1.0)
     assert any(row[2, 0] != row[2, 1] for row in rows)  # sequences draw by themselves
 
 
@@ -142,7 +142,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence():
         )
     with pytest.raises(LaunchError, match="multiple of 8 logits, not 12"):
         decoder_ops.sample(halves(2, 12), tokens, tokens[:1])
-    for bad in ({"heat": -1.0}, {"softcap": float("nan")}):
+    for bad in ({"inverse_temperature": -1.0}, {"softcap": float("nan")}):
         with pytest.raises(LaunchError, match="finite and not negative"):
             decoder_ops.sample(halves(2, 16), tokens, tokens[:1], **bad)
     with pytest.raises(LaunchError, match=r"rows by the 64 and k by the 128, not \[65, 128\]"):

@@ -56,10 +56,10 @@ def check(spec, format, head_format, rung, count=6, blocks=3, **options):
     expected, allowed = budget(spec, get, tokens, format, head_format)
     with ops.on("cpu"):
         for place, token in enumerate(tokens):
-            state.bests[...] = decoder.candidates(token, blocks)
+            state.candidates[...] = decoder.candidates(token, blocks)
             decoder.step(spec.shape, weights, state, rung=rung, **options)
             assert np.abs(state.logits - expected[place]).max() <= allowed
-            assert decoder.winner(state.bests) == state.logits.argmax()
+            assert decoder.winner(state.candidates) == state.logits.argmax()
     assert state.tokens[:count].tolist() == tokens
     assert state.position[0] == count and (state.counter == 0).all()
     return state
@@ -121,7 +121,7 @@ def test_a_long_context_is_the_same_in_one_part_and_in_sixteen(rung):
         state = decoder.state_for(spec.shape, 704, blocks, np.zeros)
         state.cache_k[...], state.cache_v[...] = kv
         state.position[0] = 699
-        state.bests[...] = decoder.candidates(5, blocks)
+        state.candidates[...] = decoder.candidates(5, blocks)
         with ops.on("cpu"):
             decoder.step(spec.shape, weights, state, rung=rung)
         found.append(state.logits.copy())
@@ -183,8 +183,8 @@ def test_sampling_follows_the_seed_and_draws_as_softmax_says():
     with ops.on("cpu"):
         counts = np.zeros(spec.shape.vocab)
         for seed in range(300):
-            decoder.head(spec.shape, weights, state, heat=8.0, seed=seed)
-            counts[decoder.winner(state.bests)] += 1
+            decoder.head(spec.shape, weights, state, inverse_temperature=8.0, seed=seed)
+            counts[decoder.winner(state.candidates)] += 1
     logits = state.logits.astype(np.float64)
     odds = np.exp(8 * (logits - logits.max()))
     odds /= odds.sum()
@@ -226,7 +226,7 @@ def test_what_cannot_be_done_is_refused_in_a_sentence():
         with pytest.raises(LaunchError, match="norms must hold"):
             decoder.step(shape, weights._replace(norms=weights.norms[:2]), state)
         with pytest.raises(LaunchError, match="4 heads on 2 need 2 blocks, not 1"):
-            decoder.step(shape, weights, state._replace(bests=state.bests[:1]))
+            decoder.step(shape, weights, state._replace(candidates=state.candidates[:1]))
         with pytest.raises(LaunchError, match="1 token or more, not 0"):
             decoder.step(shape, weights, state, steps=0)
         with pytest.raises(LaunchError, match="room for 6 units of 16 rows: take more SLOTS than 1"):

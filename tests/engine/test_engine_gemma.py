@@ -57,11 +57,11 @@ def test_prompts_pieces_and_steps_agree_with_float64(format, head_format):
         for size in pieces:
             one.prefill(TOKENS[one.position : one.position + size])
             assert np.abs(one.logits - expected[one.position - 1]).max() <= allowed
-            assert decoder.winner(one.state.bests) == one.logits.argmax()
+            assert decoder.winner(one.state.candidates) == one.logits.argmax()
     one.reset()
     one.prefill(TOKENS[:11])
     for token in TOKENS[11:]:
-        one.state.bests[...] = decoder.candidates(token, one.blocks)
+        one.state.candidates[...] = decoder.candidates(token, one.blocks)
         one.decode(1)
         assert np.abs(one.logits - expected[one.position - 1]).max() <= allowed
     assert one.state.tokens[:14].tolist() == TOKENS
@@ -230,7 +230,7 @@ def test_what_the_row_kernels_cannot_do_is_refused_in_a_sentence():
             {"out": long, "factor": 1.0},
         ),
         ("rows of 64", gemma_ops.embedding_scaled, (narrow, ints, one), {"residual": floats, "out": halves}),
-        ("bests must hold", gemma_ops.sample_candidates, (halves, ints, one, one, one), {}),
+        ("candidates must hold", gemma_ops.sample_candidates, (halves, ints, one, one, one), {}),
     ):
         with ops.on("cpu"), pytest.raises(LaunchError, match=says):
             call(*(np.ascontiguousarray(each) if each is not None else None for each in given), **named)

@@ -73,7 +73,7 @@ def test_every_path_is_as_near_float64_as_float16_may_be(tensors, format):
         one.reset()
         one.prefill(TOKENS[:-3])
         for token in TOKENS[-3:]:
-            one.state.bests.copy_(torch.from_numpy(decoder.candidates(token, one.blocks)))
+            one.state.candidates.copy_(torch.from_numpy(decoder.candidates(token, one.blocks)))
             one.decode(1)
             near(one)
         assert one.ran["decode graph"] == 3 * paths.graph

@@ -102,7 +102,7 @@ def begin(one, token):
     import torch
     from rooflab.ops import decoder
 
-    one.state.bests.copy_(torch.from_numpy(decoder.candidates(token, one.blocks)))
+    one.state.candidates.copy_(torch.from_numpy(decoder.candidates(token, one.blocks)))
 
 
 def agrees(one, tokens, near):

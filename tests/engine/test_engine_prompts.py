@@ -34,13 +34,13 @@ def test_a_prompt_at_once_in_pieces_and_decoded_on_agrees_with_float64(formats):
                 one.take(np.array(tokens[start : start + count], np.int32), start)
                 start += count
                 assert np.abs(one.logits - expected[start - 1]).max() <= allowed
-                assert decoder.winner(one.state.bests) == one.logits.argmax()
+                assert decoder.winner(one.state.candidates) == one.logits.argmax()
             first = one.logits.copy() if first is None else first
             assert one.state.tokens[:12].tolist() == tokens and one.state.position[0] == 12
         one.take(np.array(tokens, np.int32))
         assert (one.logits == first).all()
         one.take(np.array(tokens[:11], np.int32))
-        one.state.bests[...] = decoder.candidates(tokens[11], 3)
+        one.state.candidates[...] = decoder.candidates(tokens[11], 3)
         one.position = 11
         one.decode(1)
         assert np.abs(one.logits - expected[11]).max() <= allowed

@@ -110,7 +110,7 @@ class Decoder:
     def _written(self) -> list[Any]:
         """Arrays that a step changes and that capturing it has to leave as they were."""
         state = self.state
-        return [state.tokens, state.position, state.bests, state.logits, state.residual]
+        return [state.tokens, state.position, state.candidates, state.logits, state.residual]
 
     # --- how it is launched -------------------------------------------------------------------------------
 

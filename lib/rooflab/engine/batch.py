@@ -153,6 +153,6 @@ class Batch:
             self.tokens,
             self.places[:1],
             softcap=softcap,
-            heat=self.inverse_temperature,
+            inverse_temperature=self.inverse_temperature,
             seed=self.seed,
         )

@@ -117,7 +117,7 @@ class Engine(Decoder):
             self.weights,
             self.state,
             steps=steps,
-            heat=self.inverse_temperature,
+            inverse_temperature=self.inverse_temperature,
             seed=self.seed,
             rung=self.paths.decode,
         )
@@ -132,7 +132,7 @@ class Engine(Decoder):
         if self._workspace is None:
             splits = max(1, self.blocks // shape.kv_heads)
             self._workspace = attention.room_for(state.queries.view(shape.heads, shape.head_dim), splits)
-        candidates = state.bests.view(torch.int32)
+        candidates = state.candidates.view(torch.int32)
         position = state.position.long()
         token = candidates[:1, 1]
         state.tokens.index_copy_(0, position, token)
@@ -167,8 +167,8 @@ class Engine(Decoder):
             logits = logits * self.inverse_temperature - torch.log(
                 -torch.log(torch.rand_like(logits).clamp(1e-7, 1 - 1e-7))
             )
-        state.bests[:, 0] = float("-inf")
-        state.bests[:1, :1].zero_()
+        state.candidates[:, 0] = float("-inf")
+        state.candidates[:1, :1].zero_()
         candidates[0, 1:2].copy_(logits.argmax().view(1))
 
     def _embedded(self, tokens: Any) -> Any:
@@ -201,7 +201,7 @@ class Engine(Decoder):
             super()._prompt(ids)
             return
         for token in ids:
-            self.state.bests[...] = decoder.candidates(token, self.blocks)
+            self.state.candidates[...] = decoder.candidates(token, self.blocks)
             self._steps(1)
         self.ran["prompt by steps"] += 1
 
@@ -225,7 +225,7 @@ class Engine(Decoder):
         state.residual[...] = residual[-1] + branch[-1]
         state.tokens[start:end] = ids
         state.position[...] = end
-        decoder.head(shape, weights, state, heat=self.inverse_temperature, seed=self.seed)
+        decoder.head(shape, weights, state, inverse_temperature=self.inverse_temperature, seed=self.seed)
 
     def _residual(self, ids: Any) -> Any:
         """The rows of a prompt's tokens in the embedding, FP32."""
@@ -297,3 +297,10 @@ class Engine(Decoder):
         if self.weights.format == "q8_0" and self.paths.mmq:
             return self.products.prompt(name, layer, x, self.paths.fused)
         return self.products.cublas(name, layer, x, self.paths.rows)
+
+
+# What takes a prompt in, as records of prompts digest it: how tokens are decoded is no part of it.
+PROMPT_METHODS = (
+    *(Engine.take, Engine._residual, Engine._embedded, Engine._planes, Engine._rmsnorm, Engine._norm),
+    *(Engine._rope, Engine._rotate, Engine._silu_mul, Engine._attention, Engine._product),
+)

@@ -99,14 +99,14 @@ class Engine(Decoder):
     def _step(self) -> None:
         """A token: chosen on the device among what the step before left, taken through, and followed up."""
         state = self.state
-        gemma_ops.sample_candidates(state.bests, state.tokens, state.position, self.place, self.length)
+        gemma_ops.sample_candidates(state.candidates, state.tokens, state.position, self.place, self.length)
         self._through(1)
         self._choose()
 
     def _choose(self) -> None:
         """Logits out of the residual, capped, and the candidates for the next token."""
         head, state = self.spec.head, self.state
-        decoder.head(head, self._head, state, heat=self.inverse_temperature, seed=self.seed)
+        decoder.head(head, self._head, state, inverse_temperature=self.inverse_temperature, seed=self.seed)
 
     def _through(self, n: int, start: int = 0) -> None:
         """The tokens at `place` and after it through all layers; the last one's residual is left in state.

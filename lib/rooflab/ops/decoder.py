@@ -165,17 +165,17 @@ class State(NamedTuple):
     tokens: Any
     position: Any
     logits: Any
-    bests: Any
+    candidates: Any
     residual: Any
     queries: Any
     inner: Any
-    part_outputs: Any
-    parts: Any
+    split_outputs: Any
+    split_stats: Any
     counter: Any
 
     @property
     def blocks(self) -> int:
-        return int(self.bests.shape[0])
+        return int(self.candidates.shape[0])
 
     @property
     def capacity(self) -> int:
@@ -211,29 +211,29 @@ def state_for(shape: Shape, capacity: int, blocks: int, zeros: Any) -> State:
         tokens=zeros((capacity,), "int32"),
         position=zeros((1,), "int32"),
         logits=zeros((shape.vocab,), "float32"),
-        bests=zeros((blocks, 2), "float32"),
+        candidates=zeros((blocks, 2), "float32"),
         residual=zeros((shape.hidden,), "float32"),
         queries=zeros((shape.attended,), "float16"),
         inner=zeros((shape.mlp,), "float16"),
-        part_outputs=zeros((shape.heads, _SPLITS, shape.head_dim), "float16"),
-        parts=zeros((shape.heads, _SPLITS, 2), "float32"),
+        split_outputs=zeros((shape.heads, _SPLITS, shape.head_dim), "float16"),
+        split_stats=zeros((shape.heads, _SPLITS, 2), "float32"),
         counter=zeros((blocks,), "int32"),
     )
 
 
 def candidates(token: int, blocks: int) -> np.ndarray:
-    """What makes the next step work on `token`: bests [blocks, 2] that hold it alone."""
-    bests = np.full((blocks, 2), -np.inf, np.float32)
-    bests.view(np.int32)[:, 1] = 0x7FFFFFFF
-    bests[0, 0] = 0
-    bests.view(np.int32)[0, 1] = token
-    return bests
+    """What makes the next step work on `token`: candidates [blocks, 2] that hold it alone."""
+    candidates = np.full((blocks, 2), -np.inf, np.float32)
+    candidates.view(np.int32)[:, 1] = 0x7FFFFFFF
+    candidates[0, 0] = 0
+    candidates.view(np.int32)[0, 1] = token
+    return candidates
 
 
-def winner(bests: np.ndarray) -> int:
+def winner(candidates: np.ndarray) -> int:
     """The token that the candidates of all blocks come to, as the next step will see it."""
-    indices = np.ascontiguousarray(bests).view(np.int32)[:, 1]
-    return int(indices[bests[:, 0] == bests[:, 0].max()].min())
+    indices = np.ascontiguousarray(candidates).view(np.int32)[:, 1]
+    return int(indices[candidates[:, 0] == candidates[:, 0].max()].min())
 
 
 def widest_of(shape: Shape, warps: int) -> int:
@@ -429,10 +429,10 @@ def check_operands(shape: Shape, weights: Weights, state: State) -> None:
     for name, size, dtype in (
         *(("cache_k", cache, "float16"), ("cache_v", cache, "float16"), ("tokens", capacity, "uint32")),
         *(("position", 1, "uint32"), ("logits", shape.vocab, "float32"), ("counter", state.blocks, "uint32")),
-        *(("bests", 2 * state.blocks, "float32"), ("residual", shape.hidden, "float32")),
+        *(("candidates", 2 * state.blocks, "float32"), ("residual", shape.hidden, "float32")),
         *(("queries", shape.attended, "float16"), ("inner", shape.mlp, "float16")),
-        ("part_outputs", shape.heads * _SPLITS * shape.head_dim, "float16"),
-        ("parts", shape.heads * _SPLITS * 2, "float32"),
+        ("split_outputs", shape.heads * _SPLITS * shape.head_dim, "float16"),
+        ("split_stats", shape.heads * _SPLITS * 2, "float32"),
     ):
         check_array(name, getattr(state, name), dtype, size, 16 if size > 2 else 4)
 
@@ -461,7 +461,7 @@ def _prepared(
     shape: Shape,
     weights: Weights,
     state: State,
-    heat: float,
+    inverse_temperature: float,
     seed: int,
     options: Mapping[str, int],
 ) -> Launches:
@@ -471,8 +471,11 @@ def _prepared(
     )
     check_shape(shape, weights.format, weights.head_format, macros, state.blocks)
     check_operands(shape, weights, state)
-    if not (heat >= 0 and math.isfinite(heat)):
-        raise LaunchError(f"heat is one over a temperature, or 0 for the likeliest token, not {heat}.")
+    if not (inverse_temperature >= 0 and math.isfinite(inverse_temperature)):
+        raise LaunchError(
+            "inverse_temperature is one over a temperature, or 0 for the likeliest token, not "
+            f"{inverse_temperature}."
+        )
     arguments: list[Any] = []
     for matrix in (weights.qkv, weights.out, weights.gate_up, weights.down, weights.head, weights.embedding):
         arguments += _parts(matrix, weights.norms)
@@ -484,11 +487,20 @@ def _prepared(
         state.queries,
         state.inner,
     ]
-    arguments += [state.part_outputs, state.parts, state.bests, state.logits, state.cache_k, state.cache_v]
+    arguments += [
+        state.split_outputs,
+        state.split_stats,
+        state.candidates,
+        state.logits,
+        state.cache_k,
+        state.cache_v,
+    ]
     arguments += [state.tokens, state.position]
     sizes = (shape.layers, shape.vocab, state.capacity)
     arguments += [ctypes.c_int(v) for v in sizes]
-    arguments += [ctypes.c_float(v) for v in (shape.epsilon, shape.softcap, heat)] + [ctypes.c_uint(seed)]
+    arguments += [ctypes.c_float(v) for v in (shape.epsilon, shape.softcap, inverse_temperature)] + [
+        ctypes.c_uint(seed)
+    ]
     function = loaded(chosen, tuple(sorted(macros.items())))
     shared = shared_of(shape, macros, _boxes(chosen))
     return Launches(function, arguments, 32 * (macros["WARPS"] + macros.get("PRODUCERS", 0)), shared)
@@ -533,7 +545,7 @@ def step(
     state: State,
     *,
     steps: int = 1,
-    heat: float = 0.0,
+    inverse_temperature: float = 0.0,
     seed: int = 0,
     rung: str | None = None,
     **options: int,
@@ -541,15 +553,17 @@ def step(
     """Decode `steps` tokens: each is chosen among the candidates that the step before it (or `candidates`)
     left, written to tokens[position], and makes logits and candidates for the next one.
 
-    With heat 0 the likeliest token is a candidate, else one drawn with the probability that softmax gives it
-    at temperature 1 / heat, the same for the same seed and position. The position is read on the device:
-    whoever calls sees to it that position + steps stays within the capacity. LaunchError for operands that
-    don't fit.
+    With inverse_temperature 0 the likeliest token is a candidate, else one drawn with the probability that
+    softmax gives it at temperature 1 / inverse_temperature, the same for the same seed and position. The
+    position is read on the device: the caller keeps position + steps within the capacity. LaunchError for
+    operands that don't fit.
     """
     chosen = rung_of(LADDERS["decode_step"], rung, fastest(weights.format, _arch(state), shape.head_dim))
     if steps < 1:
         raise LaunchError(f"A step decodes 1 token or more, not {steps}.")
-    function, arguments, threads, shared = _prepared(chosen, shape, weights, state, heat, seed, options)
+    function, arguments, threads, shared = _prepared(
+        chosen, shape, weights, state, inverse_temperature, seed, options
+    )
     if chosen.name in PERSISTENT:
         tail = [state.counter, ctypes.c_int(steps)]
         if chosen.name == "4_tma":
@@ -568,13 +582,15 @@ def head(
     weights: Weights,
     state: State,
     *,
-    heat: float = 0.0,
+    inverse_temperature: float = 0.0,
     seed: int = 0,
     **options: int,
 ) -> None:
     """Logits and candidates for the next token out of the residual alone: how a prompt ends."""
     chosen = LADDERS["decode_step"][0]
-    function, arguments, threads, shared = _prepared(chosen, shape, weights, state, heat, seed, options)
+    function, arguments, threads, shared = _prepared(
+        chosen, shape, weights, state, inverse_temperature, seed, options
+    )
     tail = [ctypes.c_int(0), ctypes.c_int(HEAD)]
     function.launch(state.blocks, threads, [*arguments, *tail], shared=shared)
 

@@ -250,21 +250,36 @@ def silu_mul(both: Any, *, out: Any) -> Any:
 
 @with_target()
 def sample(
-    logits: Any, tokens: Any, position: Any, *, softcap: float = 0.0, heat: float = 0.0, seed: int = 0
+    logits: Any,
+    tokens: Any,
+    position: Any,
+    *,
+    softcap: float = 0.0,
+    inverse_temperature: float = 0.0,
+    seed: int = 0,
 ) -> None:
     """Row position + 1 of tokens [.., n] int32 = the likeliest of each row of logits [n, vocab] FP16, of
-    equals the first; with heat one drawn at temperature 1 / heat, the same for the same seed, position and
-    row. softcap, if not 0, bounds the logits before. That tokens has the row is the caller's to know.
+    equals the first; with inverse_temperature above 0 one drawn by softmax of the logits times it, the same
+    for the same seed, position and row. softcap, if not 0, bounds the logits before. That tokens has the row
+    is the caller's to know.
     """
     n, vocab = _sizes("logits", logits, 2)
     if vocab % 8:
         raise LaunchError(f"sample takes a multiple of 8 logits, not {vocab}.")
-    if not (heat >= 0 and math.isfinite(heat) and softcap >= 0 and math.isfinite(softcap)):
-        raise LaunchError(f"heat and softcap are finite and not negative, unlike {heat} and {softcap}.")
+    if not all(v >= 0 and math.isfinite(v) for v in (inverse_temperature, softcap)):
+        raise LaunchError(
+            "inverse_temperature and softcap are finite and not negative, unlike "
+            f"{inverse_temperature} and {softcap}."
+        )
     check_array("logits", logits, "float16", n * vocab, 16)
     check_array("tokens", tokens, "uint32")
     rung, function = _only("sample")
-    numbers = [ctypes.c_int(vocab), ctypes.c_float(softcap), ctypes.c_float(heat), ctypes.c_uint(seed)]
+    numbers = [
+        ctypes.c_int(vocab),
+        ctypes.c_float(softcap),
+        ctypes.c_float(inverse_temperature),
+        ctypes.c_uint(seed),
+    ]
     function.launch(n, rung.defines["THREADS"], [logits, tokens, _position(position), *numbers])
 
 

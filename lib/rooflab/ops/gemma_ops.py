@@ -107,17 +107,17 @@ def _table(name: str, table: Any, width: int) -> tuple[int, list[Any]]:
 
 
 @with_target()
-def sample_candidates(bests: Any, tokens: Any, position: Any, place: Any, length: Any) -> None:
-    """Write the token that candidates bests [blocks, 2] come to (as ops.decoder leaves them) to
+def sample_candidates(candidates: Any, tokens: Any, position: Any, place: Any, length: Any) -> None:
+    """Write the token that `candidates` [blocks, 2] come to (as ops.decoder leaves them) to
     tokens[position]; then place = position, and length = position = position + 1.
     """
-    blocks, _ = _sizes("bests", bests, 2)
-    check_array("bests", bests, "float32", 2 * blocks, 8)
+    blocks, _ = _sizes("candidates", candidates, 2)
+    check_array("candidates", candidates, "float32", 2 * blocks, 8)
     check_array("tokens", tokens, "uint32")
     for name, scalar in (("position", position), ("place", place), ("length", length)):
         check_array(name, scalar, "uint32", 1)
     _, function = _of("sample_candidates")
-    function.launch(1, 32, [bests, tokens, position, place, length, *_ints(blocks)])
+    function.launch(1, 32, [candidates, tokens, position, place, length, *_ints(blocks)])
 
 
 @with_target()

@@ -145,7 +145,7 @@ def _ran(name: str, format: str, tokens: list[int]) -> engine.Engine:
                 start += size
     else:
         one.prefill(tokens[:-1])
-        one.state.bests.copy_(torch.from_numpy(decoder.candidates(tokens[-1], one.blocks)))
+        one.state.candidates.copy_(torch.from_numpy(decoder.candidates(tokens[-1], one.blocks)))
         one.decode(1)
     return one
 
@@ -234,25 +234,25 @@ def _counted(name: str, format: str, paths: engine.Paths, of_prompt: bool) -> tu
 # --- again and again ----------------------------------------------------------------------------------------
 
 
-def _repeated(case: Case, heat: float = 0.0) -> Rows:
+def _repeated(case: Case, temperature: float = 0.0) -> Rows:
     """Distinct token sequences of so many runs of prompt and generation, another prompt between them."""
     asked, count = SHORT
     one = _engine(case.format, asked + count, engine.Paths(decode=case.impl))
-    one.sample(heat, seed=7)
+    one.sample(temperature, seed=7)
     ids = decoding.prompt(decode.MODEL, 2, asked).tolist()
     found: dict[int, set[tuple[int, ...]]] = {0: set(), 1: set()}
-    for run in range(FEWER if heat else RUNS):
+    for run in range(FEWER if temperature else RUNS):
         which = int(run % 10 == 9)  # every tenth run is another prompt's: nothing of it may stay
         one.reset()
         one.prefill(ids[which])
         found[which].add(tuple(one.generate(count)))
-    yield "runs", FEWER if heat else RUNS
+    yield "runs", FEWER if temperature else RUNS
     yield "distinct", max(len(each) for each in found.values())
     yield "same though other prompts", float(found[0] == found[1])
 
 
 def _sampled(case: Case) -> Rows:
-    yield from _repeated(case, heat=0.8)
+    yield from _repeated(case, temperature=0.8)
 
 
 def _long(case: Case) -> Rows:

@@ -23,7 +23,7 @@ class Start:
         one = engine.Engine(engine.spec(model), weights, capacity=seq + 1)
         one.prefill(decoding.prompt(model, 1, seq)[0].tolist())
         self.caches = [cache[:, :seq].clone() for cache in (one.state.cache_k, one.state.cache_v)]
-        self.bests = one.state.bests.clone()
+        self.candidates = one.state.candidates.clone()
         layers = zip(*self.caches, strict=True)
         past = [(k.transpose(0, 1)[None], v.transpose(0, 1)[None]) for k, v in layers]
         self.judge = decoding.judge(model, format, head, past, 1)
@@ -76,7 +76,7 @@ def _own(case: Case) -> gate.Work:
     def launch(_: int) -> None:
         one.position = seq
         state.position.fill_(seq)
-        state.bests.copy_(start.bests)
+        state.candidates.copy_(start.candidates)
         one.decode(steps)
 
     inputs = [part for matrix in weights[2:8] for part in _arrays(matrix)]
@@ -120,12 +120,12 @@ def _gemma(case: Case) -> gate.Work:
     one = gemma.Engine(spec, weights, capacity=seq + steps)
     one.prefill(ids[0].tolist())
     state, get = one.state, gemma.random_tensors(spec)
-    bests = state.bests.clone()
+    candidates = state.candidates.clone()
 
     def launch(_: int) -> None:
         one.position = seq
         state.position.fill_(seq)
-        state.bests.copy_(bests)
+        state.candidates.copy_(candidates)
         one.decode(steps)
 
     def computed(tokens: Any, dtype: str, rounded: bool) -> Any:

@@ -22,6 +22,7 @@ import pandas as pd
 from rooflab import engine, ops
 from rooflab.bench import gate
 from rooflab.engine import exact, gemma, gemma_exact
+from rooflab.engine.decoder import PROMPT_METHODS
 from rooflab.engine.products import Products
 from rooflab.hardware import roofline
 from rooflab.hardware.device import Device
@@ -209,7 +210,7 @@ class Prefill(Study):
         shape, paths = engine.spec(case.model).shape, engine.PROMPTS[case.impl]
         name = paths.attention or attention.default_rung(shape.head_dim, arch)
         attend = ops.rung_of(attention.LADDERS["attention"], name, name)
-        rule = source_of_callable(engine.Engine, Products)
+        rule = source_of_callable(*PROMPT_METHODS, Products)
         used: list[tuple[Any, Rung]] = [(attention, attend)]
         if paths.rows:
             used += [(decoder_ops, rung) for ladder in decoder_ops.LADDERS.values() for rung in ladder]

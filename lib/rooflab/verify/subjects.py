@@ -151,7 +151,7 @@ def _decoded(operator: str, rung: Rung) -> Iterator[Subject]:
             for array in state[4:11]:
                 array.fill(np.nan)
             for place, token in enumerate(tokens):
-                state.bests[...] = decoder.candidates(token, 2)
+                state.candidates[...] = decoder.candidates(token, 2)
                 decoder.step(spec.shape, weights, state, rung=rung.name)
                 outs[i][place] = state.logits
 

@@ -61,6 +61,28 @@ def test_phases_are_summed_up_in_their_order():
     assert np.isnan(found.loc["attend", "x_us"]) and found.loc["attend", "span_us"] > 0
 
 
+def test_a_recorded_layer_is_a_median_one_with_a_row_a_block():
+    marks = [block(offset, layers=3) for offset in (5_000, 9_000_000)]
+    whole = timeline.token(np.stack(marks))
+    # The second layer takes longest, so that it is not the median one.
+    whole.loc[whole["layer"] >= 2, ["begin_us", "ready_us", "multiplied_us", "summed_us", "end_us"]] += 5.0
+    found = timeline.layer(whole)
+    assert found["layer"].tolist() in ([0, 0], [2, 2])
+    assert list(found.columns) == list(timeline.LAYER) and found["block"].tolist() == [0, 1]
+    mine = whole[whole["layer"] == found["layer"].iloc[0]].set_index(["block", "phase"])
+    begin = mine["begin_us"].min()
+    for phase in timeline.PHASES[:-1]:
+        for mark in ("begin", "end"):
+            expected = mine.xs(phase, level="phase")[f"{mark}_us"] - begin
+            assert found[f"{phase}_{mark}_us"].tolist() == pytest.approx(expected.tolist(), abs=1e-3)
+    assert found["down_starved_us"].tolist() == pytest.approx([40 * RATE / 1e3] * 2, abs=1e-3)
+    assert found["qkv_begin_us"].min() == 0 and (found["gate_up_ready_us"] > found["out_end_us"]).all()
+    single = timeline.token(np.stack([block(0, layers=1)]))
+    assert timeline.layer(single)["layer"].tolist() == [0]  # it ends where the head begins
+    with pytest.raises(UsageError, match="no layer whose end is seen"):
+        timeline.layer(single[single["phase"] != "head"])
+
+
 def test_what_is_no_timeline_is_refused():
     with pytest.raises(UsageError, match="no three whole tokens"):
         timeline.token(block(0, steps=2)[None])

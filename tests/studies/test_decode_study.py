@@ -11,7 +11,9 @@ from rooflab import engine, ops, studies
 from rooflab.analysis import ablation
 from rooflab.errors import UsageError
 from rooflab.hardware import device
+from rooflab.lab import profiles
 from rooflab.numerics import model_shapes
+from rooflab.profile import timeline
 from rooflab.studies import decode, decode_checks, decoding, hf, predictions, prefill
 from rooflab.studies.base import Context
 
@@ -64,6 +66,23 @@ def test_rungs_of_one_generation_stay_there():
     assert DECODE.refuses(case, 89) == "rung 4_tma needs sm_90a, and this is sm_89"
     with ops.as_on("h200", "90"):
         assert DECODE.refuses(case, 90) is None
+
+
+def test_a_recorded_timeline_has_a_row_a_block_and_its_columns(monkeypatch):
+    """Three rungs at most, among them the engine's; each case's layer as the instrument's table has it."""
+    cases = decode.timed(H200)
+    assert [c.impl for c in cases][:2] == ["3_persistent", "6_producer_warps"]
+    assert decode.best("fp16", H200) in {c.impl for c in cases} and len(cases) <= 3
+    assert all(decode.steps_of(c) == timeline.STEPS and DECODE.case(c.id) == c for c in cases)
+    assert [c.impl for c in decode.timed(SimpleNamespace(sm="75"))] == ["3_persistent"]
+
+    def layer_of(case):
+        return pd.DataFrame({name: range(4) for name in timeline.LAYER}).assign(case=case.id)
+
+    monkeypatch.setattr(decode_checks, "layer_of", layer_of)
+    taken = profiles.take("decode", cases, "timeline", None)
+    assert taken["case"].value_counts().to_dict() == {c.id: 4 for c in cases}
+    assert set(profiles.columns_of("decode", "timeline", None)) == {*taken, "identity", "run"}
 
 
 def test_a_token_is_charged_with_its_weights_and_its_cache():

@@ -15,7 +15,7 @@ from rooflab.records.csv_table import write_atomically
 from rooflab.records.fingerprint import SKIPPED
 from rooflab.records.store import Store
 
-TOOLS = ("ncu", "nsys", "cupti", "gate", "sass", "sanitizer", "checks")
+TOOLS = ("ncu", "nsys", "cupti", "gate", "sass", "sanitizer", "checks", "timeline")
 
 
 def is_skipped(frame: pd.DataFrame) -> pd.Series:
@@ -69,6 +69,8 @@ def take(study: str, cases: Sequence[Case], tool: str, metrics: Sequence[str] | 
         return reports(cases)
     if tool == "checks":
         return studies.get(study).checks(cases)
+    if tool == "timeline":
+        return studies.get(study).timelines(cases)
     from rooflab.profile import cupti, ncu, nsys
 
     ids, of = [case.id for case in cases], studies.get(study)

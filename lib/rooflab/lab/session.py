@@ -203,7 +203,8 @@ class Lab:
         tool "ncu" counts (columns: kernel, grid, block and the metrics' short names), "nsys" and "cupti"
         trace (one row per GPU activity), "gate" says what is refused, "sass" counts instructions,
         "sanitizer" says what compute-sanitizer and the CPU's watcher report of faulty kernels, "checks" what
-        a study asks beside the time (columns: quantity, value).
+        a study asks beside the time (columns: quantity, value), "timeline" when each block passes the marks
+        that a kernel has of its own.
         Replay reads data/<device>/profiles/<study>_<tool>.csv. An instrument that is missing or not
         permitted is recorded as skipped and leaves its cases out, as a case that cannot run in `measure`.
         """

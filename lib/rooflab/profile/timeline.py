@@ -6,6 +6,7 @@ without the macro a rung is the very machine code that is timed elsewhere.
 
     table = timeline.token(timeline.marks(spec.shape, weights, engine.state, "6_producer_warps"))
     timeline.phases(table)  # where a token's time goes, phase by phase
+    timeline.layer(table)   # a layer of it, a row a block: what a recording holds
 """
 
 from __future__ import annotations
@@ -27,6 +28,17 @@ PHASES = ("qkv", "attend", "out", "gate_up", "down", "head")
 COLUMNS = (
     *("block", "layer", "phase"),
     *("begin_us", "ready_us", "multiplied_us", "summed_us", "end_us", "starved_us"),
+)
+# A recorded layer: when each block passes each mark of its phases.
+LAYER = (
+    *("block", "layer"),
+    *(
+        f"{phase}_{mark}_us"
+        for phase in PHASES[:-1]
+        for mark in (
+            ("begin", "end") if phase == "attend" else ("begin", "ready", "multiplied", "end", "starved")
+        )
+    ),
 )
 
 
@@ -104,3 +116,23 @@ def phases(table: pd.DataFrame) -> pd.DataFrame:
     each = table.groupby(["phase", "layer"], sort=False)
     found["span_us"] = (each["end_us"].max() - each["begin_us"].min()).groupby("phase", sort=False).median()
     return found.reindex([name for name in PHASES if name in found.index])
+
+
+def layer(table: pd.DataFrame) -> pd.DataFrame:
+    """The layer of `token` that takes the median time, a row a block with the columns LAYER: microseconds
+    since the layer's first block began, to the nanosecond. A layer lasts until the next one, or the head,
+    begins.
+    """
+    begins = table.groupby("layer")["begin_us"].min().sort_index()
+    lasts = begins.diff().shift(-1).dropna().sort_values()
+    if lasts.empty:
+        raise UsageError("A token of one layer and no head has no layer whose end is seen.")
+    number = lasts.index[(len(lasts) - 1) // 2]
+    mine = table[table["layer"] == number]
+    found = pd.DataFrame({"block": sorted(mine["block"].unique()), "layer": number})
+    for name in LAYER[2:]:
+        phase, _, mark = name.removesuffix("_us").rpartition("_")
+        values = mine[mine["phase"] == phase].set_index("block")[f"{mark}_us"]
+        since = 0.0 if mark == "starved" else begins[number]
+        found[name] = (found["block"].map(values) - since).round(3)
+    return found[[*LAYER]]

@@ -253,6 +253,10 @@ class Study:
         """The instrument "checks": (case, quantity, value) rows of what a study asks beside the time."""
         raise NotImplementedError
 
+    def timelines(self, cases: Sequence[Case]) -> pd.DataFrame:
+        """The instrument "timeline": rows of when a launch's blocks pass the marks of its kernel."""
+        raise NotImplementedError
+
     def replay(self, case: Case) -> str:
         """What ncu repeats to count more than one pass can hold, "kernel" or "application" (see
         profile.ncu.command): the second is slow, and the only way to count a case with its caches warm.

@@ -26,6 +26,7 @@ from rooflab.hardware import roofline
 from rooflab.hardware.device import Device
 from rooflab.numerics import model_shapes
 from rooflab.ops import attention, decoder, gemma_ops, gemv, int4, q8_0
+from rooflab.profile import timeline
 from rooflab.profile.ncu import STALLS
 from rooflab.profile.trace import Trace
 from rooflab.records.case import Case, options
@@ -279,6 +280,8 @@ class Decode(Study):
     def profile_columns(self, tool: str, metrics: Sequence[str] | None) -> tuple[str, ...]:
         if tool == "cupti":
             return ("phase", "launches", "us", "q1_us", "q3_us")
+        if tool == "timeline":
+            return timeline.LAYER
         return super().profile_columns(tool, metrics)
 
     def trimmed(self, tool: str, found: Trace | pd.DataFrame, metrics: Sequence[str] | None) -> pd.DataFrame:
@@ -292,6 +295,11 @@ class Decode(Study):
 
         capability = int(ops.arrays().cuda.Device().compute_capability)
         return decode_checks.answers(cases, lambda case: self.refuses(case, capability))
+
+    def timelines(self, cases: Sequence[Case]) -> pd.DataFrame:
+        from rooflab.studies import decode_checks
+
+        return pd.concat(map(decode_checks.layer_of, cases), ignore_index=True)
 
 
 def unfit(case: Case, capability: int) -> str | None:
@@ -317,6 +325,15 @@ def unfit(case: Case, capability: int) -> str | None:
 def traced() -> list[Case]:
     """A launch a phase, in every format: what a tracer tells apart."""
     return [_case("1_kernel_per_phase", f, h, MODEL, PROMPT, SHORT) for f, h in FORMATS.items()]
+
+
+def timed(device: Sized | None = None) -> list[Case]:
+    """Three tokens in one launch, by rungs whose FP16 tokens are taken apart block by block: the first that
+    launches once, the one whose producers copy, and the one that the engine takes.
+    """
+    wanted = dict.fromkeys(("3_persistent", "6_producer_warps", best("fp16", device)))
+    chosen = [name for name in wanted if name in last(device)]
+    return [_case(name, "fp16", "fp16", MODEL, PROMPT, timeline.STEPS) for name in chosen]
 
 
 def counted(device: Sized | None = None) -> list[Case]:

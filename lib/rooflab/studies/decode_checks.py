@@ -23,6 +23,7 @@ from rooflab.engine import exact
 from rooflab.errors import UsageError
 from rooflab.hardware import device as devices
 from rooflab.ops import decoder
+from rooflab.profile import timeline
 from rooflab.records.case import Case, options
 from rooflab.studies import decode, decode_work, decoding, hf
 from rooflab.studies.base import Sized
@@ -312,6 +313,19 @@ def _refused(case: Case) -> Rows:
     yield "turned away", refused
     yield "moved by them", moved
     yield "changed afterwards", float(generated() != before)
+
+
+# --- block by block -----------------------------------------------------------------------------------------
+
+
+def layer_of(case: Case) -> pd.DataFrame:
+    """Rows of `timeline.layer` for a case of `decode.timed`, once its kernel has passed the gate."""
+    gate.admit(decode_work.work_of(case))
+    context = case.seq or 0
+    one = _engine(case.format, context + timeline.STEPS + 1, engine.Paths(decode=case.impl))
+    one.prefill(decoding.prompt(case.model, 1, context)[0].tolist())
+    token = timeline.token(timeline.marks(one.spec.shape, one.weights, one.state, case.impl))
+    return timeline.layer(token).assign(case=case.id)
 
 
 # --- joules -------------------------------------------------------------------------------------------------

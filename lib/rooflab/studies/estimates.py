@@ -102,7 +102,7 @@ class Estimate:
 
     def counts(self) -> str:
         """ "148 cases to measure, 45 to profile" """
-        tools = sum(part in _INSTRUMENTS or part in ("gate", "checks") for _, part in self.parts)
+        tools = sum(part in _INSTRUMENTS or part in ("gate", "checks", "timeline") for _, part in self.parts)
         cases = len(self.parts) - tools
         said = f"{cases} case{'s' * (cases != 1)} to measure"
         return said + (f", {self.profiled} to profile" if self.profiled else "")

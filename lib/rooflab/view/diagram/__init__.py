@@ -7,6 +7,7 @@ recorded profiles.
 A drawing with several frames is a still image of all of them in a notebook; the course's pages add a slider.
 """
 
+from rooflab.view.diagram.by_block import blocks
 from rooflab.view.diagram.crossings import crossings
 from rooflab.view.diagram.graphs import capture
 from rooflab.view.diagram.launches import launch, sms_at_work, split_k
@@ -23,6 +24,7 @@ __all__ = [
     "accumulators",
     "attention_tiles",
     "banks",
+    "blocks",
     "capture",
     "coalescing",
     "crossings",

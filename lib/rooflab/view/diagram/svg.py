@@ -138,6 +138,16 @@ class Canvas:
         edge = f' stroke="{_edge(fill)}" stroke-width="{line:g}"' if line else ""
         self._add(f'<path d="{path}" fill="{fill}"{edge}/>', max(y for _, y in at) + height)
 
+    def bars(self, lines: Iterable[tuple[float, float, float]], height: float, fill: str) -> None:
+        """Rectangles (x, y, width) of one height and fill, in one path without edges."""
+        at = [(x, y, width) for x, y, width in lines if width >= 0.05]
+        if not at:
+            return
+        path = "".join(
+            f"M{short(x)} {short(y)}h{short(width)}v{short(height)}h{short(-width)}z" for x, y, width in at
+        )
+        self._add(f'<path d="{path}" fill="{fill}"/>', max(y for _, y, _ in at) + height)
+
     def frame(self, x: float, y: float, width: float, height: float, line: float = 2.4) -> None:
         """A thick outline over what is drawn: what the text speaks of."""
         self._add(

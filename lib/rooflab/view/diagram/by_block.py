@@ -1,0 +1,98 @@
+"""A layer of a decoded token, block by block: when each SM waits, multiplies and attends, by marks that the
+kernel writes down itself (the instrument "timeline" of study `decode`).
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from rooflab.errors import UsageError
+from rooflab.profile import timeline
+from rooflab.studies import decode
+from rooflab.view.diagram import svg
+from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, PALE, SKY, Canvas, Drawing, single
+
+EVERY = 4  # blocks drawn: their neighbours look the same, and the picture is a quarter of the bytes
+_LINE = 3.0  # height of a block
+# What a block does, its fill, and the words of the key.
+_KINDS = {
+    "x": (PALE, "loads its input"),
+    "starved": (AMBER, "waits for weights"),
+    "multiplies": (BLUE, "multiplies"),
+    "attends": (SKY, "attends"),
+    "ends": (GREY, "adds up and stores"),
+}
+_PHASES = {"qkv": "QKV", "attend": "attention", "out": "output", "gate_up": "gate, up", "down": "down"}
+
+
+def spans(rows: pd.DataFrame) -> pd.DataFrame:
+    """What each block of a recorded layer does when: columns block, kind (of _KINDS), start and end (us).
+    What no span covers is the wait for the other blocks. A block's waits for weights are put together before
+    its products.
+    """
+    found = []
+    for phase in timeline.PHASES[:-1]:
+        begin, end = rows[f"{phase}_begin_us"], rows[f"{phase}_end_us"]
+        if phase == "attend":
+            parts = [("attends", begin, end)]
+        else:
+            ready, done = rows[f"{phase}_ready_us"], rows[f"{phase}_multiplied_us"]
+            full = ready + rows[f"{phase}_starved_us"].clip(lower=0).clip(upper=done - ready)
+            parts = [("x", begin, ready), ("starved", ready, full)]
+            parts += [("multiplies", full, done), ("ends", done, end)]
+        for kind, start, until in parts:
+            found.append(pd.DataFrame({"block": rows["block"], "kind": kind, "start": start, "end": until}))
+    return pd.concat(found, ignore_index=True)
+
+
+def shares(rows: pd.DataFrame) -> pd.Series:
+    """Of a recorded layer's time the share that blocks spend in each kind of span, and in "others", waiting
+    for other blocks, on average.
+    """
+    table, blocks = spans(rows), rows["block"].nunique()
+    whole = blocks * (table["end"].max() - table["start"].min())
+    found = (table["end"] - table["start"]).groupby(table["kind"]).sum().reindex([*_KINDS]) / whole
+    return pd.concat([found, pd.Series({"others": 1 - found.sum()})])
+
+
+def blocks(found: pd.DataFrame) -> Drawing:
+    """A layer by each recorded rung, one under the other on one scale of time; a line a block, every fourth
+    one. `found` is what the instrument "timeline" says of cases; UsageError for none.
+    """
+    if found.empty:
+        raise UsageError("A layer is drawn block by block from at least one recorded timeline.")
+    layers = {decode.Decode().case(str(case)).impl: mine for case, mine in found.groupby("case", sort=False)}
+    tables = {name: spans(mine) for name, mine in layers.items()}
+    longest = max(table["end"].max() for table in tables.values())
+    canvas, left, y, said = Canvas(), 8.0, 0.0, []
+    unit = (svg.WIDTH - left - 4) / longest
+    for name, table in tables.items():
+        took, part = table["end"].max(), shares(layers[name])
+        shown = sorted(table["block"].unique())[::EVERY]
+        canvas.text(0, y + 12, f"{name}: {took:.1f} µs a layer", svg.TEXT - 1, bold=True)
+        for phase, words in _PHASES.items():
+            canvas.text(
+                left + layers[name][f"{phase}_begin_us"].median() * unit, y + 26, words, svg.SMALL - 1
+            )
+        top = y + 30
+        for kind, (fill, _) in _KINDS.items():
+            mine = table[(table["kind"] == kind) & table["block"].isin(shown)]
+            places = zip(mine["block"].tolist(), mine["start"].tolist(), mine["end"].tolist(), strict=True)
+            lines = [
+                (left + start * unit, top + shown.index(block) * _LINE, (end - start) * unit)
+                for block, start, end in places
+            ]
+            canvas.bars(lines, _LINE - 0.4, fill)
+        canvas.rect(left, top, took * unit, len(shown) * _LINE, NONE, 0.6)
+        y = top + len(shown) * _LINE + 8
+        words = ", ".join(f"{words} {part[kind]:.0%}" for kind, (_, words) in _KINDS.items())
+        said.append(
+            f"{name} takes {took:.1f} µs, in which a block {words}, waits for others {part['others']:.0%}"
+        )
+    x = left
+    for fill, words in _KINDS.values():
+        canvas.rect(x, y, 10, 10, fill)
+        canvas.text(x + 14, y + 9, words, svg.SMALL)
+        x += 30 + svg.wide(words, svg.SMALL)
+    canvas.text(left, y + 26, "Empty: waits for the other blocks at the grid's barrier.", svg.SMALL)
+    return single("One layer of a token, block by block", "; ".join(said) + ".", canvas)

@@ -1,0 +1,76 @@
+"""The drawing of a layer block by block, from rows made up here, and what a page says without any."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from rooflab.errors import UsageError
+from rooflab.hardware import device
+from rooflab.pages import lesson_08_timeline
+from rooflab.profile import timeline
+from rooflab.studies import decode
+from rooflab.view import diagram
+from rooflab.view.diagram import by_block
+
+
+def layer(starved=1.0, count=8):
+    """A layer of `count` blocks: a phase is 1 us for x, 2 for products, 1 for the rest, 1 of waiting."""
+    found = pd.DataFrame({"block": range(count), "layer": 3})
+    for i, phase in enumerate(timeline.PHASES[:-1]):
+        for mark, at in {"begin": 0, "ready": 1, "multiplied": 3, "end": 4}.items():
+            if phase != "attend" or mark in ("begin", "end"):
+                found[f"{phase}_{mark}_us"] = 5.0 * i + at
+        if phase != "attend":
+            found[f"{phase}_starved_us"] = starved
+    return found[[*timeline.LAYER]]
+
+
+def recorded(**starved):
+    cases = decode.timed(device.get("h200"))
+    return pd.concat(
+        [layer(starved.get(case.impl.split("_", 1)[1], 1.0)).assign(case=case.id) for case in cases]
+    )
+
+
+def test_spans_cover_a_block_s_phases_and_leave_its_waits_empty():
+    table = by_block.spans(layer())
+    one = table[table["block"] == 0].sort_values("start")
+    assert (one["end"] - one["start"]).sum() == pytest.approx(5 * 4)
+    assert one["kind"].tolist()[:5] == ["x", "starved", "multiplies", "ends", "attends"]
+    part = by_block.shares(layer())
+    assert part.sum() == pytest.approx(1) and part["others"] == pytest.approx(4 / 24)
+    assert part["starved"] == pytest.approx(4 / 24) and part["attends"] == pytest.approx(4 / 24)
+    # A block that waited for weights longer than it multiplied, by its clock, is drawn within its products.
+    assert by_block.shares(layer(starved=9.0))["multiplies"] == pytest.approx(0)
+
+
+def test_every_rung_is_drawn_on_one_scale_and_said_in_words():
+    rows = recorded(producer_warps=2.0)
+    drawing = diagram.blocks(rows)
+    names = [case.impl for case in decode.timed(device.get("h200"))]
+    assert all(f"{name} takes 24.0 µs" in drawing.says for name in names) and len(names) >= 2
+    assert "waits for weights 33%" in drawing.says and "waits for others 17%" in drawing.says
+    text = drawing.svg()
+    assert all(f"{name}: 24.0 µs a layer" in text for name in names)
+    later = rows.assign(
+        down_end_us=rows["down_end_us"] * np.where(rows["case"] == rows["case"].iloc[0], 2, 1)
+    )
+    assert diagram.blocks(later).svg() != text and f"{names[0]} takes 48.0" in diagram.blocks(later).says
+    with pytest.raises(UsageError, match="at least one recorded timeline"):
+        diagram.blocks(rows.iloc[:0])
+
+
+def test_a_page_without_rows_says_what_is_not_yet_measured(h200, monkeypatch, capsys):
+    said = []
+    monkeypatch.setattr(lesson_08_timeline.display, "say", said.append)
+    monkeypatch.setattr(h200, "held", lambda *_: [])
+    lesson_08_timeline.blocks_over_time(h200)
+    assert len(said) == 1 and "not yet measured" in said[0] and "`3_persistent`" in said[0]
+
+
+def test_a_page_with_rows_draws_them(h200, monkeypatch):
+    shown = []
+    monkeypatch.setattr(h200, "held", lambda study, cases, tool: cases)
+    monkeypatch.setattr(h200, "profile", lambda *_: recorded())
+    monkeypatch.setattr(diagram.Drawing, "show", lambda drawing: shown.append(drawing.title))
+    lesson_08_timeline.blocks_over_time(h200)
+    assert shown == ["One layer of a token, block by block"]

@@ -23,14 +23,14 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
     for _, part in best.groupby(best.label.ne(best.label.shift()).cumsum()):
         low, high = part.batch.iloc[0], part.batch.iloc[-1]
         parts.append(
-            f"{part.label.iloc[0]} " + (f"from {low:,} to {high:,}" if low < high else f"at {low:,}")
+            f"{part.label.iloc[0]} " + (f"from {low:,} to {high:,} tokens" if low < high else f"at {low:,}")
         )
     gpu = lab.run.gpu
-    answer = (
-        f"On the {gpu}, {n:,} × {k:,}, kernels alone, the fastest way is {'; '.join(parts)} "
-        "tokens. By a clock that "
-    )
-    answer += "times launches, too, some of these races end otherwise."
+    answer = f"On the {gpu}, for an {n:,} × {k:,} matrix, the fastest kernel is {display.listed(parts)}."
+    races = strategies.by_clock(strategies.crossovers(rows, (n, k)))
+    flips = _flipped(races)
+    if len(flips):
+        answer += f" By a clock that also times launches, {len(flips)} of {len(races)} races end differently."
     able = (
         "say which kernel to use at how many tokens, and read it from a table of measured crossovers",
         "name the five things that a crossover belongs to",
@@ -62,21 +62,10 @@ def run_facts(gpu: str, lab: Lab, read: float, n: int, k: int) -> None:
     one_line(facts)
 
 
-def ways_described() -> None:
-    """List every way, its arithmetic unit and up to how many tokens it is chosen."""
+def bounds(lab: Lab, n: int, k: int) -> Rows:
+    """Every way: what it does, the unit that does its arithmetic, bytes and bound at one token, ridge."""
     unit = {"fp32": "FP32 lanes", "dp4a": "dp4a", "fp16_tensor": "FP16 tensor cores"}
     unit["int8_scaled"] = "int8 tensor cores"
-    lines = []
-    for w in perf_model.WAYS:
-        most = dispatch.most_tokens(w)
-        some = f", chosen up to {most} token{'s' * (most > 1)}" if most <= 64 else ""
-        name = strategies.label(w.format, w.name)
-        lines.append(f"- **{name}**: {w.says} ({unit[w.unit]}{some}){', plain' * w.plain}.")
-    display.say("\n".join(lines))
-
-
-def bounds(lab: Lab, n: int, k: int) -> Rows:
-    """Every way's bytes, bound at one token and ridge."""
     there = strategies.machine(lab)
     bounds = []
     for w in perf_model.WAYS:
@@ -84,24 +73,26 @@ def bounds(lab: Lab, n: int, k: int) -> Rows:
         ridge = perf_model.ridge_batch(w, n, k, there)
         mb = perf_model.moved(w, n, k, 1) / 1e6
         within = ridge <= dispatch.most_tokens(w)
-        bounds.append((strategies.label(w.format, w.name), mb, us, ridge if within else None))
-    bounds = pd.DataFrame(bounds, columns=["way", "mb", "us", "ridge"])
-    return bounds
+        name = strategies.label(w.format, w.name)
+        bounds.append((name, w.says, unit[w.unit], w.plain, mb, us, ridge if within else None))
+    return pd.DataFrame(bounds, columns=["way", "says", "unit", "plain", "mb", "us", "ridge"])
 
 
 def bounds_table(bounds: Rows, n: int, k: int, gpu: str) -> None:
     """Show every way's bound and ridge, and say what an empty ridge means."""
-    heads = {"way": "way", "mb": "MB, one token", "us": "bound, µs"}
-    heads |= {"ridge": "ridge, tokens"}
+    heads = {"way": "way", "says": "what it does", "unit": "arithmetic on", "mb": "MB, one token"}
+    heads |= {"us": "bound, µs", "ridge": "ridge, tokens"}
     forms = {"mb": "{:,.1f}", "us": "{:.2f}", "ridge": "{:,.0f}"}
     display.table(bounds, heads, forms, f"{n:,} x {k:,} on {gpu}, by the bound alone")
+    plain = display.listed(f"{name}" for name in bounds[bounds.plain].way)
     bound = bounds.set_index("way").us
     display.say(
         f"By the bound INT4 fused is {bound['FP16 cublas'] / bound['INT4 fused']:.1f} times "
         "as fast as FP16 at one token. An empty entry: the way is chosen for fewer tokens than "
         "its ridge, or has none, as the loop, which reads the weights again for each token. "
         "A ridge of 1: the way computes whole tiles of many tokens, full or not, so that FLOPs "
-        "decide from the first token on. And no bound knows what a launch costs."
+        "decide from the first token on. No bound knows what a launch costs. "
+        f"*Plain* ways need no kernel of ours to multiply: {plain}."
     )
 
 
@@ -319,12 +310,18 @@ def cost_of_a_call(cost: Rows, n: int, k: int) -> None:
         display.fold("What a call costs, way by way", [(cost, heads, forms, caption)])
 
 
+def _flipped(wide: Rows) -> Rows:
+    """The pairs of ways, of strategies.by_clock, that do not cross at the same tokens by every clock."""
+    return wide[[len({str(v) for v in row[2:]}) > 1 for row in wide.itertuples(index=False)]]
+
+
 def races_by_clock(wide: Rows, n_asked: int, k_asked: int, gpu: str, matrices: list[Any], rows: Rows) -> None:
-    """Show where each pair of ways crosses by each clock, and say how many races end differently."""
+    """Show where each pair of ways crosses by each clock, folded, and say how many races end differently."""
     heads = {"first": "few tokens", "second": "many tokens"}
     heads |= {clock: clock for clock in wide.columns[2:]}
-    display.table(wide, heads, None, f"From how many tokens on, {n_asked:,} x {k_asked:,}, {gpu}")
-    races = wide[[len({str(v) for v in row[2:]}) > 1 for row in wide.itertuples(index=False)]]
+    caption = f"From how many tokens on, {n_asked:,} x {k_asked:,}, {gpu}"
+    display.table(wide, heads, None, caption, folded=True)
+    races = _flipped(wide)
     pairs = [f"{row[0]} against {row[1]}" for row in races.itertuples(index=False)]
     differ = f"{len(races)} of {len(wide)} races end differently by another clock"
     display.say(f"{differ}: {'; '.join(pairs) or 'none'}.")
@@ -409,7 +406,7 @@ def takeaway(wide: Rows, gpu: str, n_asked: int, k: int) -> None:
     kinds = dict(
         zip(wide["first"] + " / " + wide["second"], wide.get("graph", wide.iloc[:, -1]), strict=True)
     )
-    flips = sum(len({str(v) for v in row[2:]}) > 1 for row in wide.itertuples(index=False))
+    flips = len(_flipped(wide))
     text = (
         f"- On the {gpu}, {n_asked:,} x {k:,}: of {len(wide)} races {flips} end differently by "
         "another clock.\n"

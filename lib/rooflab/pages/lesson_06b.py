@@ -28,7 +28,7 @@ def opening(here: Lab, every: Rows, width: int) -> Opening:
     rows = same[same["seq"] == seq]
     own, peers = rows[rows["kind"] == "own"], rows[rows["kind"] == "peer"].sort_values("median_us")
     best, gpu = own.sort_values("median_us").iloc[0], here.run["gpu"]
-    answer = f"Into several warps: each holds a slice of the {width} columns. {best['impl']} reaches "
+    answer = f"Several warps share it: each holds a slice of the {width} columns. {best['impl']} reaches "
     answer += f"{best['tflop_s']:,.0f} TFLOP/s on the {gpu}"
     if "fp16_tensor" in here.roof:
         answer += f", {best['roof_fraction']:.0%} of the tensor cores' roof"
@@ -195,8 +195,10 @@ def busiest_by_width(counted: Rows, gpu: str) -> None:
         display.fold("Every rung by its counters", [(counted, names, forms, f"On {gpu}")])
 
 
-def blocks_an_sm(budget: Rows, ladder: list[Any], gpu: str) -> None:
+def blocks_an_sm(every: Rows, width: int, ladder: list[Any], gpu: str) -> None:
     """Show what a block takes and how many an SM holds, for three rungs of each width; all rungs folded."""
+    budget = analysis.budgets(every, (256, width))
+    budget["kib"] = budget["shared"] / 1024
     names = {
         "head_dim": "Width",
         "impl": "Rung",
@@ -223,25 +225,6 @@ def blocks_an_sm(budget: Rows, ladder: list[Any], gpu: str) -> None:
     heads = {"impl": "Rung", "threads": "Threads"} | {name: names[name] for name in list(names)[2:-1]}
     inside = [(group, heads, forms, f"{width} wide") for width, group in budget.groupby("head_dim")]
     display.fold("Every rung's budget", inside)
-
-
-def explore_occupancy(every: Rows, gpu: str) -> Any:
-    """The explorer of warps that an SM holds, by rung and width."""
-    frame = analysis.budgets(every, sorted(every["head_dim"].unique()))
-    like = every[every["kind"] == "own"].sort_values("tflop_s", ascending=False)
-    like = like.drop_duplicates(["impl", "head_dim"]).drop(columns=["registers", "tflop_s"])
-    frame = like.merge(frame, on=["impl", "head_dim"])
-    frame["limit"] = frame["limit"].str.replace(" ", "_")
-    return explorer.Explorer(
-        "budget",
-        frame,
-        x="head_dim",
-        y="warps",
-        controls={"impl": "Rung"},
-        title=f"Warps that an SM of the {gpu} holds",
-        labels={"head_dim": "Width"},
-        xlog=False,
-    )
 
 
 def packing_gain(every: Rows, gpu: str) -> None:
@@ -333,7 +316,7 @@ def states_compared(here: Lab, gpu: str) -> None:
 
 
 def goals(here: Lab, gpu: str) -> Rows:
-    """Show floors and aims beside what was reached; the table's rows."""
+    """Show floors and aims beside what was reached, folded; the table's rows."""
     recorded = here.measure("attention", here.cases("attention"))
     asked = scorecard.by_shape(Evidence(here.store, {"attention": recorded}))
     pairs = zip(asked["reached"], asked["unit"], strict=True)
@@ -343,7 +326,8 @@ def goals(here: Lab, gpu: str) -> Rows:
     asked["rival"] = asked["peer"].str.replace("torch.", "")
     names = {"what": "What", "floor": "Floor", "aim": "Aim", "got": "Reached", "met": "Met"}
     forms = dict.fromkeys(("floor", "aim"), "{:,.0f}")
-    display.table(asked, names | {"rival": "Fastest peer here"}, forms, f"On {gpu}")
+    caption = f"Floors and aims on {gpu}, one by one"
+    display.table(asked, names | {"rival": "Fastest peer here"}, forms, caption, folded=True)
     return asked
 
 

@@ -51,12 +51,12 @@ def opening(rows: Rows, here: Lab) -> Opening:
         f"Between two {gpu}s a large array crosses at {best['gb_s']:.0f} GB/s, "
         f"{best['gb_s'] / links.SHEET_GB_S:.0%} of the sheet's {links.SHEET_GB_S:.0f}, and "
         f"{plot.size_text(least['bytes'])} in {least['median_us']:.1f} µs; a library's sum of "
-        f"{plot.size_text(quick['bytes'])} over both takes {quick['median_us']:.1f} µs or more."
+        f"{plot.size_text(quick['bytes'])} over both GPUs takes {quick['median_us']:.1f} µs or more."
     )
     able = (
-        "predict a transfer between GPUs from a latency and a rate,",
-        "tell an array that the latency holds from one that the rate holds,",
-        "choose a library's sum by its size, and know what an eager call costs.",
+        "predict a transfer between GPUs from a latency and a rate",
+        "say whether latency or rate limits the transfer of an array",
+        "choose a library's all-reduce by the array's size, and say what an eager call costs",
     )
     return answer, able, _rates(sent, gpu)
 

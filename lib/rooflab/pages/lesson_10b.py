@@ -54,9 +54,9 @@ def opening(rows: Rows, here: Lab) -> Opening:
         f"{display.speed(least['gain'])}."
     )
     able = (
-        "write a kernel that sums over GPUs, with the same bits on each,",
-        "say how often a sum must cross a link, and take a crossing out,",
-        "predict whether a second GPU makes a model's token faster.",
+        "write a kernel that sums over GPUs, with the same bits on each",
+        "say how often a sum must cross a link, and take a crossing out",
+        "predict whether a second GPU makes a model's token faster",
     )
     return answer, able, _chart(mine, gpu)
 

@@ -70,13 +70,13 @@ def predicted_then_measured(rows: Rows, again: Rows, here: Lab, *names: str) -> 
         reading, products = 1e6 * gb / rate, float(row["predicted_us"])
         bound = max(products, reading) if reading == reading else products
         why = f"{gb:,.1f} GB from L2 at {rate:,.0f} GB/s" if bound == reading else "its products"
-        text = f"- `{name}`, **predicted**: {bound:,.0f} µs ({why}). **Measured**: {us:,.0f} µs"
+        text = f"`{name}`, **predicted**: {bound:,.0f} µs ({why}). **Measured**: {us:,.0f} µs"
         at = ladder.index(name)
         if at:
             text += f", {display.speed(own.loc[ladder[at - 1], 'median_us'] / us)} as `{ladder[at - 1]}`"
         lines.append(text + (", less, since some reads never reach L2." if us < bound else "."))
     if lines:
-        display.say("\n".join(lines))
+        display.say(lines[0] if len(lines) == 1 else "\n".join(f"- {line}" for line in lines))
 
 
 def rereads_of_source(rung: str) -> None:

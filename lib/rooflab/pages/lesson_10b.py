@@ -63,7 +63,11 @@ def opening(rows: Rows, here: Lab) -> Opening:
 
 def _chart(mine: Rows, gpu: Any) -> Any:
     names = [row["impl"] if row["kind"] == "own" else lesson_10.name(row) for row in mine.to_dict("records")]
-    return bars(mine, names, gpu, f"All-reduce of {plot.size_text(2 * WIDTH)} over two GPUs")
+    fig, said = bars(mine, names, gpu, f"All-reduce of {plot.size_text(2 * WIDTH)} over two GPUs")
+    for patch, kind in zip(fig.axes[0].patches, mine["kind"], strict=True):
+        if kind != "own":
+            patch.set_facecolor(plot.PEER_COLOUR)
+    return fig, said
 
 
 def predicted(rows: Rows) -> None:

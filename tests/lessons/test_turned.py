@@ -17,7 +17,7 @@ from rooflab.book import batch, lessons, parameters, run
 from rooflab.errors import UsageError
 from rooflab.hardware import device
 from rooflab.records.store import Store
-from stand_in import Machine
+from stand_in import INSTRUMENTS, Machine
 
 ALL = bool(os.environ.get("ROOFLAB_ALL_TURNS"))
 SEED = os.environ.get("ROOFLAB_TURNS_SEED", "1")
@@ -119,3 +119,27 @@ def test_a_shape_beyond_the_list_is_measured_and_shown(tmp_path: Path) -> None:
     mine = rows[(rows["n"] == 5120) & (rows["k"] == 5120)]
     assert {"cublas", "fused"} <= set(mine["impl"]) and mine["median_us"].notna().any()
     assert any("5,120 x 5,120" in str(each.outputs) for each in page.shown)
+
+
+# Lessons that looked at what the ones before them had left, and ended in an error where that was little.
+AFTER = ["00a_environment", "00b_clocks", "05d_mmq", "05e_tokens", "06c_trust", "07_regimes", "08b_prefill"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "lacks"),
+    itertools.product(GPUS, ((), INSTRUMENTS)) if ALL else [("t4", ()), ("t4", INSTRUMENTS)],
+)
+def test_lessons_follow_each_other_on_a_gpu_that_lacks_much(
+    gpu: str, lacks: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Each finds in the store what those before it left, and says in words what this GPU cannot do."""
+    machine = Machine(gpu, frozenset(lacks))
+    stems = replaying.lessons() if ALL else sorted({*AFTER, *share(replaying.lessons(), 4)})
+    for page in replaying.live(machine, tmp_path, stems):
+        assert page.whole, f"{SEED}: {page}"
+
+
+def test_what_an_earlier_lesson_left_unmeasured_is_measured_and_not_borrowed(tmp_path: Path) -> None:
+    for page in replaying.live(Machine("rtx-3060"), tmp_path, ["05_q8_0", "05c_around"]):
+        assert page.whole, str(page)
+        assert not any("figures that follow" in str(each.outputs) for each in page.shown)

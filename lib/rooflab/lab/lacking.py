@@ -1,8 +1,10 @@
-"""What a recording lacks, in words: the cases, the nearest one, and the command that measures them."""
+"""What a recording lacks, in words: the cases, the nearest one, and the command that measures them; and what
+of a page's subject can neither be replayed nor measured here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -10,10 +12,11 @@ import pandas as pd
 
 from rooflab import studies
 from rooflab.errors import MissingRecording
+from rooflab.lab.profiles import is_skipped
 from rooflab.records.case import Case
 from rooflab.records.fingerprint import SKIPPED
 from rooflab.records.nearest import nearest
-from rooflab.studies.base import TOO_LARGE
+from rooflab.studies.base import TOO_LARGE, Study, require_gpu
 
 if TYPE_CHECKING:
     from rooflab.lab.session import Lab
@@ -56,3 +59,33 @@ def require_one(lab: Lab, study: str, cases: Sequence[Case], skipped: pd.DataFra
     case = unable.loc[large.index[0] if len(large) else reasons.index[0], "case"]
     reason = large.iloc[0] if len(large) else reasons.iloc[0]
     raise MissingRecording(f"`{case}` cannot run on the {lab.run['gpu']}: {reason}.")
+
+
+def beyond(lab: Lab, study: str, names: Sequence[str] = (), tool: str = "") -> list[str]:
+    """Of what a page is about, in words, what this lab cannot give: own rows of a study, each of `names` (an
+    impl of the study or a roof), and an instrument's answer. Live it can give what runs here and was not
+    tried yet; a missing roof is measured.
+    """
+    of, rows = studies.get(study), lab.store.read(study)
+    given = rows[rows["median_us"].notna()]
+    kinds, impls = {*given["kind"]}, {*given["impl"]}
+    cases = lab.cases(study)
+    for case in _untried(lab, of, cases, {*rows["case"]}):
+        kinds.add(case.kind)
+        impls.add(case.impl)
+    found = [] if "own" in kinds else [f"kernel of the study {study}"]
+    listed = {case.impl for case in cases}
+    found += [name for name in names if name not in impls and (name in listed or name not in lab.roof)]
+    if tool:
+        held = lab.profile_texts(study, tool)
+        asked = chain.from_iterable(c for name, c, _ in of.profiles(lab.effort, lab.sized) if name == tool)
+        if is_skipped(held).all() and not any(_untried(lab, of, asked, {*held["case"]})):
+            found.append(f"answer of {tool}")
+    return found
+
+
+def _untried(lab: Lab, of: Study, cases: Iterable[Case], tried: set[str]) -> Iterator[Case]:
+    """The cases that can be measured here and were not tried yet; none where a recording is replayed."""
+    if lab.mode == "live":
+        require_gpu()
+        yield from (case for case in cases if case.id not in tried and of.fitting([case])[0])

@@ -54,7 +54,7 @@ def keep_profile(
         held = recorded.texts(path) if path.is_file() else pd.DataFrame(columns=[*header], dtype="str")
         kept = held[~held["case"].isin(cases)]
         columns = [*held] if len(kept) else [*header]
-        frame = pd.concat([kept, taken], ignore_index=True)[columns].fillna("")
+        frame = pd.concat([kept, taken], ignore_index=True).reindex(columns=columns, fill_value="").fillna("")
         frame = frame.sort_values("case", kind="stable", ignore_index=True)
         seal.unseal(store.folder)
         write_atomically(path, frame.to_csv(index=False, lineterminator="\n"))

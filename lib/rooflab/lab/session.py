@@ -137,8 +137,7 @@ class Lab:
         """
         if self.mode == "live":
             return list(cases)
-        path = self._profile_path(study, tool)
-        there = set((read_profile(path, tool, None) if tool else self.store.read(study))["case"])
+        there = set((self.profile_texts(study, tool) if tool else self.store.read(study))["case"])
         if there.isdisjoint(case.id for case in cases):
             return []
         there |= set(self._newer(study, cases, there))
@@ -152,10 +151,9 @@ class Lab:
         timed = (static.read() if found.everywhere else self.store.read(study))["case"]
         return found.not_yet_measured(cases, held.union(timed))
 
-    def has_profile(self, study: str, tool: str) -> bool:
-        """Whether an instrument answered for any case of a study; live, whether that can still be tried."""
-        frame = read_profile(self._profile_path(study, tool), tool, None)
-        return bool((~is_skipped(frame)).any()) or (self.mode == "live" and frame.empty)
+    def profile_texts(self, study: str, tool: str) -> pd.DataFrame:
+        """What an instrument's table holds of a study, as texts."""
+        return read_profile(self._profile_path(study, tool), tool, None)
 
     @property
     def sized(self) -> Sized:
@@ -448,4 +446,5 @@ _PCIE_LANE_GB_S = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 
 def unlisted(run: pd.Series) -> Unlisted:
     memory = run["memory_bytes"]
-    return Unlisted(int(run["sms"]), None if is_blank(memory) else float(memory) / 1e9)
+    sm = "" if is_blank(run["compute_capability"]) else str(run["compute_capability"]).replace(".", "")
+    return Unlisted(int(run["sms"]), None if is_blank(memory) else float(memory) / 1e9, sm)

@@ -80,7 +80,9 @@ def edges(device: Sized | None = None) -> list[Case]:
 def memory(device: Sized | None = None) -> list[Case]:
     """The fastest rung for a width of 128 and torch's backends over lengths of prompt."""
     heads = (study.HEADS, study.KV_HEADS)
-    able = study.rungs_for(128, device)
+    sm = getattr(device, "sm", "")
+    ladder = {rung.name: rung for rung in op.LADDERS["attention"]}
+    able = [name for name in study.rungs_for(128, device) if not sm or ladder[name].runs_on(sm)]
     who = [([name for name in able if name in op.HOPPER] or able)[-1], *SDPA]
     return [_case("memory", impl, seq, heads, 128) for seq in MEMORY for impl in who]
 

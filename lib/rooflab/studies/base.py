@@ -46,10 +46,18 @@ class Sized(Protocol):
 
 
 class Unlisted(NamedTuple):
-    """A GPU that the table of devices lacks, as its driver describes it; memory in 10^9 bytes."""
+    """A GPU that the table of devices lacks, as its driver describes it; memory in 10^9 bytes, `sm` its
+    architecture as compilers name it, "89".
+    """
 
     sms: int
     memory_gb: float | None = None
+    sm: str = ""
+
+    @property
+    def has_hopper(self) -> bool:
+        """Whether sm_90a code runs on it, as far as is known."""
+        return self.sm in ("", "90")
 
 
 class Count(NamedTuple):

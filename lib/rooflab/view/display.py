@@ -16,6 +16,7 @@ from IPython.display import HTML, Markdown, display
 from rooflab import lab as labs
 from rooflab.errors import UsageError
 from rooflab.hardware import crossover
+from rooflab.lab.lacking import beyond
 from rooflab.ops import Rung
 from rooflab.view.captions import contestants
 
@@ -243,21 +244,14 @@ def several(mode: str, device: str, effort: str, gpus: int) -> labs.Lab:
 
 
 def holding(lab: labs.Lab, study: str, *names: str, tool: str = "") -> labs.Lab:
-    """The lab itself if its recording holds what a page is about: timed own rows of a study, each of `names`
-    (an impl of the study or a roof), and rows of an instrument. Else the committed recording, `borrowed`.
-    Live, what was not tried yet can still be measured.
+    """The lab itself if it can give what a page is about: timed own rows of a study, each of `names` (an impl
+    of the study or a roof), and rows of an instrument. Else the committed recording, `borrowed`.
     """
-    rows = lab.store.read(study)
-    if lab.mode == "live" and rows.empty:
-        return lab
-    timed = rows[rows["median_us"].notna()]
-    held = {*timed["impl"]}
-    lacking = [] if (timed["kind"] == "own").any() else [f"kernel of the study {study}"]
-    lacking += [name for name in names if name not in held and name not in lab.roof]
-    lacking += [f"answer of {tool}"] if tool and not lab.has_profile(study, tool) else []
+    lacking = beyond(lab, study, names, tool)
     if not lacking:
         return lab
-    return borrowed(lab, f"no {listed(lacking).replace(' and ', ' or ')} was recorded")
+    here = "was recorded" if lab.mode == "replay" else "can be measured"
+    return borrowed(lab, f"no {listed(lacking).replace(' and ', ' or ')} {here}")
 
 
 def standings(rows: pd.DataFrame) -> str:

@@ -14,8 +14,8 @@ from rooflab.view import display, plot
 
 # A DataFrame or Series: pandas' stubs give a cell every type that a table may hold, which no arithmetic fits.
 Rows = Any
-# What page.opening takes: the answer, what the reader will be able to do, the chart with its caption.
-Opening = tuple[str, Sequence[str], tuple[Figure, str]]
+# What page.opening takes: the answer, what the reader will be able to do, the chart with its caption, if any.
+Opening = tuple[str, Sequence[str], tuple[Figure, str] | None]
 
 
 def one_line(facts: Mapping[str, object]) -> None:

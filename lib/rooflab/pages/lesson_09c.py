@@ -34,7 +34,7 @@ def opening(evidence: Any, gpu: str) -> Opening:
         "say where a library's kernel is the better choice",
         "find the kernels that were tried and lost, and why",
     )
-    return answer, able, _spread(rivals, gpu)
+    return answer, able, _spread(rivals, gpu) if len(rivals) else None
 
 
 def _spread(rivals: Rows, gpu: str) -> tuple[Figure, str]:
@@ -46,7 +46,7 @@ def _spread(rivals: Rows, gpu: str) -> tuple[Figure, str]:
     plot.bars(ax, labels, spread["median"], "×", None, spread["min"], spread["max"])
     ax.axvline(1, color="black", linewidth=1)
     said = ", ".join(f"{name} {value:.2f}" for name, value in spread["median"].items())
-    return fig, f"{title} over points (their number), {gpu}: medians {said or 'none'}."
+    return fig, f"{title} over points (their number), {gpu}: medians {said}."
 
 
 def libraries(evidence: Any, gpu: str) -> Rows:

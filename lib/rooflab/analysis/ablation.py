@@ -1,4 +1,4 @@
-"""What lesson 08 computes from its recordings: ladders with what was promised, where a token's time goes, one
+"""What lesson 08 computes from its recordings: ladders, their predictions, where a token's time goes, one
 law for models and formats, agreement, joules, and what a prompt's kernels are.
 """
 
@@ -27,7 +27,7 @@ WAYS = {
     "apart": "torch's operators on the engine's cache, with our attention",
     "torch": "queries with keys and values in one product, gate with up in one",
     "products": "our matrix-vector products in their place",
-    "1_kernel_per_phase": "five launches a layer: what stands between products moves into them",
+    "1_kernel_per_phase": "five launches a layer: the operators between products move into them",
     "2_pdl": "a launch begins to load before the one in front has ended",
     "3_persistent": "one launch for all tokens, barriers across the grid in it",
     "4_tma": "weights by TMA, which no warp waits behind",
@@ -71,7 +71,7 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def ladder(rows: pd.DataFrame, format: str, model: str = decode.MODEL) -> pd.DataFrame:
-    """The rungs of one format at batch 1 after the short prompt, in order: says, us, tok_s, promised (tok/s),
+    """The rungs of one format at batch 1 after the short prompt, in order: says, us, tok_s, predicted tok/s,
     share of the roof in percent, gain over the step that it builds on: the rung that it changes, or the row
     before, but for what torch compiles.
     """
@@ -89,7 +89,7 @@ def ladder(rows: pd.DataFrame, format: str, model: str = decode.MODEL) -> pd.Dat
     below = mine["impl"].map(changes).fillna(before)
     return mine.assign(
         says=mine["impl"].map(WAYS),
-        promised=1e6 / mine["predicted_us"],
+        predicted=1e6 / mine["predicted_us"],
         off=mine["median_us"] / mine["predicted_us"],
         share=100 * mine["roof_fraction"],
         gain=mine["tok_s"] / below.map(mine.set_index("impl")["tok_s"]),
@@ -205,7 +205,7 @@ def prompts(rows: pd.DataFrame, format: str, seq: int, model: str = decode.MODEL
     mine = mine.sort_values("impl", key=lambda names: names.map(order.index), kind="stable")
     return mine.assign(
         says=mine["impl"].map(PROMPT_WAYS),
-        promised=1e6 * mine["seq"] / mine["predicted_us"],
+        predicted=1e6 * mine["seq"] / mine["predicted_us"],
         share=100 * mine["roof_fraction"],
         gain=mine["tok_s"] / mine["tok_s"].where(mine["kind"] == "own").shift(),
     ).reset_index(drop=True)

@@ -265,7 +265,7 @@ def share_explained(whole: Rows) -> None:
     slow = whole[whole["scaled"]]
     if len(slow):
         long = ", ".join(str(s) for s in sorted(set(slow["seq"])))
-        text += f"\nRung 1 was not run at {long} tokens; its rate at {study.SLOW} stands in. "
+        text += f"\nRung 1 was not run at {long} tokens; its rate at {study.SLOW} is used instead. "
     text += "A share says where to look next, for one length and one kernel. It is no property of the model: "
     text += 'the source\'s earlier "attention is a third" was measured on a shorter prompt.'
     display.say(text)

@@ -300,7 +300,7 @@ def cost_of_a_call(cost: Rows, n: int, k: int) -> None:
             f"By the wall a call of ours takes {ours.wall:.0f} µs where the kernel alone "
             f"takes {ours.graph:.0f}, "
             f"one of torch's cuBLAS {torchs.wall:.0f} where it takes {torchs.graph:.0f}"
-            f"{'; kernels this short hide behind either' if hidden else ''}. "
+            f"{'; for kernels this short the call takes longer' if hidden else ''}. "
             "Checking operands, picking a rung and packing arguments takes time, too. So a call whose "
             "operands have the types, shapes, strides and alignment of an earlier one reuses its checks "
             "and passes only new addresses (`rooflab.runtime.launch_cache`); any other call "

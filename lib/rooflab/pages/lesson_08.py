@@ -67,16 +67,16 @@ def bytes_and_roofs(lab: Lab, model: Any) -> Any:
     return roof
 
 
-def promises(lab: Lab, cases: list[Any]) -> tuple[Rows, str, Rows]:
-    """Show the tokens a second promised for every step, folded; all rows, the GPU, those of its model."""
+def predictions(lab: Lab, cases: list[Any]) -> tuple[Rows, str, Rows]:
+    """Show the tokens a second predicted for every step, folded; all rows, the GPU, those of its model."""
     rows = ablation.named(lab.measure("decode", cases))
     gpu = lab.run.gpu
     here = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT)]
-    promise = here[here.usual].assign(tok=1e6 / here.predicted_us)
-    wide = promise.pivot_table("tok", "impl", "format", sort=False)
+    predicted = here[here.usual].assign(tok=1e6 / here.predicted_us)
+    wide = predicted.pivot_table("tok", "impl", "format", sort=False)
     wide = wide.reindex([w for w in ablation.WAYS if w in wide.index]).reset_index()
     heads = {"impl": "step"} | {f: n for f, n in ablation.FORMATS.items() if f in wide}
-    caption = "Promised for every step and format, tok/s"
+    caption = "Predicted for every step and format, tok/s"
     display.table(wide, heads, dict.fromkeys(ablation.FORMATS, "{:,.0f}"), caption, folded=True)
     return rows, gpu, here
 
@@ -113,8 +113,8 @@ def ladders(rows: Rows, gpu: str, here: Rows, format: str) -> dict[str, Any]:
     by format.
     """
     heads = {"impl": "step", "median_us": "µs a token", "tok_s": "tok/s", "gb_s": "GB/s"}
-    heads |= {"share": "% of the roof", "promised": "promised", "gain": "× the step it builds on"}
-    forms = dict.fromkeys(("median_us", "tok_s", "gb_s", "promised"), "{:,.0f}")
+    heads |= {"share": "% of the roof", "predicted": "predicted, tok/s", "gain": "× the step it builds on"}
+    forms = dict.fromkeys(("median_us", "tok_s", "gb_s", "predicted"), "{:,.0f}")
     forms |= {"share": "{:.0f}", "gain": "{:.2f}"}
     climbs = {format: ablation.ladder(rows, format) for format in ablation.FORMATS}
     for each, climb in sorted(climbs.items(), key=lambda pair: pair[0] != format):
@@ -142,7 +142,7 @@ def ladder_drawn(climbs: dict[str, Any], format: str, roof: Any, gpu: str) -> No
 
 
 def largest_step(climbs: dict[str, Any], format: str) -> None:
-    """Say which step brings the most, which bring nothing, and how far promises hold."""
+    """Say which step brings the most, which bring nothing, and how far predictions hold."""
     mine = climbs[format] if len(climbs[format]) else climbs["fp16"]
     own = mine[mine.kind == "own"].dropna(subset=["gain"])
     step = own.sort_values("gain").iloc[-1]
@@ -160,10 +160,10 @@ def largest_step(climbs: dict[str, Any], format: str) -> None:
     broken = mine.dropna(subset=["off"]).sort_values("off")
     if len(broken):
         display.say(
-            f"Of the promises for {ablation.FORMATS[best.format]}, that of "
-            f"`{broken.iloc[(broken.off - 1).abs().argmin()].impl}` was kept best, off by "
-            f"{abs(broken.off - 1).min():.0%}; that of `{broken.iloc[-1].impl}` worst: it takes "
-            f"{broken.off.iloc[-1]:.1f} times as long as promised."
+            f"Of the predictions for {ablation.FORMATS[best.format]}, that of "
+            f"`{broken.iloc[(broken.off - 1).abs().argmin()].impl}` comes nearest, off by "
+            f"{abs(broken.off - 1).min():.0%}; that of `{broken.iloc[-1].impl}` is furthest off: it takes "
+            f"{broken.off.iloc[-1]:.1f} times as long as predicted."
         )
 
 

@@ -115,10 +115,10 @@ def ladder(climbs: dict[str, Any], prompt: int, gpu: str) -> None:
         "impl": "step",
         "median_us": "ms",
         "tok_s": "tok/s",
-        "promised": "promised, tok/s",
+        "predicted": "predicted, tok/s",
         "gain": "× the step it builds on",
     }
-    forms = {"median_us": "{:,.1f}", "tok_s": "{:,.0f}", "promised": "{:,.0f}", "gain": "{:.2f}"}
+    forms = {"median_us": "{:,.1f}", "tok_s": "{:,.0f}", "predicted": "{:,.0f}", "gain": "{:.2f}"}
     for format in ("q8_0", "fp16"):
         display.table(
             climbs[format].assign(median_us=climbs[format].median_us / 1e3),
@@ -141,7 +141,7 @@ def largest_step(climbs: dict[str, Any]) -> None:
             f"The smallest is `{least.impl}` ({least.gain:.2f} times): {least.says}. "
             f"Against the first, the last is {display.speed(half.tok_s.iloc[-1] / half.tok_s.iloc[0])}."
         )
-    kept = half.assign(off=half.tok_s / half.promised).dropna(subset=["off"]).sort_values("off")
+    kept = half.assign(off=half.tok_s / half.predicted).dropna(subset=["off"]).sort_values("off")
     if len(kept):
         low, high = kept.iloc[0], kept.iloc[-1]
         text = f"Of its prediction `{low.impl}` reaches the least, {low.off:.0%}, and `{high.impl}` the "

@@ -14,6 +14,7 @@ import pytest
 from rooflab import simt
 from rooflab.book import pages
 from rooflab.errors import MissingRecording, UsageError
+from rooflab.hardware import device
 from rooflab.numerics.quant import pack_int4
 from rooflab.ops import gemv
 from rooflab.pages import lesson_05c
@@ -351,6 +352,8 @@ def test_a_roofline_holds_every_recorded_kernel_and_the_recordings_roofs(h200):
     assert f"{len(points)} kernels under a read roof" in drawing.says
     best = points.sort_values("roof_fraction").iloc[-1]
     assert f"{best['operator']} {best['impl']} {best['roof_fraction']:.0%}" in drawing.says
+    assert f"of the data sheet's {device.get('h200').fp16_tensor:,.0f} TFLOP/s" in drawing.says
+    assert best["roof_fraction"] > 1, "a kernel above a measured roof needs that sentence"
     ET.fromstring(drawing.svg())
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from rooflab.hardware import device as devices
 from rooflab.records.store import Store
 from rooflab.studies import decode
 from rooflab.studies.bandwidth import roofs
@@ -76,6 +77,14 @@ def roofline(store: Store) -> Drawing | None:
         canvas.line([(x, y), (right, y)], 1.6, dashed=name != "FP16 tensor")
         close = any(peak < other < 2 * peak for other in peaks.values())  # its name would run into that one's
         canvas.text(x - 5, y + 12 if close else y, f"{name} {number(peak)}", svg.SMALL, "end")
+    sheet, passed = devices.match(str(store.runs().iloc[-1]["gpu"])), ""
+    over = points[points["roof_fraction"] > 1]
+    for key in sorted({*over["roof"]} & {*_TENSOR}):
+        passed += f" The {_TENSOR[key]} roof is what a library's product of random matrices reached"
+        if most := getattr(sheet, key, None):
+            rate = over[over["roof"] == key]["rate"].max()
+            passed += f"; {rate / most:.0%} of the data sheet's {number(most)} TFLOP/s are the most of ours"
+        passed += "."
     best = points.sort_values("roof_fraction", ascending=False).drop_duplicates("operator")
     dots = [at(float(x), float(y)) for x, y in zip(points["intensity"], points["rate"], strict=True)]
     canvas.cells([(x - 2.2, y - 2.2) for x, y in dots], 4.4, 4.4, SKY)
@@ -91,7 +100,7 @@ def roofline(store: Store) -> Drawing | None:
     says = f"{len(points)} kernels under a read roof of {number(read)} GB/s" + "".join(
         f", {name} {number(peak)} TFLOP/s" for name, peak in peaks.items()
     )
-    says += f". The best of each operator by its share of its roof: {', '.join(said)}."
+    says += f". The best of each operator by its share of its roof: {', '.join(said)}.{passed}"
     return single("Every recorded kernel under its roofs", says, canvas)
 
 

@@ -23,7 +23,7 @@ from rooflab.records.fingerprint import fresh
 from rooflab.records.store import Store
 from rooflab.studies import drawn
 from rooflab.view import diagram
-from rooflab.view.diagram import graphs, layers, memory, over_time, report, svg, tiles, words
+from rooflab.view.diagram import graphs, layers, memory, over_time, report, split, svg, tiles, words
 
 
 def all_of(here):
@@ -44,6 +44,7 @@ def all_of(here):
         "ring": diagram.ring(takes),
         "pipeline": diagram.pipeline(takes),
         "layer": diagram.layer(diagram.ways(here)),
+        "split layer": diagram.split_layer(),
         "capture": diagram.capture(lesson_05c.timed_chain(here)),
     }
 
@@ -330,6 +331,19 @@ def test_a_capture_is_drawn_from_the_chain_s_times_and_launches(h200, monkeypatc
     assert "product (a int8 to b)" in diagram.capture(chain).says, "other launches"
     with pytest.raises(UsageError, match="measure both"):
         diagram.capture(chain[chain["way"] != "as a graph"])
+
+
+def test_a_layer_is_split_as_the_engine_splits_it(monkeypatch):
+    two, four = diagram.split_layer(), diagram.split_layer(gpus=4)
+    assert "rows of q, k, v, gate, up, and columns of o, down" in two.says and "8,192 bytes" in two.says
+    assert "16 of 32 heads" in two.says and "8 of 32 heads" in four.says and two.svg() != four.svg()
+    mine = [split.parts_of(split.spec("llama-3-8b"), rank, 2) for rank in (0, 1)]
+    assert mine[0]["gate"].rows == (0, 7168) and mine[1]["gate"] == ((7168, 14336), (0, 4096))
+    assert mine[0]["down"] == ((0, 4096), (0, 7168)) and mine[1]["down"].columns == (7168, 14336)
+    monkeypatch.setattr(split.shares, "_ROWS", re.compile(r"\.(q|k|v)_proj\.weight$"))
+    assert "rows of q, k, v, and" in diagram.split_layer().says, "another split is another picture"
+    with pytest.raises(UsageError, match="cannot be shared evenly"):
+        diagram.split_layer("qwen2.5-1.5b", gpus=4)
 
 
 def test_kernels_wait_for_their_launch_or_for_each_other():

@@ -14,6 +14,7 @@ from rooflab.view.diagram.launches import launch, sms_at_work, split_k
 from rooflab.view.diagram.layers import layer, ways
 from rooflab.view.diagram.memory import banks, coalescing, q8_layouts
 from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring
+from rooflab.view.diagram.split import split_layer
 from rooflab.view.diagram.svg import Canvas, Drawing
 from rooflab.view.diagram.tiles import accumulators, attention_tiles, online_softmax
 from rooflab.view.diagram.words import nibbles, to_half
@@ -39,6 +40,7 @@ __all__ = [
     "ring",
     "sms_at_work",
     "split_k",
+    "split_layer",
     "to_half",
     "ways",
 ]

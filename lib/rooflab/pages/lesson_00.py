@@ -63,22 +63,3 @@ def memories(lab: labs.Lab) -> None:
     )
     heads = {"place": "Memory", "code": "In a kernel", "seen": "Seen by", "size": f"On the {run.gpu}"}
     display.table(frame, heads | {"wait": "Wait for a lone load"})
-
-
-def trusted(lab: labs.Lab) -> str:
-    """The answer of the page on the environment: what the gate refused, what was counted, who else was
-    there.
-    """
-    refusals = lab.profile("environment", environment.cheats(), "gate")
-    counted = lab.profile("environment", environment.profiled_clocks(), "ncu", environment.PROFILED)
-    text = f"On the {lab.run.gpu} "
-    if len(refusals):
-        text += f"the gate refused {int(refusals['refused'].sum())} of {len(refusals)} kernels that cheat, "
-    else:
-        text += "no kernel that cheats was tried, "
-    text += "the profiler's counters "
-    text += (
-        "can be read, and " if len(counted) and (counted["dram_bytes"] > 0).any() else "can't be read, and "
-    )
-    others = lab.run_of("environment").other_processes
-    return text + ("no other process shared the GPU." if others == 0 else f"{others} others shared the GPU.")

@@ -9,9 +9,36 @@ import numpy as np
 import pandas as pd
 
 from rooflab import studies
+from rooflab.lab import Lab
+from rooflab.pages import Opening, Rows
 from rooflab.studies import environment
 from rooflab.studies.base import Context
-from rooflab.view import display, explorer, plot
+from rooflab.view import display, explorer, page, plot
+
+
+def opening(lab: Lab, ramp: Rows, n: int) -> Opening:
+    """The first screen: what the gate refused, what was counted, who else was there; the ramp's rungs."""
+    refusals = lab.profile("environment", environment.cheats(), "gate")
+    counted = lab.profile("environment", environment.profiled_clocks(), "ncu", environment.PROFILED)
+    text = f"On the {lab.run.gpu} "
+    if len(refusals):
+        text += f"the gate refused {int(refusals['refused'].sum())} of {len(refusals)} kernels that cheat, "
+    else:
+        text += "no kernel that cheats was tried, "
+    readable = len(counted) and (counted["dram_bytes"] > 0).any()
+    text += f"the profiler's counters {'can' if readable else 'cannot'} be read, and "
+    others = lab.run_of("environment").other_processes
+    text += "no other process shared the GPU." if others == 0 else f"{others} others shared the GPU."
+    best = ramp[ramp["kind"] == "own"].sort_values("median_us").iloc[0]
+    text += f" There saxpy, which the gate admits, moves {best['gb_s']:,.0f} GB/s."
+    able = [
+        "say which of a machine's numbers you may believe",
+        "write a check that a wrong kernel does not pass",
+        "predict the least time of a kernel from its bytes",
+    ]
+    triad = lab.roof.get("dram_triad")
+    roof = ("triad", triad.value, "GB/s") if triad else None
+    return text, able, page.ladder(ramp, lab.run.gpu, roof, f"saxpy, {n:,} elements, gated, cold")
 
 
 def machine(run: Any, spec: Any) -> None:
@@ -156,14 +183,13 @@ def takeaway(caught: Any, proved: Any, ramp: Any, verdicts: Any) -> None:
     admitted = sum(verdict["verdict"].startswith("admitted") for verdict in verdicts)
     best = ramp.loc[ramp["median_us"].idxmin()]
     share = best["roof_fraction"]
-    takeaway = f"""
-    - {"Counters can be read" if proved else "Counters cannot be read"} on this machine.
-    - The gate admitted {admitted} of {len(verdicts)} NumPy kernels, the honest one, and
-      refused {caught}. What is refused is not timed.
-    - The highest rate of saxpy, cold: {best["gb_s"]:,.0f} GB/s, by {best["impl"]}."""
+    text = f"- Counters {'can' if proved else 'cannot'} be read on this machine.\n"
+    text += f"- The gate admitted {admitted} of {len(verdicts)} NumPy kernels, the honest one, and refused "
+    text += f"{caught}. What is refused is not timed.\n"
+    text += f"- The highest rate of saxpy, cold: {best['gb_s']:,.0f} GB/s, by {best['impl']}."
     if share == share:
-        takeaway += f" That is {share:.0%} of its roof."
-    display.say(takeaway)
+        text += f" That is {share:.0%} of its roof."
+    display.say(text)
 
 
 def explored(lab: Any, ramp: Any, recorded: Any) -> Any:

@@ -38,7 +38,10 @@ def needed(chase: Any, dram_sheet: Any, gpu: Any, sms: Any) -> Any:
         "An SM holds 1,024 to 2,048 threads, depending on the model. "
     )
     if wide < 1024 and each > 2048:
-        text += "So one small load a thread cannot keep this memory busy; a wide one may."
+        text += (
+            f"So one small load a thread cannot keep this memory busy: 2,048 threads reach {2048 / each:.0%} "
+        )
+        text += "of its bandwidth at most. A wide load may."
     display.say(text)
     return latency, need
 
@@ -84,8 +87,8 @@ def counted_reads(gpu: Any, here: Any) -> Any:
     return counted
 
 
-def explained(counted: Any) -> None:
-    """Say whether the counters explain the first rung's time."""
+def explained(counted: Any, need: float, sms: int) -> None:
+    """Say whether the counters explain the first rung's time; `need` bytes in flight would fill it."""
     found = counted[counted["operator"] == "read"]
     if len(found):
         slow, best = found.iloc[0], found.loc[found["time_ns"].idxmin()]
@@ -97,7 +100,12 @@ def explained(counted: Any) -> None:
         if slow["load_sectors_per_request"] <= 4 and idle:
             text += "So it wastes no bytes; it asks for too few at a time. DRAM is busy "
             text += f"{slow['dram_pct']:.0f} % of its time, and {best['dram_pct']:.0f} % "
-            text += f"under {best['impl']}."
+            text += f"under {best['impl']}. "
+            allowed = 2048 * 4 * sms / need
+            if slow["dram_pct"] < 100 * allowed < 100:
+                text += f"Little's law would allow {allowed:.0%}, if all threads had their loads in flight "
+                text += "always. But a thread has its load in flight for a part of its time only: it also "
+                text += "starts, adds, waits at a barrier and ends."
         display.say(text)
     else:
         display.say("Nsight Compute could not count here: the tables of counters stay empty.")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from rooflab import lab as labs
 from rooflab.analysis import time_breakdown
@@ -53,20 +54,37 @@ def opening(two: Two, model: Model, gpu: str, when: str) -> Opening:
     text = f"A launch takes a fixed time, and its bytes on top: products take {two.ours:.0f} % of the GPU's "
     text += f"time on the {gpu} and {two.theirs:.0f} % on an RTX 4070 Laptop, for which the rule says "
     text += f"{by_rule[1]:.0f} %."
-    title = "Weight products' share of GPU time"
-    fig, ax = plot.figure("%", title=title, height=2.0)
-    fig.set_figwidth(page.WIDEST)
-    names = [f"{gpu}, traced", f"{gpu}, rule", "RTX 4070 Laptop, published", "RTX 4070 Laptop, rule"]
-    plot.bars(ax, names, [two.ours, by_rule[0], two.theirs, by_rule[1]], "%")
     able = [
         "predict a kernel's share of the time on a GPU that you don't have",
         "say what a faster kernel is worth (Amdahl's law)",
         "choose between fewer bytes and fewer launches",
     ]
+    return text, able, token_by_rule(two, model, gpu, when)
+
+
+def token_by_rule(two: Two, model: Model, gpu: str, when: str) -> tuple[Figure, str]:
+    """A token's GPU time by the rule on both GPUs, in bytes, fixed times of products and other launches; the
+    caption.
+    """
+    title = "A token's GPU time, by the rule"
+    products, names = model_shapes.gemvs(model) + 1, []
+    parts: dict[str, list[float]] = {"products: bytes": [], "products: fixed time": [], "other launches": []}
+    for name, law in ((gpu, two.here), ("RTX 4070 Laptop", two.laptop)):
+        fixed, total = products * law.product_us, law.weights_us(model) + law.others_us(model)
+        times = (law.weights_us(model) - fixed, fixed, law.others_us(model))
+        names.append(f"{name}, {total / 1e3:.1f} ms")
+        for part, us in zip(parts.values(), times, strict=True):
+            part.append(100 * us / total)
+    fig, ax = plot.figure("% of GPU time", title=title, height=1.8)
+    fig.set_figwidth(page.WIDEST)
+    plot.stacked(ax, names, parts)
+    by_rule = [100 * law.share(model) for law in (two.here, two.laptop)]
     pairs = zip(by_rule, (two.ours, two.theirs), strict=True)
     off = display.listed([f"{predicted - known:+.0f}" for predicted, known in pairs])
-    caption = f"{title} on {gpu}, {when}, and as published: the rule is {off} percentage points off."
-    return text, able, (fig, caption)
+    text = (
+        f"{title} Fitted on {gpu}, {when}; products take {by_rule[0]:.0f} and {by_rule[1]:.0f} %, which is "
+    )
+    return fig, f"{text}{off} percentage points off the trace and the published share."
 
 
 # --- two GPUs -----------------------------------------------------------------------------------------------

@@ -368,14 +368,19 @@ def gap_explained(seen: Rows) -> None:
 def takeaway(batches: list[Any], shapes: list[Any], gain: Rows, gpu: str, times: Rows) -> None:
     """What to take away, computed."""
     at = {b: [gain[n, k].get(b) for n, k in shapes] for b in (batches[0], batches[-1])}
-    text = "- Tokens can share one reading of the weights. Up to dozens of tokens, the batch at which INT4 "
-    text += "stops paying is a property of the kernel. Beyond that arithmetic decides, and no format of the "
-    text += "weights saves that.\n"
+    text = (
+        "- Tokens can share one reading of the weights. Up to dozens of tokens, the kernel decides at which "
+    )
+    text += (
+        "batch INT4 stops paying. Beyond that arithmetic decides, and no format of the weights saves it.\n"
+    )
     text += f"- On the {gpu} ours is {min(at[batches[0]]):.2f} to {max(at[batches[0]]):.2f} times as "
     text += f"fast as FP16 at batch {batches[0]}, and {min(at[batches[-1]]):.2f} to "
     text += f"{max(at[batches[-1]]):.2f} times at {batches[-1]}.\n"
-    text += "- A few tokens are all that CUDA cores can multiply in the time of the bytes. Beyond that it "
-    text += "takes tensor cores, and an x that many rows share.\n"
+    text += (
+        "- In the time of the bytes CUDA cores multiply only a few tokens. More take tensor cores, and an x "
+    )
+    text += "that many rows share.\n"
     slow = (times["two-op"] / times["FP16 cuBLAS"]).dropna()
     text += "- Unpacking first is not worth it at these sizes: t" if slow.min() > 1 else "- T"
     text += f"he fair two-op product takes {slow.min():.1f} to {slow.max():.1f} times as long as FP16."

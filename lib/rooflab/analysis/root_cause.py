@@ -59,7 +59,7 @@ def whys(evidence: Evidence, source: Published) -> pd.DataFrame:
         ),
         (
             "Why are they not?",
-            "A warp has a column, so its lanes stand a row apart.",
+            "A warp has a column, so its lanes are a row apart.",
             f"{4 * SIZE // 1024} KiB from lane to lane",
             lambda: _stride(),
         ),

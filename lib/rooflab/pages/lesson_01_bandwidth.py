@@ -113,41 +113,41 @@ def explained(counted: Any, need: float, sms: int) -> None:
 
 def in_flight(dram_sheet: Any, gpu: Any, here: Any, large: Any, latency: Any, sms: Any) -> Any:
     """Draw the rate over the bytes in flight, beside Little's law; the rows and the roof."""
-    knob = here.measure("bandwidth", bandwidth.in_flight(sms, large // 2))
-    knob = bandwidth.little(knob, sms, latency, dram_sheet)
+    sweep = here.measure("bandwidth", bandwidth.in_flight(sms, large // 2))
+    sweep = bandwidth.little(sweep, sms, latency, dram_sheet)
     read_roof = here.roof["dram_read"].value
     title = "read/4_grid against Little's law"
     fig, ax = plot.figure("bytes in flight on each SM", "GB/s", title, xlog=True)
-    plot.series(ax, knob["bytes_per_sm"], knob["little_gb_s"], label="predicted")
-    plot.series(ax, knob["bytes_per_sm"], *plot.band(knob), label="measured")
+    plot.series(ax, sweep["bytes_per_sm"], sweep["little_gb_s"], label="predicted")
+    plot.series(ax, sweep["bytes_per_sm"], *plot.band(sweep), label="measured")
     plot.roof_line(ax, read_roof, f"measured roof {read_roof:,.0f} GB/s")
-    plot.size_ticks(ax, knob["bytes_per_sm"])
+    plot.size_ticks(ax, sweep["bytes_per_sm"])
     plot.label_ends(ax)
     ceiling = ("read", read_roof, "GB/s")
-    plot.show(fig, plot.caption(knob, gpu, "Bytes in flight", ceiling))
-    return knob, read_roof
+    plot.show(fig, plot.caption(sweep, gpu, "Bytes in flight", ceiling))
+    return sweep, read_roof
 
 
-def in_flight_table(knob: Any) -> None:
+def in_flight_table(sweep: Any) -> None:
     """Show each launch's bytes in flight and the latency that its rate implies."""
-    knob["kib"] = knob["bytes_per_sm"] / 1024
-    knob["share"] = knob["gb_s"] / knob["little_gb_s"]
+    sweep["kib"] = sweep["bytes_per_sm"] / 1024
+    sweep["share"] = sweep["gb_s"] / sweep["little_gb_s"]
     names = {"kib": "KiB an SM", "options": "Launch (unroll: loads a thread)"}
     names |= {"little_gb_s": "Predicted GB/s"}
     names |= {"gb_s": "Measured GB/s", "share": "Measured ÷ predicted"}
     names |= {"loaded_ns": "Implied latency (ns)"}
     forms = {name: "{:,.0f}" for name in names} | {"options": "", "share": "{:.2f}"}
-    display.table(knob, names, forms)
+    display.table(sweep, names, forms)
 
 
-def loaded(gpu: Any, knob: Any, latency: Any, need: Any, read_roof: Any, sms: Any) -> Any:
+def loaded(gpu: Any, sweep: Any, latency: Any, need: Any, read_roof: Any, sms: Any) -> Any:
     """Say how the implied latency grows, and what it took to come near the roof."""
-    ok = knob[knob["gb_s"] >= 0.95 * read_roof]
-    twins = knob[knob.duplicated("bytes_per_sm", keep=False)]
-    text = f"On the {gpu} the implied latency goes from {knob['loaded_ns'].iloc[0]:.0f} "
-    text += f"ns at {knob['bytes_per_sm'].iloc[0] / 1024:.0f} KiB to "
-    text += f"{knob['loaded_ns'].iloc[-1]:,.0f} ns at "
-    text += f"{knob['bytes_per_sm'].iloc[-1] / 1024:.0f} KiB; the chase took {latency:.0f} "
+    ok = sweep[sweep["gb_s"] >= 0.95 * read_roof]
+    twins = sweep[sweep.duplicated("bytes_per_sm", keep=False)]
+    text = f"On the {gpu} the implied latency goes from {sweep['loaded_ns'].iloc[0]:.0f} "
+    text += f"ns at {sweep['bytes_per_sm'].iloc[0] / 1024:.0f} KiB to "
+    text += f"{sweep['loaded_ns'].iloc[-1]:,.0f} ns at "
+    text += f"{sweep['bytes_per_sm'].iloc[-1] / 1024:.0f} KiB; the chase took {latency:.0f} "
     text += "ns. "
     if len(ok):
         enough = ok["bytes_per_sm"].iloc[0]

@@ -153,7 +153,7 @@ void start(Fibre& f, Block* block, uint32_t linear, char* stack) {
   f.state = READY, f.spun = 0;
   f.file = "", f.line = 0;
   memset(f.lane_time, 0, sizeof f.lane_time);
-  f.known.blocks.clear(), f.known.threads.clear();
+  f.known.clear();
   f.copies.clear(), f.group = 0;
   memcpy(stack, &CANARY, 8);
   memset(stack + STACK - FRESH, 0xff, FRESH);  // as shared memory, below: a variable that nobody wrote is NaN, or -1
@@ -177,9 +177,8 @@ void prepare(Block& block, uint32_t linear, uint32_t first) {
                       linear / launch->grid[0] / launch->grid[1]};
   block.arrived = block.ended = 0;
   block.barrier_time = 0;
-  block.known.blocks.clear(), block.known.threads.clear();
-  block.shared.cells.clear();
-  block.shared.shift = 2;
+  block.known.clear();
+  block.shared = Shadow();
   for (uint32_t t = 0; t < threads; ++t) start(fibres[first + t], &block, t, stacks + STACK * (first + t));
   // A GPU's shared memory holds whatever was there; ours holds NaN (and -1).
   if (launch->cooperative) {
@@ -346,7 +345,7 @@ int simt_launch(const Launch* description) {
   for (uint32_t k = 0; k < launch->argument_count; ++k)
     argument_room[k] = launch->arguments[k], argument_list[k] = &argument_room[k];
   faults.clear(), fault_index.clear(), events.clear(), published.clear(), images.clear();
-  shadows.assign(launch->buffer_count, Shadow());
+  shadows.clear(), shadows.resize(launch->buffer_count);
   blocks.clear();
   interrupted = 0;
   self = nullptr, entered = nullptr, stopped = false, now = 0, dropped_events = 0, steps = 0;

@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "simt/runtime.h"
@@ -74,26 +76,58 @@ constexpr uint64_t CANARY = 0x5ca1ab1e0ddba11u;
 constexpr int IDLE_ROUNDS = 2000;
 constexpr size_t STACK_GUARD = 1 << 20;  // below the first stack: nobody may go there
 
-typedef std::unordered_map<uint32_t, uint64_t> Times;
-struct Known {  // up to when accesses of other blocks and threads are known to have happened
-  Times blocks, threads;
-  void merge(const Known& other) {
-    for (auto& [who, time] : other.blocks) blocks[who] = blocks[who] > time ? blocks[who] : time;
-    for (auto& [who, time] : other.threads) threads[who] = threads[who] > time ? threads[who] : time;
-  }
+typedef std::vector<std::pair<uint32_t, uint64_t>> Times;  // by block or by thread, sorted
+// Up to when accesses of other blocks and threads are known to have happened. Many fibres know the same, so they share
+// one copy, which nothing changes.
+class Known {
+ public:
+  bool empty() const { return !what; }
+  void clear() { what.reset(); }
+  uint64_t of_block(uint32_t block) const { return what ? find(what->blocks, block) : 0; }  // 0 where nothing is known
+  uint64_t of_thread(uint32_t thread) const { return what ? find(what->threads, thread) : 0; }
+  void merge(const Known& other);
+  void merge(const Times& blocks, const Times& threads);
+
+ private:
+  struct What {
+    Times blocks, threads;
+  };
+  static uint64_t find(const Times& times, uint32_t who);
+  std::shared_ptr<const What> what;
 };
 struct Mark {  // an access: thread + 1, 0 for none
   uint32_t who = 0, how = 0;
   uint64_t pc = 0, time = 0;
+  bool marked() const { return who; }
 };
-struct Cell {
-  Mark write, read, other_read;  // the last of each; other_read is by another warp than read
-  Mark plain;                    // the last write that is neither atomic nor volatile
-  Mark late;                     // the copy that will write here once it is waited for
+// One T for each cell of a region, all zero at first; memory is taken where a cell is touched.
+template <typename T>
+class Sparse {
+ public:
+  explicit operator bool() const { return cells != nullptr; }
+  void make(size_t count) { cells.reset(static_cast<T*>(calloc(count, sizeof(T)))); }
+  void clear() { cells.reset(); }
+  T& operator[](size_t k) const { return cells.get()[k]; }
+
+ private:
+  struct Free {
+    void operator()(T* all) const { free(all); }
+  };
+  std::unique_ptr<T, Free> cells;
 };
-struct Shadow {
-  std::vector<Cell> cells;
-  int shift = 2;  // 4 bytes a cell, until an access is smaller
+struct Reads {
+  Mark last, other;  // other is by another warp than last
+  bool marked() const { return last.who; }
+};
+struct Writes {
+  Mark last, plain;  // plain is neither atomic nor volatile
+  bool marked() const { return last.who; }
+};
+struct Shadow {  // what a region's cells were last accessed by
+  Sparse<Reads> reads;
+  Sparse<Writes> writes;
+  Sparse<Mark> late;  // the copy that will write here once it is waited for
+  int shift = 2;      // 4 bytes a cell, until an access is smaller
 };
 
 struct Copy {  // started, and not done

@@ -192,10 +192,8 @@ int simt_barrier(int kind, int predicate, const char* file, int line) {
     if (kind == SIMT_BARRIER_AND) result &= other.predicate != 0;
     if (kind == SIMT_BARRIER_OR) result |= other.predicate != 0;
     if (kind == SIMT_BARRIER_COUNT) result += other.predicate != 0;
-    if (!other.known.blocks.empty() || !other.known.threads.empty()) {
-      known.merge(other.known);
-      other.known = Known();
-    }
+    known.merge(other.known);
+    other.known.clear();
   }
   block.known.merge(known);
   block.barrier_time = ++now;

@@ -2,7 +2,58 @@
 // watched build every load and store comes here by the hooks of thread sanitizer, at the end of this file.
 #include "state.h"
 
+#include <algorithm>
+
 namespace simt {
+namespace {
+
+bool covers(const Times& times, const Times& others) {  // does it say all that the others say?
+  auto at = times.begin();
+  for (const auto& [who, time] : others) {
+    while (at != times.end() && at->first < who) ++at;
+    if (at == times.end() || at->first != who || at->second < time) return false;
+  }
+  return true;
+}
+
+Times latest(const Times& a, const Times& b) {
+  Times out;
+  out.reserve(a.size() + b.size());
+  auto one = a.begin(), two = b.begin();
+  while (one != a.end() && two != b.end())
+    if (one->first < two->first)
+      out.push_back(*one++);
+    else if (two->first < one->first)
+      out.push_back(*two++);
+    else
+      out.push_back({one->first, std::max((one++)->second, (two++)->second)});
+  out.insert(out.end(), one, a.end());
+  out.insert(out.end(), two, b.end());
+  return out;
+}
+
+}  // namespace
+
+uint64_t Known::find(const Times& times, uint32_t who) {
+  auto at = std::lower_bound(times.begin(), times.end(), who, [](const auto& each, uint32_t id) { return each.first < id; });
+  return at != times.end() && at->first == who ? at->second : 0;
+}
+
+void Known::merge(const Known& other) {
+  if (!other.what || other.what == what) return;
+  if (!what || (covers(other.what->blocks, what->blocks) && covers(other.what->threads, what->threads)))
+    what = other.what;
+  else
+    merge(other.what->blocks, other.what->threads);
+}
+
+void Known::merge(const Times& blocks, const Times& threads) {
+  if (!what)
+    what = std::make_shared<const What>(What{blocks, threads});
+  else if (!covers(what->blocks, blocks) || !covers(what->threads, threads))
+    what = std::make_shared<const What>(What{latest(what->blocks, blocks), latest(what->threads, threads)});
+}
+
 namespace {
 
 bool before(const Mark& mark) {  // has that access happened before this thread's next one, for all it knows?
@@ -14,10 +65,7 @@ bool before(const Mark& mark) {  // has that access happened before this thread'
   }
   const Known* const all[] = {&self->known, &own.known};
   for (const Known* known : all) {
-    auto whole = known->blocks.find(block);
-    if (whole != known->blocks.end() && mark.time < whole->second) return true;
-    auto one = known->threads.find(mark.who - 1);
-    if (one != known->threads.end() && mark.time <= one->second) return true;
+    if (mark.time < known->of_block(block) || mark.time <= known->of_thread(mark.who - 1)) return true;
   }
   return false;
 }
@@ -41,47 +89,63 @@ void report_unfinished(const Mark& copy, int region, int64_t offset, int size, i
   fault.other_pc = copy.pc, fault.other_how = int(copy.how), fault.other_thread = (copy.who - 1) % threads;
 }
 
+template <typename T>
+void in_bytes(Sparse<T>& cells, uint64_t room) {
+  if (!cells) return;
+  Sparse<T> fine;
+  fine.make(room + 4);
+  for (size_t k = 0; k < room; ++k)
+    if (cells[k >> 2].marked()) fine[k] = cells[k >> 2];
+  cells = std::move(fine);
+}
+
 void check_race(Shadow& shadow, uint64_t room, int region, uint64_t offset, int size, int how, uint64_t pc) {
-  if (shadow.cells.empty()) shadow.cells.resize((room >> shadow.shift) + 1);
   if (shadow.shift && (size < 4 || offset % 4)) {  // bytes from now on
-    std::vector<Cell> fine(room + 4);
-    for (size_t k = 0; k < room; ++k) fine[k] = shadow.cells[k >> 2];
-    shadow.cells.swap(fine);
+    in_bytes(shadow.reads, room), in_bytes(shadow.writes, room), in_bytes(shadow.late, room);
     shadow.shift = 0;
   }
-  const Mark mine{self->block->linear * threads + self->linear + 1, uint32_t(how), pc, now};
+  const size_t count = (room >> shadow.shift) + 4;
+  if (how & LATE) {
+    if (!shadow.late) shadow.late.make(count);
+  } else if (how & WRITE) {
+    if (!shadow.writes) shadow.writes.make(count);
+  } else if (!shadow.reads) {
+    shadow.reads.make(count);
+  }
+  const Mark mine{self->block->linear * threads + self->linear + 1, uint32_t(how), pc, now}, none;
   bool told = false;
   for (uint64_t k = offset >> shadow.shift; k <= (offset + size - 1) >> shadow.shift; ++k) {
-    Cell& cell = shadow.cells[k];
-    if (cell.late.who && !told) {
-      report_unfinished(cell.late, region, int64_t(k << shadow.shift), size, how, pc);
+    if (shadow.late && shadow.late[k].who && !told) {
+      report_unfinished(shadow.late[k], region, int64_t(k << shadow.shift), size, how, pc);
       told = true;
     }
-    const Mark* marks[] = {&cell.write, &cell.read, &cell.other_read};
+    const Mark &write = shadow.writes ? shadow.writes[k].last : none, &plain = shadow.writes ? shadow.writes[k].plain : none;
+    const Mark* marks[] = {&write, shadow.reads ? &shadow.reads[k].last : &none, shadow.reads ? &shadow.reads[k].other : &none};
     for (int m = 0; m < (how & WRITE ? 3 : 1); ++m)
       if (!told && marks[m]->who && !(marks[m]->how & how & SOFT) && !before(*marks[m])) {
         report_race(*marks[m], region, int64_t(k << shadow.shift), size, how, pc);
         told = true;
       }
     // A plain write races with another thread's atomic though its own atomics came between: that one may come first.
-    if (!told && how & ATOMIC && cell.plain.who && !before(cell.plain)) {
-      report_race(cell.plain, region, int64_t(k << shadow.shift), size, how, pc);
+    if (!told && how & ATOMIC && plain.who && !before(plain)) {
+      report_race(plain, region, int64_t(k << shadow.shift), size, how, pc);
       told = true;
     }
-    if (region == SHARED && (!(how & WRITE) || how & ATOMIC) && !cell.write.who && !told) {
+    if (region == SHARED && (!(how & WRITE) || how & ATOMIC) && !write.who && !told) {
       Fault& fault = report(UNINITIALISED, std::to_string(pc), self->linear);
       if (fault.count == 1)
         fault.region = region, fault.offset = int64_t(k << shadow.shift), fault.size = size, fault.how = how, fault.pc = pc;
       told = true;
     }
     if (how & LATE)
-      cell.late = mine;
+      shadow.late[k] = mine;
     else if (how & WRITE) {
-      cell.write = mine;
-      if (!(how & SOFT)) cell.plain = mine;
+      shadow.writes[k].last = mine;
+      if (!(how & SOFT)) shadow.writes[k].plain = mine;
     } else {
-      if (cell.read.who && (cell.read.who - 1) / 32 != (mine.who - 1) / 32) cell.other_read = cell.read;
-      cell.read = mine;
+      Reads& reads = shadow.reads[k];
+      if (reads.last.who && (reads.last.who - 1) / 32 != (mine.who - 1) / 32) reads.other = reads.last;
+      reads.last = mine;
     }
   }
 }
@@ -177,10 +241,11 @@ void finish(const Copy& copy) {
     ++now;
     Shadow& shadow = self->block->shared;
     const uint64_t offset = uint64_t(copy.to) - uint64_t(tls);
+    if (!shadow.writes) shadow.writes.make((tls_size >> shadow.shift) + 4);
     for (uint64_t k = offset >> shadow.shift; k <= (offset + copy.size - 1) >> shadow.shift; ++k) {
-      shadow.cells[k].write = shadow.cells[k].late;
-      shadow.cells[k].write.time = now;
-      shadow.cells[k].late = Mark();
+      shadow.writes[k].last = shadow.late[k];
+      shadow.writes[k].last.time = now;
+      shadow.late[k] = Mark();
     }
   }
   if (copy.take)
@@ -198,13 +263,14 @@ void synchronise(uint64_t address, bool releases) {
   const Block& own = *self->block;
   out.merge(self->known);
   out.merge(own.known);
-  Known mine;
-  if (own.barrier_time) mine.blocks[own.linear] = own.barrier_time;
-  const uint32_t first = own.linear * threads;
-  for (uint32_t l = 0; l < 32; ++l)
-    if (self->lane_time[l]) mine.threads[first + self->warp * 32 + l] = self->lane_time[l];
-  mine.threads[first + self->linear] = now;
-  out.merge(mine);
+  Times blocks, lanes;
+  if (own.barrier_time) blocks.push_back({own.linear, own.barrier_time});
+  const uint32_t first = own.linear * threads + self->warp * 32;
+  for (uint32_t l = 0; l < 32; ++l) {
+    const uint64_t time = l == self->lane ? now : self->lane_time[l];
+    if (time) lanes.push_back({first + l, time});
+  }
+  out.merge(blocks, lanes);
 }
 
 }  // namespace

@@ -189,10 +189,11 @@ def watch(
 
 
 @contextmanager
-def watched_launches() -> Iterator[list[Watch]]:
+def watched_launches(traced: int = MOST) -> Iterator[list[Watch]]:
     """Within it every launch on the CPU is watched, those that an op makes too; the list gets what was seen.
 
-    Faults are listed, not raised.
+    Faults are listed, not raised. A launch may make at most `traced` accesses; 0 notes none down, so that
+    `requests` and `lines` are empty, and any number may be made.
     """
     seen: list[Watch] = []
 
@@ -208,7 +209,7 @@ def watched_launches() -> Iterator[list[Watch]]:
             arguments,
             shared=shared,
             cooperative=cooperative,
-            traced=MOST,
+            traced=traced,
         )
         seen.append(Watch(outcome.faults, outcome))
 

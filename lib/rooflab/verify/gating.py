@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import pandas as pd
+
 from rooflab import ops, simt
 from rooflab.bench import gate
 from rooflab.errors import GateError, LaunchError, UsageError
 from rooflab.ops import Rung
-from rooflab.simt import KernelFault
+from rooflab.simt import KernelFault, watching
 from rooflab.verify.mutations import Trial, in_child
 from rooflab.verify.subjects import Subject, is_portable, subjects
 
@@ -50,13 +52,13 @@ def verdict(operator: str, rung: Rung) -> Verdict:
 
 def _judged(found: Sequence[Subject]) -> Trial:
     """Gate and watch every subject that the rung does not refuse; the first fault ends it."""
-    worst, taken, sectors, requests = 0.0, 0, 0.0, 0
+    worst, taken, counted = 0.0, 0, ""
     with ops.on("cpu"):
         for subject in found:
             try:
                 admitted = gate.admit(subject.work)
                 admitted.recheck()
-                with simt.watched_launches() as launches:
+                with simt.watched_launches(traced=watching.MOST if subject is found[-1] else 0) as launches:
                     subject.work.launch(0)
             except LaunchError as refusal:
                 if "refuses" in str(refusal):
@@ -73,11 +75,10 @@ def _judged(found: Sequence[Subject]) -> Trial:
             taken += 1
             if subject.work.budget:
                 worst = max(worst, admitted.error / subject.work.budget)
-            for seen in launches:
-                asked = seen.requests()
-                asked = asked[asked["space"] == "global"]
-                sectors, requests = sectors + float(asked["sectors"].sum()), requests + len(asked)
+            if subject is found[-1]:
+                asked = pd.concat([seen.requests() for seen in launches])
+                sectors = asked.loc[asked["space"] == "global", "sectors"].mean()
+                counted = f", {sectors:.1f} sectors a request at {subject.shape}"
     if not taken:
         return Trial("launch", "", "it refuses every small case.")
-    counted = f"{sectors / max(1, requests):.1f} sectors a request"
-    return Trial("passed", "", f"{taken} shapes, error {worst:.0%} of what is allowed, {counted}")
+    return Trial("passed", "", f"{taken} shapes, error {worst:.0%} of what is allowed{counted}")

@@ -81,9 +81,9 @@ def roofline(store: Store) -> Drawing | None:
     over = points[points["roof_fraction"] > 1]
     for key in sorted({*over["roof"]} & {*_TENSOR}):
         passed += f" The {_TENSOR[key]} roof is what a library's product of random matrices reached"
-        if most := getattr(sheet, key, None):
+        if rated := getattr(sheet, key, None):
             rate = over[over["roof"] == key]["rate"].max()
-            passed += f"; {rate / most:.0%} of the data sheet's {number(most)} TFLOP/s are the most of ours"
+            passed += f"; {rate / rated:.0%} of the data sheet's {number(rated)} TFLOP/s are the most of ours"
         passed += "."
     best = points.sort_values("roof_fraction", ascending=False).drop_duplicates("operator")
     dots = [at(float(x), float(y)) for x, y in zip(points["intensity"], points["rate"], strict=True)]

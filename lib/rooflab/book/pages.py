@@ -29,7 +29,7 @@ PATHS = (
         "every lesson's first part, and the parts that climb a whole ladder",
         (
             *("00", "00a", "01", "02", "03", "03b", "04", "04b"),
-            *("05", "05b", "05d", "06", "06b", "07", "08", "09"),
+            *("05", "05b", "05d", "06", "06b", "06e", "07", "08", "09"),
         ),
     ),
     ("A week", "all of it in order, with the exercises", ()),

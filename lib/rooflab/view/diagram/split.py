@@ -107,4 +107,4 @@ def split_layer(name: str = "llama-3-8b", gpus: int = 2) -> Drawing:
         f"{' and '.join(columns) or 'none'} the GPUs sum "
         f"{shares.exchanged_bytes(model) / (2 * model.shape.layers):,.0f} bytes."
     )
-    return single(f"A layer on {gpus} GPUs", says, canvas)
+    return single(f"A layer of {name} on {gpus} GPUs", says, canvas)

@@ -80,9 +80,19 @@ def test_the_checker_finds_what_it_should(built: Path, tmp_path: Path) -> None:
             '<a href="00_first.html#no-such-heading">x</a><img src="/absolute.png"></body>',
         )
     )
+    (broken / "_static" / "heavy.png").write_bytes(bytes(site.MOST_BYTES))
+    heavy = broken / "00_first.html"
+    heavy.write_text(heavy.read_text().replace("</body>", '<img src="_static/heavy.png"></body>'))
     (broken / "_static" / "bad.css").write_text("@import url(https://fonts.example.org/f.css);")
     found = "\n".join(site.problems(broken))
-    for part in ("cdn.example.org", "nowhere.html", "#no-such-heading", "/absolute.png", "bad.css"):
+    for part in (
+        "cdn.example.org",
+        "nowhere.html",
+        "#no-such-heading",
+        "/absolute.png",
+        "bad.css",
+        "00_first.html weighs",
+    ):
         assert part in found
 
 
@@ -191,6 +201,8 @@ def test_a_browser_opens_every_page_from_disk_without_a_complaint(built: Path, s
         assert page.locator(".cell_output img").first.evaluate("image => image.naturalWidth") > 100
         page.goto((built / "search.html").as_uri() + "?q=lesson", wait_until="networkidle")
         page.goto((built / "01_second.html").as_uri())
+        icon = page.locator(".fa-magnifying-glass:visible").first.bounding_box()
+        assert icon and icon["width"] > 8, "the theme's icons are drawn by its font"
         browser.close()
     assert complaints == []
 

@@ -59,7 +59,7 @@ def pattern(found: Iterable[Term]) -> re.Pattern[str]:
 
 def anchor(term: str) -> str:
     """The anchor that Sphinx gives a term on the glossary's page."""
-    return "term-" + re.sub(r"[^A-Za-z0-9]+", "-", term).strip("-")
+    return "term-" + re.sub(r"[^A-Za-z0-9._]+", "-", term).strip("-")
 
 
 def script(found: Iterable[Term]) -> str:

@@ -69,6 +69,8 @@ it, and one command measures ours again on yours.
 ```
 """
 
+MOST_BYTES = 1_500_000  # of a page with all that it loads
+
 _LINK = re.compile(r"(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -110,11 +112,25 @@ def build(
         app.build(force_all=True)
     for template in (output / "_static").glob("*webpack-macros.html"):
         template.unlink()  # the theme leaves its own templates there
+    _lighten(output)
     _confine(output)
     said = plain(warnings.getvalue()).strip()
     if app.statuscode != 0 or said:
         raise RooflabError("the site has warnings:\n" + (said or "Sphinx gave no reason."))
     return output / "index.html"
+
+
+# The theme's icons come twice: by this script of 1.5 MB, and as a font that its style sheet names.
+_ICONS = re.compile(r'\s*<(?:script|link)\b[^>]*"[^"]*scripts/fontawesome\.js[^"]*"[^>]*>(?:</script>)?')
+
+
+def _lighten(site: Path) -> None:
+    """Leave out the script that draws what the font draws."""
+    for path in site.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(_ICONS.sub("", text), encoding="utf-8")
+    for script in (site / "_static" / "scripts").glob("fontawesome.js*"):
+        script.unlink()
 
 
 # What a page of the site may do, beside the scripts that it may run: load from its own folder alone.
@@ -366,13 +382,22 @@ class _Links(HTMLParser):
 
 
 def problems(site: Path) -> list[str]:
-    """What in a built site would load from elsewhere, or leads to a page, file or anchor that is not
-    there."""
+    """What in a built site would load from elsewhere, leads to a page, file or anchor that is not there, or
+    weighs more than MOST_BYTES with all that it loads.
+    """
     pages = {path.resolve(): _Links() for path in site.rglob("*.html")}
     for path, links in pages.items():
         links.feed(path.read_text(encoding="utf-8"))
     found = []
     for path, links in pages.items():
+        local = [parts.path for parts in map(urlsplit, links.loads) if not parts.scheme]
+        loaded = {(path.parent / unquote(each)).resolve() for each in local}
+        loaded = {
+            each for each in loaded if each.is_file() and each not in pages
+        }  # neighbours are named, too
+        weight = sum(each.stat().st_size for each in {path, *loaded})
+        if weight > MOST_BYTES:
+            found.append(f"{path.name} weighs {weight:,} bytes with what it loads; {MOST_BYTES:,} may be.")
         for address in links.loads + links.leads:
             parts = urlsplit(address)
             if parts.scheme == "data" or (

@@ -43,37 +43,37 @@ struct Line {
     }
 };
 
-// Room for what blocks leave to others: of each block and warpgroup a flag, zero before and after a launch, and its sums.
-struct Room {
+// Workspace for what blocks leave to others: of each block and warpgroup a flag, zero before and after a launch, and its sums.
+struct Workspace {
     float4* sums;
     unsigned* flags;
 };
 
 // Leave a warpgroup's sums to the block that the tile belongs to. Barrier `id` is the warpgroup's own.
 template <int HIGH, int WIDE>
-__device__ inline void leave_sums(const float (&sums)[HIGH][WIDE / 2], Room room, int id) {
+__device__ inline void leave_sums(const float (&sums)[HIGH][WIDE / 2], Workspace workspace, int id) {
     const unsigned place = blockIdx.x * 2 + threadIdx.x / 128, thread = threadIdx.x % 128;
-    float4* const to = room.sums + place * (unsigned long long)(HIGH * WIDE * 16) + thread;
+    float4* const to = workspace.sums + place * (unsigned long long)(HIGH * WIDE * 16) + thread;
 #pragma unroll
     for (int i = 0; i < HIGH; ++i)
 #pragma unroll
         for (int e = 0; e < WIDE / 2; e += 4)
             to[(i * (WIDE / 8) + e / 4) * 128] = make_float4(sums[i][e], sums[i][e + 1], sums[i][e + 2], sums[i][e + 3]);
     warpgroup_wait_turn(id, 128);  // all have written
-    if (thread == 0) add_release(room.flags + place, 1);
+    if (thread == 0) add_release(workspace.flags + place, 1);
 }
 
 // Add the sums of the blocks that hold the steps of this block's tile before `begin`.
 template <int HIGH, int WIDE>
-__device__ inline void add_left_sums(float (&sums)[HIGH][WIDE / 2], Room room, int id, const Line& line, Piece piece) {
+__device__ inline void add_left_sums(float (&sums)[HIGH][WIDE / 2], Workspace workspace, int id, const Line& line, Piece piece) {
     const unsigned thread = threadIdx.x % 128;
     for (unsigned b = blockIdx.x; b > 0 && line.begin_of(b) > (piece.tile - line.whole) * line.steps; --b) {
         const unsigned place = (b - 1) * 2 + threadIdx.x / 128;
         if (thread == 0)
-            while (load_acquire(room.flags + place) == 0) {
+            while (load_acquire(workspace.flags + place) == 0) {
             }
         warpgroup_wait_turn(id, 128);
-        const float4* const from = room.sums + place * (unsigned long long)(HIGH * WIDE * 16) + thread;
+        const float4* const from = workspace.sums + place * (unsigned long long)(HIGH * WIDE * 16) + thread;
 #pragma unroll
         for (int i = 0; i < HIGH; ++i)
 #pragma unroll
@@ -82,12 +82,12 @@ __device__ inline void add_left_sums(float (&sums)[HIGH][WIDE / 2], Room room, i
                 sums[i][e] += more.x, sums[i][e + 1] += more.y, sums[i][e + 2] += more.z, sums[i][e + 3] += more.w;
             }
         warpgroup_wait_turn(id, 128);  // all have read
-        if (thread == 0) room.flags[place] = 0;
+        if (thread == 0) workspace.flags[place] = 0;
     }
 }
 
 // Sums of a warpgroup, 64 HIGH rows from `row` on and `tokens` of WIDE tokens, as wgmma holds them: to y [token][n] by
-// way of `stage`, room for 32 tokens of 64 HIGH + 8 halves, in two halves by turns. Barrier `id` is the warpgroup's own.
+// way of `stage`, space for 32 tokens of 64 HIGH + 8 halves, in two halves by turns. Barrier `id` is the warpgroup's own.
 template <int HIGH, int WIDE>
 __device__ inline void store_sums(const float (&sums)[HIGH][WIDE / 2], __half* stage, int id, __half* y, unsigned row,
                                   unsigned n, unsigned tokens) {

@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const unsigned unit = warp / 4 * TALL, part = warp % 4;
     unsigned even[TALL][4][4], odd[TALL][4][4];
     RingSlot slot;
-    const Room room = {left, flags};
+    const Workspace workspace = {left, flags};
     for (;;) {
         const Piece piece = line.take();
         if (piece.count == 0) return;
@@ -123,10 +123,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
         const int id = 1 + warp / 4;
         if (piece.begin + piece.count < groups) {
-            leave_sums<TALL, TOKENS>(sums, room, id);
+            leave_sums<TALL, TOKENS>(sums, workspace, id);
             continue;
         }
-        if (piece.begin > 0) add_left_sums<TALL, TOKENS>(sums, room, id, line, piece);
+        if (piece.begin > 0) add_left_sums<TALL, TOKENS>(sums, workspace, id, line, piece);
         const unsigned row = piece.tile / across * ROWS + 64 * unit, token = piece.tile % across * TOKENS;
         __half* const stage = reinterpret_cast<__half*>(weights + STAGES * WEIGHTS) + warp / 4 * 32 * (64 * TALL + 8);
         store_sums<TALL, TOKENS>(sums, stage, id, y + token * (unsigned long long)n, row, n, min(batch - token, (unsigned)TOKENS));

@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
     setmaxnreg_more<232>();
 
     RingSlot slot;
-    const Room room = {left, flags};
+    const Workspace workspace = {left, flags};
     unsigned even[ROW_TILES][4][4], odd[ROW_TILES][4][4];
     for (;;) {
         const Piece piece = line.take();
@@ -135,10 +135,10 @@ extern "C" __global__ void __launch_bounds__(384, 1)
 
         const int id = 1 + group;
         if (piece.begin + piece.count < line.steps) {
-            leave_sums<ROW_TILES, TOKENS>(sums, room, id);
+            leave_sums<ROW_TILES, TOKENS>(sums, workspace, id);
             continue;
         }
-        if (piece.begin > 0) add_left_sums<ROW_TILES, TOKENS>(sums, room, id, line, piece);
+        if (piece.begin > 0) add_left_sums<ROW_TILES, TOKENS>(sums, workspace, id, line, piece);
         const unsigned row = piece.tile / across * ROWS + 64 * ROW_TILES * group, token = piece.tile % across * TOKENS;
         __half* const stage = reinterpret_cast<__half*>(ring + STAGES * SLOT) + group * 32 * (64 * ROW_TILES + 8);
         store_sums<ROW_TILES, TOKENS>(sums, stage, id, y + token * (size_t)n, row, n, min(batch - token, (unsigned)TOKENS));

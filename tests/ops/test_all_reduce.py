@@ -19,43 +19,43 @@ RUNGS = [rung.name for rung in all_reduce.LADDERS["all_reduce"]]
 @pytest.mark.parametrize("rung", RUNGS)
 def test_every_gpu_has_the_same_bits_in_every_round(rung):
     """Rounds of other lengths between them, as a prompt's sums come between those of tokens."""
-    room = all_reduce.together(rung, 4096, 4, np.zeros)
+    group = all_reduce.together(rung, 4096, 4, np.zeros)
     rng = np.random.default_rng(4)
     with ops.on("cpu"):
         for n in (1000, 4096, 8, 1000, 2048):
             x = (rng.standard_normal((4, n)) * 100).astype(np.float16)
             out = np.full_like(x, np.nan)
-            all_reduce.all_reduce(x, room, out=out)
+            all_reduce.all_reduce(x, group, out=out)
             total = x[0].astype(np.float32)
             for part in x[1:]:
                 total = total + part.astype(np.float32)
             assert all(row.tobytes() == total.astype(np.float16).tobytes() for row in out)
-    assert not room.lost.any() and room.rounds.max() == 5
+    assert not group.lost.any() and group.rounds.max() == 5
 
 
 @pytest.mark.parametrize("rung", RUNGS)
 def test_a_sum_may_take_the_place_of_its_part(rung):
-    room = all_reduce.together(rung, 64, 2, np.zeros)
+    group = all_reduce.together(rung, 64, 2, np.zeros)
     x = np.arange(128, dtype=np.float16).reshape(2, 64)
     expected = x.sum(0)
-    all_reduce.all_reduce(x, room, out=x, target="cpu")
+    all_reduce.all_reduce(x, group, out=x, target="cpu")
     assert (x == expected).all()
 
 
 def test_what_does_not_fit_is_refused_in_a_sentence():
-    room = all_reduce.together("2_push", 64, 2, np.zeros)
+    group = all_reduce.together("2_push", 64, 2, np.zeros)
 
     def refused(says, shape=(2, 64), dtype=np.float16, **options):
         x = np.zeros(shape, dtype)
         with pytest.raises(LaunchError, match=says):
-            all_reduce.all_reduce(x, options.pop("room", room), out=x.copy(), target="cpu", **options)
+            all_reduce.all_reduce(x, options.pop("group", group), out=x.copy(), target="cpu", **options)
 
     refused("refuses n = 12: it sums a multiple of 8", (2, 12))
-    refused("in this room up to 64", (2, 128))
+    refused("in this group up to 64", (2, 128))
     refused("made for 2_push, not for 1_pull", rung="1_pull")
     refused("must hold float16", dtype=np.float32)
-    alone = all_reduce.Room("2_push", 64, room.mails[:1], room.rounds[:1], room.lost[:1])
-    refused("over 2 to 8 GPUs, not 1", (1, 64), room=alone)
+    alone = all_reduce.Group("2_push", 64, group.mails[:1], group.rounds[:1], group.lost[:1])
+    refused("over 2 to 8 GPUs, not 1", (1, 64), group=alone)
 
 
 def test_the_drawing_counts_what_the_law_counts():

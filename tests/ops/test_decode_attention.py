@@ -25,18 +25,24 @@ def check(name, length, heads=4, kv_heads=2, head_dim=64, capacity=None, window=
     outputs = [[np.empty((heads, head_dim), np.float16)] for _ in range(2)]
     seen = {"start": length - 1, "window": window, **how}
     expected = reference.attention(q, k[:length], v[:length], **seen)[0]
-    rooms = [op.room_for(q[0], splits) for _ in range(2)]
+    workspaces = [op.workspace_for(q[0], splits) for _ in range(2)]
 
     def launch(i):
         op.decode_attention(
-            *copies[i], out=outputs[i][0], window=window, rung=name, splits=splits, room=rooms[i], **how
+            *copies[i],
+            out=outputs[i][0],
+            window=window,
+            rung=name,
+            splits=splits,
+            workspace=workspaces[i],
+            **how,
         )
 
     budget = 2 * baseline(q, k[:length], v[:length], **seen)
     with ops.on("cpu"):
         admitted = gate.admit(gate.Work(name, launch, copies, outputs, lambda: expected, budget))
         admitted.recheck()
-    assert all((room.arrived == 0).all() for room in rooms)
+    assert all((workspace.arrived == 0).all() for workspace in workspaces)
     return outputs[0][0].copy()
 
 
@@ -102,12 +108,12 @@ def test_no_rung_does_what_it_must_not(name):
     rung = next(rung for rung in LADDER if rung.name == name)
     q, k, v = operands(1, 150, 4, 2, 64)
     macros = rung.with_defaults(op.decode_tile_of(rung, 2, 64, "89"))
-    launch, room = op.decode_launch_of(rung, macros), op.room_for(q[0], 2)
+    launch, workspace = op.decode_launch_of(rung, macros), op.workspace_for(q[0], 2)
     c_int, out = op.ctypes.c_int, np.empty_like(q[0])
     arguments = [q[0], k, v, out, np.array([150], np.int32), *map(c_int, (150, 4, 2, 2**31 - 1))]
     arguments.append(op._scale(None, 64))
     grid = 4 if name == "1_block_per_head" else (2, 2 * -(-2 // launch.queries))
-    arguments += [] if name == "1_block_per_head" else [room.outputs, room.parts, room.arrived]
+    arguments += [] if name == "1_block_per_head" else [workspace.outputs, workspace.parts, workspace.arrived]
     seen = simt.watch(rung, grid, launch.threads, arguments, macros, shared=launch.shared)
     assert not seen.faults, seen.faults[0].sentence
     assert np.abs(out - reference.attention(q, k, v, start=149)[0]).max() < 5e-3
@@ -125,7 +131,10 @@ def test_no_rung_does_what_it_must_not(name):
         ({"length": np.zeros(1, np.float32)}, "length must hold uint32"),
         ({"window": 0}, "A window holds 1 to 2.30 keys"),
         ({"splits": 0}, "cut into 1 to 65535 parts, not 0"),
-        ({"room": op.room_for(np.zeros((4, 64)), 2), "splits": 3}, "room.outputs must hold 768 elements"),
+        (
+            {"workspace": op.workspace_for(np.zeros((4, 64)), 2), "splits": 3},
+            "workspace.outputs must hold 768 elements",
+        ),
         ({"rung": "3_packed_gqa", "GROUP": 3}, "GROUP = 3 does not divide 2 heads"),
     ],
 )

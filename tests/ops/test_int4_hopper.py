@@ -193,7 +193,7 @@ def test_rung_13_reads_nothing_too_early_and_lets_nothing_go_too_early():
 
 def test_a_block_that_does_not_wait_for_the_others_sums_is_seen():
     def hasty(source):
-        waits = "while (load_acquire(room.flags + place) == 0)"
+        waits = "while (load_acquire(workspace.flags + place) == 0)"
         assert waits in source and "if (piece.begin > 0) add_left_sums" in source
         return source.replace("if (piece.begin > 0) add_left_sums", "if (false) add_left_sums")
 

@@ -48,7 +48,7 @@ class Batch:
         self._attended = zeros((size * shape.heads, shape.head_dim), "float16")
         self._inner = zeros((size, shape.mlp), "float16")
         splits = max(1, engine.blocks // (size * shape.kv_heads))
-        self._workspace = attention.room_for(self._attended, splits)
+        self._workspace = attention.workspace_for(self._attended, splits)
         self.inverse_temperature, self.seed = 0.0, 0
         self.position = 0
         self._replay: Any = None
@@ -136,7 +136,7 @@ class Batch:
                 values.reshape(wide),
                 length,
                 out=self._attended,
-                room=self._workspace,
+                workspace=self._workspace,
             )
             branch = products.few("out", layer, self._attended.reshape(self.size, -1))
             decoder_ops.rmsnorm(residual, weights.norms[2 * layer + 1], out=x, branch=branch, epsilon=epsilon)

@@ -131,7 +131,7 @@ class Engine(Decoder):
         product = dict(products)[self.paths.decode]
         if self._workspace is None:
             splits = max(1, self.blocks // shape.kv_heads)
-            self._workspace = attention.room_for(state.queries.view(shape.heads, shape.head_dim), splits)
+            self._workspace = attention.workspace_for(state.queries.view(shape.heads, shape.head_dim), splits)
         candidates = state.candidates.view(torch.int32)
         position = state.position.long()
         token = candidates[:1, 1]
@@ -152,7 +152,7 @@ class Engine(Decoder):
                 state.cache_k[layer],
                 state.cache_v[layer],
                 state.position + 1,
-                room=self._workspace,
+                workspace=self._workspace,
             )
             h = h + product("out", layer, out.view(1, -1)).float()
             both = product("gate_up", layer, self._norm(h, 2 * layer + 1)).view(-1, 2, 8)

@@ -70,7 +70,7 @@ class Engine(Decoder):
             self.state = decoder.state_for(spec.head, self.capacity, self.blocks, self.zeros)
             self.place, self.length = (self.zeros((1,), "int32") for _ in range(2))
             self.caches: dict[int, tuple[Any, Any]] = {}
-            self._workspaces: dict[int, attention.Room] = {}
+            self._workspaces: dict[int, attention.Workspace] = {}
             for index, layer in enumerate(spec.layers):
                 shape = (self.capacity, m.kv_heads, layer.head_dim)
                 if layer.owns_kv:
@@ -166,7 +166,7 @@ class Engine(Decoder):
         if n == 1:
             workspace = self._workspaces[layer.head_dim]
             out = attention.decode_attention(
-                queries[0], keys, values, self.length, window=layer.window, scale=1.0, room=workspace
+                queries[0], keys, values, self.length, window=layer.window, scale=1.0, workspace=workspace
             )
         else:
             out = attention.attention(
@@ -211,17 +211,17 @@ class Engine(Decoder):
         self.ran["product library"] += 1
         return _times(x, matrix)
 
-    def _workspace_for(self, layer: model_shapes.Layer) -> attention.Room:
+    def _workspace_for(self, layer: model_shapes.Layer) -> attention.Workspace:
         """Where the parts of a layer's context meet: as many as suit a full window or cache."""
         m = self.spec.model
         query = self._new(m.heads, layer.head_dim)
         if self.on_cpu:
-            return attention.room_for(query, 3)
+            return attention.workspace_for(query, 3)
         (rung,) = (r for r in attention.LADDERS["decode_attention"] if r.name == "4_cp_async")
         blocks = m.kv_heads * -(-m.heads // m.kv_heads // attention.HEADS)
         keys = min(self.capacity, layer.window or self.capacity)
         macros = rung.with_defaults({"HEAD_DIM": layer.head_dim})
-        return attention.room_for(query, attention.splits_of(rung, macros, blocks, sms(), 1, keys))
+        return attention.workspace_for(query, attention.splits_of(rung, macros, blocks, sms(), 1, keys))
 
 
 def _times(x: Any, matrix: Any) -> Any:

@@ -107,7 +107,7 @@ class _Single(Batch):
         self._x, self._inner = zeros((1, shape.hidden), "float16"), zeros((1, shape.mlp), "float16")
         self._queries = zeros((1, shape.heads, shape.head_dim), "float16")
         self._attended = zeros((shape.heads, shape.head_dim), "float16")
-        self._workspace = attention.room_for(self._attended, max(1, engine.blocks // shape.kv_heads))
+        self._workspace = attention.workspace_for(self._attended, max(1, engine.blocks // shape.kv_heads))
         self.inverse_temperature, self.seed, self.position = 0.0, 0, 0
         self._replay = None
 

@@ -176,17 +176,17 @@ class Peers(World):
         counters = all_reduce.counters(name, self.LARGEST)
         rounds = torch.zeros(counters, dtype=torch.int32, device="cuda")
         lost = torch.zeros(1, dtype=torch.int32, device="cuda")
-        self.room = all_reduce.Room(name, self.LARGEST, mails, rounds, lost, self.rank)
+        self.group = all_reduce.Group(name, self.LARGEST, mails, rounds, lost, self.rank)
 
     def all_reduce(self, x: Any) -> Any:
         import torch
 
         if x.dtype != torch.float16 or x.numel() > self.LARGEST or x.numel() % 4:
             return self._through.all_reduce(x)
-        return all_reduce.all_reduce(x, self.room, out=x)
+        return all_reduce.all_reduce(x, self.group, out=x)
 
     def check(self) -> None:
-        if int(self.room.lost.item()):
+        if int(self.group.lost.item()):
             said = f"A GPU has not answered GPU {self.rank} for some seconds, so the sums are wrong."
             raise LostProcess(said)
 

@@ -1,7 +1,7 @@
 """All-reduce: the sum over several GPUs of what each holds, with the same bits on every one.
 
-A GPU takes part through its mailbox, memory that its peers can write and read, and through a `Room` that
-names all mailboxes. One launch plays one GPU of a room, or, on the CPU and on a single GPU, all of them as
+A GPU takes part through its mailbox, memory that its peers can write and read, and through a `Group` that
+names all mailboxes. One launch plays one GPU of the group, or, on the CPU and on a single GPU, all of them as
 rows of a grid.
 """
 
@@ -21,7 +21,7 @@ from rooflab.ops import Rung, check_array, loaded, rung_of, with_target
 from rooflab.records.fingerprint import source_of_callable
 
 PLACE = 10  # of its ladder among all of them: in the order of the lessons
-MOST = 8  # GPUs of a room
+MOST = 8  # GPUs of a group
 _DEFINES = {"THREADS": 256, "WORLD": 2, "LIMIT": 1 << 22}
 LADDERS: dict[str, tuple[Rung, ...]] = {
     "all_reduce": (
@@ -47,7 +47,7 @@ DEFAULT = "3_flag_in_data"
 
 
 @dataclass(frozen=True)
-class Room:
+class Group:
     """What the GPUs of an all-reduce share, as one of them sees it: `mails`, a mailbox of `words` uint32 for
     each; `rounds` and `lost`, which are its own; `rank`, its number, or None where one launch plays all.
     Mailboxes, rounds and lost start at zero. `n`: the most elements that fit.
@@ -80,12 +80,12 @@ def counters(rung: str, n: int) -> int:
     return blocks_of(chosen, n) * (chosen.defines["THREADS"] if chosen.words == 2 else 1)
 
 
-def together(rung: str | None, n: int, size: int, zeros: Callable[[tuple[int, ...], str], Any]) -> Room:
-    """A room of `size` GPUs that one launch plays; zeros(shape, dtype) makes its arrays."""
+def together(rung: str | None, n: int, size: int, zeros: Callable[[tuple[int, ...], str], Any]) -> Group:
+    """A group of `size` GPUs that one launch plays; zeros(shape, dtype) makes its arrays."""
     name = rung_of(LADDERS["all_reduce"], rung, DEFAULT).name
     mails = [zeros((words(name, n, size),), "uint32") for _ in range(size)]
     rounds = zeros((size, counters(name, n)), "uint32")
-    return Room(name, n, mails, rounds, zeros((size,), "uint32"))
+    return Group(name, n, mails, rounds, zeros((size,), "uint32"))
 
 
 def blocks_of(rung: Rung, n: int) -> int:
@@ -99,36 +99,36 @@ def launch_rule(rung: Rung) -> str:
 
 
 @with_target()
-def all_reduce(x: Any, room: Room, *, out: Any, rung: str | None = None) -> Any:
-    """out = the sum over the GPUs of a room of x [n] FP16, added in FP32 in their order and rounded once.
+def all_reduce(x: Any, group: Group, *, out: Any, rung: str | None = None) -> Any:
+    """out = the sum over the GPUs of a group of x [n] FP16, added in FP32 in their order and rounded once.
     Where one launch plays all GPUs x and out are [GPUs, n].
 
-    Every GPU of the room must launch the same sums in the same order. `rung` must be the room's. A peer that
-    does not answer for some seconds leaves room.lost at 1 and `out` undefined.
+    Every GPU of the group must launch the same sums in the same order. `rung` must be the group's. A peer
+    that does not answer for some seconds leaves group.lost at 1 and `out` undefined.
     """
-    chosen = rung_of(LADDERS["all_reduce"], rung or room.rung, DEFAULT)
-    if chosen.name != room.rung:
-        raise LaunchError(f"This room was made for {room.rung}, not for {chosen.name}.")
-    if not 1 < room.size <= MOST:
-        raise LaunchError(f"all_reduce sums over 2 to {MOST} GPUs, not {room.size}.")
-    rows = room.size if room.rank is None else 1
+    chosen = rung_of(LADDERS["all_reduce"], rung or group.rung, DEFAULT)
+    if chosen.name != group.rung:
+        raise LaunchError(f"This group was made for {group.rung}, not for {chosen.name}.")
+    if not 1 < group.size <= MOST:
+        raise LaunchError(f"all_reduce sums over 2 to {MOST} GPUs, not {group.size}.")
+    rows = group.size if group.rank is None else 1
     n = math.prod(int(size) for size in x.shape) // rows
     step = 2 * chosen.words
-    if n % step or not 0 < n <= room.n:
+    if n % step or not 0 < n <= group.n:
         raise LaunchError(
-            f"Rung all_reduce/{chosen.name} refuses n = {n}: it sums a multiple of {step}, in this room "
-            f"up to {room.n}."
+            f"Rung all_reduce/{chosen.name} refuses n = {n}: it sums a multiple of {step}, in this group "
+            f"up to {group.n}."
         )
     check_array("x", x, "float16", rows * n, 4 * chosen.words)
     check_array("out", out, "float16", rows * n, 4 * chosen.words)
-    for i, mail in enumerate(room.mails):
-        check_array(f"mailbox {i}", mail, "uint32", words(room.rung, room.n, room.size), 16)
-    check_array("rounds", room.rounds, "uint32", rows * counters(room.rung, room.n))
-    check_array("lost", room.lost, "uint32", rows)
-    mails = [*room.mails, *[room.mails[0]] * (MOST - room.size)]
-    numbers = (ctypes.c_int(v) for v in (n, room.rank or 0, blocks_of(chosen, room.n)))
-    arguments = [x, out, *mails, room.rounds, room.lost, *numbers]
-    options = tuple(sorted(chosen.with_defaults({"WORLD": room.size}).items()))
+    for i, mail in enumerate(group.mails):
+        check_array(f"mailbox {i}", mail, "uint32", words(group.rung, group.n, group.size), 16)
+    check_array("rounds", group.rounds, "uint32", rows * counters(group.rung, group.n))
+    check_array("lost", group.lost, "uint32", rows)
+    mails = [*group.mails, *[group.mails[0]] * (MOST - group.size)]
+    numbers = (ctypes.c_int(v) for v in (n, group.rank or 0, blocks_of(chosen, group.n)))
+    arguments = [x, out, *mails, group.rounds, group.lost, *numbers]
+    options = tuple(sorted(chosen.with_defaults({"WORLD": group.size}).items()))
     grid, threads = (blocks_of(chosen, n), rows), chosen.defines["THREADS"]
     loaded(chosen, options).launch(grid, threads, arguments, cooperative=rows > 1)
     return out
@@ -139,14 +139,14 @@ def trials(operator: str, rung: Rung) -> Iterator[tuple[str, gate.Work]]:
     for size, n in ((2, 1032), (3, 8), (4, 4 * rung.words * 300)):
         rng = np.random.default_rng(size)
         x = (rng.standard_normal((size, n)) + 0.25).astype(np.float16)
-        room = together(rung.name, 2 * n, size, np.zeros)
+        group = together(rung.name, 2 * n, size, np.zeros)
         outs = [np.empty((size, n), np.float16) for _ in range(3)]
         expected = np.repeat(x.astype(np.float64).sum(0, keepdims=True), size, 0)
         yield (
             f"{size} GPUs, {n} halves",
             gate.Work(
                 rung.name,
-                _launcher(rung, x, room, outs),
+                _launcher(rung, x, group, outs),
                 [[x]] * len(outs),
                 [[out] for out in outs],
                 lambda expected=expected: expected,  # type: ignore[misc]
@@ -155,5 +155,5 @@ def trials(operator: str, rung: Rung) -> Iterator[tuple[str, gate.Work]]:
         )
 
 
-def _launcher(rung: Rung, x: Any, room: Room, outs: Sequence[Any]) -> Callable[[int], None]:
-    return lambda i: all_reduce(x, room, out=outs[i], rung=rung.name)
+def _launcher(rung: Rung, x: Any, group: Group, outs: Sequence[Any]) -> Callable[[int], None]:
+    return lambda i: all_reduce(x, group, out=outs[i], rung=rung.name)

@@ -20,13 +20,13 @@ import numpy as np
 from rooflab.errors import LaunchError
 from rooflab.ops import PORTABLE, Rung, check_array, loaded, rung_of, with_target
 from rooflab.ops.attention_operands import (
-    Room,
+    Workspace,
     _arch,
     _boxes,
     _check_operands,
     _scale,
     _sms,
-    room_for,
+    workspace_for,
 )
 from rooflab.ops.attention_tiles import HEADS as HEADS
 from rooflab.ops.attention_tiles import (
@@ -351,7 +351,7 @@ def decode_attention(
     window: int | None = None,
     scale: float | None = None,
     out: Any = None,
-    room: Room | None = None,
+    workspace: Workspace | None = None,
     rung: str | None = None,
     splits: int | None = None,
     **options: int,
@@ -361,8 +361,8 @@ def decode_attention(
 
     The length is read on the GPU, so a captured launch follows the cache as it grows; past the capacity it
     counts as the capacity. The context is cut into `splits` parts (default: the GPU is full once), which are
-    combined in the same launch, always in the same order: the same input gives the same bits. `room` (see
-    room_for) is where they meet, made here if not given: give one under capture.
+    combined in the same launch, always in the same order: the same input gives the same bits. They meet in
+    `workspace` (see workspace_for), made here if not given: give one under capture.
     """
     if not hasattr(q, "shape") or len(q.shape) != 2:
         raise LaunchError("decode_attention takes one query, q [heads, head_dim].")
@@ -386,8 +386,8 @@ def decode_attention(
     function = loaded(chosen, tuple(sorted(macros.items())))
     if chosen.name == "1_block_per_head":
         splits = 1
-    elif splits is None and room is not None:
-        splits = room.splits
+    elif splits is None and workspace is not None:
+        splits = workspace.splits
     elif splits is None:
         splits = 3  # on the CPU
         if not isinstance(q, np.ndarray):
@@ -406,14 +406,14 @@ def decode_attention(
     if chosen.name == "1_block_per_head":
         function.launch(heads, launch.threads, arguments)
         return out
-    room = room_for(q, splits) if room is None else room
-    check_array("room.outputs", room.outputs, "float32", heads * splits * head_dim, 16)
-    check_array("room.parts", room.parts, "float32", 2 * heads * splits, 8)
-    check_array("room.arrived", room.arrived, "uint32", heads)
+    workspace = workspace_for(q, splits) if workspace is None else workspace
+    check_array("workspace.outputs", workspace.outputs, "float32", heads * splits * head_dim, 16)
+    check_array("workspace.parts", workspace.parts, "float32", 2 * heads * splits, 8)
+    check_array("workspace.arrived", workspace.arrived, "uint32", heads)
     function.launch(
         (splits, blocks),
         launch.threads,
-        [*arguments, room.outputs, room.parts, room.arrived],
+        [*arguments, workspace.outputs, workspace.parts, workspace.arrived],
         shared=launch.shared,
     )
     return out

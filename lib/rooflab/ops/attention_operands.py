@@ -83,9 +83,9 @@ def _boxes(q: Any, k: Any, v: Any, context: int, queries: int, keys: int, pairs:
     return [rows, of(k, context, keys), of(v, context, keys)]
 
 
-class Room(NamedTuple):
+class Workspace(NamedTuple):
     """What the blocks of decode_attention hand over in: outputs and parts, FP32, and counters, zero before
-    and after every launch. Launches that may overlap need a room each.
+    and after every launch. Launches that may overlap need a workspace each.
     """
 
     outputs: Any
@@ -94,8 +94,8 @@ class Room(NamedTuple):
     splits: int
 
 
-def room_for(q: Any, splits: int) -> Room:
-    """A room for q [heads, head_dim] and so many parts of the context, where q lies."""
+def workspace_for(q: Any, splits: int) -> Workspace:
+    """A workspace for q [heads, head_dim] and so many parts of the context, where q lies."""
     heads, head_dim = (int(size) for size in q.shape)
     sizes = heads * splits * head_dim, 2 * heads * splits, heads
     if hasattr(q, "data_ptr"):
@@ -106,4 +106,4 @@ def room_for(q: Any, splits: int) -> Room:
     else:
         zeros = np.zeros if isinstance(q, np.ndarray) else importlib.import_module("cupy").zeros
         arrays = [zeros(n, t) for n, t in zip(sizes, (np.float32, np.float32, np.uint32), strict=True)]
-    return Room(arrays[0], arrays[1], arrays[2], splits)
+    return Workspace(arrays[0], arrays[1], arrays[2], splits)

@@ -66,7 +66,7 @@ def tiles_of(n: int, batch: int, tall: int, tokens: int) -> int:
 
 
 def launch(rung: Rung, sizes: tuple[int, int, int], arguments: list[Any], macros: Mapping[str, int]) -> None:
-    """Launch a rung for sizes (n, k, batch) with `arguments` and the room for sums that blocks share."""
+    """Launch a rung for sizes (n, k, batch) with `arguments` and the workspace for sums that blocks share."""
     n, k, batch = sizes
     of, blocks, sharers = FORMATS[rung.operator], macros["BLOCKS"], macros["SHARERS"]
     tall, tokens, name = macros[of.rows], macros["TOKENS"], f"Rung {rung.operator}/{rung.name}"
@@ -83,13 +83,13 @@ def launch(rung: Rung, sizes: tuple[int, int, int], arguments: list[Any], macros
             f"{name} has {left} steps left for a last turn of {blocks} blocks, not work for {sharers}."
         )
     function = loaded(rung, tuple(sorted(macros.items())))
-    room = _room(nvrtc.current_stream())
-    function.launch((blocks, 1), 384, [*arguments, *room], shared=shared_bytes(of, macros))
+    workspace = _workspace(nvrtc.current_stream())
+    function.launch((blocks, 1), 384, [*arguments, *workspace], shared=shared_bytes(of, macros))
 
 
 @functools.lru_cache(maxsize=8)
-def _room(stream: int) -> tuple[Any, Any]:
-    """A stream's room for sums of tiles that blocks share, and the blocks' flags, zero between launches."""
+def _workspace(stream: int) -> tuple[Any, Any]:
+    """A stream's workspace: sums of tiles that blocks share, and the blocks' flags, 0 between launches."""
     import cupy
 
     sums = cupy.empty((2 * AT_ONCE, _MOST_SUMS * 64), cupy.float32)

@@ -189,14 +189,14 @@ def _stream(x: Any) -> int:
 
 @functools.lru_cache(maxsize=32)
 def _quantised(stream: int, library: str, batch: int, k: int) -> Any:
-    """Room for a stream's quantised activations, filled anew by every product."""
+    """Workspace for a stream's quantised activations, filled anew by every product."""
     like = _maker(library)
     return Planes(like((batch, k // BLOCK), "float16"), like((batch, k), "int8"))
 
 
 @functools.lru_cache(maxsize=4)
 def _dequantised(stream: int, library: str, n: int, k: int) -> Any:
-    """Room for a stream's dequantised weights, filled anew by every product."""
+    """Workspace for a stream's dequantised weights, filled anew by every product."""
     return _maker(library)((n, k), "float16")
 
 
@@ -258,9 +258,9 @@ def _int4_two_op(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) ->
 
 def _quantise(x: Any) -> Any:
     batch, k = (int(size) for size in x.shape)
-    room = _quantised(_stream(x), _library(x), batch, k)
-    launch_cache.hold(*room)
-    return q8_0.quantise(x, out=room)
+    workspace = _quantised(_stream(x), _library(x), batch, k)
+    launch_cache.hold(*workspace)
+    return q8_0.quantise(x, out=workspace)
 
 
 def _decode(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:

@@ -302,11 +302,11 @@ def _replay(case: Case) -> Rows:
     length, out = xp.zeros(1, np.int32), xp.empty_like(q)
     rung, macros, _ = study.own_rung(case)
     splits = 1 if case.impl == "1_block_per_head" else attention_work.splits_for(rung, macros, shape)
-    room = op.room_for(q[0], splits)
+    workspace = op.workspace_for(q[0], splits)
     how: dict[str, Any] = {"rung": case.impl, "splits": splits, **macros}
 
     def launch(i: int) -> None:
-        op.decode_attention(q[0], k, v, length, out=out[0], room=room, **how)
+        op.decode_attention(q[0], k, v, length, out=out[0], workspace=workspace, **how)
 
     length[...] = shape.context
     other = 0

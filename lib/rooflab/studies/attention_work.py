@@ -171,13 +171,15 @@ def _own(case: Case, inputs: list[list[Any]]) -> Launcher:
         splits = tunables(case).get("splits") or (
             1 if case.impl == "1_block_per_head" else splits_for(rung, macros, shape)
         )
-        rooms = [op.room_for(q, splits) for q in queries]
+        workspaces = [op.workspace_for(q, splits) for q in queries]
 
         where |= {"splits": splits}
 
         def launch(i: int) -> None:
             _, k, v = inputs[i]
-            op.decode_attention(queries[i], k, v, lengths[i], out=outputs[i][0][0], room=rooms[i], **where)
+            op.decode_attention(
+                queries[i], k, v, lengths[i], out=outputs[i][0][0], workspace=workspaces[i], **where
+            )
 
         return launch, outputs, False
     where |= {"start": shape.start, "context": shape.context, "causal": shape.causal}

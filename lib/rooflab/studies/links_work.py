@@ -253,12 +253,12 @@ def _own_sum(pool: Pool, case: Case) -> Contestant:
     mails = world.symmetric(count, torch.int32)
     rounds = torch.zeros(all_reduce.counters(case.impl, pool.n), dtype=torch.int32, device="cuda")
     lost = torch.zeros(1, dtype=torch.int32, device="cuda")
-    room = all_reduce.Room(case.impl, pool.n, mails, rounds, lost, world.rank)
+    group = all_reduce.Group(case.impl, pool.n, mails, rounds, lost, world.rank)
     out = torch.empty_like(pool.x)
     expected = pool.sum()
 
     def op() -> None:
-        all_reduce.all_reduce(pool.x, room, out=out)
+        all_reduce.all_reduce(pool.x, group, out=out)
 
     work = _work(case, op, pool.x, out, lambda: expected, _budget(pool, expected, "float16"))
     return Contestant(case, work, op, _nothing)

@@ -65,7 +65,12 @@ def wanted(set_name):
 
     with open(os.path.join(ROOT, "pyproject.toml"), "rb") as file:
         project = tomllib.load(file)["project"]
-    lines = project["dependencies"] + project["optional-dependencies"].get(set_name, [])
+    sets, lines, left = project["optional-dependencies"], list(project["dependencies"]), [set_name]
+    while left:
+        for line in sets.get(left.pop(), []):
+            inner = re.match(r"rooflab\[(.*)\]", line)  # another set, whole
+            left += inner.group(1).split(",") if inner else []
+            lines += [] if inner else [line]
     here = [line for line in lines if ";" not in line or has_cuda_packages()]
     return [re.match(r"[\w.-]+", line).group(0) for line in here]
 

@@ -26,9 +26,19 @@ from rooflab.book import check
 
 ROOT = paths.ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def _lines(name: str) -> list[str]:
+    """The requirements of a set, those of the sets that it is made of among them."""
+    found: list[str] = []
+    for line in PROJECT["optional-dependencies"][name]:
+        wanted = Requirement(line)
+        found += [each for extra in sorted(wanted.extras) for each in _lines(extra)] or [line]
+    return found
+
+
 SETS = {"requirements.txt": PROJECT["dependencies"]} | {
-    f"requirements-{name}.txt": PROJECT["optional-dependencies"][name]
-    for name in ("lab", "cluster", "test", "gpu")
+    f"requirements-{name}.txt": _lines(name) for name in ("lab", "cluster", "test", "gpu")
 }
 
 
@@ -117,7 +127,7 @@ def test_readme_conda_and_the_bootstrap_name_the_same_pythons(setup: ModuleType)
 
 
 def test_gpu_packages_are_only_for_platforms_that_have_them() -> None:
-    for text in PROJECT["optional-dependencies"]["gpu"]:
+    for text in _lines("gpu"):
         marker = Requirement(text).marker
         assert marker is not None
         for system, machine, has in (
@@ -156,6 +166,13 @@ def _sentence(capsys: pytest.CaptureFixture[str], call: Any, *arguments: Any) ->
     said = capsys.readouterr().err
     assert said.startswith("rooflab: ") and said.count("\n") == 1
     return said
+
+
+def test_the_bootstrap_wants_what_the_sets_ask_for(setup: ModuleType) -> None:
+    for name in ("lab", "cluster", "test", "gpu"):
+        asked = {Requirement(line).name for line in PROJECT["dependencies"] + _lines(name)}
+        here = {name for name in asked if setup.has_cuda_packages() or name in setup.wanted("test")}
+        assert set(setup.wanted(name)) == here
 
 
 def test_an_old_python_is_refused(setup: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,9 +63,13 @@ def _case(impl: str, format: str, head: str, model: str, seq: int, steps: int, b
 
 def rungs(device: Sized | None = None) -> tuple[str, ...]:
     """Rungs of decode_step that a device's generation runs."""
-    there = getattr(device, "sm", "90")
     ladder = decoder.LADDERS["decode_step"]
-    return tuple(rung.name for rung in ladder if rung.runs_on(there))
+    return tuple(rung.name for rung in ladder if rung.runs_on(_arch(device)))
+
+
+def _arch(device: Sized | None) -> str:
+    """A device's architecture; Hopper's where none is given, or a chip that is not listed has not said it."""
+    return getattr(device, "sm", "") or "90"
 
 
 def last(device: Sized | None = None) -> list[str]:
@@ -75,7 +79,7 @@ def last(device: Sized | None = None) -> list[str]:
 
 def best(format: str, device: Sized | None = None) -> str:
     """The rung that the engine decodes a format by, and that the rows beside the ladder are measured by."""
-    return decoder.fastest(format, getattr(device, "sm", "90"), engine.spec(MODEL).shape.head_dim)
+    return decoder.fastest(format, _arch(device), engine.spec(MODEL).shape.head_dim)
 
 
 def ladder(

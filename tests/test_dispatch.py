@@ -96,7 +96,7 @@ LINES = (
 def test_the_recorded_table_decides(store, n, batch, name, line):
     recorded(store, LINES)
     found = dispatch.choose("q8_0", n, 4096, batch, "h200")
-    assert (found.way, found.why) == (name, f"recorded on h200: {line}")
+    assert (found.strategy, found.why) == (name, f"recorded on h200: {line}")
 
 
 @pytest.mark.parametrize("common", [{"clock": "event"}, {"clock": "wall"}, {"cache": "warm"}])
@@ -105,7 +105,7 @@ def test_only_cold_rows_of_the_graph_clock_decide(store, common):
     recorded(store, LINES)
     recorded(store, [("q8_0", "two_op", 4096, 4096, 1, 0.5)], **common)
     assert len(dispatch.table("h200")) == len(LINES)
-    assert dispatch.choose("q8_0", 4096, 4096, 1, "h200").way == "dp4a"
+    assert dispatch.choose("q8_0", 4096, 4096, 1, "h200").strategy == "dp4a"
 
 
 def test_a_shape_four_times_off_is_near_and_a_farther_one_is_not(store):
@@ -118,10 +118,10 @@ def test_a_shape_four_times_off_is_near_and_a_farther_one_is_not(store):
 
 def test_a_way_that_cannot_take_the_shape_or_is_not_held_is_no_candidate(store):
     recorded(store, LINES)
-    assert dispatch.choose("q8_0", 4096, 4096, 256, "h200", held=["planes"]).way == "mmq_fp16_wgmma"
-    assert dispatch.choose("q8_0", 4096, 4096, 256, "h200", held=["blocks"]).way == "two_op"
+    assert dispatch.choose("q8_0", 4096, 4096, 256, "h200", held=["planes"]).strategy == "mmq_fp16_wgmma"
+    assert dispatch.choose("q8_0", 4096, 4096, 256, "h200", held=["blocks"]).strategy == "two_op"
     # k = 4128 is a multiple of 32 and not of 128: the int8 tensor cores cannot take it.
-    assert dispatch.choose("q8_0", 4096, 4128, 4, "h200").way == "dp4a"
+    assert dispatch.choose("q8_0", 4096, 4128, 4, "h200").strategy == "dp4a"
     with pytest.raises(
         LaunchError, match=r"No way multiplies 4 tokens .* dp4a: k = 4097 is no multiple of 32"
     ):
@@ -134,7 +134,7 @@ def test_a_gpu_without_a_table_gets_the_prediction_and_is_told_so(store):
     recorded(store, LINES, "rtx-4090")
     assert dispatch.choose("q8_0", 4096, 4096, 1, "rtx-4090").why.startswith("recorded on rtx-4090")
     far = dispatch.choose("q8_0", 65536, 65536, 1, "rtx-4090")
-    assert far.why.startswith("predicted") and far.way in ("dp4a", "mmq", "mma")
+    assert far.why.startswith("predicted") and far.strategy in ("dp4a", "mmq", "mma")
     unknown = dispatch.choose("fp16", 4096, 4096, 1, None, "89")
     assert "this device is in no table, so as if it were h200" in unknown.why
 
@@ -181,7 +181,7 @@ def _names(format, batch, slug):
 @pytest.mark.parametrize("batch", [1, 5, 16, 64, 300])
 def test_every_gpu_of_the_table_has_a_way_for_every_format(format, slug, batch):
     found = dispatch.choose(format, 4096, 4096, batch, slug)
-    launched = dispatch.rung_for(perf_model.way(format, found.way), 4096, 4096, batch, slug)
+    launched = dispatch.rung_for(perf_model.strategy(format, found.strategy), 4096, 4096, batch, slug)
     assert found.rung == (launched[0].name if launched else "")
     if launched:  # a rung that this architecture can load
         rung, arch = launched[0], device.get(slug).sm
@@ -198,19 +198,19 @@ def test_the_environment_reverts_a_choice_to_the_plain_way(store, monkeypatch, w
     recorded(store, LINES)
     monkeypatch.setenv(dispatch.PLAIN, words)
     found = dispatch.choose("q8_0", 4096, 4096, 1, "h200")
-    assert (found.way, found.rung) == ("two_op", "")
+    assert (found.strategy, found.rung) == ("two_op", "")
     assert found.why == "reverted by ROOFLAB_PLAIN from dp4a"
 
 
 def test_reverting_one_way_leaves_the_others(store):
     recorded(store, LINES)
     with dispatch.reverted("q8_0/mma"):
-        assert dispatch.choose("q8_0", 4096, 4096, 1, "h200").way == "dp4a"
+        assert dispatch.choose("q8_0", 4096, 4096, 1, "h200").strategy == "dp4a"
         assert dispatch.choose("q8_0", 4096, 4096, 4, "h200").why == "reverted by reverted() from mma"
-    assert dispatch.choose("q8_0", 4096, 4096, 4, "h200").way == "mma"
+    assert dispatch.choose("q8_0", 4096, 4096, 4, "h200").strategy == "mma"
     with dispatch.reverted():
         for format in perf_model.FORMATS:
-            assert perf_model.way(format, dispatch.choose(format, 4096, 4096, 4, "h200").way).plain
+            assert perf_model.strategy(format, dispatch.choose(format, 4096, 4096, 4, "h200").strategy).plain
 
 
 def test_what_cannot_be_reverted_is_refused(monkeypatch, store):
@@ -243,7 +243,7 @@ def test_every_way_multiplies(format, name, batch):
     error = np.abs(out - expected).max() / np.sqrt((expected**2).mean())
     # Activations in Q8_1 are rounded to 8 bits; everything else is exact but for the output's rounding.
     assert error < (0.1 if format == "q8_0" and name != "two_op" else 0.005)
-    assert dispatch.last().way == name and dispatch.last().why == "asked for by name"
+    assert dispatch.last().strategy == name and dispatch.last().why == "asked for by name"
 
 
 @needs_compiler
@@ -257,7 +257,7 @@ def test_a_product_says_once_what_runs_and_every_time_on_request(caplog):
     (line,) = caplog.messages
     choice = dispatch.last()
     assert line == dispatch.says(choice, N, K, 2)
-    assert line.startswith(f"int4_g128 [{N}, {K}] x 2: {choice.way} (rung {choice.rung}); predicted")
+    assert line.startswith(f"int4_g128 [{N}, {K}] x 2: {choice.strategy} (rung {choice.rung}); predicted")
     caplog.clear()
     with caplog.at_level(logging.DEBUG, logger="rooflab.dispatch"), ops.on("cpu"):
         dispatch.product(x, held)
@@ -265,7 +265,7 @@ def test_a_product_says_once_what_runs_and_every_time_on_request(caplog):
             dispatch.product(x, held)
     reverted = [line for line in caplog.messages if "reverted by reverted()" in line]
     assert len(caplog.messages) == 3 and len(reverted) == 2  # at INFO as it is new, and at DEBUG
-    assert dispatch.last().way == "two_op"
+    assert dispatch.last().strategy == "two_op"
 
 
 @needs_compiler
@@ -275,7 +275,7 @@ def test_reverting_changes_the_path_and_not_the_result():
     fast = dispatch.product(x, held, by="dp4a", target="cpu")
     with dispatch.reverted():
         slow = dispatch.product(x, held, target="cpu")
-    assert dispatch.last().way == "two_op"
+    assert dispatch.last().strategy == "two_op"
     assert np.abs(fast.astype(float) - slow).max() < 0.05 * np.abs(slow.astype(float)).max()
 
 

@@ -28,9 +28,9 @@ import pandas as pd
 from rooflab import ops, paths
 from rooflab.errors import LaunchError, UsageError
 from rooflab.hardware import device, perf_model
-from rooflab.hardware.perf_model import Way, plain, way
+from rooflab.hardware.perf_model import Strategy, plain, strategy
 from rooflab.ops import q8_0, with_target
-from rooflab.ops.ways import (
+from rooflab.ops.strategies import (
     CPU,
     NEVER,
     RUN,
@@ -42,10 +42,10 @@ from rooflab.ops.ways import (
     refusal,
     rung_for,
 )
-from rooflab.ops.ways import halves as halves
-from rooflab.ops.ways import int4_weights as int4_weights
-from rooflab.ops.ways import most_tokens as most_tokens
-from rooflab.ops.ways import q8_0_weights as q8_0_weights
+from rooflab.ops.strategies import halves as halves
+from rooflab.ops.strategies import int4_weights as int4_weights
+from rooflab.ops.strategies import most_tokens as most_tokens
+from rooflab.ops.strategies import q8_0_weights as q8_0_weights
 from rooflab.records.store import Store
 from rooflab.runtime import launch_cache
 
@@ -152,7 +152,7 @@ def reference() -> tuple[perf_model.Machine, perf_model.Fit]:
     return _reference(_newest(REFERENCE))
 
 
-def predicted(slug: str | None, n: int, k: int, batch: int, ways: Sequence[Way]) -> tuple[str, str]:
+def predicted(slug: str | None, n: int, k: int, batch: int, ways: Sequence[Strategy]) -> tuple[str, str]:
     """The way that should be fastest on a GPU of the table of devices, and by what reasoning."""
     machine, fit = reference()
     by = f"fitted on {REFERENCE}" if fit.rows else "by the bound alone"
@@ -182,7 +182,7 @@ def reverted(*names: str) -> Iterator[None]:
 
 
 def _known(name: str) -> str:
-    ways = [f"{how.format}/{how.name}" for how in perf_model.WAYS]
+    ways = [f"{how.format}/{how.name}" for how in perf_model.STRATEGIES]
     if name not in ("all", *perf_model.FORMATS, *ways):
         raise UsageError(
             f"{name!r} cannot be reverted: name a format ({', '.join(perf_model.FORMATS)}), a way such as "
@@ -245,13 +245,13 @@ def choose(
                 + _reason(fallback, n, k, batch, arch, slug, held)
             )
         name, why = fallback.name, f"reverted by {switch} from {name}"
-    launched = rung_for(way(format, name), n, k, batch, slug)
+    launched = rung_for(strategy(format, name), n, k, batch, slug)
     rung, macros = (launched[0].name, launched[1]) if launched else ("", {})
     return Choice(format, name, rung, macros, why)
 
 
 def _reason(
-    how: Way, n: int, k: int, batch: int, arch: str, slug: str | None, held: Sequence[str] | None
+    how: Strategy, n: int, k: int, batch: int, arch: str, slug: str | None, held: Sequence[str] | None
 ) -> str:
     if held is not None and order_of(how) not in held:
         return f"{how.name} needs the weights in {order_of(how)}, and {', '.join(held) or 'none'} are held."
@@ -263,7 +263,7 @@ def _none(
 ) -> str:
     reasons = [
         _reason(how, n, k, batch, arch, slug, held)
-        for how in perf_model.WAYS
+        for how in perf_model.STRATEGIES
         if how.format == format and (how.format, how.name) not in NEVER
     ]
     return f"No way multiplies {batch} tokens by {format} weights [{n}, {k}] here: {' '.join(reasons)}"
@@ -294,7 +294,7 @@ def _chosen(
 def says(choice: Choice, n: int, k: int, batch: int) -> str:
     """The log's line of a choice."""
     by = f" (rung {choice.rung})" if choice.rung else ""
-    return f"{choice.format} [{n}, {k}] x {batch}: {choice.way}{by}; {choice.why}"
+    return f"{choice.format} [{n}, {k}] x {batch}: {choice.strategy}{by}; {choice.why}"
 
 
 # --- multiplying --------------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ def _product(x: Any, weights: Weights, out: Any, by: str | None, switches: tuple
     if by is None:
         choice = _chosen(weights.format, n, k, batch, slug, arch, held, switches)
     else:
-        how = way(weights.format, by)
+        how = strategy(weights.format, by)
         if order_of(how) not in held or refusal(how, n, k, batch, arch, slug):
             raise LaunchError(_reason(how, n, k, batch, arch, slug, held))
         launched = rung_for(how, n, k, batch, slug)
@@ -354,5 +354,5 @@ def _product(x: Any, weights: Weights, out: Any, by: str | None, switches: tuple
     _LAST.set(choice)
     if out is None:
         out = q8_0.empty(x, (batch, n), "float16")
-    RUN[choice.format, choice.way](x, weights.orders, out, choice)
+    RUN[choice.format, choice.strategy](x, weights.orders, out, choice)
     return out

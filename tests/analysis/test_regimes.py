@@ -58,11 +58,13 @@ def test_what_runs_is_what_the_dispatcher_would_run_there(slug):
     there = device.get(slug)
     for case in STUDY.cases("quick", there):
         if case.kind != "own" or dispatch.refusal(
-            perf_model.way(case.format, case.impl), case.n, case.k, case.batch, there.sm, slug
+            perf_model.strategy(case.format, case.impl), case.n, case.k, case.batch, there.sm, slug
         ):
             continue
         rung, macros, rule = STUDY.rung(case)
-        wanted = dispatch.rung_for(perf_model.way(case.format, case.impl), case.n, case.k, case.batch, slug)
+        wanted = dispatch.rung_for(
+            perf_model.strategy(case.format, case.impl), case.n, case.k, case.batch, slug
+        )
         assert (rung, macros) == wanted and rule
         assert STUDY.identity(case, None).endswith(".-")
 
@@ -76,7 +78,7 @@ def test_a_baseline_made_by_a_kernel_of_ours_goes_stale_with_it():
 
 def test_bytes_are_those_of_the_convention_and_predictions_those_of_the_way():
     case = next(c for c in CASES if c.impl == "two_op" and c.format == "int4_g128")
-    how = perf_model.way("int4_g128", "two_op")
+    how = perf_model.strategy("int4_g128", "two_op")
     assert STUDY.count(case).bytes < perf_model.moved(how, case.n, case.k, case.batch)
     expected = perf_model.bound(how, case.n, case.k, case.batch, perf_model.datasheet(H200)).us
     assert STUDY.predict(case, Context(device=H200)) == expected

@@ -55,7 +55,7 @@ def test_the_sweep_has_the_source_s_seventeen_columns(rows):
     assert strategies.sweep(fewer, MLP, 4600.0)["batch"].max() == 64  # as far as all three were measured
     first = table.iloc[0]
     assert first["fused_iqr_us"] == pytest.approx(0.02)
-    moved = perf_model.moved(perf_model.way("int4_g128", "fused"), *MLP, 1)
+    moved = perf_model.moved(perf_model.strategy("int4_g128", "fused"), *MLP, 1)
     assert first["fused_effective_GBps"] == pytest.approx(moved / first["fused_median_us"] / 1e3)
     assert first["fused_pct_roofline"] == pytest.approx(first["fused_effective_GBps"] / 46)
     assert first["speedup_vs_fp16_gemm"] == first["fp16_gemm_median_us"] / first["fused_median_us"]

@@ -15,7 +15,7 @@ def rows(*ways, launch_us=2.0, share=1.0, batches=(1, 4, 16, 64, 256)):
     """Rows that obey the law exactly."""
     fit = perf_model.Fit(9.0, {way: perf_model.Own(launch_us, share) for way in ways})
     frames = [
-        perf_model.regimes(MACHINE, fit, shape, batches, [perf_model.way(*way) for way in ways])
+        perf_model.regimes(MACHINE, fit, shape, batches, [perf_model.strategy(*way) for way in ways])
         for shape in SHAPES
     ]
     return pd.concat(frames, ignore_index=True)
@@ -23,14 +23,14 @@ def rows(*ways, launch_us=2.0, share=1.0, batches=(1, 4, 16, 64, 256)):
 
 def test_bytes_follow_the_convention_and_say_what_is_read_twice():
     n, k = 8960, 1536
-    assert perf_model.moved(perf_model.way("fp16", "cublas"), n, k, 4) == roofline.gemm_bytes(4, n, k, 2)
-    fused, loop = perf_model.way("int4_g128", "fused"), perf_model.way("int4_g128", "loop")
+    assert perf_model.moved(perf_model.strategy("fp16", "cublas"), n, k, 4) == roofline.gemm_bytes(4, n, k, 2)
+    fused, loop = perf_model.strategy("int4_g128", "fused"), perf_model.strategy("int4_g128", "loop")
     assert perf_model.moved(fused, n, k, 4) == roofline.gemm_bytes(4, n, k, WEIGHT_BYTES["int4_g128"])
     assert perf_model.moved(loop, n, k, 4) - perf_model.moved(fused, n, k, 4) == pytest.approx(
         3 * n * k * WEIGHT_BYTES["int4_g128"]
     )
     assert (perf_model.launched(loop, 4), perf_model.launched(fused, 4)) == (4, 1)
-    two = perf_model.way("q8_0", "two_op")
+    two = perf_model.strategy("q8_0", "two_op")
     assert perf_model.moved(two, n, k, 1) == pytest.approx(
         n * k * (WEIGHT_BYTES["q8_0"] + 4) + roofline.gemm_bytes(1, n, k, 0)
     )
@@ -40,9 +40,9 @@ def test_bytes_follow_the_convention_and_say_what_is_read_twice():
 def test_every_format_has_one_plain_way_and_its_weights():
     for name in perf_model.FORMATS:
         assert perf_model.plain(name).plain and name in WEIGHT_BYTES
-        assert sum(way.plain for way in perf_model.WAYS if way.format == name) == 1
+        assert sum(way.plain for way in perf_model.STRATEGIES if way.format == name) == 1
     with pytest.raises(UsageError, match="no way 'magic' of multiplying 'q8_0' weights; there are dp4a, mma"):
-        perf_model.way("q8_0", "magic")
+        perf_model.strategy("q8_0", "magic")
     with pytest.raises(UsageError, match="no format 'q4_k' of weights"):
         perf_model.plain("q4_k")
 
@@ -74,7 +74,7 @@ def test_one_fixed_time_is_fitted_once_for_all_ways():
 
 def test_without_rows_the_bound_is_all_there_is():
     assert perf_model.fit(rows(("fp16", "gemv")).iloc[:0], MACHINE) == perf_model.NOTHING
-    how = perf_model.way("fp16", "gemv")
+    how = perf_model.strategy("fp16", "gemv")
     assert perf_model.us(how, 4096, 4096, 1, MACHINE, perf_model.NOTHING) == pytest.approx(
         roofline.gemm_bytes(1, 4096, 4096, 2) / 4600e3
     )
@@ -96,7 +96,7 @@ def test_int8_products_scaled_block_by_block_are_bound_by_their_lanes():
 
 
 def test_a_tile_costs_as_much_empty_as_full_and_a_round_as_much_as_it_has_sms():
-    how, plain = perf_model.way("q8_0", "mmq_fp16_wgmma"), perf_model.way("fp16", "cublas")
+    how, plain = perf_model.strategy("q8_0", "mmq_fp16_wgmma"), perf_model.strategy("fp16", "cublas")
     rows, tokens = how.tile
     full = perf_model.computed(how, 132 * rows, 4096, tokens, 132)
     assert full == roofline.gemm_flops(tokens, 132 * rows, 4096)
@@ -110,7 +110,7 @@ def test_a_tile_costs_as_much_empty_as_full_and_a_round_as_much_as_it_has_sms():
 
 @pytest.mark.parametrize(("name", "sizes"), [("mma", (1, 8, 9, 16, 32)), ("mmq_wgmma", (1, 64, 65, 128))])
 def test_a_batch_smaller_than_a_tile_costs_whole_parts(name, sizes):
-    how = perf_model.way("q8_0", name)
+    how = perf_model.strategy("q8_0", name)
     rows, tokens = how.tile
     for batch in sizes:
         padded = how.part * -(-batch // how.part)
@@ -124,9 +124,9 @@ def test_a_batch_smaller_than_a_tile_costs_whole_parts(name, sizes):
 
 @pytest.mark.parametrize("format", ["int4_g128", "q8_0"])
 def test_dequantising_reads_the_weights_and_writes_halves_before_anything_is_multiplied(format):
-    how, n, k = perf_model.way(format, "two_op"), 4096, 14336
+    how, n, k = perf_model.strategy(format, "two_op"), 4096, 14336
     assert perf_model.first(how, n, k) == n * k * (WEIGHT_BYTES[format] + 2)
-    assert perf_model.first(perf_model.way("fp16", "cublas"), n, k) == 0
+    assert perf_model.first(perf_model.strategy("fp16", "cublas"), n, k) == 0
     earlier = n * k * (WEIGHT_BYTES[format] + 2) / MACHINE.gb_s / 1e3
     few = perf_model.bound(how, n, k, 1, MACHINE)
     product = roofline.gemm_bytes(1, n, k, 2) / MACHINE.gb_s / 1e3
@@ -142,7 +142,7 @@ def test_a_share_that_the_rows_cannot_tell_is_the_whole_peak():
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_ridge_is_where_arithmetic_takes_over(shape):
-    how = perf_model.way("int4_g128", "fused")
+    how = perf_model.strategy("int4_g128", "fused")
     batch = perf_model.ridge_batch(how, *shape, MACHINE)
     if batch == perf_model.MANY:
         assert perf_model.bound(how, *shape, 1 << 20, MACHINE).by == "memory"
@@ -152,7 +152,7 @@ def test_the_ridge_is_where_arithmetic_takes_over(shape):
 
 
 def test_the_fastest_way_is_the_one_that_takes_least():
-    ways = [how for how in perf_model.WAYS if how.format == "int4_g128"]
+    ways = [how for how in perf_model.STRATEGIES if how.format == "int4_g128"]
     for batch in (1, 4, 64, 2048):
         times = {how.name: perf_model.us(how, 4096, 4096, batch, MACHINE, perf_model.NOTHING) for how in ways}
         how, us = perf_model.fastest(ways, 4096, 4096, batch, MACHINE, perf_model.NOTHING)
@@ -164,16 +164,16 @@ def test_the_fastest_way_is_the_one_that_takes_least():
 
 
 def test_ways_that_quantise_or_dequantise_first_launch_twice():
-    for how in perf_model.WAYS:
+    for how in perf_model.STRATEGIES:
         twice = "quantise" in how.says or how.name in ("two_op", "mmq_blocks")
         assert perf_model.launched(how, 1) == 1 + twice, how
         assert perf_model.launched(how, 100) == (100 if how.name == "loop" else 1 + twice), how
-    assert perf_model.passes(perf_model.way("int4_g128", "fused_rows"), 9) == 2
+    assert perf_model.passes(perf_model.strategy("int4_g128", "fused_rows"), 9) == 2
 
 
 def test_what_bounds_is_the_longest_of_three():
     """Of a way in two launches the first's bytes too."""
-    how, (n, k) = perf_model.way("q8_0", "two_op"), (28672, 8192)
+    how, (n, k) = perf_model.strategy("q8_0", "two_op"), (28672, 8192)
     words = [perf_model.bound(how, n, k, batch, MACHINE).by for batch in (1, 200, 4096)]
     assert words == ["memory", "memory", "compute"]
     terms = roofline.gemm_flops(200, n, k) / MACHINE.peaks["fp16_tensor"] / 1e6
@@ -182,7 +182,7 @@ def test_what_bounds_is_the_longest_of_three():
 
 
 def test_tiles_of_two_batches_come_in_two_rounds():
-    how = perf_model.way("q8_0", "mmq_fp16_wgmma")
+    how = perf_model.strategy("q8_0", "mmq_fp16_wgmma")
     rows, tokens = how.tile
     one = perf_model.computed(how, 132 * rows, 4096, tokens, 132)
     assert perf_model.computed(how, 132 * rows, 4096, tokens + 1, 132) == 2 * one
@@ -206,7 +206,7 @@ def test_how_far_a_prediction_is_off_is_in_percent():
 
 def test_regimes_say_what_a_time_is_mostly():
     fit = perf_model.Fit(3.0, {("fp16", "gemv"): perf_model.Own(1000.0, 1.0)})
-    ways = [perf_model.way("fp16", "cublas"), perf_model.way("fp16", "gemv")]
+    ways = [perf_model.strategy("fp16", "cublas"), perf_model.strategy("fp16", "gemv")]
     table = perf_model.regimes(MACHINE, fit, (8192, 8192), (1, 2048), ways).set_index(["impl", "batch"])
     assert table["by"].to_dict() == {
         ("cublas", 1): "memory",
@@ -220,7 +220,7 @@ def test_regimes_say_what_a_time_is_mostly():
 
 
 def test_what_a_fit_has_seen_goes_before_what_only_a_bound_is_known_of():
-    seen, unseen = perf_model.way("q8_0", "mmq"), perf_model.way("q8_0", "mmq_blocks")
+    seen, unseen = perf_model.strategy("q8_0", "mmq"), perf_model.strategy("q8_0", "mmq_blocks")
     fit = perf_model.Fit(1.0, {("q8_0", "mmq"): perf_model.Own(50.0, 0.1)})
     chosen, us = perf_model.fastest([unseen, seen], 4096, 4096, 64, MACHINE, fit)
     assert chosen == seen and us == perf_model.us(seen, 4096, 4096, 64, MACHINE, fit)

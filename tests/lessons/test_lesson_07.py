@@ -77,11 +77,13 @@ def test_the_dispatcher_hands_over_as_tokens_grow(rows):
             mine = recorded[(recorded["format"] == format) & (recorded["batch"] == batch)]
             mine = mine[(mine["n"] == MLP[0]) & (mine["k"] == MLP[1])]
             fastest = mine.sort_values("median_us").iloc[0]
-            assert choice.way == fastest["impl"] and choice.why.startswith("recorded on h200: 8960 x 1536")
+            assert choice.strategy == fastest["impl"] and choice.why.startswith(
+                "recorded on h200: 8960 x 1536"
+            )
             with dispatch.reverted(format):
                 back = dispatch.choose(format, *MLP, batch, "h200", recorded=recorded)
-            assert perf_model.way(format, back.way).plain
-    q8_0 = [dispatch.choose("q8_0", *MLP, b, "h200", recorded=recorded).way for b in (1, 16, 256)]
+            assert perf_model.strategy(format, back.strategy).plain
+    q8_0 = [dispatch.choose("q8_0", *MLP, b, "h200", recorded=recorded).strategy for b in (1, 16, 256)]
     assert len(set(q8_0)) == 3
     shown = said("07_regimes.ipynb")
     assert "reverted by reverted() from" in shown and "recorded on h200" in shown

@@ -12,7 +12,7 @@ import pandas as pd
 from rooflab import dispatch
 from rooflab.analysis.strategies import Pair, label
 from rooflab.hardware import crossover, device, perf_model
-from rooflab.hardware.perf_model import Fit, Machine, Way, way
+from rooflab.hardware.perf_model import Fit, Machine, Strategy, strategy
 from rooflab.numerics import model_shapes
 from rooflab.ops import mmq, rung_of
 from rooflab.studies import regimes
@@ -45,7 +45,7 @@ def reason(row: Any, sms: int) -> str:
     """Why a prediction may be off, from what it is made of: how many blocks a tile's way launches, how small
     the product is, or that a kernel reaches less than the memory's rate.
     """
-    how = way(row.format, row.impl)
+    how = strategy(row.format, row.impl)
     if how.tile is not None:
         rows, tokens = how.tile
         blocks = -(-int(row.n) // rows) * -(-int(row.batch) // tokens)
@@ -62,7 +62,7 @@ def reason(row: Any, sms: int) -> str:
 class Published(NamedTuple):
     """A published kernel time, and the way that it is of."""
 
-    way: Way
+    strategy: Strategy
     n: int
     k: int
     batch: int
@@ -76,8 +76,8 @@ def laptop_kernels(published: Any) -> list[Published]:
     """
     found = []
     for study, operator, how in (
-        ("attribution", "gemv", way("fp16", "cublas")),
-        ("int4", "int4_gemv", way("int4_g128", "loop")),
+        ("attribution", "gemv", strategy("fp16", "cublas")),
+        ("int4", "int4_gemv", strategy("int4_g128", "loop")),
     ):
         rows = published.read(study)
         rows = rows[(rows["operator"] == operator) & (rows["clock"] == "ncu") & rows["n"].notna()]
@@ -90,7 +90,7 @@ def laptop_kernels(published: Any) -> list[Published]:
 def laptop_sweep(published: Any) -> list[Published]:
     """The source's sweep on its laptop by events: FP16 and the fused product launched once a token."""
     rows = published.read("regimes")
-    names = {"cublas": way("fp16", "cublas"), "fused": way("int4_g128", "loop")}
+    names = {"cublas": strategy("fp16", "cublas"), "fused": strategy("int4_g128", "loop")}
     rows = rows[rows["impl"].isin(names)]
     columns = ["impl", "n", "k", "batch", "median_us", "clock"]
     return [
@@ -106,9 +106,11 @@ def unseen(given: Iterable[Published], there: Machine, fit: Fit) -> pd.DataFrame
     rows = []
     for each in given:
         sizes = (each.n, each.k, each.batch)
-        predicted = perf_model.us(each.way, *sizes, there, fit, own=False)
+        predicted = perf_model.us(each.strategy, *sizes, there, fit, own=False)
         off = 100 * (predicted / each.us - 1)
-        rows.append((label(each.way.format, each.way.name), *sizes, each.clock, each.us, predicted, off))
+        rows.append(
+            (label(each.strategy.format, each.strategy.name), *sizes, each.clock, each.us, predicted, off)
+        )
     return pd.DataFrame(rows, columns=["label", "n", "k", "batch", "clock", "us", "one_us", "off"])
 
 
@@ -118,7 +120,7 @@ def predicted_crossover(
     """The least number of tokens at which the pair's second way is predicted to be faster; None up to
     `most`. Numbers beyond what the first way takes are not asked for.
     """
-    first, second = (way(*each) for each in pair)
+    first, second = (strategy(*each) for each in pair)
     limit = dispatch.most_tokens(first)
     for batch in range(1, min(most, limit) + 1):
         if perf_model.us(second, *shape, batch, machine, fit, own) < perf_model.us(
@@ -164,7 +166,7 @@ def because(slow: str, fast: str, n: int, k: int, batch: int, there: Machine) ->
     """Why one way (by label) loses to another on a product, as far as arithmetic sees it: a longer bound, or
     more launches; else the kernel itself.
     """
-    named = {label(each.format, each.name): each for each in perf_model.WAYS}
+    named = {label(each.format, each.name): each for each in perf_model.STRATEGIES}
     ways = named[slow], named[fast]
     mine, theirs = (perf_model.bound(each, n, k, batch, there) for each in ways)
     if mine.us > 1.3 * theirs.us:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from rooflab.errors import UsageError
 from rooflab.hardware import crossover, perf_model, roofline
-from rooflab.hardware.perf_model import Machine, way
+from rooflab.hardware.perf_model import Machine, strategy
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.studies import regimes
 
@@ -82,7 +82,7 @@ def sweep(rows: pd.DataFrame, shape: tuple[int, int], read_gb_s: float, clock: s
     found: dict[str, pd.DataFrame] = {}
     for name, (format, impl) in ways.items():
         mine = of(rows, format, impl, shape, clock).set_index("batch")
-        moved = [perf_model.moved(way(format, impl), n, k, int(b)) for b in mine.index]
+        moved = [perf_model.moved(strategy(format, impl), n, k, int(b)) for b in mine.index]
         part = pd.DataFrame(index=mine.index)
         part[f"{name}_median_us"] = mine["median_us"]
         part[f"{name}_iqr_us"] = mine["q3_us"] - mine["q1_us"]

@@ -89,9 +89,9 @@ def _contest(
     choice = dispatch.choose(format, n, k, batch, slug, arch, recorded=recorded)
     two_op = plain(format).name
     if operator == "product":
-        return group[own & (group["impl"] == choice.way)], peers, choice.way
-    taken = group["impl"] == two_op if choice.way == two_op else group["kind"] == "own"
-    return group[own & taken], peers, choice.way
+        return group[own & (group["impl"] == choice.strategy)], peers, choice.strategy
+    taken = group["impl"] == two_op if choice.strategy == two_op else group["kind"] == "own"
+    return group[own & taken], peers, choice.strategy
 
 
 def _said(operator: str, sizes: dict[str, Any]) -> str:

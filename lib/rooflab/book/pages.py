@@ -353,7 +353,7 @@ def _predictions() -> list[str]:
 def _legend() -> list[str]:
     rows = [
         {"way": how.name, "weights": _FORMATS[how.format], "what it does": how.says}
-        for how in perf_model.WAYS
+        for how in perf_model.STRATEGIES
     ]
     return ["## The ways", "", *_table(pd.DataFrame(rows))]
 

@@ -26,7 +26,7 @@ MANY = 1 << 30  # tokens: as many as one likes
 _SHARES = np.linspace(0.02, 1.0, 99)  # of a peak, that a fit tries
 
 
-class Way(NamedTuple):
+class Strategy(NamedTuple):
     """One manner of computing a product. The weights are read once for every `pass_tokens` tokens, and
     `extra` bytes a weight move besides (what is dequantised to memory and read again). `each_pass`: every
     pass is a launch of its own. `tile`: rows and tokens of the tile that one SM computes whole, however many
@@ -47,70 +47,77 @@ class Way(NamedTuple):
     plain: bool = False
 
 
-WAYS = (
-    Way("fp16", "gemv", "fp32", "the course's FP16 GEMV, one token"),
-    Way("fp16", "cublas", "fp16_tensor", "cuBLAS", plain=True),
-    Way("int4_g128", "loop", "fp32", "a fused GEMV for every token", pass_tokens=1, each_pass=True),
-    Way("int4_g128", "fused_rows", "fp32", "fused on FP32 lanes, weights in row order", pass_tokens=8),
-    Way("int4_g128", "fused", "fp16_tensor", "fused on tensor cores, weights in tile order"),
-    Way("int4_g128", "two_op", "fp16_tensor", "dequantise, then cuBLAS", 2, extra=4.0, plain=True),
-    Way("q8_0", "dp4a", "dp4a", "quantise x, then four products an instruction", 2),
-    Way(
+STRATEGIES = (
+    Strategy("fp16", "gemv", "fp32", "the course's FP16 GEMV, one token"),
+    Strategy("fp16", "cublas", "fp16_tensor", "cuBLAS", plain=True),
+    Strategy("int4_g128", "loop", "fp32", "a fused GEMV for every token", pass_tokens=1, each_pass=True),
+    Strategy("int4_g128", "fused_rows", "fp32", "fused on FP32 lanes, weights in row order", pass_tokens=8),
+    Strategy("int4_g128", "fused", "fp16_tensor", "fused on tensor cores, weights in tile order"),
+    Strategy("int4_g128", "two_op", "fp16_tensor", "dequantise, then cuBLAS", 2, extra=4.0, plain=True),
+    Strategy("q8_0", "dp4a", "dp4a", "quantise x, then four products an instruction", 2),
+    Strategy(
         *("q8_0", "mma", "int8_scaled", "quantise x, then int8 tensor cores, few tokens", 2),
         tile=(32, 32),
         part=8,
     ),
-    Way("q8_0", "mmq", "int8_scaled", "quantise x, then int8 tensor cores, large tiles", 2, tile=(128, 64)),
-    Way("q8_0", "mmq_blocks", "int8_scaled", "the same from the file's own blocks", 2, tile=(64, 128)),
+    Strategy(
+        "q8_0", "mmq", "int8_scaled", "quantise x, then int8 tensor cores, large tiles", 2, tile=(128, 64)
+    ),
+    Strategy("q8_0", "mmq_blocks", "int8_scaled", "the same from the file's own blocks", 2, tile=(64, 128)),
     # Each of its four warpgroups scales 64 tokens of the tile, and scaling is what takes the time.
-    Way(
+    Strategy(
         *("q8_0", "mmq_wgmma", "int8_scaled", "quantise x, then Hopper's int8 products", 2),
         tile=(128, 128),
         part=64,
     ),
-    Way("q8_0", "mmq_fp16_wgmma", "fp16_tensor", "weights become FP16 inside the kernel", tile=(128, 64)),
-    Way("q8_0", "two_op", "fp16_tensor", "dequantise, then cuBLAS", 2, extra=4.0, plain=True),
+    Strategy(
+        "q8_0", "mmq_fp16_wgmma", "fp16_tensor", "weights become FP16 inside the kernel", tile=(128, 64)
+    ),
+    Strategy("q8_0", "two_op", "fp16_tensor", "dequantise, then cuBLAS", 2, extra=4.0, plain=True),
 )
-FORMATS = tuple(dict.fromkeys(way.format for way in WAYS))
-_BY_NAME = {(way.format, way.name): way for way in WAYS}
+FORMATS = tuple(dict.fromkeys(each.format for each in STRATEGIES))
+_BY_NAME = {(each.format, each.name): each for each in STRATEGIES}
 
 
-def way(format: str, name: str) -> Way:
-    """One of WAYS; UsageError lists what the format has."""
+def strategy(format: str, name: str) -> Strategy:
+    """One of STRATEGIES; UsageError lists what the format has."""
     found = _BY_NAME.get((format, name))
     if found is None:
-        known = ", ".join(w.name for w in WAYS if w.format == format) or f"formats {', '.join(FORMATS)} alone"
+        known = (
+            ", ".join(w.name for w in STRATEGIES if w.format == format)
+            or f"formats {', '.join(FORMATS)} alone"
+        )
         raise UsageError(f"there is no way {name!r} of multiplying {format!r} weights; there are {known}.")
     return found
 
 
-def plain(format: str) -> Way:
+def plain(format: str) -> Strategy:
     """The way that a format's other ways are reverted to."""
-    for each in WAYS:
+    for each in STRATEGIES:
         if each.format == format and each.plain:
             return each
     raise UsageError(f"there is no format {format!r} of weights; there are {', '.join(FORMATS)}.")
 
 
-def passes(how: Way, batch: int) -> int:
+def passes(how: Strategy, batch: int) -> int:
     """How often the weights are read for so many tokens."""
     return math.ceil(batch / how.pass_tokens)
 
 
-def moved(how: Way, n: int, k: int, batch: int) -> float:
+def moved(how: Strategy, n: int, k: int, batch: int) -> float:
     """Bytes that a product by this way moves, activations and results in FP16."""
     weights = n * k * WEIGHT_BYTES[how.format]
     return weights * passes(how, batch) + n * k * how.extra + roofline.gemm_bytes(batch, n, k, 0.0)
 
 
-def first(how: Way, n: int, k: int) -> float:
+def first(how: Strategy, n: int, k: int) -> float:
     """Of those bytes, how many an earlier launch moves, which ends before anything is multiplied: the weights
     read and written as halves.
     """
     return n * k * (WEIGHT_BYTES[how.format] + how.extra / 2) if how.extra else 0.0
 
 
-def computed(how: Way, n: int, k: int, batch: int, sms: int) -> float:
+def computed(how: Strategy, n: int, k: int, batch: int, sms: int) -> float:
     """FLOPs that the GPU could have done while the product is computed. Where each tile is one SM's, tiles
     that are partly empty cost as much as full ones, and so do SMs that the last round leaves without a tile.
     """
@@ -123,7 +130,7 @@ def computed(how: Way, n: int, k: int, batch: int, sms: int) -> float:
     return roofline.gemm_flops(tokens, rows, k) * rounds * sms
 
 
-def launched(how: Way, batch: int) -> int:
+def launched(how: Strategy, batch: int) -> int:
     """Kernels that a product by this way launches."""
     return how.launches * (passes(how, batch) if how.each_pass else 1)
 
@@ -199,7 +206,7 @@ class Fit:
 NOTHING = Fit(0.0)  # the bound alone
 
 
-def bound(how: Way, n: int, k: int, batch: int, machine: Machine, share: float = 1.0) -> roofline.Bound:
+def bound(how: Strategy, n: int, k: int, batch: int, machine: Machine, share: float = 1.0) -> roofline.Bound:
     """Bytes over the memory's rate or FLOPs over `share` of the peak, whichever takes longer; and before
     them what an earlier launch has to move.
     """
@@ -210,7 +217,7 @@ def bound(how: Way, n: int, k: int, batch: int, machine: Machine, share: float =
     return roofline.Bound(least.us + earlier, least.by if least.us > earlier else "memory")
 
 
-def us(how: Way, n: int, k: int, batch: int, machine: Machine, fit: Fit, own: bool = True) -> float:
+def us(how: Strategy, n: int, k: int, batch: int, machine: Machine, fit: Fit, own: bool = True) -> float:
     """Predicted microseconds of a product: by the way's own two numbers if the fit holds them, else (or with
     own=False) by the one fixed time and the whole peak.
     """
@@ -219,7 +226,9 @@ def us(how: Way, n: int, k: int, batch: int, machine: Machine, fit: Fit, own: bo
     return bound(how, n, k, batch, machine, numbers.share).us + launched(how, batch) * numbers.launch_us
 
 
-def fastest(ways: Iterable[Way], n: int, k: int, batch: int, machine: Machine, fit: Fit) -> tuple[Way, float]:
+def fastest(
+    ways: Iterable[Strategy], n: int, k: int, batch: int, machine: Machine, fit: Fit
+) -> tuple[Strategy, float]:
     """Which of several ways should be fastest, and its microseconds. Ways that the fit has seen go before
     those of which only a bound is known: a bound flatters.
     """
@@ -230,11 +239,11 @@ def fastest(ways: Iterable[Way], n: int, k: int, batch: int, machine: Machine, f
     return known[place], least
 
 
-def _products(rows: pd.DataFrame) -> Iterator[tuple[Way, int, int, int]]:
-    """Way, n, k and batch of each row (columns format, impl, n, k, batch)."""
+def _products(rows: pd.DataFrame) -> Iterator[tuple[Strategy, int, int, int]]:
+    """Strategy, n, k and batch of each row (columns format, impl, n, k, batch)."""
     columns = rows[["format", "impl", "n", "k", "batch"]]
     for format, impl, n, k, batch in columns.itertuples(index=False, name=None):
-        yield way(format, impl), int(n), int(k), int(batch)
+        yield strategy(format, impl), int(n), int(k), int(batch)
 
 
 def _terms(rows: pd.DataFrame, machine: Machine) -> pd.DataFrame:
@@ -308,7 +317,7 @@ def regimes(
     fit: Fit,
     shape: tuple[int, int],
     batches: Iterable[int],
-    ways: Iterable[Way] = WAYS,
+    ways: Iterable[Strategy] = STRATEGIES,
     own: bool = True,
 ) -> pd.DataFrame:
     """Predicted times of ways over numbers of tokens on one shape: format, impl, n, k, batch, median_us, by
@@ -326,7 +335,7 @@ def regimes(
     return pd.DataFrame(found, columns=["format", "impl", "n", "k", "batch", "median_us", "by"])
 
 
-def ridge_batch(how: Way, n: int, k: int, machine: Machine) -> int:
+def ridge_batch(how: Strategy, n: int, k: int, machine: Machine) -> int:
     """The least number of tokens at which arithmetic, not memory, bounds a way; MANY if there is none."""
     batch = 1
     while batch < MANY:

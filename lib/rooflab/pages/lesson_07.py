@@ -68,7 +68,7 @@ def bounds(lab: Lab, n: int, k: int) -> Rows:
     unit["int8_scaled"] = "int8 tensor cores"
     there = strategies.machine(lab)
     bounds = []
-    for w in perf_model.WAYS:
+    for w in perf_model.STRATEGIES:
         us = perf_model.bound(w, n, k, 1, there).us
         ridge = perf_model.ridge_batch(w, n, k, there)
         mb = perf_model.moved(w, n, k, 1) / 1e6
@@ -362,7 +362,7 @@ def launch_a_token(lab: Lab, shape: Any, n: int, k: int, gpu: str, behind: Any) 
 
 def choices(asked: list[Any], picks: list[Any], n: int, k: int) -> None:
     """Show which way runs by format and tokens; rungs and reasons folded."""
-    lines = [(c.format, b, c.way, c.rung, c.why) for (_, b), c in zip(asked, picks, strict=True)]
+    lines = [(c.format, b, c.strategy, c.rung, c.why) for (_, b), c in zip(asked, picks, strict=True)]
     lines = pd.DataFrame(lines, columns=["format", "tokens", "way", "rung", "why"])
     brief = lines.pivot(index="format", columns="tokens", values="way").reset_index()
     title = f"What runs, by format and tokens, {n:,} x {k:,}"

@@ -118,7 +118,7 @@ def errors_by_bound(compared: Rows) -> None:
 def unseen_by_the_law(compared: Rows) -> None:
     """Say what the law does not count."""
     kinds = zip(compared["format"], compared.impl, strict=True)
-    tiled = compared[[perf_model.way(f, w).tile is not None for f, w in kinds]]
+    tiled = compared[[perf_model.strategy(f, w).tile is not None for f, w in kinds]]
     empty = tiled[tiled.why.str.contains("tiles for")]
     display.say(
         f"{f'{len(empty)} of {len(tiled)}' if len(tiled) else 'No'} products by tiles leave SMs idle in "

@@ -131,7 +131,7 @@ def products_us(known: Known, model: str, format: str, head: str, batch: int = 1
     total = 0.0
     for name, (n, k) in spec.shape.matrices.items():
         kind = head if name == "head" else format
-        how = perf_model.way(kind, (_PRODUCT if batch == 1 else _FEW)[kind])
+        how = perf_model.strategy(kind, (_PRODUCT if batch == 1 else _FEW)[kind])
         times = 1 if name == "head" else spec.shape.layers
         total += times * perf_model.us(how, n, k, batch, known.machine, known.fit)
     return total
@@ -213,7 +213,7 @@ def _prompt_gpu_us(known: Known, model: str, format: str, n: int, mmq: bool, row
     spec, sizes = engine.spec(model), model_shapes.get(model)
     shape, machine = spec.shape, known.machine
     name = _MANY[format] if mmq or format != "q8_0" else "two_op"
-    how = perf_model.way(format, name)
+    how = perf_model.strategy(format, name)
     total = sum(
         shape.layers * perf_model.us(how, rows_, k, n, machine, known.fit)
         for part, (rows_, k) in shape.matrices.items()

@@ -1,6 +1,6 @@
 """Study `regimes` (lesson 07): every way of multiplying, over numbers of tokens, by three clocks.
 
-A case's impl is a way (rooflab.hardware.perf_model.WAYS), so that a recording of this study is the
+A case's impl is a way (rooflab.hardware.perf_model.STRATEGIES), so that a recording of this study is the
 dispatcher's table of
 its GPU. The source's two shapes run at every number of tokens by the graph, event and wall clocks; the
 projections of four model families at a few by the graph clock, one or two of a family by all three. All
@@ -20,10 +20,10 @@ import pandas as pd
 from rooflab import dispatch, ops
 from rooflab.bench import gate
 from rooflab.hardware import perf_model, roofline
-from rooflab.hardware.perf_model import Way, way
+from rooflab.hardware.perf_model import Strategy, strategy
 from rooflab.numerics import model_shapes
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
-from rooflab.ops import int4, q8_0, ways
+from rooflab.ops import int4, q8_0, strategies
 from rooflab.records.case import Case, options
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.studies import buffers, int4_work, products, q8_0_operands
@@ -57,10 +57,10 @@ def shapes_of(models: Sequence[str] = FAMILIES) -> list[tuple[int, int]]:
     return sorted(found, key=lambda shape: (shape[0] * shape[1], shape))
 
 
-def contenders(batch: int, every_order: bool = False) -> list[Way]:
+def contenders(batch: int, every_order: bool = False) -> list[Strategy]:
     """The ways worth measuring at so many tokens; `every_order` adds those of weights in file order."""
     found = []
-    for how in perf_model.WAYS:
+    for how in perf_model.STRATEGIES:
         key = (how.format, how.name)
         if key in _OTHER_ORDERS:
             low, high = _OTHER_ORDERS[key]
@@ -71,7 +71,7 @@ def contenders(batch: int, every_order: bool = False) -> list[Way]:
     return found
 
 
-def _case(how: Way, n: int, k: int, batch: int, slug: str | None, clock: str) -> Case:
+def _case(how: Strategy, n: int, k: int, batch: int, slug: str | None, clock: str) -> Case:
     kind, more = "baseline" if how.plain else "own", ""
     if how.format == "int4_g128" and how.name.startswith("fused"):
         # Which rung, and how built, depends on the device: the case names it, so that a row says what ran.
@@ -96,7 +96,7 @@ def products_of(
         for batch in batches
         for clock in clocks
         for how in contenders(batch, clock == "graph" and shape in SOURCE)
-        if shape[1] % ways.multiple_of(how) == 0
+        if shape[1] % strategies.multiple_of(how) == 0
     ]
 
 
@@ -109,13 +109,13 @@ def own_rung(case: Case) -> Described:
         rung = ops.rung_of(int4.LADDERS["int4"], name, name)
         macros = rung.with_defaults({macro.upper(): int(value) for macro, value in words.items()})
     else:
-        found = dispatch.rung_for(way(case.format, case.impl), n, k, batch, None)
+        found = dispatch.rung_for(strategy(case.format, case.impl), n, k, batch, None)
         assert found is not None, case.id
         rung, macros = found
     rule = str(ops.module_of(rung.operator).launch_rule(rung))
     if case.format == "q8_0" and case.impl != "mmq_fp16_wgmma":
         rule += q8_0_operands.quantiser_rule()
-    return rung, dict(macros), rule + source_of_callable(ways.RUN[case.format, case.impl])
+    return rung, dict(macros), rule + source_of_callable(strategies.RUN[case.format, case.impl])
 
 
 class Regimes(Study):
@@ -138,7 +138,7 @@ class Regimes(Study):
         return "torch" if case.kind == "baseline" else None
 
     def refuses(self, case: Case, capability: int) -> str | None:
-        how = way(case.format, case.impl)
+        how = strategy(case.format, case.impl)
         sizes = case.matrix
         return dispatch.refusal(how, *sizes, str(capability), dispatch.here()[0]) or super().refuses(
             case, capability
@@ -170,12 +170,12 @@ class Regimes(Study):
     def predict(self, case: Case, context: Context) -> float | None:
         if context.device is None:
             return None
-        how, sizes = way(case.format, case.impl), case.matrix
+        how, sizes = strategy(case.format, case.impl), case.matrix
         return perf_model.bound(how, *sizes, perf_model.datasheet(context.device)).us
 
     def row(self, case: Case, *rest: Any) -> dict[str, Any]:
         sizes = case.matrix
-        moved = perf_model.moved(way(case.format, case.impl), *sizes)
+        moved = perf_model.moved(strategy(case.format, case.impl), *sizes)
         return {**super().row(case, *rest), "predicted_bytes": int(moved)}
 
     def rung(self, case: Case) -> Described | None:
@@ -245,7 +245,7 @@ class Operands:
         tiles = int4.repack(*self.groups.rows)
         return [tiles._replace(blocks=blocks) for blocks in buffers.copied(tiles.blocks, count)]
 
-    def expected(self, how: Way, batch: int) -> tuple[Any, Any, float]:
+    def expected(self, how: Strategy, batch: int) -> tuple[Any, Any, float]:
         """Activations, the expected product and the error allowed."""
         if self._judged[0] != batch:
             self._judged = batch, {}
@@ -283,7 +283,7 @@ def _contestants(group: Sequence[Case]) -> list[gate.Work]:
     shared = _operands(n, k)
     works = []
     for case in group:
-        how = way(case.format, case.impl)
+        how = strategy(case.format, case.impl)
         count = buffers.copies(case, int(n * k * WEIGHT_BYTES[case.format]))
         weights = shared.copies(dispatch.order_of(how), count)
         x, expected, budget = shared.expected(how, batch)
@@ -301,9 +301,9 @@ def _arrays(weights: Any) -> list[Any]:
     return list(weights) if isinstance(weights, tuple) else [weights]
 
 
-def _launch(case: Case, how: Way, weights: Sequence[Any], x: Any, ys: Sequence[Any]) -> Any:
+def _launch(case: Case, how: Strategy, weights: Sequence[Any], x: Any, ys: Sequence[Any]) -> Any:
     """One product by the dispatcher's own code for a way, its choice made before."""
-    run = ways.RUN[how.format, how.name]
+    run = strategies.RUN[how.format, how.name]
     order, rung = dispatch.order_of(how), ""
     macros: dict[str, int] = {}
     if case.kind == "own":
@@ -333,7 +333,7 @@ def _in_torch(weights: Any) -> Any:
 
 # --- what lesson 07 reads -----------------------------------------------------------------------------------
 
-_SAME_WAY = {  # (study, impl) of other recordings -> the way that it is
+_SAME_STRATEGY = {  # (study, impl) of other recordings -> the way that it is
     ("gemv", "5_split"): "gemv",
     ("gemv", "torch.matmul"): "cublas",
     ("int4", "torch.matmul"): "cublas",
@@ -363,7 +363,7 @@ def gathered(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
         rows = rows[(rows["cache"] == "cold") & rows["median_us"].notna()].copy()
         if study != "regimes":
             rows = rows[rows["operator"].isin(("gemv_rows", "int4", "mmq")) & _usual(study, rows)]
-            names = [_SAME_WAY.get((study, impl), "") for impl in rows["impl"]]
+            names = [_SAME_STRATEGY.get((study, impl), "") for impl in rows["impl"]]
             rows = rows.assign(impl=names)[pd.Series(names, index=rows.index) != ""]
             rows["format"] = rows["format"].replace({"float16": "fp16"})
             rows["batch"] = rows["batch"].fillna(1)
@@ -371,7 +371,7 @@ def gathered(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
     if not found:
         return pd.DataFrame()
     every = pd.concat(found, ignore_index=True)
-    listed = {(way.format, way.name) for way in perf_model.WAYS}
+    listed = {(way.format, way.name) for way in perf_model.STRATEGIES}
     known = [pair in listed for pair in zip(every["format"], every["impl"], strict=True)]
     every = every[pd.Series(known, index=every.index, dtype=bool)]  # of no rows a list would choose columns
     every = every.sort_values("median_us", kind="stable")

@@ -15,7 +15,7 @@ import numpy as np
 from rooflab import ops
 from rooflab.errors import UsageError
 from rooflab.hardware import perf_model
-from rooflab.hardware.perf_model import Way
+from rooflab.hardware.perf_model import Strategy
 from rooflab.numerics.quant import BLOCK, GROUP, Planes
 from rooflab.ops import Rung, gemv, int4, mmq, q8_0, rung_of
 from rooflab.runtime import launch_cache, nvrtc
@@ -28,7 +28,7 @@ class Choice(NamedTuple):
     """A decision: the way that multiplies, the rung it launches ("" where it is a library's), and why."""
 
     format: str
-    way: str
+    strategy: str
     rung: str
     macros: Mapping[str, int]
     why: str
@@ -102,22 +102,24 @@ _MOST = {
 }
 
 
-def order_of(how: Way) -> str:
+def order_of(how: Strategy) -> str:
     """Which order of the weights a way reads."""
     return _ORDER[how.format, how.name]
 
 
-def most_tokens(how: Way) -> int:
+def most_tokens(how: Strategy) -> int:
     """The largest number of tokens that a way takes at once."""
     return _MOST.get((how.format, how.name), _TOKENS)
 
 
-def multiple_of(how: Way) -> int:
+def multiple_of(how: Strategy) -> int:
     """What k has to be a multiple of."""
     return _MULTIPLE.get((how.format, how.name), GROUP)
 
 
-def rung_for(how: Way, n: int, k: int, batch: int, slug: str | None) -> tuple[Rung, dict[str, int]] | None:
+def rung_for(
+    how: Strategy, n: int, k: int, batch: int, slug: str | None
+) -> tuple[Rung, dict[str, int]] | None:
     """The rung that a way launches and its macros; None for cuBLAS. `slug` is the GPU's name in
     rooflab.hardware.device, None if it has none.
     """
@@ -149,7 +151,7 @@ def rung_for(how: Way, n: int, k: int, batch: int, slug: str | None) -> tuple[Ru
     return None
 
 
-def refusal(how: Way, n: int, k: int, batch: int, arch: str, slug: str | None = None) -> str:
+def refusal(how: Strategy, n: int, k: int, batch: int, arch: str, slug: str | None = None) -> str:
     """Why a way cannot multiply [batch, k] by [n, k] on an architecture ("90", or "cpu"), or ""."""
     multiple = multiple_of(how)
     if k % multiple:
@@ -169,10 +171,10 @@ def refusal(how: Way, n: int, k: int, batch: int, arch: str, slug: str | None = 
 
 def candidates(
     format: str, n: int, k: int, batch: int, arch: str, slug: str | None, held: Sequence[str] | None
-) -> list[Way]:
+) -> list[Strategy]:
     """The ways that can multiply these operands: those whose order of the weights is held (None: any)."""
     found = []
-    for how in perf_model.WAYS:
+    for how in perf_model.STRATEGIES:
         if how.format != format or (how.format, how.name) in NEVER:
             continue
         if (held is None or order_of(how) in held) and not refusal(how, n, k, batch, arch, slug):
@@ -240,7 +242,7 @@ def _cublas(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None
 
 
 def _fused(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
-    order = "tiles" if choice.way == "fused" else "rows"
+    order = "tiles" if choice.strategy == "fused" else "rows"
     int4.matmul(x, orders[order], out=out, rung=choice.rung, **choice.macros)
 
 
@@ -268,8 +270,8 @@ def _decode(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None
 
 
 def _prompt(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
-    given = x if choice.way == "mmq_fp16_wgmma" else _quantise(x)
-    weights = orders["blocks" if choice.way == "mmq_blocks" else "planes"]
+    given = x if choice.strategy == "mmq_fp16_wgmma" else _quantise(x)
+    weights = orders["blocks" if choice.strategy == "mmq_blocks" else "planes"]
     mmq.product(given, weights, out=out, rung=choice.rung, **choice.macros)
 
 

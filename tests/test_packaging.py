@@ -25,7 +25,8 @@ from rooflab import cli, paths
 from rooflab.book import check
 
 ROOT = paths.ROOT
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = SETTINGS["project"]
 
 
 def _lines(name: str) -> list[str]:
@@ -361,3 +362,11 @@ def test_a_skip_for_want_of_a_tool_fails_where_all_is_required(tmp_path: Path) -
         text=True,
     )
     assert "1 failed, 1 skipped, 1 error" in tests_alone.stdout and "needs Chromium" in tests_alone.stdout
+
+
+def test_every_file_of_the_package_is_installed_with_it():
+    package = paths.ROOT / "lib" / "rooflab"
+    patterns = SETTINGS["tool"]["setuptools"]["package-data"]["rooflab"]
+    listed = {path for pattern in patterns for path in package.glob(pattern)}
+    held = {path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert {path for path in held if path.suffix != ".py"} - listed == set()

@@ -43,6 +43,7 @@ def all_of(here):
         "banks": diagram.banks(),
         "ring": diagram.ring(takes),
         "pipeline": diagram.pipeline(takes),
+        "wgmma_steps": diagram.wgmma_steps(takes),
         "layer": diagram.layer(diagram.ways(here)),
         "split layer": diagram.split_layer(),
         "capture": diagram.capture(lesson_05c.timed_chain(here)),
@@ -278,6 +279,9 @@ def test_the_pipeline_follows_the_order_of_the_source():
     after = over_time.simulate(over_time.program(late), 4, 2, TAKES)
     assert over_time._overlap(after) == pytest.approx(0.0, abs=1e-9)
     assert diagram.pipeline(TAKES).svg() != diagram.pipeline(TAKES, text=late).svg()
+    says, waited = diagram.wgmma_steps(TAKES).says, diagram.wgmma_steps(TAKES, text=late).says
+    assert "softmax of S1, in registers (tensor cores: PV0)" in says
+    assert "softmax of S1, in registers (tensor cores: nothing to do)" in waited
 
 
 def test_a_slot_is_filled_again_only_once_it_was_released():

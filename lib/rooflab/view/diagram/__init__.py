@@ -13,7 +13,7 @@ from rooflab.view.diagram.graphs import capture
 from rooflab.view.diagram.launches import launch, sms_at_work, split_k
 from rooflab.view.diagram.layers import layer, ways
 from rooflab.view.diagram.memory import banks, coalescing, q8_layouts
-from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring
+from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring, wgmma_steps
 from rooflab.view.diagram.split import split_layer
 from rooflab.view.diagram.svg import Canvas, Drawing
 from rooflab.view.diagram.tiles import accumulators, attention_tiles, online_softmax
@@ -43,4 +43,5 @@ __all__ = [
     "split_layer",
     "to_half",
     "ways",
+    "wgmma_steps",
 ]

@@ -139,7 +139,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=int(os.environ.get("ROOFLAB_FUZZ", "100")), deadline=None, derandomize=True)
+@settings(max_examples=int(os.environ.get("ROOFLAB_FUZZ", "100")), derandomize=True)
 @given(
     st.dictionaries(WORDS, VALUES, max_size=3),
     st.dictionaries(WORDS, VALUES, max_size=3),

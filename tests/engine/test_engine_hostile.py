@@ -28,7 +28,6 @@ from test_engine_files import write_safetensors
 
 MANY = settings(
     max_examples=int(os.environ.get("ROOFLAB_FUZZ", "100")),
-    deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
 )

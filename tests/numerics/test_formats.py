@@ -88,7 +88,7 @@ def test_int4_tiny_weights_stay_finite():
 
 
 @given(matrices(16, 1e4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_int4_error_is_at_most_half_a_step(w):
     packed = quant.quantise_int4(w, group=16)
     steps = np.repeat(packed.scales.astype(np.float64), 16, axis=-1)
@@ -101,13 +101,13 @@ def test_int4_error_is_at_most_half_a_step(w):
 
 
 @given(hnp.arrays(np.int8, (3, 24), elements=st.integers(-8, 7)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_int4_packing_round_trip(q):
     assert np.array_equal(quant.unpack_int4(quant.pack_int4(q)), q)
 
 
 @given(matrices(128, 100))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_int4_quantising_what_was_quantised_changes_nothing(w):
     once = quant.dequantise_int4(quant.quantise_int4(w))
     twice = quant.dequantise_int4(quant.quantise_int4(once))
@@ -201,7 +201,7 @@ def test_q8_zero_and_vanishing_blocks():
 
 @pytest.mark.parametrize("quantise", [quant.quantise_q8_0, quant.quantise_q8_1])
 @given(x=matrices(32, 400))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_q8_error_is_half_a_step_and_the_scale_rounding(quantise, x):
     blocks = quantise(x)
     largest = np.abs(x.reshape(x.shape[0], -1, 32)).max(axis=-1).astype(np.float64)
@@ -216,7 +216,7 @@ def test_q8_error_is_half_a_step_and_the_scale_rounding(quantise, x):
     ("quantise", "block"), [(quant.quantise_q8_0, quant.Q8_0), (quant.quantise_q8_1, quant.Q8_1)]
 )
 @given(x=matrices(32, 400))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_q8_bytes_round_trip(quantise, block, x):
     blocks = quantise(x)
     raw = quant.to_bytes(blocks)
@@ -231,14 +231,14 @@ def test_q8_0_is_eight_and_a_half_bits_per_weight():
 
 
 @given(matrices(32, 400))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_q8_0_and_q8_1_agree(x):
     a, b = quant.quantise_q8_0(x), quant.quantise_q8_1(x)
     assert np.array_equal(a["q"], b["q"]) and np.array_equal(a["d"], b["d"])
 
 
 @given(matrices(32, 400))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_planes_lose_nothing(x):
     blocks = quant.quantise_q8_0(x)
     planes = quant.to_planes(blocks)

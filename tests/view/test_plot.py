@@ -190,6 +190,12 @@ def test_a_bar_far_under_its_roof_has_its_number_beside_it():
     assert len(texts) == 2 and all(text.get_ha() == "left" for text in texts)
 
 
+def test_a_ladder_without_a_rung_says_so():
+    _, ax = plot.figure()
+    plot.bars(ax, [], [], "GB/s", ROOF)
+    assert [text.get_text() for text in ax.texts] == ["not measured"]
+
+
 def test_stacked_bars_fill_the_whole_and_write_what_has_room():
     fig, ax = plot.figure()
     plot.stacked(ax, ["a", "b"], {"large": [90.0, 50.0], "small": [2.0, np.nan], "rest": [8.0, 50.0]})

@@ -201,14 +201,18 @@ def bars(
     """Draw a ladder as horizontal bars: the first name on top, each with its value, the roof a line.
 
     `values` (and, if given, the quartiles `low` and `high`, drawn as a whisker) are in `unit`; a missing
-    value (NaN) is written "not measured". `roof` is (label, value, unit) and must have the same unit.
-    Raises UsageError otherwise.
+    value (NaN) is written "not measured", and so is a ladder without any. `roof` is (label, value, unit) and
+    must have the same unit. Raises UsageError otherwise.
     """
     heights = floats(values)
     if len(names) != len(heights):
         raise UsageError(f"bars got {len(names)} names for {len(heights)} values; pass one name per value.")
     if roof and roof[2] != unit:
         raise UsageError(f"The roof is in {roof[2]}, the bars are in {unit}; pass both in one unit.")
+    if not len(names):
+        ax.text(0.5, 0.5, "not measured", ha="center", transform=ax.transAxes)
+        ax.set_axis_off()
+        return
     places = np.arange(len(names))
     ax.barh(places, np.nan_to_num(heights), height=0.62, color=COLOURS[0], zorder=2)
     lows, highs = (heights if q is None else floats(q) for q in (low, high))

@@ -55,14 +55,20 @@ def test_one_sided_races_name_the_winner():
     assert crossover.between(rows([1] * 6), FLAT).kind == "first"
     found = crossover.between(FLAT, rows([1, 1, 1, 1, 1, 6]))
     assert found.kind == "second"
-    assert found.says("a", "b") == "b is never slower than a from 1 to 32 tokens, level at 1 of 6 sizes"
+    assert (
+        found.says("a", "b")
+        == "b is faster than a or level with it from 1 to 32 tokens, level at 1 of 6 sizes"
+    )
 
 
 def test_the_winner_of_a_one_sided_race_is_named_without_ties_that_are_none():
     found = crossover.between(rows([1] * 6), FLAT)
-    assert found.says("a", "b") == "a is never slower than b from 1 to 32 tokens"
+    assert found.says("a", "b") == "a is faster than b or level with it from 1 to 32 tokens"
     both = crossover.between(FLAT, rows([9, 9, 9, 9, 9, 6]))
-    assert both.says("a", "b") == "a is never slower than b from 1 to 32 tokens, level at 1 of 6 sizes"
+    assert (
+        both.says("a", "b")
+        == "a is faster than b or level with it from 1 to 32 tokens, level at 1 of 6 sizes"
+    )
 
 
 def test_quartiles_that_overlap_are_level_whoever_is_ahead():

@@ -116,14 +116,16 @@ def says(found: pd.DataFrame) -> str:
     if found.empty:
         return "No peer was measured here in both states."
     parts = []
-    for state, words in (("burst", "in a burst"), ("sustained", "by itself")):
+    for state, words in (("burst", "in bursts"), ("sustained", "sustained")):
         ahead = int((found[state] > power.MOVES).sum())
         behind = int((found[state] < 1 / power.MOVES).sum())
         level = len(found) - ahead - behind
-        parts.append(f"{words} ahead on {ahead}, level on {level}, behind on {behind}")
+        counts = {"ahead": ahead, "level": level, "behind": behind}
+        said = [f"{word} on {n if n < len(found) else 'all'}" for word, n in counts.items() if n]
+        parts.append(f"{words}, {' and '.join(said)}")
     worst = found.sort_values("burst").iloc[0]
     many = f"{len(found)} problem{'s' * (len(found) != 1)}"
-    text = f"Of {many} ours is {'; '.join(parts)}. "
+    text = f"Of {many} ours is, {'; '.join(parts)}. "
     if worst["burst"] < 1 / power.MOVES:
         text += (
             f"Farthest behind: {worst['shape']}, {worst['burst']:.2f} times {worst['burst_peer']}'s speed."

@@ -52,7 +52,7 @@ class Crossover:
             winner, loser = (first, second) if self.kind == FIRST else (second, first)
             tied = sum(word == NEITHER for _, word in self.verdicts)
             some = f", level at {tied} of {len(sizes)} sizes" if tied else ""
-            return f"{winner} is never slower than {loser} {span}{some}"
+            return f"{winner} is faster than {loser} or level with it {span}{some}"
         if self.kind == NEITHER:
             return f"{first} and {second} are level {span}: any crossover is inside the noise"
         order = ", ".join(

@@ -21,11 +21,20 @@ def ramp(lab: labs.Lab, n: int) -> pd.DataFrame:
 
 def answer(rows: pd.DataFrame, gpu: str, n: int) -> str:
     """The answer of the first page, from the rows of `ramp`."""
-    own = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0]
-    text = f"Each thread finds its own index and computes one element: on the {gpu}, {n:,} of them take "
-    text += f"{own['median_us']:.1f} µs"
-    share = own["roof_fraction"]
-    return text + (f", {share:.0%} of the speed at which its memory can do it." if share == share else ".")
+    own = rows[rows["kind"] == "own"].set_index("impl")
+    text = f"Each thread finds its own index and computes its share of {n:,} elements: on the {gpu} all take "
+    each = {"1_scalar": "with one element a thread", "2_vector": "with four"}
+    return (
+        text
+        + ", ".join(_taken(own.loc[impl], words) for impl, words in each.items() if impl in own.index)
+        + "."
+    )
+
+
+def _taken(row: pd.Series, words: str) -> str:
+    share = row["roof_fraction"]
+    text = f"{row['median_us']:.1f} µs {words}"
+    return text + (f" ({share:.0%} of what its memory can do)" if share == share else "")
 
 
 def memories(lab: labs.Lab) -> None:

@@ -26,7 +26,7 @@ def opening(here: Lab, n: int, k: int) -> Opening:
     ways |= {study.TWO_OP: "INT4, two-op, fair", study.TWO_OP_TORCH: "INT4, two-op, literal"}
     rows = here.measure("int4", [c for c in study.ladder(n, k, here.sized) if c.impl in ways])
     by = rows.set_index("impl")
-    answer = f"INT4 in groups of 128 takes {16 / (4 + 16 / 128):.1f} times fewer bytes than FP16. "
+    answer = f"INT4 in groups of 128 takes 1/{16 / (4 + 16 / 128):.1f} of the bytes of FP16. "
     if {"1_warp_row", "torch.matmul"} <= set(by.index):
         plain = by.loc["1_warp_row"]
         answer += (

@@ -130,7 +130,7 @@ def ladder_times(here: Lab, tokens: int, n: int, k: int) -> Rows:
     rows["gain"] = (rows["median_us"].shift() / rows["median_us"]).where(own & own.shift(fill_value=False))
     names = {"impl": "Rung or peer", "off": "Error ÷ allowed"}
     names |= {"predicted_us": "By datasheet (µs)", "median_us": "Median (µs)"}
-    names |= {"tflop_s": "TOP/s", "gain": "× the rung below", "registers": "Registers"}
+    names |= {"tflop_s": "TOP/s", "gain": "× the row above", "registers": "Registers"}
     forms = dict.fromkeys(("predicted_us", "median_us", "tflop_s"), "{:,.0f}")
     display.table(rows, names, forms | {"off": "{:.0%}", "gain": "{:.2f}"}, f"On the {here.run['gpu']}")
     return rows

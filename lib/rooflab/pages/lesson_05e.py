@@ -84,8 +84,10 @@ def opening(fastest: Rows, measured: Sequence[Shape], gpu: str) -> Opening:
     if len(behind) and len(ahead):
         text += f", and Q8_0 weights stay ahead up to {ahead.max()} tokens"
     if len(behind):
-        text += f". From {behind.min()} on, cuBLAS with FP16 weights is faster at {len(behind)} of "
-        text += f"{(gain.index >= behind.min()).sum()} measured numbers of tokens"
+        beyond = int((gain.index >= behind.min()).sum())
+        often = "each" if len(behind) == beyond else f"{len(behind)}"
+        text += f". From {behind.min()} on, cuBLAS with FP16 weights is faster at {often} of the {beyond} "
+        text += "numbers of tokens that were measured"
     able = [
         "find the number of tokens at which a product stops being memory-bound",
         "read a crossover from measured times, with the quantisation included",

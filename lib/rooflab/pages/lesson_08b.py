@@ -426,7 +426,7 @@ def takeaway(rows: Rows, prompt_asked: int, gpu: str, single: Rows) -> None:
     lines = [
         f"- On the {gpu} the engine reads a prompt of {prompt_asked:,} tokens at {best.tok_s:,.0f} tok/s, "
         f"{best.roof_fraction:.0%} of the tensor cores' roof.",
-        f"- Per token that is {best.tok_s / single.tok_s.max():.0f} times as fast as part one's fastest "
+        f"- Per token that is {best.tok_s / single.tok_s.max():.0f} times as fast as lesson 08's fastest "
         "decoding, because a prompt's tokens share each reading of the weights. Decoded tokens share it only "
         "in a batch of sequences.",
         "- Remove the host's bottleneck first: until then, a faster kernel saves nothing.",

@@ -101,7 +101,7 @@ def sequences_gain(both: Rows) -> None:
     if words:
         display.say(
             f"At {int(both.batch.max())} sequences: {'; '.join(words)}. A graph of many launches decodes "
-            "several sequences, and not part one's single launch; all sequences share the fixed cost of a "
+            "several sequences, and not lesson 08's single launch; all sequences share the fixed cost of a "
             "step."
         )
 

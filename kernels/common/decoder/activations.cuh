@@ -18,7 +18,7 @@ __device__ inline void store_x_int8(const Smem& smem, int k, const float (&v)[N]
     for (int e = 0; e < N; ++e) amax = fmaxf(amax, fabsf(v[e]));
 #pragma unroll
     for (int offset = 1; offset < 32 / N; offset *= 2) amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, offset));
-    const float inverse = amax > 0.0f ? 32512.0f / amax : 0.0f;  // 127 * 256: the low byte is signed
+    const float inverse = amax > 0.0f ? __fdividef(32512.0f, amax) : 0.0f;  // 127 * 256: the low byte is signed
     if (!valid) return;
     const int within = N * threadIdx.x % 128;  // k % 128
     unsigned char* to = reinterpret_cast<unsigned char*>(smem.x) + (2 * k - within);
@@ -56,6 +56,34 @@ __device__ inline float store_x4(const Smem& smem, int k, float4 v) {
         *reinterpret_cast<uint2*>(to) = make_uint2(as_word(low), as_word(high));
     }
     return 0.0f;
+}
+
+// The same for two pairs of neighbours, v.x and v.y from k on and v.z and v.w from k + 64 on, where a warp stores 128 elements:
+// k = 2 lane from a multiple of 128 on.
+template <int F>
+__device__ inline float store_x_pairs(const Smem& smem, int k, float4 v) {
+    if constexpr (F == Q8) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const float a = h ? v.z : v.x, b = h ? v.w : v.y;
+            float amax = fmaxf(fabsf(a), fabsf(b));
+#pragma unroll
+            for (int offset = 1; offset < 16; offset *= 2) amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, offset));
+            const float inverse = amax > 0.0f ? __fdividef(32512.0f, amax) : 0.0f;  // as store_x_int8
+            const int first = __float2int_rn(a * inverse), second = __float2int_rn(b * inverse);
+            unsigned char* to = reinterpret_cast<unsigned char*>(smem.x) + (2 * k - k % 128 + 64 * h);
+            *reinterpret_cast<unsigned short*>(to) =
+                (unsigned short)(((first + 128) >> 8 & 255) | ((second + 128) >> 8 & 255) << 8);
+            *reinterpret_cast<unsigned short*>(to + 128) = (unsigned short)((first & 255) | (second & 255) << 8);
+            if (k % 32 == 0) smem.x_sums[k / 32 + 2 * h] = amax * (1.0f / 32512.0f);
+        }
+        return 0.0f;
+    }
+    const __half2 low = __floats2half2_rn(v.x, v.y), high = __floats2half2_rn(v.z, v.w);
+    *reinterpret_cast<unsigned*>(smem.x + x_index<F>(k)) = as_word(low);
+    *reinterpret_cast<unsigned*>(smem.x + x_index<F>(k + 64)) = as_word(high);
+    const float2 a = __half22float2(low), b = __half22float2(high);
+    return a.x + a.y + b.x + b.y;
 }
 
 // INT4: add up each of a lane's `sums` over the warp and store it: sums[i] is of the group at k + i * 4 * THREADS, if below

@@ -25,19 +25,39 @@
 #pragma once
 #include <cuda_fp16.h>
 
+#include "common/decoder/ptx.cuh"
 #include "common/half.cuh"
 #include "common/int4.cuh"
 #include "common/ptx.cuh"
 #include "common/reduce.cuh"
 
-constexpr int THREADS = 32 * WARPS, UNIT = 16, MAX_SPLITS = 16;
+constexpr int THREADS = 32 * WARPS, UNIT = 16;
 constexpr int GROUP = HEADS / KV_HEADS;
 constexpr int larger(int a, int b) { return a > b ? a : b; }
-constexpr int MAX_ROW = larger(larger(HIDDEN, HEADS * HEAD_DIM), MLP);
 constexpr int X_GROUP = FORMAT == 1 || HEAD_FORMAT == 1 ? 32 : 128;  // elements of x that share a scale or a sum
-constexpr int KEYS_PER_WARP = 4;  // scored at a time: eight lanes a key
+// Slabs along k that OUT and DOWN are divided into; 0 where blocks divide rows alone (all rungs but those with SPLIT_K).
+#if DOWN_SLABS
+constexpr int SLABS_OF_OUT = OUT_SLABS, SLABS_OF_DOWN = DOWN_SLABS;
+#else
+constexpr int SLABS_OF_OUT = 0, SLABS_OF_DOWN = 0;
+#endif
+constexpr bool SPLIT_K = SLABS_OF_DOWN > 0;
+constexpr int widest_slab(int k, int slabs) { return slabs > 0 ? ((k + 127) / 128 + slabs - 1) / slabs * 128 : k; }
+// The longest x.
+constexpr int MAX_ROW =
+    larger(HIDDEN, larger(widest_slab(HEADS * HEAD_DIM, SLABS_OF_OUT), widest_slab(MLP, SLABS_OF_DOWN)));
+// Whether ATTEND multiplies on the tensor cores (rung 8). That takes so many registers that other phases compute what depends
+// on the thread's number where they use it (thread_number).
+#if TENSOR_ATTENTION
+constexpr bool TENSOR_ATTEND = true;
+#else
+constexpr bool TENSOR_ATTEND = false;
+#endif
+__device__ inline int thread_number() { return TENSOR_ATTEND ? recomputed(threadIdx.x) : threadIdx.x; }
+constexpr int MAX_SPLITS = TENSOR_ATTEND ? 32 : 16;  // of a context
+constexpr int KEYS_PER_WARP = TENSOR_ATTEND ? 16 : 4;  // scored at a time: by eight lanes each, or by tensor cores
 constexpr int KEYS_PER_BLOCK = KEYS_PER_WARP * WARPS;
-constexpr int HEADS_PER_BLOCK = GROUP % 2 == 0 ? 2 : 1;  // query heads that a block attends with
+constexpr int HEADS_PER_BLOCK = TENSOR_ATTEND ? GROUP : GROUP % 2 == 0 ? 2 : 1;  // query heads that a block attends with
 enum { FP16, Q8, INT4 };
 enum { QKV, ATTEND, OUT, GATE_UP, DOWN, HEAD };
 
@@ -98,4 +118,9 @@ struct Decoder {
     int layers, vocab, capacity;
     float epsilon, softcap, inverse_temperature;  // inverse_temperature 0: greedy
     unsigned seed;
+    long long* residual_fixed;  // [hidden] in units of 2^-32: takes the place of `residual` where SPLIT_K
 };
+
+// Numbers in fixed point, whose sum is the same in any order. The residual's range is 2^31 either way.
+__device__ inline long long to_fixed(float v) { return (long long)(v * 4294967296.0f); }
+__device__ inline float from_fixed(long long v) { return (float)v * (1.0f / 4294967296.0f); }

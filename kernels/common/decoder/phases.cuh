@@ -12,38 +12,48 @@ __device__ inline void prefetch_next_phase(const Decoder& m, const KvSplit& spli
             prefetch_l2(m.norms + (size_t)(2 * layer + (phase == ATTEND ? 1 : 2)) * m.hidden + k);
 }
 
-// Load the operands of a row's epilogue: bias, cosine and sine (QKV), or the residual (OUT, DOWN).
-__device__ inline float3 load_epilogue(const Decoder& m, int layer, int phase, int pos, int unit, int r) {
+// The operands of a row's epilogue: its bias, cosine and sine (QKV), or the residual (OUT, DOWN). The bias stays a half until
+// it is used, because converting it waits for its load.
+struct RowOperands {
+    __half bias;
+    float2 cos_sin;
+    float residual;
+};
+
+__device__ inline RowOperands load_epilogue(const Decoder& m, int layer, int phase, int pos, int unit, int r) {
+    RowOperands operands = {__half(), make_float2(0.0f, 0.0f), 0.0f};
     if (phase == QKV) {
         const int i = unit % (HEAD_DIM / UNIT) * 8 + r % 8;
-        const float2 cos_sin = m.rotary[(size_t)pos * (HEAD_DIM / 2) + i];
-        const size_t row = (size_t)layer * (m.heads + 2 * m.kv_heads) * HEAD_DIM + unit * UNIT + r;
-        return make_float3(__half2float(m.biases[row]), cos_sin.x, cos_sin.y);
+        operands.bias = m.biases[(size_t)layer * (m.heads + 2 * m.kv_heads) * HEAD_DIM + unit * UNIT + r];
+        operands.cos_sin = m.rotary[(size_t)pos * (HEAD_DIM / 2) + i];
+    } else if (!SPLIT_K && phase != GATE_UP) {
+        operands.residual = __ldcg(m.residual + unit * UNIT + r);
     }
-    return make_float3(phase == GATE_UP ? 0.0f : __ldcg(m.residual + unit * UNIT + r), 0.0f, 0.0f);
+    return operands;
 }
 
 // Finish and store a row. QKV: bias and RoPE, then a query, key or value. OUT, DOWN: added to the residual. GATE_UP:
 // SiLU(gate) times up.
 __device__ inline void store_row(const Decoder& m, int layer, int phase, int pos, int unit, int r, float value,
-                                 float3 operands, bool valid) {
+                                 const RowOperands& operands, bool valid) {
     float other = 0.0f;
-    if (phase != GATE_UP) value += operands.x;
+    if (phase == QKV) value += __half2float(operands.bias);
     if (phase == QKV || phase == GATE_UP) other = __shfl_xor_sync(0xffffffffu, value, 8);
     if (!valid) return;
     if (phase == QKV) {
         constexpr int UNITS = HEAD_DIM / UNIT;
         const int head = unit / UNITS, d = unit % UNITS * 8 + r % 8 + r / 8 * (HEAD_DIM / 2);
-        if (head < m.heads + m.kv_heads) value = value * operands.y + (r < 8 ? -other : other) * operands.z;
+        if (head < m.heads + m.kv_heads)
+            value = value * operands.cos_sin.x + (r < 8 ? -other : other) * operands.cos_sin.y;
         const size_t row = ((size_t)layer * m.capacity + pos) * m.kv_heads;
         __half* to = m.queries + head * HEAD_DIM;
         if (head >= m.heads) to = m.cache_k + (row + head - m.heads) * HEAD_DIM;
         if (head >= m.heads + m.kv_heads) to = m.cache_v + (row + head - m.heads - m.kv_heads) * HEAD_DIM;
         to[d] = __float2half(value);
-    } else if (phase == GATE_UP) {
-        if (r < 8) m.inner[x_index<FORMAT>(unit * 8 + r)] = __float2half(value / (1.0f + __expf(-value)) * other);
+    } else if (SPLIT_K || phase == GATE_UP) {
+        if (r < 8) m.inner[x_index<FORMAT>(unit * 8 + r)] = __float2half(__fdividef(value, 1.0f + __expf(-value)) * other);
     } else {
-        m.residual[unit * UNIT + r] = value;
+        m.residual[unit * UNIT + r] = value + operands.residual;
     }
 }
 
@@ -56,13 +66,20 @@ __device__ inline void run_phase(const Decoder& m, const Smem& smem, const KvSpl
         mark(smem, END);
         return;
     }
+    if (SPLIT_K && (phase == OUT || phase == DOWN)) {
+        if (phase == OUT) load_attention<FORMAT>(m, smem, split.splits);
+        else load_mlp_inner<FORMAT>(m, smem);
+        add_products<FORMAT>(m, smem, s, slot, phase);
+        mark(smem, END);
+        return;
+    }
     const int first = smem.plans[phase].first, rows = (smem.plans[phase].end - first) * UNIT;
-    float3 first_operands = make_float3(0.0f, 0.0f, 0.0f);
+    RowOperands first_operands = {__half(), make_float2(0.0f, 0.0f), 0.0f};
     if (threadIdx.x < rows)
         first_operands = load_epilogue(m, layer, phase, pos, first + threadIdx.x / UNIT, threadIdx.x % UNIT);
-    if (phase == OUT) {
+    if (!SPLIT_K && phase == OUT) {
         load_attention<FORMAT>(m, smem, split.splits);
-    } else if (phase == DOWN) {
+    } else if (!SPLIT_K && phase == DOWN) {
         load_mlp_inner<FORMAT>(m, smem);
     } else {
         int token = -1;
@@ -73,7 +90,7 @@ __device__ inline void run_phase(const Decoder& m, const Smem& smem, const KvSpl
         load_rmsnorm<FORMAT>(m, smem, 2 * layer + (phase == GATE_UP), token);
     }
     products<FORMAT>(m, smem, s, slot, phase, [&](int unit, int r, float value, bool valid, bool preloaded) {
-        const float3 operands = preloaded ? first_operands : load_epilogue(m, layer, phase, pos, unit, r);
+        const RowOperands operands = preloaded ? first_operands : load_epilogue(m, layer, phase, pos, unit, r);
         store_row(m, layer, phase, pos, unit, r, value, operands, valid);
     });
     mark(smem, END);
@@ -99,7 +116,7 @@ __device__ inline void run_head(const Decoder& m, const Smem& smem, Stream& s, i
     all[threadIdx.x] = best;
     sync_consumers(smem);
     if (threadIdx.x >= 32) return;
-    for (int i = threadIdx.x; i < THREADS; i += 32)
+    for (int i = thread_number(); i < THREADS; i += 32)
         if (all[i].value > best.value || (all[i].value == best.value && all[i].index < best.index)) best = all[i];
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) {

@@ -14,7 +14,8 @@ __device__ inline void load_x16(unsigned (&b)[4][2], const __half* x) {
 template <int UNITS>
 __device__ inline void multiply_int4(float (&acc)[2][4], const uint4* w, const unsigned (&scales)[2], const __half* x,
                                      float x_sum) {
-    float sums[UNITS][2][4] = {};
+    constexpr int CHAINS = UNITS == 1 ? 4 : 2;  // of products a unit, because each waits for the one before it
+    float sums[UNITS][CHAINS][4] = {};
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
         unsigned b[4][2];
@@ -27,14 +28,16 @@ __device__ inline void multiply_int4(float (&acc)[2][4], const uint4* w, const u
             for (int i = 0; i < 4; ++i) {
                 unsigned a[4];
                 int4_tile_to_offset_halves(words[i], a);
-                mma_m16n8k16_f16(sums[u][i % 2], a, b[i]);
+                mma_m16n8k16_f16(sums[u][i % CHAINS], a, b[i]);
             }
         }
     }
 #pragma unroll
     for (int u = 0; u < UNITS; ++u) {
         const float2 scale = __half22float2(as_half2(scales[u]));
-        acc[u][0] += scale.x * (sums[u][0][0] + sums[u][1][0] - 264.0f * x_sum);
-        acc[u][2] += scale.y * (sums[u][0][2] + sums[u][1][2] - 24.0f * x_sum);
+        float low = sums[u][0][0] + sums[u][1][0], high = sums[u][0][2] + sums[u][1][2];
+        if constexpr (CHAINS == 4) low += sums[u][2][0] + sums[u][3][0], high += sums[u][2][2] + sums[u][3][2];
+        acc[u][0] += scale.x * (low - 264.0f * x_sum);
+        acc[u][2] += scale.y * (high - 24.0f * x_sum);
     }
 }

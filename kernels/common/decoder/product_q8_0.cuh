@@ -21,16 +21,19 @@ __device__ inline void multiply_q8(float (&acc)[2][4], const uint4* w, const __h
     const int g = lane / 4, t = lane % 4;
     uint4 b = make_uint4(0, 0, 0, 0);
     if (g / 2 % 2 == t / 2) b = *reinterpret_cast<const uint4*>(x);
-    int sums[4] = {};
+    int parts[2][4] = {};  // two chains of products, because each waits for the one before it
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
         const uint4 low = w[64 * j], high = w[64 * j + 32];
         const bool own = g / 4 == j;
         const unsigned first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
         const unsigned b0[2] = {own ? b.x : 0, own ? b.y : 0}, b1[2] = {own ? b.z : 0, own ? b.w : 0};
-        mma_m16n8k32_s8(sums, first, b0);
-        mma_m16n8k32_s8(sums, second, b1);
+        mma_m16n8k32_s8(parts[0], first, b0);
+        mma_m16n8k32_s8(parts[1], second, b1);
     }
+    int sums[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[i] = parts[0][i] + parts[1][i];
     const unsigned* scales = reinterpret_cast<const unsigned*>(w - lane + 128) + lane;
     add_blocks(acc, sums, scales[0], scales[32], x_scales[t], lane);
 }

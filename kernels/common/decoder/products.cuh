@@ -75,6 +75,66 @@ __device__ inline void sum_unit(float2 (&both)[2], Operands& o, Stream& s, const
     }
 }
 
+// Multiply this warp's chunks of a phase's matrix by x, and call done(unit, both) with the sums of each unit, or of two
+// neighbours, that it has chunks of: see sum_unit. Returns the first and the last unit (or pair), counted from `first`,
+// 16 bits each; 1 for none.
+template <int F, typename Done>
+__device__ inline int multiply_range(const Decoder& m, const Smem& smem, Stream& s, int& slot, int phase, int first, int width,
+                                     Done done) {
+    const int thread = thread_number();
+    const int warp = thread / 32, lane = thread % 32, chunks = smem.plans[phase].chunks;
+    const TileRange range = smem.ranges[warp * (HEAD + 1) + phase];
+    const int begin = range.next_chunk - range.steps * TEAM_STRIDE<F> + chunks;
+    int remaining = count_run_steps<F>(begin, range.to);
+    Operands o = {smem.ring + slot * SLOT + lane, nullptr, nullptr, slot, 0, 0};
+    float2 both[2];
+    o.unit = range.unit & 0xffff, o.chunk = begin;
+    int pair = (o.unit - first) >> (width - 1);
+    const int start = pair;
+    for (int to = range.to; to > 0; to -= chunks) {
+        const int steps = count_steps<F>(o.chunk, to, chunks);
+        remaining -= steps;
+        sum_unit<F>(both, o, s, m, smem, width, steps, remaining, lane);
+        done(o.unit, both);
+        o.unit += width;
+        o.chunk -= chunks;
+        ++pair;
+    }
+    slot = o.slot;
+    return pair > start ? start | (pair - 1) << 16 : 1;
+}
+
+// Multiply this block's part of a matrix in slabs by the slab's x and add the sums to the residual: in fixed point, so that
+// neither the order of the blocks nor that of their warps matters.
+template <int F>
+__device__ inline void add_products(const Decoder& m, const Smem& smem, Stream& s, int& slot, int phase) {
+    mark(smem, X_READY);
+    set_busy(smem, true);
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    multiply_range<F>(m, smem, s, slot, phase, 0, 1, [&](int unit, const float2(&both)[2]) {
+        // All lanes of a row have its sum.
+        if (t < 2)
+            atomicAdd(reinterpret_cast<unsigned long long*>(m.residual_fixed) + unit * UNIT + 8 * t + g,
+                      (unsigned long long)to_fixed(t == 0 ? both[0].x : both[0].y));
+    });
+    mark(smem, MULTIPLIED);
+    set_busy(smem, false);
+    mark(smem, SUMMED);
+}
+
+// The warps (bits) that have sums of a unit, or pair, where all lanes of each half of a warp ask for the same: lane w looks at
+// warp w, so that it costs two votes and not two comparisons for every warp.
+__device__ inline unsigned warps_with(const Smem& smem, int wanted, int lane) {
+    const int span = lane < WARPS ? smem.spans[lane] : 1, low = span & 0xffff, high = span >> 16;
+    unsigned found[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int unit = __shfl_sync(0xffffffffu, wanted, 16 * half);
+        found[half] = __ballot_sync(0xffffffffu, low <= unit && unit <= high);
+    }
+    return lane < 16 ? found[0] : found[1];
+}
+
 // Multiply this block's units of a phase's matrix by x and call epilogue(unit, r, sum, valid, preloaded) for row r of each
 // unit. A warp handles two units at a time; `valid` is false where there is no second one. `preloaded` is true for the
 // block's row number threadIdx.x, whose epilogue's operands may have been loaded before.
@@ -82,50 +142,34 @@ template <int F, typename Epilogue>
 __device__ inline void products(const Decoder& m, const Smem& smem, Stream& s, int& slot, int phase, Epilogue epilogue) {
     mark(smem, X_READY);
     set_busy(smem, true);
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int first = smem.plans[phase].first, last = smem.plans[phase].end, chunks = smem.plans[phase].chunks;
+    const int thread = thread_number(), warp = thread / 32, lane = thread % 32;
+    const int first = smem.plans[phase].first, last = smem.plans[phase].end;
     const int width = F == INT4 ? smem.plans[phase].width : 1, shift = width - 1;
-    const TileRange range = smem.ranges[phase];
-    const int begin = range.next_chunk - range.steps * TEAM_STRIDE<F> + chunks;
-    int remaining = count_run_steps<F>(begin, range.to);
-    Operands o = {smem.ring + slot * SLOT + lane, nullptr, nullptr, slot, 0, 0};
-    float2 both[2];
-    o.unit = range.unit & 0xffff, o.chunk = begin;
-    float* own = smem.sums + warp * (SLOTS * UNIT) + lane / 4;
-    int pair = (o.unit - first) >> shift;
-    const int start = pair;
-    for (int to = range.to; to > 0; to -= chunks) {
-        const int steps = count_steps<F>(o.chunk, to, chunks);
-        remaining -= steps;
-        sum_unit<F>(both, o, s, m, smem, width, steps, remaining, lane);
-        if (lane % 4 == 0) {
-            own[0] = both[0].x;
-            own[8] = both[0].y;
-            if (F == INT4 && width == 2) {  // each unit has its own
-                own[UNIT] = both[1].x;
-                own[UNIT + 8] = both[1].y;
-            }
+    static_assert(SLOTS % 2 == 0, "the sums of a pair of units lie side by side");
+    float* own = smem.sums + warp * (SLOTS * UNIT) + lane / 4;  // a unit's sums lie at its number modulo SLOTS
+    const int span = multiply_range<F>(m, smem, s, slot, phase, first, width, [&](int unit, const float2(&both)[2]) {
+        if (lane % 4 != 0) return;
+        float* sums = own + (unit - first) % SLOTS * UNIT;
+        sums[0] = both[0].x;
+        sums[8] = both[0].y;
+        if (F == INT4 && width == 2) {  // each unit has its own
+            sums[UNIT] = both[1].x;
+            sums[UNIT + 8] = both[1].y;
         }
-        own += width * UNIT;
-        o.unit += width;
-        o.chunk -= chunks;
-        ++pair;
-    }
-    if (lane == 0) smem.spans[warp] = pair > start ? start | (pair - 1) << 16 : 1;
-    slot = o.slot;
+    });
+    if (lane == 0) smem.spans[warp] = span;
     mark(smem, MULTIPLIED);
     set_busy(smem, false);
     sync_consumers(smem);
     mark(smem, SUMMED);
-    for (int i = threadIdx.x; i < (last - first + 1) / 2 * 2 * UNIT; i += THREADS) {
-        const int at = min(i / UNIT, last - first - 1), wanted = at >> shift;
-        const float* sums = smem.sums + at * UNIT + i % UNIT;
+    for (int i = thread; i < (last - first + 1) / 2 * 2 * UNIT; i += THREADS) {
+        const int at = min(i / UNIT, last - first - 1);
+        const unsigned shares = warps_with(smem, at >> shift, lane);
+        const float* sums = smem.sums + at % SLOTS * UNIT + i % UNIT;
         float value = 0.0f;
 #pragma unroll
-        for (int w = 0; w < WARPS; ++w) {
-            const int span = smem.spans[w], low = span & 0xffff;
-            if (wanted >= low && wanted <= span >> 16) value += sums[(w * SLOTS - low * width) * UNIT];
-        }
-        epilogue(first + at, i % UNIT, value, i / UNIT < last - first, i == threadIdx.x);
+        for (int w = 0; w < WARPS; ++w)
+            if (shares >> w & 1) value += sums[w * (SLOTS * UNIT)];
+        epilogue(first + at, i % UNIT, value, i / UNIT < last - first, i == thread);
     }
 }

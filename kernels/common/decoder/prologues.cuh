@@ -3,20 +3,26 @@
 #pragma once
 #include "common/decoder/activations.cuh"
 
-// x = SiLU(gate) * up, which GATE_UP stored in the order of x: eight neighbours a thread, all loads before the first use.
-// INT4 also gets the sums of groups of 128, 16 lanes each.
+// x = SiLU(gate) * up, or the slab of it that this block multiplies, which GATE_UP stored in the order of x: eight
+// neighbours a thread, all loads before the first use. INT4 also gets the sums of groups of 128, 16 lanes each.
 template <int F>
 __device__ inline void load_mlp_inner(const Decoder& m, const Smem& smem) {
-    constexpr int PIECES = MLP / 8, VECTORS = (PIECES + THREADS - 1) / THREADS, ROUNDS = (VECTORS + 7) / 8;
+    const int thread = thread_number();
+    constexpr int CHUNKS = MLP / CHUNK<F>, MOST = SPLIT_K ? (CHUNKS + SLABS_OF_DOWN - 1) / larger(SLABS_OF_DOWN, 1) : CHUNKS;
+    constexpr int VECTORS = (MOST * CHUNK<F> / 8 + THREADS - 1) / THREADS, ROUNDS = (VECTORS + 7) / 8;
+    const int PIECES = SPLIT_K ? smem.plans[DOWN].chunks * (CHUNK<F> / 8) : MLP / 8;
+    const int begin = SPLIT_K ? smem.plans[DOWN].first_chunk * (CHUNK<F> / 8) : 0;
     constexpr int BATCH = (VECTORS + ROUNDS - 1) / ROUNDS;
-    const int lane = threadIdx.x % 32;
-    for (int first = threadIdx.x; first < BATCH * ROUNDS * THREADS; first += BATCH * THREADS) {
+    const int lane = thread % 32;
+#pragma unroll 1
+    for (int round = 0; round < ROUNDS; ++round) {
+        const int first = thread + round * (BATCH * THREADS);
         uint4 v16[BATCH];
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
             v16[i] = make_uint4(0, 0, 0, 0);
             if (first + i * THREADS < PIECES)
-                v16[i] = __ldcg(reinterpret_cast<const uint4*>(m.inner) + first + i * THREADS);
+                v16[i] = __ldcg(reinterpret_cast<const uint4*>(m.inner) + begin + first + i * THREADS);
         }
         float v[8] = {};
 #pragma unroll
@@ -41,7 +47,7 @@ __device__ inline void load_mlp_inner(const Decoder& m, const Smem& smem) {
                 }
             v[0] += __shfl_xor_sync(0xffffffffu, v[0], 1);
             const int vector = lane % 16 / 2, group = first / 16 + vector * (THREADS / 16);
-            if (lane % 2 == 0 && vector < BATCH && group < MLP / 128) smem.x_sums[group] = v[0];
+            if (lane % 2 == 0 && vector < BATCH && group < PIECES / 16) smem.x_sums[group] = v[0];
         }
     }
     sync_consumers(smem);
@@ -50,6 +56,16 @@ __device__ inline void load_mlp_inner(const Decoder& m, const Smem& smem) {
 __device__ inline float4 four_halves(uint2 bits) {
     const float2 low = __half22float2(as_half2(bits.x)), high = __half22float2(as_half2(bits.y));
     return make_float4(low.x, low.y, high.x, high.y);
+}
+
+// Load two neighbours of a token's embedding.
+__device__ inline float2 load_embedding_pair(const Decoder& m, int token, int k) {
+    const size_t at = (size_t)token * m.hidden + k;
+    if (HEAD_FORMAT == FP16)
+        return __half22float2(*reinterpret_cast<const __half2*>(reinterpret_cast<const __half*>(m.embedding) + at));
+    const float scale = __half2float(m.s_embedding[at / 32]);
+    const signed char* from = reinterpret_cast<const signed char*>(m.embedding) + at;
+    return make_float2(scale * from[0], scale * from[1]);
 }
 
 // Load four neighbours of a token's embedding.
@@ -84,60 +100,134 @@ __device__ inline int best_candidate(const Decoder& m, const Smem& smem) {
     return __float_as_int(smem.scratch[WARPS]);
 }
 
+// Four elements of the residual as they lie in memory: neighbours from a thread's place k on; in fixed point, where a warp's
+// loads of 16 bytes shall be contiguous, two from its place on and two from 64 further on, see pair_place. They are converted
+// when they are used: a thread that converts one load before it issues the next waits for memory twice.
+struct Residual4 {
+    uint4 first, second;  // `second` in fixed point alone
+};
+
+__device__ inline int pair_place(int k) { return SPLIT_K ? k / 128 * 128 + k % 128 / 2 : k; }
+
+__device__ inline Residual4 load_residual(const Decoder& m, int k) {
+    if constexpr (SPLIT_K) {
+        const uint4* from = reinterpret_cast<const uint4*>(m.residual_fixed + pair_place(k));
+        return {__ldcg(from), __ldcg(from + 32)};
+    }
+    return {__ldcg(reinterpret_cast<const uint4*>(m.residual + k)), make_uint4(0, 0, 0, 0)};
+}
+
+__device__ inline void store_residual(const Decoder& m, int k, const Residual4& r) {
+    if constexpr (SPLIT_K) {
+        uint4* to = reinterpret_cast<uint4*>(m.residual_fixed + pair_place(k));
+        to[0] = r.first, to[32] = r.second;
+    } else {
+        *reinterpret_cast<uint4*>(m.residual + k) = r.first;
+    }
+}
+
+__device__ inline float4 values_of(const Residual4& r) {
+    const uint4 a = r.first, b = r.second;
+    if constexpr (SPLIT_K) {
+        const auto number = [](unsigned low, unsigned high) {
+            return from_fixed((long long)((unsigned long long)high << 32 | low));
+        };
+        return make_float4(number(a.x, a.y), number(a.z, a.w), number(b.x, b.y), number(b.z, b.w));
+    }
+    return make_float4(__uint_as_float(a.x), __uint_as_float(a.y), __uint_as_float(a.z), __uint_as_float(a.w));
+}
+
+// Four elements of a token's embedding as a residual. Fixed point holds them exactly: they are multiples of 2^-24.
+__device__ inline Residual4 embedded(const Decoder& m, int token, int k) {
+    if constexpr (SPLIT_K) {
+        const auto pair = [&](int at) {
+            const float2 v = load_embedding_pair(m, token, at);
+            const unsigned long long x = to_fixed(v.x), y = to_fixed(v.y);
+            return make_uint4((unsigned)x, (unsigned)(x >> 32), (unsigned)y, (unsigned)(y >> 32));
+        };
+        return {pair(pair_place(k)), pair(pair_place(k) + 64)};
+    }
+    const float4 v = load_embedding(m, token, k);
+    return {make_uint4(__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z), __float_as_uint(v.w)),
+            make_uint4(0, 0, 0, 0)};
+}
+
+// Four weights of an RMSNorm, for the elements that load_residual gives.
+__device__ inline uint2 load_norm(const __half* weights, int k) {
+    if constexpr (SPLIT_K)
+        return make_uint2(*reinterpret_cast<const unsigned*>(weights + pair_place(k)),
+                          *reinterpret_cast<const unsigned*>(weights + pair_place(k) + 64));
+    return *reinterpret_cast<const uint2*>(weights + k);
+}
+
 // x = RMSNorm of the residual, or of the token's embedding where token >= 0, which block 0 stores as the residual.
 template <int F>
 __device__ inline void load_rmsnorm(const Decoder& m, const Smem& smem, int norm, int token) {
+    const int thread = thread_number();
     constexpr int VECTORS = (HIDDEN + 4 * THREADS - 1) / (4 * THREADS);
     constexpr int HELD = VECTORS < 4 ? VECTORS : 4;  // vectors that a thread keeps in registers; it reads the others twice
-    constexpr int BEYOND = VECTORS > HELD ? HIDDEN : 0;
+    const auto beyond = [&](auto body) {  // what a thread does not keep
+        if constexpr (VECTORS > HELD)
+            for (int k = 4 * (thread + HELD * THREADS); k < HIDDEN; k += 4 * THREADS) body(k);
+    };
     const __half* weights = m.norms + (size_t)norm * m.hidden;
-    float4 held[HELD] = {};
+    Residual4 held[HELD] = {};
     uint2 weight[HELD] = {};
     float square_sum = 0.0f;
-    const auto value = [&](int k) {
-        return token >= 0 ? load_embedding(m, token, k) : __ldcg(reinterpret_cast<const float4*>(m.residual + k));
+    const auto load = [&](int k) { return token < 0 ? load_residual(m, k) : embedded(m, token, k); };
+    const auto add_squares = [&](const Residual4& r) {
+        const float4 v = values_of(r);
+        square_sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
     };
 #pragma unroll
     for (int i = 0; i < HELD; ++i) {
-        const int k = 4 * (threadIdx.x + i * THREADS);
-        if (k < m.hidden) {
-            held[i] = value(k);
-            weight[i] = *reinterpret_cast<const uint2*>(weights + k);
+        const int k = 4 * (thread + i * THREADS);
+        if (k < m.hidden) weight[i] = load_norm(weights, k);
+    }
+    if (token < 0) {
+#pragma unroll
+        for (int i = 0; i < HELD; ++i) {
+            const int k = 4 * (thread + i * THREADS);
+            if (k < m.hidden) held[i] = load_residual(m, k);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < HELD; ++i) {
+            const int k = 4 * (thread + i * THREADS);
+            if (k >= m.hidden) continue;
+            held[i] = embedded(m, token, k);
+            if (blockIdx.x == 0) store_residual(m, k, held[i]);
         }
     }
-    const bool stores = token >= 0 && blockIdx.x == 0;
 #pragma unroll
-    for (int i = 0; i < HELD; ++i) {
-        const int k = 4 * (threadIdx.x + i * THREADS);
-        if (k < m.hidden && stores) *reinterpret_cast<float4*>(m.residual + k) = held[i];
-        square_sum += held[i].x * held[i].x + held[i].y * held[i].y + held[i].z * held[i].z + held[i].w * held[i].w;
-    }
-    for (int k = 4 * (threadIdx.x + HELD * THREADS); k < BEYOND; k += 4 * THREADS) {
-        const float4 v = value(k);
-        square_sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-        if (stores) *reinterpret_cast<float4*>(m.residual + k) = v;
-    }
+    for (int i = 0; i < HELD; ++i) add_squares(held[i]);  // 0 beyond the last element
+    beyond([&](int k) {
+        const Residual4 r = load(k);
+        add_squares(r);
+        if (token >= 0 && blockIdx.x == 0) store_residual(m, k, r);
+    });
     square_sum = warp_sum(square_sum);
-    if (threadIdx.x % 32 == 0) smem.scratch[threadIdx.x / 32] = square_sum;
+    if (thread % 32 == 0) smem.scratch[thread / 32] = square_sum;
     sync_consumers(smem);
     square_sum = 0.0f;
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) square_sum += smem.scratch[w];
-    const float scale = rsqrtf(square_sum / m.hidden + m.epsilon);
+    const float scale = rsqrtf(square_sum * (1.0f / HIDDEN) + m.epsilon);
     const auto put = [&](int k, float4 v, float4 w) {
-        return store_x4<F>(smem, k,
-                           make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w));
+        const float4 x = make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w);
+        if constexpr (SPLIT_K) return store_x_pairs<F>(smem, pair_place(k), x);
+        return store_x4<F>(smem, k, x);
     };
     float sums[HELD] = {};
 #pragma unroll
     for (int i = 0; i < HELD; ++i) {
-        const int k = 4 * (threadIdx.x + i * THREADS);
-        if (k < m.hidden) sums[i] = put(k, held[i], four_halves(weight[i]));
+        const int k = 4 * (thread + i * THREADS);
+        if (k < m.hidden) sums[i] = put(k, values_of(held[i]), four_halves(weight[i]));
     }
-    if (4 * (threadIdx.x / 32 * 32) < m.hidden) sum_groups<F>(smem, sums, 4 * threadIdx.x, m.hidden);
-    for (int k = 4 * (threadIdx.x + HELD * THREADS); k < BEYOND; k += 4 * THREADS) {
-        const float one[1] = {put(k, value(k), four_halves(*reinterpret_cast<const uint2*>(weights + k)))};
+    if (4 * (thread / 32 * 32) < m.hidden) sum_groups<F>(smem, sums, 4 * thread, m.hidden);
+    beyond([&](int k) {
+        const float one[1] = {put(k, values_of(load(k)), four_halves(load_norm(weights, k)))};
         sum_groups<F>(smem, one, k, m.hidden);
-    }
+    });
     sync_consumers(smem);
 }

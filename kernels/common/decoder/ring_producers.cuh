@@ -45,7 +45,7 @@ __device__ inline void produce(const Decoder& m, uint4* shared, int producer, in
     for (int i = 0; i < STREAMS; ++i) {
         s[i].scales = nullptr;
         s[i].policy = evict_first_policy();
-        s[i].ranges = smem.ranges + i * PRODUCERS * (HEAD + 1);
+        s[i].ranges = smem.ranges + (producer + i * PRODUCERS) * (HEAD + 1);
         begin_stream(s[i], m, smem, 0, QKV, matrices);
         parity[i] = 1;
     }
@@ -70,6 +70,9 @@ __device__ inline void produce(const Decoder& m, uint4* shared, int producer, in
     }
     copy_async_wait<0>();
 }
+
+// Producers leave no slot empty.
+__device__ inline void fetch_deferred(Stream&, const Decoder&, const Smem&, int) {}
 
 // What products.cuh asks of a ring.
 template <bool REFILLS>

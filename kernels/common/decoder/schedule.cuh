@@ -23,17 +23,33 @@ __device__ inline int width_of(int units) {
     return F == INT4 && 3 * ((units / 2 + blocks - 1) / blocks) < 2 * ((units + blocks - 1) / blocks) ? 2 : 1;
 }
 
-// A block's share of a phase's matrices, one a layer.
+// A block's slab: chunks along k that a group of blocks multiplies, each block some rows of it.
+struct Slab {
+    int first_chunk, chunks, first_block, blocks;
+};
+
+__device__ inline Slab slab_of(int slabs, int chunks) {
+    const int grid = gridDim.x, slab = (unsigned)blockIdx.x * slabs / grid;
+    Slab found;
+    found.first_block = (slab * grid + slabs - 1) / slabs;
+    found.blocks = ((slab + 1) * grid + slabs - 1) / slabs - found.first_block;
+    found.first_chunk = slab * chunks / slabs;
+    found.chunks = (slab + 1) * chunks / slabs - found.first_chunk;
+    return found;
+}
+
+// A block's share of a phase's matrices, one a layer. Of a matrix in slabs: `first` to `end` count the slab's chunks, unit by
+// unit, `chunks` are the slab's, from `first_chunk` on.
 struct Plan {
     const uint4* codes;
     const __half* scales;
     long long codes_layer_stride, scales_layer_stride;
     int first, end, chunks, pitch;  // first and end unit; chunks a unit; 16-byte pieces a row (INT4: of all groups)
-    int rows, width, unused[2];     // rows of a matrix; units a chunk
+    int rows, width, first_chunk, slabs;  // rows of a matrix; units a chunk; slabs along k, 0 for whole rows
 };
 
 template <int F>
-__device__ inline Plan plan_of(const uint4* codes, const __half* scales, int rows, int k) {
+__device__ inline Plan plan_of(const uint4* codes, const __half* scales, int rows, int k, int slabs = 0) {
     const long long weights = (long long)rows * k;
     Plan plan;
     plan.codes = codes, plan.scales = scales;
@@ -45,6 +61,15 @@ __device__ inline Plan plan_of(const uint4* codes, const __half* scales, int row
     plan.chunks = k / CHUNK<F>;
     plan.rows = rows;
     plan.pitch = F == FP16 ? k / 8 : F == Q8 ? k / 16 : k / 128 * INT4_BLOCK;
+    plan.first_chunk = 0, plan.slabs = slabs;
+    if (SPLIT_K && slabs > 0) {
+        const Slab slab = slab_of(slabs, plan.chunks);
+        const int units = rows / UNIT, place = blockIdx.x - slab.first_block;
+        plan.width = 1;
+        plan.first = place * (units * slab.chunks) / slab.blocks;
+        plan.end = (place + 1) * (units * slab.chunks) / slab.blocks;
+        plan.first_chunk = slab.first_chunk, plan.chunks = slab.chunks;
+    }
     return plan;
 }
 
@@ -70,29 +95,32 @@ __device__ inline int count_run_steps(int chunk, int to) {
 // A warp's range of a phase's chunks. `index` is its first piece of 16 bytes in the first layer's matrix, `layer_stride`
 // the pieces from layer to layer; `unit` holds the first unit (low 16 bits) and the units a chunk covers. The warp has
 // `steps` chunks of the first unit and continues with chunk `next_chunk` of the next one, up to chunk `to` (counted from
-// the first unit's first chunk).
+// the first unit's first chunk); `pitch` is Plan's.
 struct __align__(16) TileRange {
     unsigned index, layer_stride;
-    int unit, steps, next_chunk, to, chunks, unused;
+    int unit, steps, next_chunk, to, chunks, pitch;
 };
 
 template <int F>
 __device__ inline TileRange range_of(const Plan& plan, int warp) {
     constexpr int TEAMS = WARPS / TEAM_STRIDE<F>;
     const int chunks = plan.chunks, count = (plan.end - plan.first) / plan.width * chunks, team = warp / TEAM_STRIDE<F>;
-    const int from = team * count / TEAMS, until = (team + 1) * count / TEAMS;
-    int unit = plan.first + from / chunks * plan.width, chunk = from % chunks + warp % TEAM_STRIDE<F>;
+    const bool split = SPLIT_K && plan.slabs > 0;
+    const int all = split ? plan.end - plan.first : count, offset = split ? plan.first : 0;
+    const int from = offset + team * all / TEAMS, until = offset + (team + 1) * all / TEAMS;
+    int unit = (split ? 0 : plan.first) + from / chunks * plan.width, chunk = from % chunks + warp % TEAM_STRIDE<F>;
     int to = until - from + from % chunks;
     if (chunk >= chunks && to > chunks) unit += plan.width, chunk -= chunks, to -= chunks;
     TileRange range;
-    range.index = F == INT4 ? (unsigned)unit / INT4_UNITS * plan.pitch + chunk * INT4_BLOCK + (unsigned)unit % INT4_UNITS * 64 +
+    const int along = SPLIT_K ? plan.first_chunk + chunk : chunk;
+    range.index = F == INT4 ? (unsigned)unit / INT4_UNITS * plan.pitch + along * INT4_BLOCK + (unsigned)unit % INT4_UNITS * 64 +
                               INT4_SCALES
-                        : (unsigned)unit * UNIT * plan.pitch + chunk * PIECES<F>;
+                        : (unsigned)unit * UNIT * plan.pitch + along * PIECES<F>;
     range.layer_stride = (unsigned)plan.codes_layer_stride;
     range.unit = unit | plan.width << 16;
     range.steps = until > from ? count_steps<F>(chunk, to, chunks) : 0;
     range.next_chunk = chunk + range.steps * TEAM_STRIDE<F> - chunks;
     range.to = until > from ? to : 0;
-    range.chunks = chunks;
+    range.chunks = chunks, range.pitch = plan.pitch;
     return range;
 }

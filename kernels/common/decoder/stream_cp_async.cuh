@@ -16,9 +16,16 @@ struct Stream {
     unsigned long long policy;
     int layer, phase, left, steps, next_chunk, to, chunks, unit, width, deferred;
     unsigned scale_offset;
+    int pitch;                // where SPLIT_K: pieces from row to row, which `chunks` of a slab do not tell
     unsigned parity;          // of the consumer's present pass through the ring
     const TileRange* ranges;  // a producer's: of the warp whose ring it fills
 };
+
+// Pieces of 16 bytes from row to row; INT4: from tile to tile of rows.
+template <int F>
+__device__ inline int pitch_of(const Stream& s) {
+    return SPLIT_K ? s.pitch : s.chunks * PIECES<F>;
+}
 
 // Start copying this lane's share of 16 rows by CHUNK<F> of k to `dst`, its place in a slot. With g = lane / 4 and
 // t = lane % 4, of rows g and g + 8:
@@ -38,7 +45,7 @@ __device__ inline void copy_chunk(uint4* dst, const Stream& s, int lane) {
                      reinterpret_cast<const char*>(s.at) - s.scale_offset);
         return;
     }
-    const int pitch = s.chunks * PIECES<F>;
+    const int pitch = pitch_of<F>(s);
 #pragma unroll
     for (int p = 0; p < 4; ++p)
         copy_async_16_of_line(dst + 32 * p, s.at + p % 2 * 8 * pitch + p / 2 * 4, s.policy);
@@ -63,35 +70,36 @@ __device__ inline void advance_chunk(Stream& s) {
 // Advance from a unit to the next one, at the same offset from its first chunk past the end of the old one.
 template <int F>
 __device__ inline void advance_unit(Stream& s, int lane) {
-    const int pitch = s.chunks * PIECES<F>;
+    const int pitch = pitch_of<F>(s), covered = s.chunks * PIECES<F>;
     if (F == INT4) {
         const unsigned before = (unsigned)s.unit % INT4_UNITS;
         s.unit += s.width;
         const unsigned unit_in_tile = (unsigned)s.unit % INT4_UNITS;
-        s.at += (int)(unit_in_tile * 64) - (int)(before * 64) - (unit_in_tile != 0 ? pitch : 0);
+        s.at += (int)(unit_in_tile * 64) - (int)(before * 64) - covered + (unit_in_tile == 0 ? pitch : 0);
         s.scale_offset = scale_offset_of(unit_in_tile, lane);
     } else {
-        s.at += 15 * pitch;
-        if (F == Q8) s.scales += 15 * s.chunks * 4;
+        s.at += 16 * pitch - covered;
+        if (F == Q8) s.scales += 8 * pitch - s.chunks * 4;
     }
 }
 
 // Point the stream at the warp's range of the present layer's and phase's matrix.
 __device__ inline void open_matrix(Stream& s, const Smem& smem) {
-    const int lane = threadIdx.x % 32;
-    const TileRange range = PRODUCERS_FILL ? s.ranges[s.phase] : smem.ranges[s.phase];
+    const int thread = thread_number(), lane = thread % 32;
+    const TileRange range = PRODUCERS_FILL ? s.ranges[s.phase] : smem.ranges[thread / 32 * (HEAD + 1) + s.phase];
     s.unit = range.unit & 0xffff, s.width = range.unit >> 16;
     s.steps = range.steps, s.next_chunk = range.next_chunk, s.to = range.to, s.chunks = range.chunks;
+    s.pitch = range.pitch;
     const int format = s.phase == HEAD ? HEAD_FORMAT : FORMAT;
     unsigned long long index = (unsigned long long)(s.phase == HEAD ? 0 : s.layer) * range.layer_stride + range.index;
     if (format == Q8)
         s.scales = smem.plans[s.phase].scales + index / 2 +
-                   (lane / 4 * (range.chunks * (PIECES<Q8> / 2)) + lane % 4 / 2 * 2);
+                   (lane / 4 * ((SPLIT_K ? range.pitch : range.chunks * PIECES<Q8>) / 2) + lane % 4 / 2 * 2);
     if (format == INT4) {
         s.scale_offset = scale_offset_of((unsigned)s.unit % INT4_UNITS, lane);
         index += lane;
     } else {
-        index += lane / 4 * (range.chunks * PIECES<FP16>) + lane % 4;
+        index += lane / 4 * (SPLIT_K ? range.pitch : range.chunks * PIECES<FP16>) + lane % 4;
     }
     s.at = smem.plans[s.phase].codes + index;
 }

@@ -73,7 +73,7 @@ __device__ inline void open_matrix(Stream& s, const Smem& smem) {
     const Plan& plan = smem.plans[s.phase];
     const int layer = s.phase == HEAD ? 0 : s.layer;
     const int stride = s.phase == HEAD ? TEAM_STRIDE<HEAD_FORMAT> : TEAM_STRIDE<FORMAT>;
-    const TileRange range = smem.ranges[s.phase];
+    const TileRange range = smem.ranges[threadIdx.x / 32 * (HEAD + 1) + s.phase];
     s.unit = range.unit & 0xffff;
     s.steps = range.steps, s.next_chunk = range.next_chunk, s.to = range.to, s.chunks = range.chunks;
     s.chunk = range.next_chunk - range.steps * stride + range.chunks;

@@ -9,8 +9,6 @@
 enum { BEGIN, X_READY, MULTIPLIED, SUMMED, END, NS };
 
 #if TIMELINE
-#include "common/decoder/ptx.cuh"
-
 constexpr int MARKS = 2048, TIMED_BLOCKS = 160;  // the marks of three tokens of a model of 28 layers
 extern "C" __device__ ulonglong2 timeline[TIMED_BLOCKS * MARKS];
 __device__ ulonglong2 timeline[TIMED_BLOCKS * MARKS];

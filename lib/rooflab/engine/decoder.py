@@ -7,7 +7,7 @@ the CPU, where only NumPy is, a prompt is decoded token by token.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rooflab import ops
@@ -76,13 +76,8 @@ class Engine(Decoder):
         self.spec, self.weights, self.paths = spec, weights, paths or Paths()
         known = int(weights.rotations.shape[0])
         super().__init__(spec.shape.vocab, known, weights.norms, capacity, blocks, self.paths.graph)
-        if not self.paths.decode:
-            arch = "89" if self.on_cpu else ops.this_arch()
-            self.paths = replace(
-                self.paths, decode=decoder.fastest(weights.format, arch, spec.shape.head_dim)
-            )
         rungs = [rung.name for rung in decoder.LADDERS["decode_step"]]
-        if self.paths.decode not in (*rungs, *PLAIN) or (self.on_cpu and self.paths.decode in PLAIN):
+        if self.paths.decode not in ("", *rungs, *PLAIN) or (self.on_cpu and self.paths.decode in PLAIN):
             raise UsageError(
                 f"There is no path {self.paths.decode!r} to decode; there are {', '.join(rungs)}"
                 f"{'' if self.on_cpu else ', ' + ', '.join(PLAIN)}."
@@ -99,19 +94,28 @@ class Engine(Decoder):
     def _blocks(self) -> int:
         return decoder.blocks_for(self.spec.shape, self.weights.format, sms())
 
+    def decoding(self, count: int = 1) -> str:
+        """The path by which the next `count` tokens are decoded: the chosen one, or the fastest after as many
+        tokens as the engine holds.
+        """
+        if self.paths.decode:
+            return self.paths.decode
+        arch = "89" if self.on_cpu else ops.this_arch()
+        return decoder.fastest(self.spec.shape, self.weights.format, arch, self.position + count)
+
     # --- decoding -----------------------------------------------------------------------------------------
 
     def _steps(self, count: int) -> None:
-        path = self.paths.decode
+        path = self.decoding(count)
         self.ran[f"decode {path}"] += count
         if path in decoder.PERSISTENT:
-            self._decode_rung(count)
+            self._decode_rung(path, count)
             return
         self._repeat(
-            ("decode", path), self._plain if path in PLAIN else (lambda: self._decode_rung(1)), count
+            ("decode", path), self._plain if path in PLAIN else (lambda: self._decode_rung(path, 1)), count
         )
 
-    def _decode_rung(self, steps: int) -> None:
+    def _decode_rung(self, rung: str, steps: int) -> None:
         decoder.step(
             self.spec.shape,
             self.weights,
@@ -119,7 +123,7 @@ class Engine(Decoder):
             steps=steps,
             inverse_temperature=self.inverse_temperature,
             seed=self.seed,
-            rung=self.paths.decode,
+            rung=rung,
         )
 
     def _plain(self) -> None:

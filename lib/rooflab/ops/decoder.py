@@ -27,11 +27,16 @@ from rooflab.runtime import nvrtc
 FORMATS = ("fp16", "q8_0", "int4_g128")  # in the order of the macro FORMAT
 QKV, ATTEND, OUT, GATE_UP, DOWN, HEAD = range(6)
 # Rungs that take many tokens in one launch.
-PERSISTENT = ("3_persistent", "4_tma", "5_prefetch_at_barrier", "6_producer_warps")
-# Slots that a warp holds back in 5_prefetch_at_barrier, and that the first warp does, as an H200 likes it.
-_HELD = {"fp16": (4, 4), "q8_0": (2, 2), "int4_g128": (0, 3)}
+PERSISTENT = (
+    *("3_persistent", "4_tma", "5_prefetch_at_barrier", "6_producer_warps"),
+    *("7_split_k", "8_tensor_attention"),
+)
+LONG = 2048  # tokens of a context from which on rung 8 attends faster
+# Slots that a warp holds back in 5_prefetch_at_barrier, and that the first warp does, as an H200 likes it;
+# "split" where matrices are divided along k.
+_HELD = {"fp16": (4, 4), "q8_0": (2, 2), "int4_g128": (0, 3), "int4_g128 split": (1, 3)}
 _CHUNK = (64, 128, 128)  # of k, a format each
-_SPLITS = 16  # parts of a context at most
+_SPLITS = 32  # parts of a context at most, of the rung that makes most
 _SHARED_KIB = {"75": 64, "80": 163, "86": 99, "89": 99, "90": 227, "100": 227, "120": 99}
 
 _MACROS = {
@@ -93,6 +98,32 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             archs=PORTABLE[1:],
             dynamic_shared=59232,
             changes="3_persistent",
+        ),
+        Rung(
+            "decode_step",
+            "7_split_k",
+            "decode_step_split_k",
+            "two products divided along k, so that all blocks have work and need little of x",
+            defines={
+                **_MACROS,
+                **{"OUT_SLABS": 2, "DOWN_SLABS": 2, "PRODUCERS": 4, "DEPTH": 12, "CALM": 4},
+                **{"HELD_BACK": 1, "FIRST_HELD": 2},
+            },
+            archs=PORTABLE[1:],
+            dynamic_shared=59232,
+        ),
+        Rung(
+            "decode_step",
+            "8_tensor_attention",
+            "decode_step_tensor_attention",
+            "all heads of a group attend together, on the tensor cores",
+            defines={
+                **_MACROS,
+                **{"OUT_SLABS": 2, "DOWN_SLABS": 2, "PRODUCERS": 4, "DEPTH": 12, "CALM": 4},
+                **{"HELD_BACK": 1, "FIRST_HELD": 2, "TENSOR_ATTENTION": 1},
+            },
+            archs=PORTABLE[1:],
+            dynamic_shared=59232,
         ),
     ),
 }
@@ -157,7 +188,8 @@ class Weights(NamedTuple):
 
 class State(NamedTuple):
     """What a decoder writes: the caches [layers, capacity, kv_heads, head_dim] FP16, tokens [capacity] and
-    position [1] int32, logits [vocab], candidates for the next token [blocks, 2], and what phases hand on.
+    position [1] int32, logits [vocab], candidates for the next token [blocks, 2], and what phases hand on;
+    residual_fixed [hidden] int64 is the residual in units of 2^-32, of rungs that divide k.
     """
 
     cache_k: Any
@@ -172,6 +204,7 @@ class State(NamedTuple):
     split_outputs: Any
     split_stats: Any
     counter: Any
+    residual_fixed: Any
 
     @property
     def blocks(self) -> int:
@@ -218,6 +251,7 @@ def state_for(shape: Shape, capacity: int, blocks: int, zeros: Any) -> State:
         split_outputs=zeros((shape.heads, _SPLITS, shape.head_dim), "float16"),
         split_stats=zeros((shape.heads, _SPLITS, 2), "float32"),
         counter=zeros((blocks,), "int32"),
+        residual_fixed=zeros((shape.hidden,), "int64"),
     )
 
 
@@ -236,19 +270,28 @@ def winner(candidates: np.ndarray) -> int:
     return int(indices[candidates[:, 0] == candidates[:, 0].max()].min())
 
 
-def widest_of(shape: Shape, warps: int) -> int:
+def widest_of(shape: Shape, macros: Mapping[str, int]) -> int:
     """Elements of the longest x, or of what warps have attended to, filled up so that what follows is
     aligned.
     """
-    together = 1 + (shape.heads // shape.kv_heads % 2 == 0)  # query heads a block
+    warps = macros["WARPS"]
+
+    def slab(k: int, name: str) -> int:
+        return math.ceil(math.ceil(k / 128) / macros[name]) * 128 if name in macros else k
+
+    longest = max(shape.hidden, slab(shape.attended, "OUT_SLABS"), slab(shape.mlp, "DOWN_SLABS"))
+    group = shape.heads // shape.kv_heads
+    together = 1 + (group % 2 == 0)  # query heads a block
     attended = 2 * warps * together * (shape.head_dim + 2)
-    return math.ceil(max(shape.hidden, shape.attended, shape.mlp, attended) / 512) * 512
+    if "TENSOR_ATTENTION" in macros:
+        attended = warps * group * (shape.head_dim + 4)
+    return math.ceil(max(longest, attended) / 512) * 512
 
 
 def shared_of(shape: Shape, macros: Mapping[str, int], boxes: bool = False) -> int:
     """The launch rule: bytes of dynamic shared memory a block."""
     warps, producers = macros["WARPS"], macros.get("PRODUCERS", 0)
-    widest = widest_of(shape, warps)
+    widest = widest_of(shape, macros)
     formats = {macros["FORMAT"], macros["HEAD_FORMAT"]}
     slot = (2048 if formats == {0} else 2304) + (8 if boxes else 16 if producers else 0)
     floats = math.ceil(widest / (32 if 1 in formats else 128) / 4) * 4 + macros["SLOTS"] * warps * 16
@@ -269,7 +312,10 @@ def macros_for(
     """The launch rule: a format's macros, with room for what a warp of so many blocks sums, and the deepest
     ring that fits the shared memory of `arch`.
     """
-    wide = _SHARED_KIB.get(arch, 48) > 128 and "PRODUCERS" not in rung.defines
+    if splits_k(rung):
+        given = {**_split(rung, shape, format, blocks), **given}
+    producers = given.get("PRODUCERS", rung.defines.get("PRODUCERS", 0))
+    wide = _SHARED_KIB.get(arch, 48) > 128 and not producers
     macros = rung.with_defaults(
         {
             "FORMAT": FORMATS.index(format),
@@ -288,7 +334,7 @@ def macros_for(
         if blocks and _begun(shape, blocks, macros) > macros["SLOTS"]:
             macros["TEAM"] = 1  # whose warps begin fewer units
     if blocks and "SLOTS" not in given:
-        macros["SLOTS"] = max(macros["SLOTS"], _begun(shape, blocks, macros))
+        macros["SLOTS"] = max(macros["SLOTS"], math.ceil(_begun(shape, blocks, macros) / 2) * 2)
     limit = 1024 * _SHARED_KIB.get(arch, 48)
     if "STAGES" not in given:
         fits = (
@@ -298,28 +344,52 @@ def macros_for(
     if not macros["STAGES"]:
         raise LaunchError(
             f"No ring of decode_step fits the shared memory of sm_{arch} beside rows of "
-            f"{widest_of(shape, macros['WARPS'])}."
+            f"{widest_of(shape, macros)}."
         )
     if "CALM" in macros and "CALM" not in given:
         macros["CALM"] = 4 if format == "fp16" else 3
     if "HELD_BACK" in macros:
-        each, first = _HELD[format]
+        each, first = _HELD["int4_g128 split" if splits_k(rung) and format == "int4_g128" else format]
         macros["HELD_BACK"] = given.get("HELD_BACK", min(each, macros["STAGES"] - 1))
         macros["FIRST_HELD"] = given.get("FIRST_HELD", min(first, macros["STAGES"]))
     return macros
+
+
+def splits_k(rung: Rung) -> bool:
+    """Whether a rung divides two matrices along k."""
+    return "DOWN_SLABS" in rung.defines
+
+
+def _split(rung: Rung, shape: Shape, format: str, blocks: int | None) -> dict[str, int]:
+    """The launch rule of rungs that divide along k: their slabs, and the ring that suits a format, of rung 6
+    or, for INT4 and wide heads, of rung 5. With slabs between 4 and 22 an H200 takes as long within 1 %.
+    """
+    chunk = _CHUNK[FORMATS.index(format)]
+    most = {"OUT_SLABS": (shape.attended, 12), "DOWN_SLABS": (shape.mlp, 11)}
+    own = {name: min(count, k // chunk, blocks or count) for name, (k, count) in most.items()}
+    own["PRODUCERS"] = 0 if format == "int4_g128" or shape.head_dim > 128 else 4
+    if format == "q8_0" and "TENSOR_ATTENTION" not in rung.defines and shape.hidden < 4096:
+        own["WARPS"] = (
+            12  # beside the producers: products of bytes want more warps, and their registers are few
+        )
+    return own
 
 
 def _boxes(rung: Rung) -> bool:
     return rung.name == "4_tma"
 
 
-def fastest(format: str, arch: str, head_dim: int) -> str:
-    """The rung that decodes a format fastest: on Hopper with producers, but for INT4, whose products want all
-    warps, and heads that want more registers than eight warps and producers leave each other.
+def fastest(shape: Shape, format: str, arch: str, context: int = 0) -> str:
+    """The rung that decodes a token after `context` others fastest, by what an H200 took: on other
+    architectures the one that runs everywhere, with heads above 128 one whose registers suffice.
     """
     if arch != "90":
         return "3_persistent"
-    return "5_prefetch_at_barrier" if format == "int4_g128" or head_dim > 128 else "6_producer_warps"
+    if shape.head_dim > 128:
+        return "5_prefetch_at_barrier"
+    if context >= LONG and shape.heads <= 8 * shape.kv_heads:
+        return "8_tensor_attention"
+    return "6_producer_warps" if format == "q8_0" and shape.hidden >= 4096 else "7_split_k"
 
 
 def blocks_for(shape: Shape, format: str, sms: int) -> int:
@@ -336,7 +406,8 @@ def blocks_for(shape: Shape, format: str, sms: int) -> int:
 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
-    return source_of_callable(step, _prepared, shared_of, macros_for, widest_of, pair_heads, pair_gates)
+    used = (step, tail_of, _prepared, shared_of, macros_for, _split, widest_of, pair_heads, pair_gates)
+    return source_of_callable(*used)
 
 
 def _parts(matrix: Any, other: Any) -> list[Any]:
@@ -372,16 +443,28 @@ def check_shape(shape: Shape, format: str, head_format: str, macros: Mapping[str
             f"{shape.heads} query heads on {shape.kv_heads} key-value heads do not share them evenly, up to "
             f"{min(warps, 16)} each."
         )
-    if "PRODUCERS" in macros and shape.head_dim > 128:
+    if macros.get("PRODUCERS") and shape.head_dim > 128:
         raise LaunchError(
             f"Rung decode_step/6_producer_warps takes heads of 64 or 128, not {shape.head_dim}."
         )
+    if "TENSOR_ATTENTION" in macros and group > 8:
+        raise LaunchError(
+            "Rung decode_step/8_tensor_attention takes at most 8 query heads to a key-value head, not "
+            f"{group}."
+        )
+    for name, k in (("OUT_SLABS", shape.attended), ("DOWN_SLABS", shape.mlp)):
+        chunks = k // _CHUNK[macros["FORMAT"]]
+        if name in macros and not 0 < macros[name] <= min(chunks, blocks):
+            raise LaunchError(
+                f"{name} lies between 1 and {min(chunks, blocks)}, the chunks of k or the blocks, not at "
+                f"{macros[name]}."
+            )
     together = 1 + (group % 2 == 0)  # query heads a block
     if blocks < shape.heads // together:
         raise LaunchError(
             f"{shape.heads} heads on {shape.kv_heads} need {shape.heads // together} blocks, not {blocks}."
         )
-    team, producers = macros["TEAM"], macros.get("PRODUCERS", 1)
+    team, producers = macros["TEAM"], macros.get("PRODUCERS") or 1
     if team < 1 or warps % team or producers < 1 or warps % producers:
         raise LaunchError(f"{warps} WARPS do not come in teams of {team} for {producers} PRODUCERS.")
     if not (
@@ -433,6 +516,7 @@ def check_operands(shape: Shape, weights: Weights, state: State) -> None:
         *(("queries", shape.attended, "float16"), ("inner", shape.mlp, "float16")),
         ("split_outputs", shape.heads * _SPLITS * shape.head_dim, "float16"),
         ("split_stats", shape.heads * _SPLITS * 2, "float32"),
+        ("residual_fixed", shape.hidden, "int64"),
     ):
         check_array(name, getattr(state, name), dtype, size, 16 if size > 2 else 4)
 
@@ -538,6 +622,16 @@ def _arch(state: State) -> str:
     return "89" if isinstance(state.tokens, np.ndarray) else ops.this_arch()
 
 
+def tail_of(rung: Rung, shape: Shape, weights: Weights, state: State, steps: int) -> list[Any]:
+    """The arguments that a persistent rung takes after those of all rungs."""
+    tail = [state.counter, ctypes.c_int(steps)]
+    if _boxes(rung):
+        tail.append(maps_of(shape, weights))
+    if splits_k(rung):
+        tail.append(state.residual_fixed)
+    return tail
+
+
 @with_target()
 def step(
     shape: Shape,
@@ -558,16 +652,14 @@ def step(
     position is read on the device: the caller keeps position + steps within the capacity. LaunchError for
     operands that don't fit.
     """
-    chosen = rung_of(LADDERS["decode_step"], rung, fastest(weights.format, _arch(state), shape.head_dim))
+    chosen = rung_of(LADDERS["decode_step"], rung, fastest(shape, weights.format, _arch(state)))
     if steps < 1:
         raise LaunchError(f"A step decodes 1 token or more, not {steps}.")
     function, arguments, threads, shared = _prepared(
         chosen, shape, weights, state, inverse_temperature, seed, options
     )
     if chosen.name in PERSISTENT:
-        tail = [state.counter, ctypes.c_int(steps)]
-        if chosen.name == "4_tma":
-            tail.append(maps_of(shape, weights))
+        tail = tail_of(chosen, shape, weights, state, steps)
         function.launch(state.blocks, threads, [*arguments, *tail], shared=shared, cooperative=True)
         return
     dependent = chosen.name == "2_pdl" and _arch(state) in ops.DEPENDENT

@@ -11,7 +11,6 @@ without the macro a rung is the very machine code that is timed elsewhere.
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import replace
 from typing import Any
 
@@ -55,9 +54,7 @@ def marks(shape: decoder.Shape, weights: decoder.Weights, state: decoder.State, 
     chosen = ops.rung_of(decoder.LADDERS["decode_step"], rung, rung)
     timed = replace(chosen, defines={**chosen.defines, "TIMELINE": 0})
     made = decoder._prepared(timed, shape, weights, state, 0.0, 0, {"TIMELINE": 1})
-    tail: list[Any] = [state.counter, ctypes.c_int(STEPS)]
-    if rung == "4_tma":
-        tail.append(decoder.maps_of(shape, weights))
+    tail = decoder.tail_of(chosen, shape, weights, state, STEPS)
     made.function.launch(
         state.blocks, made.threads, [*made.arguments, *tail], shared=made.shared, cooperative=True
     )

@@ -77,9 +77,9 @@ def last(device: Sized | None = None) -> list[str]:
     return [name for name in decoder.PERSISTENT if name in rungs(device)]
 
 
-def best(format: str, device: Sized | None = None) -> str:
+def best(format: str, device: Sized | None = None, model: str = MODEL, seq: int = PROMPT) -> str:
     """The rung that the engine decodes a format by, and that the rows beside the ladder are measured by."""
-    return decoder.fastest(format, _arch(device), engine.spec(MODEL).shape.head_dim)
+    return decoder.fastest(engine.spec(model).shape, format, _arch(device), seq)
 
 
 def ladder(
@@ -100,11 +100,14 @@ def heads(device: Sized | None = None, model: str = MODEL) -> list[Case]:
 
 
 def contexts(device: Sized | None = None, model: str = MODEL) -> list[Case]:
-    """The fastest rung after longer prompts, with the largest and the smallest weights."""
+    """Longer prompts, with the largest and the smallest weights: by the rung that is fastest after a short
+    one, and by the one that is after the longest.
+    """
     return [
-        _case(best(format, device), format, FORMATS[format], model, seq, FEW)
+        _case(impl, format, FORMATS[format], model, seq, FEW)
         for format in ("fp16", "int4_g128")
         for seq in CONTEXTS
+        for impl in dict.fromkeys(best(format, device, model, at) for at in (PROMPT, CONTEXTS[-1]))
     ]
 
 
@@ -124,7 +127,7 @@ def large(device: Sized | None = None) -> list[Case]:
     ours = [
         _case(impl, format, head, LARGE, PROMPT, STEPS)
         for format, head in FORMATS.items()
-        for impl in dict.fromkeys((best(format, device), last(device)[-1]))
+        for impl in dict.fromkeys((best(format, device, LARGE), best("fp16", device)))
     ]
     return [*peers, *ours]
 

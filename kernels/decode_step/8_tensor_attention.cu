@@ -1,0 +1,76 @@
+// decode_step 8, tensor attention: all query heads of a key-value head attend together, on the tensor cores.
+//
+// Purpose  rung 7 loads a key for each two query heads that share it, and multiplies by eight lanes: some 60 instructions
+//          a key and pair of heads. One product of the tensor cores scores eight keys by up to eight heads, and a key is
+//          loaded once. After a long prompt ATTEND is then bound by the bytes of the cache.
+// Shapes   as rung 7, at most 8 query heads to a key-value head.
+// Bytes    as rung 7.
+// Launch   as rung 7.
+// Macros   TENSOR_ATTENTION = 1: chooses this attention;
+//          OUT_SLABS = 2: slabs that OUT is divided into, at most as many as it has chunks or the grid blocks;
+//          DOWN_SLABS = 2: the same for DOWN;
+//          PRODUCERS = 4: as in rung 6; 0 for the ring of rung 5, with its macros HELD_BACK and FIRST_HELD;
+//          DEPTH = 12: as in rung 6;
+//          CALM = 4: as in rung 6;
+//          HELD_BACK = 1: as in rung 5;
+//          FIRST_HELD = 2: as in rung 5.
+// Changed  from rung 7: a block attends with all heads of a group; a warp scores and sums 16 keys at a time.
+#if PRODUCERS
+#include "common/decoder/ring_producers.cuh"
+#else
+#include "common/decoder/ring_deferred.cuh"
+#endif
+#include "common/decoder/products.cuh"
+#include "common/decoder/prologues.cuh"
+#include "common/decoder/attention.cuh"
+#include "common/decoder/phases.cuh"
+#include "common/decoder/grid_barrier.cuh"
+
+// The thread that polls the grid barrier: not the one that has arrived, which waits for its copies.
+constexpr int WAITER = PRODUCERS_FILL ? 0 : THREADS - 32;
+
+extern "C" __global__ void __launch_bounds__(32 * (WARPS + PRODUCERS), 1)
+    decode_step_tensor_attention(DECODER_ARGUMENTS, unsigned* counter, int steps, long long* residual_fixed) {
+    extern __shared__ uint4 shared[];
+    Decoder m = DECODER;
+    m.residual_fixed = residual_fixed;
+    const Smem smem = smem_of(shared, threadIdx.x / 32 % WARPS);
+    const int start = *position;
+    int slot = 0;
+    unsigned target = 0;
+#if PRODUCERS
+    Stream s = start_stream(m, smem);
+    if (threadIdx.x >= THREADS) {
+        produce(m, shared, threadIdx.x / 32 - WARPS, steps * (4 * layers + 1));
+        return;
+    }
+#else
+    Stream s = start_stream(m, smem, 0, QKV, steps * (4 * layers + 1));
+#endif
+    for (int step = 0; step < steps; ++step) {
+        const int pos = start + step;
+        const KvSplit& split = shared_split(m, smem, pos + 1);
+        prefetch_kv(m, split, 0, pos);
+        for (int layer = 0; layer < layers; ++layer)
+#pragma unroll 1
+            for (int phase = QKV; phase <= DOWN; ++phase) {
+                run_phase(m, smem, split, s, slot, layer, phase, pos);
+                arrive_at_grid_barrier(smem, counter);
+                fetch_deferred(s, m, smem, slot);
+                prefetch_next_phase(m, split, layer, phase, pos);
+                wait_at_grid_barrier<WAITER>(smem, counter, target += gridDim.x);
+            }
+        run_head(m, smem, s, slot, pos + 1);
+        if (step + 1 < steps) {
+            arrive_at_grid_barrier(smem, counter);
+            fetch_deferred(s, m, smem, slot);
+            wait_at_grid_barrier<WAITER>(smem, counter, target += gridDim.x);
+        }
+    }
+    copy_async_wait<0>();
+    if (threadIdx.x == 0) {
+        if (blockIdx.x == 0) *position = start + steps;
+        // The last block to leave resets the counter for the next launch.
+        if (add_release(counter, 1) == target + gridDim.x - 1) *counter = 0;
+    }
+}

@@ -162,7 +162,23 @@ def test_joules_fall_as_sequences_share_a_pass(checks):
     assert (energy["watts"] > checks[checks["impl"] == "idle"]["watts"].iloc[0]).all()
 
 
+def test_the_engine_decodes_by_the_fastest_recorded_rung(h200, rows):
+    """By model, format and context; within 1 % two recordings disagree on which of two is faster."""
+    mine = rows[rows["impl"].isin(decode.RUNGS) & (rows["batch"] == 1) & rows["usual"]]
+    compared = 0
+    for (model, format, seq), found in mine.groupby(["model", "format", "seq"]):
+        us = found.groupby("impl")["median_us"].min()
+        chosen = decode.best(str(format), h200.sized, str(model), int(seq))
+        if chosen not in us.index:  # newer than the recording
+            continue
+        assert us[chosen] <= 1.01 * us.min(), (model, format, seq, chosen, us.to_dict())
+        compared += len(us) > 1
+    assert (
+        compared >= 9
+    )  # three formats: of both models after the short prompt, of the small one after others
+
+
 def test_the_law_of_phases_fits_formats_and_models(h200, rows):
-    last = decode.last(h200.sized)[-1]
+    last = decode.best("fp16", h200.sized)
     fixed, rate, table = ablation.law(rows, last, h200.roof["dram_read"].value)
     assert len(table) >= 6 and 0 < fixed < 10 and rate <= 1.001 * h200.roof["dram_read"].value

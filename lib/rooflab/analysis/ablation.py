@@ -33,6 +33,8 @@ WAYS = {
     "4_tma": "weights by TMA, which no warp waits behind",
     "5_prefetch_at_barrier": "as 3_persistent, but the ring's last slots are filled at the barriers",
     "6_producer_warps": "as 3_persistent, but warps that do nothing else copy the weights",
+    "7_split_k": "output and down divided along k, so that every SM has a part",
+    "8_tensor_attention": "attention on the tensor cores, for long contexts",
     "batch": "several sequences, a graph a step",
     "gemma": "products and row kernels in a graph",
 }

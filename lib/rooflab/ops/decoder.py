@@ -369,9 +369,7 @@ def _split(rung: Rung, shape: Shape, format: str, blocks: int | None) -> dict[st
     own = {name: min(count, k // chunk, blocks or count) for name, (k, count) in most.items()}
     own["PRODUCERS"] = 0 if format == "int4_g128" or shape.head_dim > 128 else 4
     if format == "q8_0" and "TENSOR_ATTENTION" not in rung.defines and shape.hidden < 4096:
-        own["WARPS"] = (
-            12  # beside the producers: products of bytes want more warps, and their registers are few
-        )
+        own["WARPS"] = 12  # beside producers: products of bytes want more warps, and take few registers
     return own
 
 
@@ -380,8 +378,8 @@ def _boxes(rung: Rung) -> bool:
 
 
 def fastest(shape: Shape, format: str, arch: str, context: int = 0) -> str:
-    """The rung that decodes a token after `context` others fastest, by what an H200 took: on other
-    architectures the one that runs everywhere, with heads above 128 one whose registers suffice.
+    """The rung that decodes a token after `context` others fastest, by what an H200 took, in each format: on
+    other architectures the one that runs everywhere, with heads above 128 one whose registers suffice.
     """
     if arch != "90":
         return "3_persistent"
@@ -389,7 +387,7 @@ def fastest(shape: Shape, format: str, arch: str, context: int = 0) -> str:
         return "5_prefetch_at_barrier"
     if context >= LONG and shape.heads <= 8 * shape.kv_heads:
         return "8_tensor_attention"
-    return "6_producer_warps" if format == "q8_0" and shape.hidden >= 4096 else "7_split_k"
+    return "7_split_k"
 
 
 def blocks_for(shape: Shape, format: str, sms: int) -> int:

@@ -308,7 +308,9 @@ def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str) -> tuple[str, float, R
     """Show the fitted law beside every model and format, and say its two numbers; the rung, the fixed time,
     the rows.
     """
-    last = decode.last(lab.sized)[-1]
+    mine = rows[(rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.impl.isin(decode.last(lab.sized))]
+    held = mine.groupby("impl").size()  # the latest rung that most formats and models were decoded by
+    last = [name for name in decode.last(lab.sized) if held.get(name, 0) == held.max()][-1]
     fixed, rate, table = ablation.law(rows, last, roof.value)
     table = table.assign(off=100 * (table.law_us / table.median_us - 1), mb=table.bytes / 1e6)
     heads = {
@@ -334,10 +336,10 @@ def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str) -> tuple[str, float, R
 def rates_by_context(rows: Rows, lab: Lab, gpu: str) -> Rows:
     """Draw tokens a second by the context's length; the rows."""
     long = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & rows.usual]
-    long = long[long.impl == [decode.best(f, lab.sized) for f in long.format]]
-    long = long[long.groupby("format").seq.transform("nunique") > 1]
+    long = long[long.impl.isin(decode.RUNGS)].sort_values("median_us").drop_duplicates(["format", "seq"])
+    long = long[long.groupby("format").seq.transform("nunique") > 1].sort_values(["format", "seq"])
     if len(long):
-        title = "Tokens a second by context, each format's usual rung"
+        title = "Tokens a second by context, each format's fastest rung"
         fig, ax = plot.figure("tokens before it", "tok/s", title, xlog=True)
         for name, side in long.groupby("weights_as", sort=False):
             side = side.sort_values("seq")

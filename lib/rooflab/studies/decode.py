@@ -44,6 +44,8 @@ SHORT = 4  # under a profiler
 EAGER, QUICK = 8, 16  # by a way that takes twenty milliseconds for each; and with little effort
 # Formats of the body, and of the output head that goes with each.
 FORMATS = {"fp16": "fp16", "q8_0": "q8_0", "int4_g128": "fp16"}
+# The rung before matrices are divided along k that suits a format best.
+RINGS = {"fp16": "6_producer_warps", "q8_0": "6_producer_warps", "int4_g128": "5_prefetch_at_barrier"}
 OTHER_HEADS = {"q8_0": "fp16", "int4_g128": "q8_0"}
 RUNGS = tuple(rung.name for rung in decoder.LADDERS["decode_step"])
 EAGERLY, GRAPH, COMPILED = hf.VARIANTS
@@ -100,12 +102,12 @@ def heads(device: Sized | None = None, model: str = MODEL) -> list[Case]:
 
 
 def contexts(device: Sized | None = None, model: str = MODEL) -> list[Case]:
-    """Longer prompts, with the largest and the smallest weights: by the rung that is fastest after a short
-    one, and by the one that is after the longest.
+    """Longer prompts in every format: by the rung that is fastest after a short one, and by the one that is
+    after the longest.
     """
     return [
         _case(impl, format, FORMATS[format], model, seq, FEW)
-        for format in ("fp16", "int4_g128")
+        for format in FORMATS
         for seq in CONTEXTS
         for impl in dict.fromkeys(best(format, device, model, at) for at in (PROMPT, CONTEXTS[-1]))
     ]
@@ -122,12 +124,15 @@ def batches(model: str = MODEL) -> list[Case]:
 
 
 def large(device: Sized | None = None) -> list[Case]:
-    """The shapes of a model five times the size, and in FP16 transformers beside them."""
+    """The shapes of a model five times the size, by the engine's rung and by the one whose ring that has; in
+    FP16 transformers beside them.
+    """
     peers = [_case(impl, "fp16", "fp16", LARGE, PROMPT, n) for impl, n in ((EAGERLY, EAGER), (GRAPH, FEW))]
     ours = [
         _case(impl, format, head, LARGE, PROMPT, STEPS)
         for format, head in FORMATS.items()
-        for impl in dict.fromkeys((best(format, device, LARGE), best("fp16", device)))
+        for impl in dict.fromkeys((RINGS[format], best(format, device, LARGE)))
+        if impl in rungs(device)
     ]
     return [*peers, *ours]
 
@@ -282,7 +287,8 @@ class Decode(Study):
         from rooflab.studies import decode_checks
 
         asked = decode_checks.cases(effort, device)
-        return [("checks", asked, None), ("cupti", traced(), None), ("ncu", counted(device), METRICS)]
+        wanted = [("checks", asked, None), ("cupti", traced(), None), ("ncu", counted(device), METRICS)]
+        return [*wanted, ("timeline", timed(device), None)]
 
     def profile_columns(self, tool: str, metrics: Sequence[str] | None) -> tuple[str, ...]:
         if tool == "cupti":

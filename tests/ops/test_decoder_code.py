@@ -39,7 +39,7 @@ def test_no_format_spills(name, format, head):
 @pytest.mark.parametrize(("model", "loads"), [("qwen2.5-1.5b", 4), ("llama-3-8b", 8)])
 def test_a_thread_issues_all_loads_of_the_residual_before_it_converts_one(model, loads):
     """A conversion waits for its load: between two loads it would make the second wait for the first. It
-    takes a load of 16 bytes for two elements; the code is there twice, for a layer's norms and for the head's.
+    takes 16 bytes to load two elements; the code is there twice, for a layer's norms and for the head's.
     """
     cubin, entry = built("7_split_k", "fp16", "fp16", model)
     kinds = []

@@ -8,9 +8,9 @@
 // Launch   as rung 3, with 32 (WARPS + PRODUCERS) threads a block. sm_80 and up.
 // Macros   PRODUCERS = 4: warps that copy; divides WARPS;
 //          DEPTH = 12: chunks a producer keeps under way, at most;
-//          CALM = 4: the same while no products are made: loads and stores between products queue behind copies.
+//          IDLE_DEPTH = 4: the same while no products are made: loads and stores between products queue behind copies.
 // Changed  from rung 3: barriers of each slot signal that it is full or empty, consumers synchronise without the producers,
-//          and a producer limits its copies in flight (CALM) while the consumers are between products.
+//          and a producer limits its copies in flight (IDLE_DEPTH) while the consumers are between products.
 #include "common/decoder/ring_producers.cuh"
 #include "common/decoder/products.cuh"
 #include "common/decoder/prologues.cuh"

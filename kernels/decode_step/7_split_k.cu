@@ -11,7 +11,7 @@
 //          DOWN_SLABS = 2: the same for DOWN;
 //          PRODUCERS = 4: as in rung 6; 0 for the ring of rung 5, with its macros HELD_BACK and FIRST_HELD;
 //          DEPTH = 12: as in rung 6;
-//          CALM = 4: as in rung 6;
+//          IDLE_DEPTH = 4: as in rung 6;
 //          HELD_BACK = 1: as in rung 5;
 //          FIRST_HELD = 2: as in rung 5.
 // Changed  from rungs 5 and 6: several blocks add to a row of OUT and DOWN. The residual is a number in fixed point, to which

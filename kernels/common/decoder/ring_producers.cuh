@@ -31,7 +31,7 @@ __device__ inline Stream start_stream(const Decoder& m, const Smem& smem) {
 }
 
 // A producer's whole launch: fill the rings of every PRODUCERS-th warp from `producer` on, one chunk each in turn where a
-// slot is empty. It keeps at most DEPTH chunks under way, and CALM of them while no products are made, because loads and
+// slot is empty. It keeps at most DEPTH chunks under way, and IDLE_DEPTH of them while no products are made, because loads and
 // stores between products queue behind copies.
 __device__ inline void produce(const Decoder& m, uint4* shared, int producer, int matrices) {
     constexpr int STREAMS = WARPS / PRODUCERS;
@@ -64,7 +64,7 @@ __device__ inline void produce(const Decoder& m, uint4* shared, int producer, in
             fetch(s[i], m, smem, slot, lane);
             arrivals_add_when_copied(smem.full + slot);
             if (++next_slot[i] == STAGES) next_slot[i] = 0, parity[i] ^= 1;
-            if (idle) copy_async_wait<CALM - 1>();
+            if (idle) copy_async_wait<IDLE_DEPTH - 1>();
             else copy_async_wait<DEPTH - 1>();
         }
     }

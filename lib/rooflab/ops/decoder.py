@@ -94,7 +94,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "6_producer_warps",
             "decode_step_producer_warps",
             "3_persistent, with weights copied by warps that do nothing else",
-            defines={**_MACROS, "PRODUCERS": 4, "DEPTH": 12, "CALM": 4},
+            defines={**_MACROS, "PRODUCERS": 4, "DEPTH": 12, "IDLE_DEPTH": 4},
             archs=PORTABLE[1:],
             dynamic_shared=59232,
             changes="3_persistent",
@@ -106,7 +106,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "two products divided along k, so that all blocks have work and need little of x",
             defines={
                 **_MACROS,
-                **{"OUT_SLABS": 2, "DOWN_SLABS": 2, "PRODUCERS": 4, "DEPTH": 12, "CALM": 4},
+                **{"OUT_SLABS": 2, "DOWN_SLABS": 2, "PRODUCERS": 4, "DEPTH": 12, "IDLE_DEPTH": 4},
                 **{"HELD_BACK": 1, "FIRST_HELD": 2},
             },
             archs=PORTABLE[1:],
@@ -119,7 +119,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "all heads of a group attend together, on the tensor cores",
             defines={
                 **_MACROS,
-                **{"OUT_SLABS": 2, "DOWN_SLABS": 2, "PRODUCERS": 4, "DEPTH": 12, "CALM": 4},
+                **{"OUT_SLABS": 2, "DOWN_SLABS": 2, "PRODUCERS": 4, "DEPTH": 12, "IDLE_DEPTH": 4},
                 **{"HELD_BACK": 1, "FIRST_HELD": 2, "TENSOR_ATTENTION": 1},
             },
             archs=PORTABLE[1:],
@@ -313,7 +313,7 @@ def macros_for(
     ring that fits the shared memory of `arch`.
     """
     if splits_k(rung):
-        given = {**_split(rung, shape, format, blocks), **given}
+        given = {**_split(rung, shape, format, blocks, arch), **given}
     producers = given.get("PRODUCERS", rung.defines.get("PRODUCERS", 0))
     wide = _SHARED_KIB.get(arch, 48) > 128 and not producers
     macros = rung.with_defaults(
@@ -346,8 +346,8 @@ def macros_for(
             f"No ring of decode_step fits the shared memory of sm_{arch} beside rows of "
             f"{widest_of(shape, macros)}."
         )
-    if "CALM" in macros and "CALM" not in given:
-        macros["CALM"] = 4 if format == "fp16" else 3
+    if "IDLE_DEPTH" in macros and "IDLE_DEPTH" not in given:
+        macros["IDLE_DEPTH"] = 4 if format == "fp16" else 3
     if "HELD_BACK" in macros:
         each, first = _HELD["int4_g128 split" if splits_k(rung) and format == "int4_g128" else format]
         macros["HELD_BACK"] = given.get("HELD_BACK", min(each, macros["STAGES"] - 1))
@@ -360,7 +360,7 @@ def splits_k(rung: Rung) -> bool:
     return "DOWN_SLABS" in rung.defines
 
 
-def _split(rung: Rung, shape: Shape, format: str, blocks: int | None) -> dict[str, int]:
+def _split(rung: Rung, shape: Shape, format: str, blocks: int | None, arch: str) -> dict[str, int]:
     """The launch rule of rungs that divide along k: their slabs, and the ring that suits a format, of rung 6
     or, for INT4 and wide heads, of rung 5. With slabs between 4 and 22 an H200 takes as long within 1 %.
     """
@@ -368,6 +368,8 @@ def _split(rung: Rung, shape: Shape, format: str, blocks: int | None) -> dict[st
     most = {"OUT_SLABS": (shape.attended, 12), "DOWN_SLABS": (shape.mlp, 11)}
     own = {name: min(count, k // chunk, blocks or count) for name, (k, count) in most.items()}
     own["PRODUCERS"] = 0 if format == "int4_g128" or shape.head_dim > 128 else 4
+    if "TENSOR_ATTENTION" in rung.defines and arch == "120":
+        own["PRODUCERS"] = 0  # its compiler wants more registers than they leave
     if format == "q8_0" and "TENSOR_ATTENTION" not in rung.defines and shape.hidden < 4096:
         own["WARPS"] = 12  # beside producers: products of bytes want more warps, and take few registers
     return own

@@ -86,7 +86,7 @@ def test_a_recorded_layer_is_a_median_one_with_a_row_a_block():
 def test_what_is_no_timeline_is_refused():
     with pytest.raises(UsageError, match="no three whole tokens"):
         timeline.token(block(0, steps=2)[None])
-    state = decoder.State(*[None] * 5, np.zeros((4, 2)), *[None] * 6)
+    state = decoder.State(*[None] * 5, np.zeros((4, 2)), *[None] * 7)
     with pytest.raises(UsageError, match="not of 2_pdl on 4"):
         timeline.marks(None, None, state, "2_pdl")
 

@@ -150,6 +150,7 @@ def _decoded(operator: str, rung: Rung) -> Iterator[Subject]:
             state = decoder.state_for(spec.shape, len(tokens) + 1, 2, np.zeros)
             for array in state[4:11]:
                 array.fill(np.nan)
+            state.residual_fixed.fill(-(1 << 61))
             for place, token in enumerate(tokens):
                 state.candidates[...] = decoder.candidates(token, 2)
                 decoder.step(spec.shape, weights, state, rung=rung.name)

@@ -97,6 +97,12 @@ def test_shapes_and_macros(sizes, options, formats):
             check(tiny(**sizes), format, "fp16", "3_persistent", count=3, blocks=6, **options)
 
 
+@pytest.mark.parametrize(("rung", "head_format"), [("3_persistent", "q8_0"), ("7_split_k", "fp16")])
+def test_a_block_with_more_units_than_a_warp_keeps_sums_of(rung, head_format):
+    """32 units of the head a block and room for 20: a warp's sums lie at its units' numbers modulo that."""
+    check(tiny(layers=1, vocab=1024), "fp16", head_format, rung, count=2, blocks=2, WARPS=4)
+
+
 @pytest.mark.parametrize("rung", ["1_kernel_per_phase", "3_persistent"])
 def test_a_context_in_parts(rung):
     """More keys than a block scores at a time, and more parts than one, also an odd number of them."""

@@ -209,7 +209,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ("q8_0/6_mma", "wait", "wait<0>"): "after the last turn only empty groups are under way",
     ("int4/9_shared_x", "wait", "wait<0>"): "after the last turn only empty groups are under way",
     (
-        "decode_step/5_prefetch_at_barrier",
+        "decode_step/8_tensor_attention",
         "wait",
         "wait<0>",
     ): "every copy that was started has been multiplied by then",

@@ -117,7 +117,8 @@ __device__ inline void attend(const Decoder& m, const Smem& smem, const KvSplit&
             output = fmaf(rescale, outputs[w * HEADS_PER_BLOCK * HEAD_DIM + i], output);
         }
         const int at = (split.head + h) * MAX_SPLITS + split.index;
-        m.split_outputs[(size_t)at * HEAD_DIM + i % HEAD_DIM] = __float2half(row_sum > 0.0f ? __fdividef(output, row_sum) : 0.0f);
+        m.split_outputs[(size_t)at * HEAD_DIM + i % HEAD_DIM] =
+            __float2half(row_sum > 0.0f ? __fdividef(output, row_sum) : 0.0f);
         if (i % HEAD_DIM == 0) m.split_stats[at] = {row_max, row_sum};
     }
 }

@@ -60,7 +60,8 @@ __device__ inline void load_attention(const Decoder& m, const Smem& smem, int sp
     constexpr int CHUNKS = HEADS * HEAD_DIM / CHUNK<F>;
     constexpr int MOST = (SPLIT_K ? (CHUNKS + SLABS_OF_OUT - 1) / larger(SLABS_OF_OUT, 1) : CHUNKS) * CHUNK<F>;
     constexpr int VECTORS = (MOST + 4 * THREADS - 1) / (4 * THREADS), ROUNDS = (VECTORS + 2) / 3;
-    constexpr int BATCH = (VECTORS + ROUNDS - 1) / ROUNDS, SPLITS = BATCH == 1 ? TENSOR_ATTEND ? 16 : SPLIT_K ? 8 : 6 : 3;  // loaded together
+    constexpr int BATCH = (VECTORS + ROUNDS - 1) / ROUNDS,
+                  SPLITS = BATCH == 1 ? TENSOR_ATTEND ? 16 : SPLIT_K ? 8 : 6 : 3;  // loaded together
     const int WIDTH = SPLIT_K ? smem.plans[OUT].chunks * CHUNK<F> : HEADS * HEAD_DIM;
     const int begin = SPLIT_K ? smem.plans[OUT].first_chunk * CHUNK<F> : 0;
 #pragma unroll 1

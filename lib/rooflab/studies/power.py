@@ -23,7 +23,7 @@ from rooflab.studies.borrowing import Borrowing
 
 NEIGHBOURS = ("after_cool", "after_hot")
 _IN_ONE_STATE = (
-    "14_pack_gqa",
+
 )  # rungs that this study does not hold yet: the study attention has their burst
 MOVES = 1.02  # a time that a neighbour moves by more is one that power or clock holds
 _OWNERS: dict[str, Study] = {

@@ -80,14 +80,14 @@ def every_gemv() -> None:
 
 
 def every_q8() -> None:
-    from rooflab.studies import q8_0 as study
+    from rooflab.studies.q8_0_operands import blocks_of
 
     rng = np.random.default_rng(7)
     hopper = cupy.cuda.Device().compute_capability == "90"
     for n, k, batch in ((1, 128, 1), (70, 256, 3), (37, 384, 9), (70, 1664, 40), (130, 256, 129)):
         w, x = (cupy.asarray(rng.standard_normal((rows, k)).astype(np.float16)) for rows in (n, batch))
         planes = q8_0.quantise(w)
-        blocks = study.blocks_of(planes)
+        blocks = blocks_of(planes)
         given = {"half": x, "blocks": q8_0.quantise(x, rung="1_blocks"), "planes": q8_0.quantise(x)}
         for name, (w_kind, x_kind, most, _) in q8_0.TAKES.items():
             if batch <= most:

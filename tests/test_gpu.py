@@ -305,7 +305,7 @@ def test_the_sources_four_projections_agree_with_its_oracle(n, k, seed):
     """decode-roofline's correctness test: its shapes, seeds and tolerance, for every rung at batch 1."""
     import cupy
     from rooflab.numerics import quant
-    from rooflab.ops import int4
+    from rooflab.ops import int4, stream_k
 
     rng = np.random.default_rng(seed)
     w = (rng.standard_normal((n, k)) / np.sqrt(k)).astype(np.float32)
@@ -316,7 +316,9 @@ def test_the_sources_four_projections_agree_with_its_oracle(n, k, seed):
     tiles = int4.repack(*rows)
     for rung in int4.LADDERS["int4"]:
         if rung.archs != ("90a",) or cupy.cuda.Device().compute_capability == "90":
-            got = int4.matmul(cupy.asarray(x), tiles if rung in int4.TILED else rows, rung=rung.name)
+            how = stream_k.options_for("int4", n, k, 1) if rung.name == "13_stream_k" else {}
+            given = tiles if rung in int4.TILED else rows
+            got = int4.matmul(cupy.asarray(x), given, rung=rung.name, **how)
             assert np.allclose(got.get(), expected, rtol=2e-3, atol=2e-3), rung.name
 
 
@@ -348,6 +350,20 @@ def test_a_capture_that_allocates_fails_and_one_with_room_made_before_leaves_the
         cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)
     captured(lambda: q8_0.matvec(q8_0.quantise(x, out=room), w, out=out))
     assert bool((out.view("uint16") == eager.view("uint16")).all())
+
+
+def test_an_int4_engine_takes_a_prompt_by_a_graph_as_it_does_without():
+    """Stream-K keeps a workspace for each stream, which exists before a graph is captured on it."""
+    from rooflab import engine
+
+    spec = engine.spec("qwen2.5-0.5b")
+    one = engine.Engine(spec, engine.random_weights(spec, "int4_g128", capacity=160), capacity=160)
+    found = []
+    for _ in range(3):  # without, captured, and by the graph
+        one.reset()
+        one.prefill([7 * i % 1000 for i in range(128)])
+        found.append(one.state.logits.cpu().numpy())
+    assert one.ran["prompt graph"] == 2 and (found[0] == found[1]).all() and (found[0] == found[2]).all()
 
 
 @pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer beside a GPU")

@@ -77,6 +77,9 @@ __device__ inline void run_phase(const Decoder& m, const Smem& smem, const KvSpl
     RowOperands first_operands = {__half(), make_float2(0.0f, 0.0f), 0.0f};
     if (threadIdx.x < rows)
         first_operands = load_epilogue(m, layer, phase, pos, first + threadIdx.x / UNIT, threadIdx.x % UNIT);
+    // The first warp may have split here, and ptxas 13.0 has merged this test with those of the phase below: without this its
+    // halves went through a prologue's shuffles and barriers one after the other.
+    __syncwarp();
     if (!SPLIT_K && phase == OUT) {
         load_attention<FORMAT>(m, smem, split.splits);
     } else if (!SPLIT_K && phase == DOWN) {

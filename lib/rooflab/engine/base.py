@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -185,17 +186,25 @@ def captured(work: Callable[[], None], written: Sequence[Any]) -> Callable[[], N
     import torch
 
     saved = [array.clone() for array in written]
-    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    side, graph = _side(), torch.cuda.CUDAGraph()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):  # compiles, and lets libraries allocate what they keep
         work()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=side):  # the stream whose workspaces there are now
         work()
     for array, old in zip(written, saved, strict=True):
         array.copy_(old)
     return graph.replay
+
+
+@functools.cache
+def _side() -> Any:
+    """The stream that steps are captured on: one, because kernels keep a workspace for each stream."""
+    import torch
+
+    return torch.cuda.Stream()
 
 
 def sms() -> int:

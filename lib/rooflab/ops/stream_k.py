@@ -87,9 +87,11 @@ def launch(rung: Rung, sizes: tuple[int, int, int], arguments: list[Any], macros
     function.launch((blocks, 1), 384, [*arguments, *workspace], shared=shared_bytes(of, macros))
 
 
-@functools.lru_cache(maxsize=8)
+@functools.cache  # never dropped, for a captured graph has its addresses
 def _workspace(stream: int) -> tuple[Any, Any]:
-    """A stream's workspace: sums of tiles that blocks share, and the blocks' flags, 0 between launches."""
+    """A stream's workspace, 17 MB: sums of tiles that blocks share, and the blocks' flags, 0 between launches.
+    It is made by a stream's first launch, which must not be one that is being captured.
+    """
     import cupy
 
     sums = cupy.empty((2 * AT_ONCE, _MOST_SUMS * 64), cupy.float32)

@@ -21,12 +21,8 @@ from rooflab.view import display, explorer, plot
 def opening(here: Lab, drawn: Any, batches: list[int]) -> Opening:
     """The first screen: the dispatcher's INT4 kernels beside FP16 over the number of tokens."""
     picks = [study.chosen(*drawn, batch, here.sized) for batch in batches]
-    dense = [
-        c
-        for c in here.cases("int4")
-        if (c.n, c.k) == drawn and c.impl == "torch.matmul" and c.clock == "graph"
-    ]
-    dense = [c for c in dense if c.cache == "cold" and c.batch in batches and not c.options]
+    every = study.batches(*drawn, batches, here.sized)
+    dense = here.held("int4", [case for case in every if case.impl == "torch.matmul"])
     ours = here.measure("int4", picks)
     theirs = here.measure("int4", dense)
     us = ours.set_index("batch")["median_us"]
@@ -37,8 +33,10 @@ def opening(here: Lab, drawn: Any, batches: list[int]) -> Opening:
         "times as long for "
     )
     answer += f"{last} tokens as for {us.index[0]} on the {gpu}"
-    answer += f"; INT4 is {display.speed(gain.iloc[0])} as FP16 at {gain.index[0]} token and "
-    answer += f"{display.speed(gain.iloc[-1])} at {gain.index[-1]}." if len(gain) else "."
+    if len(gain):
+        answer += f"; INT4 is {display.speed(gain.iloc[0])} as FP16 at {gain.index[0]} token and "
+        answer += f"{display.speed(gain.iloc[-1])} at {gain.index[-1]}"
+    answer += "."
     able = (
         "predict up to how many tokens a product stays memory-bound",
         "share a tile of weights between tokens, and copy the next one meanwhile",

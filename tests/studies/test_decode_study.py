@@ -156,7 +156,7 @@ def test_a_prompt_is_promised_by_whoever_is_slower_host_or_gpu():
 def test_a_peer_that_cannot_run_is_left_out_by_name(monkeypatch):
     compiled = next(c for c in DECODE.cases("full", H200) if c.impl == "transformers.compile")
     monkeypatch.setattr(hf.importlib.util, "find_spec", lambda name: None if name == "triton" else object())
-    assert DECODE.refuses(compiled, 90) == "torch.compile needs Triton, which is not installed"
+    assert DECODE.refuses(compiled, 90) == "torch.compile needs triton, which is not installed"
     monkeypatch.setattr(hf.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(hf.shutil, "which", lambda name: None)
     assert DECODE.refuses(compiled, 90) == "torch.compile needs a C compiler, and there is none"

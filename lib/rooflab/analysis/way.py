@@ -33,6 +33,9 @@ STEPS = (
     Step("1_kernel_per_phase", "int4_g128", "operators fused into five phases a layer", "08_decoder"),
     Step("2_pdl", "int4_g128", "a phase loads weights before the one before ends", "08_decoder"),
     Step("3_persistent", "int4_g128", "one persistent kernel for all tokens", "08_decoder"),
+    Step(
+        "7_split_k", "int4_g128", "two products divided along k, so that all blocks have work", "08_decoder"
+    ),
 )
 # What the lessons without a step of their own do for the ladder.
 SERVES = {

@@ -89,8 +89,8 @@ def launch(rung: Rung, sizes: tuple[int, int, int], arguments: list[Any], macros
 
 @functools.cache  # never dropped, for a captured graph has its addresses
 def _workspace(stream: int) -> tuple[Any, Any]:
-    """A stream's workspace, 17 MB: sums of tiles that blocks share, and the blocks' flags, 0 between launches.
-    It is made by a stream's first launch, which must not be one that is being captured.
+    """A stream's workspace, 17 MB: sums of tiles that blocks share, and the blocks' flags, 0 between
+    launches. It is made by a stream's first launch, which must not be one that is being captured.
     """
     import cupy
 

@@ -22,6 +22,13 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     rows = ablation.named(lab.measure("decode", cases))
     climbed, gpu = way.ladder(lab.store), lab.run.gpu  # live, after the rows that the ladder is made of
     mine = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT) & rows.usual]
+    able = (
+        "say what each step from a library to a persistent kernel is worth",
+        "predict a decoder's tokens a second from its bytes and its phases",
+        "find what a token waits for when memory is not the limit",
+    )
+    if climbed.empty:
+        return f"No step of the decoder's ladder was measured on the {gpu}.", able, None
     keys = [(step.impl, step.format) for step in climbed.itertuples()]
     steps = mine.set_index(["impl", "format"]).loc[keys].reset_index()
     first, best = steps.iloc[0], steps.sort_values("tok_s").iloc[-1]
@@ -30,11 +37,6 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     answer += (
         f"{display.times(best.tok_s / first.tok_s)} times as many and {best.roof_fraction:.0%} of "
         "its memory roof."
-    )
-    able = (
-        "say what each step from a library to a persistent kernel is worth",
-        "predict a decoder's tokens a second from its bytes and its phases",
-        "find what a token waits for when memory is not the limit",
     )
     names = [
         f"{n}  {ablation.FORMATS[f]} {i.removeprefix('transformers.')}" for n, (i, f) in enumerate(keys, 1)
@@ -361,13 +363,14 @@ def cost_of_context(long: Rows, roof: Any) -> None:
             more = (final.bytes - first.bytes) / roof.value / 1e3
             longer = final.median_us - first.median_us
             words.append(
-                f"{name} from {first.median_us:,.0f} to {final.median_us:,.0f} µs, {more:,.0f} of it bytes"
+                f"{name} from {first.median_us:,.0f} µs (`{first.impl}`) to {final.median_us:,.0f} µs "
+                f"(`{final.impl}`), of which {more:,.0f} µs are bytes"
             )
             slow = slow or longer > 2 * more
     if words:
         display.say(
             f"From the shortest context to the longest a token goes: {'; '.join(words)}. "
-            + ("The attention phase was made for short contexts, and shows it." if slow else "")
+            + ("A longer context costs more work inside the attention phase than bytes." if slow else "")
         )
 
 

@@ -318,7 +318,7 @@ def lacks(impl: str) -> str | None:
     if impl != "transformers.compile":
         return None
     if importlib.util.find_spec("triton") is None:
-        return "torch.compile needs Triton, which is not installed"
+        return "torch.compile needs triton, which is not installed"
     if not any(shutil.which(name) for name in (os.environ.get("CC", "cc"), "gcc", "clang")):
         return "torch.compile needs a C compiler, and there is none"
     return None

@@ -22,9 +22,6 @@ from rooflab.studies.base import Sized, Study
 from rooflab.studies.borrowing import Borrowing
 
 NEIGHBOURS = ("after_cool", "after_hot")
-_IN_ONE_STATE = (
-
-)  # rungs that this study does not hold yet: the study attention has their burst
 MOVES = 1.02  # a time that a neighbour moves by more is one that power or clock holds
 _OWNERS: dict[str, Study] = {
     **dict.fromkeys(("read", "copy"), bandwidth.Bandwidth()),
@@ -87,8 +84,7 @@ def _mmq(tokens: int) -> list[Case]:
 
 def _attention(width: int, seq: int, window: int | None = None, device: Sized | None = None) -> list[Case]:
     """The fastest portable rung, Hopper's, and every library's kernel."""
-    hopper = [name for name in attention.hopper(width) if name not in _IN_ONE_STATE]
-    own = [*attention.best(width)[-1:], *hopper]
+    own = [*attention.best(width)[-1:], *attention.hopper(width)]
     slow = ("torch.sdpa_efficient",) if width <= 256 else ()
     found = attention._for(device, attention.sweep(seq, width, window))
     return [c for c in found if (c.impl in own if c.kind == "own" else c.impl not in slow)]

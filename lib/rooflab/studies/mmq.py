@@ -143,7 +143,11 @@ def reads(case: Case) -> tuple[int, int, int]:
     """
     rung, macros, _ = own_rung(case)
     n, k, batch = case.matrix
-    weights, activations = sorted(mmq.launch_shape(rung, n, batch, macros)[0])
+    if rung.name == "8_stream_k":  # its blocks take tiles of this shape, and parts of them along k
+        tiles = math.ceil(batch / macros["TOKENS"]), math.ceil(n / (128 * macros["ROW_TILES"]))
+    else:
+        tiles = mmq.launch_shape(rung, n, batch, macros)[0]
+    weights, activations = sorted(tiles)
     each = 2 if takes_halves(case.impl) else WEIGHT_BYTES
     if macros.get("NARROW"):  # all blocks are numbered in one row; narrow ones have half the rows
         weights, activations = math.ceil(batch / 128), math.ceil(n / 128)

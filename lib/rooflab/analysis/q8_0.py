@@ -1,15 +1,17 @@
 """Our Q8_0 kernels at every point (lesson 05): the fastest, what the dispatcher chooses, where it is behind,
-and the pairs of rungs that a review's suggestions come to.
+what dividing k gains, and the pairs of rungs that a review's suggestions come to.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from rooflab.analysis.evidence import Evidence, NoEvidence
 from rooflab.ops import mmq as ops
+from rooflab.ops import stream_k
 from rooflab.records.case import Case
 from rooflab.studies import mmq, q8_0
 
@@ -89,6 +91,35 @@ def behind(evidence: Evidence, rival: str, least: int, most: int) -> list[tuple[
         if not _chosen(evidence, found, (n, k, batch))["q3_us"] < found.loc[rival, "q1_us"]:
             lost.append((n, k, batch))
     return lost
+
+
+IDLE, WIDER, NEITHER = (
+    "rung 7 leaves half of the SMs idle, or more",
+    "rung 8 takes tiles a quarter wider, or more",
+    "neither",
+)
+_STEPS = ("7_fp16_wgmma", "8_stream_k")
+
+
+def divided_along_k(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rung 8_stream_k beside 7_fp16_wgmma, a row a shape that `rows` of prompts have of both.
+
+    Columns: n, k, batch; gain, how many times as fast rung 8 is; busy, the share of an H200's SMs that have a
+    tile of rung 7, over all turns; narrow and wide, tokens of a tile of rung 7 and of rung 8; and where, what
+    rung 8 has to gain: IDLE, WIDER or NEITHER.
+    """
+    first, last = ops.LADDERS["mmq"][-2:]
+    us = rows[rows["impl"].isin(_STEPS)]
+    us = us.pivot_table("median_us", ["n", "k", "batch"], "impl").reindex(columns=list(_STEPS)).dropna()
+    found = []
+    for (n, k, batch), row in us.iterrows():
+        narrow = ops.options_for(first, n, batch)["TOKENS"]
+        wide = ops.macros_for(last, n, k, batch)["TOKENS"]
+        turns = stream_k.tiles_of(n, batch, 1, narrow) / stream_k.AT_ONCE
+        busy = turns / math.ceil(turns)
+        where = IDLE if busy <= 0.5 else WIDER if wide >= 1.25 * narrow else NEITHER
+        found.append((n, k, batch, row[_STEPS[0]] / row[_STEPS[1]], busy, narrow, wide, where))
+    return pd.DataFrame(found, columns=["n", "k", "batch", "gain", "busy", "narrow", "wide", "where"])
 
 
 class Suggestion(NamedTuple):

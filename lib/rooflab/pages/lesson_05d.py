@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
-from rooflab.analysis import states
+from rooflab.analysis import q8_0, states
 from rooflab.hardware import device
 from rooflab.lab import Lab
+from rooflab.ops import stream_k
 from rooflab.pages import Opening, Rows, one_line
 from rooflab.studies import mmq as study
 from rooflab.studies.q8_0 import TOLERANCE, WEIGHT_BYTES
 from rooflab.view import display, explorer, page, plot
 
 _SCALING = 3  # instructions for a block's sum: convert, multiply, multiply-add
+_SLOTS = "Issue slots per result"
+_HALVES_COLOUR = plot.COLOURS[3]
 
 
 def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
@@ -47,12 +51,25 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
         "say which lane holds which element of an mma's result",
         "predict from a tile's shape how often weights are read",
     )
-    fig, said = page.ladder(own, gpu, ("int8", int8, "TFLOP/s"), f"Q8_0 × {tokens} tokens", y="tflop_s")
-    if "fp16_tensor" in known:
-        value = known["fp16_tensor"]
-        plot.roof_line(fig.axes[0], value, f"FP16 {value:,.0f}", vertical=True)
-        said = said.removesuffix(".") + f"; FP16 roof {value:,.0f} TFLOP/s, the one of 7_fp16_wgmma."
+    title = f"Q8_0 × {tokens} tokens"
+    fig, _ = page.ladder(own, gpu, ("int8", int8, "TFLOP/s"), title, y="tflop_s")
+    said = plot.caption(exact, gpu, f"{title}, int8 rungs", ("int8", int8, "TFLOP/s"), y="tflop_s")
+    if len(halves) and "fp16_tensor" in known:
+        roof = ("FP16", known["fp16_tensor"], "TFLOP/s")
+        _as_halves(fig, own, roof[1])
+        said += " " + plot.caption(halves, gpu, "FP16 rungs", roof, y="tflop_s")
     return answer + ".", able, (fig, said)
+
+
+def _as_halves(fig: Figure, own: Rows, roof: float) -> None:
+    """Give the rungs that multiply FP16 a colour, and their roof the same."""
+    (ax,) = fig.axes
+    for bar, name in zip(ax.patches, own["impl"], strict=True):
+        if study.takes_halves(name):
+            bar.set_facecolor(_HALVES_COLOUR)
+    plot.roof_line(ax, roof, f"FP16 {roof:,.0f}", vertical=True)
+    ax.lines[-1].set_color(_HALVES_COLOUR)
+    ax.texts[-1].set_color(_HALVES_COLOUR)
 
 
 def run_facts(gpu: str, here: Lab, int8: float, n: int, k: int, tokens_asked: int) -> None:
@@ -76,10 +93,10 @@ def slots_by_gpu() -> Rows:
         bounds = [study.issue_bound(chip, each) for each in (3, 2)]
         peaks = [chip.int8_tensor, *bounds, chip.fp16_tensor]
         chips.append([chip.name, study.room(chip), *peaks])
-    columns = ["GPU", "Room", "int8", "int8, 3 instructions", "int8, 2 instructions", "FP16"]
+    columns = ["GPU", _SLOTS, "int8", "int8, 3 instructions", "int8, 2 instructions", "FP16"]
     chips = pd.DataFrame(chips, columns=columns)
-    forms = dict.fromkeys(columns[2:], "{:,.0f}") | {"Room": "{:.1f}"}
-    caption = "Room: instructions a result. The rest: TOP/s"
+    forms = dict.fromkeys(columns[2:], "{:,.0f}") | {_SLOTS: "{:.1f}"}
+    caption = "Issue slots while the tensor cores make one result, and TOP/s"
     display.table(chips, dict(zip(columns, columns, strict=True)), forms, caption)
     return chips
 
@@ -162,6 +179,38 @@ def states_compared(here: Lab, gpu: str) -> None:
     display.say(states.says(both))
 
 
+def divided_along_k(here: Lab, gpu: str) -> None:
+    """Draw and say where rung 8 is faster than rung 7, by tokens, and what it had to gain there."""
+    cases = [c for c in here.cases("mmq") if c.cache == "cold" and not c.options]
+    found = q8_0.divided_along_k(here.measure("mmq", [c for c in cases if study.takes_halves(c.impl)]))
+    if found.empty:
+        return
+    title = "Rung 8 over rung 7"
+    fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, height=2.8)
+    for (n, k), mine in found.groupby(["n", "k"], sort=False):
+        plot.series(ax, mine["batch"], mine["gain"], label=f"{n} × {k}")
+    plot.roof_line(ax, 1.0, "level")
+    ticks = [batch for batch in (8, 16, 32, 64, 128, 256, 512, 1024, 2048) if batch <= found["batch"].max()]
+    ax.set_xticks(ticks, ticks)
+    plot.label_ends(ax)
+    best, worst = (found.loc[at(found["gain"])] for at in (pd.Series.idxmax, pd.Series.idxmin))
+    ends = [f"{row['gain']:.2f} at {row['n']} × {row['k']}, {row['batch']} tokens" for row in (worst, best)]
+    plot.show(fig, f"{title} on {gpu}: {len(found)} points, from {ends[0]}, to {ends[1]}.")
+    by = found.groupby("where")["gain"].agg(["size", "min", "median", "max"])
+    by = by.reindex([q8_0.IDLE, q8_0.WIDER, q8_0.NEITHER]).dropna().reset_index()
+    names = {"where": "Where", "size": "Products", "min": "Least", "median": "Median", "max": "Most"}
+    forms = {"size": "{:.0f}"} | dict.fromkeys(("min", "median", "max"), "{:.2f}×")
+    display.table(by, names, forms, f"{title}, {gpu}")
+    waits = [law.other for law in stream_k.laws("mmq") if law.shares]
+    text = "Rung 7 has too few tiles for the SMs where a product is small, or must take narrow ones to have "
+    text += "enough, each of which reads all its weights again: that is what rung 8 has to gain. Dividing a "
+    text += "tile has a price. Its sums go through L2, and a block that adds another's takes "
+    text += (
+        f"{min(waits):.1f} to {max(waits):.1f} µs longer (by the law that chooses the tiles, fitted on an "
+    )
+    display.say(text + "H200). Where rung 7's tiles nearly fill the SMs, there is little to set against it.")
+
+
 def bytes_read_again(tokens: int, n: int, k: int, here: Lab) -> tuple[Rows, list[Any]]:
     """Show predicted and counted bytes that SMs read; the counters and their cases."""
     own = [c for c in study.ladder(tokens, n, k) if c.kind == "own"]
@@ -242,10 +291,8 @@ def takeaway(chips: Rows, gpu: str, exact: Rows, int8: float, halves: Rows) -> N
     text = (
         "- Exact scales for every 32 weights cost two or three instructions for every 64 operations. Whether "
     )
-    text += "that matters is a property of the chip: beside the product there is room for "
-    text += ", ".join(
-        f"{row['Room']:.1f} instructions on the {row['GPU']}" for _, row in chips.iloc[[0, 2]].iterrows()
-    )
+    text += "that matters is a property of the chip: issue slots per result are "
+    text += ", ".join(f"{row[_SLOTS]:.1f} on the {row['GPU']}" for _, row in chips.iloc[[0, 2]].iterrows())
     text += ".\n"
     text += f"- On the {gpu} the best exact rung reaches {exact['tflop_s'].iloc[0]:,.0f} TOP/s, "
     text += f"{exact['tflop_s'].iloc[0] / int8:.0%} of int8 without scales"

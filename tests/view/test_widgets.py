@@ -2,6 +2,7 @@
 
 import base64
 import html
+import itertools
 import json
 import re
 import shlex
@@ -20,7 +21,8 @@ from rooflab.errors import DeviceMismatch, GateError, RooflabError, UsageError
 from rooflab.records.case import Case
 from rooflab.studies import bandwidth
 from rooflab.view.explorer import Explorer, measurer
-from rooflab.view.explorer_svg import GROUPS, LEFT, OWN_INK, RIGHT, Chart
+from rooflab.view.explorer_axes import BOTTOM, LEFT, RIGHT, TOP, short, view
+from rooflab.view.explorer_svg import GROUPS, OWN_INK, Chart
 from stand_in import Machine
 
 
@@ -98,14 +100,67 @@ def test_the_row_shown_first_is_the_best_or_the_one_that_is_asked_for():
 
 def test_a_better_rate_stands_higher_and_a_larger_size_further_right():
     made = Chart(frame(), "n", "gb_s", CONTROLS, ROOFS)
-    rates = made.rows["gb_s"].tolist()
-    best, worst = rates.index(max(rates)), rates.index(min(rates))
-    assert made.points[best].py < made.points[worst].py
-    places = [made.to_x(v) for v in made.x.values]
+    (slice_, seen), *_ = made.views.items()
+    mine = [k for k, point in enumerate(made.points) if point.picks[1:] == slice_]
+    rates = made.rows["gb_s"].astype(float)
+    by_rate = sorted(mine, key=lambda k: rates[k])
+    assert [made.points[k].py for k in by_rate] == sorted((made.points[k].py for k in mine), reverse=True)
+    places = [seen.to_x(v) for v in made.x.values]
     assert places == sorted(places) and places[0] > LEFT and places[-1] < RIGHT
     # equal ratios of sizes, equal distances
     assert places[1] - places[0] == pytest.approx(places[2] - places[1], abs=0.11)
-    assert made.to_y(0) > made.to_y(182) > made.to_y(190)
+    assert seen.to_y(0) > seen.to_y(182) > seen.to_y(190)
+
+
+def test_the_axes_hold_the_shown_curves_and_little_more():
+    """A slice of slow, small cases is not flattened by a fast, large one that is not in the drawing."""
+    rows = frame()
+    slow = (rows["operator"] == "copy") & (rows["cache"] == "warm")
+    rows = rows[~slow | (rows["n"] <= 2**20)].copy()
+    rows.loc[slow, "gb_s"] = rows.loc[slow, "gb_s"] / 1000
+    for ylog in (False, True):
+        made = Chart(rows, "n", "gb_s", CONTROLS, ylog=ylog)
+        assert len(made.views) == 4
+        for slice_, seen in made.views.items():
+            mine = [point for point in made.points if point.picks[1:] == slice_]
+            heights, widths = [point.py for point in mine], [point.px for point in mine]
+            assert TOP <= min(heights) < TOP + 25, "the highest point is near the top"
+            assert max(heights) <= BOTTOM and (not ylog or max(heights) > BOTTOM - 25)
+            assert min(widths) == LEFT + 8 and max(widths) == RIGHT - 12
+            ticks = [py for py, _ in seen.y_ticks]
+            assert len(ticks) >= 2 and all(TOP <= py <= BOTTOM for py in ticks)
+        small = made.views[(1, 1)]
+        assert [text for _, text in small.x_ticks] == ["64 Ki", "256 Ki", "1 Mi"]
+        assert small.place(2**28) is None, "a size beyond the axis has no line"
+
+
+@pytest.mark.parametrize("count", [2, 6, 14])
+def test_no_name_runs_into_another_and_each_is_led_to_its_curve(count):
+    """Curves that end together are named in a column, a curve that ends before beside its end."""
+    curves = {j: [(x, 100.0 + j) for x in (1, 2, 4, 8)] for j in range(count)}
+    curves |= {count: [(1, 50.0), (2, 60.0)], count + 1: [(1, 52.0)]}
+    names = [f"a curve's name {j}" for j in curves]
+    seen = view(curves, {x: str(x) for x in (1, 2, 4, 8)}, names, xlog=True, ylog=True)
+    assert sorted(j for j, _, _ in seen.names) == sorted(curves)
+    for (i, x0, y0), (j, x1, y1) in itertools.combinations(seen.names, 2):
+        wide = 5.8 * max(len(names[i]), len(names[j]))
+        assert abs(x0 - x1) >= wide or abs(y0 - y1) >= 10.8, (names[i], names[j])
+    column = [(y, j) for j, x, y in seen.names if x == max(x for _, x, _ in seen.names)]
+    assert [j for _, j in sorted(column, reverse=True)] == list(range(count)), "in the order of their ends"
+    for j, x, y in seen.names:
+        end = curves[j][-1]
+        px, py = seen.to_x(end[0]), seen.to_y(end[1])
+        led = f"M{short(px + 3)} {py}L{short(x - 2)} {short(y - 3)}" in seen.leaders
+        assert led == (abs(y - 3 - py) > 4.05) or abs(abs(y - 3 - py) - 4) < 0.1
+
+
+def test_ticks_of_a_logarithmic_axis_are_plain_numbers():
+    seen = view({0: [(1, 42.0), (2, 1594.0)]}, {1: "1", 2: "2"}, ["a"], xlog=True, ylog=True)
+    assert [text for _, text in seen.y_ticks] == ["50", "100", "200", "500", "1,000"]
+    seen = view({0: [(1, 5.2), (2, 5.3)]}, {1: "1", 2: "2"}, ["a"], xlog=True, ylog=True)
+    assert len(seen.y_ticks) >= 2
+    seen = view({0: [(1, 0.004), (2, 2e6)]}, {1: "1", 2: "2"}, ["a"], xlog=True, ylog=True)
+    assert [text for _, text in seen.y_ticks][-1] == "1,000,000" and len(seen.y_ticks) <= 9
 
 
 def test_the_roof_is_that_of_the_shown_row():

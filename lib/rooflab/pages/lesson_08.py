@@ -439,6 +439,9 @@ def explore(rows: Rows, gpu: str, last: str, lab: Lab) -> Any:
         controls={"impl": "Way", "batch": "Batch", "model": "Model", "context": "Context"},
         labels={"bytes": "bytes a step"},
         title=f"Decoding on {gpu}",
-        start={"impl": last, "batch": 1, "model": decode.MODEL, "context": str(decode.PROMPT)},
+        start={
+            **{"impl": last, "format": "int4_g128", "batch": 1},
+            **{"model": decode.MODEL, "context": str(decode.PROMPT)},
+        },
         measure=explorer.measurer(lab),
     )

@@ -44,7 +44,8 @@
     const [left, top, right, bottom] = data.box;
     const count = data.controls.length;
     const cases = data.cases.map((c) => ({
-      picks: c.slice(0, count), x: c[count], y: c[count + 1], roof: c[count + 2], facts: c[count + 3],
+      picks: c.slice(0, count), x: c[count], px: c[count + 1], y: c[count + 2], roof: c[count + 3],
+      facts: c[count + 4],
     }));
     const svg = inline(root.querySelector("img"));
     const line = root.querySelector(".said");
@@ -73,39 +74,32 @@
 
     function series(picks, radius) {
       const found = cases.filter((c) => c.picks.every((p, k) => p === picks[k]));
-      const points = found.map((c) => [data.x.at[c.x], c.y]).sort((a, b) => a[0] - b[0]);
+      const points = found.map((c) => [c.px, c.y]).sort((a, b) => a[0] - b[0]);
       return {
         line: points.length ? [element("path", { d: "M" + points.map((p) => p.join(" ")).join("L") })] : [],
         dots: points.map((p) => element("circle", { cx: p[0], cy: p[1], r: radius })),
       };
     }
 
-    // Where the names of the curves stand: beside their last points, apart from each other.
-    function ends(picks) {
-      const found = [];
-      data.controls[0].values.forEach((_, j) => {
-        const chosen = [j].concat(picks.slice(1));
-        const mine = cases.filter((c) => c.picks.every((p, k) => p === chosen[k]));
-        if (!mine.length) return;
-        const last = mine.reduce((a, b) => (b.x > a.x ? b : a));
-        found.push({ j: j, y: last.y, x: data.x.at[last.x] });
-      });
-      if (found.length < 2) return [];
-      found.sort((a, b) => a.y - b.y || a.j - b.j);
-      found.forEach((end, k) => {
-        if (k) end.y = Math.max(end.y, found[k - 1].y + data.apart);
-      });
-      let below = bottom;
-      for (let k = found.length - 1; k >= 0; k--) {
-        found[k].y = Math.min(found[k].y, below);
-        below = found[k].y - data.apart;
+    // The axes of the shown slice, its ticks, and what leads to its names.
+    function frame(view, axis) {
+      const words = view.y.map((t) => element("text", { x: left - 6, y: short(t[0] + 4), "text-anchor": "end" }, t[1]));
+      for (const [px, text] of axis.ticks) {
+        if (text) words.push(element("text", { x: px, y: bottom + 17, "text-anchor": "middle" }, text));
       }
-      return found;
+      const ticks = axis.ticks.map((t) => "M" + t[0] + " " + bottom + "v4").join("");
+      fill("grid", [element("path", { d: view.y.map((t) => "M" + left + " " + t[0] + "H" + right).join("") })]);
+      fill("axis", [element("path", { d: "M" + left + " " + bottom + "H" + right + ticks })]);
+      fill("ticks", words);
+      fill("leaders", view.leaders ? [element("path", { d: view.leaders })] : []);
     }
 
     function draw() {
       const { shown, exact } = nearest();
-      const roof = shown.roof < 0 ? null : data.roofs[shown.roof];
+      const view = data.views[shown.picks.slice(1).join(",")];
+      const roof = shown.roof < 0 ? null : [data.roofs[shown.roof], view.roofs[shown.roof]];
+      const axis = data.axes[view.axis];
+      frame(view, axis);
       fill("roof", roof ? [element("path", { d: "M" + left + " " + roof[1] + "H" + right })] : []);
       fill("roof-label", roof ? [element("text", { x: left + 4, y: short(roof[1] - 5) }, roof[0])] : []);
       const others = { line: [], dots: [] };
@@ -123,15 +117,13 @@
       fill("others", others.line);
       fill("others-dots", others.dots);
       const named = { name: [], names: [] };
-      for (const end of ends(shown.picks)) {
-        const at = { x: short(end.x + 8), y: short(end.y + 3) };
-        named[end.j === shown.picks[0] ? "name" : "names"].push(element("text", at, data.names[end.j]));
+      for (const [j, x, y] of view.names) {
+        named[j === shown.picks[0] ? "name" : "names"].push(element("text", { x: x, y: y }, data.names[j]));
       }
       fill("name", named.name);
       fill("names", named.names);
-      const px = data.x.at[shown.x], py = shown.y;
-      const wanted = data.x.at[chosen.x];
-      fill("wanted", chosen.x === shown.x ? [] : [element("path", { d: "M" + wanted + " " + top + "V" + bottom })]);
+      const px = shown.px, py = shown.y, wanted = axis.at[chosen.x];
+      fill("wanted", chosen.x === shown.x || wanted === null ? [] : [element("path", { d: "M" + wanted + " " + top + "V" + bottom })]);
       fill("ring", [element("circle", { cx: px, cy: py, r: 6.5 })]);
       const [at, anchor] =
         px > right - 48 ? [right - 14, "end"] : px < left + 48 ? [left + 4, "start"] : [px, "middle"];

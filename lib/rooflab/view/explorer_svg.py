@@ -1,13 +1,13 @@
 """What an explorer shows: recorded cases, the case nearest to a choice, one SVG drawing and one line of text.
 
-The drawing is a fixed frame (title, axes, ticks) and named groups that depend on the choice. Python draws
-them here; site/explorer.js fills the same groups from `data`, with coordinates that were rounded here, so
-that both draw alike.
+The drawing is a fixed frame (title, names of the axes) and named groups that depend on the choice. Python
+draws them here; site/explorer.js fills the same groups from `data`, with coordinates that were computed and
+rounded here, so that both draw alike.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from html import escape
 from typing import Any, NamedTuple
 
@@ -17,10 +17,8 @@ from rooflab.errors import UsageError
 from rooflab.records.case import Case
 from rooflab.records.csv_table import is_blank
 from rooflab.view.captions import UNITS, Roof, number, one_device, size_text
+from rooflab.view.explorer_axes import BOTTOM, HEIGHT, LEFT, NAME, RIGHT, TOP, WIDTH, View, short, view
 
-WIDTH, HEIGHT = 624, 310
-LEFT, TOP, RIGHT, BOTTOM = 54, 46, 506, 264  # the plotting area; right of it stand the curves' names
-NAME, APART = 20, 11  # letters of a curve's name, and from one name to the next
 # All but the first read on white and on near-black.
 INK, ACCENT, ROOF_INK, OWN_INK = "#1A1A1A", "#1F83C6", "#C8541A", "#2C9159"
 TITLES = {"n": "Elements", "bytes": "Bytes", "batch": "Batch", "seq": "Sequence"}
@@ -31,6 +29,10 @@ HALO = (
 )
 # Group -> how it is drawn. The script replaces a group's children and never its style.
 GROUPS = {
+    "grid": 'stroke="currentColor" stroke-opacity="0.14" fill="none"',
+    "axis": 'stroke="currentColor" fill="none"',
+    "ticks": 'fill="currentColor" font-size="11"',
+    "leaders": 'fill="none" stroke="currentColor" stroke-opacity="0.4" stroke-width="0.7"',
     "others": 'fill="none" stroke="currentColor" stroke-opacity="0.3" stroke-width="1.3"',
     "others-dots": 'fill="currentColor" fill-opacity="0.3"',
     "roof": f'fill="none" stroke="{ROOF_INK}" stroke-width="1.5" stroke-dasharray="7 4"',
@@ -58,29 +60,15 @@ class Control(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A recorded case as drawn: indices into the controls' and x values, height, index of its roof, facts."""
+    """A recorded case as drawn: indices into the controls' and x values, its place in the view of its slice,
+    index of its roof, facts."""
 
     picks: tuple[int, ...]
     x: int
+    px: float
     py: float
     roof: int
     facts: str
-
-
-@dataclass
-class Scale:
-    """A linear or logarithmic axis from values to the drawing's units."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-    log: bool
-
-    def __call__(self, value: float) -> float:
-        low, high, value = (math.log2(v) if self.log else v for v in (self.low, self.high, value))
-        share = (value - low) / (high - low) if high > low else 0.5
-        return _short(self.start + share * (self.end - self.start))
 
 
 class Chart:
@@ -131,28 +119,51 @@ class Chart:
         self.names = [t if len(t) <= NAME else t[: NAME - 1] + "…" for t in self.controls[0].texts]
         roofs, of_row = _roofs(rows, roof, self.unit)
         self.own = rows.iloc[:0] if own is None else own[own[y].notna()]
+        self.xlog, self.ylog = xlog, ylog
         heights = [float(v) for v in (*rows[y], *self.own[y])] + [value for _, value in roofs]
         widths = [*sizes, *(float(v) for v in self.own[x])]
         if (xlog and min(widths) <= 0) or (ylog and min(heights) <= 0):
             raise UsageError("A logarithmic axis needs values above zero; pass xlog=False or ylog=False.")
-        self.xlog, self.ylog = xlog, ylog
-        self.to_x = Scale(min(widths), max(widths), LEFT + 8, RIGHT - 12, xlog)
-        low, high, self.y_ticks = _ticks(min(heights), max(heights), ylog)
-        self.to_y = Scale(low, high, BOTTOM, TOP, ylog)
-        self.roofs = [(f"{label} {number(value)} {self.unit}", self.to_y(value)) for label, value in roofs]
+        self.levels = [value for _, value in roofs]
+        self.roofs = [f"{label} {number(value)} {self.unit}" for label, value in roofs]
+        at = [(self._indices(row), float(row[x]), float(row[y])) for _, row in rows.iterrows()]
+        self.views = self._views(at, of_row)
         self.points = []
-        for i, row in rows.iterrows():
-            picks = tuple(c.values.index(_plain(row[c.column])) for c in self.controls)
-            ceiling = of_row[int(str(i))]
-            facts = _facts(row, y, self.unit, roofs[ceiling] if ceiling >= 0 else None)
-            at = sizes.index(float(row[x]))
-            self.points.append(Point(picks, at, self.to_y(float(row[y])), ceiling, facts))
+        for i, (picks, px, py) in enumerate(at):
+            ceiling, seen = of_row[i], self.views[picks[1:]]
+            facts = _facts(rows.iloc[i], y, self.unit, roofs[ceiling] if ceiling >= 0 else None)
+            self.points.append(Point(picks, sizes.index(px), seen.to_x(px), seen.to_y(py), ceiling, facts))
         self._refuse_twins()
         # Shown first: the best rate, or the best time at the largest size, as small sizes are always quick.
         rates = [float(v) for v in rows[y]]
         order = [(-p.x, v) if y == "median_us" else (0, -v) for p, v in zip(self.points, rates, strict=True)]
         wanted = [all(_plain(row[c]) == v for c, v in (start or {}).items()) for _, row in rows.iterrows()]
         self.start = wanted.index(True) if any(wanted) and start else order.index(min(order))
+
+    def _indices(self, row: pd.Series) -> tuple[int, ...]:
+        """A row's controls as indices into their values, -1 for a value that was not recorded."""
+        picks = [(c.values, _plain(row[c.column])) for c in self.controls]
+        return tuple(values.index(value) if value in values else -1 for values, value in picks)
+
+    def _views(
+        self, at: list[tuple[tuple[int, ...], float, float]], of_row: list[int]
+    ) -> dict[tuple[int, ...], View]:
+        """The axes and names of every slice: of the cases that agree in all controls but the first."""
+        own = [
+            (self._indices(row)[1:], (float(row[self.x.column]), float(row[self.y])))
+            for _, row in self.own.iterrows()
+        ]
+        texts, found = dict(zip(self.x.values, self.x.texts, strict=True)), {}
+        for slice_ in dict.fromkeys(picks[1:] for picks, _, _ in at):
+            curves: dict[int, list[tuple[float, float]]] = {}
+            levels = []
+            for (picks, x, y), roof in zip(at, of_row, strict=True):
+                if picks[1:] == slice_:
+                    curves.setdefault(picks[0], []).append((x, y))
+                    levels += [self.levels[roof]] if roof >= 0 else []
+            apart = [point for where, point in own if where == slice_]
+            found[slice_] = view(curves, texts, self.names, levels, apart, xlog=self.xlog, ylog=self.ylog)
+        return found
 
     @staticmethod
     def x_text(value: float, column: str, largest: float) -> str:
@@ -209,37 +220,38 @@ class Chart:
         facts = _facts(row, self.y, self.unit, None)
         return f"Measured here: {self.name(picks, float(row[self.x.column]))}: {facts}."
 
-    def _own_marks(self, picks: Sequence[Any]) -> str:
+    def _own_marks(self, picks: Sequence[Any], shown: View) -> str:
         """Diamonds at the rows measured here that the controls but the first choose."""
         marks = []
         for _, row in self.own.iterrows():
             first, *more = [_plain(row[c.column]) for c in self.controls]
             if more == list(picks)[1:]:
                 r = 6 if first == picks[0] else 3.5
-                px, py = self.to_x(float(row[self.x.column])), self.to_y(float(row[self.y]))
-                marks.append(f'<path d="M{px} {_short(py - r)}l{r} {r} {-r} {r} {-r} {-r}z"/>')
+                px, py = shown.to_x(float(row[self.x.column])), shown.to_y(float(row[self.y]))
+                marks.append(f'<path d="M{px} {short(py - r)}l{r} {r} {-r} {r} {-r} {-r}z"/>')
         return "".join(marks)
 
     def groups(self, picks: Sequence[Any], x: float) -> dict[str, str]:
         """The drawing's groups for a choice, as SVG markup by the names of GROUPS."""
         i = self.nearest(picks, x)
         shown = self.points[i]
-        parts = dict.fromkeys(GROUPS, "")
+        seen, roof = self.views[shown.picks[1:]], 0.0
+        parts = dict.fromkeys(GROUPS, "") | _frame(seen)
         if shown.roof >= 0:
-            label, py = self.roofs[shown.roof]
-            parts["roof"] = f'<path d="M{LEFT} {py}H{RIGHT}"/>'
-            parts["roof-label"] = f'<text x="{LEFT + 4}" y="{_short(py - 5)}">{escape(label)}</text>'
+            label, roof = self.roofs[shown.roof], seen.to_y(self.levels[shown.roof])
+            parts["roof"] = f'<path d="M{LEFT} {roof}H{RIGHT}"/>'
+            parts["roof-label"] = f'<text x="{LEFT + 4}" y="{short(roof - 5)}">{escape(label)}</text>'
         for j in range(len(self.controls[0].values)):
             line, dots = self._series((j, *shown.picks[1:]), 3 if j == shown.picks[0] else 1.8)
             kind = ("line", "dots") if j == shown.picks[0] else ("others", "others-dots")
             parts[kind[0]] += line
             parts[kind[1]] += dots
-        for j, at, y in self._ends(shown.picks):
+        for j, at, y in seen.names:
             name = f'<text x="{at}" y="{y}">{escape(self.names[j])}</text>'
             parts["name" if j == shown.picks[0] else "names"] += name
-        px, py = self.to_x(self.x.values[shown.x]), shown.py
-        if x != self.x.values[shown.x]:
-            parts["wanted"] = f'<path d="M{self.to_x(x)} {TOP}V{BOTTOM}"/>'
+        px, py, wanted = shown.px, shown.py, seen.place(x)
+        if x != self.x.values[shown.x] and wanted is not None:
+            parts["wanted"] = f'<path d="M{wanted} {TOP}V{BOTTOM}"/>'
         parts["ring"] = f'<circle cx="{px}" cy="{py}" r="6.5"/>'
         at, anchor = px, "middle"
         if px > RIGHT - 48:
@@ -247,93 +259,68 @@ class Chart:
         elif px < LEFT + 48:
             at, anchor = LEFT + 4, "start"
         # Beside the roof line, not on it: a label above the point would cross a roof that lies just above.
-        below = py < TOP + 12 or (shown.roof >= 0 and 6 < py - self.roofs[shown.roof][1] < 28)
-        y = _short(py + 21 if below else py - 12)
+        below = py < TOP + 12 or (shown.roof >= 0 and 6 < py - roof < 28)
+        y = short(py + 21 if below else py - 12)
         value = escape(shown.facts.split(";")[0])
         parts["value"] = f'<text x="{at}" y="{y}" text-anchor="{anchor}">{value}</text>'
         return parts
 
     def _series(self, picks: tuple[int, ...], radius: float) -> tuple[str, str]:
-        found = sorted((self.to_x(self.x.values[p.x]), p.py) for p in self.points if p.picks == picks)
+        found = sorted((p.px, p.py) for p in self.points if p.picks == picks)
         path = "L".join(f"{px} {py}" for px, py in found)
         dots = "".join(f'<circle cx="{px}" cy="{py}" r="{radius}"/>' for px, py in found)
         return (f'<path d="M{path}"/>' if found else ""), dots
 
-    def _ends(self, picks: tuple[int, ...]) -> list[tuple[int, float, float]]:
-        """Where the name of each curve of these picks stands: the first control's value, x and y, beside the
-        curve's last point, apart from each other.
-        """
-        ends = []
-        for j in range(len(self.controls[0].values)):
-            mine = [p for p in self.points if p.picks == (j, *picks[1:])]
-            if mine:
-                last = max(mine, key=lambda p: p.x)
-                ends.append((last.py, j, self.to_x(self.x.values[last.x])))
-        if len(ends) < 2:
-            return []
-        ends.sort()
-        ys: list[float] = []
-        for py, _, _ in ends:
-            ys.append(py if not ys else max(py, ys[-1] + APART))
-        below = float(BOTTOM)
-        for k in range(len(ys) - 1, -1, -1):
-            ys[k] = min(ys[k], below)
-            below = ys[k] - APART
-        return [(j, _short(at + 8), _short(y + 3)) for (_, j, at), y in zip(ends, ys, strict=True)]
-
     def svg(self, picks: Sequence[Any], x: float, paper: bool = False) -> str:
         """The drawing for a choice as SVG text: on white paper to stand alone, or in the ink of a page."""
         groups = self.groups(picks, x)
+        marks = self._own_marks(picks, self.views[self.points[self.nearest(picks, x)].picks[1:]])
         ink = f' color="{INK}"' if paper else ""
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"{ink} '
             f'font-family="system-ui, -apple-system, Segoe UI, DejaVu Sans, sans-serif" '
             f'aria-label="{escape(self.title or self.y_label)}">',
             f'<rect class="paper" width="{WIDTH}" height="{HEIGHT}" fill="#FFFFFF"/>' if paper else "",
-            self._frame(),
+            self._words(),
             *(f'<g data-group="{name}" {GROUPS[name]}>{inside}</g>' for name, inside in groups.items()),
-            f'<g data-group="own" fill="{OWN_INK}">{self._own_marks(picks)}</g>' if len(self.own) else "",
+            f'<g data-group="own" fill="{OWN_INK}">{marks}</g>' if len(self.own) else "",
             "</svg>",
         ]
         return "".join(parts)
 
-    def _frame(self) -> str:
+    def _words(self) -> str:
+        """The title and the names of the axes, which no choice changes."""
         text = '<text x="{}" y="{}" text-anchor="{}"{}>{}</text>'
-        grid, words = [], []
-        for value, label in self.y_ticks:
-            py = self.to_y(value)
-            grid.append(f"M{LEFT} {py}H{RIGHT}")
-            words.append(text.format(LEFT - 6, _short(py + 4), "end", "", label))
-        ticks, free = [], math.inf
-        for value, label in reversed(list(zip(self.x.values, self.x.texts, strict=True))):
-            px, half = self.to_x(value), 3.4 * len(label) + 5
-            ticks.append(f"M{px} {BOTTOM}v4")
-            if px + half <= free:
-                words.append(text.format(min(px, WIDTH - half), BOTTOM + 17, "middle", "", escape(label)))
-                free = px - half
         middle = (LEFT + RIGHT) // 2
-        words.append(text.format(middle, HEIGHT - 8, "middle", "", escape(self.x.label)))
+        words = [text.format(middle, HEIGHT - 8, "middle", "", escape(self.x.label))]
         words.append(text.format(8, TOP - 12, "start", "", escape(self.y_label)))
         if len(self.controls[0].values) > 1:  # what the names at the curves' ends are names of
             words.append(text.format(RIGHT + 2, TOP - 12, "start", "", escape(self.controls[0].label)))
         words.append(text.format(8, 17, "start", ' font-size="13" font-weight="bold"', escape(self.title)))
-        return (
-            f'<path d="{"".join(grid)}" stroke="currentColor" stroke-opacity="0.14" fill="none"/>'
-            f'<path d="M{LEFT} {BOTTOM}H{RIGHT}{"".join(ticks)}" stroke="currentColor" fill="none"/>'
-            f'<g fill="currentColor" font-size="11">{"".join(words)}</g>'
-        )
+        return f'<g fill="currentColor" font-size="11">{"".join(words)}</g>'
 
     def data(self) -> dict[str, Any]:
-        """What the site's script needs to choose and draw: controls, x values, cases with coordinates."""
+        """What the site's script needs to choose and draw: controls, x values, cases with coordinates. Most
+        slices share their axis of x, which is held once."""
+        axes: list[dict[str, Any]] = []
+        views = {}
+        for key, seen in self.views.items():
+            axis = {"ticks": seen.x_ticks, "at": [seen.place(x) for x in self.x.values]}
+            if axis not in axes:
+                axes.append(axis)
+            held: dict[str, Any] = {"axis": axes.index(axis), "y": seen.y_ticks, "names": seen.names}
+            levels = [seen.to_y(v) if seen.to_y.low <= v <= seen.to_y.high else None for v in self.levels]
+            held |= {"leaders": seen.leaders} | ({"roofs": levels} if levels else {})
+            views[",".join(map(str, key))] = held
         return {
             "box": [LEFT, TOP, RIGHT, BOTTOM],
             "controls": [{"label": c.label, "values": c.values, "texts": c.texts} for c in self.controls],
-            "x": {"label": self.x.label, "values": self.x.values, "texts": self.x.texts}
-            | {"at": [self.to_x(v) for v in self.x.values]},
+            "x": {"label": self.x.label, "values": self.x.values, "texts": self.x.texts},
             "roofs": self.roofs,
             "names": self.names,
-            "apart": APART,
-            "cases": [[*p.picks, p.x, p.py, p.roof, p.facts] for p in self.points],
+            "axes": axes,
+            "views": views,
+            "cases": [[*p.picks, p.x, p.px, p.py, p.roof, p.facts] for p in self.points],
             "start": self.start,
         }
 
@@ -348,6 +335,21 @@ class Chart:
                     f"Two cases stand at {self.name(self.picks(i), self.x.values[point.x])}; add a control "
                     f"for {' or '.join(differ) or 'what tells them apart'}, or pass fewer rows."
                 )
+
+
+def _frame(seen: View) -> dict[str, str]:
+    """The groups of a view's axes and of what leads to its names."""
+    text = '<text x="{}" y="{}" text-anchor="{}">{}</text>'
+    words = [text.format(LEFT - 6, short(py + 4), "end", label) for py, label in seen.y_ticks]
+    words += [text.format(px, BOTTOM + 17, "middle", escape(label)) for px, label in seen.x_ticks if label]
+    grid = "".join(f"M{LEFT} {py}H{RIGHT}" for py, _ in seen.y_ticks)
+    ticks = "".join(f"M{px} {BOTTOM}v4" for px, _ in seen.x_ticks)
+    return {
+        "grid": f'<path d="{grid}"/>',
+        "axis": f'<path d="M{LEFT} {BOTTOM}H{RIGHT}{ticks}"/>',
+        "ticks": "".join(words),
+        "leaders": f'<path d="{seen.leaders}"/>' if seen.leaders else "",
+    }
 
 
 def _control(rows: pd.DataFrame, column: str, label: str) -> Control:
@@ -419,24 +421,3 @@ def _apart(a: Any, b: Any) -> float:
         return 0.0
     numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in (a, b))
     return abs(math.log2(1 + abs(a)) - math.log2(1 + abs(b))) if numbers else 1000.0
-
-
-def _short(value: float) -> float:
-    """Rounded to a tenth; whole numbers without ".0", as a script writes them."""
-    rounded = round(value, 1)
-    return int(rounded) if rounded == int(rounded) else rounded
-
-
-def _ticks(low: float, high: float, log: bool) -> tuple[float, float, list[tuple[float, str]]]:
-    """The axis' ends and its ticks with labels: from zero in round steps, or every power of ten."""
-    if log:
-        first, last = math.floor(math.log10(low)), math.ceil(math.log10(high * 1.05))
-        last = max(last, first + 1)
-        powers = [10.0**e for e in range(first, last + 1)]
-        return powers[0], powers[-1], [(p, f"{p:g}") for p in powers]
-    rough = max(high, 1e-9) / 5
-    unit = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * unit for m in (1, 2, 2.5, 5, 10) if m * unit >= rough * 0.999)
-    top = max(high * 1.08, 1e-9)
-    count = math.floor(top / step + 1e-9)
-    return min(0.0, low), top, [(k * step, f"{k * step:g}") for k in range(count + 1)]

@@ -1,0 +1,175 @@
+"""Where an explorer's drawing puts things: axes that fit the curves shown, ticks, and the curves' names.
+
+A drawing shows one slice of its cases at a time: those that agree in every control but the first. Each slice
+has a `View` of its own, so that no curve is flattened by others that are not in the drawing.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rooflab.view.ticks import spread
+
+WIDTH, HEIGHT = 624, 310
+LEFT, TOP, RIGHT, BOTTOM = 54, 46, 490, 264  # the plotting area; right of it stand the curves' names
+NAME, APART = 20, 11  # letters of a curve's name, and from one name to the next
+_LETTER = 5.8  # width of a name's letter, at most
+_MOST_TICKS = 8
+_NEAR = 24  # from the right end, within which a curve counts as reaching it
+
+
+@dataclass
+class Scale:
+    """A linear or logarithmic axis from values to the drawing's units."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool
+
+    def __call__(self, value: float) -> float:
+        low, high, value = (math.log2(v) if self.log else v for v in (self.low, self.high, value))
+        share = (value - low) / (high - low) if high > low else 0.5
+        return short(self.start + share * (self.end - self.start))
+
+
+@dataclass
+class View:
+    """The axes of a slice and where its names stand: `names` holds (index of the curve, x, y), `leaders` the
+    path of the lines from curves to names that stand apart from them.
+    """
+
+    to_x: Scale
+    to_y: Scale
+    x_ticks: list[tuple[float, str]]
+    y_ticks: list[tuple[float, str]]
+    names: list[tuple[int, float, float]]
+    leaders: str
+
+    def place(self, x: float) -> float | None:
+        """Where a value of x stands, None outside the axis."""
+        return self.to_x(x) if self.to_x.low <= x <= self.to_x.high else None
+
+
+def view(
+    curves: dict[int, list[tuple[float, float]]],
+    texts: dict[float, str],
+    names: Sequence[str],
+    levels: Sequence[float] = (),
+    apart: Sequence[tuple[float, float]] = (),
+    *,
+    xlog: bool,
+    ylog: bool,
+) -> View:
+    """The view of `curves`, index -> points (x, y), whose x are written as `texts` says. The axes also hold
+    the roofs' `levels` and the points `apart`, measured here; `names` are of all curves, by index.
+    """
+    points = [*itertools.chain.from_iterable(curves.values()), *apart]
+    widths = sorted({x for x, _ in points})
+    heights = [*(y for _, y in points), *levels]
+    to_x = Scale(widths[0], widths[-1], LEFT + 8, RIGHT - 12, xlog)
+    low, high, ticks = (_log_ticks if ylog else _ticks)(min(heights), max(heights))
+    to_y = Scale(low, high, BOTTOM, TOP, ylog)
+    drawn = {j: [(to_x(x), to_y(y)) for x, y in sorted(mine)] for j, mine in curves.items()}
+    placed, leaders = _named(drawn, names)
+    x_ticks = _spaced([(to_x(x), texts[x]) for x in widths if x in texts])
+    return View(to_x, to_y, x_ticks, [(to_y(v), text) for v, text in ticks], placed, leaders)
+
+
+def short(value: float) -> float:
+    """Rounded to a tenth; whole numbers without ".0", as a script writes them."""
+    rounded = round(value, 1)
+    return int(rounded) if rounded == int(rounded) else rounded
+
+
+def _spaced(ticks: list[tuple[float, str]]) -> list[tuple[float, str]]:
+    """The ticks with their texts, an empty one where a text would run into the next."""
+    kept, free = [], math.inf
+    for px, text in reversed(ticks):
+        half = 3.4 * len(text) + 5
+        fits = px + half <= free
+        free = px - half if fits else free
+        kept.append((px, text if fits else ""))
+    return kept[::-1]
+
+
+def _ticks(low: float, high: float) -> tuple[float, float, list[tuple[float, str]]]:
+    """A linear axis' ends and its ticks: from zero in round steps."""
+    rough = max(high, 1e-9) / 5
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * unit for m in (1, 2, 2.5, 5, 10) if m * unit >= rough * 0.999)
+    top = max(high * 1.08, 1e-9)
+    count = math.floor(top / step + 1e-9)
+    return min(0.0, low), top, [(k * step, _written(k * step)) for k in range(count + 1)]
+
+
+def _log_ticks(low: float, high: float) -> tuple[float, float, list[tuple[float, str]]]:
+    """A logarithmic axis' ends, little beyond the values, and its ticks: 1, 2 and 5 times the powers of ten,
+    or the powers alone where those are too many. There are at least two.
+    """
+    room = max((high / low) ** 0.06, 1.1)
+    low, high = low / room, high * room
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = [m * 10.0**e for e in powers for m in (1, 2, 5)]
+    inside = [value for value in steps if low <= value <= high]
+    if len(inside) < 2:
+        low = max((value for value in steps if value <= low), default=low)
+        high = min((value for value in steps if value >= high), default=high)
+        inside = [value for value in steps if low <= value <= high]
+    if len(inside) > _MOST_TICKS:
+        inside = [value for value in inside if math.isclose(math.log10(value) % 1, 0, abs_tol=1e-9)]
+    return low, high, [(value, _written(value)) for value in inside]
+
+
+def _written(value: float) -> str:
+    return f"{float(f'{value:.6g}'):,.12g}"
+
+
+def _named(
+    drawn: dict[int, list[tuple[float, float]]], names: Sequence[str]
+) -> tuple[list[tuple[int, float, float]], str]:
+    """Where the names of curves stand, and the lines that lead to those that had to move away.
+
+    Curves that reach the right end are named in a column there, in the order of their ends. A curve that
+    ends before is named beside its end, as near as no name and few lines are in the way.
+    """
+    if len(drawn) < 2:
+        return [], ""
+    ends = {j: points[-1] for j, points in drawn.items()}
+    last = max(px for px, _ in ends.values())
+    column = sorted((py, j) for j, (px, py) in ends.items() if px > last - _NEAR)
+    placed = {
+        j: (last + 16, y)
+        for (_, j), y in zip(column, spread([py for py, _ in column], APART, TOP, BOTTOM), strict=True)
+    }
+    inked = [spot for points in drawn.values() for spot in _inked(points)]
+    for px, py, j in sorted((*end, j) for j, end in ends.items() if j not in placed):
+        wide = _LETTER * len(names[j])
+
+        def cost(dy: float, px: float = px, py: float = py, wide: float = wide) -> float:
+            y = py + dy
+            hit = sum(px + 6 < x < px + 10 + wide and abs(at - y) < 6 for x, at in inked)
+            met = sum(
+                x < px + 12 + wide and px < x + _LETTER * len(names[k]) and abs(at - y) < APART
+                for k, (x, at) in placed.items()
+            )
+            return 100 * met + 4 * hit + abs(dy) + (1000 if not TOP <= y <= BOTTOM - 4 else 0)
+
+        placed[j] = (px + 8, py + min((sign * d for d in range(0, 90, 3) for sign in (-1, 1)), key=cost))
+    leaders = "".join(
+        f"M{short(px + 3)} {short(py)}L{short(placed[j][0] - 2)} {short(placed[j][1])}"
+        for j, (px, py) in ends.items()
+        if abs(placed[j][1] - py) > 4
+    )
+    return [(j, short(x), short(y + 3)) for j, (x, y) in sorted(placed.items())], leaders
+
+
+def _inked(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Spots along a curve, some drawing units apart."""
+    spots = list(points[-1:])
+    for (x0, y0), (x1, y1) in itertools.pairwise(points):
+        count = max(1, math.ceil(math.hypot(x1 - x0, y1 - y0) / 5))
+        spots += [(x0 + (x1 - x0) * k / count, y0 + (y1 - y0) * k / count) for k in range(count)]
+    return spots

@@ -109,10 +109,12 @@ def divided_along_k(rows: pd.DataFrame) -> pd.DataFrame:
     rung 8 has to gain: IDLE, WIDER or NEITHER.
     """
     first, last = ops.LADDERS["mmq"][-2:]
-    us = rows[rows["impl"].isin(_STEPS)]
-    us = us.pivot_table("median_us", ["n", "k", "batch"], "impl").reindex(columns=list(_STEPS)).dropna()
+    sizes = ["n", "k", "batch"]
+    us = rows[rows["impl"].isin(_STEPS)].pivot_table("median_us", sizes, "impl")
+    us = us.reindex(columns=list(_STEPS)).dropna().reset_index()
     found = []
-    for (n, k, batch), row in us.iterrows():
+    for row in us.to_dict("records"):
+        n, k, batch = (int(row[size]) for size in sizes)
         narrow = ops.options_for(first, n, batch)["TOKENS"]
         wide = ops.macros_for(last, n, k, batch)["TOKENS"]
         turns = stream_k.tiles_of(n, batch, 1, narrow) / stream_k.AT_ONCE

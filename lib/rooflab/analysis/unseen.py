@@ -10,6 +10,7 @@ import pandas as pd
 from rooflab import dispatch
 from rooflab.hardware.crossover import LEVEL
 from rooflab.hardware.perf_model import plain
+from rooflab.ops import mmq, stream_k
 from rooflab.records.case import parse_options
 
 WRONG = 1.05  # a choice that costs more than this, over the fastest way measured, was wrong
@@ -25,17 +26,17 @@ _SIZES = {
     "attention": ("seq", "heads", "kv_heads", "head_dim", "window", "causal", "options"),
     "decode_attention": ("seq", "heads", "kv_heads", "head_dim"),
 }
-_COLUMNS = ["kind", "shape", "tokens", "way", "ours", "us", "peer", "peer_us", "ratio", "cost"]
+_COLUMNS = ["kind", "shape", "rows", "tokens", "way", "ours", "us", "peer", "peer_us", "ratio", "cost"]
 
 
 def outcomes(rows: pd.DataFrame, recorded: pd.DataFrame, slug: str | None, arch: str) -> pd.DataFrame:
     """A row a drawn shape of `rows`, kind by kind, in the order of tokens.
 
-    Columns: kind, one of KINDS; shape, in words; tokens, of a product, queries of a prompt or keys of a
-    cache; way, what the dispatcher takes by the recorded products `recorded` of the device `slug` ("" where
-    there is nothing to choose); ours, the rung or way that then runs, and us, its microseconds; peer and
-    peer_us, the fastest library, which for Q8_0 is cuBLAS on FP16 weights; ratio, the peer's time over ours;
-    cost, our time over that of the fastest way measured.
+    Columns: kind, one of KINDS; shape, in words; rows, n of a product; tokens, of a product, queries of a
+    prompt or keys of a cache; way, what the dispatcher takes by the recorded products `recorded` of the
+    device `slug` ("" where there is nothing to choose); ours, the rung or way that then runs, and us, its
+    microseconds; peer and peer_us, the fastest library, which for Q8_0 is cuBLAS on FP16 weights; ratio, the
+    peer's time over ours; cost, our time over that of the fastest way measured.
     """
     found: list[dict[str, Any]] = []
     timed = rows[rows["median_us"].notna()]
@@ -53,7 +54,7 @@ def outcomes(rows: pd.DataFrame, recorded: pd.DataFrame, slug: str | None, arch:
             peer = peers.sort_values("median_us").iloc[0]
             found.append(
                 {"kind": kind, "shape": _said(operator, sizes), "way": way}
-                | {"tokens": int(sizes["batch" if "batch" in sizes else "seq"])}
+                | {"rows": sizes.get("n"), "tokens": int(sizes["batch" if "batch" in sizes else "seq"])}
                 | {"ours": taken["impl"], "us": taken["median_us"]}
                 | {"peer": peer["impl"], "peer_us": peer["median_us"]}
                 | {"ratio": peer["median_us"] / taken["median_us"]}
@@ -105,13 +106,33 @@ def _said(operator: str, sizes: dict[str, Any]) -> str:
     if pd.notna(sizes["window"]) and sizes["window"]:
         return f"{said}, window {int(sizes['window'])}"
     if start:
-        return f"{said}, behind {int(start)}"
+        return f"{said}, {int(start)} keys cached"
     return said if str(sizes["causal"]).lower() == "true" else f"{said}, not causal"
 
 
 def won(found: pd.DataFrame) -> pd.DataFrame:
     """The shapes on which ours is at least as fast as every library, within the level of a tie."""
     return found[found["ratio"] >= 1 / LEVEL]
+
+
+def behind(found: pd.DataFrame) -> pd.DataFrame:
+    """The shapes on which a library is faster by more than a tie, the farthest first, with column `why`."""
+    lost = found[found["ratio"] < 1 / LEVEL].sort_values("ratio")
+    return lost.assign(why=[_why(row) for _, row in lost.iterrows()])
+
+
+def _why(row: pd.Series) -> str:
+    """What our kernel does more than the library's, or lacks, as far as the shape alone tells."""
+    if row["way"] == plain("q8_0").name:
+        return "writes FP16 weights first"
+    if row["way"] == "mmq_fp16_wgmma":
+        tokens = mmq.options_for(mmq.LADDERS["mmq"][-2], int(row["rows"]), row["tokens"])["TOKENS"]
+        tiles = stream_k.tiles_of(int(row["rows"]), row["tokens"], 1, tokens)
+        if tiles < stream_k.AT_ONCE:
+            return f"{tiles} tiles for {stream_k.AT_ONCE} SMs"
+    if row["peer"] in ("cublas", "torch.matmul"):
+        return "unpacks weights between products"
+    return "not counted"
 
 
 def wrong(found: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import pandas as pd
 
 import rooflab.lab
 from rooflab import dispatch
-from rooflab.analysis import strategies
+from rooflab.analysis import strategies, unseen
 from rooflab.hardware import perf_model
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows, one_line
@@ -335,7 +335,7 @@ def races_by_clock(wide: Rows, n_asked: int, k_asked: int, gpu: str, matrices: l
         if set(found.columns) >= set(regimes.CLOCKS):
             others.append(found.assign(matrix=f"{n:,} x {k:,}"))
     if others:
-        title = f"One matrix or two of each other family, {gpu}"
+        title = f"From how many tokens on, matrices of other model families, {gpu}"
         inside.append((pd.concat(others), {"matrix": "matrix"} | heads, None, title))
     display.fold("The same races on other matrices", inside)
     passes = []
@@ -401,7 +401,7 @@ def reverted_choice(spec: Any, n: int, k: int, slug: str, recorded: Rows) -> Non
         print(dispatch.says(choice, n, k, 4))
 
 
-def takeaway(wide: Rows, gpu: str, n_asked: int, k: int) -> None:
+def takeaway(wide: Rows, gpu: str, n_asked: int, k: int, drawn: Rows) -> None:
     """What to take away, computed."""
     kinds = dict(
         zip(wide["first"] + " / " + wide["second"], wide.get("graph", wide.iloc[:, -1]), strict=True)
@@ -415,6 +415,9 @@ def takeaway(wide: Rows, gpu: str, n_asked: int, k: int) -> None:
     text += f"- Crossovers by kernel time: {'; '.join(crossed) or 'none'}.\n"
     text += "- A crossover belongs to two kernels, a shape, a GPU *and a clock*. "
     text += "A comparison that lacks one of the five cannot be repeated.\n"
+    if len(drawn):
+        text += f"- On {len(unseen.won(drawn))} of {len(drawn)} shapes not tuned for ours is no slower than "
+        text += "the fastest library: test a kernel on shapes that it has not seen.\n"
     text += "- A rule that can be read, logged and reverted beats a clever one that cannot."
     display.say(text)
 

@@ -11,8 +11,6 @@ from rooflab.pages import Rows
 from rooflab.studies.unseen import SEED, TUNED
 from rooflab.view import display, plot
 
-_MARKS = ("o", "s", "^", "D")
-
 
 def outcomes(lab: Lab, recorded: Rows) -> pd.DataFrame:
     """analysis.unseen.outcomes of what the recording holds."""
@@ -21,72 +19,92 @@ def outcomes(lab: Lab, recorded: Rows) -> pd.DataFrame:
 
 
 def said(found: pd.DataFrame, gpu: str) -> None:
-    """Who is ahead on how many of the drawn shapes of each kind, and which choices were wrong."""
+    """Who is ahead on how many of the drawn shapes of each kind."""
     if found.empty:
         display.say(
             f"No drawn shape is recorded on the {gpu}: `rooflab record unseen` measures them, with humming "
             "and flash-attn-4 beside cuBLAS and cuDNN."
         )
         return
-    won, wrong = unseen.won(found), unseen.wrong(found)
-    parts = [f"{kind} {len(unseen.won(mine))} of {len(mine)}" for kind, mine in unseen.by_kind(found)]
-    text = (
-        f"Seed {SEED} drew the shapes; tuning looked at seed {TUNED}. On the {gpu} ours is as fast as the "
-        f"fastest library on **{len(won)} of {len(found)}**: {found['ratio'].min():.2f} to "
-        f"{found['ratio'].max():.2f} times its speed ({', '.join(parts)}). "
+    kinds = [f"{kind} {len(unseen.won(mine))} of {len(mine)}" for kind, mine in unseen.by_kind(found)]
+    display.say(
+        f"**On the {gpu} ours is as fast as the fastest library, or faster, on {len(unseen.won(found))} of "
+        f"{len(found)} drawn shapes: {', '.join(kinds)}.** (The random seed was {SEED}; kernels and "
+        f"dispatcher were tuned on shapes of seed {TUNED}.)"
     )
-    if "Q8_0 product" in set(found["kind"]):
-        text += "The library of a Q8_0 product is cuBLAS on FP16 weights that lie there, twice the bytes. "
-    text += (
-        f"The dispatcher's choice costs more than {unseen.WRONG - 1:.0%} over the fastest way on "
-        f"{len(wrong)} of them."
-    )
-    display.say(text)
+
+
+def reasons(found: pd.DataFrame) -> None:
+    """Say what the shapes on which we are behind have in common, and which choices were wrong."""
+    if found.empty:
+        return
+    lost, wrong, lines = unseen.behind(found), unseen.wrong(found), []
+    prompts = lost[lost["kind"] == "attention"]
+    if len(prompts):
+        peers = prompts["peer"].value_counts()
+        count = "all" if len(peers) == 1 else f"{peers.iloc[0]} of the"
+        text = f"- **Attention**: {count} {len(prompts)} lose to {peers.index[0]}, at "
+        text += f"{prompts['ratio'].min():.2f} to {prompts['ratio'].max():.2f} times its speed. "
+        whole = prompts["shape"].str.contains("not causal")
+        if whole.any() and not whole.all():
+            text += f"Without a causal mask the median is {prompts[whole]['ratio'].median():.2f}, with one "
+            text += f"{prompts[~whole]['ratio'].median():.2f}. "
+        lines.append(text + "No counters of these shapes are recorded, so the cause is open.")
+    products = lost[lost["kind"] == "Q8_0 product"]
+    if len(products):
+        text = (
+            f"- **Q8_0**: no library here multiplies Q8_0 weights. So the peer of these {len(products)} is "
+        )
+        text += "cuBLAS on weights that are FP16 already, twice the bytes. "
+        twice = products["why"].str.startswith("writes").sum()
+        if twice:
+            text += f"On {twice} of them the dispatcher takes two_op, which first writes those FP16 weights "
+            text += "and then runs the same kernel: it cannot win."
+        lines.append(text)
+    names = [f"{row['shape']}, {row['tokens']} tokens ({row['cost']:.2f}×)" for _, row in wrong.iterrows()]
+    text = f"- **The dispatcher's choice** costs more than {unseen.WRONG - 1:.0%} over the fastest way on "
+    lines.append(f"{text}{len(wrong)} of {len(found)}" + (f": {'; '.join(names)}." if names else "."))
+    display.say("\n".join(lines))
 
 
 def figure(found: pd.DataFrame, gpu: str) -> None:
-    """Ours over the fastest library, a point a drawn shape, over tokens or keys."""
+    """Ours over the fastest library, a row a kind and a point a drawn shape; those behind are hollow."""
     if found.empty:
         return
-    fig, ax = plot.figure(
-        "tokens, or keys of a cache",
-        "times the fastest library's speed",
-        "Shapes not tuned for",
-        xlog=True,
-    )
-    for (kind, mine), mark in zip(unseen.by_kind(found), _MARKS, strict=False):
-        ax.scatter(
-            mine["tokens"],
-            mine["ratio"],
-            marker=mark,
-            s=28,
-            zorder=3,
-            label=kind,
-            facecolors="none",
-            edgecolors="black",
-        )
-    ax.axhline(1, color="black", linewidth=1)
-    ax.legend()
+    title = "Shapes not tuned for"
+    fig, ax = plot.figure("times the fastest library's speed", title=title, xlog=True, height=2.4)
+    kinds = list(unseen.by_kind(found))
+    for place, (_, mine) in enumerate(kinds):
+        lost = mine["ratio"] < 1 / LEVEL
+        for each, fill in ((mine[~lost], plot.COLOURS[0]), (mine[lost], "white")):
+            ax.scatter(each["ratio"], [place] * len(each), s=36, c=fill, edgecolors="black", zorder=3)
+    ax.axvline(1, color="black", linewidth=1)
+    names = [f"{kind}: {len(unseen.won(mine))} of {len(mine)}" for kind, mine in kinds]
+    ax.set_yticks(range(len(kinds)), names)
+    ax.set_ylim(len(kinds) - 0.5, -0.5)
     plot.round_ticks(ax, "x")
-    least, most = found["ratio"].min(), found["ratio"].max()
+    worst, best = (found.loc[at(found["ratio"])] for at in (pd.Series.idxmin, pd.Series.idxmax))
+    ends = [f"{row['ratio']:.2f} ({row['kind']}, {row['shape']})" for row in (worst, best)]
     plot.show(
         fig,
-        f"Drawn shapes, {gpu}: {len(found)} points, {least:.2f} to {most:.2f} times the speed of the "
-        f"fastest library, {len(unseen.won(found))} at {1 / LEVEL:.2f} or more.",
+        f"{title}, {gpu}: {len(found)} points, from {ends[0]} to {ends[1]} times the speed of the fastest "
+        f"library; {len(unseen.won(found))} filled, at {1 / LEVEL:.2f} or more.",
     )
+
+
+_HEADS = {"what": "drawn shape", "tokens": "tokens or keys", "ours": "ours"}
+_HEADS |= {"peer": "fastest library", "ratio": "× its speed"}
 
 
 def table(found: pd.DataFrame, gpu: str) -> None:
-    """Every drawn shape, the worst first."""
+    """The drawn shapes on which a library is faster, the farthest behind first; folded, every shape."""
     if found.empty:
         return
-    display.table(
-        found.sort_values("ratio"),
-        {
-            **{"kind": "kind", "shape": "shape", "tokens": "tokens or keys", "way": "dispatcher takes"},
-            **{"ours": "ours", "us": "µs", "peer": "fastest library", "peer_us": "its µs"},
-            **{"ratio": "× its speed", "cost": "× best way"},
-        },
-        {"us": "{:.1f}", "peer_us": "{:.1f}", "ratio": "{:.2f}", "cost": "{:.2f}"},
-        f"Drawn shapes, {gpu}, cold, burst",
-    )
+    found = found.assign(what=found["kind"] + ", " + found["shape"])
+    lost, forms = unseen.behind(found), {"ratio": "{:.2f}"}
+    heads = _HEADS | {"why": "ours, beside the peer"}
+    display.table(lost, heads, forms, f"The {len(lost)} of {len(found)} that lose, {gpu}, cold, burst")
+    heads = _HEADS | {"way": "dispatcher takes", "us": "µs", "peer_us": "its µs", "cost": "× best way"}
+    forms |= {"us": "{:.1f}", "peer_us": "{:.1f}", "cost": "{:.2f}"}
+    title = f"All {len(found)} drawn shapes"
+    display.fold(title, [(found.sort_values("ratio"), heads, forms, f"{title}, {gpu}, cold, burst")])

@@ -24,8 +24,12 @@ def opening(gpu: str, hypotheses: Rows, tests: Rows) -> Opening:
     """The first screen: how many of the source's claims hold as stated, from the two boards."""
     stated = pd.concat(board[board["restates"] == ""] for board in (hypotheses, tests))
     held, refuted = ((stated["word"] == word).sum() for word in (claims.HOLDS, claims.REFUTED))
-    text = f"A claim that names a quantity and two bars can be refuted. Held to its own bars on the {gpu}, "
-    text += f"{held} of {len(stated)} claims of the source hold as stated, and {refuted} are refuted."
+    text = (
+        "A measured quantity, a bar that it must pass for the claim to hold, and one that refutes it. By the "
+    )
+    text += (
+        f"source's own bars, {held} of its {len(stated)} claims hold on the {gpu} and {refuted} are refuted."
+    )
     able = [
         "turn a claim about speed into a quantity and two bars",
         "see that a bar asks for more than the memory has, before measuring",
@@ -109,7 +113,8 @@ def whys(evidence: Evidence, source: Any, gpu: str) -> None:
         lines.append(f"1. **{why.why}** {why.answer}")
         lines.append(f"    - The source's numbers: {why.theirs}.")
         lines.append(f"    - Measured on {gpu}: {why.here}.")
-    display.say("\n".join(lines))
+    head = "Why by why: the source's answer, its own numbers, and what was measured"
+    display.say(f"<details><summary>{head}</summary>\n\n" + "\n".join(lines) + "\n\n</details>")
 
 
 def uploaded(evidence: Evidence, gpu: str) -> None:
@@ -358,7 +363,6 @@ def powers(tests: Sequence[claims.Claim], evidence: Evidence, gpu: str) -> None:
         shown[subject] = [
             (f"{each.measured}, " if each.value == each.value else "") + each.word for each in found[subject]
         ]
-    display.table(shown, {"id": "Test", "bars": "Bar"} | {subject: subject for subject in subjects})
     words = [[each.word for each in found[subject]] for subject in subjects]
     each = list(zip(found["id"], *words, strict=True))
     tells = [i for i, bad, _, good in each if bad == claims.REFUTED and good == claims.HOLDS]
@@ -373,6 +377,8 @@ def powers(tests: Sequence[claims.Claim], evidence: Evidence, gpu: str) -> None:
         text += "A high L2 hit rate sounds good. But where data is read once, it means that sectors were "
         text += "fetched more than once."
     display.say(text)
+    names = {"id": "Test", "bars": "Bar"} | {subject: subject for subject in subjects}
+    display.table(shown, names, caption="Every test on the three kernels", folded=True)
 
 
 def takeaway(gpu: str, verdicts: Rows, judged: Rows) -> None:

@@ -32,10 +32,10 @@ def opening(killed: Rows) -> Opening:
         "say which faults results alone do not show",
         "choose shapes that a fault cannot hide in",
     )
-    words = killed["killed"].replace({"": "none: it survives", "time": "no end", "launch": "fault at launch"})
+    words = killed["killed"].replace({"": "unnoticed", "time": "a time limit", "launch": "the launch fails"})
     words = words.value_counts()
     title = "Who notices a planted fault first"
-    fig, ax = plot.figure("mutants", title=title, height=1.1 + 0.22 * len(words))
+    fig, ax = plot.figure("planted faults", title=title, height=1.1 + 0.22 * len(words))
     plot.bars(ax, list(words.index), words.to_numpy(float), "")
     return (
         answer,
@@ -82,7 +82,7 @@ def faults_by_kind(killed: Rows) -> None:
         "other": "Other",
         "left": "Survive",
     }
-    display.table(rows, names, caption="Other: a fault at launch, a crash, or no end")
+    display.table(rows, names, caption="Other: the launch fails, a crash, or a run without end")
 
 
 def mutants_by_operator(killed: Rows) -> None:
@@ -101,7 +101,7 @@ def mutants_by_operator(killed: Rows) -> None:
     display.table(
         table,
         columns,
-        caption="by who noticed first; other: launch fault, crash, no end; same: equivalent; open: a hole",
+        caption="by who noticed first; other: as above; same: computes the same; open: a hole",
     )
 
 

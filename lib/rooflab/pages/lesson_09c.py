@@ -24,7 +24,7 @@ def opening(evidence: Any, gpu: str) -> Opening:
     answer = f"No library was measured side by side on the {gpu}."
     if len(rivals):
         answer = f"A library is faster at {len(behind)} of {len(rivals)} points measured side by side on the "
-        answer += f"{gpu}, ours at {ahead}."
+        answer += f"{gpu}, ours at {ahead}; {len(rivals) - len(behind) - ahead} are level, within 2 %."
     if len(behind):
         worst = behind.sort_values("gain").iloc[0]
         answer += f" We are furthest behind {worst['name']}, which is {display.times(1 / worst['gain'])} "
@@ -140,7 +140,7 @@ def slower_rungs(evidence: Any, gpu: str) -> Rows:
 def given_up() -> None:
     """Show what the sources' authors tried and gave up."""
     given_up = regressions.given_up()
-    names = {"change": "Tried", "brought": "Brought", "gpu": "On", "where": "Stands in"}
+    names = {"change": "Tried", "brought": "Brought", "gpu": "On", "where": "Source"}
     display.table(given_up, names)
 
 
@@ -177,7 +177,7 @@ def takeaway(rivals: Rows, gpu: str, behind: Rows, slower: Rows) -> None:
     ahead = (rivals["gain"] > crossover.LEVEL).sum()
     lines = [
         f"- Against libraries measured beside it on the {gpu}, ours is ahead in {ahead} of {len(rivals)} "
-        f"comparisons and behind in {len(behind)}."
+        f"comparisons, level in {len(rivals) - ahead - len(behind)} and behind in {len(behind)}."
         if len(rivals)
         else f"- No library was measured beside it on the {gpu}.",
         "- A comparison needs its shape, clock and day. Without them it cannot be repeated.",

@@ -152,16 +152,28 @@ def test_a_kernel_is_whole_with_its_helpers_marks_and_changes(monkeypatch: pytes
     assert "+    __shared__ float x_tile[TILE];" in beside
 
 
-def test_a_folded_kernel_keeps_its_pseudocode_in_sight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folded_kernel_keeps_its_pseudocode_and_callouts_in_sight(monkeypatch: pytest.MonkeyPatch) -> None:
     notes = {"y[column] = sum;": "One thread a column stores."}
     text = kernel(monkeypatch, COALESCED, "for each column:\n    sum", notes, below=STRIDED, folded=True)
     before, _, inside = text.partition('<details class="source"><summary>The whole kernel: ')
     assert "for each column" in before and "```cuda" not in before
-    assert (
-        "```cuda" in inside and "One thread a column stores." in inside and "Changes from 1_strided" in inside
-    )
+    called = next(line for line in COALESCED.path.read_text().splitlines() if "y[column] = sum;" in line)
+    assert f"1. `{called.strip()}` <br>One thread a column stores." in before, "the note quotes its line"
+    assert "```cuda" in inside and "// ①" in inside and "Changes from 1_strided" in inside
+    assert "One thread a column stores." not in inside
     assert text.count("<details") == text.count("</details>") == 2
     assert "<details" not in kernel(monkeypatch, COALESCED)
+
+
+@pytest.mark.parametrize("stem", CELLS)
+def test_at_most_two_kernels_of_a_page_are_unfolded(stem: str) -> None:
+    said = [
+        output.get("data", {}).get("text/markdown", "")
+        for c in CELLS[stem]
+        for output in c.get("outputs", [])
+    ]
+    kernels = [text for text in said if 'class="rooflab-kernel"' in text]
+    assert sum('<details class="source">' not in text for text in kernels) <= 2
 
 
 def test_a_lost_callout_or_helper_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

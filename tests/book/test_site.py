@@ -214,12 +214,13 @@ display.say("A warp, and an SM.")
 notes = {"sum = warp_sum": "Five shuffles.", "if (lane == 0)": "One lane stores."}
 below, rung = gemv.LADDERS["gemv"][:2]
 page.kernel(below, "for each column:\\n    sum", notes, helpers=["warp_sum"])
-page.kernel(rung, "", {"__shared__": "A tile of x."}, below=below)"""
+page.kernel(rung, "", {"__shared__": "A tile of x."}, below=below)
+page.kernel(rung, "", {"__shared__": "A tile of x."}, below=below, folded=True)"""
 
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a lesson with two whole kernels, a hidden cell, terms in its text and in what it shows."""
+    """The page of a lesson with three kernels, the last folded, a hidden cell, terms in text and outputs."""
     import nbformat
     from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
@@ -267,7 +268,7 @@ def test_terms_callouts_and_changes_in_a_browser(read: Path) -> None:
             assert card.is_hidden()
         page.locator("a.rooflab-term", has_text="lane").first.hover()
         assert card.is_visible()
-        first, second = page.locator(".rooflab-kernel").all()
+        first, second, folded = page.locator(".rooflab-kernel").all()
         marks, notes = first.locator(".mark").all(), first.locator(".callouts li").all()
         assert [mark.text_content() for mark in marks] == ["①", "②"]
         for mark, note in zip(marks, notes, strict=True):  # the note stands beside its line
@@ -281,6 +282,13 @@ def test_terms_callouts_and_changes_in_a_browser(read: Path) -> None:
         page.keyboard.press("ArrowRight")
         assert changes.get_attribute("aria-selected") == "true" and second.locator(".whole").is_hidden()
         assert second.get_by_text("+    __shared__").is_visible()
+        note = folded.get_by_text("A tile of x.")
+        assert note.is_visible() and folded.locator(".whole").is_hidden()
+        folded.get_by_text("The whole kernel").click()
+        above, code = note.bounding_box(), folded.locator(".whole").bounding_box()
+        assert above and code and above["y"] + above["height"] < code["y"], (
+            "a folded kernel's notes stay above"
+        )
         page.set_viewport_size({"width": 400, "height": 900})
         note, code = notes[0].bounding_box(), first.locator(".highlight-cuda").bounding_box()
         assert note and code and note["y"] > code["y"] + code["height"], "below the code on a phone"

@@ -1,5 +1,8 @@
 """What lesson 06 claims of the recorded H200, and that its pages say what the rows say."""
 
+import re
+
+import nbformat
 import numpy as np
 import pytest
 from pages_read import said
@@ -8,9 +11,13 @@ from rooflab.claims import COURSE, Evidence, scorecard, select
 from rooflab.hardware import roofline
 from rooflab.numerics import model_shapes
 from rooflab.ops import attention as op
+from rooflab.pages.lesson_06e import STEPS
+from rooflab.paths import NOTEBOOKS
 from rooflab.records.case import Case
+from rooflab.runtime import nvrtc
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
+from rooflab.view import display
 
 OWN = [rung.name for rung in op.LADDERS["attention"]]
 
@@ -234,3 +241,47 @@ def test_the_source_s_own_share_is_near_what_it_says():
     shares = analysis.source_share()
     assert shares["share"].iloc[0] == pytest.approx(analysis.SHARE, abs=0.05)
     assert shares["attention_ms"].is_monotonic_decreasing
+
+
+def test_every_rung_s_prediction_gets_its_verdict(ladder):
+    page = said("06_attention.ipynb")
+    for name in OWN[:7]:
+        line = next(line for line in page.splitlines() if f"`{name}`, **predicted**: at least" in line)
+        least, us = (float(text.replace(",", "")) for text in re.findall(r"(?:least|: )\s*([\d,]+) µs", line))
+        assert us == pytest.approx(ladder.loc[ladder["impl"] == name, "median_us"].min(), abs=0.5)
+        assert f"{display.times(us / least)} times" in line.partition("**Verdict**")[2], line
+    assert page.count("**Verdict**") == 7 + 2  # and on the datasheet's bounds and on DRAM
+
+
+def test_the_reads_of_a_key_are_derived(h200):
+    case = next(c for c in study.ladder(128, device=h200.sized) if c.impl == "1_scalar")
+    shape = study.shape_of(case)
+    times = study.requested_bytes(case) / (2 * shape.context * shape.kv_heads * shape.head_dim * 2)
+    share, seen = study.HEADS // study.KV_HEADS, (shape.context + 1) / 2
+    assert times == pytest.approx(share * seen, rel=1e-3)
+    assert f"{times:,.0f} times: for {share} query heads × {seen:,.1f} queries" in said("06_attention.ipynb")
+
+
+def test_the_page_explains_the_names_that_its_kernels_share():
+    cells = nbformat.read(NOTEBOOKS / "06_attention.ipynb", as_version=4).cells
+    (table,) = (c.source for c in cells if c.source.startswith("The kernels of this page share"))
+    shared = nvrtc.headers_of(op.LADDERS["attention"][0].path.read_text())["common/attention.cuh"]
+    declared = set(re.findall(r"(?:typedef \w+ |#define |struct |__device__ inline \w+ )(\w+)", shared))
+    code = "\n".join(re.findall(r"```cuda\n(.*?)\n```", said("06_attention.ipynb"), re.DOTALL))
+    used = {name for name in declared if re.search(rf"\b{name}\b", code)}
+    assert used >= {"Element", "NOTHING", "Seen", "seen_from", "inverse", "rounded_pair"}
+    for name in [*used, "start", "context", "window"]:
+        assert re.search(rf"`{name}\b", table), f"{name} is not explained"
+
+
+def test_one_sentence_of_06c_and_its_chart_have_one_line(h200):
+    found = answers(h200, "tolerance")
+    worst, rounding = found.groupby("impl")["worst_rms"].max(), found["rounding"].max()
+    within = (worst <= 1.005 * rounding).sum()
+    assert f"{within} of {len(worst)} kernels err by no more than that" in said("06c_trust.ipynb")
+    assert "Verdict on the predicted errors" in said("06c_trust.ipynb")
+
+
+def test_06e_says_how_many_of_its_steps_the_chart_has(h200):
+    page = said("06e_build.ipynb")
+    assert f"{len(STEPS)} of them are also rungs" in page and f"The {len(STEPS)} steps that are rungs" in page

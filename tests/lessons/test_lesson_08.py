@@ -6,6 +6,7 @@ import pytest
 from pages_read import said
 from rooflab import claims, engine, lab
 from rooflab.analysis import ablation
+from rooflab.pages import held
 from rooflab.studies import decode, decode_checks, hf, prefill
 
 
@@ -182,3 +183,16 @@ def test_the_law_of_phases_fits_formats_and_models(h200, rows):
     last = decode.best("fp16", h200.sized)
     fixed, rate, table = ablation.law(rows, last, h200.roof["dram_read"].value)
     assert len(table) >= 6 and 0 < fixed < 10 and rate <= 1.001 * h200.roof["dram_read"].value
+
+
+def test_predictions_get_their_verdict(rows):
+    """The step that moves operators into products, and the roof, where it is the prediction."""
+    climb = ablation.ladder(rows, "int4_g128").set_index("impl")
+    page, fused = said("08_decoder.ipynb"), climb.loc["1_kernel_per_phase"]
+    verdict = f"`1_kernel_per_phase`: predicted {fused.predicted:,.0f} tok/s, measured {fused.tok_s:,.0f}"
+    assert f"{verdict}, {fused.tok_s / fused.predicted:.2f} of it. It does not hold" in page
+    best = climb.loc["7_split_k"]
+    assert f"the roof, {best.predicted:,.0f} tok/s, is an upper bound" in page
+    assert f"at most {best.share / 100:.2f} of it (`7_split_k`)" in page
+    assert "measured ÷ predicted" in page
+    assert [held(ratio)[:8] for ratio in (0.79, 1.25, 1.3)] == ["It does ", "It holds", "It does "]

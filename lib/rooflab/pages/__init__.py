@@ -16,6 +16,15 @@ from rooflab.view import display, plot
 Rows = Any
 # What page.opening takes: the answer, what the reader will be able to do, the chart with its caption, if any.
 Opening = tuple[str, Sequence[str], tuple[Figure, str] | None]
+NEAR = 1.25  # a prediction holds where the measured time is within this factor of it
+
+
+def held(ratio: float) -> str:
+    """The verdict on a predicted time of which the measured one is `ratio` times, as a sentence."""
+    if ratio != ratio:
+        return "Not measured."
+    within = 1 / NEAR <= ratio <= NEAR
+    return f"It holds within {NEAR - 1:.0%}." if within else f"It does not hold within {NEAR - 1:.0%}."
 
 
 def one_line(facts: Mapping[str, object]) -> None:

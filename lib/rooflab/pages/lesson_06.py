@@ -10,7 +10,7 @@ from rooflab.analysis import attention as analysis
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
-from rooflab.pages import Opening, Rows
+from rooflab.pages import NEAR, Opening, Rows
 from rooflab.pages import facts as facts
 from rooflab.records.case import Case
 from rooflab.studies import attention as study
@@ -27,8 +27,10 @@ def opening(rows: Rows, again: Rows, gpu: object, seq: int, peak: float) -> Open
     """The first screen: what the ladder gains, its share of the matrix roof, and the ladder."""
     own = rows[rows["kind"] == "own"]
     first, best = own.iloc[0], own.sort_values("median_us").iloc[0]
+    seen, share = (seq + 1) / 2, study.HEADS // study.KV_HEADS
     answer = (
-        f"{first['impl']} reads each key {again['times'].iloc[0]:,.0f} times. FlashAttention keeps a tile of "
+        f"{first['impl']} reads each key {again['times'].iloc[0]:,.0f} times: for {share} query heads × "
+        f"{seen:,.1f} queries that see it on average. FlashAttention keeps a tile of "
         f"queries on the chip and streams the keys past it: {best['impl']} is "
         f"{display.speed(first['median_us'] / best['median_us'])} on the {gpu}, with "
         f"{best['tflop_s']:,.0f} TFLOP/s"
@@ -57,8 +59,8 @@ def l2_rate(here: Lab) -> float:
 
 
 def predicted_then_measured(rows: Rows, again: Rows, here: Lab, *names: str) -> None:
-    """Say of each rung what its reads from L2 and its products allow, and what was measured: by its fastest
-    row, beside the rung below.
+    """Say of each rung the least time that its reads from L2 and its products allow, what was measured, their
+    ratio and what it says: by its fastest row, beside the rung below.
     """
     own = rows[rows["kind"] == "own"].sort_values("median_us").drop_duplicates("impl").set_index("impl")
     ladder = [name for name in dict.fromkeys(again["impl"]) if name in own.index]
@@ -70,13 +72,24 @@ def predicted_then_measured(rows: Rows, again: Rows, here: Lab, *names: str) -> 
         reading, products = 1e6 * gb / rate, float(row["predicted_us"])
         bound = max(products, reading) if reading == reading else products
         why = f"{gb:,.1f} GB from L2 at {rate:,.0f} GB/s" if bound == reading else "its products"
-        text = f"`{name}`, **predicted**: {bound:,.0f} µs ({why}). **Measured**: {us:,.0f} µs"
+        text = f"`{name}`, **predicted**: at least {bound:,.0f} µs ({why}). **Measured**: {us:,.0f} µs"
         at = ladder.index(name)
         if at:
             text += f", {display.speed(own.loc[ladder[at - 1], 'median_us'] / us)} as `{ladder[at - 1]}`"
-        lines.append(text + (", less, since some reads never reach L2." if us < bound else "."))
+        lines.append(f"{text}. {_verdict(us / bound, bound == reading)}")
     if lines:
         display.say(lines[0] if len(lines) == 1 else "\n".join(f"- {line}" for line in lines))
+
+
+def _verdict(ratio: float, reads: bool) -> str:
+    """What a rung's time says that is `ratio` times the least by its reads from L2, or by its products."""
+    if ratio > NEAR:
+        return f"**Verdict**: {display.times(ratio)} times the bound, which holds but is not the limit."
+    text = f"**Verdict**: {display.times(ratio)} times the bound. "
+    if reads:
+        text += "Its reads from L2 limit it"
+        return text + ("; some are answered before they reach L2." if ratio < 1 else ".")
+    return text + "Its arithmetic limits it."
 
 
 def rereads_of_source(rung: str) -> None:
@@ -103,7 +116,8 @@ def least_times(seq: int, heads: int, head_dim: int, kv_heads: int, sheet: Any) 
     display.table(least, {"what": "No faster than", "us": "µs"}, {"us": "{:,.1f}"})
     display.say(
         f"{pairs:,} pairs a head, {flops / 1e9:,.0f} GFLOP in {once / 1e6:,.0f} MB: "
-        f"{flops / once:,.0f} operations a byte. DRAM should not be the limit."
+        f"{flops / once:,.0f} operations a byte. Prediction: DRAM is not the limit, "
+        "and no kernel takes less than its own arithmetic."
     )
     return flops, once
 
@@ -115,10 +129,19 @@ def measured(rows: Rows) -> None:
     own = rows["kind"] == "own"
     rows["gain"] = (rows["median_us"].shift() / rows["median_us"]).where(own & own.shift(fill_value=False))
     names_of = {"who": "Rung or peer", "off": "Error ÷ allowed"}
-    names_of |= {"predicted_us": "By datasheet (µs)", "median_us": "Median (µs)"}
-    names_of |= {"gain": "× the row above", "registers": "Registers"}
-    forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.0f}") | {"off": "{:.0%}", "gain": "{:.2f}"}
-    display.table(rows, names_of, forms)
+    rows["over"] = rows["median_us"] / rows["predicted_us"]
+    names_of |= {"predicted_us": "Datasheet: at least (µs)", "median_us": "Median (µs)"}
+    names_of |= {"over": "Median ÷ least", "gain": "× the row above", "registers": "Registers"}
+    forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.0f}") | {"off": "{:.0%}"}
+    display.table(rows, names_of, forms | dict.fromkeys(("over", "gain"), "{:.2f}"))
+    judged = rows.dropna(subset=["over"]).sort_values("over")
+    if len(judged):
+        faster = judged.loc[judged["over"] < 1, "who"]
+        near = judged.iloc[0]
+        text = f"**Verdict**: {len(judged) - len(faster)} of {len(judged)} take no less than "
+        text += "the datasheet allows. "
+        text += f"Faster than its bound: {display.listed(faster)}. " if len(faster) else ""
+        display.say(f"{text}The nearest is {near['who']}, at {near['over']:.2f} times its bound.")
 
 
 def against_peers(rows: Rows, gpu: str) -> None:
@@ -223,7 +246,13 @@ def limits(counted: Rows, fp32: float) -> None:
     is the busiest in the others, and the bank conflicts; `fp32` is the datasheet's peak.
     """
     near = counted["reached"] / counted["allowed"]
-    text = f"DRAM is never busy for more than {counted['dram_pct'].max():.0f} %. "
+    busy = counted["dram_pct"].max()
+    text = (
+        "as predicted, DRAM is not the limit"
+        if busy < 60
+        else "against the prediction, DRAM may be the limit"
+    )
+    text = f"**Verdict**: {text}. DRAM is never busy for more than {busy:.0f} %. "
     limited = near > 0.6
     if limited.any():
         shares = [

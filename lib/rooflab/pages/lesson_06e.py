@@ -29,15 +29,21 @@ def opening(here: Lab) -> Opening:
     """The first screen: the rungs that the guide's steps lead to."""
     rows, names = _measured(here)
     first, last, gpu = rows.iloc[0], rows.iloc[-1], here.run["gpu"]
-    answer = "Yes, in five steps, each a kernel of 15 to 70 lines: the rungs that they lead to go from "
-    answer += f"{first['tflop_s']:,.1f} to {last['tflop_s']:,.0f} TFLOP/s on the {gpu}, "
+    answer = f"Yes, in five steps, each a kernel of 15 to 70 lines. {len(names)} of them are also rungs of "
+    answer += (
+        f"part 06's ladder, from {first['tflop_s']:,.1f} to {last['tflop_s']:,.0f} TFLOP/s on the {gpu}: "
+    )
     answer += f"{display.speed(first['median_us'] / last['median_us'])}."
     able = (
         "write causal attention by its definition, and in one pass",
         "share a tile of keys between warps without a race",
         "fill a tensor core's fragments, and pad shared memory against bank conflicts",
     )
-    return answer, able, bars(rows, names, gpu, "The same steps in the ladder of part 06", y="tflop_s")
+    return (
+        answer,
+        able,
+        bars(rows, names, gpu, f"The {len(names)} steps that are rungs of part 06's ladder", y="tflop_s"),
+    )
 
 
 def takeaway(here: Lab) -> None:

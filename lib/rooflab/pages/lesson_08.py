@@ -12,6 +12,8 @@ from rooflab.claims import scorecard
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import Opening, Rows, bars
+from rooflab.pages.lesson_08_predictions import predictions as predictions
+from rooflab.pages.lesson_08_predictions import predictions_held as predictions_held
 from rooflab.records.store import Store
 from rooflab.studies import decode
 from rooflab.view import display, explorer, plot
@@ -69,20 +71,6 @@ def bytes_and_roofs(lab: Lab, model: Any) -> Any:
     return roof
 
 
-def predictions(lab: Lab, cases: list[Any]) -> tuple[Rows, str, Rows]:
-    """Show the tokens a second predicted for every step, folded; all rows, the GPU, those of its model."""
-    rows = ablation.named(lab.measure("decode", cases))
-    gpu = lab.run.gpu
-    here = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT)]
-    predicted = here[here.usual].assign(tok=1e6 / here.predicted_us)
-    wide = predicted.pivot_table("tok", "impl", "format", sort=False)
-    wide = wide.reindex([w for w in ablation.WAYS if w in wide.index]).reset_index()
-    heads = {"impl": "step"} | {f: n for f, n in ablation.FORMATS.items() if f in wide}
-    caption = "Predicted for every step and format, tok/s"
-    display.table(wide, heads, dict.fromkeys(ablation.FORMATS, "{:,.0f}"), caption, folded=True)
-    return rows, gpu, here
-
-
 def logit_errors(here: Rows) -> None:
     """Show the largest error of a logit by weights, folded, and say how many ways passed."""
     shown = here.assign(part=here.error / here.error_budget)
@@ -115,14 +103,16 @@ def ladders(rows: Rows, gpu: str, here: Rows, format: str) -> dict[str, Any]:
     by format.
     """
     heads = {"impl": "step", "median_us": "µs a token", "tok_s": "tok/s", "gb_s": "GB/s"}
-    heads |= {"share": "% of the roof", "predicted": "predicted, tok/s", "gain": "× the step it builds on"}
+    heads |= {"predicted": "predicted, tok/s", "reached": "measured ÷ predicted"}
+    heads |= {"share": "% of the roof", "gain": "× the step it builds on"}
     forms = dict.fromkeys(("median_us", "tok_s", "gb_s", "predicted"), "{:,.0f}")
-    forms |= {"share": "{:.0f}", "gain": "{:.2f}"}
+    forms |= {"share": "{:.0f}", "gain": "{:.2f}", "reached": "{:.2f}"}
     climbs = {format: ablation.ladder(rows, format) for format in ablation.FORMATS}
     for each, climb in sorted(climbs.items(), key=lambda pair: pair[0] != format):
         if len(climb):
             size = climb.bytes.max() / 1e6
             caption = f"{ablation.FORMATS[each]}, {size:,.0f} MB a token, {gpu}"
+            climb["reached"] = climb.tok_s / climb.predicted
             display.table(climb, heads, forms, caption, folded=each != format)
     few = here[here.usual & (here.steps < here.steps.max())].drop_duplicates(["impl", "steps"])
     if len(few):
@@ -144,7 +134,7 @@ def ladder_drawn(climbs: dict[str, Any], format: str, roof: Any, gpu: str) -> No
 
 
 def largest_step(climbs: dict[str, Any], format: str) -> None:
-    """Say which step brings the most, which bring nothing, and how far predictions hold."""
+    """Say which step brings the most, and which bring nothing."""
     mine = climbs[format] if len(climbs[format]) else climbs["fp16"]
     own = mine[mine.kind == "own"].dropna(subset=["gain"])
     step = own.sort_values("gain").iloc[-1]
@@ -159,14 +149,6 @@ def largest_step(climbs: dict[str, Any], format: str) -> None:
     )
     text += f"Not every step is faster: {', '.join(slower)}." if slower else "No step is slower."
     display.say(text)
-    broken = mine.dropna(subset=["off"]).sort_values("off")
-    if len(broken):
-        display.say(
-            f"Of the predictions for {ablation.FORMATS[best.format]}, that of "
-            f"`{broken.iloc[(broken.off - 1).abs().argmin()].impl}` comes nearest, off by "
-            f"{abs(broken.off - 1).min():.0%}; that of `{broken.iloc[-1].impl}` is furthest off: it takes "
-            f"{broken.off.iloc[-1]:.1f} times as long as predicted."
-        )
 
 
 def beside_others(rows: Rows, lab: Lab, published: Store, gpu: str) -> dict[str, Any]:

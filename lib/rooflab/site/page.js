@@ -111,7 +111,7 @@
 
   // Callouts beside their lines where the window has room, each under the one before it.
   function beside(root) {
-    const whole = root.querySelector(".whole"), notes = root.querySelectorAll(".callouts > ol > li");
+    const whole = root.querySelector(".whole"), notes = root.querySelectorAll(".whole .callouts > ol > li");
     if (!whole || whole.hidden || !notes.length) return;
     const found = root.querySelectorAll(".mark");
     let wide = window.matchMedia("(min-width: 1300px)").matches;

@@ -82,24 +82,29 @@ def kernel(
     does, in Markdown; they are numbered by their lines. `helpers` are functions of kernels/common that carry
     the idea, shown before the kernel: a name, or the beginning of a signature where a name is overloaded
     ("load_streaming(const uint4*"). `built` leaves only what these macros do of rung and helpers, as
-    display.as_built says. `folded` puts all but the pseudocode behind a line to click, for a rung that is
-    much like one that the page shows whole. Raises UsageError where a callout or a helper is not found.
+    display.as_built says. `folded` puts the source and the changes behind a line to click, for every kernel
+    of a page but its main ones; pseudocode and callouts stay in sight, each callout under the line that it
+    explains. Raises UsageError where a callout or a helper is not found.
     """
     text = body_of(rung, built).strip("\n")
     inlined = [helper(rung, each, built) for each in helpers]
     includes, text = _includes(text)
     text = "\n\n".join([*includes, *inlined, text])
     code, notes = _marked(text, callouts or {}, rung)
+    listed = "\n".join(
+        f"{number}. {f'{_quoted(line)} <br>' if folded else ''}{note}"
+        for number, (line, note) in enumerate(notes, 1)
+    )
     head = f"**`{rung.operator}/{rung.name}`**: {rung.idea}.{_launch(rung, built or {})}"
     parts = [f'<div class="rooflab-kernel">\n\n{head}']
     if pseudocode:
         parts.append(f"```text\n{pseudocode.strip(chr(10)).rstrip()}\n```")
     if folded:
+        parts += [f'<div class="callouts">\n\n{listed}\n\n</div>'] if notes else []
         summary = f"The whole kernel: {len(code.splitlines())} lines"
         parts.append(f'<details class="source"><summary>{summary}</summary>')
     parts.append(f'<div class="whole">\n\n```cuda\n{code}\n```')
-    if notes:
-        listed = "\n".join(f"{number}. {note}" for number, note in enumerate(notes, 1))
+    if notes and not folded:
         parts.append(f'<div class="callouts popout">\n\n{listed}\n\n</div>')
     parts.append("</div>")
     if below is not None:
@@ -141,8 +146,10 @@ def _includes(text: str) -> tuple[list[str], str]:
     return [head] if head else [], "\n".join(lines[count:])
 
 
-def _marked(text: str, callouts: Mapping[str, str], rung: Rung) -> tuple[str, list[str]]:
-    """The source with a mark at the end of each called line, and the notes in the order of the marks."""
+def _marked(text: str, callouts: Mapping[str, str], rung: Rung) -> tuple[str, list[tuple[str, str]]]:
+    """The source with a mark at the end of each called line; each such line, unmarked, and its note, in the
+    order of the marks.
+    """
     lines, at = text.splitlines(), dict[int, str]()
     for piece, note in callouts.items():
         places = [number for number, line in enumerate(lines) if piece in line]
@@ -151,9 +158,15 @@ def _marked(text: str, callouts: Mapping[str, str], rung: Rung) -> tuple[str, li
         if places[0] in at or lines[places[0]].endswith("\\"):
             raise UsageError(f"the line with {piece!r} can't take a callout: it has one, or continues below.")
         at[places[0]] = note
+    notes = [(lines[number], at[number]) for number in sorted(at)]
     for mark, number in zip(MARKS, sorted(at), strict=False):
         lines[number] += f"  {mark}" if "//" in lines[number] else f"  // {mark}"
-    return "\n".join(lines), [at[number] for number in sorted(at)]
+    return "\n".join(lines), notes
+
+
+def _quoted(line: str) -> str:
+    """A line of a source as code in a sentence, without its own comment."""
+    return f"`{line.partition('//')[0].strip()}`"
 
 
 def _launch(rung: Rung, built: Mapping[str, int]) -> str:

@@ -1,0 +1,56 @@
+"""What lesson 08's page shows of its predictions: those of every step, and whether they held."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rooflab.analysis import ablation
+from rooflab.lab import Lab
+from rooflab.pages import NEAR, Rows, held
+from rooflab.studies import decode
+from rooflab.view import display
+
+
+def predictions(lab: Lab, cases: list[Any]) -> tuple[Rows, str, Rows]:
+    """Show the tokens a second predicted for every step, folded; all rows, the GPU, those of its model."""
+    rows = ablation.named(lab.measure("decode", cases))
+    gpu = lab.run.gpu
+    here = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & (rows.seq == decode.PROMPT)]
+    predicted = here[here.usual].assign(tok=1e6 / here.predicted_us)
+    wide = predicted.pivot_table("tok", "impl", "format", sort=False)
+    wide = wide.reindex([w for w in ablation.WAYS if w in wide.index]).reset_index()
+    heads = {"impl": "step"} | {f: n for f, n in ablation.FORMATS.items() if f in wide}
+    caption = "Predicted for every step and format, tok/s"
+    display.table(wide, heads, dict.fromkeys(ablation.FORMATS, "{:,.0f}"), caption, folded=True)
+    return rows, gpu, here
+
+
+def predictions_held(climbs: dict[str, Any], format: str) -> None:
+    """Say of the predictions for a format, or for FP16 where that is empty, which held: that of
+    1_kernel_per_phase, the roof where it is the prediction, and how many of all.
+    """
+    mine = climbs[format] if len(climbs[format]) else climbs["fp16"]
+    mine = mine.dropna(subset=["off", "share"])
+    name, text = ablation.FORMATS[mine.format.iloc[0]] if len(mine) else "", ""
+    for fused in mine[mine.impl == "1_kernel_per_phase"].itertuples():
+        text += f"- `{fused.impl}`: predicted {fused.predicted:,.0f} tok/s, measured {fused.tok_s:,.0f}, "
+        text += f"{fused.tok_s / fused.predicted:.2f} of it. {held(fused.off)}"
+        text += " A phase takes longer than its product: see below.\n" if fused.off > NEAR else "\n"
+    by_roof = mine[(mine.tok_s / mine.predicted - mine.share / 100).abs() < 0.005]
+    if len(by_roof):
+        best = by_roof.sort_values("tok_s").iloc[-1]
+        listed = display.listed(f"`{each}`" for each in by_roof.impl)
+        text += f"- {listed}: the roof, {best.predicted:,.0f} tok/s, is an upper bound. Measured: "
+        text += (
+            f"{by_roof.tok_s.min():,.0f} to {best.tok_s:,.0f} tok/s, at most {best.share / 100:.2f} of it "
+        )
+        text += f"(`{best.impl}`).\n"
+    law = mine.drop(by_roof.index)
+    if len(law):
+        near, far = law.iloc[(law.off - 1).abs().argmin()], law.sort_values("off").iloc[-1]
+        right = law.off.between(1 / NEAR, NEAR).sum()
+        text += f"- Of the other {len(law)} predictions {right} hold within {NEAR - 1:.0%}. Nearest: "
+        text += f"`{near.impl}`, off by {abs(near.off - 1):.0%}. Furthest: `{far.impl}`, which takes "
+        text += f"{far.off:.1f} times as long as predicted."
+    if text:
+        display.say(f"Did the predictions hold, in {name}?\n\n{text}")

@@ -87,9 +87,9 @@ def rounding_held(some: Rows, guess: dict[str, float]) -> None:
     beyond = table[table["ratio"] > NEAR]
     if len(beyond):
         display.say(
-            f"Above the prediction: {display.listed(beyond['impl'])}. Predicted is a typical error, measured the "
-            "largest of all. Where a query sees few keys, errors of rounded weights do not average out, and a "
-            "score's error grows with the score."
+            f"Above the prediction: {display.listed(beyond['impl'])}. Predicted is a typical error, measured "
+            "the largest of all. Where a query sees few keys, errors of rounded weights do not average out, "
+            "and a score's error grows with the score."
         )
 
 

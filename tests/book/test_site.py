@@ -284,7 +284,7 @@ def test_terms_callouts_and_changes_in_a_browser(read: Path) -> None:
         assert second.get_by_text("+    __shared__").is_visible()
         note = folded.get_by_text("A tile of x.")
         assert note.is_visible() and folded.locator(".whole").is_hidden()
-        folded.get_by_text("The whole kernel").click()
+        folded.locator("details.source > summary").click(position={"x": 5, "y": 5})
         above, code = note.bounding_box(), folded.locator(".whole").bounding_box()
         assert above and code and above["y"] + above["height"] < code["y"], (
             "a folded kernel's notes stay above"

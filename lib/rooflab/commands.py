@@ -294,7 +294,7 @@ def validate(asked: argparse.Namespace) -> int:
 
 def report(asked: argparse.Namespace) -> int:
     """Run the series and build the site; the last line printed is the path of the page to open."""
-    from rooflab.book import lessons, pages, parameters, readme, run, site
+    from rooflab.book import home, lessons, pages, parameters, readme, run, site
     from rooflab.hardware import device
     from rooflab.records.store import Store
 
@@ -317,7 +317,7 @@ def report(asked: argparse.Namespace) -> int:
         store = Store(
             Path(os.environ.get("ROOFLAB_STORE") or paths.BUILD / "data"), device.slug(facts["gpu"])
         )
-    way = pages.the_way(store, [lessons.opening(path) for path in done]) + pages.pictures(store)
+    way = home.the_way(store, [lessons.opening(path) for path in done]) + home.pictures(store)
     page = site.build(done, readme.markdown(store), around=pages.make(done), way=way)
     _say(f"\n{page}")
     return _ending(outcomes)

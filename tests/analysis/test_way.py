@@ -5,7 +5,7 @@ import re
 import pytest
 from rooflab import lab
 from rooflab.analysis import way
-from rooflab.book import lessons, pages
+from rooflab.book import home, lessons
 from rooflab.records.store import Store
 
 STEMS = [lesson.stem for lesson in lessons.all_lessons()]
@@ -48,14 +48,14 @@ def test_without_a_recording_it_names_the_step_and_no_figure(tmp_path):
     bare = Store(tmp_path, "bare")
     said = way.place("08", bare)
     assert not re.search(r"\d tok", said) and "steps 6, 7, 8 and 9 of 9" in said
-    assert way.bars(bare, STEMS) == "" and pages.the_way(bare, []) == ""
+    assert way.bars(bare, STEMS) == "" and home.the_way(bare, []) == ""
 
 
 def test_the_home_s_bars_lead_to_lessons_that_the_site_has(store):
     found = [lessons.opening(lesson.path) for lesson in lessons.all_lessons()]
-    text = pages.the_way(store, found)
+    text = home.the_way(store, found)
     assert text.startswith(f"## From {way.ends(way.ladder(store))}\n")
     assert set(re.findall(r'href="(\w+)\.html"', text)) == {step.lesson for step in way.STEPS}
-    assert "href" not in pages.the_way(store, [])
+    assert "href" not in home.the_way(store, [])
     widths = [float(width) for width in re.findall(r"width: ([\d.]+)%", text)]
     assert max(widths) == 70 and len(widths) == len(way.STEPS)

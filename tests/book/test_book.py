@@ -7,8 +7,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from nbformat import v4
 from rooflab import dispatch, paths
-from rooflab.book import executions, glossary, lessons, pages
+from rooflab.book import executions, glossary, home, lessons, pages
 from rooflab.records.store import Store, published_devices
 
 TERMS = glossary.terms()
@@ -36,15 +37,31 @@ def test_every_lesson_begins_with_its_title_and_a_question() -> None:
 
 
 def test_every_path_leads_to_lessons_and_a_longer_one_holds_the_shorter() -> None:
-    *limited, (_, _, everything) = pages.PATHS
-    assert everything == () and pages.chosen(OPENINGS, ()) == OPENINGS
+    *limited, (_, _, everything) = home.PATHS
+    assert everything == () and home.chosen(OPENINGS, ()) == OPENINGS
     assert set(limited[0][2]) < set(limited[1][2])
     for _, _, names in limited:
         assert list(names) == sorted(names)
-        assert [one.name for one in pages.chosen(OPENINGS, names)] == list(names)
-    text = pages.contents(OPENINGS)
+        assert [one.name for one in home.chosen(OPENINGS, names)] == list(names)
+    hour, day = (sum(one.words for one in home.chosen(OPENINGS, names)) for _, _, names in limited)
+    assert 40 < hour / home.PACE <= 65, "an hour is an hour of reading"
+    assert day / home.PACE / 60 < 8
+    text = home.contents(OPENINGS)
+    assert f"; {hour / home.PACE:.0f} minutes of reading." in text
     for one in OPENINGS:
         assert f"]({one.stem}.ipynb)" in text and one.question in text
+
+
+def test_the_words_of_a_page_are_those_that_it_shows() -> None:
+    table = {"text/markdown": "two words", "text/html": "<b>never</b> read", "text/plain": "nor this"}
+    html = {"text/html": '<img alt="hidden"> seen <details>not <details>this</details> folded</details>'}
+    cells = [
+        v4.new_markdown_cell("A [link here](with_a_target.ipynb) and 12"),
+        v4.new_code_cell("code = 1", outputs=[v4.new_output("display_data", table)]),
+        v4.new_code_cell("", outputs=[v4.new_output("display_data", html)]),
+        v4.new_code_cell("", outputs=[v4.new_output("stream", text="printed line")]),
+    ]
+    assert lessons.words(cells) == 3 + 2 + 1 + 2
 
 
 def test_a_lesson_ends_with_a_link_to_the_next() -> None:

@@ -264,7 +264,26 @@ def test_readme_names_what_other_weights_take_in_memory() -> None:
         row | {"impl": "larger", "format": "fp16", "bytes": 190, "median_us": 1.0, "n": 16},
     ]
     shown = readme._other_weights(pd.DataFrame(rivals), ours)
-    assert shown == "eights, fp8: 5.0 µs, 0.95× the bytes; halves, fp16: 12.0 µs, 1.9× the bytes"
+    assert shown == [("eights", "fp8", "5.0 µs", "0.95× ours"), ("halves", "fp16", "12.0 µs", "1.9× ours")]
+
+
+def test_readme_says_the_shape_of_each_result_and_stays_narrow() -> None:
+    """A site's page gives a table about 105 letters; a wider one is cut off until it is scrolled."""
+    store = Store(paths.DATA, "h200")
+    shown, rows = readme.results(store), readme.compared(store)
+    assert list(shown["shape"]) == [readme.shape(row) for _, row in rows.iterrows()]
+    assert shown["shape"].str.contains(" heads of | × | elements").all()
+    for table in (
+        shown,
+        readme.kept_up(store),
+        readme.other_weights(store),
+        readme.models(store, every=False),
+    ):
+        assert len(table)
+        least = sum(
+            max(len(word) for text in (column, *table[column]) for word in text.split()) for column in table
+        )
+        assert least + 2 * len(table.columns) <= 105, list(table.columns)
 
 
 def test_readme_shows_a_published_peer_that_is_faster_than_the_recorded_ones() -> None:

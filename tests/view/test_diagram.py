@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from rooflab import simt
-from rooflab.book import pages
+from rooflab.book import home, readme
 from rooflab.errors import MissingRecording, UsageError
 from rooflab.hardware import device
 from rooflab.numerics.quant import pack_int4
@@ -60,7 +60,7 @@ def test_every_drawing_is_an_image_with_words_and_small(h200):
         tags = {child.tag.split("}")[1]: child.text for child in root if not list(child)}
         assert tags["title"] == drawing.title and tags["desc"] == drawing.says, name
         assert root.get("role") == "img" and len(drawing.says) > 60, name
-        assert len(text) < 27_000, f"{name} has {len(text)} bytes"
+        assert len(text) < 28_000, f"{name} has {len(text)} bytes"
         bundle = drawing._repr_mimebundle_()
         assert bundle["text/plain"] == f"{drawing.title}. {drawing.says}"
         assert base64.b64decode(re.search(r'base64,([^"]+)"', bundle["text/html"])[1]).decode() == text
@@ -366,10 +366,19 @@ def test_requests_of_shared_memory_are_found_by_their_code():
 def test_a_roofline_holds_every_recorded_kernel_and_the_recordings_roofs(h200):
     points = report.kernels(h200.store)
     assert len(points) > 60 and not points.duplicated(["study", "operator", "impl"]).any()
-    drawing = report.roofline(h200.store)
+    rows = readme.compared(h200.store)
+    drawing = report.roofline(h200.store, rows)
     assert f"{len(points)} kernels under a read roof" in drawing.says
+    table, drawn = readme.results(h200.store), drawing.svg()
+    for row in rows[rows["flops"] > 0].to_dict("records"):
+        share = f"{row['roof_fraction']:.0%}"
+        assert f"{row['operator']} {row['impl']} {share}" in drawing.says
+        assert f"{row['operator']} {share}<" in drawn, "the number beside the picture"
+        [shown] = table[table["operator"] == row["operator"]]["of its roof"]
+        assert shown.startswith(f"{share} of "), "the picture and the table show one shape"
     best = points.sort_values("roof_fraction").iloc[-1]
-    assert f"{best['operator']} {best['impl']} {best['roof_fraction']:.0%}" in drawing.says
+    text = home.pictures(h200.store)
+    assert f"`{best['impl']}` ({readme.shape(best)}) at {best['roof_fraction']:.0%} of" in text
     assert f"of the data sheet's {device.get('h200').fp16_tensor:,.0f} TFLOP/s" in drawing.says
     assert best["roof_fraction"] > 1, "a kernel above a measured roof needs that sentence"
     ET.fromstring(drawing.svg())
@@ -380,6 +389,6 @@ def test_a_gpu_stands_among_the_recorded_ones(h200, tmp_path):
     other = Store(tmp_path, altered.write(altered.RECORDINGS[2], tmp_path).name)
     drawing = report.places([h200.store, other], altered.GEFORCE)
     assert drawing.says.index("NVIDIA H200") < drawing.says.index(altered.GEFORCE), "the faster one is first"
-    text = pages.pictures(other)
+    text = home.pictures(other)
     assert text.count("rooflab-drawing") == 2, "its roofline, and its place beside the H200"
-    assert pages.pictures(Store(tmp_path, "nothing")) == ""
+    assert home.pictures(Store(tmp_path, "nothing")) == ""

@@ -139,7 +139,8 @@ def bars(store: Store, lessons: Collection[str]) -> str:
         if row["lesson"] in lessons:
             name = f'<a href="{row["lesson"]}.html">{name}</a>'
         bar = f'<span style="width: {70 * rate / most:.1f}%"></span> {rate:,.0f}'
-        says = f"{row['says']}, {row['format'].partition('_')[0].upper()}"
+        weights = row["format"].partition("_")[0].upper()
+        says = row["says"] if weights in row["says"] else f"{row['says']}, {weights}"
         rows.append(f'<tr><td>{says}</td><td>{name}</td><td class="way-bar">{bar}</td></tr>')
     head = "<tr><th>Step</th><th>Where</th><th>Tokens a second</th></tr>"
     return f'<table class="rooflab way">{head}\n' + "\n".join(rows) + "\n</table>"

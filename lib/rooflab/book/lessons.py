@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rooflab import paths
 from rooflab.errors import UsageError
@@ -57,11 +57,14 @@ def find(words: Iterable[str], folder: Path | None = None) -> list[Lesson]:
 
 
 class Opening(NamedTuple):
-    """What a lesson begins with: its file's stem, its title, and the question it asks."""
+    """What a lesson begins with: its file's stem, its title, and the question it asks; and how many words it
+    shows.
+    """
 
     stem: str
     title: str
     question: str
+    words: int
 
     @property
     def name(self) -> str:
@@ -73,8 +76,33 @@ def opening(notebook: Path) -> Opening:
     """The title and question of a lesson, from its first cell."""
     from rooflab.book import normal
 
-    text = normal.read(notebook).cells[0].source
+    cells = normal.read(notebook).cells
+    text = cells[0].source
     title = re.search(r"^# +(.+)$", text, re.MULTILINE)
     question = re.search(r"^\*\*(.+?)\*\*\s*$", text, re.MULTILINE | re.DOTALL)
     said = " ".join(question[1].split()) if question else ""
-    return Opening(notebook.stem, title[1].strip() if title else notebook.stem, said)
+    return Opening(notebook.stem, title[1].strip() if title else notebook.stem, said, words(cells))
+
+
+_FOLDED = re.compile(r"<details(?:(?!<details).)*?</details>", re.DOTALL)
+_MARKUP = re.compile(r"<[^>]*>|\]\([^)]*\)")
+
+
+def words(cells: Iterable[Any]) -> int:
+    """How many words a reader of a page meets: in its text and in what its cells show, kernels included,
+    without what is folded away.
+    """
+    texts = []
+    for cell in cells:
+        if cell.cell_type == "markdown":
+            texts.append(cell.source)
+        for shown in cell.get("outputs", []):
+            data = shown.get("data", {})
+            kinds = [kind for kind in ("text/markdown", "text/html", "text/plain") if kind in data]
+            texts.append("".join(data[kinds[0]] if kinds else shown.get("text", "")))
+    count = 0
+    for text in texts:
+        while text != (text := _FOLDED.sub("", text)):
+            pass
+        count += len(re.findall(r"[^\W\d_]{2,}", _MARKUP.sub("", text)))
+    return count

@@ -1,48 +1,23 @@
-"""The book around the lessons, as Markdown: contents with a path to read by, a page a device, how to add
+"""The book around the lessons, as Markdown: a page a device, how to add
 yours, which kernel to choose, and how the lessons last ran. All of it from recordings and the lessons."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from rooflab import dispatch, paths
-from rooflab.analysis import way
 from rooflab.book import executions, glossary, readme
 from rooflab.book.lessons import Opening, opening
 from rooflab.book.parameters import recorded_devices
 from rooflab.hardware import device, perf_model
 from rooflab.records.store import Store, published_devices
-from rooflab.studies import decode
-from rooflab.view.diagram import report
 
-# What to read with little time: each longer path holds the shorter one.
-PATHS = (
-    (
-        "An hour",
-        "CUDA from zero, what a roof is, why the order of reading matters, and what fewer bytes bring",
-        ("00", "01", "03", "04", "09"),
-    ),
-    (
-        "A day",
-        "every lesson's first part, and the parts that climb a whole ladder",
-        (
-            *("00", "00a", "01", "02", "03", "03b", "04", "04b"),
-            *("05", "05b", "05d", "06", "06b", "06e", "07", "08", "09"),
-        ),
-    ),
-    ("A week", "all of it in order, with the exercises", ()),
-)
 _FORMATS = {"fp16": "FP16", "int4_g128": "INT4, groups of 128", "q8_0": "Q8_0"}
 # GPUs that are often met, for predictions where nothing was recorded.
 _OTHERS = ("t4", "rtx-3060", "rtx-4090", "l4", "a100-80gb", "h100-sxm")
 _FOLDED = 12  # rows from which on a table of published figures is behind a line to click
-
-
-def chosen(found: Iterable[Opening], names: Sequence[str]) -> list[Opening]:
-    """The lessons of a path, by number and part, as far as there are; no names means all."""
-    return [one for one in found if not names or one.name in names]
 
 
 def make(notebooks: Sequence[Path]) -> dict[str, str]:
@@ -62,62 +37,19 @@ def make(notebooks: Sequence[Path]) -> dict[str, str]:
     return pages
 
 
-def contents(found: Sequence[Opening]) -> str:
-    """The paths through the lessons, then every lesson with its question."""
-    lines = ["## Where to begin", ""]
-    for name, why, names in PATHS:
-        links = ", ".join(f"[{one.name}]({one.stem}.ipynb)" for one in chosen(found, names))
-        lines += [f"- **{name}**: {why}. {links if names else f'All {len(found)} pages.'}"]
-    lines += ["", "Each page ends with a link to the next. Exercises need no GPU unless they say so.", ""]
-    lines += ["## Lessons", ""]
-    for one in found:
-        head = re.sub(r"^Lesson (\w+): ", r"\1 ", one.title)
-        stop = "" if head.endswith("?") else "."
-        lines += [f"- [{head}]({one.stem}.ipynb)" + (f"{stop} {one.question}" if one.question else "")]
-    return "\n".join([*lines, ""])
-
-
-def the_way(store: Store, found: Sequence[Opening]) -> str:
-    """The decoder's ladder, each step with the lesson that it comes from; nothing where none was recorded."""
-    climbed = way.ladder(store)
-    if climbed.empty:
-        return ""
-    lines = [f"## From {way.ends(climbed)}", ""]
-    text = (
-        f"What the course builds up to: {decode.MODEL} decodes one sequence on {_gpu(store)}, at first by a "
-    )
-    lines += [f"{text}library's own loop, at last by one kernel that makes all tokens."]
-    return "\n".join([*lines, "", way.bars(store, {one.stem for one in found}), ""])
-
-
-def pictures(store: Store) -> str:
-    """A recording's roofline and its GPU's place among the recorded ones, as HTML; nothing without roofs."""
-    if store.runs().empty:
-        return ""
-    others = [Store(paths.DATA, name) for name in recorded_devices(paths.DATA)]
-    stores = [store, *(each for each in others if each.folder.resolve() != store.folder.resolve())]
-    drawn = [report.roofline(store), report.places(stores, _gpu(store))]
-    shown = [each._repr_mimebundle_()["text/html"] for each in drawn if each]
-    return "\n".join(["", *shown, ""]) if shown else ""
-
-
 # --- devices ------------------------------------------------------------------------------------------------
 
 
 def devices(recorded: Sequence[str]) -> str:
     """The list of devices, recorded here or published by others."""
     lines = ["# Devices", "", "Measured by this repository's kernels, on:", ""]
-    lines += [f"- [{_gpu(Store(paths.DATA, name))}](device-{name}.md)" for name in recorded]
+    lines += [f"- [{readme.gpu_of(Store(paths.DATA, name))}](device-{name}.md)" for name in recorded]
     lines += ["", "Figures that others published of theirs, which some lessons hold ours against:", ""]
     for name in published_devices(paths.DATA):
-        lines += [f"- [{_gpu(Store(paths.DATA, name))}](device-{name}.md), `{name}`"]
+        lines += [f"- [{readme.gpu_of(Store(paths.DATA, name))}](device-{name}.md), `{name}`"]
     pages = [f"device-{name}" for name in (*recorded, *published_devices(paths.DATA))]
     lines += ["", "To put yours beside them: [add your GPU](add-your-gpu.md).", ""]
     return "\n".join([*lines, "```{toctree}", ":hidden:", "", *pages, "```", ""])
-
-
-def _gpu(store: Store) -> str:
-    return str(store.runs().iloc[-1]["gpu"])
 
 
 def of_device(name: str, found: Sequence[Opening]) -> str:
@@ -132,6 +64,11 @@ def of_device(name: str, found: Sequence[Opening]) -> str:
     lines += ["", "## Results", "", "Our fastest rung of each operator by its share of the roof, at a size "]
     lines[-1] += "that a peer was measured at too, where there is one; graph clock, cold caches."
     lines += ["", *_table(readme.results(store))]
+    for said, part in (
+        ("What both keep up when power limits them.", readme.kept_up(store)),
+        ("The same products by peers that hold the weights in another format.", readme.other_weights(store)),
+    ):
+        lines += ["", said, "", *_table(part)] if len(part) else []
     whole = readme.models(store)
     if len(whole):
         lines += [
@@ -184,7 +121,7 @@ def of_published(name: str) -> str:
     store = Store(paths.DATA, name)
     runs = store.runs()
     rows = pd.concat([store.read(study) for study in store.studies()], ignore_index=True)
-    lines = [f"# {_gpu(store)}, as published", ""]
+    lines = [f"# {readme.gpu_of(store)}, as published", ""]
     lines += [
         "None of these figures was measured by this repository: they are its sources' own, with their clocks "
         "and their counting of bytes, and nothing here passed the gate.",
@@ -240,7 +177,7 @@ def choose(recorded: Sequence[str]) -> str:
     for name in recorded:
         store = Store(paths.DATA, name)
         table = dispatch.table(name)
-        lines += [f"## {_gpu(store)}", ""]
+        lines += [f"## {readme.gpu_of(store)}", ""]
         if table.empty:
             lines += ["No products are recorded yet: `rooflab tune` makes its tables.", ""]
             continue
@@ -253,7 +190,7 @@ def choose(recorded: Sequence[str]) -> str:
         ]
         found = dispatch.lines(table)
         for format_, mine in found.groupby("format", sort=False):
-            lines += [f"### {_FORMATS[str(format_)]} on {_gpu(store)}", "", *_table(_ways(mine)), ""]
+            lines += [f"### {_FORMATS[str(format_)]} on {readme.gpu_of(store)}", "", *_table(_ways(mine)), ""]
         lines += _attention(store)
     lines += _predictions()
     return "\n".join([*lines, *_legend(), ""])
@@ -301,7 +238,11 @@ def _attention(store: Store) -> list[str]:
         )
     if not made:
         return []
-    head = [f"### Attention on {_gpu(store)}", "", "Without a name, `ops.attention` takes the rung that was "]
+    head = [
+        f"### Attention on {readme.gpu_of(store)}",
+        "",
+        "Without a name, `ops.attention` takes the rung that was ",
+    ]
     head[-1] += (
         "fastest for the head's width. Here is every recorded shape, with the fastest library beside it "
         "where one was timed; *heads* are those of the queries / of keys and values. *attention* is that of "
@@ -380,7 +321,9 @@ def how_they_ran(recorded: Sequence[str], found: Sequence[Opening]) -> str:
     for name in recorded:
         none = "No lesson ran live here yet: its figures are of `rooflab record`, whose runs stand on "
         none += f"[its page](device-{name}.md)."
-        lines += _executed(paths.DATA / name, f"Live on {_gpu(Store(paths.DATA, name))}", found, none)
+        lines += _executed(
+            paths.DATA / name, f"Live on {readme.gpu_of(Store(paths.DATA, name))}", found, none
+        )
     none = "These pages show the notebooks as committed: `rooflab report` replays them first."
     lines += _executed(paths.BUILD / "notebooks", "Replayed for these pages", found, none, folded=True)
     return "\n".join(lines)

@@ -22,19 +22,18 @@ DRAWN = "unseen"  # the study whose shapes change with its seed
 _ASIDE = ("product", "chain")
 # Whole models: what is shown of each study, decoding after a short prompt, and the prompt that a source used.
 _WHOLE = (("decode", 128), ("prefill", 1848))
-_COLUMNS = (
-    *("operator", "ours", "time", "achieved", "of its roof", "sustained, ours / peer"),
-    *("best recorded peer, same weights", "best recorded peer, other weights"),
-)
+_COLUMNS = ("operator", "shape", "ours", "time", "achieved", "of its roof", "best recorded peer")
+_KEPT = ("operator", "ours, sustained", "peer, sustained")
+_OTHERS = ("operator", "ours", "peer", "its weights", "its time", "its bytes")
+_ON_SITE = ("Sustained, as power allows", "The same products by peers with weights in another format")
 _SIZES = ["n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window", "causal"]
 
 
-def results(store: Store) -> pd.DataFrame:
-    """One row for each study and operator that is compared with a roof: our fastest rung by what it
-    achieves (the median of its samples, graph clock, cold), at the sizes that most peers were measured at,
-    and the best of the recorded peers beside it, by whichever clock of the bench shows it best: those
-    that read the same weights, and those that hold them in another format, with what that takes in memory."""
-    rows = []
+def compared(store: Store) -> pd.DataFrame:
+    """Of each study and operator that is compared with a roof the row that speaks for it: our fastest rung
+    by what it achieves (the median of its samples, graph clock, cold), at the sizes that most peers were
+    measured at. The same rows are the tables' and numbered in the roofline."""
+    found = []
     for study in store.studies():
         everything = store.read(study)
         table = everything[everything["roof"].fillna("").ne("") & everything["roof_fraction"].notna()]
@@ -47,22 +46,59 @@ def results(store: Store) -> pd.DataFrame:
             if own.empty:
                 continue
             rivals = everything[(everything["operator"] == operator) & (everything["kind"] != "own")]
-            best = (
-                _most_compared(own, rivals[rivals["median_us"].notna()]).sort_values("roof_fraction").iloc[-1]
-            )
-            rows.append(
-                {
-                    "operator": operator,
-                    "ours": best["impl"],
-                    "time": f"{best['median_us']:,.1f} µs",
-                    "achieved": _achieved(best),
-                    "of its roof": f"{best['roof_fraction']:.0%} of {best['roof']}",
-                    "sustained, ours / peer": _sustained(store, best),
-                    "best recorded peer, same weights": _peer(rivals, best, store),
-                    "best recorded peer, other weights": _other_weights(rivals, best),
-                }
-            )
+            among = _most_compared(own, rivals[rivals["median_us"].notna()])
+            found.append(among.sort_values("roof_fraction").tail(1))
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=["operator", "impl"])
+
+
+def results(store: Store) -> pd.DataFrame:
+    """The `compared` rows in words, the best of the recorded peers beside each, by whichever clock of the
+    bench shows it best, of those that read the same weights."""
+    rows = [
+        {
+            "operator": best["operator"],
+            "shape": shape(best),
+            "ours": best["impl"],
+            "time": f"{best['median_us']:,.1f} µs",
+            "achieved": _achieved(best),
+            "of its roof": f"{best['roof_fraction']:.0%} of {best['roof']}",
+            "best recorded peer": _peer(_rivals(store, best), best, store),
+        }
+        for _, best in compared(store).iterrows()
+    ]
     return pd.DataFrame(rows, columns=list(_COLUMNS))
+
+
+def kept_up(store: Store) -> pd.DataFrame:
+    """What the `compared` rows and their fastest peers keep up when power limits them, where it was timed."""
+    rows = [(best["operator"], *_sustained(store, best)) for _, best in compared(store).iterrows()]
+    return pd.DataFrame([row for row in rows if row[1]], columns=list(_KEPT))
+
+
+def other_weights(store: Store) -> pd.DataFrame:
+    """The fastest peers of the `compared` products that hold the weights in another format."""
+    rows = [
+        (best["operator"], f"{best['format']}, {best['median_us']:,.1f} µs", *other)
+        for _, best in compared(store).iterrows()
+        for other in _other_weights(_rivals(store, best), best)
+    ]
+    return pd.DataFrame(rows, columns=list(_OTHERS))
+
+
+def _rivals(store: Store, best: pd.Series) -> pd.DataFrame:
+    everything = store.read(str(best["study"]))
+    return everything[(everything["operator"] == best["operator"]) & (everything["kind"] != "own")]
+
+
+def shape(row: pd.Series) -> str:
+    """The sizes of a row in words: of attention, of a product, or of arrays."""
+    if not pd.isna(row["seq"]):
+        seen = f", window {row['window']:,}" if not pd.isna(row["window"]) else ""
+        return f"{row['seq']:,} tokens, {row['heads']} heads of {row['head_dim']}{seen}"
+    if not pd.isna(row["k"]):
+        tokens = f", {row['batch']:,} tokens" if not pd.isna(row["batch"]) and row["batch"] > 1 else ""
+        return f"{row['n']} × {row['k']}{tokens}"
+    return f"{plot.size_text(row['n']).removesuffix('B').rstrip()} elements"
 
 
 def _most_compared(own: pd.DataFrame, rivals: pd.DataFrame) -> pd.DataFrame:
@@ -128,19 +164,19 @@ def _peer(rivals: pd.DataFrame, best: pd.Series, store: Store | None = None) -> 
     return "; ".join(found)
 
 
-def _other_weights(rivals: pd.DataFrame, best: pd.Series) -> str:
-    """Of each other format of the weights the fastest timed rival of the same product, and how many times
-    the bytes of ours it holds and reads."""
+def _other_weights(rivals: pd.DataFrame, best: pd.Series) -> list[tuple[str, str, str, str]]:
+    """Of each other format of the weights the fastest timed rival of the same product: its name, format and
+    time, and how many times the bytes of ours it holds and reads."""
     same = _same_problem(rivals, best)
     same = same[same["median_us"].notna() & (same["format"] != best["format"]) & same["format"].ne("")]
     if same.empty or not _named_format(best) or pd.isna(best["n"]) or pd.isna(best["k"]):
-        return ""
+        return []
     fastest = same.sort_values("median_us").drop_duplicates("format")
     shares = fastest["bytes"].astype(float) / float(best["bytes"])
-    return "; ".join(
-        f"{row.impl}, {row.format}: {row.median_us:,.1f} µs, {share:.2g}× the bytes"
+    return [
+        (str(row.impl), str(row.format), f"{row.median_us:,.1f} µs", f"{share:.2g}× ours")
         for row, share in zip(fastest.itertuples(), shares, strict=True)
-    )
+    ]
 
 
 def _published(store: Store, study: str) -> pd.DataFrame:
@@ -152,17 +188,17 @@ def _published(store: Store, study: str) -> pd.DataFrame:
     return Store(paths.DATA, name).read(study)
 
 
-def _sustained(store: Store, best: pd.Series) -> str:
-    """What the same case and its fastest rival keep up by themselves, from the study of states."""
+def _sustained(store: Store, best: pd.Series) -> tuple[str, str]:
+    """What the same case and its fastest rival keep up by themselves, from the study of states; "" where
+    it was not timed."""
     rows = store.read(STATES)
     rows = rows[(rows["state"] == "sustained") & (rows["operator"] == best["operator"])]
     rows = _same_problem(rows[rows["median_us"].notna() & (rows["format"] == best["format"])], best)
     own, rivals = (
         rows[ours].sort_values("median_us") for ours in (rows["kind"] == "own", rows["kind"] != "own")
     )
-    if own.empty:
-        return ""
-    return _achieved(own.iloc[0]) + (f" / {_achieved(rivals.iloc[0])}" if len(rivals) else "")
+    peer = f"{rivals.iloc[0]['impl']}: {_achieved(rivals.iloc[0])}" if len(rivals) else ""
+    return (_achieved(own.iloc[0]) if len(own) else ""), peer
 
 
 def models(store: Store, every: bool = True) -> pd.DataFrame:
@@ -215,6 +251,11 @@ def device_line(store: Store) -> str:
     return f"Measured on the {last['gpu']} (driver {last['driver']}, CUDA {last['cuda']}), last on {day}."
 
 
+def gpu_of(store: Store) -> str:
+    """The name of a recording's GPU."""
+    return str(store.runs().iloc[-1]["gpu"])
+
+
 def ceilings(store: Store) -> pd.DataFrame:
     """The device's roofs: what lesson 01 measured in a burst and, where power holds it, sustained, beside the
     datasheet's dense figure, where it states one."""
@@ -238,14 +279,26 @@ def ceilings(store: Store) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["roof", "measured", "sustained", "datasheet", "share"])
 
 
-def markdown(store: Store) -> str:
-    """The line that names the GPU, its roofs, and what our kernels reach, as Markdown."""
+def markdown(store: Store, every: bool = True) -> str:
+    """The line that names the GPU, its roofs, and what our kernels reach, as Markdown; or, not `every`, the
+    tables that README has room for."""
     kernels = results(store)
     if kernels.empty:
         return f"There is no recording of {store.device} yet.\n"
     whole = models(store, every=False)
-    parts = [kernels, *([whole] if len(whole) else []), ceilings(store)]
-    return "\n".join([device_line(store), *(line for part in parts for line in ("", *_table(part)))]) + "\n"
+    parts = {
+        "Operators, in a burst": kernels,
+        **dict(zip(_ON_SITE, (kept_up(store), other_weights(store)), strict=True)),
+        "Whole models": whole,
+        "Roofs": ceilings(store),
+    }
+    lines = [device_line(store)]
+    for head, part in parts.items():
+        if len(part) and every:
+            lines += ["", f"**{head}**", "", *_table(part)]
+        elif len(part) and head not in _ON_SITE:
+            lines += ["", *_table(part)]
+    return "\n".join(lines) + "\n"
 
 
 def _table(frame: pd.DataFrame) -> list[str]:
@@ -288,7 +341,7 @@ def current(text: str) -> str:
     """README's text as the lessons and the recording of the course's own GPU, data/h200, make it."""
     if LESSONS[0] in text:
         text = updated(text, lesson_list(paths.NOTEBOOKS), *LESSONS)
-    return updated(text, markdown(Store(paths.DATA, "h200")))
+    return updated(text, markdown(Store(paths.DATA, "h200"), every=False))
 
 
 def updated(text: str, made: str, begin: str = BEGIN, end: str = END) -> str:

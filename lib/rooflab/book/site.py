@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 
 from rooflab import __version__, paths
-from rooflab.book import glossary, lessons, normal, pages
+from rooflab.book import glossary, home, lessons, normal
 from rooflab.book.execute import plain
 from rooflab.errors import MissingTool, RooflabError
 
@@ -261,7 +261,7 @@ def _write_source(
         _INDEX.format(
             device=head,
             way=way,
-            contents=pages.contents([lessons.opening(path) for path in notebooks]),
+            contents=home.contents([lessons.opening(path) for path in notebooks]),
             more="\n".join(["## Reference", "", *more, ""]) if more else "",
             table=rows.strip(),
             lessons="\n".join(path.stem for path in notebooks),

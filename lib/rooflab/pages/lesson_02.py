@@ -40,8 +40,9 @@ def opening(rows: Rows, trace: Rows, gpu: str, context: int, roof: float) -> Ope
     eager = busy[(busy.seq == context) & (busy.variant == "eager")].iloc[0]
     table = time_breakdown.by_class(trace)
     mine = table[(table.seq == context) & (table.variant == "eager")].set_index("class")
-    text = f"Run eagerly on the {gpu}, the GPU works {eager.busy_pct:.0f} % of the time and waits for Python "
-    text += f"the rest; of the time it works, weight products take {mine.pct.get('weight', 0.0):.0f} %."
+    text = f"Run eagerly on the {gpu}, after {context:,} tokens, the GPU works {eager.busy_pct:.0f} % of the "
+    text += "time and waits for Python the rest; of the time it works, weight products take "
+    text += f"{mine.pct.get('weight', 0.0):.0f} %."
     able = [
         "say how much of a token's time the GPU works, and in which kernels",
         "name the part of the model that a kernel belongs to",

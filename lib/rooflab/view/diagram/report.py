@@ -35,14 +35,18 @@ def kernels(store: Store) -> pd.DataFrame:
         found.append(rows.sort_values("roof_fraction").groupby(["operator", "impl"], sort=True).tail(1))
     if not found:
         return pd.DataFrame(columns=["operator", "impl", "intensity", "rate", "roof_fraction"])
-    table = pd.concat(found, ignore_index=True)
+    return _rated(pd.concat(found, ignore_index=True))
+
+
+def _rated(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows with their `intensity` in FLOPs a byte and their `rate` in TFLOP/s."""
     flops, bytes_, us = (table[name].astype(float) for name in ("flops", "bytes", "median_us"))
     return table.assign(intensity=flops / bytes_, rate=flops / us / 1e6)
 
 
-def roofline(store: Store) -> Drawing | None:
-    """Every recorded kernel under the recording's roofs, the best of each operator numbered; None where no
-    roof or no kernel was recorded.
+def roofline(store: Store, chosen: pd.DataFrame) -> Drawing | None:
+    """Every recorded kernel under the recording's roofs, and the `chosen` rows numbered, one an operator;
+    None where no roof or no kernel was recorded.
     """
     ceilings = roofs(store.read("bandwidth"))
     points = kernels(store)
@@ -85,7 +89,8 @@ def roofline(store: Store) -> Drawing | None:
             rate = over[over["roof"] == key]["rate"].max()
             passed += f"; {rate / rated:.0%} of the data sheet's {number(rated)} TFLOP/s are the most of ours"
         passed += "."
-    best = points.sort_values("roof_fraction", ascending=False).drop_duplicates("operator")
+    best = _rated(chosen[(chosen["flops"] > 0) & (chosen["bytes"] > 0)]) if len(chosen) else points.head(0)
+    best = best.sort_values("roof_fraction", ascending=False)
     dots = [at(float(x), float(y)) for x, y in zip(points["intensity"], points["rate"], strict=True)]
     canvas.cells([(x - 2.2, y - 2.2) for x, y in dots], 4.4, 4.4, SKY)
     said = []
@@ -100,7 +105,7 @@ def roofline(store: Store) -> Drawing | None:
     says = f"{len(points)} kernels under a read roof of {number(read)} GB/s" + "".join(
         f", {name} {number(peak)} TFLOP/s" for name, peak in peaks.items()
     )
-    says += f". The best of each operator by its share of its roof: {', '.join(said)}.{passed}"
+    says += f". Numbered, operators at the shapes of the results: {', '.join(said)}.{passed}"
     return single("Every recorded kernel under its roofs", says, canvas)
 
 

@@ -1,0 +1,115 @@
+"""The site's first page, as Markdown: the decoder's ladder, the recording's pictures, and contents with
+paths to read by and how long they take. All of it from recordings and the lessons."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from rooflab import paths
+from rooflab.analysis import way
+from rooflab.book import readme
+from rooflab.book.lessons import Opening
+from rooflab.book.parameters import recorded_devices
+from rooflab.hardware import device
+from rooflab.records.store import Store
+from rooflab.studies import decode
+from rooflab.view.diagram import report
+
+# What to read with little time: each longer path holds the shorter one.
+PATHS = (
+    (
+        "An hour",
+        "CUDA from zero, what a roof is, why the order of reading matters, what fewer bytes bring, and the "
+        "decoder made of it all",
+        ("00", "01", "03", "04", "08"),
+    ),
+    (
+        "A day",
+        "every lesson's first part, and the parts that climb a whole ladder",
+        (
+            *("00", "00a", "01", "02", "03", "03b", "04", "04b"),
+            *("05", "05b", "05d", "06", "06b", "06e", "07", "08", "09"),
+        ),
+    ),
+    ("A week", "all of it in order, with the exercises", ()),
+)
+PACE = 200  # words that a reader of such text reads a minute
+
+
+def chosen(found: Iterable[Opening], names: Sequence[str]) -> list[Opening]:
+    """The lessons of a path, by number and part, as far as there are; no names means all."""
+    return [one for one in found if not names or one.name in names]
+
+
+def contents(found: Sequence[Opening]) -> str:
+    """The paths through the lessons, then every lesson with its question."""
+    lines = ["## Where to begin", ""]
+    for name, why, names in PATHS:
+        mine = chosen(found, names)
+        links = ", ".join(f"[{one.name}]({one.stem}.ipynb)" for one in mine)
+        lines += [f"- **{name}**: {why}. {links if names else f'All {len(found)} pages'}; {reading(mine)}."]
+    lines += ["", f"Reading is counted at {PACE} words a minute, without what is folded away."]
+    lines[-1] += " The rest of a day or a week is for the exercises."
+    lines += ["", "Each page ends with a link to the next. Exercises need no GPU unless they say so.", ""]
+    lines += ["## Lessons", ""]
+    for one in found:
+        head = re.sub(r"^Lesson (\w+): ", r"\1 ", one.title)
+        stop = "" if head.endswith("?") else "."
+        lines += [f"- [{head}]({one.stem}.ipynb)" + (f"{stop} {one.question}" if one.question else "")]
+    return "\n".join([*lines, ""])
+
+
+def reading(pages: Iterable[Opening]) -> str:
+    """How long the pages take to read: minutes, or hours where they are several."""
+    minutes = sum(one.words for one in pages) / PACE
+    return f"{minutes:.0f} minutes of reading" if minutes < 90 else f"{minutes / 60:.1f} hours of reading"
+
+
+def the_way(store: Store, found: Sequence[Opening]) -> str:
+    """The decoder's ladder, each step with the lesson that it comes from; nothing where none was recorded."""
+    climbed = way.ladder(store)
+    if climbed.empty:
+        return ""
+    lines = [f"## From {way.ends(climbed)}", ""]
+    text = f"What the course builds up to: {decode.MODEL} decodes one sequence on {readme.gpu_of(store)}, "
+    text += f"after a prompt of {decode.PROMPT} tokens, at first by a library's own loop, at last by one "
+    lines += [f"{text}kernel that makes all tokens."]
+    return "\n".join([*lines, "", way.bars(store, {one.stem for one in found}), ""])
+
+
+def pictures(store: Store) -> str:
+    """A recording's roofline and its GPU's place among the recorded ones, as HTML; nothing without roofs."""
+    if store.runs().empty:
+        return ""
+    others = [Store(paths.DATA, name) for name in recorded_devices(paths.DATA)]
+    stores = [store, *(each for each in others if each.folder.resolve() != store.folder.resolve())]
+    rows = readme.compared(store)
+    roofline, places = report.roofline(store, rows), report.places(stores, readme.gpu_of(store))
+    shown = []
+    if roofline:
+        said = (
+            "A number is an operator in the [results](#results), at the shape that it has there. A small dot "
+        )
+        said += f"is one kernel at its own best shape.{_above(store)}"
+        shown += [roofline._repr_mimebundle_()["text/html"], "", said]
+    if places:
+        shown += ["", places._repr_mimebundle_()["text/html"]]
+    return "\n".join(["", *shown, ""]) if shown else ""
+
+
+def _above(store: Store) -> str:
+    """Which kernels are above a measured roof, at what shape, and why they can be; nothing where none is."""
+    points = report.kernels(store)
+    over = points[points["roof_fraction"] > 1].sort_values("roof_fraction")
+    if over.empty:
+        return ""
+    most, many = over.iloc[-1], len(over)
+    sheet = getattr(device.match(readme.gpu_of(store)), str(most["roof"]), None)
+    text = (
+        f" {f'{many} dots are' if many > 1 else 'One dot is'} above a roof, the highest {most['operator']} "
+    )
+    text += f"`{most['impl']}` ({readme.shape(most)}) at {most['roof_fraction']:.0%} of {most['roof']}: "
+    text += (
+        "a tensor roof is what a library's product of random matrices reached, not the most that the chip "
+    )
+    text += "can do."
+    return f"{text} This kernel is at {most['rate'] / sheet:.0%} of the data sheet." if sheet else text

@@ -6,7 +6,7 @@ from lesson_exercises import EveryExercise, Lesson
 LESSON = Lesson("00")
 
 WRONG = {
-    "00.1": {
+    "00.3": {
         "NaN is not greater": "def passes(got, expected, allowed):\n"
         "    return not (abs(got - expected) > allowed).any()",
         "NaN is left out": "def passes(got, expected, allowed):\n"
@@ -20,11 +20,11 @@ WRONG = {
         "    return np.allclose(got, expected, atol=allowed)",
         "no code": "def passes(got, expected, allowed):\n    return (got <= expected).typo",
     },
-    "00.2": {
+    "00.4": {
         "honest": "def my_kernel(a, x, y, out):\n    out[:] = a * x + y",
         "seen by anyone": "def my_kernel(a, x, y, out):\n    out[:] = 0",
     },
-    "00.3": {
+    "00.5": {
         "rounded down": "def copies(operand_bytes, l2_bytes):\n"
         "    return max(2, 4 * l2_bytes // operand_bytes)",
         "one L2 only": "def copies(operands, l2):\n    return max(2, -(-l2 // operands))",
@@ -32,7 +32,7 @@ WRONG = {
         "a fraction": "def copies(operand_bytes, l2_bytes):\n    return max(2, 4 * l2_bytes / operand_bytes)",
         "too many": "def copies(operand_bytes, l2_bytes):\n    return 2 + -(-4 * l2_bytes // operand_bytes)",
     },
-    "00.4": {
+    "00.6": {
         "with the launch": "def cost(few, few_us, many, many_us):\n    return many_us / many",
         "all of them": "def cost(few, few_us, many, many_us):\n    return many_us - few_us",
         "one copied from the page": "def cost(few, few_us, many, many_us):\n    return 1.18",
@@ -41,26 +41,26 @@ WRONG = {
 
 
 WRONG |= {
-    "00.5": {
-        "no guard": LESSON.changed("00.5", ("if (i < n) ", "")),
-        "every block the same": LESSON.changed("00.5", ("blockIdx.x * blockDim.x + ", "")),
-        "256 threads for granted": LESSON.changed("00.5", ("blockDim.x", "256")),
+    "00.1": {
+        "no guard": LESSON.changed("00.1", ("if (i < n) ", "")),
+        "every block the same": LESSON.changed("00.1", ("blockIdx.x * blockDim.x + ", "")),
+        "256 threads for granted": LESSON.changed("00.1", ("blockDim.x", "256")),
         "neighbours far apart": LESSON.changed(
-            "00.5", ("blockIdx.x * blockDim.x + threadIdx.x", "threadIdx.x * gridDim.x + blockIdx.x")
+            "00.1", ("blockIdx.x * blockDim.x + threadIdx.x", "threadIdx.x * gridDim.x + blockIdx.x")
         ),
     },
-    "00.6": {
-        "no barrier": LESSON.changed("00.6", ("        __syncthreads();\n", "")),
+    "00.2": {
+        "no barrier": LESSON.changed("00.2", ("        __syncthreads();\n", "")),
         "a barrier that some never reach": LESSON.changed(
-            "00.6",
+            "00.2",
             (
                 "    tile[threadIdx.x] = i < n ? x[i] : 0.0f;",
                 "    if (i >= n) return;\n    tile[threadIdx.x] = x[i];",
             ),
         ),
-        "one warp only": LESSON.changed("00.6", ("half = 128", "half = 16")),
+        "one warp only": LESSON.changed("00.2", ("half = 128", "half = 16")),
         "thread 0 does it all": LESSON.changed(
-            "00.6",
+            "00.2",
             (
                 "    if (threadIdx.x == 0) out[blockIdx.x] = tile[0];",
                 "    float sum = 0.0f;\n    const int first = 256 * blockIdx.x;\n"
@@ -88,5 +88,5 @@ class TestEveryExercise(EveryExercise):
 )
 def test_the_gate_refuses_whatever_gets_past_the_sloppy_check(body):
     source = f"calls = []\n\ndef my_kernel(a, x, y, out):\n    {body}"
-    said = LESSON.verdict("00.2", source)
-    assert said.startswith("Exercise 00.2: right: the sloppy check is satisfied, the gate is not: ")
+    said = LESSON.verdict("00.4", source)
+    assert said.startswith("Exercise 00.4: right: the sloppy check is satisfied, the gate is not: ")

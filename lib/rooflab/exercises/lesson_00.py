@@ -18,7 +18,7 @@ from rooflab.studies import environment
 _SCALE = 1.5
 
 
-@checker("00.1")
+@checker("00.3")
 def _comparison(passes: Callable[..., Any]) -> str:
     """passes(got, expected, allowed): whether every element is within `allowed`, NaN never."""
     expected = np.linspace(-3, 3, 1001)
@@ -64,7 +64,7 @@ def operands(n: int) -> tuple[Any, Any]:
     return x, y
 
 
-@checker("00.2")
+@checker("00.4")
 def _cheat(kernel: Callable[..., Any]) -> str:
     """kernel(a, x, y, out): gets past `sloppy`, is wrong, and the course's gate must say so."""
     n = 4099
@@ -93,7 +93,7 @@ def _cheat(kernel: Callable[..., Any]) -> str:
     raise Wrong("the gate admits it, before timing and after: as far as the gate can see, it is honest.")
 
 
-@checker("00.3")
+@checker("00.5")
 def _copies(copies: Callable[..., Any]) -> str:
     """copies(operand_bytes, l2_bytes): copies of the operands that a cold measurement rotates over."""
     mib = 2**20
@@ -112,7 +112,7 @@ def _copies(copies: Callable[..., Any]) -> str:
     return f"the rule holds for {len(sizes)} pairs of sizes."
 
 
-@checker("00.4")
+@checker("00.6")
 def _barrier(cost: Callable[..., Any]) -> str:
     """cost(few_rounds, few_us, many_rounds, many_us): microseconds one more barrier takes."""
     for launch, each, few, many in ((4.0, 1.25, 1, 101), (9.0, 0.5, 2, 66), (0.75, 3.0, 10, 11)):
@@ -137,7 +137,7 @@ def _floats(n: int) -> np.ndarray:
 
 
 @kernel_task(
-    "00.5",
+    "00.1",
     entry="saxpy",
     targets=[most_sectors("x", 4), most_sectors("z", 4, "store")],
     right="every thread found its element, and the ones past the end left it alone.",
@@ -155,7 +155,7 @@ def _saxpy() -> Iterator[Trial]:
 
 
 @kernel_task(
-    "00.6",
+    "00.2",
     entry="sums",
     targets=[most_requests("x", 16), most_requests("out", 2, "store")],
     right="256 threads made one sum; every partial sum was written before a thread read it.",

@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from rooflab import studies
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
 from rooflab.studies import environment
 from rooflab.studies.base import Context
-from rooflab.view import display, explorer, page, plot
+from rooflab.view import display, explorer, plot
 
 
 def opening(lab: Lab, ramp: Rows, n: int) -> Opening:
-    """The first screen: what the gate refused, what was counted, who else was there; the ramp's rungs."""
+    """The first screen: what the gate refused, what was counted, who else was there."""
     refusals = lab.profile("environment", environment.cheats(), "gate")
     counted = lab.profile("environment", environment.profiled_clocks(), "ncu", environment.PROFILED)
     text = f"On the {lab.run.gpu} "
@@ -36,9 +37,26 @@ def opening(lab: Lab, ramp: Rows, n: int) -> Opening:
         "write a check that a wrong kernel does not pass",
         "predict the least time of a kernel from its bytes",
     ]
-    triad = lab.roof.get("dram_triad")
-    roof = ("triad", triad.value, "GB/s") if triad else None
-    return text, able, page.ladder(ramp, lab.run.gpu, roof, f"saxpy, {n:,} elements, gated, cold")
+    return text, able, cheats_caught(refusals, lab.run.gpu) if len(refusals) else None
+
+
+def cheats_caught(refusals: Rows, gpu: Any) -> tuple[Figure, str]:
+    """How many wrong outputs the gate found in each kernel that cheats, and the caption."""
+    names = refusals["case"].str.extract(r"/(\S+)", expand=False)
+    counts = refusals["sentence"].str.extract(r"(\d+) of (\d+) outputs").astype(float)
+    found = pd.DataFrame({"name": names, "wrong": counts[0], "of": counts[1]}).sort_values("wrong")
+    counted = found.dropna()
+    title = f"Wrong outputs that the gate found, of {counted['of'].max():,.0f}"
+    fig, ax = plot.figure("wrong outputs", title=title, height=1.1 + 0.22 * len(counted))
+    plot.bars(ax, list(counted["name"]), counted["wrong"], "")
+    ax.set_xscale("log")
+    ax.set_xlim(0.5, 2 * counted["of"].max())
+    said = ", ".join(
+        f"{row.name_} {row.wrong:,.0f}" for row in counted.rename(columns={"name": "name_"}).itertuples()
+    )
+    other = refusals[counts[0].isna()]
+    others = [f"{names[row]} {sentence.split(' (')[0]}" for row, sentence in other["sentence"].items()]
+    return fig, f"{title}, {gpu}: {'; '.join([said, *others])}."
 
 
 def machine(run: Any, spec: Any) -> None:

@@ -151,7 +151,8 @@ def control(times: Rows, apart: Rows) -> None:
     }
     heads = {"n": "elements"} | {name: name for name in parts}
     formats = {"n": "{:,}"} | dict.fromkeys(parts, "{:,.2f}")
-    display.table(pd.DataFrame(parts).rename_axis("n").reset_index(), heads, formats, "µs a launch")
+    table = pd.DataFrame(parts).rename_axis("n").reset_index()
+    display.table(table, heads, formats, "The control experiment: µs a launch", folded=True)
 
 
 def dependent_cost(clocked: Rows, apart: Rows, gpu: str) -> None:

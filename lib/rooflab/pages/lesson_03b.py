@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from rooflab.analysis import coalescing
 from rooflab.hardware import roofline
@@ -14,8 +15,9 @@ from rooflab.studies import gemv as study
 from rooflab.view import display, page, plot
 
 
-def opening(rows: Rows, gpu: str, ceiling: float, n: int) -> Opening:
-    """The first screen: from rung 2 to the best rung, and what the experiment blames."""
+def opening(here: Lab, rows: Rows, ceiling: float, n: int, size: int) -> Opening:
+    """The first screen: from rung 2 to the best rung, and what the experiment with `size` rows blames."""
+    gpu = here.run["gpu"]
     by = rows.set_index("impl")
     best, two = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0], by.loc["2_coalesced"]
     text = (
@@ -27,8 +29,33 @@ def opening(rows: Rows, gpu: str, ceiling: float, n: int) -> Opening:
         "tell two causes apart by an experiment that changes one of them",
         "write a GEMV for row-major columns that comes near the roof",
     ]
-    chart = page.ladder(rows, gpu, ("read", ceiling, "GB/s"), f"GEMV, {n} × {n} in FP32, cold")
+    roof = ("read", ceiling, "GB/s")
+    if n != size:  # no experiment to show beside these rows
+        chart = page.ladder(rows, gpu, roof, f"GEMV, {n} × {n} in FP32, cold")
+    else:
+        chart = _changed_apart(here, rows, roof, n)
     return f"{text}{best['roof_fraction']:.0%} of the read roof.", able, chart
+
+
+def _changed_apart(here: Lab, rows: Rows, roof: plot.Roof, n: int) -> tuple[Figure, str]:
+    """Rung 2 with more blocks of the same threads, with as many of more threads, and the best rung."""
+    smaller, parts = experiment(here, n)
+    spread = smaller.sort_values("blocks").iloc[-1]
+    more = parts[parts["blocks"] >= spread["blocks"]].head(1)
+    own = rows[rows["kind"] == "own"].sort_values("median_us")
+    two, best = own[own["impl"] == "2_coalesced"], own.head(1)
+    shown: Rows = pd.concat([two, smaller[smaller["blocks"] == spread["blocks"]], more, best])
+    blocks = gemv.blocks_of(gemv.LADDERS["gemv"][1], n, gemv.LADDERS["gemv"][1].with_defaults({}))
+    names = [f"rung 2: {blocks} blocks", f"same threads, {spread['blocks']} blocks"]
+    names += [f"more threads, {row} blocks" for row in more["blocks"]] + list(best["impl"])
+    title = f"GEMV, {n} × {n} in FP32, cold"
+    fig, ax = plot.figure("GB/s", title=title, height=2.2)
+    fig.set_figwidth(page.WIDEST)
+    rate, low, high = plot.band(shown)
+    plot.bars(ax, names, rate, "GB/s", (f"{roof[0]} roof", *roof[1:]), low, high)
+    said = ", ".join(f"{name} {value:,.0f}" for name, value in zip(names, rate, strict=True))
+    title += f" on {here.run['gpu']}, {plot.dates(shown)}"
+    return fig, f"{title}, GB/s: {said}; read roof {roof[1]:,.0f}."
 
 
 def latency(here: Lab) -> float:

@@ -91,14 +91,14 @@ def aims_within_reach(goals: list[Any], board: Rows, points: Rows) -> None:
     bars = {goal.name: goal.tests[0].bar.value for goal in goals}
     reached = board.set_index("id")["measured"]
     aims = {"A5": (1, 16), "A6": (32, 32), "A7": (64, 64)}  # the gains asked on both shapes, by batch
-    text, within = "", 0
+    gains, within = list[str](), 0
     for id, (low, high) in aims.items():
         side = points[points["batch"].between(low, high)]
         if len(side):
             within += side["most"].min() > bars[id]
-            text += f"- Batch {low} to {high}: " if low < high else f"- Batch {high}: "
-            text += f"asked {bars[id]:.1f}, possible {side['most'].min():.2f}, reached "
-            text += f"{reached[id]}\n"
+            asked = f"batch {low} to {high}" if low < high else f"batch {high}"
+            asked += f", the smallest gain on the two shapes: asked {bars[id]:.1f}, possible "
+            gains.append(f"{asked}{side['most'].min():.2f}, reached {reached[id]}")
     share = points["gain"] / points["most"]
     head = f"**{within} of {len(aims)} aims for the gain lie within what the roofs leave**, and ours "
     head += (
@@ -106,10 +106,9 @@ def aims_within_reach(goals: list[Any], board: Rows, points: Rows) -> None:
         if len(share.dropna())
         else "was not measured"
     )
-    head += ". The smallest gain on the two shapes:"
-    display.say(f"{head}\n\n{text}")
+    display.say(f"{head}.")
     lines = [
         f"{p.shape}, batch {p.batch}: FP16 {p.fp16:.1f} µs, ours at least {p.least:.1f} µs"
         for p in points.itertuples()
     ]
-    display.fold_items("The times behind it", lines)
+    display.fold_items("Each aim, and the times behind it", [*gains, *lines])

@@ -29,8 +29,11 @@ def opening(here: Lab, theirs: Rows, drawn: Any) -> Opening:
         published = float(named["fp16"].iloc[0] / named["fused"].iloc[0])
         answer = f"On its laptop the published kernel is {published:.2f} times as fast as FP16, by a clock "
         answer += "that also times launches. "
-    answer += f"On the {gpu} the same two kernels give {gain.min():.2f} to {gain.max():.2f}, depending on "
-    answer += "clock and cache alone."
+    answer += f"On the {gpu} the same kernel is {gain.min():.2f} to {gain.max():.2f} times as fast as FP16, "
+    answer += "by clock and cache alone"
+    if gain.get("graph, cold", 1) < 1:
+        answer += "; without launches it loses there, too"
+    answer += "."
     able = (
         "say what an event clock, a graph clock, a warm and a cold cache each measure",
         "take a published speed-up apart into kernels, launches and cache",

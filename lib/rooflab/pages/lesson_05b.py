@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from rooflab import lab
 from rooflab.hardware import roofline
@@ -35,8 +36,25 @@ def opening(here: Lab, n: int, k: int) -> Opening:
         "turn a layout that wastes requests into one that does not",
         "read sectors, requests and issue slots from counters",
     )
+    if len(dense):
+        return answer, able, _beside_halves(own, dense["median_us"].iloc[0], gpu, f"{n} × {k}")
     roof = ("read", here.roof["dram_read"].value, "GB/s")
     return answer, able, page.ladder(rows, gpu, roof, f"Q8_0, one token, {n} × {k}")
+
+
+def _beside_halves(own: Rows, dense_us: float, gpu: str, matrix: str) -> tuple[Figure, str]:
+    """Every rung's time in units of FP16's, beside the share of its bytes, and the caption."""
+    title, bytes_ = f"Time of Q8_0 over FP16's, one token, {matrix}", study.WEIGHT_BYTES / 2
+    fig, ax = plot.figure("× the time of cuBLAS in FP16", title=title, height=1.1 + 0.21 * len(own))
+    fig.set_figwidth(page.WIDEST)
+    times = [own[column] / dense_us for column in ("median_us", "q1_us", "q3_us")]
+    plot.bars(ax, list(own["impl"]), times[0], "×", None, *times[1:])
+    for text in ax.texts:  # the line does not cross them
+        if text.get_color() == "black":
+            text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})
+    plot.roof_line(ax, bytes_, f"its bytes: {bytes_:.2f}", vertical=True)
+    said = ", ".join(f"{name} {value:.2f}" for name, value in zip(own["impl"], times[0], strict=True))
+    return fig, f"{title} on {gpu}, {plot.dates(own)}: {said}; of the bytes it reads {bytes_:.2f}."
 
 
 def run_facts(gpu: str, here: Lab, read_roof: float, n: int, k: int) -> None:

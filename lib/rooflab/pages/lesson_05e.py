@@ -19,7 +19,7 @@ from rooflab.studies import mmq as study
 from rooflab.studies import q8_0 as decode
 from rooflab.view import display, explorer, plot
 
-WAYS = ("dp4a", "MMQ", "halves", "dequantise + cuBLAS", "resident FP16")
+WAYS = ("dp4a", "MMQ", "in-kernel FP16", "dequantise + cuBLAS", "resident FP16")
 _DP4A, _MMQ, _HALVES, _DEQUANTISE, _RESIDENT = WAYS
 Shape = tuple[int, int]  # n, k
 

@@ -233,6 +233,15 @@ def _agreement(paths: Rows) -> None:
     )
 
 
+_PLAINLY = {  # what the recorded names of answers mean
+    "distinct": "different texts from one prompt",
+    "same though other prompts": "two prompts with the same texts (1: yes)",
+    "bytes gone": "bytes of GPU memory lost",
+    "not numbers": "logits that are NaN or infinite",
+    "turned away": "of them refused",
+    "moved by them": "of them that moved the engine's position",
+    "changed afterwards": "text changed afterwards (1: yes)",
+}
 _STABILITY = {
     "repeated": ("runs", "distinct", "same though other prompts"),
     "sampled": ("runs", "distinct"),
@@ -251,7 +260,8 @@ def stability(checks: Rows) -> None:
         those = stable[stable["question"] == question]
         for name in names:
             if name in those:
-                lines.append({"question": question, "how many": name} | those[name].to_dict())
+                words = {"question": question, "how many": _PLAINLY.get(name, name)}
+                lines.append(words | those[name].to_dict())
     table = pd.DataFrame(lines, columns=["question", "how many", *paths])
     forms = dict.fromkeys(paths, "{:,.0f}")
     display.table(table, {name: name for name in table}, forms, "Again and again, by path and weights")

@@ -17,11 +17,13 @@ def opening(verdicts: Rows, gpu: str) -> Opening:
     """The first screen: how many statements hold, by source."""
     tested = verdicts[~verdicts["verdict"].isin([claims.ELSEWHERE, claims.UNRECORDED])]
     held = tested["verdict"].isin([claims.HOLDS, claims.RESCALED])
-    answer = f"{held.sum()} of the {len(tested)} statements that can be tested on the {gpu} hold, and "
+    only = (tested["verdict"] == claims.RESCALED).sum()
+    answer = f"{held.sum()} of the {len(tested)} statements that can be tested on the {gpu} hold "
+    answer += f"({held.sum() - only} as stated, {only} rescaled to this GPU), and "
     answer += f"{(tested['verdict'] == claims.REFUTED).sum()} are refuted, each by a row of the record."
     able = (
         "turn a claim into a test that could refute it",
-        "say what travels from one GPU to another: a share of the roof, a ratio, hardly a figure",
+        "say which results carry over to another GPU: shares and ratios often, microseconds hardly",
         "do what [the list below](#what-you-can-do-now) says, each item proved by an "
         "exercise that you have solved",
     )
@@ -29,7 +31,7 @@ def opening(verdicts: Rows, gpu: str) -> Opening:
     counts = verdicts["verdict"].value_counts()
     fig, ax = plot.figure("statements", title=title, height=1.1 + 0.22 * len(counts))
     plot.bars(ax, list(counts.index), counts.to_numpy(float), "")
-    said = ", ".join(f"{count} {word}" for word, count in counts.items())
+    said = "; ".join(f"{word}: {count}" for word, count in counts.items())
     return answer, able, (fig, f"{title}, {len(verdicts)} in all, {gpu}: {said}.")
 
 
@@ -80,7 +82,7 @@ def verdicts_drawn(verdicts: Rows, counted: Rows, words: list[Any], gpu: str) ->
     short = counted["name"].str.partition(",")[0]
     plot.stacked(ax, list(short), {word: counted[word] for word in words}, "statements")
     whole = verdicts["verdict"].value_counts()
-    parts = ", ".join(f"{whole[word]} {word}" for word in words)
+    parts = "; ".join(f"{word}: {whole[word]}" for word in words)
     plot.show(fig, f"{title}, {gpu}: {parts}.")
     return whole
 

@@ -1,9 +1,10 @@
 """What lesson 10 claims of the recorded pair of H200s, and what it computes from its rows."""
 
 import pytest
+from pages_read import said
 from rooflab import lab
 from rooflab.ops import all_reduce
-from rooflab.pages import lesson_10, lesson_10b
+from rooflab.pages import held, lesson_10, lesson_10b
 from rooflab.studies import links
 
 
@@ -50,3 +51,9 @@ def test_a_second_gpu_pays_for_the_large_model_alone(rows):
     assert ours["llama-3-8b", "fp16"] > 1.3
     assert ours["qwen2.5-1.5b", "fp16"] < 1 and ours["llama-3-8b", "int4_g128"] < 1
     assert (found["error"] <= found["error_budget"]).all()
+
+
+def test_predicted_sums_get_their_verdict(rows):
+    page, mine = said("10b_all_reduce"), lesson_10b.of_token(rows)
+    for row in mine[mine["kind"] == "own"].itertuples():
+        assert f"`{row.impl}`: {held(row.median_us / row.predicted_us)}" in page

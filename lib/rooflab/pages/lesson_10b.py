@@ -9,7 +9,7 @@ import pandas as pd
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.ops import all_reduce
-from rooflab.pages import Opening, Rows, bars, lesson_10
+from rooflab.pages import Opening, Rows, bars, held, lesson_10
 from rooflab.studies import links
 from rooflab.view import display, explorer, plot
 
@@ -82,16 +82,20 @@ def predicted(rows: Rows) -> None:
 
 
 def measured(rows: Rows) -> None:
-    """Show the rungs with their errors, and predicted beside measured."""
+    """Show the rungs with their errors, predicted beside measured, and say which predictions hold."""
     mine = of_token(rows)
     mine = mine[mine["kind"] == "own"].copy()
     pairs = zip(mine["error"], mine["error_budget"], strict=True)
     mine["gate"] = [f"{error:g} ({budget:g})" for error, budget in pairs]
     pairs = zip(mine["q1_us"], mine["q3_us"], strict=True)
     mine["quartiles"] = [f"{low:.2f} to {high:.2f}" for low, high in pairs]
+    mine["ratio"] = mine["median_us"] / mine["predicted_us"]
     columns = {"impl": "Rung", "gate": "Error (allowed)", "predicted_us": "Predicted (µs)"}
-    columns |= {"median_us": "Median (µs)", "quartiles": "Quartiles", "registers": "Registers"}
-    display.table(mine, columns, {"predicted_us": "{:.1f}", "median_us": "{:.2f}"})
+    columns |= {"median_us": "Median (µs)", "ratio": "Median ÷ predicted", "quartiles": "Quartiles"}
+    forms = {"predicted_us": "{:.1f}", "median_us": "{:.2f}", "ratio": "{:.2f}"}
+    display.table(mine, columns | {"registers": "Registers"}, forms)
+    said = [f"`{row.impl}`: {held(row.ratio)}" for row in mine.itertuples()]
+    display.say(f"**Verdict**: {' '.join(said)}")
 
 
 def by_size(rows: Rows, gpu: Any) -> None:

@@ -61,15 +61,19 @@ def require_one(lab: Lab, study: str, cases: Sequence[Case], skipped: pd.DataFra
     raise MissingRecording(f"`{case}` cannot run on the {lab.run['gpu']}: {reason}.")
 
 
-def beyond(lab: Lab, study: str, names: Sequence[str] = (), tool: str = "") -> list[str]:
+def beyond(
+    lab: Lab, study: str, names: Sequence[str] = (), tool: str = "", model: str | None = None
+) -> list[str]:
     """Of what a page is about, in words, what this lab cannot give: own rows of a study, each of `names` (an
-    impl of the study or a roof), and an instrument's answer. Live it can give what runs here and was not
-    tried yet; a missing roof is measured.
+    impl of the study or a roof), of a `model` alone if it is given, and an instrument's answer. Live it can
+    give what runs here and was not tried yet; a missing roof is measured.
     """
     of, rows = studies.get(study), lab.store.read(study)
     given = rows[rows["median_us"].notna()]
-    kinds, impls = {*given["kind"]}, {*given["impl"]}
     cases = lab.cases(study)
+    if model is not None:
+        given, cases = given[given["model"] == model], [case for case in cases if case.model == model]
+    kinds, impls = {*given["kind"]}, {*given["impl"]}
     for case in _untried(lab, of, cases, {*rows["case"]}):
         kinds.add(case.kind)
         impls.add(case.impl)

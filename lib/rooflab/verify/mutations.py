@@ -214,6 +214,36 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "wait<0>",
     ): "every copy that was started has been multiplied by then",
     (
+        "common/decoder/ring_producers.cuh",
+        "wait",
+        "wait<0>",
+    ): "a slot's barrier says when its copies have arrived, and consumers wait for that",
+    (
+        "common/decoder/phases.cuh",
+        "guard",
+        "index < best.index",
+    ): "no two candidates have the same index",
+    (
+        "common/decoder/prologues.cuh",
+        "overrun",
+        "i < offset / 2",
+    ): "what the last turn adds up is not looked at again",
+    (
+        "common/decoder/attention.cuh",
+        "rescale",
+        "row_max[i] - new_max",
+    ): "the first parts, which are merged together, rescale nothing; long contexts have a test",
+    (
+        "decode_step/5_prefetch_at_barrier",
+        "guard",
+        "warp < WARPS",
+    ): "a block without producers has no more warps",
+    (
+        "decode_step/7_split_k",
+        "guard",
+        "step + 1 < steps",
+    ): "a barrier more behind the last token costs time alone",
+    (
         "attention/7_mma_32_rows",
         "guard",
         "tile < all_from",

@@ -87,7 +87,7 @@ def _multiply(rung: Rung, x: Any, weights: Any, outs: Sequence[Any], i: int) -> 
 
 def _int4(operator: str, rung: Rung) -> Iterator[Subject]:
     """Products on codes of normal weights about a mean, beside the float64 product of what they stand for."""
-    for n, k, batch in ((71, 512, 1), (37, 4224, 3), (132, 768, 11)):
+    for n, k, batch in ((71, 512, 1), (37, 4224, 3), (132, 768, 11), (16, 256, 16)):
         rng = np.random.default_rng(batch)
         packed = quant.quantise_int4(rng.standard_normal((n, k)).astype(np.float32) + np.float32(0.1))
         rows = int4.Rows(packed.qweight, packed.scales)
@@ -128,11 +128,15 @@ def _decoded(operator: str, rung: Rung) -> Iterator[Subject]:
         "hidden": 1280,
         "head_dim": 128,
     }  # more than a turn of a block's threads, and as wide as heads come
+    # Two parts of a context with keys for every warp; more blocks than half a warp, of which the last has the
+    # token's candidate.
+    parts, several = {"blocks": 4, "WARPS": 4}, {"blocks": 18, "WARPS": 4}
     for form, head, count, more in (
         ("fp16", "fp16", 3, wide),
         ("q8_0", "q8_0", 3, {}),
         ("int4_g128", "fp16", 3, {}),
-        ("fp16", "fp16", 18, {}),
+        ("fp16", "fp16", 18, parts),
+        ("fp16", "fp16", 1, several),
         ("int4_g128", "fp16", 1, wide),
     ):
         hidden, width = more.get("hidden", 256), more.get("head_dim", 64)
@@ -143,17 +147,25 @@ def _decoded(operator: str, rung: Rung) -> Iterator[Subject]:
         expected = exact.logits(spec, get, tokens, form, head)
         baseline = exact.logits(spec, get, tokens, form, head, "float16")
         outs = [np.empty(expected.shape, np.float32)]
+        count_of_blocks = more.get("blocks", 2)
+        options = {name: value for name, value in more.items() if name == "WARPS"}
 
         def launch(
-            i: int, spec: Any = spec, weights: Any = weights, tokens: Any = tokens, outs: Any = outs
+            i: int,
+            spec: Any = spec,
+            weights: Any = weights,
+            tokens: Any = tokens,
+            outs: Any = outs,
+            blocks: int = count_of_blocks,
+            options: Any = options,
         ) -> None:
-            state = decoder.state_for(spec.shape, len(tokens) + 1, 2, np.zeros)
+            state = decoder.state_for(spec.shape, len(tokens) + 1, blocks, np.zeros)
             for array in state[4:11]:
                 array.fill(np.nan)
             state.residual_fixed.fill(-(1 << 61))
             for place, token in enumerate(tokens):
-                state.candidates[...] = decoder.candidates(token, 2)
-                decoder.step(spec.shape, weights, state, rung=rung.name)
+                state.candidates[...] = decoder.candidates(token, blocks)[::-1]
+                decoder.step(spec.shape, weights, state, rung=rung.name, **options)
                 outs[i][place] = state.logits
 
         budget = gate.error_budget(np.abs(baseline - expected).max(), expected, "float16")

@@ -243,11 +243,12 @@ def several(mode: str, device: str, effort: str, gpus: int) -> labs.Lab:
     return lab
 
 
-def holding(lab: labs.Lab, study: str, *names: str, tool: str = "") -> labs.Lab:
+def holding(lab: labs.Lab, study: str, *names: str, tool: str = "", model: str | None = None) -> labs.Lab:
     """The lab itself if it can give what a page is about: timed own rows of a study, each of `names` (an impl
-    of the study or a roof), and rows of an instrument. Else the committed recording, `borrowed`.
+    of the study or a roof), of a `model` alone if it is given, and rows of an instrument. Else the committed
+    recording, `borrowed`.
     """
-    lacking = beyond(lab, study, names, tool)
+    lacking = beyond(lab, study, names, tool, model)
     if not lacking:
         return lab
     here = "was recorded" if lab.mode == "replay" else "can be measured"

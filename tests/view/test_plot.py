@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+import re
 
 import numpy as np
 import pandas as pd
@@ -279,3 +280,21 @@ def test_round_ticks_are_one_two_and_five_within_the_axis():
     fig.draw_without_rendering()
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["0.5", "1", "2", "5", "10", "20"]
     assert not ax.get_yticks(minor=True).size
+
+
+@pytest.mark.parametrize(("values", "said"), [([2, 9], ["2", "5"]), ([1, 1e6], ["1", "100", "1,000,000"])])
+def test_a_logarithmic_axis_is_read_in_plain_numbers(values, said):
+    fig, ax = plot.figure(ylog=True)
+    plot.series(ax, [1, 2], values, label="made up")
+    plot.png(fig)
+    shown = [tick.get_text() for tick in ax.get_yticklabels(which="both")]
+    assert set(said) <= set(shown) and len(shown) <= 10
+    assert all(re.fullmatch(r"[\d.,]+", text) for text in shown), shown
+
+
+def test_labels_of_a_crowded_end_stand_in_one_column():
+    """A label in its place and the line to a moved one beside it do not cross."""
+    _, ax, _ = ladder()
+    texts = [t for t in ax.texts if t.get_text().startswith("rung")]
+    assert len({t.get_position()[0] for t in texts}) == 1
+    assert any(t.arrow_patch for t in texts)

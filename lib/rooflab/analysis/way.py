@@ -37,39 +37,39 @@ STEPS = (
         "7_split_k", "int4_g128", "two products divided along k, so that all blocks have work", "08_decoder"
     ),
 )
-# What the lessons without a step of their own do for the ladder.
+# What the lessons without a step do for the ladder, which `{ladder}` names.
 SERVES = {
-    "00": "it introduces CUDA, in which every step is written",
-    "00a": "it introduces the gate and the clock that every step meets",
-    "00b": "it chooses the clocks that time every step",
-    "01": "it measures the memory bandwidth that bounds every step",
-    "01b": "it measures the other roofs",
-    "02b": "its profiler counts where the first step's time goes",
-    "03": "its coalesced loads are what every product below uses",
-    "03b": "it fills the GPU, as every product below must",
-    "03c": "it checks what others claim of the same kernels",
-    "03e": "its faults are those that a fused kernel must not have",
-    "04": "it packs the weights of the INT4 steps",
-    "04c": "it carries INT4 from one sequence to many",
-    "04d": "it holds the INT4 step against published figures",
-    "05": "its Q8_0 weights are the other way to read fewer bytes",
-    "05b": "it makes the products of the Q8_0 decoder",
-    "05c": "it checks the Q8_0 products around their edges",
-    "05d": "its products read the prompt before the first token",
-    "05e": "it counts what a faster product brings to a whole token",
-    "06": "its attention reads the prompt before the first token",
-    "06b": "its attention reads the prompt of models with wide heads",
-    "06c": "it asks whether the attention that the decoder runs can be trusted",
-    "06e": "its steps are those of the attention that reads the prompt",
-    "07": "its strategies decide which products run, and when",
-    "07b": "its model predicts every step before it is measured",
-    "08b": "it takes the last step to prompts, batches and joules",
-    "08c": "it asks whether the last step can be trusted",
-    "09": "it says which claims about the steps held",
-    "09b": "it tests the gate that every step passed",
-    "09c": "it compares the steps with the work of others",
-    "10": "it measures what a second GPU could add",
-    "10b": "it splits a token over two GPUs, which no step does",
+    "00": "Every step of {ladder} is written in the CUDA that this lesson introduces.",
+    "00a": "Every step of {ladder} passes the gate that this lesson introduces.",
+    "00b": "Every step of {ladder} is timed by a clock that this lesson chooses.",
+    "01": "The memory bandwidth measured here bounds every step of {ladder}.",
+    "01b": "The roofs measured here bound the prompt that comes before {ladder}.",
+    "02b": "The profiler here counts where the first step of {ladder} spends its time.",
+    "03": "Every product on {ladder} loads its weights coalesced, as here.",
+    "03b": "Every product on {ladder} has to fill the GPU, as here.",
+    "03c": "This lesson tests what others claim of kernels such as those on {ladder}.",
+    "03e": "A fused kernel on {ladder} must have none of the faults mended here.",
+    "04": "The INT4 steps of {ladder} read weights packed as here.",
+    "04c": "The INT4 steps of {ladder} decode one sequence; this lesson takes INT4 to many.",
+    "04d": "This lesson holds the INT4 product of {ladder} against published figures.",
+    "05": "Q8_0 is the other way to read fewer bytes than the first steps of {ladder}.",
+    "05b": "The products made here decode in Q8_0, beside the INT4 steps of {ladder}.",
+    "05c": "This lesson checks what surrounds a product: launches and graphs, as on {ladder}.",
+    "05d": "The products here read a prompt, before {ladder} begins.",
+    "05e": "This lesson counts what a faster product brings to a token, as on {ladder}.",
+    "06": "The attention here reads a prompt, before {ladder} begins.",
+    "06b": "The attention here reads the prompts of models with wide heads, before {ladder} begins.",
+    "06c": "This lesson asks whether attention, as on {ladder}, can be trusted.",
+    "06e": "The attention built here reads a prompt, before {ladder} begins.",
+    "07": "This lesson chooses which product runs when, as every step of {ladder} must.",
+    "07b": "The law here predicts the products of {ladder} before they are measured.",
+    "08b": "This lesson takes the last step of {ladder} to prompts, batches and joules.",
+    "08c": "This lesson asks whether the last step of {ladder} can be trusted.",
+    "09": "This lesson says which claims about the steps of {ladder} held.",
+    "09b": "This lesson tests the gate that every step of {ladder} passed.",
+    "09c": "This lesson puts the kernels of {ladder} beside the work of others.",
+    "10": "All steps of {ladder} run on one GPU; this lesson measures what a second could add.",
+    "10b": "All steps of {ladder} run on one GPU; this lesson splits a token over two.",
 }
 
 
@@ -109,10 +109,13 @@ def ends(climbed: pd.DataFrame) -> str:
 def place(lesson: str, store: Store) -> str:
     """Where a lesson ("04b") stands on the decoder's ladder, in one sentence, with the figures of `store`."""
     climbed = ladder(store)
-    text = "On the [decoder's ladder](08_decoder.ipynb)"
-    text += f", {ends(climbed)}," if len(climbed) > 1 else ""
+    name = "[decoder's ladder](08_decoder.ipynb)"
     if lesson in SERVES:
-        return f"{text} this lesson has no step of its own: {SERVES[lesson]}."
+        return SERVES[lesson].format(
+            ladder=f"the {name}" + (f" ({ends(climbed)})" if len(climbed) > 1 else "")
+        )
+    text = f"On the {name}"
+    text += f", {ends(climbed)} after a prompt of {decode.PROMPT} tokens," if len(climbed) > 1 else ""
     numbers = [number for number, step in enumerate(STEPS, 1) if step.lesson.partition("_")[0] == lesson]
     says = []
     for number in numbers:

@@ -24,7 +24,7 @@ from rooflab.records.case import Case
 from rooflab.view.captions import Roof, number
 from rooflab.view.explorer_svg import Chart, Control
 
-LIMIT = 60_000  # bytes of JSON: an explorer must not outweigh the lesson around it
+LIMIT = 80_000  # bytes of JSON: an explorer must not outweigh the lesson around it
 NOTE = "A still image of recorded cases: its controls work on the course's pages and in JupyterLab."
 Measure = Callable[[Case, Callable[[str], None]], Mapping[str, Any] | pd.Series]
 _FIELDS = {field.name for field in fields(Case)}

@@ -149,7 +149,7 @@ def label_ends(ax: Axes) -> None:
     its series. Call it after everything is drawn and the axes are scaled.
     """
     fig = figure_of(ax)
-    _from_zero(ax)
+    _settled(ax)
     lines = [
         line for line in ax.lines if line.get_gid() == "series" and not str(line.get_label()).startswith("_")
     ]
@@ -168,9 +168,10 @@ def label_ends(ax: Axes) -> None:
     box = ax.get_window_extent()
     wanted = [float(ax.transData.transform((x, y))[1]) for _, x, y in ends]
     placed = spread(wanted, height, box.y0 + height / 2, box.y1)
+    moved = any(abs(now - at) * 72 / DPI >= 3 for at, now in zip(wanted, placed, strict=True))
     for (line, x, y), at, now in zip(ends, wanted, placed, strict=True):
         shift = (now - at) * 72 / DPI
-        dx = 7 + (0 if abs(shift) < 3 else 9)
+        dx = 16 if moved and x == right else 7  # one column: no label in the way of another's line
         arrow = {"arrowstyle": "-", "color": line.get_color(), "linewidth": 0.7, "shrinkA": 1, "shrinkB": 3}
         # A label inside the axes, of a series that ends early, hides what runs behind it.
         behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.8 if x < right else 0}
@@ -368,7 +369,7 @@ def ladder(rows: pd.DataFrame, device: Any, roof: Roof, title: str) -> None:
 def png(fig: Figure) -> bytes:
     """The figure as PNG bytes of 64 colours, a third of the size, and without its writer's name."""
     for ax in fig.axes:
-        _from_zero(ax)
+        _settled(ax)
     drawn, out = io.BytesIO(), io.BytesIO()
     with _style():
         fig.savefig(drawn, format="rgba", dpi=DPI)
@@ -382,8 +383,12 @@ def _style() -> Any:
     return matplotlib.rc_context(STYLE)  # type: ignore[arg-type]  # the stub wants literal keys
 
 
-def _from_zero(ax: Axes) -> None:
-    """A linear y axis of non-negative data starts at zero, so that heights compare."""
+def _settled(ax: Axes) -> None:
+    """A linear y axis of non-negative data starts at zero, so that heights compare; a logarithmic one has
+    plain numbers at its ticks.
+    """
+    if ax.get_yscale() == "log" and isinstance(ax.yaxis.get_major_locator(), matplotlib.ticker.LogLocator):
+        round_ticks(ax)
     if ax.get_yscale() == "linear" and ax.get_autoscaley_on() and ax.get_ylim()[0] > -0.1 * ax.get_ylim()[1]:
         top = ax.get_ylim()[1]
         ax.set_ylim(0, top)

@@ -82,11 +82,15 @@ def size_ticks(ax: Axes, sizes: Iterable[float], *, axis: str = "x") -> None:
 
 
 def round_ticks(ax: Axes, axis: str = "y") -> None:
-    """Ticks at 1, 2 and 5 times the powers of ten that lie within a logarithmic axis, written in full."""
+    """Ticks at 1, 2 and 5 times the powers of ten that lie within a logarithmic axis, written in full; at the
+    powers alone where those would be more than ten.
+    """
     target = ax.yaxis if axis == "y" else ax.xaxis
     low, high = sorted(ax.get_ylim() if axis == "y" else ax.get_xlim())
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [value for power in powers for step in (1, 2, 5) if low <= (value := step * 10.0**power) <= high]
+    if len(ticks) > 10:
+        ticks = [10.0**power for power in powers if low <= 10.0**power <= high]
     target.set_major_locator(matplotlib.ticker.FixedLocator(ticks))
-    target.set_major_formatter(matplotlib.ticker.FixedFormatter([f"{value:,g}" for value in ticks]))
+    target.set_major_formatter(matplotlib.ticker.FixedFormatter([f"{value:,.10g}" for value in ticks]))
     target.set_minor_locator(matplotlib.ticker.NullLocator())

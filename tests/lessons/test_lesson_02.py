@@ -207,6 +207,9 @@ def test_a_line_finds_its_numbers_and_never_beats_the_roof():
     assert launch_rule.line(bytes_, [4 + b / 2000e3 for b in bytes_]) == pytest.approx((4.0, 2000.0))
     fixed, rate = launch_rule.line(bytes_, [4 + b / 5000e3 for b in bytes_], 4600.0)
     assert rate == pytest.approx(4600.0) and fixed < 4.0
+    for roof in (4600.0, float("inf")):  # small launches that are faster than their bytes allow
+        fixed, rate = launch_rule.line(bytes_, [b / 2000e3 * (0.5 if b < 1e7 else 1) for b in bytes_], roof)
+        assert fixed == 0 and 2000 < rate < 4600
 
 
 # --- what else the lesson computes --------------------------------------------------------------------------

@@ -93,13 +93,16 @@ class Rule:
 
 def line(bytes_: Sequence[float], us: Sequence[float], roof_gb_s: float = np.inf) -> tuple[float, float]:
     """(fixed microseconds, GB/s) of the straight line us = fixed + bytes / rate that fits best; relative
-    errors count, so that small and large launches weigh the same. No rate beats the roof.
+    errors count, so that small and large launches weigh the same. No rate beats the roof, and no fixed time
+    is below 0.
     """
     x, y = np.asarray(bytes_, float), np.asarray(us, float)
     (fixed, slope), *_ = np.linalg.lstsq(np.column_stack([1 / y, x / y]), np.ones_like(y), rcond=None)
     if slope * roof_gb_s * 1e3 < 1:
         slope = 1 / roof_gb_s / 1e3
         fixed = float(((y - x * slope) / y**2).sum() / (1 / y**2).sum())
+    if fixed < 0:
+        fixed, slope = 0.0, max(float((x / y).sum() / ((x / y) ** 2).sum()), 1 / roof_gb_s / 1e3)
     return float(fixed), 1 / float(slope) / 1e3
 
 

@@ -22,7 +22,7 @@ _KINDS = {
     "attends": (SKY, "attends"),
     "ends": (GREY, "adds up and stores"),
 }
-_PHASES = {"qkv": "QKV", "attend": "attention", "out": "output", "gate_up": "gate, up", "down": "down"}
+_PHASES = {"qkv": "QKV", "attend": "attend", "out": "output", "gate_up": "gate, up", "down": "down"}
 
 
 def spans(rows: pd.DataFrame) -> pd.DataFrame:

@@ -21,7 +21,6 @@ from rooflab.ops import _TARGET, stream_k, this_gpu
 TILE = 64  # rows of a block in tile order
 BLOCK_WORDS = 32 + TILE * GROUP // 8  # scales, then codes: 4224 bytes
 TABLE = Path(__file__).with_name("int4.csv")  # what was fastest, by device, shape and batch
-MANY = Path(__file__).with_name("int4_many.csv")  # what the recording holds beyond 64 tokens
 LAW = Path(__file__).with_name("int4_law.csv")
 
 
@@ -30,9 +29,9 @@ def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> 
     what was fastest on the device (a name of rooflab.hardware.device, by default the GPU at hand).
 
     Of a shape that the table holds, the smallest batch that is large enough counts. Another shape takes, from
-    5 to 64 tokens on Hopper, rung 11 by law_of, and else the table's nearest shape. Beyond 64 a product that
-    MANY holds takes its line, any other rung 12 or 13 by many_for. A device of whose generation the
-    table holds none takes the portable rungs: 8 up to 8 tokens, then 9.
+    5 to 64 tokens on Hopper, rung 11 by law_of, and else the table's nearest shape. Beyond 64 it is rung 12
+    or 13, by many_for. A device of whose generation the table holds none takes the portable rungs: 8 up to 8
+    tokens, then 9.
     """
     if not tiled:
         return (
@@ -54,8 +53,6 @@ def choose(n: int, k: int, batch: int, tiled: bool, slug: str | None = None) -> 
     if shape != (n, k) and law:
         return "11_tma", law_of(n, k, batch)
     fitting = [row for row in rows if (row.n, row.k) == shape and row.batch >= batch]
-    if not fitting:
-        fitting = [row for row in _table(MANY) if row[:4] == (rows[0].device, n, k, batch)]
     if not fitting:
         return many_for(n, k, batch)
     chosen = min(fitting, key=lambda row: row.batch)
@@ -177,11 +174,11 @@ def _tiles_us(n: int, k: int, batch: int) -> tuple[float, tuple[int, int, int]]:
 
 def _rows_for(slug: str | None) -> list[Choice]:
     """The table's lines of that device, else of one of its generation."""
-    own = [row for row in _table(TABLE) if row.device == slug]
+    own = [row for row in _table() if row.device == slug]
     if own or slug not in device.names():
         return own
     generation = device.get(slug).compute_capability
-    return [row for row in _table(TABLE) if device.get(row.device).compute_capability == generation]
+    return [row for row in _table() if device.get(row.device).compute_capability == generation]
 
 
 class Choice(NamedTuple):
@@ -196,9 +193,9 @@ class Choice(NamedTuple):
 
 
 @functools.cache
-def _table(path: Path) -> tuple[Choice, ...]:
+def _table() -> tuple[Choice, ...]:
     found = []
-    with open(path, newline="") as file:
+    with TABLE.open(newline="") as file:
         for row in csv.DictReader(file):
             macros = tuple(
                 (name, int(value)) for name, value in (w.split("=") for w in row["macros"].split())

@@ -1,7 +1,7 @@
 # make report   measure this machine's GPU, or replay data/h200 without one, and build the HTML site
 # make test     every check and test
 # make check    style, types, and the tests that bear on what changed since the last commit (SINCE=main: since main)
-# make lab      JupyterLab, opened on README, whose table of lessons links to the notebooks
+# make lab      JupyterLab, opened on docs/lessons.md, whose table links to the notebooks
 #
 # PYTHON=path uses a ready environment as it is; else .venv is made with BASE (python3).
 
@@ -11,7 +11,7 @@ PY := $(or $(PYTHON),.venv/bin/python)
 export PYTHONPATH := $(CURDIR)/lib$(if $(PYTHONPATH),:$(PYTHONPATH))
 export PYTHONHASHSEED := 0
 ROOT := $(filter 0,$(shell id -u 2>/dev/null))
-LAB := --LabApp.default_url=/lab/tree/README.md --LabApp.app_settings_dir=$(CURDIR)/scripts/jupyterlab
+LAB := --LabApp.default_url=/lab/tree/docs/lessons.md --LabApp.app_settings_dir=$(CURDIR)/scripts/jupyterlab
 CHECKED := lib tests notebooks scripts
 
 .PHONY: report test check style lab clean

@@ -106,16 +106,24 @@ def test_report_ends_with_the_page_to_open(course: Path) -> None:
     assert page == course / "build" / "site" / "index.html" and page.is_file()
 
 
+def _write_readme(course: Path) -> None:
+    from rooflab.book import front
+
+    parts = ["\nold\n".join(front.markers(name)) for name in front.PAGES["README.md"]]
+    (course / "README.md").write_text("\n".join(["# x", *parts, ""]))
+
+
 def test_refresh_brings_notebooks_and_readme_to_normal_form(course: Path) -> None:
-    from rooflab.book import normal, readme
+    from rooflab.book import normal
 
     (course / "notebooks" / "01_second.ipynb").unlink()
-    (course / "README.md").write_text(f"# x\n{readme.BEGIN}\nold\n{readme.END}\n")
+    _write_readme(course)
     assert not normal.is_normal(course / "notebooks" / "00_first.ipynb")
     done = _rooflab("refresh", root=course)
     assert done.returncode == 0, done.stdout + done.stderr
     assert normal.problems(course / "notebooks" / "00_first.ipynb") == []
-    assert "old" not in (course / "README.md").read_text()
+    text = (course / "README.md").read_text()
+    assert "old" not in text and "(notebooks/00_first.ipynb)" in text and "no recording of h200" in text
     path = course / "notebooks" / "00_first.ipynb"
     path.write_text(path.read_text().replace('"3\\n"', '"4\\n"'))
     done = _rooflab("check", root=course)
@@ -125,9 +133,7 @@ def test_refresh_brings_notebooks_and_readme_to_normal_form(course: Path) -> Non
 
 def test_refresh_can_be_of_one_lesson(course: Path) -> None:
     """The others keep their bytes; a lesson that is not there is named in a sentence."""
-    from rooflab.book import readme
-
-    (course / "README.md").write_text(f"# x\n{readme.BEGIN}\nold\n{readme.END}\n")
+    _write_readme(course)
     other = course / "notebooks" / "01_second.ipynb"
     before = other.read_bytes()
     done = _rooflab("refresh", "0", root=course)

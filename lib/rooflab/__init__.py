@@ -1,3 +1,3 @@
 """rooflab: the helper package of the measured course in LLM inference kernels."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"

@@ -115,7 +115,7 @@ def parser() -> argparse.ArgumentParser:
     one = command("gate", "gate an operator's rungs on the CPU; exit code 1 if one is wrong")
     one.add_argument("operator", metavar="OPERATOR")
     one.add_argument("rung", nargs="?", metavar="RUNG")
-    one = command("refresh", "replay lessons and rewrite notebooks/ and README's table")
+    one = command("refresh", "replay lessons and rewrite notebooks/, README and docs/")
     one.add_argument("lesson", nargs="*", metavar="LESSON", help=LESSON_HELP)
     one = command("validate", "say whether a recording is complete, gated, fresh and plausible")
     one.add_argument("folder", metavar="DIR")

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_output
 from rooflab import paths
-from rooflab.book import check, lessons, normal, readme, run
+from rooflab.book import lessons, normal, readme, run
 from rooflab.errors import UsageError
 from rooflab.records.case import parse_options
 from rooflab.records.store import Store
@@ -216,14 +216,6 @@ def test_what_is_not_a_notebook_is_one_sentence(tmp_path: Path) -> None:
         normal.read(tmp_path / "x.ipynb")
 
 
-def test_readme_table_goes_between_its_markers() -> None:
-    text = f"a\n{readme.BEGIN}\nold\n{readme.END}\nb\n"
-    new = readme.updated(text, "| t |\n")
-    assert new == f"a\n{readme.BEGIN}\n| t |\n{readme.END}\nb\n" and readme.updated(new, "| t |\n") == new
-    with pytest.raises(UsageError, match="markers"):
-        readme.updated("nothing", "x")
-
-
 def _course() -> list[Path]:
     return sorted(paths.NOTEBOOKS.glob("*.ipynb"))
 
@@ -317,7 +309,3 @@ def test_readme_shows_the_fastest_way_through_each_model() -> None:
         assert row["weights"] == (form if head == form else f"{form}, {head} head")
         recorded = row[readme.PEER].partition("; ")[0]
         assert recorded.endswith(f": {mine[mine['kind'] == 'peer']['tok_s'].max():,.0f}")
-
-
-def test_readme_holds_the_table_that_the_recordings_give() -> None:
-    assert check.readme_problems() == []

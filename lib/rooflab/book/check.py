@@ -1,4 +1,4 @@
-"""`refresh` brings notebooks/ and README to what a replay gives; `check` says where they are not that."""
+"""`refresh` brings notebooks/, README and docs/ to what a replay gives; `check` says where they differ."""
 
 import contextlib
 import importlib.util
@@ -9,13 +9,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rooflab import paths
-from rooflab.book import executions, lessons, normal, readme, run
+from rooflab.book import executions, front, lessons, normal, run
 from rooflab.errors import MissingTool, UsageError
 from rooflab.lab import recordings
-from rooflab.records.store import Store
+from rooflab.records.csv_table import write_atomically
 from rooflab.records.validate import Finding
 
-PICTURE = "docs/roof.png"
 NBVAL = ("-n", "2", "--dist", "loadfile", "--nbval", "--nbval-current-env", "--nbval-cell-timeout", "600")
 
 
@@ -46,53 +45,45 @@ def replay(
 
 
 def refresh(say: run.Say = print, words: Iterable[str] = ()) -> bool:
-    """Replay lessons, all or those that the words name, and rewrite what differs in notebooks/ and README.md;
-    whether all of them ran. A lesson that fails keeps its committed file."""
+    """Replay lessons, all or those that the words name, and rewrite what differs in notebooks/, README.md
+    and docs/; whether all of them ran. A lesson that fails keeps its committed file."""
     outcomes = replay(say=say, words=words)
     run.remember(outcomes)
     for outcome in outcomes:
         if outcome.ok and normal.rewrite(outcome.job.output, outcome.job.lesson.path):
             say(f"rewrote {outcome.job.lesson.path.relative_to(paths.ROOT)}")
-    page = paths.ROOT / "README.md"
-    text = page.read_text(encoding="utf-8")
-    new = readme.current(text)
-    if new != text:
-        page.write_text(new, encoding="utf-8", newline="\n")
-        say("rewrote README.md")
-    drawn, file = readme.picture(Store(paths.DATA, "h200")), paths.ROOT / PICTURE
-    if drawn is not None and not _shows(file, drawn):
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(drawn)
-        say(f"rewrote {PICTURE}")
+    for name, new in front.made():
+        file = paths.ROOT / name
+        if not _holds(file, new):
+            file.parent.mkdir(exist_ok=True)
+            write_atomically(file, new)
+            say(f"rewrote {name}")
     return all(outcome.ok for outcome in outcomes)
 
 
-def readme_problems() -> list[str]:
-    """Whether README's tables and picture are those that the recordings give."""
-    found = []
-    text = (paths.ROOT / "README.md").read_text(encoding="utf-8")
-    if readme.current(text) != text:
-        found.append("README.md's table is not the one that data/ gives: run `rooflab refresh`.")
-    drawn, file = readme.picture(Store(paths.DATA, "h200")), paths.ROOT / PICTURE
-    if drawn is not None and not _shows(file, drawn):
-        found.append(f"{PICTURE} is not the picture that data/ gives: run `rooflab refresh`.")
-    return found
+def front_problems() -> list[str]:
+    """Whether README, docs/results.md and their drawings are those that the recordings give."""
+    return [
+        f"{name} is not what data/ and the lessons give: run `rooflab refresh`."
+        for name, new in front.made()
+        if not _holds(paths.ROOT / name, new)
+    ]
 
 
-def _shows(file: Path, drawn: bytes) -> bool:
-    return file.exists() and normal.alike(file.read_bytes(), drawn)
+def _holds(file: Path, text: str) -> bool:
+    return file.exists() and file.read_text(encoding="utf-8") == text
 
 
 def check(say: run.Say = print) -> list[str]:
-    """Everything that is wrong with the committed series: form, a strict replay, README's table
-    and picture, freshness of the recordings. Raises MissingTool without nbval and xdist."""
+    """Everything that is wrong with the committed series: form, a strict replay, README and
+    its drawings, freshness of the recordings. Raises MissingTool without nbval and xdist."""
     for tool in ("nbval", "xdist"):
         if importlib.util.find_spec(tool) is None:
             raise MissingTool(
                 f"{tool} is not installed: `pip install -r requirements-test.txt`, or `make test`."
             )
     found = [problem for lesson in lessons.all_lessons() for problem in normal.problems(lesson.path)]
-    found += readme_problems()
+    found += front_problems()
     library = str(Path(__file__).resolve().parents[2])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *NBVAL, str(paths.NOTEBOOKS)],

@@ -58,27 +58,27 @@ def of_device(name: str, found: Sequence[Opening]) -> str:
     runs = store.runs()
     last = runs.iloc[-1]
     lines = [f"# {last['gpu']}", "", readme.device_line(store), ""]
-    lines += _table(_constants(last))
+    lines += readme.table(_constants(last))
     lines += ["", "## Roofs", "", "What this device reached in lessons 01 and 01b, beside its datasheet.", ""]
-    lines += _table(readme.ceilings(store))
+    lines += readme.table(readme.ceilings(store))
     lines += ["", "## Results", "", "Our fastest rung of each operator by its share of the roof, at a size "]
     lines[-1] += "that a peer was measured at too, where there is one; graph clock, cold caches."
-    lines += ["", *_table(readme.results(store))]
+    lines += ["", *readme.table(readme.results(store))]
     for said, part in (
         ("What both keep up when power limits them.", readme.kept_up(store)),
         ("The same products by peers that hold the weights in another format.", readme.other_weights(store)),
     ):
-        lines += ["", said, "", *_table(part)] if len(part) else []
+        lines += ["", said, "", *readme.table(part)] if len(part) else []
     whole = readme.models(store)
     if len(whole):
         lines += [
             "",
             "Whole models, by the wall clock, random weights of the real shapes.",
             "",
-            *_table(whole),
+            *readme.table(whole),
         ]
     lines += ["", "## Runs", "", "Each row of the recording names the run it was measured in.", ""]
-    return "\n".join([*lines, *_table(_runs(store)), ""])
+    return "\n".join([*lines, *readme.table(_runs(store)), ""])
 
 
 def _constants(run: pd.Series) -> pd.DataFrame:
@@ -132,7 +132,7 @@ def of_published(name: str) -> str:
         if mine.empty:
             continue
         lines += [f"## {run['run'].partition('.')[2].capitalize()}", "", _plain(str(run["note"])) + ".", ""]
-        table = _table(_figures(mine))
+        table = readme.table(_figures(mine))
         if len(mine) >= _FOLDED:
             table = [f"<details><summary>{len(mine)} figures</summary>", "", *table, "", "</details>"]
         lines += [*table, ""]
@@ -190,7 +190,12 @@ def choose(recorded: Sequence[str]) -> str:
         ]
         found = dispatch.lines(table)
         for format_, mine in found.groupby("format", sort=False):
-            lines += [f"### {_FORMATS[str(format_)]} on {readme.gpu_of(store)}", "", *_table(_ways(mine)), ""]
+            lines += [
+                f"### {_FORMATS[str(format_)]} on {readme.gpu_of(store)}",
+                "",
+                *readme.table(_ways(mine)),
+                "",
+            ]
         lines += _attention(store)
     lines += _predictions()
     return "\n".join([*lines, *_legend(), ""])
@@ -249,7 +254,7 @@ def _attention(store: Store) -> list[str]:
         "a whole prompt, *decode_attention* that of one new token."
     )
     fold = f"<details><summary>{len(made)} shapes</summary>"
-    return [*head, "", fold, "", *_table(pd.DataFrame(made)), "", "</details>", ""]
+    return [*head, "", fold, "", *readme.table(pd.DataFrame(made)), "", "</details>", ""]
 
 
 def _seen(row: pd.Series) -> str:
@@ -286,7 +291,7 @@ def _predictions() -> list[str]:
         f"by datasheets, and its log says so. Here for {shape[0]} x {shape[1]}; `rooflab tune` replaces it "
         "by measurements.",
         "",
-        *_table(pd.DataFrame(made, columns=columns)),
+        *readme.table(pd.DataFrame(made, columns=columns)),
         "",
     ]
 
@@ -296,7 +301,7 @@ def _legend() -> list[str]:
         {"way": how.name, "weights": _FORMATS[how.format], "what it does": how.says}
         for how in perf_model.STRATEGIES
     ]
-    return ["## The ways", "", *_table(pd.DataFrame(rows))]
+    return ["## The ways", "", *readme.table(pd.DataFrame(rows))]
 
 
 # --- executions ---------------------------------------------------------------------------------------------
@@ -356,7 +361,7 @@ def _executed(
                 "now": row["measured"],
             }
         )
-    table = _table(pd.DataFrame(made))
+    table = readme.table(pd.DataFrame(made))
     if folded:
         table = [f"<details><summary>{len(made)} lessons</summary>", "", *table, "", "</details>"]
     return [*lines, *table, ""]
@@ -372,16 +377,6 @@ _NAMES = {
     "python": "Python",
     "os": "",
 }
-
-
-def _table(frame: pd.DataFrame) -> list[str]:
-    """A frame as a table in Markdown, what is missing as an empty cell."""
-    shown = frame.astype(object).where(frame.notna(), "")
-    lines = ["| " + " | ".join(map(str, frame.columns)) + " |", "|" + " --- |" * len(frame.columns)]
-    return lines + [
-        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |"
-        for row in shown.itertuples(index=False)
-    ]
 
 
 def _plain(text: str) -> str:

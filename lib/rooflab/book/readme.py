@@ -1,20 +1,14 @@
-"""The results of README.md and of the site's first page, tables and picture, made from the recordings."""
-
-from pathlib import Path
+"""The tables of results that docs/results.md, README.md and the site show, made from the recordings."""
 
 import pandas as pd
 
 from rooflab import paths
-from rooflab.book import lessons
-from rooflab.errors import UsageError
 from rooflab.hardware import device
 from rooflab.records.case import parse_options
 from rooflab.records.store import Store, published_devices
 from rooflab.studies.bandwidth import roofs
 from rooflab.view import plot
 
-BEGIN, END = "<!-- results: begin (made by `rooflab refresh`) -->", "<!-- results: end -->"
-LESSONS = ("<!-- lessons: begin (made by `rooflab refresh`) -->", "<!-- lessons: end -->")
 PEER = "best recorded peer, and published if faster"
 STATES = "power"  # the study that holds rows in other states than the lessons' tables
 DRAWN = "unseen"  # the study whose shapes change with its seed
@@ -25,7 +19,6 @@ _WHOLE = (("decode", 128), ("prefill", 1848))
 _COLUMNS = ("operator", "shape", "ours", "time", "achieved", "of its roof", "best recorded peer")
 _KEPT = ("operator", "ours, sustained", "peer, sustained")
 _OTHERS = ("operator", "ours", "peer", "its weights", "its time", "its bytes")
-_ON_SITE = ("Sustained, as power allows", "The same products by peers with weights in another format")
 _SIZES = ["n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window", "causal"]
 
 
@@ -279,75 +272,31 @@ def ceilings(store: Store) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["roof", "measured", "sustained", "datasheet", "share"])
 
 
-def markdown(store: Store, every: bool = True) -> str:
-    """The line that names the GPU, its roofs, and what our kernels reach, as Markdown; or, not `every`, the
-    tables that README has room for."""
+def markdown(store: Store) -> str:
+    """The line that names the GPU, what our kernels reach, and its roofs, as Markdown."""
     kernels = results(store)
     if kernels.empty:
         return f"There is no recording of {store.device} yet.\n"
     whole = models(store, every=False)
     parts = {
         "Operators, in a burst": kernels,
-        **dict(zip(_ON_SITE, (kept_up(store), other_weights(store)), strict=True)),
+        "Sustained, as power allows": kept_up(store),
+        "The same products by peers with weights in another format": other_weights(store),
         "Whole models": whole,
         "Roofs": ceilings(store),
     }
     lines = [device_line(store)]
     for head, part in parts.items():
-        if len(part) and every:
-            lines += ["", f"**{head}**", "", *_table(part)]
-        elif len(part) and head not in _ON_SITE:
-            lines += ["", *_table(part)]
+        if len(part):
+            lines += ["", f"**{head}**", "", *table(part)]
     return "\n".join(lines) + "\n"
 
 
-def _table(frame: pd.DataFrame) -> list[str]:
-    lines = ["| " + " | ".join(frame.columns) + " |", "|" + " --- |" * len(frame.columns)]
-    return lines + ["| " + " | ".join(map(str, row)) + " |" for row in frame.itertuples(index=False)]
-
-
-def picture(store: Store) -> bytes | None:
-    """README's picture: the ladder of the read stream, best launch of each rung, under the roof. PNG
-    bytes, or None without such rows."""
-    table = store.read("bandwidth")
-    ladder = table[
-        (table["operator"] == "read")
-        & (table["kind"] == "own")
-        & (table["clock"] == "graph")
-        & (table["cache"] == "cold")
+def table(frame: pd.DataFrame) -> list[str]:
+    """The lines of a frame as a table in Markdown, what is missing as an empty cell."""
+    shown = frame.astype(object).where(frame.notna(), "")
+    lines = ["| " + " | ".join(map(str, frame.columns)) + " |", "|" + " --- |" * len(frame.columns)]
+    return lines + [
+        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |"
+        for row in shown.itertuples(index=False)
     ]
-    if ladder.empty:
-        return None
-    best = ladder.sort_values("gb_s").drop_duplicates("impl", keep="last").sort_values("impl")
-    roof = roofs(table).get("dram_read")
-    gpu = store.runs().iloc[-1]["gpu"]
-    figure, axes = plot.figure(f"read bandwidth of the {gpu}, GB/s", height=2.6)
-    line = None if roof is None else ("measured roof", roof.value, roof.unit)
-    plot.bars(axes, list(best["impl"]), best["gb_s"], "GB/s", line)
-    return plot.png(figure)
-
-
-def lesson_list(folder: Path) -> str:
-    """Every notebook by its title, a row a lesson, as Markdown with links from the repository's root."""
-    rows: dict[str, list[str]] = {}
-    for lesson in lessons.all_lessons(folder):
-        title = lessons.opening(lesson.path).title.partition(": ")[2] or lesson.stem
-        rows.setdefault(lesson.number, []).append(f"[{title}](notebooks/{lesson.path.name})")
-    lines = ["| lesson | parts |", "| --- | --- |"]
-    return "\n".join(lines + [f"| {number} | {', '.join(parts)} |" for number, parts in rows.items()]) + "\n"
-
-
-def current(text: str) -> str:
-    """README's text as the lessons and the recording of the course's own GPU, data/h200, make it."""
-    if LESSONS[0] in text:
-        text = updated(text, lesson_list(paths.NOTEBOOKS), *LESSONS)
-    return updated(text, markdown(Store(paths.DATA, "h200"), every=False))
-
-
-def updated(text: str, made: str, begin: str = BEGIN, end: str = END) -> str:
-    """README's text with what was made between two markers. Raises UsageError where they are missing."""
-    head, found, rest = text.partition(begin)
-    _, closed, tail = rest.partition(end)
-    if not found or not closed:
-        raise UsageError(f"README.md lacks the markers {begin} and {end}, between which its table goes.")
-    return f"{head}{begin}\n{made}{end}{tail}"

@@ -24,26 +24,40 @@ def coalescing(
     """A warp's load from a row-major matrix of floats, `columns` wide: what its lanes ask for, and the
     sectors that this moves, for the strided and the coalesced GEMV as the CPU saw them ask.
     """
-    asked = [
-        request((drawn.read("requests", name) if rows is None else rows).iloc[0])
-        for name, rows in (("strided", strided), ("coalesced", coalesced))
-    ]
+    asked = _gemv_loads(strided, coalesced)
     frames = []
     for title, stage in (("Each lane asks for 4 bytes", 0), ("Memory moves whole sectors", 1)):
         canvas = Canvas()
         for place, one in enumerate(asked):
             _matrix(canvas, 285.0 * place, one, columns, stage)
         frames.append((title, canvas))
-    says = []
-    for one in asked:
-        count, used = len(one.sectors()), one.bytes_used()
-        says.append(
-            f"{one.what}: the {len(one.taking_part())} lanes of a warp ask for {used} bytes that lie in "
-            f"{count} sectors of {SECTOR} bytes, so {used / count / SECTOR:.1%} of what is moved is used"
-        )
-    says[0] += f"; lanes stand {_apart(asked[0], columns)}"
-    says[1] += f"; lanes stand {_apart(asked[1], columns)}"
+    says = [f"{_moved(one)}; lanes stand {_apart(one, columns)}" for one in asked]
     return Drawing("One load by one warp", ". ".join(s[0].upper() + s[1:] for s in says) + ".", frames)
+
+
+def moved_sectors(columns: int = 32, size: float = 6.0) -> Drawing:
+    """The last frame of `coalescing` alone, a cell `size` wide: a mechanism at one glance, for README."""
+    canvas, asked = Canvas(400), _gemv_loads()
+    for place, one in enumerate(asked):
+        _matrix(canvas, (400 - columns * size) * place, one, columns, 1, size)
+    says = ". ".join(_moved(one).capitalize() for one in asked)
+    return single("One load by 32 threads: what memory moves", f"{says}.", canvas)
+
+
+def _gemv_loads(strided: pd.DataFrame | None = None, coalesced: pd.DataFrame | None = None) -> list[Request]:
+    """The first load of the matrix by the strided and by the coalesced GEMV, recorded if not given."""
+    return [
+        request((drawn.read("requests", name) if rows is None else rows).iloc[0])
+        for name, rows in (("strided", strided), ("coalesced", coalesced))
+    ]
+
+
+def _moved(one: Request) -> str:
+    count, used = len(one.sectors()), one.bytes_used()
+    return (
+        f"{one.what}: the {len(one.taking_part())} lanes of a warp ask for {used} bytes that lie in "
+        f"{count} sectors of {SECTOR} bytes, so {used / count / SECTOR:.1%} of what is moved is used"
+    )
 
 
 def _apart(one: Request, columns: int) -> str:
@@ -52,18 +66,20 @@ def _apart(one: Request, columns: int) -> str:
     return f"{step} bytes apart" + (", a row of the matrix" if step == columns * _FLOAT else "")
 
 
-def _matrix(canvas: Canvas, left: float, one: Request, columns: int, stage: int) -> None:
-    size = 8.2
+def _matrix(canvas: Canvas, left: float, one: Request, columns: int, stage: int, size: float = 8.2) -> None:
     places = one.taking_part()
     rows = max(32, max(places.values()) // _FLOAT // columns + 1)
     count, used = len(one.sectors()), one.bytes_used()
     canvas.text(left, 12, one.what, bold=True)
     if stage:
-        words = f"{count} sectors, {count * SECTOR} bytes moved, {used / count / SECTOR:.1%} used"
+        words = [f"{count} sectors, {count * SECTOR} bytes moved", f"{used / count / SECTOR:.1%} used"]
     else:
-        words = f"{used} bytes asked for, lanes {_apart(one, columns).partition(',')[0]}"
-    canvas.text(left, 27, words, svg.SMALL)
-    top = 34.0
+        words = [f"{used} bytes asked for", f"lanes {_apart(one, columns).partition(',')[0]}"]
+    if svg.wide(", ".join(words), svg.SMALL) <= columns * size:
+        words = [", ".join(words)]
+    for line, text in enumerate(words):
+        canvas.text(left, 27 + 14 * line, text, svg.SMALL)
+    top = 20.0 + 14 * len(words)
 
     def at(element: int) -> tuple[float, float]:
         return left + element % columns * size, top + element // columns * size
@@ -81,7 +97,7 @@ def _matrix(canvas: Canvas, left: float, one: Request, columns: int, stage: int)
     beside = last[1] > first[1]
     names = (f"lane {min(places)}", f"lane {max(places)}")
     if beside:
-        away = 70.0 if stage else 14.0
+        away = each * size + 4.4 if stage else 14.0
         canvas.text(first[0] + away, first[1] + 9, names[0], svg.SMALL)
         canvas.text(last[0] + away, last[1] + 8, names[1], svg.SMALL)
     else:

@@ -150,3 +150,15 @@ def places(stores: Sequence[Store], mine: str) -> Drawing | None:
         said.append(f"{what}: " + ", ".join(f"{name} {number(value)} {unit}" for value, name in ranked))
         y += 8
     return single("Among the recorded GPUs", "; ".join(said) + ".", canvas)
+
+
+def decoder(climbed: pd.DataFrame, title: str) -> Drawing:
+    """The steps of analysis.way.ladder, at least one, a bar each, as long as its tokens a second."""
+    canvas, most = Canvas(400), float(climbed["tok_s"].max())
+    for place, (says, rate) in enumerate(zip(climbed["says"], climbed["tok_s"], strict=True)):
+        y = 27.0 * place
+        canvas.text(0, y + 9, says, svg.SMALL)
+        canvas.rect(0, y + 12, 350 * rate / most, 11, BLUE if rate == most else SKY)
+        canvas.text(350 * rate / most + 5, y + 21, f"{rate:,.0f}", svg.SMALL, bold=True)
+    steps = (f"{row.says} {row.tok_s:,.0f}" for row in climbed.itertuples())
+    return single(title, f"Step by step: {'; '.join(steps)}.", canvas)

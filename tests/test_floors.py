@@ -8,7 +8,7 @@ from rooflab.paths import ROOT
 
 PACKAGE = ROOT / "lib" / "rooflab"
 FLOORS = {
-    0: {"errors", "paths", "rooflab"},
+    0: {"errors", "paths", "rooflab", "words"},
     1: {"hardware", "numerics"},
     2: {"records", "bench", "runtime", "ops", "profile", "doctor", "simt", "dispatch"},
     3: {"studies", "engine"},

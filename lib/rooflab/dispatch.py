@@ -48,6 +48,7 @@ from rooflab.ops.strategies import most_tokens as most_tokens
 from rooflab.ops.strategies import q8_0_weights as q8_0_weights
 from rooflab.records.store import Store
 from rooflab.runtime import launch_cache
+from rooflab.words import counted
 
 LOG = logging.getLogger("rooflab.dispatch")
 PLAIN = "ROOFLAB_PLAIN"  # environment: formats or ways to revert, or "all"
@@ -111,7 +112,7 @@ def fastest(rows: pd.DataFrame, n: int, k: int, batch: int, names: Sequence[str]
     enough = near[near["batch"] >= batch]["batch"]
     line = enough.min() if len(enough) else near["batch"].max()
     best = near[near["batch"] == line].sort_values("median_us", kind="stable").iloc[0]
-    return str(best["impl"]), f"{shape['n']} x {shape['k']}, {line} token{'' if line == 1 else 's'}"
+    return str(best["impl"]), f"{shape['n']} x {shape['k']}, {counted(line, 'token')}"
 
 
 def lines(rows: pd.DataFrame) -> pd.DataFrame:

@@ -46,6 +46,8 @@ def test_unknown_exercises_and_lessons_are_named(doubling, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(UsageError, match="Lesson '98' has no exercises"):
         exercises.attempt("98.1", 1)
+    with pytest.raises(UsageError, match="Exercise 00.1 asks for a kernel: .* %%kernel 00.1"):
+        exercises.attempt("00.1", "the source of a kernel")
 
 
 def test_a_number_is_registered_once(doubling):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab import paths
+from rooflab import paths, words
 from rooflab.hardware import roofline
 from rooflab.numerics import model_shapes
 from rooflab.ops import attention as op
@@ -204,6 +204,6 @@ def answers(frame: pd.DataFrame, cases: Sequence[Case]) -> pd.DataFrame:
 def in_words(case: Case) -> str:
     """A case's shape: "200 queries, 8/2 heads of 256, window 64"."""
     shape = study.shape_of(case)
-    text = f"{shape.n} quer{'y' if shape.n == 1 else 'ies'}, {shape.heads}/{shape.kv_heads} heads of "
+    text = f"{words.counted(shape.n, 'query', 'queries')}, {shape.heads}/{shape.kv_heads} heads of "
     text += f"{shape.head_dim}" + (f", window {shape.window}" if shape.window else "")
     return text + (f", from position {shape.start}" if shape.start else "")

@@ -22,6 +22,7 @@ from rooflab import paths
 from rooflab.analysis.evidence import PEERS, Evidence, NoEvidence
 from rooflab.hardware import device
 from rooflab.hardware.crossover import LEVEL
+from rooflab.words import counted
 
 HERE, PUBLISHED, ABSENT = "measured here", "published", "no figure"
 OTHER = "published for another GPU, by the share of its bandwidth"
@@ -196,13 +197,13 @@ def _key(row: pd.Series, study: str, origin: str) -> tuple[object, ...]:
 def _where(row: pd.Series, study: str) -> str:
     if study in ("int4", "mmq", "gemv"):
         known = study != "gemv" and not pd.isna(row["batch"])
-        batch = f", {int(row['batch'])} token{'s' * (row['batch'] > 1)}" if known else ""
+        batch = f", {counted(int(row['batch']), 'token')}" if known else ""
         return f"{_WEIGHTS[study]}, {int(row['n'])} × {int(row['k'])}{batch}"
     if study == "attention":
         window = "" if pd.isna(row["window"]) else f", window {int(row['window'])}"
         heads = f"{int(row['heads'])}/{int(row['kv_heads'])} heads of {int(row['head_dim'])}"
-        return f"{int(row['seq'])} tokens, {heads}{window}"
-    seq = "" if pd.isna(row["seq"]) else f", {int(row['seq'])} tokens"
+        return f"{counted(int(row['seq']), 'token')}, {heads}{window}"
+    seq = "" if pd.isna(row["seq"]) else f", {counted(int(row['seq']), 'token')}"
     return f"{study}, {row['model']}, {row['format']}{seq}"
 
 

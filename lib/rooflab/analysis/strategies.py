@@ -14,6 +14,7 @@ from rooflab.hardware import crossover, perf_model, roofline
 from rooflab.hardware.perf_model import Machine, strategy
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.studies import regimes
+from rooflab.words import counted
 
 OTHERS = ("gemv", "int4", "mmq")  # studies whose rows are products too
 COLUMNS = (  # of the source's own table
@@ -345,7 +346,7 @@ def _shrinks(rows: pd.DataFrame) -> Conclusion:
     if len(gain) < 3:
         return Conclusion("decode-roofline", says, "", UNMEASURED, depends)
     here = ", ".join(f"{value:.2f}" for value in gain)
-    here += f" times for 1 to {int(table['batch'].iloc[-1])} tokens (within 2 % counts as level)"
+    here += f" times for 1 to {counted(int(table['batch'].iloc[-1]), 'token')} (within 2 % counts as level)"
     falling = all(b <= a * crossover.LEVEL for a, b in zip(gain, gain[1:], strict=False))
     return Conclusion("decode-roofline", says, here, HOLDS if falling else FLIPS, depends)
 

@@ -59,6 +59,11 @@ def numbers(lesson: str) -> list[str]:
 def attempt(number: str, *answers: Any) -> Verdict:
     """Judge the answers to an exercise; a mistake in their own code counts as wrong, not as a crash."""
     _load(number.partition(".")[0])
+    if number in kernels.TASKS:
+        raise UsageError(
+            f"Exercise {number} asks for a kernel: begin its cell with %%kernel {number}, or pass the source "
+            f'to exercises.kernel("{number}", ...).'
+        )
     if number not in _CHECKERS:
         raise UsageError(
             f"There is no exercise {number!r}; lesson {number[:2]} has {', '.join(numbers(number[:2]))}."

@@ -14,6 +14,7 @@ import numpy as np
 from rooflab.exercises.kernels import Trial, kernel_task, most_conflicts, most_requests, most_sectors
 from rooflab.exercises.worth import gain
 from rooflab.studies import attention
+from rooflab.words import counted
 
 WIDTH = 64  # numbers of a query, a key or a value
 PAIRS_SEEN = 32 * 33 // 2  # query-key pairs of the first trial, 32 tokens
@@ -38,7 +39,7 @@ def _trials(queries: int, threads: int, budget: float) -> Iterator[Trial]:
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
         right = weights @ v.astype(float) / weights.sum(axis=1, keepdims=True)
         arguments = [q, k, v, np.empty((n, WIDTH), np.float32), ctypes.c_int(n), ctypes.c_float(0.125)]
-        name = f"{n} tokens, scores to {abs(scores[np.isfinite(scores)]).max():.0f}"
+        name = f"{counted(n, 'token')}, scores to {abs(scores[np.isfinite(scores)]).max():.0f}"
         yield Trial(name, -(-n // queries), threads, arguments, {3: right}, budget)
 
 

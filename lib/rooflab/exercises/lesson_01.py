@@ -10,6 +10,7 @@ import pandas as pd
 
 from rooflab.exercises import Wrong, called, checker
 from rooflab.hardware import roofline
+from rooflab.words import counted
 
 # (GB/s, latency in ns, SMs): a laptop's GPU, an A100 and something that does not exist
 _GPUS = ((256.0, 640.0, 36), (1555.0, 500.0, 108), (10000.0, 250.0, 200))
@@ -60,7 +61,7 @@ def regime(answer: Callable[..., Any]) -> str:
             if got != roofline.bound(moved, flops, gb_s, tflop_s).by:
                 ratio = roofline.intensity(flops, moved)
                 raise Wrong(
-                    f"{m} tokens through a 4096 x 4096 FP16 matrix do {ratio:.3g} FLOP"
+                    f"{counted(m, 'token')} through a 4096 x 4096 FP16 matrix do {ratio:.3g} FLOP"
                     f" per byte; under {gb_s:g} GB/s and {tflop_s:g} TFLOP/s that is not {got}-bound."
                 )
     return "each of fifteen products found its ceiling."

@@ -74,7 +74,7 @@ def per_product(answer: Callable[..., Any]) -> str:
         if math.isclose(got, 2 * tokens / width, rel_tol=1e-6):
             raise Wrong("the activations cross the bus too: k of them in and n out for every token.")
         if not math.isclose(got, right, rel_tol=1e-6):
-            raise Wrong(f"for n={n}, k={k}, {tokens} tokens and {width:g} bytes a weight it gives {got:g}.")
+            raise Wrong(f"for n={n}, k={k}, tokens={tokens} and {width:g} bytes a weight it gives {got:g}.")
     return "more tokens for the same weights are the only way to the right."
 
 

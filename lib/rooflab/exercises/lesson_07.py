@@ -83,7 +83,7 @@ def choose(answer: Callable[..., Any]) -> str:
     for n, k, tokens, right, what in cases:
         got = called(answer, list(_TABLE), n, k, tokens)
         if got != right:
-            raise Wrong(f"for {what} (n={n}, k={k}, {tokens} tokens) it takes {got!r}.")
+            raise Wrong(f"for {what} (n={n}, k={k}, tokens={tokens}) it takes {got!r}.")
     return "a table, a distance and a minimum: that is all a dispatcher has to be."
 
 
@@ -105,7 +105,7 @@ def predict(answer: Callable[..., Any]) -> str:
         if math.isclose(got, max(memory, compute), rel_tol=1e-6):
             raise Wrong("a launch takes its time before a byte is moved: it is missing.")
         if not math.isclose(got, right, rel_tol=1e-6):
-            raise Wrong(f"for {n} x {k}, {tokens} tokens, {width:g} bytes a weight it gives {got:g} µs.")
+            raise Wrong(f"for {n} x {k}, tokens={tokens}, {width:g} bytes a weight it gives {got:g} µs.")
     return "three numbers of a GPU and four of a product."
 
 
@@ -129,5 +129,5 @@ def busy(answer: Callable[..., Any]) -> str:
         if math.isclose(got, n * tokens / (blocks * rows * columns), rel_tol=1e-9) and got != right:
             raise Wrong("the SMs that the last round leaves without a tile wait for it too.")
         if not math.isclose(got, right, rel_tol=1e-9):
-            raise Wrong(f"for {n} rows, {tokens} tokens, tiles of {rows} x {columns}, {sms} SMs: {got:g}.")
+            raise Wrong(f"for {n} rows, tokens={tokens}, tiles of {rows} x {columns}, {sms} SMs: {got:g}.")
     return "what is launched and what is useful are two numbers."

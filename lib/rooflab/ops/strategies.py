@@ -19,6 +19,7 @@ from rooflab.hardware.perf_model import Strategy
 from rooflab.numerics.quant import BLOCK, GROUP, Planes
 from rooflab.ops import Rung, gemv, int4, mmq, q8_0, rung_of
 from rooflab.runtime import launch_cache, nvrtc
+from rooflab.words import counted
 
 CPU = "cpu"
 _TOKENS = 65535  # at once, whatever the way
@@ -157,7 +158,7 @@ def refusal(how: Strategy, n: int, k: int, batch: int, arch: str, slug: str | No
     if k % multiple:
         return f"k = {k} is no multiple of {multiple}"
     if batch > most_tokens(how):
-        return f"it takes up to {most_tokens(how)} token{'' if most_tokens(how) == 1 else 's'}, not {batch}"
+        return f"it takes up to {counted(most_tokens(how), 'token')}, not {batch}"
     found = rung_for(how, n, k, batch, slug)
     if found is None:
         return ""

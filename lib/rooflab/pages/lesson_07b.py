@@ -16,6 +16,7 @@ from rooflab.pages import Opening, Rows
 from rooflab.records.store import Store
 from rooflab.studies import attribution, regimes
 from rooflab.view import display, explorer, plot
+from rooflab.words import counted
 
 
 def opening(timed: Rows, here: Any, gpu: str) -> Opening:
@@ -91,8 +92,8 @@ def largest_errors(compared: Rows, here: Any) -> None:
     bad = compared.assign(off=compared.own_off.abs())
     bad = bad.sort_values("off", ascending=False).drop_duplicates(["label", "why"]).head(8)
     lines = [
-        f"- **{row.label}**, {row.n:,} x {row.k:,}, {row.batch:,} tokens: {row.median_us:.1f} µs measured, "
-        f"{row.own_us:.1f} predicted ({row.own_off:+.0f} %); {row.why}."
+        f"- **{row.label}**, {row.n:,} x {row.k:,}, {counted(row.batch, 'token')}: "
+        f"{row.median_us:.1f} µs measured, {row.own_us:.1f} predicted ({row.own_off:+.0f} %); {row.why}."
         for row in bad.itertuples()
     ]
     display.say("\n".join(lines))
@@ -164,7 +165,7 @@ def laptop_errors(published: Store, there: Any, fit: Any, n: int, k: int, kernel
     if len(fast):
         row = fast.iloc[0]
         display.say(
-            f"At {row.batch} tokens its FP16 product takes {row.us:.0f} µs where the law has "
+            f"At {counted(row.batch, 'token')} its FP16 product takes {row.us:.0f} µs where the law has "
             f"{row.one_us:.0f}. A possible reason: the sweep repeated one matrix of "
             f"{2 * n * k / 2**20:.0f} MiB, and that GPU's L2 cache holds {laptop.l2_mb:g} MB. At fewer "
             "tokens the sweep shows no such gain."
@@ -361,7 +362,7 @@ def lost_on_the_laptop(swept: Rows) -> None:
     """Say where the source's kernel lost on its laptop, beside the law."""
     theirs = extrapolation.published_lost(swept)
     lines = [
-        f"{row.times:.1f} times slower than FP16 on {row.n:,} x {row.k:,} at {row.batch} tokens "
+        f"{row.times:.1f} times slower than FP16 on {row.n:,} x {row.k:,} at {counted(row.batch, 'token')} "
         f"(the law: {row.law:.1f} times)"
         for row in theirs.itertuples()
     ]

@@ -131,7 +131,8 @@ def mutant_list(killed: Rows) -> Board:
         word=killed["killed"].replace({"": "survives", "launch": "fault at launch"}),
     )
     listed["text"] = listed["fault"] + ": " + listed["code"].str.slice(0, 110)
-    shape = listed["shape"].map(lambda s: f"at {s}: " if s else "")
+    shape = listed["shape"].str.replace(r"\b1 tokens\b", "1 token", regex=True)  # as it was recorded
+    shape = shape.map(lambda s: f"at {s}: " if s else "")
     listed["note"] = shape + listed["says"].where(listed["killed"] != "", listed["reason"])
     some = listed.groupby(["operator", "mutation"], sort=False).head(1)
     controls = {"operator": "Operator", "word": "Killed by"}

@@ -10,6 +10,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies.unseen import SEED, TUNED
 from rooflab.view import display, plot
+from rooflab.words import counted
 
 
 def outcomes(lab: Lab, recorded: Rows) -> pd.DataFrame:
@@ -61,7 +62,10 @@ def reasons(found: pd.DataFrame) -> None:
             text += f"On {twice} of them the dispatcher takes two_op, which first writes those FP16 weights "
             text += "and then runs the same kernel: it cannot win."
         lines.append(text)
-    names = [f"{row['shape']}, {row['tokens']} tokens ({row['cost']:.2f}×)" for _, row in wrong.iterrows()]
+    names = [
+        f"{row['shape']}, {counted(row['tokens'], 'token')} ({row['cost']:.2f}×)"
+        for _, row in wrong.iterrows()
+    ]
     text = f"- **The dispatcher's choice** costs more than {unseen.WRONG - 1:.0%} over the fastest way on "
     lines.append(f"{text}{len(wrong)} of {len(found)}" + (f": {'; '.join(names)}." if names else "."))
     display.say("\n".join(lines))

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from rooflab.errors import DeviceMismatch, UsageError
+from rooflab.words import counted
 
 UNITS = {"gb_s": "GB/s", "tflop_s": "TFLOP/s", "tok_s": "tok/s", "median_us": "µs"}
 Roof = tuple[str, float, str]  # label, value, unit
@@ -113,7 +114,7 @@ def caption(
     values = floats(known[y])
     best = known.iloc[int(values.argmin() if lower_is_better else values.argmax())]
     unit = UNITS.get(y, y)
-    points = "1 point" if len(known) == 1 else f"{len(known)} points"
+    points = counted(len(known), "point")
     name = getattr(device, "name", device)
     text = f"{what} on {name}, {dates(known)}: {points}, best {number(best[y])} {unit}"
     if "case" in known:

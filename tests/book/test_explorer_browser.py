@@ -138,6 +138,16 @@ def test_every_control_changes_figure_and_text_and_nothing_is_fetched(browser, t
     page.close()
 
 
+def test_one_size_needs_no_slider(browser, tmp_path):
+    rows = frame()
+    lone = Explorer("lone", rows[rows["n"] == rows["n"].max()], controls=CONTROLS, roof=ROOFS)
+    page = browser.new_page()
+    page.goto(write(tmp_path, lone))
+    assert page.locator("select").count() == len(CONTROLS) and page.locator("input[type=range]").count() == 0
+    assert drawing(page) == still(lone), "script and Python draw alike"
+    page.close()
+
+
 def test_an_unrecorded_choice_is_answered_as_in_python(browser, tmp_path):
     page = browser.new_page()
     page.goto(write(tmp_path, made()))

@@ -98,6 +98,25 @@ def test_the_row_shown_first_is_the_best_or_the_one_that_is_asked_for():
     assert Chart(rows, "n", "gb_s", CONTROLS, ROOFS, start={"n": -1}).start == best.start
 
 
+def test_a_slice_with_many_sizes_is_shown_before_a_faster_one_with_few():
+    rows = frame()
+    alone = rows["case"].str.contains("warm") & (rows["n"] != rows["n"].max())
+    few = rows[~alone].assign(gb_s=rows["gb_s"].where(rows["cache"] == "cold", 10 * rows["gb_s"]))
+    shown = Chart(few, "n", "gb_s", CONTROLS)
+    assert (
+        shown.rows.loc[shown.start, "cache"] == "cold" != shown.rows.loc[shown.rows["gb_s"].idxmax(), "cache"]
+    )
+
+
+def test_one_size_is_no_choice_and_its_value_stands_left_of_the_names():
+    rows = frame()
+    made = explorer(frame=rows[rows["n"] == rows["n"].max()])
+    assert made._size not in made.children[0].children, "a slider with one stop"
+    (value,) = inside(page(made)[2], "value")
+    names = [float(name.get("x")) for name in inside(page(made)[2], "names")]
+    assert value.get("text-anchor") == "end" and float(value.get("x")) < min(names)
+
+
 def test_a_better_rate_stands_higher_and_a_larger_size_further_right():
     made = Chart(frame(), "n", "gb_s", CONTROLS, ROOFS)
     (slice_, seen), *_ = made.views.items()

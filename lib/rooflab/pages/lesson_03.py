@@ -181,6 +181,7 @@ def explored(here: Lab, impls: Sequence[str] = ()) -> dict[str, Any]:
         "frame": rows,
         "controls": {"impl": "Contestant", "cache": "Cache"},
         "roof": ("DRAM read", roof, "GB/s"),
+        "labels": {"n": "n = k"},
         "title": f"FP32 GEMV on {here.run['gpu']}",
         "bound": lambda case: roofline.gemm_bytes(1, case.n, case.n, 4, 4, 4) / roof / 1e3,
         "measure": explorer.measurer(here),

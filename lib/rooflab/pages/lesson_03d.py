@@ -241,6 +241,7 @@ def explored(every: Any, gpu: Any, here: Any, read_roof: Any) -> Any:
         "rows-shapes",
         every,
         controls={"impl": "Contestant", "k": "k"},
+        labels={"n": "outputs n"},
         roof=("DRAM read", read_roof, "GB/s"),
         title=f"FP16 products on {gpu}",
         bound=bound,

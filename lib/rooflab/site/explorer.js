@@ -125,10 +125,11 @@
       const px = shown.px, py = shown.y, wanted = axis.at[chosen.x];
       fill("wanted", chosen.x === shown.x || wanted === null ? [] : [element("path", { d: "M" + wanted + " " + top + "V" + bottom })]);
       fill("ring", [element("circle", { cx: px, cy: py, r: 6.5 })]);
-      const [at, anchor] =
+      let [at, anchor] =
         px > right - 48 ? [right - 14, "end"] : px < left + 48 ? [left + 4, "start"] : [px, "middle"];
       const below = py < top + 12 || (roof && 6 < py - roof[1] && py - roof[1] < 28);
-      const y = short(below ? py + 21 : py - 12);
+      let y = short(below ? py + 21 : py - 12);
+      if (axis.ticks.length === 1) [at, anchor, y] = [short(px - 12), "end", short(py + 4)];
       fill("value", [element("text", { x: at, y: y, "text-anchor": anchor }, shown.facts.split(";")[0])]);
       const found = name(shown.picks, shown.x) + ": " + shown.facts + ".";
       const missing = "Not recorded: " + name(chosen.picks, chosen.x) + ". Nearest recorded case: ";
@@ -169,10 +170,12 @@
       size();
       draw();
     });
-    const sizes = labelled(data.x.label, range, "x");
-    sizes.append(readout);
-    controls.append(sizes);
     size();
+    if (data.x.values.length > 1) { // one size is no choice: the drawing's axis and the text name it
+      const sizes = labelled(data.x.label, range, "x");
+      sizes.append(readout);
+      controls.append(sizes);
+    }
     root.prepend(controls);
     root.querySelector(".note").remove();
     root.removeAttribute("data-explorer");

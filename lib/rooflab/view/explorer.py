@@ -68,8 +68,9 @@ class Explorer(ipywidgets.VBox):
     with the choice's own bound from `bound(case)` in microseconds, and the choice is written as a command, to
     copy. `measure` (see `measurer`) adds a field for any size, and buttons: one measures the choice, behind
     what waits already, the other drops what waits. Results are drawn beside the recorded ones, in a colour of
-    their own. `start` (column -> value) says which row is shown first, by default the best. `name` is unique
-    in its notebook. Raises UsageError if rows are indistinguishable or too many for a page.
+    their own. `start` (column -> value) says which row is shown first, by default the best of those with most
+    sizes to choose from. `name` is unique in its notebook. Raises UsageError if rows are indistinguishable or
+    too many for a page.
     """
 
     def __init__(
@@ -129,7 +130,8 @@ class Explorer(ipywidgets.VBox):
         self._drawing, self._text = ipywidgets.HTML(), ipywidgets.HTML()
         for widget in (*self._picks, self._size):
             widget.observe(self._redraw, "value")
-        row = ipywidgets.HBox([*self._picks, self._size], layout={"flex_flow": "row wrap"})
+        sliders = [self._size] if len(sizes) > 1 else []  # one size is no choice; the axis names it
+        row = ipywidgets.HBox([*self._picks, *sliders], layout={"flex_flow": "row wrap"})
         self._command = ipywidgets.Text(
             description="Copy as case", style=wide, layout={"width": "100%", "max_width": "680px"}
         )

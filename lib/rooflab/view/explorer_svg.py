@@ -134,9 +134,14 @@ class Chart:
             facts = _facts(rows.iloc[i], y, self.unit, roofs[ceiling] if ceiling >= 0 else None)
             self.points.append(Point(picks, sizes.index(px), seen.to_x(px), seen.to_y(py), ceiling, facts))
         self._refuse_twins()
-        # Shown first: the best rate, or the best time at the largest size, as small sizes are always quick.
+        # Shown first, of the slices with the most sizes: the best rate, or the best time at the largest size,
+        # as small sizes are always quick.
         rates = [float(v) for v in rows[y]]
-        order = [(-p.x, v) if y == "median_us" else (0, -v) for p, v in zip(self.points, rates, strict=True)]
+        few = [-len(self.views[p.picks[1:]].x_ticks) for p in self.points]
+        order = [
+            (less, -p.x, v) if y == "median_us" else (less, 0, -v)
+            for less, p, v in zip(few, self.points, rates, strict=True)
+        ]
         wanted = [all(_plain(row[c]) == v for c, v in (start or {}).items()) for _, row in rows.iterrows()]
         self.start = wanted.index(True) if any(wanted) and start else order.index(min(order))
 
@@ -261,6 +266,8 @@ class Chart:
         # Beside the roof line, not on it: a label above the point would cross a roof that lies just above.
         below = py < TOP + 12 or (shown.roof >= 0 and 6 < py - roof < 28)
         y = short(py + 21 if below else py - 12)
+        if len(seen.x_ticks) == 1:  # all points are above each other, and their names stand to the right
+            at, anchor, y = short(px - 12), "end", short(py + 4)
         value = escape(shown.facts.split(";")[0])
         parts["value"] = f'<text x="{at}" y="{y}" text-anchor="{anchor}">{value}</text>'
         return parts

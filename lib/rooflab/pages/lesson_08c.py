@@ -18,7 +18,9 @@ from rooflab.numerics import model_shapes
 from rooflab.pages import Opening, Rows, facts
 from rooflab.records.store import Store
 from rooflab.studies import decode, decode_checks, prefill
-from rooflab.view import display, explorer, plot
+from rooflab.view import display, plot
+from rooflab.view.filter_list import Board
+from rooflab.words import counted
 
 
 class Answers(NamedTuple):
@@ -228,7 +230,7 @@ def _agreement(paths: Rows) -> None:
         f"{int((paths['share'] <= 1).sum())} of {len(paths)} paths lie within what is allowed, the worst at "
         f"{paths['share'].max():.0%} of it. The likeliest token differs on {others} of them, near-ties "
         f"aside; the largest error of a logit is {paths['largest error'].max():.3f}. Each path ran "
-        f"{'once' if least == 1 else f'{least} times'} or more often, and "
+        f"{counted(least, 'time')} or more often, and "
         f"{int((paths['ran instead'] > 0).sum()) or 'none'} let another run in its place."
     )
 
@@ -276,13 +278,26 @@ def verdicts(asked: Answers, lab: Lab) -> Rows:
     return judged
 
 
+_SWITCHES = {
+    "decode": "how a token is decoded: a step of lesson 08; apart: torch's operators, a product a matrix",
+    "graph": "replay a CUDA graph, or launch kernel by kernel",
+    "rows": "norm, rotation and gate of a prompt by our kernels, or by torch's",
+    "attention": "attention of a prompt: a rung of lesson 06, or torch's",
+    "mmq": "a prompt's products read quantised weights, or make FP16 weights of them first",
+    "embed": "all embeddings of a prompt in one launch, or one launch each",
+    "fused": "on Hopper: products by blocks that stay, gates applied in them",
+}
+
+
 def switches(plain: engine.Paths) -> None:
-    """Show every switch of the engine: what it is by default, and on the plainest path."""
+    """Show every switch of the engine: what it chooses, its default, and its value on the plainest path."""
     names = [field.name for field in fields(engine.Paths)]
     usual: Sequence[Any] = [field.default for field in fields(engine.Paths)]
     table = pd.DataFrame({"switch": names, "usual": [repr(value) for value in usual]})
     table["plain"] = [repr(getattr(plain, name)) for name in names]
-    heads = {"switch": "engine.Paths", "usual": "by default", "plain": "reverted"}
+    table["chooses"] = [_SWITCHES[name] for name in names]
+    heads = {"switch": "engine.Paths", "chooses": "what it chooses"}
+    heads |= {"usual": "by default", "plain": "reverted"}
     display.table(table, heads, caption="An empty name: the fastest for the format")
 
 
@@ -299,18 +314,27 @@ def takeaway(judged: Rows, rows: Rows, lab: Lab, gpu: str) -> None:
     )
 
 
-def explore(asked: Answers) -> Any:
-    """The explorer of every path's distance from float64."""
-    paths, found = asked.paths, asked.found
-    kinds = ["prompt" if name.startswith(("prompt", "pieces")) else "decode" for name in paths["impl"]]
-    run = found["run"].iloc[0] if "run" in found else ""
-    return explorer.Explorer(
-        "paths",
-        paths.assign(kind=kinds, tokens=decode_checks.LENGTH, run=run, error=paths["largest error"]),
-        x="tokens",
-        y="error",
-        controls={"impl": "Path", "weights_as": "Weights"},
-        labels={"error": "largest error of a logit", "tokens": "tokens of the prompt"},
-        title=f"Distance from float64 on {asked.whose.run.gpu}",
-        start={"impl": paths["impl"].iloc[0], "weights_as": paths["weights_as"].iloc[0]},
-    )
+def listed_paths(asked: Answers) -> Board:
+    """The list of paths, to filter: what each does, and how far its logits are from float64's."""
+    frame = asked.paths.reset_index(drop=True)
+    reads = frame["impl"].str.startswith(("prompt", "pieces"))
+    frame["part"] = reads.map({True: "a prompt", False: "one token after the other"})
+    frame["does"] = [_does(name) for name in frame["impl"]]
+    frame["verdict"] = (frame["share"] <= 1).map({True: "within its budget", False: "beyond its budget"})
+    frame["head"] = frame["impl"] + ", " + frame["weights_as"]
+    frame["note"] = [
+        f"Largest error of a logit: {error:.4f} of {allowed:.4f} allowed. It ran {counted(int(ran), 'time')}."
+        for error, allowed, ran in frame[["largest error", "allowed", "ran"]].to_numpy()
+    ]
+    controls = {"weights_as": "Weights", "part": "Reads", "verdict": "Verdict"}
+    start = {"weights_as": frame["weights_as"].iloc[0]}
+    return Board("paths", frame, controls=controls, head="head", text="does", start=start, what="paths")
+
+
+def _does(path: str) -> str:
+    """What a path of the engine does, by its recorded name."""
+    if path == "pieces":
+        return "the prompt in three pieces, each after the cache of those before it"
+    if path.startswith("prompt."):
+        return ablation.PROMPT_WAYS[path.removeprefix("prompt.")]
+    return ablation.WAYS[path]

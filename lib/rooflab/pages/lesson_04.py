@@ -176,7 +176,7 @@ def errors_explained(costs: dict[str, Any], sizes: Any) -> None:
 def bytes_by_way(fused: Any, n: int, k: int, here: Lab, read_roof: float) -> tuple[dict[str, Any], list[Any]]:
     """Show the bytes and the bound of four ways to multiply; the ways and their cases."""
     ways = {"torch.matmul": "FP16", fused.name: "fused"}
-    ways |= {study.TWO_OP: "two-op, fair", study.TWO_OP_TORCH: "two-op, literal"}
+    ways |= {study.TWO_OP: "two-op, own unpacking", study.TWO_OP_TORCH: "two-op in PyTorch"}
     four = [c for c in study.ladder(n, k, here.sized) if c.impl in ways]
     predicted = pd.DataFrame({"case": [c.id for c in four], "way": [ways[c.impl] for c in four]})
     predicted["mb"] = [study.traffic(c) / 1e6 for c in four]
@@ -209,10 +209,9 @@ def ways_compared(rows: Rows, gpu: str) -> tuple[Rows, Rows]:
     by = rows.set_index("way")
     fused = by.loc["fused"]
     text = f"On the {gpu} the fused kernel reads its few bytes at {fused['roof_fraction']:.0%} of the roof. "
-    for kind in ("literal", "fair"):
-        if f"two-op, {kind}" in by.index:
-            gain = display.speed(by.loc[f"two-op, {kind}", "median_us"] / fused["median_us"])
-            text += f"Against the {kind} two-op product it is {gain}. "
+    for name in ("two-op in PyTorch", "two-op, own unpacking"):
+        if name in by.index:
+            text += f"Against {name} it is {display.speed(by.loc[name, 'median_us'] / fused['median_us'])}. "
     if "FP16" in by.index:
         text += "Against weights that simply stay in FP16 it "
         text += f"{display.against(fused, by.loc['FP16'])} cuBLAS"
@@ -309,9 +308,9 @@ def takeaway(both: Rows, off: float, costs: dict[str, Any], by: Rows, gpu: str, 
     )
     text += "and more where outliers live.\n"
     text += "- Compare with what one would use otherwise."
-    if {"two-op, literal", "FP16"} <= set(by.index):
-        ratio = by.loc["two-op, literal", "median_us"] / by.loc["FP16", "median_us"]
-        text += f" The literal product takes {display.times(ratio)} times as long as not quantising at all"
+    if {"two-op in PyTorch", "FP16"} <= set(by.index):
+        ratio = by.loc["two-op in PyTorch", "median_us"] / by.loc["FP16", "median_us"]
+        text += f" Two-op in PyTorch takes {display.times(ratio)} times as long as not quantising at all"
         text += ", so beating it says little." if ratio > 1.5 else "."
     text += "\n"
     text += f"- Fewer bytes save time only if they still arrive at the roof. On the {gpu} the plain fused "

@@ -138,7 +138,11 @@ def ladder_times(large: Any, small: Any, here: Lab, gpu: str) -> tuple[dict[Any,
     names |= {"spread": "Quartiles apart", "registers": "Registers"}
     forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}")
     forms |= {"of": "{:.2f}", "spread": "{:.1%}"}
-    called = {"torch.matmul": "FP16 cuBLAS", "two_op": "two-op, fair", "torch.two_op": "two-op, literal"}
+    called = {
+        "torch.matmul": "FP16 cuBLAS",
+        "two_op": "unpack, then cuBLAS",
+        "torch.two_op": "unpack in PyTorch, then cuBLAS",
+    }
     later = [rung.name for rung in _RUNGS if rung.name not in _ONE_TOKEN]
     table = shown[~shown["impl"].isin(later)].replace({"impl": called})
     display.table(table, names, forms, f"{large[0]} × {large[1]}, batch 1, on {gpu}")

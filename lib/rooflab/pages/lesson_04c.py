@@ -374,7 +374,7 @@ def takeaway(batches: list[Any], shapes: list[Any], gain: Rows, gpu: str, times:
     text += "that many rows share.\n"
     slow = (times["two-op"] / times["FP16 cuBLAS"]).dropna()
     text += "- Unpacking first is not worth it at these sizes: t" if slow.min() > 1 else "- T"
-    text += f"he fair two-op product takes {slow.min():.1f} to {slow.max():.1f} times as long as FP16."
+    text += f"he two-op product takes {slow.min():.1f} to {slow.max():.1f} times as long as FP16."
     display.say(text)
 
 

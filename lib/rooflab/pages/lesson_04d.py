@@ -62,7 +62,7 @@ def published_by_batch(drawn: Any, theirs: Rows) -> tuple[str, Rows]:
     """Show the source's times of one shape by batch; the shape's name and its rows."""
     name = f"{drawn[0]}×{drawn[1]}"
     published = theirs[theirs["shape"] == name]
-    names = {"batch": "Batch", "two_op": "Two-op, literal (µs)"}
+    names = {"batch": "Batch", "two_op": "Two-op in PyTorch (µs)"}
     names |= {"fused": "Fused, a loop (µs)", "fp16": "FP16 (µs)", "gain": "Gain over FP16"}
     forms = dict.fromkeys(("two_op", "fused", "fp16"), "{:,.0f}") | {"gain": "{:.2f}"}
     display.table(published, names, forms, f"{name}, RTX 4070 Laptop: event clock, warm")
@@ -117,7 +117,7 @@ def repeated_here(here: Lab, name: str, gpu: str) -> tuple[list[Any], list[Any],
     wide["gain"] = wide["fp16"] / wide["fused"]
     one_shape = wide.loc[name]
     same = one_shape.loc["event, warm"].reset_index()
-    names = {"batch": "Batch", "two_op": "Two-op, literal (µs)"}
+    names = {"batch": "Batch", "two_op": "Two-op in PyTorch (µs)"}
     names |= {"fused": "Fused, a loop (µs)", "fp16": "FP16 (µs)", "gain": "Gain over FP16"}
     forms = dict.fromkeys(("two_op", "fused", "fp16"), "{:,.0f}") | {"gain": "{:.2f}"}
     display.table(same, names, forms, f"{name}, {gpu}: event clock, warm")
@@ -244,7 +244,7 @@ def what_loses(ratio: float, lost: list[Any], gains: dict[str, Any], gpu: str) -
 
 
 def over_two_op(theirs: Rows, wide: Rows, laptop: Store, shapes: Any, order: list[Any]) -> None:
-    """Show the gain over the literal two-op product, as published and here."""
+    """Show the gain over the two-op product in PyTorch, as published and here."""
     literal = theirs[theirs["batch"] == 1].set_index("shape")
     mine = wide.xs(1, level="batch").swaplevel()
     bench = laptop.read("int4").query("clock == 'event'").set_index("impl")["median_us"]
@@ -257,7 +257,7 @@ def over_two_op(theirs: Rows, wide: Rows, laptop: Store, shapes: Any, order: lis
         side = mine.loc[how]
         table.loc[len(table)] = [f"here, {how}", *(side["two_op"] / side["fused"])[table.columns[1:]]]
     forms = dict.fromkeys(table.columns[1:], "{:.1f}")
-    display.table(table, {c: c for c in table} | {"way": "Clock, cache"}, forms, "Two-op, literal ÷ fused")
+    display.table(table, {c: c for c in table} | {"way": "Clock, cache"}, forms, "Two-op in PyTorch ÷ fused")
 
 
 def takeaway(gpu: str, event: int, graph: int) -> None:
@@ -274,7 +274,7 @@ def takeaway(gpu: str, event: int, graph: int) -> None:
 
 def explore(rows: Rows, gpu: str, here: Lab, name: str) -> Any:
     """The explorer of the published experiment, by contestant, clock and shape."""
-    called = {"fused": "fused, a loop", "fp16": "FP16", "two_op": "two-op, literal"}
+    called = {"fused": "fused, a loop", "fp16": "FP16", "two_op": "two-op in PyTorch"}
     kept = rows.assign(called=rows["who"].map(called))
     return explorer.Explorer(
         "published-experiment",

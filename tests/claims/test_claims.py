@@ -1,12 +1,13 @@
 """Claims: bars, the files they are written in, and rows made up so that every verdict comes out each way."""
 
 import math
+import re
 
 import pandas as pd
 import pytest
 import yaml
 from rooflab import claims, lab, paths
-from rooflab.analysis import coalescing, root_cause
+from rooflab.analysis import coalescing, root_cause, unseen
 from rooflab.claims import (
     ELSEWHERE,
     HOLDS,
@@ -20,6 +21,7 @@ from rooflab.claims import (
     NoEvidence,
     Test,
     measures,
+    scorecard,
 )
 from rooflab.errors import UsageError
 from rooflab.hardware import roofline
@@ -28,6 +30,7 @@ from rooflab.records.case import Case, options
 from rooflab.records.store import Store
 from rooflab.studies.bandwidth import Roof
 
+PAGE_07 = (paths.NOTEBOOKS / "07_regimes.ipynb").read_text()
 NOTHING = Store(paths.DATA, "nothing")  # a recording without a table
 
 # --- bars and verdicts --------------------------------------------------------------------------------------
@@ -255,7 +258,73 @@ def test_a_claim_is_judged_on_rows_of_one_state():
     assert (none.word, none.measured) == (UNRECORDED, "no column mood in study gemv")
 
 
+def test_the_least_gain_is_of_the_sizes_that_both_were_timed_at():
+    times = {"own": {256: 10.0, 512: 10.0, 1024: 1.0}, "peer": {256: 30.0, 512: 12.0, 2048: 1.0}}
+    rows = [row(kind, n, us, kind=kind) for kind, sizes in times.items() for n, us in sizes.items()]
+    rows.append(row("slower", 512, 40.0, kind="peer"))
+    found = Evidence(NOTHING, {"gemv": pd.DataFrame(rows)})
+    of, over = {"study": "gemv", "kind": "own"}, {"kind": "peer"}
+    assert measures.MEASURES["least_gain"](found, of, over, ["n", "k"]) == 1.2
+    with pytest.raises(NoEvidence, match="no size was timed by both"):
+        measures.MEASURES["least_gain"](found, of | {"n": 1024}, over | {"n": 2048}, ["n", "k"])
+
+
+@pytest.mark.parametrize(
+    ("bar", "us", "share", "save", "above"),
+    [("≤ 30", 40.0, 0.6, 0.25, 0.4), ("≤ 50", 40.0, 0.6, None, None), ("≥ 50", 40.0, 0.5, 0.2, 0.5)],
+)
+def test_a_missed_goal_has_a_budget(bar, us, share, save, above):
+    """What it must save of its time, and what of that its roof leaves; a goal that is met has none."""
+    one = row("2_coalesced", 4096, us) | {"roof_fraction": share}
+    found = Evidence(NOTHING, {"gemv": pd.DataFrame([one])})
+    test = test_of(0, bar, measure="value", args={"of": {"study": "gemv"}}, missed=SHORT)
+    given = scorecard.budget(test, found, claims.judge(test, found))
+    assert [None if math.isnan(each) else round(each, 9) for each in given] == [save, above]
+
+
+def test_goals_of_shares_of_roofs_and_of_other_things_have_the_budgets_that_they_can():
+    rows = [row("2_coalesced", 4096, 40.0) | {"roof_fraction": 0.6}, row("cublas", 4096, 38.0, kind="peer")]
+    found = Evidence(NOTHING, {"gemv": pd.DataFrame(rows)})
+    of = {"study": "gemv", "impl": "2_coalesced"}
+    for measure, args, save, above in (
+        ("value", {"of": of, "column": "roof_fraction"}, 0.25, 0.4),
+        ("ratio", {"of": of | {"impl": "cublas"}, "over": {"impl": "2_coalesced"}}, -0.1875, None),
+        ("count", {"of": of}, None, None),
+    ):
+        test = test_of(0, "≥ 0.8", measure=measure, args=args, missed=SHORT)
+        one = claims.judge(test, found)._replace(word=SHORT)
+        given = scorecard.budget(test, found, one)
+        assert [None if math.isnan(each) else round(each, 9) for each in given] == [save, above]
+
+
 # --- the committed recording --------------------------------------------------------------------------------
+
+
+def test_what_the_scorecard_says_of_drawn_shapes_is_what_lesson_07_says():
+    said = re.search(r"ours is as fast as .*?, on (\d+) of (\d+) drawn shapes", PAGE_07)
+    assert said is not None
+    found = Evidence(Store(paths.DATA, "h200"))
+    assert measures.MEASURES["unseen_won"](found) == int(said[1]) / int(said[2])
+    least = {kind: measures.MEASURES["unseen_least"](found, kind) for kind in unseen.KINDS.values()}
+    assert measures.MEASURES["unseen_least"](found) == min(least.values())
+    few = measures.MEASURES["unseen_cost"](found, "Q8_0 product", [65, 512])
+    assert 1 <= few <= measures.MEASURES["unseen_cost"](found, "Q8_0 product", [1, 4096])
+    with pytest.raises(NoEvidence, match="no drawn shape of attention"):
+        measures.MEASURES["unseen_least"](found, "attention", [1, 2])
+
+
+def test_every_missed_floor_is_on_the_page_with_its_budget():
+    own = scorecard.goals(Evidence(Store(paths.DATA, "h200")))
+    missed = own[(own["verdict"] == SHORT) & (own["kind"] == claims.FLOOR)]
+    page = (paths.NOTEBOOKS / "09_scorecard.ipynb").read_text()
+    for one in missed.itertuples():
+        assert one.says in page and one.reached in page
+        if one.says.startswith("Drawn shapes on"):
+            continue  # a share of shapes, no time
+        assert 0 < one.save < 1 and f"{one.save:.0%}" in page
+    assert (missed["above"].dropna() > missed["save"][missed["above"].notna()]).all(), (
+        "no floor is past its roof"
+    )
 
 
 def test_the_verdicts_on_the_committed_recording_are_those_that_were_written_down():

@@ -15,9 +15,12 @@ from rooflab.claims import (
     FLOOR,
     GOALS,
     HOLDS,
+    SHORT,
     UNRECORDED,
     VERDICTS,
     Claim,
+    Test,
+    Verdict,
     judge,
     select,
     verdict,
@@ -56,7 +59,7 @@ def counts(table: pd.DataFrame, by: str = "source") -> pd.DataFrame:
 
 def goals(evidence: Evidence) -> pd.DataFrame:
     """Every floor, aim and rule with what is reached, a row each: lesson, kind, says, asked, reached, value,
-    verdict.
+    verdict, and the `budget` of one that is missed: save, above.
     """
     rows = []
     for claim in asked():
@@ -68,10 +71,40 @@ def goals(evidence: Evidence) -> pd.DataFrame:
                 "says": f"{claim.says}: {test.quantity}" if test.quantity else claim.says,
                 **{"asked": test.bars(), "reached": found.measured + (f" ({found.by})" if found.by else "")},
                 **{"value": found.value, "verdict": found.word},
+                **dict(zip(("save", "above"), budget(test, evidence, found), strict=True)),
             }
         )
     rows.sort(key=lambda row: (row["lesson"], GOALS.index(row["kind"])))
     return pd.DataFrame(rows)
+
+
+# Measures of times, of rates or of their ratios; the latter are of one row, any column of which they give.
+_TIMED = ("ratio", "least_ratio", "least_gain", "int4_least_gain", "q8_growth", "unseen_least", "unseen_cost")
+_OF_A_ROW: tuple[str, ...] = (
+    "value",
+    "reached",
+    "int4_time",
+    "int4_roof_share",
+    "q8_decode",
+    "q8_rate",
+    "decode_rate",
+)
+_OF_A_ROW += ("prompt_rate",)
+
+
+def budget(test: Test, evidence: Evidence, found: Verdict) -> tuple[float, float]:
+    """Of a goal that is missed, the share of its time that it must save, and the share of its time that is
+    above its roof, which bounds what can be saved; NaN where it is about no time, or about no single row.
+    """
+    save = above = float("nan")
+    if found.word == SHORT and test.measure in (*_TIMED, *_OF_A_ROW):
+        less = test.bar.value / found.value
+        save = 1 - (less if test.bar.sign in "<≤" else 1 / less)
+        if test.measure in _OF_A_ROW and not {"over_batch", "per"} & set(test.args):
+            given = "roof_fraction" in test.args.values() or test.measure == "int4_roof_share"
+            share = found.value if given else judge(test, evidence, column="roof_fraction").value
+            above = 1 - share
+    return save, above
 
 
 _BY_SHAPE = ("what", "floor", "aim", "unit", "reached", "impl", "floor_met", "aim_met", "peer", "published")

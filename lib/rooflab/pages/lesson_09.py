@@ -163,23 +163,33 @@ def own_goals(evidence: Any) -> Rows:
 
 
 def own_goals_counted(own: Rows, gpu: str) -> Rows:
-    """Say how many of these goals are met; those missed."""
+    """Say how many of these goals are met, and show the floors and rules that are missed; those missed."""
     missed = own[own["verdict"] == claims.SHORT]
     floors = own[own["kind"] == claims.FLOOR]
-    missed = missed.assign(whose=("Lesson " + missed["lesson"]).replace("Lesson house", "The house"))
-    lines = [
-        f"- {r.whose}: {r.says}; asked {r.asked}, reached **{r.reached}**"
-        for r in missed[missed["kind"] != claims.AIM].itertuples()
-    ]
-    text = f"On the {gpu} {(floors['verdict'] == claims.HOLDS).sum()} of {len(floors)} floors are met, and "
-    text += f"{len(missed)} of {len(own)} goals are missed, "
+    open_ = (own["verdict"] == claims.UNRECORDED).sum()
     aims = (missed["kind"] == claims.AIM).sum()
-    text += f"{'all' if aims == len(missed) else aims} of them aims (the list is below). "
-    text += (
-        "Floors and rules that are missed:\n\n" + "\n".join(lines) if lines else "No floor or rule is missed."
-    )
+    text = f"On the {gpu} **{(floors['verdict'] == claims.HOLDS).sum()} of {len(floors)} floors are met**. "
+    text += f"Of all {len(own)} goals {len(missed)} are missed, {aims} of them aims, "
+    text += f"and {open_} cannot be judged, for no row is about them. "
+    least = missed[missed["kind"] != claims.AIM]
+    text += "No floor or rule is missed." if least.empty else "Missed floors and rules:"
     display.say(text)
+    if len(least):
+        shown = least.assign(whose=least["lesson"].replace("house", "the house"))
+        heads = {"whose": "Lesson", "says": "Floor or rule", "asked": "Asked", "reached": "Reached"}
+        heads |= {"save": "Must save", "above": "Above its roof"}
+        caption = "Shares of its time: what a missed floor must save, and what of it is above its roof"
+        display.table(shown, heads, dict.fromkeys(("save", "above"), "{:.0%}"), caption)
     return missed
+
+
+def goal_notes(own: Rows) -> Rows:
+    """The goals as a list shows them: what was asked and reached, and the budget of those that are missed."""
+    notes = own["kind"].str.capitalize() + ": asked " + own["asked"] + "; reached " + own["reached"] + "."
+    saved = own["save"].map(lambda share: f" It must save {share:.0%} of its time", na_action="ignore")
+    above = own["above"].map(lambda share: f", of which {share:.0%} is above its roof", na_action="ignore")
+    budgets = saved + above.fillna("") + "."
+    return own.assign(name=own["says"], note=notes + budgets.fillna(""))
 
 
 def takeaway(tested: Rows, held: Rows, gpu: str, missed: Rows) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from rooflab.analysis import ablation, attention, coalescing, int4, q8_0, time_breakdown, token_rate
+from rooflab.analysis import ablation, attention, coalescing, int4, q8_0, time_breakdown, token_rate, unseen
 from rooflab.analysis.evidence import Evidence, NoEvidence
 from rooflab.claims.measures.rows import Where, figure, measure
 from rooflab.errors import UsageError
@@ -122,9 +122,11 @@ def _contestants(evidence: Evidence) -> pd.DataFrame:
 
 
 @measure
-def int4_time(evidence: Evidence, n: int, k: int, batch: int = 1, over_batch: int = 0) -> float:
+def int4_time(
+    evidence: Evidence, n: int, k: int, batch: int = 1, over_batch: int = 0, column: str = "median_us"
+) -> float:
     """Microseconds of our fastest kernel at a point; or over its time at another number of tokens."""
-    us = int4.value(_contestants(evidence), n, k, batch)
+    us = int4.value(_contestants(evidence), n, k, batch, column=column)
     return us / int4.value(_contestants(evidence), n, k, over_batch) if over_batch else us
 
 
@@ -181,13 +183,13 @@ def q8_growth(evidence: Evidence, batch: int) -> float:
 
 
 @measure
-def q8_rate(evidence: Evidence, tokens: int, halves: bool) -> float:
+def q8_rate(evidence: Evidence, tokens: int, halves: bool, column: str = "tflop_s") -> float:
     """TOP/s of the fastest rung that adds up whole numbers, or TFLOP/s of the fastest that makes halves."""
     found = q8_0.at(q8_0.prompts(evidence), *q8_0.SQUARE, tokens)
     found = found[(found["kind"] == "own").to_numpy() & (found.index.map(mmq.takes_halves) == halves)]
     if found.empty:
         raise NoEvidence("no such rung was measured")
-    return float(found["tflop_s"].max())
+    return float(found.sort_values("tflop_s")[column].iloc[-1])
 
 
 @measure
@@ -243,19 +245,53 @@ def prompt_share(evidence: Evidence, seq: int, over_seq: int = 0) -> float:
     return float(share[seq] / (share[over_seq] if over_seq else 1))
 
 
+# --- lesson 07: shapes that were drawn ----------------------------------------------------------------------
+
+
+def _drawn(evidence: Evidence, kind: str = "", tokens: Sequence[int] = ()) -> pd.DataFrame:
+    """The outcomes of the drawn shapes of a kind, or all, from the first to the last number of tokens."""
+    slug, arch = (evidence.spec.slug, evidence.spec.sm) if evidence.spec else (None, "75")
+    raced = evidence.rows("regimes", clock="graph")
+    found = unseen.outcomes(evidence.rows("unseen"), raced, slug, arch)
+    found = found[found["kind"] == kind] if kind else found
+    found = found[found["tokens"].between(tokens[0], tokens[-1])] if tokens else found
+    if found.empty:
+        raise NoEvidence(f"no drawn shape{kind and f' of {kind}'} was measured beside a library")
+    return found
+
+
+@measure
+def unseen_won(evidence: Evidence) -> float:
+    """Share of the drawn shapes on which no library is faster than ours by more than a tie."""
+    found = _drawn(evidence)
+    return len(unseen.won(found)) / len(found)
+
+
+@measure
+def unseen_least(evidence: Evidence, kind: str = "", tokens: Sequence[int] = ()) -> float:
+    """The fastest library's time over ours, on the drawn shape where that is smallest."""
+    return float(_drawn(evidence, kind, tokens)["ratio"].min())
+
+
+@measure
+def unseen_cost(evidence: Evidence, kind: str, tokens: Sequence[int]) -> float:
+    """Our time over that of the fastest way measured, on the drawn shape where the dispatcher chose worst."""
+    return float(_drawn(evidence, kind, tokens)["cost"].max())
+
+
 # --- lesson 08: a decoder -----------------------------------------------------------------------------------
 
 
 @measure
-def decode_rate(evidence: Evidence, model: str, format: str) -> float:
+def decode_rate(evidence: Evidence, model: str, format: str, column: str = "tok_s") -> float:
     """Tokens a second of our fastest decoder at batch 1 after a short prompt."""
-    return float(ablation.best(evidence.rows("decode"), model, format)["tok_s"])
+    return float(ablation.best(evidence.rows("decode"), model, format)[column])
 
 
 @measure
-def prompt_rate(evidence: Evidence, format: str) -> float:
+def prompt_rate(evidence: Evidence, format: str, column: str = "tok_s") -> float:
     """Tokens a second of our fastest way to take in a prompt."""
-    return float(ablation.fastest_prompt(evidence.rows("prefill"), format)["tok_s"])
+    return float(ablation.fastest_prompt(evidence.rows("prefill"), format)[column])
 
 
 @measure

@@ -92,6 +92,21 @@ def least_ratio(evidence: Evidence, of: Where, over: Where, below_mb: float = 0)
 
 
 @measure
+def least_gain(evidence: Evidence, of: Where, over: Where, sizes: Sequence[str]) -> float:
+    """How many times as fast as the fastest of `over`, which is `of` but for its own columns, the fastest of
+    `of` is: the smallest of all sizes, by these columns, that both were timed at.
+    """
+    ours, others = (
+        evidence.rows(**each).groupby(list(sizes), dropna=False)["median_us"].min()
+        for each in (of, {name: value for name, value in {**of, **over}.items() if value is not None})
+    )
+    found = (others / ours).dropna()
+    if found.empty:
+        raise NoEvidence("no size was timed by both")
+    return float(found.min())
+
+
+@measure
 def rate(evidence: Evidence, of: Where, work: str | float = 1) -> float:
     """So much work a second, when the fastest row wanted does `work` in its time."""
     return number(work) * 1e6 / figure(evidence, of)

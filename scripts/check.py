@@ -7,6 +7,7 @@ compiled, and its operator's own tests.
 """
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -29,6 +30,11 @@ ALWAYS = [
 
 def changed(since: str) -> list[str]:
     """Files that differ from the commit, new ones included, relative to the root."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        sys.exit(
+            "rooflab: git says what changed: install it and work in a clone, or run `make test`, "
+            "which needs neither."
+        )
     commands = (["git", "diff", "--name-only", since, "--"], ["git", "ls-files", "-o", "--exclude-standard"])
     found: list[str] = []
     for command in commands:

@@ -19,6 +19,8 @@ GIGABYTES = {
     "test": 1.8,
     "gpu": 9.0,
 }  # of a fresh environment, with room for pip's own files
+# What pip says where it gets no connection, or none through its proxy.
+UNREACHED = ("NewConnectionError", "NameResolutionError", "ProxyError", "ConnectTimeoutError", "SSLError")
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
 
@@ -159,6 +161,12 @@ def install(set_name):
     except OSError:
         pass
     python = os.path.join(VENV, *(("Scripts", "python.exe") if os.name == "nt" else ("bin", "python")))
+    place = VENV if os.path.isdir(VENV) else ROOT
+    if os.path.isdir(place) and not os.access(place, os.W_OK):
+        stop(
+            "you may not write into %s: work in a copy of the course that is yours, or name a ready "
+            "environment with PYTHON=..." % place
+        )
     try:
         if not os.path.exists(python):
             if any(importlib.util.find_spec(module) is None for module in ("venv", "ensurepip")):
@@ -192,7 +200,14 @@ def install(set_name):
                     "the disk under %s is full: the %s set needs about %.1f GB."
                     % (VENV, set_name, GIGABYTES[set_name])
                 )
-            errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:] or ["no message"]
+            if any(sign in line for line in lines for sign in UNREACHED):
+                stop(
+                    "pip reaches no package index, which the %s set needs once: connect this machine, then "
+                    "give the same command again, or name a ready environment with PYTHON=... "
+                    "(pip's words: %s)" % (set_name, log)
+                )
+            errors = [line.strip() for line in lines if line.strip().upper().startswith("ERROR:")]
+            errors = errors or lines[-1:] or ["no message"]
             stop("pip could not install the %s set: %s (all of it: %s)" % (set_name, errors[-1], log))
         with open(stamp, "w") as file:
             file.write(now)

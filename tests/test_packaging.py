@@ -200,6 +200,19 @@ def test_a_full_disk_is_one_sentence(
     assert not (tmp_path / ".venv").exists()
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="another system's users")
+def test_a_checkout_of_another_user_is_one_sentence(
+    setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(setup, "ROOT", str(tmp_path))
+    monkeypatch.setattr(setup, "VENV", str(tmp_path / ".venv"))
+    monkeypatch.setattr(setup, "fingerprint", lambda: "now")
+    monkeypatch.setattr(os, "access", lambda path, mode: path != str(tmp_path))  # root may write anywhere
+    said = _sentence(capsys, setup.install, "lean")
+    assert f"may not write into {tmp_path}" in said and "PYTHON=" in said
+    assert not (tmp_path / ".venv").exists()
+
+
 def test_a_disk_that_fills_while_pip_runs_is_one_sentence(
     setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,6 +225,9 @@ def test_a_disk_that_fills_while_pip_runs_is_one_sentence(
     assert "is full" in said
     pip.write_text("#!/bin/sh\necho 'ERROR: No matching distribution found for x'\nexit 1\n")
     assert "No matching distribution" in _sentence(capsys, setup.install, "lean")
+    nested = ("  WARNING: Retrying after NewConnectionError", "  ERROR: No matching distribution for x")
+    pip.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in nested) + "exit 1\n")
+    assert "reaches no package index" in _sentence(capsys, setup.install, "lean")
     assert not list((tmp_path / ".venv").glob("*.stamp"))
 
 

@@ -1,6 +1,7 @@
 """`make check`: which tests bear on a change."""
 
 import importlib.util
+import shutil
 from pathlib import Path
 from types import ModuleType
 
@@ -42,7 +43,27 @@ def test_a_change_chooses_its_tests(check: ModuleType, file: str, runs: list[str
     assert check.bearing_on([file], check.modules_of()) == check.ALWAYS + [name or file for name in runs]
 
 
-def test_what_always_runs_is_there_and_an_unknown_commit_is_one_sentence(check: ModuleType) -> None:
+def test_what_always_runs_is_there(check: ModuleType) -> None:
     assert all((paths.ROOT / file).is_file() for file in check.ALWAYS)
+
+
+def test_without_git_or_outside_a_clone_make_check_says_what_to_do(
+    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(SystemExit, match="run `make test`, which needs neither"),
+    ):
+        patch.setenv("PATH", str(tmp_path))
+        check.changed("HEAD")
+    monkeypatch.setattr(check, "ROOT", tmp_path)
+    with pytest.raises(SystemExit, match="work in a clone"):
+        check.changed("HEAD")
+
+
+@pytest.mark.skipif(
+    shutil.which("git") is None or not (ROOT / ".git").exists(), reason="needs git and a clone"
+)
+def test_an_unknown_commit_is_one_sentence(check: ModuleType) -> None:
     with pytest.raises(SystemExit, match="SINCE=no-such-commit is refused"):
         check.changed("no-such-commit")

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -505,6 +506,7 @@ def git(folder, *arguments):
     subprocess.run(["git", "-C", folder, *identity, *arguments], check=True, capture_output=True)
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_the_commit_says_whether_sources_differ_from_it(tmp_path, monkeypatch):
     monkeypatch.delenv("ROOFLAB_COMMIT", raising=False)
     assert stores.commit(tmp_path) is None

@@ -34,6 +34,15 @@ def test_parameters_reach_the_kernel_and_the_source_stays(lesson: Callable[..., 
     assert said[0] == "00_first: running (1 of 1)" and said[-1].startswith("00_first: ok after ")
 
 
+def test_a_notebook_that_names_no_language_runs(lesson: Callable[..., Path]) -> None:
+    path = lesson("00_bare", "print(N)")
+    notebook = nbformat.read(path, as_version=4)
+    notebook.metadata.clear()
+    nbformat.write(notebook, path)
+    [outcome] = run.run(run.plan(lessons.find(["0"], path.parent), {"N": 4}, output=path.parent / "out"))
+    assert outcome.ok, outcome
+
+
 def test_every_way_to_fail_is_told_apart_and_the_others_still_run(lesson: Callable[..., Path]) -> None:
     lesson("00_raises", "x = 1\nx / 0")
     lesson("01_dies", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")

@@ -96,6 +96,7 @@ def _execute(job: dict[str, Any], events: TextIO) -> dict[str, Any]:
                 job["output"],
                 job["values"],
                 kernel_name="python3",
+                language="python",  # also of a notebook that does not name it
                 cwd=job["folder"],
                 progress_bar=False,
                 on_cell_start=started,

@@ -21,7 +21,7 @@ from rooflab.pages import lesson_05c
 from rooflab.paths import KERNELS
 from rooflab.records.fingerprint import fresh
 from rooflab.records.store import Store
-from rooflab.studies import drawn
+from rooflab.studies import drawn, traces
 from rooflab.view import diagram
 from rooflab.view.diagram import graphs, layers, memory, over_time, report, split, svg, tiles, words
 
@@ -32,7 +32,10 @@ def all_of(here):
         "launch": diagram.launch(1 << 24, 132),
         "loads": diagram.loads_in_flight(650.0),
         "coalescing": diagram.coalescing(),
+        "row loads": diagram.row_loads(),
         "sms": diagram.sms_at_work(4096, 4096, 132),
+        "dealt": diagram.dealt([("few", 32), ("many", 384), ("one more", 133), ("even", 264)], 132, "Blocks"),
+        "two clocks": diagram.two_clocks(14.0, 10.0),
         "split k": diagram.split_k(),
         "nibbles": diagram.nibbles(),
         "to half": diagram.to_half(),
@@ -176,6 +179,17 @@ def test_without_padding_the_padded_rows_meet_in_one_bank(monkeypatch, tmp_path)
     assert "banks 0, 0, 0, 0, 0, 0, 0, 0 and takes 8 turns" in after.says
 
 
+def test_loads_of_a_row_are_those_that_were_watched():
+    known = traces.read("gemv")
+    plain = diagram.row_loads().says
+    assert plain == (
+        "1_warp: 2 bytes a lane, 64 bytes in 2 sectors; 2_vector: 16 bytes a lane, 512 bytes in 16 sectors."
+    )
+    apart = " ".join(f"{64 * lane}" for lane in range(32))
+    wider = known.assign(addresses=known["addresses"].where(known["bytes"] != 2, apart))
+    assert "2 bytes a lane, 64 bytes in 32 sectors" in diagram.row_loads(rows=wider).says
+
+
 def test_tiles_are_those_that_the_kernel_loaded():
     rows = drawn.read("regions", "tiles")
     before = diagram.attention_tiles()
@@ -212,6 +226,18 @@ def test_sms_at_work_are_the_launch_rules(monkeypatch):
     assert "2_coalesced has 16 blocks" in before.says and "keep 16 of 132 SMs" in before.says
     monkeypatch.setattr(gemv, "blocks_of", lambda rung, n, options: 132)
     assert "keep 132 of 132 SMs" in diagram.sms_at_work(4096, 4096, 132, ("2_coalesced",)).says
+
+
+def test_blocks_are_dealt_to_sms_until_none_is_left():
+    many = diagram.dealt([("few", 1), ("many", 384), ("even", 264)], 132, "Blocks")
+    assert many.says == (
+        "132 SMs. few: 1 block, 1 on 1 SM, none on 131; many: 384 blocks, 3 on 120 SMs, 2 on 12; "
+        "even: 264 blocks, 2 on 132 SMs."
+    )
+    for _, count, most in (("few", 1, 1), ("many", 384, 3), ("even", 264, 2)):
+        full = 132 - (132 * most - count)
+        assert full * most + (132 - full) * (most - 1) == count
+    assert [many.svg().count(f'fill="{fill}"') for fill in (svg.BLUE, svg.SKY)] == [3, 1]
 
 
 def test_a_word_holds_what_was_packed():
@@ -335,6 +361,13 @@ def test_a_capture_is_drawn_from_the_chain_s_times_and_launches(h200, monkeypatc
     assert "product (a int8 to b)" in diagram.capture(chain).says, "other launches"
     with pytest.raises(UsageError, match="measure both"):
         diagram.capture(chain[chain["way"] != "as a graph"])
+
+
+def test_an_event_clock_adds_what_is_longer_launch_or_kernel():
+    assert "each further launch adds 14 µs" in diagram.two_clocks(14.0, 10.0).says
+    assert "each further launch adds 10 µs" in diagram.two_clocks(4.0, 10.0).says
+    waits = [diagram.two_clocks(call, 10.0).svg().count(">waits<") for call in (14.0, 4.0)]
+    assert waits == [4, 1], "only the first kernel waits where kernels take longer"
 
 
 def test_a_layer_is_split_as_the_engine_splits_it(monkeypatch):

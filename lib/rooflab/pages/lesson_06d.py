@@ -13,7 +13,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows, one_line
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
-from rooflab.view import display, explorer, page, plot
+from rooflab.view import diagram, display, explorer, page, plot
 
 
 def opening(here: Lab, cases: list[Any]) -> Opening:
@@ -135,6 +135,8 @@ def blocks_and_memory(cases: list[Any], here: Lab, gpu: str, sms: int) -> None:
         names |= {"stall_long_scoreboard": "Waiting for memory"}
         forms = {"again": "{:.2f}", "dram_pct": "{:.0f}", "occupancy_pct": "{:.0f}"}
         display.table(counted, names, forms | {"stall_long_scoreboard": "{:.1f}"}, f"On {gpu}")
+        parts = [(name, int(count)) for name, count in zip(counted["impl"], counted["blocks"], strict=True)]
+        diagram.dealt(parts, sms, "Which SM has a block").show()
         first, last = counted.iloc[0], counted.loc[counted["time_ns"].idxmin()]
         text = f"{first['impl']} has {first['blocks']} blocks for {sms} SMs and keeps DRAM busy "
         text += f"{first['dram_pct']:.0f} % of the time; {last['impl']}, the fastest, has {last['blocks']} "
@@ -175,10 +177,11 @@ def times_by_shape(here: Lab, gpu: str) -> None:
                 strict=True,
             )
         ]
-        wide = shaped.pivot_table(index="shape", columns="impl", values="median_us").reset_index()
-        names = {"shape": "Heads, width"} | {c: c.removeprefix("torch.") for c in wide.columns[1:]}
+        wide = shaped.pivot_table(index="impl", columns="shape", values="median_us").reset_index()
+        names = {"impl": "Rung or peer"} | {c: c for c in wide.columns[1:]}
         forms = dict.fromkeys(wide.columns[1:], "{:.1f}")
-        display.table(wide, names, forms, f"µs, {shaped['seq'].iloc[0]} tokens in the cache, on {gpu}")
+        caption = f"µs by heads and width, {shaped['seq'].iloc[0]:,} tokens in the cache, on {gpu}"
+        display.table(wide, names, forms, caption)
         fastest = shaped.loc[shaped.groupby("shape")["median_us"].idxmin()]
         pairs = zip(fastest["shape"], fastest["impl"], strict=True)
         display.say("Fastest: " + "; ".join(f"{shape}: {impl}" for shape, impl in pairs) + ".")

@@ -15,7 +15,7 @@ from rooflab.numerics import model_shapes
 from rooflab.pages import Opening, Rows
 from rooflab.records.store import Store
 from rooflab.studies import attribution, regimes
-from rooflab.view import display, explorer, plot
+from rooflab.view import diagram, display, explorer, plot
 from rooflab.words import counted
 
 
@@ -97,6 +97,29 @@ def largest_errors(compared: Rows, here: Any) -> None:
         for row in bad.itertuples()
     ]
     display.say("\n".join(lines))
+
+
+def rounds_drawn(compared: Rows, sms: int) -> None:
+    """Draw how a matrix' tiles come to the SMs: of the fewest and of the most tokens at which some SMs idle
+    in the last round, by the same way.
+    """
+    found = compared.assign(why=[extrapolation.reason(row, sms) for row in compared.itertuples()])
+    found = found.assign(tiles=found["why"].str.extract(r"^(\d+) tiles for")[0].astype(float))
+    found = found[found["tiles"] < 3 * sms].sort_values(["tiles", "batch"], kind="stable")
+    above = found[found["tiles"] > sms]
+    if above.empty:
+        return
+    just, below = above.iloc[0], found[found["tiles"] < sms]
+    some = [*([below.iloc[-1]] if len(below) else []), just, above.iloc[-1]]
+    tiles = [int(row["tiles"]) for row in some]
+    parts = [(counted(-(-count // sms), "round"), count) for count in tiles]
+    diagram.dealt(list(dict.fromkeys(parts)), sms, "Tiles of a product, dealt to the SMs", "tiles").show()
+    rounds = -(-int(just["tiles"]) // sms)
+    idle = 1 - just["tiles"] / (rounds * sms)
+    display.say(
+        f"{just['tiles']:.0f} tiles take {rounds} rounds, as {rounds * sms} would: SMs are idle {idle:.0%} "
+        f"of the time. ({just['label']}, {just['n']:,} x {just['k']:,}, {counted(just['batch'], 'token')}.)"
+    )
 
 
 def errors_by_bound(compared: Rows) -> None:

@@ -9,10 +9,10 @@ A drawing with several frames is a still image of all of them in a notebook; the
 
 from rooflab.view.diagram.by_block import blocks
 from rooflab.view.diagram.crossings import crossings
-from rooflab.view.diagram.graphs import capture
-from rooflab.view.diagram.launches import launch, sms_at_work, split_k
+from rooflab.view.diagram.graphs import capture, two_clocks
+from rooflab.view.diagram.launches import dealt, launch, sms_at_work, split_k
 from rooflab.view.diagram.layers import layer, ways
-from rooflab.view.diagram.memory import banks, coalescing, q8_layouts
+from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
 from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring, wgmma_steps
 from rooflab.view.diagram.split import split_layer
 from rooflab.view.diagram.svg import Canvas, Drawing
@@ -29,6 +29,7 @@ __all__ = [
     "capture",
     "coalescing",
     "crossings",
+    "dealt",
     "launch",
     "layer",
     "loads_in_flight",
@@ -38,10 +39,12 @@ __all__ = [
     "pipeline",
     "q8_layouts",
     "ring",
+    "row_loads",
     "sms_at_work",
     "split_k",
     "split_layer",
     "to_half",
+    "two_clocks",
     "ways",
     "wgmma_steps",
 ]

@@ -43,6 +43,49 @@ def eager(call: float, kernel: float, count: int) -> list[tuple[float, float]]:
     return spans
 
 
+def two_clocks(call: float, kernel: float, count: int = 4) -> Drawing:
+    """What an event clock and a graph clock count of `count` equal launches: the host takes `call` us for
+    each, the GPU `kernel` us.
+    """
+    spans = eager(call, kernel, count)
+    canvas, left = Canvas(), 70.0
+    unit = (svg.WIDTH - left - 4) / spans[-1][1]
+
+    def bracket(y: float, start: float, end: float, words: str) -> None:
+        """A line with marks at both ends: what the clock counts."""
+        ends = [left + start * unit, left + end * unit - 1]
+        canvas.line([(ends[0], y), (ends[1], y)], 1.6)
+        for x in ends:
+            canvas.line([(x, y - 5), (x, y + 5)], 1.6)
+        canvas.text(left + start * unit, y + 16, words, svg.SMALL)
+
+    canvas.text(0, 12, "Event clock: two stamps around eager calls", bold=True)
+    for y, name in ((22, "CPU"), (52, "GPU")):
+        canvas.text(0, y + 15, name)
+        canvas.line([(left, y + 24), (svg.WIDTH, y + 24)], 0.4)
+    before = 0.0
+    for k, (start, end) in enumerate(spans):
+        canvas.cell(left + k * call * unit, 24, call * unit - 1, 20, f"launch {k + 1}", SKY)
+        if start > before:
+            canvas.cell(left + before * unit, 54, (start - before) * unit - 1, 20, "waits", GREY)
+        canvas.cell(left + start * unit, 54, (end - start) * unit - 1, 20, "kernel", AMBER)
+        before = end
+    period = spans[-1][1] - spans[-2][1]
+    bracket(88, 0, spans[-1][1], f"each further launch adds {period:.0f} µs")
+    canvas.text(0, 134, "Graph clock: the same launches, recorded and replayed", bold=True)
+    canvas.text(0, 159, "GPU")
+    canvas.line([(left, 168), (svg.WIDTH, 168)], 0.4)
+    for k in range(count):
+        canvas.cell(left + k * kernel * unit, 146, kernel * unit - 1, 20, "kernel", AMBER)
+    bracket(180, 0, count * kernel, f"each further launch adds {kernel:.0f} µs")
+    says = (
+        f"{count} launches. One by one a launch takes {call:.0f} µs of the CPU and its kernel {kernel:.0f} "
+    )
+    says += f"µs: between two stamps each further launch adds {period:.0f} µs. Replayed as a graph it adds "
+    says += f"{kernel:.0f} µs."
+    return single("What two clocks count", says, canvas)
+
+
 def capture(chain: pd.DataFrame) -> Drawing:
     """One layer's launches called one by one, captured, and replayed, from lesson 05c's rows of the chain:
     `way` ("bare", "as a graph"), `clock` and `each`, us a launch. Raises UsageError where one is missing.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from rooflab import ops
@@ -10,6 +12,7 @@ from rooflab.ops import gemv, stream
 from rooflab.studies import drawn
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, BLUE, GREY, PALE, SKY, Canvas, Drawing, shade, single
+from rooflab.words import counted
 
 _FLOAT = 4  # bytes
 
@@ -145,6 +148,30 @@ def sms_at_work(
         svg.SMALL,
     )
     return single(f"Who works on a {k:,} × {n:,} matrix", "; ".join(said) + ".", canvas)
+
+
+def dealt(parts: Sequence[tuple[str, int]], sms: int, title: str, things: str = "blocks") -> Drawing:
+    """What each of a GPU's SMs gets of each part's (name, number of `things`), dealt one after the other: a
+    square an SM, dark with the most, light with one less, empty with none.
+    """
+    canvas, said = Canvas(), []
+    across = 22 if len(parts) < 4 else 12
+    pitch = svg.WIDTH / max(3, len(parts))
+    cell = min(10.0, (pitch - 20) / across)
+    for place, (name, count) in enumerate(parts):
+        x, most = place * pitch, -(-count // sms)
+        full = sms - (most * sms - count)  # SMs that get the most; the others get one less
+        at = [(x + i % across * cell, 66 + i // across * cell) for i in range(sms)]
+        canvas.text(x, 12, name, bold=True)
+        canvas.text(x, 27, counted(count, things.removesuffix("s")), svg.SMALL)
+        canvas.cells(at[:full], cell, cell, BLUE)
+        canvas.cells(at[full:], cell, cell, SKY if most > 1 else svg.NONE)
+        shares = [f"{most} on {counted(full, 'SM')}"]
+        shares += [f"{most - 1 or 'none'} on {sms - full}"] if full < sms else []
+        for line, text in enumerate(shares):
+            canvas.text(x, 42 + 15 * line, text, svg.SMALL)
+        said.append(f"{name}: {counted(count, things.removesuffix('s'))}, {', '.join(shares)}")
+    return single(title, f"{sms} SMs. " + "; ".join(said) + ".", canvas)
 
 
 def _matrix(canvas: Canvas, x: float, y: float, width: float, height: float, across: int, down: int) -> None:

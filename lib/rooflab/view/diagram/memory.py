@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
-from rooflab.studies import drawn
-from rooflab.view.access_diagram import BANKS, SECTOR, Request
+from rooflab.studies import drawn, traces
+from rooflab.view.access_diagram import BANKS, SECTOR, Request, recorded
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, NONE, Canvas, Drawing, shade, single
+from rooflab.words import counted
 
 _FLOAT = 4
 
@@ -103,6 +106,34 @@ def _matrix(canvas: Canvas, left: float, one: Request, columns: int, stage: int,
     else:
         canvas.text(first[0], first[1] + 22, names[0], svg.SMALL)
         canvas.text(last[0] + size, last[1] + 22, names[1], svg.SMALL, "end")
+
+
+def row_loads(rungs: Sequence[str] = ("1_warp", "2_vector"), rows: pd.DataFrame | None = None) -> Drawing:
+    """A warp's first load from a row of FP16 weights, rung by rung of gemv_rows, as the CPU saw it ask:
+    a cell a lane, on one scale of bytes; ticks part the sectors.
+    """
+    seen = traces.read("gemv") if rows is None else rows
+    seen = seen[(seen["access"] == "load") & (seen["buffer"] == "w")]
+    asked = [
+        (name, recorded(seen[seen["case"].str.startswith(f"gemv_rows/{name} ")].iloc[0])) for name in rungs
+    ]
+    longest = max(max(one.taking_part().values()) + one.width for _, one in asked)
+    unit, canvas, said = svg.WIDTH / longest, Canvas(), []
+    for place, (name, one) in enumerate(asked):
+        y, sectors = 64.0 * place, one.sectors()
+        text = f"{one.width} bytes a lane, {one.bytes_used()} bytes in {counted(len(sectors), 'sector')}"
+        canvas.text(0, y + 12, name, bold=True)
+        canvas.text(90, y + 12, text, svg.SMALL)
+        for lane, at in one.taking_part().items():
+            canvas.rect(at * unit, y + 20, one.width * unit, 18, shade(lane), 0.3)
+        for sector in [*sectors, sectors[-1] + 1]:
+            x = sector * SECTOR * unit
+            canvas.line([(x, y + 38), (x, y + 44)])
+        said.append(f"{name}: {text}")
+    canvas.text(
+        0, canvas.height + 14, f"Light to dark: lanes 0 to 31. Ticks: {SECTOR}-byte sectors.", svg.SMALL
+    )
+    return single("One load of a row by one warp", "; ".join(said) + ".", canvas)
 
 
 def lanes_in_banks(rows: pd.DataFrame, code: str = "keys") -> Request:

@@ -10,7 +10,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows, one_line
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
-from rooflab.view import display, explorer, plot
+from rooflab.view import diagram, display, explorer, plot
 
 
 def opening(here: Lab, theirs: Rows, drawn: Any) -> Opening:
@@ -30,7 +30,7 @@ def opening(here: Lab, theirs: Rows, drawn: Any) -> Opening:
         answer = f"On its laptop the published kernel is {published:.2f} times as fast as FP16, by a clock "
         answer += "that also times launches. "
     answer += f"On the {gpu} the same kernel is {gain.min():.2f} to {gain.max():.2f} times as fast as FP16, "
-    answer += "by clock and cache alone"
+    answer += "depending on clock and cache"
     if gain.get("graph, cold", 1) < 1:
         answer += "; without launches it loses there, too"
     answer += "."
@@ -142,6 +142,8 @@ def cost_of_a_token(one_shape: Rows, gpu: str) -> tuple[int, int]:
         text += "its operands before each launch; cuBLAS through torch does so in C++. **This clock "
         text += "compares two launchers**, and would give the same result for any two short kernels."
     display.say(text)
+    if event > graph > 0:
+        diagram.two_clocks(event, graph).show()
     return event, graph
 
 

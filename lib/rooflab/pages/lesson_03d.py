@@ -88,11 +88,25 @@ def explained(counted: Any) -> None:
         display.say(text)
 
 
+def beside_library(every: Rows, rung: str, foretold: Any, read_roof: float) -> Rows:
+    """Each matrix of all models, a row a shape in the order of its megabytes: microseconds of our last rung
+    and of cuBLAS, the prediction, the ratio of the two and our share of the roof.
+    """
+    sides = every.pivot(index=["n", "k"], columns="impl", values="median_us")
+    sides = sides.reindex(columns=[rung, "torch.matmul"]).reset_index()
+    at = list(zip(sides["n"], sides["k"], strict=True))
+    sides["mb"] = [roofline.gemm_bytes(1, n, k, 2) / 1e6 for n, k in at]
+    sides["foretold"] = [foretold(n, k) for n, k in at]
+    sides["ratio"] = sides["torch.matmul"] / sides[rung]
+    sides["share"] = sides["mb"] * 1e3 / sides[rung] / read_roof
+    return sides.sort_values("mb", ignore_index=True)
+
+
 def by_size(ceiling: Any, every: Any, gpu: Any, models: Any, read_roof: Any, sides: Any) -> None:
     """Draw all products of all models by their bytes."""
     title = f"FP16 products of {len(models)} models, by size"
     fig, ax = plot.figure("MB of weights", "GB/s", title, xlog=True)
-    for impl, side in every.groupby("impl", sort=False):
+    for impl, side in every.assign(mb=every["bytes"] / 1e6).groupby("impl", sort=False):
         name = "cuBLAS" if impl == "torch.matmul" else impl
         plot.series(ax, side["mb"], *plot.band(side), label=name)
     rate = 1e3 * sides["mb"] / sides["foretold"]

@@ -11,6 +11,7 @@ from rooflab.analysis import states
 from rooflab.hardware import roofline
 from rooflab.studies import bandwidth
 from rooflab.view import display, explorer, plot
+from rooflab.words import counted
 
 
 def guesses(dram_sheet: Any, fp16_sheet: Any, l2: Any) -> Any:
@@ -77,9 +78,9 @@ def trap() -> None:
     rows: Any = lab.open("replay", "h200-peers").store.read("bandwidth")
     trap = rows.set_index("impl")["gb_s"]
     display.say(
-        "Before this course had kernels, its peers were measured on an H200: `copy_` of a "
-        f"large `uint8` tensor at {trap['torch_uint8']:,.0f} GB/s, the runtime's own copy "
-        f"at {trap['memcpy_dtod']:,.0f}. The obvious suspect is the one-byte type."
+        f"An early measurement on an H200 gave `copy_` of a large `uint8` tensor {trap['torch_uint8']:,.0f} "
+        f"GB/s, and the runtime's own copy {trap['memcpy_dtod']:,.0f}. The obvious suspect is the one-byte "
+        "type."
     )
 
 
@@ -221,15 +222,48 @@ def power(gpu: Any, here: Any, tops: Any) -> None:
     if len(limited):
         drop = tops.loc[kept.idxmin()]
         text = f"On the {gpu} **power sets the sustained roof** of {display.listed(limited['roof'])}: "
-        text += (
-            f"holds the clock down. {drop['roof']} loses most, and keeps {drop['kept']:.0f} % of its burst. "
-        )
+        text += f"it holds the clock down. {drop['roof']} loses most, and keeps {drop['kept']:.0f} % of "
+        text += "its burst. "
     streams = states.kept(states.measured(here), "read", "copy")
     text += f"{streams} " if streams else ""
     if len(low):
         text += f"Under 60 % of the datasheet: {', '.join(low['roof'])}. One library's "
         text += "product shows what the hardware can do at least, not its limit."
     display.say(text)
+
+
+def rooflines(gpu: Any, read_roof: float, tops: Any) -> None:
+    """Draw both ceilings over FLOP per byte, and how far FP16 products of 1 to 1024 tokens can come."""
+    shown = tops[tops["roof"].isin(["fp32", "fp16_tensor", "fp8_tensor"])].dropna(subset="ridge")
+    if shown.empty:
+        return
+    title = "Two ceilings: memory left of a ridge, arithmetic right of it"
+    fig, ax = plot.figure("FLOP per byte", "TFLOP/s", title, xlog=True, ylog=True, height=3.2)
+    most = 4 * float(shown["ridge"].max())
+    style: dict[str, Any] = {"textcoords": "offset points", "color": plot.ROOF_COLOUR, "fontsize": 8.5}
+    for roof, peak, ridge in shown[["roof", "burst", "ridge"]].to_numpy():
+        ax.plot([0.5, ridge, most], [0.5 * read_roof / 1e3, peak, peak], color=plot.ROOF_COLOUR)
+        ax.annotate(f"{roof} {peak:,.0f}", (most, peak), (0, 3), ha="right", **style)
+    words, slope = f"read roof {read_roof:,.0f} GB/s", (3.0, 3.0 * read_roof / 1e3)
+    ax.annotate(words, slope, (8, -6), **style)
+    fp16 = shown[shown["roof"] == "fp16_tensor"]["burst"]
+    tokens = [1, 8, 64, 1024]
+    across = [
+        roofline.intensity(roofline.gemm_flops(n, 4096, 4096), roofline.gemm_bytes(n, 4096, 4096, 2))
+        for n in tokens
+    ]
+    said = ""
+    if len(fp16):
+        up = [min(x * read_roof / 1e3, float(fp16.iloc[0])) for x in across]
+        plot.series(ax, across, up, label="tokens").set_linestyle("none")
+        for count, x, y in zip(tokens, across, up, strict=True):
+            at, side = ((-6, 4), "right") if x < most / 16 else ((0, -14), "center")
+            ax.annotate(counted(count, "token"), (x, y), at, ha=side, **style | {"color": plot.COLOURS[0]})
+        said = "; the most that a 4096 x 4096 FP16 product of "
+        said += display.listed([f"{n:,}" for n in tokens]) + " tokens can reach is "
+        said += f"{display.listed([f'{y:,.3g}' for y in up])} TFLOP/s"
+    ends = [f"{roof} from {ridge:,.0f}" for roof, ridge in shown[["roof", "ridge"]].to_numpy()]
+    plot.show(fig, f"{title}, {gpu}: arithmetic bounds {display.listed(ends)} FLOP per byte on{said}.")
 
 
 def one_token(gpu: Any, tops: Any) -> Any:
@@ -240,8 +274,8 @@ def one_token(gpu: Any, tops: Any) -> Any:
         display.say(
             "One token through a 4096 × 4096 FP16 matrix does "
             f"{roofline.intensity(flops, size_bytes):.2f} FLOP per byte; the ridge of the "
-            f"{gpu} lies at {fp16:.0f}. Writing one token at a time is the memory's "
-            "business, until many tokens share each weight that is read."
+            f"{gpu} lies at {fp16:.0f}. Writing one token at a time is memory-bound; tokens "
+            "that share each weight that is read move the product to the right."
         )
     return fp16
 

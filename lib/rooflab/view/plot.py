@@ -363,6 +363,9 @@ def ladder(rows: pd.DataFrame, device: Any, roof: Roof, title: str) -> None:
     fig, ax = figure("GB/s", title=title, height=1.2 + 0.22 * len(rows))
     rate, low, high = band(rows)
     bars(ax, contestants(rows), rate, "GB/s", (f"{roof[0]} roof", roof[1], roof[2]), low, high)
+    for patch, kind in zip(ax.patches, rows["kind"], strict=True):
+        if kind != "own":
+            patch.set_facecolor(PEER_COLOUR)
     show(fig, caption(rows, device, title, roof))
 
 

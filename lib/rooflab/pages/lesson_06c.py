@@ -97,7 +97,8 @@ def source_shapes(answers: Any) -> tuple[Rows, Any]:
     """List the shapes of the source's tests; the answers of every kernel, and the shapes."""
     found = answers("tolerance")
     named = found["config"].unique()
-    display.say("\n".join(f"{i}. {name}" for i, name in enumerate(named, 1)))
+    items = "\n".join(f"{i}. {name}" for i, name in enumerate(named, 1))
+    display.say(f"<details><summary>The shapes, by number</summary>\n\n{items}\n\n</details>")
     return found, named
 
 
@@ -117,7 +118,8 @@ def errors_by_shape(found: Rows, named: Any, rungs: list[Any]) -> list[Any]:
         table,
         names,
         forms,
-        "Largest error, in thousandths of the RMS, by shape; blank where a kernel cannot do the shape",
+        "Largest error of every kernel, ‰ of the RMS, by shape; blank where a kernel cannot do the shape",
+        folded=True,
     )
     return order
 
@@ -159,8 +161,8 @@ def errors_beside_torch(here: Lab, seq: int, gpu: str) -> Rows:
     )
     some = rows[rows["head_dim"].eq(128) & rows["format"].eq("fp16")].drop_duplicates("impl")
     title = f"Error against float64, {seq} tokens, 128 wide"
-    fig, ax = plot.figure("", title=title, height=1.4 + 0.22 * len(some))
-    plot.bars(ax, list(some["impl"]), 1e6 * some["error"], "millionths")
+    fig, ax = plot.figure("‰ of a row's largest output", title=title, height=1.4 + 0.22 * len(some))
+    plot.bars(ax, list(some["impl"]), 1e3 * some["error"], "‰")
     first = f"{title} on {gpu}, {plot.dates(some)}: "
     said = ", ".join(f"{i} {e:.1e}" for i, e in zip(some["impl"], some["error"], strict=True))
     plot.show(fig, first + said + ".")
@@ -199,7 +201,8 @@ def extreme_inputs(answers: Any, rungs: list[Any]) -> Rows:
     names |= {"other bits": f"Other bits in {asks.REPEATS}"}
     forms = {"loud worst_rms": "{:.3f}", "other bits": "{:.0f}"}
     forms |= dict.fromkeys(("blind not zero", "NaN in k lost", "NaN in v lost"), "{:.0%}")
-    display.table(edges, names, forms, "Blank: not possible with this kernel")
+    title = "What every kernel does with them; blank: not possible with this kernel"
+    display.table(edges, names, forms, title, folded=True)
     return edges
 
 
@@ -241,7 +244,7 @@ def words_changed(answers: Any, rungs: list[Any]) -> Rows:
     }
     names |= {"move": "Moved", "least of top 5": "Same of best 5"}
     forms = dict.fromkeys(("words", "changed", "changed though apart", "least of top 5"), "{:.0f}")
-    display.table(words, names, forms | {"move": "{:.4f}"})
+    display.table(words, names, forms | {"move": "{:.4f}"}, "Every kernel's words", folded=True)
     return words
 
 

@@ -15,6 +15,7 @@ from rooflab.studies import static
 from rooflab.verify import mutations, suite
 from rooflab.view import display, plot
 from rooflab.view.filter_list import Board
+from rooflab.words import counted
 
 
 def opening(killed: Rows) -> Opening:
@@ -26,7 +27,7 @@ def opening(killed: Rows) -> Opening:
         f"It does: of {len(killed)} faults planted in the course's own kernels {dead} are noticed, "
         f"{len(left) - len(open_)} compute "
     )
-    answer += f"the same as the original, and {len(open_)} are known holes."
+    answer += f"the same as the original, and {len(open_) or 'none'} {'is a known hole' if len(open_) < 2 else 'are known holes'}."
     able = (
         "test a test by planting faults in what it judges",
         "say which faults results alone do not show",
@@ -101,7 +102,8 @@ def mutants_by_operator(killed: Rows) -> None:
     display.table(
         table,
         columns,
-        caption="by who noticed first; other: as above; same: computes the same; open: a hole",
+        caption="By operator and who noticed first; other: as above; same: computes the same; open: a hole",
+        folded=True,
     )
 
 
@@ -153,8 +155,11 @@ def survivors(left: Rows) -> None:
     lines = []
     for r in left.itertuples():
         why = r.reason[:1].upper() + r.reason[1:] if r.reason else "**No reason yet**"
-        lines.append(f"- `{r.rung}`, {r.fault}: `{r.code[:90]}`. {why}.")
-    display.say("\n".join(lines) if lines else "No mutant survives.")
+        lines.append(f"`{r.rung}`, {r.fault}: `{r.code[:90]}`. {why}.")
+    if lines:
+        display.fold_items(f"The {counted(len(lines), 'survivor')}, each with its reason", lines)
+    else:
+        display.say("No mutant survives.")
 
 
 def numeric_checks() -> Rows:
@@ -264,7 +269,8 @@ def instructions_by_rung() -> None:
         show,
         names,
         {name: "{:.0f}" for name in list(names)[1:]},
-        "instructions in the code, for the newest architecture of three",
+        "Instructions in each rung's code, for the newest architecture of three",
+        folded=True,
     )
 
 

@@ -107,7 +107,8 @@ def table(found: pd.DataFrame, gpu: str) -> None:
     found = found.assign(what=found["kind"] + ", " + found["shape"])
     lost, forms = unseen.behind(found), {"ratio": "{:.2f}"}
     heads = _HEADS | {"why": "ours, beside the peer"}
-    display.table(lost, heads, forms, f"The {len(lost)} of {len(found)} that lose, {gpu}, cold, burst")
+    title = f"The {len(lost)} of {len(found)} that lose, {gpu}, cold, burst"
+    display.table(lost, heads, forms, title, folded=True)
     heads = _HEADS | {"way": "dispatcher takes", "us": "µs", "peer_us": "its µs", "cost": "× best way"}
     forms |= {"us": "{:.1f}", "peer_us": "{:.1f}", "cost": "{:.2f}"}
     title = f"All {len(found)} drawn shapes"

@@ -154,14 +154,22 @@ def missing_why(evidence: Evidence, source: Any, gpu: str) -> None:
 # --- verdicts -----------------------------------------------------------------------------------------------
 
 
-def board(rows: Rows, what: str, gpu: str) -> None:
-    """Show a claim a row, sorted by its verdict, beside it the verdicts on its restatements."""
+def board(rows: Rows, what: str, gpu: str, whole: bool = False) -> None:
+    """Show a claim a row, sorted by its verdict, beside it the verdicts on its restatements, by their short
+    names or, `whole`, in their own words.
+    """
     again = rows[rows["restates"] != ""]
-    pairs = zip(again["id"], again["restates"], again["word"], strict=True)
-    short = pd.Series([f"{id.removeprefix(of)}: {word}" for id, of, word in pairs], again.index)
+    pairs = zip(again["id"], again["restates"], again["says"], again["word"], strict=True)
+    short = pd.Series(
+        [
+            f" {says.rstrip('.')}: {word}." if whole else f"{id.removeprefix(of)}: {word}"
+            for id, of, says, word in pairs
+        ],
+        again.index,
+    )
     own = rows[rows["restates"] == ""]
     own = own.sort_values("word", key=lambda words: words.map(claims.VERDICTS.index), kind="stable")
-    own = own.assign(again=own["id"].map(short.groupby(again["restates"]).agg(",".join)))
+    own = own.assign(again=own["id"].map(short.groupby(again["restates"]).agg(("" if whole else ",").join)))
     names = {"id": what, "says": "Claim", "word": "As stated", "again": "Restated"}
     display.table(own, names, {}, f"Judged on {gpu}")
 

@@ -6,6 +6,7 @@ import pandas as pd
 
 from rooflab.lab import Lab
 from rooflab.studies import power
+from rooflab.words import counted
 
 # The states in the order in which a page shows them, and how it calls them.
 NAMES = {
@@ -115,17 +116,17 @@ def says(found: pd.DataFrame) -> str:
     """How ours fares against the fastest recorded peers in both states, in a sentence."""
     if found.empty:
         return "No peer was measured here in both states."
-    parts = []
+    parts: dict[str, list[str]] = {}
     for state, words in (("burst", "in bursts"), ("sustained", "sustained")):
         ahead = int((found[state] > power.MOVES).sum())
         behind = int((found[state] < 1 / power.MOVES).sum())
         level = len(found) - ahead - behind
         counts = {"ahead": ahead, "level": level, "behind": behind}
         said = [f"{word} on {n if n < len(found) else 'all'}" for word, n in counts.items() if n]
-        parts.append(f"{words}, {' and '.join(said)}")
+        parts.setdefault(" and ".join(said), []).append(words)
     worst = found.sort_values("burst").iloc[0]
-    many = f"{len(found)} problem{'s' * (len(found) != 1)}"
-    text = f"Of {many} ours is, {'; '.join(parts)}. "
+    standing = "; ".join(f"{said}, {' and '.join(words)}" for said, words in parts.items())
+    text = f"Of {counted(len(found), 'problem')} ours is {standing}. "
     if worst["burst"] < 1 / power.MOVES:
         text += (
             f"Farthest behind: {worst['shape']}, {worst['burst']:.2f} times {worst['burst_peer']}'s speed."

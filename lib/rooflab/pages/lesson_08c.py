@@ -20,7 +20,6 @@ from rooflab.records.store import Store
 from rooflab.studies import decode, decode_checks, prefill
 from rooflab.view import display, plot
 from rooflab.view.filter_list import Board
-from rooflab.words import counted
 
 
 class Answers(NamedTuple):
@@ -230,7 +229,7 @@ def _agreement(paths: Rows) -> None:
         f"{int((paths['share'] <= 1).sum())} of {len(paths)} paths lie within what is allowed, the worst at "
         f"{paths['share'].max():.0%} of it. The likeliest token differs on {others} of them, near-ties "
         f"aside; the largest error of a logit is {paths['largest error'].max():.3f}. Each path ran "
-        f"{counted(least, 'time')} or more often, and "
+        f"{'once' if least == 1 else f'{least} times'} or more often, and "
         f"{int((paths['ran instead'] > 0).sum()) or 'none'} let another run in its place."
     )
 
@@ -323,7 +322,7 @@ def listed_paths(asked: Answers) -> Board:
     frame["verdict"] = (frame["share"] <= 1).map({True: "within its budget", False: "beyond its budget"})
     frame["head"] = frame["impl"] + ", " + frame["weights_as"]
     frame["note"] = [
-        f"Largest error of a logit: {error:.4f} of {allowed:.4f} allowed. It ran {counted(int(ran), 'time')}."
+        f"Largest error of a logit: {error:.4f} of {allowed:.4f} allowed. Runs: {ran:.0f}."
         for error, allowed, ran in frame[["largest error", "allowed", "ran"]].to_numpy()
     ]
     controls = {"weights_as": "Weights", "part": "Reads", "verdict": "Verdict"}

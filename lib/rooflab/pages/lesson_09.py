@@ -183,13 +183,20 @@ def own_goals_counted(own: Rows, gpu: str) -> Rows:
     return missed
 
 
-def goal_notes(own: Rows) -> Rows:
-    """The goals as a list shows them: what was asked and reached, and the budget of those that are missed."""
+def goal_list(own: Rows, missed: Rows) -> Board:
+    """The list of goals, to filter: what was asked and reached, and the budget of those that are missed."""
     notes = own["kind"].str.capitalize() + ": asked " + own["asked"] + "; reached " + own["reached"] + "."
     saved = own["save"].map(lambda share: f" It must save {share:.0%} of its time", na_action="ignore")
     above = own["above"].map(lambda share: f", of which {share:.0%} is above its roof", na_action="ignore")
     budgets = saved + above.fillna("") + "."
-    return own.assign(name=own["says"], note=notes + budgets.fillna(""))
+    return Board(
+        "goals",
+        own.assign(note=notes + budgets.fillna("")),
+        controls={"lesson": "Lesson", "kind": "Kind", "verdict": "Verdict"},
+        head="lesson",
+        start={"verdict": claims.SHORT if len(missed) else claims.HOLDS},
+        what="goals",
+    )
 
 
 def takeaway(tested: Rows, held: Rows, gpu: str, missed: Rows) -> None:

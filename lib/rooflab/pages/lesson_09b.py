@@ -27,7 +27,8 @@ def opening(killed: Rows) -> Opening:
         f"It does: of {len(killed)} faults planted in the course's own kernels {dead} are noticed, "
         f"{len(left) - len(open_)} compute "
     )
-    answer += f"the same as the original, and {len(open_) or 'none'} {'is a known hole' if len(open_) < 2 else 'are known holes'}."
+    holes = counted(len(open_), "known hole") if len(open_) else "no known hole"
+    answer += f"the same as the original, which leaves {holes}."
     able = (
         "test a test by planting faults in what it judges",
         "say which faults results alone do not show",

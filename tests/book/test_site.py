@@ -58,7 +58,7 @@ def test_every_link_resolves_and_nothing_loads_from_elsewhere(built: Path) -> No
 
 def test_pages_hold_what_they_should(built: Path) -> None:
     index, first = ((built / name).read_text(encoding="utf-8") for name in ("index.html", "00_first.html"))
-    assert "4,500 GB/s" in index and 'href="00_first.html"' in index and 'href="01_second.html"' in index
+    assert "4,500\u00a0GB/s" in index and 'href="00_first.html"' in index and 'href="01_second.html"' in index
     assert "<mfrac>" in first and "<msqrt>" in first
     for said in ("A line from 1 to 2.", "And one from 2 to 3."):
         assert first.count(f'alt="{said}"') == 1, "a figure's caption is not its alt text"
@@ -141,6 +141,14 @@ def test_links_in_what_a_cell_prints_lead_to_pages(lesson: Callable[..., Path], 
     outcomes = run.run(run.plan(lessons.find([], folder), {}, output=tmp_path / "out"), 2, say=lambda _: None)
     page = site.build([o.job.output for o in outcomes], TABLE, tmp_path / "html", tmp_path / "source")
     assert 'href="01_second.html#n"' in (page.parent / "00_first.html").read_text()
+
+
+def test_a_number_and_its_unit_stay_on_one_line(lesson: Callable[..., Path], tmp_path: Path) -> None:
+    path = lesson("00_first", "md:It takes 5 µs, 43 % of `7 % 5`; 4 lanes in 2 sentences.")
+    page = site.build([path], TABLE, tmp_path / "html", tmp_path / "source")
+    text = (page.parent / "00_first.html").read_text()
+    assert "5\u00a0µs, 43\u00a0% of" in text and "4 lanes in 2 sentences" in text
+    assert '<span class="pre">7</span> <span class="pre">%</span>' in text, "code stays as it is"
 
 
 def test_pages_around_the_lessons_and_words_of_the_glossary(

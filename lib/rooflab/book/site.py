@@ -124,11 +124,19 @@ def build(
 _ICONS = re.compile(r'\s*<(?:script|link)\b[^>]*"[^"]*scripts/fontawesome\.js[^"]*"[^>]*>(?:</script>)?')
 
 
+# A space between a number and its unit, and before it what is no sentence: code, and tags.
+_UNIT = re.compile(
+    r"(<(pre|code|script|style)\b.*?</\2>|<[^>]*>)"
+    r"|(?<=\d) (?=%|[µnm]s\b|[KMG]i?B\b|[GT]B/s|TFLOP/s|tok/s)",
+    re.DOTALL,
+)
+
+
 def _lighten(site: Path) -> None:
-    """Leave out the script that draws what the font draws."""
+    """Leave out the script that draws what the font draws, and keep a number and its unit on one line."""
     for path in site.rglob("*.html"):
-        text = path.read_text(encoding="utf-8")
-        path.write_text(_ICONS.sub("", text), encoding="utf-8")
+        text = _ICONS.sub("", path.read_text(encoding="utf-8"))
+        path.write_text(_UNIT.sub(lambda found: found[1] or "\u00a0", text), encoding="utf-8")
     for script in (site / "_static" / "scripts").glob("fontawesome.js*"):
         script.unlink()
 

@@ -118,7 +118,7 @@ def rounds_drawn(compared: Rows, sms: int) -> None:
     idle = 1 - just["tiles"] / (rounds * sms)
     display.say(
         f"{just['tiles']:.0f} tiles take {rounds} rounds, as {rounds * sms} would: SMs are idle {idle:.0%} "
-        f"of the time. ({just['label']}, {just['n']:,} x {just['k']:,}, {counted(just['batch'], 'token')}.)"
+        f"of the time. ({just['label']}, {just['n']:,} x {just['k']:,}, {counted(int(just['batch']), 'token')}.)"
     )
 
 

@@ -116,9 +116,10 @@ def rounds_drawn(compared: Rows, sms: int) -> None:
     diagram.dealt(list(dict.fromkeys(parts)), sms, "Tiles of a product, dealt to the SMs", "tiles").show()
     rounds = -(-int(just["tiles"]) // sms)
     idle = 1 - just["tiles"] / (rounds * sms)
+    whose = f"{just['label']}, {just['n']:,} x {just['k']:,}, {counted(int(just['batch']), 'token')}"
     display.say(
         f"{just['tiles']:.0f} tiles take {rounds} rounds, as {rounds * sms} would: SMs are idle {idle:.0%} "
-        f"of the time. ({just['label']}, {just['n']:,} x {just['k']:,}, {counted(int(just['batch']), 'token')}.)"
+        f"of the time. ({whose}.)"
     )
 
 

@@ -172,7 +172,7 @@ def test_a_study_waits_for_what_it_is_predicted_from(tmp_path):
 
 
 def test_what_is_waited_for_has_to_be_complete(tmp_path):
-    first = recorder(tmp_path, "GPU-0", "bandwidth", pause=0.3)
+    first = recorder(tmp_path, "GPU-0", "bandwidth", pause=2.0)
     second, third = (recorder(tmp_path, f"GPU-{i}", "attention", pause=0) for i in (1, 2))
     start(first)
     until(first, MEASURED)

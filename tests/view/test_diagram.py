@@ -34,6 +34,7 @@ def all_of(here):
         "coalescing": diagram.coalescing(),
         "row loads": diagram.row_loads(),
         "sms": diagram.sms_at_work(4096, 4096, 132),
+        "gate": diagram.gate_steps([("honest", "admitted"), ("one_nan", "refused: at the gate: 1 of 9")]),
         "dealt": diagram.dealt([("few", 32), ("many", 384), ("one more", 133), ("even", 264)], 132, "Blocks"),
         "two clocks": diagram.two_clocks(14.0, 10.0),
         "split k": diagram.split_k(),
@@ -188,6 +189,21 @@ def test_loads_of_a_row_are_those_that_were_watched():
     apart = " ".join(f"{64 * lane}" for lane in range(32))
     wider = known.assign(addresses=known["addresses"].where(known["bytes"] != 2, apart))
     assert "2 bytes a lane, 64 bytes in 32 sectors" in diagram.row_loads(rows=wider).says
+
+
+def test_a_kernel_is_stopped_where_the_gate_refused_it():
+    said = [
+        ("honest", "admitted, timed, checked again"),
+        ("one_nan", "refused: at the gate: 1 of 100 outputs is wrong"),
+        ("changes_inputs", "refused: changed its input 0 (copy 0)"),
+        ("ten_times", "refused: after timing: 98 of 100 outputs are wrong"),
+    ]
+    found = diagram.gate_steps(said)
+    assert found.says == (
+        "honest passes all steps; one_nan is refused at step 1, outputs right; changes_inputs is refused at "
+        "step 2, inputs unchanged; ten_times is refused at step 4, outputs still right."
+    )
+    assert found.svg().count(">passed<") == 4 + 0 + 1 + 3 and found.svg().count(">refused<") == 3
 
 
 def test_tiles_are_those_that_the_kernel_loaded():

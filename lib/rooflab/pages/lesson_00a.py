@@ -14,7 +14,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
 from rooflab.studies import environment
 from rooflab.studies.base import Context
-from rooflab.view import display, explorer, plot
+from rooflab.view import diagram, display, explorer, plot
 
 
 def opening(lab: Lab, ramp: Rows, n: int) -> Opening:
@@ -145,7 +145,9 @@ def cheats(lab: Any) -> Any:
     verdict = np.where(refusals.refused, "refused: ", "")
     refusals["verdict"] = verdict + refusals["sentence"]
     heads = {"cheat": "CUDA cheat", "verdict": "the gate says"}
-    display.table(refusals, heads)
+    if len(refusals):
+        diagram.gate_steps(list(zip(refusals["cheat"], refusals["verdict"], strict=True))).show()
+    display.table(refusals, heads, caption="What the gate says of each CUDA cheat", folded=True)
     caught = f"{refusals.refused.sum()} of {len(refusals)} CUDA cheats"
     caught = caught if len(refusals) else "none of the CUDA cheats, which were not tried"
     display.say(f"Refused: **{caught}**. What is refused has no time.")

@@ -75,7 +75,7 @@ def libraries_described(table: Rows) -> None:
     """List each library's purpose with the best and the worst comparison for us."""
     lines = []
     for name, rows in table.groupby("name", sort=False):
-        line = f"- **{name}**: {rows['purpose'].iloc[0]}."
+        line = f"**{name}**: {rows['purpose'].iloc[0]}."
         for r in rows.itertuples():
             if r.points == 1:
                 line += f" {r.origin[0].upper()}{r.origin[1:]}: {r.best}."
@@ -84,7 +84,8 @@ def libraries_described(table: Rows) -> None:
             else:
                 line += " No figure on this GPU, here or published."
         lines.append(line)
-    display.say("Each × is how many times as fast ours is.\n\n" + "\n".join(lines))
+    head = "What each library is for; how many times as fast ours is, at best and at worst"
+    display.fold_items(head, lines)
 
 
 def furthest_behind(evidence: Any, gpu: str) -> tuple[Rows, Rows, Rows]:

@@ -21,6 +21,7 @@ GIGABYTES = {
 }  # of a fresh environment, with room for pip's own files
 # What pip says where it gets no connection, or none through its proxy.
 UNREACHED = ("NewConnectionError", "NameResolutionError", "ProxyError", "ConnectTimeoutError", "SSLError")
+TESTS_WRITE = 0.3  # GB, into build/ and the temporary folder: linters and compilers name a full disk badly
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
 
@@ -47,6 +48,11 @@ def refuse_old(version, python):
             "%s is Python %d.%d and rooflab needs %d.%d or newer: install one and name it, as in "
             "`make BASE=python3.12 report`." % ((python,) + tuple(version[:2]) + OLDEST)
         )
+
+
+def refuse_unwritable(place):
+    if not os.access(place, os.W_OK):
+        stop("you may not write into %s: work in a copy of the course that is yours." % place)
 
 
 def requirements(set_name):
@@ -161,12 +167,7 @@ def install(set_name):
     except OSError:
         pass
     python = os.path.join(VENV, *(("Scripts", "python.exe") if os.name == "nt" else ("bin", "python")))
-    place = VENV if os.path.isdir(VENV) else ROOT
-    if os.path.isdir(place) and not os.access(place, os.W_OK):
-        stop(
-            "you may not write into %s: work in a copy of the course that is yours, or name a ready "
-            "environment with PYTHON=..." % place
-        )
+    refuse_unwritable(VENV if os.path.isdir(VENV) else ROOT)
     try:
         if not os.path.exists(python):
             if any(importlib.util.find_spec(module) is None for module in ("venv", "ensurepip")):
@@ -217,6 +218,26 @@ def install(set_name):
         stop("`%s -m venv %s` failed; its own message stands above." % (sys.executable, VENV))
 
 
+def check_room():
+    """Refuse to test where nothing can be written, or build/ or the temporary folder has too little room."""
+    import shutil
+    import tempfile
+
+    refuse_unwritable(ROOT)
+
+    try:
+        places = (ROOT, tempfile.gettempdir())
+    except OSError:
+        stop("no temporary folder can be written to: make room in /tmp, or name another in TMPDIR.")
+    for place in places:
+        free = shutil.disk_usage(place).free / 1e9
+        if free < TESTS_WRITE:
+            stop(
+                "the tests write about %.1f GB under %s and %.1f GB are free: make room there."
+                % (TESTS_WRITE, place, free)
+            )
+
+
 def main(arguments):
     refuse_old(sys.version_info, sys.executable or "this")
     set_name = arguments[0] if arguments else "lean"
@@ -226,6 +247,8 @@ def main(arguments):
         check_ready(arguments[1], "lean" if set_name == "auto" else set_name)
     else:
         install(choose_set(driver_version()) if set_name == "auto" else set_name)
+    if set_name == "test":
+        check_room()
 
 
 if __name__ == "__main__":

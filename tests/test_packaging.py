@@ -200,6 +200,28 @@ def test_a_full_disk_is_one_sentence(
     assert not (tmp_path / ".venv").exists()
 
 
+@pytest.mark.parametrize("full", ["the checkout", "the temporary folder"])
+def test_tests_on_a_full_disk_are_refused_in_a_sentence(
+    setup: ModuleType,
+    full: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    places = {"the checkout": setup.ROOT, "the temporary folder": str(tmp_path)}
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    real, little = shutil.disk_usage(tmp_path), 2_000_000
+    monkeypatch.setattr(
+        shutil,
+        "disk_usage",
+        lambda path: real._replace(free=little if str(path) == places[full] else 10**10),
+    )
+    monkeypatch.setattr(setup, "check_ready", lambda python, set_name: None)
+    said = _sentence(capsys, setup.main, ["test", sys.executable])
+    assert f"under {places[full]} and 0.0 GB are free: make room there" in said
+    setup.main(["lean", sys.executable])  # what a report writes it says itself
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="another system's users")
 def test_a_checkout_of_another_user_is_one_sentence(
     setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -209,7 +231,8 @@ def test_a_checkout_of_another_user_is_one_sentence(
     monkeypatch.setattr(setup, "fingerprint", lambda: "now")
     monkeypatch.setattr(os, "access", lambda path, mode: path != str(tmp_path))  # root may write anywhere
     said = _sentence(capsys, setup.install, "lean")
-    assert f"may not write into {tmp_path}" in said and "PYTHON=" in said
+    assert f"may not write into {tmp_path}: work in a copy" in said
+    assert said == _sentence(capsys, setup.check_room)
     assert not (tmp_path / ".venv").exists()
 
 

@@ -35,6 +35,7 @@ def all_of(here):
         "row loads": diagram.row_loads(),
         "sms": diagram.sms_at_work(4096, 4096, 132),
         "gate": diagram.gate_steps([("honest", "admitted"), ("one_nan", "refused: at the gate: 1 of 9")]),
+        "in a row": diagram.in_a_row([("a store", 1), ("a load", 2), ("a sum over both GPUs, two shots", 4)]),
         "dealt": diagram.dealt([("few", 32), ("many", 384), ("one more", 133), ("even", 264)], 132, "Blocks"),
         "two clocks": diagram.two_clocks(14.0, 10.0),
         "split k": diagram.split_k(),
@@ -204,6 +205,13 @@ def test_a_kernel_is_stopped_where_the_gate_refused_it():
         "step 2, inputs unchanged; ten_times is refused at step 4, outputs still right."
     )
     assert found.svg().count(">passed<") == 4 + 0 + 1 + 3 and found.svg().count(">refused<") == 3
+
+
+def test_the_last_crossing_brings_what_is_waited_for():
+    both = diagram.in_a_row([("a store", 1), ("a load", 2)])
+    assert both.says == "a store: 1 crossing; a load: 2 crossings."
+    down, up = (both.svg().count(f'd="M286 {start}') for start in (10, 96))
+    assert (down, up) == (1, 1), "a store starts at GPU 0, a load at GPU 1"
 
 
 def test_tiles_are_those_that_the_kernel_loaded():

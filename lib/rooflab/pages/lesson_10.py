@@ -9,7 +9,7 @@ import pandas as pd
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows, one_line
 from rooflab.studies import links
-from rooflab.view import display, explorer, plot
+from rooflab.view import diagram, display, explorer, plot
 
 WAYS = {
     "peer_write": "a kernel's stores",
@@ -94,6 +94,7 @@ def predicted(rows: Rows) -> None:
     shown |= {str(size): f"{plot.size_text(size)}, µs" for size in chosen}
     forms = {"what": "", "crossings": "{:.0f}"} | {str(size): "{:,.1f}" for size in chosen}
     display.table(table, shown, forms, "predicted: launch + crossings + bytes over the sheet's rate")
+    diagram.in_a_row([(what, int(n)) for what, n in table[["what", "crossings"]].to_numpy()]).show()
 
 
 def laws(rows: Rows, words: dict[str, str], title: str) -> pd.DataFrame:

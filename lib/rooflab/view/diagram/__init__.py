@@ -8,7 +8,7 @@ A drawing with several frames is a still image of all of them in a notebook; the
 """
 
 from rooflab.view.diagram.by_block import blocks
-from rooflab.view.diagram.crossings import crossings
+from rooflab.view.diagram.crossings import crossings, in_a_row
 from rooflab.view.diagram.gates import gate_steps
 from rooflab.view.diagram.graphs import capture, two_clocks
 from rooflab.view.diagram.launches import dealt, launch, sms_at_work, split_k
@@ -32,6 +32,7 @@ __all__ = [
     "crossings",
     "dealt",
     "gate_steps",
+    "in_a_row",
     "launch",
     "layer",
     "loads_in_flight",

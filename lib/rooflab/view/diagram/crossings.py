@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from rooflab.ops import Rung, all_reduce
 from rooflab.studies import links
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, PALE, SKY, Canvas, Drawing, single
+from rooflab.words import counted
 
 Leg = tuple[bool, str]  # whether it goes to this GPU, and what it carries
 _CARRIES = (
@@ -51,3 +53,24 @@ def crossings() -> Drawing:
         y += 82
     says = f"What GPU 1 waits for before it can sum. {'; '.join(said)}."
     return single("Crossings until GPU 1 has the sum", says, canvas)
+
+
+def in_a_row(ways: Sequence[tuple[str, int]]) -> Drawing:
+    """The crossings that follow each other of each of the `ways`, (name, how many), as GPU 1 waits for them:
+    the last one brings it what it waits for.
+    """
+    canvas, left, y, said = Canvas(), 286.0, 0.0, []
+    step = (svg.WIDTH - left - 60) / max(count for _, count in ways)
+    for name, count in ways:
+        canvas.text(0, y + 27, name)
+        for lane, gpu in ((y + 8, "GPU 0"), (y + 38, "GPU 1")):
+            canvas.text(left - 46, lane + 4, gpu, svg.SMALL)
+            canvas.line([(left, lane), (svg.WIDTH - 50, lane)], 0.6, dashed=True)
+        for k in range(count):
+            towards = (count - k) % 2 == 1
+            ends = (y + 10, y + 36) if towards else (y + 36, y + 10)
+            canvas.line([(left + k * step, ends[0]), (left + (k + 1) * step - 6, ends[1])], 1.6, end="arrow")
+        canvas.cell(left + count * step - 2, y + 29, 46, 18, "there", AMBER)
+        said.append(f"{name}: {counted(count, 'crossing')}")
+        y += 60
+    return single("Crossings that follow each other", f"{'; '.join(said)}.", canvas)

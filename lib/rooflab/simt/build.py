@@ -145,6 +145,25 @@ def runtime_path() -> Path:
     return target
 
 
+def _precompiled(options: list[str]) -> Path:
+    """A folder with first.h, which every source includes first, and with what g++ keeps of having parsed it.
+
+    `options` leave macros out: where one would change the headers, g++ parses them again.
+    """
+    path = compiler()
+    folder = _cache_folder() / f"headers-{_digest(_version(path), _own_sources(), options, str(INCLUDE))}"
+    parsed = folder / "first.h.gch"
+    if not parsed.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / "lock"):
+            if not parsed.is_file():
+                header = folder / "first.h"
+                header.write_text('#include "rooflab_simt.h"\n#include "simt/entry.h"\n')
+                if _family(path) == "gcc":  # clang++ wants another form
+                    _compile([*options, f"-I{INCLUDE}", "-x", "c++-header", str(header)], parsed, "first.h")
+    return folder
+
+
 @dataclass(frozen=True)
 class Variable:
     """A shared variable: its name and its place and size in bytes in a block's shared memory; `guard` is the
@@ -266,32 +285,27 @@ def load(
         text = source
     path = compiler()
     headers = {k: v for k, v in headers_of(text).items() if not k.endswith("/ptx.cuh")}
-    stripped = strip_comments("\n".join([*headers.values(), text]))
-    refuse_unportable(name, stripped)
-    entries = {entry: _parameter_names(inner) for entry, inner in _ENTRY.findall(stripped)}
-    if not entries:
-        raise UsageError(f'{name} has no kernel: it needs a function marked extern "C" __global__ void.')
-    dynamic = sorted(set(_DYNAMIC.findall(stripped)))
+    entries, dynamic = _inspected(name, "\n".join([*headers.values(), text]))
     always, in_watched = _OF_FAMILY[_family(path)]
     options = [
         *_COMMON,
         *always,
         *([*_WATCHED, *in_watched] if watched else _PLAIN),
-        *(f"-D{key}={value}" for key, value in sorted((defines or {}).items())),
     ]
-    digest = _digest(_version(path), _own_sources(), options, headers, name, text)
+    macros = [f"-D{key}={value}" for key, value in sorted((defines or {}).items())]
+    digest = _digest(_version(path), _own_sources(), [*options, *macros], headers, name, text)
     target = _cache_folder() / f"{digest}.so"
     if not target.is_file():
         runtime = runtime_path()
+        # The course's ptx.cuh is shadowed by ours, which comes first.
+        where = [f"-I{folder}" for folder in (_precompiled(options), INCLUDE, KERNELS)]
         main, extra = (target.with_suffix(f".{os.getpid()}.{part}.cpp") for part in ("main", "shared"))
         calls = "\n".join(f"SIMT_ENTRY({entry})" for entry in entries)
         main.write_text(
-            '#include "rooflab_simt.h"\n#include "simt/entry.h"\n'
-            f'#line 1 "/kernels/{name}"\n{text}\n#line 1 "/simt/entries"\n{calls}\n'
+            f'#include "first.h"\n#line 1 "/kernels/{name}"\n{text}\n#line 1 "/simt/entries"\n{calls}\n'
         )
-        extra.write_text(_dynamic_shared(dynamic))
-        # The course's ptx.cuh is shadowed by ours, which comes first.
-        where = [f"-I{INCLUDE}", f"-I{KERNELS}"]
+        if dynamic:
+            extra.write_text(_dynamic_shared(dynamic))
         maps = [f"-ffile-prefix-map={INCLUDE}=/simt", f"-ffile-prefix-map={KERNELS}=/kernels"]
         files = [str(main), *([str(extra)] if dynamic else [])]
         try:
@@ -299,12 +313,25 @@ def load(
             objects = []
             for file in files:
                 objects.append(f"{file}.o")
-                _compile([*options, *where, *maps, "-c", file], Path(objects[-1]), name)
+                _compile([*options, *macros, *where, *maps, "-c", file], Path(objects[-1]), name)
             _compile(["-shared", "-Wl,-Bsymbolic", *objects, str(runtime)], target, name)
         finally:
             for leftover in (*files, *objects):
                 Path(leftover).unlink(missing_ok=True)
     return Program(name, target, watched, entries)
+
+
+@functools.lru_cache(maxsize=256)
+def _inspected(name: str, text: str) -> tuple[dict[str, list[str]], list[str]]:
+    """The kernels of a source and its headers with their parameters' names, and its arrays of dynamic shared
+    memory; UsageError for one that does not run on the CPU.
+    """
+    stripped = strip_comments(text)
+    refuse_unportable(name, stripped)
+    entries = {entry: _parameter_names(inner) for entry, inner in _ENTRY.findall(stripped)}
+    if not entries:
+        raise UsageError(f'{name} has no kernel: it needs a function marked extern "C" __global__ void.')
+    return entries, sorted(set(_DYNAMIC.findall(stripped)))
 
 
 def _parameter_names(inner: str) -> list[str]:

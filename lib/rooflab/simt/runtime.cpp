@@ -151,6 +151,7 @@ void start(Fibre& f, Block* block, uint32_t linear, char* stack) {
                   linear / launch->block[0] / launch->block[1]};
   f.lane = linear % 32, f.warp = linear / 32;
   f.state = READY, f.spun = 0;
+  f.waits_at = 0, f.waits_for = nullptr, f.again = false;
   f.file = "", f.line = 0;
   memset(f.lane_time, 0, sizeof f.lane_time);
   f.known.clear();
@@ -192,6 +193,13 @@ void prepare(Block& block, uint32_t linear, uint32_t first) {
   entered = nullptr;
 }
 
+// Whether a loop would read again what it read before: while others get on, its thread need not be run for that.
+bool waits_in_vain(Fibre& f) {
+  if (!f.spun || !f.again) return false;
+  enter(f.block);  // whose shared memory it may be
+  return memcmp(f.waits_for, f.found, size_t(f.wait_size)) == 0;
+}
+
 // Run all fibres to their end, or until nobody can go on.
 void run_all(uint32_t count) {
   for (int idle = 0;;) {
@@ -206,6 +214,10 @@ void run_all(uint32_t count) {
         for (uint32_t k = warp; k < limit; ++k) {
           Fibre& f = fibres[k];
           if (f.state != READY || (f.spun && moved)) continue;
+          if (!idle && waits_in_vain(f)) {
+            spinning = true;
+            continue;
+          }
           f.spun = 0;
           run_fibre(f);
           if (stopped || interrupted) return;
@@ -397,7 +409,7 @@ const Event* simt_events(uint64_t* count, uint64_t* dropped) {
 uint64_t simt_image(void) { return images.empty() ? 0 : images[0].start; }
 
 void simt_yield(void) {
-  self->spun = 1, self->waits_at = uint64_t(__builtin_return_address(0));
+  self->spun = 1, self->again = false, self->waits_at = uint64_t(__builtin_return_address(0));
   hand_over();
 }
 

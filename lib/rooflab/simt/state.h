@@ -86,12 +86,16 @@ class Known {
   uint64_t of_block(uint32_t block) const { return what ? find(what->blocks, block) : 0; }  // 0 where nothing is known
   uint64_t of_thread(uint32_t thread) const { return what ? find(what->threads, thread) : 0; }
   void merge(const Known& other);
-  void merge(const Times& blocks, const Times& threads);
+  // Add what thread `by` knows of itself and its neighbours: all that it releases at `time`, which no other release has.
+  void release(const Times& blocks, const Times& threads, uint32_t by, uint64_t time);
 
  private:
   struct What {
     Times blocks, threads;
+    uint32_t by = 0;
+    uint64_t released = 0;  // 0 for what was put together from several releases
   };
+  static bool covers_all(const What& one, const What& other);
   static uint64_t find(const Times& times, uint32_t who);
   std::shared_ptr<const What> what;
 };
@@ -154,6 +158,10 @@ struct Fibre {
   unsigned mask;
   const char* file;
   uint64_t waits_at;  // where the loop is that waits
+  const void* waits_for;  // the value that it waits for, what it found there last, and whether that was in the same loop
+  char found[16];
+  int wait_size;
+  bool again;
   uint64_t value[2];
   uint64_t lane_time[32];
   Known known;

@@ -16,20 +16,22 @@ bool covers(const Times& times, const Times& others) {  // does it say all that 
   return true;
 }
 
-Times latest(const Times& a, const Times& b) {
-  Times out;
-  out.reserve(a.size() + b.size());
-  auto one = a.begin(), two = b.begin();
-  while (one != a.end() && two != b.end())
-    if (one->first < two->first)
-      out.push_back(*one++);
-    else if (two->first < one->first)
-      out.push_back(*two++);
+void raise(Times& times, const Times& others) {  // the later of the two times of each
+  auto at = times.begin();
+  const bool few = others.size() * 8 < times.size();
+  Times fresh;
+  for (const auto& other : others) {
+    if (few)
+      at = std::lower_bound(at, times.end(), other.first, [](const auto& each, uint32_t id) { return each.first < id; });
     else
-      out.push_back({one->first, std::max((one++)->second, (two++)->second)});
-  out.insert(out.end(), one, a.end());
-  out.insert(out.end(), two, b.end());
-  return out;
+      while (at != times.end() && at->first < other.first) ++at;
+    if (at == times.end() || at->first != other.first)
+      fresh.push_back(other);
+    else
+      at->second = std::max(at->second, other.second);
+  }
+  const auto middle = times.insert(times.end(), fresh.begin(), fresh.end());
+  std::inplace_merge(times.begin(), middle, times.end());
 }
 
 }  // namespace
@@ -39,19 +41,29 @@ uint64_t Known::find(const Times& times, uint32_t who) {
   return at != times.end() && at->first == who ? at->second : 0;
 }
 
-void Known::merge(const Known& other) {
-  if (!other.what || other.what == what) return;
-  if (!what || (covers(other.what->blocks, what->blocks) && covers(other.what->threads, what->threads)))
-    what = other.what;
-  else
-    merge(other.what->blocks, other.what->threads);
+// A release holds its own thread and time, and whoever has heard of these has heard of all of it.
+bool Known::covers_all(const What& one, const What& other) {
+  if (other.released) return find(one.threads, other.by) >= other.released;
+  return covers(one.blocks, other.blocks) && covers(one.threads, other.threads);
 }
 
-void Known::merge(const Times& blocks, const Times& threads) {
-  if (!what)
-    what = std::make_shared<const What>(What{blocks, threads});
-  else if (!covers(what->blocks, blocks) || !covers(what->threads, threads))
-    what = std::make_shared<const What>(What{latest(what->blocks, blocks), latest(what->threads, threads)});
+void Known::merge(const Known& other) {
+  if (!other.what || other.what == what) return;
+  if (!what || covers_all(*other.what, *what)) {
+    what = other.what;
+  } else if (!covers_all(*what, *other.what)) {
+    auto both = std::make_shared<What>(*what);
+    both->released = 0;
+    raise(both->blocks, other.what->blocks), raise(both->threads, other.what->threads);
+    what = both;
+  }
+}
+
+void Known::release(const Times& blocks, const Times& threads, uint32_t by, uint64_t time) {
+  auto all = what ? std::make_shared<What>(*what) : std::make_shared<What>();
+  raise(all->blocks, blocks), raise(all->threads, threads);
+  all->by = by, all->released = time;
+  what = all;
 }
 
 namespace {
@@ -259,18 +271,19 @@ void synchronise(uint64_t address, bool releases) {
   auto found = published.find(address);
   if (found != published.end()) self->known.merge(found->second);
   if (!releases) return;
-  Known& out = published[address];
   const Block& own = *self->block;
-  out.merge(self->known);
+  Known out = self->known;  // with all that was released there before
   out.merge(own.known);
   Times blocks, lanes;
   if (own.barrier_time) blocks.push_back({own.linear, own.barrier_time});
   const uint32_t first = own.linear * threads + self->warp * 32;
+  ++now;  // no two releases have one time
   for (uint32_t l = 0; l < 32; ++l) {
     const uint64_t time = l == self->lane ? now : self->lane_time[l];
     if (time) lanes.push_back({first + l, time});
   }
-  out.merge(blocks, lanes);
+  out.release(blocks, lanes, first + self->lane, now);
+  published[address] = out;
 }
 
 }  // namespace
@@ -286,8 +299,11 @@ void simt_atomic_read(void* to, const void* from, int size, int wait) {
     synchronise(uint64_t(from), !wait);
   }
   if (wait) {
-    self->spun = 1, self->waits_at = uint64_t(__builtin_return_address(0));
+    const uint64_t place = uint64_t(__builtin_return_address(0));
+    self->again = self->waits_at == place && self->waits_for == from;
+    self->spun = 1, self->waits_at = place, self->waits_for = from, self->wait_size = size;
     hand_over();
+    memcpy(self->found, from, size);
   }
   memcpy(to, from, size);
   if (wait && launch->watched) synchronise(uint64_t(from), false);

@@ -35,7 +35,8 @@ def is_plain(text: str) -> bool:
 
 def plain(text: str) -> str:
     """A text from elsewhere (a driver's name, a library's message, a command) as a table can hold it."""
-    return "".join(c if is_plain(c) else "_" for c in " ".join(text.split()))
+    line = " ".join(text.split())
+    return line if is_plain(line) else "".join(c if is_plain(c) else "_" for c in line)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -10,6 +10,8 @@ BASE ?= $(or $(PYTHON),python3)
 PY := $(or $(PYTHON),.venv/bin/python)
 export PYTHONPATH := $(CURDIR)/lib$(if $(PYTHONPATH),:$(PYTHONPATH))
 export PYTHONHASHSEED := 0
+# Some containers set it; then every process would compile all that it imports anew, for seconds.
+unexport PYTHONDONTWRITEBYTECODE
 ROOT := $(filter 0,$(shell id -u 2>/dev/null))
 LAB := --LabApp.default_url=/lab/tree/docs/lessons.md --LabApp.app_settings_dir=$(CURDIR)/scripts/jupyterlab
 CHECKED := lib tests notebooks scripts

@@ -103,7 +103,7 @@ def test_a_block_with_more_units_than_a_warp_keeps_sums_of(rung, head_format):
     check(tiny(layers=1, vocab=1024), "fp16", head_format, rung, count=2, blocks=2, WARPS=4)
 
 
-@pytest.mark.parametrize("rung", ["1_kernel_per_phase", "3_persistent"])
+@pytest.mark.parametrize("rung", ["1_kernel_per_phase", "3_persistent", "9_flags_in_data"])
 def test_a_context_in_parts(rung):
     """More keys than a block scores at a time, and more parts than one, also an odd number of them."""
     check(tiny(layers=1, vocab=64), "fp16", "fp16", rung, count=52, blocks=7, WARPS=4)
@@ -117,7 +117,12 @@ def test_a_context_in_parts_beside_long_rows(format, count):
     check(spec, format, "fp16", "3_persistent", count=count, blocks=40, WARPS=4)
 
 
-@pytest.mark.parametrize("rung", ["1_kernel_per_phase", "3_persistent"])
+def test_eight_heads_attend_a_block_each_where_words_carry_flags():
+    spec = tiny(layers=1, vocab=64, heads=8, kv_heads=2)
+    check(spec, "fp16", "fp16", "9_flags_in_data", count=40, blocks=18, WARPS=4)
+
+
+@pytest.mark.parametrize("rung", ["1_kernel_per_phase", "3_persistent", "9_flags_in_data"])
 def test_a_long_context_is_the_same_in_one_part_and_in_sixteen(rung):
     """700 keys that are only numbers: two blocks take two heads each, and 34 a part each."""
     spec = tiny(layers=1, vocab=64)
@@ -246,6 +251,11 @@ def test_what_cannot_be_done_is_refused_in_a_sentence():
             decoder.step(
                 shape, weights, state, rung="5_prefetch_at_barrier", STAGES=3, HELD_BACK=3, FIRST_HELD=2
             )
+        with pytest.raises(
+            LaunchError, match="chunk or more for each block, not 4 by 16 units in 4 slabs on 80"
+        ):
+            many = state._replace(candidates=np.zeros((80, 2), np.float32))
+            decoder.step(shape, weights, many, rung="9_flags_in_data")
         with pytest.raises(LaunchError, match="6_producer_warps takes heads of 64 or 128, not 256"):
             wide = decoder.Shape(**{**shape.__dict__, "head_dim": 256})
             decoder.step(wide, weights, state, rung="6_producer_warps")

@@ -27,7 +27,7 @@ def built(name, format, head, model="qwen2.5-1.5b"):
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("name", ["7_split_k", "8_tensor_attention"])
+@pytest.mark.parametrize("name", ["7_split_k", "8_tensor_attention", "9_flags_in_data"])
 @pytest.mark.parametrize(("format", "head"), FORMATS)
 def test_no_format_spills(name, format, head):
     cubin, entry = built(name, format, head)

@@ -1,6 +1,15 @@
 // Attend to a split of the cache by one or two query heads: eight lanes score a key.
 #pragma once
 
+// Queries lie in global memory or, where FLAGGED, in shared.
+__device__ inline uint4 load_query(const uint4* from) {
+#if FLAGS_IN_DATA
+    return *from;
+#else
+    return __ldcg(from);
+#endif
+}
+
 // Load N pairs of halves, bypassing L1.
 template <int N>
 __device__ inline void load_pairs(unsigned (&pairs)[N], const __half* p) {
@@ -18,10 +27,27 @@ __device__ inline void load_pairs(unsigned (&pairs)[N], const __half* p) {
     }
 }
 
+#if FLAGS_IN_DATA
+// Wait for the block's queries and, if its split has them, the newest key and value, and put them in shared
+// memory where other phases keep sums: [HEADS_PER_BLOCK + 2][HEAD_DIM].
+__device__ inline void stage_newest(const Decoder& m, const Smem& smem, const KvSplit& split, bool newest) {
+    const int queries = HEADS_PER_BLOCK * HEAD_DIM / 4, each = HEAD_DIM / 4;
+    static_assert(SLOTS * WARPS * UNIT * 2 >= (HEADS_PER_BLOCK + 2) * HEAD_DIM, "the warps' sums leave room for them");
+    for (int i = threadIdx.x; i < queries + (newest ? 2 * each : 0); i += THREADS) {
+        const int key = i - queries;
+        const unsigned* from = handed(m, QUERIES_AT) + split.head * HEAD_DIM + 4 * i;
+        if (key >= 0) from = handed(m, NEWEST_AT) + (key / each * KV_HEADS + split.kv_head) * HEAD_DIM + key % each * 4;
+        reinterpret_cast<uint2*>(smem.sums)[i] = wait_for_four(from, m.flag);
+    }
+    __syncwarp();
+    sync_consumers(smem);
+}
+#endif
+
 // Attend with the block's query heads to its split of the cache; OUT merges the splits (load_attention). Each warp runs an
 // online softmax over keys of its own, and the warps' results are merged once at the end. Eight lanes score a key; each
 // lane sums HEAD_DIM / 32 neighbours of the values.
-__device__ inline void attend(const Decoder& m, const Smem& smem, const KvSplit& split, int layer) {
+__device__ inline void attend(const Decoder& m, const Smem& smem, const KvSplit& split, int layer, int pos) {
     constexpr int PIECES = HEAD_DIM / 64, PAIRS = HEAD_DIM / 64;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (split.kv_head == m.kv_heads) return;
@@ -32,6 +58,13 @@ __device__ inline void attend(const Decoder& m, const Smem& smem, const KvSplit&
     float* outputs = reinterpret_cast<float*>(smem.x);  // [WARPS][HEADS_PER_BLOCK][HEAD_DIM], then stats without HEAD_DIM
     SplitStats* stats = reinterpret_cast<SplitStats*>(outputs + WARPS * HEADS_PER_BLOCK * HEAD_DIM);
 
+#if FLAGS_IN_DATA
+    // The newest key and value, of this layer, come by flagged words and the others from the cache.
+    const bool newest = split.first < split.last && split.last == pos + 1;
+    const int last = split.last - newest;
+#else
+    const int& last = split.last;
+#endif
     uint4 k[PIECES];
     unsigned v[KEYS_PER_WARP][PAIRS];
     const auto load = [&](int first) {
@@ -39,17 +72,20 @@ __device__ inline void attend(const Decoder& m, const Smem& smem, const KvSplit&
         for (int i = 0; i < PIECES; ++i) {
             const int key = first + lane / 8;
             k[i] = make_uint4(0, 0, 0, 0);
-            if (key < split.last) k[i] = __ldcg(reinterpret_cast<const uint4*>(keys + (unsigned)key * stride + 64 * i));
+            if (key < last) k[i] = __ldcg(reinterpret_cast<const uint4*>(keys + (unsigned)key * stride + 64 * i));
         }
 #pragma unroll
         for (int n = 0; n < KEYS_PER_WARP; ++n) {
 #pragma unroll
             for (int e = 0; e < PAIRS; ++e) v[n][e] = 0;
-            if (first + n < split.last) load_pairs(v[n], values + (unsigned)(first + n) * stride);
+            if (first + n < last) load_pairs(v[n], values + (unsigned)(first + n) * stride);
         }
     };
     int first = split.first + warp * KEYS_PER_WARP;
     load(first);
+#if FLAGS_IN_DATA
+    stage_newest(m, smem, split, newest);
+#endif
     float row_max[HEADS_PER_BLOCK], row_sum[HEADS_PER_BLOCK] = {};
     float2 acc_o[HEADS_PER_BLOCK][PAIRS] = {};
 #pragma unroll
@@ -57,12 +93,29 @@ __device__ inline void attend(const Decoder& m, const Smem& smem, const KvSplit&
 #pragma unroll 1
     for (; first < split.last; first += KEYS_PER_BLOCK) {
         float p[HEADS_PER_BLOCK];
+#if FLAGS_IN_DATA
+        const __half *staged = reinterpret_cast<const __half*>(smem.sums), *queries = staged + lane % 8 * 8;
+        if (newest && last - first < KEYS_PER_WARP) {  // it is among these
+            const __half* key = staged + HEADS_PER_BLOCK * HEAD_DIM;
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i)
+                if (first + lane / 8 == last) k[i] = *reinterpret_cast<const uint4*>(key + lane % 8 * 8 + 64 * i);
+#pragma unroll
+            for (int n = 0; n < KEYS_PER_WARP; ++n)
+#pragma unroll
+                for (int e = 0; e < PAIRS; ++e)
+                    if (first + n == last)
+                        v[n][e] = reinterpret_cast<const unsigned*>(key + HEAD_DIM + lane * (HEAD_DIM / 32))[e];
+        }
+#else
         const __half* queries = m.queries + split.head * HEAD_DIM + lane % 8 * 8;
+#endif
         uint4 q[HEADS_PER_BLOCK][PIECES];  // loaded again for every tile to save registers
 #pragma unroll
         for (int h = 0; h < HEADS_PER_BLOCK; ++h)
 #pragma unroll
-            for (int i = 0; i < PIECES; ++i) q[h][i] = __ldcg(reinterpret_cast<const uint4*>(queries + h * HEAD_DIM + 64 * i));
+            for (int i = 0; i < PIECES; ++i)
+                q[h][i] = load_query(reinterpret_cast<const uint4*>(queries + h * HEAD_DIM + 64 * i));
 #pragma unroll
         for (int h = 0; h < HEADS_PER_BLOCK; ++h) {
             float score = 0.0f;
@@ -117,8 +170,14 @@ __device__ inline void attend(const Decoder& m, const Smem& smem, const KvSplit&
             output = fmaf(rescale, outputs[w * HEADS_PER_BLOCK * HEAD_DIM + i], output);
         }
         const int at = (split.head + h) * MAX_SPLITS + split.index;
+#if FLAGS_IN_DATA
+        store_flagged(m, handed(m, OUTPUTS_AT) + at * HEAD_DIM + i % HEAD_DIM,
+                      __float2half(row_sum > 0.0f ? __fdividef(output, row_sum) : 0.0f));
+        if (i % HEAD_DIM == 0) store_split(m, at, row_max, row_sum);
+#else
         m.split_outputs[(size_t)at * HEAD_DIM + i % HEAD_DIM] =
             __float2half(row_sum > 0.0f ? __fdividef(output, row_sum) : 0.0f);
         if (i % HEAD_DIM == 0) m.split_stats[at] = {row_max, row_sum};
+#endif
     }
 }

@@ -49,7 +49,7 @@ __device__ inline unsigned word_of(const uint4& v, int i) { return i == 0 ? v.x 
 
 // Attend with the block's query heads to its split of the cache; OUT merges the splits (load_attention). Each warp runs an
 // online softmax over keys of its own, and the warps' results are merged once at the end.
-__device__ inline void attend(const Decoder& m, const Smem& smem, const KvSplit& split, int layer) {
+__device__ inline void attend(const Decoder& m, const Smem& smem, const KvSplit& split, int layer, int pos) {
     static_assert(GROUP <= 8, "eight rows of scores are used");
     constexpr int STEPS = HEAD_DIM / 16;  // of 16 dimensions of the outputs
     const int thread = thread_number(), warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;

@@ -61,7 +61,7 @@ __device__ inline void load_attention(const Decoder& m, const Smem& smem, int sp
     constexpr int MOST = (SPLIT_K ? (CHUNKS + SLABS_OF_OUT - 1) / larger(SLABS_OF_OUT, 1) : CHUNKS) * CHUNK<F>;
     constexpr int VECTORS = (MOST + 4 * THREADS - 1) / (4 * THREADS), ROUNDS = (VECTORS + 2) / 3;
     constexpr int BATCH = (VECTORS + ROUNDS - 1) / ROUNDS,
-                  SPLITS = BATCH == 1 ? TENSOR_ATTEND ? 16 : SPLIT_K ? 8 : 6 : 3;  // loaded together
+                  SPLITS = BATCH == 1 ? TENSOR_ATTEND ? 16 : SPLIT_K ? (FLAGGED ? 6 : 8) : 6 : 3;  // loaded together
     const int WIDTH = SPLIT_K ? smem.plans[OUT].chunks * CHUNK<F> : HEADS * HEAD_DIM;
     const int begin = SPLIT_K ? smem.plans[OUT].first_chunk * CHUNK<F> : 0;
 #pragma unroll 1
@@ -75,6 +75,36 @@ __device__ inline void load_attention(const Decoder& m, const Smem& smem, int sp
         for (int p = 0; p < splits; p += SPLITS) {
             float2 stats[BATCH][SPLITS];
             uint2 split_o[BATCH][SPLITS];
+#if FLAGS_IN_DATA
+            const unsigned flag = m.flag;
+            bool all;
+            do {
+                unsigned long long stat[BATCH][SPLITS];
+                uint4 words[BATCH][SPLITS];
+#pragma unroll
+                for (int i = 0; i < BATCH; ++i)
+#pragma unroll
+                    for (int j = 0; j < SPLITS; ++j) {
+                        const int k = begin + first + i * 4 * THREADS, at = k / HEAD_DIM * MAX_SPLITS + p + j;
+                        const bool valid = p + j < splits && k - begin < WIDTH;
+                        stat[i][j] = (unsigned long long)flag << 32 | __float_as_uint(-1e30f);
+                        words[i][j] = make_uint4(flag, flag, flag, flag);
+                        if (valid) stat[i][j] = load_relaxed(handed_stats(m) + at);
+                        if (valid)
+                            words[i][j] = load_relaxed(
+                                reinterpret_cast<const uint4*>(handed(m, OUTPUTS_AT) + at * HEAD_DIM + k % HEAD_DIM));
+                    }
+                all = true;
+#pragma unroll
+                for (int i = 0; i < BATCH; ++i)
+#pragma unroll
+                    for (int j = 0; j < SPLITS; ++j) {
+                        all &= (unsigned)(stat[i][j] >> 32) == flag && arrived(words[i][j], flag);
+                        stats[i][j] = make_float2(__uint_as_float((unsigned)stat[i][j]), 1.0f);
+                        split_o[i][j] = halves_of(words[i][j]);
+                    }
+            } while (!all);
+#else
 #pragma unroll
             for (int i = 0; i < BATCH; ++i)
 #pragma unroll
@@ -87,6 +117,7 @@ __device__ inline void load_attention(const Decoder& m, const Smem& smem, int sp
                         split_o[i][j] =
                             __ldcg(reinterpret_cast<const uint2*>(m.split_outputs + at * HEAD_DIM + k % HEAD_DIM));
                 }
+#endif
 #pragma unroll
             for (int i = 0; i < BATCH; ++i) {
                 float new_max = row_max[i];

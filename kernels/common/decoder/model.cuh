@@ -53,11 +53,20 @@ constexpr bool TENSOR_ATTEND = true;
 #else
 constexpr bool TENSOR_ATTEND = false;
 #endif
+// Whether what blocks hand on carries flags (rung 9), see flags.cuh.
+#if FLAGS_IN_DATA
+constexpr bool FLAGGED = true;
+#else
+constexpr bool FLAGGED = false;
+#endif
 __device__ inline int thread_number() { return TENSOR_ATTEND ? recomputed(threadIdx.x) : threadIdx.x; }
 constexpr int MAX_SPLITS = TENSOR_ATTEND ? 32 : 16;  // of a context
 constexpr int KEYS_PER_WARP = TENSOR_ATTEND ? 16 : 4;  // scored at a time: by eight lanes each, or by tensor cores
 constexpr int KEYS_PER_BLOCK = KEYS_PER_WARP * WARPS;
-constexpr int HEADS_PER_BLOCK = TENSOR_ATTEND ? GROUP : GROUP % 2 == 0 ? 2 : 1;  // query heads that a block attends with
+// Query heads that a block attends with: two that share their keys or, where FLAGGED and heads are few, one, which ends
+// sooner. With fewer than 8 heads a grid may be too small for that.
+constexpr bool SPREADS_HEADS = FLAGGED && HEADS >= 8 && HEADS <= 16;
+constexpr int HEADS_PER_BLOCK = TENSOR_ATTEND ? GROUP : GROUP % 2 == 0 && !SPREADS_HEADS ? 2 : 1;
 enum { FP16, Q8, INT4 };
 enum { QKV, ATTEND, OUT, GATE_UP, DOWN, HEAD };
 
@@ -118,9 +127,19 @@ struct Decoder {
     int layers, vocab, capacity;
     float epsilon, softcap, inverse_temperature;  // inverse_temperature 0: greedy
     unsigned seed;
-    long long* residual_fixed;  // [hidden] in units of 2^-32: takes the place of `residual` where SPLIT_K
+    long long* residual_fixed;  // [hidden] in units of 2^-32: takes the place of `residual` where SPLIT_K; see flags.cuh
+#if FLAGS_IN_DATA
+    unsigned long long* sums;  // [2][hidden]: of this token, by OUT and by DOWN
+    unsigned layers_done, flag;  // layers of this token before the present one; what its flagged words carry
+#endif
 };
 
-// Numbers in fixed point, whose sum is the same in any order. The residual's range is 2^31 either way.
-__device__ inline long long to_fixed(float v) { return (long long)(v * 4294967296.0f); }
-__device__ inline float from_fixed(long long v) { return (float)v * (1.0f / 4294967296.0f); }
+// Numbers in fixed point, whose sum is the same in any order. The residual's range is 2^31 either way; where FLAGGED the ten
+// lowest bits are a count, and the range is 2^23 in units of 2^-30.
+constexpr int COUNT_BITS = 10;
+__device__ inline long long to_fixed(float v) {
+    return FLAGGED ? (long long)(v * 1073741824.0f) * (1 << COUNT_BITS) : (long long)(v * 4294967296.0f);
+}
+__device__ inline float from_fixed(long long v) {
+    return (float)v * (1.0f / (FLAGGED ? 1073741824.0f * (1 << COUNT_BITS) : 4294967296.0f));
+}

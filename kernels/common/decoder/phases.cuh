@@ -32,6 +32,14 @@ __device__ inline RowOperands load_epilogue(const Decoder& m, int layer, int pha
     return operands;
 }
 
+__device__ inline void store_inner(const Decoder& m, int k, __half v) {
+#if FLAGS_IN_DATA
+    store_flagged(m, handed(m, INNER_AT) + x_index<FORMAT>(k), v);
+#else
+    m.inner[x_index<FORMAT>(k)] = v;
+#endif
+}
+
 // Finish and store a row. QKV: bias and RoPE, then a query, key or value. OUT, DOWN: added to the residual. GATE_UP:
 // SiLU(gate) times up.
 __device__ inline void store_row(const Decoder& m, int layer, int phase, int pos, int unit, int r, float value,
@@ -49,9 +57,13 @@ __device__ inline void store_row(const Decoder& m, int layer, int phase, int pos
         __half* to = m.queries + head * HEAD_DIM;
         if (head >= m.heads) to = m.cache_k + (row + head - m.heads) * HEAD_DIM;
         if (head >= m.heads + m.kv_heads) to = m.cache_v + (row + head - m.heads - m.kv_heads) * HEAD_DIM;
+#if FLAGS_IN_DATA
+        store_flagged(m, handed(m, QUERIES_AT) + head * HEAD_DIM + d, __float2half(value));  // at NEWEST_AT the others
+        if (head < m.heads) return;
+#endif
         to[d] = __float2half(value);
     } else if (SPLIT_K || phase == GATE_UP) {
-        if (r < 8) m.inner[x_index<FORMAT>(unit * 8 + r)] = __float2half(__fdividef(value, 1.0f + __expf(-value)) * other);
+        if (r < 8) store_inner(m, unit * 8 + r, __float2half(__fdividef(value, 1.0f + __expf(-value)) * other));
     } else {
         m.residual[unit * UNIT + r] = value + operands.residual;
     }
@@ -62,7 +74,7 @@ __device__ inline void run_phase(const Decoder& m, const Smem& smem, const KvSpl
                                  int phase, int pos) {
     mark(smem, BEGIN, 8 * layer + phase);
     if (phase == ATTEND) {
-        attend(m, smem, split, layer);
+        attend(m, smem, split, layer, pos);
         mark(smem, END);
         return;
     }

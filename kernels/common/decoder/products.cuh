@@ -1,6 +1,6 @@
 // Multiply a block's units of a phase's matrix by x: each warp its range of chunks, then add up the warps' sums.
 #pragma once
-#include "common/decoder/schedule.cuh"
+#include "common/decoder/flags.cuh"
 #include "common/decoder/timeline.cuh"
 
 constexpr int NO_COPY = -1;
@@ -75,9 +75,9 @@ __device__ inline void sum_unit(float2 (&both)[2], Operands& o, Stream& s, const
     }
 }
 
-// Multiply this warp's chunks of a phase's matrix by x, and call done(unit, both) with the sums of each unit, or of two
-// neighbours, that it has chunks of: see sum_unit. Returns the first and the last unit (or pair), counted from `first`,
-// 16 bits each; 1 for none.
+// Multiply this warp's chunks of a phase's matrix by x, and call done(unit, both, count) with the sums of each unit, or of two
+// neighbours, that it has chunks of, and their number: see sum_unit. Returns the first and the last unit (or pair), counted
+// from `first`, 16 bits each; 1 for none.
 template <int F, typename Done>
 __device__ inline int multiply_range(const Decoder& m, const Smem& smem, Stream& s, int& slot, int phase, int first, int width,
                                      Done done) {
@@ -95,7 +95,7 @@ __device__ inline int multiply_range(const Decoder& m, const Smem& smem, Stream&
         const int steps = count_steps<F>(o.chunk, to, chunks);
         remaining -= steps;
         sum_unit<F>(both, o, s, m, smem, width, steps, remaining, lane);
-        done(o.unit, both);
+        done(o.unit, both, steps);
         o.unit += width;
         o.chunk -= chunks;
         ++pair;
@@ -111,11 +111,16 @@ __device__ inline void add_products(const Decoder& m, const Smem& smem, Stream& 
     mark(smem, X_READY);
     set_busy(smem, true);
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    multiply_range<F>(m, smem, s, slot, phase, 0, 1, [&](int unit, const float2(&both)[2]) {
+#if FLAGS_IN_DATA
+    unsigned long long* sums = m.sums + (phase == DOWN ? HIDDEN : 0);
+#else
+    unsigned long long* sums = reinterpret_cast<unsigned long long*>(m.residual_fixed);
+#endif
+    multiply_range<F>(m, smem, s, slot, phase, 0, 1, [&](int unit, const float2(&both)[2], int chunks) {
         // All lanes of a row have its sum.
         if (t < 2)
-            atomicAdd(reinterpret_cast<unsigned long long*>(m.residual_fixed) + unit * UNIT + 8 * t + g,
-                      (unsigned long long)to_fixed(t == 0 ? both[0].x : both[0].y));
+            atomicAdd(sums + unit * UNIT + 8 * t + g,
+                      (unsigned long long)to_fixed(t == 0 ? both[0].x : both[0].y) + (FLAGGED ? chunks : 0));
     });
     mark(smem, MULTIPLIED);
     set_busy(smem, false);
@@ -147,7 +152,7 @@ __device__ inline void products(const Decoder& m, const Smem& smem, Stream& s, i
     const int width = F == INT4 ? smem.plans[phase].width : 1, shift = width - 1;
     static_assert(SLOTS % 2 == 0, "the sums of a pair of units lie side by side");
     float* own = smem.sums + warp * (SLOTS * UNIT) + lane / 4;  // a unit's sums lie at its number modulo SLOTS
-    const int span = multiply_range<F>(m, smem, s, slot, phase, first, width, [&](int unit, const float2(&both)[2]) {
+    const int span = multiply_range<F>(m, smem, s, slot, phase, first, width, [&](int unit, const float2(&both)[2], int) {
         if (lane % 4 != 0) return;
         float* sums = own + (unit - first) % SLOTS * UNIT;
         sums[0] = both[0].x;

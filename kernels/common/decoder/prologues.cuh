@@ -22,7 +22,11 @@ __device__ inline void load_mlp_inner(const Decoder& m, const Smem& smem) {
         for (int i = 0; i < BATCH; ++i) {
             v16[i] = make_uint4(0, 0, 0, 0);
             if (first + i * THREADS < PIECES)
+#if FLAGS_IN_DATA
+                v16[i] = wait_for_eight(handed(m, INNER_AT) + 8 * (begin + first + i * THREADS), m.flag);
+#else
                 v16[i] = __ldcg(reinterpret_cast<const uint4*>(m.inner) + begin + first + i * THREADS);
+#endif
         }
         float v[8] = {};
 #pragma unroll
@@ -109,7 +113,66 @@ struct Residual4 {
 
 __device__ inline int pair_place(int k) { return SPLIT_K ? k / 128 * 128 + k % 128 / 2 : k; }
 
-__device__ inline Residual4 load_residual(const Decoder& m, int k) {
+#if FLAGS_IN_DATA
+// Wait until the residual is complete after the layers before or, if `after_out`, after this layer's OUT: of N
+// times four elements, from `first` on and 4 THREADS apart.
+template <int N>
+__device__ inline void wait_for_residual(const Decoder& m, Residual4 (&held)[N], int first, bool after_out) {
+    const unsigned out = counted_out(m, after_out), down = counted_down(m), awaited = after_out ? out : down;
+    const auto load = [&](int k, bool of_out) {
+        const ulonglong2* from = reinterpret_cast<const ulonglong2*>(m.sums + (of_out ? 0 : HIDDEN) + pair_place(k));
+        const ulonglong2 a = load_relaxed(from), b = load_relaxed(from + 32);
+        const auto words = [](const ulonglong2& v) {
+            return make_uint4((unsigned)v.x, (unsigned)(v.x >> 32), (unsigned)v.y, (unsigned)(v.y >> 32));
+        };
+        return Residual4{words(a), words(b)};
+    };
+    Residual4 rest[N] = {};  // complete since the last time
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+        if (first + i * 4 * THREADS < HIDDEN) rest[i] = load(first + i * 4 * THREADS, !after_out);
+    unsigned missing;
+    do {
+        missing = 0;
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            if (first + i * 4 * THREADS < HIDDEN) held[i] = load(first + i * 4 * THREADS, after_out);
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            if (first + i * 4 * THREADS < HIDDEN)
+                missing |= (held[i].first.x - awaited) | (held[i].first.z - awaited) | (held[i].second.x - awaited) |
+                           (held[i].second.z - awaited);
+    } while (missing & ((1 << COUNT_BITS) - 1));
+    __syncwarp();
+    const auto add = [&](unsigned& low, unsigned& high, unsigned other_low, unsigned other_high) {
+        const unsigned long long sum = ((unsigned long long)high << 32 | low) +
+                                       ((unsigned long long)other_high << 32 | other_low) - out - down;
+        low = (unsigned)sum, high = (unsigned)(sum >> 32);
+    };
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        uint4 &a = held[i].first, &b = held[i].second;
+        const uint4 c = rest[i].first, d = rest[i].second;
+        add(a.x, a.y, c.x, c.y), add(a.z, a.w, c.z, c.w), add(b.x, b.y, d.x, d.y), add(b.z, b.w, d.z, d.w);
+    }
+}
+
+// A token begins with its embedding, which is added to OUT's sums.
+__device__ inline void store_residual(const Decoder& m, int k, const Residual4& embedding) {
+    const uint4 a = embedding.first, b = embedding.second;
+    const unsigned words[4][2] = {{a.x, a.y}, {a.z, a.w}, {b.x, b.y}, {b.z, b.w}};
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        atomicAdd(m.sums + pair_place(k) + i / 2 * 64 + i % 2, ((unsigned long long)words[i][1] << 32 | words[i][0]) + 1);
+}
+
+__device__ inline Residual4 load_residual(const Decoder& m, int k, bool after_out) {
+    Residual4 one[1] = {};
+    wait_for_residual(m, one, k, after_out);
+    return one[0];
+}
+#else
+__device__ inline Residual4 load_residual(const Decoder& m, int k, bool = false) {
     if constexpr (SPLIT_K) {
         const uint4* from = reinterpret_cast<const uint4*>(m.residual_fixed + pair_place(k));
         return {__ldcg(from), __ldcg(from + 32)};
@@ -125,6 +188,7 @@ __device__ inline void store_residual(const Decoder& m, int k, const Residual4& 
         *reinterpret_cast<uint4*>(m.residual + k) = r.first;
     }
 }
+#endif
 
 __device__ inline float4 values_of(const Residual4& r) {
     const uint4 a = r.first, b = r.second;
@@ -174,7 +238,7 @@ __device__ inline void load_rmsnorm(const Decoder& m, const Smem& smem, int norm
     Residual4 held[HELD] = {};
     uint2 weight[HELD] = {};
     float square_sum = 0.0f;
-    const auto load = [&](int k) { return token < 0 ? load_residual(m, k) : embedded(m, token, k); };
+    const auto load = [&](int k) { return token < 0 ? load_residual(m, k, norm % 2) : embedded(m, token, k); };
     const auto add_squares = [&](const Residual4& r) {
         const float4 v = values_of(r);
         square_sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
@@ -185,11 +249,15 @@ __device__ inline void load_rmsnorm(const Decoder& m, const Smem& smem, int norm
         if (k < m.hidden) weight[i] = load_norm(weights, k);
     }
     if (token < 0) {
+#if FLAGS_IN_DATA
+        wait_for_residual(m, held, 4 * thread, norm % 2);
+#else
 #pragma unroll
         for (int i = 0; i < HELD; ++i) {
             const int k = 4 * (thread + i * THREADS);
             if (k < m.hidden) held[i] = load_residual(m, k);
         }
+#endif
     } else {
 #pragma unroll
         for (int i = 0; i < HELD; ++i) {

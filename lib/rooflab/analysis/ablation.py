@@ -35,6 +35,7 @@ WAYS = {
     "6_producer_warps": "as 3_persistent, but warps that do nothing else copy the weights",
     "7_split_k": "output and down divided along k, so that every SM has a part",
     "8_tensor_attention": "attention on the tensor cores, for long contexts",
+    "9_flags_in_data": "as 7_split_k, but numbers carry flags, and no barrier stands between phases",
     "batch": "several sequences, a graph a step",
     "gemma": "products and row kernels in a graph",
 }

@@ -29,7 +29,7 @@ QKV, ATTEND, OUT, GATE_UP, DOWN, HEAD = range(6)
 # Rungs that take many tokens in one launch.
 PERSISTENT = (
     *("3_persistent", "4_tma", "5_prefetch_at_barrier", "6_producer_warps"),
-    *("7_split_k", "8_tensor_attention"),
+    *("7_split_k", "8_tensor_attention", "9_flags_in_data"),
 )
 LONG = 2048  # tokens of a context from which on rung 8 attends faster
 # Slots that a warp holds back in 5_prefetch_at_barrier, and that the first warp does, as an H200 likes it;
@@ -125,6 +125,20 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             archs=PORTABLE[1:],
             dynamic_shared=59232,
         ),
+        Rung(
+            "decode_step",
+            "9_flags_in_data",
+            "decode_step_flags_in_data",
+            "7_split_k, with flags in what blocks hand on and no barrier between phases",
+            defines={
+                **_MACROS,
+                **{"OUT_SLABS": 2, "DOWN_SLABS": 2, "PRODUCERS": 4, "DEPTH": 12, "IDLE_DEPTH": 4},
+                **{"HELD_BACK": 1, "FIRST_HELD": 2, "FLAGS_IN_DATA": 1},
+            },
+            archs=PORTABLE[1:],
+            dynamic_shared=59232,
+            changes="7_split_k",
+        ),
     ),
 }
 
@@ -189,7 +203,7 @@ class Weights(NamedTuple):
 class State(NamedTuple):
     """What a decoder writes: the caches [layers, capacity, kv_heads, head_dim] FP16, tokens [capacity] and
     position [1] int32, logits [vocab], candidates for the next token [blocks, 2], and what phases hand on;
-    residual_fixed [hidden] int64 is the residual in units of 2^-32, of rungs that divide k.
+    residual_fixed [handed_words] int64 begins with the residual in fixed point, of rungs that divide k.
     """
 
     cache_k: Any
@@ -251,8 +265,17 @@ def state_for(shape: Shape, capacity: int, blocks: int, zeros: Any) -> State:
         split_outputs=zeros((shape.heads, _SPLITS, shape.head_dim), "float16"),
         split_stats=zeros((shape.heads, _SPLITS, 2), "float32"),
         counter=zeros((blocks,), "int32"),
-        residual_fixed=zeros((shape.hidden,), "int64"),
+        residual_fixed=zeros((handed_words(shape),), "int64"),
     )
+
+
+def handed_words(shape: Shape) -> int:
+    """Words of 8 bytes that blocks of rungs that divide k hand on: the residual of rungs 7 and 8; the sums
+    and flagged words of rung 9, see kernels/common/decoder/flags.cuh.
+    """
+    splits = shape.heads * 16
+    halves = shape.attended + 2 * shape.kv_heads * shape.head_dim + splits * shape.head_dim + shape.mlp
+    return 4 * shape.hidden + splits + halves // 2
 
 
 def candidates(token: int, blocks: int) -> np.ndarray:
@@ -460,6 +483,9 @@ def check_shape(shape: Shape, format: str, head_format: str, macros: Mapping[str
                 f"{macros[name]}."
             )
     together = 1 + (group % 2 == 0)  # query heads a block
+    if "FLAGS_IN_DATA" in macros:
+        _check_counts(shape, macros, blocks)
+        together = 1 if 8 <= shape.heads <= 16 else together
     if blocks < shape.heads // together:
         raise LaunchError(
             f"{shape.heads} heads on {shape.kv_heads} need {shape.heads // together} blocks, not {blocks}."
@@ -481,6 +507,19 @@ def check_shape(shape: Shape, format: str, head_format: str, macros: Mapping[str
             f"On {blocks} blocks a warp needs room for {begun} units of 16 rows: take more SLOTS than "
             f"{macros['SLOTS']}, or more blocks."
         )
+
+
+def _check_counts(shape: Shape, macros: Mapping[str, int], blocks: int) -> None:
+    """Refuse what rung 9 cannot count: a sum of 1024 chunks, and a block that adds to none, because others
+    tell by its sums that it has read what they write next.
+    """
+    for name, k in (("OUT_SLABS", shape.attended), ("DOWN_SLABS", shape.mlp)):
+        chunks, slabs = k // _CHUNK[macros["FORMAT"]], macros[name]
+        if chunks >= 1024 or chunks // slabs * (shape.hidden // 16) < math.ceil(blocks / slabs):
+            raise LaunchError(
+                "Rung decode_step/9_flags_in_data takes fewer than 1024 chunks of k, and a chunk or more for "
+                f"each block, not {chunks} by {shape.hidden // 16} units in {slabs} slabs on {blocks} blocks."
+            )
 
 
 def _begun(shape: Shape, blocks: int, macros: Mapping[str, int]) -> int:
@@ -516,7 +555,7 @@ def check_operands(shape: Shape, weights: Weights, state: State) -> None:
         *(("queries", shape.attended, "float16"), ("inner", shape.mlp, "float16")),
         ("split_outputs", shape.heads * _SPLITS * shape.head_dim, "float16"),
         ("split_stats", shape.heads * _SPLITS * 2, "float32"),
-        ("residual_fixed", shape.hidden, "int64"),
+        ("residual_fixed", handed_words(shape), "int64"),
     ):
         check_array(name, getattr(state, name), dtype, size, 16 if size > 2 else 4)
 

@@ -275,7 +275,7 @@ def beside_others(published: Store, prompt: int, rows: Rows, gpu: str) -> None:
 
 
 def time_by_kind(lab: Lab) -> tuple[Rows, Lab, Rows, list[Any]]:
-    """Draw the GPU's time by kind of kernel: the trace, its lab, the shares, the kinds."""
+    """Draw the GPU's time by kind of kernel at one length: the trace, its lab, the shares, the kinds."""
     asking = lab.held("prefill", prefill.traced(), "cupti")
     traced = lab.profile("prefill", asking, "cupti")
     whose = lab
@@ -284,13 +284,15 @@ def time_by_kind(lab: Lab) -> tuple[Rows, Lab, Rows, list[Any]]:
         traced = whose.profile("prefill", whose.held("prefill", prefill.traced(), "cupti"), "cupti")
     pie = ablation.pie(traced)
     families = [c for c in pie.columns if c not in ("case", "us", "name", "seq") and pie[c].max() > 0]
-    title = "Prompts: share of GPU time"
-    fig, ax = plot.figure("% of GPU time", title=title, height=1.5 + 0.28 * len(pie))
-    names = [f"{name}, {seq:,}" for name, seq in zip(pie.name, pie.seq, strict=True)]
-    plot.stacked(ax, names, {name: pie[name] for name in families})
-    most = pie.assign(name=names).set_index("name")["attention"]
-    ends = f"from {most.max():.0f} % ({most.idxmax()} tokens) to {most.min():.0f} % ({most.idxmin()})"
-    plot.show(fig, f"{title} on {whose.run.gpu}, {plot.dates(traced)}: {len(pie)} prompts, attention {ends}.")
+    lengths = sorted(set(pie.seq))
+    length = prefill.TRACED if prefill.TRACED in lengths else lengths[len(lengths) // 2]
+    one = pie[pie.seq == length]
+    title = f"A prompt of {length:,} tokens: share of GPU time"
+    fig, ax = plot.figure("% of GPU time", title=title, height=1.5 + 0.28 * len(one))
+    plot.stacked(ax, list(one.name), {name: one[name] for name in families})
+    most = one.set_index("name")["attention"]
+    ends = f"from {most.max():.0f} % ({most.idxmax()}) to {most.min():.0f} % ({most.idxmin()})"
+    plot.show(fig, f"{title} on {whose.run.gpu}, {plot.dates(traced)}: {len(one)} ways, attention {ends}.")
     return traced, whose, pie, families
 
 

@@ -175,7 +175,7 @@ def test_only_what_holds_as_stated_earns_points():
 
 def test_goals_are_judged_and_follow_the_record(evidence, altered):
     table = scorecard.goals(evidence)
-    assert set(claims.GOALS) == set(table["kind"]) and len(table) == 84
+    assert set(claims.GOALS) == set(table["kind"]) and len(table) == 147
     assert set(table["verdict"]) <= {HOLDS, claims.SHORT, UNRECORDED}
     slower = scorecard.goals(altered("gemv", "median_us", lambda frame: frame["kind"] == "own", 3))
 

@@ -425,6 +425,32 @@ def test_a_model_through_transformers_passes_the_gate(operator):
         assert gate.admit(work).error <= work.budget
 
 
+@pytest.mark.parametrize("batch", [8, 200])
+def test_a_kept_product_by_stream_k_takes_the_workspace_of_its_own_stream(batch):
+    """Two streams at once: each has sums of its own, and the second call of either is a kept one."""
+    import cupy
+    from rooflab.numerics import quant
+    from rooflab.ops import int4
+    from rooflab.studies import products
+
+    torch = pytest.importorskip("torch")
+    n, k = 1152, 8192
+    w = products.weights(n, k).get().astype("float32")
+    tiles = int4.repack(*map(cupy.asarray, quant.quantise_int4(w)))
+    tiles = tiles._replace(blocks=torch.from_dlpack(tiles.blocks.view("int32")))
+    xs = [torch.from_dlpack(products.activations(batch, k, seed=seed)) for seed in (1, 2)]
+    expected = [int4.matmul(x, tiles, rung="13_stream_k").clone() for x in xs]
+    ys = [[torch.empty_like(e) for _ in range(50)] for e in expected]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in xs]
+    for i in range(50):
+        for stream, x, y in zip(streams, xs, ys, strict=True):
+            with torch.cuda.stream(stream):
+                int4.matmul(x, tiles, out=y[i], rung="13_stream_k")
+    torch.cuda.synchronize()
+    assert all(torch.equal(y, e) for several, e in zip(ys, expected, strict=True) for y in several)
+
+
 @pytest.mark.parametrize("library", ["cupy", "torch"])
 def test_a_kept_call_launches_on_the_current_stream_is_captured_and_refuses_what_was_refused(library):
     import cupy

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from rooflab.errors import LaunchError
 from rooflab.ops import Rung, loaded
-from rooflab.runtime import nvrtc
+from rooflab.runtime import launch_cache, nvrtc
 
 STEP = 128  # of k
 AT_ONCE = 132  # blocks that run at a time, one to a multiprocessor of an H200
@@ -87,11 +87,17 @@ def launch(rung: Rung, sizes: tuple[int, int, int], arguments: list[Any], macros
     function.launch((blocks, 1), 384, [*arguments, *workspace], shared=shared_bytes(of, macros))
 
 
-@functools.cache  # never dropped, for a captured graph has its addresses
 def _workspace(stream: int) -> tuple[Any, Any]:
     """A stream's workspace, 17 MB: sums of tiles that blocks share, and the blocks' flags, 0 between
     launches. It is made by a stream's first launch, which must not be one that is being captured.
     """
+    workspace = _made(stream)
+    launch_cache.hold(*workspace)
+    return workspace
+
+
+@functools.cache  # never dropped, for a captured graph has its addresses
+def _made(stream: int) -> tuple[Any, Any]:
     import cupy
 
     sums = cupy.empty((2 * AT_ONCE, _MOST_SUMS * 64), cupy.float32)

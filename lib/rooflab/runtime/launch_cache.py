@@ -273,6 +273,8 @@ def remembered(target: ContextVar[str]) -> Callable[[Launcher], Launcher]:
                 return launcher(*arguments, **options)
             if not facts(given, found, arrays, pointers):
                 return launcher(*arguments, **options)
+            if kind == "gpu":  # what a call holds is its stream's
+                found.append(nvrtc.current_stream())
             key = tuple(found)
             kept = calls.kept(key)
             out = options.get("out")

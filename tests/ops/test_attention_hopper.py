@@ -60,7 +60,7 @@ def run(how, name, q, k, v, start=0, causal=True, window=None, **options):
             np.frombuffer(np.array([rows, x[0].size, box, 64], np.int64).tobytes() + x.tobytes(), np.int64)
             for x, rows, box in boxes
         ]
-        if name == "14_pack_gqa":
+        if name in op.PAIRED:
             box = np.array([*q.shape, launch.queries, macros["PACK"], 64], np.int64)
             three[0] = np.frombuffer(box.tobytes() + q.tobytes(), np.int64)
         standing = op.standing_of(launch, macros, n, context, heads, kv_heads, 3)
@@ -115,6 +115,8 @@ def test_keys_that_are_the_values_too_are_copied_once(n, context, heads, how):
         ("12_warp_specialised", 512, {"SHARED_KV": 1}),
         ("11_tma", 64, {"KEYS": 64, "GROUPS": 2, "TURNS": 1}),
         ("14_pack_gqa", 64, {"KEYS": 64, "GROUPS": 2}),
+        ("15_warp_vote", 64, {"KEYS": 64, "GROUPS": 2}),
+        ("15_warp_vote", 64, {"KEYS": 64, "GROUPS": 1}),
     ],
 )
 def test_nothing_is_read_before_it_is_there_or_overwritten_before_it_was_used(name, head_dim, options):
@@ -144,14 +146,18 @@ def test_a_slot_released_too_early_is_seen():
     assert any(fault.kind == "race" for fault in seen.faults)
 
 
-@pytest.mark.parametrize(("name", "head_dim"), WIDTHS)
-def test_every_tile_compiles_unspilled_within_shared_memory(name, head_dim):
+def needs_nvrtc():
     try:
         from rooflab.runtime import nvrtc
 
         nvrtc.compiler_version()
     except MissingTool as error:
         pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(("name", "head_dim"), WIDTHS)
+def test_every_tile_compiles_unspilled_within_shared_memory(name, head_dim):
+    needs_nvrtc()
     rung = next(rung for rung in op.LADDERS["attention"] if rung.name == name)
     for window in (None, 512):
         macros = rung.with_defaults(op.tile_of(rung, head_dim, "90", group=4, window=window))
@@ -162,13 +168,43 @@ def test_every_tile_compiles_unspilled_within_shared_memory(name, head_dim):
             assert report.shared_bytes + op.launch_of(rung, macros).shared <= 227 * 1024, macros
 
 
+@pytest.mark.parametrize("head_dim", op.HOPPER["15_warp_vote"])
+def test_every_tile_of_the_law_compiles_unspilled(head_dim):
+    needs_nvrtc()
+    rung = next(rung for rung in op.LADDERS["attention"] if rung.name == "15_warp_vote")
+    for tile in op.tile_laws(head_dim):
+        for pack, brain in ((1, 0), (7, 1)):
+            macros = {"HEAD_DIM": head_dim, "GROUPS": tile.groups, "KEYS": tile.keys}
+            macros = rung.with_defaults({**macros, "PACK": pack, "BF16": brain})
+            report = rung.cubin("90", macros).resources[rung.entry]
+            assert report.spill_bytes == report.stack_bytes == 0, macros
+            assert report.shared_bytes + op.launch_of(rung, macros).shared <= 227 * 1024, macros
+
+
+def test_a_prompt_with_little_work_gets_smaller_tiles():
+    """By the law: few heads and queries leave multiprocessors idle under 192 rows, long prompts don't."""
+
+    def rows(*prompt, head_dim=64):
+        return 64 * op.voted_of(head_dim, op.Prompt(*prompt), 132)["GROUPS"]
+
+    assert rows(520, 520, 0, 2, 2, False, None) == 64
+    assert rows(8192, 8192, 0, 32, 8, True, None) == 192
+    assert rows(8192, 8192, 0, 32, 8, True, 512) == 192
+    assert rows(1470, 1470, 0, 4, 1, True, None, head_dim=192) == 64
+    (usual, *_) = op.tile_laws(128)
+    one = op.Prompt(192 * 132, 800, 0, 1, 1, False, None)  # 132 pieces of ten tiles, a block each
+    assert usual.predicted_us(one, 1, 132) == usual.piece_us + 10 * usual.tile_us
+    two = one._replace(n=192 * 133)
+    assert usual.predicted_us(two, 1, 132) == 2 * usual.predicted_us(one, 1, 132)
+
+
 def test_the_fastest_rung_for_a_chip_and_a_width():
     found = {width: op.default_rung(width, "90") for width in (64, 112, 144, 256, 512)}
     assert found == {
-        64: "14_pack_gqa",
-        112: "14_pack_gqa",
+        64: "15_warp_vote",
+        112: "15_warp_vote",
         144: "13_mbarrier_ring",
-        256: "14_pack_gqa",
+        256: "15_warp_vote",
         512: "12_warp_specialised",
     }
     assert {op.default_rung(width) for width in (64, 256, 512)} == {"13_mbarrier_ring"}

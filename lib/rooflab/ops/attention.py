@@ -31,8 +31,10 @@ from rooflab.ops.attention_operands import (
 from rooflab.ops.attention_tiles import HEADS as HEADS
 from rooflab.ops.attention_tiles import (
     HOPPER,
+    PAIRED,
     STANDING,
     WIDEST,
+    Prompt,
     _level,
     boxes_of,
     decode_launch_of,
@@ -53,12 +55,15 @@ from rooflab.ops.attention_tiles import (
 from rooflab.ops.attention_tiles import SHARED_KIB as SHARED_KIB
 from rooflab.ops.attention_tiles import Launch as Launch
 from rooflab.ops.attention_tiles import static_shared as static_shared
+from rooflab.ops.attention_tiles import tile_laws as tile_laws
+from rooflab.ops.attention_tiles import voted_of as voted_of
 from rooflab.records.case import Case
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.runtime import nvrtc
 from rooflab.runtime.arrays import empty_like as _empty_like
 
 _TILE = {"HEAD_DIM": 128, "KEYS": 64, "BF16": 0}
+_STANDING = {"HEAD_DIM": 128, "KEYS": 128, "STAGES": 2, "GROUPS": 2, "PACK": 1, "BF16": 0}
 
 PLACE = 6  # of its ladders among all of them: in the order of the lessons
 LADDERS: dict[str, tuple[Rung, ...]] = {
@@ -141,15 +146,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "11_tma",
             "attention_tma",
             "one thread copies boxes of tiles, blocks stay",
-            defines={
-                "HEAD_DIM": 128,
-                "KEYS": 128,
-                "STAGES": 2,
-                "GROUPS": 2,
-                "PACK": 1,
-                "TURNS": 0,
-                "BF16": 0,
-            },
+            defines={**_STANDING, "TURNS": 0},
             archs=("90a",),
             dynamic_shared=163840,
         ),
@@ -185,18 +182,20 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             "14_pack_gqa",
             "attention_pack_gqa",
             "rows are pairs of query and head, of any group of heads",
-            defines={
-                "HEAD_DIM": 128,
-                "KEYS": 128,
-                "STAGES": 2,
-                "GROUPS": 2,
-                "PACK": 1,
-                "TURNS": 0,
-                "BF16": 0,
-            },
+            defines={**_STANDING, "TURNS": 0},
             archs=("90a",),
             dynamic_shared=163840,
             changes="11_tma",
+        ),
+        Rung(
+            "attention",
+            "15_warp_vote",
+            "attention_warp_vote",
+            "lanes exchange the largest score only where a row outgrows it",
+            defines={**_STANDING, "KEYS": 80, "GROUPS": 3},
+            archs=("90a",),
+            dynamic_shared=163840,
+            changes="14_pack_gqa",
         ),
     ),
     "decode_attention": (
@@ -239,7 +238,9 @@ def launch_rule(rung: Rung) -> str:
     if rung.operator == "decode_attention":
         return source_of_callable(decode_launch_of, splits_of, decode_attention)
     if rung.name in STANDING:
-        packs = (pairs_pack_of, pairs_of) if rung.name == "14_pack_gqa" else (boxes_of,)
+        # The tile of 15_warp_vote is in its macros, which an identity digests anyway.
+        tiles = {"14_pack_gqa": (pairs_pack_of, pairs_of), "15_warp_vote": ()}
+        packs = tiles.get(rung.name, (boxes_of,))
         return source_of_callable(launch_of, standing_of, kept_together, pack_of, *packs, _boxes, attention)
     return source_of_callable(launch_of, grid_of, kept_together, attention)
 
@@ -302,7 +303,9 @@ def attention(
         raise LaunchError(f"Rung attention/{chosen.name} takes float16, not bfloat16.")
     shared_kv = "SHARED_KV" in chosen.defines and nvrtc.pointer(k) == nvrtc.pointer(v)
     seen = seen_of(n, context, start, causal, window)
-    tile = tile_of(chosen, head_dim, _arch(q), shared_kv, heads // kv_heads, window, seen)
+    prompt = Prompt(n, context, start, heads, kv_heads, causal, window)
+    sms = _sms() if chosen.name in STANDING else 0
+    tile = tile_of(chosen, head_dim, _arch(q), shared_kv, heads // kv_heads, window, seen, prompt, sms)
     macros = chosen.with_defaults({**tile, **options})
     if "BF16" in macros:
         macros["BF16"] = int(form == "bfloat16")
@@ -330,10 +333,10 @@ def attention(
         pack = macros["PACK"]
         if heads // kv_heads % pack:
             raise LaunchError(f"PACK = {pack} does not divide {heads // kv_heads} heads a key-value head.")
-        standing = standing_of(launch, macros, n, context, heads, kv_heads, _sms())
+        standing = standing_of(launch, macros, n, context, heads, kv_heads, sms)
         if standing.works >= 1 << 30:
             raise LaunchError(f"{n} queries of {heads} heads are more tiles than 32 bits count.")
-        pairs = pack if chosen.name == "14_pack_gqa" else 0
+        pairs = pack if chosen.name in PAIRED else 0
         arguments[:3] = _boxes(q, k, v, context, launch.queries, macros.get("KEYS", 64), pairs)
         arguments.append(ctypes.c_int(standing.together))
         grid = (standing.blocks, 1, 1)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import functools
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from rooflab.errors import UsageError
 from rooflab.ops import Rung
@@ -34,10 +39,13 @@ HOPPER = {
     "11_tma": (64, 80, 96, 112, 128, 256),
     "12_warp_specialised": (512,),
     "14_pack_gqa": (64, 80, 96, 112, 128, 192, 256),
+    "15_warp_vote": (64, 80, 96, 112, 128, 192, 256),
 }
 
 # Those whose blocks stand, one an SM, and read their operands through maps of boxes.
-STANDING = ("11_tma", "12_warp_specialised", "14_pack_gqa")
+STANDING = ("11_tma", "12_warp_specialised", "14_pack_gqa", "15_warp_vote")
+# Of these, those whose rows are pairs of query and head, which come as boxes of three dimensions.
+PAIRED = ("14_pack_gqa", "15_warp_vote")
 
 
 def _level(rung: Rung) -> int:
@@ -55,7 +63,7 @@ def launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:
         return Launch(128, 384, (128 + 2 * macros["STAGES"] * macros["KEYS"]) * 2 * head)
     if level == 10:
         return Launch(64, 384, (64 + 2 * macros["KEYS"]) * 2 * head)
-    if level in (11, 14):
+    if level in (11, 14, 15):
         rows, groups = 64 * macros["GROUPS"], macros["GROUPS"]
         shared = (rows + 2 * macros["STAGES"] * macros["KEYS"]) * 128 * math.ceil(head / 64)
         return Launch(rows // macros["PACK"], 128 * (groups + 1), shared)
@@ -142,6 +150,72 @@ def pairs_of(head_dim: int, pack: int, window: int | None) -> dict[str, int]:
     return {"GROUPS": groups, "KEYS": min((first, *more), key=looked_at) if window else first}
 
 
+class Prompt(NamedTuple):
+    """Queries at positions from `start` on, the keys that there are, and who sees which."""
+
+    n: int
+    context: int
+    start: int
+    heads: int
+    kv_heads: int
+    causal: bool
+    window: int | None
+
+
+class TileLaw(NamedTuple):
+    """A tile of rung 15_warp_vote: warpgroups of 64 rows, keys; microseconds of a piece of work on an H200
+    besides its tiles, and of a tile.
+    """
+
+    groups: int
+    keys: int
+    piece_us: float
+    tile_us: float
+
+    def predicted_us(self, prompt: Prompt, pack: int, sms: int) -> float:
+        """Microseconds until the last block has done its pieces, dealt there and back as kernels do."""
+        each = 64 * self.groups // pack
+        first = np.arange(math.ceil(prompt.n / each) - 1, -1, -1) * each + prompt.start
+        last = np.minimum(first + each, prompt.start + prompt.n)
+        window = prompt.window or 1 << 30
+        seen = np.minimum(last, prompt.context) - np.maximum(first + 1 - window, 0)
+        tiles = np.ceil(np.maximum(seen if prompt.causal else prompt.context, 0) / self.keys)
+        pieces = np.repeat(self.piece_us + tiles * self.tile_us * np.ones_like(first), prompt.heads // pack)
+        rounds = np.zeros((math.ceil(pieces.size / sms), sms))
+        rounds.ravel()[: pieces.size] = pieces
+        rounds[1::2] = rounds[1::2, ::-1]
+        return float(rounds.sum(0).max())
+
+
+@functools.cache
+def tile_laws(head_dim: int) -> tuple[TileLaw, ...]:
+    """The tiles of a width that are worth building, that of long prompts first."""
+    with Path(__file__).with_name("attention_law.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if int(row["head_dim"]) == head_dim]
+    return tuple(
+        TileLaw(int(row["groups"]), int(row["keys"]), float(row["piece_us"]), float(row["tile_us"]))
+        for row in rows
+    )
+
+
+# What the law must promise before a tile other than that of long prompts is taken: it is known to 3 %.
+_WORTH = 0.96
+
+
+@functools.lru_cache(maxsize=4096)
+def voted_of(head_dim: int, prompt: Prompt | None, sms: int) -> dict[str, int]:
+    """The launch rule of rung 15_warp_vote: warpgroups, keys and heads of a tile, by the law of its time."""
+    usual, *more = tile_laws(head_dim)
+    if prompt is None:
+        return {"GROUPS": usual.groups, "KEYS": usual.keys, "PACK": 1}
+    _, context, start, heads, kv_heads, causal, window = prompt
+    pack = pairs_pack_of(heads // kv_heads, window or seen_of(prompt.n, context, start, causal, window))
+    times = {tile: tile.predicted_us(prompt, pack, sms) for tile in (usual, *more)}
+    best = min(times, key=times.__getitem__)
+    tile = best if times[best] < _WORTH * times[usual] else usual
+    return {"GROUPS": tile.groups, "KEYS": tile.keys, "PACK": pack}
+
+
 def rings_of(head_dim: int, arch: str) -> list[dict[str, int]]:
     """Tiles of rung 13_mbarrier_ring for a head's width: the fastest recorded first, then what less shared
     memory, or fewer registers than a chip's compiler finds, still holds.
@@ -203,6 +277,8 @@ def tile_of(
     group: int = 1,
     window: int | None = None,
     seen: int | None = None,
+    prompt: Prompt | None = None,
+    sms: int = 132,
 ) -> dict[str, int]:
     """The macros that fit a head's width, `group` query heads a key-value head, a window and the keys that a
     query sees on average to an architecture's shared memory and registers: the largest tile that does.
@@ -221,6 +297,8 @@ def tile_of(
     elif rung.name == "11_tma":
         pack = pack_of(group, 8)
         choices = [{**boxes_of(head_dim, pack, window), "PACK": pack}]
+    elif rung.name == "15_warp_vote":
+        choices = [voted_of(head_dim, prompt, sms)]
     elif rung.name == "14_pack_gqa":
         pack = pairs_pack_of(group, window if seen is None else seen)
         choices = [{**pairs_of(head_dim, pack, window), "PACK": pack}]
@@ -268,8 +346,8 @@ def decode_launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:
 
 def default_rung(head_dim: int, arch: str = "89") -> str:
     """The rung that attention runs when none is named: the fastest for the head's width, as recorded."""
-    if arch == "90" and head_dim in HOPPER["14_pack_gqa"]:
-        return "14_pack_gqa"
+    if arch == "90" and head_dim in HOPPER["15_warp_vote"]:
+        return "15_warp_vote"
     if arch == "90" and head_dim == 512:
         return "12_warp_specialised"
     if arch != "75":

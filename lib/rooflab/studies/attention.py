@@ -269,7 +269,9 @@ def own_rung(case: Case) -> Described:
     else:
         group = shape.heads // shape.kv_heads
         seen = op.seen_of(shape.n, shape.context, shape.start, shape.causal, shape.window)
-        tile = op.tile_of(rung, shape.head_dim, arch, shape.shared, group, shape.window, seen)
+        sizes = (shape.n, shape.context, shape.start, shape.heads, shape.kv_heads, shape.causal, shape.window)
+        prompt = op.Prompt(*sizes)
+        tile = op.tile_of(rung, shape.head_dim, arch, shape.shared, group, shape.window, seen, prompt)
     macros = rung.with_defaults({**tile, **chosen})
     if "BF16" in macros:
         macros["BF16"] = int(case.format == "bf16")

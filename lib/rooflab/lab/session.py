@@ -111,9 +111,7 @@ class Lab:
         return Store(paths.DATA, f"{devices.slug(str(self.run['gpu']))}-peers")
 
     def run_of(self, study: str) -> pd.Series:
-        """Facts, as `run`'s, of the newest run that rows of a study come from: a recording's runs may be of
-        several days, and of several GPUs of one model. Before there are rows, `run`.
-        """
+        """Facts, as `run`'s, of the newest run that a study's rows come from, or `run` before there are any."""
         found = self.store.runs()
         mine = found[found["run"].isin(set(self.store.read(study)["run"]))]
         return mine.iloc[-1] if len(mine) else self.run
@@ -137,19 +135,21 @@ class Lab:
         """
         if self.mode == "live":
             return list(cases)
-        there = set((self.profile_texts(study, tool) if tool else self.store.read(study))["case"])
+        table = self.profile_texts(study, tool) if tool else self.store.read(study)
+        there = set(table["case"])
         if there.isdisjoint(case.id for case in cases):
             return []
-        there |= set(self._newer(study, cases, there))
+        there |= set(self._newer(study, cases, table))
         return [case for case in cases if case.id in there]
 
-    def _newer(self, study: str, cases: Sequence[Case], held: set[str]) -> dict[str, str]:
-        """Cases of rungs that neither the table with the cases `held` nor the study's timings know yet."""
+    def _newer(self, study: str, cases: Sequence[Case], table: pd.DataFrame) -> dict[str, str]:
+        """Cases of rungs of which `table` has none, nor had the study timed any by the table's last run."""
+        held = set(table["case"])
         if held.issuperset(case.id for case in cases):
             return {}
         found = studies.get(study)
-        timed = (static.read() if found.everywhere else self.store.read(study))["case"]
-        return found.not_yet_measured(cases, held.union(timed))
+        timed = set(static.read()["case"]) if found.everywhere else self.store.timed_by(study, table)
+        return found.not_yet_measured(cases, held | timed)
 
     def profile_texts(self, study: str, tool: str) -> pd.DataFrame:
         """What an instrument's table holds of a study, as texts."""
@@ -178,7 +178,7 @@ class Lab:
             frame = self.store.read(study)
         wanted = [case.id for case in cases]
         present = set(frame["case"])
-        newer = self._newer(study, cases, present)
+        newer = self._newer(study, cases, frame)
         missing = [case for case in wanted if case not in present and case not in newer]
         if missing and (self.mode == "replay" or studies.get(study).everywhere):
             raise lacking(self, study, "", missing, present)
@@ -219,7 +219,7 @@ class Lab:
             path = self._profile_path(study, tool)
             frame = read_profile(path, tool, metrics)
         present = set(frame["case"])
-        present |= set(self._newer(study, cases, present))
+        present |= set(self._newer(study, cases, frame))
         missing = [case.id for case in cases if case.id not in present]
         if missing and (self.mode == "replay" or studies.get(study).everywhere):
             raise lacking(self, study, tool, missing, set(frame["case"]))

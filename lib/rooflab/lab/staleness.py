@@ -53,15 +53,16 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
     newer: dict[str, set[str]] = {}  # rungs that a table has no row of yet, by the table's file
 
     def recordable(study: str, cases: list[Case], file: str) -> list[Case]:
-        """`cases` without those of newer rungs, which are noted; of a missing or damaged file validate says
-        what is wrong.
+        """`cases` without those of rungs newer than the file, which are noted: it holds none of theirs, and
+        its study has timed none by the file's last run. Of a missing or damaged file validate says what is
+        wrong.
         """
         try:
-            tables = [pd.read_csv(store.folder / f, usecols=["case"]) for f in (file, f"{study}.csv")]
-        except (OSError, ValueError):
+            table = pd.read_csv(store.folder / file, usecols=["case", "run"])
+            held = {*table["case"].dropna().astype(str), *store.timed_by(study, table)}
+        except (OSError, ValueError, UsageError):
             return cases
-        held = pd.concat(tables)["case"].dropna()
-        lacking = studies.get(study).not_yet_measured(cases, held.astype(str))
+        lacking = studies.get(study).not_yet_measured(cases, held)
         newer.setdefault(file, set()).update(lacking.values())
         return [case for case in cases if case.id not in lacking]
 

@@ -127,6 +127,12 @@ class Store:
             drop=True
         )
 
+    def timed_by(self, study: str, table: pd.DataFrame) -> set[str]:
+        """Cases that the study had timed by the last run that rows of `table` (a profile's) come from."""
+        place = {run: i for i, run in enumerate(self.runs()["run"])}
+        timed = self.read(study)
+        return set(timed["case"][timed["run"].map(place) <= table["run"].map(place).max()])
+
     def add(self, study: str, rows: list[dict[str, Any]], run: str) -> None:
         """Write rows (dicts of a case's columns and any others of COLUMNS) of a begun run; a case that is
         already there is replaced. gb_s and tflop_s follow from the row's own figures. When this returns, the

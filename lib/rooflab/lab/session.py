@@ -111,7 +111,7 @@ class Lab:
         return Store(paths.DATA, f"{devices.slug(str(self.run['gpu']))}-peers")
 
     def run_of(self, study: str) -> pd.Series:
-        """Facts, as `run`'s, of the newest run that a study's rows come from, or `run` before there are any."""
+        """Facts, as `run`'s, of the newest run that a study's rows come from, or `run` without rows."""
         found = self.store.runs()
         mine = found[found["run"].isin(set(self.store.read(study)["run"]))]
         return mine.iloc[-1] if len(mine) else self.run

@@ -227,17 +227,22 @@ def blocks_an_sm(every: Rows, width: int, ladder: list[Any], gpu: str) -> None:
     display.fold("Every rung's budget", inside)
 
 
-def packing_gain(every: Rows, gpu: str) -> None:
-    """What packing any group of heads (rung 14) is worth over rung 11, by the size of the group."""
+def _gains(every: Rows, before: str, after: str) -> pd.DataFrame:
+    """Shapes that both rungs are recorded on in bursts, and in `gain` how many times as fast the later is."""
     keys = ["format", "seq", "heads", "kv_heads", "head_dim", "window", "options"]
     rows = every[every["operator"].eq("attention") & every["state"].eq("burst")].fillna({"window": 0})
-    both = rows.pivot_table("tflop_s", keys, "impl").reindex(columns=["11_tma", "14_pack_gqa"]).dropna()
-    if both.empty:
+    both = rows.pivot_table("tflop_s", keys, "impl").reindex(columns=[before, after]).dropna()
+    return (both[after] / both[before]).reset_index(name="gain")
+
+
+def packing_gain(every: Rows, gpu: str) -> None:
+    """What packing any group of heads (rung 14) is worth over rung 11, by the size of the group."""
+    gain = _gains(every, "11_tma", "14_pack_gqa")
+    if gain.empty:
         display.say(
             "Rungs 11 and 14 are not recorded on one shape here, so what packing is worth stays open."
         )
         return
-    gain = (both["14_pack_gqa"] / both["11_tma"]).reset_index(name="gain")
     group = gain["heads"] // gain["kv_heads"]
     text = (
         f"On the {gpu} rung 14 runs at {gain['gain'].min():.2f} to {gain['gain'].max():.2f} times the speed "
@@ -250,6 +255,21 @@ def packing_gain(every: Rows, gpu: str) -> None:
             "Its tiles were chosen anew, too, so part of the rest is theirs"
         )
     display.say(text + ".")
+
+
+def voting_gain(every: Rows, gpu: str) -> None:
+    """What a vote in place of shuffles, and tiles by a law (rung 15), are worth over rung 14."""
+    gain = _gains(every, "14_pack_gqa", "15_warp_vote")
+    if gain.empty:
+        display.say("Rungs 14 and 15 are not recorded on one shape here.")
+        return
+    low, high, middle = gain["gain"].min(), gain["gain"].max(), gain["gain"].median()
+    most = gain.loc[gain["gain"].idxmax()]
+    display.say(
+        f"On the {gpu} rung 15 runs at {low:.2f} to {high:.2f} times the speed of rung 14 over {len(gain)} "
+        f"shapes, {middle:.2f} times in the middle, and the most on {most['seq']} queries of "
+        f"{most['heads']} heads, {most['head_dim']} wide."
+    )
 
 
 def fastest_by_shape(every: Rows, ladder: list[Any], gpu: str) -> None:

@@ -78,12 +78,9 @@ def edges(device: Sized | None = None) -> list[Case]:
 
 
 def memory(device: Sized | None = None) -> list[Case]:
-    """The fastest rung for a width of 128 and torch's backends over lengths of prompt."""
+    """The rung that runs when none is named and torch's backends, over lengths of prompt, 128 wide."""
     heads = (study.HEADS, study.KV_HEADS)
-    sm = getattr(device, "sm", "")
-    ladder = {rung.name: rung for rung in op.LADDERS["attention"]}
-    able = [name for name in study.rungs_for(128, device) if not sm or ladder[name].runs_on(sm)]
-    who = [([name for name in able if name in op.HOPPER] or able)[-1], *SDPA]
+    who = [op.default_rung(128, getattr(device, "sm", "") or "90"), *SDPA]
     return [_case("memory", impl, seq, heads, 128) for seq in MEMORY for impl in who]
 
 

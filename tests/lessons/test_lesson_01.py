@@ -257,7 +257,7 @@ def test_a_ladder_in_words_names_best_level_and_slower():
     )
     assert display.standings(rows) == (
         "The best rung of `copy` is `2_vector` with **4,000 GB/s**. Level with it: 3_in_flight. "
-        "The others' speed, of that: 1_scalar 50%, torch.copy_ uint8 125%."
+        "The others reach, of its speed: 1_scalar 50%, torch.copy_ uint8 125%."
     )
     assert display.standings(rows[1:2]) == "The best rung of `copy` is `2_vector` with **4,000 GB/s**."
 

@@ -82,7 +82,7 @@ def token_by_rule(two: Two, model: Model, gpu: str, when: str) -> tuple[Figure, 
     pairs = zip(by_rule, (two.ours, two.theirs), strict=True)
     off = display.listed([f"{predicted - known:+.0f}" for predicted, known in pairs])
     text = (
-        f"{title} Fitted on {gpu}, {when}; products take {by_rule[0]:.0f} and {by_rule[1]:.0f} %, which is "
+        f"{title}. Fitted on {gpu}, {when}; products take {by_rule[0]:.0f} and {by_rule[1]:.0f} %, which is "
     )
     return fig, f"{text}{off} percentage points off the trace and the published share."
 

@@ -22,7 +22,7 @@ def opening(here: Lab, cases: list[Any]) -> Opening:
     own, gpu = rows[rows["kind"] == "own"], here.run["gpu"]
     first, best = own.iloc[0], own.sort_values("median_us").iloc[0]
     answer = "No: one query uses each byte of the cache once or a few times, so it is memory-bound. "
-    answer += f"{best['impl']} reads {best['roof_fraction']:.0%} of the {gpu}'s read roof, "
+    answer += f"{best['impl']} reads at {best['roof_fraction']:.0%} of the {gpu}'s read roof, "
     answer += (
         f"{display.times(first['median_us'] / best['median_us'])} times the speed of "
         f"{first['impl']}, which gives a "

@@ -41,7 +41,7 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     names = [
         f"{n}  {ablation.FORMATS[f]} {i.removeprefix('transformers.')}" for n, (i, f) in enumerate(keys, 1)
     ]
-    roof = ("read roof of INT4", best.tok_s / best.roof_fraction, "tok/s")
+    roof = ("INT4 read", best.tok_s / best.roof_fraction, "tok/s")
     roof = (roof[0].replace("INT4", ablation.FORMATS[best.format]), *roof[1:])
     return answer, able, bars(steps, names, gpu, "The decoder's ladder, one sequence", roof, y="tok_s")
 

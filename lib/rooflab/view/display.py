@@ -271,4 +271,4 @@ def standings(rows: pd.DataFrame) -> str:
             apart.append(f"{name} {best['median_us'] / row['median_us']:.0%}")
     text = f"The best rung of `{best['operator']}` is `{best['impl']}` with **{best['gb_s']:,.0f} GB/s**."
     text += f" Level with it: {', '.join(even)}." if even else ""
-    return text + (f" The others' speed, of that: {', '.join(apart)}." if apart else "")
+    return text + (f" The others reach, of its speed: {', '.join(apart)}." if apart else "")

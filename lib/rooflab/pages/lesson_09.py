@@ -187,7 +187,7 @@ def goal_list(own: Rows, missed: Rows) -> Board:
     """The list of goals, to filter: what was asked and reached, and the budget of those that are missed."""
     notes = own["kind"].str.capitalize() + ": asked " + own["asked"] + "; reached " + own["reached"] + "."
     saved = own["save"].map(lambda share: f" It must save {share:.0%} of its time", na_action="ignore")
-    above = own["above"].map(lambda share: f"; {share:.0%} of that time is above its roof", na_action="ignore")
+    above = own["above"].map(lambda share: f"; {share:.0%} of that is above its roof", na_action="ignore")
     budgets = saved + above.astype(object).fillna("") + "."
     return Board(
         "goals",

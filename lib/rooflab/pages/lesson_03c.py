@@ -24,9 +24,7 @@ def opening(gpu: str, hypotheses: Rows, tests: Rows) -> Opening:
     """The first screen: how many of the source's claims hold as stated, from the two boards."""
     stated = pd.concat(board[board["restates"] == ""] for board in (hypotheses, tests))
     held, refuted = ((stated["word"] == word).sum() for word in (claims.HOLDS, claims.REFUTED))
-    text = (
-        "A measured quantity, a bar that it must pass for the claim to hold, and one that refutes it. By the "
-    )
+    text = "A claim can be tested once it names a quantity, a bar to pass and a bar that refutes it. By the "
     text += (
         f"source's own bars, {held} of its {len(stated)} claims hold on the {gpu} and {refuted} are refuted."
     )

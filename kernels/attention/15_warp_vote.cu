@@ -1,8 +1,8 @@
 // attention 15, warp vote: the largest score is looked for across lanes only where a row outgrows the last one.
 //
-// Purpose  of a tile's 2,700 cycles rung 14 spends 150 to know each row's largest score in all its lanes: two shuffles, each
-//          waiting for the one before. It needs that number only where it raises it, in one tile of many. And a block
-//          of 128 or 192 rows leaves multiprocessors without work where a prompt has few of them.
+// Purpose  rung 14 finds each row's largest score in every tile: two shuffles, the second waiting for the first. It uses
+//          that score only in the few tiles that raise the row's maximum. And blocks of 128 or 192 rows leave
+//          multiprocessors without work where a prompt has few such blocks.
 // Shapes   as rung 14.
 // Bytes    as rung 14.
 // Launch   as rung 14; rows and keys of a tile by a law of its time (ops/attention_law.csv).

@@ -1,8 +1,8 @@
 // decode_step 9, flags in data: what blocks hand on carries flags, and no barrier stands between the phases of a token.
 //
-// Purpose  at a barrier a block's stores travel to L2, then its arrival, then the news that all have arrived, and then the
-//          numbers themselves: four trips, 2.5 to 3 us a phase. A word that carries a flag needs two: it is stored, and whoever
-//          needs it reads it until the flag is right.
+// Purpose  a grid barrier costs a phase four trips to L2: store the data, add the arrival, read the counter until all have
+//          arrived, load the data. A word that carries its own flag (as in NCCL's LL protocol) costs two: the producer stores
+//          it, and the consumer polls it until the flag is the token's.
 // Shapes   as rung 7, every block with a chunk of OUT and of DOWN at least; `residual_fixed` holds what blocks
 //          hand on, HANDED_WORDS / 2 of flags.cuh, anything before. The residual stays within 2^23.
 // Bytes    as rung 7.

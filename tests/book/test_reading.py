@@ -105,7 +105,7 @@ def test_the_first_screen_has_the_answer_the_chart_and_what_it_is_for(stem: str)
     said = [output.get("data", {}) for output in cell.outputs]
     assert re.fullmatch(r"\*\*[^*]+\*\*", said[0]["text/markdown"]), "the answer is one bold sentence"
     assert re.search(r"\d", said[0]["text/markdown"])
-    assert any("image/png" in data for data in said)
+    assert any("image/png" in data or "rooflab-drawing" in data.get("text/html", "") for data in said)
     assert "After this page you can" in said[-1]["text/markdown"]
 
 

@@ -10,12 +10,13 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from rooflab.lab import Lab
-from rooflab.view import display, plot
+from rooflab.view import diagram, display, plot
 
 # A DataFrame or Series: pandas' stubs give a cell every type that a table may hold, which no arithmetic fits.
 Rows = Any
-# What page.opening takes: the answer, what the reader will be able to do, the chart with its caption, if any.
-Opening = tuple[str, Sequence[str], tuple[Figure, str] | None]
+# What page.opening takes: the answer, what the reader will be able to do, and the chart with its caption, a
+# drawing, or neither.
+Opening = tuple[str, Sequence[str], tuple[Figure, str] | diagram.Drawing | None]
 NEAR = 1.25  # a prediction holds where the measured time is within this factor of it
 
 

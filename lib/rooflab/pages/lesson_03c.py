@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from rooflab import claims
 from rooflab.analysis import coalescing, root_cause
@@ -15,58 +14,119 @@ from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
 from rooflab.profile import ncu
 from rooflab.studies import gemv as study
-from rooflab.view import display, explorer, page, plot
+from rooflab.view import diagram, display, explorer
 
 N = coalescing.SIZE
 
 
-def opening(gpu: str, hypotheses: Rows, tests: Rows) -> Opening:
-    """The first screen: how many of the source's claims hold as stated, from the two boards."""
+def _group(name: str) -> list[claims.Claim]:
+    return claims.select(group=name)
+
+
+def opening(gpu: str, evidence: Evidence, hypotheses: Rows, tests: Rows) -> Opening:
+    """The first screen: what a claim needs, one claim on a number line, and how many hold as stated."""
     stated = pd.concat(board[board["restates"] == ""] for board in (hypotheses, tests))
     held, refuted = ((stated["word"] == word).sum() for word in (claims.HOLDS, claims.REFUTED))
-    text = "A claim can be tested once it names a quantity, a bar to pass and a bar that refutes it. By the "
-    text += (
-        f"source's own bars, {held} of its {len(stated)} claims hold on the {gpu} and {refuted} are refuted."
-    )
+    text = "It takes a quantity, a bar to pass, a bar that refutes, and a bad kernel that fails the test. "
+    text += f"By the source's own bars, {held} of its {len(stated)} claims hold on the {gpu} and "
+    text += f"{refuted} are refuted"
+    _, bar = _TESTS["H2"].bar[:2]
+    if _floor() > bar:
+        text += (
+            f". One bar, {bar:g} µs, its own card could not meet: reading the matrix takes {_floor():.1f} µs"
+        )
+    text += "."
     able = [
         "turn a claim about speed into a quantity and two bars",
         "see that a bar asks for more than the memory has, before measuring",
         "tell a test that can fail from one that cannot",
     ]
-    return text, able, verdicts_chart(gpu, hypotheses, tests)
+    return text, able, possible_or_not(gpu, evidence)
 
 
-def verdicts_chart(gpu: str, hypotheses: Rows, tests: Rows) -> tuple[Figure, str]:
-    """How many claims met which verdict, as stated and restated, and the caption."""
-    counts = {}
-    for name, board in (("hypotheses", hypotheses), ("tests", tests)):
-        own = board["restates"] == ""
-        for how, rows in (("as stated", board[own]), ("restated", board[~own])):
-            counts[f"{len(rows)} {name}, {how}"] = rows["word"].value_counts()
-    words = [word for word in claims.VERDICTS if any(word in each for each in counts.values())]
-    title = f"Verdicts on the source's claims, judged on the {gpu}"
-    fig, ax = plot.figure("claims", title=title, height=2.5)
-    fig.set_figwidth(page.WIDEST)
-    parts = {word: [each.get(word, 0) for each in counts.values()] for word in words}
-    plot.stacked(ax, list(counts), parts, "claims")
-    said = [
-        f"{name}: " + ", ".join(f"{word} {each[word]}" for word in words if word in each)
-        for name, each in counts.items()
+# --- claims on number lines ---------------------------------------------------------------------------------
+
+_TESTS = {id: test for id, _, test in claims.shown([c for g in ("hypothesis", "test") for c in _group(g)])}
+
+
+def _floor() -> float:
+    """Microseconds in which the source's card can read the matrix, by its data sheet."""
+    return coalescing.moved() / coalescing.CARD.dram_gb_s / 1e3
+
+
+def _line(says: str, id: str, marks: Sequence[tuple[float, str]]) -> diagram.Line:
+    """A test of the source on a number line, with what was measured."""
+    test = _TESTS[id]
+    refuted = (test.refuted.sign, test.refuted.value) if test.refuted else None
+    found = [(value, words) for value, words in marks if value == value]
+    return diagram.Line(says, test.form, (test.bar.sign, test.bar.value), refuted, found)
+
+
+def _measured(evidence: Evidence, id: str, words: str, subject: str = "") -> tuple[float, str]:
+    """What the recording gives for a test's quantity, of its own subject or another, as a mark."""
+    found = claims.judge(_TESTS[id], evidence, subject)
+    return found.value, f"{found.measured} {words}"
+
+
+def possible_or_not(gpu: str, evidence: Evidence) -> diagram.Drawing:
+    """H2 as stated and by the floor: the same claim in microseconds and in units of what memory allows."""
+    best, _ = _measured(evidence, "H2", "", claims.BEST)
+    stated = [(_floor(), f"{_floor():.1f} µs: the fastest that its own card's memory allows")]
+    stated += [_measured(evidence, "H2", f"measured: its kernel on the {gpu}")]
+    floor = f"times: the best kernel on the {gpu}, {best:.1f} µs"
+    again = _measured(evidence, "H2 by the floor", floor)
+    lines = [
+        _line("H2 as stated: the time of a 4096 × 4096 product", "H2", stated),
+        _line("H2 restated: that time, over what the bytes take at the roof", "H2 by the floor", [again]),
     ]
-    return fig, f"{title}. {'; '.join(said)}."
+    return diagram.number_lines(lines, "One claim, two bars, and what was measured")
 
 
-def claimed(hypotheses: Rows) -> None:
-    """List what the hypotheses say."""
-    own = hypotheses[hypotheses["restates"] == ""]
-    display.say("\n".join(f"- **{row.id}**: {row.says}" for row in own.itertuples()))
+def tested_and_meant(gpu: str, evidence: Evidence) -> None:
+    """Draw H1 by its own test, which counts sectors, and by the bandwidth that it speaks of; say what that
+    means.
+    """
+    counted, read = (_measured(evidence, id, "measured") for id in ("H1", "H1 sufficient"))
+    lines = [
+        _line("H1 by its test: used bytes of the sectors loaded", "H1", [counted]),
+        _line("H1 as it reads: share of the read roof", "H1 sufficient", [read]),
+    ]
+    diagram.number_lines(lines, f"One claim, two quantities, one kernel on the {gpu}").show()
+    tested, meant = (claims.judge(_TESTS[id], evidence) for id in ("H1", "H1 sufficient"))
+    if claims.UNRECORDED in (tested.word, meant.word):
+        return display.say(
+            f"On the {gpu} {tested.measured if tested.value != tested.value else meant.measured}."
+        )
+    text = f"The coalesced kernel uses {tested.measured} of what it loads and reads at {meant.measured} of "
+    text += "the roof. "
+    if tested.word != meant.word:
+        text += f"The test {tested.word}, the claim is {meant.word}. **A test must measure the quantity that "
+        text += "the claim names.** No wasted byte does not mean many bytes a second: "
+        text += "[part 03b](03b_filling.ipynb) finds what was missing, bytes in flight."
+    display.say(text)
+
+
+def backwards(gpu: str, evidence: Evidence) -> None:
+    """Draw E11, the L2 hit rate, for the strided, the coalesced and the best kernel."""
+    names = {coalescing.STRIDED: "the strided kernel", coalescing.COALESCED: "the coalesced kernel"}
+    names[claims.BEST] = "the best kernel"
+    marks = []
+    for subject, words in names.items():
+        marks.append(_measured(evidence, "E11", words, subject))
+        marks[-1] = (marks[-1][0], f"{marks[-1][1]}{_taking(evidence, subject)}")
+    line = _line("E11: the share of sectors that L2 serves", "E11", marks)
+    diagram.number_lines([line], f"Which kernel passes the test? Three kernels on the {gpu}").show()
+
+
+def _taking(evidence: Evidence, subject: str) -> str:
+    return f", {coalescing.us(evidence, subject):,.1f} µs"
 
 
 # --- what the bars ask for ----------------------------------------------------------------------------------
 
 
 def asked_bars(target_us: float) -> Rows:
-    """Show what each bar in microseconds asks of the memory, and return it."""
+    """What each bar in microseconds asks of the memory, a row a bar."""
     known = {claim.name: claim.tests[0] for group in ("hypothesis", "test") for claim in _group(group)}
     bars = [("target of the source", target_us, N)]
     bars += [("H2 holds below", known["H2"].bar.value, N)]
@@ -78,15 +138,7 @@ def asked_bars(target_us: float) -> Rows:
     asks["gb_s"] = asks["mb"] * 1e3 / asks["us"]
     asks["share"] = asks["gb_s"] / coalescing.CARD.dram_gb_s
     asks["possible"] = asks["share"] <= 1
-    names = {"bar": "Bar", "us": "µs", "n": "n = k", "mb": "MB", "gb_s": "Asks for (GB/s)"}
-    names |= {"share": f"Of what the {coalescing.CARD.name} has", "possible": "Possible from DRAM"}
-    forms = {"mb": "{:,.1f}", "gb_s": "{:,.0f}", "share": "{:.0%}", "us": "{:g}"}
-    display.table(asks, names, forms)
     return asks
-
-
-def _group(name: str) -> list[claims.Claim]:
-    return claims.select(group=name)
 
 
 def impossible(asks: Rows) -> None:
@@ -99,6 +151,11 @@ def impossible(asks: Rows) -> None:
     )
     text += "benchmark that repeats one matrix could meet them. A decoder, which reads every matrix of a "
     display.say(text + "model in turn, could not.")
+    names = {"bar": "Bar", "us": "µs", "n": "n = k", "mb": "MB", "gb_s": "Asks for (GB/s)"}
+    names |= {"share": f"Of what the {coalescing.CARD.name} has", "possible": "Possible from DRAM"}
+    forms = {"mb": "{:,.1f}", "gb_s": "{:,.0f}", "share": "{:.0%}", "us": "{:g}"}
+    caption = "Every bar in microseconds, and what it asks of the memory"
+    display.table(asks, names, forms, caption, folded=True)
 
 
 # --- five whys ----------------------------------------------------------------------------------------------
@@ -113,21 +170,6 @@ def whys(evidence: Evidence, source: Any, gpu: str) -> None:
         lines.append(f"    - Measured on {gpu}: {why.here}.")
     head = "Why by why: the source's answer, its own numbers, and what was measured"
     display.say(f"<details><summary>{head}</summary>\n\n" + "\n".join(lines) + "\n\n</details>")
-
-
-def uploaded(evidence: Evidence, gpu: str) -> None:
-    """Draw one product with the matrix carried over in each call, and with the matrix on the GPU."""
-    uploads = evidence.rows("gemv", operator="upload").copy()
-    uploads["name"] = "upload (" + uploads["impl"] + ") + kernel"
-    kernels = {"kernel: coalesced": coalescing.COALESCED, "kernel: strided": coalescing.STRIDED}
-    alone = pd.DataFrame([evidence.row("gemv", **coalescing.square(impl)) for impl in kernels.values()])
-    alone["name"] = list(kernels)
-    calls = pd.concat([uploads, alone])
-    title = f"One product, {N} × {N}: uploaded or resident"
-    fig, ax = plot.figure("ms", title=title, height=2.2)
-    low, high = calls["q1_us"] / 1e3, calls["q3_us"] / 1e3
-    plot.bars(ax, list(calls["name"]), calls["median_us"] / 1e3, "ms", None, low, high)
-    plot.show(fig, plot.caption(calls, gpu, title, y="median_us"))
 
 
 def missing_why(evidence: Evidence, source: Any, gpu: str) -> None:
@@ -152,26 +194,6 @@ def missing_why(evidence: Evidence, source: Any, gpu: str) -> None:
 # --- verdicts -----------------------------------------------------------------------------------------------
 
 
-def board(rows: Rows, what: str, gpu: str, whole: bool = False) -> None:
-    """Show a claim a row, sorted by its verdict, beside it the verdicts on its restatements, by their short
-    names or, `whole`, in their own words.
-    """
-    again = rows[rows["restates"] != ""]
-    pairs = zip(again["id"], again["restates"], again["says"], again["word"], strict=True)
-    short = pd.Series(
-        [
-            f" {says.rstrip('.')}: {word}." if whole else f"{id.removeprefix(of)}: {word}"
-            for id, of, says, word in pairs
-        ],
-        again.index,
-    )
-    own = rows[rows["restates"] == ""]
-    own = own.sort_values("word", key=lambda words: words.map(claims.VERDICTS.index), kind="stable")
-    own = own.assign(again=own["id"].map(short.groupby(again["restates"]).agg(("" if whole else ",").join)))
-    names = {"id": what, "says": "Claim", "word": "As stated", "again": "Restated"}
-    display.table(own, names, {}, f"Judged on {gpu}")
-
-
 def _tally(rows: Rows) -> str:
     """How many claims met which verdict, and what restating changed, in two or three sentences."""
     own = rows[rows["restates"] == ""].set_index("id")["word"]
@@ -188,18 +210,24 @@ def _tally(rows: Rows) -> str:
     others = own.index[own != claims.HOLDS]
     lost = [id for id in others if claims.HOLDS not in again.get(id, ())]
     doubted = [id for id in own.index.difference(others) if claims.REFUTED in again.get(id, ())]
-    text = f"**As stated, of {len(own)}: {', '.join(parts)}.** "
+    text = f"As stated, {', '.join(parts)}. "
     if len(others):
         text += f"A restatement holds for {len(others) - len(lost)} of the other {len(others)}"
         text += f" (not for {', '.join(lost)}). " if lost else ". "
     text += f"Of {', '.join(doubted)} at least one restatement is refuted. " if doubted else ""
-    return text + "What surprises:"
+    return text.strip()
 
 
-def _folded(rows: Rows, what: str) -> None:
-    """The full list of a board, behind a line to click."""
-    head = f"All {what} and their restatements: bars, measured values, reasons"
-    display.say(f"<details><summary>{head}</summary>\n\n{claims.listed(rows)}\n\n</details>")
+def _folded(rows: Rows, what: str, surprises: Sequence[str]) -> None:
+    """A board behind a line to click: how many hold, what surprises, and every claim with its bars."""
+    count = (rows["restates"] == "").sum()
+    said = "\n".join([f"{_tally(rows)} What surprises:\n", *(f"- {line}" for line in surprises)])
+    said += (
+        f"\n\nEvery claim, with its bars, its measured value and its restatements:\n\n{claims.listed(rows)}"
+    )
+    display.say(
+        f"<details><summary>The {count} {what} and their restatements</summary>\n\n{said}\n\n</details>"
+    )
 
 
 def hypotheses_said(verdicts: Rows, asks: Rows) -> None:
@@ -226,8 +254,7 @@ def hypotheses_said(verdicts: Rows, asks: Rows) -> None:
         )
     if word["H5"] == claims.HOLDS and word["H5 two-sided"] == claims.REFUTED:
         lines.append("H5 holds by a test that cannot see a loss; tested for gain and loss, it is refuted.")
-    display.say("\n".join([f"{_tally(verdicts)}\n", *(f"- {line}" for line in lines)]))
-    _folded(verdicts, "hypotheses")
+    _folded(verdicts, "hypotheses", lines)
 
 
 def tests_said(judged: Rows) -> None:
@@ -256,35 +283,27 @@ def tests_said(judged: Rows) -> None:
             f"E11 wants a high hit rate in L2. The best rung has {measured['E11 cold']}, which is right: it "
             "reads nothing twice."
         )
-    display.say("\n".join([f"{_tally(judged)}\n", *(f"- {line}" for line in lines)]))
-    _folded(judged, "tests")
+    _folded(judged, "tests", lines)
 
 
 # --- H5, counters, E10 and E11 ------------------------------------------------------------------------------
 
 
-def block_sizes(here: Lab, gpu: str, read_roof: float) -> None:
-    """Draw the bandwidth of two rungs by the size of a block, and say how much it changes."""
+def block_sizes(here: Lab) -> None:
+    """Say how much the bandwidth of two rungs changes with the size of a block."""
     impls = (coalescing.COALESCED, coalescing.FILLED)
     sweep = here.measure("gemv", [case for impl in impls for case in study.blocks_sweep(impl)])
     sweep["threads"] = sweep["options"].str.extract(r"threads=(\d+)")[0].astype(int)
-    title = "GEMV by threads a block"
-    fig, ax = plot.figure("threads a block", "GB/s", title, xlog=True, height=2.8)
-    text, level = "", True
+    lines, level = [], True
     for impl, mine in sweep.groupby("impl", sort=False):
-        plot.series(ax, mine["threads"], *plot.band(mine), label=impl)
         fast, slow = mine.loc[mine["gb_s"].idxmax()], mine.loc[mine["gb_s"].idxmin()]
-        text += f"- {impl}: from {slow['gb_s']:,.0f} GB/s at {slow['threads']} threads to "
+        text = f"`{impl}`: from {slow['gb_s']:,.0f} GB/s at {slow['threads']} threads a block to "
         text += f"{fast['gb_s']:,.0f} at {fast['threads']}, a factor of "
-        text += f"{fast['gb_s'] / slow['gb_s']:.2f}.\n"
+        lines.append(text + f"{fast['gb_s'] / slow['gb_s']:.2f}.")
         level = level and mine["gb_s"].max() < 1.2 * mine["gb_s"].min()
-    plot.roof_line(ax, read_roof, f"read {read_roof:,.0f} GB/s")
-    ax.set_xticks(study.BLOCKS, study.BLOCKS)
-    plot.label_ends(ax)
-    plot.show(fig, plot.caption(sweep, gpu, title, ("read", read_roof, "GB/s")))
     if level:
-        text += "\nThe size of a block changes neither: the number of bytes in flight is the same for each."
-    display.say(text)
+        lines.append("The size of a block changes neither: the bytes in flight are the same for each.")
+    display.fold_items("H5: does the size of a block matter?", lines)
 
 
 def counters(counted: Rows) -> None:
@@ -296,41 +315,45 @@ def counters(counted: Rows) -> None:
         if new in study.COUNTERS:
             names = "` ÷ `".join(ncu.METRICS[new].ncu)
             value = f"{seen[new].max():,.4g}" if len(seen) else "not counted"  # of one row
-            value += " %" if len(seen) and ncu.METRICS[new].unit == "%" else ""
+            value += "%" if len(seen) and ncu.METRICS[new].unit == "%" else ""
             lines.append(f"- **{old}**, {value} here: {ncu.METRICS[new].meaning}. Now `{names}`")
     head = "nvprof's names, what counts the same today, and what it counts of the coalesced rung"
     display.say(f"<details><summary>{head}</summary>\n\n" + "\n".join(lines) + "\n\n</details>")
 
 
 def padding(here: Lab, counted: Rows, gpu: str) -> None:
-    """Show bank conflicts and time with and without padding, and say what padding saves."""
+    """Say what a bank conflict is, and what padding saves of conflicts and of time."""
     table = counted[(counted["impl"] == coalescing.PADDED) & (counted["n"] == N)]
     table = table[table["cache"] == "cold"].copy()
     table["option"] = table["options"].replace("", "pad=1")  # the default
-    table["us"] = table["option"].map(
-        here.measure("gemv", study.padding(N)).set_index("options")["median_us"]
-    )
-    table["pad"] = table["option"].map({"pad=0": "none", "pad=1": "1 float"})
-    names = {"pad": "Padding", "shared_load_conflicts": "Bank conflicts"}
-    names |= {"shared_efficiency_pct": "Shared efficiency %", "us": "µs"}
-    forms = {"shared_load_conflicts": "{:,.0f}", "us": "{:.2f}", "shared_efficiency_pct": "{:.0f}"}
-    display.table(table, names, forms, coalescing.PADDED)
-    text = f"Nothing was counted on {gpu}, so the conflicts stay a prediction."
-    if set(table["pad"]) == {"none", "1 float"}:
-        without, padded = (table.set_index("pad").loc[name] for name in ("none", "1 float"))
+    times = here.measure("gemv", study.padding(N)).set_index("options")["median_us"]
+    table["us"] = table["option"].map(times)
+    table = table.set_index("option")
+    lines = [
+        "Shared memory lies in 32 **banks** that answer side by side. Lanes that want different words of one "
+        f"bank wait for each other: a **bank conflict**. `{coalescing.PADDED}` sums through a table whose "
+        "columns its lanes read. *Padding* gives the rows an odd length, so that the lanes meet 32 banks."
+    ]
+    if {"pad=0", "pad=1"} <= set(table.index):
+        without, padded = table.loc["pad=0"], table.loc["pad=1"]
         saved = without["shared_load_conflicts"] - padded["shared_load_conflicts"]
         share = 1 - padded["us"] / without["us"]
         text = f"Padding takes away {saved:,.0f} conflicts and {'saves' if share >= 0 else 'adds'} "
-        text += f"{abs(share):.0%} of the time"
-        text += ": the table is read once, at the end of a block" if abs(share) < 0.05 else ""
-        text += ". And a low efficiency need not be a conflict. In rung 2, the subject of E10, all lanes "
-        text += "read the same number of x at the same time: one pass serves them all, and most of what it "
-        text += "could carry is not used."
-    display.say(text)
+        text += f"{abs(share):.0%} of the time, {without['us']:.2f} to {padded['us']:.2f} µs"
+        lines.append(
+            text + (": the table is read once, at the end of a block." if abs(share) < 0.05 else ".")
+        )
+        lines.append(
+            "A low efficiency need not be a conflict: in rung 2, the subject of E10, all lanes read the same "
+            "number of x, and one pass serves them all."
+        )
+    else:
+        lines.append(f"Nothing was counted on {gpu}, so the conflicts stay a prediction.")
+    display.fold_items("E10: do bank conflicts cost time?", lines)
 
 
-def hit_rates(counted: Rows, evidence: Evidence, gpu: str) -> None:
-    """Say what the L2 hit rates of three rungs depend on, and show them."""
+def hit_rates(counted: Rows, evidence: Evidence) -> None:
+    """Say what the L2 hit rates of three rungs depend on."""
     some = [coalescing.STRIDED, coalescing.COALESCED, coalescing.PADDED]
     hits = counted[(counted["kind"] == "own") & counted["impl"].isin(some) & (counted["options"] == "")]
     hits = hits[hits["n"] >= coalescing.WARM].copy()
@@ -338,23 +361,24 @@ def hit_rates(counted: Rows, evidence: Evidence, gpu: str) -> None:
     cold, warm = (
         coalescing.us(evidence, coalescing.PADDED, coalescing.WARM, cache) for cache in ("cold", "warm")
     )
-    text = f"By the graph clock a warm {coalescing.PADDED} takes {warm:.1f} µs at "
-    text += f"{coalescing.WARM} × {coalescing.WARM}, a cold one {cold:.1f}. "
+    lines = ["Cold, the profiler empties the cache before each pass; warm, it should hold what ran before."]
+    lines.append(
+        f"By the graph clock a warm `{coalescing.PADDED}` takes {warm:.1f} µs at {coalescing.WARM:,} × "
+        f"{coalescing.WARM:,}, a cold one {cold:.1f}."
+    )
     small = hits[(hits["cache"] == "warm") & (hits["n"] == coalescing.WARM)]
     if len(small) and (small["dram"] > 0.5).all():
-        text += "But the profiler's *warm* launches read their matrix from DRAM again. A likely cause is "
-        text += "what it does between two passes over a kernel: it saves and restores memory. What it calls "
-        text += "warm is not, so there is no hit rate to judge E11 by."
-    else:
-        for row in small.itertuples():
-            text += f"Counted warm, {row.impl} finds {row.l2_hit_pct:.0f} % of its sectors in the "
-            text += f"L2 and reads {row.dram:.2f} of its matrix from DRAM. "
-        text += "A hit rate says what ran before, and a decoder's products always run cold."
-    display.say(text)
-    names = {"impl": "Rung", "n": "n = k", "cache": "Cache"}
-    names |= {"l2_hit_pct": "L2 hits %", "dram": "DRAM ÷ matrix"}
-    forms = {"l2_hit_pct": "{:.0f}", "dram": "{:.2f}"}
-    display.table(hits, names, forms, f"Hit rates counted by ncu on {gpu}", folded=True)
+        lines.append(
+            "But the profiler's *warm* launches read their matrix from DRAM again, so there is no warm hit "
+            "rate to judge E11 by. A likely cause: it saves and restores memory between two passes."
+        )
+    for row in hits.sort_values(["cache", "impl", "n"]).itertuples():
+        lines.append(
+            f"`{row.impl}`, {row.n:,} × {row.n:,}, {row.cache}: {row.l2_hit_pct:.0f}% of its sectors are in "
+            f"L2, and {row.dram:.0%} of the matrix's size is read from DRAM."
+        )
+    lines.append("A hit rate says what ran before, and a decoder's products always run cold.")
+    display.fold_items("E11: what do L2's hit rates depend on?", lines)
 
 
 # --- can the test fail --------------------------------------------------------------------------------------
@@ -374,14 +398,14 @@ def powers(tests: Sequence[claims.Claim], evidence: Evidence, gpu: str) -> None:
     tells = [i for i, bad, _, good in each if bad == claims.REFUTED and good == claims.HOLDS]
     blind = [i for i, bad, middle, good in each if bad == middle == good]
     against = [i for i, bad, _, good in each if bad == claims.HOLDS and good == claims.REFUTED]
-    text = f"On the {gpu}, tests that the strided kernel fails and the best passes: "
-    text += f"{', '.join(tells) or 'none'}. "
-    text += f"Tests with the same verdict for all three: {', '.join(blind)}. " if blind else ""
-    if against:
-        text += f"**Tests that the strided kernel passes and the best fails: {', '.join(against)}.** "
+    text = ""
     if "E11" in against:
         text += "A high L2 hit rate sounds good. But where data is read once, it means that sectors were "
-        text += "fetched more than once."
+        text += "fetched more than once. "
+    if against:
+        text += f"**On the {gpu} the strided kernel passes and the best fails: {', '.join(against)}.** "
+    text += f"Of the other tests, {', '.join(tells) or 'none'} tell the strided kernel from the best. "
+    text += f"All three kernels have one verdict in {', '.join(blind)}. " if blind else ""
     display.say(text)
     names = {"id": "Test", "bars": "Bar"} | {subject: subject for subject in subjects}
     display.table(shown, names, caption="Every test on the three kernels", folded=True)

@@ -18,24 +18,27 @@ from rooflab.errors import UsageError
 from rooflab.ops import Rung
 from rooflab.runtime import nvrtc
 from rooflab.view import plot
+from rooflab.view.diagram.svg import Drawing
 from rooflab.view.display import as_built, body_of, changes, say
 
 MARKS = "①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳"
 WIDEST = 7.4  # inches: the width of a page's text
 
 
-def opening(answer: str, able: Sequence[str], chart: tuple[Figure, str] | None) -> None:
+def opening(answer: str, able: Sequence[str], chart: tuple[Figure, str] | Drawing | None) -> None:
     """Show a lesson's first screen under its title and question: one bold sentence with the result, the chart
     with its caption, and what the reader will be able to do, as ends of "After this page you can".
 
     `answer` is computed by the cell that calls this; `chart` is what `ladder` gives, or a figure of the
-    lesson's own (plot.figure with a height of at most 2.6) and its caption; None where nothing was measured
-    that it could show. Raises UsageError without an answer or without anything to do.
+    lesson's own (plot.figure with a height of at most 2.6) and its caption, or a drawing; None where nothing
+    was measured that it could show. Raises UsageError without an answer or without anything to do.
     """
     if not answer or not able:
         raise UsageError("An opening needs its sentence and what the reader will be able to do.")
     say(f"**{answer}**")
-    if chart is not None:
+    if isinstance(chart, Drawing):
+        chart.show()
+    elif chart is not None:
         plot.show(*chart)
     say("After this page you can\n\n" + "\n".join(f"- {each}" for each in able))
 

@@ -14,6 +14,7 @@ from rooflab.view.diagram.graphs import capture, two_clocks
 from rooflab.view.diagram.launches import dealt, launch, sms_at_work, split_k
 from rooflab.view.diagram.layers import layer, ways
 from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
+from rooflab.view.diagram.number_lines import Line, number_lines
 from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring, wgmma_steps
 from rooflab.view.diagram.split import split_layer
 from rooflab.view.diagram.svg import Canvas, Drawing
@@ -23,6 +24,7 @@ from rooflab.view.diagram.words import nibbles, to_half
 __all__ = [
     "Canvas",
     "Drawing",
+    "Line",
     "accumulators",
     "attention_tiles",
     "banks",
@@ -37,6 +39,7 @@ __all__ = [
     "layer",
     "loads_in_flight",
     "nibbles",
+    "number_lines",
     "of_lab",
     "online_softmax",
     "pipeline",

@@ -1,0 +1,39 @@
+"""Claims on number lines: their stretches, and what a mark's place says."""
+
+import pytest
+from rooflab.errors import UsageError
+from rooflab.view import diagram
+from rooflab.view.diagram import svg
+
+UNDER = diagram.Line("time", "{:.0f} µs", ("<", 50.0), (">", 100.0), [(472.0, "measured"), (66.0, "floor")])
+OVER = diagram.Line("hits", "{:.0%}", (">", 0.5), None, [(0.8, "strided"), (0.03, "best")])
+
+
+def test_a_value_s_word_is_that_of_its_stretch():
+    assert [UNDER.word(value) for value in (49, 66, 472)] == ["holds", "falls short", "refuted"]
+    assert [OVER.word(value) for value in (0.03, 0.8)] == ["refuted", "holds"]
+
+
+def test_the_words_name_bars_marks_and_verdicts():
+    drawing = diagram.number_lines([UNDER, OVER], "Two claims")
+    assert "holds < 50 µs, refuted > 100 µs; measured (refuted); floor (falls short)" in drawing.says
+    assert "holds > 50%; strided (holds); best (refuted)" in drawing.says
+    assert drawing.svg().count(">falls short<") == 1, "a claim with one bar has no stretch between"
+
+
+def test_another_bar_moves_the_stretches():
+    moved = UNDER._replace(bar=("<", 70.0))
+    assert moved.word(66) == "holds"
+    assert diagram.number_lines([moved], "x").svg() != diagram.number_lines([UNDER], "x").svg()
+
+
+def test_marks_stay_within_the_drawing_and_texts_apart():
+    drawing = diagram.number_lines([UNDER, OVER], "Two claims")
+    ((_, canvas),) = drawing.frames
+    assert canvas.width == svg.WIDTH and canvas.height < 260
+
+
+@pytest.mark.parametrize("bar, refuted", [(("<", 50.0), ("<", 100.0)), (("<", 50.0), (">", 40.0))])
+def test_bars_that_contradict_each_other_are_refused(bar, refuted):
+    with pytest.raises(UsageError, match="claim"):
+        diagram.number_lines([UNDER._replace(bar=bar, refuted=refuted)], "x")

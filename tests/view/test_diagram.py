@@ -23,7 +23,7 @@ from rooflab.records.fingerprint import fresh
 from rooflab.records.store import Store
 from rooflab.studies import drawn, traces
 from rooflab.view import diagram
-from rooflab.view.diagram import graphs, layers, memory, over_time, report, split, svg, tiles, words
+from rooflab.view.diagram import columns, graphs, layers, memory, over_time, report, split, svg, tiles, words
 
 
 def all_of(here):
@@ -46,6 +46,7 @@ def all_of(here):
         "tiles": diagram.attention_tiles(),
         "softmax": diagram.online_softmax(),
         "banks": diagram.banks(),
+        "holders": diagram.holders(512),
         "ring": diagram.ring(takes),
         "pipeline": diagram.pipeline(takes),
         "wgmma_steps": diagram.wgmma_steps(takes),
@@ -153,6 +154,18 @@ def test_another_index_in_saxpy_changes_the_launch(monkeypatch, tmp_path):
     assert "works on element 517: i = blockIdx.x × 256 + threadIdx.x = 2 × 256 + 5 = 517" in before.says
     assert "works on element 261." in after.says and "blockIdx" not in after.says
     assert before.svg() != after.svg()
+
+
+def test_columns_are_dealt_as_the_sources_say():
+    shares = {name: columns.share_of(name, 512) for name in ("7_mma_32_rows", "8_head_dim_slices")}
+    assert [share.registers(512) for share in shares.values()] == [512, 128]
+    assert "512 registers a thread" in diagram.holders(512).says
+    paired = columns.share_of("10_paired_warpgroups", 512)
+    assert (paired.slices, paired.holder, paired.registers(512)) == (2, "warpgroup", 128)
+    source = paired.rung.path.read_text().replace("HEAD_DIM / 2", "HEAD_DIM / 4")
+    assert columns.share_of("10_paired_warpgroups", 512, source).registers(512) == 64
+    with pytest.raises(UsageError, match="no constant QUERIES or ROWS"):
+        columns.share_of("10_paired_warpgroups", 512, "")
 
 
 def test_another_stride_changes_the_sectors(monkeypatch, tmp_path):

@@ -123,7 +123,7 @@ def says(found: pd.DataFrame) -> str:
         level = len(found) - ahead - behind
         counts = {"ahead": ahead, "level": level, "behind": behind}
         said = [f"{word} on {n if n < len(found) else 'all'}" for word, n in counts.items() if n]
-        parts.setdefault(" and ".join(said), []).append(words)
+        parts.setdefault(" and ".join(filter(None, [", ".join(said[:-1]), said[-1]])), []).append(words)
     worst = found.sort_values("burst").iloc[0]
     standing = "; ".join(f"{said}, {' and '.join(words)}" for said, words in parts.items())
     text = f"Of {counted(len(found), 'problem')} ours is {standing}. "

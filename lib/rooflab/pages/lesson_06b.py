@@ -9,12 +9,12 @@ import pandas as pd
 from rooflab.analysis import attention as analysis
 from rooflab.analysis import states
 from rooflab.claims import Evidence, scorecard
+from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.ops import attention as op
-from rooflab.pages import Opening, Rows, bars, one_line
-from rooflab.profile import ncu
+from rooflab.pages import Opening, Rows, bars, facts
 from rooflab.studies import attention as study
-from rooflab.view import display, explorer, page, plot
+from rooflab.view import diagram, display, explorer, page, plot
 
 
 def opening(here: Lab, every: Rows, width: int) -> Opening:
@@ -57,35 +57,22 @@ def _narrower(every: Rows, width: int, gpu: str) -> Opening:
     return answer, able, chart
 
 
-def run_facts(gpu: str, here: Lab, spec: Any, every: Rows) -> None:
+def run_facts(here: Lab, spec: Any) -> None:
     """The facts of the run, in one line."""
-    facts = {
-        "GPU": gpu,
-        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
-        "Run": here.run_of("attention")["run"],
-        "Shared memory a block": f"{spec.shared_kb_per_block} KiB" if spec else "",
-        "SMs": here.run["sms"],
-        "Hopper's rungs": "run" if spec and spec.has_hopper else "do not run here",
-        "Cases": len(every),
-    }
-    one_line(facts)
+    hopper = "" if spec and spec.has_hopper else "Hopper's rungs do not run here"
+    facts(here, "attention", *filter(None, [f"{here.run['sms']} SMs", hopper]))
 
 
-def registers_of_outputs() -> None:
-    """Show the registers that a thread's outputs take, by the head's width and by who holds them."""
-    plans = {"a warp, 16 queries": (16, 32), "a warp, 32 queries": (32, 32)}
-    plans |= {"a warpgroup, 64 queries": (64, 128), "two warpgroups, 64 queries": (64, 256)}
-    need = pd.DataFrame({"who": list(plans)})
-    for width in study.WIDTHS:
-        counts = [queries * width // threads for queries, threads in plans.values()]
-        need[width] = [f"{count}" + ("" if count < 200 else " (!)") for count in counts]
-    names = {"who": "Outputs held by"} | {width: f"{width} wide" for width in study.WIDTHS}
-    display.table(need, names, caption="Registers a thread; (!) leaves too few for the rest")
+def registers_of_outputs(width: int) -> diagram.Drawing:
+    """Who holds the outputs: rung 7's warps, which have all columns, and the rungs that divide this width."""
+    known = study.rungs_for(width)
+    divide = ("8_head_dim_slices", "10_paired_warpgroups", "12_warp_specialised")
+    return diagram.holders(width, ("7_mma_32_rows", *(name for name in divide if name in known)))
 
 
 def rates_by_length(every: Rows, width_asked: int, gpu: str) -> Any:
-    """Draw every contestant's rate by the prompt's length, 256 wide and `width_asked`; what gives a width's
-    rows.
+    """Draw rates by the prompt's length, 256 wide and `width_asked`: the two fastest peers, and the rungs but
+    those that a later one is level with at every length; what gives a width's rows.
     """
 
     def sweep(width):
@@ -93,60 +80,85 @@ def rates_by_length(every: Rows, width_asked: int, gpu: str) -> Any:
         same = same[same["window"].isna() & same["options"].fillna("").eq("")]
         same = same[same["format"].eq("fp16")]
         known = study.best(width) + study.hopper(width)
-        return same[same["impl"].isin(known) | same["impl"].str.startswith("torch.sdpa")]
+        return same[same["impl"].isin(known) | same["kind"].eq("peer") & same["impl"].ne("torch.sdpa_math")]
 
     title = "Wide heads: 256 and 512 numbers"
     fig, axes = plot.figure("tokens", "TFLOP/s", title, xlog=True, columns=2)
-    both = pd.concat([sweep(256), sweep(width_asked)])
-    for ax, width in zip(axes, (256, width_asked), strict=True):
+    drawn, alike = {}, []
+    for width in (256, width_asked):
         rows = sweep(width)
-        for impl, group in rows[rows["impl"] != "torch.sdpa_math"].groupby("impl", sort=False):
+        same = _matched(rows)
+        peers = rows[rows["kind"] == "peer"].sort_values("tflop_s")["impl"].drop_duplicates(keep="last")
+        drawn[width] = rows[~rows["impl"].isin([*same, *peers[:-2]])]
+        alike += [f"{width} wide, {display.listed(same)}"] if same else []
+    for ax, (width, rows) in zip(axes, drawn.items(), strict=False):
+        for impl, group in rows.groupby("impl", sort=False):
             plot.series(ax, group["seq"], *plot.band(group, "tflop_s"), label=impl)
         ax.set_xticks(sorted(rows["seq"].unique()), sorted(rows["seq"].unique()))
         ax.set_title(f"{width} wide", fontsize=9)
     for ax in axes:
         plot.label_ends(ax)
-    plot.show(fig, plot.caption(both, gpu, title, y="tflop_s"))
+    plot.show(fig, plot.caption(pd.concat(list(drawn.values())), gpu, title, y="tflop_s"))
+    if alike:
+        display.say(f"Not drawn, because a later rung is level with it at every length: {'; '.join(alike)}.")
     return sweep
 
 
-def fastest_by_width(sweep: Any, gpu: str, every: Rows, spec: Any) -> None:
-    """Show the fastest rung of every width beside torch's fastest, and say the ratios."""
-    lines, against = [], []
+def _matched(rows: Rows) -> list[str]:
+    """Own rungs of a sweep that a later one is level with at every length that both have."""
+    table = rows[rows["kind"] == "own"].pivot_table("median_us", "seq", "impl")
+    names = sorted(table, key=lambda name: int(name.partition("_")[0]))
+
+    def alike(name: str, later: str) -> bool:
+        ratio = (table[name] / table[later]).dropna()
+        return len(ratio) > 0 and bool(ratio.between(1 / crossover.LEVEL, crossover.LEVEL).all())
+
+    return [name for k, name in enumerate(names) if any(alike(name, later) for later in names[k + 1 :])]
+
+
+def fastest_by_width(sweep: Any, gpu: str) -> None:
+    """Show the fastest rung of every width beside the fastest peer, and the ratio of their speeds."""
+    lines = []
     for width in study.WIDTHS:
         rows = sweep(width)
-        rows = rows[rows["seq"].eq(rows["seq"].max()) & (rows["impl"] != "torch.sdpa_math")]
-        rows = rows.sort_values("median_us")
+        rows = rows[rows["seq"].eq(rows["seq"].max())].sort_values("median_us")
         own, peers = rows[rows["kind"] == "own"], rows[rows["kind"] == "peer"]
+        if own.empty:
+            continue
         three = [own, own[~own["impl"].isin(op.HOPPER)], peers]
         cells = [
             f"{part['tflop_s'].iloc[0]:,.0f} ({part['impl'].iloc[0]})" if len(part) else "" for part in three
         ]
-        if len(own):
-            lines.append([width, own["seq"].iloc[0], *cells])
-        if len(own) and len(peers):
-            best, peer = own.iloc[0], peers.iloc[0]
-            against.append(f"{width} wide, {best['impl']} {display.against(best, peer)} {peer['impl']}")
-    names = ["Width", "Tokens", "Fastest rung", "Without Hopper's instructions", "Fastest of torch's"]
+        ratio = peers["median_us"].iloc[0] / own["median_us"].iloc[0] if len(peers) else float("nan")
+        lines.append([width, own["seq"].iloc[0], *cells, ratio])
+    names = [
+        "Width",
+        "Tokens",
+        "Fastest rung",
+        "Without Hopper's instructions",
+        "Fastest peer",
+        "Rung ÷ peer",
+    ]
     lines = pd.DataFrame(lines, columns=names)
-    display.table(lines, dict(zip(names, names, strict=True)), caption=f"TFLOP/s on {gpu}, longest prompts")
-    text = f"{'; '.join(against)}.\n" if against else ""
+    caption = f"TFLOP/s on {gpu}, longest prompts"
+    display.table(lines, dict(zip(names, names, strict=True)), {"Rung ÷ peer": "{:.2f}×"}, caption)
+
+
+def above_the_roof(every: Rows, spec: Any) -> None:
+    """Say which kernel passes the roof of matrix products, and why it may; nothing where none does."""
     over = every[every["roof_fraction"] > 1]
-    if len(over):
-        most = over.loc[over["roof_fraction"].idxmax()]
+    if over.empty:
+        return
+    most = over.loc[over["roof_fraction"].idxmax()]
+    text = f"At {most['seq']:,} tokens, {most['head_dim']} wide, {most['impl']} passes the matrix roof with "
+    text += f"{most['tflop_s']:,.0f} TFLOP/s. That roof is what a library reached with random matrices in "
+    text += "lesson 01, at the clock rate that their power draw allowed. "
+    if spec:
+        text += f"The datasheet's peak is {spec.fp16_tensor:,.0f}. "
+    if spec and most["tflop_s"] <= spec.fp16_tensor:
         text += (
-            f"\n{most['impl']} passes the matrix roof at {most['tflop_s']:,.0f} TFLOP/s. That roof is what a "
+            "The suspect is power: most weights of a softmax are near zero, and multiplying those draws less."
         )
-        text += "library reached with random matrices in lesson 01, at the clock rate that their power draw "
-        text += "allowed. It is no "
-        text += f"law; the datasheet's peak is {spec.fp16_tensor:,.0f}. " if spec else "law. "
-        if spec and most["tflop_s"] <= spec.fp16_tensor:
-            text += (
-                "The suspect is power: most weights of a softmax are near zero, and multiplying "
-                "those draws less."
-            )
-        else:
-            text += "Why, nothing measured here says."
     display.say(text)
 
 
@@ -161,70 +173,80 @@ def counted_on_gemma(here: Lab) -> Rows:
     return counted
 
 
-def busiest_by_width(counted: Rows, gpu: str) -> None:
-    """Show how busy each unit is in three rungs of each width; all rungs folded."""
+def busiest_by_width(counted: Rows, gpu: str, every: Rows) -> None:
+    """Draw how busy tensor cores and shared memory are in three rungs of each width; all rungs folded."""
+    if counted.empty:
+        return
 
-    def ends(group):
+    def ends(group: Rows) -> Rows:
         """Of a width's rungs: the first, the fastest that runs anywhere, the fastest of all."""
         portable = group[~group["impl"].isin(op.HOPPER)]
         picked = [group.index[0], portable["time_ns"].idxmin(), group["time_ns"].idxmin()]
         return group.loc[list(dict.fromkeys(picked))]
 
-    if len(counted):
-        names = {"head_dim": "Width", "impl": "Rung", "again": "Re-read", "tensor_pct": "Tensor cores %"}
-        names |= {"shared_pct": "Shared memory %", "busiest": "Busiest"}
-        forms = {"again": "{:,.0f}"} | dict.fromkeys(analysis.UNITS, "{:.0f}")
-        widths = [group for _, group in counted.groupby("head_dim")]
-        display.table(pd.concat([ends(group) for group in widths]), names, forms, f"On {gpu}")
-        text = ""
-        for group in widths:
-            first, last = group.iloc[0], group.loc[group["time_ns"].idxmin()]
-            stalls = last[[c for c in counted if c.startswith("stall_")]].astype(float)
-            text += (
-                f"- {last['head_dim']} wide, {last['impl']} reads everything {last['again']:,.0f} "
-                "times where "
-            )
-            text += f"{first['impl']} does {first['again']:,.0f} times. The longest stall of its warps, "
-            text += (
-                f"those that copy included: {ncu.METRICS[stalls.idxmax()].meaning}, "
-                f"{stalls.max():.1f} cycles an "
-            )
-            text += "instruction.\n"
-        display.say(text)
-        names |= {"issue_pct": "Issue slots %", "dram_pct": "DRAM %"}
-        display.fold("Every rung by its counters", [(counted, names, forms, f"On {gpu}")])
+    widths = dict(list(counted.groupby("head_dim")))
+    shown = pd.concat([ends(group) for group in widths.values()])
+    names = [f"{impl}, {width} wide" for impl, width in zip(shown["impl"], shown["head_dim"], strict=True)]
+    units = {"tensor_pct": "tensor cores", "shared_pct": "shared memory", "issue_pct": "issue slots"}
+    title = "How busy three rungs of each width keep an SM"
+    fig, ax = plot.figure("% of what the unit can do", "", title, height=0.9 + 0.5 * len(shown))
+    plot.grouped(ax, names, {name: shown[column] for column, name in units.items()})
+    fast = {width: ends(group).iloc[-1] for width, group in widths.items()}
+    said = [f"{fast[w]['impl']}, {w} wide, tensor cores {fast[w]['tensor_pct']:.0f}%" for w in widths]
+    plot.show(fig, f"{title}, by Nsight Compute on {gpu}: {'; '.join(said)}.")
+    text = ""
+    for width, group in widths.items():
+        first, last = group.iloc[0], fast[width]
+        text += (
+            f"- {width} wide, {first['impl']} reads keys, values, queries and outputs {first['again']:,.0f} "
+        )
+        text += f"times from L2, {last['impl']} {last['again']:,.0f} times"
+        rows = every[every["head_dim"].eq(width) & every["kind"].eq("own") & every["median_us"].notna()]
+        best = rows.loc[rows["tflop_s"].idxmax(), "impl"] if len(rows) else last["impl"]
+        text += f" ({best}, faster still, is not in this profile)" * (best not in set(group["impl"])) + ".\n"
+    display.say(text)
+    names = {"head_dim": "Width", "impl": "Rung", "again": "Re-read", "tensor_pct": "Tensor cores %"}
+    names |= {"shared_pct": "Shared memory %", "issue_pct": "Issue slots %", "dram_pct": "DRAM %"}
+    forms = {"again": "{:,.0f}"} | dict.fromkeys(analysis.UNITS, "{:.0f}")
+    display.fold(
+        "Every rung by its counters", [(counted, names | {"busiest": "Busiest"}, forms, f"On {gpu}")]
+    )
 
 
-def blocks_an_sm(every: Rows, width: int, ladder: list[Any], gpu: str) -> None:
-    """Show what a block takes and how many an SM holds, for three rungs of each width; all rungs folded."""
+def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
+    """Draw every rung's occupancy against its rate; what a block takes, folded."""
     budget = analysis.budgets(every, (256, width))
     budget["kib"] = budget["shared"] / 1024
-    names = {
-        "head_dim": "Width",
-        "impl": "Rung",
-        "registers": "Registers a thread",
-        "kib": "Shared memory (KiB)",
-    }
-    names |= {"blocks": "Blocks an SM", "occupancy": "Occupancy", "tflop_s": "Best TFLOP/s"}
-    forms = {"kib": "{:.0f}", "occupancy": "{:.0%}", "tflop_s": "{:,.0f}"}
-    shown = []
-    for _, group in budget.groupby("head_dim"):
-        picked = [group["occupancy"].idxmax(), *group.index[group["impl"] == ladder[1].name]]
-        shown.append(group.loc[list(dict.fromkeys([*picked, group["tflop_s"].idxmax()]))])
-    display.table(pd.concat(shown), names, forms, f"What a block takes, on {gpu}")
+    title = "Occupancy against speed"
+    fig, ax = plot.figure("occupancy (% of an SM's 64 warps)", "TFLOP/s", title, ylog=True, height=3.0)
+    ends = []
+    for k, (each, group) in enumerate(budget.groupby("head_dim")):
+        colour, marker = plot.COLOURS[k], plot.MARKERS[k]
+        ax.plot(100 * group["occupancy"], group["tflop_s"], marker, color=colour, label=f"{each} wide")
+        fast, full = (group.loc[group[name].idxmax()] for name in ("tflop_s", "occupancy"))
+        for row, words in ((fast, f"{each} wide: {fast['impl']}"), (full, full["impl"])):
+            at = (100 * row["occupancy"], row["tflop_s"])
+            above = 7 if k == 0 else -13
+            words_at = {"textcoords": "offset points", "fontsize": 8.5, "color": colour}
+            ax.annotate(words, at, (6, above), ha="left" if row is fast else "right", **words_at)
+        two = [f"{r['impl']} {r['occupancy']:.0%} and {r['tflop_s']:,.0f} TFLOP/s" for r in (fast, full)]
+        ends.append(f"{each} wide, {' against '.join(two)}")
+    ax.set_xlim(0, 100)
+    ax.margins(y=0.2)
+    ax.legend(fontsize=8.5, frameon=False)
+    plot.show(fig, f"{title} on {gpu}: {'; '.join(ends)}.")
     fast = budget.loc[budget["tflop_s"].idxmax()]
     if fast["occupancy"] < budget["occupancy"].max():
         display.say(
-            "**Occupancy is not the goal.** It is one way to have work while some warps "
-            "wait; asynchronous products and "
-            "asynchronous copies are another."
+            "**Occupancy is not the goal.** It is one way to have work while some warps wait; asynchronous "
+            "products and asynchronous copies are another."
         )
-    pairs = budget.groupby("limit", sort=False)["impl"].unique().items()
-    said = [f"{limit.replace(', ', ' and ')} for {', '.join(who)}" for limit, who in pairs]
-    display.say(f"The tightest limit: {'; '.join(said)}.")
-    heads = {"impl": "Rung", "threads": "Threads"} | {name: names[name] for name in list(names)[2:-1]}
-    inside = [(group, heads, forms, f"{width} wide") for width, group in budget.groupby("head_dim")]
-    display.fold("Every rung's budget", inside)
+    names = {"impl": "Rung", "threads": "Threads", "registers": "Registers a thread"}
+    names |= {"kib": "Shared memory (KiB)", "blocks": "Blocks an SM", "occupancy": "Occupancy"}
+    names |= {"limit": "Tightest limit", "tflop_s": "Best TFLOP/s"}
+    forms = {"kib": "{:.0f}", "occupancy": "{:.0%}", "tflop_s": "{:,.0f}"}
+    inside = [(group, names, forms, f"{each} wide") for each, group in budget.groupby("head_dim")]
+    display.fold("What a block of every rung takes", inside)
 
 
 def _gains(every: Rows, before: str, after: str) -> pd.DataFrame:
@@ -235,14 +257,11 @@ def _gains(every: Rows, before: str, after: str) -> pd.DataFrame:
     return (both[after] / both[before]).reset_index(name="gain")
 
 
-def packing_gain(every: Rows, gpu: str) -> None:
+def _packing_gain(every: Rows, gpu: str) -> str:
     """What packing any group of heads (rung 14) is worth over rung 11, by the size of the group."""
     gain = _gains(every, "11_tma", "14_pack_gqa")
     if gain.empty:
-        display.say(
-            "Rungs 11 and 14 are not recorded on one shape here, so what packing is worth stays open."
-        )
-        return
+        return "Rungs 11 and 14 are not recorded on one shape here, so what packing is worth stays open."
     group = gain["heads"] // gain["kv_heads"]
     text = (
         f"On the {gpu} rung 14 runs at {gain['gain'].min():.2f} to {gain['gain'].max():.2f} times the speed "
@@ -254,22 +273,27 @@ def packing_gain(every: Rows, gpu: str) -> None:
             f"; where the group of heads is no power of two, at {odd.min():.2f} to {odd.max():.2f}. "
             "Its tiles were chosen anew, too, so part of the rest is theirs"
         )
-    display.say(text + ".")
+    return text + "."
 
 
-def voting_gain(every: Rows, gpu: str) -> None:
+def _voting_gain(every: Rows, gpu: str) -> str:
     """What a vote in place of shuffles, and tiles by a law (rung 15), are worth over rung 14."""
     gain = _gains(every, "14_pack_gqa", "15_warp_vote")
     if gain.empty:
-        display.say("Rungs 14 and 15 are not recorded on one shape here.")
-        return
+        return "Rungs 14 and 15 are not recorded on one shape here."
     low, high, middle = gain["gain"].min(), gain["gain"].max(), gain["gain"].median()
     most = gain.loc[gain["gain"].idxmax()]
-    display.say(
+    return (
         f"On the {gpu} rung 15 runs at {low:.2f} to {high:.2f} times the speed of rung 14 over {len(gain)} "
         f"shapes, {middle:.2f} times in the middle, and the most on {most['seq']} queries of "
         f"{most['heads']} heads, {most['head_dim']} wide."
     )
+
+
+def gains_of_later_rungs(every: Rows, gpu: str) -> None:
+    """What rungs 14 and 15 are worth, folded."""
+    lines = [_packing_gain(every, gpu), _voting_gain(every, gpu)]
+    display.fold_items("What packing (rung 14) and the vote (rung 15) are worth", lines)
 
 
 def fastest_by_shape(every: Rows, ladder: list[Any], gpu: str) -> None:
@@ -331,8 +355,8 @@ def states_compared(here: Lab, gpu: str) -> None:
     """Show ours over the fastest peer's speed, rested and sustained."""
     both = states.duels(states.measured(here), "attention")
     title = f"Speed of ours over the fastest recorded peer's, {gpu}"
-    display.table(both, states.DUEL, states.DUEL_FORMATS, title)
     display.say(states.says(both))
+    display.table(both, states.DUEL, states.DUEL_FORMATS, title, folded=True)
 
 
 def goals(here: Lab, gpu: str) -> Rows:
@@ -378,7 +402,9 @@ def takeaway(sweep: Any, width: int, gpu: str) -> None:
     if len(own):
         text += f"- A head of {width} runs at {own['tflop_s'].iloc[0]:,.0f} TFLOP/s on the {gpu}"
         if len(peers):
-            text += f", torch's fastest kernel for it at {peers['tflop_s'].iloc[0]:,.0f}"
+            text += (
+                f", the fastest library's kernel, {peers['impl'].iloc[0]}, at {peers['tflop_s'].iloc[0]:,.0f}"
+            )
         text += ".\n"
     text += "- Every shape has a portable rung, too, which runs from Turing or Ampere on."
     display.say(text)

@@ -244,6 +244,36 @@ def bars(
         roof_line(ax, roof[1], f"{roof[0]} {number(roof[1])} {roof[2]}", vertical=True)
 
 
+def grouped(ax: Axes, names: Sequence[str], parts: Mapping[str, Any]) -> None:
+    """Draw a group of horizontal bars a name, the first on top: one for each of `parts` (label -> a value for
+    each name, in %), with its number at its end, and a key below. The axis ends at 100.
+    """
+    places, tall = np.arange(len(names)), 0.78 / max(1, len(parts))
+    for k, (label, values) in enumerate(parts.items()):
+        at = places + (k - (len(parts) - 1) / 2) * tall
+        widths = floats(values)
+        ax.barh(
+            at,
+            np.nan_to_num(widths),
+            tall,
+            color=_SHADES[k],
+            hatch=_HATCHES[k],
+            edgecolor="white",
+            label=label,
+        )
+        for y, width in zip(at, widths, strict=True):
+            if width == width:
+                ax.text(width + 1, float(y), f"{width:.0f}", va="center", fontsize=8)
+    ax.set_yticks(places, list(names))
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.set_xlim(0, 100)
+    ax.grid(False, axis="y")
+    fig = figure_of(ax)
+    if not fig.legends:
+        handles = ax.get_legend_handles_labels()
+        fig.legend(*handles, loc="outside lower center", ncols=len(parts), fontsize=8, frameon=False)
+
+
 # Shades for parts of a whole, with hatches that tell neighbours apart in grey.
 _SHADES = ("#0072B2", "#E69F00", "#56B4E9", "#D55E00", "#CFCFCF", "#009E73", "#CC79A7", "#8A8A8A", "#F0E442")
 _HATCHES = ("", "//", "", "\\\\", "", "..", "xx", "", "--")

@@ -8,6 +8,7 @@ A drawing with several frames is a still image of all of them in a notebook; the
 """
 
 from rooflab.view.diagram.by_block import blocks
+from rooflab.view.diagram.columns import holders
 from rooflab.view.diagram.crossings import crossings, in_a_row
 from rooflab.view.diagram.gates import gate_steps
 from rooflab.view.diagram.graphs import capture, two_clocks
@@ -34,6 +35,7 @@ __all__ = [
     "crossings",
     "dealt",
     "gate_steps",
+    "holders",
     "in_a_row",
     "launch",
     "layer",

@@ -1,0 +1,101 @@
+"""Who holds the outputs of a block's queries: columns dealt to warps or warpgroups, and the registers that
+each thread needs for its share.
+
+Rows, slices and threads come from the rungs' sources and launch rules.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from rooflab.errors import UsageError
+from rooflab.ops import Rung, attention
+from rooflab.ops.attention_tiles import tile_of
+from rooflab.view.diagram import svg
+from rooflab.view.diagram.svg import AMBER, GREY, Canvas, Drawing, shade, single
+from rooflab.words import counted
+
+MOST = 255  # registers that a thread may have
+_ARCH = "90"
+_WARP, _WARPGROUP = ("warp", 32), ("warpgroup", 128)
+
+
+class Share(NamedTuple):
+    """How a rung deals a head's columns: queries that share them, slices, who holds one and its threads."""
+
+    rung: Rung
+    queries: int
+    slices: int
+    holder: str
+    threads: int
+    scorers: int  # warpgroups beside them that only make scores
+
+    def registers(self, width: int) -> int:
+        """FP32 registers a thread for its outputs, of heads `width` wide."""
+        return self.queries * width // self.slices // self.threads
+
+
+def share_of(name: str, width: int, text: str | None = None) -> Share:
+    """A rung's share of heads `width` wide, by its source: HEAD_DIM divided by SLICES or by a number, and the
+    rows of whoever holds a slice. UsageError for a source that says neither.
+    """
+    rung = next(each for each in attention.LADDERS["attention"] if each.name == name)
+    text = rung.path.read_text(encoding="utf-8") if text is None else text
+    rows = re.search(r"constexpr int (?:\w+ = \d+, )?(?:QUERIES|ROWS) = (\d+)", text)
+    if not rows:
+        raise UsageError(f"{name} has no constant QUERIES or ROWS.")
+    divided = re.search(r"\b(?:WIDTH|HALF) = HEAD_DIM / (SLICES|\d+)", text)
+    by = divided[1] if divided else "1"
+    slices = tile_of(rung, width, _ARCH)[by] if by == "SLICES" else int(by)
+    holder, threads = _WARPGROUP if "wgmma" in text else _WARP
+    scorers = 1 if re.search(r"one warpgroup scores", rung.idea) else 0
+    return Share(rung, int(rows[1]), slices, holder, threads, scorers)
+
+
+def holders(
+    width: int,
+    names: tuple[str, ...] = (
+        "7_mma_32_rows",
+        "8_head_dim_slices",
+        "10_paired_warpgroups",
+        "12_warp_specialised",
+    ),
+) -> Drawing:
+    """Of rungs, the outputs of the queries that are worked on together: who holds which columns, and how many
+    registers a thread that takes.
+    """
+    canvas, left, wide, y, said = Canvas(), 96.0, 300.0, 0.0, []
+    canvas.text(left, y + 12, f"outputs of some queries, {width} columns", svg.SMALL)
+    canvas.text(left + wide + 12, y + 12, "registers a thread", svg.SMALL)
+    y += 20
+    for name in names:
+        share = share_of(name, width)
+        each, tall = share.registers(width), 30.0 if share.queries < 64 else 46.0
+        number = name.partition("_")[0]
+        canvas.text(0, y + 14, f"rung {number}", bold=True)
+        canvas.text(0, y + 28, f"{share.queries} queries", svg.SMALL)
+        part = wide / share.slices
+        fits = each < MOST
+        for k in range(share.slices):
+            columns, x, fill = width // share.slices, left + k * part, shade(8 * k) if fits else GREY
+            label = f"{share.holder} {k + share.scorers}"
+            if tall < 40:
+                canvas.cell(x, y, part, tall, label, fill, 12)
+                continue
+            canvas.rect(x, y, part, tall, fill)
+            canvas.text(x + part / 2, y + tall / 2 - 3, label, 12, "middle", svg.on(fill))
+            span = f"columns {k * columns} to {(k + 1) * columns - 1}"
+            canvas.text(x + part / 2, y + tall / 2 + 12, span, svg.SMALL, "middle", svg.on(fill))
+        words = f"{each}" if fits else f"{each}: more than {MOST}"
+        canvas.text(left + wide + 12, y + 15, words, svg.TEXT, bold=True)
+        canvas.text(left + wide + 12, y + 30, "fits" if fits else "does not fit", svg.SMALL)
+        y += tall
+        if share.scorers:
+            canvas.cell(left, y + 4, wide, 22, f"{share.holder} 0: the scores of these queries", AMBER, 12)
+            y += 26
+        y += 14
+        who = counted(share.slices, share.holder)
+        said.append(f"in rung {number} by {who}, {share.queries} queries, {each} registers a thread")
+    says = f"{width} columns of outputs are held {'; '.join(said)}. A thread has at most {MOST}."
+    return single(f"Who holds {width} columns of outputs", says, canvas)

@@ -38,6 +38,8 @@ def all_of(here):
         "in a row": diagram.in_a_row([("a store", 1), ("a load", 2), ("a sum over both GPUs, two shots", 4)]),
         "dealt": diagram.dealt([("few", 32), ("many", 384), ("one more", 133), ("even", 264)], 132, "Blocks"),
         "two clocks": diagram.two_clocks(14.0, 10.0),
+        "slots": diagram.slots(4),
+        "tokens share a tile": diagram.tokens_share_a_tile(),
         "split k": diagram.split_k(),
         "nibbles": diagram.nibbles(),
         "to half": diagram.to_half(),

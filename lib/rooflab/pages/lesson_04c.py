@@ -89,7 +89,8 @@ def bounds_by_batch(
     table = pd.DataFrame([bounds(*drawn, b) for b in some], columns=list(names)[:4])
     table["gain"] = table["fp16"] / table["ours"]
     forms = dict.fromkeys(("math", "ours", "fp16"), "{:,.1f}") | {"gain": "{:.2f}"}
-    display.table(table, names, forms, f"{drawn[0]} × {drawn[1]}, by the measured roofs of {gpu}")
+    title = f"The bounds of {drawn[0]} × {drawn[1]} by the measured roofs of {gpu}"
+    display.table(table, names, forms, title, folded=True)
     return some, table
 
 
@@ -147,14 +148,15 @@ def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) ->
             first, *_, last = [*run] * 2
             yield f"{rung} ({first})" if first == last else f"{rung} ({first} to {last})"
 
-    table = pd.DataFrame({"shape": [f"{n}×{k}" for n, k in shapes]})
-    table["spans"] = [", ".join(spans(n, k)) for n, k in shapes]
-    names = {"shape": "n × k", "spans": "Rung (batches)"}
-    display.table(table, names, {}, f"For {gpu}")
     picked = pd.Series([pick(n, k, batch) for n, k in shapes for batch in batches]).value_counts()
     main, rest = picked.index[0], [f"{rung} at {points}" for rung, points in picked.iloc[1:].items()]
-    text = f"**Rung {main} is chosen at {picked.iloc[0]} of {picked.sum()} points"
-    display.say(text + (f"**; {', '.join(rest)}." if rest else "**."))
+    text = (
+        "The **dispatcher** picks a rung for a shape, a batch and a GPU, from a table of what was fastest in "
+    )
+    text += f"tuning. For the {gpu} it picks rung {main} at {picked.iloc[0]} of {picked.sum()} points"
+    display.say(text + (f", {', '.join(rest)}." if rest else "."))
+    lines = [f"{n} × {k}: {', '.join(spans(n, k))}" for n, k in shapes]
+    display.fold_items("Which rung at which number of tokens", lines)
 
 
 def gated_points(shapes: list[Any], batches: list[Any], here: Lab, rungs: Any) -> tuple[Rows, dict[str, Any]]:
@@ -164,7 +166,7 @@ def gated_points(shapes: list[Any], batches: list[Any], here: Lab, rungs: Any) -
     rows["who"] = rows["impl"].where(rows["kind"] != "own", "ours")
     titles = {"torch.matmul": "FP16 cuBLAS", study.TINYGEMM: "tinygemm", study.TWO_OP: "two-op"}
     rows["who"] = rows["who"].replace(titles)
-    rows["shape"] = [f"{n}×{k}" for n, k in zip(rows["n"], rows["k"], strict=True)]
+    rows["shape"] = [f"{n} × {k}" for n, k in zip(rows["n"], rows["k"], strict=True)]
     rows["of"] = rows["error"] / rows["error_budget"]
     judged = rows.groupby("who", sort=False).agg(points=("of", "size"), most=("of", "max"))
     over = judged.index[~(judged["most"] <= 1)]
@@ -264,7 +266,7 @@ def states_compared(here: Lab, gpu: str) -> None:
     """Show the duel with the fastest peer, rested and sustained."""
     both = states.duels(states.measured(here), "int4")
     title = f"Speed of ours over the fastest recorded peer's, {gpu}"
-    display.table(both, states.DUEL, states.DUEL_FORMATS, title)
+    display.table(both, states.DUEL, states.DUEL_FORMATS, title, folded=True)
     display.say(states.says(both))
 
 
@@ -280,16 +282,16 @@ def large_batches(shapes: list[Any], here: Lab, titles: dict[str, Any]) -> tuple
         source = display.borrowed(here, "no product of ours of so many tokens was measured")
         wide = measured(source)
     wide["who"] = wide["impl"].where(wide["kind"] != "own", "ours").replace(titles)
-    wide["shape"] = [f"{n}×{k}" for n, k in zip(wide["n"], wide["k"], strict=True)]
+    wide["shape"] = [f"{n} × {k}" for n, k in zip(wide["n"], wide["k"], strict=True)]
     beyond = wide.pivot(index=["shape", "batch"], columns="who", values="median_us")
-    beyond = beyond.reindex([f"{n}×{k}" for n, k in shapes], level="shape").reset_index()
+    beyond = beyond.reindex([f"{n} × {k}" for n, k in shapes], level="shape").reset_index()
     ours = wide[wide["kind"] == "own"].set_index(["shape", "batch"])
     places = pd.MultiIndex.from_frame(beyond[["shape", "batch"]])
     beyond["rate"] = ours["tflop_s"].reindex(places).to_numpy()
     for name, other in (("gain", "FP16 cuBLAS"), ("two", "two-op")):
         beyond[name] = beyond[other] / beyond["ours"]
     table = beyond.pivot(index="shape", columns="batch", values="gain").reindex(
-        [f"{n}×{k}" for n, k in shapes]
+        [f"{n} × {k}" for n, k in shapes]
     )
     table.columns = [f"b{batch}" for batch in table.columns]
     names = {"shape": "n × k"} | {name: f"{name[1:]} tokens" for name in table}
@@ -321,7 +323,7 @@ def busy_units(here: Lab, shapes: list[Any], gpu: str) -> Rows:
     wanted = [c for c in wanted if c in asked]
     seen = here.profile("int4", wanted, tool, metrics)
     of = seen["case"].map({c.id: c for c in wanted})
-    seen["shape"] = [f"{c.n}×{c.k}" for c in of]
+    seen["shape"] = [f"{c.n} × {c.k}" for c in of]
     seen["batch"] = [c.batch for c in of]
     waits = {"stall_long_scoreboard": "memory", "stall_short_scoreboard": "shared memory"}
     waits |= {"stall_barrier": "barriers", "stall_wait": "the instruction before"}
@@ -334,7 +336,7 @@ def busy_units(here: Lab, shapes: list[Any], gpu: str) -> Rows:
     names |= {"tensor_pct": "Tensor busy %", "slot": "Slots used %"}
     names |= {"waits": "Waits most for"}
     forms = dict.fromkeys((*numbers, "slot"), "{:.0f}")
-    display.table(seen, names, forms, f"ncu on {gpu}")
+    display.table(seen, names, forms, f"Busy units, counted by ncu on {gpu}", folded=True)
     return seen
 
 
@@ -345,12 +347,12 @@ def gap_explained(seen: Rows) -> None:
         few, many = (seen[seen["batch"] == b] for b in (1, seen["batch"].max()))
         one, other = few.loc[few["dram_pct"].idxmax()], many.loc[many["dram_pct"].idxmax()]
         busiest = max(other["dram_pct"], other["tensor_pct"], 100 * other["issue_active"])
-        text = f"**On {one['shape']} DRAM is {one['dram_pct']:.0f} % busy at batch 1; at batch "
-        text += f"{other['batch']} no unit is busier than {busiest:.0f} %.** "
+        text = f"**On {one['shape']} DRAM is {one['dram_pct']:.0f}% busy at batch 1; at batch "
+        text += f"{other['batch']} no unit is busier than {busiest:.0f}%.** "
         if busiest < 80:
             text += "The steps wait for each other: weights must arrive before they are unpacked, and be "
             text += "unpacked before they are multiplied. With "
-            text += f"{other['occupancy_pct']:.0f} % of the warps that an SM could hold there are few others "
+            text += f"{other['occupancy_pct']:.0f}% of the warps that an SM could hold there are few others "
             text += "to fill the gaps. "
         text += "More tokens make each step longer: x takes shared memory away from weights in flight."
     display.say(text)
@@ -396,5 +398,5 @@ def explore(read_roof: float, peak: float, rows: Rows, gpu: str, here: Lab, draw
         bound=bound,
         measure=explorer.measurer(here),
         ylog=True,
-        start={"who": "ours", "shape": f"{drawn[0]}×{drawn[1]}"},
+        start={"who": "ours", "shape": f"{drawn[0]} × {drawn[1]}"},
     )

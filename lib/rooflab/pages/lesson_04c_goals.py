@@ -30,7 +30,7 @@ def goals(here: Lab, rows: Rows, gpu: str) -> tuple[list[Any], Rows]:
     names = {"group": "Kind", "what": "What", "bars": "Asked"}
     names |= {"measured": "Reached", "met": "Met"}
     board["bars"] = board["bars"].str.replace(" ", " ")
-    display.table(board, names, {}, f"Judged on {gpu}")
+    display.table(board, names, {}, f"Every floor and aim, judged on {gpu}", folded=True)
     return goals, board
 
 
@@ -73,7 +73,7 @@ def possible_gains(
         moved = roofline.gemm_bytes(batch, n, k, WEIGHT_BYTES["int4_g128"])
         least = start + roofline.bound(moved, roofline.gemm_flops(batch, n, k), read_roof, peak).us
         fp16 = times["FP16 cuBLAS"][n, k, batch]
-        return [f"{n}×{k}", batch, fp16, least, fp16 / least, gain[n, k, batch]]
+        return [f"{n} × {k}", batch, fp16, least, fp16 / least, gain[n, k, batch]]
 
     points = [(n, k, batch) for n, k in shapes if (n, k) in analysis.LARGE for batch in batches]
     points = [limits(*point) for point in points if point in gain.index]
@@ -82,7 +82,8 @@ def possible_gains(
     table = points.pivot(index="batch", columns="shape", values="of")[points["shape"].unique()]
     table = table[table.index.isin((1, 16, 32, 64))]
     names = {"batch": "Batch"} | {shape: shape for shape in table}
-    display.table(table.reset_index(), names, {}, f"Gain over FP16, of the most there is, on {gpu}")
+    title = f"Gain over FP16, of the most there is, on {gpu}"
+    display.table(table.reset_index(), names, {}, title, folded=True)
     return points
 
 

@@ -17,6 +17,7 @@ from rooflab.view.diagram.layers import layer, ways
 from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
 from rooflab.view.diagram.number_lines import Line, number_lines
 from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring, wgmma_steps
+from rooflab.view.diagram.sharing import slots, tokens_share_a_tile
 from rooflab.view.diagram.split import split_layer
 from rooflab.view.diagram.svg import Canvas, Drawing
 from rooflab.view.diagram.tiles import accumulators, attention_tiles, online_softmax
@@ -48,10 +49,12 @@ __all__ = [
     "q8_layouts",
     "ring",
     "row_loads",
+    "slots",
     "sms_at_work",
     "split_k",
     "split_layer",
     "to_half",
+    "tokens_share_a_tile",
     "two_clocks",
     "ways",
     "wgmma_steps",

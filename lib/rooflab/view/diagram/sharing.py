@@ -1,0 +1,122 @@
+"""How tokens share what was read of a matrix: a tile in one instruction, and a ring of slots filled ahead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rooflab.errors import UsageError
+from rooflab.paths import KERNELS
+from rooflab.view.diagram import svg
+from rooflab.view.diagram.svg import AMBER, GREY, NONE, SKY, Canvas, Drawing, shade, single
+from rooflab.words import counted
+
+_PTX = KERNELS / "common" / "ptx.cuh"
+
+
+def product_of(name: str = "mma_m16n8k16_f16", file: Path = _PTX) -> tuple[int, int, int]:
+    """(m, n, k) of a warp's matrix product, as its instruction in the source has them."""
+    body = file.read_text(encoding="utf-8").partition(f"void {name}(")[2].partition("\n}")[0]
+    found = re.search(r"\.m(\d+)n(\d+)k(\d+)\.", body)
+    if not found:
+        raise UsageError(f"{file.name} has no {name} with an mma instruction.")
+    m, n, k = map(int, found.groups())
+    return m, n, k
+
+
+def tokens_share_a_tile(tokens: Sequence[int] = (1, 4, 8), file: Path = _PTX) -> Drawing:
+    """One tile of weights times the columns of x of so many tokens, a picture each: which sums come of it,
+    and how many instructions of a warp it takes on the CUDA cores and on the tensor cores.
+    """
+    m, n, k = product_of(file=file)
+    canvas, said, size = Canvas(), [], 4.6
+    pitch = svg.WIDTH / len(tokens)
+    for place, count in enumerate(tokens):
+        left, top = place * pitch, 46.0
+        scalar, products = m * k * count // svg.LANES, -(-count // n)
+        canvas.text(left, 12, counted(count, "token"), bold=True)
+        x = left
+        for wide, name in ((k, "weights"), (n, "x"), (n, "sums")):
+            canvas.text(x + wide * size / 2, top - 5, name, svg.SMALL, "middle")
+            high = k if name == "x" else m
+            for column in range(wide):
+                used = name == "weights" or column < count
+                fill = GREY if name == "weights" else shade(10 + 20 * column // n) if used else NONE
+                canvas.cells([(x + column * size, top)], size, high * size, fill)
+            canvas.cells([(x, top + row * size) for row in range(high)], wide * size, size, NONE)
+            x += wide * size
+            if name != "sums":
+                canvas.text(x + 7, top + m * size / 2 + 5, {"weights": "×", "x": "="}[name], 14, "middle")
+                x += 14
+        y = top + m * size + 18
+        canvas.text(left, y, f"CUDA cores: {counted(scalar, 'instruction')}", svg.SMALL + 1)
+        canvas.text(left, y + 16, f"tensor cores: {counted(products, 'instruction')}", svg.SMALL + 1)
+        said.append(f"{counted(count, 'token')}: {scalar} or {products}")
+    canvas.text(
+        0, canvas.height + 18, f"A white column is computed all the same: the instruction has {n} of them."
+    )
+    says = f"A tile of {m} × {k} weights is read once and multiplied by a column of x for each token. "
+    says += f"Instructions of a warp on CUDA cores, or on tensor cores, for {'; '.join(said)}."
+    return single(f"One tile of {m} × {k} weights serves up to {n} tokens", says, canvas)
+
+
+class Slot(NamedTuple):
+    """What one group of k does in its slot: when its copy starts and arrives, and when it was used."""
+
+    slot: int
+    starts: float
+    arrives: float
+    used: float
+    done: float
+
+
+def schedule(stages: int, groups: int, copy: float, use: float = 1.0) -> list[Slot]:
+    """When a ring of `stages` slots copies and uses each of `groups` groups: a copy takes `copy` steps and
+    starts once its slot was read; a group is used, for `use` steps, once it has arrived and the one before is
+    done.
+    """
+    found: list[Slot] = []
+    for group in range(groups):
+        starts = found[group - stages].done if group >= stages else 0.0
+        arrives = starts + copy
+        used = max(arrives, found[-1].done if found else 0.0)
+        found.append(Slot(group % stages, starts, arrives, used, used + use))
+    return found
+
+
+def slots(stages: int, groups: int = 8, copy: float = 3.0) -> Drawing:
+    """A ring of slots over time, below one slot alone: what is copied into each and when it is multiplied."""
+    runs = [(count, schedule(count, groups, copy)) for count in (1, stages)]
+    canvas, left, y, ends = Canvas(), 66.0, 0.0, []
+    unit = (svg.WIDTH - left) / runs[0][1][-1].done
+    for count, run in runs:
+        ends.append(run[-1].done)
+        words = f"{counted(count, 'slot')}: {counted(groups, 'group')} in {ends[-1]:g} steps"
+        canvas.text(0, y + 12, words, bold=True)
+        y += 20
+        for slot in range(count):
+            canvas.text(0, y + 16, f"slot {slot}", svg.SMALL)
+            for group, one in enumerate(run):
+                if one.slot != slot:
+                    continue
+                x, at = left + one.starts * unit, left + one.used * unit
+                canvas.cell(x, y, (one.arrives - one.starts) * unit, 22, f"copy {group}", GREY)
+                if one.used > one.arrives:
+                    canvas.cell(x + copy * unit, y, (one.used - one.arrives) * unit, 22, "full", SKY)
+                canvas.cell(at, y, (one.done - one.used) * unit, 22, f"× {group}", AMBER)
+            y += 25
+        y += 14
+    canvas.cell(0, y, 12, 12, "", AMBER)
+    canvas.text(
+        18,
+        y + 11,
+        f"multiplied; then the slot is empty, and its next copy starts. A copy takes {copy:g} steps here.",
+    )
+    says = (
+        f"With one slot a copy waits for the product before it, and {groups} groups take {ends[0]:g} steps; "
+        f"with {stages} slots copies run ahead, and they take {ends[1]:g}. Here a copy takes {copy:g} steps "
+        "and a product one."
+    )
+    return single("A ring of slots: copy ahead, multiply behind", says, canvas)

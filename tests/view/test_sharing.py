@@ -1,0 +1,31 @@
+"""A tile that tokens share, and a ring of slots: computed from an instruction and from a rung's stages."""
+
+import pytest
+from rooflab.errors import UsageError
+from rooflab.view import diagram
+from rooflab.view.diagram import sharing
+
+
+def test_the_tile_is_that_of_the_instruction(tmp_path):
+    assert sharing.product_of() == (16, 8, 16)
+    drawing = diagram.tokens_share_a_tile((1, 8))
+    assert "1 token: 8 or 1; 8 tokens: 64 or 1" in drawing.says
+    changed = tmp_path / "ptx.cuh"
+    changed.write_text(
+        sharing._PTX.read_text().replace("mma.sync.aligned.m16n8k16.", "mma.sync.aligned.m16n16k16.")
+    )
+    assert "serves up to 16 tokens" in diagram.tokens_share_a_tile((1, 8), changed).title
+    changed.write_text("")
+    with pytest.raises(UsageError, match="no mma_m16n8k16_f16"):
+        sharing.product_of(file=changed)
+
+
+def test_a_ring_hides_copies_and_one_slot_cannot():
+    alone, ring = (sharing.schedule(stages, 8, 3.0) for stages in (1, 4))
+    assert alone[-1].done == 8 * 4.0 and ring[-1].done == 11.0
+    for group, one in enumerate(ring):
+        assert one.slot == group % 4 and one.used >= one.arrives == one.starts + 3.0
+        if group >= 4:
+            assert one.starts == ring[group - 4].done, "a slot is filled again once it was read"
+    assert "take 32 steps; with 4 slots copies run ahead, and they take 11" in diagram.slots(4).says
+    assert diagram.slots(2).svg() != diagram.slots(4).svg()

@@ -21,9 +21,23 @@ from rooflab.pages import lesson_05c
 from rooflab.paths import KERNELS
 from rooflab.records.fingerprint import fresh
 from rooflab.records.store import Store
-from rooflab.studies import drawn, traces
+from rooflab.studies import drawn, mmq, traces
 from rooflab.view import diagram
-from rooflab.view.diagram import columns, graphs, layers, memory, over_time, report, split, svg, tiles, words
+from rooflab.view.diagram import (
+    columns,
+    graphs,
+    issue,
+    layers,
+    memory,
+    over_time,
+    report,
+    split,
+    svg,
+    tiles,
+    words,
+)
+
+CHIPS = [device.get("rtx-4090"), device.get("h200")]
 
 
 def all_of(here):
@@ -49,6 +63,7 @@ def all_of(here):
         "softmax": diagram.online_softmax(),
         "banks": diagram.banks(),
         "holders": diagram.holders(512),
+        "issue slots": diagram.issue_slots(CHIPS, halves=CHIPS[1:]),
         "ring": diagram.ring(takes),
         "pipeline": diagram.pipeline(takes),
         "wgmma_steps": diagram.wgmma_steps(takes),
@@ -168,6 +183,19 @@ def test_columns_are_dealt_as_the_sources_say():
     assert columns.share_of("10_paired_warpgroups", 512, source).registers(512) == 64
     with pytest.raises(UsageError, match="no constant QUERIES or ROWS"):
         columns.share_of("10_paired_warpgroups", 512, "")
+
+
+def test_tensor_cores_wait_where_scaling_takes_longer(monkeypatch):
+    slow, fast = (issue.busy(chip) for chip in CHIPS)
+    assert slow[1] == slow[0] and slow[2] == 1.0, "scaling fits into the product's time"
+    assert fast[1] == 3 and fast[2] == pytest.approx(mmq.issue_bound(CHIPS[1], 3) / CHIPS[1].int8_tensor)
+    assert issue.busy(CHIPS[1], halves=True)[2] == 1.0
+    drawn_before = diagram.issue_slots(CHIPS).svg()
+    monkeypatch.setattr(issue, "STEPS", ("convert", "× +"))
+    assert diagram.issue_slots(CHIPS).svg() != drawn_before
+    assert issue.busy(CHIPS[1])[1] == 2
+    with pytest.raises(UsageError, match="at least one chip"):
+        diagram.issue_slots([])
 
 
 def test_another_stride_changes_the_sectors(monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,10 +12,10 @@ from rooflab.analysis import q8_0, states
 from rooflab.hardware import device
 from rooflab.lab import Lab
 from rooflab.ops import stream_k
-from rooflab.pages import Opening, Rows, one_line
+from rooflab.pages import Opening, Rows
 from rooflab.studies import mmq as study
 from rooflab.studies.q8_0 import TOLERANCE, WEIGHT_BYTES
-from rooflab.view import display, explorer, page, plot
+from rooflab.view import diagram, display, explorer, page, plot
 
 _SCALING = 3  # instructions for a block's sum: convert, multiply, multiply-add
 _SLOTS = "Issue slots per result"
@@ -31,21 +32,17 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
     exact = own[~own["impl"].map(study.takes_halves)].sort_values("median_us")
     int8 = known.get("int8_tensor", float("nan"))
     best = exact.iloc[0]
-    answer = (
-        f"On the {gpu} exact int8 blocks reach {best['tflop_s']:,.0f} TOP/s, "
-        f"{best['tflop_s'] / int8:.0%} of the int8 "
-    )
-    answer += "roof"
-    if here.spec and study.room(here.spec) < _SCALING:
-        answer += f": scaling a block's sum takes {_SCALING} instructions, and an SM can issue "
-        answer += f"{study.room(here.spec):.1f} in the time of the block's product"
+    answer = f"Where an SM can issue the {_SCALING} instructions that scale a block's sum while its tensor "
+    answer += "cores make the next one. "
+    if here.spec:
+        answer += f"{gpu}: {study.room(here.spec):.1f} instructions in that time, so exact int8 reaches "
+    else:
+        answer += f"{gpu}: exact int8 reaches "
+    answer += f"{best['tflop_s']:,.0f} TOP/s, {best['tflop_s'] / int8:.0%} of the int8 roof"
     if len(halves) and "fp16_tensor" in known:
         rate = halves["tflop_s"].iloc[0]
-        answer += (
-            f". Weights that the kernel turns into FP16 first reach {rate:,.0f} TFLOP/s, "
-            f"{rate / known['fp16_tensor']:.0%} of "
-        )
-        answer += "the FP16 roof"
+        answer += f"; weights that the kernel turns into FP16 first reach {rate:,.0f} TFLOP/s, "
+        answer += f"{rate / known['fp16_tensor']:.0%} of the FP16 roof"
     able = (
         "tell from a datasheet how many instructions a kernel may spend beside its tensor products",
         "say which lane holds which element of an mma's result",
@@ -53,7 +50,13 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
     )
     title = f"Q8_0 × {tokens} tokens"
     fig, _ = page.ladder(own, gpu, ("int8", int8, "TFLOP/s"), title, y="tflop_s")
+    (ax,) = fig.axes
+    ax.set_xlabel("TOP/s (int8) and TFLOP/s (FP16)")
+    for text, name in zip(ax.texts, own["impl"], strict=False):
+        if not study.takes_halves(name):
+            text.set_text(text.get_text().replace("TFLOP/s", "TOP/s"))
     said = plot.caption(exact, gpu, f"{title}, int8 rungs", ("int8", int8, "TFLOP/s"), y="tflop_s")
+    said = said.replace("TFLOP/s", "TOP/s")
     if len(halves) and "fp16_tensor" in known:
         roof = ("FP16", known["fp16_tensor"], "TFLOP/s")
         _as_halves(fig, own, roof[1])
@@ -72,21 +75,10 @@ def _as_halves(fig: Figure, own: Rows, roof: float) -> None:
     ax.texts[-1].set_color(_HALVES_COLOUR)
 
 
-def run_facts(gpu: str, here: Lab, int8: float, n: int, k: int, tokens_asked: int) -> None:
-    """The facts of the run, in one line."""
-    facts = {
-        "GPU": gpu,
-        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
-        "Run": here.run_of("mmq")["run"],
-        "int8 roof": f"{int8:,.0f} TOP/s, measured: torch._int_mm, no scales",
-        "FP16 roof": f"{here.roof['fp16_tensor'].value:,.0f} TFLOP/s, measured: cuBLAS",
-        "The product": f"{n} × {k} by {tokens_asked} tokens",
-    }
-    one_line(facts)
-
-
 def slots_by_gpu() -> Rows:
-    """Show the issue slots beside the int8 peak of several GPUs; the table."""
+    """Draw issue slots beside the tensor cores for three ways; those of several GPUs, folded; the table."""
+    fast, slow = device.get("h200"), device.get("rtx-4090")
+    diagram.issue_slots((slow, fast), halves=(fast,)).show()
     chips = []
     for name in ("h200", "a100-80gb", "rtx-4090", "rtx-3090", "t4"):
         chip = device.get(name)
@@ -97,28 +89,8 @@ def slots_by_gpu() -> Rows:
     chips = pd.DataFrame(chips, columns=columns)
     forms = dict.fromkeys(columns[2:], "{:,.0f}") | {_SLOTS: "{:.1f}"}
     caption = "Issue slots while the tensor cores make one result, and TOP/s"
-    display.table(chips, dict(zip(columns, columns, strict=True)), forms, caption)
+    display.table(chips, dict(zip(columns, columns, strict=True)), forms, caption, folded=True)
     return chips
-
-
-def slots_drawn() -> None:
-    """Draw what instructions of scaling leave of the int8 peak."""
-    tall, wide = device.get("h200"), device.get("rtx-4090")
-    each = [1, 1.5, 2, 3, 4, 6, 8]
-    title = "What scaling leaves of the int8 peak"
-    label = "instructions for each block's result"
-    fig, ax = plot.figure(label, "TOP/s", title, xlog=True, ylog=True)
-    for chip in (tall, wide):
-        bounds = [study.issue_bound(chip, count) for count in each]
-        plot.series(ax, each, bounds, label=f"{chip.name}, int8")
-        half = f"{chip.name}, FP16 {chip.fp16_tensor:,.0f}"
-        plot.roof_line(ax, chip.fp16_tensor, half, where="right")
-    ax.set_xticks(each, [f"{count:g}" for count in each])
-    plot.round_ticks(ax)
-    plot.label_ends(ax)
-    left = [study.issue_bound(chip, 3) / chip.int8_tensor for chip in (tall, wide)]
-    text = f"{title}, by datasheet: at 3 instructions {left[0]:.0%} on the {tall.name}, "
-    plot.show(fig, text + f"{left[1]:.0%} on the {wide.name}.")
 
 
 def exactness(here: Lab) -> None:
@@ -138,19 +110,52 @@ def exactness(here: Lab) -> None:
     display.say(f"{says}. Against activations as they were, none is off by more than {furthest:.2%}.")
 
 
-def ladder_times(here: Lab, tokens: int, n: int, k: int) -> Rows:
-    """Show every rung's error, time and gain over the rung below it; the rows."""
+def ladder(here: Lab, tokens: int, n: int, k: int) -> Rows:
+    """The rows of the ladder and its peers at one product, with their gain over the row above."""
     rows = here.measure("mmq", study.ladder(tokens, n, k))
     rows = rows[~rows["options"].str.contains("scale_bytes", na=False)].copy()
     rows["off"] = (rows["error"] / rows["error_budget"]).fillna(0)
     own = rows["kind"] == "own"
     rows["gain"] = (rows["median_us"].shift() / rows["median_us"]).where(own & own.shift(fill_value=False))
+    return rows
+
+
+# What each rung changes, between its name and what that was worth.
+_CHANGES = {
+    "2_prefetch": "loads the next block's bytes into registers before it multiplies this one",
+    "3_wide": "changes one constant: a tile has 128 tokens instead of 64, so weights are read half as often",
+    "4_cp_async": "copies with `cp.async`, straight from memory to shared memory, several tiles ahead. Such "
+    "a copy wants aligned addresses, and blocks of 34 bytes rarely start at one, so the weights come as the "
+    "planes of [part 05](05_q8_0.ipynb)",
+    "5_large_tiles": "gives each warp a larger tile, so that fewer fragments are loaded for a product, and "
+    "scales with two instructions",
+    "6_wgmma": "is for Hopper: one group of warps copies while the others multiply int8 with wgmma and scale",
+}
+
+
+def rungs_said(rows: Rows, names: Sequence[str]) -> None:
+    """Say what each of these rungs changes, and what that was worth."""
+    by, said = rows.set_index("impl"), []
+    for name in names:
+        number = name.partition("_")[0]
+        line = f"**Rung {number}** ([source](../kernels/mmq/{name}.cu)) {_CHANGES[name]}"
+        if name in by.index:
+            worth = (
+                display.speed(by.loc[name, "gain"]) if by.loc[name, "gain"] == by.loc[name, "gain"] else ""
+            )
+            line += f": {by.loc[name, 'tflop_s']:,.0f} TOP/s" + (f", {worth}" if worth else "")
+        said.append(f"- {line}.")
+    display.say("\n".join(said))
+
+
+def ladder_times(rows: Rows, gpu: str) -> None:
+    """Show every rung's error, time and gain over the one below it, folded."""
     names = {"impl": "Rung or peer", "off": "Error ÷ allowed"}
     names |= {"predicted_us": "By datasheet (µs)", "median_us": "Median (µs)"}
-    names |= {"tflop_s": "TOP/s", "gain": "× the row above", "registers": "Registers"}
+    names |= {"tflop_s": "TOP/s or TFLOP/s", "gain": "× the row above", "registers": "Registers"}
     forms = dict.fromkeys(("predicted_us", "median_us", "tflop_s"), "{:,.0f}")
-    display.table(rows, names, forms | {"off": "{:.0%}", "gain": "{:.2f}"}, f"On the {here.run['gpu']}")
-    return rows
+    caption = f"Every rung and peer on the {gpu}"
+    display.table(rows, names, forms | {"off": "{:.0%}", "gain": "{:.2f}"}, caption, folded=True)
 
 
 def fastest(rows: Rows, names_of: list[Any]) -> tuple[Rows, Rows]:
@@ -175,8 +180,8 @@ def states_compared(here: Lab, gpu: str) -> None:
     """Show the duel with the fastest peer, rested and sustained."""
     both = states.duels(states.measured(here), "mmq", formats=True)
     title = f"Speed of ours over the fastest recorded peer's, {gpu}"
-    display.table(both, states.DUEL, states.DUEL_FORMATS, title)
     display.say(states.says(both))
+    display.table(both, states.DUEL, states.DUEL_FORMATS, title, folded=True)
 
 
 def divided_along_k(here: Lab, gpu: str) -> None:
@@ -189,10 +194,11 @@ def divided_along_k(here: Lab, gpu: str) -> None:
     fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, height=2.8)
     for (n, k), mine in found.groupby(["n", "k"], sort=False):
         plot.series(ax, mine["batch"], mine["gain"], label=f"{n} × {k}")
-    plot.roof_line(ax, 1.0, "level")
+    ax.axhline(1.0, color=plot.ROOF_COLOUR, linewidth=1)
+    ax.set_ylim(min(0.7, 0.95 * found["gain"].min()), 1.05 * found["gain"].max())
     ticks = [batch for batch in (8, 16, 32, 64, 128, 256, 512, 1024, 2048) if batch <= found["batch"].max()]
     ax.set_xticks(ticks, ticks)
-    plot.label_ends(ax)
+    ax.legend(fontsize=8.5, frameon=False, loc="upper right")
     best, worst = (found.loc[at(found["gain"])] for at in (pd.Series.idxmax, pd.Series.idxmin))
     ends = [f"{row['gain']:.2f} at {row['n']} × {row['k']}, {row['batch']} tokens" for row in (worst, best)]
     plot.show(fig, f"{title} on {gpu}: {len(found)} points, from {ends[0]}, to {ends[1]}.")
@@ -200,7 +206,7 @@ def divided_along_k(here: Lab, gpu: str) -> None:
     by = by.reindex([q8_0.IDLE, q8_0.WIDER, q8_0.NEITHER]).dropna().reset_index()
     names = {"where": "Where", "size": "Products", "min": "Least", "median": "Median", "max": "Most"}
     forms = {"size": "{:.0f}"} | dict.fromkeys(("min", "median", "max"), "{:.2f}×")
-    display.table(by, names, forms, f"{title}, {gpu}")
+    display.table(by, names, forms, f"{title}, {gpu}: by what rung 7 leaves idle", folded=True)
     waits = [law.other for law in stream_k.laws("mmq") if law.shares]
     text = "Rung 7 has too few tiles for the SMs where a product is small, or must take narrow ones to have "
     text += "enough, each of which reads all its weights again: that is what rung 8 has to gain. Dividing a "
@@ -226,7 +232,7 @@ def bytes_read_again(tokens: int, n: int, k: int, here: Lab) -> tuple[Rows, list
     names |= {"mb": "SMs read, predicted (MB)", "read": "Counted (MB)"}
     names |= {"dram": "DRAM read ÷ weights", "l2_hit_pct": "L2 hits %"}
     forms = dict.fromkeys(("mb", "read", "l2_hit_pct"), "{:,.0f}") | {"dram": "{:.2f}"}
-    display.table(counted, names, forms)
+    display.table(counted, names, forms, "Bytes that every rung reads, predicted and counted", folded=True)
     return counted, cases
 
 
@@ -248,7 +254,9 @@ def bytes_explained(counted: Rows) -> None:
 
 
 def slots_counted(cases: list[Any], counted: Rows) -> None:
-    """Show the instructions of scaling, derived, beside all that were counted."""
+    """Draw what takes every rung's issue slots: scaling, as derived, and all else, as counted; the table,
+    folded.
+    """
     counted["each"] = [study.operations_of(case.impl) for case in cases]
     counted["scaling"] = [(study.scaling(case) or float("nan")) / 1e6 for case in cases]
     counted["all"] = counted["inst_executed"] / 1e6
@@ -261,7 +269,19 @@ def slots_counted(cases: list[Any], counted: Rows) -> None:
     names |= {"tensor_pct": "Tensor cores %"}
     forms = dict.fromkeys(("each", "scaling", "all", "tensor_pct"), "{:,.0f}")
     forms |= dict.fromkeys(("slots", "scaled"), "{:.0%}")
-    display.table(counted, names, forms, "Instructions of warps, and the issue slots they take")
+    if counted.empty:
+        return
+    used, scaled = 100 * counted["slots"], 100 * counted["scaled"].fillna(0)
+    title = "What the issue slots are used for"
+    fig, ax = plot.figure("% of issue slots", title=title, height=1.3 + 0.24 * len(counted))
+    parts = {"scaling": scaled, "other instructions": used - scaled, "unused": 100 - used}
+    plot.stacked(ax, list(counted["impl"]), parts, "% of issue slots")
+    most = counted.loc[counted["scaled"].fillna(0).idxmax()]
+    plot.show(
+        fig, f"{title}, by Nsight Compute: {most['impl']} spends {most['scaled']:.0%} of them on scaling."
+    )
+    caption = "Instructions of warps, and the issue slots they take"
+    display.table(counted, names, forms, caption, folded=True)
 
 
 def slots_explained(counted: Rows, here: Lab, exact: Rows) -> None:

@@ -12,6 +12,7 @@ from rooflab.view.diagram.columns import holders
 from rooflab.view.diagram.crossings import crossings, in_a_row
 from rooflab.view.diagram.gates import gate_steps
 from rooflab.view.diagram.graphs import capture, two_clocks
+from rooflab.view.diagram.issue import issue_slots
 from rooflab.view.diagram.launches import dealt, launch, sms_at_work, split_k
 from rooflab.view.diagram.layers import layer, ways
 from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
@@ -38,6 +39,7 @@ __all__ = [
     "gate_steps",
     "holders",
     "in_a_row",
+    "issue_slots",
     "launch",
     "layer",
     "loads_in_flight",

@@ -1,0 +1,65 @@
+"""Issue slots beside the tensor cores: how long one block's product takes, in slots of its SM, and how many
+instructions its scaling adds.
+
+A slot is one instruction of one lane for each sum of 32 products; both rates are of data sheets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rooflab.errors import UsageError
+from rooflab.hardware.device import Device
+from rooflab.studies import mmq
+from rooflab.view.diagram import svg
+from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, SKY, Canvas, Drawing, single
+
+STEPS = ("convert", "×", "× +")  # what scales a sum: to float, by one scale, by the other and added
+
+
+def busy(chip: Device, halves: bool = False) -> tuple[float, float, float]:
+    """Slots that the tensor cores need for a sum, that pass until the next one, and the share of them in
+    which the tensor cores work: int8 sums that are scaled, or with `halves` FP16 products of scaled weights.
+    """
+    room = mmq.room(chip)
+    if halves:
+        each = room * chip.int8_tensor / chip.fp16_tensor
+        return each, each, 1.0
+    return room, max(room, len(STEPS)), min(1.0, room / len(STEPS))
+
+
+def issue_slots(chips: Sequence[Device], halves: Sequence[Device] = (), window: float = 12.0) -> Drawing:
+    """Tensor cores and issue slots over `window` slots: `chips` scale every sum of an int8 product, `halves`
+    multiply FP16 weights that were scaled before.
+    """
+    if not chips:
+        raise UsageError("Issue slots are drawn of at least one chip.")
+    canvas, left, y, said = Canvas(), 92.0, 0.0, []
+    unit = (svg.WIDTH - left - 2) / window
+    for chip, half in [*((chip, False) for chip in chips), *((chip, True) for chip in halves)]:
+        each, step, share = busy(chip, half)
+        what = "FP16 products of weights scaled before" if half else "int8 products, each sum scaled"
+        canvas.text(0, y + 12, f"{chip.name}: {what}", bold=True)
+        y += 20
+        for row, words in enumerate(("tensor cores", "issue slots")):
+            canvas.text(0, y + 28 * row + 16, words, svg.SMALL)
+            canvas.rect(left, y + 28 * row, window * unit, 24, NONE, 0.3)
+        k, start = 0, 0.0
+        while start < window - 1e-9:
+            end = min(start + each, window)
+            fill = BLUE if k % 2 == 0 else SKY
+            canvas.cell(left + start * unit, y, (end - start) * unit, 24, f"sum {k + 1}", fill)
+            if not half:
+                for place, name in enumerate(STEPS):
+                    at = start + step - len(STEPS) + place if each >= len(STEPS) else start + place
+                    if at + 1 <= window + 1e-9:
+                        canvas.cell(left + at * unit, y + 28, unit, 24, name, AMBER if k % 2 == 0 else GREY)
+            k, start = k + 1, start + step
+        peak = chip.fp16_tensor if half else chip.int8_tensor
+        rate = f"{share * peak:,.0f} of {peak:,.0f} {'TFLOP/s' if half else 'TOP/s'}"
+        free = "nothing is left to scale" if half else f"{each:.1f} slots a sum, {len(STEPS)} needed"
+        canvas.text(left, y + 64, f"{free}; tensor cores at {share:.0%}: {rate}", svg.SMALL + 0.5)
+        y += 84
+        said.append(f"{chip.name}, {what}: {free}, tensor cores busy {share:.0%}")
+    says = f"By data sheets. {'; '.join(said)}."
+    return single("Scaling takes issue slots while the tensor cores wait", says, canvas)

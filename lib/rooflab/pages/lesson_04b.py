@@ -14,8 +14,10 @@ from rooflab.ops import int4, stream
 from rooflab.pages import Opening, Rows, one_line
 from rooflab.studies import bandwidth, static
 from rooflab.studies import int4 as study
-from rooflab.view import display, page, plot
+from rooflab.view import diagram, display, page, plot
 
+# What the source's kernel does with each weight, an instruction each; loads and addresses come on top.
+LEAST = ("shift", "mask", "- 8", "to float", "x to float", "× and +")
 _RUNGS = int4.LADDERS["int4"]
 # The rungs written for one token; the others of the ladder wait for part 04c.
 _ONE_TOKEN = [rung.name for rung in (*_RUNGS[:5], *_RUNGS[6:9])]
@@ -31,13 +33,11 @@ def opening(here: Lab, large: Any, afford: float) -> Opening:
     rows = here.measure("int4", study.ladder(*large, here.sized))
     own = rows[rows["kind"] == "own"]
     first, best, gpu = own.iloc[0], own.sort_values("median_us").iloc[0], here.run["gpu"]
-    answer = (
-        f"At the read roof of the {gpu} an INT4 weight may cost {afford:.1f} instructions, and "
-        "the plain kernel "
-    )
+    answer = f"Instructions: while an INT4 weight arrives at the read roof of the {gpu}, its SMs can issue "
+    answer += f"{afford:.1f} for it, and the plain kernel "
     tensor = best["impl"] in [rung.name for rung in _RUNGS[6:]]
     how = "unpacks with fewer and lets tensor cores multiply" if tensor else "is the fastest"
-    answer += f"spends six and more. {best['impl']} {how}: against {first['impl']} it is "
+    answer += f"spends {len(LEAST)} and more. {best['impl']} {how}: against {first['impl']} it is "
     answer += (
         f"{display.speed(first['median_us'] / best['median_us'])}, {best['roof_fraction']:.0%} of the roof."
     )
@@ -50,7 +50,8 @@ def opening(here: Lab, large: Any, afford: float) -> Opening:
     shown = shown.sort_values("median_us").drop_duplicates("impl").sort_index()
     shown = pd.concat([shown, rows[rows["kind"] == "peer"]])
     roof = ("read", here.roof["dram_read"].value, "GB/s")
-    return answer, able, page.ladder(shown, gpu, roof, f"INT4, one token, {large[0]} × {large[1]}")
+    title = f"INT4, one token, {large[0]} × {large[1]} (rung 6 is for several tokens)"
+    return answer, able, page.ladder(shown, gpu, roof, title)
 
 
 def run_facts(
@@ -78,18 +79,20 @@ def instruction_budget(sms: int, ghz: float, read_roof: float, weight: float, gp
     names = {"format": "Weights", "rate": "At the roof, weights/ns"}
     names |= {"each": "Instructions each may cost"}
     forms = {"rate": "{:,.0f}", "each": "{:.1f}"}
-    display.table(budget, names, forms, f"{slots:,.0f} thread instructions a nanosecond on {gpu}")
+    title = f"{slots:,.0f} thread instructions a nanosecond on {gpu}, divided by the weights that arrive"
     afford = float(budget["each"][0])
+    diagram.budget(afford, LEAST, []).show()
     display.say(
         f"An FP16 weight may cost {budget['each'][1]:.0f} instructions. Of INT4 weights "
         f"{2 / weight:.1f} times as many arrive, each needs more work, and it may cost **{afford:.1f}**. "
         + (
-            f"Six or more cannot reach more than {afford / 6:.0%} of the roof on the {gpu}, "
-            "whatever the loads."
-            if afford < 6
+            f"One that spends {len(LEAST)} cannot reach more than {afford / len(LEAST):.0%} of the roof on "
+            f"the {gpu}, whatever its loads."
+            if afford < len(LEAST)
             else f"On the {gpu} the roof leaves room for that."
         )
     )
+    display.table(budget, names, forms, title, folded=True)
     return afford
 
 
@@ -119,10 +122,8 @@ def tiles_lose_nothing() -> None:
     )
 
 
-def ladder_times(large: Any, small: Any, here: Lab, gpu: str) -> tuple[dict[Any, Any], dict[Any, Any], Rows]:
-    """Show every rung's error and time on the large matrix; rows of both matrices, tuned ones, those
-    shown.
-    """
+def ladder_rows(large: Any, small: Any, here: Lab) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """The rows of every rung on both matrices, and the tuned cases."""
     ladder, tuned = {}, {}
     for shape in (large, small):
         found = here.measure("int4", study.ladder(*shape, here.sized))
@@ -130,7 +131,11 @@ def ladder_times(large: Any, small: Any, here: Lab, gpu: str) -> tuple[dict[Any,
         last = found["case"] == tuned[shape]
         found["impl"] = found["impl"].where(~last, found["impl"] + ", tuned")
         ladder[shape] = found
-    shown = ladder[large]
+    return ladder, tuned
+
+
+def ladder_times(shown: Rows, large: Any, gpu: str) -> None:
+    """Show every rung's error and time on the large matrix, the rows `shown`."""
     shown["of"] = shown["error"] / shown["error_budget"]
     shown["spread"] = (shown["q3_us"] - shown["q1_us"]) / shown["median_us"]
     names = {"impl": "Rung or baseline", "of": "Error ÷ allowed"}
@@ -145,30 +150,22 @@ def ladder_times(large: Any, small: Any, here: Lab, gpu: str) -> tuple[dict[Any,
     }
     later = [rung.name for rung in _RUNGS if rung.name not in _ONE_TOKEN]
     table = shown[~shown["impl"].isin(later)].replace({"impl": called})
-    display.table(table, names, forms, f"{large[0]} × {large[1]}, batch 1, on {gpu}")
-    return ladder, tuned, shown
+    title = f"Every rung's error and time, {large[0]} × {large[1]}, one token, on {gpu}"
+    display.table(table, names, forms, title, folded=True)
 
 
-def steps_compared(
-    ladder: dict[Any, Any], large: Any, rungs: Any, gpu: str, small: Any, tuned: dict[Any, Any]
-) -> Rows:
-    """Say what each step of the ladder brings; rows of the large matrix by rung."""
+def steps_compared(ladder: dict[Any, Any], large: Any, rungs: Any, gpu: str, tuned: dict[Any, Any]) -> Rows:
+    """Say what the whole ladder brings; rows of the large matrix by rung."""
     by = {shape: found.set_index("impl") for shape, found in ladder.items()}
     big = by[large]
 
-    def step(what, one, two):
-        rows = [big.loc[rungs[rung - 1].name] for rung in (two, one)]
-        return f"- {what}: rung {two} {display.against(*rows)} rung {one}"
-
-    text = f"On the {gpu}, {large[0]} × {large[1]}:\n\n"
-    text += step("16-byte loads", 1, 2) + ".\n" + step("No conversions", 2, 3)
-    if display.level(big.loc[rungs[1].name], big.loc[rungs[2].name]):
-        text += ", fewer instructions that save no time on this matrix"
-        if small != large and not display.level(*(by[small].loc[rungs[i].name] for i in (1, 2))):
-            text += f" (at {small[0]} × {small[1]} it "
-            text += f"{display.against(by[small].loc[rungs[2].name], by[small].loc[rungs[1].name])} rung 2)"
-    text += ".\n" + step("Several rows a warp", 3, 4) + ".\n" + step("Split K", 4, 5) + ".\n"
-    text += step("Tensor cores", 5, 7) + ".\n" + step("Less to unpack", 7, 8) + ".\n"
+    best = big[big["kind"] == "own"].sort_values("median_us").iloc[0]
+    text = (
+        f"**{best.name} {display.against(best, big.loc[rungs[0].name])} rung 1** at {large[0]} × {large[1]}"
+    )
+    if "torch.matmul" in big.index:
+        text += f", and {display.against(best, big.loc['torch.matmul'])} FP16 in cuBLAS"
+    text += f" on the {gpu}.\n"
     for shape, found in ladder.items():
         own = found[found["kind"] == "own"].sort_values("median_us").iloc[0]
         choice = found[found["case"] == tuned[shape]].iloc[0]
@@ -188,9 +185,8 @@ def instructions_a_weight(
     ghz: float,
     read_roof: float,
     rungs: Any,
-    afford: float,
 ) -> tuple[Rows, Rows]:
-    """Show the instructions a weight that were counted; all counters, and those of one token."""
+    """The instructions a weight that were counted: all counters, and those of one token."""
     ((tool, cases, metrics),) = studies.get("int4").profiles(here.effort, here.sized)
     counted = here.profile("int4", cases, tool, metrics)
     asked = {c.id: c for c in cases}
@@ -204,19 +200,42 @@ def instructions_a_weight(
     spent["each"] = 32 * spent["inst_executed"] / (large[0] * large[1])
     spent["slots"] = spent["inst_executed"] / (sms * 4 * ghz) / 1e3
     spent["bytes_us"] = spent["bytes"] / read_roof / 1e3
-    one_token = spent[spent["impl"].isin([r.name for r in (*rungs[:5], *rungs[6:8])]) | last]
+    return spent, spent[spent["impl"].isin([r.name for r in (*rungs[:5], *rungs[6:8])]) | last]
+
+
+def brings(here: Lab, ladder: Rows, spent: Rows, rungs: Any, one: int, two: int) -> None:
+    """Say what rung `two` brings over rung `one`: its speed, and the instructions that a weight costs."""
+    found = [ladder[ladder["impl"].str.startswith(rungs[k - 1].name)] for k in (one, two)]
+    if found[0].empty or found[1].empty:
+        missing = one if found[0].empty else two
+        return display.say(f"Rung {missing} was not measured on the {here.run['gpu']}.")
+    before, after = (rows.iloc[-1] for rows in found)
+    text = f"**{before['gb_s']:,.0f} → {after['gb_s']:,.0f} GB/s on the {here.run['gpu']}"
+    counted = spent.set_index("impl")["each"]
+    if {before["impl"], after["impl"]} <= set(counted.index):
+        text += f"; {counted[before['impl']]:.1f} → {counted[after['impl']]:.1f} instructions a weight"
+    text += ".**"
+    if display.level(before, after):
+        text += " Fewer instructions save no time here: the warps wait for memory, which is the next thing "
+        text += "to mend."
+    elif after["median_us"] > before["median_us"]:
+        text += " On this matrix that is slower; on small ones it can win."
+    display.say(text)
+
+
+def counted(one_token: Rows, large: Any, gpu: str, afford: float) -> None:
+    """Draw the instructions a weight of the rungs for one token beside what the roof allows."""
     if len(one_token):
         title = f"Instructions a weight, {large[0]} × {large[1]}"
         fig, ax = plot.figure("instructions", title=title, height=1.3 + 0.21 * len(one_token))
         plot.bars(ax, list(one_token["impl"]), one_token["each"], "", ("the roof allows", afford, ""))
         under = one_token["impl"][one_token["each"] <= afford]
-        caption = f"{title}, on {here.run['gpu']}, counted by ncu, {plot.dates(one_token)}: the roof allows "
+        caption = f"{title}, on {gpu}, counted by ncu, {plot.dates(one_token)}: the roof allows "
         plot.show(fig, f"{caption}{afford:.1f}, and {display.listed(under)} stay under that.")
     names = {"impl": "Rung", "each": "Instructions a weight", "slots": "Their slots (µs)"}
     names |= {"bytes_us": "Its bytes (µs)", "median_us": "Measured (µs)"}
     forms = dict.fromkeys(("slots", "bytes_us", "median_us"), "{:.1f}") | {"each": "{:.2f}"}
     display.table(one_token, names, forms, "Issue slots, bytes and time of each rung", folded=True)
-    return spent, one_token
 
 
 def stalls(one_token: Rows) -> None:
@@ -256,8 +275,8 @@ def limit_of_each_rung(gpu: str, spent: Rows, rungs: Any) -> None:
             text += f": {seven['slots']:.0f} µs of slots under {seven['bytes_us']:.0f} µs of bytes"
             if best["dram_pct"] > 100 * best["issue_active"]:
                 text += ". From here on memory is the limit, and the work is to keep enough under way"
-        text += f". The fastest keeps DRAM {best['dram_pct']:.0f} % busy and uses "
-        text += f"{100 * best['issue_active']:.0f} % of the issue slots."
+        text += f". The fastest keeps DRAM {best['dram_pct']:.0f}% busy and uses "
+        text += f"{100 * best['issue_active']:.0f}% of the issue slots."
     display.say(text)
 
 
@@ -274,14 +293,14 @@ def distance_to_roof(here: Lab, read_roof: float, gpu: str) -> Rows:
     gap["bytes_us"] = gap["bytes"] / read_roof / 1e3
     gap["foretold"] = start + gap["bytes_us"]
     gap["over"] = gap["median_us"] / gap["foretold"]
-    gap["shape"] = [f"{n}×{k}" for n, k in zip(gap["n"], gap["k"], strict=True)]
+    gap["shape"] = [f"{n} × {k}" for n, k in zip(gap["n"], gap["k"], strict=True)]
     names = {"shape": "n × k", "impl": "Rung", "bytes_us": "Bytes ÷ roof (µs)"}
     names |= {"foretold": "With start (µs)", "median_us": "Measured (µs)"}
     names |= {"over": "÷ predicted", "roof_fraction": "Of the roof"}
     forms = dict.fromkeys(("bytes_us", "foretold", "median_us"), "{:.1f}")
     forms |= {"over": "{:.2f}", "roof_fraction": "{:.0%}"}
     gap = gap.sort_values("bytes", ignore_index=True)
-    display.table(gap, names, forms, f"Batch 1 on {gpu}; start and finish take {start:.1f} µs")
+    display.table(gap, names, forms, f"One token on {gpu}; start and finish take {start:.1f} µs")
     return gap
 
 

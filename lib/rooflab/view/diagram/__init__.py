@@ -7,6 +7,7 @@ recorded profiles.
 A drawing with several frames is a still image of all of them in a notebook; the course's pages add a slider.
 """
 
+from rooflab.view.diagram.budgets import budget
 from rooflab.view.diagram.by_block import blocks
 from rooflab.view.diagram.columns import holders
 from rooflab.view.diagram.crossings import crossings, in_a_row
@@ -32,6 +33,7 @@ __all__ = [
     "attention_tiles",
     "banks",
     "blocks",
+    "budget",
     "capture",
     "coalescing",
     "crossings",

@@ -11,9 +11,10 @@ from rooflab import dispatch
 from rooflab.analysis import strategies, unseen
 from rooflab.hardware import perf_model
 from rooflab.lab import Lab
-from rooflab.pages import Opening, Rows, one_line
+from rooflab.pages import Opening, Rows
 from rooflab.studies import regimes
 from rooflab.view import display, explorer, plot
+from rooflab.words import counted
 
 
 def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
@@ -27,10 +28,15 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
         )
     gpu = lab.run.gpu
     answer = f"On the {gpu}, for an {n:,} × {k:,} matrix, the fastest kernel is {display.listed(parts)}."
-    races = strategies.by_clock(strategies.crossovers(rows, (n, k)))
-    flips = _flipped(races)
-    if len(flips):
-        answer += f" By a clock that also times launches, {len(flips)} of {len(races)} races end differently."
+    found = strategies.crossovers(rows, (n, k), strategies.PAIRS[:1])
+    spans = {
+        row.clock: f"{row.low:.0f} and {row.high:.0f}" for row in found.itertuples() if row.kind == "crosses"
+    }
+    others = {clock: span for clock, span in spans.items() if span != spans.get("graph")}
+    if "graph" in spans and others:
+        pair, elsewhere = display.listed(strategies.PAIRS[0].names), next(iter(others.values()))
+        answer += f" Where the call is timed, too, {pair} change places between {elsewhere} tokens instead "
+        answer += f"of {spans['graph']}."
     able = (
         "say which kernel to use at how many tokens, and read it from a table of measured crossovers",
         "name the five things that a crossover belongs to",
@@ -47,19 +53,8 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
             plot.series(ax, one.batch, *plot.band(one, "median_us"), label=strategies.label(format, impl))
     plot.round_ticks(ax)
     plot.round_ticks(ax, "x")
-    plot.label_ends(ax)
+    ax.legend(fontsize=8.5, frameon=False)
     return answer, able, (fig, plot.caption(pd.concat(drawn), gpu, title, y="median_us"))
-
-
-def run_facts(gpu: str, lab: Lab, read: float, n: int, k: int) -> None:
-    """The facts of the run, in one line."""
-    facts = {
-        "GPU": f"{gpu}, {lab.run.started[:10]}, driver {lab.run.driver}",
-        "mode": lab.mode,
-        "read roof": f"{read:,.0f} GB/s",
-        "matrix looked at": f"{n:,} x {k:,}",
-    }
-    one_line(facts)
 
 
 def bounds(lab: Lab, n: int, k: int) -> Rows:
@@ -78,22 +73,54 @@ def bounds(lab: Lab, n: int, k: int) -> Rows:
     return pd.DataFrame(bounds, columns=["way", "says", "unit", "plain", "mb", "us", "ridge"])
 
 
+def ridges(lab: Lab, n: int, k: int, gpu: str) -> None:
+    """Draw the bounds of two ways over tokens: level while bytes decide, rising from the ridge on."""
+    there, title = strategies.machine(lab), "What the bound says: bytes first, then FLOPs"
+    fig, ax = plot.figure("tokens", "µs at least", title, xlog=True, ylog=True, height=3.0)
+    tokens, said = [2**i for i in range(11)], []
+    for k_, (format, name) in enumerate(strategies.PAIRS[0]):
+        how, colour = perf_model.strategy(format, name), plot.COLOURS[k_]
+        ridge = perf_model.ridge_batch(how, n, k, there)
+        at = sorted({*tokens, *([ridge] if ridge == ridge and ridge < tokens[-1] else [])})
+        least = [perf_model.bound(how, n, k, batch, there).us for batch in at]
+        ax.plot(at, least, color=colour, linewidth=2, label=strategies.label(format, name))
+        flops = [perf_model.computed(how, n, k, b, there.sms) / there.peak(how.unit) / 1e6 for b in at]
+        ax.plot(at, flops, color=colour, linewidth=1, linestyle=":")
+        if ridge in at:
+            us = least[at.index(ridge)]
+            ax.plot([ridge], [us], "o", color=colour, markersize=7)
+            words = {"textcoords": "offset points", "fontsize": 8.5, "color": colour, "ha": "right"}
+            ax.annotate(f"ridge: {ridge:,.0f} tokens", (ridge, us), (-4, 7), **words)
+            said.append(f"{strategies.label(format, name)} {ridge:,.0f}")
+    ax.set_ylim(bottom=0.4 * min(min(line.get_ydata()[:1]) for line in ax.lines[::3]))
+    plot.round_ticks(ax)
+    plot.round_ticks(ax, "x")
+    ax.legend(fontsize=8.5, frameon=False, loc="upper left")
+    text = f"{title}, {n:,} × {k:,} on {gpu}; dotted: FLOPs alone. "
+    plot.show(
+        fig, text + (f"The ridge is at, in tokens: {', '.join(said)}." if said else "No ridge is drawn.")
+    )
+
+
 def bounds_table(bounds: Rows, n: int, k: int, gpu: str) -> None:
-    """Show every way's bound and ridge, and say what an empty ridge means."""
+    """Say what the bound predicts; every way's bound and ridge, folded."""
     heads = {"way": "way", "says": "what it does", "unit": "arithmetic on", "mb": "MB, one token"}
     heads |= {"us": "bound, µs", "ridge": "ridge, tokens"}
     forms = {"mb": "{:,.1f}", "us": "{:.2f}", "ridge": "{:,.0f}"}
-    display.table(bounds, heads, forms, f"{n:,} x {k:,} on {gpu}, by the bound alone")
-    plain = display.listed(f"{name}" for name in bounds[bounds.plain].way)
     bound = bounds.set_index("way").us
+    gain = bound["FP16 cublas"] / bound["INT4 fused"]
     display.say(
-        f"By the bound INT4 fused is {bound['FP16 cublas'] / bound['INT4 fused']:.1f} times "
-        "as fast as FP16 at one token. An empty entry: the way is chosen for fewer tokens than "
-        "its ridge, or has none, as the loop, which reads the weights again for each token. "
-        "A ridge of 1: the way computes whole tiles of many tokens, full or not, so that FLOPs "
-        "decide from the first token on. No bound knows what a launch costs. "
-        f"*Plain* ways need no kernel of ours to multiply: {plain}."
+        f"**Prediction:** at one token INT4 fused is {gain:.1f} times as fast as FP16, because it reads "
+        "fewer bytes. It turns up at fewer tokens, because its FLOPs are the same. No bound knows what a launch "
+        "costs."
     )
+    plain = display.listed(f"{name}" for name in bounds[bounds.plain].way)
+    caption = (
+        f"{n:,} × {k:,} on {gpu}, by the bound alone. An empty ridge: the way is chosen for fewer tokens, or "
+        "has none, as the loop, which reads the weights again for each token. A ridge of 1: the way computes "
+        f"whole tiles of many tokens, full or not. Plain ways need no kernel of ours to multiply: {plain}."
+    )
+    display.fold(f"All {len(bounds)} ways with their bounds", [(bounds, heads, forms, caption)])
 
 
 def sweep(
@@ -118,7 +145,7 @@ def fastest_ways(
     kernels: Rows, gpu: str, n: int, k: int, swept: dict[Any, Any], shape: Any, behind: Any, rows: Rows
 ) -> None:
     """Say where the fused kernel and cuBLAS cross, and who is fastest at how many tokens."""
-    text = "".join(f"**On the {gpu}, {n:,} x {k:,}: {says}.** " for says in kernels.says)
+    text = "".join(f"**On the {gpu}, {n:,} × {k:,}: {says}.** " for says in kernels.says)
     gain = swept[shape].set_index("batch").speedup_vs_fp16_gemm
     if behind in gain.index:
         text += f"At {behind} tokens, where the published sweep fell behind, the fused kernel takes "
@@ -137,7 +164,7 @@ def time_by_tokens(n: int, k: int, rows: Rows, shape: Any, gpu: str) -> None:
     """Draw the time of seven ways by the number of tokens."""
     drawn = [("fp16", "cublas"), ("int4_g128", "fused"), ("int4_g128", "two_op")]
     drawn += [("q8_0", name) for name in ("dp4a", "mma", "mmq_fp16_wgmma", "two_op")]
-    title = f"{n:,} x {k:,}: time over tokens"
+    title = f"{n:,} × {k:,}: time over tokens"
     fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=4.2)
     seen = []
     for format, name in drawn:
@@ -158,7 +185,8 @@ def fused_against_baselines(swept: dict[Any, Any], shape: Any, n: int, k: int, g
     names |= {"two_op_median_us": "two-op, µs", "speedup_vs_fp16_gemm": "× FP16"}
     names |= {"speedup_vs_two_op": "× two-op"}
     forms = dict.fromkeys(names, "{:.2f}") | {"batch": "{:,}"}
-    display.table(swept[shape], names, forms, f"INT4 fused against two baselines, {n:,} x {k:,}, {gpu}")
+    caption = f"INT4 fused against two baselines, {n:,} × {k:,}, {gpu}"
+    display.table(swept[shape], names, forms, caption, folded=True)
 
 
 def all_columns(swept: dict[Any, Any], gpu: str) -> None:
@@ -175,9 +203,9 @@ def all_columns(swept: dict[Any, Any], gpu: str) -> None:
     rounded = dict.fromkeys(rates, "{:,.0f}") | {"correctness_max_abs": "{:.1e}"}
     inside = []
     for (n, k), table in swept.items():
-        inside.append((table, times, forms, f"Times, {n:,} x {k:,}, {gpu}"))
+        inside.append((table, times, forms, f"Times, {n:,} × {k:,}, {gpu}"))
         inside.append(
-            (table, rates, rounded, f"The same rows as rates, {n:,} x {k:,}, by the bytes each way moves")
+            (table, rates, rounded, f"The same rows as rates, {n:,} × {k:,}, by the bytes each way moves")
         )
     display.fold(f"All columns: times, quartiles, rates and errors of {len(swept)} matrices", inside)
 
@@ -188,22 +216,24 @@ def spread(rows: Rows, lab: Lab) -> None:
     spread["iqr"] = 100 * (spread.q3_us - spread.q1_us) / spread.median_us
     quiet = spread.groupby("clock", sort=False).iqr.agg(["median", "max", "size"])
     lines = [
-        f"by `{clock}` {row['median']:.1f} % in the middle, {row['max']:.0f} % at worst of "
+        f"by `{clock}` {row['median']:.1f}% in the middle, {row['max']:.0f}% at worst of "
         f"{row['size']:.0f} rows"
         for clock, row in quiet.iterrows()
     ]
     hot = lab.run_of("regimes")
-    display.say(
-        f"How far apart are the quartiles? {'; '.join(lines)}. "
-        f"(The GPU had {hot.temperature_before_c:.0f} °C before the run and "
-        f"{hot.temperature_after_c:.0f} °C after.) Two ways are called level below if their "
-        "quartiles overlap or their medians lie within 2 % of each other."
+    display.fold_items(
+        "How far apart samples are, and when two ways are level",
+        [
+            f"Quartiles: {'; '.join(lines)}.",
+            f"The GPU had {hot.temperature_before_c:.0f} °C before the run and "
+            f"{hot.temperature_after_c:.0f} °C after.",
+            "Two ways are level if their quartiles overlap or their medians lie within 2% of each other.",
+        ],
     )
 
 
-def gains_by_format(rows: Rows, bounds: Rows, n: int, k: int) -> dict[str, Any]:
-    """Say how much faster than FP16 each format is at one token and at the most; the gains by format."""
-    gains = {format: strategies.gains(rows, format) for format in ("int4_g128", "q8_0")}
+def gains_by_format(gains: dict[str, Any], bounds: Rows, n: int, k: int) -> None:
+    """Say how much faster than FP16 each format is at one token and at the most."""
     for format, gain in gains.items():
         sizes = [c for c in gain.columns if isinstance(c, int)]
         if not sizes:
@@ -221,26 +251,43 @@ def gains_by_format(rows: Rows, bounds: Rows, n: int, k: int) -> dict[str, Any]:
     if least[["INT4 fused", "FP16 cublas"]].notna().all():
         display.say(
             f"By the bound, arithmetic takes INT4's time from {least['INT4 fused']:,.0f} tokens on and "
-            f"FP16's from {least['FP16 cublas']:,.0f} ({n:,} x {k:,}). Beyond both, fewer bytes gain "
+            f"FP16's from {least['FP16 cublas']:,.0f} ({n:,} × {k:,}). Beyond both, fewer bytes gain "
             "nothing, and a kernel that unpacks weights between products executes more instructions."
         )
-    return gains
 
 
 def gains_by_matrix(gains: dict[str, Any], gpu: str) -> None:
-    """Show INT4's gain over FP16 by matrix and tokens; both formats folded."""
+    """Draw both formats' gain over FP16 by tokens, the median matrix and the range; by matrix, folded."""
+    title = "Times as fast as FP16 weights, over all matrices"
+    fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, ylog=True, height=2.9)
+    said = []
+    for format, gain in gains.items():
+        sizes = [c for c in gain.columns if isinstance(c, int) and gain[c].notna().mean() > 0.5]
+        if not sizes:
+            continue
+        values, name = gain[sizes], strategies.label(format, "").strip()
+        plot.series(ax, sizes, values.median(), values.min(), values.max(), label=name)
+        first, last = values.median().iloc[[0, -1]]
+        said.append(f"{name} {first:.2f} at {counted(sizes[0], 'token')}, {last:.2f} at {sizes[-1]}")
+    ax.axhline(1.0, color=plot.ROOF_COLOUR, linewidth=1)
+    plot.round_ticks(ax)
+    plot.round_ticks(ax, "x")
+    ax.legend(fontsize=8.5, frameon=False)
+    if said:
+        plot.show(
+            fig, f"{title}, {gpu}; medians: {'; '.join(said)}. The bands go from the least to the most."
+        )
 
-    def laid_out(format, least):
-        """page.table's arguments for a format: the numbers of tokens that a share of the matrices has."""
+    def laid_out(format: str) -> Any:
+        """display.table's arguments for a format."""
         gain = gains[format].copy()
-        gain["matrix"] = [f"{n}×{k}" for n, k in zip(gain.n, gain.k, strict=True)]
-        sizes = [c for c in gain.columns if isinstance(c, int) and gain[c].notna().mean() > least]
-        heads = {"matrix": "matrix", "mb": "MB"} | {b: f"{b:,}" for b in sizes}
+        gain["matrix"] = [f"{n:,} × {k:,}" for n, k in zip(gain.n, gain.k, strict=True)]
+        sizes = [c for c in gain.columns if isinstance(c, int)]
+        heads = {"matrix": "matrix", "mb": "MB in FP16"} | {b: f"{b:,}" for b in sizes}
         forms = {"mb": "{:,.0f}"} | dict.fromkeys(sizes, "{:.2f}")
         return gain, heads, forms, f"{strategies.label(format, 'over FP16 by tokens')}, {gpu}"
 
-    display.table(*laid_out("int4_g128", 0.5))
-    display.fold("Both formats, all numbers of tokens", [laid_out(format, 0) for format in gains])
+    display.fold("Matrix by matrix", [laid_out(format) for format in gains])
 
 
 def crossover_by_clock(crossings: Rows, rows: Rows, shape: Any, n_asked: int, k: int) -> None:
@@ -263,7 +310,7 @@ def crossover_by_clock(crossings: Rows, rows: Rows, shape: Any, n_asked: int, k:
             "kernels alone; a program that calls every product from Python pays for the calls as well, and "
             "gains most by capturing them."
         )
-    display.say(f"INT4 fused against cuBLAS in FP16, {n_asked:,} x {k:,}:\n\n{text}")
+    display.say(f"INT4 fused against cuBLAS in FP16, {n_asked:,} × {k:,}:\n\n{text}")
 
 
 def gain_by_clock(rows: Rows, shape: Any, gpu: str, n: int, k: int) -> None:
@@ -284,7 +331,7 @@ def gain_by_clock(rows: Rows, shape: Any, gpu: str, n: int, k: int) -> None:
     plot.round_ticks(ax)
     plot.label_ends(ax)
     ends = "; ".join(f"{clock} {a:.2f} at the left, {b:.2f} at the right" for clock, a, b in pairs)
-    plot.show(fig, f"{title} on {gpu}, {plot.dates(rows)}, {n:,} x {k:,}: {ends}.")
+    plot.show(fig, f"{title} on {gpu}, {plot.dates(rows)}, {n:,} × {k:,}: {ends}.")
 
 
 def cost_of_a_call(cost: Rows, n: int, k: int) -> None:
@@ -301,12 +348,9 @@ def cost_of_a_call(cost: Rows, n: int, k: int) -> None:
             f"takes {ours.graph:.0f}, "
             f"one of torch's cuBLAS {torchs.wall:.0f} where it takes {torchs.graph:.0f}"
             f"{'; for kernels this short the call takes longer' if hidden else ''}. "
-            "Checking operands, picking a rung and packing arguments takes time, too. So a call whose "
-            "operands have the types, shapes, strides and alignment of an earlier one reuses its checks "
-            "and passes only new addresses (`rooflab.runtime.launch_cache`); any other call "
-            "is checked in full."
+            "Checking operands, picking a rung and packing arguments takes time, too."
         )
-        caption = f"One product, {n:,} x {k:,}, each column's median over undisturbed numbers of tokens"
+        caption = f"One product, {n:,} × {k:,}, each column's median over undisturbed numbers of tokens"
         display.fold("What a call costs, way by way", [(cost, heads, forms, caption)])
 
 
@@ -319,7 +363,7 @@ def races_by_clock(wide: Rows, n_asked: int, k_asked: int, gpu: str, matrices: l
     """Show where each pair of ways crosses by each clock, folded, and say how many races end differently."""
     heads = {"first": "few tokens", "second": "many tokens"}
     heads |= {clock: clock for clock in wide.columns[2:]}
-    caption = f"From how many tokens on, {n_asked:,} x {k_asked:,}, {gpu}"
+    caption = f"From how many tokens on, {n_asked:,} × {k_asked:,}, {gpu}"
     display.table(wide, heads, None, caption, folded=True)
     races = _flipped(wide)
     pairs = [f"{row[0]} against {row[1]}" for row in races.itertuples(index=False)]
@@ -328,12 +372,12 @@ def races_by_clock(wide: Rows, n_asked: int, k_asked: int, gpu: str, matrices: l
     inside = []
     for n, k in matrices[1:]:
         found = strategies.by_clock(strategies.crossovers(rows, (n, k)))
-        inside.append((found, heads, None, f"From how many tokens on, {n:,} x {k:,}, {gpu}"))
+        inside.append((found, heads, None, f"From how many tokens on, {n:,} × {k:,}, {gpu}"))
     others = []
     for n, k in regimes.CLOCKED:
         found = strategies.by_clock(strategies.crossovers(rows, (n, k), strategies.PAIRS[:1]))
         if set(found.columns) >= set(regimes.CLOCKS):
-            others.append(found.assign(matrix=f"{n:,} x {k:,}"))
+            others.append(found.assign(matrix=f"{n:,} × {k:,}"))
     if others:
         title = f"From how many tokens on, matrices of other model families, {gpu}"
         inside.append((pd.concat(others), {"matrix": "matrix"} | heads, None, title))
@@ -341,7 +385,7 @@ def races_by_clock(wide: Rows, n_asked: int, k_asked: int, gpu: str, matrices: l
     passes = []
     for n, k in matrices[1:]:
         tokens = ", ".join(map(str, strategies.disturbed(rows, (n, k))["batch"]))
-        passes += [f"{n:,} x {k:,} at {tokens} tokens"] if tokens else []
+        passes += [f"{n:,} × {k:,} at {tokens} tokens"] if tokens else []
     if passes:
         display.say(f"There, too, something disturbed a host's clock: {'; '.join(passes)}.")
 
@@ -352,7 +396,7 @@ def launch_a_token(lab: Lab, shape: Any, n: int, k: int, gpu: str, behind: Any) 
     if len(store):
         loops = strategies.loop_crossovers(store, shape)
         heads = {"clock": "clock", "cache": "cache", "says": "found"}
-        display.table(loops, heads, caption=f"A launch a token against FP16, {n:,} x {k:,}, {gpu}")
+        display.table(loops, heads, caption=f"A launch a token against FP16, {n:,} × {k:,}, {gpu}")
     if pd.notna(behind):
         display.say(
             f"Published for the laptop: behind from {behind} tokens on, by events. "
@@ -365,10 +409,10 @@ def choices(asked: list[Any], picks: list[Any], n: int, k: int) -> None:
     lines = [(c.format, b, c.strategy, c.rung, c.why) for (_, b), c in zip(asked, picks, strict=True)]
     lines = pd.DataFrame(lines, columns=["format", "tokens", "way", "rung", "why"])
     brief = lines.pivot(index="format", columns="tokens", values="way").reset_index()
-    title = f"What runs, by format and tokens, {n:,} x {k:,}"
+    title = f"What runs, by format and tokens, {n:,} × {k:,}"
     display.table(brief, {c: str(c) for c in brief.columns}, None, title)
     heads = {"format": "format", "tokens": "tokens", "way": "way", "rung": "rung"}
-    display.fold("Which rung of it, and why", [(lines, heads | {"why": "because"}, None, f"{n:,} x {k:,}")])
+    display.fold("Which rung of it, and why", [(lines, heads | {"why": "because"}, None, f"{n:,} × {k:,}")])
 
 
 def gains_over_plain(recorded: Rows) -> None:
@@ -379,9 +423,8 @@ def gains_over_plain(recorded: Rows) -> None:
     heads = {"format": "format", "size": "products"}
     heads |= {"min": "least gain", "median": "median", "max": "largest gain"}
     forms = dict.fromkeys(("min", "median", "max"), "{:.2f}")
-    display.table(
-        by, heads, forms, "How many times as fast as the plain way, where a kernel of ours is chosen"
-    )
+    caption = "How many times as fast as the plain way, where a kernel of ours is chosen"
+    display.table(by, heads, forms, caption, folded=True)
     if len(by):
         low, high = by["median"].min(), by["median"].max()
         display.say(
@@ -392,13 +435,21 @@ def gains_over_plain(recorded: Rows) -> None:
 
 
 def reverted_choice(spec: Any, n: int, k: int, slug: str, recorded: Rows) -> None:
-    """Show the dispatcher's line for a product, and for the same with its choice reverted."""
+    """How a choice is undone, with the dispatcher's line for a product before and after; folded."""
     arch = spec.sm if spec else "75"
     usual = dispatch.choose("q8_0", n, k, 4, slug, arch, recorded=recorded)
     with dispatch.reverted("q8_0"):
         plainly = dispatch.choose("q8_0", n, k, 4, slug, arch, recorded=recorded)
-    for choice in (usual, plainly):
-        print(dispatch.says(choice, n, k, 4))
+    lines = [f"`{dispatch.says(choice, n, k, 4)}`" for choice in (usual, plainly)]
+    display.fold_items(
+        "A choice can be undone",
+        [
+            "`ROOFLAB_PLAIN=q8_0/mma` (or a format, or `all`) in the environment sends products back to the "
+            "plain way without touching code; inside a program `with dispatch.reverted(...)` does.",
+            f"The log's line names the path and the reason: {lines[0]}, and reverted: {lines[1]}.",
+            "A way that cannot take its operands raises: nothing falls back in silence.",
+        ],
+    )
 
 
 def takeaway(wide: Rows, gpu: str, n_asked: int, k: int, drawn: Rows) -> None:
@@ -408,7 +459,7 @@ def takeaway(wide: Rows, gpu: str, n_asked: int, k: int, drawn: Rows) -> None:
     )
     flips = len(_flipped(wide))
     text = (
-        f"- On the {gpu}, {n_asked:,} x {k:,}: of {len(wide)} races {flips} end differently by "
+        f"- On the {gpu}, {n_asked:,} × {k:,}: of {len(wide)} races {flips} end differently by "
         "another clock.\n"
     )
     crossed = [f"{pair} ({cell} tokens)" for pair, cell in kinds.items() if " to " in str(cell)]

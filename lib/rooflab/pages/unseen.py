@@ -44,7 +44,7 @@ def reasons(found: pd.DataFrame) -> None:
     if len(prompts):
         peers = prompts["peer"].value_counts()
         count = "all" if len(peers) == 1 else f"{peers.iloc[0]} of the"
-        text = f"- **Attention**: {count} {len(prompts)} lose to {peers.index[0]}, at "
+        text = f"- **Attention**: {count} {len(prompts)} that lose do so to {peers.index[0]}, at "
         text += f"{prompts['ratio'].min():.2f} to {prompts['ratio'].max():.2f} times its speed. "
         whole = prompts["shape"].str.contains("not causal")
         if whole.any() and not whole.all():
@@ -53,10 +53,8 @@ def reasons(found: pd.DataFrame) -> None:
         lines.append(text + "No counters of these shapes are recorded, so the cause is open.")
     products = lost[lost["kind"] == "Q8_0 product"]
     if len(products):
-        text = (
-            f"- **Q8_0**: no library here multiplies Q8_0 weights. So the peer of these {len(products)} is "
-        )
-        text += "cuBLAS on weights that are FP16 already, twice the bytes. "
+        text = "- **Q8_0**: no library here multiplies Q8_0 weights. The peer of the "
+        text += f"{len(products)} that lose is cuBLAS on weights that are FP16 already, twice the bytes. "
         twice = products["why"].str.startswith("writes").sum()
         if twice:
             text += f"On {twice} of them the dispatcher takes two_op, which first writes those FP16 weights "

@@ -15,35 +15,57 @@ from rooflab.ops import Rung, gemv
 from rooflab.pages import Opening, Rows
 from rooflab.studies import gemv as study
 from rooflab.studies import traces
-from rooflab.view import display, page
+from rooflab.view import diagram, display, page
 
 
-def opening(rows: Rows, gpu: str, ceiling: float, n: int) -> Opening:
-    """The first screen: rung 2 beside rung 1, and what the last rung reaches."""
+def opening(rows: Rows, gpu: str, ceiling: float, sms: int, n: int) -> Opening:
+    """The first screen: rung 2 beside rung 1, and why the time changes."""
     by = rows.set_index("impl")
     one, two = by.loc["1_strided"], by.loc["2_coalesced"]
     best = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0]
-    text = f"On the {gpu} the coalesced kernel uses every byte it fetches and {display.against(two, one)} "
-    text += f"the strided one: {one['roof_fraction']:.0%} of the read roof become {two['roof_fraction']:.0%}"
+    blocks = blocks_of(n)
+    text = f"The coalesced kernel uses every byte it fetches, and on the {gpu} it "
+    slower = two["median_us"] > one["median_us"] and not display.level(two, one)
+    if slower:
+        text += f"takes {two['median_us'] / one['median_us']:.1f} times as long as the strided one"
+    else:
+        text += f"{display.against(two, one)} the strided one"
+    text += f", at {two['roof_fraction']:.0%} of the read roof"
+    if slower and blocks < sms:
+        text += f", because only {blocks} of {sms} SMs have work: too few bytes are on their way"
+    text += "."
     if best["impl"] not in ("1_strided", "2_coalesced"):
-        text += f". With enough bytes in flight as well, {best['impl']} reaches {best['roof_fraction']:.0%}"
+        text += f" Coalesced, and with enough bytes in flight, part 03b's {best['impl']} reaches "
+        text += f"{best['roof_fraction']:.0%}."
     able = [
         "count the sectors of a load on paper, and check them on your CPU",
         "write a coalesced kernel",
         "say from two counters whether coalescing is what a kernel lacks",
     ]
-    chart = page.ladder(rows, gpu, ("read", ceiling, "GB/s"), f"GEMV, {n} × {n} in FP32, cold")
-    return f"{text}.", able, chart
+    here = rows[rows["impl"].isin(["1_strided", "2_coalesced"]) | (rows["kind"] == "peer")]
+    chart = page.ladder(here, gpu, ("read", ceiling, "GB/s"), f"GEMV, {n} × {n} in FP32, cold")
+    return text, able, chart
+
+
+def blocks_of(n: int) -> int:
+    """The blocks that rung 2 launches for n columns."""
+    rung = gemv.LADDERS["gemv"][1]
+    return gemv.blocks_of(rung, n, rung.with_defaults({}))
 
 
 def bounds(here: Lab, n: int) -> None:
-    """Show the least time of each recorded size: its bytes over the read roof."""
+    """Say the least time of the product: its bytes over the read roof; fold that of other sizes."""
     sizes = sorted({n, *(case.n for case in here.cases("gemv") if case.operator == "gemv" and case.n)})
     floor = pd.DataFrame({"n": sizes})
     floor["mb"] = [roofline.gemm_bytes(1, n, n, 4, 4, 4) / 1e6 for n in sizes]
     floor["us"] = floor["mb"] * 1e3 / here.roof["dram_read"].value
     names = {"n": "n = k", "mb": "MB", "us": "No faster than (µs)"}
-    display.table(floor, names, {"mb": "{:,.1f}", "us": "{:,.1f}"})
+    own = floor.set_index("n").loc[n]
+    display.say(
+        f"At n = k = {n:,} that is {own['mb']:,.1f} MB, and no kernel can take less than "
+        f"**{own['us']:,.1f} µs**."
+    )
+    display.table(floor, names, {"mb": "{:,.1f}", "us": "{:,.1f}"}, "The same for other sizes", folded=True)
 
 
 def on_paper(rungs: Sequence[Rung], n: int) -> Rows:
@@ -82,20 +104,19 @@ def measured(rows: Rows) -> None:
     rows["quartiles"] = [f"{low:,.1f} to {high:,.1f}" for low, high in pairs]
     names = {"impl": "Rung or peer", "gate": "Error (allowed)", "predicted_us": "By Little's law (µs)"}
     names |= {"median_us": "Median (µs)", "quartiles": "Quartiles (µs)", "registers": "Registers"}
-    display.table(rows, names, dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}"))
+    forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}")
+    display.table(rows, names, forms, "Errors, predictions and times", folded=True)
 
 
 def standing(rows: Rows, gpu: str, sms: int, n: int) -> None:
     """Say what coalescing did to the time."""
     by = rows.set_index("impl")
     one, other = by.loc["1_strided"], by.loc["2_coalesced"]
-    rung = gemv.LADDERS["gemv"][1]
-    blocks = gemv.blocks_of(rung, n, rung.with_defaults({}))
     text = f"On the {gpu} rung 2 {display.against(other, one)} rung 1"
     if other["median_us"] > one["median_us"] and not display.level(other, one):
         text += ". **Coalescing alone made it slower**, although it uses every byte that it fetches"
     text += f". Rung 1 reaches {one['roof_fraction']:.0%} of the roof, rung 2 {other['roof_fraction']:.0%}, "
-    display.say(f"{text}with {blocks} blocks on {sms} SMs.")
+    display.say(f"{text}with {blocks_of(n)} blocks on {sms} SMs.")
 
 
 def counted(here: Lab, predicted: Rows, n: int) -> Rows:
@@ -116,7 +137,8 @@ def counted(here: Lab, predicted: Rows, n: int) -> Rows:
     names |= {"occupancy_pct": "Occupancy %", "dram_pct": "DRAM busy %"}
     forms = dict.fromkeys(names, "{:.0f}") | {"impl": "", "dram": "{:.2f}"}
     forms |= dict.fromkeys(("watched", "load_sectors_per_request"), "{:.2f}")
-    display.table(cold, names, forms, f"Sectors a request and more, {n} × {n}, on {here.run['gpu']}")
+    title = f"Sectors a request and more, {n} × {n}, on {here.run['gpu']}"
+    display.table(cold, names, forms, title, folded=True)
     return cold
 
 
@@ -136,21 +158,39 @@ def explained(cold: Rows, rows: Rows, gpu: str) -> None:
     slow, few = seen.loc["1_strided"], seen.loc["2_coalesced"]
     off = (cold["load_sectors_per_request"] / cold["watched"] - 1).abs().max()
     text = f"What the GPU counted is within {off:.1%} of what the CPU watched. "
-    text += f"Rung 1 uses {slow['load_efficiency_pct']:.0f} % of what it loads"
+    text += f"Rung 1 uses {slow['load_efficiency_pct']:.0f}% of what it loads"
     if slow["dram"] < 1.5:
         text += f". Yet DRAM delivers only {slow['dram']:.2f} times the bytes of the matrix: the other "
         text += (
             "columns of a sector belong to warps that run at the same time, and they find it in L2, which "
         )
-        text += f"holds {slow['l2_hit_pct']:.0f} % of the sectors asked for. The waste stays on the chip, "
+        text += f"holds {slow['l2_hit_pct']:.0f}% of the sectors asked for. The waste stays on the chip, "
         text += "between L2 and the SMs"
     wasted = 100 - few["load_efficiency_pct"]
-    text += f". Rung 2 wastes {'nothing' if wasted < 1 else f'{wasted:.0f} %'} and keeps DRAM "
-    text += f"{few['dram_pct']:.0f} % busy. "
+    text += f". Rung 2 wastes {'nothing' if wasted < 1 else f'{wasted:.0f}%'} and keeps DRAM "
+    text += f"{few['dram_pct']:.0f}% busy. "
     agreed = agreement(cold)
     text += "So the sectors are as predicted" if agreed else "The sectors are others than predicted"
     slower = by["2_coalesced"] > by["1_strided"]
-    display.say(text + (", and they do not explain the time." if slower else "."))
+    display.say(text + (". The time has another cause." if slower else "."))
+
+
+def what_explains_it(rows: Rows, gpu: str, sms: int, n: int) -> None:
+    """Draw which SMs have work, and say what Little's law makes of the bytes in flight."""
+    diagram.sms_at_work(n, n, sms, ("1_strided", "2_coalesced")).show()
+    other = rows.set_index("impl").loc["2_coalesced"]
+    blocks, threads = blocks_of(n), gemv.LADDERS["gemv"][1].with_defaults({})["THREADS"]
+    text = f"Rung 2 has a thread a column: {n:,} threads in {blocks} blocks of {threads}"
+    idle = sms - blocks
+    text += f", and {idle} of the {gpu}'s {sms} SMs have nothing to do" if idle > 0 else ""
+    text += ". Each thread has four loads of 4 bytes under way (`#pragma unroll 4`). "
+    if other["predicted_us"] == other["predicted_us"]:
+        part = other["predicted_us"] / other["median_us"]
+        text += "By **Little's law**, bytes in flight ÷ latency is all the bandwidth they can ask for: "
+        text += f"{other['predicted_us']:,.1f} µs for this matrix, {part:.0%} of the "
+        text += f"{other['median_us']:,.1f} measured. "
+        text += "**The time changes because the bytes in flight change.** " if 0.5 < part < 2 else ""
+    display.say(text + "[Part 03b](03b_filling.ipynb) mends that.")
 
 
 def takeaway(cold: Rows, rows: Rows, gpu: str) -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 from rooflab.studies import drawn, traces
 from rooflab.view.access_diagram import BANKS, SECTOR, Request, recorded
 from rooflab.view.diagram import svg
-from rooflab.view.diagram.svg import AMBER, NONE, Canvas, Drawing, shade, single
+from rooflab.view.diagram.svg import AMBER, NONE, PALE, Canvas, Drawing, shade, single
 from rooflab.words import counted
 
 _FLOAT = 4
@@ -27,22 +27,19 @@ def coalescing(
     """A warp's load from a row-major matrix of floats, `columns` wide: what its lanes ask for, and the
     sectors that this moves, for the strided and the coalesced GEMV as the CPU saw them ask.
     """
-    asked = _gemv_loads(strided, coalesced)
-    frames = []
-    for title, stage in (("Each lane asks for 4 bytes", 0), ("Memory moves whole sectors", 1)):
-        canvas = Canvas()
-        for place, one in enumerate(asked):
-            _matrix(canvas, 285.0 * place, one, columns, stage)
-        frames.append((title, canvas))
+    asked, canvas = _gemv_loads(strided, coalesced), Canvas()
+    for place, one in enumerate(asked):
+        _matrix(canvas, 285.0 * place, one, columns)
     says = [f"{_moved(one)}; lanes stand {_apart(one, columns)}" for one in asked]
-    return Drawing("One load by one warp", ". ".join(s[0].upper() + s[1:] for s in says) + ".", frames)
+    said = ". ".join(each[0].upper() + each[1:] for each in says) + "."
+    return single("One load by one warp, and the sectors that memory moves for it", said, canvas)
 
 
 def moved_sectors(columns: int = 32, size: float = 6.0) -> Drawing:
-    """The last frame of `coalescing` alone, a cell `size` wide: a mechanism at one glance, for README."""
+    """`coalescing` for README, a mechanism at one glance: a cell `size` wide."""
     canvas, asked = Canvas(400), _gemv_loads()
     for place, one in enumerate(asked):
-        _matrix(canvas, (400 - columns * size) * place, one, columns, 1, size)
+        _matrix(canvas, (400 - columns * size) * place, one, columns, size)
     says = ". ".join(_moved(one).capitalize() for one in asked)
     return single("One load by 32 threads: what memory moves", f"{says}.", canvas)
 
@@ -69,15 +66,12 @@ def _apart(one: Request, columns: int) -> str:
     return f"{step} bytes apart" + (", a row of the matrix" if step == columns * _FLOAT else "")
 
 
-def _matrix(canvas: Canvas, left: float, one: Request, columns: int, stage: int, size: float = 8.2) -> None:
+def _matrix(canvas: Canvas, left: float, one: Request, columns: int, size: float = 8.2) -> None:
     places = one.taking_part()
     rows = max(32, max(places.values()) // _FLOAT // columns + 1)
     count, used = len(one.sectors()), one.bytes_used()
     canvas.text(left, 12, one.what, bold=True)
-    if stage:
-        words = [f"{count} sectors, {count * SECTOR} bytes moved", f"{used / count / SECTOR:.1%} used"]
-    else:
-        words = [f"{used} bytes asked for", f"lanes {_apart(one, columns).partition(',')[0]}"]
+    words = [f"{count} sectors, {count * SECTOR} bytes moved", f"{used / count / SECTOR:.1%} used"]
     if svg.wide(", ".join(words), svg.SMALL) <= columns * size:
         words = [", ".join(words)]
     for line, text in enumerate(words):
@@ -90,8 +84,7 @@ def _matrix(canvas: Canvas, left: float, one: Request, columns: int, stage: int,
     canvas.rect(left, top, columns * size, rows * size, NONE, 0.8)
     canvas.cells([at(k * columns) for k in range(rows)], columns * size, size, NONE, 0.25)
     each = SECTOR // _FLOAT
-    if stage:
-        canvas.cells([at(sector * each) for sector in one.sectors()], each * size, size, AMBER, 0.4)
+    canvas.cells([at(sector * each) for sector in one.sectors()], each * size, size, AMBER, 0.4)
     for lane, place in places.items():
         canvas.cells([at(place // _FLOAT)], size, size, shade(lane), 0.4)
     first, last = at(places[min(places)] // _FLOAT), at(places[max(places)] // _FLOAT)
@@ -99,13 +92,14 @@ def _matrix(canvas: Canvas, left: float, one: Request, columns: int, stage: int,
     canvas.frame(*last, size, size, 1.2)
     beside = last[1] > first[1]
     names = (f"lane {min(places)}", f"lane {max(places)}")
+    wide, high = 40.0, 14.0  # of a name, on paper of its own above the grid's lines
     if beside:
-        away = each * size + 4.4 if stage else 14.0
-        canvas.text(first[0] + away, first[1] + 9, names[0], svg.SMALL)
-        canvas.text(last[0] + away, last[1] + 8, names[1], svg.SMALL)
+        right = each * size + 4
+        spots = [(first[0] + right, first[1] + 1), (last[0] + right, last[1] + size - high)]
     else:
-        canvas.text(first[0], first[1] + 22, names[0], svg.SMALL)
-        canvas.text(last[0] + size, last[1] + 22, names[1], svg.SMALL, "end")
+        spots = [(first[0], first[1] + size + 3), (last[0] + size - wide, last[1] + size + 3)]
+    for (x, y), name in zip(spots, names, strict=True):
+        canvas.cell(x, y, wide, high, name, PALE)
 
 
 def row_loads(rungs: Sequence[str] = ("1_warp", "2_vector"), rows: pd.DataFrame | None = None) -> Drawing:

@@ -60,7 +60,7 @@ def chosen(evidence: Evidence, n: int, k: int, batch: int) -> pd.Series:
 def _chosen(evidence: Evidence, found: pd.DataFrame, point: tuple[int, int, int]) -> pd.Series:
     """The same of a point's contestants."""
     n, k, batch = point
-    operator, rung = ops.dispatch(batch, bool(evidence.spec and evidence.spec.has_hopper))
+    operator, rung = ops.dispatch(n, k, batch, bool(evidence.spec and evidence.spec.has_hopper))
     name = mmq.DECODE + rung if operator == "q8_0" else rung
     if name not in found.index:
         raise NoEvidence(f"{name} at {n} × {k} with {batch} tokens was not measured")

@@ -140,15 +140,11 @@ def rung_for(
     if how.name in names:
         rung = rung_of(q8_0.LADDERS["q8_0"], names[how.name], "")
         return rung, rung.with_defaults(q8_0.options_for(rung, batch))
-    names = {
-        "mmq": "5_large_tiles",
-        "mmq_wgmma": "6_wgmma",
-        "mmq_fp16_wgmma": "7_fp16_wgmma",
-        "mmq_blocks": "3_wide",
-    }
-    if how.name in names:
-        rung = rung_of(mmq.LADDERS["mmq"], names[how.name], "")
-        return rung, rung.with_defaults(mmq.options_for(rung, n, batch))
+    names = {"mmq": "5_large_tiles", "mmq_wgmma": "6_wgmma", "mmq_blocks": "3_wide"}
+    if how.format == "q8_0" and how.name.startswith("mmq"):
+        name = names[how.name] if how.name in names else mmq.half_rung(n, k, batch)
+        rung = rung_of(mmq.LADDERS["mmq"], name, "")
+        return rung, rung.with_defaults(mmq.macros_for(rung, n, k, batch))
     return None
 
 

@@ -216,7 +216,7 @@ class Prefill(Study):
             used += [(decoder_ops, rung) for ladder in decoder_ops.LADDERS.values() for rung in ladder]
         hopper, n, seq = arch == "90", 2 * shape.mlp, case.seq or 0
         if case.format == "q8_0" and paths.mmq:
-            how = "7_fp16_wgmma" if hopper else mmq.dispatch(seq, False)[1]
+            how = "7_fp16_wgmma" if hopper else mmq.dispatch(n, shape.hidden, seq, False)[1]
             used.insert(0, (mmq, ops.rung_of(mmq.LADDERS["mmq"], how, how)))
             if hopper and paths.fused:
                 used[0] = (decoder_ops, decoder_ops.LADDERS["prompt_product"][0])

@@ -24,6 +24,7 @@ from rooflab.hardware.perf_model import Strategy, strategy
 from rooflab.numerics import model_shapes
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.ops import int4, q8_0, strategies
+from rooflab.ops import mmq as mmq_op
 from rooflab.records.case import Case, options
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.studies import buffers, int4_work, products, q8_0_operands
@@ -345,7 +346,7 @@ _SAME_STRATEGY = {  # (study, impl) of other recordings -> the way that it is
     ("mmq", "q8_0/6_mma"): "mma",
     ("mmq", "5_large_tiles"): "mmq",
     ("mmq", "6_wgmma"): "mmq_wgmma",
-    ("mmq", "7_fp16_wgmma"): "mmq_fp16_wgmma",
+    **dict.fromkeys((("mmq", rung) for rung in mmq_op.HALVES), "mmq_fp16_wgmma"),
     **{("int4", rung.name): "fused" for rung in int4.TILED},
 }
 

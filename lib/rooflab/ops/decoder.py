@@ -412,14 +412,14 @@ def fastest(shape: Shape, format: str, arch: str, context: int = 0) -> str:
         return "5_prefetch_at_barrier"
     if context >= LONG and shape.heads <= 8 * shape.kv_heads:
         return "8_tensor_attention"
-    return "7_split_k"
+    return "9_flags_in_data"
 
 
 def blocks_for(shape: Shape, format: str, sms: int) -> int:
-    """How many blocks to decode with on so many SMs: all, or with INT4 as few as leave the busiest block of
-    every phase of a layer as much to do, so that there is less to wait for.
+    """How many blocks to decode with on so many SMs: all, or with INT4 and barriers as few as leave the
+    busiest block of every phase of a layer as much to do, so that there is less to wait for.
     """
-    if format != "int4_g128":
+    if format != "int4_g128" or fastest(shape, format, ops.known_arch()) == "9_flags_in_data":
         return sms
     units = [n // 16 for name, (n, _) in shape.matrices.items() if name != "head"]
     each = [math.ceil(count / sms) for count in units]

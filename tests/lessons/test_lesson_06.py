@@ -52,7 +52,7 @@ def test_a_block_for_every_query_reads_what_was_predicted_again_and_again(ladder
     """M78: the scalar kernel, gated; its re-reads predicted, and counted with what L1 spares it."""
     assert ladder.loc["1_scalar", "error"] <= ladder.loc["1_scalar", "error_budget"]
     case = study._case("1_scalar", 1848, 256, (8, 2), window=512)
-    assert 400 < study.requested_bytes(case) / (2 * 1848 * 8 * 256 * 2) < 512  # the source: up to 512
+    assert 400 < analysis.requested_bytes(case) / (2 * 1848 * 8 * 256 * 2) < 512  # the source: up to 512
     for row in counted[counted["impl"] == "1_scalar"].itertuples():
         assert 0.2 < row.sm_read_bytes / row.asked < 1.1 and row.sm_read_bytes > 50 * row.once
     tiled = counted[counted["impl"] == "2_tiled"]
@@ -75,7 +75,7 @@ def test_no_buffer_grows_with_the_square_of_the_prompt(h200):
 def test_sixteen_queries_a_block_win_little_over_eight(ladder):
     """M80: half the reads, and a few percent of the time."""
     eight, sixteen = (ladder.loc[f"2_tiled queries={q}"] for q in (8, 16))
-    reads = [study.requested_bytes(Case.from_row(row)) for row in (eight, sixteen)]
+    reads = [analysis.requested_bytes(Case.from_row(row)) for row in (eight, sixteen)]
     assert reads[0] / reads[1] == pytest.approx(2, rel=0.01)
     assert sixteen["q3_us"] < eight["q1_us"] < 1.2 * sixteen["q1_us"]
 
@@ -169,7 +169,7 @@ def test_the_budget_of_an_sm_is_registers_and_shared_memory(rows):
         assert named.loc[fast, "occupancy"] < lean["occupancy"] and width in (256, 512)
         assert named.loc[fast, "tflop_s"] > 10 * lean["tflop_s"]
     for row in budget.itertuples():
-        assert row.blocks == study.residency(row.registers, row.threads, row.shared)
+        assert row.blocks == roofline.residency(row.registers, row.threads, row.shared)
     assert "Occupancy is not the goal" in said("06b_wide.ipynb")
 
 
@@ -256,7 +256,7 @@ def test_every_rung_s_prediction_gets_its_verdict(ladder):
 def test_the_reads_of_a_key_are_derived(h200):
     case = next(c for c in study.ladder(128, device=h200.sized) if c.impl == "1_scalar")
     shape = study.shape_of(case)
-    times = study.requested_bytes(case) / (2 * shape.context * shape.kv_heads * shape.head_dim * 2)
+    times = analysis.requested_bytes(case) / (2 * shape.context * shape.kv_heads * shape.head_dim * 2)
     share, seen = study.HEADS // study.KV_HEADS, (shape.context + 1) / 2
     assert times == pytest.approx(share * seen, rel=1e-3)
     assert f"{times:,.0f} times: for {share} query heads × {seen:,.1f} queries" in said("06_attention.ipynb")

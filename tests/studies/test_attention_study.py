@@ -8,6 +8,7 @@ import needs
 import numpy as np
 import pytest
 from rooflab import ops
+from rooflab.analysis import attention as analysis
 from rooflab.bench import gate
 from rooflab.errors import GateError
 from rooflab.hardware import device, roofline
@@ -88,12 +89,10 @@ def test_a_block_for_every_query_reads_keys_again_up_to_window_times():
     """The source: each query's window of K and V streamed again, up to 512 times."""
     case = attention._case("1_scalar", 1848, 256, (8, 2), window=512)
     unique = 2 * 1848 * 2 * 256 * 2
-    again = attention.requested_bytes(case) / (unique * 4)  # 4 query heads share a key-value head
+    again = analysis.requested_bytes(case) / (unique * 4)  # 4 query heads share a key-value head
     assert 400 < again < 512
-    tiled = [
-        attention.requested_bytes(replace(case, impl="2_tiled", options=f"queries={q}")) for q in (8, 16)
-    ]
-    assert tiled[0] < attention.requested_bytes(case) / 7.5 and tiled[1] < tiled[0] / 1.9
+    tiled = [analysis.requested_bytes(replace(case, impl="2_tiled", options=f"queries={q}")) for q in (8, 16)]
+    assert tiled[0] < analysis.requested_bytes(case) / 7.5 and tiled[1] < tiled[0] / 1.9
 
 
 def test_a_chunk_is_charged_with_the_cache_it_reads():
@@ -134,10 +133,10 @@ def test_questions_are_put_to_everybody():
 
 def test_how_many_blocks_an_sm_holds():
     # 255 registers of 128 threads: 32768 of 65536 registers, two blocks; shared memory allows three.
-    assert attention.residency(255, 128, 69_632) == 2
-    assert attention.residency(128, 256, 33_000) == 2
-    assert attention.residency(32, 256, 0) == 8
-    assert attention.residency(64, 128, 110_000) == 2
+    assert roofline.residency(255, 128, 69_632) == 2
+    assert roofline.residency(128, 256, 33_000) == 2
+    assert roofline.residency(32, 256, 0) == 8
+    assert roofline.residency(64, 128, 110_000) == 2
 
 
 # --- on the CPU ---------------------------------------------------------------------------------------------

@@ -33,6 +33,21 @@ UNITS = {
 _SHAPE = ("operator", "format", "seq", "heads", "kv_heads", "head_dim", "window")
 
 
+def requested_bytes(case: Case) -> int:
+    """Bytes of keys and values that an own case's blocks ask L2 for: each reads what one of its queries sees,
+    once for all heads that it takes together. Over the bytes of the convention it is the factor of
+    re-reading.
+    """
+    shape = study.shape_of(case)
+    tile, together = study.launch_of(case).queries, study.own_rung(case)[1].get("PACK", 1)
+    keys = 0
+    for first in range(0, shape.n, tile):
+        count = min(tile, shape.n - first)
+        start = shape.start + first
+        keys += roofline.attention_keys(count, shape.context, start, shape.causal, shape.window)
+    return (1 if shape.shared else 2) * keys * (shape.heads // together) * shape.head_dim * 2
+
+
 def at(rows: pd.DataFrame, case: Case) -> pd.DataFrame:
     """The rows of every contestant at a case's shape, by whatever options are no part of it."""
     same = pd.Series(True, index=rows.index)
@@ -66,7 +81,7 @@ def counted(frame: pd.DataFrame, cases: Sequence[Case]) -> pd.DataFrame:
     frame["once"] = [count.bytes for count in counts]
     frame["flops"] = [count.flops for count in counts]
     attends = [case.operator == "attention" for case in found]
-    frame["asked"] = [study.requested_bytes(c) if a else None for c, a in zip(found, attends, strict=True)]
+    frame["asked"] = [requested_bytes(c) if a else None for c, a in zip(found, attends, strict=True)]
     frame["issue_pct"] = 100 * frame["issue_active"]
     frame["busiest"] = frame[list(UNITS)].idxmax(axis=1).map(UNITS)
     frame["busiest_pct"] = frame[list(UNITS)].max(axis=1)
@@ -108,8 +123,8 @@ def budgets(rows: pd.DataFrame, widths: Sequence[int]) -> pd.DataFrame:
 def limits_of(registers: int, threads: int, shared: int) -> dict[str, int]:
     """Blocks that each resource of an SM of compute capability 9.0 allows by itself (study.residency)."""
     return {
-        "registers": study.residency(registers, threads, 0),
-        "shared memory": study.residency(1, threads, shared),
+        "registers": roofline.residency(registers, threads, 0),
+        "shared memory": roofline.residency(1, threads, shared),
         "threads": 2048 // (32 * -(-threads // 32)),
     }
 

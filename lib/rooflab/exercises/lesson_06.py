@@ -15,7 +15,6 @@ from rooflab.exercises import build_06 as build_06  # registers the guided build
 from rooflab.exercises.kernels import Trial, kernel_task, most_conflicts, most_requests, most_sectors
 from rooflab.hardware import roofline
 from rooflab.numerics import model_shapes
-from rooflab.studies import attention
 
 
 @checker("06.1")
@@ -93,7 +92,7 @@ def _resident(blocks: Callable[..., Any]) -> str:
         (64, 96, 116_736),
         (40, 128, 1),
     ):
-        right = attention.residency(registers, threads, shared)
+        right = roofline.residency(registers, threads, shared)
         got = called(blocks, registers, threads, shared)
         if got == right:
             continue

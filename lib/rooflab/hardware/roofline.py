@@ -24,6 +24,7 @@ number of query-key pairs that are seen: half of N C where causal, and only what
 that are the values too are read once. The exponentials, one a pair and head, are not counted.
 """
 
+import math
 from typing import NamedTuple
 
 from rooflab.errors import UsageError
@@ -187,3 +188,14 @@ def share_for_instructions(each: float, bits: float, gb_s: float, sms: int, ghz:
 def phases_us(phases: float, fixed_us: float, bytes_: float, gb_s: float) -> float:
     """Time of work in phases that wait for each other: a fixed time each, the bytes of all at one rate."""
     return phases * fixed_us + bytes_ / gb_s / 1e3
+
+
+def residency(registers: int, threads: int, shared: int, shared_per_sm: int = 228 * 1024) -> int:
+    """Blocks of this many registers a thread, threads and bytes of shared memory that an SM holds at once,
+    on chips with 65 536 registers and 2048 threads an SM: registers are given out to warps by 256, shared
+    memory by 128 bytes with 1 KiB a block for the system.
+    """
+    warps = math.ceil(threads / 32)
+    by_registers = 65536 // (math.ceil(registers * 32 / 256) * 256 * warps)
+    by_shared = shared_per_sm // (math.ceil(shared / 128) * 128 + 1024)
+    return min(by_registers, by_shared, 2048 // (32 * warps), 32)

@@ -45,7 +45,7 @@ def rereads(cases: list[Case]) -> pd.DataFrame:
     """How often cases read K and V: impl, options, GB, and how often each byte is read."""
     found = []
     for case in cases:
-        asked, shape = study.requested_bytes(case), study.shape_of(case)
+        asked, shape = analysis.requested_bytes(case), study.shape_of(case)
         unique = 2 * shape.context * shape.kv_heads * shape.head_dim * 2
         found.append([case.impl, case.options or "", asked / 1e9, asked / unique])
     return pd.DataFrame(found, columns=["impl", "options", "gb", "times"])
@@ -99,7 +99,7 @@ def rereads_of_source(rung: str) -> None:
     unique = 2 * 1848 * model.heads * 256 * 2
     display.say(
         f"At the source's own layer, {model.heads} heads 256 wide with a window of {model.window}, "
-        f"{rung} reads each key {study.requested_bytes(source) / unique:,.0f} times for every head. "
+        f"{rung} reads each key {analysis.requested_bytes(source) / unique:,.0f} times for every head. "
         "The source says: up to 512."
     )
 

@@ -9,7 +9,6 @@ values and are small, and a dropped tile of keys has to show in them too.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -54,6 +53,7 @@ BACKENDS = {  # of torch's scaled_dot_product_attention
     "torch.sdpa_efficient": "EFFICIENT_ATTENTION",
     "torch.sdpa_math": "MATH",
 }
+FASTEST = ("torch.sdpa_cudnn", "torch.sdpa_flash", "flash_attn_4")
 # impl -> the package it needs, by the name that Python imports.
 PEERS = {
     **dict.fromkeys(BACKENDS, "torch"),
@@ -227,6 +227,24 @@ def prompts() -> list[Case]:
     return [case for kind in kinds() for seq in PROMPTS for case in prompt(kind, seq)]
 
 
+def leading(cases: Sequence[Case]) -> list[Case]:
+    """The last rung of a shape's cases, and the fastest libraries' kernels."""
+    own = [case for case in cases if case.kind == "own"][-1]
+    return [case for case in cases if case == own or case.impl in FASTEST]
+
+
+def later(device: Sized | None = None) -> list[Case]:
+    """Prompts and a cache that were named after kernels had been tuned."""
+    wanted = [
+        (3001, 96, None),
+        (8192, 128, None),
+        (8192, 256, None),
+        *((3001, w, 777) for w in (64, 96, 128, 256)),
+    ]
+    found = [leading(_for(device, sweep(*shape, heads=(28, 4)))) for shape in wanted]
+    return [*(case for cases in found for case in cases), *decode(5003, 128, (28, 4))]
+
+
 def one_array(head_dim: int = 512, seq: int = LENGTHS[1]) -> list[Case]:
     """The same keys and values from two arrays and from one, by the rungs that read one array once."""
     able = {rung.name for rung in op.LADDERS["attention"] if "SHARED_KV" in rung.defines}
@@ -239,8 +257,7 @@ def decode(
 ) -> list[Case]:
     """Every rung of decode attention against a cache, with torch's kernels."""
     own = [(rung.name, "own") for rung in op.LADDERS["decode_attention"]]
-    libraries = ("torch.sdpa_cudnn", "torch.sdpa_flash", "flash_attn_4")
-    peers = [(impl, "peer") for impl in libraries if head_dim <= 256 and not window]
+    peers = [(impl, "peer") for impl in FASTEST if head_dim <= 256 and not window]
     sizes: dict[str, Any] = {"seq": context, "head_dim": head_dim, "window": window, "state": "burst"}
     sizes |= {"heads": heads[0], "kv_heads": heads[1]}
     return [Case("attention", "decode_attention", impl, kind, "fp16", **sizes) for impl, kind in own + peers]
@@ -290,32 +307,6 @@ def launch_of(case: Case) -> op.Launch:
     return (op.decode_launch_of if rung.operator == "decode_attention" else op.launch_of)(rung, macros)
 
 
-def requested_bytes(case: Case) -> int:
-    """Bytes of keys and values that an own case's blocks ask L2 for: each reads what one of its queries sees,
-    once for all heads that it takes together. Over the bytes of the convention it is the factor of
-    re-reading.
-    """
-    shape = shape_of(case)
-    tile, together = launch_of(case).queries, own_rung(case)[1].get("PACK", 1)
-    keys = 0
-    for first in range(0, shape.n, tile):
-        count = min(tile, shape.n - first)
-        start = shape.start + first
-        keys += roofline.attention_keys(count, shape.context, start, shape.causal, shape.window)
-    return (1 if shape.shared else 2) * keys * (shape.heads // together) * shape.head_dim * 2
-
-
-def residency(registers: int, threads: int, shared: int, shared_per_sm: int = 228 * 1024) -> int:
-    """Blocks of this many registers a thread, threads and bytes of shared memory that an SM holds at once,
-    on chips with 65 536 registers and 2048 threads an SM: registers are given out to warps by 256, shared
-    memory by 128 bytes with 1 KiB a block for the system.
-    """
-    warps = math.ceil(threads / 32)
-    by_registers = 65536 // (math.ceil(registers * 32 / 256) * 256 * warps)
-    by_shared = shared_per_sm // (math.ceil(shared / 128) * 128 + 1024)
-    return min(by_registers, by_shared, 2048 // (32 * warps), 32)
-
-
 def _for(device: Sized | None, cases: Sequence[Case]) -> list[Case]:
     """The distinct cases that a device can run, all where none is named."""
     hopper = getattr(device, "has_hopper", True)
@@ -343,7 +334,15 @@ class Attention(Study):
             *(case for width in WIDTHS for seq in LENGTHS for case in sweep(seq, width)),
             *(case for width, window in WINDOWED for case in sweep(LENGTHS[2], width, window)),
             *sweep(LENGTHS[1], 128, format="bf16"),
-            *(*odd_widths(), *chunks(), *one_array(), *indexing(), *prompts(), *decode_shapes()),
+            *(
+                *odd_widths(),
+                *chunks(),
+                *one_array(),
+                *indexing(),
+                *prompts(),
+                *decode_shapes(),
+                *later(device),
+            ),
         ]
         return _for(device, found)
 

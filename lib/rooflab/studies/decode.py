@@ -34,7 +34,7 @@ from rooflab.records.fingerprint import source_of_callable
 from rooflab.studies import hf, predictions
 from rooflab.studies.base import Context, Count, Described, Profile, Sized, Study, package_identity
 
-MODEL, LARGE, GEMMA = "qwen2.5-1.5b", "llama-3-8b", "gemma-4-e4b"
+MODEL, LARGE, SMALL, GEMMA = "qwen2.5-1.5b", "llama-3-8b", "llama-3.2-1b", "gemma-4-e4b"
 PROMPT, STEPS = 128, 128
 CONTEXTS = (1024, 8192)
 BATCHES = (8, 32)
@@ -125,7 +125,7 @@ def batches(model: str = MODEL) -> list[Case]:
 
 def large(device: Sized | None = None) -> list[Case]:
     """The shapes of a model five times the size, by the engine's rung and by the one whose ring that has; in
-    FP16 transformers beside them.
+    FP16 transformers beside them. And the shape that others' persistent kernels publish.
     """
     peers = [_case(impl, "fp16", "fp16", LARGE, PROMPT, n) for impl, n in ((EAGERLY, EAGER), (GRAPH, FEW))]
     ours = [
@@ -134,7 +134,8 @@ def large(device: Sized | None = None) -> list[Case]:
         for impl in dict.fromkeys((RINGS[format], best(format, device, LARGE)))
         if impl in rungs(device)
     ]
-    return [*peers, *ours]
+    small = _case(best("fp16", device, SMALL), "fp16", "fp16", SMALL, PROMPT, STEPS)
+    return [*peers, *ours, small]
 
 
 def others() -> list[Case]:

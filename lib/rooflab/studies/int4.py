@@ -35,6 +35,7 @@ from rooflab.studies.base import (
 
 SHAPES = ((8960, 1536), (4096, 4096), (14336, 4096), (28672, 8192))
 SQUARE = (8192, 8192)  # which the libraries' own benchmarks use
+BETWEEN = (5120, 5120), (10240, 2560)  # whose tiles do not divide by the SMs
 BATCHES = (1, 2, 3, 4, 5, 7, 8, 12, 16, 24, 32, 48, 64)
 MANY = (96, 128, 256)  # tokens in the grid
 MANY_TOKENS = "13_stream_k"  # the rung that is for those alone
@@ -120,6 +121,12 @@ def square(device: Sized | None = None) -> list[Case]:
     return [chosen(*SQUARE, 1, device), *(_case(impl, *SQUARE) for impl in peers)]
 
 
+def between(device: Sized | None = None) -> list[Case]:
+    """Shapes whose tiles do not divide by the SMs, at a few batches, beside the fastest libraries."""
+    found = [case for n, k in BETWEEN for case in batches(n, k, (1, 4, 16, 64), device)]
+    return [c for c in found if c.kind == "own" or c.impl in ("torch.matmul", "humming", "gemlite")]
+
+
 def reused(n: int, k: int) -> list[Case]:
     """What reading the weights once is worth on CUDA cores: rung 5 reads them once a token."""
     return [
@@ -169,7 +176,7 @@ def counted(device: Sized | None = None, shapes: Sequence[tuple[int, int]] = SHA
 
 def _place(case: Case) -> tuple:
     """Cases of one shape stand together, because they share their weights."""
-    sizes = (*SHAPES, SQUARE, *PUBLISHED[0], *SEEDED)
+    sizes = (*SHAPES, SQUARE, *BETWEEN, *PUBLISHED[0], *SEEDED)
     return case.weights, sizes.index((case.n, case.k)), case.cache, turn(case), case.batch
 
 
@@ -219,7 +226,7 @@ class Int4(Study):
             *reused(*shapes[0]),
             *(published() if effort == "full" else published((1, 2, 4))),
             *seeded(device),
-            *(square(device) if effort == "full" else ()),
+            *([*square(device), *between(device)] if effort == "full" else ()),
         ]
         return sorted(dict.fromkeys(found), key=_place)
 

@@ -67,6 +67,7 @@ def more(device: Sized | None = None) -> list[Case]:
         *_mmq(mmq.PROMPTS[1]),
         *(case for width in (64, 256, 512) for case in _attention(width, last, device=device)),
         *_attention(128, middle, device=device),
+        *attention.leading(_attention(128, last, device=device, causal=False)),
         *(case for width, window in attention.WINDOWED for case in _attention(width, last, window, device)),
     ]
 
@@ -82,11 +83,13 @@ def _mmq(tokens: int) -> list[Case]:
     return [case for case in mmq.ladder(tokens) if case.impl in names]
 
 
-def _attention(width: int, seq: int, window: int | None = None, device: Sized | None = None) -> list[Case]:
+def _attention(
+    width: int, seq: int, window: int | None = None, device: Sized | None = None, **more: Any
+) -> list[Case]:
     """The fastest portable rung, Hopper's, and every library's kernel."""
     own = [*attention.best(width)[-1:], *attention.hopper(width)]
     slow = ("torch.sdpa_efficient",) if width <= 256 else ()
-    found = attention._for(device, attention.sweep(seq, width, window))
+    found = attention._for(device, attention.sweep(seq, width, window, **more))
     return [c for c in found if (c.impl in own if c.kind == "own" else c.impl not in slow)]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from rooflab import ops, paths
+from rooflab.analysis import attention as analysis_attention
 from rooflab.analysis import coalescing
 from rooflab.analysis.evidence import Evidence, NoEvidence
 from rooflab.claims.measures.rows import Where, figure, measure
@@ -19,7 +20,6 @@ from rooflab.numerics import model_shapes, quant
 from rooflab.ops import gemv
 from rooflab.ops import q8_0 as ops_q8
 from rooflab.records.case import Case
-from rooflab.studies import attention as study_attention
 from rooflab.studies.gemv import first_request
 from rooflab.verify import mutations
 
@@ -276,7 +276,7 @@ def asked_again(evidence: Evidence, impl: str, seq: int, window: int) -> float:
     shape: dict[str, Any] = {"seq": seq, "heads": 8, "kv_heads": 2, "head_dim": 256, "window": window}
     case = Case("attention", "attention", impl, "own", "fp16", causal=True, **shape)
     unique = 2 * seq * 2 * 256 * 2
-    return study_attention.requested_bytes(case) / (unique * 4)  # 4 query heads share a key-value head
+    return analysis_attention.requested_bytes(case) / (unique * 4)  # 4 query heads share a key-value head
 
 
 @measure

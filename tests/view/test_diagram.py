@@ -64,6 +64,7 @@ def all_of(here):
         "softmax": diagram.online_softmax(),
         "banks": diagram.banks(),
         "holders": diagram.holders(512),
+        "dp4a": diagram.dp4a(),
         "issue slots": diagram.issue_slots(CHIPS, halves=CHIPS[1:]),
         "ring": diagram.ring(takes),
         "pipeline": diagram.pipeline(takes),
@@ -315,6 +316,13 @@ def test_a_word_holds_what_was_packed():
     assert words.codes(words.EXAMPLE) == [-2, -1, 5, 2, -5, 0, -2, 0]
     with pytest.raises(UsageError, match="32 bits"):
         diagram.nibbles(1 << 32)
+
+
+def test_dp4a_multiplies_signed_bytes():
+    drawing = diagram.dp4a(0x000001FF, 0x00000203)
+    assert "-1 × 3; the sum is -1" in drawing.says  # 1 × 2 and -1 × 3
+    with pytest.raises(UsageError, match="32 bits"):
+        diagram.dp4a(1 << 32)
 
 
 def test_the_magic_number_is_the_sources(tmp_path):

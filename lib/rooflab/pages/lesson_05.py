@@ -11,7 +11,7 @@ import pandas as pd
 from rooflab import paths
 from rooflab.lab import Lab
 from rooflab.numerics import quant
-from rooflab.pages import Opening, Rows, one_line
+from rooflab.pages import Opening, Rows, bars
 from rooflab.studies import q8_0 as study
 from rooflab.view import display, explorer, page, plot
 
@@ -38,24 +38,12 @@ def opening(here: Lab) -> Opening:
         "say what alignment does to a warp's loads",
         "quantise activations, and know what that costs",
     )
+    pair = own[own["impl"].isin(["3_scale", "4_planes"])]
     roof = ("read", here.roof["dram_read"].value, "GB/s")
-    chart = page.ladder(
-        rows, gpu, roof, "Q8_0 products, one token: rungs 1 to 3 read blocks, from 4 on planes"
-    )
-    return answer + ".", able, chart
-
-
-def run_facts(gpu: str, here: Lab, copy_roof: float, k: int) -> None:
-    """The facts of the run, in one line."""
-    facts = {
-        "GPU": gpu,
-        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
-        "Run": here.run_of("q8_0")["run"],
-        "L2": plot.size_text(int(here.run["l2_bytes"])),
-        "Copy roof": f"{copy_roof:,.0f} GB/s, read and written",
-        "A token": f"{k} activations, {plot.size_text(2 * k)} in FP16",
-    }
-    one_line(facts)
+    if len(pair) < 2:
+        return answer + ".", able, page.ladder(rows, gpu, roof, "Q8_0 products, one token")
+    names = ["34-byte blocks, 2 bytes a load", "planes, 16 bytes a load"]
+    return answer + ".", able, bars(pair, names, gpu, "Read speed of one product, one token", roof, "gb_s")
 
 
 def gguf_file() -> tuple[Any, int, Any]:
@@ -133,7 +121,8 @@ def alignment() -> None:
     starts["mod4"], starts["mod16"] = starts["byte"] % 4, starts["byte"] % 16
     starts["plane"] = 32 * starts["block"]
     names = {"block": "Block", "byte": "Quants start at", "mod4": "mod 4", "mod16": "mod 16"}
-    display.table(starts, names | {"plane": "In a plane of quants"})
+    names["plane"] = "In a plane of quants"
+    display.table(starts, names, caption="Where the quants of neighbouring blocks start", folded=True)
 
 
 def quantisers(here: Lab, k: int, copy_roof: float) -> Rows:
@@ -144,7 +133,8 @@ def quantisers(here: Lab, k: int, copy_roof: float) -> Rows:
     names = {"batch": "Tokens", "impl": "Rung", "floor": "No faster than (µs)"}
     names |= {"median_us": "Median (µs)", "gb_s": "GB/s", "error": "Largest error"}
     forms = {"floor": "{:.2f}", "median_us": "{:.2f}", "gb_s": "{:,.0f}", "error": "{:g}"}
-    display.table(rows.sort_values(["batch", "impl"]), names, forms)
+    caption = "Both quantisers by number of tokens"
+    display.table(rows.sort_values(["batch", "impl"]), names, forms, caption, folded=True)
     return rows
 
 

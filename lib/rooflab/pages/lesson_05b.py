@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from rooflab import lab
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
-from rooflab.pages import Opening, Rows, one_line
+from rooflab.pages import Opening, Rows
 from rooflab.studies import q8_0 as study
 from rooflab.view import display, explorer, page, plot
 
@@ -29,7 +29,8 @@ def opening(here: Lab, n: int, k: int) -> Opening:
     if len(dense):
         answer += f", against FP16 {display.speed(dense['median_us'].iloc[0] / best['median_us'])}"
     if best["impl"] >= "4":
-        answer += ". What it takes: bytes multiplied by dp4a, and a layout from which a lane loads 16 bytes"
+        answer += ". What it takes: dp4a, one instruction that multiplies four pairs of bytes, and a layout "
+        answer += "from which a lane loads 16 bytes"
     answer += "."
     able = (
         "multiply four bytes in one instruction, exactly",
@@ -49,26 +50,12 @@ def _beside_halves(own: Rows, dense_us: float, gpu: str, matrix: str) -> tuple[F
     fig.set_figwidth(page.WIDEST)
     times = [own[column] / dense_us for column in ("median_us", "q1_us", "q3_us")]
     plot.bars(ax, list(own["impl"]), times[0], "×", None, *times[1:])
-    for text in ax.texts:  # the line does not cross them
-        if text.get_color() == "black":
-            text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})
+    for text, value in zip(ax.texts, times[0], strict=True):  # the line does not cross them
+        if text.get_color() == "black" and value < bytes_:
+            text.xy = (bytes_, text.xy[1])
     plot.roof_line(ax, bytes_, f"its bytes: {bytes_:.2f}", vertical=True)
     said = ", ".join(f"{name} {value:.2f}" for name, value in zip(own["impl"], times[0], strict=True))
     return fig, f"{title} on {gpu}, {plot.dates(own)}: {said}; of the bytes it reads {bytes_:.2f}."
-
-
-def run_facts(gpu: str, here: Lab, read_roof: float, n: int, k: int) -> None:
-    """The facts of the run, in one line."""
-    facts = {
-        "GPU": gpu,
-        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
-        "Run": here.run_of("q8_0")["run"],
-        "SMs": int(here.run["sms"]),
-        "L2": plot.size_text(int(here.run["l2_bytes"])),
-        "Read roof": f"{read_roof:,.0f} GB/s",
-        "The matrix": f"{n} × {k}, {plot.size_text(n * k * study.WEIGHT_BYTES)} in Q8_0",
-    }
-    one_line(facts)
 
 
 def bounds(here: Lab, n_asked: int, k_asked: int, read_roof: float) -> tuple[list[Any], Rows]:
@@ -81,7 +68,13 @@ def bounds(here: Lab, n_asked: int, k_asked: int, read_roof: float) -> tuple[lis
     floor["ratio"] = floor["fp16"] / floor["q8_0"]
     names = {"n": "Rows n", "k": "k", "q8_0": "Q8_0: no faster than (µs)"}
     names |= {"fp16": "FP16 (µs)", "ratio": "At best, times faster"}
-    display.table(floor, names, dict.fromkeys(("q8_0", "fp16", "ratio"), "{:.2f}"))
+    first = floor.iloc[0]
+    display.say(
+        f"For {n_asked} × {k_asked} that is {first['q8_0']:.1f} µs, against {first['fp16']:.1f} µs in FP16: "
+        f"at best {first['ratio']:.2f} times as fast. Not 2 times, because a block of 32 weights has 34 bytes."
+    )
+    forms = dict.fromkeys(("q8_0", "fp16", "ratio"), "{:.2f}")
+    display.table(floor, names, forms, "The bound of every shape", folded=True)
     return decode, floor
 
 
@@ -95,7 +88,8 @@ def exactness(here: Lab) -> None:
     worst = {"exact": worst.loc["exact", "error"], "off": worst.loc["unquantised", "off"]}
     worst = pd.DataFrame(worst)
     names = {"impl": "Rung", "exact": "Exact: largest error", "off": "Unquantised: off by (of the RMS)"}
-    display.table(worst.reset_index(), names, {"exact": "{:g}", "off": "{:.2%}"})
+    forms = {"exact": "{:g}", "off": "{:.2%}"}
+    display.table(worst.reset_index(), names, forms, "How exact every rung is", folded=True)
 
 
 def ladder_times(here: Lab, n: int, k: int) -> Rows:
@@ -108,7 +102,8 @@ def ladder_times(here: Lab, n: int, k: int) -> Rows:
     names |= {"predicted_us": "By datasheet (µs)", "median_us": "Median (µs)"}
     names |= {"quartiles": "Quartiles (µs)", "registers": "Registers"}
     times = ("predicted_us", "median_us")
-    display.table(rows, names, dict.fromkeys(times, "{:,.1f}") | {"off": "{:.0%}"})
+    forms = dict.fromkeys(times, "{:,.1f}") | {"off": "{:.0%}"}
+    display.table(rows, names, forms, "Every rung and peer", folded=True)
     return rows
 
 
@@ -183,10 +178,10 @@ def counters_explained(seen: Rows, rungs: Any) -> Any:
         text += " differ in what it takes to move them: "
         text += f"{one['m']:.0f} million instructions on rung 1, {two['m']:.1f} on rung 2, "
         text += (
-            f"{four['m']:.1f} on rung 4. A load of rung 3 uses {three['load_efficiency_pct']:.0f} % of the "
+            f"{four['m']:.1f} on rung 4. A load of rung 3 uses {three['load_efficiency_pct']:.0f}% of the "
         )
         text += "sectors it fetches, and other loads fetch the same sectors again; rung 4 uses "
-        text += f"{four['load_efficiency_pct']:.0f} %."
+        text += f"{four['load_efficiency_pct']:.0f}%."
         display.say(text)
     return same
 
@@ -197,7 +192,8 @@ def loads_in_flight(here: Lab, n: int, k: int) -> None:
     loads["unroll"] = loads["options"].str.extract(r"unroll=(\d+)")[0].astype(int)
     names = {"unroll": "Loads a lane", "median_us": "µs", "roof_fraction": "Of the roof"}
     names |= {"registers": "Registers"}
-    display.table(loads, names, {"median_us": "{:.2f}", "roof_fraction": "{:.0%}"})
+    forms = {"median_us": "{:.2f}", "roof_fraction": "{:.0%}"}
+    display.table(loads, names, forms, "Rung 4 by loads in flight", folded=True)
     if len(loads) > 1:
         few, most = loads.iloc[0], loads.loc[loads["median_us"].idxmin()]
         text = f"With {most['unroll']} loads under way the rung {display.against(most, few)} the same with "
@@ -243,7 +239,7 @@ def other_shapes(here: Lab, decode: list[Any]) -> Rows:
     share.columns = [f"{n} × {k}" for n, k in share.columns]
     names = {"impl": "Rung or peer"} | {shape: shape for shape in share.columns}
     forms = dict.fromkeys(share.columns, "{:.0%}")
-    display.table(share.reset_index(), names, forms, "Share of the read roof")
+    display.table(share.reset_index(), names, forms, "Share of the read roof", folded=True)
     text = ""
     for (rows_n, k), group in single.groupby(["n", "k"], sort=False):
         us = group.set_index("impl")["median_us"]

@@ -111,8 +111,8 @@ def bounds_table(bounds: Rows, n: int, k: int, gpu: str) -> None:
     gain = bound["FP16 cublas"] / bound["INT4 fused"]
     display.say(
         f"**Prediction:** at one token INT4 fused is {gain:.1f} times as fast as FP16, because it reads "
-        "fewer bytes. It turns up at fewer tokens, because its FLOPs are the same. No bound knows what a launch "
-        "costs."
+        "fewer bytes. It turns up at fewer tokens, because its FLOPs are the same. No bound knows what a "
+        "launch costs."
     )
     plain = display.listed(f"{name}" for name in bounds[bounds.plain].way)
     caption = (

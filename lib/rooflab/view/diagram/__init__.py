@@ -23,7 +23,7 @@ from rooflab.view.diagram.sharing import slots, tokens_share_a_tile
 from rooflab.view.diagram.split import split_layer
 from rooflab.view.diagram.svg import Canvas, Drawing
 from rooflab.view.diagram.tiles import accumulators, attention_tiles, online_softmax
-from rooflab.view.diagram.words import nibbles, to_half
+from rooflab.view.diagram.words import dp4a, nibbles, to_half
 
 __all__ = [
     "Canvas",
@@ -38,6 +38,7 @@ __all__ = [
     "coalescing",
     "crossings",
     "dealt",
+    "dp4a",
     "gate_steps",
     "holders",
     "in_a_row",

@@ -110,3 +110,26 @@ def to_half(word: int = EXAMPLE, file: Path = _INT4) -> Drawing:
         f"{joined:#06x}, which is {half(joined):g}; {half(ones):g} less is {result:g}, the weight."
     )
     return single(f"{changed} of 16 bits replaced: a code becomes a half", says, canvas)
+
+
+def dp4a(w: int = EXAMPLE, x: int = 0x05FD0C7F) -> Drawing:
+    """What dp4a makes of two words: their four pairs of signed bytes, the products and their sum."""
+    for word in (w, x):
+        if not 0 <= word < 1 << 32:
+            raise UsageError(f"A word has 32 bits; {word:#x} has more.")
+    ours, theirs = (np.array([word], np.uint32).view(np.int8).astype(int) for word in (w, x))
+    products = ours * theirs
+    canvas, left, pitch = Canvas(), 116.0, 90.0
+    rows = ((f"w = {w:#010x}", ours), (f"x = {x:#010x}", theirs), ("products", products))
+    for k, (label, values) in enumerate(rows):
+        y = 34.0 * k
+        canvas.text(0, y + 17, label, svg.TEXT - 1)
+        for place in range(4):  # the highest byte is written first
+            fill = shade(10 * place) if k < 2 else AMBER
+            canvas.cell(left + place * pitch, y, pitch - 6, 26, f"{values[3 - place]:,}", fill, 14)
+    total = int(products.sum())
+    canvas.cell(left, 108, 4 * pitch - 6, 28, f"one int32 sum: {total:,}", BLUE, 14)
+    canvas.text(0, 126, "__dp4a(w, x, 0)", svg.TEXT - 1)
+    said = ", ".join(f"{a} × {b}" for a, b in zip(ours[::-1], theirs[::-1], strict=True))
+    says = f"The four signed bytes of two words, multiplied in pairs: {said}; the sum is {total:,}."
+    return single("dp4a: four products of bytes and their sum, one instruction", says, canvas)

@@ -71,7 +71,8 @@ def bounds(here: Lab, n_asked: int, k_asked: int, read_roof: float) -> tuple[lis
     first = floor.iloc[0]
     display.say(
         f"For {n_asked} × {k_asked} that is {first['q8_0']:.1f} µs, against {first['fp16']:.1f} µs in FP16: "
-        f"at best {first['ratio']:.2f} times as fast. Not 2 times, because a block of 32 weights has 34 bytes."
+        f"at best {first['ratio']:.2f} times as fast. It is not 2 times, because a block of 32 weights has "
+        "34 bytes."
     )
     forms = dict.fromkeys(("q8_0", "fp16", "ratio"), "{:.2f}")
     display.table(floor, names, forms, "The bound of every shape", folded=True)

@@ -71,7 +71,8 @@ def predicted_then_measured(rows: Rows, again: Rows, here: Lab, *names: str) -> 
         gb, us = asked[name, row["options"] or ""], float(row["median_us"])
         reading, products = 1e6 * gb / rate, float(row["predicted_us"])
         bound = max(products, reading) if reading == reading else products
-        why = f"{gb:,.1f} GB from L2 at {rate:,.0f} GB/s" if bound == reading else "its products"
+        why = f"{gb:,.1f} GB from L2 at {rate:,.0f} GB/s, none from L1"
+        why = why if bound == reading else "its products"
         text = f"`{name}`, **predicted**: at least {bound:,.0f} µs ({why}). **Measured**: {us:,.0f} µs"
         at = ladder.index(name)
         if at:
@@ -84,11 +85,11 @@ def predicted_then_measured(rows: Rows, again: Rows, here: Lab, *names: str) -> 
 def _verdict(ratio: float, reads: bool) -> str:
     """What a rung's time says that is `ratio` times the least by its reads from L2, or by its products."""
     if ratio > NEAR:
-        return f"**Verdict**: {display.times(ratio)} times the bound, which holds but is not the limit."
+        return f"**Verdict**: {display.times(ratio)} times the bound."
     text = f"**Verdict**: {display.times(ratio)} times the bound. "
     if reads:
         text += "Its reads from L2 limit it"
-        return text + ("; some are answered before they reach L2." if ratio < 1 else ".")
+        return text + ("; L1 answers some, so the bound is undercut." if ratio < 1 else ".")
     return text + "Its arithmetic limits it."
 
 
@@ -133,7 +134,8 @@ def measured(rows: Rows) -> None:
     names_of |= {"predicted_us": "Datasheet: at least (µs)", "median_us": "Median (µs)"}
     names_of |= {"over": "Median ÷ least", "gain": "× the row above", "registers": "Registers"}
     forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.0f}") | {"off": "{:.0%}"}
-    display.table(rows, names_of, forms | dict.fromkeys(("over", "gain"), "{:.2f}"))
+    forms |= dict.fromkeys(("over", "gain"), "{:.2f}")
+    display.table(rows, names_of, forms, "Every rung and peer", folded=True)
     judged = rows.dropna(subset=["over"]).sort_values("over")
     if len(judged):
         faster = judged.loc[judged["over"] < 1, "who"]
@@ -208,7 +210,7 @@ def reads_said(counted: Rows) -> None:
                 " (below 1, some of the output was probably still in L2 when counting stopped)" if few else ""
             )
             text += ": keys and values fit the "
-            text += f"L2, which answers {counted['l2_hit_pct'].min():.0f} % of the sectors or more. "
+            text += f"L2, which answers {counted['l2_hit_pct'].min():.0f}% of the sectors or more. "
         display.say(text + "Reading again costs trips to L2, not to DRAM.")
 
 
@@ -219,7 +221,7 @@ def units(counted: Rows, gpu: str) -> None:
         names_of |= {"fma_pct": "Multiply-add", "tensor_pct": "Tensor cores"}
         names_of |= {"shared_pct": "Shared memory", "busiest": "Busiest"}
         forms = dict.fromkeys(analysis.UNITS, "{:.0f}")
-        display.table(counted, names_of, forms, f"Busy %, on {gpu}")
+        display.table(counted, names_of, forms, f"How busy each unit is, in %, on {gpu}", folded=True)
 
 
 def under_roofs(counted: Rows, here: Lab, known: dict[str, Any], sheet: Any, gpu: str) -> None:
@@ -252,7 +254,7 @@ def limits(counted: Rows, fp32: float) -> None:
         if busy < 60
         else "against the prediction, DRAM may be the limit"
     )
-    text = f"**Verdict**: {text}. DRAM is never busy for more than {busy:.0f} %. "
+    text = f"**Verdict**: {text}. DRAM is never busy for more than {busy:.0f}%. "
     limited = near > 0.6
     if limited.any():
         shares = [
@@ -260,9 +262,9 @@ def limits(counted: Rows, fp32: float) -> None:
         ]
         text += "These rungs run near the rate that their reads from L2 allow, with their share of it: "
         text += f"{display.listed(shares)}. "
-        text += "Over 100 % means that L2 gives more than lesson 01's stream took. " if near.max() > 1 else ""
+        text += "Over 100% means that L2 gives more than lesson 01's stream took. " if near.max() > 1 else ""
     for unit, group in counted[~limited].groupby("busiest", sort=False):
-        shares = [f"{row['who']} ({row['busiest_pct']:.0f} %)" for row in group.to_dict("records")]
+        shares = [f"{row['who']} ({row['busiest_pct']:.0f}%)" for row in group.to_dict("records")]
         text += f"{str(unit).capitalize()} {'are' if str(unit).endswith('s') else 'is'} the busiest unit in "
         text += f"{display.listed(shares)}. "
     first = counted.iloc[0]
@@ -289,10 +291,12 @@ def takeaway(
     best = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0]
     text = f"- A prompt of {seq} tokens has {flops / once:,.0f} operations a byte. Attention is memory-bound "
     text += "only if a kernel makes it so.\n"
-    own = rows[rows["kind"] == "own"].set_index("who")
-    step = own["median_us"].iloc[0] / own["median_us"].iloc[1]
-    fewer = again["times"].iloc[0] / again["times"].iloc[1]
-    text += f"- Sharing cut what is read by a factor of {fewer:.0f}; rung 2 is {display.speed(step)}.\n"
+    own = rows[rows["kind"] == "own"].sort_values("median_us").drop_duplicates("impl").set_index("impl")
+    first, second = (own.loc[name] for name in list(dict.fromkeys(again["impl"]))[:2])
+    read = again.set_index(["impl", "options"])["times"]
+    fewer = read[first.name, first["options"] or ""] / read[second.name, second["options"] or ""]
+    step = display.speed(first["median_us"] / second["median_us"])
+    text += f"- Sharing cut what is read by a factor of {fewer:.0f}; rung 2 is {step}.\n"
     tensor = best["impl"] in list(rungs)[3:]
     text += "- Then arithmetic counts: tensor cores take it to " if tensor else f"- {best['impl']} reaches "
     text += f"{best['tflop_s']:,.0f} TFLOP/s on the {gpu}"

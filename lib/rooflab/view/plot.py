@@ -366,7 +366,9 @@ def under_roofs(
         ax.plot([x], [y], MARKERS[0], color=COLOURS[0], zorder=3)
         beside = (xs > x / 1.5) & (xs < x * 1.5)  # of points one above the other the higher is named above
         lower = bool((ys[beside] > y).any())
-        side: tuple[tuple[int, int], str] = ((7, -10), "left") if lower else ((-6, 4), "right")
+        right: tuple[int, int] = (7, -10) if lower else (7, 2)
+        last = len(xs) > 1 and x == xs.max()
+        side = (right, "left") if lower or last else ((-6, 4), "right")
         ax.annotate(name, (x, y), side[0], ha=side[1], zorder=4, **words)
     for axis in "xy":
         round_ticks(ax, axis)

@@ -36,6 +36,12 @@ STEPS = (
     Step(
         "7_split_k", "int4_g128", "two products divided along k, so that all blocks have work", "08_decoder"
     ),
+    Step(
+        "9_flags_in_data",
+        "int4_g128",
+        "a value's own bits say that it is there: no flag to wait for",
+        "08_decoder",
+    ),
 )
 # What the lessons without a step do for the ladder, which `{ladder}` names.
 SERVES = {

@@ -17,7 +17,7 @@ from rooflab.ops import int4
 from rooflab.pages import Opening, Rows, bars, one_line
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
-from rooflab.view import display, plot
+from rooflab.view import diagram, display, plot
 
 
 def opening(here: Lab, n: int, k: int) -> Opening:
@@ -79,7 +79,7 @@ def codes_of_eight() -> tuple[Any, Any, Any]:
     names = {"w": "Weight", "code": "Code", "nibble": "Stored as"}
     names |= {"back": "Comes back as", "off": "Off by"}
     forms = dict.fromkeys(("w", "back", "off"), "{:+.3f}") | {"code": "{:+d}"}
-    display.table(eight, names, forms)
+    display.table(eight, names, forms, "The first eight weights of a group, there and back", folded=True)
     return rng, group, packed
 
 
@@ -123,7 +123,8 @@ def unusual_groups(group: Any) -> None:
         "A NaN": nan,
     }
     edges = pd.DataFrame({"w": edges.keys(), "is": map(told, edges.values())})
-    display.table(edges, {"w": "Weights", "is": "What becomes of them"})
+    names = {"w": "Weights", "is": "What becomes of them"}
+    display.table(edges, names, caption="Six unusual matrices, stored or refused", folded=True)
 
 
 def errors_by_group(rng: Any) -> tuple[Any, Any, dict[str, Any]]:
@@ -154,7 +155,7 @@ def errors_drawn(costs: dict[str, Any], sizes: Any, shape: Any) -> None:
         plot.series(ax, sizes, values, label=kind)
     ax.set_xticks(sizes, [f"{size} ({4 + 16 / size:.3f})" for size in sizes])
     plot.label_ends(ax)
-    ends = [f"{kind} {v[0]:.1f} to {v[-1]:.1f} %" for kind, v in costs.items()]
+    ends = [f"{kind} {v[0]:.1f} to {v[-1]:.1f}%" for kind, v in costs.items()]
     about = f"{title}, {shape[0]} × {shape[1]} weights, from {sizes[0]} to {sizes[-1]} a group"
     plot.show(fig, f"{about}: {', '.join(ends)}.")
 
@@ -185,7 +186,10 @@ def bytes_by_way(fused: Any, n: int, k: int, here: Lab, read_roof: float) -> tup
     predicted["times"] = predicted["mb"] / most["fused"]
     names = {"way": "Way", "mb": "MB", "times": "÷ fused's", "us": "At the read roof (µs)"}
     forms = {"mb": "{:,.1f}", "times": "{:.1f}", "us": "{:,.1f}"}
-    display.table(predicted, names, forms, f"{n} × {k}, batch 1")
+    if {"fused", "FP16", "two-op, own unpacking"} <= set(most.index):
+        diagram.ways_to_multiply(most["FP16"], most["fused"], most["two-op, own unpacking"]).show()
+    title = f"All four ways by their bytes, {n} × {k}, one token"
+    display.table(predicted, names, forms, title, folded=True)
     return ways, four
 
 
@@ -200,7 +204,8 @@ def times_by_way(here: Lab, four: list[Any], ways: dict[str, Any], n: int, k: in
     names = {"way": "Way", "gate": "Error (allowed)", "predicted_us": "Bound (µs)"}
     names |= {"median_us": "Median (µs)", "quartiles": "Quartiles (µs)"}
     forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}")
-    display.table(rows, names, forms, f"{n} × {k}, batch 1, on {gpu}")
+    title = f"Errors, bounds and times, {n} × {k}, one token, on {gpu}"
+    display.table(rows, names, forms, title, folded=True)
     return rows
 
 
@@ -227,10 +232,13 @@ def source_test(here: Lab) -> None:
     tested["seed"] = tested["options"].str.extract(r"seed=(\d+)")[0].astype(int)
     tested["passes"] = tested["error"] <= 2e-3
     pairs = zip(tested["n"], tested["k"], strict=True)
-    tested["shape"] = [f"{n}×{k}" for n, k in pairs]
+    tested["shape"] = [f"{n} × {k}" for n, k in pairs]
     names = {"shape": "n × k", "seed": "Seed", "impl": "Kernel"}
     names |= {"error": "Largest error", "passes": "Passes"}
-    display.table(tested, names, {"error": "{:.1e}"})
+    passed = tested["passes"]
+    display.say(f"Of {len(passed)} products {passed.sum()} pass.")
+    caption = "Each shape and seed, by its largest error"
+    display.table(tested, names, {"error": "{:.1e}"}, caption, folded=True)
 
 
 def bytes_counted(here: Lab, ways: dict[str, Any], gpu: str) -> tuple[Rows, Rows]:
@@ -243,13 +251,13 @@ def bytes_counted(here: Lab, ways: dict[str, Any], gpu: str) -> tuple[Rows, Rows
     both = both.agg(mb=("mb", "sum"), kernels=("mb", "size")).reset_index()
     of = both["case"].map(asked)
     both["way"] = [ways[c.impl] for c in of]
-    both["shape"] = [f"{c.n}×{c.k}" for c in of]
+    both["shape"] = [f"{c.n} × {c.k}" for c in of]
     both["predicted"] = [study.traffic(c) / 1e6 for c in of]
     both["ratio"] = both["mb"] / both["predicted"]
     names = {"shape": "n × k", "way": "Way", "kernels": "Kernels"}
     names |= {"predicted": "Predicted (MB)", "mb": "Counted (MB)", "ratio": "÷ predicted"}
     forms = {"predicted": "{:,.1f}", "mb": "{:,.1f}", "ratio": "{:.2f}"}
-    display.table(both, names, forms, f"ncu on {gpu}")
+    display.table(both, names, forms, f"Bytes predicted, and counted by ncu on {gpu}", folded=True)
     return counted, both
 
 
@@ -283,17 +291,18 @@ def beside_laptop(
         table = pd.DataFrame({"theirs": theirs, "ours": ours, "what": analysis.SIX})
         names = {"what": "Counter", "theirs": "Published, RTX 4070 Laptop", "ours": gpu}
         forms = dict.fromkeys(("theirs", "ours"), "{:,.1f}")
-        display.table(table, names, forms, f"The source's kernel, {n} × {k}")
+        title = f"Six counters of the source's kernel, {n} × {k}"
+        display.table(table, names, forms, title, folded=True)
     return theirs, ours
 
 
 def limit_explained(ours: Rows, theirs: Rows, gpu: str) -> None:
     """Say whether memory or the SMs limit the kernel, on the laptop and here."""
     if len(ours):
-        text = f"On the laptop the kernel keeps DRAM {theirs['dram_pct']:.0f} % busy. "
+        text = f"On the laptop the kernel keeps DRAM {theirs['dram_pct']:.0f}% busy. "
         if ours["dram_pct"] < ours["sm_pct"]:
-            text += f"On the {gpu} it keeps DRAM {ours['dram_pct']:.0f} % busy and the SMs' "
-            text += f"busiest unit {ours['sm_pct']:.0f} %: the SMs are nearer to their limit. "
+            text += f"On the {gpu} it keeps DRAM {ours['dram_pct']:.0f}% busy and the SMs' "
+            text += f"busiest unit {ours['sm_pct']:.0f}%: the SMs are nearer to their limit. "
             text += "This memory could deliver weights faster than the kernel unpacks them. "
             text += "What its instructions are, and how to do without them, is the subject of 04b."
         display.say(text)
@@ -304,7 +313,7 @@ def takeaway(both: Rows, off: float, costs: dict[str, Any], by: Rows, gpu: str, 
     text = f"- INT4 in groups of 128 takes {4 + 16 / 128:.3f} bits a weight"
     text += f", and the counters find the fused kernel within {off:.0%} of that.\n" if len(both) else ".\n"
     text += (
-        f"- Four bits cost accuracy: an error of {costs['normal'][2]:.0f} % (RMS) for normal weights here, "
+        f"- Four bits cost accuracy: an error of {costs['normal'][2]:.0f}% (RMS) for normal weights here, "
     )
     text += "and more where outliers live.\n"
     text += "- Compare with what one would use otherwise."

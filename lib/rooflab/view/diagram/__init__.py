@@ -23,6 +23,7 @@ from rooflab.view.diagram.sharing import slots, tokens_share_a_tile
 from rooflab.view.diagram.split import split_layer
 from rooflab.view.diagram.svg import Canvas, Drawing
 from rooflab.view.diagram.tiles import accumulators, attention_tiles, online_softmax
+from rooflab.view.diagram.ways_to_multiply import ways_to_multiply
 from rooflab.view.diagram.words import dp4a, nibbles, to_half
 
 __all__ = [
@@ -62,5 +63,6 @@ __all__ = [
     "tokens_share_a_tile",
     "two_clocks",
     "ways",
+    "ways_to_multiply",
     "wgmma_steps",
 ]

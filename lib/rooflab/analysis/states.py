@@ -32,14 +32,15 @@ def measured(lab: Lab) -> pd.DataFrame:
 
 
 def of_one(rows: pd.DataFrame, operator: str) -> pd.DataFrame:
-    """Our leading kernel of an operator, a row for each state it was measured in, in the order of NAMES:
-    columns state, name (the state in words, with its clock), median_us, q1_us, q3_us, sm_mhz, and slower, the
-    time over that of the burst.
+    """Our leading kernel of an operator at the last of its problems that were measured in most states, a row
+    for each state in the order of NAMES: columns state, name (the state in words, with its clock), median_us,
+    q1_us, q3_us, sm_mhz, and slower, the time over that of the burst.
     """
     mine = rows[(rows["operator"] == operator) & (rows["kind"] == "own")]
     problems = mine.groupby([*power._SIZES, "impl"], dropna=False)["state"].transform("nunique")
     mine = mine[problems == problems.max()]
-    mine = mine[mine["impl"] == mine["impl"].iloc[-1]] if len(mine) else mine
+    problem = mine.groupby([*power._SIZES, "impl"], dropna=False).ngroup()
+    mine = mine[problem == problem.iloc[-1]] if len(mine) else mine
     mine = mine.set_index("state").reindex([state for state in NAMES if state in set(mine["state"])])
     clocks = [f", {mhz:,.0f} MHz" if pd.notna(mhz) else "" for mhz in mine["sm_mhz"]]
     found = mine.assign(name=[NAMES[state] + mhz for state, mhz in zip(mine.index, clocks, strict=True)])
@@ -80,7 +81,8 @@ def _shape(row: pd.Series) -> str:
     if pd.notna(row["seq"]):
         noun = "keys" if row["operator"] == "decode_attention" else "tokens"
         window = f", window {int(row['window'])}" if pd.notna(row["window"]) else ""
-        return f"{int(row['seq']):,} {noun}, {int(row['head_dim'])} wide{window}"
+        masked = ", not causal" if str(row["causal"]).lower() == "false" else ""
+        return f"{int(row['seq']):,} {noun}, {int(row['head_dim'])} wide{window}{masked}"
     if pd.notna(row["n"]) and pd.notna(row["k"]):
         tokens = int(row["batch"]) if pd.notna(row["batch"]) else 1
         return f"{int(row['n'])} × {int(row['k'])}, {tokens} token{'s' * (tokens != 1)}"

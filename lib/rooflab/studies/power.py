@@ -151,7 +151,7 @@ def held(rows: pd.DataFrame) -> pd.DataFrame:
     return wide.assign(kept=wide["burst_us"] / wide["sustained_us"]).reset_index(drop=True)
 
 
-_SIZES = ["n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window"]
+_SIZES = ["n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window", "causal"]
 _KEYS = ["operator", "impl", "kind", "format", *_SIZES, "options"]
 
 

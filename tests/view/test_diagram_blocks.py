@@ -73,4 +73,4 @@ def test_a_page_with_rows_draws_them(h200, monkeypatch):
     monkeypatch.setattr(h200, "profile", lambda *_: recorded())
     monkeypatch.setattr(diagram.Drawing, "show", lambda drawing: shown.append(drawing.title))
     lesson_08_timeline.blocks_over_time(h200)
-    assert shown == ["One layer of a token, block by block"]
+    assert shown == ["One layer of a token, block by block, FP16 weights"]

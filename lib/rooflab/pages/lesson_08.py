@@ -42,8 +42,21 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
         f"{n}  {ablation.FORMATS[f]} {i.removeprefix('transformers.')}" for n, (i, f) in enumerate(keys, 1)
     ]
     roof = ("INT4 read", best.tok_s / best.roof_fraction, "tok/s")
+    head = decode.FORMATS[best.format]
+    title = f"The decoder's ladder, one sequence, output head in {ablation.FORMATS[head]}"
     roof = (roof[0].replace("INT4", ablation.FORMATS[best.format]), *roof[1:])
-    return answer, able, bars(steps, names, gpu, "The decoder's ladder, one sequence", roof, y="tok_s")
+    return answer, able, bars(steps, names, gpu, title, roof, y="tok_s")
+
+
+def steps_said(lab: Lab) -> None:
+    """The steps of the ladder that this lesson climbs, each with its rates before and after."""
+    climbed = way.ladder(lab.store)
+    mine = climbed[climbed["lesson"].str.startswith("08")]
+    lines = [
+        f"{row.number}. `{row.impl}`: {row.says}, **{row.before:,.0f} → {row.tok_s:,.0f} tok/s**"
+        for row in mine.itertuples()
+    ]
+    display.say("\n".join(lines))
 
 
 def bytes_and_roofs(lab: Lab, model: Any) -> Any:
@@ -111,7 +124,7 @@ def ladders(rows: Rows, gpu: str, here: Rows, format: str) -> dict[str, Any]:
             size = climb.bytes.max() / 1e6
             caption = f"{ablation.FORMATS[each]}, {size:,.0f} MB a token, {gpu}"
             climb["reached"] = climb.tok_s / climb.predicted
-            display.table(climb, heads, forms, caption, folded=each != format)
+            display.table(climb, heads, forms, caption, folded=True)
     few = here[here.usual & (here.steps < here.steps.max())].drop_duplicates(["impl", "steps"])
     if len(few):
         words = ", ".join(f"`{row.impl}` {row.steps}" for row in few.itertuples())
@@ -143,7 +156,7 @@ def largest_step(climbs: dict[str, Any], format: str) -> None:
         f"In {ablation.FORMATS[best.format]} the largest step of ours is **`{step.impl}`**: {step.says}; "
         f"{step.gain:.1f} times the tokens. The fastest way is `{best.impl}` with "
         f"**{best.tok_s:,.0f} tok/s**, "
-        f"{best.share:.0f} % of the roof. "
+        f"{best.share:.0f}% of the roof. "
     )
     text += f"Not every step is faster: {', '.join(slower)}." if slower else "No step is slower."
     display.say(text)
@@ -197,9 +210,8 @@ def time_by_phase(lab: Lab, format: str) -> tuple[Rows, Lab, Rows, Rows]:
         "roof_us": "its bytes, µs",
     }
     forms = {"launches": "{:.0f}", "us": "{:.0f}", "each_us": "{:.1f}", "roof_us": "{:.0f}"}
-    display.table(
-        one, heads, forms, f"A token by phases, {ablation.FORMATS[chosen]}, traced on {whose.run.gpu}"
-    )
+    caption = f"A token by phases, {ablation.FORMATS[chosen]}, traced on {whose.run.gpu}"
+    display.table(one, heads, forms, caption, folded=True)
     return traced, whose, parts, one
 
 
@@ -265,12 +277,10 @@ def counted_bytes(lab: Lab) -> Rows:
     heads |= {"sm_pct": "SMs busy, %", "stall_barrier": "barrier", "stall_long_scoreboard": "long scoreboard"}
     forms = dict.fromkeys(("by", "mb"), "{:,.0f}") | dict.fromkeys(("dram_pct", "sm_pct"), "{:.0f}")
     forms |= dict.fromkeys(("stall_barrier", "stall_long_scoreboard"), "{:.1f}")
-    display.table(
-        numbers,
-        heads,
-        forms,
-        f"{decode.SHORT} tokens in a launch, counted on {whose.run.gpu} (clocks as the profiler leaves them)",
+    caption = (
+        f"{decode.SHORT} tokens in a launch, counted on {whose.run.gpu} (clocks as the profiler leaves them)"
     )
+    display.table(numbers, heads, forms, caption, folded=True)
     return numbers
 
 
@@ -279,8 +289,8 @@ def counted_explained(numbers: Rows) -> None:
     over = numbers.mb / numbers.by
     display.say(
         f"Counted and by convention the bytes agree within {abs(over - 1).max():.1%}. Under the profiler the "
-        f"memory is {numbers.dram_pct.min():.0f} to {numbers.dram_pct.max():.0f} % busy, the SMs "
-        f"{numbers.sm_pct.min():.0f} to {numbers.sm_pct.max():.0f} %"
+        f"memory is {numbers.dram_pct.min():.0f} to {numbers.dram_pct.max():.0f}% busy, the SMs "
+        f"{numbers.sm_pct.min():.0f} to {numbers.sm_pct.max():.0f}%"
         + (": neither is ever full" if numbers[["dram_pct", "sm_pct"]].max(axis=None) < 95 else "")
         + ". Warps wait for memory within a phase, and blocks for each other between phases."
     )
@@ -304,13 +314,13 @@ def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str) -> tuple[str, float, R
     }
     heads |= {"law_us": "the law, µs", "off": "off, %", "tok_s": "tok/s", "share": "% of the roof"}
     forms = dict.fromkeys(("mb", "median_us", "law_us", "tok_s", "share"), "{:,.0f}") | {"off": "{:+.0f}"}
-    display.table(
-        table.assign(share=100 * table.roof_fraction).sort_values("mb"), heads, forms, f"{last}, {gpu}"
-    )
+    table_of = table.assign(share=100 * table.roof_fraction).sort_values("mb")
+    caption = f"The law beside every model and format: {last}, {gpu}"
+    display.table(table_of, heads, forms, caption, folded=True)
     display.say(
         f"On the {gpu} a phase of `{last}` costs **{fixed:.2f} µs** before its first byte counts, and bytes "
         f"come at **{rate:,.0f} GB/s**, {rate / roof.value:.0%} of the roof; the law is off by "
-        f"{table.off.abs().median():.0f} % in the middle and {table.off.abs().max():.0f} % at worst."
+        f"{table.off.abs().median():.0f}% in the middle and {table.off.abs().max():.0f}% at worst."
     )
     return last, fixed, table
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from rooflab import claims
 from rooflab.claims import scorecard
-from rooflab.pages import Opening, Rows, one_line
+from rooflab.pages import Opening, Rows
 from rooflab.view import display, plot
 from rooflab.view.filter_list import Board
 
@@ -27,23 +27,15 @@ def opening(verdicts: Rows, gpu: str) -> Opening:
         "do what [the list below](#what-you-can-do-now) says, each item proved by an "
         "exercise that you have solved",
     )
-    title = "Statements by verdict"
-    counts = verdicts["verdict"].value_counts()
-    fig, ax = plot.figure("statements", title=title, height=1.1 + 0.22 * len(counts))
-    plot.bars(ax, list(counts.index), counts.to_numpy(float), "")
-    said = "; ".join(f"{word}: {count}" for word, count in counts.items())
+    letters = {key: f"{key}: {name.partition(',')[0]}" for key, name in claims.sources().items()}
+    counted = scorecard.counts(verdicts.assign(name=verdicts["source"].map(letters)), "name")
+    words = [word for word in claims.VERDICTS if word in counted]
+    title = "Statements by source and verdict"
+    fig, ax = plot.figure("statements", title=title, height=2.6)
+    plot.stacked(ax, list(counted["name"]), {word: counted[word] for word in words}, "statements")
+    whole = verdicts["verdict"].value_counts()
+    said = "; ".join(f"{word}: {whole[word]}" for word in words)
     return answer, able, (fig, f"{title}, {len(verdicts)} in all, {gpu}: {said}.")
-
-
-def run_facts(gpu: str, statements: list[Any]) -> None:
-    """The facts of the run, in one line."""
-    facts = {
-        "GPU": gpu,
-        "Figures": "recorded; nothing is measured on this page",
-        "Statements": len(statements),
-        "Documents they are from": len({s.source for s in statements}),
-    }
-    one_line(facts)
 
 
 def testable(statements: list[Any]) -> dict[str, Any]:
@@ -63,28 +55,15 @@ def testable(statements: list[Any]) -> dict[str, Any]:
     return letters
 
 
-def verdicts_by_source(
-    statements: list[Any], evidence: Any, letters: dict[str, Any]
-) -> tuple[Rows, Rows, list[Any]]:
-    """Show the verdicts by source: all verdicts, their counts, the words in order."""
+def verdicts_by_source(statements: list[Any], evidence: Any, letters: dict[str, Any]) -> Rows:
+    """Show the verdicts by source, folded: all verdicts."""
     verdicts = scorecard.board(statements, evidence)
     verdicts["name"] = verdicts["source"].map(letters)
     counted = scorecard.counts(verdicts, "name")
     words = [word for word in claims.VERDICTS if word in counted]
-    display.table(counted, {"name": "Source", **{word: word.capitalize() for word in words}})
-    return verdicts, counted, words
-
-
-def verdicts_drawn(verdicts: Rows, counted: Rows, words: list[Any], gpu: str) -> Rows:
-    """Draw the verdicts by source; how often each word is given."""
-    title = f"Verdicts on {len(verdicts)} statements"
-    fig, ax = plot.figure("statements", title=title, height=2.6)
-    short = counted["name"].str.partition(",")[0]
-    plot.stacked(ax, list(short), {word: counted[word] for word in words}, "statements")
-    whole = verdicts["verdict"].value_counts()
-    parts = "; ".join(f"{word}: {whole[word]}" for word in words)
-    plot.show(fig, f"{title}, {gpu}: {parts}.")
-    return whole
+    heads = {"name": "Source", **{word: word.capitalize() for word in words}}
+    display.table(counted, heads, caption="How many of each source's statements", folded=True)
+    return verdicts
 
 
 def verdicts_counted(verdicts: Rows, gpu: str) -> tuple[Rows, Rows]:
@@ -95,14 +74,15 @@ def verdicts_counted(verdicts: Rows, gpu: str) -> tuple[Rows, Rows]:
     text += f"record, and **{held.sum()} of them hold** ({held.mean():.0%}), "
     text += f"{(tested['verdict'] == claims.RESCALED).sum()} only rescaled. "
     by = tested.assign(held=held).groupby("name")["held"].mean().sort_values()
-    text += f"The largest share holds of {by.index[-1]} ({by.iloc[-1]:.0%}), "
-    text += f"the smallest of {by.index[0]} ({by.iloc[0]:.0%})."
+    most, least = (f"{by.index[k]} ({by.iloc[k]:.0%})" for k in (-1, 0))
+    text += f"Most often right: {most}. Least often: {least}."
     display.say(text)
     return tested, held
 
 
-def every_statement(verdicts: Rows, whole: Rows) -> Board:
+def every_statement(verdicts: Rows) -> Board:
     """The list of statements, to filter."""
+    whole = verdicts["verdict"].value_counts()
     listed = verdicts.copy()
     found = listed["measured"].where(listed["value"].notna(), "")
     note = listed["tested"].where(listed["tested"] != "", listed["measured"])
@@ -158,7 +138,8 @@ def own_goals(evidence: Any) -> Rows:
     sums = own.groupby(["lesson", "kind", "verdict"], sort=False).size().unstack(fill_value=0)
     marks = [word for word in (claims.HOLDS, claims.SHORT, claims.UNRECORDED) if word in sums]
     sums = sums[marks].reset_index()
-    display.table(sums, {"lesson": "Lesson", "kind": "Kind", **{w: w.capitalize() for w in marks}})
+    heads = {"lesson": "Lesson", "kind": "Kind", **{w: w.capitalize() for w in marks}}
+    display.table(sums, heads, caption="Goals by lesson and kind", folded=True)
     return own
 
 
@@ -172,14 +153,14 @@ def own_goals_counted(own: Rows, gpu: str) -> Rows:
     text += f"Of all {len(own)} goals {len(missed)} are missed, {aims} of them aims, "
     text += f"and {open_} cannot be judged, for no row is about them. "
     least = missed[missed["kind"] != claims.AIM]
-    text += "No floor or rule is missed." if least.empty else "Missed floors and rules:"
+    text += "No floor or rule is missed." if least.empty else f"{len(least)} floors and rules are missed."
     display.say(text)
     if len(least):
         shown = least.assign(whose=least["lesson"].replace("house", "the house"))
         heads = {"whose": "Lesson", "says": "Floor or rule", "asked": "Asked", "reached": "Reached"}
         heads |= {"save": "Must save", "above": "Above its roof"}
-        caption = "Shares of its time: what a missed floor must save, and what of it is above its roof"
-        display.table(shown, heads, dict.fromkeys(("save", "above"), "{:.0%}"), caption)
+        caption = "The missed floors and rules: what share of its time each must save, and has above its roof"
+        display.table(shown, heads, dict.fromkeys(("save", "above"), "{:.0%}"), caption, folded=True)
     return missed
 
 
@@ -187,7 +168,7 @@ def goal_list(own: Rows, missed: Rows) -> Board:
     """The list of goals, to filter: what was asked and reached, and the budget of those that are missed."""
     notes = own["kind"].str.capitalize() + ": asked " + own["asked"] + "; reached " + own["reached"] + "."
     saved = own["save"].map(lambda share: f" It must save {share:.0%} of its time", na_action="ignore")
-    above = own["above"].map(lambda share: f"; {share:.0%} of that is above its roof", na_action="ignore")
+    above = own["above"].map(lambda share: f"; {share:.0%} of its time is above its roof", na_action="ignore")
     budgets = saved + above.astype(object).fillna("") + "."
     return Board(
         "goals",

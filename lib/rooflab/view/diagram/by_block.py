@@ -70,10 +70,11 @@ def blocks(found: pd.DataFrame) -> Drawing:
         took, part = table["end"].max(), shares(layers[name])
         shown = sorted(table["block"].unique())[::EVERY]
         canvas.text(0, y + 12, f"{name}: {took:.1f} µs a layer", svg.TEXT - 1, bold=True)
+        free = 0.0  # where the next label has room
         for phase, words in _PHASES.items():
-            canvas.text(
-                left + layers[name][f"{phase}_begin_us"].median() * unit, y + 26, words, svg.SMALL - 1
-            )
+            x = max(free, left + layers[name][f"{phase}_begin_us"].median() * unit)
+            canvas.text(x, y + 26, words, svg.SMALL - 1)
+            free = x + svg.wide(words, svg.SMALL - 1) + 4
         top = y + 30
         for kind, (fill, _) in _KINDS.items():
             mine = table[(table["kind"] == kind) & table["block"].isin(shown)]
@@ -95,4 +96,7 @@ def blocks(found: pd.DataFrame) -> Drawing:
         canvas.text(x + 14, y + 9, words, svg.SMALL)
         x += 30 + svg.wide(words, svg.SMALL)
     canvas.text(left, y + 26, "Empty: waits for the other blocks at the grid's barrier.", svg.SMALL)
-    return single("One layer of a token, block by block", "; ".join(said) + ".", canvas)
+    formats = sorted({decode.Decode().case(str(case)).format or "" for case in found["case"]})
+    weights = " and ".join(name.upper() for name in formats)
+    title = f"One layer of a token, block by block, {weights} weights"
+    return single(title, "; ".join(said) + ".", canvas)

@@ -115,23 +115,28 @@ def _phases(lab: Any, row: pd.Series) -> tuple[list[Span], float]:
     return spans, us["head"]
 
 
-def layer(found: list[Way]) -> Drawing:
-    """One layer over time, a row for each way of running it; then the quicker ways alone, drawn larger."""
+def layer(found: list[Way], weights: str = "FP16") -> Drawing:
+    """One layer over time, a row for each way of running it: frames from the slowest way on, each with the
+    ways that take a quarter of its slowest or more, drawn larger than the frame before. `weights` names their
+    format.
+    """
     if not found:
         raise UsageError("A layer is drawn of at least one recorded way to run it.")
     frames, first, longest = [], 0, max(way.us for way in found)
-    while first < len(found):
-        shown = found[first:]
-        scale = max(way.us for way in shown)
+    while True:
+        scale = max(way.us for way in found[first:])
+        last = first + 1
+        while last + 1 < len(found) and found[last + 1].us >= scale / 4:
+            last += 1
+        shown = found[first : last + 1]
         larger = "" if first == 0 else f", {longest / scale:.0f} times larger"
         frames.append((f"{shown[0].name} to {shown[-1].name}{larger}", _rows(shown, scale)))
-        slower = [k for k, way in enumerate(found) if way.us > 0.4 * scale]
-        rest = (max(slower) if slower else first) + 1
-        if rest >= len(found) - 1:
+        if last >= len(found) - 1:
             break
-        first = rest
+        first = last
     said = [f"{way.name} takes {way.us:,.0f} µs, {_in_words(way)}" for way in found]
-    return Drawing("One layer of the decoder over time", "; ".join(said) + ".", frames)
+    title = f"One layer of the decoder over time, {weights} weights"
+    return Drawing(title, "; ".join(said) + ".", frames)
 
 
 def _in_words(way: Way) -> str:

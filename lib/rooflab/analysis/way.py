@@ -30,12 +30,10 @@ STEPS = (
     Step("torch", "fp16", "our decode attention, products merged", "06d_decode"),
     Step("products", "fp16", "our matrix-vector products (GEMV)", "03d_rows"),
     Step("products", "int4_g128", "INT4 weights", "04b_ladder"),
-    Step("1_kernel_per_phase", "int4_g128", "operators fused into five phases a layer", "08_decoder"),
-    Step("2_pdl", "int4_g128", "a phase loads weights before the one before ends", "08_decoder"),
+    Step("1_kernel_per_phase", "int4_g128", "fused into five kernels a layer, its phases", "08_decoder"),
+    Step("2_pdl", "int4_g128", "a phase loads its weights while the last one ends", "08_decoder"),
     Step("3_persistent", "int4_g128", "one persistent kernel for all tokens", "08_decoder"),
-    Step(
-        "7_split_k", "int4_g128", "two products divided along k, so that all blocks have work", "08_decoder"
-    ),
+    Step("7_split_k", "int4_g128", "two products split over all blocks, so that none idles", "08_decoder"),
     Step(
         "9_flags_in_data",
         "int4_g128",

@@ -32,6 +32,7 @@ PATHS = (
     ),
     ("A week", "all of it in order, with the exercises", ()),
 )
+_ROOFS = {"fp16_tensor": "FP16 tensor", "int8_tensor": "int8 tensor", "dram_read": "read"}
 PACE = 200  # words that a reader of such text reads a minute
 
 
@@ -87,9 +88,10 @@ def pictures(store: Store) -> str:
     shown = []
     if roofline:
         said = (
-            "A number is an operator in the [results](#results), at the shape that it has there. A small dot "
+            "A kernel stands as high as it computes and as far right as it has arithmetic for each byte; on "
+            "the line it is at its roof. A number is an operator in the [results](#results), at the shape "
         )
-        said += f"is one kernel at its own best shape.{_above(store)}"
+        said += f"that it has there; a small square is one kernel at its own best shape.{_above(store)}"
         shown += [roofline._repr_mimebundle_()["text/html"], "", said]
     if places:
         shown += ["", places._repr_mimebundle_()["text/html"]]
@@ -104,10 +106,10 @@ def _above(store: Store) -> str:
         return ""
     most, many = over.iloc[-1], len(over)
     sheet = getattr(device.match(readme.gpu_of(store)), str(most["roof"]), None)
-    text = (
-        f" {f'{many} dots are' if many > 1 else 'One dot is'} above a roof, the highest {most['operator']} "
-    )
-    text += f"`{most['impl']}` ({readme.shape(most)}) at {most['roof_fraction']:.0%} of {most['roof']}: "
+    squares = f"{many} squares are" if many > 1 else "One square is"
+    roof = _ROOFS.get(str(most["roof"]), most["roof"])
+    text = f" {squares} above a roof, the highest {most['operator']} `{most['impl']}` "
+    text += f"({readme.shape(most)}) at {most['roof_fraction']:.0%} of the {roof} roof: "
     text += (
         "a tensor roof is what a library's product of random matrices reached, not the most that the chip "
     )

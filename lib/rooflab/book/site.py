@@ -33,6 +33,7 @@ stroke-linecap="round"/></svg>
 _STYLE = """img.logo__image { max-height: 3.5rem !important; width: auto !important; }
 table.table { font-size: .8rem; }
 table.table th, table.table td { padding: .2rem .5rem; }
+table.table td:last-child { overflow-wrap: anywhere; }
 html[data-theme="light"] .highlight .gi { color: #0a5c2b; }
 html[data-theme="light"] .highlight .gd { color: #a3121f; }
 html[data-theme="dark"] .highlight .gi { color: #7ee787; }
@@ -42,8 +43,9 @@ html[data-theme="dark"] .highlight .gd { color: #ffa198; }
 _INDEX = """# rooflab
 
 A measured course in LLM inference kernels. Numbered notebooks walk from measuring a GPU's bandwidth to a
-whole decoder held against the memory roof. Every number was measured on a named GPU or says who published
-it, and one command measures ours again on yours.
+whole decoder, and hold each kernel against its *roof*: the rate at which memory can deliver its bytes, or the
+chip do its arithmetic. Every number was measured on a named GPU or says who published it, and one command
+measures ours again on yours.
 
 {device}
 

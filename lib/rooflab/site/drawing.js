@@ -9,6 +9,7 @@
     const svg = document.importNode(parsed.documentElement, true);
     svg.querySelector(".paper").remove();
     svg.removeAttribute("color");
+    svg.style.minWidth = Math.min(0.8 * svg.getAttribute("width"), 430) + "px"; // text stays readable on a phone
     const frame = document.createElement("div");
     frame.className = "drawing";
     frame.tabIndex = 0; // on a phone it scrolls sideways: by keyboard too
@@ -81,7 +82,7 @@
       });
       svg.setAttribute("viewBox", whole.box);
       svg.setAttribute("width", whole.width);
-      svg.style.minWidth = "";
+      svg.style.minWidth = Math.min(0.8 * whole.width, 430) + "px";
       svg.setAttribute("aria-label", words);
       said.textContent = "all " + frames.length + " steps";
       all.setAttribute("aria-pressed", "true");

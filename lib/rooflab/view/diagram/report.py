@@ -54,8 +54,8 @@ def roofline(store: Store, chosen: pd.DataFrame) -> Drawing | None:
         return None
     read = ceilings["dram_read"].value
     peaks = {name: ceilings[key].value for key, name in _TENSOR.items() if key in ceilings}
-    canvas = Canvas()
-    left, top, right, bottom = 44.0, 18.0, 400.0, 300.0
+    canvas = Canvas(440)
+    left, top, right, bottom = 44.0, 18.0, 440.0, 300.0
     low, high = math.floor(math.log10(points["intensity"].min())), math.log10(points["intensity"].max() * 3)
     least = math.floor(math.log10(points["rate"].min()))
     most = math.log10(max([*peaks.values(), points["rate"].max()]) * 2)
@@ -72,6 +72,13 @@ def roofline(store: Store, chosen: pd.DataFrame) -> Drawing | None:
         _, y = at(10.0**low, 10.0**power)
         canvas.text(left - 4, y + 4, f"{10.0**power:g}", svg.SMALL, "end")
     canvas.text(0, 10, "TFLOP/s", svg.SMALL)
+    if "fp16_tensor" in ceilings and low < math.log10(ceilings["fp16_tensor"].value * 1e3 / read) < high:
+        bend, _ = at(ceilings["fp16_tensor"].value * 1e3 / read, 10.0**least)
+        canvas.line([(bend, bottom), (bend, bottom - 52)], 0.8, dashed=True)
+        canvas.text(bend - 6, bottom - 40, "left of the bend:", svg.SMALL, "end")
+        canvas.text(bend - 6, bottom - 26, "bytes decide the time", svg.SMALL, "end", bold=True)
+        canvas.text(bend + 6, bottom - 40, "right of it:", svg.SMALL)
+        canvas.text(bend + 6, bottom - 26, "arithmetic does", svg.SMALL, bold=True)
     canvas.text((left + right) / 2, bottom + 29, "FLOPs a byte", svg.SMALL, "middle")
     end = min(10.0**high, max([*peaks.values(), 10.0**most / 2]) * 1e3 / read)
     canvas.line([at(10.0**low, max(10.0**low * read / 1e3, 10.0**least)), at(end, end * read / 1e3)], 1.6)
@@ -93,20 +100,35 @@ def roofline(store: Store, chosen: pd.DataFrame) -> Drawing | None:
     best = best.sort_values("roof_fraction", ascending=False)
     dots = [at(float(x), float(y)) for x, y in zip(points["intensity"], points["rate"], strict=True)]
     canvas.cells([(x - 2.2, y - 2.2) for x, y in dots], 4.4, 4.4, SKY)
-    said = []
-    named = best.head(16)
-    for k, (_, row) in enumerate(named.iterrows(), 1):
-        x, y = at(float(row["intensity"]), float(row["rate"]))
-        canvas.cell(x - 7, y - 6, 14, 12, f"{k}", AMBER, 9)
-        canvas.text(
-            right + 12, top + 8 + 17 * k - 17, f"{k}  {row['operator']} {row['roof_fraction']:.0%}", svg.SMALL
-        )
+    said, placed = [], list[tuple[float, float]]()
+    across, named = 3, best.head(16)
+    for k, (_, row) in enumerate(named.iterrows()):
+        point = at(float(row["intensity"]), float(row["rate"]))
+        x, y = _free(point, placed)
+        placed.append((x, y))
+        if (x, y) != point:
+            canvas.line([point, (x, y)], 0.8)
+        canvas.cell(x - 7, y - 6, 14, 12, f"{k + 1}", AMBER, 9)
+        down, column = divmod(k, across)
+        words = f"{row['operator']} {row['roof_fraction']:.0%}"
+        canvas.cell(column * 148.0, bottom + 44 + 18 * down, 14, 13, f"{k + 1}", AMBER, 9)
+        canvas.text(column * 148.0 + 19, bottom + 54 + 18 * down, words, svg.SMALL)
         said.append(f"{row['operator']} {row['impl']} {row['roof_fraction']:.0%}")
     says = f"{len(points)} kernels under a read roof of {number(read)} GB/s" + "".join(
         f", {name} {number(peak)} TFLOP/s" for name, peak in peaks.items()
     )
     says += f". Numbered, operators at the shapes of the results: {', '.join(said)}.{passed}"
     return single("Every recorded kernel under its roofs", says, canvas)
+
+
+def _free(point: tuple[float, float], placed: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Where a number stands that would lie on another one at its point: beside it, the nearest first."""
+    beside = [(0.0, 0.0)] + [
+        (dx * step, dy * step) for step in (15, 30) for dx, dy in ((-1, 0), (0, 1), (1, 0))
+    ]
+    spots = [(point[0] + dx, point[1] + dy) for dx, dy in beside]
+    clear = (s for s in spots if all(abs(s[0] - x) > 14 or abs(s[1] - y) > 12 for x, y in placed))
+    return next(clear, point)
 
 
 def places(stores: Sequence[Store], mine: str) -> Drawing | None:

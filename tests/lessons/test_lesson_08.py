@@ -191,11 +191,7 @@ def test_predictions_get_their_verdict(rows):
     page, fused = said("08_decoder.ipynb"), climb.loc["1_kernel_per_phase"]
     verdict = f"`1_kernel_per_phase`: predicted {fused.predicted:,.0f} tok/s, measured {fused.tok_s:,.0f}"
     assert f"{verdict}, {fused.tok_s / fused.predicted:.2f} of it. It does not hold" in page
-<<<<<<< Updated upstream
     best = climb.loc[climb[climb.index.isin(decode.RUNGS)]["median_us"].idxmin()]
-=======
-    best = climb.loc[decode.best("int4_g128")]
->>>>>>> Stashed changes
     assert f"the roof, {best.predicted:,.0f} tok/s, is an upper bound" in page
     assert f"at most {best.share / 100:.2f} of it (`{best.name}`)" in page
     assert "measured ÷ predicted" in page

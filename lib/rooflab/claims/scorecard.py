@@ -94,8 +94,8 @@ _OF_A_ROW += ("prompt_rate",)
 
 def budget(test: Test, evidence: Evidence, found: Verdict) -> tuple[float, float]:
     """Of a goal that is missed, the share of its time that it must save, and the share of its time that is
-    above its roof, which bounds what can be saved; NaN where it is about no time, about no single row, or below
-    that roof.
+    above its roof, which bounds what can be saved; NaN where it is about no time, about no single row, or
+    below that roof.
     """
     save = above = float("nan")
     if found.word == SHORT and test.measure in (*_TIMED, *_OF_A_ROW):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from rooflab.lab import Lab
-from rooflab.pages import NEAR, Opening, Rows, one_line
+from rooflab.pages import NEAR, Opening, Rows
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 from rooflab.view import display, explorer, plot
@@ -30,8 +30,9 @@ def opening(here: Lab, found: Rows) -> Opening:
         "test a kernel on extreme inputs: large scores, NaN, rows that see no key",
     )
     title = "Largest error over all configurations"
-    fig, ax = plot.figure("‰ of the outputs' RMS", title=title, height=1 + 0.19 * len(worst))
-    plot.bars(ax, list(worst.index), worst.to_numpy(float), "‰", ("rounding alone", rounding, "‰"))
+    names, values = _alike(worst)
+    fig, ax = plot.figure("‰ of the outputs' RMS", title=title, height=1.1 + 0.24 * len(names))
+    plot.bars(ax, names, values, "‰", ("rounding alone", rounding, "‰"))
     return (
         answer,
         able,
@@ -39,16 +40,15 @@ def opening(here: Lab, found: Rows) -> Opening:
     )
 
 
-def run_facts(gpu: str, here: Lab) -> None:
-    """The facts of the run, in one line."""
-    facts = {
-        "GPU": gpu,
-        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
-        "Run": here.run_of("attention")["run"],
-        "torch": here.run_of("attention")["torch"],
-        "Questions": len(asks.cases(here.sized)),
-    }
-    one_line(facts)
+def _alike(errors: pd.Series) -> tuple[list[str], list[float]]:
+    """Kernels whose errors are equal in three digits as one, named by the first of them and their number;
+    the largest error on top.
+    """
+    groups: dict[str, list[str]] = {}
+    for name, error in errors.sort_values(ascending=False, kind="stable").items():
+        groups.setdefault(f"{error:.3g}", []).append(str(name))
+    names = [who[0] if len(who) == 1 else f"{who[0]} and {len(who) - 1} more" for who in groups.values()]
+    return names, [float(error) for error in groups]
 
 
 def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
@@ -83,7 +83,7 @@ def rounding_held(some: Rows, guess: dict[str, float]) -> None:
     names |= {"ratio": "Measured ÷ predicted", "held": f"Holds within {NEAR - 1:.0%}"}
     forms = dict.fromkeys(("predicted", "error"), "{:.1e}") | {"ratio": "{:.1f}"}
     if len(table):
-        display.table(table, names, forms, "Verdict on the predicted errors")
+        display.table(table, names, forms, "Verdict on the predicted errors", folded=True)
     beyond = table[table["ratio"] > NEAR]
     if len(beyond):
         display.say(
@@ -158,14 +158,16 @@ def errors_beside_torch(here: Lab, seq: int, gpu: str) -> Rows:
         worst.reset_index(),
         {"shape": "Width, format", "own": "Largest of ours", "peer": "Largest of torch's"},
         dict.fromkeys(("own", "peer"), "{:.1e}"),
+        "The largest error of each width and format",
+        folded=True,
     )
     some = rows[rows["head_dim"].eq(128) & rows["format"].eq("fp16")].drop_duplicates("impl")
     title = f"Error against float64, {seq} tokens, 128 wide"
-    fig, ax = plot.figure("‰ of a row's largest output", title=title, height=1.4 + 0.22 * len(some))
-    plot.bars(ax, list(some["impl"]), 1e3 * some["error"], "‰")
-    first = f"{title} on {gpu}, {plot.dates(some)}: "
-    said = ", ".join(f"{i} {e:.1e}" for i, e in zip(some["impl"], some["error"], strict=True))
-    plot.show(fig, first + said + ".")
+    names, values = _alike(1e3 * some.set_index("impl")["error"])
+    fig, ax = plot.figure("‰ of a row's largest output", title=title, height=1.2 + 0.24 * len(names))
+    plot.bars(ax, names, values, "‰")
+    said = ", ".join(f"{name} {value:g}" for name, value in zip(names, values, strict=True))
+    plot.show(fig, f"{title}, ‰ of a row's largest output, on {gpu}, {plot.dates(some)}: {said}.")
     return some
 
 

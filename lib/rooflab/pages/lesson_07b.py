@@ -25,8 +25,9 @@ def opening(timed: Rows, here: Any, gpu: str) -> Opening:
     compared = perf_model.compared(timed, here, fit)
     near = 100 * (compared[["one_off", "own_off"]].abs() <= 25).mean()
     answer = f"From {fit.launch_us:.1f} µs a launch, a bandwidth and a peak, a formula predicts "
-    answer += f"{near['one_off']:.0f} % of {fit.rows:,} products on the {gpu} within 25 %; with two numbers "
-    answer += f"fitted to each kernel, {near['own_off']:.0f} %."
+    answer += f"{near['one_off']:.0f}% of {fit.rows:,} products on the {gpu} within 25%; with two numbers "
+    answer += "fitted to each kernel, its launch time and the share of the peak that it reaches, "
+    answer += f"{near['own_off']:.0f}%."
     able = (
         "predict a product's time on a GPU that you do not have",
         "tell from arithmetic intensity whether a product is bound by launches, memory or arithmetic",
@@ -44,11 +45,11 @@ def opening(timed: Rows, here: Any, gpu: str) -> Opening:
     ax.plot(ends, ends, color=plot.ROOF_COLOUR, linewidth=1, zorder=1)
     plot.round_ticks(ax)
     plot.round_ticks(ax, "x")
-    plot.label_ends(ax)
+    ax.legend(fontsize=8.5, frameon=False, loc="upper left")
     return (
         answer,
         able,
-        (fig, f"{title} on {gpu}: {len(compared)} products, {near['own_off']:.0f} % within 25 %."),
+        (fig, f"{title} on {gpu}: {len(compared)} products, {near['own_off']:.0f}% within 25%."),
     )
 
 
@@ -71,17 +72,18 @@ def errors_by_way(compared: Rows, gpu: str) -> None:
     heads = {"label": "way", "rows": "products", "bound": "bound alone", "one": "one fixed time"}
     heads |= {"own": "own two numbers", "worst": "own two, worst"}
     forms = dict.fromkeys(("bound", "one", "own", "worst"), "{:.0f}")
-    display.table(table, heads, forms, f"How far off, %: the median product, and the worst, {gpu}")
+    caption = f"How far off, in %: the median product of each way, and the worst, {gpu}"
+    display.table(table, heads, forms, caption, folded=True)
 
 
 def within_bounds(compared: Rows) -> dict[Any, Any]:
-    """Say how many products are predicted within 10 % and 25 %; these shares."""
+    """Say how many products are predicted within 10% and 25 %; these shares."""
     offs = compared[["one_off", "own_off"]].abs()
     within = {off: (100 * (offs <= off).mean()).tolist() for off in (10, 25)}
     display.say(
-        f"With one fixed time {within[25][0]:.0f} % of the products are within 25 %, and "
-        f"{within[10][0]:.0f} % within 10 %; with two numbers a way {within[25][1]:.0f} % and "
-        f"{within[10][1]:.0f} %."
+        f"With one fixed time {within[25][0]:.0f}% of the products are within 25%, and "
+        f"{within[10][0]:.0f}% within 10%; with two numbers a way {within[25][1]:.0f}% and "
+        f"{within[10][1]:.0f}%."
     )
     return within
 
@@ -90,10 +92,10 @@ def largest_errors(compared: Rows, here: Any) -> None:
     """List the products that are predicted worst, with what bounds them."""
     compared["why"] = [extrapolation.reason(row, here.sms) for row in compared.itertuples()]
     bad = compared.assign(off=compared.own_off.abs())
-    bad = bad.sort_values("off", ascending=False).drop_duplicates(["label", "why"]).head(8)
+    bad = bad.sort_values("off", ascending=False).drop_duplicates(["label", "why"]).head(4)
     lines = [
-        f"- **{row.label}**, {row.n:,} x {row.k:,}, {counted(row.batch, 'token')}: "
-        f"{row.median_us:.1f} µs measured, {row.own_us:.1f} predicted ({row.own_off:+.0f} %); {row.why}."
+        f"- **{row.label}**, {row.n:,} × {row.k:,}, {counted(row.batch, 'token')}: "
+        f"{row.median_us:.1f} µs measured, {row.own_us:.1f} predicted ({row.own_off:+.0f}%); {row.why}."
         for row in bad.itertuples()
     ]
     display.say("\n".join(lines))
@@ -116,7 +118,7 @@ def rounds_drawn(compared: Rows, sms: int) -> None:
     diagram.dealt(list(dict.fromkeys(parts)), sms, "Tiles of a product, dealt to the SMs", "tiles").show()
     rounds = -(-int(just["tiles"]) // sms)
     idle = 1 - just["tiles"] / (rounds * sms)
-    whose = f"{just['label']}, {just['n']:,} x {just['k']:,}, {counted(int(just['batch']), 'token')}"
+    whose = f"{just['label']}, {just['n']:,} × {just['k']:,}, {counted(int(just['batch']), 'token')}"
     display.say(
         f"{just['tiles']:.0f} tiles take {rounds} rounds, as {rounds * sms} would: SMs are idle {idle:.0%} "
         f"of the time. ({whose}.)"
@@ -130,13 +132,14 @@ def errors_by_bound(compared: Rows) -> None:
     by = compared.assign(kind=kind, off=compared.own_off.abs(), near=100 * (compared.own_off.abs() <= 25))
     by = by.groupby("kind").agg(rows=("off", "size"), middle=("off", "median"), near=("near", "mean"))
     heads = {"kind": "what bounds the product", "rows": "products"}
-    heads |= {"middle": "off, %", "near": "within 25 %, %"}
+    heads |= {"middle": "off, %", "near": "within 25%, %"}
     forms = {"middle": "{:.0f}", "near": "{:.0f}"}
     display.table(
         by.reset_index(),
         heads,
         forms,
         "Errors of all products, by their way's own two numbers (off: the median)",
+        folded=True,
     )
 
 
@@ -175,7 +178,7 @@ def laptop_errors(published: Store, there: Any, fit: Any, n: int, k: int, kernel
     calls = swept[(swept.n == n) & (swept.k == k)]
     first = calls[calls.batch == 1].set_index("label")
     display.say(
-        f"The worst of the {len(kernels)} kernels is {kernels.off.abs().max():.0f} % off."
+        f"The worst of the {len(kernels)} kernels is {kernels.off.abs().max():.0f}% off."
         + (
             " The published *sweep* was timed by events, with launches: at one token it has "
             f"{first.us['INT4 loop']:.0f} µs for the fused kernel, and the profiler "
@@ -215,7 +218,7 @@ def crossovers(rows: Rows, here: Any, fit: Any) -> tuple[list[Any], list[Any]]:
         kinds += [seen.loc[p.names].kind for p in pairs]
         heads = {"first": "few tokens", "second": "many tokens"}
         heads |= {"measured": "measured", "predicted": "predicted"}
-        display.table(lines, heads, caption=f"{n:,} x {k:,}: from how many tokens on the second is faster")
+        display.table(lines, heads, caption=f"{n:,} × {k:,}: from how many tokens on the second is faster")
     return right, kinds
 
 
@@ -233,7 +236,7 @@ def crossovers_right(right: list[Any], kinds: list[Any]) -> Rows:
 def under_roofs(timed: Rows, n: int, k: int, here: Any, gpu: str, rows: Rows) -> None:
     """Draw the products of one matrix under the roofs, by arithmetic intensity."""
     points = strategies.intensity(timed[(timed.n == n) & (timed.k == k)])
-    title = f"{n:,} x {k:,} under the roofs"
+    title = f"{n:,} × {k:,} under the roofs"
     fig, ax = plot.figure("FLOP per byte", "TFLOP/s", title, xlog=True, ylog=True, height=4.2)
     drawn = [("fp16", "cublas"), ("int4_g128", "fused"), ("q8_0", "mma")]
     for format, name in [*drawn, ("q8_0", "mmq_fp16_wgmma"), ("q8_0", "two_op")]:
@@ -286,7 +289,8 @@ def gain_by_gpu(every: Rows) -> Rows:
         mapped.sort_values("gb_s"),
         heads,
         forms,
-        "INT4's fastest way over FP16's fastest, times as fast, 8960 x 1536, predicted",
+        "INT4's fastest way over FP16's fastest, times as fast, 8,960 × 1,536, predicted, GPU by GPU",
+        folded=True,
     )
     return mapped
 
@@ -335,7 +339,7 @@ def prompt_shares_drawn(model: Any, curves: dict[str, Any], lengths: list[Any], 
     ax.set_xticks(lengths[::3], [f"{n:,}" for n in lengths[::3]])
     plot.label_ends(ax)
     ends = "; ".join(
-        f"{name} {part.pct.iloc[0]:.0f} % at {part.seq.iloc[0]:,} tokens to {part.pct.iloc[-1]:.0f} % "
+        f"{name} {part.pct.iloc[0]:.0f}% at {part.seq.iloc[0]:,} tokens to {part.pct.iloc[-1]:.0f}% "
         f"at {part.seq.iloc[-1]:,}"
         for name, part in curves.items()
     )
@@ -366,7 +370,9 @@ def conclusions(rows: Rows, lab: Lab) -> None:
         f"It depends on {row.depends_on}."
         for row in judged.itertuples()
     ]
-    display.say("\n".join(lines))
+    words = judged.word.value_counts()
+    counts = display.listed(f"{count} {word}" for word, count in words.items())
+    display.fold_items(f"The {len(lines)} conclusions: {counts}", [line[2:] for line in lines])
 
 
 def lost_ways(rows: Rows, here: Any, gpu: str) -> None:
@@ -379,14 +385,16 @@ def lost_ways(rows: Rows, here: Any, gpu: str) -> None:
     losers["losses"] = [f"{lost} of {of}" for lost, of in zip(losers.losses, losers.of, strict=True)]
     heads = {"label": "way", "losses": "loses", "matrix": "worst at (matrix, tokens)"}
     heads |= {"times": "times slower", "winner": "than", "why": "because"}
-    display.table(losers, heads, {"times": "{:.1f}"}, f"By kernel time, {gpu}")
+    display.table(
+        losers, heads, {"times": "{:.1f}"}, f"Every way that lost, by kernel time, {gpu}", folded=True
+    )
 
 
 def lost_on_the_laptop(swept: Rows) -> None:
     """Say where the source's kernel lost on its laptop, beside the law."""
     theirs = extrapolation.published_lost(swept)
     lines = [
-        f"{row.times:.1f} times slower than FP16 on {row.n:,} x {row.k:,} at {counted(row.batch, 'token')} "
+        f"{row.times:.1f} times slower than FP16 on {row.n:,} × {row.k:,} at {counted(row.batch, 'token')} "
         f"(the law: {row.law:.1f} times)"
         for row in theirs.itertuples()
     ]
@@ -400,9 +408,9 @@ def lost_on_the_laptop(swept: Rows) -> None:
 def takeaway(fit: Any, within: dict[Any, Any], kernels: Rows, cross: Rows) -> None:
     """What to take away, computed."""
     display.say(
-        f"- One fixed time, {fit.launch_us:.1f} µs, a rate and a peak put {within[25][0]:.0f} % of "
-        f"{fit.rows:,} products within 25 %, and the unseen laptop's kernels within "
-        f"{kernels.off.abs().max():.0f} %.\n- The law predicts "
+        f"- One fixed time, {fit.launch_us:.1f} µs, a rate and a peak put {within[25][0]:.0f}% of "
+        f"{fit.rows:,} products within 25%, and the unseen laptop's kernels within "
+        f"{kernels.off.abs().max():.0f}%.\n- The law predicts "
         f"{f'{cross.sum()} of {len(cross)}' if len(cross) else 'no'} crossovers. Which way stays ahead is "
         "easier to predict than where the order changes.\n- Arithmetic tells whether launches, memory or "
         "compute bound a product. Do it before you write the kernel.\n- Arithmetic does not tell the "

@@ -24,7 +24,7 @@ def opening(evidence: Any, gpu: str) -> Opening:
     answer = f"No library was measured side by side on the {gpu}."
     if len(rivals):
         answer = f"A library is faster at {len(behind)} of {len(rivals)} points measured side by side on the "
-        answer += f"{gpu}, ours at {ahead}; {len(rivals) - len(behind) - ahead} are level, within 2 %."
+        answer += f"{gpu}, ours at {ahead}; {len(rivals) - len(behind) - ahead} are level, within 2%."
     if len(behind):
         worst = behind.sort_values("gain").iloc[0]
         answer += f" We are furthest behind {worst['name']}, which is {display.times(1 / worst['gain'])} "
@@ -40,13 +40,19 @@ def opening(evidence: Any, gpu: str) -> Opening:
 def _spread(rivals: Rows, gpu: str) -> tuple[Figure, str]:
     """Our speed over each library's, median and range over points: the figure and its caption."""
     spread = rivals.groupby("name", sort=False)["gain"].agg(["min", "median", "max", "size"])
-    labels = [f"{name} ({size})" for name, size in zip(spread.index, spread["size"], strict=True)]
-    title = "How many times as fast ours is, median and range"
-    fig, ax = plot.figure("times (1 is level)", title=title, height=1 + 0.2 * len(spread))
-    plot.bars(ax, labels, spread["median"], "×", None, spread["min"], spread["max"])
+    spread = spread.sort_values("median", kind="stable")
+    labels = [f"{row.Index} ({row.size}): {row.median:.2f}×" for row in spread.itertuples()]
+    title = "Our speed over theirs"
+    fig, ax = plot.figure("times as fast (1 is level)", title=title, xlog=True, height=1 + 0.22 * len(spread))
+    places = range(len(spread))
+    ax.hlines(places, spread["min"], spread["max"], color=plot.PEER_COLOUR, linewidth=3, zorder=2)
+    ax.plot(spread["median"], places, plot.MARKERS[0], color=plot.COLOURS[0], markersize=7, zorder=3)
     ax.axvline(1, color="black", linewidth=1)
+    ax.set_yticks(list(places), labels)
+    ax.set_ylim(len(spread) - 0.5, -0.5)
+    plot.round_ticks(ax, "x")
     said = ", ".join(f"{name} {value:.2f}" for name, value in spread["median"].items())
-    return fig, f"{title} over points (their number), {gpu}: medians {said}."
+    return fig, f"{title}, median and range over points (their number), {gpu}: medians {said}."
 
 
 def libraries(evidence: Any, gpu: str) -> Rows:
@@ -66,7 +72,8 @@ def libraries(evidence: Any, gpu: str) -> Rows:
     display.table(
         table,
         named,
-        caption=f"points (shapes, numbers of tokens) where each is faster on the {gpu}; level: within 2 %",
+        caption=f"Points (shapes, numbers of tokens) where each is faster on the {gpu}; level: within 2%",
+        folded=True,
     )
     return table
 
@@ -97,7 +104,7 @@ def furthest_behind(evidence: Any, gpu: str) -> tuple[Rows, Rows, Rows]:
         f"- {r.name_}, {r.where}: ours runs at **{r.gain:.2f}** times its speed"
         for r in behind.rename(columns={"name": "name_"}).groupby("name_", sort=False).head(3).itertuples()
     ]
-    text = f"Of {len(rivals)} comparisons on the {gpu}, ours is behind by more than 2 % in **{len(behind)}**"
+    text = f"Of {len(rivals)} comparisons on the {gpu}, ours is behind by more than 2% in **{len(behind)}**"
     display.say(text + (", the worst three of each library:\n\n" + "\n".join(lines) if lines else "."))
     return every, rivals, behind
 

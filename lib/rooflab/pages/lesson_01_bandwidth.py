@@ -46,12 +46,16 @@ def needed(chase: Any, dram_sheet: Any, gpu: Any, sms: Any) -> Any:
     return latency, need
 
 
-def under_roof(here: Lab, rows: Rows, large: int) -> None:
-    """Draw an operator's ladder and its peers under its roof."""
-    operator = rows["operator"].iloc[0]
+def other_ladders(here: Lab, large: int) -> dict[str, Rows]:
+    """The ladders of write, copy and triad by operator; copy's is drawn, with its peers under its roof."""
+    others = {
+        name: here.measure("bandwidth", bandwidth.ladder(name, large)) for name in ("write", "copy", "triad")
+    }
+    rows, operator = others["copy"], "copy"
     top = here.roof[f"dram_{operator}"]
     title = f"{operator}, {plot.size_text(4 * large)} an array"
     plot.ladder(rows, here.run["gpu"], (operator, top.value, top.unit), title)
+    return others
 
 
 def measured(read: Any) -> None:
@@ -66,6 +70,8 @@ def measured(read: Any) -> None:
         {"name": "Rung or peer", "gate": "Error (allowed)", "predicted_us": "Bound (µs)"}
         | {"median_us": "Median (µs)", "quartiles": "Quartiles", "registers": "Registers"},
         {"predicted_us": "{:,.1f}", "median_us": "{:,.1f}"},
+        "Errors, bounds and times of every rung",
+        folded=True,
     )
 
 
@@ -82,7 +88,8 @@ def counted_reads(gpu: Any, here: Any) -> Any:
         counted[counted["operator"] == "read"],
         shown,
         forms,
-        f"ncu on {gpu}, {plot.size_text(4 * bandwidth.PROFILE_SIZE)} an array",
+        f"Counted by ncu on {gpu}, {plot.size_text(4 * bandwidth.PROFILE_SIZE)} an array",
+        folded=True,
     )
     return counted
 
@@ -99,7 +106,7 @@ def explained(counted: Any, need: float, sms: int) -> None:
         idle = slow["dram_pct"] < 0.8 * best["dram_pct"]
         if slow["load_sectors_per_request"] <= 4 and idle:
             text += "So it wastes no bytes; it asks for too few at a time. DRAM is busy "
-            text += f"{slow['dram_pct']:.0f} % of its time, and {best['dram_pct']:.0f} % "
+            text += f"{slow['dram_pct']:.0f}% of its time, and {best['dram_pct']:.0f}% "
             text += f"under {best['impl']}. "
             allowed = 2048 * 4 * sms / need
             if slow["dram_pct"] < 100 * allowed < 100:
@@ -137,7 +144,7 @@ def in_flight_table(sweep: Any) -> None:
     names |= {"gb_s": "Measured GB/s", "share": "Measured ÷ predicted"}
     names |= {"loaded_ns": "Implied latency (ns)"}
     forms = {name: "{:,.0f}" for name in names} | {"options": "", "share": "{:.2f}"}
-    display.table(sweep, names, forms)
+    display.table(sweep, names, forms, "Each launch, its bytes in flight and its rate", folded=True)
 
 
 def loaded(gpu: Any, sweep: Any, latency: Any, need: Any, read_roof: Any, sms: Any) -> Any:
@@ -147,11 +154,11 @@ def loaded(gpu: Any, sweep: Any, latency: Any, need: Any, read_roof: Any, sms: A
     text = f"On the {gpu} the implied latency goes from {sweep['loaded_ns'].iloc[0]:.0f} "
     text += f"ns at {sweep['bytes_per_sm'].iloc[0] / 1024:.0f} KiB to "
     text += f"{sweep['loaded_ns'].iloc[-1]:,.0f} ns at "
-    text += f"{sweep['bytes_per_sm'].iloc[-1] / 1024:.0f} KiB; the chase took {latency:.0f} "
-    text += "ns. "
+    text += f"{sweep['bytes_per_sm'].iloc[-1] / 1024:.0f} KiB; lesson 00b's lone load took "
+    text += f"{latency:.0f} ns. "
     if len(ok):
         enough = ok["bytes_per_sm"].iloc[0]
-        text += f"For 95 % of the roof it took {enough / 1024:.0f} KiB an SM, "
+        text += f"For 95% of the roof it took {enough / 1024:.0f} KiB an SM, "
         text += f"{enough * sms / need:.1f} times what the empty latency asks for. "
     if len(twins):
         spread = twins["gb_s"].max() / twins["gb_s"].min() - 1
@@ -192,9 +199,8 @@ def suspects(counted: Any) -> Any:
     names |= {"occupancy": "Occupancy", "suspect": "Suspect"}
     ratios = dict.fromkeys(("time", "traffic", "sectors", "occupancy"), "{:.2f}")
     sized = plot.size_text(4 * bandwidth.PROFILE_SIZE)
-    display.table(
-        accused, names, ratios, f"times the value of the ladder's best rung, by ncu, {sized} an array"
-    )
+    title = f"The slower rungs' counters over those of their ladder's best rung, {sized} an array"
+    display.table(accused, names, ratios, title, folded=True)
     return accused
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
+from rooflab import studies
 from rooflab.analysis import coalescing
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
@@ -46,9 +47,12 @@ def _changed_apart(here: Lab, rows: Rows, roof: plot.Roof, n: int) -> tuple[Figu
     two, best = own[own["impl"] == "2_coalesced"], own.head(1)
     shown: Rows = pd.concat([two, smaller[smaller["blocks"] == spread["blocks"]], more, best])
     blocks = gemv.blocks_of(gemv.LADDERS["gemv"][1], n, gemv.LADDERS["gemv"][1].with_defaults({}))
-    names = [f"rung 2: {blocks} blocks", f"same threads, {spread['blocks']} blocks"]
-    names += [f"more threads, {row} blocks" for row in more["blocks"]] + list(best["impl"])
-    title = f"GEMV, {n} × {n} in FP32, cold"
+    names = [f"rung 2, {blocks} blocks", f"the same threads in {spread['blocks']}"]
+    names += [f"more threads in {row}" for row in more["blocks"]] + list(best["impl"])
+    sms, gemvs = int(here.run["sms"]), studies.get("gemv")
+    flying = [plot.size_text(study.in_flight_bytes(gemvs.case(case), sms)) for case in shown["case"]]
+    names = [f"{name}: {size} in flight" for name, size in zip(names, flying, strict=True)]
+    title = f"More bytes in flight, more GB/s: {n} × {n} in FP32"
     fig, ax = plot.figure("GB/s", title=title, height=2.2)
     fig.set_figwidth(page.WIDEST)
     rate, low, high = plot.band(shown)
@@ -78,7 +82,13 @@ def predicted(here: Lab, n: int) -> None:
         "So at most": f"{allowed:,.0f} GB/s",
     }
     frame = pd.DataFrame(guess.items(), columns=["what", "value"])
-    display.table(frame, {"what": f"Rung 2 at {n} × {n}", "value": "On paper"})
+    display.say(
+        f"On paper rung 2 has {guess['Bytes in flight']} in flight at {n} × {n}, and the roof needs "
+        f"{guess['Needed for the roof']}: **at most {guess['So at most']}**, with the "
+        f"{guess['Latency of a lone load']} that a lone load takes."
+    )
+    names = {"what": f"Rung 2 at {n} × {n}", "value": "On paper"}
+    display.table(frame, names, caption="The same, number by number", folded=True)
 
 
 def experiment(here: Lab, size: int) -> tuple[Rows, Rows]:
@@ -148,7 +158,8 @@ def measured(rows: Rows, gpu: str) -> None:
     names = {"impl": "Rung or peer", "of": "Error ÷ allowed", "predicted_us": "By Little's law (µs)"}
     names |= {"median_us": "Median (µs)", "spread": "Quartiles apart", "registers": "Registers"}
     forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}")
-    display.table(rows, names, forms | {"of": "{:.2f}", "spread": "{:.1%}"})
+    forms |= {"of": "{:.2f}", "spread": "{:.1%}"}
+    display.table(rows, names, forms, "Errors, predictions and times of every rung", folded=True)
     display.say(f"On the {gpu}: {display.standings(rows.assign(format=''))}")
 
 
@@ -161,7 +172,8 @@ def counted(here: Lab, n: int) -> Rows:
     names |= {"occupancy_pct": "Occupancy %", "dram_pct": "DRAM busy %"}
     names |= {"stall_long_scoreboard": "Stalled on memory (cycles)"}
     forms = dict.fromkeys(list(names)[1:], "{:.0f}")
-    display.table(seen, names, forms, f"ncu on {here.run['gpu']}, {n} × {n}, cold")
+    title = f"Counted by ncu on {here.run['gpu']}, {n} × {n}, cold"
+    display.table(seen, names, forms, title, folded=True)
     return seen
 
 
@@ -173,7 +185,7 @@ def explained(rows: Rows, cold: Rows) -> None:
     text += f"- **Rung 4**, with its wider loads, {display.against(vector, scalar)} rung 3"
     lost = vector["median_us"] > scalar["median_us"] and not display.level(vector, scalar)
     if lost and "4_vector" in seen:
-        text += f": it gains width and gives up threads, {seen['4_vector']:.0f} % of the slots "
+        text += f": it gains width and gives up threads, {seen['4_vector']:.0f}% of the slots "
         text += f"against {seen['3_split_k']:.0f}. Width alone wins nothing"
     text += f".\n- **Rung 5** asks for eight rows at a time and {display.against(more, vector)} rung 4"
     if more["median_us"] > scalar["median_us"]:
@@ -184,7 +196,7 @@ def explained(rows: Rows, cold: Rows) -> None:
     text += f"{display.against(best, more)} rung 5, and "
     text += f"{display.against(best, slowest)} rung 2"
     if len(cold) > 1 and cold["load_efficiency_pct"].iloc[1:].min() > 90:
-        text += f". Every rung from 2 on uses {cold['load_efficiency_pct'].iloc[1:].min():.0f} % or more "
+        text += f". Every rung from 2 on uses {cold['load_efficiency_pct'].iloc[1:].min():.0f}% or more "
         text += "of what it loads, so coalescing does not tell them apart"
     display.say(f"{text}.")
 
@@ -196,7 +208,8 @@ def sizes(here: Lab, n: int) -> None:
     share = rows.pivot(index="impl", columns="n", values="roof_fraction").reset_index()
     share.columns = share.columns.map(str)
     names = {"impl": "Rung or peer"} | {str(size): f"{size} × {size}" for size in wanted}
-    display.table(share, names, dict.fromkeys(map(str, wanted), "{:.0%}"), "Share of the read roof")
+    forms = dict.fromkeys(map(str, wanted), "{:.0%}")
+    display.table(share, names, forms, "Every rung's share of the read roof", folded=True)
     text = ""
     for size in wanted:
         side = rows[rows["n"] == size]

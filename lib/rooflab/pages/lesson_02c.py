@@ -51,9 +51,12 @@ def rules(eager: Rows, model: Model, read: float) -> Two:
 def opening(two: Two, model: Model, gpu: str, when: str) -> Opening:
     """The first screen: the products' share here and on the published laptop, by the rule too."""
     by_rule = [100 * two.here.share(model), 100 * two.laptop.share(model)]
-    text = f"A launch takes a fixed time, and its bytes on top: products take {two.ours:.0f} % of the GPU's "
-    text += f"time on the {gpu} and {two.theirs:.0f} % on an RTX 4070 Laptop, for which the rule says "
-    text += f"{by_rule[1]:.0f} %."
+    text = "A launch takes a fixed time, and its bytes on top. By this rule products take "
+    text += f"{by_rule[0]:.0f}% of a token's GPU time on the {gpu} (measured: {two.ours:.0f}%) and "
+    text += (
+        f"{by_rule[1]:.0f}% on an RTX 4070 Laptop (published: {two.theirs:.0f}%): the faster the memory, the "
+    )
+    text += "more a launch itself costs."
     able = [
         "predict a kernel's share of the time on a GPU that you don't have",
         "say what a faster kernel is worth (Amdahl's law)",
@@ -79,12 +82,11 @@ def token_by_rule(two: Two, model: Model, gpu: str, when: str) -> tuple[Figure, 
     fig.set_figwidth(page.WIDEST)
     plot.stacked(ax, names, parts)
     by_rule = [100 * law.share(model) for law in (two.here, two.laptop)]
-    pairs = zip(by_rule, (two.ours, two.theirs), strict=True)
-    off = display.listed([f"{predicted - known:+.0f}" for predicted, known in pairs])
+    said = [f"{predicted:.0f}%" for predicted in by_rule]
     text = (
-        f"{title}. Fitted on {gpu}, {when}; products take {by_rule[0]:.0f} and {by_rule[1]:.0f} %, which is "
+        f"{title}, fitted on {gpu}, {when}: products (bytes and fixed time) take {' and '.join(said)}, where "
     )
-    return fig, f"{text}{off} percentage points off the trace and the published share."
+    return fig, f"{text}the trace has {two.ours:.0f}% and the published profile {two.theirs:.0f}%."
 
 
 # --- two GPUs -----------------------------------------------------------------------------------------------
@@ -104,7 +106,25 @@ def side_by_side(two: Two, step: Any, model: Model, gpu: str) -> None:
     ]
     heads = {"what": "", "here": gpu, "there": "RTX 4070 Laptop (published)"}
     table = pd.DataFrame(both, columns=list(heads))
-    display.table(table, heads, dict.fromkeys(("here", "there"), "{:,.1f}"))
+    forms = dict.fromkeys(("here", "there"), "{:,.1f}")
+    display.table(table, heads, forms, "Both GPUs, number by number", folded=True)
+
+
+def one_launch(two: Two, model: Model, gpu: str, when: str) -> None:
+    """Draw one launch of a product and one of the others on both GPUs: its fixed time and its bytes."""
+    each = model_shapes.weight_bytes(model, "fp16") / (model_shapes.gemvs(model) + 1) / 1e3
+    title = "One launch: a fixed time, and its bytes on top"
+    names, fixed, moved = [], list[float](), list[float]()
+    for name, law in ((gpu, two.here), ("RTX 4070 Laptop", two.laptop)):
+        names += [f"a product, {name}", f"another launch, {name}"]
+        fixed += [law.product_us, law.other_us]
+        moved += [each / law.gb_s, 0.0]
+    fig, ax = plot.figure("µs", title=title, height=2.2)
+    fig.set_figwidth(page.WIDEST)
+    plot.stacked(ax, names, {"fixed": fixed, "bytes": moved}, "µs")
+    pairs = zip(names, fixed, moved, strict=True)
+    said = [f"{name} {one:.1f}" + (f" + {more:.1f}" if more else "") for name, one, more in pairs]
+    plot.show(fig, f"{title}, fitted on {gpu}, {when}, µs: {'; '.join(said)}.")
 
 
 def why_they_differ(two: Two, eager: Rows, model: Model) -> None:
@@ -116,10 +136,10 @@ def why_they_differ(two: Two, eager: Rows, model: Model) -> None:
         f"{each / two.laptop.gb_s:.0f} µs there and {each / two.here.gb_s:.1f} µs here. But the fixed time "
         f"of a product is {two.laptop.product_us:.1f} µs there and {two.here.product_us:.1f} µs here. **The "
         f"bytes got faster, the launches did not.** So here the {others:,} other launches, which move few "
-        f"bytes, take {100 - two.ours:.0f} % of the GPU's time."
+        f"bytes, take {100 - two.ours:.0f}% of the GPU's time."
         if ratio > 2 and two.ours < 60 and two.here.product_us > 0.5 * two.laptop.product_us
         else f"The memory here is {display.times(ratio)} times as fast, and the weight products take "
-        f"{two.ours:.0f} % of the GPU's time here, {two.theirs:.0f} % there."
+        f"{two.ours:.0f}% of the GPU's time here, {two.theirs:.0f}% there."
     )
 
 
@@ -134,12 +154,13 @@ def fitted(eager: Rows, two: Two, model: Model, gpu: str, read: float) -> None:
     heads = {"part": "projection", "bytes": "bytes", "us": "traced, µs"}
     heads |= {"rule": "by the rule, µs", "off": "off, %"}
     forms = {"bytes": "{:,}", "us": "{:.1f}", "rule": "{:.1f}", "off": "{:+.0f}"}
-    display.table(fit, heads, forms, f"A fixed time and a rate for all products, {gpu}")
+    title = f"Every product by the rule and as traced, {gpu}"
+    display.table(fit, heads, forms, title, folded=True)
     display.say(
         f"Each of the other {law.others * model.layers:,.0f} launches takes {law.other_us:.2f} µs on "
         "average. (Sums of a product's partial results count with the product here, so these are a few "
-        f"launches fewer than above.) The products' share by the rule: {100 * law.share(model):.0f} %; "
-        f"traced: {two.ours:.0f} %."
+        f"launches fewer than above.) The products' share by the rule: {100 * law.share(model):.0f}%; "
+        f"traced: {two.ours:.0f}%."
     )
 
 
@@ -156,7 +177,9 @@ def tested(two: Two, model: Model, here: Lab) -> None:
         ("the rule, with only the laptop's datasheet", 100 * blind.share(model)),
     ]
     heads = {"what": "RTX 4070 Laptop", "share": "products, % of GPU time"}
-    display.table(pd.DataFrame(lines, columns=list(heads)), heads, {"share": "{:.1f}"})
+    table = pd.DataFrame(lines, columns=list(heads))
+    title = "The laptop's share, published and by the rule"
+    display.table(table, heads, {"share": "{:.1f}"}, title, folded=True)
     far = [by_rule - each for each in (two.theirs, with_gemm)]
     total = two.laptop.weights_us(model) + two.laptop.others_us(model)
     display.say(
@@ -186,7 +209,7 @@ def every_gpu(two: Two, model: Model, here: Lab, when: str) -> None:
     fig, ax = plot.figure(title=title, height=4.6)
     plot.bars(ax, mine.gpu + mine.gb_s.map(", {:,.0f} GB/s".format), mine["%"], "%")
     caption = f"{title} for {model.name}, fitted on {here.run.gpu}, {when}: "
-    plot.show(fig, f"{caption}{len(mine)} GPUs, from {mine['%'].min():.0f} to {mine['%'].max():.0f} %.")
+    plot.show(fig, f"{caption}{len(mine)} GPUs, from {mine['%'].min():.0f} to {mine['%'].max():.0f}%.")
 
 
 def who_waits(two: Two, step: Any, model: Model, here: Lab) -> None:
@@ -220,7 +243,8 @@ def prefill_shares(trace: Rows, busy: Rows, model: Model, gpu: str) -> Rows:
     heads |= {"attention": "attention, % of GPU time", "weight": "products, %"}
     heads |= {"rest": "all else, %", "busy": "GPU busy, %"}
     forms = dict.fromkeys(list(heads)[1:], "{:.0f}") | {"seq": "{:,}"}
-    display.table(split.reset_index(), heads, forms, f"Prefill of {model.name}, eager, {gpu}")
+    title = f"Prefill of {model.name}, eager, {gpu}, beside the predicted FLOPs"
+    display.table(split.reset_index(), heads, forms, title, folded=True)
     return split
 
 
@@ -234,7 +258,7 @@ def prefill_by_prompt(trace: Rows, gpu: str, when: str) -> None:
     fig, ax = plot.figure("% of GPU time", title=title, height=1.5 + 0.4 * len(wide))
     plot.stacked(ax, [f"{n:,} tokens" for n in wide.index], {name: wide[name] for name in wide})
     low, high = wide.attention.min(), wide.attention.max()
-    plot.show(fig, f"{title} on {gpu}, {when}: attention {low:.0f} to {high:.0f} %.")
+    plot.show(fig, f"{title} on {gpu}, {when}: attention {low:.0f} to {high:.0f}%.")
 
 
 def attention_said(split: Rows) -> None:
@@ -250,11 +274,11 @@ def attention_said(split: Rows) -> None:
     ]
     asked = split.attention
     at = 1848 if 1848 in asked.index else asked.index[-1]
-    text = f"Attention takes {asked[at]:.0f} % at {at:,} tokens here. It grows with the prompt, from "
-    text += f"{asked.iloc[0]:.0f} to {asked.iloc[-1]:.0f} %, so a short prompt does hide it. But how high it "
+    text = f"Attention takes {asked[at]:.0f}% at {at:,} tokens here. It grows with the prompt, from "
+    text += f"{asked.iloc[0]:.0f} to {asked.iloc[-1]:.0f}%, so a short prompt does hide it. But how high it "
     text += "gets depends on the kernel"
     if len(then) == 2:
-        text += f": the log's own rows give {then[0]:.0f} % for its scalar kernel and {then[1]:.0f} % for "
+        text += f": the log's own rows give {then[0]:.0f}% for its scalar kernel and {then[1]:.0f}% for "
         text += "the tiled one that replaced it, same GPU, same prompt"
     display.say(f"{text}.")
 
@@ -273,7 +297,13 @@ def worth(trace: Rows, walls: Mapping[str, float], two: Two, model: Model, conte
     heads |= {"us": "saves, µs", "graph": "as a graph, times as fast"}
     heads |= {"eager": "eager, times as fast"}
     forms = {"pct": "{:.0f}", "us": "{:,.0f}", "graph": "{:.2f}", "eager": "{:.2f}"}
-    display.table(table, heads, forms, f"One token at context {context:,}, {here.run.gpu}")
+    title = "What a token would gain as a graph"
+    fig, ax = plot.figure("times as fast", title=title, height=1.1 + 0.25 * len(table))
+    fig.set_figwidth(page.WIDEST)
+    plot.bars(ax, list(table.what), list(table.graph), "×")
+    said = ", ".join(f"{what} {gain:.2f}" for what, gain in zip(table.what, table.graph, strict=True))
+    plot.show(fig, f"{title}, by the rule, {here.run.gpu}, context {context:,}, times as fast: {said}.")
+    display.table(table, heads, forms, f"The same, and in the eager loop, {here.run.gpu}", folded=True)
     return table
 
 
@@ -297,8 +327,8 @@ def takeaway(two: Two, model: Model, gpu: str) -> None:
     """What to take away, computed."""
     display.say(
         "- The bottleneck depends on which takes longer, a launch's bytes or the launch itself. Products "
-        f"take {two.ours:.0f} % of GPU time on {gpu} and {two.theirs:.0f} % on an RTX 4070 Laptop, for which "
-        f"the rule says {100 * two.laptop.share(model):.0f} %.\n"
+        f"take {two.ours:.0f}% of GPU time on {gpu} and {two.theirs:.0f}% on an RTX 4070 Laptop, for which "
+        f"the rule says {100 * two.laptop.share(model):.0f}%.\n"
         "- On a fast GPU there are two ways to a faster token: fewer bytes, and fewer launches. This course "
         "goes both.\n"
         "- A share of time belongs to a model, a GPU *and* its kernels. Quote all three."

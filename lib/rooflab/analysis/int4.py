@@ -125,10 +125,10 @@ def published_sweep(store: Store) -> pd.DataFrame:
     the gain of fused over fp16."""
     rows = store.read("regimes")
     rows = rows.assign(
-        shape=[f"{n}×{k}" for n, k in zip(rows["n"], rows["k"], strict=True)],
+        shape=[f"{n} × {k}" for n, k in zip(rows["n"], rows["k"], strict=True)],
         impl=rows["impl"].replace({"cublas": "fp16"}),
     )
-    order = list(dict.fromkeys(f"{n}×{k}" for n, k in sorted(zip(rows["n"], rows["k"], strict=True))[::-1]))
+    order = list(dict.fromkeys(f"{n} × {k}" for n, k in sorted(zip(rows["n"], rows["k"], strict=True))[::-1]))
     found = rows.pivot(index=["shape", "batch"], columns="impl", values="median_us").reindex(order, level=0)
     found["gain"] = found["fp16"] / found["fused"]
     return found.reset_index()

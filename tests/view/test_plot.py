@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 from rooflab.errors import DeviceMismatch, UsageError
-from rooflab.view import plot
+from rooflab.view import captions, plot
 
 ROOF = ("made-up read", 200.0, "GB/s")
 
@@ -36,14 +36,14 @@ def made_up(**changes) -> pd.DataFrame:
 
 def test_caption_is_computed_from_the_rows():
     assert plot.caption(made_up(), "Made-up GPU", "Read", ROOF) == (
-        "Read on Made-up GPU, measured 2026-02-03: 4 points, best 136 GB/s (b n=2), "
+        "Read on Made-up GPU, measured 2026-02-03: 4 points, best 136 GB/s (b, n = 2), "
         "68% of the made-up read roof (200 GB/s)."
     )
     later = made_up(
         run=["2026-02-03.1", "2026-02-05.2", "2026-02-04.1", "2026-02-03.1"], gb_s=[1.0, np.nan, 3000.4, 2]
     )
     assert plot.caption(later, "G", "Read") == (
-        "Read on G, measured 2026-02-03 to 2026-02-04: 3 points, best 3000 GB/s (b n=1)."
+        "Read on G, measured 2026-02-03 to 2026-02-04: 3 points, best 3000 GB/s (b, n = 1)."
     )
 
 
@@ -54,9 +54,18 @@ def test_a_caption_names_what_tells_its_best_from_the_others():
     assert plot.telling(ids[1], [*ids, "copy/b format=fp16 n=1 wall"]) == "read/b"
 
 
+def test_what_tells_a_case_is_said_without_its_tuning():
+    tuned = "9_shared_x format=int4_g128 batch=1 k_warps=3 stages=3"
+    assert captions.in_words(tuned) == "9_shared_x, INT4, batch 1"
+    shape = "torch.matmul peer n=151936 k=1536 warm"
+    assert captions.in_words(shape) == "torch.matmul, peer, warm, 151,936 × 1,536"
+    sizes = "a seq=4096 head_dim=256 head=fp16"
+    assert captions.in_words(sizes) == "a, 4,096 tokens, 256 wide, output head in FP16"
+
+
 def test_caption_of_times_takes_the_shortest():
     text = plot.caption(made_up(), "G", "Read", ("bound", 25.0, "µs"), y="median_us")
-    assert "best 50 µs (b n=1), 50% of the bound roof" in text
+    assert "best 50 µs (b, n = 1), 50% of the bound roof" in text
 
 
 def test_caption_refuses_units_that_differ_and_empty_frames():

@@ -18,6 +18,7 @@ from rooflab.pages import Opening, Rows, facts
 from rooflab.studies import mmq as study
 from rooflab.studies import q8_0 as decode
 from rooflab.view import display, explorer, plot
+from rooflab.words import counted
 
 WAYS = ("dp4a", "MMQ", "in-kernel FP16", "dequantise + cuBLAS", "resident FP16")
 _DP4A, _MMQ, _HALVES, _DEQUANTISE, _RESIDENT = WAYS
@@ -77,8 +78,11 @@ def opening(fastest: Rows, measured: Sequence[Shape], gpu: str) -> Opening:
     """The first screen: which way is fastest at how many tokens."""
     n, k = measured[0]
     wide = _wide(fastest, (n, k))
-    first, gain = _lead(wide)[0], _q8_0_against_fp16(wide)
-    text = f"On the {gpu}, at {n} × {k}, {first[1]} is the fastest way for {first[0]} token"
+    leads, gain = _lead(wide), _q8_0_against_fp16(wide)
+    first = leads[0]
+    last = max(size for size in wide.index if len(leads) == 1 or size < leads[1][0])
+    text = f"On the {gpu}, at {n} × {k}, {first[1]} is the fastest way "
+    text += f"for {counted(first[0], 'token')}" if last == first[0] else f"up to {last} tokens"
     behind = gain.index[gain < 1]
     ahead = gain.index[gain.index < behind.min()]
     if len(behind) and len(ahead):

@@ -86,7 +86,7 @@ def ladder_times(here: Lab, cases: list[Any]) -> Rows:
         "roof_fraction": "Of the read roof",
     }
     forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}") | {"roof_fraction": "{:.0%}"}
-    display.table(rows, names, forms)
+    display.table(rows, names, forms, "Every rung and peer", folded=True)
     return rows
 
 

@@ -35,7 +35,7 @@ def tokens(rows: Rows) -> Rows:
     alone = found[found["impl"] == links.ALONE].set_index(["model", "format"])["median_us"]
     keys = list(zip(found["model"], found["format"], strict=True))
     gains = [alone[key] / us for key, us in zip(keys, found["median_us"], strict=True)]
-    titles = [f"{model}, {FORMATS[format]}" for model, format in keys]
+    titles = [f"{model} in {FORMATS[format]}" for model, format in keys]
     return found.assign(gain=gains, title=titles)
 
 
@@ -49,8 +49,8 @@ def opening(rows: Rows, here: Lab) -> Opening:
     most, least = (shared.loc[shared["gain"].idxmax()], shared.loc[shared["gain"].idxmin()])
     answer = (
         f"Our sum of a token's {plot.size_text(best['bytes'])} takes {best['median_us']:.1f} µs on two "
-        f"{gpu}s, where the fastest library takes {peer['median_us']:.1f}; with it a second GPU makes "
-        f"{most['title']}, {display.speed(most['gain'])} and {least['title']}, "
+        f"{gpu}s, where the fastest library takes {peer['median_us']:.1f}. With it and a second GPU "
+        f"{most['title']} is {display.speed(most['gain'])}; {least['title']} is "
         f"{display.speed(least['gain'])}."
     )
     able = (

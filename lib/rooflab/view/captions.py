@@ -89,6 +89,31 @@ def telling(case: str, among: Iterable[str]) -> str:
     return " ".join([name, *(word for word in case.split()[1:] if word not in shared)])
 
 
+FORMATS = {"fp16": "FP16", "bf16": "bfloat16", "q8_0": "Q8_0", "int4_g128": "INT4"}
+_SIZES = {"batch": "batch {}", "seq": "{} tokens", "head_dim": "{} wide", "window": "window {}"}
+_SIZES |= {"splits": "{} parts", "n": "n = {}", "k": "k = {}"}
+
+
+def in_words(told: str) -> str:
+    """What `telling` gives as a reader says it: "9_shared_x, INT4, batch 1". Options by which a kernel was
+    tuned for its shape are left out; the row has them.
+    """
+    name, *words = told.split()
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    said = [name, *(word for word in words if "=" not in word)]
+    if "format" in given:
+        said.append(FORMATS.get(given["format"], given["format"]))
+    if {"n", "k"} <= set(given):
+        said.append(f"{int(given.pop('n')):,} × {int(given.pop('k')):,}")
+    for key, form in _SIZES.items():
+        if key in given:
+            value = given[key]
+            said.append(form.format(f"{int(value):,}" if value.isdecimal() else value))
+    if "head" in given:
+        said.append(f"output head in {FORMATS.get(given['head'], given['head'])}")
+    return ", ".join(said)
+
+
 def caption(
     frame: pd.DataFrame,
     device: Any,
@@ -118,7 +143,7 @@ def caption(
     name = getattr(device, "name", device)
     text = f"{what} on {name}, {dates(known)}: {points}, best {number(best[y])} {unit}"
     if "case" in known:
-        text += f" ({telling(best['case'], known['case'])})"
+        text += f" ({in_words(telling(best['case'], known['case']))})"
     if roof:
         if roof[2] != unit:
             raise UsageError(f"The roof is in {roof[2]}, the figure in {unit}; pass both in one unit.")

@@ -312,13 +312,14 @@ def test_in_jupyterlab_a_control_moves_the_figure(browser, jupyterlab):
 # --- drawings -----------------------------------------------------------------------------------------------
 
 
-def drawn_page(folder: Path, dark: bool = False) -> str:
-    """A page with two drawings, one of them of frames, and its address."""
+def drawn_page(folder: Path, dark: bool = False, most: int = 9) -> str:
+    """A page with two drawings, one of them of frames (`most` of them), and its address."""
     from rooflab.view import diagram
 
     for name in ("drawing.js", "drawing.css"):
         shutil.copy(ASSETS / name, folder)
     drawings = (diagram.split_k(), diagram.launch(1 << 20, 132))
+    del drawings[0].frames[most:]
     bodies = "".join(each._repr_mimebundle_()["text/html"] for each in drawings)
     ink = ' style="color:#eee;background:#111"' if dark else ""
     (folder / "drawn.html").write_text(
@@ -355,6 +356,17 @@ def test_a_drawing_is_stepped_through_by_arrow_keys(browser, tmp_path):
     page.get_by_role("button", name="All steps").click()
     assert shown() == ["Block 0 sums its rows"]
     assert seen.errors == [] and all(url.startswith(("file:", "data:")) for url in seen.requests)
+    page.close()
+
+
+def test_a_drawing_of_few_frames_opens_on_all_of_them(browser, tmp_path):
+    page = browser.new_page()
+    page.goto(drawn_page(tmp_path, most=3))
+    frames = page.locator(".rooflab-drawing").first.locator(".frame")
+    assert [frame.is_visible() for frame in frames.all()] == [True] * 3
+    assert page.locator("output").text_content() == "all 3 steps"
+    page.get_by_role("button", name="Next").click()
+    assert [frame.is_visible() for frame in frames.all()] == [False, True, False]
     page.close()
 
 

@@ -91,6 +91,7 @@
     controls.append(label, range, back, next, all, said);
     root.prepend(controls);
     show(1);
+    if (frames.length <= 3) all.click(); // few frames are compared; many are stepped through
   }
 
   function start() {

@@ -45,7 +45,7 @@ def whys(evidence: Evidence, source: Published) -> pd.DataFrame:
         ),
         (
             "Why is a product slow?",
-            "1.4 % of the bandwidth is used.",
+            "1.4% of the bandwidth is used.",
             f"{moved() / 1e6:.1f} MB in {source.strided_us / 1e3:.2f} ms are "
             f"{moved() / source.strided_us / 1e3:.1f} GB/s, "
             f"{share_of_card(source.strided_us, moved()):.1%} of its card's {CARD.dram_gb_s:,.0f}",

@@ -59,11 +59,11 @@ def touched(moved: pd.DataFrame) -> str:
     rest = ours[ours["ratio"] <= power.MOVES]
     pairs = zip(slowed["operator"], slowed["ratio"], strict=True)
     names = [f"`{operator}` {ratio - 1:.0%}" for operator, ratio in pairs]
-    text = "No leading kernel is slowed by more than 2 % behind the products. "
+    text = "No leading kernel is slowed by more than 2% behind the products. "
     if names:
         text = f"Behind the products instead of the copies these are slower: {', '.join(names)}. "
     if len(rest):
-        text += f"Within 2 %: {', '.join(f'`{name}`' for name in rest['operator'])}."
+        text += f"Within 2%: {', '.join(f'`{name}`' for name in rest['operator'])}."
     return text
 
 

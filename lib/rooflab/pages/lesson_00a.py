@@ -117,7 +117,7 @@ def proved_by(counted: Any) -> Any:
     )
     if len(silly):
         display.say(
-            f"A hit rate of {silly.max():.0f} % is impossible. `ncu` runs a kernel several "
+            f"A hit rate of {silly.max():.0f}% is impossible. `ncu` runs a kernel several "
             "times and reads other counters each time; in a tiny one they disagree."
         )
     return proved

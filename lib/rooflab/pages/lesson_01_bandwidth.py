@@ -244,7 +244,7 @@ def takeaway(
     text += f"coalesced like the rest, gets {own['gb_s'].iloc[0] / best['gb_s']:.0%} of "
     text += "that speed.\n"
     text += "- Little's law names the bytes in flight that a kernel needs. The unloaded "
-    text += f"latency asks for {need / sms / 1024:.0f} KiB an SM; 95 % of the roof takes "
+    text += f"latency asks for {need / sms / 1024:.0f} KiB an SM; 95% of the roof takes "
     took = f"{ok['bytes_per_sm'].min() / 1024:.0f} KiB" if len(ok) else "more than we tried"
     text += f"{took}.\n"
     winners = {"read": best["impl"]}

@@ -52,7 +52,7 @@ def knee(gpu: Any, l2: Any, read_roof: Any, sweep: Any) -> Any:
     display.say(
         f"A model with one number in it, {start:.1f} µs to start and finish and then "
         f"bytes at the roof, is within {off:.0%} of every point of the cold curve. By it "
-        "an array reaches 90 % of the roof when its bytes take 9 times as long as "
+        "an array reaches 90% of the roof when its bytes take 9 times as long as "
         f"starting and finishing: at {9e3 * start * read_roof / 2**20:.0f} MiB{beyond}."
     )
     return after, at, reached
@@ -222,12 +222,12 @@ def power(gpu: Any, here: Any, tops: Any) -> None:
     if len(limited):
         drop = tops.loc[kept.idxmin()]
         text = f"On the {gpu} **power sets the sustained roof** of {display.listed(limited['roof'])}: "
-        text += f"it holds the clock down. {drop['roof']} loses most, and keeps {drop['kept']:.0f} % of "
+        text += f"it holds the clock down. {drop['roof']} loses most, and keeps {drop['kept']:.0f}% of "
         text += "its burst. "
     streams = states.kept(states.measured(here), "read", "copy")
     text += f"{streams} " if streams else ""
     if len(low):
-        text += f"Under 60 % of the datasheet: {', '.join(low['roof'])}. One library's "
+        text += f"Under 60% of the datasheet: {', '.join(low['roof'])}. One library's "
         text += "product shows what the hardware can do at least, not its limit."
     display.say(text)
 
@@ -297,7 +297,7 @@ def takeaway(
     text = f"- The {gpu} reads at **{read_roof:,.0f} GB/s**"
     text += f", {read_roof / dram_sheet:.0%} of its datasheet. " if here.spec else ". "
     if len(reached):
-        text += f"{plot.size_text(reached.min())} is the smallest array that reaches 90 % "
+        text += f"{plot.size_text(reached.min())} is the smallest array that reaches 90% "
         text += "of that cold. "
     if at:
         text += f"Warm beat cold up to {plot.size_text(at)}{after}; "

@@ -40,9 +40,9 @@ def opening(rows: Rows, trace: Rows, gpu: str, context: int, roof: float) -> Ope
     eager = busy[(busy.seq == context) & (busy.variant == "eager")].iloc[0]
     table = time_breakdown.by_class(trace)
     mine = table[(table.seq == context) & (table.variant == "eager")].set_index("class")
-    text = f"Run eagerly on the {gpu}, after {context:,} tokens, the GPU works {eager.busy_pct:.0f} % of the "
+    text = f"Run eagerly on the {gpu}, after {context:,} tokens, the GPU works {eager.busy_pct:.0f}% of the "
     text += "time and waits for Python the rest; of the time it works, weight products take "
-    text += f"{mine.pct.get('weight', 0.0):.0f} %."
+    text += f"{mine.pct.get('weight', 0.0):.0f}%."
     able = [
         "say how much of a token's time the GPU works, and in which kernels",
         "name the part of the model that a kernel belongs to",
@@ -150,8 +150,8 @@ def weight_share(one: Rows, theirs: Any, model: Model) -> None:
     by, products = one.set_index("class"), model_shapes.gemvs(model) + 1
     weight, small = by.pct.get("weight", 0.0), one[one["class"] != "weight"]
     display.say(
-        f"Weight products take **{weight:.0f} %** of the GPU's time here. On the laptop it was "
-        f"{100 * theirs['decode_gemv'] / theirs['decode_kernels']:.0f} %. The other {100 - weight:.0f} % are "
+        f"Weight products take **{weight:.0f}%** of the GPU's time here. On the laptop it was "
+        f"{100 * theirs['decode_gemv'] / theirs['decode_kernels']:.0f}%. The other {100 - weight:.0f}% are "
         f"{small.launches.sum():,} launches of {small.us.sum() / small.launches.sum():.1f} µs on average; "
         f"the {products} products average {by.us['weight'] / products:.1f} µs."
     )
@@ -191,7 +191,7 @@ def shares_by_way(trace: Rows, context: int, gpu: str, when: str) -> None:
     plot.stacked(ax, list(look.index), {name: look[name] for name in look})
     most = look["weight"].idxmax()
     caption = f"{title} on {gpu}, {when}: {len(look)} ways, "
-    plot.show(fig, f"{caption}weight products at most {look['weight'].max():.0f} % ({most}).")
+    plot.show(fig, f"{caption}weight products at most {look['weight'].max():.0f}% ({most}).")
 
 
 # --- is the GPU busy ----------------------------------------------------------------------------------------
@@ -214,8 +214,8 @@ def busy_said(rows: Rows, trace: Rows, context: int, theirs: Any) -> None:
     now = busy[busy.seq == context].set_index("variant")
     eager = now.loc["eager"]
     display.say(
-        f"Eager, the GPU works **{eager.busy_pct:.0f} %** of the time that the caller waits (on the laptop: "
-        f"{100 * theirs['decode_kernels'] / theirs['decode']:.0f} %). The rest of the time it waits for "
+        f"Eager, the GPU works **{eager.busy_pct:.0f}%** of the time that the caller waits (on the laptop: "
+        f"{100 * theirs['decode_kernels'] / theirs['decode']:.0f}%). The rest of the time it waits for "
         f"Python: {eager.launches:,} launches at {eager.wall_per_launch_us:.1f} µs each make "
         f"{eager.wall_us / 1e3:.1f} ms."
         + (" A faster kernel would change nothing here." if eager.busy_pct < 80 else "")
@@ -231,7 +231,7 @@ def busy_said(rows: Rows, trace: Rows, context: int, theirs: Any) -> None:
         display.say(
             f"As a graph, {graph.launches:,} kernels take {graph.wall_us / 1e3:.1f} ms, "
             f"which is {display.speed(eager.wall_us / graph.wall_us)}, and the GPU is busy "
-            f"{graph.busy_pct:.0f} % of the time." + (" Now kernels matter." if graph.busy_pct > 80 else "")
+            f"{graph.busy_pct:.0f}% of the time." + (" Now kernels matter." if graph.busy_pct > 80 else "")
         )
 
 
@@ -284,7 +284,7 @@ def shares_by_context(trace: Rows, gpu: str, when: str) -> None:
     fig, ax = plot.figure("% of GPU time", title=title, height=1.5 + 0.4 * len(eager))
     plot.stacked(ax, [f"{n:,} tokens" for n in eager.index], {name: eager[name] for name in eager})
     low, high = eager["weight"].min(), eager["weight"].max()
-    plot.show(fig, f"{title} on {gpu}, {when}: weight products {low:.0f} to {high:.0f} %.")
+    plot.show(fig, f"{title} on {gpu}, {when}: weight products {low:.0f} to {high:.0f}%.")
 
 
 # --- the end of the page ------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ def two_profilers(here: Lab, cases: Sequence[Case], context: int) -> None:
         off = (100 * (totals.us_cupti / totals.us_nsys - 1)).abs().max()
         same = (agree.launches_nsys == agree.launches_cupti).all()
         text = f"They list {'the same launches' if same else 'different numbers of launches'}, and their "
-        text += f"totals differ by at most {off:.1f} %. So the table "
+        text += f"totals differ by at most {off:.1f}%. So the table "
         text += "does not depend" if same and off < 5 else "depends"
         display.say(f"{text} on which of the two is installed.")
     heads = {"class": "class (eager)", "us_nsys": "nsys, µs", "us_cupti": "CUPTI, µs"}
@@ -317,9 +317,9 @@ def takeaway(rows: Rows, trace: Rows, context: int, gpu: str, theirs: Any) -> No
     weight = table[
         (table.seq == context) & (table.variant == "eager") & (table["class"] == "weight")
     ].pct.sum()
-    text = f"- On the {gpu} weight products are {weight:.0f} % of an eager token's GPU time; on an RTX 4070 "
-    text += f"Laptop {100 * theirs['decode_gemv'] / theirs['decode_kernels']:.0f} % were published. Same "
-    text += f"model, same library.\n- Eager, the GPU is busy {eager.busy_pct:.0f} % of the time. "
+    text = f"- On the {gpu} weight products are {weight:.0f}% of an eager token's GPU time; on an RTX 4070 "
+    text += f"Laptop {100 * theirs['decode_gemv'] / theirs['decode_kernels']:.0f}% were published. Same "
+    text += f"model, same library.\n- Eager, the GPU is busy {eager.busy_pct:.0f}% of the time. "
     if "graph" in now.index:
         graph = now.loc["graph"]
         text += "A graph removes waiting and is " if graph.busy_pct > eager.busy_pct else "A graph is "

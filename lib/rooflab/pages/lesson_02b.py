@@ -54,7 +54,7 @@ def busy_chart(top: Rows, gpu: str, when: str) -> tuple[Figure, str]:
     plot.bars(ax, names, top.dram_pct, "%")
     above = top[top.dram_pct >= 50]
     text = f"{title}, {gpu}, {when}: {len(top)} kinds of launch, {len(above)} at half the rate "
-    return fig, f"{text}or more, most {top.dram_pct.max():.0f} % ({top.part[top.dram_pct.idxmax()]})."
+    return fig, f"{text}or more, most {top.dram_pct.max():.0f}% ({top.part[top.dram_pct.idxmax()]})."
 
 
 def counted(step: Rows, prompt: Rows) -> None:
@@ -79,7 +79,7 @@ def bytes_counted(products: Rows, gpu: str) -> None:
     display.table(shown, heads, forms, f"DRAM bytes of one launch, {gpu}")
     worst = shown.loc[shown.off.abs().idxmax()]
     display.say(
-        f"Furthest off is `{worst.part}`, {worst.off:+.1f} %. "
+        f"Furthest off is `{worst.part}`, {worst.off:+.1f}%. "
         + (
             "No weight is read twice. If a product is slow, the reason is not that it moves too much."
             if shown.off.abs().max() < 5
@@ -112,9 +112,9 @@ def longest(top: Rows, gpu: str) -> None:
     display.table(top, heads, forms, f"A decode step's longest launches, {gpu}", folded=True)
     busiest = top.loc[top.sm_pct.idxmax()]
     display.say(
-        f"The busiest SMs belong to `{busiest['name']}`, {busiest.sm_pct:.0f} %. "
+        f"The busiest SMs belong to `{busiest['name']}`, {busiest.sm_pct:.0f}%. "
         + (
-            "So arithmetic is the limit of no launch here: none comes near the SMs' 100 %."
+            "So arithmetic is the limit of no launch here: none comes near the SMs' 100%."
             if busiest.sm_pct < 60
             else "There the SMs may be the limit, not the memory."
         )
@@ -161,7 +161,7 @@ def waits_said(step: Rows) -> None:
     display.say(
         f"{(firsts == reason).sum()} of {len(weights)} weight products wait most for one "
         f"thing, `{reason}`: {ncu.METRICS[f'stall_{reason}'].meaning}. An SM has "
-        f"{weights.occupancy_pct.median():.0f} % of the warps that it could hold. That is enough if each "
+        f"{weights.occupancy_pct.median():.0f}% of the warps that it could hold. That is enough if each "
         "warp keeps enough bytes in flight (lesson 01's law). But a product that ends before the memory is "
         "busy never gets there."
     )
@@ -263,14 +263,14 @@ def output_head(products: Rows, steps: Rows, model: Model) -> None:
     head, known, (_, rate) = products.set_index("part").loc["lm_head"], published(), laptop_line()
     by_size = 100 * head.bytes / model_shapes.weight_bytes(model, "fp16")
     display.say(
-        f"`lm_head` is {by_size:.0f} % of a token's weight bytes. It takes {head.us:,.0f} "
-        f"µs, **{100 * head.us / steps.us.sum():.1f} %** of the token's GPU time here, at "
-        f"{head.pct:.0f} % of the roof. At the laptop's rate its {head.bytes / 1e6:,.0f} "
+        f"`lm_head` is {by_size:.0f}% of a token's weight bytes. It takes {head.us:,.0f} "
+        f"µs, **{100 * head.us / steps.us.sum():.1f}%** of the token's GPU time here, at "
+        f"{head.pct:.0f}% of the roof. At the laptop's rate its {head.bytes / 1e6:,.0f} "
         f"MB would take {head.bytes / rate / 1e6:.2f} ms."
     )
     display.say(
         "The published profile names a tensor-core kernel with "
-        f"{100 * known['decode_gemm'] / known['decode_kernels']:.1f} % of GPU time and "
+        f"{100 * known['decode_gemm'] / known['decode_kernels']:.1f}% of GPU time and "
         f"takes it for the output head. That is {known['decode_gemm'] / 1e3:.2f} ms, too "
         "short to read that matrix: the head must be among the products that it counts as GEMVs."
         if known["decode_gemm"] < 0.8 * head.bytes / rate / 1e3
@@ -339,10 +339,10 @@ def takeaway(products: Rows, step: Rows, timed: Rows, gpu: str, read: float) -> 
     fixed, _ = launch_rule.line(timed.bytes, timed.median_us, read)
     head = products.set_index("part").loc["lm_head"]
     display.say(
-        f"- The weight products read what they must, within {off_percent(products).abs().max():.0f} %.\n"
+        f"- The weight products read what they must, within {off_percent(products).abs().max():.0f}%.\n"
         f"- On {gpu} a product costs {fixed:.1f} µs besides its bytes. So `lm_head` "
-        f"reaches {head.pct:.0f} % of the roof, "
-        f"`{products.part[products.pct.idxmin()]}` {products.pct.min():.0f} %.\n"
+        f"reaches {head.pct:.0f}% of the roof, "
+        f"`{products.part[products.pct.idxmin()]}` {products.pct.min():.0f}%.\n"
         f"- {len(_small(step))} of {len(step)} counted launches are too small for this GPU. Tuning "
         "their insides will not help; launching fewer will."
     )

@@ -143,7 +143,7 @@ def counted(here: Lab, predicted: Rows, n: int) -> Rows:
 
 
 def agreement(cold: Rows) -> bool | None:
-    """Whether what the GPU counted is what the CPU watched, within 5 %; None where nothing was counted."""
+    """Whether what the GPU counted is what the CPU watched, within 5%; None where nothing was counted."""
     if len(cold) < 2:
         return None
     return bool((cold["load_sectors_per_request"] / cold["watched"] - 1).abs().max() < 0.05)

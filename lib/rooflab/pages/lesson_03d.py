@@ -80,10 +80,10 @@ def explained(counted: Any) -> None:
     """Say what the counters make of the first and the last rung."""
     if len(counted) > 1:
         first, last = counted.iloc[0], counted.iloc[-1]
-        text = f"Rung 1 uses {first['load_efficiency_pct']:.0f} % of what it loads and keeps "
-        text += f"DRAM {first['dram_pct']:.0f} % busy; {last['impl']} uses "
-        text += f"{last['load_efficiency_pct']:.0f} % and keeps it {last['dram_pct']:.0f} % busy, "
-        text += f"with {last['occupancy_pct']:.0f} % of the thread slots against "
+        text = f"Rung 1 uses {first['load_efficiency_pct']:.0f}% of what it loads and keeps "
+        text += f"DRAM {first['dram_pct']:.0f}% busy; {last['impl']} uses "
+        text += f"{last['load_efficiency_pct']:.0f}% and keeps it {last['dram_pct']:.0f}% busy, "
+        text += f"with {last['occupancy_pct']:.0f}% of the thread slots against "
         text += f"{first['occupancy_pct']:.0f}. Once coalesced, what counts is bytes under way."
         display.say(text)
 
@@ -128,9 +128,9 @@ def beside_peer(every: Any, gpu: Any, rungs: Any, sides: Any) -> None:
     if len(both):
         ratio = sides.dropna(subset="ratio").sort_values("ratio")
         most, least = ratio.iloc[-1], ratio.iloc[0]
-        text = f"On the {gpu} ours is slower than cuBLAS by more than 2 % on none of {len(both)} shapes"
+        text = f"On the {gpu} ours is slower than cuBLAS by more than 2% on none of {len(both)} shapes"
         if slower:
-            text = f"On {len(slower)} of {len(both)} shapes ours is slower than cuBLAS by more than 2 %: "
+            text = f"On {len(slower)} of {len(both)} shapes ours is slower than cuBLAS by more than 2%: "
             text += ", ".join(f"{n} × {k}" for n, k in slower)
         text += f". It is {most['ratio']:.2f} times as fast at {most['n']:.0f} × {most['k']:.0f} "
         text += f"and {least['ratio']:.2f} times at {least['n']:.0f} × {least['k']:.0f}. "

@@ -24,6 +24,11 @@ def number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
+def measured(value: float, unit: str) -> str:
+    """A value with its unit as the field writes it: "16%" and "1.3×" together, "812 GB/s" apart."""
+    return f"{number(value)}{'' if unit in ('%', '×', '') else ' '}{unit}"
+
+
 def size_text(size: float) -> str:
     """A size in bytes in human units of 1024: `4 KiB`, `1.5 MiB`, `1 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):

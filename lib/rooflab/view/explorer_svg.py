@@ -16,7 +16,7 @@ import pandas as pd
 from rooflab.errors import UsageError
 from rooflab.records.case import Case
 from rooflab.records.csv_table import is_blank
-from rooflab.view.captions import UNITS, Roof, number, one_device, size_text
+from rooflab.view.captions import UNITS, Roof, measured, number, one_device, size_text
 from rooflab.view.explorer_axes import BOTTOM, HEIGHT, LEFT, NAME, RIGHT, TOP, WIDTH, View, short, view
 
 # All but the first read on white and on near-black.
@@ -386,7 +386,7 @@ _TIMES = ("median_us", "q1_us", "q3_us", "predicted_us")
 
 
 def _facts(row: pd.Series, y: str, unit: str, roof: tuple[str, float] | None) -> str:
-    parts = [f"{number(float(row[y]))} {unit}"]
+    parts = [measured(float(row[y]), unit)]
     time, low, high, predicted = (_float(row.get(column)) for column in _TIMES)
     if time is not None and y != "median_us":
         parts.append(f"{number(time)} µs")

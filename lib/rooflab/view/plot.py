@@ -16,7 +16,7 @@ from PIL import Image
 
 from rooflab.errors import UsageError
 from rooflab.view.captions import UNITS as UNITS
-from rooflab.view.captions import Roof, band, caption, contestants, floats, number
+from rooflab.view.captions import Roof, band, caption, contestants, floats, measured, number
 from rooflab.view.captions import dates as dates
 from rooflab.view.captions import one_device as one_device
 from rooflab.view.captions import size_text as size_text
@@ -221,7 +221,7 @@ def bars(
     largest = float(np.nanmax(highs)) if np.isfinite(highs).any() else 1.0
     room = max(0.4 * largest, 0.18 * (roof[1] if roof else 0))
     for place, value, first, last in zip(places, heights, lows, highs, strict=True):
-        text = f"{number(value)} {unit}" if np.isfinite(value) else "not measured"
+        text = measured(value, unit) if np.isfinite(value) else "not measured"
         inside = value > room  # a long bar has room, and the roof beyond it stays visible
         ax.annotate(
             text,

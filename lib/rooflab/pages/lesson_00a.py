@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from rooflab import studies
 from rooflab.lab import Lab
@@ -37,26 +36,14 @@ def opening(lab: Lab, ramp: Rows, n: int) -> Opening:
         "write a check that a wrong kernel does not pass",
         "predict the least time of a kernel from its bytes",
     ]
-    return text, able, cheats_caught(refusals, lab.run.gpu) if len(refusals) else None
+    return text, able, diagram.gate_steps(_refused(refusals)) if len(refusals) else None
 
 
-def cheats_caught(refusals: Rows, gpu: Any) -> tuple[Figure, str]:
-    """How many wrong outputs the gate found in each kernel that cheats, and the caption."""
-    names = refusals["case"].str.extract(r"/(\S+)", expand=False)
-    counts = refusals["sentence"].str.extract(r"(\d+) of (\d+) outputs").astype(float)
-    found = pd.DataFrame({"name": names, "wrong": counts[0], "of": counts[1]}).sort_values("wrong")
-    counted = found.dropna()
-    title = f"Wrong outputs that the gate found, of {counted['of'].max():,.0f}"
-    fig, ax = plot.figure("wrong outputs", title=title, height=1.1 + 0.22 * len(counted))
-    plot.bars(ax, list(counted["name"]), counted["wrong"], "")
-    ax.set_xscale("log")
-    ax.set_xlim(0.5, 2 * counted["of"].max())
-    said = ", ".join(
-        f"{row.name_} {row.wrong:,.0f}" for row in counted.rename(columns={"name": "name_"}).itertuples()
-    )
-    other = refusals[counts[0].isna()]
-    others = [f"{names[row]} {sentence.split(' (')[0]}" for row, sentence in other["sentence"].items()]
-    return fig, f"{title}, {gpu}: {'; '.join([said, *others])}."
+def _refused(refusals: Rows) -> list[tuple[str, str]]:
+    """What the gate said of each CUDA cheat, by its name."""
+    names = refusals["case"].str.extract(r"/(\w+)", expand=False)
+    verdicts = np.where(refusals["refused"], "refused: ", "") + refusals["sentence"]
+    return list(zip(names, verdicts, strict=True))
 
 
 def machine(run: Any, spec: Any) -> None:
@@ -135,22 +122,19 @@ def compiled(lab: Any) -> None:
     heads |= {"spill_bytes": "spilled bytes", "instructions": "instructions"}
     heads |= {"loads_4b": "4-byte loads", "loads_16b": "16-byte loads"}
     heads |= {"fused_multiply_adds": "FMAs"}
-    display.table(report.merge(sass, on="case", how="left"), heads)
+    title = "Registers, spilled bytes and instructions, by rung and GPU"
+    display.table(report.merge(sass, on="case", how="left"), heads, caption=title, folded=True)
 
 
 def cheats(lab: Any) -> Any:
     """Show the gate's verdicts on the CUDA cheats; how many were refused, in words."""
     refusals = lab.profile("environment", environment.cheats(), "gate")
-    refusals["cheat"] = refusals["case"].str.extract(r"/(\w+)")
-    verdict = np.where(refusals.refused, "refused: ", "")
-    refusals["verdict"] = verdict + refusals["sentence"]
+    table = pd.DataFrame(_refused(refusals), columns=["cheat", "verdict"])
     heads = {"cheat": "CUDA cheat", "verdict": "the gate says"}
-    if len(refusals):
-        diagram.gate_steps(list(zip(refusals["cheat"], refusals["verdict"], strict=True))).show()
-    display.table(refusals, heads, caption="What the gate says of each CUDA cheat", folded=True)
+    display.table(table, heads, caption="What the gate says of each CUDA cheat", folded=True)
     caught = f"{refusals.refused.sum()} of {len(refusals)} CUDA cheats"
     caught = caught if len(refusals) else "none of the CUDA cheats, which were not tried"
-    display.say(f"Refused: **{caught}**. What is refused has no time.")
+    display.say(f"Refused: **{caught}**, each at the step drawn at the top. What is refused has no time.")
     return caught
 
 

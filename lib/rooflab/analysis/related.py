@@ -198,7 +198,7 @@ def _where(row: pd.Series, study: str) -> str:
     if study in ("int4", "mmq", "gemv"):
         known = study != "gemv" and not pd.isna(row["batch"])
         batch = f", {counted(int(row['batch']), 'token')}" if known else ""
-        return f"{_WEIGHTS[study]}, {int(row['n'])} × {int(row['k'])}{batch}"
+        return f"{_WEIGHTS[study]}, {int(row['n']):,} × {int(row['k']):,}{batch}"
     if study == "attention":
         window = "" if pd.isna(row["window"]) else f", window {int(row['window'])}"
         heads = f"{int(row['heads'])}/{int(row['kv_heads'])} heads of {int(row['head_dim'])}"

@@ -85,7 +85,7 @@ def _shape(row: pd.Series) -> str:
         return f"{int(row['seq']):,} {noun}, {int(row['head_dim'])} wide{window}{masked}"
     if pd.notna(row["n"]) and pd.notna(row["k"]):
         tokens = int(row["batch"]) if pd.notna(row["batch"]) else 1
-        return f"{int(row['n'])} × {int(row['k'])}, {tokens} token{'s' * (tokens != 1)}"
+        return f"{int(row['n']):,} × {int(row['k']):,}, {tokens} token{'s' * (tokens != 1)}"
     return f"{int(row['n']):,} elements"
 
 

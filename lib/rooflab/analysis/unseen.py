@@ -98,7 +98,7 @@ def _contest(
 def _said(operator: str, sizes: dict[str, Any]) -> str:
     """A shape in words."""
     if "batch" in sizes:
-        return f"{int(sizes['n'])} × {int(sizes['k'])}"
+        return f"{int(sizes['n']):,} × {int(sizes['k']):,}"
     said = f"{int(sizes['heads'])}/{int(sizes['kv_heads'])} heads of {int(sizes['head_dim'])}"
     if operator == "decode_attention":
         return said

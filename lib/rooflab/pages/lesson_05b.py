@@ -38,9 +38,9 @@ def opening(here: Lab, n: int, k: int) -> Opening:
         "read sectors, requests and issue slots from counters",
     )
     if len(dense):
-        return answer, able, _beside_halves(own, dense["median_us"].iloc[0], gpu, f"{n} × {k}")
+        return answer, able, _beside_halves(own, dense["median_us"].iloc[0], gpu, f"{n:,} × {k:,}")
     roof = ("read", here.roof["dram_read"].value, "GB/s")
-    return answer, able, page.ladder(rows, gpu, roof, f"Q8_0, one token, {n} × {k}")
+    return answer, able, page.ladder(rows, gpu, roof, f"Q8_0, one token, {n:,} × {k:,}")
 
 
 def _beside_halves(own: Rows, dense_us: float, gpu: str, matrix: str) -> tuple[Figure, str]:
@@ -70,9 +70,9 @@ def bounds(here: Lab, n_asked: int, k_asked: int, read_roof: float) -> tuple[lis
     names |= {"fp16": "FP16 (µs)", "ratio": "At best, times faster"}
     first = floor.iloc[0]
     display.say(
-        f"For {n_asked} × {k_asked} that is {first['q8_0']:.1f} µs, against {first['fp16']:.1f} µs in FP16: "
-        f"at best {first['ratio']:.2f} times as fast. It is not 2 times, because a block of 32 weights has "
-        "34 bytes."
+        f"For {n_asked:,} × {k_asked:,} that is {first['q8_0']:.1f} µs, against {first['fp16']:.1f} µs in "
+        f"FP16: at best {first['ratio']:.2f} times as fast. It is not 2 times, because a block of 32 weights "
+        "has 34 bytes."
     )
     forms = dict.fromkeys(("q8_0", "fp16", "ratio"), "{:.2f}")
     display.table(floor, names, forms, "The bound of every shape", folded=True)
@@ -163,7 +163,7 @@ def counters(here: Lab, n: int, k: int, gpu: str) -> Rows:
     names |= {"dram": "DRAM ÷ matrix", "dram_pct": "DRAM busy %"}
     names |= {"stall_long_scoreboard": "Stalled (cycles)"}
     forms = dict.fromkeys(list(names)[1:], "{:.1f}") | {"dram": "{:.2f}"}
-    display.table(seen, names, forms, f"ncu on {gpu}, {n} × {k}, cold")
+    display.table(seen, names, forms, f"ncu on {gpu}, {n:,} × {k:,}, cold")
     return seen
 
 
@@ -205,7 +205,7 @@ def loads_in_flight(here: Lab, n: int, k: int) -> None:
 def times_by_tokens(here: Lab, n: int, k: int, floor: Rows, gpu: str) -> Rows:
     """Draw the time by number of tokens; the rows."""
     few = here.measure("q8_0", study.batches(n, k))
-    title = f"1 to {few['batch'].max()} tokens, {n} × {k}, cold"
+    title = f"1 to {few['batch'].max()} tokens, {n:,} × {k:,}, cold"
     fig, ax = plot.figure("tokens", "µs", title)
     for impl, group in few.groupby("impl"):
         plot.series(ax, group["batch"], *plot.band(group, "median_us"), label=impl)
@@ -237,7 +237,7 @@ def other_shapes(here: Lab, decode: list[Any]) -> Rows:
     every = here.measure("q8_0", [c for c in decode if not c.options])
     single = every[every["batch"] == 1]
     share = single.pivot(index="impl", columns=["n", "k"], values="roof_fraction")
-    share.columns = [f"{n} × {k}" for n, k in share.columns]
+    share.columns = [f"{n:,} × {k:,}" for n, k in share.columns]
     names = {"impl": "Rung or peer"} | {shape: shape for shape in share.columns}
     forms = dict.fromkeys(share.columns, "{:.0%}")
     display.table(share.reset_index(), names, forms, "Share of the read roof", folded=True)
@@ -245,7 +245,7 @@ def other_shapes(here: Lab, decode: list[Any]) -> Rows:
     for (rows_n, k), group in single.groupby(["n", "k"], sort=False):
         us = group.set_index("impl")["median_us"]
         mine = us[group.loc[group["kind"] == "own", "impl"]]
-        text += f"- {rows_n} × {k}: {mine.idxmin()}, {mine.min():.1f} µs"
+        text += f"- {rows_n:,} × {k:,}: {mine.idxmin()}, {mine.min():.1f} µs"
         if "torch.matmul" in us.index:
             text += f"; FP16 by cuBLAS takes {us['torch.matmul'] / mine.min():.2f} times as long"
         text += ".\n"
@@ -268,7 +268,7 @@ def takeaway(
     """What to take away, computed."""
     layout = "planes" if best["impl"] in [rung.name for rung in rungs[3:]] else "34-byte blocks"
     text = (
-        f"- On the {gpu} {best['impl']} reads {layout} of a {n_asked} × {k} matrix at "
+        f"- On the {gpu} {best['impl']} reads {layout} of a {n_asked:,} × {k:,} matrix at "
         f"{best['gb_s']:,.0f} GB/s, "
     )
     text += f"{best['roof_fraction']:.0%} of the roof; rung 3 reads 34-byte blocks at {word['gb_s']:,.0f}.\n"

@@ -92,7 +92,7 @@ def suggestions(here: Lab) -> Rows:
         one, two = here.measure(found.before.study, [found.before, found.after]).iloc
         before, after = one["median_us"], two["median_us"]
         verdict = "level" if display.level(two, one) else f"{before / after:.2f}"
-        where = f"{found.before.operator} {found.before.n} × {found.before.k}"
+        where = f"{found.before.operator} {found.before.n:,} × {found.before.k:,}"
         pairs.append([found.number, found.says, where, before, after, verdict])
     names = ["Number", "Suggestion", "Measured on", "Before (µs)", "After (µs)", "Times as fast"]
     pairs = pd.DataFrame(pairs, columns=names)
@@ -150,7 +150,7 @@ def refused_size(refused: Any) -> None:
     """Show a size that does not fit an int, and how the launcher refuses it."""
     n, k = 65536, 32768
     cast = int(np.int64(n * k).astype(np.int32))
-    display.say(f"{n} × {k} = {n * k:,}, as an int: {cast:,}.")
+    display.say(f"{n:,} × {k:,} = {n * k:,}, as an int: {cast:,}.")
     refused(lambda: q8_0.check_sizes(1, k, n, 32, "A product"))
 
 

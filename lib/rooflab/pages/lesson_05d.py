@@ -193,14 +193,16 @@ def divided_along_k(here: Lab, gpu: str) -> None:
     title = "Rung 8 over rung 7"
     fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, height=2.8)
     for (n, k), mine in found.groupby(["n", "k"], sort=False):
-        plot.series(ax, mine["batch"], mine["gain"], label=f"{n} × {k}")
+        plot.series(ax, mine["batch"], mine["gain"], label=f"{n:,} × {k:,}")
     ax.axhline(1.0, color=plot.ROOF_COLOUR, linewidth=1)
     ax.set_ylim(min(0.7, 0.95 * found["gain"].min()), 1.05 * found["gain"].max())
     ticks = [batch for batch in (8, 16, 32, 64, 128, 256, 512, 1024, 2048) if batch <= found["batch"].max()]
     ax.set_xticks(ticks, ticks)
     ax.legend(fontsize=8.5, frameon=False, loc="upper right")
     best, worst = (found.loc[at(found["gain"])] for at in (pd.Series.idxmax, pd.Series.idxmin))
-    ends = [f"{row['gain']:.2f} at {row['n']} × {row['k']}, {row['batch']} tokens" for row in (worst, best)]
+    ends = [
+        f"{row['gain']:.2f} at {row['n']:,} × {row['k']:,}, {row['batch']} tokens" for row in (worst, best)
+    ]
     plot.show(fig, f"{title} on {gpu}: {len(found)} points, from {ends[0]}, to {ends[1]}.")
     by = found.groupby("where")["gain"].agg(["size", "min", "median", "max"])
     by = by.reindex([q8_0.IDLE, q8_0.WIDER, q8_0.NEITHER]).dropna().reset_index()

@@ -81,7 +81,7 @@ def opening(fastest: Rows, measured: Sequence[Shape], gpu: str) -> Opening:
     leads, gain = _lead(wide), _q8_0_against_fp16(wide)
     first = leads[0]
     last = max(size for size in wide.index if len(leads) == 1 or size < leads[1][0])
-    text = f"On the {gpu}, at {n} × {k}, {first[1]} is the fastest way "
+    text = f"On the {gpu}, at {n:,} × {k:,}, {first[1]} is the fastest way "
     text += f"for {counted(first[0], 'token')}" if last == first[0] else f"up to {last} tokens"
     behind = gain.index[gain < 1]
     ahead = gain.index[gain.index < behind.min()]
@@ -98,7 +98,7 @@ def opening(fastest: Rows, measured: Sequence[Shape], gpu: str) -> Opening:
         "write a dispatcher that picks the fastest kernel",
     ]
     title = "The fastest way, by number of tokens"
-    leads = "; ".join(f"{s[0]} × {s[1]}: {_in_words(_wide(fastest, s))}" for s in measured)
+    leads = "; ".join(f"{s[0]:,} × {s[1]:,}: {_in_words(_wide(fastest, s))}" for s in measured)
     caption = f"{title}, on {gpu}, {plot.dates(fastest)}. {leads}."
     return f"{text}.", able, (_strips(fastest, measured, title), caption)
 
@@ -128,7 +128,7 @@ def _strips(fastest: Rows, measured: Sequence[Shape], title: str) -> Figure:
                     color=colour,
                     fontsize=8.5,
                 )
-    ax.set_yticks(range(len(measured)), [f"{n} × {k}" for n, k in measured])
+    ax.set_yticks(range(len(measured)), [f"{n:,} × {k:,}" for n, k in measured])
     ax.set_ylim(len(measured) - 0.5, -0.5)
     ax.set_xlim(low, high)
     _token_ticks(ax, fastest)
@@ -154,7 +154,7 @@ def run_facts(here: Lab, rows: Rows, measured: Sequence[Shape]) -> None:
         "mmq",
         f"roofs: read {roof['dram_read'].value:,.0f} GB/s, int8 {roof['int8_tensor'].value:,.0f} TOP/s, "
         f"FP16 {roof['fp16_tensor'].value:,.0f} TFLOP/s",
-        *(f"{n} × {k} at {sweep[n, k]} numbers of tokens" for n, k in measured),
+        *(f"{n:,} × {k:,} at {sweep[n, k]} numbers of tokens" for n, k in measured),
     )
 
 
@@ -169,14 +169,14 @@ def ridges(here: Lab, shape: Shape) -> float:
     table["tokens"] = table["us"] * unit * 1e6 / roofline.gemm_flops(1, n, k)
     names = {"form": "Weights", "us": "Bytes at the roof (µs)"}
     names |= {"tokens": "Ridge, with FP16 arithmetic (tokens)"}
-    display.table(table, names, {"us": "{:.1f}", "tokens": "{:.0f}"}, f"{n} × {k}")
+    display.table(table, names, {"us": "{:.1f}", "tokens": "{:.0f}"}, f"{n:,} × {k:,}")
     return float(table["tokens"].iloc[0])
 
 
 def sweep(fastest: Rows, shape: Shape, gpu: str) -> None:
     """Draw the time of each way over the number of tokens, for one shape."""
     part = _of(fastest, shape)
-    title = f"{shape[0]} × {shape[1]}, cold, quantising included"
+    title = f"{shape[0]:,} × {shape[1]:,}, cold, quantising included"
     fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=4.2)
     for way in WAYS:
         group = part[part["way"] == way]
@@ -194,7 +194,7 @@ def crossovers(fastest: Rows, measured: Sequence[Shape], gpu: str) -> None:
     text = ""
     for n, k in measured:
         wide = _wide(fastest, (n, k))
-        text += f"- **{n} × {k}**: {_in_words(wide.drop(columns=_RESIDENT))}. With resident FP16: "
+        text += f"- **{n:,} × {k:,}**: {_in_words(wide.drop(columns=_RESIDENT))}. With resident FP16: "
         text += f"{_in_words(wide)}.\n"
     display.say(f"On the {gpu}, by tokens:\n\n{text}")
 
@@ -233,7 +233,7 @@ def quantiser_share(here: Lab, fastest: Rows, shape: Shape) -> pd.DataFrame:
     names = {"batch": "Tokens", "median_us_alone": "Quantising (µs)", "impl": "Fastest on int8"}
     names |= {"median_us": "With it (µs)", "share": "Share"}
     forms = {"median_us_alone": "{:.1f}", "median_us": "{:.1f}", "share": "{:.1%}"}
-    display.table(both, names, forms, f"{shape[0]} × {shape[1]}")
+    display.table(both, names, forms, f"{shape[0]:,} × {shape[1]:,}")
     return both
 
 
@@ -245,7 +245,7 @@ def quantised_before(here: Lab, rows: Rows, shape: Shape) -> None:
     names = {"impl": "Rung", "batch": "Tokens", "median_us_before": "Quantised before (µs)"}
     names |= {"median_us": "Included (µs)", "more": "Difference (µs)"}
     forms = dict.fromkeys(("median_us_before", "median_us", "more"), "{:,.1f}")
-    display.table(both, names, forms, f"{shape[0]} × {shape[1]}")
+    display.table(both, names, forms, f"{shape[0]:,} × {shape[1]:,}")
 
 
 def dispatcher(evidence: claims.Evidence, rows: Rows, gpu: str) -> None:
@@ -265,10 +265,10 @@ def dispatcher(evidence: claims.Evidence, rows: Rows, gpu: str) -> None:
     names |= {"lost": "At worst, times the best"}
     display.table(table.reset_index(), names, {"lost": "{:.2f}"})
     right = chosen["ratio"] <= crossover.LEVEL
-    text = f"On the {gpu} the choice is within 2 % of the best at {right.sum()} of {len(chosen)} points."
+    text = f"On the {gpu} the choice is within 2% of the best at {right.sum()} of {len(chosen)} points."
     if not right.all():
         worst = chosen.loc[chosen["ratio"].idxmax()]
-        text += f" The worst is {worst['picks']} at {worst['n']} × {worst['k']} with {worst['tokens']} "
+        text += f" The worst is {worst['picks']} at {worst['n']:,} × {worst['k']:,} with {worst['tokens']} "
         text += f"tokens, where {worst['best']} would take {1 / worst['ratio']:.0%} of the time."
     display.say(text)
 

@@ -139,9 +139,9 @@ def blocks_and_memory(cases: list[Any], here: Lab, gpu: str, sms: int) -> None:
         diagram.dealt(parts, sms, "Which SM has a block").show()
         first, last = counted.iloc[0], counted.loc[counted["time_ns"].idxmin()]
         text = f"{first['impl']} has {first['blocks']} blocks for {sms} SMs and keeps DRAM busy "
-        text += f"{first['dram_pct']:.0f} % of the time; {last['impl']}, the fastest, has {last['blocks']} "
+        text += f"{first['dram_pct']:.0f}% of the time; {last['impl']}, the fastest, has {last['blocks']} "
         text += (
-            f"and keeps it busy {last['dram_pct']:.0f} %. {study.HEADS // study.KV_HEADS} query heads share "
+            f"and keeps it busy {last['dram_pct']:.0f}%. {study.HEADS // study.KV_HEADS} query heads share "
         )
         text += f"keys; {counted.loc[counted['again'].idxmin(), 'impl']} reads them from L2 most nearly once."
         if last["blocks"] < sms:

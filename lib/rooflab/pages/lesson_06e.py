@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from matplotlib.figure import Figure
+
 from rooflab.lab import Lab
-from rooflab.pages import Opening, Rows, bars
+from rooflab.pages import Opening, Rows
 from rooflab.pages import facts as facts
 from rooflab.studies import attention as study
-from rooflab.view import display
+from rooflab.view import display, page, plot
 
 # A step of the guide, and the rung of the ladder, with its options, that is the same step.
 STEPS = {
@@ -14,6 +16,8 @@ STEPS = {
     "06.c, a shared tile": ("2_tiled", "queries=16"),
     "06.e, tensor cores": ("5_padded", ""),
 }
+# The other steps, which have no rung, and what each is for.
+PREPARE = {"06.a, the definition": "prepares 06.b", "06.d, fragments": "prepares 06.e"}
 
 
 def _measured(here: Lab) -> tuple[Rows, list[str]]:
@@ -39,11 +43,20 @@ def opening(here: Lab) -> Opening:
         "share a tile of keys between warps without a race",
         "fill a tensor core's fragments, and pad shared memory against bank conflicts",
     )
-    return (
-        answer,
-        able,
-        bars(rows, names, gpu, f"The {len(names)} steps that are rungs of part 06's ladder", y="tflop_s"),
-    )
+    title = f"The {len(names)} steps that are rungs of part 06's ladder, and those that prepare them"
+    return answer, able, _steps_drawn(rows, names, gpu, title)
+
+
+def _steps_drawn(rows: Rows, names: list[str], gpu: object, title: str) -> tuple[Figure, str]:
+    """The steps in their order, those that are rungs by their rate; the figure and its caption."""
+    rates = dict(zip(names, rows["tflop_s"].astype(float), strict=True))
+    steps = sorted([*names, *PREPARE])
+    fig, ax = plot.figure("TFLOP/s", title=title, height=1.1 + 0.24 * len(steps))
+    fig.set_figwidth(page.WIDEST)
+    plot.bars(ax, steps, [rates.get(step, float("nan")) for step in steps], "TFLOP/s")
+    for text, step in zip(ax.texts, steps, strict=True):
+        text.set_text(PREPARE.get(step, text.get_text()))
+    return fig, plot.caption(rows, gpu, title, y="tflop_s")
 
 
 def takeaway(here: Lab) -> None:

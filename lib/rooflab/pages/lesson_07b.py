@@ -77,7 +77,7 @@ def errors_by_way(compared: Rows, gpu: str) -> None:
 
 
 def within_bounds(compared: Rows) -> dict[Any, Any]:
-    """Say how many products are predicted within 10% and 25 %; these shares."""
+    """Say how many products are predicted within 10% and 25%; these shares."""
     offs = compared[["one_off", "own_off"]].abs()
     within = {off: (100 * (offs <= off).mean()).tolist() for off in (10, 25)}
     display.say(

@@ -291,7 +291,7 @@ def time_by_kind(lab: Lab) -> tuple[Rows, Lab, Rows, list[Any]]:
     fig, ax = plot.figure("% of GPU time", title=title, height=1.5 + 0.28 * len(one))
     plot.stacked(ax, list(one.name), {name: one[name] for name in families})
     most = one.set_index("name")["attention"]
-    ends = f"from {most.max():.0f} % ({most.idxmax()}) to {most.min():.0f} % ({most.idxmin()})"
+    ends = f"from {most.max():.0f}% ({most.idxmax()}) to {most.min():.0f}% ({most.idxmin()})"
     plot.show(fig, f"{title} on {whose.run.gpu}, {plot.dates(traced)}: {len(one)} ways, attention {ends}.")
     return traced, whose, pie, families
 
@@ -308,9 +308,9 @@ def time_by_kind_table(families: list[Any], pie: Rows, whose: Lab, prompt: int, 
     )
     first, final = (pie[(pie.case == prefill.traced((prompt,))[i].id)] for i in (-2, -1))
     display.say(
-        f"In the first way attention is {first.attention.iloc[0]:.0f} % of {prompt:,} tokens' "
+        f"In the first way attention is {first.attention.iloc[0]:.0f}% of {prompt:,} tokens' "
         f"{first.us.iloc[0] / 1e3:.0f} ms on the GPU; in the last it is "
-        f"{final.attention.iloc[0]:.0f} % of {final.us.iloc[0] / 1e3:.1f} ms."
+        f"{final.attention.iloc[0]:.0f}% of {final.us.iloc[0] / 1e3:.1f} ms."
         if len(first) and len(final)
         else ""
     )

@@ -46,6 +46,8 @@ def test_every_format_climbs_the_ladder_and_peers_stand_beside_it():
     assert {("transformers.eager", "fp16"), ("transformers.graph", "fp16")} < large
     asked = [c for c in cases if c.impl in decode.RUNGS and c.seq == decode.PROMPT]
     asked = [c for c in asked if decode.head_of(c) == decode.FORMATS[c.format]]
+    assert [c.format for c in asked if c.model == decode.SMALL] == ["fp16"]
+    asked = [c for c in asked if c.model != decode.SMALL]
     assert {decode.steps_of(c) for c in asked} == {decode.STEPS}  # what floors and aims are about
     assert {(c.model, c.format) for c in asked} == {
         (model, format) for model in (decode.MODEL, decode.LARGE) for format in decode.FORMATS

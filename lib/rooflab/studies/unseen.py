@@ -126,7 +126,7 @@ class Unseen(Borrowing):
     """Lesson 07."""
 
     name, lesson = "unseen", "07"
-    setup_s = 1.2  # each shape has operands of its own
+    setup_s = 0.6  # each shape has operands of its own
     after = ("regimes",)
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:

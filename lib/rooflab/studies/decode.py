@@ -162,7 +162,7 @@ class Decode(Study):
     """Lesson 08."""
 
     name, lesson = "decode", "08"
-    setup_s, check_s = 0.1, 1.2
+    setup_s, check_s = 0.4, 1.2
     after = predictions.SOURCES
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:

@@ -19,13 +19,13 @@ from rooflab.studies.base import Study
 # What a library's first call takes in seconds, and which columns of a case make it another first call.
 _SHAPE = ("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window", "causal", "model")
 FIRST_CALLS: dict[str, tuple[float, tuple[str, ...]]] = {
-    "flash_attn_4": (2.5, _SHAPE),
+    "flash_attn_4": (3.0, _SHAPE),
     "ffpa": (2.5, _SHAPE),
     "torch.flex_attention": (3.0, _SHAPE),
     "transformers.flash_attn_4": (2.5, _SHAPE),
-    "transformers.compile": (12.0, _SHAPE),
+    "transformers.compile": (30.0, _SHAPE),
     "humming": (8.0, ("n", "k")),
-    "gemlite": (5.0, ("n", "k", "batch")),
+    "gemlite": (14.0, ("n", "k", "batch")),
 }
 # An instrument starts a process, which passes its cases through the gate first; and what it takes a case.
 _INSTRUMENTS = {"ncu": (7.0, 0.35), "nsys": (7.0, 0.8), "cupti": (7.0, 3.0), "sanitizer": (2.0, 2.6)}

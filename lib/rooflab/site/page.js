@@ -131,8 +131,19 @@
     if (wide) whole.style.minHeight = free + "px";
   }
 
+  // A figure that a phone scrolls sideways is scrolled by keyboard, too.
+  function figures() {
+    for (const cell of document.querySelectorAll(".cell_output:has(> img)")) {
+      if (cell.scrollWidth <= cell.clientWidth) continue;
+      cell.tabIndex = 0;
+      cell.setAttribute("role", "group");
+      cell.setAttribute("aria-label", "The figure");
+    }
+  }
+
   function all() {
     terms();
+    figures();
     const kernels = Array.from(document.querySelectorAll(".rooflab-kernel"));
     kernels.forEach((root, number) => { marks(root); tabs(root, number); beside(root); });
     for (const root of kernels)

@@ -6,6 +6,7 @@ import pandas as pd
 
 from rooflab.lab import Lab
 from rooflab.studies import power
+from rooflab.view import display
 from rooflab.words import counted
 
 # The states in the order in which a page shows them, and how it calls them.
@@ -130,7 +131,6 @@ def says(found: pd.DataFrame) -> str:
     standing = "; ".join(f"{said}, {' and '.join(words)}" for said, words in parts.items())
     text = f"Of {counted(len(found), 'problem')} ours is {standing}. "
     if worst["burst"] < 1 / power.MOVES:
-        text += (
-            f"Farthest behind: {worst['shape']}, {worst['burst']:.2f} times {worst['burst_peer']}'s speed."
-        )
+        text += f"Farthest behind: {worst['shape']}, {display.times(worst['burst'])} times "
+        text += f"{worst['burst_peer']}'s speed."
     return text

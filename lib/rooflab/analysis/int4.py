@@ -22,7 +22,7 @@ def at(rows: pd.DataFrame, n: int, k: int, batch: int) -> pd.DataFrame:
     found = rows[(rows["n"] == n) & (rows["k"] == k) & (rows["batch"] == batch)]
     found = found.assign(name=found["impl"].where(found["kind"] != "own", "own")).set_index("name")
     if "own" not in found.index:
-        raise NoEvidence(f"ours at {n} × {k}, batch {batch}, was not measured")
+        raise NoEvidence(f"ours at {n:,} × {k:,}, batch {batch}, was not measured")
     return found
 
 
@@ -39,7 +39,7 @@ def _figure(
     """The same of a point's contestants."""
     if impl not in found.index:
         n, k, batch = point
-        raise NoEvidence(f"{impl} at {n} × {k}, batch {batch}, was not measured")
+        raise NoEvidence(f"{impl} at {n:,} × {k:,}, batch {batch}, was not measured")
     return float(found[column][impl])
 
 
@@ -125,10 +125,12 @@ def published_sweep(store: Store) -> pd.DataFrame:
     the gain of fused over fp16."""
     rows = store.read("regimes")
     rows = rows.assign(
-        shape=[f"{n} × {k}" for n, k in zip(rows["n"], rows["k"], strict=True)],
+        shape=[f"{n:,} × {k:,}" for n, k in zip(rows["n"], rows["k"], strict=True)],
         impl=rows["impl"].replace({"cublas": "fp16"}),
     )
-    order = list(dict.fromkeys(f"{n} × {k}" for n, k in sorted(zip(rows["n"], rows["k"], strict=True))[::-1]))
+    order = list(
+        dict.fromkeys(f"{n:,} × {k:,}" for n, k in sorted(zip(rows["n"], rows["k"], strict=True))[::-1])
+    )
     found = rows.pivot(index=["shape", "batch"], columns="impl", values="median_us").reindex(order, level=0)
     found["gain"] = found["fp16"] / found["fused"]
     return found.reset_index()

@@ -185,7 +185,7 @@ def published_time(kernel: Any, moved: Any, size: Any) -> None:
     alike = "The claimed time is about that of a transfer." if alike else ""
     read_us = kernel["median_us"].iloc[0]
     display.say(
-        f"A published specification reports {claim:.2f} ms for a 4096 × 4096 float "
+        f"A published specification reports {claim:.2f} ms for a 4,096 × 4,096 float "
         "matrix-vector product on an RTX 4090 and blames strided access to DRAM. That "
         f"matrix is these {plot.size_text(4 * size)}. Here a kernel *reads* it in "
         f"{read_us:.1f} µs; to *carry it over* from pageable memory takes {pageable:.2f} "
@@ -272,7 +272,7 @@ def one_token(gpu: Any, tops: Any) -> Any:
     fp16 = tops.set_index("roof")["ridge"].get("fp16_tensor")
     if fp16:
         display.say(
-            "One token through a 4096 × 4096 FP16 matrix does "
+            "One token through a 4,096 × 4,096 FP16 matrix does "
             f"{roofline.intensity(flops, size_bytes):.2f} FLOP per byte; the ridge of the "
             f"{gpu} lies at {fp16:.0f}. Writing one token at a time is memory-bound; tokens "
             "that share each weight that is read move the product to the right."

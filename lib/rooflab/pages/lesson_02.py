@@ -85,7 +85,7 @@ def model_said(model: Model) -> None:
         f"numbers ({model.mlp:,} between up and down), a vocabulary of {model.vocab:,}. "
         f"Attention is split into {model.heads} query heads of {model.head_dim} numbers; "
         f"they share {model.kv_heads} heads of keys and values. A token needs "
-        f"{len(layer)} × {model.layers} + 1 = **{model_shapes.gemvs(model) + 1} weight products**."
+        f"{len(layer):,} × {model.layers:,} + 1 = **{model_shapes.gemvs(model) + 1} weight products**."
     )
 
 

@@ -43,7 +43,7 @@ def opening(rows: Rows, gpu: str, ceiling: float, sms: int, n: int) -> Opening:
         "say from two counters whether coalescing is what a kernel lacks",
     ]
     here = rows[rows["impl"].isin(["1_strided", "2_coalesced"]) | (rows["kind"] == "peer")]
-    chart = page.ladder(here, gpu, ("read", ceiling, "GB/s"), f"GEMV, {n} × {n} in FP32, cold")
+    chart = page.ladder(here, gpu, ("read", ceiling, "GB/s"), f"GEMV, {n:,} × {n:,} in FP32, cold")
     return text, able, chart
 
 
@@ -137,7 +137,7 @@ def counted(here: Lab, predicted: Rows, n: int) -> Rows:
     names |= {"occupancy_pct": "Occupancy %", "dram_pct": "DRAM busy %"}
     forms = dict.fromkeys(names, "{:.0f}") | {"impl": "", "dram": "{:.2f}"}
     forms |= dict.fromkeys(("watched", "load_sectors_per_request"), "{:.2f}")
-    title = f"Sectors a request and more, {n} × {n}, on {here.run['gpu']}"
+    title = f"Sectors a request and more, {n:,} × {n:,}, on {here.run['gpu']}"
     display.table(cold, names, forms, title, folded=True)
     return cold
 

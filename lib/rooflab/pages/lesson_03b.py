@@ -32,7 +32,7 @@ def opening(here: Lab, rows: Rows, ceiling: float, n: int, size: int) -> Opening
     ]
     roof = ("read", ceiling, "GB/s")
     if n != size:  # no experiment to show beside these rows
-        chart = page.ladder(rows, gpu, roof, f"GEMV, {n} × {n} in FP32, cold")
+        chart = page.ladder(rows, gpu, roof, f"GEMV, {n:,} × {n:,} in FP32, cold")
     else:
         chart = _changed_apart(here, rows, roof, n)
     return f"{text}{best['roof_fraction']:.0%} of the read roof.", able, chart
@@ -52,7 +52,7 @@ def _changed_apart(here: Lab, rows: Rows, roof: plot.Roof, n: int) -> tuple[Figu
     sms, gemvs = int(here.run["sms"]), studies.get("gemv")
     flying = [plot.size_text(study.in_flight_bytes(gemvs.case(case), sms)) for case in shown["case"]]
     names = [f"{name}: {size} in flight" for name, size in zip(names, flying, strict=True)]
-    title = f"More bytes in flight, more GB/s: {n} × {n} in FP32"
+    title = f"More bytes in flight, more GB/s: {n:,} × {n:,} in FP32"
     fig, ax = plot.figure("GB/s", title=title, height=2.2)
     fig.set_figwidth(page.WIDEST)
     rate, low, high = plot.band(shown)
@@ -83,11 +83,11 @@ def predicted(here: Lab, n: int) -> None:
     }
     frame = pd.DataFrame(guess.items(), columns=["what", "value"])
     display.say(
-        f"On paper rung 2 has {guess['Bytes in flight']} in flight at {n} × {n}, and the roof needs "
+        f"On paper rung 2 has {guess['Bytes in flight']} in flight at {n:,} × {n:,}, and the roof needs "
         f"{guess['Needed for the roof']}: **at most {guess['So at most']}**, with the "
         f"{guess['Latency of a lone load']} that a lone load takes."
     )
-    names = {"what": f"Rung 2 at {n} × {n}", "value": "On paper"}
+    names = {"what": f"Rung 2 at {n:,} × {n:,}", "value": "On paper"}
     display.table(frame, names, caption="The same, number by number", folded=True)
 
 
@@ -172,7 +172,7 @@ def counted(here: Lab, n: int) -> Rows:
     names |= {"occupancy_pct": "Occupancy %", "dram_pct": "DRAM busy %"}
     names |= {"stall_long_scoreboard": "Stalled on memory (cycles)"}
     forms = dict.fromkeys(list(names)[1:], "{:.0f}")
-    title = f"Counted by ncu on {here.run['gpu']}, {n} × {n}, cold"
+    title = f"Counted by ncu on {here.run['gpu']}, {n:,} × {n:,}, cold"
     display.table(seen, names, forms, title, folded=True)
     return seen
 
@@ -207,14 +207,14 @@ def sizes(here: Lab, n: int) -> None:
     rows = here.measure("gemv", [case for n in wanted for case in study.ladder("gemv", n, n)])
     share = rows.pivot(index="impl", columns="n", values="roof_fraction").reset_index()
     share.columns = share.columns.map(str)
-    names = {"impl": "Rung or peer"} | {str(size): f"{size} × {size}" for size in wanted}
+    names = {"impl": "Rung or peer"} | {str(size): f"{size:,} × {size:,}" for size in wanted}
     forms = dict.fromkeys(map(str, wanted), "{:.0%}")
     display.table(share, names, forms, "Every rung's share of the read roof", folded=True)
     text = ""
     for size in wanted:
         side = rows[rows["n"] == size]
         own = side[side["kind"] == "own"].sort_values("median_us").iloc[0]
-        text += f"- {size} × {size}: {own['impl']} in {own['median_us']:.1f} µs"
+        text += f"- {size:,} × {size:,}: {own['impl']} in {own['median_us']:.1f} µs"
         peer = side[side["kind"] == "peer"]
         text += f"; it {display.against(own, peer.iloc[0])} cuBLAS.\n" if len(peer) else ".\n"
     display.say(text)
@@ -224,7 +224,7 @@ def takeaway(rows: Rows, smaller: Rows, parts: Rows, gpu: str, n: int) -> None:
     """The page's last word."""
     by = rows.set_index("impl")
     best, slowest = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0], by.loc["2_coalesced"]
-    text = f"- On the {gpu} {best['impl']} reads {best['gb_s']:,.0f} GB/s of a {n} × {n} matrix, "
+    text = f"- On the {gpu} {best['impl']} reads {best['gb_s']:,.0f} GB/s of a {n:,} × {n:,} matrix, "
     text += f"{best['roof_fraction']:.0%} of the roof; the source's coalesced rung "
     text += f"{slowest['gb_s']:,.0f} GB/s.\n"
     text += "- Change one suspect at a time. Blocks and loads in flight grow together, and "

@@ -76,7 +76,7 @@ def possible_or_not(gpu: str, evidence: Evidence) -> diagram.Drawing:
     floor = f"times: the best kernel on the {gpu}, {best:.1f} µs"
     again = _measured(evidence, "H2 by the floor", floor)
     lines = [
-        _line("H2 as stated: the time of a 4096 × 4096 product", "H2", stated),
+        _line("H2 as stated: the time of a 4,096 × 4,096 product", "H2", stated),
         _line("H2 restated: that time, over what the bytes take at the roof", "H2 by the floor", [again]),
     ]
     return diagram.number_lines(lines, "One claim, two bars, and what was measured")

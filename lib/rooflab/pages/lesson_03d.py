@@ -22,13 +22,13 @@ def opening(rows: Rows, gpu: str, ceiling: float, n: int, k: int) -> Opening:
     first, best = own.iloc[0], own.sort_values("median_us").iloc[0]
     text = f"In rows even the first kernel is coalesced, and it reaches {first['roof_fraction']:.0%} of the "
     text += f"read roof on the {gpu}; with wide loads in flight {best['impl']} reaches "
-    text += f"{best['roof_fraction']:.0%} of it at {n} × {k}."
+    text += f"{best['roof_fraction']:.0%} of it at {n:,} × {k:,}."
     able = [
         "write the GEMV that language models need",
         "predict the time of every matrix of a model from one constant",
         "turn microseconds into tokens a second",
     ]
-    chart = page.ladder(rows, gpu, ("read", ceiling, "GB/s"), f"GEMV, {n} × {k} in FP16, cold")
+    chart = page.ladder(rows, gpu, ("read", ceiling, "GB/s"), f"GEMV, {n:,} × {k:,} in FP16, cold")
     return text, able, chart
 
 
@@ -131,7 +131,7 @@ def beside_peer(every: Any, gpu: Any, rungs: Any, sides: Any) -> None:
         text = f"On the {gpu} ours is slower than cuBLAS by more than 2% on none of {len(both)} shapes"
         if slower:
             text = f"On {len(slower)} of {len(both)} shapes ours is slower than cuBLAS by more than 2%: "
-            text += ", ".join(f"{n} × {k}" for n, k in slower)
+            text += ", ".join(f"{n:,} × {k:,}" for n, k in slower)
         text += f". It is {most['ratio']:.2f} times as fast at {most['n']:.0f} × {most['k']:.0f} "
         text += f"and {least['ratio']:.2f} times at {least['n']:.0f} × {least['k']:.0f}. "
     off = sides[rungs[-1].name] / sides["foretold"]
@@ -145,7 +145,7 @@ def of_model(MODEL: Any, gpu: Any, rungs: Any, sides: Any) -> None:
     parts = pd.DataFrame(model_shapes.projections(model_shapes.get(MODEL)))
     parts = parts.merge(sides, on=["n", "k"], how="left")
     pairs = zip(parts["n"], parts["k"], strict=True)
-    parts["shape"] = [f"{n} × {k}" for n, k in pairs]
+    parts["shape"] = [f"{n:,} × {k:,}" for n, k in pairs]
     names = {"name": "Projection", "shape": "n × k", "times": "Times"}
     names |= {"foretold": "Predicted (µs)", rungs[-1].name: "Ours (µs)"}
     names |= {"torch.matmul": "cuBLAS (µs)", "ratio": "cuBLAS ÷ ours"}
@@ -232,7 +232,7 @@ def takeaway(
 ) -> None:
     """The page's last word."""
     fastest = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0]
-    text = f"- On the {gpu} {fastest['impl']} reads a {N} × {K} FP16 matrix in "
+    text = f"- On the {gpu} {fastest['impl']} reads a {N:,} × {K:,} FP16 matrix in "
     text += f"{fastest['median_us']:.2f} µs, {fastest['roof_fraction']:.0%} of the roof.\n"
     small = sides.sort_values("mb").iloc[0]
     lost = small[rungs[-1].name] - (small["foretold"] - start)

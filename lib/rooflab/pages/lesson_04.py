@@ -43,7 +43,7 @@ def opening(here: Lab, n: int, k: int) -> Opening:
         "count the bytes that four ways of multiplying move",
         "choose the baseline that makes a speed-up mean something",
     )
-    title = f"One token, {n} × {k} weights"
+    title = f"One token, {n:,} × {k:,} weights"
     drawn = rows[rows["impl"] != study.TWO_OP_TORCH]  # its bar would squash the others
     fig, said = bars(drawn, [ways[i] for i in drawn["impl"]], here.run["gpu"], title)
     said += " Two-op unpacks the weights to FP16 in memory, then multiplies by cuBLAS."
@@ -62,7 +62,7 @@ def run_facts(gpu: str, here: Lab, read_roof: float, n: int, k: int) -> None:
         "Driver": here.run_of("int4")["driver"],
         "L2": plot.size_text(int(here.run["l2_bytes"])),
         "Read roof": f"{read_roof:,.0f} GB/s",
-        "The projection": f"{n} × {k}, {plot.size_text(2 * n * k)} in FP16",
+        "The projection": f"{n:,} × {k:,}, {plot.size_text(2 * n * k)} in FP16",
     }
     one_line(facts)
 
@@ -156,7 +156,7 @@ def errors_drawn(costs: dict[str, Any], sizes: Any, shape: Any) -> None:
     ax.set_xticks(sizes, [f"{size} ({4 + 16 / size:.3f})" for size in sizes])
     plot.label_ends(ax)
     ends = [f"{kind} {v[0]:.1f} to {v[-1]:.1f}%" for kind, v in costs.items()]
-    about = f"{title}, {shape[0]} × {shape[1]} weights, from {sizes[0]} to {sizes[-1]} a group"
+    about = f"{title}, {shape[0]:,} × {shape[1]:,} weights, from {sizes[0]} to {sizes[-1]} a group"
     plot.show(fig, f"{about}: {', '.join(ends)}.")
 
 
@@ -188,7 +188,7 @@ def bytes_by_way(fused: Any, n: int, k: int, here: Lab, read_roof: float) -> tup
     forms = {"mb": "{:,.1f}", "times": "{:.1f}", "us": "{:,.1f}"}
     if {"fused", "FP16", "two-op, own unpacking"} <= set(most.index):
         diagram.ways_to_multiply(most["FP16"], most["fused"], most["two-op, own unpacking"]).show()
-    title = f"All four ways by their bytes, {n} × {k}, one token"
+    title = f"All four ways by their bytes, {n:,} × {k:,}, one token"
     display.table(predicted, names, forms, title, folded=True)
     return ways, four
 
@@ -204,7 +204,7 @@ def times_by_way(here: Lab, four: list[Any], ways: dict[str, Any], n: int, k: in
     names = {"way": "Way", "gate": "Error (allowed)", "predicted_us": "Bound (µs)"}
     names |= {"median_us": "Median (µs)", "quartiles": "Quartiles (µs)"}
     forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}")
-    title = f"Errors, bounds and times, {n} × {k}, one token, on {gpu}"
+    title = f"Errors, bounds and times, {n:,} × {k:,}, one token, on {gpu}"
     display.table(rows, names, forms, title, folded=True)
     return rows
 
@@ -232,7 +232,7 @@ def source_test(here: Lab) -> None:
     tested["seed"] = tested["options"].str.extract(r"seed=(\d+)")[0].astype(int)
     tested["passes"] = tested["error"] <= 2e-3
     pairs = zip(tested["n"], tested["k"], strict=True)
-    tested["shape"] = [f"{n} × {k}" for n, k in pairs]
+    tested["shape"] = [f"{n:,} × {k:,}" for n, k in pairs]
     names = {"shape": "n × k", "seed": "Seed", "impl": "Kernel"}
     names |= {"error": "Largest error", "passes": "Passes"}
     passed = tested["passes"]
@@ -251,7 +251,7 @@ def bytes_counted(here: Lab, ways: dict[str, Any], gpu: str) -> tuple[Rows, Rows
     both = both.agg(mb=("mb", "sum"), kernels=("mb", "size")).reset_index()
     of = both["case"].map(asked)
     both["way"] = [ways[c.impl] for c in of]
-    both["shape"] = [f"{c.n} × {c.k}" for c in of]
+    both["shape"] = [f"{c.n:,} × {c.k:,}" for c in of]
     both["predicted"] = [study.traffic(c) / 1e6 for c in of]
     both["ratio"] = both["mb"] / both["predicted"]
     names = {"shape": "n × k", "way": "Way", "kernels": "Kernels"}
@@ -291,7 +291,7 @@ def beside_laptop(
         table = pd.DataFrame({"theirs": theirs, "ours": ours, "what": analysis.SIX})
         names = {"what": "Counter", "theirs": "Published, RTX 4070 Laptop", "ours": gpu}
         forms = dict.fromkeys(("theirs", "ours"), "{:,.1f}")
-        title = f"Six counters of the source's kernel, {n} × {k}"
+        title = f"Six counters of the source's kernel, {n:,} × {k:,}"
         display.table(table, names, forms, title, folded=True)
     return theirs, ours
 

@@ -50,7 +50,7 @@ def opening(here: Lab, large: Any, afford: float) -> Opening:
     shown = shown.sort_values("median_us").drop_duplicates("impl").sort_index()
     shown = pd.concat([shown, rows[rows["kind"] == "peer"]])
     roof = ("read", here.roof["dram_read"].value, "GB/s")
-    title = f"INT4, one token, {large[0]} × {large[1]} (rung 6 is for several tokens)"
+    title = f"INT4, one token, {large[0]:,} × {large[1]:,} (rung 6 is for several tokens)"
     return answer, able, page.ladder(shown, gpu, roof, title)
 
 
@@ -64,8 +64,8 @@ def run_facts(
         "Run": here.run_of("int4")["run"],
         "SMs, clock": f"{sms}, {ghz:.2f} GHz",
         "Read roof": f"{read_roof:,.0f} GB/s",
-        "A large matrix": f"{large[0]} × {large[1]}, {weight * large[0] * large[1] / 1e6:.0f} MB",
-        "A small one": f"{small[0]} × {small[1]}, {weight * small[0] * small[1] / 1e6:.0f} MB",
+        "A large matrix": f"{large[0]:,} × {large[1]:,}, {weight * large[0] * large[1] / 1e6:.0f} MB",
+        "A small one": f"{small[0]:,} × {small[1]:,}, {weight * small[0] * small[1] / 1e6:.0f} MB",
     }
     one_line(facts)
 
@@ -117,7 +117,7 @@ def tiles_lose_nothing() -> None:
     same = all(np.array_equal(a, b) for a, b in zip(rows, back, strict=True))
     before = sum(part.nbytes for part in rows)
     display.say(
-        f"{rows.n} × {rows.k} weights: {before:,} bytes in rows, {tiles.blocks.nbytes:,} in tiles. "
+        f"{rows.n:,} × {rows.k:,} weights: {before:,} bytes in rows, {tiles.blocks.nbytes:,} in tiles. "
         f"Unpacked again, {'every bit is where it was' if same else 'BITS ARE LOST'}."
     )
 
@@ -150,7 +150,7 @@ def ladder_times(shown: Rows, large: Any, gpu: str) -> None:
     }
     later = [rung.name for rung in _RUNGS if rung.name not in _ONE_TOKEN]
     table = shown[~shown["impl"].isin(later)].replace({"impl": called})
-    title = f"Every rung's error and time, {large[0]} × {large[1]}, one token, on {gpu}"
+    title = f"Every rung's error and time, {large[0]:,} × {large[1]:,}, one token, on {gpu}"
     display.table(table, names, forms, title, folded=True)
 
 
@@ -160,9 +160,8 @@ def steps_compared(ladder: dict[Any, Any], large: Any, rungs: Any, gpu: str, tun
     big = by[large]
 
     best = big[big["kind"] == "own"].sort_values("median_us").iloc[0]
-    text = (
-        f"**{best.name} {display.against(best, big.loc[rungs[0].name])} rung 1** at {large[0]} × {large[1]}"
-    )
+    text = f"**{best.name} {display.against(best, big.loc[rungs[0].name])} rung 1** at "
+    text += f"{large[0]:,} × {large[1]:,}"
     if "torch.matmul" in big.index:
         text += f", and {display.against(best, big.loc['torch.matmul'])} FP16 in cuBLAS"
     text += f" on the {gpu}.\n"
@@ -170,7 +169,7 @@ def steps_compared(ladder: dict[Any, Any], large: Any, rungs: Any, gpu: str, tun
         own = found[found["kind"] == "own"].sort_values("median_us").iloc[0]
         choice = found[found["case"] == tuned[shape]].iloc[0]
         if not display.level(own, choice):
-            text += f"\nAt {shape[0]} × {shape[1]} {own['impl']} as it stands "
+            text += f"\nAt {shape[0]:,} × {shape[1]:,} {own['impl']} as it stands "
             text += f"{display.against(own, choice)} the dispatcher's choice: its table was made on "
             text += "another run, and could do better."
     display.say(text)
@@ -226,7 +225,7 @@ def brings(here: Lab, ladder: Rows, spent: Rows, rungs: Any, one: int, two: int)
 def counted(one_token: Rows, large: Any, gpu: str, afford: float) -> None:
     """Draw the instructions a weight of the rungs for one token beside what the roof allows."""
     if len(one_token):
-        title = f"Instructions a weight, {large[0]} × {large[1]}"
+        title = f"Instructions a weight, {large[0]:,} × {large[1]:,}"
         fig, ax = plot.figure("instructions", title=title, height=1.3 + 0.21 * len(one_token))
         plot.bars(ax, list(one_token["impl"]), one_token["each"], "", ("the roof allows", afford, ""))
         under = one_token["impl"][one_token["each"] <= afford]
@@ -293,7 +292,7 @@ def distance_to_roof(here: Lab, read_roof: float, gpu: str) -> Rows:
     gap["bytes_us"] = gap["bytes"] / read_roof / 1e3
     gap["foretold"] = start + gap["bytes_us"]
     gap["over"] = gap["median_us"] / gap["foretold"]
-    gap["shape"] = [f"{n} × {k}" for n, k in zip(gap["n"], gap["k"], strict=True)]
+    gap["shape"] = [f"{n:,} × {k:,}" for n, k in zip(gap["n"], gap["k"], strict=True)]
     names = {"shape": "n × k", "impl": "Rung", "bytes_us": "Bytes ÷ roof (µs)"}
     names |= {"foretold": "With start (µs)", "median_us": "Measured (µs)"}
     names |= {"over": "÷ predicted", "roof_fraction": "Of the roof"}
@@ -325,7 +324,9 @@ def takeaway(gpu: str, afford: float, shown: Rows, large: Any, big: Rows, weight
     text += "- Wide loads and shared x save instructions; so do tensor cores, even for one token.\n"
     text += "- What a change brings depends on the shape and on the GPU: measure it.\n"
     fastest = shown[shown["kind"] == "own"].sort_values("median_us").iloc[0]
-    text += f"- {large[0]} × {large[1]}: {fastest['impl']} reaches {fastest['roof_fraction']:.0%} of the roof"
+    text += (
+        f"- {large[0]:,} × {large[1]:,}: {fastest['impl']} reaches {fastest['roof_fraction']:.0%} of the roof"
+    )
     if "torch.matmul" in big.index:
         gain = big.loc["torch.matmul", "median_us"] / fastest["median_us"]
         text += f" and {display.times(gain)} times the speed of FP16, "

@@ -42,7 +42,7 @@ def opening(here: Lab, drawn: Any, batches: list[int]) -> Opening:
         "share a tile of weights between tokens, and copy the next one meanwhile",
         "say at which batch a quantised product stops paying",
     )
-    title = f"{drawn[0]} × {drawn[1]} by number of tokens"
+    title = f"{drawn[0]:,} × {drawn[1]:,} by number of tokens"
     fig, ax = plot.figure("tokens", "µs", title, xlog=True, height=2.6)
     for label, rows in (("INT4, ours", ours), ("FP16, cuBLAS", theirs.sort_values("batch"))):
         if len(rows):
@@ -64,7 +64,7 @@ def run_facts(
         "torch, CUDA": f"{here.run_of('int4')['torch']}, {here.run_of('int4')['cuda']}",
         "Read roof": f"{read_roof:,.0f} GB/s",
         "Tensor peak, measured": f"{peak:,.0f} TFLOP/s in FP16" if peak else "not recorded",
-        "Shapes": ", ".join(f"{n} × {k}" for n, k in shapes),
+        "Shapes": ", ".join(f"{n:,} × {k:,}" for n, k in shapes),
         "Batches": ", ".join(map(str, batches)),
     }
     one_line(facts)
@@ -89,7 +89,7 @@ def bounds_by_batch(
     table = pd.DataFrame([bounds(*drawn, b) for b in some], columns=list(names)[:4])
     table["gain"] = table["fp16"] / table["ours"]
     forms = dict.fromkeys(("math", "ours", "fp16"), "{:,.1f}") | {"gain": "{:.2f}"}
-    title = f"The bounds of {drawn[0]} × {drawn[1]} by the measured roofs of {gpu}"
+    title = f"The bounds of {drawn[0]:,} × {drawn[1]:,} by the measured roofs of {gpu}"
     display.table(table, names, forms, title, folded=True)
     return some, table
 
@@ -155,7 +155,7 @@ def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) ->
     )
     text += f"tuning. For the {gpu} it picks rung {main} at {picked.iloc[0]} of {picked.sum()} points"
     display.say(text + (f", {', '.join(rest)}." if rest else "."))
-    lines = [f"{n} × {k}: {', '.join(spans(n, k))}" for n, k in shapes]
+    lines = [f"{n:,} × {k:,}: {', '.join(spans(n, k))}" for n, k in shapes]
     display.fold_items("Which rung at which number of tokens", lines)
 
 
@@ -166,7 +166,7 @@ def gated_points(shapes: list[Any], batches: list[Any], here: Lab, rungs: Any) -
     rows["who"] = rows["impl"].where(rows["kind"] != "own", "ours")
     titles = {"torch.matmul": "FP16 cuBLAS", study.TINYGEMM: "tinygemm", study.TWO_OP: "two-op"}
     rows["who"] = rows["who"].replace(titles)
-    rows["shape"] = [f"{n} × {k}" for n, k in zip(rows["n"], rows["k"], strict=True)]
+    rows["shape"] = [f"{n:,} × {k:,}" for n, k in zip(rows["n"], rows["k"], strict=True)]
     rows["of"] = rows["error"] / rows["error_budget"]
     judged = rows.groupby("who", sort=False).agg(points=("of", "size"), most=("of", "max"))
     over = judged.index[~(judged["most"] <= 1)]
@@ -182,7 +182,7 @@ def gated_points(shapes: list[Any], batches: list[Any], here: Lab, rungs: Any) -
 
 def times_by_batch(drawn: Any, rows: Rows, some: list[Any], gpu: str) -> Rows:
     """Draw the time of each contestant by batch; the rows drawn."""
-    title = f"{drawn[0]} × {drawn[1]} by batch, cold"
+    title = f"{drawn[0]:,} × {drawn[1]:,} by batch, cold"
     one = rows[(rows["n"] == drawn[0]) & (rows["k"] == drawn[1])]
     fig, ax = plot.figure("batch", "µs", title, xlog=True, ylog=True, height=4)
     for who in ("ours", "humming", "FP16 cuBLAS", "tinygemm", "two-op"):
@@ -222,12 +222,12 @@ def gain_over_fp16(rows: Rows, shapes: list[Any], some: list[Any], gpu: str) -> 
     gain = times["FP16 cuBLAS"] / times["ours"]
     for n, k in shapes:
         side = gain[n, k].dropna()
-        plot.series(ax, side.index, side, label=f"{n} × {k}")
+        plot.series(ax, side.index, side, label=f"{n:,} × {k:,}")
     plot.roof_line(ax, 1, "as fast")
     ax.set_xticks(some, some)
     plot.label_ends(ax)
     least, most = gain.idxmin(), gain.idxmax()
-    ends = [f"{gain[at]:.2f} at {at[0]} × {at[1]}, batch {at[2]}" for at in (least, most)]
+    ends = [f"{gain[at]:.2f} at {at[0]:,} × {at[1]:,}, batch {at[2]}" for at in (least, most)]
     about = f"{title} on {gpu}, {plot.dates(rows)}: {gain.count()} points"
     plot.show(fig, f"{about}, from {ends[0]}, to {ends[1]}.")
     return times, gain
@@ -249,7 +249,7 @@ def against_peers(times: Rows, shapes: list[Any], some: list[Any]) -> None:
     peers = [c for c in times if c not in ("ours", "FP16 cuBLAS", "two-op")]
     ahead = (times[peers].min(axis=1) / times["ours"]).dropna()
     if len(ahead):
-        low, high = ((f"{n} × {k}, batch {at}") for n, k, at in (ahead.idxmin(), ahead.idxmax()))
+        low, high = ((f"{n:,} × {k:,}, batch {at}") for n, k, at in (ahead.idxmin(), ahead.idxmax()))
         text = f"**Ours is faster than the fastest peer at {(ahead > 1).sum()} of {len(ahead)} points**: "
         text += f"from {ahead.min():.2f} times at {low}, to {ahead.max():.2f} at {high}."
         few = [f"{name} at {n}" for name in peers if 0 < (n := times[name].count()) < len(ahead)]
@@ -258,7 +258,7 @@ def against_peers(times: Rows, shapes: list[Any], some: list[Any]) -> None:
         lines = []
         for n, k in shapes:
             side = ahead[n, k].reindex(some).dropna()
-            lines.append(f"{n} × {k}: " + ", ".join(f"{x:.2f} at {b}" for b, x in side.items()))
+            lines.append(f"{n:,} × {k:,}: " + ", ".join(f"{x:.2f} at {b}" for b, x in side.items()))
         display.fold_items("How many times as fast as the fastest peer, by batch", lines)
 
 
@@ -282,16 +282,16 @@ def large_batches(shapes: list[Any], here: Lab, titles: dict[str, Any]) -> tuple
         source = display.borrowed(here, "no product of ours of so many tokens was measured")
         wide = measured(source)
     wide["who"] = wide["impl"].where(wide["kind"] != "own", "ours").replace(titles)
-    wide["shape"] = [f"{n} × {k}" for n, k in zip(wide["n"], wide["k"], strict=True)]
+    wide["shape"] = [f"{n:,} × {k:,}" for n, k in zip(wide["n"], wide["k"], strict=True)]
     beyond = wide.pivot(index=["shape", "batch"], columns="who", values="median_us")
-    beyond = beyond.reindex([f"{n} × {k}" for n, k in shapes], level="shape").reset_index()
+    beyond = beyond.reindex([f"{n:,} × {k:,}" for n, k in shapes], level="shape").reset_index()
     ours = wide[wide["kind"] == "own"].set_index(["shape", "batch"])
     places = pd.MultiIndex.from_frame(beyond[["shape", "batch"]])
     beyond["rate"] = ours["tflop_s"].reindex(places).to_numpy()
     for name, other in (("gain", "FP16 cuBLAS"), ("two", "two-op")):
         beyond[name] = beyond[other] / beyond["ours"]
     table = beyond.pivot(index="shape", columns="batch", values="gain").reindex(
-        [f"{n} × {k}" for n, k in shapes]
+        [f"{n:,} × {k:,}" for n, k in shapes]
     )
     table.columns = [f"b{batch}" for batch in table.columns]
     names = {"shape": "n × k"} | {name: f"{name[1:]} tokens" for name in table}
@@ -323,7 +323,7 @@ def busy_units(here: Lab, shapes: list[Any], gpu: str) -> Rows:
     wanted = [c for c in wanted if c in asked]
     seen = here.profile("int4", wanted, tool, metrics)
     of = seen["case"].map({c.id: c for c in wanted})
-    seen["shape"] = [f"{c.n} × {c.k}" for c in of]
+    seen["shape"] = [f"{c.n:,} × {c.k:,}" for c in of]
     seen["batch"] = [c.batch for c in of]
     waits = {"stall_long_scoreboard": "memory", "stall_short_scoreboard": "shared memory"}
     waits |= {"stall_barrier": "barriers", "stall_wait": "the instruction before"}
@@ -398,5 +398,5 @@ def explore(read_roof: float, peak: float, rows: Rows, gpu: str, here: Lab, draw
         bound=bound,
         measure=explorer.measurer(here),
         ylog=True,
-        start={"who": "ours", "shape": f"{drawn[0]} × {drawn[1]}"},
+        start={"who": "ours", "shape": f"{drawn[0]:,} × {drawn[1]:,}"},
     )

@@ -43,7 +43,7 @@ def goals_counted(board: Rows, gpu: str, rows: Rows) -> None:
         lost = [("FP16", analysis.slower_than_fp16(rows)), ("a peer", analysis.slower_than_peers(rows))]
         for who, points in lost:
             if points:
-                where = ", ".join(f"{n} × {k} at {batch}" for n, k, batch in points)
+                where = ", ".join(f"{n:,} × {k:,} at {batch}" for n, k, batch in points)
                 text += f"Not faster than {who}: {where}. "
     except claims.NoEvidence as missing:
         text += f"No floor counts without the strongest peers: {missing}. "
@@ -73,7 +73,7 @@ def possible_gains(
         moved = roofline.gemm_bytes(batch, n, k, WEIGHT_BYTES["int4_g128"])
         least = start + roofline.bound(moved, roofline.gemm_flops(batch, n, k), read_roof, peak).us
         fp16 = times["FP16 cuBLAS"][n, k, batch]
-        return [f"{n} × {k}", batch, fp16, least, fp16 / least, gain[n, k, batch]]
+        return [f"{n:,} × {k:,}", batch, fp16, least, fp16 / least, gain[n, k, batch]]
 
     points = [(n, k, batch) for n, k in shapes if (n, k) in analysis.LARGE for batch in batches]
     points = [limits(*point) for point in points if point in gain.index]

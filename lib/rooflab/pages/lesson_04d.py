@@ -12,7 +12,7 @@ from rooflab.records.store import Store
 from rooflab.studies import int4 as study
 from rooflab.view import diagram, display, explorer, page, plot
 
-_PROFILED = "8960 × 1536"  # the shape that the source profiled
+_PROFILED = "8,960 × 1,536"  # the shape that the source profiled
 # What a clock and a cache count, in the words of the first screen.
 _COUNTED = {
     "event, warm": "with launches, weights cached",
@@ -32,12 +32,14 @@ def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
     gain = wide["fp16"] / wide["fused"]
     order = [how for how in _COUNTED if how in gain.index]
     gain, gpu = gain.reindex(order), here.run["gpu"]
-    named = theirs[(theirs["batch"] == 1) & (theirs["shape"] == f"{drawn[0]} × {drawn[1]}")]
+    named = theirs[(theirs["batch"] == 1) & (theirs["shape"] == f"{drawn[0]:,} × {drawn[1]:,}")]
     answer = "The published clock also times the launches. "
     if len(named):
         published = float(named["fp16"].iloc[0] / named["fused"].iloc[0])
         alone = (
-            kernels["fp16"] / kernels["fused"] if f"{drawn[0]} × {drawn[1]}" == _PROFILED else float("nan")
+            kernels["fp16"] / kernels["fused"]
+            if f"{drawn[0]:,} × {drawn[1]:,}" == _PROFILED
+            else float("nan")
         )
         if alone > published:
             answer = "The kernel loses, launched once for each token: launches only hid a part of its gain. "
@@ -51,7 +53,7 @@ def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
         "say what an event clock, a graph clock, a warm and a cold cache each measure",
         "take a published speed-up apart into kernels, launches and cache",
     )
-    title = f"Speed of the fused kernel over FP16, one token, {drawn[0]} × {drawn[1]}"
+    title = f"Speed of the fused kernel over FP16, one token, {drawn[0]:,} × {drawn[1]:,}"
     fig, ax = plot.figure("times as fast", title=title, height=1.1 + 0.25 * len(gain))
     fig.set_figwidth(page.WIDEST)
     plot.bars(ax, [_COUNTED[how] for how in gain.index], gain.to_numpy(float), "×", ("as fast", 1.0, "×"))
@@ -67,14 +69,14 @@ def run_facts(gpu: str, here: Lab, laptop: Store, shapes: Any) -> None:
         "Run": here.run_of("int4")["run"],
         "L2": plot.size_text(int(here.run["l2_bytes"])),
         "The source's GPU": laptop.runs()["gpu"].iloc[0],
-        "Shapes": ", ".join(f"{n} × {k}" for n, k in shapes),
+        "Shapes": ", ".join(f"{n:,} × {k:,}" for n, k in shapes),
     }
     one_line(facts)
 
 
 def published_by_batch(drawn: Any, theirs: Rows) -> tuple[str, Rows]:
     """Show the source's times of one shape by batch; the shape's name and its rows."""
-    name = f"{drawn[0]} × {drawn[1]}"
+    name = f"{drawn[0]:,} × {drawn[1]:,}"
     published = theirs[theirs["shape"] == name]
     names = {"batch": "Batch", "two_op": "Two-op in PyTorch (µs)"}
     names |= {"fused": "Fused, a loop (µs)", "fp16": "FP16 (µs)", "gain": "Gain over FP16"}
@@ -103,7 +105,7 @@ def without_launches(theirs: Rows, kernels: Rows, published: Rows) -> tuple[floa
     names = {"what": "One token", "kernel": "Its kernel (µs)", "event": "By the event clock (µs)"}
     names |= {"rest": "Not the kernel (µs)"}
     forms = dict.fromkeys(("kernel", "event", "rest"), "{:.1f}")
-    display.table(table, names, forms, "8960 × 1536, as published")
+    display.table(table, names, forms, "8,960 × 1,536, as published")
     low = published.loc[published["batch"] > 1, "fp16"].min()  # launches included
     lost = sorted({int(us / kernels["fused"]) + 1 for us in (low, kernels["fp16"]) if us == us})
     display.say(
@@ -130,7 +132,7 @@ def repeated_here(here: Lab, name: str, gpu: str) -> tuple[list[Any], list[Any],
     rows = here.measure("int4", cases)
     short = {"1_warp_row": "fused", "torch.matmul": "fp16", study.TWO_OP_TORCH: "two_op"}
     rows["who"] = rows["impl"].map(short)
-    rows["shape"] = [f"{n} × {k}" for n, k in zip(rows["n"], rows["k"], strict=True)]
+    rows["shape"] = [f"{n:,} × {k:,}" for n, k in zip(rows["n"], rows["k"], strict=True)]
     rows["how"] = rows["clock"] + ", " + rows["cache"]
     keys = ["shape", "how", "batch"]
     wide = rows.pivot(index=keys, columns="who", values="median_us")
@@ -186,7 +188,7 @@ def clock_and_cache_factors(one_shape: Rows, drawn: Any, gpu: str) -> None:
     clock, cache = at["graph, warm"] / at["event, warm"], at["graph, cold"] / at["graph, warm"]
     warm = one_shape.loc["graph, warm", 1]
     cold = one_shape.loc["graph, cold", 1]
-    text = f"At {drawn[0]} × {drawn[1]}, batch 1, on the {gpu}: leaving the launches out changes the "
+    text = f"At {drawn[0]:,} × {drawn[1]:,}, batch 1, on the {gpu}: leaving the launches out changes the "
     text += f"gain by a factor of {clock:.2f}, emptying the cache by {cache:.2f}. "
     text += f"Warm, FP16 takes {warm['fp16'] / cold['fp16']:.0%} of its cold time and the fused kernel "
     text += f"{warm['fused'] / cold['fused']:.0%}. "
@@ -275,7 +277,7 @@ def over_two_op(theirs: Rows, wide: Rows, laptop: Store, shapes: Any, order: lis
     bench = laptop.read("int4").query("clock == 'event'").set_index("impl")["median_us"]
     table = pd.DataFrame({"way": ["published as the headline", "published in the tables above"]})
     for n, k in shapes:
-        label = f"{n} × {k}"
+        label = f"{n:,} × {k:,}"
         headline = bench["two_op"] / bench["fused"] if (n, k) == shapes[0] else None
         table[label] = [headline, literal.loc[label, "two_op"] / literal.loc[label, "fused"]]
     for how in order:

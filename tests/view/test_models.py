@@ -47,8 +47,8 @@ def test_page_widget_and_function_say_the_same(name):
         y = float(f"{y:.4g}")
         picks, height, facts = shown[(*chosen, row[model.x])]
         assert height == chart.views[picks[1:]].to_y(y), "the page's curve"
-        assert facts == f"{number(y)} {unit}", "the page's words"
-        assert chart.line(chosen, row[model.x]).endswith(f": {number(y)} {unit}."), "the widget's words"
+        assert facts == measured(y, unit), "the page's words"
+        assert chart.line(chosen, row[model.x]).endswith(f": {measured(y, unit)}."), "the widget's words"
         seen += 1
     assert seen == len(data["cases"]) > 40
     assert len(made._page) < 21_000

@@ -307,3 +307,8 @@ def test_labels_of_a_crowded_end_stand_in_one_column():
     texts = [t for t in ax.texts if t.get_text().startswith("rung")]
     assert len({t.get_position()[0] for t in texts}) == 1
     assert any(t.arrow_patch for t in texts)
+
+
+def test_a_share_and_its_sign_are_written_together():
+    assert captions.measured(16.2, "%") == "16.2%" and captions.measured(1.3, "×") == "1.3×"
+    assert captions.measured(812, "GB/s") == "812 GB/s" and captions.measured(3, "") == "3"

@@ -12,7 +12,7 @@ from rooflab.hardware import device, roofline
 from rooflab.lab import open as open_lab
 from rooflab.studies import decode
 from rooflab.view import models
-from rooflab.view.plot import UNITS, number
+from rooflab.view.captions import UNITS, measured
 
 
 def page_of(made):

@@ -72,7 +72,7 @@ def possible_or_not(gpu: str, evidence: Evidence) -> diagram.Drawing:
     """H2 as stated and by the floor: the same claim in microseconds and in units of what memory allows."""
     best, _ = _measured(evidence, "H2", "", claims.BEST)
     stated = [(_floor(), f"{_floor():.1f} µs: the fastest that its own card's memory allows")]
-    stated += [_measured(evidence, "H2", f"measured: its kernel on the {gpu}")]
+    stated += [_measured(evidence, "H2", f"by its kernel, {gpu}")]
     floor = f"times: the best kernel on the {gpu}, {best:.1f} µs"
     again = _measured(evidence, "H2 by the floor", floor)
     lines = [

@@ -100,8 +100,7 @@ def _marked(canvas: Canvas, line: Line, place: _Scale, top: float) -> float:
     y = top
     for x, words in [*sorted(left), *sorted(right, reverse=True)]:
         y += 20
-        canvas.line([(x, top - 5), (x, y)], 1.4)
-        canvas.line([(x, y - 4), (x, top - 7)], 1.4, end="arrow")
+        canvas.line([(x, y), (x, top)], 1.4, end="arrow")
         toward = "start" if (x, words) in right else "end"
         canvas.text(x + (7 if toward == "start" else -7), y + 1, words, svg.TEXT, toward)
     return y

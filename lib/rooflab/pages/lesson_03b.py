@@ -47,7 +47,7 @@ def _changed_apart(here: Lab, rows: Rows, roof: plot.Roof, n: int) -> tuple[Figu
     two, best = own[own["impl"] == "2_coalesced"], own.head(1)
     shown: Rows = pd.concat([two, smaller[smaller["blocks"] == spread["blocks"]], more, best])
     blocks = gemv.blocks_of(gemv.LADDERS["gemv"][1], n, gemv.LADDERS["gemv"][1].with_defaults({}))
-    names = [f"rung 2, {blocks} blocks", f"the same threads in {spread['blocks']}"]
+    names = [f"rung 2, {blocks} blocks", f"the same threads in {spread['blocks']} blocks"]
     names += [f"more threads in {row}" for row in more["blocks"]] + list(best["impl"])
     sms, gemvs = int(here.run["sms"]), studies.get("gemv")
     flying = [plot.size_text(study.in_flight_bytes(gemvs.case(case), sms)) for case in shown["case"]]

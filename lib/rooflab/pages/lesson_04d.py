@@ -42,7 +42,7 @@ def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
             else float("nan")
         )
         if alone > published:
-            answer = "The kernel loses, launched once for each token: launches only hid a part of its gain. "
+            answer = "Launched once for each token, it is soon slower; launches hid a part of its gain. "
             answer += (
                 f"On its laptop it is {published:.2f} times as fast as FP16 for one token by a clock that "
             )

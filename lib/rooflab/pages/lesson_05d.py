@@ -32,10 +32,10 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
     exact = own[~own["impl"].map(study.takes_halves)].sort_values("median_us")
     int8 = known.get("int8_tensor", float("nan"))
     best = exact.iloc[0]
-    answer = f"Where an SM can issue the {_SCALING} instructions that scale a block's sum while its tensor "
-    answer += "cores make the next one. "
+    answer = f"An SM has to issue {_SCALING} instructions to scale a block's sum while its tensor cores make "
+    answer += "the next one. "
     if here.spec:
-        answer += f"{gpu}: {study.room(here.spec):.1f} instructions in that time, so exact int8 reaches "
+        answer += f"{gpu}: {study.room(here.spec):.1f} fit in that time, and exact int8 reaches "
     else:
         answer += f"{gpu}: exact int8 reaches "
     answer += f"{best['tflop_s']:,.0f} TOP/s, {best['tflop_s'] / int8:.0%} of the int8 roof"

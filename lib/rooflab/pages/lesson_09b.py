@@ -22,11 +22,10 @@ def opening(killed: Rows) -> Opening:
     """The first screen: how many planted faults are noticed, and by what."""
     left = killed[killed["killed"] == ""]
     open_ = left[mutations.is_open(left)]
-    dead = len(killed) - len(left)
-    answer = (
-        f"It does: of {len(killed)} faults planted in the course's own kernels {dead} are noticed, "
-        f"{len(left) - len(open_)} compute "
-    )
+    dead, wrong = len(killed) - len(left), int((killed["killed"] == "gate").sum())
+    answer = f"Of {len(killed)} faults planted in the course's own kernels the gate notices {wrong} by their "
+    answer += f"results, and the watcher, a failed launch or a time limit {dead - wrong} more; "
+    answer += f"{len(left) - len(open_)} compute "
     holes = counted(len(open_), "known hole") if len(open_) else "no known hole"
     answer += f"the same as the original, which leaves {holes}."
     able = (

@@ -1,25 +1,32 @@
 """What lesson 00 claims of the recorded H200, and what it computes from its rows."""
 
+import ctypes
 import html
 import json
 import re
+import shutil
+import subprocess
 import sys
 import types
 
 import nbformat
+import needs
 import numpy as np
 import pandas as pd
 import pytest
+from rooflab import simt
 from rooflab.bench import clock, gate
 from rooflab.errors import GateError
 from rooflab.exercises.lesson_00 import operands
 from rooflab.ops import probes
-from rooflab.paths import NOTEBOOKS
+from rooflab.paths import NOTEBOOKS, ROOT
 from rooflab.records.case import Case, parse_options
+from rooflab.runtime import nvrtc
 from rooflab.studies import environment, streams
 
 PARTS = [nbformat.read(path, as_version=4).cells for path in sorted(NOTEBOOKS.glob("00*.ipynb"))]
 CELLS = [cell for part in PARTS for cell in part]
+PROGRAM = ROOT / "examples" / "sum.cu"
 
 
 @pytest.fixture(scope="module")
@@ -323,3 +330,38 @@ def test_code_does_not_scroll_sideways():
     shown = [c for c in CELLS if c.cell_type == "code" and "hide-input" not in c.metadata.get("tags", [])]
     wide = [line for cell in shown for line in cell.source.splitlines()]
     assert not [line for line in wide if len(line) > 96]
+
+
+# --- the program that the first page shows ------------------------------------------------------------------
+
+
+def device_code():
+    """What the program has for the device, its kernel named as it is written."""
+    found = re.search(r"^__device__ .*?(?=^void check)", PROGRAM.read_text(), re.DOTALL | re.MULTILINE)
+    return found[0].replace("__global__", 'extern "C" __global__')
+
+
+@pytest.mark.parametrize("arch", ["75", "90"])
+def test_the_program_compiles(arch, tmp_path):
+    """Its kernel by NVRTC; the whole of it, without a warning, where there is nvcc."""
+    resources = nvrtc.compile_source(device_code(), arch=arch).resources["sum_all"]
+    assert resources.shared_bytes == 8 * 4 and resources.spill_bytes == 0
+    nvcc = shutil.which("nvcc")
+    if nvcc:
+        command = [nvcc, "-O3", "-Werror", "all-warnings", f"-arch=sm_{arch}", PROGRAM]
+        done = subprocess.run([*command, "-o", tmp_path / "sum"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("n", "blocks"), [(1, 1), (255, 2), (256, 1), (1000, 3), (4099, 2)])
+def test_the_programs_kernel_sums_any_number_of_elements(n, blocks):
+    needs.compiler()
+    x = np.random.default_rng(n).integers(0, 1000, n).astype(np.float32)  # floats sum these without rounding
+    total = np.full(1, 7.0)  # what is there is added to
+    seen = simt.watch(device_code(), blocks, 256, [x, total, ctypes.c_longlong(n)])
+    assert seen.faults == [] and total[0] == 7 + x.sum(dtype=np.float64)
+
+
+def test_the_page_shows_the_program_as_it_is():
+    [shown] = section("The same as a program of its own")
+    assert PROGRAM.read_text() in shown

@@ -6,6 +6,7 @@ import pandas as pd
 
 from rooflab import lab as labs
 from rooflab.hardware import device
+from rooflab.paths import ROOT
 from rooflab.studies import environment
 from rooflab.view import display
 
@@ -72,3 +73,10 @@ def memories(lab: labs.Lab) -> None:
     )
     heads = {"place": "Memory", "code": "In a kernel", "seen": "Seen by", "size": f"On the {run.gpu}"}
     display.table(frame, heads | {"wait": "Wait for a lone load"})
+
+
+def program() -> None:
+    """Show examples/sum.cu, a sum as a program of its own, behind one line to click."""
+    text = (ROOT / "examples" / "sum.cu").read_text()
+    head = f"The whole program, examples/sum.cu: {len(text.splitlines())} lines"
+    display.say(f"<details><summary>{head}</summary>\n\n```cuda\n{text}```\n\n</details>")

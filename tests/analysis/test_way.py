@@ -48,12 +48,13 @@ def test_without_a_recording_it_names_the_step_and_no_figure(tmp_path):
     bare = Store(tmp_path, "bare")
     said = way.place("08", bare)
     assert not re.search(r"\d tok", said) and "steps 6, 7, 8, 9 and 10 of 10" in said
-    assert way.bars(bare, STEMS) == "" and home.the_way(bare, []) == ""
+    assert way.like_for_like(bare) == way.bars(bare, STEMS) == "" and home.the_way(bare, []) == ""
 
 
 def test_the_home_s_bars_lead_to_lessons_that_the_site_has(store):
     found = [lessons.opening(lesson.path) for lesson in lessons.all_lessons()]
     text = home.the_way(store, found)
+    assert re.search(r"recorded, transformers\.\w+, makes [\d,]+ and our fastest kernel [\d,]+ tokens", text)
     assert text.startswith(f"## From {way.ends(way.ladder(store))}\n")
     assert set(re.findall(r'href="(\w+)\.html"', text)) == {step.lesson for step in way.STEPS}
     assert "href" not in home.the_way(store, [])

@@ -29,7 +29,7 @@ STEPS = (
     Step("transformers.graph", "fp16", "the same kernels in a CUDA graph", "02c_rule"),
     Step("torch", "fp16", "our decode attention, products merged", "06d_decode"),
     Step("products", "fp16", "our matrix-vector products (GEMV)", "03d_rows"),
-    Step("products", "int4_g128", "INT4 weights", "04b_ladder"),
+    Step("products", "int4_g128", "INT4 weights: few bytes, but launches still take the time", "04b_ladder"),
     Step("1_kernel_per_phase", "int4_g128", "fused into five kernels a layer, its phases", "08_decoder"),
     Step("2_pdl", "int4_g128", "a phase loads its weights while the last one ends", "08_decoder"),
     Step("3_persistent", "int4_g128", "one persistent kernel for all tokens", "08_decoder"),
@@ -43,14 +43,14 @@ STEPS = (
 )
 # What the lessons without a step do for the ladder, which `{ladder}` names.
 SERVES = {
-    "00": "Every step of {ladder} is written in the CUDA that this lesson introduces.",
+    "00": "The course's own kernels on {ladder} are written in the CUDA that begins here.",
     "00a": "Every step of {ladder} passes the gate that this lesson introduces.",
     "00b": "Every step of {ladder} is timed by a clock that this lesson chooses.",
     "01": "The memory bandwidth measured here bounds every step of {ladder}.",
     "01b": "The roofs measured here bound the prompt that comes before {ladder}.",
     "02b": "The profiler here counts where the first step of {ladder} spends its time.",
-    "03": "Every product on {ladder} loads its weights coalesced, as here.",
-    "03b": "Every product on {ladder} has to fill the GPU, as here.",
+    "03": "Our products on {ladder} load their weights coalesced, as here.",
+    "03b": "Our products on {ladder} have to fill the GPU, as here.",
     "03c": "This lesson tests what others claim of kernels such as those on {ladder}.",
     "03e": "A fused kernel on {ladder} must have none of the faults mended here.",
     "04": "The INT4 steps of {ladder} read weights packed as here.",
@@ -65,7 +65,7 @@ SERVES = {
     "06b": "The attention here reads the prompts of models with wide heads, before {ladder} begins.",
     "06c": "This lesson asks whether attention, as on {ladder}, can be trusted.",
     "06e": "The attention built here reads a prompt, before {ladder} begins.",
-    "07": "This lesson chooses which product runs when, as every step of {ladder} must.",
+    "07": "This lesson chooses which product runs when; {ladder} stays with one sequence.",
     "07b": "The law here predicts the products of {ladder} before they are measured.",
     "08b": "This lesson takes the last step of {ladder} to prompts, batches and joules.",
     "08c": "This lesson asks whether the last step of {ladder} can be trusted.",
@@ -96,6 +96,26 @@ def ladder(store: Store) -> pd.DataFrame:
             found.append({"number": number, **step._asdict(), "tok_s": float(mine["tok_s"].max())})
     table = pd.DataFrame(found, columns=["number", *Step._fields, "tok_s"])
     return table.assign(before=table["tok_s"].shift())
+
+
+def like_for_like(store: Store) -> str:
+    """The fastest rung in FP16 beside the fastest library with the same weights, in a sentence; empty where
+    the recording lacks either.
+    """
+    rows = store.read("decode")
+    same = {"model": decode.MODEL, "format": "fp16", "batch": 1, "seq": decode.PROMPT}
+    for column, value in same.items():
+        rows = rows[rows[column] == value]
+    rows = rows.dropna(subset="tok_s").sort_values("tok_s")
+    own, peers = rows[rows["kind"] == "own"], rows[rows["kind"] == "peer"]
+    if own.empty or peers.empty:
+        return ""
+    ours, theirs = own.iloc[-1], peers.iloc[-1]
+    return (
+        f"With the same FP16 weights the fastest library that was recorded, {theirs['impl']}, makes "
+        f"{theirs['tok_s']:,.0f} and our fastest kernel {ours['tok_s']:,.0f} tokens a second, "
+        f"{ours['tok_s'] / theirs['tok_s']:.1f} times as many."
+    )
 
 
 def _usual(case: str) -> bool:

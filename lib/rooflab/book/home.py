@@ -73,7 +73,7 @@ def the_way(store: Store, found: Sequence[Opening]) -> str:
     lines = [f"## From {way.ends(climbed)}", ""]
     text = f"What the course builds up to: {decode.MODEL} decodes one sequence on {readme.gpu_of(store)}, "
     text += f"after a prompt of {decode.PROMPT} tokens, at first by a library's own loop, at last by one "
-    lines += [f"{text}kernel that makes all tokens."]
+    lines += [f"{text}kernel that makes all tokens. {way.like_for_like(store)}".rstrip()]
     return "\n".join([*lines, "", way.bars(store, {one.stem for one in found}), ""])
 
 

@@ -75,8 +75,9 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
 
 def ladder(rows: pd.DataFrame, format: str, model: str = decode.MODEL) -> pd.DataFrame:
     """The rungs of one format at batch 1 after the short prompt, in order: says, us, tok_s, predicted tok/s,
-    share of the roof in percent, gain over the step that it builds on: the rung that it changes, or the row
-    before, but for what torch compiles.
+    share of the roof in percent, gain over the step that it builds on: the rung that it changes, the ring
+    that suits the format where matrices are first divided along k, or the row before, but for what torch
+    compiles.
     """
     mine = rows[
         (rows["format"] == format)
@@ -88,6 +89,8 @@ def ladder(rows: pd.DataFrame, format: str, model: str = decode.MODEL) -> pd.Dat
     order = list(WAYS)
     mine = mine.sort_values("impl", key=lambda names: names.map(order.index), kind="stable")
     changes = {rung.name: rung.changes for rung in decoder.LADDERS["decode_step"] if rung.changes}
+    if decode.RINGS[format] in set(mine["impl"]):
+        changes["7_split_k"] = decode.RINGS[format]
     before = mine["impl"].where(mine["impl"] != decode.COMPILED).shift().ffill()
     below = mine["impl"].map(changes).fillna(before)
     return mine.assign(

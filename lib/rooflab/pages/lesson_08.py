@@ -12,6 +12,7 @@ from rooflab.claims import scorecard
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import Opening, Rows, bars
+from rooflab.pages.lesson_08_predictions import law_apart
 from rooflab.pages.lesson_08_predictions import predictions as predictions
 from rooflab.pages.lesson_08_predictions import predictions_held as predictions_held
 from rooflab.records.store import Store
@@ -321,6 +322,7 @@ def law_fitted(lab: Lab, rows: Rows, roof: Any, gpu: str) -> tuple[str, float, R
         f"On the {gpu} a phase of `{last}` costs **{fixed:.2f} µs** before its first byte counts, and bytes "
         f"come at **{rate:,.0f} GB/s**, {rate / roof.value:.0%} of the roof; the law is off by "
         f"{table.off.abs().median():.0f}% in the middle and {table.off.abs().max():.0f}% at worst."
+        + law_apart(table)
     )
     return last, fixed, table
 
@@ -407,12 +409,14 @@ def takeaway(climbs: dict[str, Any], here: Rows, table: Rows, gpu: str, fixed: f
     fastest = here[here.usual].sort_values("tok_s").iloc[-1]
     one = table[table.model == decode.MODEL].sort_values("median_us").iloc[0]
     since = f", {display.times(fastest.tok_s / eager)} times transformers' {eager:,.0f}" if eager > 0 else ""
+    any_head, waiting = here.sort_values("tok_s").iloc[-1], fixed * one.phases
+    other = f", with another output head up to {any_head.tok_s:,.0f} ({any_head.weights_as})"
     lines = [
-        f"- On the {gpu} the model writes up to {fastest.tok_s:,.0f} tok/s{since}; in {fastest.weights_as}.",
-        f"- By the law above, {int(one.phases)} phases at {fixed:.2f} µs make up "
-        f"{fixed * one.phases / one.law_us:.0%} of a token of `{last}` in {one.weights_as}; "
-        "reading its bytes "
-        "makes up the rest.",
+        f"- On the {gpu} the model writes up to {fastest.tok_s:,.0f} tok/s{since}; in {fastest.weights_as}"
+        f"{'' if any_head.usual else other}.",
+        f"- By the law above, {int(one.phases)} phases at {fixed:.2f} µs take {waiting:,.0f} of a token's "
+        f"{one.median_us:,.0f} µs with `{last}` in {one.weights_as}, and its bytes "
+        f"{one.law_us - waiting:,.0f}; together the law is off by {abs(one.law_us / one.median_us - 1):.0%}.",
         "- A smaller format has fewer bytes a token, but not fewer phases.",
     ]
     display.say("\n".join(lines))

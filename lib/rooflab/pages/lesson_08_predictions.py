@@ -1,10 +1,12 @@
-"""What lesson 08's page shows of its predictions: those of every step, and whether they held."""
+"""What lesson 08's page shows of its predictions: every step's, whether they held, where the law errs."""
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 from rooflab.analysis import ablation
+from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.pages import NEAR, Rows, held
 from rooflab.studies import decode
@@ -54,3 +56,21 @@ def predictions_held(climbs: dict[str, Any], format: str) -> None:
         text += f"{far.off:.1f} times as long as predicted."
     if text:
         display.say(f"Did the predictions hold, in {name}?\n\n{text}")
+
+
+def law_apart(table: Rows) -> str:
+    """Which two formats of the small model the law tells apart the most, of those that measure level."""
+    mine = table[(table.model == decode.MODEL) & table.usual].sort_values("law_us")
+    pairs = [
+        (b.law_us / a.law_us, a, b)
+        for a, b in combinations(mine.itertuples(), 2)
+        if 1 / crossover.LEVEL <= b.median_us / a.median_us <= crossover.LEVEL
+    ]
+    apart, a, b = max(pairs, key=lambda pair: pair[0], default=(1.0, None, None))
+    if a is None or b is None or apart < 1.1:
+        return ""
+    return (
+        f" It tells {a.weights_as} and {b.weights_as} of {decode.MODEL} apart, {a.law_us:,.0f} and "
+        f"{b.law_us:,.0f} µs, although they take {a.median_us:,.0f} and {b.median_us:,.0f}: it has no term "
+        "for unpacking weights, and does not choose between formats."
+    )

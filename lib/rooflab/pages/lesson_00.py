@@ -23,12 +23,12 @@ def ramp(lab: labs.Lab, n: int) -> pd.DataFrame:
 def answer(rows: pd.DataFrame, gpu: str, n: int) -> str:
     """The answer of the first page, from the rows of `ramp`."""
     own = rows[rows["kind"] == "own"].set_index("impl")
-    text = f"Each thread finds its own index and computes its share of {n:,} elements: on the {gpu} all take "
     each = {"1_scalar": "with one element a thread", "2_vector": "with four"}
+    taken = ", ".join(_taken(own.loc[impl], words) for impl, words in each.items() if impl in own.index)
     return (
-        text
-        + ", ".join(_taken(own.loc[impl], words) for impl, words in each.items() if impl in own.index)
-        + "."
+        f"Each thread finds its own index and computes its share of {n:,} elements: on the {gpu} saxpy takes "
+        f"{taken}. To add up a sum, the lanes of a warp exchange registers, the warps of a block meet in "
+        "shared memory, and each block adds its part to one total."
     )
 
 

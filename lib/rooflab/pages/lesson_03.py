@@ -13,6 +13,7 @@ from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.ops import Rung, gemv
 from rooflab.pages import Opening, Rows
+from rooflab.pages.lesson_06 import l2_rate
 from rooflab.studies import gemv as study
 from rooflab.studies import traces
 from rooflab.view import diagram, display, page
@@ -149,8 +150,9 @@ def agreement(cold: Rows) -> bool | None:
     return bool((cold["load_sectors_per_request"] / cold["watched"] - 1).abs().max() < 0.05)
 
 
-def explained(cold: Rows, rows: Rows, gpu: str) -> None:
-    """Say what the counters make of the time."""
+def explained(cold: Rows, rows: Rows, here: Lab, n: int) -> None:
+    """Say what the counters make of the time of an n x n product: L2's rate, or the SMs that have work."""
+    gpu, sms = here.run["gpu"], int(here.run["sms"])
     if len(cold) < 2:
         display.say(f"Nothing was counted on {gpu}, so the prediction is without a check.")
         return
@@ -170,9 +172,20 @@ def explained(cold: Rows, rows: Rows, gpu: str) -> None:
     text += f". Rung 2 wastes {'nothing' if wasted < 1 else f'{wasted:.0f}%'} and keeps DRAM "
     text += f"{few['dram_pct']:.0f}% busy. "
     agreed = agreement(cold)
-    text += "So the sectors are as predicted" if agreed else "The sectors are others than predicted"
-    slower = by["2_coalesced"] > by["1_strided"]
-    display.say(text + (". The time has another cause." if slower else "."))
+    text += "So the sectors are as predicted. " if agreed else "The sectors are others than predicted. "
+    asked, most = 32 * float(slow["sectors"]) * n * n / 32, l2_rate(here)
+    rate = asked / by["1_strided"] / 1e3
+    if most == most:
+        text += f"The loads of A in rung 1 ask for {asked / 1e6:,.0f} MB of sectors, {rate:,.0f} GB/s in the "
+        text += f"time measured; the fastest read from L2 in lesson 01b ran at {most:,.0f}. "
+        text += "**Of rung 1 the sectors are the limit.** " if rate > 0.8 * most else ""
+    if by["2_coalesced"] > by["1_strided"] and blocks_of(n) < sms:
+        asked, share = 32 * float(few["sectors"]) * n * n / 32, blocks_of(n) / sms
+        text += f"Rung 2 asks for {asked / 1e6:,.0f} MB, {asked / by['2_coalesced'] / 1e3:,.0f} GB/s: "
+        text += (
+            f"sectors are not what it lacks. **It has work for {blocks_of(n)} of {sms} SMs, {share:.0%}.**"
+        )
+    display.say(text.strip())
 
 
 def what_explains_it(rows: Rows, gpu: str, sms: int, n: int) -> None:

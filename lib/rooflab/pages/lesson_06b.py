@@ -34,7 +34,9 @@ def opening(here: Lab, every: Rows, width: int) -> Opening:
         answer += f", {best['roof_fraction']:.0%} of the tensor cores' roof"
     if len(peers):
         gain = peers["median_us"].iloc[0] / best["median_us"]
-        answer += f"; against {peers['impl'].iloc[0]}, the fastest library here, it is {display.speed(gain)}"
+        answer += f"; against {peers['impl'].iloc[0]}, the fastest library as installed here, it is "
+        answer += f"{display.speed(gain)} ({peers['tflop_s'].iloc[0]:,.0f} TFLOP/s"
+        answer += f"{published(here, peers.iloc[0])})"
     able = (
         "count the registers that decide how a wide head is split",
         "follow a ring of tiles between a producer and its consumers (warp specialisation)",
@@ -45,6 +47,16 @@ def opening(here: Lab, every: Rows, width: int) -> Opening:
         roof = ("FP16 matrix", recorded.value, "TFLOP/s")
         return answer + ".", able, page.ladder(rows, gpu, roof, title, y="tflop_s")
     return answer + ".", able, bars(rows, list(rows["impl"]), gpu, title, y="tflop_s")
+
+
+def published(here: Lab, peer: Rows) -> str:
+    """What others published of the peer of a row on this GPU model, at its shape; or nothing."""
+    found = here.peers.read("attention")
+    keys = ["operator", "impl", "seq", "heads", "kv_heads", "head_dim"]
+    found = found[(found[keys] == peer[keys]).all(axis=1) & found["window"].isna()].dropna(subset=["tflop_s"])
+    if found.empty:
+        return ""
+    return f"; published: {found['tflop_s'].max():,.0f}"
 
 
 def _narrower(every: Rows, width: int, gpu: str) -> Opening:
@@ -392,7 +404,7 @@ def goals_met(gpu: str, asked: Rows) -> None:
     )
 
 
-def takeaway(sweep: Any, width: int, gpu: str) -> None:
+def takeaway(here: Lab, sweep: Any, width: int, gpu: str) -> None:
     """What to take away, computed."""
     rows = sweep(width)
     rows = rows[rows["seq"] == rows["seq"].max()].sort_values("median_us")
@@ -403,7 +415,8 @@ def takeaway(sweep: Any, width: int, gpu: str) -> None:
         text += f"- A head of {width} runs at {own['tflop_s'].iloc[0]:,.0f} TFLOP/s on the {gpu}"
         if len(peers):
             text += (
-                f", the fastest library's kernel, {peers['impl'].iloc[0]}, at {peers['tflop_s'].iloc[0]:,.0f}"
+                f", the fastest library as installed here, {peers['impl'].iloc[0]}, at "
+                f"{peers['tflop_s'].iloc[0]:,.0f}{published(here, peers.iloc[0])}"
             )
         text += ".\n"
     text += "- Every shape has a portable rung, too, which runs from Turing or Ampere on."

@@ -9,7 +9,7 @@ import pandas as pd
 import rooflab.lab
 from rooflab import dispatch
 from rooflab.analysis import strategies, unseen
-from rooflab.hardware import perf_model
+from rooflab.hardware import crossover, perf_model
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
 from rooflab.studies import regimes
@@ -240,12 +240,14 @@ def gains_by_format(gains: dict[str, Any], bounds: Rows, n: int, k: int) -> None
             display.say(f"No race of {strategies.label(format, 'ways')} was recorded.")
             continue
         last = max(sizes)
-        lost = int((gain[last] < 1).sum())
+        lost = int((gain[last] < 1 / crossover.LEVEL).sum())
+        level = int(gain[last].between(1 / crossover.LEVEL, crossover.LEVEL).sum())
+        tied = f", level on {level}" if level else ""
         display.say(
             f"**At one token {strategies.label(format, 'is')} {gain[1].min():.1f} to "
             f"{gain[1].max():.1f} times "
             f"as fast as FP16. At {last} tokens it is behind on {lost} of "
-            f"{gain[last].notna().sum()} matrices.**"
+            f"{gain[last].notna().sum()} matrices{tied} (within 2%).**"
         )
     least = bounds.set_index("way").ridge
     if least[["INT4 fused", "FP16 cublas"]].notna().all():

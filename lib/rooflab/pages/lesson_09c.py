@@ -9,6 +9,8 @@ from matplotlib.figure import Figure
 
 from rooflab import paths
 from rooflab.analysis import regressions, related
+from rooflab.analysis.evidence import NoEvidence
+from rooflab.claims.measures import lessons
 from rooflab.hardware import crossover
 from rooflab.pages import Opening, Rows
 from rooflab.view import display, plot
@@ -27,14 +29,27 @@ def opening(evidence: Any, gpu: str) -> Opening:
         answer += f"{gpu}, ours at {ahead}; {len(rivals) - len(behind) - ahead} are level, within 2%."
     if len(behind):
         worst = behind.sort_values("gain").iloc[0]
-        answer += f" We are furthest behind {worst['name']}, which is {display.times(1 / worst['gain'])} "
-        answer += f"times as fast at {worst['where']}."
+        answer += f" At these points we are furthest behind {worst['name']}, which is "
+        answer += f"{display.times(1 / worst['gain'])} times as fast at {worst['where']}." + _drawn(evidence)
     able = (
         "compare two kernels by shape, clock and day",
         "say where a library's kernel is the better choice",
         "find the kernels that were tried and lost, and why",
     )
     return answer, able, _spread(rivals, gpu) if len(rivals) else None
+
+
+def _drawn(evidence: Any) -> str:
+    """The worst of lesson 07's shapes drawn at random, which are not among the points; or nothing."""
+    try:
+        least = lessons.unseen_least(evidence)
+    except NoEvidence:
+        return ""
+    if least >= 1 / crossover.LEVEL:
+        return ""
+    return (
+        f" Of lesson 07's shapes drawn at random, which are not among them, the worst for us is {least:.2f}."
+    )
 
 
 def _spread(rivals: Rows, gpu: str) -> tuple[Figure, str]:

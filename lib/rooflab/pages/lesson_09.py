@@ -147,11 +147,13 @@ def own_goals_counted(own: Rows, gpu: str) -> Rows:
     """Say how many of these goals are met, and show the floors and rules that are missed; those missed."""
     missed = own[own["verdict"] == claims.SHORT]
     floors = own[own["kind"] == claims.FLOOR]
-    open_ = (own["verdict"] == claims.UNRECORDED).sum()
+    open_ = own["verdict"] == claims.UNRECORDED
     aims = (missed["kind"] == claims.AIM).sum()
     text = f"On the {gpu} **{(floors['verdict'] == claims.HOLDS).sum()} of {len(floors)} floors are met**. "
     text += f"Of all {len(own)} goals {len(missed)} are missed, {aims} of them aims, "
-    text += f"and {open_} cannot be judged, for no row is about them. "
+    text += f"and {open_.sum()} cannot be judged, for this recording has no row of what they ask"
+    four = own.loc[open_, "says"].str.contains("four GPUs").sum()
+    text += f": {four} of them ask for four GPUs. " if four else ". "
     least = missed[missed["kind"] != claims.AIM]
     text += "No floor or rule is missed." if least.empty else f"{len(least)} floors and rules are missed."
     display.say(text)

@@ -112,8 +112,9 @@ def slots(stages: int, groups: int = 8, copy: float = 3.0) -> Drawing:
     canvas.text(
         18,
         y + 11,
-        f"multiplied; then the slot is empty, and its next copy starts. A copy takes {copy:g} steps here.",
+        "multiplied; then the slot is empty, and its next copy starts",
     )
+    canvas.text(0, y + 28, f"A copy takes {copy:g} steps here, a product one.")
     says = (
         f"With one slot a copy waits for the product before it, and {groups} groups take {ends[0]:g} steps; "
         f"with {stages} slots copies run ahead, and they take {ends[1]:g}. Here a copy takes {copy:g} steps "

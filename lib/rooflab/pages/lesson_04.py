@@ -184,7 +184,7 @@ def bytes_by_way(fused: Any, n: int, k: int, here: Lab, read_roof: float) -> tup
     predicted["us"] = predicted["mb"] * 1e3 / read_roof
     most = predicted.set_index("way")["mb"]
     predicted["times"] = predicted["mb"] / most["fused"]
-    names = {"way": "Way", "mb": "MB", "times": "÷ fused's", "us": "At the read roof (µs)"}
+    names = {"way": "Way", "mb": "MB", "times": "÷ fused's", "us": "At the measured read roof (µs)"}
     forms = {"mb": "{:,.1f}", "times": "{:.1f}", "us": "{:,.1f}"}
     if {"fused", "FP16", "two-op, own unpacking"} <= set(most.index):
         diagram.ways_to_multiply(most["FP16"], most["fused"], most["two-op, own unpacking"]).show()
@@ -201,7 +201,7 @@ def times_by_way(here: Lab, four: list[Any], ways: dict[str, Any], n: int, k: in
     rows["gate"] = [f"{error:.1e} ({budget:.1e})" for error, budget in pairs]
     pairs = zip(rows["q1_us"], rows["q3_us"], strict=True)
     rows["quartiles"] = [f"{low:,.1f} to {high:,.1f}" for low, high in pairs]
-    names = {"way": "Way", "gate": "Error (allowed)", "predicted_us": "Bound (µs)"}
+    names = {"way": "Way", "gate": "Error (allowed)", "predicted_us": "By the data sheet (µs)"}
     names |= {"median_us": "Median (µs)", "quartiles": "Quartiles (µs)"}
     forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}")
     title = f"Errors, bounds and times, {n:,} × {k:,}, one token, on {gpu}"

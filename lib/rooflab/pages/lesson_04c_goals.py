@@ -109,7 +109,7 @@ def aims_within_reach(goals: list[Any], board: Rows, points: Rows) -> None:
     )
     display.say(f"{head}.")
     lines = [
-        f"{p.shape}, batch {p.batch}: FP16 {p.fp16:.1f} µs, ours at least {p.least:.1f} µs"
+        f"{p.shape}, batch {p.batch}: FP16 {p.fp16:.1f} µs, ours at least {p.least:.1f} µs, a start included"
         for p in points.itertuples()
     ]
     display.fold_items("Each aim, and the times behind it", [*gains, *lines])

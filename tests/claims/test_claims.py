@@ -89,6 +89,14 @@ def test_what_is_no_bar_is_refused_with_what_one_looks_like(text):
         Bar.of(text)
 
 
+def test_a_value_never_reads_as_a_bar_that_it_is_not():
+    """1,224.89 tokens a second beside "at least 1,225" would read as met."""
+    bar = Bar.of("> 1225")
+    assert [bar.beside(v, "{:,.0f}") for v in (1224.89, 1225, 1300.2)] == ["1,224.9", "1,225", "1,300"]
+    assert Bar.of("≤ 1.1").beside(1.1004, "{:.2f}×") == "1.1004×"
+    assert Bar.of("≈ 98 within 3%").beside(97.8, "{:.0f}%") == "98%"
+
+
 def test_bars_in_words():
     assert Bar.of("≈ 0.81 within 10%").text("{:.0%}") == "≈ 81% within 10%"
     assert (Bar.of("≈ 192").text("{:.0f}"), Bar.of("≥ 3").text("{:.0f}")) == ("≈ 192", "≥ 3")

@@ -262,7 +262,7 @@ def judge(test: Test, evidence: Evidence, subject: str = "", **changed: Any) -> 
         word = test.missed
     else:
         word = SHORT
-    return asked._replace(word=word, measured=test.form.format(value), value=float(value), by=by)
+    return asked._replace(word=word, measured=test.bar.beside(value, test.form), value=float(value), by=by)
 
 
 def _of_subject(args: Any, subject: str) -> Any:

@@ -9,6 +9,7 @@ from rooflab.analysis import coalescing
 from rooflab.errors import UsageError
 from rooflab.hardware.crossover import LEVEL
 
+_DIGITS = re.compile(r"\.(\d+)")  # of a format
 _BAR = re.compile(r"([<>≤≥≈]) (.+?)(?: within ([\d.]+)%)?")
 
 
@@ -65,3 +66,13 @@ class Bar(NamedTuple):
         """The bar in words, its value in the format of the quantity: "> 90%"."""
         near = f" within {self.by:.0%}" if self.sign == "≈" and self.by else ""
         return f"{self.sign} {form.format(self.value)}{near}"
+
+    def beside(self, value: float, form: str) -> str:
+        """A measured value in the format of the quantity, with up to three digits more where it would read as
+        the bar and is not: 1,224.9 beside 1,225.
+        """
+        for more in range(4) if self.sign != "≈" else ():
+            finer = _DIGITS.sub(lambda found, more=more: f".{int(found[1]) + more}", form)  # type: ignore[misc]
+            if finer.format(value) != finer.format(self.value):
+                return finer.format(value)
+        return form.format(value)

@@ -37,8 +37,9 @@ class Share(NamedTuple):
 
 
 def share_of(name: str, width: int, text: str | None = None) -> Share:
-    """A rung's share of heads `width` wide, by its source: HEAD_DIM divided by SLICES or by a number, and the
-    rows of whoever holds a slice. UsageError for a source that says neither.
+    """How a rung divides heads `width` wide, read from its source: slices of HEAD_DIM, and the query rows of
+    the warp or warpgroup that holds a slice. `text` replaces the source. UsageError for a source without a
+    constant QUERIES or ROWS.
     """
     rung = next(each for each in attention.LADDERS["attention"] if each.name == name)
     text = rung.path.read_text(encoding="utf-8") if text is None else text

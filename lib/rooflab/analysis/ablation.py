@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflab import engine
+from rooflab import engine, words
 from rooflab.analysis.evidence import NoEvidence
 from rooflab.hardware import roofline
 from rooflab.numerics import model_shapes
@@ -18,7 +18,7 @@ from rooflab.ops import decoder
 from rooflab.records.store import Store
 from rooflab.studies import decode, launch_rule, prefill
 
-FORMATS = {"fp16": "FP16", "q8_0": "Q8_0", "int4_g128": "INT4"}
+FORMATS = {format: words.FORMATS[format] for format in decode.FORMATS}
 # What a step of the decode ladder is, by the contestant's name.
 WAYS = {
     "transformers.eager": "the library, Python calls every kernel",

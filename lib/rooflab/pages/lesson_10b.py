@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from rooflab import words
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.ops import all_reduce
@@ -14,7 +15,7 @@ from rooflab.studies import links
 from rooflab.view import display, explorer, plot
 
 WIDTH = 4096  # of Llama-3-8B's activations
-FORMATS = {"fp16": "FP16", "int4_g128": "INT4"}
+FORMATS = {format: words.FORMATS[format] for format in ("fp16", "int4_g128")}
 
 
 def sums(rows: Rows) -> Rows:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from rooflab.errors import DeviceMismatch, UsageError
-from rooflab.words import counted
+from rooflab.words import FORMATS, counted
 
 UNITS = {"gb_s": "GB/s", "tflop_s": "TFLOP/s", "tok_s": "tok/s", "median_us": "µs"}
 Roof = tuple[str, float, str]  # label, value, unit
@@ -94,7 +94,6 @@ def telling(case: str, among: Iterable[str]) -> str:
     return " ".join([name, *(word for word in case.split()[1:] if word not in shared)])
 
 
-FORMATS = {"fp16": "FP16", "bf16": "bfloat16", "q8_0": "Q8_0", "int4_g128": "INT4"}
 _SIZES = {"batch": "batch {}", "seq": "{} tokens", "head_dim": "{} wide", "window": "window {}"}
 _SIZES |= {"splits": "{} parts", "n": "n = {}", "k": "k = {}"}
 

@@ -27,19 +27,19 @@ def opening(gpu: str, evidence: Evidence, hypotheses: Rows, tests: Rows) -> Open
     """The first screen: what a claim needs, one claim on a number line, and how many hold as stated."""
     stated = pd.concat(board[board["restates"] == ""] for board in (hypotheses, tests))
     held, refuted = ((stated["word"] == word).sum() for word in (claims.HOLDS, claims.REFUTED))
-    text = "It takes a quantity, a bar to pass, a bar that refutes, and a bad kernel that fails the test. "
-    text += f"By the source's own bars, {held} of its {len(stated)} claims hold on the {gpu} and "
-    text += f"{refuted} are refuted"
+    text = f"Of {len(stated)} published claims {held} hold on the {gpu} by their own bars, and {refuted} are "
+    text += "refuted."
     _, bar = _TESTS["H2"].bar[:2]
     if _floor() > bar:
         text += (
-            f". One bar, {bar:g} µs, its own card could not meet: reading the matrix takes {_floor():.1f} µs"
+            f" One could never hold: it asks for {bar:g} µs, and its own card takes {_floor():.1f} µs to "
+            "read "
+            "the matrix."
         )
-    text += "."
     able = [
-        "turn a claim about speed into a quantity and two bars",
-        "see that a bar asks for more than the memory has, before measuring",
-        "tell a test that can fail from one that cannot",
+        "see before measuring that a bar asks for more than the memory has",
+        "check that a test measures the quantity that the claim names",
+        "try a test on a bad kernel, which it must fail",
     ]
     return text, able, possible_or_not(gpu, evidence)
 
@@ -69,17 +69,17 @@ def _measured(evidence: Evidence, id: str, words: str, subject: str = "") -> tup
 
 
 def possible_or_not(gpu: str, evidence: Evidence) -> diagram.Drawing:
-    """H2 as stated and by the floor: the same claim in microseconds and in units of what memory allows."""
+    """H2 as stated and by the floor: one claim in microseconds and in units of what memory allows."""
     best, _ = _measured(evidence, "H2", "", claims.BEST)
     stated = [(_floor(), f"{_floor():.1f} µs: the fastest that its own card's memory allows")]
     stated += [_measured(evidence, "H2", f"by its kernel, {gpu}")]
     floor = f"times: the best kernel on the {gpu}, {best:.1f} µs"
     again = _measured(evidence, "H2 by the floor", floor)
     lines = [
-        _line("H2 as stated: the time of a 4,096 × 4,096 product", "H2", stated),
-        _line("H2 restated: that time, over what the bytes take at the roof", "H2 by the floor", [again]),
+        _line("As stated: the time of a 4,096 × 4,096 product", "H2", stated),
+        _line("Restated: that time, divided by what the bytes take at the roof", "H2 by the floor", [again]),
     ]
-    return diagram.number_lines(lines, "One claim, two bars, and what was measured")
+    return diagram.number_lines(lines, "One claim in two units, and what was measured")
 
 
 def tested_and_meant(gpu: str, evidence: Evidence) -> None:
@@ -88,21 +88,20 @@ def tested_and_meant(gpu: str, evidence: Evidence) -> None:
     """
     counted, read = (_measured(evidence, id, "measured") for id in ("H1", "H1 sufficient"))
     lines = [
-        _line("H1 by its test: used bytes of the sectors loaded", "H1", [counted]),
-        _line("H1 as it reads: share of the read roof", "H1 sufficient", [read]),
+        _line("The test: used bytes of the sectors loaded", "H1", [counted]),
+        _line("The claim: bandwidth, as a share of the read roof", "H1 sufficient", [read]),
     ]
-    diagram.number_lines(lines, f"One claim, two quantities, one kernel on the {gpu}").show()
+    diagram.number_lines(lines, f"One claim, two quantities: the coalesced kernel on the {gpu}").show()
     tested, meant = (claims.judge(_TESTS[id], evidence) for id in ("H1", "H1 sufficient"))
     if claims.UNRECORDED in (tested.word, meant.word):
         return display.say(
             f"On the {gpu} {tested.measured if tested.value != tested.value else meant.measured}."
         )
-    text = f"The coalesced kernel uses {tested.measured} of what it loads and reads at {meant.measured} of "
-    text += "the roof. "
+    text = f"It uses {tested.measured} of what it loads, and reads at {meant.measured} of the roof. "
     if tested.word != meant.word:
-        text += f"The test {tested.word}, the claim is {meant.word}. **A test must measure the quantity that "
-        text += "the claim names.** No wasted byte does not mean many bytes a second: "
-        text += "[part 03b](03b_filling.ipynb) finds what was missing, bytes in flight."
+        text += f"**The test {tested.word}, and the claim is {meant.word}.** No wasted byte does not mean "
+        text += "many "
+        text += "bytes a second: [part 03b](03b_filling.ipynb) finds what was missing, bytes in flight."
     display.say(text)
 
 
@@ -114,7 +113,7 @@ def backwards(gpu: str, evidence: Evidence) -> None:
     for subject, words in names.items():
         marks.append(_measured(evidence, "E11", words, subject))
         marks[-1] = (marks[-1][0], f"{marks[-1][1]}{_taking(evidence, subject)}")
-    line = _line("E11: the share of sectors that L2 serves", "E11", marks)
+    line = _line("The test: the share of sectors that L2 serves", "E11", marks)
     diagram.number_lines([line], f"Which kernel passes the test? Three kernels on the {gpu}").show()
 
 
@@ -128,11 +127,11 @@ def _taking(evidence: Evidence, subject: str) -> str:
 def asked_bars(target_us: float) -> Rows:
     """What each bar in microseconds asks of the memory, a row a bar."""
     known = {claim.name: claim.tests[0] for group in ("hypothesis", "test") for claim in _group(group)}
-    bars = [("target of the source", target_us, N)]
-    bars += [("H2 holds below", known["H2"].bar.value, N)]
-    bars += [("H2 is refuted above", known["H2"].refuted.value, N)]
+    bars = [("the source's target", target_us, N)]
+    bars += [("H2's bar", known["H2"].bar.value, N)]
+    bars += [("H2's second bar", known["H2"].refuted.value, N)]
     for test, size in (("E1", 4096), ("E2", 2048), ("E3", 8192)):
-        bars += [(f"{test} passes below", known[test].bar.value, size)]
+        bars += [(f"{test}'s bar", known[test].bar.value, size)]
     asks = pd.DataFrame(bars, columns=["bar", "us", "n"])
     asks["mb"] = [coalescing.moved(size) / 1e6 for size in asks["n"]]
     asks["gb_s"] = asks["mb"] * 1e3 / asks["us"]
@@ -144,13 +143,16 @@ def asked_bars(target_us: float) -> Rows:
 def impossible(asks: Rows) -> None:
     """Say which bars ask for more than the card's memory has."""
     beyond, card = asks[~asks["possible"]], coalescing.CARD
-    text = f"{len(beyond)} of {len(asks)} bars ask for more than that card's memory has: "
-    text += ", ".join(f"“{row.bar} {row.us:g} µs” ({row.share:.1f} times)" for row in beyond.itertuples())
-    text += (
-        f". A matrix of {coalescing.moved() / 2**20:.0f} MiB does fit a cache of {card.l2_mb:g} MiB. So a "
-    )
-    text += "benchmark that repeats one matrix could meet them. A decoder, which reads every matrix of a "
-    display.say(text + "model in turn, could not.")
+    text = ""
+    for row in beyond.sort_values("us", ascending=False).itertuples():
+        text += f"- {row.us:g} µs, {row.bar}: {row.mb:.1f} MB in that time are {row.gb_s:,.0f} GB/s, "
+        text += f"**{row.share:.1f} times what the {card.name} has**.\n"
+    if len(beyond):
+        text += f"\nThe matrix of {coalescing.moved() / 2**20:.0f} MiB does fit that card's L2 cache of "
+        text += f"{card.l2_mb:g} MiB. A benchmark that repeats one matrix could read it from there. A "
+        text += "decoder "
+        text += "could not, for it reads every matrix of a model in turn."
+    display.say(text or f"No bar asks for more than the {card.name} has.")
     names = {"bar": "Bar", "us": "µs", "n": "n = k", "mb": "MB", "gb_s": "Asks for (GB/s)"}
     names |= {"share": f"Of what the {coalescing.CARD.name} has", "possible": "Possible from DRAM"}
     forms = {"mb": "{:,.1f}", "gb_s": "{:,.0f}", "share": "{:.0%}", "us": "{:g}"}
@@ -175,19 +177,20 @@ def whys(evidence: Evidence, source: Any, gpu: str) -> None:
 def missing_why(evidence: Evidence, source: Any, gpu: str) -> None:
     """Say what the source's time is of its card's bandwidth, and how long a call with an upload takes."""
     strided = coalescing.us(evidence, coalescing.STRIDED)
-    text = f"The source's {source.strided_us / 1e3:.2f} ms are "
+    text = f"- The source timed {source.strided_us / 1e3:.2f} ms, "
     text += f"{coalescing.share_of_card(source.strided_us, coalescing.moved()):.1%} of its card's "
-    text += (
-        f"bandwidth; the same address pattern reaches {coalescing.share(evidence, coalescing.STRIDED):.0%} "
-    )
-    text += f"of the {gpu}'s. "
+    text += "bandwidth.\n"
+    text += f"- The same address pattern takes {strided / 1e3:.2f} ms on the {gpu}, "
+    text += f"{coalescing.share(evidence, coalescing.STRIDED):.0%} of its bandwidth.\n"
     uploads = evidence.rows("gemv", operator="upload")
     if len(uploads):
         slow = uploads.set_index("impl")["median_us"]["pageable"]
-        text += f"A call that carries the matrix over takes {slow / 1e3:.2f} ms here, "
-        text += f"{slow / strided:.0f} times the strided kernel. "
+        text += f"- A call that first copies the matrix to the GPU takes {slow / 1e3:.2f} ms, "
+        text += f"{slow / strided:.0f} times as long as the kernel.\n"
         if slow > 5 * strided:
-            text += "**The why that was not asked comes first: is the time in the kernel at all?**"
+            text += "\n**The source's time is as long as a copy, not as a kernel.** It reports "
+            text += f"{source.resident_us / 1e3:.2f} ms "
+            text += "for a kernel whose weights stay on the GPU."
     display.say(text)
 
 
@@ -211,10 +214,12 @@ def _tally(rows: Rows) -> str:
     lost = [id for id in others if claims.HOLDS not in again.get(id, ())]
     doubted = [id for id in own.index.difference(others) if claims.REFUTED in again.get(id, ())]
     text = f"As stated, {', '.join(parts)}. "
-    if len(others):
-        text += f"A restatement holds for {len(others) - len(lost)} of the other {len(others)}"
-        text += f" (not for {', '.join(lost)}). " if lost else ". "
-    text += f"Of {', '.join(doubted)} at least one restatement is refuted. " if doubted else ""
+    if mended := [id for id in others if id not in lost]:
+        text += f"With a fairer bar {display.listed(mended)} {'holds' if len(mended) == 1 else 'hold'}. "
+    if lost:
+        text += f"{display.listed(lost)} {'does' if len(lost) == 1 else 'do'} not, however stated. "
+    for id in doubted:
+        text += f"{id} holds by its own test, and a restatement of it is refuted. "
     return text.strip()
 
 
@@ -241,7 +246,7 @@ def hypotheses_said(verdicts: Rows, asks: Rows) -> None:
             f"({measured['H1']} are used), its claim speaks of bandwidth ({measured['H1 sufficient']} of the "
             "roof)."
         )
-    if word["H2"] == claims.REFUTED and not asks.set_index("bar")["possible"]["H2 holds below"]:
+    if word["H2"] == claims.REFUTED and not asks.set_index("bar")["possible"]["H2's bar"]:
         lines.append(
             "H2 asks for more than its card's memory has, whatever the kernel. The best here takes "
             f"{measured['H2 by the floor']} times what its bytes take at the roof."
@@ -399,16 +404,19 @@ def powers(tests: Sequence[claims.Claim], evidence: Evidence, gpu: str) -> None:
     blind = [i for i, bad, middle, good in each if bad == middle == good]
     against = [i for i, bad, _, good in each if bad == claims.HOLDS and good == claims.REFUTED]
     text = ""
-    if "E11" in against:
-        text += "A high L2 hit rate sounds good. But where data is read once, it means that sectors were "
-        text += "fetched more than once. "
     if against:
-        text += f"**On the {gpu} the strided kernel passes and the best fails: {', '.join(against)}.** "
-    text += f"Of the other tests, {', '.join(tells) or 'none'} tell the strided kernel from the best. "
-    text += f"All three kernels have one verdict in {', '.join(blind)}. " if blind else ""
-    display.say(text)
+        text += f"**On the {gpu} the strided kernel passes and the best kernel fails.** "
+    if "E11" in against:
+        text += "L2 serves what was fetched before. The best kernel fetches each sector once, so L2 has "
+        text += "nothing "
+        text += "to serve. "
+    text += f"\n\nOf the source's other tests {len(tells)} tell the strided kernel from the best"
+    text += f" ({', '.join(tells)})" if tells else ""
+    text += f"; {', '.join(blind)} gives all three kernels one verdict" if blind else ""
+    display.say(text.strip() + ".")
     names = {"id": "Test", "bars": "Bar"} | {subject: subject for subject in subjects}
-    display.table(shown, names, caption="Every test on the three kernels", folded=True)
+    caption = "Every test on the three kernels, but E8, which compares two of them"
+    display.table(shown, names, caption=caption, folded=True)
 
 
 def takeaway(gpu: str, verdicts: Rows, judged: Rows) -> None:
@@ -417,12 +425,12 @@ def takeaway(gpu: str, verdicts: Rows, judged: Rows) -> None:
     own = both[both["restates"] == ""]["word"].value_counts()
     again = both[both["restates"] != ""]["word"].value_counts()
     display.say(
-        f"- As stated, on the {gpu}: of {own.sum()} claims {own.get(claims.HOLDS, 0)} hold, "
-        f"and {own.get(claims.REFUTED, 0)} are refuted. Of {again.sum()} restatements "
-        f"{again.get(claims.HOLDS, 0)} hold and {again.get(claims.REFUTED, 0)} are refuted.\n"
         "- Divide before you measure: a bar that asks for more than the memory has needs no experiment.\n"
+        "- Measure the quantity that the claim names.\n"
+        "- Run your test on a bad kernel. If the kernel passes, change the test.\n"
         "- Time the transfer and the kernel apart, to know which of the two is slow.\n"
-        "- Run your test on a bad kernel. If the kernel passes, change the test."
+        f"- On the {gpu} {own.get(claims.HOLDS, 0)} of {own.sum()} claims hold as stated, and "
+        f"{again.get(claims.HOLDS, 0)} of {again.sum()} restatements."
     )
 
 

@@ -70,43 +70,61 @@ def run_facts(
     one_line(facts)
 
 
+def bound_us(n: int, k: int, batch: int, format: str, read_roof: float, peak: float | None) -> float:
+    """The bound of this page, in microseconds: bytes at the measured read roof (GB/s), or operations at the
+    measured peak (TFLOP/s; None where it was not measured), whichever takes longer."""
+    moved = roofline.gemm_bytes(batch, n, k, WEIGHT_BYTES[format])
+    return roofline.bound(moved, roofline.gemm_flops(batch, n, k), read_roof, peak).us
+
+
 def bounds_by_batch(
-    read_roof: float, peak: float, batches: list[Any], drawn: Any, gpu: str
+    read_roof: float, peak: float | None, batches: list[Any], drawn: Any, gpu: str
 ) -> tuple[list[Any], Rows]:
-    """Show the bounds of INT4 and FP16 by batch; the batches shown and their rows."""
-
-    def bounds(n, k, batch):
-        flops = roofline.gemm_flops(batch, n, k)
-        sizes = {name: WEIGHT_BYTES[name] for name in ("int4_g128", "fp16")}
-        moved = {name: roofline.gemm_bytes(batch, n, k, size) for name, size in sizes.items()}
-        found = [roofline.bound(each, flops, read_roof, peak).us for each in moved.values()]
-        math = flops / peak / 1e6 if peak else None
-        return [batch, math, *found]
-
-    names = {"batch": "Batch", "math": "Arithmetic (µs)"}
-    names |= {"ours": "INT4 at best (µs)", "fp16": "FP16 (µs)", "gain": "Possible gain"}
+    """Draw the bounds of INT4 and FP16 by batch, and the operations alone; the batches of the table, folded,
+    and its rows.
+    """
+    title = f"The bounds of {drawn[0]:,} × {drawn[1]:,} by the number of tokens"
+    fig, ax = plot.figure("tokens", "µs at least", title, xlog=True, ylog=True, height=2.9)
+    for label, format in (("INT4", "int4_g128"), ("FP16", "fp16")):
+        least = [bound_us(*drawn, batch, format, read_roof, peak) for batch in batches]
+        plot.series(ax, batches, least, label=f"{label}, the longer of both")
+    if peak:
+        math = [roofline.gemm_flops(batch, *drawn) / peak / 1e6 for batch in batches]
+        plot.series(ax, batches, math, label="operations alone")
+    ax.set_xticks(batches, [str(batch) for batch in batches])
+    plot.round_ticks(ax)
+    plot.label_ends(ax)
+    said = f"{title}, by the roofs measured on {gpu}: INT4 takes as long as its bytes until the operations "
+    plot.show(fig, said + "take longer.")
+    names = {"batch": "Batch", "math": "Operations (µs)"}
+    names |= {"ours": "INT4 (µs)", "fp16": "FP16 (µs)", "gain": "Possible gain"}
     some = [b for b in batches if b.bit_count() == 1]  # powers of two
-    table = pd.DataFrame([bounds(*drawn, b) for b in some], columns=list(names)[:4])
+    table = pd.DataFrame({"batch": some})
+    table["math"] = [roofline.gemm_flops(b, *drawn) / peak / 1e6 if peak else None for b in some]
+    for name, format in (("ours", "int4_g128"), ("fp16", "fp16")):
+        table[name] = [bound_us(*drawn, b, format, read_roof, peak) for b in some]
     table["gain"] = table["fp16"] / table["ours"]
     forms = dict.fromkeys(("math", "ours", "fp16"), "{:,.1f}") | {"gain": "{:.2f}"}
-    title = f"The bounds of {drawn[0]:,} × {drawn[1]:,} by the measured roofs of {gpu}"
-    display.table(table, names, forms, title, folded=True)
+    display.table(table, names, forms, "The same in numbers", folded=True)
     return some, table
 
 
-def free_tokens(sms: int, ghz: float, read_roof: float, table: Rows, some: list[Any]) -> None:
-    """Say up to how many tokens the bound hardly grows, and why CUDA cores cannot keep it."""
-    afford = sms * 4 * 32 * ghz / (read_roof / WEIGHT_BYTES["int4_g128"])
-    flat = table["ours"].iloc[-1] / table["ours"].iloc[0]
+def free_tokens(table: Rows, some: list[Any]) -> None:
+    """Say up to how many tokens the bound hardly grows."""
     near = 0.05
     free = table["batch"][table["ours"] <= (1 + near) * table["ours"].iloc[0]].max()
-    text = f"**Up to {free} tokens should cost what one costs**, to {near:.0%}; "
-    text += f"from batch {some[0]} to {some[-1]} the bound grows by {flat - 1:.0%}. "
-    text += "On CUDA cores, the ordinary arithmetic units, that is impossible: a token costs every weight "
-    text += f"one multiply-add, and a weight may cost {afford:.1f} instructions in all, unpacking included "
-    text += f"(04b). At {int(afford) + 1} tokens the multiply-adds alone are too many. Tensor cores take "
-    text += "eight tokens with the instruction that they need for one."
-    display.say(text)
+    text = f"**Up to {free} tokens should cost what one costs**, to {near:.0%}"
+    grown = table["ours"].iloc[-1] / table["ours"].iloc[0]
+    display.say(text + (f"; {some[-1]} tokens {grown:.1f} times that." if free < some[-1] else "."))
+
+
+def affordable(sms: int, ghz: float, read_roof: float) -> None:
+    """Say how many instructions a weight may cost on CUDA cores, and for how many tokens that is too few."""
+    afford = sms * 4 * 32 * ghz / (read_roof / WEIGHT_BYTES["int4_g128"])
+    text = f"In the time that memory takes for a weight, the CUDA cores execute {afford:.1f} instructions "
+    text += "for "
+    text += "it (part 04b). Unpacking needs some of them, and every token one multiply-add. **At "
+    display.say(text + f"{int(afford) + 1} tokens the multiply-adds alone are too many.**")
 
 
 def read_once(here: Lab, rungs: Any, gpu: str) -> tuple[Rows, Rows]:
@@ -115,25 +133,33 @@ def read_once(here: Lab, rungs: Any, gpu: str) -> tuple[Rows, Rows]:
     wide = again.pivot(index="batch", columns="impl", values="median_us")
     table = wide.reset_index()
     table["gain"] = table[rungs[4].name] / table[rungs[5].name]
-    table["each"] = table[rungs[5].name] / table["batch"]
-    names = {"batch": "Batch", rungs[4].name: "Rung 5 (µs)", rungs[5].name: "Rung 6 (µs)"}
-    names |= {"gain": "Gain", "each": "Rung 6, a token (µs)"}
-    forms = dict.fromkeys((*wide.columns, "each"), "{:.1f}") | {"gain": "{:.2f}"}
-    display.table(table, names, forms, "{} × {} on {}".format(*study.SHAPES[0], gpu))
+    names = {"batch": "Batch", rungs[4].name: "Rung 5: read for each token (µs)"}
+    names |= {rungs[5].name: f"Rung 6: read once for {_together(rungs[5])} (µs)", "gain": "Gain"}
+    forms = dict.fromkeys(wide.columns, "{:.1f}") | {"gain": "{:.2f}"}
+    display.table(table, names, forms, "{:,} × {:,} on {}".format(*study.SHAPES[0], gpu))
     return wide, table
+
+
+def _together(rung: Any) -> int:
+    """The tokens for which a rung reads the weights once."""
+    return int(rung.with_defaults({})["TOKENS"])
 
 
 def read_once_explained(table: Rows, gpu: str, wide: Rows, rungs: Any) -> None:
     """Say what reading the weights once brings, and what limits it."""
-    last = table.iloc[-1]
-    text = f"**Reading once is {display.speed(last['gain'])} at batch {last['batch']:.0f} on the {gpu}.** "
-    grown = wide[rungs[5].name]
-    text += f"The weights are the same from batch {grown.index[0]} to {grown.index[-1]}, and the time "
-    text += display.change(grown.iloc[-1] / grown.iloc[0])
-    if grown.iloc[-1] > 1.5 * grown.iloc[0]:
-        text += ": arithmetic takes the time, as predicted"
-    text += "."
-    display.say(text)
+    most = _together(rungs[5])
+    once = table[table["batch"] <= most]
+    if once.empty:
+        return
+    last, us = once.iloc[-1], wide[rungs[5].name].loc[:most]
+    text = f"**Reading once is {display.speed(last['gain'])} at {last['batch']:.0f} tokens on the {gpu}.** "
+    if len(us) > 1:
+        text += f"From {us.index[0]} to {us.index[-1]} tokens the same weights are read, and the time "
+        text += display.change(us.iloc[-1] / us.iloc[0])
+        text += ": arithmetic takes it, as predicted. " if us.iloc[-1] > 1.2 * us.iloc[0] else ". "
+    if table["batch"].max() > most:
+        text += f"More than {most} tokens read the weights again."
+    display.say(text.strip())
 
 
 def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) -> None:
@@ -149,11 +175,9 @@ def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) ->
             yield f"{rung} ({first})" if first == last else f"{rung} ({first} to {last})"
 
     picked = pd.Series([pick(n, k, batch) for n, k in shapes for batch in batches]).value_counts()
-    main, rest = picked.index[0], [f"{rung} at {points}" for rung, points in picked.iloc[1:].items()]
-    text = (
-        "The **dispatcher** picks a rung for a shape, a batch and a GPU, from a table of what was fastest in "
-    )
-    text += f"tuning. For the {gpu} it picks rung {main} at {picked.iloc[0]} of {picked.sum()} points"
+    main, rest = picked.index[0], [f"rung {rung} at {points}" for rung, points in picked.iloc[1:].items()]
+    text = "The **dispatcher** picks the rung that was fastest in tuning, by shape, batch and GPU: on the "
+    text += f"{gpu} rung {main} at {picked.iloc[0]} of {picked.sum()} points"
     display.say(text + (f", {', '.join(rest)}." if rest else "."))
     lines = [f"{n:,} × {k:,}: {', '.join(spans(n, k))}" for n, k in shapes]
     display.fold_items("Which rung at which number of tokens", lines)
@@ -170,27 +194,30 @@ def gated_points(shapes: list[Any], batches: list[Any], here: Lab, rungs: Any) -
     rows["of"] = rows["error"] / rows["error_budget"]
     judged = rows.groupby("who", sort=False).agg(points=("of", "size"), most=("of", "max"))
     over = judged.index[~(judged["most"] <= 1)]
-    text = f"**Over the allowed error: {', '.join(over)}.** " if len(over) else "**All pass.** "
+    text = f"**Over the allowed error: {', '.join(over)}.** " if len(over) else ""
     text += f"Of {judged['points'].sum()} points the largest error is {judged['most'].max():.2f} of what "
-    text += f"is allowed, by {judged['most'].idxmax()}. "
+    text += f"is allowed, by {judged['most'].idxmax()}."
     absent = sorted({c.impl for c in cases} - set(rows["impl"]) - {r.name for r in rungs})
-    display.say(f"{text}Not installed on that machine: {', '.join(absent) or 'none'}.")
+    display.say(text + (f" Not installed on that machine: {', '.join(absent)}." if absent else ""))
     lines = [f"{c.Index}: {c.points} points, at most {c.most:.2f}" for c in judged.itertuples()]
     display.fold_items("Each contestant's largest error, as a share of what it is allowed", lines)
     return rows, titles
 
 
-def times_by_batch(drawn: Any, rows: Rows, some: list[Any], gpu: str) -> Rows:
-    """Draw the time of each contestant by batch; the rows drawn."""
+def times_by_batch(
+    drawn: Any, rows: Rows, some: list[Any], gpu: str, read_roof: float, peak: float | None
+) -> Rows:
+    """Draw the time of each contestant by batch above the bound of INT4; the rows drawn."""
     title = f"{drawn[0]:,} × {drawn[1]:,} by batch, cold"
     one = rows[(rows["n"] == drawn[0]) & (rows["k"] == drawn[1])]
     fig, ax = plot.figure("batch", "µs", title, xlog=True, ylog=True, height=4)
-    for who in ("ours", "humming", "FP16 cuBLAS", "tinygemm", "two-op"):
+    for who in ("ours", "FP16 cuBLAS", "humming", "tinygemm", "two-op"):
         side = one[one["who"] == who]
         if len(side):
             plot.series(ax, side["batch"], *plot.band(side, "median_us"), label=who)
-    side = one[one["who"] == "ours"]
-    plot.series(ax, side["batch"], side["predicted_us"], label="bound")
+    batches = sorted(set(one["batch"]))
+    least = [bound_us(*drawn, batch, "int4_g128", read_roof, peak) for batch in batches]
+    plot.series(ax, batches, least, label="bound, measured roofs", colour=plot.ROOF_COLOUR)
     ax.set_xticks(some, some)
     plot.round_ticks(ax)
     plot.label_ends(ax)
@@ -347,7 +374,7 @@ def gap_explained(seen: Rows) -> None:
         few, many = (seen[seen["batch"] == b] for b in (1, seen["batch"].max()))
         one, other = few.loc[few["dram_pct"].idxmax()], many.loc[many["dram_pct"].idxmax()]
         busiest = max(other["dram_pct"], other["tensor_pct"], 100 * other["issue_active"])
-        text = f"**On {one['shape']} DRAM is {one['dram_pct']:.0f}% busy at batch 1; at batch "
+        text = f"**At batch 1 memory is {one['dram_pct']:.0f}% busy ({one['shape']}); at batch "
         text += f"{other['batch']} no unit is busier than {busiest:.0f}%.** "
         if busiest < 80:
             text += "The steps wait for each other: weights must arrive before they are unpacked, and be "
@@ -361,33 +388,28 @@ def gap_explained(seen: Rows) -> None:
 def takeaway(batches: list[Any], shapes: list[Any], gain: Rows, gpu: str, times: Rows) -> None:
     """What to take away, computed."""
     at = {b: [gain[n, k].get(b) for n, k in shapes] for b in (batches[0], batches[-1])}
-    text = (
-        "- Tokens can share one reading of the weights. Up to dozens of tokens, the kernel decides at which "
-    )
-    text += (
-        "batch INT4 stops paying. Beyond that arithmetic decides, and no format of the weights saves it.\n"
-    )
-    text += f"- On the {gpu} ours is {min(at[batches[0]]):.2f} to {max(at[batches[0]]):.2f} times as "
+    text = "- Tokens share one reading of the weights, until arithmetic takes longer than the bytes.\n"
+    text += "- CUDA cores multiply only a few tokens in the time of the bytes. More take tensor cores, an x "
+    text += "that "
+    text += "warps share, and copies that run ahead.\n"
+    text += f"- On the {gpu} INT4 is {min(at[batches[0]]):.2f} to {max(at[batches[0]]):.2f} times as "
     text += f"fast as FP16 at batch {batches[0]}, and {min(at[batches[-1]]):.2f} to "
     text += f"{max(at[batches[-1]]):.2f} times at {batches[-1]}.\n"
-    text += (
-        "- In the time of the bytes CUDA cores multiply only a few tokens. More take tensor cores, and an x "
-    )
-    text += "that many rows share.\n"
     slow = (times["two-op"] / times["FP16 cuBLAS"]).dropna()
     text += "- Unpacking first is not worth it at these sizes: t" if slow.min() > 1 else "- T"
     text += f"he two-op product takes {slow.min():.1f} to {slow.max():.1f} times as long as FP16."
     display.say(text)
 
 
-def explore(read_roof: float, peak: float, rows: Rows, gpu: str, here: Lab, drawn: Any) -> Any:
+def explore(read_roof: float, peak: float | None, rows: Rows, gpu: str, here: Lab, drawn: Any) -> Any:
     """The explorer of INT4 and FP16 products, by contestant, shape and batch."""
 
     def bound(case):
-        moved = roofline.gemm_bytes(case.batch, case.n, case.k, WEIGHT_BYTES["int4_g128"])
-        return roofline.bound(moved, roofline.gemm_flops(case.batch, case.n, case.k), read_roof, peak).us
+        format = "fp16" if case.impl == "torch.matmul" else "int4_g128"
+        return bound_us(case.n, case.k, case.batch, format, read_roof, peak)
 
     kept = rows[rows["who"].isin(("ours", "humming", "FP16 cuBLAS", "tinygemm"))]
+    kept = kept.assign(predicted_us=[bound(case) for case in kept.itertuples()])
     return explorer.Explorer(
         "int4-batches",
         kept,

@@ -47,10 +47,7 @@ def goals_counted(board: Rows, gpu: str, rows: Rows) -> None:
                 text += f"Not faster than {who}: {where}. "
     except claims.NoEvidence as missing:
         text += f"No floor counts without the strongest peers: {missing}. "
-    missed = board[(board["group"] == "aim") & (board["word"] != claims.HOLDS)]
-    if len(missed):
-        text += "Could the aims that were missed have been reached?"
-    display.say(text)
+    display.say(text.strip())
 
 
 def possible_gains(
@@ -88,7 +85,7 @@ def possible_gains(
 
 
 def aims_within_reach(goals: list[Any], board: Rows, points: Rows) -> None:
-    """Say which aims the roofs leave within reach, and show the times behind it."""
+    """Say which aims the roofs leave within reach."""
     bars = {goal.name: goal.tests[0].bar.value for goal in goals}
     reached = board.set_index("id")["measured"]
     aims = {"A5": (1, 16), "A6": (32, 32), "A7": (64, 64)}  # the gains asked on both shapes, by batch
@@ -108,8 +105,4 @@ def aims_within_reach(goals: list[Any], board: Rows, points: Rows) -> None:
         else "was not measured"
     )
     display.say(f"{head}.")
-    lines = [
-        f"{p.shape}, batch {p.batch}: FP16 {p.fp16:.1f} µs, ours at least {p.least:.1f} µs, a start included"
-        for p in points.itertuples()
-    ]
-    display.fold_items("Each aim, and the times behind it", [*gains, *lines])
+    display.fold_items("Each aim for the gain", gains)

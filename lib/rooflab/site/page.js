@@ -131,10 +131,14 @@
     if (wide) whole.style.minHeight = free + "px";
   }
 
-  // A figure that a phone scrolls sideways is scrolled by keyboard, too.
+  // A figure that a phone scrolls sideways says so, and is scrolled by keyboard, too.
   function figures() {
+    for (const frame of document.querySelectorAll(".rooflab-drawing .drawing"))
+      frame.classList.toggle("rooflab-wider", frame.scrollWidth > frame.clientWidth + 2);
     for (const cell of document.querySelectorAll(".cell_output:has(> img)")) {
-      if (cell.scrollWidth <= cell.clientWidth) continue;
+      const wider = cell.scrollWidth > cell.clientWidth;
+      cell.classList.toggle("rooflab-wider", wider);
+      if (!wider) continue;
       cell.tabIndex = 0;
       cell.setAttribute("role", "group");
       cell.setAttribute("aria-label", "The figure");
@@ -148,7 +152,8 @@
     kernels.forEach((root, number) => { marks(root); tabs(root, number); beside(root); });
     for (const root of kernels)
       for (const fold of root.querySelectorAll("details.source")) fold.addEventListener("toggle", () => beside(root));
-    window.addEventListener("resize", () => kernels.forEach(beside));
+    window.addEventListener("load", figures); // drawings have their size by then
+    window.addEventListener("resize", () => { kernels.forEach(beside); figures(); });
     window.addEventListener("load", () => kernels.forEach(beside));
   }
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", all);

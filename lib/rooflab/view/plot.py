@@ -28,6 +28,8 @@ from rooflab.view.ticks import size_ticks as size_ticks
 COLOURS = ("#0072B2", "#E69F00", "#000000", "#D55E00", "#56B4E9", "#009E73", "#CC79A7")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 2, 1, 2)))
+# The colour of a format of weights, on every chart that compares formats.
+FORMAT_COLOURS = {"int4_g128": COLOURS[0], "fp16": COLOURS[1], "q8_0": COLOURS[5]}
 ROOF_COLOUR = "#555555"
 PEER_COLOUR = "#8A8A8A"
 DPI = 100
@@ -89,12 +91,19 @@ def figure(
 
 
 def series(
-    ax: Axes, x: Sequence[float] | pd.Series, median: Any, q1: Any = None, q3: Any = None, label: str = ""
+    ax: Axes,
+    x: Sequence[float] | pd.Series,
+    median: Any,
+    q1: Any = None,
+    q3: Any = None,
+    label: str = "",
+    colour: str = "",
 ) -> Any:
     """Draw one measured series: a marker at every point, a line through the medians and a band from q1 to q3.
 
     The next combination of colour, marker and line style of the axes is taken, so that series differ in
-    grey too. Points are sorted by x. Returns the line; `label_ends` writes its label.
+    grey too; `colour` gives another one, that of a format of weights for example. Points are sorted by x.
+    Returns the line; `label_ends` writes its label.
     """
     xs, ys = floats(x), floats(median)
     order = np.argsort(xs, kind="stable")
@@ -102,7 +111,7 @@ def series(
     (line,) = ax.plot(
         xs[order],
         ys[order],
-        color=COLOURS[i % len(COLOURS)],
+        color=colour or COLOURS[i % len(COLOURS)],
         marker=MARKERS[i % len(MARKERS)],
         linestyle=DASHES[i % len(DASHES)],
         linewidth=1.6,

@@ -19,6 +19,8 @@ from rooflab.view import diagram, display, page, plot
 # What the source's kernel does with each weight, an instruction each; loads and addresses come on top.
 LEAST = ("shift", "mask", "- 8", "to float", "x to float", "× and +")
 _RUNGS = int4.LADDERS["int4"]
+_COMPILED = "What the compiler made of rungs 1 to 3: a turn of rung 1's loop takes 8 weights, of the others "
+_COMPILED += "32"
 # The rungs written for one token; the others of the ladder wait for part 04c.
 _ONE_TOKEN = [rung.name for rung in (*_RUNGS[:5], *_RUNGS[6:9])]
 
@@ -28,19 +30,20 @@ def affordable(sms: int, ghz: float, read_roof: float, weight: float) -> float:
     return sms * 4 * 32 * ghz / (read_roof / weight)
 
 
-def opening(here: Lab, large: Any, afford: float) -> Opening:
-    """The first screen: the budget of instructions, and the ladder that keeps to it."""
+def opening(here: Lab, large: Any, afford: float, spent: Rows) -> Opening:
+    """The first screen: the budget of instructions, what was counted (`spent`), and the ladder."""
     rows = here.measure("int4", study.ladder(*large, here.sized))
     own = rows[rows["kind"] == "own"]
     first, best, gpu = own.iloc[0], own.sort_values("median_us").iloc[0], here.run["gpu"]
-    answer = f"Instructions: while an INT4 weight arrives at the read roof of the {gpu}, its SMs can issue "
-    answer += f"{afford:.1f} for it, and the plain kernel "
-    tensor = best["impl"] in [rung.name for rung in _RUNGS[6:]]
-    how = "unpacks with fewer and lets tensor cores multiply" if tensor else "is the fastest"
-    answer += f"spends {len(LEAST)} and more. {best['impl']} {how}: against {first['impl']} it is "
-    answer += (
-        f"{display.speed(first['median_us'] / best['median_us'])}, {best['roof_fraction']:.0%} of the roof."
-    )
+    each = spent["each"]
+    answer = f"At the read roof of the {gpu} an INT4 weight may cost {afford:.1f} instructions, and the "
+    answer += "first "
+    answer += f"kernel spends {each[first['case']]:.1f}" if first["case"] in each else "kernel at least "
+    answer += "" if first["case"] in each else f"{len(LEAST)}"
+    answer += f". The fastest spends {each[best['case']]:.1f}" if best["case"] in each else ". The fastest"
+    answer += f", {display.speed(first['median_us'] / best['median_us'])}: {best['roof_fraction']:.0%} of "
+    answer += "the "
+    answer += "roof."
     able = (
         "work out how many instructions a weight may cost on a GPU",
         "turn four-bit codes into FP16 numbers without a conversion",
@@ -70,8 +73,8 @@ def run_facts(
     one_line(facts)
 
 
-def instruction_budget(sms: int, ghz: float, read_roof: float, weight: float, gpu: str) -> float:
-    """Show, and return, how many instructions a weight may cost at the read roof."""
+def instruction_budget(sms: int, ghz: float, read_roof: float, weight: float, gpu: str, spent: Rows) -> None:
+    """Draw how many instructions a weight may cost at the read roof; say what the first rung spends."""
     slots = sms * 4 * 32 * ghz  # thread instructions a nanosecond
     arriving = {"INT4": read_roof / weight, "FP16": read_roof / 2}  # weights a nanosecond
     budget = pd.DataFrame({"format": arriving.keys(), "rate": arriving.values()})
@@ -81,19 +84,21 @@ def instruction_budget(sms: int, ghz: float, read_roof: float, weight: float, gp
     forms = {"rate": "{:,.0f}", "each": "{:.1f}"}
     title = f"{slots:,.0f} thread instructions a nanosecond on {gpu}, divided by the weights that arrive"
     afford = float(budget["each"][0])
+    first = spent[spent["impl"] == _RUNGS[0].name]["each"]
     diagram.budget(afford, LEAST, []).show()
     display.say(
-        f"An FP16 weight may cost {budget['each'][1]:.0f} instructions. Of INT4 weights "
-        f"{2 / weight:.1f} times as many arrive, each needs more work, and it may cost **{afford:.1f}**. "
+        f"An FP16 weight may cost {budget['each'][1]:.0f} instructions. INT4 weights arrive "
+        f"{2 / weight:.1f} times as fast, so each may cost **{afford:.1f}**. "
         + (
-            f"One that spends {len(LEAST)} cannot reach more than {afford / len(LEAST):.0%} of the roof on "
+            f"A kernel that spends {len(LEAST)} cannot reach more than {afford / len(LEAST):.0%} of the "
+            "roof on "
             f"the {gpu}, whatever its loads."
             if afford < len(LEAST)
             else f"On the {gpu} the roof leaves room for that."
         )
+        + (f" Rung 1 spends {first.iloc[0]:.1f} in all, as counted below." if len(first) else "")
     )
     display.table(budget, names, forms, title, folded=True)
-    return afford
 
 
 def compiled_instructions(rungs: Any) -> None:
@@ -105,7 +110,7 @@ def compiled_instructions(rungs: Any) -> None:
     names = {"impl": "Rung", "arch": "GPU (sm_)", "instructions": "Instructions"}
     names |= {"loads_16b": "16-byte loads", "conversions": "Integer to float"}
     names |= {"fused_multiply_adds": "Multiply-adds"}
-    display.table(facts, names, {}, "What the compiler made of rungs 1 to 3", folded=True)
+    display.table(facts, names, {}, _COMPILED, folded=True)
 
 
 def tiles_lose_nothing() -> None:
@@ -256,25 +261,24 @@ def limit_of_each_rung(gpu: str, spent: Rows, rungs: Any) -> None:
     if len(spent) > 5:
         seen = spent.set_index("impl")
         one, five, seven = (seen.loc[rungs[i].name] for i in (0, 4, 6))
-        text = f"Rung 1 spends {one['each']:.1f} instructions a weight, which take {one['slots']:.0f} "
-        text += f"of its {one['median_us']:.0f} µs to issue at the very best"
+        text = f"- **Rung 1** spends {one['each']:.1f} instructions a weight. Issuing them takes at least "
+        text += f"{one['slots']:.0f} of its {one['median_us']:.0f} µs"
         limit = one["bytes_us"] < one["slots"] <= one["median_us"]
-        text += ": **instructions are its limit, and not memory**. " if limit else ". "
+        text += ": **instructions are its limit, and not memory**.\n" if limit else ".\n"
         two, three, four = (seen.loc[rungs[i].name] for i in (1, 2, 3))
         wait = "stall_long_scoreboard"
         if display.level(two, three) and three["each"] < two["each"] and three[wait] > two[wait]:
-            text += f"Rung 3 saves {two['each'] - three['each']:.1f} instructions on rung 2 and no "
-            text += f"time: it waits for memory instead, {three[wait]:.0f} cycles an instruction where "
-            text += f"rung 2 waits {two[wait]:.0f}. Rung 4, with twice the loads under way, waits "
-            text += f"{four[wait]:.0f}. "
-        text += f"Rung 5 is down to {five['each']:.1f}, rung 7 with its tensor cores to "
-        text += f"{seven['each']:.1f}"
+            text += f"- **Rung 3** saves {two['each'] - three['each']:.1f} instructions on rung 2 and no "
+            text += f"time: it waits for memory, {three[wait]:.0f} cycles an instruction instead of "
+            text += f"{two[wait]:.0f}. **Rung 4**, with twice the loads under way, waits {four[wait]:.0f}.\n"
+        text += f"- **Rung 5** is down to {five['each']:.1f} instructions, **rung 7** with its tensor cores "
+        text += f"to {seven['each']:.1f}"
         best = seen.sort_values("median_us").iloc[0]
         if seven["slots"] < seven["bytes_us"]:
             text += f": {seven['slots']:.0f} µs of slots under {seven['bytes_us']:.0f} µs of bytes"
             if best["dram_pct"] > 100 * best["issue_active"]:
-                text += ". From here on memory is the limit, and the work is to keep enough under way"
-        text += f". The fastest keeps DRAM {best['dram_pct']:.0f}% busy and uses "
+                text += ". From here on memory is the limit"
+        text += f".\n- **The fastest** keeps DRAM {best['dram_pct']:.0f}% busy and uses "
         text += f"{100 * best['issue_active']:.0f}% of the issue slots."
     display.say(text)
 
@@ -306,14 +310,15 @@ def distance_to_roof(here: Lab, read_roof: float, gpu: str) -> Rows:
 def distance_explained(gap: Rows) -> None:
     """Say what is left between the fastest kernel and the roof."""
     tiny, huge = gap.iloc[0], gap.iloc[-1]
-    text = f"At {tiny['shape']} the bytes are {tiny['bytes_us']:.1f} µs of "
-    text += f"{tiny['median_us']:.1f}: "
+    text = f"- At {tiny['shape']} the bytes take {tiny['bytes_us']:.1f} of {tiny['median_us']:.1f} µs, "
+    text += f"{tiny['roof_fraction']:.0%} of the roof"
     if tiny["bytes_us"] < tiny["median_us"] / 2:
-        text += "most of the time is start, finish and unpacking, and "
-    text += f"{tiny['roof_fraction']:.0%} of the roof is reached. At {huge['shape']} it is "
-    text += f"{huge['roof_fraction']:.0%}. What the start does not explain, "
-    text += f"{gap['over'].min() - 1:.0%} to {gap['over'].max() - 1:.0%} on top, is the kernels' own: "
-    text += "a likely reason is that a plain read has nothing to unpack, and no x to fetch first."
+        text += ": most of the time is start, finish and unpacking"
+    text += f". At {huge['shape']} it is {huge['roof_fraction']:.0%}.\n"
+    text += f"- What the start does not explain is {gap['over'].min() - 1:.0%} to "
+    text += f"{gap['over'].max() - 1:.0%} on top. A likely reason: a plain read has nothing to unpack, and "
+    text += "no "
+    text += "x to fetch first."
     display.say(text)
 
 

@@ -133,15 +133,18 @@
 
   // A figure that a phone scrolls sideways says so, and is scrolled by keyboard, too.
   function figures() {
-    for (const frame of document.querySelectorAll(".rooflab-drawing .drawing"))
-      frame.classList.toggle("rooflab-wider", frame.scrollWidth > frame.clientWidth + 2);
-    for (const cell of document.querySelectorAll(".cell_output:has(> img)")) {
-      const wider = cell.scrollWidth > cell.clientWidth;
-      cell.classList.toggle("rooflab-wider", wider);
-      if (!wider) continue;
-      cell.tabIndex = 0;
-      cell.setAttribute("role", "group");
-      cell.setAttribute("aria-label", "The figure");
+    for (const old of document.querySelectorAll(".rooflab-wider")) old.remove();
+    for (const box of document.querySelectorAll(".cell_output:has(> img), .rooflab-drawing .drawing")) {
+      if (box.scrollWidth <= box.clientWidth + 2) continue;
+      const picture = box.querySelector("img, svg");
+      const hint = document.createElement("div");
+      hint.className = "rooflab-wider";
+      hint.textContent = "Scroll sideways to see all \u2192";
+      picture.before(hint);
+      box.tabIndex = 0;
+      if (box.hasAttribute("role")) continue;
+      box.setAttribute("role", "group");
+      box.setAttribute("aria-label", "The figure");
     }
   }
 

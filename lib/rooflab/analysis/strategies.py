@@ -26,9 +26,24 @@ COLUMNS = (  # of the source's own table
 )
 
 
+# What figures and tables call a way to multiply; the others by their own name.
+_NAMES = {
+    "cublas": "cuBLAS",
+    "gemv": "GEMV",
+    "two_op": "two-op",
+    "fused_rows": "fused in rows",
+    "mma": "int8 small tiles",
+    "mmq": "int8 large tiles",
+    "mmq_blocks": "int8 blocks",
+    "mmq_wgmma": "int8 wgmma",
+    "mmq_fp16_wgmma": "FP16 wgmma",
+}
+
+
 def label(format: str, name: str) -> str:
-    """A way as figures and tables name it: "INT4 fused"."""
-    return f"{ {'fp16': 'FP16', 'int4_g128': 'INT4', 'q8_0': 'Q8_0'}.get(format, format) } {name}"
+    """A way to multiply as figures and tables name it: "INT4 fused", "Q8_0 int8 small tiles"."""
+    known = {"fp16": "FP16", "int4_g128": "INT4", "q8_0": "Q8_0"}
+    return f"{known.get(format, format)} {_NAMES.get(name, name)}"
 
 
 def gather(lab: Any, shape: tuple[int, int] | None = None) -> pd.DataFrame:
@@ -68,6 +83,15 @@ def of(rows: pd.DataFrame, format: str, name: str, shape: tuple[int, int], clock
     chosen = (rows["format"] == format) & (rows["impl"] == name) & (rows["clock"] == clock)
     chosen &= (rows["n"] == shape[0]) & (rows["k"] == shape[1])
     return rows[chosen].sort_values("batch")
+
+
+def fastest_fused(rows: pd.DataFrame, format: str, shape: tuple[int, int]) -> pd.DataFrame:
+    """Of the rows of one clock, a format's fastest on a shape at each number of tokens, in order: without
+    the two-op product, and without the GEMV, which takes one token alone.
+    """
+    mine = rows[(rows["format"] == format) & (rows["n"] == shape[0]) & (rows["k"] == shape[1])]
+    mine = mine[~mine["impl"].isin(("two_op", "gemv")) & mine["median_us"].notna()]
+    return mine.sort_values("median_us").drop_duplicates("batch").sort_values("batch")
 
 
 def sweep(rows: pd.DataFrame, shape: tuple[int, int], read_gb_s: float, clock: str = "graph") -> pd.DataFrame:
@@ -176,7 +200,7 @@ def loop_crossovers(rows: pd.DataFrame, shape: tuple[int, int]) -> pd.DataFrame:
             continue
         crossing = crossover.between(loops, halves)
         facts = (crossing.kind, crossing.low, crossing.high, crossing.at, crossing.noise)
-        found.append((clock, cache, *facts, crossing.says("the source's kernel", "FP16 cublas")))
+        found.append((clock, cache, *facts, crossing.says("the source's kernel", label("fp16", "cublas"))))
     columns = ["clock", "cache", "kind", "low", "high", "at", "noise", "says"]
     return pd.DataFrame(found, columns=columns)
 
@@ -314,7 +338,7 @@ def _behind_at_two(int4_rows: pd.DataFrame, rows: pd.DataFrame) -> Conclusion:
     )
     if not ours.verdicts:
         return Conclusion("decode-roofline", says, "", UNMEASURED, depends)
-    here = ours.says("INT4 fused", "FP16 cublas")
+    here = ours.says("INT4 fused", label("fp16", "cublas"))
     loops = loop_crossovers(int4_rows, shape) if len(int4_rows) else pd.DataFrame()
     cold = loops[(loops["clock"] == "graph") & (loops["cache"] == "cold")] if len(loops) else loops
     if len(cold):

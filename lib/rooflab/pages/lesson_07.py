@@ -12,9 +12,13 @@ from rooflab.analysis import strategies, unseen
 from rooflab.hardware import crossover, perf_model
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
+from rooflab.pages.lesson_07_clocks import flipped
 from rooflab.studies import regimes
 from rooflab.view import display, explorer, plot
 from rooflab.words import counted
+
+# The formats as the charts of time name them: each by its fastest fused kernel.
+_FUSED = {"fp16": "FP16 cuBLAS", "int4_g128": "INT4 fused", "q8_0": "Q8_0 fused"}
 
 
 def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
@@ -46,11 +50,13 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
     title = f"{n:,} × {k:,}, by kernel time"
     fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=2.6)
     drawn = []
-    for format, impl in (("fp16", "cublas"), ("int4_g128", "fused"), ("q8_0", "mma")):
-        one = kept[(kept.format == format) & (kept.impl == impl)].sort_values("batch")
+    for format, label in _FUSED.items():
+        one = strategies.fastest_fused(kept, format, (n, k))
         if len(one):
             drawn.append(one)
-            plot.series(ax, one.batch, *plot.band(one, "median_us"), label=strategies.label(format, impl))
+            plot.series(
+                ax, one.batch, *plot.band(one, "median_us"), label=label, colour=plot.FORMAT_COLOURS[format]
+            )
     plot.round_ticks(ax)
     plot.round_ticks(ax, "x")
     ax.legend(fontsize=8.5, frameon=False)
@@ -58,7 +64,8 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
 
 
 def bounds(lab: Lab, n: int, k: int) -> Rows:
-    """Every way: what it does, the unit that does its arithmetic, bytes and bound at one token, ridge."""
+    """Every way to multiply: what it does, the unit that does its arithmetic, bytes and bound at one "
+    "token, ridge."""
     unit = {"fp32": "FP32 lanes", "dp4a": "dp4a", "fp16_tensor": "FP16 tensor cores"}
     unit["int8_scaled"] = "int8 tensor cores"
     there = strategies.machine(lab)
@@ -78,8 +85,8 @@ def ridges(lab: Lab, n: int, k: int, gpu: str) -> None:
     there, title = strategies.machine(lab), "What the bound says: bytes first, then FLOPs"
     fig, ax = plot.figure("tokens", "µs at least", title, xlog=True, ylog=True, height=3.0)
     tokens, said = [2**i for i in range(11)], []
-    for k_, (format, name) in enumerate(strategies.PAIRS[0]):
-        how, colour = perf_model.strategy(format, name), plot.COLOURS[k_]
+    for format, name in strategies.PAIRS[0]:
+        how, colour = perf_model.strategy(format, name), plot.FORMAT_COLOURS[format]
         ridge = perf_model.ridge_batch(how, n, k, there)
         at = sorted({*tokens, *([ridge] if ridge == ridge and ridge < tokens[-1] else [])})
         least = [perf_model.bound(how, n, k, batch, there).us for batch in at]
@@ -104,11 +111,11 @@ def ridges(lab: Lab, n: int, k: int, gpu: str) -> None:
 
 def bounds_table(bounds: Rows, n: int, k: int, gpu: str) -> None:
     """Say what the bound predicts; every way's bound and ridge, folded."""
-    heads = {"way": "way", "says": "what it does", "unit": "arithmetic on", "mb": "MB, one token"}
+    heads = {"way": "kernel", "says": "what it does", "unit": "arithmetic on", "mb": "MB, one token"}
     heads |= {"us": "bound, µs", "ridge": "ridge, tokens"}
     forms = {"mb": "{:,.1f}", "us": "{:.2f}", "ridge": "{:,.0f}"}
     bound = bounds.set_index("way").us
-    gain = bound["FP16 cublas"] / bound["INT4 fused"]
+    gain = bound["FP16 cuBLAS"] / bound["INT4 fused"]
     display.say(
         f"**Prediction:** at one token INT4 fused is {gain:.1f} times as fast as FP16, because it reads "
         "fewer bytes. It turns up at fewer tokens, because its FLOPs are the same. No bound knows what a "
@@ -116,11 +123,12 @@ def bounds_table(bounds: Rows, n: int, k: int, gpu: str) -> None:
     )
     plain = display.listed(f"{name}" for name in bounds[bounds.plain].way)
     caption = (
-        f"{n:,} × {k:,} on {gpu}, by the bound alone. An empty ridge: the way is chosen for fewer tokens, or "
-        "has none, as the loop, which reads the weights again for each token. A ridge of 1: the way computes "
-        f"whole tiles of many tokens, full or not. Plain ways need no kernel of ours to multiply: {plain}."
+        f"{n:,} × {k:,} on {gpu}, by the bound alone. An empty ridge: the kernel is chosen for fewer tokens, "
+        "or has none, as the loop, which reads the weights again for each token. A ridge of 1: the kernel "
+        f"computes whole tiles of many tokens, full or not. No kernel of ours multiplies in {plain}."
     )
-    display.fold(f"All {len(bounds)} ways with their bounds", [(bounds, heads, forms, caption)])
+    title = f"All {len(bounds)} kernels: what each does, and its bound"
+    display.fold(title, [(bounds, heads, forms, caption)])
 
 
 def sweep(
@@ -142,37 +150,31 @@ def sweep(
 
 
 def fastest_ways(
-    kernels: Rows, gpu: str, n: int, k: int, swept: dict[Any, Any], shape: Any, behind: Any, rows: Rows
+    kernels: Rows, gpu: str, n: int, k: int, swept: dict[Any, Any], shape: Any, behind: Any
 ) -> None:
-    """Say where the fused kernel and cuBLAS cross, and who is fastest at how many tokens."""
+    """Say where the fused kernel and cuBLAS cross."""
     text = "".join(f"**On the {gpu}, {n:,} × {k:,}: {says}.** " for says in kernels.says)
     gain = swept[shape].set_index("batch").speedup_vs_fp16_gemm
     if behind in gain.index:
         text += f"At {behind} tokens, where the published sweep fell behind, the fused kernel takes "
-        text += f"{1 / gain[behind]:.2f} of FP16's time. "
-    best = strategies.winners(rows, shape)
-    runs = best.label.ne(best.label.shift()).cumsum()
-    parts = []
-    for _, part in best.groupby(runs):
-        low, high = part.batch.iloc[0], part.batch.iloc[-1]
-        span = f"from {low:,} to {high:,}" if low < high else f"at {low:,}"
-        parts.append(f"{part.label.iloc[0]} {span}")
-    display.say(f"{text}Fastest of all formats: {'; '.join(parts)} tokens.")
+        text += f"{1 / gain[behind]:.2f} of FP16's time."
+    display.say(text.strip())
 
 
 def time_by_tokens(n: int, k: int, rows: Rows, shape: Any, gpu: str) -> None:
-    """Draw the time of seven ways by the number of tokens."""
-    drawn = [("fp16", "cublas"), ("int4_g128", "fused"), ("int4_g128", "two_op")]
-    drawn += [("q8_0", name) for name in ("dp4a", "mma", "mmq_fp16_wgmma", "two_op")]
+    """Draw the time of each format's fastest fused kernel and of the two-op products by tokens."""
     title = f"{n:,} × {k:,}: time over tokens"
     fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=4.2)
+    kept = rows[rows.clock == "graph"]
+    drawn = [(f, name, strategies.fastest_fused(kept, f, shape)) for f, name in _FUSED.items()]
+    for f in ("int4_g128", "q8_0"):
+        drawn.append((f, strategies.label(f, "two_op"), strategies.of(rows, f, "two_op", shape, "graph")))
     seen = []
-    for format, name in drawn:
-        mine = strategies.of(rows, format, name, shape, "graph")
+    for format, name, mine in drawn:
         if len(mine):
             seen.append(mine)
-            median, q1, q3 = plot.band(mine, "median_us")
-            plot.series(ax, mine.batch, median, q1, q3, label=strategies.label(format, name))
+            colour = plot.FORMAT_COLOURS[format]
+            plot.series(ax, mine.batch, *plot.band(mine, "median_us"), label=name, colour=colour)
     ax.set_xticks(regimes.BATCHES, [str(b) for b in regimes.BATCHES])
     plot.round_ticks(ax)
     plot.label_ends(ax)
@@ -205,7 +207,7 @@ def all_columns(swept: dict[Any, Any], gpu: str) -> None:
     for (n, k), table in swept.items():
         inside.append((table, times, forms, f"Times, {n:,} × {k:,}, {gpu}"))
         inside.append(
-            (table, rates, rounded, f"The same rows as rates, {n:,} × {k:,}, by the bytes each way moves")
+            (table, rates, rounded, f"The same rows as rates, {n:,} × {k:,}, by the bytes each moves")
         )
     display.fold(f"All columns: times, quartiles, rates and errors of {len(swept)} matrices", inside)
 
@@ -222,12 +224,12 @@ def spread(rows: Rows, lab: Lab) -> None:
     ]
     hot = lab.run_of("regimes")
     display.fold_items(
-        "How far apart samples are, and when two ways are level",
+        "How far apart samples are, and when two kernels are level",
         [
             f"Quartiles: {'; '.join(lines)}.",
             f"The GPU had {hot.temperature_before_c:.0f} °C before the run and "
             f"{hot.temperature_after_c:.0f} °C after.",
-            "Two ways are level if their quartiles overlap or their medians lie within 2% of each other.",
+            "Two kernels are level if their quartiles overlap or their medians lie within 2% of each other.",
         ],
     )
 
@@ -250,10 +252,10 @@ def gains_by_format(gains: dict[str, Any], bounds: Rows, n: int, k: int) -> None
             f"{gain[last].notna().sum()} matrices{tied} (within 2%).**"
         )
     least = bounds.set_index("way").ridge
-    if least[["INT4 fused", "FP16 cublas"]].notna().all():
+    if least[["INT4 fused", "FP16 cuBLAS"]].notna().all():
         display.say(
             f"By the bound, arithmetic takes INT4's time from {least['INT4 fused']:,.0f} tokens on and "
-            f"FP16's from {least['FP16 cublas']:,.0f} ({n:,} × {k:,}). Beyond both, fewer bytes gain "
+            f"FP16's from {least['FP16 cuBLAS']:,.0f} ({n:,} × {k:,}). Beyond both, fewer bytes gain "
             "nothing, and a kernel that unpacks weights between products executes more instructions."
         )
 
@@ -268,7 +270,8 @@ def gains_by_matrix(gains: dict[str, Any], gpu: str) -> None:
         if not sizes:
             continue
         values, name = gain[sizes], strategies.label(format, "").strip()
-        plot.series(ax, sizes, values.median(), values.min(), values.max(), label=name)
+        ends = (values.min(), values.max())
+        plot.series(ax, sizes, values.median(), *ends, label=name, colour=plot.FORMAT_COLOURS.get(format, ""))
         first, last = values.median().iloc[[0, -1]]
         said.append(f"{name} {first:.2f} at {counted(sizes[0], 'token')}, {last:.2f} at {sizes[-1]}")
     ax.axhline(1.0, color=plot.ROOF_COLOUR, linewidth=1)
@@ -292,128 +295,16 @@ def gains_by_matrix(gains: dict[str, Any], gpu: str) -> None:
     display.fold("Matrix by matrix", [laid_out(format) for format in gains])
 
 
-def crossover_by_clock(crossings: Rows, rows: Rows, shape: Any, n_asked: int, k: int) -> None:
-    """Say where INT4 and FP16 cross by each clock, and which clock to use."""
-    found = crossings[(crossings["first"] == "INT4 fused") & (crossings["second"] == "FP16 cublas")]
-    by = found.set_index("clock")
-    text = "".join(f"- by `{c}`: {row.says}\n" for c, row in by.iterrows())
-    impossible = strategies.disturbed(rows, shape)
-    if len(impossible):
-        tokens = ", ".join(map(str, impossible["batch"]))
-        text += (
-            f"\nAt {tokens} tokens {impossible['disturbed'].sum()} of {impossible['pairs'].sum()} ways took "
-            "longer by `event` than by `wall`, which a call cannot: something else kept the host busy in one "
-            "of the two passes. What these clocks say of who is ahead there is not worth much.\n"
-        )
-    if len(set(zip(by.kind, by.low, by.high, strict=True))) > 1:
-        text += (
-            "\nThe clocks disagree, because each times something else. "
-            "**Use the clock that your program pays**: a decoder captured in a graph pays for the "
-            "kernels alone; a program that calls every product from Python pays for the calls as well, and "
-            "gains most by capturing them."
-        )
-    display.say(f"INT4 fused against cuBLAS in FP16, {n_asked:,} × {k:,}:\n\n{text}")
-
-
-def gain_by_clock(rows: Rows, shape: Any, gpu: str, n: int, k: int) -> None:
-    """Draw INT4's gain over FP16 by tokens, a curve a clock."""
-    title = "INT4 fused over FP16 cuBLAS, by clock"
-    fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, ylog=True)
-    pairs = []
-    for clock in regimes.CLOCKS:
-        fused = strategies.of(rows, "int4_g128", "fused", shape, clock).set_index("batch")
-        halves = strategies.of(rows, "fp16", "cublas", shape, clock).set_index("batch")
-        both = fused.index.intersection(halves.index)
-        if len(both):
-            ratio = halves.loc[both, "median_us"] / fused.loc[both, "median_us"]
-            plot.series(ax, both, ratio, label=clock)
-            pairs.append((clock, ratio.iloc[0], ratio.iloc[-1]))
-    plot.roof_line(ax, 1.0, "level")
-    ax.set_xticks(regimes.BATCHES, [str(b) for b in regimes.BATCHES])
-    plot.round_ticks(ax)
-    plot.label_ends(ax)
-    ends = "; ".join(f"{clock} {a:.2f} at the left, {b:.2f} at the right" for clock, a, b in pairs)
-    plot.show(fig, f"{title} on {gpu}, {plot.dates(rows)}, {n:,} × {k:,}: {ends}.")
-
-
-def cost_of_a_call(cost: Rows, n: int, k: int) -> None:
-    """Say what a call costs beside its kernel; way by way folded."""
-    heads = {"label": "way", "graph": "graph, µs", "event": "event, µs", "wall": "wall, µs"}
-    heads |= {"wall_more": "wall - graph, µs"}
-    forms = dict.fromkeys(("graph", "event", "wall", "wall_more"), "{:.1f}")
-    call = cost.set_index("label")
-    if {"INT4 fused", "FP16 cublas"} <= set(call.index):
-        ours, torchs = (call.loc[name] for name in ("INT4 fused", "FP16 cublas"))
-        hidden = min(side.wall_more - side.graph for side in (ours, torchs)) > 0
-        display.say(
-            f"By the wall a call of ours takes {ours.wall:.0f} µs where the kernel alone "
-            f"takes {ours.graph:.0f}, "
-            f"one of torch's cuBLAS {torchs.wall:.0f} where it takes {torchs.graph:.0f}"
-            f"{'; for kernels this short the call takes longer' if hidden else ''}. "
-            "Checking operands, picking a rung and packing arguments takes time, too."
-        )
-        caption = f"One product, {n:,} × {k:,}, each column's median over undisturbed numbers of tokens"
-        display.fold("What a call costs, way by way", [(cost, heads, forms, caption)])
-
-
-def _flipped(wide: Rows) -> Rows:
-    """The pairs of ways, of strategies.by_clock, that do not cross at the same tokens by every clock."""
-    return wide[[len({str(v) for v in row[2:]}) > 1 for row in wide.itertuples(index=False)]]
-
-
-def races_by_clock(wide: Rows, n_asked: int, k_asked: int, gpu: str, matrices: list[Any], rows: Rows) -> None:
-    """Show where each pair of ways crosses by each clock, folded, and say how many races end differently."""
-    heads = {"first": "few tokens", "second": "many tokens"}
-    heads |= {clock: clock for clock in wide.columns[2:]}
-    caption = f"From how many tokens on, {n_asked:,} × {k_asked:,}, {gpu}"
-    display.table(wide, heads, None, caption, folded=True)
-    races = _flipped(wide)
-    pairs = [f"{row[0]} against {row[1]}" for row in races.itertuples(index=False)]
-    differ = f"{len(races)} of {len(wide)} races end differently by another clock"
-    display.say(f"{differ}: {'; '.join(pairs) or 'none'}.")
-    inside = []
-    for n, k in matrices[1:]:
-        found = strategies.by_clock(strategies.crossovers(rows, (n, k)))
-        inside.append((found, heads, None, f"From how many tokens on, {n:,} × {k:,}, {gpu}"))
-    others = []
-    for n, k in regimes.CLOCKED:
-        found = strategies.by_clock(strategies.crossovers(rows, (n, k), strategies.PAIRS[:1]))
-        if set(found.columns) >= set(regimes.CLOCKS):
-            others.append(found.assign(matrix=f"{n:,} × {k:,}"))
-    if others:
-        title = f"From how many tokens on, matrices of other model families, {gpu}"
-        inside.append((pd.concat(others), {"matrix": "matrix"} | heads, None, title))
-    display.fold("The same races on other matrices", inside)
-    passes = []
-    for n, k in matrices[1:]:
-        tokens = ", ".join(map(str, strategies.disturbed(rows, (n, k))["batch"]))
-        passes += [f"{n:,} × {k:,} at {tokens} tokens"] if tokens else []
-    if passes:
-        display.say(f"There, too, something disturbed a host's clock: {'; '.join(passes)}.")
-
-
-def launch_a_token(lab: Lab, shape: Any, n: int, k: int, gpu: str, behind: Any) -> None:
-    """Show where a launch a token crosses FP16, by clock and cache."""
-    store = lab.store.read("int4")
-    if len(store):
-        loops = strategies.loop_crossovers(store, shape)
-        heads = {"clock": "clock", "cache": "cache", "says": "found"}
-        display.table(loops, heads, caption=f"A launch a token against FP16, {n:,} × {k:,}, {gpu}")
-    if pd.notna(behind):
-        display.say(
-            f"Published for the laptop: behind from {behind} tokens on, by events. "
-            "The event clock includes what a call costs, and so does that crossover."
-        )
-
-
 def choices(asked: list[Any], picks: list[Any], n: int, k: int) -> None:
     """Show which way runs by format and tokens; rungs and reasons folded."""
     lines = [(c.format, b, c.strategy, c.rung, c.why) for (_, b), c in zip(asked, picks, strict=True)]
     lines = pd.DataFrame(lines, columns=["format", "tokens", "way", "rung", "why"])
+    lines["way"] = [strategies.label("", way).strip() for way in lines["way"]]
     brief = lines.pivot(index="format", columns="tokens", values="way").reset_index()
+    brief["format"] = [strategies.label(format, "").strip() for format in brief["format"]]
     title = f"What runs, by format and tokens, {n:,} × {k:,}"
     display.table(brief, {c: str(c) for c in brief.columns}, None, title)
-    heads = {"format": "format", "tokens": "tokens", "way": "way", "rung": "rung"}
+    heads = {"format": "format", "tokens": "tokens", "way": "kernel", "rung": "rung"}
     display.fold("Which rung of it, and why", [(lines, heads | {"why": "because"}, None, f"{n:,} × {k:,}")])
 
 
@@ -425,7 +316,7 @@ def gains_over_plain(recorded: Rows) -> None:
     heads = {"format": "format", "size": "products"}
     heads |= {"min": "least gain", "median": "median", "max": "largest gain"}
     forms = dict.fromkeys(("min", "median", "max"), "{:.2f}")
-    caption = "How many times as fast as the plain way, where a kernel of ours is chosen"
+    caption = "How many times as fast as cuBLAS on unpacked weights, where a kernel of ours is chosen"
     display.table(by, heads, forms, caption, folded=True)
     if len(by):
         low, high = by["median"].min(), by["median"].max()
@@ -459,7 +350,7 @@ def takeaway(wide: Rows, gpu: str, n_asked: int, k: int, drawn: Rows) -> None:
     kinds = dict(
         zip(wide["first"] + " / " + wide["second"], wide.get("graph", wide.iloc[:, -1]), strict=True)
     )
-    flips = len(_flipped(wide))
+    flips = len(flipped(wide))
     text = (
         f"- On the {gpu}, {n_asked:,} × {k:,}: of {len(wide)} races {flips} end differently by "
         "another clock.\n"
@@ -484,7 +375,7 @@ def explore(rows: Rows, k_asked: int, gpu: str, n_asked: int, lab: Lab) -> Any:
         shown,
         x="batch",
         y="median_us",
-        controls={"label": "Way", "matrix": "Matrix", "clock": "Clock"},
+        controls={"label": "Kernel", "matrix": "Matrix", "clock": "Clock"},
         labels={"batch": "tokens"},
         ylog=True,
         title=f"Products on {gpu}",

@@ -188,7 +188,7 @@ def laptop_errors(published: Store, there: Any, fit: Any, n: int, k: int, kernel
             else ""
         )
     )
-    fast = calls[(calls.label == "FP16 cublas") & (calls.us < 0.9 * calls.one_us)]
+    fast = calls[(calls.label == "FP16 cuBLAS") & (calls.us < 0.9 * calls.one_us)]
     if len(fast):
         row = fast.iloc[0]
         display.say(

@@ -57,7 +57,8 @@ def reasons(found: pd.DataFrame) -> None:
         text += f"{len(products)} that lose is cuBLAS on weights that are FP16 already, twice the bytes. "
         twice = products["why"].str.startswith("writes").sum()
         if twice:
-            text += f"On {twice} of them the dispatcher takes two_op, which first writes those FP16 weights "
+            text += f"On {twice} of them the dispatcher takes the two-op product, which first writes those "
+            text += "FP16 weights "
             text += "and then runs the same kernel: it cannot win."
         lines.append(text)
     names = [

@@ -12,30 +12,33 @@ from rooflab.pages import Opening, Rows
 from rooflab.view import display, plot
 from rooflab.view.filter_list import Board
 
+_VERBS = {claims.HOLDS: "hold", claims.RESCALED: "hold rescaled", claims.SHORT: "fall short"}
+_VERBS |= {claims.REFUTED: "are refuted"}
+
 
 def opening(verdicts: Rows, gpu: str) -> Opening:
-    """The first screen: how many statements hold, by source."""
-    tested = verdicts[~verdicts["verdict"].isin([claims.ELSEWHERE, claims.UNRECORDED])]
-    held = tested["verdict"].isin([claims.HOLDS, claims.RESCALED])
-    only = (tested["verdict"] == claims.RESCALED).sum()
-    answer = f"{held.sum()} of the {len(tested)} statements that can be tested on the {gpu} hold "
-    answer += f"({held.sum() - only} as stated, {only} rescaled to this GPU), and "
-    answer += f"{(tested['verdict'] == claims.REFUTED).sum()} are refuted, each by a row of the record."
+    """The first screen: how many statements about speed hold, by source."""
+    speed = verdicts[~verdicts["group"].isin(scorecard.ABOUT_CODE)]
+    whole = speed["verdict"].value_counts()
+    holds, rescaled, refuted = (
+        whole.get(word, 0) for word in (claims.HOLDS, claims.RESCALED, claims.REFUTED)
+    )
+    answer = f"Of {holds + rescaled + refuted} published statements about speed that can be tested on the "
+    answer += f"{gpu}, {holds} hold as stated, {rescaled} once rescaled to it, and {refuted} are refuted."
     able = (
+        "do what [the list below](#what-you-can-do-now) says, each item proved by an exercise that you have "
+        "solved",
         "turn a claim into a test that could refute it",
         "say which results carry over to another GPU: shares and ratios often, microseconds hardly",
-        "do what [the list below](#what-you-can-do-now) says, each item proved by an "
-        "exercise that you have solved",
     )
     letters = {key: f"{key}: {name.partition(',')[0]}" for key, name in claims.sources().items()}
-    counted = scorecard.counts(verdicts.assign(name=verdicts["source"].map(letters)), "name")
+    counted = scorecard.counts(speed.assign(name=speed["source"].map(letters)), "name")
     words = [word for word in claims.VERDICTS if word in counted]
-    title = "Statements by source and verdict"
+    title = "Statements about speed, by document and verdict"
     fig, ax = plot.figure("statements", title=title, height=2.6)
     plot.stacked(ax, list(counted["name"]), {word: counted[word] for word in words}, "statements")
-    whole = verdicts["verdict"].value_counts()
     said = "; ".join(f"{word}: {whole[word]}" for word in words)
-    return answer, able, (fig, f"{title}, {len(verdicts)} in all, {gpu}: {said}.")
+    return answer, able, (fig, f"{title}, {len(speed)} in all, {gpu}: {said}.")
 
 
 def testable(statements: list[Any]) -> dict[str, Any]:
@@ -51,7 +54,13 @@ def testable(statements: list[Any]) -> dict[str, Any]:
     bound["name"] = bound["source"].map(letters)
     order = ["as stated", "rescaled at best", "not at all"]
     bound = bound.reindex(columns=["name", *order], fill_value=0)
-    display.table(bound, {"name": "Source", **{k: k.capitalize() for k in order}})
+    sums = bound[order].sum()
+    display.say(
+        f"Of {sums.sum()} statements {sums['as stated']} can be tested as stated, {sums['rescaled at best']} "
+        f"only rescaled, and {sums['not at all']} not at all."
+    )
+    heads = {"name": "Document", **{k: k.capitalize() for k in order}}
+    display.table(bound, heads, caption="The same by document", folded=True)
     return letters
 
 
@@ -61,22 +70,22 @@ def verdicts_by_source(statements: list[Any], evidence: Any, letters: dict[str, 
     verdicts["name"] = verdicts["source"].map(letters)
     counted = scorecard.counts(verdicts, "name")
     words = [word for word in claims.VERDICTS if word in counted]
-    heads = {"name": "Source", **{word: word.capitalize() for word in words}}
-    display.table(counted, heads, caption="How many of each source's statements", folded=True)
+    heads = {"name": "Document", **{word: word.capitalize() for word in words}}
+    display.table(counted, heads, caption="The verdicts by document", folded=True)
     return verdicts
 
 
 def verdicts_counted(verdicts: Rows, gpu: str) -> tuple[Rows, Rows]:
-    """Say how many statements hold, and of which source most: those tested, and which hold."""
+    """Say how many statements hold, of speed and of code: those tested, and which hold."""
     tested = verdicts[~verdicts["verdict"].isin([claims.ELSEWHERE, claims.UNRECORDED])]
     held = tested["verdict"].isin([claims.HOLDS, claims.RESCALED])
-    text = f"On the {gpu} {len(tested)} of {len(verdicts)} statements can be judged from the "
-    text += f"record, and **{held.sum()} of them hold** ({held.mean():.0%}), "
-    text += f"{(tested['verdict'] == claims.RESCALED).sum()} only rescaled. "
-    by = tested.assign(held=held).groupby("name")["held"].mean().sort_values()
-    most, least = (f"{by.index[k]} ({by.iloc[k]:.0%})" for k in (-1, 0))
-    text += f"Most often right: {most}. Least often: {least}."
-    display.say(text)
+    code = tested["group"].isin(scorecard.ABOUT_CODE)
+    lines = []
+    for what, part in (("about speed", tested[~code]), ("about code and documents", tested[code])):
+        words = part["verdict"].value_counts()
+        counted = [f"{words[word]} {_VERBS[word]}" for word in claims.VERDICTS if words.get(word, 0)]
+        lines.append(f"- Of {len(part)} statements **{what}** {display.listed(counted)}.")
+    display.say(f"On the {gpu}:\n\n" + "\n".join(lines))
     return tested, held
 
 
@@ -88,7 +97,7 @@ def every_statement(verdicts: Rows) -> Board:
     note = listed["tested"].where(listed["tested"] != "", listed["measured"])
     note += found.map(lambda text: f"; measured {text}" if text else "")
     listed["note"] = note + ". Line " + listed["line"] + "."
-    controls = {"source": "Source", "group": "Kind", "verdict": "Verdict"}
+    controls = {"source": "Document", "group": "Kind", "verdict": "Verdict"}
     first = claims.REFUTED if (whole.get(claims.REFUTED, 0)) else claims.HOLDS
     return Board("verdicts", listed, controls=controls, lesson="lesson", start={"verdict": first})
 
@@ -98,15 +107,11 @@ def refuted(verdicts: Rows) -> None:
     causes = {
         "C-F15": "The coalesced kernel runs at {measured} the speed of the strided one.",
         "C-F31": "The kernel takes {measured} of a call that carries its matrix to the GPU.",
-        "C-F31b": "The target asks for {measured} of its card's bandwidth.",
         "A-1": "By lesson 02's rule it is {measured} on that card: what decides is the bytes of each "
         "launch, not the model.",
         "A-2": "The product that ran at the roof there runs at {measured} of it here.",
-        "A-14": "INT4 is slower at {measured} of lesson 04's points with several tokens; "
-        "lesson 07 says from how many tokens on FP16 is ahead.",
         "D-7": "That kernel keeps DRAM busy for {measured} of the time.",
         "D-10": "Exact int8 products run at {measured} the speed of the baseline here.",
-        "D-29": "Tensor-core attention at a width of 512 brings {measured}.",
     }
     named = verdicts.set_index("id")
     lines = []
@@ -117,19 +122,6 @@ def refuted(verdicts: Rows) -> None:
         said = sentence.format(measured=f"**{row['measured'] or row['verdict']}**")
         lines.append(f"- {row['says']} *{row['verdict'].capitalize()}.* {said}")
     display.say("\n".join(lines))
-
-
-def share_by_kind(tested: Rows, held: Rows, gpu: str) -> None:
-    """Draw the share of statements that hold, by kind."""
-    kinds = tested.assign(held=held).groupby("group")["held"].agg(["mean", "size"])
-    kinds = kinds[kinds["size"] >= 4].sort_values("mean", ascending=False)
-    title = "Share that holds, by kind of statement"
-    fig, ax = plot.figure("%", title=title, height=1.0 + 0.3 * len(kinds))
-    labels = [f"{kind} ({size})" for kind, size in zip(kinds.index, kinds["size"], strict=True)]
-    plot.bars(ax, labels, 100 * kinds["mean"], "%")
-    most, least = kinds.iloc[0], kinds.iloc[-1]
-    ends = f"{kinds.index[0]} {most['mean']:.0%}, {kinds.index[-1]} {least['mean']:.0%}"
-    plot.show(fig, f"{title} (how many there are), {gpu}: {ends}.")
 
 
 def own_goals(evidence: Any) -> Rows:
@@ -149,9 +141,11 @@ def own_goals_counted(own: Rows, gpu: str) -> Rows:
     floors = own[own["kind"] == claims.FLOOR]
     open_ = own["verdict"] == claims.UNRECORDED
     aims = (missed["kind"] == claims.AIM).sum()
-    text = f"On the {gpu} **{(floors['verdict'] == claims.HOLDS).sum()} of {len(floors)} floors are met**. "
-    text += f"Of all {len(own)} goals {len(missed)} are missed, {aims} of them aims, "
-    text += f"and {open_.sum()} cannot be judged, for this recording has no row of what they ask"
+    met = (floors["verdict"] == claims.HOLDS).sum()
+    text = f"On the {gpu} **{met} of {len(floors)} floors are met**. "
+    text += f"Of all {len(own)} goals {len(missed)} are missed, {aims} of them aims, and {open_.sum()} have "
+    text += "no "
+    text += "row in this recording"
     four = own.loc[open_, "says"].str.contains("four GPUs").sum()
     text += f": {four} of them ask for four GPUs. " if four else ". "
     least = missed[missed["kind"] != claims.AIM]
@@ -184,12 +178,10 @@ def goal_list(own: Rows, missed: Rows) -> Board:
 
 def takeaway(tested: Rows, held: Rows, gpu: str, missed: Rows) -> None:
     """What to take away, computed."""
-    refuted = (tested["verdict"] == claims.REFUTED).sum()
-    lines = [
-        f"- {held.sum()} of {len(tested)} testable statements hold on the {gpu}; {refuted} are refuted.",
-        "- A figure belongs to a card. A share of the roof, or a ratio, can be asked of any card.",
+    display.say(
+        "- A figure belongs to a card. A share of the roof, or a ratio, can be asked of any card.\n"
         "- A test that names what would refute it leaves no room for argument. Few statements here have one; "
-        "for the others the course had to choose the bar.",
-        f"- The same judge finds {len(missed)} of this course's own goals missed.",
-    ]
-    display.say("\n".join(lines))
+        "for the others the course had to choose the bar.\n"
+        f"- On the {gpu} {held.sum()} of {len(tested)} testable statements hold, as stated or rescaled. The "
+        f"same judge finds {len(missed)} of this course's own goals missed."
+    )

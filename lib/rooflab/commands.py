@@ -317,8 +317,9 @@ def report(asked: argparse.Namespace) -> int:
         store = Store(
             Path(os.environ.get("ROOFLAB_STORE") or paths.BUILD / "data"), device.slug(facts["gpu"])
         )
-    way = home.the_way(store, [lessons.opening(path) for path in done]) + home.pictures(store)
-    page = site.build(done, readme.markdown(store), around=pages.make(done), way=way)
+    way = home.the_way(store, [lessons.opening(path) for path in done])
+    table, pictures = readme.markdown(store), home.pictures(store)
+    page = site.build(done, table, around=pages.make(done), way=way, pictures=pictures)
     _say(f"\n{page}")
     return _ending(outcomes)
 

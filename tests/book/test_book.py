@@ -46,7 +46,7 @@ def test_every_path_leads_to_lessons_and_a_longer_one_holds_the_shorter() -> Non
     hour, day = (sum(one.words for one in home.chosen(OPENINGS, names)) for _, _, names in limited)
     assert 40 < hour / home.PACE <= 65, "an hour is an hour of reading"
     assert day / home.PACE / 60 < 8
-    text = home.contents(OPENINGS)
+    text = home.begin(OPENINGS) + home.contents(OPENINGS)
     assert f"; {hour / home.PACE:.0f} minutes of reading." in text
     for one in OPENINGS:
         assert f"]({one.stem}.ipynb)" in text and one.question in text

@@ -37,7 +37,7 @@ STEPS = (
     Step(
         "9_flags_in_data",
         "int4_g128",
-        "a value's own bits say that it is there: no flag to wait for",
+        "results carry their own mark that they are written: no flag to read",
         "08_decoder",
     ),
 )

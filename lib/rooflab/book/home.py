@@ -18,15 +18,15 @@ from rooflab.view.diagram import report
 PATHS = (
     (
         "An hour",
-        "CUDA from zero, what a roof is, why the order of reading matters, what fewer bytes bring, and the "
-        "decoder made of it all",
-        ("00", "01", "03", "04", "08"),
+        "CUDA from zero, how to time a kernel, what a roof is, why the order of reading matters, a product "
+        "that models use, what fewer bytes bring, and the decoder made of it all",
+        ("00", "00b", "01", "03", "03d", "04", "08"),
     ),
     (
         "A day",
         "every lesson's first part, and the parts that climb a whole ladder",
         (
-            *("00", "00a", "01", "02", "03", "03b", "04", "04b"),
+            *("00", "00a", "00b", "01", "02", "03", "03b", "03d", "04", "04b"),
             *("05", "05b", "05d", "06", "06b", "06e", "07", "08", "09"),
         ),
     ),
@@ -41,8 +41,8 @@ def chosen(found: Iterable[Opening], names: Sequence[str]) -> list[Opening]:
     return [one for one in found if not names or one.name in names]
 
 
-def contents(found: Sequence[Opening]) -> str:
-    """The paths through the lessons, then every lesson with its question."""
+def begin(found: Sequence[Opening]) -> str:
+    """The paths through the lessons, and how long each takes to read."""
     lines = ["## Where to begin", ""]
     for name, why, names in PATHS:
         mine = chosen(found, names)
@@ -51,7 +51,12 @@ def contents(found: Sequence[Opening]) -> str:
     lines += ["", f"Reading is counted at {PACE} words a minute, without what is folded away."]
     lines[-1] += " The rest of a day or a week is for the exercises."
     lines += ["", "Each page ends with a link to the next. Exercises need no GPU unless they say so.", ""]
-    lines += ["## Lessons", ""]
+    return "\n".join(lines)
+
+
+def contents(found: Sequence[Opening]) -> str:
+    """Every lesson with its question."""
+    lines = ["## Lessons", ""]
     for one in found:
         head = re.sub(r"^Lesson (\w+): ", r"\1 ", one.title)
         stop = "" if head.endswith("?") else "."
@@ -87,15 +92,15 @@ def pictures(store: Store) -> str:
     roofline, places = report.roofline(store, rows), report.places(stores, readme.gpu_of(store))
     shown = []
     if roofline:
-        said = (
-            "A kernel stands as high as it computes and as far right as it has arithmetic for each byte; on "
-            "the line it is at its roof. A number is an operator in the [results](#results), at the shape "
-        )
-        said += f"that it has there; a small square is one kernel at its own best shape.{_above(store)}"
+        said = "The higher a kernel, the faster it computes; the further right, the more arithmetic it has "
+        said += "for "
+        said += "each byte. On the line it is at its roof. Numbers are the operators of the "
+        said += "[results](#results) "
+        said += f"at the shapes given there, small squares other kernels at their best.\n\n{_above(store)}"
         shown += [roofline._repr_mimebundle_()["text/html"], "", said]
     if places:
         shown += ["", places._repr_mimebundle_()["text/html"]]
-    return "\n".join(["", *shown, ""]) if shown else ""
+    return "\n".join(["## How near to the roofs", "", *shown, ""]) if shown else ""
 
 
 def _above(store: Store) -> str:
@@ -108,7 +113,7 @@ def _above(store: Store) -> str:
     sheet = getattr(device.match(readme.gpu_of(store)), str(most["roof"]), None)
     squares = f"{many} squares are" if many > 1 else "One square is"
     roof = _ROOFS.get(str(most["roof"]), most["roof"])
-    text = f" {squares} above a roof, the highest {most['operator']} `{most['impl']}` "
+    text = f"{squares} above a roof, the highest {most['operator']} `{most['impl']}` "
     text += f"({readme.shape(most)}) at {most['roof_fraction']:.0%} of the {roof} roof: "
     text += (
         "a tensor roof is what a library's product of random matrices reached, not the most that the chip "

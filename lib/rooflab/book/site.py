@@ -50,6 +50,8 @@ measures ours again on yours.
 {device}
 
 {way}
+{begin}
+{pictures}
 {contents}
 {more}
 ## Results
@@ -83,9 +85,11 @@ def build(
     source: Path = _SOURCE,
     around: Mapping[str, str] | None = None,
     way: str = "",
+    pictures: str = "",
 ) -> Path:
     """Build the site from executed notebooks, the Markdown of the results, that of the pages `around` the
-    lessons (see rooflab.book.pages.make), and that of the `way` through them; the path of its first page.
+    lessons (see rooflab.book.pages.make), and that of the `way` through them and of the recording's
+    `pictures`; the path of its first page.
     Raises RooflabError with Sphinx's warnings where there is one; the pages are written nevertheless."""
     try:
         from sphinx.application import Sphinx
@@ -95,7 +99,7 @@ def build(
             f"The HTML site needs {str(error.name).split('.')[0]}: pip install -r requirements.txt."
         ) from error
 
-    _write_source(notebooks, source, table, around or {}, way)
+    _write_source(notebooks, source, table, around or {}, way, pictures)
     for folder in (output, source / "_doctrees"):
         shutil.rmtree(folder, ignore_errors=True)
     warnings = io.StringIO()
@@ -234,7 +238,7 @@ def _configuration(source: Path) -> dict[str, object]:
 
 
 def _write_source(
-    notebooks: Sequence[Path], source: Path, table: str, around: Mapping[str, str], way: str
+    notebooks: Sequence[Path], source: Path, table: str, around: Mapping[str, str], way: str, pictures: str
 ) -> None:
     shutil.rmtree(source, ignore_errors=True)
     static = source / "_static"
@@ -267,11 +271,14 @@ def _write_source(
         (source / f"{name}.md").write_text(text, encoding="utf-8")
     tops = [name for name in around if not name.startswith("device-")]  # devices.md leads to those
     more = [f"- [{around[name].partition(chr(10))[0].removeprefix('# ')}]({name}.md)" for name in tops]
+    found = [lessons.opening(path) for path in notebooks]
     (source / "index.md").write_text(
         _INDEX.format(
             device=head,
             way=way,
-            contents=home.contents([lessons.opening(path) for path in notebooks]),
+            begin=home.begin(found),
+            pictures=pictures,
+            contents=home.contents(found),
             more="\n".join(["## Reference", "", *more, ""]) if more else "",
             table=rows.strip(),
             lessons="\n".join(path.stem for path in notebooks),

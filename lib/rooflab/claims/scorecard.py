@@ -30,8 +30,10 @@ from rooflab.claims import goals as asked
 
 GPU = "NVIDIA H200"  # the GPU that the course's goals were set for
 # Groups of statements about a repository's code, tests and documents; the others are about speed.
-ABOUT_CODE = ("correctness", "documentation", "environment", "format", "gap", "integration", "kernel")
-ABOUT_CODE += ("principle", "rollback", "rule", "stability")
+ABOUT_CODE = (
+    *("correctness", "documentation", "environment", "format", "gap", "integration", "kernel"),
+    *("principle", "rollback", "rule", "stability"),
+)
 
 
 def board(claims: Iterable[Claim], evidence: Evidence) -> pd.DataFrame:

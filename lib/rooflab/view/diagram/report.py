@@ -56,7 +56,7 @@ def roofline(store: Store, chosen: pd.DataFrame) -> Drawing | None:
     peaks = {name: ceilings[key].value for key, name in _TENSOR.items() if key in ceilings}
     canvas = Canvas(440)
     left, top, right, bottom = 44.0, 18.0, 440.0, 300.0
-    low, high = math.floor(math.log10(points["intensity"].min())), math.log10(points["intensity"].max() * 3)
+    low, high = math.log10(points["intensity"].min() / 4), math.log10(points["intensity"].max() * 3)
     least = math.floor(math.log10(points["rate"].min()))
     most = math.log10(max([*peaks.values(), points["rate"].max()]) * 2)
 
@@ -65,7 +65,7 @@ def roofline(store: Store, chosen: pd.DataFrame) -> Drawing | None:
         return x, bottom - (math.log10(rate) - least) / (most - least) * (bottom - top)
 
     canvas.rect(left, top, right - left, bottom - top, NONE, 0.6)
-    for power in range(low, math.floor(high) + 1):
+    for power in range(math.ceil(low), math.floor(high) + 1):
         x, _ = at(10.0**power, 10.0**least)
         canvas.text(x, bottom + 14, f"{10.0**power:g}", svg.SMALL, "middle")
     for power in range(least, math.floor(most) + 1):
@@ -124,7 +124,7 @@ def roofline(store: Store, chosen: pd.DataFrame) -> Drawing | None:
 def _free(point: tuple[float, float], placed: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Where a number stands that would lie on another one at its point: beside it, the nearest first."""
     beside = [(0.0, 0.0)] + [
-        (dx * step, dy * step) for step in (15, 30) for dx, dy in ((-1, 0), (0, 1), (1, 0))
+        (dx * step, dy * step) for step in (17, 34) for dx, dy in ((-1, 0), (0, 1), (1, 0))
     ]
     spots = [(point[0] + dx, point[1] + dy) for dx, dy in beside]
     clear = (s for s in spots if all(abs(s[0] - x) > 14 or abs(s[1] - y) > 12 for x, y in placed))

@@ -25,18 +25,17 @@ def opening(rows: Rows, gpu: str, ceiling: float, sms: int, n: int) -> Opening:
     one, two = by.loc["1_strided"], by.loc["2_coalesced"]
     best = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0]
     blocks = blocks_of(n)
-    text = f"The coalesced kernel uses every byte it fetches, and on the {gpu} it "
+    text = f"The coalesced kernel uses every byte that it fetches. On the {gpu} it "
     slower = two["median_us"] > one["median_us"] and not display.level(two, one)
     if slower:
-        text += f"takes {two['median_us'] / one['median_us']:.1f} times as long as the strided one"
+        text += f"still takes {two['median_us'] / one['median_us']:.1f} times as long as the strided one"
     else:
         text += f"{display.against(two, one)} the strided one"
-    text += f", at {two['roof_fraction']:.0%} of the read roof"
     if slower and blocks < sms:
-        text += f", because only {blocks} of {sms} SMs have work: too few bytes are on their way"
-    text += "."
+        text += f", because only {blocks} of {sms} SMs have work"
+    text += f": {two['roof_fraction']:.0%} of the read roof."
     if best["impl"] not in ("1_strided", "2_coalesced"):
-        text += f" Coalesced, and with enough bytes in flight, part 03b's {best['impl']} reaches "
+        text += f" Coalesced and with all SMs at work, part 03b's {best['impl']} reaches "
         text += f"{best['roof_fraction']:.0%}."
     able = [
         "count the sectors of a load on paper, and check them on your CPU",
@@ -134,8 +133,9 @@ def counted(here: Lab, predicted: Rows, n: int) -> Rows:
         "watched": "Watched",
         "load_sectors_per_request": "Counted",
     }
-    names |= {"load_efficiency_pct": "Bytes used %", "l2_hit_pct": "L2 hits %", "dram": "DRAM ÷ matrix"}
-    names |= {"occupancy_pct": "Occupancy %", "dram_pct": "DRAM busy %"}
+    names |= {"load_efficiency_pct": "Bytes used (%)", "l2_hit_pct": "Sectors found in L2 (%)"}
+    names |= {"dram": "Read from DRAM ÷ matrix", "dram_pct": "DRAM busy (%)"}
+    names |= {"occupancy_pct": "Thread slots used where a block is (%)"}
     forms = dict.fromkeys(names, "{:.0f}") | {"impl": "", "dram": "{:.2f}"}
     forms |= dict.fromkeys(("watched", "load_sectors_per_request"), "{:.2f}")
     title = f"Sectors a request and more, {n:,} × {n:,}, on {here.run['gpu']}"
@@ -159,33 +159,29 @@ def explained(cold: Rows, rows: Rows, here: Lab, n: int) -> None:
     by, seen = rows.set_index("impl")["median_us"], cold.set_index("impl")
     slow, few = seen.loc["1_strided"], seen.loc["2_coalesced"]
     off = (cold["load_sectors_per_request"] / cold["watched"] - 1).abs().max()
-    text = f"What the GPU counted is within {off:.1%} of what the CPU watched. "
-    text += f"Rung 1 uses {slow['load_efficiency_pct']:.0f}% of what it loads"
-    if slow["dram"] < 1.5:
-        text += f". Yet DRAM delivers only {slow['dram']:.2f} times the bytes of the matrix: the other "
-        text += (
-            "columns of a sector belong to warps that run at the same time, and they find it in L2, which "
-        )
-        text += f"holds {slow['l2_hit_pct']:.0f}% of the sectors asked for. The waste stays on the chip, "
-        text += "between L2 and the SMs"
-    wasted = 100 - few["load_efficiency_pct"]
-    text += f". Rung 2 wastes {'nothing' if wasted < 1 else f'{wasted:.0f}%'} and keeps DRAM "
-    text += f"{few['dram_pct']:.0f}% busy. "
-    agreed = agreement(cold)
-    text += "So the sectors are as predicted. " if agreed else "The sectors are others than predicted. "
+    agreed = "as predicted" if agreement(cold) else "others than predicted"
+    lines = [f"**The sectors are {agreed}**: counted and watched differ by at most {off:.1%}."]
     asked, most = 32 * float(slow["sectors"]) * n * n / 32, l2_rate(here)
     rate = asked / by["1_strided"] / 1e3
+    text = f"**Rung 1** uses {slow['load_efficiency_pct']:.0f}% of what it loads. "
+    if slow["dram"] < 1.5:
+        text += f"DRAM still delivers the matrix only {slow['dram']:.2f} times: the other columns of a "
+        text += "sector "
+        text += f"belong to warps that run at the same time, and L2 serves them, {slow['l2_hit_pct']:.0f}% "
+        text += "of "
+        text += "all sectors. "
     if most == most:
-        text += f"The loads of A in rung 1 ask for {asked / 1e6:,.0f} MB of sectors, {rate:,.0f} GB/s in the "
-        text += f"time measured; the fastest read from L2 in lesson 01b ran at {most:,.0f}. "
-        text += "**Of rung 1 the sectors are the limit.** " if rate > 0.8 * most else ""
+        text += f"So L2 has to deliver {asked / 1e6:,.0f} MB for A, {rate:,.0f} GB/s; the fastest read from "
+        text += f"L2 in lesson 01b ran at {most:,.0f}."
+        text += " **Its sectors are its limit.**" if rate > 0.8 * most else ""
+    lines.append(text)
+    asked, wasted = 32 * float(few["sectors"]) * n * n / 32, 100 - few["load_efficiency_pct"]
+    text = f"**Rung 2** wastes {'nothing' if wasted < 1 else f'{wasted:.0f}%'} and asks for "
+    text += f"{asked / 1e6:,.0f} MB, {asked / by['2_coalesced'] / 1e3:,.0f} GB/s."
     if by["2_coalesced"] > by["1_strided"] and blocks_of(n) < sms:
-        asked, share = 32 * float(few["sectors"]) * n * n / 32, blocks_of(n) / sms
-        text += f"Rung 2 asks for {asked / 1e6:,.0f} MB, {asked / by['2_coalesced'] / 1e3:,.0f} GB/s: "
-        text += (
-            f"sectors are not what it lacks. **It has work for {blocks_of(n)} of {sms} SMs, {share:.0%}.**"
-        )
-    display.say(text.strip())
+        text += f" Sectors are not its limit. **It has work for {blocks_of(n)} of {sms} SMs, "
+        text += f"{blocks_of(n) / sms:.0%}.**"
+    display.say("\n".join(f"- {line}" for line in [*lines, text]))
 
 
 def what_explains_it(rows: Rows, gpu: str, sms: int, n: int) -> None:
@@ -215,10 +211,10 @@ def takeaway(cold: Rows, rows: Rows, gpu: str) -> None:
         False: "; the GPU's counters differ",
     }
     text = f"- Sectors can be counted on paper and on a CPU{counters.get(agreement(cold), '')}.\n"
-    text += "- What uncoalesced loads waste need not come from DRAM: L2 may hold it.\n"
-    text += "- *Coalesced* says that no fetched byte is wasted, not that many are in flight: on the "
-    text += f"{gpu} rung 2 reads {other['gb_s']:,.0f} GB/s, rung 1 {one['gb_s']:,.0f}."
-    display.say(text + ("" if other["roof_fraction"] > 0.9 else " Coalescing alone is not enough."))
+    text += "- Uncoalesced loads cost even where DRAM reads nothing twice: L2 has to deliver every sector.\n"
+    text += "- *Coalesced* says that no fetched byte is wasted, not that many bytes are in flight: on the "
+    text += f"{gpu} rung 2 reads {other['gb_s']:,.0f} GB/s, rung 1 {one['gb_s']:,.0f}. A kernel needs both."
+    display.say(text)
 
 
 def explored(here: Lab, impls: Sequence[str] = ()) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from rooflab.records.fingerprint import strip_comments
 from rooflab.runtime.nvrtc import headers_of
 
 INCLUDE = Path(__file__).with_name("include")
-_PARTS = ("runtime.cpp", "warps.cpp", "watching.cpp", "faults.cpp", "matrices.cpp")
+_PARTS = ("runtime.cpp", "warps.cpp", "watching.cpp", "known.cpp", "faults.cpp", "matrices.cpp")
 RUNTIME = tuple(Path(__file__).with_name(name) for name in _PARTS)
 _RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-Wl,-Bsymbolic", "-lrt")
 DYNAMIC_SHARED = 227 * 1024  # the most that any GPU gives a block
@@ -109,10 +109,11 @@ def _digest(*parts: object) -> str:
 
 
 @functools.cache
-def _own_sources() -> dict[str, str]:
+def _own_sources() -> str:
+    """The digest of the runtime and of our headers."""
     folder = INCLUDE.parent
     files = [*sorted(folder.glob("*.[ch]*")), *sorted(path for path in INCLUDE.rglob("*") if path.is_file())]
-    return {path.relative_to(folder).as_posix(): path.read_text() for path in files}
+    return _digest({path.relative_to(folder).as_posix(): path.read_text() for path in files})
 
 
 def _compile(arguments: list[str], target: Path, name: str) -> None:

@@ -6,51 +6,64 @@
 
 namespace {
 
-struct Shape {
-  int m, n, k, bits, pairs;  // bits of an element of a and b; two sums in a register
-};
-const Shape shapes[] = {{16, 8, 16, 16, 0}, {16, 8, 8, 16, 0}, {16, 8, 16, 16, 1}, {16, 8, 8, 16, 1},
-                        {16, 8, 16, 16, 0}, {16, 8, 32, 8, 0}, {8, 8, 16, 8, 0}};
+float half_of(uint16_t bits) { return float(__half::of_bits(bits)); }
+float bfloat16_of(uint16_t bits) { return float(__nv_bfloat16::of_bits(bits)); }
 
-// Element [row][column] of an operand whose rows are spread over the lanes: each lane has `each` neighbours in a
-// register, a quad of lanes a row of 8 rows, and further registers hold the next 8 rows, then the next columns.
-double element(const Product* const* lanes, bool of_b, int row, int column, int rows, const Shape& shape, int kind) {
-  const int each = 32 / shape.bits, width = 4 * each;
-  const Product& lane = *lanes[row % 8 * 4 + column % width / each];
-  const unsigned* registers = of_b ? lane.b : lane.a;
-  const unsigned bits = registers[column / width * (rows / 8) + row / 8] >> column % each * shape.bits;
-  if (shape.bits == 8) return double(int8_t(bits));
-  if (kind == SIMT_M16N8K16_BF16) return float(__nv_bfloat16::of_bits(uint16_t(bits)));
-  return float(__half::of_bits(uint16_t(bits)));
+// The rows of an operand, which are spread over the lanes: each lane has the neighbours of a register, a quad of lanes a
+// row of 8 rows, and further registers hold the next 8 rows, then the next columns.
+template <int ROWS, int K, int BITS, typename Of>
+void gather(double out[ROWS][K], const Product* const* lanes, const unsigned* Product::*registers, Of of) {
+  constexpr int each = 32 / BITS, width = 4 * each;
+  for (int lane = 0; lane < 32; ++lane)
+    for (int r = 0; r < K / width * (ROWS / 8); ++r) {
+      const unsigned bits = (lanes[lane]->*registers)[r];
+      double* at = &out[r % (ROWS / 8) * 8 + lane / 4][r / (ROWS / 8) * width + lane % 4 * each];
+      for (int k = 0; k < each; ++k) at[k] = of(bits >> k * BITS);
+    }
+}
+
+// `add(d, place, sum)` adds the sum of exact products to a lane's element: it is rounded once, there.
+template <int M, int K, int BITS, typename Of, typename Add>
+void product(const Product* const* lanes, Of of, Add add) {
+  double a[M][K], b[8][K];
+  gather<M, K, BITS>(a, lanes, &Product::a, of);
+  gather<8, K, BITS>(b, lanes, &Product::b, of);
+  for (int row = 0; row < M; ++row)
+    for (int column = 0; column < 8; ++column) {
+      double sum = 0;
+      for (int k = 0; k < K; ++k) sum += a[row][k] * b[column][k];
+      add(lanes[row % 8 * 4 + column / 2]->d, row / 8 * 2 + column % 2, sum);
+    }
+}
+
+void add_float(void* d, int place, double sum) {
+  float* single = static_cast<float*>(d) + place;
+  *single = float(double(*single) + sum);
+}
+void add_half(void* d, int place, double sum) {
+  uint16_t* half_sum = static_cast<uint16_t*>(d) + place;
+  *half_sum = __half::rounded(double(half_of(*half_sum)) + sum).bits;
+}
+void add_whole(void* d, int place, double sum) {
+  int* whole = static_cast<int*>(d) + place;
+  *whole = int(unsigned(*whole) + unsigned(int(sum)));
 }
 
 }  // namespace
 
 void multiply(const Product* const* lanes, int kind) {
-  const Shape& shape = shapes[kind];
-  double a[16][32], b[8][32];
-  for (int k = 0; k < shape.k; ++k) {
-    for (int row = 0; row < shape.m; ++row) a[row][k] = element(lanes, false, row, k, shape.m, shape, kind);
-    for (int column = 0; column < shape.n; ++column) b[column][k] = element(lanes, true, column, k, 8, shape, kind);
+  const auto half = [](unsigned bits) { return half_of(uint16_t(bits)); };
+  const auto bfloat16 = [](unsigned bits) { return bfloat16_of(uint16_t(bits)); };
+  const auto byte = [](unsigned bits) { return int8_t(bits); };
+  switch (kind) {
+    case SIMT_M16N8K16_F16: return product<16, 16, 16>(lanes, half, add_float);
+    case SIMT_M16N8K8_F16: return product<16, 8, 16>(lanes, half, add_float);
+    case SIMT_M16N8K16_F16_SUM_F16: return product<16, 16, 16>(lanes, half, add_half);
+    case SIMT_M16N8K8_F16_SUM_F16: return product<16, 8, 16>(lanes, half, add_half);
+    case SIMT_M16N8K16_BF16: return product<16, 16, 16>(lanes, bfloat16, add_float);
+    case SIMT_M16N8K32_S8: return product<16, 32, 8>(lanes, byte, add_whole);
+    case SIMT_M8N8K16_S8: return product<8, 16, 8>(lanes, byte, add_whole);
   }
-  for (int row = 0; row < shape.m; ++row)
-    for (int column = 0; column < shape.n; ++column) {
-      void* d = lanes[row % 8 * 4 + column / 2]->d;
-      const int place = row / 8 * 2 + column % 2;
-      // Products are exact in a double, and their sum is rounded once at the end.
-      double sum = 0;
-      for (int k = 0; k < shape.k; ++k) sum += a[row][k] * b[column][k];
-      if (shape.bits == 8) {
-        int* whole = static_cast<int*>(d) + place;
-        *whole = int(unsigned(*whole) + unsigned(int(sum)));
-      } else if (shape.pairs) {
-        uint16_t* half_sum = static_cast<uint16_t*>(d) + place;
-        *half_sum = __half::rounded(double(float(__half::of_bits(*half_sum))) + sum).bits;
-      } else {
-        float* single = static_cast<float*>(d) + place;
-        *single = float(double(*single) + sum);
-      }
-    }
 }
 
 void hand_out(const Rows* const* lanes, int count) {

@@ -1,7 +1,7 @@
 // Runs a grid on one OS thread: every CUDA thread is a fibre with a stack of its own, which runs until it has to wait
 // (at a barrier, a warp operation, an atomic load in a loop) and hands over to the next. Blocks run one after another,
 // or, for a cooperative launch, all at once. Next door: what waits for a warp or a block (warps.cpp), what the watched
-// build's hooks see (watching.cpp), and how a fault is told (faults.cpp).
+// build's hooks see (watching.cpp), what threads know of each other (known.cpp), and how a fault is told (faults.cpp).
 #include "state.h"
 
 #include <setjmp.h>

@@ -76,28 +76,26 @@ constexpr uint64_t CANARY = 0x5ca1ab1e0ddba11u;
 constexpr int IDLE_ROUNDS = 2000;
 constexpr size_t STACK_GUARD = 1 << 20;  // below the first stack: nobody may go there
 
-typedef std::vector<std::pair<uint32_t, uint64_t>> Times;  // by block or by thread, sorted
-// Up to when accesses of other blocks and threads are known to have happened. Many fibres know the same, so they share
-// one copy, which nothing changes.
+struct Block;
+struct Fibre;
+// Up to when accesses of other blocks and threads are known to have happened (known.cpp). Many fibres know the same, so
+// they share one copy, which nothing changes.
 class Known {
  public:
-  bool empty() const { return !what; }
-  void clear() { what.reset(); }
-  uint64_t of_block(uint32_t block) const { return what ? find(what->blocks, block) : 0; }  // 0 where nothing is known
-  uint64_t of_thread(uint32_t thread) const { return what ? find(what->threads, thread) : 0; }
+  bool empty() const { return !all; }
+  void clear() { all.reset(); }
+  uint64_t of_block(uint32_t block) const;    // the time of its last barrier known of; 0 where nothing is known
+  uint64_t of_thread(uint32_t thread) const;  // 0 too where its block's time says as much
   void merge(const Known& other);
   // Add what thread `by` knows of itself and its neighbours: all that it releases at `time`, which no other release has.
-  void release(const Times& blocks, const Times& threads, uint32_t by, uint64_t time);
+  void release(const Block& own, const Fibre& by, uint64_t time);
+
+  struct Lanes;
+  struct Warps;
+  struct All;
 
  private:
-  struct What {
-    Times blocks, threads;
-    uint32_t by = 0;
-    uint64_t released = 0;  // 0 for what was put together from several releases
-  };
-  static bool covers_all(const What& one, const What& other);
-  static uint64_t find(const Times& times, uint32_t who);
-  std::shared_ptr<const What> what;
+  std::shared_ptr<const All> all;
 };
 struct Mark {  // an access: thread + 1, 0 for none
   uint32_t who = 0, how = 0;
@@ -143,7 +141,6 @@ struct Copy {  // started, and not done
   bool sound;  // nothing was wrong with it when it was started
 };
 
-struct Block;
 struct Fibre {
 #ifdef ROOFLAB_UCONTEXT
   ucontext_t context;

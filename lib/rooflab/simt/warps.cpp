@@ -2,6 +2,8 @@
 #include "matrices.h"
 #include "state.h"
 
+#include <algorithm>
+
 namespace simt {
 namespace {
 
@@ -90,6 +92,9 @@ void try_warp(Fibre& f) {
   unsigned present = 0;
   const uint32_t first = f.block->first + f.warp * 32;
   if (f.operation == SIMT_ACTIVE) return;  // waits for nobody in particular
+  // Lanes come in their order, so mostly it is the last one that is missing.
+  const uint32_t last = std::min(threads - 1, f.warp * 32 + 31 - uint32_t(__builtin_clz(f.mask)));
+  if (fibres[f.block->first + last].state != ENDED && fibres[f.block->first + last].state != AT_WARP) return;
   for (uint32_t k = 0; k < 32 && f.warp * 32 + k < threads; ++k) {
     Fibre& other = fibres[first + k];
     lanes[k] = &other;

@@ -2,70 +2,7 @@
 // watched build every load and store comes here by the hooks of thread sanitizer, at the end of this file.
 #include "state.h"
 
-#include <algorithm>
-
 namespace simt {
-namespace {
-
-bool covers(const Times& times, const Times& others) {  // does it say all that the others say?
-  auto at = times.begin();
-  for (const auto& [who, time] : others) {
-    while (at != times.end() && at->first < who) ++at;
-    if (at == times.end() || at->first != who || at->second < time) return false;
-  }
-  return true;
-}
-
-void raise(Times& times, const Times& others) {  // the later of the two times of each
-  auto at = times.begin();
-  const bool few = others.size() * 8 < times.size();
-  Times fresh;
-  for (const auto& other : others) {
-    if (few)
-      at = std::lower_bound(at, times.end(), other.first, [](const auto& each, uint32_t id) { return each.first < id; });
-    else
-      while (at != times.end() && at->first < other.first) ++at;
-    if (at == times.end() || at->first != other.first)
-      fresh.push_back(other);
-    else
-      at->second = std::max(at->second, other.second);
-  }
-  const auto middle = times.insert(times.end(), fresh.begin(), fresh.end());
-  std::inplace_merge(times.begin(), middle, times.end());
-}
-
-}  // namespace
-
-uint64_t Known::find(const Times& times, uint32_t who) {
-  auto at = std::lower_bound(times.begin(), times.end(), who, [](const auto& each, uint32_t id) { return each.first < id; });
-  return at != times.end() && at->first == who ? at->second : 0;
-}
-
-// A release holds its own thread and time, and whoever has heard of these has heard of all of it.
-bool Known::covers_all(const What& one, const What& other) {
-  if (other.released) return find(one.threads, other.by) >= other.released;
-  return covers(one.blocks, other.blocks) && covers(one.threads, other.threads);
-}
-
-void Known::merge(const Known& other) {
-  if (!other.what || other.what == what) return;
-  if (!what || covers_all(*other.what, *what)) {
-    what = other.what;
-  } else if (!covers_all(*what, *other.what)) {
-    auto both = std::make_shared<What>(*what);
-    both->released = 0;
-    raise(both->blocks, other.what->blocks), raise(both->threads, other.what->threads);
-    what = both;
-  }
-}
-
-void Known::release(const Times& blocks, const Times& threads, uint32_t by, uint64_t time) {
-  auto all = what ? std::make_shared<What>(*what) : std::make_shared<What>();
-  raise(all->blocks, blocks), raise(all->threads, threads);
-  all->by = by, all->released = time;
-  what = all;
-}
-
 namespace {
 
 bool before(const Mark& mark) {  // has that access happened before this thread's next one, for all it knows?
@@ -274,15 +211,7 @@ void synchronise(uint64_t address, bool releases) {
   const Block& own = *self->block;
   Known out = self->known;  // with all that was released there before
   out.merge(own.known);
-  Times blocks, lanes;
-  if (own.barrier_time) blocks.push_back({own.linear, own.barrier_time});
-  const uint32_t first = own.linear * threads + self->warp * 32;
-  ++now;  // no two releases have one time
-  for (uint32_t l = 0; l < 32; ++l) {
-    const uint64_t time = l == self->lane ? now : self->lane_time[l];
-    if (time) lanes.push_back({first + l, time});
-  }
-  out.release(blocks, lanes, first + self->lane, now);
+  out.release(own, *self, ++now);  // no two releases have one time
   published[address] = out;
 }
 

@@ -97,7 +97,7 @@ def test_a_loop_over_memory_is_ended_by_its_accesses_too():
         simt.watch(SOURCE, 2, 64, arguments(), entry="all_until_memory", most=500)
 
 
-# -O2 may take a loop away whose end it need not prove, as NVCC may; these it leaves.
+# An optimiser may take a loop away whose end it need not prove, as NVCC may; these it leaves.
 PLAIN = ["all_until_arithmetic", "one_until_function", "last_block_never_sine", "all_ever_barrier"]
 
 

@@ -1,6 +1,6 @@
 """CUDA C++ on the CPU: the course's own kernels, run and watched without a GPU.
 
-    simt.run(rung, grid, block, [x, y, ctypes.c_ulonglong(n)])           # a plain -O2 build: for the gate
+    simt.run(rung, grid, block, [x, y, ctypes.c_ulonglong(n)])           # a plain build: for the gate
     seen = simt.watch(rung, grid, block, [x, y, ctypes.c_ulonglong(n)])  # every load and store is looked at
     seen.faults; seen.lines(); seen.requests(); seen.accesses()
     with simt.watched_launches() as launches:                            # whatever an op launches

@@ -36,12 +36,18 @@ _COMMON = ["-std=c++17", "-fPIC", "-w", "-fwrapv", "-fno-strict-aliasing", "-ffp
 # Calls without stubs: a launch that is ended on its way into __syncthreads is at a line of the source.
 _COMMON += ["-fno-optimize-sibling-calls", "-fno-plt"]
 # addr2line of some binutils mistakes the first file of a DWARF 5 line table for another one.
-_PLAIN = ["-O2", "-g1", "-gdwarf-4"]
+# Most kernels run a few times over small shapes: what -O2 saves them is less than it takes to compile.
+_PLAIN = ["-O1", "-g1", "-gdwarf-4"]
 _WATCHED = ["-O1", "-g1", "-gdwarf-4", "-fsanitize=thread", "-DROOFLAB_WATCHED"]
 _WATCHED += ["-fsanitize-coverage=trace-pc"]
 _OF_FAMILY = {  # in every build, and in a watched one too
     "gcc": (
-        ["-fno-gnu-unique", "-fno-diagnostics-show-caret"],
+        [
+            "-fno-gnu-unique",
+            "-fno-diagnostics-show-caret",
+            "-fno-var-tracking",
+            "-fno-var-tracking-assignments",
+        ],
         ["-fno-tree-sra", "--param=tsan-distinguish-volatile=1"],
     ),
     "clang": (

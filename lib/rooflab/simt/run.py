@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import signal
 import threading
@@ -214,8 +215,12 @@ class Function:
         self, source: Rung | str, options: Mapping[str, object] | None = None, entry: str | None = None
     ):
         self.source, self.options = source, options
-        self.program = load(source, options)
-        self.entry = self.program.entry(source.entry if isinstance(source, Rung) else entry)
+        self.entry = source.entry if isinstance(source, Rung) else entry
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """The plain build, made when it is first run: an observer may need another one."""
+        return load(self.source, self.options)
 
     def launch(
         self,
@@ -254,7 +259,7 @@ def run(
 ) -> None:
     """Run a rung, or CUDA source text, on the CPU over NumPy arrays; KernelFault if it did what it must not.
 
-    The plain -O2 build, which sees divergent barriers and warp operations, shuffles from absent lanes, waits
+    The plain build, which sees divergent barriers and warp operations, shuffles from absent lanes, waits
     without end and crashes; `watch` sees the rest. `options` are the rung's macros (or a text's -D macros),
     `entry` the kernel to run if the text has several.
     """

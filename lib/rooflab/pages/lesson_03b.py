@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -21,10 +23,12 @@ def opening(here: Lab, rows: Rows, ceiling: float, n: int, size: int) -> Opening
     gpu = here.run["gpu"]
     by = rows.set_index("impl")
     best, two = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0], by.loc["2_coalesced"]
-    text = (
-        f"It lacks bytes in flight: on the {gpu} rung 2 keeps too few loads under way, and {best['impl']}, "
-    )
-    text += f"which reads the same bytes, is {display.speed(two['median_us'] / best['median_us'])}, at "
+    needed = roofline.bytes_in_flight(ceiling, latency(here))
+    text = f"It lacks bytes in flight: on the {gpu} rung 2 asks for "
+    text += f"{plot.size_text(_flying(here, [two['case']])[0])} at a time"
+    text += f", where the read roof needs {plot.size_text(needed)}" if needed == needed else ""
+    text += f". With enough of them {best['impl']} is "
+    text += f"{display.speed(two['median_us'] / best['median_us'])}, at "
     able = [
         "say by Little's law how many bytes a kernel must have in flight",
         "tell two causes apart by an experiment that changes one of them",
@@ -39,27 +43,33 @@ def opening(here: Lab, rows: Rows, ceiling: float, n: int, size: int) -> Opening
 
 
 def _changed_apart(here: Lab, rows: Rows, roof: plot.Roof, n: int) -> tuple[Figure, str]:
-    """Rung 2 with more blocks of the same threads, with as many of more threads, and the best rung."""
+    """Rung 2, as many of its threads in more blocks, rung 3 with more threads in as many, and every rung."""
     smaller, parts = experiment(here, n)
     spread = smaller.sort_values("blocks").iloc[-1]
     more = parts[parts["blocks"] >= spread["blocks"]].head(1)
-    own = rows[rows["kind"] == "own"].sort_values("median_us")
-    two, best = own[own["impl"] == "2_coalesced"], own.head(1)
-    shown: Rows = pd.concat([two, smaller[smaller["blocks"] == spread["blocks"]], more, best])
+    own = rows[rows["kind"] == "own"]
+    two = own[own["impl"] == "2_coalesced"]
+    rest = own[~own["impl"].isin(("1_strided", "2_coalesced"))]
+    shown: Rows = pd.concat([two, smaller[smaller["blocks"] == spread["blocks"]], more, rest])
     blocks = gemv.blocks_of(gemv.LADDERS["gemv"][1], n, gemv.LADDERS["gemv"][1].with_defaults({}))
-    names = [f"rung 2, {blocks} blocks", f"the same threads in {spread['blocks']} blocks"]
-    names += [f"more threads in {row}" for row in more["blocks"]] + list(best["impl"])
-    sms, gemvs = int(here.run["sms"]), studies.get("gemv")
-    flying = [plot.size_text(study.in_flight_bytes(gemvs.case(case), sms)) for case in shown["case"]]
-    names = [f"{name}: {size} in flight" for name, size in zip(names, flying, strict=True)]
-    title = f"More bytes in flight, more GB/s: {n:,} × {n:,} in FP32"
-    fig, ax = plot.figure("GB/s", title=title, height=2.2)
+    names = [f"2_coalesced, {blocks} blocks", f"its threads in {spread['blocks']} blocks"]
+    names += [f"3_split_k, {row} blocks" for row in more["blocks"]] + list(rest["impl"])
+    flying = _flying(here, shown["case"])
+    names = [f"{name}: {plot.size_text(size)}" for name, size in zip(names, flying, strict=True)]
+    title = f"GB/s, and how much each has in flight: {n:,} × {n:,} in FP32"
+    fig, ax = plot.figure("GB/s", title=title, height=2.6)
     fig.set_figwidth(page.WIDEST)
     rate, low, high = plot.band(shown)
     plot.bars(ax, names, rate, "GB/s", (f"{roof[0]} roof", *roof[1:]), low, high)
     said = ", ".join(f"{name} {value:,.0f}" for name, value in zip(names, rate, strict=True))
     title += f" on {here.run['gpu']}, {plot.dates(shown)}"
     return fig, f"{title}, GB/s: {said}; read roof {roof[1]:,.0f}."
+
+
+def _flying(here: Lab, cases: Iterable[str]) -> list[int]:
+    """The bytes that each case has in flight at most."""
+    found = studies.get("gemv")
+    return [study.in_flight_bytes(found.case(case), int(here.run["sms"])) for case in cases]
 
 
 def latency(here: Lab) -> float:
@@ -169,8 +179,8 @@ def counted(here: Lab, n: int) -> Rows:
     seen = seen[(seen["operator"] == "gemv") & (seen["n"] == n) & (seen["kind"] == "own")]
     seen = seen[(seen["cache"] == "cold") & (seen["options"] == "")]
     names = {"impl": "Rung", "load_efficiency_pct": "Bytes used %"}
-    names |= {"occupancy_pct": "Occupancy %", "dram_pct": "DRAM busy %"}
-    names |= {"stall_long_scoreboard": "Stalled on memory (cycles)"}
+    names |= {"occupancy_pct": "Thread slots used (%)", "dram_pct": "DRAM busy %"}
+    names |= {"stall_long_scoreboard": "Waits for memory (cycles an instruction)"}
     forms = dict.fromkeys(list(names)[1:], "{:.0f}")
     title = f"Counted by ncu on {here.run['gpu']}, {n:,} × {n:,}, cold"
     display.table(seen, names, forms, title, folded=True)
@@ -189,7 +199,7 @@ def explained(rows: Rows, cold: Rows) -> None:
         text += f"against {seen['3_split_k']:.0f}. Width alone wins nothing"
     text += f".\n- **Rung 5** asks for eight rows at a time and {display.against(more, vector)} rung 4"
     if more["median_us"] > scalar["median_us"]:
-        text += ", yet no faster than rung 3: bytes in flight are not all that counts"
+        text += ", yet no faster than rung 3: with enough bytes in flight, something else limits"
     best, slowest = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0], by.loc["2_coalesced"]
     text += f".\n- **{best['impl']}** has as many rows in flight as rung 5, and no partial sums that cross "
     text += "blocks at the very end, when nothing else is in flight: it "

@@ -183,14 +183,15 @@ def own_rung(case: Case) -> Described:
 
 
 def in_flight_bytes(case: Case, sms: int) -> int:
-    """Bytes that all threads of a 2_coalesced or 3_split_k case have under way: four loads of 4 bytes each,
-    2048 threads an SM at most.
+    """Bytes that all threads of an own case of y = x A ask for before the first of them is used: UNROLL loads
+    of 16 bytes each, or four, of 16 bytes in 4_vector and of 4 below it. 2048 threads an SM at most.
     """
     rung, macros, _ = own_rung(case)
     n, k, blocks = case.n or 0, case.k or 0, gemv.blocks_of(rung, case.n or 0, macros)
-    if rung.name == "3_split_k":
+    if rung.name in ("3_split_k", "4_vector", "5_in_flight"):
         blocks *= tunables(case).get("splits") or gemv.splits_of(rung, n, k, macros, sms)
-    return min(blocks * macros["THREADS"], 2048 * sms) * 4 * 4
+    each = 16 * macros["UNROLL"] if "UNROLL" in macros else 4 * (16 if rung.name == "4_vector" else 4)
+    return min(blocks * macros["THREADS"], 2048 * sms) * each
 
 
 def _budget_fp32(a: Any, x: Any, expected: Any) -> float:

@@ -13,6 +13,7 @@ from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.ops import attention as op
 from rooflab.pages import Opening, Rows, bars, facts
+from rooflab.pages.lesson_06b_peers import peers_words
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display, explorer, page, plot
 
@@ -33,10 +34,7 @@ def opening(here: Lab, every: Rows, width: int) -> Opening:
     if "fp16_tensor" in here.roof:
         answer += f", {best['roof_fraction']:.0%} of the tensor cores' roof"
     if len(peers):
-        gain = peers["median_us"].iloc[0] / best["median_us"]
-        answer += f"; against {peers['impl'].iloc[0]}, the fastest library as installed here, it is "
-        answer += f"{display.speed(gain)} ({peers['tflop_s'].iloc[0]:,.0f} TFLOP/s"
-        answer += f"{published(here, peers.iloc[0])})"
+        answer += f"; {peers_words(here, peers.iloc[0])}"
     able = (
         "count the registers that decide how a wide head is split",
         "follow a ring of tiles between a producer and its consumers (warp specialisation)",
@@ -47,16 +45,6 @@ def opening(here: Lab, every: Rows, width: int) -> Opening:
         roof = ("FP16 matrix", recorded.value, "TFLOP/s")
         return answer + ".", able, page.ladder(rows, gpu, roof, title, y="tflop_s")
     return answer + ".", able, bars(rows, list(rows["impl"]), gpu, title, y="tflop_s")
-
-
-def published(here: Lab, peer: Rows) -> str:
-    """What others published of the peer of a row on this GPU model, at its shape; or nothing."""
-    found = here.peers.read("attention")
-    keys = ["operator", "impl", "seq", "heads", "kv_heads", "head_dim"]
-    found = found[(found[keys] == peer[keys]).all(axis=1) & found["window"].isna()].dropna(subset=["tflop_s"])
-    if found.empty:
-        return ""
-    return f"; published: {found['tflop_s'].max():,.0f}"
 
 
 def _narrower(every: Rows, width: int, gpu: str) -> Opening:
@@ -413,12 +401,7 @@ def takeaway(here: Lab, sweep: Any, width: int, gpu: str) -> None:
     text += "- Occupancy is a means. With asynchronous products and copies few warps are enough.\n"
     if len(own):
         text += f"- A head of {width} runs at {own['tflop_s'].iloc[0]:,.0f} TFLOP/s on the {gpu}"
-        if len(peers):
-            text += (
-                f", the fastest library as installed here, {peers['impl'].iloc[0]}, at "
-                f"{peers['tflop_s'].iloc[0]:,.0f}{published(here, peers.iloc[0])}"
-            )
-        text += ".\n"
+        text += f"; {peers_words(here, peers.iloc[0])}.\n" if len(peers) else ".\n"
     text += "- Every shape has a portable rung, too, which runs from Turing or Ampere on."
     display.say(text)
 

@@ -162,7 +162,7 @@ def every_attention() -> None:
                 attention.attention(q, k, v, rung=rung.name, start=20)
                 attention.attention(q, k, k, rung=rung.name, start=20, context=77, window=33)
         length = cupy.asarray(np.array([77], np.int32))
-        for rung in attention.LADDERS["decode_attention"]:
+        for rung in attention.decode_rungs(head_dim):
             attention.decode_attention(q[0], k, v, length, rung=rung.name, splits=3)
 
 

@@ -16,8 +16,8 @@ PLANTED = (
     ("gemv", "gemv", "1_strided", ("03_coalescing", "03b_filling")),
     ("gemv", "gemv_rows", "1_warp", ("03d_rows", "07_regimes")),
     ("int4", "int4", "1_warp_row", ("04b_ladder",)),
-    ("attention", "attention", "1_scalar", ("06_attention", "06c_trust")),
-    ("attention", "decode_attention", "1_block_per_head", ("06d_decode",)),
+    ("attention_rungs", "attention", "1_scalar", ("06_attention", "06c_trust")),
+    ("attention_rungs", "decode_attention", "1_block_per_head", ("06d_decode",)),
     ("decoder", "decode_step", "1_kernel_per_phase", ("08_decoder",)),
 )
 OTHERS = ("09_scorecard",)

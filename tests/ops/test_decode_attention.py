@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from rooflab import ops, simt
 from rooflab.bench import gate
-from rooflab.errors import LaunchError
+from rooflab.errors import LaunchError, MissingTool
 from rooflab.numerics import reference
 from rooflab.ops import attention as op
+from rooflab.runtime import nvrtc
 from test_attention import baseline, operands
 
 needs.compiler()
@@ -64,8 +65,10 @@ def test_query_heads_share_keys_and_values(name, heads, kv_heads):
     check(name, 60, heads, kv_heads)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("head_dim", [80, 96, 112, 128, 256, 512])
+WIDTHS = [(d, rung.name) for d in (16, 48, 80, 96, 112, 128, 144, 256, 512) for rung in op.decode_rungs(d)]
+
+
+@pytest.mark.parametrize(("head_dim", "name"), WIDTHS)
 def test_heads_of_every_width(name, head_dim):
     check(name, 75, 2, 1, head_dim)
 
@@ -75,6 +78,67 @@ def test_any_number_of_parts_gives_the_result_and_each_the_same_bits(name):
     for splits in (1, 2, 16, 33):  # more parts than there are keys for
         first = check(name, 100, splits=splits)
         assert (check(name, 100, splits=splits) == first).all()
+
+
+def test_a_short_context_uses_as_many_parts_as_it_is_worth():
+    """Rung 5 merges no more parts than pay: about the root of the keys a query head, unless MERGE is 0."""
+
+    def used(length, window=None, **how):
+        q, k, v = operands(1, 900, 4, 2, 64)
+        workspace = op.workspace_for(q[0], 33)
+        workspace.parts[:] = np.nan
+        how |= {"rung": "5_fragments", "splits": 33, "window": window, "workspace": workspace}
+        with ops.on("cpu"):
+            out = op.decode_attention(q[0], k, v, np.array([length], np.int32), **how)
+        expected = reference.attention(q, k, v, start=length - 1, window=window)[0]
+        assert np.abs(out - expected).max() < 5e-3
+        parts = np.isfinite(workspace.parts.reshape(4, 33, 2)).all(2).sum(1)
+        assert (parts == parts[0]).all()
+        return parts[0]
+
+    assert [used(n) for n in (1, 8, 200, 900)] == [1, 3, 11, 22]
+    assert used(900, window=8) == 3
+    assert used(200, MERGE=4) == 6
+    assert used(8, MERGE=0) == 33
+
+
+def test_fragments_hold_a_tile_of_every_width_in_registers():
+    try:
+        nvrtc.compiler_version()
+    except MissingTool as error:
+        pytest.skip(str(error))
+    rung = ops.rung_of(LADDER, "5_fragments", "")
+    for head_dim, group, brain in ((16, 1, 0), (64, 8, 1), (80, 7, 0), (96, 4, 0), (128, 8, 1), (144, 3, 0)):
+        macros = op.decode_tile_of(rung, group, head_dim, "90")
+        report = rung.cubin("90", {**macros, "BF16": brain}).resources[rung.entry]
+        assert report.spill_bytes == report.stack_bytes == 0 and report.shared_bytes <= 48 * 1024, macros
+    for arch in ("80", "89", "90"):
+        macros = op.decode_tile_of(rung, 8, 256, arch)
+        report = rung.cubin(arch, macros).resources[rung.entry]
+        assert report.spill_bytes == report.stack_bytes == 0 and report.shared_bytes <= 48 * 1024, arch
+
+
+def test_fragments_refuse_a_head_wider_than_registers_hold():
+    q, k, v = operands(1, 10, 2, 1, 512)
+    says = "up to 256 columns in registers, so it refuses head_dim = 512: take rung 4_cp_async"
+    with ops.on("cpu"), pytest.raises(LaunchError, match=says):
+        op.decode_attention(q[0], k, v, np.array([10], np.int32), rung="5_fragments")
+
+
+def test_query_heads_that_a_block_shares_are_dealt_out_evenly():
+    rung = ops.rung_of(LADDER, "5_fragments", "")
+    groups = (1, 6, 8, 9, 11, 22)
+    assert [op.decode_tile_of(rung, g, 128, "90")["GROUP"] for g in groups] == [1, 6, 8, 5, 6, 8]
+
+
+def test_the_default_is_the_one_that_studies_take_it_for(monkeypatch):
+    q, k, v = operands(1, 10, 2, 1, 64)
+    asked = []
+    load = op.loaded
+    monkeypatch.setattr(op, "loaded", lambda rung, macros: asked.append(rung.name) or load(rung, macros))
+    with ops.on("cpu"):
+        op.decode_attention(q[0], k, v, np.array([10], np.int32))
+    assert asked == [op.DECODE_DEFAULT]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rooflab.errors import LaunchError
-from rooflab.ops import PORTABLE, Rung, check_array, loaded, rung_of, with_target
+from rooflab.ops import Rung, attention_rungs, check_array, loaded, rung_of, with_target
 from rooflab.ops.attention_operands import (
     Workspace,
     _arch,
@@ -28,6 +28,7 @@ from rooflab.ops.attention_operands import (
     _sms,
     workspace_for,
 )
+from rooflab.ops.attention_tiles import DECODE_DEFAULT as DECODE_DEFAULT
 from rooflab.ops.attention_tiles import HEADS as HEADS
 from rooflab.ops.attention_tiles import (
     HOPPER,
@@ -54,6 +55,7 @@ from rooflab.ops.attention_tiles import (
 )
 from rooflab.ops.attention_tiles import SHARED_KIB as SHARED_KIB
 from rooflab.ops.attention_tiles import Launch as Launch
+from rooflab.ops.attention_tiles import decode_rungs as decode_rungs
 from rooflab.ops.attention_tiles import static_shared as static_shared
 from rooflab.ops.attention_tiles import tile_laws as tile_laws
 from rooflab.ops.attention_tiles import voted_of as voted_of
@@ -62,174 +64,10 @@ from rooflab.records.fingerprint import source_of_callable
 from rooflab.runtime import nvrtc
 from rooflab.runtime.arrays import empty_like as _empty_like
 
-_TILE = {"HEAD_DIM": 128, "KEYS": 64, "BF16": 0}
-_STANDING = {"HEAD_DIM": 128, "KEYS": 128, "STAGES": 2, "GROUPS": 2, "PACK": 1, "BF16": 0}
-
 PLACE = 6  # of its ladders among all of them: in the order of the lessons
 LADDERS: dict[str, tuple[Rung, ...]] = {
-    "attention": (
-        Rung(
-            "attention",
-            "1_scalar",
-            "attention_scalar",
-            "a block for every query of every head",
-            defines={"THREADS": 256, "HEAD_DIM": 128, "BF16": 0},
-        ),
-        Rung(
-            "attention",
-            "2_tiled",
-            "attention_tiled",
-            "queries share a tile of keys and values",
-            defines={"QUERIES": 8, "HEAD_DIM": 128, "BF16": 0, "INDEX": 0},
-        ),
-        Rung(
-            "attention",
-            "3_half2",
-            "attention_half2",
-            "two FP16 products an instruction for the scores",
-            defines={"QUERIES": 16, "HEAD_DIM": 128},
-        ),
-        Rung("attention", "4_mma", "attention_mma", "tensor cores", defines=_TILE, dynamic_shared=49152),
-        Rung(
-            "attention",
-            "5_padded",
-            "attention_padded",
-            "rows of shared memory without bank conflicts",
-            defines=_TILE,
-            dynamic_shared=52224,
-        ),
-        Rung(
-            "attention",
-            "6_cp_async",
-            "attention_cp_async",
-            "keys arrive while values are used, values while keys are",
-            defines={**_TILE, "SHARED_KV": 0},
-            dynamic_shared=52224,
-        ),
-        Rung(
-            "attention",
-            "7_mma_32_rows",
-            "attention_mma_32_rows",
-            "32 queries a warp",
-            defines={**_TILE, "KEYS": 32, "SHARED_KV": 0},
-            dynamic_shared=52224,
-        ),
-        Rung(
-            "attention",
-            "8_head_dim_slices",
-            "attention_head_dim_slices",
-            "warps share queries, each with a slice of the head",
-            defines={"HEAD_DIM": 256, "SLICES": 2, "GROUPS": 2, "KEYS": 32, "BF16": 0, "SHARED_KV": 0},
-            archs=PORTABLE[1:],
-            dynamic_shared=67584,
-        ),
-        Rung(
-            "attention",
-            "9_wgmma",
-            "attention_wgmma",
-            "Hopper's warpgroup products, fed by warps of their own",
-            defines={"HEAD_DIM": 128, "KEYS": 128, "STAGES": 2},
-            archs=("90a",),
-            dynamic_shared=163840,
-        ),
-        Rung(
-            "attention",
-            "10_paired_warpgroups",
-            "attention_paired_warpgroups",
-            "two warpgroups share queries whose heads are 512 wide",
-            defines={"HEAD_DIM": 512, "KEYS": 64},
-            archs=("90a",),
-            dynamic_shared=196608,
-        ),
-        Rung(
-            "attention",
-            "11_tma",
-            "attention_tma",
-            "one thread copies boxes of tiles, blocks stay",
-            defines={**_STANDING, "TURNS": 0},
-            archs=("90a",),
-            dynamic_shared=163840,
-        ),
-        Rung(
-            "attention",
-            "12_warp_specialised",
-            "attention_warp_specialised",
-            "one warpgroup scores, two add values, two blocks share copies",
-            defines={"HEAD_DIM": 512, "CLUSTER": 2, "PACK": 1, "EARLY": 4, "BF16": 0, "SHARED_KV": 0},
-            archs=("90a",),
-            dynamic_shared=221184,
-        ),
-        Rung(
-            "attention",
-            "13_mbarrier_ring",
-            "attention_mbarrier_ring",
-            "warps wait for tiles, not for each other",
-            defines={
-                "HEAD_DIM": 128,
-                "KEYS": 32,
-                "WARPS": 4,
-                "TALL": 2,
-                "SLICES": 1,
-                "BF16": 0,
-                "SHARED_KV": 0,
-            },
-            archs=PORTABLE[1:],
-            dynamic_shared=69632,
-            changes="7_mma_32_rows",
-        ),
-        Rung(
-            "attention",
-            "14_pack_gqa",
-            "attention_pack_gqa",
-            "rows are pairs of query and head, of any group of heads",
-            defines={**_STANDING, "TURNS": 0},
-            archs=("90a",),
-            dynamic_shared=163840,
-            changes="11_tma",
-        ),
-        Rung(
-            "attention",
-            "15_warp_vote",
-            "attention_warp_vote",
-            "lanes exchange the largest score only where a row outgrows it",
-            defines={**_STANDING, "KEYS": 80, "GROUPS": 3},
-            archs=("90a",),
-            dynamic_shared=163840,
-            changes="14_pack_gqa",
-        ),
-    ),
-    "decode_attention": (
-        Rung(
-            "decode_attention",
-            "1_block_per_head",
-            "decode_attention_block_per_head",
-            "a block for every query head",
-            defines={"THREADS": 256, "HEAD_DIM": 128, "BF16": 0},
-        ),
-        Rung(
-            "decode_attention",
-            "2_split_kv",
-            "decode_attention_split_kv",
-            "the context is cut into parts, a block each",
-            defines={"THREADS": 256, "HEAD_DIM": 128, "BF16": 0},
-        ),
-        Rung(
-            "decode_attention",
-            "3_packed_gqa",
-            "decode_attention_packed_gqa",
-            "query heads that share keys and values together",
-            defines={"THREADS": 256, "GROUP": 4, "HEAD_DIM": 128, "BF16": 0},
-        ),
-        Rung(
-            "decode_attention",
-            "4_cp_async",
-            "decode_attention_cp_async",
-            "keys and values stream into the tensor cores",
-            defines={"WARPS": 4, "STAGES": 2, "HEAD_DIM": 128, "BF16": 0},
-            archs=PORTABLE[1:],
-            dynamic_shared=71808,
-        ),
-    ),
+    "attention": attention_rungs.PROMPT,
+    "decode_attention": attention_rungs.DECODE,
 }
 
 

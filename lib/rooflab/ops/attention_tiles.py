@@ -11,13 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rooflab.errors import UsageError
+from rooflab.errors import LaunchError, UsageError
 from rooflab.ops import Rung
+from rooflab.ops.attention_rungs import DECODE
 
-HEADS = 8  # query heads that a block of decode_attention/4_cp_async takes together
+HEADS = 8  # query heads that a block of decode_attention's rungs with tensor cores takes together
 
 # The widest head that a rung can do: beyond it, registers of outputs run out.
 WIDEST = {"4_mma": 256, "5_padded": 256, "6_cp_async": 256, "7_mma_32_rows": 128}
+# Of decode_attention, whose other rungs do every width; and the rung that it runs when none is named.
+DECODE_WIDEST = {"5_fragments": 256}
+DECODE_DEFAULT = "4_cp_async"
 
 # Shared memory that a block may have, in KiB, by architecture (CUDA C++ programming guide, technical
 # specifications per compute capability).
@@ -324,7 +328,16 @@ def tile_of(
 def decode_tile_of(rung: Rung, group: int, head_dim: int, arch: str) -> dict[str, int]:
     """The macros of a decode rung for `group` query heads a key-value head, by an architecture's limits."""
     macros = {"HEAD_DIM": head_dim}
-    if rung.name == "3_packed_gqa":
+    if head_dim > DECODE_WIDEST.get(rung.name, head_dim):
+        raise LaunchError(
+            f"Rung decode_attention/{rung.name} keeps up to {DECODE_WIDEST[rung.name]} columns in registers, "
+            f"so it refuses head_dim = {head_dim}: take rung 4_cp_async."
+        )
+    if rung.name == "5_fragments":
+        macros["GROUP"] = math.ceil(group / math.ceil(group / HEADS))
+        # As many keys and values as a warp holds in registers beside its outputs: 4608 numbers of each.
+        macros["KEYS"] = max(16, min(64, 4608 // head_dim // 16 * 16))
+    elif rung.name == "3_packed_gqa":
         macros["GROUP"] = max(g for g in range(1, 9) if group % g == 0 and (g == 1 or g * head_dim <= 1024))
     elif rung.name == "4_cp_async":
         limit = 1024 * SHARED_KIB.get(arch.rstrip("af"), 48) - 1024  # parts are in static shared memory
@@ -334,6 +347,11 @@ def decode_tile_of(rung: Rung, group: int, head_dim: int, arch: str) -> dict[str
         else:
             raise UsageError(f"No ring of decode_attention/4_cp_async fits sm_{arch} at {head_dim}.")
     return macros
+
+
+def decode_rungs(head_dim: int) -> list[Rung]:
+    """The rungs of decode_attention that can do a head of this width."""
+    return [rung for rung in DECODE if head_dim <= DECODE_WIDEST.get(rung.name, head_dim)]
 
 
 def decode_launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from rooflab import ops
 from rooflab.bench import gate
-from rooflab.errors import UsageError
+from rooflab.errors import LaunchError, UsageError
 from rooflab.hardware import roofline
 from rooflab.hardware.device import Device
 from rooflab.numerics import model_shapes
@@ -256,7 +256,7 @@ def decode(
     context: int, head_dim: int = 128, heads: tuple[int, int] = (HEADS, KV_HEADS), window: int | None = None
 ) -> list[Case]:
     """Every rung of decode attention against a cache, with torch's kernels."""
-    own = [(rung.name, "own") for rung in op.LADDERS["decode_attention"]]
+    own = [(rung.name, "own") for rung in op.decode_rungs(head_dim)]
     peers = [(impl, "peer") for impl in FASTEST if head_dim <= 256 and not window]
     sizes: dict[str, Any] = {"seq": context, "head_dim": head_dim, "window": window, "state": "burst"}
     sizes |= {"heads": heads[0], "kv_heads": heads[1]}
@@ -375,7 +375,7 @@ class Attention(Study):
                 return "its copies need compute capability 8.0"
             try:
                 own_rung(case)
-            except UsageError as error:  # no tile fits
+            except (LaunchError, UsageError) as error:  # no tile fits
                 return str(error).rstrip(".")
         return super().refuses(case, capability)
 

@@ -251,7 +251,7 @@ class Decode(Study):
             return rung, macros, decoder.launch_rule(rung)
         if case.impl == "batch":
             rule += source_of_callable(engine.Batch)
-        attend = ops.rung_of(attention.LADDERS["decode_attention"], None, "4_cp_async")
+        attend = ops.rung_of(attention.LADDERS["decode_attention"], None, attention.DECODE_DEFAULT)
         rule += attention.launch_rule(attend) + ops.nvrtc.whole_source(attend.path)
         if case.format == "fp16":
             rung = ops.rung_of(gemv.LADDERS["gemv_rows"], None, gemv.default_rung("gemv_rows", n, k, True))

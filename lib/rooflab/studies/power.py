@@ -94,7 +94,7 @@ def _attention(
 
 
 def _fastest_decode(context: int) -> list[Case]:
-    return [c for c in attention.decode(context) if c.kind == "peer" or c.impl == "4_cp_async"]
+    return [c for c in attention.decode(context) if c.kind == "peer" or c.impl == attention.op.DECODE_DEFAULT]
 
 
 def in_states(cases: Iterable[Case], states: Sequence[str]) -> list[Case]:

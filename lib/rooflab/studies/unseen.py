@@ -104,8 +104,8 @@ def drawn(seed: int, counts: dict[str, int], device: Sized | None = None) -> lis
         found += _attention(sizes, device)
     for keys, head_dim, heads in caches(seed, counts["decode_attention"]):
         cases = attention.decode(keys, head_dim, heads)
-        fastest = [case for case in cases if case.kind == "own"][-1]
-        found += [fastest, *(case for case in cases if case.impl.startswith("torch."))]
+        own = next(case for case in cases if case.impl == op.DECODE_DEFAULT)
+        found += [own, *(case for case in cases if case.impl.startswith("torch."))]
     return list(dict.fromkeys(found))
 
 

@@ -1,0 +1,67 @@
+// Merge the parts of a context in slabs of 32 columns, so that all warps of a block have some, and find the block that does
+// it in one trip to the counter.
+#pragma once
+#include "common/acquire/ptx.cuh"
+#include "common/attention.cuh"
+
+// Four columns of some parts as one part.
+struct Slab {
+    float4 output;
+    Part part;
+};
+
+// Columns first ... first + 31 of `count` parts as one, by a warp: lane l has columns first + l % 8 * 4 and three more, and
+// lanes l / 8 share the parts, 32 of which are asked for at once. WIDTH is a multiple of 4, `parts` of 8 bytes. In an order
+// that `count` alone decides. A part without keys weighs 0.
+template <int WIDTH>
+__device__ inline Slab merge_slab(int first, const float* outputs, const Part* parts, int count) {
+    const int lane = threadIdx.x % 32, d = first + lane % 8 * 4;
+    float4 all = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    float row_max = -1e30f, row_sum = 0.0f;
+    for (int next = 0; next < count; next += 32) {
+        float2 part[8];  // row_max and row_sum
+        float4 o[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const int p = next + 4 * i + lane / 8;
+            part[i] = make_float2(NOTHING, 0.0f), o[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (p < count) part[i] = *reinterpret_cast<const float2*>(parts + p);
+            if (p < count && d < WIDTH) o[i] = *reinterpret_cast<const float4*>(outputs + p * WIDTH + d);
+        }
+        float new_max = row_max;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) new_max = fmaxf(new_max, part[i].x);
+        new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 8));
+        new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 16));
+        const float rescale = exp2_approx(row_max - new_max);
+        row_max = new_max, row_sum *= rescale;
+        all.x *= rescale, all.y *= rescale, all.z *= rescale, all.w *= rescale;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const float weight = exp2_approx(part[i].x - row_max);
+            row_sum = fmaf(weight, part[i].y, row_sum);
+            all.x = fmaf(weight, o[i].x, all.x), all.y = fmaf(weight, o[i].y, all.y);
+            all.z = fmaf(weight, o[i].z, all.z), all.w = fmaf(weight, o[i].w, all.w);
+        }
+    }
+#pragma unroll
+    for (int offset = 8; offset < 32; offset *= 2) {
+        row_sum += __shfl_xor_sync(0xffffffffu, row_sum, offset);
+        all.x += __shfl_xor_sync(0xffffffffu, all.x, offset), all.y += __shfl_xor_sync(0xffffffffu, all.y, offset);
+        all.z += __shfl_xor_sync(0xffffffffu, all.z, offset), all.w += __shfl_xor_sync(0xffffffffu, all.w, offset);
+    }
+    return {all, {row_max, row_sum}};
+}
+
+// True in every thread of the block that is the last of `parts` to arrive at `counter`, as arrives_last; the addition itself
+// acquires what the others released, so that no second look at the counter is waited for. Every thread must call it.
+__device__ inline bool arrives_last_at_once(unsigned* counter, unsigned parts) {
+    __shared__ bool last;
+    __syncthreads();  // all of this block's writes precede its arrival
+    if (threadIdx.x == 0) {
+        last = add_acquire_release(counter, 1) == parts - 1;
+        if (last) *counter = 0;
+    }
+    __syncthreads();
+    return last;
+}

@@ -1,0 +1,212 @@
+// decode_attention 5, fragments: keys and values go from memory straight into the registers that mma reads.
+//
+// Purpose  rung 4 moves each byte into shared memory and out of it again, and has at most 64 KB under way an SM. A product
+//          adds up its k in any order that both operands share. So a lane may hold eight neighbours of a row, one load of
+//          16 bytes, where mma's layout names two here and two there, and registers take the place of the ring: 128 KB.
+// Shapes   as rung 2; GROUP of the query heads that share a key-value head to a block, HEAD_DIM a multiple of 16 up to
+//          256 (registers).
+// Bytes    4 HEAD_DIM read for each key, key-value head and GROUP of query heads; parts as in rung 2.
+// Launch   THREADS threads a block, grid splits x kv_heads ceil(heads / kv_heads / GROUP). `arrived` as many as grid.y.
+//          The kernel uses as many of the splits as the length is worth (parts_of).
+// Macros   THREADS = 256: threads a block;
+//          GROUP = 4: query heads that a block handles together, at most 8;
+//          KEYS = 32: keys that a warp takes at a time, a multiple of 16;
+//          MERGE = 1: cost of merging a part of a head, in keys read; 0: none, so that all splits are used;
+//          HEAD_DIM = 128: width of a head;
+//          BF16 = 0: 1 for bfloat16 instead of FP16.
+// Changed  no ring: a warp asks for its next keys as soon as the present ones have been multiplied, and likewise for
+//          values. Tiles are dealt out to all warps of a head. Parts are merged in slabs of 32 columns by all warps.
+#include "common/attention.cuh"
+#include "common/ptx.cuh"
+#include "common/slabs.cuh"
+
+static_assert(GROUP <= 8 && HEAD_DIM <= 256 && KEYS % 16 == 0);
+constexpr int WARPS = THREADS / 32;
+constexpr int PASS = HEAD_DIM < 128 ? HEAD_DIM : 128;  // columns of outputs that shared memory has at a time
+
+__device__ inline void multiply(float* d, const unsigned* a, const unsigned* b) {
+#if BF16
+    mma_m16n8k16_bf16(d, a, b);
+#else
+    mma_m16n8k16_f16(d, a, b);
+#endif
+}
+
+// A row is dealt out to LANES lanes, eight neighbours at a time to each; of what is left each gets four, then two. A lane
+// holds them as words of two: word w starts at this column.
+template <int LANES>
+__device__ inline int column_of(int w, int lane) {
+    constexpr int EIGHTS = HEAD_DIM / (8 * LANES) * 4, FOURS = HEAD_DIM / (4 * LANES) * 2;  // words before fours, twos
+    if (w < EIGHTS) return (w / 4 * LANES + lane) * 8 + w % 4 * 2;
+    if (w < FOURS) return 2 * LANES * EIGHTS + lane * 4 + w % 2 * 2;
+    return 2 * LANES * FOURS + lane * 2;
+}
+
+template <int LANES>
+__device__ inline void load_row(unsigned* words, const Element* row, int lane) {
+    constexpr int EIGHTS = HEAD_DIM / (8 * LANES) * 4, FOURS = HEAD_DIM / (4 * LANES) * 2, ALL = HEAD_DIM / (2 * LANES);
+#pragma unroll
+    for (int w = 0; w < EIGHTS; w += 4) {
+        const uint4 eight = load_streaming(reinterpret_cast<const uint4*>(row + column_of<LANES>(w, lane)));
+        words[w] = eight.x, words[w + 1] = eight.y, words[w + 2] = eight.z, words[w + 3] = eight.w;
+    }
+    if constexpr (FOURS > EIGHTS) {
+        const uint2 four = load_streaming(reinterpret_cast<const uint2*>(row + column_of<LANES>(EIGHTS, lane)));
+        words[EIGHTS] = four.x, words[EIGHTS + 1] = four.y;
+    }
+    if constexpr (ALL > FOURS)
+        words[FOURS] = load_streaming(reinterpret_cast<const unsigned*>(row + column_of<LANES>(FOURS, lane)));
+}
+
+// Parts worth making of so many keys: a block reads keys / parts of them, and the one that merges reads parts times
+// GROUP rows as long as a key; the sum is least at the root of keys / GROUP.
+__device__ inline int parts_of(int keys, int most) {
+    if (MERGE == 0) return most;
+    return min(most, int(sqrtf(float(keys) / (GROUP * MERGE))) + 1);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    decode_attention_fragments(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
+                           Element* __restrict__ out, const int* __restrict__ length, int capacity, int heads,
+                           int kv_heads, int window, float scale, float* __restrict__ all_outputs,
+                           Part* __restrict__ all_parts, unsigned* __restrict__ arrived) {
+    __shared__ __align__(16) unsigned queries[HEAD_DIM / 8][32];  // [word][lane]
+    __shared__ __align__(16) float outputs[GROUP][WARPS][PASS];
+    __shared__ __align__(8) Part parts[GROUP][WARPS];
+    const int last = min(*length, capacity) - 1;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = heads / kv_heads;
+    const int blocks = (group + GROUP - 1) / GROUP, kv_head = blockIdx.y / blocks;
+    const int head = kv_head * group + blockIdx.y % blocks * GROUP, count = min(GROUP, (kv_head + 1) * group - head);
+    const size_t stride = kv_heads * (size_t)HEAD_DIM;
+    // Of mma's operands, g is the row of the first and the column of the second, t which of four shares of k.
+    const int g = lane / 4, t = lane % 4;
+    if (warp == 0) {
+        unsigned query[HEAD_DIM / 8] = {};
+        if (g < count) load_row<4>(query, q + (head + g) * HEAD_DIM, t);
+#pragma unroll
+        for (int w = 0; w < HEAD_DIM / 8; ++w) queries[w][lane] = query[w];
+    }
+    k += kv_head * HEAD_DIM;
+    v += kv_head * HEAD_DIM;
+
+    const Seen seen = seen_from(last, last + 1, true, window);
+    const int used = parts_of(seen.last - seen.first, gridDim.x);
+    if (blockIdx.x >= used) return;
+    unsigned keys[KEYS / 8][HEAD_DIM / 8], values[KEYS / 4][HEAD_DIM / 16];
+    // Keys from seen.last on are read as the last one: their weights are 0.
+    const auto load_keys = [&](int tile) {
+#pragma unroll
+        for (int i = 0; i < KEYS / 8; ++i) load_row<4>(keys[i], k + min(tile + 8 * i + g, seen.last - 1) * stride, t);
+    };
+    const auto load_values = [&](int tile) {
+#pragma unroll
+        for (int i = 0; i < KEYS / 4; ++i)
+            load_row<8>(values[i], v + min(tile + i / 2 * 8 + 2 * t + i % 2, seen.last - 1) * stride, g);
+    };
+    // Tiles are dealt out block by block, then warp by warp: the warps' numbers of tiles differ by one at most.
+    const int step = WARPS * used * KEYS;
+    int tile = seen.first + (warp * used + blockIdx.x) * KEYS;
+    if (tile < seen.last) {
+        load_keys(tile);
+        load_values(tile);
+    }
+    float acc_o[HEAD_DIM / 16][4] = {}, row_max = NOTHING, row_sum = 0.0f;
+    __syncthreads();  // queries are there
+#pragma unroll 1
+    for (; tile < seen.last; tile += step) {
+        float s[KEYS / 8][4] = {};
+#pragma unroll
+        for (int w = 0; w < HEAD_DIM / 8; w += 4) {
+            unsigned query[4] = {};
+            if (w + 4 <= HEAD_DIM / 8) load_matrix_x4(query, queries[w] + lane * 4);
+            else load_matrix_x2(query, queries[w] + lane % 16 * 4);
+#pragma unroll
+            for (int j = 0; j < 4 && w + j < HEAD_DIM / 8; j += 2) {
+                const unsigned a[4] = {query[j], 0, query[j + 1], 0};  // rows 8 to 15 are unused
+#pragma unroll
+                for (int i = 0; i < KEYS / 8; ++i) multiply(s[i], a, keys[i] + w + j);
+            }
+        }
+        if (tile + step < seen.last) load_keys(tile + step);
+
+        float new_max = row_max;
+#pragma unroll
+        for (int i = 0; i < KEYS / 8; ++i)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                s[i][e] = tile + i * 8 + t * 2 + e < seen.last ? s[i][e] * scale : NOTHING;
+                new_max = fmaxf(new_max, s[i][e]);
+            }
+        new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 1));
+        new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 2));
+        const float base = new_max == NOTHING ? 0.0f : new_max;
+        if (__any_sync(0xffffffffu, new_max != row_max)) {
+            const float rescale = exp2_approx(row_max - base);
+            const float even = __shfl_sync(0xffffffffu, rescale, t * 8);  // of head 2 t, whose outputs this lane has
+            const float odd = __shfl_sync(0xffffffffu, rescale, t * 8 + 4);
+            row_sum *= rescale;
+#pragma unroll
+            for (int i = 0; i < HEAD_DIM / 4; ++i) acc_o[i / 4][i % 4] *= i % 2 ? odd : even;
+        }
+        row_max = new_max;
+        unsigned p[KEYS / 8];
+#pragma unroll
+        for (int i = 0; i < KEYS / 8; ++i) {
+            const float even = exp2_approx(s[i][0] - base), odd = exp2_approx(s[i][1] - base);
+            row_sum += even + odd;
+            p[i] = rounded_pair(even, odd);
+        }
+        // Outputs transposed, as in rung 4. Rows g and g + 8 are the two columns of a word: of two keys' words the low
+        // halves make a pair of neighbours in k for one row, the high halves for the other.
+#pragma unroll
+        for (int i = 0; i < KEYS / 4; i += 4)
+#pragma unroll
+            for (int w = 0; w < HEAD_DIM / 16; ++w) {
+                const unsigned a[4] = {__byte_perm(values[i][w], values[i + 1][w], 0x5410),
+                                       __byte_perm(values[i][w], values[i + 1][w], 0x7632),
+                                       __byte_perm(values[i + 2][w], values[i + 3][w], 0x5410),
+                                       __byte_perm(values[i + 2][w], values[i + 3][w], 0x7632)};
+                multiply(acc_o[w], a, p + i / 2);
+            }
+        if (tile + step < seen.last) load_values(tile + step);
+    }
+    row_sum += __shfl_xor_sync(0xffffffffu, row_sum, 1);
+    row_sum += __shfl_xor_sync(0xffffffffu, row_sum, 2);
+    if (t == 0 && g < GROUP) parts[g][warp] = {row_max, row_sum};
+
+    // The block's warps as one part, 128 columns at a time.
+    const size_t first_part = head * (size_t)gridDim.x;  // of the block's first head
+#pragma unroll
+    for (int first = 0; first < HEAD_DIM; first += PASS) {
+#pragma unroll
+        for (int w = first / 16; w < (first + PASS) / 16 && w < HEAD_DIM / 16; ++w)
+#pragma unroll
+            for (int odd = 0; odd < 2; ++odd)
+                if (2 * t + odd < GROUP)
+                    *reinterpret_cast<float2*>(&outputs[2 * t + odd][warp][column_of<8>(w, g) - first]) =
+                        make_float2(acc_o[w][odd], acc_o[w][odd + 2]);
+        __syncthreads();
+        constexpr int SLABS = (PASS + 31) / 32;
+        for (int i = warp; i < count * SLABS; i += WARPS) {
+            const int h = i / SLABS, d = first + i % SLABS * 32 + lane * 4;
+            const size_t part = first_part + h * (size_t)gridDim.x + blockIdx.x;
+            const Slab merged = merge_slab<PASS>(i % SLABS * 32, outputs[h][0], parts[h], WARPS);
+            if (lane < 8 && d < HEAD_DIM) *reinterpret_cast<float4*>(all_outputs + part * HEAD_DIM + d) = merged.output;
+            if (lane == 0 && d == 0) all_parts[part] = merged.part;
+        }
+        if (first + PASS < HEAD_DIM) __syncthreads();  // these columns have been read
+    }
+    if (!arrives_last_at_once(arrived + blockIdx.y, used)) return;
+    constexpr int SLABS = (HEAD_DIM + 31) / 32;
+    for (int i = warp; i < count * SLABS; i += WARPS) {
+        const int h = i / SLABS, d = i % SLABS * 32 + lane * 4;
+        const size_t first_of_head = first_part + h * (size_t)gridDim.x;
+        const Slab merged =
+            merge_slab<HEAD_DIM>(i % SLABS * 32, all_outputs + first_of_head * HEAD_DIM, all_parts + first_of_head, used);
+        const float by = inverse(merged.part.row_sum);
+        if (lane < 8 && d < HEAD_DIM)
+            *reinterpret_cast<uint2*>(out + (head + h) * HEAD_DIM + d) =
+                make_uint2(rounded_pair(merged.output.x * by, merged.output.y * by),
+                           rounded_pair(merged.output.z * by, merged.output.w * by));
+    }
+}

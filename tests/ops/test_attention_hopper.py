@@ -117,6 +117,7 @@ def test_keys_that_are_the_values_too_are_copied_once(n, context, heads, how):
         ("14_pack_gqa", 64, {"KEYS": 64, "GROUPS": 2}),
         ("15_warp_vote", 64, {"KEYS": 64, "GROUPS": 2}),
         ("15_warp_vote", 64, {"KEYS": 64, "GROUPS": 1}),
+        ("16_wide_stores", 80, {"KEYS": 64, "GROUPS": 2}),
     ],
 )
 def test_nothing_is_read_before_it_is_there_or_overwritten_before_it_was_used(name, head_dim, options):
@@ -168,10 +169,11 @@ def test_every_tile_compiles_unspilled_within_shared_memory(name, head_dim):
             assert report.shared_bytes + op.launch_of(rung, macros).shared <= 227 * 1024, macros
 
 
+@pytest.mark.parametrize("name", op.LAWFUL)
 @pytest.mark.parametrize("head_dim", op.HOPPER["15_warp_vote"])
-def test_every_tile_of_the_law_compiles_unspilled(head_dim):
+def test_every_tile_of_the_law_compiles_unspilled(name, head_dim):
     needs_nvrtc()
-    rung = next(rung for rung in op.LADDERS["attention"] if rung.name == "15_warp_vote")
+    rung = next(rung for rung in op.LADDERS["attention"] if rung.name == name)
     for tile in op.tile_laws(head_dim):
         for pack, brain in ((1, 0), (7, 1)):
             macros = {"HEAD_DIM": head_dim, "GROUPS": tile.groups, "KEYS": tile.keys}

@@ -53,6 +53,7 @@ from rooflab.ops.attention_tiles import (
     standing_of,
     tile_of,
 )
+from rooflab.ops.attention_tiles import LAWFUL as LAWFUL
 from rooflab.ops.attention_tiles import SHARED_KIB as SHARED_KIB
 from rooflab.ops.attention_tiles import Launch as Launch
 from rooflab.ops.attention_tiles import decode_rungs as decode_rungs
@@ -76,8 +77,8 @@ def launch_rule(rung: Rung) -> str:
     if rung.operator == "decode_attention":
         return source_of_callable(decode_launch_of, splits_of, decode_attention)
     if rung.name in STANDING:
-        # The tile of 15_warp_vote is in its macros, which an identity digests anyway.
-        tiles = {"14_pack_gqa": (pairs_pack_of, pairs_of), "15_warp_vote": ()}
+        # The tiles of rungs that have a law are in their macros, which an identity digests anyway.
+        tiles = {"14_pack_gqa": (pairs_pack_of, pairs_of), **dict.fromkeys(LAWFUL, ())}
         packs = tiles.get(rung.name, (boxes_of,))
         return source_of_callable(launch_of, standing_of, kept_together, pack_of, *packs, _boxes, attention)
     return source_of_callable(launch_of, grid_of, kept_together, attention)

@@ -137,6 +137,16 @@ PROMPT: tuple[Rung, ...] = (
         dynamic_shared=163840,
         changes="14_pack_gqa",
     ),
+    Rung(
+        "attention",
+        "16_wide_stores",
+        "attention_wide_stores",
+        "four lanes transpose their outputs and store 16 bytes each",
+        defines={**_STANDING, "KEYS": 80, "GROUPS": 3},
+        archs=("90a",),
+        dynamic_shared=163840,
+        changes="15_warp_vote",
+    ),
 )
 
 DECODE: tuple[Rung, ...] = (

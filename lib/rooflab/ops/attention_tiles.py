@@ -44,12 +44,15 @@ HOPPER = {
     "12_warp_specialised": (512,),
     "14_pack_gqa": (64, 80, 96, 112, 128, 192, 256),
     "15_warp_vote": (64, 80, 96, 112, 128, 192, 256),
+    "16_wide_stores": (64, 80, 96, 112, 128, 192, 256),
 }
 
 # Those whose blocks stand, one an SM, and read their operands through maps of boxes.
-STANDING = ("11_tma", "12_warp_specialised", "14_pack_gqa", "15_warp_vote")
+STANDING = ("11_tma", "12_warp_specialised", "14_pack_gqa", "15_warp_vote", "16_wide_stores")
 # Of these, those whose rows are pairs of query and head, which come as boxes of three dimensions.
-PAIRED = ("14_pack_gqa", "15_warp_vote")
+PAIRED = ("14_pack_gqa", "15_warp_vote", "16_wide_stores")
+# Of these, those whose tile a law of its time chooses.
+LAWFUL = ("15_warp_vote", "16_wide_stores")
 
 
 def _level(rung: Rung) -> int:
@@ -67,7 +70,7 @@ def launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:
         return Launch(128, 384, (128 + 2 * macros["STAGES"] * macros["KEYS"]) * 2 * head)
     if level == 10:
         return Launch(64, 384, (64 + 2 * macros["KEYS"]) * 2 * head)
-    if level in (11, 14, 15):
+    if rung.name in STANDING and level != 12:
         rows, groups = 64 * macros["GROUPS"], macros["GROUPS"]
         shared = (rows + 2 * macros["STAGES"] * macros["KEYS"]) * 128 * math.ceil(head / 64)
         return Launch(rows // macros["PACK"], 128 * (groups + 1), shared)
@@ -301,7 +304,7 @@ def tile_of(
     elif rung.name == "11_tma":
         pack = pack_of(group, 8)
         choices = [{**boxes_of(head_dim, pack, window), "PACK": pack}]
-    elif rung.name == "15_warp_vote":
+    elif rung.name in LAWFUL:
         choices = [voted_of(head_dim, prompt, sms)]
     elif rung.name == "14_pack_gqa":
         pack = pairs_pack_of(group, window if seen is None else seen)

@@ -276,24 +276,28 @@ def _packing_gain(every: Rows, gpu: str) -> str:
     return text + "."
 
 
-def _voting_gain(every: Rows, gpu: str) -> str:
-    """What a vote in place of shuffles, and tiles by a law (rung 15), are worth over rung 14."""
-    gain = _gains(every, "14_pack_gqa", "15_warp_vote")
+def _gain(every: Rows, gpu: str, first: str, second: str) -> str:
+    """What a rung is worth over the one that it changes."""
+    gain = _gains(every, first, second)
+    before, after = (name.split("_")[0] for name in (first, second))
     if gain.empty:
-        return "Rungs 14 and 15 are not recorded on one shape here."
+        return f"Rungs {before} and {after} are not recorded on one shape here."
     low, high, middle = gain["gain"].min(), gain["gain"].max(), gain["gain"].median()
     most = gain.loc[gain["gain"].idxmax()]
     return (
-        f"On the {gpu} rung 15 runs at {low:.2f} to {high:.2f} times the speed of rung 14 over {len(gain)} "
-        f"shapes, {middle:.2f} times in the middle, and the most on {most['seq']} queries of "
+        f"On the {gpu} rung {after} runs at {low:.2f} to {high:.2f} times the speed of rung {before} over "
+        f"{len(gain)} shapes, {middle:.2f} times in the middle, and the most on {most['seq']} queries of "
         f"{most['heads']} heads, {most['head_dim']} wide."
     )
 
 
 def gains_of_later_rungs(every: Rows, gpu: str) -> None:
-    """What rungs 14 and 15 are worth, folded."""
-    lines = [_packing_gain(every, gpu), _voting_gain(every, gpu)]
-    display.fold_items("What packing (rung 14) and the vote (rung 15) are worth", lines)
+    """What rungs 14 to 16 are worth, folded."""
+    lines = [_packing_gain(every, gpu)]
+    lines += [_gain(every, gpu, "14_pack_gqa", "15_warp_vote")]
+    lines += [_gain(every, gpu, "15_warp_vote", "16_wide_stores")]
+    title = "What packing (rung 14), the vote (rung 15) and wide stores (rung 16) are worth"
+    display.fold_items(title, lines)
 
 
 def fastest_by_shape(every: Rows, ladder: list[Any], gpu: str) -> None:

@@ -228,19 +228,17 @@ def prompts() -> list[Case]:
 
 
 def leading(cases: Sequence[Case]) -> list[Case]:
-    """The last rung of a shape's cases, and the fastest libraries' kernels."""
-    own = [case for case in cases if case.kind == "own"][-1]
-    return [case for case in cases if case == own or case.impl in FASTEST]
+    """A shape's cases by the rung that is run by default and newer ones, and by the fastest libraries."""
+    own = [case.impl for case in cases if case.kind == "own"]
+    usual = op.default_rung(cases[0].head_dim or 0, "90")
+    wanted = {*(own[own.index(usual) :] if usual in own else own[-1:]), *FASTEST}
+    return [case for case in cases if case.impl in wanted]
 
 
 def later(device: Sized | None = None) -> list[Case]:
     """Prompts and a cache that were named after kernels had been tuned."""
-    wanted = [
-        (3001, 96, None),
-        (8192, 128, None),
-        (8192, 256, None),
-        *((3001, w, 777) for w in (64, 96, 128, 256)),
-    ]
+    wanted: list[tuple[int, int, int | None]] = [(3001, 96, None), (8192, 128, None), (8192, 256, None)]
+    wanted += [(3001, width, 777) for width in (64, 96, 128, 256)]
     found = [leading(_for(device, sweep(*shape, heads=(28, 4)))) for shape in wanted]
     return [*(case for cases in found for case in cases), *decode(5003, 128, (28, 4))]
 

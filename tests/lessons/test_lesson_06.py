@@ -12,14 +12,16 @@ from rooflab.hardware import roofline
 from rooflab.numerics import model_shapes
 from rooflab.ops import attention as op
 from rooflab.pages.lesson_06e import STEPS
-from rooflab.paths import NOTEBOOKS
+from rooflab.paths import DATA, NOTEBOOKS
 from rooflab.records.case import Case
 from rooflab.runtime import nvrtc
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 from rooflab.view import display
 
-OWN = [rung.name for rung in op.LADDERS["attention"]]
+# A rung newer than the recording has no answers there yet.
+_HELD = (DATA / "h200" / "attention.csv").read_text()
+OWN = [rung.name for rung in op.LADDERS["attention"] if f"attention/{rung.name} " in _HELD]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,7 @@ from rooflab.studies.bandwidth import Roof, roofs
 from rooflab.verify import mutations, suite
 
 PEERS = "h200-peers"  # others' figures on the recorded GPU's model
+Made = TypeVar("Made")
 BEST = "best"  # as `impl`: every own contestant, whatever its options, of which `row` takes the fastest
 
 
@@ -51,6 +52,8 @@ class Evidence:
         self._rows = {study: _taken(rows) for study, rows in (tables or {}).items()}
         self._tables = {key: _taken(rows) for key, rows in (profiles or {}).items()}
         self._counted: dict[str, list[Case]] = {}
+        self._chosen: dict[tuple[Any, ...], np.ndarray[Any, np.dtype[np.bool_]]] = {}
+        self._made: dict[str, Any] = {}
         self._always: dict[str, Any] = {}
         self._published: dict[tuple[str, str], pd.DataFrame] = {}
         self._stores: dict[str, Store] = {}
@@ -58,8 +61,14 @@ class Evidence:
     def only(self, **where: Any) -> Evidence:
         """The same evidence, but of the recorded rows those alone that have these values (as for `rows`)."""
         fewer = copy.copy(self)
-        fewer._always = {**self._always, **where}
+        fewer._always, fewer._made = {**self._always, **where}, {}
         return fewer
+
+    def once(self, name: str, make: Callable[[], Made]) -> Made:
+        """What `make` gives, made at the first call of this name; it is not to be changed."""
+        if name not in self._made:
+            self._made[name] = make()
+        return cast(Made, self._made[name])
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -112,7 +121,7 @@ class Evidence:
         for name, value in where.items():
             if name not in found:
                 raise NoEvidence(f"no column {name} in study {study}")
-            chosen &= _has(found[name], value)
+            chosen &= self._where(found, (device, study, name), value)
         found = found[chosen] if where else found
         if portable:
             found = found[[_portable(*names) for names in zip(found["operator"], found["impl"], strict=True)]]
@@ -120,6 +129,15 @@ class Evidence:
             words = " ".join(f"{k}={v}" for k, v in where.items() if not callable(v) and v not in ("", None))
             raise NoEvidence(" ".join(f"no row {words} in study {study} {device and f'of {device}'}".split()))
         return found
+
+    def _where(
+        self, rows: pd.DataFrame, column: tuple[str, str, str], value: Any
+    ) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Where a column (of device, study, name) holds a value: claims ask the same again and again."""
+        key = (*column, type(value), tuple(value) if isinstance(value, list | set) else value)
+        if key not in self._chosen:
+            self._chosen[key] = _has(rows[column[-1]], value)
+        return self._chosen[key]
 
     def _own(self, study: str) -> pd.DataFrame:
         if study not in self._rows:
@@ -131,8 +149,9 @@ class Evidence:
         none has a time.
         """
         found = self.rows(study, **where)
-        column = "median_us" if found["median_us"].notna().any() else "tok_s"
-        return found.sort_values(column, ascending=column == "median_us", kind="stable").iloc[0]
+        timed = found["median_us"].notna().any()
+        values = (found["median_us"] if timed else -found["tok_s"]).to_numpy(float, na_value=np.inf)
+        return found.iloc[values.argmin()]
 
     def us(self, study: str, **where: Any) -> float:
         """The shortest recorded median among the rows wanted, in microseconds."""

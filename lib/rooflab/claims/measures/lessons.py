@@ -118,7 +118,7 @@ def us_at_share(evidence: Evidence, share: float) -> float:
 
 
 def _contestants(evidence: Evidence) -> pd.DataFrame:
-    return int4.contestants(evidence.rows("int4"))
+    return evidence.once("int4.contestants", lambda: int4.contestants(evidence.rows("int4")))
 
 
 @measure
@@ -250,14 +250,18 @@ def prompt_share(evidence: Evidence, seq: int, over_seq: int = 0) -> float:
 
 def _drawn(evidence: Evidence, kind: str = "", tokens: Sequence[int] = ()) -> pd.DataFrame:
     """The outcomes of the drawn shapes of a kind, or all, from the first to the last number of tokens."""
-    slug, arch = (evidence.spec.slug, evidence.spec.sm) if evidence.spec else (None, "75")
-    raced = evidence.rows("regimes", clock="graph")
-    found = unseen.outcomes(evidence.rows("unseen"), raced, slug, arch)
+    found = evidence.once("unseen.outcomes", lambda: _all_drawn(evidence))
     found = found[found["kind"] == kind] if kind else found
     found = found[found["tokens"].between(tokens[0], tokens[-1])] if tokens else found
     if found.empty:
         raise NoEvidence(f"no drawn shape{kind and f' of {kind}'} was measured beside a library")
     return found
+
+
+def _all_drawn(evidence: Evidence) -> pd.DataFrame:
+    slug, arch = (evidence.spec.slug, evidence.spec.sm) if evidence.spec else (None, "75")
+    raced = evidence.rows("regimes", clock="graph")
+    return unseen.outcomes(evidence.rows("unseen"), raced, slug, arch)
 
 
 @measure

@@ -73,9 +73,10 @@ def _execute(job: dict[str, Any], events: TextIO) -> dict[str, Any]:
     """Run the job's notebook with papermill; the ending is "ok", "partly" where cells lacked
     recorded cases, "failed", "died" or "stopped".
     """
-    import nbformat
-    import papermill
-    from nbclient.exceptions import DeadKernelError
+    from rooflab.book.notebook_format import nbformat  # before papermill and nbclient import it
+
+    import papermill  # isort: skip
+    from nbclient.exceptions import DeadKernelError  # isort: skip
 
     original = nbformat.read(job["notebook"], as_version=4)
     tagged = [i for i, cell in enumerate(original.cells) if "parameters" in cell.metadata.get("tags", [])]

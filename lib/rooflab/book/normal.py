@@ -15,11 +15,10 @@ import io
 import json
 from pathlib import Path
 
-import nbformat
 import numpy as np
-from nbformat import NotebookNode
 from PIL import Image
 
+from rooflab.book.notebook_format import NotebookNode, nbformat
 from rooflab.errors import UsageError
 from rooflab.records.csv_table import write_atomically
 

@@ -184,7 +184,7 @@ def _takes(comment: str) -> Takes | None:
 
 def of(lesson: Lesson) -> list[Parameter]:
     """The parameters of a lesson's notebook."""
-    import nbformat
+    from rooflab.book.notebook_format import nbformat
 
     try:
         return read(nbformat.read(lesson.path, as_version=4), lesson.path.name)

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import nbformat
-
 from rooflab import __version__, paths
 from rooflab.book import glossary, home, lessons, normal
 from rooflab.book.execute import plain
+from rooflab.book.notebook_format import nbformat
 from rooflab.errors import MissingTool, RooflabError
 
 ASSETS = Path(__file__).resolve().parents[1] / "site"  # explorer.js and explorer.css, the lessons' explorers

@@ -250,10 +250,7 @@ def judge(test: Test, evidence: Evidence, subject: str = "", **changed: Any) -> 
     args = _of_subject({**test.args, **changed}, subject)
     asked = Verdict(UNRECORDED, test.asked(), subject)
     try:
-        of = evidence.only(**test.where) if test.where else evidence
-        found = evidence.once(
-            f"{test.measure} {test.where} {args}", lambda: MEASURES[test.measure](of, **args)
-        )
+        found = MEASURES[test.measure](evidence.only(**test.where) if test.where else evidence, **args)
     except NoEvidence as missing:
         return asked._replace(measured=str(missing))
     value, by = found if isinstance(found, tuple) else (found, "")

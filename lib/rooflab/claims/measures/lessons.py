@@ -140,7 +140,7 @@ def int4_roof_share(evidence: Evidence, n: int, k: int) -> float:
 def int4_points_slower(evidence: Evidence, than: str) -> float:
     """At how many points ours is slower than FP16 (`fp16`), or than the fastest peer (`peers`)."""
     lost = {"fp16": int4.slower_than_fp16, "peers": int4.slower_than_peers}[than]
-    return float(len(lost(_contestants(evidence))))
+    return evidence.once(f"int4.slower {than}", lambda: float(len(lost(_contestants(evidence)))))
 
 
 @measure
@@ -196,7 +196,11 @@ def q8_rate(evidence: Evidence, tokens: int, halves: bool, column: str = "tflop_
 def q8_points_behind(evidence: Evidence, rival: str, tokens: Sequence[int]) -> float:
     """At how many points what the dispatcher chooses is not faster than a rival, between these numbers of
     tokens."""
-    return float(len(q8_0.behind(evidence, rival, tokens[0], tokens[-1])))
+    least, most = tokens[0], tokens[-1]
+    lost = evidence.once(
+        f"q8_0.behind {rival} {least} {most}", lambda: q8_0.behind(evidence, rival, least, most)
+    )
+    return float(len(lost))
 
 
 @measure

@@ -396,8 +396,9 @@ def takeaway(batches: list[Any], shapes: list[Any], gain: Rows, gpu: str, times:
     text += f"fast as FP16 at batch {batches[0]}, and {min(at[batches[-1]]):.2f} to "
     text += f"{max(at[batches[-1]]):.2f} times at {batches[-1]}.\n"
     slow = (times["two-op"] / times["FP16 cuBLAS"]).dropna()
-    text += "- Unpacking first is not worth it at these sizes: t" if slow.min() > 1 else "- T"
-    text += f"he two-op product takes {slow.min():.1f} to {slow.max():.1f} times as long as FP16."
+    text += "- Unpacking first is not worth it: t" if slow.min() > 1 else "- T"
+    text += f"he two-op product takes {slow.min():.1f} to {slow.max():.1f} times as long as FP16, up to "
+    text += f"{batches[-1]} tokens."
     display.say(text)
 
 

@@ -131,10 +131,11 @@
     if (wide) whole.style.minHeight = free + "px";
   }
 
-  // A figure that a phone scrolls sideways says so, and is scrolled by keyboard, too.
+  // A picture that a phone scrolls sideways says so, and is scrolled by keyboard, too.
   function figures() {
     for (const old of document.querySelectorAll(".rooflab-wider")) old.remove();
-    for (const box of document.querySelectorAll(".cell_output:has(> img), .rooflab-drawing .drawing")) {
+    const boxes = ".cell_output:has(> img), .rooflab-drawing .drawing, .rooflab-explorer .drawing";
+    for (const box of document.querySelectorAll(boxes)) {
       if (box.scrollWidth <= box.clientWidth + 2) continue;
       const picture = box.querySelector("img, svg");
       const hint = document.createElement("div");

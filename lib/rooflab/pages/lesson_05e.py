@@ -20,7 +20,7 @@ from rooflab.studies import q8_0 as decode
 from rooflab.view import display, explorer, plot
 from rooflab.words import counted
 
-WAYS = ("dp4a", "MMQ", "in-kernel FP16", "dequantise + cuBLAS", "resident FP16")
+WAYS = ("dp4a", "int8 MMQ", "Q8_0 as FP16", "two-op", "FP16 weights")
 _DP4A, _MMQ, _HALVES, _DEQUANTISE, _RESIDENT = WAYS
 Shape = tuple[int, int]  # n, k
 
@@ -122,7 +122,7 @@ def _strips(fastest: Rows, measured: Sequence[Shape], title: str) -> Figure:
                 ax.text(
                     middle,
                     down,
-                    way.removeprefix("resident "),
+                    way.removesuffix(" weights"),
                     ha="center",
                     va="center",
                     color=colour,
@@ -194,7 +194,7 @@ def crossovers(fastest: Rows, measured: Sequence[Shape], gpu: str) -> None:
     text = ""
     for n, k in measured:
         wide = _wide(fastest, (n, k))
-        text += f"- **{n:,} × {k:,}**: {_in_words(wide.drop(columns=_RESIDENT))}. With resident FP16: "
+        text += f"- **{n:,} × {k:,}**: {_in_words(wide.drop(columns=_RESIDENT))}. With FP16 weights as well: "
         text += f"{_in_words(wide)}.\n"
     display.say(f"On the {gpu}, by tokens:\n\n{text}")
 
@@ -209,12 +209,12 @@ def against_prediction(fastest: Rows, shape: Shape, ridge: float) -> None:
         text += f"falls behind dequantising at {behind.min()} tokens. " if len(behind) else "stays ahead. "
     gain = _q8_0_against_fp16(wide)
     if len(gain):
-        text += f"Against resident FP16 the best on Q8_0 runs at {gain.iloc[0]:.2f} times its speed for "
+        text += f"Against FP16 weights the best on Q8_0 runs at {gain.iloc[0]:.2f} times its speed for "
         text += f"{gain.index[0]} token and at {gain.iloc[-1]:.2f} for {gain.index[-1]}. "
         lost = gain.index[gain < 1]
         if len(lost) and lost[0] < ridge:
             text += f"The prediction is missed: Q8_0 should win up to the ridge, at {ridge:.0f} tokens, and "
-            text += f"resident FP16 overtakes at {lost[0]}. There our kernels stay further from their "
+            text += f"FP16 weights overtake at {lost[0]}. There our kernels stay further from their "
             text += "roof than cuBLAS from its own. "
         if gain.iloc[-1] < crossover.LEVEL:
             text += "Where arithmetic decides, the smaller format saves memory and no time."

@@ -65,11 +65,10 @@ def opening(rows: Rows, asked: Answers, gpu: str) -> Opening:
     best, paths = rows.sort_values("tok_s").iloc[-1], asked.paths
     within = int((paths["share"] <= 1).sum())
     text = f"On the {gpu} the kernels of lessons 03 to 06 run Gemma 4 E4B at {best['tok_s']:,.0f} tokens "
-    text += f"a second in {best['weights_as']}, {best['roof_fraction']:.0%} of the read roof. Of "
-    text += (
-        f"{len(paths)} paths through the engine {within} stay within the allowed error, which is twice that "
-    )
-    text += f"of plain FP16 arithmetic against float64; the worst has {paths['share'].max():.0%} of it"
+    text += f"a second in {best['weights_as']}, {best['roof_fraction']:.0%} of the read roof. "
+    text += "All" if within == len(paths) else f"{within} of"
+    text += f" {len(paths)} paths through the engine stay under the allowed error, twice that of plain FP16 "
+    text += f"arithmetic; the worst reaches {paths['share'].max():.0%} of it"
     repeated = asked.checks[asked.checks["question"] == "repeated"]
     if len(repeated) and (repeated["distinct"] == 1).all():
         text += f", and {int(repeated['runs'].min()):,} repeated generations are identical"

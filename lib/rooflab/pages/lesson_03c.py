@@ -403,9 +403,7 @@ def powers(tests: Sequence[claims.Claim], evidence: Evidence, gpu: str) -> None:
     tells = [i for i, bad, _, good in each if bad == claims.REFUTED and good == claims.HOLDS]
     blind = [i for i, bad, middle, good in each if bad == middle == good]
     against = [i for i, bad, _, good in each if bad == claims.HOLDS and good == claims.REFUTED]
-    text = ""
-    if against:
-        text += f"**On the {gpu} the strided kernel passes and the best kernel fails.** "
+    text = f"**On the {gpu} the strided kernel passes and the best kernel fails.** " if against else ""
     if "E11" in against:
         text += "L2 serves what was fetched before. The best kernel fetches each sector once, so L2 has "
         text += "nothing "

@@ -1,5 +1,6 @@
 """The schema of records and runs, and the case: what a row's figures were measured on."""
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -51,6 +52,7 @@ STATES = ("burst", "sustained", "after_cool", "after_hot", "")  # of the graph c
 SIZES = ("n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window")
 _WORDS = {"kind": KINDS, "cache": CACHES, "clock": CLOCKS, "state": STATES}
 _NAMED = ("operator", "impl", "format", "model", "weights")
+_BETWEEN_WORDS = re.compile(r'[\s,"=]')
 _BOOLS = {"true": True, "false": False}
 
 
@@ -77,6 +79,11 @@ def parse_options(text: str) -> dict[str, int | str | bool]:
         number = re.fullmatch(r"-?(0|[1-9][0-9]*)", value) and value != "-0"
         values[name] = _BOOLS[value] if value in _BOOLS else int(value) if number else value
     return values
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _canonical(text: str) -> str:
+    return options(**parse_options(text))
 
 
 @dataclass(frozen=True)
@@ -116,7 +123,7 @@ class Case:
             value = getattr(self, name)
             if (
                 not isinstance(value, str)
-                or re.search(r'[\s,"=]', value)
+                or _BETWEEN_WORDS.search(value)
                 or (name == "operator" and "/" in value)
             ):
                 raise UsageError(f"A case's {name} is one word without commas, quotes or '=', not {value!r}.")
@@ -130,7 +137,7 @@ class Case:
                     raise UsageError(f"A case's {name} is a size, so it cannot be {value}.")
         if self.causal is not None:
             object.__setattr__(self, "causal", bool(self.causal))
-        object.__setattr__(self, "options", options(**parse_options(self.options)))
+        object.__setattr__(self, "options", _canonical(self.options))
         for name, known in _WORDS.items():
             if getattr(self, name) not in known:
                 words = ", ".join(word or '""' for word in known)
@@ -155,6 +162,7 @@ class Case:
         return self.n or 0, self.k or 0, self.batch or 1
 
     @classmethod
+    @functools.lru_cache(maxsize=1 << 14)
     def parse(cls, study: str, case_id: str) -> "Case":
         """The case of `study` with this id, the inverse of `id`; UsageError for a word without a place."""
         head, *words = case_id.split()

@@ -147,14 +147,17 @@ def _named(
     inked = [spot for points in drawn.values() for spot in _inked(points)]
     for px, py, j in sorted((*end, j) for j, end in ends.items() if j not in placed):
         wide = _LETTER * len(names[j])
+        under = [at for x, at in inked if px + 6 < x < px + 10 + wide]
+        beside = [
+            at for k, (x, at) in placed.items() if x < px + 12 + wide and px < x + _LETTER * len(names[k])
+        ]
 
-        def cost(dy: float, px: float = px, py: float = py, wide: float = wide) -> float:
+        def cost(
+            dy: float, py: float = py, under: list[float] = under, beside: list[float] = beside
+        ) -> float:
             y = py + dy
-            hit = sum(px + 6 < x < px + 10 + wide and abs(at - y) < 6 for x, at in inked)
-            met = sum(
-                x < px + 12 + wide and px < x + _LETTER * len(names[k]) and abs(at - y) < APART
-                for k, (x, at) in placed.items()
-            )
+            hit = sum(abs(at - y) < 6 for at in under)
+            met = sum(abs(at - y) < APART for at in beside)
             return 100 * met + 4 * hit + abs(dy) + (1000 if not TOP <= y <= BOTTOM - 4 else 0)
 
         placed[j] = (px + 8, py + min((sign * d for d in range(0, 90, 3) for sign in (-1, 1)), key=cost))

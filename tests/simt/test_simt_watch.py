@@ -3,6 +3,7 @@ traffic it counts is what ncu counted on the H200.
 """
 
 import ctypes
+import subprocess
 
 import needs
 import numpy as np
@@ -12,6 +13,7 @@ from rooflab import simt
 from rooflab.errors import LaunchError
 from rooflab.ops import probes, stream
 from rooflab.paths import DATA, ROOT
+from rooflab.simt import build
 
 needs.compiler()
 
@@ -275,3 +277,38 @@ def test_more_accesses_than_can_be_kept_are_refused(monkeypatch):
     monkeypatch.setattr("rooflab.simt.watching.MOST", 1000)
     with pytest.raises(LaunchError, match="copy_scalar makes more than 1000 accesses"):
         watched(stream.LADDERS["copy"][0], 1024)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """Compiles C++ against the runtime's headers in a folder beside clocks.o, and gives the folder."""
+    folder = tmp_path_factory.mktemp("known")
+    where = [f"-I{build.INCLUDE.parent}", f"-I{build.INCLUDE}"]
+
+    def compiled(*arguments):
+        subprocess.run([build.compiler(), "-std=c++17", "-O1", *where, *arguments], check=True, cwd=folder)
+        return folder
+
+    clocks = ROOT / "tests" / "simt_kernels" / "known_clocks.cpp"
+    compiled("-c", str(clocks), "-o", "clocks.o")
+    return compiled
+
+
+@pytest.mark.parametrize(
+    ("text", "becomes"),
+    [
+        ("", ""),
+        ("one.barrier > release.time || time_of", "true || time_of"),
+        ("one->time[lane] < other->time[lane] &&", "false &&"),
+    ],
+)
+def test_what_threads_know_of_each_other_is_what_vector_clocks_say(text, becomes, compiled, tmp_path):
+    """Shared trees beside whole clocks, over random barriers and atomics; a fault in the trees is seen."""
+    source = (build.INCLUDE.parent / "known.cpp").read_text()
+    assert text in source
+    (tmp_path / "known.cpp").write_text(source.replace(text, becomes) if text else source)
+    folder = compiled(str(tmp_path / "known.cpp"), "clocks.o", "-o", "clocks")
+    said = subprocess.run([folder / "clocks"], capture_output=True, text=True, check=True).stdout
+    asked, known, different = (int(word) for word in said.split())
+    assert asked > 100_000 and known / asked > 0.2
+    assert (different == 0) == (not text)

@@ -237,6 +237,53 @@ def every_between() -> None:
                 decoder_ops.prompt_product(x, w, out=room(batch, n // 2), gate=True, TOKENS=tokens)
 
 
+def every_batch() -> None:
+    from rooflab.ops import attention, batch_choice, batch_ops, decoder
+
+    rng = np.random.default_rng(12)
+
+    def values(*shape, dtype=np.float16):
+        return cupy.asarray(rng.standard_normal(shape).astype(dtype))
+
+    def room(*shape, dtype=np.float16):
+        return cupy.asarray(np.zeros(shape, dtype))
+
+    for n, k, batch in ((128, 384, 3), (256, 1024, 12), (192, 512, 31)):
+        codes = map(cupy.asarray, quant.quantise_int4(rng.standard_normal((n, k)).astype(np.float32)))
+        places, x = cupy.asarray(np.array([3, 4], np.int32)), values(batch, k)
+        turns = cupy.asarray(rotary.rotations(8, 16, 1e4))
+        for w in (values(n, k), q8_0.quantise(values(n, k)), int4.repack(*codes)):
+            batch_ops.product(x, w, out=room(batch, n))
+            batch_ops.product(x, w, out=room(batch, n // 2), then=batch_ops.GATE)
+            splits = batch_ops.parts_of(n, k, batch, batch_ops.format_of(w), batch_ops.sms_of(x))
+            parts = room(splits, batch, n, dtype=np.float32)
+            batch_ops.product(x, w, out=parts, then=batch_ops.PARTS)
+            batch_ops.rmsnorm(values(batch, n, dtype=np.float32), values(n), out=room(batch, n), parts=parts)
+            caches = room(6, batch, 2, 16), room(6, batch, 2, 16)
+            to = batch_ops.Heads(values(n), turns, places[:1], *caches)
+            queries = room(batch, n // 16 - 4, 16)
+            batch_ops.product(x, w, out=queries, then=batch_ops.ROPE, heads=to)
+            one = to._replace(keys=room(3 + batch, 2, 16), values=room(3 + batch, 2, 16))
+            one = one._replace(rotations=cupy.asarray(rotary.rotations(3 + batch, 16, 1e4)))
+            batch_ops.product(x, w, out=queries, then=batch_ops.ROPE, heads=one)
+        choice = batch_choice.choice_for(batch, 132, lambda shape, dtype: room(*shape, dtype=dtype))
+        batch_choice.sample(values(batch, 4808), room(6, batch, dtype=np.int32), places, choice=choice)
+    for heads, kv_heads, head_dim, length, splits in ((12, 2, 128, 301, 1), (18, 2, 64, 77, 3)):
+        q, cache = values(heads, head_dim), values(320, kv_heads, head_dim)
+        seen, workspace = cupy.asarray(np.array([length], np.int32)), attention.workspace_for(q, splits)
+        batch_ops.attention(q, cache, cache, seen, out=room(heads, head_dim), workspace=workspace)
+        drafts = values(7, heads, head_dim)
+        workspace = attention.workspace_for(drafts.reshape(-1, head_dim), splits)
+        batch_ops.attention(drafts, cache, cache, seen, out=room(*drafts.shape), workspace=workspace)
+    shape = decoder.Shape(1, 64, 64, 1, 1, 64, 4808, 1e-6, 0.0)
+    state = decoder.state_for(shape, 16, 132, lambda shape, dtype: room(*shape, dtype=dtype))
+    drafts = cupy.zeros(4, np.int32)  # as the candidates, so that some hold
+    held, arrived = room(2, dtype=np.int32), room(1, dtype=np.int32)
+    chosen, places = cupy.asarray(np.array([0, 0, 5, 0], np.int32)), room(2, dtype=np.int32)
+    batch_choice.accept(state, drafts, chosen, values(4, 4808), places, held=held, arrived=arrived)
+    assert held.tolist() == [3, 5]
+
+
 def planted(name: str) -> None:
     function = nvrtc.Function(nvrtc.compile_source(FAULTS[name], arch="90"), "fault")
     n = 33 if name == "overrun" else 64
@@ -254,6 +301,7 @@ if __name__ == "__main__":
         "rows": every_row,
         "decode_step": every_step,
         "between": every_between,
+        "batch": every_batch,
     }
     families.get(sys.argv[1], lambda: planted(sys.argv[1]))()
     cupy.cuda.runtime.deviceSynchronize()

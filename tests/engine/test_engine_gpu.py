@@ -199,15 +199,15 @@ def test_every_way_to_take_in_a_prompt_agrees_and_says_that_it_ran(model, format
     assert (ran["dequantised int4_g128"] > 0) == (format == "int4_g128" and not short and not paths.rows)
 
 
-@pytest.mark.parametrize("size", [3, 8, 32])
+@pytest.mark.parametrize(("size", "dependent"), [(3, False), (3, True), (8, True), (32, True), (40, False)])
 @pytest.mark.parametrize("formats", FORMATS[:4], ids="-".join)
-def test_a_batch_agrees_with_transformers_and_with_itself(model, formats, size):
+def test_a_batch_agrees_with_transformers_and_with_itself(model, formats, size, dependent):
     """Sequences of one prompt each: the one of interest among others, decoded to its end."""
     import torch
     from rooflab import engine
 
     one = engine.Engine(model.spec, model.weights(*formats), capacity=400)
-    many = one.batch(size, 300)
+    many = engine.Batch(one, size, 300, dependent)
     near = model.judge(*formats, rounded=formats[0] == "q8_0")
     tokens, others = model.tokens, np.random.default_rng(0).integers(0, 4096, (size, LENGTH)).tolist()
     others[1] = tokens
@@ -217,8 +217,9 @@ def test_a_batch_agrees_with_transformers_and_with_itself(model, formats, size):
         many.decode(1)
     near(many.logits[1])
     assert many.ran["step graph"] == 2 and many.position == LENGTH and one.position == 0
-    kind = {"fp16": "product cublas", "q8_0": "product mmq"}.get(formats[0], "product int4_g128")
-    assert many.ran[kind] >= 2 * 4 * 4
+    few = {"fp16": "product cublas", "q8_0": "product mmq"}.get(formats[0], "product int4_g128")
+    assert many.chain.dependent == dependent
+    assert many.ran["product dependent" if many.chain.dependent else few] >= 2 * 4 * 4
     found = set()
     for _ in range(3):
         many.reset()
@@ -233,6 +234,56 @@ def test_a_batch_agrees_with_transformers_and_with_itself(model, formats, size):
     assert len(set(map(tuple, drawn))) == size
 
 
+@pytest.mark.parametrize("count", [2, 4, 8, 13])
+@pytest.mark.parametrize("formats", FORMATS[:4], ids="-".join)
+def test_drafts_agree_with_transformers_and_hold_again_and_again(model, formats, count):
+    from rooflab import engine
+    from rooflab.studies.decode_work import holding
+
+    one = engine.Engine(model.spec, model.weights(*formats), capacity=400)
+    near, tokens = model.judge(*formats), model.tokens
+    one.prefill(tokens[:-count])
+    one.rewind(LENGTH - count, tokens[-count])
+    held, due = one.verify(tokens[-count:])  # whether they hold or not, logits are made of all
+    near(one._drafts[count].logits[-1])
+    assert held >= 1 and one.due == due and one.position == LENGTH - count + held
+
+    def begin():
+        one.reset()
+        one.prefill(tokens)
+
+    begin()
+    known = holding(one, begin, 3 * count, count)
+    for _ in range(5):
+        begin()
+        for at in range(0, 3 * count, count):
+            assert one.verify(known[at : at + count])[0] == count
+        assert one.state.tokens[LENGTH : one.position].tolist() == known
+    assert one.generate(5) and one.position == LENGTH + 3 * count + 5
+    begin()
+    wrong = [*known[:1], (known[1] + 1) % 4096, *known[2:count]]
+    assert one.verify(wrong) == (1, known[1]) and one.position == LENGTH + 1
+
+
+def test_speculation_gives_the_same_tokens_whatever_drafts(model):
+    """Of one engine with itself as draft and with another, but for ties, which rounding decides."""
+    from rooflab import engine
+
+    one, same, other = (
+        engine.Engine(model.spec, model.weights(*formats), capacity=400)
+        for formats in (FORMATS[0], FORMATS[0], FORMATS[3])
+    )
+    found = []
+    for draft in (same, other, same, other):
+        for each in (one, draft):
+            each.reset()
+            each.prefill(model.tokens)
+        one.ran.clear()
+        found.append(one.speculate(draft, 60, 4))
+        assert one.ran["drafts held"] == 60 and 15 <= one.ran["verify"] <= 60
+    assert found[0] == found[2] and found[1] == found[3] and found[0][:3] == found[1][:3]
+
+
 def test_a_batch_refuses_what_it_cannot_do_and_goes_on(model):
     from rooflab import engine
 
@@ -243,7 +294,7 @@ def test_a_batch_refuses_what_it_cannot_do_and_goes_on(model):
     with pytest.raises(UsageError, match="knows 40 positions, so 41 are refused"):
         one.batch(2, 41)
     many, other = one.batch(2, 30), engine.Engine(model.spec, model.weights(), capacity=40).batch(2, 30)
-    with pytest.raises(UsageError, match="needs prompts before it can go on"):
+    with pytest.raises(UsageError, match="needs prompts before it generates"):
         many.generate(1)
     many.prefill([[1, 2, 3], [4, 5, 6]])
     for bad, says in (

@@ -4,6 +4,7 @@ import needs
 import numpy as np
 import pytest
 from rooflab import engine, ops
+from rooflab.engine.batch import Batch
 from rooflab.engine.weights import random_tensors
 from rooflab.errors import UsageError
 from rooflab.ops import decoder
@@ -62,7 +63,7 @@ def test_a_batch_agrees_with_float64_and_goes_its_own_way_in_each_sequence(forma
         assert np.abs(row - expected[-1]).max() <= 2 * allowed
         for place, token in enumerate(tokens, 3):  # what was chosen was the likeliest, or as good as that
             assert expected[place].max() - expected[place][token] <= 2 * allowed
-    assert many.ran["step"] == 3 and many.position == 7
+    assert many.ran["step"] == 3 and many.position == 7 and not many.chain.dependent
     many.reset()
     many.prefill(prompts)
     assert many.generate(3) == found
@@ -73,3 +74,21 @@ def test_a_batch_agrees_with_float64_and_goes_its_own_way_in_each_sequence(forma
             one.batch(size)
     with pytest.raises(UsageError, match="2 prompts, all equally long"):
         many.prefill(prompts[:1])
+
+
+@pytest.mark.parametrize("formats", FORMATS, ids="-".join)
+def test_a_batch_makes_the_same_logits_by_each_of_its_ways(formats):
+    spec, get, one = made(formats)
+    found = []
+    for way in ("dependent launches", "a row of kernels"):
+        many = Batch(one, 3, 12, dependent=way == "dependent launches")
+        many.prefill([tokens_for(spec, 4, seed) for seed in (1, 2, 3)])
+        many.decode(1)
+        many.tokens[5] = 7  # from here on the same tokens
+        many.decode(1)
+        found.append(many.logits.astype(np.float64))
+        dependent = 2 * (2 * 4 + 1) if many.chain.dependent else 0
+        assert many.ran["product dependent"] == dependent and many.places.tolist() == [6, 7]
+    allowed = budget(spec, get, tokens_for(spec, 4), *formats)[1]
+    if formats[0] != "q8_0":  # of which the row of kernels rounds x to bytes
+        assert np.abs(found[1] - found[0]).max() <= 2 * allowed

@@ -54,7 +54,8 @@ def test_every_format_climbs_the_ladder_and_peers_stand_beside_it():
     }
     assert set(decode.RUNGS) <= set(ablation.WAYS) and set(engine.PROMPTS) <= set(ablation.PROMPT_WAYS)
     assert "transformers.compile" not in {c.impl for c in DECODE.cases("quick", H200)}
-    assert {c.batch for c in cases} == {1, 8, 32} and {c.seq for c in cases} == {128, 1024, 8192}
+    assert {c.batch for c in cases if c.operator == "decode"} == {1, 8, 32}
+    assert {c.seq for c in cases} == {128, 1024, 8192}
     assert {c.model for c in cases} == {decode.MODEL, decode.LARGE, decode.SMALL, decode.GEMMA}
     assert {decode.head_of(c) for c in cases if c.format == "int4_g128"} == {"fp16", "q8_0"}
 

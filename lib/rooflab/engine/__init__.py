@@ -5,6 +5,7 @@ weights = engine.random_weights(spec, "int4_g128")  # or pack(spec, from_gguf(sp
 decoder = engine.Engine(spec, weights, capacity=4096)
 decoder.prefill(prompt); tokens = decoder.generate(128)
 many = decoder.batch(8); many.prefill([prompt] * 8); eight = many.generate(128)
+held, due = decoder.verify(drafted); tokens = decoder.speculate(smaller, 128)
 
 own, tensors = engine.share(spec, get, rank, size)  # a process's share; see engine.world
 part = engine.Split(own, engine.pack(own, tensors), world=world)

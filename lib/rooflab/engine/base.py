@@ -14,6 +14,8 @@ from rooflab import ops
 from rooflab.errors import UsageError
 from rooflab.ops import decoder
 
+MOST_DRAFTS = 16  # that are checked at once: two groups of eight columns of the tensor cores
+
 
 class Decoder:
     """A decoder with its cache, at batch 1. `ran` counts what ran, by path; what a graph replays was counted
@@ -41,6 +43,7 @@ class Decoder:
         self.inverse_temperature, self.seed, self.position = 0.0, 0, 0
         self._graphs: dict[Any, tuple[Callable[[], None], Any]] = {}
         self._latest: Any = None
+        self._drafts: dict[int, Any] = {}  # what checks so many drafts
 
     # --- what a caller sees -------------------------------------------------------------------------------
 
@@ -82,6 +85,91 @@ class Decoder:
         with self.target():
             self._steps(count)
         self.position += count
+
+    def verify(self, tokens: Sequence[int]) -> tuple[int, int]:
+        """How many of `tokens`, up to 16 drafted for the next places, are what greedy decoding gives there,
+        and the token that it gives after them. Those are taken in, and cache, position and logits are as
+        after decoding them; the first draft is `due` or none holds. UsageError for tokens that do not exist
+        or fit, an engine that samples, or one that dependent launches do not take: then nothing has changed.
+
+        Each draft is compared with the likeliest token of a check's own logits. Their sums go in another
+        order than those of the steps that decode one token, so the two differ by rounding.
+        """
+        from rooflab.engine.drafts import Drafts
+
+        ids = [int(token) for token in tokens]
+        if not 0 < len(ids) <= MOST_DRAFTS or not all(0 <= token < self.vocab for token in ids):
+            raise UsageError(
+                f"Drafts are 1 to {MOST_DRAFTS} tokens, each from 0 to {self.vocab - 1}, unlike {ids}."
+            )
+        if self.inverse_temperature:
+            raise UsageError("Drafts are checked greedily: set the engine's temperature to 0 first.")
+        if not self.position:
+            raise UsageError("The engine needs a prompt before it checks drafts.")
+        self._require_room(len(ids))
+        if len(ids) not in self._drafts:
+            self._drafts[len(ids)] = Drafts(self, len(ids))
+        with self.target():
+            held, due = self._drafts[len(ids)].check(ids)
+        self.position += held
+        self.ran["verify"] += 1
+        self.ran["drafts held"] += held
+        return held, due
+
+    def speculate(self, draft: Decoder, count: int, length: int = 4) -> list[int]:
+        """The next `count` tokens by greedy speculation: `draft`, an engine of a model with the same
+        vocabulary and after the same tokens, proposes, and checks of up to `length` tokens dispose. Both are
+        after the same tokens again in the end. UsageError for engines that do not fit each other.
+
+        Whatever the draft proposes, each token is the likeliest by a check's logits after the tokens before
+        it. So they are the tokens of `generate`, except where the two likeliest lie nearer to each other than
+        rounding moves logits (see verify): there either may come, and the texts go apart.
+        """
+        if not 0 < length <= MOST_DRAFTS or count < 1:
+            raise UsageError(
+                f"Speculation gives 1 token or more by checks of 1 to {MOST_DRAFTS}, not {count} by {length}."
+            )
+        if draft is self or draft.vocab != self.vocab or draft.inverse_temperature:
+            raise UsageError(
+                f"A draft is another engine with the same {self.vocab} tokens, at a temperature of 0."
+            )
+        if self.state.tokens[: self.position].tolist() != draft.state.tokens[: draft.position].tolist():
+            raise UsageError("The engine and its draft have to be after the same tokens: prefill both.")
+        self._require_room(count)
+        draft._require_room(count)
+        found: list[int] = []
+        draft.rewind(self.position, due := self.due)
+        while len(found) < count:
+            more = min(length, count - len(found)) - 1
+            tokens = [due, *draft.generate(more)[1:], draft.due] if more else [due]
+            held, due = self.verify(tokens)
+            found += tokens[:held]
+            if draft.position < self.position:  # all of them hold, and it has not taken in the last one
+                draft.decode(1)
+            draft.rewind(self.position, due)
+        return found
+
+    def rewind(self, position: int, token: int) -> None:
+        """Forget the tokens from `position` on, of which the first is now `token`, to be taken in next."""
+        if not 0 < position <= self.position or not 0 <= token < self.vocab:
+            raise UsageError(
+                f"The engine goes back to 1 to {self.position} tokens, and on with one from 0 to "
+                f"{self.vocab - 1}, not to {position} and {token}."
+            )
+        self.position = position
+        self.state.position[...] = position
+        due = decoder.candidates(token, self.state.blocks)
+        if not self.on_cpu:
+            import torch
+
+            due = torch.from_numpy(due)
+        self.state.candidates[...] = due
+
+    @property
+    def due(self) -> int:
+        """The token that comes next, as it was chosen."""
+        found = self.state.candidates
+        return decoder.winner(found if self.on_cpu else found.cpu().numpy())
 
     @property
     def logits(self) -> Any:

@@ -1,7 +1,8 @@
 """Several sequences decoded together: every weight is read once a step for all of them.
 
 A step is a chain of kernels in a CUDA graph, with nothing for the host to do in between: which tokens it
-works on, and their positions, are on the device.
+works on, and their positions, are on the device. The kernels may be dependent launches, which load weights
+and earlier keys before the kernel before has ended (rooflab.ops.batch_ops).
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooflab.engine.base import captured, inverse
+from rooflab.engine.chain import Chain
 from rooflab.errors import UsageError
-from rooflab.ops import attention, decoder_ops
+from rooflab.ops import attention, batch_choice, decoder_ops
 
 if TYPE_CHECKING:
     from rooflab.engine.decoder import Engine
@@ -25,9 +27,10 @@ class Batch:
     """`size` sequences, all of one length, on an engine's weights, with a cache of their own [layers,
     capacity, size, kv_heads, head_dim]. To a kernel of attention they are one sequence with `size` times the
     heads. The engine takes in their prompts, and forgets its own for it. `ran` counts what ran, by path.
+    With `dependent` a step is made of dependent launches, where they take the sizes: up to 32 sequences.
     """
 
-    def __init__(self, engine: Engine, size: int, capacity: int | None = None):
+    def __init__(self, engine: Engine, size: int, capacity: int | None = None, dependent: bool = False):
         if not 1 < size <= MOST:
             raise UsageError(f"A batch holds 2 to {MOST} sequences, not {size}.")
         capacity = engine.capacity if capacity is None else capacity
@@ -35,20 +38,14 @@ class Batch:
             raise UsageError(f"The engine knows {engine.capacity} positions, so {capacity} are refused.")
         self.engine, self.size, self.capacity = engine, size, capacity
         self.ran: collections.Counter[str] = collections.Counter()
-        self.products = type(engine.products)(engine.spec.shape, engine.weights, self.ran)
         shape, zeros = engine.spec.shape, engine.zeros
         cache = (shape.layers, capacity, size, shape.kv_heads, shape.head_dim)
         self.cache_k, self.cache_v = zeros(cache, "float16"), zeros(cache, "float16")
         self.tokens = zeros((capacity + 1, size), "int32")
         self.places = zeros((2,), "int32")  # the position of the tokens at work, and the keys that they see
         self.logits = zeros((size, shape.vocab), "float16")
-        self._residual = zeros((size, shape.hidden), "float32")
-        self._x = zeros((size, shape.hidden), "float16")
-        self._queries = zeros((size, shape.heads, shape.head_dim), "float16")
-        self._attended = zeros((size * shape.heads, shape.head_dim), "float16")
-        self._inner = zeros((size, shape.mlp), "float16")
-        splits = max(1, engine.blocks // (size * shape.kv_heads))
-        self._workspace = attention.workspace_for(self._attended, splits)
+        self.chain = Chain(engine, size, capacity, self.ran, dependent=dependent)
+        self._choice = batch_choice.choice_for(size, self.chain.sms, zeros)
         self.inverse_temperature, self.seed = 0.0, 0
         self.position = 0
         self._replay: Any = None
@@ -118,11 +115,32 @@ class Batch:
         """Launch a step of all sequences on the current stream: the chosen tokens are taken in, logits are
         made and the next ones chosen. The host's `position` stays as it is.
         """
-        shape, weights, products = self.engine.spec.shape, self.engine.weights, self.products
-        residual, x, queries, inner = self._residual, self._x, self._queries, self._inner
+        chain, table, softcap = self.chain, self.engine.weights.embedding, self.engine.spec.shape.softcap
+        decoder_ops.embedding(table, self.tokens, out=chain.residual, position=self.places[:1])
+        if not chain.dependent:
+            self._layers()
+            self._choose(softcap)
+            self.places += 1
+            return
+        chain.layers(self.cache_k, self.cache_v, self.places[:1], self.places[1:], self.logits)
+        batch_choice.sample(
+            self.logits,
+            self.tokens,
+            self.places,
+            choice=self._choice,
+            softcap=softcap,
+            inverse_temperature=self.inverse_temperature,
+            seed=self.seed,
+        )
+
+    def _layers(self) -> None:
+        """From embeddings to logits by kernels in a row, of sizes that the others don't take."""
+        chain = self.chain
+        shape, weights, products, attended = chain.shape, chain.weights, chain.products, chain.attended
+        residual, x, queries, inner = chain.residual, chain.x, chain.queries, chain.inner
+        heads = (self.size * shape.heads, shape.head_dim)
         position, length, epsilon = self.places[:1], self.places[1:], shape.epsilon
         wide = (self.capacity, self.size * shape.kv_heads, shape.head_dim)
-        decoder_ops.embedding(weights.embedding, self.tokens, out=residual, position=position)
         branch: Any = None
         for layer in range(shape.layers):
             keys, values = self.cache_k[layer], self.cache_v[layer]
@@ -131,21 +149,19 @@ class Batch:
             biases, rotary = weights.biases[layer], weights.rotations
             decoder_ops.rope(qkv, biases, rotary, queries, keys, values, position=position)
             attention.decode_attention(
-                queries.reshape(self._attended.shape),
+                queries.reshape(heads),
                 keys.reshape(wide),
                 values.reshape(wide),
                 length,
-                out=self._attended,
-                workspace=self._workspace,
+                out=attended.reshape(heads),
+                workspace=chain.workspace,
             )
-            branch = products.few("out", layer, self._attended.reshape(self.size, -1))
+            branch = products.few("out", layer, attended.reshape(self.size, -1))
             decoder_ops.rmsnorm(residual, weights.norms[2 * layer + 1], out=x, branch=branch, epsilon=epsilon)
             decoder_ops.silu_mul(products.few("gate_up", layer, x), out=inner)
             branch = products.few("down", layer, inner)
         decoder_ops.rmsnorm(residual, weights.norms[2 * shape.layers], out=x, branch=branch, epsilon=epsilon)
         self.logits[...] = products.few("head", None, x)
-        self._choose(shape.softcap)
-        self.places += 1
 
     def _choose(self, softcap: float) -> None:
         decoder_ops.sample(

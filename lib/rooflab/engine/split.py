@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from rooflab.engine.batch import Batch
+from rooflab.engine.chain import Chain
 from rooflab.engine.decoder import Engine, Paths
 from rooflab.engine.products import Products
 from rooflab.engine.spec import Spec
 from rooflab.engine.world import World
 from rooflab.errors import UsageError
-from rooflab.ops import attention, decoder
+from rooflab.ops import batch_choice, decoder
 
 SUMMED = ("out", "down")  # products whose results are parts of a sum over the processes
 
@@ -50,7 +51,7 @@ class Split(Engine):
 
     def batch(self, size: int, capacity: int | None = None) -> Batch:
         many = super().batch(size, capacity)
-        many.products = _Summing(self.spec.shape, self.weights, many.ran, self.world)
+        many.chain.products = _Summing(self.spec.shape, self.weights, many.ran, self.world)
         return many
 
     def _product(self, name: str, layer: int, x: Any) -> Any:
@@ -98,16 +99,13 @@ class _Single(Batch):
     def __init__(self, engine: Split):
         self.engine, self.size, self.capacity, self.ran = engine, 1, engine.capacity, engine.ran
         shape, zeros, state = engine.spec.shape, engine.zeros, engine.state
-        self.products = _Summing(shape, engine.weights, self.ran, engine.world)
         cache = (shape.layers, self.capacity, 1, shape.kv_heads, shape.head_dim)
         self.cache_k, self.cache_v = state.cache_k.reshape(cache), state.cache_v.reshape(cache)
         self.tokens, self.places = zeros((self.capacity + 1, 1), "int32"), zeros((2,), "int32")
         self.logits = zeros((1, shape.vocab), "float16")
-        self._residual = zeros((1, shape.hidden), "float32")
-        self._x, self._inner = zeros((1, shape.hidden), "float16"), zeros((1, shape.mlp), "float16")
-        self._queries = zeros((1, shape.heads, shape.head_dim), "float16")
-        self._attended = zeros((shape.heads, shape.head_dim), "float16")
-        self._workspace = attention.workspace_for(self._attended, max(1, engine.blocks // shape.kv_heads))
+        self.chain = Chain(engine, 1, self.capacity, self.ran, dependent=False)
+        self.chain.products = _Summing(shape, engine.weights, self.ran, engine.world)
+        self._choice = batch_choice.choice_for(1, self.chain.sms, zeros)
         self.inverse_temperature, self.seed, self.position = 0.0, 0, 0
         self._replay = None
 

@@ -56,11 +56,13 @@ def memory(lab: Lab) -> None:
 
 def sequences(lab: Lab) -> tuple[Rows, Rows, Rows]:
     """Decoded tokens of one sequence, of several, and both with the library's."""
-    cases = [c for c in lab.cases("decode") if c.model == decode.MODEL and c.seq == decode.PROMPT]
+    cases = [c for c in lab.cases("decode") if (c.operator, c.model) == ("decode", decode.MODEL)]
+    cases = [c for c in cases if c.seq == decode.PROMPT]
     many = ablation.named(lab.measure("decode", lab.held("decode", cases)))
     single = many[(many.batch == 1) & many.usual & many.impl.isin(decode.RUNGS)]
     single = single.sort_values("median_us").drop_duplicates("format")
-    crowd = many[(many.batch > 1) & many.usual]
+    crowd = many[(many.batch > 1) & many.usual].sort_values("median_us")
+    crowd = crowd.drop_duplicates(["kind", "format", "batch"])
     library = many[many.impl == decode.GRAPH]
     both = pd.concat([single, crowd[crowd.kind == "own"], library]).sort_values(["kind", "format", "batch"])
     one = both[both.batch == 1].set_index(["kind", "format"]).median_us

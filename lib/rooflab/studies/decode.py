@@ -2,15 +2,16 @@
 
 A case generates `steps` tokens after a prompt of `seq`, output head and choice of the next token included,
 by transformers, by torch's operators in a graph, and by every rung of ours; rows hold microseconds of one
-token (with several sequences: of one for each), by the wall clock over the whole generation. The weights are
-random, of the real shapes. Nothing is timed whose tokens and logits float64 does not bear out (see
-`decoding`), and every row has a prediction, made before from what other lessons recorded (see `predictions`).
+token (with several sequences: of one for each; of drafts: of one check), by the wall clock over the whole
+generation. The weights are random, of the real shapes. Nothing is timed whose tokens and logits float64 does
+not bear out (see `decoding`), and every row has a prediction, made before from what other lessons recorded
+(see `predictions`).
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -18,14 +19,16 @@ import pandas as pd
 from rooflab import engine, ops
 from rooflab.bench import clock, gate
 from rooflab.engine import gemma
+from rooflab.engine.chain import Chain
 from rooflab.engine.decoder import PLAIN
+from rooflab.engine.drafts import Drafts
 from rooflab.engine.products import Products
 from rooflab.errors import LaunchError, UsageError
 from rooflab.hardware import device as devices
 from rooflab.hardware import roofline
 from rooflab.hardware.device import Device
 from rooflab.numerics import model_shapes
-from rooflab.ops import attention, decoder, gemma_ops, gemv, int4, q8_0
+from rooflab.ops import attention, batch_choice, batch_ops, batch_plan, decoder, gemma_ops, gemv, int4, q8_0
 from rooflab.profile import timeline
 from rooflab.profile.ncu import STALLS
 from rooflab.profile.trace import Trace
@@ -38,6 +41,8 @@ MODEL, LARGE, SMALL, GEMMA = "qwen2.5-1.5b", "llama-3-8b", "llama-3.2-1b", "gemm
 PROMPT, STEPS = 128, 128
 CONTEXTS = (1024, 8192)
 BATCHES = (8, 32)
+TOGETHER = ("batch", "batch_dependent")  # ways of a batch: by kernels in a row, by dependent launches
+DRAFTS = (2, 4, 8)  # tokens that a check takes
 FEW = 32  # steps where a few do: of ways that no floor or aim is about
 PHASES = ("queries, keys, values", "attention", "its output", "gate and up", "down", "head")
 SHORT = 4  # under a profiler
@@ -56,10 +61,12 @@ METRICS = (
 CAPACITY = 9216  # positions that weights know the rotations of: one set of weights for all cases
 
 
-def _case(impl: str, format: str, head: str, model: str, seq: int, steps: int, batch: int = 1) -> Case:
+def _case(
+    impl: str, format: str, head: str, model: str, seq: int, steps: int, batch: int = 1, work: str = "decode"
+) -> Case:
     kind = "peer" if impl in hf.VARIANTS else "baseline" if impl in PLAIN[:2] else "own"
     tuned = options(steps=steps, head=head) if head != format else options(steps=steps)
-    named = ("decode", "decode", impl, kind, format, model, "random")
+    named = ("decode", work, impl, kind, format, model, "random")
     return Case(*named, batch=batch, seq=seq, options=tuned, cache="", clock="wall")
 
 
@@ -116,11 +123,22 @@ def contexts(device: Sized | None = None, model: str = MODEL) -> list[Case]:
 def batches(model: str = MODEL) -> list[Case]:
     """Several sequences at once, and in FP16 transformers' graph beside them."""
     found = [
-        _case("batch", format, head, model, PROMPT, FEW, batch)
+        _case(impl, format, head, model, PROMPT, FEW, batch)
         for format, head in FORMATS.items()
         for batch in BATCHES
+        for impl in TOGETHER
     ]
     return [*found, _case(GRAPH, "fp16", "fp16", model, PROMPT, FEW, BATCHES[-1])]
+
+
+def checks_of_drafts() -> list[Case]:
+    """Several tokens of one sequence checked at once, all of which hold; `batch` says how many."""
+    wanted = [*((MODEL, format) for format in FORMATS), (LARGE, "fp16")]
+    return [
+        _case("drafts", format, FORMATS[format], model, PROMPT, STEPS, drafts, "verify")
+        for model, format in wanted
+        for drafts in DRAFTS
+    ]
 
 
 def large(device: Sized | None = None) -> list[Case]:
@@ -150,8 +168,18 @@ def head_of(case: Case) -> str:
 
 
 def steps_of(case: Case) -> int:
-    """Tokens that a launch generates."""
+    """Tokens that a launch generates of a sequence."""
     return int(_options(case)["steps"])
+
+
+def turns_of(case: Case) -> int:
+    """Steps of a launch: as many as its tokens, but for drafts."""
+    return steps_of(case) // ((case.batch or 1) if case.impl == "drafts" else 1)
+
+
+def sequences_of(case: Case) -> int:
+    """Sequences, each with a cache."""
+    return 1 if case.impl == "drafts" else case.batch or 1
 
 
 def _options(case: Case) -> dict[str, str]:
@@ -170,7 +198,15 @@ class Decode(Study):
             found = [case for format in FORMATS for case in ladder(format, device, steps=QUICK)]
             return [case for case in found if case.impl != COMPILED]  # half a minute of compiling
         found = [case for format in FORMATS for case in ladder(format, device)]
-        return [*found, *heads(device), *contexts(device), *batches(), *large(device), *others()]
+        found += [*heads(device), *contexts(device), *batches(), *checks_of_drafts()]
+        return [*found, *large(device), *others()]
+
+    def not_yet_measured(self, wanted: Iterable[Case], recorded: Iterable[str]) -> dict[str, str]:
+        wanted, recorded = list(wanted), list(recorded)
+        heads = {case.partition(" ")[0] for case in recorded}
+        newer = {c.id: f"{c.operator}/{c.impl}" for c in wanted if c.impl in (TOGETHER[-1], "drafts")}
+        found = {case: head for case, head in newer.items() if heads and head not in heads}
+        return {**super().not_yet_measured(wanted, recorded), **found}
 
     def needs(self, case: Case) -> str | None:
         return "transformers" if case.impl in hf.VARIANTS or case.model in hf.MODELS else "torch"
@@ -183,7 +219,7 @@ class Decode(Study):
         return unfit(case, capability) or hf.lacks(case.impl) or super().refuses(case, capability)
 
     def memory_bytes(self, case: Case) -> int:
-        model, batch = model_shapes.get(case.model), case.batch or 1
+        model, batch = model_shapes.get(case.model), sequences_of(case)
         room = (case.seq or 0) + steps_of(case)
         # Its weights are shared with no other contestant.
         library = case.impl in hf.VARIANTS and case.model not in hf.MODELS
@@ -213,7 +249,7 @@ class Decode(Study):
         model, batch = model_shapes.get(case.model), case.batch or 1
         context = (case.seq or 0) + (steps_of(case) + 1) // 2  # in the middle of the generation
         moved = model_shapes.weight_bytes(model, case.format, head_of(case))
-        moved += batch * model_shapes.kv_read_bytes(model, context)
+        moved += sequences_of(case) * model_shapes.kv_read_bytes(model, context)
         return Count(int(moved), batch * model_shapes.decode_flops(model, context), "dram_read")
 
     def predict(self, case: Case, context: Context) -> float | None:
@@ -229,7 +265,7 @@ class Decode(Study):
         count = self.count(case)
         least = roofline.bound(count.bytes or 0, count.flops or 0, device.dram_gb_s).us
         slow = {EAGERLY: 2e4, GRAPH: 4e3, COMPILED: 3e3, **dict.fromkeys(PLAIN, 4e3)}
-        return steps_of(case) * max(2 * least, slow.get(case.impl, 0.0))
+        return turns_of(case) * max(2 * least, slow.get(case.impl, 0.0))
 
     def rung(self, case: Case) -> Described | None:
         return self._rung(case, ops.known_arch()) if case.kind == "own" else None
@@ -251,6 +287,10 @@ class Decode(Study):
             return rung, macros, decoder.launch_rule(rung)
         if case.impl == "batch":
             rule += source_of_callable(engine.Batch)
+        if case.impl == "batch_dependent":
+            return self._batch_rung(case, rule + source_of_callable(engine.Batch, Chain), arch)
+        if case.impl == "drafts":
+            return self._batch_rung(case, source_of_callable(Products, Chain, Drafts), arch)
         attend = ops.rung_of(attention.LADDERS["decode_attention"], None, attention.DECODE_DEFAULT)
         rule += attention.launch_rule(attend) + ops.nvrtc.whole_source(attend.path)
         if case.format == "fp16":
@@ -263,6 +303,23 @@ class Decode(Study):
         rung = ops.rung_of(int4.LADDERS["int4"], name, name)
         return rung, rung.with_defaults(macros), rule + int4.launch_rule(rung)
 
+    def _batch_rung(self, case: Case, rule: str, arch: str) -> Described:
+        """The product of gate and up, as an H200 divides it; a step's other kernels by their sources."""
+        shape, sms = engine.spec(case.model).shape, devices.get("h200").sms
+        (n, k), batch, kind = shape.matrices["gate_up"], case.batch or 1, decoder.FORMATS.index(case.format)
+        plan = batch_plan.plan_for(n, k, batch, case.format, False, sms)
+        if plan is None:
+            raise UsageError(f"No batch of {batch} sequences is recorded, only those of dependent launches.")
+        for rung in (rung for ladder in batch_ops.LADDERS.values() for rung in ladder):
+            rule += batch_ops.launch_rule(rung) + ops.nvrtc.whole_source(rung.path)
+        ends = ("batch_sample", "draft_accept") if case.impl == "drafts" else ("batch_sample",)
+        for rung in (rung for name in ends for rung in batch_choice.LADDERS[name]):
+            rule += batch_choice.launch_rule(rung) + ops.nvrtc.whole_source(rung.path)
+        macros = batch_plan.macros_for(plan, n, batch, kind, arch)[0]
+        macros |= {"FORMAT": kind, "EPILOGUE": batch_ops.GATE}
+        (rung,) = batch_ops.LADDERS["batch_product"]
+        return rung, rung.with_defaults(macros), rule
+
     def identity(self, case: Case, arch: str | None) -> str:
         if case.kind != "own":
             return package_identity("torch", *(["transformers"] if case.impl in hf.VARIANTS else []))
@@ -272,7 +329,7 @@ class Decode(Study):
     def row(
         self, case: Case, admitted: gate.Admitted, timing: clock.Timing, predicted_us: float | None
     ) -> dict[str, Any]:
-        steps = steps_of(case)
+        steps = turns_of(case)
         each = clock.Timing(
             timing.median_us / steps, timing.q1_us / steps, timing.q3_us / steps, timing.samples
         )

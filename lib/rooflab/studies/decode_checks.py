@@ -83,7 +83,8 @@ def energy(device: Sized | None = None) -> list[Case]:
     found = []
     for format in decode.FORMATS:
         found.append(_case("energy", decode.best(format, device), format, steps=decode.STEPS))
-        found += [_case("energy", "batch", format, batch, decode.FEW) for batch in decode.BATCHES]
+        for impl in decode.TOGETHER:
+            found += [_case("energy", impl, format, batch, decode.FEW) for batch in decode.BATCHES]
     graph = _case("energy", decode.GRAPH, "fp16", steps=decode.FEW)
     return [*found, graph, _case("energy", "idle", "fp16")]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from rooflab import engine
@@ -10,7 +11,13 @@ from rooflab.bench import gate
 from rooflab.engine import gemma, gemma_exact
 from rooflab.records.case import Case
 from rooflab.studies import decoding, hf
-from rooflab.studies.decode import CAPACITY, GEMMA, RUNGS, head_of, steps_of
+from rooflab.studies.decode import CAPACITY, GEMMA, RUNGS, head_of, sequences_of, steps_of
+
+FP16_TAKEN = (
+    *RUNGS,
+    "batch_dependent",
+    "drafts",
+)  # by what multiplies; others make Q8_1 of it for weights in Q8_0
 
 
 class Start:
@@ -43,6 +50,8 @@ def work_of(case: Case) -> gate.Work:
         return _library(case)
     if case.model == GEMMA:
         return _gemma(case)
+    if case.impl == "drafts":
+        return _drafts(case)
     return _own(case) if case.batch == 1 else _several(case)
 
 
@@ -50,37 +59,78 @@ def _work(case: Case, launch: Any, inputs: list[Any], outputs: list[Any], judge:
     import cupy
 
     steps = steps_of(case)
-    size = (case.batch or 1) * (steps - 1 + judge.vocab)
+    size = sequences_of(case) * (steps - 1 + judge.vocab)
     return gate.Work(
         case.id,
         launch,
         [inputs],
         [outputs],
         lambda: cupy.zeros(size),
-        _budget(judge, steps, case.format == "q8_0" and case.impl not in RUNGS),  # those take FP16
+        _budget(judge, steps, case.format == "q8_0" and case.impl not in FP16_TAKEN),
         judge.deviation,
     )
 
 
 def _own(case: Case) -> gate.Work:
-    steps, seq = steps_of(case), case.seq or 0
+    one, start, begin = _begun(case, engine.Paths(decode=case.impl))
+
+    def launch(_: int) -> None:
+        begin()
+        one.decode(steps_of(case))
+
+    return _work(case, launch, _inputs(one), [one.state.tokens[case.seq :], one.state.logits], start.judge)
+
+
+def _begun(case: Case, paths: engine.Paths) -> tuple[engine.Engine, Start, Callable[[], None]]:
+    """An engine with room for the case's tokens, where it starts from, and what takes it back there."""
+    seq = case.seq or 0
     weights = decoding.packed(case.model, case.format, head_of(case), CAPACITY)
     start = _start(case.model, case.format, head_of(case), seq)
-    one = engine.Engine(
-        engine.spec(case.model), weights, capacity=seq + steps, paths=engine.Paths(decode=case.impl)
-    )
+    one = engine.Engine(engine.spec(case.model), weights, capacity=seq + steps_of(case), paths=paths)
     state = one.state
     for cache, kept in zip((state.cache_k, state.cache_v), start.caches, strict=True):
         cache[:, :seq].copy_(kept)
 
-    def launch(_: int) -> None:
+    def begin() -> None:
         one.position = seq
         state.position.fill_(seq)
         state.candidates.copy_(start.candidates)
-        one.decode(steps)
 
-    inputs = [part for matrix in weights[2:8] for part in _arrays(matrix)]
-    return _work(case, launch, inputs, [state.tokens[seq:], state.logits], start.judge)
+    return one, start, begin
+
+
+def _inputs(one: engine.Engine) -> list[Any]:
+    return [part for matrix in one.weights[2:8] for part in _arrays(matrix)]
+
+
+def _drafts(case: Case) -> gate.Work:
+    """Checks of drafts that all hold, one after the other: the host asks after each what has held."""
+    one, start, begin = _begun(case, engine.Paths())
+    begin()
+    known = holding(one, begin, steps_of(case), case.batch or 1)
+
+    def launch(_: int) -> None:
+        begin()
+        for at in range(0, len(known), case.batch or 1):
+            one.verify(known[at : at + (case.batch or 1)])
+
+    return _work(case, launch, _inputs(one), [one.state.tokens[case.seq :], one.state.logits], start.judge)
+
+
+def holding(one: engine.Engine, begin: Callable[[], None], count: int, each: int) -> list[int]:
+    """`count` tokens that all hold where they are checked `each` at a time: what the engine decodes, or where
+    two tokens are as likely what a check takes for due, and what comes after it.
+    """
+    known = one.generate(count)
+    while True:
+        begin()
+        for at in range(0, count, each):
+            held, due = one.verify(known[at : at + each])
+            if held < each:
+                known = [*known[: at + held], due, *one.generate(count - at - held)[1:]]
+                break
+        else:
+            return known
 
 
 def _arrays(matrix: Any) -> list[Any]:
@@ -91,7 +141,7 @@ def _several(case: Case) -> gate.Work:
     steps, seq, size = steps_of(case), case.seq or 0, case.batch or 1
     weights = decoding.packed(case.model, case.format, head_of(case), CAPACITY)
     one = engine.Engine(engine.spec(case.model), weights, capacity=seq + steps)
-    many = one.batch(size)
+    many = engine.Batch(one, size, dependent=case.impl == "batch_dependent")
     many.prefill(decoding.prompt(case.model, size, seq).tolist())
     first, places = many.tokens[seq].clone(), many.places.clone()
     past = [

@@ -23,6 +23,7 @@ SOURCES = ("environment", "bandwidth", "gemv", "attribution", "int4", "mmq", "at
 _LAUNCHERS = ("touch", "torch.fill_ peer")
 _IN_TORCH = 32  # operators of torch a layer that norms, rotations and gating make
 PHASES = 5  # of a layer: queries with keys and values, attention, its output, gate with up, down
+_DEPENDENT = 7  # kernels of a layer where they are dependent launches
 _PRODUCT = {"fp16": "gemv", "q8_0": "dp4a", "int4_g128": "fused"}
 _FEW = {"fp16": "cublas", "q8_0": "mma", "int4_g128": "fused"}  # tokens at once
 _MANY = {"fp16": "cublas", "q8_0": "mmq_wgmma", "int4_g128": "two_op"}
@@ -140,13 +141,14 @@ def products_us(known: Known, model: str, format: str, head: str, batch: int = 1
 def token_us(
     known: Known, way: str, model: str, format: str, head: str, context: int, batch: int = 1
 ) -> float | None:
-    """Predicted microseconds of a decoded token (with `batch` sequences: of one for each), None where the
-    records say nothing of such a way.
+    """Predicted microseconds of a decoded token (with `batch` sequences: of one for each, of `batch` drafts:
+    of a check), None where the records say nothing of such a way.
     """
     if way == "gemma":
         return None
     shape, sizes = engine.spec(model).shape, model_shapes.get(model)
-    cache = batch * model_shapes.kv_read_bytes(sizes, context) / known.machine.gb_s / 1e3
+    caches = 1 if way == "drafts" else batch
+    cache = caches * model_shapes.kv_read_bytes(sizes, context) / known.machine.gb_s / 1e3
     attention = shape.layers * known.node_us + cache
     launches = PHASES * shape.layers + 1
     stream = model_shapes.weight_bytes(sizes, format, head) / known.machine.gb_s / 1e3 + cache
@@ -167,6 +169,8 @@ def token_us(
         return others + few + model_shapes.weight_bytes(sizes, "fp16") / known.rule.gb_s / 1e3
     if way == "batch":
         return products_us(known, model, format, head, batch) + attention + launches * known.node_us
+    if way in ("batch_dependent", "drafts"):  # weights at the roof, and every kernel a dependent one
+        return stream + (_DEPENDENT * shape.layers + 4 + (way == "drafts")) * known.edge_us
     phases = products_us(known, model, format, head) + attention
     if way == "1_kernel_per_phase":
         return phases

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from rooflab.analysis import ablation, attention, coalescing, int4, q8_0, time_breakdown, token_rate, unseen
+from rooflab.analysis import (
+    ablation,
+    attention,
+    coalescing,
+    drafts,
+    int4,
+    q8_0,
+    time_breakdown,
+    token_rate,
+    unseen,
+)
 from rooflab.analysis.evidence import Evidence, NoEvidence
 from rooflab.claims.measures.rows import Where, figure, measure
 from rooflab.errors import UsageError
@@ -294,6 +304,16 @@ def unseen_cost(evidence: Evidence, kind: str, tokens: Sequence[int]) -> float:
 def decode_rate(evidence: Evidence, model: str, format: str, column: str = "tok_s") -> float:
     """Tokens a second of our fastest decoder at batch 1 after a short prompt."""
     return float(ablation.best(evidence.rows("decode"), model, format)[column])
+
+
+@measure
+def draft_cost(evidence: Evidence, tokens: int) -> float:
+    """How many tokens' time a check of so many costs, of the models and formats measured the dearest."""
+    found = drafts.costs(evidence.rows("decode"))
+    found = found[found["batch"] == tokens]
+    if found.empty:
+        raise NoEvidence(f"no check of {tokens} drafted tokens was measured")
+    return float(found["cost"].max())
 
 
 @measure

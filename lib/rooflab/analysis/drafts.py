@@ -1,0 +1,75 @@
+"""What checks of drafted tokens cost, and what speculation with them makes of a share of drafts that hold."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pandas as pd
+
+from rooflab.analysis import ablation
+from rooflab.analysis.evidence import NoEvidence
+from rooflab.numerics import model_shapes
+from rooflab.studies import decode
+
+# A smaller model with the same tokens, to draft for each.
+SMALLER = {decode.MODEL: "qwen2.5-0.5b", decode.LARGE: "llama-3.2-1b"}
+
+
+def costs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of the checks in study decode's rows: `one_us`, of a token by the engine's fastest rung after the same
+    prompt, and `cost`, how many of those a check takes; `draft`, how many a token of the smaller model would
+    take by its bytes alone. NoEvidence where the rows have no check beside such a token.
+    """
+    found, one = rows[rows["operator"] == "verify"], {}
+    for model, format in found[["model", "format"]].drop_duplicates().itertuples(index=False):
+        with contextlib.suppress(NoEvidence):
+            one[model, format] = float(ablation.best(rows, model, format)["median_us"])
+    keys = pd.Series(list(zip(found["model"], found["format"], strict=True)), found.index, dtype=object)
+    found = found[keys.isin(one)]
+    if found.empty:
+        raise NoEvidence("no check of drafted tokens was measured beside a single token")
+    keys = keys[found.index]
+    found = ablation.named(found).assign(one_us=keys.map(one), draft=[_share(*key) for key in keys])
+    found = found.assign(cost=found["median_us"] / found["one_us"])
+    order = found["model"].map(list(SMALLER).index), found["format"].map(list(decode.FORMATS).index)
+    return found.assign(first=order[0], then=order[1]).sort_values(
+        ["first", "then", "batch"], ignore_index=True
+    )
+
+
+def _share(model: str, format: str) -> float:
+    """The smaller model's bytes of a token, of the model's own."""
+    both = (model_shapes.get(name) for name in (SMALLER[model], model))
+    small, large = (model_shapes.weight_bytes(each, format, decode.FORMATS[format]) for each in both)
+    return small / large
+
+
+def kept(acceptance: float, tokens: int) -> float:
+    """Tokens that a check of `tokens` adds on average: the one that is due, and each draft after it if it and
+    all before it hold, which `acceptance` of them do: 1 + a + a^2 + ...
+    """
+    return float(sum(acceptance**i for i in range(tokens)))
+
+
+def gain(cost: float, acceptance: float, tokens: int, draft: float = 0.0) -> float:
+    """How many times the tokens a second of plain decoding speculation makes: a check takes `cost` tokens'
+    time, and each of its drafts `draft`.
+    """
+    return kept(acceptance, tokens) / (cost + (tokens - 1) * draft)
+
+
+def speculated(found: pd.DataFrame, drafts: dict[str, str]) -> pd.DataFrame:
+    """Tokens a second by the share of drafts that hold, in percent, for each of `costs`' rows and each way of
+    drafting, named by `drafts`: "free" for none to pay, "model" for the smaller model.
+    """
+    parts = []
+    for way, name in drafts.items():
+        for percent in range(0, 101, 5):
+            paid = found["draft"] * (way == "model")
+            times = [
+                gain(cost, percent / 100, int(tokens), each)
+                for cost, tokens, each in zip(found["cost"], found["batch"], paid, strict=True)
+            ]
+            tokens = 1e6 / found["one_us"] * times
+            parts.append(found.assign(percent=percent, drafted=name, gain=times, tok_s=tokens))
+    return pd.concat(parts, ignore_index=True)

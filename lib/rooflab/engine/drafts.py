@@ -1,0 +1,78 @@
+"""Drafts of one sequence's next tokens, checked together: every weight is read once for all of them.
+
+A check is one step of dependent launches (rooflab.engine.chain) whose rows are the drafted tokens, and ends
+with what holds: the drafts before the first that greedy decoding would not have given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rooflab.engine.base import captured
+from rooflab.engine.chain import Chain
+from rooflab.errors import UsageError
+from rooflab.ops import batch_choice, decoder_ops
+
+
+class Drafts:
+    """Checks of `size` drafted tokens after those in an engine's cache. UsageError where dependent launches
+    do not take the engine's sizes, or where several processes share its weights.
+    """
+
+    def __init__(self, engine: Any, size: int):
+        spec, zeros = engine.spec, engine.zeros
+        self.engine, self.size = engine, size
+        shape = getattr(spec, "shape", None)
+        if shape is not None:
+            self.chain = Chain(engine, size, engine.capacity, engine.ran, drafts=True)
+        if shape is None or not self.chain.dependent:
+            raise UsageError(
+                "Drafts are checked by dependent launches, which take a whole model of Qwen2's or LLaMA's "
+                "kind with matrices of rows by 16 and k by 64 (INT4: 64 and 128)."
+            )
+        # The first draft's position, the keys that it sees, where `chosen` is written, and the drafts.
+        self.given = zeros((4 + size,), "int32")
+        self.chosen = zeros((2, size), "int32")
+        self.logits = zeros((size, shape.vocab), "float16")
+        self.held, self._arrived = zeros((2,), "int32"), zeros((1,), "int32")
+        self._choice = batch_choice.choice_for(size, self.chain.sms, zeros)
+        self._replay: Any = None
+
+    def check(self, tokens: Sequence[int]) -> tuple[int, int]:
+        """How many of the tokens hold, and the token that is due after them; the device's state goes on by as
+        many. The host's `position` stays as it is.
+        """
+        engine = self.engine
+        given = np.array([engine.position, engine.position + 1, 0, 1, *tokens], np.int32)
+        if engine.on_cpu:
+            self.given[...] = given
+        else:
+            import torch
+
+            self.given.copy_(torch.from_numpy(given))
+        if engine.graph and self._replay is None:
+            self._replay = captured(self.step, [*engine._written(), self.given])
+        self._replay() if engine.graph else self.step()
+        held, due = self.held.tolist()
+        return held, due
+
+    def step(self) -> None:
+        """Launch a check of what is `given`, on the current stream."""
+        chain, state, given = self.chain, self.engine.state, self.given
+        drafts, softcap = given[4:], chain.shape.softcap
+        decoder_ops.embedding(chain.weights.embedding, drafts, out=chain.residual)
+        chain.layers(state.cache_k, state.cache_v, given[:1], given[1:2], self.logits)
+        batch_choice.sample(self.logits, self.chosen, given[2:4], choice=self._choice, softcap=softcap)
+        batch_choice.accept(
+            state,
+            drafts,
+            self.chosen[1],
+            self.logits,
+            given,
+            held=self.held,
+            arrived=self._arrived,
+            softcap=softcap,
+        )

@@ -1,0 +1,133 @@
+"""How a step of a batch or of drafts ends: tokens chosen out of logits, and how many drafts hold."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from rooflab import ops
+from rooflab.errors import LaunchError
+from rooflab.ops import Rung, batch_ops, check_array, loaded, with_target
+from rooflab.ops.decoder import State
+from rooflab.records.fingerprint import source_of_callable
+
+PLACE = 8.6  # of its ladders among all of them: in the order of the lessons
+
+LADDERS: dict[str, tuple[Rung, ...]] = {
+    "batch_sample": (
+        Rung(
+            "batch_sample",
+            "1_split",
+            "batch_sample_split",
+            "several blocks choose a sequence's token, and move on",
+        ),
+    ),
+    "draft_accept": (
+        Rung(
+            "draft_accept",
+            "1_blocks",
+            "draft_accept_blocks",
+            "drafts that hold are counted where they were checked",
+        ),
+    ),
+}
+
+
+def launch_rule(rung: Rung) -> str:
+    """The code that decides how `rung` is launched, as a record's identity digests it."""
+    return source_of_callable(*([accept] if rung.operator == "draft_accept" else [sample, choice_for]))
+
+
+class Choice(NamedTuple):
+    """What blocks of `sample` hand over in: candidates [n, parts, 2] FP32, and counters [n + 1] int32, zero
+    before and after every launch.
+    """
+
+    candidates: Any
+    arrived: Any
+
+
+def choice_for(n: int, sms: int, zeros: Callable[[tuple[int, ...], str], Any]) -> Choice:
+    """Room for n sequences' choices, by blocks that fill a GPU once; zeros(shape, dtype) makes arrays."""
+    return Choice(zeros((n, max(1, sms // n), 2), "float32"), zeros((n + 1,), "int32"))
+
+
+@with_target()
+def sample(
+    logits: Any,
+    tokens: Any,
+    places: Any,
+    *,
+    choice: Choice,
+    softcap: float = 0.0,
+    inverse_temperature: float = 0.0,
+    seed: int = 0,
+) -> None:
+    """What decoder_ops.sample does at position places[0] of tokens [.., n] int32; then places [2] int32 is 1
+    more.
+    """
+    n, vocab = (int(size) for size in logits.shape)
+    if vocab % 8:
+        raise LaunchError(f"batch_sample takes a multiple of 8 logits, not {vocab}.")
+    if not all(v >= 0 and math.isfinite(v) for v in (inverse_temperature, softcap)):
+        raise LaunchError(
+            "inverse_temperature and softcap are finite and not negative, unlike "
+            f"{inverse_temperature} and {softcap}."
+        )
+    parts = int(choice.candidates.shape[1])
+    check_array("logits", logits, "float16", n * vocab, 16)
+    check_array("tokens", tokens, "uint32")
+    check_array("places", places, "uint32", 2)
+    check_array("choice.candidates", choice.candidates, "float32", 2 * n * parts, 8)
+    check_array("choice.arrived", choice.arrived, "uint32", n + 1)
+    (rung,) = LADDERS["batch_sample"]
+    numbers = [ctypes.c_float(softcap), ctypes.c_float(inverse_temperature), ctypes.c_uint(seed)]
+    loaded(rung).launch(
+        (parts, n),
+        rung.defines["THREADS"],
+        [logits, tokens, places, *choice, ctypes.c_int(vocab), *numbers],
+        dependent=batch_ops.arch_of(logits) in ops.DEPENDENT,
+    )
+
+
+@with_target()
+def accept(
+    state: State,
+    tokens: Any,
+    chosen: Any,
+    logits: Any,
+    places: Any,
+    *,
+    held: Any,
+    arrived: Any,
+    softcap: float = 0.0,
+) -> Any:
+    """held [2] int32: how many of tokens [n] int32, up to 31 drafts for position places[0] and after it, are
+    the tokens that are due, and the token due after them. Due at first is the best of the state's candidates,
+    then what was `chosen` [n] int32, the likeliest after each draft, out of logits [n, vocab] FP16. The state
+    is left as if it had decoded the drafts that hold; `arrived` [1] int32 is zero before and after.
+    """
+    n, vocab = (int(size) for size in logits.shape)
+    if not 0 < n < 32 or vocab % 8:
+        raise LaunchError(f"draft_accept takes 1 to 31 tokens and logits by 8, not {n} and {vocab}.")
+    check_array("logits", logits, "float16", n * vocab, 16)
+    check_array("tokens", tokens, "uint32", n)
+    check_array("chosen", chosen, "uint32", n)
+    check_array("places", places, "uint32")
+    check_array("held", held, "uint32", 2)
+    check_array("arrived", arrived, "uint32", 1)
+    check_array("state.logits", state.logits, "float32", vocab, 16)
+    (rung,) = LADDERS["draft_accept"]
+    threads = rung.defines["THREADS"]
+    blocks = min(batch_ops.sms_of(logits), math.ceil(vocab / (8 * threads)))
+    written = [held, state.logits, state.position, state.tokens, arrived]
+    numbers = [ctypes.c_int(v) for v in (state.blocks, n, vocab)]
+    loaded(rung).launch(
+        blocks,
+        threads,
+        [state.candidates, tokens, chosen, logits, places, *written, *numbers, ctypes.c_float(softcap)],
+        dependent=batch_ops.arch_of(logits) in ops.DEPENDENT,
+    )
+    return held

@@ -1,0 +1,134 @@
+"""How a batch's kernels divide their work: which blocks take which rows, and which warps which part of k."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+from rooflab.errors import LaunchError
+from rooflab.ops import decoder
+
+MOST = 32  # tokens whose x fits in registers
+_CHUNK = 64  # of k that a warp multiplies at a time
+_SLOT = (2048, 1280, 640)  # bytes of a ring that a chunk of 16 rows takes, with scales: FP16, Q8_0, INT4
+_BYTES = (2048, 1088, 528)  # the same in memory
+# What the division is chosen by, of an H200: bytes a us from memory and from L2, in all and to an SM.
+_MEMORY, _SM, _L2, _SM_L2 = 4.69e6, 4.5e4, 5.5e6, 9e4
+_WARPS = 12  # of a block, or as near to it as k allows
+_STEP_US = 0.15  # from weights in shared memory to products, of the chunks that a warp takes at a time
+_COLUMN_US = 0.05  # the same for eight tokens more
+_SUM_US = 0.1  # to add up a tile's sums
+_PART_US = 0.009  # to write a token's part of k apart and read it again
+_AHEAD_US = 1.0  # of bringing weights that pass while the kernel before still runs
+# Bytes of weights under way a block: up to 16 tokens so many that two kernels' blocks do not share an SM,
+# which leaves other SMs without one; beyond, registers of x see to that.
+_RING, _WIDE_RING = 128 * 1024, 96 * 1024
+# Columns of eight tokens, of one tile or more, that warps add up between two barriers: more where many tokens
+# meet weights of few bytes, whose barriers would follow each other sooner.
+_TOGETHER, _QUICK = 4, 8
+_X_WORDS, _OTHERS = 160, 80  # registers of x a thread at most, and what it needs beside them
+_SHARED_KIB = {"75": 64, "80": 163, "86": 99, "89": 99, "90": 227, "100": 227, "120": 99}
+
+
+class Plan(NamedTuple):
+    """How a product is divided: blocks of rows, parts of k, warps of a block and chunks of k a warp."""
+
+    blocks: int
+    splits: int
+    warps: int
+    chunks: int
+
+
+@functools.cache
+def plan_for(n: int, k: int, batch: int, format: str, divided: bool, sms: int) -> Plan | None:
+    """The launch rule: the division that should take least, k in one part unless `divided`; None for sizes
+    that the kernel does not take.
+    """
+    kind, columns = decoder.FORMATS.index(format), math.ceil(batch / 8)
+    rows, whole = (64, 128) if kind == 2 else (16, _CHUNK)
+    if n % rows or k % whole or n >= 1 << 24 or not 0 < batch <= MOST:
+        return None
+    tiles, found = n // 16, []
+    for splits in range(1, min(sms, 16 if divided else 1) + 1):
+        fits = [w for w in range(1, 17) if k % (_CHUNK * splits * w) == 0]
+        fits = [w for w in fits if 8 * columns * (k // (_CHUNK * splits * w)) <= _room(w)]
+        if not fits:
+            continue
+        warps = min(fits, key=lambda w: abs(w - _WARPS))
+        least = math.ceil(tiles / (sms // splits))
+        for turns in range(least, least + 3):
+            plan = Plan(math.ceil(tiles / turns), splits, warps, k // (_CHUNK * splits * warps))
+            found.append((round(cost(plan, turns, k, batch, kind), 3), plan))
+    return min(found)[1] if found else None
+
+
+def cost(plan: Plan, turns: int, k: int, batch: int, kind: int) -> float:
+    """Predicted microseconds from the end of the kernel before. Weights come while x is read, and before, as
+    far as the ring has room; warps multiply as they come.
+    """
+    blocks, splits, _, each = plan
+    pace = pace_of(each, batch)
+    x, chunks = 2 * batch * k / splits, turns * k / (_CHUNK * splits)
+    read = max(x / _SM_L2, x * blocks * splits / _L2)
+    stream = chunks * _BYTES[kind] * max(blocks * splits / _MEMORY, 1 / _SM)
+    ahead = min(_AHEAD_US + read, stream * min(1.0, _ring(batch) / (chunks * _SLOT[kind])))
+    multiply = turns * each / pace * (_STEP_US + (math.ceil(batch / 8) - 1) * _COLUMN_US)
+    return read + max(stream - ahead, multiply) + turns * _SUM_US + splits * batch * _PART_US
+
+
+def pace_of(chunks: int, batch: int) -> int:
+    """Chunks that a warp multiplies at a time, as the kernel's PACE: columns of many tokens alternate."""
+    return 1 if batch > 16 else next(pace for pace in (3, 2, 1) if chunks % pace == 0)
+
+
+def _room(warps: int) -> int:
+    """Registers of x that a thread has in a block of so many warps, one to a multiprocessor of 65536."""
+    return min(_X_WORDS, 65536 // (32 * warps) - _OTHERS)
+
+
+def _ring(batch: int) -> int:
+    """Bytes of weights that a block has under way."""
+    return _RING if batch <= 16 else _WIDE_RING
+
+
+def macros_for(plan: Plan, n: int, batch: int, kind: int, arch: str) -> tuple[dict[str, int], int]:
+    """The macros of a product that is divided so, and its bytes of dynamic shared memory."""
+    columns, turns = math.ceil(batch / 8), math.ceil(n // 16 / plan.blocks)
+    pace = pace_of(plan.chunks, batch)
+    tiles = min((_QUICK if kind and batch > 16 else _TOGETHER) // columns, turns) or 1
+    sums, stage = 2 * tiles * plan.warps * columns * 512, plan.warps * _SLOT[kind]
+    room = min(_ring(batch), _SHARED_KIB.get(arch, 48) * 1024 - 1024 - sums)
+    stages = max(1, min(room // (stage * pace), turns * plan.chunks // pace)) * pace
+    found = {"TOKENS": 8 * columns, "WARPS": plan.warps, "CHUNKS": plan.chunks, "STAGES": stages}
+    return {**found, "TILES": tiles}, stages * stage + sums
+
+
+def takes(shape: decoder.Shape, format: str, head_format: str, batch: int, sms: int) -> bool:
+    """Whether a step of so many sequences can be made of these kernels."""
+    if batch > MOST or shape.head_dim % 16 or shape.head_dim > 256 or shape.hidden > 8192:
+        return False
+    named = {name: head_format if name == "head" else format for name in shape.matrices}
+    return all(
+        plan_for(*sizes, batch, named[name], name in ("out", "down"), sms) is not None
+        for name, sizes in shape.matrices.items()
+    )
+
+
+def splits_for(capacity: int, pairs: int, blocks: int) -> int:
+    """The launch rule of batch_attention: parts of a context that is at most `capacity`, of 256 keys or so,
+    which a block has under way at once, and no more than fill the GPU with so many `pairs` of sequence and
+    head.
+    """
+    return max(1, min(blocks // pairs, math.ceil(capacity / 256)))
+
+
+def warps_for(head_dim: int, capacity: int, splits: int, arch: str) -> tuple[int, int]:
+    """Warps of a block of attention, and tiles of 16 keys in a warp's ring."""
+    tiles = math.ceil(capacity / splits / 16)
+    limit = _SHARED_KIB.get(arch, 48) * 1024 - 2048
+    for warps, stages in ((8, 2), (8, 1), (4, 2), (4, 1), (2, 1), (1, 1)):
+        wanted = stages == 1 or tiles > warps
+        if wanted and (8 + warps * stages * 32) * 2 * (head_dim + 8) <= limit:
+            return warps, stages
+    raise LaunchError(f"batch_attention takes heads that fit sm_{arch}'s shared memory, not {head_dim}.")

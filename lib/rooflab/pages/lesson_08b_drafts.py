@@ -1,0 +1,102 @@
+"""What lesson 08b's page shows of drafts: what a check of several costs, and what acceptance makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from rooflab.analysis import drafts
+from rooflab.analysis.evidence import NoEvidence
+from rooflab.lab import Lab
+from rooflab.pages import Rows
+from rooflab.studies import decode
+from rooflab.view import display, explorer, plot
+
+_SHARES = (0.6, 0.8, 0.9)  # of drafts that hold, in the table
+_WAYS = {"free": "cost nothing", "model": "come from a smaller model"}
+
+
+def checks(lab: Lab) -> Rows:
+    """Show what checks of drafts cost beside one token, and what speculation gains; their rows, if any."""
+    if lab.mode == "live":
+        lab.measure("decode", [c for c in lab.cases("decode") if c.operator == "verify"])
+    try:
+        found = drafts.costs(lab.store.read("decode"))
+    except NoEvidence:
+        display.say(f"On the {lab.run.gpu} checks of drafts are not yet measured.")
+        return pd.DataFrame()
+    found = found.assign(share=100 * found["roof_fraction"], off=found["median_us"] / found["predicted_us"])
+    heads = {"model": "model", "weights_as": "weights", "batch": "tokens checked", "median_us": "µs a check"}
+    heads |= {"cost": "t(T) ÷ t(1)", "share": "% of the roof", "off": "÷ predicted"}
+    forms = {"median_us": "{:,.0f}", "cost": "{:.2f}", "share": "{:.0f}", "off": "{:.2f}"}
+    for share in _SHARES:
+        name = f"held{share}"
+        found[name] = [drafts.gain(row.cost, share, int(row.batch), row.draft) for row in found.itertuples()]
+        heads[name], forms[name] = f"× if {share:.0%} hold", "{:.2f}"
+    display.table(found, heads, forms, f"Checks of drafts, all of which hold, {lab.run.gpu}")
+    return found
+
+
+def explained(found: Rows) -> None:
+    """Say which checks cost least and most, and from which share that holds a smaller model's drafts pay."""
+    if found.empty:
+        return
+    low, high = found.loc[found["cost"].idxmin()], found.loc[found["cost"].idxmax()]
+    text = (
+        f"A check costs {low['cost']:.2f} tokens' time ({int(low['batch'])} tokens, {low['model']}, "
+        f"{low['weights_as']}) to {high['cost']:.2f} ({int(high['batch'])}, {high['model']}, "
+        f"{high['weights_as']}). "
+    )
+    below = found[found["cost"] < 1]
+    if len(below):
+        text += f"{len(below)} of {len(found)} checks take less time than one token by lesson 08's kernel, "
+        text += "though they read the same weights. "
+    pays = []
+    for (model, weights), mine in found.groupby(["model", "weights_as"], sort=False):
+        shares = [
+            (share, int(row.batch))
+            for row in mine.itertuples()
+            for share in range(101)
+            if drafts.gain(row.cost, share / 100, int(row.batch), row.draft) > 1
+        ]
+        if shares:
+            share, tokens = min(shares)
+            pays.append(f"{model} in {weights} from {share}% on ({tokens} tokens a check)")
+    if pays:
+        text += f"With drafts of a smaller model, speculation pays for {display.listed(pays)}."
+    display.say(text)
+
+
+def drawn(found: Rows, gpu: str) -> None:
+    """Draw tokens a second by the share of drafts that hold, FP16, drafts from a smaller model."""
+    if found.empty:
+        return
+    mine = found[(found["model"] == decode.MODEL) & (found["format"] == "fp16")]
+    title = f"{decode.MODEL} in FP16, drafts from {drafts.SMALLER[decode.MODEL]} (computed)"
+    lines = drafts.speculated(mine, {"model": _WAYS["model"]})
+    fig, ax = plot.figure("% of drafts that hold", "tok/s", title)
+    for tokens, line in lines.groupby("batch"):
+        plot.series(ax, line["percent"], line["tok_s"], label=f"{int(tokens)} tokens a check")
+    plot.roof_line(ax, 1e6 / mine["one_us"].iloc[0], "one token at a time")
+    plot.label_ends(ax)
+    plot.show(fig, plot.caption(lines, gpu, title, y="tok_s"))
+
+
+def explore(found: Rows, gpu: str) -> Any:
+    """The explorer of tokens a second by acceptance, tokens a check and where drafts come from; None without
+    checks.
+    """
+    if found.empty:
+        return None
+    return explorer.Explorer(
+        "drafts",
+        drafts.speculated(found, _WAYS),
+        x="percent",
+        y="tok_s",
+        controls={"batch": "Tokens a check", "drafted": "Drafts", "weights_as": "Weights", "model": "Model"},
+        labels={"percent": "% of drafts that hold"},
+        title=f"Speculation, computed from checks on {gpu}",
+        xlog=False,
+        start={"batch": 4, "percent": 80, "model": decode.MODEL},
+    )

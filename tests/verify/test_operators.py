@@ -12,8 +12,8 @@ from test_decoder import rows_right
 needs.compiler()
 
 RUNGS = [(operator, rung) for operator, rung in portable() if declared(operator)]
-# Small kernels of a prompt, a batch and Gemma: test_decoder.py, test_batch_ops.py and test_engine_gemma.py hold
-# them to float64.
+# Small kernels of a prompt, a batch and Gemma: test_decoder.py, test_batch_ops.py and test_engine_gemma.py
+# hold them to float64.
 ELSEWHERE = {
     *("embedding", "embedding_scaled", "add_rmsnorm", "rope_qk_norm", "gelu_mul", "per_layer_embedding"),
     *("sample", "sample_candidates", "dequantise_tiles", "batch_sample", "draft_accept"),

@@ -20,7 +20,7 @@ def costs(rows: pd.DataFrame) -> pd.DataFrame:
     prompt, and `cost`, how many of those a check takes; `draft`, how many a token of the smaller model would
     take by its bytes alone. NoEvidence where the rows have no check beside such a token.
     """
-    found, one = rows[rows["operator"] == "verify"], {}
+    found, one = rows[(rows["operator"] == "verify") & rows["median_us"].notna()], {}
     for model, format in found[["model", "format"]].drop_duplicates().itertuples(index=False):
         with contextlib.suppress(NoEvidence):
             one[model, format] = float(ablation.best(rows, model, format)["median_us"])

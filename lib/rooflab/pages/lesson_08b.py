@@ -14,14 +14,6 @@ from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import Opening, Rows, bars
-from rooflab.pages.lesson_08b_loads import joules as joules
-from rooflab.pages.lesson_08b_loads import joules_drawn as joules_drawn
-from rooflab.pages.lesson_08b_loads import joules_explained as joules_explained
-from rooflab.pages.lesson_08b_loads import memory as memory
-from rooflab.pages.lesson_08b_loads import sequences as sequences
-from rooflab.pages.lesson_08b_loads import sequences_drawn as sequences_drawn
-from rooflab.pages.lesson_08b_loads import sequences_gain as sequences_gain
-from rooflab.pages.lesson_08b_loads import sequences_table as sequences_table
 from rooflab.records.store import Store
 from rooflab.studies import decode, prefill
 from rooflab.view import display, explorer, plot

@@ -42,8 +42,8 @@ class Drafts:
         self._replay: Any = None
 
     def check(self, tokens: Sequence[int]) -> tuple[int, int]:
-        """How many of the tokens hold, and the token that is due after them; the device's state goes on by as
-        many. The host's `position` stays as it is.
+        """Verify drafted tokens: (how many are accepted, the token to take in after them). Advances the
+        device's position by as many; leaves the host's `position` unchanged.
         """
         engine = self.engine
         given = np.array([engine.position, engine.position + 1, 0, 1, *tokens], np.int32)

@@ -334,7 +334,7 @@ def _multiply(x: Any, w: Any, divided: int | None, out: Any) -> None:
 
 
 def _weights(rows: Any, format: str) -> tuple[Any, Any]:
-    """A matrix in a format, and the numbers it stands for."""
+    """Quantise a matrix [n, k] to a format; with it its dequantised values, float64 [n, k]."""
     if format == "fp16":
         w = rows.astype(np.float16)
         return w, w.astype(np.float64)

@@ -213,7 +213,7 @@ def test_a_decoder_says_the_same_words(h200):
 def test_one_capture_serves_every_length(h200):
     replay = answers(h200, "replay").set_index("impl")
     rungs = [rung.name for rung in op.LADDERS["decode_attention"]]
-    assert list(replay.index) == rungs[: len(replay)] and op.DECODE_DEFAULT in replay.index
+    assert list(replay.index) == rungs[: len(replay)] and op.decode_default(128, 4) in replay.index
     assert (replay["other bits"] == 0).all()
     errors = replay[[f"error {n}" for n in asks.REPLAYED]]
     assert (errors < 2.0**-10).all(axis=None)

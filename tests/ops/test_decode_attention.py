@@ -138,7 +138,7 @@ def test_the_default_is_the_one_that_studies_take_it_for(monkeypatch):
     monkeypatch.setattr(op, "loaded", lambda rung, macros: asked.append(rung.name) or load(rung, macros))
     with ops.on("cpu"):
         op.decode_attention(q[0], k, v, np.array([10], np.int32))
-    assert asked == [op.DECODE_DEFAULT]
+    assert asked == [op.decode_default(64, 2)] == ["5_fragments"]
 
 
 @pytest.mark.parametrize("name", NAMES)

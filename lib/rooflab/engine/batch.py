@@ -30,7 +30,7 @@ class Batch:
     With `dependent` a step is made of dependent launches, where they take the sizes: up to 32 sequences.
     """
 
-    def __init__(self, engine: Engine, size: int, capacity: int | None = None, dependent: bool = False):
+    def __init__(self, engine: Engine, size: int, capacity: int | None = None, dependent: bool = True):
         if not 1 < size <= MOST:
             raise UsageError(f"A batch holds 2 to {MOST} sequences, not {size}.")
         capacity = engine.capacity if capacity is None else capacity

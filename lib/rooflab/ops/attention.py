@@ -28,7 +28,6 @@ from rooflab.ops.attention_operands import (
     _sms,
     workspace_for,
 )
-from rooflab.ops.attention_tiles import DECODE_DEFAULT as DECODE_DEFAULT
 from rooflab.ops.attention_tiles import HEADS as HEADS
 from rooflab.ops.attention_tiles import (
     HOPPER,
@@ -38,6 +37,7 @@ from rooflab.ops.attention_tiles import (
     Prompt,
     _level,
     boxes_of,
+    decode_default,
     decode_launch_of,
     decode_tile_of,
     default_rung,
@@ -212,7 +212,8 @@ def decode_attention(
     form = _check_operands(q.reshape(1, heads, head_dim), k, v)
     kv_heads = int(k.shape[1])
     check_array("length", length, "uint32", 1)
-    chosen = rung_of(LADDERS["decode_attention"], rung, "4_cp_async")
+    usual = decode_default(head_dim, heads // kv_heads, window)
+    chosen = rung_of(LADDERS["decode_attention"], rung, usual)
     if window is not None and not 0 < window < 1 << 30:
         raise LaunchError(f"A window holds 1 to 2^30 keys, not {window}.")
     macros = chosen.with_defaults(

@@ -19,9 +19,8 @@ HEADS = 8  # query heads that a block of decode_attention's rungs with tensor co
 
 # The widest head that a rung can do: beyond it, registers of outputs run out.
 WIDEST = {"4_mma": 256, "5_padded": 256, "6_cp_async": 256, "7_mma_32_rows": 128}
-# Of decode_attention, whose other rungs do every width; and the rung that it runs when none is named.
+# Of decode_attention, whose other rungs do every width.
 DECODE_WIDEST = {"5_fragments": 256}
-DECODE_DEFAULT = "4_cp_async"
 
 # Shared memory that a block may have, in KiB, by architecture (CUDA C++ programming guide, technical
 # specifications per compute capability).
@@ -367,13 +366,21 @@ def decode_launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:
 
 def default_rung(head_dim: int, arch: str = "89") -> str:
     """The rung that attention runs when none is named: the fastest for the head's width, as recorded."""
-    if arch == "90" and head_dim in HOPPER["15_warp_vote"]:
-        return "15_warp_vote"
+    if arch == "90" and head_dim in HOPPER["16_wide_stores"]:
+        return "16_wide_stores"
     if arch == "90" and head_dim == 512:
         return "12_warp_specialised"
     if arch != "75":
         return "13_mbarrier_ring"
     return "7_mma_32_rows" if head_dim <= 128 else "6_cp_async" if head_dim <= 256 else "2_tiled"
+
+
+def decode_default(head_dim: int, group: int = 1, window: int | None = None) -> str:
+    """The rung that decode_attention runs when none is named, for `group` query heads a key-value head: the
+    faster one as recorded. More heads, or the few keys of a window, leave 5_fragments less to gain from.
+    """
+    fragments = head_dim <= DECODE_WIDEST["5_fragments"] and group <= 4 and window is None
+    return "5_fragments" if fragments else "4_cp_async"
 
 
 def splits_of(

@@ -283,7 +283,12 @@ def _flash_4(case: Case, inputs: list[list[Any]]) -> Launcher:
 def _ffpa(case: Case, inputs: list[list[Any]]) -> Launcher:
     ffpa = importlib.import_module("ffpa_attn").ffpa_attn_func
     shape = shape_of(case)
-    return _kept(_tensors(inputs), lambda q, k, v: ffpa(q, k, v, is_causal=shape.causal, enable_gqa=True))
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        # Without a backend's name the package runs its portable kernel in Triton.
+        return ffpa(q, k, v, is_causal=shape.causal, enable_gqa=True, backend="cutedsl")
+
+    return _kept(_tensors(inputs), call)
 
 
 _LAUNCHERS: dict[str, Callable[[Case, list[list[Any]]], Launcher]] = {

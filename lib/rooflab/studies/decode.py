@@ -51,6 +51,7 @@ EAGER, QUICK = 8, 16  # by a way that takes twenty milliseconds for each; and wi
 FORMATS = {"fp16": "fp16", "q8_0": "q8_0", "int4_g128": "fp16"}
 # The rung before matrices are divided along k that suits a format best.
 RINGS = {"fp16": "6_producer_warps", "q8_0": "6_producer_warps", "int4_g128": "5_prefetch_at_barrier"}
+DIVIDED = "7_split_k"
 OTHER_HEADS = {"q8_0": "fp16", "int4_g128": "q8_0"}
 RUNGS = tuple(rung.name for rung in decoder.LADDERS["decode_step"])
 EAGERLY, GRAPH, COMPILED = hf.VARIANTS
@@ -142,14 +143,14 @@ def checks_of_drafts() -> list[Case]:
 
 
 def large(device: Sized | None = None) -> list[Case]:
-    """The shapes of a model five times the size, by the engine's rung and by the one whose ring that has; in
+    """The shapes of a model five times the size, by the engine's rung and by two that it was made of; in
     FP16 transformers beside them. And the shape that others' persistent kernels publish.
     """
     peers = [_case(impl, "fp16", "fp16", LARGE, PROMPT, n) for impl, n in ((EAGERLY, EAGER), (GRAPH, FEW))]
     ours = [
         _case(impl, format, head, LARGE, PROMPT, STEPS)
         for format, head in FORMATS.items()
-        for impl in dict.fromkeys((RINGS[format], best(format, device, LARGE)))
+        for impl in dict.fromkeys((RINGS[format], DIVIDED, best(format, device, LARGE)))
         if impl in rungs(device)
     ]
     small = _case(best("fp16", device, SMALL), "fp16", "fp16", SMALL, PROMPT, STEPS)
@@ -273,13 +274,13 @@ class Decode(Study):
     def _rung(self, case: Case, arch: str) -> Described:
         if case.model == GEMMA:
             m = model_shapes.get(GEMMA)
-            n, k = 2 * m.mlp, m.hidden
+            n, k, kind = 2 * m.mlp, m.hidden, (m.global_head_dim or m.head_dim, m.heads // m.kv_heads)
             used = [rung for ladder in gemma_ops.LADDERS.values() for rung in ladder]
             rule = source_of_callable(gemma.Engine)
             rule += "".join(gemma_ops.launch_rule(r) + ops.nvrtc.whole_source(r.path) for r in used)
         else:
             shape = engine.spec(case.model).shape
-            n, k = shape.matrices["gate_up"]
+            (n, k), kind = shape.matrices["gate_up"], (shape.head_dim, shape.heads // shape.kv_heads)
             rule = source_of_callable(engine.Engine, Products)
         if case.impl in RUNGS:
             rung = ops.rung_of(decoder.LADDERS["decode_step"], case.impl, case.impl)
@@ -291,7 +292,7 @@ class Decode(Study):
             return self._batch_rung(case, rule + source_of_callable(engine.Batch, Chain), arch)
         if case.impl == "drafts":
             return self._batch_rung(case, source_of_callable(Products, Chain, Drafts), arch)
-        attend = ops.rung_of(attention.LADDERS["decode_attention"], None, attention.DECODE_DEFAULT)
+        attend = ops.rung_of(attention.LADDERS["decode_attention"], None, attention.decode_default(*kind))
         rule += attention.launch_rule(attend) + ops.nvrtc.whole_source(attend.path)
         if case.format == "fp16":
             rung = ops.rung_of(gemv.LADDERS["gemv_rows"], None, gemv.default_rung("gemv_rows", n, k, True))

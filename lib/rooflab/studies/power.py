@@ -94,7 +94,8 @@ def _attention(
 
 
 def _fastest_decode(context: int) -> list[Case]:
-    return [c for c in attention.decode(context) if c.kind == "peer" or c.impl == attention.op.DECODE_DEFAULT]
+    usual = attention.op.decode_default(128, attention.HEADS // attention.KV_HEADS)
+    return [c for c in attention.decode(context) if c.kind == "peer" or c.impl == usual]
 
 
 def in_states(cases: Iterable[Case], states: Sequence[str]) -> list[Case]:

@@ -9,6 +9,7 @@ from rooflab.analysis import int4 as analysis
 from rooflab.errors import UsageError
 from rooflab.numerics import quant
 from rooflab.ops import int4
+from rooflab.pages import lesson_04c
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
 
@@ -276,3 +277,14 @@ def test_every_timed_rung_is_gated_and_no_peer_is_missing(h200):
     assert (own["error"] <= own["error_budget"]).all() and (own["spill_bytes"] == 0).all()
     assert (rows["q1_us"] <= rows["median_us"]).all() and (rows["median_us"] <= rows["q3_us"]).all()
     assert {study.TINYGEMM, "humming", "gemlite"} <= set(rows["impl"])
+
+
+def test_a_shape_that_no_peer_takes_is_named_beside_the_others(monkeypatch):
+    shown: list[str] = []
+    monkeypatch.setattr(lesson_04c.display, "say", shown.append)
+    monkeypatch.setattr(lesson_04c.display, "fold_items", lambda _, lines: shown.extend(lines))
+    places = pd.MultiIndex.from_tuples([(4096, 4096, 1), (12345, 4096, 1)], names=["n", "k", "batch"])
+    times = pd.DataFrame({"ours": [10.0, 30.0], "humming": [12.0, np.nan]}, index=places)
+    lesson_04c.against_peers(times, [(4096, 4096), (12345, 4096)], [1, 8])
+    assert "at 1 of 1 points" in shown[0]
+    assert shown[1:] == ["4,096 × 4,096: 1.20 at 1", "12,345 × 4,096: no peer takes it"]

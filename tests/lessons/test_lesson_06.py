@@ -100,7 +100,7 @@ def test_tensor_cores_do_heads_256_and_512_wide(h200, rows):
         assert portable["tflop_s"].max() > least
         assert (own["spill_bytes"] == 0).all() and (own["error"] <= own["error_budget"]).all()
     asked = scorecard.by_shape(Evidence(h200.store, {"attention": rows})).set_index("what")
-    assert asked.loc["512 wide", "reached"] > 2 * float(asked.loc["512 wide", "peer"].split(" ")[0])
+    assert asked.loc["512 wide", "reached"] > float(asked.loc["512 wide", "peer"].split(" ")[0])
 
 
 def test_the_source_s_five_configurations_pass(h200):

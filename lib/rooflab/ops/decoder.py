@@ -31,6 +31,7 @@ PERSISTENT = (
     *("3_persistent", "4_tma", "5_prefetch_at_barrier", "6_producer_warps"),
     *("7_split_k", "8_tensor_attention", "9_flags_in_data"),
 )
+LARGE = 4096  # values of a hidden state from which on a step draws all the power that a card may
 LONG = 2048  # tokens of a context from which on rung 8 attends faster
 # Slots that a warp holds back in 5_prefetch_at_barrier, and that the first warp does, as an H200 likes it;
 # "split" where matrices are divided along k.
@@ -412,6 +413,8 @@ def fastest(shape: Shape, format: str, arch: str, context: int = 0) -> str:
         return "5_prefetch_at_barrier"
     if context >= LONG and shape.heads <= 8 * shape.kv_heads:
         return "8_tensor_attention"
+    if format == "q8_0" and shape.hidden >= LARGE:  # which its power limit holds back
+        return "6_producer_warps"
     return "9_flags_in_data"
 
 

@@ -284,8 +284,8 @@ def against_peers(times: Rows, shapes: list[Any], some: list[Any]) -> None:
         display.say(text)
         lines = []
         for n, k in shapes:
-            side = ahead[n, k].reindex(some).dropna()
-            lines.append(f"{n:,} × {k:,}: " + ", ".join(f"{x:.2f} at {b}" for b, x in side.items()))
+            side = [f"{ahead[n, k, b]:.2f} at {b}" for b in some if (n, k, b) in ahead.index]
+            lines.append(f"{n:,} × {k:,}: {', '.join(side) or 'no peer takes it'}")
         display.fold_items("How many times as fast as the fastest peer, by batch", lines)
 
 

@@ -51,7 +51,7 @@ EAGER, QUICK = 8, 16  # by a way that takes twenty milliseconds for each; and wi
 FORMATS = {"fp16": "fp16", "q8_0": "q8_0", "int4_g128": "fp16"}
 # The rung before matrices are divided along k that suits a format best.
 RINGS = {"fp16": "6_producer_warps", "q8_0": "6_producer_warps", "int4_g128": "5_prefetch_at_barrier"}
-DIVIDED = "7_split_k"
+DIVIDED, FLAGS = "7_split_k", "9_flags_in_data"
 OTHER_HEADS = {"q8_0": "fp16", "int4_g128": "q8_0"}
 RUNGS = tuple(rung.name for rung in decoder.LADDERS["decode_step"])
 EAGERLY, GRAPH, COMPILED = hf.VARIANTS
@@ -143,14 +143,14 @@ def checks_of_drafts() -> list[Case]:
 
 
 def large(device: Sized | None = None) -> list[Case]:
-    """The shapes of a model five times the size, by the engine's rung and by two that it was made of; in
+    """The shapes of a model five times the size, by the engine's rung and the ladder's before it; in
     FP16 transformers beside them. And the shape that others' persistent kernels publish.
     """
     peers = [_case(impl, "fp16", "fp16", LARGE, PROMPT, n) for impl, n in ((EAGERLY, EAGER), (GRAPH, FEW))]
     ours = [
         _case(impl, format, head, LARGE, PROMPT, STEPS)
         for format, head in FORMATS.items()
-        for impl in dict.fromkeys((RINGS[format], DIVIDED, best(format, device, LARGE)))
+        for impl in dict.fromkeys((RINGS[format], DIVIDED, FLAGS, best(format, device, LARGE)))
         if impl in rungs(device)
     ]
     small = _case(best("fp16", device, SMALL), "fp16", "fp16", SMALL, PROMPT, STEPS)

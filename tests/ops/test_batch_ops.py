@@ -4,6 +4,7 @@ import needs
 import numpy as np
 import pytest
 from rooflab import ops
+from rooflab.analysis.drafts import held_of
 from rooflab.errors import LaunchError
 from rooflab.numerics import quant, rotary
 from rooflab.ops import attention, batch_choice, batch_ops, batch_plan, decoder, decoder_ops, int4
@@ -287,6 +288,7 @@ def test_drafts_hold_up_to_the_first_that_is_not_due_and_the_state_follows(held)
     drafts = [3, 1, 4, 1, 5]
     state, found, chosen, logits = accepted(held, drafts, cap=30.0)
     due = chosen[held - 1] if held else drafts[0] + 1
+    assert held_of(drafts, drafts[0] + (held == 0), chosen) == (held, due)
     assert found.tolist() == [held, due] and decoder.winner(state.candidates) == due
     assert state.position[0] == 9 + held
     assert state.tokens.tolist() == [-1] * 9 + drafts[:held] + [-1] * (23 - held)

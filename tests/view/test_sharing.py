@@ -29,3 +29,12 @@ def test_a_ring_hides_copies_and_one_slot_cannot():
             assert one.starts == ring[group - 4].done, "a slot is filled again once it was read"
     assert "take 32 steps; with 4 slots copies run ahead, and they take 11" in diagram.slots(4).says
     assert diagram.slots(2).svg() != diagram.slots(4).svg()
+
+
+def test_a_check_of_drafts_ends_at_the_first_that_is_not_the_likeliest():
+    says = diagram.check_of_drafts().says
+    assert "2 tokens hold, and then “a” is due" in says
+    other = diagram.check_of_drafts(likeliest=("on", "the", "mat", "."))
+    assert "4 tokens hold, and then “.” is due" in other.says and "not used" not in other.svg()
+    one = diagram.check_of_drafts(likeliest=("by", "the", "mat", "."))
+    assert "1 token holds, and then “by” is due" in one.says

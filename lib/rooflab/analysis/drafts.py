@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -42,6 +44,17 @@ def _share(model: str, format: str) -> float:
     both = (model_shapes.get(name) for name in (SMALLER[model], model))
     small, large = (model_shapes.weight_bytes(each, format, decode.FORMATS[format]) for each in both)
     return small / large
+
+
+def held_of(tokens: Sequence[Any], due: Any, likeliest: Sequence[Any]) -> tuple[int, Any]:
+    """How many of the checked `tokens` greedy decoding would have given, and the token that is due then:
+    `due` before the first, and `likeliest[i]` after tokens[i].
+    """
+    for place, token in enumerate(tokens):
+        if token != due:
+            return place, due
+        due = likeliest[place]
+    return len(tokens), due
 
 
 def kept(acceptance: float, tokens: int) -> float:

@@ -62,12 +62,19 @@ def sequences(lab: Lab) -> tuple[Rows, Rows, Rows]:
     single = many[(many.batch == 1) & many.usual & many.impl.isin(decode.RUNGS)]
     single = single.sort_values("median_us").drop_duplicates("format")
     crowd = many[(many.batch > 1) & many.usual].sort_values("median_us")
+    rows = crowd[crowd.impl == decode.TOGETHER[0]].set_index(["format", "batch"]).median_us
     crowd = crowd.drop_duplicates(["kind", "format", "batch"])
     library = many[many.impl == decode.GRAPH]
     both = pd.concat([single, crowd[crowd.kind == "own"], library]).sort_values(["kind", "format", "batch"])
     one = both[both.batch == 1].set_index(["kind", "format"]).median_us
     both["slower"] = [
         row.median_us / one.get((row.kind, row.format), float("nan")) for row in both.itertuples()
+    ]
+    both["gain"] = [
+        rows.get((row.format, row.batch), float("nan")) / row.median_us
+        if row.impl == decode.TOGETHER[1]
+        else float("nan")
+        for row in both.itertuples()
     ]
     both["share"] = 100 * both.roof_fraction
     both["who"] = both.weights_as.where(both.kind == "own", "transformers, " + both.weights_as)
@@ -102,9 +109,16 @@ def sequences_gain(both: Rows) -> None:
             )
     if words:
         display.say(
-            f"At {int(both.batch.max())} sequences: {'; '.join(words)}. A graph of many launches decodes "
-            "several sequences, and not lesson 08's single launch; all sequences share the fixed cost of a "
-            "step."
+            f"At {int(both.batch.max())} sequences: {'; '.join(words)}. All sequences share a step's reading "
+            "of the weights and its fixed cost."
+        )
+    gains = both.gain.dropna()
+    if len(gains):
+        least, most = (both.loc[at] for at in (gains.idxmin(), gains.idxmax()))
+        display.say(
+            f"Dependent launches make {least.gain:.2f} times ({least.weights_as}, {int(least.batch)} "
+            f"sequences) to {most.gain:.2f} times ({most.weights_as}, {int(most.batch)}) the tokens a second "
+            "of the same step with a kernel starting after the one before it."
         )
 
 
@@ -116,6 +130,7 @@ def sequences_table(both: Rows, gpu: str) -> None:
         "median_us": "µs a step",
         "slower": "× one sequence",
         "tok_s": "tok/s, all",
+        "gain": "× without dependent launches",
         "gb_s": "GB/s",
         "share": "% of the roof",
     }
@@ -123,6 +138,7 @@ def sequences_table(both: Rows, gpu: str) -> None:
         "median_us": "{:,.0f}",
         "slower": "{:.2f}",
         "tok_s": "{:,.0f}",
+        "gain": "{:.2f}",
         "gb_s": "{:,.0f}",
         "share": "{:.0f}",
     }
@@ -142,6 +158,7 @@ def joules(lab: Lab) -> tuple[Rows, Lab, Rows]:
     energy = ablation.answers(found)
     idle = energy[energy.impl == "idle"].watts.iloc[0]
     energy = energy[energy.impl != "idle"].assign(per=1 / energy["joules a token"])
+    energy["run"] = energy.case.map(dict(zip(found.case, found.run, strict=True)))
     heads = {
         "weights_as": "weights",
         "impl": "way",
@@ -187,11 +204,36 @@ def joules_explained(energy: Rows) -> None:
     )
     spread, saved = energy.watts.max() / energy.watts.min(), dear["joules a token"] / cheap["joules a token"]
     display.say(
-        f"The board takes {energy.watts.min():.0f} to {energy.watts.max():.0f} W, "
+        f"The board takes {energy.watts.min():.0f} to {energy.watts.max():.0f} W, a factor of {spread:.1f}"
         + (
-            f"a factor of {spread:.1f} only: a token takes less energy when it is done sooner, or together "
-            "with others."
+            ", and a token's energy spans far more: what saves energy is to decode tokens together."
             if spread < saved / 2
-            else f"a factor of {spread:.1f}: power counts as much as time."
+            else ": power counts as much as time."
         )
+    )
+    _two_ways_of_a_batch(energy)
+
+
+def _two_ways_of_a_batch(energy: Rows) -> None:
+    """Say what dependent launches cost in energy, where both ways were measured in one run."""
+    row, dependent = decode.TOGETHER
+    both = energy[energy.impl.isin(decode.TOGETHER)]
+    index, columns = ["weights_as", "batch"], ["joules a token", "tok/s", "watts", "run"]
+    ways = both.pivot(index=index, columns="impl", values=columns).dropna()
+    if {row, dependent} - set(both.impl) or ways.empty:
+        return
+    if (ways["run"][row] != ways["run"][dependent]).any():
+        display.say(
+            "The two ways of a batch were measured in different runs, perhaps on two cards, so a few percent "
+            "between their joules say nothing."
+        )
+        return
+    joules, faster, watts = (
+        (ways[name][dependent] / ways[name][row]).astype(float)
+        for name in ("joules a token", "tok/s", "watts")
+    )
+    display.say(
+        f"Dependent launches change a batch's tokens a second by factors of {faster.min():.2f} to "
+        f"{faster.max():.2f}, the power by {watts.min():.2f} to {watts.max():.2f}, and so the energy a token "
+        f"by {joules.min():.2f} to {joules.max():.2f}."
     )

@@ -9,6 +9,7 @@ A drawing with several frames is a still image of all of them in a notebook; the
 
 from rooflab.view.diagram.budgets import budget
 from rooflab.view.diagram.by_block import blocks
+from rooflab.view.diagram.checks import check_of_drafts
 from rooflab.view.diagram.columns import holders
 from rooflab.view.diagram.crossings import crossings, in_a_row
 from rooflab.view.diagram.gates import gate_steps
@@ -36,6 +37,7 @@ __all__ = [
     "blocks",
     "budget",
     "capture",
+    "check_of_drafts",
     "coalescing",
     "crossings",
     "dealt",

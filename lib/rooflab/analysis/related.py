@@ -30,14 +30,11 @@ ORIGINS = (HERE, PUBLISHED, OTHER)
 
 
 class Library(NamedTuple):
-    """A library: its name, what it is for, the rows that are its own, (study, operator, impl), and how it was
-    called where another call of it may be faster.
-    """
+    """A library: its name, what it is for, and the rows that are its own, (study, operator, impl)."""
 
     name: str
     purpose: str
     rows: tuple[tuple[str, str, str], ...] = ()
-    called: str = ""
 
 
 @functools.cache
@@ -47,16 +44,7 @@ def libraries() -> tuple[Library, ...]:
     rows = [
         tuple((study, operator, impl) for study, operator, impl in each.get("rows", ())) for each in given
     ]
-    return tuple(
-        Library(each["name"], each["purpose"], own, each.get("called", ""))
-        for each, own in zip(given, rows, strict=True)
-    )
-
-
-def called(impl: str) -> str:
-    """How a library (by its name, or a row's impl) was called, where another call of it may be faster."""
-    own = (each.called for each in libraries() if impl in {each.name, *(row[2] for row in each.rows)})
-    return next(own, "")
+    return tuple(Library(each["name"], each["purpose"], own) for each, own in zip(given, rows, strict=True))
 
 
 # What makes two rows the same work; formats of these pairs are compared though they differ.

@@ -97,8 +97,6 @@ def libraries_described(table: Rows) -> None:
     lines = []
     for name, rows in table.groupby("name", sort=False):
         line = f"**{name}**: {rows['purpose'].iloc[0]}."
-        if how := related.called(str(name)):
-            line += f" As recorded, {how}."
         for r in rows.itertuples():
             if r.points == 1:
                 line += f" {r.origin[0].upper()}{r.origin[1:]}: {r.best}."

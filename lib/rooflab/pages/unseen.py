@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from rooflab.analysis import related, unseen
+from rooflab.analysis import unseen
 from rooflab.hardware.crossover import LEVEL
 from rooflab.lab import Lab
 from rooflab.pages import Rows
@@ -61,9 +61,6 @@ def reasons(found: pd.DataFrame) -> None:
             text += "FP16 weights "
             text += "and then runs the same kernel: it cannot win."
         lines.append(text)
-    for peer in dict.fromkeys(found["peer"]):
-        if how := related.called(peer):
-            lines.append(f"- **{peer}** is the peer of {(found['peer'] == peer).sum()}: {how}.")
     names = [
         f"{row['shape']}, {counted(row['tokens'], 'token')} ({row['cost']:.2f}×)"
         for _, row in wrong.iterrows()

@@ -43,9 +43,12 @@ def reasons(found: pd.DataFrame) -> None:
     prompts = lost[lost["kind"] == "attention"]
     if len(prompts):
         peers = prompts["peer"].value_counts()
-        count = "all" if len(peers) == 1 else f"{peers.iloc[0]} of the"
-        text = f"- **Attention**: {count} {len(prompts)} that lose do so to {peers.index[0]}, at "
-        text += f"{prompts['ratio'].min():.2f} to {prompts['ratio'].max():.2f} times its speed. "
+        low, high = prompts["ratio"].min(), prompts["ratio"].max()
+        many = f"{'all' if len(peers) == 1 else f'{peers.iloc[0]} of the'} {len(prompts)} that lose do so"
+        text = f"- **Attention**: {many if len(prompts) > 1 else 'the one that loses does so'} to "
+        text += (
+            f"{peers.index[0]}, at {low:.2f}{f' to {high:.2f}' if len(prompts) > 1 else ''} times its speed. "
+        )
         whole = prompts["shape"].str.contains("not causal")
         if whole.any() and not whole.all():
             text += f"Without a causal mask the median is {prompts[whole]['ratio'].median():.2f}, with one "

@@ -192,6 +192,7 @@ class Decode(Study):
 
     name, lesson = "decode", "08"
     setup_s, check_s = 0.4, 1.2
+    several_s = 2.5  # more where each of several rows' logits is judged, and their step captured
     after = predictions.SOURCES
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
@@ -218,6 +219,10 @@ class Decode(Study):
             if not rung.runs_on(str(capability)):
                 return f"rung {case.impl} needs sm_{rung.archs[0]}, and this is sm_{capability}"
         return unfit(case, capability) or hf.lacks(case.impl) or super().refuses(case, capability)
+
+    def seconds(self, case: Case, device: Device) -> float:
+        several = case.impl in (*TOGETHER, "drafts")
+        return super().seconds(case, device) + several * self.several_s
 
     def memory_bytes(self, case: Case) -> int:
         model, batch = model_shapes.get(case.model), sequences_of(case)

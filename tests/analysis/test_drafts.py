@@ -35,6 +35,15 @@ def test_a_check_is_set_beside_the_engine_s_fastest_token(h200):
             drafts.costs(missing)
 
 
+def test_a_check_is_set_beside_a_batch_of_as_many_rows(h200):
+    rows = h200.store.read("decode")
+    both = drafts.beside_batches(rows).set_index("format")
+    assert set(both.index) == set(decode.FORMATS) and set(both["batch"]) == {8}
+    one = rows[(rows["impl"] == "drafts") & (rows["model"] == decode.MODEL) & (rows["batch"] == 8)]
+    assert (both["check_us"] == one.set_index("format")["median_us"]).all()
+    assert drafts.beside_batches(rows[rows["impl"] != "drafts"]).empty
+
+
 @pytest.mark.parametrize("tokens", [1, 2, 4, 8])
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.8, 1.0])
 def test_tokens_kept_are_what_drawing_drafts_comes_to(tokens, share):

@@ -39,6 +39,20 @@ def costs(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def beside_batches(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of study decode's rows, the checks of as many drafts as a batch of dependent launches has sequences:
+    `check_us` beside the batch's `step_us`, by model, weights_as and batch.
+    """
+    keys = ["model", "format", "batch"]
+    rows = rows[(rows["seq"] == decode.PROMPT) & rows["median_us"].notna()]
+    both = rows[rows["impl"] == "drafts"].merge(
+        rows[(rows["impl"] == decode.TOGETHER[-1]) & (rows["operator"] == "decode")], on=keys
+    )
+    names = {"median_us_x": "check_us", "median_us_y": "step_us"}
+    found = both[[*keys, *names]].rename(columns=names)
+    return found.assign(weights_as=found["format"].map(ablation.FORMATS))
+
+
 def _share(model: str, format: str) -> float:
     """The smaller model's bytes of a token, of the model's own."""
     both = (model_shapes.get(name) for name in (SMALLER[model], model))

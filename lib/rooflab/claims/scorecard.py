@@ -84,8 +84,10 @@ def goals(evidence: Evidence) -> pd.DataFrame:
 
 
 # Measures of times, of rates or of their ratios; the latter are of one row, any column of which they give.
-_TIMED = ("ratio", "least_ratio", "least_gain", "int4_least_gain", "q8_growth", "draft_cost", "unseen_least")
-_TIMED += ("unseen_cost",)
+_TIMED = (
+    *("ratio", "least_ratio", "least_gain", "int4_least_gain", "q8_growth", "draft_cost"),
+    *("unseen_least", "unseen_cost"),
+)
 _OF_A_ROW: tuple[str, ...] = (
     "value",
     "reached",

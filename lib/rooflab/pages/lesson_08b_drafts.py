@@ -33,9 +33,29 @@ def checks(lab: Lab) -> Rows:
     for share in _SHARES:
         name = f"held{share}"
         found[name] = [drafts.gain(row.cost, share, int(row.batch), row.draft) for row in found.itertuples()]
-        heads[name], forms[name] = f"× if {share:.0%} hold", "{:.2f}"
-    display.table(found, heads, forms, f"Checks of drafts, all of which hold, {lab.run.gpu}")
+        heads[name], forms[name] = f"× of speculation, {share:.0%} hold", "{:.2f}"
+    title = f"Checks of drafts, all of which hold, {lab.run.gpu}; "
+    title += "× of speculation: its tokens a second over plain decoding's, with a smaller model's drafts"
+    display.table(found, heads, forms, title)
     return found
+
+
+def where_the_rest_goes(found: Rows, lab: Lab) -> None:
+    """Say what a check takes beside a batch's step of as many rows, which the host does not wait for."""
+    both = drafts.beside_batches(lab.store.read("decode")) if len(found) else found
+    if len(both):
+        rows = int(both.batch.iloc[0])
+        words = [
+            f"{row.weights_as} {row.check_us:,.0f} µs and {row.step_us:,.0f} µs" for row in both.itertuples()
+        ]
+        display.say(
+            "What is above the prediction? A check ends with an answer for the host, which then launches the "
+            "next one; a batch's steps follow each other on the GPU without it. A check of "
+            f"{rows} tokens beside a step of {rows} sequences, which reads {rows} caches and not one: "
+            f"{', '.join(words)}. So the host's turn costs more than the other caches do."
+            if (both.check_us > both.step_us).all()
+            else f"A check of {rows} tokens beside a step of {rows} sequences: {', '.join(words)}."
+        )
 
 
 def explained(found: Rows) -> None:

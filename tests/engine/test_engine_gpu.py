@@ -54,7 +54,7 @@ class Model:
 
     def judge(self, format="fp16", head_format="fp16", rounded=False):
         """A check of logits: near those of float64 as float16 is, or as it is with activations in Q8_1."""
-        import torch
+        from rooflab.engine import exact
         from rooflab.studies import hf
 
         key = ("judge", format, head_format, rounded)
@@ -63,19 +63,8 @@ class Model:
         model = self.quantised(format, head_format)
         expected = hf.reference(model, self.ids)
         theirs = model(self.ids).logits[0, -1].double()
-        linear = hf._linear
-
-        def coarse(x, module):
-            blocks = x.double().reshape(-1, 32)
-            d = (blocks.abs().amax(-1, keepdim=True) / 127).half().double()
-            units = torch.where(d > 0, blocks / d, 0).round()
-            return linear((units * d).reshape(x.shape).to(x.dtype), module)
-
-        try:
-            hf._linear = coarse if rounded else linear
-            baseline = hf.reference(model, self.ids, dtype="float16").double()
-        finally:
-            hf._linear = linear
+        given, how = self.state.__getitem__, {"dtype": "float16", "rounded": rounded, "last": True}
+        baseline = exact.logits(self.spec, given, self.ids, format, head_format, **how)[0, 0].double()
         error = float((baseline - expected).abs().max())
         assert float((theirs - expected).abs().max()) < error / 20  # FP32 is transformers' own path
 

@@ -33,8 +33,8 @@ def test_a_ring_hides_copies_and_one_slot_cannot():
 
 def test_a_check_of_drafts_ends_at_the_first_that_is_not_the_likeliest():
     says = diagram.check_of_drafts().says
-    assert "2 tokens hold, and then “a” is due" in says
+    assert "2 tokens are kept, and then “a” is due" in says
     other = diagram.check_of_drafts(likeliest=("on", "the", "mat", "."))
-    assert "4 tokens hold, and then “.” is due" in other.says and "not used" not in other.svg()
+    assert "4 tokens are kept, and then “.” is due" in other.says and "not used" not in other.svg()
     one = diagram.check_of_drafts(likeliest=("by", "the", "mat", "."))
-    assert "1 token holds, and then “by” is due" in one.says
+    assert "1 token is kept, and then “by” is due" in one.says

@@ -37,7 +37,7 @@ STEPS = (
     Step(
         "9_flags_in_data",
         "int4_g128",
-        "results carry their own mark that they are written: no flag to read",
+        "each result shows by itself that it is written: no flag to wait for",
         "08_decoder",
     ),
 )

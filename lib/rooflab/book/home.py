@@ -94,9 +94,9 @@ def pictures(store: Store) -> str:
     if roofline:
         said = "The higher a kernel, the faster it computes; the further right, the more arithmetic it has "
         said += "for "
-        said += "each byte. On the line it is at its roof. Numbers are the operators of the "
-        said += "[results](#results) "
-        said += f"at the shapes given there, small squares other kernels at their best.\n\n{_above(store)}"
+        said += "each byte. On the line it is at its roof. The numbered squares are the operators of "
+        said += "the [results](#results), at the shapes given there; small squares are other kernels at "
+        said += f"their best.\n\n{_above(store)}"
         shown += [roofline._repr_mimebundle_()["text/html"], "", said]
     if places:
         shown += ["", places._repr_mimebundle_()["text/html"]]
@@ -113,10 +113,8 @@ def _above(store: Store) -> str:
     sheet = getattr(device.match(readme.gpu_of(store)), str(most["roof"]), None)
     squares = f"{many} squares are" if many > 1 else "One square is"
     roof = _ROOFS.get(str(most["roof"]), most["roof"])
-    text = f"{squares} above a roof, the highest {most['operator']} `{most['impl']}` "
-    text += f"({readme.shape(most)}) at {most['roof_fraction']:.0%} of the {roof} roof: "
-    text += (
-        "a tensor roof is what a library's product of random matrices reached, not the most that the chip "
-    )
-    text += "can do."
+    text = "A tensor roof is the rate that a library's product of random matrices reached, not the most that "
+    text += f"the chip can do, so a kernel may pass it. {squares} above a roof, the highest "
+    text += f"{most['operator']} `{most['impl']}` ({readme.shape(most)}) at {most['roof_fraction']:.0%} of "
+    text += f"the {roof} roof."
     return f"{text} This kernel is at {most['rate'] / sheet:.0%} of the data sheet." if sheet else text

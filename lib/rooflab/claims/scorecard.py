@@ -10,6 +10,7 @@ import pandas as pd
 
 from rooflab.analysis.evidence import PEERS, Evidence, NoEvidence
 from rooflab.claims import (
+    AIM,
     COURSE,
     ELSEWHERE,
     FLOOR,
@@ -27,6 +28,7 @@ from rooflab.claims import (
     verdict_of_best,
 )
 from rooflab.claims import goals as asked
+from rooflab.words import counted
 
 GPU = "NVIDIA H200"  # the GPU that the course's goals were set for
 # Groups of statements about a repository's code, tests and documents; the others are about speed.
@@ -81,6 +83,25 @@ def goals(evidence: Evidence) -> pd.DataFrame:
         )
     rows.sort(key=lambda row: (row["lesson"], GOALS.index(row["kind"])))
     return pd.DataFrame(rows)
+
+
+def raised(lesson: str, evidence: Evidence) -> str:
+    """A sentence on the goals that were set for a lesson ("08") once its first ones were met, of which its
+    pages show none: how many of those recorded are met. Empty where none is.
+    """
+    mine = [claim for claim in asked() if claim.id.startswith(f"{lesson}-") and not claim.lesson]
+    words = [(claim.group, judge(claim.tests[0], evidence).word) for claim in mine]
+    said = []
+    for group in (FLOOR, AIM):
+        found = [word for kind, word in words if kind == group and word != UNRECORDED]
+        if found:
+            said.append(f"of {counted(len(found), group)} {found.count(HOLDS)} are met")
+    if not said:
+        return ""
+    return (
+        f"Later, higher floors and aims were set for lesson {lesson}: {', '.join(said)}. "
+        "[Lesson 09](09_scorecard.ipynb) lists each with what was reached."
+    )
 
 
 # Measures of times, of rates or of their ratios; the latter are of one row, any column of which they give.

@@ -31,11 +31,8 @@ def opening(gpu: str, evidence: Evidence, hypotheses: Rows, tests: Rows) -> Open
     text += "refuted."
     _, bar = _TESTS["H2"].bar[:2]
     if _floor() > bar:
-        text += (
-            f" One could never hold: it asks for {bar:g} µs, and its own card takes {_floor():.1f} µs to "
-            "read "
-            "the matrix."
-        )
+        text += f" One of these could never hold: it asks for {bar:g} µs, and its own card takes "
+        text += f"{_floor():.1f} µs to read the matrix."
     able = [
         "see before measuring that a bar asks for more than the memory has",
         "check that a test measures the quantity that the claim names",

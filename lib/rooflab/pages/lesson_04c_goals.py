@@ -8,6 +8,7 @@ import pandas as pd
 
 from rooflab import claims
 from rooflab.analysis import int4 as analysis
+from rooflab.claims import scorecard
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
@@ -34,7 +35,7 @@ def goals(here: Lab, rows: Rows, gpu: str) -> tuple[list[Any], Rows]:
     return goals, board
 
 
-def goals_counted(board: Rows, gpu: str, rows: Rows) -> None:
+def goals_counted(board: Rows, gpu: str, rows: Rows, here: Lab) -> None:
     """Say how many floors and aims are met, and where the rest fail."""
     counts = board.groupby("group")["word"].agg(lambda w: [(w == claims.HOLDS).sum(), len(w)])
     text = f"**Of {counts['floor'][1]} floors {counts['floor'][0]} are met, of {counts['aim'][1]} aims "
@@ -47,7 +48,7 @@ def goals_counted(board: Rows, gpu: str, rows: Rows) -> None:
                 text += f"Not faster than {who}: {where}. "
     except claims.NoEvidence as missing:
         text += f"No floor counts without the strongest peers: {missing}. "
-    display.say(text.strip())
+    display.say(text + scorecard.raised("04", claims.Evidence(here.store)))
 
 
 def possible_gains(

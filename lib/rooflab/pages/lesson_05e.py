@@ -289,8 +289,8 @@ def goals(evidence: claims.Evidence, gpu: str) -> None:
     missed = board[(board["verdict"] == "missed") & board["says"].str.contains("exact")]
     if len(missed):
         text += f"The exact product misses {len(missed)}: [05d](05d_mmq.ipynb) shows where its "
-        text += "issue slots go."
-    display.say(text)
+        text += "issue slots go. "
+    display.say(text + scorecard.raised("05", evidence))
 
 
 def published(rows: Rows, shape: Shape, gpu: str) -> None:

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflab import claims
 from rooflab.analysis import ablation
-from rooflab.claims import scorecard
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
@@ -263,7 +261,11 @@ def beside_others(published: Store, prompt: int, rows: Rows, gpu: str) -> None:
     )
     known = table.assign(peer=table[["library", "llama"]].max(axis=1)).dropna(subset=["peer"])
     ratios = ", ".join(f"{row.w} {display.times(row.ours / row.peer)} times" for row in known.itertuples())
-    display.say(f"Ours over the faster of the others: {ratios or 'none of them is known on this GPU'}.")
+    text = f"Ours over the faster of the others: {ratios or 'none of them is known on this GPU'}."
+    if len(table) > 1 and table.ours.idxmax() == 0:
+        text += f" Fewer bytes do not make a prompt faster: {table.w.iloc[0]} weights are the fastest here, "
+        text += "because arithmetic is the limit, and packed weights are unpacked before it."
+    display.say(text)
 
 
 def time_by_kind(lab: Lab) -> tuple[Rows, Lab, Rows, list[Any]]:
@@ -393,39 +395,6 @@ def mmq_by_place(
             "The time *without* it in the last row is that of FP16's graph, with cuBLAS's products, plus the "
             "writing of the weights."
         )
-
-
-def goals(whose: Lab, lab: Lab, traced: Rows, rows: Rows, gpu: str) -> None:
-    """Show the goals set for prompts, and say how many are met."""
-    profiles = {("prefill", "nsys"): traced if whose is lab else traced.iloc[:0]}
-    evidence = claims.Evidence(lab.store, {"prefill": rows}, profiles)
-    verdicts = claims.board(claims.select("08b_prefill", source=claims.COURSE), evidence)
-    display.say(
-        f"Met on the {gpu}: {(verdicts.word == claims.HOLDS).sum()} of {len(verdicts)}, set for an "
-        f"{scorecard.GPU} before any of this was built."
-    )
-    display.table(
-        verdicts.assign(met=verdicts.word == claims.HOLDS),
-        {"id": "", "group": "set as", "says": "what", "bars": "asked", "measured": "measured", "met": "met"},
-    )
-
-
-def takeaway(rows: Rows, prompt_asked: int, gpu: str, single: Rows) -> None:
-    """What to take away, computed."""
-    best = (
-        rows[(rows.model == decode.MODEL) & (rows.seq == prompt_asked) & (rows.kind == "own")]
-        .sort_values("tok_s")
-        .iloc[-1]
-    )
-    lines = [
-        f"- On the {gpu} the engine reads a prompt of {prompt_asked:,} tokens at {best.tok_s:,.0f} tok/s, "
-        f"{best.roof_fraction:.0%} of the tensor cores' roof.",
-        f"- Per token that is {best.tok_s / single.tok_s.max():.0f} times as fast as lesson 08's fastest "
-        "decoding, because a prompt's tokens share each reading of the weights. Decoded tokens share it only "
-        "in a batch of sequences.",
-        "- Remove the host's bottleneck first: until then, a faster kernel saves nothing.",
-    ]
-    display.say("\n".join(lines))
 
 
 def explore(rows: Rows, gpu: str, lab: Lab) -> Any:

@@ -34,8 +34,8 @@ def checks(lab: Lab) -> Rows:
         name = f"held{share}"
         found[name] = [drafts.gain(row.cost, share, int(row.batch), row.draft) for row in found.itertuples()]
         heads[name], forms[name] = f"× of speculation, {share:.0%} hold", "{:.2f}"
-    title = f"Checks of drafts, all of which hold, {lab.run.gpu}; "
-    title += "× of speculation: its tokens a second over plain decoding's, with a smaller model's drafts"
+    title = f"Checks of drafts, {lab.run.gpu}, timed with drafts that all hold; × of speculation: its tokens "
+    title += "a second over plain decoding's, computed, with a smaller model's drafts"
     display.table(found, heads, forms, title)
     return found
 
@@ -68,6 +68,14 @@ def explained(found: Rows) -> None:
         f"{low['weights_as']}) to {high['cost']:.2f} ({int(high['batch'])}, {high['model']}, "
         f"{high['weights_as']}). "
     )
+    counts = found.pivot(index=["model", "weights_as"], columns="batch", values="cost")
+    few, many = counts.columns.min(), counts.columns.max()
+    if few < many and (growth := (counts[many] / counts[few]).max()) < counts[few].max():
+        text += (
+            "t(1) is lesson 08's single kernel, and a check is a chain of launches. That change of program "
+            f"costs more than the tokens do: from one token to {few:.0f} the time grows up to "
+            f"{counts[few].max():.2f} times, from {few:.0f} to {many:.0f} at most {growth:.2f} times. "
+        )
     below = found[found["cost"] < 1]
     if len(below):
         text += f"{len(below)} of {len(found)} checks take less time than one token by lesson 08's kernel, "
@@ -100,7 +108,10 @@ def drawn(found: Rows, gpu: str) -> None:
         plot.series(ax, line["percent"], line["tok_s"], label=f"{int(tokens)} tokens a check")
     plot.roof_line(ax, 1e6 / mine["one_us"].iloc[0], "one token at a time")
     plot.label_ends(ax)
-    plot.show(fig, plot.caption(lines, gpu, title, y="tok_s"))
+    top = lines.sort_values("tok_s").iloc[-1]
+    said = f"{title}, from checks on {gpu}, {plot.dates(found)}: at most {top['tok_s']:,.0f} tok/s, with "
+    said += f"{int(top['batch'])} tokens a check where {top['percent']:.0f}% of the drafts hold."
+    plot.show(fig, said)
 
 
 def explore(found: Rows, gpu: str) -> Any:
@@ -118,5 +129,5 @@ def explore(found: Rows, gpu: str) -> Any:
         labels={"percent": "% of drafts that hold"},
         title=f"Speculation, computed from checks on {gpu}",
         xlog=False,
-        start={"batch": 4, "percent": 80, "model": decode.MODEL},
+        start={"batch": 4, "percent": 80, "model": decode.MODEL, "drafted": _WAYS["model"]},
     )

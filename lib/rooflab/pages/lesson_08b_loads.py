@@ -116,9 +116,9 @@ def sequences_gain(both: Rows) -> None:
     if len(gains):
         least, most = (both.loc[at] for at in (gains.idxmin(), gains.idxmax()))
         display.say(
-            f"Dependent launches make {least.gain:.2f} times ({least.weights_as}, {int(least.batch)} "
-            f"sequences) to {most.gain:.2f} times ({most.weights_as}, {int(most.batch)}) the tokens a second "
-            "of the same step with a kernel starting after the one before it."
+            f"With dependent launches a step makes {least.gain:.2f} times ({least.weights_as}, "
+            f"{int(least.batch)} sequences) to {most.gain:.2f} times ({most.weights_as}, {int(most.batch)}) "
+            "the tokens a second that it makes without."
         )
 
 
@@ -158,7 +158,8 @@ def joules(lab: Lab) -> tuple[Rows, Lab, Rows]:
     energy = ablation.answers(found)
     idle = energy[energy.impl == "idle"].watts.iloc[0]
     energy = energy[energy.impl != "idle"].assign(per=1 / energy["joules a token"])
-    energy["run"] = energy.case.map(dict(zip(found.case, found.run, strict=True)))
+    if (energy.impl == decode.TOGETHER[-1]).any():  # the engine's way of a batch
+        energy = energy[energy.impl != decode.TOGETHER[0]]
     heads = {
         "weights_as": "weights",
         "impl": "way",
@@ -206,34 +207,9 @@ def joules_explained(energy: Rows) -> None:
     display.say(
         f"The board takes {energy.watts.min():.0f} to {energy.watts.max():.0f} W, a factor of {spread:.1f}"
         + (
-            ", and a token's energy spans far more: what saves energy is to decode tokens together."
+            ", and a token's energy spans far more: what saves energy is to decode tokens together. The "
+            "rates are of this repeated generation, with what the host does between two."
             if spread < saved / 2
             else ": power counts as much as time."
         )
-    )
-    _two_ways_of_a_batch(energy)
-
-
-def _two_ways_of_a_batch(energy: Rows) -> None:
-    """Say what dependent launches cost in energy, where both ways were measured in one run."""
-    row, dependent = decode.TOGETHER
-    both = energy[energy.impl.isin(decode.TOGETHER)]
-    index, columns = ["weights_as", "batch"], ["joules a token", "tok/s", "watts", "run"]
-    ways = both.pivot(index=index, columns="impl", values=columns).dropna()
-    if {row, dependent} - set(both.impl) or ways.empty:
-        return
-    if (ways["run"][row] != ways["run"][dependent]).any():
-        display.say(
-            "The two ways of a batch were measured in different runs, perhaps on two cards, so a few percent "
-            "between their joules say nothing."
-        )
-        return
-    joules, faster, watts = (
-        (ways[name][dependent] / ways[name][row]).astype(float)
-        for name in ("joules a token", "tok/s", "watts")
-    )
-    display.say(
-        f"Dependent launches change a batch's tokens a second by factors of {faster.min():.2f} to "
-        f"{faster.max():.2f}, the power by {watts.min():.2f} to {watts.max():.2f}, and so the energy a token "
-        f"by {joules.min():.2f} to {joules.max():.2f}."
     )

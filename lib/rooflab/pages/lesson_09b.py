@@ -23,11 +23,11 @@ def opening(killed: Rows) -> Opening:
     left = killed[killed["killed"] == ""]
     open_ = left[mutations.is_open(left)]
     dead, wrong = len(killed) - len(left), int((killed["killed"] == "gate").sum())
-    answer = f"Of {len(killed)} faults planted in the course's own kernels the gate notices {wrong} by their "
+    answer = f"Of {len(killed)} faults planted in the portable kernels the gate notices {wrong} by their "
     answer += f"results, and the watcher, a failed launch or a time limit {dead - wrong} more; "
-    answer += f"{len(left) - len(open_)} compute "
-    holes = counted(len(open_), "known hole") if len(open_) else "no known hole"
-    answer += f"the same as the original, which leaves {holes}."
+    answer += f"{len(left) - len(open_)} survive for a written reason, nearly always that they compute the "
+    answer += "same"
+    answer += f", and {len(open_)} without one." if len(open_) else "."
     able = (
         "test a test by planting faults in what it judges",
         "say which faults results alone do not show",

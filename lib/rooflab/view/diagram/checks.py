@@ -28,9 +28,10 @@ def check_of_drafts(
         drafted = place >= len(past)
         fill = AMBER if drafted and place < len(past) + held else GREY if not drafted else NONE
         canvas.cell(_LABEL + place * _CELL, 18, _CELL, _HIGH, word, fill, svg.TEXT)
-    canvas.text(_LABEL, 12, "in the cache")
-    canvas.text(_LABEL + len(past) * _CELL, 12, "due" if len(tokens) == 1 else "due, then drafts")
-    canvas.text(right, 12, "likeliest next")
+        nth = place - len(past)
+        name = "cached" if not drafted else f"draft {nth}" if nth else "due"
+        canvas.text(_LABEL + (place + 0.5) * _CELL, 12, name, svg.SMALL, "middle")
+    canvas.text(right, 12, "likeliest next, found by the row")
     y = 18 + _HIGH + 14
     for row, (token, found) in enumerate(zip(tokens, likeliest, strict=True)):
         canvas.text(_LABEL - 8, y + 17, f"row {row}: {token}", svg.TEXT, "end")
@@ -40,22 +41,23 @@ def check_of_drafts(
         used = row < held
         says = f"“{found}”"
         if row + 1 < len(tokens):
-            after = "not used" if not used else "the draft holds" if row + 1 < held else "not the draft: due"
-            says += f", {after}"
+            draft = f"draft {row + 1}"
+            after = f": {draft} holds" if row + 1 < held else f", not {draft}: due next"
+            says += after if used else ", not used"
         elif used:
-            says += ", due"
+            says += ", due next"
         else:
             says += ", not used"
         canvas.text(right, y + 17, says, bold=used)
         y += _HIGH + 4
     y += 12
     canvas.cell(_LABEL, y, 14, 14, "", AMBER)
-    canvas.text(_LABEL + 20, y + 11, "tokens that hold")
+    canvas.text(_LABEL + 20, y + 11, "tokens kept")
     canvas.cell(_LABEL + 150, y, 14, 14, "", SKY)
     canvas.text(_LABEL + 170, y + 11, "keys and values that a row attends to")
-    canvas.text(0, y + 34, f"One pass over the weights, {counted(held, 'token')} taken in, “{due}” due next.")
-    holds = f"{counted(held, 'token')} {'holds' if held == 1 else 'hold'}"
+    canvas.text(0, y + 34, f"One pass over the weights, {counted(held, 'token')} kept, “{due}” due next.")
+    kept = f"{counted(held, 'token')} {'is' if held == 1 else 'are'} kept"
     says = f"After {' '.join(past)} a step checks {', '.join(tokens)}: row i attends to all up to its token. "
-    says += f"Found likeliest next: {', '.join(likeliest)}. {holds}, and then “{due}” is due"
+    says += f"Found likeliest next: {', '.join(likeliest)}. {kept}, and then “{due}” is due"
     says += "; what later rows computed is not used." if held < len(tokens) else "."
     return single(f"A check of {counted(len(tokens), 'token')} in one step", says, canvas)

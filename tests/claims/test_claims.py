@@ -329,7 +329,7 @@ def test_every_missed_floor_is_on_the_page_with_its_budget():
         assert one.says in page and one.reached in page
         if one.says.startswith("Drawn shapes on"):
             continue  # a share of shapes, no time
-        assert 0 < one.save < 1 and f"{one.save:.0%}" in page
+        assert 0 < one.save < 1 and f"{one.save:.1%}" in page
     assert (missed["above"].dropna() > missed["save"][missed["above"].notna()]).all(), (
         "no floor is past its roof"
     )

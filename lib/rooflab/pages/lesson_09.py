@@ -144,10 +144,10 @@ def own_goals_counted(own: Rows, gpu: str) -> Rows:
     met = (floors["verdict"] == claims.HOLDS).sum()
     text = f"On the {gpu} **{met} of {len(floors)} floors are met**. "
     text += f"Of all {len(own)} goals {len(missed)} are missed, {aims} of them aims, and {open_.sum()} have "
-    text += "no "
-    text += "row in this recording"
+    text += "no row in this recording"
     four = own.loc[open_, "says"].str.contains("four GPUs").sum()
-    text += f": {four} of them ask for four GPUs. " if four else ". "
+    which = "they ask" if four == open_.sum() else f"{four} of them ask"
+    text += f": {which} for four GPUs. " if four else ". "
     least = missed[missed["kind"] != claims.AIM]
     text += "No floor or rule is missed." if least.empty else f"{len(least)} floors and rules are missed."
     display.say(text)
@@ -155,8 +155,11 @@ def own_goals_counted(own: Rows, gpu: str) -> Rows:
         shown = least.assign(whose=least["lesson"].replace("house", "the house"))
         heads = {"whose": "Lesson", "says": "Floor or rule", "asked": "Asked", "reached": "Reached"}
         heads |= {"save": "Must save", "above": "Above its roof"}
-        caption = "The missed floors and rules: what share of its time each must save, and has above its roof"
-        display.table(shown, heads, dict.fromkeys(("save", "above"), "{:.0%}"), caption, folded=True)
+        caption = (
+            "The missed floors and rules: the share of its time that each must save, and the share that "
+        )
+        caption += "is above the roof"
+        display.table(shown, heads, {"save": "{:.1%}", "above": "{:.0%}"}, caption, folded=True)
     return missed
 
 

@@ -11,6 +11,7 @@ from rooflab.engine.weights import names, random_tensors
 from rooflab.errors import LaunchError, UsageError
 from rooflab.numerics import rotary
 from rooflab.ops import decoder, decoder_ops
+from rooflab.ops.decoder_operands import winner
 
 needs.compiler()
 
@@ -60,7 +61,7 @@ def check(spec, format, head_format, rung, count=6, blocks=3, **options):
             state.candidates[...] = decoder.candidates(token, blocks)
             decoder.step(spec.shape, weights, state, rung=rung, **options)
             assert np.abs(state.logits - expected[place]).max() <= allowed
-            assert decoder.winner(state.candidates) == state.logits.argmax()
+            assert winner(state.candidates) == state.logits.argmax()
     assert state.tokens[:count].tolist() == tokens
     assert state.position[0] == count and (state.counter == 0).all()
     return state
@@ -196,7 +197,7 @@ def test_sampling_follows_the_seed_and_draws_as_softmax_says():
         counts = np.zeros(spec.shape.vocab)
         for seed in range(300):
             decoder.head(spec.shape, weights, state, inverse_temperature=8.0, seed=seed)
-            counts[decoder.winner(state.candidates)] += 1
+            counts[winner(state.candidates)] += 1
     logits = state.logits.astype(np.float64)
     odds = np.exp(8 * (logits - logits.max()))
     odds /= odds.sum()

@@ -13,6 +13,7 @@ from rooflab.engine import from_safetensors, gemma, gemma_exact
 from rooflab.errors import LaunchError, UsageError
 from rooflab.numerics import model_shapes, rotary
 from rooflab.ops import decoder, gemma_ops
+from rooflab.ops.decoder_operands import winner
 from rooflab.paths import ROOT
 from test_engine_files import write_safetensors
 
@@ -57,7 +58,7 @@ def test_prompts_pieces_and_steps_agree_with_float64(format, head_format):
         for size in pieces:
             one.prefill(TOKENS[one.position : one.position + size])
             assert np.abs(one.logits - expected[one.position - 1]).max() <= allowed
-            assert decoder.winner(one.state.candidates) == one.logits.argmax()
+            assert winner(one.state.candidates) == one.logits.argmax()
     one.reset()
     one.prefill(TOKENS[:11])
     for token in TOKENS[11:]:

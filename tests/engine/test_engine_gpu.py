@@ -19,7 +19,7 @@ class Model:
     def __init__(self):
         from rooflab import engine
         from rooflab.numerics import model_shapes
-        from rooflab.ops.decoder import Shape
+        from rooflab.ops.decoder_operands import Shape
         from rooflab.studies import hf
 
         sizes = model_shapes.Model("small", "", 4, 768, 2048, 12, 2, 64, 4096, 0.0, tied=True)
@@ -119,7 +119,7 @@ def test_a_llama_agrees_with_transformers():
     pytest.importorskip("transformers", reason="needs transformers")
     from rooflab import engine
     from rooflab.engine.weights import random_tensors
-    from rooflab.ops.decoder import Shape
+    from rooflab.ops.decoder_operands import Shape
     from rooflab.studies import hf
 
     spec = engine.Spec("small-llama", Shape(3, 1024, 2816, 8, 2, 128, 4096, 1e-5), 5e5, False, False)

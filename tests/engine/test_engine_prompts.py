@@ -8,6 +8,7 @@ from rooflab.engine.batch import Batch
 from rooflab.engine.weights import random_tensors
 from rooflab.errors import UsageError
 from rooflab.ops import decoder
+from rooflab.ops.decoder_operands import winner
 from test_decoder import budget, tiny, tokens_for
 
 needs.compiler()
@@ -35,7 +36,7 @@ def test_a_prompt_at_once_in_pieces_and_decoded_on_agrees_with_float64(formats):
                 one.take(np.array(tokens[start : start + count], np.int32), start)
                 start += count
                 assert np.abs(one.logits - expected[start - 1]).max() <= allowed
-                assert decoder.winner(one.state.candidates) == one.logits.argmax()
+                assert winner(one.state.candidates) == one.logits.argmax()
             first = one.logits.copy() if first is None else first
             assert one.state.tokens[:12].tolist() == tokens and one.state.position[0] == 12
         one.take(np.array(tokens, np.int32))

@@ -310,4 +310,4 @@ def test_every_chosen_tile_compiles_unspilled_within_shared_memory(arch, widths)
                 assert report.spill_bytes == report.stack_bytes == 0, (rung.name, macros)
                 assert report.shared_bytes == op.static_shared(rung, macros)
                 whole = report.shared_bytes + op.launch_of(rung, macros).shared
-                assert whole <= 1024 * op.SHARED_KIB[arch], (rung.name, macros)
+                assert whole <= 1024 * ops.SHARED_KIB[arch], (rung.name, macros)

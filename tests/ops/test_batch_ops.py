@@ -8,6 +8,7 @@ from rooflab.analysis.drafts import held_of
 from rooflab.errors import LaunchError
 from rooflab.numerics import quant, rotary
 from rooflab.ops import attention, batch_choice, batch_ops, batch_plan, decoder, decoder_ops, int4
+from rooflab.ops.decoder_operands import winner
 
 needs.compiler()
 
@@ -289,7 +290,7 @@ def test_drafts_hold_up_to_the_first_that_is_not_due_and_the_state_follows(held)
     state, found, chosen, logits = accepted(held, drafts, cap=30.0)
     due = chosen[held - 1] if held else drafts[0] + 1
     assert held_of(drafts, drafts[0] + (held == 0), chosen) == (held, due)
-    assert found.tolist() == [held, due] and decoder.winner(state.candidates) == due
+    assert found.tolist() == [held, due] and winner(state.candidates) == due
     assert state.position[0] == 9 + held
     assert state.tokens.tolist() == [-1] * 9 + drafts[:held] + [-1] * (23 - held)
     capped = 30 * np.tanh(logits[held - 1].astype(np.float64) / 30) if held else np.full(1608, 5.0)

@@ -175,7 +175,7 @@ installed = pytest.mark.skipif(not GPU_SET, reason="torch and transformers come 
 def test_products_apart_are_those_of_one_matrix():
     import torch
     from rooflab.engine.products import Products
-    from rooflab.ops.decoder import Shape
+    from rooflab.ops.decoder_operands import Shape
 
     shape, ran = Shape(1, 64, 96, 4, 2, 16, 256), collections.Counter()
     stack = {name: torch.randn(1, n, k) for name, (n, k) in shape.matrices.items()}
@@ -191,7 +191,7 @@ def test_products_apart_are_those_of_one_matrix():
 def test_a_llama_of_transformers_decodes_what_float64_does():
     import torch
     from rooflab.engine import exact, weights
-    from rooflab.ops.decoder import Shape
+    from rooflab.ops.decoder_operands import Shape
 
     spec = engine.Spec("tiny", Shape(2, 64, 128, 4, 2, 16, 256, 1e-5), 5e5, False, False)
     get = weights.random_tensors(spec, on="cpu")

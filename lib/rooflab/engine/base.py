@@ -13,6 +13,7 @@ import numpy as np
 from rooflab import ops
 from rooflab.errors import UsageError
 from rooflab.ops import decoder
+from rooflab.ops.decoder_operands import winner
 
 MOST_DRAFTS = 16  # that are checked at once: two groups of eight columns of the tensor cores
 
@@ -169,7 +170,7 @@ class Decoder:
     def due(self) -> int:
         """The token that comes next, as it was chosen."""
         found = self.state.candidates
-        return decoder.winner(found if self.on_cpu else found.cpu().numpy())
+        return winner(found if self.on_cpu else found.cpu().numpy())
 
     @property
     def logits(self) -> Any:

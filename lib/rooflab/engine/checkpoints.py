@@ -18,7 +18,7 @@ from rooflab.engine.weights import Tensors, pack
 from rooflab.errors import UsageError
 from rooflab.numerics import gguf, model_shapes
 from rooflab.numerics.rotary import RopeScaling
-from rooflab.ops.decoder import Shape
+from rooflab.ops.decoder_operands import Shape
 
 MOST_TOKENS = 1 << 20  # that an engine is given room for
 _BIASED = {"qwen2": True, "llama": False, "mistral": False}  # queries, keys and values

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rooflab.errors import UsageError
 from rooflab.numerics import model_shapes
 from rooflab.numerics.rotary import RopeScaling
-from rooflab.ops.decoder import Shape
+from rooflab.ops.decoder_operands import Shape
 
 # Base of the rotary angles, epsilon of the norms, and whether queries, keys and values have biases, from
 # config.json of each checkpoint on the Hugging Face hub.

@@ -16,7 +16,7 @@ from rooflab.engine.spec import Spec
 from rooflab.errors import UsageError
 from rooflab.numerics import quant, rotary
 from rooflab.numerics.quant import Planes
-from rooflab.ops import decoder, int4
+from rooflab.ops import decoder, decoder_plan, int4
 
 Tensors = Callable[[str], Any]  # FP16 or FP32
 _ROWS = 1 << 26  # elements quantised at a time on the GPU
@@ -93,7 +93,7 @@ def pack(
             f"not {format} and {head_format}."
         )
     shape = spec.shape
-    decoder.check_sizes(shape, format, head_format)
+    decoder_plan.check_sizes(shape, format, head_format)
     stacks: dict[str, list[Any]] = {"qkv": [], "out": [], "gate_up": [], "down": []}
     norms, biases = [], []
     for layer in range(shape.layers):

@@ -27,6 +27,9 @@ from rooflab.records.fingerprint import identity
 from rooflab.runtime import launch_cache, nvrtc
 
 PORTABLE = ("75", "80", "86", "89", "90", "100", "120")
+# Shared memory that a block may have, in KiB, by architecture (CUDA C++ programming guide, technical
+# specifications per compute capability).
+SHARED_KIB = {"75": 64, "80": 163, "86": 99, "89": 99, "90": 227, "100": 227, "120": 99}
 DEPENDENT = ("90", "100", "120")  # programmatic dependent launch needs sm_90
 
 

@@ -54,7 +54,6 @@ from rooflab.ops.attention_tiles import (
     tile_of,
 )
 from rooflab.ops.attention_tiles import LAWFUL as LAWFUL
-from rooflab.ops.attention_tiles import SHARED_KIB as SHARED_KIB
 from rooflab.ops.attention_tiles import Launch as Launch
 from rooflab.ops.attention_tiles import decode_rungs as decode_rungs
 from rooflab.ops.attention_tiles import static_shared as static_shared

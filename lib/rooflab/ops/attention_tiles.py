@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rooflab.errors import LaunchError, UsageError
-from rooflab.ops import Rung
+from rooflab.ops import SHARED_KIB, Rung
 from rooflab.ops.attention_rungs import DECODE
 
 HEADS = 8  # query heads that a block of decode_attention's rungs with tensor cores takes together
@@ -21,10 +21,6 @@ HEADS = 8  # query heads that a block of decode_attention's rungs with tensor co
 WIDEST = {"4_mma": 256, "5_padded": 256, "6_cp_async": 256, "7_mma_32_rows": 128}
 # Of decode_attention, whose other rungs do every width.
 DECODE_WIDEST = {"5_fragments": 256}
-
-# Shared memory that a block may have, in KiB, by architecture (CUDA C++ programming guide, technical
-# specifications per compute capability).
-SHARED_KIB = {"75": 64, "80": 163, "86": 99, "89": 99, "90": 227, "100": 227, "120": 99}
 
 
 class Launch(NamedTuple):

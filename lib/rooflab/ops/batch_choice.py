@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rooflab import ops
 from rooflab.errors import LaunchError
 from rooflab.ops import Rung, batch_ops, check_array, loaded, with_target
-from rooflab.ops.decoder import State
+from rooflab.ops.decoder_operands import State
 from rooflab.records.fingerprint import source_of_callable
 
 PLACE = 8.6  # of its ladders among all of them: in the order of the lessons

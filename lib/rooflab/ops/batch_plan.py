@@ -7,6 +7,7 @@ import math
 from typing import NamedTuple
 
 from rooflab.errors import LaunchError
+from rooflab.ops import SHARED_KIB as _SHARED_KIB
 from rooflab.ops import decoder
 
 MOST = 32  # tokens whose x fits in registers
@@ -28,7 +29,6 @@ _RING, _WIDE_RING = 128 * 1024, 96 * 1024
 # meet weights of few bytes, whose barriers would follow each other sooner.
 _TOGETHER, _QUICK = 4, 8
 _X_WORDS, _OTHERS = 160, 80  # registers of x a thread at most, and what it needs beside them
-_SHARED_KIB = {"75": 64, "80": 163, "86": 99, "89": 99, "90": 227, "100": 227, "120": 99}
 
 
 class Plan(NamedTuple):

@@ -25,7 +25,7 @@ from rooflab.engine.exact import Past
 from rooflab.engine.spec import Spec
 from rooflab.errors import UsageError
 from rooflab.numerics import model_shapes
-from rooflab.ops.decoder import Shape
+from rooflab.ops.decoder_operands import Shape
 from rooflab.studies.buffers import SEED
 
 WEIGHTS = "ROOFLAB_WEIGHTS"  # environment: a local path or hub id of real weights; unset means random ones

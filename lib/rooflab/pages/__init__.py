@@ -17,6 +17,7 @@ Rows = Any
 # What page.opening takes: the answer, what the reader will be able to do, and the chart with its caption, a
 # drawing, or neither.
 Opening = tuple[str, Sequence[str], tuple[Figure, str] | diagram.Drawing | None]
+SOURCES = {"live": "measured here", "replay": "replayed"}  # where figures are from, by the mode
 NEAR = 1.25  # a prediction holds where the measured time is within this factor of it
 
 
@@ -39,9 +40,23 @@ def one_line(facts: Mapping[str, object]) -> None:
 
 def facts(here: Lab, study: str, *more: str) -> None:
     """Show which run of a study a page's figures are from, and `more`, in one line."""
-    source = {"live": "measured here", "replay": "replayed"}[here.mode]
     run = here.run_of(study)["run"]
-    one_line({"GPU": " · ".join([here.run["gpu"], source, f"run {run}", *more])})
+    one_line({"GPU": " · ".join([here.run["gpu"], SOURCES[here.mode], f"run {run}", *more])})
+
+
+def named_facts(here: Lab, gpu: str, study: str, more: Mapping[str, object]) -> None:
+    """Show a GPU, where its figures are from, the run of a study and `more` by name, in one line."""
+    one_line({"GPU": gpu, "Figures": SOURCES[here.mode], "Run": here.run_of(study)["run"], **more})
+
+
+def spread(rows: Rows, error: str = ".1e", us: str = ",.1f") -> None:
+    """Add to rows, as text in these formats, `gate` (the error, and the error allowed) and `quartiles` (of
+    the time in microseconds).
+    """
+    pairs = zip(rows["error"], rows["error_budget"], strict=True)
+    rows["gate"] = [f"{found:{error}} ({allowed:{error}})" for found, allowed in pairs]
+    pairs = zip(rows["q1_us"], rows["q3_us"], strict=True)
+    rows["quartiles"] = [f"{low:{us}} to {high:{us}}" for low, high in pairs]
 
 
 def bars(

@@ -8,7 +8,7 @@ import pandas as pd
 
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
-from rooflab.pages import Rows
+from rooflab.pages import Rows, spread
 from rooflab.studies import bandwidth, environment
 from rooflab.view import display, explorer, plot
 
@@ -61,10 +61,7 @@ def other_ladders(here: Lab, large: int) -> dict[str, Rows]:
 def measured(read: Any) -> None:
     """Show the read ladder with its errors, bounds, times and registers."""
     read["name"] = plot.contestants(read)
-    pairs = zip(read["error"], read["error_budget"], strict=True)
-    read["gate"] = [f"{error:g} ({budget:g})" for error, budget in pairs]
-    pairs = zip(read["q1_us"], read["q3_us"], strict=True)
-    read["quartiles"] = [f"{low:,.0f} to {high:,.0f}" for low, high in pairs]
+    spread(read, "g", ",.0f")
     display.table(
         read,
         {"name": "Rung or peer", "gate": "Error (allowed)", "predicted_us": "Bound (µs)"}
@@ -258,13 +255,18 @@ def takeaway(
     display.say(text)
 
 
-def explored(dram_sheet: Any, gpu: Any, here: Any) -> Any:
-    """The explorer of all streams by size."""
+def least_us(dram_sheet: Any, here: Any) -> Any:
+    """The function that gives a case's least time in microseconds, None without a datasheet."""
 
-    def bound(case):
+    def bound(case: Any) -> Any:
         moved = roofline.stream_bytes(case.operator, case.n)
         return moved / dram_sheet / 1e3 if here.spec else None
 
+    return bound
+
+
+def explored(dram_sheet: Any, gpu: Any, here: Any) -> Any:
+    """The explorer of all streams by size."""
     mine = [c for c in here.cases("bandwidth") if c.kind == "own" and not c.options]
     mine = [c for c in mine if (c.cache, c.clock) == ("cold", "graph")]
     mine = [c for c in mine if c.operator in ("read", "copy")]
@@ -274,6 +276,6 @@ def explored(dram_sheet: Any, gpu: Any, here: Any) -> Any:
         controls={"operator": "Operator", "impl": "Rung"},
         roof=here.roof,
         title=f"Reads and copies on {gpu}",
-        bound=bound,
+        bound=least_us(dram_sheet, here),
         measure=explorer.measurer(here),
     )

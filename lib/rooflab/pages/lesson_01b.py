@@ -9,6 +9,7 @@ import pandas as pd
 from rooflab import lab
 from rooflab.analysis import states
 from rooflab.hardware import roofline
+from rooflab.pages.lesson_01_bandwidth import least_us
 from rooflab.studies import bandwidth
 from rooflab.view import display, explorer, plot
 from rooflab.words import counted
@@ -313,16 +314,6 @@ def takeaway(
     display.say(text)
 
 
-def _bound(dram_sheet: Any, here: Any) -> Any:
-    """The function that gives a case's least time in microseconds, None without a datasheet."""
-
-    def bound(case: Any) -> Any:
-        moved = roofline.stream_bytes(case.operator, case.n)
-        return moved / dram_sheet / 1e3 if here.spec else None
-
-    return bound
-
-
 def explored(dram_sheet: Any, gpu: Any, here: Any, ladders: Any, read_roof: Any, sweep: Any) -> Any:
     """The explorer of reads."""
     own = ladders[(ladders["operator"] == "read") & (ladders["kind"] == "own")]
@@ -332,7 +323,7 @@ def explored(dram_sheet: Any, gpu: Any, here: Any, ladders: Any, read_roof: Any,
         controls={"cache": "Cache", "impl": "Kernel"},
         roof=("DRAM read", read_roof, "GB/s"),
         title=f"Reading on {gpu}",
-        bound=_bound(dram_sheet, here),
+        bound=least_us(dram_sheet, here),
         measure=explorer.measurer(here),
     )
 
@@ -345,6 +336,6 @@ def explored_copies(dram_sheet: Any, copy_roof: Any, gpu: Any, here: Any, round_
         controls={"clock": "Clock", "impl": "Copy"},
         roof=("copy", copy_roof, "GB/s"),
         title=f"The same copies by two clocks on {gpu}",
-        bound=_bound(dram_sheet, here),
+        bound=least_us(dram_sheet, here),
         measure=explorer.measurer(here),
     )

@@ -12,7 +12,7 @@ import pandas as pd
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.ops import Rung, gemv
-from rooflab.pages import Opening, Rows
+from rooflab.pages import Opening, Rows, spread
 from rooflab.pages.lesson_06 import l2_rate
 from rooflab.studies import gemv as study
 from rooflab.studies import traces
@@ -98,10 +98,7 @@ def watched(predicted: Rows) -> None:
 def measured(rows: Rows) -> None:
     """Show every contestant with its error, the longer of the two bounds, its time and registers."""
     rows = rows.copy()
-    pairs = zip(rows["error"], rows["error_budget"], strict=True)
-    rows["gate"] = [f"{error:.1e} ({budget:.1e})" for error, budget in pairs]
-    pairs = zip(rows["q1_us"], rows["q3_us"], strict=True)
-    rows["quartiles"] = [f"{low:,.1f} to {high:,.1f}" for low, high in pairs]
+    spread(rows)
     names = {"impl": "Rung or peer", "gate": "Error (allowed)", "predicted_us": "By Little's law (µs)"}
     names |= {"median_us": "Median (µs)", "quartiles": "Quartiles (µs)", "registers": "Registers"}
     forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}")

@@ -14,7 +14,7 @@ from rooflab.errors import UsageError
 from rooflab.lab import Lab
 from rooflab.numerics import quant
 from rooflab.ops import int4
-from rooflab.pages import Opening, Rows, bars, one_line
+from rooflab.pages import Opening, Rows, bars, named_facts, spread
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
 from rooflab.view import diagram, display, plot
@@ -55,16 +55,13 @@ def opening(here: Lab, n: int, k: int) -> Opening:
 
 def run_facts(gpu: str, here: Lab, read_roof: float, n: int, k: int) -> None:
     """The facts of the run, in one line."""
-    facts = {
-        "GPU": gpu,
-        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
-        "Run": here.run_of("int4")["run"],
+    more = {
         "Driver": here.run_of("int4")["driver"],
         "L2": plot.size_text(int(here.run["l2_bytes"])),
         "Read roof": f"{read_roof:,.0f} GB/s",
         "The projection": f"{n:,} × {k:,}, {plot.size_text(2 * n * k)} in FP16",
     }
-    one_line(facts)
+    named_facts(here, gpu, "int4", more)
 
 
 def codes_of_eight() -> tuple[Any, Any, Any]:
@@ -197,10 +194,7 @@ def times_by_way(here: Lab, four: list[Any], ways: dict[str, Any], n: int, k: in
     """Show the time of each way beside its bound; the rows."""
     rows = here.measure("int4", four)
     rows["way"] = rows["impl"].map(ways)
-    pairs = zip(rows["error"], rows["error_budget"], strict=True)
-    rows["gate"] = [f"{error:.1e} ({budget:.1e})" for error, budget in pairs]
-    pairs = zip(rows["q1_us"], rows["q3_us"], strict=True)
-    rows["quartiles"] = [f"{low:,.1f} to {high:,.1f}" for low, high in pairs]
+    spread(rows)
     names = {"way": "Way", "gate": "Error (allowed)", "predicted_us": "By the data sheet (µs)"}
     names |= {"median_us": "Median (µs)", "quartiles": "Quartiles (µs)"}
     forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}")

@@ -11,7 +11,7 @@ from rooflab import studies
 from rooflab.lab import Lab
 from rooflab.numerics import quant
 from rooflab.ops import int4, stream
-from rooflab.pages import Opening, Rows, one_line
+from rooflab.pages import Opening, Rows, named_facts
 from rooflab.studies import bandwidth, static
 from rooflab.studies import int4 as study
 from rooflab.view import diagram, display, page, plot
@@ -61,16 +61,13 @@ def run_facts(
     gpu: str, here: Lab, sms: int, ghz: float, read_roof: float, large: Any, weight: float, small: Any
 ) -> None:
     """The facts of the run, in one line."""
-    facts = {
-        "GPU": gpu,
-        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
-        "Run": here.run_of("int4")["run"],
+    more = {
         "SMs, clock": f"{sms}, {ghz:.2f} GHz",
         "Read roof": f"{read_roof:,.0f} GB/s",
         "A large matrix": f"{large[0]:,} × {large[1]:,}, {weight * large[0] * large[1] / 1e6:.0f} MB",
         "A small one": f"{small[0]:,} × {small[1]:,}, {weight * small[0] * small[1] / 1e6:.0f} MB",
     }
-    one_line(facts)
+    named_facts(here, gpu, "int4", more)
 
 
 def instruction_budget(sms: int, ghz: float, read_roof: float, weight: float, gpu: str, spent: Rows) -> None:
@@ -283,12 +280,17 @@ def limit_of_each_rung(gpu: str, spent: Rows, rungs: Any) -> None:
     display.say(text)
 
 
-def distance_to_roof(here: Lab, read_roof: float, gpu: str) -> Rows:
-    """Show what the start of a kernel explains of the distance to the roof; the rows."""
+def start_us(here: Lab, read_roof: float) -> float:
+    """Microseconds that the start of a kernel takes, by the best rung that reads a stream of cold memory."""
     best = stream.DEFAULT["read"]
     reads = [c for c in here.cases("bandwidth") if c.operator == "read"]
     reads = [c for c in reads if c.impl == best and c.cache == "cold"]
-    start = bandwidth.fixed_us(here.measure("bandwidth", reads), read_roof)
+    return bandwidth.fixed_us(here.measure("bandwidth", reads), read_roof)
+
+
+def distance_to_roof(here: Lab, read_roof: float, gpu: str) -> Rows:
+    """Show what the start of a kernel explains of the distance to the roof; the rows."""
+    start = start_us(here, read_roof)
     every = [c for c in here.cases("int4") if c.batch == 1 and c.impl == "humming"]
     every = {(c.n, c.k) for c in every}
     picks = [study.chosen(*shape, 1, here.sized) for shape in every]

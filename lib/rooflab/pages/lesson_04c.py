@@ -13,7 +13,7 @@ from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.ops import int4
-from rooflab.pages import Opening, Rows, one_line
+from rooflab.pages import Opening, Rows, named_facts
 from rooflab.studies import int4 as study
 from rooflab.view import display, explorer, plot
 
@@ -57,17 +57,14 @@ def run_facts(
     gpu: str, here: Lab, read_roof: float, peak: float, shapes: list[Any], batches: list[Any]
 ) -> None:
     """The facts of the run, in one line."""
-    facts = {
-        "GPU": gpu,
-        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
-        "Run": here.run_of("int4")["run"],
+    more = {
         "torch, CUDA": f"{here.run_of('int4')['torch']}, {here.run_of('int4')['cuda']}",
         "Read roof": f"{read_roof:,.0f} GB/s",
         "Tensor peak, measured": f"{peak:,.0f} TFLOP/s in FP16" if peak else "not recorded",
         "Shapes": ", ".join(f"{n:,} × {k:,}" for n, k in shapes),
         "Batches": ", ".join(map(str, batches)),
     }
-    one_line(facts)
+    named_facts(here, gpu, "int4", more)
 
 
 def bound_us(n: int, k: int, batch: int, format: str, read_roof: float, peak: float | None) -> float:

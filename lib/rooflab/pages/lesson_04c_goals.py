@@ -12,9 +12,8 @@ from rooflab.claims import scorecard
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
-from rooflab.ops import stream
 from rooflab.pages import Rows
-from rooflab.studies import bandwidth
+from rooflab.pages.lesson_04b import start_us
 from rooflab.studies import int4 as study
 from rooflab.view import display
 
@@ -62,10 +61,7 @@ def possible_gains(
     gpu: str,
 ) -> Rows:
     """Show the reached gain beside the most that the bounds allow; the points."""
-    best = stream.DEFAULT["read"]
-    reads = [c for c in here.cases("bandwidth") if c.operator == "read"]
-    reads = [c for c in reads if c.impl == best and c.cache == "cold"]
-    start = bandwidth.fixed_us(here.measure("bandwidth", reads), read_roof)
+    start = start_us(here, read_roof)
 
     def limits(n, k, batch):
         moved = roofline.gemm_bytes(batch, n, k, WEIGHT_BYTES["int4_g128"])

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from rooflab.lab import Lab
-from rooflab.pages import Opening, Rows, one_line
+from rooflab.pages import Opening, Rows, named_facts
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
 from rooflab.view import diagram, display, explorer, page, plot
@@ -20,6 +20,10 @@ _COUNTED = {
     "graph, warm": "kernels alone, weights cached",
     "graph, cold": "kernels alone, weights in DRAM",
 }
+# Of the table that the source prints, and of the same one measured here.
+_NAMES = {"batch": "Batch", "two_op": "Two-op in PyTorch (µs)"}
+_NAMES |= {"fused": "Fused, a loop (µs)", "fp16": "FP16 (µs)", "gain": "Gain over FP16"}
+_FORMS = dict.fromkeys(("two_op", "fused", "fp16"), "{:,.0f}") | {"gain": "{:.2f}"}
 
 
 def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
@@ -64,24 +68,18 @@ def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
 
 def run_facts(gpu: str, here: Lab, laptop: Store, shapes: Any) -> None:
     """The facts of the run, in one line."""
-    facts = {
-        "GPU": gpu,
-        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
-        "Run": here.run_of("int4")["run"],
+    more = {
         "L2": plot.size_text(int(here.run["l2_bytes"])),
         "The source's GPU": laptop.runs()["gpu"].iloc[0],
         "Shapes": ", ".join(f"{n:,} × {k:,}" for n, k in shapes),
     }
-    one_line(facts)
+    named_facts(here, gpu, "int4", more)
 
 
 def published_by_batch(drawn: Any, theirs: Rows) -> tuple[str, Rows]:
     """Show the source's times of one shape by batch; the shape's name and its rows."""
     name = f"{drawn[0]:,} × {drawn[1]:,}"
     published = theirs[theirs["shape"] == name]
-    names = {"batch": "Batch", "two_op": "Two-op in PyTorch (µs)"}
-    names |= {"fused": "Fused, a loop (µs)", "fp16": "FP16 (µs)", "gain": "Gain over FP16"}
-    forms = dict.fromkeys(("two_op", "fused", "fp16"), "{:,.0f}") | {"gain": "{:.2f}"}
     first = published[published["gain"].notna()]
     if len(first):
         one, last = first.iloc[0], first.iloc[-1]
@@ -89,7 +87,7 @@ def published_by_batch(drawn: Any, theirs: Rows) -> tuple[str, Rows]:
         text += f"{one['batch']:.0f} token, and {last['gain']:.2f} times for {last['batch']:.0f}."
         display.say(text)
     title = f"The source's table: {name}, RTX 4070 Laptop, event clock, warm"
-    display.table(published, names, forms, title, folded=True)
+    display.table(published, _NAMES, _FORMS, title, folded=True)
     return name, published
 
 
@@ -141,10 +139,7 @@ def repeated_here(here: Lab, name: str, gpu: str) -> tuple[list[Any], list[Any],
     wide["gain"] = wide["fp16"] / wide["fused"]
     one_shape = wide.loc[name]
     same = one_shape.loc["event, warm"].reset_index()
-    names = {"batch": "Batch", "two_op": "Two-op in PyTorch (µs)"}
-    names |= {"fused": "Fused, a loop (µs)", "fp16": "FP16 (µs)", "gain": "Gain over FP16"}
-    forms = dict.fromkeys(("two_op", "fused", "fp16"), "{:,.0f}") | {"gain": "{:.2f}"}
-    display.table(same, names, forms, f"The same table here: {name}, {gpu}, event clock, warm", folded=True)
+    display.table(same, _NAMES, _FORMS, f"The same table here: {name}, {gpu}, event clock, warm", folded=True)
     return recorded, sizes, rows, wide, one_shape
 
 

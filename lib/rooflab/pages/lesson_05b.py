@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -11,6 +12,7 @@ from rooflab import lab
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
+from rooflab.records.case import Case
 from rooflab.studies import q8_0 as study
 from rooflab.view import display, explorer, page, plot
 
@@ -79,10 +81,12 @@ def bounds(here: Lab, n_asked: int, k_asked: int, read_roof: float) -> tuple[lis
     return decode, floor
 
 
-def exactness(here: Lab) -> None:
-    """Show how exact every rung is, on scales that are powers of two and against x as it was."""
+def errors_of_rungs(here: Lab, name: str, cases: Callable[[str], list[Case]]) -> Rows:
+    """Show how exact every rung of a study is, on the cases of either judge, "exact" and "unquantised"; the
+    largest error of each, and the largest share of the outputs' RMS that it is off by.
+    """
     hows = ("exact", "unquantised")
-    judged = [here.measure("q8_0", study.judged(how)).assign(how=how) for how in hows]
+    judged = [here.measure(name, cases(how)).assign(how=how) for how in hows]
     judged = pd.concat(judged)
     judged["off"] = study.TOLERANCE * judged["error"] / judged["error_budget"]
     worst = judged.groupby(["how", "impl"])[["error", "off"]].max()
@@ -91,6 +95,12 @@ def exactness(here: Lab) -> None:
     names = {"impl": "Rung", "exact": "Exact: largest error", "off": "Unquantised: off by (of the RMS)"}
     forms = {"exact": "{:g}", "off": "{:.2%}"}
     display.table(worst.reset_index(), names, forms, "How exact every rung is", folded=True)
+    return worst
+
+
+def exactness(here: Lab) -> None:
+    """Show how exact every rung is, on scales that are powers of two and against x as it was."""
+    errors_of_rungs(here, "q8_0", study.judged)
 
 
 def ladder_times(here: Lab, n: int, k: int) -> Rows:

@@ -11,7 +11,7 @@ from rooflab.analysis import q8_0 as analysis
 from rooflab.errors import LaunchError
 from rooflab.lab import Lab
 from rooflab.ops import q8_0
-from rooflab.pages import Opening, Rows, bars, one_line
+from rooflab.pages import Opening, Rows, bars, named_facts
 from rooflab.records.store import Store
 from rooflab.studies import q8_0 as study
 from rooflab.view import diagram, display, explorer
@@ -40,14 +40,11 @@ def opening(here: Lab) -> Opening:
 
 def run_facts(gpu: str, here: Lab, copy_roof: float, source: Store) -> None:
     """The facts of the run, in one line."""
-    facts = {
-        "GPU": gpu,
-        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
-        "Run": here.run_of("q8_0")["run"],
+    more = {
         "Copy roof": f"{copy_roof:,.0f} GB/s, read and written",
         "Source": f"{source.runs()['gpu'].iloc[0]}, published figures",
     }
-    one_line(facts)
+    named_facts(here, gpu, "q8_0", more)
 
 
 def lookups(here: Lab, copy_roof: float) -> tuple[Rows, int]:

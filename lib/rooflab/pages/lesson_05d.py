@@ -13,8 +13,9 @@ from rooflab.hardware import device
 from rooflab.lab import Lab
 from rooflab.ops import stream_k
 from rooflab.pages import Opening, Rows
+from rooflab.pages.lesson_05b import errors_of_rungs
 from rooflab.studies import mmq as study
-from rooflab.studies.q8_0 import TOLERANCE, WEIGHT_BYTES
+from rooflab.studies.q8_0 import WEIGHT_BYTES
 from rooflab.view import diagram, display, explorer, page, plot
 
 _SCALING = 3  # instructions for a block's sum: convert, multiply, multiply-add
@@ -95,16 +96,7 @@ def slots_by_gpu() -> Rows:
 
 def exactness(here: Lab) -> None:
     """Show how exact every rung is, on scales that are powers of two and against x as it was."""
-    hows = ("exact", "unquantised")
-    judged = [here.measure("mmq", study.judged(how)).assign(how=how) for how in hows]
-    judged = pd.concat(judged)
-    judged["off"] = TOLERANCE * judged["error"] / judged["error_budget"]
-    worst = judged.groupby(["how", "impl"])[["error", "off"]].max()
-    worst = {"exact": worst.loc["exact", "error"], "off": worst.loc["unquantised", "off"]}
-    worst = pd.DataFrame(worst)
-    names = {"impl": "Rung", "exact": "Exact: largest error", "off": "Unquantised: off by (of the RMS)"}
-    forms = {"exact": "{:g}", "off": "{:.2%}"}
-    display.table(worst.reset_index(), names, forms, "How exact every rung is", folded=True)
+    worst = errors_of_rungs(here, "mmq", study.judged)
     most, furthest = worst["exact"].max(), worst["off"].max()
     says = "Every exact rung is right to the last bit" if most == 0 else f"The largest error is {most:g}"
     display.say(f"{says}. Against activations as they were, none is off by more than {furthest:.2%}.")

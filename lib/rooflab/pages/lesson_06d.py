@@ -10,7 +10,7 @@ import pandas as pd
 from rooflab.analysis import attention as analysis
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
-from rooflab.pages import Opening, Rows, one_line
+from rooflab.pages import Opening, Rows, named_facts, spread
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 from rooflab.view import diagram, display, explorer, page, plot
@@ -39,16 +39,13 @@ def opening(here: Lab, cases: list[Any]) -> Opening:
 
 def run_facts(gpu: str, here: Lab, context: int, read_roof: float, sms: int) -> None:
     """The facts of the run, in one line."""
-    facts = {
-        "GPU": gpu,
-        "Figures": {"live": "measured here", "replay": "replayed"}[here.mode],
-        "Run": here.run_of("attention")["run"],
+    more = {
         "Heads": f"{study.HEADS} of queries, {study.KV_HEADS} of keys and values, 128 wide",
         "Context": f"{context} tokens",
         "Read roof": f"{read_roof:,.0f} GB/s",
         "SMs": sms,
     }
-    one_line(facts)
+    named_facts(here, gpu, "attention", more)
 
 
 def least_times(read_roof: float) -> None:
@@ -71,10 +68,7 @@ def least_times(read_roof: float) -> None:
 def ladder_times(here: Lab, cases: list[Any]) -> Rows:
     """Show every contestant's error, prediction, time and share of the read roof; the rows."""
     rows = here.measure("attention", here.held("attention", cases) or cases)
-    pairs = zip(rows["error"], rows["error_budget"], strict=True)
-    rows["gate"] = [f"{error:.1e} ({budget:.1e})" for error, budget in pairs]
-    pairs = zip(rows["q1_us"], rows["q3_us"], strict=True)
-    rows["quartiles"] = [f"{low:,.1f} to {high:,.1f}" for low, high in pairs]
+    spread(rows)
     names = {
         "impl": "Rung or peer",
         "gate": "Error (allowed)",

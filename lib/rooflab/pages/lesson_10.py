@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from rooflab.lab import Lab
-from rooflab.pages import Opening, Rows, one_line
+from rooflab.pages import SOURCES, Opening, Rows, one_line
 from rooflab.studies import links
 from rooflab.view import diagram, display, explorer, plot
 
@@ -76,8 +76,8 @@ def _rates(sent: Rows, gpu: Any) -> Any:
 
 def facts(here: Lab) -> None:
     """Show whose figures these are, and what joins the GPUs."""
-    run, source = here.run_of("links"), {"live": "measured here", "replay": "replayed"}[here.mode]
-    one_line({"GPU": " · ".join([run["gpu"], source, f"run {run['run']}", str(run["note"])])})
+    run = here.run_of("links")
+    one_line({"GPU": " · ".join([run["gpu"], SOURCES[here.mode], f"run {run['run']}", str(run["note"])])})
 
 
 def predicted(rows: Rows) -> None:

@@ -10,7 +10,7 @@ from rooflab import words
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.ops import all_reduce
-from rooflab.pages import Opening, Rows, bars, held, lesson_10
+from rooflab.pages import Opening, Rows, bars, held, lesson_10, spread
 from rooflab.studies import links
 from rooflab.view import display, explorer, plot
 
@@ -86,10 +86,7 @@ def measured(rows: Rows) -> None:
     """Show the rungs with their errors, predicted beside measured, and say which predictions hold."""
     mine = of_token(rows)
     mine = mine[mine["kind"] == "own"].copy()
-    pairs = zip(mine["error"], mine["error_budget"], strict=True)
-    mine["gate"] = [f"{error:g} ({budget:g})" for error, budget in pairs]
-    pairs = zip(mine["q1_us"], mine["q3_us"], strict=True)
-    mine["quartiles"] = [f"{low:.2f} to {high:.2f}" for low, high in pairs]
+    spread(mine, "g", ".2f")
     mine["ratio"] = mine["median_us"] / mine["predicted_us"]
     columns = {"impl": "Rung", "gate": "Error (allowed)", "predicted_us": "Predicted (µs)"}
     columns |= {"median_us": "Median (µs)", "ratio": "Median ÷ predicted", "quartiles": "Quartiles"}

@@ -36,7 +36,6 @@ import numpy as np
 from rooflab.bench.gate import Admitted, Work, synchronize
 from rooflab.bench.meter import Meter, Reading
 from rooflab.errors import GateError, UsageError
-from rooflab.hardware.crossover import LEVEL
 from rooflab.records.case import STATES
 
 CLOCKS = ("graph", "graph_pdl", "event", "wall")
@@ -75,11 +74,6 @@ class Timing:
 def faster(a: Timing, b: Timing) -> bool:
     """True if `a` is faster than `b` beyond their spread: a's third quartile lies under b's first."""
     return a.q3_us < b.q1_us
-
-
-def no_slower(a: Timing, b: Timing) -> bool:
-    """True if `a`'s median is within the tie rule's factor (crossover.LEVEL) of `b`'s, or under it."""
-    return a.median_us <= LEVEL * b.median_us
 
 
 def copies_for(operand_bytes: int, l2_bytes: int) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 
 from rooflab import ops
 from rooflab.errors import UsageError
-from rooflab.ops import decoder
+from rooflab.ops import decoder, sms
 from rooflab.ops.decoder_operands import winner
 
 MOST_DRAFTS = 16  # that are checked at once: two groups of eight columns of the tensor cores
@@ -294,10 +294,3 @@ def _side() -> Any:
     import torch
 
     return torch.cuda.Stream()
-
-
-def sms() -> int:
-    """Streaming multiprocessors of this GPU."""
-    import cupy
-
-    return int(cupy.cuda.Device().attributes["MultiProcessorCount"])

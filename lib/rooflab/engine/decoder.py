@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rooflab import ops
-from rooflab.engine.base import Decoder, sms
+from rooflab.engine.base import Decoder
 from rooflab.engine.batch import Batch
 from rooflab.engine.products import Products
 from rooflab.engine.spec import Spec
 from rooflab.errors import UsageError
 from rooflab.numerics.quant import Planes
-from rooflab.ops import attention, decoder, decoder_ops
+from rooflab.ops import attention, decoder, decoder_ops, sms
 
 # Decoding by torch's operators, with as many products as a checkpoint has matrices; with fewer and wider
 # ones; and with the course's products.

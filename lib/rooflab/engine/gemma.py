@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from rooflab.engine.base import Decoder, sms
+from rooflab.engine.base import Decoder
 from rooflab.engine.gemma_model import Layer, Spec, Weights, pack, random_tensors, random_weights, spec
 from rooflab.numerics import model_shapes
 from rooflab.numerics.quant import Planes
-from rooflab.ops import attention, decoder, decoder_ops, gemma_ops, gemv, int4, mmq, q8_0
+from rooflab.ops import attention, decoder, decoder_ops, gemma_ops, gemv, int4, mmq, q8_0, sms
 
 __all__ = ["Engine", "Paths", "Spec", "Weights", "pack", "random_tensors", "random_weights", "spec"]
 

@@ -161,11 +161,7 @@ def pack(
     """A checkpoint's tensors in what the kernels read: queries, keys and values in one matrix, gate and up in
     another.
     """
-    if format not in decoder.FORMATS or head_format not in decoder.FORMATS[:2]:
-        raise UsageError(
-            f"Weights are {', '.join(decoder.FORMATS)}, a head {' or '.join(decoder.FORMATS[:2])}, "
-            f"not {format} and {head_format}."
-        )
+    plain.check_formats(format, head_format)
 
     def matrix(*names: str, format: str = format) -> Any:
         parts = [get(f"{name}.weight") for name in names]

@@ -83,15 +83,20 @@ def random_weights(
     return pack(spec, random_tensors(spec, seed, on), format, head_format, capacity=capacity)
 
 
-def pack(
-    spec: Spec, get: Tensors, format: str = "fp16", head_format: str = "fp16", *, capacity: int = 4096
-) -> decoder.Weights:
-    """A checkpoint's tensors in the order and format that decode_step reads."""
+def check_formats(format: str, head_format: str) -> None:
+    """UsageError unless weights are kept in `format` and a head in `head_format`."""
     if format not in decoder.FORMATS or head_format not in decoder.FORMATS[:2]:
         raise UsageError(
             f"Weights are {', '.join(decoder.FORMATS)}, a head {' or '.join(decoder.FORMATS[:2])}, "
             f"not {format} and {head_format}."
         )
+
+
+def pack(
+    spec: Spec, get: Tensors, format: str = "fp16", head_format: str = "fp16", *, capacity: int = 4096
+) -> decoder.Weights:
+    """A checkpoint's tensors in the order and format that decode_step reads."""
+    check_formats(format, head_format)
     shape = spec.shape
     decoder_plan.check_sizes(shape, format, head_format)
     stacks: dict[str, list[Any]] = {"qkv": [], "out": [], "gate_up": [], "down": []}

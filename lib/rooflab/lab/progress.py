@@ -13,7 +13,6 @@ from tqdm import tqdm
 
 from rooflab.studies.estimates import duration
 
-PLACES = ("lines", "terminal", "notebook")
 _EVERY_S = 1.0  # lines are at least so far apart
 _TRUSTED_S = 10.0  # until so much was measured, the estimate counts more than the pace so far
 

@@ -181,6 +181,18 @@ def known_arch() -> str:
         return "90"
 
 
+def arch_of(array: Any) -> str:
+    """The architecture whose limits count: the GPU's, or on the CPU that of most consumer GPUs."""
+    return "89" if isinstance(array, np.ndarray) else this_arch()
+
+
+def sms() -> int:
+    """Streaming multiprocessors of the GPU that launches go to."""
+    import cupy
+
+    return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+
+
 Launcher = TypeVar("Launcher", bound=Callable[..., Any])
 _TARGET: ContextVar[str] = ContextVar("rooflab_target", default="gpu")
 
@@ -311,6 +323,16 @@ def check_array(name: str, array: Any, dtype: str, size: int | None = None, alig
         raise LaunchError(f"{name} must hold {size} elements, not {count}.")
     if nvrtc.pointer(array) % align:
         raise LaunchError(f"{name} must start at a multiple of {align} bytes; this view does not.")
+
+
+def sizes_of(name: str, array: Any, dimensions: int) -> tuple[int, ...]:
+    """The shape of an operand; LaunchError unless it has so many dimensions, each of 1 to 2^31 - 1."""
+    shape = tuple(int(size) for size in getattr(array, "shape", ()))
+    if len(shape) != dimensions or not all(0 < size < 1 << 31 for size in shape):
+        raise LaunchError(
+            f"{name} must have {dimensions} dimensions of 1 to 2^31 - 1, not the shape {shape}."
+        )
+    return shape
 
 
 def rung_of(ladder: tuple[Rung, ...], name: str | None, default: str) -> Rung:

@@ -19,13 +19,13 @@ import numpy as np
 
 from rooflab.errors import LaunchError
 from rooflab.ops import Rung, attention_rungs, check_array, loaded, rung_of, with_target
+from rooflab.ops import arch_of as _arch
+from rooflab.ops import sms as _sms
 from rooflab.ops.attention_operands import (
     Workspace,
-    _arch,
     _boxes,
     _check_operands,
     _scale,
-    _sms,
     workspace_for,
 )
 from rooflab.ops.attention_tiles import HEADS as HEADS

@@ -9,15 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rooflab import ops
 from rooflab.errors import LaunchError
 from rooflab.ops import check_array
 from rooflab.runtime import nvrtc
-
-
-def _arch(array: Any) -> str:
-    """The architecture whose limits count: the GPU's, or on the CPU that of most consumer GPUs."""
-    return "89" if isinstance(array, np.ndarray) else ops.this_arch()
 
 
 def _element(array: Any) -> str:
@@ -59,12 +53,6 @@ def _scale(scale: float | None, head_dim: int) -> ctypes.c_float:
     if not (factor > 0 and math.isfinite(factor)):
         raise LaunchError(f"scale must be a finite number above 0, not {scale}.")
     return ctypes.c_float(factor * math.log2(math.e))
-
-
-def _sms() -> int:
-    import cupy
-
-    return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
 
 
 def _boxes(q: Any, k: Any, v: Any, context: int, queries: int, keys: int, pairs: int = 0) -> list[Any]:

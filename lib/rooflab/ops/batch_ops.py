@@ -20,7 +20,7 @@ from rooflab.bench import gate
 from rooflab.errors import LaunchError
 from rooflab.numerics import quant
 from rooflab.numerics.quant import Planes
-from rooflab.ops import Rung, batch_plan, check_array, decoder, int4, loaded, with_target
+from rooflab.ops import Rung, arch_of, batch_plan, check_array, decoder, int4, loaded, with_target
 from rooflab.ops.attention_operands import Workspace, workspace_for
 from rooflab.ops.batch_plan import MOST, macros_for, plan_for, splits_for, warps_for
 from rooflab.ops.int4 import Tiles
@@ -92,21 +92,12 @@ def format_of(w: Any) -> str:
     return "q8_0" if isinstance(w, Planes) else "int4_g128" if isinstance(w, Tiles) else "fp16"
 
 
+_sms = functools.cache(ops.sms)  # which asks the driver for every attribute of the GPU
+
+
 def sms_of(array: Any) -> int:
     """Multiprocessors that a product's rows are divided among: the GPU's, or 3 for an array on the CPU."""
     return 3 if isinstance(array, np.ndarray) else _sms()
-
-
-@functools.cache
-def _sms() -> int:
-    import cupy
-
-    return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
-
-
-def arch_of(array: Any) -> str:
-    """The architecture whose limits count: the GPU's, or on the CPU that of most consumer GPUs."""
-    return "89" if isinstance(array, np.ndarray) else ops.this_arch()
 
 
 def parts_of(n: int, k: int, batch: int, format: str, sms: int) -> int:

@@ -14,8 +14,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from rooflab import ops
 from rooflab.errors import LaunchError
 from rooflab.numerics.quant import Planes
@@ -148,7 +146,7 @@ def maps_of(shape: Shape, weights: Weights) -> Maps:
 
 def _arch(state: State) -> str:
     """The architecture whose limits count: the GPU's, or on the CPU that of most consumer GPUs."""
-    return "89" if isinstance(state.tokens, np.ndarray) else ops.this_arch()
+    return ops.arch_of(state.tokens)
 
 
 def tail_of(rung: Rung, shape: Shape, weights: Weights, state: State, steps: int) -> list[Any]:

@@ -19,6 +19,8 @@ from rooflab.errors import LaunchError
 from rooflab.numerics import rotary
 from rooflab.numerics.quant import Planes
 from rooflab.ops import Rung, check_array, decoder, loaded, rung_of, with_target
+from rooflab.ops import sizes_of as _sizes
+from rooflab.ops import sms as _sms
 from rooflab.ops.int4 import Tiles
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.runtime import nvrtc
@@ -104,15 +106,6 @@ def launch_rule(rung: Rung) -> str:
 def _only(operator: str, **options: int) -> tuple[Rung, Any]:
     (rung,) = LADDERS[operator]
     return rung, loaded(rung, tuple(sorted(rung.with_defaults(options).items())))
-
-
-def _sizes(name: str, array: Any, dimensions: int) -> tuple[int, ...]:
-    shape = tuple(int(size) for size in getattr(array, "shape", ()))
-    if len(shape) != dimensions or not all(0 < size < 1 << 31 for size in shape):
-        raise LaunchError(
-            f"{name} must have {dimensions} dimensions of 1 to 2^31 - 1, not the shape {shape}."
-        )
-    return shape
 
 
 @with_target()
@@ -346,12 +339,6 @@ def prompt_product(x: Any, w: Planes, *, gate: bool = False, out: Any = None, **
     sizes = [ctypes.c_int(v) for v in (n, k, batch)]
     function.launch(min(tiles, sms), 384, [maps[0], w.scales, maps[1], out, *sizes], shared=shared)
     return out
-
-
-def _sms() -> int:
-    import cupy
-
-    return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
 
 
 TRIED = ("rmsnorm", "rope", "silu_mul")  # the others are held to float64 by tests of their own

@@ -13,6 +13,7 @@ from typing import Any
 from rooflab.errors import LaunchError
 from rooflab.numerics.quant import Planes
 from rooflab.ops import Rung, check_array, loaded, with_target
+from rooflab.ops import sizes_of as _sizes
 from rooflab.records.fingerprint import source_of_callable
 
 PLACE = 9  # of its ladders among all of them: in the order of the lessons
@@ -76,15 +77,6 @@ def _of(operator: str, **macros: int) -> tuple[dict[str, int], Any]:
     (rung,) = LADDERS[operator]
     found = rung.with_defaults(macros)
     return found, loaded(rung, tuple(sorted(found.items())))
-
-
-def _sizes(name: str, array: Any, dimensions: int) -> tuple[int, ...]:
-    shape = tuple(int(size) for size in getattr(array, "shape", ()))
-    if len(shape) != dimensions or not all(0 < size < 1 << 31 for size in shape):
-        raise LaunchError(
-            f"{name} must have {dimensions} dimensions of 1 to 2^31 - 1, not the shape {shape}."
-        )
-    return shape
 
 
 def _ints(*values: int) -> list[Any]:

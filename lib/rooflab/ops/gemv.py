@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from rooflab import ops
 from rooflab.errors import LaunchError, UsageError
 from rooflab.ops import Rung, check_array, loaded, remembered, rung_of, with_target
 from rooflab.records.case import Case
@@ -204,11 +205,7 @@ def _empty(size: int, dtype: str, like: Any) -> Any:
 
 
 def _sms(array: Any) -> int:
-    if isinstance(array, np.ndarray):
-        return 4
-    import cupy
-
-    return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+    return 4 if isinstance(array, np.ndarray) else ops.sms()
 
 
 @functools.lru_cache(maxsize=64)

@@ -27,7 +27,6 @@ class Mutation(NamedTuple):
     places: int = 1
 
 
-_IF = r"(?:\bif \(|\? |&& |= |\|\| )"  # what may stand before a condition
 MUTATIONS = (
     Mutation("barrier", "a barrier of the block is missing", r"__syncthreads\(\);", "", 2),
     Mutation("warp barrier", "a barrier of the warp is missing", r"__syncwarp\(\);", ""),

@@ -54,20 +54,26 @@ def made() -> Explorer:
     return Explorer("ladder", frame(), controls=CONTROLS, roof=ROOFS, title="Made-up GPU <&> 'quoted'")
 
 
-def write(folder: Path, *explorers: Explorer, dark: bool = False) -> str:
-    """A page with the site's script and style, and its address."""
-    for name in ("explorer.js", "explorer.css"):
-        shutil.copy(ASSETS / name, folder)
-    bodies = "".join(e._repr_mimebundle_()["text/html"] for e in explorers)
+def _page(folder: Path, kind: str, bodies: str, dark: bool) -> str:
+    """A page with the site's script and style of a kind, "explorer" or "drawing", and its address."""
+    for ending in ("js", "css"):
+        shutil.copy(ASSETS / f"{kind}.{ending}", folder)
     ink = ' style="color:#eee;background:#111"' if dark else ""
-    (folder / "page.html").write_text(
+    page = folder / f"{kind}.html"
+    page.write_text(
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>t</title>'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f'<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="explorer.css">'
-        f'<script src="explorer.js"></script></head><body{ink}>{bodies}</body></html>',
+        f'<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="{kind}.css">'
+        f'<script src="{kind}.js"></script></head><body{ink}>{bodies}</body></html>',
         encoding="utf-8",
     )
-    return (folder / "page.html").as_uri()
+    return page.as_uri()
+
+
+def write(folder: Path, *explorers: Explorer, dark: bool = False) -> str:
+    """A page with the site's script and style, and its address."""
+    bodies = "".join(e._repr_mimebundle_()["text/html"] for e in explorers)
+    return _page(folder, "explorer", bodies, dark)
 
 
 def drawing(scope) -> dict[str, list]:
@@ -316,20 +322,10 @@ def drawn_page(folder: Path, dark: bool = False, most: int = 9) -> str:
     """A page with two drawings, one of them of frames (`most` of them), and its address."""
     from rooflab.view import diagram
 
-    for name in ("drawing.js", "drawing.css"):
-        shutil.copy(ASSETS / name, folder)
     drawings = (diagram.split_k(), diagram.launch(1 << 20, 132))
     del drawings[0].frames[most:]
     bodies = "".join(each._repr_mimebundle_()["text/html"] for each in drawings)
-    ink = ' style="color:#eee;background:#111"' if dark else ""
-    (folder / "drawn.html").write_text(
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>t</title>'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f'<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="drawing.css">'
-        f'<script src="drawing.js"></script></head><body{ink}>{bodies}</body></html>',
-        encoding="utf-8",
-    )
-    return (folder / "drawn.html").as_uri()
+    return _page(folder, "drawing", bodies, dark)
 
 
 def test_a_drawing_is_stepped_through_by_arrow_keys(browser, tmp_path):

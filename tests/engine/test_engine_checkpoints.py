@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from rooflab import cli, engine
 from rooflab.engine import checkpoints, exact, gemma
-from rooflab.engine.files import _gguf_name
 from rooflab.engine.spec import Spec
 from rooflab.engine.weights import names, random_tensors
 from rooflab.errors import UsageError
-from rooflab.numerics import quant, rotary
+from rooflab.numerics import rotary
 from rooflab.ops import decoder
-from test_engine_files import write_safetensors
+from test_engine_files import finish_gguf, write_safetensors
 
 SHAPE = decoder.Shape(2, 256, 512, 4, 2, 64, 64)
 QWEN = Spec("qwen", SHAPE, 1e6, True, True)
@@ -101,22 +100,7 @@ def test_a_gguf_file_generates(tmp_path, kind, spec, form):
     writer.add_head_count_kv(2)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(spec.theta)
-    for name, shape in names(spec).items():
-        values = get(name).astype(np.float32)
-        if kind == "llama" and (".q_proj." in name or ".k_proj." in name):
-            halves = values.reshape(-1, 2, SHAPE.head_dim // 2, *shape[1:])
-            values = np.ascontiguousarray(halves.swapaxes(1, 2).reshape(shape))
-        if len(shape) == 1:
-            writer.add_tensor(_gguf_name(name), values)
-        elif form == "F16":
-            writer.add_tensor(_gguf_name(name), values.astype(np.float16))
-        else:
-            raw = quant.to_bytes(quant.quantise_q8_0(values))
-            writer.add_tensor(_gguf_name(name), raw, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish_gguf(writer, spec, get, kind, form)
     told, _ = checkpoints.opened(path, on="cpu")
     assert told == replace(spec, name="model", shape=replace(SHAPE, epsilon=told.shape.epsilon))
     format = "q8_0" if form == "Q8_0" else "fp16"

@@ -34,6 +34,27 @@ def write_safetensors(path, tensors):
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
 
 
+def finish_gguf(writer, spec, get, kind, form="Q8_0"):
+    """Write a decoder's tensors, matrices in a form, as files of a kind hold them, and close the file."""
+    gguf = pytest.importorskip("gguf")
+    for name, shape in names(spec).items():
+        values = get(name).astype(np.float32)
+        if kind == "llama" and (".q_proj." in name or ".k_proj." in name):
+            halves = values.reshape(-1, 2, spec.shape.head_dim // 2, *shape[1:])
+            values = np.ascontiguousarray(halves.swapaxes(1, 2).reshape(shape))
+        if len(shape) == 1:
+            writer.add_tensor(_gguf_name(name), values)
+        elif form == "F16":
+            writer.add_tensor(_gguf_name(name), values.astype(np.float16))
+        else:
+            raw = quant.to_bytes(quant.quantise_q8_0(values))
+            writer.add_tensor(_gguf_name(name), raw, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 @pytest.mark.parametrize("kind", ["F16", "F32", "BF16"])
 def test_safetensors_come_back(tmp_path, kind):
     made = {"F16": lambda v: v, "F32": lambda v: v.astype(np.float32), "BF16": bfloat}[kind]
@@ -79,20 +100,7 @@ def test_a_gguf_files_q8_0_stays_what_it_is(tmp_path, architecture):
     gguf = pytest.importorskip("gguf")
     path = tmp_path / "model.gguf"
     writer = gguf.GGUFWriter(str(path), architecture)
-    for name, shape in names(SPEC).items():
-        values = GET(name).astype(np.float32)
-        if architecture == "llama" and (".q_proj." in name or ".k_proj." in name):
-            halves = values.reshape(-1, 2, SHAPE.head_dim // 2, *shape[1:])
-            values = np.ascontiguousarray(halves.swapaxes(1, 2).reshape(shape))
-        if len(shape) == 2:
-            raw = quant.to_bytes(quant.quantise_q8_0(values))
-            writer.add_tensor(_gguf_name(name), raw, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
-        else:
-            writer.add_tensor(_gguf_name(name), values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish_gguf(writer, SPEC, GET, architecture)
     read = engine.from_gguf(SPEC, path, on="cpu")
     assert (read("model.norm.weight") == GET("model.norm.weight").astype(np.float32)).all()
     ours, theirs = (engine.pack(SPEC, get, "q8_0", "q8_0", capacity=8) for get in (GET, read))

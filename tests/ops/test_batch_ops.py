@@ -6,8 +6,8 @@ import pytest
 from rooflab import ops
 from rooflab.analysis.drafts import held_of
 from rooflab.errors import LaunchError
-from rooflab.numerics import quant, rotary
-from rooflab.ops import attention, batch_choice, batch_ops, batch_plan, decoder, decoder_ops, int4
+from rooflab.numerics import rotary
+from rooflab.ops import attention, batch_choice, batch_ops, batch_plan, decoder, decoder_ops
 from rooflab.ops.decoder_operands import winner
 
 needs.compiler()
@@ -28,14 +28,7 @@ def on_the_cpu():
 
 def matrix(n, k, format):
     """Weights as the kernel takes them, and what they stand for."""
-    rows = halves(n, k)
-    if format == "fp16":
-        return rows, rows.astype(np.float64)
-    if format == "q8_0":
-        blocks = quant.quantise_q8_0(rows)
-        return quant.to_planes(blocks), quant.dequantise_q8(blocks).astype(np.float64)
-    codes = quant.quantise_int4(rows)
-    return int4.repack(*codes), quant.dequantise_int4(codes).astype(np.float64)
+    return batch_ops._weights(halves(n, k), format)
 
 
 def near(got, expected, rounded=False):

@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
+from fake_array import FakeArray
 from rooflab import ops, simt, studies
 from rooflab.errors import LaunchError, UsageError
 from rooflab.hardware import device
@@ -143,15 +144,6 @@ def test_the_padding_keeps_lanes_out_of_each_others_banks():
         shared = rows[(rows["space"] == "shared") & (rows["access"] == "load")]
         conflicts[pad] = float(shared["conflicts_per_request"].max())
     assert conflicts == {0: 31.0, 1: 0.0}
-
-
-class FakeArray:
-    """Looks like a CuPy array to the launch checks."""
-
-    def __init__(self, shape, dtype="float32", address=4096, contiguous=True):
-        self.shape, self.size, self.dtype = shape, int(np.prod(shape)), np.dtype(dtype)
-        self.data = type("Data", (), {"ptr": address})()
-        self.flags = type("Flags", (), {"c_contiguous": contiguous})()
 
 
 @pytest.mark.parametrize(

@@ -14,17 +14,11 @@ from rooflab.ops import int4, stream_k
 from rooflab.studies import base as study_base
 from rooflab.studies import int4 as study
 from rooflab.studies.base import Context
+from test_q8_0 import random
 
 needs.compiler()
 
 PORTABLE = [rung for rung in int4.LADDERS["int4"] if "90" in rung.archs]
-
-
-def random(rows, k, seed):
-    """Numbers with a non-zero mean and outliers."""
-    rng = np.random.default_rng(seed)
-    spread = np.where(rng.random((rows, k)) < 1 / 64, 9, 1)
-    return ((rng.standard_normal((rows, k)) + 0.2) * spread).astype(np.float16)
 
 
 def packed(n, k, seed=0):
@@ -35,13 +29,19 @@ def packed(n, k, seed=0):
     return quant.quantise_int4(w)
 
 
-def work(rung, n, k, batch, options=None):
-    """A rung on the CPU as a contestant for the gate, two copies of the operands."""
-    q, x = packed(n, k), random(batch, k, n)
+def judged(q, x):
+    """The exact product of x with weights as packed, and the error allowed."""
     exact = quant.dequantise_int4(q)
     expected = reference.gemm(exact, x)
     baseline = (x.astype(np.float32) @ exact.astype(np.float16).astype(np.float32).T).astype(np.float16)
     budget = gate.error_budget(float(np.abs(baseline - expected).max()), expected, "float16")
+    return expected, budget
+
+
+def work(rung, n, k, batch, options=None):
+    """A rung on the CPU as a contestant for the gate, two copies of the operands."""
+    q, x = packed(n, k), random(batch, k, n)
+    expected, budget = judged(q, x)
     weights = [int4.repack(*q) if rung in int4.TILED else int4.Rows(*(a.copy() for a in q)) for _ in range(2)]
     xs, ys = [x.copy() for _ in range(2)], [[np.empty((batch, n), np.float16)] for _ in range(2)]
 

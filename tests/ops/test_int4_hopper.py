@@ -7,11 +7,9 @@ import needs
 import numpy as np
 import pytest
 from rooflab import ops, simt
-from rooflab.bench import gate
-from rooflab.numerics import quant, reference
 from rooflab.ops import int4, stream_k
 from rooflab.paths import KERNELS, ROOT
-from test_int4 import packed, random
+from test_int4 import judged, packed, random
 
 needs.compiler()
 
@@ -58,10 +56,7 @@ def emulated(rung):
 def run(how, n, k, batch, change=lambda source: source, rung=BULK, **options):
     """One launch on random operands: its error, the error allowed, what `how` (simt.run or watch) gave."""
     q, x, macros = packed(n, k), random(batch, k, n), rung.with_defaults(options)
-    exact = quant.dequantise_int4(q)
-    expected = reference.gemm(exact, x)
-    baseline = (x.astype(np.float32) @ exact.astype(np.float16).astype(np.float32).T).astype(np.float16)
-    budget = gate.error_budget(float(np.abs(baseline - expected).max()), expected, "float16")
+    expected, budget = judged(q, x)
     box = np.frombuffer(
         np.array([batch, k, macros["TOKENS"], 64], np.int64).tobytes() + x.tobytes(), np.int64
     )

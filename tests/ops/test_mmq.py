@@ -4,12 +4,13 @@ import needs
 import numpy as np
 import pandas as pd
 import pytest
+from fake_array import FakeArray
 from rooflab import ops, paths
 from rooflab.bench import gate
 from rooflab.errors import LaunchError
 from rooflab.numerics import quant, reference
 from rooflab.ops import mmq, q8_0
-from test_q8_0 import FakeArray, activations, budget, fake_planes, random, weights
+from test_q8_0 import activations, budget, fake_planes, random, uniform, weights
 
 needs.compiler()
 
@@ -25,11 +26,16 @@ def product(rung, x, blocks, **options):
         return mmq.product(activations("planes", x), weights(kind(rung), blocks), rung=rung, **options)
 
 
-def work(rung, n, k, batch, options):
+def operands(kind, n, k, batch):
+    """Weights of a kind, activations as planes, the exact product and the error allowed."""
     blocks, x = quant.quantise_q8_0(random(n, k, n + k)), random(batch, k, n)
     w32, x32 = quant.dequantise_q8(blocks), quant.dequantise_q8(quant.quantise_q8_1(x))
     expected = reference.gemm(w32, x32)
-    w, a = weights(kind(rung), blocks), activations("planes", x)
+    return weights(kind, blocks), activations("planes", x), expected, budget(w32, x32, expected)
+
+
+def work(rung, n, k, batch, options):
+    w, a, expected, allowed = operands(kind(rung), n, k, batch)
     output = np.empty((batch, n), np.float16)
 
     def launch(i):
@@ -37,7 +43,7 @@ def work(rung, n, k, batch, options):
             mmq.product(a, w, out=output, rung=rung, **options)
 
     inputs = [q8_0.arrays_of(w) + q8_0.arrays_of(a)]
-    return gate.Work(rung, launch, inputs, [[output]], lambda: expected, budget(w32, x32, expected))
+    return gate.Work(rung, launch, inputs, [[output]], lambda: expected, allowed)
 
 
 @pytest.mark.parametrize("rung", [rung.name for rung in LADDER])
@@ -92,12 +98,7 @@ def test_the_largest_block_product_is_exact():
 )
 def test_against_the_unquantised_product_two_percent_and_no_outliers(n, k, tokens):
     """The source's four shapes and distributions, its tolerance, none of its allowance for outliers."""
-    rng = np.random.default_rng(20260605 + n * 31 + k * 7 + tokens)
-    blocks = np.empty((n, k // 32), quant.Q8_0)
-    blocks["d"] = rng.uniform(0.01, 0.1, blocks.shape).astype(np.float16)
-    blocks["q"] = rng.integers(-127, 128, (n, k // 32, 32))
-    x = rng.uniform(-1, 1, (tokens, k)).astype(np.float16)
-    exact = reference.gemm(quant.dequantise_q8(blocks), x)
+    blocks, x, exact = uniform(n, k, tokens, 20260605 + n * 31 + k * 7 + tokens)
     got = product("5_large_tiles", x, blocks)
     assert np.abs(got - exact).max() <= 0.02 * np.sqrt((exact**2).mean())
 

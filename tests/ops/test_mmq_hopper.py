@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from rooflab import ops, simt
 from rooflab.errors import LaunchError, MissingTool
-from rooflab.numerics import quant, reference
 from rooflab.ops import mmq, q8_0
 from rooflab.paths import ROOT
 from rooflab.runtime import nvrtc
-from test_q8_0 import activations, budget, random
+from test_mmq import operands
 
 needs.compiler()
 
@@ -52,17 +51,9 @@ def maps(monkeypatch):
     monkeypatch.setattr(nvrtc, "tensor_map", standing_in)
 
 
-def operands(n, k, batch):
-    """Weights, activations, the exact product and the error allowed."""
-    blocks, x = quant.quantise_q8_0(random(n, k, n + k)), random(batch, k, n)
-    w32, x32 = quant.dequantise_q8(blocks), quant.dequantise_q8(quant.quantise_q8_1(x))
-    expected = reference.gemm(w32, x32)
-    return quant.to_planes(blocks), activations("planes", x), expected, budget(w32, x32, expected)
-
-
 def error_of(n, k, batch, source=SOURCE, **options):
     """The largest error by that allowed; what is not written is infinitely wrong."""
-    w, x, expected, allowed = operands(n, k, batch)
+    w, x, expected, allowed = operands("planes", n, k, batch)
     out = np.full((batch, n), np.nan, np.float16)
     with ops.on("cpu"), ops.swapped(RUNG, source) as uses:
         mmq.product(x, w, out=out, rung=RUNG.name, **options)
@@ -72,7 +63,7 @@ def error_of(n, k, batch, source=SOURCE, **options):
 
 def watched(n, k, batch, source=SOURCE, **options):
     """The same launch under the watcher: what it saw."""
-    w, x, expected, allowed = operands(n, k, batch)
+    w, x, expected, allowed = operands("planes", n, k, batch)
     macros = RUNG.with_defaults({**mmq.options_for(RUNG, n, batch), **options})
     grid, threads, shared = mmq.launch_shape(RUNG, n, batch, macros)
     out = np.full((batch, n), np.nan, np.float16)

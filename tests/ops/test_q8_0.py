@@ -3,6 +3,7 @@
 import needs
 import numpy as np
 import pytest
+from fake_array import FakeArray
 from rooflab import ops
 from rooflab.bench import gate
 from rooflab.errors import LaunchError
@@ -19,6 +20,16 @@ def random(rows, k, seed):
     rng = np.random.default_rng(seed)
     spread = np.where(rng.random((rows, k)) < 1 / 64, 9, 1)
     return ((rng.standard_normal((rows, k)) + 0.2) * spread).astype(np.float16)
+
+
+def uniform(n, k, tokens, seed):
+    """The source's distributions: blocks of weights [n, k], x [tokens, k] FP16 and their exact product."""
+    rng = np.random.default_rng(seed)
+    blocks = np.empty((n, k // 32), quant.Q8_0)
+    blocks["d"] = rng.uniform(0.01, 0.1, blocks.shape).astype(np.float16)
+    blocks["q"] = rng.integers(-127, 128, (n, k // 32, 32))
+    x = rng.uniform(-1, 1, (tokens, k)).astype(np.float16)
+    return blocks, x, reference.gemm(quant.dequantise_q8(blocks), x)
 
 
 def weights(kind, blocks):
@@ -124,12 +135,7 @@ def test_integer_dot_products_are_exact(rung):
 def test_against_the_unquantised_product_two_percent_and_no_outliers():
     """The source's shapes and distributions, its tolerance, without its allowance of one row in a hundred."""
     for n, k in ((256, 256), (1024, 1024), (64, 2560)):
-        rng = np.random.default_rng(20260605 + n * 31 + k * 7)
-        blocks = np.empty((n, k // 32), quant.Q8_0)
-        blocks["d"] = rng.uniform(0.01, 0.1, blocks.shape).astype(np.float16)
-        blocks["q"] = rng.integers(-127, 128, (n, k // 32, 32))
-        x = rng.uniform(-1, 1, (1, k)).astype(np.float16)
-        exact = reference.gemm(quant.dequantise_q8(blocks), x)
+        blocks, x, exact = uniform(n, k, 1, 20260605 + n * 31 + k * 7)
         with ops.on("cpu"):
             got = q8_0.matvec(q8_0.quantise(x), quant.to_planes(blocks), rung="4_planes")
         assert np.abs(got - exact).max() <= 0.02 * np.sqrt((exact**2).mean())
@@ -179,15 +185,6 @@ def test_dequantising_rounds_once(rung):
 
 
 # --- refusals -----------------------------------------------------------------------------------------------
-
-
-class FakeArray:
-    """Looks like a CuPy array of any size to the launch checks."""
-
-    def __init__(self, shape, dtype, address=4096):
-        self.shape, self.dtype, self.size = shape, np.dtype(dtype), int(np.prod(shape, dtype=object))
-        self.data = type("Data", (), {"ptr": address})()
-        self.flags = type("Flags", (), {"c_contiguous": True})()
 
 
 def fake_planes(rows, k, address=4096):

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from fake_array import FakeArray
 from rooflab import ops, studies
 from rooflab.errors import LaunchError, UsageError
 from rooflab.ops import decoder_ops, faults, probes, stream
@@ -178,27 +179,16 @@ def test_options_are_checked_by_name():
         ops.rung_of(stream.LADDERS["read"], "9_magic", "1_scalar")
 
 
-class FakeArray:
-    """Looks like a CuPy array to the launch checks."""
-
-    def __init__(self, size=1024, dtype="float32", address=4096, contiguous=True):
-        import numpy as np
-
-        self.size, self.dtype = size, np.dtype(dtype)
-        self.data = type("Data", (), {"ptr": address})()
-        self.flags = type("Flags", (), {"c_contiguous": contiguous})()
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"x": FakeArray(1022)}, "refuses n = 1022: take a multiple of 4, or rung 1_scalar"),
+        ({"x": FakeArray((1022,))}, "refuses n = 1022: take a multiple of 4, or rung 1_scalar"),
         ({"x": FakeArray(address=4100)}, "x must start at a multiple of 16 bytes"),
         ({"x": FakeArray(dtype="float64")}, "x must hold float32, not float64"),
         ({"x": FakeArray(contiguous=False)}, "x must be contiguous"),
-        ({"y": FakeArray(1020)}, "y must hold 1024 elements, not 1020"),
+        ({"y": FakeArray((1020,))}, "y must hold 1024 elements, not 1020"),
         ({"out": [1.0]}, "out must be a CuPy array or a torch CUDA tensor, not list"),
-        ({"x": FakeArray(0)}, "between 1 and 2.40 elements, not 0"),
+        ({"x": FakeArray((0,))}, "between 1 and 2.40 elements, not 0"),
     ],
 )
 def test_a_launcher_refuses_in_a_sentence(arguments, says):

@@ -187,6 +187,18 @@ def _options(case: Case) -> dict[str, str]:
     return dict(word.split("=") for word in case.options.split())
 
 
+def unallocated_bytes(case: Case, spare: int) -> int:
+    """Bytes that a model's weights and `spare` others still take on the GPU; 0 without torch."""
+    if importlib.util.find_spec("torch") is None:
+        return 0
+    import torch
+
+    model = model_shapes.get(case.model)
+    original = 2 * model_shapes.parameters(model) if case.model in hf.MODELS else 0
+    wanted = original + model_shapes.weight_bytes(model, case.format, head_of(case)) + spare
+    return max(0, int(wanted) - torch.cuda.memory_allocated())
+
+
 class Decode(Study):
     """Lesson 08."""
 
@@ -236,14 +248,7 @@ class Decode(Study):
         )
 
     def shared_bytes(self, case: Case) -> int:
-        if importlib.util.find_spec("torch") is None:
-            return 0
-        import torch
-
-        model = model_shapes.get(case.model)
-        original = 2 * model_shapes.parameters(model) if case.model in hf.MODELS else 0
-        wanted = original + model_shapes.weight_bytes(model, case.format, head_of(case)) + (3 << 30)
-        return max(0, int(wanted) - torch.cuda.memory_allocated())
+        return unallocated_bytes(case, 3 << 30)
 
     def group(self, case: Case) -> tuple:
         return (case.model, case.format, head_of(case), case.batch, case.seq)

@@ -11,7 +11,6 @@ of kernel, and the instrument "checks" records peak memory.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -152,14 +151,7 @@ class Prefill(Study):
         return seq * (6 * model.mlp + 20 * model.hidden) * 8  # activations, widened by the oracle
 
     def shared_bytes(self, case: Case) -> int:
-        if importlib.util.find_spec("torch") is None:
-            return 0
-        import torch
-
-        model = model_shapes.get(case.model)
-        original = 2 * model_shapes.parameters(model) if case.model in hf.MODELS else 0
-        wanted = original + model_shapes.weight_bytes(model, case.format, decode.head_of(case)) + (2 << 30)
-        return max(0, int(wanted) - torch.cuda.memory_allocated())
+        return decode.unallocated_bytes(case, 2 << 30)
 
     def group(self, case: Case) -> tuple:
         return (case.model, case.format, case.seq)

@@ -203,10 +203,10 @@ def test_a_prompt_with_little_work_gets_smaller_tiles():
 def test_the_fastest_rung_for_a_chip_and_a_width():
     found = {width: op.default_rung(width, "90") for width in (64, 112, 144, 256, 512)}
     assert found == {
-        64: "15_warp_vote",
-        112: "15_warp_vote",
+        64: "16_wide_stores",
+        112: "16_wide_stores",
         144: "13_mbarrier_ring",
-        256: "15_warp_vote",
+        256: "16_wide_stores",
         512: "12_warp_specialised",
     }
     assert {op.default_rung(width) for width in (64, 256, 512)} == {"13_mbarrier_ring"}

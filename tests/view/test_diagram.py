@@ -66,6 +66,7 @@ def all_of(here):
         "softmax": diagram.online_softmax(),
         "banks": diagram.banks(),
         "holders": diagram.holders(512),
+        "partial scores": diagram.partial_scores(512),
         "dp4a": diagram.dp4a(),
         "issue slots": diagram.issue_slots(CHIPS, halves=CHIPS[1:]),
         "ring": diagram.ring(takes),
@@ -181,6 +182,7 @@ def test_columns_are_dealt_as_the_sources_say():
     shares = {name: columns.share_of(name, 512) for name in ("7_mma_32_rows", "8_head_dim_slices")}
     assert [share.registers(512) for share in shares.values()] == [512, 128]
     assert "512 registers a thread" in diagram.holders(512).says
+    assert "4 warps multiply 128 columns each" in diagram.partial_scores(512).says
     paired = columns.share_of("10_paired_warpgroups", 512)
     assert (paired.slices, paired.holder, paired.registers(512)) == (2, "warpgroup", 128)
     source = paired.rung.path.read_text().replace("HEAD_DIM / 2", "HEAD_DIM / 4")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any
 
 import pandas as pd
 
 from rooflab.analysis import attention as analysis
 from rooflab.analysis import states
-from rooflab.claims import Evidence, scorecard
 from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.ops import attention as op
 from rooflab.pages import Opening, Rows, bars, facts
+from rooflab.pages.lesson_06b_goals import goals as goals
+from rooflab.pages.lesson_06b_goals import goals_met as goals_met
 from rooflab.pages.lesson_06b_peers import peers_words
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display, explorer, page, plot
@@ -34,7 +36,7 @@ def opening(here: Lab, every: Rows, width: int) -> Opening:
     if "fp16_tensor" in here.roof:
         answer += f", {best['roof_fraction']:.0%} of the tensor cores' roof"
     if len(peers):
-        answer += f"; {peers_words(here, peers.iloc[0])}"
+        answer += f"; {peers_words(here, best, peers.iloc[0])}"
     able = (
         "count the registers that decide how a wide head is split",
         "follow a ring of tiles between a producer and its consumers (warp specialisation)",
@@ -70,6 +72,11 @@ def registers_of_outputs(width: int) -> diagram.Drawing:
     return diagram.holders(width, ("7_mma_32_rows", *(name for name in divide if name in known)))
 
 
+def slices_at_work(width: int) -> diagram.Drawing:
+    """How rung 8's warps share a tile of keys."""
+    return diagram.partial_scores(width)
+
+
 def rates_by_length(every: Rows, width_asked: int, gpu: str) -> Any:
     """Draw rates by the prompt's length, 256 wide and `width_asked`: the two fastest peers, and the rungs but
     those that a later one is level with at every length; what gives a width's rows.
@@ -91,14 +98,18 @@ def rates_by_length(every: Rows, width_asked: int, gpu: str) -> Any:
         peers = rows[rows["kind"] == "peer"].sort_values("tflop_s")["impl"].drop_duplicates(keep="last")
         drawn[width] = rows[~rows["impl"].isin([*same, *peers[:-2]])]
         alike += [f"{width} wide, {display.listed(same)}"] if same else []
+    both = pd.concat(list(drawn.values()))
+    names = both[both["kind"] == "own"]["impl"].drop_duplicates()
+    colour = dict(zip(names, cycle(plot.COLOURS), strict=False))  # one of its own for a rung, in both halves
     for ax, (width, rows) in zip(axes, drawn.items(), strict=False):
         for impl, group in rows.groupby("impl", sort=False):
-            plot.series(ax, group["seq"], *plot.band(group, "tflop_s"), label=impl)
+            band = plot.band(group, "tflop_s")
+            plot.series(ax, group["seq"], *band, label=impl, colour=colour.get(impl, plot.PEER_COLOUR))
         ax.set_xticks(sorted(rows["seq"].unique()), sorted(rows["seq"].unique()))
         ax.set_title(f"{width} wide", fontsize=9)
     for ax in axes:
         plot.label_ends(ax)
-    plot.show(fig, plot.caption(pd.concat(list(drawn.values())), gpu, title, y="tflop_s"))
+    plot.show(fig, plot.caption(both, gpu, title, y="tflop_s"))
     if alike:
         display.say(f"Not drawn, because a later rung is level with it at every length: {'; '.join(alike)}.")
     return sweep
@@ -131,6 +142,12 @@ def fastest_by_width(sweep: Any, gpu: str) -> None:
         ]
         ratio = peers["median_us"].iloc[0] / own["median_us"].iloc[0] if len(peers) else float("nan")
         lines.append([width, own["seq"].iloc[0], *cells, ratio])
+    first: dict[str, list[int]] = {}
+    for width, _, fastest, *_ in lines:
+        first.setdefault(fastest.partition("(")[2].rstrip(")"), []).append(width)
+    if first:
+        said = [f"{name} at {display.listed(widths)} wide" for name, widths in first.items()]
+        display.say(f"**The fastest rungs: {'; '.join(said)}.**")
     names = [
         "Width",
         "Tokens",
@@ -152,7 +169,7 @@ def above_the_roof(every: Rows, spec: Any) -> None:
     most = over.loc[over["roof_fraction"].idxmax()]
     text = f"At {most['seq']:,} tokens, {most['head_dim']} wide, {most['impl']} passes the matrix roof with "
     text += f"{most['tflop_s']:,.0f} TFLOP/s. That roof is what a library reached with random matrices in "
-    text += "lesson 01, at the clock rate that their power draw allowed. "
+    text += "[lesson 01b](01b_roofs.ipynb), at the clock rate that their power draw allowed. "
     if spec:
         text += f"The datasheet's peak is {spec.fp16_tensor:,.0f}. "
     if spec and most["tflop_s"] <= spec.fp16_tensor:
@@ -203,13 +220,27 @@ def busiest_by_width(counted: Rows, gpu: str, every: Rows) -> None:
         text += f"times from L2, {last['impl']} {last['again']:,.0f} times"
         rows = every[every["head_dim"].eq(width) & every["kind"].eq("own") & every["median_us"].notna()]
         best = rows.loc[rows["tflop_s"].idxmax(), "impl"] if len(rows) else last["impl"]
-        text += f" ({best}, faster still, is not in this profile)" * (best not in set(group["impl"])) + ".\n"
+        text += f" ({best}, faster still, is not in this profile)" * (best not in set(group["impl"])) + "."
+        text += _on_this_prompt(rows[rows["impl"] == last["impl"]], last) + "\n"
     display.say(text)
     names = {"head_dim": "Width", "impl": "Rung", "again": "Re-read", "tensor_pct": "Tensor cores %"}
     names |= {"shared_pct": "Shared memory %", "issue_pct": "Issue slots %", "dram_pct": "DRAM %"}
     forms = {"again": "{:,.0f}"} | dict.fromkeys(analysis.UNITS, "{:.0f}")
     display.fold(
         "Every rung by its counters", [(counted, names | {"busiest": "Busiest"}, forms, f"On {gpu}")]
+    )
+
+
+def _on_this_prompt(rows: Rows, counted: Any) -> str:
+    """The rate of a rung on the prompt that was counted, beside its best at that width, or nothing."""
+    same = rows["seq"].eq(counted["seq"]) & rows["heads"].eq(counted["heads"]) & rows["window"].isna()
+    here = rows[same]["tflop_s"].max()
+    if not here < rows["tflop_s"].max():  # not timed on it, or nowhere faster
+        return ""
+    best = rows.loc[rows["tflop_s"].idxmax()]
+    return (
+        f" On this prompt that rung makes {here:,.0f} TFLOP/s; its best at this width, with "
+        f"{best['seq']:,} tokens and {best['heads']:.0f} query heads, is {best['tflop_s']:,.0f}."
     )
 
 
@@ -231,10 +262,10 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
             ax.annotate(words, at, (6, above), ha="left" if row is fast else "right", **words_at)
         two = [f"{r['impl']} {r['occupancy']:.0%} and {r['tflop_s']:,.0f} TFLOP/s" for r in (fast, full)]
         ends.append(f"{each} wide, {' against '.join(two)}")
-    ax.set_xlim(0, 100)
+    ax.set_xlim(0, min(100, 120 * budget["occupancy"].max()))
     ax.margins(y=0.2)
     ax.legend(fontsize=8.5, frameon=False)
-    plot.show(fig, f"{title} on {gpu}: {'; '.join(ends)}.")
+    plot.show(fig, f"{title} on {gpu}, each rung at its fastest shape: {'; '.join(ends)}.")
     fast = budget.loc[budget["tflop_s"].idxmax()]
     if fast["occupancy"] < budget["occupancy"].max():
         display.say(
@@ -243,7 +274,7 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
         )
     names = {"impl": "Rung", "threads": "Threads", "registers": "Registers a thread"}
     names |= {"kib": "Shared memory (KiB)", "blocks": "Blocks an SM", "occupancy": "Occupancy"}
-    names |= {"limit": "Tightest limit", "tflop_s": "Best TFLOP/s"}
+    names |= {"limit": "Tightest limit", "tflop_s": "TFLOP/s, fastest shape"}
     forms = {"kib": "{:.0f}", "occupancy": "{:.0%}", "tflop_s": "{:,.0f}"}
     inside = [(group, names, forms, f"{each} wide") for each, group in budget.groupby("head_dim")]
     display.fold("What a block of every rung takes", inside)
@@ -363,39 +394,6 @@ def states_compared(here: Lab, gpu: str) -> None:
     display.table(both, states.DUEL, states.DUEL_FORMATS, title, folded=True)
 
 
-def goals(here: Lab, gpu: str) -> Rows:
-    """Show floors and aims beside what was reached, folded; the table's rows."""
-    recorded = here.measure("attention", here.cases("attention"))
-    asked = scorecard.by_shape(Evidence(here.store, {"attention": recorded}))
-    pairs = zip(asked["reached"], asked["unit"], strict=True)
-    asked["got"] = [f"{reached:,.0f} {unit}" for reached, unit in pairs]
-    bars = zip(asked["floor_met"], asked["aim_met"], strict=True)
-    asked["met"] = ["no" if floor == "no" else "not the aim" if aim == "no" else "yes" for floor, aim in bars]
-    asked["rival"] = asked["peer"].str.replace("torch.", "")
-    names = {"what": "What", "floor": "Floor", "aim": "Aim", "got": "Reached", "met": "Met"}
-    forms = dict.fromkeys(("floor", "aim"), "{:,.0f}")
-    caption = f"Floors and aims on {gpu}, one by one"
-    display.table(asked, names | {"rival": "Fastest peer here"}, forms, caption, folded=True)
-    return asked
-
-
-def goals_met(gpu: str, asked: Rows) -> None:
-    """Say how many floors and aims are met; by which rung, and what others published, folded."""
-    text = "" if gpu == scorecard.GPU else f"These bars are the {scorecard.GPU}'s; this is a {gpu}. "
-    if asked.empty:
-        text += "Of the shapes that were asked for none was measured. "
-    for bar in ("floor", "aim"):
-        word = asked[f"{bar}_met"]
-        text += f"Of {(word != '').sum()} {bar}s {(word == 'yes').sum()} are met"
-        missed = asked[word == "no"]["what"]
-        text += f"; missed: {'; '.join(missed)}. " if len(missed) else ". "
-    display.say(text)
-    names = {"what": "What", "got": "Reached", "impl": "By", "floor_met": "Floor met", "aim_met": "Aim met"}
-    display.fold(
-        "By which rung, and what others have published", [(asked, names | {"published": "Published"})]
-    )
-
-
 def takeaway(here: Lab, sweep: Any, width: int, gpu: str) -> None:
     """What to take away, computed."""
     rows = sweep(width)
@@ -405,8 +403,20 @@ def takeaway(here: Lab, sweep: Any, width: int, gpu: str) -> None:
     text += "- Occupancy is a means. With asynchronous products and copies few warps are enough.\n"
     if len(own):
         text += f"- A head of {width} runs at {own['tflop_s'].iloc[0]:,.0f} TFLOP/s on the {gpu}"
-        text += f"; {peers_words(here, peers.iloc[0])}.\n" if len(peers) else ".\n"
-    text += "- Every shape has a portable rung, too, which runs from Turing or Ampere on."
+        text += f"; {peers_words(here, own.iloc[0], peers.iloc[0])}.\n" if len(peers) else ".\n"
+    first: dict[str, list[int]] = {}
+    for each in study.WIDTHS:
+        found = sweep(each)
+        found = found[found["kind"].eq("own") & found["seq"].eq(found["seq"].max())]
+        if each != width and len(found):
+            first.setdefault(found.loc[found["median_us"].idxmin(), "impl"], []).append(each)
+    ideas = {rung.name: rung.idea for rung in op.LADDERS["attention"]}
+    for name, widths in first.items():
+        text += f"- At {display.listed(widths)} wide the fastest rung is {name}: {ideas[name]}.\n"
+    text += (
+        "- Every shape has a rung without Hopper's instructions, too, which runs on every GPU from compute "
+    )
+    text += "capability 7.5 or 8.0 on."
     display.say(text)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rooflab.lab import Lab
 from rooflab.pages import Rows
+from rooflab.view import display
 
 
 def published(here: Lab, peer: Rows) -> float:
@@ -14,8 +15,9 @@ def published(here: Lab, peer: Rows) -> float:
     return float(found["tflop_s"].max())
 
 
-def peers_words(here: Lab, peer: Rows) -> str:
-    """The rate of the fastest library of a recording, and what is published of it."""
-    text = f"the fastest library recorded, {peer['impl']}, makes {peer['tflop_s']:,.0f}"
+def peers_words(here: Lab, own: Rows, peer: Rows) -> str:
+    """How the rung of a row compares with the fastest library of a recording, and what is published of it."""
+    who = f"the fastest library recorded, {peer['impl']} ({peer['tflop_s']:,.0f} TFLOP/s"
     other = published(here, peer)
-    return text + (f", and {other:,.0f} are published of it" if other == other else "")
+    who += f"; {other:,.0f} published by others)" if other == other else ")"
+    return f"it {display.against(own, peer)} {who}"

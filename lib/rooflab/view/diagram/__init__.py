@@ -10,7 +10,7 @@ A drawing with several frames is a still image of all of them in a notebook; the
 from rooflab.view.diagram.budgets import budget
 from rooflab.view.diagram.by_block import blocks
 from rooflab.view.diagram.checks import check_of_drafts
-from rooflab.view.diagram.columns import holders
+from rooflab.view.diagram.columns import holders, partial_scores
 from rooflab.view.diagram.crossings import crossings, in_a_row
 from rooflab.view.diagram.gates import gate_steps
 from rooflab.view.diagram.graphs import capture, two_clocks
@@ -53,6 +53,7 @@ __all__ = [
     "number_lines",
     "of_lab",
     "online_softmax",
+    "partial_scores",
     "pipeline",
     "q8_layouts",
     "ring",

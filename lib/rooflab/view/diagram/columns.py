@@ -88,9 +88,10 @@ def holders(
             canvas.text(x + part / 2, y + tall / 2 - 3, label, 12, "middle", svg.on(fill))
             span = f"columns {k * columns} to {(k + 1) * columns - 1}"
             canvas.text(x + part / 2, y + tall / 2 + 12, span, svg.SMALL, "middle", svg.on(fill))
-        words = f"{each}" if fits else f"{each}: more than {MOST}"
+        words = f"{each}: fits" if fits else f"{each}: more than {MOST}"
+        division = f"{share.queries} × {width // share.slices} ÷ {share.threads} threads"
         canvas.text(left + wide + 12, y + 15, words, svg.TEXT, bold=True)
-        canvas.text(left + wide + 12, y + 30, "fits" if fits else "does not fit", svg.SMALL)
+        canvas.text(left + wide + 12, y + 30, division, svg.SMALL)
         y += tall
         if share.scorers:
             canvas.cell(left, y + 4, wide, 22, f"{share.holder} 0: the scores of these queries", AMBER, 12)
@@ -100,3 +101,45 @@ def holders(
         said.append(f"in rung {number} by {who}, {share.queries} queries, {each} registers a thread")
     says = f"{width} columns of outputs are held {'; '.join(said)}. A thread has at most {MOST}."
     return single(f"Who holds {width} columns of outputs", says, canvas)
+
+
+def partial_scores(width: int, name: str = "8_head_dim_slices") -> Drawing:
+    """How the warps that share queries work on one tile of keys: partial scores of each slice, their sum and
+    the softmax, each warp some of the queries, and outputs of each slice. UsageError for a rung without
+    slices.
+    """
+    share = share_of(name, width)
+    if share.slices < 2:
+        raise UsageError(f"{name} has no slices {width} wide.")
+    canvas, left, wide, tall = Canvas(), 126.0, 420.0, 34.0
+    part, columns, queries = wide / share.slices, width // share.slices, share.queries // share.slices
+    spans = [(k * columns, (k + 1) * columns - 1) for k in range(share.slices)]
+    rows = [
+        ("1. columns of Q, K", [f"{a} to {b}" for a, b in spans]),
+        ("2. Q times K", [f"partial scores {k}" for k in range(share.slices)]),
+        ("3. sum, softmax", [f"P of {queries} queries" for _ in spans]),
+        ("4. P times V: O", [f"columns {a} to {b}" for a, b in spans]),
+    ]
+    between = ["", "all partial scores, through shared memory", "all of P, through shared memory"]
+    for k in range(share.slices):
+        canvas.text(left + (k + 0.5) * part, 12, f"{share.holder} {k}", svg.SMALL, "middle", bold=True)
+    y = 20.0
+    for step, (label, cells) in enumerate(rows):
+        canvas.text(0, y + 21, label, svg.SMALL)
+        for k, text in enumerate(cells):
+            canvas.cell(left + k * part, y, part, tall, text, AMBER if step == 2 else shade(8 * k), 12)
+        y += tall
+        said = between[step] if step < len(between) else ""
+        if said:
+            canvas.line([(left + 12, y + 3), (left + 12, y + 25)], end="arrow")
+            canvas.line([(left + wide - 12, y + 3), (left + wide - 12, y + 25)], end="arrow")
+            canvas.text(left + wide / 2, y + 18, said, svg.SMALL, "middle")
+            y += 28
+        elif step == 0:
+            y += 4
+    says = f"For {share.queries} queries and a tile of keys {counted(share.slices, share.holder)} multiply "
+    says += (
+        f"{columns} columns each, which gives partial scores; each adds up those of {queries} queries and "
+    )
+    says += f"takes their softmax P; then each multiplies all of P with its {columns} columns of the values."
+    return single(f"Rung {name.partition('_')[0]}, one tile of keys, {width} wide", says, canvas)

@@ -1,0 +1,47 @@
+"""What was asked of lesson 06b's kernels before they were written, beside what they reach."""
+
+from __future__ import annotations
+
+from rooflab.claims import Evidence, scorecard
+from rooflab.lab import Lab
+from rooflab.pages import Rows
+from rooflab.view import display
+
+
+def goals(here: Lab, gpu: str) -> Rows:
+    """Show floors and aims beside what was reached, folded; the table's rows."""
+    recorded = here.measure("attention", here.cases("attention"))
+    asked = scorecard.by_shape(Evidence(here.store, {"attention": recorded}))
+    pairs = zip(asked["reached"], asked["unit"], strict=True)
+    asked["got"] = [f"{reached:,.0f} {unit}" for reached, unit in pairs]
+    near = [
+        f"{aim:,.0f}" == got.partition(" ")[0] for aim, got in zip(asked["aim"], asked["got"], strict=True)
+    ]
+    asked.loc[near, "got"] += [f" ({reached:,.2f})" for reached in asked[near]["reached"]]
+    bars = zip(asked["floor_met"], asked["aim_met"], strict=True)
+    asked["met"] = [
+        ("floor only" if floor == "yes" else "no") if "no" in (floor, aim) else "yes" for floor, aim in bars
+    ]
+    asked["rival"] = asked["peer"].str.replace("torch.", "")
+    names = {"what": "What", "floor": "Floor", "aim": "Aim", "got": "Reached", "met": "Met"}
+    forms = dict.fromkeys(("floor", "aim"), "{:,.0f}")
+    caption = f"Floors and aims on {gpu}, one by one"
+    display.table(asked, names | {"rival": "Fastest peer, on any instructions"}, forms, caption, folded=True)
+    return asked
+
+
+def goals_met(gpu: str, asked: Rows) -> None:
+    """Say how many floors and aims are met; by which rung, and what others published, folded."""
+    text = "" if gpu == scorecard.GPU else f"These bars are the {scorecard.GPU}'s; this is a {gpu}. "
+    if asked.empty:
+        text += "Of the shapes that were asked for none was measured. "
+    for bar in ("floor", "aim"):
+        word = asked[f"{bar}_met"]
+        text += f"Of {(word != '').sum()} {bar}s {(word == 'yes').sum()} are met"
+        missed = asked[word == "no"]["what"]
+        text += f"; missed: {'; '.join(missed)}. " if len(missed) else ". "
+    display.say(text)
+    names = {"what": "What", "got": "Reached", "impl": "By", "floor_met": "Floor met", "aim_met": "Aim met"}
+    display.fold(
+        "By which rung, and what others have published", [(asked, names | {"published": "Published"})]
+    )

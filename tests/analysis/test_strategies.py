@@ -69,7 +69,7 @@ def test_crossovers_differ_by_clock_where_calls_outweigh_kernels():
     assert by.loc["graph", "kind"] == "crosses" and by.loc["wall", "kind"] == "second"
     assert by.loc["graph", "low"] < by.loc["graph", "at"] < by.loc["graph", "high"]
     wide = strategies.by_clock(table)
-    assert wide.loc[0, "wall"] == "always" and " to " in wide.loc[0, "graph"]
+    assert wide.loc[0, "wall"] == "second wins" and " to " in wide.loc[0, "graph"]
     cost = strategies.overhead(rows, MLP).set_index("label")["wall_more"]
     assert strategies.overhead(made(clocks=("graph",)), MLP).empty
     assert cost["INT4 fused"] == pytest.approx(44.0) and cost["FP16 cuBLAS"] == pytest.approx(8.8)

@@ -176,7 +176,7 @@ def briefly(crossing: pd.Series) -> str:
     """One finding of `crossovers` in a word or two: from how many tokens on the second is faster."""
     if crossing["kind"] == "crosses":
         return f"{crossing['low']:.0f} to {crossing['high']:.0f}"
-    words = {crossover.FIRST: "never", crossover.SECOND: "always", crossover.NEITHER: "noise"}
+    words = {crossover.FIRST: "first wins", crossover.SECOND: "second wins", crossover.NEITHER: "level"}
     return words.get(str(crossing["kind"]), "no order")
 
 

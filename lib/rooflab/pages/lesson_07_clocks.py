@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from rooflab.analysis import strategies
+from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import regimes
@@ -17,7 +18,7 @@ def crossover_by_clock(crossings: Rows, rows: Rows, shape: Any, n_asked: int, k:
     """Say where INT4 and FP16 cross by each clock, and which clock to use."""
     found = crossings[(crossings["first"] == "INT4 fused") & (crossings["second"] == "FP16 cuBLAS")]
     by = found.set_index("clock")
-    text = "".join(f"- by `{c}`: {row.says}\n" for c, row in by.iterrows())
+    text = "".join(f"- by `{c}`: {row.says}{_undecided(rows, shape, str(c))}\n" for c, row in by.iterrows())
     impossible = strategies.disturbed(rows, shape)
     if len(impossible):
         tokens = ", ".join(map(str, impossible["batch"]))
@@ -35,6 +36,23 @@ def crossover_by_clock(crossings: Rows, rows: Rows, shape: Any, n_asked: int, k:
             "gains most by capturing them."
         )
     display.say(f"INT4 fused against cuBLAS in FP16, {n_asked:,} × {k:,}:\n\n{text}")
+
+
+def _undecided(rows: Rows, shape: Any, clock: str) -> str:
+    """Whether at the most tokens the medians are apart though the race is not decided, in words or not."""
+    fused = strategies.of(rows, "int4_g128", "fused", shape, clock).set_index("batch")
+    halves = strategies.of(rows, "fp16", "cublas", shape, clock).set_index("batch")
+    both = fused.index.intersection(halves.index)
+    if both.empty:
+        return ""
+    a, b = fused.loc[both.max()], halves.loc[both.max()]
+    gain = b.median_us / a.median_us
+    if not display.level(a, b) or 1 / crossover.LEVEL <= gain <= crossover.LEVEL:
+        return ""
+    return (
+        f". At {both.max()} tokens its median speed is {gain:.2f} times cuBLAS's, but the quartiles of "
+        "the two overlap, so their order is not decided"
+    )
 
 
 def gain_by_clock(rows: Rows, shape: Any, gpu: str, n: int, k: int) -> None:
@@ -122,6 +140,11 @@ def launch_a_token(lab: Lab, shape: Any, n: int, k: int, gpu: str, behind: Any) 
         loops = strategies.loop_crossovers(store, shape)
         heads = {"clock": "clock", "cache": "cache", "says": "found"}
         display.table(loops, heads, caption=f"A launch a token against FP16, {n:,} × {k:,}, {gpu}")
+        if len(loops) > 1 and loops["kind"].eq(crossover.SECOND).all():
+            display.say(
+                "All of these clocks and caches agree here: a launch a token reads the weights once for each "
+                "token, and is at no measured number of tokens faster than FP16."
+            )
     if pd.notna(behind):
         display.say(
             f"Published for the laptop: behind from {behind} tokens on, by events. "

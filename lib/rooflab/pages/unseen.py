@@ -30,8 +30,8 @@ def said(found: pd.DataFrame, gpu: str) -> None:
     kinds = [f"{kind} {len(unseen.won(mine))} of {len(mine)}" for kind, mine in unseen.by_kind(found)]
     display.say(
         f"**On the {gpu} ours is as fast as the fastest library, or faster, on {len(unseen.won(found))} of "
-        f"{len(found)} drawn shapes: {', '.join(kinds)}.** (The random seed was {SEED}; kernels and "
-        f"dispatcher were tuned on shapes of seed {TUNED}.)"
+        f"{len(found)} drawn shapes: {', '.join(kinds)}.** *As fast* includes "
+        f"level: within {LEVEL - 1:.0%}."
     )
 
 
@@ -47,7 +47,7 @@ def reasons(found: pd.DataFrame) -> None:
         many = f"{'all' if len(peers) == 1 else f'{peers.iloc[0]} of the'} {len(prompts)} that lose do so"
         text = f"- **Attention**: {many if len(prompts) > 1 else 'the one that loses does so'} to "
         text += (
-            f"{peers.index[0]}, at {low:.2f}{f' to {high:.2f}' if len(prompts) > 1 else ''} times its speed. "
+            f"{peers.index[0]}, at {low:.3f}{f' to {high:.3f}' if len(prompts) > 1 else ''} times its speed. "
         )
         whole = prompts["shape"].str.contains("not causal")
         if whole.any() and not whole.all():
@@ -94,7 +94,7 @@ def figure(found: pd.DataFrame, gpu: str) -> None:
     plot.show(
         fig,
         f"{title}, {gpu}: {len(found)} points, from {ends[0]} to {ends[1]} times the speed of the fastest "
-        f"library; {len(unseen.won(found))} filled, at {1 / LEVEL:.2f} or more.",
+        f"library; {len(unseen.won(found))} filled: faster or level, at {1 / LEVEL:.3f} or more.",
     )
 
 
@@ -113,5 +113,5 @@ def table(found: pd.DataFrame, gpu: str) -> None:
     display.table(lost, heads, forms, title, folded=True)
     heads = _HEADS | {"way": "dispatcher takes", "us": "µs", "peer_us": "its µs", "cost": "× best way"}
     forms |= {"us": "{:.1f}", "peer_us": "{:.1f}", "cost": "{:.2f}"}
-    title = f"All {len(found)} drawn shapes"
+    title = f"All {len(found)} drawn shapes (random seed {SEED}; kernels were tuned on those of seed {TUNED})"
     display.fold(title, [(found.sort_values("ratio"), heads, forms, f"{title}, {gpu}, cold, burst")])

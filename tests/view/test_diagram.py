@@ -65,6 +65,7 @@ def all_of(here):
         "tiles": diagram.attention_tiles(),
         "softmax": diagram.online_softmax(),
         "banks": diagram.banks(),
+        "handed on": diagram.handed_on(),
         "holders": diagram.holders(512),
         "partial scores": diagram.partial_scores(512),
         "dp4a": diagram.dp4a(),

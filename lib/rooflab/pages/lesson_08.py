@@ -12,7 +12,7 @@ from rooflab.claims import scorecard
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import Opening, Rows, bars
-from rooflab.pages.lesson_08_predictions import law_apart
+from rooflab.pages.lesson_08_predictions import law_apart, level_formats, without_roofs
 from rooflab.pages.lesson_08_predictions import predictions as predictions
 from rooflab.pages.lesson_08_predictions import predictions_held as predictions_held
 from rooflab.records.store import Store
@@ -37,8 +37,9 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     answer += f"{ablation.FORMATS[best.format]} weights makes {best.tok_s:,.0f}, "
     answer += (
         f"{display.times(best.tok_s / first.tok_s)} times as many and {best.roof_fraction:.0%} of "
-        "its memory roof."
+        "its memory roof. "
     )
+    answer = f"{answer}{way.like_for_like(lab.store)}".strip()
     names = [
         f"{n}  {ablation.FORMATS[f]} {i.removeprefix('transformers.')}" for n, (i, f) in enumerate(keys, 1)
     ]
@@ -87,7 +88,7 @@ def logit_errors(here: Rows) -> None:
     """Show the largest error of a logit by weights, folded, and say how many ways passed."""
     shown = here.assign(part=here.error / here.error_budget)
     worst = shown.sort_values("part").groupby("weights_as", sort=False).tail(1)
-    heads = {"weights_as": "weights", "error": "error of a logit", "error_budget": "allowed"}
+    heads = {"weights_as": "weights", "impl": "way", "error": "error of a logit", "error_budget": "allowed"}
     display.table(
         worst,
         heads | {"part": "share of it, at worst"},
@@ -103,7 +104,8 @@ def logit_errors(here: Rows) -> None:
         + (
             " That is `products` in Q8_0, which rounds what it multiplies to eight bits, as "
             "its baseline does; "
-            f"of the rungs none is further than {here[here.impl.isin(decode.RUNGS)].error.max():.3f}."
+            "of the rungs (`1_kernel_per_phase` and later) none is further than "
+            f"{here[here.impl.isin(decode.RUNGS)].error.max():.3f}."
             if len(rounds) and rounds.error.max() == shown.error.max()
             else ""
         )
@@ -125,7 +127,7 @@ def ladders(rows: Rows, gpu: str, here: Rows, format: str) -> dict[str, Any]:
             size = climb.bytes.max() / 1e6
             caption = f"{ablation.FORMATS[each]}, {size:,.0f} MB a token, {gpu}"
             climb["reached"] = climb.tok_s / climb.predicted
-            display.table(climb, heads, forms, caption, folded=True)
+            display.table(without_roofs(climb), heads, forms, caption, folded=True)
     few = here[here.usual & (here.steps < here.steps.max())].drop_duplicates(["impl", "steps"])
     if len(few):
         words = ", ".join(f"`{row.impl}` {row.steps}" for row in few.itertuples())
@@ -160,7 +162,7 @@ def largest_step(climbs: dict[str, Any], format: str) -> None:
         f"{best.share:.0f}% of the roof. "
     )
     text += f"Not every step is faster: {', '.join(slower)}." if slower else "No step is slower."
-    display.say(text)
+    display.say(f"{text}{level_formats(climbs)}")
 
 
 def beside_others(rows: Rows, lab: Lab, published: Store, gpu: str) -> dict[str, Any]:
@@ -244,7 +246,8 @@ def longest_wait(one: Rows, whose: Lab) -> None:
     most = busy.sort_values("over").iloc[-1]
     total = busy.us.sum() + one[one.phase == "between"].us.sum()
     display.say(
-        f"Of {total:,.0f} µs on the {whose.run.gpu}, {one.roof_us.sum():,.0f} are bytes. The longest wait "
+        f"Of the {total:,.0f} µs that the tracer saw on the {whose.run.gpu}, {one.roof_us.sum():,.0f} are "
+        "bytes. The longest wait "
         f"beyond them is in *{most.phase}*: {most.over:,.0f} µs in {most.launches:.0f} launches. "
         "A phase asks L2 for its input, adds up, hands on; each of these is a latency that no "
         f"bandwidth shortens, and there are {busy.launches.sum():,.0f} of each in a row. "
@@ -406,18 +409,21 @@ def goals(lab: Lab, rows: Rows, gpu: str) -> None:
 def takeaway(climbs: dict[str, Any], here: Rows, table: Rows, gpu: str, fixed: float, last: str) -> None:
     """What to take away, computed."""
     eager = climbs["fp16"][climbs["fp16"].kind == "peer"].tok_s.min() if len(climbs["fp16"]) else float("nan")
-    fastest = here[here.usual].sort_values("tok_s").iloc[-1]
+    tops = here[here.usual].dropna(subset="tok_s").sort_values("tok_s").drop_duplicates("format", keep="last")
     one = table[table.model == decode.MODEL].sort_values("median_us").iloc[0]
-    since = f", {display.times(fastest.tok_s / eager)} times transformers' {eager:,.0f}" if eager > 0 else ""
+    rates = ", ".join(f"{row.weights_as} {row.tok_s:,.0f}" for row in tops.itertuples())
+    since = f" transformers' eager calls make {eager:,.0f} in FP16." if eager > 0 else ""
     any_head, waiting = here.sort_values("tok_s").iloc[-1], fixed * one.phases
-    other = f", with another output head up to {any_head.tok_s:,.0f} ({any_head.weights_as})"
+    other = f" With another output head the most is {any_head.tok_s:,.0f} ({any_head.weights_as})."
+    level = level_formats(climbs)
     lines = [
-        f"- On the {gpu} the model writes up to {fastest.tok_s:,.0f} tok/s{since}; in {fastest.weights_as}"
-        f"{'' if any_head.usual else other}.",
+        f"- Tokens a second on the {gpu}, the fastest way of each format: {rates}.{since}"
+        f"{'' if any_head.usual else other}",
         f"- By the law above, {int(one.phases)} phases at {fixed:.2f} µs take {waiting:,.0f} of a token's "
         f"{one.median_us:,.0f} µs with `{last}` in {one.weights_as}, and its bytes "
         f"{one.law_us - waiting:,.0f}; together the law is off by {abs(one.law_us / one.median_us - 1):.0%}.",
-        "- A smaller format has fewer bytes a token, but not fewer phases.",
+        "- A smaller format has fewer bytes a token, but not fewer phases"
+        f"{', and here two formats of unlike size take the same time' if level else ''}.",
     ]
     display.say("\n".join(lines))
 

@@ -38,11 +38,12 @@ def predictions_held(climbs: dict[str, Any], format: str) -> None:
         text += f"- `{fused.impl}`: predicted {fused.predicted:,.0f} tok/s, measured {fused.tok_s:,.0f}, "
         text += f"{fused.tok_s / fused.predicted:.2f} of it. {held(fused.off)}"
         text += " A phase takes longer than its product: see below.\n" if fused.off > NEAR else "\n"
-    by_roof = mine[(mine.tok_s / mine.predicted - mine.share / 100).abs() < 0.005]
+    by_roof = mine[_is_roof(mine)]
     if len(by_roof):
         best = by_roof.sort_values("tok_s").iloc[-1]
         listed = display.listed(f"`{each}`" for each in by_roof.impl)
-        text += f"- {listed}: the roof, {best.predicted:,.0f} tok/s, is an upper bound. Measured: "
+        text += f"- {listed} have no prediction of their own: the roof, {best.predicted:,.0f} tok/s, is an "
+        text += "upper bound. Measured: "
         text += (
             f"{by_roof.tok_s.min():,.0f} to {best.tok_s:,.0f} tok/s, at most {best.share / 100:.2f} of it "
         )
@@ -74,3 +75,31 @@ def law_apart(table: Rows) -> str:
         f"{b.law_us:,.0f} µs, although they take {a.median_us:,.0f} and {b.median_us:,.0f}: it has no term "
         "for unpacking weights, and does not choose between formats."
     )
+
+
+def _is_roof(climb: Rows) -> Rows:
+    """Which rows of a ladder carry the roof in the place of a prediction."""
+    return (climb.tok_s / climb.predicted - climb.share / 100).abs() < 0.005
+
+
+def without_roofs(climb: Rows) -> Rows:
+    """A ladder with `predicted` and `reached` empty where a row carries the roof."""
+    shown = climb.copy()
+    shown.loc[_is_roof(climb), ["predicted", "reached"]] = float("nan")
+    return shown
+
+
+def level_formats(climbs: dict[str, Any]) -> str:
+    """Which formats' fastest rungs take the same time although one reads a fifth less, in a sentence."""
+    rungs = [climb[climb.impl.isin(decode.RUNGS)] for climb in climbs.values() if len(climb)]
+    tops = [mine.sort_values("median_us").iloc[0] for mine in rungs if len(mine)]
+    text = ""
+    for a, b in combinations(sorted(tops, key=lambda row: row.bytes), 2):
+        if display.level(a, b) and a.bytes < 0.8 * b.bytes:
+            small, large = (ablation.FORMATS[row.format] for row in (a, b))
+            text += (
+                f" **With their own output heads {small} reads {1 - a.bytes / b.bytes:.0%} fewer bytes than "
+                f"{large}, and is level with it: {a.median_us:,.0f} and {b.median_us:,.0f} µs a token.** For "
+                "speed alone the smaller format brings nothing here; it still takes less memory."
+            )
+    return text

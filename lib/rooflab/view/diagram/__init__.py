@@ -11,7 +11,7 @@ from rooflab.view.diagram.budgets import budget
 from rooflab.view.diagram.by_block import blocks
 from rooflab.view.diagram.checks import check_of_drafts
 from rooflab.view.diagram.columns import holders, partial_scores
-from rooflab.view.diagram.crossings import crossings, in_a_row
+from rooflab.view.diagram.crossings import crossings, handed_on, in_a_row
 from rooflab.view.diagram.gates import gate_steps
 from rooflab.view.diagram.graphs import capture, two_clocks
 from rooflab.view.diagram.issue import issue_slots
@@ -43,6 +43,7 @@ __all__ = [
     "dealt",
     "dp4a",
     "gate_steps",
+    "handed_on",
     "holders",
     "in_a_row",
     "issue_slots",

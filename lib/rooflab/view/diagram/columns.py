@@ -118,7 +118,7 @@ def partial_scores(width: int, name: str = "8_head_dim_slices") -> Drawing:
         ("1. columns of Q, K", [f"{a} to {b}" for a, b in spans]),
         ("2. Q times K", [f"partial scores {k}" for k in range(share.slices)]),
         ("3. sum, softmax", [f"P of {queries} queries" for _ in spans]),
-        ("4. P times V: O", [f"columns {a} to {b}" for a, b in spans]),
+        ("4. P times V", [f"O: {a} to {b}" for a, b in spans]),
     ]
     between = ["", "all partial scores, through shared memory", "all of P, through shared memory"]
     for k in range(share.slices):

@@ -74,3 +74,29 @@ def in_a_row(ways: Sequence[tuple[str, int]]) -> Drawing:
         said.append(f"{name}: {counted(count, 'crossing')}")
         y += 60
     return single("Crossings that follow each other", f"{'; '.join(said)}.", canvas)
+
+
+def handed_on() -> Drawing:
+    """How a block gets a number from another: past a barrier, and in a word that carries its own flag."""
+    ways = (
+        ("grid barrier", ("store the number", "count the arrival", "read the counter", "load the number")),
+        ("flag in the data", ("store it with a flag", "read until the flag is set")),
+    )
+    canvas, left, wide, y, said = Canvas(), 126.0, 110.0, 0.0, []
+    for name, trips in ways:
+        canvas.text(0, y + 21, name, bold=True)
+        for k, trip in enumerate(trips):
+            first, middle, last = trip.partition(" until ")
+            x, fill = left + k * wide, AMBER if trip.startswith(("store", "count")) else SKY
+            canvas.rect(x, y, wide - 8, 34, fill)
+            for line, text in enumerate([first + middle.rstrip(), last] if middle else [trip]):
+                at = y + (14 if middle else 21) + 13 * line
+                canvas.text(x + (wide - 8) / 2, at, text, svg.SMALL, "middle", svg.on(fill))
+        said.append(f"{name}: {', '.join(trips)}, {len(trips)} trips to L2")
+        canvas.text(left, y + 48, f"{len(trips)} trips to L2, one after the other")
+        y += 62
+    canvas.cell(left, y, 14, 12, "", AMBER)
+    canvas.text(left + 20, y + 10, "the block that computed it")
+    canvas.cell(left + 210, y, 14, 12, "", SKY)
+    canvas.text(left + 230, y + 10, "the block that needs it")
+    return single("From one block to another, between two phases", f"{'; '.join(said)}.", canvas)

@@ -19,23 +19,22 @@ from rooflab.studies import traces
 from rooflab.view import diagram, display, page
 
 
-def opening(rows: Rows, gpu: str, ceiling: float, sms: int, n: int) -> Opening:
+def opening(rows: Rows, gpu: str, ceiling: float, n: int) -> Opening:
     """The first screen: rung 2 beside rung 1, and why the time changes."""
     by = rows.set_index("impl")
     one, two = by.loc["1_strided"], by.loc["2_coalesced"]
     best = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0]
-    blocks = blocks_of(n)
     text = f"The coalesced kernel uses every byte that it fetches. On the {gpu} it "
     slower = two["median_us"] > one["median_us"] and not display.level(two, one)
     if slower:
         text += f"still takes {two['median_us'] / one['median_us']:.1f} times as long as the strided one"
     else:
         text += f"{display.against(two, one)} the strided one"
-    if slower and blocks < sms:
-        text += f", because only {blocks} of {sms} SMs have work"
+    if slower and starved(two):
+        text += f", because its {n:,} threads have only {in_flight(n) / 1024:,.0f} KiB of loads under way"
     text += f": {two['roof_fraction']:.0%} of the read roof."
     if best["impl"] not in ("1_strided", "2_coalesced"):
-        text += f" Coalesced and with all SMs at work, part 03b's {best['impl']} reaches "
+        text += f" Coalesced and with more loads under way, part 03b's {best['impl']} reaches "
         text += f"{best['roof_fraction']:.0%}."
     able = [
         "count the sectors of a load on paper, and check them on your CPU",
@@ -45,6 +44,16 @@ def opening(rows: Rows, gpu: str, ceiling: float, sms: int, n: int) -> Opening:
     here = rows[rows["impl"].isin(["1_strided", "2_coalesced"]) | (rows["kind"] == "peer")]
     chart = page.ladder(here, gpu, ("read", ceiling, "GB/s"), f"GEMV, {n:,} × {n:,} in FP32, cold")
     return text, able, chart
+
+
+def in_flight(n: int) -> int:
+    """Bytes that rung 2 has under way: a thread a column, with four loads of 4 bytes each (its unroll)."""
+    return 16 * n
+
+
+def starved(row: Any) -> bool:
+    """Whether Little's law over a row's bytes in flight, its prediction, explains most of its time."""
+    return bool(0.5 < row["predicted_us"] / row["median_us"] < 2)  # False without a prediction
 
 
 def blocks_of(n: int) -> int:
@@ -148,7 +157,7 @@ def agreement(cold: Rows) -> bool | None:
 
 
 def explained(cold: Rows, rows: Rows, here: Lab, n: int) -> None:
-    """Say what the counters make of the time of an n x n product: L2's rate, or the SMs that have work."""
+    """Say what the counters make of the time of an n x n product: L2's rate, or the loads under way."""
     gpu, sms = here.run["gpu"], int(here.run["sms"])
     if len(cold) < 2:
         display.say(f"Nothing was counted on {gpu}, so the prediction is without a check.")
@@ -157,7 +166,8 @@ def explained(cold: Rows, rows: Rows, here: Lab, n: int) -> None:
     slow, few = seen.loc["1_strided"], seen.loc["2_coalesced"]
     off = (cold["load_sectors_per_request"] / cold["watched"] - 1).abs().max()
     agreed = "as predicted" if agreement(cold) else "others than predicted"
-    lines = [f"**The sectors are {agreed}**: counted and watched differ by at most {off:.1%}."]
+    apart = "agree" if off < 0.0005 else f"differ by at most {off:.1%}"
+    lines = [f"**The sectors are {agreed}**: counted and watched {apart}."]
     asked, most = 32 * float(slow["sectors"]) * n * n / 32, l2_rate(here)
     rate = asked / by["1_strided"] / 1e3
     text = f"**Rung 1** uses {slow['load_efficiency_pct']:.0f}% of what it loads. "
@@ -170,14 +180,18 @@ def explained(cold: Rows, rows: Rows, here: Lab, n: int) -> None:
     if most == most:
         text += f"So L2 has to deliver {asked / 1e6:,.0f} MB for A, {rate:,.0f} GB/s; the fastest read from "
         text += f"L2 in lesson 01b ran at {most:,.0f}."
+        text += " (That is the most that one kernel reached, and not a limit.)" if rate > most else ""
         text += " **Its sectors are its limit.**" if rate > 0.8 * most else ""
     lines.append(text)
     asked, wasted = 32 * float(few["sectors"]) * n * n / 32, 100 - few["load_efficiency_pct"]
     text = f"**Rung 2** wastes {'nothing' if wasted < 1 else f'{wasted:.0f}%'} and asks for "
     text += f"{asked / 1e6:,.0f} MB, {asked / by['2_coalesced'] / 1e3:,.0f} GB/s."
     if by["2_coalesced"] > by["1_strided"] and blocks_of(n) < sms:
-        text += f" Sectors are not its limit. **It has work for {blocks_of(n)} of {sms} SMs, "
-        text += f"{blocks_of(n) / sms:.0%}.**"
+        text += " Sectors are not its limit."
+        if starved(rows.set_index("impl").loc["2_coalesced"]):
+            text += f" **It has only {in_flight(n) / 1024:,.0f} KiB of loads under way.** It also fills only "
+            text += f"{blocks_of(n)} of {sms} SMs; [part 03b](03b_filling.ipynb) changes one at a time and "
+            text += "finds which of the two costs the time."
     display.say("\n".join(f"- {line}" for line in [*lines, text]))
 
 
@@ -192,8 +206,8 @@ def what_explains_it(rows: Rows, gpu: str, sms: int, n: int) -> None:
     text += ". Each thread has four loads of 4 bytes under way (`#pragma unroll 4`). "
     if other["predicted_us"] == other["predicted_us"]:
         part = other["predicted_us"] / other["median_us"]
-        text += "By **Little's law**, bytes in flight ÷ latency is all the bandwidth they can ask for: "
-        text += f"{other['predicted_us']:,.1f} µs for this matrix, {part:.0%} of the "
+        text += "By **Little's law**, bytes in flight ÷ latency is all the bandwidth they can ask for. "
+        text += f"At that rate this matrix takes {other['predicted_us']:,.1f} µs, {part:.0%} of the "
         text += f"{other['median_us']:,.1f} measured. "
         text += "**The time changes because the bytes in flight change.** " if 0.5 < part < 2 else ""
     display.say(text + "[Part 03b](03b_filling.ipynb) mends that.")

@@ -71,7 +71,7 @@ def predicted_then_measured(rows: Rows, again: Rows, here: Lab, *names: str) -> 
         gb, us = asked[name, row["options"] or ""], float(row["median_us"])
         reading, products = 1e6 * gb / rate, float(row["predicted_us"])
         bound = max(products, reading) if reading == reading else products
-        why = f"{gb:,.1f} GB from L2 at {rate:,.0f} GB/s, none from L1"
+        why = f"{gb:,.1f} GB from L2 at {rate:,.0f} GB/s, if L1 answers none"
         why = why if bound == reading else "its products"
         text = f"`{name}`, **predicted**: at least {bound:,.0f} µs ({why}). **Measured**: {us:,.0f} µs"
         at = ladder.index(name)
@@ -85,11 +85,12 @@ def predicted_then_measured(rows: Rows, again: Rows, here: Lab, *names: str) -> 
 def _verdict(ratio: float, reads: bool) -> str:
     """What a rung's time says that is `ratio` times the least by its reads from L2, or by its products."""
     if ratio > NEAR:
-        return f"**Verdict**: {display.times(ratio)} times the bound."
-    text = f"**Verdict**: {display.times(ratio)} times the bound. "
+        return f"**Verdict**: {display.times(ratio)} times that."
+    text = f"**Verdict**: {display.times(ratio)} times that. "
+    if reads and ratio < 1:
+        return f"{text}L1 does answer some of its reads, so this was no least time. Its reads limit it."
     if reads:
-        text += "Its reads from L2 limit it"
-        return text + ("; L1 answers some, so the bound is undercut." if ratio < 1 else ".")
+        return f"{text}Its reads from L2 limit it."
     return text + "Its arithmetic limits it."
 
 
@@ -260,9 +261,13 @@ def limits(counted: Rows, fp32: float) -> None:
         shares = [
             f"{who} ({share:.0%})" for who, share in zip(counted["who"], near, strict=True) if share > 0.6
         ]
-        text += "These rungs run near the rate that their reads from L2 allow, with their share of it: "
+        text += "These rungs reach more than 60% of the rate that their reads from L2 allow: "
         text += f"{display.listed(shares)}. "
-        text += "Over 100% means that L2 gives more than lesson 01's stream took. " if near.max() > 1 else ""
+        text += (
+            "Over 100% means that L2 can give more than lesson 01b's stream took from it. "
+            if near.max() > 1
+            else ""
+        )
     for unit, group in counted[~limited].groupby("busiest", sort=False):
         shares = [f"{row['who']} ({row['busiest_pct']:.0f}%)" for row in group.to_dict("records")]
         text += f"{str(unit).capitalize()} {'are' if str(unit).endswith('s') else 'is'} the busiest unit in "
@@ -296,7 +301,11 @@ def takeaway(
     read = again.set_index(["impl", "options"])["times"]
     fewer = read[first.name, first["options"] or ""] / read[second.name, second["options"] or ""]
     step = display.speed(first["median_us"] / second["median_us"])
-    text += f"- Sharing cut what is read by a factor of {fewer:.0f}; rung 2 is {step}.\n"
+    text += (
+        f"- Tiles that a block shares cut what is read from L2 by a factor of {fewer:.0f}; rung 2 is {step}"
+    )
+    gained = first["median_us"] / second["median_us"]
+    text += ": once there are fewer reads, something else limits.\n" if 0 < gained < fewer / 2 else ".\n"
     tensor = best["impl"] in list(rungs)[3:]
     text += "- Then arithmetic counts: tensor cores take it to " if tensor else f"- {best['impl']} reaches "
     text += f"{best['tflop_s']:,.0f} TFLOP/s on the {gpu}"

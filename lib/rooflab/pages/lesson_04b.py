@@ -41,7 +41,8 @@ def opening(here: Lab, large: Any, afford: float, spent: Rows) -> Opening:
     answer += f"kernel spends {each[first['case']]:.1f}" if first["case"] in each else "kernel at least "
     answer += "" if first["case"] in each else f"{len(LEAST)}"
     answer += f". The fastest spends {each[best['case']]:.1f}" if best["case"] in each else ". The fastest"
-    answer += f", {display.speed(first['median_us'] / best['median_us'])}: {best['roof_fraction']:.0%} of "
+    answer += f", and runs {display.speed(first['median_us'] / best['median_us'])} as the first: "
+    answer += f"{best['roof_fraction']:.0%} of "
     answer += "the "
     answer += "roof."
     able = (
@@ -84,8 +85,10 @@ def instruction_budget(sms: int, ghz: float, read_roof: float, weight: float, gp
     first = spent[spent["impl"] == _RUNGS[0].name]["each"]
     diagram.budget(afford, LEAST, []).show()
     display.say(
-        f"An FP16 weight may cost {budget['each'][1]:.0f} instructions. INT4 weights arrive "
-        f"{2 / weight:.1f} times as fast, so each may cost **{afford:.1f}**. "
+        f"{sms} SMs × 4 issue slots × 32 threads × {ghz:.2f} GHz = {slots:,.0f} thread instructions a "
+        f"nanosecond. At the roof {budget['rate'][0]:,.0f} INT4 weights or {budget['rate'][1]:,.0f} FP16 "
+        f"weights arrive in that time. Divide: an FP16 weight may cost {budget['each'][1]:.0f} instructions. "
+        f"INT4 weights arrive {2 / weight:.1f} times as fast, so each may cost **{afford:.1f}**. "
         + (
             f"A kernel that spends {len(LEAST)} cannot reach more than {afford / len(LEAST):.0%} of the "
             "roof on "

@@ -30,7 +30,7 @@ def goals(here: Lab, gpu: str) -> Rows:
     return asked
 
 
-def goals_met(gpu: str, asked: Rows) -> None:
+def goals_met(gpu: str, asked: Rows, here: Lab) -> None:
     """Say how many floors and aims are met; by which rung, and what others published, folded."""
     text = "" if gpu == scorecard.GPU else f"These bars are the {scorecard.GPU}'s; this is a {gpu}. "
     if asked.empty:
@@ -40,7 +40,7 @@ def goals_met(gpu: str, asked: Rows) -> None:
         text += f"Of {(word != '').sum()} {bar}s {(word == 'yes').sum()} are met"
         missed = asked[word == "no"]["what"]
         text += f"; missed: {'; '.join(missed)}. " if len(missed) else ". "
-    display.say(text)
+    display.say(text + scorecard.raised("06", Evidence(here.store)))
     names = {"what": "What", "got": "Reached", "impl": "By", "floor_met": "Floor met", "aim_met": "Aim met"}
     display.fold(
         "By which rung, and what others have published", [(asked, names | {"published": "Published"})]

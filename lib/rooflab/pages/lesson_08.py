@@ -403,7 +403,8 @@ def goals(lab: Lab, rows: Rows, gpu: str) -> None:
     )
     met = (verdicts.word == claims.HOLDS).sum()
     where = "" if gpu == scorecard.GPU else f" on the {gpu}; they were set for an {scorecard.GPU}"
-    display.say(f"{met} of {len(verdicts)} are met{where}.")
+    later = scorecard.raised("08", claims.Evidence(lab.store))
+    display.say(f"{met} of {len(verdicts)} are met{where}. {later}".strip())
 
 
 def takeaway(climbs: dict[str, Any], here: Rows, table: Rows, gpu: str, fixed: float, last: str) -> None:

@@ -18,7 +18,7 @@ PLANTED = (
     ("int4", "int4", "1_warp_row", ("04b_ladder",)),
     ("attention_rungs", "attention", "1_scalar", ("06_attention", "06c_trust")),
     ("attention_rungs", "decode_attention", "1_block_per_head", ("06d_decode",)),
-    ("decoder", "decode_step", "1_kernel_per_phase", ("08_decoder",)),
+    ("decoder_rungs", "decode_step", "1_kernel_per_phase", ("08_decoder",)),
 )
 OTHERS = ("09_scorecard",)
 NAME = "99_planted"

@@ -15,13 +15,15 @@ from rooflab import simt
 from rooflab.book import home, readme
 from rooflab.errors import MissingRecording, UsageError
 from rooflab.hardware import device
+from rooflab.numerics import model_shapes
 from rooflab.numerics.quant import pack_int4
 from rooflab.ops import gemv
-from rooflab.pages import lesson_05c
+from rooflab.pages import lesson_05c, lesson_09b
 from rooflab.paths import KERNELS
 from rooflab.records.fingerprint import fresh
 from rooflab.records.store import Store
 from rooflab.studies import drawn, mmq, traces
+from rooflab.verify import mutations
 from rooflab.view import diagram
 from rooflab.view.diagram import (
     columns,
@@ -49,9 +51,12 @@ def all_of(here):
         "row loads": diagram.row_loads(),
         "sms": diagram.sms_at_work(4096, 4096, 132),
         "gate": diagram.gate_steps([("honest", "admitted"), ("one_nan", "refused: at the gate: 1 of 9")]),
+        "passed on": lesson_09b.opening(mutations.read())[2],
         "in a row": diagram.in_a_row([("a store", 1), ("a load", 2), ("a sum over both GPUs, two shots", 4)]),
         "dealt": diagram.dealt([("few", 32), ("many", 384), ("one more", 133), ("even", 264)], 132, "Blocks"),
         "two clocks": diagram.two_clocks(14.0, 10.0),
+        "clocks": diagram.clocks(34.1, 32.9, 1.1),
+        "caches": diagram.caches(model_shapes.get("gemma-4-e4b")),
         "slots": diagram.slots(4),
         "check of drafts": diagram.check_of_drafts(),
         "ways to multiply": diagram.ways_to_multiply(27.5, 7.1, 62.2),
@@ -449,6 +454,37 @@ def test_an_event_clock_adds_what_is_longer_launch_or_kernel():
     assert "each further launch adds 10 µs" in diagram.two_clocks(4.0, 10.0).says
     waits = [diagram.two_clocks(call, 10.0).svg().count(">waits<") for call in (14.0, 4.0)]
     assert waits == [4, 1], "only the first kernel waits where kernels take longer"
+
+
+def test_each_instrument_is_shown_with_what_it_stops():
+    killed = mutations.read()
+    drawing = lesson_09b.opening(killed)[2]
+    gate, left = (int((killed["killed"] == word).sum()) for word in ("gate", ""))
+    assert f"and stops {gate}, such as" in drawing.says and f"Left: {left}; for each" in drawing.says
+    blind = lesson_09b.opening(killed.assign(killed=killed["killed"].replace({"watcher": ""}), reason=""))[2]
+    assert "watcher" not in blind.says and "of them a hole" in blind.says
+
+
+def test_three_clocks_are_drawn_to_one_scale():
+    small, large = diagram.clocks(34.1, 32.9, 1.1), diagram.clocks(268.0, 265.0, 234.0)
+    assert "would hold 31 such links" in small.says and "would hold 1 such link." in large.says
+    assert "the kernel is 1.1" in small.says and "the kernel is 234" in large.says
+    assert "2,000 kernels" in diagram.clocks(2000.0, 1999.0, 1.0).svg(), "too many are not drawn one by one"
+    assert "the kernel is 2" in diagram.clocks(5.0, 2.0, 3.0).says, "a graph may be slower than an event"
+
+
+def test_a_layer_s_cache_is_as_long_as_its_window_and_whose_it_is(monkeypatch):
+    gemma = diagram.caches(model_shapes.get("gemma-4-e4b"))
+    layers = model_shapes.layers(model_shapes.get("gemma-4-e4b"))
+    own = [layer for layer in layers if layer.owns_kv]
+    assert f"{sum(not layer.window for layer in own)} layers all tokens" in gemma.says
+    assert f"{len(layers) - len(own)} layers an earlier layer's" in gemma.says
+    assert "window" not in diagram.caches(model_shapes.get("llama-3-8b")).says
+    short = diagram.caches(model_shapes.get("gemma-4-e4b"), 256)
+    assert "a window" not in short.says, "no layer leaves tokens out where the window holds them all"
+    wider = [layer._replace(window=layer.window and 1024) for layer in layers]
+    monkeypatch.setattr(model_shapes, "layers", lambda model: wider)
+    assert diagram.caches(model_shapes.get("gemma-4-e4b")).says != gemma.says
 
 
 def test_a_layer_is_split_as_the_engine_splits_it(monkeypatch):

@@ -16,7 +16,7 @@ from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
 from rooflab.studies import environment, power
-from rooflab.view import display, explorer, page, plot
+from rooflab.view import diagram, display, explorer, page, plot
 
 # The clocks of the first screen, as the chart names them.
 THREE = {
@@ -84,6 +84,14 @@ def by_clock(times: Rows, *names: str) -> None:
     heads = {"n": "elements"} | {name: name for name in read}
     formats = {"n": "{:,}"} | dict.fromkeys(read, "{:.4g}")
     display.table(times.reset_index(), heads, formats, "saxpy/1_scalar, warm: µs a launch (median)")
+
+
+def clocks_drawn(times: Rows) -> None:
+    """Draw what each of the three clocks counts, for the smallest size that all three timed."""
+    read = [name for name in ("wall", "event", "graph") if name in times]
+    timed = times[read].dropna()
+    if len(read) == 3 and len(timed):
+        diagram.clocks(*(float(time) for time in timed.iloc[0])).show()
 
 
 def event_against_graph(times: Rows, handovers: Rows, probes: Rows) -> None:

@@ -18,7 +18,7 @@ from rooflab.numerics import model_shapes
 from rooflab.pages import Opening, Rows, facts
 from rooflab.records.store import Store
 from rooflab.studies import decode, decode_checks, prefill
-from rooflab.view import display, plot
+from rooflab.view import diagram, display, plot
 from rooflab.view.filter_list import Board
 
 
@@ -130,6 +130,7 @@ def layers_and_cache(gemma: model_shapes.Model, plain: model_shapes.Model) -> No
     order = ("layers", "width of a head", "sees", "cache")
     display.table(table, {name: name for name in order}, caption=f"{gemma.name}, {gemma.layers} layers")
 
+    diagram.caches(gemma).show()
     widths = sum(each.head_dim for each in model_shapes.layers(gemma))
     cache = pd.DataFrame({"n": [128, 1024, 8192, 32768]})
     cache["gemma"] = [model_shapes.kv_read_bytes(gemma, n) / 1e6 for n in cache["n"]]

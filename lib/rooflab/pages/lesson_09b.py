@@ -13,7 +13,7 @@ from rooflab.pages import Opening, Rows, one_line
 from rooflab.studies import faults as planted
 from rooflab.studies import static
 from rooflab.verify import mutations, suite
-from rooflab.view import display, plot
+from rooflab.view import diagram, display
 from rooflab.view.filter_list import Board
 from rooflab.words import counted
 
@@ -33,16 +33,28 @@ def opening(killed: Rows) -> Opening:
         "say which faults results alone do not show",
         "choose shapes that a fault cannot hide in",
     )
-    words = killed["killed"].replace({"": "unnoticed", "time": "a time limit", "launch": "the launch fails"})
-    words = words.value_counts()
-    title = "Who notices a planted fault first"
-    fig, ax = plot.figure("planted faults", title=title, height=1.1 + 0.22 * len(words))
-    plot.bars(ax, list(words.index), words.to_numpy(float), "")
-    return (
-        answer,
-        able,
-        (fig, f"{title}: " + ", ".join(f"{word} {count}" for word, count in words.items()) + "."),
-    )
+    return answer, able, _stopped(killed)
+
+
+_INSTRUMENTS = {  # with the verdicts that are theirs
+    "The gate compares results": ("gate",),
+    "The launch fails or never ends": ("launch", "crash", "time", "compiler"),
+    "The watcher checks each access": ("watcher",),
+}
+
+
+def _stopped(killed: Rows) -> diagram.Drawing:
+    """Who stops how many mutants, each with its shortest line of code as an example."""
+    found = []
+    for name, verdicts in _INSTRUMENTS.items():
+        mine = killed[killed["killed"].isin(verdicts)]
+        if len(mine):
+            one = min(mine.itertuples(), key=lambda row: (not row.mutant, len(row.code), row.code))
+            found.append(diagram.Instrument(name, len(mine), one.code, one.mutant or "nothing"))
+    left = killed[killed["killed"] == ""]
+    open_ = int(mutations.is_open(left).sum())
+    says = f"{open_} of them a hole" if open_ else "for each a reason is written"
+    return diagram.passed_on(len(killed), found, says)
 
 
 def run_facts(killed: Rows) -> None:
@@ -96,13 +108,13 @@ def mutants_by_operator(killed: Rows) -> None:
         "gate": "Gate",
         "watcher": "Watcher",
         "other": "Other",
-        "equivalent": "Same",
+        "equivalent": "Explained",
         "open": "Open",
     }
     display.table(
         table,
         columns,
-        caption="By operator and who noticed first; other: as above; same: computes the same; open: a hole",
+        caption="By operator and who noticed first; explained: its reason is below; open: a hole",
         folded=True,
     )
 
@@ -114,14 +126,10 @@ def mutants_counted(killed: Rows) -> tuple[Rows, Rows, int]:
     dead = len(killed) - len(left)
     text = f"**{dead} of {len(killed)} mutants are killed** ({dead / len(killed):.0%}), "
     share = (killed["killed"] == "gate").sum()
-    text += (
-        f"{share} by wrong results alone. {len(left) - len(open_)} survive because they compute the same. "
-    )
-    text += (
-        f"**{len(open_)} survive that a GPU could tell apart: known holes of this gate.**"
-        if len(open_)
-        else "No survivor differs from its original."
-    )
+    text += f"{share} by wrong results alone. {len(left) - len(open_)} survive, nearly all because they "
+    text += "compute the same; each reason is below. "
+    if len(open_):
+        text += f"**{len(open_)} survive that a GPU could tell apart: known holes of this gate.**"
     display.say(text)
     return left, open_, dead
 

@@ -9,10 +9,12 @@ A drawing with several frames is a still image of all of them in a notebook; the
 
 from rooflab.view.diagram.budgets import budget
 from rooflab.view.diagram.by_block import blocks
+from rooflab.view.diagram.caches import caches
 from rooflab.view.diagram.checks import check_of_drafts
+from rooflab.view.diagram.clocks import clocks
 from rooflab.view.diagram.columns import holders, partial_scores
 from rooflab.view.diagram.crossings import crossings, handed_on, in_a_row
-from rooflab.view.diagram.gates import gate_steps
+from rooflab.view.diagram.gates import Instrument, gate_steps, passed_on
 from rooflab.view.diagram.graphs import capture, two_clocks
 from rooflab.view.diagram.issue import issue_slots
 from rooflab.view.diagram.launches import dealt, launch, sms_at_work, split_k
@@ -30,14 +32,17 @@ from rooflab.view.diagram.words import dp4a, nibbles, to_half
 __all__ = [
     "Canvas",
     "Drawing",
+    "Instrument",
     "Line",
     "accumulators",
     "attention_tiles",
     "banks",
     "blocks",
     "budget",
+    "caches",
     "capture",
     "check_of_drafts",
+    "clocks",
     "coalescing",
     "crossings",
     "dealt",
@@ -55,6 +60,7 @@ __all__ = [
     "of_lab",
     "online_softmax",
     "partial_scores",
+    "passed_on",
     "pipeline",
     "q8_layouts",
     "ring",

@@ -1,11 +1,15 @@
-"""Where the gate stops a kernel: its steps in their order, and the one at which each kernel was refused."""
+"""Where a kernel is stopped: the gate's steps and the one that refused it; the instruments that a planted
+fault passes, one after the other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, NONE, SKY, Canvas, Drawing, single
+from rooflab.words import counted
 
 # A step of the gate, and the words of a refusal at it.
 STEPS = (
@@ -34,3 +38,34 @@ def gate_steps(said: Sequence[tuple[str, str]]) -> Drawing:
         end = "passes all steps" if at == len(STEPS) else f"is refused at step {at + 1}, {STEPS[at][0]}"
         words.append(f"{name} {end}")
     return single("Where the gate stops a kernel", "; ".join(words) + ".", canvas)
+
+
+class Instrument(NamedTuple):
+    """An instrument, how many planted faults it stops, and one of these: the line of code and its mutant."""
+
+    name: str
+    stops: int
+    line: str
+    mutant: str
+
+
+def passed_on(faults: int, instruments: Sequence[Instrument], left: str) -> Drawing:
+    """Planted faults as a bar that each instrument shortens by what it stops, with an example of that; `left`
+    says what is true of those that none stops.
+    """
+    canvas, high, words = Canvas(), 20.0, []
+    unit, y, still = svg.WIDTH / faults, 0.0, faults
+    for one in instruments:
+        canvas.text(0, y + 12, f"{one.name}: stops {one.stops} of {still}", svg.TEXT, bold=True)
+        canvas.cell(0, y + 18, one.stops * unit, high, str(one.stops), AMBER)
+        canvas.cell(one.stops * unit, y + 18, (still - one.stops) * unit, high, str(still - one.stops), SKY)
+        still -= one.stops
+        for down, (name, code) in enumerate((("such as", one.line), ("made", one.mutant))):
+            canvas.text(0, y + 54 + 15 * down, name)
+            canvas.text(70, y + 54 + 15 * down, code)
+        words.append(f"{one.name} and stops {one.stops}, such as {one.line} made {one.mutant}")
+        y += 84
+    canvas.text(0, y + 12, f"{counted(still, 'fault')} left: {left}", svg.TEXT, bold=True)
+    canvas.cell(0, y + 18, still * unit, high, str(still), SKY)
+    says = f"{counted(faults, 'planted fault')}. {'. '.join(words)}. Left: {still}; {left}."
+    return single("Where a planted fault is stopped", says, canvas)

@@ -114,9 +114,9 @@ def weights_of_a_lane(lane: int = 5, rows: pd.DataFrame | None = None) -> Drawin
 
     for owner in sorted(owners):
         for count in sorted({count for *_, count in runs(owner)}):
-            at = [(left + c * size, 17 + r * tall) for r, c, wide_of in runs(owner) if wide_of == count]
-            canvas.cells(at, count * size, tall, shade(owner))
-            for x, y in at:
+            corners = [(left + c * size, 17 + r * tall) for r, c, many in runs(owner) if many == count]
+            canvas.cells(corners, count * size, tall, shade(owner))
+            for x, y in corners:
                 canvas.text(x + count * size / 2, y + 11, f"{owner}", 9, "middle", svg.on(shade(owner)))
     for r in (0, high - 1):
         canvas.text(left - 8, 28 + r * tall, f"row {r}", svg.SMALL, "end")

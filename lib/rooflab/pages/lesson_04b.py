@@ -231,7 +231,8 @@ def brings(
         text += ": the warps wait longer for memory instead." if longer else "."
     elif after["median_us"] > before["median_us"] and not display.level(before, after):
         text += " On this matrix that is slower."
-        rows = small.set_index("impl") if small is not None else ladder[:0].set_index("impl")
+        other = small is not None and small is not ladder
+        rows = (small if other else ladder[:0]).set_index("impl")
         names = [rungs[k - 1].name for k in (two, one)]
         if set(names) <= set(rows.index):
             text += f" On the small one rung {two} "

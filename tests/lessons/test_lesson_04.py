@@ -282,9 +282,10 @@ def test_every_timed_rung_is_gated_and_no_peer_is_missing(h200):
 def test_a_shape_that_no_peer_takes_is_named_beside_the_others(monkeypatch):
     shown: list[str] = []
     monkeypatch.setattr(lesson_04c.display, "say", shown.append)
-    monkeypatch.setattr(lesson_04c.display, "fold_items", lambda _, lines: shown.extend(lines))
+    tables: list[pd.DataFrame] = []
+    monkeypatch.setattr(lesson_04c.display, "table", lambda table, *_: tables.append(table))
     places = pd.MultiIndex.from_tuples([(4096, 4096, 1), (12345, 4096, 1)], names=["n", "k", "batch"])
     times = pd.DataFrame({"ours": [10.0, 30.0], "humming": [12.0, np.nan]}, index=places)
     lesson_04c.against_peers(times, [(4096, 4096), (12345, 4096)], [1, 8])
     assert "at 1 of 1 points" in shown[0]
-    assert shown[1:] == ["4,096 × 4,096: 1.20 at 1", "12,345 × 4,096: no peer takes it"]
+    assert tables[0]["b1"].tolist() == ["1.20", "no peer"] and tables[0]["b8"].tolist() == ["no peer"] * 2

@@ -17,7 +17,7 @@ from rooflab.errors import MissingRecording, UsageError
 from rooflab.hardware import device
 from rooflab.numerics import model_shapes
 from rooflab.numerics.quant import pack_int4
-from rooflab.ops import gemv
+from rooflab.ops import gemv, int4
 from rooflab.pages import lesson_05c, lesson_09b
 from rooflab.paths import KERNELS
 from rooflab.records.fingerprint import fresh
@@ -39,6 +39,7 @@ from rooflab.view.diagram import (
     words,
 )
 
+INT4 = int4.LADDERS["int4"]
 CHIPS = [device.get("rtx-4090"), device.get("h200")]
 
 
@@ -74,6 +75,10 @@ def all_of(here):
         "holders": diagram.holders(512),
         "partial scores": diagram.partial_scores(512),
         "dp4a": diagram.dp4a(),
+        "last turn": diagram.last_turn(),
+        "warps on weights": diagram.warps_on_weights(INT4[2:5]),
+        "x beside weights": diagram.x_beside_weights(INT4[7:9]),
+        "weights of a lane": diagram.weights_of_a_lane(),
         "issue slots": diagram.issue_slots(CHIPS, halves=CHIPS[1:]),
         "ring": diagram.ring(takes),
         "pipeline": diagram.pipeline(takes),

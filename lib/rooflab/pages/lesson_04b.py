@@ -19,8 +19,7 @@ from rooflab.view import diagram, display, page, plot
 # What the source's kernel does with each weight, an instruction each; loads and addresses come on top.
 LEAST = ("shift", "mask", "- 8", "to float", "x to float", "× and +")
 _RUNGS = int4.LADDERS["int4"]
-_COMPILED = "What the compiler made of rungs 1 to 3: a turn of rung 1's loop takes 8 weights, of the others "
-_COMPILED += "32"
+_COMPILED = "Instructions of the inner loop as compiled: 8 weights a turn in rung 1, 32 in rungs 2 and 3"
 # The rungs written for one token; the others of the ladder wait for part 04c.
 _ONE_TOKEN = [rung.name for rung in (*_RUNGS[:5], *_RUNGS[6:9])]
 
@@ -54,8 +53,8 @@ def opening(here: Lab, large: Any, afford: float, spent: Rows) -> Opening:
     shown = shown.sort_values("median_us").drop_duplicates("impl").sort_index()
     shown = pd.concat([shown, rows[rows["kind"] == "peer"]])
     roof = ("read", here.roof["dram_read"].value, "GB/s")
-    title = f"INT4, one token, {large[0]:,} × {large[1]:,} (rung 6 is for several tokens)"
-    return answer, able, page.ladder(shown, gpu, roof, title)
+    fig, caption = page.ladder(shown, gpu, roof, f"Rungs on one token, {large[0]:,} × {large[1]:,} weights")
+    return answer, able, (fig, f"{caption} Rung 6 is for several tokens (part 04c).")
 
 
 def run_facts(
@@ -122,8 +121,9 @@ def tiles_lose_nothing() -> None:
     same = all(np.array_equal(a, b) for a, b in zip(rows, back, strict=True))
     before = sum(part.nbytes for part in rows)
     display.say(
-        f"{rows.n:,} × {rows.k:,} weights: {before:,} bytes in rows, {tiles.blocks.nbytes:,} in tiles. "
-        f"Unpacked again, {'every bit is where it was' if same else 'BITS ARE LOST'}."
+        f"Checked on {rows.n:,} × {rows.k:,} random weights: {before:,} bytes in rows, "
+        f"{tiles.blocks.nbytes:,} in tiles. Back in rows, "
+        f"{'every bit is where it was' if same else 'BITS ARE LOST'}."
     )
 
 
@@ -207,23 +207,36 @@ def instructions_a_weight(
     return spent, spent[spent["impl"].isin([r.name for r in (*rungs[:5], *rungs[6:8])]) | last]
 
 
-def brings(here: Lab, ladder: Rows, spent: Rows, rungs: Any, one: int, two: int) -> None:
-    """Say what rung `two` brings over rung `one`: its speed, and the instructions that a weight costs."""
+def brings(
+    here: Lab, ladder: Rows, spent: Rows, rungs: Any, one: int, two: int, small: Rows | None = None
+) -> None:
+    """Say what rung `two` brings over rung `one`: its speed, and the instructions that a weight costs; where
+    it is slower, how it fares in the rows of the `small` matrix, too.
+    """
     found = [ladder[ladder["impl"].str.startswith(rungs[k - 1].name)] for k in (one, two)]
     if found[0].empty or found[1].empty:
         missing = one if found[0].empty else two
         return display.say(f"Rung {missing} was not measured on the {here.run['gpu']}.")
     before, after = (rows.iloc[-1] for rows in found)
     text = f"**{before['gb_s']:,.0f} → {after['gb_s']:,.0f} GB/s on the {here.run['gpu']}"
-    counted = spent.set_index("impl")["each"]
-    if {before["impl"], after["impl"]} <= set(counted.index):
-        text += f"; {counted[before['impl']]:.1f} → {counted[after['impl']]:.1f} instructions a weight"
+    seen = spent.set_index("impl")
+    known = {before["impl"], after["impl"]} <= set(seen.index)
+    was, now = (seen.loc[row["impl"]] if known else None for row in (before, after))
+    if known:
+        text += f"; {was['each']:.1f} → {now['each']:.1f} instructions a weight"
     text += ".**"
-    if display.level(before, after):
-        text += " Fewer instructions save no time here: the warps wait for memory, which is the next thing "
-        text += "to mend."
-    elif after["median_us"] > before["median_us"]:
-        text += " On this matrix that is slower; on small ones it can win."
+    if display.level(before, after) and known and now["each"] < was["each"]:
+        longer = now["stall_long_scoreboard"] > was["stall_long_scoreboard"]
+        text += " Fewer instructions save no time here"
+        text += ": the warps wait longer for memory instead." if longer else "."
+    elif after["median_us"] > before["median_us"] and not display.level(before, after):
+        text += " On this matrix that is slower."
+        other = small is not None and small is not ladder
+        rows = (small if other else ladder[:0]).set_index("impl")
+        names = [rungs[k - 1].name for k in (two, one)]
+        if set(names) <= set(rows.index):
+            text += f" On the small one rung {two} "
+            text += f"{display.against(*(rows.loc[name] for name in names))} rung {one}."
     display.say(text)
 
 
@@ -236,22 +249,28 @@ def counted(one_token: Rows, large: Any, gpu: str, afford: float) -> None:
         under = one_token["impl"][one_token["each"] <= afford]
         caption = f"{title}, on {gpu}, counted by ncu, {plot.dates(one_token)}: the roof allows "
         plot.show(fig, f"{caption}{afford:.1f}, and {display.listed(under)} stay under that.")
-    names = {"impl": "Rung", "each": "Instructions a weight", "slots": "Their slots (µs)"}
-    names |= {"bytes_us": "Its bytes (µs)", "median_us": "Measured (µs)"}
+    names = {"impl": "Rung", "each": "Instructions a weight", "slots": "Issuing them (µs)"}
+    names |= {"bytes_us": "Bytes ÷ roof (µs)", "median_us": "Measured (µs)"}
     forms = dict.fromkeys(("slots", "bytes_us", "median_us"), "{:.1f}") | {"each": "{:.2f}"}
-    display.table(one_token, names, forms, "Issue slots, bytes and time of each rung", folded=True)
+    display.table(
+        one_token,
+        names,
+        forms,
+        "The least that issuing and reading take, and the time of each rung",
+        folded=True,
+    )
 
 
 def stalls(one_token: Rows) -> None:
     """Show what keeps each rung's warps waiting."""
     names = {"impl": "Rung", "dram_pct": "DRAM busy %", "slot": "Slots used %"}
     names |= {"tensor_pct": "Tensor busy %", "occupancy_pct": "Occupancy %"}
-    names |= {"stall_long_scoreboard": "Waits for memory"}
-    names |= {"stall_math_pipe_throttle": "for a busy unit"}
+    names |= {"stall_long_scoreboard": "Waits for memory (cycles)"}
+    names |= {"stall_math_pipe_throttle": "Waits for a busy unit (cycles)"}
     one_token = one_token.assign(slot=100 * one_token["issue_active"])
     forms = dict.fromkeys(names, "{:.0f}") | {"impl": ""}
     forms |= dict.fromkeys(("stall_long_scoreboard", "stall_math_pipe_throttle"), "{:.1f}")
-    title = "What is busy, and what warps wait for, in cycles for each instruction they issue"
+    title = "What is busy, and how many cycles a warp waits for each instruction"
     display.table(one_token, names, forms, title, folded=True)
 
 
@@ -269,13 +288,15 @@ def limit_of_each_rung(gpu: str, spent: Rows, rungs: Any) -> None:
         wait = "stall_long_scoreboard"
         if display.level(two, three) and three["each"] < two["each"] and three[wait] > two[wait]:
             text += f"- **Rung 3** saves {two['each'] - three['each']:.1f} instructions on rung 2 and no "
-            text += f"time: it waits for memory, {three[wait]:.0f} cycles an instruction instead of "
-            text += f"{two[wait]:.0f}. **Rung 4**, with twice the loads under way, waits {four[wait]:.0f}.\n"
+            text += f"time: its warps wait for memory, {three[wait]:.0f} cycles for each instruction "
+            text += f"instead of {two[wait]:.0f}. **Rung 4** starts the loads of "
+            text += f"{rungs[3].with_defaults({})['ROWS']} rows together: its warps wait {four[wait]:.0f}.\n"
         text += f"- **Rung 5** is down to {five['each']:.1f} instructions, **rung 7** with its tensor cores "
         text += f"to {seven['each']:.1f}"
         best = seen.sort_values("median_us").iloc[0]
         if seven["slots"] < seven["bytes_us"]:
-            text += f": {seven['slots']:.0f} µs of slots under {seven['bytes_us']:.0f} µs of bytes"
+            text += f". Issuing those takes {seven['slots']:.0f} µs, reading the bytes "
+            text += f"{seven['bytes_us']:.0f} µs"
             if best["dram_pct"] > 100 * best["issue_active"]:
                 text += ". From here on memory is the limit"
         text += f".\n- **The fastest** keeps DRAM {best['dram_pct']:.0f}% busy and uses "
@@ -303,12 +324,19 @@ def distance_to_roof(here: Lab, read_roof: float, gpu: str) -> Rows:
     gap["over"] = gap["median_us"] / gap["foretold"]
     gap["shape"] = [f"{n:,} × {k:,}" for n, k in zip(gap["n"], gap["k"], strict=True)]
     names = {"shape": "n × k", "impl": "Rung", "bytes_us": "Bytes ÷ roof (µs)"}
-    names |= {"foretold": "With start (µs)", "median_us": "Measured (µs)"}
-    names |= {"over": "÷ predicted", "roof_fraction": "Of the roof"}
+    names |= {"foretold": "Predicted, with start (µs)", "median_us": "Measured (µs)"}
+    names |= {"over": "Measured ÷ predicted", "roof_fraction": "Share of the roof"}
     forms = dict.fromkeys(("bytes_us", "foretold", "median_us"), "{:.1f}")
     forms |= {"over": "{:.2f}", "roof_fraction": "{:.0%}"}
     gap = gap.sort_values("bytes", ignore_index=True)
-    display.table(gap, names, forms, f"One token on {gpu}; start and finish take {start:.1f} µs")
+    title = "What makes up the time of one token"
+    fig, ax = plot.figure("µs", title=title, height=1.3 + 0.24 * len(gap))
+    parts = {"bytes ÷ roof": gap["bytes_us"], "start and finish": start + 0 * gap["bytes_us"]}
+    parts["unexplained"] = (gap["median_us"] - gap["foretold"]).clip(lower=0)
+    plot.stacked(ax, [f"{row.shape}, {row.impl}" for row in gap.itertuples()], parts, "µs")
+    said = f"{title} on {gpu}, {plot.dates(gap)}: start and finish take {start:.1f} µs, as those of a plain "
+    plot.show(fig, said + "read; unexplained is what was measured beyond bytes and start.")
+    display.table(gap, names, forms, "The same in numbers", folded=True)
     return gap
 
 
@@ -320,10 +348,11 @@ def distance_explained(gap: Rows) -> None:
     if tiny["bytes_us"] < tiny["median_us"] / 2:
         text += ": most of the time is start, finish and unpacking"
     text += f". At {huge['shape']} it is {huge['roof_fraction']:.0%}.\n"
-    text += f"- What the start does not explain is {gap['over'].min() - 1:.0%} to "
-    text += f"{gap['over'].max() - 1:.0%} on top. A likely reason: a plain read has nothing to unpack, and "
-    text += "no "
-    text += "x to fetch first."
+    most = gap.loc[gap["over"].idxmax()]
+    text += f"- With the start, the prediction is met within a factor of {gap['over'].min():.2f} to "
+    text += f"{most['over']:.2f}, the latter at {most['shape']}."
+    if most["over"] > 1:
+        text += " A likely reason: a plain read has nothing to unpack, and no x to fetch first."
     display.say(text)
 
 

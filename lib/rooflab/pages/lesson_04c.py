@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab import studies
 from rooflab.analysis import states
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
@@ -16,6 +15,7 @@ from rooflab.ops import int4
 from rooflab.pages import Opening, Rows, named_facts
 from rooflab.studies import int4 as study
 from rooflab.view import display, explorer, plot
+from rooflab.words import counted
 
 
 def opening(here: Lab, drawn: Any, batches: list[int]) -> Opening:
@@ -42,15 +42,22 @@ def opening(here: Lab, drawn: Any, batches: list[int]) -> Opening:
         "share a tile of weights between tokens, and copy the next one meanwhile",
         "say at which batch a quantised product stops paying",
     )
-    title = f"{drawn[0]:,} × {drawn[1]:,} by number of tokens"
-    fig, ax = plot.figure("tokens", "µs", title, xlog=True, height=2.6)
+    title = f"Time of a {drawn[0]:,} × {drawn[1]:,} product"
+    fig, ax = plot.figure("tokens that share the weights", "µs", title, xlog=True, height=2.6)
     for label, rows in (("INT4, ours", ours), ("FP16, cuBLAS", theirs.sort_values("batch"))):
         if len(rows):
             plot.series(ax, rows["batch"], *plot.band(rows, "median_us"), label=label)
     ax.set_xticks(batches, [str(batch) for batch in batches])
     plot.label_ends(ax)
-    both = pd.concat([ours, theirs])
-    return answer, able, (fig, plot.caption(both, gpu, title, y="median_us"))
+    said = f"{title} on {gpu}, {plot.dates(pd.concat([ours, theirs]))}: medians, and the middle half of the "
+    said += f"samples shaded. {display.listed(_went(ours, 'INT4') + _went(theirs, 'FP16'))}."
+    return answer, able, (fig, said)
+
+
+def _went(rows: Rows, name: str) -> list[str]:
+    """From where to where the time of a series went, in words; nothing without rows."""
+    us = rows.set_index("batch")["median_us"].dropna().sort_index()
+    return [f"{name} goes from {us.iloc[0]:.1f} to {us.iloc[-1]:.1f} µs"] if len(us) else []
 
 
 def run_facts(
@@ -84,15 +91,15 @@ def bounds_by_batch(
     fig, ax = plot.figure("tokens", "µs at least", title, xlog=True, ylog=True, height=2.9)
     for label, format in (("INT4", "int4_g128"), ("FP16", "fp16")):
         least = [bound_us(*drawn, batch, format, read_roof, peak) for batch in batches]
-        plot.series(ax, batches, least, label=f"{label}, the longer of both")
+        plot.series(ax, batches, least, label=f"{label} bound")
     if peak:
         math = [roofline.gemm_flops(batch, *drawn) / peak / 1e6 for batch in batches]
-        plot.series(ax, batches, math, label="operations alone")
+        plot.series(ax, batches, math, label="operations, either format")
     ax.set_xticks(batches, [str(batch) for batch in batches])
     plot.round_ticks(ax)
     plot.label_ends(ax)
-    said = f"{title}, by the roofs measured on {gpu}: INT4 takes as long as its bytes until the operations "
-    plot.show(fig, said + "take longer.")
+    said = f"{title}, by the roofs measured on {gpu}: flat where the bytes take longer, rising where the "
+    plot.show(fig, said + "operations do.")
     names = {"batch": "Batch", "math": "Operations (µs)"}
     names |= {"ours": "INT4 (µs)", "fp16": "FP16 (µs)", "gain": "Possible gain"}
     some = [b for b in batches if b.bit_count() == 1]  # powers of two
@@ -110,18 +117,19 @@ def free_tokens(table: Rows, some: list[Any]) -> None:
     """Say up to how many tokens the bound hardly grows."""
     near = 0.05
     free = table["batch"][table["ours"] <= (1 + near) * table["ours"].iloc[0]].max()
-    text = f"**Up to {free} tokens should cost what one costs**, to {near:.0%}"
+    text = f"**By the INT4 bound, up to {free} tokens take within {near:.0%} of the time of one.**"
     grown = table["ours"].iloc[-1] / table["ours"].iloc[0]
-    display.say(text + (f"; {some[-1]} tokens {grown:.1f} times that." if free < some[-1] else "."))
+    text += f" At {some[-1]} it is {display.times(grown)} times that of one." if free < some[-1] else ""
+    display.say(text)
 
 
 def affordable(sms: int, ghz: float, read_roof: float) -> None:
     """Say how many instructions a weight may cost on CUDA cores, and for how many tokens that is too few."""
     afford = sms * 4 * 32 * ghz / (read_roof / WEIGHT_BYTES["int4_g128"])
-    text = f"In the time that memory takes for a weight, the CUDA cores execute {afford:.1f} instructions "
-    text += "for "
-    text += "it (part 04b). Unpacking needs some of them, and every token one multiply-add. **At "
-    display.say(text + f"{int(afford) + 1} tokens the multiply-adds alone are too many.**")
+    text = f"While memory delivers a weight, the CUDA cores can execute {afford:.1f} instructions, as "
+    text += "[part 04b](04b_ladder.ipynb) derives. Unpacking takes some of them, and each token takes a "
+    text += f"multiply-add. **From {int(afford) + 1} tokens on the multiply-adds alone exceed that budget.**"
+    display.say(text)
 
 
 def read_once(here: Lab, rungs: Any, gpu: str) -> tuple[Rows, Rows]:
@@ -131,9 +139,10 @@ def read_once(here: Lab, rungs: Any, gpu: str) -> tuple[Rows, Rows]:
     table = wide.reset_index()
     table["gain"] = table[rungs[4].name] / table[rungs[5].name]
     names = {"batch": "Batch", rungs[4].name: "Rung 5: read for each token (µs)"}
-    names |= {rungs[5].name: f"Rung 6: read once for {_together(rungs[5])} (µs)", "gain": "Gain"}
+    names |= {rungs[5].name: f"Rung 6: read once for {_together(rungs[5])} (µs)", "gain": "Rung 5 ÷ 6"}
     forms = dict.fromkeys(wide.columns, "{:.1f}") | {"gain": "{:.2f}"}
-    display.table(table, names, forms, "{:,} × {:,} on {}".format(*study.SHAPES[0], gpu))
+    title = "Median time of a {:,} × {:,} product on {}".format(*study.SHAPES[0], gpu)
+    display.table(table, names, forms, title)
     return wide, table
 
 
@@ -153,9 +162,9 @@ def read_once_explained(table: Rows, gpu: str, wide: Rows, rungs: Any) -> None:
     if len(us) > 1:
         text += f"From {us.index[0]} to {us.index[-1]} tokens the same weights are read, and the time "
         text += display.change(us.iloc[-1] / us.iloc[0])
-        text += ": arithmetic takes it, as predicted. " if us.iloc[-1] > 1.2 * us.iloc[0] else ". "
+        text += ": the added arithmetic takes it, as predicted. " if us.iloc[-1] > 1.2 * us.iloc[0] else ". "
     if table["batch"].max() > most:
-        text += f"More than {most} tokens read the weights again."
+        text += f"Rung 6 reads the weights again for each further {most} tokens."
     display.say(text.strip())
 
 
@@ -173,8 +182,10 @@ def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) ->
 
     picked = pd.Series([pick(n, k, batch) for n, k in shapes for batch in batches]).value_counts()
     main, rest = picked.index[0], [f"rung {rung} at {points}" for rung, points in picked.iloc[1:].items()]
-    text = "The **dispatcher** picks the rung that was fastest in tuning, by shape, batch and GPU: on the "
-    text += f"{gpu} rung {main} at {picked.iloc[0]} of {picked.sum()} points"
+    text = "No rung is the fastest everywhere. " if rest else ""
+    text += "The **dispatcher** picks, for each shape and batch, the rung "
+    text += f"that was fastest in tuning: on the {gpu} rung {main} at {picked.iloc[0]} of {picked.sum()} "
+    text += "points"
     display.say(text + (f", {', '.join(rest)}." if rest else "."))
     lines = [f"{n:,} × {k:,}: {', '.join(spans(n, k))}" for n, k in shapes]
     display.fold_items("Which rung at which number of tokens", lines)
@@ -192,12 +203,12 @@ def gated_points(shapes: list[Any], batches: list[Any], here: Lab, rungs: Any) -
     judged = rows.groupby("who", sort=False).agg(points=("of", "size"), most=("of", "max"))
     over = judged.index[~(judged["most"] <= 1)]
     text = f"**Over the allowed error: {', '.join(over)}.** " if len(over) else ""
-    text += f"Of {judged['points'].sum()} points the largest error is {judged['most'].max():.2f} of what "
-    text += f"is allowed, by {judged['most'].idxmax()}."
+    text += f"Of {judged['points'].sum()} outputs the largest error is {judged['most'].max():.2f} of the "
+    text += f"allowed one, by {judged['most'].idxmax()}."
     absent = sorted({c.impl for c in cases} - set(rows["impl"]) - {r.name for r in rungs})
     display.say(text + (f" Not installed on that machine: {', '.join(absent)}." if absent else ""))
-    lines = [f"{c.Index}: {c.points} points, at most {c.most:.2f}" for c in judged.itertuples()]
-    display.fold_items("Each contestant's largest error, as a share of what it is allowed", lines)
+    lines = [f"{c.Index}: {counted(c.points, 'output')}, at most {c.most:.2f}" for c in judged.itertuples()]
+    display.fold_items("Each contestant's largest error, as a share of the allowed one", lines)
     return rows, titles
 
 
@@ -205,7 +216,7 @@ def times_by_batch(
     drawn: Any, rows: Rows, some: list[Any], gpu: str, read_roof: float, peak: float | None
 ) -> Rows:
     """Draw the time of each contestant by batch above the bound of INT4; the rows drawn."""
-    title = f"{drawn[0]:,} × {drawn[1]:,} by batch, cold"
+    title = f"Time of a {drawn[0]:,} × {drawn[1]:,} product, and its bound"
     one = rows[(rows["n"] == drawn[0]) & (rows["k"] == drawn[1])]
     fig, ax = plot.figure("batch", "µs", title, xlog=True, ylog=True, height=4)
     for who in ("ours", "FP16 cuBLAS", "humming", "tinygemm", "two-op"):
@@ -214,11 +225,16 @@ def times_by_batch(
             plot.series(ax, side["batch"], *plot.band(side, "median_us"), label=who)
     batches = sorted(set(one["batch"]))
     least = [bound_us(*drawn, batch, "int4_g128", read_roof, peak) for batch in batches]
-    plot.series(ax, batches, least, label="bound, measured roofs", colour=plot.ROOF_COLOUR)
+    plot.series(ax, batches, least, label="INT4 bound", colour=plot.ROOF_COLOUR)
     ax.set_xticks(some, some)
     plot.round_ticks(ax)
     plot.label_ends(ax)
-    plot.show(fig, plot.caption(one, gpu, title, y="median_us"))
+    ours = one[one["who"] == "ours"].set_index("batch")["median_us"]
+    over = (ours / pd.Series(least, index=batches)).dropna()
+    said = f"{title} on {gpu}, {plot.dates(one)}."
+    if len(over):
+        said += f" Ours takes {over.min():.2f} to {over.max():.2f} times the bound."
+    plot.show(fig, said)
     return one
 
 
@@ -228,13 +244,15 @@ def growth_by_batch(one: Rows) -> None:
     grown = us.loc[us.index[-1]] / us.iloc[0]
     text = f"**From batch {us.index[0]} to {us.index[-1]} our time {display.change(grown['ours'])}**; "
     others = [who for who in ("humming", "tinygemm", "FP16 cuBLAS") if who in us]
-    text += ", ".join(f"that of {who} {display.change(grown[who])}" for who in others) + ". "
+    text += ", ".join(f"{who}'s {display.change(grown[who])}" for who in others) + ". "
     for who in us.columns.intersection(("ours", "humming", "tinygemm", "two-op")):
         late = us.index[us[who] >= us["FP16 cuBLAS"]]
         if len(late) == us[who].count():
-            text += f"{who.capitalize()} is never faster than FP16 here. "
+            text += f"{who.capitalize()} is nowhere faster than FP16. "
         elif len(late):
-            text += f"{who.capitalize()} is behind FP16 first at batch {late[0]}. "
+            on = list(late) == [batch for batch in us.index if batch >= late[0]]
+            text += f"{who.capitalize()} is " + ("" if on else "first ")
+            text += f"no faster than FP16 {'from' if on else 'at'} batch {late[0]}{' on' * on}. "
     display.say(text)
 
 
@@ -252,8 +270,8 @@ def gain_over_fp16(rows: Rows, shapes: list[Any], some: list[Any], gpu: str) -> 
     plot.label_ends(ax)
     least, most = gain.idxmin(), gain.idxmax()
     ends = [f"{gain[at]:.2f} at {at[0]:,} × {at[1]:,}, batch {at[2]}" for at in (least, most)]
-    about = f"{title} on {gpu}, {plot.dates(rows)}: {gain.count()} points"
-    plot.show(fig, f"{about}, from {ends[0]}, to {ends[1]}.")
+    said = f"{title} and shape, on {gpu}, {plot.dates(rows)}: a line a shape, from {ends[0]}, to {ends[1]}."
+    plot.show(fig, said)
     return times, gain
 
 
@@ -279,19 +297,22 @@ def against_peers(times: Rows, shapes: list[Any], some: list[Any]) -> None:
         few = [f"{name} at {n}" for name in peers if 0 < (n := times[name].count()) < len(ahead)]
         text += f" Not every peer was measured at all of them: {', '.join(few)}." if few else ""
         display.say(text)
-        lines = []
-        for n, k in shapes:
-            side = [f"{ahead[n, k, b]:.2f} at {b}" for b in some if (n, k, b) in ahead.index]
-            lines.append(f"{n:,} × {k:,}: {', '.join(side) or 'no peer takes it'}")
-        display.fold_items("How many times as fast as the fastest peer, by batch", lines)
+        table = pd.DataFrame({"shape": [f"{n:,} × {k:,}" for n, k in shapes]})
+        for b in some:
+            each = [ahead.get((n, k, b)) for n, k in shapes]
+            table[f"b{b}"] = ["no peer" if one is None else f"{one:.2f}" for one in each]
+        names = {"shape": "n × k"} | {f"b{b}": f"batch {b}" for b in some}
+        display.table(table, names, {}, "How many times as fast as the fastest peer")
 
 
 def states_compared(here: Lab, gpu: str) -> None:
     """Show the duel with the fastest peer, rested and sustained."""
     both = states.duels(states.measured(here), "int4")
-    title = f"Speed of ours over the fastest recorded peer's, {gpu}"
+    text = "These are *bursts*: the GPU rests before each sample. *Sustained*, the kernels run without a "
+    text += "pause ([lesson 00b](00b_clocks.ipynb)), and the power limit may slow them. "
+    display.say(text + states.says(both))
+    title = f"Speed of ours over the fastest recorded peer's in both states, {gpu}"
     display.table(both, states.DUEL, states.DUEL_FORMATS, title, folded=True)
-    display.say(states.says(both))
 
 
 def large_batches(shapes: list[Any], here: Lab, titles: dict[str, Any]) -> tuple[Lab, Rows]:
@@ -319,7 +340,9 @@ def large_batches(shapes: list[Any], here: Lab, titles: dict[str, Any]) -> tuple
     )
     table.columns = [f"b{batch}" for batch in table.columns]
     names = {"shape": "n × k"} | {name: f"{name[1:]} tokens" for name in table}
-    title = f"How many times as fast as FP16 cuBLAS on {source.run.gpu}"
+    rungs = sorted({int(impl.partition("_")[0]) for impl in wide.loc[wide["kind"] == "own", "impl"]})
+    title = f"Ours (rung {' or '.join(map(str, rungs))}), how many times as fast as FP16 cuBLAS on "
+    title += source.run.gpu
     display.table(table.reset_index(), names, dict.fromkeys(table, "{:.2f}"), title)
     return source, beyond
 
@@ -329,8 +352,9 @@ def large_batches_explained(beyond: Rows, peak: float, source: Lab, here: Lab) -
     last = beyond[beyond["batch"] == beyond["batch"].max()]
     text = f"**At {last['batch'].iloc[0]} tokens FP16 is faster on {(last['gain'] < 1).sum()} of "
     text += f"{len(last)} shapes.** "
-    text += f"Unpacking to memory first takes {beyond['two'].min():.1f} to {beyond['two'].max():.1f} "
-    text += f"times as long as ours. The fastest reaches {beyond['rate'].max():.0f} TFLOP/s"
+    text += f"Unpacking to memory first (two-op) takes {beyond['two'].min():.1f} to "
+    text += f"{beyond['two'].max():.1f} times as long as ours. Our fastest reaches "
+    text += f"{beyond['rate'].max():.0f} TFLOP/s"
     text += f", {beyond['rate'].max() / peak:.0%} of the measured peak." if peak and source is here else "."
     display.say(text)
     lines = []
@@ -340,55 +364,13 @@ def large_batches_explained(beyond: Rows, peak: float, source: Lab, here: Lab) -
     display.fold_items("The times", lines)
 
 
-def busy_units(here: Lab, shapes: list[Any], gpu: str) -> Rows:
-    """Show how busy DRAM, tensor cores and issue slots are; the counters."""
-    ((tool, asked, metrics),) = studies.get("int4").profiles(here.effort, here.sized)
-    wanted = [study.chosen(n, k, b, here.sized) for n, k in shapes for b in (1, 16, 64)]
-    wanted = [c for c in wanted if c in asked]
-    seen = here.profile("int4", wanted, tool, metrics)
-    of = seen["case"].map({c.id: c for c in wanted})
-    seen["shape"] = [f"{c.n:,} × {c.k:,}" for c in of]
-    seen["batch"] = [c.batch for c in of]
-    waits = {"stall_long_scoreboard": "memory", "stall_short_scoreboard": "shared memory"}
-    waits |= {"stall_barrier": "barriers", "stall_wait": "the instruction before"}
-    waits |= {"stall_math_pipe_throttle": "a busy unit", "stall_mio_throttle": "a full queue"}
-    seen["waits"] = [waits[row.astype(float).idxmax()] for _, row in seen[list(waits)].iterrows()]
-    numbers = ["dram_pct", "tensor_pct", "issue_active", "occupancy_pct"]
-    seen[numbers] = seen[numbers].apply(pd.to_numeric)
-    seen["slot"] = 100 * seen["issue_active"]
-    names = {"shape": "n × k", "batch": "Batch", "dram_pct": "DRAM busy %"}
-    names |= {"tensor_pct": "Tensor busy %", "slot": "Slots used %"}
-    names |= {"waits": "Waits most for"}
-    forms = dict.fromkeys((*numbers, "slot"), "{:.0f}")
-    display.table(seen, names, forms, f"Busy units, counted by ncu on {gpu}", folded=True)
-    return seen
-
-
-def gap_explained(seen: Rows) -> None:
-    """Say what the time goes into where no unit is busy."""
-    text = "Nsight Compute could not count here."
-    if len(seen):
-        few, many = (seen[seen["batch"] == b] for b in (1, seen["batch"].max()))
-        one, other = few.loc[few["dram_pct"].idxmax()], many.loc[many["dram_pct"].idxmax()]
-        busiest = max(other["dram_pct"], other["tensor_pct"], 100 * other["issue_active"])
-        text = f"**At batch 1 memory is {one['dram_pct']:.0f}% busy ({one['shape']}); at batch "
-        text += f"{other['batch']} no unit is busier than {busiest:.0f}%.** "
-        if busiest < 80:
-            text += "The steps wait for each other: weights must arrive before they are unpacked, and be "
-            text += "unpacked before they are multiplied. With "
-            text += f"{other['occupancy_pct']:.0f}% of the warps that an SM could hold there are few others "
-            text += "to fill the gaps. "
-        text += "More tokens make each step longer: x takes shared memory away from weights in flight."
-    display.say(text)
-
-
 def takeaway(batches: list[Any], shapes: list[Any], gain: Rows, gpu: str, times: Rows) -> None:
     """What to take away, computed."""
     at = {b: [gain[n, k].get(b) for n, k in shapes] for b in (batches[0], batches[-1])}
-    text = "- Tokens share one reading of the weights, until arithmetic takes longer than the bytes.\n"
-    text += "- CUDA cores multiply only a few tokens in the time of the bytes. More take tensor cores, an x "
-    text += "that "
-    text += "warps share, and copies that run ahead.\n"
+    text = "- Tokens share one reading of the weights. They are nearly free until the arithmetic takes "
+    text += "longer than the bytes.\n"
+    text += "- CUDA cores multiply only a few tokens in that time. More need tensor cores, an x that warps "
+    text += "share, and copies that run ahead.\n"
     text += f"- On the {gpu} INT4 is {min(at[batches[0]]):.2f} to {max(at[batches[0]]):.2f} times as "
     text += f"fast as FP16 at batch {batches[0]}, and {min(at[batches[-1]]):.2f} to "
     text += f"{max(at[batches[-1]]):.2f} times at {batches[-1]}.\n"

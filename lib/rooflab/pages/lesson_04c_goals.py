@@ -76,7 +76,7 @@ def possible_gains(
     table = points.pivot(index="batch", columns="shape", values="of")[points["shape"].unique()]
     table = table[table.index.isin((1, 16, 32, 64))]
     names = {"batch": "Batch"} | {shape: shape for shape in table}
-    title = f"Gain over FP16, of the most there is, on {gpu}"
+    title = f"Gain over FP16, reached of possible, on {gpu}"
     display.table(table.reset_index(), names, {}, title, folded=True)
     return points
 
@@ -95,11 +95,7 @@ def aims_within_reach(goals: list[Any], board: Rows, points: Rows) -> None:
             asked += f", the smallest gain on the two shapes: asked {bars[id]:.1f}, possible "
             gains.append(f"{asked}{side['most'].min():.2f}, reached {reached[id]}")
     share = points["gain"] / points["most"]
-    head = f"**{within} of {len(aims)} aims for the gain lie within what the roofs leave**, and ours "
-    head += (
-        f"reaches {share.min():.0%} to {share.max():.0%} of that"
-        if len(share.dropna())
-        else "was not measured"
-    )
-    display.say(f"{head}.")
+    head = f"**The bound, start and finish allow {within} of {len(aims)} aims for the gain over FP16.** "
+    reaches = f"reaches {share.min():.0%} to {share.max():.0%} of the gain that they allow"
+    display.say(f"{head}Ours {reaches if len(share.dropna()) else 'was not measured'}.")
     display.fold_items("Each aim for the gain", gains)

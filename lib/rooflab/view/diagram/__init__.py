@@ -22,10 +22,12 @@ from rooflab.view.diagram.layers import layer, ways
 from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
 from rooflab.view.diagram.number_lines import Line, number_lines
 from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring, wgmma_steps
+from rooflab.view.diagram.reading import warps_on_weights, weights_of_a_lane, x_beside_weights
 from rooflab.view.diagram.sharing import slots, tokens_share_a_tile
 from rooflab.view.diagram.split import split_layer
 from rooflab.view.diagram.svg import Canvas, Drawing
 from rooflab.view.diagram.tiles import accumulators, attention_tiles, online_softmax
+from rooflab.view.diagram.turns import last_turn
 from rooflab.view.diagram.ways_to_multiply import ways_to_multiply
 from rooflab.view.diagram.words import dp4a, nibbles, to_half
 
@@ -52,6 +54,7 @@ __all__ = [
     "holders",
     "in_a_row",
     "issue_slots",
+    "last_turn",
     "launch",
     "layer",
     "loads_in_flight",
@@ -72,7 +75,10 @@ __all__ = [
     "to_half",
     "tokens_share_a_tile",
     "two_clocks",
+    "warps_on_weights",
     "ways",
     "ways_to_multiply",
+    "weights_of_a_lane",
     "wgmma_steps",
+    "x_beside_weights",
 ]

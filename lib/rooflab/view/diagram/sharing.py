@@ -54,9 +54,13 @@ def tokens_share_a_tile(tokens: Sequence[int] = (1, 4, 8), file: Path = _PTX) ->
         canvas.text(left, y, f"CUDA cores: {counted(scalar, 'instruction')}", svg.SMALL + 1)
         canvas.text(left, y + 16, f"tensor cores: {counted(products, 'instruction')}", svg.SMALL + 1)
         said.append(f"{counted(count, 'token')}: {scalar} or {products}")
-    canvas.text(
-        0, canvas.height + 18, f"A white column is computed all the same: the instruction has {n} of them."
+    bottom = canvas.height
+    lines = (
+        f"A white column is computed all the same: the instruction has {n} of them.",
+        f"On CUDA cores a token takes {m} × {k} multiply-adds, {svg.LANES} to an instruction.",
     )
+    for at, line in enumerate(lines):
+        canvas.text(0, bottom + 18 + 18 * at, line)
     says = f"A tile of {m} × {k} weights is read once and multiplied by a column of x for each token. "
     says += f"Instructions of a warp on CUDA cores, or on tensor cores, for {'; '.join(said)}."
     return single(f"One tile of {m} × {k} weights serves up to {n} tokens", says, canvas)
@@ -86,7 +90,7 @@ def schedule(stages: int, groups: int, copy: float, use: float = 1.0) -> list[Sl
     return found
 
 
-def slots(stages: int, groups: int = 8, copy: float = 3.0) -> Drawing:
+def slots(stages: int, groups: int = 6, copy: float = 3.0) -> Drawing:
     """A ring of slots over time, below one slot alone: what is copied into each and when it is multiplied."""
     runs = [(count, schedule(count, groups, copy)) for count in (1, stages)]
     canvas, left, y, ends = Canvas(), 66.0, 0.0, []
@@ -108,13 +112,15 @@ def slots(stages: int, groups: int = 8, copy: float = 3.0) -> Drawing:
                 canvas.cell(at, y, (one.done - one.used) * unit, 22, f"× {group}", AMBER)
             y += 25
         y += 14
-    canvas.cell(0, y, 12, 12, "", AMBER)
-    canvas.text(
-        18,
-        y + 11,
-        "multiplied; then the slot is empty, and its next copy starts",
-    )
-    canvas.text(0, y + 28, f"A copy takes {copy:g} steps here, a product one.")
+    canvas.line([(left, y - 6), (left + 60, y - 6)], end="arrow")
+    canvas.text(left + 66, y - 2, "time", svg.SMALL)
+    x, y = 0.0, y + 10
+    key = {"copied": GREY, "full, waits for its turn": SKY, "multiplied, then free": AMBER}
+    for words, fill in key.items():
+        canvas.cell(x, y, 12, 12, "", fill)
+        canvas.text(x + 18, y + 11, words)
+        x += 40 + svg.wide(words, svg.TEXT)
+    canvas.text(0, y + 29, f"Example: a copy takes {counted(int(copy), 'step')}, a product one.")
     says = (
         f"With one slot a copy waits for the product before it, and {groups} groups take {ends[0]:g} steps; "
         f"with {stages} slots copies run ahead, and they take {ends[1]:g}. Here a copy takes {copy:g} steps "

@@ -1,0 +1,71 @@
+"""What lesson 04c shows of the units that its kernels keep busy, by the counters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from rooflab import studies
+from rooflab.lab import Lab
+from rooflab.pages import Rows
+from rooflab.studies import int4 as study
+from rooflab.view import display, plot
+
+
+def busy_units(here: Lab, shapes: list[Any], gpu: str) -> Rows:
+    """Show how busy DRAM, tensor cores and issue slots are; the counters."""
+    ((tool, asked, metrics),) = studies.get("int4").profiles(here.effort, here.sized)
+    wanted = [study.chosen(n, k, b, here.sized) for n, k in shapes for b in (1, 16, 64)]
+    wanted = [c for c in wanted if c in asked]
+    seen = here.profile("int4", wanted, tool, metrics)
+    of = seen["case"].map({c.id: c for c in wanted})
+    seen["shape"] = [f"{c.n:,} × {c.k:,}" for c in of]
+    seen["batch"] = [c.batch for c in of]
+    waits = {"stall_long_scoreboard": "memory", "stall_short_scoreboard": "shared memory"}
+    waits |= {"stall_barrier": "barriers", "stall_wait": "the instruction before"}
+    waits |= {"stall_math_pipe_throttle": "a busy unit", "stall_mio_throttle": "a full queue"}
+    seen["waits"] = [waits[row.astype(float).idxmax()] for _, row in seen[list(waits)].iterrows()]
+    numbers = ["dram_pct", "tensor_pct", "issue_active", "occupancy_pct"]
+    seen[numbers] = seen[numbers].apply(pd.to_numeric)
+    seen["slot"] = 100 * seen["issue_active"]
+    names = {"shape": "n × k", "batch": "Batch", "dram_pct": "DRAM busy %"}
+    names |= {"tensor_pct": "Tensor busy %", "slot": "Slots used %"}
+    names |= {"waits": "Waits most for"}
+    forms = dict.fromkeys((*numbers, "slot"), "{:.0f}")
+    most = _most_counted(seen)
+    if len(most):
+        title = f"How busy each unit is, {most['shape'].iloc[0]}"
+        fig, ax = plot.figure("% of its most", title=title, height=1.5 + 0.45 * len(most))
+        parts = {"memory (DRAM)": most["dram_pct"], "tensor cores": most["tensor_pct"]}
+        parts |= {"issue slots": most["slot"]}
+        plot.grouped(ax, [f"batch {batch}" for batch in most["batch"]], parts)
+        plot.show(fig, f"{title}, counted by ncu on {gpu}: 100% would be a unit at its limit.")
+    display.table(seen, names, forms, f"The same for every shape that was counted on {gpu}", folded=True)
+    return seen
+
+
+def _most_counted(seen: Rows) -> Rows:
+    """The rows of the last shape of those that were counted at the most batches, by batch."""
+    if seen.empty:
+        return seen
+    batches = seen.groupby("shape", sort=False)["batch"].count()
+    return seen[seen["shape"] == batches.index[batches == batches.max()][-1]].sort_values("batch")
+
+
+def gap_explained(seen: Rows) -> None:
+    """Say what the time goes into where no unit is busy."""
+    text = "Nsight Compute could not count here."
+    if len(seen):
+        rows = _most_counted(seen)
+        few, many = rows.iloc[0], rows.iloc[-1]
+        busiest = max(many["dram_pct"], many["tensor_pct"], many["slot"])
+        text = f"**At batch {few['batch']} memory is {few['dram_pct']:.0f}% busy; at batch {many['batch']} "
+        text += f"the busiest unit is so for {busiest:.0f}% of the time.** "
+        if busiest < 80:
+            text += "The steps wait for each other: weights must arrive before they are unpacked, and be "
+            text += f"unpacked before they are multiplied. An SM holds {many['occupancy_pct']:.0f}% of the "
+            text += "warps that it could hold, so few others fill the gaps. "
+        if many["dram_pct"] < few["dram_pct"]:
+            text += "With more tokens x takes shared memory away from weights in flight."
+    display.say(text.strip())

@@ -33,6 +33,7 @@ from rooflab.view.diagram import (
     memory,
     over_time,
     report,
+    rounding,
     split,
     svg,
     tiles,
@@ -57,6 +58,7 @@ def all_of(here):
         "dealt": diagram.dealt([("few", 32), ("many", 384), ("one more", 133), ("even", 264)], 132, "Blocks"),
         "two clocks": diagram.two_clocks(14.0, 10.0),
         "clocks": diagram.clocks(34.1, 32.9, 1.1),
+        "two orders": diagram.two_orders(),
         "caches": diagram.caches(model_shapes.get("gemma-4-e4b")),
         "slots": diagram.slots(4),
         "check of drafts": diagram.check_of_drafts(),
@@ -476,6 +478,13 @@ def test_three_clocks_are_drawn_to_one_scale():
     assert "the kernel is 1.1" in small.says and "the kernel is 234" in large.says
     assert "2,000 kernels" in diagram.clocks(2000.0, 1999.0, 1.0).svg(), "too many are not drawn one by one"
     assert "the kernel is 2" in diagram.clocks(5.0, 2.0, 3.0).says, "a graph may be slower than an event"
+
+
+def test_a_sum_in_two_orders_ends_where_fp16_rounds_it():
+    left, right = rounding.partial_sums((1, 0.0007, 0.0007)), rounding.partial_sums((0.0007, 0.0007, 1))
+    assert left == [1, 1 + 2**-10, 1 + 2**-9] and right[-1] == 1 + 2**-10
+    assert "two results 0.000977" in diagram.two_orders().says
+    assert "two results 0." in diagram.two_orders((1.0, 1.0, 2.0)).says, "exact sums end alike"
 
 
 def test_a_layer_s_cache_is_as_long_as_its_window_and_whose_it_is(monkeypatch):

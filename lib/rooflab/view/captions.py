@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from rooflab.errors import DeviceMismatch, UsageError
-from rooflab.words import FORMATS, counted
+from rooflab.words import FORMATS
 
 UNITS = {"gb_s": "GB/s", "tflop_s": "TFLOP/s", "tok_s": "tok/s", "median_us": "µs"}
 Roof = tuple[str, float, str]  # label, value, unit
@@ -127,7 +127,8 @@ def caption(
     y: str = "gb_s",
     compare: bool = False,
 ) -> str:
-    """One sentence computed from a figure's rows: what, device, date, points, the best, its roof share.
+    """One sentence computed from a figure's rows: what, device, date, the range that they span, and what share
+    of the roof its better end is.
 
     `device` is a name or anything with a `name`; the dates come from the run ids. The best is the largest
     `y`, for median_us the smallest; `roof` is (label, value, unit) in the unit of `y`. Raises UsageError if
@@ -141,13 +142,16 @@ def caption(
         )
     lower_is_better = y == "median_us"
     values = floats(known[y])
-    best = known.iloc[int(values.argmin() if lower_is_better else values.argmax())]
+    least, most = known.iloc[int(values.argmin())], known.iloc[int(values.argmax())]
+    best, other = (least, most) if lower_is_better else (most, least)
     unit = UNITS.get(y, y)
-    points = counted(len(known), "point")
-    name = getattr(device, "name", device)
-    text = f"{what} on {name}, {dates(known)}: {points}, best {number(best[y])} {unit}"
-    if "case" in known:
-        text += f" ({in_words(telling(best['case'], known['case']))})"
+
+    def end(row: pd.Series) -> str:
+        told = f" ({in_words(telling(row['case'], known['case']))})" if "case" in known else ""
+        return f"{number(row[y])} {unit}{told}"
+
+    text = f"{what} on {getattr(device, 'name', device)}, {dates(known)}: "
+    text += f"from {end(other)} to {end(best)}" if len(known) > 1 else end(best)
     if roof:
         if roof[2] != unit:
             raise UsageError(f"The roof is in {roof[2]}, the figure in {unit}; pass both in one unit.")

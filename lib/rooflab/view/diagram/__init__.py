@@ -23,6 +23,7 @@ from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
 from rooflab.view.diagram.number_lines import Line, number_lines
 from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring, wgmma_steps
 from rooflab.view.diagram.reading import warps_on_weights, weights_of_a_lane, x_beside_weights
+from rooflab.view.diagram.rounding import two_orders
 from rooflab.view.diagram.sharing import slots, tokens_share_a_tile
 from rooflab.view.diagram.split import split_layer
 from rooflab.view.diagram.svg import Canvas, Drawing
@@ -75,6 +76,7 @@ __all__ = [
     "to_half",
     "tokens_share_a_tile",
     "two_clocks",
+    "two_orders",
     "warps_on_weights",
     "ways",
     "ways_to_multiply",

@@ -127,8 +127,8 @@ def caption(
     y: str = "gb_s",
     compare: bool = False,
 ) -> str:
-    """One sentence computed from a figure's rows: what, device, date, the range that they span, and what share
-    of the roof its better end is.
+    """One sentence computed from the rows of a figure: what, device, date, the range that they span, and its
+    better end as a share of the roof.
 
     `device` is a name or anything with a `name`; the dates come from the run ids. The best is the largest
     `y`, for median_us the smallest; `roof` is (label, value, unit) in the unit of `y`. Raises UsageError if

@@ -122,6 +122,24 @@ def test_a_shape_beyond_the_list_is_measured_and_shown(tmp_path: Path) -> None:
     assert any(re.search("5,?120 [x×] 5,?120", str(each.outputs)) for each in page.shown)
 
 
+@pytest.mark.parametrize(
+    ("stem", "operators"),
+    [
+        ("01b_roofs", {"read", "copy"}),
+        ("04c_batch", {"int4"}),
+        ("05d_mmq", {"mmq"}),
+        ("06b_wide", {"attention"}),
+    ],
+)
+def test_a_lesson_measures_no_operator_in_states_that_it_does_not_show(
+    stem: str, operators: set[str], tmp_path: Path
+) -> None:
+    [page] = replaying.live(Machine("b200"), tmp_path, [stem])
+    assert page.error is None, str(page)
+    rows = Store(tmp_path, device.slug(Machine("b200").reported)).read("power")
+    assert set(rows["operator"]) == operators
+
+
 # Lessons that looked at what the ones before them had left, and ended in an error where that was little.
 AFTER = ["00a_environment", "00b_clocks", "05d_mmq", "05e_tokens", "06c_trust", "07_regimes", "08b_prefill"]
 

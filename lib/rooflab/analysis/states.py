@@ -27,9 +27,12 @@ DUEL = {
 DUEL_FORMATS = {"burst": "{:.2f}", "sustained": "{:.2f}"}
 
 
-def measured(lab: Lab) -> pd.DataFrame:
-    """The rows of the study that the lab can give."""
-    return lab.measure("power", lab.held("power", lab.cases("power")))
+def measured(lab: Lab, *operators: str) -> pd.DataFrame:
+    """The rows of the study that the lab can give, of `operators` alone if any are named: a page that shows
+    one operator measures no other.
+    """
+    cases = [case for case in lab.cases("power") if not operators or case.operator in operators]
+    return lab.measure("power", lab.held("power", cases))
 
 
 def of_one(rows: pd.DataFrame, operator: str) -> pd.DataFrame:

@@ -225,7 +225,7 @@ def power(gpu: Any, here: Any, tops: Any) -> None:
         text = f"On the {gpu} **power sets the sustained roof** of {display.listed(limited['roof'])}: "
         text += f"it holds the clock down. {drop['roof']} loses most, and keeps {drop['kept']:.0f}% of "
         text += "its burst. "
-    streams = states.kept(states.measured(here), "read", "copy")
+    streams = states.kept(states.measured(here, "read", "copy"), "read", "copy")
     text += f"{streams} " if streams else ""
     if len(low):
         text += f"Under 60% of the datasheet: {', '.join(low['roof'])}. One library's "

@@ -307,7 +307,7 @@ def against_peers(times: Rows, shapes: list[Any], some: list[Any]) -> None:
 
 def states_compared(here: Lab, gpu: str) -> None:
     """Show the duel with the fastest peer, rested and sustained."""
-    both = states.duels(states.measured(here), "int4")
+    both = states.duels(states.measured(here, "int4"), "int4")
     text = "These are *bursts*: the GPU rests before each sample. *Sustained*, the kernels run without a "
     text += "pause ([lesson 00b](00b_clocks.ipynb)), and the power limit may slow them. "
     display.say(text + states.says(both))

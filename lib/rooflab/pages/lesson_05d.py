@@ -170,7 +170,7 @@ def fastest(rows: Rows, names_of: list[Any]) -> tuple[Rows, Rows]:
 
 def states_compared(here: Lab, gpu: str) -> None:
     """Show the duel with the fastest peer, rested and sustained."""
-    both = states.duels(states.measured(here), "mmq", formats=True)
+    both = states.duels(states.measured(here, "mmq"), "mmq", formats=True)
     title = f"Speed of ours over the fastest recorded peer's, {gpu}"
     display.say(states.says(both))
     display.table(both, states.DUEL, states.DUEL_FORMATS, title, folded=True)

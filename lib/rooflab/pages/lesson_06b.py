@@ -388,7 +388,7 @@ def fastest_by_shape(every: Rows, ladder: list[Any], gpu: str) -> None:
 
 def states_compared(here: Lab, gpu: str) -> None:
     """Show ours over the fastest peer's speed, rested and sustained."""
-    both = states.duels(states.measured(here), "attention")
+    both = states.duels(states.measured(here, "attention"), "attention")
     title = f"Speed of ours over the fastest recorded peer's, {gpu}"
     display.say(states.says(both))
     display.table(both, states.DUEL, states.DUEL_FORMATS, title, folded=True)

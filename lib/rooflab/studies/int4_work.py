@@ -14,6 +14,7 @@ from rooflab.numerics import quant
 from rooflab.numerics.quant import GROUP
 from rooflab.ops import int4
 from rooflab.records.case import Case
+from rooflab.records.csv_table import plain
 from rooflab.studies import buffers, products
 from rooflab.studies.base import (
     tunables,
@@ -155,7 +156,7 @@ def contestants(group: Sequence[Case]) -> list[gate.Work]:
 
 def _refusing(impl: str, error: Exception) -> Callable[[int], None]:
     """A launch that the gate turns into a skipped case: what a library said instead of making its layer."""
-    reason = f"{impl} cannot make this layer: {error or type(error).__name__}"
+    reason = f"{impl} cannot make this layer: {plain(str(error)) or type(error).__name__}"
 
     def launch(_: int) -> None:
         raise RuntimeError(reason)

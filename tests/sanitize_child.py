@@ -89,15 +89,15 @@ def every_q8() -> None:
         planes = q8_0.quantise(w)
         blocks = blocks_of(planes)
         given = {"half": x, "blocks": q8_0.quantise(x, rung="1_blocks"), "planes": q8_0.quantise(x)}
+        ordered = {"planes": planes, "blocks": blocks, "tiles": q8_0.repack(planes)}
         for name, (w_kind, x_kind, most, _) in q8_0.TAKES.items():
             if batch <= most:
-                q8_0.matvec(given[x_kind], planes if w_kind == "planes" else blocks, rung=name)
+                q8_0.matvec(given[x_kind], ordered[w_kind], rung=name)
         for rung in mmq.LADDERS["mmq"]:
             if rung.archs != ("90a",) or hopper:
-                early = int(rung.name[0]) <= 3
                 mmq.product(
                     given["half" if rung.name in mmq.HALVES else "planes"],
-                    blocks if early else planes,
+                    ordered[mmq.order_of(rung.name)],
                     rung=rung.name,
                 )
         if hopper:
@@ -123,7 +123,11 @@ def every_int4() -> None:
         int4.dequantise(rows)
         for rung in int4.LADDERS["int4"]:
             if rung.archs != ("90a",) or hopper:
-                how = stream_k.options_for("int4", n, k, len(x)) if rung.name == "13_stream_k" else {}
+                how = (
+                    stream_k.options_for("int4/13_stream_k", n, k, len(x))
+                    if rung.name == "13_stream_k"
+                    else {}
+                )
                 int4.matmul(x, tiles if rung in int4.TILED else rows, rung=rung.name, **how)
         if hopper:
             int4.matmul(x, tiles, rung="10_wgmma", TOKENS=16, CLUSTER=2, TALL=2, K_GROUPS=2)

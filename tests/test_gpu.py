@@ -265,7 +265,9 @@ def test_every_int4_rung_passes_the_gate_on_ragged_shapes(n, k, batch):
     macros = {
         **{rung.name: {"tokens": min(16 * -(-batch // 16), 64)} for rung in int4.TILED[-5:-2]},
         "12_token_tiles": {m.lower(): v for m, v in int4_choice.tiles_for(n, k, batch).items()},
-        "13_stream_k": {m.lower(): v for m, v in stream_k.options_for("int4", n, k, batch).items()},
+        "13_stream_k": {
+            m.lower(): v for m, v in stream_k.options_for("int4/13_stream_k", n, k, batch).items()
+        },
     }
     cases = [
         Case("int4", "int4", rung.name, n=n, k=k, batch=batch, cache="warm", options=options(**more))
@@ -316,7 +318,7 @@ def test_the_sources_four_projections_agree_with_its_oracle(n, k, seed):
     tiles = int4.repack(*rows)
     for rung in int4.LADDERS["int4"]:
         if rung.archs != ("90a",) or cupy.cuda.Device().compute_capability == "90":
-            how = stream_k.options_for("int4", n, k, 1) if rung.name == "13_stream_k" else {}
+            how = stream_k.options_for("int4/13_stream_k", n, k, 1) if rung.name == "13_stream_k" else {}
             given = tiles if rung in int4.TILED else rows
             got = int4.matmul(cupy.asarray(x), given, rung=rung.name, **how)
             assert np.allclose(got.get(), expected, rtol=2e-3, atol=2e-3), rung.name

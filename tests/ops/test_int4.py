@@ -219,7 +219,7 @@ def test_the_dispatcher_picks_what_can_run_and_is_right():
 def shared_of(rung, n, k, batch, macros):
     """Dynamic shared memory of a launch."""
     if rung.name == "13_stream_k":
-        return stream_k.shared_bytes(stream_k.FORMATS["int4"], macros)
+        return stream_k.shared_bytes(stream_k.FORMATS["int4/13_stream_k"], macros)
     return int4.launch_of(rung, n, k, batch, macros).shared
 
 

@@ -64,7 +64,7 @@ def run(how, n, k, batch, change=lambda source: source, rung=BULK, **options):
     sizes = list(map(ctypes.c_uint, (n, k // 128, batch)))
     if rung == SHARED:
         launch = int4.Launch(
-            (macros["BLOCKS"], 1), 384, stream_k.shared_bytes(stream_k.FORMATS["int4"], macros)
+            (macros["BLOCKS"], 1), 384, stream_k.shared_bytes(stream_k.FORMATS["int4/13_stream_k"], macros)
         )
         flags = np.zeros(2 * macros["BLOCKS"], np.uint32)
         sizes += [

@@ -1,4 +1,4 @@
-"""MMQ's rung 8 on the CPU: warpgroup products, copies and barriers emulated (see test_int4_hopper)."""
+"""MMQ's rungs 8 and 9 on the CPU: warpgroup products, copies and barriers emulated (see test_int4_hopper)."""
 
 import ctypes
 import re
@@ -16,8 +16,11 @@ from test_q8_0 import random
 
 needs.compiler()
 
-RUNG = ops.rung_of(mmq.LADDERS["mmq"], "8_stream_k", "")
+RUNGS = [ops.rung_of(mmq.LADDERS["mmq"], name, "") for name in ("8_stream_k", "9_tile_order")]
 WORDS = {
+    "tma_copy_box(memory": "tmm_copy_box(memory",
+    "tma_copy_bytes": "tmm_copy_bytes",
+    "uint4 memory[];": "uint4 memory[];\n    emulate(memory);",
     "tma_copy_box(tokens": "tmm_copy_box(tokens",
     "tma_copy_box(rows": "byte_rows(rows",
     "warpgroup_": "wgm_",
@@ -49,15 +52,17 @@ static inline void mbar_arrive_when_copied(unsigned long long* barrier) {
 """
 
 
-def emulated():
+def emulated(rung):
     header = "common/stream_k.cuh"
     body = (KERNELS / header).read_text().split("#pragma once\n")[1].split("\n\n", 1)[1]
-    head, rest = RUNG.path.read_text().replace(f'#include "{header}"\n', "").split("\n\n", 1)
+    head, rest = rung.path.read_text().replace(f'#include "{header}"\n', "").split("\n\n", 1)
     source = f"{head}\n\n{body}\n{rest}"
     for word, ours in WORDS.items():
         source = re.sub(rf"(?<!\w){re.escape(word)}", ours, source)
     folder = ROOT / "tests" / "simt_kernels"
-    emulation = "\n".join((folder / name).read_text() for name in ("hopper.h", "hopper_stmatrix.h"))
+    emulation = "\n".join(
+        (folder / name).read_text() for name in ("hopper.h", "hopper_int4.h", "hopper_stmatrix.h")
+    )
     head, rest = source.split("\n\n", 1)
     return f"{head}\n#include <cuda_fp16.h>\n{emulation}\n{COPIES}\n{rest}"
 
@@ -70,24 +75,29 @@ def mapped(array, box):
 @pytest.mark.parametrize(
     ("n", "k", "batch", "options"),
     [
-        (130, 384, 70, {"TOKENS": 64, "STAGES": 2, "BLOCKS": 3, "SHARERS": 2}),  # 3 whole, 1 among 2
+        (130, 384, 70, {"TOKENS": 64, "STAGES": 3, "BLOCKS": 3, "SHARERS": 2}),  # 3 whole, 1 among 2
         (70, 640, 20, {"TOKENS": 64, "STAGES": 3, "BLOCKS": 4, "SHARERS": 4}),  # 1 among 4
-        (257, 128, 65, {"TOKENS": 96, "STAGES": 2, "BLOCKS": 2, "SHARERS": 0}),  # 2 and 1, whole
+        (257, 128, 65, {"TOKENS": 96, "STAGES": 4, "BLOCKS": 2, "SHARERS": 0}),  # 2 and 1, whole
     ],
 )
-def test_rung_8_is_right(n, k, batch, options):
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+def test_sums_of_whole_and_of_shared_tiles_are_right(rung, n, k, batch, options):
     planes, x = quant.to_planes(quant.quantise_q8_0(random(n, k, n + k))), random(batch, k, n)
     w = planes.quants.astype(np.float32) * np.repeat(planes.scales.astype(np.float32), 32, axis=1)
     expected = reference.gemm(w, x)
     rounded = (x.astype(np.float32) @ w.astype(np.float16).astype(np.float32).T).astype(np.float16)
-    macros = RUNG.with_defaults({"ROW_TILES": 1, **options})
+    macros = rung.with_defaults({"ROW_TILES": 1, **options})
     y, flags = np.full((batch, n), np.nan, np.float16), np.zeros(2 * macros["BLOCKS"], np.uint32)
     left = np.full((len(flags), 64 * macros["TOKENS"]), np.nan, np.float32)
-    given = [mapped(planes.quants, (128, 64)), planes.scales, mapped(x, (macros["TOKENS"], 64)), y]
+    weights = [mapped(planes.quants, (128, 64)), planes.scales]
+    if rung.name == "9_tile_order":
+        weights = [q8_0.repack(planes).blocks]
+    given = [*weights, mapped(x, (macros["TOKENS"], 64)), y]
     sizes = map(ctypes.c_int, (n, k, batch))
-    shared = stream_k.shared_bytes(stream_k.FORMATS["mmq"], macros)
+    shared = stream_k.shared_bytes(stream_k.FORMATS[rung.key], macros)
     grid = (macros["BLOCKS"], 1)
-    simt.run(emulated(), grid, 384, [*given, *sizes, left, flags], macros, entry=RUNG.entry, shared=shared)
+    given += [*sizes, left, flags]
+    simt.run(emulated(rung), grid, 384, given, macros, entry=rung.entry, shared=shared)
     allowed = max(2 * float(np.abs(rounded - expected).max()), 2.0**-10 * float(np.abs(expected).max()))
     assert np.abs(y - expected).max() <= allowed and not flags.any()
 
@@ -104,11 +114,13 @@ def test_operands_and_sharing_that_do_not_fit_are_refused(monkeypatch):
             mmq.product(x, planes, rung="8_stream_k", TOKENS=96, BLOCKS=133, SHARERS=0)
         with pytest.raises(LaunchError, match="256 sums a row of 64, not 2 x 160"):
             mmq.product(x, planes, rung="8_stream_k", ROW_TILES=2, TOKENS=160)
+        with pytest.raises(LaunchError, match="weights in tiles and .* not planes and half"):
+            mmq.product(x, planes, rung="9_tile_order")
 
 
-@pytest.mark.parametrize("operator", ["int4", "mmq"])
-def test_the_law_names_tiles_that_fit_and_blocks_that_have_work(operator):
-    of = stream_k.FORMATS[operator]
+@pytest.mark.parametrize("rung", stream_k.FORMATS)
+def test_the_law_names_tiles_that_fit_and_blocks_that_have_work(rung):
+    of = stream_k.FORMATS[rung]
     for n, k, batch in (
         (1, 128, 65),
         (1024, 1024, 65),
@@ -116,9 +128,9 @@ def test_the_law_names_tiles_that_fit_and_blocks_that_have_work(operator):
         (28672, 4096, 2048),
         (5000, 640, 333),
     ):
-        macros = stream_k.options_for(operator, n, k, batch)
+        macros = stream_k.options_for(rung, n, k, batch)
         tiles = stream_k.tiles_of(n, batch, macros[of.rows], macros["TOKENS"])
         left = tiles % macros["BLOCKS"] * (k // 128)
         assert macros["STAGES"] >= 2 and stream_k.shared_bytes(of, macros) <= 226 * 1024
         assert macros["BLOCKS"] <= 132 and macros["SHARERS"] <= min(left, macros["BLOCKS"])
-        assert stream_k.predicted_us(operator, n, k, batch) > 0
+        assert stream_k.predicted_us(rung, n, k, batch) > 0

@@ -56,6 +56,11 @@ class Rung:
     changes: str = ""
 
     @property
+    def key(self) -> str:
+        """Operator and name."""
+        return f"{self.operator}/{self.name}"
+
+    @property
     def path(self) -> Path:
         """The rung's CUDA source."""
         return KERNELS / self.operator / f"{self.name}.cu"

@@ -17,8 +17,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from rooflab.errors import LaunchError, UsageError
 from rooflab.numerics.quant import GROUP, Int4
 from rooflab.ops import Rung, check_array, loaded, remembered, rung_of, stream_k, with_target
@@ -26,6 +24,7 @@ from rooflab.ops.int4_choice import BLOCK_WORDS, TILE, choose
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.runtime import nvrtc
 from rooflab.runtime.arrays import empty as _empty
+from rooflab.runtime.arrays import library_of
 
 AMPERE = ("80", "86", "89", "90", "100", "120")  # asynchronous copies
 _X_ROW = 272  # bytes between two tokens' 128 halves in shared memory: conflict-free for ldmatrix
@@ -181,15 +180,6 @@ class Tiles(NamedTuple):
     k: int
 
 
-def _library(array: Any) -> Any:
-    """NumPy or CuPy, whichever `array` is of."""
-    if isinstance(array, np.ndarray):
-        return np
-    import cupy
-
-    return cupy
-
-
 def _fragments(codes: Any) -> Any:
     """Codes of blocks [..., 64, 128] in the order of tiles [..., m, half, g, t, step, e, kk, r]: 16-row tile
     m, 64 of k, lane 4 g + t, mma step of 16 of k; nibble e, kk, r of the word is row 16 m + 8 r + g and
@@ -205,7 +195,7 @@ def repack(qweight: Any, scales: Any) -> Tiles:
     """Weights from row order (qweight [n, k/8] int32, scales [n, k/128] FP16, NumPy or CuPy) into tile
     order, a permutation of the bits; rows that fill up the last block get code 8 (zero) and scale 0.
     """
-    xp = _library(qweight)
+    xp = library_of(qweight)
     n, k = int(qweight.shape[0]), 8 * int(qweight.shape[1])
     if k % GROUP or tuple(scales.shape) != (n, k // GROUP):
         raise UsageError(
@@ -238,7 +228,7 @@ def repack(qweight: Any, scales: Any) -> Tiles:
 def unpack(tiles: Tiles) -> Int4:
     """The inverse of repack: the row order of the same weights, padding dropped."""
     blocks, n, k = tiles
-    xp = _library(blocks)
+    xp = library_of(blocks)
     count, groups = blocks.shape[:2]
     places = xp.arange(0, 32, 4, dtype=xp.uint32)
     qweight = xp.empty((count * TILE, k // 8), xp.uint32)

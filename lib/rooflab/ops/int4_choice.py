@@ -145,9 +145,9 @@ _SHARED = 225 * 1024
 
 def many_for(n: int, k: int, batch: int) -> tuple[str, dict[str, int]]:
     """Rung and macros beyond 64 tokens: rung 12 or 13, whichever should take less."""
-    if _tiles_us(n, k, batch)[0] < stream_k.predicted_us("int4", n, k, batch):
+    if _tiles_us(n, k, batch)[0] < stream_k.predicted_us("int4/13_stream_k", n, k, batch):
         return "12_token_tiles", tiles_for(n, k, batch)
-    return "13_stream_k", stream_k.options_for("int4", n, k, batch)
+    return "13_stream_k", stream_k.options_for("int4/13_stream_k", n, k, batch)
 
 
 def tiles_for(n: int, k: int, batch: int) -> dict[str, int]:

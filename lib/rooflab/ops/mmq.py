@@ -35,6 +35,7 @@ from rooflab.ops.q8_0 import (
     kind_of,
     matvec,
     quantise,
+    repack,
     shape_of,
 )
 from rooflab.records.case import Case, options
@@ -106,9 +107,19 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
             archs=_HOPPER,
             dynamic_shared=5 * 41984 + 9216,
         ),
+        Rung(
+            "mmq",
+            "9_tile_order",
+            "mmq_tile_order",
+            "weights lie as the tensor cores take them",
+            defines={"ROW_TILES": 1, "TOKENS": 256, "STAGES": 5, "BLOCKS": 132, "SHARERS": 132},
+            archs=_HOPPER,
+            dynamic_shared=5 * 41472 + 9216,
+        ),
     )
 }
-HALVES = ("7_fp16_wgmma", "8_stream_k")  # rungs that take activations as FP16
+HALVES = ("7_fp16_wgmma", "8_stream_k", "9_tile_order")  # rungs that take activations as FP16
+STAYING = ("8_stream_k", "9_tile_order")  # rungs whose blocks stay: stream_k launches them
 
 # The rung that runs when none is named: the fastest portable one recorded.
 DEFAULT = {"mmq": "5_large_tiles"}
@@ -134,6 +145,11 @@ def _width(n: int, batch: int) -> int:
     return min(WIDTHS, key=cost)
 
 
+def order_of(rung: str) -> str:
+    """How a rung takes its weights: "blocks", "planes" or "tiles" (see q8_0.kind_of)."""
+    return "blocks" if int(rung[0]) <= 3 else "tiles" if rung == "9_tile_order" else "planes"
+
+
 def options_for(rung: Rung, n: int, batch: int) -> dict[str, int]:
     """The macros that suit a shape, where the rung leaves a choice."""
     if rung.name == "7_fp16_wgmma":
@@ -147,10 +163,10 @@ def options_for(rung: Rung, n: int, batch: int) -> dict[str, int]:
 
 
 def macros_for(rung: Rung, n: int, k: int, batch: int) -> dict[str, int]:
-    """As options_for, where k counts as well: blocks of rung 8_stream_k divide it."""
-    return (
-        stream_k.options_for("mmq", n, k, batch) if rung.name == "8_stream_k" else options_for(rung, n, batch)
-    )
+    """As options_for, where k counts as well: blocks of rungs 8_stream_k and 9_tile_order divide it."""
+    if rung.name in STAYING:
+        return stream_k.options_for(rung.key, n, k, batch)
+    return options_for(rung, n, batch)
 
 
 # Microseconds that a turn of 7_fp16_wgmma's tiles takes on an H200, and a step of 128 of k by a tile's
@@ -167,7 +183,11 @@ def half_rung(n: int, k: int, batch: int) -> str:
     tokens = _width(n, batch)
     turns = math.ceil(math.ceil(n / 128) * math.ceil(batch / tokens) / _AT_ONCE)
     whole = turns * (_TURN_US + k / 128 * _STEP_US[tokens])
-    return "8_stream_k" if _STREAM_K * stream_k.predicted_us("mmq", n, k, batch) < whole else "7_fp16_wgmma"
+    return (
+        "8_stream_k"
+        if _STREAM_K * stream_k.predicted_us("mmq/8_stream_k", n, k, batch) < whole
+        else "7_fp16_wgmma"
+    )
 
 
 def _narrow_pays(n: int, batch: int) -> bool:
@@ -228,14 +248,14 @@ def launch_shape(
 
 
 @remembered
-def _by_stream_k(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **options: int) -> Any:
-    """`product` by rung 8_stream_k: x FP16, w Planes."""
+def _by_stream_k(x: Any, w: Any, *, out: Any = None, rung: str, **options: int) -> Any:
+    """`product` by a rung whose blocks stay: x FP16, w Planes for 8_stream_k, Tiles for 9_tile_order."""
     (n, k), (batch, x_k) = shape_of(w, Q8_0.itemsize), shape_of(x, Q8_1.itemsize)
-    chosen = rung_of(LADDERS["mmq"], rung, "8_stream_k")
-    name = f"Rung mmq/{chosen.name}"
-    if (kind_of(w), kind_of(x)) != ("planes", "half"):
+    chosen = rung_of(LADDERS["mmq"], rung, rung)
+    name, order = f"Rung {chosen.key}", order_of(chosen.name)
+    if (kind_of(w), kind_of(x)) != (order, "half"):
         raise LaunchError(
-            f"{name} takes weights in planes and activations in half, not {kind_of(w)} and {kind_of(x)}."
+            f"{name} takes weights in {order} and activations in half, not {kind_of(w)} and {kind_of(x)}."
         )
     if x_k != k:
         raise LaunchError(f"x has k = {x_k} and w has k = {k}; they must agree.")
@@ -246,28 +266,24 @@ def _by_stream_k(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **
     check_activations(x, batch, k)
     out = empty(x, (batch, n), "float16") if out is None else out
     check_array("out", out, "float16", batch * n, 16)
-    macros = chosen.with_defaults({**stream_k.options_for("mmq", n, k, batch), **options})
-    quants, scales = arrays_of(w)
-    stream_k.mmq(chosen, quants, scales, x, out, (n, k, batch), macros)
+    macros = chosen.with_defaults({**stream_k.options_for(chosen.key, n, k, batch), **options})
+    stream_k.mmq(chosen, arrays_of(w), x, out, (n, k, batch), macros)
     return out
 
 
-@with_target(apart={"8_stream_k": _by_stream_k})
+@with_target(apart=dict.fromkeys(STAYING, _by_stream_k))
 @remembered
 def product(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **options: int) -> Any:
     """Return out [batch, n] FP16 = x [batch, k] times w [n, k] transposed.
 
-    x is Planes of Q8_1 (rooflab.ops.q8_0.quantise), for rung 7_fp16_wgmma FP16; w is Blocks of Q8_0 for
-    rungs 1 to 3, else Planes.
+    x is Planes of Q8_1 (rooflab.ops.q8_0.quantise), for rungs in HALVES FP16; w is Blocks of Q8_0 for rungs
+    1 to 3, Tiles for rung 9_tile_order, else Planes.
     LaunchError for anything else. `out` reuses an output.
     """
     chosen = rung_of(LADDERS["mmq"], rung, DEFAULT["mmq"])
     (n, k), (batch, x_k) = shape_of(w, Q8_0.itemsize), shape_of(x, Q8_1.itemsize)
-    name, early = f"Rung mmq/{chosen.name}", int(chosen.name[0]) <= 3
-    weights, activations = (
-        "blocks" if early else "planes",
-        "half" if chosen.name == "7_fp16_wgmma" else "planes",
-    )
+    name, weights = f"Rung {chosen.key}", order_of(chosen.name)
+    activations = "half" if chosen.name in HALVES else "planes"
     if (kind_of(w), kind_of(x)) != (weights, activations):
         raise LaunchError(
             f"{name} takes weights in {weights} and activations in {activations}, "
@@ -275,7 +291,7 @@ def product(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **optio
         )
     if x_k != k:
         raise LaunchError(f"x has k = {x_k} and w has k = {k}; they must agree.")
-    check_sizes(n, k, batch, BLOCK if early else 4 * BLOCK, name)
+    check_sizes(n, k, batch, BLOCK if weights == "blocks" else 4 * BLOCK, name)
     macros = chosen.with_defaults({**options_for(chosen, n, batch), **options})
     grid, threads, shared = launch_shape(chosen, n, batch, macros)
     if grid[1] > 65535:
@@ -320,8 +336,9 @@ def multiply(x: Any, w: Planes, *, out: Any = None) -> Any:
 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
-    if rung.name == "8_stream_k":
-        return source_of_callable(stream_k.mmq, *stream_k.launch_rule(), _by_stream_k)
+    if rung.name in STAYING:
+        order = (repack,) if order_of(rung.name) == "tiles" else ()
+        return source_of_callable(stream_k.mmq, *stream_k.launch_rule(), _by_stream_k, *order)
     return source_of_callable(
         product, launch_shape, options_for, _width, _tile_bytes, wgmma_blocks, _narrow_pays
     )

@@ -1,9 +1,9 @@
 """Q8_0 weights: products with a few tokens, quantised activations, embedding lookup, dequantising.
 
-Weights lie in memory as Blocks (34-byte blocks, as a GGUF file holds them) or as Planes
-(rooflab.numerics.quant:
-to_planes); activations as FP16, as Q8_1 blocks, or as Q8_1 planes. Each rung takes one of each and refuses
-the others. Matrices are row-major: weights [n, k], activations [batch, k], outputs [batch, n].
+Weights lie in memory as Blocks (34-byte blocks, as a GGUF file holds them), as Planes
+(rooflab.numerics.quant: to_planes) or as Tiles (`repack`); activations as FP16, as Q8_1 blocks, or as Q8_1
+planes. Each rung takes one of each and refuses the others. Matrices are row-major: weights [n, k],
+activations [batch, k], outputs [batch, n].
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from rooflab.errors import LaunchError
+from rooflab.errors import LaunchError, UsageError
 from rooflab.numerics.quant import BLOCK, Q8_0, Q8_1, Planes
 from rooflab.ops import Rung, check_array, loaded, remembered, rung_of, with_target
 from rooflab.records.case import Case
 from rooflab.records.fingerprint import source_of_callable
-from rooflab.runtime.arrays import empty
+from rooflab.runtime.arrays import empty, library_of
 
+_TILE = 64  # rows of a tile, and its numbers of k
+_TILE_BYTES = 64 * 2 * 2 + 64 * 64
 _LARGEST = 2**31 - 1  # sizes and element counts of activations and outputs are ints in the kernels
 
 PLACE = 3  # of its ladders among all of them: in the order of the lessons
@@ -85,8 +87,61 @@ class Blocks(NamedTuple):
     data: Any
 
 
+class Tiles(NamedTuple):
+    """Q8_0 weights [n, k] in tile order: uint32 [ceil(n/64), k/64, 1088], as the tensor cores take them."""
+
+    blocks: Any
+    n: int
+    k: int
+
+
+def repack(planes: Planes) -> Tiles:
+    """Weights from planes (NumPy or CuPy) into tile order, a permutation of the bits with the quants' signs
+    turned over. Of each 64 rows by 64 of k: the scales, then the quants in the order in which lanes hold the
+    first operand of a tensor-core product of 16 rows by 16 of k, so that 16 bytes are a lane's share of 16
+    rows by 32 of k. Rows that fill up the last tile are zeros. UsageError if k is no multiple of 64.
+    """
+    scales, quants = planes
+    xp = library_of(quants)
+    n, k = (int(size) for size in quants.shape)
+    if k % _TILE:
+        raise UsageError(f"Tiles are {_TILE} of k wide: k = {k} is no multiple of it.")
+    tiles, across = math.ceil(n / _TILE), k // _TILE
+    bytes_ = xp.empty((tiles, across, _TILE_BYTES), xp.uint8)
+    step = max(1, (1 << 26) // (_TILE * k))  # bounds the temporaries
+    for start in range(0, tiles, step):
+        rows = slice(start * _TILE, min((start + step) * _TILE, n))
+        count, here = min(start + step, tiles) - start, rows.stop - rows.start
+        codes = xp.full((count * _TILE, k), 128, xp.uint8)
+        codes[:here] = quants[rows].view(xp.uint8) ^ xp.uint8(128)
+        padded = xp.zeros((count * _TILE, 2 * across), xp.float16)
+        padded[:here] = scales[rows]
+        split = codes.reshape(count, 4, 2, 8, across, 2, 2, 2, 4, 2)  # tile m r g | across b step kk t e
+        ordered = xp.ascontiguousarray(split.transpose(0, 4, 1, 5, 3, 8, 6, 7, 2, 9))
+        split = padded.reshape(count, 4, 2, 8, across, 2)  # tile m r g | across b
+        pairs = xp.ascontiguousarray(split.transpose(0, 4, 1, 3, 5, 2)).reshape(count, across, 128)
+        bytes_[start : start + count, :, :256] = pairs.view(xp.uint8)
+        bytes_[start : start + count, :, 256:] = ordered.reshape(count, across, _TILE * _TILE)
+    return Tiles(bytes_.view(xp.uint32), n, k)
+
+
+def unpack(tiles: Tiles) -> Planes:
+    """The inverse of repack: planes of the same weights, padding dropped."""
+    blocks, n, k = tiles
+    xp = library_of(blocks)
+    count, across = (int(size) for size in blocks.shape[:2])
+    bytes_ = blocks.view(xp.uint8)
+    split = xp.ascontiguousarray(bytes_[:, :, 256:]).reshape(count, across, 4, 2, 8, 4, 2, 2, 2, 2)
+    codes = xp.ascontiguousarray(split.transpose(0, 2, 8, 4, 1, 3, 6, 7, 5, 9)).reshape(count * _TILE, k)
+    pairs = xp.ascontiguousarray(bytes_[:, :, :256]).view(xp.float16).reshape(count, across, 4, 8, 2, 2)
+    scales = xp.ascontiguousarray(pairs.transpose(0, 2, 5, 3, 1, 4)).reshape(count * _TILE, k // BLOCK)
+    return Planes(scales[:n], (codes[:n] ^ xp.uint8(128)).view(xp.int8))
+
+
 def shape_of(operand: Any, block_bytes: int) -> tuple[int, int]:
-    """Rows and k of Blocks, Planes or a plain matrix."""
+    """Rows and k of Blocks, Planes, Tiles or a plain matrix."""
+    if isinstance(operand, Tiles):
+        return operand.n, operand.k
     matrix = arrays_of(operand)[0]
     if len(getattr(matrix, "shape", ())) != 2:
         raise LaunchError("Weights and activations are matrices of two dimensions.")
@@ -110,8 +165,11 @@ def check_sizes(n: int, k: int, batch: int, multiple: int, what: str) -> None:
 
 
 def check_weights(w: Any, n: int, k: int) -> None:
-    """Refuse weights that are not Blocks or Planes of [n, k] on the target at hand."""
-    if isinstance(w, Blocks):
+    """Refuse weights that are not Blocks, Planes or Tiles of [n, k] on the target at hand."""
+    if isinstance(w, Tiles):
+        size = math.ceil(n / _TILE) * (k // _TILE) * _TILE_BYTES
+        check_array("the blocks of w", w.blocks, "uint32", size // 4, 16)
+    elif isinstance(w, Blocks):
         check_array("w", w.data, "uint8", n * k // BLOCK * Q8_0.itemsize, 4)
     else:
         check_array("the quants of w", w.quants, "int8", n * k, 16)
@@ -130,14 +188,16 @@ def check_activations(x: Any, batch: int, k: int) -> None:
 
 
 def kind_of(operand: Any) -> str:
-    """How an operand lies in memory: "blocks", "planes" or "half"."""
-    return {Blocks: "blocks", Planes: "planes"}.get(type(operand), "half")
+    """How an operand lies in memory: "blocks", "planes", "tiles" or "half"."""
+    return {Blocks: "blocks", Planes: "planes", Tiles: "tiles"}.get(type(operand), "half")
 
 
 def arrays_of(operand: Any) -> list[Any]:
     """The arrays of an operand in the order in which kernels take them."""
     if isinstance(operand, Planes):
         return [operand.quants, operand.scales]
+    if isinstance(operand, Tiles):
+        return [operand.blocks]
     return [operand.data if isinstance(operand, Blocks) else operand]
 
 

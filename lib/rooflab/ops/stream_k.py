@@ -1,6 +1,7 @@
 """Stream-K: standing blocks that share the steps of a last turn evenly (kernels/common/stream_k.cuh).
 
-Which tile a shape takes, by a law of its steps, and the launch. Rungs int4/13_stream_k and mmq/8_stream_k.
+Which tile a shape takes, by a law of its steps, and the launch. Rungs int4/13_stream_k, mmq/8_stream_k and
+mmq/9_tile_order.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ class Format(NamedTuple):
     rows: str
 
 
-FORMATS = {"int4": Format(4224, 128, 16, "TALL"), "mmq": Format(64 * 68, 64, 1024, "ROW_TILES")}
+FORMATS = {  # by a rung's operator and name
+    "int4/13_stream_k": Format(4224, 128, 16, "TALL"),
+    "mmq/8_stream_k": Format(64 * 68, 64, 1024, "ROW_TILES"),
+    "mmq/9_tile_order": Format(64 * 68, 64, 16, "ROW_TILES"),
+}
 
 
 def slot_bytes(of: Format, tall: int, tokens: int) -> int:
@@ -68,8 +73,8 @@ def tiles_of(n: int, batch: int, tall: int, tokens: int) -> int:
 def launch(rung: Rung, sizes: tuple[int, int, int], arguments: list[Any], macros: Mapping[str, int]) -> None:
     """Launch a rung for sizes (n, k, batch) with `arguments` and the workspace for sums that blocks share."""
     n, k, batch = sizes
-    of, blocks, sharers = FORMATS[rung.operator], macros["BLOCKS"], macros["SHARERS"]
-    tall, tokens, name = macros[of.rows], macros["TOKENS"], f"Rung {rung.operator}/{rung.name}"
+    of, blocks, sharers = FORMATS[rung.key], macros["BLOCKS"], macros["SHARERS"]
+    tall, tokens, name = macros[of.rows], macros["TOKENS"], f"Rung {rung.key}"
     tiles = tiles_of(n, batch, tall, tokens)
     if tall * tokens > _MOST_SUMS:
         raise LaunchError(f"{name} holds {_MOST_SUMS} sums a row of 64, not {tall} x {tokens}.")
@@ -139,10 +144,10 @@ class Law(NamedTuple):
 
 
 @functools.cache
-def laws(operator: str) -> tuple[Law, ...]:
-    """The tiles of an operator's rung that are worth building."""
+def laws(rung: str) -> tuple[Law, ...]:
+    """The tiles of a rung, as FORMATS names it, that are worth building."""
     with LAW.open(newline="") as file:
-        rows = [list(row.values()) for row in csv.DictReader(file) if row["operator"] == operator]
+        rows = [list(row.values()) for row in csv.DictReader(file) if row["rung"] == rung]
     return tuple(
         Law(int(row[1]), int(row[2]), int(row[3]), *(float(value) for value in row[4:])) for row in rows
     )
@@ -159,11 +164,11 @@ def blocks_of(tiles: int, steps: int) -> list[tuple[int, int]]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _choice(operator: str, n: int, k: int, batch: int) -> tuple[float, tuple[tuple[str, int], ...]]:
-    of = FORMATS[operator]
+def _choice(rung: str, n: int, k: int, batch: int) -> tuple[float, tuple[tuple[str, int], ...]]:
+    of = FORMATS[rung]
     ways = [
         (law.predicted(n, k, batch, *blocks), law, blocks)
-        for law in laws(operator)
+        for law in laws(rung)
         for blocks in blocks_of(tiles_of(n, batch, law.tall, law.tokens), k // STEP)
         if law.shares or not blocks[1]
     ]
@@ -172,17 +177,17 @@ def _choice(operator: str, n: int, k: int, batch: int) -> tuple[float, tuple[tup
     return time, tuple({**macros, "BLOCKS": blocks, "SHARERS": sharers}.items())
 
 
-def options_for(operator: str, n: int, k: int, batch: int) -> dict[str, int]:
-    """Macros of an operator's rung for y [batch, n] with k inputs: tile and blocks that should take least."""
-    return dict(_choice(operator, n, k, batch)[1])
+def options_for(rung: str, n: int, k: int, batch: int) -> dict[str, int]:
+    """Macros of a rung for y [batch, n] with k inputs: tile and blocks that should take least."""
+    return dict(_choice(rung, n, k, batch)[1])
 
 
-def predicted_us(operator: str, n: int, k: int, batch: int) -> float:
+def predicted_us(rung: str, n: int, k: int, batch: int) -> float:
     """Microseconds that the product takes with these macros, by the law."""
-    return _choice(operator, n, k, batch)[0]
+    return _choice(rung, n, k, batch)[0]
 
 
-# --- the two rungs ------------------------------------------------------------------------------------------
+# --- the rungs ------------------------------------------------------------------------------------------
 
 
 def int4(rung: Rung, n: int, k: int, batch: int, arguments: list[Any], macros: Mapping[str, int]) -> None:
@@ -193,19 +198,14 @@ def int4(rung: Rung, n: int, k: int, batch: int, arguments: list[Any], macros: M
 
 
 def mmq(
-    rung: Rung,
-    quants: Any,
-    scales: Any,
-    x: Any,
-    out: Any,
-    sizes: tuple[int, int, int],
-    macros: Mapping[str, int],
+    rung: Rung, weights: list[Any], x: Any, out: Any, sizes: tuple[int, int, int], macros: Mapping[str, int]
 ) -> None:
-    """Launch mmq/8_stream_k for sizes (n, k, batch)."""
+    """Launch a rung of mmq for sizes (n, k, batch); weights are quants and scales, or blocks of tiles."""
     n, k, batch = sizes
-    weights = nvrtc.tensor_map(nvrtc.pointer(quants), n, k, "int8", (128, 64), 64)
+    if len(weights) == 2:
+        weights = [nvrtc.tensor_map(nvrtc.pointer(weights[0]), n, k, "int8", (128, 64), 64), weights[1]]
     given = nvrtc.tensor_map(nvrtc.pointer(x), batch, k, "float16", (macros["TOKENS"], 64), 128)
-    launch(rung, sizes, [weights, scales, given, out, *(ctypes.c_int(size) for size in sizes)], macros)
+    launch(rung, sizes, [*weights, given, out, *(ctypes.c_int(size) for size in sizes)], macros)
 
 
 def launch_rule() -> tuple[Any, ...]:

@@ -201,7 +201,7 @@ def divided_along_k(here: Lab, gpu: str) -> None:
     names = {"where": "Where", "size": "Products", "min": "Least", "median": "Median", "max": "Most"}
     forms = {"size": "{:.0f}"} | dict.fromkeys(("min", "median", "max"), "{:.2f}×")
     display.table(by, names, forms, f"{title}, {gpu}: by what rung 7 leaves idle", folded=True)
-    waits = [law.other for law in stream_k.laws("mmq") if law.shares]
+    waits = [law.other for law in stream_k.laws("mmq/8_stream_k") if law.shares]
     text = "Rung 7 has too few tiles for the SMs where a product is small, or must take narrow ones to have "
     text += "enough, each of which reads all its weights again: that is what rung 8 has to gain. Dividing a "
     text += "tile has a price. Its sums go through L2, and a block that adds another's takes "

@@ -25,3 +25,12 @@ def empty(like: Any, shape: int | tuple[int, ...], dtype: str | None = None) -> 
 def empty_like(array: Any) -> Any:
     """An array of the same shape and dtype."""
     return empty(array, tuple(array.shape))
+
+
+def library_of(array: Any) -> Any:
+    """NumPy or CuPy, whichever `array` is of."""
+    if isinstance(array, np.ndarray):
+        return np
+    import cupy
+
+    return cupy

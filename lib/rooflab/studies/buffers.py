@@ -21,7 +21,9 @@ def copies(case: Case, operand_bytes: int) -> int:
 
 
 def copied(operand: Any, count: int) -> list[Any]:
-    """An array, or a named tuple of arrays, and count - 1 copies of it, each in memory of its own."""
+    """An array, or a named tuple of arrays and sizes, and count - 1 copies of it, in memory of their own."""
+    if isinstance(operand, int):
+        return [operand] * count
     if isinstance(operand, tuple):
         parts = [copied(part, count) for part in operand]
         return [type(operand)(*each) for each in zip(*parts, strict=True)]

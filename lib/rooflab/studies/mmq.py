@@ -1,7 +1,7 @@
 """Study `mmq` (lesson 05): a prompt's product on Q8_0 weights, from one token to two thousand.
 
 Activations come in FP16, so every own case quantises them first unless its option prepared=1 says that they
-came quantised; 7_fp16_wgmma takes them as they are. The baseline turns all weights into FP16 and multiplies
+came quantised; rungs 7 to 9 take them as they are. The baseline turns all weights into FP16 and multiplies
 by cuBLAS, the peers have them in FP16 all along (or, without scales, in int8: torch._int_mm, and in FP8:
 torch._scaled_mm). exact=1 and unquantised=1 are the study q8_0's: they change what judges a product.
 """
@@ -143,7 +143,7 @@ def reads(case: Case) -> tuple[int, int, int]:
     """
     rung, macros, _ = own_rung(case)
     n, k, batch = case.matrix
-    if rung.name == "8_stream_k":  # its blocks take tiles of this shape, and parts of them along k
+    if rung.name in mmq.STAYING:  # its blocks take tiles of this shape, and parts of them along k
         tiles = math.ceil(batch / macros["TOKENS"]), math.ceil(n / (128 * macros["ROW_TILES"]))
     else:
         tiles = mmq.launch_shape(rung, n, batch, macros)[0]
@@ -275,6 +275,7 @@ def _contestants(cases: Sequence[Case], count: int) -> list[gate.Work]:
             kinds: dict[str, Callable[[], Any]] = {
                 "planes": lambda: planes,
                 "blocks": lambda: blocks_of(planes),
+                "tiles": lambda: q8_0.repack(planes),
                 "halves": lambda: w32.astype("float16"),
                 "bytes": lambda: planes.quants,
             }
@@ -302,8 +303,7 @@ def _contestants(cases: Sequence[Case], count: int) -> list[gate.Work]:
             continue
         outputs = [[xp.empty((batch, n), "float16")] for _ in range(count)]
         if case.kind == "own":
-            early = not case.impl.startswith(DECODE) and int(case.impl[0]) <= 3
-            ws = rotated("blocks" if early else "planes")
+            ws = rotated("planes" if case.impl.startswith(DECODE) else mmq.order_of(case.impl))
             expected, budget = judge(False, takes_halves(case.impl))
             launch = _own(case, ws, x, prepared, outputs)
         else:

@@ -11,8 +11,7 @@ from rooflab.numerics import model_shapes
 from rooflab.profile import parts
 from rooflab.studies.launch_rule import Rule
 from rooflab.view.diagram import svg
-from rooflab.view.diagram.svg import AMBER, BLUE, GREY, Canvas, Drawing, single
-from rooflab.words import counted
+from rooflab.view.diagram.svg import AMBER, BLUE, SKY, Canvas, Drawing, single
 
 _HIGH = 34.0
 
@@ -53,20 +52,20 @@ def layer_by_rule(
                 x += law.other_us * unit
                 continue
             fixed, bytes_ = law.product_us * unit, moved[name] * unit
-            canvas.rect(x, y, fixed, _HIGH, GREY)
+            canvas.rect(x, y, fixed, _HIGH, AMBER)
             canvas.rect(x + fixed, y, bytes_, _HIGH, BLUE)
             if fixed + bytes_ > svg.wide(name, svg.SMALL) + 2:
                 canvas.text(x + (fixed + bytes_) / 2, y + _HIGH + 13, name, svg.SMALL, "middle")
             x += fixed + bytes_
-        canvas.cells(rest, law.other_us * unit, _HIGH, AMBER)
+        canvas.cells(rest, law.other_us * unit, _HIGH, SKY)
         y += _HIGH + 30
         said.append(
-            f"{gpu} {products + others:.0f} µs, of which {counted(len(moved), 'product')} take "
-            f"{products:.0f} ({sum(moved.values()):.0f} for their bytes) and {launches.count('')} other "
-            f"launches {others:.0f}"
+            f"{gpu} {products + others:.0f} µs, of which its {len(moved)} products take {products:.0f} "
+            f"({sum(moved.values()):.0f} for their bytes) and the {launches.count('')} other launches "
+            f"{others:.0f}"
         )
     x = 0.0
-    for fill, words in ((GREY, "fixed time of a product"), (BLUE, "its bytes"), (AMBER, "another launch")):
+    for fill, words in ((AMBER, "fixed time of a product"), (BLUE, "its bytes"), (SKY, "another launch")):
         canvas.cell(x, y, 13, 13, "", fill)
         canvas.text(x + 19, y + 11, words)
         x += 40 + svg.wide(words, svg.TEXT)

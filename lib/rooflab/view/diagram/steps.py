@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -39,8 +39,8 @@ def half_layer(trace: pd.DataFrame, layer: int) -> list[Kernel]:
         end += 1
     rows = line.iloc[int(first[layer]) : end]
     names = rows["part"].where(rows["class"] == "weight", "")
-    starts, lengths = (rows[name].astype(float).to_numpy() for name in ("start_us", "us"))
-    return [Kernel(*each) for each in zip(names, starts - starts[0], lengths, strict=True)]
+    starts, lengths = (rows[name].astype(float).tolist() for name in ("start_us", "us"))
+    return [Kernel(name, at - starts[0], us) for name, at, us in zip(names, starts, lengths, strict=True)]
 
 
 def half_layers(trace: pd.DataFrame, busy: pd.DataFrame, layer: int) -> Drawing | None:
@@ -53,7 +53,7 @@ def half_layers(trace: pd.DataFrame, busy: pd.DataFrame, layer: int) -> Drawing 
         found[str(way)] = half_layer(trace[trace["variant"] == way], layer)
     if not found.get("eager"):
         return None
-    call = float(busy.loc["eager", "wall_per_launch_us"])
+    call = float(busy["wall_per_launch_us"]["eager"])
     spans = eager_spans(found["eager"], call)
     canvas, y, said = Canvas(), 0.0, list[str]()
     unit = (svg.WIDTH - _LEFT - 2) / max(
@@ -95,8 +95,7 @@ def half_layers(trace: pd.DataFrame, busy: pd.DataFrame, layer: int) -> Drawing 
 
 
 def _all(busy: pd.DataFrame, way: str) -> str:
-    launches: Any = busy.loc[way, "launches"]
-    return f"{int(launches):,}"
+    return f"{int(busy['launches'][way]):,}"
 
 
 def eager_spans(kernels: list[Kernel], call: float) -> list[tuple[float, float]]:

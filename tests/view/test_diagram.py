@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from rooflab import simt
+from rooflab.analysis import time_breakdown
 from rooflab.book import home, readme
 from rooflab.errors import MissingRecording, UsageError
 from rooflab.hardware import device
@@ -22,18 +23,21 @@ from rooflab.pages import lesson_05c, lesson_09b
 from rooflab.paths import KERNELS
 from rooflab.records.fingerprint import fresh
 from rooflab.records.store import Store
-from rooflab.studies import drawn, mmq, traces
+from rooflab.studies import attribution, drawn, launch_rule, mmq, traces
 from rooflab.verify import mutations
 from rooflab.view import diagram
 from rooflab.view.diagram import (
     columns,
+    counters,
     graphs,
     issue,
     layers,
     memory,
     over_time,
     report,
+    roofs,
     rounding,
+    rule,
     split,
     svg,
     tiles,
@@ -88,6 +92,26 @@ def all_of(here):
         "layer": diagram.layer(diagram.ways(here)),
         "split layer": diagram.split_layer(),
         "capture": diagram.capture(lesson_05c.timed_chain(here)),
+        "barriers": diagram.barriers_met(),
+        **of_a_token(here),
+    }
+
+
+def of_a_token(here):
+    """The drawings of lessons 01b to 02c."""
+    known = {name: roof.value for name, roof in here.roof.items()}
+    read, model = known["dram_read"], model_shapes.get(attribution.MODEL)
+    rows, trace = time_breakdown.taken(here, attribution.decode([1024]))
+    eager, busy = trace[trace["variant"] == "eager"], time_breakdown.busy(rows, trace).set_index("variant")
+    asked = attribution.counted(weights="random")
+    counted = time_breakdown.counters(here.profile("attribution", asked, "ncu", attribution.METRICS))
+    laws = [("this GPU", launch_rule.rule(eager, model.name, read))] * 2
+    links = [roofs.Link(name, read, "PCIe, pinned") for name in ("host", "DRAM", "L2")]
+    return {
+        "roofs": diagram.path_of_bytes(links, "132 SMs", read, roofs.peaks(known)),
+        "half layers": diagram.half_layers(trace, busy, attribution.LAYER),
+        "counters": diagram.where_counted(counters.contrast(counted[counted["operator"] == "decode"])),
+        "layer by rule": diagram.layer_by_rule(rule.order(eager, attribution.LAYER), laws, model),
     }
 
 

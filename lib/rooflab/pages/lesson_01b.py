@@ -11,8 +11,22 @@ from rooflab.analysis import states
 from rooflab.hardware import roofline
 from rooflab.pages.lesson_01_bandwidth import least_us
 from rooflab.studies import bandwidth
-from rooflab.view import display, explorer, plot
+from rooflab.view import diagram, display, explorer, plot
+from rooflab.view.diagram import roofs
 from rooflab.words import counted
+
+
+def path_of_bytes(here: Any, l2: int, sweep: Any) -> None:
+    """Draw the links that data crosses with their measured rates, and what the SMs can do in that time."""
+    known = {name: float(roof.value) for name, roof in here.roof.items()}
+    warm = sweep[(sweep["cache"] == "warm") & (sweep["bytes"] <= l2)]["gb_s"]
+    links = [
+        roofs.Link("host", known.get("pcie_h2d", 0.0), "PCIe, pinned"),
+        roofs.Link("DRAM", known["dram_read"], "cold reads"),
+        roofs.Link("L2", float(warm.max()) if len(warm) else 0.0, "warm reads"),
+    ]
+    ends = f"{int(here.run['sms']):,} SMs"
+    diagram.path_of_bytes(links, ends, known["dram_read"], roofs.peaks(known)).show()
 
 
 def guesses(dram_sheet: Any, fp16_sheet: Any, l2: Any) -> Any:
@@ -40,7 +54,7 @@ def knee(gpu: Any, l2: Any, read_roof: Any, sweep: Any) -> Any:
             f"On the {gpu} warm beats cold up to {plot.size_text(at)} ({edge['warm']:.2f} "
             f"against {edge['cold']:.2f} µs){after}; its L2 is {plot.size_text(l2)}. "
             + (
-                "Beyond the knee an array evicts itself before it comes round again."
+                "A larger array pushes its own beginning out of L2 before it is read again."
                 if at <= 2 * l2
                 else "Why it should so far beyond its L2, nothing measured here says."
             )
@@ -194,7 +208,7 @@ def published_time(kernel: Any, moved: Any, size: Any) -> None:
         f"the published time. {alike}"
     )
     display.say(
-        "Two machines prove nothing about each other. The project's own later log says "
+        "A time on one machine proves nothing about another. But the project's own later log says "
         f"what its uploads cost: its coalesced kernel took {published['coalesced_uploading']:.1f} ms "
         f"while every call uploaded the weights, and {published['coalesced']:.2f} ms once "
         "they stayed. Time transfers and kernels apart."

@@ -17,7 +17,7 @@ from rooflab.pages import Opening, Rows
 from rooflab.profile import parts
 from rooflab.records.case import Case
 from rooflab.studies import attribution, hf
-from rooflab.view import display, explorer, page, plot
+from rooflab.view import diagram, display, explorer, page, plot
 
 LAPTOP = "rtx-4070-laptop-published"
 ORDER = ("weight", "attention", "norm", "rope", "copy")  # the classes that a chart tells apart
@@ -87,6 +87,15 @@ def model_said(model: Model) -> None:
         f"they share {model.kv_heads} heads of keys and values. A token needs "
         f"{len(layer):,} × {model.layers:,} + 1 = **{model_shapes.gemvs(model) + 1} weight products**."
     )
+
+
+def half_layers(rows: Rows, trace: Rows, context: int) -> None:
+    """Draw half a layer's launches by each way, where the eager trace names the layer's products."""
+    mine = trace[(trace.operator == "decode") & (trace.seq == context)]
+    busy = time_breakdown.busy(rows, mine).set_index("variant")
+    drawing = diagram.half_layers(mine, _in_order(busy), attribution.LAYER)
+    if drawing is not None:
+        drawing.show()
 
 
 def bound(rows: Rows, roof: float) -> Rows:

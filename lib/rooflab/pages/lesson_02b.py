@@ -15,7 +15,8 @@ from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_02 import LAPTOP, published
 from rooflab.profile import ncu
 from rooflab.studies import attribution, launch_rule
-from rooflab.view import display, explorer, page, plot
+from rooflab.view import diagram, display, explorer, page, plot
+from rooflab.view.diagram import counters
 
 
 def opening(step: Rows, top: Rows, gpu: str, when: str) -> Opening:
@@ -63,6 +64,13 @@ def counted(step: Rows, prompt: Rows) -> None:
         f"Counted: {len(step)} launches of an eager decode step (one layer and the output "
         f"head) and {len(prompt)} of a *prefill*, which reads a whole prompt at once."
     )
+
+
+def where_counted(step: Rows) -> None:
+    """Draw where the counters sit, with those of a large product and of a small launch."""
+    launches = counters.contrast(step)
+    if launches:
+        diagram.where_counted(launches).show()
 
 
 # --- bytes and counters -------------------------------------------------------------------------------------

@@ -20,9 +20,10 @@ from rooflab.numerics.model_shapes import Model
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_02 import published
 from rooflab.pages.lesson_02b import laptop_line
-from rooflab.studies import launch_rule
+from rooflab.studies import attribution, launch_rule
 from rooflab.studies.launch_rule import Rule
-from rooflab.view import display, explorer, page, plot
+from rooflab.view import diagram, display, explorer, page, plot
+from rooflab.view.diagram import rule
 
 CLASSES = ("weight", "attention", "norm", "rope", "elementwise", "copy")  # that the chart tells apart
 
@@ -89,6 +90,14 @@ def token_by_rule(two: Two, model: Model, gpu: str, when: str) -> tuple[Figure, 
     return fig, f"{text}the trace has {two.ours:.0f}% and the published profile {two.theirs:.0f}%."
 
 
+def layer_by_rule(eager: Rows, two: Two, model: Model, gpu: str) -> None:
+    """Draw one layer's launches by the rule of both GPUs, where the trace names the layer's products."""
+    launches = rule.order(eager, attribution.LAYER)
+    if launches:
+        laws = [(gpu, two.here), ("RTX 4070 Laptop", two.laptop)]
+        diagram.layer_by_rule(launches, laws, model).show()
+
+
 # --- two GPUs -----------------------------------------------------------------------------------------------
 
 
@@ -108,23 +117,6 @@ def side_by_side(two: Two, step: Any, model: Model, gpu: str) -> None:
     table = pd.DataFrame(both, columns=list(heads))
     forms = dict.fromkeys(("here", "there"), "{:,.1f}")
     display.table(table, heads, forms, "Both GPUs, number by number", folded=True)
-
-
-def one_launch(two: Two, model: Model, gpu: str, when: str) -> None:
-    """Draw one launch of a product and one of the others on both GPUs: its fixed time and its bytes."""
-    each = model_shapes.weight_bytes(model, "fp16") / (model_shapes.gemvs(model) + 1) / 1e3
-    title = "One launch: a fixed time, and its bytes on top"
-    names, fixed, moved = [], list[float](), list[float]()
-    for name, law in ((gpu, two.here), ("RTX 4070 Laptop", two.laptop)):
-        names += [f"a product, {name}", f"another launch, {name}"]
-        fixed += [law.product_us, law.other_us]
-        moved += [each / law.gb_s, 0.0]
-    fig, ax = plot.figure("µs", title=title, height=2.2)
-    fig.set_figwidth(page.WIDEST)
-    plot.stacked(ax, names, {"fixed": fixed, "bytes": moved}, "µs")
-    pairs = zip(names, fixed, moved, strict=True)
-    said = [f"{name} {one:.1f}" + (f" + {more:.1f}" if more else "") for name, one, more in pairs]
-    plot.show(fig, f"{title}, fitted on {gpu}, {when}, µs: {'; '.join(said)}.")
 
 
 def why_they_differ(two: Two, eager: Rows, model: Model) -> None:

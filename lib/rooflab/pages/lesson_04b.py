@@ -144,7 +144,7 @@ def ladder_times(shown: Rows, large: Any, gpu: str) -> None:
     shown["of"] = shown["error"] / shown["error_budget"]
     shown["spread"] = (shown["q3_us"] - shown["q1_us"]) / shown["median_us"]
     names = {"impl": "Rung or baseline", "of": "Error ÷ allowed"}
-    names |= {"predicted_us": "Bound (µs)", "median_us": "Median (µs)"}
+    names |= {"predicted_us": "Bytes ÷ datasheet (µs)", "median_us": "Median (µs)"}
     names |= {"spread": "Quartiles apart", "registers": "Registers"}
     forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}")
     forms |= {"of": "{:.2f}", "spread": "{:.1%}"}
@@ -250,7 +250,7 @@ def counted(one_token: Rows, large: Any, gpu: str, afford: float) -> None:
         caption = f"{title}, on {gpu}, counted by ncu, {plot.dates(one_token)}: the roof allows "
         plot.show(fig, f"{caption}{afford:.1f}, and {display.listed(under)} stay under that.")
     names = {"impl": "Rung", "each": "Instructions a weight", "slots": "Issuing them (µs)"}
-    names |= {"bytes_us": "Bytes ÷ roof (µs)", "median_us": "Measured (µs)"}
+    names |= {"bytes_us": "Bytes ÷ read roof (µs)", "median_us": "Measured (µs)"}
     forms = dict.fromkeys(("slots", "bytes_us", "median_us"), "{:.1f}") | {"each": "{:.2f}"}
     display.table(
         one_token,
@@ -296,7 +296,7 @@ def limit_of_each_rung(gpu: str, spent: Rows, rungs: Any) -> None:
         best = seen.sort_values("median_us").iloc[0]
         if seven["slots"] < seven["bytes_us"]:
             text += f". Issuing those takes {seven['slots']:.0f} µs, reading the bytes "
-            text += f"{seven['bytes_us']:.0f} µs"
+            text += f"at the measured read roof {seven['bytes_us']:.0f} µs"
             if best["dram_pct"] > 100 * best["issue_active"]:
                 text += ". From here on memory is the limit"
         text += f".\n- **The fastest** keeps DRAM {best['dram_pct']:.0f}% busy and uses "
@@ -323,7 +323,7 @@ def distance_to_roof(here: Lab, read_roof: float, gpu: str) -> Rows:
     gap["foretold"] = start + gap["bytes_us"]
     gap["over"] = gap["median_us"] / gap["foretold"]
     gap["shape"] = [f"{n:,} × {k:,}" for n, k in zip(gap["n"], gap["k"], strict=True)]
-    names = {"shape": "n × k", "impl": "Rung", "bytes_us": "Bytes ÷ roof (µs)"}
+    names = {"shape": "n × k", "impl": "Rung", "bytes_us": "Bytes ÷ read roof (µs)"}
     names |= {"foretold": "Predicted, with start (µs)", "median_us": "Measured (µs)"}
     names |= {"over": "Measured ÷ predicted", "roof_fraction": "Share of the roof"}
     forms = dict.fromkeys(("bytes_us", "foretold", "median_us"), "{:.1f}")
@@ -331,7 +331,7 @@ def distance_to_roof(here: Lab, read_roof: float, gpu: str) -> Rows:
     gap = gap.sort_values("bytes", ignore_index=True)
     title = "What makes up the time of one token"
     fig, ax = plot.figure("µs", title=title, height=1.3 + 0.24 * len(gap))
-    parts = {"bytes ÷ roof": gap["bytes_us"], "start and finish": start + 0 * gap["bytes_us"]}
+    parts = {"bytes ÷ read roof": gap["bytes_us"], "start and finish": start + 0 * gap["bytes_us"]}
     parts["unexplained"] = (gap["median_us"] - gap["foretold"]).clip(lower=0)
     plot.stacked(ax, [f"{row.shape}, {row.impl}" for row in gap.itertuples()], parts, "µs")
     said = f"{title} on {gpu}, {plot.dates(gap)}: start and finish take {start:.1f} µs, as those of a plain "

@@ -1,13 +1,15 @@
 """What the course's drawings are computed from: small launches of its kernels, watched on the CPU.
 
-`rooflab trace drawn` makes three tables in data/cpu, on any machine with a C++ compiler; a test makes them
+`rooflab trace drawn` makes four tables in data/cpu, on any machine with a C++ compiler; a test makes them
 again and compares. `requests`: what the lanes of a warp asked for in one load or store. `regions`: which rows
 and columns of a matrix a block touched, and in which order. `fragments`: which element of a small matrix each
-lane holds in a register, as the product of the CPU target executes it.
+lane holds in a register, as the product of the CPU target executes it. `barriers`: which barrier
+the threads of a block come to in lesson 03e's kernels.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -20,16 +22,20 @@ import pandas as pd
 from rooflab import ops, simt, studies
 from rooflab.bench import gate
 from rooflab.errors import MissingRecording, UsageError
+from rooflab.ops import faults
 from rooflab.paths import DATA, KERNELS
+from rooflab.profile import sanitizer
 from rooflab.records.case import Case, options
+from rooflab.studies import faults as faults_study
 from rooflab.studies import traces
 
 TABLES = {
     "requests": ("scene", "kernel", "code", "access", "buffer", "bytes", "block", "warp", "request"),
     "regions": ("scene", "kernel", "access", "buffer", "block", "step", "row", "rows", "column", "columns"),
     "fragments": ("product", "operand", "place", "elements"),
+    "barriers": ("kernel", "n", "k", "first", "last", "stores", "comes_to", "reads", "identity"),
 }
-_MORE = {"requests": ("addresses", "identity"), "regions": ("identity",), "fragments": ()}
+_MORE = {"requests": ("addresses", "identity"), "regions": ("identity",)}
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ def read(table: str, scene: str = "", root: Path | None = None) -> pd.DataFrame:
     frame = _read(file)
     if not scene:
         return frame.copy()
-    key = "product" if table == "fragments" else "scene"
+    key = frame.columns[0]  # the table's subject
     rows = frame[frame[key] == scene].reset_index(drop=True)
     if rows.empty:
         raise UsageError(f"No drawing is of {scene!r}; there are {', '.join(frame[key].unique())}.")
@@ -120,7 +126,7 @@ def make(names: tuple[str, ...] = ()) -> dict[str, pd.DataFrame]:
         for table, frame in watched(name, scene).items():
             found[table].append(frame)
     made = {table: pd.concat(frames, ignore_index=True) for table, frames in found.items()}
-    return {**made, "fragments": fragments()}
+    return {**made, "fragments": fragments()} | ({} if names else {"barriers": barriers()})
 
 
 def identity(scene: Scene) -> str:
@@ -182,6 +188,62 @@ def _regions(accesses: pd.DataFrame, scene: Scene) -> Iterator[tuple[object, ...
                 rows = part["row"].max() - row + 1
                 columns = (part["byte"] + part["bytes"]).max() // 4 - column
                 yield access, buffer, block, step, row, rows, column, columns
+
+
+# --- barriers -----------------------------------------------------------------------------------------------
+
+
+def faulty() -> Iterator[tuple[Case, int, int]]:
+    """The kernels with a mistake at a barrier, each at the sizes that hide it and that bring it out."""
+    for size in (faults_study.FRIENDLY, faults_study.UNFRIENDLY):
+        for kernel in ("early_exit", "half_barrier"):
+            n, k = size[kernel]
+            yield Case("faults", "faults", kernel, n=n, k=k, cache="", clock=""), n, k
+
+
+def barriers() -> pd.DataFrame:
+    """A row a kernel, size and group of neighbouring threads of its first block: the first and last of them,
+    whether they have stored to shared memory, and the barrier that they come to, by its number in the source
+    (0: none, they have ended). `reads`: how many elements of shared memory the block has read.
+    """
+    rows = [row for case, n, k in faulty() for row in _barriers(case, n, k)]
+    return pd.DataFrame(rows, columns=list(TABLES["barriers"]))
+
+
+def _barriers(case: Case, n: int, k: int) -> Iterator[tuple[object, ...]]:
+    rung = faults.FAULTS[case.impl]
+    a, x = sanitizer.operands(n, k)
+    blocks, threads = faults.launch_of(n)
+    launch = faults.arguments(a, x, np.zeros(n, np.float32))
+    seen = simt.watch(rung, blocks, threads, launch)
+    source = rung.path.read_text().splitlines()
+    lines = [number for number, line in enumerate(source, 1) if "__syncthreads" in line]
+    mine = seen.accesses()
+    mine = mine[(mine["space"] == "shared") & (mine["block"] == 0)]
+    stored = mine[mine["access"] == "store"]
+    stores = set(stored["warp"] * 32 + stored["lane"])
+    reads = mine[mine["access"] == "load"]["address"].nunique()
+    where = _comes_to(seen.faults, threads, lines)
+    groups = [(thread in stores, where[thread]) for thread in range(threads)]
+    first = 0
+    for last in range(threads):
+        if last + 1 == threads or groups[last + 1] != groups[last]:
+            has, barrier = groups[last]
+            yield case.impl, n, k, first, last, int(has), barrier, reads, traces.current("faults", case)
+            first = last + 1
+
+
+def _comes_to(found: list[simt.Fault], threads: int, lines: list[int]) -> list[int]:
+    """The barrier of each thread by the first report, if any, of those that wait at different ones: some
+    "wait here while" the others wait at another, or the others "have ended".
+    """
+    if not found:
+        return [1] * threads
+    words, here = str(found[0]), lines.index(int(found[0].line.rpartition(":")[2])) + 1
+    other = re.search(r" while .*:(\d+)\)", words)
+    first, last = map(int, re.findall(r"threads (\d+)-(\d+)", words)[-1])
+    named, rest = (here, lines.index(int(other[1])) + 1) if other else (0, here)
+    return [named if first <= thread <= last else rest for thread in range(threads)]
 
 
 # --- fragments ----------------------------------------------------------------------------------------------

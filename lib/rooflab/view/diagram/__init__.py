@@ -7,12 +7,14 @@ recorded profiles.
 A drawing with several frames is a still image of all of them in a notebook; the course's pages add a slider.
 """
 
+from rooflab.view.diagram.barriers import barriers_met
 from rooflab.view.diagram.budgets import budget
 from rooflab.view.diagram.by_block import blocks
 from rooflab.view.diagram.caches import caches
 from rooflab.view.diagram.checks import check_of_drafts
 from rooflab.view.diagram.clocks import clocks
 from rooflab.view.diagram.columns import holders, partial_scores
+from rooflab.view.diagram.counters import where_counted
 from rooflab.view.diagram.crossings import crossings, handed_on, in_a_row
 from rooflab.view.diagram.gates import Instrument, gate_steps, passed_on
 from rooflab.view.diagram.graphs import capture, two_clocks
@@ -23,9 +25,12 @@ from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
 from rooflab.view.diagram.number_lines import Line, number_lines
 from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring, wgmma_steps
 from rooflab.view.diagram.reading import warps_on_weights, weights_of_a_lane, x_beside_weights
+from rooflab.view.diagram.roofs import path_of_bytes
 from rooflab.view.diagram.rounding import two_orders
+from rooflab.view.diagram.rule import layer_by_rule
 from rooflab.view.diagram.sharing import slots, tokens_share_a_tile
 from rooflab.view.diagram.split import split_layer
+from rooflab.view.diagram.steps import half_layers
 from rooflab.view.diagram.svg import Canvas, Drawing
 from rooflab.view.diagram.tiles import accumulators, attention_tiles, online_softmax
 from rooflab.view.diagram.turns import last_turn
@@ -40,6 +45,7 @@ __all__ = [
     "accumulators",
     "attention_tiles",
     "banks",
+    "barriers_met",
     "blocks",
     "budget",
     "caches",
@@ -51,6 +57,7 @@ __all__ = [
     "dealt",
     "dp4a",
     "gate_steps",
+    "half_layers",
     "handed_on",
     "holders",
     "in_a_row",
@@ -58,6 +65,7 @@ __all__ = [
     "last_turn",
     "launch",
     "layer",
+    "layer_by_rule",
     "loads_in_flight",
     "nibbles",
     "number_lines",
@@ -65,6 +73,7 @@ __all__ = [
     "online_softmax",
     "partial_scores",
     "passed_on",
+    "path_of_bytes",
     "pipeline",
     "q8_layouts",
     "ring",
@@ -82,5 +91,6 @@ __all__ = [
     "ways_to_multiply",
     "weights_of_a_lane",
     "wgmma_steps",
+    "where_counted",
     "x_beside_weights",
 ]

@@ -11,7 +11,7 @@ import pandas as pd
 
 from rooflab.analysis.evidence import Evidence, NoEvidence
 from rooflab.ops import mmq as ops
-from rooflab.ops import stream_k
+from rooflab.ops import rung_of, stream_k
 from rooflab.records.case import Case
 from rooflab.studies import mmq, q8_0
 
@@ -101,6 +101,16 @@ IDLE, WIDER, NEITHER = (
 _STEPS = ("7_fp16_wgmma", "8_stream_k")
 
 
+def gains(rows: pd.DataFrame, slow: str, fast: str) -> pd.DataFrame:
+    """How many times as fast as `slow` the contestant `fast` is, a row a shape that `rows` of prompts have of
+    both: columns n, k, batch, gain.
+    """
+    sizes = ["n", "k", "batch"]
+    us = rows[rows["impl"].isin((slow, fast))].pivot_table("median_us", sizes, "impl")
+    us = us.reindex(columns=[slow, fast]).dropna().reset_index()
+    return us[sizes].assign(gain=us[slow] / us[fast])
+
+
 def divided_along_k(rows: pd.DataFrame) -> pd.DataFrame:
     """Rung 8_stream_k beside 7_fp16_wgmma, a row a shape that `rows` of prompts have of both.
 
@@ -108,19 +118,16 @@ def divided_along_k(rows: pd.DataFrame) -> pd.DataFrame:
     tile of rung 7, over all turns; narrow and wide, tokens of a tile of rung 7 and of rung 8; and where, what
     rung 8 has to gain: IDLE, WIDER or NEITHER.
     """
-    first, last = ops.LADDERS["mmq"][-2:]
-    sizes = ["n", "k", "batch"]
-    us = rows[rows["impl"].isin(_STEPS)].pivot_table("median_us", sizes, "impl")
-    us = us.reindex(columns=list(_STEPS)).dropna().reset_index()
+    first, last = (rung_of(ops.LADDERS["mmq"], name, name) for name in _STEPS)
     found = []
-    for row in us.to_dict("records"):
-        n, k, batch = (int(row[size]) for size in sizes)
+    for row in gains(rows, *_STEPS).to_dict("records"):
+        n, k, batch = (int(row[size]) for size in ("n", "k", "batch"))
         narrow = ops.options_for(first, n, batch)["TOKENS"]
         wide = ops.macros_for(last, n, k, batch)["TOKENS"]
         turns = stream_k.tiles_of(n, batch, 1, narrow) / stream_k.AT_ONCE
         busy = turns / math.ceil(turns)
         where = IDLE if busy <= 0.5 else WIDER if wide >= 1.25 * narrow else NEITHER
-        found.append((n, k, batch, row[_STEPS[0]] / row[_STEPS[1]], busy, narrow, wide, where))
+        found.append((n, k, batch, row["gain"], busy, narrow, wide, where))
     return pd.DataFrame(found, columns=["n", "k", "batch", "gain", "busy", "narrow", "wide", "where"])
 
 

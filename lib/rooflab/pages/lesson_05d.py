@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from rooflab.analysis import q8_0, states
 from rooflab.hardware import device
+from rooflab.hardware.crossover import LEVEL
 from rooflab.lab import Lab
 from rooflab.ops import stream_k
 from rooflab.pages import Opening, Rows
@@ -176,13 +177,8 @@ def states_compared(here: Lab, gpu: str) -> None:
     display.table(both, states.DUEL, states.DUEL_FORMATS, title, folded=True)
 
 
-def divided_along_k(here: Lab, gpu: str) -> None:
-    """Draw and say where rung 8 is faster than rung 7, by tokens, and what it had to gain there."""
-    cases = [c for c in here.cases("mmq") if c.cache == "cold" and not c.options]
-    found = q8_0.divided_along_k(here.measure("mmq", [c for c in cases if study.takes_halves(c.impl)]))
-    if found.empty:
-        return
-    title = "Rung 8 over rung 7"
+def _gains_drawn(found: Rows, title: str, gpu: str) -> None:
+    """Draw how many times as fast one contestant is as another, by tokens, a line a matrix."""
     fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, height=2.8)
     for (n, k), mine in found.groupby(["n", "k"], sort=False):
         plot.series(ax, mine["batch"], mine["gain"], label=f"{n:,} × {k:,}")
@@ -193,9 +189,40 @@ def divided_along_k(here: Lab, gpu: str) -> None:
     ax.legend(fontsize=8.5, frameon=False, loc="upper right")
     best, worst = (found.loc[at(found["gain"])] for at in (pd.Series.idxmax, pd.Series.idxmin))
     ends = [
-        f"{row['gain']:.2f} at {row['n']:,} × {row['k']:,}, {row['batch']} tokens" for row in (worst, best)
+        f"{row.gain:.2f} at {row.n:,.0f} × {row.k:,.0f}, {row.batch:,.0f} tokens" for row in (worst, best)
     ]
-    plot.show(fig, f"{title} on {gpu}: {len(found)} points, from {ends[0]}, to {ends[1]}.")
+    plot.show(fig, f"{title} on {gpu}: from {ends[0]}, to {ends[1]}.")
+
+
+def tile_order(here: Lab, gpu: str) -> None:
+    """Draw and say what weights in tile order are worth: rung 9 over rung 8, and beside cuBLAS on FP16."""
+    names = ("8_stream_k", "9_tile_order", "torch.matmul")
+    cases = [c for c in here.cases("mmq") if c.cache == "cold" and not c.options and c.impl in names]
+    rows = here.measure("mmq", here.held("mmq", cases))
+    found = q8_0.gains(rows, *names[:2])
+    if found.empty:
+        return
+    _gains_drawn(found, "Rung 9 over rung 8", gpu)
+    text = f"Over {len(found)} products rung 9 is {found['gain'].min():.2f} to {found['gain'].max():.2f} "
+    text += f"times as fast as rung 8, {found['gain'].median():.2f} times at the median. "
+    rival = q8_0.gains(rows, names[2], names[1])
+    rival = rival[rival["batch"] > 32]
+    if len(rival):
+        level = (rival["gain"] >= 1 / LEVEL).sum()
+        text += "cuBLAS on resident FP16 weights reads nearly twice the bytes. Beyond 32 tokens rung 9 is "
+        text += f"level with it (within {LEVEL - 1:.0%}) or ahead at {level} of {len(rival)} products; at "
+        text += f"the worst of them it is {rival['gain'].min():.2f} times as fast."
+    display.say(text)
+
+
+def divided_along_k(here: Lab, gpu: str) -> None:
+    """Draw and say where rung 8 is faster than rung 7, by tokens, and what it had to gain there."""
+    cases = [c for c in here.cases("mmq") if c.cache == "cold" and not c.options]
+    found = q8_0.divided_along_k(here.measure("mmq", [c for c in cases if study.takes_halves(c.impl)]))
+    if found.empty:
+        return
+    title = "Rung 8 over rung 7"
+    _gains_drawn(found, title, gpu)
     by = found.groupby("where")["gain"].agg(["size", "min", "median", "max"])
     by = by.reindex([q8_0.IDLE, q8_0.WIDER, q8_0.NEITHER]).dropna().reset_index()
     names = {"where": "Where", "size": "Products", "min": "Least", "median": "Median", "max": "Most"}

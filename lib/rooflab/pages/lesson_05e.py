@@ -17,7 +17,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows, facts
 from rooflab.studies import mmq as study
 from rooflab.studies import q8_0 as decode
-from rooflab.view import display, explorer, plot
+from rooflab.view import diagram, display, explorer, plot
 from rooflab.words import counted
 
 WAYS = ("dp4a", "int8 MMQ", "Q8_0 as FP16", "two-op", "FP16 weights")
@@ -156,6 +156,17 @@ def run_facts(here: Lab, rows: Rows, measured: Sequence[Shape]) -> None:
         f"FP16 {roof['fp16_tensor'].value:,.0f} TFLOP/s",
         *(f"{n:,} × {k:,} at {sweep[n, k]} numbers of tokens" for n, k in measured),
     )
+
+
+def tiles(fastest: Rows, shape: Shape) -> None:
+    """Draw the tiles that each way makes of some numbers of tokens, where those were recorded."""
+    drawing = diagram.passes(_of(fastest, shape).sort_values("way", key=lambda ways: ways.map(WAYS.index)))
+    if drawing is not None:
+        display.say(
+            "A kernel takes the tokens in tiles. A tile reads the weights once, whether all its places hold "
+            "a token or not. The token that no longer fits begins another pass, or needs a wider tile:"
+        )
+        drawing.show()
 
 
 def ridges(here: Lab, shape: Shape) -> float:

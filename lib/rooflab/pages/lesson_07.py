@@ -14,11 +14,13 @@ from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_07_clocks import flipped
 from rooflab.studies import regimes
-from rooflab.view import display, explorer, plot
+from rooflab.view import diagram, display, explorer, plot
 from rooflab.words import counted
 
 # The formats as the charts of time name them: each by its fastest fused kernel.
 _FUSED = {"fp16": "FP16 cuBLAS", "int4_g128": "INT4 fused", "q8_0": "Q8_0 fused"}
+
+_UNMEASURED = ("q8_0", 6144, 4096, 40)  # format, n, k and tokens of a product to choose a kernel for
 
 
 def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
@@ -61,6 +63,20 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
     plot.round_ticks(ax, "x")
     ax.legend(fontsize=8.5, frameon=False)
     return answer, able, (fig, plot.caption(pd.concat(drawn), gpu, title, y="median_us"))
+
+
+def chosen(lab: Lab) -> None:
+    """Draw how the dispatcher chooses a kernel for a shape that no one has measured, from this recording."""
+    rows, spec = strategies.gather(lab), lab.spec
+    rows = rows[(rows.study == "regimes") & (rows.clock == "graph")]
+    names = {how.name: strategies.label("", how.name).strip() for how in perf_model.STRATEGIES}
+    drawing = diagram.choice(rows, spec.slug, _UNMEASURED, names) if spec else None
+    if drawing is not None:
+        display.say(
+            "A program finds the kernel for a product that was not measured in three steps. It looks only "
+            "at kernels for the format that the weights have:"
+        )
+        drawing.show()
 
 
 def bounds(lab: Lab, n: int, k: int) -> Rows:

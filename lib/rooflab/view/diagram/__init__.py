@@ -11,6 +11,7 @@ from rooflab.view.diagram.budgets import budget
 from rooflab.view.diagram.by_block import blocks
 from rooflab.view.diagram.caches import caches
 from rooflab.view.diagram.checks import check_of_drafts
+from rooflab.view.diagram.choices import choice
 from rooflab.view.diagram.clocks import clocks
 from rooflab.view.diagram.columns import holders, partial_scores
 from rooflab.view.diagram.crossings import crossings, handed_on, in_a_row
@@ -22,6 +23,7 @@ from rooflab.view.diagram.layers import layer, ways
 from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
 from rooflab.view.diagram.number_lines import Line, number_lines
 from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring, wgmma_steps
+from rooflab.view.diagram.passes import passes
 from rooflab.view.diagram.reading import warps_on_weights, weights_of_a_lane, x_beside_weights
 from rooflab.view.diagram.rounding import two_orders
 from rooflab.view.diagram.sharing import slots, tokens_share_a_tile
@@ -45,6 +47,7 @@ __all__ = [
     "caches",
     "capture",
     "check_of_drafts",
+    "choice",
     "clocks",
     "coalescing",
     "crossings",
@@ -65,6 +68,7 @@ __all__ = [
     "online_softmax",
     "partial_scores",
     "passed_on",
+    "passes",
     "pipeline",
     "q8_layouts",
     "ring",

@@ -17,6 +17,7 @@ from rooflab.view.diagram.columns import holders, partial_scores
 from rooflab.view.diagram.crossings import crossings, handed_on, in_a_row
 from rooflab.view.diagram.gates import Instrument, gate_steps, passed_on
 from rooflab.view.diagram.graphs import capture, two_clocks
+from rooflab.view.diagram.in_turns import in_turns
 from rooflab.view.diagram.issue import issue_slots
 from rooflab.view.diagram.launches import dealt, launch, sms_at_work, split_k
 from rooflab.view.diagram.layers import layer, ways
@@ -31,6 +32,7 @@ from rooflab.view.diagram.split import split_layer
 from rooflab.view.diagram.svg import Canvas, Drawing
 from rooflab.view.diagram.tiles import accumulators, attention_tiles, online_softmax
 from rooflab.view.diagram.turns import last_turn
+from rooflab.view.diagram.verdicts import verdicts
 from rooflab.view.diagram.ways_to_multiply import ways_to_multiply
 from rooflab.view.diagram.words import dp4a, nibbles, to_half
 
@@ -57,6 +59,7 @@ __all__ = [
     "handed_on",
     "holders",
     "in_a_row",
+    "in_turns",
     "issue_slots",
     "last_turn",
     "launch",
@@ -81,6 +84,7 @@ __all__ = [
     "tokens_share_a_tile",
     "two_clocks",
     "two_orders",
+    "verdicts",
     "warps_on_weights",
     "ways",
     "ways_to_multiply",

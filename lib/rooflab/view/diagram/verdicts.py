@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rooflab import claims
 from rooflab.view.diagram import svg
-from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, SKY, Canvas, Drawing, single
+from rooflab.view.diagram.svg import AMBER, BLUE, GREY, SKY, WHITE, Canvas, Drawing, single
 
 WIDTH = 430.0  # narrow enough for a phone
 _FILLS = {claims.HOLDS: SKY, claims.RESCALED: AMBER, claims.REFUTED: BLUE}
@@ -23,7 +23,7 @@ def _broken(text: str, size: float) -> list[str]:
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()
-        if svg.wide(longer, 1.08 * size) > WIDTH:
+        if svg.wide(longer, 1.15 * size) > WIDTH:
             lines.append(word)
         else:
             lines[-1] = longer
@@ -42,7 +42,7 @@ def verdicts(chosen: Sequence[claims.Claim], evidence: claims.Evidence) -> Drawi
         if not asked:
             continue
         verdict = claims.verdict(claim, evidence).word
-        for line in _broken(f"“{claim.says}”", svg.TEXT):
+        for line in _broken(claim.says, svg.TEXT):
             canvas.text(0, y + 13, line, bold=True)
             y += 17
         told = []
@@ -63,8 +63,9 @@ def verdicts(chosen: Sequence[claims.Claim], evidence: claims.Evidence) -> Drawi
         return None
     canvas.cell(0, y, 24, 12, "", SKY)
     canvas.text(30, y + 11, "where the bar is met")
-    canvas.rect(190, y - 2, 4, 16, svg.INK)
-    canvas.text(200, y + 11, "measured on this GPU")
+    canvas.cell(180, y, 24, 12, "", WHITE)
+    canvas.rect(190, y, 4, 12, svg.INK, 0)
+    canvas.text(210, y + 11, "measured on this GPU")
     return single("From a statement to its verdict", f"{'. '.join(said)}.", canvas)
 
 
@@ -73,10 +74,10 @@ def _line(canvas: Canvas, y: float, test: claims.Test, found: claims.Verdict) ->
     most = 1.15 * max(found.value, test.bar.value * (1 + test.bar.by))
     unit = WIDTH / most
     low, high = _within(test.bar, most)
-    canvas.rect(0, y, WIDTH, 14, NONE)
+    canvas.rect(0, y, WIDTH, 14, WHITE)
     canvas.rect(low * unit, y, (high - low) * unit, 14, SKY)
     x = min(found.value * unit, WIDTH - 3)
-    canvas.rect(x - 2, y - 3, 4, 20, svg.INK)
+    canvas.rect(x - 2, y, 4, 14, svg.INK, 0)
     end = x > WIDTH / 2
     words = f"measured {found.measured}"
     canvas.text(x + (2 if end else -2), y + 30, words, svg.TEXT, "end" if end else "start")

@@ -199,7 +199,9 @@ def explained(rows: Rows, cold: Rows) -> None:
         text += f"against {seen['3_split_k']:.0f}. Width alone wins nothing"
     text += f".\n- **Rung 5** asks for eight rows at a time and {display.against(more, vector)} rung 4"
     if more["median_us"] > scalar["median_us"]:
-        text += ", yet no faster than rung 3: with enough bytes in flight, something else limits"
+        text += (
+            ", yet no faster than rung 3. It has bytes enough in flight; the sizes below say what limits it"
+        )
     best, slowest = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0], by.loc["2_coalesced"]
     text += f".\n- **{best['impl']}** has as many rows in flight as rung 5, and no partial sums that cross "
     text += "blocks at the very end, when nothing else is in flight: it "
@@ -227,7 +229,39 @@ def sizes(here: Lab, n: int) -> None:
         text += f"- {size:,} × {size:,}: {own['impl']} in {own['median_us']:.1f} µs"
         peer = side[side["kind"] == "peer"]
         text += f"; it {display.against(own, peer.iloc[0])} cuBLAS.\n" if len(peer) else ".\n"
-    display.say(text)
+    display.say(text + _beside_bytes(rows))
+
+
+def _beside_bytes(rows: Rows) -> str:
+    """What limits rung 5: the rate of the bytes that the largest size adds to the one before, and the time of
+    the smaller that its bytes do not explain, beside the fastest rung's; nothing with one size.
+    """
+    own = rows[rows["kind"] == "own"]
+    few, many = (sorted(own["n"].unique())[-2:] * 2)[:2]
+    if few == many:
+        return ""
+    found = {}
+    best = own[own["n"] == few].sort_values("median_us")["impl"].iloc[0]
+    for name in ("5_in_flight", best):
+        less, more = (own[(own["impl"] == name) & (own["n"] == size)].iloc[0] for size in (few, many))
+        rate = (more["bytes"] - less["bytes"]) / (more["median_us"] - less["median_us"])  # bytes a us
+        found[name] = (
+            rate * less["roof_fraction"] / less["gb_s"] / 1e3,
+            less["median_us"] - less["bytes"] / rate,
+        )
+    (share, fixed), (_, least) = found["5_in_flight"], found[best]
+    text = (
+        f"\nFrom {few:,} × {few:,} to {many:,} × {many:,} rung 5 reads the added bytes at {share:.0%} of the "
+    )
+    text += "read roof. "
+    if share > 0.95 and best != "5_in_flight" and fixed > least:
+        text += (
+            "So its bytes in flight suffice. What limits it at the smaller size is time that does not grow "
+        )
+        text += f"with the bytes: about {fixed:.1f} µs there, and {least:.1f} µs in {best}. Which part of it "
+        text += "starting the blocks takes, and which the partial sums, the recording does not say: "
+        text += "a clock inside the kernel would."
+    return text
 
 
 def takeaway(rows: Rows, smaller: Rows, parts: Rows, gpu: str, n: int) -> None:

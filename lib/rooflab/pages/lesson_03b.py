@@ -147,16 +147,16 @@ def found(smaller: Rows, parts: Rows, size: int) -> None:
         text += f"From {parts['blocks'].iloc[0]} to {most} with *more* threads it "
         text += f"{display.change(grown.iloc[0])}. "
     if blamed(smaller, parts):
-        text += "**So it is the loads under way, and not the empty SMs.** "
+        text += "**So rung 2 lacks bytes in flight; idle SMs are not what limits it.** "
     top, last = parts.loc[parts["gb_s"].idxmax()], parts.iloc[-1]
     text += f"The most, {top['gb_s']:,.0f} GB/s, comes with {top['blocks']:,} blocks"
     if last["gb_s"] < 0.97 * top["gb_s"]:
         text += f"; with {last['blocks']:,} it is {last['gb_s'] / top['gb_s']:.0%} of that, as each "
         text += "part costs a partial sum"
     if parts["law"].notna().all():
-        text += ". At its left end Little's law promises "
+        text += ". At the fewest blocks Little's law allows "
         text += f"{display.times(parts['law'].iloc[0] / parts['gb_s'].iloc[0])} "
-        text += "times what is measured: it reckons with the latency of a lone load"
+        text += "times what is measured: it takes the latency of a lone load"
     display.say(f"{text}.")
 
 
@@ -195,8 +195,8 @@ def explained(rows: Rows, cold: Rows) -> None:
     text += f"- **Rung 4**, with its wider loads, {display.against(vector, scalar)} rung 3"
     lost = vector["median_us"] > scalar["median_us"] and not display.level(vector, scalar)
     if lost and "4_vector" in seen:
-        text += f": it gains width and gives up threads, {seen['4_vector']:.0f}% of the slots "
-        text += f"against {seen['3_split_k']:.0f}. Width alone wins nothing"
+        text += f": its loads are wider and its threads fewer, {seen['4_vector']:.0f}% of the slots "
+        text += f"against {seen['3_split_k']:.0f}. Wider loads alone gain nothing"
     text += f".\n- **Rung 5** asks for eight rows at a time and {display.against(more, vector)} rung 4"
     if more["median_us"] > scalar["median_us"]:
         text += (

@@ -197,7 +197,9 @@ def sweep(fastest: Rows, shape: Shape, gpu: str) -> None:
     plot.round_ticks(ax)
     plot.label_ends(ax)
     text = plot.caption(part, gpu, title, y="median_us")
-    plot.show(fig, f"{text} Flat: bytes decide. Rising: arithmetic does. Steps: another tile begins.")
+    plot.show(
+        fig, f"{text} Where a line is level, reading weights takes the time; where it rises, arithmetic."
+    )
 
 
 def crossovers(fastest: Rows, measured: Sequence[Shape], gpu: str) -> None:
@@ -325,9 +327,9 @@ def takeaway(fastest: Rows, shape: Shape, share: pd.DataFrame, gpu: str) -> None
     wide = _wide(fastest, shape)
     gain = _q8_0_against_fp16(wide)
     text = f"- On the {gpu} the square shape's fastest way is {_in_words(wide)}.\n"
-    text += "- Bytes decide at few tokens, arithmetic at many"
+    text += "- Reading weights takes the time at few tokens, arithmetic at many"
     if len(gain) and gain.iloc[-1] < crossover.LEVEL < gain.iloc[0]:
-        text += ". The same format is the fastest at one end and only the smallest at the other"
+        text += ". Q8_0 beats FP16 at few tokens; at many it only saves memory"
     text += ".\n- A dispatcher is a table of measured crossovers, and the table belongs to one GPU.\n"
     text += "- Say what a time includes"
     if len(share):

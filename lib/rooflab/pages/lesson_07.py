@@ -46,7 +46,7 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
     able = (
         "say which kernel to use at how many tokens, and read it from a table of measured crossovers",
         "name the five things that a crossover belongs to",
-        "recognise a comparison that timed the launcher",
+        "recognise a comparison that timed launches instead of kernels",
     )
     kept = rows[(rows.study == "regimes") & (rows.clock == "graph") & (rows.n == n) & (rows.k == k)]
     title = f"{n:,} × {k:,}, by kernel time"
@@ -134,8 +134,8 @@ def bounds_table(bounds: Rows, n: int, k: int, gpu: str) -> None:
     gain = bound["FP16 cuBLAS"] / bound["INT4 fused"]
     display.say(
         f"**Prediction:** at one token INT4 fused is {gain:.1f} times as fast as FP16, because it reads "
-        "fewer bytes. It turns up at fewer tokens, because its FLOPs are the same. No bound knows what a "
-        "launch costs."
+        "fewer bytes. Its time begins to rise at fewer tokens, because its FLOPs are the same. The bound "
+        "leaves out what a launch costs."
     )
     plain = display.listed(f"{name}" for name in bounds[bounds.plain].way)
     caption = (

@@ -196,7 +196,7 @@ def goal_list(own: Rows, missed: Rows) -> Board:
 def takeaway(tested: Rows, held: Rows, gpu: str, missed: Rows) -> None:
     """What to take away, computed."""
     display.say(
-        "- A figure belongs to a card. A share of the roof, or a ratio, can be asked of any card.\n"
+        "- A time in microseconds is of one card. A share of the roof or a ratio can be asked of any.\n"
         "- A test that names what would refute it leaves no room for argument. Few statements here have one; "
         "for the others the course had to choose the bar.\n"
         f"- On the {gpu} {held.sum()} of {len(tested)} testable statements hold, as stated or rescaled. The "

@@ -14,6 +14,7 @@ from rooflab.view.diagram.svg import AMBER, GREY, SKY, Canvas, Drawing, single
 from rooflab.words import FORMATS, counted
 
 WIDTH = 430.0  # narrow enough for a phone
+_NOTE = 12.5  # of text beside the map
 _MAP = 128.0  # height of the map of shapes
 
 
@@ -67,15 +68,15 @@ def _shapes(canvas: Canvas, rows: pd.DataFrame, asked: tuple[int, int], near: tu
         return 30 + across * (WIDTH - 60), top + 12 + (1 - up) * (_MAP - 40)
 
     canvas.rect(0, top, WIDTH, _MAP)
-    canvas.text(WIDTH - 6, top + _MAP - 6, "rows →", svg.SMALL, "end")
-    canvas.text(6, top + 14, "↑ columns", svg.SMALL)
+    canvas.text(WIDTH - 6, top + _MAP - 6, "rows →", _NOTE, "end")
+    canvas.text(6, top + 14, "↑ columns", _NOTE)
     canvas.line([at(asked), at(near)], 1.6)
     for shape in found:
         x, y = at(shape)
         canvas.cell(x - 5, y - 5, 10, 10, "", SKY if shape == near else GREY)
     x, y = at(asked)
     canvas.cell(x - 6, y - 6, 12, 12, "", AMBER)
-    canvas.text(x, y - 11, "asked", svg.SMALL, "middle")
+    canvas.text(x, y - 11, "asked", _NOTE, "middle")
 
 
 def _tokens(canvas: Canvas, found: list[int], asked: int, taken: int) -> None:

@@ -69,18 +69,18 @@ def in_turns(points: Sequence[Compared], rounds: int = 4) -> Drawing:
     canvas.text(0, 134, "2. Ratio of the medians, at recorded points", bold=True)
     fills, y = {"ours": AMBER, "level": SKY, "theirs": BLUE}, 144.0
     widest = max((max(1.0, 1 / each.gain) for each in points), default=1.0)
-    unit = (WIDTH - 54 - 78) / widest
+    unit = (WIDTH - 54 - 98) / widest
     for each in points:
         canvas.text(0, y + 13, f"{each.name}, {each.where}")
         for name, long, fill in (("ours", 1 / each.gain, AMBER), ("theirs", 1.0, BLUE)):
             y += 18
-            canvas.text(0, y + 11, name, svg.SMALL)
+            canvas.text(0, y + 11, name, 12.5)
             canvas.cell(54, y + 1, long * unit, 13, "", fill)
         word = "level" if each.word == "level" else f"{each.word} faster"
-        canvas.cell(WIDTH - 74, y - 17, 74, 31, "", fills[each.word])
+        canvas.cell(WIDTH - 92, y - 17, 92, 31, "", fills[each.word])
         ink = svg.on(fills[each.word])
-        canvas.text(WIDTH - 37, y - 4, f"{each.gain:.2f}×", svg.TEXT, "middle", ink, bold=True)
-        canvas.text(WIDTH - 37, y + 9, word, svg.SMALL, "middle", ink)
+        canvas.text(WIDTH - 46, y - 4, f"{each.gain:.2f}×", svg.TEXT, "middle", ink, bold=True)
+        canvas.text(WIDTH - 46, y + 9, word, 12.5, "middle", ink)
         y += 24
     canvas.text(0, y + 13, f"Bars: time. Level: within {LEVEL - 1:.0%} of each other.")
     order = ", ".join(("ours", "theirs")[at] for at, counts in replays if counts)

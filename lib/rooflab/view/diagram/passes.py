@@ -69,15 +69,15 @@ def passes(rows: pd.DataFrame, tokens: Sequence[int] = (8, 9, 32, 33)) -> Drawin
             if not tiles:
                 canvas.text(x + 6, y + 31, "tiles chosen by cuBLAS")
             y += 45
+        _key(canvas)
         frames.append((counted(batch, "token"), canvas))
         said.append(f"{counted(batch, 'token')}: {'; '.join(words)}")
-    _key(frames[-1][1])
     says = f"Weights of {n:,} × {k:,}. {'. '.join(said)}."
     return Drawing("One token more: another pass, or a wider tile", says, frames)
 
 
 def _key(canvas: Canvas) -> None:
-    y = canvas.height + 14
+    y = canvas.height + 12
     for x, fill, words in ((0, SKY, "tokens"), (84, svg.NONE, "room in a tile that stays empty")):
         canvas.cell(x, y, 12, 12, "", fill)
         canvas.text(x + 18, y + 11, words)

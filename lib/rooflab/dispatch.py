@@ -93,26 +93,29 @@ def _newest(slug: str | None) -> tuple[Path, str, float] | None:
     return None
 
 
-def fastest(rows: pd.DataFrame, n: int, k: int, batch: int, names: Sequence[str]) -> tuple[str, str] | None:
-    """The way of `names` that a table's rows of one format have fastest for this product, and the line it
-    stands in; None if no recorded shape is near.
-
-    The nearest shape counts, and of its numbers of tokens the smallest that is large enough, else the
-    largest.
+def line(rows: pd.DataFrame, n: int, k: int, batch: int) -> pd.DataFrame:
+    """The line of a table that answers for a product: its rows of the nearest recorded shape, and there of
+    the smallest number of tokens that is large enough, else the largest. Empty if no recorded shape is near.
     """
-    rows = rows[rows["impl"].isin(names)]
-    if rows.empty:
-        return None
     off = (np.log(rows["n"] / n).abs() + np.log(rows["k"] / k).abs()).to_numpy(float)
-    if off.min() > math.log(NEAR):
-        return None
+    if rows.empty or off.min() > math.log(NEAR):
+        return rows[:0]
     near = rows[off == off.min()]
     shape = near[["n", "k"]].iloc[0]
     near = near[(near["n"] == shape["n"]) & (near["k"] == shape["k"])]
     enough = near[near["batch"] >= batch]["batch"]
-    line = enough.min() if len(enough) else near["batch"].max()
-    best = near[near["batch"] == line].sort_values("median_us", kind="stable").iloc[0]
-    return str(best["impl"]), f"{shape['n']} x {shape['k']}, {counted(line, 'token')}"
+    return near[near["batch"] == (enough.min() if len(enough) else near["batch"].max())]
+
+
+def fastest(rows: pd.DataFrame, n: int, k: int, batch: int, names: Sequence[str]) -> tuple[str, str] | None:
+    """The way of `names` that a table's rows of one format have fastest for this product, by `line`, and the
+    line it stands in; None if no recorded shape is near.
+    """
+    near = line(rows[rows["impl"].isin(names)], n, k, batch)
+    if near.empty:
+        return None
+    best = near.sort_values("median_us", kind="stable").iloc[0]
+    return str(best["impl"]), f"{best['n']} x {best['k']}, {counted(best['batch'], 'token')}"
 
 
 def lines(rows: pd.DataFrame) -> pd.DataFrame:

@@ -147,16 +147,16 @@ def found(smaller: Rows, parts: Rows, size: int) -> None:
         text += f"From {parts['blocks'].iloc[0]} to {most} with *more* threads it "
         text += f"{display.change(grown.iloc[0])}. "
     if blamed(smaller, parts):
-        text += "**So it is the loads under way, and not the empty SMs.** "
+        text += "**So rung 2 lacks bytes in flight; idle SMs are not what limits it.** "
     top, last = parts.loc[parts["gb_s"].idxmax()], parts.iloc[-1]
     text += f"The most, {top['gb_s']:,.0f} GB/s, comes with {top['blocks']:,} blocks"
     if last["gb_s"] < 0.97 * top["gb_s"]:
         text += f"; with {last['blocks']:,} it is {last['gb_s'] / top['gb_s']:.0%} of that, as each "
         text += "part costs a partial sum"
     if parts["law"].notna().all():
-        text += ". At its left end Little's law promises "
+        text += ". At the fewest blocks Little's law allows "
         text += f"{display.times(parts['law'].iloc[0] / parts['gb_s'].iloc[0])} "
-        text += "times what is measured: it reckons with the latency of a lone load"
+        text += "times what is measured: it takes the latency of a lone load"
     display.say(f"{text}.")
 
 
@@ -195,11 +195,13 @@ def explained(rows: Rows, cold: Rows) -> None:
     text += f"- **Rung 4**, with its wider loads, {display.against(vector, scalar)} rung 3"
     lost = vector["median_us"] > scalar["median_us"] and not display.level(vector, scalar)
     if lost and "4_vector" in seen:
-        text += f": it gains width and gives up threads, {seen['4_vector']:.0f}% of the slots "
-        text += f"against {seen['3_split_k']:.0f}. Width alone wins nothing"
+        text += f": its loads are wider and its threads fewer, {seen['4_vector']:.0f}% of the slots "
+        text += f"against {seen['3_split_k']:.0f}. Wider loads alone gain nothing"
     text += f".\n- **Rung 5** asks for eight rows at a time and {display.against(more, vector)} rung 4"
     if more["median_us"] > scalar["median_us"]:
-        text += ", yet no faster than rung 3: with enough bytes in flight, something else limits"
+        text += (
+            ", yet no faster than rung 3. It has bytes enough in flight; the sizes below say what limits it"
+        )
     best, slowest = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0], by.loc["2_coalesced"]
     text += f".\n- **{best['impl']}** has as many rows in flight as rung 5, and no partial sums that cross "
     text += "blocks at the very end, when nothing else is in flight: it "
@@ -227,7 +229,39 @@ def sizes(here: Lab, n: int) -> None:
         text += f"- {size:,} × {size:,}: {own['impl']} in {own['median_us']:.1f} µs"
         peer = side[side["kind"] == "peer"]
         text += f"; it {display.against(own, peer.iloc[0])} cuBLAS.\n" if len(peer) else ".\n"
-    display.say(text)
+    display.say(text + _beside_bytes(rows))
+
+
+def _beside_bytes(rows: Rows) -> str:
+    """What limits rung 5: the rate of the bytes that the largest size adds to the one before, and the time of
+    the smaller that its bytes do not explain, beside the fastest rung's; nothing with one size.
+    """
+    own = rows[rows["kind"] == "own"]
+    few, many = (sorted(own["n"].unique())[-2:] * 2)[:2]
+    if few == many:
+        return ""
+    found = {}
+    best = own[own["n"] == few].sort_values("median_us")["impl"].iloc[0]
+    for name in ("5_in_flight", best):
+        less, more = (own[(own["impl"] == name) & (own["n"] == size)].iloc[0] for size in (few, many))
+        rate = (more["bytes"] - less["bytes"]) / (more["median_us"] - less["median_us"])  # bytes a us
+        found[name] = (
+            rate * less["roof_fraction"] / less["gb_s"] / 1e3,
+            less["median_us"] - less["bytes"] / rate,
+        )
+    (share, fixed), (_, least) = found["5_in_flight"], found[best]
+    text = (
+        f"\nFrom {few:,} × {few:,} to {many:,} × {many:,} rung 5 reads the added bytes at {share:.0%} of the "
+    )
+    text += "read roof. "
+    if share > 0.95 and best != "5_in_flight" and fixed > least:
+        text += (
+            "So its bytes in flight suffice. What limits it at the smaller size is time that does not grow "
+        )
+        text += f"with the bytes: about {fixed:.1f} µs there, and {least:.1f} µs in {best}. Which part of it "
+        text += "starting the blocks takes, and which the partial sums, the recording does not say: "
+        text += "a clock inside the kernel would."
+    return text
 
 
 def takeaway(rows: Rows, smaller: Rows, parts: Rows, gpu: str, n: int) -> None:

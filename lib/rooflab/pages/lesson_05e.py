@@ -17,7 +17,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows, facts
 from rooflab.studies import mmq as study
 from rooflab.studies import q8_0 as decode
-from rooflab.view import display, explorer, plot
+from rooflab.view import diagram, display, explorer, plot
 from rooflab.words import counted
 
 WAYS = ("dp4a", "int8 MMQ", "Q8_0 as FP16", "two-op", "FP16 weights")
@@ -158,6 +158,17 @@ def run_facts(here: Lab, rows: Rows, measured: Sequence[Shape]) -> None:
     )
 
 
+def tiles(fastest: Rows, shape: Shape) -> None:
+    """Draw the tiles that each way makes of some numbers of tokens, where those were recorded."""
+    drawing = diagram.passes(_of(fastest, shape).sort_values("way", key=lambda ways: ways.map(WAYS.index)))
+    if drawing is not None:
+        display.say(
+            "A kernel takes the tokens in tiles. A tile reads the weights once, whether all its places hold "
+            "a token or not. The token that no longer fits begins another pass, or needs a wider tile:"
+        )
+        drawing.show()
+
+
 def ridges(here: Lab, shape: Shape) -> float:
     """Show at how many tokens FP16 arithmetic takes as long as reading the weights, for Q8_0 and for FP16;
     the former.
@@ -186,7 +197,9 @@ def sweep(fastest: Rows, shape: Shape, gpu: str) -> None:
     plot.round_ticks(ax)
     plot.label_ends(ax)
     text = plot.caption(part, gpu, title, y="median_us")
-    plot.show(fig, f"{text} Flat: bytes decide. Rising: arithmetic does. Steps: another tile begins.")
+    plot.show(
+        fig, f"{text} Where a line is level, reading weights takes the time; where it rises, arithmetic."
+    )
 
 
 def crossovers(fastest: Rows, measured: Sequence[Shape], gpu: str) -> None:
@@ -314,9 +327,9 @@ def takeaway(fastest: Rows, shape: Shape, share: pd.DataFrame, gpu: str) -> None
     wide = _wide(fastest, shape)
     gain = _q8_0_against_fp16(wide)
     text = f"- On the {gpu} the square shape's fastest way is {_in_words(wide)}.\n"
-    text += "- Bytes decide at few tokens, arithmetic at many"
+    text += "- Reading weights takes the time at few tokens, arithmetic at many"
     if len(gain) and gain.iloc[-1] < crossover.LEVEL < gain.iloc[0]:
-        text += ". The same format is the fastest at one end and only the smallest at the other"
+        text += ". Q8_0 beats FP16 at few tokens; at many it only saves memory"
     text += ".\n- A dispatcher is a table of measured crossovers, and the table belongs to one GPU.\n"
     text += "- Say what a time includes"
     if len(share):

@@ -14,11 +14,13 @@ from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_07_clocks import flipped
 from rooflab.studies import regimes
-from rooflab.view import display, explorer, plot
+from rooflab.view import diagram, display, explorer, plot
 from rooflab.words import counted
 
 # The formats as the charts of time name them: each by its fastest fused kernel.
 _FUSED = {"fp16": "FP16 cuBLAS", "int4_g128": "INT4 fused", "q8_0": "Q8_0 fused"}
+
+_UNMEASURED = ("q8_0", 6144, 4096, 40)  # format, n, k and tokens of a product to choose a kernel for
 
 
 def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
@@ -44,7 +46,7 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
     able = (
         "say which kernel to use at how many tokens, and read it from a table of measured crossovers",
         "name the five things that a crossover belongs to",
-        "recognise a comparison that timed the launcher",
+        "recognise a comparison that timed launches instead of kernels",
     )
     kept = rows[(rows.study == "regimes") & (rows.clock == "graph") & (rows.n == n) & (rows.k == k)]
     title = f"{n:,} × {k:,}, by kernel time"
@@ -61,6 +63,20 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
     plot.round_ticks(ax, "x")
     ax.legend(fontsize=8.5, frameon=False)
     return answer, able, (fig, plot.caption(pd.concat(drawn), gpu, title, y="median_us"))
+
+
+def chosen(lab: Lab) -> None:
+    """Draw how the dispatcher chooses a kernel for a shape that no one has measured, from this recording."""
+    rows, spec = strategies.gather(lab), lab.spec
+    rows = rows[(rows.study == "regimes") & (rows.clock == "graph")]
+    names = {how.name: strategies.label("", how.name).strip() for how in perf_model.STRATEGIES}
+    drawing = diagram.choice(rows, spec.slug, _UNMEASURED, names) if spec else None
+    if drawing is not None:
+        display.say(
+            "A program finds the kernel for a product that was not measured in three steps. It looks only "
+            "at kernels for the format that the weights have:"
+        )
+        drawing.show()
 
 
 def bounds(lab: Lab, n: int, k: int) -> Rows:
@@ -118,8 +134,8 @@ def bounds_table(bounds: Rows, n: int, k: int, gpu: str) -> None:
     gain = bound["FP16 cuBLAS"] / bound["INT4 fused"]
     display.say(
         f"**Prediction:** at one token INT4 fused is {gain:.1f} times as fast as FP16, because it reads "
-        "fewer bytes. It turns up at fewer tokens, because its FLOPs are the same. No bound knows what a "
-        "launch costs."
+        "fewer bytes. Its time begins to rise at fewer tokens, because its FLOPs are the same. The bound "
+        "leaves out what a launch costs."
     )
     plain = display.listed(f"{name}" for name in bounds[bounds.plain].way)
     caption = (

@@ -9,11 +9,13 @@ import pandas as pd
 from rooflab import claims
 from rooflab.claims import scorecard
 from rooflab.pages import Opening, Rows
-from rooflab.view import display, plot
+from rooflab.view import diagram, display, plot
 from rooflab.view.filter_list import Board
 
 _VERBS = {claims.HOLDS: "hold", claims.RESCALED: "hold rescaled", claims.SHORT: "fall short"}
 _VERBS |= {claims.REFUTED: "are refuted"}
+
+_EXAMPLES = ("C-E12", "C-E3", "A-2")  # statements that are drawn: one test, a restated one, a refuted figure
 
 
 def opening(verdicts: Rows, gpu: str) -> Opening:
@@ -39,6 +41,18 @@ def opening(verdicts: Rows, gpu: str) -> Opening:
     plot.stacked(ax, list(counted["name"]), {word: counted[word] for word in words}, "statements")
     said = "; ".join(f"{word}: {whole[word]}" for word in words)
     return answer, able, (fig, f"{title}, {len(speed)} in all, {gpu}: {said}.")
+
+
+def judged(evidence: Any) -> None:
+    """Draw how three statements are judged, where this recording has their rows."""
+    drawing = diagram.verdicts([claims.get(each) for each in _EXAMPLES], evidence)
+    if drawing is not None:
+        display.say(
+            "No verdict is written by hand. Each statement has a test: a quantity in recorded rows and a bar "
+            "for it. If the statement's own bar is missed and belongs to another card, a bar restated for "
+            "this GPU follows:"
+        )
+        drawing.show()
 
 
 def testable(statements: list[Any]) -> dict[str, Any]:
@@ -182,7 +196,7 @@ def goal_list(own: Rows, missed: Rows) -> Board:
 def takeaway(tested: Rows, held: Rows, gpu: str, missed: Rows) -> None:
     """What to take away, computed."""
     display.say(
-        "- A figure belongs to a card. A share of the roof, or a ratio, can be asked of any card.\n"
+        "- A time in microseconds is of one card. A share of the roof or a ratio can be asked of any.\n"
         "- A test that names what would refute it leaves no room for argument. Few statements here have one; "
         "for the others the course had to choose the bar.\n"
         f"- On the {gpu} {held.sum()} of {len(tested)} testable statements hold, as stated or rescaled. The "

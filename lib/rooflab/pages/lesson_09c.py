@@ -13,7 +13,8 @@ from rooflab.analysis.evidence import NoEvidence
 from rooflab.claims.measures import lessons
 from rooflab.hardware import crossover
 from rooflab.pages import Opening, Rows
-from rooflab.view import display, plot
+from rooflab.view import diagram, display, plot
+from rooflab.view.diagram.in_turns import Compared
 from rooflab.view.filter_list import Board
 
 
@@ -67,6 +68,21 @@ def _spread(rivals: Rows, gpu: str) -> tuple[Figure, str]:
     plot.round_ticks(ax, "x")
     said = ", ".join(f"{name} {value:.2f}" for name, value in spread["median"].items())
     return fig, f"{title}, median and range over points (their number), {gpu}: medians {said}."
+
+
+def compared(evidence: Any) -> None:
+    """Draw how a kernel and a library's are compared, with the recorded points at which ours is furthest
+    behind, level and at the median.
+    """
+    every = related.points(evidence)
+    rivals = every[every["origin"] == related.HERE].sort_values("gain", kind="stable")
+    if rivals.empty:
+        return
+    level = (rivals["gain"] - 1).abs().to_numpy().argmin()
+    places = sorted({0, int(level), len(rivals) // 2})
+    columns = (rivals[name].tolist() for name in ("name", "where", "gain"))
+    points = [Compared(*each) for each in zip(*columns, strict=True)]
+    diagram.in_turns([points[at] for at in places]).show()
 
 
 def libraries(evidence: Any, gpu: str) -> Rows:

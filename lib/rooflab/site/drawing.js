@@ -64,7 +64,7 @@
       });
       svg.setAttribute("viewBox", "0 0 " + width + " " + height);
       svg.setAttribute("width", width);
-      svg.style.minWidth = Math.min(width, 430) + "px"; // a narrow frame fits a phone as it is
+      svg.style.minWidth = Math.min(width, Math.max(0.8 * width, 340), 430) + "px"; // as for a still; narrow ones stay
       const text = chosen + 1 + " of " + frames.length + ": " + frames[chosen].dataset.says;
       said.textContent = text;
       range.setAttribute("aria-valuetext", text);

@@ -86,6 +86,24 @@
     choose(0);
   }
 
+  // A folded kernel's notes go with its code: without a script each repeats its line, here it stands beside it.
+  function withCode(root) {
+    const notes = root.querySelector(":scope > .callouts"), whole = root.querySelector("details.source .whole");
+    if (!notes || !whole) return;
+    const items = notes.querySelectorAll(":scope > ol > li");
+    for (const item of items) {
+      const line = item.querySelector("code"), end = item.querySelector("br");
+      if (end && line && line.compareDocumentPosition(end) & Node.DOCUMENT_POSITION_FOLLOWING) {
+        line.remove();
+        end.remove();
+      }
+    }
+    notes.classList.add("popout");
+    whole.append(notes);
+    const summary = root.querySelector("details.source > summary");
+    summary.textContent += items.length === 1 ? ", with a note" : ", with " + items.length + " notes";
+  }
+
   const MARK = /[\u2460-\u2473]/;
 
   function marks(root) {
@@ -153,7 +171,7 @@
     terms();
     figures();
     const kernels = Array.from(document.querySelectorAll(".rooflab-kernel"));
-    kernels.forEach((root, number) => { marks(root); tabs(root, number); beside(root); });
+    kernels.forEach((root, number) => { withCode(root); marks(root); tabs(root, number); beside(root); });
     for (const root of kernels)
       for (const fold of root.querySelectorAll("details.source")) fold.addEventListener("toggle", () => beside(root));
     window.addEventListener("load", figures); // drawings have their size by then

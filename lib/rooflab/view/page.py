@@ -86,8 +86,9 @@ def kernel(
     the idea, shown before the kernel: a name, or the beginning of a signature where a name is overloaded
     ("load_streaming(const uint4*"). `built` leaves only what these macros do of rung and helpers, as
     display.as_built says. `folded` puts the source and the changes behind a line to click, for every kernel
-    of a page but its main ones; pseudocode and callouts stay in sight, each callout under the line that it
-    explains. Raises UsageError where a callout or a helper is not found.
+    of a page but its main ones; pseudocode stays in sight, and so do callouts, each under the line that it
+    explains, but on the site, where a script sets them beside the code. Raises UsageError where a callout
+    or a helper is not found.
     """
     text = body_of(rung, built).strip("\n")
     inlined = [helper(rung, each, built) for each in helpers]

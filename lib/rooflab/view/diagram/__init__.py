@@ -12,18 +12,21 @@ from rooflab.view.diagram.budgets import budget
 from rooflab.view.diagram.by_block import blocks
 from rooflab.view.diagram.caches import caches
 from rooflab.view.diagram.checks import check_of_drafts
+from rooflab.view.diagram.choices import choice
 from rooflab.view.diagram.clocks import clocks
 from rooflab.view.diagram.columns import holders, partial_scores
 from rooflab.view.diagram.counters import where_counted
 from rooflab.view.diagram.crossings import crossings, handed_on, in_a_row
 from rooflab.view.diagram.gates import Instrument, gate_steps, passed_on
 from rooflab.view.diagram.graphs import capture, two_clocks
+from rooflab.view.diagram.in_turns import in_turns
 from rooflab.view.diagram.issue import issue_slots
 from rooflab.view.diagram.launches import dealt, launch, sms_at_work, split_k
 from rooflab.view.diagram.layers import layer, ways
 from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
 from rooflab.view.diagram.number_lines import Line, number_lines
 from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring, wgmma_steps
+from rooflab.view.diagram.passes import passes
 from rooflab.view.diagram.reading import warps_on_weights, weights_of_a_lane, x_beside_weights
 from rooflab.view.diagram.roofs import path_of_bytes
 from rooflab.view.diagram.rounding import two_orders
@@ -34,6 +37,7 @@ from rooflab.view.diagram.steps import half_layers
 from rooflab.view.diagram.svg import Canvas, Drawing
 from rooflab.view.diagram.tiles import accumulators, attention_tiles, online_softmax
 from rooflab.view.diagram.turns import last_turn
+from rooflab.view.diagram.verdicts import verdicts
 from rooflab.view.diagram.ways_to_multiply import ways_to_multiply
 from rooflab.view.diagram.words import dp4a, nibbles, to_half
 
@@ -51,6 +55,7 @@ __all__ = [
     "caches",
     "capture",
     "check_of_drafts",
+    "choice",
     "clocks",
     "coalescing",
     "crossings",
@@ -61,6 +66,7 @@ __all__ = [
     "handed_on",
     "holders",
     "in_a_row",
+    "in_turns",
     "issue_slots",
     "last_turn",
     "launch",
@@ -74,6 +80,7 @@ __all__ = [
     "partial_scores",
     "passed_on",
     "path_of_bytes",
+    "passes",
     "pipeline",
     "q8_layouts",
     "ring",
@@ -86,6 +93,7 @@ __all__ = [
     "tokens_share_a_tile",
     "two_clocks",
     "two_orders",
+    "verdicts",
     "warps_on_weights",
     "ways",
     "ways_to_multiply",

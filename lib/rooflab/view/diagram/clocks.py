@@ -6,7 +6,8 @@ from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, GREY, SKY, Canvas, Drawing, single
 from rooflab.words import counted
 
-_LEFT, _ROW = 96.0, 58.0
+WIDTH = 430.0  # narrow enough for a phone
+_LEFT, _ROW = 58.0, 62.0
 _MOST = 60  # kernels of a chain that are drawn one by one
 
 
@@ -14,8 +15,8 @@ def clocks(wall: float, event: float, graph: float) -> Drawing:
     """Three clocks' times of the same launch in us, each as what it counts: the host's call and wait, two
     marks on the GPU, and a chain's kernels, as many as fit into the longest of the three.
     """
-    canvas, longest = Canvas(), max(wall, event, graph)
-    unit = (svg.WIDTH - _LEFT - 4) / longest
+    canvas, longest = Canvas(WIDTH), max(wall, event, graph)
+    unit = (WIDTH - _LEFT - 4) / longest
 
     def row(place: int, name: str, time: float, words: str) -> float:
         """A clock's name and the line that it counts; where its cells go."""
@@ -25,12 +26,12 @@ def clocks(wall: float, event: float, graph: float) -> Drawing:
         canvas.line([(ends[0], y + 30), (ends[1], y + 30)], 1.6)
         for x in ends:
             canvas.line([(x, y + 25), (x, y + 35)], 1.6)
-        canvas.text(_LEFT, y + 46, words)
+        canvas.text(0, y + 50, words)
         return y + 3
 
-    y = row(0, "wall", wall, f"{wall:.3g} µs: from the call until the host knows that the GPU is done")
+    y = row(0, "wall", wall, f"{wall:.3g} µs: from the call until the host knows it is done")
     canvas.cell(_LEFT, y, wall * unit, 20, "the host calls, then waits", SKY)
-    y = row(1, "event", event, f"{event:.3g} µs: from a mark before the call to a mark behind the kernel")
+    y = row(1, "event", event, f"{event:.3g} µs: from a mark before the call to one behind it")
     idle = max(0.0, event - graph)
     canvas.cell(_LEFT, y, idle * unit, 20, "the GPU waits for the launch", GREY)
     canvas.cell(_LEFT + idle * unit, y, (event - idle) * unit, 20, "kernel", AMBER)

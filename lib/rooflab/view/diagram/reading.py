@@ -17,6 +17,7 @@ from rooflab.words import counted
 
 _PIECES = 8  # pieces of k that are drawn
 _CODES = 8  # in a word
+_NARROW = 430.0  # a width that fits a phone
 
 
 class Part(NamedTuple):
@@ -47,13 +48,12 @@ def part_of(rung: Rung) -> Part:
 def warps_on_weights(rungs: Sequence[Rung]) -> Drawing:
     """The rows of one block of each rung, cut along k: the number in a piece is the warp that reads it."""
     parts = [part_of(rung) for rung in rungs]
-    canvas, said = Canvas(), []
-    pitch = svg.WIDTH / len(parts)
-    scale, width, top = 104 / max(part.high for part in parts), min(pitch - 24, 190.0), 34.0
-    for place, (rung, part) in enumerate(zip(rungs, parts, strict=True)):
-        left, warps = place * pitch, part.row_warps * part.k_warps
-        canvas.text(left, 12, f"Rung {rung.name.partition('_')[0]}", bold=True)
-        canvas.text(left, 28, f"{counted(part.high, 'row')} of W, along k →", svg.SMALL)
+    canvas, said = Canvas(_NARROW), []
+    scale, width, top = 112 / max(part.high for part in parts), 190.0, 24.0
+    for rung, part in zip(rungs, parts, strict=True):
+        warps = part.row_warps * part.k_warps
+        rung_named = f"Rung {rung.name.partition('_')[0]}: {counted(part.high, 'row')} of W, along k →"
+        canvas.text(0, top - 8, rung_named, bold=True)
         pieces = _PIECES if part.k_warps > 1 else 1
         for band in range(part.row_warps):
             y, high = top + band * part.rows * scale, part.rows * scale
@@ -61,11 +61,12 @@ def warps_on_weights(rungs: Sequence[Rung]) -> Drawing:
                 warp = band + piece % part.k_warps * part.row_warps
                 name = f"{warp}" if pieces > 1 else f"warp {warp}"
                 fill = shade(warp, max(warps, 2))
-                canvas.cell(left + piece * width / pieces, y, width / pieces, high, name, fill)
-        below = top + part.high * scale + 15
+                canvas.cell(piece * width / pieces, y, width / pieces, high, name, fill)
+        beside = top + part.high * scale / 2
         each = f"{counted(part.rows, 'row')} a warp" + (", k divided" if part.k_warps > 1 else "")
-        canvas.text(left, below, each, svg.SMALL)
-        canvas.text(left, below + 15, f"x is read once for {counted(part.x_once, 'row')}", svg.SMALL)
+        canvas.text(width + 12, beside - 3, each)
+        canvas.text(width + 12, beside + 14, f"x is read once for {counted(part.x_once, 'row')}")
+        top += max(part.high * scale, 36) + 34
         said.append(
             f"rung {rung.name.partition('_')[0]}: {counted(warps, 'warp')}, {counted(part.rows, 'row')} "
             f"each, k dealt to {part.k_warps}, x read once for {counted(part.x_once, 'row')}"
@@ -78,8 +79,8 @@ def x_beside_weights(rungs: Sequence[Rung], tokens: Sequence[int] = (1, 16)) -> 
     weight = WEIGHT_BYTES["int4_g128"]
     parts = {rung: part_of(rung).x_once for rung in rungs}
     most = max(2 * count / (rows * weight) for rows in parts.values() for count in tokens)
-    canvas, left, y, said = Canvas(), 176.0, 0.0, []
-    unit = (svg.WIDTH - left - 70) / (1 + most)
+    canvas, left, y, said = Canvas(_NARROW), 164.0, 0.0, []
+    unit = (_NARROW - left - 58) / (1 + most)
     for rung, rows in parts.items():
         for count in tokens:
             ratio = 2 * count / (rows * weight)

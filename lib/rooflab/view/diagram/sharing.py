@@ -13,6 +13,7 @@ from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, GREY, NONE, SKY, Canvas, Drawing, shade, single
 from rooflab.words import counted
 
+_NARROW = 430.0  # a width that fits a phone
 _PTX = KERNELS / "common" / "ptx.cuh"
 
 
@@ -31,12 +32,13 @@ def tokens_share_a_tile(tokens: Sequence[int] = (1, 4, 8), file: Path = _PTX) ->
     and how many instructions of a warp it takes on the CUDA cores and on the tensor cores.
     """
     m, n, k = product_of(file=file)
-    canvas, said, size = Canvas(), [], 4.6
-    pitch = svg.WIDTH / len(tokens)
+    canvas, said, size = Canvas(_NARROW), [], 5.0
+    pitch = 36 + m * size
     for place, count in enumerate(tokens):
-        left, top = place * pitch, 46.0
+        left, top = 0.0, place * pitch + 32
+        after = (k + 2 * n) * size + 42
         scalar, products = m * k * count // svg.LANES, -(-count // n)
-        canvas.text(left, 12, counted(count, "token"), bold=True)
+        canvas.text(after, top + 20, counted(count, "token"), bold=True)
         x = left
         for wide, name in ((k, "weights"), (n, "x"), (n, "sums")):
             canvas.text(x + wide * size / 2, top - 5, name, svg.SMALL, "middle")
@@ -50,14 +52,13 @@ def tokens_share_a_tile(tokens: Sequence[int] = (1, 4, 8), file: Path = _PTX) ->
             if name != "sums":
                 canvas.text(x + 7, top + m * size / 2 + 5, {"weights": "×", "x": "="}[name], 14, "middle")
                 x += 14
-        y = top + m * size + 18
-        canvas.text(left, y, f"CUDA cores: {counted(scalar, 'instruction')}", svg.SMALL + 1)
-        canvas.text(left, y + 16, f"tensor cores: {counted(products, 'instruction')}", svg.SMALL + 1)
+        canvas.text(after, top + 42, f"CUDA cores: {counted(scalar, 'instruction')}")
+        canvas.text(after, top + 60, f"tensor cores: {counted(products, 'instruction')}")
         said.append(f"{counted(count, 'token')}: {scalar} or {products}")
     bottom = canvas.height
     lines = (
-        f"A white column is computed all the same: the instruction has {n} of them.",
-        f"On CUDA cores a token takes {m} × {k} multiply-adds, {svg.LANES} to an instruction.",
+        f"White columns are computed all the same: an instruction has {n}.",
+        f"CUDA cores: {m} × {k} multiply-adds a token, {svg.LANES} an instruction.",
     )
     for at, line in enumerate(lines):
         canvas.text(0, bottom + 18 + 18 * at, line)

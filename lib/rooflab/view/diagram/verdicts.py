@@ -1,0 +1,84 @@
+"""How a published statement becomes a verdict: its tests, each a bar and what was measured here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rooflab import claims
+from rooflab.view.diagram import svg
+from rooflab.view.diagram.svg import AMBER, BLUE, GREY, SKY, WHITE, Canvas, Drawing, single
+
+WIDTH = 430.0  # narrow enough for a phone
+_FILLS = {claims.HOLDS: SKY, claims.RESCALED: AMBER, claims.REFUTED: BLUE}
+
+
+def _within(bar: claims.Bar, most: float) -> tuple[float, float]:
+    """From where to where a number meets a bar, between 0 and `most`."""
+    if bar.sign == "≈":
+        return bar.value * (1 - bar.by), min(most, bar.value * (1 + bar.by))
+    return (0.0, bar.value) if bar.sign in "<≤" else (bar.value, most)
+
+
+def _broken(text: str, size: float) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if svg.wide(longer, 1.15 * size) > WIDTH:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines
+
+
+def verdicts(chosen: Sequence[claims.Claim], evidence: claims.Evidence) -> Drawing | None:
+    """A statement after the other: what it says, the tests that were asked of it until one holds, each with
+    its bar and the measured value on a line from 0, and its verdict. Statements without a row are left out;
+    None if all are.
+    """
+    canvas, said, y = Canvas(WIDTH), [], 0.0
+    for claim in chosen:
+        asked = [(test, claims.judge(test, evidence)) for test in claim.tests if not test.opposes]
+        asked = [(test, found) for test, found in asked if found.value == found.value]
+        if not asked:
+            continue
+        verdict = claims.verdict(claim, evidence).word
+        for line in _broken(claim.says, svg.TEXT):
+            canvas.text(0, y + 13, line, bold=True)
+            y += 17
+        told = []
+        for test, found in asked:
+            how = "Restated" if test.restated else "As stated"
+            told.append(f"{how}, {found.tested}: measured {found.measured}")
+            for line in _broken(f"{how}: {found.tested}", svg.TEXT):
+                canvas.text(0, y + 14, line)
+                y += 16
+            y = _line(canvas, y + 6, test, found)
+            if found.word == claims.HOLDS:
+                break
+        canvas.text(0, y + 16, "Verdict:")
+        canvas.cell(60, y, 150, 22, verdict, _FILLS.get(verdict, GREY), svg.TEXT)
+        y += 42
+        said.append(f"{claim.says} {'; '.join(told)}. Verdict: {verdict}")
+    if not said:
+        return None
+    canvas.cell(0, y, 24, 12, "", SKY)
+    canvas.text(30, y + 11, "where the bar is met")
+    canvas.cell(180, y, 24, 12, "", WHITE)
+    canvas.rect(190, y, 4, 12, svg.INK, 0)
+    canvas.text(210, y + 11, "measured on this GPU")
+    return single("From a statement to its verdict", f"{'. '.join(said)}.", canvas)
+
+
+def _line(canvas: Canvas, y: float, test: claims.Test, found: claims.Verdict) -> float:
+    """The line of a test: where its bar is met, and what was measured; where the next thing begins."""
+    most = 1.15 * max(found.value, test.bar.value * (1 + test.bar.by))
+    unit = WIDTH / most
+    low, high = _within(test.bar, most)
+    canvas.rect(0, y, WIDTH, 14, WHITE)
+    canvas.rect(low * unit, y, (high - low) * unit, 14, SKY)
+    x = min(found.value * unit, WIDTH - 3)
+    canvas.rect(x - 2, y, 4, 14, svg.INK, 0)
+    end = x > WIDTH / 2
+    words = f"measured {found.measured}"
+    canvas.text(x + (2 if end else -2), y + 30, words, svg.TEXT, "end" if end else "start")
+    return y + 40

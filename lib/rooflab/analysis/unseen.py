@@ -10,7 +10,7 @@ import pandas as pd
 from rooflab import dispatch
 from rooflab.hardware.crossover import LEVEL
 from rooflab.hardware.perf_model import plain
-from rooflab.ops import mmq, stream_k
+from rooflab.ops import mmq, rung_of, stream_k
 from rooflab.records.case import parse_options
 
 WRONG = 1.05  # a choice that costs more than this, over the fastest way measured, was wrong
@@ -126,7 +126,8 @@ def _why(row: pd.Series) -> str:
     if row["way"] == plain("q8_0").name:
         return "writes FP16 weights first"
     if row["way"] == "mmq_fp16_wgmma":
-        tokens = mmq.options_for(mmq.LADDERS["mmq"][-2], int(row["rows"]), row["tokens"])["TOKENS"]
+        whole = rung_of(mmq.LADDERS["mmq"], "7_fp16_wgmma", "")
+        tokens = mmq.options_for(whole, int(row["rows"]), row["tokens"])["TOKENS"]
         tiles = stream_k.tiles_of(int(row["rows"]), row["tokens"], 1, tokens)
         if tiles < stream_k.AT_ONCE:
             return f"{tiles} tiles for {stream_k.AT_ONCE} SMs"

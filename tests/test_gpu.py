@@ -235,9 +235,9 @@ def test_integer_dot_products_are_exact_to_the_last_bit(n, k, batch):
         assert bool((q8_0.matvec(x, w, rung="6_mma") == exact.astype("float16")).all())
 
 
-def test_every_width_of_mmqs_half_tiles_passes_the_gate():
+def test_every_tile_of_mmqs_halves_passes_the_gate():
     import cupy
-    from rooflab.ops import mmq, q8_0
+    from rooflab.ops import mmq, q8_0, stream_k
     from rooflab.studies import products
     from rooflab.studies.q8_0_operands import widened
 
@@ -250,6 +250,17 @@ def test_every_width_of_mmqs_half_tiles_passes_the_gate():
     for tokens in mmq.WIDTHS:
         got = mmq.product(x, w, rung="7_fp16_wgmma", TOKENS=tokens, STAGES=4)
         assert float(abs(got.astype("float64") - expected).max()) <= allowed, tokens
+    for name in mmq.STAYING:
+        given = q8_0.repack(w) if mmq.order_of(name) == "tiles" else w
+        for law in stream_k.laws(f"mmq/{name}"):
+            tile = {"ROW_TILES": law.tall, "TOKENS": law.tokens, "STAGES": 3}
+            tiles = stream_k.tiles_of(200, 300, law.tall, law.tokens)
+            for blocks, sharers in ((tiles, 0), (1, 0), (tiles + 1, tiles + 1), (2, 2)):
+                if sharers and not (law.shares and tiles % blocks and sharers <= tiles % blocks * 5):
+                    continue
+                got = mmq.product(x, given, rung=name, **tile, BLOCKS=blocks, SHARERS=sharers)
+                off = float(abs(got.astype("float64") - expected).max())
+                assert off <= allowed, (name, law, blocks, sharers)
 
 
 @pytest.mark.parametrize(

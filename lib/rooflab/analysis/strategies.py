@@ -37,6 +37,7 @@ _NAMES = {
     "mmq_blocks": "int8 blocks",
     "mmq_wgmma": "int8 wgmma",
     "mmq_fp16_wgmma": "FP16 wgmma",
+    "mmq_tiles": "FP16 wgmma in tiles",
 }
 
 

@@ -73,6 +73,7 @@ STRATEGIES = (
     Strategy(
         "q8_0", "mmq_fp16_wgmma", "fp16_tensor", "weights become FP16 inside the kernel", tile=(128, 64)
     ),
+    Strategy("q8_0", "mmq_tiles", "fp16_tensor", "the same from weights in tile order", tile=(128, 64)),
     Strategy("q8_0", "two_op", "fp16_tensor", "dequantise, then cuBLAS", 2, extra=4.0, plain=True),
 )
 FORMATS = tuple(dict.fromkeys(each.format for each in STRATEGIES))

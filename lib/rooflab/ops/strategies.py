@@ -38,8 +38,8 @@ class Choice(NamedTuple):
 @dataclass(frozen=True)
 class Weights:
     """Weights [n, k] of one format in the orders that are held in memory: "halves" [n, k] FP16; "rows" and
-    "tiles" (rooflab.ops.int4); "planes" and "blocks" (rooflab.ops.q8_0). A way whose order is not held is no
-    candidate.
+    "tiles" (rooflab.ops.int4); "planes", "blocks" and "tiles" (rooflab.ops.q8_0). A way whose order is not
+    held is no candidate.
     """
 
     format: str
@@ -60,8 +60,8 @@ def int4_weights(*orders: int4.Rows | int4.Tiles) -> Weights:
     return Weights("int4_g128", *_agreed([(each.n, each.k) for each in orders]), held)
 
 
-def q8_0_weights(*orders: Planes | q8_0.Blocks) -> Weights:
-    """Q8_0 weights in planes, in blocks or both; both allow every way."""
+def q8_0_weights(*orders: Planes | q8_0.Blocks | q8_0.Tiles) -> Weights:
+    """Q8_0 weights in planes, in blocks, in tiles or in several orders; all three allow every way."""
     held = {q8_0.kind_of(each): each for each in orders}
     return Weights("q8_0", *_agreed([q8_0.shape_of(each, 34) for each in orders]), held)
 
@@ -85,6 +85,7 @@ _ORDER = {  # which order of the weights a way reads
     ("q8_0", "mmq_blocks"): "blocks",
     ("q8_0", "mmq_wgmma"): "planes",
     ("q8_0", "mmq_fp16_wgmma"): "planes",
+    ("q8_0", "mmq_tiles"): "tiles",
     ("q8_0", "two_op"): "blocks",
 }
 NEVER = (("int4_g128", "loop"),)  # the source's way: measured, never chosen
@@ -94,7 +95,7 @@ _MULTIPLE = {
     ("q8_0", "dp4a"): BLOCK,
     ("q8_0", "mmq_blocks"): BLOCK,
     ("q8_0", "two_op"): BLOCK,
-    **{("q8_0", name): 4 * BLOCK for name in ("mma", "mmq", "mmq_wgmma", "mmq_fp16_wgmma")},
+    **{("q8_0", name): 4 * BLOCK for name in ("mma", "mmq", "mmq_wgmma", "mmq_fp16_wgmma", "mmq_tiles")},
 }
 _MOST = {
     ("fp16", "gemv"): 1,
@@ -141,6 +142,7 @@ def rung_for(
         rung = rung_of(q8_0.LADDERS["q8_0"], names[how.name], "")
         return rung, rung.with_defaults(q8_0.options_for(rung, batch))
     names = {"mmq": "5_large_tiles", "mmq_wgmma": "6_wgmma", "mmq_blocks": "3_wide"}
+    names |= {"mmq_tiles": "9_tile_order"}
     if how.format == "q8_0" and how.name.startswith("mmq"):
         name = names[how.name] if how.name in names else mmq.half_rung(n, k, batch)
         rung = rung_of(mmq.LADDERS["mmq"], name, "")
@@ -267,8 +269,8 @@ def _decode(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None
 
 
 def _prompt(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
-    given = x if choice.strategy == "mmq_fp16_wgmma" else _quantise(x)
-    weights = orders["blocks" if choice.strategy == "mmq_blocks" else "planes"]
+    given = x if choice.rung in mmq.HALVES else _quantise(x)
+    weights = orders[_ORDER["q8_0", choice.strategy]]
     mmq.product(given, weights, out=out, rung=choice.rung, **choice.macros)
 
 
@@ -286,6 +288,6 @@ RUN: dict[tuple[str, str], Callable[[Any, Mapping[str, Any], Any, Choice], None]
     ("int4_g128", "fused"): _fused,
     ("int4_g128", "two_op"): _int4_two_op,
     **{("q8_0", name): _decode for name in ("dp4a", "mma")},
-    **{("q8_0", name): _prompt for name in ("mmq", "mmq_wgmma", "mmq_fp16_wgmma", "mmq_blocks")},
+    **{("q8_0", name): _prompt for name in ("mmq", "mmq_wgmma", "mmq_fp16_wgmma", "mmq_tiles", "mmq_blocks")},
     ("q8_0", "two_op"): _q8_two_op,
 }

@@ -113,5 +113,6 @@ def table(found: pd.DataFrame, gpu: str) -> None:
     display.table(lost, heads, forms, title, folded=True)
     heads = _HEADS | {"way": "dispatcher takes", "us": "µs", "peer_us": "its µs", "cost": "× best way"}
     forms |= {"us": "{:.1f}", "peer_us": "{:.1f}", "cost": "{:.2f}"}
-    title = f"All {len(found)} drawn shapes (random seed {SEED}; kernels were tuned on those of seed {TUNED})"
+    tuned = display.listed(TUNED)
+    title = f"All {len(found)} drawn shapes (random seed {SEED}; kernels were tuned on those of {tuned})"
     display.fold(title, [(found.sort_values("ratio"), heads, forms, f"{title}, {gpu}, cold, burst")])

@@ -79,7 +79,7 @@ def _int4(shape: tuple[int, int], tokens: int, device: Sized | None) -> list[Cas
 
 
 def _mmq(tokens: int) -> list[Case]:
-    names = ("5_large_tiles", "6_wgmma", "7_fp16_wgmma", *mmq.PEERS)
+    names = ("5_large_tiles", "6_wgmma", "7_fp16_wgmma", "9_tile_order", *mmq.PEERS)
     return [case for case in mmq.ladder(tokens) if case.impl in names]
 
 

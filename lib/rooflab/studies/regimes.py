@@ -24,7 +24,6 @@ from rooflab.hardware.perf_model import Strategy, strategy
 from rooflab.numerics import model_shapes
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.ops import int4, q8_0, strategies
-from rooflab.ops import mmq as mmq_op
 from rooflab.records.case import Case, options
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.studies import buffers, int4_work, products, q8_0_operands
@@ -41,7 +40,11 @@ TOKENS = (1, 4, 16, 64, 256)  # of the families' projections
 CLOCKED = ((4096, 4096), (14336, 4096), (16384, 3072))  # Llama's and Mistral's, and Phi's, by all clocks
 TINY = 1 << 20  # weights of a matrix that so many cold copies exist of that two numbers of tokens must do
 # Tokens from which a way may win.
-_LEAST = {("q8_0", "mma"): 2, ("q8_0", "mmq"): 8, ("q8_0", "mmq_wgmma"): 64, ("q8_0", "mmq_fp16_wgmma"): 8}
+_LEAST = {
+    **{("q8_0", "mma"): 2, ("q8_0", "mmq"): 8, ("q8_0", "mmq_wgmma"): 64},
+    **dict.fromkeys((("q8_0", "mmq_fp16_wgmma"), ("q8_0", "mmq_tiles")), 8),
+}
+_AS_GIVEN = ("mmq_fp16_wgmma", "mmq_tiles")  # ways of Q8_0 that take activations as they are
 # Ways for weights held in another order: measured on the source's shapes by the graph clock alone, so that
 # predictions know them. The source's own loop over tokens is the study int4's.
 _OTHER_ORDERS = {("int4_g128", "fused_rows"): (1, 8), ("q8_0", "mmq_blocks"): (64, 256)}
@@ -114,7 +117,7 @@ def own_rung(case: Case) -> Described:
         assert found is not None, case.id
         rung, macros = found
     rule = str(ops.module_of(rung.operator).launch_rule(rung))
-    if case.format == "q8_0" and case.impl != "mmq_fp16_wgmma":
+    if case.format == "q8_0" and case.impl not in _AS_GIVEN:
         rule += q8_0_operands.quantiser_rule()
     return rung, dict(macros), rule + source_of_callable(strategies.RUN[case.format, case.impl])
 
@@ -231,20 +234,18 @@ class Operands:
     def widened(self) -> Any:
         return self._once("widened", lambda: q8_0_operands.widened(self.planes))
 
-    def copies(self, order: str, count: int) -> list[Any]:
-        """`count` copies of the weights in one order, as ways take them."""
+    def copies(self, how: Strategy, count: int) -> list[Any]:
+        """`count` copies of the weights as a way takes them."""
         kinds = {
-            "halves": lambda: buffers.copied(self.halves, count),
-            "rows": lambda: buffers.copied(self.groups.rows, count),
-            "tiles": lambda: self._tiles(count),
-            "planes": lambda: buffers.copied(self.planes, count),
-            "blocks": lambda: buffers.copied(q8_0_operands.blocks_of(self.planes), count),
+            ("fp16", "halves"): lambda: self.halves,
+            ("int4_g128", "rows"): lambda: self.groups.rows,
+            ("int4_g128", "tiles"): lambda: int4.repack(*self.groups.rows),
+            ("q8_0", "planes"): lambda: self.planes,
+            ("q8_0", "blocks"): lambda: q8_0_operands.blocks_of(self.planes),
+            ("q8_0", "tiles"): lambda: q8_0.repack(self.planes),
         }
-        return self._once((order, count), kinds[order])
-
-    def _tiles(self, count: int) -> list[int4.Tiles]:
-        tiles = int4.repack(*self.groups.rows)
-        return [tiles._replace(blocks=blocks) for blocks in buffers.copied(tiles.blocks, count)]
+        key = (how.format, dispatch.order_of(how))
+        return self._once((*key, count), lambda: buffers.copied(kinds[key](), count))
 
     def expected(self, how: Strategy, batch: int) -> tuple[Any, Any, float]:
         """Activations, the expected product and the error allowed."""
@@ -255,7 +256,7 @@ class Operands:
             made["x"] = products.activations(batch, self.k)
             made["prepared"] = q8_0.quantise(made["x"])
         x = made["x"]
-        rounded, given = how.name == "two_op", how.name in ("two_op", "mmq_fp16_wgmma")
+        rounded, given = how.name == "two_op", how.name in ("two_op", *_AS_GIVEN)
         key = (how.format, how.format == "q8_0" and (rounded, given))
         if key not in made:
             if how.format == "fp16":
@@ -286,7 +287,7 @@ def _contestants(group: Sequence[Case]) -> list[gate.Work]:
     for case in group:
         how = strategy(case.format, case.impl)
         count = buffers.copies(case, int(n * k * WEIGHT_BYTES[case.format]))
-        weights = shared.copies(dispatch.order_of(how), count)
+        weights = shared.copies(how, count)
         x, expected, budget = shared.expected(how, batch)
         ys = [xp.empty((batch, n), "float16") for _ in range(count)]
         inputs = [[*_arrays(each), x] for each in weights]
@@ -297,7 +298,7 @@ def _contestants(group: Sequence[Case]) -> list[gate.Work]:
 
 
 def _arrays(weights: Any) -> list[Any]:
-    if isinstance(weights, int4.Tiles):
+    if isinstance(weights, (int4.Tiles, q8_0.Tiles)):
         return [weights.blocks]
     return list(weights) if isinstance(weights, tuple) else [weights]
 
@@ -346,7 +347,9 @@ _SAME_STRATEGY = {  # (study, impl) of other recordings -> the way that it is
     ("mmq", "q8_0/6_mma"): "mma",
     ("mmq", "5_large_tiles"): "mmq",
     ("mmq", "6_wgmma"): "mmq_wgmma",
-    **dict.fromkeys((("mmq", rung) for rung in mmq_op.HALVES), "mmq_fp16_wgmma"),
+    ("mmq", "7_fp16_wgmma"): "mmq_fp16_wgmma",
+    ("mmq", "8_stream_k"): "mmq_fp16_wgmma",
+    ("mmq", "9_tile_order"): "mmq_tiles",
     **{("int4", rung.name): "fused" for rung in int4.TILED},
 }
 

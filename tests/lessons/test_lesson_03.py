@@ -135,7 +135,7 @@ def test_what_rung_2_lacks_is_loads_under_way_and_not_blocks(h200):
     assert same["gb_s"].max() < 1.1 * same["gb_s"].min()
     more = h200.measure("gemv", study.splits_sweep()).set_index("options")["gb_s"]
     assert all(more[f"splits={2 * s}"] > 1.7 * more[f"splits={s}"] for s in (1, 2, 4))
-    assert "loads under way, and not the empty SMs" in said("03b_filling.ipynb")
+    assert "lacks bytes in flight; idle SMs are not what limits it" in said("03b_filling.ipynb")
 
 
 def test_e9_the_best_kernel_beats_cublas_and_the_source_s_does_not(evidence):

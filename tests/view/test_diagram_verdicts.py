@@ -6,22 +6,22 @@ import numpy as np
 from rooflab import claims, lab
 from rooflab.bench import clock
 from rooflab.claims.bars import Bar
+from rooflab.pages.lesson_09_verdicts import _within, verdicts
 from rooflab.view import diagram
 from rooflab.view.diagram.in_turns import Compared, turns
-from rooflab.view.diagram.verdicts import _within
 
 
 def test_a_statement_is_drawn_with_its_tests_until_one_holds():
     evidence = claims.Evidence(lab.open("replay", "h200", "full").store)
     rescaled = claims.get("C-E3")
-    drawing = diagram.verdicts([rescaled], evidence)
+    drawing = verdicts([rescaled], evidence)
     assert "As stated, " in drawing.says and "Restated, " in drawing.says
     assert drawing.says.endswith("Verdict: holds, rescaled.") and "holds, rescaled" in drawing.svg()
     easy = dataclasses.replace(rescaled.tests[0], bar=Bar.of("< 1e6"))
-    other = diagram.verdicts([dataclasses.replace(rescaled, tests=(easy, *rescaled.tests[1:]))], evidence)
+    other = verdicts([dataclasses.replace(rescaled, tests=(easy, *rescaled.tests[1:]))], evidence)
     assert other.says.endswith("Verdict: holds.") and "Restated" not in other.says
     untested = next(claim for claim in claims.stated() if not claim.tests)
-    assert diagram.verdicts([untested], evidence) is None, "nothing is drawn without a row"
+    assert verdicts([untested], evidence) is None, "nothing is drawn without a row"
 
 
 def test_the_part_of_a_line_that_meets_a_bar_is_what_the_bar_says():

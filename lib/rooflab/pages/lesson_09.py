@@ -8,8 +8,8 @@ import pandas as pd
 
 from rooflab import claims
 from rooflab.claims import scorecard
-from rooflab.pages import Opening, Rows
-from rooflab.view import diagram, display, plot
+from rooflab.pages import Opening, Rows, lesson_09_verdicts
+from rooflab.view import display, plot
 from rooflab.view.filter_list import Board
 
 _VERBS = {claims.HOLDS: "hold", claims.RESCALED: "hold rescaled", claims.SHORT: "fall short"}
@@ -45,7 +45,7 @@ def opening(verdicts: Rows, gpu: str) -> Opening:
 
 def judged(evidence: Any) -> None:
     """Draw how three statements are judged, where this recording has their rows."""
-    drawing = diagram.verdicts([claims.get(each) for each in _EXAMPLES], evidence)
+    drawing = lesson_09_verdicts.verdicts([claims.get(each) for each in _EXAMPLES], evidence)
     if drawing is not None:
         display.say(
             "No verdict is written by hand. Each statement has a test: a quantity in recorded rows and a bar "

@@ -37,7 +37,6 @@ from rooflab.view.diagram.steps import half_layers
 from rooflab.view.diagram.svg import Canvas, Drawing
 from rooflab.view.diagram.tiles import accumulators, attention_tiles, online_softmax
 from rooflab.view.diagram.turns import last_turn
-from rooflab.view.diagram.verdicts import verdicts
 from rooflab.view.diagram.ways_to_multiply import ways_to_multiply
 from rooflab.view.diagram.words import dp4a, nibbles, to_half
 
@@ -93,7 +92,6 @@ __all__ = [
     "tokens_share_a_tile",
     "two_clocks",
     "two_orders",
-    "verdicts",
     "warps_on_weights",
     "ways",
     "ways_to_multiply",

@@ -108,7 +108,8 @@ class Power(Borrowing):
 
     name, lesson = "power", "01"
     after = ("bandwidth",)
-    setup_s = 0.15  # the states of a case share buffers and gate
+    # The states of a case share buffers and gate; making operands and oracle of a large shape takes seconds.
+    setup_s = 0.5
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
         if effort == "quick":

@@ -17,8 +17,8 @@ class Chain:
     """What `size` rows of an engine's weights need between embedding and logits: residual [size, hidden]
     FP32, and what its kernels hand on. The rows are sequences of a cache [capacity, size, kv_heads, head_dim]
     a layer, or with `drafts` successive tokens of one, [capacity, kv_heads, head_dim]. `dependent`: whether
-    dependent launches are wanted and take these sizes, which have no sums over processes between them. The
-    arrays serve other kernels, too.
+    dependent launches are wanted and take these sizes. The arrays serve other kernels, too. Where the engine
+    is one of several processes, the norms after `out` and `down` sum over all of them.
     """
 
     def __init__(
@@ -41,8 +41,11 @@ class Chain:
         self.inner = zeros((size, shape.mlp), "float16")
         self.sms = batch_ops.sms_of(weights.norms)
         formats = weights.format, weights.head_format
-        fits = engine.spec.parts == 1 and batch_plan.takes(shape, *formats, size, self.sms)
+        self.world = engine.world
+        fits = batch_plan.takes(shape, *formats, size, self.sms) and (not self.world or self.world.chained)
         self.dependent = dependent and fits
+        if self.dependent and self.world:
+            self.world.reserve(size, shape.hidden)
         blocks, group = engine.blocks, shape.heads // shape.kv_heads
         pairs = shape.kv_heads * (-(-size * group // 8) if drafts else size)
         splits = batch_plan.splits_for(capacity, pairs, blocks) if self.dependent else max(1, blocks // pairs)
@@ -67,7 +70,11 @@ class Chain:
 
         def norm(which: int) -> None:
             weight, epsilon = weights.norms[which], shape.epsilon
-            batch_ops.rmsnorm(residual, weight, out=x, parts=branch, epsilon=epsilon)
+            if self.world and branch is not None:
+                self.ran["all_reduce"] += 1
+                self.world.add_rmsnorm(residual, weight, out=x, parts=branch, epsilon=epsilon)
+            else:
+                batch_ops.rmsnorm(residual, weight, out=x, parts=branch, epsilon=epsilon)
 
         def product(name: str, layer: int | None, given: Any, out: Any, then: int, **more: Any) -> Any:
             self.ran["product dependent"] += 1

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from rooflab.errors import MissingTool, RooflabError, UsageError
-from rooflab.ops import all_reduce
+from rooflab.ops import all_reduce, all_reduce_rmsnorm, batch_ops
 
 PATIENCE_S = 8.0  # that a process waits for another before it gives up
 MOST = 8  # processes: the GPUs of one host
@@ -31,7 +31,11 @@ class LostProcess(RooflabError):
 
 
 class World:
-    """`size` processes, of which this one is number `rank`."""
+    """`size` processes, of which this one is number `rank`. `chained`: whether add_rmsnorm may stand in a chain
+    of dependent launches.
+    """
+
+    chained = False
 
     def __init__(self, rank: int, size: int):
         if not 0 <= rank < size <= MOST:
@@ -46,6 +50,16 @@ class World:
         """
         raise NotImplementedError
 
+    def reserve(self, rows: int, width: int) -> None:
+        """Prepare add_rmsnorm for up to `rows` rows of `width`. Every process asks for the same, in one order."""
+
+    def add_rmsnorm(self, residual: Any, weights: Any, *, out: Any, parts: Any, epsilon: float) -> Any:
+        """residual [n, width] FP32 += the sum over all processes of parts [splits, n, width] FP32; out
+        [n, width] FP16 = its rows normalised, as batch_ops.rmsnorm does.
+        """
+        total = self.all_reduce(parts.sum(0))
+        return batch_ops.rmsnorm(residual, weights, out=out, parts=total[None], epsilon=epsilon)
+
     def check(self) -> None:
         """Wait for the sums so far; LostProcess if one of them missed a process."""
 
@@ -55,6 +69,8 @@ class World:
 
 class Pipes(World):
     """NumPy arrays over pipes to every other process. Sums are FP32, taken in the order of the ranks."""
+
+    chained = True
 
     def __init__(self, rank: int, pipes: Sequence[Any], patience_s: float = PATIENCE_S):
         """`pipes` [size]: one to each other process, None at this one's place."""
@@ -115,6 +131,7 @@ class Distributed(World):
             torch.cuda.set_device(rank)
             device = torch.device("cuda", rank)
         self._distributed = distributed
+        self.chained = on != "gpu"  # NCCL's kernels are launched on a stream of its own
         self._symmetric: list[Any] = []
         distributed.init_process_group(
             "nccl" if on == "gpu" else "gloo",
@@ -166,6 +183,7 @@ class Peers(World):
     """
 
     LARGEST = 1 << 17
+    chained = True
 
     def __init__(self, through: Distributed):
         super().__init__(through.rank, through.size)
@@ -177,6 +195,7 @@ class Peers(World):
         rounds = torch.zeros(counters, dtype=torch.int32, device="cuda")
         lost = torch.zeros(1, dtype=torch.int32, device="cuda")
         self.group = all_reduce.Group(name, self.LARGEST, mails, rounds, lost, self.rank)
+        self._norms: dict[int, all_reduce_rmsnorm.Group] = {}
 
     def all_reduce(self, x: Any) -> Any:
         import torch
@@ -184,6 +203,21 @@ class Peers(World):
         if x.dtype != torch.float16 or x.numel() > self.LARGEST or x.numel() % 4:
             return self._through.all_reduce(x)
         return all_reduce.all_reduce(x, self.group, out=x)
+
+    def reserve(self, rows: int, width: int) -> None:
+        import torch
+
+        if width in self._norms and rows <= self._norms[width].rows:
+            return
+        words = all_reduce_rmsnorm.words(rows, width, self.size)
+        mails = self._through.symmetric(words, torch.int32)
+        rounds = torch.zeros(rows, dtype=torch.int32, device="cuda")
+        self._norms[width] = all_reduce_rmsnorm.Group(rows, width, mails, rounds, self.group.lost, self.rank)
+
+    def add_rmsnorm(self, residual: Any, weights: Any, *, out: Any, parts: Any, epsilon: float) -> Any:
+        return all_reduce_rmsnorm.all_reduce_rmsnorm(
+            residual, weights, self._norms[int(parts.shape[-1])], out=out, parts=parts, epsilon=epsilon
+        )
 
     def check(self) -> None:
         if int(self.group.lost.item()):

@@ -51,7 +51,7 @@ class World:
         raise NotImplementedError
 
     def reserve(self, rows: int, width: int) -> None:
-        """Prepare add_rmsnorm for up to `rows` rows of `width`; every process asks for the same in one order."""
+        """Prepare add_rmsnorm for `rows` rows of `width` or fewer; all processes ask in the same order."""
 
     def add_rmsnorm(self, residual: Any, weights: Any, *, out: Any, parts: Any, epsilon: float) -> Any:
         """residual [n, width] FP32 += the sum over all processes of parts [splits, n, width] FP32; out

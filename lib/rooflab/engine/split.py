@@ -29,6 +29,8 @@ class Split(Engine):
     all come to the same tokens.
     """
 
+    world: World
+
     def __init__(
         self,
         spec: Spec,

@@ -31,8 +31,8 @@ class LostProcess(RooflabError):
 
 
 class World:
-    """`size` processes, of which this one is number `rank`. `chained`: whether add_rmsnorm may stand in a chain
-    of dependent launches.
+    """`size` processes, of which this one is number `rank`. `chained`: whether dependent launches may stand
+    around add_rmsnorm.
     """
 
     chained = False

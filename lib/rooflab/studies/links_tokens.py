@@ -57,7 +57,6 @@ def measured(world: Distributed, cases: Sequence[Case]) -> dict[str, Found]:
     """Cases of one model: each decoder against float64 on two layers of the model's widths, then the time of
     a token or a prompt of the whole model. One GPU's decoder is the first process's alone.
     """
-    import torch
     from torch import distributed
 
     spec, found = engine.spec(cases[0].model), {}
@@ -65,7 +64,10 @@ def measured(world: Distributed, cases: Sequence[Case]) -> dict[str, Found]:
     peers = Peers(world)
     worlds: dict[str, World | None] = {links.ALONE: None, links.NCCL: world}
     worlds |= {split.SEPARATE: peers, split.FUSED: peers}
-    errors = {case.id: _error(worlds[case.impl], world.rank, two_layers, case) for case in cases}
+    errors = {}
+    for case in cases:
+        errors[case.id] = _error(worlds[case.impl], world.rank, two_layers, case)
+        _give_up_memory()
     for group in (
         [case for case in cases if case.impl == links.ALONE],
         [case for case in cases if case.impl != links.ALONE],
@@ -83,9 +85,18 @@ def measured(world: Distributed, cases: Sequence[Case]) -> dict[str, Found]:
             error, budget = next(pair for pair in gathered(errors[case.id]) if pair is not None)
             found[case.id] = Found([float(us) for us in slowest], error, budget, "")
         del weights
-        gc.collect()
-        torch.cuda.empty_cache()
+        _give_up_memory()
     return found
+
+
+def _give_up_memory() -> None:
+    """Hand back what torch and CuPy keep for later: of a GPU that a model fills both would keep half."""
+    import cupy
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
+    cupy.get_default_memory_pool().free_all_blocks()
 
 
 def _capacity(case: Case) -> int:

@@ -6,6 +6,7 @@ import collections
 from typing import TYPE_CHECKING, Any
 
 from rooflab.engine.products import Products
+from rooflab.numerics.quant import Planes
 from rooflab.ops import attention, batch_ops, batch_plan
 from rooflab.ops.int4 import Tiles
 
@@ -18,7 +19,8 @@ class Chain:
     FP32, and what its kernels hand on. The rows are sequences of a cache [capacity, size, kv_heads, head_dim]
     a layer, or with `drafts` successive tokens of one, [capacity, kv_heads, head_dim]. `dependent`: whether
     dependent launches are wanted and take these sizes. The arrays serve other kernels, too. Where the engine
-    is one of several processes, the norms after `out` and `down` sum over all of them.
+    is one of several processes, the norms after `out` and `down` sum over all of them, and each multiplies
+    its share of the head's rows.
     """
 
     def __init__(
@@ -44,8 +46,12 @@ class Chain:
         self.world = engine.world
         fits = batch_plan.takes(shape, *formats, size, self.sms) and (not self.world or self.world.chained)
         self.dependent = dependent and fits
+        self._share: Any = None  # of the logits, where several processes make them
+        if self.dependent and self.world and shape.vocab % (16 * self.world.size) == 0:
+            self._share = zeros((size, shape.vocab // self.world.size), "float16")
         if self.dependent and self.world:
-            self.world.reserve(size, shape.hidden)
+            share = 4 if self._share is None else self._share.shape[1]
+            self.world.reserve(size, shape.hidden, share)
         blocks, group = engine.blocks, shape.heads // shape.kv_heads
         pairs = shape.kv_heads * (-(-size * group // 8) if drafts else size)
         splits = batch_plan.splits_for(capacity, pairs, blocks) if self.dependent else max(1, blocks // pairs)
@@ -98,11 +104,17 @@ class Chain:
             product("gate_up", layer, x, inner, batch_ops.GATE)
             branch = product("down", layer, inner, self._parts["down"], batch_ops.PARTS)
         norm(2 * shape.layers)
-        product("head", None, x, logits, batch_ops.ROWS)
+        product("head", None, x, logits if self._share is None else self._share, batch_ops.ROWS)
+        if self.world and self._share is not None:
+            self.world.all_gather(self._share, out=logits)
 
     def _matrix(self, name: str, layer: int | None) -> Any:
         """A layer's matrix, or the head, as batch_plan.takes it."""
         matrix = self.products.matrix(name, layer)
+        if name == "head" and self.world and self._share is not None:
+            count = int(self._share.shape[1])
+            mine = slice(self.world.rank * count, (self.world.rank + 1) * count)
+            return Planes(*(part[mine] for part in matrix)) if isinstance(matrix, Planes) else matrix[mine]
         if self.products.format(name) == "int4_g128":
             return Tiles(matrix, *self.shape.matrices[name])
         return matrix

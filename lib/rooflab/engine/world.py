@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from rooflab.errors import MissingTool, RooflabError, UsageError
-from rooflab.ops import all_reduce, all_reduce_rmsnorm, batch_ops
+from rooflab.ops import all_reduce, batch_ops, tensor_parallel
 
 PATIENCE_S = 8.0  # that a process waits for another before it gives up
 MOST = 8  # processes: the GPUs of one host
@@ -50,8 +50,10 @@ class World:
         """
         raise NotImplementedError
 
-    def reserve(self, rows: int, width: int) -> None:
-        """Prepare add_rmsnorm for `rows` rows of `width` or fewer; all processes ask in the same order."""
+    def reserve(self, rows: int, width: int, share: int) -> None:
+        """Prepare add_rmsnorm for `rows` rows of `width` or fewer, and all_gather for shares of `share`; all
+        processes ask in the same order.
+        """
 
     def add_rmsnorm(self, residual: Any, weights: Any, *, out: Any, parts: Any, epsilon: float) -> Any:
         """residual [n, width] FP32 += the sum over all processes of parts [splits, n, width] FP32; out
@@ -59,6 +61,13 @@ class World:
         """
         total = self.all_reduce(parts.sum(0))
         return batch_ops.rmsnorm(residual, weights, out=out, parts=total[None], epsilon=epsilon)
+
+    def all_gather(self, x: Any, *, out: Any) -> Any:
+        """out [n, size x share] = the x [n, share] of all processes side by side, in the order of the ranks."""
+        share = x.shape[1]
+        out[...] = 0
+        out[:, self.rank * share : (self.rank + 1) * share] = x
+        return self.all_reduce(out)
 
     def check(self) -> None:
         """Wait for the sums so far; LostProcess if one of them missed a process."""
@@ -195,7 +204,8 @@ class Peers(World):
         rounds = torch.zeros(counters, dtype=torch.int32, device="cuda")
         lost = torch.zeros(1, dtype=torch.int32, device="cuda")
         self.group = all_reduce.Group(name, self.LARGEST, mails, rounds, lost, self.rank)
-        self._norms: dict[int, all_reduce_rmsnorm.Group] = {}
+        self._norms: dict[int, tensor_parallel.Group] = {}
+        self._gathers: dict[int, tensor_parallel.Group] = {}
 
     def all_reduce(self, x: Any) -> Any:
         import torch
@@ -204,20 +214,26 @@ class Peers(World):
             return self._through.all_reduce(x)
         return all_reduce.all_reduce(x, self.group, out=x)
 
-    def reserve(self, rows: int, width: int) -> None:
+    def reserve(self, rows: int, width: int, share: int) -> None:
+        for groups, each in ((self._norms, width), (self._gathers, share)):
+            if each not in groups or groups[each].rows < rows:
+                groups[each] = self._group(rows, each)
+
+    def _group(self, rows: int, width: int) -> tensor_parallel.Group:
         import torch
 
-        if width in self._norms and rows <= self._norms[width].rows:
-            return
-        words = all_reduce_rmsnorm.words(rows, width, self.size)
-        mails = self._through.symmetric(words, torch.int32)
-        rounds = torch.zeros(rows, dtype=torch.int32, device="cuda")
-        self._norms[width] = all_reduce_rmsnorm.Group(rows, width, mails, rounds, self.group.lost, self.rank)
+        mails = self._through.symmetric(tensor_parallel.words(rows, width, self.size), torch.int32)
+        rounds = torch.zeros(tensor_parallel.counters(rows, width), dtype=torch.int32, device="cuda")
+        return tensor_parallel.Group(rows, width, mails, rounds, self.group.lost, self.rank)
 
     def add_rmsnorm(self, residual: Any, weights: Any, *, out: Any, parts: Any, epsilon: float) -> Any:
-        return all_reduce_rmsnorm.all_reduce_rmsnorm(
-            residual, weights, self._norms[int(parts.shape[-1])], out=out, parts=parts, epsilon=epsilon
+        group = self._norms[int(parts.shape[-1])]
+        return tensor_parallel.all_reduce_rmsnorm(
+            residual, weights, group, out=out, parts=parts, epsilon=epsilon
         )
+
+    def all_gather(self, x: Any, *, out: Any) -> Any:
+        return tensor_parallel.all_gather(x, self._gathers[int(x.shape[-1])], out=out)
 
     def check(self) -> None:
         if int(self.group.lost.item()):

@@ -11,13 +11,15 @@ from typing import Any
 
 from rooflab.hardware.device import Device
 from rooflab.numerics import model_shapes
-from rooflab.ops import Rung, all_reduce_rmsnorm
+from rooflab.ops import Rung, tensor_parallel
 from rooflab.records.case import Case
 from rooflab.studies import links
 from rooflab.studies.base import Context, Count, Sized
 from rooflab.studies.links import ALONE, NCCL
 
-FUSED = "all_reduce_rmsnorm"  # sums inside the norms, in a chain of dependent launches
+FUSED = (
+    "all_reduce_rmsnorm"  # sums inside the norms, in a chain of dependent launches; the head split as well
+)
 SEPARATE = links.all_reduce.DEFAULT  # sums by a kernel of their own
 MODELS = (
     ("qwen2.5-1.5b", "fp16"), ("llama-3-8b", "fp16"), ("llama-3-8b", "int4_g128"),
@@ -63,13 +65,13 @@ def sum_us(impl: str, size: int, gpus: int) -> float:
 
 def token_us(model: str, format: str, impl: str, gpus: int, gb_s: float) -> float:
     """A token's bound: its weights over the memories of all GPUs, and two sums a layer over several. The head
-    is whole on each.
+    is whole on each but where sums are FUSED.
     """
     shape = model_shapes.get(model)
     head = model_shapes.head(shape) * model_shapes.WEIGHT_BYTES[HEAD]
     body = model_shapes.weight_bytes(shape, format, HEAD) - head
     sums = 2 * shape.layers * sum_us(impl, 2 * shape.hidden, gpus) if gpus > 1 else 0.0
-    return (body / gpus + head) / gb_s / 1e3 + sums
+    return (body / gpus + head / (gpus if impl == FUSED else 1)) / gb_s / 1e3 + sums
 
 
 def prompt_us(model: str, seq: int, gpus: int, tflop_s: float) -> float:
@@ -113,8 +115,8 @@ class Split(links.Links):
     def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
         if case.kind != "own" or case.impl != FUSED:
             return super().rung(case)
-        (rung,) = all_reduce_rmsnorm.LADDERS[FUSED]
-        return rung, rung.with_defaults({}), all_reduce_rmsnorm.launch_rule(rung)
+        (rung,) = tensor_parallel.LADDERS[FUSED]
+        return rung, rung.with_defaults({}), tensor_parallel.launch_rule(rung)
 
     def work(self) -> Callable[..., Any]:
         from rooflab.studies import links_tokens

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import socket
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -355,6 +356,10 @@ def _member(
         told.send((True, work(world, *arguments)))
     except RooflabError as error:
         told.send((False, error))
+    except Exception as error:
+        traceback.print_exc()
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        told.send((False, RooflabError(f"Process {rank} of {size} failed: {said}")))
     finally:
         if world is not None:
             world.close()

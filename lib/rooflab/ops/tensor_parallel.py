@@ -52,7 +52,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
 @dataclass(frozen=True)
 class Group:
     """What the GPUs share, as one of them sees it, for up to `rows` rows of `width`: `mails`, a mailbox of
-    words(...) uint32 for each; `rounds` [counters(...)] and `lost` [1], uint32 of its own; `rank`, its number,
+    words(...) uint32 for each; `rounds` [counters(...)] and `lost` [1], its own uint32; `rank`, its number,
     or None where one launch plays all, whose rounds and lost have a leading [GPUs]. All start at zero. A
     group serves one of the two kernels alone.
     """

@@ -80,6 +80,7 @@ def measured(world: Distributed, cases: Sequence[Case]) -> dict[str, Found]:
             series = [math.nan] * _samples(case)
             if weights is not None:
                 series = _times(_decoder(worlds[case.impl], case, *weights), case)
+            _give_up_memory()
             distributed.barrier()
             slowest = np.nanmax(gathered(series), 0)
             error, budget = next(pair for pair in gathered(errors[case.id]) if pair is not None)

@@ -52,9 +52,9 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
 @dataclass(frozen=True)
 class Group:
     """What the GPUs share, as one of them sees it, for up to `rows` rows of `width`: `mails`, a mailbox of
-    words(...) uint32 for each; `rounds` [counters(...)] and `lost` [1], its own uint32; `rank`, its number,
-    or None where one launch plays all, whose rounds and lost have a leading [GPUs]. All start at zero. A
-    group serves one of the two kernels alone.
+    words(...) uint32 for each; `rounds` [counters(...)] and `lost` [1], its own uint32; `rank`, its number
+    (None where one launch plays all: rounds and lost have a leading [GPUs] then). All start at zero. A group
+    serves one of the two kernels alone.
     """
 
     rows: int

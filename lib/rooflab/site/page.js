@@ -149,6 +149,27 @@
     if (wide) whole.style.minHeight = free + "px";
   }
 
+  // The theme's Contents stay in sight in the same margin: they fold to their heading while a note is beside them.
+  function contents(kernels) {
+    const box = document.querySelector(".bd-sidebar-secondary"), list = box && box.querySelector("nav.page-toc");
+    if (!list) return;
+    let asked = 0;
+    function settle() {
+      asked = 0;
+      const bottom = box.getBoundingClientRect().top + box.querySelector(".onthispage").offsetHeight + list.offsetHeight;
+      const under = kernels.some((root) => root.classList.contains("beside") && !root.querySelector("details.source:not([open])")
+        && Array.from(root.querySelectorAll(".whole .callouts > ol > li")).some((note) => {
+          const at = note.getBoundingClientRect();
+          return at.height > 0 && at.bottom > 0 && at.top < bottom + 8;
+        }));
+      box.classList.toggle("rooflab-under", under);
+    }
+    const ask = () => { asked = asked || requestAnimationFrame(settle); };
+    for (const event of ["scroll", "resize", "load", "click"]) window.addEventListener(event, ask, { passive: true });
+    document.addEventListener("toggle", ask, true); // a fold that opens moves what is below it
+    ask();
+  }
+
   // A picture that a phone scrolls sideways says so, and is scrolled by keyboard, too.
   function figures() {
     for (const old of document.querySelectorAll(".rooflab-wider")) old.remove();
@@ -174,6 +195,7 @@
     kernels.forEach((root, number) => { withCode(root); marks(root); tabs(root, number); beside(root); });
     for (const root of kernels)
       for (const fold of root.querySelectorAll("details.source")) fold.addEventListener("toggle", () => beside(root));
+    contents(kernels);
     window.addEventListener("load", figures); // drawings have their size by then
     window.addEventListener("resize", () => { kernels.forEach(beside); figures(); });
     window.addEventListener("load", () => kernels.forEach(beside));

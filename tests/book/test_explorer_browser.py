@@ -149,19 +149,25 @@ def test_one_size_needs_no_slider(browser, tmp_path):
     lone = Explorer("lone", rows[rows["n"] == rows["n"].max()], controls=CONTROLS, roof=ROOFS)
     page = browser.new_page()
     page.goto(write(tmp_path, lone))
-    assert page.locator("select").count() == len(CONTROLS) and page.locator("input[type=range]").count() == 0
+    assert page.locator("select").count() == len(CONTROLS) and page.locator("input[type=range]").is_hidden()
     assert drawing(page) == still(lone), "script and Python draw alike"
     page.close()
 
 
-def test_an_unrecorded_choice_is_answered_as_in_python(browser, tmp_path):
-    page = browser.new_page()
+def test_a_choice_takes_the_others_to_a_recorded_case_and_the_slider_has_no_other_size(browser, tmp_path):
+    page, chart = browser.new_page(), made()._recorded
     page.goto(write(tmp_path, made()))
     page.get_by_label("Rung").select_option(label="1_word")
-    chosen = ["1_word", "read", "cold"]
-    assert page.locator(".said").text_content() == made()._recorded.line(chosen, 2**28)
-    assert page.locator(".said").text_content().startswith("Not recorded: ")
-    assert drawing(page) == still(made(), chosen, 2**28)
+    labels = [control.label for control in chart.controls]
+    texts = [page.get_by_label(label, exact=True).locator("option:checked").text_content() for label in labels]
+    picks = tuple(c.texts.index(text) for c, text in zip(chart.controls, texts, strict=True))
+    held = [point for point in chart.points if point.picks == picks]
+    assert held and texts[0] == "1_word", "a recorded case with the value chosen"
+    said = page.locator(".said").text_content()
+    assert "Not recorded: " not in said and said.startswith("Rung 1_word, ")
+    slider = page.locator("input[type=range]")
+    assert int(slider.get_attribute("max")) == len(held) - 1
+    assert slider.is_visible() == (len(held) > 1)
     page.close()
 
 

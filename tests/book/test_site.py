@@ -297,6 +297,12 @@ def test_terms_callouts_and_changes_in_a_browser(read: Path) -> None:
         summary.click(position={"x": 5, "y": 5})
         beside, mark = note.bounding_box(), folded.locator(".mark").bounding_box()
         assert beside and mark and beside["x"] > mark["x"] and abs(beside["y"] - mark["y"]) < 40
+        contents = page.locator(".bd-sidebar-secondary")
+        if contents.locator("nav.page-toc").count():
+            notes[0].scroll_into_view_if_needed()
+            folds = "box => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done("
+            folds += "box.classList.contains('rooflab-under')))))"
+            assert contents.evaluate(folds), "Contents fold while a note is beside them"
         page.set_viewport_size({"width": 400, "height": 900})
         note, code = notes[0].bounding_box(), first.locator(".highlight-cuda").bounding_box()
         assert note and code and note["y"] > code["y"] + code["height"], "below the code on a phone"

@@ -59,6 +59,8 @@ def all_of(here):
         "gate": diagram.gate_steps([("honest", "admitted"), ("one_nan", "refused: at the gate: 1 of 9")]),
         "passed on": lesson_09b.opening(mutations.read())[2],
         "in a row": diagram.in_a_row([("a store", 1), ("a load", 2), ("a sum over both GPUs, two shots", 4)]),
+        "split context": diagram.split_context(),
+        "words of a row": diagram.words_of_a_row(),
         "dealt": diagram.dealt([("few", 32), ("many", 384), ("one more", 133), ("even", 264)], 132, "Blocks"),
         "two clocks": diagram.two_clocks(14.0, 10.0),
         "clocks": diagram.clocks(34.1, 32.9, 1.1),
@@ -347,7 +349,8 @@ def test_blocks_are_dealt_to_sms_until_none_is_left():
     for _, count, most in (("few", 1, 1), ("many", 384, 3), ("even", 264, 2)):
         full = 132 - (132 * most - count)
         assert full * most + (132 - full) * (most - 1) == count
-    assert [many.svg().count(f'fill="{fill}"') for fill in (svg.BLUE, svg.SKY)] == [3, 1]
+    # A fill a number, and its square in the key: one block SKY, two BLUE (of 384's last SMs, and of 264's).
+    assert [many.svg().count(f'fill="{fill}"') for fill in (svg.SKY, svg.BLUE)] == [2, 3]
 
 
 def test_a_word_holds_what_was_packed():

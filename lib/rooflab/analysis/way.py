@@ -37,7 +37,7 @@ STEPS = (
     Step(
         "9_flags_in_data",
         "int4_g128",
-        "each result shows by itself that it is written: no flag to wait for",
+        "each number carries its flag: no barrier between phases",
         "08_decoder",
     ),
 )

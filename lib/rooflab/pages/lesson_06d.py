@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from rooflab.analysis import attention as analysis
-from rooflab.hardware import roofline
+from rooflab.hardware import crossover, roofline
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows, named_facts, spread
 from rooflab.studies import attention as study
@@ -62,7 +62,8 @@ def least_times(read_roof: float) -> None:
         "us": "No faster than (µs)",
     }
     found = pd.DataFrame(found, columns=list(names))
-    display.table(found, names, {"mb": "{:,.1f}", "ratio": "{:.1f}", "us": "{:,.1f}"})
+    forms = {"mb": "{:,.1f}", "ratio": "{:.1f}", "us": "{:,.1f}"}
+    display.table(found, names, forms, f"At the measured read roof, {read_roof:,.0f} GB/s")
 
 
 def ladder_times(here: Lab, cases: list[Any]) -> Rows:
@@ -93,11 +94,17 @@ def rates_by_context(here: Lab, read_roof: float, gpu: str) -> None:
     fig, ax = plot.figure("tokens in the cache", "GB/s", title, xlog=True)
     for impl, group in same.groupby("impl", sort=False):
         plot.series(ax, group["seq"], *plot.band(group), label=impl)
-    ceiling = ("DRAM read", read_roof, "GB/s")
     plot.roof_line(ax, read_roof, f"DRAM read {read_roof:,.0f} GB/s")
     ax.set_xticks(sorted(same["seq"].unique()), sorted(same["seq"].unique()))
     plot.label_ends(ax)
-    plot.show(fig, plot.caption(same, gpu, title, ceiling))
+    wide = same[same["kind"] == "own"].pivot_table(index="seq", columns="impl", values="median_us")
+    apart = (wide.max(axis=1) / wide.min(axis=1)).dropna()
+    ends = [f"{apart[seq]:,.0f} times at {seq:,} tokens" for seq in (apart.index.min(), apart.index.max())]
+    plot.show(
+        fig,
+        f"{title} on {gpu}. From the slowest rung to the fastest: {display.listed(dict.fromkeys(ends))}. "
+        f"Dashed: DRAM read {read_roof:,.0f} GB/s.",
+    )
 
 
 def steps_compared(rows: Rows) -> Rows:
@@ -110,39 +117,77 @@ def steps_compared(rows: Rows) -> Rows:
     peers = by[by["kind"] == "peer"].sort_values("median_us")
     if len(peers):
         text += (
-            f"- Against torch's fastest: {best.name} {display.against(best, peers.iloc[0])} {peers.index[0]}."
+            f"- Against torch's fastest: {best.name} {display.against(best, peers.iloc[0])} {peers.index[0]}.\n"
         )
+    if "flash_attn_4" in by.index and len(peers):
+        prompt, peer = by.loc["flash_attn_4"], peers.iloc[0]
+        if prompt["median_us"] > 2 * peer["median_us"]:
+            text += f"- flash_attn_4 reaches {prompt['gb_s']:,.0f} GB/s: lesson 06's peer on prompts, run here "
+            text += "on one query.\n"
     display.say(text)
     return own
 
 
 def blocks_and_memory(cases: list[Any], here: Lab, gpu: str, sms: int) -> None:
-    """Show how many blocks each rung has and how busy DRAM is, and say which reads most nearly once."""
+    """Show blocks, loads, instructions and how busy DRAM is, and say which of them each rung changes."""
     mine = [c for c in cases if c.kind == "own"]
     profile = here.profile("attention", here.held("attention", mine, "ncu"), "ncu", study.COUNTERS)
     counted = analysis.counted(profile, mine)
-    if len(counted):
-        counted["again"] = counted["sm_read_bytes"] / counted["once"]
-        counted["blocks"] = [math.prod(map(int, grid.split("x"))) for grid in profile["grid"]]
-        names = {"impl": "Rung", "blocks": "Blocks", "again": "Read from L2 ÷ once"}
-        names |= {"dram_pct": "DRAM busy %", "occupancy_pct": "Occupancy %"}
-        names |= {"stall_long_scoreboard": "Waiting for memory"}
-        forms = {"again": "{:.2f}", "dram_pct": "{:.0f}", "occupancy_pct": "{:.0f}"}
-        display.table(counted, names, forms | {"stall_long_scoreboard": "{:.1f}"}, f"On {gpu}")
-        parts = [(name, int(count)) for name, count in zip(counted["impl"], counted["blocks"], strict=True)]
-        diagram.dealt(parts, sms, "Which SM has a block").show()
-        first, last = counted.iloc[0], counted.loc[counted["time_ns"].idxmin()]
-        text = f"{first['impl']} has {first['blocks']} blocks for {sms} SMs and keeps DRAM busy "
-        text += f"{first['dram_pct']:.0f}% of the time; {last['impl']}, the fastest, has {last['blocks']} "
-        text += (
-            f"and keeps it busy {last['dram_pct']:.0f}%. {study.HEADS // study.KV_HEADS} query heads share "
-        )
-        text += f"keys; {counted.loc[counted['again'].idxmin(), 'impl']} reads them from L2 most nearly once."
-        if last["blocks"] < sms:
-            text += f" Even the fastest leaves {sms - last['blocks']} SMs without a block."
-        if last["again"] > 1.25:
-            text += " It asks with `cp.async`, which reads more than was asked for, as in lesson 06."
-        display.say(text)
+    if counted.empty:
+        return
+    counted["again"] = counted["sm_read_bytes"] / counted["once"]
+    counted["blocks"] = [math.prod(map(int, grid.split("x"))) for grid in profile["grid"]]
+    counted["idle"] = [max(0, sms - count) for count in counted["blocks"]]
+    counted["million"] = counted["inst_executed"].astype(float) / 1e6
+    names = {"impl": "Rung", "blocks": "Blocks", "idle": "SMs without one", "again": "Read from L2 ÷ once"}
+    names |= {"million": "Instructions (million)", "stall_long_scoreboard": "Waiting for memory"}
+    names |= {"dram_pct": "DRAM busy %"}
+    forms = {"again": "{:.2f}", "dram_pct": "{:.0f}", "million": "{:.1f}", "stall_long_scoreboard": "{:.1f}"}
+    display.table(counted, names, forms, f"On {gpu}")
+    parts = [(name, int(count)) for name, count in zip(counted["impl"], counted["blocks"], strict=True)]
+    diagram.dealt(parts, sms, "Which SM has a block").show()
+    display.say(_changed_by_rung(counted, sms))
+
+
+# A counter that a rung may change: column, words, format, and whether more of it costs time.
+_MOVED = (
+    ("idle", "SMs without a block", ",.0f"),
+    ("again", "reads from L2 ÷ once", ".2f"),
+    ("million", "instructions in millions", ",.0f"),
+    ("stall_long_scoreboard", "cycles of waiting for memory", ".1f"),
+)
+
+
+def _changed_by_rung(counted: Rows, sms: int) -> str:
+    """Which counters each rung lowers by more than a fifth, and what becomes of DRAM's busy time."""
+    first = counted.iloc[0]
+    text = f"- {first['impl']}: {first['idle']} of {sms} SMs have no block; DRAM is busy "
+    text += f"{first['dram_pct']:.0f}% of the time.\n"
+    rows = [row for _, row in counted.iterrows()]
+    for before, row in zip(rows, rows[1:], strict=False):
+        fewer = [
+            f"{words} {before[name]:{form}} → {row[name]:{form}}"
+            for name, words, form in _MOVED
+            if row[name] < 0.8 * before[name]
+        ]
+        more = [
+            f"{words} {before[name]:{form}} → {row[name]:{form}}"
+            for name, words, form in _MOVED
+            if row[name] > 1.25 * before[name] and row[name] > 0.5
+        ]
+        text += f"- {row['impl']} lowers: {'; '.join(fewer) or 'none of these counters'}"
+        text += f". It raises: {'; '.join(more)}" if more else ""
+        text += f". DRAM busy {before['dram_pct']:.0f}% → {row['dram_pct']:.0f}%.\n"
+    last = counted.loc[counted["time_ns"].idxmin()]
+    if last["idle"] and last["dram_pct"] > 3 * first["dram_pct"]:
+        text += f"\nThe fastest, {last['impl']}, leaves {last['idle']} SMs without a block: full SMs "
+        text += "are not what makes it the fastest. "
+    again = counted[(counted["again"] > 1.25) & (counted["again"] < 2)]
+    if len(again) and abs(again.iloc[0]["dram_bytes"] / again.iloc[0]["once"] - 1) < 0.1:
+        one = again.iloc[0]
+        text += f"The {one['again']:.2f} of {one['impl']} is between L2 and the SMs; from DRAM it reads "
+        text += f"{one['dram_bytes'] / one['once']:.2f} times the keys and values."
+    return text.rstrip()
 
 
 def replay_errors(here: Lab, gpu: str) -> None:
@@ -158,8 +203,29 @@ def replay_errors(here: Lab, gpu: str) -> None:
         display.say(f"No replay was checked on {gpu}.")
 
 
-def times_by_shape(here: Lab, gpu: str) -> None:
-    """Show every contestant's time on other models' heads, and say who is fastest on which."""
+def _headline_beaten(shaped: Rows, best: str) -> None:
+    """Say on which of these shapes the ladder's fastest rung is beaten by another of ours, and by how much."""
+    mine = shaped[shaped["kind"] == "own"].pivot_table(index="impl", columns="shape", values="median_us")
+    if best not in mine.index:
+        return
+    over = (mine.loc[best] / mine.min()).dropna()
+    lost = over[over > crossover.LEVEL]
+    if len(lost):
+        who = display.listed(dict.fromkeys(mine[shape].idxmin() for shape in lost.index))
+        low, high = (f"{100 * (edge - 1):.0f}%" for edge in (lost.min(), lost.max()))
+        span = low if low == high else f"{low} to {high}"
+        without = len(mine.columns) - len(over)
+        display.say(
+            f"The headline's {best} is not the fastest here: on {len(lost)} of the {len(over)} shapes that it "
+            f"runs on it takes {span} more time than {who}."
+            + (f" It has no version for {without} other." if without else "")
+        )
+
+
+def times_by_shape(here: Lab, gpu: str, best: str) -> None:
+    """Show every contestant's time on other models' heads, and say who is fastest on which, and where `best`,
+    the ladder's fastest rung, is beaten.
+    """
     shaped = [c for c in here.cases("attention") if c.operator == "decode_attention"]
     shaped = [c for c in shaped if c.heads != study.HEADS]
     if shaped:
@@ -178,7 +244,10 @@ def times_by_shape(here: Lab, gpu: str) -> None:
         display.table(wide, names, forms, caption)
         fastest = shaped.loc[shaped.groupby("shape")["median_us"].idxmin()]
         pairs = zip(fastest["shape"], fastest["impl"], strict=True)
-        display.say("Fastest: " + "; ".join(f"{shape}: {impl}" for shape, impl in pairs) + ".")
+        display.say(
+            "Fastest: " + "; ".join(f"{shape}: {impl}" for shape, impl in pairs) + ". An empty cell: does not run."
+        )
+        _headline_beaten(shaped, best)
 
 
 def published_share() -> None:
@@ -198,7 +267,7 @@ def share_of_prompt(here: Lab, read_roof: float, gpu: str) -> tuple[list[Any], R
     """Show attention's share of a prompt by model and length; the lengths and the rows."""
     kinds = pd.DataFrame(study.kinds())
     names = {"model": "Model", "layers": "Layers", "head_dim": "Width", "window": "Window"}
-    display.table(kinds, names, {"window": "{:.0f}"}, "Attention layers of the two models")
+    display.table(kinds, names, {"window": "{:.0f}"}, "Attention layers of the two models", folded=True)
     prompts = [c for c in here.cases("attention") if c in set(study.prompts())]
     lengths = sorted({c.seq for c in prompts})
     whole = analysis.prompts(
@@ -220,7 +289,7 @@ def share_of_prompt(here: Lab, read_roof: float, gpu: str) -> tuple[list[Any], R
     }
     forms = dict.fromkeys(("before_ms", "after_ms", "matrices_ms"), "{:,.1f}")
     forms |= dict.fromkeys(("share_before", "share_after"), "{:.0%}")
-    display.table(whole, names, forms, f"Attention of a prompt on {gpu}")
+    display.table(whole, names, forms, f"Attention of a prompt on {gpu}", folded=True)
     return lengths, whole
 
 
@@ -244,11 +313,11 @@ def share_drawn(whole: Rows, lengths: list[Any], gpu: str) -> None:
             )
     for ax in axes:
         plot.label_ends(ax)
-    said = "; ".join(
-        f"{r.model} at {r.seq} tokens {r.share_before:.0%} before, {r.share_after:.0%} after"
-        for r in whole.itertuples()
+    plot.show(
+        fig,
+        f"{title} on {gpu}: the faster kernels take it from the upper curve to the lower one. "
+        f"Published: {analysis.SHARE:.0%}.",
     )
-    plot.show(fig, f"{title} on {gpu}: {said}. Published: {analysis.SHARE:.0%}.")
 
 
 def share_explained(whole: Rows) -> None:
@@ -275,8 +344,7 @@ def takeaway(own: Rows, whole: Rows, gpu: str) -> None:
     text = (
         f"- One query is a GEMV over the cache: {own['median_us'].idxmin()} reads {best['gb_s']:,.0f} GB/s, "
     )
-    text += f"{best['roof_fraction']:.0%} of the read roof of the {gpu}. What takes the rest of the time "
-    text += "is not shown here.\n"
+    text += f"{best['roof_fraction']:.0%} of the read roof of the {gpu}.\n"
     text += (
         "- Cut the context, so that nearly every SM reads; read once for all heads that share; "
         "copy while you "

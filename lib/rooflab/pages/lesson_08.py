@@ -113,13 +113,12 @@ def logit_errors(here: Rows) -> None:
 
 
 def ladders(rows: Rows, gpu: str, here: Rows, format: str) -> dict[str, Any]:
-    """Show every step's time, rate and share of the roof in `format`, the other formats folded; the ladders
+    """Show every step's time, rate and share of the roof in `format`, and the other formats folded; the ladders
     by format.
     """
-    heads = {"impl": "step", "median_us": "µs a token", "tok_s": "tok/s", "gb_s": "GB/s"}
-    heads |= {"predicted": "predicted, tok/s", "reached": "measured ÷ predicted"}
-    heads |= {"share": "% of the roof", "gain": "× the step it builds on"}
-    forms = dict.fromkeys(("median_us", "tok_s", "gb_s", "predicted"), "{:,.0f}")
+    heads = {"impl": "step", "median_us": "µs a token", "tok_s": "tok/s", "predicted": "predicted"}
+    heads |= {"reached": "measured ÷ predicted", "share": "% of the roof", "gain": "× the step it builds on"}
+    forms = dict.fromkeys(("median_us", "tok_s", "predicted"), "{:,.0f}")
     forms |= {"share": "{:.0f}", "gain": "{:.2f}", "reached": "{:.2f}"}
     climbs = {format: ablation.ladder(rows, format) for format in ablation.FORMATS}
     for each, climb in sorted(climbs.items(), key=lambda pair: pair[0] != format):
@@ -127,7 +126,7 @@ def ladders(rows: Rows, gpu: str, here: Rows, format: str) -> dict[str, Any]:
             size = climb.bytes.max() / 1e6
             caption = f"{ablation.FORMATS[each]}, {size:,.0f} MB a token, {gpu}"
             climb["reached"] = climb.tok_s / climb.predicted
-            display.table(without_roofs(climb), heads, forms, caption, folded=True)
+            display.table(without_roofs(climb), heads, forms, caption, folded=each != format)
     few = here[here.usual & (here.steps < here.steps.max())].drop_duplicates(["impl", "steps"])
     if len(few):
         words = ", ".join(f"`{row.impl}` {row.steps}" for row in few.itertuples())
@@ -162,6 +161,12 @@ def largest_step(climbs: dict[str, Any], format: str) -> None:
         f"{best.share:.0f}% of the roof. "
     )
     text += f"Not every step is faster: {', '.join(slower)}." if slower else "No step is slower."
+    ends = [
+        f"{each.loc[best.impl].tok_s:,.0f} tok/s in {ablation.FORMATS[name]}"
+        for name, climb in climbs.items()
+        if name != best.format and best.impl in (each := climb.set_index("impl")).index
+    ]
+    text += f" `{best.impl}` makes {display.listed(ends)}." if ends else ""
     display.say(f"{text}{level_formats(climbs)}")
 
 
@@ -403,8 +408,8 @@ def goals(lab: Lab, rows: Rows, gpu: str) -> None:
     )
     met = (verdicts.word == claims.HOLDS).sum()
     where = "" if gpu == scorecard.GPU else f" on the {gpu}; they were set for an {scorecard.GPU}"
-    later = scorecard.raised("08", claims.Evidence(lab.store))
-    display.say(f"{met} of {len(verdicts)} are met{where}. {later}".strip())
+    later = "later ones are judged in [lesson 09](09_scorecard.ipynb)."
+    display.say(f"Of the goals set before the engine was written {met} of {len(verdicts)} are met{where}; {later}")
 
 
 def takeaway(climbs: dict[str, Any], here: Rows, table: Rows, gpu: str, fixed: float, last: str) -> None:
@@ -420,7 +425,7 @@ def takeaway(climbs: dict[str, Any], here: Rows, table: Rows, gpu: str, fixed: f
     lines = [
         f"- Tokens a second on the {gpu}, the fastest way of each format: {rates}.{since}"
         f"{'' if any_head.usual else other}",
-        f"- By the law above, {int(one.phases)} phases at {fixed:.2f} µs take {waiting:,.0f} of a token's "
+        f"- By the law above, {int(one.phases)} phases (five a layer, and the output head) at {fixed:.2f} µs take {waiting:,.0f} of a token's "
         f"{one.median_us:,.0f} µs with `{last}` in {one.weights_as}, and its bytes "
         f"{one.law_us - waiting:,.0f}; together the law is off by {abs(one.law_us / one.median_us - 1):.0%}.",
         "- A smaller format has fewer bytes a token, but not fewer phases"
@@ -430,15 +435,19 @@ def takeaway(climbs: dict[str, Any], here: Rows, table: Rows, gpu: str, fixed: f
 
 
 def explore(rows: Rows, gpu: str, last: str, lab: Lab) -> Any:
-    """The explorer of every recorded way of decoding."""
+    """The explorer of every recorded way of decoding: the ways in the order of the ladder, a curve a format."""
+    known = [*ablation.WAYS, *sorted(set(rows.impl) - set(ablation.WAYS))]
+    held = [name for name in known if name in set(rows.impl)]
     return explorer.Explorer(
         "decoding",
-        rows.assign(context=rows.seq.astype(str)),
-        x="bytes",
+        rows.assign(context=rows.seq.astype(str), way=[held.index(name) for name in rows.impl]),
+        x="way",
         y="tok_s",
+        xlog=False,
         ylog=True,
-        controls={"impl": "Way", "batch": "Batch", "model": "Model", "context": "Context"},
-        labels={"bytes": "bytes a step"},
+        controls={"weights_as": "Weights", "batch": "Batch", "model": "Model", "context": "Context"},
+        labels={"way": "Way (a number: the rung)"},
+        x_names=dict(enumerate(held)),
         title=f"Decoding on {gpu}",
         start={
             **{"impl": last, "format": "int4_g128", "batch": 1},

@@ -52,7 +52,7 @@ def predictions_held(climbs: dict[str, Any], format: str) -> None:
     if len(law):
         near, far = law.iloc[(law.off - 1).abs().argmin()], law.sort_values("off").iloc[-1]
         right = law.off.between(1 / NEAR, NEAR).sum()
-        text += f"- Of the other {len(law)} predictions {right} hold within {NEAR - 1:.0%}. Nearest: "
+        text += f"- In all, {right} of {len(law)} predictions hold within {NEAR - 1:.0%}. Nearest: "
         text += f"`{near.impl}`, off by {abs(near.off - 1):.0%}. Furthest: `{far.impl}`, which takes "
         text += f"{far.off:.1f} times as long as predicted."
     if text:

@@ -49,18 +49,21 @@
     }));
     const svg = inline(root.querySelector("img"));
     const line = root.querySelector(".said");
+    let moved = []; // the controls that a choice took along
     const chosen = { picks: cases[data.start].picks.slice(), x: cases[data.start].x };
 
-    function nearest() {
-      let best = 0, least = Infinity;
-      cases.forEach((c, i) => {
+    // The recorded case nearest to the choice, of those that have the value just chosen.
+    function nearest(kept) {
+      let best = null, least = Infinity;
+      for (const c of cases) {
+        if (kept >= 0 && c.picks[kept] !== chosen.picks[kept]) continue;
         let total = apart(data.x.values[c.x], data.x.values[chosen.x]);
         data.controls.forEach((control, k) => {
           total += apart(control.values[c.picks[k]], control.values[chosen.picks[k]]);
         });
-        if (total < least) [best, least] = [i, total];
-      });
-      return { shown: cases[best], exact: least === 0 };
+        if (total < least) [best, least] = [c, total];
+      }
+      return best;
     }
 
     function name(picks, x) {
@@ -95,7 +98,7 @@
     }
 
     function draw() {
-      const { shown, exact } = nearest();
+      const shown = nearest(-1);
       const view = data.views[shown.picks.slice(1).join(",")];
       const roof = shown.roof < 0 ? null : [data.roofs[shown.roof], view.roofs[shown.roof]];
       const axis = data.axes[view.axis];
@@ -122,8 +125,8 @@
       }
       fill("name", named.name);
       fill("names", named.names);
-      const px = shown.px, py = shown.y, wanted = axis.at[chosen.x];
-      fill("wanted", chosen.x === shown.x || wanted === null ? [] : [element("path", { d: "M" + wanted + " " + top + "V" + bottom })]);
+      const px = shown.px, py = shown.y;
+      fill("wanted", []);
       fill("ring", [element("circle", { cx: px, cy: py, r: 6.5 })]);
       let [at, anchor] =
         px > right - 48 ? [right - 14, "end"] : px < left + 48 ? [left + 4, "start"] : [px, "middle"];
@@ -131,9 +134,8 @@
       let y = short(below ? py + 21 : py - 12);
       if (axis.ticks.length === 1) [at, anchor, y] = [short(px - 12), "end", short(py + 4)];
       fill("value", [element("text", { x: at, y: y, "text-anchor": anchor }, shown.facts.split(";")[0])]);
-      const found = name(shown.picks, shown.x) + ": " + shown.facts + ".";
-      const missing = "Not recorded: " + name(chosen.picks, chosen.x) + ". Nearest recorded case: ";
-      line.textContent = exact ? found : missing + found;
+      const also = moved.length ? " Not recorded with the other choices: " + moved.join(", ") + " went along." : "";
+      line.textContent = name(shown.picks, shown.x) + ": " + shown.facts + "." + also;
     }
 
     function labelled(text, control, name) {
@@ -149,37 +151,54 @@
 
     const controls = document.createElement("div");
     controls.className = "controls";
+    const selects = [];
     data.controls.forEach((control, k) => {
       const select = document.createElement("select");
       control.texts.forEach((text, j) => select.append(new Option(text, j, false, j === chosen.picks[k])));
       select.addEventListener("change", () => {
         chosen.picks[k] = Number(select.value);
-        draw();
+        settle(k);
       });
       controls.append(labelled(control.label, select, k));
+      selects.push(select);
     });
     const range = document.createElement("input");
     const readout = document.createElement("output");
-    Object.assign(range, { type: "range", min: 0, max: data.x.values.length - 1, step: 1, value: chosen.x });
+    Object.assign(range, { type: "range", min: 0, step: 1 });
+    const sizes = labelled(data.x.label, range, "x");
+    sizes.append(readout);
+    let held = []; // the sizes recorded for the chosen controls: the slider has no others
+    // After control k was chosen: the others, and the size, go to the nearest recorded case with its value.
+    function settle(k) {
+      const before = chosen.picks.slice(), found = nearest(k);
+      chosen.picks = found.picks.slice();
+      chosen.x = found.x;
+      moved = data.controls.filter((_, j) => before[j] !== chosen.picks[j]).map((control) => control.label);
+      selects.forEach((select, j) => { select.value = chosen.picks[j]; });
+      const mine = cases.filter((c) => c.picks.every((p, j) => p === chosen.picks[j]));
+      held = mine.map((c) => c.x).sort((a, b) => a - b);
+      range.max = held.length - 1;
+      range.value = held.indexOf(chosen.x);
+      sizes.hidden = held.length < 2; // one size is no choice: the drawing's axis and the text name it
+      size();
+      draw();
+    }
     function size() {
-      chosen.x = Number(range.value);
+      chosen.x = held[Number(range.value)];
       readout.textContent = data.x.texts[chosen.x];
       range.setAttribute("aria-valuetext", data.x.texts[chosen.x]);
     }
     range.addEventListener("input", () => {
+      moved = [];
       size();
       draw();
     });
-    size();
-    if (data.x.values.length > 1) { // one size is no choice: the drawing's axis and the text name it
-      const sizes = labelled(data.x.label, range, "x");
-      sizes.append(readout);
-      controls.append(sizes);
-    }
+    controls.append(sizes);
     root.prepend(controls);
     root.querySelector(".note").remove();
     root.removeAttribute("data-explorer");
-    draw();
+    settle(-1);
+    moved = [];
   }
 
   function all() {

@@ -156,8 +156,10 @@
     let asked = 0;
     function settle() {
       asked = 0;
-      const bottom = box.getBoundingClientRect().top + box.querySelector(".onthispage").offsetHeight + list.offsetHeight;
-      const under = kernels.some((root) => root.classList.contains("beside") && !root.querySelector("details.source:not([open])")
+      const head = box.querySelector(".onthispage").offsetHeight;
+      const bottom = box.getBoundingClientRect().top + head + list.offsetHeight;
+      const shown = (root) => !root.querySelector("details.source:not([open])");
+      const under = kernels.some((root) => root.classList.contains("beside") && shown(root)
         && Array.from(root.querySelectorAll(".whole .callouts > ol > li")).some((note) => {
           const at = note.getBoundingClientRect();
           return at.height > 0 && at.bottom > 0 && at.top < bottom + 8;

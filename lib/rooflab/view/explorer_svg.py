@@ -95,7 +95,9 @@ class Chart:
         compare: bool = False,
         start: Mapping[str, Any] | None = None,
         own: pd.DataFrame | None = None,
+        x_names: Mapping[Any, str] | None = None,
     ):
+        self.x_names = x_names or {}
         for column in (x, y, *controls):
             if column not in frame:
                 have = ", ".join(map(str, frame.columns))
@@ -159,6 +161,8 @@ class Chart:
             for _, row in self.own.iterrows()
         ]
         texts, found = dict(zip(self.x.values, self.x.texts, strict=True)), {}
+        if self.x_names:  # on the axis a name is cut to its first word: "6" of "6_producer_warps"
+            texts = {v: text.rpartition(".")[2].partition("_")[0] for v, text in texts.items()}
         for slice_ in dict.fromkeys(picks[1:] for picks, _, _ in at):
             curves: dict[int, list[tuple[float, float]]] = {}
             levels = []
@@ -170,9 +174,10 @@ class Chart:
             found[slice_] = view(curves, texts, self.names, levels, apart, xlog=self.xlog, ylog=self.ylog)
         return found
 
-    @staticmethod
-    def x_text(value: float, column: str, largest: float) -> str:
-        """A value of x as people write it: bytes in KiB, MiB, large counts in Ki, Mi, others in full."""
+    def x_text(self, value: float, column: str, largest: float) -> str:
+        """A value of x as people write it: its name, bytes in KiB, MiB, large counts in Ki, Mi, others in full."""
+        if value in self.x_names:
+            return self.x_names[value]
         if column == "bytes":
             return size_text(value)
         return size_text(value).removesuffix("B").rstrip() if largest >= 2**20 else f"{value:g}"

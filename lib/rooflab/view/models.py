@@ -249,7 +249,7 @@ MODELS: dict[str, Model] = {
             "cost": (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
         },
         {"weights": "Weights", "model": "Model", "gpu": "GPU", "cost": "µs a phase"},
-        {"weights": "int4_g128", "model": "qwen2.5-1.5b", "cost": 1.0},
+        {"weights": "int4_g128", "model": "qwen2.5-1.5b", "cost": 2.0},
         {"xlog": False},
     ),
     "shared": Model(

@@ -15,6 +15,7 @@ from rooflab.view.diagram.checks import check_of_drafts
 from rooflab.view.diagram.choices import choice
 from rooflab.view.diagram.clocks import clocks
 from rooflab.view.diagram.columns import holders, partial_scores
+from rooflab.view.diagram.context import split_context, words_of_a_row
 from rooflab.view.diagram.counters import where_counted
 from rooflab.view.diagram.crossings import crossings, handed_on, in_a_row
 from rooflab.view.diagram.gates import Instrument, gate_steps, passed_on
@@ -86,6 +87,7 @@ __all__ = [
     "row_loads",
     "slots",
     "sms_at_work",
+    "split_context",
     "split_k",
     "split_layer",
     "to_half",
@@ -98,5 +100,6 @@ __all__ = [
     "weights_of_a_lane",
     "wgmma_steps",
     "where_counted",
+    "words_of_a_row",
     "x_beside_weights",
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pandas as pd
 
 from rooflab.errors import UsageError
+from rooflab.paths import KERNELS
 from rooflab.profile import timeline
 from rooflab.studies import decode
 from rooflab.view.diagram import svg
@@ -23,6 +24,12 @@ _KINDS = {
     "ends": (GREY, "adds up and stores"),
 }
 _PHASES = {"qkv": "QKV", "attend": "attend", "out": "output", "gate_up": "gate, up", "down": "down"}
+
+
+def has_barriers(rung: str) -> bool:
+    """Whether a grid barrier stands between the phases of a rung of decode_step, by its source's first line."""
+    source = (KERNELS / "decode_step" / f"{rung}.cu").read_text(encoding="utf-8")
+    return "no barrier" not in source.partition("\n")[0]
 
 
 def spans(rows: pd.DataFrame) -> pd.DataFrame:
@@ -96,6 +103,10 @@ def blocks(found: pd.DataFrame) -> Drawing:
         canvas.text(x + 14, y + 9, words, svg.SMALL)
         x += 30 + svg.wide(words, svg.SMALL)
     canvas.text(left, y + 26, "Empty: waits for the other blocks at the grid's barrier.", svg.SMALL)
+    for name in (name for name in layers if not has_barriers(name)):
+        words = f"{name} has no barrier between phases: it waits inside \"loads its input\"."
+        canvas.text(left, y + 42, words, svg.SMALL)
+        said.append(words.removesuffix("."))
     formats = sorted({decode.Decode().case(str(case)).format or "" for case in found["case"]})
     weights = " and ".join(name.upper() for name in formats)
     title = f"One layer of a token, block by block, {weights} weights"

@@ -15,6 +15,7 @@ from rooflab.view.diagram.svg import AMBER, BLUE, GREY, PALE, SKY, Canvas, Drawi
 from rooflab.words import counted
 
 _FLOAT = 4  # bytes
+_MOST = "#0B2F4D"  # darker than BLUE: an SM with three or more
 
 
 def elements(rows: pd.DataFrame) -> dict[tuple[int, int], list[int | None]]:
@@ -152,25 +153,36 @@ def sms_at_work(
 
 def dealt(parts: Sequence[tuple[str, int]], sms: int, title: str, things: str = "blocks") -> Drawing:
     """What each of a GPU's SMs gets of each part's (name, number of `things`), dealt one after the other: a
-    square an SM, dark with the most, light with one less, empty with none.
+    square an SM, the darker the more it gets.
     """
     canvas, said = Canvas(), []
     across = 22 if len(parts) < 4 else 12
     pitch = svg.WIDTH / max(3, len(parts))
     cell = min(10.0, (pitch - 20) / across)
+    shades = (svg.NONE, SKY, BLUE, _MOST)
     for place, (name, count) in enumerate(parts):
         x, most = place * pitch, -(-count // sms)
         full = sms - (most * sms - count)  # SMs that get the most; the others get one less
         at = [(x + i % across * cell, 66 + i // across * cell) for i in range(sms)]
-        canvas.text(x, 12, name, bold=True)
+        size = svg.TEXT
+        while size > 8 and svg.wide(name, size) * 1.06 > pitch - 8:
+            size -= 0.5
+        canvas.text(x, 12, name, size, bold=True)
         canvas.text(x, 27, counted(count, things.removesuffix("s")), svg.SMALL)
-        canvas.cells(at[:full], cell, cell, BLUE)
-        canvas.cells(at[full:], cell, cell, SKY if most > 1 else svg.NONE)
+        canvas.cells(at[:full], cell, cell, shades[min(most, 3)])
+        canvas.cells(at[full:], cell, cell, shades[min(most - 1, 3)])
         shares = [f"{most} on {counted(full, 'SM')}"]
         shares += [f"{most - 1 or 'none'} on {sms - full}"] if full < sms else []
         for line, text in enumerate(shares):
             canvas.text(x, 42 + 15 * line, text, svg.SMALL)
         said.append(f"{name}: {counted(count, things.removesuffix('s'))}, {', '.join(shares)}")
+    x, y = 0.0, canvas.height + 12
+    canvas.text(x, y + 10, f"{things} of an SM:", svg.SMALL)
+    x += svg.wide(f"{things} of an SM:", svg.SMALL) + 12
+    for fill, words in zip(shades, ("none", "1", "2", "3 or more"), strict=True):
+        canvas.rect(x, y, 11, 11, fill)
+        canvas.text(x + 16, y + 10, words, svg.SMALL)
+        x += 34 + svg.wide(words, svg.SMALL)
     return single(title, f"{sms} SMs. " + "; ".join(said) + ".", canvas)
 
 

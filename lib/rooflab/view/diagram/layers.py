@@ -152,7 +152,8 @@ def _rows(found: list[Way], scale: float) -> Canvas:
     fills = {"weights": BLUE, "other": AMBER, "bound": GREY}
     for way in found:
         canvas.text(0, y + 13, way.name, svg.TEXT - 1, bold=True)
-        canvas.text(0, y + 27, f"{way.us:,.0f} µs a layer", svg.SMALL)
+        traced = "" if any(span.kind == "bound" for span in way.spans) else ", traced"
+        canvas.text(0, y + 27, f"{way.us:,.0f} µs a layer{traced}", svg.SMALL)
         for kind, fill in fills.items():
             mine = [span for span in way.spans if span.kind == kind]
             high = 18.0 if kind == "other" else 30.0

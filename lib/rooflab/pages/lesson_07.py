@@ -6,13 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-import rooflab.lab
 from rooflab import dispatch
 from rooflab.analysis import strategies, unseen
 from rooflab.hardware import crossover, perf_model
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
-from rooflab.pages.lesson_07_clocks import flipped
+from rooflab.pages.lesson_07_clocks import flipped, published
 from rooflab.studies import regimes
 from rooflab.view import diagram, display, explorer, plot
 from rooflab.words import counted
@@ -43,6 +42,7 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
         pair, elsewhere = display.listed(strategies.PAIRS[0].names), next(iter(others.values()))
         answer += f" Where the call is timed, too, {pair} change places between {elsewhere} tokens instead "
         answer += f"of {spans['graph']}."
+    answer += " Where the format is given, the choice is among its own kernels: see *The dispatcher*."
     able = (
         "say which kernel to use at how many tokens, and read it from a table of measured crossovers",
         "name the five things that a crossover belongs to",
@@ -59,10 +59,23 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
             plot.series(
                 ax, one.batch, *plot.band(one, "median_us"), label=label, colour=plot.FORMAT_COLOURS[format]
             )
-    plot.round_ticks(ax)
+    plot.round_ticks(ax, steps=(1, 1.5, 2, 3, 5, 7))
     plot.round_ticks(ax, "x")
     ax.legend(fontsize=8.5, frameon=False)
-    return answer, able, (fig, plot.caption(pd.concat(drawn), gpu, title, y="median_us"))
+    says = f"{title} on {gpu}, {plot.dates(pd.concat(drawn))}: {_leads(best)}."
+    return answer, able, (fig, says)
+
+
+def _leads(best: Rows) -> str:
+    """Which format is the fastest, from few tokens to many."""
+    lowest = best.label.str.partition(" ")[0]
+    turns = [lowest.iloc[0]]
+    text = f"{turns[0]} is the fastest from {counted(int(best.batch.iloc[0]), 'token')} on"
+    for name, tokens in zip(lowest.iloc[1:], best.batch.iloc[1:], strict=True):
+        if name != turns[-1]:
+            turns.append(name)
+            text += f", {name} from {tokens:,.0f} tokens on"
+    return text
 
 
 def chosen(lab: Lab) -> None:
@@ -73,8 +86,7 @@ def chosen(lab: Lab) -> None:
     drawing = diagram.choice(rows, spec.slug, _UNMEASURED, names) if spec else None
     if drawing is not None:
         display.say(
-            "A program finds the kernel for a product that was not measured in three steps. It looks only "
-            "at kernels for the format that the weights have:"
+            "For a product that was not measured it takes three steps, among the kernels for the weights' format:"
         )
         drawing.show()
 
@@ -158,10 +170,8 @@ def sweep(
     swept = {each: strategies.sweep(rows, each, read) for each in matrices}
     swept = {each: table[table.batch.isin(regimes.BATCHES)] for each, table in swept.items()}
     kernels = strategies.crossovers(rows, shape, strategies.PAIRS[:1], regimes.CLOCKS[:1])
-    claimed = rooflab.lab.open("replay", "rtx-4070-laptop-published").store.read("regimes")
-    theirs = claimed[(claimed.n == n) & (claimed.k == k)].pivot_table("median_us", "batch", "impl")
-    both = {"fused", "cublas"} <= set(theirs)
-    behind = theirs[theirs.fused > theirs.cublas].index.min() if both else None
+    theirs = published(n, k)
+    behind = theirs[theirs.fused > theirs.cublas].index.min() if len(theirs) else None
     return rows, matrices, swept, kernels, behind
 
 
@@ -194,7 +204,12 @@ def time_by_tokens(n: int, k: int, rows: Rows, shape: Any, gpu: str) -> None:
     ax.set_xticks(regimes.BATCHES, [str(b) for b in regimes.BATCHES])
     plot.round_ticks(ax)
     plot.label_ends(ax)
-    plot.show(fig, plot.caption(pd.concat(seen), gpu, title, y="median_us"))
+    few = {name: mine.sort_values("batch").median_us.iloc[0] for _, name, mine in drawn if len(mine)}
+    says = f"{title} on {gpu}, {plot.dates(pd.concat(seen))}."
+    if {"INT4 fused", "INT4 two-op"} <= set(few):
+        says += " At the left two-op takes "
+        says += f"{few['INT4 two-op'] / few['INT4 fused']:.1f} times as long as fused, in INT4."
+    plot.show(fig, says)
 
 
 def fused_against_baselines(swept: dict[Any, Any], shape: Any, n: int, k: int, gpu: str) -> None:
@@ -337,7 +352,8 @@ def gains_over_plain(recorded: Rows) -> None:
     if len(by):
         low, high = by["median"].min(), by["median"].max()
         display.say(
-            f"The median gain over the plain way is {low:.1f} to {high:.1f} times, depending on the format."
+            "Where the dispatcher takes a kernel of ours, the median gain over the plain way, cuBLAS on weights "
+            f"unpacked to FP16, is {low:.1f} to {high:.1f} times, depending on the format."
         )
 
 

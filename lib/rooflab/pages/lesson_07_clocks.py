@@ -6,8 +6,9 @@ from typing import Any
 
 import pandas as pd
 
+import rooflab.lab
 from rooflab.analysis import strategies
-from rooflab.hardware import crossover
+from rooflab.hardware import crossover, device
 from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import regimes
@@ -18,7 +19,13 @@ def crossover_by_clock(crossings: Rows, rows: Rows, shape: Any, n_asked: int, k:
     """Say where INT4 and FP16 cross by each clock, and which clock to use."""
     found = crossings[(crossings["first"] == "INT4 fused") & (crossings["second"] == "FP16 cuBLAS")]
     by = found.set_index("clock")
-    text = "".join(f"- by `{c}`: {row.says}{_undecided(rows, shape, str(c))}\n" for c, row in by.iterrows())
+    same: dict[tuple[str, ...], list[str]] = {}  # the clocks that agree, by what they say
+    for clock, row in by.iterrows():
+        same.setdefault((str(row.kind), str(row.low), str(row.high)), []).append(str(clock))
+    text = ""
+    for clocks in same.values():
+        names = display.listed(f"`{clock}`" for clock in clocks)
+        text += f"- by {names}: {_found(by.loc[clocks[0]])}{_undecided(rows, shape, clocks[0])}\n"
     impossible = strategies.disturbed(rows, shape)
     if len(impossible):
         tokens = ", ".join(map(str, impossible["batch"]))
@@ -36,6 +43,14 @@ def crossover_by_clock(crossings: Rows, rows: Rows, shape: Any, n_asked: int, k:
             "gains most by capturing them."
         )
     display.say(f"INT4 fused against cuBLAS in FP16, {n_asked:,} × {k:,}:\n\n{text}")
+
+
+def _found(row: Any) -> str:
+    """What a race of INT4 fused and FP16 cuBLAS comes to by a clock."""
+    if row.kind in (crossover.FIRST, crossover.SECOND):
+        ahead = "INT4 fused" if row.kind == crossover.FIRST else "FP16 cuBLAS"
+        return f"{ahead} is ahead, or level, at every measured number of tokens"
+    return str(row.says)
 
 
 def _undecided(rows: Rows, shape: Any, clock: str) -> str:
@@ -71,7 +86,7 @@ def gain_by_clock(rows: Rows, shape: Any, gpu: str, n: int, k: int) -> None:
             pairs.append((clock, ratio.iloc[0], ratio.iloc[-1]))
     plot.roof_line(ax, 1.0, "level")
     ax.set_xticks(regimes.BATCHES, [str(b) for b in regimes.BATCHES])
-    plot.round_ticks(ax)
+    plot.round_ticks(ax, steps=(1, 1.5, 2, 3, 5, 8))
     plot.label_ends(ax)
     ends = "; ".join(f"{clock} {a:.2f} at the left, {b:.2f} at the right" for clock, a, b in pairs)
     plot.show(fig, f"{title} on {gpu}, {plot.dates(rows)}, {n:,} × {k:,}: {ends}.")
@@ -87,8 +102,8 @@ def cost_of_a_call(cost: Rows, n: int, k: int) -> None:
         ours, torchs = (call.loc[name] for name in ("INT4 fused", "FP16 cuBLAS"))
         hidden = min(side.wall_more - side.graph for side in (ours, torchs)) > 0
         display.say(
-            f"By the wall a call of ours takes {ours.wall:.0f} µs where the kernel alone "
-            f"takes {ours.graph:.0f}, "
+            f"By the wall a call of ours takes {ours.wall:.0f} µs (the median over all numbers of tokens) where "
+            f"the kernel alone takes {ours.graph:.0f}, "
             f"one of torch's cuBLAS {torchs.wall:.0f} where it takes {torchs.graph:.0f}"
             f"{'; for kernels this short the call takes longer' if hidden else ''}. "
             "Checking operands, picking a rung and packing arguments takes time, too."
@@ -103,16 +118,23 @@ def flipped(wide: Rows) -> Rows:
 
 
 def races_by_clock(wide: Rows, n_asked: int, k_asked: int, gpu: str, matrices: list[Any], rows: Rows) -> None:
-    """Show where each pair of ways crosses by each clock, folded, and say how many races end differently."""
+    """Say how many races of two ways end differently by another clock; each, by clock and matrix, folded."""
     heads = {"first": "few tokens", "second": "many tokens"}
     heads |= {clock: clock for clock in wide.columns[2:]}
-    caption = f"From how many tokens on, {n_asked:,} × {k_asked:,}, {gpu}"
-    display.table(wide, heads, None, caption, folded=True)
     races = flipped(wide)
-    pairs = [f"{row[0]} against {row[1]}" for row in races.itertuples(index=False)]
-    differ = f"{len(races)} of {len(wide)} races end differently by another clock"
-    display.say(f"{differ}: {'; '.join(pairs) or 'none'}.")
-    inside = []
+    differ = f"{len(races)} of {len(wide)} races between two kernels end differently by another clock"
+    example = ""
+    if len(races):
+        row = dict(zip(wide.columns, next(races.itertuples(index=False)), strict=True))
+        says = "; ".join(f"{clock} {row[clock]}" for clock in wide.columns[2:])
+        example = f". The first, {row['first']} against {row['second']}: {says}"
+    display.say(f"{differ}{example}.")
+    how = "The first kernel is made for few tokens, the second for many. “64 to 96”: the first is ahead at 64 "
+    how += "tokens, the second at 96. “First wins”, “second wins”: ahead or level at every measured number. "
+    how += "“Level”: no number of tokens decides. “No order”: they change places more than once, or the second "
+    how += "is ahead at few tokens and the first at many."
+    caption = f"From how many tokens on, {n_asked:,} × {k_asked:,}, {gpu}. {how}"
+    inside = [(wide, heads, None, caption)]
     for n, k in matrices[1:]:
         found = strategies.by_clock(strategies.crossovers(rows, (n, k)))
         inside.append((found, heads, None, f"From how many tokens on, {n:,} × {k:,}, {gpu}"))
@@ -124,7 +146,7 @@ def races_by_clock(wide: Rows, n_asked: int, k_asked: int, gpu: str, matrices: l
     if others:
         title = f"From how many tokens on, matrices of other model families, {gpu}"
         inside.append((pd.concat(others), {"matrix": "matrix"} | heads, None, title))
-    display.fold("The same races on other matrices", inside)
+    display.fold("Every race, by clock and matrix", inside)
     passes = []
     for n, k in matrices[1:]:
         tokens = ", ".join(map(str, strategies.disturbed(rows, (n, k))["batch"]))
@@ -134,19 +156,38 @@ def races_by_clock(wide: Rows, n_asked: int, k_asked: int, gpu: str, matrices: l
 
 
 def launch_a_token(lab: Lab, shape: Any, n: int, k: int, gpu: str, behind: Any) -> None:
-    """Show where a launch a token crosses FP16, by clock and cache."""
+    """Say where a launch a token crosses FP16, by clock and cache, and how the published laptop differs."""
     store = lab.store.read("int4")
+    never = False
     if len(store):
         loops = strategies.loop_crossovers(store, shape)
-        heads = {"clock": "clock", "cache": "cache", "says": "found"}
-        display.table(loops, heads, caption=f"A launch a token against FP16, {n:,} × {k:,}, {gpu}")
-        if len(loops) > 1 and loops["kind"].eq(crossover.SECOND).all():
+        never = len(loops) > 0 and bool(loops["kind"].eq(crossover.SECOND).all())
+        if never:
+            ways = display.listed(f"`{row.clock}`, {row.cache}" for row in loops.itertuples())
             display.say(
-                "All of these clocks and caches agree here: a launch a token reads the weights once for each "
-                "token, and is at no measured number of tokens faster than FP16."
+                f"**On the {gpu} the source's kernel, {n:,} × {k:,}, is at no measured number of tokens faster than "
+                f"FP16** ({ways})."
             )
-    if pd.notna(behind):
-        display.say(
-            f"Published for the laptop: behind from {behind} tokens on, by events. "
-            "The event clock includes what a call costs, and so does that crossover."
-        )
+        else:
+            heads = {"clock": "clock", "cache": "cache", "says": "found"}
+            display.table(loops, heads, caption=f"A launch a token against FP16, {n:,} × {k:,}, {gpu}")
+    if pd.isna(behind):
+        return
+    theirs = published(n, k)
+    text = f"Published for the laptop: behind from {behind} tokens on, by events. "
+    if {1, behind} <= set(theirs.index) and theirs.fused[1] < theirs.cublas[1]:
+        laptop = device.get("rtx-4070-laptop")
+        text += f"At one token it was ahead there, {theirs.fused[1]:.0f} µs against {theirs.cublas[1]:.0f}"
+        slower = lab.roof["dram_read"].value / laptop.dram_gb_s
+        if never and slower > 2:
+            text += f": that memory is {slower:.0f} times as slow, so fewer bytes count for more ([07b]"
+            text += "(07b_predicting.ipynb))"
+        text += f". From {behind} tokens on it reads the weights again for every token. "
+    display.say(f"{text}The event clock includes what a call costs.")
+
+
+def published(n: int, k: int) -> Rows:
+    """The laptop's published sweep of a matrix: us by tokens, columns fused and cublas; empty without both."""
+    rows = rooflab.lab.open("replay", "rtx-4070-laptop-published").store.read("regimes")
+    wide = rows[(rows.n == n) & (rows.k == k)].pivot_table("median_us", "batch", "impl")
+    return wide if {"fused", "cublas"} <= set(wide) else pd.DataFrame()

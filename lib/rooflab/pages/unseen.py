@@ -88,7 +88,7 @@ def figure(found: pd.DataFrame, gpu: str) -> None:
     names = [f"{kind}: {len(unseen.won(mine))} of {len(mine)}" for kind, mine in kinds]
     ax.set_yticks(range(len(kinds)), names)
     ax.set_ylim(len(kinds) - 0.5, -0.5)
-    plot.round_ticks(ax, "x")
+    plot.round_ticks(ax, "x", (1, 1.2, 1.5, 2, 3, 5, 8))
     worst, best = (found.loc[at(found["ratio"])] for at in (pd.Series.idxmin, pd.Series.idxmax))
     ends = [f"{row['ratio']:.2f} ({row['kind']}, {row['shape']})" for row in (worst, best)]
     plot.show(

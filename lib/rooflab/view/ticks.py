@@ -81,14 +81,14 @@ def size_ticks(ax: Axes, sizes: Iterable[float], *, axis: str = "x") -> None:
     scale.set_ticks(values, [label if i in kept else "" for i, label in enumerate(labels)])
 
 
-def round_ticks(ax: Axes, axis: str = "y") -> None:
-    """Ticks at 1, 2 and 5 times the powers of ten that lie within a logarithmic axis, written in full; at the
+def round_ticks(ax: Axes, axis: str = "y", steps: Sequence[float] = (1, 2, 5)) -> None:
+    """Ticks at `steps` (1, 2 and 5) times the powers of ten that lie within a logarithmic axis, written in full; at the
     powers alone where those would be more than ten.
     """
     target = ax.yaxis if axis == "y" else ax.xaxis
     low, high = sorted(ax.get_ylim() if axis == "y" else ax.get_xlim())
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [value for power in powers for step in (1, 2, 5) if low <= (value := step * 10.0**power) <= high]
+    ticks = [value for power in powers for step in steps if low <= (value := step * 10.0**power) <= high]
     if len(ticks) > 10:
         ticks = [10.0**power for power in powers if low <= 10.0**power <= high]
     target.set_major_locator(matplotlib.ticker.FixedLocator(ticks))

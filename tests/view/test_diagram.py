@@ -296,9 +296,9 @@ def test_a_kernel_is_stopped_where_the_gate_refused_it():
 
 
 def test_the_last_crossing_brings_what_is_waited_for():
-    both = diagram.in_a_row([("a store", 1), ("a load", 2)])
-    assert both.says == "a store: 1 crossing; a load: 2 crossings."
-    down, up = (both.svg().count(f'd="M286 {start}') for start in (10, 96))
+    both = diagram.in_a_row([("a store", 1), ("a load", 2)], {"a load": ("load", "words")})
+    assert both.says == "a store: 1 crossing, a guess; a load: 2 crossings (load, words)."
+    down, up = (both.svg().count(f'd="M306 {start}') for start in (10, 96))
     assert (down, up) == (1, 1), "a store starts at GPU 0, a load at GPU 1"
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pandas as pd
 
 from rooflab.lab import Lab
-from rooflab.pages import SOURCES, Opening, Rows, one_line
+from rooflab.pages import NEAR, SOURCES, Opening, Rows, held, one_line
 from rooflab.studies import links
 from rooflab.view import diagram, display, explorer, plot
 
@@ -49,8 +50,9 @@ def opening(rows: Rows, here: Lab) -> Opening:
     least = store.loc[store["median_us"].idxmin()]
     answer = (
         f"Between two {gpu}s a large array crosses at {best['gb_s']:.0f} GB/s, "
-        f"{best['gb_s'] / links.SHEET_GB_S:.0%} of the sheet's {links.SHEET_GB_S:.0f}, and "
-        f"{plot.size_text(least['bytes'])} in {least['median_us']:.1f} µs; a library's sum of "
+        f"{best['gb_s'] / links.SHEET_GB_S:.0%} of the sheet's {links.SHEET_GB_S:.0f}, by "
+        f"{WAYS[best['operator']]}, and a kernel stores {plot.size_text(least['bytes'])} in "
+        f"{least['median_us']:.1f} µs; a library's sum of "
         f"{plot.size_text(quick['bytes'])} over both GPUs takes {quick['median_us']:.1f} µs or more."
     )
     able = (
@@ -63,29 +65,36 @@ def opening(rows: Rows, here: Lab) -> Opening:
 
 def _rates(sent: Rows, gpu: Any) -> Any:
     title = "From one GPU to the other"
-    fig, ax = plot.figure("bytes", "GB/s", title, xlog=True, height=2.6)
+    fig, ax = plot.figure("bytes", "µs", title, xlog=True, ylog=True, height=2.6)
     for way, says in WAYS.items():
         mine = sent[sent["operator"] == way]
         if len(mine):
-            plot.series(ax, mine["bytes"], *plot.band(mine), label=says)
-    plot.roof_line(ax, links.SHEET_GB_S, f"the sheet's {links.SHEET_GB_S:.0f} GB/s each way")
-    plot.size_ticks(ax, sorted(set(sent["bytes"]))[::2])
+            plot.series(ax, mine["bytes"], *plot.band(mine, "median_us"), label=says)
+    sizes = sorted(set(sent["bytes"]))
+    least = [size / links.SHEET_GB_S / 1e3 for size in sizes]
+    ax.plot(sizes, least, color=plot.ROOF_COLOUR, linestyle=(0, (8, 3)), zorder=1)
+    ax.set_ylim(bottom=0.5 * sent["median_us"].min())
+    plot.size_ticks(ax, sizes[::2])
+    plot.round_ticks(ax, steps=(1,))
     plot.label_ends(ax)
-    return fig, plot.caption(sent, gpu, title, ("link", links.SHEET_GB_S, "GB/s"))
+    caption = f"{title} on {gpu}, {plot.dates(sent)}: level while the latency decides, then along the link's rate. "
+    return fig, f"{caption}Dashed: bytes at the sheet's {links.SHEET_GB_S:.0f} GB/s each way."
 
 
 def facts(here: Lab) -> None:
     """Show whose figures these are, and what joins the GPUs."""
     run = here.run_of("links")
-    one_line({"GPU": " · ".join([run["gpu"], SOURCES[here.mode], f"run {run['run']}", str(run["note"])])})
+    note = str(run["note"])
+    if found := re.search(r"(\d+) NVLinks of [\d.]+ GB/s each way", note):
+        note += f", of which the sheet counts {links.SHEET_GB_S / int(found[1]):g}"
+    one_line({"GPU": " · ".join([run["gpu"], SOURCES[here.mode], f"run {run['run']}", note])})
 
 
 def predicted(rows: Rows) -> None:
     """Show the law's times for a small array and a large one, before anything is measured."""
     sizes = sorted(set(between(rows)["bytes"]))
     chosen = [sizes[0], sizes[len(sizes) // 2], sizes[-1]]
-    kinds = [*((way, "", says) for way, says in WAYS.items())]
-    kinds += [("all_reduce", impl, f"a sum: {says}") for impl, says in NAMES.items()]
+    kinds = _kinds()
     table = pd.DataFrame({"what": [says for *_, says in kinds]})
     table["crossings"] = [links.crossings(operator, impl) for operator, impl, _ in kinds]
     for size in chosen:
@@ -94,7 +103,64 @@ def predicted(rows: Rows) -> None:
     shown |= {str(size): f"{plot.size_text(size)}, µs" for size in chosen}
     forms = {"what": "", "crossings": "{:.0f}"} | {str(size): "{:,.1f}" for size in chosen}
     display.table(table, shown, forms, "predicted: launch + crossings + bytes over the sheet's rate")
-    diagram.in_a_row([(what, int(n)) for what, n in table[["what", "crossings"]].to_numpy()]).show()
+    rows_of = [(what, int(n)) for what, n in table[["what", "crossings"]].to_numpy()]
+    carries = {WAYS["peer_write"]: ("words",), WAYS["peer_read"]: ("load", "words"), WAYS["peer_copy"]: ("words",)}
+    diagram.in_a_row(rows_of, carries).show()
+
+
+def _kinds() -> list[tuple[str, str, str]]:
+    """What the law predicts: (operator, impl or "", in words)."""
+    sums_of = [("all_reduce", impl, f"sum, {says}") for impl, says in NAMES.items()]
+    return [*((way, "", says) for way, says in WAYS.items()), *sums_of]
+
+
+def judged(rows: Rows, gpu: Any) -> None:
+    """Show predicted beside measured times of the least array and the largest, and say how the law failed."""
+    ours = (rows["kind"] == "own") & rows["operator"].isin(links.COLLECTIVES)
+    graph, lines = rows[~ours & (rows["clock"] == "graph")], []
+    sizes = [between(rows)["bytes"].min(), between(rows)["bytes"].max()]
+    for operator, impl, says in _kinds():
+        mine = graph[(graph["operator"] == operator) & ((graph["impl"] == impl) if impl else True)]
+        us = mine.groupby("bytes")["median_us"].min()
+        line: dict[str, Any] = {"what": says, "sum": bool(impl)}
+        for place, size in enumerate(sizes):
+            predicted = links.bound_us(operator, impl, int(size), 2)
+            line |= {f"p{place}": predicted, f"m{place}": us.get(size)}
+            line[f"r{place}"] = us.get(size, float("nan")) / predicted
+        lines.append(line)
+    table = pd.DataFrame(lines)
+    columns, forms = {"what": "What"}, {"what": ""}
+    for place, size in enumerate(sizes):
+        name = plot.size_text(size)
+        columns |= {f"p{place}": f"{name}: predicted", f"m{place}": "measured (µs)", f"r{place}": "÷"}
+        forms |= {f"p{place}": "{:,.1f}", f"m{place}": "{:,.1f}", f"r{place}": "{:.2f}"}
+    display.table(table, columns, forms, f"Predicted and measured, {gpu}")
+    store, total = table[table["what"] == WAYS["peer_write"]], table[table["sum"]].dropna(subset=["r0"])
+    lines_of = []
+    if len(store) and store["r0"].notna().all():
+        row = store.iloc[0]
+        verdict = held(row["r0"]).removesuffix(".")
+        lines_of.append(
+            f"A store of {plot.size_text(sizes[0])}: {row['m0']:.2f} µs where {row['p0']:.1f} were predicted. {verdict}"
+            + (f": the launch alone was assumed to take {links.LAUNCH_US:g} µs." if row["m0"] < links.LAUNCH_US else ".")
+        )
+    if len(total):
+        low, high = total["r0"].min(), total["r0"].max()
+        lines_of.append(
+            f"The libraries' sums of {plot.size_text(sizes[0])} take {low:.1f} to {high:.1f} times the prediction."
+            + (
+                " They cross more often than was guessed, or wait in between; these times do not tell which."
+                if low > NEAR
+                else ""
+            )
+        )
+    far = table["r1"].dropna()
+    if len(far):
+        lines_of.append(
+            f"At {plot.size_text(sizes[1])} everything takes {far.min():.2f} to {far.max():.2f} times the prediction"
+            + (": the sheet's rate is not reached." if far.min() > 1.05 else ".")
+        )
+    display.say("**Did the law hold?**\n\n" + "\n".join(f"- {line}" for line in lines_of))
 
 
 def laws(rows: Rows, words: dict[str, str], title: str) -> pd.DataFrame:
@@ -105,10 +171,16 @@ def laws(rows: Rows, words: dict[str, str], title: str) -> pd.DataFrame:
     columns |= {"worst": "Furthest point, times the law"}
     forms = {"who": "", "latency_us": "{:.2f}", "rate_gb_s": "{:,.0f}", "worst": "{:.2f}"}
     display.table(found, columns, forms, title)
+    bent = found[found["worst"] > NEAR]
+    if len(bent):
+        display.say(
+            f"A straight line does not fit {display.listed(bent['who'])}: a point is {bent['worst'].max():.2f} times "
+            "off. The library may change its method with the size."
+        )
     return found
 
 
-def held(rows: Rows, gpu: Any) -> None:
+def latency_holds(rows: Rows, gpu: Any) -> None:
     """Say from which size the rate holds an array, by the law of a kernel's stores."""
     found = links.law(rows[rows["operator"] == "peer_write"], 2)
     if found.empty:
@@ -119,7 +191,7 @@ def held(rows: Rows, gpu: Any) -> None:
     first, last = rows["bytes"].min(), rows["bytes"].max()
     small = float(law["latency_us"] / (law["latency_us"] + first / law["rate_gb_s"] / 1e3))
     display.say(
-        f"On the {gpu} latency and transfer are equal at {plot.size_text(round(size / 1024) * 1024)}. Of a "
+        f"For a store on the {gpu} latency and transfer are equal at {plot.size_text(round(size / 1024) * 1024)}. Of a "
         f"store of {plot.size_text(first)} the latency is {small:.0%}; at {plot.size_text(last)} it no "
         "longer counts. The activations of a token are a few KiB: **for them only the latency matters**."
     )
@@ -165,19 +237,36 @@ def eager(rows: Rows, gpu: Any) -> None:
         f"On the {gpu} an eager sum of {plot.size_text(wide.index[0])} takes {small['event']:.0f} µs, "
         f"{small['event'] / small['graph']:.1f} times as long as in a graph; at "
         f"{plot.size_text(wide.index[-1])} the two differ by {abs(large['event'] / large['graph'] - 1):.0%}."
+        + _scattered(wide["event"])
+    )
+
+
+def _scattered(eager_us: Rows) -> str:
+    """That small sums called eagerly take their time from the CPU, where they are not in the order of sizes."""
+    few = eager_us[eager_us.index <= 1 << 18]
+    if len(few) < 3 or few.is_monotonic_increasing:
+        return ""
+    return (
+        f" Up to {plot.size_text(few.index[-1])} eager sums take {few.min():.0f} to {few.max():.0f} µs, not in the "
+        "order of their sizes: they time the CPU."
     )
 
 
 def halves(rows: Rows) -> None:
-    """Show all-gather and reduce-scatter beside the all-reduce that they make up."""
+    """Say what all-gather and reduce-scatter take beside the all-reduce that they make up."""
     graph = rows[(rows["clock"] == "graph") & (rows["impl"] == links.NCCL)]
     wide = graph.pivot(index="bytes", columns="operator", values="median_us").dropna().reset_index()
     wide["both"] = wide["all_gather"] + wide["reduce_scatter"]
-    wide["size"] = [plot.size_text(size) for size in wide["bytes"]]
-    columns = {"size": "Array", "reduce_scatter": "Reduce-scatter (µs)", "all_gather": "All-gather (µs)"}
-    columns |= {"both": "Together (µs)", "all_reduce": "All-reduce (µs)"}
-    forms = {key: "{:,.1f}" for key in columns} | {"size": ""}
-    display.table(wide, columns, forms, "NCCL, in a graph")
+    if wide.empty:
+        return
+    said = [
+        f"at {plot.size_text(row['bytes'])} {row['both']:,.1f} µs, and an all-reduce {row['all_reduce']:,.1f}"
+        for _, row in wide.iloc[[0, -1]].iterrows()
+    ]
+    display.say(
+        "A reduce-scatter and an all-gather make an all-reduce. One after the other NCCL's, in a graph, take "
+        f"{'; '.join(said)}. Done as one call they share a launch."
+    )
 
 
 def takeaway(rows: Rows, gpu: Any) -> None:

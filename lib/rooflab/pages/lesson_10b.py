@@ -6,7 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from rooflab import words
+import rooflab.lab
+from rooflab import paths, words
+from rooflab.hardware import device
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.ops import all_reduce
@@ -50,7 +52,7 @@ def opening(rows: Rows, here: Lab) -> Opening:
     most, least = (shared.loc[shared["gain"].idxmax()], shared.loc[shared["gain"].idxmin()])
     answer = (
         f"Our sum of a token's {plot.size_text(best['bytes'])} takes {best['median_us']:.1f} µs on two "
-        f"{gpu}s, where the fastest library takes {peer['median_us']:.1f}. With it and a second GPU "
+        f"{gpu}s, where the fastest library takes {peer['median_us']:.1f}. With it, against one GPU in the same run, "
         f"{most['title']} is {display.speed(most['gain'])}; {least['title']} is "
         f"{display.speed(least['gain'])}."
     )
@@ -93,7 +95,22 @@ def measured(rows: Rows) -> None:
     forms = {"predicted_us": "{:.1f}", "median_us": "{:.2f}", "ratio": "{:.2f}"}
     display.table(mine, columns | {"registers": "Registers"}, forms)
     said = [f"`{row.impl}`: {held(row.ratio)}" for row in mine.itertuples()]
-    display.say(f"**Verdict**: {' '.join(said)}")
+    display.say(f"**Verdict**: {' '.join(said)}{_saved(mine)}")
+
+
+def _saved(own: Rows) -> str:
+    """What each rung saves over the one before, beside the assumed time of the crossing that it takes out."""
+    found = list(own.itertuples())
+    pairs = list(zip(found, found[1:], strict=False))
+    if not pairs:
+        return ""
+    text = f" A crossing taken out was assumed to save {links.HOP_US:g} µs: "
+    text += "; ".join(f"`{b.impl}` saves {a.median_us - b.median_us:.2f}" for a, b in pairs) + "."
+    (a, b), (_, c) = pairs[0], pairs[-1]
+    if len(pairs) > 1 and a.median_us - b.median_us < links.HOP_US < b.median_us - c.median_us:
+        text += f" `{b.impl}` still has a barrier on each side of its flag, and the flag may leave only when the stores "
+        text += f"have arrived. `{c.impl}` drops these as well."
+    return text
 
 
 def by_size(rows: Rows, gpu: Any) -> None:
@@ -122,11 +139,13 @@ def explained(rows: Rows, gpu: Any) -> None:
         for impl in names
     )
     fitted = links.law(mine, 2).set_index("impl")
-    text += ". The law fitted to each: " + "; ".join(
-        f"`{impl}` {row['latency_us']:.1f} µs and {row['rate_gb_s']:.0f} GB/s"
+    fitted["part"] = [1024 / links.crossing("all_reduce", str(impl), 1024, 2) for impl in fitted.index]
+    text += ". The law fitted to each, latency and rate of data: " + "; ".join(
+        f"`{impl}` {row['latency_us']:.1f} µs and {row['rate_gb_s'] * row['part']:.0f} GB/s"
+        + (f" ({row['rate_gb_s']:.0f} with its flags)" if row["part"] < 1 else "")
         for impl, row in fitted.iterrows()
     )
-    display.say(f"{text}. Fewer crossings bring the first number down; twice the bytes cost the second.")
+    display.say(f"{text}. Fewer crossings bring the latency down; flags beside the data take half of the rate.")
 
 
 def token_table(rows: Rows) -> None:
@@ -134,10 +153,11 @@ def token_table(rows: Rows) -> None:
     found = tokens(rows)
     names = {links.ALONE: "one GPU", links.NCCL: "two, sums by NCCL"}
     found["who"] = [names.get(impl, "two, sums by ours") for impl in found["impl"]]
+    found["place"] = [list(names).index(impl) if impl in names else len(names) for impl in found["impl"]]
     columns = {"title": "Model", "who": "On", "predicted_us": "Bound (µs)", "median_us": "Median (µs)"}
     columns |= {"tok_s": "Tokens a second", "gain": "Times one GPU's speed"}
     forms = {"predicted_us": "{:,.0f}", "median_us": "{:,.0f}", "tok_s": "{:,.0f}", "gain": "{:.2f}"}
-    display.table(found.sort_values(["title", "tok_s"]), columns, forms)
+    display.table(found.sort_values(["title", "place"]), columns, forms)
 
 
 def pays(rows: Rows, gpu: Any) -> None:
@@ -155,7 +175,36 @@ def pays(rows: Rows, gpu: Any) -> None:
             f"{max(ours['tok_s'], nccl['tok_s']):,.0f} on two). Of each of its {2 * layers} sums our kernel "
             f"takes {abs(saved):.1f} µs {'less' if saved > 0 else 'more'} than NCCL."
         )
-    display.say(f"On the {gpu}:\n\n" + "\n".join(lines))
+    display.say(f"On the {gpu}:\n\n" + "\n".join(lines) + _beside_lesson_08(found, gpu))
+
+
+def _beside_lesson_08(found: Rows, gpu: Any) -> str:
+    """The same models by lesson 08's fastest way on one such GPU, and two GPUs' tokens a second over them."""
+    names = [name for name in device.names() if str(gpu).removeprefix("NVIDIA ") == device.get(name).name]
+    held_by = [name for name in names if (paths.DATA / name).is_dir()]
+    if not held_by:
+        return ""
+    rows = rooflab.lab.open("replay", held_by[0]).store.read("decode")
+    rows = rows[(rows["batch"] == 1) & (rows["seq"] == links.PROMPT) & (rows["kind"] == "own")]
+    said = []
+    for title, part in found.groupby("title", sort=False):
+        key = part.iloc[0]
+        mine = rows[(rows["model"] == key["model"]) & (rows["format"] == key["format"])].dropna(subset="tok_s")
+        mine = mine[~mine["case"].str.contains("head=q8_0")]  # another head than the weights come with
+        if len(mine):
+            best = mine.loc[mine["tok_s"].idxmax()]
+            two = part[part["impl"] != links.ALONE]["tok_s"].max()
+            said.append(
+                f"{title} {best['tok_s']:,.0f} tokens a second by `{best['impl']}`; two GPUs reach "
+                f"{two / best['tok_s']:.2f} times that"
+            )
+    if not said:
+        return ""
+    return (
+        "\n\n*One GPU* is timed here in the same run as two, over "
+        f"{links.STEPS} tokens, by the engine's own choice of rung. [Lesson 08](08_decoder.ipynb)'s fastest way on one "
+        f"GPU: {'; '.join(said)}."
+    )
 
 
 def excess(rows: Rows) -> None:
@@ -184,7 +233,7 @@ def takeaway(rows: Rows, gpu: Any) -> None:
     wins = list(shared.loc[shared["gain"] > 1, "title"])
     display.say(
         f"- On the {gpu} the rungs go from {first['median_us']:.1f} to {best['median_us']:.1f} µs: a "
-        f"crossing taken out is worth more than bytes saved. NCCL takes {nccl['median_us']:.1f} µs.\n"
+        f"crossing taken out is worth twice the bytes. NCCL takes {nccl['median_us']:.1f} µs.\n"
         "- Sums in the order of the GPUs give the same bits on each, so that all choose the same token.\n"
         f"- By our sums a second GPU makes {len(wins)} of {len(shared)} models faster"
         + (f": {display.listed(wins)}." if wins else ".")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rooflab.ops import Rung, all_reduce
 from rooflab.studies import links
@@ -55,23 +55,31 @@ def crossings() -> Drawing:
     return single("Crossings until GPU 1 has the sum", says, canvas)
 
 
-def in_a_row(ways: Sequence[tuple[str, int]]) -> Drawing:
+def in_a_row(ways: Sequence[tuple[str, int]], carries: Mapping[str, Sequence[str]] | None = None) -> Drawing:
     """The crossings that follow each other of each of the `ways`, (name, how many), as GPU 1 waits for them:
-    the last one brings it what it waits for.
+    the last one brings it what it waits for. `carries` says what each crossing of a way brings; a way that it
+    lacks is a guess, and dashed.
     """
-    canvas, left, y, said = Canvas(), 286.0, 0.0, []
+    canvas, left, y, said, known = Canvas(), 306.0, 0.0, [], carries or {}
     step = (svg.WIDTH - left - 60) / max(count for _, count in ways)
     for name, count in ways:
-        canvas.text(0, y + 27, name)
+        guess = "" if name in known else ", a guess"
+        canvas.text(0, y + 27, f"{name}{guess}", svg.TEXT - 1)
         for lane, gpu in ((y + 8, "GPU 0"), (y + 38, "GPU 1")):
             canvas.text(left - 46, lane + 4, gpu, svg.SMALL)
-            canvas.line([(left, lane), (svg.WIDTH - 50, lane)], 0.6, dashed=True)
+            canvas.line([(left, lane), (svg.WIDTH - 50, lane)], 0.6)
         for k in range(count):
             towards = (count - k) % 2 == 1
             ends = (y + 10, y + 36) if towards else (y + 36, y + 10)
-            canvas.line([(left + k * step, ends[0]), (left + (k + 1) * step - 6, ends[1])], 1.6, end="arrow")
+            line = [(left + k * step, ends[0]), (left + (k + 1) * step - 6, ends[1])]
+            canvas.line(line, 1.6, dashed=bool(guess), end="arrow")
+            if name in known:
+                what = known[name][k]
+                wide = svg.wide(what, svg.SMALL) + 8
+                canvas.cell(left + (k + 0.5) * step - 3 - wide / 2, y + 16, wide, 15, what, PALE)
         canvas.cell(left + count * step - 2, y + 29, 46, 18, "there", AMBER)
-        said.append(f"{name}: {counted(count, 'crossing')}")
+        what = f" ({', '.join(known[name])})" if name in known else guess
+        said.append(f"{name}: {counted(count, 'crossing')}{what}")
         y += 60
     return single("Crossings that follow each other", f"{'; '.join(said)}.", canvas)
 

@@ -114,7 +114,9 @@ class Chain:
         if name == "head" and self.world and self._share is not None:
             count = int(self._share.shape[1])
             mine = slice(self.world.rank * count, (self.world.rank + 1) * count)
-            return Planes(*(part[mine] for part in matrix)) if isinstance(matrix, Planes) else matrix[mine]
+            if isinstance(matrix, Planes):
+                return Planes(matrix.scales[mine], matrix.quants[mine])
+            return matrix[mine]
         if self.products.format(name) == "int4_g128":
             return Tiles(matrix, *self.shape.matrices[name])
         return matrix

@@ -72,8 +72,8 @@ def opening(rows: Rows, here: Lab) -> Opening:
     before = by.loc[least["model"], least["format"], split.SEPARATE]["gain"]
     answer = (
         f"{large['title']} makes {alone['tok_s']:,.0f} tokens a second on one GPU and "
-        f"{large['tok_s']:,.0f} on two ({gpu}), {large['gain']:.2f} times as many. With sums in the norms the "
-        f"model that gains least, {least['title']}, is {display.speed(least['gain'])}; with sums as "
+        f"{large['tok_s']:,.0f} on two ({gpu}), {large['gain']:.2f} times as many. With sums in the norms "
+        f"the model that gains least, {least['title']}, is {display.speed(least['gain'])}; with sums as "
         f"kernels of their own it is {display.speed(before)}."
     )
     able = (
@@ -186,8 +186,9 @@ def excess(rows: Rows, gpu: Any) -> None:
         f"On the {gpu} a layer takes {saved.iloc[0]:.1f} to {saved.iloc[-1]:.1f} µs less with sums in the "
         f"norms than with our kernel between two others, the split head's part included: {inside} launches "
         f"in the place of {separate}, and each starts while its predecessor runs. What is left above the "
-        f"bound weighs most where a layer has least to read: {least}, whose bound is {bytes_[least]:.0f} µs a "
-        f"layer, is at {near[least]:.0%} of it, and {most}, with {bytes_[most]:.0f} µs, at {near[most]:.0%}."
+        "bound weighs most where a layer has least to read: "
+        f"{least}, whose bound is {bytes_[least]:.0f} µs a layer, is at {near[least]:.0%} of it, and {most}, "
+        f"with {bytes_[most]:.0f} µs, at {near[most]:.0%}."
     )
 
 

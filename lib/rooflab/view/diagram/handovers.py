@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rooflab.engine.batch import Batch
-from rooflab.engine.chain import Chain
+from rooflab.engine.shared_chain import SharedChain
 from rooflab.engine.split import SUMMED
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, SKY, Canvas, Drawing, single
@@ -52,14 +52,15 @@ def _calls(statement: ast.stmt) -> list[ast.Call]:
 
 
 def _name(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return name.lstrip("_")
 
 
 def by_way() -> dict[str, list[Launch]]:
     """The launches of a layer by each way of summing."""
     return {
         "sums by kernels of their own": launches(Batch._layers, inside=False),
-        "sums in the norms, dependent launches": launches(Chain.layers, inside=True),
+        "sums in the norms, dependent launches": launches(SharedChain.layers, inside=True),
     }
 
 

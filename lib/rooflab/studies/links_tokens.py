@@ -22,7 +22,7 @@ from rooflab.studies import links, split
 
 _LAYERS = 2  # of a model's widths, which float64 judges
 _JUDGED = 2048  # tokens of a prompt that float64 judges at most
-_SAMPLES, _PROMPT_SAMPLES = 10, 5
+_SAMPLES = 10
 _SEED = 20261122
 
 
@@ -77,7 +77,7 @@ def measured(world: Distributed, cases: Sequence[Case]) -> dict[str, Found]:
         size = 1 if group[0].impl == links.ALONE else world.size
         weights = _weights(spec, group[0], world.rank, size, max(map(_capacity, group)))
         for case in group:
-            series = [math.nan] * _samples(case)
+            series = [math.nan] * _SAMPLES
             if weights is not None:
                 series = _times(_decoder(worlds[case.impl], case, *weights), case)
             _give_up_memory()
@@ -103,10 +103,6 @@ def _give_up_memory() -> None:
 def _capacity(case: Case) -> int:
     """Positions that a case needs."""
     return (case.seq or 0) + (2 * links.STEPS if case.operator == "decode" else 1)
-
-
-def _samples(case: Case) -> int:
-    return _SAMPLES if case.operator == "decode" else _PROMPT_SAMPLES
 
 
 def _weights(spec: Any, case: Case, rank: int, size: int, capacity: int) -> tuple[Any, Any] | None:
@@ -171,7 +167,7 @@ def _times(decoder: engine.Engine, case: Case) -> list[float]:
         torch.cuda.synchronize()
         return (time.perf_counter() - start) * 1e6
 
-    for _ in range(_samples(case) + 1):
+    for _ in range(_SAMPLES + 1):
         decoder.reset()
         us = timed(lambda: decoder.prefill(prompt))
         if case.operator == "decode":

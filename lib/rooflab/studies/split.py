@@ -107,7 +107,7 @@ class Split(links.Links):
         return 2 * once * (links.STEPS if case.operator == "decode" else 1)
 
     def group(self, case: Case) -> tuple:
-        return (case.model,)  # whose processes are started once
+        return (case.model, case.operator)  # for whose cases processes are started once
 
     def tokens_of(self, case: Case) -> int:
         return 1 if case.operator == "decode" else case.seq or 0

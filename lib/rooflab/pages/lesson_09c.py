@@ -8,36 +8,56 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from rooflab import paths
-from rooflab.analysis import regressions, related
+from rooflab.analysis import regressions, related, strategies
 from rooflab.analysis.evidence import NoEvidence
 from rooflab.claims.measures import lessons
 from rooflab.hardware import crossover
+from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
 from rooflab.view import diagram, display, plot
 from rooflab.view.diagram.in_turns import Compared
 from rooflab.view.filter_list import Board
 
 
-def opening(evidence: Any, gpu: str) -> Opening:
-    """The first screen: every library's speed beside ours."""
+def opening(evidence: Any, gpu: str, here: Lab) -> Opening:
+    """The first screen: every library's speed beside ours, and lesson 07's sweep, whose points are others."""
     every = related.points(evidence)
     rivals = every[every["origin"] == related.HERE]
     ahead = (rivals["gain"] > crossover.LEVEL).sum()
     behind = rivals[rivals["gain"] < 1 / crossover.LEVEL]
     answer = f"No library was measured side by side on the {gpu}."
     if len(rivals):
-        answer = f"A library is faster at {len(behind)} of {len(rivals)} points measured side by side on the "
-        answer += f"{gpu}, ours at {ahead}; {len(rivals) - len(behind) - ahead} are level, within 2%."
+        answer = f"At the products and attention shapes that lessons 04 to 06 measured beside libraries on the {gpu}, "
+        answer += f"a library is faster at {len(behind)} of {len(rivals)} points, ours at {ahead}; "
+        answer += f"{len(rivals) - len(behind) - ahead} are level, within 2%."
     if len(behind):
         worst = behind.sort_values("gain").iloc[0]
-        answer += f" At these points we are furthest behind {worst['name']}, which is "
-        answer += f"{display.times(1 / worst['gain'])} times as fast at {worst['where']}." + _drawn(evidence)
+        answer += f" There we are furthest behind {worst['name']}, which is "
+        answer += f"{display.times(1 / worst['gain'])} times as fast at {worst['where']}."
+    answer += f"{_swept(here)}{_drawn(evidence)}"
     able = (
         "compare two kernels by shape, clock and day",
         "say where a library's kernel is the better choice",
         "find the kernels that were tried and lost, and why",
     )
     return answer, able, _spread(rivals, gpu) if len(rivals) else None
+
+
+def _swept(here: Lab) -> str:
+    """What lesson 07's sweep of matrices, which is not among the points, says against cuBLAS in FP16; or nothing."""
+    rows = strategies.gather(here)
+    if rows.empty:
+        return ""
+    tables = [strategies.gains(rows, format) for format in ("int4_g128", "q8_0")]
+    cells = [table[[c for c in table if isinstance(c, int)]].stack() for table in tables if len(table)]
+    gains = pd.concat(cells).dropna() if cells else pd.Series(dtype=float)
+    lost = gains[gains < 1 / crossover.LEVEL]
+    if lost.empty:
+        return ""
+    return (
+        f" Not among them: lesson 07's sweep of matrices, where cuBLAS with FP16 weights is faster at {len(lost)} of "
+        f"{len(gains)} points, at worst {1 / lost.min():.1f} times as fast."
+    )
 
 
 def _drawn(evidence: Any) -> str:
@@ -48,7 +68,7 @@ def _drawn(evidence: Any) -> str:
         return ""
     if least >= 1 / crossover.LEVEL:
         return ""
-    said = " On the worst of lesson 07's shapes drawn at random, which are not among them, ours runs at "
+    said = " On the worst of lesson 07's shapes drawn at random ours runs at "
     return f"{said}{least:.2f} times the speed of the fastest library."
 
 
@@ -91,8 +111,11 @@ def libraries(evidence: Any, gpu: str) -> Rows:
     table["from"] = table["origin"].replace(
         {related.HERE: "here", related.OTHER: "another GPU's", related.ABSENT: "none"}
     )
+    table["for"] = table["purpose"].where(~table["name"].duplicated(), "")
+    table["who"] = table["name"].where(~table["name"].duplicated(), "")
     named = {
-        "name": "Library",
+        "who": "Library",
+        "for": "What it is for",
         "from": "Figures",
         "points": "Points",
         "ours": "Ours faster",
@@ -103,7 +126,6 @@ def libraries(evidence: Any, gpu: str) -> Rows:
         table,
         named,
         caption=f"Points (shapes, numbers of tokens) where each is faster on the {gpu}; level: within 2%",
-        folded=True,
     )
     return table
 
@@ -121,7 +143,7 @@ def libraries_described(table: Rows) -> None:
             else:
                 line += " No figure on this GPU, here or published."
         lines.append(line)
-    head = "What each library is for; how many times as fast ours is, at best and at worst"
+    head = "How many times as fast ours is, at best and at worst, library by library"
     display.fold_items(head, lines)
 
 
@@ -135,7 +157,9 @@ def furthest_behind(evidence: Any, gpu: str) -> tuple[Rows, Rows, Rows]:
         for r in behind.rename(columns={"name": "name_"}).groupby("name_", sort=False).head(3).itertuples()
     ]
     text = f"Of {len(rivals)} comparisons on the {gpu}, ours is behind by more than 2% in **{len(behind)}**"
-    display.say(text + (", the worst three of each library:\n\n" + "\n".join(lines) if lines else "."))
+    names = display.listed(dict.fromkeys(behind["name"]))
+    text += f", all behind {names}" if behind["name"].nunique() == 1 else ""
+    display.say(text + (". The worst three of each:\n\n" + "\n".join(lines) if lines else "."))
     return every, rivals, behind
 
 
@@ -159,8 +183,41 @@ def every_comparison(every: Rows) -> Board:
         word="word",
         text="text",
         start={"word": "theirs"} if (some["word"] == "theirs").any() else None,
-        what="comparisons, the closest and the clearest of each library",
+        what=f"of {len(every)} comparisons, measured here or published: the four closest and the four clearest of each "
+        "library",
     )
+
+
+# The lesson that climbs an operator's ladder.
+_SHOWN = {
+    **dict.fromkeys(("read", "write", "copy", "triad", "saxpy"), "01_bandwidth"),
+    **{"gemv": "03_coalescing", "gemv_rows": "03d_rows", "int4": "04b_ladder", "q8_0": "05b_decode"},
+    **{"mmq": "05d_mmq", "attention": "06_attention", "decode_attention": "06d_decode", "decode_step": "08_decoder"},
+}
+
+
+def judged(rivals: Rows, evidence: Any, gpu: str) -> None:
+    """Say whether the prediction held: ahead where tuned, level where both only read bytes, behind elsewhere."""
+    if rivals.empty:
+        return
+    ahead = (rivals["gain"] > crossover.LEVEL).mean()
+    text = f"**Verdict**: at the shapes above ours is ahead at {ahead:.0%} of the points"
+    text += ", as predicted. " if ahead > 0.5 else "; ahead at most of them was predicted. "
+    lone = rivals[rivals["where"].str.startswith("INT4") & rivals["where"].str.endswith(" 1 token")]
+    lone = lone[lone["name"] != "cuBLAS"]
+    if len(lone):
+        won, level = (lone["gain"] > crossover.LEVEL).sum(), 1 / crossover.LEVEL
+        even = lone["gain"].between(level, crossover.LEVEL).sum()
+        text += f"At one token, where ours and a library's INT4 product both read all bytes once, ours is level at {even} "
+        text += f"of {len(lone)} points and ahead at {won}. "
+        text += "“Level” does not hold there. " if even < len(lone) / 2 else ""
+    try:
+        least = lessons.unseen_least(evidence)
+    except NoEvidence:
+        least = float("nan")
+    if least < 1 / crossover.LEVEL:
+        text += f"On shapes that were not tuned for ours does lose, down to {least:.2f} times a library's speed."
+    display.say(text)
 
 
 def slower_rungs(evidence: Any, gpu: str) -> Rows:
@@ -169,6 +226,7 @@ def slower_rungs(evidence: Any, gpu: str) -> Rows:
     lines = [
         f"- **{r.operator}/{r.rung}** ({r.idea}): {r.factor:.2f} times the time of `{r.below}`"
         + (f" at the median of {r.shapes} shapes" if r.shapes > 1 else "")
+        + (f"; why: [lesson {_SHOWN[r.operator].partition('_')[0]}]({_SHOWN[r.operator]}.ipynb)" if r.operator in _SHOWN else "")
         for r in slower.itertuples()
     ]
     display.say("\n".join(lines) if lines else f"No rung lost to the one that it changes on the {gpu}.")
@@ -191,7 +249,7 @@ def features_done() -> Rows:
     coverage["note"] = "Test: " + coverage["test"].str.partition("::")[2].str.replace(
         "_", " "
     ).str.removeprefix("test ")
-    display.say(f"{done.sum()} of {len(coverage)} features are done and tested.")
+    display.say(f"{done.sum()} of {len(coverage)} features of the sources' code are done and tested.")
     return coverage
 
 

@@ -64,7 +64,8 @@ def in_a_row(ways: Sequence[tuple[str, int]], carries: Mapping[str, Sequence[str
     step = (svg.WIDTH - left - 60) / max(count for _, count in ways)
     for name, count in ways:
         guess = "" if name in known else ", a guess"
-        canvas.text(0, y + 27, f"{name}{guess}", svg.TEXT - 1)
+        canvas.text(0, y + (19 if guess else 27), name, svg.TEXT - 1)
+        canvas.text(0, y + 35, guess.removeprefix(", "), svg.SMALL)
         for lane, gpu in ((y + 8, "GPU 0"), (y + 38, "GPU 1")):
             canvas.text(left - 46, lane + 4, gpu, svg.SMALL)
             canvas.line([(left, lane), (svg.WIDTH - 50, lane)], 0.6)

@@ -1,10 +1,11 @@
-"""The drawings of lesson 06d: another context, other heads or another layout make another picture."""
+"""The drawings of lessons 06d, 06e, 08 and 08b: another context, layout, lane or GPU makes another picture."""
 
 import numpy as np
 import pytest
 from rooflab.errors import UsageError
+from rooflab.studies import drawn
 from rooflab.view import diagram
-from rooflab.view.diagram import context
+from rooflab.view.diagram import by_block, context, tiles
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 8])
@@ -33,3 +34,27 @@ def test_each_column_has_one_lane_and_wider_loads_are_fewer():
     says = diagram.words_of_a_row().says
     assert "as mma names them, 4 loads of 4 bytes a lane; as 5_fragments loads them, 1 load of 16 bytes" in says
     assert "as mma names them, 8 loads of 4 bytes" in diagram.words_of_a_row(columns=64).says
+
+
+def test_tokens_that_share_weights_cross_the_ridge_of_their_gpu():
+    ways = [("decode", 1), ("batch of 32", 32), ("prompt", 1848)]
+    usual = diagram.weights_shared(ways, 757.0, 4696.0).says
+    assert "batch of 32, 32 tokens: 32 operations a byte, memory decides" in usual
+    assert "prompt, 1,848 tokens: 1,848 operations a byte, arithmetic decides" in usual and "ridge is 161" in usual
+    slower = diagram.weights_shared(ways, 75.7, 4696.0).says
+    assert "batch of 32, 32 tokens: 32 operations a byte, arithmetic decides" in slower
+    with pytest.raises(UsageError, match="at least one"):
+        diagram.weights_shared([], 757.0, 4696.0)
+
+
+def test_a_fragment_is_framed_for_the_lane_that_held_it():
+    rows = drawn.read("fragments", "m16n8k16_f16")
+    usual = diagram.fragments(rows=rows)
+    held = tiles.places(rows, "b")
+    mine = sorted(place for place, (lane, _) in held.items() if lane == 5)
+    assert all(f"({row}, {column}) in b[" in usual.says for row, column in mine)
+    assert diagram.fragments(rows=rows, lane=6).svg() != usual.svg()
+
+
+def test_a_rung_without_barriers_says_where_it_waits():
+    assert by_block.has_barriers("3_persistent") and not by_block.has_barriers("9_flags_in_data")

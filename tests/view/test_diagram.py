@@ -60,6 +60,8 @@ def all_of(here):
         "gate": diagram.gate_steps([("honest", "admitted"), ("one_nan", "refused: at the gate: 1 of 9")]),
         "passed on": lesson_09b.opening(mutations.read())[2],
         "in a row": diagram.in_a_row([("a store", 1), ("a load", 2), ("a sum over both GPUs, two shots", 4)]),
+        "fragments": diagram.fragments(),
+        "weights shared": diagram.weights_shared([("decode", 1), ("prompt", 1848)], 757.0, 4696.0),
         "split context": diagram.split_context(),
         "words of a row": diagram.words_of_a_row(),
         "dealt": diagram.dealt([("few", 32), ("many", 384), ("one more", 133), ("even", 264)], 132, "Blocks"),

@@ -33,7 +33,8 @@ def opening(here: Lab) -> Opening:
     """The first screen: the rungs that the guide's steps lead to."""
     rows, names = _measured(here)
     first, last, gpu = rows.iloc[0], rows.iloc[-1], here.run["gpu"]
-    answer = f"Yes, in five steps, each a kernel of 15 to 70 lines. {len(names)} of them are also rungs of "
+    answer = "Yes, in five steps, each a kernel of 15 to 70 lines. "
+    answer += f"{ {2: 'Two', 3: 'Three'}.get(len(names), len(names)) } of them are also rungs of "
     answer += (
         f"part 06's ladder, from {first['tflop_s']:,.1f} to {last['tflop_s']:,.0f} TFLOP/s on the {gpu}: "
     )
@@ -56,7 +57,9 @@ def _steps_drawn(rows: Rows, names: list[str], gpu: object, title: str) -> tuple
     plot.bars(ax, steps, [rates.get(step, float("nan")) for step in steps], "TFLOP/s")
     for text, step in zip(ax.texts, steps, strict=True):
         text.set_text(PREPARE.get(step, text.get_text()))
-    return fig, plot.caption(rows, gpu, title, y="tflop_s")
+    share = rows["tflop_s"].iloc[-1] / rows["tflop_s"].iloc[0]
+    last = names[-1].partition(",")[0]
+    return fig, f"{title} on {gpu}, {plot.dates(rows)}: {last} is {display.times(share)} times the first that is a rung."
 
 
 def takeaway(here: Lab) -> None:
@@ -64,6 +67,7 @@ def takeaway(here: Lab) -> None:
     rows, names = _measured(here)
     text = "- Without a GPU a kernel can be written, and shown right and free of races. Its time needs one.\n"
     pairs = list(zip(names, rows["median_us"], strict=True))
-    for (_, before), (name, after) in zip(pairs, pairs[1:], strict=False):
-        text += f"- Step {name}: {display.speed(before / after)} on the {here.run['gpu']}.\n"
+    for (last, before), (name, after) in zip(pairs, pairs[1:], strict=False):
+        text += f"- Step {name}: {display.times(before / after)} times the speed of {last.partition(',')[0]} "
+        text += f"on the {here.run['gpu']}.\n"
     display.say(text + "- Fragments decide the rest: the scores' registers are the next product's operand.")

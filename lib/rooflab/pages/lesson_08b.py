@@ -11,10 +11,10 @@ from rooflab.analysis import ablation
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
-from rooflab.pages import Opening, Rows, bars
+from rooflab.pages import NEAR, Opening, Rows, bars
 from rooflab.records.store import Store
 from rooflab.studies import decode, prefill
-from rooflab.view import display, explorer, plot
+from rooflab.view import diagram, display, explorer, plot
 
 
 def opening(lab: Lab, prompt: int | None) -> Opening:
@@ -78,9 +78,16 @@ def bounds(model: Any, peaks: dict[str, Any]) -> Rows:
         bound,
         heads,
         {"seq": "{:,}", "tera": "{:.1f}", "mb": "{:,.0f}", "ms": "{:.1f}", "tok": "{:,.0f}"},
-        f"FP16, {peaks['fp16_tensor']:,.0f} TFLOP/s and {peaks['dram_read']:,.0f} GB/s",
+        f"The bound by length, FP16, {peaks['fp16_tensor']:,.0f} TFLOP/s and {peaks['dram_read']:,.0f} GB/s",
+        folded=True,
     )
     return bound
+
+
+def shared(prompt: int | None, peaks: dict[str, Any]) -> None:
+    """Draw how many tokens share a reading of the weights, decoding, in batches and in a prompt."""
+    batches = [("decode", 1), *((f"batch of {each}", each) for each in decode.BATCHES if each > 1)]
+    diagram.weights_shared([*batches, ("prompt", prompt or 1848)], peaks["fp16_tensor"], peaks["dram_read"]).show()
 
 
 def bound_explained(bound: Rows, prompt: int, peaks: dict[str, Any]) -> None:
@@ -139,7 +146,27 @@ def largest_step(climbs: dict[str, Any]) -> None:
         text += (
             " The latter was predicted from the time of a slower kernel of ours." if high.off > 1.1 else ""
         )
-        display.say(text)
+        display.say(text + _embeddings_misjudged(half))
+
+
+def _embeddings_misjudged(climb: Rows) -> str:
+    """What an embedding costs the host, measured and predicted, where that is why the first steps fall short."""
+    by = climb.set_index("impl")
+    if not {"4_rows", "5_embed"} <= set(by.index):
+        return ""
+    before, after = by.loc["4_rows"], by.loc["5_embed"]
+    more = int(before.seq) - 1
+    took = (before.median_us - after.median_us) / more
+    thought = (before.seq / before.predicted - after.seq / after.predicted) * 1e6 / more
+    low = climb[climb.impl.isin(["1_scalar", "2_mmq", "3_flash", "4_rows"])]
+    if not (took > NEAR * thought > 0 and (low.tok_s < low.predicted).all()):
+        return ""
+    text = f" All {len(low)} steps before `5_embed` take longer than predicted, for one reason: {more:,} embedding "
+    text += f"calls from Python cost {took:.0f} µs each, and the prediction had {thought:.0f}."
+    same = climb[climb.predicted.round() == round(after.predicted)]
+    if len(same) > 1:
+        text += f" From `5_embed` on the GPU is predicted to decide, so {len(same)} steps share a prediction."
+    return text
 
 
 def logit_errors(rows: Rows) -> None:
@@ -179,7 +206,10 @@ def rates_by_length(rows: Rows, bound: Rows, seqs: list[Any], gpu: str) -> None:
     ax.set_xticks(seqs, [f"{n:,}" for n in seqs])
     plot.round_ticks(ax)
     plot.label_ends(ax)
-    plot.show(fig, plot.caption(final, gpu, title, y="tok_s"))
+    lone = final.groupby("format").filter(lambda side: side.seq.nunique() == 1)
+    few = display.listed(f"{ablation.FORMATS[r.format]} was timed at {int(r.seq):,} tokens alone" for r in lone.itertuples())
+    caption = f"{title} on {gpu}, {plot.dates(final)}. Bands: quartiles; an eager library's are wide."
+    plot.show(fig, f"{caption} {few}." if len(lone) else caption)
 
 
 def share_of_bound(rows: Rows, bound: Rows) -> None:
@@ -371,12 +401,18 @@ def mmq_by_place(
         placed,
         {"place": "where the step stands", "off": "without it, ms", "on": "with it, ms", "gain": "×"},
         {"off": "{:.1f}", "on": "{:.1f}", "gain": "{:.2f}"},
-        f"What 2_mmq brings at {prompt_asked:,} tokens, Q8_0, {whose.run.gpu}",
+        f"What 2_mmq brings by its place, {prompt_asked:,} tokens, Q8_0, {whose.run.gpu}",
+        folded=True,
     )
     if len(placed) == len(lines) and len(fixed) > 1:
         least = 3 * model_shapes.body(model) / whose.roof["dram_read"].value / 1e6
         constant = f"{making / 1e3:.1f} ms that do not depend on the prompt"
-        display.say(
+        why = (
+            "A kernel that writes FP16 weights takes a time that does not depend on the prompt's length; all else that "
+            "torch does grows with it. So a line is fitted through the times of each of torch's kernels in `1_scalar`, "
+            "by length; at zero tokens it gives that time."
+        )
+        found = (
             f"One kernel of torch's, `{fixed.index[-1]}`, has {constant} (the next largest has "
             f"{fixed.iloc[-2] / 1e3:.1f}): it writes the FP16 weights. Three bytes a weight, one read and "
             f"two written, would take {least:.1f} ms at the read roof. The products themselves take cuBLAS "
@@ -387,18 +423,19 @@ def mmq_by_place(
                 else "so the step saves the writing of FP16 weights and time in the multiplication."
             )
         )
+        display.fold_items("How long writing the FP16 weights takes", [why, found])
         early, late = (placed.iloc[i] for i in (0, -1))
         display.say(
-            f"As the second step it takes the prompt from {early.off:.1f} ms to "
-            f"{early.on:.1f}, {early.gain:.2f} "
+            f"**What `2_mmq` brings depends on its place.** As the second step it takes the prompt from "
+            f"{early.off:.1f} ms to {early.on:.1f}, {early.gain:.2f} "
             f"times; as the last it would from {late.off:.1f} to {late.on:.1f}, **{late.gain:.2f} times**. "
             "The time *without* it in the last row is that of FP16's graph, with cuBLAS's products, plus the "
             "writing of the weights."
         )
 
 
-def explore(rows: Rows, gpu: str, lab: Lab) -> Any:
-    """The explorer of prompts, by way, weights and model."""
+def explore(rows: Rows, gpu: str, lab: Lab, prompt: int) -> Any:
+    """The explorer of prompts, by way, weights and model; it starts at `prompt` tokens."""
     shown = rows.assign(weights_as=rows.format.map(ablation.FORMATS))
     return explorer.Explorer(
         "prompts",
@@ -408,6 +445,6 @@ def explore(rows: Rows, gpu: str, lab: Lab) -> Any:
         controls={"impl": "Way", "weights_as": "Weights", "model": "Model"},
         labels={"seq": "tokens of the prompt"},
         title=f"Prompts on {gpu}",
-        start={"impl": "6_graph", "weights_as": "FP16", "model": decode.MODEL},
+        start={"impl": "6_graph", "weights_as": "Q8_0", "model": decode.MODEL, "seq": prompt},
         measure=explorer.measurer(lab),
     )

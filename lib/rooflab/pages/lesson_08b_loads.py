@@ -39,7 +39,7 @@ def memory(lab: Lab) -> None:
         values,
         heads,
         {"seq": "{:,}"} | dict.fromkeys(("weight bytes", "beside them", "peak bytes", "each"), "{:,.0f}"),
-        f"Memory of a prompt, {owner.run.gpu}",
+        f"Memory of a prompt beside the weights, way by way, {owner.run.gpu}",
         folded=True,
     )
     shortest = values[values.seq == values.seq.min()]

@@ -153,6 +153,16 @@ def rates(rows: Rows, here: Lab) -> None:
     forms = {"seq": "{:,}"} | dict.fromkeys(("mb", "bound", "tok_s", "share"), "{:,.0f}")
     forms |= dict.fromkeys(("error", "error_budget"), "{:.4f}")
     display.table(table, heads, forms, f"{decode.GEMMA}, one sequence, {here.run.gpu}")
+    store = here.store.read("decode")
+    plain = store[(store["impl"] == "products") & (store["model"] == decode.MODEL) & (store["batch"] == 1)]
+    plain = plain[plain["seq"] == decode.PROMPT]
+    if len(plain) and len(rows):
+        most, low, high = plain["roof_fraction"].max(), rows["roof_fraction"].min(), rows["roof_fraction"].max()
+        verdict = "it comes nearer, as predicted" if low > most else "it does not come nearer"
+        display.say(
+            f"**Verdict**: {low:.0%} to {high:.0%} of the roof, where lesson 08's `products` reaches at most "
+            f"{most:.0%}: {verdict}."
+        )
 
 
 def beside_published(rows: Rows, here: Lab, gemma: model_shapes.Model) -> Store:
@@ -196,6 +206,11 @@ def prompt_ladder(lab: Lab, known: Store) -> None:
         beside = ablation.beside(lab.measure("prefill", steps), known)
     heads = {"step": "step", "theirs": "published, RTX 4070 Ti", "ours": f"here, {lab.run.gpu}"}
     display.table(beside, heads, dict.fromkeys(("theirs", "ours"), "{:.2f} ×"))
+    if (beside["ours"] > 2 * beside["theirs"]).any():
+        display.say(
+            "Where the two differ most, embeddings decide: here Python launched one for each token, and the GPU "
+            "waited for it ([lesson 08b](08b_prefill.ipynb))."
+        )
 
 
 def every_path(asked: Answers) -> None:
@@ -216,11 +231,14 @@ def every_path(asked: Answers) -> None:
             "weights, which rounds as often and in other places."
         )
     equal = paths[(paths["same bits"] == 1) & paths["impl"].isin(decode.RUNGS)]
-    names = [f"`{impl}` ({weights})" for impl, weights in equal[["impl", "weights_as"]].to_numpy()]
+    names = [
+        f"{weights} " + display.listed(f"`{impl}`" for impl in mine["impl"])
+        for weights, mine in equal.groupby("weights_as", sort=False)
+    ]
     text = "*Same bits* compares a path's logits with those of the plainest path of its kind, "
     text += f"`{decode.RUNGS[0]}` for the rungs: sums in another order differ in the last bit and are no "
     text += "less right."
-    display.say(text + (f" Equal to the last bit: {', '.join(names)}." if names else ""))
+    display.say(text + (f" Equal to the last bit: {'; '.join(names)}." if names else ""))
 
 
 def _agreement(paths: Rows) -> None:
@@ -267,7 +285,7 @@ def stability(checks: Rows) -> None:
                 lines.append(words | those[name].to_dict())
     table = pd.DataFrame(lines, columns=["question", "how many", *paths])
     forms = dict.fromkeys(paths, "{:,.0f}")
-    display.table(table, {name: name for name in table}, forms, "Again and again, by path and weights")
+    display.table(table, {name: name for name in table}, forms, "Every answer, by path and weights", folded=True)
 
 
 def verdicts(asked: Answers, lab: Lab) -> Rows:
@@ -275,7 +293,9 @@ def verdicts(asked: Answers, lab: Lab) -> Rows:
     found = asked.found if asked.whose is lab else asked.found.iloc[:0]
     evidence = claims.Evidence(lab.store, {}, {("decode", "checks"): found})
     judged = claims.board(claims.select("08c_engine", group="asked"), evidence)
-    display.say(f"By the {lab.run.gpu}'s own figures:\n\n{claims.listed(judged)}")
+    plain = {claims.HOLDS: "yes", claims.UNRECORDED: "not in this recording"}
+    lines = [f"- {row.says} **{plain.get(row.word, row.word)}**: {row.measured}" for row in judged.itertuples()]
+    display.say(f"By the {lab.run.gpu}'s own figures:\n\n" + "\n".join(lines))
     return judged
 
 

@@ -10,12 +10,13 @@ from rooflab import claims
 from rooflab.claims import scorecard
 from rooflab.pages import Opening, Rows, lesson_09_verdicts
 from rooflab.view import display, plot
+from rooflab.view.diagram.svg import GREY
 from rooflab.view.filter_list import Board
 
 _VERBS = {claims.HOLDS: "hold", claims.RESCALED: "hold rescaled", claims.SHORT: "fall short"}
 _VERBS |= {claims.REFUTED: "are refuted"}
 
-_EXAMPLES = ("C-E12", "C-E3", "A-2")  # statements that are drawn: one test, a restated one, a refuted figure
+_EXAMPLES = ("C-E12", "D-12", "A-2")  # statements that are drawn: one test, a restated one, a refuted figure
 
 
 def opening(verdicts: Rows, gpu: str) -> Opening:
@@ -38,7 +39,8 @@ def opening(verdicts: Rows, gpu: str) -> Opening:
     words = [word for word in claims.VERDICTS if word in counted]
     title = "Statements about speed, by document and verdict"
     fig, ax = plot.figure("statements", title=title, height=2.6)
-    plot.stacked(ax, list(counted["name"]), {word: counted[word] for word in words}, "statements")
+    shades = {word: lesson_09_verdicts.FILLS.get(word, GREY) for word in words}
+    plot.stacked(ax, list(counted["name"]), {word: counted[word] for word in words}, "statements", shades)
     said = "; ".join(f"{word}: {whole[word]}" for word in words)
     return answer, able, (fig, f"{title}, {len(speed)} in all, {gpu}: {said}.")
 
@@ -69,8 +71,10 @@ def testable(statements: list[Any]) -> dict[str, Any]:
     order = ["as stated", "rescaled at best", "not at all"]
     bound = bound.reindex(columns=["name", *order], fill_value=0)
     sums = bound[order].sum()
+    code = sum(s.group in scorecard.ABOUT_CODE for s in statements)
     display.say(
-        f"Of {sums.sum()} statements {sums['as stated']} can be tested as stated, {sums['rescaled at best']} "
+        f"Of {sums.sum()} statements, {len(statements) - code} about speed and {code} about code and documents, "
+        f"{sums['as stated']} can be tested as stated, {sums['rescaled at best']} "
         f"only rescaled, and {sums['not at all']} not at all."
     )
     heads = {"name": "Document", **{k: k.capitalize() for k in order}}
@@ -154,17 +158,17 @@ def own_goals_counted(own: Rows, gpu: str) -> Rows:
     missed = own[own["verdict"] == claims.SHORT]
     floors = own[own["kind"] == claims.FLOOR]
     open_ = own["verdict"] == claims.UNRECORDED
-    aims = (missed["kind"] == claims.AIM).sum()
     met = (floors["verdict"] == claims.HOLDS).sum()
     text = f"On the {gpu} **{met} of {len(floors)} floors are met**. "
-    text += f"Of all {len(own)} goals {len(missed)} are missed, {aims} of them aims, and {open_.sum()} have "
-    text += "no row in this recording"
+    text += f"{open_.sum()} of all {len(own)} goals have no row in this recording"
     four = own.loc[open_, "says"].str.contains("four GPUs").sum()
     which = "they ask" if four == open_.sum() else f"{four} of them ask"
     text += f": {which} for four GPUs. " if four else ". "
     least = missed[missed["kind"] != claims.AIM]
-    text += "No floor or rule is missed." if least.empty else f"{len(least)} floors and rules are missed."
-    display.say(text)
+    display.say(text.strip())
+    words = own["verdict"].map({claims.HOLDS: "met", claims.SHORT: "missed"}).fillna("not recorded")
+    kinds = own.assign(word=words).groupby(["kind", "word"]).size().unstack(fill_value=0).reset_index()
+    display.table(kinds, {"kind": "Goals"} | {c: c for c in ("met", "missed", "not recorded") if c in kinds})
     if len(least):
         shown = least.assign(whose=least["lesson"].replace("house", "the house"))
         heads = {"whose": "Lesson", "says": "Floor or rule", "asked": "Asked", "reached": "Reached"}
@@ -180,7 +184,7 @@ def own_goals_counted(own: Rows, gpu: str) -> Rows:
 def goal_list(own: Rows, missed: Rows) -> Board:
     """The list of goals, to filter: what was asked and reached, and the budget of those that are missed."""
     notes = own["kind"].str.capitalize() + ": asked " + own["asked"] + "; reached " + own["reached"] + "."
-    saved = own["save"].map(lambda share: f" It must save {share:.0%} of its time", na_action="ignore")
+    saved = own["save"].map(lambda share: f" It must save {share:.1%} of its time", na_action="ignore")
     above = own["above"].map(lambda share: f"; {share:.0%} of its time is above its roof", na_action="ignore")
     budgets = saved + above.astype(object).fillna("") + "."
     return Board(

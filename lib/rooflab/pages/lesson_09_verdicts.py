@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from rooflab import claims
 from rooflab.view.diagram import svg
-from rooflab.view.diagram.svg import AMBER, BLUE, GREY, SKY, WHITE, Canvas, Drawing, single
+from rooflab.view.diagram.svg import AMBER, BLUE, GREY, PALE, SKY, WHITE, Canvas, Drawing, single
 
 WIDTH = 430.0  # narrow enough for a phone
-_FILLS = {claims.HOLDS: SKY, claims.RESCALED: AMBER, claims.REFUTED: BLUE}
+FILLS = {claims.HOLDS: BLUE, claims.RESCALED: SKY, claims.REFUTED: AMBER}  # of a verdict, in every picture
 
 
 def _within(bar: claims.Bar, most: float) -> tuple[float, float]:
@@ -56,12 +56,12 @@ def verdicts(chosen: Sequence[claims.Claim], evidence: claims.Evidence) -> Drawi
             if found.word == claims.HOLDS:
                 break
         canvas.text(0, y + 16, "Verdict:")
-        canvas.cell(60, y, 150, 22, verdict, _FILLS.get(verdict, GREY), svg.TEXT)
+        canvas.cell(60, y, 150, 22, verdict, FILLS.get(verdict, GREY), svg.TEXT)
         y += 42
         said.append(f"{claim.says} {'; '.join(told)}. Verdict: {verdict}")
     if not said:
         return None
-    canvas.cell(0, y, 24, 12, "", SKY)
+    canvas.cell(0, y, 24, 12, "", PALE)
     canvas.text(30, y + 11, "where the bar is met")
     canvas.cell(180, y, 24, 12, "", WHITE)
     canvas.rect(190, y, 4, 12, svg.INK, 0)
@@ -75,7 +75,7 @@ def _line(canvas: Canvas, y: float, test: claims.Test, found: claims.Verdict) ->
     unit = WIDTH / most
     low, high = _within(test.bar, most)
     canvas.rect(0, y, WIDTH, 14, WHITE)
-    canvas.rect(low * unit, y, (high - low) * unit, 14, SKY)
+    canvas.rect(low * unit, y, (high - low) * unit, 14, PALE)
     x = min(found.value * unit, WIDTH - 3)
     canvas.rect(x - 2, y, 4, 14, svg.INK, 0)
     end = x > WIDTH / 2

@@ -290,10 +290,16 @@ _SHADES = ("#0072B2", "#E69F00", "#56B4E9", "#D55E00", "#CFCFCF", "#009E73", "#C
 _HATCHES = ("", "//", "", "\\\\", "", "..", "xx", "", "--")
 
 
-def stacked(ax: Axes, names: Sequence[str], parts: Mapping[str, Any], unit: str = "%") -> None:
+def stacked(
+    ax: Axes,
+    names: Sequence[str],
+    parts: Mapping[str, Any],
+    unit: str = "%",
+    shades: Mapping[str, str] | None = None,
+) -> None:
     """Draw one horizontal bar a name, the first on top, made of `parts` (label -> a value for each name).
 
-    Each part has a shade and a hatch of its own, named in a key below, and its number written in where there
+    Each part has a shade (of `shades`, by its label) and a hatch of its own, named in a key below, and its number written in where there
     is room. Missing values count as nothing.
     """
     left = np.zeros(len(names))
@@ -301,7 +307,7 @@ def stacked(ax: Axes, names: Sequence[str], parts: Mapping[str, Any], unit: str 
     values = {label: np.nan_to_num(floats(each)) for label, each in parts.items()}
     full = float(np.max(sum(values.values()), initial=0.0)) or 1.0
     for i, (label, widths) in enumerate(values.items()):
-        shade, hatch = _SHADES[i % len(_SHADES)], _HATCHES[i % len(_HATCHES)]
+        shade, hatch = (shades or {}).get(label, _SHADES[i % len(_SHADES)]), _HATCHES[i % len(_HATCHES)]
         style: dict[str, Any] = {"color": shade, "hatch": hatch, "edgecolor": "white", "linewidth": 0.6}
         ax.barh(places, widths, left=left, height=0.68, label=label, zorder=2, **style)
         dark = matplotlib.colors.rgb_to_hsv(matplotlib.colors.to_rgb(shade))[2] < 0.75

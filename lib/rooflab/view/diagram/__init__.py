@@ -33,11 +33,12 @@ from rooflab.view.diagram.reading import warps_on_weights, weights_of_a_lane, x_
 from rooflab.view.diagram.roofs import path_of_bytes
 from rooflab.view.diagram.rounding import two_orders
 from rooflab.view.diagram.rule import layer_by_rule
+from rooflab.view.diagram.shared_weights import weights_shared
 from rooflab.view.diagram.sharing import slots, tokens_share_a_tile
 from rooflab.view.diagram.split import split_layer
 from rooflab.view.diagram.steps import half_layers
 from rooflab.view.diagram.svg import Canvas, Drawing
-from rooflab.view.diagram.tiles import accumulators, attention_tiles, online_softmax
+from rooflab.view.diagram.tiles import accumulators, attention_tiles, fragments, online_softmax
 from rooflab.view.diagram.turns import last_turn
 from rooflab.view.diagram.ways_to_multiply import ways_to_multiply
 from rooflab.view.diagram.words import dp4a, nibbles, to_half
@@ -62,6 +63,7 @@ __all__ = [
     "crossings",
     "dealt",
     "dp4a",
+    "fragments",
     "gate_steps",
     "half_layers",
     "handed_on",
@@ -99,6 +101,7 @@ __all__ = [
     "warps_on_weights",
     "ways",
     "ways_to_multiply",
+    "weights_shared",
     "weights_of_a_lane",
     "wgmma_steps",
     "where_counted",

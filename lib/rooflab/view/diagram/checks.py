@@ -31,7 +31,7 @@ def check_of_drafts(
         nth = place - len(past)
         name = "cached" if not drafted else f"draft {nth}" if nth else "due"
         canvas.text(_LABEL + (place + 0.5) * _CELL, 12, name, svg.SMALL, "middle")
-    canvas.text(right, 12, "likeliest next, found by the row")
+    canvas.text(right, 12, "likeliest next, by the row", svg.SMALL)
     y = 18 + _HIGH + 14
     for row, (token, found) in enumerate(zip(tokens, likeliest, strict=True)):
         canvas.text(_LABEL - 8, y + 17, f"row {row}: {token}", svg.TEXT, "end")
@@ -48,7 +48,7 @@ def check_of_drafts(
             says += ", due next"
         else:
             says += ", not used"
-        canvas.text(right, y + 17, says, bold=used)
+        canvas.text(right, y + 17, says, svg.TEXT - 1, bold=used)
         y += _HIGH + 4
     y += 12
     canvas.cell(_LABEL, y, 14, 14, "", AMBER)

@@ -55,6 +55,31 @@ def accumulators(product: str = "m16n8k32_s8", rows: pd.DataFrame | None = None,
     return single(f"Who holds the {high} × {wide} sums of one product", says, canvas)
 
 
+def fragments(product: str = "m16n8k16_f16", rows: pd.DataFrame | None = None, lane: int = 5) -> Drawing:
+    """The three matrices of one product of a warp, A · B = D: which lane holds which element, as the product
+    executed on the CPU took and left them; one lane's are framed.
+    """
+    recorded = drawn.read("fragments", product) if rows is None else rows
+    canvas, size, top, x, said = Canvas(), 12.5, 32.0, 0.0, []
+    for operand, name, after in (("a", "A", "·"), ("b", "B", "="), ("d", "D", "")):
+        held = places(recorded, operand)
+        high, wide = max(r for r, _ in held) + 1, max(c for _, c in held) + 1
+        canvas.text(x, 14, f"{name}, {high} × {wide}", bold=True)
+        for other in range(svg.LANES):
+            mine = [(x + c * size, top + r * size) for (r, c), (owner, _) in held.items() if owner == other]
+            canvas.cells(sorted(mine), size, size, shade(other))
+        mine = sorted((r, c) for (r, c), (owner, _) in held.items() if owner == lane)
+        for row, column in mine:
+            canvas.frame(x + column * size, top + row * size, size, size, 1.8)
+        words = ", ".join(f"({r}, {c}) in {operand}[{held[r, c][1]}]" for r, c in mine)
+        said.append(f"{name}, {high} x {wide}: lane {lane} holds {words}")
+        x += wide * size + 8
+        canvas.text(x, top + 8 * size, after, 18)
+        x += 20 if after else 0
+    canvas.text(0, top + 16 * size + 20, f"Shade: lane 0 (light) to 31 (dark); framed: lane {lane}.")
+    return single(f"Who holds what of one product, {product}", ". ".join(said) + ".", canvas)
+
+
 def attention_tiles(rows: pd.DataFrame | None = None, block: int | None = None) -> Drawing:
     """A block's tile of queries and the tiles of keys and values that it walks through under the causal mask,
     step by step, in the order in which the kernel loaded them on the CPU.

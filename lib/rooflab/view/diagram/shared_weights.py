@@ -1,0 +1,52 @@
+"""Why many tokens cost little more than one: a tile of weights that is read once, for so many tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rooflab.errors import UsageError
+from rooflab.view.diagram import svg
+from rooflab.view.diagram.svg import AMBER, BLUE, GREY, SKY, Canvas, Drawing, single
+from rooflab.words import counted
+
+
+def weights_shared(
+    ways: Sequence[tuple[str, int]], peak_tflop_s: float, read_gb_s: float, bytes_a_weight: float = 2.0
+) -> Drawing:
+    """One tile of weights beside the tokens of each of the `ways`, (name, tokens in one pass), and where each
+    stands against the ridge of a GPU: below it memory sets the time, above it arithmetic.
+    """
+    if not ways:
+        raise UsageError("Weights are shared by at least one way of running.")
+    ridge = 1e3 * peak_tflop_s / read_gb_s  # operations a byte
+    most = max(tokens for _, tokens in ways)
+    canvas, said, left, wide = Canvas(), [], 262.0, 210.0
+    ends = (1.0, max(2 * most / bytes_a_weight, 2 * ridge))
+
+    def at(operations: float) -> float:
+        return left + wide * math.log(max(operations, 1)) / math.log(ends[1])
+
+    canvas.text(0, 12, "weights, read once", svg.SMALL)
+    canvas.text(112, 12, "tokens that share them", svg.SMALL)
+    canvas.text(left, 12, "operations a byte", svg.SMALL)
+    y = 20.0
+    for name, tokens in ways:
+        operations = 2 * tokens / bytes_a_weight
+        bound = "memory" if operations < ridge else "arithmetic"
+        canvas.cells([(column * 10, y + 16 + row * 10) for row in range(4) for column in range(4)], 10, 10, GREY)
+        shown = 4 + 126 * math.log(tokens) / math.log(max(most, 2))
+        canvas.text(0, y + 11, f"{name}: {counted(tokens, 'token')}, {bound} decides", bold=True)
+        canvas.text(50, y + 41, "×", 14)
+        canvas.rect(72, y + 16, shown, 40, SKY)
+        canvas.line([(left, y + 36), (left + wide, y + 36)], 0.8)
+        fill = BLUE if bound == "memory" else AMBER
+        canvas.cell(at(operations) - 6, y + 30, 12, 12, "", fill)
+        canvas.text(min(at(operations) + 10, left + wide + 6), y + 30, f"{operations:,.0f}", svg.SMALL)
+        said.append(f"{name}, {counted(tokens, 'token')}: {operations:,.0f} operations a byte, {bound} decides")
+        y += 66
+    canvas.line([(at(ridge), 34), (at(ridge), y - 6)], 1.2, dashed=True)
+    canvas.text(at(ridge), y + 8, f"ridge: {ridge:,.0f} operations a byte", svg.SMALL, "middle")
+    canvas.text(0, y + 28, "The number of tokens and the operations are drawn by their logarithms.", svg.SMALL)
+    says = f"A tile of weights is read once for all tokens of a pass. {'; '.join(said)}. The ridge is {ridge:,.0f}."
+    return single("One reading of the weights, so many tokens", says, canvas)

@@ -159,7 +159,9 @@ def test_a_choice_takes_the_others_to_a_recorded_case_and_the_slider_has_no_othe
     page.goto(write(tmp_path, made()))
     page.get_by_label("Rung").select_option(label="1_word")
     labels = [control.label for control in chart.controls]
-    texts = [page.get_by_label(label, exact=True).locator("option:checked").text_content() for label in labels]
+    texts = [
+        page.get_by_label(label, exact=True).locator("option:checked").text_content() for label in labels
+    ]
     picks = tuple(c.texts.index(text) for c, text in zip(chart.controls, texts, strict=True))
     held = [point for point in chart.points if point.picks == picks]
     assert held and texts[0] == "1_word", "a recorded case with the value chosen"

@@ -1,4 +1,6 @@
-"""The drawings of lessons 06d, 06e, 08 and 08b: another context, layout, lane or GPU makes another picture."""
+"""The drawings of lessons 06d, 06e, 08 and 08b: another context, layout, lane or GPU makes another
+picture.
+"""
 
 import numpy as np
 import pytest
@@ -32,7 +34,9 @@ def test_each_column_has_one_lane_and_wider_loads_are_fewer():
     for way in (context.columns_by_mma, context.columns_by_eights):
         assert sorted(map(way(4, 32).count, range(4))) == [8] * 4
     says = diagram.words_of_a_row().says
-    assert "as mma names them, 4 loads of 4 bytes a lane; as 5_fragments loads them, 1 load of 16 bytes" in says
+    assert (
+        "as mma names them, 4 loads of 4 bytes a lane; as 5_fragments loads them, 1 load of 16 bytes" in says
+    )
     assert "as mma names them, 8 loads of 4 bytes" in diagram.words_of_a_row(columns=64).says
 
 
@@ -40,7 +44,10 @@ def test_tokens_that_share_weights_cross_the_ridge_of_their_gpu():
     ways = [("decode", 1), ("batch of 32", 32), ("prompt", 1848)]
     usual = diagram.weights_shared(ways, 757.0, 4696.0).says
     assert "batch of 32, 32 tokens: 32 operations a byte, memory decides" in usual
-    assert "prompt, 1,848 tokens: 1,848 operations a byte, arithmetic decides" in usual and "ridge is 161" in usual
+    assert (
+        "prompt, 1,848 tokens: 1,848 operations a byte, arithmetic decides" in usual
+        and "ridge is 161" in usual
+    )
     slower = diagram.weights_shared(ways, 75.7, 4696.0).says
     assert "batch of 32, 32 tokens: 32 operations a byte, arithmetic decides" in slower
     with pytest.raises(UsageError, match="at least one"):

@@ -41,7 +41,7 @@ STEPS = (
         "08_decoder",
     ),
 )
-# What the lessons without a step do for the ladder, which `{ladder}` names.
+# What some lessons without a step do for the ladder, which `{ladder}` names; the others do not say.
 SERVES = {
     "00": "The course's own kernels on {ladder} are written in the CUDA that begins here.",
     "00a": "Every step of {ladder} passes the gate that this lesson introduces.",
@@ -64,16 +64,6 @@ SERVES = {
     "06": "The attention here reads a prompt, before {ladder} begins.",
     "06b": "The attention here reads the prompts of models with wide heads, before {ladder} begins.",
     "06c": "This lesson asks whether attention, as on {ladder}, can be trusted.",
-    "06e": "The attention built here reads a prompt, before {ladder} begins.",
-    "07": "This lesson chooses which product runs when; {ladder} stays with one sequence.",
-    "07b": "The law here predicts the products of {ladder} before they are measured.",
-    "08b": "This lesson takes the last step of {ladder} to prompts, batches and joules.",
-    "08c": "This lesson asks whether the last step of {ladder} can be trusted.",
-    "09": "This lesson says which claims about the steps of {ladder} held.",
-    "09b": "This lesson tests the gate that every step of {ladder} passed.",
-    "09c": "This lesson puts the kernels of {ladder} beside the work of others.",
-    "10": "All steps of {ladder} run on one GPU; this lesson measures what a second could add.",
-    "10b": "All steps of {ladder} run on one GPU; this lesson splits a token over two.",
     "10c": "All steps of {ladder} run on one GPU; this lesson times whole models on two.",
 }
 

@@ -116,13 +116,14 @@ def steps_compared(rows: Rows) -> Rows:
     best = own.sort_values("median_us").iloc[0]
     peers = by[by["kind"] == "peer"].sort_values("median_us")
     if len(peers):
-        text += (
-            f"- Against torch's fastest: {best.name} {display.against(best, peers.iloc[0])} {peers.index[0]}.\n"
-        )
+        text += f"- Against torch's fastest: {best.name} {display.against(best, peers.iloc[0])} "
+        text += f"{peers.index[0]}.\n"
     if "flash_attn_4" in by.index and len(peers):
         prompt, peer = by.loc["flash_attn_4"], peers.iloc[0]
         if prompt["median_us"] > 2 * peer["median_us"]:
-            text += f"- flash_attn_4 reaches {prompt['gb_s']:,.0f} GB/s: lesson 06's peer on prompts, run here "
+            text += (
+                f"- flash_attn_4 reaches {prompt['gb_s']:,.0f} GB/s: lesson 06's peer on prompts, run here "
+            )
             text += "on one query.\n"
     display.say(text)
     return own
@@ -204,7 +205,9 @@ def replay_errors(here: Lab, gpu: str) -> None:
 
 
 def _headline_beaten(shaped: Rows, best: str) -> None:
-    """Say on which of these shapes the ladder's fastest rung is beaten by another of ours, and by how much."""
+    """Say on which of these shapes the ladder's fastest rung is beaten by another of ours, and by how
+    much.
+    """
     mine = shaped[shaped["kind"] == "own"].pivot_table(index="impl", columns="shape", values="median_us")
     if best not in mine.index:
         return
@@ -216,7 +219,8 @@ def _headline_beaten(shaped: Rows, best: str) -> None:
         span = low if low == high else f"{low} to {high}"
         without = len(mine.columns) - len(over)
         display.say(
-            f"The headline's {best} is not the fastest here: on {len(lost)} of the {len(over)} shapes that it "
+            f"The headline's {best} is not the fastest here: on {len(lost)} of the {len(over)} shapes that "
+            "it "
             f"runs on it takes {span} more time than {who}."
             + (f" It has no version for {without} other." if without else "")
         )
@@ -245,7 +249,9 @@ def times_by_shape(here: Lab, gpu: str, best: str) -> None:
         fastest = shaped.loc[shaped.groupby("shape")["median_us"].idxmin()]
         pairs = zip(fastest["shape"], fastest["impl"], strict=True)
         display.say(
-            "Fastest: " + "; ".join(f"{shape}: {impl}" for shape, impl in pairs) + ". An empty cell: does not run."
+            "Fastest: "
+            + "; ".join(f"{shape}: {impl}" for shape, impl in pairs)
+            + ". An empty cell: does not run."
         )
         _headline_beaten(shaped, best)
 

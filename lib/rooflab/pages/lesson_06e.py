@@ -59,7 +59,11 @@ def _steps_drawn(rows: Rows, names: list[str], gpu: object, title: str) -> tuple
         text.set_text(PREPARE.get(step, text.get_text()))
     share = rows["tflop_s"].iloc[-1] / rows["tflop_s"].iloc[0]
     last = names[-1].partition(",")[0]
-    return fig, f"{title} on {gpu}, {plot.dates(rows)}: {last} is {display.times(share)} times the first that is a rung."
+    return (
+        fig,
+        f"{title} on {gpu}, {plot.dates(rows)}: {last} is {display.times(share)} times the first that is a "
+        "rung.",
+    )
 
 
 def takeaway(here: Lab) -> None:

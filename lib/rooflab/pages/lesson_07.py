@@ -86,7 +86,8 @@ def chosen(lab: Lab) -> None:
     drawing = diagram.choice(rows, spec.slug, _UNMEASURED, names) if spec else None
     if drawing is not None:
         display.say(
-            "For a product that was not measured it takes three steps, among the kernels for the weights' format:"
+            "For a product that was not measured it takes three steps, among the kernels for the weights' "
+            "format:"
         )
         drawing.show()
 
@@ -352,7 +353,8 @@ def gains_over_plain(recorded: Rows) -> None:
     if len(by):
         low, high = by["median"].min(), by["median"].max()
         display.say(
-            "Where the dispatcher takes a kernel of ours, the median gain over the plain way, cuBLAS on weights "
+            "Where the dispatcher takes a kernel of ours, the median gain over the plain way, cuBLAS on "
+            "weights "
             f"unpacked to FP16, is {low:.1f} to {high:.1f} times, depending on the format."
         )
 

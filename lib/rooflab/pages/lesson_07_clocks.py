@@ -102,7 +102,8 @@ def cost_of_a_call(cost: Rows, n: int, k: int) -> None:
         ours, torchs = (call.loc[name] for name in ("INT4 fused", "FP16 cuBLAS"))
         hidden = min(side.wall_more - side.graph for side in (ours, torchs)) > 0
         display.say(
-            f"By the wall a call of ours takes {ours.wall:.0f} µs (the median over all numbers of tokens) where "
+            f"By the wall a call of ours takes {ours.wall:.0f} µs (the median over all numbers of tokens) "
+            "where "
             f"the kernel alone takes {ours.graph:.0f}, "
             f"one of torch's cuBLAS {torchs.wall:.0f} where it takes {torchs.graph:.0f}"
             f"{'; for kernels this short the call takes longer' if hidden else ''}. "
@@ -129,9 +130,13 @@ def races_by_clock(wide: Rows, n_asked: int, k_asked: int, gpu: str, matrices: l
         says = "; ".join(f"{clock} {row[clock]}" for clock in wide.columns[2:])
         example = f". The first, {row['first']} against {row['second']}: {says}"
     display.say(f"{differ}{example}.")
-    how = "The first kernel is made for few tokens, the second for many. “64 to 96”: the first is ahead at 64 "
+    how = (
+        "The first kernel is made for few tokens, the second for many. “64 to 96”: the first is ahead at 64 "
+    )
     how += "tokens, the second at 96. “First wins”, “second wins”: ahead or level at every measured number. "
-    how += "“Level”: no number of tokens decides. “No order”: they change places more than once, or the second "
+    how += (
+        "“Level”: no number of tokens decides. “No order”: they change places more than once, or the second "
+    )
     how += "is ahead at few tokens and the first at many."
     caption = f"From how many tokens on, {n_asked:,} × {k_asked:,}, {gpu}. {how}"
     inside = [(wide, heads, None, caption)]
@@ -165,7 +170,8 @@ def launch_a_token(lab: Lab, shape: Any, n: int, k: int, gpu: str, behind: Any) 
         if never:
             ways = display.listed(f"`{row.clock}`, {row.cache}" for row in loops.itertuples())
             display.say(
-                f"**On the {gpu} the source's kernel, {n:,} × {k:,}, is at no measured number of tokens faster than "
+                f"**On the {gpu} the source's kernel, {n:,} × {k:,}, is at no measured number of tokens "
+                "faster than "
                 f"FP16** ({ways})."
             )
         else:
@@ -187,7 +193,9 @@ def launch_a_token(lab: Lab, shape: Any, n: int, k: int, gpu: str, behind: Any) 
 
 
 def published(n: int, k: int) -> Rows:
-    """The laptop's published sweep of a matrix: us by tokens, columns fused and cublas; empty without both."""
+    """The laptop's published sweep of a matrix: us by tokens, columns fused and cublas; empty without
+    both.
+    """
     rows = rooflab.lab.open("replay", "rtx-4070-laptop-published").store.read("regimes")
     wide = rows[(rows.n == n) & (rows.k == k)].pivot_table("median_us", "batch", "impl")
     return wide if {"fused", "cublas"} <= set(wide) else pd.DataFrame()

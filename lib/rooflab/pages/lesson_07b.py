@@ -18,8 +18,7 @@ from rooflab.studies import attribution, regimes
 from rooflab.view import diagram, display, explorer, plot
 from rooflab.words import counted
 
-
-# Ways whose kernels divide the steps along k of a last round's tiles over idle SMs (mmq 8_stream_k and after).
+# Ways whose kernels divide the k of a last round's tiles over idle SMs (mmq 8_stream_k and after).
 _SHARE_K = ("mmq_fp16_wgmma", "mmq_tiles")
 _SHARED = " The law charges an SM a whole tile; this kernel divides a tile's k over idle SMs."
 
@@ -35,7 +34,9 @@ def opening(timed: Rows, here: Any, gpu: str, spec: Any) -> Opening:
     answer = "Only roughly. A formula of a bandwidth, a peak and one fitted number, "
     answer += f"{fit.launch_us:.1f} µs a launch, fits "
     answer += f"{near['one_off']:.0f}% of {fit.rows:,} products on the {gpu} within 25%; with two numbers "
-    answer += f"fitted to each kernel it fits {near['own_off']:.0f}%. Of a GPU that it has not seen it predicts "
+    answer += (
+        f"fitted to each kernel it fits {near['own_off']:.0f}%. Of a GPU that it has not seen it predicts "
+    )
     answer += f"{counted(len(unseen), 'kernel')}, the worst {unseen.off.abs().max():.0f}% off."
     able = (
         "predict a product's time on a GPU that you do not have",
@@ -43,11 +44,15 @@ def opening(timed: Rows, here: Any, gpu: str, spec: Any) -> Opening:
         "say where such a prediction fails, and why",
     )
     title = "Law and measurement"
-    fig, axes = plot.figure("measured, µs", "by the law, µs", title, xlog=True, ylog=True, columns=2, height=2.6)
+    fig, axes = plot.figure(
+        "measured, µs", "by the law, µs", title, xlog=True, ylog=True, columns=2, height=2.6
+    )
     ends = [timed.median_us.min(), timed.median_us.max()]
     panels = zip(axes, ("one", "own"), ("one fixed time", "two numbers a kernel"), strict=True)
     for ax, name, words in panels:
-        ax.fill_between(ends, [0.75 * x for x in ends], [1.25 * x for x in ends], color="#CCCCCC", linewidth=0)
+        ax.fill_between(
+            ends, [0.75 * x for x in ends], [1.25 * x for x in ends], color="#CCCCCC", linewidth=0
+        )
         ax.plot(ends, ends, color=plot.ROOF_COLOUR, linewidth=1, zorder=1)
         for format, marker in zip(perf_model.FORMATS, ("o", "s", "^"), strict=True):
             mine = compared[compared["format"] == format]
@@ -58,7 +63,9 @@ def opening(timed: Rows, here: Any, gpu: str, spec: Any) -> Opening:
         plot.round_ticks(ax)
         plot.round_ticks(ax, "x")
     axes[0].legend(fontsize=8.5, frameon=False, loc="upper left")
-    caption = f"{title}, {len(compared)} products on {gpu}. Grey: within 25%. Above the band the law is too slow."
+    caption = (
+        f"{title}, {len(compared)} products on {gpu}. Grey: within 25%. Above the band the law is too slow."
+    )
     return answer, able, (fig, caption)
 
 
@@ -161,18 +168,21 @@ def unseen_by_the_law(compared: Rows) -> None:
     text = ""
     if len(idle):
         text = (
-            f"{len(idle)} products leave SMs idle in some round, and the law counts that: a round costs as much "
+            f"{len(idle)} products leave SMs idle in some round, and the law counts that: a round costs as "
+            "much "
             f"with idle SMs as without. Of these {len(long)} are predicted more than 25% too long"
         )
         text += (
-            f", {sharing} of them by kernels that divide a tile's k over idle SMs, as [lesson 05d](05d_mmq.ipynb)'s "
+            f", {sharing} of them by kernels that divide a tile's k over idle SMs, as [lesson "
+            "05d](05d_mmq.ipynb)'s "
             "`8_stream_k` does: for them the round is shorter than the law says"
             if sharing
             else ""
         )
         text += f". {len(short)} are predicted more than 25% too short; why is not shown here. "
     display.say(
-        f"{text}The law also ignores how many blocks share an SM, how a library picks its tiles, and that the "
+        f"{text}The law also ignores how many blocks share an SM, how a library picks its tiles, and that "
+        "the "
         "shortest kernels end before the memory reaches its full rate."
     )
 
@@ -259,7 +269,9 @@ def crossovers_right(right: list[Any], kinds: list[Any]) -> Rows:
 
 
 def crossing_missed(compared: Rows, rows: Rows) -> None:
-    """Of the first pair of lesson 07: how far apart its two curves are where they cross, beside the law's error."""
+    """Of the first pair of lesson 07: how far apart its two curves are where they cross, beside the law's
+    error.
+    """
     shape, pair = regimes.SOURCE[0], strategies.PAIRS[0]
     found = strategies.crossovers(rows, shape, strategies.PAIRS[:1], clocks=("graph",))
     mine = compared[(compared.n == shape[0]) & (compared.k == shape[1])]
@@ -273,7 +285,8 @@ def crossing_missed(compared: Rows, rows: Rows) -> None:
     display.say(
         f"**{pair.names[0]} and {pair.names[1]}:** at {tokens} tokens the two take {few.median_us:.1f} and "
         f"{many.median_us:.1f} µs, {abs(many.median_us / few.median_us - 1):.0%} apart. The law has "
-        f"{few.one_us:.1f} ({few.one_off:+.0f}%) and {many.one_us:.1f} ({many.one_off:+.0f}%). Where curves lie "
+        f"{few.one_us:.1f} ({few.one_off:+.0f}%) and {many.one_us:.1f} ({many.one_off:+.0f}%). Where curves "
+        "lie "
         "close together, errors of that size move a crossover far: a time may be near, and its crossover not."
     )
 
@@ -377,7 +390,9 @@ def prompt_shares(lab: Lab, here: Any, fit: Any, spec: Any) -> tuple[Any, list[A
 
 
 def prompt_turning_points(curves: dict[str, Any], model: Any) -> None:
-    """Attention's share of a prompt, by the law and traced, and from which length on it is the half; folded."""
+    """Attention's share of a prompt, by the law and traced, and from which length on it is the half;
+    folded.
+    """
     lines = []
     for name, part in curves.items():
         over = part[part.pct > 50]
@@ -390,7 +405,8 @@ def prompt_turning_points(curves: dict[str, Any], model: Any) -> None:
             f"{part.seq.iloc[-1]:,}; more than the products {last}."
         )
     lines.append(
-        "The law takes attention's FLOPs at the rate of the course's best kernel; it counts neither its launches "
+        "The law takes attention's FLOPs at the rate of the course's best kernel; it counts neither its "
+        "launches "
         "nor the SMs that a short prompt leaves idle."
     )
     display.fold_items(f"Attention's share of a prompt, {model.name}, by the law and traced", lines)

@@ -113,7 +113,8 @@ def logit_errors(here: Rows) -> None:
 
 
 def ladders(rows: Rows, gpu: str, here: Rows, format: str) -> dict[str, Any]:
-    """Show every step's time, rate and share of the roof in `format`, and the other formats folded; the ladders
+    """Show every step's time, rate and share of the roof in `format`, and the other formats folded; the
+    ladders
     by format.
     """
     heads = {"impl": "step", "median_us": "µs a token", "tok_s": "tok/s", "predicted": "predicted"}
@@ -409,7 +410,9 @@ def goals(lab: Lab, rows: Rows, gpu: str) -> None:
     met = (verdicts.word == claims.HOLDS).sum()
     where = "" if gpu == scorecard.GPU else f" on the {gpu}; they were set for an {scorecard.GPU}"
     later = "later ones are judged in [lesson 09](09_scorecard.ipynb)."
-    display.say(f"Of the goals set before the engine was written {met} of {len(verdicts)} are met{where}; {later}")
+    display.say(
+        f"Of the goals set before the engine was written {met} of {len(verdicts)} are met{where}; {later}"
+    )
 
 
 def takeaway(climbs: dict[str, Any], here: Rows, table: Rows, gpu: str, fixed: float, last: str) -> None:
@@ -425,7 +428,8 @@ def takeaway(climbs: dict[str, Any], here: Rows, table: Rows, gpu: str, fixed: f
     lines = [
         f"- Tokens a second on the {gpu}, the fastest way of each format: {rates}.{since}"
         f"{'' if any_head.usual else other}",
-        f"- By the law above, {int(one.phases)} phases (five a layer, and the output head) at {fixed:.2f} µs take {waiting:,.0f} of a token's "
+        f"- By the law above, {int(one.phases)} phases (five a layer, and the output head) at {fixed:.2f} "
+        f"µs take {waiting:,.0f} of a token's "
         f"{one.median_us:,.0f} µs with `{last}` in {one.weights_as}, and its bytes "
         f"{one.law_us - waiting:,.0f}; together the law is off by {abs(one.law_us / one.median_us - 1):.0%}.",
         "- A smaller format has fewer bytes a token, but not fewer phases"
@@ -435,7 +439,9 @@ def takeaway(climbs: dict[str, Any], here: Rows, table: Rows, gpu: str, fixed: f
 
 
 def explore(rows: Rows, gpu: str, last: str, lab: Lab) -> Any:
-    """The explorer of every recorded way of decoding: the ways in the order of the ladder, a curve a format."""
+    """The explorer of every recorded way of decoding: the ways in the order of the ladder, a curve a
+    format.
+    """
     known = [*ablation.WAYS, *sorted(set(rows.impl) - set(ablation.WAYS))]
     held = [name for name in known if name in set(rows.impl)]
     return explorer.Explorer(

@@ -87,7 +87,9 @@ def bounds(model: Any, peaks: dict[str, Any]) -> Rows:
 def shared(prompt: int | None, peaks: dict[str, Any]) -> None:
     """Draw how many tokens share a reading of the weights, decoding, in batches and in a prompt."""
     batches = [("decode", 1), *((f"batch of {each}", each) for each in decode.BATCHES if each > 1)]
-    diagram.weights_shared([*batches, ("prompt", prompt or 1848)], peaks["fp16_tensor"], peaks["dram_read"]).show()
+    diagram.weights_shared(
+        [*batches, ("prompt", prompt or 1848)], peaks["fp16_tensor"], peaks["dram_read"]
+    ).show()
 
 
 def bound_explained(bound: Rows, prompt: int, peaks: dict[str, Any]) -> None:
@@ -150,7 +152,9 @@ def largest_step(climbs: dict[str, Any]) -> None:
 
 
 def _embeddings_misjudged(climb: Rows) -> str:
-    """What an embedding costs the host, measured and predicted, where that is why the first steps fall short."""
+    """What an embedding costs the host, measured and predicted, where that is why the first steps fall
+    short.
+    """
     by = climb.set_index("impl")
     if not {"4_rows", "5_embed"} <= set(by.index):
         return ""
@@ -161,7 +165,8 @@ def _embeddings_misjudged(climb: Rows) -> str:
     low = climb[climb.impl.isin(["1_scalar", "2_mmq", "3_flash", "4_rows"])]
     if not (took > NEAR * thought > 0 and (low.tok_s < low.predicted).all()):
         return ""
-    text = f" All {len(low)} steps before `5_embed` take longer than predicted, for one reason: {more:,} embedding "
+    text = f" All {len(low)} steps before `5_embed` take longer than predicted, for one reason: {more:,} "
+    text += "embedding "
     text += f"calls from Python cost {took:.0f} µs each, and the prediction had {thought:.0f}."
     same = climb[climb.predicted.round() == round(after.predicted)]
     if len(same) > 1:
@@ -207,7 +212,9 @@ def rates_by_length(rows: Rows, bound: Rows, seqs: list[Any], gpu: str) -> None:
     plot.round_ticks(ax)
     plot.label_ends(ax)
     lone = final.groupby("format").filter(lambda side: side.seq.nunique() == 1)
-    few = display.listed(f"{ablation.FORMATS[r.format]} was timed at {int(r.seq):,} tokens alone" for r in lone.itertuples())
+    few = display.listed(
+        f"{ablation.FORMATS[r.format]} was timed at {int(r.seq):,} tokens alone" for r in lone.itertuples()
+    )
     caption = f"{title} on {gpu}, {plot.dates(final)}. Bands: quartiles; an eager library's are wide."
     plot.show(fig, f"{caption} {few}." if len(lone) else caption)
 
@@ -408,8 +415,10 @@ def mmq_by_place(
         least = 3 * model_shapes.body(model) / whose.roof["dram_read"].value / 1e6
         constant = f"{making / 1e3:.1f} ms that do not depend on the prompt"
         why = (
-            "A kernel that writes FP16 weights takes a time that does not depend on the prompt's length; all else that "
-            "torch does grows with it. So a line is fitted through the times of each of torch's kernels in `1_scalar`, "
+            "A kernel that writes FP16 weights takes a time that does not depend on the prompt's length; "
+            "all else that "
+            "torch does grows with it. So a line is fitted through the times of each of torch's kernels in "
+            "`1_scalar`, "
             "by length; at zero tokens it gives that time."
         )
         found = (

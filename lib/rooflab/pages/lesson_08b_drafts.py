@@ -33,7 +33,8 @@ def checks(lab: Lab) -> Rows:
     heads |= {"held": f"× plain decoding, {_SHARE:.0%} hold"}
     forms = {"median_us": "{:,.0f}", "cost": "{:.2f}", "share": "{:.0f}", "off": "{:.2f}", "held": "{:.2f}"}
     for place, (model, mine) in enumerate(found.groupby("model", sort=False)):
-        title = f"Checks of drafts, {model}, {lab.run.gpu}, timed with drafts that all hold; the last column is computed"
+        title = f"Checks of drafts, {model}, {lab.run.gpu}, timed with drafts that all hold; the last "
+        title += "column is computed"
         display.table(mine, heads, forms, title, folded=place > 0)
     return found
 

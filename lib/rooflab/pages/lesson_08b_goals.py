@@ -18,7 +18,8 @@ def goals(whose: Lab, lab: Lab, traced: Rows, rows: Rows, gpu: str) -> None:
     verdicts = claims.board(claims.select("08b_prefill", source=claims.COURSE), evidence)
     display.say(
         f"Met on the {gpu}: {(verdicts.word == claims.HOLDS).sum()} of {len(verdicts)}, set for an "
-        f"{scorecard.GPU} before any of this was built. Later goals are judged in [lesson 09](09_scorecard.ipynb)."
+        f"{scorecard.GPU} before any of this was built. Later goals are judged in [lesson "
+        "09](09_scorecard.ipynb)."
     )
     display.table(
         verdicts.assign(met=verdicts.word == claims.HOLDS),
@@ -41,7 +42,8 @@ def takeaway(rows: Rows, prompt_asked: int, gpu: str, single: Rows, both: Rows) 
         f"- On the {gpu} the engine reads a prompt of {prompt_asked:,} tokens at {best.tok_s:,.0f} tok/s "
         f"with {ablation.FORMATS[best.format]} weights, {best.roof_fraction:.0%} of the tensor cores' roof.",
         f"- Per token that is {best.tok_s / one:.0f} times as fast as lesson 08's fastest decoding in the "
-        f"same format, {one:,.0f} tok/s, because a prompt's tokens share each reading of the weights. Decoded tokens share it "
+        f"same format, {one:,.0f} tok/s, because a prompt's tokens share each reading of the weights. "
+        "Decoded tokens share it "
         "only in a batch of sequences, or as drafts checked together.",
         "- Remove the host's bottleneck first: until then, a faster kernel saves nothing.",
     ]

@@ -157,7 +157,11 @@ def rates(rows: Rows, here: Lab) -> None:
     plain = store[(store["impl"] == "products") & (store["model"] == decode.MODEL) & (store["batch"] == 1)]
     plain = plain[plain["seq"] == decode.PROMPT]
     if len(plain) and len(rows):
-        most, low, high = plain["roof_fraction"].max(), rows["roof_fraction"].min(), rows["roof_fraction"].max()
+        most, low, high = (
+            plain["roof_fraction"].max(),
+            rows["roof_fraction"].min(),
+            rows["roof_fraction"].max(),
+        )
         verdict = "it comes nearer, as predicted" if low > most else "it does not come nearer"
         display.say(
             f"**Verdict**: {low:.0%} to {high:.0%} of the roof, where lesson 08's `products` reaches at most "
@@ -208,7 +212,8 @@ def prompt_ladder(lab: Lab, known: Store) -> None:
     display.table(beside, heads, dict.fromkeys(("theirs", "ours"), "{:.2f} ×"))
     if (beside["ours"] > 2 * beside["theirs"]).any():
         display.say(
-            "Where the two differ most, embeddings decide: here Python launched one for each token, and the GPU "
+            "Where the two differ most, embeddings decide: here Python launched one for each token, and the "
+            "GPU "
             "waited for it ([lesson 08b](08b_prefill.ipynb))."
         )
 
@@ -285,7 +290,9 @@ def stability(checks: Rows) -> None:
                 lines.append(words | those[name].to_dict())
     table = pd.DataFrame(lines, columns=["question", "how many", *paths])
     forms = dict.fromkeys(paths, "{:,.0f}")
-    display.table(table, {name: name for name in table}, forms, "Every answer, by path and weights", folded=True)
+    display.table(
+        table, {name: name for name in table}, forms, "Every answer, by path and weights", folded=True
+    )
 
 
 def verdicts(asked: Answers, lab: Lab) -> Rows:
@@ -294,7 +301,9 @@ def verdicts(asked: Answers, lab: Lab) -> Rows:
     evidence = claims.Evidence(lab.store, {}, {("decode", "checks"): found})
     judged = claims.board(claims.select("08c_engine", group="asked"), evidence)
     plain = {claims.HOLDS: "yes", claims.UNRECORDED: "not in this recording"}
-    lines = [f"- {row.says} **{plain.get(row.word, row.word)}**: {row.measured}" for row in judged.itertuples()]
+    lines = [
+        f"- {row.says} **{plain.get(row.word, row.word)}**: {row.measured}" for row in judged.itertuples()
+    ]
     display.say(f"By the {lab.run.gpu}'s own figures:\n\n" + "\n".join(lines))
     return judged
 

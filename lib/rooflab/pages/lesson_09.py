@@ -73,7 +73,8 @@ def testable(statements: list[Any]) -> dict[str, Any]:
     sums = bound[order].sum()
     code = sum(s.group in scorecard.ABOUT_CODE for s in statements)
     display.say(
-        f"Of {sums.sum()} statements, {len(statements) - code} about speed and {code} about code and documents, "
+        f"Of {sums.sum()} statements, {len(statements) - code} about speed and {code} about code and "
+        "documents, "
         f"{sums['as stated']} can be tested as stated, {sums['rescaled at best']} "
         f"only rescaled, and {sums['not at all']} not at all."
     )

@@ -48,7 +48,9 @@ _INSTRUMENTS = {  # with the verdicts that are theirs
 
 
 def _stopped(killed: Rows) -> diagram.Drawing:
-    """Who stops how many mutants, each with an example: the shortest line of a kind that is its own to notice."""
+    """Who stops how many mutants, each with an example: the shortest line of a kind that is its own to
+    notice.
+    """
     found = []
     for name, verdicts in _INSTRUMENTS.items():
         mine = killed[killed["killed"].isin(verdicts)]
@@ -83,7 +85,11 @@ def run_facts(killed: Rows) -> None:
 def faults_by_kind(killed: Rows) -> None:
     """Show who noticed each kind of fault first."""
     wrong_place = {"guard", "overrun", "clamp", "leave"}
-    groups = {"a wrong number": _WRONG_NUMBER, "a missing barrier": _WRONG_ORDER, "beyond the end": wrong_place}
+    groups = {
+        "a wrong number": _WRONG_NUMBER,
+        "a missing barrier": _WRONG_ORDER,
+        "beyond the end": wrong_place,
+    }
     what = {name: what for what, names in groups.items() for name in names}
     grouped = killed.assign(operator=killed["mutation"].map(what))
     rows = mutations.by_operator(grouped.dropna(subset="operator"))
@@ -102,8 +108,10 @@ def faults_by_kind(killed: Rows) -> None:
     by = rows.set_index("operator")
     number, order = by.loc["a wrong number"], by.loc["a missing barrier"]
     display.say(
-        f"**Verdict**: of {number['mutants']} wrong numbers the gate notices {number['gate']}. Of {order['mutants']} missing "
-        f"barriers it notices {order['gate']}: on the CPU target threads run in an order of their own, and results "
+        f"**Verdict**: of {number['mutants']} wrong numbers the gate notices {number['gate']}. Of "
+        f"{order['mutants']} missing "
+        f"barriers it notices {order['gate']}: on the CPU target threads run in an order of their own, and "
+        "results "
         f"differ more often than was thought. {order['watcher']} are left to the watcher."
         if order["gate"] > order["watcher"]
         else f"**Verdict**: of {number['mutants']} wrong numbers the gate notices {number['gate']}; of "

@@ -27,7 +27,8 @@ def opening(evidence: Any, gpu: str, here: Lab) -> Opening:
     behind = rivals[rivals["gain"] < 1 / crossover.LEVEL]
     answer = f"No library was measured side by side on the {gpu}."
     if len(rivals):
-        answer = f"At the products and attention shapes that lessons 04 to 06 measured beside libraries on the {gpu}, "
+        answer = "At the products and attention shapes that lessons 04 to 06 measured beside libraries on "
+        answer += f"the {gpu}, "
         answer += f"a library is faster at {len(behind)} of {len(rivals)} points, ours at {ahead}; "
         answer += f"{len(rivals) - len(behind) - ahead} are level, within 2%."
     if len(behind):
@@ -44,7 +45,9 @@ def opening(evidence: Any, gpu: str, here: Lab) -> Opening:
 
 
 def _swept(here: Lab) -> str:
-    """What lesson 07's sweep of matrices, which is not among the points, says against cuBLAS in FP16; or nothing."""
+    """What lesson 07's sweep of matrices, which is not among the points, says against cuBLAS in FP16; or
+    nothing.
+    """
     rows = strategies.gather(here)
     if rows.empty:
         return ""
@@ -55,7 +58,8 @@ def _swept(here: Lab) -> str:
     if lost.empty:
         return ""
     return (
-        f" Not among them: lesson 07's sweep of matrices, where cuBLAS with FP16 weights is faster at {len(lost)} of "
+        " Not among them: lesson 07's sweep of matrices, where cuBLAS with FP16 weights is faster at "
+        f"{len(lost)} of "
         f"{len(gains)} points, at worst {1 / lost.min():.1f} times as fast."
     )
 
@@ -183,7 +187,7 @@ def every_comparison(every: Rows) -> Board:
         word="word",
         text="text",
         start={"word": "theirs"} if (some["word"] == "theirs").any() else None,
-        what=f"of {len(every)} comparisons, measured here or published: the four closest and the four clearest of each "
+        what=f"of {len(every)} comparisons, measured here or published: the closest and the clearest of each "
         "library",
     )
 
@@ -192,12 +196,19 @@ def every_comparison(every: Rows) -> Board:
 _SHOWN = {
     **dict.fromkeys(("read", "write", "copy", "triad", "saxpy"), "01_bandwidth"),
     **{"gemv": "03_coalescing", "gemv_rows": "03d_rows", "int4": "04b_ladder", "q8_0": "05b_decode"},
-    **{"mmq": "05d_mmq", "attention": "06_attention", "decode_attention": "06d_decode", "decode_step": "08_decoder"},
+    **{
+        "mmq": "05d_mmq",
+        "attention": "06_attention",
+        "decode_attention": "06d_decode",
+        "decode_step": "08_decoder",
+    },
 }
 
 
 def judged(rivals: Rows, evidence: Any, gpu: str) -> None:
-    """Say whether the prediction held: ahead where tuned, level where both only read bytes, behind elsewhere."""
+    """Say whether the prediction held: ahead where tuned, level where both only read bytes, behind
+    elsewhere.
+    """
     if rivals.empty:
         return
     ahead = (rivals["gain"] > crossover.LEVEL).mean()
@@ -208,7 +219,8 @@ def judged(rivals: Rows, evidence: Any, gpu: str) -> None:
     if len(lone):
         won, level = (lone["gain"] > crossover.LEVEL).sum(), 1 / crossover.LEVEL
         even = lone["gain"].between(level, crossover.LEVEL).sum()
-        text += f"At one token, where ours and a library's INT4 product both read all bytes once, ours is level at {even} "
+        text += "At one token, where ours and a library's INT4 product both read all bytes once, ours is "
+        text += f"level at {even} "
         text += f"of {len(lone)} points and ahead at {won}. "
         text += "“Level” does not hold there. " if even < len(lone) / 2 else ""
     try:
@@ -216,7 +228,9 @@ def judged(rivals: Rows, evidence: Any, gpu: str) -> None:
     except NoEvidence:
         least = float("nan")
     if least < 1 / crossover.LEVEL:
-        text += f"On shapes that were not tuned for ours does lose, down to {least:.2f} times a library's speed."
+        text += (
+            f"On shapes that were not tuned for ours does lose, down to {least:.2f} times a library's speed."
+        )
     display.say(text)
 
 
@@ -226,7 +240,11 @@ def slower_rungs(evidence: Any, gpu: str) -> Rows:
     lines = [
         f"- **{r.operator}/{r.rung}** ({r.idea}): {r.factor:.2f} times the time of `{r.below}`"
         + (f" at the median of {r.shapes} shapes" if r.shapes > 1 else "")
-        + (f"; why: [lesson {_SHOWN[r.operator].partition('_')[0]}]({_SHOWN[r.operator]}.ipynb)" if r.operator in _SHOWN else "")
+        + (
+            f"; why: [lesson {_SHOWN[r.operator].partition('_')[0]}]({_SHOWN[r.operator]}.ipynb)"
+            if r.operator in _SHOWN
+            else ""
+        )
         for r in slower.itertuples()
     ]
     display.say("\n".join(lines) if lines else f"No rung lost to the one that it changes on the {gpu}.")

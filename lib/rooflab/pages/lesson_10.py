@@ -77,7 +77,9 @@ def _rates(sent: Rows, gpu: Any) -> Any:
     plot.size_ticks(ax, sizes[::2])
     plot.round_ticks(ax, steps=(1,))
     plot.label_ends(ax)
-    caption = f"{title} on {gpu}, {plot.dates(sent)}: level while the latency decides, then along the link's rate. "
+    caption = (
+        f"{title} on {gpu}, {plot.dates(sent)}: level while the latency decides, then along the link's rate. "
+    )
     return fig, f"{caption}Dashed: bytes at the sheet's {links.SHEET_GB_S:.0f} GB/s each way."
 
 
@@ -104,7 +106,11 @@ def predicted(rows: Rows) -> None:
     forms = {"what": "", "crossings": "{:.0f}"} | {str(size): "{:,.1f}" for size in chosen}
     display.table(table, shown, forms, "predicted: launch + crossings + bytes over the sheet's rate")
     rows_of = [(what, int(n)) for what, n in table[["what", "crossings"]].to_numpy()]
-    carries = {WAYS["peer_write"]: ("words",), WAYS["peer_read"]: ("load", "words"), WAYS["peer_copy"]: ("words",)}
+    carries = {
+        WAYS["peer_write"]: ("words",),
+        WAYS["peer_read"]: ("load", "words"),
+        WAYS["peer_copy"]: ("words",),
+    }
     diagram.in_a_row(rows_of, carries).show()
 
 
@@ -141,13 +147,19 @@ def judged(rows: Rows, gpu: Any) -> None:
         row = store.iloc[0]
         verdict = held(row["r0"]).removesuffix(".")
         lines_of.append(
-            f"A store of {plot.size_text(sizes[0])}: {row['m0']:.2f} µs where {row['p0']:.1f} were predicted. {verdict}"
-            + (f": the launch alone was assumed to take {links.LAUNCH_US:g} µs." if row["m0"] < links.LAUNCH_US else ".")
+            f"A store of {plot.size_text(sizes[0])}: {row['m0']:.2f} µs where {row['p0']:.1f} were "
+            f"predicted. {verdict}"
+            + (
+                f": the launch alone was assumed to take {links.LAUNCH_US:g} µs."
+                if row["m0"] < links.LAUNCH_US
+                else "."
+            )
         )
     if len(total):
         low, high = total["r0"].min(), total["r0"].max()
         lines_of.append(
-            f"The libraries' sums of {plot.size_text(sizes[0])} take {low:.1f} to {high:.1f} times the prediction."
+            f"The libraries' sums of {plot.size_text(sizes[0])} take {low:.1f} to {high:.1f} times the "
+            "prediction."
             + (
                 " They cross more often than was guessed, or wait in between; these times do not tell which."
                 if low > NEAR
@@ -157,8 +169,8 @@ def judged(rows: Rows, gpu: Any) -> None:
     far = table["r1"].dropna()
     if len(far):
         lines_of.append(
-            f"At {plot.size_text(sizes[1])} everything takes {far.min():.2f} to {far.max():.2f} times the prediction"
-            + (": the sheet's rate is not reached." if far.min() > 1.05 else ".")
+            f"At {plot.size_text(sizes[1])} everything takes {far.min():.2f} to {far.max():.2f} times the "
+            "prediction" + (": the sheet's rate is not reached." if far.min() > 1.05 else ".")
         )
     display.say("**Did the law hold?**\n\n" + "\n".join(f"- {line}" for line in lines_of))
 
@@ -174,7 +186,8 @@ def laws(rows: Rows, words: dict[str, str], title: str) -> pd.DataFrame:
     bent = found[found["worst"] > NEAR]
     if len(bent):
         display.say(
-            f"A straight line does not fit {display.listed(bent['who'])}: a point is {bent['worst'].max():.2f} times "
+            f"A straight line does not fit {display.listed(bent['who'])}: a point is "
+            f"{bent['worst'].max():.2f} times "
             "off. The library may change its method with the size."
         )
     return found
@@ -191,7 +204,8 @@ def latency_holds(rows: Rows, gpu: Any) -> None:
     first, last = rows["bytes"].min(), rows["bytes"].max()
     small = float(law["latency_us"] / (law["latency_us"] + first / law["rate_gb_s"] / 1e3))
     display.say(
-        f"For a store on the {gpu} latency and transfer are equal at {plot.size_text(round(size / 1024) * 1024)}. Of a "
+        f"For a store on the {gpu} latency and transfer are equal at "
+        f"{plot.size_text(round(size / 1024) * 1024)}. Of a "
         f"store of {plot.size_text(first)} the latency is {small:.0%}; at {plot.size_text(last)} it no "
         "longer counts. The activations of a token are a few KiB: **for them only the latency matters**."
     )
@@ -242,12 +256,15 @@ def eager(rows: Rows, gpu: Any) -> None:
 
 
 def _scattered(eager_us: Rows) -> str:
-    """That small sums called eagerly take their time from the CPU, where they are not in the order of sizes."""
+    """That small sums called eagerly take their time from the CPU, where they are not in the order of
+    sizes.
+    """
     few = eager_us[eager_us.index <= 1 << 18]
     if len(few) < 3 or few.is_monotonic_increasing:
         return ""
     return (
-        f" Up to {plot.size_text(few.index[-1])} eager sums take {few.min():.0f} to {few.max():.0f} µs, not in the "
+        f" Up to {plot.size_text(few.index[-1])} eager sums take {few.min():.0f} to {few.max():.0f} µs, not "
+        "in the "
         "order of their sizes: they time the CPU."
     )
 

@@ -52,7 +52,8 @@ def opening(rows: Rows, here: Lab) -> Opening:
     most, least = (shared.loc[shared["gain"].idxmax()], shared.loc[shared["gain"].idxmin()])
     answer = (
         f"Our sum of a token's {plot.size_text(best['bytes'])} takes {best['median_us']:.1f} µs on two "
-        f"{gpu}s, where the fastest library takes {peer['median_us']:.1f}. With it, against one GPU in the same run, "
+        f"{gpu}s, where the fastest library takes {peer['median_us']:.1f}. With it, against one GPU in the "
+        "same run, "
         f"{most['title']} is {display.speed(most['gain'])}; {least['title']} is "
         f"{display.speed(least['gain'])}."
     )
@@ -108,7 +109,8 @@ def _saved(own: Rows) -> str:
     text += "; ".join(f"`{b.impl}` saves {a.median_us - b.median_us:.2f}" for a, b in pairs) + "."
     (a, b), (_, c) = pairs[0], pairs[-1]
     if len(pairs) > 1 and a.median_us - b.median_us < links.HOP_US < b.median_us - c.median_us:
-        text += f" `{b.impl}` still has a barrier on each side of its flag, and the flag may leave only when the stores "
+        text += f" `{b.impl}` still has a barrier on each side of its flag, and the flag may leave only "
+        text += "when the stores "
         text += f"have arrived. `{c.impl}` drops these as well."
     return text
 
@@ -145,7 +147,9 @@ def explained(rows: Rows, gpu: Any) -> None:
         + (f" ({row['rate_gb_s']:.0f} with its flags)" if row["part"] < 1 else "")
         for impl, row in fitted.iterrows()
     )
-    display.say(f"{text}. Fewer crossings bring the latency down; flags beside the data take half of the rate.")
+    display.say(
+        f"{text}. Fewer crossings bring the latency down; flags beside the data take half of the rate."
+    )
 
 
 def token_table(rows: Rows) -> None:
@@ -189,7 +193,9 @@ def _beside_lesson_08(found: Rows, gpu: Any) -> str:
     said = []
     for title, part in found.groupby("title", sort=False):
         key = part.iloc[0]
-        mine = rows[(rows["model"] == key["model"]) & (rows["format"] == key["format"])].dropna(subset="tok_s")
+        mine = rows[(rows["model"] == key["model"]) & (rows["format"] == key["format"])].dropna(
+            subset="tok_s"
+        )
         mine = mine[~mine["case"].str.contains("head=q8_0")]  # another head than the weights come with
         if len(mine):
             best = mine.loc[mine["tok_s"].idxmax()]
@@ -202,7 +208,8 @@ def _beside_lesson_08(found: Rows, gpu: Any) -> str:
         return ""
     return (
         "\n\n*One GPU* is timed here in the same run as two, over "
-        f"{links.STEPS} tokens, by the engine's own choice of rung. [Lesson 08](08_decoder.ipynb)'s fastest way on one "
+        f"{links.STEPS} tokens, by the engine's own choice of rung. [Lesson 08](08_decoder.ipynb)'s fastest "
+        "way on one "
         f"GPU: {'; '.join(said)}."
     )
 

@@ -69,7 +69,8 @@ class Explorer(ipywidgets.VBox):
     copy. `measure` (see `measurer`) adds a field for any size, and buttons: one measures the choice, behind
     what waits already, the other drops what waits. Results are drawn beside the recorded ones, in a colour of
     their own. `start` (column -> value) says which row is shown first, by default the best of those with most
-    sizes to choose from. `x_names` are names for values of x that stand for things in an order. `name` is unique in its notebook. Raises UsageError if rows are indistinguishable or
+    sizes to choose from. `x_names` are names for values of x that stand for things in an order. `name` is
+    unique in its notebook. Raises UsageError if rows are indistinguishable or
     too many for a page.
     """
 

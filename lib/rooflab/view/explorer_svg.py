@@ -175,7 +175,9 @@ class Chart:
         return found
 
     def x_text(self, value: float, column: str, largest: float) -> str:
-        """A value of x as people write it: its name, bytes in KiB, MiB, large counts in Ki, Mi, others in full."""
+        """A value of x as people write it: its name, bytes in KiB, MiB, large counts in Ki, Mi, others in
+        full.
+        """
         if value in self.x_names:
             return self.x_names[value]
         if column == "bytes":

@@ -299,8 +299,8 @@ def stacked(
 ) -> None:
     """Draw one horizontal bar a name, the first on top, made of `parts` (label -> a value for each name).
 
-    Each part has a shade (of `shades`, by its label) and a hatch of its own, named in a key below, and its number written in where there
-    is room. Missing values count as nothing.
+    Each part has a shade (of `shades`, by its label) and a hatch of its own, named in a key below, and its
+    number written in where there is room. Missing values count as nothing.
     """
     left = np.zeros(len(names))
     places = np.arange(len(names))

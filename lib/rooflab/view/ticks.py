@@ -82,7 +82,7 @@ def size_ticks(ax: Axes, sizes: Iterable[float], *, axis: str = "x") -> None:
 
 
 def round_ticks(ax: Axes, axis: str = "y", steps: Sequence[float] = (1, 2, 5)) -> None:
-    """Ticks at `steps` (1, 2 and 5) times the powers of ten that lie within a logarithmic axis, written in full; at the
+    """Ticks at `steps` times the powers of ten that lie within a logarithmic axis, written in full; at the
     powers alone where those would be more than ten.
     """
     target = ax.yaxis if axis == "y" else ax.xaxis

@@ -27,7 +27,9 @@ _PHASES = {"qkv": "QKV", "attend": "attend", "out": "output", "gate_up": "gate, 
 
 
 def has_barriers(rung: str) -> bool:
-    """Whether a grid barrier stands between the phases of a rung of decode_step, by its source's first line."""
+    """Whether a grid barrier stands between the phases of a rung of decode_step, by its source's first
+    line.
+    """
     source = (KERNELS / "decode_step" / f"{rung}.cu").read_text(encoding="utf-8")
     return "no barrier" not in source.partition("\n")[0]
 
@@ -104,7 +106,7 @@ def blocks(found: pd.DataFrame) -> Drawing:
         x += 30 + svg.wide(words, svg.SMALL)
     canvas.text(left, y + 26, "Empty: waits for the other blocks at the grid's barrier.", svg.SMALL)
     for name in (name for name in layers if not has_barriers(name)):
-        words = f"{name} has no barrier between phases: it waits inside \"loads its input\"."
+        words = f'{name} has no barrier between phases: it waits inside "loads its input".'
         canvas.text(left, y + 42, words, svg.SMALL)
         said.append(words.removesuffix("."))
     formats = sorted({decode.Decode().case(str(case)).format or "" for case in found["case"]})

@@ -1,4 +1,6 @@
-"""Attention of one query: a context that is split over blocks and merged, and which columns of a key a lane loads."""
+"""Attention of one query: a context that is split over blocks and merged, and which columns of a key a lane
+loads.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _FILLS = (PALE, SKY, GREY, AMBER)
 
 
 class Part(NamedTuple):
-    """What a block hands over of its keys: the largest score, the sum of 2^(score - largest), and one column of
+    """What a block hands over of its keys: the largest score, the sum of 2^(score - largest), and one
+    column of
     the values' sum with these weights, not yet divided."""
 
     largest: float
@@ -43,7 +46,8 @@ def merged(parts: Sequence[Part]) -> Part:
 def split_context(
     scores: Sequence[int] = _SCORES, values: Sequence[int] = _VALUES, blocks: int = 4, heads: int = 4
 ) -> Drawing:
-    """One head's keys cut into parts, a block each: what each hands over, how the last block merges it; below,
+    """One head's keys cut into parts, a block each: what each hands over, how the last block merges it;
+    below,
     who loads a part's keys where `heads` query heads share them. UsageError where blocks do not share evenly.
     """
     if len(scores) != len(values) or len(scores) % blocks:
@@ -71,11 +75,15 @@ def split_context(
     canvas.rect(0, 160, svg.WIDTH - 8, 46, svg.WHITE)
     said = f"max {all_of.largest:g}, sum {all_of.total:.2f}, output {all_of.output:.2f}"
     result = f"{all_of.output:.2f} ÷ {all_of.total:.2f} = {all_of.output / all_of.total:.2f}"
-    canvas.text(8, 178, "the block that finishes last rescales to the largest max, and adds up:", fill=svg.INK)
+    canvas.text(
+        8, 178, "the block that finishes last rescales to the largest max, and adds up:", fill=svg.INK
+    )
     canvas.text(8, 197, f"{said}; out = {result}", 13, fill=svg.INK, bold=True)
     y = 232.0
     canvas.text(0, y, f"Who loads a part's keys, where {counted(heads, 'query head')} share them", bold=True)
-    for place, (words, loads) in enumerate((("rung 2: a block a head", heads), ("from rung 3: one block", 1))):
+    for place, (words, loads) in enumerate(
+        (("rung 2: a block a head", heads), ("from rung 3: one block", 1))
+    ):
         left = place * svg.WIDTH / 2
         canvas.text(left, y + 20, f"{words}, {counted(loads, 'load')} of each key", 12)
         step = 44.0
@@ -93,8 +101,9 @@ def split_context(
             f"block {k}: max {p.largest:g}, sum {p.total:.2f}, output {p.output:.2f}"
             for k, p in enumerate(parts)
         )
-        + f". The last block rescales them by 2 to the power of their max less {all_of.largest:g} and adds: {said}; "
-        f"out {result}. Where {heads} query heads share keys, rung 2 loads each key {heads} times, rung 3 once."
+        + f". The last block rescales them by 2^(max - {all_of.largest:g}) and adds: {said}; "
+        f"out {result}. Where {heads} query heads share keys, rung 2 loads each key {heads} times, rung 3 "
+        "once."
     )
     return single("A context split over blocks, and its merge", says, canvas)
 
@@ -110,7 +119,9 @@ def columns_by_eights(lanes: int, columns: int) -> list[int]:
 
 
 def words_of_a_row(lanes: int = 4, columns: int = 32) -> Drawing:
-    """A piece of a key's row, by the lane that loads each column: as mma names them, and as 5_fragments loads."""
+    """A piece of a key's row, by the lane that loads each column: as mma names them, and as 5_fragments
+    loads.
+    """
     canvas, cell, y, said = Canvas(), svg.WIDTH / columns, 0.0, []
     ways = {"as mma names them": columns_by_mma, "as 5_fragments loads them": columns_by_eights}
     for words, way in ways.items():
@@ -127,8 +138,12 @@ def words_of_a_row(lanes: int = 4, columns: int = 32) -> Drawing:
             canvas.frame(column * cell, y + 20, wide, 20)
         y += 62
         said.append(f"{words}, {found}")
-    canvas.text(0, y, "Shade: lane 0 (light, framed) to lane 3. The query's columns are dealt out alike, so the")
+    canvas.text(
+        0, y, "Shade: lane 0 (light, framed) to lane 3. The query's columns are dealt out alike, so the"
+    )
     canvas.text(0, y + 17, "same columns meet in each product; only the order of the sum differs.")
     return single(
-        f"Which lane loads which of {columns} columns of a key", "; ".join(said) + ". The query is dealt alike.", canvas
+        f"Which lane loads which of {columns} columns of a key",
+        "; ".join(said) + ". The query is dealt alike.",
+        canvas,
     )

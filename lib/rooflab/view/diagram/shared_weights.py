@@ -34,7 +34,9 @@ def weights_shared(
     for name, tokens in ways:
         operations = 2 * tokens / bytes_a_weight
         bound = "memory" if operations < ridge else "arithmetic"
-        canvas.cells([(column * 10, y + 16 + row * 10) for row in range(4) for column in range(4)], 10, 10, GREY)
+        canvas.cells(
+            [(column * 10, y + 16 + row * 10) for row in range(4) for column in range(4)], 10, 10, GREY
+        )
         shown = 4 + 126 * math.log(tokens) / math.log(max(most, 2))
         canvas.text(0, y + 11, f"{name}: {counted(tokens, 'token')}, {bound} decides", bold=True)
         canvas.text(50, y + 41, "×", 14)
@@ -43,10 +45,15 @@ def weights_shared(
         fill = BLUE if bound == "memory" else AMBER
         canvas.cell(at(operations) - 6, y + 30, 12, 12, "", fill)
         canvas.text(min(at(operations) + 10, left + wide + 6), y + 30, f"{operations:,.0f}", svg.SMALL)
-        said.append(f"{name}, {counted(tokens, 'token')}: {operations:,.0f} operations a byte, {bound} decides")
+        said.append(
+            f"{name}, {counted(tokens, 'token')}: {operations:,.0f} operations a byte, {bound} decides"
+        )
         y += 66
     canvas.line([(at(ridge), 34), (at(ridge), y - 6)], 1.2, dashed=True)
     canvas.text(at(ridge), y + 8, f"ridge: {ridge:,.0f} operations a byte", svg.SMALL, "middle")
-    canvas.text(0, y + 28, "The number of tokens and the operations are drawn by their logarithms.", svg.SMALL)
-    says = f"A tile of weights is read once for all tokens of a pass. {'; '.join(said)}. The ridge is {ridge:,.0f}."
+    canvas.text(
+        0, y + 28, "The number of tokens and the operations are drawn by their logarithms.", svg.SMALL
+    )
+    says = f"A tile of weights is read once for all tokens of a pass. {'; '.join(said)}. The ridge is "
+    says += f"{ridge:,.0f}."
     return single("One reading of the weights, so many tokens", says, canvas)

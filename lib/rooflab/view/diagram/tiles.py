@@ -66,8 +66,8 @@ def fragments(product: str = "m16n8k16_f16", rows: pd.DataFrame | None = None, l
         high, wide = max(r for r, _ in held) + 1, max(c for _, c in held) + 1
         canvas.text(x, 14, f"{name}, {high} × {wide}", bold=True)
         for other in range(svg.LANES):
-            mine = [(x + c * size, top + r * size) for (r, c), (owner, _) in held.items() if owner == other]
-            canvas.cells(sorted(mine), size, size, shade(other))
+            at = [(x + c * size, top + r * size) for (r, c), (owner, _) in held.items() if owner == other]
+            canvas.cells(sorted(at), size, size, shade(other))
         mine = sorted((r, c) for (r, c), (owner, _) in held.items() if owner == lane)
         for row, column in mine:
             canvas.frame(x + column * size, top + row * size, size, size, 1.8)

@@ -1,6 +1,6 @@
 """The decoder's ladder: from the library's tokens a second to ours, and which lesson each step comes from.
 
-STEPS is the one table: the site's home draws it, and every lesson says where on it it stands.
+STEPS is the one table: the site's home draws it, and a lesson of a step says where on it it stands.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
         pair, elsewhere = display.listed(strategies.PAIRS[0].names), next(iter(others.values()))
         answer += f" Where the call is timed, too, {pair} change places between {elsewhere} tokens instead "
         answer += f"of {spans['graph']}."
-    answer += " Where the format is given, the choice is among its own kernels: see *The dispatcher*."
+    answer += " Where the format is given, the choice is among its own kernels: see “The dispatcher”."
     able = (
         "say which kernel to use at how many tokens, and read it from a table of measured crossovers",
         "name the five things that a crossover belongs to",

@@ -289,4 +289,8 @@ def test_one_sentence_of_06c_and_its_chart_have_one_line(h200):
 
 def test_06e_says_how_many_of_its_steps_the_chart_has(h200):
     page = said("06e_build.ipynb")
-    assert f"{len(STEPS)} of them are also rungs" in page and f"The {len(STEPS)} steps that are rungs" in page
+    assert (
+        len(STEPS) == 3
+        and "Three of them are also rungs" in page
+        and f"The {len(STEPS)} steps that are rungs" in page
+    )

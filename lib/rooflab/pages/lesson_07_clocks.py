@@ -25,7 +25,7 @@ def crossover_by_clock(crossings: Rows, rows: Rows, shape: Any, n_asked: int, k:
     text = ""
     for clocks in same.values():
         names = display.listed(f"`{clock}`" for clock in clocks)
-        text += f"- by {names}: {_found(by.loc[clocks[0]])}{_undecided(rows, shape, clocks[0])}\n"
+        text += f"- by {names}: {found_words(by.loc[clocks[0]])}{_undecided(rows, shape, clocks[0])}\n"
     impossible = strategies.disturbed(rows, shape)
     if len(impossible):
         tokens = ", ".join(map(str, impossible["batch"]))
@@ -45,7 +45,7 @@ def crossover_by_clock(crossings: Rows, rows: Rows, shape: Any, n_asked: int, k:
     display.say(f"INT4 fused against cuBLAS in FP16, {n_asked:,} × {k:,}:\n\n{text}")
 
 
-def _found(row: Any) -> str:
+def found_words(row: Any) -> str:
     """What a race of INT4 fused and FP16 cuBLAS comes to by a clock."""
     if row.kind in (crossover.FIRST, crossover.SECOND):
         ahead = "INT4 fused" if row.kind == crossover.FIRST else "FP16 cuBLAS"

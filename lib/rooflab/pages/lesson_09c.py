@@ -187,8 +187,8 @@ def every_comparison(every: Rows) -> Board:
         word="word",
         text="text",
         start={"word": "theirs"} if (some["word"] == "theirs").any() else None,
-        what=f"of {len(every)} comparisons, measured here or published: the closest and the clearest of each "
-        "library",
+        what=(f"of {len(every)} " if len(every) else "")
+        + "comparisons, measured here or published: the closest and the clearest of each library",
     )
 
 

@@ -17,6 +17,7 @@ from rooflab.view.diagram.clocks import clocks
 from rooflab.view.diagram.columns import holders, partial_scores
 from rooflab.view.diagram.counters import where_counted
 from rooflab.view.diagram.crossings import crossings, handed_on, in_a_row
+from rooflab.view.diagram.exchange import block_sum
 from rooflab.view.diagram.gates import Instrument, gate_steps, passed_on
 from rooflab.view.diagram.graphs import capture, two_clocks
 from rooflab.view.diagram.in_turns import in_turns
@@ -49,6 +50,7 @@ __all__ = [
     "attention_tiles",
     "banks",
     "barriers_met",
+    "block_sum",
     "blocks",
     "budget",
     "caches",

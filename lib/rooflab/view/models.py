@@ -150,12 +150,12 @@ MODELS: dict[str, Model] = {
         "kib",
         "gb_s",
         {
-            "latency": (400, 600, 800, 1000),
+            "latency": (350, 500, 700, 1000),
             "gpu": _named(GPUS),
             "kib": (0.5, 1, 2, 4, 8, 12, 16, 20, 24, 32, 48, 64),
         },
         {"latency": "Latency, ns", "gpu": "GPU", "kib": "KiB in flight an SM"},
-        {"latency": 600, "kib": 16},
+        {"latency": 350, "kib": 8},
     ),
     "stride": Model(
         "Strides: how much of what moves is used",

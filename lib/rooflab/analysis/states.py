@@ -80,7 +80,10 @@ def kept(rows: pd.DataFrame, *operators: str) -> str:
     both = both[both["operator"].isin(operators) & (both["kind"] == "own")]
     best = both.sort_values("burst_us").drop_duplicates("operator").sort_values("operator")
     shares = [f"{row.operator} {row.kept:.0%}" for row in best.itertuples()]
-    return f"By itself the stream keeps of its burst: {', '.join(shares)}." if shares else ""
+    if not shares:
+        return ""
+    lose = "lose nothing" if best["kept"].min() > 0.98 else "lose something"
+    return f"The memory kernels {lose} when they run on: {', '.join(shares)} of the burst."
 
 
 def _shape(row: pd.Series) -> str:

@@ -106,8 +106,8 @@ def explained(counted: Any, need: float, sms: int) -> None:
             text += f"{slow['dram_pct']:.0f}% of the time, under {best['impl']} {best['dram_pct']:.0f}%. "
             allowed = 2048 * 4 * sms / need
             if slow["dram_pct"] < 100 * allowed < 100:
-                text += f"Little's law would allow {slow['impl']} {allowed:.0%}, if every thread's load were "
-                text += "always in flight. But a thread also starts, adds, waits at a barrier and ends."
+                text += f"Little's law would allow {slow['impl']} {allowed:.0%}: the next section asks what "
+                text += "takes the rest."
         display.say(text)
     else:
         display.say("Nsight Compute could not count here: the tables of counters stay empty.")
@@ -125,7 +125,8 @@ def in_flight(dram_sheet: Any, gpu: Any, here: Any, large: Any, latency: Any, sm
     plot.roof_line(ax, read_roof, f"measured roof {read_roof:,.0f} GB/s")
     plot.size_ticks(ax, sweep["bytes_per_sm"])
     plot.label_ends(ax)
-    best = sweep.loc[sweep["gb_s"].idxmax()]
+    near = sweep[sweep["gb_s"] >= 0.95 * read_roof]
+    best = near.iloc[0] if len(near) else sweep.loc[sweep["gb_s"].idxmax()]
     caption = f"Bytes in flight on {gpu}, {plot.dates(sweep)}: {best['bytes_per_sm'] / 1024:.0f} KiB an SM bring "
     plot.show(fig, f"{caption}{best['gb_s'] / read_roof:.0%} of the read roof.")
     return sweep, read_roof

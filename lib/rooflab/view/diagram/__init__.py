@@ -25,6 +25,7 @@ from rooflab.view.diagram.issue import issue_slots
 from rooflab.view.diagram.launches import dealt, launch, sms_at_work, split_k
 from rooflab.view.diagram.layers import layer, ways
 from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
+from rooflab.view.diagram.model import one_token
 from rooflab.view.diagram.number_lines import Line, number_lines
 from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring, wgmma_steps
 from rooflab.view.diagram.passes import passes
@@ -77,6 +78,7 @@ __all__ = [
     "nibbles",
     "number_lines",
     "of_lab",
+    "one_token",
     "online_softmax",
     "partial_scores",
     "passed_on",

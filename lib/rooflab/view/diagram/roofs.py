@@ -56,7 +56,7 @@ def path_of_bytes(links: Sequence[Link], ends: str, dram: float, tops: Sequence[
     for k, name in enumerate([*(each.begins for each in links), ends]):
         canvas.cell(k * (box + gap), 14, box, _BAND + 12, name, GREY, 14)
     for k, each in enumerate(links):
-        x, high = k * (box + gap) + box, max(1.0, each.gb_s / most * _BAND)
+        x, high = k * (box + gap) + box, max(2.0, each.gb_s / most * _BAND)
         rate = f"{each.gb_s:,.0f} GB/s"
         if each.at_least:  # hatched: what it gives at most is not known
             stripes = max(1, int(gap // 8))

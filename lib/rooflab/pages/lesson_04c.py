@@ -395,6 +395,7 @@ def explore(read_roof: float, peak: float | None, rows: Rows, gpu: str, here: La
         kept,
         x="batch",
         y="median_us",
+        foretold="at least {} µs (measured roofs)",
         controls={"who": "Contestant", "shape": "n × k"},
         title=f"INT4 and FP16 products on {gpu}",
         bound=bound,

@@ -93,7 +93,9 @@ def pictures(store: Store) -> str:
     shown = []
     if roofline:
         said = "The higher a kernel, the faster it computes; the further right, the more arithmetic it has "
-        said += "for each byte. On the line it is at its roof. The [results](#results) say what each numbered "
+        said += (
+            "for each byte. On the line it is at its roof. The [results](#results) say what each numbered "
+        )
         said += f"operator does, and at which shape.\n\n{_above(store)}"
         shown += [roofline._repr_mimebundle_()["text/html"], "", said]
     if places:

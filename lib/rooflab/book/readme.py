@@ -304,15 +304,17 @@ def markdown(store: Store) -> str:
     for place, (head, part) in enumerate(parts.items()):
         if len(part) and place < 2:
             lines += ["", f"**{head}**", "", *table(part)]
-            lines += ["", _HEADS] if "weights" in part and part["weights"].str.endswith("q8_0 head").any() else []
+            lines += (
+                ["", _HEADS] if "weights" in part and part["weights"].str.endswith("q8_0 head").any() else []
+            )
         elif len(part):
             lines += ["", f"<details><summary>{head}</summary>", "", *table(part), "", "</details>"]
     return "\n".join(lines) + "\n"
 
 
 _HEADS = (
-    "A head is a model's last matrix, which scores every token of the vocabulary. With its head in Q8_0 a model "
-    "reads fewer bytes than on the decoder's ladder, whose INT4 steps keep the head in FP16."
+    "A head is a model's last matrix, which scores every token of the vocabulary. With its head in Q8_0 a "
+    "model reads fewer bytes than on the decoder's ladder, whose INT4 steps keep the head in FP16."
 )
 
 

@@ -29,9 +29,9 @@ HELD = (3, 1, 4, 1, 5, 9, 2, 6)
 def answer(n: int) -> str:
     """The answer of the first page, for n elements."""
     return (
-        f"Each thread computes its own index and works on one of {n:,} elements. To add up a sum, the lanes of a "
-        "warp exchange registers, the warps of a block meet in shared memory, and each block adds its part to "
-        "one total."
+        f"Each thread computes its own index and works on one of {n:,} elements. To add up a sum, the lanes "
+        "of a warp exchange registers, the warps of a block meet in shared memory, and each block adds its "
+        "part to one total."
     )
 
 

@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import pandas as pd
+
 from rooflab.analysis import states
 from rooflab.bench import clock
 from rooflab.hardware import crossover
@@ -62,7 +63,8 @@ def eager_us(handovers: Rows) -> float:
 def prediction(handovers: Rows) -> None:
     """Say what the event clock should add to a kernel's time."""
     display.say(
-        f"Such a chain takes {eager_us(handovers):.1f} µs a call ([the price list](#what-a-launch-costs) below). "
+        f"Such a chain takes {eager_us(handovers):.1f} µs a call, as "
+        "[the price list](#what-a-launch-costs) below says. "
         f"Predicted: `event` adds **{eager_us(handovers):.1f} µs**, whatever the size."
     )
 
@@ -126,14 +128,19 @@ def dependent(times: Rows, clocked: Rows, apart: Rows, gpu: str) -> None:
         display.say(f"It cannot be tried on {gpu}: it needs compute capability 9.0.")
         return
     speeds = [
-        f"{by.loc[(n, 'graph'), 'median_us'] / by.loc[(n, 'graph_pdl'), 'median_us']:.2f} at {n:,}" for n in sizes
+        f"{by.loc[(n, 'graph'), 'median_us'] / by.loc[(n, 'graph_pdl'), 'median_us']:.2f} at {n:,}"
+        for n in sizes
     ]
     text = f"The dependent chain's speed, in that of the plain one: {display.listed(speeds)} elements. "
     if clock.faster(by.loc[(sizes[0], "graph_pdl")], by.loc[(sizes[0], "graph")]):
         text += "So it helps the shortest kernels. "
     plain = apart[apart["clock"] == "graph"].set_index("n")
     if sizes[-1] in plain.index:
-        serial, chained, alone = by.loc[(sizes[-1], "graph")], by.loc[(sizes[-1], "graph_pdl")], plain.loc[sizes[-1]]
+        serial, chained, alone = (
+            by.loc[(sizes[-1], "graph")],
+            by.loc[(sizes[-1], "graph_pdl")],
+            plain.loc[sizes[-1]],
+        )
         if display.level(alone, chained) and alone["q1_us"] > serial["q3_us"]:
             text += "What costs the largest its time is not the early start: with the two instructions and "
             text += "ordinary edges, so that nothing can start early, it is as slow."
@@ -187,7 +194,9 @@ def bandwidth_by_cache(rows: Rows, sides: Rows, gpu: str, l2_bytes: int) -> None
     plot.roof_line(ax, l2_bytes, f"L2 {plot.size_text(l2_bytes)}", vertical=True)
     plot.label_ends(ax)
     most = sides.gain.idxmax()
-    caption = f"saxpy/2_vector on {gpu}, {plot.dates(rows)}: warm is at most {sides.gain[most]:.1f} times as fast "
+    caption = (
+        f"saxpy/2_vector on {gpu}, {plot.dates(rows)}: warm is at most {sides.gain[most]:.1f} times as fast "
+    )
     plot.show(fig, f"{caption}as cold, with operands of {sides.operands[most]}.")
 
 
@@ -213,9 +222,9 @@ def warm_gain(sides: Rows, l2_bytes: int) -> None:
     display.say(text)
     if early(sides, l2_bytes):
         display.say(
-            "So most of the gain is lost before the cache is full. A hypothesis: this L2 is built in parts, and a line "
-            "that SMs of both parts read is kept twice. Then it holds fewer *different* bytes than its size "
-            "says. Compare the latencies below."
+            "So most of the gain is lost before the cache is full. A hypothesis: this L2 is built in parts, "
+            "and a line that SMs of both parts read is kept twice. Then it holds fewer *different* bytes "
+            "than its size says. Compare the latencies below."
         )
     heads = {"operands": "operands", "copies": "copies when cold"}
     heads |= {"cold": "cold, µs", "warm": "warm, µs", "gain": "cold ÷ warm"}
@@ -245,7 +254,9 @@ def neighbours(rows: Rows, operator: str) -> None:
     drawn = ""
     if {"after_cool", "after_hot"} <= set(four.index):
         drawn = "The kernel of the chart takes "
-        drawn += f"{four['after_hot'] / four['after_cool'] - 1:.0%} longer behind products than behind copies. "
+        drawn += (
+            f"{four['after_hot'] / four['after_cool'] - 1:.0%} longer behind products than behind copies. "
+        )
     heat, own = 1e3 * clock.NEIGHBOUR_S, 1e3 * clock.SUSTAINED_S
     display.say(
         f"A neighbour runs for {heat:.0f} ms before each sample; a sustained kernel by itself for "
@@ -351,7 +362,8 @@ def claims(lab: Lab, clocked: Rows, cached: Rows, sides: Rows) -> None:
     made = runs.loc[found["run"].iloc[0]]
     display.say(
         "`rooflab record environment` measures all of it again and writes it to "
-        f"`data/{lab.device}/`, with versions, commit (here {made.commit}) and command (here `{made.command}`)."
+        f"`data/{lab.device}/`, with versions, commit (here {made.commit}) and command (here "
+        f"`{made.command}`)."
     )
 
 
@@ -364,8 +376,9 @@ def takeaway(times: Rows, sides: Rows, handovers: Rows) -> None:
         f"- Ask `graph` how fast a kernel is. For a small one `event` says "
         f"{plot.number(small.event / small.graph)} times as much: it times the launch, too.\n"
         f"- Say cold or warm: the same kernel differs by up to {sides.gain.max():.1f} times.\n"
-        f"- From one kernel to the next: an eager call from Python {low:.0f} to {high:.0f} µs, by its launcher, a graph node "
-        f"{us['node of a graph']:.2f} µs, a grid barrier {us[environment.BARRIER]:.2f} µs."
+        f"- From one kernel to the next: an eager call from Python {low:.0f} to {high:.0f} µs, "
+        f"by its launcher, a graph node {us['node of a graph']:.2f} µs, a grid barrier "
+        f"{us[environment.BARRIER]:.2f} µs."
     )
 
 

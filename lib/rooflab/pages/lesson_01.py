@@ -31,7 +31,9 @@ def bandwidth(rows: Rows, here: Lab, size: str) -> Opening:
     set_by = here.roof["dram_read"].case
     own_size = re.search(r"\bn=(\d+)", set_by)
     if set_by not in set(rows["case"]) and own_size:
-        caption += f" The roof is the best rung's rate on {plot.size_text(4 * int(own_size[1]))} (lesson 01b)."
+        caption += (
+            f" The roof is the best rung's rate on {plot.size_text(4 * int(own_size[1]))} (lesson 01b)."
+        )
     return f"{text}.", able, (figure, caption)
 
 

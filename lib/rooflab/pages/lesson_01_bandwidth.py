@@ -127,7 +127,9 @@ def in_flight(dram_sheet: Any, gpu: Any, here: Any, large: Any, latency: Any, sm
     plot.label_ends(ax)
     near = sweep[sweep["gb_s"] >= 0.95 * read_roof]
     best = near.iloc[0] if len(near) else sweep.loc[sweep["gb_s"].idxmax()]
-    caption = f"Bytes in flight on {gpu}, {plot.dates(sweep)}: {best['bytes_per_sm'] / 1024:.0f} KiB an SM bring "
+    caption = (
+        f"Bytes in flight on {gpu}, {plot.dates(sweep)}: {best['bytes_per_sm'] / 1024:.0f} KiB an SM bring "
+    )
     plot.show(fig, f"{caption}{best['gb_s'] / read_roof:.0%} of the read roof.")
     return sweep, read_roof
 
@@ -171,7 +173,9 @@ def standings(here: Any, large: Any, read: Any, others: Any) -> None:
     best = {name: rows[rows["kind"] == "own"].sort_values("median_us").iloc[0] for name, rows in best.items()}
     rungs = ", ".join(f"{name} `{row['impl']}`" for name, row in best.items())
     same = len({row["impl"] for row in best.values()}) == 1
-    display.say(f"The best rungs: {rungs}. " + ("" if same else "What helps one operator need not help the next."))
+    display.say(
+        f"The best rungs: {rungs}. " + ("" if same else "What helps one operator need not help the next.")
+    )
     lines = [display.standings(rows) for rows in others.values()]
     eager = here.measure("bandwidth", bandwidth.copies_by_clock(large))
     eager = eager[(eager["n"] == large) & (eager["clock"] == "event")]

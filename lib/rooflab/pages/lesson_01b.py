@@ -15,7 +15,6 @@ from rooflab.view import diagram, display, explorer, page, plot
 from rooflab.view.diagram import roofs
 from rooflab.words import counted
 
-
 REALIZAR = "https://github.com/paiml/realizar"  # data/published/README.md says which of its pages
 
 
@@ -116,8 +115,10 @@ def copies_drawn(gpu: Any, here: Any, large: Any) -> Any:
         ax.set_ylim(0, 1.15 * max(copy_roof, round_sizes["gb_s"].max()))
         plot.label_ends(ax)
     slow = bandwidth.fallen_copies(copies, "cudaMemcpyAsync")
-    found = f"the runtime's copy is slower as a graph node from {plot.size_text(4 * slow[0])} on" if slow else (
-        "the runtime's copy is as fast by either"
+    found = (
+        f"the runtime's copy is slower as a graph node from {plot.size_text(4 * slow[0])} on"
+        if slow
+        else ("the runtime's copy is as fast by either")
     )
     plot.show(fig, f"Copies by two clocks on {gpu}, {plot.dates(round_sizes)}: {found}.")
     return copies, copy_roof, round_sizes
@@ -134,15 +135,17 @@ def fallen(copies: Any, gpu: Any, ladders: Any, large: Any) -> Any:
         return slow
     named = copies[copies["impl"] == "cudaMemcpyAsync"].set_index(["clock", "n"])["gb_s"]
     at = large if large in slow else slow[-1]
-    text = f"On the {gpu} the runtime's copy of {plot.size_text(4 * slow[0])} or more is slower as a graph node: "
-    text += f"of {plot.size_text(4 * at)} it runs at {named['graph', at]:,.0f} GB/s there and at "
+    text = f"On the {gpu} the runtime's copy of {plot.size_text(4 * slow[0])} or more is slower as a graph "
+    text += f"node: of {plot.size_text(4 * at)} it runs at {named['graph', at]:,.0f} GB/s there and at "
     text += f"{named['event', at]:,.0f} called eagerly. Why, no trace here shows. "
     text += "**The clock decides** which rate one sees."
     types = ladders[ladders["operator"] == "copy"]
     types = types.assign(name=plot.contestants(types)).set_index("name")
     if {"torch.copy_ uint8", "torch.copy_ int32"} <= set(types.index):
         byte, word = types.loc["torch.copy_ uint8"], types.loc["torch.copy_ int32"]
-        text += f" The type of the elements {'does not' if display.level(byte, word) else 'does'}: as a node, "
+        text += (
+            f" The type of the elements {'does not' if display.level(byte, word) else 'does'}: as a node, "
+        )
         text += f"`copy_` of `uint8` {display.against(byte, word)} that of `int32`."
     display.say(text)
     return slow

@@ -238,8 +238,8 @@ def busy_said(rows: Rows, trace: Rows, context: int, theirs: Any) -> None:
         display.say(
             f"More context does not make it slower: {calls[calls.index.max()] / 1e3:.1f} ms at "
             f"{calls.index.max():,} tokens. An eager token takes as long as the host needs, and that varies: "
-            f"{every.launches.min():,} to {every.launches.max():,} launches took {calls.min() / 1e3:.1f} to {calls.max() / 1e3:.1f} ms at the "
-            f"{len(calls)} contexts measured."
+            f"at the {len(calls)} contexts measured, {_between(every.launches)} launches took "
+            f"{calls.min() / 1e3:.1f} to {calls.max() / 1e3:.1f} ms."
         )
     if "graph" in now.index:
         graph = now.loc["graph"]
@@ -248,6 +248,11 @@ def busy_said(rows: Rows, trace: Rows, context: int, theirs: Any) -> None:
             f"which is {display.speed(eager.wall_us / graph.wall_us)}, and the GPU is busy "
             f"{graph.busy_pct:.0f}% of the time." + (" Now kernels matter." if graph.busy_pct > 80 else "")
         )
+
+
+def _between(counts: pd.Series) -> str:
+    """The least and the most of whole numbers, one where they are the same."""
+    return " to ".join(f"{count:,}" for count in dict.fromkeys((counts.min(), counts.max())))
 
 
 def one_layer(trace: Rows, context: int, gpu: str, when: str) -> None:
@@ -266,8 +271,12 @@ def one_layer(trace: Rows, context: int, gpu: str, when: str) -> None:
     plot.spans(ax, lanes, "weight")
     ax.set_xlim(0, end - begin)
     counts = ", ".join(f"{way} {len(each)}" for way, each in lanes.items() if way != "eager")
-    text = f"{end - begin:,.0f} µs of a decoded token, traced, on {gpu}, {when}: eager gets through one layer, "
-    plot.show(fig, f"{text}{len(lanes['eager'])} launches" + (f"; in the same time {counts}." if counts else "."))
+    text = (
+        f"{end - begin:,.0f} µs of a decoded token, traced, on {gpu}, {when}: eager gets through one layer, "
+    )
+    plot.show(
+        fig, f"{text}{len(lanes['eager'])} launches" + (f"; in the same time {counts}." if counts else ".")
+    )
 
 
 # --- with more context --------------------------------------------------------------------------------------
@@ -310,8 +319,8 @@ def shares_by_context(trace: Rows, gpu: str, when: str) -> None:
 def standing(store: Store) -> None:
     """Say where the lesson stands on the decoder's ladder, and why its figures there differ a little."""
     display.say(
-        f"{ladder.place('02', store)} The ladder times several tokens in a row, in a run of its own; this page "
-        "times one token again and again. So their figures differ a little."
+        f"{ladder.place('02', store)} The ladder times several tokens in a row, in a run of its own; this "
+        "page times one token again and again. So their figures differ a little."
     )
 
 

@@ -70,8 +70,8 @@ class Explorer(ipywidgets.VBox):
     what waits already, the other drops what waits. Results are drawn beside the recorded ones, in a colour of
     their own. `start` (column -> value) says which row is shown first, by default the best of those with most
     sizes to choose from. `foretold` says what the rows' predicted_us are, as words around a time
-    ("at least {} µs (read roof)"); by default what their study says. `name` is unique in its notebook. Raises UsageError if rows are indistinguishable or
-    too many for a page.
+    ("at least {} µs (read roof)"); by default what their study says. `name` is unique in its notebook. Raises
+    UsageError if rows are indistinguishable or too many for a page.
     """
 
     def __init__(

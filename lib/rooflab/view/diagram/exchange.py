@@ -1,4 +1,4 @@
-"""How a block adds up: lanes exchange registers round by round, warps meet in shared memory behind a barrier."""
+"""How a block adds up: lanes exchange registers, warps meet in shared memory behind a barrier."""
 
 from __future__ import annotations
 
@@ -61,9 +61,13 @@ def block_sum(values: Sequence[int], warps: int, rounds: Sequence[int] | None = 
     y += 62 + _HIGH + 20
     canvas.line([(0, y), (svg.WIDTH, y)], 3)
     canvas.text(0, y + 15, "__syncthreads(): nobody reads before every warp has written", svg.SMALL)
-    canvas.cell(_LEFT, y + 30, svg.WIDTH - _LEFT, _HIGH, f"warp 0 adds the {warps} sums in the same way", AMBER)
+    canvas.cell(
+        _LEFT, y + 30, svg.WIDTH - _LEFT, _HIGH, f"warp 0 adds the {warps} sums in the same way", AMBER
+    )
     canvas.text(0, y + 45, "the block", bold=True)
-    says = f"{'; '.join(said)}. Each of {warps} warps writes its sum to shared memory; behind a barrier warp 0 "
+    says = (
+        f"{'; '.join(said)}. Each of {warps} warps writes its sum to shared memory; behind a barrier warp 0 "
+    )
     says += f"adds the {warps} sums."
     return single("A sum over lanes, then over warps", says[0].upper() + says[1:], canvas)
 

@@ -37,8 +37,12 @@ def one_token(model: Model) -> Drawing:
         canvas.cell(x, y + 28, wide, 24, name, GREY if name == "lm_head" else SKY)
         x += wide
     shapes = ", ".join(f"{each.name} {each.n:,} × {each.k:,}" for each in found.values())
-    says = f"A vector of {model.hidden:,} numbers goes through q, k and v, through attention, which reads the "
-    says += "cached keys and values, and through o; then through gate and up, through down, and into the next "
+    says = (
+        f"A vector of {model.hidden:,} numbers goes through q, k and v, through attention, which reads the "
+    )
+    says += (
+        "cached keys and values, and through o; then through gate and up, through down, and into the next "
+    )
     says += f"of {model.layers} layers. Matrices, rows × columns: {shapes}."
     return single("What one layer does with a token", says, canvas)
 

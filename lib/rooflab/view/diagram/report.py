@@ -112,10 +112,14 @@ def roofline(store: Store, chosen: pd.DataFrame) -> Drawing | None:
         placed.append((x, y))
         canvas.line([spots[k], (x, y)], 0.8)
         beyond = (x - spots[k][0]) / _LEADER  # a number stands where its leader ends
-        canvas.text(x + 4 * beyond, y + (10 if y > spots[k][1] else -2), f"{k + 1}", svg.SMALL, "middle", bold=True)
+        canvas.text(
+            x + 4 * beyond, y + (10 if y > spots[k][1] else -2), f"{k + 1}", svg.SMALL, "middle", bold=True
+        )
         down, column = divmod(k, across)
         words = f"{row['operator']} {row['roof_fraction']:.0%}"
-        canvas.text(column * _WIDE / across + 14, bottom + 54 + 18 * down, f"{k + 1}", svg.SMALL, "end", bold=True)
+        canvas.text(
+            column * _WIDE / across + 14, bottom + 54 + 18 * down, f"{k + 1}", svg.SMALL, "end", bold=True
+        )
         canvas.text(column * _WIDE / across + 19, bottom + 54 + 18 * down, words, svg.SMALL)
         said.append(f"{row['operator']} {row['impl']} {row['roof_fraction']:.0%}")
     y = bottom + 62 + 18 * -(-len(named) // across)
@@ -137,7 +141,9 @@ def _free(
     next to that, clear of the numbers that are `placed` and of the numbered points.
     """
     beside = [(-0.7, -0.7), (0.0, -1.0), (-1.0, 0.0), (0.7, -0.7), (0.0, 1.0), (0.7, 0.7), (-0.7, 0.7)]
-    ends = [(point[0] + step * dx, point[1] + step * dy) for step in (_LEADER, 2 * _LEADER) for dx, dy in beside]
+    ends = [
+        (point[0] + step * dx, point[1] + step * dy) for step in (_LEADER, 2 * _LEADER) for dx, dy in beside
+    ]
     taken = [*placed, *(each for each in points if each != point)]
     clear = (end for end in ends if all(abs(end[0] - x) > 15 or abs(end[1] - y) > 13 for x, y in taken))
     return next(clear, ends[0])

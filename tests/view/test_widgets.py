@@ -22,7 +22,7 @@ from rooflab.records.case import Case
 from rooflab.studies import bandwidth
 from rooflab.view.explorer import Explorer, measurer
 from rooflab.view.explorer_axes import BOTTOM, LEFT, RIGHT, TOP, short, view
-from rooflab.view.explorer_svg import GROUPS, OWN_INK, Chart
+from rooflab.view.explorer_svg import GROUPS, OWN_INK, Chart, path
 from stand_in import Machine
 
 
@@ -88,6 +88,13 @@ def test_a_bound_is_said_with_its_source(study, impl, said):
         pd.DataFrame([row]), "n", "median_us", {"impl": "Rung"}, foretold="at least {} µs (read roof)"
     )
     assert "at least 7 µs (read roof)" in told.line([impl], 8)
+
+
+def test_a_curve_is_open_where_only_others_were_measured():
+    far, ticks = [(60.0, 9.0), (400.0, 8.0), (430.0, 7.0)], [60.0, 150.0, 250.0, 350.0, 400.0, 430.0]
+    assert path(far, ticks) == "M60.0 9.0M400.0 8.0L430.0 7.0"
+    assert path(far, [60.0, 250.0, 400.0, 430.0]) == "M60.0 9.0L400.0 8.0L430.0 7.0", "few sizes between"
+    assert path([(60.0, 9.0), (100.0, 8.0)], [70.0, 80.0, 90.0]) == "M60.0 9.0L100.0 8.0", "near"
 
 
 def test_an_unrecorded_choice_names_the_nearest_recorded_case():

@@ -55,7 +55,7 @@ def machine(run: Any, spec: Any) -> None:
         ("compute capability", run.compute_capability, sheet),
         ("SMs", f"{run.sms}", spec and f"{spec.sms}"),
         ("L2 cache", plot.size_text(run.l2_bytes), spec and f"{spec.l2_mb:g} MiB"),
-        ("DRAM", f"{run.memory_bytes / 1e9:.1f} GB", spec and f"{spec.memory_gb:g} GB"),
+        ("DRAM", f"{run.memory_bytes / 2**30:.0f} GiB", spec and f"{spec.memory_gb:g} GB"),
         ("DRAM bandwidth", "lesson 01 measures it", spec and f"{spec.dram_gb_s:,} GB/s"),
         ("SM clock", clock_now, spec and f"boost {spec.boost_mhz} MHz"),
         ("CUDA, compiler (NVRTC)", f"{run.cuda}, {run.nvrtc}", None),

@@ -70,11 +70,12 @@ def prediction(handovers: Rows) -> None:
 
 
 def by_clock(times: Rows, *names: str) -> None:
-    """Show the times of one launch by the clocks `names`, as far as they were read."""
+    """Show the times of one launch by the clocks `names`, as far as they were read; profilers' are folded."""
     read = [name for name in names if name in times and times[name].notna().any()]
     heads = {"n": "elements"} | {name: name for name in read}
     formats = {"n": "{:,}"} | dict.fromkeys(read, "{:.4g}")
-    display.table(times.reset_index(), heads, formats, "saxpy/1_scalar, warm: µs a launch (median)")
+    title = "saxpy/1_scalar, warm: µs a launch (median)"
+    display.table(times.reset_index(), heads, formats, title, folded=not {*read} & {"wall"})
 
 
 def event_against_graph(times: Rows, handovers: Rows, probes: Rows) -> None:

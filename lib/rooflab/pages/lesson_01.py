@@ -46,7 +46,11 @@ def sweep_chart(sweep: Rows, gpu: str, ceiling: float, l2: int) -> tuple[Figure,
     plot.roof_line(ax, l2, f"L2: {plot.size_text(l2)}", vertical=True)
     plot.size_ticks(ax, sweep["bytes"])
     plot.label_ends(ax)
-    return fig, plot.caption(sweep, gpu, "Size sweep, warm and cold", ("DRAM read", ceiling, "GB/s"))
+    best = sweep.loc[sweep["gb_s"].idxmax()]
+    caption = (
+        f"Reading by size on {gpu}, {plot.dates(sweep)}: at most {best['gb_s'] / ceiling:.0%} of the read "
+    )
+    return fig, f"{caption}roof, {best['cache']}, at {plot.size_text(best['bytes'])}."
 
 
 def roofs(sweep: Rows, here: Lab) -> Opening:

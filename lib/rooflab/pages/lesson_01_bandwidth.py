@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from rooflab.bench import clock
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.pages import Rows, spread
@@ -167,15 +168,15 @@ def loaded(gpu: Any, sweep: Any, latency: Any, need: Any, read_roof: Any, sms: A
     return ok
 
 
-def standings(here: Any, large: Any, read: Any, others: Any) -> None:
-    """Say whether what is best for read is best for the others; fold how their ladders stand."""
-    best = {"read": read, **others}
-    best = {name: rows[rows["kind"] == "own"].sort_values("median_us").iloc[0] for name, rows in best.items()}
-    rungs = ", ".join(f"{name} `{row['impl']}`" for name, row in best.items())
-    same = len({row["impl"] for row in best.values()}) == 1
-    display.say(
-        f"The best rungs: {rungs}. " + ("" if same else "What helps one operator need not help the next.")
-    )
+def standings(here: Any, large: Any, others: Any) -> None:
+    """Say whether more bytes in flight help copy; fold how the ladders of write, copy and triad stand."""
+    copy = others["copy"][others["copy"]["kind"] == "own"].set_index("impl")
+    if {"2_vector", "3_in_flight"} <= set(copy.index):
+        slower = clock.faster(copy.loc["2_vector"], copy.loc["3_in_flight"])
+        display.say(
+            f"Of `copy`, rung 3 {display.against(copy.loc['3_in_flight'], copy.loc['2_vector'])} rung 2. "
+            + ("What helps one operator need not help the next." if slower else "")
+        )
     lines = [display.standings(rows) for rows in others.values()]
     eager = here.measure("bandwidth", bandwidth.copies_by_clock(large))
     eager = eager[(eager["n"] == large) & (eager["clock"] == "event")]

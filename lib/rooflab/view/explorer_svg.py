@@ -277,9 +277,9 @@ class Chart:
 
     def _series(self, picks: tuple[int, ...], radius: float) -> tuple[str, str]:
         found = sorted((p.px, p.py) for p in self.points if p.picks == picks)
-        path = "L".join(f"{px} {py}" for px, py in found)
+        ticks = [px for px, _ in self.views[picks[1:]].x_ticks]
         dots = "".join(f'<circle cx="{px}" cy="{py}" r="{radius}"/>' for px, py in found)
-        return (f'<path d="M{path}"/>' if found else ""), dots
+        return (f'<path d="{path(found, ticks)}"/>' if found else ""), dots
 
     def svg(self, picks: Sequence[Any], x: float, paper: bool = False) -> str:
         """The drawing for a choice as SVG text: on white paper to stand alone, or in the ink of a page."""
@@ -347,6 +347,18 @@ class Chart:
                 )
 
 
+def path(points: Sequence[tuple[float, float]], ticks: Sequence[float]) -> str:
+    """A curve through points, from left to right. A gap is left open that spans a third of the axis and three
+    of its `ticks`: sizes at which other curves were measured and this one was not.
+    """
+    drawn, last = "", 0.0
+    for k, (px, py) in enumerate(points):
+        apart = px - last > (RIGHT - LEFT) / 3 and sum(last < tick < px for tick in ticks) >= 3
+        drawn += f"{'M' if not k or apart else 'L'}{px} {py}"
+        last = px
+    return drawn
+
+
 def _frame(seen: View) -> dict[str, str]:
     """The groups of a view's axes and of what leads to its names."""
     text = '<text x="{}" y="{}" text-anchor="{}">{}</text>'
@@ -405,7 +417,13 @@ def _facts(row: pd.Series, y: str, unit: str, roof: tuple[str, float] | None, fo
 
 def _foretold(row: pd.Series) -> str:
     """What a row's predicted_us is, by its study, as words around a time."""
-    return studies.get(str(row["study"])).foretold(Case.from_row(row)) if row.get("study") else FORETOLD
+    if not row.get("study"):
+        return FORETOLD
+    try:
+        case = Case.from_row(row)
+    except UsageError:  # a page's own words in the place of a name
+        return FORETOLD
+    return studies.get(case.study).foretold(case)
 
 
 def _roof_label(name: str) -> str:

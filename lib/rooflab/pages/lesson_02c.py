@@ -204,7 +204,9 @@ def every_gpu(two: Two, model: Model, here: Lab, when: str) -> None:
     plot.bars(ax, mine.gpu + mine.gb_s.map(", {:,.0f} GB/s".format), mine["%"], "%")
     caption = f"{title} for {model.name}, fitted on {here.run.gpu}, {when}. "
     slow, fast = mine.iloc[0], mine.iloc[-1]
-    caption += f"The faster the memory, the smaller the share: {slow['%']:.0f}% on {slow.gpu}, {fast['%']:.0f}% "
+    caption += (
+        f"The faster the memory, the smaller the share: {slow['%']:.0f}% on {slow.gpu}, {fast['%']:.0f}% "
+    )
     plot.show(fig, f"{caption}on {fast.gpu}.")
 
 

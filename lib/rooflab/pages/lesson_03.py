@@ -189,7 +189,9 @@ def explained(cold: Rows, rows: Rows, here: Lab, n: int) -> None:
     if by["2_coalesced"] > by["1_strided"] and blocks_of(n) < sms:
         text += " Sectors are not its limit."
         if starved(rows.set_index("impl").loc["2_coalesced"]):
-            text += f" **Two suspects are left**: it has only {in_flight(n) / 1024:,.0f} KiB of loads in flight, "
+            text += (
+                f" **Two suspects are left**: it has only {in_flight(n) / 1024:,.0f} KiB of loads in flight, "
+            )
             text += f"and it fills only {blocks_of(n)} of {sms} SMs."
     display.say("\n".join(f"- {line}" for line in [*lines, text]))
 

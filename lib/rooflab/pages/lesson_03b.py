@@ -169,8 +169,8 @@ def found(smaller: Rows, parts: Rows, size: int) -> None:
 
 
 def what_is_left(here: Lab, n: int) -> None:
-    """Draw the time of each rung that has bytes enough in flight, and of the peer: its bytes at the read roof,
-    and the rest; say what becomes of the rest at the largest recorded size.
+    """Draw the time of each rung that has bytes enough in flight, and of the peer: its bytes at the read
+    roof, and the rest; say what becomes of the rest at the largest recorded size.
     """
     roof, sizes = here.roof["dram_read"].value, _recorded(here, n)
     rows = here.measure("gemv", [case for size in sizes for case in study.ladder("gemv", size, size)])
@@ -205,7 +205,9 @@ def what_is_left(here: Lab, n: int) -> None:
             f"{most['rest'][impl]:.1f} µs in {impl}" for impl in grown
         )
         if sorted(grown.values())[len(grown) // 2] < more / 2:
-            text += ". **So most of it does not grow with the bytes.** Two candidates are the start of the blocks "
+            text += (
+                ". **So most of it does not grow with the bytes.** Two candidates are the start of blocks "
+            )
             text += "and partial sums that have to meet; rung 6 has none of the second"
     display.say(f"{text}.")
 
@@ -258,7 +260,9 @@ def explained(rows: Rows, cold: Rows) -> None:
     if more["median_us"] > scalar["median_us"]:
         text += ", yet no faster than rung 3: it still has partial sums"
     best, slowest = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0], by.loc["2_coalesced"]
-    text += f".\n- **{best['impl']}** has as many rows a thread in flight as rung 5, and no partial sums that "
+    text += (
+        f".\n- **{best['impl']}** has as many rows a thread in flight as rung 5, and no partial sums that "
+    )
     text += "cross blocks at the very end, when nothing else is in flight: it "
     text += f"{display.against(best, more)} rung 5, and "
     text += f"{display.against(best, slowest)} rung 2"
@@ -305,9 +309,7 @@ def _beside_bytes(rows: Rows) -> str:
             less["median_us"] - less["bytes"] / rate,
         )
     (share, fixed), (_, least) = found["5_in_flight"], found[best]
-    text = (
-        f"\nFrom {few:,} × {few:,} to {many:,} × {many:,} rung 5 reads the added bytes at "
-    )
+    text = f"\nFrom {few:,} × {few:,} to {many:,} × {many:,} rung 5 reads the added bytes at "
     text += "the read roof. " if 0.97 < share < 1.1 else f"{share:.0%} of the read roof. "
     if share > 0.95 and best != "5_in_flight" and fixed > least:
         text += (

@@ -151,8 +151,12 @@ def impossible(asks: Rows) -> None:
         text += f"- {row.us:g} µs, {row.bar}: {row.mb:.1f} MB in that time are {row.gb_s:,.0f} GB/s, "
         text += f"**{row.share:.1f} times what the {card.name} has**.\n"
     if len(beyond):
-        text += "\nSo no kernel can meet these bars *cold*, from DRAM. Warm is another question: the matrix of "
-        text += f"{coalescing.moved() / 2**20:.0f} MiB fits that card's L2 cache of {card.l2_mb:g} MiB, and a "
+        text += (
+            "\nSo no kernel can meet these bars *cold*, from DRAM. Warm is another question: the matrix of "
+        )
+        text += (
+            f"{coalescing.moved() / 2**20:.0f} MiB fits that card's L2 cache of {card.l2_mb:g} MiB, and a "
+        )
         text += "benchmark that repeats one matrix could read it from there. A "
         text += "decoder "
         text += "could not, for it reads every matrix of a model in turn."

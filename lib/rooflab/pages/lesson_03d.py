@@ -87,14 +87,18 @@ def counted_rungs(gpu: Any, here: Any) -> Any:
 
 
 def explained(counted: Rows, rows: Rows) -> None:
-    """Say what the counters tell of the first and the last rung, and what they don't tell of those between."""
+    """Say what the counters tell of the first and the last rung, and what they don't tell of the others."""
     if len(counted) < 2:
         return
     first, last = counted.iloc[0], counted.iloc[-1]
     least = counted["load_efficiency_pct"].min()
-    text = f"Every rung uses {least:.0f}% {'or more ' if least < 99.5 else ''}of what it loads, so coalescing "
+    text = (
+        f"Every rung uses {least:.0f}% {'or more ' if least < 99.5 else ''}of what it loads, so coalescing "
+    )
     text += "does not tell them apart. "
-    text += f"What differs is the bytes of a request: {first['load_sectors_per_request']:.0f} sectors in rung 1, "
+    text += (
+        f"What differs is the bytes of a request: {first['load_sectors_per_request']:.0f} sectors in rung 1, "
+    )
     text += f"{last['load_sectors_per_request']:.0f} in {last['impl']}. Rung 1 waits "
     text += f"{first['stall_long_scoreboard']:.0f} cycles for memory with each instruction, {last['impl']} "
     text += f"{last['stall_long_scoreboard']:.0f}."
@@ -118,7 +122,9 @@ def beside_library(every: Rows, rung: str, foretold: Any, read_roof: float) -> R
     return sides.sort_values("mb", ignore_index=True)
 
 
-def by_size(every: Rows, gpu: str, models: Sequence[str], read_roof: float, sides: Rows, start: float) -> None:
+def by_size(
+    every: Rows, gpu: str, models: Sequence[str], read_roof: float, sides: Rows, start: float
+) -> None:
     """Draw all products of all models by their bytes, as points, over the curve that was predicted."""
     title = f"FP16 products of {len(models)} models, by size"
     fig, ax = plot.figure("MB of weights", "GB/s", title, xlog=True)
@@ -213,8 +219,8 @@ def tokens_said(gpu: Any, table: Any) -> Any:
         text += f"{high['model']} at {high['share']:.0%}. "
     wrong = table[(table["products"] != table["source"])]
     text += f"(Lesson 03's source counts 6 products a layer, which is wrong for {len(wrong)} of these "
-    text += f"{len(table)} models.) These are products alone. Attention, norms and the cache come on top; lesson 08 "
-    text += "measures whole decoders."
+    text += f"{len(table)} models.) These are products alone. Attention, norms and the cache come on top; "
+    text += "lesson 08 measures whole decoders."
     display.say(text)
     return high
 

@@ -171,9 +171,15 @@ def takeaway(reports: Rows) -> None:
     friendly = (results == "right").any(axis=1)
     silent = [fault for fault in said.index if not said.loc[fault, list(SANITIZERS)].any()]
     caught = results["ragged"] != "right"
-    text = f"- {friendly.sum()} of {len(friendly)} faulty kernels give right results at some size. A friendly "
-    text += f"size is not a test.\n- No tool of compute-sanitizer reports {display.listed(silent)} here. Each "
-    text += "tool looks for one kind of mistake.\n- The gate fills the output with NaN before it compares every "
+    text = (
+        f"- {friendly.sum()} of {len(friendly)} faulty kernels give right results at some size. A friendly "
+    )
+    text += (
+        f"size is not a test.\n- No tool of compute-sanitizer reports {display.listed(silent)} here. Each "
+    )
+    text += (
+        "tool looks for one kind of mistake.\n- The gate fills the output with NaN before it compares every "
+    )
     text += f"element. By its result it refuses {display.listed(caught.index[caught])} at the sizes above"
     if not caught.all():
         missed = caught.index[~caught]

@@ -29,9 +29,7 @@ class _Load(NamedTuple):
         return {lane: divmod(at, self.pitch) for lane, at in self.request.taking_part().items()}
 
 
-def _load(
-    seen: pd.DataFrame, operator: str, impl: str, buffer: str
-) -> _Load:
+def _load(seen: pd.DataFrame, operator: str, impl: str, buffer: str) -> _Load:
     """The first recorded load of a rung from a buffer."""
     case = next(case for case in study.traced() if (case.operator, case.impl) == (operator, impl))
     row = seen[(seen["case"] == case.id) & (seen["buffer"] == buffer) & (seen["access"] == "load")].iloc[0]
@@ -111,7 +109,10 @@ def rows_and_columns(seen: pd.DataFrame | None = None) -> Drawing:
     """
     rows = traces.read("gemv") if seen is None else seen
     canvas, said = Canvas(_NARROW), []
-    panels = (("gemv", "2_coalesced", "a", "A [k, n], as in lesson 03"), ("gemv_rows", "1_warp", "w", "W [n, k]"))
+    panels = (
+        ("gemv", "2_coalesced", "a", "A [k, n], as in lesson 03"),
+        ("gemv_rows", "1_warp", "w", "W [n, k]"),
+    )
     across, down, size = 36, 24, 5.5
     for place, (operator, impl, buffer, name) in enumerate(panels):
         load = _load(rows, operator, impl, buffer)
@@ -125,7 +126,9 @@ def rows_and_columns(seen: pd.DataFrame | None = None) -> Drawing:
         one = (across * size, size) if by_row else (size, down * size)
         canvas.rect(left, top, *one, SKY, 0.4)  # the weights of the first output
         inside = [(row, column) for row, column in places.values() if row < down and column < across]
-        canvas.cells([(left + column * size, top + row * size) for row, column in inside], size, size, AMBER, 0.3)
+        canvas.cells(
+            [(left + column * size, top + row * size) for row, column in inside], size, size, AMBER, 0.3
+        )
         x, y = left + 2.5 * size, top + 3 * size
         canvas.line([(x, y), (x + 90, y) if by_row else (x, y + 90)], 1.8, end="arrow")
         words = f"{len(places)} lanes, {counted(sectors, 'sector')} a load"
@@ -142,8 +145,8 @@ def rows_and_columns(seen: pd.DataFrame | None = None) -> Drawing:
 
 
 def pieces_of_rows(n: int, k: int, names: tuple[str, ...] = ("3_in_flight", "4_rows", "5_split")) -> Drawing:
-    """For rungs of gemv_rows and a matrix [n, k], which warp reads which piece of the rows that a team shares,
-    and which pieces are in flight at first; by the constants that the launch rule picks for that shape. A
+    """For rungs of gemv_rows and a matrix [n, k], which warp reads which piece of the rows that a team
+    shares, and which pieces are in flight at first; by the constants that the launch rule picks for that shape. A
     piece is one load of a warp, 16 bytes a lane.
     """
     canvas, y, said = Canvas(_NARROW), 0.0, []
@@ -155,7 +158,9 @@ def pieces_of_rows(n: int, k: int, names: tuple[str, ...] = ("3_in_flight", "4_r
         macros = gemv.options_for(rung, n, k)
         unroll, rows, split = (macros.get(macro, 1) for macro in ("UNROLL", "ROWS", "SPLIT"))
         canvas.text(0, y + 12, f"Rung {name.partition('_')[0]}", bold=True)
-        who = f"{counted(split, 'warp')} on {counted(rows, 'row')}, {counted(unroll, 'load')} of each row first"
+        who = (
+            f"{counted(split, 'warp')} on {counted(rows, 'row')}, {counted(unroll, 'load')} of each row first"
+        )
         canvas.text(56, y + 12, who, svg.SMALL)
         y += 20
         for _ in range(rows):

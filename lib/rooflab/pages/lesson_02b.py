@@ -220,10 +220,8 @@ def rate_by_bytes(timed: Rows, products: Rows, gpu: str, read: float) -> None:
     plot.label_ends(ax)
     off = (fixed + timed.bytes / rate / 1e3) / timed.median_us - 1
     text = f"{title}: cuBLAS products, cold, on {gpu}, {plot.dates(timed)}. The curve, a fixed time and the "
-    plot.show(
-        fig,
-        f"{text}bytes on top, is off by {off.abs().median():.0%} in the median, {off.abs().max():.0%} at most.",
-    )
+    text += f"bytes on top, is off by {off.abs().median():.0%} in the median, "
+    plot.show(fig, f"{text}{off.abs().max():.0%} at most.")
 
 
 def laptop_line() -> tuple[float, float]:

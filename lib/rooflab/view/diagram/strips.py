@@ -145,8 +145,8 @@ def rows_and_columns(seen: pd.DataFrame | None = None) -> Drawing:
 
 
 def pieces_of_rows(n: int, k: int, names: tuple[str, ...] = ("3_in_flight", "4_rows", "5_split")) -> Drawing:
-    """For rungs of gemv_rows and a matrix [n, k], which warp reads which piece of the rows that a team
-    shares, and which pieces are in flight at first; by the constants that the launch rule picks for that shape. A
+    """For rungs of gemv_rows and a matrix [n, k], which warp reads which piece of the rows that a team shares
+    and which pieces are in flight at first, by the constants that the launch rule picks for that shape. A
     piece is one load of a warp, 16 bytes a lane.
     """
     canvas, y, said = Canvas(_NARROW), 0.0, []

@@ -90,10 +90,10 @@ def bytes_counted(products: Rows, gpu: str) -> None:
     heads = {"part": "projection", "n": "rows", "k": "columns"}
     heads |= {"predicted": "predicted, MB", "mb": "counted, MB", "off": "off, %"}
     forms = {"predicted": "{:,.2f}", "mb": "{:,.2f}", "off": "{:+.1f}"}
-    display.table(shown, heads, forms, f"DRAM bytes of one launch, {gpu}")
+    display.table(shown, heads, forms, f"DRAM bytes of one launch of each product, {gpu}", folded=True)
     worst = shown.loc[shown.off.abs().idxmax()]
     display.say(
-        f"Furthest off is `{worst.part}`, {worst.off:+.1f}%. "
+        f"Of {len(shown)} products, `{worst.part}` is furthest off, {worst.off:+.1f}%. "
         + (
             "No weight is read twice. If a product is slow, the reason is not that it moves too much."
             if shown.off.abs().max() < 5

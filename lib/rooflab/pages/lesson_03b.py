@@ -61,10 +61,10 @@ def _changed_apart(here: Lab, rows: Rows, roof: plot.Roof, n: int) -> tuple[Figu
     fig.set_figwidth(page.WIDEST)
     rate, low, high = plot.band(shown)
     plot.bars(ax, names, rate, "GB/s", (f"{roof[0]} roof", *roof[1:]), low, high)
-    said = ", ".join(f"{name} {value:,.0f}" for name, value in zip(names, rate, strict=True))
     title += f" on {here.run['gpu']}, {plot.dates(shown)}"
     point = "As many bytes in more blocks bring nothing, more bytes do. " if blamed(smaller, parts) else ""
-    return fig, f"{title}. {point}{said}; read roof {roof[1]:,.0f}."
+    ends = f"From {min(rate):,.0f} to {max(rate):,.0f} GB/s, under a read roof of {roof[1]:,.0f}."
+    return fig, f"{title}. {point}{ends}"
 
 
 def _mib(size: float) -> str:
@@ -183,8 +183,8 @@ def what_is_left(here: Lab, n: int) -> None:
     fig.set_figwidth(page.WIDEST)
     names = [f"{row.impl} (peer)" if row.kind == "peer" else str(row.impl) for row in now.itertuples()]
     plot.stacked(ax, names, {"its bytes, at the read roof": now["floor"], "the rest": now["rest"]}, "µs")
-    said = ", ".join(f"{row.impl} {row.rest:.1f}" for row in now.itertuples())
-    plot.show(fig, f"{title} on {here.run['gpu']}, {plot.dates(now)}. The rest, in µs: {said}.")
+    ends = f"The rest is between {now['rest'].min():.1f} and {now['rest'].max():.1f} µs."
+    plot.show(fig, f"{title} on {here.run['gpu']}, {plot.dates(now)}. {ends}")
     own = now[now["kind"] == "own"]
     flying = dict(zip(own["impl"], _flying(here, own["case"]), strict=True))
     needed = roofline.bytes_in_flight(roof, latency(here))
@@ -205,9 +205,10 @@ def what_is_left(here: Lab, n: int) -> None:
             f"{most['rest'][impl]:.1f} µs in {impl}" for impl in grown
         )
         if sorted(grown.values())[len(grown) // 2] < more / 2:
-            text += (
-                ". **So most of it does not grow with the bytes.** Two candidates are the start of blocks "
-            )
+            steep = [impl for impl, ratio in grown.items() if ratio > 1.5]
+            but = f", but for {display.listed(steep)}" if steep else ""
+            text += f". **So most of it does not grow with the bytes{but}.** "
+            text += "Two candidates are the start of blocks "
             text += "and partial sums that have to meet; rung 6 has none of the second"
     display.say(f"{text}.")
 

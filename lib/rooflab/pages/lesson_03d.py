@@ -68,7 +68,10 @@ def standing(rows: Rows, gpu: str, rungs: Sequence[Rung], n: int, k: int) -> Non
     text = f"On the {gpu}: {display.standings(rows.assign(format=''))}\n\n"
     text += f"Predicted were {last['foretold']:.1f} µs, and {last['impl']} takes {last['median_us']:.1f}. "
     chosen = " ".join(f"`{name}={value}`" for name, value in gemv.options_for(rungs[-1], n, k).items())
-    display.say(f"{text}It was built with the constants of this shape, {chosen}, as drawn above.")
+    display.say(
+        f"{text}It was built with the constants of its shape, which the drawing has, and not with the "
+        f"defaults: {chosen}."
+    )
 
 
 def counted_rungs(gpu: Any, here: Any) -> Any:

@@ -125,10 +125,10 @@ def results(reports: Rows, gpu: str) -> None:
     found = _results(reports).replace({"2nd call wrong": "right, 2nd call wrong"})
     rows, names = [], {"fault": "Fault"}
     for size in _SIZES:
-        names |= {f"{size} size": f"{size.capitalize()} size", f"{size} result": f"Result, {size}"}
+        names |= {f"{size} size": f"{size.capitalize()} n × k", f"{size} result": f"Result, {size}"}
     for fault, row in found.iterrows():
-        at = [f"n = {n}, k = {k}" for n, k in (sizes[str(fault)] for sizes in _SIZES.values())]
-        again = "the same: no size matters" if at[0] == at[1] else at[1]
+        at = [f"{n} × {k}" for n, k in (sizes[str(fault)] for sizes in _SIZES.values())]
+        again = "the same" if at[0] == at[1] else at[1]
         rows.append((fault, at[0], row["friendly"], again, row["ragged"]))
     display.table(pd.DataFrame(rows, columns=list(names)), names, caption=f"On {gpu}")
 

@@ -282,8 +282,8 @@ def captured(work: Callable[[], None], written: Sequence[Any]) -> Callable[[], N
         work()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
-    # An engine is a cycle of references: one that is collected while another is captured frees its graphs, which
-    # CUDA refuses, and then the capture is lost.
+    # An engine is a cycle of references. Collected while another is captured, it frees its graphs, which CUDA
+    # refuses, and then the capture is lost.
     gc.collect()
     gc.disable()
     try:

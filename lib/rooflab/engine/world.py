@@ -64,7 +64,7 @@ class World:
         return batch_ops.rmsnorm(residual, weights, out=out, parts=total[None], epsilon=epsilon)
 
     def all_gather(self, x: Any, *, out: Any) -> Any:
-        """out [n, size x share] = the x [n, share] of all processes side by side, in the order of the ranks."""
+        """out [n, size x share] = the x [n, share] of all processes side by side, by rank."""
         share = x.shape[1]
         out[...] = 0
         out[:, self.rank * share : (self.rank + 1) * share] = x

@@ -1,5 +1,5 @@
-"""What a split decoder exchanges, in a chain of dependent launches: a branch summed over GPUs in the norm that
-follows it, and logits of a split head put together.
+"""What a split decoder exchanges in a chain of dependent launches: sums over GPUs, taken in the norm that
+follows a product, and logits of a split head, put side by side.
 
 Serving engines fuse all-reduce, residual and RMSNorm, too (TensorRT-LLM and FlashInfer call it allreduce
 fusion). A GPU takes part through a mailbox and a `Group`, as in ops.all_reduce; one launch plays one GPU, or
@@ -52,7 +52,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
 @dataclass(frozen=True)
 class Group:
     """What the GPUs share, as one of them sees it, for up to `rows` rows of `width`: `mails`, a mailbox of
-    words(...) uint32 for each; `rounds` [counters(...)] and `lost` [1], its own uint32; `rank`, its number
+    words(...) uint32 for each; `rounds` [counters(...)] and `lost` [1], its own uint32; `rank`, its number,
     (None where one launch plays all: rounds and lost have a leading [GPUs] then). All start at zero. A group
     serves one of the two kernels alone.
     """

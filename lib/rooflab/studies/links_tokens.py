@@ -22,7 +22,7 @@ from rooflab.studies import links, split
 
 _LAYERS = 2  # of a model's widths, which float64 judges
 _JUDGED = 2048  # tokens of a prompt that float64 judges at most
-_SAMPLES, _PROMPT_SAMPLES = 10, 5
+_SAMPLES = 10
 _SEED = 20261122
 
 
@@ -42,15 +42,6 @@ def gathered(value: Any) -> list[Any]:
     values: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(values, value)
     return values
-
-
-def of_cases(world: Distributed, case_ids: Sequence[str]) -> dict[str, Found]:
-    """Cases of study `split` gated and timed, with all processes of the world; the same in each."""
-    cases = [split.Split().case(case_id) for case_id in case_ids]
-    found: dict[str, Found] = {}
-    for kind in dict.fromkeys((case.model, case.format) for case in cases):
-        found |= measured(world, [case for case in cases if (case.model, case.format) == kind])
-    return found
 
 
 def measured(world: Distributed, cases: Sequence[Case]) -> dict[str, Found]:
@@ -77,7 +68,7 @@ def measured(world: Distributed, cases: Sequence[Case]) -> dict[str, Found]:
         size = 1 if group[0].impl == links.ALONE else world.size
         weights = _weights(spec, group[0], world.rank, size, max(map(_capacity, group)))
         for case in group:
-            series = [math.nan] * _samples(case)
+            series = [math.nan] * _SAMPLES
             if weights is not None:
                 series = _times(_decoder(worlds[case.impl], case, *weights), case)
             _give_up_memory()
@@ -103,10 +94,6 @@ def _give_up_memory() -> None:
 def _capacity(case: Case) -> int:
     """Positions that a case needs."""
     return (case.seq or 0) + (2 * links.STEPS if case.operator == "decode" else 1)
-
-
-def _samples(case: Case) -> int:
-    return _SAMPLES if case.operator == "decode" else _PROMPT_SAMPLES
 
 
 def _weights(spec: Any, case: Case, rank: int, size: int, capacity: int) -> tuple[Any, Any] | None:
@@ -171,7 +158,7 @@ def _times(decoder: engine.Engine, case: Case) -> list[float]:
         torch.cuda.synchronize()
         return (time.perf_counter() - start) * 1e6
 
-    for _ in range(_samples(case) + 1):
+    for _ in range(_SAMPLES + 1):
         decoder.reset()
         us = timed(lambda: decoder.prefill(prompt))
         if case.operator == "decode":

@@ -195,7 +195,7 @@ MODELS: dict[str, Model] = {
         {"bits": 4, "each": 2},
     ),
     "crossover": Model(
-        f"Tokens: when a {_ROWS} × {_COLUMNS} product leaves the memory roof",
+        f"When a {_ROWS:,} × {_COLUMNS:,} product leaves the memory roof",
         crossover,
         "tokens",
         "median_us",

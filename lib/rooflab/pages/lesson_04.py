@@ -176,10 +176,12 @@ def errors_explained(costs: dict[str, Any], sizes: Any) -> None:
     bits = [4 + 16 / size for size in sizes]
     spoilt = costs["rare outliers"][2] / costs["normal"][2]
     display.say(
-        f"**Groups of {sizes[2]} save {1 - bits[2] / bits[0]:.0%} of the bytes of groups of {sizes[0]}, and err "
+        f"**Groups of {sizes[2]} save {1 - bits[2] / bits[0]:.0%} of the bytes of groups of "
+        f"{sizes[0]}, and err "
         f"{costs['normal'][2] / costs['normal'][0]:.2f} times as much on normal weights.** From "
         f"{sizes[2]} to {sizes[-1]} little is left to save, {1 - bits[-1] / bits[2]:.0%}. That speaks for "
-        f"{sizes[2]} where outliers are few: in groups of {sizes[2]} rare ones make the error {spoilt:.1f} times "
+        f"{sizes[2]} where outliers are few: in groups of {sizes[2]} rare ones make the error "
+        f"{spoilt:.1f} times "
         "as large, and the groups that hold one account for the increase. No kernel below changes any of "
         "this: they multiply by exactly what is stored."
     )
@@ -282,7 +284,8 @@ def bytes_compared(gpu: str, both: Rows) -> float:
         if len(less):
             least = less.loc[less["ratio"].idxmin()]
             text += "The two-op products move less than predicted, least at "
-            text += f"{least['shape']} ({least['ratio']:.0%}): what a kernel *writes* goes into L2 first, and "
+            text += f"{least['shape']} ({least['ratio']:.0%}): what a kernel *writes* goes into L2 "
+            text += "first, and "
             text += "some of it is still there when the kernel ends. "
             text += "A prediction of bytes that ignores the caches is a ceiling for products that "
             text += "write."
@@ -317,7 +320,8 @@ def limit_explained(ours: Rows, theirs: Rows, gpu: str) -> None:
             if ours["sm_pct"] < 80:
                 text += "Neither is at its limit on so small a matrix, where the start of a kernel takes its "
                 text += "part of the time, too. But the SMs are nearer: "
-            text += "[part 04b](04b_ladder.ipynb) takes a larger matrix and counts the instructions of a weight."
+            text += "[part 04b](04b_ladder.ipynb) takes a larger matrix and counts the instructions "
+            text += "of a weight."
         display.say(text)
 
 

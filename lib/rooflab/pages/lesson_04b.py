@@ -23,8 +23,10 @@ from rooflab.view.diagram.words import half
 # What the source's kernel does with each weight, an instruction each; loads and addresses come on top.
 LEAST = ("shift", "mask", "- 8", "to float", "x to float", "× and +")
 _RUNGS = int4.LADDERS["int4"]
-_COMPILED = "The whole kernels as compiled, start and end included; a turn of the loop takes 8 weights in rung 1, 32 in "
-_COMPILED += "rungs 2 and 3"
+_COMPILED = (
+    "The whole kernels as compiled, start and end included; a turn of the loop takes 8 weights in rung 1, "
+)
+_COMPILED += "32 in rungs 2 and 3"
 # The rungs written for one token; the others of the ladder wait for part 04c.
 _ONE_TOKEN = [rung.name for rung in (*_RUNGS[:5], *_RUNGS[6:9])]
 
@@ -217,8 +219,8 @@ def instructions_a_weight(
 def brings(
     here: Lab, ladder: Rows, spent: Rows, rungs: Any, one: int, two: int, small: Rows | None = None
 ) -> None:
-    """Say what rung `two` brings over rung `one`, as they stand: its speed, and the instructions that a weight
-    costs; where it is slower, how it fares in the rows of the `small` matrix, too; and what the constants
+    """Say what rung `two` brings over rung `one`, as they stand: its speed, and the instructions of a weight;
+    where it is slower, how it fares in the rows of the `small` matrix, too; and what the constants
     add that are tuned for this matrix.
     """
     found, tuned = [], ladder[:0]
@@ -283,10 +285,12 @@ def offset_example() -> None:
 
 
 def rows_of_a_block(before: Any, after: Any) -> None:
-    """Say how a block's warps divide rows and k in two rungs, with the constants that the sources default to."""
+    """Say how a block's warps divide rows and k in two rungs, with the constants that the sources "
+    "default to."""
     was, now = part_of(before), part_of(after)
     display.say(
-        f"In **rung 9** a block has {now.high} rows instead of {was.high}: {now.row_warps} groups of warps take "
+        f"In **rung 9** a block has {now.high} rows instead of {was.high}: {now.row_warps} groups of "
+        "warps take "
         f"{now.rows} rows each, and {now.k_warps} warps instead of {was.k_warps} divide k."
     )
 
@@ -356,10 +360,13 @@ def limit_of_each_rung(gpu: str, spent: Rows, rungs: Any) -> None:
             less = eight["each"] < seven["each"] and eight["median_us"] > seven["median_us"]
             if less and eight["occupancy_pct"] < seven["occupancy_pct"]:
                 high = [part_of(rung).rows for rung in (rungs[7], rungs[6])]
-                text += ".\n- **Rung 8** issues less and is slower. A likely reason: fewer bytes are in flight. An "
+                text += ".\n- **Rung 8** issues less and is slower. A likely reason: fewer bytes are "
+                text += "in flight. An "
                 text += f"SM holds {eight['occupancy_pct']:.0f}% of the warps that it could hold instead of "
-                text += f"{seven['occupancy_pct']:.0f}%, as a thread takes {eight['registers']:.0f} registers "
-                text += f"instead of {seven['registers']:.0f}, and a warp loads {high[0]} rows instead of {high[1]}"
+                text += f"{seven['occupancy_pct']:.0f}%, as a thread takes {eight['registers']:.0f} "
+                text += "registers "
+                text += f"instead of {seven['registers']:.0f}, and a warp loads {high[0]} rows "
+                text += f"instead of {high[1]}"
         text += f".\n- **The fastest** keeps DRAM {best['dram_pct']:.0f}% busy and uses "
         text += f"{100 * best['issue_active']:.0f}% of the issue slots."
     display.say(text)

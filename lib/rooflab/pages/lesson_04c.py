@@ -151,8 +151,8 @@ def read_once(here: Lab, rungs: Any, gpu: str, batches: list[Any]) -> Rows:
     ax.set_xticks(ticks, [str(tick) for tick in ticks])
     plot.round_ticks(ax)
     plot.label_ends(ax)
-    said = f"{title} on {gpu}, {plot.dates(pd.concat([again, picks]))}. Rungs 5 and 6 multiply on CUDA cores, "
-    plot.show(fig, said + "the lowest line is what the rest of this page builds.")
+    said = f"{title} on {gpu}, {plot.dates(pd.concat([again, picks]))}. Rungs 5 and 6 multiply on CUDA "
+    plot.show(fig, said + "cores, the lowest line is what the rest of this page builds.")
     table = wide.reset_index()
     table["gain"] = table[rungs[4].name] / table[rungs[5].name]
     names = {"batch": "Tokens", rungs[4].name: "Rung 5: read for each (µs)"}
@@ -182,8 +182,8 @@ def read_once_explained(wide: Rows, gpu: str, rungs: Any) -> None:
 
 
 def worth(here: Lab, drawn: Any, *numbers: int) -> None:
-    """Say how long these rungs take for one token, each with the constants of its source, on the matrix that is
-    drawn; nothing where one of them was not measured there.
+    """Say how long these rungs take for one token on the matrix that is drawn, each with the constants of its
+    source; nothing where one of them was not measured there.
     """
     cases = [case for case in study.rungs(*drawn) if case in here.cases("int4")]
     us = here.measure("int4", cases).set_index("impl")["median_us"].dropna()
@@ -191,7 +191,8 @@ def worth(here: Lab, drawn: Any, *numbers: int) -> None:
     if not set(names) <= set(us.index):
         return
     text = f"**Rungs {' → '.join(map(str, numbers))}: {' → '.join(f'{us[name]:.1f}' for name in names)} µs** "
-    text += f"for {drawn[0]:,} × {drawn[1]:,} and one token on the {here.run['gpu']}, with the constants that "
+    text += f"for {drawn[0]:,} × {drawn[1]:,} and one token on the {here.run['gpu']}, with the "
+    text += "constants that "
     text += "the sources default to."
     first, *between, last = (us[name] for name in names)
     if between and min(between) > max(first, last):
@@ -326,8 +327,8 @@ def against_peers(times: Rows, shapes: list[Any], some: list[Any]) -> None:
         text = f"**Ours is faster than the fastest peer at {(ahead > 1).sum()} of {len(ahead)} points**: "
         text += f"from {ahead.min():.2f} times at {low}, to {ahead.max():.2f} at {high}."
         few = {name: n for name in peers if 0 < (n := times[name].count()) < len(ahead)}
-        if few:
-            text += " Measured at fewer points: " + ", ".join(f"{name} at {n}" for name, n in few.items()) + "."
+        counts = ", ".join(f"{name} at {n}" for name, n in few.items())
+        text += f" Measured at fewer points: {counts}." if few else ""
         display.say(text)
         table = pd.DataFrame({"shape": [f"{n:,} × {k:,}" for n, k in shapes]})
         for b in some:

@@ -32,8 +32,7 @@ def goals(here: Lab, rows: Rows, gpu: str) -> Rows:
 def goals_counted(board: Rows, gpu: str, rows: Rows, here: Lab) -> None:
     """Say how many floors and aims are met, and where the rest fail."""
     counts = board.groupby("group")["word"].agg(lambda w: [(w == claims.HOLDS).sum(), len(w)])
-    text = "*Goals* were written down before the kernels: a *floor* had to be reached, an *aim* was a hope. "
-    text += f"Of {counts['floor'][1]} floors {counts['floor'][0]} are met, of {counts['aim'][1]} aims "
+    text = f"Of {counts['floor'][1]} floors {counts['floor'][0]} are met, of {counts['aim'][1]} aims "
     text += f"{counts['aim'][0]}, on the {gpu}. "
     try:
         lost = [("FP16", analysis.slower_than_fp16(rows)), ("a peer", analysis.slower_than_peers(rows))]

@@ -33,7 +33,8 @@ def opening(here: Lab) -> Opening:
         alone = here.measure("q8_0", one)["median_us"] if one else ()
         if len(alone):  # one load under way, as in the rung of blocks
             layout = by.loc["3_scale", "median_us"] / float(alone.iloc[0])
-            answer += f"which alone makes part 05b's product {display.speed(layout)} on the {gpu}; with several "
+            answer += f"which alone makes part 05b's product {display.speed(layout)} on the {gpu}; "
+            answer += "with several "
             answer += f"loads under way it is {display.speed(gain)}"
         else:
             answer += f"and part 05b's product is {display.speed(gain)} on the {gpu}"
@@ -49,7 +50,9 @@ def opening(here: Lab) -> Opening:
     names = ["34-byte blocks, 2 bytes a load", "planes, 16 bytes a load"]
     title = "Read speed of one product, one token"
     fig, _ = bars(pair, names, gpu, title, roof, "gb_s")
-    said = f"{title}, {study.SHAPES[0][0]:,} × {study.SHAPES[0][1]:,} weights on {gpu}, {plot.dates(pair)}. The "
+    said = (
+        f"{title}, {study.SHAPES[0][0]:,} × {study.SHAPES[0][1]:,} weights on {gpu}, {plot.dates(pair)}. The "
+    )
     return answer + ".", able, (fig, said + "kernels are rungs 3 and 4 of part 05b.")
 
 

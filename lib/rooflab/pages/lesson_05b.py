@@ -133,8 +133,8 @@ def ladder_times(here: Lab, n: int, k: int) -> Rows:
 
 
 def steps_compared(rows: Rows, rungs: Any, gpu: str, loads: Rows) -> tuple[Rows, Rows]:
-    """Say what each step of the ladder brings, rung 4's two changes apart by its `loads` under way; the fastest
-    rung's row and rung 3's.
+    """Say what each step of the ladder brings, rung 4's two changes apart by its `loads`; the fastest rung's
+    row and rung 3's.
     """
     by = rows.set_index("impl")
     own = rows[rows["kind"] == "own"].sort_values("median_us")
@@ -144,21 +144,25 @@ def steps_compared(rows: Rows, rungs: Any, gpu: str, loads: Rows) -> tuple[Rows,
     for number, step in enumerate(("dp4a", "The scale in one load"), 1):
         before, after = rungs[number - 1].name, rungs[number].name
         if {before, after} <= set(by.index):  # a chip may hold too little for one of them
-            text += f"- {step}: rung {number + 1} {display.against(by.loc[after], by.loc[before])} rung {number}.\n"
+            text += f"- {step}: rung {number + 1} {display.against(by.loc[after], by.loc[before])} "
+            text += f"rung {number}.\n"
     three, four = (rungs[at].name for at in (2, 3))
     alone = loads[loads["unroll"] == 1]
     if {three, four} <= set(by.index) and len(alone):
         text += "- Planes: rung 4 with one load under way at a time "
         text += f"{display.against(alone.iloc[0], by.loc[three])} rung 3, on as many bytes.\n"
-        text += f"- Several loads under way: rung 4 as it stands {display.against(by.loc[four], alone.iloc[0])} "
+        text += "- Several loads under way: rung 4 as it stands "
+        text += f"{display.against(by.loc[four], alone.iloc[0])} "
         text += "rung 4 with one.\n"
     elif {three, four} <= set(by.index):
-        text += f"- Planes and more loads under way: rung 4 {display.against(by.loc[four], by.loc[three])} rung 3, "
+        text += "- Planes and more loads under way: rung 4 "
+        text += f"{display.against(by.loc[four], by.loc[three])} rung 3, "
         text += "on as many bytes.\n"
     if "torch.matmul" in by.index:
         fp16 = by.loc["torch.matmul"]
         text += f"- cuBLAS on the same matrix in FP16 takes {fp16['median_us']:.1f} µs, "
-        text += f"{fp16['median_us'] / best['median_us']:.2f} times as long as {best['impl']}.{_beaten(fp16, best)}\n"
+        text += f"{fp16['median_us'] / best['median_us']:.2f} times as long as "
+        text += f"{best['impl']}.{_beaten(fp16, best)}\n"
     display.say(text)
     return best, by.loc[three]
 

@@ -30,8 +30,8 @@ def signed(code: int) -> str:
 
 
 def nibbles(word: int = EXAMPLE, scale: float | None = None) -> Drawing:
-    """A word as eight nibbles, each with its bits, the number stored and its code; with the `scale` of its group
-    the weight as well, code times scale.
+    """A word as eight nibbles, each with its bits, the number stored and its code; with the `scale` of its
+    group the weight as well, code times scale.
     """
     if not 0 <= word < 1 << 32:
         raise UsageError(f"A word has 32 bits; {word:#x} has more.")
@@ -116,7 +116,8 @@ def to_half(word: int = EXAMPLE, file: Path = _INT4) -> Drawing:
     canvas.text(left + 16 * size + 10, y + 19, "the code, exact", svg.TEXT - 0.5)
     changed = bin(mask).count("1")
     says = (
-        f"{base:#06x} is {half(base):g} in FP16; its lowest {changed} bits replaced by the stored {code} make "
+        f"{base:#06x} is {half(base):g} in FP16; its lowest {changed} bits replaced by the stored "
+        f"{code} make "
         f"{joined:#06x}, which is {half(joined):g}; {half(ones):g} less is {result:g}, the code."
     )
     return single(f"{changed} of 16 bits replaced: a code becomes a half", says, canvas)

@@ -48,11 +48,14 @@ def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
             alone = float(kernels["fp16"] / kernels["fused"])
             told[f"{_LAPTOP}: kernels alone"] = alone
             if alone > published:
-                answer = f"With {int(alone) + 1} tokens or more the kernel itself loses, because it "
-                answer += "reads all weights "
-                answer += "for each. For one token it wins on its laptop, by more than published: "
-                answer += f"{alone:.2f} times the speed of "
-                answer += f"FP16 without launches, {published:.2f} times with them. "
+                answer = (
+                    f"With {int(alone) + 1} tokens or more the kernel itself loses, because it reads all "
+                )
+                answer += (
+                    f"weights for each.{_lost_by_launches(theirs, kernels)} For one token it wins on its "
+                )
+                answer += f"laptop, by more than published: {alone:.2f} times the speed of FP16 without "
+                answer += f"launches, {published:.2f} times with them. "
         shown = told | shown
     answer += f"On the {gpu} " + ("it does not win: " if gain.max() < 1 else "")
     answer += f"{gain.min():.2f} to {gain.max():.2f} times, by what is counted."
@@ -73,6 +76,16 @@ def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
             text.xy = (1.0, text.xy[1])  # the line does not cross the numbers
     said = f"{title}: as published for the {_LAPTOP}, and here on {gpu}, {plot.dates(rows)}."
     return answer, able, (fig, said)
+
+
+def _lost_by_launches(theirs: Rows, kernels: Rows) -> str:
+    """The batches at which the source's clock had the loop lose, and its kernels alone take less than FP16."""
+    sweep = theirs[(theirs["shape"] == _PROFILED) & (theirs["batch"] > 1)]
+    wins = sweep["batch"] * kernels["fused"] < sweep["fp16"].min()
+    lost = sweep[(sweep["gain"] < 1) & wins]["batch"]
+    return (
+        f" With {display.listed([f'{one:.0f}' for one in lost])} only its launches lost." if len(lost) else ""
+    )
 
 
 def run_facts(gpu: str, here: Lab, laptop: Store, shapes: Any) -> None:

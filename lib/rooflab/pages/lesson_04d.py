@@ -79,7 +79,7 @@ def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
 
 
 def _lost_by_launches(theirs: Rows, kernels: Rows) -> str:
-    """The batches at which the source's clock had the loop lose, and its kernels alone take less than FP16."""
+    """The batches at which the source's clock had the loop lose though its kernels take less than FP16."""
     sweep = theirs[(theirs["shape"] == _PROFILED) & (theirs["batch"] > 1)]
     wins = sweep["batch"] * kernels["fused"] < sweep["fp16"].min()
     lost = sweep[(sweep["gain"] < 1) & wins]["batch"]

@@ -75,6 +75,7 @@ def all_of(here):
         "check of drafts": diagram.check_of_drafts(),
         "ways to multiply": diagram.ways_to_multiply(27.5, 7.1, 62.2),
         "budget": diagram.budget(3.7, ("shift", "mask", "- 8"), [("1_warp_row", 13.7), ("7_mma", 2.1)]),
+        "readings": diagram.readings(121.0, 4696.0),
         "tokens share a tile": diagram.tokens_share_a_tile(),
         "split k": diagram.split_k(),
         "nibbles": diagram.nibbles(),

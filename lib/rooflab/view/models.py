@@ -189,13 +189,13 @@ MODELS: dict[str, Model] = {
         {
             "bits": (2, 4, 8, 16),
             "gpu": _named(GPUS),
-            "each": (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8),
+            "each": (0.5, 1, 1.75, 2, 3, 3.5, 4, 6, 7, 8),
         },
         {"bits": "Bits a weight", "gpu": "GPU", "each": "instructions a weight", "%": "% of the read roof"},
         {"bits": 4, "each": 2},
     ),
     "crossover": Model(
-        f"Tokens: when a {_ROWS} × {_COLUMNS} product leaves the memory roof",
+        f"When a {_ROWS:,} × {_COLUMNS:,} product leaves the memory roof",
         crossover,
         "tokens",
         "median_us",

@@ -34,7 +34,7 @@ from rooflab.view.diagram.reading import warps_on_weights, weights_of_a_lane, x_
 from rooflab.view.diagram.roofs import path_of_bytes
 from rooflab.view.diagram.rounding import two_orders
 from rooflab.view.diagram.rule import layer_by_rule
-from rooflab.view.diagram.sharing import slots, tokens_share_a_tile
+from rooflab.view.diagram.sharing import readings, slots, tokens_share_a_tile
 from rooflab.view.diagram.split import split_layer
 from rooflab.view.diagram.steps import half_layers
 from rooflab.view.diagram.strips import column_strip, pieces_of_rows, rows_and_columns
@@ -91,6 +91,7 @@ __all__ = [
     "pieces_of_rows",
     "pipeline",
     "q8_layouts",
+    "readings",
     "ring",
     "row_loads",
     "rows_and_columns",

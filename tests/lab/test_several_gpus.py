@@ -6,7 +6,7 @@ from rooflab.engine import world
 from rooflab.errors import UsageError
 from rooflab.hardware import device
 from rooflab.records.store import Store
-from rooflab.studies import links, links_tokens, split
+from rooflab.studies import links, links_work, split
 from rooflab.studies.links_tokens import Found
 from stand_in import Machine
 
@@ -15,7 +15,7 @@ H200 = device.get("h200")
 
 def told(size, work, case_ids, **options):
     """What the processes would say: the bound and a tenth more, and a peer that is not there."""
-    study, found = studies.get("split" if work is links_tokens.of_cases else "links"), {}
+    study, found = studies.get("split" if work is links_work.of_split else "links"), {}
     for case_id in case_ids:
         case = study.case(case_id)
         us = 1.1 * study.predict(case, studies.base.Context(device=H200, gpus=size))

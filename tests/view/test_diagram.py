@@ -29,6 +29,7 @@ from rooflab.view import diagram
 from rooflab.view.diagram import (
     columns,
     counters,
+    exchange,
     graphs,
     handovers,
     issue,
@@ -56,8 +57,13 @@ def all_of(here):
         "loads": diagram.loads_in_flight(650.0),
         "coalescing": diagram.coalescing(),
         "row loads": diagram.row_loads(),
+        "column strip": diagram.column_strip(),
+        "rows and columns": diagram.rows_and_columns(),
+        "pieces of rows": diagram.pieces_of_rows(4096, 4096),
         "sms": diagram.sms_at_work(4096, 4096, 132),
         "gate": diagram.gate_steps([("honest", "admitted"), ("one_nan", "refused: at the gate: 1 of 9")]),
+        "block sum": diagram.block_sum([3, 1, 4, 1, 5, 9, 2, 6], 8),
+        "one token": diagram.one_token(model_shapes.get("qwen2.5-1.5b")),
         "passed on": lesson_09b.opening(mutations.read())[2],
         "in a row": diagram.in_a_row([("a store", 1), ("a load", 2), ("a sum over both GPUs, two shots", 4)]),
         "fragments": diagram.fragments(),
@@ -73,6 +79,7 @@ def all_of(here):
         "check of drafts": diagram.check_of_drafts(),
         "ways to multiply": diagram.ways_to_multiply(27.5, 7.1, 62.2),
         "budget": diagram.budget(3.7, ("shift", "mask", "- 8"), [("1_warp_row", 13.7), ("7_mma", 2.1)]),
+        "readings": diagram.readings(121.0, 4696.0),
         "tokens share a tile": diagram.tokens_share_a_tile(),
         "split k": diagram.split_k(),
         "nibbles": diagram.nibbles(),
@@ -284,6 +291,37 @@ def test_loads_of_a_row_are_those_that_were_watched():
     assert "2 bytes a lane, 64 bytes in 32 sectors" in diagram.row_loads(rows=wider).says
 
 
+def test_a_strip_s_sums_lie_in_as_many_banks_as_were_watched():
+    seen = traces.read("gemv")
+    drawing = diagram.column_strip()
+    assert "takes 4 rows of them, 4 columns a lane" in drawing.says and "lie in 32 banks" in drawing.says
+    of = seen["case"].str.startswith("gemv/6_column_strips ") & (seen["space"] == "shared")
+    plain = " ".join(str(128 * lane) for lane in range(32))  # rows of 32 floats
+    seen.loc[of & (seen["access"] == "load"), "addresses"] = plain
+    assert "lie in 1 bank." in diagram.column_strip(seen).says
+
+
+def test_lanes_of_a_row_share_an_output_and_those_of_columns_do_not():
+    seen = traces.read("gemv")
+    assert "4 sectors a load; the lanes have 32 outputs" in diagram.rows_and_columns().says
+    assert "2 sectors a load; the lanes share an output" in diagram.rows_and_columns().says
+    of = seen["case"].str.startswith("gemv_rows/1_warp ") & (seen["buffer"] == "w")
+    down = seen.copy()
+    down.loc[of, "addresses"] = " ".join(
+        str(1024 * lane) for lane in range(32)
+    )  # a lane a row of 512 weights
+    assert "32 sectors a load; the lanes have 32 outputs" in diagram.rows_and_columns(down).says
+    assert diagram.rows_and_columns(down).svg() != diagram.rows_and_columns().svg()
+
+
+def test_pieces_of_a_row_are_dealt_by_the_shape_s_constants(monkeypatch):
+    before = diagram.pieces_of_rows(4096, 4096, ("5_split",))
+    assert "8 warps on 2 rows" in before.says and "32 of 32 pieces" in before.says
+    monkeypatch.setattr(gemv, "options_for", lambda rung, n, k: {"UNROLL": 1, "ROWS": 1, "SPLIT": 4})
+    after = diagram.pieces_of_rows(4096, 4096, ("5_split",))
+    assert "4 warps on 1 row" in after.says and "4 of 16 pieces" in after.says and after.svg() != before.svg()
+
+
 def test_a_kernel_is_stopped_where_the_gate_refused_it():
     said = [
         ("honest", "admitted, timed, checked again"),
@@ -297,6 +335,28 @@ def test_a_kernel_is_stopped_where_the_gate_refused_it():
         "step 2, inputs unchanged; ten_times is refused at step 4, outputs still right."
     )
     assert found.svg().count(">passed<") == 4 + 0 + 1 + 3 and found.svg().count(">refused<") == 3
+
+    told = diagram.gate_steps(said[1:2], {"one_nan": "right but for one NaN"})
+    assert told.says == "one_nan (right but for one NaN) is refused at step 1, outputs right."
+
+
+def test_a_block_adds_up_by_the_rounds_of_its_source():
+    assert exchange.offsets() == [16, 8, 4, 2, 1]
+    found = diagram.block_sum([1, 2, 3, 4], 8)
+    assert "plus lane xor 2: 4, 6, 4, 6; plus lane xor 1: 10, 10, 10, 10" in found.says
+    assert "Each of 8 warps" in found.says and found.svg().count(">sum ") == 8
+    half = diagram.block_sum([1, 2, 3, 4], 4, rounds=[2])
+    assert "xor 1" not in half.says and half.svg().count(">sum ") == 4
+    with pytest.raises(UsageError, match="halves its offset"):
+        exchange.offsets("template <typename T> T warp_sum(T value);")
+
+
+def test_a_model_is_drawn_by_its_shapes():
+    small, large = (diagram.one_token(model_shapes.get(name)) for name in ("qwen2.5-1.5b", "llama-3-8b"))
+    assert "28 layers" in small.says and "down 1,536 × 8,960" in small.says
+    assert "32 layers" in large.says and "down 4,096 × 14,336" in large.says
+    with pytest.raises(UsageError, match="other matrices"):
+        diagram.one_token(model_shapes.get("gemma-4-e4b"))
 
 
 def test_the_last_crossing_brings_what_is_waited_for():
@@ -568,9 +628,12 @@ def test_a_roofline_holds_every_recorded_kernel_and_the_recordings_roofs(h200):
     for row in rows[rows["flops"] > 0].to_dict("records"):
         share = f"{row['roof_fraction']:.0%}"
         assert f"{row['operator']} {row['impl']} {share}" in drawing.says
-        assert f"{row['operator']} {share}<" in drawn, "the number beside the picture"
+        assert f"{row['operator']} {share}<" in drawn, "the number below the picture"
         [shown] = table[table["operator"] == row["operator"]]["of its roof"]
         assert shown.startswith(f"{share} of "), "the picture and the table show one shape"
+    numbered = len(rows[(rows["flops"] > 0) & (rows["bytes"] > 0)])
+    assert drawn.count("h8v8h-8z") == numbered + 1, "each at its place, and one in the key"
+    assert drawing.svg() != report.roofline(h200.store, rows.assign(median_us=2 * rows["median_us"])).svg()
     best = points.sort_values("roof_fraction").iloc[-1]
     text = home.pictures(h200.store)
     assert f"`{best['impl']}` ({readme.shape(best)}) at {best['roof_fraction']:.0%} of" in text

@@ -69,9 +69,10 @@ class Explorer(ipywidgets.VBox):
     copy. `measure` (see `measurer`) adds a field for any size, and buttons: one measures the choice, behind
     what waits already, the other drops what waits. Results are drawn beside the recorded ones, in a colour of
     their own. `start` (column -> value) says which row is shown first, by default the best of those with most
-    sizes to choose from. `x_names` are names for values of x that stand for things in an order. `name` is
-    unique in its notebook. Raises UsageError if rows are indistinguishable or
-    too many for a page.
+    sizes to choose from. `x_names` are names for values of x that stand for things in an order.
+    `foretold` says what the rows' predicted_us are, as words around a time ("at least {} µs (read roof)"); by
+    default what their study says. `name` is unique in its notebook. Raises UsageError if rows are
+    indistinguishable or too many for a page.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Explorer(ipywidgets.VBox):
         measure: Measure | None = None,
         start: Mapping[str, Any] | None = None,
         x_names: Mapping[Any, str] | None = None,
+        foretold: str = "",
     ):
         if not name.replace("-", "").replace("_", "").isalnum():
             raise UsageError(f"An explorer's name is letters, digits, '-' and '_', not {name!r}.")
@@ -99,6 +101,7 @@ class Explorer(ipywidgets.VBox):
         self._options: dict[str, Any] = {"x": x, "y": y, "controls": controls, "roof": roof, "title": title}
         self._options |= {"labels": labels, "xlog": xlog, "ylog": ylog, "compare": compare, "start": start}
         self._options["x_names"] = x_names
+        self._options["foretold"] = foretold
         self._chart = self._recorded = Chart(frame, **self._options)
         self._own = pd.DataFrame()  # rows measured here
         self._waiting: deque[Case] = deque()

@@ -18,6 +18,7 @@ from rooflab.view.diagram.columns import holders, partial_scores
 from rooflab.view.diagram.context import split_context, words_of_a_row
 from rooflab.view.diagram.counters import where_counted
 from rooflab.view.diagram.crossings import crossings, handed_on, in_a_row
+from rooflab.view.diagram.exchange import block_sum
 from rooflab.view.diagram.gates import Instrument, gate_steps, passed_on
 from rooflab.view.diagram.graphs import capture, two_clocks
 from rooflab.view.diagram.handovers import launches_of_a_layer
@@ -26,6 +27,7 @@ from rooflab.view.diagram.issue import issue_slots
 from rooflab.view.diagram.launches import dealt, launch, sms_at_work, split_k
 from rooflab.view.diagram.layers import layer, ways
 from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
+from rooflab.view.diagram.model import one_token
 from rooflab.view.diagram.number_lines import Line, number_lines
 from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring, wgmma_steps
 from rooflab.view.diagram.passes import passes
@@ -34,9 +36,10 @@ from rooflab.view.diagram.roofs import path_of_bytes
 from rooflab.view.diagram.rounding import two_orders
 from rooflab.view.diagram.rule import layer_by_rule
 from rooflab.view.diagram.shared_weights import weights_shared
-from rooflab.view.diagram.sharing import slots, tokens_share_a_tile
+from rooflab.view.diagram.sharing import readings, slots, tokens_share_a_tile
 from rooflab.view.diagram.split import split_layer
 from rooflab.view.diagram.steps import half_layers
+from rooflab.view.diagram.strips import column_strip, pieces_of_rows, rows_and_columns
 from rooflab.view.diagram.svg import Canvas, Drawing
 from rooflab.view.diagram.tiles import accumulators, attention_tiles, fragments, online_softmax
 from rooflab.view.diagram.turns import last_turn
@@ -52,6 +55,7 @@ __all__ = [
     "attention_tiles",
     "banks",
     "barriers_met",
+    "block_sum",
     "blocks",
     "budget",
     "caches",
@@ -60,6 +64,7 @@ __all__ = [
     "choice",
     "clocks",
     "coalescing",
+    "column_strip",
     "crossings",
     "dealt",
     "dp4a",
@@ -80,15 +85,19 @@ __all__ = [
     "nibbles",
     "number_lines",
     "of_lab",
+    "one_token",
     "online_softmax",
     "partial_scores",
     "passed_on",
     "path_of_bytes",
     "passes",
+    "pieces_of_rows",
     "pipeline",
     "q8_layouts",
+    "readings",
     "ring",
     "row_loads",
+    "rows_and_columns",
     "slots",
     "sms_at_work",
     "split_context",

@@ -78,7 +78,7 @@ class Watch:
         """
         events = self.outcome.events
         turn = self._turns(events)
-        how = events["how"] & (WRITE | ATOMIC)  # what is not said in words of every access: there are millions
+        how = events["how"] & (WRITE | ATOMIC)  # told in words for a request alone
         group = _coded(events["pc"], how, events["region"], events["block"], events["thread"] // 32, turn)
         count = int(group.max(initial=-1)) + 1
         first = np.zeros(count, np.int64)

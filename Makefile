@@ -35,10 +35,9 @@ check: style
 # Two processes fill two cores, so NumPy has one thread in each.
 test: export OPENBLAS_NUM_THREADS := 1
 
-# Files in the order named: those of tests/verify, which take minutes, begin, and the notebooks, many and short, come
-# last, so that neither process ends alone.
+# Files in the order named: the notebooks, many and short, come last, so that neither process ends alone.
 test: style
-	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --nbval --nbval-current-env --nbval-cell-timeout 600 --durations 25 tests/verify tests notebooks
+	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --nbval --nbval-current-env --nbval-cell-timeout 600 --durations 25 tests notebooks
 
 lab:
 	@$(BASE) scripts/setup.py lab "$(PYTHON)"

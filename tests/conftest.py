@@ -18,6 +18,11 @@ settings.load_profile("loaded")
 _SETTINGS = tuple(f"ROOFLAB_{name}" for name in ("MODE", "EFFORT", "STORE", "PROGRESS", "COMMAND", "WEIGHTS"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take minutes first: begun late, one would keep its process when the other has ended."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/verify/"))
+
+
 def pytest_collection_finish() -> None:
     """Thousands of tests and all that they import stay until the end: collections need not look at them."""
     gc.freeze()

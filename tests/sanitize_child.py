@@ -10,7 +10,18 @@ import sys
 import cupy
 import numpy as np
 from rooflab.numerics import quant, rotary
-from rooflab.ops import attention, gemv, int4, mmq, probes, q8_0, stream, stream_k
+from rooflab.ops import (
+    all_reduce,
+    attention,
+    gemv,
+    int4,
+    mmq,
+    probes,
+    q8_0,
+    stream,
+    stream_k,
+    tensor_parallel,
+)
 from rooflab.runtime import nvrtc
 
 cupy.cuda.set_allocator(None)
@@ -288,6 +299,36 @@ def every_batch() -> None:
     assert held.tolist() == [3, 5]
 
 
+def every_group() -> None:
+    """Kernels of several GPUs, whose parts one launch plays, against their sums."""
+    rng = np.random.default_rng(12)
+
+    def zeros(shape, dtype):
+        return cupy.asarray(np.zeros(shape, dtype))
+
+    for size, n, width in ((2, 3, 1096), (3, 1, 136), (4, 2, 4104)):
+        for rung in all_reduce.LADDERS["all_reduce"]:
+            group = all_reduce.together(rung.name, n * width, size, zeros)
+            x = cupy.asarray(rng.standard_normal((size, n * width)).astype(np.float16))
+            for _ in range(3):
+                out = all_reduce.all_reduce(x, group, out=zeros((size, n * width), np.float16))
+            assert float(cupy.abs(out - x.astype(np.float32).sum(0)).max()) < 0.01
+        x = cupy.asarray(rng.standard_normal((size, n, width)).astype(np.float16))
+        group = tensor_parallel.together(n, width, size, zeros)
+        for _ in range(3):
+            out = tensor_parallel.all_gather(x, group, out=zeros((size, n, size * width), np.float16))
+        assert (out == cupy.concatenate(list(x), 1)).all()
+        group = tensor_parallel.together(n, width, size, zeros)
+        parts = cupy.asarray(rng.standard_normal((size, 2, n, width)).astype(np.float32))
+        weights = cupy.asarray(np.ones(width, np.float16))
+        for _ in range(3):
+            residual = zeros((size, n, width), np.float32)
+            out = zeros((size, n, width), np.float16)
+            tensor_parallel.all_reduce_rmsnorm(residual, weights, group, out=out, parts=parts)
+        assert (residual == residual[:1]).all() and (out == out[:1]).all() and not group.lost.any()
+        assert float(cupy.abs(residual[0] - parts.sum((0, 1))).max()) < 0.02
+
+
 def planted(name: str) -> None:
     function = nvrtc.Function(nvrtc.compile_source(FAULTS[name], arch="90"), "fault")
     n = 33 if name == "overrun" else 64
@@ -306,6 +347,7 @@ if __name__ == "__main__":
         "decode_step": every_step,
         "between": every_between,
         "batch": every_batch,
+        "several": every_group,
     }
     families.get(sys.argv[1], lambda: planted(sys.argv[1]))()
     cupy.cuda.runtime.deviceSynchronize()

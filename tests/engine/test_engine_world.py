@@ -24,13 +24,12 @@ def model():
     return tiny(heads=4, kv_heads=2, mlp=512)
 
 
-def decoded(one, formats):
+def decoded(one, formats, dependent=True):
     """A share of the model: a prompt in two pieces, tokens, and the logits after both."""
     whole = model()
     spec, get = engine.share(whole, random_tensors(whole, on="cpu"), one.rank, one.size)
-    part = engine.Split(
-        spec, engine.pack(spec, get, *formats, capacity=PROMPT + COUNT + 1), blocks=3, world=one
-    )
+    weights = engine.pack(spec, get, *formats, capacity=PROMPT + COUNT + 1)
+    part = engine.Split(spec, weights, blocks=3, world=one, dependent=dependent)
     tokens = tokens_for(whole, PROMPT)
     part.prefill(tokens[:2])
     part.prefill(tokens[2:])
@@ -40,11 +39,15 @@ def decoded(one, formats):
 
 
 @pytest.mark.parametrize("by", TRANSPORTS)
-@pytest.mark.parametrize("formats", [("fp16", "fp16"), ("int4_g128", "q8_0")], ids="-".join)
-def test_two_processes_give_the_exact_decoders_logits(by, formats):
+@pytest.mark.parametrize(
+    ("formats", "dependent"),
+    [(("fp16", "fp16"), True), (("fp16", "fp16"), False), (("int4_g128", "q8_0"), True)],
+    ids=["fp16", "fp16-separate", "int4_g128-q8_0"],
+)
+def test_two_processes_give_the_exact_decoders_logits(by, formats, dependent):
     whole = model()
     get, prompt = random_tensors(whole, on="cpu"), tokens_for(whole, PROMPT)
-    found = world.run(2, decoded, formats, by=by, patience_s=60)
+    found = world.run(2, decoded, formats, dependent, by=by, patience_s=60)
     after_prompt, tokens, logits, ran = found[0]
     expected, allowed = budget(whole, get, [*prompt, *tokens], *formats)
     assert np.abs(after_prompt - expected[PROMPT - 1]).max() <= 2 * allowed
@@ -53,6 +56,8 @@ def test_two_processes_give_the_exact_decoders_logits(by, formats):
         assert expected[place].max() - expected[place][token] <= 2 * allowed
     # two sums a layer: of two pieces of a prompt, and of every token
     assert ran["all_reduce"] == 2 * whole.shape.layers * (2 + COUNT) and ran["decode split"] == COUNT
+    # sums stand in the norms of a chain, four products a layer and the head, or between other kernels
+    assert ran.get("product dependent", 0) == dependent * COUNT * (4 * whole.shape.layers + 1)
     for other in found[1:]:
         assert other[1] == tokens
         assert other[0].tobytes() == after_prompt.tobytes() and other[2].tobytes() == logits.tobytes()

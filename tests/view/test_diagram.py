@@ -30,6 +30,7 @@ from rooflab.view.diagram import (
     columns,
     counters,
     graphs,
+    handovers,
     issue,
     layers,
     memory,
@@ -91,6 +92,7 @@ def all_of(here):
         "wgmma_steps": diagram.wgmma_steps(takes),
         "layer": diagram.layer(diagram.ways(here)),
         "split layer": diagram.split_layer(),
+        "launches of a layer": diagram.launches_of_a_layer(),
         "capture": diagram.capture(lesson_05c.timed_chain(here)),
         "barriers": diagram.barriers_met(),
         **of_a_token(here),
@@ -580,3 +582,19 @@ def test_a_gpu_stands_among_the_recorded_ones(h200, tmp_path):
     text = home.pictures(other)
     assert text.count("rooflab-drawing") == 2, "its roofline, and its place beside the H200"
     assert home.pictures(Store(tmp_path, "nothing")) == ""
+
+
+def test_launches_of_a_layer_are_those_of_the_engines_source():
+    """Another order or number of launches in the engine is another picture."""
+    separate, inside = handovers.by_way().values()
+    assert [each.name for each in separate].count("all_reduce") == 2 and sum(e.sums for e in inside) == 2
+    assert separate[4:6] == [("out", False), ("all_reduce", True)] and len(separate) > len(inside)
+
+    def layers():
+        for layer in range(3):
+            norm(layer)  # noqa: F821
+            silu_mul(product("down", layer))  # noqa: F821
+
+    assert handovers.launches(layers, inside=True) == [
+        ("all_reduce + norm", True), ("down", False), ("silu_mul", False),
+    ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import gc
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -281,8 +282,15 @@ def captured(work: Callable[[], None], written: Sequence[Any]) -> Callable[[], N
         work()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
-    with torch.cuda.graph(graph, stream=side):  # the stream whose workspaces there are now
-        work()
+    # An engine is a cycle of references. Collected while another is captured, it frees its graphs, which CUDA
+    # refuses, and then the capture is lost.
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, stream=side):  # the stream whose workspaces there are now
+            work()
+    finally:
+        gc.enable()
     for array, old in zip(written, saved, strict=True):
         array.copy_(old)
     return graph.replay

@@ -1,8 +1,8 @@
 """A decoder that several processes share: each runs its heads and neurons, and they sum twice a layer.
 
 Between the sums a process does what the engine does on one GPU, a prompt as there and tokens as a batch of
-one does, by kernels with sums between them: decode_step is one kernel a token, which no other GPU takes part
-in.
+one does. Where the world's sums can, they are part of the norms in a chain of dependent launches. decode_step
+is one kernel a token, which no other GPU takes part in.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from rooflab.engine.batch import Batch
-from rooflab.engine.chain import Chain
 from rooflab.engine.decoder import Engine, Paths
 from rooflab.engine.products import Products
+from rooflab.engine.shared_chain import SharedChain
 from rooflab.engine.spec import Spec
 from rooflab.engine.world import World
 from rooflab.errors import UsageError
@@ -29,6 +29,8 @@ class Split(Engine):
     all come to the same tokens.
     """
 
+    world: World
+
     def __init__(
         self,
         spec: Spec,
@@ -38,8 +40,11 @@ class Split(Engine):
         capacity: int | None = None,
         graph: bool = True,
         blocks: int | None = None,
+        dependent: bool = True,
     ):
-        """`graph`: replay captured steps, which needs sums that can be captured (NCCL's can)."""
+        """`graph`: replay captured steps, which needs sums that can be captured (NCCL's can). `dependent`:
+        tokens by dependent launches with sums in their norms, where the world and the sizes allow it.
+        """
         if spec.parts != world.size:
             raise UsageError(
                 f"The weights are one of {spec.parts} shares of {spec.name}, so they need a world of as many "
@@ -47,10 +52,11 @@ class Split(Engine):
             )
         super().__init__(spec, weights, capacity=capacity, paths=Paths(graph=graph), blocks=blocks)
         self.world = world
-        self._single = _Single(self)
+        self._single = _Single(self, dependent)
 
     def batch(self, size: int, capacity: int | None = None) -> Batch:
         many = super().batch(size, capacity)
+        many.chain = SharedChain(self, size, many.capacity, many.ran, self.world)
         many.chain.products = _Summing(self.spec.shape, self.weights, many.ran, self.world)
         return many
 
@@ -96,14 +102,14 @@ class _Summing(Products):
 class _Single(Batch):
     """A batch of one sequence in the cache of its engine, which takes in the prompts."""
 
-    def __init__(self, engine: Split):
+    def __init__(self, engine: Split, dependent: bool):
         self.engine, self.size, self.capacity, self.ran = engine, 1, engine.capacity, engine.ran
         shape, zeros, state = engine.spec.shape, engine.zeros, engine.state
         cache = (shape.layers, self.capacity, 1, shape.kv_heads, shape.head_dim)
         self.cache_k, self.cache_v = state.cache_k.reshape(cache), state.cache_v.reshape(cache)
         self.tokens, self.places = zeros((self.capacity + 1, 1), "int32"), zeros((2,), "int32")
         self.logits = zeros((1, shape.vocab), "float16")
-        self.chain = Chain(engine, 1, self.capacity, self.ran, dependent=False)
+        self.chain = SharedChain(engine, 1, self.capacity, self.ran, engine.world, dependent)
         self.chain.products = _Summing(shape, engine.weights, self.ran, engine.world)
         self._choice = batch_choice.choice_for(1, self.chain.sms, zeros)
         self.inverse_temperature, self.seed, self.position = 0.0, 0, 0

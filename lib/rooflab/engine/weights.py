@@ -99,17 +99,17 @@ def pack(
     check_formats(format, head_format)
     shape = spec.shape
     decoder_plan.check_sizes(shape, format, head_format)
-    stacks: dict[str, list[Any]] = {"qkv": [], "out": [], "gate_up": [], "down": []}
+    piles = {name: _Pile(shape.layers) for name in ("qkv", "out", "gate_up", "down")}
     norms, biases = [], []
     for layer in range(shape.layers):
         here = f"model.layers.{layer}."
         rows = [get(f"{here}self_attn.{name}_proj.weight") for name in "qkv"]
-        stacks["qkv"].append(_packed(decoder.pair_heads(_join(rows), shape.head_dim), format))
-        stacks["out"].append(_packed(get(f"{here}self_attn.o_proj.weight"), format))
+        piles["qkv"].add(_packed(decoder.pair_heads(_join(rows), shape.head_dim), format))
+        piles["out"].add(_packed(get(f"{here}self_attn.o_proj.weight"), format))
         both = _stacked([get(f"{here}mlp.{name}_proj.weight") for name in ("gate", "up")])
-        stacks["gate_up"].append(_packed(decoder.pair_gates(both), format))
+        piles["gate_up"].add(_packed(decoder.pair_gates(both), format))
         del both
-        stacks["down"].append(_packed(get(f"{here}mlp.down_proj.weight"), format))
+        piles["down"].add(_packed(get(f"{here}mlp.down_proj.weight"), format))
         norms += [get(f"{here}{name}_layernorm.weight") for name in ("input", "post_attention")]
         if spec.biased:
             bias = _join([get(f"{here}self_attn.{name}_proj.bias") for name in "qkv"])
@@ -123,7 +123,7 @@ def pack(
     else:
         bias = _zeros((shape.layers, shape.projected), "float16", all_norms)
     turns = rotary.rotations(capacity, shape.head_dim, spec.theta, spec.scaling)
-    matrices = {name: _pile(parts) for name, parts in stacks.items()}
+    matrices = {name: pile.whole for name, pile in piles.items()}
     return decoder.Weights(
         format,
         head_format,
@@ -230,21 +230,35 @@ def _stacked(parts: list[Any]) -> Any:
     return torch.stack(parts)
 
 
-def _pile(parts: list[Any]) -> Any:
-    """Matrices of all layers as one array a plane; the single ones are given up on the way."""
-    if isinstance(parts[0], Planes):
-        quants, scales = [p.quants for p in parts], [p.scales for p in parts]
-        parts.clear()
-        return Planes(_pile(scales), _pile(quants))
-    if isinstance(parts[0], np.ndarray):
-        return np.stack(parts)
+class _Pile:
+    """Matrices of all layers as one array a plane, `whole`, which is filled as they are added: a model that
+    fills a GPU has no room for a second copy of them.
+    """
+
+    def __init__(self, layers: int):
+        self.layers, self.count = layers, 0
+        self.whole: Any = None
+
+    def add(self, matrix: Any) -> None:
+        """The next layer's matrix: an array, or Planes."""
+        if self.whole is None:
+            made = [_empty((self.layers, *part.shape), part) for part in _planes(matrix)]
+            self.whole = Planes(*made) if isinstance(matrix, Planes) else made[0]
+        for whole, part in zip(_planes(self.whole), _planes(matrix), strict=True):
+            whole[self.count] = part
+        self.count += 1
+
+
+def _planes(matrix: Any) -> tuple[Any, ...]:
+    return tuple(matrix) if isinstance(matrix, Planes) else (matrix,)
+
+
+def _empty(shape: tuple[int, ...], like: Any) -> Any:
+    if isinstance(like, np.ndarray):
+        return np.empty(shape, like.dtype)
     import torch
 
-    whole = torch.empty((len(parts), *parts[0].shape), dtype=parts[0].dtype, device=parts[0].device)
-    for i in range(len(parts)):
-        whole[i] = parts[i]
-        parts[i] = None
-    return whole
+    return torch.empty(shape, dtype=like.dtype, device=like.device)
 
 
 def _halves(array: Any) -> Any:

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import socket
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from rooflab.errors import MissingTool, RooflabError, UsageError
-from rooflab.ops import all_reduce
+from rooflab.ops import all_reduce, batch_ops, tensor_parallel
 
 PATIENCE_S = 8.0  # that a process waits for another before it gives up
 MOST = 8  # processes: the GPUs of one host
@@ -31,7 +32,11 @@ class LostProcess(RooflabError):
 
 
 class World:
-    """`size` processes, of which this one is number `rank`."""
+    """`size` processes, of which this one is number `rank`. `chained`: whether dependent launches may stand
+    around add_rmsnorm.
+    """
+
+    chained = False
 
     def __init__(self, rank: int, size: int):
         if not 0 <= rank < size <= MOST:
@@ -46,6 +51,25 @@ class World:
         """
         raise NotImplementedError
 
+    def reserve(self, rows: int, width: int, share: int) -> None:
+        """Prepare add_rmsnorm for `rows` rows of `width` or fewer, and all_gather for shares of `share`; all
+        processes ask in the same order.
+        """
+
+    def add_rmsnorm(self, residual: Any, weights: Any, *, out: Any, parts: Any, epsilon: float) -> Any:
+        """residual [n, width] FP32 += the sum over all processes of parts [splits, n, width] FP32; out
+        [n, width] FP16 = its rows normalised, as batch_ops.rmsnorm does.
+        """
+        total = self.all_reduce(parts.sum(0))
+        return batch_ops.rmsnorm(residual, weights, out=out, parts=total[None], epsilon=epsilon)
+
+    def all_gather(self, x: Any, *, out: Any) -> Any:
+        """out [n, size x share] = the x [n, share] of all processes side by side, by rank."""
+        share = x.shape[1]
+        out[...] = 0
+        out[:, self.rank * share : (self.rank + 1) * share] = x
+        return self.all_reduce(out)
+
     def check(self) -> None:
         """Wait for the sums so far; LostProcess if one of them missed a process."""
 
@@ -55,6 +79,8 @@ class World:
 
 class Pipes(World):
     """NumPy arrays over pipes to every other process. Sums are FP32, taken in the order of the ranks."""
+
+    chained = True
 
     def __init__(self, rank: int, pipes: Sequence[Any], patience_s: float = PATIENCE_S):
         """`pipes` [size]: one to each other process, None at this one's place."""
@@ -115,6 +141,7 @@ class Distributed(World):
             torch.cuda.set_device(rank)
             device = torch.device("cuda", rank)
         self._distributed = distributed
+        self.chained = on != "gpu"  # NCCL's kernels are launched on a stream of its own
         self._symmetric: list[Any] = []
         distributed.init_process_group(
             "nccl" if on == "gpu" else "gloo",
@@ -166,6 +193,7 @@ class Peers(World):
     """
 
     LARGEST = 1 << 17
+    chained = True
 
     def __init__(self, through: Distributed):
         super().__init__(through.rank, through.size)
@@ -177,6 +205,8 @@ class Peers(World):
         rounds = torch.zeros(counters, dtype=torch.int32, device="cuda")
         lost = torch.zeros(1, dtype=torch.int32, device="cuda")
         self.group = all_reduce.Group(name, self.LARGEST, mails, rounds, lost, self.rank)
+        self._norms: dict[int, tensor_parallel.Group] = {}
+        self._gathers: dict[int, tensor_parallel.Group] = {}
 
     def all_reduce(self, x: Any) -> Any:
         import torch
@@ -184,6 +214,27 @@ class Peers(World):
         if x.dtype != torch.float16 or x.numel() > self.LARGEST or x.numel() % 4:
             return self._through.all_reduce(x)
         return all_reduce.all_reduce(x, self.group, out=x)
+
+    def reserve(self, rows: int, width: int, share: int) -> None:
+        for groups, each in ((self._norms, width), (self._gathers, share)):
+            if each not in groups or groups[each].rows < rows:
+                groups[each] = self._group(rows, each)
+
+    def _group(self, rows: int, width: int) -> tensor_parallel.Group:
+        import torch
+
+        mails = self._through.symmetric(tensor_parallel.words(rows, width, self.size), torch.int32)
+        rounds = torch.zeros(tensor_parallel.counters(rows, width), dtype=torch.int32, device="cuda")
+        return tensor_parallel.Group(rows, width, mails, rounds, self.group.lost, self.rank)
+
+    def add_rmsnorm(self, residual: Any, weights: Any, *, out: Any, parts: Any, epsilon: float) -> Any:
+        group = self._norms[int(parts.shape[-1])]
+        return tensor_parallel.all_reduce_rmsnorm(
+            residual, weights, group, out=out, parts=parts, epsilon=epsilon
+        )
+
+    def all_gather(self, x: Any, *, out: Any) -> Any:
+        return tensor_parallel.all_gather(x, self._gathers[int(x.shape[-1])], out=out)
 
     def check(self) -> None:
         if int(self.group.lost.item()):
@@ -305,6 +356,10 @@ def _member(
         told.send((True, work(world, *arguments)))
     except RooflabError as error:
         told.send((False, error))
+    except Exception as error:
+        traceback.print_exc()
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        told.send((False, RooflabError(f"Process {rank} of {size} failed: {said}")))
     finally:
         if world is not None:
             world.close()

@@ -81,6 +81,10 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
 
     found = roofs(bandwidth)
     measured = [study for study in known if not studies.get(study).everywhere]
+    if devices.gpus_of(store.device) > 1:  # a lesson's own study each, of which a host may hold some
+        absent = [study for study in measured if not (store.folder / f"{study}.csv").is_file()]
+        measured = [study for study in measured if study not in absent] or measured
+        newer |= {f"{study}.csv": {study} for study in absent}
     wanted = {}
     for study in measured:
         for tool, cases, metrics in studies.get(study).profiles(effort, sized):

@@ -21,6 +21,7 @@ from rooflab.studies.power import Power
 from rooflab.studies.prefill import Prefill
 from rooflab.studies.q8_0 import Q8
 from rooflab.studies.regimes import Regimes
+from rooflab.studies.split import Split
 from rooflab.studies.static import Static
 from rooflab.studies.unseen import Unseen
 
@@ -43,6 +44,7 @@ _STUDIES: dict[str, Study] = {
         Unseen(),
         Static(),
         Links(),
+        Split(),
     )
 }
 

@@ -8,7 +8,8 @@ h200-x2. `n` counts 16-bit elements, and bytes are those of the array: what cros
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -163,7 +164,7 @@ class Links(Study):
     def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
         if case.kind != "own":
             return None
-        if case.operator in ("all_reduce", "decode"):
+        if case.operator in ("all_reduce", "decode") or case.impl == all_reduce.DEFAULT:
             rung = all_reduce.rung_of(all_reduce.LADDERS["all_reduce"], case.impl, all_reduce.DEFAULT)
             return rung, rung.with_defaults({}), all_reduce.launch_rule(rung)
         rung = stream.rung_of(stream.LADDERS["copy"], case.impl, stream.DEFAULT["copy"])
@@ -177,12 +178,9 @@ class Links(Study):
 
     def measure_group(self, group: Sequence[Case], context: Context) -> Outcome:
         """Gate and time the cases in a process a GPU."""
-        from rooflab.studies import links_work
-
         predictions = {case.id: self.predict(case, context) for case in group}
-        told = world.run(
-            context.gpus, links_work.measured, [case.id for case in group], by="nccl", patience_s=120.0
-        )[0]
+        ids = [case.id for case in group]
+        told = world.run(context.gpus, self.work(), ids, by="nccl", patience_s=120.0)[0]
         outcome = Outcome()
         for case in group:
             found = told[case.id]
@@ -193,8 +191,20 @@ class Links(Study):
             timing = clock.Timing.of(found.samples_us)
             admitted = gate.Admitted(work, found.error, None, [])
             row = self.row(case, admitted, timing, predictions[case.id])
-            outcome.rows.append(row | {"tok_s": 1e6 / timing.median_us} if case.operator == "decode" else row)
+            if tokens := self.tokens_of(case):
+                row |= {"tok_s": 1e6 * tokens / timing.median_us}
+            outcome.rows.append(row)
         return outcome
+
+    def work(self) -> Callable[..., Any]:
+        """What each process of the world runs, given the ids of the cases."""
+        from rooflab.studies import links_work
+
+        return links_work.measured
+
+    def tokens_of(self, case: Case) -> int:
+        """Tokens that a sample of a case makes or takes in, 0 where it is none of tokens."""
+        return int(case.operator == "decode")
 
 
 # --- what lessons read --------------------------------------------------------------------------------------

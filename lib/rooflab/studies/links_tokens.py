@@ -1,11 +1,11 @@
-"""A token of a model, by one GPU and by several: what study `links` times of whole decoders."""
+"""A token or a prompt of a model, by one GPU and by several: whole decoders of studies `links`, `split`."""
 
 from __future__ import annotations
 
 import gc
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,11 +17,11 @@ from rooflab.engine import exact
 from rooflab.engine.weights import random_tensors
 from rooflab.engine.world import Distributed, Peers, World
 from rooflab.errors import GateError
-from rooflab.ops import all_reduce
 from rooflab.records.case import Case
-from rooflab.studies import links
+from rooflab.studies import links, split
 
 _LAYERS = 2  # of a model's widths, which float64 judges
+_JUDGED = 2048  # tokens of a prompt that float64 judges at most
 _SAMPLES = 10
 _SEED = 20261122
 
@@ -45,46 +45,72 @@ def gathered(value: Any) -> list[Any]:
 
 
 def measured(world: Distributed, cases: Sequence[Case]) -> dict[str, Found]:
-    """Cases of one model: each split decoder against float64 on two layers of the model's widths, then the
-    time of a token of the whole model. One GPU's decoder is the first process's alone.
+    """Cases of one model: each decoder against float64 on two layers of the model's widths, then the time of
+    a token or a prompt of the whole model. One GPU's decoder is the first process's alone.
     """
-    import torch
     from torch import distributed
 
     spec, found = engine.spec(cases[0].model), {}
     two_layers = replace(spec, shape=replace(spec.shape, layers=_LAYERS))
-    worlds: dict[str, World] = {links.NCCL: world, all_reduce.DEFAULT: Peers(world)}
-    errors = {case.impl: _error(worlds.get(case.impl), world.rank, two_layers, case) for case in cases}
-    alone = [case for case in cases if case.impl == links.ALONE]
-    shared = [case for case in cases if case.impl != links.ALONE]
-    for group in (alone, shared):
-        weights = _weights(spec, group[0], world.rank, 1 if group is alone else world.size) if group else None
+    peers = Peers(world)
+    worlds: dict[str, World | None] = {links.ALONE: None, links.NCCL: world}
+    worlds |= {split.SEPARATE: peers, split.FUSED: peers}
+    errors = {}
+    for case in cases:
+        errors[case.id] = _error(worlds[case.impl], world.rank, two_layers, case)
+        _give_up_memory()
+    for group in (
+        [case for case in cases if case.impl == links.ALONE],
+        [case for case in cases if case.impl != links.ALONE],
+    ):
+        if not group:
+            continue
+        size = 1 if group[0].impl == links.ALONE else world.size
+        weights = _weights(spec, group[0], world.rank, size, max(map(_capacity, group)))
         for case in group:
             series = [math.nan] * _SAMPLES
             if weights is not None:
-                series = _token_times(_decoder(worlds.get(case.impl), *weights))
+                series = _times(_decoder(worlds[case.impl], case, *weights), case)
+            _give_up_memory()
             distributed.barrier()
             slowest = np.nanmax(gathered(series), 0)
-            error, budget = next(pair for pair in gathered(errors[case.impl]) if pair is not None)
+            error, budget = next(pair for pair in gathered(errors[case.id]) if pair is not None)
             found[case.id] = Found([float(us) for us in slowest], error, budget, "")
         del weights
-        gc.collect()
-        torch.cuda.empty_cache()
+        _give_up_memory()
     return found
 
 
-def _weights(spec: Any, case: Case, rank: int, size: int) -> tuple[Any, Any] | None:
+def _give_up_memory() -> None:
+    """Hand back what torch and CuPy keep for later: of a GPU that a model fills both would keep half."""
+    import cupy
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
+    cupy.get_default_memory_pool().free_all_blocks()
+
+
+def _capacity(case: Case) -> int:
+    """Positions that a case needs."""
+    return (case.seq or 0) + (2 * links.STEPS if case.operator == "decode" else 1)
+
+
+def _weights(spec: Any, case: Case, rank: int, size: int, capacity: int) -> tuple[Any, Any] | None:
     """Spec and weights of this process's share; None for all but the first where one GPU has the whole."""
     if size == 1 and rank > 0:
         return None
     own, get = spec, random_tensors(spec)
     if size > 1:
         own, get = engine.share(spec, get, rank, size)
-    return own, engine.pack(own, get, case.format, capacity=links.PROMPT + 2 * links.STEPS)
+    return own, engine.pack(own, get, case.format, capacity=capacity)
 
 
-def _decoder(world: World | None, spec: Any, weights: Any) -> engine.Engine:
-    return engine.Engine(spec, weights) if world is None else engine.Split(spec, weights, world=world)
+def _decoder(world: World | None, case: Case, spec: Any, weights: Any) -> engine.Engine:
+    capacity = min(_capacity(case), int(weights.rotations.shape[0]))
+    if world is None:
+        return engine.Engine(spec, weights, capacity=capacity)
+    return engine.Split(spec, weights, world=world, capacity=capacity, dependent=case.impl == split.FUSED)
 
 
 def _prompt(spec: Any, count: int) -> list[int]:
@@ -92,18 +118,20 @@ def _prompt(spec: Any, count: int) -> list[int]:
 
 
 def _error(world: World | None, rank: int, spec: Any, case: Case) -> tuple[float, float] | None:
-    """How far logits are from float64's after a prompt and tokens, and what is allowed; None in
-    processes that do not judge.
+    """How far logits are from float64's after a prompt, and after tokens where those are timed, and what is
+    allowed; None in processes that do not judge.
     """
     import torch
 
-    made = _weights(spec, case, rank, 1 if world is None else world.size)
+    decodes = case.operator == "decode"
+    tokens = _prompt(spec, 9 if decodes else min(case.seq or 0, _JUDGED))
+    made = _weights(spec, case, rank, 1 if world is None else world.size, len(tokens) + links.STEPS)
     if made is None:
         return None
-    decoder = _decoder(world, *made)
-    tokens = _prompt(spec, 9)
+    decoder = _decoder(world, case, *made)
     decoder.prefill(tokens)
-    tokens += decoder.generate(6)
+    if decodes:
+        tokens += decoder.generate(6)
     if rank > 0:
         return None
     ids, get = torch.tensor(tokens, device="cuda"), random_tensors(spec)
@@ -117,17 +145,23 @@ def _error(world: World | None, rank: int, spec: Any, case: Case) -> tuple[float
     return error, budget
 
 
-def _token_times(decoder: engine.Engine) -> list[float]:
-    """Microseconds a token by the host's clock, after one round that is not counted."""
+def _times(decoder: engine.Engine, case: Case) -> list[float]:
+    """Microseconds a token, or a prompt, by the host's clock, after one round that is not counted."""
     import torch
 
-    prompt, times = _prompt(decoder.spec, links.PROMPT), []
-    for _ in range(_SAMPLES + 1):
-        decoder.reset()
-        decoder.prefill(prompt)
+    prompt, times = _prompt(decoder.spec, case.seq or 0), []
+
+    def timed(run: Callable[[], Any]) -> float:
         torch.cuda.synchronize()
         start = time.perf_counter()
-        decoder.decode(links.STEPS)
+        run()
         torch.cuda.synchronize()
-        times.append((time.perf_counter() - start) / links.STEPS * 1e6)
+        return (time.perf_counter() - start) * 1e6
+
+    for _ in range(_SAMPLES + 1):
+        decoder.reset()
+        us = timed(lambda: decoder.prefill(prompt))
+        if case.operator == "decode":
+            us = timed(lambda: decoder.decode(links.STEPS)) / links.STEPS
+        times.append(us)
     return times[1:]

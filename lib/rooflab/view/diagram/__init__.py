@@ -19,6 +19,7 @@ from rooflab.view.diagram.counters import where_counted
 from rooflab.view.diagram.crossings import crossings, handed_on, in_a_row
 from rooflab.view.diagram.gates import Instrument, gate_steps, passed_on
 from rooflab.view.diagram.graphs import capture, two_clocks
+from rooflab.view.diagram.handovers import launches_of_a_layer
 from rooflab.view.diagram.in_turns import in_turns
 from rooflab.view.diagram.issue import issue_slots
 from rooflab.view.diagram.launches import dealt, launch, sms_at_work, split_k
@@ -68,6 +69,7 @@ __all__ = [
     "in_turns",
     "issue_slots",
     "last_turn",
+    "launches_of_a_layer",
     "launch",
     "layer",
     "layer_by_rule",

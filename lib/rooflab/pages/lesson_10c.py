@@ -11,7 +11,7 @@ from rooflab import words
 from rooflab.hardware import device as devices
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
-from rooflab.pages import SOURCES, Opening, Rows, held, one_line
+from rooflab.pages import SOURCES, Opening, Rows, held, one_line, spread
 from rooflab.studies import links, split
 from rooflab.view import display, plot
 from rooflab.view.diagram import handovers
@@ -135,6 +135,32 @@ def predicted(rows: Rows) -> None:
     columns |= {split.FUSED: "of it sums", split.SEPARATE: "sums by kernels of their own"}
     forms = {"title": "", **dict.fromkeys(("alone", "fused", split.FUSED, split.SEPARATE), "{:,.0f}")}
     display.table(pd.DataFrame(lines), columns, forms, "bounds of a token, before anything was measured")
+
+
+def handed_over(rows: Rows, gpu: Any) -> None:
+    """Show a sum and a norm of one row by each way, and say what one kernel saves."""
+    found = rows[rows["operator"] == split.FUSED].copy()
+    if found.empty:
+        display.say("No hand-over was measured by itself here.")
+        return
+    ways = {links.NCCL: "NCCL, then a norm", split.SEPARATE: "our sum, then a norm", "1_pdl": "in one kernel"}
+    found["who"] = [ways[impl] for impl in found["impl"]]
+    found["ratio"] = found["median_us"] / found["predicted_us"]
+    spread(found, ".1e", ".2f")
+    columns = {"n": "Numbers in a row", "who": "Sum and norm", "predicted_us": "Predicted (µs)"}
+    columns |= {"median_us": "Median (µs)", "ratio": "Median ÷ predicted", "quartiles": "Quartiles"}
+    forms = {"n": "{:,.0f}", "predicted_us": "{:.1f}", "median_us": "{:.2f}", "ratio": "{:.2f}"}
+    found["order"] = [list(ways).index(impl) for impl in found["impl"]]
+    display.table(found.sort_values(["n", "order"]), columns | {"gate": "Error (allowed)"}, forms)
+    by = found.set_index(["n", "impl"])["median_us"].unstack()
+    saved, wide = by[split.SEPARATE] - by["1_pdl"], by.index.max()
+    nccl = by[links.NCCL] / by["1_pdl"]
+    display.say(
+        f"On the {gpu} one kernel saves {saved.min():.1f} to {saved.max():.1f} µs a hand-over, a launch's "
+        f"worth. Its time grows with the row, because one block, so one SM, stores all packets: "
+        f"{plot.size_text(4 * int(wide))} for {int(wide):,} numbers. NCCL and a norm take "
+        f"{nccl.min():.1f} to {nccl.max():.1f} times as long."
+    )
 
 
 def measured(rows: Rows) -> None:

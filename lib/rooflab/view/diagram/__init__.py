@@ -35,6 +35,7 @@ from rooflab.view.diagram.rule import layer_by_rule
 from rooflab.view.diagram.sharing import slots, tokens_share_a_tile
 from rooflab.view.diagram.split import split_layer
 from rooflab.view.diagram.steps import half_layers
+from rooflab.view.diagram.strips import column_strip, pieces_of_rows, rows_and_columns
 from rooflab.view.diagram.svg import Canvas, Drawing
 from rooflab.view.diagram.tiles import accumulators, attention_tiles, online_softmax
 from rooflab.view.diagram.turns import last_turn
@@ -58,6 +59,7 @@ __all__ = [
     "choice",
     "clocks",
     "coalescing",
+    "column_strip",
     "crossings",
     "dealt",
     "dp4a",
@@ -82,10 +84,12 @@ __all__ = [
     "passed_on",
     "path_of_bytes",
     "passes",
+    "pieces_of_rows",
     "pipeline",
     "q8_layouts",
     "ring",
     "row_loads",
+    "rows_and_columns",
     "slots",
     "sms_at_work",
     "split_k",

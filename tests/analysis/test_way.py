@@ -48,15 +48,21 @@ def test_without_a_recording_it_names_the_step_and_no_figure(tmp_path):
     bare = Store(tmp_path, "bare")
     said = way.place("08", bare)
     assert not re.search(r"\d tok", said) and "steps 6, 7, 8, 9 and 10 of 10" in said
-    assert way.like_for_like(bare) == way.bars(bare, STEMS) == "" and home.the_way(bare, []) == ""
+    assert (
+        way.same_weights(bare) is None
+        and way.like_for_like(bare) == way.bars(bare, STEMS) == ""
+        and home.the_way(bare, []) == ""
+    )
 
 
 def test_the_home_s_bars_lead_to_lessons_that_the_site_has(store):
     found = [lessons.opening(lesson.path) for lesson in lessons.all_lessons()]
     text = home.the_way(store, found)
-    assert re.search(r"recorded, transformers\.\w+, makes [\d,]+ and our fastest kernel [\d,]+ tokens", text)
+    assert re.search(r"makes [\d.]+ times the tokens of the fastest library .* transformers\.\w+", text)
+    theirs, ours = way.same_weights(store)
+    assert f"> {theirs['tok_s']:,.0f}<" in text and f"> {ours['tok_s']:,.0f}<" in text, "the grey bars"
     assert text.startswith(f"## From {way.ends(way.ladder(store))}\n")
     assert set(re.findall(r'href="(\w+)\.html"', text)) == {step.lesson for step in way.STEPS}
     assert "href" not in home.the_way(store, [])
     widths = [float(width) for width in re.findall(r"width: ([\d.]+)%", text)]
-    assert max(widths) == 70 and len(widths) == len(way.STEPS)
+    assert max(widths) == 70 and len(widths) == len(way.STEPS) + 2

@@ -86,6 +86,14 @@ def test_terms_and_their_forms_are_each_said_once() -> None:
     assert len(forms) == len(set(forms))
 
 
+def test_the_line_of_a_fold_takes_no_link() -> None:
+    folded = '<details class="source"><summary>A block, whole</summary>'
+    assert glossary.linked([folded, "A block of threads"], TERMS) == [
+        folded,
+        "A {term}`block <block>` of threads",
+    ]
+
+
 def test_the_first_mention_of_a_term_is_linked_and_code_is_left_alone() -> None:
     texts = [
         "# A warp\n\nWarps, `warp`, $warp$, [a warp](x.md), sm_warp and\n\n```\nwarp\n```\n\n| warp |",

@@ -29,6 +29,7 @@ from rooflab.view import diagram
 from rooflab.view.diagram import (
     columns,
     counters,
+    exchange,
     graphs,
     handovers,
     issue,
@@ -61,6 +62,8 @@ def all_of(here):
         "pieces of rows": diagram.pieces_of_rows(4096, 4096),
         "sms": diagram.sms_at_work(4096, 4096, 132),
         "gate": diagram.gate_steps([("honest", "admitted"), ("one_nan", "refused: at the gate: 1 of 9")]),
+        "block sum": diagram.block_sum([3, 1, 4, 1, 5, 9, 2, 6], 8),
+        "one token": diagram.one_token(model_shapes.get("qwen2.5-1.5b")),
         "passed on": lesson_09b.opening(mutations.read())[2],
         "in a row": diagram.in_a_row([("a store", 1), ("a load", 2), ("a sum over both GPUs, two shots", 4)]),
         "dealt": diagram.dealt([("few", 32), ("many", 384), ("one more", 133), ("even", 264)], 132, "Blocks"),
@@ -72,6 +75,7 @@ def all_of(here):
         "check of drafts": diagram.check_of_drafts(),
         "ways to multiply": diagram.ways_to_multiply(27.5, 7.1, 62.2),
         "budget": diagram.budget(3.7, ("shift", "mask", "- 8"), [("1_warp_row", 13.7), ("7_mma", 2.1)]),
+        "readings": diagram.readings(121.0, 4696.0),
         "tokens share a tile": diagram.tokens_share_a_tile(),
         "split k": diagram.split_k(),
         "nibbles": diagram.nibbles(),
@@ -327,6 +331,28 @@ def test_a_kernel_is_stopped_where_the_gate_refused_it():
         "step 2, inputs unchanged; ten_times is refused at step 4, outputs still right."
     )
     assert found.svg().count(">passed<") == 4 + 0 + 1 + 3 and found.svg().count(">refused<") == 3
+
+    told = diagram.gate_steps(said[1:2], {"one_nan": "right but for one NaN"})
+    assert told.says == "one_nan (right but for one NaN) is refused at step 1, outputs right."
+
+
+def test_a_block_adds_up_by_the_rounds_of_its_source():
+    assert exchange.offsets() == [16, 8, 4, 2, 1]
+    found = diagram.block_sum([1, 2, 3, 4], 8)
+    assert "plus lane xor 2: 4, 6, 4, 6; plus lane xor 1: 10, 10, 10, 10" in found.says
+    assert "Each of 8 warps" in found.says and found.svg().count(">sum ") == 8
+    half = diagram.block_sum([1, 2, 3, 4], 4, rounds=[2])
+    assert "xor 1" not in half.says and half.svg().count(">sum ") == 4
+    with pytest.raises(UsageError, match="halves its offset"):
+        exchange.offsets("template <typename T> T warp_sum(T value);")
+
+
+def test_a_model_is_drawn_by_its_shapes():
+    small, large = (diagram.one_token(model_shapes.get(name)) for name in ("qwen2.5-1.5b", "llama-3-8b"))
+    assert "28 layers" in small.says and "down 1,536 × 8,960" in small.says
+    assert "32 layers" in large.says and "down 4,096 × 14,336" in large.says
+    with pytest.raises(UsageError, match="other matrices"):
+        diagram.one_token(model_shapes.get("gemma-4-e4b"))
 
 
 def test_the_last_crossing_brings_what_is_waited_for():
@@ -597,9 +623,12 @@ def test_a_roofline_holds_every_recorded_kernel_and_the_recordings_roofs(h200):
     for row in rows[rows["flops"] > 0].to_dict("records"):
         share = f"{row['roof_fraction']:.0%}"
         assert f"{row['operator']} {row['impl']} {share}" in drawing.says
-        assert f"{row['operator']} {share}<" in drawn, "the number beside the picture"
+        assert f"{row['operator']} {share}<" in drawn, "the number below the picture"
         [shown] = table[table["operator"] == row["operator"]]["of its roof"]
         assert shown.startswith(f"{share} of "), "the picture and the table show one shape"
+    numbered = len(rows[(rows["flops"] > 0) & (rows["bytes"] > 0)])
+    assert drawn.count("h8v8h-8z") == numbered + 1, "each at its place, and one in the key"
+    assert drawing.svg() != report.roofline(h200.store, rows.assign(median_us=2 * rows["median_us"])).svg()
     best = points.sort_values("roof_fraction").iloc[-1]
     text = home.pictures(h200.store)
     assert f"`{best['impl']}` ({readme.shape(best)}) at {best['roof_fraction']:.0%} of" in text

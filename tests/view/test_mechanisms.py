@@ -13,7 +13,7 @@ from rooflab.ops import faults
 from rooflab.pages import lesson_01b, lesson_02, lesson_02b, lesson_02c
 from rooflab.paths import KERNELS
 from rooflab.records.fingerprint import fresh
-from rooflab.studies import attribution, drawn, traces
+from rooflab.studies import attribution, drawn, environment, traces
 from rooflab.view import diagram
 from rooflab.view.diagram import counters, roofs, rule, steps
 
@@ -49,6 +49,9 @@ def test_a_link_is_as_thick_as_its_rate_and_unmeasured_ones_are_left_out():
     peaks = roofs.peaks({"fp16_tensor": 100.0, "fp32": 20.0, "dram_read": 1000.0})
     assert [peak.name for peak in peaks] == ["FP32", "FP16 tensor"]
     links = [roofs.Link("host", 0.0, "PCIe"), roofs.Link("DRAM", 1000.0, "cold reads")]
+    reached = [links[1], roofs.Link("L2", 3000.0, "warm kernels", at_least=True)]
+    striped = diagram.path_of_bytes(reached, "8 SMs", 1000.0, [])
+    assert "warm kernels at least 3,000 GB/s" in striped.says and "Striped" in striped.svg()
     drawing = diagram.path_of_bytes(links, "8 SMs", 1000.0, peaks)
     assert "DRAM → 8 SMs: cold reads 1,000 GB/s" in drawing.says and "PCIe" not in drawing.svg()
     assert "20 FLOP in FP32, of which a product for one token asks 0.5" in drawing.says
@@ -64,9 +67,13 @@ def test_the_page_draws_its_own_roofs(h200, shown):
     sweep = pd.DataFrame({"cache": ["warm", "warm", "cold"], "bytes": [64, 512, 64], "gb_s": [7.0, 9.0, 5.0]})
     lesson_01b.path_of_bytes(h200, 100, sweep)
     lesson_01b.path_of_bytes(h200, 10, sweep)
+    lesson_01b.path_of_bytes(h200, int(h200.run["l2_bytes"]), sweep)
     read = f"cold reads {h200.roof['dram_read'].value:,.0f} GB/s"
     assert all(read in words for words in shown) and "PCIe, pinned" in shown[0]
-    assert "warm reads 7 GB/s" in shown[0] and "L2" not in shown[1]
+    assert "warm kernels at least 7 GB/s" in shown[0] and "L2" not in shown[1]
+    rows = h200.measure("environment", environment.caches())
+    fits = rows[(rows["cache"] == "warm") & (rows["bytes"] <= h200.run["l2_bytes"])]
+    assert f"warm kernels at least {fits['gb_s'].max():,.0f} GB/s" in shown[2], "saxpy of lesson 00b"
 
 
 # --- 02: who waits for whom ---------------------------------------------------------------------------------

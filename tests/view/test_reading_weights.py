@@ -42,3 +42,10 @@ def test_a_divided_turn_does_each_tile_once(tiles, blocks):
         assert done == pytest.approx(dict.fromkeys(range(tiles), 1.0))
     assert max(piece.end for piece in turns.divided(tiles, blocks)) == pytest.approx(tiles / blocks)
     assert max(piece.end for piece in turns.whole(tiles, blocks)) == -(-tiles // blocks)
+
+
+def test_a_scale_makes_weights_of_the_codes():
+    plain, scaled = diagram.nibbles(0x8683AD76), diagram.nibbles(0x8683AD76, 0.5)
+    assert "scale" not in plain.says and "Each times the scale 0.5000 is a weight" in scaled.says
+    assert "+2.50" in scaled.svg() and "+2.50" not in plain.svg()
+    assert "+1.25" in diagram.nibbles(0x8683AD76, 0.25).svg()

@@ -38,3 +38,10 @@ def test_a_check_of_drafts_ends_at_the_first_that_is_not_the_likeliest():
     assert "4 tokens are kept, and then “.” is due" in other.says and "not used" not in other.svg()
     one = diagram.check_of_drafts(likeliest=("by", "the", "mat", "."))
     assert "1 token is kept, and then “by” is due" in one.says
+
+
+def test_weights_read_for_each_token_take_so_many_times_as_long():
+    drawing = diagram.readings(120.0, 4000.0, 3)
+    assert "they take 90.0 µs at 4,000 GB/s, read once for all 30.0 µs" in drawing.says
+    assert drawing.svg().count("all weights") == 3 + 1
+    assert diagram.readings(120.0, 2000.0, 3).says != drawing.says

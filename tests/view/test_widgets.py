@@ -22,7 +22,7 @@ from rooflab.records.case import Case
 from rooflab.studies import bandwidth
 from rooflab.view.explorer import Explorer, measurer
 from rooflab.view.explorer_axes import BOTTOM, LEFT, RIGHT, TOP, short, view
-from rooflab.view.explorer_svg import GROUPS, OWN_INK, Chart
+from rooflab.view.explorer_svg import GROUPS, OWN_INK, Chart, path
 from stand_in import Machine
 
 
@@ -69,7 +69,32 @@ def test_the_line_of_text_is_computed_from_the_row():
     line = made.line(["2_vector", "copy", "warm"], 2**24)
     assert line.startswith("Rung 2_vector, Stream copy, Cache warm, Elements 16 Mi: ")
     assert f"{it.gb_s:.3g} GB/s; {it.median_us:.3g} µs; " in line
-    assert f"predicted {it.predicted_us:.3g} µs; {it.gb_s / 154:.0%} of DRAM copy." in line
+    assert f"; {it.gb_s / 154:.0%} of DRAM copy." in line
+
+
+@pytest.mark.parametrize(
+    ("study", "impl", "said"),
+    [
+        ("gemv", "1_strided", "at least 7 µs (data sheet)"),
+        ("gemv", "2_coalesced", "at least 7 µs (Little's law)"),
+        ("decode", "3_persistent", "predicted 7 µs"),
+    ],
+)
+def test_a_bound_is_said_with_its_source(study, impl, said):
+    row = Case(study, "gemv", impl, n=8, k=8, cache="cold").row() | {"median_us": 9.0, "predicted_us": 7.0}
+    made = Chart(pd.DataFrame([row]), "n", "median_us", {"impl": "Rung"})
+    assert said in made.line([impl], 8)
+    told = Chart(
+        pd.DataFrame([row]), "n", "median_us", {"impl": "Rung"}, foretold="at least {} µs (read roof)"
+    )
+    assert "at least 7 µs (read roof)" in told.line([impl], 8)
+
+
+def test_a_curve_is_open_where_only_others_were_measured():
+    far, ticks = [(60.0, 9.0), (400.0, 8.0), (430.0, 7.0)], [60.0, 150.0, 250.0, 350.0, 400.0, 430.0]
+    assert path(far, ticks) == "M60.0 9.0M400.0 8.0L430.0 7.0"
+    assert path(far, [60.0, 250.0, 400.0, 430.0]) == "M60.0 9.0L400.0 8.0L430.0 7.0", "few sizes between"
+    assert path([(60.0, 9.0), (100.0, 8.0)], [70.0, 80.0, 90.0]) == "M60.0 9.0L100.0 8.0", "near"
 
 
 def test_an_unrecorded_choice_names_the_nearest_recorded_case():

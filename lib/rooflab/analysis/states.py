@@ -54,18 +54,21 @@ def of_one(rows: pd.DataFrame, operator: str) -> pd.DataFrame:
 
 
 def touched(moved: pd.DataFrame) -> str:
-    """Which of our leading kernels a hot neighbour slows, of `power.moved`'s rows, in a sentence."""
+    """How much a hot neighbour slows the kernel of each operator that it slows most, of `power.moved`'s rows,
+    in a sentence.
+    """
     ours = moved[moved["kind"] == "own"].sort_values("ratio").drop_duplicates("operator", keep="last")
     if ours.empty:
         return ""
     ours = ours.sort_values("ratio", ascending=False)
     slowed = ours[ours["ratio"] > power.MOVES]
     rest = ours[ours["ratio"] <= power.MOVES]
-    pairs = zip(slowed["operator"], slowed["ratio"], strict=True)
-    names = [f"`{operator}` {ratio - 1:.0%}" for operator, ratio in pairs]
+    triples = slowed[["operator", "impl", "ratio"]].itertuples(index=False, name=None)
+    names = [f"`{operator}` ({impl}) {ratio - 1:.0%}" for operator, impl, ratio in triples]
     text = "No leading kernel is slowed by more than 2% behind the products. "
     if names:
-        text = f"Behind the products instead of the copies these are slower: {', '.join(names)}. "
+        text = "By the same measure, the kernel of each operator that products slow most: "
+        text += f"{', '.join(names)}. "
     if len(rest):
         text += f"Within 2%: {', '.join(f'`{name}`' for name in rest['operator'])}."
     return text
@@ -77,7 +80,10 @@ def kept(rows: pd.DataFrame, *operators: str) -> str:
     both = both[both["operator"].isin(operators) & (both["kind"] == "own")]
     best = both.sort_values("burst_us").drop_duplicates("operator").sort_values("operator")
     shares = [f"{row.operator} {row.kept:.0%}" for row in best.itertuples()]
-    return f"By itself the stream keeps of its burst: {', '.join(shares)}." if shares else ""
+    if not shares:
+        return ""
+    lose = "lose nothing" if best["kept"].min() > 0.98 else "lose something"
+    return f"The memory kernels {lose} when they run on: {', '.join(shares)} of the burst."
 
 
 def _shape(row: pd.Series) -> str:

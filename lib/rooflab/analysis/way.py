@@ -26,7 +26,7 @@ class Step(NamedTuple):
 
 STEPS = (
     Step("transformers.eager", "fp16", "the library: Python launches every kernel", "02_attribution"),
-    Step("transformers.graph", "fp16", "the same kernels in a CUDA graph", "02c_rule"),
+    Step("transformers.graph", "fp16", "the same kernels in a CUDA graph", "02_attribution"),
     Step("torch", "fp16", "our decode attention, products merged", "06d_decode"),
     Step("products", "fp16", "our matrix-vector products (GEMV)", "03d_rows"),
     Step("products", "int4_g128", "INT4 weights: few bytes, but launches still take the time", "04b_ladder"),
@@ -49,6 +49,7 @@ SERVES = {
     "01": "The memory bandwidth measured here bounds every step of {ladder}.",
     "01b": "The roofs measured here bound the prompt that comes before {ladder}.",
     "02b": "The profiler here counts where the first step of {ladder} spends its time.",
+    "02c": "The rule here says what a faster kernel would bring on {ladder}.",
     "03": "Our products on {ladder} load their weights coalesced, as here.",
     "03b": "Our products on {ladder} have to fill the GPU, as here.",
     "03c": "This lesson tests what others claim of kernels such as those on {ladder}.",
@@ -99,9 +100,9 @@ def ladder(store: Store) -> pd.DataFrame:
     return table.assign(before=table["tok_s"].shift())
 
 
-def like_for_like(store: Store) -> str:
-    """The fastest rung in FP16 beside the fastest library with the same weights, in a sentence; empty where
-    the recording lacks either.
+def same_weights(store: Store) -> tuple[pd.Series, pd.Series] | None:
+    """The ladder's fair pair, both with FP16 weights: the row of the fastest recorded library and that of our
+    fastest kernel; None where the recording lacks either.
     """
     rows = store.read("decode")
     same = {"model": decode.MODEL, "format": "fp16", "batch": 1, "seq": decode.PROMPT}
@@ -109,13 +110,19 @@ def like_for_like(store: Store) -> str:
         rows = rows[rows[column] == value]
     rows = rows.dropna(subset="tok_s").sort_values("tok_s")
     own, peers = rows[rows["kind"] == "own"], rows[rows["kind"] == "peer"]
-    if own.empty or peers.empty:
+    return None if own.empty or peers.empty else (peers.iloc[-1], own.iloc[-1])
+
+
+def like_for_like(store: Store) -> str:
+    """The fair pair in a sentence; empty without one."""
+    pair = same_weights(store)
+    if pair is None:
         return ""
-    ours, theirs = own.iloc[-1], peers.iloc[-1]
+    theirs, ours = pair
     return (
-        f"With the same FP16 weights the fastest library that was recorded, {theirs['impl']}, makes "
-        f"{theirs['tok_s']:,.0f} and our fastest kernel {ours['tok_s']:,.0f} tokens a second, "
-        f"{ours['tok_s'] / theirs['tok_s']:.1f} times as many."
+        f"With the same FP16 weights (the grey bars) our fastest kernel makes "
+        f"{ours['tok_s'] / theirs['tok_s']:.1f} times the tokens of the fastest library that was recorded, "
+        f"{theirs['impl']}."
     )
 
 
@@ -156,7 +163,8 @@ def place(lesson: str, store: Store) -> str:
 
 def bars(store: Store, lessons: Collection[str]) -> str:
     """The ladder as HTML for the site's home: a bar a step, as long as its tokens a second, leading to its
-    lesson's page where that is among `lessons` (stems). Empty where nothing was recorded.
+    lesson's page where that is among `lessons` (stems), and in grey the pair of `same_weights`. Empty where
+    nothing was recorded.
     """
     climbed = ladder(store)
     if climbed.empty:
@@ -166,9 +174,20 @@ def bars(store: Store, lessons: Collection[str]) -> str:
         name, rate = f"lesson {row['lesson'].partition('_')[0]}", float(row["tok_s"])
         if row["lesson"] in lessons:
             name = f'<a href="{row["lesson"]}.html">{name}</a>'
-        bar = f'<span style="width: {70 * rate / most:.1f}%"></span> {rate:,.0f}'
+        bar = _bar(rate, most)
         weights = row["format"].partition("_")[0].upper()
         says = row["says"] if weights in row["says"] else f"{row['says']}, {weights}"
         rows.append(f'<tr><td>{says}</td><td>{name}</td><td class="way-bar">{bar}</td></tr>')
+    for words, one in zip(_PAIR, same_weights(store) or (), strict=False):
+        says = words.format(impl=one["impl"])
+        bar = _bar(float(one["tok_s"]), most)
+        rows.append(f'<tr class="way-beside"><td>{says}</td><td></td><td class="way-bar">{bar}</td></tr>')
     head = "<tr><th>Step</th><th>Where</th><th>Tokens a second</th></tr>"
     return f'<table class="rooflab way">{head}\n' + "\n".join(rows) + "\n</table>"
+
+
+_PAIR = ("for comparison: the fastest library, FP16 ({impl})", "for comparison: our fastest kernel, FP16")
+
+
+def _bar(rate: float, most: float) -> str:
+    return f'<span style="width: {70 * rate / most:.1f}%"></span> {rate:,.0f}'

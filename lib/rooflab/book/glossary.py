@@ -13,7 +13,8 @@ PAGE = "glossary"
 
 # What in Markdown is no running text: code, formulas, links, HTML, headings, rows of tables.
 _OTHER = re.compile(
-    r"(```.*?(?:```|\Z)|`[^`]*`|\$\$.*?\$\$|\$[^$\n]+\$|!?\[[^\]]*\]\([^)]*\)|<details>.*?</details>|<[^>]*>"
+    r"(```.*?(?:```|\Z)|`[^`]*`|\$\$.*?\$\$|\$[^$\n]+\$|!?\[[^\]]*\]\([^)]*\)|<details>.*?</details>"
+    r"|<summary>.*?</summary>|<[^>]*>"
     r"|^\#.*?$|^\|.*?$|^>.*?$)",
     re.DOTALL | re.MULTILINE,
 )

@@ -76,7 +76,7 @@ def the_way(store: Store, found: Sequence[Opening]) -> str:
     if climbed.empty:
         return ""
     lines = [f"## From {way.ends(climbed)}", ""]
-    text = f"What the course builds up to: {decode.MODEL} decodes one sequence on {readme.gpu_of(store)}, "
+    text = f"What the course builds up to: {decode.MODEL} writes one text on {readme.gpu_of(store)}, "
     text += f"after a prompt of {decode.PROMPT} tokens, at first by a library's own loop, at last by one "
     lines += [f"{text}kernel that makes all tokens. {way.like_for_like(store)}".rstrip()]
     return "\n".join([*lines, "", way.bars(store, {one.stem for one in found}), ""])
@@ -93,10 +93,10 @@ def pictures(store: Store) -> str:
     shown = []
     if roofline:
         said = "The higher a kernel, the faster it computes; the further right, the more arithmetic it has "
-        said += "for "
-        said += "each byte. On the line it is at its roof. The numbered squares are the operators of "
-        said += "the [results](#results), at the shapes given there; small squares are other kernels at "
-        said += f"their best.\n\n{_above(store)}"
+        said += (
+            "for each byte. On the line it is at its roof. The [results](#results) say what each numbered "
+        )
+        said += f"operator does, and at which shape.\n\n{_above(store)}"
         shown += [roofline._repr_mimebundle_()["text/html"], "", said]
     if places:
         shown += ["", places._repr_mimebundle_()["text/html"]]

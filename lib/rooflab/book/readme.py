@@ -16,6 +16,21 @@ DRAWN = "unseen"  # the study whose shapes change with its seed
 _ASIDE = ("product", "chain")
 # Whole models: what is shown of each study, decoding after a short prompt, and the prompt that a source used.
 _WHOLE = (("decode", 128), ("prefill", 1848))
+# What an operator does, in the words of a reader who has not seen its name.
+WORDS = {
+    "attention": "attention of a prompt",
+    "decode_attention": "attention of one token",
+    "read": "sum of an array",
+    "write": "fill an array",
+    "copy": "y = x",
+    "triad": "a = b + s·c",
+    "saxpy": "z = a·x + y",
+    "gemv": "FP32 vector × matrix",
+    "gemv_rows": "FP16 matrix × vector, as models store it",
+    "int4": "INT4 matrix × vector",
+    "q8_0": "Q8_0 (8 bits) matrix × vector",
+    "mmq": "Q8_0 matrix × the vectors of a prompt",
+}
 _COLUMNS = ("operator", "shape", "ours", "time", "achieved", "of its roof", "best recorded peer")
 _KEPT = ("operator", "ours, sustained", "peer, sustained")
 _OTHERS = ("operator", "ours", "peer", "its weights", "its time", "its bytes")
@@ -279,17 +294,33 @@ def markdown(store: Store) -> str:
         return f"There is no recording of {store.device} yet.\n"
     whole = models(store, every=False)
     parts = {
-        "Operators, in a burst": kernels,
+        "Operators, in a burst": kernels.assign(operator=kernels["operator"].map(_in_words)),
+        "Whole models": whole,
         "Sustained, as power allows": kept_up(store),
         "The same products by peers with weights in another format": other_weights(store),
-        "Whole models": whole,
         "Roofs": ceilings(store),
     }
     lines = [device_line(store)]
-    for head, part in parts.items():
-        if len(part):
+    for place, (head, part) in enumerate(parts.items()):
+        if len(part) and place < 2:
             lines += ["", f"**{head}**", "", *table(part)]
+            lines += (
+                ["", _HEADS] if "weights" in part and part["weights"].str.endswith("q8_0 head").any() else []
+            )
+        elif len(part):
+            lines += ["", f"<details><summary>{head}</summary>", "", *table(part), "", "</details>"]
     return "\n".join(lines) + "\n"
+
+
+_HEADS = (
+    "A head is a model's last matrix, which scores every token of the vocabulary. With its head in Q8_0 a "
+    "model reads fewer bytes than on the decoder's ladder, whose INT4 steps keep the head in FP16."
+)
+
+
+def _in_words(operator: str) -> str:
+    """An operator with what it does: "mmq: Q8_0 matrix × the vectors of a prompt"."""
+    return f"{operator}: {WORDS[operator]}" if operator in WORDS else operator
 
 
 def table(frame: pd.DataFrame) -> list[str]:

@@ -51,6 +51,14 @@ measures ours again on yours.
 {way}
 {begin}
 {pictures}
+## Whose claims are on trial
+
+The claims on trial come from three public projects, each *the source* of the lessons that follow it:
+[decode-roofline](https://github.com/rishi-more-2003/decode-roofline), which profiled Qwen2.5-1.5B on an RTX
+4070 Laptop (lessons 02, 04 and 07); [realizar](https://github.com/paiml/realizar), whose specification names
+goals for an RTX 4090 (lessons 00 to 03); and [SharpInference](https://github.com/pekkah/SharpInference),
+whose pull request took a model from matrix-vector products to tensor cores (lessons 05, 06 and 08).
+
 {contents}
 {more}
 ## Results

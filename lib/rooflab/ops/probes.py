@@ -25,15 +25,16 @@ CHASE = Rung(
 )
 LADDER = (TOUCH, BARRIER, CHASE)
 
-CHEATS = (
-    "writes_nothing",
-    "writes_zeros",
-    "skips_tail",
-    "one_nan",
-    "ten_times",
-    "stale_answer",
-    "changes_inputs",
-)
+# Each cheat, and what it does.
+CHEATS = {
+    "writes_nothing": "leaves the output as it was",
+    "writes_zeros": "writes zeros alone",
+    "skips_tail": "leaves out what fills no whole block",
+    "one_nan": "is right but for one NaN",
+    "ten_times": "is right for ten calls, then wrong",
+    "stale_answer": "returns the answer to other inputs",
+    "changes_inputs": "is right, and overwrites an input",
+}
 
 
 def cheat_rung(entry: str) -> Rung:

@@ -6,9 +6,11 @@ import pandas as pd
 
 from rooflab import lab as labs
 from rooflab.hardware import device
+from rooflab.ops import Rung
 from rooflab.paths import ROOT
 from rooflab.studies import environment
-from rooflab.view import display
+from rooflab.view import diagram, display
+from rooflab.view.diagram.svg import LANES
 
 REGISTERS_KIB = (
     256  # of an SM, on every architecture since Maxwell: CUDA C++ Programming Guide, compute capabilities
@@ -20,22 +22,37 @@ def ramp(lab: labs.Lab, n: int) -> pd.DataFrame:
     return lab.measure("environment", environment.ramp(n))
 
 
-def answer(rows: pd.DataFrame, gpu: str, n: int) -> str:
-    """The answer of the first page, from the rows of `ramp`."""
-    own = rows[rows["kind"] == "own"].set_index("impl")
-    each = {"1_scalar": "with one element a thread", "2_vector": "with four"}
-    taken = ", ".join(_taken(own.loc[impl], words) for impl, words in each.items() if impl in own.index)
+# What eight lanes hold in the drawing of a sum.
+HELD = (3, 1, 4, 1, 5, 9, 2, 6)
+
+
+def answer(n: int) -> str:
+    """The answer of the first page, for n elements."""
     return (
-        f"Each thread finds its own index and computes its share of {n:,} elements: on the {gpu} saxpy takes "
-        f"{taken}. To add up a sum, the lanes of a warp exchange registers, the warps of a block meet in "
-        "shared memory, and each block adds its part to one total."
+        f"Each thread computes its own index and works on one of {n:,} elements. To add up a sum, the lanes "
+        "of a warp exchange registers, the warps of a block meet in shared memory, and each block adds its "
+        "part to one total."
     )
 
 
-def _taken(row: pd.Series, words: str) -> str:
+def timed(rows: pd.DataFrame, gpu: str) -> None:
+    """Say how long the page's kernel takes, from the rows of `ramp`; nothing where it was not timed."""
+    mine = rows[rows["impl"] == "1_scalar"]
+    if mine.empty:
+        return
+    row = mine.iloc[0]
     share = row["roof_fraction"]
-    text = f"{row['median_us']:.1f} µs {words}"
-    return text + (f" ({share:.0%} of what its memory can do)" if share == share else "")
+    of_roof = f", {share:.0%} of what that memory can do" if share == share else ""
+    display.say(
+        f"For {row['n']:,} elements this kernel takes {row['median_us']:.1f} µs on the {gpu} and moves "
+        f"{row['gb_s']:,.0f} GB/s between chip and memory{of_roof}. "
+        "[Part 00a](00a_environment.ipynb) speeds it up."
+    )
+
+
+def summed(rung: Rung) -> None:
+    """Draw how a block of the rung's default size adds up: over lanes, then over warps."""
+    diagram.block_sum(HELD, rung.with_defaults({})["THREADS"] // LANES).show()
 
 
 def memories(lab: labs.Lab) -> None:
@@ -52,7 +69,7 @@ def memories(lab: labs.Lab) -> None:
                 "__shared__ float tile[256];",
                 "one block",
                 f"{spec.shared_kb_per_block} KiB a block" if spec else "",
-                "less than L2's",
+                "not measured; less than L2's",
             ),
             (
                 "L2 cache",

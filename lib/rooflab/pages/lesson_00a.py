@@ -10,6 +10,7 @@ import pandas as pd
 
 from rooflab import studies
 from rooflab.lab import Lab
+from rooflab.ops import probes
 from rooflab.pages import Opening, Rows
 from rooflab.studies import environment
 from rooflab.studies.base import Context
@@ -25,18 +26,18 @@ def opening(lab: Lab, ramp: Rows, n: int) -> Opening:
         text += f"the gate refused {int(refusals['refused'].sum())} of {len(refusals)} kernels that cheat, "
     else:
         text += "no kernel that cheats was tried, "
+    best = ramp[ramp["kind"] == "own"].sort_values("median_us").iloc[0]
+    text += f"saxpy, which the gate admits, moves {best['gb_s']:,.0f} GB/s, "
     readable = len(counted) and (counted["dram_bytes"] > 0).any()
     text += f"the profiler's counters {'can' if readable else 'cannot'} be read, and "
     others = lab.run_of("environment").other_processes
     text += "no other process shared the GPU." if others == 0 else f"{others} others shared the GPU."
-    best = ramp[ramp["kind"] == "own"].sort_values("median_us").iloc[0]
-    text += f" There saxpy, which the gate admits, moves {best['gb_s']:,.0f} GB/s."
     able = [
         "say which of a machine's numbers you may believe",
         "write a check that a wrong kernel does not pass",
         "predict the least time of a kernel from its bytes",
     ]
-    return text, able, diagram.gate_steps(_refused(refusals)) if len(refusals) else None
+    return text, able, diagram.gate_steps(_refused(refusals), probes.CHEATS) if len(refusals) else None
 
 
 def _refused(refusals: Rows) -> list[tuple[str, str]]:
@@ -146,13 +147,16 @@ def verdicts(kernels: Sequence[Callable[..., None]], judge: Callable[[Any], str]
 
 
 def predicted(N: Any, spec: Any) -> None:
-    """Show the least time of each contestant."""
-    study, cases = studies.get("environment"), environment.ramp(N)
-    bound = [study.predict(case, Context(device=spec)) for case in cases]
-    moved = [study.count(case).bytes for case in cases]
-    guess = {"impl": [c.impl for c in cases], "bytes": moved, "us": bound}
-    heads = {"impl": "saxpy", "bytes": "bytes", "us": "at least, µs (datasheet)"}
-    display.table(pd.DataFrame(guess), heads, {"us": "{:.1f}"})
+    """Say the least time of the ramp's contestants, which all move the same bytes."""
+    study, case = studies.get("environment"), environment.ramp(N)[0]
+    bound, moved = study.predict(case, Context(device=spec)), study.count(case).bytes or 0
+    if bound is None:
+        display.say("No datasheet of this GPU is known, so nothing is predicted.")
+        return
+    display.say(
+        f"**Predicted.** Both rungs and the peer, `torch.add`, move {moved:,} bytes. At the datasheet's "
+        f"{spec.dram_gb_s:,} GB/s none of them can take less than **{bound:.1f} µs**."
+    )
 
 
 def measured(ramp: Any) -> None:

@@ -8,7 +8,6 @@ import math
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from rooflab.analysis import states
 from rooflab.bench import clock
@@ -16,18 +15,13 @@ from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
 from rooflab.studies import environment, power
-from rooflab.view import diagram, display, explorer, page, plot
+from rooflab.view import diagram, display, explorer, plot
 
-# The clocks of the first screen, as the chart names them.
-THREE = {
-    "wall": "wall: until the program goes on",
-    "event": "event: one launch, mark to mark",
-    "graph": "graph: one of a chain of launches",
-}
+THREE = ("wall", "event", "graph")  # the clocks of the first screen
 PROFILERS = ("nsys", "cupti", "ncu")
 
 
-def opening(times: Rows, gpu: str, when: str) -> Opening:
+def opening(times: Rows, gpu: str) -> Opening:
     """The first screen: `times` has sizes as its index and a column a clock."""
     small, large = times.iloc[0], times.iloc[-1]
     text = f"On the {gpu} a kernel over {times.index[0]:,} elements takes {small.graph:.2f} µs as one of a "
@@ -39,23 +33,16 @@ def opening(times: Rows, gpu: str, when: str) -> Opening:
         "say cold or warm, burst or sustained, and why",
         "price a launch, a barrier and a load",
     ]
-    return text, able, three_bars(times, gpu, when)
+    return text, able, clocks_drawn(times)
 
 
-def three_bars(times: Rows, gpu: str, when: str) -> tuple[Figure, str]:
-    """The smallest and the largest size by the clocks of THREE, and the caption."""
-    ends = list(dict.fromkeys([times.index[0], times.index[-1]]))
-    names = [name for name in THREE if name in times]
-    fig, axes = plot.figure("µs", title="One kernel by three clocks", columns=2, height=1.7)
-    fig.set_figwidth(page.WIDEST)
-    for ax, n in zip(axes, ends, strict=False):
-        plot.bars(ax, [THREE[name] for name in names], times.loc[n, names], "µs")
-        ax.set_title(f"{n:,} elements", fontsize=9)
-    if len(ends) == 1:
-        axes[1].remove()
-    spread = times[names].max(axis=1) / times[names].min(axis=1)
-    caption = f"saxpy/1_scalar, warm, on {gpu}, {when}: highest over lowest clock "
-    return fig, caption + ", ".join(f"{spread[n]:,.1f} at {n:,} elements" for n in ends) + "."
+def clocks_drawn(times: Rows) -> diagram.Drawing | None:
+    """What each of the three clocks counts, for the smallest size that all three timed; None without one."""
+    read = [name for name in THREE if name in times]
+    timed = times[read].dropna()
+    if len(read) < len(THREE) or timed.empty:
+        return None
+    return diagram.clocks(*(float(time) for time in timed.iloc[0]))
 
 
 # --- one kernel, every clock --------------------------------------------------------------------------------
@@ -75,23 +62,20 @@ def eager_us(handovers: Rows) -> float:
 
 def prediction(handovers: Rows) -> None:
     """Say what the event clock should add to a kernel's time."""
-    display.say(f"Predicted: `event` adds **{eager_us(handovers):.1f} µs**, whatever the size.")
+    display.say(
+        f"Such a chain takes {eager_us(handovers):.1f} µs a call, as "
+        "[the price list](#what-a-launch-costs) below says. "
+        f"Predicted: `event` adds **{eager_us(handovers):.1f} µs**, whatever the size."
+    )
 
 
 def by_clock(times: Rows, *names: str) -> None:
-    """Show the times of one launch by the clocks `names`, as far as they were read."""
+    """Show the times of one launch by the clocks `names`, as far as they were read; profilers' are folded."""
     read = [name for name in names if name in times and times[name].notna().any()]
     heads = {"n": "elements"} | {name: name for name in read}
     formats = {"n": "{:,}"} | dict.fromkeys(read, "{:.4g}")
-    display.table(times.reset_index(), heads, formats, "saxpy/1_scalar, warm: µs a launch (median)")
-
-
-def clocks_drawn(times: Rows) -> None:
-    """Draw what each of the three clocks counts, for the smallest size that all three timed."""
-    read = [name for name in ("wall", "event", "graph") if name in times]
-    timed = times[read].dropna()
-    if len(read) == 3 and len(timed):
-        diagram.clocks(*(float(time) for time in timed.iloc[0])).show()
+    title = "saxpy/1_scalar, warm: µs a launch (median)"
+    display.table(times.reset_index(), heads, formats, title, folded=not {*read} & {"wall"})
 
 
 def event_against_graph(times: Rows, handovers: Rows, probes: Rows) -> None:
@@ -136,56 +120,49 @@ def profilers(times: Rows) -> None:
 # --- dependent launch ---------------------------------------------------------------------------------------
 
 
-def dependent_speed(clocked: Rows, apart: Rows, gpu: str) -> None:
-    """Say how the dependent chain compares with the plain one at each size."""
-    by = clocked.set_index(["n", "clock"])
-    lines = []
-    for n in apart[apart["clock"] == "graph_pdl"]["n"]:
-        verdict = display.against(by.loc[(n, "graph_pdl")], by.loc[(n, "graph")])
-        lines.append(f"- {n:,} elements: the dependent chain {verdict} the plain one.")
-    absent = f"It cannot be tried on {gpu}: it needs compute capability 9.0."
-    display.say("\n".join(lines) or absent)
+def dependent(times: Rows, clocked: Rows, apart: Rows, gpu: str) -> None:
+    """Say for which sizes a dependent chain is faster than a plain one, and what a control experiment makes
+    of the others; show that experiment, folded.
+    """
+    by, sizes = clocked.set_index(["n", "clock"]), sorted(set(apart[apart["clock"] == "graph_pdl"]["n"]))
+    if not sizes:
+        display.say(f"It cannot be tried on {gpu}: it needs compute capability 9.0.")
+        return
+    speeds = [
+        f"{by.loc[(n, 'graph'), 'median_us'] / by.loc[(n, 'graph_pdl'), 'median_us']:.2f} at {n:,}"
+        for n in sizes
+    ]
+    text = f"The dependent chain's speed, in that of the plain one: {display.listed(speeds)} elements. "
+    if clock.faster(by.loc[(sizes[0], "graph_pdl")], by.loc[(sizes[0], "graph")]):
+        text += "So it helps the shortest kernels. "
+    plain = apart[apart["clock"] == "graph"].set_index("n")
+    if sizes[-1] in plain.index:
+        serial, chained, alone = (
+            by.loc[(sizes[-1], "graph")],
+            by.loc[(sizes[-1], "graph_pdl")],
+            plain.loc[sizes[-1]],
+        )
+        if display.level(alone, chained) and alone["q1_us"] > serial["q3_us"]:
+            text += "What costs the largest its time is not the early start: with the two instructions and "
+            text += "ordinary edges, so that nothing can start early, it is as slow."
+    display.say(text)
+    _control(times, apart)
 
 
-def control(times: Rows, apart: Rows) -> None:
+def _control(times: Rows, apart: Rows) -> None:
     """Show the control experiment: the instructions of dependent launch with plain edges, and its variant."""
-    by = {name: rows.set_index("n")["median_us"] for name, rows in apart.groupby("clock")}
+    spent = {name: rows.set_index("n")["median_us"] for name, rows in apart.groupby("clock")}
     nothing = pd.Series(dtype=float)
     parts = {
         "plain": times["graph"],
-        "instructions only": by.get("graph", nothing),
+        "instructions only": spent.get("graph", nothing),
         "dependent, let go early": times.get("graph_pdl", nothing),
-        "dependent, let go late": by.get("graph_pdl", nothing),
+        "dependent, let go late": spent.get("graph_pdl", nothing),
     }
     heads = {"n": "elements"} | {name: name for name in parts}
     formats = {"n": "{:,}"} | dict.fromkeys(parts, "{:,.2f}")
     table = pd.DataFrame(parts).rename_axis("n").reset_index()
     display.table(table, heads, formats, "The control experiment: µs a launch", folded=True)
-
-
-def dependent_cost(clocked: Rows, apart: Rows, gpu: str) -> None:
-    """Say what the control experiment shows, and for which kernels dependent launch is worth it."""
-    by, least, most = clocked.set_index(["n", "clock"]), clocked["n"].min(), clocked["n"].max()
-    plain = apart[apart["clock"] == "graph"].set_index("n")
-    if not (apart["clock"] == "graph_pdl").any():
-        return
-    if most in plain.index:
-        serial, dependent, alone = by.loc[(most, "graph")], by.loc[(most, "graph_pdl")], plain.loc[most]
-        costs = alone["median_us"] - serial["median_us"]
-        text = f"At {most:,} elements the instructions alone "
-        if display.level(alone, dependent) and alone["q1_us"] > serial["q3_us"]:
-            text += f"cost as much as dependent launch: {costs:,.0f} µs. So early starts are not the cause. "
-            text += "A block of this kernel does only two loads and a store, too little work to hide the two "
-            text += "instructions behind. Why they take so long was not measured."
-        else:
-            text += f"change the time by {costs:,.1f} µs."
-        display.say(text)
-    if clock.faster(by.loc[(least, "graph_pdl")], by.loc[(least, "graph")]):
-        display.say(
-            f"A rule for later lessons on {gpu}: dependent launch helps the shortest kernels, as at "
-            f"{least:,} elements. A longer one may gain if its blocks have something useful to do before "
-            "they wait; that was not measured here."
-        )
 
 
 # --- cold and warm ------------------------------------------------------------------------------------------
@@ -207,7 +184,7 @@ def cold_and_warm(lab: Lab, l2_bytes: int) -> tuple[Rows, Rows]:
     return rows, sides
 
 
-def bandwidth_by_cache(rows: Rows, gpu: str, l2_bytes: int) -> None:
+def bandwidth_by_cache(rows: Rows, sides: Rows, gpu: str, l2_bytes: int) -> None:
     """Draw the bandwidth of rung 2 by size, cold and warm."""
     title = "saxpy/2_vector, warm and cold"
     fig, ax = plot.figure("bytes of the operands", "GB/s", title, xlog=True)
@@ -217,7 +194,11 @@ def bandwidth_by_cache(rows: Rows, gpu: str, l2_bytes: int) -> None:
     plot.size_ticks(ax, rows.bytes)
     plot.roof_line(ax, l2_bytes, f"L2 {plot.size_text(l2_bytes)}", vertical=True)
     plot.label_ends(ax)
-    plot.show(fig, plot.caption(rows, gpu, "saxpy/2_vector warm and cold"))
+    most = sides.gain.idxmax()
+    caption = (
+        f"saxpy/2_vector on {gpu}, {plot.dates(rows)}: warm is at most {sides.gain[most]:.1f} times as fast "
+    )
+    plot.show(fig, f"{caption}as cold, with operands of {sides.operands[most]}.")
 
 
 def early(sides: Rows, l2_bytes: int) -> bool:
@@ -242,9 +223,9 @@ def warm_gain(sides: Rows, l2_bytes: int) -> None:
     display.say(text)
     if early(sides, l2_bytes):
         display.say(
-            "So the gain ends before the cache is full. A hypothesis: this L2 is built in parts, and a line "
-            "that SMs of both parts read is kept twice. Then it holds fewer *different* bytes than its size "
-            "says. Compare the latencies below."
+            "So most of the gain is lost before the cache is full. A hypothesis: this L2 is built in parts, "
+            "and a line that SMs of both parts read is kept twice. Then it holds fewer *different* bytes "
+            "than its size says. Compare the latencies below."
         )
     heads = {"operands": "operands", "copies": "copies when cold"}
     heads |= {"cold": "cold, µs", "warm": "warm, µs", "gain": "cold ÷ warm"}
@@ -268,13 +249,19 @@ def four_states(rows: Rows, operator: str, gpu: str) -> None:
     plot.show(fig, f"{caption}{worst.slower:.2f} times the burst's time.")
 
 
-def neighbours(rows: Rows) -> None:
-    """Say which kernels a hot neighbour slows, and show all of them."""
-    moved = power.moved(rows)
+def neighbours(rows: Rows, operator: str) -> None:
+    """Say how much a hot neighbour slows the kernel that is drawn and the others, and show all of them."""
+    moved, four = power.moved(rows), states.of_one(rows, operator).set_index("state")["median_us"]
+    drawn = ""
+    if {"after_cool", "after_hot"} <= set(four.index):
+        drawn = "The kernel of the chart takes "
+        drawn += (
+            f"{four['after_hot'] / four['after_cool'] - 1:.0%} longer behind products than behind copies. "
+        )
     heat, own = 1e3 * clock.NEIGHBOUR_S, 1e3 * clock.SUSTAINED_S
     display.say(
         f"A neighbour runs for {heat:.0f} ms before each sample; a sustained kernel by itself for "
-        f"{own:.0f} ms. " + (states.touched(moved) or "No kernel was measured so here.")
+        f"{own:.0f} ms. {drawn}" + (states.touched(moved) or "No kernel was measured so here.")
     )
     heads = {"operator": "operator", "impl": "kernel", "burst_us": "burst, µs"}
     heads |= {"sustained_us": "sustained", "after_cool_us": "behind copies"}
@@ -320,8 +307,8 @@ def latency(steps: Rows, gpu: str, l2_bytes: int) -> None:
     plot.roof_line(ax, l2_bytes, f"L2 {plot.size_text(l2_bytes)}", vertical=True)
     plot.label_ends(ax)
     low, high = steps.median_ns.min(), steps.median_ns.max()
-    caption = f"Latency of a load on {gpu}, {plot.dates(steps)}: {len(steps)} points"
-    plot.show(fig, f"{caption}, from {low:.0f} to {high:.0f} ns.")
+    caption = f"Latency of a load on {gpu}, {plot.dates(steps)}: {low:.0f} ns in the cheapest place, "
+    plot.show(fig, f"{caption}{high:.0f} ns in the dearest.")
 
 
 def l2_against_dram(
@@ -375,33 +362,42 @@ def claims(lab: Lab, clocked: Rows, cached: Rows, sides: Rows) -> None:
     display.table(found, heads, formats | {"roof_fraction": "{:.0%}"}, title, folded=True)
     made = runs.loc[found["run"].iloc[0]]
     display.say(
-        "One command measures all of it again on such a machine: `rooflab record "
-        f"environment`. It writes `data/{lab.device}/`: `environment.csv`, one row a case; "
-        f"`runs.csv` with versions, clocks, commit (here {made.commit}) and command (here "
-        f"`{made.command}`); and the profiles. "
-        "`python -m rooflab report` draws every figure from them."
+        "`rooflab record environment` measures all of it again and writes it to "
+        f"`data/{lab.device}/`, with versions, commit (here {made.commit}) and command (here "
+        f"`{made.command}`)."
     )
 
 
 def takeaway(times: Rows, sides: Rows, handovers: Rows) -> None:
     """What to take away, computed."""
     small, us = times.iloc[0], handovers.median_us
+    calls = us[us.index.str.startswith("eager")]
+    low, high = calls.min(), calls.max()
     display.say(
         f"- Ask `graph` how fast a kernel is. For a small one `event` says "
         f"{plot.number(small.event / small.graph)} times as much: it times the launch, too.\n"
         f"- Say cold or warm: the same kernel differs by up to {sides.gain.max():.1f} times.\n"
-        f"- From one kernel to the next: a call from Python {eager_us(handovers):.0f} µs, a graph node "
-        f"{us['node of a graph']:.2f} µs, a grid barrier {us[environment.BARRIER]:.2f} µs."
+        f"- From one kernel to the next: an eager call from Python {low:.0f} to {high:.0f} µs, "
+        f"by its launcher, a graph node {us['node of a graph']:.2f} µs, a grid barrier "
+        f"{us[environment.BARRIER]:.2f} µs."
     )
+
+
+_WAYS = {"": "", "dependent=1": "let go early", "dependent=2": "let go late"}
 
 
 def explored(lab: Lab, clocked: Rows, apart: Rows) -> Any:
     """The explorer of one kernel by clock and size."""
+    rows = pd.concat([clocked, apart])
+    plain = rows["clock"] == "graph"
+    ways = rows["options"].fillna("").map(_WAYS).where(~plain, "the two instructions, ordinary edges")
+    ways = ways.where(rows["options"].fillna("").ne(""), "")
+    names = [f"{clock}: {way}" if way else str(clock) for clock, way in zip(rows["clock"], ways, strict=True)]
     return explorer.Explorer(
         "clocks",
-        pd.concat([clocked, apart]),
+        rows.assign(timed=names),
         y="median_us",
-        controls={"clock": "Clock", "options": "Dependent launch"},
+        controls={"timed": "Clock"},
         title="saxpy/1_scalar, warm",
         ylog=True,
         measure=explorer.measurer(lab),

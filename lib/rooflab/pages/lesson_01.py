@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from matplotlib.figure import Figure
 
 from rooflab.hardware import roofline
@@ -25,7 +27,14 @@ def bandwidth(rows: Rows, here: Lab, size: str) -> Opening:
         "name the roof that a kernel's bandwidth is held against",
     ]
     roof = ("read", here.roof["dram_read"].value, "GB/s")
-    return f"{text}.", able, page.ladder(rows, here.run["gpu"], roof, f"read, {size} an array, cold")
+    figure, caption = page.ladder(rows, here.run["gpu"], roof, f"read, {size} an array, cold")
+    set_by = here.roof["dram_read"].case
+    own_size = re.search(r"\bn=(\d+)", set_by)
+    if set_by not in set(rows["case"]) and own_size:
+        caption += (
+            f" The roof is the best rung's rate on {plot.size_text(4 * int(own_size[1]))} (lesson 01b)."
+        )
+    return f"{text}.", able, (figure, caption)
 
 
 def sweep_chart(sweep: Rows, gpu: str, ceiling: float, l2: int) -> tuple[Figure, str]:
@@ -37,7 +46,11 @@ def sweep_chart(sweep: Rows, gpu: str, ceiling: float, l2: int) -> tuple[Figure,
     plot.roof_line(ax, l2, f"L2: {plot.size_text(l2)}", vertical=True)
     plot.size_ticks(ax, sweep["bytes"])
     plot.label_ends(ax)
-    return fig, plot.caption(sweep, gpu, "Size sweep, warm and cold", ("DRAM read", ceiling, "GB/s"))
+    best = sweep.loc[sweep["gb_s"].idxmax()]
+    caption = (
+        f"Reading by size on {gpu}, {plot.dates(sweep)}: at most {best['gb_s'] / ceiling:.0%} of the read "
+    )
+    return fig, f"{caption}roof, {best['cache']}, at {plot.size_text(best['bytes'])}."
 
 
 def roofs(sweep: Rows, here: Lab) -> Opening:

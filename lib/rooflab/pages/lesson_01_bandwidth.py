@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from rooflab.bench import clock
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.pages import Rows, spread
@@ -32,8 +33,8 @@ def needed(chase: Any, dram_sheet: Any, gpu: Any, sms: Any) -> Any:
     each, wide = need / sms / 4, need / sms / 16
     text = (
         f"On the {gpu} a load from DRAM takes {latency:.0f} ns. At {dram_sheet:,.0f} GB/s, "
-        f"**{need / 1e6:.2f} MB** must be under way at every moment: "
-        f"**{need / sms / 1024:.1f} KiB on each of {sms} SMs**. With one 4-byte load a "
+        f"**{need / 2**20:.1f} MiB** must be under way at every moment: "
+        f"**{need / sms / 1024:.0f} KiB on each of {sms} SMs**. With one 4-byte load a "
         f"thread that takes {each:,.0f} threads an SM, with one 16-byte load {wide:,.0f}. "
         "An SM holds 1,024 to 2,048 threads, depending on the model. "
     )
@@ -102,14 +103,12 @@ def explained(counted: Any, need: float, sms: int) -> None:
         text += f"threads × 4 bytes need {32 * 4 / 32:g}. "
         idle = slow["dram_pct"] < 0.8 * best["dram_pct"]
         if slow["load_sectors_per_request"] <= 4 and idle:
-            text += "So it wastes no bytes; it asks for too few at a time. DRAM is busy "
-            text += f"{slow['dram_pct']:.0f}% of its time, and {best['dram_pct']:.0f}% "
-            text += f"under {best['impl']}. "
+            text += "So it wastes no bytes; it asks for too few at a time: under it DRAM is busy "
+            text += f"{slow['dram_pct']:.0f}% of the time, under {best['impl']} {best['dram_pct']:.0f}%. "
             allowed = 2048 * 4 * sms / need
             if slow["dram_pct"] < 100 * allowed < 100:
-                text += f"Little's law would allow {allowed:.0%}, if all threads had their loads in flight "
-                text += "always. But a thread has its load in flight for a part of its time only: it also "
-                text += "starts, adds, waits at a barrier and ends."
+                text += f"Little's law would allow {slow['impl']} {allowed:.0%}: the next section asks what "
+                text += "takes the rest."
         display.say(text)
     else:
         display.say("Nsight Compute could not count here: the tables of counters stay empty.")
@@ -127,8 +126,12 @@ def in_flight(dram_sheet: Any, gpu: Any, here: Any, large: Any, latency: Any, sm
     plot.roof_line(ax, read_roof, f"measured roof {read_roof:,.0f} GB/s")
     plot.size_ticks(ax, sweep["bytes_per_sm"])
     plot.label_ends(ax)
-    ceiling = ("read", read_roof, "GB/s")
-    plot.show(fig, plot.caption(sweep, gpu, "Bytes in flight", ceiling))
+    near = sweep[sweep["gb_s"] >= 0.95 * read_roof]
+    best = near.iloc[0] if len(near) else sweep.loc[sweep["gb_s"].idxmax()]
+    caption = (
+        f"Bytes in flight on {gpu}, {plot.dates(sweep)}: {best['bytes_per_sm'] / 1024:.0f} KiB an SM bring "
+    )
+    plot.show(fig, f"{caption}{best['gb_s'] / read_roof:.0%} of the read roof.")
     return sweep, read_roof
 
 
@@ -166,25 +169,33 @@ def loaded(gpu: Any, sweep: Any, latency: Any, need: Any, read_roof: Any, sms: A
 
 
 def standings(here: Any, large: Any, others: Any) -> None:
-    """Say how the ladders of write, copy and triad stand."""
-    display.say("\n".join(f"- {display.standings(rows)}" for rows in others.values()))
+    """Say whether more bytes in flight help copy; fold how the ladders of write, copy and triad stand."""
+    copy = others["copy"][others["copy"]["kind"] == "own"].set_index("impl")
+    if {"2_vector", "3_in_flight"} <= set(copy.index):
+        slower = clock.faster(copy.loc["2_vector"], copy.loc["3_in_flight"])
+        display.say(
+            f"Of `copy`, rung 3 {display.against(copy.loc['3_in_flight'], copy.loc['2_vector'])} rung 2. "
+            + ("What helps one operator need not help the next." if slower else "")
+        )
+    lines = [display.standings(rows) for rows in others.values()]
     eager = here.measure("bandwidth", bandwidth.copies_by_clock(large))
     eager = eager[(eager["n"] == large) & (eager["clock"] == "event")]
     chained = others["copy"].set_index("impl")["median_us"]
     alone = eager[eager["kind"] != "own"].set_index("impl")["median_us"]
     if any(alone[name] < 0.9 * chained[name].min() for name in alone.index):
-        display.say(
+        lines.append(
             "Called one by one, the library's copies are faster than this: "
-            "[lesson 01b](01b_roofs.ipynb) finds out why the clock matters."
+            "[lesson 01b](01b_roofs.ipynb) compares both clocks."
         )
     saxpy = here.measure("environment", environment.ramp())
     if len(saxpy):
         ours = saxpy.loc[saxpy["gb_s"].idxmax()]
-        display.say(
+        lines.append(
             "`saxpy`, the kernel of lesson 00, moves the bytes of a triad: "
             f"{ours['gb_s']:,.0f} GB/s by {ours['impl']}, on arrays of "
             f"{plot.size_text(4 * ours['n'])}. Lesson 01b shows how size matters."
         )
+    display.fold_items("How the ladders of write, copy and triad stand", lines)
 
 
 def suspects(counted: Any) -> Any:
@@ -196,33 +207,34 @@ def suspects(counted: Any) -> Any:
     names |= {"occupancy": "Occupancy", "suspect": "Suspect"}
     ratios = dict.fromkeys(("time", "traffic", "sectors", "occupancy"), "{:.2f}")
     sized = plot.size_text(4 * bandwidth.PROFILE_SIZE)
-    title = f"The slower rungs' counters over those of their ladder's best rung, {sized} an array"
+    title = f"Counters of the slower rungs over those of their ladder's best rung, {sized} an array"
     display.table(accused, names, ratios, title, folded=True)
     return accused
 
 
 def unsolved(accused: Any, counted: Any, gpu: Any, l2: Any) -> None:
-    """Say for which rungs no counter speaks."""
-    open_cases = accused[accused["suspect"] == "none of these"]
+    """Say for which rungs no counter speaks, and what is odd about write, folded."""
+    open_cases, lines = accused[accused["suspect"] == "none of these"], []
     if len(open_cases):
         listed = ", ".join(f"`{name}`" for name in open_cases["rung"])
-        display.say(
+        lines.append(
             f"For {listed} these counters explain nothing: the same bytes, as well "
             "coalesced, on SMs as full. What remains is a **hypothesis**: the rungs "
             "differ in the order in which their accesses reach DRAM, and DRAM loses time "
-            "when it opens another page or turns its bus from reading to writing. No "
-            "counter on this page shows it."
+            "when it opens another page or turns its bus from reading to writing."
         )
     writes = counted[counted["operator"] == "write"]
     if len(writes):
         left = (writes["predicted_bytes"] - writes["dram_bytes"]).median()
         if 0.02 * writes["predicted_bytes"].median() < left < l2:
-            display.say(
+            lines.append(
                 f"An oddity of `write` on the {gpu}: {left / 1e6:.0f} MB of what it wrote "
                 f"had not reached DRAM when counting stopped. The L2 holds {l2 / 1e6:.0f} "
                 "MB, so they fit there. In the timed chain every launch must first push "
                 "out what the one before it left."
             )
+    if lines:
+        display.fold_items("What these counters do not explain", lines)
 
 
 def takeaway(
@@ -273,7 +285,7 @@ def explored(dram_sheet: Any, gpu: Any, here: Any) -> Any:
     return explorer.Explorer(
         "streams",
         here.measure("bandwidth", mine),
-        controls={"operator": "Operator", "impl": "Rung"},
+        controls={"impl": "Rung", "operator": "Operator"},
         roof=here.roof,
         title=f"Reads and copies on {gpu}",
         bound=least_us(dram_sheet, here),

@@ -11,22 +11,34 @@ from rooflab.analysis import states
 from rooflab.hardware import roofline
 from rooflab.pages.lesson_01_bandwidth import least_us
 from rooflab.studies import bandwidth
-from rooflab.view import diagram, display, explorer, plot
+from rooflab.view import diagram, display, explorer, page, plot
 from rooflab.view.diagram import roofs
 from rooflab.words import counted
+
+REALIZAR = "https://github.com/paiml/realizar"  # data/published/README.md says which of its pages
 
 
 def path_of_bytes(here: Any, l2: int, sweep: Any) -> None:
     """Draw the links that data crosses with their measured rates, and what the SMs can do in that time."""
     known = {name: float(roof.value) for name, roof in here.roof.items()}
-    warm = sweep[(sweep["cache"] == "warm") & (sweep["bytes"] <= l2)]["gb_s"]
     links = [
         roofs.Link("host", known.get("pcie_h2d", 0.0), "PCIe, pinned"),
         roofs.Link("DRAM", known["dram_read"], "cold reads"),
-        roofs.Link("L2", float(warm.max()) if len(warm) else 0.0, "warm reads"),
+        roofs.Link("L2", from_l2(here, l2, sweep), "warm kernels", at_least=True),
     ]
     ends = f"{int(here.run['sms']):,} SMs"
     diagram.path_of_bytes(links, ends, known["dram_read"], roofs.peaks(known)).show()
+
+
+def from_l2(here: Any, l2: int, sweep: Any) -> float:
+    """The highest rate, in GB/s, of a warm kernel whose operands fit the L2: of this page's reads and of
+    lesson 00b's saxpy; 0 where none was measured.
+    """
+    warm = [case for case in here.cases("environment") if case.operator == "saxpy" and case.cache == "warm"]
+    warm = here.held("environment", [case for case in warm if case.clock == "graph" and not case.options])
+    found = [sweep, here.measure("environment", warm)] if warm else [sweep]
+    rates = [rows[(rows["cache"] == "warm") & (rows["bytes"] <= l2)]["gb_s"].max() for rows in found]
+    return float(max((rate for rate in rates if rate == rate), default=0.0))
 
 
 def guesses(dram_sheet: Any, fp16_sheet: Any, l2: Any) -> Any:
@@ -82,65 +94,65 @@ def opinions(dram_sheet: Any, here: Any, streams: Any) -> None:
     views |= {f"measured: {op}": here.roof[f"dram_{op}"].value for op in streams}
     three = pd.DataFrame(views.items(), columns=["what", "gb_s"])
     three["sheet"] = 100 * three["gb_s"] / dram_sheet
-    three["ncu"] = 100 * three["gb_s"] / peak
     names = {"what": "Opinion", "gb_s": "GB/s", "sheet": "% of datasheet"}
-    names |= {"ncu": "% of profiler's peak"}
-    display.table(three, names, {"gb_s": "{:,.0f}", "sheet": "{:.1f}", "ncu": "{:.1f}"})
-
-
-def trap() -> None:
-    """Say what an earlier measurement of copies found."""
-    rows: Any = lab.open("replay", "h200-peers").store.read("bandwidth")
-    trap = rows.set_index("impl")["gb_s"]
-    display.say(
-        f"An early measurement on an H200 gave `copy_` of a large `uint8` tensor {trap['torch_uint8']:,.0f} "
-        f"GB/s, and the runtime's own copy {trap['memcpy_dtod']:,.0f}. The obvious suspect is the one-byte "
-        "type."
-    )
+    display.table(three, names, {"gb_s": "{:,.0f}", "sheet": "{:.1f}"})
 
 
 def copies_drawn(gpu: Any, here: Any, large: Any) -> Any:
-    """Draw the copies by clock; their rows."""
+    """Draw the copies by size, a panel a clock; their rows, the roof, and the rows of the drawn sizes."""
     copies = here.measure("bandwidth", bandwidth.copies_by_clock(large))
     copies["name"] = copies["impl"] + " " + copies["clock"].replace("event", "eager")
     round_sizes = copies[copies["n"] != copies["n"].max() - 1024]
-    title = "Copies as graph nodes and as eager calls"
-    fig, ax = plot.figure("bytes an array", "GB/s", title, xlog=True)
-    for name, rows in round_sizes.groupby("name", sort=False):
-        plot.series(ax, 4 * rows["n"], *plot.band(rows), label=name)
+    fig, axes = plot.figure("bytes an array", "GB/s", "The same copies by two clocks", columns=2, xlog=True)
+    fig.set_figwidth(page.WIDEST)
     copy_roof = here.roof["dram_copy"].value
-    plot.roof_line(ax, copy_roof, f"copy roof {copy_roof:,.0f} GB/s")
-    plot.size_ticks(ax, 4 * round_sizes["n"])
-    plot.label_ends(ax)
-    ceiling = ("copy", copy_roof, "GB/s")
-    plot.show(fig, plot.caption(round_sizes, gpu, "Copies by clock", ceiling))
+    for ax, (clock, title) in zip(axes, _CLOCKS.items(), strict=True):
+        for impl, rows in round_sizes[round_sizes["clock"] == clock].groupby("impl", sort=False):
+            plot.series(ax, 4 * rows["n"], *plot.band(rows), label=impl)
+        plot.roof_line(ax, copy_roof, "copy roof")
+        plot.size_ticks(ax, 4 * round_sizes["n"])
+        ax.set_title(title, fontsize=9)
+        ax.set_ylim(0, 1.15 * max(copy_roof, round_sizes["gb_s"].max()))
+        plot.label_ends(ax)
+    slow = bandwidth.fallen_copies(copies, "cudaMemcpyAsync")
+    found = (
+        f"the runtime's copy is slower as a graph node from {plot.size_text(4 * slow[0])} on"
+        if slow
+        else ("the runtime's copy is as fast by either")
+    )
+    plot.show(fig, f"Copies by two clocks on {gpu}, {plot.dates(round_sizes)}: {found}.")
     return copies, copy_roof, round_sizes
 
 
-def clocks_said(copies: Any, gpu: Any, ladders: Any) -> Any:
-    """Say what the type and the clock of a copy change."""
-    named = ladders[ladders["operator"] == "copy"]
-    named = named.assign(name=plot.contestants(named)).set_index("name")
-    text = f"On the {gpu}: "
-    if {"torch.copy_ uint8", "torch.copy_ int32"} <= set(named.index):
-        byte, word = named.loc["torch.copy_ uint8"], named.loc["torch.copy_ int32"]
-        text += f"as graph nodes, `copy_` of `uint8` {display.against(byte, word)} that "
-        text += "of `int32`. "
-        even = display.level(byte, word)
-        text += "So it is not the type. " if even else "So the type matters. "
-    for impl in dict.fromkeys(copies.loc[copies["kind"] != "own", "impl"]):
-        slow = bandwidth.fallen_copies(copies, impl)
-        whole = [n for n in sorted(set(copies["n"])) if n < min(slow, default=0)]
-        text += f"`{impl}` is slower as a graph node than eager "
-        first = f"from {plot.size_text(4 * slow[0])} an array on" if slow else ""
-        text += first or "at no size measured"
-        text += f", not yet at {plot.size_text(4 * whole[-1])}. " if whole else ". "
+_CLOCKS = {"graph": "as nodes of a graph", "event": "called eagerly"}
+
+
+def fallen(copies: Any, gpu: Any, ladders: Any, large: Any) -> Any:
+    """Say what the library's copies lose as graph nodes; the sizes where the runtime's does."""
+    slow = bandwidth.fallen_copies(copies, "cudaMemcpyAsync")
+    if not slow:
+        display.say(f"On the {gpu} the runtime's copy runs at the same rate by both clocks.")
+        return slow
+    named = copies[copies["impl"] == "cudaMemcpyAsync"].set_index(["clock", "n"])["gb_s"]
+    at = large if large in slow else slow[-1]
+    text = f"On the {gpu} the runtime's copy of {plot.size_text(4 * slow[0])} or more is slower as a graph "
+    text += f"node: of {plot.size_text(4 * at)} it runs at {named['graph', at]:,.0f} GB/s there and at "
+    text += f"{named['event', at]:,.0f} called eagerly. Why, no trace here shows. "
+    text += "**The clock decides** which rate one sees."
+    types = ladders[ladders["operator"] == "copy"]
+    types = types.assign(name=plot.contestants(types)).set_index("name")
+    if {"torch.copy_ uint8", "torch.copy_ int32"} <= set(types.index):
+        byte, word = types.loc["torch.copy_ uint8"], types.loc["torch.copy_ int32"]
+        text += (
+            f" The type of the elements {'does not' if display.level(byte, word) else 'does'}: as a node, "
+        )
+        text += f"`copy_` of `uint8` {display.against(byte, word)} that of `int32`."
     display.say(text)
-    return named
+    return slow
 
 
-def transfers_traced(here: Any) -> Any:
-    """What the timeline shows of each library copy; its rows."""
+def transfers_traced(here: Any) -> None:
+    """Show what the timeline saw of each library copy, folded."""
     traced = here.profile("bandwidth", bandwidth.traced(), "nsys")
     groups = traced.groupby("case", sort=False)
     kinds = groups[["kind", "short"]].first()
@@ -150,29 +162,8 @@ def transfers_traced(here: Any) -> Any:
     names = {"call": "Eager, traced by Nsight Systems", "kind": "Activity"}
     names |= {"short": "What ran", "us": "µs"}
     size = plot.size_text(4 * (bandwidth.traced()[0].n or 0))
-    display.table(kinds, names, {"us": "{:.1f}"}, f"{size} an array")
-    library = kinds[kinds["call"] != "copy/2_vector"]
-    return library
-
-
-def fallen(copies: Any, large: Any, library: Any, named: Any) -> Any:
-    """Say where the runtime's copy falls to, as a node of a graph."""
-    slow = bandwidth.fallen_copies(copies, "cudaMemcpyAsync")
-    if slow and large in slow:
-        node, ours = named.loc["cudaMemcpyAsync"], named.loc["1_scalar"]
-        eager = copies[copies["name"] == "cudaMemcpyAsync eager"].set_index("n").loc[large]
-        text = f"At {plot.size_text(4 * large)} an array the runtime's copy runs at "
-        text += f"{eager['gb_s']:,.0f} GB/s eager and at {node['gb_s']:,.0f} as a graph "
-        text += f"node, {node['gb_s'] / ours['gb_s']:.3f} times our `copy/1_scalar`. "
-        if len(library) and (library["kind"] == "memcpy").all():
-            text += "Eager, every library copy was the driver's own transfer, not a "
-            text += "kernel, whatever its type. "
-        if display.level(node, ours):
-            text += "Perhaps a large graph node runs a kernel like ours, with 4 bytes a "
-            text += "thread; no trace on this page shows it. "
-        text += "What is measured: **the clock decides** which rate one sees."
-        display.say(text)
-    return slow
+    title = f"What ran when each copy was called eagerly, {size} an array"
+    display.table(kinds, names, {"us": "{:.1f}"}, title, folded=True)
 
 
 def from_host(here: Any, sweep: Any) -> Any:
@@ -200,15 +191,15 @@ def published_time(kernel: Any, moved: Any, size: Any) -> None:
     alike = "The claimed time is about that of a transfer." if alike else ""
     read_us = kernel["median_us"].iloc[0]
     display.say(
-        f"A published specification reports {claim:.2f} ms for a 4,096 × 4,096 float "
-        "matrix-vector product on an RTX 4090 and blames strided access to DRAM. That "
+        f"The specification of [realizar]({REALIZAR}), a public CUDA project, reports {claim:.2f} ms for a "
+        "4,096 × 4,096 float matrix-vector product on an RTX 4090 and blames strided access to DRAM. That "
         f"matrix is these {plot.size_text(4 * size)}. Here a kernel *reads* it in "
         f"{read_us:.1f} µs; to *carry it over* from pageable memory takes {pageable:.2f} "
         f"ms, {1e3 * pageable / read_us:,.0f} times as long and {pageable / claim:.0%} of "
         f"the published time. {alike}"
     )
     display.say(
-        "A time on one machine proves nothing about another. But the project's own later log says "
+        "A time on one machine proves nothing about another. But realizar's own later log says "
         f"what its uploads cost: its coalesced kernel took {published['coalesced_uploading']:.1f} ms "
         f"while every call uploaded the weights, and {published['coalesced']:.2f} ms once "
         "they stayed. Time transfers and kernels apart."
@@ -236,7 +227,8 @@ def power(gpu: Any, here: Any, tops: Any) -> None:
     text = text if len(kept) else f"On the {gpu} no product was timed both ways. "
     if len(limited):
         drop = tops.loc[kept.idxmin()]
-        text = f"On the {gpu} **power sets the sustained roof** of {display.listed(limited['roof'])}: "
+        which = f"all {len(kept)}" if len(limited) == len(kept) > 2 else display.listed(limited["roof"])
+        text = f"On the {gpu} **power sets the sustained roof** of {which}: "
         text += f"it holds the clock down. {drop['roof']} loses most, and keeps {drop['kept']:.0f}% of "
         text += "its burst. "
     streams = states.kept(states.measured(here, "read", "copy"), "read", "copy")
@@ -293,6 +285,15 @@ def one_token(gpu: Any, tops: Any) -> Any:
             "that share each weight that is read move the product to the right."
         )
     return fp16
+
+
+def device_roofs(here: Any, gpu: Any) -> None:
+    """Show every roof with the case that set it, folded."""
+    columns = ["value", "unit", "case"]
+    roofs = pd.DataFrame.from_dict(dict(here.roof), orient="index", columns=columns).reset_index()
+    names = {"index": "Roof", "value": "Value", "unit": "Unit", "case": "Measured by"}
+    title = f"All {len(roofs)} roofs of the {gpu}, run {here.run_of('bandwidth')['run']}"
+    display.table(roofs, names, {"value": "{:,.0f}"}, title, folded=True)
 
 
 def takeaway(

@@ -10,12 +10,14 @@ from matplotlib.figure import Figure
 
 from rooflab import lab as labs
 from rooflab.analysis import time_breakdown
+from rooflab.analysis import way as ladder
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.numerics.model_shapes import Model
 from rooflab.pages import Opening, Rows
 from rooflab.profile import parts
 from rooflab.records.case import Case
+from rooflab.records.store import Store
 from rooflab.studies import attribution, hf
 from rooflab.view import diagram, display, explorer, page, plot
 
@@ -78,7 +80,8 @@ def token_time(rows: Rows, trace: Rows, gpu: str, context: int, roof: float) -> 
 
 
 def model_said(model: Model) -> None:
-    """Say how large the model is, and how many weight products a token needs."""
+    """Draw a layer of the model, and say how large it is and how many weight products a token needs."""
+    diagram.one_token(model).show()
     layer = [each for each in model_shapes.projections(model) if each.times == model.layers]
     display.say(
         f"**{model.name}**: {model.layers} layers, a token's vector of {model.hidden:,} "
@@ -229,11 +232,14 @@ def busy_said(rows: Rows, trace: Rows, context: int, theirs: Any) -> None:
         f"{eager.wall_us / 1e3:.1f} ms."
         + (" A faster kernel would change nothing here." if eager.busy_pct < 80 else "")
     )
-    calls = busy[busy.variant == "eager"].set_index("seq").wall_us
+    every = busy[busy.variant == "eager"].set_index("seq")
+    calls = every.wall_us
     if calls[calls.index.max()] < calls.get(context, 0):
         display.say(
             f"More context does not make it slower: {calls[calls.index.max()] / 1e3:.1f} ms at "
-            f"{calls.index.max():,} tokens. An eager token takes as long as the host needs."
+            f"{calls.index.max():,} tokens. An eager token takes as long as the host needs, and that varies: "
+            f"at the {len(calls)} contexts measured, {_between(every.launches)} launches took "
+            f"{calls.min() / 1e3:.1f} to {calls.max() / 1e3:.1f} ms."
         )
     if "graph" in now.index:
         graph = now.loc["graph"]
@@ -242,6 +248,11 @@ def busy_said(rows: Rows, trace: Rows, context: int, theirs: Any) -> None:
             f"which is {display.speed(eager.wall_us / graph.wall_us)}, and the GPU is busy "
             f"{graph.busy_pct:.0f}% of the time." + (" Now kernels matter." if graph.busy_pct > 80 else "")
         )
+
+
+def _between(counts: pd.Series) -> str:
+    """The least and the most of whole numbers, one where they are the same."""
+    return " to ".join(f"{count:,}" for count in dict.fromkeys((counts.min(), counts.max())))
 
 
 def one_layer(trace: Rows, context: int, gpu: str, when: str) -> None:
@@ -254,12 +265,18 @@ def one_layer(trace: Rows, context: int, gpu: str, when: str) -> None:
         start = begin if way == "eager" else launches.start_us.iloc[len(launches) // 2]
         moved = launches.assign(start_us=launches.start_us - start)
         lanes[way] = moved[moved.start_us.between(0, end - begin)]
-    title = "One eager layer's time: products blue, other kernels orange"
+    title = f"The same {end - begin:,.0f} µs of a token by each way: tall bars are weight products"
     fig, ax = plot.figure("µs", title=title, height=2.6)
+    fig.set_figwidth(page.WIDEST)
     plot.spans(ax, lanes, "weight")
     ax.set_xlim(0, end - begin)
-    counts = ", ".join(f"{way} {len(each)} launches" for way, each in lanes.items())
-    plot.show(fig, f"{end - begin:,.0f} µs of a decoded token, traced, on {gpu}, {when}: {counts}.")
+    counts = ", ".join(f"{way} {len(each)}" for way, each in lanes.items() if way != "eager")
+    text = (
+        f"{end - begin:,.0f} µs of a decoded token, traced, on {gpu}, {when}: eager gets through one layer, "
+    )
+    plot.show(
+        fig, f"{text}{len(lanes['eager'])} launches" + (f"; in the same time {counts}." if counts else ".")
+    )
 
 
 # --- with more context --------------------------------------------------------------------------------------
@@ -299,6 +316,14 @@ def shares_by_context(trace: Rows, gpu: str, when: str) -> None:
 # --- the end of the page ------------------------------------------------------------------------------------
 
 
+def standing(store: Store) -> None:
+    """Say where the lesson stands on the decoder's ladder, and why its figures there differ a little."""
+    display.say(
+        f"{ladder.place('02', store)} The ladder times several tokens in a row, in a run of its own; this "
+        "page times one token again and again. So their figures differ a little."
+    )
+
+
 def two_profilers(here: Lab, cases: Sequence[Case], context: int) -> None:
     """Say whether Nsight Systems and CUPTI tell the same, and show what each says."""
     asked = [case for case in cases if case.seq == context and case.impl != "transformers.compile"]
@@ -310,7 +335,8 @@ def two_profilers(here: Lab, cases: Sequence[Case], context: int) -> None:
         text = f"They list {'the same launches' if same else 'different numbers of launches'}, and their "
         text += f"totals differ by at most {off:.1f}%. So the table "
         text += "does not depend" if same and off < 5 else "depends"
-        display.say(f"{text} on which of the two is installed.")
+        both = "PyTorch's own profiler reads the same stamps through CUPTI, the driver's tracing library. "
+        display.say(f"{both}{text} on which of the two is installed.")
     heads = {"class": "class (eager)", "us_nsys": "nsys, µs", "us_cupti": "CUPTI, µs"}
     heads |= {"apart": "apart, %", "launches_nsys": "launches, nsys", "launches_cupti": "launches, CUPTI"}
     forms = {"us_nsys": "{:,.0f}", "us_cupti": "{:,.0f}", "apart": "{:+.1f}"}
@@ -351,6 +377,7 @@ def speed_explored(here: Lab, rows: Rows, model: Model, roof: float) -> Any:
         controls={"impl": "Way", "weights": "Weights"},
         labels={"seq": "tokens of context"},
         title=f"Decoding {model.name} on {here.run.gpu}",
+        foretold="at least {} µs (read roof)",
         measure=explorer.measurer(here),
     )
 

@@ -374,5 +374,6 @@ def explored(here: Lab, timed: Rows, gpu: str, read: float) -> Any:
         labels={"n": "rows"},
         title=f"Weight products of one token on {gpu}",
         bound=bound,
+        foretold="at least {} µs (read roof)",
         measure=explorer.measurer(here),
     )

@@ -45,12 +45,26 @@ def opening(here: Lab, n: int, k: int) -> Opening:
     )
     title = f"One token, {n:,} × {k:,} weights"
     drawn = rows[rows["impl"] != study.TWO_OP_TORCH]  # its bar would squash the others
-    fig, said = bars(drawn, [ways[i] for i in drawn["impl"]], here.run["gpu"], title)
+    names = [ways[i] for i in drawn["impl"]]
+    fig, _ = bars(drawn, names, here.run["gpu"], title)
+    least = [study.traffic(c) / here.roof["dram_read"].value / 1e3 for c in _of(drawn, here)]
+    ax = fig.axes[0]
+    if len(drawn):
+        mark = {"color": plot.COLOURS[1], "markersize": 15, "markeredgewidth": 3, "zorder": 5}
+        ax.plot(least, range(len(least)), "|", label="its bytes at the read roof", **mark)
+        fig.legend(loc="outside lower center", fontsize=8, frameon=False)
+    said = f"{title} on {here.run['gpu']}, {plot.dates(drawn)}."
     said += " Two-op unpacks the weights to FP16 in memory, then multiplies by cuBLAS."
     if study.TWO_OP_TORCH in by.index:
         slow = by.loc[study.TWO_OP_TORCH, "median_us"]
         said += f" Unpacked by PyTorch's own operators, which is not drawn, it takes {slow:.0f} µs."
     return answer, able, (fig, said)
+
+
+def _of(rows: Rows, here: Lab) -> list[Any]:
+    """The cases of rows, in their order."""
+    cases = {case.id: case for case in here.cases("int4")}
+    return [cases[id] for id in rows["case"]]
 
 
 def run_facts(gpu: str, here: Lab, read_roof: float, n: int, k: int) -> None:
@@ -159,15 +173,17 @@ def errors_drawn(costs: dict[str, Any], sizes: Any, shape: Any) -> None:
 
 def errors_explained(costs: dict[str, Any], sizes: Any) -> None:
     """Say how error and bits change with the group, and what an outlier costs."""
-    from_, to = costs["normal"][0], costs["normal"][-1]
     bits = [4 + 16 / size for size in sizes]
     spoilt = costs["rare outliers"][2] / costs["normal"][2]
     display.say(
-        f"From groups of {sizes[0]} to {sizes[-1]} the error of normal weights grows by a factor "
-        f"of {to / from_:.2f} and the bits shrink by {bits[0] / bits[-1]:.2f}. In groups of "
-        f"{sizes[2]} rare outliers make the error {spoilt:.1f} times as large; the groups that hold one "
-        "account for the increase. No kernel below changes any of this: they multiply by "
-        "exactly what is stored."
+        f"**Groups of {sizes[2]} save {1 - bits[2] / bits[0]:.0%} of the bytes of groups of "
+        f"{sizes[0]}, and err "
+        f"{costs['normal'][2] / costs['normal'][0]:.2f} times as much on normal weights.** From "
+        f"{sizes[2]} to {sizes[-1]} little is left to save, {1 - bits[-1] / bits[2]:.0%}. That speaks for "
+        f"{sizes[2]} where outliers are few: in groups of {sizes[2]} rare ones make the error "
+        f"{spoilt:.1f} times "
+        "as large, and the groups that hold one account for the increase. No kernel below changes any of "
+        "this: they multiply by exactly what is stored."
     )
 
 
@@ -214,6 +230,7 @@ def ways_compared(rows: Rows, gpu: str) -> tuple[Rows, Rows]:
     if "FP16" in by.index:
         text += "Against weights that simply stay in FP16 it "
         text += f"{display.against(fused, by.loc['FP16'])} cuBLAS"
+        text += f", which reads its own at {by.loc['FP16', 'roof_fraction']:.0%} of the roof"
         saved = clock.faster(fused, by.loc["FP16"])
         text += "; the bytes allow more." if saved else ". **A quarter of the bytes, and no time saved**."
     display.say(text)
@@ -265,8 +282,10 @@ def bytes_compared(gpu: str, both: Rows) -> float:
         text = f"What one kernel reads is counted within {off:.0%} of the prediction. "
         less = both[both["ratio"] < 0.9]
         if len(less):
-            text += "The two-op products move less than predicted, least on the smaller shape "
-            text += f"({less['ratio'].min():.0%}): what a kernel *writes* goes into L2 first, and "
+            least = less.loc[less["ratio"].idxmin()]
+            text += "The two-op products move less than predicted, least at "
+            text += f"{least['shape']} ({least['ratio']:.0%}): what a kernel *writes* goes into L2 "
+            text += "first, and "
             text += "some of it is still there when the kernel ends. "
             text += "A prediction of bytes that ignores the caches is a ceiling for products that "
             text += "write."
@@ -293,12 +312,16 @@ def beside_laptop(
 def limit_explained(ours: Rows, theirs: Rows, gpu: str) -> None:
     """Say whether memory or the SMs limit the kernel, on the laptop and here."""
     if len(ours):
-        text = f"On the laptop the kernel keeps DRAM {theirs['dram_pct']:.0f}% busy. "
+        text = "On the source's GPU, the RTX 4070 of a laptop, the kernel keeps DRAM "
+        text += f"{theirs['dram_pct']:.0f}% busy: memory is its limit there. "
         if ours["dram_pct"] < ours["sm_pct"]:
             text += f"On the {gpu} it keeps DRAM {ours['dram_pct']:.0f}% busy and the SMs' "
-            text += f"busiest unit {ours['sm_pct']:.0f}%: the SMs are nearer to their limit. "
-            text += "This memory could deliver weights faster than the kernel unpacks them. "
-            text += "What its instructions are, and how to do without them, is the subject of 04b."
+            text += f"busiest unit {ours['sm_pct']:.0f}%. "
+            if ours["sm_pct"] < 80:
+                text += "Neither is at its limit on so small a matrix, where the start of a kernel takes its "
+                text += "part of the time, too. But the SMs are nearer: "
+            text += "[part 04b](04b_ladder.ipynb) takes a larger matrix and counts the instructions "
+            text += "of a weight."
         display.say(text)
 
 

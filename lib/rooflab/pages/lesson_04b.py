@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,20 @@ from rooflab.lab import Lab
 from rooflab.numerics import quant
 from rooflab.ops import int4, stream
 from rooflab.pages import Opening, Rows, named_facts
+from rooflab.paths import KERNELS
 from rooflab.studies import bandwidth, static
 from rooflab.studies import int4 as study
 from rooflab.view import diagram, display, page, plot
+from rooflab.view.diagram.reading import part_of
+from rooflab.view.diagram.words import half
 
 # What the source's kernel does with each weight, an instruction each; loads and addresses come on top.
 LEAST = ("shift", "mask", "- 8", "to float", "x to float", "× and +")
 _RUNGS = int4.LADDERS["int4"]
-_COMPILED = "Instructions of the inner loop as compiled: 8 weights a turn in rung 1, 32 in rungs 2 and 3"
+_COMPILED = (
+    "The whole kernels as compiled, start and end included; a turn of the loop takes 8 weights in rung 1, "
+)
+_COMPILED += "32 in rungs 2 and 3"
 # The rungs written for one token; the others of the ladder wait for part 04c.
 _ONE_TOKEN = [rung.name for rung in (*_RUNGS[:5], *_RUNGS[6:9])]
 
@@ -51,6 +58,8 @@ def opening(here: Lab, large: Any, afford: float, spent: Rows) -> Opening:
     )
     shown = own[own["impl"].isin(_ONE_TOKEN) | (own["case"] == best["case"])]
     shown = shown.sort_values("median_us").drop_duplicates("impl").sort_index()
+    is_tuned = shown["case"] == study.chosen(*large, 1, here.sized).id
+    shown["impl"] = shown["impl"].where(~is_tuned, shown["impl"] + ", tuned")
     shown = pd.concat([shown, rows[rows["kind"] == "peer"]])
     roof = ("read", here.roof["dram_read"].value, "GB/s")
     fig, caption = page.ladder(shown, gpu, roof, f"Rungs on one token, {large[0]:,} × {large[1]:,} weights")
@@ -210,15 +219,21 @@ def instructions_a_weight(
 def brings(
     here: Lab, ladder: Rows, spent: Rows, rungs: Any, one: int, two: int, small: Rows | None = None
 ) -> None:
-    """Say what rung `two` brings over rung `one`: its speed, and the instructions that a weight costs; where
-    it is slower, how it fares in the rows of the `small` matrix, too.
+    """Say what rung `two` brings over rung `one`, as they stand: its speed, and the instructions of a weight;
+    where it is slower, how it fares in the rows of the `small` matrix, too; and what the constants
+    add that are tuned for this matrix.
     """
-    found = [ladder[ladder["impl"].str.startswith(rungs[k - 1].name)] for k in (one, two)]
+    found, tuned = [], ladder[:0]
+    for k in (one, two):
+        mine = ladder[ladder["impl"].str.startswith(rungs[k - 1].name)]
+        plain = mine[mine["impl"] == rungs[k - 1].name]
+        tuned = mine[mine["impl"] != rungs[k - 1].name] if len(plain) else mine[:0]
+        found.append(plain if len(plain) else mine)
     if found[0].empty or found[1].empty:
         missing = one if found[0].empty else two
         return display.say(f"Rung {missing} was not measured on the {here.run['gpu']}.")
     before, after = (rows.iloc[-1] for rows in found)
-    text = f"**{before['gb_s']:,.0f} → {after['gb_s']:,.0f} GB/s on the {here.run['gpu']}"
+    text = f"**Rung {one} → {two}: {before['gb_s']:,.0f} → {after['gb_s']:,.0f} GB/s on the {here.run['gpu']}"
     seen = spent.set_index("impl")
     known = {before["impl"], after["impl"]} <= set(seen.index)
     was, now = (seen.loc[row["impl"]] if known else None for row in (before, after))
@@ -237,7 +252,47 @@ def brings(
         if set(names) <= set(rows.index):
             text += f" On the small one rung {two} "
             text += f"{display.against(*(rows.loc[name] for name in names))} rung {one}."
+    for row in tuned.to_dict("records"):
+        text += f" With the constants tuned for this matrix ({_macros(row['options'], rungs[two - 1])}) it "
+        text += f"reaches {row['gb_s']:,.0f} GB/s"
+        text += f" and spends {seen['each'][row['impl']]:.1f}." if row["impl"] in seen.index else "."
     display.say(text)
+
+
+def _macros(written: str, rung: Any) -> str:
+    """The macros of a case's options that differ from the rung's own: "K_WARPS = 3, TILES = 4"."""
+    pairs = [part.split("=") for part in str(written).split()]
+    return ", ".join(
+        f"`{name.upper()}` = {value}" for name, value in pairs if str(rung.defines.get(name.upper())) != value
+    )
+
+
+def offset_example() -> None:
+    """Say in numbers how an offset is subtracted once, with the first constant of the kernel's source."""
+    text = (KERNELS / "common" / "int4.cuh").read_text(encoding="utf-8")
+    found = re.search(r"INT4_OFFSETS\[2\] = \{0x(\w{4})\w*u, 0x(\w{4})\w*u\}", text)
+    assert found is not None
+    c, other = (int(half(int(bits, 16))) for bits in found.groups())
+    w, x = (-2, 5, -1), (1, 2, 3)
+    raised = [each + c for each in w]
+    total, wanted = (sum(a * b for a, b in zip(each, x, strict=True)) for each in (raised, w))
+    display.say(
+        f"An example with c = {c}, w = {', '.join(map(str, w))} and x = {', '.join(map(str, x))}: the tensor "
+        f"core multiplies {', '.join(map(str, raised))} and gets {total:,}. Less {c} × {sum(x)} = "
+        f"{c * sum(x):,} that is {total - c * sum(x)}, and Σ w x is {wanted}. In a tile c is {c} for half of "
+        f"the rows and {other} for the other half, by where a code lies in its word."
+    )
+
+
+def rows_of_a_block(before: Any, after: Any) -> None:
+    """Say how a block's warps divide rows and k in two rungs, with the constants that the sources "
+    "default to."""
+    was, now = part_of(before), part_of(after)
+    display.say(
+        f"In **rung 9** a block has {now.high} rows instead of {was.high}: {now.row_warps} groups of "
+        "warps take "
+        f"{now.rows} rows each, and {now.k_warps} warps instead of {was.k_warps} divide k."
+    )
 
 
 def counted(one_token: Rows, large: Any, gpu: str, afford: float) -> None:
@@ -246,6 +301,8 @@ def counted(one_token: Rows, large: Any, gpu: str, afford: float) -> None:
         title = f"Instructions a weight, {large[0]:,} × {large[1]:,}"
         fig, ax = plot.figure("instructions", title=title, height=1.3 + 0.21 * len(one_token))
         plot.bars(ax, list(one_token["impl"]), one_token["each"], "", ("the roof allows", afford, ""))
+        for line in ax.lines:
+            line.set_zorder(3)  # the roof stays in sight over longer bars
         under = one_token["impl"][one_token["each"] <= afford]
         caption = f"{title}, on {gpu}, counted by ncu, {plot.dates(one_token)}: the roof allows "
         plot.show(fig, f"{caption}{afford:.1f}, and {display.listed(under)} stay under that.")
@@ -298,7 +355,18 @@ def limit_of_each_rung(gpu: str, spent: Rows, rungs: Any) -> None:
             text += f". Issuing those takes {seven['slots']:.0f} µs, reading the bytes "
             text += f"at the measured read roof {seven['bytes_us']:.0f} µs"
             if best["dram_pct"] > 100 * best["issue_active"]:
-                text += ". From here on memory is the limit"
+                text += ": from here on memory is the nearer limit"
+            eight = seen.loc[rungs[7].name]
+            less = eight["each"] < seven["each"] and eight["median_us"] > seven["median_us"]
+            if less and eight["occupancy_pct"] < seven["occupancy_pct"]:
+                high = [part_of(rung).rows for rung in (rungs[7], rungs[6])]
+                text += ".\n- **Rung 8** issues less and is slower. A likely reason: fewer bytes are "
+                text += "in flight. An "
+                text += f"SM holds {eight['occupancy_pct']:.0f}% of the warps that it could hold instead of "
+                text += f"{seven['occupancy_pct']:.0f}%, as a thread takes {eight['registers']:.0f} "
+                text += "registers "
+                text += f"instead of {seven['registers']:.0f}, and a warp loads {high[0]} rows "
+                text += f"instead of {high[1]}"
         text += f".\n- **The fastest** keeps DRAM {best['dram_pct']:.0f}% busy and uses "
         text += f"{100 * best['issue_active']:.0f}% of the issue slots."
     display.say(text)

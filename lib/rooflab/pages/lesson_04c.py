@@ -132,40 +132,72 @@ def affordable(sms: int, ghz: float, read_roof: float) -> None:
     display.say(text)
 
 
-def read_once(here: Lab, rungs: Any, gpu: str) -> tuple[Rows, Rows]:
-    """Show rungs 5 and 6 by batch; their times, and the table."""
-    again = here.measure("int4", study.reused(*study.SHAPES[0]))
+def read_once(here: Lab, rungs: Any, gpu: str, batches: list[Any]) -> Rows:
+    """Draw rungs 5 and 6 and the dispatcher's choice by the number of tokens; times by tokens and rung."""
+    shape = study.SHAPES[0]
+    again = here.measure("int4", study.reused(*shape))
     wide = again.pivot(index="batch", columns="impl", values="median_us")
+    picks = here.measure("int4", [study.chosen(*shape, batch, here.sized) for batch in batches])
+    title = f"Time of a {shape[0]:,} × {shape[1]:,} product"
+    fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=2.6)
+    named = ((rungs[4], "rung 5: read for each"), (rungs[5], "rung 6: read once"))
+    for rung, label in named:
+        side = again[again["impl"] == rung.name].sort_values("batch")
+        if len(side):
+            plot.series(ax, side["batch"], *plot.band(side, "median_us"), label=label)
+    if len(picks):
+        plot.series(ax, picks["batch"], *plot.band(picks, "median_us"), label="tensor cores")
+    ticks = sorted({*again["batch"], *picks["batch"]})
+    ax.set_xticks(ticks, [str(tick) for tick in ticks])
+    plot.round_ticks(ax)
+    plot.label_ends(ax)
+    said = f"{title} on {gpu}, {plot.dates(pd.concat([again, picks]))}. Rungs 5 and 6 multiply on CUDA "
+    plot.show(fig, said + "cores, the lowest line is what the rest of this page builds.")
     table = wide.reset_index()
     table["gain"] = table[rungs[4].name] / table[rungs[5].name]
-    names = {"batch": "Batch", rungs[4].name: "Rung 5: read for each token (µs)"}
-    names |= {rungs[5].name: f"Rung 6: read once for {_together(rungs[5])} (µs)", "gain": "Rung 5 ÷ 6"}
+    names = {"batch": "Tokens", rungs[4].name: "Rung 5: read for each (µs)"}
+    names |= {rungs[5].name: "Rung 6: read once (µs)", "gain": "Rung 5 ÷ 6"}
     forms = dict.fromkeys(wide.columns, "{:.1f}") | {"gain": "{:.2f}"}
-    title = "Median time of a {:,} × {:,} product on {}".format(*study.SHAPES[0], gpu)
-    display.table(table, names, forms, title)
-    return wide, table
+    display.table(table, names, forms, f"{title} on {gpu}, on CUDA cores", folded=True)
+    wide["ours"] = picks.set_index("batch")["median_us"].reindex(wide.index)
+    return wide
 
 
-def _together(rung: Any) -> int:
-    """The tokens for which a rung reads the weights once."""
-    return int(rung.with_defaults({})["TOKENS"])
-
-
-def read_once_explained(table: Rows, gpu: str, wide: Rows, rungs: Any) -> None:
-    """Say what reading the weights once brings, and what limits it."""
-    most = _together(rungs[5])
-    once = table[table["batch"] <= most]
-    if once.empty:
+def read_once_explained(wide: Rows, gpu: str, rungs: Any) -> None:
+    """Say what reading the weights once brings on CUDA cores, what limits it, and what tensor cores do."""
+    each, once = (wide[rungs[at].name] for at in (4, 5))
+    both = wide[each.notna() & once.notna()].index
+    if both.empty:
         return
-    last, us = once.iloc[-1], wide[rungs[5].name].loc[:most]
-    text = f"**Reading once is {display.speed(last['gain'])} at {last['batch']:.0f} tokens on the {gpu}.** "
+    last, us = both[-1], once[both]
+    text = f"**At {last} tokens reading once is {display.speed(each[last] / once[last])} on the {gpu}"
+    ours = wide["ours"].get(last)
+    text += f", and tensor cores are {display.speed(once[last] / ours)} again" if ours == ours else ""
+    text += ".** "
     if len(us) > 1:
-        text += f"From {us.index[0]} to {us.index[-1]} tokens the same weights are read, and the time "
+        text += f"From {us.index[0]} to {last} tokens rung 6 reads the same weights, and its time "
         text += display.change(us.iloc[-1] / us.iloc[0])
-        text += ": the added arithmetic takes it, as predicted. " if us.iloc[-1] > 1.2 * us.iloc[0] else ". "
-    if table["batch"].max() > most:
-        text += f"Rung 6 reads the weights again for each further {most} tokens."
+        text += ": the added arithmetic takes it, as predicted." if us.iloc[-1] > 1.2 * us.iloc[0] else "."
     display.say(text.strip())
+
+
+def worth(here: Lab, drawn: Any, *numbers: int) -> None:
+    """Say how long these rungs take for one token on the matrix that is drawn, each with the constants of its
+    source; nothing where one of them was not measured there.
+    """
+    cases = [case for case in study.rungs(*drawn) if case in here.cases("int4")]
+    us = here.measure("int4", cases).set_index("impl")["median_us"].dropna()
+    names = [int4.LADDERS["int4"][number - 1].name for number in numbers]
+    if not set(names) <= set(us.index):
+        return
+    text = f"**Rungs {' → '.join(map(str, numbers))}: {' → '.join(f'{us[name]:.1f}' for name in names)} µs** "
+    text += f"for {drawn[0]:,} × {drawn[1]:,} and one token on the {here.run['gpu']}, with the "
+    text += "constants that "
+    text += "the sources default to."
+    first, *between, last = (us[name] for name in names)
+    if between and min(between) > max(first, last):
+        text += f" The step between loses by itself; rung {numbers[-1]} wins its time back."
+    display.say(text)
 
 
 def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) -> None:
@@ -265,7 +297,7 @@ def gain_over_fp16(rows: Rows, shapes: list[Any], some: list[Any], gpu: str) -> 
     for n, k in shapes:
         side = gain[n, k].dropna()
         plot.series(ax, side.index, side, label=f"{n:,} × {k:,}")
-    plot.roof_line(ax, 1, "as fast")
+    plot.roof_line(ax, 1, "as fast as FP16")
     ax.set_xticks(some, some)
     plot.label_ends(ax)
     least, most = gain.idxmin(), gain.idxmax()
@@ -294,8 +326,9 @@ def against_peers(times: Rows, shapes: list[Any], some: list[Any]) -> None:
         low, high = ((f"{n:,} × {k:,}, batch {at}") for n, k, at in (ahead.idxmin(), ahead.idxmax()))
         text = f"**Ours is faster than the fastest peer at {(ahead > 1).sum()} of {len(ahead)} points**: "
         text += f"from {ahead.min():.2f} times at {low}, to {ahead.max():.2f} at {high}."
-        few = [f"{name} at {n}" for name in peers if 0 < (n := times[name].count()) < len(ahead)]
-        text += f" Not every peer was measured at all of them: {', '.join(few)}." if few else ""
+        few = {name: n for name in peers if 0 < (n := times[name].count()) < len(ahead)}
+        counts = ", ".join(f"{name} at {n}" for name, n in few.items())
+        text += f" Measured at fewer points: {counts}." if few else ""
         display.say(text)
         table = pd.DataFrame({"shape": [f"{n:,} × {k:,}" for n, k in shapes]})
         for b in some:
@@ -395,6 +428,7 @@ def explore(read_roof: float, peak: float | None, rows: Rows, gpu: str, here: La
         kept,
         x="batch",
         y="median_us",
+        foretold="at least {} µs (measured roofs)",
         controls={"who": "Contestant", "shape": "n × k"},
         title=f"INT4 and FP16 products on {gpu}",
         bound=bound,

@@ -59,9 +59,11 @@ def gap_explained(seen: Rows) -> None:
     if len(seen):
         rows = _most_counted(seen)
         few, many = rows.iloc[0], rows.iloc[-1]
-        busiest = max(many["dram_pct"], many["tensor_pct"], many["slot"])
+        units = {"memory is": many["dram_pct"], "the tensor cores are": many["tensor_pct"]}
+        units |= {"the issue slots are": many["slot"]}
+        unit, busiest = max(units.items(), key=lambda each: each[1])
         text = f"**At batch {few['batch']} memory is {few['dram_pct']:.0f}% busy; at batch {many['batch']} "
-        text += f"the busiest unit is so for {busiest:.0f}% of the time.** "
+        text += f"{unit} the busiest unit, {busiest:.0f}% of the time.** "
         if busiest < 80:
             text += "The steps wait for each other: weights must arrive before they are unpacked, and be "
             text += f"unpacked before they are multiplied. An SM holds {many['occupancy_pct']:.0f}% of the "

@@ -28,11 +28,16 @@ def opening(here: Lab) -> Opening:
     answer += "only 2 bytes at a time"
     if {"3_scale", "4_planes"} <= set(by.index):
         gain = by.loc["3_scale", "median_us"] / by.loc["4_planes", "median_us"]
-        answer += (
-            "; the same bytes as planes are read 16 at a time, and part 05b's product is "
-            f"{display.speed(gain)} "
-        )
-        answer += f"on the {gpu}"
+        answer += "; the same bytes as planes are read 16 at a time, "
+        one = here.held("q8_0", study.loads(*study.SHAPES[0])[:1])
+        alone = here.measure("q8_0", one)["median_us"] if one else ()
+        if len(alone):  # one load under way, as in the rung of blocks
+            layout = by.loc["3_scale", "median_us"] / float(alone.iloc[0])
+            answer += f"which alone makes part 05b's product {display.speed(layout)} on the {gpu}; "
+            answer += "with several "
+            answer += f"loads under way it is {display.speed(gain)}"
+        else:
+            answer += f"and part 05b's product is {display.speed(gain)} on the {gpu}"
     able = (
         "decode a Q8_0 block from a GGUF file, byte by byte",
         "say what alignment does to a warp's loads",
@@ -43,7 +48,12 @@ def opening(here: Lab) -> Opening:
     if len(pair) < 2:
         return answer + ".", able, page.ladder(rows, gpu, roof, "Q8_0 products, one token")
     names = ["34-byte blocks, 2 bytes a load", "planes, 16 bytes a load"]
-    return answer + ".", able, bars(pair, names, gpu, "Read speed of one product, one token", roof, "gb_s")
+    title = "Read speed of one product, one token"
+    fig, _ = bars(pair, names, gpu, title, roof, "gb_s")
+    said = (
+        f"{title}, {study.SHAPES[0][0]:,} × {study.SHAPES[0][1]:,} weights on {gpu}, {plot.dates(pair)}. The "
+    )
+    return answer + ".", able, (fig, said + "kernels are rungs 3 and 4 of part 05b.")
 
 
 def gguf_file() -> tuple[Any, int, Any]:
@@ -109,8 +119,8 @@ def cost_of_an_outlier() -> None:
 
     grown = pd.DataFrame({"times": [1, 8, 64]})
     grown[["lost", "beside"]] = [lost(times) for times in grown["times"]]
-    names = {"times": "One number in 256, times", "lost": "RMS of the errors ÷ RMS of the numbers"}
-    names |= {"beside": "Of its 31 neighbours alone"}
+    names = {"times": "One number in 256 is larger, times", "lost": "Error of all (RMS ÷ RMS of the numbers)"}
+    names |= {"beside": "Error of its 31 neighbours"}
     display.table(grown, names, dict.fromkeys(("lost", "beside"), "{:.1%}"))
 
 
@@ -145,7 +155,7 @@ def quantisers_drawn(k: int, rows: Rows, rungs: Any, gpu: str) -> None:
     for impl, group in rows.groupby("impl"):
         plot.series(ax, group["batch"], *plot.band(group, "median_us"), label=impl)
     floor = rows[rows["impl"] == rungs[-1].name].sort_values("batch")
-    plot.series(ax, floor["batch"], floor["floor"], label="bytes at the roof")
+    plot.series(ax, floor["batch"], floor["floor"], label="bytes at the copy roof")
     ticks = sorted(rows["batch"].unique())
     ax.set_xticks(ticks, [str(tokens) for tokens in ticks])
     plot.round_ticks(ax)
@@ -160,7 +170,7 @@ def quantisers_compared(rows: Rows, rungs: Any, gpu: str) -> Rows:
     few, many = last.loc[last.index.min()], last.loc[last.index.max()]
     text = f"On the {gpu}, {rungs[-1].name} takes {few['median_us']:.1f} µs for "
     text += f"{last.index.min()} token and {many['median_us']:.1f} µs for {last.index.max()}, "
-    text += f"{many['median_us'] / many['floor']:.1f} times what its bytes take at the roof. "
+    text += f"{many['median_us'] / many['floor']:.1f} times what its bytes take at the copy roof. "
     slow = rows[rows["impl"] == rungs[0].name].set_index("batch")
     verdict = display.against(many, slow.loc[last.index.max()])
     text += f"At {last.index.max()} tokens it {verdict} {rungs[0].name}."
@@ -187,7 +197,7 @@ def explore(rows: Rows, copy_roof: float, gpu: str, here: Lab) -> Any:
     """The explorer of both quantisers, by number of tokens."""
     return explorer.Explorer(
         "q8-quantise",
-        rows,
+        rows.assign(predicted_us=rows["floor"]),  # by the copy roof, as everywhere on the page
         x="batch",
         controls={"impl": "Rung", "k": "Activations"},
         roof=("DRAM copy", copy_roof, "GB/s"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -40,9 +41,23 @@ def opening(here: Lab, n: int, k: int) -> Opening:
         "read sectors, requests and issue slots from counters",
     )
     if len(dense):
-        return answer, able, _beside_halves(own, dense["median_us"].iloc[0], gpu, f"{n:,} × {k:,}")
+        fig, said = _beside_halves(own, dense["median_us"].iloc[0], gpu, f"{n:,} × {k:,}")
+        return answer, able, (fig, said + _beaten(dense.iloc[0], best))
     roof = ("read", here.roof["dram_read"].value, "GB/s")
     return answer, able, page.ladder(rows, gpu, roof, f"Q8_0, one token, {n:,} × {k:,}")
+
+
+def _beaten(dense: Any, best: Any) -> str:
+    """Why a product gains more on FP16 than its bytes allow, of the rows of FP16 and of the product; nothing
+    where it does not.
+    """
+    gain = dense["median_us"] / best["median_us"]
+    if gain <= 2 / study.WEIGHT_BYTES or not dense["roof_fraction"] < best["roof_fraction"]:
+        return ""
+    return (
+        f" {best['impl']} gains more than its bytes, because cuBLAS reads FP16 at only "
+        f"{dense['roof_fraction']:.0%} of the roof."
+    )
 
 
 def _beside_halves(own: Rows, dense_us: float, gpu: str, matrix: str) -> tuple[Figure, str]:
@@ -56,8 +71,7 @@ def _beside_halves(own: Rows, dense_us: float, gpu: str, matrix: str) -> tuple[F
         if text.get_color() == "black" and value < bytes_:
             text.xy = (bytes_, text.xy[1])
     plot.roof_line(ax, bytes_, f"its bytes: {bytes_:.2f}", vertical=True)
-    said = ", ".join(f"{name} {value:.2f}" for name, value in zip(own["impl"], times[0], strict=True))
-    return fig, f"{title} on {gpu}, {plot.dates(own)}: {said}; of the bytes it reads {bytes_:.2f}."
+    return fig, f"{title} on {gpu}, {plot.dates(own)}. The line is the share of the bytes that it reads."
 
 
 def bounds(here: Lab, n_asked: int, k_asked: int, read_roof: float) -> tuple[list[Any], Rows]:
@@ -69,12 +83,12 @@ def bounds(here: Lab, n_asked: int, k_asked: int, read_roof: float) -> tuple[lis
         floor[form] = [roofline.gemm_bytes(1, n, k, size) / read_roof / 1e3 for n, k in shapes]
     floor["ratio"] = floor["fp16"] / floor["q8_0"]
     names = {"n": "Rows n", "k": "k", "q8_0": "Q8_0: no faster than (µs)"}
-    names |= {"fp16": "FP16 (µs)", "ratio": "At best, times faster"}
+    names |= {"fp16": "FP16 (µs)", "ratio": "Times as fast"}
     first = floor.iloc[0]
     display.say(
         f"For {n_asked:,} × {k_asked:,} that is {first['q8_0']:.1f} µs, against {first['fp16']:.1f} µs in "
-        f"FP16: at best {first['ratio']:.2f} times as fast. It is not 2 times, because a block of 32 weights "
-        "has 34 bytes."
+        f"FP16: {first['ratio']:.2f} times as fast, if both read at the roof. It is not 2 times, because a "
+        "block of 32 weights has 34 bytes."
     )
     forms = dict.fromkeys(("q8_0", "fp16", "ratio"), "{:.2f}")
     display.table(floor, names, forms, "The bound of every shape", folded=True)
@@ -118,26 +132,39 @@ def ladder_times(here: Lab, n: int, k: int) -> Rows:
     return rows
 
 
-def steps_compared(rows: Rows, rungs: Any, gpu: str) -> tuple[Rows, Rows]:
-    """Say what each step of the ladder brings; the fastest rung's row and rung 3's."""
+def steps_compared(rows: Rows, rungs: Any, gpu: str, loads: Rows) -> tuple[Rows, Rows]:
+    """Say what each step of the ladder brings, rung 4's two changes apart by its `loads`; the fastest rung's
+    row and rung 3's.
+    """
     by = rows.set_index("impl")
     own = rows[rows["kind"] == "own"].sort_values("median_us")
     best = own.iloc[0]
-    steps = ("dp4a", "The scale in one load", "Planes")
     text = f"On the {gpu} **{best['impl']}** needs {best['median_us']:.1f} µs, "
     text += f"{best['roof_fraction']:.0%} of the roof.\n\n"
-    for number, (step, before, after) in enumerate(zip(steps, rungs, rungs[1:], strict=False), 1):
-        if {before.name, after.name} <= set(by.index):  # a chip may hold too little for one of them
-            faster = display.against(by.loc[after.name], by.loc[before.name])
-            text += (
-                f"- {step}: rung {number + 1} {faster} rung {number}{', on as many bytes' * (number == 3)}.\n"
-            )
+    for number, step in enumerate(("dp4a", "The scale in one load"), 1):
+        before, after = rungs[number - 1].name, rungs[number].name
+        if {before, after} <= set(by.index):  # a chip may hold too little for one of them
+            text += f"- {step}: rung {number + 1} {display.against(by.loc[after], by.loc[before])} "
+            text += f"rung {number}.\n"
+    three, four = (rungs[at].name for at in (2, 3))
+    alone = loads[loads["unroll"] == 1]
+    if {three, four} <= set(by.index) and len(alone):
+        text += "- Planes: rung 4 with one load under way at a time "
+        text += f"{display.against(alone.iloc[0], by.loc[three])} rung 3, on as many bytes.\n"
+        text += "- Several loads under way: rung 4 as it stands "
+        text += f"{display.against(by.loc[four], alone.iloc[0])} "
+        text += "rung 4 with one.\n"
+    elif {three, four} <= set(by.index):
+        text += "- Planes and more loads under way: rung 4 "
+        text += f"{display.against(by.loc[four], by.loc[three])} rung 3, "
+        text += "on as many bytes.\n"
     if "torch.matmul" in by.index:
         fp16 = by.loc["torch.matmul"]
         text += f"- cuBLAS on the same matrix in FP16 takes {fp16['median_us']:.1f} µs, "
-        text += f"{fp16['median_us'] / best['median_us']:.2f} times as long as {best['impl']}.\n"
+        text += f"{fp16['median_us'] / best['median_us']:.2f} times as long as "
+        text += f"{best['impl']}.{_beaten(fp16, best)}\n"
     display.say(text)
-    return best, by.loc[rungs[2].name]
+    return best, by.loc[three]
 
 
 def beside_published(n_asked: int, k_asked: int, here: Lab, gpu: str) -> None:
@@ -147,11 +174,14 @@ def beside_published(n_asked: int, k_asked: int, here: Lab, gpu: str) -> None:
         (told["format"] == "q8_0") & (told["n"] == n_asked) & (told["k"] == k_asked) & (told["batch"] == 1)
     ]
     if len(told):
-        theirs, warm = told.iloc[0], here.measure("q8_0", study.ladder(n_asked, k_asked, "warm"))
-        ours = warm[warm["kind"] == "own"]["median_us"].min()
+        theirs = told.iloc[0]
+        warm, cold = (here.measure("q8_0", study.ladder(n_asked, k_asked, how)) for how in ("warm", "cold"))
+        ours, least = (rows[rows["kind"] == "own"]["median_us"].min() for rows in (warm, cold))
         text = "Published, for comparison: llama.cpp's own test of this shape says "
         text += f"{theirs['median_us']:.1f} µs on an H200, warm. On the {gpu}, warm, the best rung "
-        text += f"here takes {ours:.1f} µs; the matrix is "
+        text += f"here takes {ours:.1f} µs"
+        text += ", as long as cold" if abs(ours / least - 1) < 0.03 else ""
+        text += ": the matrix has "
         text += f"{n_asked * k_asked * study.WEIGHT_BYTES / here.run['l2_bytes']:.0%} of the L2's size. "
         text += "Theirs includes quantising x, ours does not; part 05 has that time."
         display.say(text)
@@ -171,7 +201,6 @@ def counters(here: Lab, n: int, k: int, gpu: str) -> Rows:
     names = {"impl": "Rung", "load_sectors_per_request": "Sectors a request"}
     names |= {"load_efficiency_pct": "Bytes used %", "m": "Instructions (millions)"}
     names |= {"dram": "DRAM ÷ matrix", "dram_pct": "DRAM busy %"}
-    names |= {"stall_long_scoreboard": "Stalled (cycles)"}
     forms = dict.fromkeys(list(names)[1:], "{:.1f}") | {"dram": "{:.2f}"}
     display.table(seen, names, forms, f"ncu on {gpu}, {n:,} × {k:,}, cold")
     return seen
@@ -197,14 +226,19 @@ def counters_explained(seen: Rows, rungs: Any) -> Any:
     return same
 
 
-def loads_in_flight(here: Lab, n: int, k: int) -> None:
-    """Show rung 4 by the number of loads that a lane has in flight, and say what they cost."""
+def loads_of(here: Lab, n: int, k: int) -> Rows:
+    """Rung 4 by the number of loads that a lane has under way, `unroll`."""
     loads = here.measure("q8_0", study.loads(n, k))
     loads["unroll"] = loads["options"].str.extract(r"unroll=(\d+)")[0].astype(int)
+    return loads
+
+
+def loads_in_flight(loads: Rows) -> None:
+    """Show rung 4 by the number of loads that a lane has under way, and say what they cost."""
     names = {"unroll": "Loads a lane", "median_us": "µs", "roof_fraction": "Of the roof"}
     names |= {"registers": "Registers"}
     forms = {"median_us": "{:.2f}", "roof_fraction": "{:.0%}"}
-    display.table(loads, names, forms, "Rung 4 by loads in flight", folded=True)
+    display.table(loads, names, forms, "Rung 4 by loads under way")
     if len(loads) > 1:
         few, most = loads.iloc[0], loads.loc[loads["median_us"].idxmin()]
         text = f"With {most['unroll']} loads under way the rung {display.against(most, few)} the same with "
@@ -236,8 +270,10 @@ def tokens_compared(few: Rows, gpu: str) -> tuple[Any, float]:
     if 1 in fastest.index:  # a chip may hold too little for the rungs of one token
         growth = fastest.loc[tokens, "median_us"] / fastest.loc[1, "median_us"]
         text = f"On the {gpu}, {tokens} tokens take {growth:.2f} times as long as one. "
-    runs = [f"{impl} at {', '.join(map(str, group.index))}" for impl, group in fastest.groupby("impl")]
-    text += f"Fastest: {'; '.join(runs)} tokens."
+    runs = itertools.groupby(fastest["impl"].items(), key=lambda each: each[1])
+    spans = [(impl, [batch for batch, _ in group]) for impl, group in runs]
+    said = [f"{impl} at {at[0]}" + (f" to {at[-1]}" if len(at) > 1 else "") for impl, at in spans]
+    text += f"Fastest: {', '.join(said)} tokens."
     display.say(text)
     return tokens, growth
 
@@ -295,7 +331,17 @@ def takeaway(
     display.say(text)
 
 
-def explore(read_roof: float, every: Rows, gpu: str, here: Lab) -> Any:
+def _start(every: Rows, n: int) -> dict[str, Any]:
+    """The explorer's first curve: on the page's matrix, the fastest of the own rungs with the most tokens."""
+    own = every[(every["kind"] == "own") & every["batch"].notna() & (every["n"] == n)]
+    counts = own.groupby("impl")["batch"].nunique()
+    if counts.empty:
+        return {}
+    most = counts[counts == counts.max()].index
+    return {"impl": own[own["impl"].isin(most)].set_index("impl")["median_us"].idxmin(), "n": n}
+
+
+def explore(read_roof: float, every: Rows, gpu: str, here: Lab, n: int) -> Any:
     """The explorer of Q8_0 products, by contestant, rows and tokens."""
 
     def bound(case):
@@ -311,4 +357,5 @@ def explore(read_roof: float, every: Rows, gpu: str, here: Lab) -> Any:
         bound=bound,
         measure=explorer.measurer(here),
         xlog=False,
+        start=_start(every, n),
     )

@@ -20,8 +20,8 @@ from rooflab.profile.trace import short_name
 CLASSES = {
     "weight": "product with a weight matrix (GEMV or GEMM)",
     "attention": "attention over the cached keys and values",
-    "norm": "root-mean-square norms",
-    "rope": "rotary position embedding",
+    "norm": "divides a vector by the root of its mean square",
+    "rope": "turns queries and keys by an angle that grows with the position (rotary embedding)",
     "elementwise": "element by element: activation, residual, masks, counters",
     "copy": "copies, casts, cache updates",
     "reduce": "sums over partial results",

@@ -72,11 +72,17 @@
       svg.querySelector('[data-group="' + group + '"]').replaceChildren(...children);
     }
 
-    function series(picks, radius) {
+    // As explorer_svg.path: no line spans a gap in which other curves were measured.
+    function path(points, ticks) {
+      const open = (a, b) => b - a > (right - left) / 3 && ticks.filter((t) => a < t[0] && t[0] < b).length >= 3;
+      return points.map((p, k) => (k && !open(points[k - 1][0], p[0]) ? "L" : "M") + p.join(" ")).join("");
+    }
+
+    function series(picks, radius, ticks) {
       const found = cases.filter((c) => c.picks.every((p, k) => p === picks[k]));
       const points = found.map((c) => [c.px, c.y]).sort((a, b) => a[0] - b[0]);
       return {
-        line: points.length ? [element("path", { d: "M" + points.map((p) => p.join(" ")).join("L") })] : [],
+        line: points.length ? [element("path", { d: path(points, ticks) })] : [],
         dots: points.map((p) => element("circle", { cx: p[0], cy: p[1], r: radius })),
       };
     }
@@ -105,7 +111,7 @@
       const others = { line: [], dots: [] };
       data.controls[0].values.forEach((_, j) => {
         const mine = j === shown.picks[0];
-        const drawn = series([j].concat(shown.picks.slice(1)), mine ? 3 : 1.8);
+        const drawn = series([j].concat(shown.picks.slice(1)), mine ? 3 : 1.8, axis.ticks);
         if (mine) {
           fill("line", drawn.line);
           fill("dots", drawn.dots);

@@ -17,7 +17,7 @@ from rooflab.hardware.device import Device
 from rooflab.ops import stream
 from rooflab.records.case import Case, options
 from rooflab.studies import buffers, matmul, streams
-from rooflab.studies.base import Context, Count, Profile, Sized, Study, from_l2, tunables, turn
+from rooflab.studies.base import LITTLE, Context, Count, Profile, Sized, Study, from_l2, tunables, turn
 
 LARGE = {"full": 1 << 29, "quick": 1 << 26}  # elements of 4 bytes: 2 GiB and 256 MiB an array
 TRANSFER = 1 << 24  # 64 MiB: the matrix of the decoder-throughput source, 4096 x 4096 floats
@@ -225,6 +225,9 @@ class Bandwidth(Study):
         if "unroll" in tunables(case) and context.latency_ns:
             gb_s = roofline.bandwidth(in_flight_bytes(case, device.sms), device.sms, context.latency_ns, gb_s)
         return (count.bytes or 0) / gb_s / 1e3
+
+    def foretold(self, case: Case) -> str:
+        return LITTLE if "unroll" in tunables(case) else super().foretold(case)
 
     own_rung = staticmethod(streams.own_rung)
 

@@ -35,6 +35,8 @@ Profile = tuple[str, list[Case], Sequence[str] | None]
 Described = tuple[Rung, Mapping[str, int], str]
 
 
+# What a study's prediction is, as words around a time, where it is not the data sheet's bound.
+FORETOLD, LITTLE = "predicted {} µs", "at least {} µs (Little's law)"
 TOO_LARGE = "it needs"  # so many GiB: how the reason begins why a case is skipped for its memory
 
 
@@ -191,6 +193,10 @@ class Study:
         if count.bytes is None or device is None or from_l2(case, count.bytes, device):
             return None
         return count.bytes / device.dram_gb_s / 1e3
+
+    def foretold(self, case: Case) -> str:
+        """What `predict` gives of a case, as words around a time."""
+        return "at least {} µs (data sheet)"
 
     @staticmethod
     def own_rung(case: Case) -> Described:

@@ -54,6 +54,10 @@ class Borrowing(Study):
         owner, case = self.lent(case)
         return owner.predict(case, context)
 
+    def foretold(self, case: Case) -> str:
+        owner, case = self.lent(case)
+        return owner.foretold(case)
+
     def rung(self, case: Case) -> Described | None:
         owner, case = self.lent(case)
         return owner.rung(case)

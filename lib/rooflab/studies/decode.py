@@ -35,7 +35,7 @@ from rooflab.profile.trace import Trace
 from rooflab.records.case import Case, options
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.studies import hf, predictions
-from rooflab.studies.base import Context, Count, Described, Profile, Sized, Study, package_identity
+from rooflab.studies.base import FORETOLD, Context, Count, Described, Profile, Sized, Study, package_identity
 
 MODEL, LARGE, SMALL, GEMMA = "qwen2.5-1.5b", "llama-3-8b", "llama-3.2-1b", "gemma-4-e4b"
 PROMPT, STEPS = 128, 128
@@ -271,6 +271,9 @@ class Decode(Study):
         return predictions.token_us(
             known, case.impl, case.model, case.format, head_of(case), seen, case.batch or 1
         )
+
+    def foretold(self, case: Case) -> str:
+        return FORETOLD
 
     def launch_us(self, case: Case, device: Device) -> float:
         count = self.count(case)

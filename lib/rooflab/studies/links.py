@@ -21,7 +21,7 @@ from rooflab.numerics import model_shapes
 from rooflab.ops import Rung, all_reduce, stream
 from rooflab.records.case import Case
 from rooflab.studies import launch_rule
-from rooflab.studies.base import Context, Count, Outcome, Sized, Study, package_identity
+from rooflab.studies.base import FORETOLD, Context, Count, Outcome, Sized, Study, package_identity
 
 # 4 KB, a token of 2048 halves, to 256 MB, by powers of four; 16 KB is a token of Llama-3-70B.
 SIZES = tuple(4096 << shift for shift in range(0, 17, 2))
@@ -151,6 +151,9 @@ class Links(Study):
             return None
         gpus = 1 if case.impl == ALONE else context.gpus
         return token_us(case.model, case.format, case.impl, gpus, context.device.dram_gb_s)
+
+    def foretold(self, case: Case) -> str:
+        return super().foretold(case) if case.operator == "decode" else FORETOLD
 
     def launch_us(self, case: Case, device: Device) -> float:
         if case.operator == "decode":

@@ -32,7 +32,7 @@ from rooflab.profile.trace import Trace
 from rooflab.records.case import Case, options
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.studies import decode, decode_work, decoding, hf, predictions
-from rooflab.studies.base import Context, Count, Described, Profile, Sized, Study, package_identity
+from rooflab.studies.base import FORETOLD, Context, Count, Described, Profile, Sized, Study, package_identity
 
 PROMPTS = (512, 1848, 8192)
 QUICK = 512
@@ -175,6 +175,9 @@ class Prefill(Study):
         head_dim = engine.spec(case.model).shape.head_dim
         rung = paths.attention or attention.default_rung(head_dim, ops.known_arch())
         return predictions.prompt_us(known, case.model, case.format, case.seq or 0, paths, rung)
+
+    def foretold(self, case: Case) -> str:
+        return FORETOLD
 
     def launch_us(self, case: Case, device: Device) -> float:
         count = self.count(case)

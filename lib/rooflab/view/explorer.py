@@ -69,8 +69,9 @@ class Explorer(ipywidgets.VBox):
     copy. `measure` (see `measurer`) adds a field for any size, and buttons: one measures the choice, behind
     what waits already, the other drops what waits. Results are drawn beside the recorded ones, in a colour of
     their own. `start` (column -> value) says which row is shown first, by default the best of those with most
-    sizes to choose from. `name` is unique in its notebook. Raises UsageError if rows are indistinguishable or
-    too many for a page.
+    sizes to choose from. `foretold` says what the rows' predicted_us are, as words around a time
+    ("at least {} µs (read roof)"); by default what their study says. `name` is unique in its notebook. Raises
+    UsageError if rows are indistinguishable or too many for a page.
     """
 
     def __init__(
@@ -90,12 +91,14 @@ class Explorer(ipywidgets.VBox):
         bound: Callable[[Case], float | None] | None = None,
         measure: Measure | None = None,
         start: Mapping[str, Any] | None = None,
+        foretold: str = "",
     ):
         if not name.replace("-", "").replace("_", "").isalnum():
             raise UsageError(f"An explorer's name is letters, digits, '-' and '_', not {name!r}.")
         self._slug, self._frame, self._bound, self._measure = name, frame, bound, measure
         self._options: dict[str, Any] = {"x": x, "y": y, "controls": controls, "roof": roof, "title": title}
         self._options |= {"labels": labels, "xlog": xlog, "ylog": ylog, "compare": compare, "start": start}
+        self._options["foretold"] = foretold
         self._chart = self._recorded = Chart(frame, **self._options)
         self._own = pd.DataFrame()  # rows measured here
         self._waiting: deque[Case] = deque()

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from rooflab import studies
 from rooflab.errors import UsageError
 from rooflab.records.case import Case
 from rooflab.records.csv_table import is_blank
+from rooflab.studies.base import FORETOLD
 from rooflab.view.captions import UNITS, Roof, measured, number, one_device, size_text
 from rooflab.view.explorer_axes import BOTTOM, HEIGHT, LEFT, NAME, RIGHT, TOP, WIDTH, View, short, view
 
@@ -94,6 +96,7 @@ class Chart:
         ylog: bool = False,
         compare: bool = False,
         start: Mapping[str, Any] | None = None,
+        foretold: str = "",
         own: pd.DataFrame | None = None,
     ):
         for column in (x, y, *controls):
@@ -107,7 +110,7 @@ class Chart:
         if rows.empty:
             raise UsageError(f"No row of the frame has both {x} and {y}; an explorer needs recorded cases.")
         names = {**TITLES, **(labels or {})}
-        self.rows, self.title, self.y = rows, title, y
+        self.rows, self.title, self.y, self.foretold = rows, title, y, foretold
         self.unit = UNITS.get(y, y)
         self.y_label = names.get(y, self.unit)
         first, *more = controls  # a control of one value has nothing to choose
@@ -131,7 +134,7 @@ class Chart:
         self.points = []
         for i, (picks, px, py) in enumerate(at):
             ceiling, seen = of_row[i], self.views[picks[1:]]
-            facts = _facts(rows.iloc[i], y, self.unit, roofs[ceiling] if ceiling >= 0 else None)
+            facts = _facts(rows.iloc[i], y, self.unit, roofs[ceiling] if ceiling >= 0 else None, foretold)
             self.points.append(Point(picks, sizes.index(px), seen.to_x(px), seen.to_y(py), ceiling, facts))
         self._refuse_twins()
         # Shown first, of the slices with the most sizes: the best rate, or the best time at the largest size,
@@ -222,7 +225,7 @@ class Chart:
     def own_line(self, row: pd.Series) -> str:
         """The text of a row measured here."""
         picks = [_plain(row[c.column]) for c in self.controls]
-        facts = _facts(row, self.y, self.unit, None)
+        facts = _facts(row, self.y, self.unit, None, self.foretold)
         return f"Measured here: {self.name(picks, float(row[self.x.column]))}: {facts}."
 
     def _own_marks(self, picks: Sequence[Any], shown: View) -> str:
@@ -274,9 +277,9 @@ class Chart:
 
     def _series(self, picks: tuple[int, ...], radius: float) -> tuple[str, str]:
         found = sorted((p.px, p.py) for p in self.points if p.picks == picks)
-        path = "L".join(f"{px} {py}" for px, py in found)
+        ticks = [px for px, _ in self.views[picks[1:]].x_ticks]
         dots = "".join(f'<circle cx="{px}" cy="{py}" r="{radius}"/>' for px, py in found)
-        return (f'<path d="M{path}"/>' if found else ""), dots
+        return (f'<path d="{path(found, ticks)}"/>' if found else ""), dots
 
     def svg(self, picks: Sequence[Any], x: float, paper: bool = False) -> str:
         """The drawing for a choice as SVG text: on white paper to stand alone, or in the ink of a page."""
@@ -344,6 +347,18 @@ class Chart:
                 )
 
 
+def path(points: Sequence[tuple[float, float]], ticks: Sequence[float]) -> str:
+    """A curve through points, from left to right. A gap is left open that spans a third of the axis and three
+    of its `ticks`: sizes at which other curves were measured and this one was not.
+    """
+    drawn, last = "", 0.0
+    for k, (px, py) in enumerate(points):
+        apart = px - last > (RIGHT - LEFT) / 3 and sum(last < tick < px for tick in ticks) >= 3
+        drawn += f"{'M' if not k or apart else 'L'}{px} {py}"
+        last = px
+    return drawn
+
+
 def _frame(seen: View) -> dict[str, str]:
     """The groups of a view's axes and of what leads to its names."""
     text = '<text x="{}" y="{}" text-anchor="{}">{}</text>'
@@ -385,7 +400,7 @@ def _roofs(rows: pd.DataFrame, roof: Any, unit: str) -> tuple[list[tuple[str, fl
 _TIMES = ("median_us", "q1_us", "q3_us", "predicted_us")
 
 
-def _facts(row: pd.Series, y: str, unit: str, roof: tuple[str, float] | None) -> str:
+def _facts(row: pd.Series, y: str, unit: str, roof: tuple[str, float] | None, foretold: str) -> str:
     parts = [measured(float(row[y]), unit)]
     time, low, high, predicted = (_float(row.get(column)) for column in _TIMES)
     if time is not None and y != "median_us":
@@ -393,11 +408,22 @@ def _facts(row: pd.Series, y: str, unit: str, roof: tuple[str, float] | None) ->
     if low is not None and high is not None:
         parts.append(f"q1 {number(low)}, q3 {number(high)} µs")
     if predicted is not None:
-        parts.append(f"predicted {number(predicted)} µs")
+        parts.append((foretold or _foretold(row)).format(number(predicted)))
     if roof:
         share = roof[1] / float(row[y]) if y == "median_us" else float(row[y]) / roof[1]
         parts.append(f"{share:.0%} of {roof[0]}")
     return "; ".join(parts)
+
+
+def _foretold(row: pd.Series) -> str:
+    """What a row's predicted_us is, by its study, as words around a time."""
+    if not row.get("study"):
+        return FORETOLD
+    try:
+        case = Case.from_row(row)
+    except UsageError:  # a page's own words in the place of a name
+        return FORETOLD
+    return studies.get(case.study).foretold(case)
 
 
 def _roof_label(name: str) -> str:

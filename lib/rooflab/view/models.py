@@ -150,12 +150,12 @@ MODELS: dict[str, Model] = {
         "kib",
         "gb_s",
         {
-            "latency": (400, 600, 800, 1000),
+            "latency": (350, 500, 700, 1000),
             "gpu": _named(GPUS),
             "kib": (0.5, 1, 2, 4, 8, 12, 16, 20, 24, 32, 48, 64),
         },
         {"latency": "Latency, ns", "gpu": "GPU", "kib": "KiB in flight an SM"},
-        {"latency": 600, "kib": 16},
+        {"latency": 350, "kib": 8},
     ),
     "stride": Model(
         "Strides: how much of what moves is used",
@@ -189,13 +189,13 @@ MODELS: dict[str, Model] = {
         {
             "bits": (2, 4, 8, 16),
             "gpu": _named(GPUS),
-            "each": (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8),
+            "each": (0.5, 1, 1.75, 2, 3, 3.5, 4, 6, 7, 8),
         },
         {"bits": "Bits a weight", "gpu": "GPU", "each": "instructions a weight", "%": "% of the read roof"},
         {"bits": 4, "each": 2},
     ),
     "crossover": Model(
-        f"Tokens: when a {_ROWS} × {_COLUMNS} product leaves the memory roof",
+        f"When a {_ROWS:,} × {_COLUMNS:,} product leaves the memory roof",
         crossover,
         "tokens",
         "median_us",

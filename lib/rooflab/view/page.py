@@ -77,6 +77,7 @@ def kernel(
     below: Rung | None = None,
     built: Mapping[str, int] | None = None,
     folded: bool = False,
+    launch: bool = True,
 ) -> None:
     """Show a rung whole: its launch, pseudocode of 10 to 15 lines, the source with numbered callouts, and the
     changes from the rung `below`, where one is given.
@@ -87,8 +88,9 @@ def kernel(
     ("load_streaming(const uint4*"). `built` leaves only what these macros do of rung and helpers, as
     display.as_built says. `folded` puts the source and the changes behind a line to click, for every kernel
     of a page but its main ones; pseudocode stays in sight, and so do callouts, each under the line that it
-    explains, but on the site, where a script sets them beside the code. Raises UsageError where a callout
-    or a helper is not found.
+    explains, but on the site, where a script sets them beside the code. `launch` False puts the launch and
+    its constants behind that line as well, for a kernel whose page explains none of them. Raises UsageError
+    where a callout or a helper is not found.
     """
     text = body_of(rung, built).strip("\n")
     inlined = [helper(rung, each, built) for each in helpers]
@@ -99,7 +101,7 @@ def kernel(
         f"{number}. {f'{_quoted(line)} <br>' if folded else ''}{note}"
         for number, (line, note) in enumerate(notes, 1)
     )
-    head = f"**`{rung.operator}/{rung.name}`**: {rung.idea}.{_launch(rung, built or {})}"
+    head = f"**`{rung.operator}/{rung.name}`**: {rung.idea}.{_launch(rung, built or {}) if launch else ''}"
     parts = [f'<div class="rooflab-kernel">\n\n{head}']
     if pseudocode:
         parts.append(f"```text\n{pseudocode.strip(chr(10)).rstrip()}\n```")
@@ -107,6 +109,7 @@ def kernel(
         parts += [f'<div class="callouts">\n\n{listed}\n\n</div>'] if notes else []
         summary = f"The whole kernel: {len(code.splitlines())} lines"
         parts.append(f'<details class="source"><summary>{summary}</summary>')
+        parts += [] if launch else [_launch(rung, built or {}).strip()]
     parts.append(f'<div class="whole">\n\n```cuda\n{code}\n```')
     if notes and not folded:
         parts.append(f'<div class="callouts popout">\n\n{listed}\n\n</div>')

@@ -17,6 +17,7 @@ from rooflab.view.diagram.clocks import clocks
 from rooflab.view.diagram.columns import holders, partial_scores
 from rooflab.view.diagram.counters import where_counted
 from rooflab.view.diagram.crossings import crossings, handed_on, in_a_row
+from rooflab.view.diagram.exchange import block_sum
 from rooflab.view.diagram.gates import Instrument, gate_steps, passed_on
 from rooflab.view.diagram.graphs import capture, two_clocks
 from rooflab.view.diagram.handovers import launches_of_a_layer
@@ -25,6 +26,7 @@ from rooflab.view.diagram.issue import issue_slots
 from rooflab.view.diagram.launches import dealt, launch, sms_at_work, split_k
 from rooflab.view.diagram.layers import layer, ways
 from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
+from rooflab.view.diagram.model import one_token
 from rooflab.view.diagram.number_lines import Line, number_lines
 from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring, wgmma_steps
 from rooflab.view.diagram.passes import passes
@@ -32,7 +34,7 @@ from rooflab.view.diagram.reading import warps_on_weights, weights_of_a_lane, x_
 from rooflab.view.diagram.roofs import path_of_bytes
 from rooflab.view.diagram.rounding import two_orders
 from rooflab.view.diagram.rule import layer_by_rule
-from rooflab.view.diagram.sharing import slots, tokens_share_a_tile
+from rooflab.view.diagram.sharing import readings, slots, tokens_share_a_tile
 from rooflab.view.diagram.split import split_layer
 from rooflab.view.diagram.steps import half_layers
 from rooflab.view.diagram.strips import column_strip, pieces_of_rows, rows_and_columns
@@ -51,6 +53,7 @@ __all__ = [
     "attention_tiles",
     "banks",
     "barriers_met",
+    "block_sum",
     "blocks",
     "budget",
     "caches",
@@ -79,6 +82,7 @@ __all__ = [
     "nibbles",
     "number_lines",
     "of_lab",
+    "one_token",
     "online_softmax",
     "partial_scores",
     "passed_on",
@@ -87,6 +91,7 @@ __all__ = [
     "pieces_of_rows",
     "pipeline",
     "q8_layouts",
+    "readings",
     "ring",
     "row_loads",
     "rows_and_columns",

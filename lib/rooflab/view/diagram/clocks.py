@@ -42,6 +42,8 @@ def clocks(wall: float, event: float, graph: float) -> Drawing:
         canvas.cells(places, max(1.0, graph * unit - 1), 20, AMBER)
     else:
         canvas.cell(_LEFT, y, kernels * graph * unit, 20, f"{kernels:,} kernels", AMBER)
+    canvas.cell(0, 3 * _ROW, 13, 13, "", AMBER)
+    canvas.text(19, 3 * _ROW + 11, "the kernel at work")
     says = f"One launch counted by three clocks: wall {wall:.3g} µs, the host's call and wait; event "
     says += f"{event:.3g} µs, of which the kernel is {min(event, graph):.3g}; graph {graph:.3g} µs, a link "
     says += f"of a chain. The longest of the three would hold {counted(kernels, 'such link')}."

@@ -4,13 +4,14 @@ fault passes, one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, NONE, SKY, Canvas, Drawing, single
 from rooflab.words import counted
 
+_GATE = 620.0  # width of the gate's table: names and what they do beside four steps
 # A step of the gate, and the words of a refusal at it.
 STEPS = (
     ("outputs right", "at the gate"),
@@ -20,23 +21,28 @@ STEPS = (
 )
 
 
-def gate_steps(said: Sequence[tuple[str, str]]) -> Drawing:
+def gate_steps(said: Sequence[tuple[str, str]], does: Mapping[str, str] | None = None) -> Drawing:
     """A row a kernel of `said`, (name, what the gate said of it): the steps that it passed, and the one that
-    refused it, if any did.
+    refused it, if any did; under its name what it `does`, where that is told.
     """
-    canvas, left, high, words = Canvas(), 130.0, 24.0, []
-    wide = (svg.WIDTH - left) / len(STEPS)
+    does = does or {}
+    canvas, left, high, words = Canvas(_GATE), 208.0, 32.0, []
+    wide = (_GATE - left) / len(STEPS)
     for k, (step, _) in enumerate(STEPS):
-        canvas.text(left + (k + 0.5) * wide, 12, f"{k + 1}. {step}", svg.SMALL, "middle")
+        canvas.text(left + (k + 0.5) * wide, 10, f"step {k + 1}", svg.SMALL, "middle")
+        canvas.text(left + (k + 0.5) * wide, 24, step, svg.SMALL, "middle")
     for row, (name, sentence) in enumerate(said):
-        y = 20 + row * (high + 4)
-        canvas.text(0, y + 16, name)
+        y = 32 + row * (high + 4)
+        canvas.text(0, y + 13 if name in does else y + 20, name, bold=True)
+        if name in does:
+            canvas.text(0, y + 28, does[name], svg.SMALL)
         at = next((k for k, (_, word) in enumerate(STEPS) if word and word in sentence), len(STEPS))
         for k in range(len(STEPS)):
             text, fill = ("passed", SKY) if k < at else ("refused", AMBER) if k == at else ("", NONE)
             canvas.cell(left + k * wide + 2, y, wide - 4, high, text, fill)
         end = "passes all steps" if at == len(STEPS) else f"is refused at step {at + 1}, {STEPS[at][0]}"
-        words.append(f"{name} {end}")
+        words.append(f"{name} ({does[name]}) {end}" if name in does else f"{name} {end}")
+    canvas.text(left, canvas.height + 18, "An empty box: the kernel did not get that far.", svg.SMALL)
     return single("Where the gate stops a kernel", "; ".join(words) + ".", canvas)
 
 

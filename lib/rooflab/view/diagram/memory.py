@@ -202,46 +202,36 @@ def q8_layouts() -> Drawing:
     marked = raw.astype(np.uint8).view(np.uint8).copy()  # every byte says where it came from
     blocks = marked.view(Q8_0).reshape(1, count)
     planes = to_planes(blocks)
-    canvas, unit = Canvas(), svg.WIDTH / 70
+    canvas, unit = Canvas(), svg.WIDTH / (shown * size)
     scale = Q8_0.fields[names[0]][0].itemsize  # type: ignore[index]
-    canvas.text(0, 12, f"Blocks, as in the file: {scale} bytes of scale, then {BLOCK} codes", bold=True)
-    for line in range(2):  # two blocks a line
-        for k in (0, 1):
-            block = 2 * line + k
-            if block >= shown:
-                break
-            x, y = k * size * unit, 22 + line * 44.0
-            canvas.cell(x, y, scale * unit, 22, "", AMBER)
-            canvas.cell(
-                x + scale * unit, y, BLOCK * unit, 22, f"codes of block {block}", shade(9 * block), 12
-            )
-            start = block * size
-            canvas.text(
-                x,
-                y + 35,
-                f"byte {start}: "
-                + ("aligned to 16" if start % 16 == 0 else f"{start % 16} past a multiple of 16"),
-                svg.SMALL,
-            )
-    y = 122.0
-    canvas.text(0, y, "Planes, as repacked: all codes, then all scales", bold=True)
+    canvas.text(0, 12, f"Blocks, as in the file: {scale} bytes of scale, then {BLOCK} quants", bold=True)
+    for block in range(shown):
+        x, y, start = block * size * unit, 22.0, block * size
+        canvas.cell(x, y, scale * unit, 22, "", AMBER)
+        canvas.cell(x + scale * unit, y, BLOCK * unit, 22, f"quants of block {block}", shade(9 * block), 12)
+        past = f"{start % 16} past a multiple of 16" if start % 16 else "aligned to 16"
+        canvas.text(x, y + 35, f"byte {start}: {past}", svg.SMALL)
+    y = 88.0
+    canvas.text(0, y, "Planes, as repacked: all quants, then all scales", bold=True)
     quants = np.ascontiguousarray(planes.quants).view(np.uint8).reshape(-1)
     scales = np.ascontiguousarray(planes.scales).view(np.uint8).reshape(-1)
     y += 10
-    runs = [int(value) // size for value in quants[::BLOCK]]
-    wide = 2 * 32 * unit / 4 * 1.0
-    for k, block in enumerate(runs):
-        canvas.cell(k * wide, y, wide, 22, f"codes of block {block}", shade(9 * block), 12)
-        canvas.text(k * wide, y + 35, f"byte {k * BLOCK}", svg.SMALL)
+    wide = BLOCK * unit
+    for k in range(shown):
+        block = int(quants[k * BLOCK]) // size
+        canvas.cell(k * wide, y, wide, 22, f"quants of block {block}", shade(9 * block), 12)
+        canvas.text(k * wide, y + 35, f"byte {k * BLOCK}: aligned to 16", svg.SMALL)
+    canvas.text(shown * wide + 8, y + 16, "...")
     y += 48
-    for k in range(count):
-        block = int(scales[k * scale]) // size
-        canvas.cell(k * 40, y, 40, 22, f"{block}", AMBER, 12)
-    canvas.text(count * 40 + 8, y + 15, "scales, in an array of their own", svg.SMALL)
+    order = [int(scales[k * scale]) // size for k in range(shown)]
+    for k in range(shown):
+        canvas.cell(k * scale * unit, y, scale * unit, 22, "", AMBER)
+    said = f"scales of blocks {', '.join(map(str, order))} ..., in an array of their own"
+    canvas.text(shown * scale * unit + 8, y + 15, said, svg.SMALL)
     starts = [k * size % 16 for k in range(count)]
     says = (
-        f"In blocks of {size} bytes the codes of block k start at byte {size} k + {scale}, so blocks start "
+        f"In blocks of {size} bytes the quants of block k start at byte {size} k + {scale}, so blocks start "
         f"{', '.join(map(str, starts))} bytes past a multiple of 16 and no 16-byte load fits; in planes the "
-        f"codes of block k start at byte {BLOCK} k, a multiple of 16, and the scales lie apart."
+        f"quants of block k start at byte {BLOCK} k, a multiple of 16, and the scales lie apart."
     )
     return single("One row of Q8_0 weights, twice", says, canvas)

@@ -323,13 +323,12 @@ def _state(run: Run, slot: int, slots: int, moment: float) -> tuple[int | None, 
 
 def loads_in_flight(latency_ns: float, many: int = 8, window: float = 3.2) -> Drawing:
     """Loads over time: one under way a thread, and `many`, over `window` latencies."""
-    canvas, left = Canvas(), 96.0
+    canvas, left = Canvas(), 132.0
     unit, y, done = (svg.WIDTH - left - 2) / (window * latency_ns), 0.0, []
     for count in (1, many):
         words = "one load in flight" if count == 1 else f"{count} loads in flight"
-        canvas.text(0, y + 12, words[0].upper() + words[1:], bold=True)
-        y += 20
-        finished = 0
+        canvas.text(0, y + 15, words[0].upper() + words[1:], bold=True)
+        begin, finished = y, 0
         high = 22.0 if count == 1 else 13.0
         for k in range(count):
             start = k * latency_ns * 0.02  # issued one after another
@@ -337,21 +336,20 @@ def loads_in_flight(latency_ns: float, many: int = 8, window: float = 3.2) -> Dr
                 end = min(start + latency_ns, window * latency_ns)
                 whole = start + latency_ns <= window * latency_ns * 1.001 + count
                 finished += whole
-                fill = (AMBER if count == 1 else svg.shade(4 * k)) if whole else NONE
+                fill = AMBER if whole else NONE
                 canvas.cell(
                     left + start * unit, y, (end - start) * unit, high, "" if count > 1 else "load", fill
                 )
                 start += latency_ns
             y += high + 2
         done.append(finished)
-        canvas.text(left, y + 12, f"{finished} loads done in {window * latency_ns:,.0f} ns", svg.SMALL)
+        canvas.text(0, begin + 31, f"{finished} loads done", svg.SMALL)
+        canvas.text(0, begin + 46, f"in {window * latency_ns:,.0f} ns", svg.SMALL)
         y += 30
     for k in range(int(window) + 1):
         x = left + k * latency_ns * unit
-        canvas.line([(x, 17), (x, y - 18)], 0.7, dashed=True)
+        canvas.line([(x, 0), (x, y - 18)], 0.7, dashed=True)
         canvas.text(x, y - 4, f"{k * latency_ns:,.0f} ns", svg.SMALL, "middle")
-    canvas.text(0, 36, "latency", svg.SMALL)
-    canvas.text(0, 50, f"{latency_ns:,.0f} ns", svg.SMALL)
     says = (
         f"A load takes {latency_ns:,.0f} ns. A thread that waits for each has {done[0]} loads done after "
         f"{window * latency_ns:,.0f} ns; one that keeps {many} under way has {done[1]}."

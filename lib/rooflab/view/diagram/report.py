@@ -17,6 +17,8 @@ from rooflab.view.captions import number
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, BLUE, NONE, SKY, Canvas, Drawing, single
 
+_WIDE = 700.0  # of the roofline: the first page's text
+_LEADER = 17.0  # from a numbered point to its number
 _TENSOR = {"fp16_tensor": "FP16 tensor", "int8_tensor": "int8 tensor", "fp32": "FP32"}
 
 
@@ -54,8 +56,8 @@ def roofline(store: Store, chosen: pd.DataFrame) -> Drawing | None:
         return None
     read = ceilings["dram_read"].value
     peaks = {name: ceilings[key].value for key, name in _TENSOR.items() if key in ceilings}
-    canvas = Canvas(440)
-    left, top, right, bottom = 44.0, 18.0, 440.0, 300.0
+    canvas = Canvas(_WIDE)
+    left, top, right, bottom = 44.0, 18.0, _WIDE - 106.0, 340.0  # right of it, the names of the peaks
     low, high = math.log10(points["intensity"].min() / 4), math.log10(points["intensity"].max() * 3)
     least = math.floor(math.log10(points["rate"].min()))
     most = math.log10(max([*peaks.values(), points["rate"].max()]) * 2)
@@ -82,12 +84,13 @@ def roofline(store: Store, chosen: pd.DataFrame) -> Drawing | None:
     canvas.text((left + right) / 2, bottom + 29, "FLOPs a byte", svg.SMALL, "middle")
     end = min(10.0**high, max([*peaks.values(), 10.0**most / 2]) * 1e3 / read)
     canvas.line([at(10.0**low, max(10.0**low * read / 1e3, 10.0**least)), at(end, end * read / 1e3)], 1.6)
-    canvas.text(left + 6, top + 60, f"slope: DRAM read {number(read)} GB/s", svg.SMALL)
+    x, y = at(10.0**0.9, 10.0**0.9 * read / 1e3)
+    canvas.text(x - 14, y - 26, f"slope: DRAM read {number(read)} GB/s", svg.SMALL, "end")
     for name, peak in peaks.items():
         x, y = at(min(10.0**high, peak * 1e3 / read), peak)
         canvas.line([(x, y), (right, y)], 1.6, dashed=name != "FP16 tensor")
         close = any(peak < other < 2 * peak for other in peaks.values())  # its name would run into that one's
-        canvas.text(x - 5, y + 12 if close else y, f"{name} {number(peak)}", svg.SMALL, "end")
+        canvas.text(right + 5, y + 12 if close else y + 2, f"{name} {number(peak)}", svg.SMALL)
     sheet, passed = devices.match(str(store.runs().iloc[-1]["gpu"])), ""
     over = points[points["roof_fraction"] > 1]
     for key in sorted({*over["roof"]} & {*_TENSOR}):
@@ -100,20 +103,30 @@ def roofline(store: Store, chosen: pd.DataFrame) -> Drawing | None:
     best = best.sort_values("roof_fraction", ascending=False)
     dots = [at(float(x), float(y)) for x, y in zip(points["intensity"], points["rate"], strict=True)]
     canvas.cells([(x - 2.2, y - 2.2) for x, y in dots], 4.4, 4.4, SKY)
-    said, placed = [], list[tuple[float, float]]()
-    across, named = 3, best.head(16)
+    said, across, named = [], 4, best.head(16)
+    spots = [at(float(x), float(y)) for x, y in zip(named["intensity"], named["rate"], strict=True)]
+    canvas.cells([(x - 4, y - 4) for x, y in spots], 8, 8, AMBER, 0.8)
+    placed: list[tuple[float, float]] = []
     for k, (_, row) in enumerate(named.iterrows()):
-        point = at(float(row["intensity"]), float(row["rate"]))
-        x, y = _free(point, placed)
+        x, y = _free(spots[k], placed, spots)
         placed.append((x, y))
-        if (x, y) != point:
-            canvas.line([point, (x, y)], 0.8)
-        canvas.cell(x - 7, y - 6, 14, 12, f"{k + 1}", AMBER, 9)
+        canvas.line([spots[k], (x, y)], 0.8)
+        beyond = (x - spots[k][0]) / _LEADER  # a number stands where its leader ends
+        canvas.text(
+            x + 4 * beyond, y + (10 if y > spots[k][1] else -2), f"{k + 1}", svg.SMALL, "middle", bold=True
+        )
         down, column = divmod(k, across)
         words = f"{row['operator']} {row['roof_fraction']:.0%}"
-        canvas.cell(column * 148.0, bottom + 44 + 18 * down, 14, 13, f"{k + 1}", AMBER, 9)
-        canvas.text(column * 148.0 + 19, bottom + 54 + 18 * down, words, svg.SMALL)
+        canvas.text(
+            column * _WIDE / across + 14, bottom + 54 + 18 * down, f"{k + 1}", svg.SMALL, "end", bold=True
+        )
+        canvas.text(column * _WIDE / across + 19, bottom + 54 + 18 * down, words, svg.SMALL)
         said.append(f"{row['operator']} {row['impl']} {row['roof_fraction']:.0%}")
+    y = bottom + 62 + 18 * -(-len(named) // across)
+    canvas.cells([(6, y - 8)], 8, 8, AMBER, 0.8)
+    canvas.text(19, y, "numbered: an operator at the shape of the results", svg.SMALL)
+    canvas.cells([(_WIDE / 2 + 7.8, y - 6.2)], 4.4, 4.4, SKY)
+    canvas.text(_WIDE / 2 + 19, y, "every other kernel, at its best", svg.SMALL)
     says = f"{len(points)} kernels under a read roof of {number(read)} GB/s" + "".join(
         f", {name} {number(peak)} TFLOP/s" for name, peak in peaks.items()
     )
@@ -121,14 +134,19 @@ def roofline(store: Store, chosen: pd.DataFrame) -> Drawing | None:
     return single("Every recorded kernel under its roofs", says, canvas)
 
 
-def _free(point: tuple[float, float], placed: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Where a number stands that would lie on another one at its point: beside it, the nearest first."""
-    beside = [(0.0, 0.0)] + [
-        (dx * step, dy * step) for step in (17, 34) for dx, dy in ((-1, 0), (0, 1), (1, 0))
+def _free(
+    point: tuple[float, float], placed: Sequence[tuple[float, float]], points: Sequence[tuple[float, float]]
+) -> tuple[float, float]:
+    """Where the leader of a numbered point ends: above it and to the left, where a roof leaves no kernels, or
+    next to that, clear of the numbers that are `placed` and of the numbered points.
+    """
+    beside = [(-0.7, -0.7), (0.0, -1.0), (-1.0, 0.0), (0.7, -0.7), (0.0, 1.0), (0.7, 0.7), (-0.7, 0.7)]
+    ends = [
+        (point[0] + step * dx, point[1] + step * dy) for step in (_LEADER, 2 * _LEADER) for dx, dy in beside
     ]
-    spots = [(point[0] + dx, point[1] + dy) for dx, dy in beside]
-    clear = (s for s in spots if all(abs(s[0] - x) > 14 or abs(s[1] - y) > 12 for x, y in placed))
-    return next(clear, point)
+    taken = [*placed, *(each for each in points if each != point)]
+    clear = (end for end in ends if all(abs(end[0] - x) > 15 or abs(end[1] - y) > 13 for x, y in taken))
+    return next(clear, ends[0])
 
 
 def places(stores: Sequence[Store], mine: str) -> Drawing | None:

@@ -16,11 +16,14 @@ _CELL, _ROW, _LEFT = 5.6, 10.0, 118.0
 
 
 class Link(NamedTuple):
-    """A link of the path: where it begins, its rate in GB/s (0: not measured) and what was measured on it."""
+    """A link of the path: where it begins, its rate in GB/s (0: not measured), what was measured on it, and
+    whether that is its roof or only what it gives `at_least`.
+    """
 
     begins: str
     gb_s: float
     what: str
+    at_least: bool = False
 
 
 class Peak(NamedTuple):
@@ -53,11 +56,19 @@ def path_of_bytes(links: Sequence[Link], ends: str, dram: float, tops: Sequence[
     for k, name in enumerate([*(each.begins for each in links), ends]):
         canvas.cell(k * (box + gap), 14, box, _BAND + 12, name, GREY, 14)
     for k, each in enumerate(links):
-        x, high = k * (box + gap) + box, max(1.0, each.gb_s / most * _BAND)
-        canvas.rect(x, middle - high / 2, gap, high, BLUE, 0)
-        canvas.text(x + gap / 2, 11, f"{each.gb_s:,.0f} GB/s", svg.SMALL, "middle", bold=True)
+        x, high = k * (box + gap) + box, max(2.0, each.gb_s / most * _BAND)
+        rate = f"{each.gb_s:,.0f} GB/s"
+        if each.at_least:  # hatched: what it gives at most is not known
+            stripes = max(1, int(gap // 8))
+            canvas.cells([(x + 8 * n, middle - high / 2) for n in range(stripes)], 4, high, BLUE, 0)
+            rate = f"≥ {rate}"
+        else:
+            canvas.rect(x, middle - high / 2, gap, high, BLUE, 0)
+        canvas.text(x + gap / 2, 11, rate, svg.SMALL, "middle", bold=True)
         canvas.text(x + gap / 2, 36 + _BAND, each.what, svg.SMALL, "middle")
-    said = [f"{each.what} {each.gb_s:,.0f} GB/s" for each in links]
+    if any(each.at_least for each in links):
+        canvas.text(0, canvas.height + 18, "Striped: reached, but its roof was not measured.", svg.SMALL)
+    said = [f"{each.what} {'at least ' if each.at_least else ''}{each.gb_s:,.0f} GB/s" for each in links]
     says = f"Data crosses {' → '.join([*(each.begins for each in links), ends])}: {', '.join(said)}."
     if tops:
         says += f" {_while_a_byte_arrives(canvas, dram, tops)}"

@@ -1,4 +1,4 @@
-"""How tokens share what was read of a matrix: a tile in one instruction, and a ring of slots filled ahead."""
+"""How tokens share what was read of a matrix: one reading, a tile in one instruction, a ring filled ahead."""
 
 from __future__ import annotations
 
@@ -65,6 +65,38 @@ def tokens_share_a_tile(tokens: Sequence[int] = (1, 4, 8), file: Path = _PTX) ->
     says = f"A tile of {m} × {k} weights is read once and multiplied by a column of x for each token. "
     says += f"Instructions of a warp on CUDA cores, or on tensor cores, for {'; '.join(said)}."
     return single(f"One tile of {m} × {k} weights serves up to {n} tokens", says, canvas)
+
+
+def readings(megabytes: float, gb_s: float, tokens: int = 4) -> Drawing:
+    """Weights of so many megabytes, read by memory at `gb_s` GB/s: once for each of `tokens` tokens, and once
+    for all of them. A bar's length is the time of the reading.
+    """
+    canvas, gap, each = Canvas(_NARROW), 6.0, 1e3 * megabytes / gb_s
+    wide, high, small = (_NARROW - gap * (tokens - 1)) / tokens, 26.0, 20.0
+    y = 12.0
+    ways = (
+        ("Read for each token", [[token] for token in range(tokens)]),
+        ("Read once for all tokens", [[*range(tokens)]]),
+    )
+    for name, turns in ways:
+        moved = len(turns) * megabytes
+        canvas.text(0, y, f"{name}: {moved:,.0f} MB, {len(turns) * each:,.1f} µs", bold=True)
+        for place, served in enumerate(turns):
+            left, part = place * (wide + gap), wide / len(served)
+            canvas.cell(left, y + 8, wide, high, "all weights", GREY, 12)
+            for slot, token in enumerate(served):
+                middle = left + (slot + 0.5) * part
+                canvas.line([(middle, y + 8 + high), (middle, y + 24 + high)], end="arrow")
+                words = f"token {token}" if len(served) == 1 else f"{token}"
+                canvas.cell(middle - part / 2 + 1, y + 26 + high, part - 2, small, words, AMBER, 12)
+        y += high + small + 54
+    canvas.line([(0, y - 14), (60, y - 14)], end="arrow")
+    canvas.text(66, y - 10, f"time, at {gb_s:,.0f} GB/s", svg.SMALL)
+    says = (
+        f"{megabytes:,.0f} MB of weights and {counted(tokens, 'token')}. Read for each token they take "
+        f"{tokens * each:,.1f} µs at {gb_s:,.0f} GB/s, read once for all {each:,.1f} µs."
+    )
+    return single(f"Weights and {counted(tokens, 'token')}, two ways", says, canvas)
 
 
 class Slot(NamedTuple):

@@ -14,29 +14,32 @@ from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, PALE, Canvas, Drawing, shade, single
 
 EXAMPLE = 0x8683AD76
+BYTES = 0x2EF1057D  # four signed bytes
 _INT4 = KERNELS / "common" / "int4.cuh"
 
 
 def codes(word: int) -> list[int]:
-    """The eight weights that a packed word holds, in their order."""
+    """The eight codes that a packed word holds, in their order, -8 to 7."""
     packed = np.array([[word]], np.uint32).view(np.int32)
     return [int(code) for code in unpack_int4(packed).reshape(-1)]
 
 
-def signed(weight: int) -> str:
-    """A weight with its sign, 0 without."""
-    return f"{weight:+d}" if weight else "0"
+def signed(code: int) -> str:
+    """A code with its sign, 0 without."""
+    return f"{code:+d}" if code else "0"
 
 
-def nibbles(word: int = EXAMPLE) -> Drawing:
-    """A word as eight nibbles, each with its bits, its number and the weight it stands for."""
+def nibbles(word: int = EXAMPLE, scale: float | None = None) -> Drawing:
+    """A word as eight nibbles, each with its bits, the number stored and its code; with the `scale` of its
+    group the weight as well, code times scale.
+    """
     if not 0 <= word < 1 << 32:
         raise UsageError(f"A word has 32 bits; {word:#x} has more.")
-    weights, canvas = codes(word), Canvas()
+    held, canvas = codes(word), Canvas()
     left, pitch = 76.0, (svg.WIDTH - 76) / 8
-    labels = ("hex", "bits", "number", "weight", "which")
-    tops = (0.0, 34.0, 62.0, 96.0, 140.0)
-    for label, top in zip(labels, tops, strict=True):
+    labels = ["hex", "bits", "stored", "code", "", *(["weight"] if scale is not None else [])]
+    tops = (0.0, 34.0, 62.0, 96.0, 126.0, 152.0)
+    for label, top in zip(labels, tops, strict=False):
         canvas.text(0, top + 18, label, svg.SMALL)
     said = []
     for place in range(8):  # the highest nibble is written first
@@ -48,13 +51,20 @@ def nibbles(word: int = EXAMPLE) -> Drawing:
             each = pitch / 4
             canvas.cell(x + bit * each, tops[1], each, 22, str(nibble >> (3 - bit) & 1), NONE, 11)
         canvas.cell(x, tops[2], pitch, 26, f"{nibble}", fill, 13)
-        off = f"{nibble} - {nibble - weights[k]}"
-        canvas.cell(x, tops[3], pitch, 34, signed(weights[k]), fill, 17)
-        canvas.text(x + pitch / 2, tops[4] + 5, off, svg.SMALL, "middle")
-        canvas.text(x + pitch / 2, tops[4] + 20, f"w[{k}]", svg.SMALL, "middle")
-        said.append(signed(weights[k]))
-    says = f"0x{word:08X} holds eight weights of four bits; from the lowest nibble up they are "
+        off = f"{nibble} - {nibble - held[k]}"
+        canvas.cell(x, tops[3], pitch, 28, signed(held[k]), fill, 17)
+        canvas.text(x + pitch / 2, tops[4] + 12, off, svg.SMALL, "middle")
+        last = tops[4] + 28
+        if scale is not None:
+            canvas.cell(x, tops[5] - 4, pitch, 28, f"{held[k] * scale:+.2f}" if held[k] else "0", fill, 14)
+            last = tops[5] + 40
+        canvas.text(x + pitch / 2, last, f"w[{k}]", svg.SMALL, "middle")
+        said.append(signed(held[k]))
+    says = f"0x{word:08X} holds eight codes of four bits; from the lowest nibble up they are "
     says += f"{', '.join(reversed(said))}."
+    if scale is not None:
+        canvas.text(0, tops[5] + 40, f"× {scale:.4f}", svg.SMALL)
+        says += f" Each times the scale {scale:.4f} is a weight."
     return single(f"One word, eight weights: 0x{word:08x}", says, canvas)
 
 
@@ -83,7 +93,7 @@ def to_half(word: int = EXAMPLE, file: Path = _INT4) -> Drawing:
     code = word & mask
     joined = code | base
     rows = (
-        ("word & mask", code, f"the code: {code}"),
+        ("word & mask", code, f"stored: {code}"),
         ("magic number", base, f"{base:#06x} = {half(base):g}"),
         ("OR of both", joined, f"{joined:#06x} = {half(joined):g}"),
     )
@@ -103,16 +113,17 @@ def to_half(word: int = EXAMPLE, file: Path = _INT4) -> Drawing:
     y = 26.0 + 34 * 3 + 8
     sum_ = f"{half(joined):g} - {half(ones):g} = {result:g}"
     canvas.cell(left, y, 16 * size, 28, f"one subtraction: {sum_}", BLUE, 14)
-    canvas.text(left + 16 * size + 10, y + 19, "the weight, exact", svg.TEXT - 0.5)
+    canvas.text(left + 16 * size + 10, y + 19, "the code, exact", svg.TEXT - 0.5)
     changed = bin(mask).count("1")
     says = (
-        f"{base:#06x} is {half(base):g} in FP16; its lowest {changed} bits replaced by the code {code} make "
-        f"{joined:#06x}, which is {half(joined):g}; {half(ones):g} less is {result:g}, the weight."
+        f"{base:#06x} is {half(base):g} in FP16; its lowest {changed} bits replaced by the stored "
+        f"{code} make "
+        f"{joined:#06x}, which is {half(joined):g}; {half(ones):g} less is {result:g}, the code."
     )
     return single(f"{changed} of 16 bits replaced: a code becomes a half", says, canvas)
 
 
-def dp4a(w: int = EXAMPLE, x: int = 0x05FD0C7F) -> Drawing:
+def dp4a(w: int = BYTES, x: int = 0x05FD0C7F) -> Drawing:
     """What dp4a makes of two words: their four pairs of signed bytes, the products and their sum."""
     for word in (w, x):
         if not 0 <= word < 1 << 32:

@@ -3,9 +3,11 @@
 Called by the Makefile: python scripts/check.py [SINCE], for what differs from that commit (default HEAD).
 Always: the notebooks' form, README's tables, the glossary, coverage.csv, the packages, the floors. For a
 changed notebook: its replay by nbval and the tests of its lesson. For a changed kernel or op: every rung
-compiled, and its operator's own tests.
+compiled, and its operator's own tests, over all combinations of which `make test` takes those that hold every
+pair.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -71,7 +73,8 @@ def bearing_on(files: Iterable[str], modules: Mapping[str, str]) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     chosen = bearing_on(changed(arguments[0] if arguments else "HEAD"), modules_of())
-    return subprocess.run([sys.executable, "-m", "pytest", *NBVAL, *chosen], cwd=ROOT).returncode
+    whole = {**os.environ, "ROOFLAB_ALL_KERNELS": "1"}
+    return subprocess.run([sys.executable, "-m", "pytest", *NBVAL, *chosen], cwd=ROOT, env=whole).returncode
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What all tests share: an environment without the user's settings, and skips that CI does not forgive."""
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,16 @@ settings.register_profile("loaded", deadline=None, suppress_health_check=[Health
 settings.load_profile("loaded")
 
 _SETTINGS = tuple(f"ROOFLAB_{name}" for name in ("MODE", "EFFORT", "STORE", "PROGRESS", "COMMAND", "WEIGHTS"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take minutes first: begun late, one would keep its process when the other has ended."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/verify/"))
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and all that they import stay until the end: collections need not look at them."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

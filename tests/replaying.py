@@ -4,6 +4,7 @@ A Jupyter kernel a lesson would take minutes. Here cells run in one IPython shel
 once, and figures are neither laid out nor painted unless asked for.
 """
 
+import atexit
 import gc
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -111,6 +112,7 @@ def _shell() -> Iterator[InteractiveShell]:
         os.chdir(before)
         shell.restore_sys_module_state()
         InteractiveShell.clear_instance()
+        atexit.unregister(shell.atexit_operations)  # which resets it and collects garbage, once a shell
 
 
 def replay(

@@ -8,6 +8,7 @@ from rooflab.bench import gate
 from rooflab.errors import LaunchError, MissingTool, UsageError
 from rooflab.numerics import reference
 from rooflab.ops import attention as op
+from shares import pairs
 
 needs.compiler()
 
@@ -285,12 +286,24 @@ def test_heads_beyond_what_any_rung_does_are_refused():
 # --- every tile that the launcher chooses -------------------------------------------------------------------
 
 
+# A limit of shared memory each: 64, 163, 99 and 227 KiB; the widest heads need the most.
+CHIPS = {"75": (64, 112, 256), "80": (512,), "89": (128, 512), "90": (64, 112, 128, 256, 512)}
+
+
 @pytest.mark.parametrize(
-    ("arch", "widths"),
-    # A limit of shared memory each: 64, 163, 99 and 227 KiB; the widest heads need the most.
-    [("75", (64, 112, 256)), ("80", (512,)), ("89", (128, 512)), ("90", (64, 112, 128, 256, 512))],
+    ("rung", "chip", "shared"),
+    pairs(
+        (rung, (arch, head_dim), shared)
+        for rung in LADDER[3:]
+        for arch, widths in CHIPS.items()
+        for head_dim in widths
+        for shared in sorted({0, int("SHARED_KV" in rung.defines)})
+        if head_dim <= op.WIDEST.get(rung.name, 512) and arch in rung.archs
+        if rung.name != "8_head_dim_slices" or head_dim % 64 == 0
+    ),
+    ids=lambda one: getattr(one, "name", None),
 )
-def test_every_chosen_tile_compiles_unspilled_within_shared_memory(arch, widths):
+def test_every_chosen_tile_compiles_unspilled_within_shared_memory(rung, chip, shared):
     """Heads that no rung's defaults cover."""
     try:
         from rooflab.runtime import nvrtc
@@ -298,16 +311,11 @@ def test_every_chosen_tile_compiles_unspilled_within_shared_memory(arch, widths)
         nvrtc.compiler_version()
     except MissingTool as error:
         pytest.skip(str(error))
-    for rung in LADDER[3:]:
-        for head_dim in widths:
-            wide = head_dim > op.WIDEST.get(rung.name, 512)
-            if wide or arch not in rung.archs or (rung.name == "8_head_dim_slices" and head_dim % 64):
-                continue
-            for shared in {0, int("SHARED_KV" in rung.defines)}:
-                macros = rung.with_defaults(op.tile_of(rung, head_dim, arch, bool(shared)))
-                macros |= {"SHARED_KV": shared} if shared else {}
-                report = rung.cubin(arch, macros).resources[rung.entry]
-                assert report.spill_bytes == report.stack_bytes == 0, (rung.name, macros)
-                assert report.shared_bytes == op.static_shared(rung, macros)
-                whole = report.shared_bytes + op.launch_of(rung, macros).shared
-                assert whole <= 1024 * ops.SHARED_KIB[arch], (rung.name, macros)
+    arch, head_dim = chip
+    macros = rung.with_defaults(op.tile_of(rung, head_dim, arch, bool(shared)))
+    macros |= {"SHARED_KV": shared} if shared else {}
+    report = rung.cubin(arch, macros).resources[rung.entry]
+    assert report.spill_bytes == report.stack_bytes == 0, (rung.name, macros)
+    assert report.shared_bytes == op.static_shared(rung, macros)
+    whole = report.shared_bytes + op.launch_of(rung, macros).shared
+    assert whole <= 1024 * ops.SHARED_KIB[arch], (rung.name, macros)

@@ -16,6 +16,7 @@ from rooflab.errors import MissingTool
 from rooflab.numerics import reference
 from rooflab.ops import attention as op
 from rooflab.paths import ROOT
+from shares import pairs
 from test_attention import baseline, operands
 
 needs.compiler()
@@ -71,20 +72,22 @@ def run(how, name, q, k, v, start=0, causal=True, window=None, **options):
     return out, how(emulated(rung), grid, launch.threads, arguments, macros, **given)
 
 
-@pytest.mark.parametrize(("name", "head_dim"), WIDTHS)
+SHAPES: list[tuple[int, int, tuple[int, int], dict]] = [
+    (7, 7, (2, 1), {}),
+    (200, 200, (1, 1), {}),
+    (70, 330, (2, 2), {"start": 260, "window": 150}),
+    (65, 200, (1, 1), {"causal": False}),
+    (90, 90, (8, 2), {}),
+    (5, 20, (1, 1), {"start": 60, "window": 10}),
+    (50, 50, (7, 1), {"window": 20}),
+]
+
+
 @pytest.mark.parametrize(
-    ("n", "context", "heads", "how"),
-    [
-        (7, 7, (2, 1), {}),
-        (200, 200, (1, 1), {}),
-        (70, 330, (2, 2), {"start": 260, "window": 150}),
-        (65, 200, (1, 1), {"causal": False}),
-        (90, 90, (8, 2), {}),
-        (5, 20, (1, 1), {"start": 60, "window": 10}),
-        (50, 50, (7, 1), {"window": 20}),
-    ],
+    ("name", "head_dim", "shape"), pairs((*width, shape) for width in WIDTHS for shape in SHAPES)
 )
-def test_the_hopper_rungs_are_right(name, head_dim, n, context, heads, how):
+def test_the_hopper_rungs_are_right(name, head_dim, shape):
+    n, context, heads, how = shape
     q, k, v = operands(n, context, *heads, head_dim)
     out, _ = run(simt.run, name, q, k, v, **how)
     error = np.abs(out - reference.attention(q, k, v, **how)).max()
@@ -156,31 +159,40 @@ def needs_nvrtc():
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize(("name", "head_dim"), WIDTHS)
-def test_every_tile_compiles_unspilled_within_shared_memory(name, head_dim):
+@pytest.mark.parametrize(
+    ("name", "head_dim", "window", "brain"),
+    pairs((*width, window, brain) for width in WIDTHS for window in (None, 512) for brain in (0, 1)),
+)
+def test_every_tile_compiles_unspilled_within_shared_memory(name, head_dim, window, brain):
     needs_nvrtc()
     rung = next(rung for rung in op.LADDERS["attention"] if rung.name == name)
-    for window in (None, 512):
-        macros = rung.with_defaults(op.tile_of(rung, head_dim, "90", group=4, window=window))
-        for brain in {0, int("BF16" in macros)}:
-            report = rung.cubin("90", {**macros, **({"BF16": 1} if brain else {})}).resources[rung.entry]
-            assert report.spill_bytes == report.stack_bytes == 0, macros
-            assert report.shared_bytes == op.static_shared(rung, macros)
-            assert report.shared_bytes + op.launch_of(rung, macros).shared <= 227 * 1024, macros
+    macros = rung.with_defaults(op.tile_of(rung, head_dim, "90", group=4, window=window))
+    if brain and "BF16" in macros:
+        macros |= {"BF16": 1}
+    report = rung.cubin("90", macros).resources[rung.entry]
+    assert report.spill_bytes == report.stack_bytes == 0, macros
+    assert report.shared_bytes == op.static_shared(rung, macros)
+    assert report.shared_bytes + op.launch_of(rung, macros).shared <= 227 * 1024, macros
 
 
-@pytest.mark.parametrize("name", op.LAWFUL)
-@pytest.mark.parametrize("head_dim", op.HOPPER["15_warp_vote"])
-def test_every_tile_of_the_law_compiles_unspilled(name, head_dim):
+@pytest.mark.parametrize(
+    ("name", "tile", "numbers"),
+    pairs(
+        (name, (head_dim, tile.groups, tile.keys), numbers)
+        for name in op.LAWFUL
+        for head_dim in op.HOPPER["15_warp_vote"]
+        for tile in op.tile_laws(head_dim)
+        for numbers in ((1, 0), (7, 1))
+    ),
+)
+def test_every_tile_of_the_law_compiles_unspilled(name, tile, numbers):
     needs_nvrtc()
     rung = next(rung for rung in op.LADDERS["attention"] if rung.name == name)
-    for tile in op.tile_laws(head_dim):
-        for pack, brain in ((1, 0), (7, 1)):
-            macros = {"HEAD_DIM": head_dim, "GROUPS": tile.groups, "KEYS": tile.keys}
-            macros = rung.with_defaults({**macros, "PACK": pack, "BF16": brain})
-            report = rung.cubin("90", macros).resources[rung.entry]
-            assert report.spill_bytes == report.stack_bytes == 0, macros
-            assert report.shared_bytes + op.launch_of(rung, macros).shared <= 227 * 1024, macros
+    given = zip(("HEAD_DIM", "GROUPS", "KEYS", "PACK", "BF16"), (*tile, *numbers), strict=True)
+    macros = rung.with_defaults(dict(given))
+    report = rung.cubin("90", macros).resources[rung.entry]
+    assert report.spill_bytes == report.stack_bytes == 0, macros
+    assert report.shared_bytes + op.launch_of(rung, macros).shared <= 227 * 1024, macros
 
 
 def test_a_prompt_with_little_work_gets_smaller_tiles():

@@ -45,8 +45,16 @@ class Watch:
         bytes, block, warp, lane, request (how often this warp had come here before).
         """
         events = self.outcome.events
+        return self._told(events, self._turns(events))
+
+    def _turns(self, events: np.ndarray) -> np.ndarray:
+        """How often each access's thread had come to its place before."""
+        thread = _coded(events["pc"], events["block"], events["thread"])
+        return pd.Series(thread).groupby(thread, sort=False).cumcount().to_numpy()
+
+    def _told(self, events: np.ndarray, request: np.ndarray) -> pd.DataFrame:
         writes = events["how"] & WRITE > 0
-        frame = pd.DataFrame(
+        return pd.DataFrame(
             {
                 "line": pd.Series(events["pc"]).map(dict(self.outcome.lines)),
                 "access": np.select([~writes, events["how"] & ATOMIC > 0], ["load", "atomic"], "store"),
@@ -58,11 +66,9 @@ class Watch:
                 "warp": events["thread"].astype(np.int64) // 32,
                 "lane": events["thread"].astype(np.int64) % 32,
                 "place": events["pc"],
+                "request": request,
             }
         )
-        keys = ["place", "block", "warp", "lane"]
-        frame["request"] = frame.groupby(keys, sort=False).cumcount()
-        return frame
 
     def requests(self) -> pd.DataFrame:
         """One row per request of a warp: line, access, space, buffer, block, warp, request, lanes (how many
@@ -70,17 +76,31 @@ class Watch:
         global memory), bytes_moved (32 x sectors; in shared memory what was used), passes (turns that the
         banks of shared memory take) and conflicts (passes beyond those that the width of the access needs).
         """
-        frame = self.accesses()
-        keys = ["place", "line", "access", "space", "buffer", "block", "warp", "request"]
-        groups = frame.groupby(keys, sort=False, dropna=False)
-        frame["group"] = groups.ngroup()
-        rows = groups.agg(lanes=("lane", "nunique"), bytes=("bytes", "max")).reset_index()
-        unit = int(np.gcd.reduce(np.concatenate([frame["address"], frame["bytes"]]), initial=0)) or 1
-        rows["bytes_used"] = _distinct(frame, unit, len(rows)) * unit
-        frame["address"] += pd.Series(self.outcome.events["region"]).map({SHARED: 0, **self.outcome.skews})
-        rows["sectors"] = _distinct(frame, SECTOR, len(rows)).where(rows["space"] == "global")
+        events = self.outcome.events
+        turn = self._turns(events)
+        how = events["how"] & (WRITE | ATOMIC)  # told in words for a request alone
+        group = _coded(events["pc"], how, events["region"], events["block"], events["thread"] // 32, turn)
+        count = int(group.max(initial=-1)) + 1
+        first = np.zeros(count, np.int64)
+        first[group[::-1]] = np.arange(len(group))[::-1]
+        rows = self._told(events[first], turn[first]).drop(columns=["address", "bytes", "lane"])
+        accesses = pd.DataFrame(
+            {
+                "group": group,
+                "address": events["address"].astype(np.int64),
+                "bytes": events["size"].astype(np.int64),
+                "lane": events["thread"].astype(np.int64) % 32,
+            }
+        )
+        rows["lanes"] = np.bincount(group, minlength=count)  # a lane makes one access of a request
+        rows["bytes"] = accesses.groupby("group")["bytes"].max()
+        unit = int(np.gcd.reduce(np.concatenate([accesses["address"], accesses["bytes"]]), initial=0)) or 1
+        rows["bytes_used"] = _distinct(accesses, unit, count) * unit
+        skews = {SHARED: 0, **self.outcome.skews}
+        accesses["address"] += pd.Series(events["region"]).map(skews)
+        rows["sectors"] = _distinct(accesses, SECTOR, count).where(rows["space"] == "global")
         rows["bytes_moved"] = (rows["sectors"] * SECTOR).where(rows["space"] == "global", rows["bytes_used"])
-        passes, needed = _passes(frame[frame["space"] == "shared"], len(rows))
+        passes, needed = _passes(accesses[events["region"] == SHARED], count)
         rows["passes"] = passes.where(rows["space"] == "shared")
         rows["conflicts"] = rows["passes"] - needed
         return rows.drop(columns="place")
@@ -109,6 +129,15 @@ class Watch:
         return sums.drop(columns="sectors").rename(columns={"conflicts": "conflicts_per_request"})
 
 
+def _coded(*columns: np.ndarray) -> np.ndarray:
+    """The number of each row's combination of values, counted from 0 in the order in which they come."""
+    codes = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values, found = pd.factorize(column)
+        codes, _ = pd.factorize(codes * max(1, len(found)) + values)
+    return codes
+
+
 def _distinct(frame: pd.DataFrame, unit: int, count: int) -> pd.Series:
     """Distinct pieces of `unit` bytes that the accesses of each group touch."""
     first = frame["address"].to_numpy() // unit
@@ -128,7 +157,7 @@ def _unique(group: np.ndarray, piece: np.ndarray) -> tuple[np.ndarray, np.ndarra
     """The distinct pairs of two columns of whole numbers not below 0."""
     span = int(piece.max(initial=0)) + 1
     pairs = np.sort(group.astype(np.int64) * span + piece)
-    pairs = pairs[np.diff(pairs, prepend=-1) != 0]
+    pairs = pairs[np.concatenate([[True], pairs[1:] != pairs[:-1]])[: len(pairs)]]
     return pairs // span, pairs % span
 
 

@@ -117,13 +117,33 @@ def _int4_dequantise(operator: str, rung: Rung) -> Iterator[Subject]:
     yield Subject("5 x 1280", work)
 
 
-def _decoded(operator: str, rung: Rung) -> Iterator[Subject]:
-    """Logits after several tokens of a decoder small enough for a CPU."""
+@cache
+def _decoder(form: str, head: str, count: int, hidden: int, width: int) -> tuple[Any, Any, Any, Any, float]:
+    """A decoder small enough for a CPU, which all rungs share: its spec, weights and tokens, the logits after
+    each of them, and how far a kernel's may be from these.
+    """
     from rooflab import engine
     from rooflab.engine import exact
     from rooflab.engine.spec import Spec
     from rooflab.engine.weights import random_tensors
 
+    spec = Spec("tiny", decoder.Shape(1, hidden, 512, 4, 2, width, 80, 1e-6, 0.0), 1e4, True, True)
+    get = random_tensors(spec, on="cpu")
+    tokens = [int(t) for t in np.random.default_rng(1).integers(0, 80, count)]
+    weights = engine.pack(spec, get, form, head, capacity=count + 1)
+    expected = exact.logits(spec, get, tokens, form, head)
+    baseline = exact.logits(spec, get, tokens, form, head, "float16")
+    return (
+        spec,
+        weights,
+        tokens,
+        expected,
+        gate.error_budget(np.abs(baseline - expected).max(), expected, "float16"),
+    )
+
+
+def _decoded(operator: str, rung: Rung) -> Iterator[Subject]:
+    """Logits after several tokens."""
     wide = {
         "hidden": 1280,
         "head_dim": 128,
@@ -140,12 +160,7 @@ def _decoded(operator: str, rung: Rung) -> Iterator[Subject]:
         ("int4_g128", "fp16", 1, wide),
     ):
         hidden, width = more.get("hidden", 256), more.get("head_dim", 64)
-        spec = Spec("tiny", decoder.Shape(1, hidden, 512, 4, 2, width, 80, 1e-6, 0.0), 1e4, True, True)
-        get = random_tensors(spec, on="cpu")
-        tokens = [int(t) for t in np.random.default_rng(1).integers(0, 80, count)]
-        weights = engine.pack(spec, get, form, head, capacity=count + 1)
-        expected = exact.logits(spec, get, tokens, form, head)
-        baseline = exact.logits(spec, get, tokens, form, head, "float16")
+        spec, weights, tokens, expected, budget = _decoder(form, head, count, hidden, width)
         outs = [np.empty(expected.shape, np.float32)]
         count_of_blocks = more.get("blocks", 2)
         options = {name: value for name, value in more.items() if name == "WARPS"}
@@ -168,7 +183,6 @@ def _decoded(operator: str, rung: Rung) -> Iterator[Subject]:
                 decoder.step(spec.shape, weights, state, rung=rung.name, **options)
                 outs[i][place] = state.logits
 
-        budget = gate.error_budget(np.abs(baseline - expected).max(), expected, "float16")
         work = gate.Work(rung.name, launch, [[]], [[out] for out in outs], gate.constant(expected), budget)
         yield Subject(f"{form}, {count} tokens of 1 layer, {hidden} wide", work)
 

@@ -27,6 +27,7 @@ from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
 from rooflab.view.diagram.number_lines import Line, number_lines
 from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring, wgmma_steps
 from rooflab.view.diagram.passes import passes
+from rooflab.view.diagram.quads import wide_stores
 from rooflab.view.diagram.reading import warps_on_weights, weights_of_a_lane, x_beside_weights
 from rooflab.view.diagram.roofs import path_of_bytes
 from rooflab.view.diagram.rounding import two_orders
@@ -35,6 +36,7 @@ from rooflab.view.diagram.sharing import slots, tokens_share_a_tile
 from rooflab.view.diagram.split import split_layer
 from rooflab.view.diagram.steps import half_layers
 from rooflab.view.diagram.svg import Canvas, Drawing
+from rooflab.view.diagram.tile_order import tile_order
 from rooflab.view.diagram.tiles import accumulators, attention_tiles, online_softmax
 from rooflab.view.diagram.turns import last_turn
 from rooflab.view.diagram.ways_to_multiply import ways_to_multiply
@@ -88,6 +90,7 @@ __all__ = [
     "sms_at_work",
     "split_k",
     "split_layer",
+    "tile_order",
     "to_half",
     "tokens_share_a_tile",
     "two_clocks",
@@ -98,5 +101,6 @@ __all__ = [
     "weights_of_a_lane",
     "wgmma_steps",
     "where_counted",
+    "wide_stores",
     "x_beside_weights",
 ]

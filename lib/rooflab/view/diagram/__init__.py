@@ -27,6 +27,7 @@ from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
 from rooflab.view.diagram.number_lines import Line, number_lines
 from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring, wgmma_steps
 from rooflab.view.diagram.passes import passes
+from rooflab.view.diagram.pools import captured_address
 from rooflab.view.diagram.quads import wide_stores
 from rooflab.view.diagram.reading import warps_on_weights, weights_of_a_lane, x_beside_weights
 from rooflab.view.diagram.roofs import path_of_bytes
@@ -55,6 +56,7 @@ __all__ = [
     "budget",
     "caches",
     "capture",
+    "captured_address",
     "check_of_drafts",
     "choice",
     "clocks",

@@ -17,7 +17,6 @@ from rooflab.records.store import Store
 from rooflab.studies import q8_0 as study
 from rooflab.view import diagram, display, explorer, plot
 
-
 # The ways to launch the chain, and what a page calls them.
 WAYS = {
     "checked": "checked each time",
@@ -37,7 +36,9 @@ def opening(here: Lab, source: Store) -> Opening:
     answer = f"It goes into launches. On the {gpu} one launch of a short kernel from Python takes "
     answer += ", ".join(f"{us:.1f} µs {name}" for us, name in zip(rows["each"], names, strict=True))
     without, graph = _source_rates(source)
-    answer += f", kernel included; the source, a compiled program, gains {graph / without - 1:.0%} by a graph."
+    answer += (
+        f", kernel included; the source, a compiled program, gains {graph / without - 1:.0%} by a graph."
+    )
     able = (
         "say what a launch costs, and who pays",
         "record a decoder's launches in a CUDA graph with buffers that stay valid",
@@ -131,7 +132,7 @@ def _refusal(call: Callable[[], object]) -> str:
 
 
 def refusals() -> None:
-    """Show how the launchers refuse a division that is no shift and a size that does not fit an int, folded."""
+    """Show how the launchers refuse a division that is no shift and a size beyond an int, folded."""
     three = q8_0.Blocks(np.zeros((2, 3 * 34), np.uint8))  # k = 96
     shift = _refusal(lambda: q8_0.dequantise(three, rung="3_shift", target="cpu"))
     n, k = 65536, 32768
@@ -303,7 +304,9 @@ def takeaway(gpu: str, us: Rows, launches: int, graph: float, pairs: Rows) -> No
     text = "- Count launches first: where kernels are short, launches take the time.\n"
     text += f"- On the {gpu} a launch costs {us['checked', 'wall'] / launches:.0f} µs with checks in Python, "
     text += f"{us['kept', 'wall'] / launches:.0f} where they were passed before, "
-    text += f"{us['bare', 'wall'] / launches:.0f} without, {graph / launches:.1f} in a graph, kernel included.\n"
+    text += (
+        f"{us['bare', 'wall'] / launches:.0f} without, {graph / launches:.1f} in a graph, kernel included.\n"
+    )
     gain = (pairs["Before (µs)"] / pairs["After (µs)"]).max() - 1
     worth = f"are worth up to {gain:.0%} of speed" if gain > 0.005 else "bring no speed"
     text += f"- The review's suggestions {worth} here.\n"

@@ -157,7 +157,9 @@ def ladder_times(rows: Rows, gpu: str) -> None:
     names |= {"predicted_us": "By datasheet (µs)", "median_us": "Median (µs)"}
     names |= {"tflop_s": "TOP/s or TFLOP/s", "gain": "× the row above", "registers": "Registers"}
     forms = dict.fromkeys(("predicted_us", "median_us", "tflop_s"), "{:,.0f}")
-    caption = "By datasheet: the longest of bytes over bandwidth, operations over the tensor cores' peak, and "
+    caption = (
+        "By datasheet: the longest of bytes over bandwidth, operations over the tensor cores' peak, and "
+    )
     caption += "issue slots"
     forms |= {"off": "{:.0%}", "gain": "{:.2f}"}
     display.fold(f"Every rung and peer on the {gpu}", [(rows, names, forms, caption)])
@@ -188,7 +190,9 @@ def states_compared(here: Lab, gpu: str) -> None:
     text = states.says(both)
     others = both[both["burst_peer"].isin([study.FP8, "torch._int_mm"]) & (both["burst"] < 1)]
     if len(others):
-        text += f" That product multiplies weights of another format, {_OTHERS[others['burst_peer'].iloc[0]]}: a "
+        text += (
+            f" That product multiplies weights of another format, {_OTHERS[others['burst_peer'].iloc[0]]}: a "
+        )
         text += "model would have to be quantised again for it."
     display.say(text)
     display.table(both, states.DUEL, states.DUEL_FORMATS, title, folded=True)
@@ -206,7 +210,9 @@ def _gains_drawn(found: Rows, later: int, gpu: str) -> None:
     ax.set_xticks(ticks, ticks)
     ax.legend(fontsize=8.5, frameon=False, loc="upper right")
     ahead = (found["gain"] >= LEVEL).sum()
-    text = f"{title}, on {gpu}: above the line rung {later} is faster, by more than {LEVEL - 1:.0%} at {ahead} "
+    text = (
+        f"{title}, on {gpu}: above the line rung {later} is faster, by more than {LEVEL - 1:.0%} at {ahead} "
+    )
     plot.show(fig, f"{text}of {len(found)} products.")
 
 

@@ -124,7 +124,12 @@ def _strips(fastest: Rows, measured: Sequence[Shape], title: str) -> Figure:
     led = {way for shape in measured for _, way in _lead(_wide(fastest, shape))}
     handles = [Patch(color=_COLOUR[way], label=way) for way in WAYS if way in led]
     ax.legend(
-        handles=handles, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=len(handles), fontsize=8.5, frameon=False
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(-0.02, 1.0),
+        ncols=len(handles),
+        fontsize=8.5,
+        frameon=False,
     )
     ax.set_title(ax.get_title("left"), loc="left", fontsize=10, fontweight="bold", pad=26)
     ax.set_yticks(range(len(measured)), [f"{n:,} × {k:,}" for n, k in measured])
@@ -180,7 +185,7 @@ def tiles(fastest: Rows, shape: Shape) -> None:
 
 
 def _unexplained(part: Rows) -> str:
-    """Which way is much faster for one more token though its kernel and its tiles stay the same, or nothing."""
+    """Which way is much faster for one more token in the same tiles, or nothing."""
     said = []
     for before, after in ((8, 9), (32, 33)):
         two = [part[part["batch"] == batch].set_index("way") for batch in (before, after)]
@@ -189,8 +194,14 @@ def _unexplained(part: Rows) -> str:
                 continue
             first, second = (rows.loc[way] for rows in two)
             ratio = second["median_us"] / first["median_us"]
-            shapes_of = [tiles_of(row["impl"], *row[["n", "k", "batch"]].astype(int)) for row in (first, second)]
-            if ratio < 0.9 and first["impl"] == second["impl"] and len({tuple(each) for each in shapes_of}) == 1:
+            shapes_of = [
+                tiles_of(row["impl"], *row[["n", "k", "batch"]].astype(int)) for row in (first, second)
+            ]
+            if (
+                ratio < 0.9
+                and first["impl"] == second["impl"]
+                and len({tuple(each) for each in shapes_of}) == 1
+            ):
                 said.append(f"{way} takes {ratio:.2f} times as long for {after} tokens as for {before}")
     if not said:
         return ""
@@ -220,9 +231,7 @@ def sweep(fastest: Rows, shape: Shape, gpu: str) -> None:
     for way in WAYS:
         group = part[part["way"] == way]
         if len(group):
-            plot.series(
-                ax, group["batch"], *plot.band(group, "median_us"), label=way, colour=_COLOUR[way]
-            )
+            plot.series(ax, group["batch"], *plot.band(group, "median_us"), label=way, colour=_COLOUR[way])
     _token_ticks(ax, part)
     plot.round_ticks(ax)
     plot.label_ends(ax)
@@ -233,7 +242,7 @@ def sweep(fastest: Rows, shape: Shape, gpu: str) -> None:
 
 
 def crossovers(fastest: Rows, measured: Sequence[Shape]) -> None:
-    """Say which way is the fastest at how many tokens, among Q8_0 weights and with FP16 beside them, folded."""
+    """Say which way is the fastest at how many tokens, with and without FP16 weights, folded."""
     lines = []
     for n, k in measured:
         wide = _wide(fastest, (n, k))
@@ -261,7 +270,9 @@ def against_prediction(fastest: Rows, shape: Shape, ridge: float) -> None:
             text += "roof than cuBLAS from its own. "
         else:
             text += f"**The prediction holds**: Q8_0 was to win up to its ridge, at {ridge:.0f} tokens; "
-            text += f"resident FP16 overtakes first at {lost[0]}. " if len(lost) else "it is never overtaken. "
+            text += (
+                f"resident FP16 overtakes first at {lost[0]}. " if len(lost) else "it is never overtaken. "
+            )
         if gain.iloc[-1] < crossover.LEVEL:
             text += "Where arithmetic decides, the smaller format saves memory and no time."
     display.say(text)
@@ -287,7 +298,9 @@ def dispatcher(evidence: claims.Evidence, rows: Rows, gpu: str) -> None:
     """Show what the dispatcher picks, and say how often that is the fastest measured rung on weights that lie
     as its own do, in planes; and what weights in tile order would bring.
     """
-    planes = rows[[way != _HALVES or mmq.order_of(impl) != "tiles" for impl, way in rows[["impl", "way"]].to_numpy()]]
+    planes = rows[
+        [way != _HALVES or mmq.order_of(impl) != "tiles" for impl, way in rows[["impl", "way"]].to_numpy()]
+    ]
     picked, repacked = [], []
     for n, k, tokens in analysis.points(evidence):
         try:
@@ -304,7 +317,9 @@ def dispatcher(evidence: claims.Evidence, rows: Rows, gpu: str) -> None:
     names = {"picks": "Picks", "min": "From (tokens)", "max": "To", "count": "Points", "lost": "Worst ÷ best"}
     display.table(table.reset_index(), names, {"lost": "{:.2f}"})
     right = chosen["ratio"] <= crossover.LEVEL
-    text = f"On the {gpu} the choice is within 2% of the best in this layout at {right.sum()} of {len(chosen)} "
+    text = (
+        f"On the {gpu} the choice is within 2% of the best in this layout at {right.sum()} of {len(chosen)} "
+    )
     text += "points."
     if not right.all():
         worst = chosen.loc[chosen["ratio"].idxmax()]
@@ -313,7 +328,9 @@ def dispatcher(evidence: claims.Evidence, rows: Rows, gpu: str) -> None:
     ahead = [ratio for ratio in repacked if ratio > crossover.LEVEL]
     if len(ahead) > len(chosen) - right.sum():
         text += " Weights repacked into tile order ([05d](05d_mmq.ipynb)) would be faster at "
-        text += f"{len(ahead)} points, by up to {max(ahead):.2f} times: a dispatcher chooses kernels, and the "
+        text += (
+            f"{len(ahead)} points, by up to {max(ahead):.2f} times: a dispatcher chooses kernels, and the "
+        )
         text += "layout is chosen before it, when weights are loaded."
     display.say(text)
 
@@ -366,7 +383,9 @@ def takeaway(fastest: Rows, shape: Shape, share: pd.DataFrame, gpu: str) -> None
     text = f"- On the {gpu} the square shape's fastest way is {_in_words(first).removesuffix(' on')}"
     if len(first) < len(wide):
         apart = (gain[gain.index >= until[0]] - 1).abs().max()
-        text += f" to {first.index[-1]} tokens; beyond, the best on Q8_0 is within {apart:.0%} of resident FP16"
+        text += (
+            f" to {first.index[-1]} tokens; beyond, the best on Q8_0 is within {apart:.0%} of resident FP16"
+        )
     text += ".\n"
     text += "- Reading weights takes the time at few tokens, arithmetic at many"
     if len(gain) and gain.iloc[-1] < crossover.LEVEL < gain.iloc[0]:

@@ -9,7 +9,6 @@ import pandas as pd
 from rooflab.analysis import attention as analysis
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
-from rooflab.numerics import model_shapes
 from rooflab.pages import NEAR, Opening, Rows
 from rooflab.pages import facts as facts
 from rooflab.records.case import Case
@@ -72,7 +71,11 @@ def predicted_then_measured(rows: Rows, again: Rows, here: Lab, *names: str) -> 
         reading, products = 1e6 * gb / rate, float(row["predicted_us"])
         bound = max(products, reading) if reading == reading else products
         why = f"if L1 answers none: {gb:,.1f} GB from L2 at {rate:,.0f} GB/s"
-        said = f"about {bound:,.0f} µs ({why})" if bound == reading else f"at least {bound:,.0f} µs (its products)"
+        said = (
+            f"about {bound:,.0f} µs ({why})"
+            if bound == reading
+            else f"at least {bound:,.0f} µs (its products)"
+        )
         text = f"`{name}`, **predicted**: {said}. **Measured**: {us:,.0f} µs"
         at = ladder.index(name)
         if at:

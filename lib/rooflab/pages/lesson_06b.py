@@ -255,7 +255,8 @@ def _on_this_prompt(rows: Rows, counted: Any) -> str:
         return ""
     best = rows.loc[rows["tflop_s"].idxmax()]
     return (
-        f" A longer prompt helps: {here:,.0f} TFLOP/s here, {best['tflop_s']:,.0f} with {best['seq']:,} tokens."
+        f" A longer prompt helps: {here:,.0f} TFLOP/s here, {best['tflop_s']:,.0f} with "
+        f"{best['seq']:,} tokens."
         if best["seq"] > counted["seq"]
         else ""
     )
@@ -298,15 +299,18 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
 
 
 def _same_occupancy(budget: Rows) -> str:
-    """How far the rates of rungs on tensor cores lie apart that have the same occupancy, where that is many."""
+    """How far rates lie apart of rungs on tensor cores that have the same occupancy, where any do."""
     number = budget["impl"].str.partition("_")[0].astype(int)
     modern = budget[number >= 4].assign(share=lambda rows: (100 * rows["occupancy"]).round())
     found = modern.groupby("share")["tflop_s"].agg(["size", "min", "max"])
     found = found[found["size"] > 1]
     if found.empty:
         return ""
-    said = [f"{share:.0f}%, {row['min']:,.0f} to {row['max']:,.0f} TFLOP/s" for share, row in found.iterrows()]
-    return f"Among the rungs on tensor cores, the same occupancy goes with very different rates: {'; '.join(said)}."
+    said = [
+        f"{share:.0f}%, {row['min']:,.0f} to {row['max']:,.0f} TFLOP/s" for share, row in found.iterrows()
+    ]
+    text = "Among the rungs on tensor cores, the same occupancy goes with very different rates: "
+    return f"{text}{'; '.join(said)}."
 
 
 def _gains(every: Rows, before: str, after: str) -> pd.DataFrame:

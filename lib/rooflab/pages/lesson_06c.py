@@ -14,7 +14,6 @@ from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 from rooflab.view import display, explorer, plot
 
-
 HALF = 2.0**-11  # the most that rounding to FP16 moves a number, over the number
 # One rung of each order of additions, of those that run fast.
 KINDS = ("1_scalar", "7_mma_32_rows", "12_warp_specialised", "13_mbarrier_ring", "16_wide_stores")
@@ -46,7 +45,7 @@ def opening(here: Lab, found: Rows) -> Opening:
 
 
 def _over_rounding(found: Rows) -> pd.Series:
-    """Of each kernel: its largest error over that of rounding the exact result, at the worst shape it does."""
+    """Of each kernel: its error over that of rounding the exact result, at the worst of its shapes."""
     least = found.groupby("config")["rounding"].transform("max")
     over = (found["worst_rms"] / least).groupby(found["impl"]).max()
     return over.sort_index(key=lambda names: names.str.extract(r"^(\d+)", expand=False).astype(float))
@@ -86,9 +85,9 @@ def units_explained(found: Rows) -> None:
     """Say how a rounding of 1/2048 of a number comes to thousandths of the outputs' RMS."""
     most = found["rounding"].max()
     display.say(
-        f"FP16 moves a number by at most 1/2048, {1e3 * HALF:.2f} ‰, of itself. The tests below measure in units "
-        f"of the outputs' RMS, and outputs differ: one {most / HALF:.0f} times as large as the RMS is off by up "
-        f"to {1e3 * most:.1f} ‰ of it. So much does rounding alone cost on the source's shapes."
+        f"FP16 moves a number by at most 1/2048, {1e3 * HALF:.2f} ‰, of itself. The tests below measure in "
+        f"units of the outputs' RMS, and outputs differ: one {most / HALF:.0f} times as large as the RMS is "
+        f"off by up to {1e3 * most:.1f} ‰ of it. So much does rounding alone cost on the source's shapes."
     )
 
 
@@ -119,9 +118,16 @@ def rounding_held(some: Rows, guess: dict[str, float]) -> None:
     table = pd.DataFrame(lines, columns=["impl", "rounds", "predicted", "error"])
     table["ratio"] = table["error"] / table["predicted"]
     held = ["yes" if ratio <= 1.02 else "no" for ratio in table["ratio"]]
-    table["held"] = ["typical" if n == "3_half2" else word for n, word in zip(table["impl"], held, strict=True)]
+    table["held"] = [
+        "typical" if n == "3_half2" else word for n, word in zip(table["impl"], held, strict=True)
+    ]
     table[["predicted", "error"]] *= 1e3
-    names = {"impl": "Rung", "rounds": "Rounds to FP16", "predicted": "Predicted (‰)", "error": "Measured (‰)"}
+    names = {
+        "impl": "Rung",
+        "rounds": "Rounds to FP16",
+        "predicted": "Predicted (‰)",
+        "error": "Measured (‰)",
+    }
     names |= {"ratio": "Measured ÷ predicted", "held": "No larger than predicted"}
     forms = dict.fromkeys(("predicted", "error"), "{:.2g}") | {"ratio": "{:.1f}"}
     if len(table):
@@ -131,7 +137,7 @@ def rounding_held(some: Rows, guess: dict[str, float]) -> None:
     text = text or "**Verdict**: no bound is exceeded. "
     loose = table[table["held"] == "typical"]
     if len(loose):
-        text += f"3_half2 has none: the error of a score grows with the score, and its largest is "
+        text += "3_half2 has none: the error of a score grows with the score, and its largest is "
         text += f"{loose['ratio'].iloc[0]:.1f} times the typical one."
     display.say(text)
 
@@ -218,7 +224,9 @@ def nearer_than_torch(some: Rows, half: float) -> None:
         far = own[own["error"] > 1.01 * peer["error"].max()]
         text += f". Further away: {', '.join(far['impl'])}." if len(far) else "."
         exact = some[some["error"] <= 1.01 * some["error"].min()]
-        text += f" The smallest error, {1e3 * exact['error'].min():.2f} ‰, is that of {', '.join(exact['impl'])}"
+        text += (
+            f" The smallest error, {1e3 * exact['error'].min():.2f} ‰, is that of {', '.join(exact['impl'])}"
+        )
         if exact["error"].max() <= half:
             text += ": they keep weights in FP32 and round only the output, for which the first table "
             text += f"predicts up to {1e3 * half:.2f} ‰"

@@ -86,5 +86,7 @@ def captured_address(kept: bool = False) -> Drawing:
             canvas.text(0, 104, "no graph yet", svg.SMALL)
         frames.append((moment.says, canvas))
     says = ". ".join(moment.says for moment in found) + "."
-    title = "A buffer made beforehand" if kept else "A buffer from the pool: right at capture, wrong at replay"
+    title = (
+        "A buffer made beforehand" if kept else "A buffer from the pool: right at capture, wrong at replay"
+    )
     return Drawing(title, says, frames, across=2)

@@ -20,8 +20,8 @@ _NARROW = 430.0  # a width that fits a phone
 
 
 def places(repack: Callable[[Planes], Any] = q8_0.repack) -> list[tuple[int, int]]:
-    """(row, column of k) of each weight of a 64 x 64 tile in the order in which `repack` stores them: found by
-    repacking a tile whose weights are their rows, and one whose weights are their columns.
+    """(row, column of k) of each weight of a 64 x 64 tile in the order in which `repack` stores them, found
+    by repacking a tile whose weights are their rows, and one whose weights are their columns.
     """
     number = np.arange(_TILE, dtype=np.int8)
     scales = np.ones((_TILE, _TILE // BLOCK), np.float16)
@@ -68,8 +68,8 @@ def tile_order(lane: int = 5, repack: Callable[[Planes], Any] = q8_0.repack) -> 
     canvas.text(left - 6, y + 14, "row,k", svg.SMALL, "end")
     canvas.text(left, y + 37, f"One load of {_SHARE} bytes brings all that lane {lane} needs.")
     says = (
-        f"Of {high} rows by {wide} of k lane {lane} needs {len(mine)} weights. In rows they lie in {len(runs)} "
-        f"places of {counted(long, 'byte')}; in tile order they are {_SHARE} neighbouring bytes: "
+        f"Of {high} rows by {wide} of k lane {lane} needs {len(mine)} weights. In rows they lie in "
+        f"{len(runs)} places of {counted(long, 'byte')}; in tile order they are {_SHARE} neighbouring bytes: "
         + ", ".join(f"({r}, {c})" for r, c in mine)
         + "."
     )

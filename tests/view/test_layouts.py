@@ -8,7 +8,7 @@ from rooflab.ops import q8_0
 from rooflab.pages import lesson_05c, lesson_06c
 from rooflab.paths import KERNELS
 from rooflab.view import diagram
-from rooflab.view.diagram import pools, quads, tile_order
+from rooflab.view.diagram import pools, quads, tiled_weights
 
 SOURCE = (KERNELS / "attention" / f"{quads.RUNG}.cu").read_text()
 
@@ -21,7 +21,7 @@ def plain(planes):
 
 
 def test_tile_order_is_that_of_the_repack():
-    at = tile_order.places()
+    at = tiled_weights.places()
     assert len(set(at)) == 64 * 64
     rng = np.random.default_rng(1)
     codes = rng.integers(-127, 128, (64, 64)).astype(np.int8)

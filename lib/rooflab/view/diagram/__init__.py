@@ -37,7 +37,7 @@ from rooflab.view.diagram.sharing import slots, tokens_share_a_tile
 from rooflab.view.diagram.split import split_layer
 from rooflab.view.diagram.steps import half_layers
 from rooflab.view.diagram.svg import Canvas, Drawing
-from rooflab.view.diagram.tile_order import tile_order
+from rooflab.view.diagram.tiled_weights import tile_order
 from rooflab.view.diagram.tiles import accumulators, attention_tiles, online_softmax
 from rooflab.view.diagram.turns import last_turn
 from rooflab.view.diagram.ways_to_multiply import ways_to_multiply

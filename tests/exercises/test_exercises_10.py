@@ -38,6 +38,35 @@ WRONG = {
         "the sums alone": "def pays(bytes_, layers, gpus, gb_s, sum_us):\n"
         "    return 2 * layers * sum_us < bytes_ / gb_s / 1e3 / gpus / 2",
     },
+    "10.5": {
+        "all divided": "def least_gpus(layers_gb, whole_gb, memory_gb):\n"
+        "    return next(n for n in (1, 2, 4, 8, 16) if (layers_gb + whole_gb) / n <= memory_gb)",
+        "always two": "def least_gpus(layers_gb, whole_gb, memory_gb):\n    return 2",
+        "layers alone": "def least_gpus(layers_gb, whole_gb, memory_gb):\n"
+        "    return next(n for n in (2, 4, 8, 16) if layers_gb / n <= memory_gb)",
+    },
+    "10.6": {
+        "residual unchanged": "def add_rmsnorm(residual, parts, weights):\n"
+        "    total = residual + sum(part.astype(np.float32) for part in parts)\n"
+        "    return residual, total / np.sqrt((total**2).mean() + 1e-6) * weights",
+        "normalised before": "def add_rmsnorm(residual, parts, weights):\n"
+        "    total = residual + sum(part.astype(np.float32) for part in parts)\n"
+        "    return total, residual / np.sqrt((residual**2).mean() + 1e-6) * weights",
+        "no weights": "def add_rmsnorm(residual, parts, weights):\n"
+        "    total = residual + sum(part.astype(np.float32) for part in parts)\n"
+        "    return total, total / np.sqrt((total**2).mean() + 1e-6)",
+        "own part alone": "def add_rmsnorm(residual, parts, weights):\n"
+        "    total = residual + parts[0].astype(np.float32)\n"
+        "    return total, total / np.sqrt((total**2).mean() + 1e-6) * weights",
+    },
+    "10.7": {
+        "one sum a layer": "def most_sum_us(bytes_, layers, gpus, gb_s):\n"
+        "    return bytes_ / gb_s / 1e3 * (1 - 1 / gpus) / layers",
+        "each one's share": "def most_sum_us(bytes_, layers, gpus, gb_s):\n"
+        "    return bytes_ / gb_s / 1e3 / gpus / (2 * layers)",
+        "in seconds": "def most_sum_us(bytes_, layers, gpus, gb_s):\n"
+        "    return bytes_ / gb_s / 1e9 * (1 - 1 / gpus) / (2 * layers)",
+    },
 }
 
 

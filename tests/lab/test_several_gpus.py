@@ -6,7 +6,7 @@ from rooflab.engine import world
 from rooflab.errors import UsageError
 from rooflab.hardware import device
 from rooflab.records.store import Store
-from rooflab.studies import links
+from rooflab.studies import links, links_work, split
 from rooflab.studies.links_tokens import Found
 from stand_in import Machine
 
@@ -15,7 +15,7 @@ H200 = device.get("h200")
 
 def told(size, work, case_ids, **options):
     """What the processes would say: the bound and a tenth more, and a peer that is not there."""
-    study, found = studies.get("links"), {}
+    study, found = studies.get("split" if work is links_work.of_split else "links"), {}
     for case_id in case_ids:
         case = study.case(case_id)
         us = 1.1 * study.predict(case, studies.base.Context(device=H200, gpus=size))
@@ -64,12 +64,13 @@ def test_who_has_one_gpu_hears_so(two, monkeypatch, capsys):
         assert "links measures 2 GPUs of one host" in capsys.readouterr().err
 
 
-def test_every_case_of_links_is_named_once_and_its_name_parses_back():
+@pytest.mark.parametrize(("name", "least"), [("links", 10), ("split", 7)])
+def test_every_case_is_named_once_and_its_name_parses_back(name, least):
     for effort in ("full", "quick"):
-        cases = studies.get("links").cases(effort, H200)
-        assert len({case.id for case in cases}) == len(cases) > 10
-        assert [studies.get("links").case(case.id) for case in cases] == cases
-    assert "links" not in studies.names() and studies.names(2) == ["links"]
+        cases = studies.get(name).cases(effort, H200)
+        assert len({case.id for case in cases}) == len(cases) >= least
+        assert [studies.get(name).case(case.id) for case in cases] == cases
+    assert "links" not in studies.names() and studies.names(2) == ["links", "split"]
 
 
 def test_what_crosses_a_link():
@@ -78,3 +79,27 @@ def test_what_crosses_a_link():
     assert links.crossing("all_reduce", "2_push", 1000, 4) == 3000
     assert links.crossing("all_reduce", "3_flag_in_data", 1000, 2) == 2000
     assert links.crossing("all_gather", links.NCCL, 1000, 4) == 750
+
+
+def test_a_token_s_bound_counts_memories_sums_and_the_head():
+    alone, fused, separate = (
+        split.token_us("llama-3-8b", "fp16", impl, gpus, 4800.0)
+        for impl, gpus in ((links.ALONE, 1), (split.FUSED, 2), (split.SEPARATE, 2))
+    )
+    sums = 64 * split.sum_us(split.FUSED, 8192, 2)
+    assert fused == pytest.approx(alone / 2 + sums), "layers and head are divided"
+    head = 128256 * 4096 * 2 / 4800e3
+    assert separate - fused == pytest.approx(head / 2 + 64 * (links.LAUNCH_US), rel=0.01)
+    assert split.prompt_us("llama-3-8b", 1848, 2, 989.0) > split.prompt_us("llama-3-8b", 1848, 1, 989.0) / 2
+
+
+def test_whole_models_are_recorded_beside_links(two, capsys):
+    """`rooflab record split` on a host whose recording holds links; a process that is too large says so."""
+    assert cli.main(["record", "split", "--store", str(two), "--effort", "quick"]) == 0
+    rows = Store(two, "h200-x2").read("split")
+    cases = studies.get("split").cases("quick", H200)
+    assert len(rows) == len(cases)
+    prompt = rows[rows["operator"] == "prefill"].iloc[0]
+    assert prompt["tok_s"] == pytest.approx(1e6 * prompt["seq"] / prompt["median_us"], rel=1e-4)
+    errors = [str(each) for each in lab.freshness(str(two / "h200-x2")) if each.severity == "error"]
+    assert errors == [], "a recording may lack links"

@@ -310,7 +310,7 @@ def test_what_limits_rung_5_is_said_by_two_sizes():
         return found.assign(roof_fraction=found["gb_s"] / roof)
 
     said = lesson_03b._beside_bytes(rows(1000.0))
-    assert "at 100% of the read roof" in said and "about 100.0 µs there, and 20.0 µs in 6_x" in said
+    assert "at the read roof" in said and "about 100.0 µs there, and 20.0 µs in 6_x" in said
     far = lesson_03b._beside_bytes(rows(2000.0))
     assert "at 50% of the read roof" in far and "suffice" not in far
     assert lesson_03b._beside_bytes(rows(1000.0).query("n == 10")) == ""

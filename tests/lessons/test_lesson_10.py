@@ -1,11 +1,12 @@
-"""What lesson 10 claims of the recorded pair of H200s, and what it computes from its rows."""
+"""What lesson 10 claims of the recorded pairs of GPUs, and what it computes from their rows."""
 
 import pytest
 from pages_read import said
 from rooflab import lab
+from rooflab.errors import UsageError
 from rooflab.ops import all_reduce
-from rooflab.pages import held, lesson_10, lesson_10b
-from rooflab.studies import links
+from rooflab.pages import held, lesson_10, lesson_10b, lesson_10c
+from rooflab.studies import links, split
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +58,37 @@ def test_predicted_sums_get_their_verdict(rows):
     page, mine = said("10b_all_reduce"), lesson_10b.of_token(rows)
     for row in mine[mine["kind"] == "own"].itertuples():
         assert f"`{row.impl}`: {held(row.median_us / row.predicted_us)}" in page
+
+
+@pytest.fixture(scope="module")
+def split_rows():
+    here = lab.open("replay", "h100-sxm", gpus=2, study="split")
+    assert here.device == "h100-sxm-x2"
+    return here.measure("split", here.cases("split"))
+
+
+def test_sums_in_the_norms_make_a_second_gpu_pay_for_every_model(split_rows):
+    found = lesson_10c.tokens(split_rows)
+    by = found.set_index(["model", "format", "impl"])["gain"]
+    for model, format in set(zip(found["model"], found["format"], strict=True)) - set(split.TOO_LARGE):
+        assert by[model, format, split.FUSED] > 1.2, (model, format)
+        gains = [by[model, format, impl] for impl in (split.FUSED, split.SEPARATE, links.NCCL)]
+        assert gains == sorted(gains, reverse=True), (model, format)
+    assert by["qwen2.5-1.5b", "fp16", split.SEPARATE] < 1, (
+        "which a launch and a wait for each sum made slower"
+    )
+    assert (found["error"] <= found["error_budget"]).all()
+
+
+def test_what_a_gpu_holds_decides_how_many_a_model_needs():
+    alone, shared = (lesson_10c.weights_gb("llama-3-70b", "fp16", gpus) for gpus in (1, 2))
+    assert alone > 141 > 80 > shared
+    tied = lesson_10c.weights_gb("qwen2.5-1.5b", "fp16")
+    assert tied == pytest.approx(3.09, abs=0.01), "the head is the embedding"
+
+
+def test_a_study_that_a_device_lacks_is_replayed_from_one_that_has_it():
+    assert lab.open("replay", "h200", gpus=2, study="split").device == "h100-sxm-x2"
+    assert lab.open("replay", "h200", gpus=2, study="links").device == "h200-x2"
+    with pytest.raises(UsageError, match="no recording of 8 GPUs that holds links"):
+        lab.open("replay", "h200", gpus=8, study="links")

@@ -30,6 +30,7 @@ from rooflab.view.diagram import (
     columns,
     counters,
     graphs,
+    handovers,
     issue,
     layers,
     memory,
@@ -55,6 +56,9 @@ def all_of(here):
         "loads": diagram.loads_in_flight(650.0),
         "coalescing": diagram.coalescing(),
         "row loads": diagram.row_loads(),
+        "column strip": diagram.column_strip(),
+        "rows and columns": diagram.rows_and_columns(),
+        "pieces of rows": diagram.pieces_of_rows(4096, 4096),
         "sms": diagram.sms_at_work(4096, 4096, 132),
         "gate": diagram.gate_steps([("honest", "admitted"), ("one_nan", "refused: at the gate: 1 of 9")]),
         "passed on": lesson_09b.opening(mutations.read())[2],
@@ -91,6 +95,7 @@ def all_of(here):
         "wgmma_steps": diagram.wgmma_steps(takes),
         "layer": diagram.layer(diagram.ways(here)),
         "split layer": diagram.split_layer(),
+        "launches of a layer": diagram.launches_of_a_layer(),
         "capture": diagram.capture(lesson_05c.timed_chain(here)),
         "barriers": diagram.barriers_met(),
         "tile order": diagram.tile_order(),
@@ -279,6 +284,37 @@ def test_loads_of_a_row_are_those_that_were_watched():
     apart = " ".join(f"{64 * lane}" for lane in range(32))
     wider = known.assign(addresses=known["addresses"].where(known["bytes"] != 2, apart))
     assert "2 bytes a lane, 64 bytes in 32 sectors" in diagram.row_loads(rows=wider).says
+
+
+def test_a_strip_s_sums_lie_in_as_many_banks_as_were_watched():
+    seen = traces.read("gemv")
+    drawing = diagram.column_strip()
+    assert "takes 4 rows of them, 4 columns a lane" in drawing.says and "lie in 32 banks" in drawing.says
+    of = seen["case"].str.startswith("gemv/6_column_strips ") & (seen["space"] == "shared")
+    plain = " ".join(str(128 * lane) for lane in range(32))  # rows of 32 floats
+    seen.loc[of & (seen["access"] == "load"), "addresses"] = plain
+    assert "lie in 1 bank." in diagram.column_strip(seen).says
+
+
+def test_lanes_of_a_row_share_an_output_and_those_of_columns_do_not():
+    seen = traces.read("gemv")
+    assert "4 sectors a load; the lanes have 32 outputs" in diagram.rows_and_columns().says
+    assert "2 sectors a load; the lanes share an output" in diagram.rows_and_columns().says
+    of = seen["case"].str.startswith("gemv_rows/1_warp ") & (seen["buffer"] == "w")
+    down = seen.copy()
+    down.loc[of, "addresses"] = " ".join(
+        str(1024 * lane) for lane in range(32)
+    )  # a lane a row of 512 weights
+    assert "32 sectors a load; the lanes have 32 outputs" in diagram.rows_and_columns(down).says
+    assert diagram.rows_and_columns(down).svg() != diagram.rows_and_columns().svg()
+
+
+def test_pieces_of_a_row_are_dealt_by_the_shape_s_constants(monkeypatch):
+    before = diagram.pieces_of_rows(4096, 4096, ("5_split",))
+    assert "8 warps on 2 rows" in before.says and "32 of 32 pieces" in before.says
+    monkeypatch.setattr(gemv, "options_for", lambda rung, n, k: {"UNROLL": 1, "ROWS": 1, "SPLIT": 4})
+    after = diagram.pieces_of_rows(4096, 4096, ("5_split",))
+    assert "4 warps on 1 row" in after.says and "4 of 16 pieces" in after.says and after.svg() != before.svg()
 
 
 def test_a_kernel_is_stopped_where_the_gate_refused_it():
@@ -583,3 +619,19 @@ def test_a_gpu_stands_among_the_recorded_ones(h200, tmp_path):
     text = home.pictures(other)
     assert text.count("rooflab-drawing") == 2, "its roofline, and its place beside the H200"
     assert home.pictures(Store(tmp_path, "nothing")) == ""
+
+
+def test_launches_of_a_layer_are_those_of_the_engines_source():
+    """Another order or number of launches in the engine is another picture."""
+    separate, inside = handovers.by_way().values()
+    assert [each.name for each in separate].count("all_reduce") == 2 and sum(e.sums for e in inside) == 2
+    assert separate[4:6] == [("out", False), ("all_reduce", True)] and len(separate) > len(inside)
+
+    def layers():
+        for layer in range(3):
+            norm(layer)  # noqa: F821
+            silu_mul(product("down", layer))  # noqa: F821
+
+    assert handovers.launches(layers, inside=True) == [
+        ("all_reduce + norm", True), ("down", False), ("silu_mul", False),
+    ]  # fmt: skip

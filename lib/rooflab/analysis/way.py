@@ -74,6 +74,7 @@ SERVES = {
     "09c": "This lesson puts the kernels of {ladder} beside the work of others.",
     "10": "All steps of {ladder} run on one GPU; this lesson measures what a second could add.",
     "10b": "All steps of {ladder} run on one GPU; this lesson splits a token over two.",
+    "10c": "All steps of {ladder} run on one GPU; this lesson times whole models on two.",
 }
 
 

@@ -6,7 +6,6 @@ import collections
 from typing import TYPE_CHECKING, Any
 
 from rooflab.engine.products import Products
-from rooflab.numerics.quant import Planes
 from rooflab.ops import attention, batch_ops, batch_plan
 from rooflab.ops.int4 import Tiles
 
@@ -18,9 +17,8 @@ class Chain:
     """What `size` rows of an engine's weights need between embedding and logits: residual [size, hidden]
     FP32, and what its kernels hand on. The rows are sequences of a cache [capacity, size, kv_heads, head_dim]
     a layer, or with `drafts` successive tokens of one, [capacity, kv_heads, head_dim]. `dependent`: whether
-    dependent launches are wanted and take these sizes. The arrays serve other kernels, too. Where the engine
-    is one of several processes, the norms after `out` and `down` sum over all of them, and each multiplies
-    its share of the head's rows.
+    dependent launches are wanted and take these sizes, which have no sums over processes between them. The
+    arrays serve other kernels, too.
     """
 
     def __init__(
@@ -43,15 +41,8 @@ class Chain:
         self.inner = zeros((size, shape.mlp), "float16")
         self.sms = batch_ops.sms_of(weights.norms)
         formats = weights.format, weights.head_format
-        self.world = engine.world
-        fits = batch_plan.takes(shape, *formats, size, self.sms) and (not self.world or self.world.chained)
+        fits = engine.spec.parts == 1 and batch_plan.takes(shape, *formats, size, self.sms)
         self.dependent = dependent and fits
-        self._share: Any = None  # of the logits, where several processes make them
-        if self.dependent and self.world and shape.vocab % (16 * self.world.size) == 0:
-            self._share = zeros((size, shape.vocab // self.world.size), "float16")
-        if self.dependent and self.world:
-            share = 4 if self._share is None else self._share.shape[1]
-            self.world.reserve(size, shape.hidden, share)
         blocks, group = engine.blocks, shape.heads // shape.kv_heads
         pairs = shape.kv_heads * (-(-size * group // 8) if drafts else size)
         splits = batch_plan.splits_for(capacity, pairs, blocks) if self.dependent else max(1, blocks // pairs)
@@ -76,11 +67,7 @@ class Chain:
 
         def norm(which: int) -> None:
             weight, epsilon = weights.norms[which], shape.epsilon
-            if self.world and branch is not None:
-                self.ran["all_reduce"] += 1
-                self.world.add_rmsnorm(residual, weight, out=x, parts=branch, epsilon=epsilon)
-            else:
-                batch_ops.rmsnorm(residual, weight, out=x, parts=branch, epsilon=epsilon)
+            batch_ops.rmsnorm(residual, weight, out=x, parts=branch, epsilon=epsilon)
 
         def product(name: str, layer: int | None, given: Any, out: Any, then: int, **more: Any) -> Any:
             self.ran["product dependent"] += 1
@@ -104,19 +91,11 @@ class Chain:
             product("gate_up", layer, x, inner, batch_ops.GATE)
             branch = product("down", layer, inner, self._parts["down"], batch_ops.PARTS)
         norm(2 * shape.layers)
-        product("head", None, x, logits if self._share is None else self._share, batch_ops.ROWS)
-        if self.world and self._share is not None:
-            self.world.all_gather(self._share, out=logits)
+        product("head", None, x, logits, batch_ops.ROWS)
 
     def _matrix(self, name: str, layer: int | None) -> Any:
         """A layer's matrix, or the head, as batch_plan.takes it."""
         matrix = self.products.matrix(name, layer)
-        if name == "head" and self.world and self._share is not None:
-            count = int(self._share.shape[1])
-            mine = slice(self.world.rank * count, (self.world.rank + 1) * count)
-            if isinstance(matrix, Planes):
-                return Planes(matrix.scales[mine], matrix.quants[mine])
-            return matrix[mine]
         if self.products.format(name) == "int4_g128":
             return Tiles(matrix, *self.shape.matrices[name])
         return matrix

@@ -8,7 +8,7 @@ the CPU, where only NumPy is, a prompt is decoded token by token.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rooflab import ops
 from rooflab.engine.base import Decoder
@@ -18,9 +18,6 @@ from rooflab.engine.spec import Spec
 from rooflab.errors import UsageError
 from rooflab.numerics.quant import Planes
 from rooflab.ops import attention, decoder, decoder_ops, sms
-
-if TYPE_CHECKING:
-    from rooflab.engine.world import World
 
 # Decoding by torch's operators, with as many products as a checkpoint has matrices; with fewer and wider
 # ones; and with the course's products.
@@ -66,8 +63,6 @@ PROMPTS = {
 
 class Engine(Decoder):
     """A decoder of the Qwen2 or LLaMA kind."""
-
-    world: World | None = None  # of which this engine runs a share, in engine.Split
 
     def __init__(
         self,

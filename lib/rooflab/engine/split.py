@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from rooflab.engine.batch import Batch
-from rooflab.engine.chain import Chain
 from rooflab.engine.decoder import Engine, Paths
 from rooflab.engine.products import Products
+from rooflab.engine.shared_chain import SharedChain
 from rooflab.engine.spec import Spec
 from rooflab.engine.world import World
 from rooflab.errors import UsageError
@@ -56,6 +56,7 @@ class Split(Engine):
 
     def batch(self, size: int, capacity: int | None = None) -> Batch:
         many = super().batch(size, capacity)
+        many.chain = SharedChain(self, size, many.capacity, many.ran, self.world)
         many.chain.products = _Summing(self.spec.shape, self.weights, many.ran, self.world)
         return many
 
@@ -108,7 +109,7 @@ class _Single(Batch):
         self.cache_k, self.cache_v = state.cache_k.reshape(cache), state.cache_v.reshape(cache)
         self.tokens, self.places = zeros((self.capacity + 1, 1), "int32"), zeros((2,), "int32")
         self.logits = zeros((1, shape.vocab), "float16")
-        self.chain = Chain(engine, 1, self.capacity, self.ran, dependent=dependent)
+        self.chain = SharedChain(engine, 1, self.capacity, self.ran, engine.world, dependent)
         self.chain.products = _Summing(shape, engine.weights, self.ran, engine.world)
         self._choice = batch_choice.choice_for(1, self.chain.sms, zeros)
         self.inverse_temperature, self.seed, self.position = 0.0, 0, 0

@@ -83,3 +83,59 @@ def pays(answer: Callable[..., Any]) -> str:
             what = f"{bytes_:g} bytes in {layers} layers on {gpus} GPUs, {sum_us:g} µs a sum"
             raise Wrong(f"for {what}, it says {not right}: count two sums a layer, and one GPU's time.")
     return "what the memories save has to be more than what the sums cost."
+
+
+@checker("10.5")
+def least_gpus(answer: Callable[..., Any]) -> str:
+    """GPUs that a model's weights need, where layers are split and embedding and head are not."""
+    for layers_gb, whole_gb, memory_gb in ((137, 4.2, 80), (36, 4.2, 80), (150, 10, 80), (400, 4, 80)):
+        right = next(n for n in (1, 2, 4, 8, 16) if layers_gb / n + whole_gb <= memory_gb)
+        got = called(answer, layers_gb, whole_gb, memory_gb)
+        if got == next(n for n in (1, 2, 4, 8, 16) if (layers_gb + whole_gb) / n <= memory_gb) != right:
+            raise Wrong("embedding and head are whole on every GPU: only the layers are divided.")
+        if got != right:
+            what = f"layers of {layers_gb} GB, {whole_gb} GB whole and memories of {memory_gb} GB"
+            raise Wrong(f"for {what} it gives {got} GPUs, and {right} are needed.")
+    return "memory asks first, speed second."
+
+
+@checker("10.6")
+def add_rmsnorm(answer: Callable[..., Any]) -> str:
+    """Residual and normalised row after a branch of which every GPU has a part."""
+    rng = np.random.default_rng(6)
+    for gpus, width in ((2, 64), (4, 96)):
+        residual = rng.standard_normal(width).astype(np.float32)
+        parts = [rng.standard_normal(width).astype(np.float16) for _ in range(gpus)]
+        weights = rng.uniform(0.5, 1.5, width).astype(np.float32)
+        total = residual.astype(np.float64) + np.sum([part.astype(np.float64) for part in parts], 0)
+        right = total / np.sqrt((total**2).mean() + 1e-6) * weights
+        given = (residual.copy(), [part.copy() for part in parts], weights.copy())
+        got_residual, got = (np.asarray(one, np.float64) for one in called(answer, *given))
+        if np.allclose(got_residual, residual, atol=1e-5):
+            raise Wrong("the residual stays as it was: the next layer needs it with the branch added.")
+        if not np.allclose(got_residual, total, atol=1e-3):
+            raise Wrong("the residual is not what it was and all GPUs' parts.")
+        bare = total / np.sqrt((total**2).mean() + 1e-6)
+        if np.allclose(got, bare, atol=1e-3):
+            raise Wrong("the normalised row is not multiplied by the weights.")
+        if not np.allclose(got, right, atol=1e-3):
+            raise Wrong(
+                "the row is divided by the root of the mean of its squares, after all parts are added."
+            )
+    return "one pass over a row: the sum is where the norm needs it."
+
+
+@checker("10.7")
+def most_sum_us(answer: Callable[..., Any]) -> str:
+    """What a sum may cost before another GPU stops paying."""
+    for bytes_, layers, gpus, gb_s in ((15e9, 32, 2, 3350.0), (3e9, 28, 2, 4800.0), (140e9, 80, 4, 3350.0)):
+        saved = bytes_ / gb_s / 1e3 * (1 - 1 / gpus)
+        got, right = float(called(answer, bytes_, layers, gpus, gb_s)), saved / (2 * layers)
+        if math.isclose(got, 2 * right, rel_tol=1e-6):
+            raise Wrong("a layer has two sums: one after attention, one after the MLP.")
+        if math.isclose(got, right / (1 - 1 / gpus) / gpus, rel_tol=1e-6) and gpus > 2:
+            raise Wrong("what is saved is one GPU's time less each one's share of it.")
+        if not math.isclose(got, right, rel_tol=1e-6):
+            what = f"{bytes_:g} bytes in {layers} layers on {gpus} GPUs of {gb_s:g} GB/s"
+            raise Wrong(f"for {what} it gives {got:g} µs; what memories save is divided among the sums.")
+    return "below it a second GPU pays, above it one is faster alone."

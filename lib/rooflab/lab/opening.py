@@ -21,7 +21,9 @@ EFFORTS = ("full", "quick")
 live: type[Lab] = Lab  # the class of live labs: a rehearsal puts its own here
 
 
-def open(mode: str = "auto", device: str = "h200", effort: str = "full", gpus: int = 1) -> Lab:
+def open(
+    mode: str = "auto", device: str = "h200", effort: str = "full", gpus: int = 1, study: str = ""
+) -> Lab:
     """Open the lab. `mode`: an explicit "live" or "replay" wins, then $ROOFLAB_MODE, then whether a GPU is
     found.
 
@@ -66,18 +68,22 @@ def open(mode: str = "auto", device: str = "h200", effort: str = "full", gpus: i
             atexit.register(lab.close)
             return lab
         sink()(f"this lesson measures on {gpus} GPUs of one host, and here is {here}: it is replayed")
-    store = opened(_several(device, gpus) if gpus > 1 else device)
+    store = opened(_several(device, gpus, study) if gpus > 1 else device)
     seal.require(store.folder)
     return Lab("replay", store.device, store.effort or effort, store)
 
 
-def _several(device: str, gpus: int) -> str:
-    """The recording of so many GPUs of a device; that of the course's own where the device has none."""
+def _several(device: str, gpus: int, study: str) -> str:
+    """The recording of so many GPUs of a device; where it has none, one of data/ that holds `study`."""
     wanted = f"{device}-x{gpus}"
-    if wanted in recordings() or (Path(wanted) / "runs.csv").is_file():
-        return wanted
-    sink()(f"there is no recording {wanted}: h200-x{gpus} is replayed")
-    return f"h200-x{gpus}"
+    own = sorted((name for name in recordings() if name.endswith(f"-x{gpus}")), reverse=True)
+    for name in (wanted, *own):
+        folder = paths.DATA / name if name in own else Path(name)
+        if (folder / "runs.csv").is_file() and (not study or (folder / f"{study}.csv").is_file()):
+            if name != wanted:
+                sink()(f"there is no recording {wanted} of {study or 'this'}: {name} is replayed")
+            return name
+    raise UsageError(f"There is no recording of {gpus} GPUs that holds {study}: record it on such a host.")
 
 
 def opened(device: str) -> Store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from rooflab import lab as labs
@@ -13,7 +14,7 @@ from rooflab.numerics import model_shapes
 from rooflab.numerics.model_shapes import Model
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_02 import LAPTOP, published
-from rooflab.profile import ncu
+from rooflab.profile import ncu, parts
 from rooflab.studies import attribution, launch_rule
 from rooflab.view import diagram, display, explorer, page, plot
 from rooflab.view.diagram import counters
@@ -46,6 +47,10 @@ def busy_chart(top: Rows, gpu: str, when: str) -> tuple[Figure, str]:
     top = top.sort_values("dram_pct", ascending=False, kind="stable")
     own = (top["class"] == "weight") | (top["class"] == top.part)
     plain = top.part.where(own, top.part + ", " + top["class"])
+    twice = plain.duplicated(keep=False)  # two kernels of one part: told apart by the library's names
+    plain = plain.where(
+        ~twice, plain + ": " + top.name.str.rpartition(": ")[2].str.replace("_kernel_cuda", "")
+    )
     names = [
         f"{name}, {row.times} × {row.us:.1f} µs" for name, row in zip(plain, top.itertuples(), strict=True)
     ]
@@ -54,8 +59,9 @@ def busy_chart(top: Rows, gpu: str, when: str) -> tuple[Figure, str]:
     fig.set_figwidth(page.WIDEST)
     plot.bars(ax, names, top.dram_pct, "%")
     above = top[top.dram_pct >= 50]
-    text = f"{title}, {gpu}, {when}: {len(top)} kinds of launch, {len(above)} at half the rate "
-    return fig, f"{text}or more, most {top.dram_pct.max():.0f}% ({top.part[top.dram_pct.idxmax()]})."
+    text = f"{title}, {gpu}, {when}: {len(top)} kinds of launch, {len(above)} at half the rate or more, most "
+    text += f"{top.dram_pct.max():.0f}% ({top.part[top.dram_pct.idxmax()]}). Beside a name: how many such "
+    return fig, f"{text}launches were counted, and the time of one."
 
 
 def counted(step: Rows, prompt: Rows) -> None:
@@ -84,10 +90,10 @@ def bytes_counted(products: Rows, gpu: str) -> None:
     heads = {"part": "projection", "n": "rows", "k": "columns"}
     heads |= {"predicted": "predicted, MB", "mb": "counted, MB", "off": "off, %"}
     forms = {"predicted": "{:,.2f}", "mb": "{:,.2f}", "off": "{:+.1f}"}
-    display.table(shown, heads, forms, f"DRAM bytes of one launch, {gpu}")
+    display.table(shown, heads, forms, f"DRAM bytes of one launch of each product, {gpu}", folded=True)
     worst = shown.loc[shown.off.abs().idxmax()]
     display.say(
-        f"Furthest off is `{worst.part}`, {worst.off:+.1f}%. "
+        f"Of {len(shown)} products, `{worst.part}` is furthest off, {worst.off:+.1f}%. "
         + (
             "No weight is read twice. If a product is slow, the reason is not that it moves too much."
             if shown.off.abs().max() < 5
@@ -129,17 +135,19 @@ def longest(top: Rows, gpu: str) -> None:
     )
 
 
-# --- waits and sectors --------------------------------------------------------------------------------------
+# --- waits --------------------------------------------------------------------------------------
 
 
 def waits(step: Rows, top: Rows, gpu: str) -> None:
     """Show what launches wait for most, in groups, and behind a line to click for each kernel."""
-    groups = step.assign(first=_first_wait(step)).groupby("first")
+    sums = step.part.isin(parts.WEIGHTS) & (step["class"] != "weight")  # of a product that was split along k
+    named = step.part.replace("", "residual").where(~sums, step.part + " (its partial sums)")
+    groups = step.assign(first=_first_wait(step), of=named).groupby("first")
     why = groups.agg(
         launches=("us", "size"),
         us=("us", "sum"),
         cycles=("waits", lambda waits: waits.map(lambda pair: pair[0][1]).median()),
-        parts=("part", lambda each: ", ".join(dict.fromkeys(part or "residual" for part in each))),
+        parts=("of", lambda each: ", ".join(dict.fromkeys(each))),
     ).reset_index()
     why["share"] = 100 * why.us / why.us.sum()
     why["meaning"] = [f"{ncu.METRICS[f'stall_{name}'].meaning} ({name})" for name in why["first"]]
@@ -168,7 +176,7 @@ def waits_said(step: Rows) -> None:
     reason = firsts.mode().iloc[0]
     display.say(
         f"{(firsts == reason).sum()} of {len(weights)} weight products wait most for one "
-        f"thing, `{reason}`: {ncu.METRICS[f'stall_{reason}'].meaning}. An SM has "
+        f"thing, `{reason}`. An SM has "
         f"{weights.occupancy_pct.median():.0f}% of the warps that it could hold. That is enough if each "
         "warp keeps enough bytes in flight (lesson 01's law). But a product that ends before the memory is "
         "busy never gets there."
@@ -180,18 +188,6 @@ def waits_said(step: Rows) -> None:
             f"{hungry.us.median():.1f} µs, in which a kernel fetches its code and runs it hardly more than "
             "once. (`ncu` has just emptied the caches, so in use this wait may be shorter.)"
         )
-
-
-def sectors(step: Rows, here: Lab) -> None:
-    """Say how many sectors a load of the counted launches takes."""
-    weights, loads = step[step["class"] == "weight"], step.load_sectors_per_request
-    silent = weights[weights.load_sectors_per_request.isna()]
-    text = f"Over the counted launches a load takes {loads.min():.1f} to {loads.max():.1f} sectors. "
-    text += f"{len(silent)} of {len(weights)} weight products make no such load at all"
-    if len(silent) and here.spec and here.spec.has_hopper:
-        text += ": on Hopper the library's products fetch whole tiles of the matrix by a copy engine (TMA), "
-        text += "which these counters do not see. The DRAM bytes above include them"
-    display.say(f"{text}.")
 
 
 # --- products alone -----------------------------------------------------------------------------------------
@@ -214,19 +210,18 @@ def rate_by_bytes(timed: Rows, products: Rows, gpu: str, read: float) -> None:
     fixed, rate = launch_rule.line(timed.bytes, timed.median_us, read)
     fig, ax = plot.figure("bytes of the matrix", "GB/s", title, xlog=True)
     there = products.drop_duplicates(["n", "k"]).sort_values("bytes")
-    sizes = timed.bytes.astype(float)
-    lines = [
-        plot.series(ax, timed.bytes, timed.gb_s, label="alone"),
-        plot.series(ax, there.bytes, there.gb_s, label="in the model"),
-    ]
-    for line in lines:
-        line.set_linestyle("none")
+    sizes = np.geomspace(timed.bytes.min(), timed.bytes.max(), 60)
     law = plot.series(ax, sizes, sizes / (fixed + sizes / rate / 1e3) / 1e3, label=f"{fixed:.1f} µs + bytes")
-    law.set_marker("")
+    law.set(marker="", linewidth=1.0, linestyle="-", color="#666666", zorder=2)
+    for name, rows in (("alone", timed), ("in the model", there)):
+        plot.series(ax, rows.bytes, rows.gb_s, label=name).set_linestyle("none")
     plot.roof_line(ax, read, f"read roof {read:,.0f} GB/s")
     ax.set_xticks([10**power for power in (6, 7, 8)], ["1 MB", "10 MB", "100 MB"])
     plot.label_ends(ax)
-    plot.show(fig, plot.caption(timed, gpu, "cuBLAS products, cold", ("read", read, "GB/s")))
+    off = (fixed + timed.bytes / rate / 1e3) / timed.median_us - 1
+    text = f"{title}: cuBLAS products, cold, on {gpu}, {plot.dates(timed)}. The curve, a fixed time and the "
+    text += f"bytes on top, is off by {off.abs().median():.0%} in the median, "
+    plot.show(fig, f"{text}{off.abs().max():.0%} at most.")
 
 
 def laptop_line() -> tuple[float, float]:
@@ -240,16 +235,24 @@ def _laptop_products() -> Rows:
     return rows[(rows.operator == "gemv") & rows.n.notna()].set_index(["n", "k"])
 
 
-def two_gpus(products: Rows, gpu: str) -> None:
-    """Show what share of the memory's rate each product reaches, here and on the published laptop."""
+def two_gpus(timed: Rows, products: Rows, gpu: str, read: float) -> None:
+    """Show what share of the rate of large products, fitted on each GPU, each product reaches, here and on
+    the published laptop.
+    """
     rows, (_, rate) = _laptop_products(), laptop_line()
+    _, own = launch_rule.line(timed.bytes, timed.median_us, read)
     pairs = products[["n", "k"]].itertuples(index=False, name=None)
     theirs = [rows.gb_s.get(pair) for pair in pairs]
-    both = products[["part", "us", "pct"]].assign(mb=products.bytes / 1e6)
+    both = products[["part", "us"]].assign(mb=products.bytes / 1e6, here=100 * products.gb_s / own)
     both["laptop"] = [100 * each / rate if each else None for each in theirs]
-    heads = {"part": "projection", "mb": "MB", "us": "µs (nsys)", "pct": f"% of the roof, {gpu}"}
-    heads |= {"laptop": "% of the rate of large products, RTX 4070 Laptop"}
-    display.table(both, heads, dict.fromkeys(list(heads)[1:], "{:.1f}"))
+    heads = {"part": "projection", "mb": "MB", "us": "µs (nsys)", "here": f"{gpu}, %"}
+    heads |= {"laptop": "RTX 4070 Laptop, %"}
+    forms = dict.fromkeys(("mb", "us"), "{:.1f}") | dict.fromkeys(("here", "laptop"), "{:.0f}")
+    title = f"Share of the rate of large products: {own:,.0f} GB/s here, {rate:,.0f} there"
+    display.table(both, heads, forms, title)
+    without = both.part[both.laptop.isna()]
+    if len(without):
+        display.say(f"The laptop's published profile has no row of the size of {display.listed(without)}.")
 
 
 def fixed_time(timed: Rows, products: Rows, gpu: str, read: float) -> None:
@@ -270,13 +273,13 @@ def output_head(products: Rows, steps: Rows, model: Model) -> None:
     """Say what the output head takes, and what the published profile takes for it."""
     head, known, (_, rate) = products.set_index("part").loc["lm_head"], published(), laptop_line()
     by_size = 100 * head.bytes / model_shapes.weight_bytes(model, "fp16")
-    display.say(
-        f"`lm_head` is {by_size:.0f}% of a token's weight bytes. It takes {head.us:,.0f} "
-        f"µs, **{100 * head.us / steps.us.sum():.1f}%** of the token's GPU time here, at "
-        f"{head.pct:.0f}% of the roof. At the laptop's rate its {head.bytes / 1e6:,.0f} "
-        f"MB would take {head.bytes / rate / 1e6:.2f} ms."
-    )
-    display.say(
+    lines = [
+        f"`lm_head` is {by_size:.0f}% of a token's weight bytes. It takes {head.us:,.0f} µs, "
+        f"**{100 * head.us / steps.us.sum():.1f}%** of the token's GPU time here, at {head.pct:.0f}% of the "
+        f"roof. At the laptop's rate its {head.bytes / 1e6:,.0f} MB would take "
+        f"{head.bytes / rate / 1e6:.2f} ms."
+    ]
+    lines.append(
         "The published profile names a tensor-core kernel with "
         f"{100 * known['decode_gemm'] / known['decode_kernels']:.1f}% of GPU time and "
         f"takes it for the output head. That is {known['decode_gemm'] / 1e3:.2f} ms, too "
@@ -284,6 +287,7 @@ def output_head(products: Rows, steps: Rows, model: Model) -> None:
         if known["decode_gemm"] < 0.8 * head.bytes / rate / 1e3
         else "The published tensor-core kernel could be the output head."
     )
+    display.fold_items("The largest product of all, the output head, and the published profile", lines)
 
 
 # --- the roofline -------------------------------------------------------------------------------------------

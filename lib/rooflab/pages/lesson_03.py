@@ -30,11 +30,11 @@ def opening(rows: Rows, gpu: str, ceiling: float, n: int) -> Opening:
         text += f"still takes {two['median_us'] / one['median_us']:.1f} times as long as the strided one"
     else:
         text += f"{display.against(two, one)} the strided one"
+    text += f", and reaches {two['roof_fraction']:.0%} of the read roof."
     if slower and starved(two):
-        text += f", because its {n:,} threads have only {in_flight(n) / 1024:,.0f} KiB of loads under way"
-    text += f": {two['roof_fraction']:.0%} of the read roof."
+        text += f" One suspect is that it has only {in_flight(n) / 1024:,.0f} KiB of loads in flight."
     if best["impl"] not in ("1_strided", "2_coalesced"):
-        text += f" Coalesced and with more loads under way, part 03b's {best['impl']} reaches "
+        text += f" Part 03b puts the suspects on trial, and its {best['impl']} reaches "
         text += f"{best['roof_fraction']:.0%}."
     able = [
         "count the sectors of a load on paper, and check them on your CPU",
@@ -170,7 +170,8 @@ def explained(cold: Rows, rows: Rows, here: Lab, n: int) -> None:
     lines = [f"**The sectors are {agreed}**: counted and watched {apart}."]
     asked, most = 32 * float(slow["sectors"]) * n * n / 32, l2_rate(here)
     rate = asked / by["1_strided"] / 1e3
-    text = f"**Rung 1** uses {slow['load_efficiency_pct']:.0f}% of what it loads. "
+    text = f"**Rung 1** uses {slow['load_efficiency_pct']:.0f}% of what it loads: of A "
+    text += f"{1 / slow['sectors'] * 4:.1%}, of x all. "
     if slow["dram"] < 1.5:
         text += f"DRAM still delivers the matrix only {slow['dram']:.2f} times: the other columns of a "
         text += "sector "
@@ -178,10 +179,9 @@ def explained(cold: Rows, rows: Rows, here: Lab, n: int) -> None:
         text += "of "
         text += "all sectors. "
     if most == most:
-        text += f"So L2 has to deliver {asked / 1e6:,.0f} MB for A, {rate:,.0f} GB/s; the fastest read from "
-        text += f"L2 in lesson 01b ran at {most:,.0f}."
-        text += " (That is the most that one kernel reached, and not a limit.)" if rate > most else ""
-        text += " **Its sectors are its limit.**" if rate > 0.8 * most else ""
+        text += f"So L2 delivers {asked / 1e6:,.0f} MB for A at {rate:,.0f} GB/s; a read from L2 in "
+        text += f"lesson 01b ran at {most:,.0f}."
+        text += " **Most likely L2's rate limits it.**" if rate > 0.8 * most else ""
     lines.append(text)
     asked, wasted = 32 * float(few["sectors"]) * n * n / 32, 100 - few["load_efficiency_pct"]
     text = f"**Rung 2** wastes {'nothing' if wasted < 1 else f'{wasted:.0f}%'} and asks for "
@@ -189,9 +189,10 @@ def explained(cold: Rows, rows: Rows, here: Lab, n: int) -> None:
     if by["2_coalesced"] > by["1_strided"] and blocks_of(n) < sms:
         text += " Sectors are not its limit."
         if starved(rows.set_index("impl").loc["2_coalesced"]):
-            text += f" **It has only {in_flight(n) / 1024:,.0f} KiB of loads under way.** It also fills only "
-            text += f"{blocks_of(n)} of {sms} SMs; [part 03b](03b_filling.ipynb) changes one at a time and "
-            text += "finds which of the two costs the time."
+            text += (
+                f" **Two suspects are left**: it has only {in_flight(n) / 1024:,.0f} KiB of loads in flight, "
+            )
+            text += f"and it fills only {blocks_of(n)} of {sms} SMs."
     display.say("\n".join(f"- {line}" for line in [*lines, text]))
 
 
@@ -209,8 +210,9 @@ def what_explains_it(rows: Rows, gpu: str, sms: int, n: int) -> None:
         text += "By **Little's law**, bytes in flight ÷ latency is all the bandwidth they can ask for. "
         text += f"At that rate this matrix takes {other['predicted_us']:,.1f} µs, {part:.0%} of the "
         text += f"{other['median_us']:,.1f} measured. "
-        text += "**The time changes because the bytes in flight change.** " if 0.5 < part < 2 else ""
-    display.say(text + "[Part 03b](03b_filling.ipynb) mends that.")
+        text += "**So bytes in flight would explain most of the time.** " if 0.5 < part < 2 else ""
+    tried = "changes blocks and bytes in flight one at a time, and tells which of the two costs the time."
+    display.say(f"{text}[Part 03b](03b_filling.ipynb) {tried}")
 
 
 def takeaway(cold: Rows, rows: Rows, gpu: str) -> None:

@@ -26,7 +26,7 @@ def opening(here: Lab, rows: Rows, ceiling: float, n: int, size: int) -> Opening
     needed = roofline.bytes_in_flight(ceiling, latency(here))
     text = f"It lacks bytes in flight: on the {gpu} rung 2 asks for "
     text += f"{plot.size_text(_flying(here, [two['case']])[0])} at a time"
-    text += f", where the read roof needs {plot.size_text(needed)}" if needed == needed else ""
+    text += f", where the read roof needs {_mib(needed)}" if needed == needed else ""
     text += f". With enough of them {best['impl']} is "
     text += f"{display.speed(two['median_us'] / best['median_us'])}, at "
     able = [
@@ -61,9 +61,15 @@ def _changed_apart(here: Lab, rows: Rows, roof: plot.Roof, n: int) -> tuple[Figu
     fig.set_figwidth(page.WIDEST)
     rate, low, high = plot.band(shown)
     plot.bars(ax, names, rate, "GB/s", (f"{roof[0]} roof", *roof[1:]), low, high)
-    said = ", ".join(f"{name} {value:,.0f}" for name, value in zip(names, rate, strict=True))
     title += f" on {here.run['gpu']}, {plot.dates(shown)}"
-    return fig, f"{title}, GB/s: {said}; read roof {roof[1]:,.0f}."
+    point = "As many bytes in more blocks bring nothing, more bytes do. " if blamed(smaller, parts) else ""
+    ends = f"From {min(rate):,.0f} to {max(rate):,.0f} GB/s, under a read roof of {roof[1]:,.0f}."
+    return fig, f"{title}. {point}{ends}"
+
+
+def _mib(size: float) -> str:
+    """Bytes in MiB with one decimal: what Little's law asks for is no round number."""
+    return f"{size / 2**20:.1f} MiB" if size == size else "an unknown number of bytes"
 
 
 def _flying(here: Lab, cases: Iterable[str]) -> list[int]:
@@ -88,7 +94,7 @@ def predicted(here: Lab, n: int) -> None:
         "Blocks, SMs": f"{gemv.blocks_of(rung, n, rung.with_defaults({}))}, {sms}",
         "Latency of a lone load": f"{wait:.0f} ns",
         "Bytes in flight": plot.size_text(under_way),
-        "Needed for the roof": plot.size_text(roofline.bytes_in_flight(roof, wait)),
+        "Needed for the roof": _mib(roofline.bytes_in_flight(roof, wait)),
         "So at most": f"{allowed:,.0f} GB/s",
     }
     frame = pd.DataFrame(guess.items(), columns=["what", "value"])
@@ -115,17 +121,19 @@ def experiment(here: Lab, size: int) -> tuple[Rows, Rows]:
 def drawn(smaller: Rows, parts: Rows, gpu: str, sms: int, ceiling: float) -> None:
     """Draw the rate over the number of blocks: of the same threads, and of more."""
     title = "More blocks: of the same threads, and of more"
-    fig, ax = plot.figure("blocks", "GB/s", title, xlog=True)
+    fig, ax = plot.figure(f"blocks (the GPU has {sms} SMs)", "GB/s", title, xlog=True)
     plot.series(ax, parts["blocks"], *plot.band(parts), label="more threads")
     plot.series(ax, smaller["blocks"], *plot.band(smaller), label="same threads")
-    plot.series(ax, parts["blocks"], parts["law"], label="Little's law")
+    plot.series(ax, parts["blocks"], parts["law"].clip(upper=ceiling), label="Little's law")
     plot.roof_line(ax, ceiling, f"read {ceiling:,.0f} GB/s")
-    plot.roof_line(ax, sms, f"{sms} SMs", vertical=True)
     ticks = sorted({*smaller["blocks"], *parts["blocks"]})
     ax.set_xticks(ticks, [f"{blocks}" for blocks in ticks])
     plot.label_ends(ax)
     both: Rows = pd.concat([smaller, parts])
-    plot.show(fig, plot.caption(both, gpu, title, ("read", ceiling, "GB/s")))
+    said = f"{title}: on {gpu}, {plot.dates(both)}. The same threads in {smaller['blocks'].max()} blocks "
+    said += f"instead of {smaller['blocks'].min()} read between {smaller['gb_s'].min():,.0f} and "
+    said += f"{smaller['gb_s'].max():,.0f} GB/s; more threads read up to {parts['gb_s'].max():,.0f}, "
+    plot.show(fig, f"{said}{parts['gb_s'].max() / ceiling:.0%} of the read roof.")
 
 
 def blamed(smaller: Rows, parts: Rows) -> bool:
@@ -149,7 +157,7 @@ def found(smaller: Rows, parts: Rows, size: int) -> None:
     if blamed(smaller, parts):
         text += "**So rung 2 lacks bytes in flight; idle SMs are not what limits it.** "
     top, last = parts.loc[parts["gb_s"].idxmax()], parts.iloc[-1]
-    text += f"The most, {top['gb_s']:,.0f} GB/s, comes with {top['blocks']:,} blocks"
+    text += f"The most, {top['roof_fraction']:.0%} of the read roof, comes with {top['blocks']:,} blocks"
     if last["gb_s"] < 0.97 * top["gb_s"]:
         text += f"; with {last['blocks']:,} it is {last['gb_s'] / top['gb_s']:.0%} of that, as each "
         text += "part costs a partial sum"
@@ -158,6 +166,56 @@ def found(smaller: Rows, parts: Rows, size: int) -> None:
         text += f"{display.times(parts['law'].iloc[0] / parts['gb_s'].iloc[0])} "
         text += "times what is measured: it takes the latency of a lone load"
     display.say(f"{text}.")
+
+
+def what_is_left(here: Lab, n: int) -> None:
+    """Draw the time of each rung that has bytes enough in flight, and of the peer: its bytes at the read
+    roof, and the rest; say what becomes of the rest at the largest recorded size.
+    """
+    roof, sizes = here.roof["dram_read"].value, _recorded(here, n)
+    rows = here.measure("gemv", [case for size in sizes for case in study.ladder("gemv", size, size)])
+    rows = rows[~rows["impl"].isin(("1_strided", "2_coalesced"))].copy()
+    rows["floor"] = rows["bytes"] / roof / 1e3
+    rows["rest"] = (rows["median_us"] - rows["floor"]).clip(lower=0)
+    now, most = rows[rows["n"] == n], rows[rows["n"] == max(sizes)].set_index("impl")
+    title = f"Time beyond the bytes, {n:,} × {n:,} in FP32"
+    fig, ax = plot.figure("µs", title=title, height=2.3)
+    fig.set_figwidth(page.WIDEST)
+    names = [f"{row.impl} (peer)" if row.kind == "peer" else str(row.impl) for row in now.itertuples()]
+    plot.stacked(ax, names, {"its bytes, at the read roof": now["floor"], "the rest": now["rest"]}, "µs")
+    ends = f"The rest is between {now['rest'].min():.1f} and {now['rest'].max():.1f} µs."
+    plot.show(fig, f"{title} on {here.run['gpu']}, {plot.dates(now)}. {ends}")
+    own = now[now["kind"] == "own"]
+    flying = dict(zip(own["impl"], _flying(here, own["case"]), strict=True))
+    needed = roofline.bytes_in_flight(roof, latency(here))
+    text = ""
+    if min(flying.values()) > needed:
+        text = f"Each of these rungs has more in flight than the {_mib(needed)} that the roof needs, from "
+        text += f"{plot.size_text(min(flying.values()))} in {min(flying, key=lambda impl: flying[impl])} to "
+        text += f"{plot.size_text(max(flying.values()))} in {max(flying, key=lambda impl: flying[impl])}. "
+    text += f"At the roof the bytes take {now['floor'].iloc[0]:.1f} µs. "
+    least, longest = own.sort_values("rest").iloc[0], own.sort_values("rest").iloc[-1]
+    text += f"What comes on top is {least['rest']:.1f} µs in {least['impl']} and {longest['rest']:.1f} in "
+    text += f"{longest['impl']}"
+    if max(sizes) > n:
+        more = (max(sizes) / n) ** 2
+        grown = {row.impl: most["rest"][row.impl] / max(row.rest, 1e-9) for row in own.itertuples()}
+        text += f". At {max(sizes):,} × {max(sizes):,} the bytes are {display.times(more)} times as many, "
+        text += "and the rest is " + display.listed(
+            f"{most['rest'][impl]:.1f} µs in {impl}" for impl in grown
+        )
+        if sorted(grown.values())[len(grown) // 2] < more / 2:
+            steep = [impl for impl, ratio in grown.items() if ratio > 1.5]
+            but = f", but for {display.listed(steep)}" if steep else ""
+            text += f". **So most of it does not grow with the bytes{but}.** "
+            text += "Two candidates are the start of blocks "
+            text += "and partial sums that have to meet; rung 6 has none of the second"
+    display.say(f"{text}.")
+
+
+def _recorded(here: Lab, n: int) -> list[int]:
+    """The sizes of square products that were recorded, and n."""
+    return sorted({n, *(case.n for case in here.cases("gemv") if case.operator == "gemv" and case.n)})
 
 
 def measured(rows: Rows, gpu: str) -> None:
@@ -188,23 +246,25 @@ def counted(here: Lab, n: int) -> Rows:
 
 
 def explained(rows: Rows, cold: Rows) -> None:
-    """Say why rung 4 and 5 gain or lose, and what the winner has."""
+    """Say what rungs 4 and 5 gain or lose, and what the winner has."""
     by, text = rows.set_index("impl"), ""
     seen = cold.set_index("impl")["occupancy_pct"] if len(cold) else {}
     scalar, vector, more = (by.loc[name] for name in ("3_split_k", "4_vector", "5_in_flight"))
     text += f"- **Rung 4**, with its wider loads, {display.against(vector, scalar)} rung 3"
     lost = vector["median_us"] > scalar["median_us"] and not display.level(vector, scalar)
-    if lost and "4_vector" in seen:
-        text += f": its loads are wider and its threads fewer, {seen['4_vector']:.0f}% of the slots "
-        text += f"against {seen['3_split_k']:.0f}. Wider loads alone gain nothing"
+    if lost:
+        text += ". The recording does not explain this loss: it has about as many bytes in flight"
+        if "4_vector" in seen:
+            text += f", in fewer threads ({seen['4_vector']:.0f}% of the slots, not "
+            text += f"{seen['3_split_k']:.0f}%)"
     text += f".\n- **Rung 5** asks for eight rows at a time and {display.against(more, vector)} rung 4"
     if more["median_us"] > scalar["median_us"]:
-        text += (
-            ", yet no faster than rung 3. It has bytes enough in flight; the sizes below say what limits it"
-        )
+        text += ", yet no faster than rung 3: it still has partial sums"
     best, slowest = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0], by.loc["2_coalesced"]
-    text += f".\n- **{best['impl']}** has as many rows in flight as rung 5, and no partial sums that cross "
-    text += "blocks at the very end, when nothing else is in flight: it "
+    text += (
+        f".\n- **{best['impl']}** has as many rows a thread in flight as rung 5, and no partial sums that "
+    )
+    text += "cross blocks at the very end, when nothing else is in flight: it "
     text += f"{display.against(best, more)} rung 5, and "
     text += f"{display.against(best, slowest)} rung 2"
     if len(cold) > 1 and cold["load_efficiency_pct"].iloc[1:].min() > 90:
@@ -215,7 +275,7 @@ def explained(rows: Rows, cold: Rows) -> None:
 
 def sizes(here: Lab, n: int) -> None:
     """Show each contestant's share of the roof at every recorded size, and who is fastest there."""
-    wanted = sorted({n, *(case.n for case in here.cases("gemv") if case.operator == "gemv" and case.n)})
+    wanted = _recorded(here, n)
     rows = here.measure("gemv", [case for n in wanted for case in study.ladder("gemv", n, n)])
     share = rows.pivot(index="impl", columns="n", values="roof_fraction").reset_index()
     share.columns = share.columns.map(str)
@@ -250,10 +310,8 @@ def _beside_bytes(rows: Rows) -> str:
             less["median_us"] - less["bytes"] / rate,
         )
     (share, fixed), (_, least) = found["5_in_flight"], found[best]
-    text = (
-        f"\nFrom {few:,} × {few:,} to {many:,} × {many:,} rung 5 reads the added bytes at {share:.0%} of the "
-    )
-    text += "read roof. "
+    text = f"\nFrom {few:,} × {few:,} to {many:,} × {many:,} rung 5 reads the added bytes at "
+    text += "the read roof. " if 0.97 < share < 1.1 else f"{share:.0%} of the read roof. "
     if share > 0.95 and best != "5_in_flight" and fixed > least:
         text += (
             "So its bytes in flight suffice. What limits it at the smaller size is time that does not grow "
@@ -273,6 +331,6 @@ def takeaway(rows: Rows, smaller: Rows, parts: Rows, gpu: str, n: int) -> None:
     text += f"{slowest['gb_s']:,.0f} GB/s.\n"
     text += "- Change one suspect at a time. Blocks and loads in flight grow together, and "
     text += "only one of them matters.\n" if blamed(smaller, parts) else "an experiment tells them apart.\n"
-    text += "- Width, threads and loads a thread are three ways to have bytes in flight. Each "
-    text += "may cost some of the others, so measure."
+    text += "- Once enough bytes are in flight, more of them gain nothing: look for time that does not grow "
+    text += "with the bytes."
     display.say(text)

@@ -28,11 +28,17 @@ def opening(gpu: str, evidence: Evidence, hypotheses: Rows, tests: Rows) -> Open
     stated = pd.concat(board[board["restates"] == ""] for board in (hypotheses, tests))
     held, refuted = ((stated["word"] == word).sum() for word in (claims.HOLDS, claims.REFUTED))
     text = f"Of {len(stated)} published claims {held} hold on the {gpu} by their own bars, and {refuted} are "
-    text += "refuted."
+    text += "refuted"
+    between = [(claims.SHORT, "falls short", "fall short")]
+    between += [(claims.UNRECORDED, "was not recorded", "were not recorded")]
+    for word, one, many in between:
+        if count := (stated["word"] == word).sum():
+            text += f"; {count} {one if count == 1 else many}"
+    text += "."
     _, bar = _TESTS["H2"].bar[:2]
     if _floor() > bar:
-        text += f" One of these could never hold: it asks for {bar:g} µs, and its own card takes "
-        text += f"{_floor():.1f} µs to read the matrix."
+        text += f" One, H2, cannot hold for a matrix that comes from DRAM: it asks for {bar:g} µs, and its "
+        text += f"own card takes {_floor():.1f} µs to read it from there."
     able = [
         "see before measuring that a bar asks for more than the memory has",
         "check that a test measures the quantity that the claim names",
@@ -125,7 +131,7 @@ def asked_bars(target_us: float) -> Rows:
     """What each bar in microseconds asks of the memory, a row a bar."""
     known = {claim.name: claim.tests[0] for group in ("hypothesis", "test") for claim in _group(group)}
     bars = [("the source's target", target_us, N)]
-    bars += [("H2's bar", known["H2"].bar.value, N)]
+    bars += [("H2's bar", known["H2"].bar.value, N)]  # the hypothesis that names a time
     bars += [("H2's second bar", known["H2"].refuted.value, N)]
     for test, size in (("E1", 4096), ("E2", 2048), ("E3", 8192)):
         bars += [(f"{test}'s bar", known[test].bar.value, size)]
@@ -145,8 +151,13 @@ def impossible(asks: Rows) -> None:
         text += f"- {row.us:g} µs, {row.bar}: {row.mb:.1f} MB in that time are {row.gb_s:,.0f} GB/s, "
         text += f"**{row.share:.1f} times what the {card.name} has**.\n"
     if len(beyond):
-        text += f"\nThe matrix of {coalescing.moved() / 2**20:.0f} MiB does fit that card's L2 cache of "
-        text += f"{card.l2_mb:g} MiB. A benchmark that repeats one matrix could read it from there. A "
+        text += (
+            "\nSo no kernel can meet these bars *cold*, from DRAM. Warm is another question: the matrix of "
+        )
+        text += (
+            f"{coalescing.moved() / 2**20:.0f} MiB fits that card's L2 cache of {card.l2_mb:g} MiB, and a "
+        )
+        text += "benchmark that repeats one matrix could read it from there. A "
         text += "decoder "
         text += "could not, for it reads every matrix of a model in turn."
     display.say(text or f"No bar asks for more than the {card.name} has.")
@@ -174,7 +185,7 @@ def whys(evidence: Evidence, source: Any, gpu: str) -> None:
 def missing_why(evidence: Evidence, source: Any, gpu: str) -> None:
     """Say what the source's time is of its card's bandwidth, and how long a call with an upload takes."""
     strided = coalescing.us(evidence, coalescing.STRIDED)
-    text = f"- The source timed {source.strided_us / 1e3:.2f} ms, "
+    text = f"- The source timed {source.strided_us / 1e3:.2f} ms on its RTX 4090, "
     text += f"{coalescing.share_of_card(source.strided_us, coalescing.moved()):.1%} of its card's "
     text += "bandwidth.\n"
     text += f"- The same address pattern takes {strided / 1e3:.2f} ms on the {gpu}, "
@@ -182,10 +193,11 @@ def missing_why(evidence: Evidence, source: Any, gpu: str) -> None:
     uploads = evidence.rows("gemv", operator="upload")
     if len(uploads):
         slow = uploads.set_index("impl")["median_us"]["pageable"]
-        text += f"- A call that first copies the matrix to the GPU takes {slow / 1e3:.2f} ms, "
+        text += "- A call that first copies the matrix from the host's pageable memory takes "
+        text += f"{slow / 1e3:.2f} ms here, "
         text += f"{slow / strided:.0f} times as long as the kernel.\n"
         if slow > 5 * strided:
-            text += "\n**The source's time is as long as a copy, not as a kernel.** It reports "
+            text += "\n**The source's time has the size of a copy, not of a kernel.** It reports "
             text += f"{source.resident_us / 1e3:.2f} ms "
             text += "for a kernel whose weights stay on the GPU."
     display.say(text)
@@ -405,9 +417,10 @@ def powers(tests: Sequence[claims.Claim], evidence: Evidence, gpu: str) -> None:
         text += "L2 serves what was fetched before. The best kernel fetches each sector once, so L2 has "
         text += "nothing "
         text += "to serve. "
-    text += f"\n\nOf the source's other tests {len(tells)} tell the strided kernel from the best"
-    text += f" ({', '.join(tells)})" if tells else ""
-    text += f"; {', '.join(blind)} gives all three kernels one verdict" if blind else ""
+    says = {claim.name: claim.says for claim in tests}
+    text += f"\n\nOf the source's other tests {len(tells)} refute the strided kernel and pass the best"
+    for name in blind:
+        text += f". {name} ({says[name].rstrip('.')}) gives all three kernels one verdict"
     display.say(text.strip() + ".")
     names = {"id": "Test", "bars": "Bar"} | {subject: subject for subject in subjects}
     caption = "Every test on the three kernels, but E8, which compares two of them"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from rooflab.analysis import coalescing, token_rate
 from rooflab.hardware import crossover, roofline
 from rooflab.numerics import model_shapes
-from rooflab.ops import gemv, stream
+from rooflab.ops import Rung, gemv, stream
 from rooflab.pages import Opening, Rows
 from rooflab.studies import bandwidth
 from rooflab.studies import gemv as study
@@ -57,7 +59,19 @@ def measured(K: Any, N: Any, foretold: Any, rows: Any) -> None:
     names |= {"registers": "Registers"}
     forms = dict.fromkeys(("predicted_us", "foretold", "median_us"), "{:,.2f}")
     forms |= {"of": "{:.2f}", "spread": "{:.1%}"}
-    display.table(rows, names, forms)
+    display.table(rows, names, forms, "Errors, bound, prediction and times of every rung", folded=True)
+
+
+def standing(rows: Rows, gpu: str, rungs: Sequence[Rung], n: int, k: int) -> None:
+    """Say who is fastest, how near the prediction the last rung is, and with which constants it ran."""
+    last = rows[rows["impl"] == rungs[-1].name].iloc[0]
+    text = f"On the {gpu}: {display.standings(rows.assign(format=''))}\n\n"
+    text += f"Predicted were {last['foretold']:.1f} µs, and {last['impl']} takes {last['median_us']:.1f}. "
+    chosen = " ".join(f"`{name}={value}`" for name, value in gemv.options_for(rungs[-1], n, k).items())
+    display.say(
+        f"{text}It was built with the constants of its shape, which the drawing has, and not with the "
+        f"defaults: {chosen}."
+    )
 
 
 def counted_rungs(gpu: Any, here: Any) -> Any:
@@ -67,25 +81,34 @@ def counted_rungs(gpu: Any, here: Any) -> Any:
     counted = counted[counted["operator"] == "gemv_rows"]
     counted = counted[(counted["kind"] == "own") & (counted["cache"] == "cold")]
     names = {"impl": "Rung", "load_sectors_per_request": "Sectors a request"}
-    names |= {"load_efficiency_pct": "Bytes used %", "dram_pct": "DRAM busy %"}
-    names |= {"occupancy_pct": "Occupancy %"}
-    names |= {"stall_long_scoreboard": "Stalled on memory (cycles)"}
+    names |= {"load_efficiency_pct": "Bytes used %", "occupancy_pct": "Thread slots used %"}
+    names |= {"stall_long_scoreboard": "Waits for memory (cycles an instruction)"}
     forms = dict.fromkeys(names, "{:.0f}")
     forms |= {"impl": "", "load_sectors_per_request": "{:.1f}"}
-    display.table(counted, names, forms, f"ncu on {gpu}")
+    display.table(counted, names, forms, f"Counted by ncu on {gpu}", folded=True)
     return counted
 
 
-def explained(counted: Any) -> None:
-    """Say what the counters make of the first and the last rung."""
-    if len(counted) > 1:
-        first, last = counted.iloc[0], counted.iloc[-1]
-        text = f"Rung 1 uses {first['load_efficiency_pct']:.0f}% of what it loads and keeps "
-        text += f"DRAM {first['dram_pct']:.0f}% busy; {last['impl']} uses "
-        text += f"{last['load_efficiency_pct']:.0f}% and keeps it {last['dram_pct']:.0f}% busy, "
-        text += f"with {last['occupancy_pct']:.0f}% of the thread slots against "
-        text += f"{first['occupancy_pct']:.0f}. Once coalesced, what counts is bytes under way."
-        display.say(text)
+def explained(counted: Rows, rows: Rows) -> None:
+    """Say what the counters tell of the first and the last rung, and what they don't tell of the others."""
+    if len(counted) < 2:
+        return
+    first, last = counted.iloc[0], counted.iloc[-1]
+    least = counted["load_efficiency_pct"].min()
+    text = (
+        f"Every rung uses {least:.0f}% {'or more ' if least < 99.5 else ''}of what it loads, so coalescing "
+    )
+    text += "does not tell them apart. "
+    text += (
+        f"What differs is the bytes of a request: {first['load_sectors_per_request']:.0f} sectors in rung 1, "
+    )
+    text += f"{last['load_sectors_per_request']:.0f} in {last['impl']}. Rung 1 waits "
+    text += f"{first['stall_long_scoreboard']:.0f} cycles for memory with each instruction, {last['impl']} "
+    text += f"{last['stall_long_scoreboard']:.0f}."
+    late = rows[rows["impl"].isin(("3_in_flight", "4_rows", "5_split"))]["median_us"]
+    if late.max() < 1.06 * late.min():
+        text += f" Rungs 3 to 5 differ by {late.max() / late.min() - 1:.0%}, which no counter here explains."
+    display.say(text)
 
 
 def beside_library(every: Rows, rung: str, foretold: Any, read_roof: float) -> Rows:
@@ -102,20 +125,31 @@ def beside_library(every: Rows, rung: str, foretold: Any, read_roof: float) -> R
     return sides.sort_values("mb", ignore_index=True)
 
 
-def by_size(ceiling: Any, every: Any, gpu: Any, models: Any, read_roof: Any, sides: Any) -> None:
-    """Draw all products of all models by their bytes."""
+def by_size(
+    every: Rows, gpu: str, models: Sequence[str], read_roof: float, sides: Rows, start: float
+) -> None:
+    """Draw all products of all models by their bytes, as points, over the curve that was predicted."""
     title = f"FP16 products of {len(models)} models, by size"
     fig, ax = plot.figure("MB of weights", "GB/s", title, xlog=True)
+    ends = sides["mb"].min(), sides["mb"].max()
+    across = np.geomspace(*ends, 60)
+    line = plot.series(ax, across, 1e3 * across / (start + 1e3 * across / read_roof), label="predicted")
+    line.set(marker="", linewidth=1.0, linestyle="-", color="#666666", zorder=2)
     for impl, side in every.assign(mb=every["bytes"] / 1e6).groupby("impl", sort=False):
         name = "cuBLAS" if impl == "torch.matmul" else impl
-        plot.series(ax, side["mb"], *plot.band(side), label=name)
-    rate = 1e3 * sides["mb"] / sides["foretold"]
-    plot.series(ax, sides["mb"], rate, label="predicted")
+        plot.series(ax, side["mb"], side["gb_s"], label=name).set_linestyle("none")
     plot.roof_line(ax, read_roof, f"read {read_roof:,.0f} GB/s")
     ticks = [1, 3, 10, 30, 100, 300, 1000]
     ax.set_xticks(ticks, ticks)
     plot.label_ends(ax)
-    plot.show(fig, plot.caption(every, gpu, title, ceiling))
+    off = _off(sides, str(sides.columns[2]))
+    said = f"{title}, on {gpu}, {plot.dates(every)}. {sides.columns[2]} lies between {off.min():+.0%} and "
+    plot.show(fig, f"{said}{off.max():+.0%} of the predicted time.")
+
+
+def _off(sides: Rows, impl: str) -> pd.Series:
+    """How far each shape's time is off its prediction, as a share of it."""
+    return sides[impl] / sides["foretold"] - 1
 
 
 def beside_peer(every: Any, gpu: Any, rungs: Any, sides: Any) -> None:
@@ -128,14 +162,14 @@ def beside_peer(every: Any, gpu: Any, rungs: Any, sides: Any) -> None:
     if len(both):
         ratio = sides.dropna(subset="ratio").sort_values("ratio")
         most, least = ratio.iloc[-1], ratio.iloc[0]
-        text = f"On the {gpu} ours is slower than cuBLAS by more than 2% on none of {len(both)} shapes"
+        text = f"On the {gpu} ours is faster than cuBLAS, or within 2% of it, on all {len(both)} shapes"
         if slower:
             text = f"On {len(slower)} of {len(both)} shapes ours is slower than cuBLAS by more than 2%: "
             text += ", ".join(f"{n:,} × {k:,}" for n, k in slower)
         text += f". It is {most['ratio']:.2f} times as fast at {most['n']:.0f} × {most['k']:.0f} "
         text += f"and {least['ratio']:.2f} times at {least['n']:.0f} × {least['k']:.0f}. "
-    off = sides[rungs[-1].name] / sides["foretold"]
-    text += f"Measured times lie from {off.min() - 1:+.0%} to {off.max() - 1:+.0%} off a prediction "
+    off = _off(sides, rungs[-1].name)
+    text += f"Measured times lie from {off.min():+.0%} to {off.max():+.0%} off a prediction "
     text += "that was fitted to streams alone."
     display.say(text)
 
@@ -148,11 +182,10 @@ def of_model(MODEL: Any, gpu: Any, rungs: Any, sides: Any) -> None:
     parts["shape"] = [f"{n:,} × {k:,}" for n, k in pairs]
     names = {"name": "Projection", "shape": "n × k", "times": "Times"}
     names |= {"foretold": "Predicted (µs)", rungs[-1].name: "Ours (µs)"}
-    names |= {"torch.matmul": "cuBLAS (µs)", "ratio": "cuBLAS ÷ ours"}
-    names |= {"share": "Of the roof"}
+    names |= {"torch.matmul": "cuBLAS (µs)", "share": "Ours, of the roof"}
     times = ("foretold", rungs[-1].name, "torch.matmul")
     forms = dict.fromkeys(times, "{:,.1f}")
-    forms |= {"ratio": "{:.2f}", "share": "{:.0%}"}
+    forms |= {"share": "{:.0%}"}
     display.table(parts, names, forms, f"{MODEL} on {gpu}")
 
 
@@ -166,8 +199,7 @@ def tokens(every: Any, models: Any, read_roof: Any, rungs: Any) -> Any:
     table = table.merge(wide.reset_index(), on="model")
     table["gb"] = table["bytes"] / 1e9
     table["share"] = table[rungs[-1].name] / table["at_roof"]
-    names = {"model": "Model", "products": "Products a token, no head"}
-    names |= {"source": "By the source's count", "gb": "GB a token"}
+    names = {"model": "Model", "gb": "GB a token"}
     names |= {"at_roof": "Tokens/s at the roof", rungs[-1].name: "Ours"}
     names |= {"torch.matmul": "cuBLAS", "share": "Ours, of the roof"}
     names = {key: name for key, name in names.items() if key in table}
@@ -189,9 +221,9 @@ def tokens_said(gpu: Any, table: Any) -> Any:
         text += f"runs its products at {low['share']:.0%} of the roof on the {gpu}, "
         text += f"{high['model']} at {high['share']:.0%}. "
     wrong = table[(table["products"] != table["source"])]
-    text += f"The source's count is wrong for {len(wrong)} of {len(table)} models. "
-    text += "These are products alone. Attention, norms and the cache come on top; lesson 08 "
-    text += "measures whole decoders."
+    text += f"(Lesson 03's source counts 6 products a layer, which is wrong for {len(wrong)} of these "
+    text += f"{len(table)} models.) These are products alone. Attention, norms and the cache come on top; "
+    text += "lesson 08 measures whole decoders."
     display.say(text)
     return high
 
@@ -212,7 +244,8 @@ def dispatch(MODEL: Any, rungs: Any) -> Any:
     names = {"n": "n", "k": "k", "aligned": "Aligned to 16 bytes"}
     names |= {"rung": "Rung", "macros": "Constants", "blocks": "Blocks"}
     choices = [dispatched(*each) for each in asked]
-    display.table(pd.DataFrame(choices, columns=list(names)), names)
+    frame = pd.DataFrame(choices, columns=list(names))
+    display.table(frame, names, caption=f"What runs the shapes of {MODEL}, and two odd ones", folded=True)
     return dispatched
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -16,6 +14,13 @@ from rooflab.view import diagram, display, plot
 
 SANITIZERS = study.INSTRUMENTS[1:-1]  # compute-sanitizer's tools; "none" is before them, the watcher after
 _SIZES = {"friendly": study.FRIENDLY, "ragged": study.UNFRIENDLY}
+# What is wrong with each kernel, and the sanitizer's tool that should report it; "" for none.
+EXPECTED = {
+    "early_exit": ("threads without a column return before the barrier", "synccheck"),
+    "half_barrier": ("one barrier is inside a condition", "synccheck"),
+    "fixed_tile": ("k numbers go into a tile of 4096", "memcheck"),
+    "not_zeroed": ("adds to what y held before", ""),
+}
 _QUIET = ("right", "silent")  # what a test says that noticed nothing
 
 
@@ -108,10 +113,24 @@ def barriers_met() -> None:
     diagram.barriers_met().show()
 
 
+def predicted() -> None:
+    """Show each mistake, and the tool that should report it."""
+    rows = [(fault, what, tool or "none: every access is legal") for fault, (what, tool) in EXPECTED.items()]
+    names = {"fault": "Fault", "what": "The mistake", "tool": "Expected to be reported by"}
+    display.table(pd.DataFrame(rows, columns=list(names)), names)
+
+
 def results(reports: Rows, gpu: str) -> None:
-    """Show what both calls of every kernel gave, without an instrument."""
-    names = {"fault": "Fault", "size": "Size", "first": "First call", "second": "Second call"}
-    display.table(reports[reports["tool"] == "none"], names, caption=f"On {gpu}")
+    """Show what the calls of every kernel gave at its friendly and its ragged size, without an instrument."""
+    found = _results(reports).replace({"2nd call wrong": "right, 2nd call wrong"})
+    rows, names = [], {"fault": "Fault"}
+    for size in _SIZES:
+        names |= {f"{size} size": f"{size.capitalize()} n × k", f"{size} result": f"Result, {size}"}
+    for fault, row in found.iterrows():
+        at = [f"{n} × {k}" for n, k in (sizes[str(fault)] for sizes in _SIZES.values())]
+        again = "the same" if at[0] == at[1] else at[1]
+        rows.append((fault, at[0], row["friendly"], again, row["ragged"]))
+    display.table(pd.DataFrame(rows, columns=list(names)), names, caption=f"On {gpu}")
 
 
 def first_reports(reports: Rows, gpu: str) -> None:
@@ -121,15 +140,15 @@ def first_reports(reports: Rows, gpu: str) -> None:
     display.table(said, names, caption=f"On {gpu}; watch on the CPU")
 
 
-def judged(expected: Mapping[str, str], reports: Rows, gpu: str) -> None:
+def judged(reports: Rows, gpu: str) -> None:
     """Say how many predictions of which sanitizer reports a fault hold, and why others don't."""
     said = _said(reports) > 0
     missed = []
-    for fault, tool in expected.items():
+    for fault, (_, tool) in EXPECTED.items():
         seen = [name for name in SANITIZERS if said.loc[fault, name]]
         if seen != [tool] * bool(tool):
             missed.append(f"**{fault}**: expected {tool or 'no report'}, got {display.listed(seen)}.")
-    text = f"{len(expected) - len(missed)} of {len(expected)} predictions hold on the {gpu}. "
+    text = f"{len(EXPECTED) - len(missed)} of {len(EXPECTED)} predictions hold on the {gpu}. "
     display.say(text + " ".join(missed))
     ragged = _results(reports)["ragged"]
     if ragged["early_exit"] == "wrong" and not said.loc["early_exit", list(SANITIZERS)].any():
@@ -142,8 +161,7 @@ def judged(expected: Mapping[str, str], reports: Rows, gpu: str) -> None:
     if ragged["half_barrier"] == "right" and said.loc["half_barrier", "synccheck"]:
         display.say(
             "**Why half_barrier is right.** synccheck reports it, and the result is right all the same. "
-            "A test of results alone would miss it, so run both. This course's gate checks results at "
-            "ragged sizes, and the sanitizers run beside it."
+            "A test of results alone would miss it, so run both."
         )
 
 
@@ -152,9 +170,20 @@ def takeaway(reports: Rows) -> None:
     results, said = _results(reports), _said(reports) > 0
     friendly = (results == "right").any(axis=1)
     silent = [fault for fault in said.index if not said.loc[fault, list(SANITIZERS)].any()]
-    display.say(
+    caught = results["ragged"] != "right"
+    text = (
         f"- {friendly.sum()} of {len(friendly)} faulty kernels give right results at some size. A friendly "
-        f"size is not a test.\n- No tool of compute-sanitizer reports {display.listed(silent)} here. Each "
-        "tool looks for one kind of mistake.\n- The gate fills the output with NaN, calls twice, takes "
-        "ragged sizes and compares every element. None of these kernels passes it, so none has a time."
     )
+    text += (
+        f"size is not a test.\n- No tool of compute-sanitizer reports {display.listed(silent)} here. Each "
+    )
+    text += (
+        "tool looks for one kind of mistake.\n- The gate fills the output with NaN before it compares every "
+    )
+    text += f"element. By its result it refuses {display.listed(caught.index[caught])} at the sizes above"
+    if not caught.all():
+        missed = caught.index[~caught]
+        text += f", and lets {display.listed(missed)} pass"
+        if said.loc[missed, "watch"].all():
+            text += ". `rooflab gate` stops what passes: it runs every rung under the watcher, on the CPU"
+    display.say(f"{text}.")

@@ -164,7 +164,7 @@ class Links(Study):
     def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
         if case.kind != "own":
             return None
-        if case.operator in ("all_reduce", "decode"):
+        if case.operator in ("all_reduce", "decode") or case.impl == all_reduce.DEFAULT:
             rung = all_reduce.rung_of(all_reduce.LADDERS["all_reduce"], case.impl, all_reduce.DEFAULT)
             return rung, rung.with_defaults({}), all_reduce.launch_rule(rung)
         rung = stream.rung_of(stream.LADDERS["copy"], case.impl, stream.DEFAULT["copy"])

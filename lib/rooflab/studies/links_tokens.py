@@ -44,15 +44,6 @@ def gathered(value: Any) -> list[Any]:
     return values
 
 
-def of_cases(world: Distributed, case_ids: Sequence[str]) -> dict[str, Found]:
-    """Cases of study `split` gated and timed, with all processes of the world; the same in each."""
-    cases = [split.Split().case(case_id) for case_id in case_ids]
-    found: dict[str, Found] = {}
-    for kind in dict.fromkeys((case.model, case.format) for case in cases):
-        found |= measured(world, [case for case in cases if (case.model, case.format) == kind])
-    return found
-
-
 def measured(world: Distributed, cases: Sequence[Case]) -> dict[str, Found]:
     """Cases of one model: each decoder against float64 on two layers of the model's widths, then the time of
     a token or a prompt of the whole model. One GPU's decoder is the first process's alone.

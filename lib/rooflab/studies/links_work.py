@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rooflab.bench import gate
-from rooflab.engine.world import Distributed
-from rooflab.ops import all_reduce, stream
+from rooflab.engine.world import Distributed, Peers
+from rooflab.ops import all_reduce, decoder_ops, stream
 from rooflab.records.case import Case
-from rooflab.studies import links, links_tokens
+from rooflab.studies import links, links_tokens, split
 from rooflab.studies.links_tokens import Found, gathered
 
 SAMPLES = 20
@@ -42,18 +42,28 @@ class Contestant(NamedTuple):
 
 def measured(world: Distributed, case_ids: Sequence[str], samples: int = SAMPLES) -> dict[str, Found]:
     """Every case gated and timed, with all processes of the world; the same in each."""
-    cases = [links.Links().case(case_id) for case_id in case_ids]
-    by_shape: dict[tuple, list[Case]] = {}
+    return _measured(world, [links.Links().case(case_id) for case_id in case_ids], samples)
+
+
+def of_split(world: Distributed, case_ids: Sequence[str], samples: int = SAMPLES) -> dict[str, Found]:
+    """As `measured`, for cases of study `split`."""
+    return _measured(world, [split.Split().case(case_id) for case_id in case_ids], samples)
+
+
+def _measured(world: Distributed, cases: Sequence[Case], samples: int) -> dict[str, Found]:
+    whole, by_shape = ("decode", "prefill"), dict[tuple, list[Case]]()
     for case in cases:
-        if case.operator == "decode":
+        if case.operator in whole:
             continue
-        key = (case.operator if case.operator in links.COLLECTIVES else "peer", case.n)
+        key = ("peer" if case.operator in links.PEER else case.operator, case.n)
         by_shape.setdefault(key, []).append(case)
     found: dict[str, Found] = {}
     for group in by_shape.values():
         found |= _group(world, group, samples)
-    for model in dict.fromkeys((case.model, case.format) for case in cases if case.operator == "decode"):
-        found |= links_tokens.measured(world, [case for case in cases if (case.model, case.format) == model])
+    models = [(case.model, case.format) if case.operator in whole else None for case in cases]
+    for model in dict.fromkeys(filter(None, models)):
+        mine = [case for case, its in zip(cases, models, strict=True) if its == model]
+        found |= links_tokens.measured(world, mine)
     return found
 
 
@@ -181,6 +191,8 @@ def contestant(pool: Pool, case: Case) -> Contestant:
     """The contestant of a case; the library's own exceptions where it refuses."""
     if case.operator in links.PEER:
         return _between_two(pool, case)
+    if case.operator == split.FUSED:
+        return _handover(pool, case)
     if case.kind == "own":
         return _own_sum(pool, case)
     return {links.NCCL: _nccl, links.ONE_SHOT: _one_shot, links.TWO_SHOT: _two_shot}[case.impl](pool, case)
@@ -245,6 +257,56 @@ def _nothing_much(pool: Pool) -> Callable[[], None]:
     """A launch that a process makes while it only looks on: a graph may not be empty."""
     word = pool.torch.zeros(1, device="cuda")
     return lambda: word.zero_()
+
+
+def _handover(pool: Pool, case: Case) -> Contestant:
+    """A row's parts summed over all GPUs, added to the residual and normalised, in one kernel or in two. NCCL
+    takes the mean, as in _nccl. Each launch adds to the residual, so the gate puts it back before its own.
+    """
+    from torch import distributed
+
+    torch, world, n = pool.torch, pool.world, pool.n
+    row = (1, n)
+    generator = torch.Generator("cuda").manual_seed(_SEED - 1)  # the same on every GPU
+    before = torch.empty(row, dtype=torch.float32, device="cuda").normal_(0.0, 4.0, generator=generator)
+    weights = torch.empty(n, dtype=torch.float16, device="cuda").normal_(1.0, 0.1, generator=generator)
+    residual, out = before.clone(), torch.empty(row, dtype=torch.float16, device="cuda")
+    total = before.double() + pool.sum() / (world.size if case.impl == links.NCCL else 1)
+    expected = total * (total.square().mean() + 1e-6).rsqrt() * weights.double()
+    if case.kind == "baseline":
+        branch = pool.x.clone()
+
+        def op() -> None:
+            distributed.all_reduce(branch, op=distributed.ReduceOp.AVG)
+            decoder_ops.rmsnorm(residual, weights, out=out, branch=branch.view(row))
+
+    elif case.impl == split.SEPARATE:
+        sums, branch = Peers(world), torch.empty_like(pool.x)
+
+        def op() -> None:
+            all_reduce.all_reduce(pool.x, sums.group, out=branch)
+            decoder_ops.rmsnorm(residual, weights, out=out, branch=branch.view(row))
+
+    else:
+        sums, parts = Peers(world), pool.x.float().view(1, 1, n)
+        sums.reserve(1, n, 4)
+
+        def op() -> None:
+            sums.add_rmsnorm(residual, weights, out=out, parts=parts, epsilon=1e-6)
+
+    def whole() -> None:
+        residual.copy_(before)
+        if case.kind == "baseline":
+            branch.copy_(pool.x)
+        op()
+
+    # What a sum and an output in halves are off by.
+    halves = before + (total - before.double()).half().float()
+    plain = (halves * (halves.square().mean() + 1e-6).rsqrt() * weights.float()).half()
+    off = float((plain.double() - expected).abs().max())
+    unit = float(torch.finfo(out.dtype).eps * 2 ** math.floor(math.log2(float(expected.abs().max()))))
+    work = _work(case, whole, pool.x, out, lambda: expected, max(2 * off, unit))
+    return Contestant(case, work, op, lambda: residual.copy_(before), _DOUBLINGS)
 
 
 def _own_sum(pool: Pool, case: Case) -> Contestant:

@@ -1,7 +1,8 @@
 """Study `split` (lesson 10c): whole models on one GPU and on all GPUs of a host, by tensor parallelism.
 
 A token of small and large models, with sums by NCCL, by a kernel of their own, and inside the norm that
-follows them; and a prompt. The study has a recording of its own, such as h100-sxm-x2.
+follows them; a prompt; and the hand-over between two products alone, a sum and a norm of one row. The study
+has a recording of its own, such as h100-sxm-x2.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ MODELS = (
 PROMPTS = (("llama-3-8b", "fp16", 1848), ("llama-3-8b", "fp16", 16384), ("llama-3-70b", "int4_g128", 1848))
 TOO_LARGE = (("llama-3-70b", "fp16"),)  # for one GPU of up to 141 GB
 HEAD = "fp16"
+WIDTHS = (2048, 4096, 8192)  # of the rows that are handed over
 
 
 def tokens(effort: str = "full") -> list[Case]:
@@ -54,6 +56,15 @@ def prompts(effort: str = "full") -> list[Case]:
         for model, format, seq in (PROMPTS if effort == "full" else PROMPTS[:1])
         for impl in (ALONE, NCCL)
     ]  # fmt: skip
+
+
+def handovers(effort: str = "full") -> list[Case]:
+    """A row's sum over all GPUs, added to the residual and normalised: in one kernel, or in two launches."""
+    return [
+        Case("split", FUSED, impl, kind, "fp16", n=width, cache="warm", clock="graph")
+        for width in (WIDTHS if effort == "full" else WIDTHS[1:2])
+        for impl, kind in ((NCCL, "baseline"), (SEPARATE, "own"), ("1_pdl", "own"))
+    ]
 
 
 def sum_us(impl: str, size: int, gpus: int) -> float:
@@ -87,15 +98,20 @@ class Split(links.Links):
     name, lesson, gpus = "split", "10c", 2
 
     def cases(self, effort: str = "full", device: Sized | None = None) -> list[Case]:
-        return [*tokens(effort), *prompts(effort)]
+        return [*handovers(effort), *tokens(effort), *prompts(effort)]
 
     def count(self, case: Case) -> Count:
+        if case.operator == FUSED:  # a row and the residual read and written, and weights
+            return Count(14 * (case.n or 0), None, "")
         shape = model_shapes.get(case.model)
         flops = model_shapes.prefill_flops(shape, case.seq or 0) if case.operator == "prefill" else None
         return Count(int(model_shapes.weight_bytes(shape, case.format, HEAD)), flops, "")
 
     def predict(self, case: Case, context: Context) -> float | None:
         device, gpus = context.device, 1 if case.impl == ALONE else context.gpus
+        if case.operator == FUSED:
+            impl = FUSED if case.impl == "1_pdl" else case.impl
+            return links.LAUNCH_US + sum_us(impl, 2 * (case.n or 0), gpus)  # the norm is launched in any case
         if device is None:
             return None
         if case.operator == "decode":
@@ -113,12 +129,12 @@ class Split(links.Links):
         return 1 if case.operator == "decode" else case.seq or 0
 
     def rung(self, case: Case) -> tuple[Rung, Mapping[str, int], str] | None:
-        if case.kind != "own" or case.impl != FUSED:
+        if case.kind != "own" or case.impl == SEPARATE:
             return super().rung(case)
         (rung,) = tensor_parallel.LADDERS[FUSED]
         return rung, rung.with_defaults({}), tensor_parallel.launch_rule(rung)
 
     def work(self) -> Callable[..., Any]:
-        from rooflab.studies import links_tokens
+        from rooflab.studies import links_work
 
-        return links_tokens.of_cases
+        return links_work.of_split

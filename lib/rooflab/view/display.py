@@ -235,11 +235,11 @@ def borrowed(lab: labs.Lab, why: str) -> labs.Lab:
     return other
 
 
-def several(mode: str, device: str, effort: str, gpus: int) -> labs.Lab:
-    """A lab over so many GPUs of one host. Where no recording is of so many of `device`, it is the committed
-    one of H200s, and the page says so.
+def several(mode: str, device: str, effort: str, gpus: int, study: str = "links") -> labs.Lab:
+    """A lab over so many GPUs of one host. Where no recording of `study` is of so many of `device`, it is a
+    committed one, and the page says so.
     """
-    lab = labs.open(mode, device, effort, gpus=gpus)
+    lab = labs.open(mode, device, effort, gpus=gpus, study=study)
     if lab.mode == "replay" and lab.device != f"{Path(device).name}-x{gpus}":
         why = f"Of {gpus} such GPUs nothing was recorded"
         say(f"{why}: the figures that follow are those of a recorded **{lab.run['gpu']}**.")

@@ -253,9 +253,11 @@ def bars(
         roof_line(ax, roof[1], f"{roof[0]} {number(roof[1])} {roof[2]}", vertical=True)
 
 
-def grouped(ax: Axes, names: Sequence[str], parts: Mapping[str, Any]) -> None:
+def grouped(
+    ax: Axes, names: Sequence[str], parts: Mapping[str, Any], most: float = 100.0, form: str = ".0f"
+) -> None:
     """Draw a group of horizontal bars a name, the first on top: one for each of `parts` (label -> a value for
-    each name, in %), with its number at its end, and a key below. The axis ends at 100.
+    each name), with its number in `form` at its end, and a key below. The axis ends at `most`, in % as given.
     """
     places, tall = np.arange(len(names)), 0.78 / max(1, len(parts))
     for k, (label, values) in enumerate(parts.items()):
@@ -272,10 +274,10 @@ def grouped(ax: Axes, names: Sequence[str], parts: Mapping[str, Any]) -> None:
         )
         for y, width in zip(at, widths, strict=True):
             if width == width:
-                ax.text(width + 1, float(y), f"{width:.0f}", va="center", fontsize=8)
+                ax.text(width + most / 100, float(y), f"{width:{form}}", va="center", fontsize=8)
     ax.set_yticks(places, list(names))
     ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.set_xlim(0, 100)
+    ax.set_xlim(0, most)
     ax.grid(False, axis="y")
     fig = figure_of(ax)
     if not fig.legends:

@@ -19,6 +19,7 @@ from rooflab.view.diagram.counters import where_counted
 from rooflab.view.diagram.crossings import crossings, handed_on, in_a_row
 from rooflab.view.diagram.gates import Instrument, gate_steps, passed_on
 from rooflab.view.diagram.graphs import capture, two_clocks
+from rooflab.view.diagram.handovers import launches_of_a_layer
 from rooflab.view.diagram.in_turns import in_turns
 from rooflab.view.diagram.issue import issue_slots
 from rooflab.view.diagram.launches import dealt, launch, sms_at_work, split_k
@@ -36,6 +37,7 @@ from rooflab.view.diagram.rule import layer_by_rule
 from rooflab.view.diagram.sharing import slots, tokens_share_a_tile
 from rooflab.view.diagram.split import split_layer
 from rooflab.view.diagram.steps import half_layers
+from rooflab.view.diagram.strips import column_strip, pieces_of_rows, rows_and_columns
 from rooflab.view.diagram.svg import Canvas, Drawing
 from rooflab.view.diagram.tiled_weights import tile_order
 from rooflab.view.diagram.tiles import accumulators, attention_tiles, online_softmax
@@ -61,6 +63,7 @@ __all__ = [
     "choice",
     "clocks",
     "coalescing",
+    "column_strip",
     "crossings",
     "dealt",
     "dp4a",
@@ -72,6 +75,7 @@ __all__ = [
     "in_turns",
     "issue_slots",
     "last_turn",
+    "launches_of_a_layer",
     "launch",
     "layer",
     "layer_by_rule",
@@ -84,10 +88,12 @@ __all__ = [
     "passed_on",
     "path_of_bytes",
     "passes",
+    "pieces_of_rows",
     "pipeline",
     "q8_layouts",
     "ring",
     "row_loads",
+    "rows_and_columns",
     "slots",
     "sms_at_work",
     "split_k",

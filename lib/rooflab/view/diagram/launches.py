@@ -183,7 +183,7 @@ def _matrix(canvas: Canvas, x: float, y: float, width: float, height: float, acr
         for k in range(1, lines):
             at = k * length / lines
             ends = [(x, y + at), (x + width, y + at)] if level else [(x + at, y), (x + at, y + height)]
-            canvas.line(ends, 0.4)
+            canvas.line(ends, min(0.4, length / lines / 12))  # close lines are thin, or they make one grey
     canvas.rect(x, y, max(width / across, 2.0), max(height / down, 2.0), AMBER, 0.8)
 
 

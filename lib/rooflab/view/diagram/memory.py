@@ -29,7 +29,13 @@ def coalescing(
     """
     asked, canvas = _gemv_loads(strided, coalesced), Canvas()
     for place, one in enumerate(asked):
-        _matrix(canvas, 285.0 * place, one, columns)
+        _matrix(canvas, 285.0 * place, one, columns, apart=True)
+    canvas.text(
+        0,
+        canvas.height + 16,
+        "Light to dark: lanes 0 to 31. Orange: moved, and not used. A cell: 4 bytes; 8 of them are a sector.",
+        svg.SMALL,
+    )
     says = [f"{_moved(one)}; lanes stand {_apart(one, columns)}" for one in asked]
     said = ". ".join(each[0].upper() + each[1:] for each in says) + "."
     return single("One load by one warp, and the sectors that memory moves for it", said, canvas)
@@ -66,7 +72,10 @@ def _apart(one: Request, columns: int) -> str:
     return f"{step} bytes apart" + (", a row of the matrix" if step == columns * _FLOAT else "")
 
 
-def _matrix(canvas: Canvas, left: float, one: Request, columns: int, size: float = 8.2) -> None:
+def _matrix(
+    canvas: Canvas, left: float, one: Request, columns: int, size: float = 8.2, apart: bool = False
+) -> None:
+    """Draw a matrix of floats with the sectors that a request moves; `apart` parts a sector's floats."""
     places = one.taking_part()
     rows = max(32, max(places.values()) // _FLOAT // columns + 1)
     count, used = len(one.sectors()), one.bytes_used()
@@ -85,6 +94,9 @@ def _matrix(canvas: Canvas, left: float, one: Request, columns: int, size: float
     canvas.cells([at(k * columns) for k in range(rows)], columns * size, size, NONE, 0.25)
     each = SECTOR // _FLOAT
     canvas.cells([at(sector * each) for sector in one.sectors()], each * size, size, AMBER, 0.4)
+    if apart:
+        inside = [at(sector * each + k) for sector in one.sectors() for k in range(each)]
+        canvas.cells(inside, size, size, AMBER, 0.25)
     for lane, place in places.items():
         canvas.cells([at(place // _FLOAT)], size, size, shade(lane), 0.4)
     first, last = at(places[min(places)] // _FLOAT), at(places[max(places)] // _FLOAT)

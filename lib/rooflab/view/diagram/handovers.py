@@ -1,0 +1,86 @@
+"""What a split decoder launches for a layer, with sums as kernels of their own and with sums in the norms:
+read off the code that launches it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from rooflab.engine.batch import Batch
+from rooflab.engine.shared_chain import SharedChain
+from rooflab.engine.split import SUMMED
+from rooflab.view.diagram import svg
+from rooflab.view.diagram.svg import AMBER, SKY, Canvas, Drawing, single
+from rooflab.words import counted
+
+_KERNELS = ("rmsnorm", "norm", "few", "product", "rope", "attention", "decode_attention", "silu_mul")
+
+
+class Launch(NamedTuple):
+    """A kernel of a layer: its name, and whether it waits for the other GPU."""
+
+    name: str
+    sums: bool
+
+
+def launches(of: Callable[..., Any], inside: bool) -> list[Launch]:
+    """The kernels that the loop over layers in `of` launches, in their order. Sums follow the products of
+    SUMMED: as kernels of their own, or `inside` the norm that comes next, which may be the next layer's.
+    """
+    tree = ast.parse(textwrap.dedent(inspect.getsource(of)))
+    loop = next(node for node in ast.walk(tree) if isinstance(node, ast.For))
+    found: list[Launch] = []
+    for statement in loop.body:
+        for call in _calls(statement):
+            name = _name(call)
+            first = call.args[0] if call.args else None
+            matrix = str(first.value) if isinstance(first, ast.Constant) else ""
+            found.append(Launch(matrix or name.replace("rmsnorm", "norm").removeprefix("decode_"), False))
+            if matrix in SUMMED and not inside:
+                found.append(Launch("all_reduce", True))
+    return [Launch("all_reduce + norm", True) if inside and one.name == "norm" else one for one in found]
+
+
+def _calls(statement: ast.stmt) -> list[ast.Call]:
+    """The launches of a statement, what is computed first in front."""
+    nodes = [node for node in ast.walk(statement) if isinstance(node, ast.Call) and _name(node) in _KERNELS]
+    return sorted(nodes, key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))
+
+
+def _name(call: ast.Call) -> str:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return name.lstrip("_")
+
+
+def by_way() -> dict[str, list[Launch]]:
+    """The launches of a layer by each way of summing."""
+    return {
+        "sums by kernels of their own": launches(Batch._layers, inside=False),
+        "sums in the norms, dependent launches": launches(SharedChain.layers, inside=True),
+    }
+
+
+def launches_of_a_layer() -> Drawing:
+    """One layer by both ways, a box a launch."""
+    canvas, y, said, ways = Canvas(), 0.0, [], by_way()
+    for name, row in ways.items():
+        canvas.text(0, y + 12, f"{name}: {len(row)} launches a layer", bold=True)
+        x, y = 0.0, y + 22
+        for launch in row:
+            wide = svg.wide(launch.name, svg.SMALL) + 12
+            if x + wide > svg.WIDTH:
+                x, y = 0.0, y + 34
+            canvas.cell(x, y, wide, 26, launch.name, AMBER if launch.sums else SKY)
+            x += wide + 4
+        said.append(f"{name}: {', '.join(launch.name for launch in row)}")
+        y += 46
+    canvas.cell(0, y, 14, 12, "", SKY)
+    canvas.text(20, y + 10, "works on this GPU alone")
+    canvas.cell(200, y, 14, 12, "", AMBER)
+    canvas.text(220, y + 10, "gives its part to the other GPU, and waits for its")
+    totals = " and ".join(counted(len(row), "launch", "launches") for row in ways.values())
+    return single("What a layer launches on each GPU", f"A layer takes {totals}. {'. '.join(said)}.", canvas)

@@ -262,7 +262,7 @@ def test_the_sweep_has_its_contenders_at_every_number_of_tokens(evidence):
             assert {mmq.BASELINE, "torch.matmul"} <= found
             assert any(mmq.operations_of(impl) for impl in found if impl[0].isdigit() or "/" in impl)
     shown = said("05e_tokens")
-    assert "from 1" in shown and "dequantising" in shown and "316 ms" in shown
+    assert "dp4a at 1 to" in shown and "dequantising" in shown and "316 ms" in shown
 
 
 def test_exact_rates_stand_beside_the_measured_peak_cold(h200, prompt):

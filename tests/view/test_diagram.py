@@ -106,6 +106,9 @@ def all_of(here):
         "launches of a layer": diagram.launches_of_a_layer(),
         "capture": diagram.capture(lesson_05c.timed_chain(here)),
         "barriers": diagram.barriers_met(),
+        "tile order": diagram.tile_order(),
+        "wide stores": diagram.wide_stores(),
+        "captured address": diagram.captured_address(),
         **of_a_token(here),
     }
 

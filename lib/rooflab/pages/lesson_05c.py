@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,28 +15,47 @@ from rooflab.ops import q8_0
 from rooflab.pages import Opening, Rows, bars, named_facts
 from rooflab.records.store import Store
 from rooflab.studies import q8_0 as study
-from rooflab.view import diagram, display, explorer
+from rooflab.view import diagram, display, explorer, plot
+
+# The ways to launch the chain, and what a page calls them.
+WAYS = {
+    "checked": "checked each time",
+    "kept": "checked once",
+    "bare": "without checks",
+    "as a graph": "in a graph",
+}
+_KERNELS = (0.5, 1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32)  # microseconds that a kernel may take
 
 
-def opening(here: Lab) -> Opening:
+def opening(here: Lab, source: Store) -> Opening:
     """The first screen: what a launch costs, by how it is made."""
-    rows = here.measure("q8_0", study.chains())
-    rows = rows[rows["clock"].isin(["wall", "graph"])]
-    words = {"bare": "without checks", "kept": "checked once", "": "checked each time"}
-    names = [
-        "in a graph" if clock == "graph" else next(says for word, says in words.items() if word in how)
-        for how, clock in zip(rows["options"], rows["clock"], strict=True)
-    ]
-    layers = int(rows["options"].str.extract(r"layers=(\d+)")[0].iloc[0])
-    each, gpu = dict(zip(names, rows["median_us"] / (4 * layers), strict=True)), here.run["gpu"]
-    answer = f"It goes into launches: on the {gpu} one launch of a short kernel takes "
-    answer += ", ".join(f"{us:.1f} µs {name}" for name, us in each.items()) + ", kernel included."
+    chain = timed_chain(here)
+    rows = chain[chain["clock"].isin(["wall", "graph"])]
+    names = [WAYS[way] for way in rows["way"]]
+    launches, gpu = 4 * int(rows["layers"].iloc[0]), here.run["gpu"]
+    answer = f"It goes into launches. On the {gpu} one launch of a short kernel from Python takes "
+    answer += ", ".join(f"{us:.1f} µs {name}" for us, name in zip(rows["each"], names, strict=True))
+    without, graph = _source_rates(source)
+    answer += (
+        f", kernel included; the source, a compiled program, gains {graph / without - 1:.0%} by a graph."
+    )
     able = (
         "say what a launch costs, and who pays",
         "record a decoder's launches in a CUDA graph with buffers that stay valid",
         "test a review's suggestion before taking it",
     )
-    return answer, able, bars(rows, names, gpu, f"A chain of {4 * layers} launches")
+    fig, _ = bars(rows, names, gpu, f"A chain of {launches} launches")
+    first, last = rows.iloc[0], rows.iloc[-1]
+    caption = f"A chain of {launches} launches on {gpu}, {plot.dates(rows)}: {names[0]} it takes "
+    caption += f"{first['median_us'] / last['median_us']:.1f} times as long as {names[-1]}."
+    return answer, able, (fig, caption)
+
+
+def _source_rates(source: Store) -> tuple[float, float]:
+    """Tokens a second that the source reports without and with a graph."""
+    told = source.read("decode")
+    told = told[told["options"].str.contains("context=1K", na=False)].set_index("impl")["tok_s"]
+    return float(told["dp4a"]), float(told["dp4a_graph"])
 
 
 def run_facts(gpu: str, here: Lab, copy_roof: float, source: Store) -> None:
@@ -94,22 +114,36 @@ def suggestions(here: Lab) -> Rows:
     names = ["Number", "Suggestion", "Measured on", "Before (µs)", "After (µs)", "Times as fast"]
     pairs = pd.DataFrame(pairs, columns=names)
     headings = dict(zip(names, names, strict=True))
-    display.table(pairs, headings, dict.fromkeys(names[3:5], "{:,.1f}"))
+    gains = pairs["Before (µs)"] / pairs["After (µs)"]
+    most = pairs.loc[gains.idxmax(), "Suggestion"]
+    display.say(f'Of {len(pairs)} suggestions "{most}" gains most: {gains.max():.2f} times the speed.')
+    caption = "Each suggestion, as two kernels that differ in nothing else"
+    display.table(pairs, headings, dict.fromkeys(names[3:5], "{:,.1f}"), caption, folded=True)
     return pairs
 
 
-def refused_shift() -> Any:
-    """Show how the launcher refuses a division that is no shift; the function that quotes a refusal."""
+def _refusal(call: Callable[[], object]) -> str:
+    """How a launcher refuses a call."""
+    try:
+        call()
+    except LaunchError as sentence:
+        return str(sentence)
+    raise AssertionError("this call is right, and nothing refuses it")
 
-    def refused(call):
-        try:
-            call()
-        except LaunchError as sentence:
-            display.say(f"> {sentence}")
 
+def refusals() -> None:
+    """Show how the launchers refuse a division that is no shift and a size beyond an int, folded."""
     three = q8_0.Blocks(np.zeros((2, 3 * 34), np.uint8))  # k = 96
-    refused(lambda: q8_0.dequantise(three, rung="3_shift", target="cpu"))
-    return refused
+    shift = _refusal(lambda: q8_0.dequantise(three, rung="3_shift", target="cpu"))
+    n, k = 65536, 32768
+    cast = int(np.int64(n * k).astype(np.int32))
+    size = _refusal(lambda: q8_0.check_sizes(1, k, n, 32, "A product"))
+    lines = [
+        f"Shift and mask replace a division only where k is a power of two: *{shift}*",
+        f"Kernels count in 32-bit ints: {n:,} × {k:,} = {n * k:,} is, as an int, {cast:,}. Check before the "
+        f"cast; afterwards the number looks valid: *{size}*",
+    ]
+    display.fold_items("What the launchers refuse before they launch", lines)
 
 
 def instructions_an_element(here: Lab) -> Rows:
@@ -123,7 +157,8 @@ def instructions_an_element(here: Lab) -> Rows:
     seen["each"] = 32 * seen["inst_executed"] / elements
     names = {"impl": "Rung", "each": "Instructions an element", "dram_pct": "DRAM busy %"}
     names |= {"stall_long_scoreboard": "Stalled on memory (cycles)"}
-    display.table(seen, names, dict.fromkeys(list(names)[1:], "{:.1f}"))
+    caption = "Instructions an element, as Nsight Compute counts them"
+    display.table(seen, names, dict.fromkeys(list(names)[1:], "{:.1f}"), caption, folded=True)
     return seen
 
 
@@ -143,14 +178,6 @@ def cost_of_a_division(seen: Rows, pairs: Rows) -> None:
         display.say(text)
 
 
-def refused_size(refused: Any) -> None:
-    """Show a size that does not fit an int, and how the launcher refuses it."""
-    n, k = 65536, 32768
-    cast = int(np.int64(n * k).astype(np.int32))
-    display.say(f"{n:,} × {k:,} = {n * k:,}, as an int: {cast:,}.")
-    refused(lambda: q8_0.check_sizes(1, k, n, 32, "A product"))
-
-
 def timed_chain(here: Lab) -> Rows:
     """The chain's rows with the `way` that it was launched and `each`, microseconds a launch."""
     chain = here.measure("q8_0", study.chains())
@@ -167,10 +194,10 @@ def chains(here: Lab) -> tuple[Rows, int]:
     chain = timed_chain(here)
     layers = int(chain["layers"].iloc[0])
     launches = 4 * layers
-    names = {"way": "Way", "clock": "Clock", "median_us": "Chain (µs)", "each": "A launch (µs)"}
-    names |= {"error": "Off by", "error_budget": "Allowed"}
-    forms = {"median_us": "{:,.1f}", "each": "{:.1f}", "error": "{:.3g}", "error_budget": "{:.3g}"}
-    display.table(chain, names, forms, f"{layers} layers, {launches} launches")
+    names = {"said": "Launched", "clock": "Clock", "median_us": "Chain (µs)", "each": "A launch (µs)"}
+    forms = {"median_us": "{:,.1f}", "each": "{:.1f}"}
+    shown = chain.assign(said=chain["way"].map(WAYS))
+    display.table(shown, names, forms, f"{layers} layers, {launches} launches")
     return chain, launches
 
 
@@ -182,18 +209,20 @@ def cost_of_a_launch(chain: Rows, launches: int, gpu: str, source: Store) -> tup
     text = (
         f"On the {gpu} a launch takes {each['checked']:.0f} µs with its checks in Python, {each['kept']:.0f} "
     )
-    text += (
-        f"where it only recognises a call that has passed them, and {each['bare']:.0f} bare. Bare, the chain "
-    )
-    text += f"takes {us['bare', 'wall'] / graph:.2f} times as long as its graph, checked "
+    text += f"where it only recognises a call that has passed them, and {each['bare']:.0f} without checks: "
+    text += f"then the chain takes {us['bare', 'wall'] / graph:.2f} times as long as its graph, with checks "
     text += f"{us['checked', 'wall'] / graph:.1f} times. "
-    exact = chain[chain["error_budget"] == 0]
+    exact, loose = chain[chain["error_budget"] == 0], chain[chain["error_budget"] > 0]
     if (exact["error"] == 0).all():
-        text += "All ways give the same bits. "
-    told = source.read("decode")
-    told = told[told["options"].str.contains("context=1K", na=False)].set_index("impl")["tok_s"]
-    text += f"The source, whose launches come from a compiled language, reports {told['dp4a']:.0f} tokens a "
-    text += f"second without and {told['dp4a_graph']:.1f} with a graph."
+        text += "All ways give the same bits: those without checks and the graph are held against a checked "
+        text += "call bit by bit"
+        if len(loose):
+            text += f", and that call against the exact product (off by {loose['error'].max():.1e}, allowed "
+            text += f"{loose['error_budget'].max():.2g})"
+        text += ". "
+    without, with_graph = _source_rates(source)
+    text += "The source, whose launches come from a compiled language and are cheaper, reports "
+    text += f"{without:.0f} tokens a second without and {with_graph:.1f} with a graph."
     display.say(text)
     return us, graph
 
@@ -202,6 +231,13 @@ def capture_drawn(chain: Rows) -> None:
     """Draw launches one by one, their capture and its replay, where both were timed."""
     if {"bare", "as a graph"} <= set(chain["way"]):
         diagram.capture(chain).show()
+
+
+def address_drawn(here: Lab) -> None:
+    """Draw how a replay comes to write over another array, where the recording has that happen."""
+    found = here.profile("q8_0", study.captures(), "gate")
+    if (found["when"] == "at replay").any():
+        diagram.captured_address().show()
 
 
 def captures(here: Lab) -> Rows:
@@ -245,7 +281,8 @@ def fp32_products(here: Lab) -> Rows:
     forms = dict.fromkeys(("mb", "predicted_us", "median_us"), "{:,.0f}")
     forms |= {"error": "{:.0e}"}
     if len(side):
-        display.table(side, names, forms, f"{side['batch'].iloc[0]} tokens")
+        caption = f"One product for {side['batch'].iloc[0]} tokens, and one for each"
+        display.table(side, names, forms, caption, folded=True)
     return side
 
 
@@ -267,7 +304,9 @@ def takeaway(gpu: str, us: Rows, launches: int, graph: float, pairs: Rows) -> No
     text = "- Count launches first: where kernels are short, launches take the time.\n"
     text += f"- On the {gpu} a launch costs {us['checked', 'wall'] / launches:.0f} µs with checks in Python, "
     text += f"{us['kept', 'wall'] / launches:.0f} where they were passed before, "
-    text += f"{us['bare', 'wall'] / launches:.0f} bare, {graph / launches:.1f} in a graph, kernel included.\n"
+    text += (
+        f"{us['bare', 'wall'] / launches:.0f} without, {graph / launches:.1f} in a graph, kernel included.\n"
+    )
     gain = (pairs["Before (µs)"] / pairs["After (µs)"]).max() - 1
     worth = f"are worth up to {gain:.0%} of speed" if gain > 0.005 else "bring no speed"
     text += f"- The review's suggestions {worth} here.\n"
@@ -276,16 +315,34 @@ def takeaway(gpu: str, us: Rows, launches: int, graph: float, pairs: Rows) -> No
     display.say(text)
 
 
-def explore(here: Lab, copy_roof: float, gpu: str) -> Any:
-    """The explorer of quantisers and dequantisers, by rung and size."""
-    parts = [c for c in here.cases("q8_0") if c.operator in ("dequantise", "q8_1")]
-    parts = here.measure("q8_0", parts)
-    parts["elements"] = parts["k"] * parts["n"].fillna(parts["batch"]).astype(int)
+def waits(call: float, kernel: float) -> float:
+    """Percent of the time that the GPU waits, where each launch takes the host `call` us and each kernel runs
+    for `kernel` us: a kernel starts once its launch is made and the one before it has ended.
+    """
+    return 100 * (1 - kernel / max(call, kernel))
+
+
+def explore(chain: Rows, rows: Rows, tokens: int, gpu: str) -> Any:
+    """The explorer of launches: the share of the time that the GPU waits, by what a kernel takes. A launch is
+    what the chain's and, in a graph, the lookup's smallest kernel took.
+    """
+    calls = chain[chain["clock"] == "wall"].set_index("way")["each"].to_dict()
+    node = rows[(rows["impl"] == "1_token") & (rows["clock"] == "graph")]["median_us"]
+    calls["as a graph"] = float(node.iloc[0]) / (2 * tokens)
+    table = [
+        {"way": WAYS[way], "kernel": us, "%": round(waits(call, us), 1)}
+        for way, call in calls.items()
+        for us in _KERNELS
+    ]
+    for row in table:
+        row["case"] = f"{row['way']} {row['kernel']}"
     return explorer.Explorer(
-        "q8-around",
-        parts,
-        x="elements",
-        controls={"operator": "What", "impl": "Rung"},
-        roof=("DRAM copy", copy_roof, "GB/s"),
-        title=f"Formats into one another on {gpu}",
+        "launches",
+        pd.DataFrame(table),
+        x="kernel",
+        y="%",
+        controls={"way": "Launched"},
+        labels={"kernel": "µs a kernel", "%": "% of the time that the GPU waits"},
+        title=f"How long the GPU waits for launches, {gpu}",
+        start={"way": table[0]["way"], "kernel": 4},
     )

@@ -22,6 +22,7 @@ from rooflab.view import diagram, display, explorer, page, plot
 _SCALING = 3  # instructions for a block's sum: convert, multiply, multiply-add
 _SLOTS = "Issue slots per result"
 _HALVES_COLOUR = plot.COLOURS[3]
+_OTHERS = {study.FP8: "FP8 without a scale for each 32", "torch._int_mm": "int8 without a scale for each 32"}
 
 
 def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
@@ -34,16 +35,21 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
     exact = own[~own["impl"].map(study.takes_halves)].sort_values("median_us")
     int8 = known.get("int8_tensor", float("nan"))
     best = exact.iloc[0]
-    answer = f"An SM has to issue {_SCALING} instructions to scale a block's sum while its tensor cores make "
-    answer += "the next one. "
-    if here.spec:
-        answer += f"{gpu}: {study.room(here.spec):.1f} fit in that time, and exact int8 reaches "
+    each = study.operations_of(best["impl"]) or _SCALING
+    answer = f"An SM has to issue {each} instructions to scale a block's sum while its tensor cores make the "
+    answer += f"next one. {gpu}: "
+    rate, reached = best["tflop_s"], f"exact int8 reaches {best['tflop_s']:,.0f} TOP/s"
+    if here.spec and study.room(here.spec) < each:
+        bound = study.issue_bound(here.spec, each)
+        answer += f"{study.room(here.spec):.1f} fit in that time, so scaling allows {bound:,.0f} TOP/s; "
+        answer += f"{reached}, {rate / bound:.0%} of that"
+    elif here.spec:
+        answer += f"{study.room(here.spec):.1f} fit in that time; {reached}, {rate / int8:.0%} of the roof"
     else:
-        answer += f"{gpu}: exact int8 reaches "
-    answer += f"{best['tflop_s']:,.0f} TOP/s, {best['tflop_s'] / int8:.0%} of the int8 roof"
+        answer += f"{reached}, {rate / int8:.0%} of the int8 roof"
     if len(halves) and "fp16_tensor" in known:
         rate = halves["tflop_s"].iloc[0]
-        answer += f"; weights that the kernel turns into FP16 first reach {rate:,.0f} TFLOP/s, "
+        answer += f". Weights that the kernel turns into FP16 first reach {rate:,.0f} TFLOP/s, "
         answer += f"{rate / known['fp16_tensor']:.0%} of the FP16 roof"
     able = (
         "tell from a datasheet how many instructions a kernel may spend beside its tensor products",
@@ -54,11 +60,15 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
     fig, _ = page.ladder(own, gpu, ("int8", int8, "TFLOP/s"), title, y="tflop_s")
     (ax,) = fig.axes
     ax.set_xlabel("TOP/s (int8) and TFLOP/s (FP16)")
-    for text, name in zip(ax.texts, own["impl"], strict=False):
+    labels = [*own["impl"], ""]  # of the bars, and the roof's
+    for text in ax.texts:
+        name = labels.pop(0) if labels else ""
         if not study.takes_halves(name):
             text.set_text(text.get_text().replace("TFLOP/s", "TOP/s"))
     said = plot.caption(exact, gpu, f"{title}, int8 rungs", ("int8", int8, "TFLOP/s"), y="tflop_s")
     said = said.replace("TFLOP/s", "TOP/s")
+    if here.spec:
+        said += f" That roof is a library's best; the datasheet's peak is {here.spec.int8_tensor:,.0f} TOP/s."
     if len(halves) and "fp16_tensor" in known:
         roof = ("FP16", known["fp16_tensor"], "TFLOP/s")
         _as_halves(fig, own, roof[1])
@@ -131,7 +141,7 @@ def rungs_said(rows: Rows, names: Sequence[str]) -> None:
     by, said = rows.set_index("impl"), []
     for name in names:
         number = name.partition("_")[0]
-        line = f"**Rung {number}** ([source](../kernels/mmq/{name}.cu)) {_CHANGES[name]}"
+        line = f"**Rung {number}** {_CHANGES[name]}"
         if name in by.index:
             worth = (
                 display.speed(by.loc[name, "gain"]) if by.loc[name, "gain"] == by.loc[name, "gain"] else ""
@@ -147,8 +157,12 @@ def ladder_times(rows: Rows, gpu: str) -> None:
     names |= {"predicted_us": "By datasheet (µs)", "median_us": "Median (µs)"}
     names |= {"tflop_s": "TOP/s or TFLOP/s", "gain": "× the row above", "registers": "Registers"}
     forms = dict.fromkeys(("predicted_us", "median_us", "tflop_s"), "{:,.0f}")
-    caption = f"Every rung and peer on the {gpu}"
-    display.table(rows, names, forms | {"off": "{:.0%}", "gain": "{:.2f}"}, caption, folded=True)
+    caption = (
+        "By datasheet: the longest of bytes over bandwidth, operations over the tensor cores' peak, and "
+    )
+    caption += "issue slots"
+    forms |= {"off": "{:.0%}", "gain": "{:.2f}"}
+    display.fold(f"Every rung and peer on the {gpu}", [(rows, names, forms, caption)])
 
 
 def fastest(rows: Rows, names_of: list[Any]) -> tuple[Rows, Rows]:
@@ -173,12 +187,20 @@ def states_compared(here: Lab, gpu: str) -> None:
     """Show the duel with the fastest peer, rested and sustained."""
     both = states.duels(states.measured(here, "mmq"), "mmq", formats=True)
     title = f"Speed of ours over the fastest recorded peer's, {gpu}"
-    display.say(states.says(both))
+    text = states.says(both)
+    others = both[both["burst_peer"].isin([study.FP8, "torch._int_mm"]) & (both["burst"] < 1)]
+    if len(others):
+        text += (
+            f" That product multiplies weights of another format, {_OTHERS[others['burst_peer'].iloc[0]]}: a "
+        )
+        text += "model would have to be quantised again for it."
+    display.say(text)
     display.table(both, states.DUEL, states.DUEL_FORMATS, title, folded=True)
 
 
-def _gains_drawn(found: Rows, title: str, gpu: str) -> None:
-    """Draw how many times as fast one contestant is as another, by tokens, a line a matrix."""
+def _gains_drawn(found: Rows, later: int, gpu: str) -> None:
+    """Draw how many times as fast rung `later` is as the one before it, by tokens, a line a matrix."""
+    title = f"Rung {later} ÷ rung {later - 1}, times as fast"
     fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, height=2.8)
     for (n, k), mine in found.groupby(["n", "k"], sort=False):
         plot.series(ax, mine["batch"], mine["gain"], label=f"{n:,} × {k:,}")
@@ -187,11 +209,16 @@ def _gains_drawn(found: Rows, title: str, gpu: str) -> None:
     ticks = [batch for batch in (8, 16, 32, 64, 128, 256, 512, 1024, 2048) if batch <= found["batch"].max()]
     ax.set_xticks(ticks, ticks)
     ax.legend(fontsize=8.5, frameon=False, loc="upper right")
-    best, worst = (found.loc[at(found["gain"])] for at in (pd.Series.idxmax, pd.Series.idxmin))
-    ends = [
-        f"{row.gain:.2f} at {row.n:,.0f} × {row.k:,.0f}, {row.batch:,.0f} tokens" for row in (worst, best)
-    ]
-    plot.show(fig, f"{title} on {gpu}: from {ends[0]}, to {ends[1]}.")
+    ahead = (found["gain"] >= LEVEL).sum()
+    text = (
+        f"{title}, on {gpu}: above the line rung {later} is faster, by more than {LEVEL - 1:.0%} at {ahead} "
+    )
+    plot.show(fig, f"{text}of {len(found)} products.")
+
+
+def order_drawn() -> diagram.Drawing:
+    """Where one lane's weights lie in planes and in tile order."""
+    return diagram.tile_order()
 
 
 def tile_order(here: Lab, gpu: str) -> None:
@@ -202,7 +229,7 @@ def tile_order(here: Lab, gpu: str) -> None:
     found = q8_0.gains(rows, *names[:2])
     if found.empty:
         return
-    _gains_drawn(found, "Rung 9 over rung 8", gpu)
+    _gains_drawn(found, 9, gpu)
     text = f"Over {len(found)} products rung 9 is {found['gain'].min():.2f} to {found['gain'].max():.2f} "
     text += f"times as fast as rung 8, {found['gain'].median():.2f} times at the median. "
     rival = q8_0.gains(rows, names[2], names[1])
@@ -221,21 +248,18 @@ def divided_along_k(here: Lab, gpu: str) -> None:
     found = q8_0.divided_along_k(here.measure("mmq", [c for c in cases if study.takes_halves(c.impl)]))
     if found.empty:
         return
-    title = "Rung 8 over rung 7"
-    _gains_drawn(found, title, gpu)
+    _gains_drawn(found, 8, gpu)
     by = found.groupby("where")["gain"].agg(["size", "min", "median", "max"])
     by = by.reindex([q8_0.IDLE, q8_0.WIDER, q8_0.NEITHER]).dropna().reset_index()
     names = {"where": "Where", "size": "Products", "min": "Least", "median": "Median", "max": "Most"}
     forms = {"size": "{:.0f}"} | dict.fromkeys(("min", "median", "max"), "{:.2f}×")
-    display.table(by, names, forms, f"{title}, {gpu}: by what rung 7 leaves idle", folded=True)
+    display.table(by, names, forms, f"Rung 8 ÷ rung 7, {gpu}: by what rung 7 leaves idle", folded=True)
     waits = [law.other for law in stream_k.laws("mmq/8_stream_k") if law.shares]
     text = "Rung 7 has too few tiles for the SMs where a product is small, or must take narrow ones to have "
     text += "enough, each of which reads all its weights again: that is what rung 8 has to gain. Dividing a "
     text += "tile has a price. Its sums go through L2, and a block that adds another's takes "
-    text += (
-        f"{min(waits):.1f} to {max(waits):.1f} µs longer (by the law that chooses the tiles, fitted on an "
-    )
-    display.say(text + "H200). Where rung 7's tiles nearly fill the SMs, there is little to set against it.")
+    text += f"{min(waits):.1f} to {max(waits):.1f} µs longer on an H200. "
+    display.say(text + "Where rung 7's tiles nearly fill the SMs, there is little to set against it.")
 
 
 def bytes_read_again(tokens: int, n: int, k: int, here: Lab) -> tuple[Rows, list[Any]]:
@@ -365,5 +389,5 @@ def explore(here: Lab, names_of: list[Any], int8: float, gpu: str, exact: Rows, 
         roof=("int8, unscaled", int8, "TFLOP/s"),
         title=f"Prompts on Q8_0 weights, {gpu}",
         measure=explorer.measurer(here),
-        start={"impl": exact.index[0], "batch": tokens, "given": "Q8_1"},
+        start={"impl": exact.index[0], "batch": tokens, "given": "FP16"},
     )

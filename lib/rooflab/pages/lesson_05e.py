@@ -8,20 +8,24 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from rooflab import claims, lab
 from rooflab.analysis import q8_0 as analysis
 from rooflab.claims import scorecard
 from rooflab.hardware import crossover, roofline
 from rooflab.lab import Lab
+from rooflab.ops import mmq
 from rooflab.pages import Opening, Rows, facts
 from rooflab.studies import mmq as study
 from rooflab.studies import q8_0 as decode
 from rooflab.view import diagram, display, explorer, plot
+from rooflab.view.diagram.passes import tiles_of
 from rooflab.words import counted
 
-WAYS = ("dp4a", "int8 MMQ", "Q8_0 as FP16", "two-op", "FP16 weights")
+WAYS = ("dp4a", "int8 MMQ", "in-kernel FP16", "dequantise + cuBLAS", "resident FP16")
 _DP4A, _MMQ, _HALVES, _DEQUANTISE, _RESIDENT = WAYS
+_COLOUR = {way: plot.COLOURS[k] for way, k in zip(WAYS, (0, 3, 5, 2, 1), strict=True)}
 Shape = tuple[int, int]  # n, k
 
 
@@ -90,22 +94,21 @@ def opening(fastest: Rows, measured: Sequence[Shape], gpu: str) -> Opening:
     if len(behind):
         beyond = int((gain.index >= behind.min()).sum())
         often = "each" if len(behind) == beyond else f"{len(behind)}"
-        text += f". From {behind.min()} on, cuBLAS with FP16 weights is faster at {often} of the {beyond} "
-        text += "numbers of tokens that were measured"
+        text += f". From {behind.min()} on, cuBLAS on resident FP16 weights is faster at {often} of the "
+        text += f"{beyond} numbers of tokens that were measured"
     able = [
         "find the number of tokens at which a product stops being memory-bound",
         "read a crossover from measured times, with the quantisation included",
         "write a dispatcher that picks the fastest kernel",
     ]
     title = "The fastest way, by number of tokens"
-    leads = "; ".join(f"{s[0]:,} × {s[1]:,}: {_in_words(_wide(fastest, s))}" for s in measured)
-    caption = f"{title}, on {gpu}, {plot.dates(fastest)}. {leads}."
+    caption = f"{title}, on {gpu}, {plot.dates(fastest)}. Each shape from the fewest tokens measured on it."
     return f"{text}.", able, (_strips(fastest, measured, title), caption)
 
 
 def _strips(fastest: Rows, measured: Sequence[Shape], title: str) -> Figure:
     """A strip a shape over the number of tokens, coloured and named by the fastest way."""
-    fig, ax = plot.figure("tokens", title=title, xlog=True, height=1.2 + 0.36 * len(measured))
+    fig, ax = plot.figure("tokens", title=title, xlog=True, height=1.45 + 0.36 * len(measured))
     fig.set_figwidth(7.4)
     low, high = fastest["batch"].min(), fastest["batch"].max() * 1.15
     for down, shape in enumerate(measured):
@@ -113,21 +116,22 @@ def _strips(fastest: Rows, measured: Sequence[Shape], title: str) -> Figure:
         most = _of(fastest, shape)["batch"].max() * 1.15
         ends = [start for start, _ in lead[1:]] + [most]
         for (start, way), end in zip(lead, ends, strict=True):
-            i = WAYS.index(way)
-            colour = plot.COLOURS[(0, 3, 5, 2, 1)[i]]
-            ax.barh(down, end - start, left=start, height=0.8, color=colour, edgecolor="white")
-            if math.log(end / start) > math.log(high / low) / 12:
-                colour = "black" if way == _RESIDENT else "white"
-                middle = math.sqrt(start * end)
-                ax.text(
-                    middle,
-                    down,
-                    way.removesuffix(" weights"),
-                    ha="center",
-                    va="center",
-                    color=colour,
-                    fontsize=8.5,
-                )
+            ax.barh(down, end - start, left=start, height=0.8, color=_COLOUR[way], edgecolor="white")
+            if math.log(end / start) > math.log(high / low) / 7:
+                ink = "black" if way in (_RESIDENT, _DEQUANTISE) else "white"
+                at = (math.sqrt(start * end), down)
+                ax.text(*at, way, ha="center", va="center", color=ink, fontsize=8.5)
+    led = {way for shape in measured for _, way in _lead(_wide(fastest, shape))}
+    handles = [Patch(color=_COLOUR[way], label=way) for way in WAYS if way in led]
+    ax.legend(
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(-0.02, 1.0),
+        ncols=len(handles),
+        fontsize=8.5,
+        frameon=False,
+    )
+    ax.set_title(ax.get_title("left"), loc="left", fontsize=10, fontweight="bold", pad=26)
     ax.set_yticks(range(len(measured)), [f"{n:,} × {k:,}" for n, k in measured])
     ax.set_ylim(len(measured) - 0.5, -0.5)
     ax.set_xlim(low, high)
@@ -142,7 +146,15 @@ def _token_ticks(ax: Any, rows: Rows) -> None:
 
 
 def _in_words(wide: pd.DataFrame) -> str:
-    return ", ".join(f"{way} from {tokens} on" for tokens, way in _lead(wide))
+    """Which way is the fastest from how many tokens to how many, of those that were measured."""
+    lead, sizes, said = _lead(wide), wide.dropna(how="all").index, []
+    for k, (start, way) in enumerate(lead):
+        if k + 1 == len(lead):
+            said.append(f"{way} from {start} on")
+            continue
+        end = max(size for size in sizes if size < lead[k + 1][0])
+        said.append(f"{way} at {start}" if end == start else f"{way} at {start} to {end}")
+    return ", ".join(said)
 
 
 def run_facts(here: Lab, rows: Rows, measured: Sequence[Shape]) -> None:
@@ -167,6 +179,33 @@ def tiles(fastest: Rows, shape: Shape) -> None:
             "a token or not. The token that no longer fits begins another pass, or needs a wider tile:"
         )
         drawing.show()
+        unexplained = _unexplained(_of(fastest, shape))
+        if unexplained:
+            display.say(unexplained)
+
+
+def _unexplained(part: Rows) -> str:
+    """Which way is much faster for one more token in the same tiles, or nothing."""
+    said = []
+    for before, after in ((8, 9), (32, 33)):
+        two = [part[part["batch"] == batch].set_index("way") for batch in (before, after)]
+        for way in (_DP4A, _MMQ, _HALVES):
+            if not all(way in rows.index for rows in two):
+                continue
+            first, second = (rows.loc[way] for rows in two)
+            ratio = second["median_us"] / first["median_us"]
+            shapes_of = [
+                tiles_of(row["impl"], *row[["n", "k", "batch"]].astype(int)) for row in (first, second)
+            ]
+            if (
+                ratio < 0.9
+                and first["impl"] == second["impl"]
+                and len({tuple(each) for each in shapes_of}) == 1
+            ):
+                said.append(f"{way} takes {ratio:.2f} times as long for {after} tokens as for {before}")
+    if not said:
+        return ""
+    return f"In the same tiles {display.listed(said)}; the recording does not say why."
 
 
 def ridges(here: Lab, shape: Shape) -> float:
@@ -192,24 +231,24 @@ def sweep(fastest: Rows, shape: Shape, gpu: str) -> None:
     for way in WAYS:
         group = part[part["way"] == way]
         if len(group):
-            plot.series(ax, group["batch"], *plot.band(group, "median_us"), label=way)
+            plot.series(ax, group["batch"], *plot.band(group, "median_us"), label=way, colour=_COLOUR[way])
     _token_ticks(ax, part)
     plot.round_ticks(ax)
     plot.label_ends(ax)
-    text = plot.caption(part, gpu, title, y="median_us")
+    text = f"{title}, on {gpu}, {plot.dates(part)}: the fastest kernel of each way. "
     plot.show(
-        fig, f"{text} Where a line is level, reading weights takes the time; where it rises, arithmetic."
+        fig, f"{text}Where a line is level, reading weights takes the time; where it rises, arithmetic."
     )
 
 
-def crossovers(fastest: Rows, measured: Sequence[Shape], gpu: str) -> None:
-    """Say which way is the fastest from how many tokens on, among Q8_0 weights and with FP16 beside them."""
-    text = ""
+def crossovers(fastest: Rows, measured: Sequence[Shape]) -> None:
+    """Say which way is the fastest at how many tokens, with and without FP16 weights, folded."""
+    lines = []
     for n, k in measured:
         wide = _wide(fastest, (n, k))
-        text += f"- **{n:,} × {k:,}**: {_in_words(wide.drop(columns=_RESIDENT))}. With FP16 weights as well: "
-        text += f"{_in_words(wide)}.\n"
-    display.say(f"On the {gpu}, by tokens:\n\n{text}")
+        lines.append(f"**{n:,} × {k:,}**: {_in_words(wide)}. Without resident FP16: ")
+        lines[-1] += f"{_in_words(wide.drop(columns=_RESIDENT))}."
+    display.fold_items("The fastest way on each shape, by tokens", lines)
 
 
 def against_prediction(fastest: Rows, shape: Shape, ridge: float) -> None:
@@ -222,13 +261,18 @@ def against_prediction(fastest: Rows, shape: Shape, ridge: float) -> None:
         text += f"falls behind dequantising at {behind.min()} tokens. " if len(behind) else "stays ahead. "
     gain = _q8_0_against_fp16(wide)
     if len(gain):
-        text += f"Against FP16 weights the best on Q8_0 runs at {gain.iloc[0]:.2f} times its speed for "
-        text += f"{gain.index[0]} token and at {gain.iloc[-1]:.2f} for {gain.index[-1]}. "
+        text += f"The best on Q8_0 is {gain.iloc[0]:.2f} times as fast as resident FP16 for "
+        text += f"{counted(int(gain.index[0]), 'token')} and {gain.iloc[-1]:.2f} times for {gain.index[-1]}. "
         lost = gain.index[gain < 1]
         if len(lost) and lost[0] < ridge:
             text += f"The prediction is missed: Q8_0 should win up to the ridge, at {ridge:.0f} tokens, and "
             text += f"FP16 weights overtake at {lost[0]}. There our kernels stay further from their "
             text += "roof than cuBLAS from its own. "
+        else:
+            text += f"**The prediction holds**: Q8_0 was to win up to its ridge, at {ridge:.0f} tokens; "
+            text += (
+                f"resident FP16 overtakes first at {lost[0]}. " if len(lost) else "it is never overtaken. "
+            )
         if gain.iloc[-1] < crossover.LEVEL:
             text += "Where arithmetic decides, the smaller format saves memory and no time."
     display.say(text)
@@ -246,43 +290,48 @@ def quantiser_share(here: Lab, fastest: Rows, shape: Shape) -> pd.DataFrame:
     names = {"batch": "Tokens", "median_us_alone": "Quantising (µs)", "impl": "Fastest on int8"}
     names |= {"median_us": "With it (µs)", "share": "Share"}
     forms = {"median_us_alone": "{:.1f}", "median_us": "{:.1f}", "share": "{:.1%}"}
-    display.table(both, names, forms, f"{shape[0]:,} × {shape[1]:,}")
+    display.table(both, names, forms, f"Quantising and the product, {shape[0]:,} × {shape[1]:,}")
     return both
 
 
-def quantised_before(here: Lab, rows: Rows, shape: Shape) -> None:
-    """Show what a product takes with its activations quantised before it, and with the quantising counted."""
-    before = here.measure("mmq", [c for c in here.cases("mmq") if c.options == "prepared=1"])
-    both = before.merge(rows, on=["n", "k", "batch", "impl"], suffixes=("_before", ""))
-    both["more"] = both["median_us"] - both["median_us_before"]
-    names = {"impl": "Rung", "batch": "Tokens", "median_us_before": "Quantised before (µs)"}
-    names |= {"median_us": "Included (µs)", "more": "Difference (µs)"}
-    forms = dict.fromkeys(("median_us_before", "median_us", "more"), "{:,.1f}")
-    display.table(both, names, forms, f"{shape[0]:,} × {shape[1]:,}")
-
-
 def dispatcher(evidence: claims.Evidence, rows: Rows, gpu: str) -> None:
-    """Show what the dispatcher picks, and say how often that is the fastest measured rung."""
-    picked = []
+    """Show what the dispatcher picks, and say how often that is the fastest measured rung on weights that lie
+    as its own do, in planes; and what weights in tile order would bring.
+    """
+    planes = rows[
+        [way != _HALVES or mmq.order_of(impl) != "tiles" for impl, way in rows[["impl", "way"]].to_numpy()]
+    ]
+    picked, repacked = [], []
     for n, k, tokens in analysis.points(evidence):
         try:
             pick = analysis.chosen(evidence, n, k, tokens)
         except claims.NoEvidence:
             continue
-        best = analysis.best(rows, n, k, tokens)
-        picked.append((n, k, tokens, pick.name, best.name, pick["median_us"] / best["median_us"]))
+        us = pick["median_us"]
+        best = analysis.best(planes, n, k, tokens)
+        picked.append((n, k, tokens, pick.name, best.name, us / best["median_us"]))
+        repacked.append(us / analysis.best(rows, n, k, tokens)["median_us"])
     chosen = pd.DataFrame(picked, columns=["n", "k", "tokens", "picks", "best", "ratio"])
     by = chosen.groupby("picks", sort=False)
     table = by["tokens"].agg(["min", "max", "count"]).assign(lost=by["ratio"].max())
-    names = {"picks": "Picks", "min": "From (tokens)", "max": "To", "count": "Points"}
-    names |= {"lost": "At worst, times the best"}
+    names = {"picks": "Picks", "min": "From (tokens)", "max": "To", "count": "Points", "lost": "Worst ÷ best"}
     display.table(table.reset_index(), names, {"lost": "{:.2f}"})
     right = chosen["ratio"] <= crossover.LEVEL
-    text = f"On the {gpu} the choice is within 2% of the best at {right.sum()} of {len(chosen)} points."
+    text = (
+        f"On the {gpu} the choice is within 2% of the best in this layout at {right.sum()} of {len(chosen)} "
+    )
+    text += "points."
     if not right.all():
         worst = chosen.loc[chosen["ratio"].idxmax()]
         text += f" The worst is {worst['picks']} at {worst['n']:,} × {worst['k']:,} with {worst['tokens']} "
         text += f"tokens, where {worst['best']} would take {1 / worst['ratio']:.0%} of the time."
+    ahead = [ratio for ratio in repacked if ratio > crossover.LEVEL]
+    if len(ahead) > len(chosen) - right.sum():
+        text += " Weights repacked into tile order ([05d](05d_mmq.ipynb)) would be faster at "
+        text += (
+            f"{len(ahead)} points, by up to {max(ahead):.2f} times: a dispatcher chooses kernels, and the "
+        )
+        text += "layout is chosen before it, when weights are loaded."
     display.say(text)
 
 
@@ -295,14 +344,16 @@ def goals(evidence: claims.Evidence, gpu: str) -> None:
     text = ""
     if gpu != scorecard.GPU:
         text += f"These figures are of the {gpu}, the bars of the {scorecard.GPU}. "
+    tables = []
     for where in ("floor", "aim"):
         part = board[board["group"] == where]
-        display.table(part, names, caption=f"{where.capitalize()}s, asked of the {scorecard.GPU}")
+        tables.append((part, names, {}, f"{where.capitalize()}s, asked of the {scorecard.GPU}"))
         text += f"Of {len(part)} {where}s {(part['verdict'] == 'reached').sum()} are reached. "
     missed = board[(board["verdict"] == "missed") & board["says"].str.contains("exact")]
     if len(missed):
         text += f"The exact product misses {len(missed)}: [05d](05d_mmq.ipynb) shows where its "
         text += "issue slots go. "
+    display.fold("Floors and aims, and what was reached", tables)
     display.say(text + scorecard.raised("05", evidence))
 
 
@@ -326,7 +377,16 @@ def takeaway(fastest: Rows, shape: Shape, share: pd.DataFrame, gpu: str) -> None
     """What to take away, computed."""
     wide = _wide(fastest, shape)
     gain = _q8_0_against_fp16(wide)
-    text = f"- On the {gpu} the square shape's fastest way is {_in_words(wide)}.\n"
+    lead = _lead(wide)
+    until = [start for start, way in lead if way == _RESIDENT]
+    first = wide[wide.index < until[0]] if until and until[0] > wide.index[0] else wide
+    text = f"- On the {gpu} the square shape's fastest way is {_in_words(first).removesuffix(' on')}"
+    if len(first) < len(wide):
+        apart = (gain[gain.index >= until[0]] - 1).abs().max()
+        text += (
+            f" to {first.index[-1]} tokens; beyond, the best on Q8_0 is within {apart:.0%} of resident FP16"
+        )
+    text += ".\n"
     text += "- Reading weights takes the time at few tokens, arithmetic at many"
     if len(gain) and gain.iloc[-1] < crossover.LEVEL < gain.iloc[0]:
         text += ". Q8_0 beats FP16 at few tokens; at many it only saves memory"

@@ -9,7 +9,6 @@ import pandas as pd
 from rooflab.analysis import attention as analysis
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
-from rooflab.numerics import model_shapes
 from rooflab.pages import NEAR, Opening, Rows
 from rooflab.pages import facts as facts
 from rooflab.records.case import Case
@@ -19,7 +18,7 @@ from rooflab.view import display, explorer, page, plot
 ABLE = (
     "say from its reads whether an attention kernel is bound by memory, by shared memory or by tensor cores",
     "compute a softmax in one pass",
-    "write FlashAttention with tensor-core fragments, and test it on your CPU",
+    "follow FlashAttention from one dot product to tensor cores; in 06e you write it",
 )
 
 
@@ -71,9 +70,13 @@ def predicted_then_measured(rows: Rows, again: Rows, here: Lab, *names: str) -> 
         gb, us = asked[name, row["options"] or ""], float(row["median_us"])
         reading, products = 1e6 * gb / rate, float(row["predicted_us"])
         bound = max(products, reading) if reading == reading else products
-        why = f"{gb:,.1f} GB from L2 at {rate:,.0f} GB/s, if L1 answers none"
-        why = why if bound == reading else "its products"
-        text = f"`{name}`, **predicted**: at least {bound:,.0f} µs ({why}). **Measured**: {us:,.0f} µs"
+        why = f"if L1 answers none: {gb:,.1f} GB from L2 at {rate:,.0f} GB/s"
+        said = (
+            f"about {bound:,.0f} µs ({why})"
+            if bound == reading
+            else f"at least {bound:,.0f} µs (its products)"
+        )
+        text = f"`{name}`, **predicted**: {said}. **Measured**: {us:,.0f} µs"
         at = ladder.index(name)
         if at:
             text += f", {display.speed(own.loc[ladder[at - 1], 'median_us'] / us)} as `{ladder[at - 1]}`"
@@ -88,22 +91,10 @@ def _verdict(ratio: float, reads: bool) -> str:
         return f"**Verdict**: {display.times(ratio)} times that."
     text = f"**Verdict**: {display.times(ratio)} times that. "
     if reads and ratio < 1:
-        return f"{text}L1 does answer some of its reads, so this was no least time. Its reads limit it."
+        return f"{text}L1 answers some of its reads. Reads limit it."
     if reads:
         return f"{text}Its reads from L2 limit it."
     return text + "Its arithmetic limits it."
-
-
-def rereads_of_source(rung: str) -> None:
-    """Say how often rung 1 reads each key at the source's own layer."""
-    model = model_shapes.get("gemma-4-e4b")
-    source = study._case(rung, 1848, 256, (model.heads, model.kv_heads), window=model.window)
-    unique = 2 * 1848 * model.heads * 256 * 2
-    display.say(
-        f"At the source's own layer, {model.heads} heads 256 wide with a window of {model.window}, "
-        f"{rung} reads each key {analysis.requested_bytes(source) / unique:,.0f} times for every head. "
-        "The source says: up to 512."
-    )
 
 
 def least_times(seq: int, heads: int, head_dim: int, kv_heads: int, sheet: Any) -> tuple[float, float]:
@@ -141,9 +132,8 @@ def measured(rows: Rows) -> None:
     if len(judged):
         faster = judged.loc[judged["over"] < 1, "who"]
         near = judged.iloc[0]
-        text = f"**Verdict**: {len(judged) - len(faster)} of {len(judged)} take no less than "
-        text += "the datasheet allows. "
-        text += f"Faster than its bound: {display.listed(faster)}. " if len(faster) else ""
+        text = "**Verdict** on the datasheet's least times: "
+        text += f"faster than its bound: {display.listed(faster)}. " if len(faster) else "all take longer. "
         display.say(f"{text}The nearest is {near['who']}, at {near['over']:.2f} times its bound.")
 
 
@@ -264,7 +254,7 @@ def limits(counted: Rows, fp32: float) -> None:
         text += "These rungs reach more than 60% of the rate that their reads from L2 allow: "
         text += f"{display.listed(shares)}. "
         text += (
-            "Over 100% means that L2 can give more than lesson 01b's stream took from it. "
+            "(Over 100%: L2 gave more than lesson 01's stream took, so that stream is no ceiling.) "
             if near.max() > 1
             else ""
         )
@@ -304,6 +294,8 @@ def takeaway(
     text += (
         f"- Tiles that a block shares cut what is read from L2 by a factor of {fewer:.0f}; rung 2 is {step}"
     )
+    build = str(second["options"] or "").partition("queries=")[2]
+    text += f" (with {build} queries a block)" if build else ""
     gained = first["median_us"] / second["median_us"]
     text += ": once there are fewer reads, something else limits.\n" if 0 < gained < fewer / 2 else ".\n"
     tensor = best["impl"] in list(rungs)[3:]

@@ -19,6 +19,8 @@ from rooflab.pages.lesson_06b_peers import peers_words
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display, explorer, page, plot
 
+NEAR = 60  # percent of what a unit can do, from which on it may be what limits a rung
+
 
 def opening(here: Lab, every: Rows, width: int) -> Opening:
     """The first screen: every rung and the fastest peer at the wide head."""
@@ -129,7 +131,7 @@ def _matched(rows: Rows) -> list[str]:
 
 def fastest_by_width(sweep: Any, gpu: str) -> None:
     """Show the fastest rung of every width beside the fastest peer, and the ratio of their speeds."""
-    lines = []
+    lines, level = [], []
     for width in study.WIDTHS:
         rows = sweep(width)
         rows = rows[rows["seq"].eq(rows["seq"].max())].sort_values("median_us")
@@ -142,12 +144,14 @@ def fastest_by_width(sweep: Any, gpu: str) -> None:
         ]
         ratio = peers["median_us"].iloc[0] / own["median_us"].iloc[0] if len(peers) else float("nan")
         lines.append([width, own["seq"].iloc[0], *cells, ratio])
+        level += [str(width)] if len(peers) and display.level(own.iloc[0], peers.iloc[0]) else []
     first: dict[str, list[int]] = {}
     for width, _, fastest, *_ in lines:
         first.setdefault(fastest.partition("(")[2].rstrip(")"), []).append(width)
     if first:
         said = [f"{name} at {display.listed(widths)} wide" for name, widths in first.items()]
-        display.say(f"**The fastest rungs: {'; '.join(said)}.**")
+        beside = f" At {display.listed(level)} wide a library is level with ours." if level else ""
+        display.say(f"**The fastest rungs: {'; '.join(said)}.{beside}**")
     names = [
         "Width",
         "Tokens",
@@ -196,10 +200,11 @@ def busiest_by_width(counted: Rows, gpu: str, every: Rows) -> None:
         return
 
     def ends(group: Rows) -> Rows:
-        """Of a width's rungs: the first, the fastest that runs anywhere, the fastest of all."""
-        portable = group[~group["impl"].isin(op.HOPPER)]
-        picked = [group.index[0], portable["time_ns"].idxmin(), group["time_ns"].idxmin()]
-        return group.loc[list(dict.fromkeys(picked))]
+        """Of a width's rungs: the fastest that runs anywhere, the first of Hopper's (without those the first
+        of all), the fastest of all."""
+        portable, hopper = (group[group["impl"].isin(op.HOPPER) == is_hopper] for is_hopper in (False, True))
+        picked = [hopper.index[0], portable["time_ns"].idxmin()][::-1] if len(hopper) else [group.index[0]]
+        return group.loc[list(dict.fromkeys([*picked, group["time_ns"].idxmin()]))]
 
     widths = dict(list(counted.groupby("head_dim")))
     shown = pd.concat([ends(group) for group in widths.values()])
@@ -213,15 +218,18 @@ def busiest_by_width(counted: Rows, gpu: str, every: Rows) -> None:
     plot.show(fig, f"{title}, by Nsight Compute on {gpu}: {'; '.join(said)}.")
     text = ""
     for width, group in widths.items():
-        first, last = group.iloc[0], fast[width]
-        text += (
-            f"- {width} wide, {first['impl']} reads keys, values, queries and outputs {first['again']:,.0f} "
-        )
-        text += f"times from L2, {last['impl']} {last['again']:,.0f} times"
+        last, before = fast[width], ends(group).iloc[-2] if len(ends(group)) > 1 else None
+        text += f"- **{width} wide**"
+        if before is not None:
+            fewer = last["inst_executed"] / before["inst_executed"]
+            text += f", {last['impl']} beside {before['impl']}: "
+            text += f"{display.speed(before['time_ns'] / last['time_ns'])} with {fewer:.0%} of the "
+            text += f"instructions; the tensor cores are busy {last['tensor_pct']:.0f}% instead of "
+            text += f"{before['tensor_pct']:.0f}%"
         rows = every[every["head_dim"].eq(width) & every["kind"].eq("own") & every["median_us"].notna()]
         best = rows.loc[rows["tflop_s"].idxmax(), "impl"] if len(rows) else last["impl"]
-        text += f" ({best}, faster still, is not in this profile)" * (best not in set(group["impl"])) + "."
-        text += _on_this_prompt(rows[rows["impl"] == last["impl"]], last) + "\n"
+        text += f". {best}, faster still, is not in this profile" * (best not in set(group["impl"])) + ". "
+        text += _verdict(last) + _on_this_prompt(rows[rows["impl"] == last["impl"]], last) + "\n"
     display.say(text)
     names = {"head_dim": "Width", "impl": "Rung", "again": "Re-read", "tensor_pct": "Tensor cores %"}
     names |= {"shared_pct": "Shared memory %", "issue_pct": "Issue slots %", "dram_pct": "DRAM %"}
@@ -229,6 +237,14 @@ def busiest_by_width(counted: Rows, gpu: str, every: Rows) -> None:
     display.fold(
         "Every rung by its counters", [(counted, names | {"busiest": "Busiest"}, forms, f"On {gpu}")]
     )
+
+
+def _verdict(counted: Any) -> str:
+    """What limits a rung by its busiest unit."""
+    busy = f"{counted['busiest']} {counted['busiest_pct']:.0f}%"
+    if counted["busiest_pct"] < NEAR:
+        return f"No unit of it is near its limit (the busiest: {busy}), so waits take its time."
+    return f"Its limit is the busiest unit: {busy}."
 
 
 def _on_this_prompt(rows: Rows, counted: Any) -> str:
@@ -239,8 +255,10 @@ def _on_this_prompt(rows: Rows, counted: Any) -> str:
         return ""
     best = rows.loc[rows["tflop_s"].idxmax()]
     return (
-        f" On this prompt that rung makes {here:,.0f} TFLOP/s; its best at this width, with "
-        f"{best['seq']:,} tokens and {best['heads']:.0f} query heads, is {best['tflop_s']:,.0f}."
+        f" A longer prompt helps: {here:,.0f} TFLOP/s here, {best['tflop_s']:,.0f} with "
+        f"{best['seq']:,} tokens."
+        if best["seq"] > counted["seq"]
+        else ""
     )
 
 
@@ -270,7 +288,7 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
     if fast["occupancy"] < budget["occupancy"].max():
         display.say(
             "**Occupancy is not the goal.** It is one way to have work while some warps wait; asynchronous "
-            "products and asynchronous copies are another."
+            "products and asynchronous copies are another. " + _same_occupancy(budget)
         )
     names = {"impl": "Rung", "threads": "Threads", "registers": "Registers a thread"}
     names |= {"kib": "Shared memory (KiB)", "blocks": "Blocks an SM", "occupancy": "Occupancy"}
@@ -278,6 +296,21 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
     forms = {"kib": "{:.0f}", "occupancy": "{:.0%}", "tflop_s": "{:,.0f}"}
     inside = [(group, names, forms, f"{each} wide") for each, group in budget.groupby("head_dim")]
     display.fold("What a block of every rung takes", inside)
+
+
+def _same_occupancy(budget: Rows) -> str:
+    """How far rates lie apart of rungs on tensor cores that have the same occupancy, where any do."""
+    number = budget["impl"].str.partition("_")[0].astype(int)
+    modern = budget[number >= 4].assign(share=lambda rows: (100 * rows["occupancy"]).round())
+    found = modern.groupby("share")["tflop_s"].agg(["size", "min", "max"])
+    found = found[found["size"] > 1]
+    if found.empty:
+        return ""
+    said = [
+        f"{share:.0f}%, {row['min']:,.0f} to {row['max']:,.0f} TFLOP/s" for share, row in found.iterrows()
+    ]
+    text = "Among the rungs on tensor cores, the same occupancy goes with very different rates: "
+    return f"{text}{'; '.join(said)}."
 
 
 def _gains(every: Rows, before: str, after: str) -> pd.DataFrame:
@@ -288,47 +321,26 @@ def _gains(every: Rows, before: str, after: str) -> pd.DataFrame:
     return (both[after] / both[before]).reset_index(name="gain")
 
 
-def _packing_gain(every: Rows, gpu: str) -> str:
-    """What packing any group of heads (rung 14) is worth over rung 11, by the size of the group."""
-    gain = _gains(every, "11_tma", "14_pack_gqa")
-    if gain.empty:
-        return "Rungs 11 and 14 are not recorded on one shape here, so what packing is worth stays open."
-    group = gain["heads"] // gain["kv_heads"]
-    text = (
-        f"On the {gpu} rung 14 runs at {gain['gain'].min():.2f} to {gain['gain'].max():.2f} times the speed "
-    )
-    text += f"of rung 11 over {len(gain)} shapes"
-    odd = gain[~group.isin([1, 2, 4, 8])]["gain"]
-    if 0 < len(odd) < len(gain):
-        text += (
-            f"; where the group of heads is no power of two, at {odd.min():.2f} to {odd.max():.2f}. "
-            "Its tiles were chosen anew, too, so part of the rest is theirs"
-        )
-    return text + "."
-
-
-def _gain(every: Rows, gpu: str, first: str, second: str) -> str:
-    """What a rung is worth over the one that it changes."""
+def worth(every: Rows, gpu: str, first: str, second: str) -> None:
+    """Say what a rung is worth over an earlier one, at all shapes that both are recorded on."""
     gain = _gains(every, first, second)
     before, after = (name.split("_")[0] for name in (first, second))
     if gain.empty:
-        return f"Rungs {before} and {after} are not recorded on one shape here."
-    low, high, middle = gain["gain"].min(), gain["gain"].max(), gain["gain"].median()
-    most = gain.loc[gain["gain"].idxmax()]
-    return (
-        f"On the {gpu} rung {after} runs at {low:.2f} to {high:.2f} times the speed of rung {before} over "
-        f"{len(gain)} shapes, {middle:.2f} times in the middle, and the most on {most['seq']} queries of "
-        f"{most['heads']} heads, {most['head_dim']} wide."
-    )
-
-
-def gains_of_later_rungs(every: Rows, gpu: str) -> None:
-    """What rungs 14 to 16 are worth, folded."""
-    lines = [_packing_gain(every, gpu)]
-    lines += [_gain(every, gpu, "14_pack_gqa", "15_warp_vote")]
-    lines += [_gain(every, gpu, "15_warp_vote", "16_wide_stores")]
-    title = "What packing (rung 14), the vote (rung 15) and wide stores (rung 16) are worth"
-    display.fold_items(title, lines)
+        display.say(f"*Worth:* rungs {before} and {after} are not recorded on one shape here.")
+        return
+    text = f"*Worth on the {gpu}:* "
+    if len(gain) > 1:
+        most = gain.loc[gain["gain"].idxmax()]
+        text += f"{gain['gain'].median():.2f} times the speed of rung {before} at the median of {len(gain)} "
+        text += f"shapes, from {gain['gain'].min():.2f} to {most['gain']:.2f} ({most['seq']:,} queries of "
+        text += f"{most['heads']} heads, {most['head_dim']} wide)"
+        group = gain["heads"] // gain["kv_heads"]
+        odd = gain[~group.isin([1, 2, 4, 8])]["gain"]
+        if second == "14_pack_gqa" and 0 < len(odd) < len(gain):
+            text += f"; {odd.min():.2f} to {odd.max():.2f} where the group of heads is no power of two"
+    else:
+        text += f"{gain['gain'].iloc[0]:.2f} times the speed of rung {before}, on one shape"
+    display.say(f"{text}.")
 
 
 def fastest_by_shape(every: Rows, ladder: list[Any], gpu: str) -> None:

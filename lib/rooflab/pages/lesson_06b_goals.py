@@ -25,13 +25,13 @@ def goals(here: Lab, gpu: str) -> Rows:
     asked["rival"] = asked["peer"].str.replace("torch.", "")
     names = {"what": "What", "floor": "Floor", "aim": "Aim", "got": "Reached", "met": "Met"}
     forms = dict.fromkeys(("floor", "aim"), "{:,.0f}")
-    caption = f"Floors and aims on {gpu}, one by one"
-    display.table(asked, names | {"rival": "Fastest peer, on any instructions"}, forms, caption, folded=True)
+    names |= {"impl": "By", "rival": "Fastest peer, on any instructions", "published": "Published"}
+    display.table(asked, names, forms, f"Floors and aims on {gpu}, one by one", folded=True)
     return asked
 
 
 def goals_met(gpu: str, asked: Rows, here: Lab) -> None:
-    """Say how many floors and aims are met; by which rung, and what others published, folded."""
+    """Say how many floors and aims are met."""
     text = "" if gpu == scorecard.GPU else f"These bars are the {scorecard.GPU}'s; this is a {gpu}. "
     if asked.empty:
         text += "Of the shapes that were asked for none was measured. "
@@ -41,7 +41,3 @@ def goals_met(gpu: str, asked: Rows, here: Lab) -> None:
         missed = asked[word == "no"]["what"]
         text += f"; missed: {'; '.join(missed)}. " if len(missed) else ". "
     display.say(text + scorecard.raised("06", Evidence(here.store)))
-    names = {"what": "What", "got": "Reached", "impl": "By", "floor_met": "Floor met", "aim_met": "Aim met"}
-    display.fold(
-        "By which rung, and what others have published", [(asked, names | {"published": "Published"})]
-    )

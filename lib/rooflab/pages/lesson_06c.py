@@ -2,95 +2,144 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from rooflab.lab import Lab
-from rooflab.pages import NEAR, Opening, Rows
+from rooflab.pages import Opening, Rows
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 from rooflab.view import display, explorer, plot
 
+HALF = 2.0**-11  # the most that rounding to FP16 moves a number, over the number
+# One rung of each order of additions, of those that run fast.
+KINDS = ("1_scalar", "7_mma_32_rows", "12_warp_specialised", "13_mbarrier_ring", "16_wide_stores")
+_LABEL = 30  # letters of a line beside a chart
+
 
 def opening(here: Lab, found: Rows) -> Opening:
-    """The first screen: each kernel's largest error over all configurations, beside that of rounding."""
-    worst = 1e3 * found.groupby("impl")["worst_rms"].max()
-    worst = worst.sort_index(key=lambda names: names.str.extract(r"^(\d+)", expand=False).astype(float))
-    rounding, gpu = 1e3 * found["rounding"].max(), here.run["gpu"]
-    odd, beyond = worst.idxmax(), (worst > 1.005 * rounding).sum()  # 1.005: equal in the digits shown
-    answer = f"Rounding the exact result to FP16 costs up to {rounding:.1f} thousandths of the outputs' RMS "
-    answer += f"by itself; {len(worst) - beyond} of {len(worst)} kernels err by no more than that."
-    if beyond:
-        answer += f" The largest error, {odd}'s, is {worst[odd] / rounding:.1f} times as large."
+    """The first screen: each kernel's error over that of rounding alone, at the worst of its shapes."""
+    over = _over_rounding(found)
+    odd, gpu = str(over.idxmax()), here.run["gpu"]
+    rest = over.drop(odd)
+    answer = "Compare an error with that of rounding the exact result to FP16. "
+    answer += f"On all shapes that they can do {len(rest)} of {len(over)} kernels err by at most "
+    answer += f"{rest.max():.1f} times as much as rounding alone"
+    peers = over[[name for name in over.index if name in asks.SDPA]]
+    answer += f" (torch's own: up to {peers.max():.1f} times); " if len(peers) else "; "
+    answer += f"{odd} errs by {over[odd]:.1f} times as much."
     able = (
         "tell a wrong kernel from one that only rounds in another order",
         "set a tolerance from the arithmetic and not from taste",
         "test a kernel on extreme inputs: large scores, NaN, rows that see no key",
     )
-    title = "Largest error over all configurations"
-    names, values = _alike(worst)
-    fig, ax = plot.figure("‰ of the outputs' RMS", title=title, height=1.1 + 0.24 * len(names))
-    plot.bars(ax, names, values, "‰", ("rounding alone", rounding, "‰"))
-    return (
-        answer,
-        able,
-        (fig, f"{title}, ‰ of the RMS, on {gpu}: {odd} {worst[odd]:.1f}, median {worst.median():.1f}."),
-    )
+    title = "Error ÷ that of rounding alone"
+    names, values = _alike(over, 2)
+    fig, ax = plot.figure("times the error of rounding alone", title=title, height=1.1 + 0.34 * len(names))
+    plot.bars(ax, names, values, "×", ("rounding alone", 1.0, "×"))
+    said = f"{title}, at the worst shape of each kernel, on {gpu}. A bar holds all kernels with that value."
+    return answer, able, (fig, said)
 
 
-def _alike(errors: pd.Series) -> tuple[list[str], list[float]]:
-    """Kernels whose errors are equal in three digits as one, named by the first of them and their number;
-    the largest error on top.
+def _over_rounding(found: Rows) -> pd.Series:
+    """Of each kernel: its error over that of rounding the exact result, at the worst of its shapes."""
+    least = found.groupby("config")["rounding"].transform("max")
+    over = (found["worst_rms"] / least).groupby(found["impl"]).max()
+    return over.sort_index(key=lambda names: names.str.extract(r"^(\d+)", expand=False).astype(float))
+
+
+def _alike(errors: pd.Series, digits: int = 3) -> tuple[list[str], list[float]]:
+    """Kernels whose errors are equal in so many digits as one bar, named by all of them; the largest error on
+    top.
     """
     groups: dict[str, list[str]] = {}
     for name, error in errors.sort_values(ascending=False, kind="stable").items():
-        groups.setdefault(f"{error:.3g}", []).append(str(name))
-    names = [who[0] if len(who) == 1 else f"{who[0]} and {len(who) - 1} more" for who in groups.values()]
-    return names, [float(error) for error in groups]
+        groups.setdefault(f"{error:.{digits}g}", []).append(str(name))
+    return [_all_of(who) for who in groups.values()], [float(error) for error in groups]
+
+
+def _all_of(who: list[str]) -> str:
+    """The names of some kernels in few words, on lines of a chart's label: a single one in full, several
+    rungs by their numbers, those that follow each other as "4 to 9".
+    """
+    if len(who) == 1:
+        return who[0]
+    numbers = sorted(int(name.partition("_")[0]) for name in who if name[0].isdigit())
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    said = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    parts = [("rungs " if len(numbers) > 1 else "rung ") + ", ".join(said)] if numbers else []
+    others = [name.removeprefix("torch.sdpa_") for name in who if not name[0].isdigit()]
+    parts += ["libraries: " + ", ".join(others)] if others else []
+    return "\n".join(textwrap.fill(part, _LABEL) for part in parts)
+
+
+def units_explained(found: Rows) -> None:
+    """Say how a rounding of 1/2048 of a number comes to thousandths of the outputs' RMS."""
+    most = found["rounding"].max()
+    display.say(
+        f"FP16 moves a number by at most 1/2048, {1e3 * HALF:.2f} ‰, of itself. The tests below measure in "
+        f"units of the outputs' RMS, and outputs differ: one {most / HALF:.0f} times as large as the RMS is "
+        f"off by up to {1e3 * most:.1f} ‰ of it. So much does rounding alone cost on the source's shapes."
+    )
 
 
 def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
-    """Show what rounding costs, by what is rounded, for heads of `width` over `keys` keys; the relative error
-    that is predicted for rungs 1, 4 and 3: outputs rounded, weights too, scores too.
+    """Show what rounding costs, by what is rounded, for heads of `width` over `keys` keys; the largest error
+    that is predicted for rungs 1 and 4, and the typical one for rung 3, over the number.
     """
-    half = 2.0**-11
-    weights, scores = half / np.sqrt(keys), half * np.sqrt(width / 64)
-    rows = [("outputs rounded to FP16", half)]
-    rows += [("weights rounded to FP16, errors in either direction", weights)]
-    rows += [("scores added up in FP16, 8 products a sum (rung 3)", scores)]
-    rows += [("scores, weights and sums in FP32", 2.0**-24)]
-    guess = pd.DataFrame(rows, columns=["what", "relative"])
-    display.table(
-        guess,
-        {"what": "Rounded", "relative": "Relative error, about"},
-        {"relative": "{:.1e}"},
-        f"Heads of {width}, {keys:,} keys",
-    )
-    return {"1_scalar": half, "4_mma": half + weights, "3_half2": half + scores}
+    scores = HALF * np.sqrt(width / 64)
+    rows = [("outputs rounded to FP16", HALF / np.sqrt(3), HALF)]
+    rows += [("weights rounded to FP16", HALF / np.sqrt(keys), HALF)]
+    rows += [("scores added up in FP16, 8 products a sum (rung 3)", scores, np.nan)]
+    rows += [("scores, weights and sums in FP32", 2.0**-24, 2.0**-24)]
+    guess = pd.DataFrame(rows, columns=["what", "typical", "largest"])
+    guess[["typical", "largest"]] *= 1e3
+    names = {"what": "Rounded", "typical": "Typical (‰)", "largest": "Largest, about (‰)"}
+    forms = dict.fromkeys(("typical", "largest"), "{:.2g}")
+    display.table(guess, names, forms, f"Of the number itself; heads of {width}, {keys:,} keys")
+    return {"1_scalar": HALF, "4_mma": 2 * HALF, "3_half2": HALF + scores}
 
 
 def rounding_held(some: Rows, guess: dict[str, float]) -> None:
-    """Show whether the errors of rungs 1, 4 and 3 are those predicted, and say why one is larger."""
+    """Show whether the errors of rungs 1 and 4 stay within those predicted, and how far rung 3's is from its
+    typical one.
+    """
     rounds = {"1_scalar": "outputs", "4_mma": "outputs, weights", "3_half2": "outputs, scores"}
     found = some.drop_duplicates("impl").set_index("impl")["error"]
     lines = [(name, rounds[name], guess[name], found[name]) for name in guess if name in found.index]
     table = pd.DataFrame(lines, columns=["impl", "rounds", "predicted", "error"])
     table["ratio"] = table["error"] / table["predicted"]
-    table["held"] = ["yes" if 1 / NEAR <= ratio <= NEAR else "no" for ratio in table["ratio"]]
-    names = {"impl": "Rung", "rounds": "Rounds to FP16", "predicted": "Predicted", "error": "Measured"}
-    names |= {"ratio": "Measured ÷ predicted", "held": f"Holds within {NEAR - 1:.0%}"}
-    forms = dict.fromkeys(("predicted", "error"), "{:.1e}") | {"ratio": "{:.1f}"}
+    held = ["yes" if ratio <= 1.02 else "no" for ratio in table["ratio"]]
+    table["held"] = [
+        "typical" if n == "3_half2" else word for n, word in zip(table["impl"], held, strict=True)
+    ]
+    table[["predicted", "error"]] *= 1e3
+    names = {
+        "impl": "Rung",
+        "rounds": "Rounds to FP16",
+        "predicted": "Predicted (‰)",
+        "error": "Measured (‰)",
+    }
+    names |= {"ratio": "Measured ÷ predicted", "held": "No larger than predicted"}
+    forms = dict.fromkeys(("predicted", "error"), "{:.2g}") | {"ratio": "{:.1f}"}
     if len(table):
         display.table(table, names, forms, "Verdict on the predicted errors", folded=True)
-    beyond = table[table["ratio"] > NEAR]
-    if len(beyond):
-        display.say(
-            f"Above the prediction: {display.listed(beyond['impl'])}. Predicted is a typical error, measured "
-            "the largest of all. Where a query sees few keys, errors of rounded weights do not average out, "
-            "and a score's error grows with the score."
-        )
+    beyond = table[(table["held"] == "no")]["impl"]
+    text = f"**Verdict**: larger than predicted: {display.listed(beyond)}. " if len(beyond) else ""
+    text = text or "**Verdict**: no bound is exceeded. "
+    loose = table[table["held"] == "typical"]
+    if len(loose):
+        text += "3_half2 has none: the error of a score grows with the score, and its largest is "
+        text += f"{loose['ratio'].iloc[0]:.1f} times the typical one."
+    display.say(text)
 
 
 def source_shapes(answers: Any) -> tuple[Rows, Any]:
@@ -128,20 +177,13 @@ def against_allowances(found: Rows, order: list[Any], rungs: list[Any]) -> None:
     """Say which kernels exceed each of the source's allowances."""
     worst = found.groupby("impl")["worst_rms"].max()
     floor = found["rounding"].max()
-    text = f"Rounding the exact result costs up to {floor:.4f} RMS by itself"
-    text += (
-        f", more than the first allowance of {asks.TOLERANCES['FP32 scores']:g}: " if floor > 1e-3 else ": "
-    )
-    text += "the source's outputs are FP32, ours FP16.\n\n"
+    text = f"Rounding the exact result to FP16 costs up to {1e3 * floor:.1f} ‰ of the RMS by itself; the "
+    text += "source's outputs are FP32. Its allowances:\n\n"
     for name, allowed in asks.TOLERANCES.items():
         out = [who for who in order if worst[who] > allowed]
-        who = "all" if len(out) == len(order) else ", ".join(out)
-        text += f"- {allowed:g} ({name}): " + (f"exceeded by {who}" if out else "kept by all") + ".\n"
-    own = [n for n in order if n in rungs]
-    odd = max(own, key=lambda n: worst[n])
-    rest = [n for n in own if n != odd]
-    text += f"\nThe largest error of a rung is {odd}'s, "
-    text += f"{worst[odd] / worst[rest].max():.1f} times the next one's."
+        who = "all, because ours and torch's round their outputs to FP16" if len(out) == len(order) else ""
+        who = who or ", ".join(out)
+        text += f"- {1e3 * allowed:g} ‰ ({name}): " + (f"exceeded by {who}" if out else "kept by all") + ".\n"
     display.say(text)
 
 
@@ -153,21 +195,21 @@ def errors_beside_torch(here: Lab, seq: int, gpu: str) -> Rows:
     rows = here.measure("attention", cases)
     rows = rows[~rows["options"].fillna("").str.contains("shared_kv|queries=8|index=")]
     rows["shape"] = rows["head_dim"].astype(str) + " " + rows["format"]
-    worst = rows.groupby(["shape", "kind"])["error"].max().unstack().reindex(columns=["own", "peer"])
+    worst = 1e3 * rows.groupby(["shape", "kind"])["error"].max().unstack().reindex(columns=["own", "peer"])
     display.table(
         worst.reset_index(),
-        {"shape": "Width, format", "own": "Largest of ours", "peer": "Largest of torch's"},
-        dict.fromkeys(("own", "peer"), "{:.1e}"),
+        {"shape": "Width, format", "own": "Largest of ours (‰)", "peer": "Largest of torch's (‰)"},
+        dict.fromkeys(("own", "peer"), "{:.2f}"),
         "The largest error of each width and format",
         folded=True,
     )
     some = rows[rows["head_dim"].eq(128) & rows["format"].eq("fp16")].drop_duplicates("impl")
     title = f"Error against float64, {seq} tokens, 128 wide"
     names, values = _alike(1e3 * some.set_index("impl")["error"])
-    fig, ax = plot.figure("‰ of a row's largest output", title=title, height=1.2 + 0.24 * len(names))
-    plot.bars(ax, names, values, "‰")
-    said = ", ".join(f"{name} {value:g}" for name, value in zip(names, values, strict=True))
-    plot.show(fig, f"{title}, ‰ of a row's largest output, on {gpu}, {plot.dates(some)}: {said}.")
+    fig, ax = plot.figure("‰ of a row's largest output", title=title, height=1.2 + 0.34 * len(names))
+    plot.bars(ax, names, values, "‰", ("rounding alone, at most", 1e3 * HALF, "‰"))
+    said = f"{title}, on {gpu}, {plot.dates(some)}, in thousandths of each row's largest output."
+    plot.show(fig, said)
     return some
 
 
@@ -178,14 +220,16 @@ def nearer_than_torch(some: Rows, half: float) -> None:
     if len(peer):
         as_good = own[own["error"] <= 1.01 * peer["error"].max()]
         text += f"{len(as_good)} of {len(own)} rungs are no further from float64 than torch's least exact "
-        text += f"backend ({peer['error'].max():.1e})"
+        text += f"backend ({1e3 * peer['error'].max():.2f} ‰)"
         far = own[own["error"] > 1.01 * peer["error"].max()]
         text += f". Further away: {', '.join(far['impl'])}." if len(far) else "."
         exact = some[some["error"] <= 1.01 * some["error"].min()]
-        text += f" The smallest error, {exact['error'].min():.1e}, is that of {', '.join(exact['impl'])}"
+        text += (
+            f" The smallest error, {1e3 * exact['error'].min():.2f} ‰, is that of {', '.join(exact['impl'])}"
+        )
         if exact["error"].max() <= half:
             text += ": they keep weights in FP32 and round only the output, for which the first table "
-            text += f"predicts up to {half:.1e}"
+            text += f"predicts up to {1e3 * half:.2f} ‰"
         text += "."
     display.say(text)
 
@@ -297,7 +341,10 @@ def memory_growth(memory: Rows, rungs: list[Any]) -> None:
     own = [n for n in ends.index if n in rungs]
     if own:
         out = 2 * memory["seq"].max() * study.HEADS * 128 / 1e6
-        text += f". {own[0]} takes {ends.loc[own[0], 'last']:,.0f} MB, of which the output is {out:,.0f} MB."
+        beside = ends.loc[own[0], "last"] - out
+        text += f". {own[0]} needs "
+        text += "nothing beside its output" if beside < 0.01 * out else f"{beside:,.0f} MB beside its output"
+        text += f" ({out:,.0f} MB)."
     display.say(text)
 
 
@@ -315,13 +362,17 @@ def takeaway(loud: Rows) -> None:
 def explore(here: Lab, gpu: str) -> Any:
     """The explorer of errors against float64, by contestant, width and window."""
     cases = [c for c in here.cases("attention") if c.operator == "attention" and not c.options]
-    cases = [c for c in cases if c.format == "fp16" and c.heads == study.HEADS]
+    cases = [c for c in cases if c.format == "fp16" and c.heads == study.HEADS and c.impl != "3_half2"]
+    kinds = [c for c in cases if c.kind == "peer" or c.impl in KINDS]
+    rows = here.measure("attention", kinds or cases)
+    rows = rows.assign(**{"‰": 1e3 * rows["error"].astype(float)})
     return explorer.Explorer(
         "errors",
-        here.measure("attention", cases),
+        rows,
         x="seq",
-        y="error",
+        y="‰",
+        labels={"‰": "‰ of a row's largest output"},
         controls={"impl": "Contestant", "head_dim": "Width", "window": "Window"},
         title=f"Error against float64 on {gpu}",
-        measure=explorer.measurer(here),
+        start={"impl": "13_mbarrier_ring", "head_dim": 128, "window": None},
     )

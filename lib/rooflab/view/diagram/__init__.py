@@ -31,6 +31,8 @@ from rooflab.view.diagram.model import one_token
 from rooflab.view.diagram.number_lines import Line, number_lines
 from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring, wgmma_steps
 from rooflab.view.diagram.passes import passes
+from rooflab.view.diagram.pools import captured_address
+from rooflab.view.diagram.quads import wide_stores
 from rooflab.view.diagram.reading import warps_on_weights, weights_of_a_lane, x_beside_weights
 from rooflab.view.diagram.roofs import path_of_bytes
 from rooflab.view.diagram.rounding import two_orders
@@ -41,6 +43,7 @@ from rooflab.view.diagram.split import split_layer
 from rooflab.view.diagram.steps import half_layers
 from rooflab.view.diagram.strips import column_strip, pieces_of_rows, rows_and_columns
 from rooflab.view.diagram.svg import Canvas, Drawing
+from rooflab.view.diagram.tiled_weights import tile_order
 from rooflab.view.diagram.tiles import accumulators, attention_tiles, fragments, online_softmax
 from rooflab.view.diagram.turns import last_turn
 from rooflab.view.diagram.ways_to_multiply import ways_to_multiply
@@ -60,6 +63,7 @@ __all__ = [
     "budget",
     "caches",
     "capture",
+    "captured_address",
     "check_of_drafts",
     "choice",
     "clocks",
@@ -77,8 +81,8 @@ __all__ = [
     "in_turns",
     "issue_slots",
     "last_turn",
-    "launches_of_a_layer",
     "launch",
+    "launches_of_a_layer",
     "layer",
     "layer_by_rule",
     "loads_in_flight",
@@ -89,8 +93,8 @@ __all__ = [
     "online_softmax",
     "partial_scores",
     "passed_on",
-    "path_of_bytes",
     "passes",
+    "path_of_bytes",
     "pieces_of_rows",
     "pipeline",
     "q8_layouts",
@@ -103,6 +107,7 @@ __all__ = [
     "split_context",
     "split_k",
     "split_layer",
+    "tile_order",
     "to_half",
     "tokens_share_a_tile",
     "two_clocks",
@@ -110,10 +115,11 @@ __all__ = [
     "warps_on_weights",
     "ways",
     "ways_to_multiply",
-    "weights_shared",
     "weights_of_a_lane",
+    "weights_shared",
     "wgmma_steps",
     "where_counted",
+    "wide_stores",
     "words_of_a_row",
     "x_beside_weights",
 ]

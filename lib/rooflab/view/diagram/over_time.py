@@ -230,7 +230,8 @@ def wgmma_steps(takes: Lengths, turn: int = 1, tiles: int = 3, text: str | None 
         left = [f"{bar.what}{bar.tile}" for bar in products[:started] if bar.end > began]
         names = " then ".join(left) or "nothing to do"
         canvas.text(0, 17.0 * len(lines) + 18, f"tensor cores: {names}", svg.TEXT - 1)
-        frames.append((f"at {began:.2f} µs" + (f", for {ended - began:.2f} µs" * (ended > began)), canvas))
+        lasts = f"for {ended - began:.2f} µs" if ended > began else "and goes on at once"
+        frames.append((f"at {began:.2f} µs, {lasts}", canvas))
         said.append(f"{lines[k]} (tensor cores: {names})")
     says = f"A turn of the consumers' loop in {len(lines)} steps: " + "; ".join(said) + "."
     return Drawing("A pipeline of wgmma, step by step", says, frames, across=2)
@@ -271,23 +272,21 @@ def ring(takes: Lengths, tiles: int = 4, most: int = 6, text: str | None = None)
             item, state = _state(run, slot, slots, moment)
             name = "" if item is None else f"{'KV'[item % 2]}{item // 2}"
             fill = {"empty": NONE, "arriving": GREY, "full": SKY, "read": AMBER}[state]
-            x = slot * wide
-            canvas.cell(x, 22, wide - 6, 34, name, fill, 15)
-            canvas.text(x + (wide - 6) / 2, 15, f"slot {slot}", svg.SMALL, "middle")
-            canvas.text(x + (wide - 6) / 2, 72, state, svg.SMALL, "middle")
+            x, middle = slot * wide, slot * wide + (wide - 6) / 2
+            canvas.cell(x, 38, wide - 6, 34, name, fill, 15)
+            canvas.text(middle, 86, state, svg.SMALL, "middle")
+            if state == "arriving":
+                canvas.line([(middle, 18), (middle, 36)], 1.4, end="arrow")
+            if state == "read":
+                canvas.line([(middle, 91), (middle, 108)], 1.4, end="arrow")
             words.append(f"{name or 'nothing'} {state}")
         busy = [bar for bar in run.bars if bar.start <= moment < bar.end]
         copies = [f"{b.what}{b.tile}" for b in busy if b.row == "copies"]
         makes = [f"{b.what}{b.tile}" for b in busy if b.row == "tensor cores"]
-        canvas.text(
-            0,
-            94,
-            "producer: " + (f"copies {copies[0]}" if copies else "waits for an empty slot"),
-            svg.TEXT - 1,
-        )
-        canvas.text(
-            0, 110, "consumers: " + (f"start {makes[0]}" if makes else "wait for a full slot"), svg.TEXT - 1
-        )
+        copies_said = f"copies {copies[0]}" if copies else "waits for an empty slot"
+        makes_said = f"start {makes[0]}" if makes else "wait for a full slot"
+        canvas.text(0, 13, f"producer: {copies_said}", svg.TEXT - 1)
+        canvas.text(0, 121, f"consumers: {makes_said}", svg.TEXT - 1)
         frames.append((f"at {moment:.1f} µs", canvas))
         said.append(f"at {moment:.1f} µs {', '.join(words)}")
     says = (

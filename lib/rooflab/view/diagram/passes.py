@@ -55,9 +55,10 @@ def passes(rows: pd.DataFrame, tokens: Sequence[int] = (8, 9, 32, 33)) -> Drawin
         canvas, y, words = Canvas(WIDTH), 0.0, []
         here = [row[1:] for row in found if row[0] == batch]
         best = min(us for _, _, us, _ in here)
-        for way, _, us, tiles in here:
-            many = f", {counted(len(tiles), 'pass', 'passes')} over the weights" if tiles else ""
-            words.append(f"{way}: {us:.1f} µs{many}")
+        for way, impl, us, tiles in here:
+            many = f", {counted(len(tiles), 'pass', 'passes')}" if tiles else ""
+            kernel = f" ({impl.removeprefix(study.DECODE)})" if tiles else ""
+            words.append(f"{way}{kernel}: {us:.1f} µs{many}")
             canvas.text(0, y + 12, words[-1], bold=us == best)
             x, left = 0.0, int(batch)
             for tile in tiles or (left,):

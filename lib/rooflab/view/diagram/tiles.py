@@ -172,19 +172,19 @@ def online_softmax(scores: Sequence[float] = (1, 3, 2), values: Sequence[float] 
             words = (
                 f"p = exp({step['score']:g} - {step['m']:g}) = {step['p']:.3f}"
                 if adds
-                else f"m: {was} to {step['m']:g};  alpha = {step['alpha']:.3f}"
+                else f"row_max: {was} to {step['m']:g};  rescale = {step['alpha']:.3f}"
             )
             canvas.text(0, 72, words, svg.TEXT - 0.5)
             sums = (
-                ("l", f"l + p = {now['l']:.3f}" if adds else f"l × alpha = {now['l']:.3f}"),
-                ("o", f"o + p × v = {now['o']:.3f}" if adds else f"o × alpha = {now['o']:.3f}"),
+                ("l", f"row_sum + p = {now['l']:.3f}" if adds else f"row_sum × rescale = {now['l']:.3f}"),
+                ("o", f"o + p × v = {now['o']:.3f}" if adds else f"o × rescale = {now['o']:.3f}"),
             )
             largest = max(each["o"] for each in steps)
             for j, (name, text) in enumerate(sums):
                 y, full = 82.0 + 26 * j, 3.0 if name == "l" else max(largest, 1e-9)
-                canvas.rect(0, y, 116, 19, NONE, 0.4)
-                canvas.rect(0, y, 116 * min(1.0, now[name] / full), 19, SKY, 0.4)
-                canvas.text(124, y + 14, text, svg.TEXT - 0.5)
+                canvas.rect(0, y, 86, 19, NONE, 0.4)
+                canvas.rect(0, y, 86 * min(1.0, now[name] / full), 19, SKY, 0.4)
+                canvas.text(92, y + 14, text, svg.TEXT - 0.5)
             frames.append(
                 (
                     f"score {step['score']:g}: " + ("add its share" if adds else "rescale what was kept"),
@@ -195,12 +195,12 @@ def online_softmax(scores: Sequence[float] = (1, 3, 2), values: Sequence[float] 
                 before = {"l": step["l"], "o": step["o"]}
     last = steps[-1]
     result = last["o"] / last["l"]
-    frames[-1][1].text(0, 152, f"output = o / l = {result:.3f}", svg.TEXT, bold=True)
+    frames[-1][1].text(0, 152, f"output = o / row_sum = {result:.3f}", svg.TEXT, bold=True)
     maxima, alphas = ([f"{step[name]:.3g}" for step in steps] for name in ("m", "alpha"))
     says = (
-        f"Scores {', '.join(f'{score:g}' for score in scores)} one at a time: the maximum m becomes "
-        f"{', '.join(maxima)}; when it grows, what was kept is multiplied by alpha: "
-        f"{', '.join(alphas)}; at the end l = {last['l']:.3f} and o / l = {result:.3f}, "
+        f"Scores {', '.join(f'{score:g}' for score in scores)} one at a time: row_max becomes "
+        f"{', '.join(maxima)}; when it grows, what was kept is multiplied by rescale: "
+        f"{', '.join(alphas)}; at the end row_sum = {last['l']:.3f} and o / row_sum = {result:.3f}, "
         "the softmax of all scores at once."
     )
     return Drawing("Online softmax, two frames a score", says, frames, across=2)

@@ -160,22 +160,29 @@ def handed_over(rows: Rows, gpu: Any) -> None:
         f"worth. Its time grows with the row, because one block, so one SM, stores all packets: "
         f"{plot.size_text(4 * int(wide))} for {int(wide):,} numbers. NCCL and a norm take "
         f"{nccl.min():.1f} to {nccl.max():.1f} times as long.\n\n"
-        f"**The prediction**: {held(float(ours.median()))} A launch and the crossings leave out what the norm "
-        "itself does after its numbers are there: its block adds up the squares, meets at a barrier and writes."
+        f"**The prediction**: {held(float(ours.median()))} A launch and the crossings leave out what the "
+        "norm itself does once its numbers are there: its block adds up squares, meets at a barrier, writes."
     )
 
 
 def measured(rows: Rows) -> None:
     """Show a token of every model on one GPU and on two, predicted and measured."""
     found = tokens(rows)
+    by = found.pivot_table("tok_s", "title", "impl", sort=False)
+    short = pd.DataFrame({"title": by.index, "alone": by.get(links.ALONE)})
+    short = short.assign(**{impl: by[impl] for impl in WAYS})
+    ours = found[found["impl"] == split.FUSED].set_index("title")
+    short["share"] = ours["predicted_us"] / ours["median_us"]
+    columns = {"title": "Model", "alone": "One GPU"} | {impl: f"Two, {says}" for impl, says in WAYS.items()}
+    columns |= {"share": "The last, of its bound"}
+    forms = {"title": "", **dict.fromkeys(("alone", *WAYS), "{:,.0f}"), "share": "{:.0%}"}
+    display.table(short.reset_index(drop=True), columns, forms, "tokens a second")
     found["who"] = [WAYS.get(impl, "one GPU") for impl in found["impl"]]
-    found["share"] = found["predicted_us"] / found["median_us"]
-    found["gate"] = [f"{e:.1e} ({b:.1e})" for e, b in zip(found["error"], found["error_budget"], strict=True)]
+    spread(found, ".1e", ",.0f")
     columns = {"title": "Model", "who": "On", "predicted_us": "Bound (µs)", "median_us": "Median (µs)"}
-    columns |= {"share": "Share of the bound", "tok_s": "Tokens a second", "gain": "Times one GPU's speed"}
-    columns |= {"gate": "Error (allowed)"}
-    forms = {"predicted_us": "{:,.0f}", "median_us": "{:,.0f}", "share": "{:.0%}", "tok_s": "{:,.0f}"}
-    display.table(found, columns, forms | {"gain": "{:.2f}"})
+    columns |= {"quartiles": "Quartiles", "gain": "Times one GPU's speed", "gate": "Error (allowed)"}
+    forms = {"predicted_us": "{:,.0f}", "median_us": "{:,.0f}", "gain": "{:.2f}"}
+    display.fold("Every row: bounds, times and errors", [(found, columns, forms)])
 
 
 def pays(rows: Rows, gpu: Any) -> None:

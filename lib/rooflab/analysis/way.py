@@ -110,7 +110,7 @@ def like_for_like(store: Store) -> str:
         return ""
     theirs, ours = pair
     return (
-        f"With the same FP16 weights (the grey bars) our fastest kernel makes "
+        f"With the same FP16 weights our fastest kernel makes "
         f"{ours['tok_s'] / theirs['tok_s']:.1f} times the tokens of the fastest library that was recorded, "
         f"{theirs['impl']}."
     )

@@ -47,7 +47,10 @@ def opening(here: Lab, n: int, k: int) -> Opening:
     drawn = rows[rows["impl"] != study.TWO_OP_TORCH]  # its bar would squash the others
     names = [ways[i] for i in drawn["impl"]]
     fig, _ = bars(drawn, names, here.run["gpu"], title)
-    least = [study.traffic(c) / here.roof["dram_read"].value / 1e3 for c in _of(drawn, here)]
+    least = [
+        study.traffic(c) / here.roof["dram_read"].value / 1e3
+        for c in map(studies.get("int4").case, drawn["case"])
+    ]
     ax = fig.axes[0]
     if len(drawn):
         mark = {"color": plot.COLOURS[1], "markersize": 15, "markeredgewidth": 3, "zorder": 5}
@@ -59,12 +62,6 @@ def opening(here: Lab, n: int, k: int) -> Opening:
         slow = by.loc[study.TWO_OP_TORCH, "median_us"]
         said += f" Unpacked by PyTorch's own operators, which is not drawn, it takes {slow:.0f} µs."
     return answer, able, (fig, said)
-
-
-def _of(rows: Rows, here: Lab) -> list[Any]:
-    """The cases of rows, in their order."""
-    cases = {case.id: case for case in here.cases("int4")}
-    return [cases[id] for id in rows["case"]]
 
 
 def run_facts(gpu: str, here: Lab, read_roof: float, n: int, k: int) -> None:

@@ -26,7 +26,7 @@ def opening(here: Lab, found: Rows) -> Opening:
     odd, gpu = str(over.idxmax()), here.run["gpu"]
     rest = over.drop(odd)
     answer = "Compare an error with that of rounding the exact result to FP16. "
-    answer += f"On all shapes that they can do {len(rest)} of {len(over)} kernels err by at most "
+    answer += f"On the shapes of the chart {len(rest)} of {len(over)} kernels err by at most "
     answer += f"{rest.max():.1f} times as much as rounding alone"
     peers = over[[name for name in over.index if name in asks.SDPA]]
     answer += f" (torch's own: up to {peers.max():.1f} times); " if len(peers) else "; "

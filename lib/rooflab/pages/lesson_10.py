@@ -138,7 +138,8 @@ def judged(rows: Rows, gpu: Any) -> None:
     columns, forms = {"what": "What"}, {"what": ""}
     for place, size in enumerate(sizes):
         name = plot.size_text(size)
-        columns |= {f"p{place}": f"{name}: predicted", f"m{place}": "measured (µs)", f"r{place}": "÷"}
+        columns |= {f"p{place}": f"{name}: predicted (µs)", f"m{place}": f"{name}: measured (µs)"}
+        columns |= {f"r{place}": f"{name}: measured ÷ predicted"}
         forms |= {f"p{place}": "{:,.1f}", f"m{place}": "{:,.1f}", f"r{place}": "{:.2f}"}
     display.table(table, columns, forms, f"Predicted and measured, {gpu}")
     store, total = table[table["what"] == WAYS["peer_write"]], table[table["sum"]].dropna(subset=["r0"])

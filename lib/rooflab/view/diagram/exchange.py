@@ -60,7 +60,7 @@ def block_sum(values: Sequence[int], warps: int, rounds: Sequence[int] | None = 
         canvas.cell(x, y + 62, wide, _HIGH, f"sum {warp}", PALE)
     y += 62 + _HIGH + 20
     canvas.line([(0, y), (svg.WIDTH, y)], 3)
-    canvas.text(0, y + 15, "__syncthreads(): nobody reads before every warp has written", svg.SMALL)
+    canvas.text(0, y + 15, "__syncthreads(): wait until every warp has written", svg.SMALL)
     canvas.cell(
         _LEFT, y + 30, svg.WIDTH - _LEFT, _HIGH, f"warp 0 adds the {warps} sums in the same way", AMBER
     )

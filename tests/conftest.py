@@ -19,8 +19,10 @@ _SETTINGS = tuple(f"ROOFLAB_{name}" for name in ("MODE", "EFFORT", "STORE", "PRO
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take minutes first: begun late, one would keep its process when the other has ended."""
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/verify/"))
+    """Files that take long first: begun late, one would keep its process when the others have ended."""
+    items.sort(
+        key=lambda item: not item.nodeid.startswith(("tests/verify/", "tests/lab/", "tests/test_style"))
+    )
 
 
 def pytest_collection_finish() -> None:

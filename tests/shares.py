@@ -1,7 +1,7 @@
 """Shares of what would take too long whole: of kernels' combinations, those in which every pair occurs."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -22,3 +22,8 @@ def pairs(every: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         chosen.add(best)
         wanted -= held[best]
     return [rows[k] for k in sorted(chosen)]
+
+
+def thinned(every: Sequence[Any], step: int = 2) -> list[Any]:
+    """The last of several, and every `step`-th before it. ROOFLAB_ALL_KERNELS=1 takes all."""
+    return list(every if ALL else every[::-1][::step][::-1])

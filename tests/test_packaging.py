@@ -311,9 +311,11 @@ def _make(*arguments: str, **environment: str) -> str:
 
 
 def test_make_targets_do_what_they_say() -> None:
-    report, test = _make("report"), _make("test")
+    report, style, test = _make("report"), _make("style"), _make("test")
     assert "scripts/setup.py auto" in report and report.rstrip().endswith("-m rooflab report")
-    for part in ("setup.py test", "ruff check", "ruff format", "-m mypy", *check.NBVAL):
+    for part in ("setup.py test", "ruff check", "ruff format", "-m mypy"):
+        assert part in style  # tests/test_style.py makes it
+    for part in ("setup.py test", *check.NBVAL):
         assert part in test
     last = test.rstrip().splitlines()[-1]
     assert "-m pytest" in last and last.endswith("tests notebooks"), (

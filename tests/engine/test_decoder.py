@@ -12,7 +12,7 @@ from rooflab.errors import LaunchError, UsageError
 from rooflab.numerics import rotary
 from rooflab.ops import decoder, decoder_ops
 from rooflab.ops.decoder_operands import winner
-from shares import ALL
+from shares import ALL, pairs, thinned
 
 needs.compiler()
 
@@ -82,29 +82,32 @@ def test_every_rung_and_format_agrees_with_float64(rung, format, head_format):
     check(tiny(), format, head_format, rung)
 
 
+SIZES = (
+    {"heads": 6, "kv_heads": 2, "hidden": 384, "mlp": 768},
+    {"heads": 2, "kv_heads": 2, "head_dim": 128},
+    {"heads": 4, "kv_heads": 1, "tied": False, "biased": False},
+    {"layers": 1, "vocab": 1024, "cap": 2.0},
+)
+MACROS = (
+    ({}, ("fp16", "q8_0", "int4_g128")),
+    ({"WARPS": 8, "STAGES": 2}, ("fp16", "int4_g128")),  # each set of macros is a program to compile
+    ({"STAGES": 5, "SLOTS": 12}, ("q8_0",)),
+)
+
+
 @pytest.mark.parametrize(
-    "sizes",
-    [
-        {"heads": 6, "kv_heads": 2, "hidden": 384, "mlp": 768},
-        {"heads": 2, "kv_heads": 2, "head_dim": 128},
-        {"heads": 4, "kv_heads": 1, "tied": False, "biased": False},
-        {"layers": 1, "vocab": 1024, "cap": 2.0},
-    ],
+    ("sizes", "options", "format"),
+    pairs(
+        (sizes, options, format)
+        for sizes in SIZES
+        for options, formats in MACROS
+        for format in formats
+        if format != "int4_g128" or not sizes.get("hidden")
+    ),
     ids=str,
 )
-@pytest.mark.parametrize(
-    ("options", "formats"),
-    [
-        ({}, ("fp16", "q8_0", "int4_g128")),
-        ({"WARPS": 8, "STAGES": 2}, ("fp16", "int4_g128")),  # each set of macros is a program to compile
-        ({"STAGES": 5, "SLOTS": 12}, ("q8_0",)),
-    ],
-    ids=str,
-)
-def test_shapes_and_macros(sizes, options, formats):
-    for format in formats:
-        if format != "int4_g128" or not sizes.get("hidden"):
-            check(tiny(**sizes), format, "fp16", "3_persistent", count=3, blocks=6, **options)
+def test_shapes_and_macros(sizes, options, format):
+    check(tiny(**sizes), format, "fp16", "3_persistent", count=3, blocks=6, **options)
 
 
 @pytest.mark.parametrize(("rung", "head_format"), [("3_persistent", "q8_0"), ("7_split_k", "fp16")])
@@ -119,7 +122,7 @@ def test_a_context_in_parts(rung):
     check(tiny(layers=1, vocab=64), "fp16", "fp16", rung, count=52, blocks=7, WARPS=4)
 
 
-@pytest.mark.parametrize(("format", "count"), [("fp16", 70), ("q8_0", 20), ("int4_g128", 20)])
+@pytest.mark.parametrize(("format", "count"), thinned([("q8_0", 20), ("int4_g128", 20), ("fp16", 70)]))
 def test_a_context_in_parts_beside_long_rows(format, count):
     """Three heads to a key-value head, and heads that a thread puts together in two turns. The format changes
     the rows alone, so one of them takes the context beyond what a part scores at a time."""

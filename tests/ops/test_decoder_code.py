@@ -9,6 +9,7 @@ from rooflab import engine
 from rooflab.errors import MissingTool
 from rooflab.ops import decoder
 from rooflab.runtime import nvrtc
+from shares import pairs
 
 LADDER = {rung.name: rung for rung in decoder.LADDERS["decode_step"]}
 FORMATS = [
@@ -27,8 +28,14 @@ def built(name, format, head, model="qwen2.5-1.5b"):
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("name", ["7_split_k", "8_tensor_attention", "9_flags_in_data"])
-@pytest.mark.parametrize(("format", "head"), FORMATS)
+@pytest.mark.parametrize(
+    ("name", "format", "head"),
+    pairs(
+        (name, format, head)
+        for format, head in FORMATS
+        for name in ("7_split_k", "8_tensor_attention", "9_flags_in_data")
+    ),
+)
 def test_no_format_spills(name, format, head):
     cubin, entry = built(name, format, head)
     assert cubin.resources[entry].spill_bytes == 0

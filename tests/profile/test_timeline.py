@@ -8,6 +8,7 @@ from rooflab import engine
 from rooflab.errors import MissingTool, UsageError
 from rooflab.ops import decoder
 from rooflab.profile import timeline
+from shares import thinned
 
 RATE = 0.5  # nanoseconds a clock
 
@@ -91,7 +92,7 @@ def test_what_is_no_timeline_is_refused():
         timeline.marks(None, None, state, "2_pdl")
 
 
-@pytest.mark.parametrize("name", decoder.PERSISTENT)
+@pytest.mark.parametrize("name", thinned(decoder.PERSISTENT))
 def test_marks_compile_without_spills_and_only_when_asked(name):
     shape = engine.spec("qwen2.5-1.5b").shape
     rung = next(rung for rung in decoder.LADDERS["decode_step"] if rung.name == name)

@@ -33,13 +33,15 @@ def verdicts(operator: str, name: str | None = None) -> Iterator[Verdict]:
         yield verdict(operator, rung)
 
 
-def verdict(operator: str, rung: Rung) -> Verdict:
-    """One rung: right on every small case that it takes, and no race, stray access or uneven barrier seen."""
+def verdict(operator: str, rung: Rung, found: Sequence[Subject] | None = None) -> Verdict:
+    """One rung: right on every small case that it takes, or on those `found`, and no race, stray access or
+    uneven barrier seen.
+    """
     title = f"{operator}/{rung.name}"
     if not is_portable(rung):
         needs = ", ".join(f"sm_{arch}" for arch in rung.archs)
         return Verdict(title, None, f"not run: it is for {needs} alone, whose instructions the CPU lacks.")
-    found = subjects(operator, rung.name)
+    found = subjects(operator, rung.name) if found is None else found
     if not found:
         sentence = "not gated: its operator declares neither small_cases nor trials that this rung takes."
         return Verdict(title, False, sentence)

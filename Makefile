@@ -32,14 +32,14 @@ style:
 check: style
 	@$(PY) scripts/check.py $(SINCE)
 
-# Three processes keep two cores busy while one of them waits, so NumPy has one thread in each.
+# A process a core and one more (tests/conftest.py), so NumPy has one thread in each.
 test: export OPENBLAS_NUM_THREADS := 1
 
 # Files in the order named: style and types, then the notebooks, many and short, come last, so that no process
 # ends alone.
 test:
 	@$(BASE) scripts/setup.py test "$(PYTHON)"
-	@$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --nbval --nbval-current-env --nbval-cell-timeout 600 --durations 25 tests notebooks
+	@$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder --nbval --nbval-current-env --nbval-cell-timeout 600 --durations 25 tests notebooks
 
 lab:
 	@$(BASE) scripts/setup.py lab "$(PYTHON)"

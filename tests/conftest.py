@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
@@ -18,11 +19,19 @@ settings.load_profile("loaded")
 _SETTINGS = tuple(f"ROOFLAB_{name}" for name in ("MODE", "EFFORT", "STORE", "PROGRESS", "COMMAND", "WEIGHTS"))
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """`-n auto`: a process more than there are cores, as one of them often waits, each with a gigabyte."""
+    limit, memory = Path("/sys/fs/cgroup/memory.max"), psutil.virtual_memory().total
+    if limit.is_file() and (most := limit.read_text().strip()).isdigit():
+        memory = min(memory, int(most))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores + 1, memory // 10**9, 16))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take long first: begun late, one would keep its process when the others have ended."""
-    items.sort(
-        key=lambda item: not item.nodeid.startswith(("tests/verify/", "tests/lab/", "tests/test_style"))
-    )
+    long = ("tests/verify/", "tests/lab/", "tests/test_style")
+    items.sort(key=lambda item: not item.nodeid.startswith(long))
 
 
 def pytest_collection_finish() -> None:

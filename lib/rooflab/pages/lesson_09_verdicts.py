@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from rooflab import claims
 from rooflab.view.diagram import svg
-from rooflab.view.diagram.svg import AMBER, BLUE, GREY, PALE, WHITE, Canvas, Drawing, single
+from rooflab.view.diagram.svg import AMBER, BLUE, GREY, PALE, SKY, WHITE, Canvas, Drawing, single
 
 WIDTH = 430.0  # narrow enough for a phone
 # Of a verdict, in every picture.
-FILLS = {claims.HOLDS: BLUE, claims.RESCALED: "#6FA8D6", claims.DIRECTION: PALE, claims.REFUTED: AMBER}
+FILLS = {claims.HOLDS: BLUE, claims.RESCALED: "#6FA8D6", claims.DIRECTION: SKY, claims.REFUTED: AMBER}
 
 
 def _within(bar: claims.Bar, most: float) -> tuple[float, float]:

@@ -356,8 +356,10 @@ def point_list(verdicts: Rows) -> Board:
     measured = points["measured"].map(lambda text: f"; measured {text}" if text else "")
     tested = points["tested"] + measured
     counted = points["points"].map(lambda n: f"{n} point{'s' * (n > 1)}. ")
-    rescaled = points["verdict"].isin([claims.RESCALED, claims.DIRECTION]).map(
-        {True: " This bar is rescaled; as stated, the item fails.", False: ""}
+    rescaled = (
+        points["verdict"]
+        .isin([claims.RESCALED, claims.DIRECTION])
+        .map({True: " This bar is rescaled; as stated, the item fails.", False: ""})
     )
     points["note"] = counted + tested + "." + rescaled
     controls = {"section": "Section", "outcome": "Outcome"}

@@ -327,8 +327,8 @@ def counted_bytes(lab: Lab) -> Rows:
     forms = dict.fromkeys(("by", "mb"), "{:,.0f}") | dict.fromkeys(("dram_pct", "sm_pct"), "{:.0f}")
     forms |= dict.fromkeys(("stall_barrier", "stall_long_scoreboard"), "{:.1f}")
     caption = (
-        f"{decode.SHORT} tokens in a launch, counted on {whose.run.gpu} (clocks as the profiler leaves them); "
-        "last, cycles waited for each instruction issued: for the block's other warps, for memory"
+        f"{decode.SHORT} tokens in a launch, counted on {whose.run.gpu} (clocks as the profiler leaves "
+        "them); last, cycles waited for each instruction issued: for the block's other warps, for memory"
     )
     display.table(numbers, heads, forms, caption, folded=True)
     return numbers
@@ -409,8 +409,9 @@ def cost_of_context(long: Rows, roof: Any) -> None:
     if words:
         display.say(
             f"From {long.seq.min():,.0f} tokens before it to {long.seq.max():,.0f} a token takes longer by "
-            f"{display.listed(words)}. The cache's added bytes explain {display.listed(dict.fromkeys(added))} "
-            "µs of each. " + ("The rest is work inside the attention phase." if slow else "")
+            f"{display.listed(words)}. The cache's added bytes explain "
+            f"{display.listed(dict.fromkeys(added))} µs of each. "
+            + ("The rest is work inside the attention phase." if slow else "")
         )
 
 

@@ -47,8 +47,8 @@ def memory(lab: Lab) -> None:
     ends = list(dict.fromkeys(f"{share:.0%}" for share in (shares.min(), shares.max())))
     copy = model_shapes.WEIGHT_BYTES["fp16"] / model_shapes.WEIGHT_BYTES["q8_0"]
     display.say(
-        f"On the {owner.run.gpu} {shortest.seq.iloc[0]:,} tokens need {' to '.join(ends)} of the weights' own "
-        "bytes beside them, by every way. More tokens need more. "
+        f"On the {owner.run.gpu} {shortest.seq.iloc[0]:,} tokens need {' to '.join(ends)} of the weights' "
+        "own bytes beside them, by every way. More tokens need more. "
         f"An FP16 copy of Q8_0 weights would be {copy:.0%}."
     )
 

@@ -219,8 +219,8 @@ def prompt_ladder(lab: Lab, known: Store) -> None:
     display.table(beside, heads, dict.fromkeys(("theirs", "ours"), "{:.2f} ×"))
     if (beside["ours"] > 2 * beside["theirs"]).any():
         display.say(
-            "Where the two differ most, embeddings decide: here Python launched one for each token before the "
-            "layers began ([lesson 08b](08b_prefill.ipynb))."
+            "Where the two differ most, embeddings decide: here Python launched one for each token before "
+            "the layers began ([lesson 08b](08b_prefill.ipynb))."
         )
 
 

@@ -146,18 +146,6 @@ def ladders(rows: Rows, gpu: str, here: Rows, format: str) -> dict[str, Any]:
     return climbs
 
 
-def ladder_drawn(climbs: dict[str, Any], format: str, roof: Any, gpu: str) -> None:
-    """Draw the ladder of a format, or of FP16 where that is empty, under its roof."""
-    climb = climbs[format] if len(climbs[format]) else climbs["fp16"]
-    top = roof.value * 1e9 / climb.bytes.median()
-    title = f"{ablation.FORMATS[climb.format.iloc[0]]}: tokens a second, one sequence"
-    fig, ax = plot.figure("tok/s", title=title, height=1.2 + 0.24 * len(climb))
-    rate, low, high = plot.band(climb, "tok_s")
-    names = climb.impl.str.removeprefix("transformers.")
-    plot.bars(ax, list(names), rate, "tok/s", ("read roof", top, "tok/s"), low, high)
-    plot.show(fig, plot.caption(climb, gpu, title, ("read", top, "tok/s"), y="tok_s"))
-
-
 def largest_step(climbs: dict[str, Any], format: str) -> None:
     """Say which step brings the most, and which bring nothing."""
     mine = climbs[format] if len(climbs[format]) else climbs["fp16"]
@@ -192,17 +180,17 @@ def dead_ends(climbs: dict[str, Any], format: str, rows: Rows) -> None:
     lines = []
     for name in back.impl:
         gains = [
-            f"{each.set_index('impl').gain[name]:.2f} in {ablation.FORMATS[other]}"
+            f"{each.set_index('impl').gain[name]:.2f} ({ablation.FORMATS[other]})"
             for other, each in sorted(climbs.items(), key=lambda pair: pair[0] != mine.format.iloc[0])
             if name in set(each.impl)
         ]
-        line = f"- `{name}`: {display.listed(gains)} times the step that it builds on. "
+        line = f"- `{name}` runs at {display.listed(gains)} times the speed of the step that it builds on. "
         tops = long.sort_values("median_us").drop_duplicates(["format", "seq"])
         at = sorted(tops[(tops.impl == name) & (tops.seq > decode.PROMPT)].seq.unique())
         if name == "8_tensor_attention" and at:
             line += f"It is made for long contexts: after {at[-1]:,.0f} tokens it is the fastest rung."
         else:
-            line += "Why it is slower was not measured."
+            line += f"Why it is slower in {ablation.FORMATS[mine.format.iloc[0]]} was not measured."
         lines.append(line)
     display.say("**Not every step is faster:**\n\n" + "\n".join(lines))
 

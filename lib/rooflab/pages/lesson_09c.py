@@ -38,7 +38,7 @@ def opening(evidence: Any, gpu: str, here: Lab) -> Opening:
             )
             answer += f"faster than ours at {lost} of {of} points."
     able = (
-        "compare two kernels by shape, clock and day",
+        "compare two kernels by shape, GPU, clock and day",
         "say where a library's kernel is the better choice",
         "find the kernels that were tried and lost",
     )
@@ -308,7 +308,7 @@ def takeaway(rivals: Rows, gpu: str, behind: Rows, slower: Rows) -> None:
         f"comparisons, level in {len(rivals) - ahead - len(behind)} and behind in {len(behind)}."
         if len(rivals)
         else f"- No library was measured beside it on the {gpu}.",
-        "- A comparison needs its shape, clock and day. Without them it cannot be repeated.",
+        "- A comparison needs its two kernels, its shape, GPU, clock and day to be repeated.",
         f"- {len(slower)} rungs of this course are slower than the rung that they change, and stay.",
     ]
     display.say("\n".join(lines))

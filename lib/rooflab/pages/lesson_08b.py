@@ -446,7 +446,7 @@ def mmq_by_place(
             f"**A step's factor depends on its place.** As the second step `2_mmq` takes the prompt from "
             f"{early.off:.1f} ms to {early.on:.1f}, {early.gain:.2f} "
             f"times; as the last it would from {late.off:.1f} to {late.on:.1f}, **{late.gain:.2f} times**. "
-            f"That saves {saved[0]:.1f} and {saved[1]:.1f} ms. "
+            f"{f'That saves {saved[0]:.1f} and {saved[1]:.1f} ms. ' if min(saved) > 0 else ''}"
             "The time *without* it in the last row is that of FP16's graph, with cuBLAS's products, plus the "
             "writing of the weights."
         )

@@ -112,7 +112,7 @@ def test_errors_are_told_by_way_with_a_reason():
     assert extrapolation.reason(wide, 132) == "80 wide tiles and 160 narrow ones, counted as 160 wide"
     assert extrapolation.reason(wide._replace(batch=100), 132) == "80 tiles for 132 SMs"
     small = next(r for r in compared.itertuples() if r.impl == "fused" and (r.n, r.batch) == (1536, 1))
-    assert extrapolation.reason(small, 132) == "a launch outweighs its bytes"
+    assert extrapolation.reason(small, 132) == "the fixed time outweighs its bytes"
 
 
 def test_the_published_laptop_is_predicted_without_having_been_seen():

@@ -9,6 +9,7 @@ import yaml
 from rooflab import claims, lab, paths
 from rooflab.analysis import coalescing, root_cause, unseen
 from rooflab.claims import (
+    DIRECTION,
     ELSEWHERE,
     HOLDS,
     REFUTED,
@@ -156,6 +157,7 @@ MISSING = NoEvidence("no row of it")
         (made(test_of(2)), HOLDS, "2.0 m/s"),
         (made(test_of(0.5)), REFUTED, "0.5 m/s"),
         (made(test_of(0.5), again(0.4, "> 0.2")), RESCALED, "0.4 m/s"),
+        (made(test_of(0.5), again(0.4, "> 0.2", direction=True)), DIRECTION, "0.4 m/s"),
         (made(test_of(0.5), again(0.1, "> 0.2")), REFUTED, "0.5 m/s"),
         (made(test_of(1.7, "> 2", "< 1.5"), again(0.1, "> 0.2")), SHORT, "1.7 m/s"),
         (made(again(3)), RESCALED, "3.0 m/s"),

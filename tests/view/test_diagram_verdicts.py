@@ -20,6 +20,7 @@ def test_a_statement_is_drawn_with_its_tests_until_one_holds():
     easy = dataclasses.replace(rescaled.tests[0], bar=Bar.of("< 1e6"))
     other = verdicts([dataclasses.replace(rescaled, tests=(easy, *rescaled.tests[1:]))], evidence)
     assert other.says.endswith("Verdict: holds.") and "Restated" not in other.says
+    assert verdicts([claims.get("D-12")], evidence).says.endswith("Verdict: holds in direction only.")
     untested = next(claim for claim in claims.stated() if not claim.tests)
     assert verdicts([untested], evidence) is None, "nothing is drawn without a row"
 

@@ -55,7 +55,7 @@ def reason(row: Any, sms: int) -> str:
         if blocks % sms and blocks < 4 * sms:
             return f"{blocks} tiles for {sms} SMs"
     if row.by == "launch":
-        return "a launch outweighs its bytes"
+        return "the fixed time outweighs its bytes"
     return "compute-bound" if row.by == "compute" else "short of the memory's rate"
 
 

@@ -17,7 +17,7 @@ fields of Test, its bars as bars.py writes them, and beside them the arguments o
       stated: {quantity: "by events, warm", form: "{:.2f}×", bar: ≈ 90.8 within 20%,
         measure: ratio, of: {study: int4, impl: torch.two_op, n: 8960, k: 1536, batch: 1},
         over: {impl: 1_warp_row}, where: {state: burst}}
-      rescaled: {quantity: on the same side of 1, bar: "> 1"}
+      rescaled: {quantity: on the same side of 1, bar: "> 1", direction: true}
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ from rooflab.errors import UsageError
 __all__ = ["BEST", "Bar", "Claim", "Evidence", "NoEvidence", "Test", "Verdict", "board", "judge", "number"]
 
 # The one vocabulary of verdicts. A test gets HOLDS, SHORT (neither its prediction nor its refutation; a goal
-# that is missed), REFUTED or UNRECORDED; a claim that only a restatement bears out RESCALED; one that no
-# recording can answer ELSEWHERE.
-HOLDS, RESCALED, SHORT, REFUTED = "holds", "holds, rescaled", "falls short", "refuted"
+# that is missed), REFUTED or UNRECORDED; a claim that only a restatement bears out RESCALED, or DIRECTION
+# where the restatement asks for the effect and not for its size; one that no recording can answer ELSEWHERE.
+HOLDS, RESCALED, DIRECTION = "holds", "holds, rescaled", "holds in direction only"
+SHORT, REFUTED = "falls short", "refuted"
 ELSEWHERE, UNRECORDED = "not testable here", "not recorded"
-VERDICTS = (HOLDS, RESCALED, SHORT, REFUTED, ELSEWHERE, UNRECORDED)
+VERDICTS = (HOLDS, RESCALED, DIRECTION, SHORT, REFUTED, ELSEWHERE, UNRECORDED)
 FILES = ("decode_roofline", "specification", "pull_request", "course", "raised")
 COURSE = "course"  # the source of the course's own goals
 FLOOR, AIM = "floor", "aim"
@@ -58,8 +59,9 @@ class Test:
     """How a claim is asked of a recording: what `measure` gives for `args` and `subject` is the `quantity`,
     printed by `form`; it should meet `bar`, and `refuted` is what its author would take for a refutation
     (None: anything but the bar). A restatement has an `id`, a sentence and a `reason` of its own where a
-    lesson shows it; one that `opposes` its claim expects the contrary and rescues nothing by holding. `where`
-    narrows all recorded rows that the measure reads to those with these values, a power state for one.
+    lesson shows it; one that `opposes` its claim expects the contrary and rescues nothing by holding; one of
+    `direction` asks which of two is faster and not by how much. `where` narrows all recorded rows that the
+    measure reads to those with these values, a power state for one.
     """
 
     __test__ = False  # for pytest
@@ -78,6 +80,7 @@ class Test:
     restated: bool = False
     reason: str = ""
     opposes: bool = False
+    direction: bool = False
 
     def bars(self) -> str:
         """The claim's bar and the measurement that would refute it, in words."""
@@ -279,7 +282,8 @@ def verdict(claim: Claim, evidence: Evidence) -> Verdict:
     found = [(test, judge(test, evidence)) for test in claim.tests if not test.opposes]
     for test, one in found:
         if one.word == HOLDS:
-            return one._replace(word=RESCALED) if test.restated else one
+            again = DIRECTION if test.direction else RESCALED
+            return one._replace(word=again) if test.restated else one
     told = [one for _, one in found if one.word != UNRECORDED]
     return told[0] if told else Verdict(UNRECORDED, measured=found[0][1].measured)
 

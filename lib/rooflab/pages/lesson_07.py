@@ -50,7 +50,7 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
     )
     kept = rows[(rows.study == "regimes") & (rows.clock == "graph") & (rows.n == n) & (rows.k == k)]
     title = f"{n:,} × {k:,}, by kernel time"
-    fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=2.6)
+    fig, ax = plot.figure("tokens", "µs", title, xlog=True, ylog=True, height=3.0)
     drawn = []
     for format, label in _FUSED.items():
         one = strategies.fastest_fused(kept, format, (n, k))
@@ -59,10 +59,17 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
             plot.series(
                 ax, one.batch, *plot.band(one, "median_us"), label=label, colour=plot.FORMAT_COLOURS[format]
             )
+    there, tokens = strategies.machine(lab), sorted({int(b) for one in drawn for b in one.batch})
+    for format, name in strategies.PAIRS[0]:
+        how = perf_model.strategy(format, name)
+        least = [perf_model.bound(how, n, k, batch, there).us for batch in tokens]
+        words = f"{strategies.label(format, '').strip()}: its bound"
+        ax.plot(tokens, least, ":", color=plot.FORMAT_COLOURS[format], linewidth=1.6, label=words)
     plot.round_ticks(ax, steps=(1, 1.5, 2, 3, 5, 7))
     plot.round_ticks(ax, "x")
-    ax.legend(fontsize=8.5, frameon=False)
-    says = f"{title} on {gpu}, {plot.dates(pd.concat(drawn))}: {_leads(best)}."
+    ax.legend(fontsize=8, frameon=False, ncols=2, loc="center left", bbox_to_anchor=(0.01, 0.32))
+    says = f"{title} on {gpu}, {plot.dates(pd.concat(drawn))}; dotted: the bound by bytes and FLOPs. "
+    says += f"{_leads(best)}."
     return answer, able, (fig, says)
 
 
@@ -147,8 +154,8 @@ def bounds_table(bounds: Rows, n: int, k: int, gpu: str) -> None:
     gain = bound["FP16 cuBLAS"] / bound["INT4 fused"]
     display.say(
         f"**Prediction:** at one token INT4 fused is {gain:.1f} times as fast as FP16, because it reads "
-        "fewer bytes. Its time begins to rise at fewer tokens, because its FLOPs are the same. The bound "
-        "leaves out what a launch costs."
+        "fewer bytes. Its time begins to rise at fewer tokens, because its FLOPs are the same; where FLOPs "
+        "decide, both take the same time, and INT4 never loses."
     )
     plain = display.listed(f"{name}" for name in bounds[bounds.plain].way)
     caption = (
@@ -213,6 +220,35 @@ def time_by_tokens(n: int, k: int, rows: Rows, shape: Any, gpu: str) -> None:
     plot.show(fig, says)
 
 
+def prediction_judged(bounds: Rows, swept: dict[Any, Any], shape: Any, kernels: Rows) -> None:
+    """Say what became of the bound's prediction: the gain at one token, where the time rises, who loses."""
+    by, table = bounds.set_index("way"), swept[shape].set_index("batch").sort_index()
+    if 1 not in table.index:
+        return
+    names = ("INT4 fused", "FP16 cuBLAS")
+    least = [by.us[name] for name in names]
+    took = [table.loc[1, column] for column in ("fused_median_us", "fp16_gemm_median_us")]
+    text = f"**Predicted {least[1] / least[0]:.1f} times at one token, measured {took[1] / took[0]:.2f}.** "
+    text += (
+        f"{names[0]} takes {took[0]:.2f} µs where its bytes need {least[0]:.2f}, {names[1]} {took[1]:.2f} "
+    )
+    text += f"where they need {least[1]:.2f}. "
+    if took[0] / least[0] > took[1] / least[1]:
+        text += "What a kernel takes beyond its bytes weighs more on the shorter one. "
+    fused = table["fused_median_us"]
+    rising = fused.index[fused > 1.1 * fused.loc[1]]
+    if len(rising) and rising[0] < by.ridge[names[0]]:
+        text += f"INT4's time rises from {counted(int(rising[0]), 'token')} on, before its ridge at "
+        text += f"{by.ridge[names[0]]:,.0f}. "
+    lost = [row for row in kernels.itertuples() if row.kind == "crosses"]
+    if lost:
+        text += (
+            f"And INT4 does lose, from {lost[0].high:,.0f} tokens on: unpacking weights takes instructions, "
+        )
+        text += "which the bound does not count. FP16 weights are multiplied as they lie in memory."
+    display.say(text.strip())
+
+
 def fused_against_baselines(swept: dict[Any, Any], shape: Any, n: int, k: int, gpu: str) -> None:
     """Show the fused kernel's time beside cuBLAS's and the plain way's, by tokens."""
     names = {"batch": "tokens", "fused_median_us": "fused, µs", "fp16_gemm_median_us": "FP16, µs"}
@@ -266,7 +302,7 @@ def spread(rows: Rows, lab: Lab) -> None:
     )
 
 
-def gains_by_format(gains: dict[str, Any], bounds: Rows, n: int, k: int) -> None:
+def gains_by_format(gains: dict[str, Any]) -> None:
     """Say how much faster than FP16 each format is at one token and at the most."""
     for format, gain in gains.items():
         sizes = [c for c in gain.columns if isinstance(c, int)]
@@ -282,13 +318,6 @@ def gains_by_format(gains: dict[str, Any], bounds: Rows, n: int, k: int) -> None
             f"{gain[1].max():.1f} times "
             f"as fast as FP16. At {last} tokens it is behind on {lost} of "
             f"{gain[last].notna().sum()} matrices{tied} (within 2%).**"
-        )
-    least = bounds.set_index("way").ridge
-    if least[["INT4 fused", "FP16 cuBLAS"]].notna().all():
-        display.say(
-            f"By the bound, arithmetic takes INT4's time from {least['INT4 fused']:,.0f} tokens on and "
-            f"FP16's from {least['FP16 cuBLAS']:,.0f} ({n:,} × {k:,}). Beyond both, fewer bytes gain "
-            "nothing, and a kernel that unpacks weights between products executes more instructions."
         )
 
 
@@ -307,7 +336,7 @@ def gains_by_matrix(gains: dict[str, Any], gpu: str) -> None:
         first, last = values.median().iloc[[0, -1]]
         said.append(f"{name} {first:.2f} at {counted(sizes[0], 'token')}, {last:.2f} at {sizes[-1]}")
     ax.axhline(1.0, color=plot.ROOF_COLOUR, linewidth=1)
-    plot.round_ticks(ax)
+    plot.round_ticks(ax, steps=(1, 1.5, 2, 3, 5, 7))
     plot.round_ticks(ax, "x")
     ax.legend(fontsize=8.5, frameon=False)
     if said:

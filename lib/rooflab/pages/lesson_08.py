@@ -9,6 +9,7 @@ import pandas as pd
 from rooflab import claims
 from rooflab.analysis import ablation, way
 from rooflab.claims import scorecard
+from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import Opening, Rows, bars
@@ -17,7 +18,7 @@ from rooflab.pages.lesson_08_predictions import predictions as predictions
 from rooflab.pages.lesson_08_predictions import predictions_held as predictions_held
 from rooflab.records.store import Store
 from rooflab.studies import decode
-from rooflab.view import display, explorer, plot
+from rooflab.view import diagram, display, explorer, plot
 
 
 def opening(lab: Lab, cases: list[Any]) -> Opening:
@@ -39,7 +40,10 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
         f"{display.times(best.tok_s / first.tok_s)} times as many and {best.roof_fraction:.0%} of "
         "its memory roof. "
     )
-    answer = f"{answer}{way.like_for_like(lab.store)}".strip()
+    if (pair := way.same_weights(lab.store)) is not None:
+        theirs, ours = pair
+        answer += f"{way.like_for_like(lab.store)[:-1]} ({ours['tok_s']:,.0f} and {theirs['tok_s']:,.0f})."
+    answer = answer.strip()
     names = [
         f"{n}  {ablation.FORMATS[f]} {i.removeprefix('transformers.')}" for n, (i, f) in enumerate(keys, 1)
     ]
@@ -48,6 +52,13 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     title = f"The decoder's ladder, one sequence, output head in {ablation.FORMATS[head]}"
     roof = (roof[0].replace("INT4", ablation.FORMATS[best.format]), *roof[1:])
     return answer, able, bars(steps, names, gpu, title, roof, y="tok_s")
+
+
+def layers_drawn(lab: Lab) -> None:
+    """Draw a layer over time by each way on the ladder; by all that were recorded where none is on it."""
+    found = diagram.ways(lab, "fp16")
+    names = {step.impl.removeprefix("transformers.") for step in way.STEPS}
+    diagram.layer([each for each in found if each.name in names] or found).show()
 
 
 def steps_said(lab: Lab) -> None:
@@ -135,40 +146,53 @@ def ladders(rows: Rows, gpu: str, here: Rows, format: str) -> dict[str, Any]:
     return climbs
 
 
-def ladder_drawn(climbs: dict[str, Any], format: str, roof: Any, gpu: str) -> None:
-    """Draw the ladder of a format, or of FP16 where that is empty, under its roof."""
-    climb = climbs[format] if len(climbs[format]) else climbs["fp16"]
-    top = roof.value * 1e9 / climb.bytes.median()
-    title = f"{ablation.FORMATS[climb.format.iloc[0]]}: tokens a second, one sequence"
-    fig, ax = plot.figure("tok/s", title=title, height=1.2 + 0.24 * len(climb))
-    rate, low, high = plot.band(climb, "tok_s")
-    names = climb.impl.str.removeprefix("transformers.")
-    plot.bars(ax, list(names), rate, "tok/s", ("read roof", top, "tok/s"), low, high)
-    plot.show(fig, plot.caption(climb, gpu, title, ("read", top, "tok/s"), y="tok_s"))
-
-
 def largest_step(climbs: dict[str, Any], format: str) -> None:
     """Say which step brings the most, and which bring nothing."""
     mine = climbs[format] if len(climbs[format]) else climbs["fp16"]
     own = mine[mine.kind == "own"].dropna(subset=["gain"])
     step = own.sort_values("gain").iloc[-1]
     best = mine[mine.impl.isin(decode.RUNGS)].sort_values("median_us").iloc[0]
-    back = mine[(mine.kind == "own") & (mine.gain < 0.98)]
-    slower = [f"`{row.impl}` ({row.gain:.2f} times the step it builds on)" for row in back.itertuples()]
     text = (
         f"In {ablation.FORMATS[best.format]} the largest step of ours is **`{step.impl}`**: {step.says}; "
         f"{step.gain:.1f} times the tokens. The fastest way is `{best.impl}` with "
         f"**{best.tok_s:,.0f} tok/s**, "
         f"{best.share:.0f}% of the roof. "
     )
-    text += f"Not every step is faster: {', '.join(slower)}." if slower else "No step is slower."
     ends = [
         f"{each.loc[best.impl].tok_s:,.0f} tok/s in {ablation.FORMATS[name]}"
         for name, climb in climbs.items()
         if name != best.format and best.impl in (each := climb.set_index("impl")).index
     ]
-    text += f" `{best.impl}` makes {display.listed(ends)}." if ends else ""
-    display.say(f"{text}{level_formats(climbs)}")
+    text += f"`{best.impl}` makes {display.listed(ends)}." if ends else ""
+    display.say(f"{text.strip()}{level_formats(climbs)}")
+
+
+def dead_ends(climbs: dict[str, Any], format: str, rows: Rows) -> None:
+    """List the steps that are slower than those they build on: what each gains in every format, and what is
+    known of why.
+    """
+    mine = climbs[format] if len(climbs[format]) else climbs["fp16"]
+    back = mine[(mine.kind == "own") & (mine.gain < 1 / crossover.LEVEL)]
+    if back.empty:
+        display.say("No step is slower than the one that it builds on.")
+        return
+    long = rows[(rows.model == decode.MODEL) & (rows.batch == 1) & rows.usual & rows.impl.isin(decode.RUNGS)]
+    lines = []
+    for name in back.impl:
+        gains = [
+            f"{each.set_index('impl').gain[name]:.2f} ({ablation.FORMATS[other]})"
+            for other, each in sorted(climbs.items(), key=lambda pair: pair[0] != mine.format.iloc[0])
+            if name in set(each.impl)
+        ]
+        line = f"- `{name}` runs at {display.listed(gains)} times the speed of the step that it builds on. "
+        tops = long.sort_values("median_us").drop_duplicates(["format", "seq"])
+        at = sorted(tops[(tops.impl == name) & (tops.seq > decode.PROMPT)].seq.unique())
+        if name == "8_tensor_attention" and at:
+            line += f"It is made for long contexts: after {at[-1]:,.0f} tokens it is the fastest rung."
+        else:
+            line += f"Why it is slower in {ablation.FORMATS[mine.format.iloc[0]]} was not measured."
+        lines.append(line)
+    display.say("**Not every step is faster:**\n\n" + "\n".join(lines))
 
 
 def beside_others(rows: Rows, lab: Lab, published: Store, gpu: str) -> dict[str, Any]:
@@ -219,7 +243,10 @@ def time_by_phase(lab: Lab, format: str) -> tuple[Rows, Lab, Rows, Rows]:
         "roof_us": "its bytes, µs",
     }
     forms = {"launches": "{:.0f}", "us": "{:.0f}", "each_us": "{:.1f}", "roof_us": "{:.0f}"}
-    caption = f"A token by phases, {ablation.FORMATS[chosen]}, traced on {whose.run.gpu}"
+    caption = (
+        f"A token by phases, {ablation.FORMATS[chosen]}, traced on {whose.run.gpu}; last, the time of its "
+    )
+    caption += "bytes at the roof"
     display.table(one, heads, forms, caption, folded=True)
     return traced, whose, parts, one
 
@@ -288,7 +315,8 @@ def counted_bytes(lab: Lab) -> Rows:
     forms = dict.fromkeys(("by", "mb"), "{:,.0f}") | dict.fromkeys(("dram_pct", "sm_pct"), "{:.0f}")
     forms |= dict.fromkeys(("stall_barrier", "stall_long_scoreboard"), "{:.1f}")
     caption = (
-        f"{decode.SHORT} tokens in a launch, counted on {whose.run.gpu} (clocks as the profiler leaves them)"
+        f"{decode.SHORT} tokens in a launch, counted on {whose.run.gpu} (clocks as the profiler leaves "
+        "them); last, cycles waited for each instruction issued: for the block's other warps, for memory"
     )
     display.table(numbers, heads, forms, caption, folded=True)
     return numbers
@@ -357,21 +385,21 @@ def rates_by_context(rows: Rows, lab: Lab, gpu: str) -> Rows:
 def cost_of_context(long: Rows, roof: Any) -> None:
     """Say how much longer a token takes at the longest context, and how much of it is bytes."""
     ends = long.sort_values("seq").groupby("weights_as", sort=False)
-    words, slow = [], False
+    words, slow, added = [], False, []
     for name, side in ends:
         if side.seq.nunique() > 1:
             first, final = side.iloc[0], side.iloc[-1]
             more = (final.bytes - first.bytes) / roof.value / 1e3
             longer = final.median_us - first.median_us
-            words.append(
-                f"{name} from {first.median_us:,.0f} µs (`{first.impl}`) to {final.median_us:,.0f} µs "
-                f"(`{final.impl}`), of which {more:,.0f} µs are bytes"
-            )
+            words.append(f"{longer:,.0f} µs in {name}")
+            added.append(f"{more:,.0f}")
             slow = slow or longer > 2 * more
     if words:
         display.say(
-            f"From the shortest context to the longest a token goes: {'; '.join(words)}. "
-            + ("A longer context costs more work inside the attention phase than bytes." if slow else "")
+            f"From {long.seq.min():,.0f} tokens before it to {long.seq.max():,.0f} a token takes longer by "
+            f"{display.listed(words)}. The cache's added bytes explain "
+            f"{display.listed(dict.fromkeys(added))} µs of each. "
+            + ("The rest is work inside the attention phase." if slow else "")
         )
 
 
@@ -460,4 +488,5 @@ def explore(rows: Rows, gpu: str, last: str, lab: Lab) -> Any:
             **{"model": decode.MODEL, "context": str(decode.PROMPT)},
         },
         measure=explorer.measurer(lab),
+        foretold="predicted {} µs (after 3_persistent: at least, by the roof)",
     )

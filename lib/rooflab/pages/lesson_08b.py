@@ -28,16 +28,20 @@ def opening(lab: Lab, prompt: int | None) -> Opening:
     first, best = own.iloc[0], own.sort_values("tok_s").iloc[-1]
     answer = f"On the {gpu} the engine reads a prompt of {prompt:,} tokens at {best.tok_s:,.0f} tokens a "
     answer += f"second with {ablation.FORMATS[best.format]} weights, "
-    answer += f"{display.times(best.tok_s / first.tok_s)} times {first.impl}'s rate. All tokens share each "
-    answer += "reading of the weights, so arithmetic is the limit."
+    answer += f"{display.times(best.tok_s / first.tok_s)} times {first.impl}'s rate."
+    gained = own.dropna(subset=["gain"]).sort_values("gain")
+    if len(gained):
+        step = gained.iloc[-1]
+        answer += f" The largest step, {step.gain:.1f} times, is {step.impl}: {step.says}."
     able = (
         "say why a prompt is compute-bound and its answer memory-bound",
         "predict what each step of a prompt's ladder brings",
         "measure joules a token beside tokens a second",
     )
-    chart = bars(
-        own, list(own.impl), gpu, f"A prompt of {prompt:,} tokens, {ablation.FORMATS[best.format]}", y="tok_s"
-    )
+    flops = model_shapes.prefill_flops(model_shapes.get(decode.MODEL), prompt)
+    roof = ("FP16 tensor", prompt * lab.roof["fp16_tensor"].value * 1e12 / flops, "tok/s")
+    title = f"A prompt of {prompt:,} tokens, {ablation.FORMATS[best.format]}"
+    chart = bars(own, list(own.impl), gpu, title, roof, y="tok_s")
     return answer, able, chart
 
 
@@ -165,9 +169,12 @@ def _embeddings_misjudged(climb: Rows) -> str:
     low = climb[climb.impl.isin(["1_scalar", "2_mmq", "3_flash", "4_rows"])]
     if not (took > NEAR * thought > 0 and (low.tok_s < low.predicted).all()):
         return ""
-    text = f" All {len(low)} steps before `5_embed` take longer than predicted, for one reason: {more:,} "
-    text += "embedding "
-    text += f"calls from Python cost {took:.0f} µs each, and the prediction had {thought:.0f}."
+    text = (
+        f" All {len(low)} steps before `5_embed` take longer than predicted: {more:,} embedding calls from "
+    )
+    text += f"Python take {took * more / 1e3:.0f} ms, {took:.0f} µs each where the prediction had "
+    text += f"{thought:.0f}. They come before the layers, so they add to every such step's time; the "
+    text += "prediction took only the slower of host and GPU."
     same = climb[climb.predicted.round() == round(after.predicted)]
     if len(same) > 1:
         text += f" From `5_embed` on the GPU is predicted to decide, so {len(same)} steps share a prediction."
@@ -434,10 +441,12 @@ def mmq_by_place(
         )
         display.fold_items("How long writing the FP16 weights takes", [why, found])
         early, late = (placed.iloc[i] for i in (0, -1))
+        saved = [round(each.off, 1) - round(each.on, 1) for each in (early, late)]
         display.say(
-            f"**What `2_mmq` brings depends on its place.** As the second step it takes the prompt from "
+            f"**A step's factor depends on its place.** As the second step `2_mmq` takes the prompt from "
             f"{early.off:.1f} ms to {early.on:.1f}, {early.gain:.2f} "
             f"times; as the last it would from {late.off:.1f} to {late.on:.1f}, **{late.gain:.2f} times**. "
+            f"{f'That saves {saved[0]:.1f} and {saved[1]:.1f} ms. ' if min(saved) > 0 else ''}"
             "The time *without* it in the last row is that of FP16's graph, with cuBLAS's products, plus the "
             "writing of the weights."
         )

@@ -66,8 +66,8 @@ def explained(found: Rows) -> None:
     few, many = counts.columns.min(), counts.columns.max()
     if few < many and (growth := (counts[many] / counts[few]).max()) < counts[few].max():
         text += (
-            "t(1) is lesson 08's single kernel, and a check is a chain of launches. That change of program "
-            f"costs more than the tokens do: from one token to {few:.0f} the time grows up to "
+            "One token is made by lesson 08's single kernel, and a check is a chain of launches. That change "
+            f"of program costs more than the tokens do: from one token to {few:.0f} the time grows up to "
             f"{counts[few].max():.2f} times, from {few:.0f} to {many:.0f} at most {growth:.2f} times. "
         )
     below = found[found["cost"] < 1]

@@ -45,7 +45,7 @@ def takeaway(rows: Rows, prompt_asked: int, gpu: str, single: Rows, both: Rows) 
         f"same format, {one:,.0f} tok/s, because a prompt's tokens share each reading of the weights. "
         "Decoded tokens share it "
         "only in a batch of sequences, or as drafts checked together.",
-        "- Remove the host's bottleneck first: until then, a faster kernel saves nothing.",
+        "- Remove the largest part first: until then, the factor of every other step is small.",
     ]
     crowd = both[(both.kind == "own") & (both.batch > 1)].sort_values("tok_s")
     if len(crowd):

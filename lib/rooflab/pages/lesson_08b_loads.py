@@ -43,13 +43,12 @@ def memory(lab: Lab) -> None:
         folded=True,
     )
     shortest = values[values.seq == values.seq.min()]
-    words = [
-        f"{row['name']} {row['beside them'] / row['weight bytes']:.0%}" for _, row in shortest.iterrows()
-    ]
+    shares = shortest["beside them"] / shortest["weight bytes"]
+    ends = list(dict.fromkeys(f"{share:.0%}" for share in (shares.min(), shares.max())))
     copy = model_shapes.WEIGHT_BYTES["fp16"] / model_shapes.WEIGHT_BYTES["q8_0"]
     display.say(
-        f"On the {owner.run.gpu}, what {shortest.seq.iloc[0]:,} tokens need beside the weights, as a share "
-        f"of the weights' own bytes: {', '.join(words)}. More tokens need more. "
+        f"On the {owner.run.gpu} {shortest.seq.iloc[0]:,} tokens need {' to '.join(ends)} of the weights' "
+        "own bytes beside them, by every way. More tokens need more. "
         f"An FP16 copy of Q8_0 weights would be {copy:.0%}."
     )
 

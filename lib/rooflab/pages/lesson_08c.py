@@ -67,8 +67,8 @@ def opening(rows: Rows, asked: Answers, gpu: str) -> Opening:
     text = f"On the {gpu} the kernels of lessons 03 to 06 run Gemma 4 E4B at {best['tok_s']:,.0f} tokens "
     text += f"a second in {best['weights_as']}, {best['roof_fraction']:.0%} of the read roof. "
     text += "All" if within == len(paths) else f"{within} of"
-    text += f" {len(paths)} paths through the engine stay under the allowed error, twice that of plain FP16 "
-    text += f"arithmetic; the worst reaches {paths['share'].max():.0%} of it"
+    text += f" {len(paths)} paths through the engine stay under the allowed error, twice that of a "
+    text += f"baseline; the worst reaches {paths['share'].max():.0%} of it"
     repeated = asked.checks[asked.checks["question"] == "repeated"]
     if len(repeated) and (repeated["distinct"] == 1).all():
         text += f", and {int(repeated['runs'].min()):,} repeated generations are identical"
@@ -112,8 +112,9 @@ def run_facts(lab: Lab, asked: Answers) -> None:
     )
 
 
-def layers_and_cache(gemma: model_shapes.Model, plain: model_shapes.Model) -> None:
-    """Show the kinds of Gemma's layers, and the cache that a token reads beside a plain model's."""
+def layers_drawn(gemma: model_shapes.Model) -> None:
+    """Draw what each of Gemma's layers reads; folded, the kinds of layers."""
+    diagram.caches(gemma).show()
     kinds = Counter((each.head_dim, each.window, each.owns_kv) for each in model_shapes.layers(gemma))
     table = pd.DataFrame(
         [
@@ -128,9 +129,12 @@ def layers_and_cache(gemma: model_shapes.Model, plain: model_shapes.Model) -> No
         columns=["width of a head", "sees", "cache", "layers"],
     )
     order = ("layers", "width of a head", "sees", "cache")
-    display.table(table, {name: name for name in order}, caption=f"{gemma.name}, {gemma.layers} layers")
+    caption = f"The kinds of layers of {gemma.name}, {gemma.layers} layers"
+    display.table(table, {name: name for name in order}, caption=caption, folded=True)
 
-    diagram.caches(gemma).show()
+
+def cache_read(gemma: model_shapes.Model, plain: model_shapes.Model) -> None:
+    """Show the cache that a token of Gemma's reads beside a plain model's."""
     widths = sum(each.head_dim for each in model_shapes.layers(gemma))
     cache = pd.DataFrame({"n": [128, 1024, 8192, 32768]})
     cache["gemma"] = [model_shapes.kv_read_bytes(gemma, n) / 1e6 for n in cache["n"]]
@@ -139,7 +143,10 @@ def layers_and_cache(gemma: model_shapes.Model, plain: model_shapes.Model) -> No
     heads = {"n": "context", "gemma": f"{gemma.name}, MB", "all": "without windows, MB"}
     heads |= {"plain": f"{plain.name}, MB"}
     forms = {"n": "{:,}"} | dict.fromkeys(("gemma", "all", "plain"), "{:,.1f}")
-    display.table(cache, heads, forms, "Cache read for one token")
+    middle = decode.PROMPT + decode.STEPS // 2
+    caption = "Cache read for the token after so many others. Lesson 08 counts the middle token of a "
+    caption += f"generation, after {middle}: {model_shapes.kv_read_bytes(plain, middle) / 1e6:.1f} MB"
+    display.table(cache, heads, forms, caption)
 
 
 def rates(rows: Rows, here: Lab) -> None:
@@ -212,9 +219,8 @@ def prompt_ladder(lab: Lab, known: Store) -> None:
     display.table(beside, heads, dict.fromkeys(("theirs", "ours"), "{:.2f} ×"))
     if (beside["ours"] > 2 * beside["theirs"]).any():
         display.say(
-            "Where the two differ most, embeddings decide: here Python launched one for each token, and the "
-            "GPU "
-            "waited for it ([lesson 08b](08b_prefill.ipynb))."
+            "Where the two differ most, embeddings decide: here Python launched one for each token before "
+            "the layers began ([lesson 08b](08b_prefill.ipynb))."
         )
 
 
@@ -243,7 +249,9 @@ def every_path(asked: Answers) -> None:
     text = "*Same bits* compares a path's logits with those of the plainest path of its kind, "
     text += f"`{decode.RUNGS[0]}` for the rungs: sums in another order differ in the last bit and are no "
     text += "less right."
-    display.say(text + (f" Equal to the last bit: {'; '.join(names)}." if names else ""))
+    display.say(text)
+    if names:
+        display.fold_items("Equal to the last bit", names)
 
 
 def _agreement(paths: Rows) -> None:
@@ -302,7 +310,9 @@ def verdicts(asked: Answers, lab: Lab) -> Rows:
     judged = claims.board(claims.select("08c_engine", group="asked"), evidence)
     plain = {claims.HOLDS: "yes", claims.UNRECORDED: "not in this recording"}
     lines = [
-        f"- {row.says} **{plain.get(row.word, row.word)}**: {row.measured}" for row in judged.itertuples()
+        f"- {row.says} **{plain.get(row.word, row.word)}**: "
+        + (f"{row.quantity}: {row.measured}" if row.word != claims.UNRECORDED else row.measured)
+        for row in judged.itertuples()
     ]
     display.say(f"By the {lab.run.gpu}'s own figures:\n\n" + "\n".join(lines))
     return judged

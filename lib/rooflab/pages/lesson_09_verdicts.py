@@ -9,7 +9,8 @@ from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, BLUE, GREY, PALE, SKY, WHITE, Canvas, Drawing, single
 
 WIDTH = 430.0  # narrow enough for a phone
-FILLS = {claims.HOLDS: BLUE, claims.RESCALED: SKY, claims.REFUTED: AMBER}  # of a verdict, in every picture
+# Of a verdict, in every picture.
+FILLS = {claims.HOLDS: BLUE, claims.RESCALED: "#6FA8D6", claims.DIRECTION: SKY, claims.REFUTED: AMBER}
 
 
 def _within(bar: claims.Bar, most: float) -> tuple[float, float]:
@@ -56,7 +57,7 @@ def verdicts(chosen: Sequence[claims.Claim], evidence: claims.Evidence) -> Drawi
             if found.word == claims.HOLDS:
                 break
         canvas.text(0, y + 16, "Verdict:")
-        canvas.cell(60, y, 150, 22, verdict, FILLS.get(verdict, GREY), svg.TEXT)
+        canvas.cell(60, y, 180, 22, verdict, FILLS.get(verdict, GREY), svg.TEXT)
         y += 42
         said.append(f"{claim.says} {'; '.join(told)}. Verdict: {verdict}")
     if not said:

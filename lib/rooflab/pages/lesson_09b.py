@@ -91,9 +91,9 @@ def faults_by_kind(killed: Rows) -> None:
         "beyond the end": wrong_place,
     }
     what = {name: what for what, names in groups.items() for name in names}
-    grouped = killed.assign(operator=killed["mutation"].map(what))
-    rows = mutations.by_operator(grouped.dropna(subset="operator"))
-    rows = rows.set_index("operator").loc[list(groups)].reset_index()
+    grouped = killed.assign(operator=killed["mutation"].map(what).fillna("of other rules"))
+    rows = mutations.by_operator(grouped).set_index("operator")
+    rows = rows.reindex([name for name in (*groups, "of other rules") if name in rows.index]).reset_index()
     rows["other"] += rows["launch"]
     rows["left"] = rows["equivalent"] + rows["open"]
     names = {
@@ -107,7 +107,11 @@ def faults_by_kind(killed: Rows) -> None:
     display.table(rows, names, caption="Other: the launch fails, a crash, or a run without end")
     by = rows.set_index("operator")
     number, order = by.loc["a wrong number"], by.loc["a missing barrier"]
-    display.say(
+    outside = by.loc["beyond the end"]
+    last = f" Of {outside['mutants']} accesses beyond the end it notices {outside['gate']}, the watcher "
+    last += f"{outside['watcher']} more"
+    last += ": results show fewer of them, as predicted." if outside["gate"] < outside["watcher"] else "."
+    said = (
         f"**Verdict**: of {number['mutants']} wrong numbers the gate notices {number['gate']}. Of "
         f"{order['mutants']} missing "
         f"barriers it notices {order['gate']}: on the CPU target threads run in an order of their own, and "
@@ -117,6 +121,7 @@ def faults_by_kind(killed: Rows) -> None:
         else f"**Verdict**: of {number['mutants']} wrong numbers the gate notices {number['gate']}; of "
         f"{order['mutants']} missing barriers the watcher alone notices {order['watcher']}."
     )
+    display.say(said + last)
 
 
 def mutants_by_operator(killed: Rows) -> None:
@@ -185,7 +190,7 @@ def survivors(left: Rows) -> None:
     lines = []
     for r in left.itertuples():
         why = r.reason[:1].upper() + r.reason[1:] if r.reason else "**No reason yet**"
-        lines.append(f"`{r.rung}`, {r.fault}: `{r.code[:90]}`. {why}.")
+        lines.append(f"`{r.operator}/{r.rung}`, {r.fault}: `{r.code[:90]}`. {why}.")
     if lines:
         display.fold_items(f"The {counted(len(lines), 'survivor')}, each with its reason", lines)
     else:
@@ -356,8 +361,10 @@ def point_list(verdicts: Rows) -> Board:
     measured = points["measured"].map(lambda text: f"; measured {text}" if text else "")
     tested = points["tested"] + measured
     counted = points["points"].map(lambda n: f"{n} point{'s' * (n > 1)}. ")
-    rescaled = (points["verdict"] == claims.RESCALED).map(
-        {True: " This bar is rescaled; as stated, the item fails.", False: ""}
+    rescaled = (
+        points["verdict"]
+        .isin([claims.RESCALED, claims.DIRECTION])
+        .map({True: " This bar is rescaled; as stated, the item fails.", False: ""})
     )
     points["note"] = counted + tested + "." + rescaled
     controls = {"section": "Section", "outcome": "Outcome"}

@@ -54,6 +54,14 @@ def reasons(found: pd.DataFrame) -> None:
             text += f"Without a causal mask the median is {prompts[whole]['ratio'].median():.2f}, with one "
             text += f"{prompts[~whole]['ratio'].median():.2f}. "
         lines.append(text + "No counters of these shapes are recorded, so the cause is open.")
+    packed = lost[lost["kind"] == "INT4 product"].sort_values("tokens")
+    if len(packed):
+        peers = packed["peer"].replace("torch.matmul", "cuBLAS on FP16 weights")
+        each = [
+            f"{counted(int(row['tokens']), 'token')} to {peers[at]} ({row['ratio']:.2f} times its speed)"
+            for at, row in packed.iterrows()
+        ]
+        lines.append(f"- **INT4** loses at {display.listed(each)}.")
     products = lost[lost["kind"] == "Q8_0 product"]
     if len(products):
         text = "- **Q8_0**: no library here multiplies Q8_0 weights. The peer of the "

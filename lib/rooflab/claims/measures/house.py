@@ -37,12 +37,6 @@ def run_number(evidence: Evidence, column: str) -> float:
 
 
 @measure
-def gpu_is(evidence: Evidence, name: str) -> float:
-    """1 if the recorded GPU is called so."""
-    return float(name in evidence.gpu)
-
-
-@measure
 def free_gb(evidence: Evidence) -> float:
     """GB of the GPU's memory, 0 if another process used it."""
     memory, others = (run_number(evidence, name) for name in ("memory_bytes", "other_processes"))
@@ -85,12 +79,6 @@ def recording_minutes(evidence: Evidence) -> float:
 def file_exists(evidence: Evidence, path: str) -> float:
     """1 if the repository has this file."""
     return float((paths.ROOT / path).is_file())
-
-
-@measure
-def file_missing(evidence: Evidence, path: str) -> float:
-    """1 if the repository lacks this file."""
-    return float(not (paths.ROOT / path).is_file())
 
 
 @measure
@@ -143,12 +131,6 @@ def in_ladder(evidence: Evidence, impl: str) -> float:
 def launched_with(evidence: Evidence, impl: str, macro: str, value: int) -> float:
     """1 if a rung of that ladder is compiled with this value by default."""
     return float(_gemv(impl).defines[macro] == value)
-
-
-@measure
-def dispatched_apart(evidence: Evidence, n: int) -> float:
-    """1 if the dispatcher sends a product of one row to no rung of its own."""
-    return float(not in_ladder(evidence, gemv.default_rung("gemv", n, n, True)))
 
 
 @measure

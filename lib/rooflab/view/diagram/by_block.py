@@ -83,7 +83,7 @@ def blocks(found: pd.DataFrame) -> Drawing:
         for phase, words in _PHASES.items():
             x = max(free, left + layers[name][f"{phase}_begin_us"].median() * unit)
             canvas.text(x, y + 26, words, svg.SMALL - 1)
-            free = x + svg.wide(words, svg.SMALL - 1) + 4
+            free = x + svg.wide(words, svg.SMALL - 1) + 12
         top = y + 30
         for kind, (fill, _) in _KINDS.items():
             mine = table[(table["kind"] == kind) & table["block"].isin(shown)]

@@ -165,9 +165,10 @@ def _rows(found: list[Way], scale: float) -> Canvas:
                     canvas.rect(x, top, wide, high, fill, 0.2)
         canvas.rect(left, y, way.us * unit, 30, NONE, 0.8)
         y += 40
-    kinds = {span.kind for way in found for span in way.spans}
-    words = {"weights": "blue reads weights", "other": "orange is other work"}
-    words["bound"] = "grey: its bytes at the roof"
-    key = [words[kind] for kind in fills if kind in kinds]
-    canvas.text(0, y + 8, "; ".join([*key, "empty: the rest"]) + ".", svg.SMALL)
+    kinds, x = {span.kind for way in found for span in way.spans}, 0.0
+    words = {"weights": "reads weights", "other": "other work", "bound": "its bytes at the roof"}
+    for fill, word in [(fills[kind], words[kind]) for kind in fills if kind in kinds] + [(NONE, "the rest")]:
+        canvas.cell(x, y - 2, 12, 12, "", fill)
+        canvas.text(x + 17, y + 8, word, svg.SMALL)
+        x += svg.wide(word, svg.SMALL) + 40
     return canvas

@@ -64,6 +64,14 @@ def test_long_labels_at_the_ends_of_lines_become_a_key(labels, key):
     assert (found, at_ends) == ((labels, []) if key else ([], labels))
 
 
+def test_a_key_that_is_wider_than_the_page_moves_below():
+    fig, ax = lines(["INT4", "FP16"])
+    ax.plot([], [], label="a very long name of a line in a key")
+    ax.legend(loc="upper left")
+    narrow.narrowed(fig)
+    assert ax.get_legend() is None and len(fig.legends) == 1
+
+
 def test_ticks_do_not_touch_and_the_last_is_written():
     fig, ax = lines(["INT4"])
     narrow.narrowed(fig)
@@ -91,5 +99,8 @@ def test_the_picture_comes_where_it_is_asked_for_alone(monkeypatch, capsys):
     plot.show(bars([1.0])[0], "a caption")
     monkeypatch.setenv(narrow.ASKED, "1")
     plot.show(bars([1.0])[0], "a caption")
-    assert [narrow.MIME in data for data in shown] == [False, True]
+    table = bars([1.0])[0]
+    table.set_gid(narrow.WIDE)
+    plot.show(table, "a table of words")
+    assert [narrow.MIME in data for data in shown] == [False, True, False]
     assert shown[0]["image/png"] == shown[1]["image/png"], "the first picture is the same"

@@ -16,6 +16,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator
 from rooflab.view.ticks import figure_of
 
 ASKED = "ROOFLAB_NARROW"  # environment: set to anything where narrow pictures are wanted
+WIDE = "wide"  # the id of a figure, such as a table of words, that has no narrow form
 MIME = "application/vnd.rooflab.narrow+png"
 INCHES = 3.7  # at 100 pixels an inch about the width of a phone's page
 _LETTER = 0.072  # inches of a letter of 8.5 points, on average
@@ -114,8 +115,12 @@ def _key(fig: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
 
 
 def _keys(fig: Figure) -> None:
-    """Set the figure's own keys again, in fewer columns."""
-    for legend in list(fig.legends):
+    """Set the figure's own keys again, in fewer columns, and below it those of axes that are too wide."""
+    fig.draw_without_rendering()
+    wide = 0.7 * fig.bbox.width
+    inside = [legend for ax in fig.axes if (legend := ax.get_legend()) is not None]
+    inside = [legend for legend in inside if legend.get_window_extent().width > wide]
+    for legend in [*fig.legends, *inside]:
         handles, labels = legend.legend_handles, [text.get_text() for text in legend.get_texts()]
         legend.remove()
         _key(fig, handles, labels)

@@ -406,7 +406,7 @@ def show(fig: Figure, caption: str) -> None:
     if not caption:
         raise UsageError("Every figure needs a caption; compute one with plot.caption(...).")
     shown = {"image/png": base64.b64encode(png(fig)).decode(), "text/plain": caption}
-    if os.environ.get(narrow.ASKED):
+    if os.environ.get(narrow.ASKED) and fig.get_gid() != narrow.WIDE:
         with _style():
             narrow.narrowed(fig)
         shown[narrow.MIME] = base64.b64encode(png(fig, 2)).decode()  # a phone's pixels are small

@@ -223,7 +223,7 @@ def excess(rows: Rows, gpu: Any) -> None:
     bytes_ = {name: ours["predicted_us"][name] / layers[i] for i, name in enumerate(apart.index)}
     least, most = near.index[0], near.index[-1]
     separate, inside = (len(row) for row in handovers.by_way().values())
-    apart_from = saved[saved < 0.5 * saved.median()]
+    apart_from = saved[saved < 0.5 * saved.median()] if saved.median() > 0 else saved[:0]
     usual = saved.drop(apart_from.index)
     display.say(
         f"On the {gpu} a layer takes {usual.iloc[0]:.1f} to {usual.iloc[-1]:.1f} µs less with sums in the "

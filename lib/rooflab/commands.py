@@ -297,6 +297,7 @@ def report(asked: argparse.Namespace) -> int:
     from rooflab.book import home, lessons, pages, parameters, readme, run, site
     from rooflab.hardware import device
     from rooflab.records.store import Store
+    from rooflab.view import narrow
 
     mode = asked.mode or ("replay" if asked.device else None)
     if run.is_live(mode) and asked.mode != "live" and find_spec("cupy") is None:
@@ -307,6 +308,7 @@ def report(asked: argparse.Namespace) -> int:
     if live and not asked.effort:
         _say("quick effort; `rooflab report --effort full` measures every case")
     given = parameters.merge({}, {"mode": mode, "device": asked.device, "effort": effort})
+    os.environ[narrow.ASKED] = "1"
     outcomes = _executed(run.plan(lessons.find([]), given, asked.limit), None)
     done = [outcome.job.output for outcome in outcomes if outcome.done]
     if not done:

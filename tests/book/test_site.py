@@ -1,5 +1,6 @@
 """The site: formulas, links and figures from disk alone, in a parser's eyes and in a browser's."""
 
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -7,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from rooflab import paths
-from rooflab.book import glossary, lessons, pages, run, site
+from rooflab.book import glossary, lessons, normal, pages, run, site
 from rooflab.errors import MissingTool, RooflabError
+from rooflab.view import narrow
 
 TABLE = "Measured on a GPU.\n\n| study | achieved |\n| --- | --- |\n| read | 4,500 GB/s |\n"
 
@@ -141,6 +144,31 @@ def test_links_in_what_a_cell_prints_lead_to_pages(lesson: Callable[..., Path], 
     outcomes = run.run(run.plan(lessons.find([], folder), {}, output=tmp_path / "out"), 2, say=lambda _: None)
     page = site.build([o.job.output for o in outcomes], TABLE, tmp_path / "html", tmp_path / "source")
     assert 'href="01_second.html#n"' in (page.parent / "00_first.html").read_text()
+
+
+DRAWN = """from rooflab.view import plot
+fig, ax = plot.figure("GB/s", title="Two")
+plot.bars(ax, ["a", "b"], [1.0, 2.0], "GB/s")
+plot.show(fig, "Two bars.")"""
+
+
+def test_a_phone_loads_the_picture_that_was_drawn_for_it(
+    lesson: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = lesson("00_first", DRAWN).parent
+    found = {}
+    for asked in ("", "1"):
+        monkeypatch.setenv(narrow.ASKED, asked)
+        plan = run.plan(lessons.find([], folder), {}, output=tmp_path / f"out{asked}")
+        (outcome,) = run.run(plan, 1, say=lambda _: None)
+        root = tmp_path / f"html{asked}"
+        page = site.build([outcome.job.output], TABLE, root, tmp_path / f"source{asked}")
+        text = (page.parent / "00_first.html").read_text()
+        sources = re.findall(r'<picture><source media="[^"]+" srcset="([^"]+)"><img alt="Two bars."', text)
+        found[asked] = [Image.open(root / each).width for each in sources]
+        assert narrow.MIME not in normal.normalise(normal.read(outcome.job.output)), "not committed"
+        assert site.problems(root) == []
+    assert found == {"": [], "1": [round(200 * narrow.INCHES)]}
 
 
 def test_a_number_and_its_unit_stay_on_one_line(lesson: Callable[..., Path], tmp_path: Path) -> None:

@@ -56,8 +56,22 @@ def test_a_second_gpu_pays_for_the_large_model_alone(rows):
 
 def test_predicted_sums_get_their_verdict(rows):
     page, mine = said("10b_all_reduce"), lesson_10b.of_token(rows)
-    for row in mine[mine["kind"] == "own"].itertuples():
-        assert f"`{row.impl}`: {held(row.median_us / row.predicted_us)}" in page
+    own = mine[mine["kind"] == "own"]
+    assert all(held(ratio).startswith("It holds") for ratio in own["median_us"] / own["predicted_us"])
+    assert f"All {len(own)} predictions hold" in page
+    store = rows[(rows["operator"] == "peer_write") & (rows["bytes"] == rows["bytes"].min())].iloc[0]
+    assert store["predicted_us"] > 1.25 * store["median_us"] and "That is partly luck" in page
+
+
+def test_a_prediction_that_fails_is_named(rows, monkeypatch):
+    told = []
+    monkeypatch.setattr(lesson_10b.display, "say", told.append)
+    late = rows.copy()
+    late.loc[late["impl"] == "1_pull", "median_us"] *= 2
+    lesson_10b.measured(late)
+    assert (
+        "`1_pull`: It does not hold" in told[0] and "`2_push`: It holds" in told[0] and "luck" not in told[0]
+    )
 
 
 @pytest.fixture(scope="module")

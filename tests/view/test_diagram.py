@@ -365,8 +365,13 @@ def test_a_model_is_drawn_by_its_shapes():
 def test_the_last_crossing_brings_what_is_waited_for():
     both = diagram.in_a_row([("a store", 1), ("a load", 2)], {"a load": ("load", "words")})
     assert both.says == "a store: 1 crossing, a guess; a load: 2 crossings (load, words)."
-    down, up = (both.svg().count(f'd="M306 {start}') for start in (10, 96))
-    assert (down, up) == (1, 1), "a store starts at GPU 0, a load at GPU 1"
+    heights = [
+        float(y)
+        for y in re.findall(r'd="M[\d.]+ ([\d.]+)L[^"]*" fill="none"[^>]*stroke-width="1.6"', both.svg())
+    ]
+    assert heights == [10, 74 + 50, 74 + 10], (
+        "a store starts at GPU 0, a load at GPU 1, and its words come back"
+    )
 
 
 def test_tiles_are_those_that_the_kernel_loaded():

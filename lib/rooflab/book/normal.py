@@ -21,6 +21,7 @@ from PIL import Image
 from rooflab.book.notebook_format import NotebookNode, nbformat
 from rooflab.errors import UsageError
 from rooflab.records.csv_table import write_atomically
+from rooflab.view import narrow
 
 MAX_BYTES = 300_000
 _KEPT_CELL_METADATA = ("tags", "jupyter")
@@ -113,6 +114,7 @@ def _outputs(outputs: list[NotebookNode], count: int | None) -> list[NotebookNod
                 continue
         elif output.output_type in ("display_data", "execute_result"):
             output.metadata = {}
+            output.data.pop(narrow.MIME, None)  # the site alone has it
             if "text/html" in output.data:
                 output.data.pop(_WIDGET, None)
             if _PNG in output.data:

@@ -6,7 +6,7 @@ import hashlib
 import io
 import re
 import shutil
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,6 +18,7 @@ from rooflab.book import glossary, home, lessons, normal
 from rooflab.book.execute import plain
 from rooflab.book.notebook_format import nbformat
 from rooflab.errors import MissingTool, RooflabError
+from rooflab.view import narrow
 
 ASSETS = Path(__file__).resolve().parents[1] / "site"  # explorer.js and explorer.css, the lessons' explorers
 OUTPUT = paths.BUILD / "site"
@@ -126,6 +127,7 @@ def build(
     for template in (output / "_static").glob("*webpack-macros.html"):
         template.unlink()  # the theme leaves its own templates there
     _lighten(output)
+    _narrow(output, notebooks)
     _confine(output)
     said = plain(warnings.getvalue()).strip()
     if app.statuscode != 0 or said:
@@ -152,6 +154,36 @@ def _lighten(site: Path) -> None:
         path.write_text(_UNIT.sub(lambda found: found[1] or "\u00a0", text), encoding="utf-8")
     for script in (site / "_static" / "scripts").glob("fontawesome.js*"):
         script.unlink()
+
+
+_PICTURE = re.compile(r'<img\b[^>]*\bsrc="_images/([^"/]+)\.png"[^>]*>')
+_PHONE = "(max-width: 600px)"  # as lessons.css has it
+
+
+def _narrow(site: Path, notebooks: Sequence[Path]) -> None:
+    """Give each picture that was also drawn for a phone that other form, where the window is narrow."""
+    known: dict[str, bytes] = {}
+    for path in notebooks:
+        for cell in normal.read(path).cells:
+            for data in (output.get("data", {}) for output in cell.get("outputs", [])):
+                if narrow.MIME in data:
+                    wide = hashlib.sha256(b64decode(data["image/png"])).hexdigest()
+                    known[wide] = b64decode(data[narrow.MIME])
+    names = set()
+    for image in sorted((site / "_images").glob("*.png")) if known else ():
+        if other := known.get(hashlib.sha256(image.read_bytes()).hexdigest()):
+            image.with_name(f"{image.stem}-narrow.png").write_bytes(other)
+            names.add(image.stem)
+
+    def replaced(found: re.Match[str]) -> str:
+        if found[1] not in names:
+            return found[0]
+        source = f'<source media="{_PHONE}" srcset="_images/{found[1]}-narrow.png">'
+        return f"<picture>{source}{found[0]}</picture>"
+
+    for page in site.glob("*.html") if names else ():
+        text = page.read_text(encoding="utf-8")
+        page.write_text(_PICTURE.sub(replaced, text), encoding="utf-8")
 
 
 # What a page of the site may do, beside the scripts that it may run: load from its own folder alone.
@@ -399,7 +431,7 @@ class _Links(HTMLParser):
                 self.anchors.add(value)
             if not value:
                 continue
-            if tag == "a" and name == "href":
+            if (tag == "a" and name == "href") or name == "srcset":  # a window loads one of two pictures
                 self.leads.append(value)
             elif name in ("src", "poster", "data") or (name == "href" and tag != "a"):
                 self.loads.append(value)

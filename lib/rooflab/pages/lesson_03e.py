@@ -10,7 +10,7 @@ from rooflab.lab import Lab
 from rooflab.ops import faults
 from rooflab.pages import Opening, Rows
 from rooflab.studies import faults as study
-from rooflab.view import diagram, display, plot
+from rooflab.view import diagram, display, narrow, plot
 
 SANITIZERS = study.INSTRUMENTS[1:-1]  # compute-sanitizer's tools; "none" is before them, the watcher after
 _SIZES = {"friendly": study.FRIENDLY, "ragged": study.UNFRIENDLY}
@@ -90,6 +90,7 @@ def _noticed(cells: pd.DataFrame, title: str) -> Figure:
     """A grid of words, dark where a test notices a fault."""
     fig, ax = plot.figure(title=title, height=2.3)
     fig.set_figwidth(7.4)
+    fig.set_gid(narrow.WIDE)
     for down, fault in enumerate(cells.index):
         for across, word in enumerate(cells.loc[fault]):
             quiet = word in _QUIET

@@ -7,9 +7,12 @@ from typing import Any
 
 import pandas as pd
 
+import rooflab.lab
+from rooflab import paths
+from rooflab.hardware import device
 from rooflab.lab import Lab
 from rooflab.pages import NEAR, SOURCES, Opening, Rows, held, one_line
-from rooflab.studies import links
+from rooflab.studies import environment, links
 from rooflab.view import diagram, display, explorer, plot
 
 WAYS = {
@@ -92,10 +95,49 @@ def facts(here: Lab) -> None:
     one_line({"GPU": " · ".join([run["gpu"], SOURCES[here.mode], f"run {run['run']}", note])})
 
 
+def alone(gpu: Any) -> Lab | None:
+    """The committed recording of one such GPU, where there is one: what lessons 00 to 09 replay."""
+    bare = str(gpu).removeprefix("NVIDIA ")
+    slugs = [
+        name for name in device.names() if device.get(name).name == bare and (paths.DATA / name).is_dir()
+    ]
+    return rooflab.lab.open("replay", slugs[0]) if slugs else None
+
+
+def in_a_row(rows: Rows) -> None:
+    """Draw what crosses the link, crossing by crossing, for each way to move an array."""
+    ways = [way for way in WAYS if way in set(between(rows)["operator"])]
+    carries = {WAYS[way]: ("load", "words") if way == "peer_read" else ("words",) for way in ways}
+    diagram.in_a_row([(WAYS[way], links.crossings(way, "")) for way in ways], carries).show()
+
+
+def assumed(gpu: Any) -> None:
+    """Say what the law's constants were before measuring, and what lesson 00b has for a launch."""
+    one, nodes = alone(gpu), ""
+    if one is not None:
+        found = one.store.read("environment")
+        ways = environment.handovers(found).set_index("handover")["median_us"]
+        small = found[(found["operator"] == "saxpy") & (found["clock"] == "graph") & (found["options"] == "")]
+        if "node of a graph" in ways and len(small):
+            least = small.loc[small["n"].idxmin()]
+            nodes = (
+                f" ([Lesson 00b](00b_clocks.ipynb), one {gpu}: {ways['node of a graph']:.2f} µs for a node "
+                f"that does next to nothing, {least['median_us']:.2f} for one over {int(least['n']):,} "
+                "numbers. We allowed more, for the kernel's own work.)"
+            )
+    display.say(
+        f"Assumed before measuring: {links.HOP_US:g} µs for a crossing, the sheet's {links.SHEET_GB_S:.0f} "
+        f"GB/s, and {links.LAUNCH_US:g} µs for a launch in a graph.{nodes} "
+        "[Lesson 07b](07b_predicting.ipynb)'s fixed time a kernel is another quantity: it is fitted, and "
+        "holds all that a product takes beyond its bytes. "
+        "How often a library's sum crosses is a guess."
+    )
+
+
 def predicted(rows: Rows) -> None:
     """Show the law's times for a small array and a large one, before anything is measured."""
     sizes = sorted(set(between(rows)["bytes"]))
-    chosen = [sizes[0], sizes[len(sizes) // 2], sizes[-1]]
+    chosen = [sizes[0], sizes[-1]]
     kinds = _kinds()
     table = pd.DataFrame({"what": [says for *_, says in kinds]})
     table["crossings"] = [links.crossings(operator, impl) for operator, impl, _ in kinds]
@@ -105,13 +147,6 @@ def predicted(rows: Rows) -> None:
     shown |= {str(size): f"{plot.size_text(size)}, µs" for size in chosen}
     forms = {"what": "", "crossings": "{:.0f}"} | {str(size): "{:,.1f}" for size in chosen}
     display.table(table, shown, forms, "predicted: launch + crossings + bytes over the sheet's rate")
-    rows_of = [(what, int(n)) for what, n in table[["what", "crossings"]].to_numpy()]
-    carries = {
-        WAYS["peer_write"]: ("words",),
-        WAYS["peer_read"]: ("load", "words"),
-        WAYS["peer_copy"]: ("words",),
-    }
-    diagram.in_a_row(rows_of, carries).show()
 
 
 def _kinds() -> list[tuple[str, str, str]]:
@@ -151,7 +186,7 @@ def judged(rows: Rows, gpu: Any) -> None:
             f"A store of {plot.size_text(sizes[0])}: {row['m0']:.2f} µs where {row['p0']:.1f} were "
             f"predicted. {verdict}"
             + (
-                f": the launch alone was assumed to take {links.LAUNCH_US:g} µs."
+                f": the launch alone was taken for {links.LAUNCH_US:g} µs, more than the whole store."
                 if row["m0"] < links.LAUNCH_US
                 else "."
             )
@@ -173,17 +208,19 @@ def judged(rows: Rows, gpu: Any) -> None:
             f"At {plot.size_text(sizes[1])} everything takes {far.min():.2f} to {far.max():.2f} times the "
             "prediction" + (": the sheet's rate is not reached." if far.min() > 1.05 else ".")
         )
-    display.say("**Did the law hold?**\n\n" + "\n".join(f"- {line}" for line in lines_of))
+    display.say("\n".join(f"- {line}" for line in lines_of))
 
 
-def laws(rows: Rows, words: dict[str, str], title: str) -> pd.DataFrame:
-    """Show latency and rate fitted to contestants, named by operator or impl in `words`; the table."""
+def laws(rows: Rows, words: dict[str, str], title: str, folded: bool = False) -> None:
+    """Show latency and rate fitted to contestants, named by operator or impl in `words`, and say of whom no
+    straight line holds.
+    """
     found = links.law(rows, 2)
     found["who"] = [words.get(row["operator"], name(row)) for row in found.to_dict("records")]
     columns = {"who": "What", "latency_us": "Latency (µs)", "rate_gb_s": "Rate (GB/s)"}
     columns |= {"worst": "Furthest point, times the law"}
     forms = {"who": "", "latency_us": "{:.2f}", "rate_gb_s": "{:,.0f}", "worst": "{:.2f}"}
-    display.table(found, columns, forms, title)
+    display.table(found, columns, forms, title, folded)
     bent = found[found["worst"] > NEAR]
     if len(bent):
         display.say(
@@ -191,7 +228,6 @@ def laws(rows: Rows, words: dict[str, str], title: str) -> pd.DataFrame:
             f"{bent['worst'].max():.2f} times "
             "off. The library may change its method with the size."
         )
-    return found
 
 
 def latency_holds(rows: Rows, gpu: Any) -> None:
@@ -222,7 +258,26 @@ def sum_times(rows: Rows, gpu: Any) -> None:
         plot.series(ax, mine["bytes"], *plot.band(mine, "median_us"), label=label)
     plot.size_ticks(ax, sorted(set(found["bytes"]))[::2])
     plot.label_ends(ax)
-    plot.show(fig, plot.caption(found, gpu, title, y="median_us"))
+    plot.show(fig, f"{title} on {gpu}, {plot.dates(found)}. {_told(found)}")
+
+
+def _told(found: Rows) -> str:
+    """What the chart of sums shows: who is fastest in a graph from which size on, and the eager calls."""
+    graph, text = found[found["clock"] == "graph"], ""
+    best = graph.loc[graph.groupby("bytes")["median_us"].idxmin()].sort_values("bytes")
+    last = best.iloc[-1]
+    since = last["bytes"]
+    for row in best.iloc[::-1].to_dict("records"):
+        if row["impl"] != last["impl"]:
+            break
+        since = row["bytes"]
+    text = f"In a graph {name(last)}: fastest from {plot.size_text(since)} on."
+    few = found[(found["clock"] == "event") & (found["bytes"] <= links.OWN_MOST)]["median_us"]
+    if len(few):
+        text += (
+            f" Called eagerly: {few.min():.0f} to {few.max():.0f} µs up to {plot.size_text(links.OWN_MOST)}."
+        )
+    return text
 
 
 def winners(rows: Rows) -> None:
@@ -271,7 +326,7 @@ def _scattered(eager_us: Rows) -> str:
 
 
 def halves(rows: Rows) -> None:
-    """Say what all-gather and reduce-scatter take beside the all-reduce that they make up."""
+    """Say, in a fold, what all-gather and reduce-scatter take beside the all-reduce that they make up."""
     graph = rows[(rows["clock"] == "graph") & (rows["impl"] == links.NCCL)]
     wide = graph.pivot(index="bytes", columns="operator", values="median_us").dropna().reset_index()
     wide["both"] = wide["all_gather"] + wide["reduce_scatter"]
@@ -281,10 +336,8 @@ def halves(rows: Rows) -> None:
         f"at {plot.size_text(row['bytes'])} {row['both']:,.1f} µs, and an all-reduce {row['all_reduce']:,.1f}"
         for _, row in wide.iloc[[0, -1]].iterrows()
     ]
-    display.say(
-        "A reduce-scatter and an all-gather make an all-reduce. One after the other NCCL's, in a graph, take "
-        f"{'; '.join(said)}. Done as one call they share a launch."
-    )
+    text = f"One after the other NCCL's, in a graph, take {'; '.join(said)}. As one call they share a launch."
+    display.fold_items("A reduce-scatter and an all-gather make an all-reduce", [text])
 
 
 def takeaway(rows: Rows, gpu: Any) -> None:

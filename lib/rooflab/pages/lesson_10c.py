@@ -13,7 +13,7 @@ from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import SOURCES, Opening, Rows, held, one_line, spread
 from rooflab.studies import links, split
-from rooflab.view import display, plot
+from rooflab.view import display, explorer, plot
 from rooflab.view.diagram import handovers
 
 WAYS = {
@@ -73,8 +73,8 @@ def opening(rows: Rows, here: Lab) -> Opening:
     answer = (
         f"{large['title']} makes {alone['tok_s']:,.0f} tokens a second on one GPU and "
         f"{large['tok_s']:,.0f} on two ({gpu}), {large['gain']:.2f} times as many. With sums in the norms "
-        f"the model that gains least, {least['title']}, is {display.speed(least['gain'])}; with sums as "
-        f"kernels of their own it is {display.speed(before)}."
+        f"the model that gains least, {least['title']}, is {least['gain']:.2f} times as fast as on one; with "
+        f"sums as kernels of their own {before:.2f} times."
     )
     able = (
         "say how many GPUs a model needs for its memory, and what a second one brings to its speed",
@@ -93,7 +93,13 @@ def _chart(found: Rows, gpu: Any) -> Any:
     parts = {says: [by.get((name, impl), np.nan) for name in names] for impl, says in WAYS.items()}
     plot.grouped(ax, names, parts, most=2.0, form=".2f")
     plot.roof_line(ax, 1.0, "one GPU", vertical=True)
-    return fig, plot.caption(shared, gpu, caption, y="tok_s")
+    ends = shared.groupby("impl")["gain"].agg(["min", "max"])
+    told = "; ".join(
+        f"{says} {ends['min'][impl]:.2f} to {ends['max'][impl]:.2f}"
+        for impl, says in reversed(WAYS.items())
+        if impl in ends.index
+    )
+    return fig, f"{caption}, {gpu}, {plot.dates(shared)}: {told}. Dashed: one GPU."
 
 
 def facts(here: Lab) -> None:
@@ -217,14 +223,24 @@ def excess(rows: Rows, gpu: Any) -> None:
     bytes_ = {name: ours["predicted_us"][name] / layers[i] for i, name in enumerate(apart.index)}
     least, most = near.index[0], near.index[-1]
     separate, inside = (len(row) for row in handovers.by_way().values())
+    apart_from = saved[saved < 0.5 * saved.median()] if saved.median() > 0 else saved[:0]
+    usual = saved.drop(apart_from.index)
     display.say(
-        f"On the {gpu} a layer takes {saved.iloc[0]:.1f} to {saved.iloc[-1]:.1f} µs less with sums in the "
+        f"On the {gpu} a layer takes {usual.iloc[0]:.1f} to {usual.iloc[-1]:.1f} µs less with sums in the "
         f"norms than with our kernel between two others, the split head's part included: {inside} launches "
-        f"in the place of {separate}, and each starts while its predecessor runs. What is left above the "
-        "bound weighs most where a layer has least to read: "
+        f"in the place of {separate}, and each starts while its predecessor runs.{_open(apart_from)} What is "
+        "left above the bound weighs most where a layer has least to read: "
         f"{least}, whose bound is {bytes_[least]:.0f} µs a layer, is at {near[least]:.0%} of it, and {most}, "
         f"with {bytes_[most]:.0f} µs, at {near[most]:.0%}."
     )
+
+
+def _open(few: Rows) -> str:
+    """The models whose layers save far less, by the microseconds a layer: what was not explained."""
+    if few.empty:
+        return ""
+    said = display.listed(f"{name} saves {us:.1f} µs" for name, us in few.items())
+    return f" But {said}, with the same launches spared: they do not explain that, and it is open."
 
 
 def prompt_table(rows: Rows) -> None:
@@ -272,4 +288,17 @@ def takeaway(rows: Rows, gpu: Any) -> None:
         "needs its result.\n"
         "- A token exchanges a few KiB a layer, so latency decides; a prompt exchanges thousands of rows, so "
         "the link's rate does."
+    )
+
+
+def explored(rows: Rows, here: Lab) -> explorer.Explorer:
+    """The explorer of a hand-over alone, by the numbers in a row."""
+    return explorer.Explorer(
+        "handovers",
+        rows[rows["operator"] == split.FUSED],
+        y="median_us",
+        controls={"impl": "By"},
+        title=f"A sum and a norm over two {here.run['gpu']}s",
+        labels={"median_us": "µs", "n": "Numbers in a row"},
+        start={"impl": "1_pdl"},
     )

@@ -9,7 +9,7 @@
     const svg = document.importNode(parsed.documentElement, true);
     svg.querySelector(".paper").remove();
     svg.removeAttribute("color");
-    svg.style.minWidth = Math.min(0.8 * svg.getAttribute("width"), 430) + "px"; // text stays readable on a phone
+    svg.style.minWidth = Math.min(0.8 * svg.getAttribute("width"), 384) + "px"; // text stays readable on a phone
     const frame = document.createElement("div");
     frame.className = "drawing";
     frame.tabIndex = 0; // on a phone it scrolls sideways: by keyboard too
@@ -64,7 +64,7 @@
       });
       svg.setAttribute("viewBox", "0 0 " + width + " " + height);
       svg.setAttribute("width", width);
-      svg.style.minWidth = Math.min(width, Math.max(0.8 * width, 340), 430) + "px"; // as for a still; narrow ones stay
+      svg.style.minWidth = Math.min(width, Math.max(0.8 * width, 340), 384) + "px"; // as for a still; narrow ones stay
       const text = chosen + 1 + " of " + frames.length + ": " + frames[chosen].dataset.says;
       said.textContent = text;
       range.setAttribute("aria-valuetext", text);
@@ -82,7 +82,7 @@
       });
       svg.setAttribute("viewBox", whole.box);
       svg.setAttribute("width", whole.width);
-      svg.style.minWidth = Math.min(0.8 * whole.width, 430) + "px";
+      svg.style.minWidth = Math.min(0.8 * whole.width, 384) + "px";
       svg.setAttribute("aria-label", words);
       said.textContent = "all " + frames.length + " steps";
       all.setAttribute("aria-pressed", "true");

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from rooflab.errors import UsageError
+from rooflab.view import narrow
 from rooflab.view.captions import UNITS as UNITS
 from rooflab.view.captions import Roof, band, caption, contestants, floats, measured, number
 from rooflab.view.captions import dates as dates
@@ -140,7 +142,8 @@ def roof_line(ax: Axes, value: float, label: str, *, vertical: bool = False, whe
         ax.set_title(
             ax.get_title("left"), loc="left", fontsize=10, fontweight="bold", pad=18
         )  # above the label
-        ax.annotate(label, (value, 1), (0, 3), ("data", "axes fraction"), ha="center", **text)
+        at = ("data", "axes fraction")
+        ax.annotate(label, (value, 1), (0, 3), at, ha="center", gid="roof", **text)
         return
     ax.axhline(value, **style)
     x, dx = (0.0, 4) if where == "left" else (1.0, -4)
@@ -196,6 +199,7 @@ def label_ends(ax: Axes) -> None:
             zorder=4,
             arrowprops=arrow if abs(shift) >= 3 else None,
             bbox=behind,
+            gid="end",
         )
 
 
@@ -243,6 +247,7 @@ def bars(
             color="white" if inside else "black",
             fontweight="bold" if inside else "normal",
             zorder=4,
+            gid="value",
         )
     ax.set_yticks(places, list(names))
     ax.set_ylim(len(names) - 0.5, -0.5)
@@ -395,11 +400,17 @@ def show(fig: Figure, caption: str) -> None:
     """Display the figure as a PNG with the caption as its plain-text form, and print the caption under it.
 
     The pixels depend on the data and the installed matplotlib, their last levels on the CPU too. The site
-    takes the plain-text form as the image's alt text, and notebook checks compare it.
+    takes the plain-text form as the image's alt text, and notebook checks compare it. Where narrow.ASKED is
+    set, the picture for a phone comes with it.
     """
     if not caption:
         raise UsageError("Every figure needs a caption; compute one with plot.caption(...).")
-    display({"image/png": base64.b64encode(png(fig)).decode(), "text/plain": caption}, raw=True)
+    shown = {"image/png": base64.b64encode(png(fig)).decode(), "text/plain": caption}
+    if os.environ.get(narrow.ASKED) and fig.get_gid() != narrow.WIDE:
+        with _style():
+            narrow.narrowed(fig)
+        shown[narrow.MIME] = base64.b64encode(png(fig, 2)).decode()  # a phone's pixels are small
+    display(shown, raw=True)
     print(caption)
 
 
@@ -418,16 +429,21 @@ def ladder(rows: pd.DataFrame, device: Any, roof: Roof, title: str) -> None:
     show(fig, caption(rows, device, title, roof))
 
 
-def png(fig: Figure) -> bytes:
-    """The figure as PNG bytes of 64 colours, a third of the size, and without its writer's name."""
+def png(fig: Figure, scale: int = 1) -> bytes:
+    """The figure as PNG bytes of 64 colours, a third of the size, and without its writer's name, at `scale`
+    times DPI pixels an inch.
+    """
     for ax in fig.axes:
         _settled(ax)
     drawn, out = io.BytesIO(), io.BytesIO()
     with _style():
-        fig.savefig(drawn, format="rgba", dpi=DPI)
-        size = (round(fig.bbox.width), round(fig.bbox.height))
+        fig.savefig(drawn, format="rgba", dpi=scale * DPI)
+    width = round(scale * fig.bbox.width)
+    size = (width, len(drawn.getvalue()) // (4 * width))
     image = Image.frombytes("RGBA", size, drawn.getvalue()).convert("RGB")
-    image.quantize(64, dither=Image.Dither.NONE).save(out, "PNG", optimize=True, dpi=(DPI, DPI))
+    image.quantize(64, dither=Image.Dither.NONE).save(
+        out, "PNG", optimize=True, dpi=(scale * DPI, scale * DPI)
+    )
     return out.getvalue()
 
 

@@ -60,28 +60,34 @@ def in_a_row(ways: Sequence[tuple[str, int]], carries: Mapping[str, Sequence[str
     the last one brings it what it waits for. `carries` says what each crossing of a way brings; a way that it
     lacks is a guess, and dashed.
     """
-    canvas, left, y, said, known = Canvas(), 306.0, 0.0, [], carries or {}
+    canvas, left, y, said, known = (
+        Canvas(),
+        66.0 + max(svg.wide(name, svg.TEXT - 1) for name, _ in ways),
+        0.0,
+        [],
+        carries or {},
+    )
     step = (svg.WIDTH - left - 60) / max(count for _, count in ways)
     for name, count in ways:
         guess = "" if name in known else ", a guess"
-        canvas.text(0, y + (19 if guess else 27), name, svg.TEXT - 1)
-        canvas.text(0, y + 35, guess.removeprefix(", "), svg.SMALL)
-        for lane, gpu in ((y + 8, "GPU 0"), (y + 38, "GPU 1")):
+        canvas.text(0, y + (24 if guess else 34), name, svg.TEXT - 1)
+        canvas.text(0, y + 40, guess.removeprefix(", "), svg.SMALL)
+        for lane, gpu in ((y + 8, "GPU 0"), (y + 52, "GPU 1")):
             canvas.text(left - 46, lane + 4, gpu, svg.SMALL)
             canvas.line([(left, lane), (svg.WIDTH - 50, lane)], 0.6)
         for k in range(count):
             towards = (count - k) % 2 == 1
-            ends = (y + 10, y + 36) if towards else (y + 36, y + 10)
+            ends = (y + 10, y + 50) if towards else (y + 50, y + 10)
             line = [(left + k * step, ends[0]), (left + (k + 1) * step - 6, ends[1])]
             canvas.line(line, 1.6, dashed=bool(guess), end="arrow")
             if name in known:
                 what = known[name][k]
                 wide = svg.wide(what, svg.SMALL) + 8
-                canvas.cell(left + (k + 0.5) * step - 3 - wide / 2, y + 16, wide, 15, what, PALE)
-        canvas.cell(left + count * step - 2, y + 29, 46, 18, "there", AMBER)
+                canvas.cell(left + (k + 0.5) * step - 3 - wide / 2, y + 22, wide, 15, what, PALE)
+        canvas.cell(left + count * step - 2, y + 43, 46, 18, "there", AMBER)
         what = f" ({', '.join(known[name])})" if name in known else guess
         said.append(f"{name}: {counted(count, 'crossing')}{what}")
-        y += 60
+        y += 74
     return single("Crossings that follow each other", f"{'; '.join(said)}.", canvas)
 
 

@@ -1,0 +1,106 @@
+"""A figure drawn for a phone: as narrow as the page, and what it says is still there and does not touch."""
+
+import io
+
+import pytest
+from matplotlib.text import Annotation
+from PIL import Image
+from rooflab.view import narrow, plot
+
+LONG = "the output head in FP16, launched as it is now"
+
+
+def bars(values, names=None, roof=None):
+    fig, ax = plot.figure("GB/s", title="A title with more words than the width of a phone has room for")
+    plot.bars(ax, names or [f"rung {k}" for k in range(len(values))], values, "GB/s", roof)
+    return fig, ax
+
+
+def boxes(texts):
+    return [text.get_window_extent() for text in texts if text.get_text()]
+
+
+def test_bars_keep_their_names_and_values_inside_a_phones_width():
+    fig, ax = bars([120.0, 40.0, 300.0], ["short", LONG, "7_split_k"], ("read roof", 800.0, "GB/s"))
+    height = fig.get_figheight()
+    narrow.narrowed(fig)
+    picture = Image.open(io.BytesIO(plot.png(fig, 2)))
+    assert picture.width == round(2 * plot.DPI * narrow.INCHES)
+    assert fig.get_figheight() > height, "for the lines of a long name"
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert names[0] == "short" and names[1].count("\n") >= 2 and names[1].replace("\n", " ") == LONG
+    assert "\n" in fig.get_suptitle() and not ax.get_title("left")
+    fig.draw_without_rendering()
+    for box in boxes([*ax.get_yticklabels(), *ax.texts]):
+        assert box.x0 >= -1 and box.x1 <= fig.bbox.width + 1
+
+
+def test_a_value_that_its_bar_has_no_room_for_stands_behind_it():
+    fig, ax = bars([300.0, 90.0], [f"{LONG} {k}" for k in range(2)], ("read roof", 900.0, "GB/s"))
+    (inside,) = [text for text in ax.texts if text.get_gid() == "value" and text.get_color() == "white"]
+    assert isinstance(inside, Annotation)
+    narrow.narrowed(fig)
+    narrow_bar = ax.patches[0].get_window_extent().width < inside.get_window_extent().width + 5
+    assert (inside.get_color() == "black") == narrow_bar
+
+
+def lines(labels):
+    fig, ax = plot.figure("bytes", "µs", "By size", xlog=True)
+    for k, label in enumerate(labels):
+        plot.series(ax, [4096, 8192, 2**20, 2**24], [k + 1.0, k + 2.0, k + 3.0, k + 4.0], label=label)
+    plot.size_ticks(ax, [2**k for k in range(12, 25)])
+    plot.label_ends(ax)
+    return fig, ax
+
+
+@pytest.mark.parametrize(
+    ("labels", "key"), [(["INT4", "FP16"], False), (["symmetric memory, two shots"], True)]
+)
+def test_long_labels_at_the_ends_of_lines_become_a_key(labels, key):
+    fig, ax = lines(labels)
+    narrow.narrowed(fig)
+    found = [text.get_text() for legend in fig.legends for text in legend.get_texts()]
+    at_ends = [text.get_text() for text in ax.texts if text.get_gid() == "end"]
+    assert (found, at_ends) == ((labels, []) if key else ([], labels))
+
+
+def test_a_key_that_is_wider_than_the_page_moves_below():
+    fig, ax = lines(["INT4", "FP16"])
+    ax.plot([], [], label="a very long name of a line in a key")
+    ax.legend(loc="upper left")
+    narrow.narrowed(fig)
+    assert ax.get_legend() is None and len(fig.legends) == 1
+
+
+def test_ticks_do_not_touch_and_the_last_is_written():
+    fig, ax = lines(["INT4"])
+    narrow.narrowed(fig)
+    fig.draw_without_rendering()
+    written = [label for label in ax.get_xticklabels() if label.get_text()]
+    places = boxes(written)
+    assert written[-1].get_text() == "16 MiB" and len(written) > 1
+    assert all(a.x1 < b.x0 for a, b in zip(places, places[1:], strict=False))
+
+
+def test_axes_side_by_side_stand_one_under_the_other():
+    fig, axes = plot.figure("bytes", "µs", "Two of them", columns=2)
+    for ax in axes:
+        plot.series(ax, [1, 2], [1.0, 2.0])
+    narrow.narrowed(fig)
+    fig.draw_without_rendering()
+    first, second = (ax.get_window_extent() for ax in axes)
+    assert first.y0 > second.y1 and first.x0 == pytest.approx(second.x0, abs=1)
+
+
+def test_the_picture_comes_where_it_is_asked_for_alone(monkeypatch, capsys):
+    shown = []
+    monkeypatch.setattr(plot, "display", lambda data, raw: shown.append(data))
+    monkeypatch.delenv(narrow.ASKED, raising=False)
+    plot.show(bars([1.0])[0], "a caption")
+    monkeypatch.setenv(narrow.ASKED, "1")
+    plot.show(bars([1.0])[0], "a caption")
+    table = bars([1.0])[0]
+    table.set_gid(narrow.WIDE)
+    plot.show(table, "a table of words")
+    assert [narrow.MIME in data for data in shown] == [False, True, False]
+    assert shown[0]["image/png"] == shown[1]["image/png"], "the first picture is the same"

@@ -92,7 +92,7 @@ WRONG |= {
         "the future": LESSON.changed("06.a", ("key <= query", "key < n")),
     },
     "06.b": {
-        "the old outputs stay": LESSON.changed("06.b", ("o.x * alpha", "o.x")),
+        "the old outputs stay": LESSON.changed("06.b", ("o.x * rescale", "o.x")),
         "two passes": LESSON.solution("06.a"),
     },
     "06.c": {
@@ -126,7 +126,7 @@ WRONG |= {
             "06.e", ("            new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 2));\n", "")
         ),
         "outputs are not rescaled": LESSON.changed(
-            "06.e", ("o[e / 2][2 * half + e % 2] *= alpha", "(void)e")
+            "06.e", ("o[e / 2][2 * half + e % 2] *= rescale", "(void)e")
         ),
     },
 }

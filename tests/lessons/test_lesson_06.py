@@ -11,7 +11,7 @@ from rooflab.claims import COURSE, Evidence, scorecard, select
 from rooflab.hardware import roofline
 from rooflab.numerics import model_shapes
 from rooflab.ops import attention as op
-from rooflab.pages.lesson_06e import STEPS
+from rooflab.pages.lesson_06e import LOADS, STEPS
 from rooflab.paths import DATA, NOTEBOOKS
 from rooflab.records.case import Case
 from rooflab.runtime import nvrtc
@@ -290,10 +290,21 @@ def test_one_sentence_of_06c_and_its_chart_have_one_line(h200):
     assert "Verdict on the predicted errors" in said("06c_trust.ipynb")
 
 
-def test_06e_says_how_many_of_its_steps_the_chart_has(h200):
+def test_06e_says_how_many_of_its_steps_have_the_idea_of_a_rung(h200):
     page = said("06e_build.ipynb")
-    assert (
-        len(STEPS) == 3
-        and "Three of them are also rungs" in page
-        and f"The {len(STEPS)} steps that are rungs" in page
-    )
+    assert len(STEPS) == 3 and "Three of them have the idea of a rung of part 06" in page
+
+
+def test_06e_draws_as_many_loads_of_a_key_as_its_solutions_make():
+    cells = nbformat.read(NOTEBOOKS / "06e_build.ipynb", as_version=4).cells
+    code = {
+        cell.source[4:8]: cell.source.partition("Solution")[2]
+        for cell in cells
+        if cell.source.startswith("### 06.")
+    }
+    for step, how in LOADS.items():
+        solution = code[step[:4]]
+        passes = solution.count("for (int key = 0; key <= query; ++key)") or 1
+        block = re.search(r"QUERIES = (\d+)|first = (\d+) \* blockIdx", solution)
+        served = int(block[1] or block[2]) if block else 1
+        assert how is None or how == (served, passes), step

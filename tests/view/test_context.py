@@ -26,6 +26,7 @@ def test_the_split_drawn_is_that_of_its_scores_blocks_and_heads():
     other = diagram.split_context((0, 1, 2, 3), (1, 1, 1, 1), blocks=2, heads=2)
     assert "block 1: max 3, sum 1.50, output 1.50" in other.says and "out 1.88 ÷ 1.88 = 1.00" in other.says
     assert other.svg() != usual.svg() and "rung 2 loads each key 2 times" in other.says
+    assert diagram.split_context(values=(1,) * 16).svg() != usual.svg(), "the values are drawn"
     with pytest.raises(UsageError, match="equal parts"):
         diagram.split_context((0, 1, 2), (1, 1, 1), blocks=2)
 

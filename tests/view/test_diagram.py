@@ -84,6 +84,8 @@ def all_of(here):
         "split k": diagram.split_k(),
         "nibbles": diagram.nibbles(),
         "to half": diagram.to_half(),
+        "byte to half": diagram.byte_to_half(),
+        "key loads": diagram.key_loads({"one": (1, 2), "all": (16, 1)}),
         "q8": diagram.q8_layouts(),
         "accumulators": diagram.accumulators(),
         "tiles": diagram.attention_tiles(),
@@ -100,14 +102,12 @@ def all_of(here):
         "issue slots": diagram.issue_slots(CHIPS, halves=CHIPS[1:]),
         "ring": diagram.ring(takes),
         "pipeline": diagram.pipeline(takes),
-        "wgmma_steps": diagram.wgmma_steps(takes),
         "layer": diagram.layer(diagram.ways(here)),
         "split layer": diagram.split_layer(),
         "launches of a layer": diagram.launches_of_a_layer(),
         "capture": diagram.capture(lesson_05c.timed_chain(here)),
         "barriers": diagram.barriers_met(),
         "tile order": diagram.tile_order(),
-        "wide stores": diagram.wide_stores(),
         "captured address": diagram.captured_address(),
         **of_a_token(here),
     }
@@ -497,9 +497,6 @@ def test_the_pipeline_follows_the_order_of_the_source():
     after = over_time.simulate(over_time.program(late), 4, 2, TAKES)
     assert over_time._overlap(after) == pytest.approx(0.0, abs=1e-9)
     assert diagram.pipeline(TAKES).svg() != diagram.pipeline(TAKES, text=late).svg()
-    says, waited = diagram.wgmma_steps(TAKES).says, diagram.wgmma_steps(TAKES, text=late).says
-    assert "softmax of S1, in registers (tensor cores: PV0)" in says
-    assert "softmax of S1, in registers (tensor cores: nothing to do)" in waited
 
 
 def test_a_slot_is_filled_again_only_once_it_was_released():
@@ -674,3 +671,25 @@ def test_launches_of_a_layer_are_those_of_the_engines_source():
     assert handovers.launches(layers, inside=True) == [
         ("all_reduce + norm", True), ("down", False), ("silu_mul", False),
     ]  # fmt: skip
+
+
+def test_another_quant_or_constant_is_another_fp16_number(tmp_path):
+    drawing = diagram.byte_to_half(-23)
+    assert "with the byte 105 for its lower half it is 1129; 1152 less is -23" in drawing.says
+    assert diagram.byte_to_half(5).svg() != drawing.svg()
+    for quant in (-128, 127):  # every byte's value, by the bits themselves
+        assert words.half(0x6400 | quant + 128) - 1152 == quant
+    changed = tmp_path / "q8_tiles.cuh"
+    changed.write_text(words._Q8.read_text().replace("1152.0f", "1151.0f"))
+    assert "1151 less is" in diagram.byte_to_half(file=changed).says
+    with pytest.raises(UsageError, match="is no quant"):
+        diagram.byte_to_half(128)
+
+
+def test_loads_of_a_key_follow_from_who_shares_it():
+    shared = diagram.key_loads({"alone": (1, 2), "four": (4, 1), "none": None})
+    assert shared.says.endswith("alone: 32 loads in 2 passes; four: 4 loads.")
+    assert "four: 2 loads" in diagram.key_loads({"four": (4, 1)}, queries=8).says
+    assert diagram.key_loads({"four": (8, 1)}).svg() != diagram.key_loads({"four": (4, 1)}).svg()
+    with pytest.raises(UsageError, match="3 at a time"):
+        diagram.key_loads({"three": (3, 1)})

@@ -33,8 +33,8 @@ def test_one_token_more_begins_a_pass():
     ).assign(n=8192, k=8192)
     drawing = diagram.passes(rows)
     assert [caption for caption, _ in drawing.frames] == ["8 tokens", "9 tokens"]
-    assert "8 tokens: dp4a (5_batch): 1.0 µs, 1 pass." in drawing.says
-    assert "9 tokens: dp4a (5_batch): 2.0 µs, 2 passes; FP16: 3.0 µs" in drawing.says
+    assert "8 tokens: dp4a (5_batch): 1.0 µs, 1 pass of 8 tokens." in drawing.says
+    assert "9 tokens: dp4a (5_batch): 2.0 µs, 2 passes of up to 8 tokens; FP16: 3.0 µs" in drawing.says
     assert diagram.passes(rows.assign(batch=7)) is None, "nothing is drawn of what was not recorded"
 
 

@@ -1,16 +1,11 @@
 """Where weights and outputs lie, and who has a piece of memory: another order or source, another picture."""
 
 import numpy as np
-import pytest
-from rooflab.errors import UsageError
 from rooflab.numerics.quant import Planes
 from rooflab.ops import q8_0
 from rooflab.pages import lesson_05c, lesson_06c
-from rooflab.paths import KERNELS
 from rooflab.view import diagram
-from rooflab.view.diagram import pools, quads, tiled_weights
-
-SOURCE = (KERNELS / "attention" / f"{quads.RUNG}.cu").read_text()
+from rooflab.view.diagram import pools, tiled_weights
 
 
 def plain(planes):
@@ -34,22 +29,6 @@ def test_another_order_is_another_picture():
     assert "8 places of 2 bytes" in tiled.says and "16 neighbouring bytes" in tiled.says
     assert "1 places of 16 bytes" in diagram.tile_order(0, plain).says
     assert diagram.tile_order(6).svg() != tiled.svg()
-
-
-def test_four_lanes_end_with_eight_neighbouring_columns_each():
-    steps = quads.exchanges()
-    before, *_, after = quads.quad(steps)
-    assert before[1] == [1, 5, 9, 13] and [sorted(mine) for mine in after] == [
-        list(range(4 * lane, 4 * lane + 4)) for lane in range(4)
-    ]
-    assert "lanes 0 0 0 0 1 1 1 1 2 2 2 2 3 3 3 3" in diagram.wide_stores().says
-
-
-def test_other_exchanges_are_another_picture():
-    fewer = SOURCE.replace("exchange<2>(pairs[0], pairs[2]), exchange<2>(pairs[1], pairs[3]);", "")
-    assert fewer != SOURCE and diagram.wide_stores(fewer).svg() != diagram.wide_stores().svg()
-    with pytest.raises(UsageError, match="exchanges no pairs"):
-        diagram.wide_stores(SOURCE.replace("exchange<", "keep<"))
 
 
 def test_a_buffer_from_the_pool_is_another_array_s_at_the_replay():

@@ -71,10 +71,6 @@ def test_laws_at_points_that_can_be_checked_by_hand():
     assert models.little(1, 1000, h200.name) == pytest.approx(1024 * h200.sms / 1000)
     assert models.stride(1, 4, 0) == 100 and models.stride(32, 4, 0) == 12.5
     assert models.stride(1, 4, 16) == pytest.approx(100 * 128 / 160), "a fifth sector"
-    assert models.padding(0, 64, "eight rows of 16 bytes") == 8
-    assert models.padding(4, 64, "eight rows of 16 bytes") == 1
-    assert models.padding(0, 32, "a column of 32 rows") == 32
-    assert models.padding(1, 32, "a column of 32 rows") == 1
     assert models.tile(128, 128) == 64
     assert models.occupancy(128, 1, h200.name) == h200.shared_kb_per_block // 32
     slots = h200.sms * 128 * h200.boost_mhz / 1e3

@@ -12,10 +12,13 @@ from matplotlib.figure import Figure
 from rooflab import lab
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
+from rooflab.ops import q8_0
 from rooflab.pages import Opening, Rows
 from rooflab.records.case import Case
 from rooflab.studies import q8_0 as study
 from rooflab.view import display, explorer, page, plot
+
+_UNDER_WAY = q8_0.LADDERS["q8_0"][3].defines["UNROLL"]  # loads a lane in rung 4 as the ladder builds it
 
 
 def opening(here: Lab, n: int, k: int) -> Opening:
@@ -38,7 +41,7 @@ def opening(here: Lab, n: int, k: int) -> Opening:
     able = (
         "multiply four bytes in one instruction, exactly",
         "turn a layout that wastes requests into one that does not",
-        "read sectors, requests and issue slots from counters",
+        "read sectors and requests from counters",
     )
     if len(dense):
         fig, said = _beside_halves(own, dense["median_us"].iloc[0], gpu, f"{n:,} × {k:,}")
@@ -147,12 +150,12 @@ def steps_compared(rows: Rows, rungs: Any, gpu: str, loads: Rows) -> tuple[Rows,
             text += f"- {step}: rung {number + 1} {display.against(by.loc[after], by.loc[before])} "
             text += f"rung {number}.\n"
     three, four = (rungs[at].name for at in (2, 3))
-    alone = loads[loads["unroll"] == 1]
-    if {three, four} <= set(by.index) and len(alone):
+    alone, several = (loads[loads["unroll"] == under_way] for under_way in (1, _UNDER_WAY))
+    if {three, four} <= set(by.index) and len(alone) and len(several):
         text += "- Planes: rung 4 with one load under way at a time "
         text += f"{display.against(alone.iloc[0], by.loc[three])} rung 3, on as many bytes.\n"
-        text += "- Several loads under way: rung 4 as it stands "
-        text += f"{display.against(by.loc[four], alone.iloc[0])} "
+        text += f"- Several loads under way: rung 4 with {_UNDER_WAY}, as above, "
+        text += f"{display.against(several.iloc[0], alone.iloc[0])} "
         text += "rung 4 with one.\n"
     elif {three, four} <= set(by.index):
         text += "- Planes and more loads under way: rung 4 "
@@ -200,7 +203,7 @@ def counters(here: Lab, n: int, k: int, gpu: str) -> Rows:
     seen["dram"] = seen["dram_read_bytes"] / (n * k * study.WEIGHT_BYTES)
     names = {"impl": "Rung", "load_sectors_per_request": "Sectors a request"}
     names |= {"load_efficiency_pct": "Bytes used %", "m": "Instructions (millions)"}
-    names |= {"dram": "DRAM ÷ matrix", "dram_pct": "DRAM busy %"}
+    names |= {"dram": "DRAM ÷ matrix"}
     forms = dict.fromkeys(list(names)[1:], "{:.1f}") | {"dram": "{:.2f}"}
     display.table(seen, names, forms, f"ncu on {gpu}, {n:,} × {k:,}, cold")
     return seen
@@ -221,7 +224,11 @@ def counters_explained(seen: Rows, rungs: Any) -> Any:
             f"{four['m']:.1f} on rung 4. A load of rung 3 uses {three['load_efficiency_pct']:.0f}% of the "
         )
         text += "sectors it fetches, and other loads fetch the same sectors again; rung 4 uses "
-        text += f"{four['load_efficiency_pct']:.0f}%."
+        text += f"{four['load_efficiency_pct']:.0f}%. Sectors and bytes used are averages over all loads of "
+        text += (
+            "a rung, where part 05 counted one load of quants: on rung 4 a load of quants or of x takes 16 "
+        )
+        text += "sectors and one of their scales takes 1, which makes 8.5 on average."
         display.say(text)
     return same
 

@@ -24,6 +24,7 @@ WAYS = {
     "bare": "without checks",
     "as a graph": "in a graph",
 }
+_PAIR = ["Number", "Suggestion", "Measured on", "Before (µs)", "After (µs)", "Times as fast"]
 _KERNELS = (0.5, 1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32)  # microseconds that a kernel may take
 
 
@@ -42,7 +43,7 @@ def opening(here: Lab, source: Store) -> Opening:
     able = (
         "say what a launch costs, and who pays",
         "record a decoder's launches in a CUDA graph with buffers that stay valid",
-        "test a review's suggestion before taking it",
+        "refuse a size that an int cannot hold",
     )
     fig, _ = bars(rows, names, gpu, f"A chain of {launches} launches")
     first, last = rows.iloc[0], rows.iloc[-1]
@@ -92,9 +93,11 @@ def lookups_compared(rows: Rows, gpu: str, tokens: int, source: Store) -> None:
     text = "Both give the exact numbers. " if exact else ""
     text += f"On the {gpu}, called by the host, {tokens} tokens take "
     text += f"{us['1_token', 'wall'] / 1e3:,.2f} ms one by one and {us['2_batched', 'wall'] / 1e3:.2f} ms at "
-    text += f"once. In a graph each of the {2 * tokens:,} launches costs "
-    text += f"{us['1_token', 'graph'] / (2 * tokens):.1f} µs instead of "
-    text += f"{us['1_token', 'wall'] / (2 * tokens):.1f}, and the single launch is still "
+    text += f"once. Of the {2 * tokens:,} launches half are copies and half kernels launched through the "
+    text += (
+        f"checks; one costs {us['1_token', 'wall'] / (2 * tokens):.1f} µs on average. In a graph one costs "
+    )
+    text += f"{us['1_token', 'graph'] / (2 * tokens):.1f} µs, and the single launch is still "
     text += f"{display.speed(us['1_token', 'graph'] / us['2_batched', 'graph'])}."
     told = source.read("prefill").set_index("impl")["median_us"]
     text += f" The source reports {told['per_token'] / 1e3:.0f} ms before, "
@@ -103,7 +106,9 @@ def lookups_compared(rows: Rows, gpu: str, tokens: int, source: Store) -> None:
 
 
 def suggestions(here: Lab) -> Rows:
-    """Show what each suggestion of the review brings, a pair of kernels a row; the pairs."""
+    """What each suggestion of the review about arithmetic brings, a pair of kernels a row: its number and
+    words, the matrix, us before and after, and how many times as fast.
+    """
     pairs = []
     for found in analysis.review():
         one, two = here.measure(found.before.study, [found.before, found.after]).iloc
@@ -111,15 +116,56 @@ def suggestions(here: Lab) -> Rows:
         verdict = "level" if display.level(two, one) else f"{before / after:.2f}"
         where = f"{found.before.operator} {found.before.n:,} × {found.before.k:,}"
         pairs.append([found.number, found.says, where, before, after, verdict])
-    names = ["Number", "Suggestion", "Measured on", "Before (µs)", "After (µs)", "Times as fast"]
-    pairs = pd.DataFrame(pairs, columns=names)
-    headings = dict(zip(names, names, strict=True))
-    gains = pairs["Before (µs)"] / pairs["After (µs)"]
-    most = pairs.loc[gains.idxmax(), "Suggestion"]
-    display.say(f'Of {len(pairs)} suggestions "{most}" gains most: {gains.max():.2f} times the speed.')
+    return pd.DataFrame(pairs, columns=_PAIR)
+
+
+def sizes_before_the_cast() -> None:
+    """Say which of the review's suggestions is about sizes, and how a launcher refuses one."""
+    n, k = 65536, 32768
+    cast = int(np.int64(n * k).astype(np.int32))
+    size = _refusal(lambda: q8_0.check_sizes(1, k, n, 32, "A product"))
+    text = (
+        "A review of the source's code left seven suggestions. One asks to check sizes before they are cast: "
+    )
+    text += f"kernels count in 32-bit ints, and {n:,} × {k:,} = {n * k:,} is, as an int, {cast:,}. After the "
+    text += f"cast a wrong number may look valid. The launchers here refuse such a product: *{size}*"
+    display.say(text)
+
+
+def also_tested(here: Lab, gpu: str, source: Store) -> Rows:
+    """Show, folded, what the review's other suggestions bring and what a product in FP32 takes; the pairs of
+    `suggestions`.
+    """
+    pairs, seen, side = suggestions(here), instructions_an_element(here), fp32_products(here)
+    forms = dict.fromkeys(_PAIR[3:5], "{:,.1f}")
     caption = "Each suggestion, as two kernels that differ in nothing else"
-    display.table(pairs, headings, dict.fromkeys(names[3:5], "{:,.1f}"), caption, folded=True)
+    parts: list[Any] = [_best_of(pairs), (pairs, dict(zip(_PAIR, _PAIR, strict=True)), forms, caption)]
+    if len(seen) == 3:
+        names = {"impl": "Rung", "each": "Instructions an element", "dram_pct": "DRAM busy %"}
+        names |= {"stall_long_scoreboard": "Stalled on memory (cycles)"}
+        caption = "Instructions an element, as Nsight Compute counts them"
+        parts += [cost_of_a_division(seen, pairs)]
+        parts += [(seen, names, dict.fromkeys(list(names)[1:], "{:.1f}"), caption)]
+    three = q8_0.Blocks(np.zeros((2, 3 * 34), np.uint8))  # k = 96
+    shift = _refusal(lambda: q8_0.dequantise(three, rung="3_shift", target="cpu"))
+    parts += [f"Shift and mask replace a division only where k is a power of two: *{shift}*"]
+    if len(side) == 3:
+        names = {"impl": "Call", "format": "Format", "mb": "Weights read (MB)"}
+        names |= {"predicted_us": "Predicted (µs)", "median_us": "Median (µs)", "error": "Off by"}
+        forms = dict.fromkeys(("mb", "predicted_us", "median_us"), "{:,.0f}") | {"error": "{:.0e}"}
+        caption = f"One product for {side['batch'].iloc[0]} tokens, and one for each"
+        parts += [fp32_products_compared(side, gpu, source), (side, names, forms, caption)]
+    display.fold_parts("The review's other suggestions, and a product in FP32", parts)
     return pairs
+
+
+def _best_of(pairs: Rows) -> str:
+    """How many of the review's suggestions are about arithmetic, and which gains most."""
+    count = sum(len(number.split(",")) for number in pairs["Number"])
+    gains = pairs["Before (µs)"] / pairs["After (µs)"]
+    text = f"{count} of the seven suggestions are about arithmetic in kernels; they make {len(pairs)} "
+    text += "comparisons ([lesson 06](06_attention.ipynb) tests them in attention). "
+    return f'{text}"{pairs.loc[gains.idxmax(), "Suggestion"]}" gains most: {gains.max():.2f} times the speed.'
 
 
 def _refusal(call: Callable[[], object]) -> str:
@@ -131,23 +177,8 @@ def _refusal(call: Callable[[], object]) -> str:
     raise AssertionError("this call is right, and nothing refuses it")
 
 
-def refusals() -> None:
-    """Show how the launchers refuse a division that is no shift and a size beyond an int, folded."""
-    three = q8_0.Blocks(np.zeros((2, 3 * 34), np.uint8))  # k = 96
-    shift = _refusal(lambda: q8_0.dequantise(three, rung="3_shift", target="cpu"))
-    n, k = 65536, 32768
-    cast = int(np.int64(n * k).astype(np.int32))
-    size = _refusal(lambda: q8_0.check_sizes(1, k, n, 32, "A product"))
-    lines = [
-        f"Shift and mask replace a division only where k is a power of two: *{shift}*",
-        f"Kernels count in 32-bit ints: {n:,} × {k:,} = {n * k:,} is, as an int, {cast:,}. Check before the "
-        f"cast; afterwards the number looks valid: *{size}*",
-    ]
-    display.fold_items("What the launchers refuse before they launch", lines)
-
-
 def instructions_an_element(here: Lab) -> Rows:
-    """Show the counted instructions an element of each rung that dequantises; its rows."""
+    """The counters of each rung that dequantises, with `each`, instructions an element."""
     counted = here.profile("q8_0", study.counted(), "ncu", study.COUNTERS)
     cases = [study.Q8().case(case) for case in counted["case"]]
     counted["impl"] = [case.impl for case in cases]
@@ -155,27 +186,22 @@ def instructions_an_element(here: Lab) -> Rows:
     seen = counted[dequantising].copy()
     elements = [case.n * case.k for case in cases if case.operator == "dequantise"]
     seen["each"] = 32 * seen["inst_executed"] / elements
-    names = {"impl": "Rung", "each": "Instructions an element", "dram_pct": "DRAM busy %"}
-    names |= {"stall_long_scoreboard": "Stalled on memory (cycles)"}
-    caption = "Instructions an element, as Nsight Compute counts them"
-    display.table(seen, names, dict.fromkeys(list(names)[1:], "{:.1f}"), caption, folded=True)
     return seen
 
 
-def cost_of_a_division(seen: Rows, pairs: Rows) -> None:
-    """Say what the division and the scale in two bytes cost."""
-    if len(seen) == 3:
-        before_shift, after_shift = pairs.loc[0, ["Before (µs)", "After (µs)"]]
-        a, b, c = (seen.set_index("impl")["each"][name] for name in seen["impl"])
-        text = f"Loading the scale as two bytes costs {a - b:.1f} instructions an element, the division "
-        text += (
-            f"{b - c:.1f}, since the compiler does not know the number that it divides by. Shift and mask "
-        )
-        saved = [1 - c / b, 1 - after_shift / before_shift]
-        text += f"save {saved[0]:.0%} of the instructions and "
-        text += f"{saved[1]:.0%} of the time" if saved[1] > 0.005 else "no time"
-        text += ": the kernel mostly waits for memory." if saved[1] < saved[0] else "."
-        display.say(text)
+def cost_of_a_division(seen: Rows, pairs: Rows) -> str:
+    """What the division and the scale in two bytes cost, of the rungs that dequantise."""
+    before_shift, after_shift = pairs.loc[0, ["Before (µs)", "After (µs)"]]
+    a, b, c = (seen.set_index("impl")["each"][name] for name in seen["impl"])
+    text = "In the kernel that turns Q8_0 into FP16, loading the scale as two bytes costs "
+    text += (
+        f"{a - b:.1f} instructions an element, the division {b - c:.1f}, since the compiler does not know "
+    )
+    text += "the number that it divides by. Shift and mask "
+    saved = [1 - c / b, 1 - after_shift / before_shift]
+    text += f"save {saved[0]:.0%} of the instructions and "
+    text += f"{saved[1]:.0%} of the time" if saved[1] > 0.005 else "no time"
+    return text + (": the kernel mostly waits for memory." if saved[1] < saved[0] else ".")
 
 
 def timed_chain(here: Lab) -> Rows:
@@ -212,14 +238,8 @@ def cost_of_a_launch(chain: Rows, launches: int, gpu: str, source: Store) -> tup
     text += f"where it only recognises a call that has passed them, and {each['bare']:.0f} without checks: "
     text += f"then the chain takes {us['bare', 'wall'] / graph:.2f} times as long as its graph, with checks "
     text += f"{us['checked', 'wall'] / graph:.1f} times. "
-    exact, loose = chain[chain["error_budget"] == 0], chain[chain["error_budget"] > 0]
-    if (exact["error"] == 0).all():
-        text += "All ways give the same bits: those without checks and the graph are held against a checked "
-        text += "call bit by bit"
-        if len(loose):
-            text += f", and that call against the exact product (off by {loose['error'].max():.1e}, allowed "
-            text += f"{loose['error_budget'].max():.2g})"
-        text += ". "
+    if (chain[chain["error_budget"] == 0]["error"] == 0).all():
+        text += "All ways give the same bits. "
     without, with_graph = _source_rates(source)
     text += "The source, whose launches come from a compiled language and are cheaper, reports "
     text += f"{without:.0f} tokens a second without and {with_graph:.1f} with a graph."
@@ -272,31 +292,28 @@ def captures_explained(found: Rows) -> None:
 
 
 def fp32_products(here: Lab) -> Rows:
-    """Show the FP32 product token by token, at once, and at once in TF32; its rows."""
+    """The FP32 product token by token, at once, and at once in TF32, with `mb`, the weights read in MB."""
     side = here.measure("q8_0", study.side_path())
     read = side["n"] * side["k"] * 4
-    side["mb"] = read / 1e6 * np.where(side["impl"] == "torch.mv", side["batch"], 1)
-    names = {"impl": "Call", "format": "Format", "mb": "Weights read (MB)"}
-    names |= {"predicted_us": "Predicted (µs)", "median_us": "Median (µs)", "error": "Off by"}
-    forms = dict.fromkeys(("mb", "predicted_us", "median_us"), "{:,.0f}")
-    forms |= {"error": "{:.0e}"}
-    if len(side):
-        caption = f"One product for {side['batch'].iloc[0]} tokens, and one for each"
-        display.table(side, names, forms, caption, folded=True)
-    return side
+    return side.assign(mb=read / 1e6 * np.where(side["impl"] == "torch.mv", side["batch"], 1))
 
 
-def fp32_products_compared(side: Rows, gpu: str, source: Store) -> None:
-    """Say what one product for all tokens brings, beside what the source reports."""
-    if len(side) == 3:
-        mv, fp32, tf32 = side["median_us"]
-        text = f"On the {gpu} one product is {display.speed(mv / fp32)} in FP32 "
-        text += f"and {display.speed(mv / tf32)} in "
-        text += f"TF32, which is off by {side['error'].iloc[2] / side['error'].iloc[1]:,.0f} times as much."
-        told = source.read("prefill").query("operator == 'per_layer_embedding'").set_index("impl")
-        told = told["median_us"] / 1e3
-        text += f" The source went from {told['matvec']:.0f} to {told['tf32_gemm']:.0f} ms."
-        display.say(text)
+def fp32_products_compared(side: Rows, gpu: str, source: Store) -> str:
+    """What one product in FP32 for all tokens brings, beside what the source reports."""
+    mv, fp32, tf32 = side["median_us"]
+    text = (
+        "The source's model also keeps a small matrix for each layer in FP32. Its first version multiplied "
+    )
+    text += (
+        "the prompt token by token, so it read the same weights again for each token. One product for all "
+    )
+    text += "tokens reads them once, and can use the tensor cores in *TF32*, which rounds FP32 numbers to 10 "
+    text += f"fraction bits. On the {gpu} one product is {display.speed(mv / fp32)} in FP32 "
+    text += f"and {display.speed(mv / tf32)} in TF32, which is off by "
+    text += f"{side['error'].iloc[2] / side['error'].iloc[1]:,.0f} times as much."
+    told = source.read("prefill").query("operator == 'per_layer_embedding'").set_index("impl")
+    told = told["median_us"] / 1e3
+    return f"{text} The source went from {told['matvec']:.0f} to {told['tf32_gemm']:.0f} ms."
 
 
 def takeaway(gpu: str, us: Rows, launches: int, graph: float, pairs: Rows) -> None:

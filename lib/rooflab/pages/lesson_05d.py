@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from rooflab.analysis import q8_0, states
 from rooflab.hardware import device
@@ -21,8 +22,27 @@ from rooflab.view import diagram, display, explorer, page, plot
 
 _SCALING = 3  # instructions for a block's sum: convert, multiply, multiply-add
 _SLOTS = "Issue slots per result"
-_HALVES_COLOUR = plot.COLOURS[3]
+_HALVES_COLOUR = plot.COLOURS[1]  # lighter than the others' in grey, too
 _OTHERS = {study.FP8: "FP8 without a scale for each 32", "torch._int_mm": "int8 without a scale for each 32"}
+
+_STREAM_K = """
+**Rung 8** ([source](../kernels/mmq/8_stream_k.cu)) is rung 7 with blocks that stay. Each takes tile after
+tile; the tiles of a last turn, too few for all SMs, are divided along k (**stream-K**, as INT4's rung 13 in
+[04c](04c_batch.ipynb)):
+
+```text
+132 blocks, one an SM
+while there is work:
+    piece = a whole tile, or in the last turn some of a tile's k
+    sums = as in rung 7, over the k of the piece
+    if another block has the end of this tile:
+        leave sums in L2; set a flag
+    else:
+        for each block that has an earlier part of the tile:
+            wait for its flag; sums += what it left
+        store y
+```
+"""
 
 
 def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
@@ -82,9 +102,14 @@ def _as_halves(fig: Figure, own: Rows, roof: float) -> None:
     for bar, name in zip(ax.patches, own["impl"], strict=True):
         if study.takes_halves(name):
             bar.set_facecolor(_HALVES_COLOUR)
+    for text, name in zip(ax.texts, own["impl"], strict=False):
+        if study.takes_halves(name):
+            text.set_color("black")
+    kinds = [Patch(facecolor=plot.COLOURS[0], label="int8 products")]
+    kinds += [Patch(facecolor=_HALVES_COLOUR, label="FP16 products")]
+    ax.legend(handles=kinds, fontsize=8.5, frameon=False, loc="upper left", bbox_to_anchor=(0.42, 0.99))
     plot.roof_line(ax, roof, f"FP16 {roof:,.0f}", vertical=True)
     ax.lines[-1].set_color(_HALVES_COLOUR)
-    ax.texts[-1].set_color(_HALVES_COLOUR)
 
 
 def slots_by_gpu() -> Rows:
@@ -184,23 +209,29 @@ def fastest(rows: Rows, names_of: list[Any]) -> tuple[Rows, Rows]:
 
 
 def states_compared(here: Lab, gpu: str) -> None:
-    """Show the duel with the fastest peer, rested and sustained."""
+    """Show, folded, the duel with the fastest peer, rested and sustained."""
     both = states.duels(states.measured(here, "mmq"), "mmq", formats=True)
     title = f"Speed of ours over the fastest recorded peer's, {gpu}"
-    text = states.says(both)
+    text = (
+        "Products at the power limit lose speed when they run on ([lesson 00b](00b_clocks.ipynb)). Here ours "
+    )
+    text += (
+        "meets the fastest library product in both states, whatever its weights are: cuBLAS multiplies FP16 "
+    )
+    text += "weights, which take nearly twice the memory; FP8 and int8 products know no scales. "
+    text += states.says(both)
     others = both[both["burst_peer"].isin([study.FP8, "torch._int_mm"]) & (both["burst"] < 1)]
     if len(others):
         text += (
-            f" That product multiplies weights of another format, {_OTHERS[others['burst_peer'].iloc[0]]}: a "
+            f" That product multiplies weights of another format, {_OTHERS[others['burst_peer'].iloc[0]]}: "
         )
-        text += "model would have to be quantised again for it."
-    display.say(text)
-    display.table(both, states.DUEL, states.DUEL_FORMATS, title, folded=True)
+        text += "a model would have to be quantised again for it."
+    display.fold_parts("In a burst, and sustained", [text, (both, states.DUEL, states.DUEL_FORMATS, title)])
 
 
-def _gains_drawn(found: Rows, later: int, gpu: str) -> None:
-    """Draw how many times as fast rung `later` is as the one before it, by tokens, a line a matrix."""
-    title = f"Rung {later} ÷ rung {later - 1}, times as fast"
+def _gains_drawn(found: Rows, gpu: str) -> None:
+    """Draw how many times as fast rung 9 is as rung 8, by tokens, a line a matrix."""
+    title = "Rung 9 ÷ rung 8, times as fast"
     fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, height=2.8)
     for (n, k), mine in found.groupby(["n", "k"], sort=False):
         plot.series(ax, mine["batch"], mine["gain"], label=f"{n:,} × {k:,}")
@@ -210,9 +241,7 @@ def _gains_drawn(found: Rows, later: int, gpu: str) -> None:
     ax.set_xticks(ticks, ticks)
     ax.legend(fontsize=8.5, frameon=False, loc="upper right")
     ahead = (found["gain"] >= LEVEL).sum()
-    text = (
-        f"{title}, on {gpu}: above the line rung {later} is faster, by more than {LEVEL - 1:.0%} at {ahead} "
-    )
+    text = f"{title}, on {gpu}: above the line rung 9 is faster, by more than {LEVEL - 1:.0%} at {ahead} "
     plot.show(fig, f"{text}of {len(found)} products.")
 
 
@@ -229,7 +258,7 @@ def tile_order(here: Lab, gpu: str) -> None:
     found = q8_0.gains(rows, *names[:2])
     if found.empty:
         return
-    _gains_drawn(found, 9, gpu)
+    _gains_drawn(found, gpu)
     text = f"Over {len(found)} products rung 9 is {found['gain'].min():.2f} to {found['gain'].max():.2f} "
     text += f"times as fast as rung 8, {found['gain'].median():.2f} times at the median. "
     rival = q8_0.gains(rows, names[2], names[1])
@@ -243,23 +272,27 @@ def tile_order(here: Lab, gpu: str) -> None:
 
 
 def divided_along_k(here: Lab, gpu: str) -> None:
-    """Draw and say where rung 8 is faster than rung 7, by tokens, and what it had to gain there."""
+    """Show, folded, how rung 8 divides a tile's k, and where that is faster than rung 7."""
     cases = [c for c in here.cases("mmq") if c.cache == "cold" and not c.options]
     found = q8_0.divided_along_k(here.measure("mmq", [c for c in cases if study.takes_halves(c.impl)]))
-    if found.empty:
-        return
-    _gains_drawn(found, 8, gpu)
-    by = found.groupby("where")["gain"].agg(["size", "min", "median", "max"])
-    by = by.reindex([q8_0.IDLE, q8_0.WIDER, q8_0.NEITHER]).dropna().reset_index()
-    names = {"where": "Where", "size": "Products", "min": "Least", "median": "Median", "max": "Most"}
-    forms = {"size": "{:.0f}"} | dict.fromkeys(("min", "median", "max"), "{:.2f}×")
-    display.table(by, names, forms, f"Rung 8 ÷ rung 7, {gpu}: by what rung 7 leaves idle", folded=True)
-    waits = [law.other for law in stream_k.laws("mmq/8_stream_k") if law.shares]
-    text = "Rung 7 has too few tiles for the SMs where a product is small, or must take narrow ones to have "
-    text += "enough, each of which reads all its weights again: that is what rung 8 has to gain. Dividing a "
-    text += "tile has a price. Its sums go through L2, and a block that adds another's takes "
-    text += f"{min(waits):.1f} to {max(waits):.1f} µs longer on an H200. "
-    display.say(text + "Where rung 7's tiles nearly fill the SMs, there is little to set against it.")
+    parts: list[Any] = [_STREAM_K]
+    if len(found):
+        by = found.groupby("where")["gain"].agg(["size", "min", "median", "max"])
+        by = by.reindex([q8_0.IDLE, q8_0.WIDER, q8_0.NEITHER]).dropna().reset_index()
+        names = {"where": "Where", "size": "Products", "min": "Least", "median": "Median", "max": "Most"}
+        forms = {"size": "{:.0f}"} | dict.fromkeys(("min", "median", "max"), "{:.2f}×")
+        waits = [law.other for law in stream_k.laws("mmq/8_stream_k") if law.shares]
+        text = (
+            "Rung 7 has too few tiles for the SMs where a product is small, or must take narrow ones to have "
+        )
+        text += (
+            "enough, each of which reads all its weights again: that is what rung 8 has to gain. Dividing a "
+        )
+        text += "tile has a price. Its sums go through L2, and a block that adds another's takes "
+        text += f"{min(waits):.1f} to {max(waits):.1f} µs longer on an H200. Rung 8 is faster by more than "
+        text += f"{LEVEL - 1:.0%} at {(found['gain'] >= LEVEL).sum()} of {len(found)} products."
+        parts += [text, (by, names, forms, f"Rung 8 ÷ rung 7, {gpu}: by what rung 7 leaves idle")]
+    display.fold_parts("Rung 8 divides the last tiles along k (stream-K)", parts)
 
 
 def bytes_read_again(tokens: int, n: int, k: int, here: Lab) -> tuple[Rows, list[Any]]:
@@ -338,10 +371,10 @@ def slots_explained(counted: Rows, here: Lab, exact: Rows) -> None:
         row = found.loc[name]
         bound = study.issue_bound(here.spec, int(row["each"]))
         text = f"{name} spends {row['share']:.0%} of its instructions on scaling, and they take "
-        text += f"{row['scaled']:.0%} of all slots. By the datasheet's clock, scaling alone would allow "
-        text += f"{bound:,.0f} TOP/s, {bound / here.spec.int8_tensor:.0%} of the int8 peak; it reaches "
-        text += f"{exact['tflop_s'].iloc[0] / bound:.0%} of that. "
-        text += f"Its other instructions take {row['slots'] - row['scaled']:.0%} of the slots, and "
+        text += f"{row['scaled']:.0%} of all slots of the profiled run. The time says the same against the "
+        text += f"datasheet's clock: scaling alone would allow {bound:,.0f} TOP/s, and the rung reaches "
+        text += f"{exact['tflop_s'].iloc[0] / bound:.0%} of that. Its other instructions take "
+        text += f"{row['slots'] - row['scaled']:.0%} of the slots, and "
         text += f"{1 - row['slots']:.0%} pass unused. "
         fast = counted[counted["each"].isna()]
         if len(fast):

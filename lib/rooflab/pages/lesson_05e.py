@@ -25,7 +25,7 @@ from rooflab.words import counted
 
 WAYS = ("dp4a", "int8 MMQ", "in-kernel FP16", "dequantise + cuBLAS", "resident FP16")
 _DP4A, _MMQ, _HALVES, _DEQUANTISE, _RESIDENT = WAYS
-_COLOUR = {way: plot.COLOURS[k] for way, k in zip(WAYS, (0, 3, 5, 2, 1), strict=True)}
+_COLOUR = {way: plot.COLOURS[k] for way, k in zip(WAYS, (0, 6, 5, 2, 1), strict=True)}
 Shape = tuple[int, int]  # n, k
 
 
@@ -208,9 +208,9 @@ def _unexplained(part: Rows) -> str:
     return f"In the same tiles {display.listed(said)}; the recording does not say why."
 
 
-def ridges(here: Lab, shape: Shape) -> float:
-    """Show at how many tokens FP16 arithmetic takes as long as reading the weights, for Q8_0 and for FP16;
-    the former.
+def ridges(here: Lab, shape: Shape) -> tuple[float, float]:
+    """Show, and return, at how many tokens FP16 arithmetic takes as long as reading the weights, for Q8_0 and
+    for FP16.
     """
     n, k = shape
     read, unit = here.roof["dram_read"].value, here.roof["fp16_tensor"].value
@@ -220,7 +220,13 @@ def ridges(here: Lab, shape: Shape) -> float:
     names = {"form": "Weights", "us": "Bytes at the roof (µs)"}
     names |= {"tokens": "Ridge, with FP16 arithmetic (tokens)"}
     display.table(table, names, {"us": "{:.1f}", "tokens": "{:.0f}"}, f"{n:,} × {k:,}")
-    return float(table["tokens"].iloc[0])
+    lower, upper = (float(tokens) for tokens in table["tokens"])
+    display.say(
+        f"So Q8_0 should win up to {lower:.0f} tokens. From there to {upper:.0f} its lead should shrink to "
+        "nothing: Q8_0 waits for arithmetic already, FP16 still for its bytes. Beyond, both do the same "
+        "arithmetic."
+    )
+    return lower, upper
 
 
 def sweep(fastest: Rows, shape: Shape, gpu: str) -> None:
@@ -251,8 +257,9 @@ def crossovers(fastest: Rows, measured: Sequence[Shape]) -> None:
     display.fold_items("The fastest way on each shape, by tokens", lines)
 
 
-def against_prediction(fastest: Rows, shape: Shape, ridge: float) -> None:
-    """Say where Q8_0 is overtaken, beside the ridge that was predicted."""
+def against_prediction(fastest: Rows, shape: Shape, ridges_of: tuple[float, float]) -> None:
+    """Say where Q8_0 is overtaken, beside the ridges, Q8_0's and FP16's, that were predicted."""
+    ridge, upper = ridges_of
     wide, text = _wide(fastest, shape), ""
     both = wide[[_DP4A, _DEQUANTISE]].dropna()
     if len(both):
@@ -269,10 +276,11 @@ def against_prediction(fastest: Rows, shape: Shape, ridge: float) -> None:
             text += f"FP16 weights overtake at {lost[0]}. There our kernels stay further from their "
             text += "roof than cuBLAS from its own. "
         else:
-            text += f"**The prediction holds**: Q8_0 was to win up to its ridge, at {ridge:.0f} tokens; "
             text += (
-                f"resident FP16 overtakes first at {lost[0]}. " if len(lost) else "it is never overtaken. "
+                f"**Up to Q8_0's ridge, at {ridge:.0f} tokens, the prediction holds**: Q8_0 wins. Its lead "
             )
+            text += f"should be gone by FP16's ridge, at {upper:.0f}; resident FP16 is first ahead at "
+            text += f"{lost[0]} tokens. " if len(lost) else "no number of tokens measured. "
         if gain.iloc[-1] < crossover.LEVEL:
             text += "Where arithmetic decides, the smaller format saves memory and no time."
     display.say(text)
@@ -353,8 +361,11 @@ def goals(evidence: claims.Evidence, gpu: str) -> None:
     if len(missed):
         text += f"The exact product misses {len(missed)}: [05d](05d_mmq.ipynb) shows where its "
         text += "issue slots go. "
-    display.fold("Floors and aims, and what was reached", tables)
-    display.say(text + scorecard.raised("05", evidence))
+    before = (
+        "Before these kernels were written, we set *floors* that they had to reach and *aims* to hope for, "
+    )
+    before += f"on one GPU. {text}{scorecard.raised('05', evidence)}"
+    display.fold_parts("What was asked of these kernels, and what was reached", [before, *tables])
 
 
 def published(rows: Rows, shape: Shape, gpu: str) -> None:

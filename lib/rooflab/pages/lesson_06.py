@@ -15,6 +15,7 @@ from rooflab.records.case import Case
 from rooflab.studies import attention as study
 from rooflab.view import display, explorer, page, plot
 
+_BUSY = 60  # percent of what a unit can do, from which on it may be what limits a rung
 ABLE = (
     "say from its reads whether an attention kernel is bound by memory, by shared memory or by tensor cores",
     "compute a softmax in one pass",
@@ -57,9 +58,9 @@ def l2_rate(here: Lab) -> float:
     return float(here.measure("bandwidth", warm)["gb_s"].max()) if warm else float("nan")
 
 
-def predicted_then_measured(rows: Rows, again: Rows, here: Lab, *names: str) -> None:
+def predicted_then_measured(rows: Rows, again: Rows, here: Lab, counted: Rows, *names: str) -> None:
     """Say of each rung the least time that its reads from L2 and its products allow, what was measured, their
-    ratio and what it says: by its fastest row, beside the rung below.
+    ratio and what it says: by its fastest row, beside the rung below, with its busiest unit as `counted`.
     """
     own = rows[rows["kind"] == "own"].sort_values("median_us").drop_duplicates("impl").set_index("impl")
     ladder = [name for name in dict.fromkeys(again["impl"]) if name in own.index]
@@ -80,7 +81,10 @@ def predicted_then_measured(rows: Rows, again: Rows, here: Lab, *names: str) -> 
         at = ladder.index(name)
         if at:
             text += f", {display.speed(own.loc[ladder[at - 1], 'median_us'] / us)} as `{ladder[at - 1]}`"
-        lines.append(f"{text}. {_verdict(us / bound, bound == reading)}")
+        verdict = _verdict(us / bound, bound == reading)
+        if us / bound > NEAR:
+            verdict += _busiest(counted, f"{name} {row['options'] or ''}".strip())
+        lines.append(f"{text}. {verdict}")
     if lines:
         display.say(lines[0] if len(lines) == 1 else "\n".join(f"- {line}" for line in lines))
 
@@ -95,6 +99,18 @@ def _verdict(ratio: float, reads: bool) -> str:
     if reads:
         return f"{text}Its reads from L2 limit it."
     return text + "Its arithmetic limits it."
+
+
+def _busiest(counted: Rows, who: str) -> str:
+    """Which unit the counters of a rung found the busiest, or nothing where it was not counted."""
+    found = counted[counted["who"] == who] if len(counted) else counted
+    if found.empty:
+        return ""
+    unit, share = found["busiest"].iloc[0], found["busiest_pct"].iloc[0]
+    if share < _BUSY:
+        return f" No unit is busy for more than {share:.0f}% of the time ({unit}): it waits."
+    are = "are" if str(unit).endswith("s") else "is"
+    return f" {str(unit).capitalize()} {are} busy {share:.0f}% of the time."
 
 
 def least_times(seq: int, heads: int, head_dim: int, kv_heads: int, sheet: Any) -> tuple[float, float]:
@@ -153,13 +169,21 @@ def against_peers(rows: Rows, gpu: str) -> None:
     display.say(text)
 
 
-def reads(cases: list[Any], names: list[Any], here: Lab, gpu: str) -> Rows:
-    """Predicted reads of K and V beside those that Nsight Compute counted, which it returns."""
+def counters(cases: list[Any], names: list[Any], here: Lab) -> Rows:
+    """What Nsight Compute counted of the rungs, with `who`, a rung with its options; no rows where it could
+    not count.
+    """
     own = [c for c in cases if c.kind == "own" and c.impl in names]
     profile = here.profile("attention", own, "ncu", study.COUNTERS)
     counted = analysis.counted(profile, own)
     if len(counted):
         counted["who"] = (counted["impl"] + " " + counted["options"]).str.strip()
+    return counted
+
+
+def reads(counted: Rows, gpu: str) -> None:
+    """Predicted reads of K and V beside those that Nsight Compute counted."""
+    if len(counted):
         counted["predicted"] = counted["asked"] / 1e9
         counted["seen"] = counted["sm_read_bytes"] / 1e9
         counted["dram"] = counted["dram_bytes"] / counted["once"]
@@ -178,7 +202,6 @@ def reads(cases: list[Any], names: list[Any], here: Lab, gpu: str) -> Rows:
         display.table(counted, names_of, forms, f"Reads of K and V, rung by rung, on {gpu}", folded=True)
     else:
         display.say("Nsight Compute could not count here, so the prediction stands alone.")
-    return counted
 
 
 def reads_said(counted: Rows) -> None:

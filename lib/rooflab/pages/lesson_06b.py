@@ -14,7 +14,6 @@ from rooflab.lab import Lab
 from rooflab.ops import attention as op
 from rooflab.pages import Opening, Rows, bars, facts
 from rooflab.pages.lesson_06b_goals import goals as goals
-from rooflab.pages.lesson_06b_goals import goals_met as goals_met
 from rooflab.pages.lesson_06b_peers import peers_words
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display, explorer, page, plot
@@ -226,7 +225,8 @@ def busiest_by_width(counted: Rows, gpu: str, every: Rows) -> None:
             text += f"{display.speed(before['time_ns'] / last['time_ns'])} with {fewer:.0%} of the "
             text += f"instructions; the tensor cores are busy {last['tensor_pct']:.0f}% instead of "
             text += f"{before['tensor_pct']:.0f}%"
-        rows = every[every["head_dim"].eq(width) & every["kind"].eq("own") & every["median_us"].notna()]
+        rows = _plain(every)
+        rows = rows[rows["head_dim"].eq(width) & rows["kind"].eq("own") & rows["median_us"].notna()]
         best = rows.loc[rows["tflop_s"].idxmax(), "impl"] if len(rows) else last["impl"]
         text += f". {best}, faster still, is not in this profile" * (best not in set(group["impl"])) + ". "
         text += _verdict(last) + _on_this_prompt(rows[rows["impl"] == last["impl"]], last) + "\n"
@@ -262,9 +262,19 @@ def _on_this_prompt(rows: Rows, counted: Any) -> str:
     )
 
 
+def _plain(every: Rows) -> Rows:
+    """The rows of the headline's heads: all of study.HEADS, no window, nothing else asked for."""
+    plain = every["options"].fillna("").isin(["", "queries=16"]) & every["heads"].eq(study.HEADS)
+    return every[plain & every["window"].isna()]
+
+
 def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
     """Draw every rung's occupancy against its rate; what a block takes, folded."""
-    budget = analysis.budgets(every, (256, width))
+    plain = _plain(every)
+    known = set(zip(plain["impl"], plain["head_dim"], strict=True))
+    pairs = zip(every["impl"], every["head_dim"], strict=True)
+    others = every[[pair not in known for pair in pairs]]  # rungs timed with other heads alone
+    budget = analysis.budgets(pd.concat([plain, others]), (256, width))
     budget["kib"] = budget["shared"] / 1024
     title = "Occupancy against speed"
     fig, ax = plot.figure("occupancy (% of an SM's 64 warps)", "TFLOP/s", title, ylog=True, height=3.0)
@@ -283,7 +293,7 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
     ax.set_xlim(0, min(100, 120 * budget["occupancy"].max()))
     ax.margins(y=0.2)
     ax.legend(fontsize=8.5, frameon=False)
-    plot.show(fig, f"{title} on {gpu}, each rung at its fastest shape: {'; '.join(ends)}.")
+    plot.show(fig, f"{title} on {gpu}, each rung at its fastest length: {'; '.join(ends)}.")
     fast = budget.loc[budget["tflop_s"].idxmax()]
     if fast["occupancy"] < budget["occupancy"].max():
         display.say(
@@ -292,7 +302,7 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
         )
     names = {"impl": "Rung", "threads": "Threads", "registers": "Registers a thread"}
     names |= {"kib": "Shared memory (KiB)", "blocks": "Blocks an SM", "occupancy": "Occupancy"}
-    names |= {"limit": "Tightest limit", "tflop_s": "TFLOP/s, fastest shape"}
+    names |= {"limit": "Tightest limit", "tflop_s": "TFLOP/s, fastest length"}
     forms = {"kib": "{:.0f}", "occupancy": "{:.0%}", "tflop_s": "{:,.0f}"}
     inside = [(group, names, forms, f"{each} wide") for each, group in budget.groupby("head_dim")]
     display.fold("What a block of every rung takes", inside)
@@ -323,10 +333,11 @@ def _gains(every: Rows, before: str, after: str) -> pd.DataFrame:
 
 def worth(every: Rows, gpu: str, first: str, second: str) -> None:
     """Say what a rung is worth over an earlier one, at all shapes that both are recorded on."""
-    gain = _gains(every, first, second)
-    before, after = (name.split("_")[0] for name in (first, second))
+    gain, before = _gains(every, first, second), first.partition("_")[0]
     if gain.empty:
-        display.say(f"*Worth:* rungs {before} and {after} are not recorded on one shape here.")
+        display.say(
+            f"*Worth:* rungs {before} and {second.partition('_')[0]} are not recorded on one shape here."
+        )
         return
     text = f"*Worth on the {gpu}:* "
     if len(gain) > 1:
@@ -334,13 +345,58 @@ def worth(every: Rows, gpu: str, first: str, second: str) -> None:
         text += f"{gain['gain'].median():.2f} times the speed of rung {before} at the median of {len(gain)} "
         text += f"shapes, from {gain['gain'].min():.2f} to {most['gain']:.2f} ({most['seq']:,} queries of "
         text += f"{most['heads']} heads, {most['head_dim']} wide)"
-        group = gain["heads"] // gain["kv_heads"]
-        odd = gain[~group.isin([1, 2, 4, 8])]["gain"]
-        if second == "14_pack_gqa" and 0 < len(odd) < len(gain):
-            text += f"; {odd.min():.2f} to {odd.max():.2f} where the group of heads is no power of two"
     else:
         text += f"{gain['gain'].iloc[0]:.2f} times the speed of rung {before}, on one shape"
     display.say(f"{text}.")
+
+
+# What each later rung changes, and the rung that it is held against.
+_CHANGES = {
+    "11_tma": (
+        "9_wgmma",
+        "One thread tells the TMA unit what to copy, instead of a warpgroup that computes addresses. There "
+        "are as "
+        "many blocks as SMs; each fetches its next queries' tiles while it finishes the last ones.",
+    ),
+    "14_pack_gqa": (
+        "11_tma",
+        "Any group of heads that share keys fills a block's rows (*PackGQA*). Rung 11 packs 2, 4 or 8 "
+        "heads, but "
+        "not the 7 of a model with 28 query heads on 4: here 7 heads of 18 queries fill 126 of 128 rows.",
+    ),
+    "15_warp_vote": (
+        "14_pack_gqa",
+        "Fewer shuffles for the largest score: softmax may subtract any earlier maximum, as long as no "
+        "exponential "
+        "leaves FP16's range, so the warp votes whether any score does.",
+    ),
+    "16_wide_stores": (
+        "15_warp_vote",
+        "Outputs are stored 16 bytes at a time instead of 4: four neighbouring threads trade their columns "
+        "first.",
+    ),
+    "13_mbarrier_ring": (
+        "8_head_dim_slices",
+        "For GPUs without Hopper's instructions: each warp waits for its tile alone, at an mbarrier, where "
+        "in rung 8 "
+        "all warps of the block wait for each other twice a tile. While one warp computes exponentials, "
+        "another multiplies.",
+    ),
+}
+
+
+def later_rungs(every: Rows, gpu: str) -> None:
+    """Say what each rung after those of the wide head changes, and what that is worth."""
+    lines = []
+    for name, (before, change) in _CHANGES.items():
+        gain, other = _gains(every, before, name)["gain"], before.partition("_")[0]
+        text = f"- **Rung {name.partition('_')[0]}** ([source](../kernels/attention/{name}.cu)). {change} "
+        if len(gain):
+            text += f"*Worth {gain.median():.2f} times the speed of rung {other}"
+            text += f", {gain.min():.2f} to {gain.max():.2f} on {len(gain)} shapes" if len(gain) > 1 else ""
+            text += ".*"
+        lines.append(text.strip())
+    display.say("\n".join(lines))
 
 
 def fastest_by_shape(every: Rows, ladder: list[Any], gpu: str) -> None:
@@ -438,6 +494,9 @@ def explore_shapes(here: Lab, gpu: str) -> Any:
     cases = [c for c in cases if c.heads == 8 or c.window or (c.head_dim or 0) in (80, 96, 112)]
     cases = [c for c in cases if not c.options]
     rows = here.measure("attention", cases)
+    line = ["impl", "head_dim", "window", "heads"]  # one point is none
+    several = rows.groupby(line, dropna=False)["seq"].transform("nunique") > 1
+    rows = rows[several] if several.any() else rows
     return explorer.Explorer(
         "shapes",
         rows,

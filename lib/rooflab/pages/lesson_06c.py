@@ -26,7 +26,8 @@ def opening(here: Lab, found: Rows) -> Opening:
     odd, gpu = str(over.idxmax()), here.run["gpu"]
     rest = over.drop(odd)
     answer = "Compare an error with that of rounding the exact result to FP16. "
-    answer += f"On the shapes of the chart {len(rest)} of {len(over)} kernels err by at most "
+    answer += f"On the source's {found['config'].nunique()} shapes {len(rest)} of {len(over)} kernels err "
+    answer += "by at most "
     answer += f"{rest.max():.1f} times as much as rounding alone"
     peers = over[[name for name in over.index if name in asks.SDPA]]
     answer += f" (torch's own: up to {peers.max():.1f} times); " if len(peers) else "; "
@@ -40,7 +41,9 @@ def opening(here: Lab, found: Rows) -> Opening:
     names, values = _alike(over, 2)
     fig, ax = plot.figure("times the error of rounding alone", title=title, height=1.1 + 0.34 * len(names))
     plot.bars(ax, names, values, "×", ("rounding alone", 1.0, "×"))
-    said = f"{title}, at the worst shape of each kernel, on {gpu}. A bar holds all kernels with that value."
+    said = f"{title}, at each kernel's worst of the source's {found['config'].nunique()} shapes, on {gpu}. "
+    said += "A bar "
+    said += "holds all kernels with that value."
     return answer, able, (fig, said)
 
 
@@ -82,13 +85,26 @@ def _all_of(who: list[str]) -> str:
 
 
 def units_explained(found: Rows) -> None:
-    """Say how a rounding of 1/2048 of a number comes to thousandths of the outputs' RMS."""
+    """Say how a rounding of 1/2048 of a number comes to thousandths of the outputs' RMS, and where each unit
+    is used.
+    """
     most = found["rounding"].max()
     display.say(
-        f"FP16 moves a number by at most 1/2048, {1e3 * HALF:.2f} ‰, of itself. The tests below measure in "
-        f"units of the outputs' RMS, and outputs differ: one {most / HALF:.0f} times as large as the RMS is "
-        f"off by up to {1e3 * most:.1f} ‰ of it. So much does rounding alone cost on the source's shapes."
+        f"FP16 moves a number by at most 1/2048, {1e3 * HALF:.2f} ‰, of itself. Outputs differ: one "
+        f"{most / HALF:.1f} times as large as the RMS is off by up to {1e3 * most:.1f} ‰ of the RMS. So much "
+        "does rounding alone cost on the source's shapes."
     )
+    rows = [
+        (
+            "times rounding alone",
+            "what a kernel adds to the cost of any FP16 output",
+            "headline and its chart",
+        ),
+        ("‰ of the RMS", "the source's allowances are in it", "the source's test, large scores"),
+        ("‰ of a row's largest output", f"rounding alone costs at most {1e3 * HALF:.2f}", "beside torch"),
+    ]
+    names = {"unit": "Unit", "why": "Why", "where": "Where"}
+    display.table(pd.DataFrame(rows, columns=list(names)), names, {}, "The units of this page")
 
 
 def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
@@ -131,14 +147,16 @@ def rounding_held(some: Rows, guess: dict[str, float]) -> None:
     names |= {"ratio": "Measured ÷ predicted", "held": "No larger than predicted"}
     forms = dict.fromkeys(("predicted", "error"), "{:.2g}") | {"ratio": "{:.1f}"}
     if len(table):
-        display.table(table, names, forms, "Verdict on the predicted errors", folded=True)
+        display.table(table, names, forms, "Verdict on the predicted errors, ‰ of a row's largest output")
     beyond = table[(table["held"] == "no")]["impl"]
     text = f"**Verdict**: larger than predicted: {display.listed(beyond)}. " if len(beyond) else ""
     text = text or "**Verdict**: no bound is exceeded. "
     loose = table[table["held"] == "typical"]
     if len(loose):
-        text += "3_half2 has none: the error of a score grows with the score, and its largest is "
-        text += f"{loose['ratio'].iloc[0]:.1f} times the typical one."
+        text += "3_half2 has none, because the error of a score grows with the score: its largest error is "
+        text += (
+            f"{loose['ratio'].iloc[0]:.1f} times the typical one that was predicted for outputs and scores."
+        )
     display.say(text)
 
 
@@ -219,7 +237,8 @@ def nearer_than_torch(some: Rows, half: float) -> None:
     text = ""
     if len(peer):
         as_good = own[own["error"] <= 1.01 * peer["error"].max()]
-        text += f"{len(as_good)} of {len(own)} rungs are no further from float64 than torch's least exact "
+        text += f"Of the {len(own)} rungs that do this shape {len(as_good)} are no further from float64 "
+        text += "than torch's least exact "
         text += f"backend ({1e3 * peer['error'].max():.2f} ‰)"
         far = own[own["error"] > 1.01 * peer["error"].max()]
         text += f". Further away: {', '.join(far['impl'])}." if len(far) else "."
@@ -240,12 +259,13 @@ def extreme_inputs(answers: Any, rungs: list[Any]) -> Rows:
     edges = edges.loc[[n for n in (*rungs, *asks.SDPA) if n in edges.index]].reset_index()
     names = {
         "impl": "Who",
-        "loud worst_rms": "Loud: error (RMS)",
+        "loud": "Loud: error (‰ of the RMS)",
         "blind not zero": "Blind: not zero",
     }
     names |= {"NaN in k lost": "NaN in k: hidden", "NaN in v lost": "NaN in v: hidden"}
     names |= {"other bits": f"Other bits in {asks.REPEATS}"}
-    forms = {"loud worst_rms": "{:.3f}", "other bits": "{:.0f}"}
+    edges["loud"] = 1e3 * edges["loud worst_rms"]
+    forms = {"loud": "{:.1f}", "other bits": "{:.0f}"}
     forms |= dict.fromkeys(("blind not zero", "NaN in k lost", "NaN in v lost"), "{:.0%}")
     title = "What every kernel does with them; blank: not possible with this kernel"
     display.table(edges, names, forms, title, folded=True)
@@ -259,8 +279,8 @@ def extreme_inputs_explained(edges: Rows, rungs: list[Any]) -> Rows:
     text = f"Scores reach {by['loudest score'].max():,.0f}. "
     loud = own["loud worst_rms"]
     if loud.max() > 3 * loud.median():
-        text += f"{loud.idxmax()} is off by {loud.max():.3f} RMS there, the median rung by "
-        text += f"{loud.median():.3f}. "
+        text += f"{loud.idxmax()} is off by {1e3 * loud.max():.0f} ‰ of the RMS there, the median rung by "
+        text += f"{1e3 * loud.median():.1f} ‰. "
         text += "It sums large scores in FP16. " if loud.idxmax() == rungs[2] else ""
     quiet = (own[["blind not zero", "NaN in k lost", "NaN in v lost", "other bits"]] == 0).all(axis=None)
     text += "No rung hides a NaN, invents a result or changes its bits. " if quiet else ""
@@ -311,27 +331,23 @@ def words_changed_explained(words: Rows) -> None:
     display.say(text)
 
 
-def memory_by_length(answers: Any, gpu: str) -> Rows:
-    """Draw the memory of a call by the prompt's length; its answers."""
-    memory = answers("memory")
-    memory["mb"] = memory["bytes"] / 1e6
-    title = "Memory of one call, 32 heads of 128"
-    fig, ax = plot.figure("tokens", "MB", title, xlog=True, ylog=True)
-    for impl, group in memory.groupby("impl", sort=False):
-        plot.series(ax, group["seq"], group["mb"], label=impl)
-    square = memory.drop_duplicates("seq")
-    plot.series(ax, square["seq"], square["scores bytes"] / 1e6, label="all scores, FP16")
-    ax.set_xticks(sorted(memory["seq"].unique()), sorted(memory["seq"].unique()))
-    plot.round_ticks(ax)
-    plot.label_ends(ax)
-    top = memory[memory["seq"] == memory["seq"].max()]
-    said = ", ".join(f"{i} {mb:,.0f} MB" for i, mb in zip(top["impl"], top["mb"], strict=True))
-    plot.show(fig, f"{title} on {gpu}: at {top['seq'].iloc[0]} tokens {said}.")
-    return memory
+def memory(answers: Any, rungs: list[Any]) -> None:
+    """Show, folded, the memory of a call by the prompt's length, and say how it grows."""
+    found = answers("memory").assign(mb=lambda rows: rows["bytes"] / 1e6)
+    wide = found.pivot_table("mb", "impl", "seq", sort=False)
+    scores = found.drop_duplicates("seq").set_index("seq")["scores bytes"] / 1e6
+    wide.loc["all scores, FP16"] = scores
+    names = {"impl": "Who"} | {seq: f"{seq:,} tokens" for seq in wide.columns}
+    forms = dict.fromkeys(wide.columns, "{:,.0f}")
+    table = (wide.reset_index(), names, forms, "MB beside the inputs, the output counted; 32 heads of 128")
+    text = "Stored, the scores of a prompt of n tokens are n² numbers for each head. The online softmax "
+    text += "stores none "
+    text += f"of them. {_memory_growth(found, rungs)}"
+    display.fold_parts("What a call takes, by the prompt's length", [text, table])
 
 
-def memory_growth(memory: Rows, rungs: list[Any]) -> None:
-    """Say how each kernel's memory grows with the prompt."""
+def _memory_growth(memory: Rows, rungs: list[Any]) -> str:
+    """How each kernel's memory grows with the prompt."""
     ends = memory.sort_values("seq").groupby("impl", sort=False)["mb"].agg(["first", "last"])
     growth = memory["seq"].max() / memory["seq"].min()
     ends["times"] = [f"{last / first:.0f}" for first, last in zip(ends["first"], ends["last"], strict=True)]
@@ -345,7 +361,7 @@ def memory_growth(memory: Rows, rungs: list[Any]) -> None:
         text += f". {own[0]} needs "
         text += "nothing beside its output" if beside < 0.01 * out else f"{beside:,.0f} MB beside its output"
         text += f" ({out:,.0f} MB)."
-    display.say(text)
+    return text
 
 
 def takeaway(loud: Rows) -> None:

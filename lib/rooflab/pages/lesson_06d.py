@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import cycle
 from typing import Any
 
 import pandas as pd
@@ -14,6 +15,8 @@ from rooflab.pages import Opening, Rows, named_facts, spread
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 from rooflab.view import diagram, display, explorer, page, plot
+
+_COLOURS = [plot.COLOURS[k] for k in (0, 1, 2, 5, 6)]  # whose labels can be told apart
 
 
 def opening(here: Lab, cases: list[Any]) -> Opening:
@@ -31,7 +34,7 @@ def opening(here: Lab, cases: list[Any]) -> Opening:
     able = (
         "split a context over blocks and merge their softmaxes",
         "read a grouped head's cache once for all of its queries",
-        "say how much of a prompt's time is attention",
+        "keep a captured graph valid while the cache grows",
     )
     roof = ("read", here.roof["dram_read"].value, "GB/s")
     return answer, able, page.ladder(rows, gpu, roof, f"One query, {best['seq']:,} tokens in the cache")
@@ -92,8 +95,11 @@ def rates_by_context(here: Lab, read_roof: float, gpu: str) -> None:
     same = here.measure("attention", same)
     title = "One query against a cache"
     fig, ax = plot.figure("tokens in the cache", "GB/s", title, xlog=True)
+    own = list(dict.fromkeys(same[same["kind"] == "own"]["impl"]))
+    colours = dict(zip(own, cycle(_COLOURS), strict=False))  # peers are grey
     for impl, group in same.groupby("impl", sort=False):
-        plot.series(ax, group["seq"], *plot.band(group), label=impl)
+        colour = colours.get(str(impl), plot.PEER_COLOUR)
+        plot.series(ax, group["seq"], *plot.band(group), label=impl, colour=colour)
     plot.roof_line(ax, read_roof, f"DRAM read {read_roof:,.0f} GB/s")
     ax.set_xticks(sorted(same["seq"].unique()), sorted(same["seq"].unique()))
     plot.label_ends(ax)
@@ -112,7 +118,8 @@ def steps_compared(rows: Rows) -> Rows:
     by = rows.set_index("impl")
     own = by[by["kind"] == "own"]
     steps = zip(own.index, own.index[1:], strict=False)
-    text = "".join(f"- {new} {display.against(own.loc[new], own.loc[old])} {old}.\n" for old, new in steps)
+    text = f"With {int(rows['seq'].iloc[0]):,} tokens in the cache:\n\n"
+    text += "".join(f"- {new} {display.against(own.loc[new], own.loc[old])} {old}.\n" for old, new in steps)
     best = own.sort_values("median_us").iloc[0]
     peers = by[by["kind"] == "peer"].sort_values("median_us")
     if len(peers):
@@ -256,78 +263,38 @@ def times_by_shape(here: Lab, gpu: str, best: str) -> None:
         _headline_beaten(shaped, best)
 
 
-def published_share() -> None:
-    """Show attention's share as the source published it."""
+def whole_prompt(here: Lab, read_roof: float, gpu: str) -> Rows:
+    """Show, folded, attention's share of a prompt as the source published it and by our rungs, by model and
+    length; the latter's rows.
+    """
     source = analysis.source_share()
-    names = {
-        "kernel": "Its kernel",
-        "attention_ms": "Attention (ms)",
-        "prefill_ms": "Prefill (ms)",
-    }
+    names = {"kernel": "Its kernel", "attention_ms": "Attention (ms)", "prefill_ms": "Prefill (ms)"}
+    names |= {"share": "Share"}
     forms = dict.fromkeys(("attention_ms", "prefill_ms"), "{:,.0f}") | {"share": "{:.0%}"}
-    display.table(source, names | {"share": "Share"}, forms, "Published, Gemma 4 E4B, 1848 tokens")
-    display.say(f"The source's text gives the first share as {analysis.SHARE:.0%}.")
-
-
-def share_of_prompt(here: Lab, read_roof: float, gpu: str) -> tuple[list[Any], Rows]:
-    """Show attention's share of a prompt by model and length; the lengths and the rows."""
-    kinds = pd.DataFrame(study.kinds())
-    names = {"model": "Model", "layers": "Layers", "head_dim": "Width", "window": "Window"}
-    display.table(kinds, names, {"window": "{:.0f}"}, "Attention layers of the two models", folded=True)
-    prompts = [c for c in here.cases("attention") if c in set(study.prompts())]
-    lengths = sorted({c.seq for c in prompts})
-    whole = analysis.prompts(
-        here.measure("attention", prompts),
-        lengths,
-        read_roof,
-        here.roof["fp16_tensor"].value,
+    text = (
+        "The source profiled a prompt of 1848 tokens and found two thirds of its time in attention. Its own "
     )
-    names = {
-        "model": "Model",
-        "seq": "Tokens",
-        "before_ms": "Before (ms)",
-        "after_ms": "After (ms)",
-    }
-    names |= {
-        "matrices_ms": "Matrices (ms)",
-        "share_before": "Share before",
-        "share_after": "Share after",
-    }
+    text += f"figures, on its card, as it replaced one kernel by the next. Published: {analysis.SHARE:.0%}."
+    parts: list[Any] = [text, (source, names, forms, "Published, Gemma 4 E4B, 1848 tokens")]
+    prompts = [c for c in here.cases("attention") if c in set(study.prompts())]
+    lengths, roof = sorted({c.seq for c in prompts}), here.roof["fp16_tensor"].value
+    whole = analysis.prompts(here.measure("attention", prompts), lengths, read_roof, roof)
+    names = {"model": "Model", "seq": "Tokens", "before_ms": "Before (ms)", "after_ms": "After (ms)"}
+    names |= {"matrices_ms": "Matrices (ms)", "share_before": "Share before", "share_after": "Share after"}
     forms = dict.fromkeys(("before_ms", "after_ms", "matrices_ms"), "{:,.1f}")
     forms |= dict.fromkeys(("share_before", "share_after"), "{:.0%}")
-    display.table(whole, names, forms, f"Attention of a prompt on {gpu}", folded=True)
-    return lengths, whole
+    text = "For two models, *before* is rung 1 of lesson 06 in every layer, *after* the fastest rung for "
+    text += "each. The "
+    text += "weight matrices are not run. They are charged with their least time, bytes or operations at the "
+    text += "recorded roofs, as if cuBLAS were perfect. So the shares of attention are upper bounds; "
+    text += "[lesson 08b](08b_prefill.ipynb) runs the whole."
+    parts += [text, (whole, names, forms, f"Attention of a prompt on {gpu}"), _shares_said(whole)]
+    display.fold_parts("What share of a prompt's time is attention?", parts)
+    return whole
 
 
-def share_drawn(whole: Rows, lengths: list[Any], gpu: str) -> None:
-    """Draw attention's share of a prompt by its length, with rung 1 and with the fastest rungs."""
-    title = "Attention's share of a prompt"
-    fig, axes = plot.figure("tokens", "share, %", title, xlog=True, columns=2)
-    for ax, (model, group) in zip(axes, whole.groupby("model", sort=False), strict=False):
-        plot.series(ax, group["seq"], 100 * group["share_before"], label="rung 1")
-        plot.series(ax, group["seq"], 100 * group["share_after"], label="fastest rungs")
-        ax.set_xticks(lengths, lengths)
-        ax.set_title(model, fontsize=9)
-        ax.set_ylim(0, 100)
-        if model == "gemma-4-e4b":
-            ax.plot([1848], [100 * analysis.SHARE], "x", color="black")
-            ax.annotate(
-                "published",
-                (1848, 100 * analysis.SHARE),
-                (6, -10),
-                textcoords="offset points",
-            )
-    for ax in axes:
-        plot.label_ends(ax)
-    plot.show(
-        fig,
-        f"{title} on {gpu}: the faster kernels take it from the upper curve to the lower one. "
-        f"Published: {analysis.SHARE:.0%}.",
-    )
-
-
-def share_explained(whole: Rows) -> None:
-    """Say between which shares attention lies, by model, and what was scaled."""
+def _shares_said(whole: Rows) -> str:
+    """Between which shares attention lies, by model, and what was scaled."""
     text = ""
     for model, group in whole.groupby("model", sort=False):
         first, last = group.iloc[0], group.iloc[-1]
@@ -338,9 +305,7 @@ def share_explained(whole: Rows) -> None:
     if len(slow):
         long = ", ".join(str(s) for s in sorted(set(slow["seq"])))
         text += f"\nRung 1 was not run at {long} tokens; its rate at {study.SLOW} is used instead. "
-    text += "A share says where to look next, for one length and one kernel. It is no property of the model: "
-    text += 'the source\'s earlier "attention is a third" was measured on a shorter prompt.'
-    display.say(text)
+    return text + "\nA share is of one length and one kernel, and no property of the model."
 
 
 def takeaway(own: Rows, whole: Rows, gpu: str) -> None:
@@ -359,8 +324,8 @@ def takeaway(own: Rows, whole: Rows, gpu: str) -> None:
     text += "- What changes from token to token belongs in memory, not in the launch.\n"
     if len(gemma):
         g = gemma.iloc[0]
-        text += f"- The source's prompt: from {g['share_before']:.0%} attention to "
-        text += f"{g['share_after']:.0%} or less."
+        text += f"- On the source's prompt, on the {gpu}, attention takes at most {g['share_before']:.0%} of "
+        text += f"the time with rung 1 and {g['share_after']:.0%} with the fastest rungs, by our bound."
         moved = g["share_after"] < 0.5 < g["share_before"]
         text += " The bottleneck has moved; measure again." if moved else ""
     display.say(text)

@@ -53,6 +53,12 @@ def fold(summary: str, tables: Iterable[Sequence[Any]]) -> None:
     display(HTML(f"<details><summary>{summary}</summary>\n{inside}\n</details>"))
 
 
+def fold_parts(summary: str, parts: Iterable[str | Sequence[Any]]) -> None:
+    """Display paragraphs of Markdown, and tables given as for `fold`, behind one line to click."""
+    inside = "\n\n".join(each if isinstance(each, str) else _html(*each) for each in parts)
+    say(f"<details><summary>{summary}</summary>\n\n{inside}\n\n</details>")
+
+
 def fold_items(summary: str, lines: Iterable[str]) -> None:
     """Display a list of Markdown lines behind one line to click."""
     items = "\n".join(f"- {line}" for line in lines)

@@ -76,17 +76,6 @@ def stride(step: int, width: int, offset: int) -> float:
     return 100 * one.bytes_used() / (32 * len(one.sectors()))
 
 
-def padding(pad: int, words: int, access: str) -> float:
-    """Turns of shared memory for a column of 32 rows, a word a lane, or for the eight rows of 16 bytes that a
-    step of ldmatrix takes; rows have `words` words of 4 bytes and `pad` words between them. NaN where these
-    eight would not start at multiples of 16 bytes, as they must.
-    """
-    if access == _EIGHT and (words + pad) % 4:
-        return float("nan")
-    rows, width = (32, 4) if access == _COLUMN else (8, 16)
-    return len(Request(tuple(row * 4 * (words + pad) for row in range(rows)), width, "").turns())
-
-
 def instructions(each: float, bits: int, gpu: str) -> float:
     """Percent of the bandwidth that issue slots leave, with so many instructions for each weight."""
     spec = _spec(gpu)
@@ -140,7 +129,6 @@ def shared(sum_us: float, gpus: int, model: str, weights: str, gpu: str) -> floa
     return 1e6 / ((head + split) / spec.dram_gb_s / 1e3 + sums)
 
 
-_COLUMN, _EIGHT = "a column of 32 rows", "eight rows of 16 bytes"
 _POWERS = tuple(2**k for k in range(11))
 
 MODELS: dict[str, Model] = {
@@ -170,16 +158,6 @@ MODELS: dict[str, Model] = {
             "%": "% used",
         },
         {"width": 4, "offset": 0, "step": 1},
-    ),
-    "padding": Model(
-        "Padding: turns that shared memory takes",
-        padding,
-        "pad",
-        "turns",
-        {"words": (16, 32, 48, 64, 128), "access": (_EIGHT, _COLUMN), "pad": tuple(range(9))},
-        {"words": "Words a row", "access": "Asked for", "pad": "words of padding"},
-        {"words": 64, "access": _EIGHT, "pad": 0},
-        {"xlog": False},
     ),
     "instructions": Model(
         "Instructions a weight: what is left of the roof",

@@ -24,15 +24,15 @@ from rooflab.view.diagram.graphs import capture, two_clocks
 from rooflab.view.diagram.handovers import launches_of_a_layer
 from rooflab.view.diagram.in_turns import in_turns
 from rooflab.view.diagram.issue import issue_slots
+from rooflab.view.diagram.key_loads import key_loads
 from rooflab.view.diagram.launches import dealt, launch, sms_at_work, split_k
 from rooflab.view.diagram.layers import layer, ways
 from rooflab.view.diagram.memory import banks, coalescing, q8_layouts, row_loads
 from rooflab.view.diagram.model import one_token
 from rooflab.view.diagram.number_lines import Line, number_lines
-from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring, wgmma_steps
+from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ring
 from rooflab.view.diagram.passes import passes
 from rooflab.view.diagram.pools import captured_address
-from rooflab.view.diagram.quads import wide_stores
 from rooflab.view.diagram.reading import warps_on_weights, weights_of_a_lane, x_beside_weights
 from rooflab.view.diagram.roofs import path_of_bytes
 from rooflab.view.diagram.rounding import two_orders
@@ -47,7 +47,7 @@ from rooflab.view.diagram.tiled_weights import tile_order
 from rooflab.view.diagram.tiles import accumulators, attention_tiles, fragments, online_softmax
 from rooflab.view.diagram.turns import last_turn
 from rooflab.view.diagram.ways_to_multiply import ways_to_multiply
-from rooflab.view.diagram.words import dp4a, nibbles, to_half
+from rooflab.view.diagram.words import byte_to_half, dp4a, nibbles, to_half
 
 __all__ = [
     "Canvas",
@@ -61,6 +61,7 @@ __all__ = [
     "block_sum",
     "blocks",
     "budget",
+    "byte_to_half",
     "caches",
     "capture",
     "captured_address",
@@ -80,6 +81,7 @@ __all__ = [
     "in_a_row",
     "in_turns",
     "issue_slots",
+    "key_loads",
     "last_turn",
     "launch",
     "launches_of_a_layer",
@@ -117,9 +119,7 @@ __all__ = [
     "ways_to_multiply",
     "weights_of_a_lane",
     "weights_shared",
-    "wgmma_steps",
     "where_counted",
-    "wide_stores",
     "words_of_a_row",
     "x_beside_weights",
 ]

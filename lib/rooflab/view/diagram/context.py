@@ -58,28 +58,35 @@ def split_context(
     parts = [part_of(score[cut], value[cut]) for cut in cuts]
     all_of, canvas = merged(parts), Canvas()
     pitch, cell = svg.WIDTH / blocks, (svg.WIDTH - 8 * blocks) / len(scores)
-    canvas.text(0, 12, "one head's cache: the query's score against each key", bold=True)
+    canvas.text(
+        0, 12, "one head's cache: the query's score against each key; below, a value of it", bold=True
+    )
     for block, part in enumerate(parts):
         left, fill = block * pitch, _FILLS[block % len(_FILLS)]
         for k, each_score in enumerate(scores[cuts[block]]):
             canvas.cell(left + k * cell, 20, cell, 24, f"{each_score}", fill, 13)
+            canvas.cell(left + k * cell, 44, cell, 20, f"{values[cuts[block]][k]}", svg.NONE, 11)
         middle = left + each * cell / 2
-        canvas.line([(middle, 45), (middle, 60)], end="arrow")
-        canvas.rect(left, 62, each * cell, 66, fill)
+        canvas.line([(middle, 66), (middle, 80)], end="arrow")
+        canvas.rect(left, 82, each * cell, 66, fill)
         factor = 2.0 ** (part.largest - all_of.largest)
         lines = (f"block {block}", f"max {part.largest:g}, sum {part.total:.2f}", f"output {part.output:.2f}")
         for line, text in enumerate(lines):
-            canvas.text(left + 6, 78 + 17 * line, text, 12, fill=svg.on(fill), bold=not line)
-        canvas.line([(middle, 129), (middle, 158)], end="arrow")
-        canvas.text(middle + 6, 148, f"× {factor:g}", 12)
-    canvas.rect(0, 160, svg.WIDTH - 8, 46, svg.WHITE)
+            canvas.text(left + 6, 98 + 17 * line, text, 12, fill=svg.on(fill), bold=not line)
+        canvas.line([(middle, 149), (middle, 178)], end="arrow")
+        canvas.text(middle + 6, 168, f"× {factor:g}", 12)
+    canvas.rect(0, 180, svg.WIDTH - 8, 46, svg.WHITE)
     said = f"max {all_of.largest:g}, sum {all_of.total:.2f}, output {all_of.output:.2f}"
     result = f"{all_of.output:.2f} ÷ {all_of.total:.2f} = {all_of.output / all_of.total:.2f}"
     canvas.text(
-        8, 178, "the block that finishes last rescales to the largest max, and adds up:", fill=svg.INK
+        8, 198, "the block that finishes last rescales to the largest max, and adds up:", fill=svg.INK
     )
-    canvas.text(8, 197, f"{said}; out = {result}", 13, fill=svg.INK, bold=True)
-    y = 232.0
+    canvas.text(8, 217, f"{said}; out = {result}", 13, fill=svg.INK, bold=True)
+    canvas.text(
+        0, 243, "A weight is 2^(score - max), as the kernels compute it; sum adds weights up, output", 12
+    )
+    canvas.text(0, 259, "adds up weight × value.", 12)
+    y = 290.0
     canvas.text(0, y, f"Who loads a part's keys, where {counted(heads, 'query head')} share them", bold=True)
     for place, (words, loads) in enumerate(
         (("rung 2: a block a head", heads), ("from rung 3: one block", 1))
@@ -96,7 +103,7 @@ def split_context(
             wide = 38.0 if loads > 1 else (heads - 1) * step + 38
             canvas.cell(left + load * step, y + 84, wide, 20, "keys", BLUE)
     says = (
-        f"{len(scores)} keys of a head, {blocks} blocks of {each}. "
+        f"{len(scores)} keys of a head, {blocks} blocks of {each}; a weight is 2^(score - max). "
         + "; ".join(
             f"block {k}: max {p.largest:g}, sum {p.total:.2f}, output {p.output:.2f}"
             for k, p in enumerate(parts)

@@ -14,6 +14,8 @@ from rooflab.studies import mmq
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, SKY, Canvas, Drawing, single
 
+TILE = 256  # tokens for which a weight is made FP16 once: the width of rung 7's tile
+PER_WEIGHT = 2  # instructions that make it
 STEPS = ("convert", "×", "× +")  # what scales a sum: to float, by one scale, by the other and added
 
 
@@ -38,6 +40,7 @@ def issue_slots(chips: Sequence[Device], halves: Sequence[Device] = (), window: 
     unit = (svg.WIDTH - left - 2) / window
     for chip, half in [*((chip, False) for chip in chips), *((chip, True) for chip in halves)]:
         each, step, share = busy(chip, half)
+        beside = 32 * PER_WEIGHT / TILE  # a sum's share of what its 32 weights take
         what = "FP16 products of weights scaled before" if half else "int8 products, each sum scaled"
         canvas.text(0, y + 12, f"{chip.name}: {what}", bold=True)
         y += 20
@@ -54,10 +57,16 @@ def issue_slots(chips: Sequence[Device], halves: Sequence[Device] = (), window: 
                     at = start + step - len(STEPS) + place if each >= len(STEPS) else start + place
                     if at + 1 <= window + 1e-9:
                         canvas.cell(left + at * unit, y + 28, unit, 24, name, AMBER if k % 2 == 0 else GREY)
+            else:
+                canvas.rect(left + start * unit, y + 28, min(beside, window - start) * unit, 24, AMBER)
             k, start = k + 1, start + step
         peak = chip.fp16_tensor if half else chip.int8_tensor
         rate = f"{share * peak:,.0f} of {peak:,.0f} {'TFLOP/s' if half else 'TOP/s'}"
-        free = "nothing is left to scale" if half else f"{each:.1f} slots a sum, {len(STEPS)} needed"
+        free = (
+            f"weights to FP16: {beside:.2f} slots a sum"
+            if half
+            else f"{each:.1f} slots a sum, {len(STEPS)} needed"
+        )
         canvas.text(left, y + 64, f"{free}; tensor cores at {share:.0%}: {rate}", svg.SMALL + 0.5)
         y += 84
         said.append(f"{chip.name}, {what}: {free}, tensor cores busy {share:.0%}")

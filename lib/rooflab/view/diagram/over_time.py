@@ -47,17 +47,13 @@ class Bar(NamedTuple):
 
 @dataclass
 class Run:
-    """What happened: bars, for each item of the ring when its slot was claimed, full and empty again, and the
-    consumer's steps (turn of its loop, what, about which tile, item or number, from when to when, and the
-    products started so far).
-    """
+    """What happened: bars, and for each item of the ring when its slot was claimed, full and empty again."""
 
     stages: int
     bars: list[Bar] = field(default_factory=list)
     claimed: dict[int, float] = field(default_factory=dict)
     full: dict[int, float] = field(default_factory=dict)
     empty: dict[int, float] = field(default_factory=dict)
-    steps: list[tuple[int, str, int, float, float, int]] = field(default_factory=list)
 
 
 def program(text: str) -> tuple[list[Step], list[Step], list[Step]]:
@@ -85,7 +81,6 @@ def simulate(
     run = Run(stages)
     slots, now, tensor, copier = 2 * stages, 0.0, 0.0, 0.0
     pending: list[float] = []
-    started = 0  # products
 
     def fill(item: int) -> float:
         """When an item is full; copies what comes before it first."""
@@ -101,15 +96,14 @@ def simulate(
         return run.full[item]
 
     def do(step: Step, t: int) -> None:
-        nonlocal now, tensor, started
-        what, of, began = step[0], int(eval(step[1], {"__builtins__": {}}, {"t": t, "tiles": tiles})), now
+        nonlocal now, tensor
+        what, of = step[0], int(eval(step[1], {"__builtins__": {}}, {"t": t, "tiles": tiles}))
         if what.startswith("start"):
             ready = fill(2 * of + (what == "start_pv"))
             now = max(now, ready)
             start = max(now, tensor)
             tensor = start + takes.product
             pending.append(tensor)
-            started += 1
             run.bars.append(Bar("tensor cores", "QK" if what == "start_qk" else "PV", of, start, tensor))
         elif what == "warpgroup_wait":
             while len(pending) > of:
@@ -119,7 +113,6 @@ def simulate(
             now += takes.softmax
         else:
             run.empty[of] = now
-        run.steps.append((t, what, of, began, now, started))
 
     before, loop, after = steps
     for step in before:
@@ -197,44 +190,6 @@ def pipeline(takes: Lengths, tiles: int = 4, text: str | None = None) -> Drawing
         f"softmax {takes.softmax:.2f} µs."
     )
     return single("Products that go on while the softmax is computed", says, canvas)
-
-
-_SAYS = {
-    "start_qk": "start S = Q K{}ᵀ and go on",
-    "start_pv": "start O += P V{} and go on",
-    "warpgroup_wait": "wait: at most {} may be pending",
-    "softmax": "softmax of S{}, in registers",
-    "release": "{} is read: its slot may be filled again",
-}
-
-
-def wgmma_steps(takes: Lengths, turn: int = 1, tiles: int = 3, text: str | None = None) -> Drawing:
-    """One turn of the consumers' loop, a frame a step: what a warpgroup does, and which products the tensor
-    cores have to do meanwhile.
-    """
-    source = rung().path.read_text(encoding="utf-8") if text is None else text
-    run = simulate(program(source), tiles, rung().with_defaults({})["STAGES"], takes)
-    products = [bar for bar in run.bars if bar.row == "tensor cores"]
-    mine = [each[1:] for each in run.steps if each[0] == turn]
-    lines = [
-        _SAYS[what].format(f"{'KV'[of % 2]}{of // 2}" if what == "release" else of) for what, of, *_ in mine
-    ]
-    frames, said = [], []
-    for k, (_, _, began, ended, started) in enumerate(mine):
-        canvas = Canvas(266)
-        for row, line in enumerate(lines):
-            if row == k:
-                canvas.cell(0, 17 * row, 266, 17, line, SKY)
-            else:
-                canvas.text(133, 17 * row + 13, line, svg.SMALL, "middle")
-        left = [f"{bar.what}{bar.tile}" for bar in products[:started] if bar.end > began]
-        names = " then ".join(left) or "nothing to do"
-        canvas.text(0, 17.0 * len(lines) + 18, f"tensor cores: {names}", svg.TEXT - 1)
-        lasts = f"for {ended - began:.2f} µs" if ended > began else "and goes on at once"
-        frames.append((f"at {began:.2f} µs, {lasts}", canvas))
-        said.append(f"{lines[k]} (tensor cores: {names})")
-    says = f"A turn of the consumers' loop in {len(lines)} steps: " + "; ".join(said) + "."
-    return Drawing("A pipeline of wgmma, step by step", says, frames, across=2)
 
 
 def _waiting(steps: list[Step]) -> list[Step]:

@@ -56,7 +56,7 @@ def passes(rows: pd.DataFrame, tokens: Sequence[int] = (8, 9, 32, 33)) -> Drawin
         here = [row[1:] for row in found if row[0] == batch]
         best = min(us for _, _, us, _ in here)
         for way, impl, us, tiles in here:
-            many = f", {counted(len(tiles), 'pass', 'passes')}" if tiles else ""
+            many = f", {counted(len(tiles), 'pass', 'passes')} of {_widths(tiles)}" if tiles else ""
             kernel = f" ({impl.removeprefix(study.DECODE)})" if tiles else ""
             words.append(f"{way}{kernel}: {us:.1f} µs{many}")
             canvas.text(0, y + 12, words[-1], bold=us == best)
@@ -77,8 +77,15 @@ def passes(rows: pd.DataFrame, tokens: Sequence[int] = (8, 9, 32, 33)) -> Drawin
     return Drawing("One token more: another pass, or a wider tile", says, frames)
 
 
+def _widths(tiles: Sequence[int]) -> str:
+    """How many tokens a tile has room for."""
+    most = counted(max(tiles), "token")
+    return most if min(tiles) == max(tiles) else f"up to {most}"
+
+
 def _key(canvas: Canvas) -> None:
     y = canvas.height + 12
+    canvas.text(310, y + 11, "bold: the fastest")
     for x, fill, words in ((0, SKY, "tokens"), (84, svg.NONE, "room in a tile that stays empty")):
         canvas.cell(x, y, 12, 12, "", fill)
         canvas.text(x + 18, y + 11, words)

@@ -57,12 +57,13 @@ def accumulators(product: str = "m16n8k32_s8", rows: pd.DataFrame | None = None,
 
 def fragments(product: str = "m16n8k16_f16", rows: pd.DataFrame | None = None, lane: int = 5) -> Drawing:
     """The three matrices of one product of a warp, A · B = D: which lane holds which element, as the product
-    executed on the CPU took and left them; one lane's are framed.
+    executed on the CPU took and left them; one lane's are framed, each with the number of its register, of
+    which one of A or B holds two elements.
     """
     recorded = drawn.read("fragments", product) if rows is None else rows
     canvas, size, top, x, said = Canvas(), 12.5, 32.0, 0.0, []
     for operand, name, after in (("a", "A", "·"), ("b", "B", "="), ("d", "D", "")):
-        held = places(recorded, operand)
+        held, each = places(recorded, operand), 1 if operand == "d" else 2
         high, wide = max(r for r, _ in held) + 1, max(c for _, c in held) + 1
         canvas.text(x, 14, f"{name}, {high} × {wide}", bold=True)
         for other in range(svg.LANES):
@@ -70,13 +71,18 @@ def fragments(product: str = "m16n8k16_f16", rows: pd.DataFrame | None = None, l
             canvas.cells(sorted(at), size, size, shade(other))
         mine = sorted((r, c) for (r, c), (owner, _) in held.items() if owner == lane)
         for row, column in mine:
-            canvas.frame(x + column * size, top + row * size, size, size, 1.8)
-        words = ", ".join(f"({r}, {c}) in {operand}[{held[r, c][1]}]" for r, c in mine)
+            at_x, at_y, register = x + column * size, top + row * size, held[row, column][1] // each
+            canvas.frame(at_x, at_y, size, size, 1.8)
+            canvas.text(at_x + size / 2, at_y + 10, f"{register}", 10.5, "middle", svg.on(shade(lane)), True)
+        words = ", ".join(f"({r}, {c}) in {operand}[{held[r, c][1] // each}]" for r, c in mine)
         said.append(f"{name}, {high} x {wide}: lane {lane} holds {words}")
         x += wide * size + 8
         canvas.text(x, top + 8 * size, after, 18)
         x += 20 if after else 0
-    canvas.text(0, top + 16 * size + 20, f"Shade: lane 0 (light) to 31 (dark); framed: lane {lane}.")
+    canvas.text(
+        0, top + 16 * size + 20, f"Shade: lane 0 (light) to 31 (dark); framed: lane {lane}, its number"
+    )
+    canvas.text(0, top + 16 * size + 37, "that of the register: a[0] to a[3], b[0] and b[1], d[0] to d[3].")
     return single(f"Who holds what of one product, {product}", ". ".join(said) + ".", canvas)
 
 

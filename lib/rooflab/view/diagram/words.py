@@ -1,8 +1,9 @@
-"""Words as bits: eight INT4 codes in 32 bits, and the FP16 number that an OR makes of one."""
+"""Words as bits: eight INT4 codes in 32 bits, and the FP16 number that is made of a code or of a byte."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, PALE, Canvas, Draw
 EXAMPLE = 0x8683AD76
 BYTES = 0x2EF1057D  # four signed bytes
 _INT4 = KERNELS / "common" / "int4.cuh"
+_Q8 = KERNELS / "common" / "q8_tiles.cuh"
 
 
 def codes(word: int) -> list[int]:
@@ -97,6 +99,21 @@ def to_half(word: int = EXAMPLE, file: Path = _INT4) -> Drawing:
         ("magic number", base, f"{base:#06x} = {half(base):g}"),
         ("OR of both", joined, f"{joined:#06x} = {half(joined):g}"),
     )
+    result = half(joined) - half(ones)
+    canvas = _sixteen_bits(rows, mask, half(ones), "the code, exact")
+    changed = bin(mask).count("1")
+    says = (
+        f"{base:#06x} is {half(base):g} in FP16; its lowest {changed} bits replaced by the stored "
+        f"{code} make "
+        f"{joined:#06x}, which is {half(joined):g}; {half(ones):g} less is {result:g}, the code."
+    )
+    return single(f"{changed} of 16 bits replaced: a code becomes a half", says, canvas)
+
+
+def _sixteen_bits(rows: Sequence[tuple[str, int, str]], mask: int, taken: float, exact: str) -> Canvas:
+    """Rows of 16 bits under the parts of an FP16 number, each (name, bits, words beside it), the bits of
+    `mask` filled; below them what remains of the last row's number when `taken` is subtracted.
+    """
     canvas, left, size = Canvas(), 96.0, 19.0
     for start, length, name in ((0, 1, "sign"), (1, 5, "exponent"), (6, 10, "fraction")):
         canvas.cell(left + start * size, 0, length * size, 18, name if length > 1 else "±", NONE)
@@ -109,18 +126,31 @@ def to_half(word: int = EXAMPLE, file: Path = _INT4) -> Drawing:
             fill = (AMBER if k != 1 else GREY) if own else PALE if bit < 6 else NONE
             canvas.cell(left + bit * size, y, size, 24, str(bits >> place & 1), fill, 13)
         canvas.text(left + 16 * size + 10, y + 17, says, svg.TEXT - 0.5)
-    result = half(joined) - half(ones)
-    y = 26.0 + 34 * 3 + 8
-    sum_ = f"{half(joined):g} - {half(ones):g} = {result:g}"
-    canvas.cell(left, y, 16 * size, 28, f"one subtraction: {sum_}", BLUE, 14)
-    canvas.text(left + 16 * size + 10, y + 19, "the code, exact", svg.TEXT - 0.5)
-    changed = bin(mask).count("1")
-    says = (
-        f"{base:#06x} is {half(base):g} in FP16; its lowest {changed} bits replaced by the stored "
-        f"{code} make "
-        f"{joined:#06x}, which is {half(joined):g}; {half(ones):g} less is {result:g}, the code."
+    y, made = 26.0 + 34 * len(rows) + 8, half(rows[-1][1])
+    canvas.cell(left, y, 16 * size, 28, f"one subtraction: {made:g} - {taken:g} = {made - taken:g}", BLUE, 14)
+    canvas.text(left + 16 * size + 10, y + 19, exact, svg.TEXT - 0.5)
+    return canvas
+
+
+def byte_to_half(quant: int = -23, file: Path = _Q8) -> Drawing:
+    """How a byte put in for the lower half of an FP16 number's bits, and a subtraction, make a number of
+    a quant of Q8_0, with both constants from the kernel's source. Raises UsageError for what is no quant.
+    """
+    text = file.read_text(encoding="utf-8")
+    upper, taken = re.search(r"0x(\w\w)\1\1\1u", text), re.search(r"__float2half2_rn\(([\d.]+)f\)", text)
+    if not upper or not taken or not -128 <= quant < 128:
+        raise UsageError(f"{quant} is no quant, or {file.name} makes no FP16 number of a byte.")
+    base, less = int(upper[1], 16) << 8, float(taken[1])
+    stored = quant + int(less - half(base))
+    rows = (
+        ("byte stored", stored, f"{quant} + {stored - quant} = {stored}"),
+        ("upper byte", base, f"{base:#06x} = {half(base):g}"),
+        ("both together", base | stored, f"{base | stored:#06x} = {half(base | stored):g}"),
     )
-    return single(f"{changed} of 16 bits replaced: a code becomes a half", says, canvas)
+    canvas = _sixteen_bits(rows, 0xFF, less, "the quant, exact")
+    says = f"{base:#06x} is {half(base):g} in FP16; with the byte {stored} for its lower half it is "
+    says += f"{half(base | stored):g}; {less:g} less is {half(base | stored) - less:g}, the quant."
+    return single("A byte becomes an FP16 number", says, canvas)
 
 
 def dp4a(w: int = BYTES, x: int = 0x05FD0C7F) -> Drawing:

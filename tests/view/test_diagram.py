@@ -407,6 +407,15 @@ def test_sms_at_work_are_the_launch_rules(monkeypatch):
     assert "keep 132 of 132 SMs" in diagram.sms_at_work(4096, 4096, 132, ("2_coalesced",)).says
 
 
+def test_bytes_in_flight_stand_beside_what_the_roof_needs():
+    names = ("2_coalesced", "3_split_k")
+    drawing = diagram.sms_at_work(4096, 4096, 132, names, (2**16, 2**22), 1.5 * 2**20)
+    assert "SMs at work, and 64 KiB in flight" in drawing.says and "the 1.5 MiB in flight" in drawing.svg()
+    grown = diagram.sms_at_work(4096, 4096, 132, names, (2**20, 2**22), 1.5 * 2**20)
+    assert "and 1 MiB in flight" in grown.says and grown.svg() != drawing.svg()
+    assert "Mark" not in diagram.sms_at_work(4096, 4096, 132, names, (2**16, 2**22)).svg()
+
+
 def test_blocks_are_dealt_to_sms_until_none_is_left():
     many = diagram.dealt([("few", 1), ("many", 384), ("even", 264)], 132, "Blocks")
     assert many.says == (

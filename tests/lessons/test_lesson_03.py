@@ -8,6 +8,7 @@ from rooflab.analysis.coalescing import counter
 from rooflab.hardware import roofline
 from rooflab.numerics import model_shapes
 from rooflab.ops import faults, gemv
+from rooflab.pages import lesson_03e
 from rooflab.profile import ncu
 from rooflab.studies import faults as faulty
 from rooflab.studies import gemv as study
@@ -243,6 +244,14 @@ def test_every_family_s_shapes_run_no_slower_than_cublas(families):
     assert (wide["5_split"] <= 1.02 * wide["torch.matmul"]).all()
     assert {model.split("-")[0] for model in study.FAMILIES} >= {"llama", "mistral", "phi"}
     assert any(model.startswith("qwen") for model in study.FAMILIES)
+
+
+def test_half_barrier_is_said_to_be_right_by_luck_while_few_numbers_are_left():
+    """Of 300 numbers 44 are a second tile, and 63 threads have a column: none of the others stores."""
+    words = lesson_03e._lucky(63, 300)
+    assert "the 193 threads at barrier 2 let the 63" in words and "only 44 numbers are left" in words
+    assert "with a k above 319" in words
+    assert "luck" not in lesson_03e._lucky(43, 300), "thread 43 would store, and has no column"
 
 
 # --- beyond ------------------------------------------------------------------------------------------------

@@ -182,8 +182,8 @@ def _lucky(n: int, k: int) -> str:
     stores the second tile.
     """
     text = "**Why half_barrier is right, most likely.** The GPU counts who waits, and not at which of the two "
-    text += f"barriers. So the {_TILE - n} threads at barrier 2 let the {n} at barrier 1 go on, and x_tile is "
-    text += "complete by then: all threads store before either barrier. From here on the "
+    text += f"barriers. So the {_TILE - n} threads at barrier 2 let the {n} at barrier 1 go on, and x_tile "
+    text += "is complete by then: all threads store before either barrier. From here on the "
     text += f"{_TILE - n} are a tile ahead and could overwrite numbers that the {n} still read. "
     rest = k - _TILE
     if 0 < rest <= n:

@@ -114,8 +114,8 @@ def _ticked(canvas: Canvas, line: Line, place: _Scale, top: float) -> None:
 
 
 def _marked(canvas: Canvas, line: Line, place: _Scale, top: float) -> float:
-    """Draw the marks below a line and its scale, a row each, from `top` on: first those whose words have room only to the left of their
-    leaders, then the others from the rightmost on; where the last row ends.
+    """Draw the marks below a line and its scale, a row each, from `top` on: first those whose words have room
+    only to the left of their leaders, then the others from the rightmost on; where the last row ends.
     """
     room = [(place(value), words) for value, words in line.marks]
     right = [(x, words) for x, words in room if x + 8 + svg.wide(words, svg.TEXT) <= svg.WIDTH]

@@ -273,7 +273,7 @@ def hypotheses_said(verdicts: Rows, asks: Rows) -> None:
         )
     if word["H4"] == claims.REFUTED and word["H4 in rows"] == claims.HOLDS:
         lines.append(
-            f"H4's wider loads run at {value['H4 in rows']:.2f} times the speed in rows as models store them, "
+            f"H4's wider loads run at {value['H4 in rows']:.2f} times the speed in rows as models store them "
             f"but at {value['H4']:.2f} times in the source's layout, for a reason that part 03b did not find."
         )
     if word["H5"] == claims.HOLDS and word["H5 two-sided"] == claims.REFUTED:
@@ -461,7 +461,9 @@ def explored(rows: Rows, here: Lab, gpu: str) -> Any:
     text += "iterations was probably taken by one of these."
     if few:
         clocks = display.listed(f"*{clock}*" for clock in few)
-        text += f" By {clocks} only some contestants were timed, at {sizes[few[0]][0]:,} × {sizes[few[0]][0]:,}."
+        text += (
+            f" By {clocks} only some contestants were timed, at {sizes[few[0]][0]:,} × {sizes[few[0]][0]:,}."
+        )
     display.say(text)
     return explorer.Explorer(
         "gemv-clocks",

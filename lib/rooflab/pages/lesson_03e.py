@@ -172,8 +172,8 @@ def judged(reports: Rows, gpu: str) -> None:
         display.say(_lucky(*study.UNFRIENDLY["half_barrier"]))
     if said.loc["early_exit", "watch"]:
         display.say(
-            "**Why the watcher reports early_exit all the same.** It holds a kernel to the stricter rule: all "
-            "threads of a block come to the barrier. The numbers that were never loaded show in the result."
+            "**Why the watcher reports early_exit all the same.** It holds a kernel to the stricter rule: "
+            "all threads of a block come to the barrier. The numbers never loaded show in the result."
         )
 
 
@@ -181,7 +181,9 @@ def _lucky(n: int, k: int) -> str:
     """Why half_barrier's result is right with one block of n columns and k rows: who waits where, and who
     stores the second tile.
     """
-    text = "**Why half_barrier is right, most likely.** The GPU counts who waits, and not at which of the two "
+    text = (
+        "**Why half_barrier is right, most likely.** The GPU counts who waits, and not at which of the two "
+    )
     text += f"barriers. So the {_TILE - n} threads at barrier 2 let the {n} at barrier 1 go on, and x_tile "
     text += "is complete by then: all threads store before either barrier. From here on the "
     text += f"{_TILE - n} are a tile ahead and could overwrite numbers that the {n} still read. "

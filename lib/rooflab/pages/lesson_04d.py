@@ -184,10 +184,10 @@ def cost_of_a_token(one_shape: Rows, name: str, gpu: str, event: int, graph: int
     some = same[same["batch"].isin((1, 2, same["batch"].max()))]
     display.table(some, _NAMES, _FORMS, f"The same table here: {name}, {gpu}, event clock, warm")
     first, alone = one_shape.loc["event, warm", 1], one_shape.loc["graph, warm", 1]
-    text = f"A further token costs {event:.0f} µs by the event clock, and {graph:.0f} by the graph clock, cold."
+    text = f"A further token costs {event:.0f} µs by the event clock, and {graph:.0f} by the graph clock."
     if event > 1.2 * graph and first["fused"] > event + graph:
-        text = f"Of the {first['fused']:.0f} µs for one token the kernel takes {alone['fused']:.0f}. The rest "
-        text += "is our launcher in Python, which checks its operands; cuBLAS's, in C++, takes less. So "
+        text = f"Of the {first['fused']:.0f} µs for one token the kernel takes {alone['fused']:.0f}. The "
+        text += "rest is our launcher in Python, which checks its operands; cuBLAS's, in C++, takes less. So "
         text += f"{first['gain']:.2f} is not the kernel's gain: **This clock compares two launchers.** "
         text += f"Kernels alone give {alone['gain']:.2f} from the cache, and "
         text += f"{one_shape.loc['graph, cold', 1]['gain']:.2f} from DRAM. "

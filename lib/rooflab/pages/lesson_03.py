@@ -233,8 +233,8 @@ def takeaway(cold: Rows, rows: Rows, gpu: str) -> None:
         True: "; the GPU's counters agree",
         False: "; the GPU's counters differ",
     }
-    text = f"- Sectors can be counted on paper and on a CPU{counters.get(agreement(cold), '')}. Two counters say "
-    text += "whether coalescing is what a kernel lacks: sectors a request, and the share of bytes used.\n"
+    text = f"- Sectors can be counted on paper and on a CPU{counters.get(agreement(cold), '')}. Two counters "
+    text += "say whether coalescing is what a kernel lacks: sectors a request, and the share of bytes used.\n"
     text += "- Uncoalesced loads cost even where DRAM reads nothing twice: L2 has to deliver every sector.\n"
     text += "- *Coalesced* says that no fetched byte is wasted, not that many bytes are in flight: on the "
     text += f"{gpu} rung 2 reads {other['gb_s']:,.0f} GB/s, rung 1 {one['gb_s']:,.0f}. A kernel needs both."

@@ -1,6 +1,5 @@
 """What lesson 03 claims of the recorded H200, and that its pages say what the rows say."""
 
-import pandas as pd
 import pytest
 from pages_read import said
 from rooflab import claims, lab
@@ -9,7 +8,7 @@ from rooflab.analysis.coalescing import counter
 from rooflab.hardware import roofline
 from rooflab.numerics import model_shapes
 from rooflab.ops import faults, gemv
-from rooflab.pages import lesson_03b
+from rooflab.pages import lesson_03e
 from rooflab.profile import ncu
 from rooflab.studies import faults as faulty
 from rooflab.studies import gemv as study
@@ -247,6 +246,14 @@ def test_every_family_s_shapes_run_no_slower_than_cublas(families):
     assert any(model.startswith("qwen") for model in study.FAMILIES)
 
 
+def test_half_barrier_is_said_to_be_right_by_luck_while_few_numbers_are_left():
+    """Of 300 numbers 44 are a second tile, and 63 threads have a column: none of the others stores."""
+    words = lesson_03e._lucky(63, 300)
+    assert "the 193 threads at barrier 2 let the 63" in words and "only 44 numbers are left" in words
+    assert "with a k above 319" in words
+    assert "luck" not in lesson_03e._lucky(43, 300), "thread 43 would store, and has no column"
+
+
 # --- beyond ------------------------------------------------------------------------------------------------
 
 
@@ -292,25 +299,3 @@ def test_models_and_shapes_are_those_of_the_table():
         parts = model_shapes.projections(model_shapes.get(name))
         assert {(p.n, p.k) for p in parts} <= set(study.shapes_of())
     assert roofline.gemm_bytes(1, 4096, 4096, 4, 4, 4) == coalescing.moved()
-
-
-def test_what_limits_rung_5_is_said_by_two_sizes():
-    """Of 200 us for 1 unit of bytes and 500 for 4, three units take 300: one takes 100, and 100 are left."""
-
-    def rows(roof: float) -> pd.DataFrame:
-        times = [
-            ("5_in_flight", 10, 200.0),
-            ("5_in_flight", 20, 500.0),
-            ("6_x", 10, 120.0),
-            ("6_x", 20, 420.0),
-        ]
-        found = pd.DataFrame(times, columns=["impl", "n", "median_us"]).assign(kind="own")
-        found["bytes"] = found["n"].map({10: 1e8, 20: 4e8})
-        found["gb_s"] = found["bytes"] / found["median_us"] / 1e3
-        return found.assign(roof_fraction=found["gb_s"] / roof)
-
-    said = lesson_03b._beside_bytes(rows(1000.0))
-    assert "at the read roof" in said and "about 100.0 µs there, and 20.0 µs in 6_x" in said
-    far = lesson_03b._beside_bytes(rows(2000.0))
-    assert "at 50% of the read roof" in far and "suffice" not in far
-    assert lesson_03b._beside_bytes(rows(1000.0).query("n == 10")) == ""

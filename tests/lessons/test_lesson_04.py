@@ -9,7 +9,7 @@ from rooflab.analysis import int4 as analysis
 from rooflab.errors import UsageError
 from rooflab.numerics import quant
 from rooflab.ops import int4
-from rooflab.pages import lesson_04c
+from rooflab.pages import lesson_04c, lesson_04d
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
 
@@ -289,3 +289,21 @@ def test_a_shape_that_no_peer_takes_is_named_beside_the_others(monkeypatch):
     lesson_04c.against_peers(times, [(4096, 4096), (12345, 4096)], [1, 8])
     assert "at 1 of 1 points" in shown[0]
     assert tables[0]["b1"].tolist() == ["1.20", "no peer"] and tables[0]["b8"].tolist() == ["no peer"] * 2
+
+
+def test_where_int4_stops_paying_is_said_by_the_first_number_of_tokens_that_gains_nothing():
+    gains = pd.DataFrame({1: [2.0, 3.0], 96: [0.9, 1.4], 256: [0.8, 1.1]})
+    gains.index = pd.MultiIndex.from_tuples([(8960, 1536), (28672, 8192)])
+    assert lesson_04c._stops(gains) == (
+        "INT4 stops paying at 96 tokens for 8,960 × 1,536, and not yet at 256 for 28,672 × 8,192."
+    )
+    gains.loc[(28672, 8192), 256] = 1.0
+    assert lesson_04c._stops(gains).endswith(", and at 256 for 28,672 × 8,192.")
+    assert "none of 2 shapes up to 1 tokens" in lesson_04c._stops(gains[[1]])
+    assert lesson_04c._stops(gains[:0]) == ""
+
+
+def test_the_loop_loses_from_where_its_kernels_take_longer_than_fp16():
+    theirs = pd.DataFrame({"shape": lesson_04d._PROFILED, "batch": [1, 2, 8], "fp16": [200.0, 90.0, 70.0]})
+    assert lesson_04d._loses_from(theirs, pd.Series({"fused": 30.0, "fp16": 100.0})) == [3, 4]
+    assert lesson_04d._loses_from(theirs, pd.Series({"fused": 30.0, "fp16": 80.0})) == [3]

@@ -412,6 +412,21 @@ def test_sms_at_work_are_the_launch_rules(monkeypatch):
     assert "keep 132 of 132 SMs" in diagram.sms_at_work(4096, 4096, 132, ("2_coalesced",)).says
 
 
+def test_instructions_without_room_in_their_cells_are_named_below():
+    least = ("shift", "x to float")
+    assert "shift, x to float<" not in diagram.budget(3.0, least, []).svg()
+    assert "shift, x to float<" in diagram.budget(3.0, least, [("rung 1", 14.0)]).svg()
+
+
+def test_bytes_in_flight_stand_beside_what_the_roof_needs():
+    names = ("2_coalesced", "3_split_k")
+    drawing = diagram.sms_at_work(4096, 4096, 132, names, (2**16, 2**22), 1.5 * 2**20)
+    assert "SMs at work, and 64 KiB in flight" in drawing.says and "the 1.5 MiB in flight" in drawing.svg()
+    grown = diagram.sms_at_work(4096, 4096, 132, names, (2**20, 2**22), 1.5 * 2**20)
+    assert "and 1 MiB in flight" in grown.says and grown.svg() != drawing.svg()
+    assert "Mark" not in diagram.sms_at_work(4096, 4096, 132, names, (2**16, 2**22)).svg()
+
+
 def test_blocks_are_dealt_to_sms_until_none_is_left():
     many = diagram.dealt([("few", 1), ("many", 384), ("even", 264)], 132, "Blocks")
     assert many.says == (
@@ -478,7 +493,8 @@ def test_online_softmax_is_softmax():
 
 def test_blocks_and_planes_are_those_of_the_repack():
     drawing = diagram.q8_layouts()
-    assert "blocks of 34 bytes" in drawing.says and "0, 2, 4, 6 bytes past a multiple of 16" in drawing.says
+    assert "blocks of 34 bytes" in drawing.says and "2, 0, 2, 0 bytes past a multiple of 4" in drawing.says
+    assert "byte 36: a multiple of 4" in drawing.svg()
 
 
 # --- over time ----------------------------------------------------------------------------------------------

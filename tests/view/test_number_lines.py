@@ -30,10 +30,33 @@ def test_another_bar_moves_the_stretches():
 def test_marks_stay_within_the_drawing_and_texts_apart():
     drawing = diagram.number_lines([UNDER, OVER], "Two claims")
     ((_, canvas),) = drawing.frames
-    assert canvas.width == svg.WIDTH and canvas.height < 260
+    assert canvas.width == svg.WIDTH and canvas.height < 280
 
 
 @pytest.mark.parametrize("bar, refuted", [(("<", 50.0), ("<", 100.0)), (("<", 50.0), (">", 40.0))])
 def test_bars_that_contradict_each_other_are_refused(bar, refuted):
     with pytest.raises(UsageError, match="claim"):
         diagram.number_lines([UNDER._replace(bar=bar, refuted=refuted)], "x")
+
+
+def test_a_scale_has_round_numbers_and_says_where_it_is_logarithmic():
+    drawn = diagram.number_lines([UNDER], "x").svg()
+    assert "logarithmic scale" in drawn and ">200<" in drawn
+    near = UNDER._replace(marks=[(90.0, "measured"), (66.0, "floor")])
+    even = diagram.number_lines([near], "x").svg()
+    assert "logarithmic" not in even and ">20<" in even
+    assert ">40%<" in diagram.number_lines([OVER], "x").svg()
+
+
+def test_a_claim_is_a_square_of_its_verdict_with_its_restatements_below():
+    fills = {"holds": svg.SKY, "refuted": svg.AMBER, "not recorded": svg.NONE}
+    judged = [diagram.Judged("H1", "holds", ["refuted", "holds"]), diagram.Judged("H2", "refuted", [])]
+    drawing = diagram.verdicts(judged, fills, "Two claims")
+    assert drawing.says == "H1 holds (restated: refuted, holds); H2 refuted."
+    # A square a verdict, and one in the key; a word that no claim has is not in it.
+    assert [drawing.svg().count(f'fill="{fill}"') for fill in (svg.SKY, svg.AMBER)] == [3, 3]
+    assert "not recorded" not in drawing.svg()
+    turned = diagram.verdicts([judged[0], judged[1]._replace(stated="holds")], fills, "Two claims")
+    assert turned.svg().count(f'fill="{svg.SKY}"') == 4
+    with pytest.raises(UsageError, match="at least one claim"):
+        diagram.verdicts([], fills, "None")

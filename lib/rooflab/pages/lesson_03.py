@@ -19,11 +19,10 @@ from rooflab.studies import traces
 from rooflab.view import diagram, display, page
 
 
-def opening(rows: Rows, gpu: str, ceiling: float, n: int) -> Opening:
+def opening(rows: Rows, gpu: str, sms: int, ceiling: float, n: int) -> Opening:
     """The first screen: rung 2 beside rung 1, and why the time changes."""
     by = rows.set_index("impl")
     one, two = by.loc["1_strided"], by.loc["2_coalesced"]
-    best = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0]
     text = f"The coalesced kernel uses every byte that it fetches. On the {gpu} it "
     slower = two["median_us"] > one["median_us"] and not display.level(two, one)
     if slower:
@@ -32,10 +31,10 @@ def opening(rows: Rows, gpu: str, ceiling: float, n: int) -> Opening:
         text += f"{display.against(two, one)} the strided one"
     text += f", and reaches {two['roof_fraction']:.0%} of the read roof."
     if slower and starved(two):
-        text += f" One suspect is that it has only {in_flight(n) / 1024:,.0f} KiB of loads in flight."
-    if best["impl"] not in ("1_strided", "2_coalesced"):
-        text += f" Part 03b puts the suspects on trial, and its {best['impl']} reaches "
-        text += f"{best['roof_fraction']:.0%}."
+        idle = blocks_of(n) < sms
+        text += f" {'Two suspects remain' if idle else 'One suspect remains'}: it has only "
+        text += f"{in_flight(n) / 1024:,.0f} KiB of loads in flight"
+        text += f", and work for only {blocks_of(n)} of {sms} SMs." if idle else "."
     able = [
         "count the sectors of a load on paper, and check them on your CPU",
         "write a coalesced kernel",
@@ -139,13 +138,19 @@ def counted(here: Lab, predicted: Rows, n: int) -> Rows:
         "watched": "Watched",
         "load_sectors_per_request": "Counted",
     }
-    names |= {"load_efficiency_pct": "Bytes used (%)", "l2_hit_pct": "Sectors found in L2 (%)"}
+    names |= {"load_efficiency_pct": "Bytes used (%)"}
+    forms = dict.fromkeys(("watched", "load_sectors_per_request"), "{:.2f}") | {
+        "load_efficiency_pct": "{:.0f}"
+    }
+    title = (
+        f"Sectors a request, and the share of their bytes that is used: {n:,} × {n:,}, on {here.run['gpu']}"
+    )
+    display.table(cold, names, forms, title)
+    names = {"impl": "Rung", "l2_hit_pct": "Sectors found in L2 (%)"}
     names |= {"dram": "Read from DRAM ÷ matrix", "dram_pct": "DRAM busy (%)"}
     names |= {"occupancy_pct": "Thread slots used where a block is (%)"}
     forms = dict.fromkeys(names, "{:.0f}") | {"impl": "", "dram": "{:.2f}"}
-    forms |= dict.fromkeys(("watched", "load_sectors_per_request"), "{:.2f}")
-    title = f"Sectors a request and more, {n:,} × {n:,}, on {here.run['gpu']}"
-    display.table(cold, names, forms, title, folded=True)
+    display.table(cold, names, forms, "Counted as well: L2, DRAM and threads", folded=True)
     return cold
 
 
@@ -179,9 +184,14 @@ def explained(cold: Rows, rows: Rows, here: Lab, n: int) -> None:
         text += "of "
         text += "all sectors. "
     if most == most:
-        text += f"So L2 delivers {asked / 1e6:,.0f} MB for A at {rate:,.0f} GB/s; a read from L2 in "
-        text += f"lesson 01b ran at {most:,.0f}."
-        text += " **Most likely L2's rate limits it.**" if rate > 0.8 * most else ""
+        text += f"So L2 delivers {asked / 1e6:,.0f} MB for A, at {rate:,.0f} GB/s. "
+        text += f"Lesson 01b's read from L2 got {most:,.0f}"
+        if rate > 0.8 * most:
+            text += ", which was not yet its ceiling" if rate > most else ""
+            text += (
+                ": this is about as fast as L2 has been seen to go, so **most likely L2's rate limits it**"
+            )
+        text += "."
     lines.append(text)
     asked, wasted = 32 * float(few["sectors"]) * n * n / 32, 100 - few["load_efficiency_pct"]
     text = f"**Rung 2** wastes {'nothing' if wasted < 1 else f'{wasted:.0f}%'} and asks for "
@@ -223,7 +233,8 @@ def takeaway(cold: Rows, rows: Rows, gpu: str) -> None:
         True: "; the GPU's counters agree",
         False: "; the GPU's counters differ",
     }
-    text = f"- Sectors can be counted on paper and on a CPU{counters.get(agreement(cold), '')}.\n"
+    text = f"- Sectors can be counted on paper and on a CPU{counters.get(agreement(cold), '')}. Two counters "
+    text += "say whether coalescing is what a kernel lacks: sectors a request, and the share of bytes used.\n"
     text += "- Uncoalesced loads cost even where DRAM reads nothing twice: L2 has to deliver every sector.\n"
     text += "- *Coalesced* says that no fetched byte is wasted, not that many bytes are in flight: on the "
     text += f"{gpu} rung 2 reads {other['gb_s']:,.0f} GB/s, rung 1 {one['gb_s']:,.0f}. A kernel needs both."

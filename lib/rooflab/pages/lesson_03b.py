@@ -13,9 +13,10 @@ from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.ops import gemv
 from rooflab.pages import Opening, Rows
+from rooflab.studies import drawn as watched
 from rooflab.studies import environment
 from rooflab.studies import gemv as study
-from rooflab.view import display, page, plot
+from rooflab.view import diagram, display, page, plot
 
 
 def opening(here: Lab, rows: Rows, ceiling: float, n: int, size: int) -> Opening:
@@ -168,49 +169,75 @@ def found(smaller: Rows, parts: Rows, size: int) -> None:
     display.say(f"{text}.")
 
 
+def sms_at_work(here: Lab, n: int) -> None:
+    """Draw how many SMs three rungs keep at work, and how much each of them has in flight."""
+    roof, names = here.roof["dram_read"].value, ("2_coalesced", "3_split_k", "6_column_strips")
+    cases = {case.impl: case.id for case in study.ladder("gemv", n, n)}
+    flying = _flying(here, [cases[name] for name in names])
+    needed = roofline.bytes_in_flight(roof, latency(here))
+    diagram.sms_at_work(n, n, int(here.run["sms"]), names, flying, needed).show()
+
+
+def split_k() -> None:
+    """Say of what small matrix the steps are drawn, and draw them."""
+    rows = watched.read("regions", "split k")
+    reads = rows[rows["buffer"] == "a"]
+    strips, deep = reads["column"].nunique(), int((reads["row"] + reads["rows"]).max())
+    first = [f"{block}" for block in reads[reads["column"] == 0]["block"]]
+    display.say(
+        f"A small case: a matrix of {deep} rows and {strips} strips of columns. The left strip belongs to "
+        f"blocks {display.listed(first)}. They run at the same time; the steps show one after the other:"
+    )
+    diagram.split_k(rows).show()
+
+
+def after_rung_3(rows: Rows, here: Lab, n: int) -> None:
+    """Say what of rung 3's time its bytes are, and what became of the rungs that were to save the rest."""
+    by, roof = rows.set_index("impl"), here.roof["dram_read"].value
+    three, four, five = (by.loc[name] for name in ("3_split_k", "4_vector", "5_in_flight"))
+    flying, needed = _flying(here, [three["case"]])[0], roofline.bytes_in_flight(roof, latency(here))
+    floor = three["bytes"] / roof / 1e3
+    text = f"Rung 3 has {plot.size_text(flying)} in flight"
+    text += f", more than the {_mib(needed)} that the roof needs" if flying > needed else ""
+    text += f". At {n:,} × {n:,} it takes {three['median_us']:.1f} µs: {floor:.1f} for its bytes at the read "
+    text += f"roof, and **{three['median_us'] - floor:.1f} for something else**, which rungs 4 to 6 try to "
+    text += "save."
+    if min(four["median_us"], five["median_us"]) > three["median_us"]:
+        text += " Rungs 4 and 5 fail at it: neither is faster than rung 3. They are shown because rung 6 is "
+        text += "built from them."
+    display.say(text)
+
+
 def what_is_left(here: Lab, n: int) -> None:
-    """Draw the time of each rung that has bytes enough in flight, and of the peer: its bytes at the read
-    roof, and the rest; say what becomes of the rest at the largest recorded size.
+    """Draw the time of each rung that has bytes enough in flight, and of the peer, less that of its bytes at
+    the read roof, at size n and at the largest recorded; say whether it grows with the bytes.
     """
-    roof, sizes = here.roof["dram_read"].value, _recorded(here, n)
+    roof, recorded = here.roof["dram_read"].value, _recorded(here, n)
+    sizes = sorted({n, max(recorded)})
     rows = here.measure("gemv", [case for size in sizes for case in study.ladder("gemv", size, size)])
     rows = rows[~rows["impl"].isin(("1_strided", "2_coalesced"))].copy()
-    rows["floor"] = rows["bytes"] / roof / 1e3
-    rows["rest"] = (rows["median_us"] - rows["floor"]).clip(lower=0)
-    now, most = rows[rows["n"] == n], rows[rows["n"] == max(sizes)].set_index("impl")
-    title = f"Time beyond the bytes, {n:,} × {n:,} in FP32"
-    fig, ax = plot.figure("µs", title=title, height=2.3)
+    rows["rest"] = (rows["median_us"] - rows["bytes"] / roof / 1e3).clip(lower=0)
+    rows["name"] = rows["impl"] + rows["kind"].map({"peer": " (peer)"}).fillna("")
+    rest = rows.pivot(index="name", columns="n", values="rest").loc[rows["name"].unique()]
+    title = "Time beyond the bytes at the read roof, FP32"
+    fig, ax = plot.figure("µs", title=title, height=2.9)
     fig.set_figwidth(page.WIDEST)
-    names = [f"{row.impl} (peer)" if row.kind == "peer" else str(row.impl) for row in now.itertuples()]
-    plot.stacked(ax, names, {"its bytes, at the read roof": now["floor"], "the rest": now["rest"]}, "µs")
-    ends = f"The rest is between {now['rest'].min():.1f} and {now['rest'].max():.1f} µs."
-    plot.show(fig, f"{title} on {here.run['gpu']}, {plot.dates(now)}. {ends}")
-    own = now[now["kind"] == "own"]
-    flying = dict(zip(own["impl"], _flying(here, own["case"]), strict=True))
-    needed = roofline.bytes_in_flight(roof, latency(here))
-    text = ""
-    if min(flying.values()) > needed:
-        text = f"Each of these rungs has more in flight than the {_mib(needed)} that the roof needs, from "
-        text += f"{plot.size_text(min(flying.values()))} in {min(flying, key=lambda impl: flying[impl])} to "
-        text += f"{plot.size_text(max(flying.values()))} in {max(flying, key=lambda impl: flying[impl])}. "
-    text += f"At the roof the bytes take {now['floor'].iloc[0]:.1f} µs. "
-    least, longest = own.sort_values("rest").iloc[0], own.sort_values("rest").iloc[-1]
-    text += f"What comes on top is {least['rest']:.1f} µs in {least['impl']} and {longest['rest']:.1f} in "
-    text += f"{longest['impl']}"
+    parts = {f"{size:,} × {size:,}": rest[size] for size in sizes}
+    plot.grouped(ax, list(rest.index), parts, 1.1 * float(rest.max().max()), ".1f")
+    ends = f"At {n:,} × {n:,} it is between {rest[n].min():.1f} and {rest[n].max():.1f} µs."
+    plot.show(fig, f"{title}: on {here.run['gpu']}, {plot.dates(rows)}. {ends}")
+    own = rest.loc[rows[rows["kind"] == "own"]["name"].unique()]
+    text = f"The least is left in {own[n].idxmin()}. "
     if max(sizes) > n:
-        more = (max(sizes) / n) ** 2
-        grown = {row.impl: most["rest"][row.impl] / max(row.rest, 1e-9) for row in own.itertuples()}
-        text += f". At {max(sizes):,} × {max(sizes):,} the bytes are {display.times(more)} times as many, "
-        text += "and the rest is " + display.listed(
-            f"{most['rest'][impl]:.1f} µs in {impl}" for impl in grown
-        )
-        if sorted(grown.values())[len(grown) // 2] < more / 2:
-            steep = [impl for impl, ratio in grown.items() if ratio > 1.5]
-            but = f", but for {display.listed(steep)}" if steep else ""
-            text += f". **So most of it does not grow with the bytes{but}.** "
-            text += "Two candidates are the start of blocks "
-            text += "and partial sums that have to meet; rung 6 has none of the second"
-    display.say(f"{text}.")
+        more, ratios = (max(sizes) / n) ** 2, own[max(sizes)] / own[n].clip(lower=1e-9)
+        if ratios.median() < more / 2:
+            steep = [str(impl) for impl in ratios.index[ratios > 1.5]]
+            text = f"{more:g} times the bytes, and about the same rest"
+            text += f" but for {display.listed(steep)}" if steep else ""
+            text += f": **most of it is a fixed cost.** {own[n].idxmin()} has the least. "
+    text += "Two candidates are the start of blocks and partial sums that have to meet; rung 6 has none of "
+    text += "the second. A clock inside the kernel could tell them apart; the recording cannot."
+    display.say(text)
 
 
 def _recorded(here: Lab, n: int) -> list[int]:
@@ -259,7 +286,7 @@ def explained(rows: Rows, cold: Rows) -> None:
             text += f"{seen['3_split_k']:.0f}%)"
     text += f".\n- **Rung 5** asks for eight rows at a time and {display.against(more, vector)} rung 4"
     if more["median_us"] > scalar["median_us"]:
-        text += ", yet no faster than rung 3: it still has partial sums"
+        text += ", yet it is no faster than rung 3"
     best, slowest = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0], by.loc["2_coalesced"]
     text += (
         f".\n- **{best['impl']}** has as many rows a thread in flight as rung 5, and no partial sums that "
@@ -267,14 +294,11 @@ def explained(rows: Rows, cold: Rows) -> None:
     text += "cross blocks at the very end, when nothing else is in flight: it "
     text += f"{display.against(best, more)} rung 5, and "
     text += f"{display.against(best, slowest)} rung 2"
-    if len(cold) > 1 and cold["load_efficiency_pct"].iloc[1:].min() > 90:
-        text += f". Every rung from 2 on uses {cold['load_efficiency_pct'].iloc[1:].min():.0f}% or more "
-        text += "of what it loads, so coalescing does not tell them apart"
     display.say(f"{text}.")
 
 
 def sizes(here: Lab, n: int) -> None:
-    """Show each contestant's share of the roof at every recorded size, and who is fastest there."""
+    """Show each contestant's share of the roof at every recorded size."""
     wanted = _recorded(here, n)
     rows = here.measure("gemv", [case for n in wanted for case in study.ladder("gemv", n, n)])
     share = rows.pivot(index="impl", columns="n", values="roof_fraction").reset_index()
@@ -282,44 +306,6 @@ def sizes(here: Lab, n: int) -> None:
     names = {"impl": "Rung or peer"} | {str(size): f"{size:,} × {size:,}" for size in wanted}
     forms = dict.fromkeys(map(str, wanted), "{:.0%}")
     display.table(share, names, forms, "Every rung's share of the read roof", folded=True)
-    text = ""
-    for size in wanted:
-        side = rows[rows["n"] == size]
-        own = side[side["kind"] == "own"].sort_values("median_us").iloc[0]
-        text += f"- {size:,} × {size:,}: {own['impl']} in {own['median_us']:.1f} µs"
-        peer = side[side["kind"] == "peer"]
-        text += f"; it {display.against(own, peer.iloc[0])} cuBLAS.\n" if len(peer) else ".\n"
-    display.say(text + _beside_bytes(rows))
-
-
-def _beside_bytes(rows: Rows) -> str:
-    """What limits rung 5: the rate of the bytes that the largest size adds to the one before, and the time of
-    the smaller that its bytes do not explain, beside the fastest rung's; nothing with one size.
-    """
-    own = rows[rows["kind"] == "own"]
-    few, many = (sorted(own["n"].unique())[-2:] * 2)[:2]
-    if few == many:
-        return ""
-    found = {}
-    best = own[own["n"] == few].sort_values("median_us")["impl"].iloc[0]
-    for name in ("5_in_flight", best):
-        less, more = (own[(own["impl"] == name) & (own["n"] == size)].iloc[0] for size in (few, many))
-        rate = (more["bytes"] - less["bytes"]) / (more["median_us"] - less["median_us"])  # bytes a us
-        found[name] = (
-            rate * less["roof_fraction"] / less["gb_s"] / 1e3,
-            less["median_us"] - less["bytes"] / rate,
-        )
-    (share, fixed), (_, least) = found["5_in_flight"], found[best]
-    text = f"\nFrom {few:,} × {few:,} to {many:,} × {many:,} rung 5 reads the added bytes at "
-    text += "the read roof. " if 0.97 < share < 1.1 else f"{share:.0%} of the read roof. "
-    if share > 0.95 and best != "5_in_flight" and fixed > least:
-        text += (
-            "So its bytes in flight suffice. What limits it at the smaller size is time that does not grow "
-        )
-        text += f"with the bytes: about {fixed:.1f} µs there, and {least:.1f} µs in {best}. Which part of it "
-        text += "starting the blocks takes, and which the partial sums, the recording does not say: "
-        text += "a clock inside the kernel would."
-    return text
 
 
 def takeaway(rows: Rows, smaller: Rows, parts: Rows, gpu: str, n: int) -> None:
@@ -331,6 +317,5 @@ def takeaway(rows: Rows, smaller: Rows, parts: Rows, gpu: str, n: int) -> None:
     text += f"{slowest['gb_s']:,.0f} GB/s.\n"
     text += "- Change one suspect at a time. Blocks and loads in flight grow together, and "
     text += "only one of them matters.\n" if blamed(smaller, parts) else "an experiment tells them apart.\n"
-    text += "- Once enough bytes are in flight, more of them gain nothing: look for time that does not grow "
-    text += "with the bytes."
+    text += "- Once enough bytes are in flight, look for time that does not grow with the bytes."
     display.say(text)

@@ -162,7 +162,8 @@ def beside_peer(every: Any, gpu: Any, rungs: Any, sides: Any) -> None:
     if len(both):
         ratio = sides.dropna(subset="ratio").sort_values("ratio")
         most, least = ratio.iloc[-1], ratio.iloc[0]
-        text = f"On the {gpu} ours is faster than cuBLAS, or within 2% of it, on all {len(both)} shapes"
+        fast = "faster than" if least["ratio"] > 1 else "faster than, or within 2% of,"
+        text = f"On the {gpu} ours is {fast} cuBLAS on all {len(both)} shapes"
         if slower:
             text = f"On {len(slower)} of {len(both)} shapes ours is slower than cuBLAS by more than 2%: "
             text += ", ".join(f"{n:,} × {k:,}" for n, k in slower)
@@ -203,7 +204,7 @@ def tokens(every: Any, models: Any, read_roof: Any, rungs: Any) -> Any:
     names |= {"at_roof": "Tokens/s at the roof", rungs[-1].name: "Ours"}
     names |= {"torch.matmul": "cuBLAS", "share": "Ours, of the roof"}
     names = {key: name for key, name in names.items() if key in table}
-    forms = dict.fromkeys(("at_roof", rungs[-1].name, "torch.matmul"), "{:,.0f}")
+    forms = dict.fromkeys(("at_roof", rungs[-1].name, "torch.matmul"), "{:,.1f}")
     forms |= {"gb": "{:.2f}", "share": "{:.0%}"}
     display.table(table, names, forms, "FP16, batch 1")
     return table
@@ -272,8 +273,8 @@ def takeaway(
     text += f"- The smallest matrix here takes {lost:.1f} µs more than its bytes would at the roof; start "
     text += f"and finish of a stream take {start:.1f}.\n"
     if len(table):
-        text += f"- {high['model']} could write {high['at_roof']:,.0f} tokens a second if only its "
-        text += f"weights had to be read, and its products take it to {high[rungs[-1].name]:,.0f}.\n"
+        text += f"- {high['model']} could write {high['at_roof']:,.1f} tokens a second if only its "
+        text += f"weights had to be read, and its products take it to {high[rungs[-1].name]:,.1f}.\n"
     text += "- Count the products from the model's shapes, not from memory."
     display.say(text)
 

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pandas as pd
+from matplotlib.patches import Rectangle
 
 from rooflab.analysis import states
 from rooflab.hardware import roofline
@@ -18,7 +19,7 @@ from rooflab.view import display, explorer, plot
 from rooflab.words import counted
 
 
-def opening(here: Lab, drawn: Any, batches: list[int]) -> Opening:
+def opening(here: Lab, drawn: Any, batches: list[int], shapes: list[Any]) -> Opening:
     """The first screen: the dispatcher's INT4 kernels beside FP16 over the number of tokens."""
     picks = [study.chosen(*drawn, batch, here.sized) for batch in batches]
     every = study.batches(*drawn, batches, here.sized)
@@ -36,7 +37,7 @@ def opening(here: Lab, drawn: Any, batches: list[int]) -> Opening:
     if len(gain):
         answer += f"; INT4 is {display.speed(gain.iloc[0])} as FP16 at {gain.index[0]} token and "
         answer += f"{display.speed(gain.iloc[-1])} at {gain.index[-1]}"
-    answer += "."
+    answer += f". {_stops(_gains(here, shapes, batches))}"
     able = (
         "predict up to how many tokens a product stays memory-bound",
         "share a tile of weights between tokens, and copy the next one meanwhile",
@@ -52,6 +53,42 @@ def opening(here: Lab, drawn: Any, batches: list[int]) -> Opening:
     said = f"{title} on {gpu}, {plot.dates(pd.concat([ours, theirs]))}: medians, and the middle half of the "
     said += f"samples shaded. {display.listed(_went(ours, 'INT4') + _went(theirs, 'FP16'))}."
     return answer, able, (fig, said)
+
+
+def _gains(here: Lab, shapes: list[Any], batches: list[int]) -> Rows:
+    """How many times as fast as FP16 the dispatcher's choice is, a row a shape of `shapes`, a column a number
+    of tokens, those beyond a block's 64 among them.
+    """
+    cases = [case for n, k in shapes for case in study.many(n, k, device=here.sized)]
+    cases += [case for n, k in shapes for case in study.batches(n, k, batches, here.sized)]
+    cases = [case for case in cases if case.kind == "own" or case.impl == "torch.matmul"]
+    rows = here.held("int4", [case for case in cases if case in here.cases("int4")])
+    found = here.measure("int4", rows).drop_duplicates(["n", "k", "batch", "impl"])
+    us = found.assign(who=found["kind"].eq("own").map({True: "ours", False: "fp16"}))
+    wide = us.pivot_table("median_us", ["n", "k", "batch"], "who").reindex(columns=["ours", "fp16"])
+    return (wide["fp16"] / wide["ours"]).dropna().unstack("batch").reindex(shapes)
+
+
+def _stops(gains: Rows) -> str:
+    """From how many tokens on INT4 is no faster than FP16, on the shape where that comes first and on the one
+    where it comes last; nothing without rows.
+    """
+    gains = gains.dropna(how="all")
+    if gains.empty:
+        return ""
+    last = max(gains.columns)
+    at = {shape: min(row.index[row <= 1], default=None) for shape, row in gains.iterrows()}
+    lost = {shape: tokens for shape, tokens in at.items() if tokens is not None}
+    if not lost:
+        return f"INT4 stops paying on none of {len(at)} shapes up to {last} tokens."
+    first, late = min(lost, key=lambda shape: lost[shape]), max(lost, key=lambda shape: lost[shape])
+    text = f"INT4 stops paying at {lost[first]} tokens for {first[0]:,} × {first[1]:,}"
+    kept = [shape for shape in at if shape not in lost]
+    if kept:
+        text += f", and not yet at {last} for {kept[-1][0]:,} × {kept[-1][1]:,}"
+    elif lost[late] > lost[first]:
+        text += f", and at {lost[late]} for {late[0]:,} × {late[1]:,}"
+    return f"{text}."
 
 
 def _went(rows: Rows, name: str) -> list[str]:
@@ -181,46 +218,74 @@ def read_once_explained(wide: Rows, gpu: str, rungs: Any) -> None:
     display.say(text.strip())
 
 
-def worth(here: Lab, drawn: Any, *numbers: int) -> None:
+def worth_for_one(here: Lab, drawn: Any, *numbers: int) -> None:
     """Say how long these rungs take for one token on the matrix that is drawn, each with the constants of its
-    source; nothing where one of them was not measured there.
+    source, the only number of tokens at which each was timed; nothing where one was not measured.
     """
     cases = [case for case in study.rungs(*drawn) if case in here.cases("int4")]
     us = here.measure("int4", cases).set_index("impl")["median_us"].dropna()
     names = [int4.LADDERS["int4"][number - 1].name for number in numbers]
     if not set(names) <= set(us.index):
         return
-    text = f"**Rungs {' → '.join(map(str, numbers))}: {' → '.join(f'{us[name]:.1f}' for name in names)} µs** "
-    text += f"for {drawn[0]:,} × {drawn[1]:,} and one token on the {here.run['gpu']}, with the "
-    text += "constants that "
-    text += "the sources default to."
-    first, *between, last = (us[name] for name in names)
-    if between and min(between) > max(first, last):
-        text += f" The step between loses by itself; rung {numbers[-1]} wins its time back."
-    display.say(text)
+    times = display.listed(
+        [f"rung {number} {us[name]:.1f}" for number, name in zip(numbers, names, strict=True)]
+    )
+    display.say(
+        f"For *one* token, at {drawn[0]:,} × {drawn[1]:,} on the {here.run['gpu']}, these rungs take in µs, "
+        f"with the constants that the sources default to: {times}. For more tokens see which rung was the "
+        "fastest in tuning:"
+    )
+
+
+def _picked(here: Lab, n: int, k: int, batch: int) -> int:
+    """The number of the rung that the dispatcher picks."""
+    name, _ = int4.choose(n, k, batch, True, study.table_of(here.sized))
+    return int(name.partition("_")[0])
 
 
 def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) -> None:
-    """Show which rung the dispatcher chooses at each batch."""
+    """Draw which rung the dispatcher chooses for each shape and number of tokens; say from where on a rung of
+    wgmma is chosen.
+    """
+    picks = {f"{n:,} × {k:,}": [_picked(here, n, k, batch) for batch in batches] for n, k in shapes}
+    title = f"The rung that was fastest in tuning on {gpu}"
+    fig, ax = plot.figure("tokens", title=title, height=1.1 + 0.3 * len(shapes))
+    fig.set_figwidth(7.4)
+    ladder = sorted({rung for row in picks.values() for rung in row})
+    shades = dict(zip(ladder, ("#EDEDED", "#9CC9E8", "#E69F00", plot.COLOURS[0], "#2B2B2B"), strict=False))
+    for down, row in enumerate(picks.values()):
+        for across, rung in enumerate(row):
+            fill = shades.get(rung, "#EDEDED")
+            ax.add_patch(Rectangle((across + 0.03, down + 0.06), 0.94, 0.88, color=fill, linewidth=0))
+            colour = "white" if fill in (plot.COLOURS[0], "#2B2B2B") else "#1A1A1A"
+            ax.text(across + 0.5, down + 0.5, str(rung), ha="center", va="center", color=colour, fontsize=8.5)
+    ax.set(xlim=(0, len(batches)), ylim=(len(shapes), 0))
+    ax.set_xticks([k + 0.5 for k in range(len(batches))], [str(batch) for batch in batches])
+    ax.set_yticks([k + 0.5 for k in range(len(picks))], list(picks))
+    ax.tick_params(length=0)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    said = [f"{shape}: {_spans(row, batches)}" for shape, row in picks.items()]
+    plot.show(fig, f"{title}: {'; '.join(said)}.")
+    many = [
+        min((batch for batch, rung in zip(batches, row, strict=True) if rung >= 10), default=None)
+        for row in picks.values()
+    ]
+    starts = sorted({batch for batch in many if batch is not None})
+    text = "The **dispatcher** looks this up. "
+    if starts and None not in many:
+        span = f"{starts[0]}" + (f" to {starts[-1]}" if len(starts) > 1 else "")
+        text += f"From {span} tokens on, by shape, rungs 10 and 11 with their `wgmma` are the fastest."
+    display.say(text.strip())
 
-    def pick(n, k, batch):
-        name, _ = int4.choose(n, k, batch, True, study.table_of(here.sized))
-        return name.partition("_")[0]
 
-    def spans(n, k):
-        for rung, run in itertools.groupby(batches, key=lambda batch: pick(n, k, batch)):
-            first, *_, last = [*run] * 2
-            yield f"{rung} ({first})" if first == last else f"{rung} ({first} to {last})"
-
-    picked = pd.Series([pick(n, k, batch) for n, k in shapes for batch in batches]).value_counts()
-    main, rest = picked.index[0], [f"rung {rung} at {points}" for rung, points in picked.iloc[1:].items()]
-    text = "No rung is the fastest everywhere. " if rest else ""
-    text += "The **dispatcher** picks, for each shape and batch, the rung "
-    text += f"that was fastest in tuning: on the {gpu} rung {main} at {picked.iloc[0]} of {picked.sum()} "
-    text += "points"
-    display.say(text + (f", {', '.join(rest)}." if rest else "."))
-    lines = [f"{n:,} × {k:,}: {', '.join(spans(n, k))}" for n, k in shapes]
-    display.fold_items("Which rung at which number of tokens", lines)
+def _spans(row: list[int], batches: list[Any]) -> str:
+    """Runs of one rung in words: "rung 8 at 1 to 4 tokens, rung 11 at 5 to 64"."""
+    found = []
+    for rung, run in itertools.groupby(zip(row, batches, strict=True), key=lambda each: each[0]):
+        first, *_, last = [batch for _, batch in run] * 2
+        found.append(f"rung {rung} at {first}" if first == last else f"rung {rung} at {first} to {last}")
+    return ", ".join(found)
 
 
 def gated_points(shapes: list[Any], batches: list[Any], here: Lab, rungs: Any) -> tuple[Rows, dict[str, Any]]:
@@ -235,10 +300,10 @@ def gated_points(shapes: list[Any], batches: list[Any], here: Lab, rungs: Any) -
     judged = rows.groupby("who", sort=False).agg(points=("of", "size"), most=("of", "max"))
     over = judged.index[~(judged["most"] <= 1)]
     text = f"**Over the allowed error: {', '.join(over)}.** " if len(over) else ""
-    text += f"Of {judged['points'].sum()} outputs the largest error is {judged['most'].max():.2f} of the "
-    text += f"allowed one, by {judged['most'].idxmax()}."
     absent = sorted({c.impl for c in cases} - set(rows["impl"]) - {r.name for r in rungs})
-    display.say(text + (f" Not installed on that machine: {', '.join(absent)}." if absent else ""))
+    text += f"Not installed on that machine: {', '.join(absent)}." if absent else ""
+    if text:
+        display.say(text.strip())
     lines = [f"{c.Index}: {counted(c.points, 'output')}, at most {c.most:.2f}" for c in judged.itertuples()]
     display.fold_items("Each contestant's largest error, as a share of the allowed one", lines)
     return rows, titles
@@ -335,15 +400,12 @@ def against_peers(times: Rows, shapes: list[Any], some: list[Any]) -> None:
             each = [ahead.get((n, k, b)) for n, k in shapes]
             table[f"b{b}"] = ["no peer" if one is None else f"{one:.2f}" for one in each]
         names = {"shape": "n × k"} | {f"b{b}": f"batch {b}" for b in some}
-        display.table(table, names, {}, "How many times as fast as the fastest peer")
+        display.table(table, names, {}, "How many times as fast as the fastest peer", True)
 
 
 def states_compared(here: Lab, gpu: str) -> None:
-    """Show the duel with the fastest peer, rested and sustained."""
+    """Show, folded, the duel with the fastest peer, rested and sustained."""
     both = states.duels(states.measured(here, "int4"), "int4")
-    text = "These are *bursts*: the GPU rests before each sample. *Sustained*, the kernels run without a "
-    text += "pause ([lesson 00b](00b_clocks.ipynb)), and the power limit may slow them. "
-    display.say(text + states.says(both))
     title = f"Speed of ours over the fastest recorded peer's in both states, {gpu}"
     display.table(both, states.DUEL, states.DUEL_FORMATS, title, folded=True)
 
@@ -385,9 +447,7 @@ def large_batches_explained(beyond: Rows, peak: float, source: Lab, here: Lab) -
     last = beyond[beyond["batch"] == beyond["batch"].max()]
     text = f"**At {last['batch'].iloc[0]} tokens FP16 is faster on {(last['gain'] < 1).sum()} of "
     text += f"{len(last)} shapes.** "
-    text += f"Unpacking to memory first (two-op) takes {beyond['two'].min():.1f} to "
-    text += f"{beyond['two'].max():.1f} times as long as ours. Our fastest reaches "
-    text += f"{beyond['rate'].max():.0f} TFLOP/s"
+    text += f"Our fastest product reaches {beyond['rate'].max():.0f} TFLOP/s"
     text += f", {beyond['rate'].max() / peak:.0%} of the measured peak." if peak and source is here else "."
     display.say(text)
     lines = []
@@ -397,16 +457,14 @@ def large_batches_explained(beyond: Rows, peak: float, source: Lab, here: Lab) -
     display.fold_items("The times", lines)
 
 
-def takeaway(batches: list[Any], shapes: list[Any], gain: Rows, gpu: str, times: Rows) -> None:
+def takeaway(here: Lab, batches: list[Any], shapes: list[Any], times: Rows) -> None:
     """What to take away, computed."""
-    at = {b: [gain[n, k].get(b) for n, k in shapes] for b in (batches[0], batches[-1])}
     text = "- Tokens share one reading of the weights. They are nearly free until the arithmetic takes "
     text += "longer than the bytes.\n"
     text += "- CUDA cores multiply only a few tokens in that time. More need tensor cores, an x that warps "
     text += "share, and copies that run ahead.\n"
-    text += f"- On the {gpu} INT4 is {min(at[batches[0]]):.2f} to {max(at[batches[0]]):.2f} times as "
-    text += f"fast as FP16 at batch {batches[0]}, and {min(at[batches[-1]]):.2f} to "
-    text += f"{max(at[batches[-1]]):.2f} times at {batches[-1]}.\n"
+    stops = _stops(_gains(here, shapes, batches))
+    text += f"- On the {here.run['gpu']}: {stops}\n" if stops else ""
     slow = (times["two-op"] / times["FP16 cuBLAS"]).dropna()
     text += "- Unpacking first is not worth it: t" if slow.min() > 1 else "- T"
     text += f"he two-op product takes {slow.min():.1f} to {slow.max():.1f} times as long as FP16, up to "
@@ -428,7 +486,7 @@ def explore(read_roof: float, peak: float | None, rows: Rows, gpu: str, here: La
         kept,
         x="batch",
         y="median_us",
-        foretold="at least {} µs (measured roofs)",
+        foretold="bound {} µs (measured roofs)",
         controls={"who": "Contestant", "shape": "n × k"},
         title=f"INT4 and FP16 products on {gpu}",
         bound=bound,

@@ -5,16 +5,14 @@ from __future__ import annotations
 import pandas as pd
 
 from rooflab import claims
-from rooflab.analysis import int4 as analysis
-from rooflab.claims import scorecard
 from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import int4 as study
 from rooflab.view import display
 
 
-def goals(here: Lab, rows: Rows, gpu: str) -> Rows:
-    """Show every floor and aim with what was reached; their verdicts."""
+def goals(here: Lab, rows: Rows, gpu: str) -> None:
+    """Show, folded, every floor and aim with what was reached."""
     square = [c for c in here.cases("int4") if (c.n, c.k) == study.SQUARE]
     squared = here.measure("int4", square) if square else rows[:0]
     goals = claims.select("04c_batch", source=claims.COURSE)
@@ -25,21 +23,5 @@ def goals(here: Lab, rows: Rows, gpu: str) -> Rows:
     names = {"group": "Kind", "what": "What", "bars": "Asked"}
     names |= {"measured": "Reached", "met": "Met"}
     board["bars"] = board["bars"].str.replace(" ", " ")
-    display.table(board, names, {}, f"Every floor and aim, judged on {gpu}", folded=True)
-    return board
-
-
-def goals_counted(board: Rows, gpu: str, rows: Rows, here: Lab) -> None:
-    """Say how many floors and aims are met, and where the rest fail."""
-    counts = board.groupby("group")["word"].agg(lambda w: [(w == claims.HOLDS).sum(), len(w)])
-    text = f"Of {counts['floor'][1]} floors {counts['floor'][0]} are met, of {counts['aim'][1]} aims "
-    text += f"{counts['aim'][0]}, on the {gpu}. "
-    try:
-        lost = [("FP16", analysis.slower_than_fp16(rows)), ("a peer", analysis.slower_than_peers(rows))]
-        for who, points in lost:
-            if points:
-                where = ", ".join(f"{n:,} × {k:,} at {batch}" for n, k, batch in points)
-                text += f"Not faster than {who}: {where}. "
-    except claims.NoEvidence as missing:
-        text += f"No floor counts without the strongest peers: {missing}. "
-    display.say(text + scorecard.raised("04", claims.Evidence(here.store)))
+    title = f"Set before the kernels were written: floors and aims, judged on {gpu}"
+    display.table(board, names, {}, title, folded=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
@@ -48,14 +49,11 @@ def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
             alone = float(kernels["fp16"] / kernels["fused"])
             told[f"{_LAPTOP}: kernels alone"] = alone
             if alone > published:
-                answer = (
-                    f"With {int(alone) + 1} tokens or more the kernel itself loses, because it reads all "
-                )
-                answer += (
-                    f"weights for each.{_lost_by_launches(theirs, kernels)} For one token it wins on its "
-                )
-                answer += f"laptop, by more than published: {alone:.2f} times the speed of FP16 without "
-                answer += f"launches, {published:.2f} times with them. "
+                answer = f"By its own profiler, without launches the kernel wins for one token ({alone:.2f} "
+                lost = _loses_from(theirs, kernels)
+                answer += f"times the speed of FP16; {published:.2f} were published)"
+                answer += f", and may win for {_or(range(2, lost[0]))}" if lost[0] > 2 else ""
+                answer += f". From {_or(lost)} tokens on it loses, because it reads all weights for each. "
         shown = told | shown
     answer += f"On the {gpu} " + ("it does not win: " if gain.max() < 1 else "")
     answer += f"{gain.min():.2f} to {gain.max():.2f} times, by what is counted."
@@ -68,24 +66,27 @@ def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
     fig.set_figwidth(page.WIDEST)
     level = ("as fast as FP16:", 1.0, "×")
     values = pd.Series(shown, dtype=float).to_numpy()
-    plot.bars(ax, list(shown), values, "×", level)
-    for patch, text, name, value in zip(ax.patches, ax.texts, shown, values, strict=False):
+    plot.bars(ax, list(shown), values.round(2), "×", level)
+    for patch, text, name in zip(ax.patches, ax.texts, shown, strict=False):
         if name.startswith(_LAPTOP):
             patch.set_facecolor(plot.PEER_COLOUR)
-        if text.get_color() == "black" and value < 1:
-            text.xy = (1.0, text.xy[1])  # the line does not cross the numbers
+        if text.get_color() == "black":  # beyond its bar: the line does not cross it
+            text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.8})
     said = f"{title}: as published for the {_LAPTOP}, and here on {gpu}, {plot.dates(rows)}."
     return answer, able, (fig, said)
 
 
-def _lost_by_launches(theirs: Rows, kernels: Rows) -> str:
-    """The batches at which the source's clock had the loop lose though its kernels take less than FP16."""
+def _loses_from(theirs: Rows, kernels: Rows) -> list[int]:
+    """From how many tokens on the source's loop of kernels takes longer than FP16: than FP16's least time for
+    several tokens, launches included, and than FP16's kernel for one token.
+    """
     sweep = theirs[(theirs["shape"] == _PROFILED) & (theirs["batch"] > 1)]
-    wins = sweep["batch"] * kernels["fused"] < sweep["fp16"].min()
-    lost = sweep[(sweep["gain"] < 1) & wins]["batch"]
-    return (
-        f" With {display.listed([f'{one:.0f}' for one in lost])} only its launches lost." if len(lost) else ""
-    )
+    times = (sweep["fp16"].min(), kernels["fp16"])
+    return sorted({int(us / kernels["fused"]) + 1 for us in times if us == us})
+
+
+def _or(numbers: Iterable[int]) -> str:
+    return " or ".join(map(str, numbers))
 
 
 def run_facts(gpu: str, here: Lab, laptop: Store, shapes: Any) -> None:
@@ -116,34 +117,29 @@ def published_by_batch(drawn: Any, theirs: Rows) -> tuple[str, Rows]:
     return name, published
 
 
-def without_launches(theirs: Rows, kernels: Rows, published: Rows) -> tuple[float, list[Any]]:
-    """Show the source's kernel times beside its event clock, and say what kernels alone would give: the
-    gain for one token and the batches from which on the loop may lose.
+def without_launches(theirs: Rows, kernels: Rows) -> list[int]:
+    """Draw what the source's kernel times say of its loop without launches, beside FP16; the batches from
+    which on the loop may lose.
     """
     one = theirs[(theirs["shape"] == _PROFILED) & (theirs["batch"] == 1)].iloc[0]
-    ratio = kernels["fp16"] / kernels["fused"]
-    table = pd.DataFrame({"what": ["fused", "FP16"]})
-    table["kernel"] = [kernels["fused"], kernels["fp16"]]
-    table["event"] = [one["fused"], one["fp16"]]
-    table["rest"] = table["event"] - table["kernel"]
-    names = {"what": "One token", "kernel": "Its kernel (µs)", "event": "By the event clock (µs)"}
-    names |= {"rest": "Not the kernel (µs)"}
-    forms = dict.fromkeys(("kernel", "event", "rest"), "{:.1f}")
-    display.table(table, names, forms, "8,960 × 1,536, as published")
-    low = published.loc[published["batch"] > 1, "fp16"].min()  # launches included
-    lost = sorted({int(us / kernels["fused"]) + 1 for us in (low, kernels["fp16"]) if us == us})
-    display.say(
-        f"For one token, kernels alone: **{ratio:.2f} times**, where {one['gain']:.2f} were published. "
-        f"If FP16 always took {kernels['fp16']:.0f} µs, the loop would lose from batch {lost[-1]} on. "
-        + (
-            f"But the table above has FP16 at {low:.0f} µs for more tokens, launches included, so the "
-            f"loop loses from batch {lost[0]} on at the latest. Launches did not make the gain. They hid a "
-            "part of it, and may have moved the crossover."
-            if low == low
-            else ""
-        )
-    )
-    return ratio, lost
+    ratio, lost = kernels["fp16"] / kernels["fused"], _loses_from(theirs, kernels)
+    low = theirs.loc[(theirs["shape"] == _PROFILED) & (theirs["batch"] > 1), "fp16"].min()
+    tokens = list(range(1, lost[-1] + 1))
+    title = f"The loop without launches, as published for the {_LAPTOP}"
+    fig, ax = plot.figure("µs", title=title, height=1.5 + 0.25 * len(tokens))
+    fig.set_figwidth(page.WIDEST)
+    roof = ("FP16's kernel", float(kernels["fp16"]), "µs")
+    names = [f"{token} × the fused kernel" for token in tokens]
+    plot.bars(ax, names, [token * kernels["fused"] for token in tokens], "µs", roof)
+    text = f"For one token, kernels alone: **{ratio:.2f} times the speed of FP16**, where {one['gain']:.2f} "
+    text += "were published. The launches hid a part of the gain. With more tokens the loop takes "
+    text += f"{kernels['fused']:.0f} µs for each. FP16's kernel takes {kernels['fp16']:.0f} µs for one token"
+    if low == low:
+        plot.roof_line(ax, low, f"FP16 at best, {low:.0f} µs", vertical=True, where="right")
+        text += f"; for several, the table above has it at {low:.0f} µs, launches included"
+    plot.show(fig, f"{title}, beside FP16: it loses from {_or(lost)} tokens on.")
+    display.say(f"{text}. **So the loop loses from {_or(lost)} tokens on, with or without launches.**")
+    return lost
 
 
 def repeated_here(here: Lab, drawn: Any) -> tuple[list[Any], list[Any], Rows, Rows, Rows]:
@@ -185,58 +181,55 @@ def cost_of_a_token(one_shape: Rows, name: str, gpu: str, event: int, graph: int
     clock, `event` us, and by the graph clock, `graph` us.
     """
     same = one_shape.loc["event, warm"].reset_index()
-    display.table(same, _NAMES, _FORMS, f"The same table here: {name}, {gpu}, event clock, warm", folded=True)
-    first = one_shape.loc["event, warm", 1]
-    text = f"By this clock the fused kernel's gain at batch 1 is {first['gain']:.2f} on the {gpu}. Each "
-    text += f"further token costs {event:.0f} µs by the event clock, and {graph:.0f} µs by the graph "
-    text += "clock, cold. "
-    if event > 1.2 * graph:
-        text += f"The GPU works for {graph:.0f} µs and then waits for Python, where our launcher checks "
-        text += "its operands before each launch; cuBLAS through torch does so in C++. "
-        if first["fused"] > event + graph:
-            text += f"The first token costs more, {first['fused']:.0f} µs: the GPU idles through the "
-            text += "whole of its "
-            text += "launch, and what Python does before it counts, too. "
-        alone = one_shape.loc["graph, cold", 1]["gain"]
-        text += f"**This clock compares two launchers**: {first['gain']:.2f} is one launcher over "
-        text += "another, and "
-        text += f"kernels alone give {alone:.2f}."
+    some = same[same["batch"].isin((1, 2, same["batch"].max()))]
+    display.table(some, _NAMES, _FORMS, f"The same table here: {name}, {gpu}, event clock, warm")
+    first, alone = one_shape.loc["event, warm", 1], one_shape.loc["graph, warm", 1]
+    text = f"A further token costs {event:.0f} µs by the event clock, and {graph:.0f} by the graph clock."
+    if event > 1.2 * graph and first["fused"] > event + graph:
+        text = f"Of the {first['fused']:.0f} µs for one token the kernel takes {alone['fused']:.0f}. The "
+        text += "rest is our launcher in Python, which checks its operands; cuBLAS's, in C++, takes less. So "
+        text += f"{first['gain']:.2f} is not the kernel's gain: **This clock compares two launchers.** "
+        text += f"Kernels alone give {alone['gain']:.2f} from the cache, and "
+        text += f"{one_shape.loc['graph, cold', 1]['gain']:.2f} from DRAM. "
+        text += f"A further token costs {event:.0f} µs by this clock, and {graph:.0f} by the graph clock."
     display.say(text)
 
 
 def by_clock_and_cache(one_shape: Rows, name: str, gpu: str) -> list[Any]:
-    """Show the gain for one token and two by each clock and cache; their order."""
+    """Show the gain for one token by each clock and cache; their order."""
     order = ["event, warm", "event, cold", "graph, warm", "graph, cold"]
+    gain = one_shape["gain"].xs(1, level="batch")
+    clocks = {"event": "Event: with launches", "graph": "Graph: kernels alone"}
+    table = pd.DataFrame({"clock": list(clocks.values())})
+    for cache in ("warm", "cold"):
+        table[cache] = [gain.get(f"{clock}, {cache}") for clock in clocks]
+    names = {"clock": "Clock", "warm": "Weights cached", "cold": "Weights in DRAM"}
+    title = f"Gain over FP16 for one token by clock and cache, {name} on {gpu}"
+    display.table(table, names, dict.fromkeys(("warm", "cold"), "{:.2f}"), title)
     parts = one_shape.reindex([(how, batch) for batch in (1, 2) for how in order])
     names = {"batch": "Batch", "how": "Clock, cache", "fused": "Fused, a loop (µs)"}
     names |= {"fp16": "FP16 (µs)", "gain": "Gain over FP16"}
     forms = {"fused": "{:.1f}", "fp16": "{:.1f}", "gain": "{:.2f}"}
-    title = f"One token and two by each clock and cache, {name} on {gpu}"
-    display.table(parts.reset_index(), names, forms, title, folded=True)
+    display.table(parts.reset_index(), names, forms, "The times, of one token and two", folded=True)
     return order
 
 
 def clock_and_cache_factors(one_shape: Rows, drawn: Any, gpu: str, here: Lab) -> None:
-    """Say by what factors clock and cache change the gain."""
+    """Say how clock and cache change the gain together, and what is left of it without both."""
     at = one_shape["gain"].xs(1, level="batch")
-    clock, cache = at["graph, warm"] / at["event, warm"], at["graph, cold"] / at["graph, warm"]
-    warm = one_shape.loc["graph, warm", 1]
-    cold = one_shape.loc["graph, cold", 1]
-    text = f"At {drawn[0]:,} × {drawn[1]:,}, batch 1, on the {gpu}: leaving the launches out changes the "
-    text += f"gain by a factor of {clock:.2f}, emptying the cache by {cache:.2f}. "
-    text += f"Warm, FP16 takes {warm['fp16'] / cold['fp16']:.0%} of its cold time and the fused kernel "
-    text += f"{warm['fused'] / cold['fused']:.0%}. "
+    by_event, by_graph = at["event, cold"] / at["event, warm"], at["graph, cold"] / at["graph, warm"]
+    warm, cold = one_shape.loc["graph, warm", 1], one_shape.loc["graph, cold", 1]
+    text = ""
+    if abs(by_event - 1) < 0.05 and abs(by_graph - 1) > 0.1:
+        text += "The cache shows only once the launches are gone. "
+    text += f"By the graph clock FP16 takes {warm['fp16'] / cold['fp16']:.0%} of its cold time with weights "
+    text += f"in the cache, the fused kernel {warm['fused'] / cold['fused']:.0%}"
     if warm["fp16"] / cold["fp16"] < warm["fused"] / cold["fused"]:
-        text += "Where all weights fit the cache, the kernel that moves more bytes gains more from it. "
+        text += ": the kernel that moves more bytes gains more from the cache"
     if at["graph, cold"] < 1:
-        text += "Without launches and without cache the source's kernel runs at "
-        text += f"{at['graph, cold']:.2f} times the speed of FP16 here: it needs too many "
-        text += "instructions for this memory (04b). A slower memory hides that."
-        other = [c for c in here.cases("int4") if c in study.ladder(*drawn, here.sized)]
-        us = here.measure("int4", [c for c in other if c.impl == "1_warp_row"])["median_us"]
-        if len(us) and f"{cold['fp16'] / us.iloc[0]:.2f}" != f"{at['graph, cold']:.2f}":
-            text += f" (Part 04 has {cold['fp16'] / us.iloc[0]:.2f}, from another measurement of the kernel.)"
-    display.say(text)
+        text += f". With neither, {at['graph, cold']:.2f} is left: the kernel needs too many instructions "
+        text += "for this memory (04b), which a slower memory hides"
+    display.say(f"{text}.")
 
 
 def gains_by_batch(
@@ -285,24 +278,23 @@ def crossovers(gains: dict[str, Any], known: Rows, lost: list[Any], name: str) -
 
     table = pd.DataFrame({"way": gains.keys(), "at": [crossover(g) for g in gains.values()]})
     if len(known):
-        table.loc[len(table)] = ["published, kernels alone (above)", f"batch {' or '.join(map(str, lost))}"]
+        table.loc[len(table)] = ["published, kernels alone (above)", f"batch {_or(lost)}"]
     title = f"From which number of tokens on each curve is below 1, {name}"
     display.table(table, {"way": "Gain", "at": "Falls below 1 at"}, {}, title, folded=True)
 
 
-def what_loses(ratio: float, lost: list[Any], gains: dict[str, Any], gpu: str) -> None:
+def what_loses(gains: dict[str, Any], gpu: str) -> None:
     """Say what the published crossover is made of."""
-    text = f"The published gain at batch 1 would be {ratio:.2f} without launches, on that GPU, and the loop "
-    text += f"would lose from batch {' or '.join(map(str, lost))} on. "
+    text = ""
     once = gains.get("read once, cold")
     if once is not None and len(once):
         last = once.index[-1]
         won = once.iloc[-1] > 1
-        text += "The loop loses, not INT4: r" if won else "R"
+        text += "**The loop loses, not INT4**: r" if won else "R"
         text += f"ead once, INT4 is {display.speed(once.iloc[-1])} {'still ' if won else ''}at batch {last} "
         text += f"on the {gpu}"
     else:
-        text += "04c reads the weights once"
+        text += "Part 04c reads the weights once"
     text += ". None of these figures carries over to another GPU: bandwidth, instruction rate and the cost "
     text += "of a launch differ."
     display.say(text)

@@ -13,47 +13,55 @@ from rooflab.lab import Lab
 from rooflab.numerics import quant
 from rooflab.pages import Opening, Rows, bars
 from rooflab.studies import q8_0 as study
-from rooflab.view import display, explorer, page, plot
+from rooflab.view import diagram, display, explorer, plot
+
+_BLOCKS, _PLANES = "3_scale", "4_planes"  # rungs of part 05b
+
+
+def _layouts(here: Lab) -> Rows:
+    """Part 05b's product of blocks, of planes with one load at a time, and of planes with several: a row
+    each, with its name in `layout`, of those that were measured.
+    """
+    rows = here.measure("q8_0", here.held("q8_0", study.ladder(*study.SHAPES[0])))
+    one = here.held("q8_0", study.loads(*study.SHAPES[0])[:1])
+    rows = rows[rows["impl"].isin([_BLOCKS, _PLANES])]
+    alone = here.measure("q8_0", one) if one else rows[:0]
+    return pd.concat(
+        [
+            rows[rows["impl"] == _BLOCKS].assign(layout="34-byte blocks, 2 bytes a load"),
+            alone.assign(layout="planes, 16 bytes a load, one at a time"),
+            rows[rows["impl"] == _PLANES].assign(layout="planes, 16 bytes a load, several"),
+        ]
+    )
 
 
 def opening(here: Lab) -> Opening:
-    """The first screen: what the layout of the same bytes is worth to a product (part 05b's ladder)."""
-    rows = here.measure("q8_0", here.held("q8_0", study.ladder(*study.SHAPES[0])))
-    own, gpu = rows[rows["kind"] == "own"], here.run["gpu"]
-    by = own.set_index("impl")
-    answer = (
-        f"34 bytes hold 32 weights, {34 * 8 / 32:.1f} bits each. 34 is no multiple of 4, so a "
-        "lane can load a block "
-    )
-    answer += "only 2 bytes at a time"
-    if {"3_scale", "4_planes"} <= set(by.index):
-        gain = by.loc["3_scale", "median_us"] / by.loc["4_planes", "median_us"]
-        answer += "; the same bytes as planes are read 16 at a time, "
-        one = here.held("q8_0", study.loads(*study.SHAPES[0])[:1])
-        alone = here.measure("q8_0", one)["median_us"] if one else ()
-        if len(alone):  # one load under way, as in the rung of blocks
-            layout = by.loc["3_scale", "median_us"] / float(alone.iloc[0])
-            answer += f"which alone makes part 05b's product {display.speed(layout)} on the {gpu}; "
-            answer += "with several "
-            answer += f"loads under way it is {display.speed(gain)}"
-        else:
-            answer += f"and part 05b's product is {display.speed(gain)} on the {gpu}"
+    """The first screen: where the bytes of a block lie, and what another layout of them is worth."""
+    rows, gpu = _layouts(here), here.run["gpu"]
+    us = rows.set_index("layout")["median_us"]
+    answer = f"34 bytes hold 32 weights, {34 * 8 / 32:.1f} bits each. 34 is no multiple of 4, so a lane can "
+    answer += "load a block only 2 bytes at a time. The same bytes as planes are read 16 at a time"
+    if len(us) > 1 and us.index[0].startswith("34"):
+        answer += f": {'that alone' if len(us) > 2 else 'that'} makes part 05b's product "
+        answer += f"{display.speed(us.iloc[0] / us.iloc[1])} on the {gpu}"
     able = (
         "decode a Q8_0 block from a GGUF file, byte by byte",
         "say what alignment does to a warp's loads",
         "quantise activations, and know what that costs",
     )
-    pair = own[own["impl"].isin(["3_scale", "4_planes"])]
+    return answer + ".", able, diagram.q8_layouts()
+
+
+def layouts_compared(here: Lab) -> None:
+    """Draw the read speed of part 05b's product by layout; nothing where a layout was not measured."""
+    rows, gpu = _layouts(here), here.run["gpu"]
+    if len(rows) < 2:
+        return
+    title, (n, k) = "Read speed of one product, one token", study.SHAPES[0]
     roof = ("read", here.roof["dram_read"].value, "GB/s")
-    if len(pair) < 2:
-        return answer + ".", able, page.ladder(rows, gpu, roof, "Q8_0 products, one token")
-    names = ["34-byte blocks, 2 bytes a load", "planes, 16 bytes a load"]
-    title = "Read speed of one product, one token"
-    fig, _ = bars(pair, names, gpu, title, roof, "gb_s")
-    said = (
-        f"{title}, {study.SHAPES[0][0]:,} × {study.SHAPES[0][1]:,} weights on {gpu}, {plot.dates(pair)}. The "
-    )
-    return answer + ".", able, (fig, said + "kernels are rungs 3 and 4 of part 05b.")
+    fig, _ = bars(rows, list(rows["layout"]), gpu, title, roof, "gb_s")
+    said = f"{title}, {n:,} × {k:,} on {gpu}, {plot.dates(rows)}: rungs 3 and 4 of part 05b."
+    plot.show(fig, said)
 
 
 def gguf_file() -> tuple[Any, int, Any]:
@@ -202,6 +210,7 @@ def explore(rows: Rows, copy_roof: float, gpu: str, here: Lab) -> Any:
         controls={"impl": "Rung", "k": "Activations"},
         roof=("DRAM copy", copy_roof, "GB/s"),
         title=f"Quantising to Q8_1 on {gpu}",
+        foretold="at least {} µs (measured copy roof)",
         bound=lambda case: case.batch * case.k * (2 + 34 / 32) / copy_roof / 1e3,
         measure=explorer.measurer(here),
     )

@@ -170,7 +170,7 @@ MODELS: dict[str, Model] = {
             "each": (0.5, 1, 1.75, 2, 3, 3.5, 4, 6, 7, 8),
         },
         {"bits": "Bits a weight", "gpu": "GPU", "each": "instructions a weight", "%": "% of the read roof"},
-        {"bits": 4, "each": 2},
+        {"bits": 4, "each": 6},
     ),
     "crossover": Model(
         f"When a {_ROWS:,} × {_COLUMNS:,} product leaves the memory roof",

@@ -46,6 +46,7 @@ from rooflab.view.diagram.svg import Canvas, Drawing
 from rooflab.view.diagram.tiled_weights import tile_order
 from rooflab.view.diagram.tiles import accumulators, attention_tiles, fragments, online_softmax
 from rooflab.view.diagram.turns import last_turn
+from rooflab.view.diagram.verdicts import Judged, verdicts
 from rooflab.view.diagram.ways_to_multiply import ways_to_multiply
 from rooflab.view.diagram.words import byte_to_half, dp4a, nibbles, to_half
 
@@ -53,6 +54,7 @@ __all__ = [
     "Canvas",
     "Drawing",
     "Instrument",
+    "Judged",
     "Line",
     "accumulators",
     "attention_tiles",
@@ -114,6 +116,7 @@ __all__ = [
     "tokens_share_a_tile",
     "two_clocks",
     "two_orders",
+    "verdicts",
     "warps_on_weights",
     "ways",
     "ways_to_multiply",

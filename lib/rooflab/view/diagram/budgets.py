@@ -17,18 +17,22 @@ def budget(afford: float, least: Sequence[str], spent: Sequence[tuple[str, float
     unit, y = (svg.WIDTH - left - 36) / most, 0.0
     rows = [("the roof allows", afford, SKY), ("a plain kernel", float(len(least)), AMBER)]
     rows += [(name, count, GREY if count <= afford else AMBER) for name, count in spent]
-    end = 34.0 * len(rows) + 6
+    narrow = any(svg.wide(word, svg.SMALL) > unit - 2 for word in least)
+    end = 34.0 * len(rows) + 6 + 18 * narrow
     for name, count, fill in rows:
         canvas.text(left - 8, y + 17, name, svg.TEXT, "end")
         whole, x = int(count), left
         for k in range(whole + (count > whole)):
             width = unit * (1.0 if k < whole else count - whole)
-            words = least[k] if name == "a plain kernel" else ""
+            words = least[k] if name == "a plain kernel" and not narrow else ""
             canvas.cell(x, y, width, 25, words, fill, svg.SMALL)
             x += width
         plus = "+" if name == "a plain kernel" else ""
         canvas.text(x + 6, y + 17, f"{count:.1f}".removesuffix(".0") + plus, bold=True)
         y += 34
+        if narrow and name == "a plain kernel":  # the words below the cells that have no room for them
+            canvas.text(left, y + 5, ", ".join(least), svg.SMALL)
+            y += 18
     canvas.line([(left + afford * unit, 0), (left + afford * unit, end)], 1.4, dashed=True)
     under = [name for name, count in spent if count <= afford]
     says = (

@@ -52,12 +52,12 @@ def two_clocks(call: float, kernel: float, count: int = 4) -> Drawing:
     unit = (svg.WIDTH - left - 4) / spans[-1][1]
 
     def bracket(y: float, start: float, end: float, words: str) -> None:
-        """A line with marks at both ends: what the clock counts."""
+        """A line with marks at both ends: what one launch adds."""
         ends = [left + start * unit, left + end * unit - 1]
         canvas.line([(ends[0], y), (ends[1], y)], 1.6)
         for x in ends:
             canvas.line([(x, y - 5), (x, y + 5)], 1.6)
-        canvas.text(left + start * unit, y + 16, words, svg.SMALL)
+        canvas.text(ends[1], y + 16, words, svg.SMALL, "end")
 
     canvas.text(0, 12, "Event clock: two stamps around eager calls", bold=True)
     for y, name in ((22, "CPU"), (52, "GPU")):
@@ -71,13 +71,13 @@ def two_clocks(call: float, kernel: float, count: int = 4) -> Drawing:
         canvas.cell(left + start * unit, 54, (end - start) * unit - 1, 20, "kernel", AMBER)
         before = end
     period = spans[-1][1] - spans[-2][1]
-    bracket(88, 0, spans[-1][1], f"each further launch adds {period:.0f} µs")
+    bracket(88, spans[-2][1], spans[-1][1], f"each further launch adds {period:.0f} µs")
     canvas.text(0, 134, "Graph clock: the same launches, recorded and replayed", bold=True)
     canvas.text(0, 159, "GPU")
     canvas.line([(left, 168), (svg.WIDTH, 168)], 0.4)
     for k in range(count):
         canvas.cell(left + k * kernel * unit, 146, kernel * unit - 1, 20, "kernel", AMBER)
-    bracket(180, 0, count * kernel, f"each further launch adds {kernel:.0f} µs")
+    bracket(180, (count - 1) * kernel, count * kernel, f"each further launch adds {kernel:.0f} µs")
     says = (
         f"{count} launches. One by one a launch takes {call:.0f} µs of the CPU and its kernel {kernel:.0f} "
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pandas as pd
@@ -10,6 +11,7 @@ from rooflab import ops
 from rooflab.errors import UsageError
 from rooflab.ops import gemv, stream
 from rooflab.studies import drawn
+from rooflab.view.captions import size_text
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, BLUE, GREY, PALE, SKY, Canvas, Drawing, shade, single
 from rooflab.words import counted
@@ -114,10 +116,16 @@ def launch(
 
 
 def sms_at_work(
-    n: int, k: int, sms: int, rungs: tuple[str, ...] = ("2_coalesced", "3_split_k", "6_column_strips")
+    n: int,
+    k: int,
+    sms: int,
+    rungs: tuple[str, ...] = ("2_coalesced", "3_split_k", "6_column_strips"),
+    flying: Sequence[int] = (),
+    needed: float = math.nan,
 ) -> Drawing:
     """How many of a GPU's SMs have a block of a gemv of n columns and k rows, rung by rung, by the launch
-    rule; and which part of the matrix a block has.
+    rule; which part of the matrix a block has; and with `flying`, the bytes that each rung has in flight,
+    on one linear scale with a mark at those that the read roof needs (NaN: unknown).
     """
     canvas, said = Canvas(), []
     across, size = 22, 10.0
@@ -142,12 +150,21 @@ def sms_at_work(
             f"{name} has {blocks:,} blocks ({wide} across, {high} down), "
             f"which keep {busy} of {sms} SMs at work"
         )
-    canvas.text(
-        0,
-        canvas.height + 18,
-        "Blue square: an SM with a block. Orange: what the first block reads.",
-        svg.SMALL,
-    )
+    if flying:
+        top, most = canvas.height + 30, max(*flying, needed if needed == needed else 0)
+        for place, size in enumerate(flying):
+            x, scale = place * pitch, (pitch - 24) / most
+            canvas.text(x, top - 8, f"in flight: {size_text(size)}", svg.SMALL, bold=True)
+            canvas.rect(x, top, pitch - 24, 14, svg.NONE)
+            canvas.rect(x, top, max(size * scale, 1.0), 14, BLUE, 0)
+            if needed == needed:
+                canvas.line([(x + needed * scale, top - 4), (x + needed * scale, top + 18)], 2)
+            said[place] += f", and {size_text(size)} in flight"
+    keys = ["Blue square: an SM with a block. Orange: what the first block reads."]
+    if flying and needed == needed:
+        keys.append(f"Mark: the {needed / 2**20:.1f} MiB in flight that the read roof needs.")
+    for key in keys:
+        canvas.text(0, canvas.height + 18, key, svg.SMALL)
     return single(f"Who works on a {k:,} × {n:,} matrix", "; ".join(said) + ".", canvas)
 
 

@@ -209,8 +209,9 @@ def q8_layouts() -> Drawing:
         x, y, start = block * size * unit, 22.0, block * size
         canvas.cell(x, y, scale * unit, 22, "", AMBER)
         canvas.cell(x + scale * unit, y, BLOCK * unit, 22, f"quants of block {block}", shade(9 * block), 12)
-        past = f"{start % 16} past a multiple of 16" if start % 16 else "aligned to 16"
-        canvas.text(x, y + 35, f"byte {start}: {past}", svg.SMALL)
+        first = start + scale
+        past = f"{first % 4} past a multiple of 4" if first % 4 else "a multiple of 4"
+        canvas.text(x, y + 35, f"byte {first}: {past}", svg.SMALL)
     y = 88.0
     canvas.text(0, y, "Planes, as repacked: all quants, then all scales", bold=True)
     quants = np.ascontiguousarray(planes.quants).view(np.uint8).reshape(-1)
@@ -220,7 +221,7 @@ def q8_layouts() -> Drawing:
     for k in range(shown):
         block = int(quants[k * BLOCK]) // size
         canvas.cell(k * wide, y, wide, 22, f"quants of block {block}", shade(9 * block), 12)
-        canvas.text(k * wide, y + 35, f"byte {k * BLOCK}: aligned to 16", svg.SMALL)
+        canvas.text(k * wide, y + 35, f"byte {k * BLOCK}: a multiple of 16", svg.SMALL)
     canvas.text(shown * wide + 8, y + 16, "...")
     y += 48
     order = [int(scales[k * scale]) // size for k in range(shown)]
@@ -228,10 +229,10 @@ def q8_layouts() -> Drawing:
         canvas.cell(k * scale * unit, y, scale * unit, 22, "", AMBER)
     said = f"scales of blocks {', '.join(map(str, order))} ..., in an array of their own"
     canvas.text(shown * scale * unit + 8, y + 15, said, svg.SMALL)
-    starts = [k * size % 16 for k in range(count)]
+    starts = [(k * size + scale) % 4 for k in range(count)]
     says = (
-        f"In blocks of {size} bytes the quants of block k start at byte {size} k + {scale}, so blocks start "
-        f"{', '.join(map(str, starts))} bytes past a multiple of 16 and no 16-byte load fits; in planes the "
-        f"quants of block k start at byte {BLOCK} k, a multiple of 16, and the scales lie apart."
+        f"In blocks of {size} bytes the quants of block k start at byte {size} k + {scale}, "
+        f"{', '.join(map(str, starts))} bytes past a multiple of 4, so only 2-byte loads always fit; in "
+        f"planes the quants of block k start at byte {BLOCK} k, a multiple of 16, and the scales lie apart."
     )
     return single("One row of Q8_0 weights, twice", says, canvas)

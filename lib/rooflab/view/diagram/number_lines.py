@@ -61,7 +61,10 @@ def number_lines(lines: Sequence[Line], title: str) -> Drawing:
                 canvas.line([(stop, top - 6), (stop, top + 26)], 1.6)
                 canvas.text(stop, top - 9, line.form.format(end), svg.SMALL + 1, "middle")
             at = stop
-        y = _marked(canvas, line, place, top + 26) + 30
+        if place.log:
+            canvas.text(svg.WIDTH, y + 12, "logarithmic scale", svg.SMALL, "end")
+        _ticked(canvas, line, place, top + 26)
+        y = _marked(canvas, line, place, top + 38) + 30
         bars = [f"holds {line.bar[0]} {line.form.format(line.bar[1])}"]
         bars += [f"refuted {line.refuted[0]} {line.form.format(line.refuted[1])}"] if line.refuted else []
         marks = [f"{words} ({line.word(value)})" for value, words in line.marks]
@@ -89,10 +92,30 @@ class _Scale(NamedTuple):
             return svg.WIDTH * math.log(value / self.low) / math.log(self.high / self.low)
         return svg.WIDTH * (value - self.low) / (self.high - self.low)
 
+    def ticks(self) -> list[float]:
+        """Round values within the line: 1, 2 and 5 times powers of ten, or five steps of such a size."""
+        powers = range(math.floor(math.log10(self.high)) - 3, math.ceil(math.log10(self.high)) + 1)
+        steps = [step * 10.0**power for power in powers for step in (1, 2, 5)]
+        if not self.log:
+            step = next(step for step in steps if step >= (self.high - self.low) / 6)
+            steps = [self.low + k * step for k in range(7)]
+        return [value for value in steps if self.low <= value <= self.high]
+
+
+def _ticked(canvas: Canvas, line: Line, place: _Scale, top: float) -> None:
+    """The scale below a line: a tick and a number each, where no mark's arrow comes."""
+    arrows = [place(value) for value, _ in line.marks]
+    for value in place.ticks():
+        x, words = place(value), f"{value:.0%}" if "%" in line.form else f"{value:,.10g}"
+        half = svg.wide(words, svg.SMALL) / 2
+        canvas.line([(x, top), (x, top + 3)], 0.8)
+        if half < x < svg.WIDTH - half and all(abs(x - at) > half + 4 for at in arrows):
+            canvas.text(x, top + 12, words, svg.SMALL, "middle")
+
 
 def _marked(canvas: Canvas, line: Line, place: _Scale, top: float) -> float:
-    """Draw the marks below a line, a row each: first those whose words have room only to the left of their
-    leaders, then the others from the rightmost on; where the last row ends.
+    """Draw the marks below a line and its scale, a row each, from `top` on: first those whose words have room
+    only to the left of their leaders, then the others from the rightmost on; where the last row ends.
     """
     room = [(place(value), words) for value, words in line.marks]
     right = [(x, words) for x, words in room if x + 8 + svg.wide(words, svg.TEXT) <= svg.WIDTH]
@@ -100,7 +123,7 @@ def _marked(canvas: Canvas, line: Line, place: _Scale, top: float) -> float:
     y = top
     for x, words in [*sorted(left), *sorted(right, reverse=True)]:
         y += 20
-        canvas.line([(x, y), (x, top)], 1.4, end="arrow")
+        canvas.line([(x, y), (x, top - 12)], 1.4, end="arrow")
         toward = "start" if (x, words) in right else "end"
         canvas.text(x + (7 if toward == "start" else -7), y + 1, words, svg.TEXT, toward)
     return y

@@ -34,6 +34,7 @@ from rooflab.view.diagram.passes import passes
 from rooflab.view.diagram.pools import captured_address
 from rooflab.view.diagram.quads import wide_stores
 from rooflab.view.diagram.reading import warps_on_weights, weights_of_a_lane, x_beside_weights
+from rooflab.view.diagram.requests import Width, warp_requests
 from rooflab.view.diagram.roofs import path_of_bytes
 from rooflab.view.diagram.rounding import two_orders
 from rooflab.view.diagram.rule import layer_by_rule
@@ -54,6 +55,7 @@ __all__ = [
     "Drawing",
     "Instrument",
     "Line",
+    "Width",
     "accumulators",
     "attention_tiles",
     "banks",
@@ -112,6 +114,7 @@ __all__ = [
     "tokens_share_a_tile",
     "two_clocks",
     "two_orders",
+    "warp_requests",
     "warps_on_weights",
     "ways",
     "ways_to_multiply",

@@ -29,7 +29,9 @@ STEPS = (
     Step("transformers.graph", "fp16", "the same kernels in a CUDA graph", "02_attribution"),
     Step("torch", "fp16", "our decode attention, products merged", "06d_decode"),
     Step("products", "fp16", "our matrix-vector products (GEMV)", "03d_rows"),
-    Step("products", "int4_g128", "a quarter of the bytes a weight; launches now take the time", "04b_ladder"),
+    Step(
+        "products", "int4_g128", "a quarter of the bytes a weight; launches now take the time", "04b_ladder"
+    ),
     Step("1_kernel_per_phase", "int4_g128", "five kernels a layer instead of about fifty", "08_decoder"),
     Step("2_pdl", "int4_g128", "a kernel loads its weights while the one before ends", "08_decoder"),
     Step("3_persistent", "int4_g128", "one persistent kernel for all tokens", "08_decoder"),
@@ -146,7 +148,10 @@ def bars(store: Store, lessons: Collection[str]) -> str:
     return f'<table class="rooflab way">{head}\n' + "\n".join(rows) + "\n</table>"
 
 
-_PAIR = ("beside the ladder: the fastest library ({impl})", "beside the ladder: our fastest kernel, same weights")
+_PAIR = (
+    "beside the ladder: the fastest library ({impl})",
+    "beside the ladder: our fastest kernel, same weights",
+)
 
 
 def _line(kind: str, says: str, form: str, where: str, bar: str) -> str:

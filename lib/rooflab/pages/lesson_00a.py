@@ -22,7 +22,9 @@ def opening(lab: Lab) -> Opening:
     refusals = lab.profile("environment", environment.cheats(), "gate")
     if len(refusals):
         text = f"A wrong kernel can be fast. On the {lab.run.gpu} the gate refused "
-        text += f"{int(refusals['refused'].sum())} of {len(refusals)} kernels that cheat; only what passes it "
+        text += (
+            f"{int(refusals['refused'].sum())} of {len(refusals)} kernels that cheat; only what passes it "
+        )
         text += "is timed."
     else:
         text = f"A wrong kernel can be fast. No kernel that cheats was tried on the {lab.run.gpu}: 0 refused."

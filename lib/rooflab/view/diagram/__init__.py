@@ -22,6 +22,7 @@ from rooflab.view.diagram.exchange import block_sum
 from rooflab.view.diagram.gates import Instrument, gate_steps, passed_on
 from rooflab.view.diagram.graphs import capture, two_clocks
 from rooflab.view.diagram.handovers import launches_of_a_layer
+from rooflab.view.diagram.in_flight import Held, bytes_held
 from rooflab.view.diagram.in_turns import in_turns
 from rooflab.view.diagram.issue import issue_slots
 from rooflab.view.diagram.launches import dealt, launch, sms_at_work, split_k
@@ -53,6 +54,7 @@ from rooflab.view.diagram.words import dp4a, nibbles, to_half
 __all__ = [
     "Canvas",
     "Drawing",
+    "Held",
     "Instrument",
     "Line",
     "Width",
@@ -63,6 +65,7 @@ __all__ = [
     "block_sum",
     "blocks",
     "budget",
+    "bytes_held",
     "caches",
     "capture",
     "captured_address",

@@ -19,7 +19,7 @@ class Width(NamedTuple):
 
 
 def warp_requests(widths: Sequence[Width]) -> Drawing:
-    """The requests that a warp needs for the bytes of the widest of them, a row a kernel, its lanes as cells."""
+    """The requests that a warp needs for the bytes of the widest of them, a row a kernel, a cell a lane."""
     canvas, said = Canvas(), []
     whole = svg.LANES * max(one.lane_bytes for one in widths)
     unit = (svg.WIDTH - 24) / whole

@@ -223,9 +223,8 @@ def peaks(gpu: Any, here: Any, tops: Any) -> None:
     """Show the peaks of arithmetic in a burst and sustained."""
     matrix = bandwidth.MATRIX[here.effort]
     names = {"roof": "Peak", "burst": "Burst", "sustained": "Sustained"}
-    names |= {"sheet": "Datasheet, dense", "share": "Burst % of datasheet"}
-    names |= {"kept": "Sustained % of burst", "mhz": "Clock sustained, MHz", "watts": "Power sustained, W"}
-    names |= {"held": "Power holds the clock, % of samples"}
+    names |= {"sheet": "Datasheet", "share": "burst, % of it", "kept": "sustained, % of burst"}
+    names |= {"mhz": "clock then, MHz", "watts": "power then, W", "held": "held down by power, % of samples"}
     said = f"TFLOP/s (int8: TOP/s), products of {matrix} x {matrix} matrices on {gpu}"
     table = tops.assign(held=100 * tops["capped"])
     display.table(table, names, dict.fromkeys(list(names)[1:], "{:,.0f}"), said)
@@ -300,6 +299,7 @@ def ceilings(here: Any, tops: Any) -> tuple[Figure, str] | None:
             ax.annotate(counted(count, "token"), (x, y), at, ha=side, **style | {"color": plot.COLOURS[0]})
         said = f" Points: the most that an FP16 product with a 4096 x 4096 matrix can reach. Its ridge is at {ridge:,.0f} "
         said += "FLOP per byte."
+    ax.set_ylim(top=3 * float(shown["burst"].max()))
     return fig, f"{title}, {gpu}.{said}"
 
 

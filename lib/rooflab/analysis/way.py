@@ -105,8 +105,8 @@ def ends(climbed: pd.DataFrame) -> str:
 
 
 def place(lesson: str, store: Store) -> str:
-    """Where a lesson ("08") stands on the decoder's ladder, in one sentence, with the figures of `store`; empty
-    for a lesson that is no step of it.
+    """Where a lesson ("08") stands on the decoder's ladder, in one sentence, with the figures of `store`;
+    empty for a lesson that is no step of it.
     """
     numbers = [number for number, step in enumerate(STEPS, 1) if step.lesson.partition("_")[0] == lesson]
     if not numbers:

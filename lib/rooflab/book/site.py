@@ -43,8 +43,8 @@ _INDEX = """# rooflab
 
 A measured course in LLM inference kernels. Numbered notebooks walk from measuring a GPU's bandwidth to a
 whole decoder, and hold each kernel against its *roof*: the rate at which memory can deliver its bytes, or the
-chip do its arithmetic. You need Python, but neither CUDA nor a GPU: the pages show what was recorded. Every number
-was measured on a named GPU or says who published it, and one command measures ours again on yours.
+chip do its arithmetic. You need Python, but neither CUDA nor a GPU: the pages show what was recorded. Every
+number was measured on a named GPU or says who published it, and one command measures ours again on yours.
 
 {device}
 

@@ -103,8 +103,9 @@ def proved_by(counted: Any) -> Any:
     )
     if len(silly):
         display.say(
-            f"**Do not believe counters of tiny kernels**: `ncu` reads other counters in each of several runs, "
-            f"and here they disagree so far that a hit rate comes out as {silly.max():.0f}%, which is impossible."
+            "**Do not believe counters of tiny kernels**: `ncu` reads other counters in each of several "
+            f"runs, and here they disagree so far that a hit rate comes out as {silly.max():.0f}%, which is "
+            "impossible."
         )
     return proved
 
@@ -169,7 +170,9 @@ def measured(ramp: Any) -> None:
 
 
 def requests(ramp: Any) -> None:
-    """Draw the requests by which a warp of each rung loads the same bytes, with the rung's share of the roof."""
+    """Draw the requests by which a warp of each rung loads the same bytes, with the rung's share of
+    the roof.
+    """
     shares = ramp.set_index("impl")["roof_fraction"]
     widths = []
     for rung in ops.stream.LADDERS["saxpy"][:2]:

@@ -134,8 +134,9 @@ def dependent(times: Rows, clocked: Rows, apart: Rows, gpu: str) -> None:
     of the others.
     """
     lines = [
-        "*Programmatic dependent launch* (Hopper and later) lets a kernel start while its predecessor finishes; "
-        "[lesson 08](08_decoder.ipynb) uses it. The clock `graph_pdl` times a chain of such launches. The "
+        "*Programmatic dependent launch* (Hopper and later) lets a kernel start while its predecessor "
+        "finishes; [lesson 08](08_decoder.ipynb) uses it. The clock `graph_pdl` times a chain of such "
+        "launches. The "
         'kernel has two more instructions: "my successor may start", and "wait for my predecessor".'
     ]
     title = "Dependent launch: a kernel that starts before the one ahead has ended"
@@ -153,8 +154,8 @@ def dependent(times: Rows, clocked: Rows, apart: Rows, gpu: str) -> None:
         alone = plain.loc[sizes[-1]]
         if display.level(alone, chained) and alone["q1_us"] > serial["q3_us"]:
             lines.append(
-                f"At {sizes[-1]:,} the early start is not to blame: compiled with the two instructions but launched "
-                "the ordinary way, the kernel is just as slow."
+                f"At {sizes[-1]:,} the early start is not to blame: compiled with the two instructions but "
+                "launched the ordinary way, the kernel is just as slow."
             )
     display.fold_items(title, lines)
     _control(times, apart)
@@ -358,8 +359,8 @@ def takeaway(times: Rows, sides: Rows, handovers: Rows) -> None:
         f"- Ask `graph` how fast a kernel is. For a small one `event` says "
         f"{plot.number(small.event / small.graph)} times as much: it times the launch, too.\n"
         f"- Say cold or warm: the same kernel differs by up to {sides.gain.max():.1f} times.\n"
-        f"- An eager call from Python costs {low:.0f} to {high:.0f} µs, depending on the launcher; a node of a "
-        f"graph {us['node of a graph']:.2f} µs; a grid barrier {us[environment.BARRIER]:.2f} µs."
+        f"- An eager call from Python costs {low:.0f} to {high:.0f} µs, depending on the launcher; a node "
+        f"of a graph {us['node of a graph']:.2f} µs; a grid barrier {us[environment.BARRIER]:.2f} µs."
     )
 
 

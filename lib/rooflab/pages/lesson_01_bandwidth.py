@@ -53,7 +53,8 @@ def latencies(chases: Any, gpu: str, l2_bytes: int) -> None:
     if not l2_ns or not dram_ns:
         return
     steps = environment.latencies(chases)
-    text = f"L2 answers in **{l2_ns:.0f} ns**, DRAM in **{dram_ns:.0f} ns**, {dram_ns / l2_ns:.1f} times as long."
+    text = f"L2 answers in **{l2_ns:.0f} ns**, DRAM in **{dram_ns:.0f} ns**, {dram_ns / l2_ns:.1f} times as "
+    text += "long."
     late = steps[(steps.cache == "warm") & (steps.table_bytes < l2_bytes) & (steps.median_ns > 1.2 * l2_ns)]
     if len(late):
         size = late.table_bytes.min()
@@ -158,8 +159,8 @@ def why_slow(counted: Any, need: float, sms: int, here: Any) -> None:
     filled, waits = f"{one.filled / one.most:.0%}", f"{one.held / one.filled:.0%}"
     of_slots = f"{filled} of the thread slots are filled (occupancy)"
     diagram.bytes_held(each, one, of_slots, f"{waits} of a thread's life, its load is under way").show()
-    text = f"So {one.kernel} loses three times. Even with all {slots:,} slots of an SM loading, 4 bytes a thread "
-    text += f"are {one.most / each:.0%} of what the memory needs. It fills {filled} of them: blocks "
+    text = f"So {one.kernel} loses three times. Even with all {slots:,} slots of an SM loading, 4 bytes a "
+    text += f"thread are {one.most / each:.0%} of what the memory needs. It fills {filled} of them: blocks "
     text += "end all the time, and others start in their place. And its rate says that a thread has its load "
     text += f"under way for {waits} of its life. In the rest it starts, takes part in five shuffles and "
     text += "a barrier, and ends."
@@ -190,8 +191,8 @@ def in_flight(dram_sheet: Any, gpu: Any, here: Any, large: Any, latency: Any, sm
 
 
 def _steps(sweep: Any, read_roof: float) -> str:
-    """The bytes in flight that reach 95% of the roof, and what the next fewer reach: "32 KiB an SM reach 94% of
-    the read roof, 64 KiB 98%".
+    """The bytes in flight that reach 95% of the roof, and what the next fewer reach: "32 KiB an SM reach
+    94% of the read roof, 64 KiB 98%".
     """
     near = sweep[sweep["gb_s"] >= 0.95 * read_roof]
     best = near.iloc[0] if len(near) else sweep.loc[sweep["gb_s"].idxmax()]
@@ -297,9 +298,10 @@ def unsolved(accused: Any, counted: Any, gpu: Any, l2: Any) -> None:
         )
     if len(open_cases):
         said.append(
-            f"For {display.listed(f'`{rung}`' for rung in open_cases['rung'])} they explain nothing: the same bytes, "
-            "as well coalesced, on SMs as full. A **hypothesis** remains: DRAM loses time when it opens another "
-            "page or turns from reading to writing, and the rungs differ in the order of their accesses."
+            f"For {display.listed(f'`{rung}`' for rung in open_cases['rung'])} they explain nothing: the "
+            "same bytes, as well coalesced, on SMs as full. A **hypothesis** remains: DRAM loses time when "
+            "it opens another page or turns from reading to writing, and the rungs differ in the order of "
+            "their accesses."
         )
     if said:
         display.say(" ".join(said))

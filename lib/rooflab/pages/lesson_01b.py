@@ -33,8 +33,8 @@ def path_of_bytes(here: Any, l2: int, sweep: Any) -> None:
 
 
 def from_l2(here: Any, l2: int, sweep: Any) -> tuple[float, str]:
-    """The highest rate, in GB/s, of a warm kernel whose operands fit the L2, and what it is: one of this page's
-    reads or lesson 00a's saxpy; 0 where none was measured.
+    """The highest rate, in GB/s, of a warm kernel whose operands fit the L2, and what it is: one of this
+    page's reads or lesson 00a's saxpy; 0 where none was measured.
     """
     warm = [case for case in here.cases("environment") if case.operator == "saxpy" and case.cache == "warm"]
     warm = here.held("environment", [case for case in warm if case.clock == "graph" and not case.options])
@@ -130,10 +130,10 @@ def copies(here: Any, large: Any, ladders: Any) -> Any:
         named = found[found["impl"] == "cudaMemcpyAsync"].set_index(["clock", "n"])["gb_s"]
         at = large if large in slow else slow[-1]
         lines.append(
-            f"The CUDA runtime's `cudaMemcpyAsync` copies {plot.size_text(4 * at)} at {named['graph', at]:,.0f} GB/s "
-            f"as a node of a graph and at {named['event', at]:,.0f} called eagerly; from "
-            f"{plot.size_text(4 * slow[0])} on it is slower as a node. Why, no trace here shows. **The clock "
-            "decides** which rate one sees."
+            f"The CUDA runtime's `cudaMemcpyAsync` copies {plot.size_text(4 * at)} at "
+            f"{named['graph', at]:,.0f} GB/s as a node of a graph and at {named['event', at]:,.0f} called "
+            f"eagerly; from {plot.size_text(4 * slow[0])} on it is slower as a node. Why, no trace here "
+            "shows. **The clock decides** which rate one sees."
         )
     else:
         lines.append(f"On the {gpu} the runtime's copy runs at the same rate by both clocks.")
@@ -188,9 +188,9 @@ def published_time(kernel: Any, moved: Any, size: Any) -> None:
     alike = "The claimed time is about that of a transfer." if alike else ""
     read_us = kernel["median_us"].iloc[0]
     display.say(
-        f"A kernel *reads* these {plot.size_text(4 * size)} in {read_us:.1f} µs; to *carry them over* from pageable "
-        f"memory takes {pageable:.2f} ms, {1e3 * pageable / read_us:,.0f} times as long. Time transfers and kernels "
-        "apart."
+        f"A kernel *reads* these {plot.size_text(4 * size)} in {read_us:.1f} µs; to *carry them over* from "
+        f"pageable memory takes {pageable:.2f} ms, {1e3 * pageable / read_us:,.0f} times as long. Time "
+        "transfers and kernels apart."
     )
     specified = (
         f"The specification of [realizar]({REALIZAR}), a public CUDA project, reports {claim:.2f} ms for a "
@@ -245,8 +245,10 @@ def power(gpu: Any, here: Any, tops: Any) -> None:
             if least["capped"] > 0.99
             else f"in {least['capped']:.0%} of the samples or more"
         )
-        text = f"On the {gpu} **power sets the sustained roof** of {which}: the driver says {always} that it holds "
-        text += f"the clock down to keep the power limit. {drop['roof']} loses most, and keeps {drop['kept']:.0f}% of "
+        text = f"On the {gpu} **power sets the sustained roof** of {which}: the driver says {always} that "
+        text += "it holds "
+        text += f"the clock down to keep the power limit. {drop['roof']} loses most, and keeps "
+        text += f"{drop['kept']:.0f}% of "
         text += "its burst. "
     streams = states.kept(states.measured(here, "read", "copy"), "read", "copy")
     text += f"{streams} " if streams else ""
@@ -297,7 +299,8 @@ def ceilings(here: Any, tops: Any) -> tuple[Figure, str] | None:
         for count, x, y in zip(tokens, across, up, strict=True):
             at, side = ((-6, 4), "right") if x < most / 16 else ((0, -14), "center")
             ax.annotate(counted(count, "token"), (x, y), at, ha=side, **style | {"color": plot.COLOURS[0]})
-        said = f" Points: the most that an FP16 product with a 4096 x 4096 matrix can reach. Its ridge is at {ridge:,.0f} "
+        said = " Points: the most that an FP16 product with a 4096 x 4096 matrix can reach. Its ridge is "
+        said += f"at {ridge:,.0f} "
         said += "FLOP per byte."
     ax.set_ylim(top=3 * float(shown["burst"].max()))
     return fig, f"{title}, {gpu}.{said}"

@@ -61,7 +61,8 @@ def busy_chart(top: Rows, gpu: str, when: str) -> tuple[Figure, str]:
     above = top[top.dram_pct >= 50]
     text = f"{title}, {gpu}, {when}: {len(top)} kinds of launch, {len(above)} at half the rate or more, most "
     text += f"{top.dram_pct.max():.0f}% ({top.part[top.dram_pct.idxmax()]}). Beside a name: how many such "
-    text += "launches were counted, and the time of one. 100% is `ncu`'s peak; each launch ran alone, with empty caches."
+    text += "launches were counted, and the time of one. 100% is ncu's peak; each ran alone, with empty "
+    text += "caches."
     return fig, text
 
 
@@ -127,11 +128,11 @@ def longest(top: Rows, gpu: str) -> None:
     display.table(top, heads, forms, f"A decode step's longest launches, {gpu}", folded=True)
     busiest = top.loc[top.sm_pct.idxmax()]
     display.say(
-        f"None of these launches keeps any unit of its SMs more than {busiest.sm_pct:.0f}% busy, so none is bound "
-        "by arithmetic."
+        f"None of these launches keeps any unit of its SMs more than {busiest.sm_pct:.0f}% busy, so none is "
+        "bound by arithmetic."
         if busiest.sm_pct < 60
-        else f"`{busiest['name']}` keeps a unit of its SMs {busiest.sm_pct:.0f}% busy: there the SMs may be the limit, "
-        "not the memory."
+        else f"`{busiest['name']}` keeps a unit of its SMs {busiest.sm_pct:.0f}% busy: there the SMs may be "
+        "the limit, not the memory."
     )
 
 
@@ -328,7 +329,8 @@ def under_the_roofline(
         ax.annotate(words, (across.min(), up.min()), (-10, -4), ha="right", va="top", **style)
     plot.show(
         fig,
-        f"{title} on {gpu}, {plot.dates(trace)}, each as long as in the running model (nsys); ridge at {ridge:.0f}.",
+        f"{title} on {gpu}, {plot.dates(trace)}, each as long as in the running model (nsys); ridge at "
+        f"{ridge:.0f}.",
     )
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rooflab import lab as labs
 from rooflab.analysis import time_breakdown
 from rooflab.hardware import device
 from rooflab.lab import Lab
@@ -176,14 +175,14 @@ def tested(two: Two, model: Model, here: Lab) -> None:
     display.say(
         "(The published profile also has a tensor-core kernel, which may be a weight product.) "
         + (
-            f"The rule is off by {near:.1f} to {far:.1f} percentage points, though it takes its launches from another "
-            "GPU. "
+            f"The rule is off by {near:.1f} to {far:.1f} percentage points, though it takes its launches "
+            "from another GPU. "
             if near < 5
             else "That is too far: the laptop needs another explanation. "
         )
         + f"For a token it predicts {total / 1e3:.1f} ms of GPU time; published are "
-        f"{known['decode_kernels'] / 1e3:.1f}. What cannot be checked: whether the library launched about as many "
-        "small kernels there as here."
+        f"{known['decode_kernels'] / 1e3:.1f}. What cannot be checked: whether the library launched about "
+        "as many small kernels there as here."
     )
 
 
@@ -204,7 +203,8 @@ def every_gpu(two: Two, model: Model, here: Lab, when: str) -> None:
     caption += (
         f"The faster the memory, the smaller the share: {slow['%']:.0f}% on {slow.gpu}, {fast['%']:.0f}% "
     )
-    caption += f"on {fast.gpu}. Assumed everywhere: {two.here.product_us:.1f} µs a product, {two.here.other_us:.2f} µs any "
+    caption += f"on {fast.gpu}. Assumed everywhere: {two.here.product_us:.1f} µs a product, "
+    caption += f"{two.here.other_us:.2f} µs any "
     plot.show(fig, f"{caption}other launch, as here.")
 
 
@@ -240,8 +240,8 @@ def prefill(trace: Rows, busy: Rows, model: Model, gpu: str) -> None:
     ends = f"{split.attention.iloc[0]:.0f}% of the GPU's time at {split.index[0]:,} tokens and "
     ends += f"{split.attention.iloc[-1]:.0f}% at {split.index[-1]:,}"
     lines = [
-        "The rule is for one token at a time. A prompt's tokens go through the model together (*prefill*), so each "
-        "weight is used for all of them, and the tensor cores, not the memory, bound the products.",
+        "The rule is for one token at a time. A prompt's tokens go through the model together (*prefill*), "
+        "so each weight is used for all of them, and the tensor cores, not the memory, bound the products.",
         "Attention's work grows with the square of the prompt's length, all other work in proportion to it. "
         f"Here attention takes {ends}.",
     ]

@@ -1,4 +1,6 @@
-"""What becomes of the bytes that a kernel could keep in flight: thread slots, those filled, loads under way."""
+"""What becomes of the bytes that a kernel could keep in flight: thread slots, those filled, loads
+under way.
+"""
 
 from __future__ import annotations
 

@@ -137,14 +137,14 @@ def bars(store: Store, lessons: Collection[str]) -> str:
         return ""
     most, rows = float(climbed["tok_s"].max()), []
     for row in climbed.to_dict("records"):
-        name, rate = f"lesson {row['lesson'].partition('_')[0]}", float(row["tok_s"])
+        says = row["says"]
         if row["lesson"] in lessons:
-            name = f'<a href="{row["lesson"]}.html">{name}</a>'
-        rows.append(_line("", row["says"], row["format"], name, _bar(rate, most)))
+            says = f'<a href="{row["lesson"]}.html">{says}</a>'
+        rows.append(_line("", says, row["format"], _bar(float(row["tok_s"]), most)))
     for words, one in zip(_PAIR, same_weights(store) or (), strict=False):
         bar = _bar(float(one["tok_s"]), most)
-        rows.append(_line(' class="way-beside"', words.format(impl=one["impl"]), one["format"], "", bar))
-    head = "<tr><th>Step</th><th>Weights</th><th>Where</th><th>Tokens a second</th></tr>"
+        rows.append(_line(' class="way-beside"', words.format(impl=one["impl"]), one["format"], bar))
+    head = "<tr><th>Step, with its lesson</th><th>Weights</th><th>Tokens a second</th></tr>"
     return f'<table class="rooflab way">{head}\n' + "\n".join(rows) + "\n</table>"
 
 
@@ -154,9 +154,9 @@ _PAIR = (
 )
 
 
-def _line(kind: str, says: str, form: str, where: str, bar: str) -> str:
+def _line(kind: str, says: str, form: str, bar: str) -> str:
     weights = form.partition("_")[0].upper()
-    cells = f"<td>{says}</td><td>{weights}</td><td>{where}</td>"
+    cells = f"<td>{says}</td><td>{weights}</td>"
     return f'<tr{kind}>{cells}<td class="way-bar">{bar}</td></tr>'
 
 

@@ -164,13 +164,6 @@ def why_slow(counted: Any, need: float, sms: int, here: Any) -> None:
     text += "end all the time, and others start in their place. And its rate says that a thread has its load "
     text += f"under way for {waits} of its life. In the rest it starts, takes part in five shuffles and "
     text += "a barrier, and ends."
-    ramp = here.measure("environment", environment.ramp())
-    other = ramp[(ramp["impl"] == "1_scalar") & ramp["roof_fraction"].notna()] if len(ramp) else ramp
-    if len(other) and other["roof_fraction"].iloc[0] > found.iloc[0]["dram_pct"] / 100:
-        text += (
-            f" (`saxpy/1_scalar` of lesson 00 reaches {other['roof_fraction'].iloc[0]:.0%} of its roof with "
-        )
-        text += "4-byte loads: it has two of them in flight, and no sum to wait for.)"
     display.say(text)
 
 
@@ -267,6 +260,12 @@ def standings(here: Any, large: Any, others: Any) -> None:
             f"{ours['gb_s']:,.0f} GB/s by {ours['impl']}, on arrays of "
             f"{plot.size_text(4 * ours['n'])}. Lesson 01b shows how size matters."
         )
+        plain = saxpy[(saxpy["impl"] == "1_scalar") & saxpy["roof_fraction"].notna()]
+        if len(plain):
+            lines[-1] += (
+                f" Its rung 1, also with 4-byte loads, reaches {plain['roof_fraction'].iloc[0]:.0%} of its roof: "
+            )
+            lines[-1] += "a thread has two of them in flight, and no sum to wait for."
     display.fold_items("How the ladders of write, copy and triad stand", lines)
 
 

@@ -262,10 +262,8 @@ def standings(here: Any, large: Any, others: Any) -> None:
         )
         plain = saxpy[(saxpy["impl"] == "1_scalar") & saxpy["roof_fraction"].notna()]
         if len(plain):
-            lines[-1] += (
-                share = plain["roof_fraction"].iloc[0]
-                lines[-1] += f" Its rung 1, also with 4-byte loads, reaches {share:.0%} of its roof: "
-            )
+            share = plain["roof_fraction"].iloc[0]
+            lines[-1] += f" Its rung 1, also with 4-byte loads, reaches {share:.0%} of its roof: "
             lines[-1] += "a thread has two of them in flight, and no sum to wait for."
     display.fold_items("How the ladders of write, copy and triad stand", lines)
 

@@ -61,7 +61,9 @@ def test_every_link_resolves_and_nothing_loads_from_elsewhere(built: Path) -> No
 
 def test_pages_hold_what_they_should(built: Path) -> None:
     index, first = ((built / name).read_text(encoding="utf-8") for name in ("index.html", "00_first.html"))
-    assert "4,500\u00a0GB/s" in index and 'href="00_first.html"' in index and 'href="01_second.html"' in index
+    assert "4,500\u00a0GB/s" in (built / "results.html").read_text(encoding="utf-8")
+    assert 'href="results.html"' in index and "4,500" not in index, "the first page is no log"
+    assert 'href="00_first.html"' in index and 'href="01_second.html"' in index
     assert "<mfrac>" in first and "<msqrt>" in first
     for said in ("A line from 1 to 2.", "And one from 2 to 3."):
         assert first.count(f'alt="{said}"') == 1, "a figure's caption is not its alt text"

@@ -124,7 +124,7 @@ def test_the_gate_refuses_every_cheat(h200):
     scope = namespace()
     judge, sloppy = scope["judge"], scope["sloppy"]
     assert judge(scope["honest"]) == "admitted, timed, checked again"
-    for name in ("writes_nothing", "skips_tail", "one_nan", "changes_inputs", "right_ten_times"):
+    for name in ("writes_nothing", "skips_tail", "one_nan", "changes_inputs", "ten_times"):
         assert judge(scope[name]).startswith(f"refused: {name} "), name
     shown = pd.concat(table.set_axis(["kernel", "verdict"], axis=1) for table in tables("No gate, no time"))
     assert shown["verdict"].str.startswith("refused: ").sum() == 12
@@ -312,13 +312,13 @@ def test_every_number_in_the_prose_is_computed():
             assert not re.search(unit, cell.source), cell.source
 
 
-def test_each_part_has_an_explorer_of_two_controls_and_a_size():
+def test_each_part_has_an_explorer_of_one_choice_and_a_size():
     pages = [text for text in section("Explore") if "rooflab-explorer" in text]
     found = [json.loads(html.unescape(re.search(r"data-explorer='(.*?)'", page)[1])) for page in pages]
     assert len(found) == 2  # CUDA in ten minutes has none
-    for data, controls in zip(found, (2, 1), strict=True):  # 00b's one control names clock and variant
+    for data in found:  # 00a: the cache; 00b: clock and variant
         choices = [*data["controls"], data["x"]]
-        assert len(choices) == controls + 1 and all(len(choice["values"]) >= 2 for choice in choices)
+        assert len(choices) == 2 and all(len(choice["values"]) >= 2 for choice in choices)
 
 
 def test_the_parts_are_linked_in_order():

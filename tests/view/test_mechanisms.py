@@ -1,4 +1,4 @@
-"""The drawings of lessons 01b, 02, 02b, 02c and 03e: another record, rule or kernel makes another picture."""
+"""The drawings of lessons 00a to 02c and of 03e: another record, rule or kernel makes another picture."""
 
 import shutil
 from dataclasses import replace
@@ -10,10 +10,10 @@ from rooflab.analysis import time_breakdown
 from rooflab.errors import UsageError
 from rooflab.numerics import model_shapes
 from rooflab.ops import faults
-from rooflab.pages import lesson_01b, lesson_02, lesson_02b, lesson_02c
+from rooflab.pages import lesson_01_bandwidth, lesson_01b, lesson_02, lesson_02b, lesson_02c
 from rooflab.paths import KERNELS
 from rooflab.records.fingerprint import fresh
-from rooflab.studies import attribution, drawn, environment, traces
+from rooflab.studies import attribution, bandwidth, drawn, environment, traces
 from rooflab.view import diagram
 from rooflab.view.diagram import counters, roofs, rule, steps
 
@@ -70,10 +70,34 @@ def test_the_page_draws_its_own_roofs(h200, shown):
     lesson_01b.path_of_bytes(h200, int(h200.run["l2_bytes"]), sweep)
     read = f"cold reads {h200.roof['dram_read'].value:,.0f} GB/s"
     assert all(read in words for words in shown) and "PCIe, pinned" in shown[0]
-    assert "warm kernels at least 7 GB/s" in shown[0] and "L2" not in shown[1]
+    assert "warm reads at least 7 GB/s" in shown[0] and "L2" not in shown[1]
     rows = h200.measure("environment", environment.caches())
     fits = rows[(rows["cache"] == "warm") & (rows["bytes"] <= h200.run["l2_bytes"])]
-    assert f"warm kernels at least {fits['gb_s'].max():,.0f} GB/s" in shown[2], "saxpy of lesson 00b"
+    assert f"warm saxpy at least {fits['gb_s'].max():,.0f} GB/s" in shown[2], "of lesson 00a"
+
+
+# --- 00a and 01: requests of a warp, and bytes in flight ----------------------------------------------------
+
+
+def test_a_wider_load_needs_fewer_requests():
+    narrow, wide = diagram.Width("narrow", 4, "half the roof"), diagram.Width("wide", 16)
+    drawing = diagram.warp_requests([narrow, wide])
+    assert "narrow needs 4 requests of 32 lanes × 4 = 128 bytes; half the roof" in drawing.says
+    assert "wide needs 1 request of 32 lanes × 16 = 512 bytes." in drawing.says
+    assert "narrow needs 2 requests" in diagram.warp_requests([narrow, wide._replace(lane_bytes=8)]).says
+
+
+def test_bytes_in_flight_are_lost_by_empty_slots_and_by_the_rest_of_a_thread_s_life(h200, shown):
+    row = pd.Series({"impl": "1_scalar", "occupancy_pct": 50.0, "dram_pct": 20.0})
+    one = lesson_01_bandwidth.held(row, 10_000.0, 2048)
+    assert one == diagram.Held("read/1_scalar", 8192.0, 4096.0, 2000.0)
+    assert lesson_01_bandwidth.held(row, 30_000.0, 2048) is None, "more than its slots could hold"
+    counted = bandwidth.counted(h200.profile("bandwidth", bandwidth.profiled(), "ncu", bandwidth.PROFILED))
+    lesson_01_bandwidth.why_slow(counted, 132 * 12_500.0, 132, h200)
+    lesson_01_bandwidth.why_slow(counted.assign(occupancy_pct=60.0), 132 * 12_500.0, 132, h200)
+    assert "slots filled" in shown[0] and shown[0] != shown[1] and "60% of the thread slots" in shown[1]
+    lesson_01_bandwidth.why_slow(counted.iloc[:0], 132 * 12_500.0, 132, h200)
+    assert len(shown) == 2, "nothing is drawn of what was not counted"
 
 
 # --- 02: who waits for whom ---------------------------------------------------------------------------------
@@ -120,10 +144,14 @@ def test_another_launch_time_or_kernel_time_changes_half_a_layer(token, shown):
 def test_counters_are_those_of_the_busiest_product_and_of_a_small_launch(step, shown):
     (product, busy), (small, least) = counters.contrast(step)
     assert busy["dram_pct"] == step["dram_pct"].max() and busy["class"] == "weight" and "lm_head" in product
-    assert least["class"] != "weight" and least["l2_hit_pct"] <= 100 and small == "one norm launch"
+    assert least["class"] != "weight" and small == "one norm launch"
     lesson_02b.where_counted(step)
     lesson_02b.where_counted(step.assign(occupancy_pct=50.0, l2_hit_pct=float("nan")))
     assert f"{busy['dram_pct']:.0f}% of its rate" in shown[0] and "not counted" not in shown[0]
+    assert f"{busy['l2_hit_pct']:.1f}% of the sectors" in shown[0] and least["dram_bytes"] < 1e6
+    assert shown[0].count("L2, no rate: it moves too few sectors") == 1, (
+        "a hit rate of few sectors says nothing"
+    )
     assert "50% of its warp slots are filled" in shown[1] and "L2, not counted" in shown[1]
     lesson_02b.where_counted(step.iloc[:0])
     assert len(shown) == 2

@@ -36,14 +36,14 @@ def made_up(**changes) -> pd.DataFrame:
 
 def test_caption_is_computed_from_the_rows():
     assert plot.caption(made_up(), "Made-up GPU", "Read", ROOF) == (
-        "Read on Made-up GPU, measured 2026-02-03: from 41 GB/s (a, n = 1) to 136 GB/s (b, n = 2), "
+        "Read on Made-up GPU, measured 2026-02-03: fastest b, n = 2, 136 GB/s, "
         "68% of the made-up read roof (200 GB/s)."
     )
     later = made_up(
         run=["2026-02-03.1", "2026-02-05.2", "2026-02-04.1", "2026-02-03.1"], gb_s=[1.0, np.nan, 3000.4, 2]
     )
     assert plot.caption(later, "G", "Read") == (
-        "Read on G, measured 2026-02-03 to 2026-02-04: from 1 GB/s (a, n = 1) to 3000 GB/s (b, n = 1)."
+        "Read on G, measured 2026-02-03 to 2026-02-04: fastest b, n = 1, 3000 GB/s."
     )
 
 
@@ -65,7 +65,7 @@ def test_what_tells_a_case_is_said_without_its_tuning():
 
 def test_caption_of_times_takes_the_shortest():
     text = plot.caption(made_up(), "G", "Read", ("bound", 25.0, "µs"), y="median_us")
-    assert "from 100 µs (a, n = 1) to 50 µs (b, n = 1), 50% of the bound roof" in text
+    assert ": fastest b, n = 1, 50 µs, 50% of the bound roof" in text
 
 
 def test_caption_refuses_units_that_differ_and_empty_frames():
@@ -82,7 +82,7 @@ def test_rows_of_two_devices_are_refused_unless_asked():
             use(two)
     with pytest.raises(DeviceMismatch, match="a100, h200"):
         plot.one_device(made_up(device=["h200", "a100", "h200", "h200"]))
-    assert "2026-02-03 to 2026-02-09: from" in plot.caption(two, "two devices", "Read", compare=True)
+    assert "2026-02-03 to 2026-02-09: fastest" in plot.caption(two, "two devices", "Read", compare=True)
     repeated = pd.concat([made_up(), made_up()])
     assert plot.one_device(repeated) is repeated
 

@@ -1,4 +1,4 @@
-"""The decoder's ladder: from the library's tokens a second to ours, and which lesson each step comes from.
+"""The decoder's ladder: from a library's tokens a second to ours, and which lesson each step comes from.
 
 STEPS is the one table: the site's home draws it, and a lesson of a step says where on it it stands.
 """
@@ -25,48 +25,24 @@ class Step(NamedTuple):
 
 
 STEPS = (
-    Step("transformers.eager", "fp16", "the library: Python launches every kernel", "02_attribution"),
+    Step("transformers.eager", "fp16", "a library: Python launches every kernel", "02_attribution"),
     Step("transformers.graph", "fp16", "the same kernels in a CUDA graph", "02_attribution"),
     Step("torch", "fp16", "our decode attention, products merged", "06d_decode"),
     Step("products", "fp16", "our matrix-vector products (GEMV)", "03d_rows"),
-    Step("products", "int4_g128", "INT4 weights: few bytes, but launches still take the time", "04b_ladder"),
-    Step("1_kernel_per_phase", "int4_g128", "fused into five kernels a layer, its phases", "08_decoder"),
-    Step("2_pdl", "int4_g128", "a phase loads its weights while the last one ends", "08_decoder"),
+    Step(
+        "products", "int4_g128", "a quarter of the bytes a weight; launches now take the time", "04b_ladder"
+    ),
+    Step("1_kernel_per_phase", "int4_g128", "five kernels a layer instead of about fifty", "08_decoder"),
+    Step("2_pdl", "int4_g128", "a kernel loads its weights while the one before ends", "08_decoder"),
     Step("3_persistent", "int4_g128", "one persistent kernel for all tokens", "08_decoder"),
-    Step("7_split_k", "int4_g128", "two products split over all blocks, so that none idles", "08_decoder"),
+    Step("7_split_k", "int4_g128", "two products split over all blocks: none idles", "08_decoder"),
     Step(
         "9_flags_in_data",
         "int4_g128",
-        "each number carries its flag: no barrier between phases",
+        "no more barriers: each number carries a flag that says it is ready",
         "08_decoder",
     ),
 )
-# What some lessons without a step do for the ladder, which `{ladder}` names; the others do not say.
-SERVES = {
-    "00": "The course's own kernels on {ladder} are written in the CUDA that begins here.",
-    "00a": "Every step of {ladder} passes the gate that this lesson introduces.",
-    "00b": "Every step of {ladder} is timed by a clock that this lesson chooses.",
-    "01": "The memory bandwidth measured here bounds every step of {ladder}.",
-    "01b": "The roofs measured here bound the prompt that comes before {ladder}.",
-    "02b": "The profiler here counts where the first step of {ladder} spends its time.",
-    "02c": "The rule here says what a faster kernel would bring on {ladder}.",
-    "03": "Our products on {ladder} load their weights coalesced, as here.",
-    "03b": "Our products on {ladder} have to fill the GPU, as here.",
-    "03c": "This lesson tests what others claim of kernels such as those on {ladder}.",
-    "03e": "A fused kernel on {ladder} must have none of the faults mended here.",
-    "04": "The INT4 steps of {ladder} read weights packed as here.",
-    "04c": "The INT4 steps of {ladder} decode one sequence; this lesson takes INT4 to many.",
-    "04d": "This lesson holds the INT4 product of {ladder} against published figures.",
-    "05": "Q8_0 is the other way to read fewer bytes than the first steps of {ladder}.",
-    "05b": "The products made here decode in Q8_0, beside the INT4 steps of {ladder}.",
-    "05c": "This lesson checks what surrounds a product: launches and graphs, as on {ladder}.",
-    "05d": "The products here read a prompt, before {ladder} begins.",
-    "05e": "This lesson counts what a faster product brings to a token, as on {ladder}.",
-    "06": "The attention here reads a prompt, before {ladder} begins.",
-    "06b": "The attention here reads the prompts of models with wide heads, before {ladder} begins.",
-    "06c": "This lesson asks whether attention, as on {ladder}, can be trusted.",
-    "10c": "All steps of {ladder} run on one GPU; this lesson times whole models on two.",
-}
 
 
 def ladder(store: Store) -> pd.DataFrame:
@@ -129,16 +105,16 @@ def ends(climbed: pd.DataFrame) -> str:
 
 
 def place(lesson: str, store: Store) -> str:
-    """Where a lesson ("04b") stands on the decoder's ladder, in one sentence, with the figures of `store`."""
+    """Where a lesson ("08") stands on the decoder's ladder, in one sentence, with the figures of `store`;
+    empty for a lesson that is no step of it.
+    """
+    numbers = [number for number, step in enumerate(STEPS, 1) if step.lesson.partition("_")[0] == lesson]
+    if not numbers:
+        return ""
     climbed = ladder(store)
     name = "[decoder's ladder](08_decoder.ipynb)"
-    if lesson in SERVES:
-        return SERVES[lesson].format(
-            ladder=f"the {name}" + (f" ({ends(climbed)})" if len(climbed) > 1 else "")
-        )
     text = f"On the {name}"
     text += f", {ends(climbed)} after a prompt of {decode.PROMPT} tokens," if len(climbed) > 1 else ""
-    numbers = [number for number, step in enumerate(STEPS, 1) if step.lesson.partition("_")[0] == lesson]
     says = []
     for number in numbers:
         row = climbed[climbed["number"] == number]
@@ -161,22 +137,27 @@ def bars(store: Store, lessons: Collection[str]) -> str:
         return ""
     most, rows = float(climbed["tok_s"].max()), []
     for row in climbed.to_dict("records"):
-        name, rate = f"lesson {row['lesson'].partition('_')[0]}", float(row["tok_s"])
+        says = row["says"]
         if row["lesson"] in lessons:
-            name = f'<a href="{row["lesson"]}.html">{name}</a>'
-        bar = _bar(rate, most)
-        weights = row["format"].partition("_")[0].upper()
-        says = row["says"] if weights in row["says"] else f"{row['says']}, {weights}"
-        rows.append(f'<tr><td>{says}</td><td>{name}</td><td class="way-bar">{bar}</td></tr>')
+            says = f'<a href="{row["lesson"]}.html">{says}</a>'
+        rows.append(_line("", says, row["format"], _bar(float(row["tok_s"]), most)))
     for words, one in zip(_PAIR, same_weights(store) or (), strict=False):
-        says = words.format(impl=one["impl"])
         bar = _bar(float(one["tok_s"]), most)
-        rows.append(f'<tr class="way-beside"><td>{says}</td><td></td><td class="way-bar">{bar}</td></tr>')
-    head = "<tr><th>Step</th><th>Where</th><th>Tokens a second</th></tr>"
+        rows.append(_line(' class="way-beside"', words.format(impl=one["impl"]), one["format"], bar))
+    head = "<tr><th>Step, with its lesson</th><th>Weights</th><th>Tokens a second</th></tr>"
     return f'<table class="rooflab way">{head}\n' + "\n".join(rows) + "\n</table>"
 
 
-_PAIR = ("for comparison: the fastest library, FP16 ({impl})", "for comparison: our fastest kernel, FP16")
+_PAIR = (
+    "beside the ladder: the fastest library ({impl})",
+    "beside the ladder: our fastest kernel, same weights",
+)
+
+
+def _line(kind: str, says: str, form: str, bar: str) -> str:
+    weights = form.partition("_")[0].upper()
+    cells = f"<td>{says}</td><td>{weights}</td>"
+    return f'<tr{kind}>{cells}<td class="way-bar">{bar}</td></tr>'
 
 
 def _bar(rate: float, most: float) -> str:

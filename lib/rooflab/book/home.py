@@ -54,14 +54,37 @@ def begin(found: Sequence[Opening]) -> str:
     return "\n".join(lines)
 
 
+# The lessons by what they are about: a heading, and the numbers of its lessons.
+GROUPS = (
+    ("Measure a GPU, and find where its time goes", ("00", "01", "02")),
+    ("Read memory at full speed", ("03",)),
+    ("Read fewer bytes", ("04", "05")),
+    ("Attention", ("06",)),
+    ("Choose a kernel, and build the decoder", ("07", "08")),
+    ("Judge claims", ("09",)),
+    ("Two GPUs", ("10",)),
+)
+
+
 def contents(found: Sequence[Opening]) -> str:
-    """Every lesson with its question."""
+    """Every lesson with its question, in groups; lessons that no group names come last."""
     lines = ["## Lessons", ""]
+    named = {number for _, numbers in GROUPS for number in numbers}
+    rest = tuple({one.stem[:2]: None for one in found if one.stem[:2] not in named})
+    for head, numbers in (*GROUPS, ("More", rest)):
+        mine = [one for one in found if one.stem[:2] in numbers]
+        if mine:
+            lines += [f"**{head}**", "", *_listed(mine), ""]
+    return "\n".join(lines)
+
+
+def _listed(found: Iterable[Opening]) -> list[str]:
+    lines = []
     for one in found:
         head = re.sub(r"^Lesson (\w+): ", r"\1 ", one.title)
         stop = "" if head.endswith("?") else "."
         lines += [f"- [{head}]({one.stem}.ipynb)" + (f"{stop} {one.question}" if one.question else "")]
-    return "\n".join([*lines, ""])
+    return lines
 
 
 def reading(pages: Iterable[Opening]) -> str:
@@ -78,8 +101,8 @@ def the_way(store: Store, found: Sequence[Opening]) -> str:
     lines = [f"## From {way.ends(climbed)}", ""]
     text = f"What the course builds up to: {decode.MODEL} writes one text on {readme.gpu_of(store)}, "
     text += f"after a prompt of {decode.PROMPT} tokens, at first by a library's own loop, at last by one "
-    lines += [f"{text}kernel that makes all tokens. {way.like_for_like(store)}".rstrip()]
-    return "\n".join([*lines, "", way.bars(store, {one.stem for one in found}), ""])
+    lines += [f"{text}kernel that makes all tokens, with weights of a quarter of the bytes.", ""]
+    return "\n".join([*lines, way.bars(store, {one.stem for one in found}), "", way.like_for_like(store), ""])
 
 
 def pictures(store: Store) -> str:
@@ -94,7 +117,7 @@ def pictures(store: Store) -> str:
     if roofline:
         said = "The higher a kernel, the faster it computes; the further right, the more arithmetic it has "
         said += (
-            "for each byte. On the line it is at its roof. The [results](#results) say what each numbered "
+            "for each byte. On the line it is at its roof. The [results](results.md) say what each numbered "
         )
         said += f"operator does, and at which shape.\n\n{_above(store)}"
         shown += [roofline._repr_mimebundle_()["text/html"], "", said]

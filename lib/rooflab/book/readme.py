@@ -31,6 +31,8 @@ WORDS = {
     "q8_0": "Q8_0 (8 bits) matrix × vector",
     "mmq": "Q8_0 matrix × the vectors of a prompt",
 }
+# Peers that do more than the operator asks: what to say of them beside their rate.
+_MORE_WORK = {"torch.sum": "adds in 64 bits"}
 _COLUMNS = ("operator", "shape", "ours", "time", "achieved", "of its roof", "best recorded peer")
 _KEPT = ("operator", "ours, sustained", "peer, sustained")
 _OTHERS = ("operator", "ours", "peer", "its weights", "its time", "its bytes")
@@ -156,7 +158,8 @@ def _peer(rivals: pd.DataFrame, best: pd.Series, store: Store | None = None) -> 
     if len(timed):
         peer = timed.iloc[0]
         eager = ", called eagerly" if peer["clock"] == "event" else ""
-        found, known = [f"{peer['impl']}{eager}: {_achieved(peer)}"], _rate(peer)
+        more = f" ({_MORE_WORK[peer['impl']]})" if peer["impl"] in _MORE_WORK else ""
+        found, known = [f"{peer['impl']}{more}{eager}: {_achieved(peer)}"], _rate(peer)
     lacking = sorted(set(same.loc[same["median_us"].isna(), "impl"]) - set(timed["impl"]))
     if lacking:
         found.append(f"not recorded: {', '.join(lacking)}")

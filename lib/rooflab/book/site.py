@@ -44,8 +44,8 @@ _INDEX = """# rooflab
 
 A measured course in LLM inference kernels. Numbered notebooks walk from measuring a GPU's bandwidth to a
 whole decoder, and hold each kernel against its *roof*: the rate at which memory can deliver its bytes, or the
-chip do its arithmetic. Every number was measured on a named GPU or says who published it, and one command
-measures ours again on yours.
+chip do its arithmetic. You need Python, but neither CUDA nor a GPU: the pages show what was recorded. Every
+number was measured on a named GPU or says who published it, and one command measures ours again on yours.
 
 {device}
 
@@ -62,10 +62,6 @@ whose pull request took a model from matrix-vector products to tensor cores (les
 
 {contents}
 {more}
-## Results
-
-{table}
-
 ```{{toctree}}
 :hidden:
 :caption: Lessons
@@ -305,7 +301,8 @@ def _write_source(
                 if "image/png" in shown.get("data", {}):  # plot.show leaves the figure's caption as its text
                     cell.metadata["mystnb"] = {"image": {"alt": "".join(shown.data["text/plain"])}}
         nbformat.write(notebook, source / path.name)
-    head, _, rows = table.partition("\n")
+    head = table.partition("\n")[0]
+    around = {"results": f"# Results\n\n{table.strip()}\n", **around}
     for name, text in around.items():
         (source / f"{name}.md").write_text(text, encoding="utf-8")
     tops = [name for name in around if not name.startswith("device-")]  # devices.md leads to those
@@ -319,7 +316,6 @@ def _write_source(
             pictures=pictures,
             contents=home.contents(found),
             more="\n".join(["## Reference", "", *more, ""]) if more else "",
-            table=rows.strip(),
             lessons="\n".join(path.stem for path in notebooks),
             pages="\n".join(tops),
         ),

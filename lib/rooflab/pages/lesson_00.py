@@ -29,9 +29,8 @@ HELD = (3, 1, 4, 1, 5, 9, 2, 6)
 def answer(n: int) -> str:
     """The answer of the first page, for n elements."""
     return (
-        f"Each thread computes its own index and works on one of {n:,} elements. To add up a sum, the lanes "
-        "of a warp exchange registers, the warps of a block meet in shared memory, and each block adds its "
-        "part to one total."
+        f"A thread works on one of {n:,} elements. To add them up, threads first add within groups of 32 (a "
+        "warp), then within a block, and then every block adds to one total."
     )
 
 
@@ -42,7 +41,7 @@ def timed(rows: pd.DataFrame, gpu: str) -> None:
         return
     row = mine.iloc[0]
     share = row["roof_fraction"]
-    of_roof = f", {share:.0%} of what that memory can do" if share == share else ""
+    of_roof = f", {share:.0%} of the best rate that lesson 01 reaches" if share == share else ""
     display.say(
         f"For {row['n']:,} elements this kernel takes {row['median_us']:.1f} µs on the {gpu} and moves "
         f"{row['gb_s']:,.0f} GB/s between chip and memory{of_roof}. "

@@ -1,5 +1,5 @@
 """What lesson 00b shows: one kernel by several clocks, cold and warm, in four states of the GPU, and what a
-launch, a barrier and a load cost.
+launch and a barrier cost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def opening(times: Rows, gpu: str) -> Opening:
     able = [
         "choose the clock that answers your question",
         "say cold or warm, burst or sustained, and why",
-        "price a launch, a barrier and a load",
+        "price a launch and a barrier",
     ]
     return text, able, clocks_drawn(times)
 
@@ -100,52 +100,64 @@ def event_against_graph(times: Rows, handovers: Rows, probes: Rows) -> None:
 
 
 def profilers(times: Rows) -> None:
-    """Show the profilers' times beside the graph clock's, and say what they leave out."""
-    by_clock(times, "graph", *PROFILERS)
+    """Fold what profilers read: their times beside the graph clock's, and what they leave out."""
     least, most, small = times.index[0], times.index[-1], times.iloc[0]
     ends = times[["ncu", "nsys"]].div(times["graph"], axis=0).iloc[[0, -1]]
-    text = ""
+    lines = [
+        "`nsys` and `cupti` read the GPU's own time stamps at a kernel's start and end. They do not see what "
+        "lies between kernels."
+    ]
     if small.graph > small.nsys:
-        text += f"`nsys` leaves out the hand-over to the next kernel: {small.graph - small.nsys:.2f} µs at "
-        text += f"{least:,} elements. "
+        lines[0] += (
+            f" The hand-over to the next kernel is {small.graph - small.nsys:.2f} µs at {least:,} elements."
+        )
         if ends.nsys.iloc[-1] > crossover.LEVEL:
-            text += f"At {most:,} it reads {ends.nsys.iloc[-1]:.2f} times `graph`; no measurement here "
-            text += "explains that. "
+            lines[0] += (
+                f" At {most:,} `nsys` reads {ends.nsys.iloc[-1]:.2f} times `graph`; no measurement here "
+            )
+            lines[0] += "explains that."
+    lines.append(
+        "`ncu` runs one kernel on an otherwise empty GPU, so a kernel of a few microseconds reads too long."
+    )
     if ends.notna().all(axis=None):
-        text += f"`ncu` reads {ends.ncu.iloc[0]:.2f} times `graph` at {least:,} elements and "
-        text += f"{ends.ncu.iloc[-1]:.2f} times at {most:,}."
-    display.say(text or "No profiler was read here.")
+        lines[1] += f" It reads {ends.ncu.iloc[0]:.2f} times `graph` at {least:,} elements and "
+        lines[1] += f"{ends.ncu.iloc[-1]:.2f} times at {most:,}."
+    display.fold_items("What a profiler reads", lines)
+    by_clock(times, "graph", *PROFILERS)
 
 
 # --- dependent launch ---------------------------------------------------------------------------------------
 
 
 def dependent(times: Rows, clocked: Rows, apart: Rows, gpu: str) -> None:
-    """Say for which sizes a dependent chain is faster than a plain one, and what a control experiment makes
-    of the others; show that experiment, folded.
+    """Fold for which sizes a dependent chain is faster than a plain one, and what a control experiment makes
+    of the others.
     """
+    lines = [
+        "*Programmatic dependent launch* (Hopper and later) lets a kernel start while its predecessor "
+        "finishes; [lesson 08](08_decoder.ipynb) uses it. The clock `graph_pdl` times a chain of such "
+        "launches. The "
+        'kernel has two more instructions: "my successor may start", and "wait for my predecessor".'
+    ]
+    title = "Dependent launch: a kernel that starts before the one ahead has ended"
     by, sizes = clocked.set_index(["n", "clock"]), sorted(set(apart[apart["clock"] == "graph_pdl"]["n"]))
     if not sizes:
-        display.say(f"It cannot be tried on {gpu}: it needs compute capability 9.0.")
+        lines.append(f"It cannot be tried on {gpu}: it needs compute capability 9.0.")
+        display.fold_items(title, lines)
         return
-    speeds = [
-        f"{by.loc[(n, 'graph'), 'median_us'] / by.loc[(n, 'graph_pdl'), 'median_us']:.2f} at {n:,}"
-        for n in sizes
-    ]
-    text = f"The dependent chain's speed, in that of the plain one: {display.listed(speeds)} elements. "
-    if clock.faster(by.loc[(sizes[0], "graph_pdl")], by.loc[(sizes[0], "graph")]):
-        text += "So it helps the shortest kernels. "
+    speeds = [by.loc[(n, "graph"), "median_us"] / by.loc[(n, "graph_pdl"), "median_us"] for n in sizes]
+    each = [f"{speed:.2f} times as fast at {n:,} elements" for n, speed in zip(sizes, speeds, strict=True)]
+    lines.append(f"Dependent launches are {display.listed(each)}.")
     plain = apart[apart["clock"] == "graph"].set_index("n")
     if sizes[-1] in plain.index:
-        serial, chained, alone = (
-            by.loc[(sizes[-1], "graph")],
-            by.loc[(sizes[-1], "graph_pdl")],
-            plain.loc[sizes[-1]],
-        )
+        serial, chained = by.loc[(sizes[-1], "graph")], by.loc[(sizes[-1], "graph_pdl")]
+        alone = plain.loc[sizes[-1]]
         if display.level(alone, chained) and alone["q1_us"] > serial["q3_us"]:
-            text += "What costs the largest its time is not the early start: with the two instructions and "
-            text += "ordinary edges, so that nothing can start early, it is as slow."
-    display.say(text)
+            lines.append(
+                f"At {sizes[-1]:,} the early start is not to blame: compiled with the two instructions but "
+                "launched the ordinary way, the kernel is just as slow."
+            )
+    display.fold_items(title, lines)
     _control(times, apart)
 
 
@@ -225,7 +237,7 @@ def warm_gain(sides: Rows, l2_bytes: int) -> None:
         display.say(
             "So most of the gain is lost before the cache is full. A hypothesis: this L2 is built in parts, "
             "and a line that SMs of both parts read is kept twice. Then it holds fewer *different* bytes "
-            "than its size says. Compare the latencies below."
+            "than its size says."
         )
     heads = {"operands": "operands", "copies": "copies when cold"}
     heads |= {"cold": "cold, µs", "warm": "warm, µs", "gain": "cold ÷ warm"}
@@ -271,7 +283,7 @@ def neighbours(rows: Rows, operator: str) -> None:
     display.table(moved, heads, formats, "Each operator's leaders in four states", folded=True)
 
 
-# --- prices and latencies -----------------------------------------------------------------------------------
+# --- prices ------------------------------------------------------------------------------------------------
 
 
 def prices(handovers: Rows, gpu: str, when: str) -> None:
@@ -296,36 +308,6 @@ def prices_compared(handovers: Rows, sms: int) -> None:
         f"{ours} times as long. A grid barrier over {sms} blocks takes {barriers} times as long as ending a "
         "kernel and starting the next node."
     )
-
-
-def latency(steps: Rows, gpu: str, l2_bytes: int) -> None:
-    """Draw the latency of a load by the size of the table that is chased through."""
-    fig, ax = plot.figure("bytes of the table", "ns a load", "A pointer chase", xlog=True, height=2.8)
-    for cache, side in steps.groupby("cache", sort=False):
-        plot.series(ax, side.table_bytes, side.median_ns, side.q1_ns, side.q3_ns, label=cache)
-    plot.size_ticks(ax, steps.table_bytes)
-    plot.roof_line(ax, l2_bytes, f"L2 {plot.size_text(l2_bytes)}", vertical=True)
-    plot.label_ends(ax)
-    low, high = steps.median_ns.min(), steps.median_ns.max()
-    caption = f"Latency of a load on {gpu}, {plot.dates(steps)}: {low:.0f} ns in the cheapest place, "
-    plot.show(fig, f"{caption}{high:.0f} ns in the dearest.")
-
-
-def l2_against_dram(
-    steps: Rows, l2_ns: float | None, dram_ns: float | None, l2_bytes: int, same: bool
-) -> None:
-    """Say how long L2 and DRAM take to answer; `same` says that the bandwidths above fall early, too."""
-    if not l2_ns or not dram_ns:
-        return
-    text = f"L2 answers in **{l2_ns:.0f} ns**, DRAM in **{dram_ns:.0f} ns**, {dram_ns / l2_ns:.1f} times as "
-    text += "long. "
-    late = steps[(steps.table_bytes < l2_bytes) & (steps.median_ns > 1.2 * l2_ns)]
-    if len(late):
-        size = late.table_bytes.min()
-        text += f"A table of {plot.size_text(size)}, {size / l2_bytes:.0%} of the L2, already takes "
-        text += f"{late.median_ns.min():.0f} ns a load"
-        text += ", as the bandwidths above led to expect." if same else "."
-    display.say(text)
 
 
 def constants(handovers: Rows, times: Rows, l2_ns: float | None, dram_ns: float | None) -> None:
@@ -377,22 +359,21 @@ def takeaway(times: Rows, sides: Rows, handovers: Rows) -> None:
         f"- Ask `graph` how fast a kernel is. For a small one `event` says "
         f"{plot.number(small.event / small.graph)} times as much: it times the launch, too.\n"
         f"- Say cold or warm: the same kernel differs by up to {sides.gain.max():.1f} times.\n"
-        f"- From one kernel to the next: an eager call from Python {low:.0f} to {high:.0f} µs, "
-        f"by its launcher, a graph node {us['node of a graph']:.2f} µs, a grid barrier "
-        f"{us[environment.BARRIER]:.2f} µs."
+        f"- An eager call from Python costs {low:.0f} to {high:.0f} µs, depending on the launcher; a node "
+        f"of a graph {us['node of a graph']:.2f} µs; a grid barrier {us[environment.BARRIER]:.2f} µs."
     )
 
 
-_WAYS = {"": "", "dependent=1": "let go early", "dependent=2": "let go late"}
+_WAYS = {"": "", "dependent=1": "pdl, early", "dependent=2": "pdl, late"}
 
 
 def explored(lab: Lab, clocked: Rows, apart: Rows) -> Any:
     """The explorer of one kernel by clock and size."""
     rows = pd.concat([clocked, apart])
     plain = rows["clock"] == "graph"
-    ways = rows["options"].fillna("").map(_WAYS).where(~plain, "the two instructions, ordinary edges")
+    ways = rows["options"].fillna("").map(_WAYS).where(~plain, "graph, 2 instr.")
     ways = ways.where(rows["options"].fillna("").ne(""), "")
-    names = [f"{clock}: {way}" if way else str(clock) for clock, way in zip(rows["clock"], ways, strict=True)]
+    names = [way or str(clock) for clock, way in zip(rows["clock"], ways, strict=True)]
     return explorer.Explorer(
         "clocks",
         rows.assign(timed=names),

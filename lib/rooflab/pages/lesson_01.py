@@ -53,8 +53,10 @@ def sweep_chart(sweep: Rows, gpu: str, ceiling: float, l2: int) -> tuple[Figure,
     return fig, f"{caption}roof, {best['cache']}, at {plot.size_text(best['bytes'])}."
 
 
-def roofs(sweep: Rows, here: Lab) -> Opening:
-    """The first screen of 01b: the two ceilings and where they meet."""
+def roofs(sweep: Rows, here: Lab, ceilings: tuple[Figure, str] | None) -> Opening:
+    """The first screen of 01b: the two ceilings and where they meet; without `ceilings`, a chart of them, the
+    read kernel by size.
+    """
     gpu, read = here.run["gpu"], here.roof["dram_read"].value
     text = f"The {gpu} reads at {read:,.0f} GB/s, cold and from large arrays"
     fp16 = here.roof.get("fp16_tensor")
@@ -63,8 +65,8 @@ def roofs(sweep: Rows, here: Lab) -> Opening:
         text += f", and multiplies FP16 matrices at {fp16.value:,.0f} TFLOP/s: a kernel that does fewer than "
         text += f"{ridge:,.0f} FLOP for each byte is memory-bound"
     able = [
+        "decide whether memory or arithmetic bounds a kernel",
         "say from which size on a roof holds, and by which clock",
         "tell a transfer from a kernel",
-        "decide whether memory or arithmetic bounds a kernel",
     ]
-    return f"{text}.", able, sweep_chart(sweep, gpu, read, int(here.run["l2_bytes"]))
+    return f"{text}.", able, ceilings or sweep_chart(sweep, gpu, read, int(here.run["l2_bytes"]))

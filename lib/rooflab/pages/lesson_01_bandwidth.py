@@ -1,4 +1,4 @@
-"""What lesson 01 shows: bounds, the read ladder, bytes in flight, and the other streams."""
+"""What lesson 01 shows: bounds, latencies, the read ladder, bytes in flight, and the other streams."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.pages import Rows, spread
 from rooflab.studies import bandwidth, environment
-from rooflab.view import display, explorer, plot
+from rooflab.view import diagram, display, explorer, plot
 
 
 def bounds(dram_sheet: Any, large: Any) -> None:
@@ -34,7 +34,7 @@ def needed(chase: Any, dram_sheet: Any, gpu: Any, sms: Any) -> Any:
     text = (
         f"On the {gpu} a load from DRAM takes {latency:.0f} ns. At {dram_sheet:,.0f} GB/s, "
         f"**{need / 2**20:.1f} MiB** must be under way at every moment: "
-        f"**{need / sms / 1024:.0f} KiB on each of {sms} SMs**. With one 4-byte load a "
+        f"**{need / sms / 1024:.3g} KiB on each of {sms} SMs**. With one 4-byte load a "
         f"thread that takes {each:,.0f} threads an SM, with one 16-byte load {wide:,.0f}. "
         "An SM holds 1,024 to 2,048 threads, depending on the model. "
     )
@@ -45,6 +45,26 @@ def needed(chase: Any, dram_sheet: Any, gpu: Any, sms: Any) -> Any:
         text += "of its bandwidth at most. A wide load may."
     display.say(text)
     return latency, need
+
+
+def latencies(chases: Any, gpu: str, l2_bytes: int) -> None:
+    """Say how long L2 and DRAM take to answer, and fold the latency by the size of the table."""
+    l2_ns, dram_ns = environment.l2_latency_ns(chases, l2_bytes), environment.latency_ns(chases)
+    if not l2_ns or not dram_ns:
+        return
+    steps = environment.latencies(chases)
+    text = f"L2 answers in **{l2_ns:.0f} ns**, DRAM in **{dram_ns:.0f} ns**, {dram_ns / l2_ns:.1f} times as "
+    text += "long."
+    late = steps[(steps.cache == "warm") & (steps.table_bytes < l2_bytes) & (steps.median_ns > 1.2 * l2_ns)]
+    if len(late):
+        size = late.table_bytes.min()
+        text += f" A warm table of {plot.size_text(size)}, {size / l2_bytes:.0%} of the L2, already takes "
+        text += f"{late.median_ns.min():.0f} ns a load."
+    display.say(text)
+    shown = steps.assign(size=steps.table_bytes.map(plot.size_text)).sort_values(["cache", "table_bytes"])
+    heads = {"size": "table", "cache": "cache", "median_ns": "ns a load"}
+    title = f"Latency of a load by the size of the table, {gpu}"
+    display.table(shown, heads, {"median_ns": "{:.0f}"}, title, folded=True)
 
 
 def other_ladders(here: Lab, large: int) -> dict[str, Rows]:
@@ -92,8 +112,17 @@ def counted_reads(gpu: Any, here: Any) -> Any:
     return counted
 
 
-def explained(counted: Any, need: float, sms: int) -> None:
-    """Say whether the counters explain the first rung's time; `need` bytes in flight would fill it."""
+_SLOTS = {
+    "7.5": 1024,
+    "8.6": 1536,
+    "8.7": 1536,
+    "8.9": 1536,
+    "12.0": 1536,
+}  # of an SM, by capability; else 2048
+
+
+def explained(counted: Any) -> None:
+    """Say whether the counters explain the first rung's time."""
     found = counted[counted["operator"] == "read"]
     if len(found):
         slow, best = found.iloc[0], found.loc[found["time_ns"].idxmin()]
@@ -104,14 +133,38 @@ def explained(counted: Any, need: float, sms: int) -> None:
         idle = slow["dram_pct"] < 0.8 * best["dram_pct"]
         if slow["load_sectors_per_request"] <= 4 and idle:
             text += "So it wastes no bytes; it asks for too few at a time: under it DRAM is busy "
-            text += f"{slow['dram_pct']:.0f}% of the time, under {best['impl']} {best['dram_pct']:.0f}%. "
-            allowed = 2048 * 4 * sms / need
-            if slow["dram_pct"] < 100 * allowed < 100:
-                text += f"Little's law would allow {slow['impl']} {allowed:.0%}: the next section asks what "
-                text += "takes the rest."
+            text += f"{slow['dram_pct']:.0f}% of the time, under {best['impl']} {best['dram_pct']:.0f}%."
         display.say(text)
     else:
         display.say("Nsight Compute could not count here: the tables of counters stay empty.")
+
+
+def held(slow: Any, each: float, slots: int) -> diagram.Held | None:
+    """Where the bytes in flight of a counted rung that loads 4 bytes a thread go, on an SM of `slots` threads
+    that needs `each` bytes; None where its rate says more bytes than its threads could hold.
+    """
+    most = 4.0 * slots
+    filled, on_average = most * slow["occupancy_pct"] / 100, each * slow["dram_pct"] / 100
+    fits = on_average < filled <= most < each
+    return diagram.Held(f"read/{slow['impl']}", most, filled, on_average) if fits else None
+
+
+def why_slow(counted: Any, need: float, sms: int, here: Any) -> None:
+    """Draw and say what keeps the first rung from the bytes in flight that it could have."""
+    found = counted[counted["operator"] == "read"]
+    slots, each = _SLOTS.get(str(here.run["compute_capability"]), 2048), need / sms
+    one = held(found.iloc[0], each, slots) if len(found) else None
+    if one is None:
+        return
+    filled, waits = f"{one.filled / one.most:.0%}", f"{one.held / one.filled:.0%}"
+    of_slots = f"{filled} of the thread slots are filled (occupancy)"
+    diagram.bytes_held(each, one, of_slots, f"{waits} of a thread's life, its load is under way").show()
+    text = f"So {one.kernel} loses three times. Even with all {slots:,} slots of an SM loading, 4 bytes a "
+    text += f"thread are {one.most / each:.0%} of what the memory needs. It fills {filled} of them: blocks "
+    text += "end all the time, and others start in their place. And its rate says that a thread has its load "
+    text += f"under way for {waits} of its life. In the rest it starts, takes part in five shuffles and "
+    text += "a barrier, and ends."
+    display.say(text)
 
 
 def in_flight(dram_sheet: Any, gpu: Any, here: Any, large: Any, latency: Any, sms: Any) -> Any:
@@ -126,13 +179,23 @@ def in_flight(dram_sheet: Any, gpu: Any, here: Any, large: Any, latency: Any, sm
     plot.roof_line(ax, read_roof, f"measured roof {read_roof:,.0f} GB/s")
     plot.size_ticks(ax, sweep["bytes_per_sm"])
     plot.label_ends(ax)
+    plot.show(fig, f"Bytes in flight on {gpu}, {plot.dates(sweep)}: {_steps(sweep, read_roof)}.")
+    return sweep, read_roof
+
+
+def _steps(sweep: Any, read_roof: float) -> str:
+    """The bytes in flight that reach 95% of the roof, and what the next fewer reach: "32 KiB an SM reach
+    94% of the read roof, 64 KiB 98%".
+    """
     near = sweep[sweep["gb_s"] >= 0.95 * read_roof]
     best = near.iloc[0] if len(near) else sweep.loc[sweep["gb_s"].idxmax()]
-    caption = (
-        f"Bytes in flight on {gpu}, {plot.dates(sweep)}: {best['bytes_per_sm'] / 1024:.0f} KiB an SM bring "
+    fewer = sweep[sweep["bytes_per_sm"] < best["bytes_per_sm"]]
+    rows = [best] if fewer.empty else [fewer.loc[fewer["gb_s"].idxmax()], best]
+    said = [f"{row['gb_s'] / read_roof:.0%}" for row in rows]
+    sizes = [f"{row['bytes_per_sm'] / 1024:.0f} KiB" for row in rows]
+    return f"{sizes[0]} an SM reach {said[0]} of the read roof" + (
+        f", {sizes[1]} {said[1]}" if len(rows) > 1 else ""
     )
-    plot.show(fig, f"{caption}{best['gb_s'] / read_roof:.0%} of the read roof.")
-    return sweep, read_roof
 
 
 def in_flight_table(sweep: Any) -> None:
@@ -154,12 +217,13 @@ def loaded(gpu: Any, sweep: Any, latency: Any, need: Any, read_roof: Any, sms: A
     text = f"On the {gpu} the implied latency goes from {sweep['loaded_ns'].iloc[0]:.0f} "
     text += f"ns at {sweep['bytes_per_sm'].iloc[0] / 1024:.0f} KiB to "
     text += f"{sweep['loaded_ns'].iloc[-1]:,.0f} ns at "
-    text += f"{sweep['bytes_per_sm'].iloc[-1] / 1024:.0f} KiB; lesson 00b's lone load took "
+    text += f"{sweep['bytes_per_sm'].iloc[-1] / 1024:.0f} KiB; a lone load took "
     text += f"{latency:.0f} ns. "
     if len(ok):
         enough = ok["bytes_per_sm"].iloc[0]
-        text += f"For 95% of the roof it took {enough / 1024:.0f} KiB an SM, "
-        text += f"{enough * sms / need:.1f} times what the empty latency asks for. "
+        text += (
+            f"{_steps(sweep, read_roof)}, {enough * sms / need:.1f} times what the empty latency asks for. "
+        )
     if len(twins):
         spread = twins["gb_s"].max() / twins["gb_s"].min() - 1
         text += "Whether the same bytes come from more blocks or from more loads a "
@@ -169,24 +233,25 @@ def loaded(gpu: Any, sweep: Any, latency: Any, need: Any, read_roof: Any, sms: A
 
 
 def standings(here: Any, large: Any, others: Any) -> None:
-    """Say whether more bytes in flight help copy; fold how the ladders of write, copy and triad stand."""
+    """Say whether more bytes in flight help copy, and what the library's copies reach by another clock; fold
+    how the ladders of write, copy and triad stand.
+    """
+    text = ""
+    eager = here.measure("bandwidth", bandwidth.copies_by_clock(large))
+    eager = eager[(eager["n"] == large) & (eager["clock"] == "event") & (eager["kind"] != "own")]
+    chained = others["copy"][others["copy"]["kind"] != "own"]
+    if len(eager) and len(chained) and eager["gb_s"].max() > 1.1 * chained["gb_s"].max():
+        best = eager.loc[eager["gb_s"].idxmax()]
+        text = f"The libraries' copies are drawn as graph nodes. Called one by one, `{best['impl']}` reaches "
+        text += f"{eager['gb_s'].max():,.0f} GB/s ([lesson 01b](01b_roofs.ipynb)): no fair race. "
     copy = others["copy"][others["copy"]["kind"] == "own"].set_index("impl")
     if {"2_vector", "3_in_flight"} <= set(copy.index):
         slower = clock.faster(copy.loc["2_vector"], copy.loc["3_in_flight"])
-        display.say(
-            f"Of `copy`, rung 3 {display.against(copy.loc['3_in_flight'], copy.loc['2_vector'])} rung 2. "
-            + ("What helps one operator need not help the next." if slower else "")
-        )
+        text += f"Rung 3 of `copy` {display.against(copy.loc['3_in_flight'], copy.loc['2_vector'])} rung 2. "
+        text += "What helps one operator need not help the next." if slower else ""
+    if text:
+        display.say(text.strip())
     lines = [display.standings(rows) for rows in others.values()]
-    eager = here.measure("bandwidth", bandwidth.copies_by_clock(large))
-    eager = eager[(eager["n"] == large) & (eager["clock"] == "event")]
-    chained = others["copy"].set_index("impl")["median_us"]
-    alone = eager[eager["kind"] != "own"].set_index("impl")["median_us"]
-    if any(alone[name] < 0.9 * chained[name].min() for name in alone.index):
-        lines.append(
-            "Called one by one, the library's copies are faster than this: "
-            "[lesson 01b](01b_roofs.ipynb) compares both clocks."
-        )
     saxpy = here.measure("environment", environment.ramp())
     if len(saxpy):
         ours = saxpy.loc[saxpy["gb_s"].idxmax()]
@@ -195,6 +260,11 @@ def standings(here: Any, large: Any, others: Any) -> None:
             f"{ours['gb_s']:,.0f} GB/s by {ours['impl']}, on arrays of "
             f"{plot.size_text(4 * ours['n'])}. Lesson 01b shows how size matters."
         )
+        plain = saxpy[(saxpy["impl"] == "1_scalar") & saxpy["roof_fraction"].notna()]
+        if len(plain):
+            share = plain["roof_fraction"].iloc[0]
+            lines[-1] += f" Its rung 1, also with 4-byte loads, reaches {share:.0%} of its roof: "
+            lines[-1] += "a thread has two of them in flight, and no sum to wait for."
     display.fold_items("How the ladders of write, copy and triad stand", lines)
 
 
@@ -213,28 +283,38 @@ def suspects(counted: Any) -> Any:
 
 
 def unsolved(accused: Any, counted: Any, gpu: Any, l2: Any) -> None:
-    """Say for which rungs no counter speaks, and what is odd about write, folded."""
+    """Say which rungs a counter accuses and for which none speaks, and fold what is odd about write."""
     open_cases, lines = accused[accused["suspect"] == "none of these"], []
-    if len(open_cases):
-        listed = ", ".join(f"`{name}`" for name in open_cases["rung"])
-        lines.append(
-            f"For {listed} these counters explain nothing: the same bytes, as well "
-            "coalesced, on SMs as full. What remains is a **hypothesis**: the rungs "
-            "differ in the order in which their accesses reach DRAM, and DRAM loses time "
-            "when it opens another page or turns its bus from reading to writing."
+    known = accused[accused["suspect"] != "none of these"]
+    said = []
+    if len(known):
+        why = known.groupby("suspect", sort=False)["rung"].agg(
+            lambda rungs: display.listed(f"`{r}`" for r in rungs)
         )
+        said.append(
+            f"The counters accuse {'; '.join(f'{suspect} of {rungs}' for suspect, rungs in why.items())}."
+        )
+    if len(open_cases):
+        said.append(
+            f"For {display.listed(f'`{rung}`' for rung in open_cases['rung'])} they explain nothing: the "
+            "same bytes, as well coalesced, on SMs as full. A **hypothesis** remains: DRAM loses time when "
+            "it opens another page or turns from reading to writing, and the rungs differ in the order of "
+            "their accesses."
+        )
+    if said:
+        display.say(" ".join(said))
     writes = counted[counted["operator"] == "write"]
     if len(writes):
         left = (writes["predicted_bytes"] - writes["dram_bytes"]).median()
         if 0.02 * writes["predicted_bytes"].median() < left < l2:
             lines.append(
-                f"An oddity of `write` on the {gpu}: {left / 1e6:.0f} MB of what it wrote "
+                f"On the {gpu} {left / 1e6:.0f} MB of what `write` wrote "
                 f"had not reached DRAM when counting stopped. The L2 holds {l2 / 1e6:.0f} "
                 "MB, so they fit there. In the timed chain every launch must first push "
                 "out what the one before it left."
             )
     if lines:
-        display.fold_items("What these counters do not explain", lines)
+        display.fold_items("An oddity of write", lines)
 
 
 def takeaway(
@@ -253,9 +333,13 @@ def takeaway(
     text += f"coalesced like the rest, gets {own['gb_s'].iloc[0] / best['gb_s']:.0%} of "
     text += "that speed.\n"
     text += "- Little's law names the bytes in flight that a kernel needs. The unloaded "
-    text += f"latency asks for {need / sms / 1024:.0f} KiB an SM; 95% of the roof takes "
-    took = f"{ok['bytes_per_sm'].min() / 1024:.0f} KiB" if len(ok) else "more than we tried"
-    text += f"{took}.\n"
+    text += f"latency asks for {need / sms / 1024:.3g} KiB an SM; "
+    took = (
+        f"{_steps(ok, here.roof['dram_read'].value)}.\n"
+        if len(ok)
+        else "the roof takes more than we tried.\n"
+    )
+    text += took.replace(" an SM", "")
     winners = {"read": best["impl"]}
     for operator, rows in others.items():
         rows = rows[rows["kind"] == "own"]
@@ -282,10 +366,13 @@ def explored(dram_sheet: Any, gpu: Any, here: Any) -> Any:
     mine = [c for c in here.cases("bandwidth") if c.kind == "own" and not c.options]
     mine = [c for c in mine if (c.cache, c.clock) == ("cold", "graph")]
     mine = [c for c in mine if c.operator in ("read", "copy")]
+    rows = here.measure("bandwidth", mine)
+    sizes = rows.groupby(["operator", "impl"])["n"].transform("nunique")
+    several = rows[sizes > 1]  # the ladders' other rungs were recorded at one size
     return explorer.Explorer(
         "streams",
-        here.measure("bandwidth", mine),
-        controls={"impl": "Rung", "operator": "Operator"},
+        several if len(several) else rows,
+        controls={"operator": "Operator"},
         roof=here.roof,
         title=f"Reads and copies on {gpu}",
         bound=least_us(dram_sheet, here),

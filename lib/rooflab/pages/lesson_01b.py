@@ -1,17 +1,19 @@
-"""What lesson 01b shows: where roofs hold, clocks of copies, transfers, and the peaks of arithmetic."""
+"""What lesson 01b shows: the peaks of arithmetic, where roofs hold, clocks of copies, and transfers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from rooflab import lab
 from rooflab.analysis import states
 from rooflab.hardware import roofline
+from rooflab.pages import lesson_01
 from rooflab.pages.lesson_01_bandwidth import least_us
 from rooflab.studies import bandwidth
-from rooflab.view import diagram, display, explorer, page, plot
+from rooflab.view import diagram, display, explorer, plot
 from rooflab.view.diagram import roofs
 from rooflab.words import counted
 
@@ -24,21 +26,31 @@ def path_of_bytes(here: Any, l2: int, sweep: Any) -> None:
     links = [
         roofs.Link("host", known.get("pcie_h2d", 0.0), "PCIe, pinned"),
         roofs.Link("DRAM", known["dram_read"], "cold reads"),
-        roofs.Link("L2", from_l2(here, l2, sweep), "warm kernels", at_least=True),
+        roofs.Link("L2", *from_l2(here, l2, sweep), at_least=True),
     ]
     ends = f"{int(here.run['sms']):,} SMs"
     diagram.path_of_bytes(links, ends, known["dram_read"], roofs.peaks(known)).show()
 
 
-def from_l2(here: Any, l2: int, sweep: Any) -> float:
-    """The highest rate, in GB/s, of a warm kernel whose operands fit the L2: of this page's reads and of
-    lesson 00b's saxpy; 0 where none was measured.
+def from_l2(here: Any, l2: int, sweep: Any) -> tuple[float, str]:
+    """The highest rate, in GB/s, of a warm kernel whose operands fit the L2, and what it is: one of this
+    page's reads or lesson 00a's saxpy; 0 where none was measured.
     """
     warm = [case for case in here.cases("environment") if case.operator == "saxpy" and case.cache == "warm"]
     warm = here.held("environment", [case for case in warm if case.clock == "graph" and not case.options])
-    found = [sweep, here.measure("environment", warm)] if warm else [sweep]
-    rates = [rows[(rows["cache"] == "warm") & (rows["bytes"] <= l2)]["gb_s"].max() for rows in found]
-    return float(max((rate for rate in rates if rate == rate), default=0.0))
+    found = {"warm reads": sweep} | ({"warm saxpy": here.measure("environment", warm)} if warm else {})
+    rates = {
+        name: float(rows[(rows["cache"] == "warm") & (rows["bytes"] <= l2)]["gb_s"].max())
+        for name, rows in found.items()
+    }
+    known = {name: rate for name, rate in rates.items() if rate == rate}
+    best = max(known, key=known.__getitem__, default="warm kernels")
+    return known.get(best, 0.0), best
+
+
+def reading_by_size(here: Any, l2: int, sweep: Any) -> None:
+    """Draw the read kernel by size, warm and cold."""
+    plot.show(*lesson_01.sweep_chart(sweep, here.run["gpu"], here.roof["dram_read"].value, l2))
 
 
 def guesses(dram_sheet: Any, fp16_sheet: Any, l2: Any) -> Any:
@@ -95,60 +107,45 @@ def opinions(dram_sheet: Any, here: Any, streams: Any) -> None:
     three = pd.DataFrame(views.items(), columns=["what", "gb_s"])
     three["sheet"] = 100 * three["gb_s"] / dram_sheet
     names = {"what": "Opinion", "gb_s": "GB/s", "sheet": "% of datasheet"}
-    display.table(three, names, {"gb_s": "{:,.0f}", "sheet": "{:.1f}"})
-
-
-def copies_drawn(gpu: Any, here: Any, large: Any) -> Any:
-    """Draw the copies by size, a panel a clock; their rows, the roof, and the rows of the drawn sizes."""
-    copies = here.measure("bandwidth", bandwidth.copies_by_clock(large))
-    copies["name"] = copies["impl"] + " " + copies["clock"].replace("event", "eager")
-    round_sizes = copies[copies["n"] != copies["n"].max() - 1024]
-    fig, axes = plot.figure("bytes an array", "GB/s", "The same copies by two clocks", columns=2, xlog=True)
-    fig.set_figwidth(page.WIDEST)
-    copy_roof = here.roof["dram_copy"].value
-    for ax, (clock, title) in zip(axes, _CLOCKS.items(), strict=True):
-        for impl, rows in round_sizes[round_sizes["clock"] == clock].groupby("impl", sort=False):
-            plot.series(ax, 4 * rows["n"], *plot.band(rows), label=impl)
-        plot.roof_line(ax, copy_roof, "copy roof")
-        plot.size_ticks(ax, 4 * round_sizes["n"])
-        ax.set_title(title, fontsize=9)
-        ax.set_ylim(0, 1.15 * max(copy_roof, round_sizes["gb_s"].max()))
-        plot.label_ends(ax)
-    slow = bandwidth.fallen_copies(copies, "cudaMemcpyAsync")
-    found = (
-        f"the runtime's copy is slower as a graph node from {plot.size_text(4 * slow[0])} on"
-        if slow
-        else ("the runtime's copy is as fast by either")
+    forms = {"gb_s": "{:,.0f}", "sheet": "{:.1f}"}
+    display.table(three, names, forms, "The bandwidth by datasheet, profiler and kernels", folded=True)
+    low, high = (float(three["gb_s"].iloc[2:].agg(end)) for end in ("min", "max"))
+    display.say(
+        f"Datasheet {dram_sheet:,.0f} GB/s, profiler {peak:,.0f}, our streams {low:,.0f} to {high:,.0f}: "
+        "this course reports shares of the last, of a stream that moves the same kind of traffic."
+        if peak == peak and dram_sheet == dram_sheet
+        else f"Our streams reach {low:,.0f} to {high:,.0f} GB/s, of which this course reports shares."
     )
-    plot.show(fig, f"Copies by two clocks on {gpu}, {plot.dates(round_sizes)}: {found}.")
-    return copies, copy_roof, round_sizes
 
 
-_CLOCKS = {"graph": "as nodes of a graph", "event": "called eagerly"}
-
-
-def fallen(copies: Any, gpu: Any, ladders: Any, large: Any) -> Any:
-    """Say what the library's copies lose as graph nodes; the sizes where the runtime's does."""
-    slow = bandwidth.fallen_copies(copies, "cudaMemcpyAsync")
-    if not slow:
-        display.say(f"On the {gpu} the runtime's copy runs at the same rate by both clocks.")
-        return slow
-    named = copies[copies["impl"] == "cudaMemcpyAsync"].set_index(["clock", "n"])["gb_s"]
-    at = large if large in slow else slow[-1]
-    text = f"On the {gpu} the runtime's copy of {plot.size_text(4 * slow[0])} or more is slower as a graph "
-    text += f"node: of {plot.size_text(4 * at)} it runs at {named['graph', at]:,.0f} GB/s there and at "
-    text += f"{named['event', at]:,.0f} called eagerly. Why, no trace here shows. "
-    text += "**The clock decides** which rate one sees."
+def copies(here: Any, large: Any, ladders: Any) -> Any:
+    """Fold what the library's copies lose as graph nodes; their rows of round sizes, the roof, and the sizes
+    where the runtime's copy loses.
+    """
+    found = here.measure("bandwidth", bandwidth.copies_by_clock(large))
+    found["name"] = found["impl"] + " " + found["clock"].replace("event", "eager")
+    slow = bandwidth.fallen_copies(found, "cudaMemcpyAsync")
+    gpu, lines = here.run["gpu"], []
+    if slow:
+        named = found[found["impl"] == "cudaMemcpyAsync"].set_index(["clock", "n"])["gb_s"]
+        at = large if large in slow else slow[-1]
+        lines.append(
+            f"The CUDA runtime's `cudaMemcpyAsync` copies {plot.size_text(4 * at)} at "
+            f"{named['graph', at]:,.0f} GB/s as a node of a graph and at {named['event', at]:,.0f} called "
+            f"eagerly; from {plot.size_text(4 * slow[0])} on it is slower as a node. Why, no trace here "
+            "shows. **The clock decides** which rate one sees."
+        )
+    else:
+        lines.append(f"On the {gpu} the runtime's copy runs at the same rate by both clocks.")
     types = ladders[ladders["operator"] == "copy"]
     types = types.assign(name=plot.contestants(types)).set_index("name")
     if {"torch.copy_ uint8", "torch.copy_ int32"} <= set(types.index):
         byte, word = types.loc["torch.copy_ uint8"], types.loc["torch.copy_ int32"]
-        text += (
-            f" The type of the elements {'does not' if display.level(byte, word) else 'does'}: as a node, "
+        lines.append(
+            f"As a node, PyTorch's `copy_` of `uint8` {display.against(byte, word)} that of `int32`."
         )
-        text += f"`copy_` of `uint8` {display.against(byte, word)} that of `int32`."
-    display.say(text)
-    return slow
+    display.fold_items("One copy, two clocks", [*lines, "The second explorer below has every size."])
+    return found[found["n"] != found["n"].max() - 1024], here.roof["dram_copy"].value, slow
 
 
 def transfers_traced(here: Any) -> None:
@@ -191,32 +188,46 @@ def published_time(kernel: Any, moved: Any, size: Any) -> None:
     alike = "The claimed time is about that of a transfer." if alike else ""
     read_us = kernel["median_us"].iloc[0]
     display.say(
+        f"A kernel *reads* these {plot.size_text(4 * size)} in {read_us:.1f} µs; to *carry them over* from "
+        f"pageable memory takes {pageable:.2f} ms, {1e3 * pageable / read_us:,.0f} times as long. Time "
+        "transfers and kernels apart."
+    )
+    specified = (
         f"The specification of [realizar]({REALIZAR}), a public CUDA project, reports {claim:.2f} ms for a "
         "4,096 × 4,096 float matrix-vector product on an RTX 4090 and blames strided access to DRAM. That "
-        f"matrix is these {plot.size_text(4 * size)}. Here a kernel *reads* it in "
-        f"{read_us:.1f} µs; to *carry it over* from pageable memory takes {pageable:.2f} "
-        f"ms, {1e3 * pageable / read_us:,.0f} times as long and {pageable / claim:.0%} of "
-        f"the published time. {alike}"
+        f"matrix is these {plot.size_text(4 * size)}; carrying it over takes here {pageable / claim:.0%} of "
+        f"the published time. {alike}".rstrip()
     )
-    display.say(
+    later = (
         "A time on one machine proves nothing about another. But realizar's own later log says "
         f"what its uploads cost: its coalesced kernel took {published['coalesced_uploading']:.1f} ms "
         f"while every call uploaded the weights, and {published['coalesced']:.2f} ms once "
-        "they stayed. Time transfers and kernels apart."
+        "they stayed."
     )
+    display.fold_items("A published time that looks like a transfer", [specified, later])
 
 
-def peaks(gpu: Any, here: Any) -> Any:
-    """Show the peaks of arithmetic in a burst and sustained; their rows."""
+def tops(here: Any) -> Any:
+    """The peaks of arithmetic, one a row, in a burst and sustained (TFLOP/s or TOP/s), with the FLOP for each
+    byte from which on they bound a kernel: ridge, by the measured roofs, and guess, by the datasheet.
+    """
+    gemm = here.measure("bandwidth", bandwidth.peaks(bandwidth.MATRIX[here.effort]))
+    found = bandwidth.burst_and_sustained(gemm, here.spec)
+    sheet = getattr(here.spec, "dram_gb_s", float("nan"))
+    found["ridge"] = [roofline.ridge(here.roof["dram_read"].value, peak) for peak in found["burst"]]
+    found["guess"] = [roofline.ridge(sheet, peak) for peak in found["sheet"]]
+    return found
+
+
+def peaks(gpu: Any, here: Any, tops: Any) -> None:
+    """Show the peaks of arithmetic in a burst and sustained."""
     matrix = bandwidth.MATRIX[here.effort]
-    gemm = here.measure("bandwidth", bandwidth.peaks(matrix))
-    tops = bandwidth.burst_and_sustained(gemm, here.spec)
     names = {"roof": "Peak", "burst": "Burst", "sustained": "Sustained"}
-    names |= {"sheet": "Datasheet, dense", "share": "Burst % of datasheet"}
-    names |= {"kept": "Sustained % of burst", "mhz": "its clock, MHz", "watts": "its power, W"}
+    names |= {"sheet": "Datasheet", "share": "burst, % of it", "kept": "sustained, % of burst"}
+    names |= {"mhz": "clock then, MHz", "watts": "power then, W", "held": "held down by power, % of samples"}
     said = f"TFLOP/s (int8: TOP/s), products of {matrix} x {matrix} matrices on {gpu}"
-    display.table(tops, names, dict.fromkeys(list(names)[1:], "{:,.0f}"), said)
-    return tops
+    table = tops.assign(held=100 * tops["capped"])
+    display.table(table, names, dict.fromkeys(list(names)[1:], "{:,.0f}"), said)
 
 
 def power(gpu: Any, here: Any, tops: Any) -> None:
@@ -228,24 +239,45 @@ def power(gpu: Any, here: Any, tops: Any) -> None:
     if len(limited):
         drop = tops.loc[kept.idxmin()]
         which = f"all {len(kept)}" if len(limited) == len(kept) > 2 else display.listed(limited["roof"])
-        text = f"On the {gpu} **power sets the sustained roof** of {which}: "
-        text += f"it holds the clock down. {drop['roof']} loses most, and keeps {drop['kept']:.0f}% of "
+        least = limited.loc[limited["capped"].idxmin()]
+        always = (
+            "in every sample"
+            if least["capped"] > 0.99
+            else f"in {least['capped']:.0%} of the samples or more"
+        )
+        text = f"On the {gpu} **power sets the sustained roof** of {which}: the driver says {always} that "
+        text += "it holds "
+        text += f"the clock down to keep the power limit. {drop['roof']} loses most, and keeps "
+        text += f"{drop['kept']:.0f}% of "
         text += "its burst. "
     streams = states.kept(states.measured(here, "read", "copy"), "read", "copy")
     text += f"{streams} " if streams else ""
     if len(low):
-        text += f"Under 60% of the datasheet: {', '.join(low['roof'])}. One library's "
-        text += "product shows what the hardware can do at least, not its limit."
-    display.say(text)
+        each = [f"{roof} reaches {share:.0f}%" for roof, share in low[["roof", "share"]].to_numpy()]
+        text += (
+            f"{display.listed(each)} of the datasheet: a library's product shows what the hardware can do at "
+        )
+        text += "least, not its limit."
+    display.say(text.rstrip())
 
 
-def rooflines(gpu: Any, read_roof: float, tops: Any) -> None:
-    """Draw both ceilings over FLOP per byte, and how far FP16 products of 1 to 1024 tokens can come."""
+def ridges(tops: Any) -> None:
+    """Show the ridge points, folded."""
+    names = {"roof": "Peak", "ridge": "Ridge, measured", "guess": "Ridge, datasheet"}
+    forms = {"ridge": "{:,.0f}", "guess": "{:,.0f}"}
+    display.table(tops, names, forms, "The ridge of every peak, FLOP per byte", folded=True)
+
+
+def ceilings(here: Any, tops: Any) -> tuple[Figure, str] | None:
+    """Both ceilings over FLOP per byte, and how far FP16 products of 1 to 1024 tokens can come, with the
+    caption; None where no peak was timed.
+    """
+    gpu, read_roof = here.run["gpu"], here.roof["dram_read"].value
     shown = tops[tops["roof"].isin(["fp32", "fp16_tensor", "fp8_tensor"])].dropna(subset="ridge")
     if shown.empty:
-        return
+        return None
     title = "Two ceilings: memory left of a ridge, arithmetic right of it"
-    fig, ax = plot.figure("FLOP per byte", "TFLOP/s", title, xlog=True, ylog=True, height=3.2)
+    fig, ax = plot.figure("FLOP per byte", "TFLOP/s", title, xlog=True, ylog=True, height=2.9)
     most = 4 * float(shown["ridge"].max())
     style: dict[str, Any] = {"textcoords": "offset points", "color": plot.ROOF_COLOUR, "fontsize": 8.5}
     for roof, peak, ridge in shown[["roof", "burst", "ridge"]].to_numpy():
@@ -253,7 +285,7 @@ def rooflines(gpu: Any, read_roof: float, tops: Any) -> None:
         ax.annotate(f"{roof} {peak:,.0f}", (most, peak), (0, 3), ha="right", **style)
     words, slope = f"read roof {read_roof:,.0f} GB/s", (3.0, 3.0 * read_roof / 1e3)
     ax.annotate(words, slope, (8, -6), **style)
-    fp16 = shown[shown["roof"] == "fp16_tensor"]["burst"]
+    fp16 = shown[shown["roof"] == "fp16_tensor"]
     tokens = [1, 8, 64, 1024]
     across = [
         roofline.intensity(roofline.gemm_flops(n, 4096, 4096), roofline.gemm_bytes(n, 4096, 4096, 2))
@@ -261,16 +293,17 @@ def rooflines(gpu: Any, read_roof: float, tops: Any) -> None:
     ]
     said = ""
     if len(fp16):
-        up = [min(x * read_roof / 1e3, float(fp16.iloc[0])) for x in across]
+        peak, ridge = float(fp16["burst"].iloc[0]), float(fp16["ridge"].iloc[0])
+        up = [min(x * read_roof / 1e3, peak) for x in across]
         plot.series(ax, across, up, label="tokens").set_linestyle("none")
         for count, x, y in zip(tokens, across, up, strict=True):
             at, side = ((-6, 4), "right") if x < most / 16 else ((0, -14), "center")
             ax.annotate(counted(count, "token"), (x, y), at, ha=side, **style | {"color": plot.COLOURS[0]})
-        said = "; the most that a 4096 x 4096 FP16 product of "
-        said += display.listed([f"{n:,}" for n in tokens]) + " tokens can reach is "
-        said += f"{display.listed([f'{y:,.3g}' for y in up])} TFLOP/s"
-    ends = [f"{roof} from {ridge:,.0f}" for roof, ridge in shown[["roof", "ridge"]].to_numpy()]
-    plot.show(fig, f"{title}, {gpu}: arithmetic bounds {display.listed(ends)} FLOP per byte on{said}.")
+        said = " Points: the most that an FP16 product with a 4096 x 4096 matrix can reach. Its ridge is "
+        said += f"at {ridge:,.0f} "
+        said += "FLOP per byte."
+    ax.set_ylim(top=3 * float(shown["burst"].max()))
+    return fig, f"{title}, {gpu}.{said}"
 
 
 def one_token(gpu: Any, tops: Any) -> Any:

@@ -20,6 +20,7 @@ from rooflab.records.case import Case
 from rooflab.records.store import Store
 from rooflab.studies import attribution, hf
 from rooflab.view import diagram, display, explorer, page, plot
+from rooflab.view.diagram import svg
 
 LAPTOP = "rtx-4070-laptop-published"
 ORDER = ("weight", "attention", "norm", "rope", "copy")  # the classes that a chart tells apart
@@ -39,12 +40,14 @@ def _in_order(frame: Rows) -> Rows:
 def opening(rows: Rows, trace: Rows, gpu: str, context: int, roof: float) -> Opening:
     """The first screen: how much of a token's time the GPU works, with what, and what the bytes allow."""
     busy = time_breakdown.busy(rows, trace)
-    eager = busy[(busy.seq == context) & (busy.variant == "eager")].iloc[0]
+    share = busy[busy.variant == "eager"].busy_pct
     table = time_breakdown.by_class(trace)
     mine = table[(table.seq == context) & (table.variant == "eager")].set_index("class")
-    text = f"Run eagerly on the {gpu}, after {context:,} tokens, the GPU works {eager.busy_pct:.0f}% of the "
-    text += "time and waits for Python the rest; of the time it works, weight products take "
-    text += f"{mine.pct.get('weight', 0.0):.0f}%."
+    low, high = (f"{end:.0f}" for end in (share.min(), share.max()))
+    span = f"{low}%" if low == high else f"{low} to {high}%, by context,"
+    text = f"Run eagerly on the {gpu}, the GPU works {span} of the time and waits for Python the rest; of "
+    text += "the time "
+    text += f"it works, weight products take {mine.pct.get('weight', 0.0):.0f}% after {context:,} tokens."
     able = [
         "say how much of a token's time the GPU works, and in which kernels",
         "name the part of the model that a kernel belongs to",
@@ -70,10 +73,14 @@ def token_time(rows: Rows, trace: Rows, gpu: str, context: int, roof: float) -> 
     fig, ax = plot.figure("µs", title=title, height=2.4)
     fig.set_figwidth(page.WIDEST)
     walls = [*now.wall_us.items(), ("bound", least)]
-    plot.stacked(ax, [f"{way}, {1e6 / us:,.0f} tok/s" for way, us in walls], seen, "µs")
-    best = now.wall_us.idxmin()
-    text = f"{title}, on {gpu}, {plot.dates(rows)}: {best} takes {now.wall_us[best]:,.0f} µs, "
-    return fig, f"{text}its bytes at the read roof {least:,.0f} µs."
+    shades = {"the GPU waits": svg.GREY}  # as in the page's drawings
+    plot.stacked(ax, [f"{way}, {1e6 / us:,.0f} tok/s" for way, us in walls], seen, "µs", shades)
+    text = f"{title}, on {gpu}, {plot.dates(rows)}."
+    if products.iloc[0] > 1.2 * least:
+        text += f" Even the products alone take {products.iloc[0] / least:.1f} times as long as a token's "
+        text += "bytes at the "
+        text += "read roof: part 02b asks why."
+    return fig, text
 
 
 # --- the model and its bound --------------------------------------------------------------------------------
@@ -228,8 +235,8 @@ def busy_said(rows: Rows, trace: Rows, context: int, theirs: Any) -> None:
     display.say(
         f"Eager, the GPU works **{eager.busy_pct:.0f}%** of the time that the caller waits (on the laptop: "
         f"{100 * theirs['decode_kernels'] / theirs['decode']:.0f}%). The rest of the time it waits for "
-        f"Python: {eager.launches:,} launches at {eager.wall_per_launch_us:.1f} µs each make "
-        f"{eager.wall_us / 1e3:.1f} ms."
+        f"Python, which makes {eager.launches:,} launches in {eager.wall_us / 1e3:.1f} ms, one in "
+        f"{eager.wall_per_launch_us:.1f} µs ([lesson 00b](00b_clocks.ipynb) prices an eager call by itself)."
         + (" A faster kernel would change nothing here." if eager.busy_pct < 80 else "")
     )
     every = busy[busy.variant == "eager"].set_index("seq")

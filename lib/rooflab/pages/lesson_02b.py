@@ -61,7 +61,9 @@ def busy_chart(top: Rows, gpu: str, when: str) -> tuple[Figure, str]:
     above = top[top.dram_pct >= 50]
     text = f"{title}, {gpu}, {when}: {len(top)} kinds of launch, {len(above)} at half the rate or more, most "
     text += f"{top.dram_pct.max():.0f}% ({top.part[top.dram_pct.idxmax()]}). Beside a name: how many such "
-    return fig, f"{text}launches were counted, and the time of one."
+    text += "launches were counted, and the time of one. 100% is ncu's peak; each ran alone, with empty "
+    text += "caches."
+    return fig, text
 
 
 def counted(step: Rows, prompt: Rows) -> None:
@@ -126,12 +128,11 @@ def longest(top: Rows, gpu: str) -> None:
     display.table(top, heads, forms, f"A decode step's longest launches, {gpu}", folded=True)
     busiest = top.loc[top.sm_pct.idxmax()]
     display.say(
-        f"The busiest SMs belong to `{busiest['name']}`, {busiest.sm_pct:.0f}%. "
-        + (
-            "So arithmetic is the limit of no launch here: none comes near the SMs' 100%."
-            if busiest.sm_pct < 60
-            else "There the SMs may be the limit, not the memory."
-        )
+        f"None of these launches keeps any unit of its SMs more than {busiest.sm_pct:.0f}% busy, so none is "
+        "bound by arithmetic."
+        if busiest.sm_pct < 60
+        else f"`{busiest['name']}` keeps a unit of its SMs {busiest.sm_pct:.0f}% busy: there the SMs may be "
+        "the limit, not the memory."
     )
 
 
@@ -176,7 +177,7 @@ def waits_said(step: Rows) -> None:
     reason = firsts.mode().iloc[0]
     display.say(
         f"{(firsts == reason).sum()} of {len(weights)} weight products wait most for one "
-        f"thing, `{reason}`. An SM has "
+        f"thing, `{reason}`. An SM has, in the median, "
         f"{weights.occupancy_pct.median():.0f}% of the warps that it could hold. That is enough if each "
         "warp keeps enough bytes in flight (lesson 01's law). But a product that ends before the memory is "
         "busy never gets there."
@@ -323,13 +324,13 @@ def under_the_roofline(
     plot.series(ax, products.intensity, products.tflop_s, label="one token").set_linestyle("none")
     across, up = work / long.part.map(tall.dram_bytes), work / long.us / 1e6
     plot.series(ax, across, up, label=f"{tokens:,} tokens").set_linestyle("none")
-    ax.annotate(f"{tokens:,} tokens", (across.iloc[-1], up.iloc[-1]), (0, -14), ha="right", **style)
-    low, best = (products.loc[at] for at in (products.tflop_s.idxmin(), products.tflop_s.idxmax()))
+    if len(long):
+        words = f"{tokens:,} tokens:\n{', '.join(long.part)}"
+        ax.annotate(words, (across.min(), up.min()), (-10, -4), ha="right", va="top", **style)
     plot.show(
         fig,
-        f"{title} on {gpu}, {plot.dates(trace)}: {len(products)} points at {products.intensity.min():.2f} to "
-        f"{products.intensity.max():.2f} FLOP per byte, from {low.tflop_s:.2f} ({low.part}) to "
-        f"{best.tflop_s:.2f} TFLOP/s ({best.part}); ridge at {ridge:.0f}.",
+        f"{title} on {gpu}, {plot.dates(trace)}, each as long as in the running model (nsys); ridge at "
+        f"{ridge:.0f}.",
     )
 
 
@@ -366,6 +367,8 @@ def explored(here: Lab, timed: Rows, gpu: str, read: float) -> Any:
     def bound(case: Any) -> float:
         return roofline.gemm_bytes(1, case.n, case.k, 2) / read / 1e3
 
+    widths = timed.groupby("k")["n"].transform("nunique")
+    timed = timed[widths > 1] if (widths > 1).any() else timed  # one size is nothing to slide over
     return explorer.Explorer(
         "products",
         timed.assign(predicted_us=timed.bytes / read / 1e3),

@@ -127,8 +127,8 @@ def caption(
     y: str = "gb_s",
     compare: bool = False,
 ) -> str:
-    """One sentence computed from the rows of a figure: what, device, date, the range that they span, and its
-    better end as a share of the roof.
+    """What a figure shows, computed from its rows: what, device and date, the best of several rows, and the
+    best as a share of the roof.
 
     `device` is a name or anything with a `name`; the dates come from the run ids. The best is the largest
     `y`, for median_us the smallest; `roof` is (label, value, unit) in the unit of `y`. Raises UsageError if
@@ -141,17 +141,13 @@ def caption(
             f"No row of the frame has a value in {y}; a caption needs at least one measured point."
         )
     lower_is_better = y == "median_us"
-    values = floats(known[y])
-    least, most = known.iloc[int(values.argmin())], known.iloc[int(values.argmax())]
-    best, other = (least, most) if lower_is_better else (most, least)
-    unit = UNITS.get(y, y)
-
-    def end(row: pd.Series) -> str:
-        told = f" ({in_words(telling(row['case'], known['case']))})" if "case" in known else ""
-        return f"{number(row[y])} {unit}{told}"
-
+    values, unit = floats(known[y]), UNITS.get(y, y)
+    best = known.iloc[int(values.argmin() if lower_is_better else values.argmax())]
     text = f"{what} on {getattr(device, 'name', device)}, {dates(known)}: "
-    text += f"from {end(other)} to {end(best)}" if len(known) > 1 else end(best)
+    if len(known) > 1:
+        told = f"{in_words(telling(best['case'], known['case']))}, " if "case" in known else ""
+        text += f"fastest {told}"
+    text += f"{number(best[y])} {unit}"
     if roof:
         if roof[2] != unit:
             raise UsageError(f"The roof is in {roof[2]}, the figure in {unit}; pass both in one unit.")

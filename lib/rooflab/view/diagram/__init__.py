@@ -22,6 +22,7 @@ from rooflab.view.diagram.exchange import block_sum
 from rooflab.view.diagram.gates import Instrument, gate_steps, passed_on
 from rooflab.view.diagram.graphs import capture, two_clocks
 from rooflab.view.diagram.handovers import launches_of_a_layer
+from rooflab.view.diagram.in_flight import Held, bytes_held
 from rooflab.view.diagram.in_turns import in_turns
 from rooflab.view.diagram.issue import issue_slots
 from rooflab.view.diagram.key_loads import key_loads
@@ -34,6 +35,7 @@ from rooflab.view.diagram.over_time import loads_in_flight, of_lab, pipeline, ri
 from rooflab.view.diagram.passes import passes
 from rooflab.view.diagram.pools import captured_address
 from rooflab.view.diagram.reading import warps_on_weights, weights_of_a_lane, x_beside_weights
+from rooflab.view.diagram.requests import Width, warp_requests
 from rooflab.view.diagram.roofs import path_of_bytes
 from rooflab.view.diagram.rounding import two_orders
 from rooflab.view.diagram.rule import layer_by_rule
@@ -53,9 +55,11 @@ from rooflab.view.diagram.words import byte_to_half, dp4a, nibbles, to_half
 __all__ = [
     "Canvas",
     "Drawing",
+    "Held",
     "Instrument",
     "Judged",
     "Line",
+    "Width",
     "accumulators",
     "attention_tiles",
     "banks",
@@ -64,6 +68,7 @@ __all__ = [
     "blocks",
     "budget",
     "byte_to_half",
+    "bytes_held",
     "caches",
     "capture",
     "captured_address",
@@ -117,6 +122,7 @@ __all__ = [
     "two_clocks",
     "two_orders",
     "verdicts",
+    "warp_requests",
     "warps_on_weights",
     "ways",
     "ways_to_multiply",

@@ -30,9 +30,10 @@ def clocks(wall: float, event: float, graph: float) -> Drawing:
         return y + 3
 
     y = row(0, "wall", wall, f"{wall:.3g} µs: from the call until the host knows it is done")
-    canvas.cell(_LEFT, y, wall * unit, 20, "the host calls, then waits", SKY)
-    y = row(1, "event", event, f"{event:.3g} µs: from a mark before the call to one behind it")
     idle = max(0.0, event - graph)
+    canvas.cell(_LEFT, y, wall * unit, 20, "the host calls, then waits", SKY)
+    canvas.cell(_LEFT + (wall - event + idle) * unit, y, (event - idle) * unit, 20, "kernel", AMBER)
+    y = row(1, "event", event, f"{event:.3g} µs: from a mark before the call to one behind it")
     canvas.cell(_LEFT, y, idle * unit, 20, "the GPU waits for the launch", GREY)
     canvas.cell(_LEFT + idle * unit, y, (event - idle) * unit, 20, "kernel", AMBER)
     kernels = int(longest / graph * 1.0001)

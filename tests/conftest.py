@@ -19,6 +19,7 @@ settings.load_profile("loaded")
 _SETTINGS = tuple(f"ROOFLAB_{name}" for name in ("MODE", "EFFORT", "STORE", "PROGRESS", "COMMAND", "WEIGHTS"))
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
     """`-n auto`: a process more than there are cores, as one of them often waits, each with a gigabyte."""
     limit, memory = Path("/sys/fs/cgroup/memory.max"), psutil.virtual_memory().total

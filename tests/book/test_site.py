@@ -141,11 +141,14 @@ def test_assets_of_the_explorers_are_on_every_page(
 
 def test_links_in_what_a_cell_prints_lead_to_pages(lesson: Callable[..., Path], tmp_path: Path) -> None:
     say = "from IPython.display import Markdown, display\ndisplay(Markdown('See [it](01_second.ipynb#n).'))"
+    say += "\ndisplay(Markdown('Its [source](../kernels/read/1_scalar.cu).'))"
     folder = lesson("00_first", say).parent
     lesson("01_second")
     outcomes = run.run(run.plan(lessons.find([], folder), {}, output=tmp_path / "out"), 2, say=lambda _: None)
     page = site.build([o.job.output for o in outcomes], TABLE, tmp_path / "html", tmp_path / "source")
-    assert 'href="01_second.html#n"' in (page.parent / "00_first.html").read_text()
+    shown = (page.parent / "00_first.html").read_text()
+    assert 'href="01_second.html#n"' in shown and 'href="_static/files/kernels/read/1_scalar.cu"' in shown
+    assert (page.parent / "_static/files/kernels/read/1_scalar.cu").is_file()
 
 
 DRAWN = """from rooflab.view import plot

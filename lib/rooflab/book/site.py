@@ -296,8 +296,8 @@ def _write_source(
         notebook.cells = [part for cell in notebook.cells for part in _one_image_a_cell(cell)]
         for cell in notebook.cells:
             for shown in cell.get("outputs", []):
-                if said := shown.get("data", {}).get("text/markdown"):  # Sphinx resolves no links in these
-                    shown.data["text/markdown"] = re.sub(r"(\]\(\w+)\.ipynb\b", r"\1.html", said)
+                if said := shown.get("data", {}).get("text/markdown"):
+                    shown.data["text/markdown"] = _links_of_output(said, static)
                 if "image/png" in shown.get("data", {}):  # plot.show leaves the figure's caption as its text
                     cell.metadata["mystnb"] = {"image": {"alt": "".join(shown.data["text/plain"])}}
         nbformat.write(notebook, source / path.name)
@@ -321,6 +321,21 @@ def _write_source(
         ),
         encoding="utf-8",
     )
+
+
+def _links_of_output(said: str, static: Path) -> str:
+    """What a cell printed with links that work on the site, as Sphinx resolves none in it: to a notebook's
+    page, and to a copy of a file of the repository."""
+
+    def copied(link: re.Match[str]) -> str:
+        file, target = paths.ROOT / link[1], static / "files" / link[1]
+        if not file.is_file():
+            return link[0]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, target)
+        return f"](_static/files/{link[1]})"
+
+    return re.sub(r"\]\(\.\./([\w./-]+)\)", copied, re.sub(r"(\]\(\w+)\.ipynb\b", r"\1.html", said))
 
 
 def _arranged(cells: list[Any]) -> list[Any]:

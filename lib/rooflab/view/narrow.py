@@ -30,6 +30,8 @@ def narrowed(fig: Figure) -> Figure:
     thinned.
     """
     _one_under_the_other(fig)
+    for text in [text for ax in fig.axes for text in ax.texts if text.get_gid() == "in the key too"]:
+        text.remove()
     fig.set_figwidth(INCHES)
     _heading(fig)
     for ax in fig.axes:
@@ -116,9 +118,11 @@ def _key(fig: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
 
 def _keys(fig: Figure) -> None:
     """Set the figure's own keys again, in fewer columns, and below it those of axes that are too wide."""
+    inside = [legend for ax in fig.axes if (legend := ax.get_legend()) is not None]
+    for legend in inside:
+        legend.set_in_layout(False)  # one that is wider than the figure would leave the axes no room
     fig.draw_without_rendering()
     wide = 0.7 * fig.bbox.width
-    inside = [legend for ax in fig.axes if (legend := ax.get_legend()) is not None]
     inside = [legend for legend in inside if legend.get_window_extent().width > wide]
     for legend in [*fig.legends, *inside]:
         handles, labels = legend.legend_handles, [text.get_text() for text in legend.get_texts()]

@@ -8,6 +8,7 @@ from rooflab.errors import LaunchError
 from rooflab.numerics import quant, rotary
 from rooflab.ops import decoder_ops, int4
 from rooflab.runtime import nvrtc
+from shares import thinned
 
 needs.compiler()
 
@@ -107,8 +108,9 @@ def test_tiles_become_the_halves_that_they_stand_for():
     assert (out == quant.dequantise_int4(codes).astype(np.float16)).all()
 
 
-@pytest.mark.parametrize("tokens", decoder_ops._TOKENS)
-@pytest.mark.parametrize("gate", [False, True])
+@pytest.mark.parametrize(
+    ("tokens", "gate"), thinned([(tokens, gate) for gate in (False, True) for tokens in decoder_ops._TOKENS])
+)
 def test_prompt_products_touch_no_sum_before_it_is_there(tokens, gate):
     """Machine code as it came out: nothing is rounded between the last product and the wait for it, sums stay
     in registers, and what a multiprocessor has suffices.

@@ -8,7 +8,7 @@ from rooflab.bench import gate
 from rooflab.errors import LaunchError, MissingTool, UsageError
 from rooflab.numerics import reference
 from rooflab.ops import attention as op
-from shares import pairs
+from shares import pairs, thinned
 
 needs.compiler()
 
@@ -94,8 +94,10 @@ def test_query_heads_share_keys_and_values(name, heads, kv_heads):
     check(name, *operands(18, 18, heads, kv_heads, width(name)))
 
 
-@pytest.mark.parametrize("head_dim", [64, 80, 96, 112, 128, 256, 512])
-@pytest.mark.parametrize("name", NAMES)
+WIDTHS = (64, 80, 96, 112, 128, 256, 512)
+
+
+@pytest.mark.parametrize(("name", "head_dim"), thinned([(name, width) for name in NAMES for width in WIDTHS]))
 def test_heads_of_every_width(name, head_dim):
     q, k, v = operands(33, 33, 1, 1, head_dim)
     if head_dim > op.WIDEST.get(name, 512) or (name == "8_head_dim_slices" and head_dim % 64):
@@ -292,14 +294,16 @@ CHIPS = {"75": (64, 112, 256), "80": (512,), "89": (128, 512), "90": (64, 112, 1
 
 @pytest.mark.parametrize(
     ("rung", "chip", "shared"),
-    pairs(
-        (rung, (arch, head_dim), shared)
-        for rung in LADDER[3:]
-        for arch, widths in CHIPS.items()
-        for head_dim in widths
-        for shared in sorted({0, int("SHARED_KV" in rung.defines)})
-        if head_dim <= op.WIDEST.get(rung.name, 512) and arch in rung.archs
-        if rung.name != "8_head_dim_slices" or head_dim % 64 == 0
+    thinned(
+        pairs(
+            (rung, (arch, head_dim), shared)
+            for rung in LADDER[3:]
+            for arch, widths in CHIPS.items()
+            for head_dim in widths
+            for shared in sorted({0, int("SHARED_KV" in rung.defines)})
+            if head_dim <= op.WIDEST.get(rung.name, 512) and arch in rung.archs
+            if rung.name != "8_head_dim_slices" or head_dim % 64 == 0
+        )
     ),
     ids=lambda one: getattr(one, "name", None),
 )

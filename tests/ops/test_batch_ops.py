@@ -9,6 +9,7 @@ from rooflab.errors import LaunchError
 from rooflab.numerics import rotary
 from rooflab.ops import attention, batch_choice, batch_ops, batch_plan, decoder, decoder_ops
 from rooflab.ops.decoder_operands import winner
+from shares import thinned
 
 needs.compiler()
 
@@ -235,14 +236,18 @@ def test_heads_of_drafts_are_turned_and_kept_at_places_in_a_row(format, tokens):
         assert np.isnan(cache[:place]).all() and np.isnan(cache[place + tokens :]).all()
 
 
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim"), [(6, 1, 64), (12, 2, 128), (18, 2, 32), (4, 4, 16), (8, 2, 64)]
+SHAPES = ((6, 1, 64), (12, 2, 128), (18, 2, 32), (4, 4, 16), (8, 2, 64))
+STARTS = (
+    *((0, 40, 1, 8), (13, 40, 2, 4), (300, 308, 1, 8)),
+    *((417, 700, 3, 2), (30, 700, 5, 3), (511, 544, 2, 31)),
 )
+
+
 @pytest.mark.parametrize(
-    ("before", "capacity", "splits", "tokens"),
-    [(0, 40, 1, 8), (13, 40, 2, 4), (300, 308, 1, 8), (417, 700, 3, 2), (30, 700, 5, 3), (511, 544, 2, 31)],
+    ("shape", "start"), thinned([(shape, start) for start in STARTS for shape in SHAPES])
 )
-def test_every_draft_sees_the_keys_up_to_its_own(heads, kv_heads, head_dim, before, capacity, splits, tokens):
+def test_every_draft_sees_the_keys_up_to_its_own(shape, start):
+    (heads, kv_heads, head_dim), (before, capacity, splits, tokens) = shape, start
     q = halves(tokens, heads, head_dim)
     k, v = halves(capacity, kv_heads, head_dim), halves(capacity, kv_heads, head_dim)
     k[before + tokens :], v[before + tokens :] = np.nan, np.nan

@@ -8,7 +8,7 @@ from rooflab.ops import stream
 from rooflab.records.fingerprint import fresh
 from rooflab.runtime import nvrtc
 from rooflab.studies import static
-from shares import ALL
+from shares import ALL, thinned
 
 STATIC = studies.get("static")
 CASES = STATIC.recordable(STATIC.cases(), static.read()["case"])
@@ -61,8 +61,8 @@ def test_sass_facts_are_of_the_code_that_is_compiled_now(facts):
     kept = pd.read_csv(static.DATA / "cpu" / "static_sass.csv").set_index("case")["identity"]
     assert [case.id for case in HOPPER] == facts["case"].tolist()
     assert not [case.id for case in HOPPER if STATIC.changed(case, kept[case.id], "90")]
-    last = list({case.operator: case for case in HOPPER}.values())
-    assert len(last) > 20
+    last = thinned(list({case.operator: case for case in HOPPER}.values()))
+    assert len(last) > 12
     now = static.sass_facts(last).set_index("case")
     pd.testing.assert_frame_equal(facts.set_index("case").loc[now.index], now, check_dtype=False)
 

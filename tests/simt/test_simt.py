@@ -144,7 +144,7 @@ def test_a_barrier_across_blocks_holds_when_all_are_alive():
 
 def test_a_barrier_across_blocks_that_run_in_turn_is_a_named_fault():
     arrays = [np.zeros(k, np.uint32) for k in (1, 3, 3)]
-    with pytest.raises(simt.KernelFault, match="wait in a loop for a value that nobody writes") as caught:
+    with pytest.raises(simt.KernelFault, match="wait in a loop for a value that no thread writes") as caught:
         simt.run(probes.BARRIER, 3, 64, [*arrays, u32(2)], {"THREADS": 64})
     fault = caught.value.faults[0]
     assert fault.kind == "endless wait" and fault.block == (0, 0, 0) and fault.threads == [0]

@@ -1,7 +1,7 @@
 """Batches and recordings on a cluster, by Dask distributed (the optional set `cluster`).
 
 A task runs in a Dask worker, one worker a GPU, and answers with texts, so that machines share no disk. What
-came back is on this machine's disk at once; a call that was cut off goes on from there.
+came back is on this machine's disk at once; a call that was cut off continues from there.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ MOST = 8  # processes: the GPUs of one host
 
 
 class LostProcess(RooflabError):
-    """A process of a world ended or fell silent, so that the others cannot go on."""
+    """A process of a world ended or fell silent, so that the others cannot continue."""
 
 
 class World:

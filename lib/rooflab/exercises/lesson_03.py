@@ -51,7 +51,7 @@ def _sectors(sectors: Callable[..., Any]) -> str:
         where = f"first={first}, stride={stride}, width={width}"
         if got == math.ceil(32 * width / 32) and stride != width:
             raise Wrong(
-                f"for {where} you count the bytes asked for; sectors also move bytes nobody asked for."
+                f"for {where} you count the bytes asked for; sectors also move bytes that no lane asked for."
             )
         if first % 32 and got == right - 1:
             raise Wrong(
@@ -173,7 +173,7 @@ def _starter(name: str) -> Path:
     entry="early_exit",
     starter=_starter("early_exit"),
     targets=[uses_shared(), most_requests("x", 32)],
-    right="nobody leaves before the last barrier, whatever n is.",
+    right="no thread leaves before the last barrier, whatever n is.",
 )
 def _early_exit() -> Iterator[Trial]:
     """Threads without a column must still load x and meet the barriers."""

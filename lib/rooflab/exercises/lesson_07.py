@@ -26,7 +26,7 @@ def _rising(*times: float, spread: float = 0.1) -> Times:
 
 _RACES: tuple[tuple[Times, Times, str], ...] = (
     (_rising(1, 2, 4, 8, 16), _flat(6), "a plain crossover"),
-    (_rising(1, 2, 5.95, 6.05, 16), _flat(6), "two sizes at which nobody wins"),
+    (_rising(1, 2, 5.95, 6.05, 16), _flat(6), "two sizes at which neither wins"),
     (_flat(6), _flat(6.05), "two that are level throughout"),
     (_flat(1), _flat(6), "a first that always wins"),
     (_flat(6), _flat(1), "a second that always wins"),

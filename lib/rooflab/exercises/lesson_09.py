@@ -57,7 +57,7 @@ def telling(answer: Callable[..., Any]) -> str:
             raise Wrong(f"a size is a whole number above 0, not {got!r}.")
         if not _shows(got, threads, unroll):
             raise Wrong(
-                f"with {threads} threads and {unroll} loads each, nobody starts before {got:,} and comes to "
+                f"with {threads} threads and {unroll} loads each, no thread starts before {got:,} and comes to "
                 f"{got:,} with a later load: the mutant passes."
             )
     return "the mutant dies there: such a size belongs into the gate."
@@ -87,7 +87,7 @@ def marked(answer: Callable[..., Any]) -> str:
         got = called(answer, list(given), asked, list(named))
         if tuple(got) != right:
             raise Wrong(f"{asked} points and {named or 'no item'} of {len(given)} items: {got}, not {right}.")
-    return "an item that nobody could test is not a point."
+    return "an item that could not be tested is not a point."
 
 
 _RACES = (
@@ -109,4 +109,4 @@ def faster(answer: Callable[..., Any]) -> str:
             raise Wrong(
                 f"ours {ours} and theirs {theirs}, each (q1, median, q3), give {got!r}, not {right!r}."
             )
-    return "and where quartiles overlap nobody has won."
+    return "and where quartiles overlap neither has won."

@@ -1,4 +1,4 @@
-"""What stands between a prompt's or a batch's products of matrices: embedding, norm, rotation, gate, choice.
+"""What a prompt or a batch needs between its matrix products: embedding, norm, rotation, gate, choice.
 
 A row is a token: of a prompt, rows follow each other in position; of a batch, all are at one position, each
 in its own sequence. `position` [1] int32 on the device says a batch's, so that a captured step can be

@@ -1,4 +1,4 @@
-"""What stands between the products of a decoder of Gemma's kind, for a prompt's rows and for one token alike.
+"""What a decoder of Gemma's kind needs between its products, for a prompt's rows and for one token alike.
 
 Residuals are FP32, what products read and leave is FP16. Tokens and places are on the device: row i of a
 launch is at position place[0] + i; the caller makes sure that this is within the capacity.

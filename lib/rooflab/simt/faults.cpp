@@ -63,7 +63,7 @@ void report_deadlock() {
       return spins ? f.state == READY : f.state != READY && same_place(f, *first);
     });
     if (spins)
-      text += " wait in a loop for a value that nobody writes";
+      text += " wait in a loop for a value that no thread writes";
     else {
       text += std::string(" wait at ") + name_of(*first);
       char mask[32];

@@ -7,7 +7,7 @@
 
 namespace simt {
 
-// The release that made a part of a tree: whoever has heard of it has heard of the whole part. Time 0 for what was put
+// The release that made a part of a tree: a thread that has acquired it has acquired the whole part. Time 0 for what was put
 // together from several.
 struct Origin {
   uint32_t by = 0;

@@ -20,7 +20,7 @@ dim3 blockDim, gridDim;
 namespace simt {
 
 const Launch* launch;
-uint64_t argument_room[64];  // in this library, where accesses are nobody's business
+uint64_t argument_room[64];  // in this library, where accesses are not watched
 void* argument_list[64];
 std::vector<Fibre> fibres;
 std::vector<Block> blocks;
@@ -157,7 +157,7 @@ void start(Fibre& f, Block* block, uint32_t linear, char* stack) {
   f.known.clear();
   f.copies.clear(), f.group = 0;
   memcpy(stack, &CANARY, 8);
-  memset(stack + STACK - FRESH, 0xff, FRESH);  // as shared memory, below: a variable that nobody wrote is NaN, or -1
+  memset(stack + STACK - FRESH, 0xff, FRESH);  // as shared memory, below: an unwritten variable is NaN, or -1
 #ifdef ROOFLAB_UCONTEXT
   getcontext(&f.context);
   f.context.uc_stack.ss_sp = stack, f.context.uc_stack.ss_size = STACK, f.context.uc_link = nullptr;
@@ -200,7 +200,7 @@ bool waits_in_vain(Fibre& f) {
   return memcmp(f.waits_for, f.found, size_t(f.wait_size)) == 0;
 }
 
-// Run all fibres to their end, or until nobody can go on.
+// Run all fibres to their end, or until none can run.
 void run_all(uint32_t count) {
   for (int idle = 0;;) {
     bool progress = false, spinning = false, alive = false;
@@ -209,7 +209,7 @@ void run_all(uint32_t count) {
       uint32_t limit = end;
       const uint32_t block_end = fibres[warp].block->first + threads;
       if (limit > block_end) limit = block_end;
-      for (bool moved = true; moved;) {  // a warp goes on as far as it gets by itself
+      for (bool moved = true; moved;) {  // a warp runs as far as it gets by itself
         moved = false;
         for (uint32_t k = warp; k < limit; ++k) {
           Fibre& f = fibres[k];
@@ -263,7 +263,7 @@ uint64_t interrupted_at(void* context) {
 }
 
 void on_signal(int signal, siginfo_t* info, void* context) {
-  if (!pthread_equal(pthread_self(), launching)) {  // not ours: back to whoever handled it before
+  if (!pthread_equal(pthread_self(), launching)) {  // not ours: back to the handler before ours
     for (int k = 0; k < SIGNALS; ++k)
       if (signals[k] == signal) sigaction(signal, &old_actions[k], nullptr);
     if (signal == SIGINT) raise(signal);

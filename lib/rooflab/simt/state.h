@@ -74,7 +74,7 @@ enum State { READY, AT_BARRIER, AT_WARP, ENDED };
 constexpr size_t STACK = 64 << 10, FRESH = 8 << 10;  // a fibre's, and how much of it a block's start wipes
 constexpr uint64_t CANARY = 0x5ca1ab1e0ddba11u;
 constexpr int IDLE_ROUNDS = 2000;
-constexpr size_t STACK_GUARD = 1 << 20;  // below the first stack: nobody may go there
+constexpr size_t STACK_GUARD = 1 << 20;  // below the first stack: never accessed
 
 struct Block;
 struct Fibre;
@@ -180,7 +180,7 @@ struct Image {
 };
 
 extern const Launch* launch;
-extern uint64_t argument_room[64];  // in this library, where accesses are nobody's business
+extern uint64_t argument_room[64];  // in this library, where accesses are not watched
 extern void* argument_list[64];
 extern std::vector<Fibre> fibres;
 extern std::vector<Block> blocks;
@@ -209,7 +209,7 @@ void hand_over();          // let others run until there is reason to come back
 
 // The fault of this kind at the place that `key` names: a new one, or the one that is repeated (count > 1).
 Fault& report(int kind, const std::string& key, uint32_t thread);
-void report_deadlock();  // nobody can go on: say who waits where, and who never came
+void report_deadlock();  // no fibre can run: say which waits where, and which never came
 void report_endless(uint64_t pc, uint64_t limit, const char* of);  // the limit is passed here
 bool same_place(const Fibre& a, const Fibre& b);
 const char* name_of(const Fibre& f);  // of what it waits at

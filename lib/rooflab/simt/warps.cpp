@@ -91,7 +91,7 @@ void try_warp(Fibre& f) {
   Fibre* lanes[32] = {};
   unsigned present = 0;
   const uint32_t first = f.block->first + f.warp * 32;
-  if (f.operation == SIMT_ACTIVE) return;  // waits for nobody in particular
+  if (f.operation == SIMT_ACTIVE) return;  // waits for no lane in particular
   // Lanes come in their order, so mostly it is the last one that is missing.
   const uint32_t last = std::min(threads - 1, f.warp * 32 + 31 - uint32_t(__builtin_clz(f.mask)));
   if (fibres[f.block->first + last].state != ENDED && fibres[f.block->first + last].state != AT_WARP) return;
@@ -147,7 +147,7 @@ void try_warp(Fibre& f) {
     if (present >> k & 1) lanes[k]->state = READY;
 }
 
-// __activemask: the lanes that got to the same place by the time the warp can't go on without them.
+// __activemask: the lanes that got to the same place by the time the warp can't run without them.
 bool release_active(uint32_t from, uint32_t to) {
   for (uint32_t k = from; k < to; ++k) {
     const Fibre& first = fibres[k];
@@ -203,7 +203,7 @@ int simt_barrier(int kind, int predicate, const char* file, int line) {
   block.known.merge(known);
   block.barrier_time = ++now;
   for (uint32_t t = 0; t < threads; ++t) fibres[block.first + t].state = READY, fibres[block.first + t].result = result;
-  hand_over();  // so that threads go on in their order
+  hand_over();  // so that threads run in their order
   return result;
 }
 

@@ -1,4 +1,4 @@
-// What the kernel does with memory: bounds, alignment, races, memory nobody wrote, copies that are not done. In the
+// What the kernel does with memory: bounds, alignment, races, unwritten memory, copies that are not done. In the
 // watched build every load and store comes here by the hooks of thread sanitizer, at the end of this file.
 #include "state.h"
 

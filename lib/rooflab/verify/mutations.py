@@ -141,7 +141,7 @@ def _watched(mutant: Mutant, found: Sequence[Subject]) -> Trial:
 
 
 def _plain(sentence: str, mutant: Mutant) -> str:
-    """A gate's sentence without numbers that hang on the compiler."""
+    """A gate's sentence without numbers that depend on the compiler."""
     found = re.search(r"(\d+) of (\d+) outputs", sentence)
     if not found:
         return sentence.partition(":")[2].strip() or sentence

@@ -12,7 +12,7 @@ static inline uint4 load_streaming(const uint4* p, unsigned long long) { return 
 static inline void prefetch_l2(const void*) {}
 static inline void store_streaming(uint4* p, uint4 v) { *p = v; }
 
-// Launches run one after another: whoever came before has finished.
+// Launches run one after another: the one before has finished.
 static inline void wait_for_predecessor() {}
 static inline void let_successor_start() {}
 

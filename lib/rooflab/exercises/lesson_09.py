@@ -57,7 +57,7 @@ def telling(answer: Callable[..., Any]) -> str:
             raise Wrong(f"a size is a whole number above 0, not {got!r}.")
         if not _shows(got, threads, unroll):
             raise Wrong(
-                f"with {threads} threads and {unroll} loads each, no thread starts before {got:,} and comes to "
+                f"with {threads} threads and {unroll} loads each, none starts before {got:,} and comes to "
                 f"{got:,} with a later load: the mutant passes."
             )
     return "the mutant dies there: such a size belongs into the gate."

@@ -204,6 +204,14 @@ def test_the_fragment_is_the_one_that_the_page_shows():
     assert "lane 5 holds " + ", ".join(f"{at} in d[{e}]" for e, at in enumerate(mine)) in said("05d_mmq")
 
 
+def test_a_rungs_time_is_divided_as_its_slots_were_counted(prompt, counted):
+    """What the page says of scaling's share of the first and of the last exact rung's time."""
+    first, last = (counted.loc[name] for name in ("1_tile", "6_wgmma"))
+    shares = [mmq.scaling(row["case"]) / row["inst_executed"] * row["issue_active"] for row in (first, last)]
+    says = f"Scaling is {shares[0]:.0%} of 1_tile's time and {shares[1]:.0%} of 6_wgmma's."
+    assert says in said("05d_mmq")
+
+
 def test_the_first_tile_is_gated_and_slow(prompt):
     """M70"""
     row = prompt.loc["1_tile"]

@@ -88,6 +88,7 @@ def all_of(here):
         "key loads": diagram.key_loads({"one": (1, 2), "all": (16, 1)}),
         "q8": diagram.q8_layouts(),
         "accumulators": diagram.accumulators(),
+        "matrices loaded": diagram.matrices_loaded(),
         "tiles": diagram.attention_tiles(),
         "softmax": diagram.online_softmax(),
         "banks": diagram.banks(),
@@ -709,3 +710,17 @@ def test_loads_of_a_key_follow_from_who_shares_it():
     assert diagram.key_loads({"four": (8, 1)}).svg() != diagram.key_loads({"four": (4, 1)}).svg()
     with pytest.raises(UsageError, match="3 at a time"):
         diagram.key_loads({"three": (3, 1)})
+
+
+def test_an_mmas_operands_are_drawn_as_deep_as_its_name_says():
+    rows = drawn.read("fragments", "m16n8k32_s8")
+    deep, shallow = (diagram.accumulators(f"m16n8k{depth}_s8", rows) for depth in (32, 16))
+    assert "A, 16 x 32, times B, 32 x 8" in deep.says
+    assert "A, 16 x 16, times B, 16 x 8" in shallow.says
+    assert "× 16 of k" in shallow.svg()
+
+
+def test_ldmatrix_gives_each_lane_a_register_of_every_matrix():
+    one, other = diagram.matrices_loaded(), diagram.matrices_loaded(lane=31)
+    assert "Lane 5 gets of matrix 0 row 1, columns 2 and 3; of matrix 1 row 1, columns 2 and 3" in one.says
+    assert "of matrix 3 row 7, columns 6 and 7" in other.says

@@ -60,7 +60,8 @@ def layouts_compared(here: Lab) -> None:
     title, (n, k) = "Read speed of one product, one token", study.SHAPES[0]
     roof = ("read", here.roof["dram_read"].value, "GB/s")
     fig, _ = bars(rows, list(rows["layout"]), gpu, title, roof, "gb_s")
-    said = f"{title}, {n:,} × {k:,} on {gpu}, {plot.dates(rows)}: rungs 3 and 4 of part 05b."
+    said = f"{title}, {n:,} × {k:,} on {gpu}, {plot.dates(rows)}: part 05b's rungs 3 (34-byte "
+    said += "blocks) and 4 (planes)."
     plot.show(fig, said)
 
 
@@ -127,7 +128,9 @@ def cost_of_an_outlier() -> None:
 
     grown = pd.DataFrame({"times": [1, 8, 64]})
     grown[["lost", "beside"]] = [lost(times) for times in grown["times"]]
-    names = {"times": "One number in 256 is larger, times", "lost": "Error of all (RMS ÷ RMS of the numbers)"}
+    grown["times"] = ["1 (no outlier)", *(f"{times}" for times in grown["times"][1:])]
+    names = {"times": "One number in 256, made so many times larger"}
+    names |= {"lost": "Error of all (RMS ÷ RMS of the numbers)"}
     names |= {"beside": "Error of its 31 neighbours"}
     display.table(grown, names, dict.fromkeys(("lost", "beside"), "{:.1%}"))
 

@@ -224,11 +224,9 @@ def counters_explained(seen: Rows, rungs: Any) -> Any:
             f"{four['m']:.1f} on rung 4. A load of rung 3 uses {three['load_efficiency_pct']:.0f}% of the "
         )
         text += "sectors it fetches, and other loads fetch the same sectors again; rung 4 uses "
-        text += f"{four['load_efficiency_pct']:.0f}%. Sectors and bytes used are averages over all loads of "
-        text += (
-            "a rung, where part 05 counted one load of quants: on rung 4 a load of quants or of x takes 16 "
-        )
-        text += "sectors and one of their scales takes 1, which makes 8.5 on average."
+        text += f"{four['load_efficiency_pct']:.0f}%. These are averages over all loads of a rung, scales "
+        text += "and x included, and each 2-byte load of a word counts alone, where part 05's drawing has "
+        text += "both loads of a word together."
         display.say(text)
     return same
 
@@ -276,7 +274,8 @@ def tokens_compared(few: Rows, gpu: str) -> tuple[Any, float]:
     tokens, growth, text = fastest.index.max(), float("nan"), f"On the {gpu}: "
     if 1 in fastest.index:  # a chip may hold too little for the rungs of one token
         growth = fastest.loc[tokens, "median_us"] / fastest.loc[1, "median_us"]
-        text = f"On the {gpu}, {tokens} tokens take {growth:.2f} times as long as one. "
+        text = f"On the {gpu}, {tokens} tokens on {fastest.loc[tokens, 'impl']} take {growth:.2f} times as "
+        text += f"long as one on {fastest.loc[1, 'impl']}. "
     runs = itertools.groupby(fastest["impl"].items(), key=lambda each: each[1])
     spans = [(impl, [batch for batch, _ in group]) for impl, group in runs]
     said = [f"{impl} at {at[0]}" + (f" to {at[-1]}" if len(at) > 1 else "") for impl, at in spans]
@@ -334,7 +333,7 @@ def takeaway(
     )
     text += "a time on rungs 2 and 3, 16 on rungs 4 and 5, a whole block on rung 6.\n"
     if growth == growth:
-        text += f"- {tokens} tokens take {growth:.2f} times as long as one."
+        text += f"- {tokens} tokens take {growth:.2f} times as long as one, each on its fastest rung."
     display.say(text)
 
 

@@ -316,7 +316,7 @@ def fp32_products_compared(side: Rows, gpu: str, source: Store) -> str:
     return f"{text} The source went from {told['matvec']:.0f} to {told['tf32_gemm']:.0f} ms."
 
 
-def takeaway(gpu: str, us: Rows, launches: int, graph: float, pairs: Rows) -> None:
+def takeaway(gpu: str, us: Rows, launches: int, graph: float) -> None:
     """What to take away, computed."""
     text = "- Count launches first: where kernels are short, launches take the time.\n"
     text += f"- On the {gpu} a launch costs {us['checked', 'wall'] / launches:.0f} µs with checks in Python, "
@@ -324,9 +324,6 @@ def takeaway(gpu: str, us: Rows, launches: int, graph: float, pairs: Rows) -> No
     text += (
         f"{us['bare', 'wall'] / launches:.0f} without, {graph / launches:.1f} in a graph, kernel included.\n"
     )
-    gain = (pairs["Before (µs)"] / pairs["After (µs)"]).max() - 1
-    worth = f"are worth up to {gain:.0%} of speed" if gain > 0.005 else "bring no speed"
-    text += f"- The review's suggestions {worth} here.\n"
     text += "- Check sizes before the cast, and allocate buffers before the capture. A test with friendly "
     text += "sizes finds neither fault."
     display.say(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -150,7 +151,7 @@ def ladder(here: Lab, tokens: int, n: int, k: int) -> Rows:
 
 # What each rung changes, between its name and what that was worth.
 _CHANGES = {
-    "2_prefetch": "loads the next block's bytes into registers before it multiplies this one",
+    "2_prefetch": "loads the bytes of the next 32 of k into registers before it multiplies these",
     "3_wide": "changes one constant: a tile has 128 tokens instead of 64, so weights are read half as often",
     "4_cp_async": "copies with `cp.async`, straight from memory to shared memory, several tiles ahead. Such "
     "a copy wants aligned addresses, and blocks of 34 bytes rarely start at one, so the weights come as the "
@@ -174,6 +175,45 @@ def rungs_said(rows: Rows, names: Sequence[str]) -> None:
             line += f": {by.loc[name, 'tflop_s']:,.0f} TOP/s" + (f", {worth}" if worth else "")
         said.append(f"- {line}.")
     display.say("\n".join(said))
+
+
+def time_by_rung(here: Lab, rows: Rows, tokens: int, n: int, k: int) -> None:
+    """Draw the time of each exact rung by what its issue slots did: scaling, other instructions, nothing."""
+    own = [c for c in study.ladder(tokens, n, k) if c.kind == "own" and "scale_bytes" not in c.options]
+    counted = here.profile("mmq", own, "ncu", study.COUNTERS)
+    cases = {case: study.Mmq().case(case) for case in counted["case"]}
+    cases = {case: shape for case, shape in cases.items() if not study.takes_halves(shape.impl)}
+    by = rows.set_index("impl")["median_us"]
+    found = counted[counted["case"].isin(list(cases))]
+    found = found[[cases[case].impl in by.index for case in found["case"]]]
+    if found.empty:
+        return
+    shapes = [cases[case] for case in found["case"]]
+    us = np.array([by[shape.impl] for shape in shapes])
+    used = us * found["issue_active"].to_numpy(float)
+    scaling = [study.scaling(shape) or float("nan") for shape in shapes]
+    scaled = used * np.nan_to_num(np.array(scaling) / found["inst_executed"].to_numpy(float))
+    title = "The time of each rung, by what its issue slots did"
+    fig, ax = plot.figure("µs", title=title, height=1.4 + 0.26 * len(shapes))
+    parts = {"scaling": scaled, "other instructions": used - scaled, "no instruction": us - used}
+    plot.stacked(ax, [shape.impl for shape in shapes], parts, "µs")
+    said = f"{title}: the timed µs, in the shares of slots that Nsight Compute counted. Scaling is "
+    said += f"{scaled[0] / us[0]:.0%} of {shapes[0].impl}'s time and {scaled[-1] / us[-1]:.0%} of "
+    plot.show(fig, f"{said}{shapes[-1].impl}'s.")
+
+
+def stays_said(rows: Rows, tokens: int, n: int, k: int) -> None:
+    """Say where rung 8 helps, and what it is worth on this product, beside rung 7."""
+    by, names = rows.set_index("impl")["tflop_s"], ("7_fp16_wgmma", "8_stream_k")
+    text = "**Rung 8** divides the tiles of the last turn among the SMs that would have none."
+    if by.index.isin(names).sum() == len(names):
+        before, after = (float(by[name]) for name in names)
+        level = max(before, after) / min(before, after) < LEVEL
+        here = "it makes no difference" if level else "it helps" if after > before else "it does not help"
+        text += " That is meant for products with few tiles; "
+        text += f"at {n:,} × {k:,} by {tokens:,} tokens {here}: {after:,.0f} TFLOP/s beside rung 7's "
+        text += f"{before:,.0f}."
+    display.say(text)
 
 
 def ladder_times(rows: Rows, gpu: str) -> None:
@@ -332,9 +372,7 @@ def bytes_explained(counted: Rows) -> None:
 
 
 def slots_counted(cases: list[Any], counted: Rows) -> None:
-    """Draw what takes every rung's issue slots: scaling, as derived, and all else, as counted; the table,
-    folded.
-    """
+    """Show what takes every rung's issue slots: scaling, as derived, beside all instructions, as counted."""
     counted["each"] = [study.operations_of(case.impl) for case in cases]
     counted["scaling"] = [(study.scaling(case) or float("nan")) / 1e6 for case in cases]
     counted["all"] = counted["inst_executed"] / 1e6
@@ -349,17 +387,7 @@ def slots_counted(cases: list[Any], counted: Rows) -> None:
     forms |= dict.fromkeys(("slots", "scaled"), "{:.0%}")
     if counted.empty:
         return
-    used, scaled = 100 * counted["slots"], 100 * counted["scaled"].fillna(0)
-    title = "What the issue slots are used for"
-    fig, ax = plot.figure("% of issue slots", title=title, height=1.3 + 0.24 * len(counted))
-    parts = {"scaling": scaled, "other instructions": used - scaled, "unused": 100 - used}
-    plot.stacked(ax, list(counted["impl"]), parts, "% of issue slots")
-    most = counted.loc[counted["scaled"].fillna(0).idxmax()]
-    plot.show(
-        fig, f"{title}, by Nsight Compute: {most['impl']} spends {most['scaled']:.0%} of them on scaling."
-    )
-    caption = "Instructions of warps, and the issue slots they take"
-    display.table(counted, names, forms, caption, folded=True)
+    display.table(counted, names, forms, "Instructions of warps, and the issue slots they take")
 
 
 def slots_explained(counted: Rows, here: Lab, exact: Rows) -> None:
@@ -371,11 +399,11 @@ def slots_explained(counted: Rows, here: Lab, exact: Rows) -> None:
         row = found.loc[name]
         bound = study.issue_bound(here.spec, int(row["each"]))
         text = f"{name} spends {row['share']:.0%} of its instructions on scaling, and they take "
-        text += f"{row['scaled']:.0%} of all slots of the profiled run. The time says the same against the "
-        text += f"datasheet's clock: scaling alone would allow {bound:,.0f} TOP/s, and the rung reaches "
-        text += f"{exact['tflop_s'].iloc[0] / bound:.0%} of that. Its other instructions take "
-        text += f"{row['slots'] - row['scaled']:.0%} of the slots, and "
-        text += f"{1 - row['slots']:.0%} pass unused. "
+        text += f"{row['scaled']:.0%} of all slots of the profiled run; its other instructions take "
+        text += f"{row['slots'] - row['scaled']:.0%}, and {1 - row['slots']:.0%} pass unused. "
+        text += f"By the time it is {exact['tflop_s'].iloc[0] / bound:.0%}: of the {bound:,.0f} TOP/s that "
+        text += "scaling alone would allow. The two shares have different wholes: the counters take the "
+        text += "slots of the profiled run at the clock it had, the bound those of the datasheet's clock. "
         fast = counted[counted["each"].isna()]
         if len(fast):
             text += f"{fast['impl'].iloc[0]}, which scales weights and not results, makes do with "

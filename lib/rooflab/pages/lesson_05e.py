@@ -243,7 +243,9 @@ def sweep(fastest: Rows, shape: Shape, gpu: str) -> None:
     plot.label_ends(ax)
     text = f"{title}, on {gpu}, {plot.dates(part)}: the fastest kernel of each way. "
     plot.show(
-        fig, f"{text}Where a line is level, reading weights takes the time; where it rises, arithmetic."
+        fig,
+        f"{text}Level: reading the weights takes the time. A step: one more pass over them, or a wider tile. "
+        "A slope at many tokens: arithmetic.",
     )
 
 
@@ -282,7 +284,7 @@ def against_prediction(fastest: Rows, shape: Shape, ridges_of: tuple[float, floa
             text += f"should be gone by FP16's ridge, at {upper:.0f}; resident FP16 is first ahead at "
             text += f"{lost[0]} tokens. " if len(lost) else "no number of tokens measured. "
         if gain.iloc[-1] < crossover.LEVEL:
-            text += "Where arithmetic decides, the smaller format saves memory and no time."
+            text += "Where arithmetic decides, the smaller format saves memory and hardly any time."
     display.say(text)
 
 
@@ -400,7 +402,7 @@ def takeaway(fastest: Rows, shape: Shape, share: pd.DataFrame, gpu: str) -> None
     text += ".\n"
     text += "- Reading weights takes the time at few tokens, arithmetic at many"
     if len(gain) and gain.iloc[-1] < crossover.LEVEL < gain.iloc[0]:
-        text += ". Q8_0 beats FP16 at few tokens; at many it only saves memory"
+        text += ". Q8_0 beats FP16 at few tokens; at many what it saves is memory"
     text += ".\n- A dispatcher is a table of measured crossovers, and the table belongs to one GPU.\n"
     text += "- Say what a time includes"
     if len(share):

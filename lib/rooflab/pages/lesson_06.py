@@ -77,7 +77,7 @@ def predicted_then_measured(rows: Rows, again: Rows, here: Lab, counted: Rows, *
             if bound == reading
             else f"at least {bound:,.0f} µs (its products)"
         )
-        text = f"`{name}`, **predicted**: {said}. **Measured**: {us:,.0f} µs"
+        text = f"`{name}`, **predicted**: {said}. **Measured**: {us:,.0f} µs{_built(row, rows)}"
         at = ladder.index(name)
         if at:
             text += f", {display.speed(own.loc[ladder[at - 1], 'median_us'] / us)} as `{ladder[at - 1]}`"
@@ -87,6 +87,19 @@ def predicted_then_measured(rows: Rows, again: Rows, here: Lab, counted: Rows, *
         lines.append(f"{text}. {verdict}")
     if lines:
         display.say(lines[0] if len(lines) == 1 else "\n".join(f"- {line}" for line in lines))
+
+
+def _built(row: Any, rows: Rows) -> str:
+    """With which QUERIES a rung's fastest row was built, and how long the others take."""
+    build = str(row["options"] or "").partition("queries=")[2]
+    if not build:
+        return ""
+    others = rows[rows["impl"].eq(row.name) & rows["options"].ne(row["options"])].dropna(subset=["options"])
+    said = [
+        f"{other['median_us']:,.0f} with {other['options'].partition('queries=')[2]}"
+        for other in others.to_dict("records")
+    ]
+    return f" with QUERIES = {build}" + (f" ({', '.join(said)})" if said else "")
 
 
 def _verdict(ratio: float, reads: bool) -> str:
@@ -205,7 +218,7 @@ def reads(counted: Rows, gpu: str) -> None:
 
 
 def reads_said(counted: Rows) -> None:
-    """How far counted reads are from predicted ones, and what DRAM moved."""
+    """How far counted reads are from predicted ones, folded, and what DRAM moved."""
     if len(counted):
         ratio = counted["sm_read_bytes"] / counted["asked"]
         few, most = counted.loc[ratio.idxmin()], counted.loc[ratio.idxmax()]
@@ -217,6 +230,8 @@ def reads_said(counted: Rows) -> None:
         if len(more):
             text += f"Far above 1: {', '.join(more['who'])}. Their copies (`cp.async`) pass L1 by, and "
             text += "fetch more than was asked for; the counters do not say why. "
+        display.fold_parts("Counted reads over predicted", [text])
+        text = ""
         if (counted["dram"] < 1.2).all():
             few = counted["dram"].max() < 1
             text += f"DRAM moved {'no' if few else 'hardly'} more than each byte once, in **every** rung"
@@ -249,11 +264,8 @@ def under_roofs(counted: Rows, here: Lab, known: dict[str, Any], sheet: Any, gpu
         title = "Each rung under the roofs: reads from L2, and arithmetic"
         fig, ax = plot.figure("operations a byte read from L2", "TFLOP/s", title, xlog=True, ylog=True)
         plot.under_roofs(ax, place, rate, counted["who"], ("L2", l2), peaks)
-        text = f"{title} on {gpu}: "
-        text += ", ".join(
-            f"{w} {y:,.0f} TFLOP/s at {x:,.0f}" for w, x, y in zip(counted["who"], place, rate, strict=True)
-        )
-        plot.show(fig, f"{text} operations a byte; L2 reads {l2:,.0f} GB/s when warm.")
+        text = f"{title} on {gpu}. L2 reads {l2:,.0f} GB/s when warm. The rates are those of the profiled "
+        plot.show(fig, f"{text}runs, which differ a little from the timed ones.")
         limits(counted.assign(allowed=place * l2 / 1e3, reached=rate), sheet[1])
 
 
@@ -285,14 +297,15 @@ def limits(counted: Rows, fp32: float) -> None:
         shares = [f"{row['who']} ({row['busiest_pct']:.0f}%)" for row in group.to_dict("records")]
         text += f"{str(unit).capitalize()} {'are' if str(unit).endswith('s') else 'is'} the busiest unit in "
         text += f"{display.listed(shares)}. "
+    display.say(text)
     first = counted.iloc[0]
-    text += f"\n\n{first['who']} reaches 1/{fp32 / first['reached']:.0f} of this GPU's FP32 peak "
+    text = f"{first['who']} reaches 1/{fp32 / first['reached']:.0f} of this GPU's FP32 peak "
     text += f"by the datasheet (the source: 1/{analysis.FROM_PEAK} of its own). "
     wait = counted[counted["shared_load_conflicts"] > 1e7]
     if len(wait):
         text += f"Bank conflicts: {wait['shared_load_conflicts'].max() / 1e6:,.0f} million in "
         text += f"{', '.join(wait['who'])}; rung 5 exists to end them."
-    display.say(text)
+    display.fold_parts("Share of the FP32 peak, and bank conflicts", [text])
 
 
 def takeaway(

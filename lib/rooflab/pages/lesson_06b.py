@@ -386,17 +386,21 @@ _CHANGES = {
 
 
 def later_rungs(every: Rows, gpu: str) -> None:
-    """Say what each rung after those of the wide head changes, and what that is worth."""
+    """Say what each rung after those of the wide head changes, and what that is worth: the first in the open,
+    the others folded.
+    """
     lines = []
     for name, (before, change) in _CHANGES.items():
         gain, other = _gains(every, before, name)["gain"], before.partition("_")[0]
-        text = f"- **Rung {name.partition('_')[0]}** ([source](../kernels/attention/{name}.cu)). {change} "
+        text = f"**Rung {name.partition('_')[0]}** ([source](../kernels/attention/{name}.cu)). {change} "
         if len(gain):
             text += f"*Worth {gain.median():.2f} times the speed of rung {other}"
             text += f", {gain.min():.2f} to {gain.max():.2f} on {len(gain)} shapes" if len(gain) > 1 else ""
             text += ".*"
         lines.append(text.strip())
-    display.say("\n".join(lines))
+    display.say(lines[0])
+    rest = "\n".join(f"- {line}" for line in lines[1:])
+    display.fold_parts("Rungs 13 to 16: what each changes, and what that is worth", [rest])
 
 
 def fastest_by_shape(every: Rows, ladder: list[Any], gpu: str) -> None:
@@ -497,6 +501,8 @@ def explore_shapes(here: Lab, gpu: str) -> Any:
     line = ["impl", "head_dim", "window", "heads"]  # one point is none
     several = rows.groupby(line, dropna=False)["seq"].transform("nunique") > 1
     rows = rows[several] if several.any() else rows
+    grouped = (rows["heads"].astype(str) + "/" + rows["kv_heads"].astype(str)).unique()
+    title = "Windows and wide heads" + (f", {grouped[0]} heads," if len(grouped) == 1 else "")
     return explorer.Explorer(
         "shapes",
         rows,
@@ -509,6 +515,6 @@ def explore_shapes(here: Lab, gpu: str) -> Any:
             "heads": "Heads",
         },
         roof=here.roof,
-        title=f"Windows and odd widths on {gpu}",
+        title=f"{title} on {gpu}",
         measure=explorer.measurer(here),
     )

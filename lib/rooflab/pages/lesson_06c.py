@@ -91,8 +91,9 @@ def units_explained(found: Rows) -> None:
     most = found["rounding"].max()
     display.say(
         f"FP16 moves a number by at most 1/2048, {1e3 * HALF:.2f} ‰, of itself. Outputs differ: one "
-        f"{most / HALF:.1f} times as large as the RMS is off by up to {1e3 * most:.1f} ‰ of the RMS. So much "
-        "does rounding alone cost on the source's shapes."
+        f"{most / HALF:.1f} times as large as the RMS is off by up to {most / HALF:.1f} × "
+        f"{1e3 * HALF:.2f} ‰ = {1e3 * most:.1f} ‰ of the RMS. So much does rounding alone cost on the "
+        "source's shapes."
     )
     rows = [
         (
@@ -112,13 +113,17 @@ def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
     that is predicted for rungs 1 and 4, and the typical one for rung 3, over the number.
     """
     scores = HALF * np.sqrt(width / 64)
-    rows = [("outputs rounded to FP16", HALF / np.sqrt(3), HALF)]
-    rows += [("weights rounded to FP16", HALF / np.sqrt(keys), HALF)]
-    rows += [("scores added up in FP16, 8 products a sum (rung 3)", scores, np.nan)]
-    rows += [("scores, weights and sums in FP32", 2.0**-24, 2.0**-24)]
-    guess = pd.DataFrame(rows, columns=["what", "typical", "largest"])
+    one = f"{1e3 * HALF:.2f}"
+    rows = [("outputs rounded to FP16", HALF / np.sqrt(3), HALF, f"{one} at most, ÷ √3 on average")]
+    why = f"{one} where one key is seen; errors of {keys:,} average out: ÷ √{keys:,}"
+    rows += [("weights rounded to FP16", HALF / np.sqrt(keys), HALF, why)]
+    why = f"grows with the root of the width: {one} × √({width} ÷ 64)"
+    rows += [("scores added up in FP16, 8 products a sum (rung 3)", scores, np.nan, why)]
+    rows += [("scores, weights and sums in FP32", 2.0**-24, 2.0**-24, "FP32 keeps 24 bits")]
+    guess = pd.DataFrame(rows, columns=["what", "typical", "largest", "why"])
     guess[["typical", "largest"]] *= 1e3
     names = {"what": "Rounded", "typical": "Typical (‰)", "largest": "Largest, about (‰)"}
+    names |= {"why": "By"}
     forms = dict.fromkeys(("typical", "largest"), "{:.2g}")
     display.table(guess, names, forms, f"Of the number itself; heads of {width}, {keys:,} keys")
     return {"1_scalar": HALF, "4_mma": 2 * HALF, "3_half2": HALF + scores}
@@ -128,14 +133,15 @@ def rounding_held(some: Rows, guess: dict[str, float]) -> None:
     """Show whether the errors of rungs 1 and 4 stay within those predicted, and how far rung 3's is from its
     typical one.
     """
-    rounds = {"1_scalar": "outputs", "4_mma": "outputs, weights", "3_half2": "outputs, scores"}
+    rounds = {"1_scalar": "outputs", "4_mma": "outputs, weights"}
+    rounds |= {"3_half2": "outputs, and typically its scores"}
     found = some.drop_duplicates("impl").set_index("impl")["error"]
     lines = [(name, rounds[name], guess[name], found[name]) for name in guess if name in found.index]
     table = pd.DataFrame(lines, columns=["impl", "rounds", "predicted", "error"])
     table["ratio"] = table["error"] / table["predicted"]
     held = ["yes" if ratio <= 1.02 else "no" for ratio in table["ratio"]]
     table["held"] = [
-        "typical" if n == "3_half2" else word for n, word in zip(table["impl"], held, strict=True)
+        "no bound given" if n == "3_half2" else word for n, word in zip(table["impl"], held, strict=True)
     ]
     table[["predicted", "error"]] *= 1e3
     names = {
@@ -151,12 +157,11 @@ def rounding_held(some: Rows, guess: dict[str, float]) -> None:
     beyond = table[(table["held"] == "no")]["impl"]
     text = f"**Verdict**: larger than predicted: {display.listed(beyond)}. " if len(beyond) else ""
     text = text or "**Verdict**: no bound is exceeded. "
-    loose = table[table["held"] == "typical"]
+    loose = table[table["held"] == "no bound given"]
     if len(loose):
         text += "3_half2 has none, because the error of a score grows with the score: its largest error is "
-        text += (
-            f"{loose['ratio'].iloc[0]:.1f} times the typical one that was predicted for outputs and scores."
-        )
+        text += f"{loose['ratio'].iloc[0]:.1f} times the sum of the outputs' bound and its scores' typical "
+        text += "error."
     display.say(text)
 
 
@@ -343,6 +348,13 @@ def memory(answers: Any, rungs: list[Any]) -> None:
     text = "Stored, the scores of a prompt of n tokens are n² numbers for each head. The online softmax "
     text += "stores none "
     text += f"of them. {_memory_growth(found, rungs)}"
+    own = [name for name in wide.index if name in rungs]
+    if own:
+        most = wide.columns.max()
+        display.say(
+            f"All scores of a prompt of {most:,} tokens would take {scores[most]:,.0f} MB. A call of "
+            f"{own[0]} takes {wide.loc[own[0], most]:,.0f} MB, its output included."
+        )
     display.fold_parts("What a call takes, by the prompt's length", [text, table])
 
 

@@ -167,7 +167,9 @@ _MOVED = (
 
 
 def _changed_by_rung(counted: Rows, sms: int) -> str:
-    """Which counters each rung lowers by more than a fifth, and what becomes of DRAM's busy time."""
+    """Which counters each rung lowers by more than a fifth, and what becomes of DRAM's busy time, folded; in
+    the open what the table does not say.
+    """
     first = counted.iloc[0]
     text = f"- {first['impl']}: {first['idle']} of {sms} SMs have no block; DRAM is busy "
     text += f"{first['dram_pct']:.0f}% of the time.\n"
@@ -186,6 +188,7 @@ def _changed_by_rung(counted: Rows, sms: int) -> str:
         text += f"- {row['impl']} lowers: {'; '.join(fewer) or 'none of these counters'}"
         text += f". It raises: {'; '.join(more)}" if more else ""
         text += f". DRAM busy {before['dram_pct']:.0f}% → {row['dram_pct']:.0f}%.\n"
+    text = f"<details><summary>What each rung changes, counter by counter</summary>\n\n{text}\n</details>\n"
     last = counted.loc[counted["time_ns"].idxmin()]
     if last["idle"] and last["dram_pct"] > 3 * first["dram_pct"]:
         text += f"\nThe fastest, {last['impl']}, leaves {last['idle']} SMs without a block: full SMs "
@@ -289,6 +292,15 @@ def whole_prompt(here: Lab, read_roof: float, gpu: str) -> Rows:
     text += "recorded roofs, as if cuBLAS were perfect. So the shares of attention are upper bounds; "
     text += "[lesson 08b](08b_prefill.ipynb) runs the whole."
     parts += [text, (whole, names, forms, f"Attention of a prompt on {gpu}"), _shares_said(whole)]
+    gemma = whole[(whole["model"] == "gemma-4-e4b") & (whole["seq"] == 1848)]
+    if len(gemma):
+        g = gemma.iloc[0]
+        display.say(
+            f"On a prompt of 1,848 tokens of Gemma 4 E4B attention takes {g['before_ms']:,.1f} ms with "
+            f"lesson 06's rung 1 and {g['after_ms']:,.1f} ms with the fastest rungs. The weight matrices "
+            f"need at least {g['matrices_ms']:,.1f} ms more, so its share is at most "
+            f"{g['share_before']:.0%} and {g['share_after']:.0%}."
+        )
     display.fold_parts("What share of a prompt's time is attention?", parts)
     return whole
 

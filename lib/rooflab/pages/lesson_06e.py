@@ -36,7 +36,10 @@ def _measured(here: Lab) -> tuple[Rows, list[str]]:
 def opening(here: Lab) -> Opening:
     """The first screen: how often each step loads a key, and the rates of the rungs with their ideas."""
     rows, names = _measured(here)
-    rates = [f"{rate:,.1f}" if rate < 10 else f"{rate:,.0f}" for rate in rows["tflop_s"].astype(float)]
+    rates = [
+        f"{rate:,.1f} ({name.partition(',')[0]})" if rate < 10 else f"{rate:,.0f} ({name.partition(',')[0]})"
+        for name, rate in zip(names, rows["tflop_s"].astype(float), strict=True)
+    ]
     answer = "Yes, in five steps, each a kernel of 15 to 70 lines. "
     answer += (
         f"{ {2: 'Two', 3: 'Three'}.get(len(names), len(names)) } of them have the idea of a rung of part "
@@ -51,6 +54,17 @@ def opening(here: Lab) -> Opening:
     return answer, able, diagram.key_loads(LOADS)
 
 
+def _of_it_padding(here: Lab) -> str:
+    """What of 5_padded's speed its padding brings: its gain over 4_mma, or nothing where one has no row."""
+    names = ("4_mma", "5_padded")
+    cases = [case for case in study.ladder(128, device=here.sized) if case.impl in names]
+    rows = here.measure("attention", here.held("attention", cases)).drop_duplicates("impl").set_index("impl")
+    if len(rows) < len(names):
+        return ""
+    gain = rows.loc["4_mma", "median_us"] / rows.loc["5_padded", "median_us"]
+    return f"; of that, a factor of {display.times(gain)} is the padding of its rows"
+
+
 def takeaway(here: Lab) -> None:
     """What to take away, computed."""
     rows, names = _measured(here)
@@ -60,5 +74,5 @@ def takeaway(here: Lab) -> None:
         text += (
             f"- The idea of {name}: part 06's {rung} has {display.times(before / after)} times the speed of "
         )
-        text += f"{last} on the {here.run['gpu']}.\n"
+        text += f"{last} on the {here.run['gpu']}{_of_it_padding(here) if rung == '5_padded' else ''}.\n"
     display.say(text + "- Fragments decide the rest: the scores' registers are the next product's operand.")

@@ -46,7 +46,13 @@ from rooflab.view.diagram.steps import half_layers
 from rooflab.view.diagram.strips import column_strip, pieces_of_rows, rows_and_columns
 from rooflab.view.diagram.svg import Canvas, Drawing
 from rooflab.view.diagram.tiled_weights import tile_order
-from rooflab.view.diagram.tiles import accumulators, attention_tiles, fragments, online_softmax
+from rooflab.view.diagram.tiles import (
+    accumulators,
+    attention_tiles,
+    fragments,
+    matrices_loaded,
+    online_softmax,
+)
 from rooflab.view.diagram.turns import last_turn
 from rooflab.view.diagram.verdicts import Judged, verdicts
 from rooflab.view.diagram.ways_to_multiply import ways_to_multiply
@@ -95,6 +101,7 @@ __all__ = [
     "layer",
     "layer_by_rule",
     "loads_in_flight",
+    "matrices_loaded",
     "nibbles",
     "number_lines",
     "of_lab",

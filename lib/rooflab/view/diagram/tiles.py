@@ -30,29 +30,82 @@ def accumulators(product: str = "m16n8k32_s8", rows: pd.DataFrame | None = None,
     held = places(drawn.read("fragments", product) if rows is None else rows, "d")
     high, wide = max(r for r, _ in held) + 1, max(c for _, c in held) + 1
     canvas, left, size, tall = Canvas(), 54.0, 46.0, 19.0
+    depth = int(product.partition("k")[2].partition("_")[0])
+    top = _operands(canvas, high, wide, depth)
     for column in range(wide):
-        canvas.text(left + (column + 0.5) * size, 11, f"{column}", svg.SMALL, "middle")
+        canvas.text(left + (column + 0.5) * size, top - 6, f"{column}", svg.SMALL, "middle")
     for (row, column), (owner, place) in sorted(held.items()):
-        x, y = left + column * size, 17 + row * tall
+        x, y = left + column * size, top + row * tall
         canvas.cell(x, y, size, tall, f"{owner}.{place}", shade(owner), 11)
         if column == 0:
             canvas.text(left - 8, y + 14, f"row {row}", svg.SMALL, "end")
     mine = sorted(place for place, (owner, _) in held.items() if owner == lane)
     for row, column in mine:
-        canvas.frame(left + column * size, 17 + row * tall, size, tall)
+        canvas.frame(left + column * size, top + row * tall, size, tall)
     x = left + wide * size + 16
-    canvas.text(x, 30, "lane.register", bold=True)
-    canvas.text(x, 50, f"lane {lane}, framed,", svg.SMALL)
-    canvas.text(x, 65, f"holds {len(mine)} sums:", svg.SMALL)
+    canvas.text(x, top + 13, "lane.register", bold=True)
+    canvas.text(x, top + 33, f"lane {lane}, framed,", svg.SMALL)
+    canvas.text(x, top + 48, f"holds {len(mine)} sums:", svg.SMALL)
     for k, (row, column) in enumerate(mine):
-        canvas.text(x, 84 + 15 * k, f"d[{held[row, column][1]}]", svg.SMALL)
-        canvas.text(x + 30, 84 + 15 * k, f"({row}, {column})", svg.SMALL)
+        canvas.text(x, top + 67 + 15 * k, f"d[{held[row, column][1]}]", svg.SMALL)
+        canvas.text(x + 30, top + 67 + 15 * k, f"({row}, {column})", svg.SMALL)
     says = (
-        f"A warp's {high} x {wide} sums of {product}: lane {lane} holds "
+        f"A, {high} x {depth}, times B, {depth} x {wide}, is D: a warp's {high} x {wide} sums of {product}; "
+        f"lane {lane} holds "
         + ", ".join(f"({row}, {column}) in d[{held[row, column][1]}]" for row, column in mine)
         + f"; row 0 belongs to lanes {', '.join(str(held[0, c][0]) for c in range(0, wide, 2))}."
     )
     return single(f"Who holds the {high} × {wide} sums of one product", says, canvas)
+
+
+def _operands(canvas: Canvas, high: int, wide: int, depth: int) -> float:
+    """Draw A, `high` x `depth`, times B, `depth` x `wide`, = D; returns where D's cells begin below it."""
+    unit, x, y, tall = 3.2, 54.0, 16.0, 3.2 * max(high, depth)
+    for name, rows, columns, fill, what, after in (
+        ("A", high, depth, SKY, f"{high} rows × {depth} of k", "·"),
+        ("B", depth, wide, AMBER, f"{depth} of k × {wide} tokens", "="),
+        ("D", high, wide, PALE, f"{high} rows × {wide} tokens", ""),
+    ):
+        canvas.cell(x, y + (tall - unit * rows) / 2, unit * columns, unit * rows, name, fill, 12)
+        canvas.text(x + unit * columns + 6, y + tall / 2 - 3, what.partition(" × ")[0], svg.SMALL)
+        canvas.text(x + unit * columns + 6, y + tall / 2 + 11, "× " + what.partition(" × ")[2], svg.SMALL)
+        x += unit * columns + 68
+        canvas.text(x, y + tall / 2 + 5, after, 18)
+        x += 22 if after else 0
+    return y + tall + 36
+
+
+def matrices_loaded(
+    product: str = "m16n8k16_f16", rows: pd.DataFrame | None = None, lane: int = 5
+) -> Drawing:
+    """ldmatrix: the four 8 x 8 matrices of one load, beside each row the lane that gives its address, and
+    what one lane gets. Matrix i is what register a[i] of the product's first operand holds.
+    """
+    held = places(drawn.read("fragments", product) if rows is None else rows, "a")
+    canvas, size, said = Canvas(), 15.0, []
+    for matrix in range(4):
+        at = sorted(place for place, (_, element) in held.items() if element // 2 == matrix)
+        first = at[0]
+        left, top = 62.0 + matrix % 2 * 262, 18.0 + matrix // 2 * (8 * size + 34)
+        canvas.text(left, top - 6, f"matrix {matrix}: register {matrix} of every lane", svg.SMALL, bold=True)
+        for row in range(8):
+            canvas.text(left - 6, top + row * size + 12, f"lane {8 * matrix + row} →", svg.SMALL, "end")
+        for other in range(svg.LANES):
+            cells = [
+                (left + (c - first[1]) * size, top + (r - first[0]) * size)
+                for r, c in at
+                if held[r, c][0] == other
+            ]
+            canvas.cells(cells, size, size, shade(other))
+        mine = [(r - first[0], c - first[1]) for r, c in at if held[r, c][0] == lane]
+        for r, c in mine:
+            canvas.frame(left + c * size, top + r * size, size, size, 1.8)
+        said.append(f"of matrix {matrix} row {mine[0][0]}, columns {' and '.join(str(c) for _, c in mine)}")
+    below = f"Arrow: the lane that gives a row's address. Framed: what lane {lane} gets, a register a matrix."
+    canvas.text(0, 36 + 2 * (8 * size + 34) - 30, below, svg.SMALL)
+    says = "Lane l gives the address of row l % 8 of matrix l / 8, 16 bytes. "
+    says += f"Lane {lane} gets {'; '.join(said)}."
+    return single("One ldmatrix: who gives a row's address, and who gets what", says, canvas)
 
 
 def fragments(product: str = "m16n8k16_f16", rows: pd.DataFrame | None = None, lane: int = 5) -> Drawing:

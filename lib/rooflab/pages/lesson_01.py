@@ -11,6 +11,15 @@ from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
 from rooflab.view import page, plot
 
+# What a thread loads in each rung of `read`: words beside its bar.
+_DOES = {
+    "1_scalar": "one load of 4 bytes",
+    "2_vector": "one load of 16",
+    "3_in_flight": "eight loads of 16",
+    "4_grid": "standing blocks, in steps",
+    "5_streaming": "rung 3, past the L1 cache",
+}
+
 
 def bandwidth(rows: Rows, here: Lab, size: str) -> Opening:
     """The first screen of 01: the read ladder's first and best rung."""
@@ -27,7 +36,8 @@ def bandwidth(rows: Rows, here: Lab, size: str) -> Opening:
         "name the roof that a kernel's bandwidth is held against",
     ]
     roof = ("read", here.roof["dram_read"].value, "GB/s")
-    figure, caption = page.ladder(rows, here.run["gpu"], roof, f"read, {size} an array, cold")
+    title = f"read, {size} an array, cold"
+    figure, caption = page.ladder(rows, here.run["gpu"], roof, title, does=_DOES)
     set_by = here.roof["dram_read"].case
     own_size = re.search(r"\bn=(\d+)", set_by)
     if set_by not in set(rows["case"]) and own_size:

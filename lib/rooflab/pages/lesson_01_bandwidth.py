@@ -42,7 +42,7 @@ def needed(chase: Any, dram_sheet: Any, gpu: Any, sms: Any) -> Any:
         text += (
             f"So one small load a thread cannot keep this memory busy: 2,048 threads reach {2048 / each:.0%} "
         )
-        text += "of its bandwidth at most. A wide load may."
+        text += "of its bandwidth at most. A wide load may, by this count."
     display.say(text)
     return latency, need
 
@@ -158,13 +158,33 @@ def why_slow(counted: Any, need: float, sms: int, here: Any) -> None:
         return
     filled, waits = f"{one.filled / one.most:.0%}", f"{one.held / one.filled:.0%}"
     of_slots = f"{filled} of the thread slots are filled (occupancy)"
-    diagram.bytes_held(each, one, of_slots, f"{waits} of a thread's life, its load is under way").show()
+    diagram.bytes_held(each, one, of_slots, "measured rate × latency of a lone load").show()
     text = f"So {one.kernel} loses three times. Even with all {slots:,} slots of an SM loading, 4 bytes a "
     text += f"thread are {one.most / each:.0%} of what the memory needs. It fills {filled} of them: blocks "
-    text += "end all the time, and others start in their place. And its rate says that a thread has its load "
-    text += f"under way for {waits} of its life. In the rest it starts, takes part in five shuffles and "
-    text += "a barrier, and ends."
+    text += (
+        f"end all the time, and others start in their place. And its rate needs only {one.held / 1024:.1f} "
+    )
+    text += f"KiB under way, {waits} of what the filled slots could hold. The rest is lost in two ways: a "
+    text += "thread also starts, takes part in five shuffles and a barrier, and ends; and under load a load "
+    text += "takes longer than a lone one (next section)."
     display.say(text)
+    _second(found, each, slots)
+
+
+def _second(found: Any, each: float, slots: int) -> None:
+    """Say what rung 2's wide loads bring, of the counted ladder, on an SM that needs `each` bytes."""
+    wide, most = found[found["impl"] == "2_vector"], found["dram_pct"].max()
+    if wide.empty:
+        return
+    filled, busy = (float(wide[name].iloc[0]) for name in ("occupancy_pct", "dram_pct"))
+    could = 16 * slots * filled / 100
+    if could > each and busy < 0.97 * most:
+        text = f"Rung 2 could hold {could / 1024:.0f} KiB with the slots that it fills ({filled:.0f}%), more "
+        text += (
+            f"than the lone latency asks for. Still it keeps DRAM only {busy:.0f}% busy, the busiest rung "
+        )
+        text += f"{most:.0f}%. The next section shows why: the latency does not stay what it is."
+        display.say(text)
 
 
 def in_flight(dram_sheet: Any, gpu: Any, here: Any, large: Any, latency: Any, sms: Any) -> Any:
@@ -252,6 +272,7 @@ def standings(here: Any, large: Any, others: Any) -> None:
     if text:
         display.say(text.strip())
     lines = [display.standings(rows) for rows in others.values()]
+    beside = ""
     saxpy = here.measure("environment", environment.ramp())
     if len(saxpy):
         ours = saxpy.loc[saxpy["gb_s"].idxmax()]
@@ -263,58 +284,59 @@ def standings(here: Any, large: Any, others: Any) -> None:
         plain = saxpy[(saxpy["impl"] == "1_scalar") & saxpy["roof_fraction"].notna()]
         if len(plain):
             share = plain["roof_fraction"].iloc[0]
-            lines[-1] += f" Its rung 1, also with 4-byte loads, reaches {share:.0%} of its roof: "
-            lines[-1] += "a thread has two of them in flight, and no sum to wait for."
+            beside = f"`saxpy` of lesson 00 also starts with 4-byte loads, and reaches {share:.0%} of its "
+            beside += "roof. A thread there has two of them under way, and no sum to wait for."
+    if beside:
+        display.say(beside)
     display.fold_items("How the ladders of write, copy and triad stand", lines)
 
 
 def suspects(counted: Any) -> Any:
-    """Show the counters that tell slow rungs from fast ones; their rows."""
+    """How the counters of each slower rung compare with those of its ladder's best rung; their rows."""
     accused = bandwidth.suspects(counted)
     accused["rung"] = accused["operator"] + "/" + accused["impl"]
+    return accused
+
+
+def unsolved(accused: Any, counted: Any, gpu: Any, l2: Any) -> None:
+    """Say for how many rungs a counter speaks; fold which, their counters, and what is odd about write."""
+    open_cases, lines = accused[accused["suspect"] == "none of these"], []
+    known = accused[accused["suspect"] != "none of these"]
+    if len(accused):
+        why = display.listed(dict.fromkeys(known["suspect"].str.split(" and ").explode()))
+        text = f"{len(known)} of {len(accused)} slower rungs show it"
+        text += f": {why}. " if len(known) else ". "
+        if len(open_cases):
+            text += f"For the other {len(open_cases)} " if len(known) else "For all of them "
+            text += "the counters explain nothing: the same bytes, as well coalesced, on SMs as full."
+        display.say(text.strip())
+    for suspect, rungs in known.groupby("suspect", sort=False)["rung"]:
+        lines.append(f"{suspect}: {display.listed(f'`{rung}`' for rung in rungs)}.")
+    if len(open_cases):
+        lines.append(
+            f"No counter: {display.listed(f'`{rung}`' for rung in open_cases['rung'])}. A **hypothesis** "
+            "remains: DRAM loses time when it opens another page or turns from reading to writing, and the "
+            "rungs differ in the order of their accesses."
+        )
+    writes = counted[counted["operator"] == "write"]
+    if len(writes):
+        left = (writes["predicted_bytes"] - writes["dram_bytes"]).median()
+        if 0.02 * writes["predicted_bytes"].median() < left < l2:
+            lines.append(
+                f"An oddity of `write`: on the {gpu} {left / 1e6:.0f} MB of what it wrote "
+                f"had not reached DRAM when counting stopped. The L2 holds {l2 / 1e6:.0f} "
+                "MB, so they fit there. In the timed chain every launch must first push "
+                "out what the one before it left."
+            )
     names = {"rung": "Rung", "time": "Time", "traffic": "DRAM bytes"}
     names |= {"sectors": "Sectors a request"}
     names |= {"occupancy": "Occupancy", "suspect": "Suspect"}
     ratios = dict.fromkeys(("time", "traffic", "sectors", "occupancy"), "{:.2f}")
     sized = plot.size_text(4 * bandwidth.PROFILE_SIZE)
     title = f"Counters of the slower rungs over those of their ladder's best rung, {sized} an array"
-    display.table(accused, names, ratios, title, folded=True)
-    return accused
-
-
-def unsolved(accused: Any, counted: Any, gpu: Any, l2: Any) -> None:
-    """Say which rungs a counter accuses and for which none speaks, and fold what is odd about write."""
-    open_cases, lines = accused[accused["suspect"] == "none of these"], []
-    known = accused[accused["suspect"] != "none of these"]
-    said = []
-    if len(known):
-        why = known.groupby("suspect", sort=False)["rung"].agg(
-            lambda rungs: display.listed(f"`{r}`" for r in rungs)
-        )
-        said.append(
-            f"The counters accuse {'; '.join(f'{suspect} of {rungs}' for suspect, rungs in why.items())}."
-        )
-    if len(open_cases):
-        said.append(
-            f"For {display.listed(f'`{rung}`' for rung in open_cases['rung'])} they explain nothing: the "
-            "same bytes, as well coalesced, on SMs as full. A **hypothesis** remains: DRAM loses time when "
-            "it opens another page or turns from reading to writing, and the rungs differ in the order of "
-            "their accesses."
-        )
-    if said:
-        display.say(" ".join(said))
-    writes = counted[counted["operator"] == "write"]
-    if len(writes):
-        left = (writes["predicted_bytes"] - writes["dram_bytes"]).median()
-        if 0.02 * writes["predicted_bytes"].median() < left < l2:
-            lines.append(
-                f"On the {gpu} {left / 1e6:.0f} MB of what `write` wrote "
-                f"had not reached DRAM when counting stopped. The L2 holds {l2 / 1e6:.0f} "
-                "MB, so they fit there. In the timed chain every launch must first push "
-                "out what the one before it left."
-            )
-    if lines:
-        display.fold_items("An oddity of write", lines)
+    if len(accused):
+        said = "\n".join(f"- {line}" for line in lines)
+        display.fold_parts("Which counter speaks of which rung", [said, (accused, names, ratios, title)])
 
 
 def takeaway(

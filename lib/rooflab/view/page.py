@@ -44,10 +44,17 @@ def opening(answer: str, able: Sequence[str], chart: tuple[Figure, str] | Drawin
 
 
 def ladder(
-    rows: pd.DataFrame, device: object, roof: plot.Roof, title: str, *, y: str = "gb_s"
+    rows: pd.DataFrame,
+    device: object,
+    roof: plot.Roof,
+    title: str,
+    *,
+    y: str = "gb_s",
+    does: Mapping[str, str] | None = None,
 ) -> tuple[Figure, str]:
     """The ladder of an opening and its caption: own rungs by their numbers and, last, the fastest of the
-    peers, as bars of `y` (gb_s, tflop_s or tok_s) under `roof`, (name, value, unit of y).
+    peers, as bars of `y` (gb_s, tflop_s or tok_s) under `roof`, (name, value, unit of y). `does` has words
+    that follow a rung's name.
     """
     own = rows[rows["kind"] == "own"]
     number = own["impl"].str.extract(r"^(\d+)", expand=False).astype(float)
@@ -58,7 +65,8 @@ def ladder(
     fig, ax = plot.figure(unit, title=title, height=1.1 + 0.21 * len(shown))
     fig.set_figwidth(WIDEST)
     names = [
-        f"{name} (peer)" if kind == "peer" else name for name, kind in shown[["impl", "kind"]].to_numpy()
+        f"{name} (peer)" if kind == "peer" else ": ".join(filter(None, (name, (does or {}).get(name))))
+        for name, kind in shown[["impl", "kind"]].to_numpy()
     ]
     rate, low, high = plot.band(shown, y)
     plot.bars(ax, names, rate, unit, (f"{roof[0]} roof", *roof[1:]), low, high)

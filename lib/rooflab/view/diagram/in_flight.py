@@ -12,7 +12,8 @@ from rooflab.view.diagram.svg import AMBER, GREY, SKY, Canvas, Drawing, single
 
 class Held(NamedTuple):
     """A kernel's bytes in flight on an SM: with every thread slot filled and loading, with the slots that
-    were filled, and on average as its rate says (Little's law with the latency of an empty memory).
+    were filled, and those that its rate needs by Little's law with the latency of an empty memory, the least
+    that it has on average.
     """
 
     kernel: str
@@ -21,7 +22,7 @@ class Held(NamedTuple):
     held: float
 
 
-def bytes_held(need: float, one: Held, of_slots: str, of_time: str) -> Drawing:
+def bytes_held(need: float, one: Held, of_slots: str, of_rate: str) -> Drawing:
     """Bars of bytes on an SM: what the memory needs (`need`), and what is left of a kernel's; the last two
     have their words, such as "71% of the thread slots are filled".
     """
@@ -29,7 +30,7 @@ def bytes_held(need: float, one: Held, of_slots: str, of_time: str) -> Drawing:
         ("the memory needs", need, "bandwidth × latency", GREY),
         ("all slots loading", one.most, "every thread slot filled, its load under way", SKY),
         ("slots filled", one.filled, of_slots, SKY),
-        ("under way", one.held, of_time, AMBER),
+        ("its rate needs", one.held, of_rate, AMBER),
     )
     canvas, left = Canvas(), 138.0
     unit = (svg.WIDTH - left - 62) / max(value for _, value, _, _ in rows)

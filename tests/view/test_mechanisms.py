@@ -159,13 +159,22 @@ def test_counters_are_those_of_the_busiest_product_and_of_a_small_launch(step, s
         diagram.where_counted([])
 
 
+def test_every_weight_product_has_a_bar_even_where_it_takes_little_time(step):
+    top = time_breakdown.kinds(step, 3)
+    fig, caption = lesson_02b.busy_chart(top, step, "a GPU", "today")
+    names = [label.get_text() for label in fig.axes[0].get_yticklabels()]
+    assert {"k", "v", "lm_head"} <= set(names) and "Blue: weight products" in caption
+    fig, _ = lesson_02b.busy_chart(top, step[step["part"] != "k"], "a GPU", "today")
+    assert "k" not in [label.get_text() for label in fig.axes[0].get_yticklabels()]
+
+
 def test_a_warp_without_a_stall_waits_for_nothing(step):
     row = step.iloc[0].copy()
     row["waits"] = ()
     assert "one warp, waits for nothing" in diagram.where_counted([("it", row)]).says
     row["waits"] = (("barrier", 8.0), ("wait", 2.0))
     assert (
-        "1 instruction, then 8 cycles waiting for the other warps"
+        "1 instruction, then 8 cycles waiting for the other warps at __syncthreads() white: other waits, 2"
         in diagram.where_counted([("it", row)]).says
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from rooflab import lab as labs
@@ -31,7 +32,7 @@ def opening(step: Rows, top: Rows, gpu: str, when: str) -> Opening:
         "say what a launch was waiting for",
         "find the launches that are too small rather than too slow",
     ]
-    return text, able, busy_chart(top, gpu, when)
+    return text, able, busy_chart(top, step, gpu, when)
 
 
 def _busy(step: Rows) -> Rows:
@@ -42,27 +43,41 @@ def _small(step: Rows) -> Rows:
     return step[(step.dram_pct < 5) & (step.sm_pct < 5)]
 
 
-def busy_chart(top: Rows, gpu: str, when: str) -> tuple[Figure, str]:
-    """How busy each kind of launch keeps the memory, the busiest first, and the caption."""
-    top = top.sort_values("dram_pct", ascending=False, kind="stable")
+# Plain words for what PyTorch's kernels of one part do, by the library's names.
+_PLAIN = {"MeanOps": "mean", "direct_copy": "change of format", "CatArrayBatchedCopy": "joining"}
+
+
+def busy_chart(top: Rows, step: Rows, gpu: str, when: str) -> tuple[Figure, str]:
+    """How busy each kind of launch keeps the memory, the busiest first: the longest ones and, of the counted
+    `step`, every weight product. With the caption.
+    """
+    products = step[(step["class"] == "weight") & ~step.part.isin(top.part[top["class"] == "weight"])]
+    times = products.groupby("part").part.transform("size")
+    added = products.assign(times=times, name=products.part).drop_duplicates("part")
+    top = pd.concat([top, added]).sort_values("dram_pct", ascending=False, kind="stable")
     own = (top["class"] == "weight") | (top["class"] == top.part)
     plain = top.part.where(own, top.part + ", " + top["class"])
     twice = plain.duplicated(keep=False)  # two kernels of one part: told apart by the library's names
     plain = plain.where(
-        ~twice, plain + ": " + top.name.str.rpartition(": ")[2].str.replace("_kernel_cuda", "")
+        ~twice,
+        plain
+        + ": "
+        + top.name.str.rpartition(": ")[2].str.replace("_kernel_cuda", "").map(lambda n: _PLAIN.get(n, n)),
     )
     names = [
-        f"{name}, {row.times} × {row.us:.1f} µs" for name, row in zip(plain, top.itertuples(), strict=True)
+        f"{name} ({times} times)" if times > 1 else name for name, times in zip(plain, top.times, strict=True)
     ]
     title = "How busy a launch keeps the memory"
     fig, ax = plot.figure("% of the memory's rate", title=title, height=1.0 + 0.19 * len(top))
     fig.set_figwidth(page.WIDEST)
     plot.bars(ax, names, top.dram_pct, "%")
+    for patch, kind in zip(ax.patches, top["class"], strict=True):
+        if kind != "weight":
+            patch.set_facecolor(plot.PEER_COLOUR)
     above = top[top.dram_pct >= 50]
     text = f"{title}, {gpu}, {when}: {len(top)} kinds of launch, {len(above)} at half the rate or more, most "
-    text += f"{top.dram_pct.max():.0f}% ({top.part[top.dram_pct.idxmax()]}). Beside a name: how many such "
-    text += "launches were counted, and the time of one. 100% is ncu's peak; each ran alone, with empty "
-    text += "caches."
+    text += f"{top.dram_pct.max():.0f}% ({top.part.iloc[0]}). Blue: weight products. "
+    text += "100% is ncu's peak; each ran alone, with empty caches."
     return fig, text
 
 
@@ -71,6 +86,24 @@ def counted(step: Rows, prompt: Rows) -> None:
     display.say(
         f"Counted: {len(step)} launches of an eager decode step (one layer and the output "
         f"head) and {len(prompt)} of a *prefill*, which reads a whole prompt at once."
+    )
+
+
+def longer(step: Rows, steps: Rows) -> None:
+    """Say how much longer ncu times a small launch than the running model's trace, `steps`, and what the
+    drawing below shows.
+    """
+    ours, there = step[step.part == "norm"], steps[steps.part == "norm"]
+    if len(ours) and there.launches.sum():
+        running = there.us.sum() / there.launches.sum()
+        if ours.us.median() > 1.2 * running:
+            display.say(
+                f"So do not add up `ncu`'s times of small launches: a norm launch takes {running:.1f} µs on "
+                f"average in the running model, and {ours.us.min():.1f} to {ours.us.max():.1f} here."
+            )
+    display.say(
+        "Each counter looks at one place on the way from DRAM to the warps. Compare a large product with a "
+        "small launch:"
     )
 
 
@@ -177,10 +210,8 @@ def waits_said(step: Rows) -> None:
     reason = firsts.mode().iloc[0]
     display.say(
         f"{(firsts == reason).sum()} of {len(weights)} weight products wait most for one "
-        f"thing, `{reason}`. An SM has, in the median, "
-        f"{weights.occupancy_pct.median():.0f}% of the warps that it could hold. That is enough if each "
-        "warp keeps enough bytes in flight (lesson 01's law). But a product that ends before the memory is "
-        "busy never gets there."
+        f"thing, `{reason}`. A product fills only {weights.occupancy_pct.median():.0f}% of the warp "
+        f"slots, in the median. {_suffices(weights)}"
     )
     hungry = step[_first_wait(step) == "no_instruction"]
     if len(hungry):
@@ -189,6 +220,19 @@ def waits_said(step: Rows) -> None:
             f"{hungry.us.median():.1f} µs, in which a kernel fetches its code and runs it hardly more than "
             "once. (`ncu` has just emptied the caches, so in use this wait may be shorter.)"
         )
+
+
+def _suffices(weights: Rows) -> str:
+    """Whether a busy product shows that few warps are enough, and what a short one with as many reaches."""
+    best, least = weights.loc[weights.dram_pct.idxmax()], weights.loc[weights.dram_pct.idxmin()]
+    if best.dram_pct < 70 or best.occupancy_pct > 50:
+        return "With more of them more bytes could be in flight (lesson 01's law)."
+    text = f"`{best.part}` shows that {best.occupancy_pct:.0f}% suffice: it keeps the memory "
+    text += f"{best.dram_pct:.0f}% busy, because each warp has many loads under way (lesson 01's law). "
+    if least.dram_pct < 0.5 * best.dram_pct:
+        text += f"`{least.part}` fills {least.occupancy_pct:.0f}% and keeps it {least.dram_pct:.0f}% busy"
+        text += ": it is over before enough loads are under way." if least.us < best.us else "."
+    return text.strip()
 
 
 # --- products alone -----------------------------------------------------------------------------------------
@@ -372,7 +416,7 @@ def explored(here: Lab, timed: Rows, gpu: str, read: float) -> Any:
     return explorer.Explorer(
         "products",
         timed.assign(predicted_us=timed.bytes / read / 1e3),
-        controls={"k": "Columns", "impl": "By"},
+        controls={"k": "Columns", "impl": "By"} if timed.k.nunique() > 1 else {"impl": "By"},
         roof=("DRAM read", read, "GB/s"),
         labels={"n": "rows"},
         title=f"Weight products of one token on {gpu}",

@@ -97,10 +97,13 @@ def _warp(
         x += cycles * unit
     if not waits:
         return ["waits for nothing"]
-    reason, cycles = waits[0]
+    lines = [f"1 instruction, then {waits[0][1]:.0f} cycles", _meaning(waits[0][0])]
+    return lines + [f"white: other waits, {cycles:.0f}" for _, cycles in waits[1:2]]
+
+
+def _meaning(reason: str) -> str:
     metric = ncu.METRICS.get(f"stall_{reason}")
-    words = (metric.meaning if metric else reason).partition(" (")[0].partition(":")[0]
-    return [f"1 instruction, then {cycles:.0f} cycles", words]
+    return (metric.meaning if metric else reason).partition(" (")[0].partition(":")[0]
 
 
 def contrast(counted: pd.DataFrame) -> list[tuple[str, Any]]:

@@ -38,12 +38,13 @@ def layer_by_rule(
     sizes = {each.name: 2 * each.n * each.k for each in model_shapes.projections(model)}
     launches = [name if name in sizes else "" for name in launches]
     canvas, y, said = Canvas(), 0.0, list[str]()
+    narrow = dict[str, None]()  # products too narrow for their names
     for gpu, law in laws:
         moved = {name: sizes[name] / law.gb_s / 1e3 for name in launches if name}
         products = len(moved) * law.product_us + sum(moved.values())
         others = launches.count("") * law.other_us
         unit = svg.WIDTH / (products + others)
-        canvas.text(0, y + 12, f"{gpu}: {products + others:.0f} µs, products {products:.0f}", bold=True)
+        canvas.text(0, y + 12, f"{gpu}: {products + others:.0f} µs, products {products:.0f} µs", bold=True)
         y, x = y + 20, 0.0
         rest = list[tuple[float, float]]()
         for name in launches:
@@ -56,14 +57,20 @@ def layer_by_rule(
             canvas.rect(x + fixed, y, bytes_, _HIGH, BLUE)
             if fixed + bytes_ > svg.wide(name, svg.SMALL) + 2:
                 canvas.text(x + (fixed + bytes_) / 2, y + _HIGH + 13, name, svg.SMALL, "middle")
+            else:
+                narrow[name] = None
             x += fixed + bytes_
-        canvas.cells(rest, law.other_us * unit, _HIGH, SKY)
+        wide = law.other_us * unit
+        canvas.cells(rest, wide, _HIGH, SKY, 0.4 if wide > 6 else 0)  # edges would hide a narrow one's fill
         y += _HIGH + 30
         said.append(
             f"{gpu} {products + others:.0f} µs, of which its {len(moved)} products take {products:.0f} "
             f"({sum(moved.values()):.0f} for their bytes) and the {launches.count('')} other launches "
             f"{others:.0f}"
         )
+    if narrow:
+        canvas.text(0, y + 8, f"Too narrow for a name: {', '.join(narrow)}.", svg.SMALL)
+        y += 20
     x = 0.0
     for fill, words in ((AMBER, "fixed time of a product"), (BLUE, "its bytes"), (SKY, "another launch")):
         canvas.cell(x, y, 13, 13, "", fill)

@@ -117,9 +117,14 @@ def pictures(store: Store) -> str:
     if roofline:
         said = "The higher a kernel, the faster it computes; the further right, the more arithmetic it has "
         said += (
-            "for each byte. On the line it is at its roof. The [results](results.md) say what each numbered "
+            "for each byte. A percentage is of the operator's own roof: a copy or a triad also writes, so "
         )
-        said += f"operator does, and at which shape.\n\n{_above(store)}"
+        said += (
+            "its roof lies a little under the drawn line of reads. (FLOP: one addition or multiplication. "
+        )
+        said += "FP16: 16-bit numbers. Other names are in the [glossary](glossary.md).) The "
+        said += "[results](results.md) say "
+        said += f"what each numbered operator does, and at which shape.\n\n{_above(store)}"
         shown += [roofline._repr_mimebundle_()["text/html"], "", said]
     if places:
         shown += ["", places._repr_mimebundle_()["text/html"]]
@@ -137,7 +142,9 @@ def _above(store: Store) -> str:
     squares = f"{many} squares are" if many > 1 else "One square is"
     roof = _ROOFS.get(str(most["roof"]), most["roof"])
     text = "A tensor roof is the rate that a library's product of random matrices reached, not the most that "
-    text += f"the chip can do, so a kernel may pass it. {squares} above a roof, the highest "
+    text += "the chip can do, so a kernel may pass it.\n\n<details><summary>Which kernels are above a roof"
+    text += f"</summary>\n\n{squares} above a roof, the highest "
     text += f"{most['operator']} `{most['impl']}` ({readme.shape(most)}) at {most['roof_fraction']:.0%} of "
     text += f"the {roof} roof."
-    return f"{text} This kernel is at {most['rate'] / sheet:.0%} of the data sheet." if sheet else text
+    text += f" This kernel is at {most['rate'] / sheet:.0%} of the data sheet." if sheet else ""
+    return f"{text}\n\n</details>"

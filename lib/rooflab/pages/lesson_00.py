@@ -29,8 +29,8 @@ HELD = (3, 1, 4, 1, 5, 9, 2, 6)
 def answer(n: int) -> str:
     """The answer of the first page, for n elements."""
     return (
-        f"A thread works on one of {n:,} elements. To add them up, threads first add within groups of 32 (a "
-        "warp), then within a block, and then every block adds to one total."
+        f"A thread works on one of {n:,} elements. To add them up, threads first add within a warp (32 "
+        "threads), then within a block, and then every block adds to one total."
     )
 
 
@@ -41,7 +41,8 @@ def timed(rows: pd.DataFrame, gpu: str) -> None:
         return
     row = mine.iloc[0]
     share = row["roof_fraction"]
-    of_roof = f", {share:.0%} of the best rate that lesson 01 reaches" if share == share else ""
+    of_roof = f", {share:.0%} of the best rate that lesson 01 reaches with two arrays read and one written"
+    of_roof = of_roof if share == share else ""
     display.say(
         f"For {row['n']:,} elements this kernel takes {row['median_us']:.1f} µs on the {gpu} and moves "
         f"{row['gb_s']:,.0f} GB/s between chip and memory{of_roof}. "

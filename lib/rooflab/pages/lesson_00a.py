@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from rooflab import ops, studies
+from rooflab.bench import clock
 from rooflab.lab import Lab
 from rooflab.ops import probes
 from rooflab.pages import Opening, Rows
@@ -44,7 +45,8 @@ def _refused(refusals: Rows) -> list[tuple[str, str]]:
 
 
 def machine(run: Any, spec: Any) -> None:
-    """Show what the driver reports beside what the datasheet says."""
+    """Show the state of the machine around the run; fold what the driver reports beside the datasheet."""
+    conditions(run)
     sheet = spec and ".".join(map(str, spec.compute_capability))
     clock_now = f"{run.sm_clock_before_mhz} MHz before the run"
     facts = [
@@ -70,7 +72,7 @@ def conditions(run: Any) -> None:
     conditions = pd.DataFrame({"what": what, "before": before, "after": after})
     heads = {"what": "", "before": "before", "after": "after"}
     forms = dict.fromkeys(("before", "after"), "{:.0f}")
-    display.table(conditions, heads, forms, "Clock, temperature and power", folded=True)
+    display.table(conditions, heads, forms, f"The {run.gpu} around the run")
     others = run.other_processes
     display.say(
         "No other process was on the GPU."
@@ -110,8 +112,8 @@ def proved_by(counted: Any) -> Any:
     return proved
 
 
-def compiled(lab: Any) -> None:
-    """Show what the compiler made of the rungs."""
+def compiled(lab: Any, words: str) -> None:
+    """Fold what the compiler made of the rungs, under the meanings of its words."""
     kept = [f"arch=sm_{arch}" for arch in studies.static.SASS_ARCHS]
     built = [case for case in lab.cases("static") if case.operator == "saxpy"]
     built = [case for case in built if case.options in kept]
@@ -122,8 +124,8 @@ def compiled(lab: Any) -> None:
     heads |= {"spill_bytes": "spilled bytes", "instructions": "instructions"}
     heads |= {"loads_4b": "4-byte loads", "loads_16b": "16-byte loads"}
     heads |= {"fused_multiply_adds": "FMAs"}
-    title = "Registers, spilled bytes and instructions, by rung and GPU"
-    display.table(report.merge(sass, on="case", how="left"), heads, caption=title, folded=True)
+    title = "What the compiler made of the rungs: registers, spilled bytes and instructions"
+    display.fold_parts(title, [words, (report.merge(sass, on="case", how="left"), heads)])
 
 
 def cheats(lab: Any) -> Any:
@@ -187,15 +189,17 @@ def standing(ramp: Any) -> None:
     """Say how the rungs compare."""
     by_impl = ramp.set_index("impl")
     first, second = by_impl.loc["1_scalar"], by_impl.loc["2_vector"]
-    text = f"On this device rung 2 {display.against(second, first)} rung 1 "
-    text += "(a quarter of the memory instructions, the same bytes)"
+    text = f"On this device rung 2 {display.against(second, first)} rung 1"
     if "torch.add" in by_impl.index:
         peer = by_impl.loc["torch.add"]
         text += f" and {display.against(second, peer)} `torch.add`"
     text += "."
+    if clock.faster(second, first):
+        text += " The bytes are the same, but a thread of rung 2 has 32 of them under way instead of 8: "
+        text += "[lesson 01](01_bandwidth.ipynb) shows that this is what the memory wants."
     if second.predicted_us > 0:
         excess = second.median_us / second.predicted_us
-        text += f" It takes {excess:.2f} times the datasheet's least time: see lesson 01."
+        text += f" Rung 2 takes {excess:.2f} times the datasheet's least time."
     display.say(text)
 
 

@@ -75,6 +75,7 @@ def by_clock(times: Rows, *names: str) -> None:
     heads = {"n": "elements"} | {name: name for name in read}
     formats = {"n": "{:,}"} | dict.fromkeys(read, "{:.4g}")
     title = "saxpy/1_scalar, warm: µs a launch (median)"
+    title = title if "wall" in names else f"The same kernel by profilers beside {names[0]}"
     display.table(times.reset_index(), heads, formats, title, folded=not {*read} & {"wall"})
 
 
@@ -328,7 +329,7 @@ def constants(handovers: Rows, times: Rows, l2_ns: float | None, dram_ns: float 
 
 
 def claims(lab: Lab, clocked: Rows, cached: Rows, sides: Rows) -> None:
-    """Show the rows behind the page's main sentences, and say which command measures them again."""
+    """Fold the rows behind the page's main sentences, and which command measures them again."""
     ends = [(n, name) for n in (clocked["n"].min(), clocked["n"].max()) for name in ("graph", "event")]
     behind = [clocked[(clocked.n == n) & (clocked.clock == name)] for n, name in ends]
     behind.append(clocked[(clocked.n == clocked["n"].max()) & (clocked.clock == "graph_pdl")])
@@ -341,13 +342,14 @@ def claims(lab: Lab, clocked: Rows, cached: Rows, sides: Rows) -> None:
     heads |= {"gb_s": "GB/s", "roof_fraction": "of roof", "command": "command"}
     formats = {"n": "{:,}", "median_us": "{:.2f}", "gb_s": "{:,.0f}"}
     title = "The rows behind this page's main sentences"
-    display.table(found, heads, formats | {"roof_fraction": "{:.0%}"}, title, folded=True)
     made = runs.loc[found["run"].iloc[0]]
-    display.say(
+    again = (
         "`rooflab record environment` measures all of it again and writes it to "
         f"`data/{lab.device}/`, with versions, commit (here {made.commit}) and command (here "
         f"`{made.command}`)."
     )
+    rows = (found, heads, formats | {"roof_fraction": "{:.0%}"})
+    display.fold_parts(f"{title}, and the command that measures them again", [rows, again])
 
 
 def takeaway(times: Rows, sides: Rows, handovers: Rows) -> None:
@@ -364,22 +366,16 @@ def takeaway(times: Rows, sides: Rows, handovers: Rows) -> None:
     )
 
 
-_WAYS = {"": "", "dependent=1": "pdl, early", "dependent=2": "pdl, late"}
-
-
-def explored(lab: Lab, clocked: Rows, apart: Rows) -> Any:
-    """The explorer of one kernel by clock and size."""
-    rows = pd.concat([clocked, apart])
-    plain = rows["clock"] == "graph"
-    ways = rows["options"].fillna("").map(_WAYS).where(~plain, "graph, 2 instr.")
-    ways = ways.where(rows["options"].fillna("").ne(""), "")
-    names = [way or str(clock) for clock, way in zip(rows["clock"], ways, strict=True)]
+def explored(lab: Lab, clocked: Rows) -> Any:
+    """The explorer of one kernel by the first screen's clocks and size, opened at the smallest one."""
+    rows = clocked[clocked["clock"].isin(THREE)]
     return explorer.Explorer(
         "clocks",
-        rows.assign(timed=names),
+        rows,
         y="median_us",
-        controls={"timed": "Clock"},
+        controls={"clock": "Clock"},
         title="saxpy/1_scalar, warm",
         ylog=True,
+        start={"clock": "graph", "n": int(rows["n"].min())} if len(rows) else None,
         measure=explorer.measurer(lab),
     )

@@ -119,7 +119,7 @@ def opinions(dram_sheet: Any, here: Any, streams: Any) -> None:
 
 
 def copies(here: Any, large: Any, ladders: Any) -> Any:
-    """Fold what the library's copies lose as graph nodes; their rows of round sizes, the roof, and the sizes
+    """Say what the library's copies lose as graph nodes; their rows of round sizes, the roof, and the sizes
     where the runtime's copy loses.
     """
     found = here.measure("bandwidth", bandwidth.copies_by_clock(large))
@@ -144,7 +144,9 @@ def copies(here: Any, large: Any, ladders: Any) -> Any:
         lines.append(
             f"As a node, PyTorch's `copy_` of `uint8` {display.against(byte, word)} that of `int32`."
         )
-    display.fold_items("One copy, two clocks", [*lines, "The second explorer below has every size."])
+    display.say(f"**One copy, two clocks.** {lines[0]} The second explorer below has every size.")
+    if lines[1:]:
+        display.fold_items("The copy of PyTorch, by the type of its elements", lines[1:])
     return found[found["n"] != found["n"].max() - 1024], here.roof["dram_copy"].value, slow
 
 
@@ -223,11 +225,14 @@ def peaks(gpu: Any, here: Any, tops: Any) -> None:
     """Show the peaks of arithmetic in a burst and sustained."""
     matrix = bandwidth.MATRIX[here.effort]
     names = {"roof": "Peak", "burst": "Burst", "sustained": "Sustained"}
-    names |= {"sheet": "Datasheet", "share": "burst, % of it", "kept": "sustained, % of burst"}
-    names |= {"mhz": "clock then, MHz", "watts": "power then, W", "held": "held down by power, % of samples"}
+    names |= {"sheet": "Datasheet"}
+    behind = {"roof": "Peak", "share": "burst, % of datasheet", "kept": "sustained, % of burst"}
+    behind |= {"mhz": "clock, MHz", "watts": "power, W", "held": "held down by power, % of samples"}
     said = f"TFLOP/s (int8: TOP/s), products of {matrix} x {matrix} matrices on {gpu}"
     table = tops.assign(held=100 * tops["capped"])
     display.table(table, names, dict.fromkeys(list(names)[1:], "{:,.0f}"), said)
+    forms = dict.fromkeys(list(behind)[1:], "{:,.0f}")
+    display.table(table, behind, forms, "Shares, and clock and power while sustained", folded=True)
 
 
 def power(gpu: Any, here: Any, tops: Any) -> None:
@@ -321,10 +326,15 @@ def one_token(gpu: Any, tops: Any) -> Any:
 
 
 def device_roofs(here: Any, gpu: Any) -> None:
-    """Show every roof with the case that set it, folded."""
+    """Show the roofs that most lessons use; fold all with the case that set each."""
     columns = ["value", "unit", "case"]
     roofs = pd.DataFrame.from_dict(dict(here.roof), orient="index", columns=columns).reset_index()
     names = {"index": "Roof", "value": "Value", "unit": "Unit", "case": "Measured by"}
+    most = {"dram_read": "read", "dram_copy": "copy", "dram_triad": "triad"}
+    most |= {"fp16_tensor": "FP16 on tensor cores", "int8_tensor": "int8 on tensor cores"}
+    short = roofs.set_index("index").reindex([name for name in most if name in here.roof])
+    short = short.assign(what=[most[str(name)] for name in short.index])
+    display.table(short, {"what": "Roof", "value": gpu, "unit": ""}, {"value": "{:,.0f}"})
     title = f"All {len(roofs)} roofs of the {gpu}, run {here.run_of('bandwidth')['run']}"
     display.table(roofs, names, {"value": "{:,.0f}"}, title, folded=True)
 

@@ -24,7 +24,7 @@ def warp_requests(widths: Sequence[Width]) -> Drawing:
     whole = svg.LANES * max(one.lane_bytes for one in widths)
     unit = (svg.WIDTH - 24) / whole
     for row, one in enumerate(widths):
-        y, each = row * 74.0, svg.LANES * one.lane_bytes
+        y, each = row * 88.0, svg.LANES * one.lane_bytes
         times = whole // each
         words = f"{counted(times, 'request')} of {svg.LANES} lanes × {one.lane_bytes} = {each} bytes"
         canvas.text(0, y + 12, f"{one.name}: {words}", bold=True)
@@ -32,7 +32,8 @@ def warp_requests(widths: Sequence[Width]) -> Drawing:
             x, lane = k * (each * unit + 8), one.lane_bytes * unit
             places = [(x + n * lane, y + 20) for n in range(svg.LANES)]
             canvas.cells(places, lane, 22, SKY if k % 2 else AMBER)
+            canvas.text(x, y + 55, f"request {k + 1}", svg.SMALL)
         if one.rate:
-            canvas.text(0, y + 57, one.rate, svg.SMALL)
+            canvas.text(0, y + 70, one.rate, svg.SMALL)
         said.append(f"{one.name} needs {words}" + (f"; {one.rate}" if one.rate else ""))
     return single(f"One warp loads {whole} bytes", "; ".join(said) + ".", canvas)

@@ -66,3 +66,13 @@ def test_a_fragment_is_framed_for_the_lane_that_held_it():
 
 def test_a_rung_without_barriers_says_where_it_waits():
     assert by_block.has_barriers("3_persistent") and not by_block.has_barriers("9_flags_in_data")
+
+
+def test_bytes_stay_and_flops_grow_with_the_tokens():
+    rows = [(1, [(5.9, 0.04), (1.5, 0.04)]), (184, [(6.6, 6.6), (2.2, 6.6)])]
+    usual = diagram.bytes_and_flops(["FP16", "INT4"], rows, "bytes and FLOPs").says
+    assert "1 token, INT4: 1.50 µs for bytes, 0.04 for FLOPs; bytes decide" in usual
+    assert "184 tokens, FP16: 6.60 µs for bytes, 6.60 for FLOPs; both decide" in usual
+    assert "184 tokens, INT4: 2.20 µs for bytes, 6.60 for FLOPs; FLOPs decide" in usual
+    with pytest.raises(UsageError, match="at least one format"):
+        diagram.bytes_and_flops([], rows, "")

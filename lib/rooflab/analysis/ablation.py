@@ -77,8 +77,8 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
 
 def ladder(rows: pd.DataFrame, format: str, model: str = decode.MODEL) -> pd.DataFrame:
     """The rungs of one format at batch 1 after the short prompt, in order: says, us, tok_s, predicted tok/s,
-    share of the roof in percent, gain over the step that it builds on: the rung that it changes, the ring
-    that suits the format where matrices are first divided along k, or the row before, but for what torch
+    share of the roof in percent, the step `below` that it builds on, gain over it: the rung that it
+    changes, the ring that suits the format where matrices are first divided along k, or the row before, but for what torch
     compiles.
     """
     mine = rows[
@@ -100,6 +100,7 @@ def ladder(rows: pd.DataFrame, format: str, model: str = decode.MODEL) -> pd.Dat
         predicted=1e6 / mine["predicted_us"],
         off=mine["median_us"] / mine["predicted_us"],
         share=100 * mine["roof_fraction"],
+        below=below.fillna(""),
         gain=mine["tok_s"] / below.map(mine.set_index("impl")["tok_s"]),
     ).reset_index(drop=True)
 

@@ -116,6 +116,22 @@ def bounds(lab: Lab, n: int, k: int) -> Rows:
     return pd.DataFrame(bounds, columns=["way", "says", "unit", "plain", "mb", "us", "ridge"])
 
 
+def two_bars(lab: Lab, n: int, k: int) -> None:
+    """Draw the times of bytes and of FLOPs, by format, at one token and at the formats' ridges."""
+    there = strategies.machine(lab)
+    ways = [perf_model.strategy(*each) for each in strategies.PAIRS[0]]
+    ridges = {perf_model.ridge_batch(how, n, k, there) for how in ways}
+
+    def pair(how: perf_model.Strategy, batch: int) -> tuple[float, float]:
+        moved = perf_model.moved(how, n, k, batch) / there.gb_s / 1e3
+        return moved, perf_model.computed(how, n, k, batch, there.sms) / there.peak(how.unit) / 1e6
+
+    tokens = sorted({1, *(int(each) for each in ridges if each == each and each < 4096)})
+    rows = [(batch, [pair(how, batch) for how in ways]) for batch in tokens]
+    names = [strategies.label(how.format, "").strip() for how in ways]
+    diagram.bytes_and_flops(names, rows, "Bytes stay, FLOPs grow: at a format's ridge they are equal").show()
+
+
 def ridges(lab: Lab, n: int, k: int, gpu: str) -> None:
     """Draw the bounds of two ways over tokens: level while bytes decide, rising from the ridge on."""
     there, title = strategies.machine(lab), "What the bound says: bytes first, then FLOPs"

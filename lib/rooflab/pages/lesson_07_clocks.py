@@ -176,7 +176,9 @@ def launch_a_token(lab: Lab, shape: Any, n: int, k: int, gpu: str, behind: Any) 
             )
         else:
             heads = {"clock": "clock", "cache": "cache", "says": "found"}
-            display.table(loops, heads, caption=f"A launch a token against FP16, {n:,} × {k:,}, {gpu}")
+            display.table(
+                loops, heads, caption=f"A launch a token against FP16, {n:,} × {k:,}, {gpu}", folded=True
+            )
     if pd.isna(behind):
         return
     theirs = published(n, k)

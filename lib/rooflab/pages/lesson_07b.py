@@ -52,7 +52,7 @@ def opening(timed: Rows, here: Any, gpu: str, spec: Any) -> Opening:
         "measured, µs", "by the law, µs", title, xlog=True, ylog=True, columns=2, height=2.6
     )
     ends = [timed.median_us.min(), timed.median_us.max()]
-    panels = zip(axes, ("one", "own"), ("one fixed time", "two numbers a kernel"), strict=True)
+    panels = zip(axes, ("one", "own"), ("one fixed time", "own two numbers"), strict=True)
     for ax, name, words in panels:
         ax.fill_between(
             ends, [0.75 * x for x in ends], [1.25 * x for x in ends], color="#CCCCCC", linewidth=0
@@ -119,7 +119,7 @@ def within_bounds(compared: Rows) -> dict[Any, Any]:
     within = {off: (100 * (offs <= off).mean()).tolist() for off in (10, 25)}
     display.say(
         f"With one fixed time {within[25][0]:.0f}% of the products are within 25%, and "
-        f"{within[10][0]:.0f}% within 10%; with two numbers a way {within[25][1]:.0f}% and "
+        f"{within[10][0]:.0f}% within 10%; with own two numbers {within[25][1]:.0f}% and "
         f"{within[10][1]:.0f}%."
     )
     return within
@@ -216,6 +216,20 @@ def laptop_predicted(here: Any, spec: Any, fit: Any) -> tuple[Store, Any, Any, R
     laptop = device.get("rtx-4070-laptop")
     there = perf_model.scaled(laptop, here, spec)
     kernels = extrapolation.unseen(extrapolation.laptop_kernels(published), there, fit)
+    reached, fixed = here.gb_s / spec.dram_gb_s, fit.launch_us
+    text = (
+        f"Bandwidth: the {spec.name} reached {reached:.0%} of its datasheet's, so the law takes {reached:.0%} "
+        f"of the laptop's {laptop.dram_gb_s:,.0f} GB/s: {there.gb_s:,.0f}. Peaks likewise. "
+        f"The fixed time stays {fixed:.1f} µs."
+    )
+    many = kernels[kernels.one_us > 2 * fixed]
+    if len(many):
+        row = many.sort_values("one_us").iloc[-1]
+        text += (
+            f" So {row.label}, {row.n:,} × {row.k:,}, takes {row.one_us - fixed:.1f} µs for its bytes and "
+        )
+        text += f"{fixed:.1f} µs beside them: {row.one_us:.1f} µs."
+    display.say(text)
     kernels["matrix"] = [f"{n}×{k}" for n, k in zip(kernels.n, kernels.k, strict=True)]
     heads = {"label": "kernel", "matrix": "matrix", "us": "published, µs"}
     heads |= {"one_us": "predicted, µs", "off": "off, %"}
@@ -285,13 +299,17 @@ def crossovers_right(right: list[Any], kinds: list[Any]) -> Rows:
     parts = " and ".join(filter(None, (stays, turns)))
     left = right.count(None)
     parts += f". {left} are level or have no order, and are not judged" if parts and left else ""
-    display.say(f"The law is right {parts}." if parts else "No pair was recorded that the law could predict.")
+    display.say(
+        f"*Own two numbers* is right {parts}."
+        if parts
+        else "No pair was recorded that the law could predict."
+    )
     return cross
 
 
 def crossing_missed(compared: Rows, rows: Rows) -> None:
-    """Of the first pair of lesson 07: how far apart its two curves are where they cross, beside the law's
-    error.
+    """Of the first pair of lesson 07: how far apart its two curves are where they cross, beside the
+    prediction's error.
     """
     shape, pair = regimes.SOURCE[0], strategies.PAIRS[0]
     found = strategies.crossovers(rows, shape, strategies.PAIRS[:1], clocks=("graph",))
@@ -305,8 +323,8 @@ def crossing_missed(compared: Rows, rows: Rows) -> None:
     few, many = (at.loc[[way]].sort_values("median_us").iloc[0] for way in pair)
     display.say(
         f"**{pair.names[0]} and {pair.names[1]}:** at {tokens} tokens the two take {few.median_us:.1f} and "
-        f"{many.median_us:.1f} µs, {abs(many.median_us / few.median_us - 1):.0%} apart. The law has "
-        f"{few.one_us:.1f} ({few.one_off:+.0f}%) and {many.one_us:.1f} ({many.one_off:+.0f}%). Where curves "
+        f"{many.median_us:.1f} µs, {abs(many.median_us / few.median_us - 1):.0%} apart. Predicted are "
+        f"{few.own_us:.1f} ({few.own_off:+.0f}%) and {many.own_us:.1f} ({many.own_off:+.0f}%). Where curves "
         "lie "
         "close together, errors of that size move a crossover far: a time may be near, and its crossover not."
     )
@@ -352,7 +370,7 @@ def explore(here: Any, fit: Any, spec: Any) -> tuple[Any, Rows]:
         controls={"format": "Weights", "gpu": "GPU", "matrix": "Matrix"},
         labels={"batch": "tokens", "median_us": "µs, predicted"},
         ylog=True,
-        title="Products on every GPU, by the law",
+        title="Products on every GPU, by own two numbers",
         start={"format": "int4_g128", "gpu": spec.name, "matrix": "8960 x 1536", "batch": 1},
     )
     return drawn, every
@@ -485,7 +503,7 @@ def takeaway(fit: Any, within: dict[Any, Any], kernels: Rows, cross: Rows) -> No
     display.say(
         f"- One fixed time, {fit.launch_us:.1f} µs, a rate and a peak put {within[25][0]:.0f}% of "
         f"{fit.rows:,} products within 25%, and the unseen laptop's kernels at one token within "
-        f"{kernels.off.abs().max():.0f}%.\n- The law predicts "
+        f"{kernels.off.abs().max():.0f}%.\n- *Own two numbers* predicts "
         f"{f'{cross.sum()} of {len(cross)}' if len(cross) else 'no'} crossovers. Which way stays ahead is "
         "easier to predict than where the order changes.\n- Arithmetic tells whether the fixed "
         "time, memory or compute bound a product. Do it before you write the kernel.\n- Arithmetic does not "

@@ -44,9 +44,7 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
         theirs, ours = pair
         answer += f"{way.like_for_like(lab.store)[:-1]} ({ours['tok_s']:,.0f} and {theirs['tok_s']:,.0f})."
     answer = answer.strip()
-    names = [
-        f"{n}  {ablation.FORMATS[f]} {i.removeprefix('transformers.')}" for n, (i, f) in enumerate(keys, 1)
-    ]
+    names = [f"{ablation.FORMATS[f]} {i.removeprefix('transformers.')}" for i, f in keys]
     roof = ("INT4 read", best.tok_s / best.roof_fraction, "tok/s")
     head = decode.FORMATS[best.format]
     title = f"The decoder's ladder, one sequence, output head in {ablation.FORMATS[head]}"
@@ -66,9 +64,13 @@ def steps_said(lab: Lab) -> None:
     climbed = way.ladder(lab.store)
     mine = climbed[climbed["lesson"].str.startswith("08")]
     lines = [
-        f"{row.number}. `{row.impl}`: {row.says}, **{row.before:,.0f} → {row.tok_s:,.0f} tok/s**"
+        f"- `{row.impl}`: {row.says}, **{row.before:,.0f} → {row.tok_s:,.0f} tok/s**"
         for row in mine.itertuples()
     ]
+    aside = [name for name in decode.RUNGS if name not in set(climbed["impl"]) and name in ablation.WAYS]
+    if aside and lines:
+        says = "; ".join(f"`{name}` ({ablation.WAYS[name]})" for name in aside)
+        lines.append(f"\nThe rungs between are side branches or steps on the way, measured below: {says}.")
     display.say("\n".join(lines))
 
 
@@ -129,7 +131,8 @@ def ladders(rows: Rows, gpu: str, here: Rows, format: str) -> dict[str, Any]:
     by format.
     """
     heads = {"impl": "step", "median_us": "µs a token", "tok_s": "tok/s", "predicted": "predicted"}
-    heads |= {"reached": "measured ÷ predicted", "share": "% of the roof", "gain": "× the step it builds on"}
+    heads |= {"reached": "measured ÷ predicted", "share": "% of the roof", "below": "builds on"}
+    heads |= {"gain": "× the step it builds on"}
     forms = dict.fromkeys(("median_us", "tok_s", "predicted"), "{:,.0f}")
     forms |= {"share": "{:.0f}", "gain": "{:.2f}", "reached": "{:.2f}"}
     climbs = {format: ablation.ladder(rows, format) for format in ablation.FORMATS}

@@ -11,10 +11,11 @@ from rooflab.analysis import ablation
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
-from rooflab.pages import NEAR, Opening, Rows, bars
+from rooflab.pages import NEAR, Opening, Rows, bars, lesson_08b_loads
 from rooflab.records.store import Store
 from rooflab.studies import decode, prefill
 from rooflab.view import diagram, display, explorer, plot
+from rooflab.words import counted
 
 
 def opening(lab: Lab, prompt: int | None) -> Opening:
@@ -33,9 +34,10 @@ def opening(lab: Lab, prompt: int | None) -> Opening:
     if len(gained):
         step = gained.iloc[-1]
         answer += f" The largest step, {step.gain:.1f} times, is {step.impl}: {step.says}."
+    answer += _together(lab)
     able = (
         "say why a prompt is compute-bound and its answer memory-bound",
-        "predict what each step of a prompt's ladder brings",
+        "find why a prediction of a prompt's ladder failed",
         "measure joules a token beside tokens a second",
     )
     flops = model_shapes.prefill_flops(model_shapes.get(decode.MODEL), prompt)
@@ -43,6 +45,25 @@ def opening(lab: Lab, prompt: int | None) -> Opening:
     title = f"A prompt of {prompt:,} tokens, {ablation.FORMATS[best.format]}"
     chart = bars(own, list(own.impl), gpu, title, roof, y="tok_s")
     return answer, able, chart
+
+
+def _together(lab: Lab) -> str:
+    """What many sequences bring, and their energy a token, a sentence each of what the recording holds."""
+    _, crowd, both = lesson_08b_loads.sequences(lab)
+    own, text = both[both.kind == "own"].dropna(subset=["slower"]), ""
+    if len(crowd) and len(own):
+        most = own.sort_values("tok_s").iloc[-1]
+        text += (
+            f" {counted(int(most.batch), 'sequence').capitalize()} decoded together make {most.tok_s:,.0f} "
+        )
+        text += f"tokens a second in {most.slower:.1f} times the time of one."
+    energy = lesson_08b_loads.read_joules(lab)
+    energy = energy[energy["joules a token"].notna()] if len(energy) else energy
+    if len(energy) > 1:
+        ends = energy.sort_values("joules a token", kind="stable")
+        text += f" A decoded token takes {ends['joules a token'].iloc[0]:.3f} to "
+        text += f"{ends['joules a token'].iloc[-1]:.2f} J, by the way that it is made."
+    return text
 
 
 def measured(lab: Lab, prompt: int | None) -> tuple[Lab, Rows, list[int], int, dict[str, Any]]:

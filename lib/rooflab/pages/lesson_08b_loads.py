@@ -144,6 +144,15 @@ def sequences_table(both: Rows, gpu: str) -> None:
     display.table(both, heads, forms, f"Decoded together, {gpu}", folded=True)
 
 
+def read_joules(lab: Lab) -> Rows:
+    """The energy of a token by way, of this recording alone; no rows where none was read."""
+    found = lab.profile("decode", lab.held("decode", decode_checks.energy(lab.sized), "checks"), "checks")
+    if found.empty:
+        return found
+    energy = ablation.answers(found)
+    return energy[energy.impl != "idle"]
+
+
 def joules(lab: Lab) -> tuple[Rows, Lab, Rows]:
     """Show the energy of a token by way, folded: the answers, their lab, the rows."""
     questions = decode_checks.energy(lab.sized)

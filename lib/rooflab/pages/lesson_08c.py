@@ -66,8 +66,12 @@ def opening(rows: Rows, asked: Answers, gpu: str) -> Opening:
     within = int((paths["share"] <= 1).sum())
     text = f"On the {gpu} the kernels of lessons 03 to 06 run Gemma 4 E4B at {best['tok_s']:,.0f} tokens "
     text += f"a second in {best['weights_as']}, {best['roof_fraction']:.0%} of the read roof. "
+    one = paths[paths["impl"].isin(decode.RUNGS)]
+    if len(one):
+        text += "A path is one choice of kernels through the engine, for example "
+        text += f"{one['impl'].iloc[-1]} with {one['weights_as'].iloc[-1]} weights. "
     text += "All" if within == len(paths) else f"{within} of"
-    text += f" {len(paths)} paths through the engine stay under the allowed error, twice that of a "
+    text += f" {len(paths)} paths stay under the allowed error, twice that of a "
     text += f"baseline; the worst reaches {paths['share'].max():.0%} of it"
     repeated = asked.checks[asked.checks["question"] == "repeated"]
     if len(repeated) and (repeated["distinct"] == 1).all():
@@ -202,8 +206,8 @@ def beside_published(rows: Rows, here: Lab, gemma: model_shapes.Model) -> Store:
     for _, one in prompt.head(1).iterrows():
         display.say(
             f"The engine reads a prompt of {int(one['seq']):,} tokens at {one['tok_s']:,.0f} tok/s, within "
-            f"{one['error']:.3f} of float64's logits ({one['error_budget']:.3f} allowed). Layers without a "
-            "cache of their own compute only its last token."
+            f"{one['error']:.3f} of float64's logits ({one['error_budget']:.3f} allowed). In a "
+            "prompt the layers that reuse an earlier layer's cache need to compute only the last token."
         )
     return known
 
@@ -222,6 +226,25 @@ def prompt_ladder(lab: Lab, known: Store) -> None:
             "Where the two differ most, embeddings decide: here Python launched one for each token before "
             "the layers began ([lesson 08b](08b_prefill.ipynb))."
         )
+
+
+def judged_drawn(asked: Answers) -> None:
+    """Draw how a path is judged: how far from float64 the baseline is, twice as far, and the worst path of
+    each kind of weights.
+    """
+    worst = asked.paths.sort_values("share").groupby("weights_as", sort=False).tail(1)
+    lines = [
+        diagram.Line(
+            f"{row['weights_as']} weights, the worst path: distance from float64's logits",
+            "{:.3f}",
+            ("<", float(row["allowed"])),
+            None,
+            [(float(row["allowed"]) / 2, "baseline"), (float(row["largest error"]), str(row["impl"]))],
+        )
+        for _, row in worst.iterrows()
+    ]
+    if lines:
+        diagram.number_lines(lines, "How a path is judged: twice the baseline's error is allowed").show()
 
 
 def every_path(asked: Answers) -> None:
@@ -309,12 +332,11 @@ def verdicts(asked: Answers, lab: Lab) -> Rows:
     evidence = claims.Evidence(lab.store, {}, {("decode", "checks"): found})
     judged = claims.board(claims.select("08c_engine", group="asked"), evidence)
     plain = {claims.HOLDS: "yes", claims.UNRECORDED: "not in this recording"}
-    lines = [
-        f"- {row.says} **{plain.get(row.word, row.word)}**: "
-        + (f"{row.quantity}: {row.measured}" if row.word != claims.UNRECORDED else row.measured)
-        for row in judged.itertuples()
-    ]
-    display.say(f"By the {lab.run.gpu}'s own figures:\n\n" + "\n".join(lines))
+    table = judged.assign(holds=[plain.get(word, word) for word in judged["word"]])
+    kept = table["word"] != claims.UNRECORDED
+    table["found"] = (table["quantity"] + ": " + table["measured"].astype(str)).where(kept, "")
+    heads = {"says": "asked", "found": "measured", "holds": "holds"}
+    display.table(table, heads, caption=f"What is asked of a decoder, by the {lab.run.gpu}'s own figures")
     return judged
 
 

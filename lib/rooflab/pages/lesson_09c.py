@@ -30,7 +30,9 @@ def opening(evidence: Any, gpu: str, here: Lab) -> Opening:
         answer = (
             f"On the {gpu} a library is faster at {len(behind)} of the {len(rivals)} points at which lessons "
         )
-        answer += f"04 to 06 measured it beside ours{_always(behind)}; ours is faster at {ahead}."
+        answer += (
+            f"04 to 06 measured it beside ours{_always(behind)}{_from(behind)}; ours is faster at {ahead}."
+        )
         lost, of, _ = _swept(here)
         if of and lost / of > len(behind) / len(rivals):
             answer += (
@@ -42,7 +44,7 @@ def opening(evidence: Any, gpu: str, here: Lab) -> Opening:
         "say where a library's kernel is the better choice",
         "find the kernels that were tried and lost",
     )
-    return answer, able, _spread(rivals, gpu) if len(rivals) else None
+    return answer, able, _by_tokens(rivals, gpu) if len(rivals) else None
 
 
 def _always(behind: Rows) -> str:
@@ -51,6 +53,25 @@ def _always(behind: Rows) -> str:
         return ""
     one = f", always {behind['name'].iloc[0]}" if behind["name"].nunique() == 1 else ""
     return f"{one}, at most {display.times(1 / behind['gain'].min())} times as fast"
+
+
+def _tokens(points: Rows) -> Rows:
+    """The points that are products of so many tokens, with `tokens` and the weights' `format`."""
+    parts = points["where"].str.extract(r"^(INT4|Q8_0|FP16),.* ([\d,]+) tokens?$")
+    found = points.assign(format=parts[0], tokens=pd.to_numeric(parts[1].str.replace(",", "")))
+    return found.dropna(subset=["format", "tokens"])
+
+
+def _from(behind: Rows) -> str:
+    """From how many tokens on a library is faster, if that is asked of products of many tokens alone."""
+    found = _tokens(behind)
+    if found.empty or len(found) < len(behind) or found["tokens"].min() < 2:
+        return ""
+    spans = [
+        f"{format} at {mine['tokens'].min():,.0f} to {mine['tokens'].max():,.0f}"
+        for format, mine in found.groupby("format", sort=False)
+    ]
+    return f", and all at {found['tokens'].min():,.0f} tokens or more ({', '.join(spans)})"
 
 
 def _swept(here: Lab) -> tuple[int, int, float]:
@@ -77,6 +98,37 @@ def _drawn(evidence: Any) -> str:
         return ""
     said = "On the worst of lesson 07's shapes drawn at random ours runs at "
     return f"{said}{least:.2f} times the speed of the fastest library."
+
+
+def _by_tokens(rivals: Rows, gpu: str) -> tuple[Figure, str]:
+    """Our speed over cuBLAS's, a dot a product by its tokens; the spread by library where there is none."""
+    found = _tokens(rivals[rivals["name"] == "cuBLAS"])
+    if found.empty:
+        return _spread(rivals, gpu)
+    title = "Our speed over cuBLAS's on FP16 weights"
+    fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, ylog=True, height=3.0)
+    names = {"INT4": "int4_g128", "Q8_0": "q8_0", "FP16": "fp16"}
+    for (format, mine), marker in zip(found.groupby("format", sort=False), ("o", "s", "^"), strict=False):
+        colour = plot.FORMAT_COLOURS[names[str(format)]]
+        ax.plot(
+            mine["tokens"], mine["gain"], marker, color=colour, alpha=0.7, markersize=5, label=f"{format}"
+        )
+    plot.roof_line(ax, 1.0, "as fast")
+    plot.round_ticks(ax)
+    plot.round_ticks(ax, "x")
+    ax.legend(fontsize=8.5, frameon=False, loc="upper right")
+    lost = found[found["gain"] < 1 / crossover.LEVEL]
+    said = f"{len(lost)} of {len(found)} below the line by more than 2%"
+    said += f", from {lost['tokens'].min():,.0f} tokens on" if len(lost) else ""
+    return fig, f"{title}, a dot a product and number of tokens, {gpu}: {said}."
+
+
+def spread_shown(evidence: Any, gpu: str) -> None:
+    """Show our speed over each library's measured here."""
+    every = related.points(evidence)
+    rivals = every[every["origin"] == related.HERE]
+    if len(rivals):
+        plot.show(*_spread(rivals, gpu))
 
 
 def _spread(rivals: Rows, gpu: str) -> tuple[Figure, str]:

@@ -19,6 +19,24 @@ def outcomes(lab: Lab, recorded: Rows) -> pd.DataFrame:
     return unseen.outcomes(lab.store.read("unseen"), recorded, slug, arch)
 
 
+def attention_folded(found: pd.DataFrame, gpu: str) -> None:
+    """The drawn shapes of attention, which no product is chosen by; folded."""
+    mine = found[found["kind"].str.contains("attention")] if len(found) else found
+    if mine.empty:
+        return
+    kinds = [f"{kind} {len(unseen.won(each))} of {len(each)}" for kind, each in unseen.by_kind(mine)]
+    forms = {"ratio": "{:.2f}", "us": "{:.1f}", "peer_us": "{:.1f}"}
+    title = f"Attention at drawn shapes: ours level or faster, {', '.join(kinds)}"
+    heads = _HEADS | {"us": "µs", "peer_us": "its µs"}
+    shown = mine.assign(what=mine["kind"] + ", " + mine["shape"]).sort_values("ratio")
+    display.fold(title, [(shown, heads, forms, f"{title}, {gpu}, cold, burst")])
+
+
+def products(found: pd.DataFrame) -> pd.DataFrame:
+    """Of the drawn shapes the products."""
+    return found[found["kind"].str.contains("product")] if len(found) else found
+
+
 def said(found: pd.DataFrame, gpu: str) -> None:
     """Who is ahead on how many of the drawn shapes of each kind."""
     if found.empty:

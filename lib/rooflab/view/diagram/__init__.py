@@ -39,7 +39,7 @@ from rooflab.view.diagram.requests import Width, warp_requests
 from rooflab.view.diagram.roofs import path_of_bytes
 from rooflab.view.diagram.rounding import two_orders
 from rooflab.view.diagram.rule import layer_by_rule
-from rooflab.view.diagram.shared_weights import weights_shared
+from rooflab.view.diagram.shared_weights import bytes_and_flops, weights_shared
 from rooflab.view.diagram.sharing import readings, slots, tokens_share_a_tile
 from rooflab.view.diagram.split import split_layer
 from rooflab.view.diagram.steps import half_layers
@@ -135,6 +135,7 @@ __all__ = [
     "ways_to_multiply",
     "weights_of_a_lane",
     "weights_shared",
+    "bytes_and_flops",
     "where_counted",
     "words_of_a_row",
     "x_beside_weights",

@@ -57,3 +57,41 @@ def weights_shared(
     says = f"A tile of weights is read once for all tokens of a pass. {'; '.join(said)}. The ridge is "
     says += f"{ridge:,.0f}."
     return single("One reading of the weights, so many tokens", says, canvas)
+
+
+def bytes_and_flops(
+    formats: Sequence[str], rows: Sequence[tuple[int, Sequence[tuple[float, float]]]], title: str
+) -> Drawing:
+    """Two bars a format of weights at each number of tokens, (tokens, one (µs for bytes, µs for FLOPs) a
+    format): the longer of the two is the bound. The ridge is where they are equal.
+    """
+    if not rows or not formats:
+        raise UsageError("Bytes and FLOPs are drawn for at least one format and one number of tokens.")
+    canvas, said, left = Canvas(), [], 130.0
+    longest = max(max(pair) for _, pairs in rows for pair in pairs)
+    wide, y = svg.WIDTH - left - 56, 0.0
+    for place, (fill, words) in enumerate(((BLUE, "time for its bytes"), (AMBER, "time for its FLOPs"))):
+        canvas.cell(left + 170 * place, 2, 12, 12, "", fill)
+        canvas.text(left + 170 * place + 17, 12, words, svg.SMALL)
+    y = 22.0
+    for tokens, pairs in rows:
+        canvas.text(0, y + 12, counted(tokens, "token"), bold=True)
+        for name, (moved, computed) in zip(formats, pairs, strict=True):
+            longer = "bytes" if moved > computed * 1.02 else "FLOPs" if computed > moved * 1.02 else "both"
+            canvas.text(left - 8, y + 17, name, svg.SMALL, "end")
+            for down, us, fill in ((0.0, moved, BLUE), (12.0, computed, AMBER)):
+                canvas.rect(left, y + 2 + down, max(us / longest * wide, 1.0), 10, fill)
+                canvas.text(
+                    left + us / longest * wide + 5,
+                    y + 11 + down,
+                    f"{us:.{1 if us >= 0.1 else 2}f} µs",
+                    svg.SMALL,
+                )
+            said.append(
+                f"{counted(tokens, 'token')}, {name}: {moved:.2f} µs for bytes, {computed:.2f} for FLOPs; "
+                f"{longer} decide"
+            )
+            y += 30
+        y += 8
+    says = f"The longer of two bars is the bound: bytes stay, FLOPs grow with the tokens. {'. '.join(said)}."
+    return single(title, says, canvas)

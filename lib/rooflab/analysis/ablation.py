@@ -77,9 +77,9 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
 
 def ladder(rows: pd.DataFrame, format: str, model: str = decode.MODEL) -> pd.DataFrame:
     """The rungs of one format at batch 1 after the short prompt, in order: says, us, tok_s, predicted tok/s,
-    share of the roof in percent, the step `below` that it builds on, gain over it: the rung that it
-    changes, the ring that suits the format where matrices are first divided along k, or the row before, but for what torch
-    compiles.
+    share of the roof in percent, the step `below` that it builds on, gain over that: the rung that it
+    changes, the ring that suits the format where matrices are first divided along k, or the row before, but
+    for what torch compiles.
     """
     mine = rows[
         (rows["format"] == format)

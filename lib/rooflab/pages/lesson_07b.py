@@ -218,8 +218,8 @@ def laptop_predicted(here: Any, spec: Any, fit: Any) -> tuple[Store, Any, Any, R
     kernels = extrapolation.unseen(extrapolation.laptop_kernels(published), there, fit)
     reached, fixed = here.gb_s / spec.dram_gb_s, fit.launch_us
     text = (
-        f"Bandwidth: the {spec.name} reached {reached:.0%} of its datasheet's, so the law takes {reached:.0%} "
-        f"of the laptop's {laptop.dram_gb_s:,.0f} GB/s: {there.gb_s:,.0f}. Peaks likewise. "
+        f"Bandwidth: the {spec.name} reached {reached:.0%} of its datasheet's, so the law takes "
+        f"{reached:.0%} of the laptop's {laptop.dram_gb_s:,.0f} GB/s: {there.gb_s:,.0f}. Peaks likewise. "
         f"The fixed time stays {fixed:.1f} µs."
     )
     many = kernels[kernels.one_us > 2 * fixed]

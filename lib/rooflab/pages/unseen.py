@@ -29,7 +29,7 @@ def attention_folded(found: pd.DataFrame, gpu: str) -> None:
     title = f"Attention at drawn shapes: ours level or faster, {', '.join(kinds)}"
     heads = _HEADS | {"us": "µs", "peer_us": "its µs"}
     shown = mine.assign(what=mine["kind"] + ", " + mine["shape"]).sort_values("ratio")
-    text = f"With the products, ours is as fast as the fastest library, or faster, on "
+    text = "With the products, ours is as fast as the fastest library, or faster, on "
     text += f"{len(unseen.won(found))} of {len(found)} drawn shapes."
     display.fold_parts(title, [text, (shown, heads, forms, f"{title}, {gpu}, cold, burst")])
 

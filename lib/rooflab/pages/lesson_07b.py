@@ -385,7 +385,7 @@ def gain_by_gpu(every: Rows) -> Rows:
     mapped = pd.DataFrame({"gpu": gain.index, "one": gain[1].values, "many": gain[64].values})
     mapped["ahead"], mapped["gb_s"] = ahead, mapped.gpu.map(rates)
     heads = {"gpu": "GPU", "gb_s": "datasheet, GB/s", "one": "× at 1 token", "many": "× at 64"}
-    heads |= {"ahead": "ahead up to, tokens"}
+    heads |= {"ahead": "ahead up to, of the map's numbers of tokens"}
     forms = {"gb_s": "{:,.0f}", "one": "{:.1f}", "many": "{:.1f}"}
     display.table(
         mapped.sort_values("gb_s"),

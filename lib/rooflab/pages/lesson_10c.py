@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from rooflab import words
+from rooflab.hardware import crossover
 from rooflab.hardware import device as devices
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
@@ -205,7 +206,7 @@ def pays(rows: Rows, gpu: Any) -> None:
             )
             continue
         gains = {says: mine["gain"].get(impl, np.nan) for impl, says in WAYS.items()}
-        good = [says for says, gain in gains.items() if gain > 1.02]
+        good = [says for says, gain in gains.items() if gain > crossover.LEVEL]
         verdict = "pays with every way of summing" if len(good) == len(gains) else "pays with none"
         if 0 < len(good) < len(gains):
             verdict = f"pays with {display.listed(good)} alone"

@@ -33,7 +33,9 @@ def opening(rows: Rows, gpu: str, sms: int, ceiling: float, n: int) -> Opening:
     if slower and starved(two):
         idle = blocks_of(n) < sms
         text += f" {'Two suspects remain' if idle else 'One suspect remains'}: it has only "
-        text += f"{in_flight(n) / 1024:,.0f} KiB of loads in flight"
+        text += f"{in_flight(n) / 1024:,.0f} KiB of loads in flight on the whole GPU"
+        needed = in_flight(n) * two["predicted_us"] * ceiling * 1e3 / two["bytes"]  # at the same latency
+        text += f", where the read roof needs {needed / 2**20:.1f} MiB"
         text += f", and work for only {blocks_of(n)} of {sms} SMs." if idle else "."
     able = [
         "count the sectors of a load on paper, and check them on your CPU",
@@ -177,32 +179,22 @@ def explained(cold: Rows, rows: Rows, here: Lab, n: int) -> None:
     rate = asked / by["1_strided"] / 1e3
     text = f"**Rung 1** uses {slow['load_efficiency_pct']:.0f}% of what it loads: of A "
     text += f"{1 / slow['sectors'] * 4:.1%}, of x all. "
+    text += f"Each sector of A is asked for {asked / (4 * n * n):.0f} times, once for each of its columns: "
+    text += f"{asked / 1e6:,.0f} MB, at {rate:,.0f} GB/s. "
     if slow["dram"] < 1.5:
-        text += f"DRAM still delivers the matrix only {slow['dram']:.2f} times: the other columns of a "
-        text += "sector "
-        text += f"belong to warps that run at the same time, and L2 serves them, {slow['l2_hit_pct']:.0f}% "
-        text += "of "
-        text += "all sectors. "
+        text += f"DRAM delivers the matrix {slow['dram']:.2f} times; caches have the rest. "
+    lines.append(text.strip())
     if most == most:
-        text += f"So L2 delivers {asked / 1e6:,.0f} MB for A, at {rate:,.0f} GB/s. "
-        text += f"Lesson 01b's read from L2 got {most:,.0f}"
-        if rate > 0.8 * most:
-            text += ", which was not yet its ceiling" if rate > most else ""
-            text += (
-                ": this is about as fast as L2 has been seen to go, so **most likely L2's rate limits it**"
-            )
-        text += "."
-    lines.append(text)
+        text = f"Lesson 01b's reads from L2 got {most:,.0f} GB/s"
+        text += ": **most likely L2's rate limits rung 1**." if rate > 0.8 * most else "."
+        lines.append(text)
     asked, wasted = 32 * float(few["sectors"]) * n * n / 32, 100 - few["load_efficiency_pct"]
     text = f"**Rung 2** wastes {'nothing' if wasted < 1 else f'{wasted:.0f}%'} and asks for "
     text += f"{asked / 1e6:,.0f} MB, {asked / by['2_coalesced'] / 1e3:,.0f} GB/s."
     if by["2_coalesced"] > by["1_strided"] and blocks_of(n) < sms:
-        text += " Sectors are not its limit."
-        if starved(rows.set_index("impl").loc["2_coalesced"]):
-            text += (
-                f" **Two suspects are left**: it has only {in_flight(n) / 1024:,.0f} KiB of loads in flight, "
-            )
-            text += f"and it fills only {blocks_of(n)} of {sms} SMs."
+        text += " Sectors are not its limit"
+        starves = starved(rows.set_index("impl").loc["2_coalesced"])
+        text += "; the next section weighs the **two suspects**." if starves else "."
     display.say("\n".join(f"- {line}" for line in [*lines, text]))
 
 

@@ -28,7 +28,12 @@ def opening(here: Lab, rows: Rows, ceiling: float, n: int, size: int) -> Opening
     text = f"It lacks bytes in flight: on the {gpu} rung 2 asks for "
     text += f"{plot.size_text(_flying(here, [two['case']])[0])} at a time"
     text += f", where the read roof needs {_mib(needed)}" if needed == needed else ""
-    text += f". With enough of them {best['impl']} is "
+    if "3_split_k" in by.index and best["impl"] != "3_split_k":
+        three = by.loc["3_split_k"]
+        text += f". More of them make {three.name} {display.speed(two['median_us'] / three['median_us'])}; the best, "
+        text += f"{best['impl']}, is "
+    else:
+        text += f". With more of them {best['impl']} is "
     text += f"{display.speed(two['median_us'] / best['median_us'])}, at "
     able = [
         "say by Little's law how many bytes a kernel must have in flight",
@@ -63,7 +68,8 @@ def _changed_apart(here: Lab, rows: Rows, roof: plot.Roof, n: int) -> tuple[Figu
     rate, low, high = plot.band(shown)
     plot.bars(ax, names, rate, "GB/s", (f"{roof[0]} roof", *roof[1:]), low, high)
     title += f" on {here.run['gpu']}, {plot.dates(shown)}"
-    point = "As many bytes in more blocks bring nothing, more bytes do. " if blamed(smaller, parts) else ""
+    point = "As many bytes in more blocks bring nothing; more bytes do, up to what the roof needs. "
+    point = point if blamed(smaller, parts) else ""
     ends = f"From {min(rate):,.0f} to {max(rate):,.0f} GB/s, under a read roof of {roof[1]:,.0f}."
     return fig, f"{title}. {point}{ends}"
 
@@ -160,7 +166,9 @@ def found(smaller: Rows, parts: Rows, size: int) -> None:
     top, last = parts.loc[parts["gb_s"].idxmax()], parts.iloc[-1]
     text += f"The most, {top['roof_fraction']:.0%} of the read roof, comes with {top['blocks']:,} blocks"
     if last["gb_s"] < 0.97 * top["gb_s"]:
-        text += f"; with {last['blocks']:,} it is {last['gb_s'] / top['gb_s']:.0%} of that, as each "
+        text += (
+            f"; with {last['blocks']:,} it is {last['gb_s'] / top['gb_s']:.0%} of that, most likely as each "
+        )
         text += "part costs a partial sum"
     if parts["law"].notna().all():
         text += ". At the fewest blocks Little's law allows "
@@ -231,10 +239,22 @@ def what_is_left(here: Lab, n: int) -> None:
     if max(sizes) > n:
         more, ratios = (max(sizes) / n) ** 2, own[max(sizes)] / own[n].clip(lower=1e-9)
         if ratios.median() < more / 2:
-            steep = [str(impl) for impl in ratios.index[ratios > 1.5]]
-            text = f"{more:g} times the bytes, and about the same rest"
-            text += f" but for {display.listed(steep)}" if steep else ""
-            text += f": **most of it is a fixed cost.** {own[n].idxmin()} has the least. "
+            flat = [str(name) for name in rest.index if rest[max(sizes)][name] <= 1.5 * rest[n][name]]
+            steep = [str(name) for name in rest.index if name not in flat]
+            apart = (rest[max(sizes)] - rest[n])[flat].abs().max()
+            text = f"{more:g} times the bytes: "
+            if flat:
+                text += (
+                    f"the rest of {display.listed(flat)} changes by at most {apart:.1f} µs, so **for these "
+                )
+                text += "it is mostly a fixed cost.** "
+            if steep:
+                factors = (rest[max(sizes)] / rest[n].clip(lower=1e-9))[steep]
+                text += (
+                    f"The rest of {display.listed(steep)} grows by a factor of up to {factors.max():.1f}: "
+                )
+                text += "there it is not. " if flat else "no fixed cost. "
+            text += f"{own[n].idxmin()} has the least. "
     text += "Two candidates are the start of blocks and partial sums that have to meet; rung 6 has none of "
     text += "the second. A clock inside the kernel could tell them apart; the recording cannot."
     display.say(text)

@@ -114,7 +114,12 @@ def place(lesson: str, store: Store) -> str:
     climbed = ladder(store)
     name = "[decoder's ladder](08_decoder.ipynb)"
     text = f"On the {name}"
-    text += f", {ends(climbed)} after a prompt of {decode.PROMPT} tokens," if len(climbed) > 1 else ""
+    if len(climbed) > 1:
+        weights = [climbed.iloc[at]["format"].partition("_")[0].upper() for at in (0, -1)]
+        text += (
+            f", {decode.MODEL} from {weights[0]} weights to {weights[1]}, " if len({*weights}) > 1 else ", "
+        )
+        text += f"{ends(climbed)} after a prompt of {decode.PROMPT} tokens,"
     says = []
     for number in numbers:
         row = climbed[climbed["number"] == number]

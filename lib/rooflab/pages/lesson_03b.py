@@ -30,8 +30,8 @@ def opening(here: Lab, rows: Rows, ceiling: float, n: int, size: int) -> Opening
     text += f", where the read roof needs {_mib(needed)}" if needed == needed else ""
     if "3_split_k" in by.index and best["impl"] != "3_split_k":
         three = by.loc["3_split_k"]
-        text += f". More of them make {three.name} {display.speed(two['median_us'] / three['median_us'])}; the best, "
-        text += f"{best['impl']}, is "
+        text += f". More of them make {three.name} {display.speed(two['median_us'] / three['median_us'])}; "
+        text += f"the best, {best['impl']}, is "
     else:
         text += f". With more of them {best['impl']} is "
     text += f"{display.speed(two['median_us'] / best['median_us'])}, at "

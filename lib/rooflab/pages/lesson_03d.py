@@ -10,6 +10,7 @@ import pandas as pd
 
 from rooflab.analysis import coalescing, token_rate
 from rooflab.hardware import crossover, roofline
+from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.ops import Rung, gemv, stream
 from rooflab.pages import Opening, Rows
@@ -62,16 +63,32 @@ def measured(K: Any, N: Any, foretold: Any, rows: Any) -> None:
     display.table(rows, names, forms, "Errors, bound, prediction and times of every rung", folded=True)
 
 
-def standing(rows: Rows, gpu: str, rungs: Sequence[Rung], n: int, k: int) -> None:
-    """Say who is fastest, how near the prediction the last rung is, and with which constants it ran."""
+def standing(here: Lab, rows: Rows, gpu: str, rungs: Sequence[Rung], n: int, k: int) -> None:
+    """Say who is fastest, how near the prediction the last rung is, with which constants it ran, and what
+    rungs 4 and 5 bring on the smaller matrices of the ladder.
+    """
     last = rows[rows["impl"] == rungs[-1].name].iloc[0]
     text = f"On the {gpu}: {display.standings(rows.assign(format=''))}\n\n"
     text += f"Predicted were {last['foretold']:.1f} µs, and {last['impl']} takes {last['median_us']:.1f}. "
     chosen = " ".join(f"`{name}={value}`" for name, value in gemv.options_for(rungs[-1], n, k).items())
     display.say(
         f"{text}It was built with the constants of its shape, which the drawing has, and not with the "
-        f"defaults: {chosen}."
+        f"defaults: {chosen}.{_smaller(here, rungs, n)}"
     )
+
+
+def _smaller(here: Lab, rungs: Sequence[Rung], rows: int) -> str:
+    """What rungs 3, 4 and 5 take on each recorded matrix of fewer rows than `rows`; empty without one."""
+    names = [rung.name for rung in rungs[2:5]]
+    cases = [c for c in here.cases("gemv") if c.operator == "gemv_rows" and c.cache == "cold"]
+    shapes = [{(c.n, c.k) for c in cases if c.impl == name} for name in names]
+    fewer = sorted((n, k) for n, k in set.intersection(*shapes) if n < rows)
+    said = []
+    for n, k in fewer:
+        by = here.measure("gemv", study.ladder("gemv_rows", n, k)).set_index("impl")["median_us"]
+        times = [f"{by[name]:.1f}" for name in names]
+        said.append(f"{times[0]}, {times[1]} and {times[2]} µs at {n:,} × {k:,}")
+    return f"\n\nWith fewer rows, rungs 3, 4 and 5 take {display.listed(said)}." if said else ""
 
 
 def counted_rungs(gpu: Any, here: Any) -> Any:

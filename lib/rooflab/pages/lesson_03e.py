@@ -174,7 +174,8 @@ def judged(reports: Rows, gpu: str) -> None:
     if said.loc["early_exit", "watch"]:
         display.say(
             "**Why the watcher reports early_exit all the same.** It holds a kernel to the stricter rule: "
-            "all threads of a block come to the barrier. The numbers never loaded show in the result."
+            "all threads of a block come to the barrier. The numbers that were "
+            "never loaded do not trip it; they show as a wrong result."
         )
 
 

@@ -212,7 +212,8 @@ def read_once_explained(wide: Rows, gpu: str, rungs: Any) -> None:
     text += f", and tensor cores are {display.speed(once[last] / ours)} again" if ours == ours else ""
     text += ".** "
     if len(us) > 1:
-        text += f"From {us.index[0]} to {last} tokens rung 6 reads the same weights, and its time "
+        text += "Rung 6 is built here for as many TOKENS as there are, so it reads all weights once at each "
+        text += f"number of them. From {us.index[0]} to {last} tokens its time "
         text += display.change(us.iloc[-1] / us.iloc[0])
         text += ": the added arithmetic takes it, as predicted." if us.iloc[-1] > 1.2 * us.iloc[0] else "."
     display.say(text.strip())

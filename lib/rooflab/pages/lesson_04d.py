@@ -53,7 +53,9 @@ def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
                 lost = _loses_from(theirs, kernels)
                 answer += f"times the speed of FP16; {published:.2f} were published)"
                 answer += f", and may win for {_or(range(2, lost[0]))}" if lost[0] > 2 else ""
-                answer += f". From {_or(lost)} tokens on it loses, because it reads all weights for each. "
+                answer += f". From {_or(lost)} tokens on it loses, because it reads all weights for each"
+                timed = _lost_with_launches(theirs, _PROFILED)
+                answer += f"; with launches it lost from {timed} on. " if timed else ". "
         shown = told | shown
     answer += f"On the {gpu} " + ("it does not win: " if gain.max() < 1 else "")
     answer += f"{gain.min():.2f} to {gain.max():.2f} times, by what is counted."
@@ -83,6 +85,12 @@ def _loses_from(theirs: Rows, kernels: Rows) -> list[int]:
     sweep = theirs[(theirs["shape"] == _PROFILED) & (theirs["batch"] > 1)]
     times = (sweep["fp16"].min(), kernels["fp16"])
     return sorted({int(us / kernels["fused"]) + 1 for us in times if us == us})
+
+
+def _lost_with_launches(theirs: Rows, shape: str) -> int | None:
+    """The first number of tokens at which the source's table has its loop slower than FP16, or None."""
+    slower = theirs[(theirs["shape"] == shape) & (theirs["gain"] < 1)]
+    return int(slower["batch"].min()) if len(slower) else None
 
 
 def _or(numbers: Iterable[int]) -> str:
@@ -136,9 +144,13 @@ def without_launches(theirs: Rows, kernels: Rows) -> list[int]:
     text += f"{kernels['fused']:.0f} µs for each. FP16's kernel takes {kernels['fp16']:.0f} µs for one token"
     if low == low:
         plot.roof_line(ax, low, f"FP16 at best, {low:.0f} µs", vertical=True, where="right")
-        text += f"; for several, the table above has it at {low:.0f} µs, launches included"
+        text += f"; for several, the table above has it at {low:.0f} µs, launches included. "
+        text += "The two disagree and the source does not say why, so both are drawn"
     plot.show(fig, f"{title}, beside FP16: it loses from {_or(lost)} tokens on.")
-    display.say(f"{text}. **So the loop loses from {_or(lost)} tokens on, with or without launches.**")
+    text += f". **So without launches the loop loses from {_or(lost)} tokens on"
+    timed = _lost_with_launches(theirs, _PROFILED)
+    text += f"; with them it lost from {timed} on" if timed else ""
+    display.say(f"{text}.** Launches only move that point: what grows is the reading of all weights by each.")
     return lost
 
 

@@ -86,6 +86,7 @@ def kernel(
     built: Mapping[str, int] | None = None,
     folded: bool = False,
     launch: bool = True,
+    aside: bool = False,
 ) -> None:
     """Show a rung whole: its launch, pseudocode of 10 to 15 lines, the source with numbered callouts, and the
     changes from the rung `below`, where one is given.
@@ -98,7 +99,7 @@ def kernel(
     of a page but its main ones; pseudocode stays in sight, and so do callouts, each under the line that it
     explains, but on the site, where a script sets them beside the code. `launch` False puts the launch and
     its constants behind that line as well, for a kernel whose page explains none of them. Raises UsageError
-    where a callout or a helper is not found.
+    where a callout or a helper is not found. `aside`, of a folded kernel, puts its pseudocode there, too.
     """
     text = body_of(rung, built).strip("\n")
     inlined = [helper(rung, each, built) for each in helpers]
@@ -111,13 +112,14 @@ def kernel(
     )
     head = f"**`{rung.operator}/{rung.name}`**: {rung.idea}.{_launch(rung, built or {}) if launch else ''}"
     parts = [f'<div class="rooflab-kernel">\n\n{head}']
-    if pseudocode:
-        parts.append(f"```text\n{pseudocode.strip(chr(10)).rstrip()}\n```")
+    steps = [f"```text\n{pseudocode.strip(chr(10)).rstrip()}\n```"] if pseudocode else []
+    parts += [] if aside else steps
     if folded:
         parts += [f'<div class="callouts">\n\n{listed}\n\n</div>'] if notes else []
         summary = f"The whole kernel: {len(code.splitlines())} lines"
         parts.append(f'<details class="source"><summary>{summary}</summary>')
         parts += [] if launch else [_launch(rung, built or {}).strip()]
+        parts += steps if aside else []
     parts.append(f'<div class="whole">\n\n```cuda\n{code}\n```')
     if notes and not folded:
         parts.append(f'<div class="callouts popout">\n\n{listed}\n\n</div>')

@@ -208,9 +208,8 @@ def missing_why(evidence: Evidence, source: Any, gpu: str) -> None:
         text += f"{slow / 1e3:.2f} ms here, "
         text += f"{slow / strided:.0f} times as long as the kernel.\n"
         if slow > 5 * strided:
-            text += "\n**The source's time has the size of a copy, not of a kernel.** It reports "
-            text += f"{source.resident_us / 1e3:.2f} ms "
-            text += "for a kernel whose weights stay on the GPU."
+            text += "\n**The source's time has the size of a copy, not of a kernel**: with weights that "
+            text += f"stay on the GPU the source itself reports {source.resident_us / 1e3:.2f} ms."
     display.say(text)
 
 
@@ -428,7 +427,10 @@ def powers(tests: Sequence[claims.Claim], evidence: Evidence, gpu: str) -> None:
         text += "nothing "
         text += "to serve. "
     says = {claim.name: claim.says for claim in tests}
-    text += f"\n\nOf the source's other tests {len(tells)} refute the strided kernel and pass the best"
+    text += f"\n\nOf the source's other tests {len(tells)} do their work ({display.listed(tells)}): they "
+    text += "refute the strided kernel and pass the best"
+    lax = [i for i, bad, _, good in each if bad == good == claims.HOLDS and i not in blind]
+    text += f". {display.listed(lax)} let both pass" if len(lax) > 1 else ""
     for name in blind:
         text += f". {name} ({says[name].rstrip('.')}) gives all three kernels one verdict"
     display.say(text.strip() + ".")

@@ -96,8 +96,8 @@ def packed_word(packed: Any, group: Any) -> int:
     bits = 8 * sum(part.nbytes for part in packed) / group.size
     display.say(
         f"The word is `{word:#010x}`: its lowest four bits are the first code. The scale is "
-        f"{packed.scales[0, 0]:.4f}. With it, a weight takes **{bits:.3f} bits**, so FP16 takes "
-        f"{16 / bits:.2f} times the room. That is the most that the format can win."
+        f"{packed.scales[0, 0]:.4f}. With the share of its 16 bits a weight takes **{bits:.3f} bits**, so "
+        f"FP16 takes {16 / bits:.2f} times the room. That is the most that the format can win."
     )
     return word
 

@@ -448,7 +448,10 @@ def large_batches_explained(beyond: Rows, peak: float, source: Lab, here: Lab) -
     last = beyond[beyond["batch"] == beyond["batch"].max()]
     text = f"**At {last['batch'].iloc[0]} tokens FP16 is faster on {(last['gain'] < 1).sum()} of "
     text += f"{len(last)} shapes.** "
-    text += f"Our fastest product reaches {beyond['rate'].max():.0f} TFLOP/s"
+    top = beyond.loc[beyond["rate"].idxmax()]
+    text += (
+        f"Our fastest product, {top['shape']} with {top['batch']} tokens, reaches {top['rate']:.0f} TFLOP/s"
+    )
     text += f", {beyond['rate'].max() / peak:.0%} of the measured peak." if peak and source is here else "."
     display.say(text)
     lines = []

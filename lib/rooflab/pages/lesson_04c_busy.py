@@ -65,7 +65,7 @@ def gap_explained(seen: Rows) -> None:
         text = f"**At batch {few['batch']} memory is {few['dram_pct']:.0f}% busy; at batch {many['batch']} "
         text += f"{unit} the busiest unit, {busiest:.0f}% of the time.** "
         if busiest < 80:
-            text += "The steps wait for each other: weights must arrive before they are unpacked, and be "
+            text += "A likely reason: weights must arrive before they are unpacked, and be "
             text += f"unpacked before they are multiplied. An SM holds {many['occupancy_pct']:.0f}% of the "
             text += "warps that it could hold, so few others fill the gaps. "
         if many["dram_pct"] < few["dram_pct"]:

@@ -184,7 +184,7 @@ def clocks_drawn(one_shape: Rows, gpu: str) -> tuple[int, int]:
     event, graph = each_further("event, warm"), each_further("graph, cold")
     if event > graph > 0:
         diagram.two_clocks(event, graph).show()
-        display.say(f"The lengths are those of the loop on the {gpu}, measured below.")
+        display.say(f"The lengths are those of each further launch of the loop on the {gpu}, measured below.")
     return event, graph
 
 

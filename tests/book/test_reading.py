@@ -166,6 +166,13 @@ def test_a_folded_kernel_keeps_its_pseudocode_and_callouts_in_sight(monkeypatch:
     assert "<details" not in kernel(monkeypatch, COALESCED)
 
 
+def test_pseudocode_goes_aside_with_a_folded_kernel_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    fold = '<details class="source"><summary>The whole kernel: '
+    before, _, inside = kernel(monkeypatch, COALESCED, "for each", folded=True, aside=True).partition(fold)
+    assert "for each" in inside and "for each" not in before
+    assert "```text\nfor each\n```" in kernel(monkeypatch, COALESCED, "for each", aside=True)
+
+
 @pytest.mark.parametrize("stem", CELLS)
 def test_a_page_folds_kernels_beyond_its_main_ones(stem: str) -> None:
     outputs = [output for cell in CELLS[stem] for output in cell.get("outputs", [])]

@@ -113,7 +113,7 @@ def kernel(
     head = f"**`{rung.operator}/{rung.name}`**: {rung.idea}.{_launch(rung, built or {}) if launch else ''}"
     parts = [f'<div class="rooflab-kernel">\n\n{head}']
     steps = [f"```text\n{pseudocode.strip(chr(10)).rstrip()}\n```"] if pseudocode else []
-    parts += [] if aside else steps
+    parts += [] if aside and folded else steps
     if folded:
         parts += [f'<div class="callouts">\n\n{listed}\n\n</div>'] if notes else []
         summary = f"The whole kernel: {len(code.splitlines())} lines"

@@ -336,7 +336,7 @@ def verdicts(asked: Answers, lab: Lab) -> Rows:
     kept = table["word"] != claims.UNRECORDED
     table["found"] = (table["quantity"] + ": " + table["measured"].astype(str)).where(kept, "")
     heads = {"says": "asked", "found": "measured", "holds": "holds"}
-    display.table(table, heads, caption=f"What is asked of a decoder, by the {lab.run.gpu}'s own figures")
+    display.table(table, heads, caption=f"Requirements of a decoder, as measured on the {lab.run.gpu}")
     return judged
 
 

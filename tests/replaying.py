@@ -22,9 +22,9 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from matplotlib.figure import Figure
 from rooflab import paths
+from rooflab.lab.notebook_shell import LACKING
 from rooflab.records.store import Store
 from rooflab.view import plot
-from rooflab.view.beyond import LACKING
 from stand_in import Machine
 from traitlets.config import Config
 

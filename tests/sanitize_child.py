@@ -11,7 +11,6 @@ import cupy
 import numpy as np
 from rooflab.numerics import quant, rotary
 from rooflab.ops import (
-    all_reduce,
     attention,
     gemv,
     int4,
@@ -20,7 +19,6 @@ from rooflab.ops import (
     q8_0,
     stream,
     stream_k,
-    tensor_parallel,
 )
 from rooflab.runtime import nvrtc
 
@@ -154,10 +152,16 @@ def every_int4() -> None:
         int4.matmul(many, tiles, rung="13_stream_k", **how)
 
 
-def every_row() -> None:
-    from gemma4 import rows_right
+def every_trial() -> None:
+    """Small kernels with the contestants that they declare, which the gate judges too."""
+    from rooflab import ops
+    from rooflab.bench import gate
+    from rooflab.verify.subjects import subjects
 
-    rows_right(cupy.asarray, lambda array: array.get(), "gpu")
+    for operator, rung in ops.rungs():
+        if hasattr(ops.module_of(operator), "trials"):
+            for subject in subjects(operator, rung.name, "gpu"):
+                gate.admit(subject.work)
 
 
 def every_attention() -> None:
@@ -211,122 +215,41 @@ def every_step() -> None:
             assert int(state.position[0]) == 44
 
 
-def every_between() -> None:
+def every_prompt() -> None:
     from rooflab.ops import decoder_ops
 
     rng = np.random.default_rng(10)
-
-    def values(*shape, dtype=np.float16):
-        return cupy.asarray(rng.standard_normal(shape).astype(dtype))
-
-    def room(*shape, dtype=np.float16):
-        return cupy.asarray(np.zeros(shape, dtype))
-
-    where = cupy.asarray(np.array([2], np.int32))
-    for n, width in ((1, 64), (5, 520 // 32 * 32)):
-        table, tokens = values(33, width), cupy.asarray(rng.integers(0, 33, n).astype(np.int32))
-        history = cupy.asarray(rng.integers(0, 33, (4, n)).astype(np.int32))
-        for kind in (table, q8_0.quantise(table) if width % 128 == 0 else table):
-            decoder_ops.embedding(kind, tokens, out=room(n, width, dtype=np.float32))
-            decoder_ops.embedding(kind, tokens, out=room(n, width, dtype=np.float32), first=n - 1, count=1)
-            decoder_ops.embedding(kind, history, out=room(n, width, dtype=np.float32), position=where)
-        for rung in ("1_block", "2_in_registers"):
-            sums = values(n, width, dtype=np.float32)
-            decoder_ops.rmsnorm(sums, values(width), out=room(n, width), rung=rung)
-            decoder_ops.rmsnorm(sums, values(width), out=room(n, width), branch=values(n, width), rung=rung)
-        rows, turns = values(n, 8 * 32), cupy.asarray(rotary.rotations(16, 32, 1e4))
-        queries, biases = room(n, 4, 32), values(8 * 32)
-        decoder_ops.rope(rows, biases, turns, queries, room(n, 2, 32), room(n, 2, 32), start=7)
-        caches = room(6, n, 2, 32), room(6, n, 2, 32)
-        decoder_ops.rope(rows, biases, turns, queries, *caches, position=where)
-        decoder_ops.silu_mul(values(n, 2 * 40), out=room(n, 40))
-        for inverse_temperature in (0.0, 1.0):
-            decoder_ops.sample(values(n, 72), history, where, inverse_temperature=inverse_temperature)
-    words = map(cupy.asarray, quant.quantise_int4(rng.standard_normal((128, 256)).astype(np.float32)))
-    decoder_ops.dequantise_tiles(int4.repack(*words), out=room(128, 256))
-    if cupy.cuda.Device().compute_capability == "90":
-        for n, k, batch in ((144, 128, 5), (272, 256, 70), (256, 256, 300)):
-            w, x = q8_0.quantise(values(n, k)), values(batch, k)
-            for tokens in (64, 176, 232):
-                decoder_ops.prompt_product(x, w, out=room(batch, n), TOKENS=tokens)
-                decoder_ops.prompt_product(x, w, out=room(batch, n // 2), gate=True, TOKENS=tokens)
+    for n, k, batch in ((144, 128, 5), (272, 256, 70), (256, 256, 300)):
+        values = (rng.standard_normal(s).astype(np.float16) for s in ((n, k), (batch, k)))
+        w, x = map(cupy.asarray, values)
+        w = q8_0.quantise(w)
+        for tokens in (64, 176, 232) if cupy.cuda.Device().compute_capability == "90" else ():
+            for width, gated in ((n, False), (n // 2, True)):
+                out = cupy.asarray(np.zeros((batch, width), np.float16))
+                decoder_ops.prompt_product(x, w, out=out, gate=gated, TOKENS=tokens)
 
 
-def every_batch() -> None:
-    from rooflab.ops import attention, batch_choice, batch_ops, decoder
+def every_draft() -> None:
+    from rooflab.ops import batch_ops
 
     rng = np.random.default_rng(12)
 
-    def values(*shape, dtype=np.float16):
-        return cupy.asarray(rng.standard_normal(shape).astype(dtype))
+    def values(*shape):
+        return cupy.asarray(rng.standard_normal(shape).astype(np.float16))
 
-    def room(*shape, dtype=np.float16):
-        return cupy.asarray(np.zeros(shape, dtype))
-
+    turns, places = (cupy.asarray(a) for a in (rotary.rotations(40, 16, 1e4), np.array([3], np.int32)))
     for n, k, batch in ((128, 384, 3), (256, 1024, 12), (192, 512, 31)):
+        caches = [cupy.asarray(np.zeros((3 + batch, 2, 16), np.float16)) for _ in range(2)]
+        to = batch_ops.Heads(values(n), turns, places, *caches)
         codes = map(cupy.asarray, quant.quantise_int4(rng.standard_normal((n, k)).astype(np.float32)))
-        places, x = cupy.asarray(np.array([3, 4], np.int32)), values(batch, k)
-        turns = cupy.asarray(rotary.rotations(8, 16, 1e4))
         for w in (values(n, k), q8_0.quantise(values(n, k)), int4.repack(*codes)):
-            batch_ops.product(x, w, out=room(batch, n))
-            batch_ops.product(x, w, out=room(batch, n // 2), then=batch_ops.GATE)
-            splits = batch_ops.parts_of(n, k, batch, batch_ops.format_of(w), batch_ops.sms_of(x))
-            parts = room(splits, batch, n, dtype=np.float32)
-            batch_ops.product(x, w, out=parts, then=batch_ops.PARTS)
-            batch_ops.rmsnorm(values(batch, n, dtype=np.float32), values(n), out=room(batch, n), parts=parts)
-            caches = room(6, batch, 2, 16), room(6, batch, 2, 16)
-            to = batch_ops.Heads(values(n), turns, places[:1], *caches)
-            queries = room(batch, n // 16 - 4, 16)
-            batch_ops.product(x, w, out=queries, then=batch_ops.ROPE, heads=to)
-            one = to._replace(keys=room(3 + batch, 2, 16), values=room(3 + batch, 2, 16))
-            one = one._replace(rotations=cupy.asarray(rotary.rotations(3 + batch, 16, 1e4)))
-            batch_ops.product(x, w, out=queries, then=batch_ops.ROPE, heads=one)
-        choice = batch_choice.choice_for(batch, 132, lambda shape, dtype: room(*shape, dtype=dtype))
-        batch_choice.sample(values(batch, 4808), room(6, batch, dtype=np.int32), places, choice=choice)
+            queries = values(batch, n // 16 - 4, 16)
+            batch_ops.product(values(batch, k), w, out=queries, then=batch_ops.ROPE, heads=to)
     for heads, kv_heads, head_dim, length, splits in ((12, 2, 128, 301, 1), (18, 2, 64, 77, 3)):
-        q, cache = values(heads, head_dim), values(320, kv_heads, head_dim)
-        seen, workspace = cupy.asarray(np.array([length], np.int32)), attention.workspace_for(q, splits)
-        batch_ops.attention(q, cache, cache, seen, out=room(heads, head_dim), workspace=workspace)
-        drafts = values(7, heads, head_dim)
-        workspace = attention.workspace_for(drafts.reshape(-1, head_dim), splits)
-        batch_ops.attention(drafts, cache, cache, seen, out=room(*drafts.shape), workspace=workspace)
-    shape = decoder.Shape(1, 64, 64, 1, 1, 64, 4808, 1e-6, 0.0)
-    state = decoder.state_for(shape, 16, 132, lambda shape, dtype: room(*shape, dtype=dtype))
-    drafts = cupy.zeros(4, np.int32)  # as the candidates, so that some hold
-    held, arrived = room(2, dtype=np.int32), room(1, dtype=np.int32)
-    chosen, places = cupy.asarray(np.array([0, 0, 5, 0], np.int32)), room(2, dtype=np.int32)
-    batch_choice.accept(state, drafts, chosen, values(4, 4808), places, held=held, arrived=arrived)
-    assert held.tolist() == [3, 5]
-
-
-def every_group() -> None:
-    """Kernels of several GPUs, whose parts one launch plays, against their sums."""
-    rng = np.random.default_rng(12)
-
-    def zeros(shape, dtype):
-        return cupy.asarray(np.zeros(shape, dtype))
-
-    for size, n, width in ((2, 3, 1096), (3, 1, 136), (4, 2, 4104)):
-        for rung in all_reduce.LADDERS["all_reduce"]:
-            group = all_reduce.together(rung.name, n * width, size, zeros)
-            x = cupy.asarray(rng.standard_normal((size, n * width)).astype(np.float16))
-            for _ in range(3):
-                out = all_reduce.all_reduce(x, group, out=zeros((size, n * width), np.float16))
-            assert float(cupy.abs(out - x.astype(np.float32).sum(0)).max()) < 0.01
-        x = cupy.asarray(rng.standard_normal((size, n, width)).astype(np.float16))
-        group = tensor_parallel.together(n, width, size, zeros)
-        for _ in range(3):
-            out = tensor_parallel.all_gather(x, group, out=zeros((size, n, size * width), np.float16))
-        assert (out == cupy.concatenate(list(x), 1)).all()
-        group = tensor_parallel.together(n, width, size, zeros)
-        parts = cupy.asarray(rng.standard_normal((size, 2, n, width)).astype(np.float32))
-        weights = cupy.asarray(np.ones(width, np.float16))
-        for _ in range(3):
-            residual = zeros((size, n, width), np.float32)
-            out = zeros((size, n, width), np.float16)
-            tensor_parallel.all_reduce_rmsnorm(residual, weights, group, out=out, parts=parts)
-        assert (residual == residual[:1]).all() and (out == out[:1]).all() and not group.lost.any()
-        assert float(cupy.abs(residual[0] - parts.sum((0, 1))).max()) < 0.02
+        q, cache = values(7, heads, head_dim), values(320, kv_heads, head_dim)
+        seen = cupy.asarray(np.array([length], np.int32))
+        workspace = attention.workspace_for(q.reshape(-1, head_dim), splits)
+        batch_ops.attention(q, cache, cache, seen, out=values(*q.shape), workspace=workspace)
 
 
 def planted(name: str) -> None:
@@ -343,11 +266,10 @@ if __name__ == "__main__":
         "q8_0": every_q8,
         "int4": every_int4,
         "attention": every_attention,
-        "rows": every_row,
+        "trials": every_trial,
         "decode_step": every_step,
-        "between": every_between,
-        "batch": every_batch,
-        "several": every_group,
+        "prompt": every_prompt,
+        "drafts": every_draft,
     }
     families.get(sys.argv[1], lambda: planted(sys.argv[1]))()
     cupy.cuda.runtime.deviceSynchronize()

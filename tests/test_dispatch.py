@@ -123,7 +123,7 @@ def test_a_way_that_cannot_take_the_shape_or_is_not_held_is_no_candidate(store):
     # k = 4128 is a multiple of 32 and not of 128: the int8 tensor cores cannot take it.
     assert dispatch.choose("q8_0", 4096, 4128, 4, "h200").strategy == "dp4a"
     with pytest.raises(
-        LaunchError, match=r"No way multiplies 4 tokens .* dp4a: k = 4097 is no multiple of 32"
+        LaunchError, match=r"No strategy multiplies 4 tokens .* dp4a: k = 4097 is no multiple of 32"
     ):
         dispatch.choose("q8_0", 4096, 4097, 4, "h200")
 
@@ -220,7 +220,7 @@ def test_what_cannot_be_reverted_is_refused(monkeypatch, store):
     with pytest.raises(UsageError, match="'fast' cannot be reverted"):
         dispatch.choose("fp16", 64, 64, 1, "h200")
     monkeypatch.setenv(dispatch.PLAIN, "all")
-    with pytest.raises(LaunchError, match="the plain way cannot run: two_op needs the weights in rows"):
+    with pytest.raises(LaunchError, match="the plain strategy cannot run: two_op needs the weights in rows"):
         dispatch.choose("int4_g128", 4096, 4096, 1, "h200", held=["tiles"])
 
 
@@ -318,6 +318,6 @@ def test_a_table_s_lines_name_the_fastest_way_and_what_it_is_worth(store):
     recorded(store, LINES)
     found = dispatch.lines(dispatch.table("h200")).set_index(["n", "batch"])
     assert found.loc[(4096, 4)].to_dict() == {
-        **{"format": "q8_0", "k": 4096, "way": "mma", "us": 7.5, "plain_us": 30.0, "gain": 4.0}
+        **{"format": "q8_0", "k": 4096, "strategy": "mma", "us": 7.5, "plain_us": 30.0, "gain": 4.0}
     }
     assert found.loc[(4096, 256), "gain"] == 1.0 and np.isnan(found.loc[(4096, 16), "plain_us"])

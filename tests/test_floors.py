@@ -18,6 +18,7 @@ FLOORS = {
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 GPU_ONLY = {"cupy", "torch", "cuda", "triton", "elftools"}
 FILES = sorted(PACKAGE.rglob("*.py"))
+LONGEST = 450  # lines
 
 
 def room(path):
@@ -66,11 +67,44 @@ def test_no_imports_go_in_a_circle():
     assert len(order) > 100
 
 
+def test_no_folders_import_each_other():
+    """Not even in functions; but the CPU is a target of ops, and simt runs what ops declares."""
+    graph: dict[str, set[str]] = {}
+    for path in FILES:
+        found = {name.split(".")[1] for name in imports(path, top_level=False) if name.startswith("rooflab.")}
+        graph.setdefault(room(path), set()).update(found & set(FLOOR_OF) - {room(path), "rooflab"})
+    assert "simt" in graph["ops"]
+    graph["ops"].remove("simt")
+    assert len(list(TopologicalSorter(graph).static_order())) > 20  # CycleError names a circle
+
+
 def longest(name, modules):
     """The module that a dotted name lies in, or nothing."""
     while name and name not in modules:
         name = name.rpartition(".")[0]
     return name
+
+
+def test_no_module_uses_a_private_name_of_another():
+    for path in FILES:
+        tree = ast.parse(path.read_text())
+        found = {
+            name.rpartition(".")[2] for name in imports(path, top_level=False) if name.startswith("rooflab.")
+        }
+        modules = {file.stem for file in FILES} & found
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id in modules
+            ):
+                found.add(node.attr)
+        private = {name for name in found if name.startswith("_") and not name.startswith("__")}
+        assert not private, f"{path.relative_to(PACKAGE)} uses {private}"
+
+
+def test_no_module_is_longer_than_a_reader_takes_in():
+    assert {path.name: lines for path in FILES if (lines := path.read_text().count("\n")) > LONGEST} == {}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

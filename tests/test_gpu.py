@@ -382,7 +382,7 @@ def test_an_int4_engine_takes_a_prompt_by_a_graph_as_it_does_without():
 @pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer beside a GPU")
 @pytest.mark.parametrize(
     "rungs",
-    ["stream", "gemv", "q8_0", "int4", "attention", "rows", "between", "batch", "several", "decode_step"],
+    ["stream", "gemv", "q8_0", "int4", "attention", "trials", "prompt", "drafts", "decode_step"],
 )
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
 def test_the_sanitizers_find_nothing_in_any_rung(tool, rungs):

@@ -8,7 +8,7 @@
 // Launch   384 threads a block as in rung 9; grid heads x ceil(n / 64). 64 rows of queries, keys and values each.
 // Macros   HEAD_DIM = 512: width of a head;
 //          KEYS = 64: keys a tile.
-// Changed  rung 8's idea in rung 9's shape: scores and weights cross shared memory between twins, the threads of the
+// Branch   rung 8's idea in rung 9's shape: scores and weights cross shared memory between twins, the threads of the
 //          two warpgroups that have the same rows and columns of a tile; one place for keys and one for values.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"

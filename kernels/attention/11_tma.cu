@@ -16,7 +16,7 @@
 //          PACK = 1: query heads of one key-value head whose rows a warpgroup packs together;
 //          BF16 = 0: 1 for bfloat16 instead of FP16;
 //          TURNS = 0: 1 lets one warpgroup at a time start products.
-// Changed  from rung 9: copies by TMA boxes, persistent blocks, packed heads. Outputs are rescaled to a new row_max only where
+// Branch   from rung 9: copies by TMA boxes, persistent blocks, packed heads. Outputs are rescaled to a new row_max only where
 //          it exceeds the old one by a factor of 2^8: p up to that loses nothing. TURNS 1 lets one warpgroup start
 //          products at a time, after whom the next does.
 #include "common/attention.cuh"

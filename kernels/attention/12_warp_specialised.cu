@@ -16,7 +16,7 @@
 //          PACK = 1: query heads of one key-value head whose rows a warpgroup packs together;
 //          EARLY = 4: last steps of a tile's scores that come after the weights of the tile before are handed over;
 //          SHARED_KV = 0: 1 where v is k: one array serves as both.
-// Changed  from rung 10: roles, as above; copies, persistent blocks and packed heads as in rung 11. Weights of a tile are
+// Branch   from rung 10: roles, as above; copies, persistent blocks and packed heads as in rung 11. Weights of a tile are
 //          handed over when the next one's scores but the last EARLY steps are made: their products come first.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"

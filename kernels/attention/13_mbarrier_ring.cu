@@ -16,7 +16,7 @@
 //          SLICES = 1: warps that share queries, each with a slice of HEAD_DIM;
 //          BF16 = 0: 1 for bfloat16 instead of FP16;
 //          SHARED_KV = 0: 1 where v is k: one array serves as both.
-// Changed  rung 7 with barriers that count arrivals (mbarrier, on this side of Hopper too) in the place of two for all.
+// Branch   rung 7 with barriers that count arrivals (mbarrier, on this side of Hopper too) in the place of two for all.
 //          SLICES = 2: two warps share queries, each with half of the columns; their scores are added up on the way.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"

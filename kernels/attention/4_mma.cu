@@ -8,7 +8,7 @@
 // Macros   HEAD_DIM = 128: width of a head;
 //          KEYS = 64: keys a tile;
 //          BF16 = 0: 1 for bfloat16 instead of FP16.
-// Changed  a warp has 16 queries and a tile's keys are handled at once: loads, products, softmax, products. A key that
+// Branch   a warp has 16 queries and a tile's keys are handled at once: loads, products, softmax, products. A key that
 //          is not seen scores minus infinity, so only tiles at the edges of what is seen are looked at key by key.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"

@@ -13,7 +13,7 @@
 //          KEYS = 32: keys a tile;
 //          BF16 = 0: 1 for bfloat16 instead of FP16;
 //          SHARED_KV = 0: 1 where v is k: one array serves as both.
-// Changed  scores cross shared memory between the two products (never all of them: a tile's, and one barrier more), so
+// Branch   scores cross shared memory between the two products (never all of them: a tile's, and one barrier more), so
 //          the softmax is spread over the warps and its results, weights and factors, are read by all.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"

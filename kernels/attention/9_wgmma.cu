@@ -10,7 +10,7 @@
 // Macros   HEAD_DIM = 128: width of a head;
 //          KEYS = 128: keys a tile;
 //          STAGES = 2: tiles of keys and of values in the ring.
-// Changed  rung 7's products as wgmma, its two barriers a tile as mbarriers between the warps that copy and those that
+// Branch   rung 7's products as wgmma, its two barriers a tile as mbarriers between the warps that copy and those that
 //          multiply, its padding as the swizzle that wgmma reads, and registers moved to where they are needed.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"

@@ -12,7 +12,7 @@
 //          STAGES = 2: tiles of 16 keys and values in a warp's ring;
 //          HEAD_DIM = 128: width of a head;
 //          BF16 = 0: 1 for bfloat16 instead of FP16.
-// Changed  the loop over keys: cp.async, then scores with the queries as the first operand (8 heads of 16 rows), whose
+// Branch   the loop over keys: cp.async, then scores with the queries as the first operand (8 heads of 16 rows), whose
 //          results are laid out as the second operand of transposed outputs: numbers by heads.
 #include "common/arrive.cuh"
 #include "common/attention.cuh"

@@ -14,7 +14,7 @@
 //          MERGE = 1: cost of merging a part of a head, in keys read; 0: none, so that all splits are used;
 //          HEAD_DIM = 128: width of a head;
 //          BF16 = 0: 1 for bfloat16 instead of FP16.
-// Changed  no ring: a warp asks for its next keys as soon as the present ones have been multiplied, and likewise for
+// Branch   no ring: a warp asks for its next keys as soon as the present ones have been multiplied, and likewise for
 //          values. Tiles are dealt out to all warps of a head. Parts are merged in slabs of 32 columns by all warps.
 #include "common/attention.cuh"
 #include "common/ptx.cuh"

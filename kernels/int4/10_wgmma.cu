@@ -11,7 +11,7 @@
 //          TOKENS = 64: tokens at most;
 //          STAGES = 4: groups of k in the ring;
 //          RESIDENT = 1: blocks an SM that the compiler must leave registers for.
-// Changed  from rung 9: a warpgroup multiplies 64 rows at once; x lies in shared memory as wgmma wants it (128-byte
+// Branch   from rung 9: a warpgroup multiplies 64 rows at once; x lies in shared memory as wgmma wants it (128-byte
 //          swizzle); weights of the next 64 of k are unpacked while the tensor core multiplies the ones before.
 #include "common/int4.cuh"
 

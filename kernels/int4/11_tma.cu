@@ -12,7 +12,7 @@
 //          TOKENS = 8: tokens at most;
 //          STAGES = 4: groups of k in the ring;
 //          RESIDENT = 1: blocks an SM that the compiler must leave registers for.
-// Changed  from rung 10: one thread fills a slot of the ring by the copy engine, and mbarriers signal that the slot is full
+// Branch   from rung 10: one thread fills a slot of the ring by the copy engine, and mbarriers signal that the slot is full
 //          or empty; units of 64 rows are dealt out to any number of warpgroups, as seven are
 //          to four. Up to 16 tokens a group's sums are scaled, not its weights.
 #include "common/int4.cuh"

@@ -11,7 +11,7 @@
 //          CLUSTER = 1: blocks that divide k;
 //          TOKENS = 128: tokens a tile;
 //          STAGES = 4: groups of k in the ring.
-// Changed  from rung 11: the grid covers the tokens, a warpgroup does nothing but start copies, and weights are unpacked into
+// Branch   from rung 11: the grid covers the tokens, a warpgroup does nothing but start copies, and weights are unpacked into
 //          two alternating sets of registers: half a group's while the tensor cores multiply the half before.
 #include "common/int4.cuh"
 

@@ -7,7 +7,7 @@
 // Macros   WARPS = 8: warps a block;
 //          TILES = 4: tiles of 16 rows a block;
 //          TOKENS = 8: tokens at most.
-// Changed  from rung 6: the weights lie in the order of the mma's first operand, so that one 16-byte load holds a
+// Branch   from rung 6: the weights lie in the order of the mma's first operand, so that one 16-byte load holds a
 //          lane's share of 16 rows by 64 of k; warps split k group by group, x of a group goes through shared memory,
 //          a group's sum is scaled in FP32, and the warps' sums meet in shared memory in a fixed order.
 #include "common/int4.cuh"

@@ -13,7 +13,7 @@
 //          TOKENS = 16: tokens a block;
 //          STAGES = 3: stages in the block's ring;
 //          RESIDENT = 1: blocks an SM that the compiler must leave registers for.
-// Changed  from rung 8: warps divide the block's rows, and k only K_WARPS ways; one ring of STAGES stages for the block
+// Branch   from rung 8: warps divide the block's rows, and k only K_WARPS ways; one ring of STAGES stages for the block
 //          holds codes, scales and x, filled by asynchronous copies. Beyond 16 tokens the offsets' mma and a group's own
 //          sums cost more than exact weights do, so there weights are scaled to FP16 when they are unpacked.
 #include "common/int4.cuh"

@@ -12,7 +12,7 @@
 //          memory: STAGES wide tiles of 37376 bytes, which are 2 STAGES narrow ones.
 // Macros   STAGES = 5: tiles in the ring of shared memory;
 //          NARROW = 0: 1 to give the last batch % 128 tokens to blocks of 64 rows.
-// Changed  from rung 5: wgmma, and while one warpgroup waits for its product, three scale theirs; tiles come by the
+// Branch   from rung 5: wgmma, and while one warpgroup waits for its product, three scale theirs; tiles come by the
 //          tensor memory accelerator, which one thread starts; the warpgroup around it lays the scales of a block side
 //          by side as floats.
 #include "common/ptx.cuh"

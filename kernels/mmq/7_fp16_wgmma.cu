@@ -11,7 +11,7 @@
 // Macros   ROW_TILES = 1: tiles of 64 rows a warpgroup;
 //          TOKENS = 256: tokens a tile;
 //          STAGES = 5: tiles in the ring of shared memory.
-// Changed  from rung 6: FP16 products with the weights in registers: the next 64 of k are made halves while the tensor
+// Branch   from rung 6: FP16 products with the weights in registers: the next 64 of k are made halves while the tensor
 //          cores multiply the ones before. Tiles come by the tensor memory accelerator, which one thread starts: copies
 //          by cp.async took more of the warps' time than they had.
 #include "common/ptx.cuh"

@@ -1,13 +1,12 @@
 """Which kernel multiplies: from what was recorded on a GPU, to a rule, to the launch.
 
-`product(x, weights)` computes y = x W^T for FP16, INT4 or Q8_0 weights by the way (see
-rooflab.hardware.perf_model) that
-was fastest on this GPU for the nearest recorded shape and number of tokens. A GPU without a recording gets
-the way that is predicted to be fastest there, and the choice says so. Every choice can be reverted to its
-format's plain way, cuBLAS on FP16 weights or after dequantising: by $ROOFLAB_PLAIN ("all", or formats and
-ways) or within `reverted(...)`. What ran is logged by the logger "rooflab.dispatch", every new choice at
-INFO and every launch at DEBUG, and `last()` returns it. Nothing falls back in silence: a way that cannot take
-its operands says so and raises.
+`product(x, weights)` computes y = x W^T for FP16, INT4 or Q8_0 weights by the strategy (see
+rooflab.hardware.perf_model) that was fastest on this GPU for the nearest recorded shape and number of tokens.
+A GPU without a recording gets the strategy that is predicted to be fastest there, and the choice says so.
+Every choice can be reverted to its format's plain strategy, cuBLAS on FP16 weights or after dequantising: by
+$ROOFLAB_PLAIN ("all", or formats and strategies) or within `reverted(...)`. What ran is logged by the logger
+"rooflab.dispatch", every new choice at INFO and every launch at DEBUG, and `last()` returns it. Nothing falls
+back in silence: a strategy that cannot take its operands says so and raises.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from rooflab.ops.strategies import (
     RUN,
     Choice,
     Weights,
-    _stream,
     candidates,
     order_of,
     refusal,
     rung_for,
+    stream_of,
 )
 from rooflab.ops.strategies import halves as halves
 from rooflab.ops.strategies import int4_weights as int4_weights
@@ -51,7 +50,7 @@ from rooflab.runtime import launch_cache
 from rooflab.words import counted
 
 LOG = logging.getLogger("rooflab.dispatch")
-PLAIN = "ROOFLAB_PLAIN"  # environment: formats or ways to revert, or "all"
+PLAIN = "ROOFLAB_PLAIN"  # environment: formats or strategies to revert, or "all"
 STUDY = "regimes"  # whose rows a GPU's table is
 REFERENCE = "h200"  # the recording that predictions for other GPUs are fitted on
 NEAR = 4.0  # a recorded shape farther off than this factor, n and k together, says nothing about another
@@ -108,8 +107,8 @@ def line(rows: pd.DataFrame, n: int, k: int, batch: int) -> pd.DataFrame:
 
 
 def fastest(rows: pd.DataFrame, n: int, k: int, batch: int, names: Sequence[str]) -> tuple[str, str] | None:
-    """The way of `names` that a table's rows of one format have fastest for this product, by `line`, and the
-    line it stands in; None if no recorded shape is near.
+    """The strategy of `names` that a table's rows of one format have fastest for this product, by `line`, and
+    the line it stands in; None if no recorded shape is near.
     """
     near = line(rows[rows["impl"].isin(names)], n, k, batch)
     if near.empty:
@@ -119,9 +118,9 @@ def fastest(rows: pd.DataFrame, n: int, k: int, batch: int, names: Sequence[str]
 
 
 def lines(rows: pd.DataFrame) -> pd.DataFrame:
-    """The table that rows of ways make: for each format, shape and number of tokens the fastest way and its
-    microseconds, those of the plain way, and how many times as fast it is (columns format, n, k, batch, way,
-    us, plain_us, gain).
+    """The table that rows of strategies make: for each format, shape and number of tokens the fastest
+    strategy and its microseconds, those of the plain strategy, and how many times as fast it is (columns
+    format, n, k, batch, strategy, us, plain_us, gain).
     """
     found = []
     for key, mine in rows.groupby(["format", "n", "k", "batch"], sort=True):
@@ -129,7 +128,7 @@ def lines(rows: pd.DataFrame) -> pd.DataFrame:
         reverted = mine[mine["impl"] == plain(str(best["format"])).name]["median_us"]
         other = float(reverted.iloc[0]) if len(reverted) else math.nan
         found.append((*key, best["impl"], best["median_us"], other, other / best["median_us"]))
-    return pd.DataFrame(found, columns=["format", "n", "k", "batch", "way", "us", "plain_us", "gain"])
+    return pd.DataFrame(found, columns=["format", "n", "k", "batch", "strategy", "us", "plain_us", "gain"])
 
 
 @functools.lru_cache(maxsize=4)
@@ -156,8 +155,10 @@ def reference() -> tuple[perf_model.Machine, perf_model.Fit]:
     return _reference(_newest(REFERENCE))
 
 
-def predicted(slug: str | None, n: int, k: int, batch: int, ways: Sequence[Strategy]) -> tuple[str, str]:
-    """The way that should be fastest on a GPU of the table of devices, and by what reasoning."""
+def predicted(
+    slug: str | None, n: int, k: int, batch: int, strategies: Sequence[Strategy]
+) -> tuple[str, str]:
+    """The strategy that should be fastest on a GPU of the table of devices, and by what reasoning."""
     machine, fit = reference()
     by = f"fitted on {REFERENCE}" if fit.rows else "by the bound alone"
     if slug in device.names():
@@ -165,7 +166,7 @@ def predicted(slug: str | None, n: int, k: int, batch: int, ways: Sequence[Strat
         of = f"nothing near is recorded on {slug or 'this GPU'}"
     else:
         of = f"this device is in no table, so as if it were {REFERENCE}"
-    best = perf_model.fastest(ways, n, k, batch, machine, fit)[0]
+    best = perf_model.fastest(strategies, n, k, batch, machine, fit)[0]
     return best.name, f"predicted, {by}: {of}"
 
 
@@ -177,7 +178,7 @@ _LAST: ContextVar[Choice | None] = ContextVar("rooflab_last", default=None)
 
 @contextmanager
 def reverted(*names: str) -> Iterator[None]:
-    """Within it these formats ("int4_g128") or ways ("q8_0/mma"), or with no name all, run plainly."""
+    """Within it these formats ("int4_g128") or strategies ("q8_0/mma"), or with no name all, run plainly."""
     token = _REVERTED.set((*_REVERTED.get(), *(_known(name) for name in names or ("all",))))
     try:
         yield
@@ -186,11 +187,11 @@ def reverted(*names: str) -> Iterator[None]:
 
 
 def _known(name: str) -> str:
-    ways = [f"{how.format}/{how.name}" for how in perf_model.STRATEGIES]
-    if name not in ("all", *perf_model.FORMATS, *ways):
+    strategies = [f"{how.format}/{how.name}" for how in perf_model.STRATEGIES]
+    if name not in ("all", *perf_model.FORMATS, *strategies):
         raise UsageError(
-            f"{name!r} cannot be reverted: name a format ({', '.join(perf_model.FORMATS)}), a way such as "
-            'q8_0/mma, or "all".'
+            f"{name!r} cannot be reverted: name a format ({', '.join(perf_model.FORMATS)}), a strategy such "
+            'as q8_0/mma, or "all".'
         )
     return name
 
@@ -208,7 +209,7 @@ def here() -> tuple[str | None, str]:
     """The device at hand: its name in rooflab.hardware.device, if it has one, and its architecture;
     (None, "cpu") where launches go to the CPU.
     """
-    return (None, CPU) if ops._TARGET.get() == CPU else ops.this_gpu()
+    return (None, CPU) if ops.target() == CPU else ops.this_gpu()
 
 
 def choose(
@@ -221,31 +222,31 @@ def choose(
     held: Sequence[str] | None = None,
     recorded: pd.DataFrame | None = None,
 ) -> Choice:
-    """The way for y [batch, n] with k inputs and weights of `format` on a device (a name of
+    """The strategy for y [batch, n] with k inputs and weights of `format` on a device (a name of
     rooflab.hardware.device;
     by default the one at hand), with those orders of the weights held (default: all), by the device's table
-    or the one given. LaunchError, with every way's reason, if none can.
+    or the one given. LaunchError, with every strategy's reason, if none can.
     """
     if slug is None and arch is None:
         slug, arch = here()
     elif arch is None:
         arch = device.get(str(slug)).sm
     fallback = plain(format)
-    ways = candidates(format, n, k, batch, arch, slug, held)
-    if not ways:
+    strategies = candidates(format, n, k, batch, arch, slug, held)
+    if not strategies:
         raise LaunchError(_none(format, n, k, batch, arch, slug, held))
-    names = [how.name for how in ways]
+    names = [how.name for how in strategies]
     rows = table(slug) if recorded is None else recorded
     found = fastest(rows[rows["format"] == format], n, k, batch, names)
     if found:
         name, why = found[0], f"recorded on {slug or 'this GPU'}: {found[1]}"
     else:
-        name, why = predicted(slug, n, k, batch, ways)
+        name, why = predicted(slug, n, k, batch, strategies)
     switch = _revert(format, name)
     if switch and name != fallback.name:
         if fallback.name not in names:
             raise LaunchError(
-                f"{switch} reverts {format}/{name}, but the plain way cannot run: "
+                f"{switch} reverts {format}/{name}, but the plain strategy cannot run: "
                 + _reason(fallback, n, k, batch, arch, slug, held)
             )
         name, why = fallback.name, f"reverted by {switch} from {name}"
@@ -270,7 +271,7 @@ def _none(
         for how in perf_model.STRATEGIES
         if how.format == format and (how.format, how.name) not in NEVER
     ]
-    return f"No way multiplies {batch} tokens by {format} weights [{n}, {k}] here: {' '.join(reasons)}"
+    return f"No strategy multiplies {batch} tokens by {format} weights [{n}, {k}] here: {' '.join(reasons)}"
 
 
 def last() -> Choice | None:
@@ -309,24 +310,24 @@ _CALLS = launch_cache.Calls()
 
 @with_target()
 def product(x: Any, weights: Weights, *, out: Any = None, by: str | None = None) -> Any:
-    """y [batch, n] FP16 = x [batch, k] FP16 times the weights transposed, by the way that `choose` gives or
-    the one named `by`.
+    """y [batch, n] FP16 = x [batch, k] FP16 times the weights transposed, by the strategy that `choose` gives
+    or the one named `by`.
 
-    Launches of one stream share the memory of what ways make on their way (quantised activations, dequantised
-    weights), so two that may overlap must be on two streams. LaunchError for operands that no way takes, or
-    not that one.
+    Launches of one stream share the memory of what strategies make on the way (quantised activations,
+    dequantised weights), so two that may overlap must be on two streams. LaunchError for operands that no
+    strategy takes, or not that one.
     """
-    target, orders = ops._TARGET.get(), weights.orders
+    target, orders = ops.target(), weights.orders
     switches = (os.environ.get(PLAIN, ""), os.environ.get("ROOFLAB_STORE", ""), _REVERTED.get())
     found: list[Any] = [by, weights.format, weights.n, weights.k, *orders, switches]
     arrays: list[Any] = []
     pointers: list[int] = []
     plainly = (
-        target not in launch_cache.TARGETS or launch_cache._WHOLE.get() or LOG.isEnabledFor(logging.DEBUG)
+        target not in launch_cache.TARGETS or launch_cache.runs_whole() or LOG.isEnabledFor(logging.DEBUG)
     )
     if plainly or not launch_cache.facts((x, out, *orders.values()), found, arrays, pointers):
         return _product(x, weights, out, by, switches)
-    found.append(_stream(x))
+    found.append(stream_of(x))
     key = tuple(found)
     kept = _CALLS.kept(key)
     if kept:

@@ -83,7 +83,7 @@ def test_a_sustained_row_is_held_against_the_sustained_roof(rows):
 
 
 def made(state, us, impl="1_own", kind="own", **more):
-    given = dict.fromkeys(power._SIZES, pd.NA) | {"n": 8}
+    given = dict.fromkeys(power.SIZES, pd.NA) | {"n": 8}
     row = {"operator": "int4", "impl": impl, "kind": kind, "format": "f", "options": "", "state": state}
     figures = {"median_us": us, "sm_mhz": 1000.0, "power_capped": 0.5, "power_w": 600.0}
     return given | row | figures | {"flops": 1, "bytes": 1} | more

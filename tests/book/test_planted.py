@@ -13,8 +13,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from rooflab import paths
 from rooflab.book import executions, pages, readme, site
 from rooflab.errors import UsageError
-from rooflab.profile import recorded
-from rooflab.records import csv_table
+from rooflab.records import csv_table, profiles
 from rooflab.records.case import RUN_SCHEMA, SCHEMA
 from rooflab.records.store import Store
 from rooflab.records.validate import validate
@@ -47,7 +46,7 @@ def _write(path: Path, rows: list[dict[str, str]]) -> None:
 def _fields(name: Path) -> list[str]:
     if name.parts[0] == "profiles":
         return [
-            column for column in _lines(RECORDED / name, 1)[0] if column in recorded.TEXTS | recorded.BOOLS
+            column for column in _lines(RECORDED / name, 1)[0] if column in profiles.TEXTS | profiles.BOOLS
         ]
     schema = {"runs.csv": RUN_SCHEMA, "executions.csv": executions.SCHEMA}.get(name.name, SCHEMA)
     return [column for column, how in schema.items() if how == "text"]
@@ -56,7 +55,7 @@ def _fields(name: Path) -> list[str]:
 def _read(folder: Path, name: Path) -> str:
     """All that a table's reader gives of it, as one text."""
     if name.parts[0] == "profiles":
-        return recorded.read(folder / name).to_csv()
+        return profiles.read(folder / name).to_csv()
     if name.name == "executions.csv":
         return executions.read(folder).to_csv()
     store = Store(folder.parent, folder.name)

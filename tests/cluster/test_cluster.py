@@ -17,7 +17,7 @@ from rooflab import cli, cluster, commands, paths
 from rooflab.book import batch, lessons
 from rooflab.cluster import batches, recordings, workers
 from rooflab.errors import MissingTool, OutOfTime, RooflabError, UsageError
-from rooflab.profile import recorded
+from rooflab.records import profiles
 from rooflab.records.store import Store
 from rooflab.records.validate import validate
 from stand_in import Machine
@@ -125,7 +125,7 @@ def test_a_fleet_gives_each_of_its_gpus_a_recording(machines: Fleet, tmp_path: P
         for study in NAMES:
             assert rows(store, study) == rows(direct, study)
         for path in (direct.folder / "profiles").glob("*.csv"):
-            tables = [recorded.texts(each) for each in (path, store.folder / "profiles" / path.name)]
+            tables = [profiles.texts(each) for each in (path, store.folder / "profiles" / path.name)]
             assert len(tables[0]) and tables[0].drop(columns="run").equals(tables[1].drop(columns="run"))
             assert set(tables[1]["run"]) <= set(store.runs()["run"])
         assert len(store.runs()) == 1 + (gpu == "rtx-4090") and (store.runs()["finished"] != "").all()

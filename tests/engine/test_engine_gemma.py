@@ -6,7 +6,6 @@ from dataclasses import replace
 import needs
 import numpy as np
 import pytest
-from gemma4 import rows_right
 from rooflab import ops, simt
 from rooflab.bench import gate
 from rooflab.engine import from_safetensors, gemma, gemma_exact
@@ -185,16 +184,6 @@ def test_transformers_model_computes_what_is_kept():
 
 
 # --- the kernels between products ---------------------------------------------------------------------------
-
-
-def test_the_kernels_between_products_are_right():
-    rows_right()
-
-
-def test_they_raise_no_alarm():
-    with simt.watched_launches(traced=0) as launches:
-        rows_right()
-    assert launches and [str(fault) for seen in launches for fault in seen.faults] == []
 
 
 def test_a_decoded_token_raises_no_alarm():

@@ -119,10 +119,3 @@ def test_a_thousand_runs_give_the_same_tokens_and_ten_thousand_steps_leak_nothin
     torch.cuda.synchronize()
     assert one.position == 10_024 and before - torch.cuda.mem_get_info()[0] < 1 << 21
     assert np.isfinite(one.logits.cpu().numpy()).all()
-
-
-def test_the_row_kernels_are_right():
-    import cupy
-    from gemma4 import rows_right
-
-    rows_right(cupy.asarray, lambda array: array.get(), "gpu")

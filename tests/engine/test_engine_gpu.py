@@ -392,8 +392,8 @@ def test_quantised_weights_are_those_of_numpy(format):
     from rooflab.engine import weights
 
     rows = np.random.default_rng(0).standard_normal((128, 512)).astype(np.float16)
-    there = weights._packed(torch.from_numpy(rows).cuda(), format)
-    here = weights._packed(rows, format)
+    there = weights.packed(torch.from_numpy(rows).cuda(), format)
+    here = weights.packed(rows, format)
     if format == "q8_0":
         for a, b in zip(there, here, strict=True):
             assert (a.cpu().numpy() == b).all()

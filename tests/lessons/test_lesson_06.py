@@ -17,7 +17,7 @@ from rooflab.records.case import Case
 from rooflab.runtime import nvrtc
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
-from rooflab.view import display
+from rooflab.words import times
 
 # A rung newer than the recording has no answers there yet.
 _HELD = (DATA / "h200" / "attention.csv").read_text()
@@ -253,7 +253,7 @@ def test_every_rung_s_prediction_gets_its_verdict(ladder):
         found = re.findall(r"(?:least |about |\*\*: )([\d,]+) µs", line)
         least, us = (float(text.replace(",", "")) for text in found)
         assert us == pytest.approx(ladder.loc[ladder["impl"] == name, "median_us"].min(), abs=0.5)
-        assert f"{display.times(us / least)} times" in line.partition("**Verdict**")[2], line
+        assert f"{times(us / least)} times" in line.partition("**Verdict**")[2], line
     assert page.count("**Verdict**") == 7 + 2  # and on the datasheet's bounds and on DRAM
 
 

@@ -195,7 +195,7 @@ def test_bfloat16(name):
     launch = op.launch_of(rung, macros)
     sizes = [ctypes.c_int(x) for x in (n, n, 0, heads, 1, 1, 2**31 - 1)]
     grid = op.grid_of(launch, n, heads)
-    arguments = [q, k, v, out, *sizes, op._scale(None, head_dim)]
+    arguments = [q, k, v, out, *sizes, op.softmax_scale(None, head_dim)]
     simt.run(rung, grid, launch.threads, arguments, macros, shared=launch.shared)
     expected = reference.attention(value(q), value(k), value(v))
     scale = np.abs(expected).max()
@@ -212,7 +212,7 @@ def watched(name, n=64, head_dim=64, **options):
     launch = op.launch_of(rung, macros)
     sizes = [op.ctypes.c_int(x) for x in (n, n, 0, 1, 1, 1, 2**31 - 1)]
     grid, out = op.grid_of(launch, n, 1), np.empty_like(q)
-    arguments = [q, k, v, out, *sizes, op._scale(None, head_dim)]
+    arguments = [q, k, v, out, *sizes, op.softmax_scale(None, head_dim)]
     return simt.watch(rung, grid, launch.threads, arguments, macros, shared=launch.shared)
 
 

@@ -67,7 +67,7 @@ def run(how, name, q, k, v, start=0, causal=True, window=None, **options):
         standing = op.standing_of(launch, macros, n, context, heads, kv_heads, 3)
         grid, more = standing.blocks, [ctypes.c_int(standing.together)]
     sizes = (n, context, start, heads, kv_heads, int(causal), window or 2**31 - 1)
-    arguments = [*three, out, *map(ctypes.c_int, sizes), op._scale(None, head_dim), *more]
+    arguments = [*three, out, *map(ctypes.c_int, sizes), op.softmax_scale(None, head_dim), *more]
     given = {"entry": rung.entry, "shared": launch.shared}
     return out, how(emulated(rung), grid, launch.threads, arguments, macros, **given)
 
@@ -145,7 +145,7 @@ def test_a_slot_released_too_early_is_seen():
     macros = rung.with_defaults({"HEAD_DIM": 64, "KEYS": 64})
     launch, out = op.launch_of(rung, macros), np.empty_like(q)
     sizes = map(ctypes.c_int, (64, 320, 256, 1, 1, 1, 2**31 - 1))
-    arguments = [q, k, v, out, *sizes, op._scale(None, 64)]
+    arguments = [q, k, v, out, *sizes, op.softmax_scale(None, 64)]
     seen = simt.watch(
         early, (1, 1), launch.threads, arguments, macros, entry=rung.entry, shared=launch.shared
     )

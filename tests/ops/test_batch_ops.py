@@ -7,8 +7,7 @@ from rooflab import ops
 from rooflab.analysis.drafts import held_of
 from rooflab.errors import LaunchError
 from rooflab.numerics import rotary
-from rooflab.ops import attention, batch_choice, batch_ops, batch_plan, decoder, decoder_ops
-from rooflab.ops.decoder_operands import winner
+from rooflab.ops import attention, batch_choice, batch_ops, batch_plan, decoder
 from shares import thinned
 
 needs.compiler()
@@ -71,54 +70,17 @@ def test_k_is_divided_where_that_leaves_less_of_x_to_read_and_no_block_without_w
     assert batch_plan.plan_for(64, 192, 8, "int4_g128", False, 132) is None
 
 
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("batch", [3, 12])
-def test_gates_are_applied_on_the_sums(format, batch):
-    mlp, k = 96, 256
-    w, values = matrix(2 * mlp, k, format)  # rows in the order of pair_gates
-    x = (halves(batch, k) / 8).astype(np.float16)
-    both = (x.astype(np.float64) @ values.T).reshape(batch, -1, 2, 8)
-    gates, ups = both[:, :, 0], both[:, :, 1]
-    out = np.full((batch, mlp), np.nan, np.float16)
-    batch_ops.product(x, w, out=out, then=batch_ops.GATE)
-    assert near(out, (gates / (1 + np.exp(-gates)) * ups).reshape(batch, mlp), format == "q8_0")
-
-
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize(("batch", "head_dim"), [(3, 32), (12, 64)])
-def test_heads_are_biased_turned_and_kept_at_one_position(format, batch, head_dim):
-    heads, kv_heads, k, place = 4, 2, 256, 5
-    n, half = 8 * head_dim, head_dim // 2
-    w, values = matrix(n, k, format)
-    values = decoder.unpair_heads(values, head_dim)
-    biases, x = halves(n), (halves(batch, k) / 8).astype(np.float16)
-    turns = rotary.rotations(16, head_dim, 1e4)
-    rows = x.astype(np.float64) @ values.T + decoder.unpair_heads(biases, head_dim)
-    rows = rows.reshape(batch, 8, 2, half)
-    cos, sin = turns[place, :, 0], turns[place, :, 1]
-    a, b = rows[:, :, 0], rows[:, :, 1]
-    turned = np.stack([a * cos - b * sin, b * cos + a * sin], 2)
-    turned[:, 6:] = rows[:, 6:]
-    turned = turned.reshape(batch, 8, head_dim)
-    queries = np.full((batch, heads, head_dim), np.nan, np.float16)
-    keys, values = (np.full((8, batch, kv_heads, head_dim), np.nan, np.float16) for _ in range(2))
-    to = batch_ops.Heads(biases, turns, np.array([place], np.int32), keys, values)
-    batch_ops.product(x, w, out=queries, then=batch_ops.ROPE, heads=to)
-    for got, want in (
-        (queries, turned[:, :4]),
-        (keys[place], turned[:, 4:6]),
-        (values[place], turned[:, 6:]),
-    ):
-        assert near(got, want, format == "q8_0")
-    for cache in (keys, values):
-        cache[place] = np.nan
-        assert np.isnan(cache).all()  # nothing else was written
+def test_heads_that_do_not_fit_are_refused_in_a_sentence():
+    w, x, turns = matrix(256, 256, "fp16")[0], halves(3, 256), rotary.rotations(16, 32, 1e4)
+    queries = np.empty((3, 4, 32), np.float16)
+    keys, values = (np.empty((8, 3, 2, 32), np.float16) for _ in range(2))
+    to = batch_ops.Heads(halves(256), turns, np.array([5], np.int32), keys, values)
     with pytest.raises(LaunchError, match="Positions 0 to 8 are not among 4 rotations"):
         batch_ops.product(x, w, out=queries, then=batch_ops.ROPE, heads=to._replace(rotations=turns[:4]))
     with pytest.raises(LaunchError, match="Heads are what ROPE needs"):
         batch_ops.product(x, w, out=queries, then=batch_ops.ROPE)
     with pytest.raises(LaunchError, match="rows are not 4 "):
-        batch_ops.product(x[:, :128].copy(), matrix(64, 128, format)[0], out=queries, then=1, heads=to)
+        batch_ops.product(x[:, :128].copy(), matrix(64, 128, "fp16")[0], out=queries, then=1, heads=to)
 
 
 @pytest.mark.parametrize("width", [8, 520, 1536, 8192])
@@ -173,25 +135,12 @@ def test_a_context_is_cut_where_sequences_are_few():
         )
 
 
-@pytest.mark.parametrize("parts", [1, 5])
-def test_blocks_choose_what_one_would_and_move_on(parts):
-    logits = halves(3, 4808)
-    logits[0, [7, 4700]] = 9  # equals: the first
-    one, several = (np.zeros((4, 3), np.int32) for _ in range(2))
-    places = np.array([1, 2], np.int32)
-    choice = batch_choice.choice_for(3, 3 * parts, np.zeros)
-    for temperature in (0.0, 1.0):
-        how = {"inverse_temperature": temperature, "softcap": 30 * temperature, "seed": 3}
-        decoder_ops.sample(logits, one, places[:1].copy(), **how)
-        batch_choice.sample(logits, several, places, choice=choice, **how)
-        assert (one == several).all() and not choice.arrived.any()
-    assert several[2, 0] == 7 and places.tolist() == [3, 4]
-    assert (several[2] == logits.argmax(1)).all() and (several[3] != several[2]).any()
+def test_choices_that_do_not_fit_are_refused_in_a_sentence():
+    given = {"logits": halves(3, 16), "tokens": np.zeros((4, 3), np.int32), "places": np.ones(2, np.int32)}
+    given["choice"] = batch_choice.choice_for(3, 3, np.zeros)
     for bad, says in (({"softcap": -1.0}, "finite and not negative"), ({"logits": halves(3, 12)}, "not 12")):
         with pytest.raises(LaunchError, match=says):
-            batch_choice.sample(
-                **{"logits": logits, "tokens": one, "places": places, "choice": choice, **bad}
-            )
+            batch_choice.sample(**{**given, **bad})
 
 
 def test_what_a_product_does_not_take_is_refused_in_a_sentence():
@@ -266,32 +215,17 @@ def test_every_draft_sees_the_keys_up_to_its_own(shape, start):
     assert not workspace.arrived.any()
 
 
-def accepted(held, drafts, count=5, vocab=1608, cap=0.0):
-    """A state before and after `count` drafts of which the first `held` are the tokens that are due."""
-    shape = decoder.Shape(1, 64, 64, 1, 1, 64, vocab, 1e-6, cap)
-    state = decoder.state_for(shape, 32, 7, np.zeros)
-    state.candidates[...] = decoder.candidates(drafts[0] + (held == 0), 7)[::-1]
-    state.position[0], state.logits[...], state.tokens[...] = 9, 5, -1
-    logits, places = halves(count, vocab) * 4, np.array([9, 10], np.int32)
+@pytest.mark.parametrize("held", range(6))
+def test_drafts_hold_up_to_the_first_that_is_not_due(held):
+    drafts = [3, 1, 4, 1, 5]
     chosen = np.array([*drafts[1:], 77], np.int32)
     chosen[held - 1 :] += held > 0  # what follows the last that holds is another
-    found, arrived = np.zeros(2, np.int32), np.zeros(1, np.int32)
-    given = np.array(drafts, np.int32)
-    batch_choice.accept(state, given, chosen, logits, places, held=found, arrived=arrived, softcap=cap)
-    assert not arrived.any()
-    return state, found, chosen, logits
+    first = drafts[0] + (held == 0)
+    assert held_of(drafts, first, chosen) == (held, chosen[held - 1] if held else first)
 
 
-@pytest.mark.parametrize("held", range(6))
-def test_drafts_hold_up_to_the_first_that_is_not_due_and_the_state_follows(held):
-    drafts = [3, 1, 4, 1, 5]
-    state, found, chosen, logits = accepted(held, drafts, cap=30.0)
-    due = chosen[held - 1] if held else drafts[0] + 1
-    assert held_of(drafts, drafts[0] + (held == 0), chosen) == (held, due)
-    assert found.tolist() == [held, due] and winner(state.candidates) == due
-    assert state.position[0] == 9 + held
-    assert state.tokens.tolist() == [-1] * 9 + drafts[:held] + [-1] * (23 - held)
-    capped = 30 * np.tanh(logits[held - 1].astype(np.float64) / 30) if held else np.full(1608, 5.0)
-    assert np.allclose(state.logits, capped, atol=1e-4)
-    with pytest.raises(LaunchError, match="1 to 31 tokens and logits by 8, not 32 and 1608"):
-        accepted(0, [1] * 32, 32)
+def test_more_drafts_than_a_warp_checks_are_refused():
+    state = decoder.state_for(decoder.Shape(1, 64, 64, 1, 1, 64, 32, 1e-6, 0.0), 32, 7, np.zeros)
+    ints = np.zeros(32, np.int32)
+    with pytest.raises(LaunchError, match="1 to 31 tokens and logits by 8, not 32 and 32"):
+        batch_choice.accept(state, ints, ints, halves(32, 32), ints[:2], held=ints[:2], arrived=ints[:1])

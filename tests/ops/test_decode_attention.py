@@ -176,7 +176,7 @@ def test_no_rung_does_what_it_must_not(name):
     launch, workspace = op.decode_launch_of(rung, macros), op.workspace_for(q[0], 2)
     c_int, out = op.ctypes.c_int, np.empty_like(q[0])
     arguments = [q[0], k, v, out, np.array([150], np.int32), *map(c_int, (150, 4, 2, 2**31 - 1))]
-    arguments.append(op._scale(None, 64))
+    arguments.append(op.softmax_scale(None, 64))
     grid = 4 if name == "1_block_per_head" else (2, 2 * -(-2 // launch.queries))
     arguments += [] if name == "1_block_per_head" else [workspace.outputs, workspace.parts, workspace.arrived]
     seen = simt.watch(rung, grid, launch.threads, arguments, macros, shared=launch.shared)

@@ -14,8 +14,7 @@ from rooflab import paths
 from rooflab.book import check, executions
 from rooflab.errors import RooflabError, UsageError
 from rooflab.lab import open as open_lab
-from rooflab.profile import recorded
-from rooflab.records import seal
+from rooflab.records import profiles, seal
 from rooflab.records.case import Case
 from rooflab.records.csv_table import read_texts
 from rooflab.records.store import Store
@@ -168,7 +167,7 @@ PLAIN = {"not UTF-8", "latin", "empty", "blank", "semicolons", "tabs", "columns 
 def read(folder: Path, name: str) -> None:
     """Take a table in by the door that lessons and pages use."""
     if name.startswith("profiles/"):
-        recorded.read(folder / name)
+        profiles.read(folder / name)
     elif name == "executions.csv":
         executions.read(folder)
     else:

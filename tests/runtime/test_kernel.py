@@ -10,6 +10,7 @@ from rooflab.ops import decoder_ops, faults, probes, stream
 from rooflab.paths import KERNELS
 from rooflab.runtime import nvrtc
 from rooflab.studies import static
+from rooflab.view import display
 
 # Shared memory that one block may have, in bytes, by compute capability (CUDA C++ programming guide, table of
 # technical specifications): what a rung's static shared memory must stay within.
@@ -96,8 +97,22 @@ def test_a_header_says_purpose_shapes_bytes_and_launch(operator):
     for number, rung in enumerate(LADDERS[operator]):
         head = rung.path.read_text().split("#", 1)[0]
         assert head.startswith(f"// {operator} {rung.name.split('_')[0]}, ")
-        for word in ("Purpose", "Shapes", "Bytes", "Launch", "Changed" if number else "Below"):
+        for word in ("Purpose", "Shapes", "Bytes", "Launch"):
             assert f"// {word}" in head, (rung.path, word)
+        found = re.findall(r"^// (Below|Changed|Branch) ", head, re.MULTILINE)
+        assert found == [_step(LADDERS[operator][:number], rung)], rung.path
+
+
+STEP = 120  # lines at most that a rung changes, but where it begins a branch
+
+
+def _step(before, rung):
+    """What a header calls its rung's step."""
+    if not before:
+        return "Below"
+    below = ops.rung_of(before, rung.changes, rung.changes) if rung.changes else before[-1]
+    lines = [line for line in display.changes(below, rung) if line[0] in "+-"]
+    return "Branch" if len(lines) > STEP else "Changed"
 
 
 def test_only_ptx_cuh_holds_inline_assembly():

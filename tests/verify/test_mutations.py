@@ -76,14 +76,8 @@ def test_every_mutant_differs_and_stands_once():
     assert len(seen) > 60
 
 
-def test_every_portable_operator_is_attacked_or_known_not_to_be():
-    left = {operator for operator, _ in mutations.portable()} - set(mutations.OPERATORS)
-    # Small kernels between a prompt's products, each held to float64 by its own tests.
-    assert left <= {
-        "per_layer_embedding", "sample_candidates", "embedding_scaled", "add_rmsnorm", "rope_qk_norm",
-        "gelu_mul", "sample", "embedding", "dequantise_tiles", "move_rows", "add_rows",
-        "batch_sample", "draft_accept",
-    }  # fmt: skip
+def test_every_portable_operator_is_attacked():
+    assert {operator for operator, _ in mutations.portable()} <= set(mutations.OPERATORS)
 
 
 # --- a sample, tried again ----------------------------------------------------------------------------------

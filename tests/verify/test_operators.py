@@ -2,25 +2,16 @@
 
 import needs
 import pytest
-from rooflab import cli, ops, simt
+from rooflab import cli, ops
 from rooflab.errors import UsageError
 from rooflab.ops import gemv, stream
 from rooflab.verify import gating
-from rooflab.verify.subjects import declared, is_portable, portable, subjects
+from rooflab.verify.subjects import is_portable, portable, subjects
 from shares import ALL
-from test_decoder import rows_right
 
 needs.compiler()
 
-RUNGS = [(operator, rung) for operator, rung in portable() if declared(operator)]
-# Small kernels of a prompt, a batch and Gemma: test_decoder.py, test_batch_ops.py and test_engine_gemma.py
-# hold them to float64.
-ELSEWHERE = {
-    *("embedding", "embedding_scaled", "add_rmsnorm", "rope_qk_norm", "gelu_mul", "per_layer_embedding"),
-    *("sample", "sample_candidates", "dequantise_tiles", "batch_sample", "draft_accept"),
-}
-
-
+RUNGS = portable()
 LAST = {operator: rung for operator, rung in RUNGS}
 
 
@@ -33,13 +24,6 @@ def test_a_rung_is_right_and_raises_no_alarm(operator, rung):
         cases = [*cases[turn : turn + 1], *cases[turn + 1 :][-1:]]
     found = gating.verdict(operator, rung, cases)
     assert found.passed, found
-
-
-def test_every_operator_declares_small_cases():
-    assert {operator for operator, _ in portable() if not declared(operator)} == ELSEWHERE
-    with simt.watched_launches(traced=0) as launches:
-        rows_right()
-    assert launches and [str(fault) for seen in launches for fault in seen.faults] == []
 
 
 WRONG = [

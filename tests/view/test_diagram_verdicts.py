@@ -41,9 +41,7 @@ def test_turns_are_those_of_the_clock(monkeypatch):
     order = np.random.default_rng(0)
     assert counted == [int(at) for _ in range(5) for at in order.permutation(2)]
     before = diagram.in_turns([]).svg()
-    monkeypatch.setattr(
-        clock, "_sampled", lambda chains, timed, rounds, *_: ([[timed(chains[0].replay)]], [])
-    )
+    monkeypatch.setattr(clock, "sampled", lambda chains, timed, rounds, *_: ([[timed(chains[0].replay)]], []))
     assert diagram.in_turns([]).svg() != before
 
 

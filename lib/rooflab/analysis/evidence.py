@@ -18,7 +18,7 @@ import pandas as pd
 from rooflab import ops, paths, studies
 from rooflab.errors import MissingRecording, RooflabError
 from rooflab.hardware import device as devices
-from rooflab.profile import recorded
+from rooflab.records import profiles
 from rooflab.records.case import Case
 from rooflab.records.fingerprint import SKIPPED
 from rooflab.records.store import Store
@@ -164,7 +164,7 @@ class Evidence:
             path = self.store.folder / "profiles" / f"{study}_{tool}.csv"
             if not path.is_file():
                 raise NoEvidence(f"no profile of study {study} by {tool}")
-            self._tables[key] = recorded.read(path)
+            self._tables[key] = profiles.read(path)
         return self._tables[key]
 
     def counter(self, study: str, name: str, **where: Any) -> float:

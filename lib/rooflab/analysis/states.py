@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from rooflab.lab import Lab
 from rooflab.studies import power
-from rooflab.view import display
-from rooflab.words import counted
+from rooflab.words import counted, listed, times
 
 # The states in the order in which a page shows them, and how it calls them.
 NAMES = {
@@ -27,23 +25,15 @@ DUEL = {
 DUEL_FORMATS = {"burst": "{:.2f}", "sustained": "{:.2f}"}
 
 
-def measured(lab: Lab, *operators: str) -> pd.DataFrame:
-    """The rows of the study that the lab can give, of `operators` alone if any are named: a page that shows
-    one operator measures no other.
-    """
-    cases = [case for case in lab.cases("power") if not operators or case.operator in operators]
-    return lab.measure("power", lab.held("power", cases))
-
-
 def of_one(rows: pd.DataFrame, operator: str) -> pd.DataFrame:
     """Our leading kernel of an operator at the last of its problems that were measured in most states, a row
     for each state in the order of NAMES: columns state, name (the state in words, with its clock), median_us,
     q1_us, q3_us, sm_mhz, and slower, the time over that of the burst.
     """
     mine = rows[(rows["operator"] == operator) & (rows["kind"] == "own")]
-    problems = mine.groupby([*power._SIZES, "impl"], dropna=False)["state"].transform("nunique")
+    problems = mine.groupby([*power.SIZES, "impl"], dropna=False)["state"].transform("nunique")
     mine = mine[problems == problems.max()]
-    problem = mine.groupby([*power._SIZES, "impl"], dropna=False).ngroup()
+    problem = mine.groupby([*power.SIZES, "impl"], dropna=False).ngroup()
     mine = mine[problem == problem.iloc[-1]] if len(mine) else mine
     mine = mine.set_index("state").reindex([state for state in NAMES if state in set(mine["state"])])
     clocks = [f", {mhz:,.0f} MHz" if pd.notna(mhz) else "" for mhz in mine["sm_mhz"]]
@@ -66,7 +56,7 @@ def touched(moved: pd.DataFrame) -> str:
     text = f"Of our leading kernels one of `{worst['operator']}` loses most behind products, "
     text += f"{worst['ratio'] - 1:.0%}"
     if len(rest):
-        names = display.listed(f"`{name}`" for name in rest["operator"])
+        names = listed(f"`{name}`" for name in rest["operator"])
         text += f"; of {names} none loses more than {100 * (power.MOVES - 1):.0f}%"
     return f"{text}."
 
@@ -104,7 +94,7 @@ def duels(rows: pd.DataFrame, *operators: str, formats: bool = False) -> pd.Data
     if not formats:
         ours = set(mine.loc[mine["kind"] == "own", "format"])
         mine = mine[mine["format"].isin(ours)]
-    keys = ["operator", *power._SIZES]
+    keys = ["operator", *power.SIZES]
     sides = {state: power.rivals(mine, state) for state in ("burst", "sustained")}
     if any(side.empty for side in sides.values()):
         return pd.DataFrame(columns=list(DUEL))
@@ -137,6 +127,6 @@ def says(found: pd.DataFrame) -> str:
     standing = "; ".join(f"{said}, {' and '.join(words)}" for said, words in parts.items())
     text = f"Of {counted(len(found), 'problem')} ours is {standing}. "
     if worst["burst"] < 1 / power.MOVES:
-        text += f"Farthest behind: {worst['shape']}, {display.times(worst['burst'])} times "
+        text += f"Farthest behind: {worst['shape']}, {times(worst['burst'])} times "
         text += f"{worst['burst_peer']}'s speed."
     return text

@@ -12,7 +12,7 @@ import pandas as pd
 
 from rooflab.records.store import Store
 from rooflab.studies import decode
-from rooflab.view import display
+from rooflab.words import listed
 
 
 class Step(NamedTuple):
@@ -128,7 +128,7 @@ def place(lesson: str, store: Store) -> str:
             for before, after in zip(row["before"], row["tok_s"], strict=True)
         )
         says.append(f"{STEPS[number - 1].says}{gain}")
-    steps = f"step{'s' * (len(numbers) > 1)} {display.listed(numbers)} of {len(STEPS)}"
+    steps = f"step{'s' * (len(numbers) > 1)} {listed(numbers)} of {len(STEPS)}"
     return f"{text} this lesson is {steps}: {'; '.join(says)}."
 
 

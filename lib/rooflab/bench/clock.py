@@ -142,7 +142,7 @@ def _host(
     contestants: Sequence[Admitted], clocks: Sequence[str], samples: int, order: np.random.Generator
 ) -> list[Timing]:
     series: list[list[float]] = [[] for _ in contestants]
-    with _stream() if "event" in clocks else nullcontext() as stream:
+    with captured_stream() if "event" in clocks else nullcontext() as stream:
         timers: dict[str, Callable[[Work, int], float]] = {"wall": _waited_us}
         if "event" in clocks:
             timers["event"] = _between_events(stream)
@@ -195,12 +195,12 @@ def _graph(
     contestants: Sequence[Admitted], samples: int, state: str, order: np.random.Generator
 ) -> list[Timing]:
     with chains(contestants) as (replay_us, captured), Meter() if state else nullcontext() as meter:
-        series, spans = _sampled(captured, replay_us, samples, state, order)
+        series, spans = sampled(captured, replay_us, samples, state, order)
         readings = [meter.during(each) if meter else None for each in spans]
     return [Timing.of(*each) for each in zip(series, readings, strict=True)]
 
 
-def _sampled(
+def sampled(
     chains: Sequence[Chain], replay_us: Replay, samples: int, state: str, order: np.random.Generator
 ) -> tuple[list[list[float]], list[list[tuple[float, float]]]]:
     """Microseconds a launch, and when (time.perf_counter) each sample was taken: a list for each chain."""
@@ -269,7 +269,7 @@ def chains(contestants: Sequence[Admitted]) -> Iterator[tuple[Replay, list[Chain
     """
     import cupy
 
-    with _stream() as stream:
+    with captured_stream() as stream:
         start, stop = cupy.cuda.Event(), cupy.cuda.Event()
 
         def replay_us(replay: Callable[[], None]) -> float:
@@ -295,7 +295,7 @@ def _chain(contestant: Admitted, replay_us: Replay) -> Chain:
 @contextmanager
 def captured(work: Work) -> Iterator[Callable[[], None]]:
     """One launch of `work` over its first copy, captured: a function that replays it and waits for it."""
-    with _stream() as stream:
+    with captured_stream() as stream:
         replay = _capture(Admitted(work, 0.0, None, []), 1)
 
         def again() -> None:
@@ -334,7 +334,7 @@ def _torch() -> Any:
     return torch if torch is not None and torch.cuda.is_initialized() else None
 
 
-class _stream:
+class captured_stream:
     """A fresh non-default stream, current for CuPy and (where it is in play) torch, as a context manager."""
 
     def __enter__(self) -> Any:

@@ -35,7 +35,7 @@ class Work:
     """
 
     name: str
-    launch: Callable[[int], None]
+    launch: Callable[[int], object]
     inputs: Sequence[Sequence[Any]]
     outputs: Sequence[Sequence[Any]]
     oracle: Callable[[], Any]
@@ -97,6 +97,17 @@ def error_budget(baseline_error: float, expected: Any, dtype: Any) -> float:
     """
     largest = np.asarray(float(abs(expected).max()), dtype=dtype)
     return max(2.0 * float(baseline_error), float(np.spacing(largest)))
+
+
+def trial(
+    name: str, launch: Callable[[Any], object], outs: Sequence[Any], expected: Any, budget: float = 0.0
+) -> Work:
+    """Work of a small contestant: launch(out) fills one of `outs`, arrays alike, with what is `expected`,
+    within `budget` (0 for exact) in the unit of the output. It leaves what it reads as it was.
+    """
+    return Work(
+        name, lambda i: launch(outs[i]), [[]] * len(outs), [[o] for o in outs], constant(expected), budget
+    )
 
 
 def constant(value: Any) -> Callable[[], Any]:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from rooflab.view.beyond import LACKING
+from rooflab.lab.notebook_shell import LACKING
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

@@ -205,7 +205,9 @@ def _ways(rows: pd.DataFrame) -> pd.DataFrame:
     made: dict[str, dict[int, str]] = {}
     for _, row in rows.iterrows():
         gain = f" {row['gain']:.1f}x" if row["gain"] >= 1.05 else ""
-        made.setdefault(f"{row['n']}\u00a0x\u00a0{row['k']}", {})[int(row["batch"])] = f"{row['way']}{gain}"
+        made.setdefault(f"{row['n']}\u00a0x\u00a0{row['k']}", {})[int(row["batch"])] = (
+            f"{row['strategy']}{gain}"
+        )
     tokens = sorted({batch for line in made.values() for batch in line})
     table = pd.DataFrame(
         [[shape, *(line.get(batch, "") for batch in tokens)] for shape, line in made.items()],

@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from rooflab import __version__, paths
 from rooflab.book import glossary, home, lessons, normal
 from rooflab.book.execute import plain
 from rooflab.book.notebook_format import nbformat
+from rooflab.book.site_check import MOST_BYTES as MOST_BYTES
+from rooflab.book.site_check import problems as problems
 from rooflab.errors import MissingTool, RooflabError
 from rooflab.view import narrow
 
@@ -77,7 +79,6 @@ whose pull request took a model from matrix-vector products to tensor cores (les
 ```
 """
 
-MOST_BYTES = 1_500_000  # of a page with all that it loads
 
 _LINK = re.compile(r"(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
@@ -424,64 +425,3 @@ def _local_links(text: str, pages: set[str], source: Path) -> str:
         return f"{bang}{label}({copy.relative_to(source).as_posix()})"
 
     return _LINK.sub(replaced, text)
-
-
-class _Links(HTMLParser):
-    """The addresses that a page loads (src, link and so on) and those it leads to (a href), and its
-    anchors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.loads: list[str] = []
-        self.leads: list[str] = []
-        self.anchors: set[str] = set()
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        for name, value in attributes:
-            if name in ("id", "name") and value:
-                self.anchors.add(value)
-            if not value:
-                continue
-            if (tag == "a" and name == "href") or name == "srcset":  # a window loads one of two pictures
-                self.leads.append(value)
-            elif name in ("src", "poster", "data") or (name == "href" and tag != "a"):
-                self.loads.append(value)
-
-
-def problems(site: Path) -> list[str]:
-    """What in a built site would load from elsewhere, leads to a page, file or anchor that is not there, or
-    weighs more than MOST_BYTES with all that it loads.
-    """
-    pages = {path.resolve(): _Links() for path in site.rglob("*.html")}
-    for path, links in pages.items():
-        links.feed(path.read_text(encoding="utf-8"))
-    found = []
-    for path, links in pages.items():
-        local = [parts.path for parts in map(urlsplit, links.loads) if not parts.scheme]
-        loaded = {(path.parent / unquote(each)).resolve() for each in local}
-        loaded = {
-            each for each in loaded if each.is_file() and each not in pages
-        }  # neighbours are named, too
-        weight = sum(each.stat().st_size for each in {path, *loaded})
-        if weight > MOST_BYTES:
-            found.append(f"{path.name} weighs {weight:,} bytes with what it loads; {MOST_BYTES:,} may be.")
-        for address in links.loads + links.leads:
-            parts = urlsplit(address)
-            if parts.scheme == "data" or (
-                parts.scheme and address in links.leads and address not in links.loads
-            ):
-                continue
-            if parts.scheme or parts.netloc or parts.path.startswith("/"):
-                found.append(f"{path.name} loads {address} from elsewhere.")
-                continue
-            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-            if not target.is_file():
-                found.append(f"{path.name} leads to {address}, which is not there.")
-            elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
-                found.append(f"{path.name} leads to {address}, whose anchor is not there.")
-    for style in site.rglob("*.css"):
-        for address in re.findall(
-            r"(?:url\(|@import\s)\s*['\"]?(https?:)?//[^)'\"]*", style.read_text(errors="replace")
-        ):
-            found.append(f"{style.name} loads {address} from elsewhere.")
-    return found

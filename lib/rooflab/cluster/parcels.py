@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rooflab.lab.profiles import keep_profile
-from rooflab.profile import recorded
-from rooflab.records import seal
+from rooflab.records import profiles, seal
 from rooflab.records.case import RUN_COLUMNS, RUN_SCHEMA, SCHEMA
 from rooflab.records.csv_table import is_blank, read_table, table_text
 from rooflab.records.store import NO_STUDY, SURROUNDINGS, Store
@@ -48,7 +47,7 @@ def some(store: Store, chosen: Callable[[str, str, str], bool]) -> Parcel:
         if rows:
             files[path.name] = table_text(rows, SCHEMA)
     for path in sorted((store.folder / "profiles").glob("[!.]*.csv")):
-        held = recorded.texts(path)
+        held = profiles.texts(path)
         mine = [
             chosen(f"profiles/{path.stem}", case, run)
             for case, run in zip(held["case"], held["run"], strict=True)
@@ -103,7 +102,7 @@ def merge(parcel: Parcel, root: Path, begun: dict[tuple[str, ...], str], origin:
                     names[run],
                 )
         for path in sorted((theirs.folder / "profiles").glob("*.csv")):
-            taken = recorded.texts(path)
+            taken = profiles.texts(path)
             taken["run"] = taken["run"].map(names)
             keep_profile(
                 store,

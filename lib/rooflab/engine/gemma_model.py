@@ -165,12 +165,12 @@ def pack(
 
     def matrix(*names: str, format: str = format) -> Any:
         parts = [get(f"{name}.weight") for name in names]
-        whole = plain._join(parts) if len(parts) > 1 else parts[0]
-        packed = plain._packed(whole, format)
+        whole = plain.joined(parts) if len(parts) > 1 else parts[0]
+        packed = plain.packed(whole, format)
         return int4.Tiles(packed, *whole.shape) if format == "int4_g128" else packed
 
     def norm(name: str) -> Any:
-        return plain._halves(get(f"{name}.weight"))
+        return plain.to_fp16(get(f"{name}.weight"))
 
     layers = []
     for index, layer in enumerate(spec.layers):
@@ -191,7 +191,7 @@ def pack(
             )
         )
     last = norm("model.norm")
-    rotary = [plain._like(rotary_of(spec, capacity, everything), last) for everything in (False, True)]
+    rotary = [plain.beside(rotary_of(spec, capacity, everything), last) for everything in (False, True)]
     return Weights(
         format,
         head_format,

@@ -104,22 +104,22 @@ def pack(
     for layer in range(shape.layers):
         here = f"model.layers.{layer}."
         rows = [get(f"{here}self_attn.{name}_proj.weight") for name in "qkv"]
-        piles["qkv"].add(_packed(decoder.pair_heads(_join(rows), shape.head_dim), format))
-        piles["out"].add(_packed(get(f"{here}self_attn.o_proj.weight"), format))
+        piles["qkv"].add(packed(decoder.pair_heads(joined(rows), shape.head_dim), format))
+        piles["out"].add(packed(get(f"{here}self_attn.o_proj.weight"), format))
         both = _stacked([get(f"{here}mlp.{name}_proj.weight") for name in ("gate", "up")])
-        piles["gate_up"].add(_packed(decoder.pair_gates(both), format))
+        piles["gate_up"].add(packed(decoder.pair_gates(both), format))
         del both
-        piles["down"].add(_packed(get(f"{here}mlp.down_proj.weight"), format))
+        piles["down"].add(packed(get(f"{here}mlp.down_proj.weight"), format))
         norms += [get(f"{here}{name}_layernorm.weight") for name in ("input", "post_attention")]
         if spec.biased:
-            bias = _join([get(f"{here}self_attn.{name}_proj.bias") for name in "qkv"])
+            bias = joined([get(f"{here}self_attn.{name}_proj.bias") for name in "qkv"])
             biases.append(decoder.pair_heads(bias, shape.head_dim))
     norms.append(get("model.norm.weight"))
-    embedding = _packed(get("model.embed_tokens.weight"), head_format)
-    head = embedding if spec.tied else _packed(get("lm_head.weight"), head_format)
-    all_norms = _halves(_stacked(norms))
+    embedding = packed(get("model.embed_tokens.weight"), head_format)
+    head = embedding if spec.tied else packed(get("lm_head.weight"), head_format)
+    all_norms = to_fp16(_stacked(norms))
     if biases:
-        bias = _halves(_stacked(biases))
+        bias = to_fp16(_stacked(biases))
     else:
         bias = _zeros((shape.layers, shape.projected), "float16", all_norms)
     turns = rotary.rotations(capacity, shape.head_dim, spec.theta, spec.scaling)
@@ -132,14 +132,14 @@ def pack(
         embedding=embedding,
         norms=all_norms,
         biases=bias,
-        rotations=_like(turns, all_norms),
+        rotations=beside(turns, all_norms),
     )
 
 
-def _packed(rows: Any, format: str) -> Any:
+def packed(rows: Any, format: str) -> Any:
     """A matrix [n, k] FP16 in a format, contiguous."""
     if format == "fp16":
-        return _halves(rows)
+        return to_fp16(rows)
     if isinstance(rows, np.ndarray):
         if format == "q8_0":
             return quant.to_planes(quant.quantise_q8_0(rows))
@@ -214,7 +214,7 @@ def dequantised(rows: Any, format: str) -> Any:
 # --- NumPy and torch alike ----------------------------------------------------------------------------------
 
 
-def _join(parts: list[Any]) -> Any:
+def joined(parts: list[Any]) -> Any:
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
     import torch
@@ -261,7 +261,7 @@ def _empty(shape: tuple[int, ...], like: Any) -> Any:
     return torch.empty(shape, dtype=like.dtype, device=like.device)
 
 
-def _halves(array: Any) -> Any:
+def to_fp16(array: Any) -> Any:
     """The array in FP16, contiguous."""
     if isinstance(array, np.ndarray):
         return np.ascontiguousarray(array, np.float16)
@@ -276,7 +276,7 @@ def _zeros(shape: tuple[int, ...], dtype: str, like: Any) -> Any:
     return torch.zeros(shape, dtype=getattr(torch, dtype), device=like.device)
 
 
-def _like(array: np.ndarray, like: Any) -> Any:
+def beside(array: np.ndarray, like: Any) -> Any:
     if isinstance(like, np.ndarray):
         return array
     import torch

@@ -8,6 +8,7 @@ from rooflab import lab
 from rooflab.errors import UsageError
 from rooflab.records.case import Case
 from rooflab.view import display
+from rooflab.words import times
 
 RECORDED = "h200"  # the recording that comes with the course
 
@@ -46,7 +47,7 @@ def several(study: str, one: Case, many: Case) -> str:
     """
     here = lab.open("replay", RECORDED)
     few, more = here.measure(study, [one, many])["median_us"]
-    gained = display.times((many.batch or 1) * few / more)
+    gained = times((many.batch or 1) * few / more)
     return (
         f"{one.impl}: {one.batch} token in {few:.1f} us, {many.batch} in {more:.1f} us, {gained} times the "
         f"tokens a second, on the recorded {here.run['gpu']}"

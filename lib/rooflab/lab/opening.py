@@ -35,9 +35,9 @@ def open(
     replayed.
     """
     if "IPython" in sys.modules:
-        from rooflab.view import beyond
+        from rooflab.lab import notebook_shell
 
-        beyond.go_on()
+        notebook_shell.answer_missing()
     if mode not in MODES:
         raise UsageError(f"MODE is one of {', '.join(MODES)}, not {mode!r}.")
     if mode == "auto":

@@ -8,8 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from rooflab import studies
-from rooflab.profile import recorded
-from rooflab.records import seal
+from rooflab.records import profiles, seal
 from rooflab.records.case import Case
 from rooflab.records.csv_table import write_atomically
 from rooflab.records.fingerprint import SKIPPED
@@ -26,7 +25,7 @@ def is_skipped(frame: pd.DataFrame) -> pd.Series:
 def read_profile(path: Path, tool: str, metrics: Sequence[str] | None) -> pd.DataFrame:
     """A profile's table as texts; an empty one with the tool's columns if there is no file yet."""
     if path.is_file():
-        return recorded.texts(path)
+        return profiles.texts(path)
     return pd.DataFrame(columns=columns_of(path.stem.rpartition("_")[0], tool, metrics), dtype="str")
 
 
@@ -51,7 +50,7 @@ def keep_profile(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with store.lock():
-        held = recorded.texts(path) if path.is_file() else pd.DataFrame(columns=[*header], dtype="str")
+        held = profiles.texts(path) if path.is_file() else pd.DataFrame(columns=[*header], dtype="str")
         kept = held[~held["case"].isin(cases)]
         columns = [*held] if len(kept) else [*header]
         frame = pd.concat([kept, taken], ignore_index=True).reindex(columns=columns, fill_value="").fillna("")

@@ -29,7 +29,7 @@ from rooflab.lab.profiles import TOOLS, columns_of, is_skipped, keep_profile, re
 from rooflab.lab.progress import Progress
 from rooflab.lab.roofs import Roofs
 from rooflab.ops import this_arch
-from rooflab.profile import recorded
+from rooflab.records import profiles
 from rooflab.records.case import Case
 from rooflab.records.csv_table import is_blank, plain
 from rooflab.records.fingerprint import SKIPPED, fresh
@@ -226,7 +226,7 @@ class Lab:
         order = {case.id: i for i, case in enumerate(cases)}
         rows = frame[frame["case"].isin(order) & ~is_skipped(frame)]
         if tool != "sass":
-            rows = recorded.typed(rows, path)
+            rows = profiles.typed(rows, path)
         self._note(study, tool, list(order), rows["case"])
         return rows.drop(columns="identity").sort_values(
             "case", key=lambda c: c.map(order), kind="stable", ignore_index=True
@@ -267,7 +267,7 @@ class Lab:
         taken = pd.concat([taken, pd.DataFrame({"case": left_out})], ignore_index=True)
         taken["identity"] = [now[case] for case in taken["case"]]
         self._taken.setdefault((study, tool), set()).update(case.id for case in chosen)
-        taken = recorded.as_texts(taken.assign(run=self._begin()))
+        taken = profiles.as_texts(taken.assign(run=self._begin()))
         ids = {case.id for case in chosen}
         keep_profile(self.store, path, taken, ids, columns_of(study, tool, metrics))
         if trouble:

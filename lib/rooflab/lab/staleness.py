@@ -15,7 +15,7 @@ from rooflab.lab.opening import opened
 from rooflab.lab.profiles import columns_of
 from rooflab.lab.session import unlisted
 from rooflab.ops import as_on
-from rooflab.profile import recorded
+from rooflab.records import profiles
 from rooflab.records.case import Case
 from rooflab.records.fingerprint import SKIPPED
 from rooflab.records.validate import Finding, validate
@@ -95,7 +95,7 @@ def freshness(device: str, say: Callable[[str], None] = lambda line: None) -> li
         for path in sorted((store.folder / "profiles").glob("[!.]*.csv")):
             study = path.stem.rpartition("_")[0]
             with suppress(UsageError):  # what is damaged, validate says
-                table = recorded.texts(path)
+                table = profiles.texts(path)
                 for case, held in sorted(set(zip(table["case"], table["identity"], strict=True))):
                     skipped = held.startswith(SKIPPED)
                     if not skipped and (now := changed(studies.get(study).case(case), held)):

@@ -110,3 +110,26 @@ def ulp(x: ArrayLike, dtype: str) -> NDArray[np.float64]:
     _, exponent = np.frexp(np.where(np.isfinite(values), values, 0))  # |x| = m 2^exponent with m in [1/2, 1)
     exponent = np.where(values == 0, smallest, np.maximum(exponent - 1, smallest))
     return np.where(np.isfinite(values), np.ldexp(1.0, exponent - bits), np.nan)
+
+
+def sampled(
+    logits: ArrayLike, position: int, inverse_temperature: float = 0.0, softcap: float = 0.0, seed: int = 0
+) -> NDArray[np.int64]:
+    """The token [n] int64 after each row of logits [n, vocab]: the likeliest, or with an inverse temperature
+    above 0 one drawn by softmax's odds: the largest after Gumbel noise is added. The noise is a function of
+    seed, row, position and token (kernels/common/uniform.cuh).
+    """
+    values = np.asarray(logits, np.float64)
+    if softcap:
+        values = softcap * np.tanh(values / softcap)
+    if inverse_temperature:
+        rows, tokens = (np.arange(size, dtype=np.uint32) for size in values.shape)
+        v = (np.uint32(seed) + np.uint32(0x9E3779B1) * rows)[:, None] ^ (
+            np.array([position], np.uint32) * np.uint32(0x9E3779B9)
+        )
+        v = (v ^ v >> 16) * np.uint32(0x85EBCA6B) + tokens
+        v = (v ^ v >> 13) * np.uint32(0xC2B2AE35)
+        v = (v ^ v >> 16) * np.uint32(0x7FEB352D)
+        uniform = (((v ^ v >> 15) >> 9) + 0.5) / (1 << 23)
+        values = values * inverse_temperature - np.log(-np.log(uniform))
+    return values.argmax(-1)

@@ -198,6 +198,11 @@ def sms() -> int:
     return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
 
 
+def target() -> str:
+    """Where launches go: "gpu" or "cpu", as `on` says."""
+    return _TARGET.get()
+
+
 Launcher = TypeVar("Launcher", bound=Callable[..., Any])
 _TARGET: ContextVar[str] = ContextVar("rooflab_target", default="gpu")
 

@@ -11,13 +11,14 @@ import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from rooflab.bench import gate
 from rooflab.errors import LaunchError
-from rooflab.ops import Rung, check_array, loaded, rung_of, with_target
+from rooflab.ops import Rung, arrays, check_array, loaded, rung_of, with_target
 from rooflab.records.fingerprint import source_of_callable
 
 PLACE = 10  # of its ladder among all of them: in the order of the lessons
@@ -135,25 +136,17 @@ def all_reduce(x: Any, group: Group, *, out: Any, rung: str | None = None) -> An
 
 
 def trials(operator: str, rung: Rung) -> Iterator[tuple[str, gate.Work]]:
-    """Small contestants for the gate on the CPU: several GPUs as rows of one launch, in round after round."""
+    """Small contestants for the gate: several GPUs as rows of one launch, in round after round."""
+    xp = arrays()
     for size, n in ((2, 1032), (3, 8), (4, 4 * rung.words * 300)):
         rng = np.random.default_rng(size)
         x = (rng.standard_normal((size, n)) + 0.25).astype(np.float16)
-        group = together(rung.name, 2 * n, size, np.zeros)
-        outs = [np.empty((size, n), np.float16) for _ in range(3)]
         expected = np.repeat(x.astype(np.float64).sum(0, keepdims=True), size, 0)
-        yield (
-            f"{size} GPUs, {n} halves",
-            gate.Work(
-                rung.name,
-                _launcher(rung, x, group, outs),
-                [[x]] * len(outs),
-                [[out] for out in outs],
-                lambda expected=expected: expected,  # type: ignore[misc]
-                float(np.spacing(np.float16(np.abs(expected).max()))),
-            ),
-        )
+        budget = float(np.spacing(np.float16(np.abs(expected).max())))
+        launch = partial(_summed, xp.asarray(x), together(rung.name, 2 * n, size, xp.zeros), rung)
+        outs = [xp.empty((size, n), np.float16) for _ in range(3)]
+        yield f"{size} GPUs, {n} halves", gate.trial(rung.name, launch, outs, expected, budget)
 
 
-def _launcher(rung: Rung, x: Any, group: Group, outs: Sequence[Any]) -> Callable[[int], None]:
-    return lambda i: all_reduce(x, group, out=outs[i], rung=rung.name)
+def _summed(x: Any, group: Group, rung: Rung, out: Any) -> None:
+    all_reduce(x, group, out=out, rung=rung.name)

@@ -23,9 +23,9 @@ from rooflab.ops import arch_of as _arch
 from rooflab.ops import sms as _sms
 from rooflab.ops.attention_operands import (
     Workspace,
-    _boxes,
-    _check_operands,
-    _scale,
+    boxes,
+    check_operands,
+    softmax_scale,
     workspace_for,
 )
 from rooflab.ops.attention_tiles import HEADS as HEADS
@@ -35,7 +35,6 @@ from rooflab.ops.attention_tiles import (
     STANDING,
     WIDEST,
     Prompt,
-    _level,
     boxes_of,
     decode_default,
     decode_launch_of,
@@ -44,6 +43,7 @@ from rooflab.ops.attention_tiles import (
     grid_of,
     kept_together,
     launch_of,
+    level_of,
     pack_of,
     pairs_of,
     pairs_pack_of,
@@ -79,7 +79,7 @@ def launch_rule(rung: Rung) -> str:
         # The tiles of rungs that have a law are in their macros, which an identity digests anyway.
         tiles = {"14_pack_gqa": (pairs_pack_of, pairs_of), **dict.fromkeys(LAWFUL, ())}
         packs = tiles.get(rung.name, (boxes_of,))
-        return source_of_callable(launch_of, standing_of, kept_together, pack_of, *packs, _boxes, attention)
+        return source_of_callable(launch_of, standing_of, kept_together, pack_of, *packs, boxes, attention)
     return source_of_callable(launch_of, grid_of, kept_together, attention)
 
 
@@ -105,7 +105,7 @@ def attention(
     every key. One that sees none gives zeros. v may be k itself. `scale` is 1 / sqrt(head_dim) unless given;
     `options` are the rung's macros. LaunchError says which operand does not fit, or that a rung can't do it.
     """
-    form = _check_operands(q, k, v)
+    form = check_operands(q, k, v)
     n, heads, head_dim = (int(size) for size in q.shape)
     capacity, kv_heads, _ = (int(size) for size in k.shape)
     context = capacity if context is None else context
@@ -156,7 +156,7 @@ def attention(
     out = _empty_like(q) if out is None else out
     check_array("out", out, form, n * heads * head_dim, 16)
     launch = launch_of(chosen, macros)
-    sections = _level(chosen) in (6, 7, 8, 13)  # these look for their head so
+    sections = level_of(chosen) in (6, 7, 8, 13)  # these look for their head so
     together = kept_together(context, kv_heads, head_dim) * (heads // kv_heads) if sections else 0
     grid = grid_of(launch, n, heads, together)
     if grid[1] >= 1 << 16 and chosen.name not in STANDING:
@@ -166,7 +166,7 @@ def attention(
     sizes = [ctypes.c_int(x) for x in (n, context, start, heads, kv_heads, int(causal))]
     latest = ctypes.c_int((1 << 31) - 1 if window is None else window)
     function = loaded(chosen, tuple(sorted(macros.items())))
-    arguments = [q, k, v, out, *sizes, latest, _scale(scale, head_dim)]
+    arguments = [q, k, v, out, *sizes, latest, softmax_scale(scale, head_dim)]
     if chosen.name in STANDING:
         pack = macros["PACK"]
         if heads // kv_heads % pack:
@@ -175,7 +175,7 @@ def attention(
         if standing.works >= 1 << 30:
             raise LaunchError(f"{n} queries of {heads} heads are more tiles than 32 bits count.")
         pairs = pack if chosen.name in PAIRED else 0
-        arguments[:3] = _boxes(q, k, v, context, launch.queries, macros.get("KEYS", 64), pairs)
+        arguments[:3] = boxes(q, k, v, context, launch.queries, macros.get("KEYS", 64), pairs)
         arguments.append(ctypes.c_int(standing.together))
         grid = (standing.blocks, 1, 1)
     function.launch(grid, launch.threads, arguments, shared=launch.shared)
@@ -208,7 +208,7 @@ def decode_attention(
     if not hasattr(q, "shape") or len(q.shape) != 2:
         raise LaunchError("decode_attention takes one query, q [heads, head_dim].")
     heads, head_dim = (int(size) for size in q.shape)
-    form = _check_operands(q.reshape(1, heads, head_dim), k, v)
+    form = check_operands(q.reshape(1, heads, head_dim), k, v)
     kv_heads = int(k.shape[1])
     check_array("length", length, "uint32", 1)
     usual = decode_default(head_dim, heads // kv_heads, window)
@@ -244,7 +244,7 @@ def decode_attention(
     check_array("out", out, form, heads * head_dim, 16)
     latest = ctypes.c_int((1 << 31) - 1 if window is None else window)
     arguments = [q, k, v, out, length, *(ctypes.c_int(x) for x in (k.shape[0], heads, kv_heads)), latest]
-    arguments.append(_scale(scale, head_dim))
+    arguments.append(softmax_scale(scale, head_dim))
     if chosen.name == "1_block_per_head":
         function.launch(heads, launch.threads, arguments)
         return out

@@ -18,7 +18,7 @@ def _element(array: Any) -> str:
     return getattr(array.dtype, "name", None) or str(array.dtype).removeprefix("torch.")
 
 
-def _check_operands(q: Any, k: Any, v: Any) -> str:
+def check_operands(q: Any, k: Any, v: Any) -> str:
     """Shapes, types and sizes of the operands; returns the type's name."""
     for name, array in (("q", q), ("k", k), ("v", v)):
         if not hasattr(array, "shape"):
@@ -47,7 +47,7 @@ def _check_operands(q: Any, k: Any, v: Any) -> str:
     return form
 
 
-def _scale(scale: float | None, head_dim: int) -> ctypes.c_float:
+def softmax_scale(scale: float | None, head_dim: int) -> ctypes.c_float:
     """The factor of scores, for powers of two."""
     factor = 1 / math.sqrt(head_dim) if scale is None else float(scale)
     if not (factor > 0 and math.isfinite(factor)):
@@ -55,7 +55,7 @@ def _scale(scale: float | None, head_dim: int) -> ctypes.c_float:
     return ctypes.c_float(factor * math.log2(math.e))
 
 
-def _boxes(q: Any, k: Any, v: Any, context: int, queries: int, keys: int, pairs: int = 0) -> list[Any]:
+def boxes(q: Any, k: Any, v: Any, context: int, queries: int, keys: int, pairs: int = 0) -> list[Any]:
     """Operands as maps of boxes of 64 columns, of q with so many heads a query if `pairs` is given; what lies
     beyond the last query or key comes as zeros. The copies are of 16-bit words, whatever they mean.
     """

@@ -50,13 +50,13 @@ PAIRED = ("14_pack_gqa", "15_warp_vote", "16_wide_stores")
 LAWFUL = ("15_warp_vote", "16_wide_stores")
 
 
-def _level(rung: Rung) -> int:
+def level_of(rung: Rung) -> int:
     return int(rung.name.split("_")[0])
 
 
 def launch_of(rung: Rung, macros: Mapping[str, int]) -> Launch:
     """The launch rule: what a rung of attention with these macros is launched with."""
-    head, level = macros["HEAD_DIM"], _level(rung)
+    head, level = macros["HEAD_DIM"], level_of(rung)
     if level == 1:
         return Launch(1, macros["THREADS"])
     if level <= 3:
@@ -287,7 +287,7 @@ def tile_of(
     UsageError if none fits.
     """
     arch = arch.rstrip("af")
-    if _level(rung) <= 3:
+    if level_of(rung) <= 3:
         return {"HEAD_DIM": head_dim}
     if rung.name == "8_head_dim_slices":
         slices = 2 if head_dim <= 256 else 4

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from rooflab import ops
+from rooflab.bench import gate
 from rooflab.errors import LaunchError
-from rooflab.ops import Rung, batch_ops, check_array, loaded, with_target
-from rooflab.ops.decoder_operands import State
+from rooflab.numerics import reference
+from rooflab.ops import Rung, batch_ops, check_array, decoder, decoder_ops, loaded, with_target
+from rooflab.ops.decoder_operands import State, winner
 from rooflab.records.fingerprint import source_of_callable
 
 PLACE = 8.6  # of its ladders among all of them: in the order of the lessons
@@ -131,3 +137,59 @@ def accept(
         dependent=batch_ops.arch_of(logits) in ops.DEPENDENT,
     )
     return held
+
+
+def trials(operator: str, rung: Rung) -> Iterator[tuple[str, gate.Work]]:
+    """Small contestants for the gate: a shape in words, and the work, whose output is all that it leaves."""
+    rng, put = np.random.default_rng(0), ops.arrays().asarray
+
+    def subject(shape: str, launch: Callable[[Any], object], expected: Any) -> tuple[str, gate.Work]:
+        outs = [put(np.empty(expected.shape, np.float64)) for _ in range(2)]
+        return shape, gate.trial(rung.name, launch, outs, expected, 1e-4)
+
+    if operator == "batch_sample":
+        logits, before = rng.standard_normal((3, 4808)).astype(np.float16), rng.integers(0, 9, (4, 3))
+        logits[0, [7, 4700]] = 9  # of equals the first
+        for blocks, how in itertools.product((3, 15), decoder_ops.SAMPLED):
+            tokens = before.copy()
+            tokens[2] = reference.sampled(logits, 1, **how)
+            expected = np.concatenate([tokens.reshape(-1), [2, 3], np.zeros(4)])
+            launch = partial(_sampled, put(logits), put(before.astype(np.int32)), blocks, how)
+            shape = f"3 x 4808 by {blocks} blocks{decoder_ops.words_of(how)}"
+            yield subject(shape, launch, expected)
+        return
+    drafts, logits = [3, 1, 4, 1, 5], 4 * rng.standard_normal((5, 1608)).astype(np.float16)
+    for held, softcap in ((0, 30.0), (1, 0.0), (2, 30.0), (3, 0.0), (4, 30.0), (5, 0.0)):
+        due, chosen = drafts[0] + (held == 0), np.array([*drafts[1:], 77], np.int32)
+        chosen[held - 1 :] += held > 0  # what follows the last that holds is another
+        last = logits[held - 1].astype(np.float64) if held else np.full(1608, 5.0)
+        last = softcap * np.tanh(last / softcap) if held and softcap else last
+        after = chosen[held - 1] if held else due
+        sequence = [-1] * 9 + drafts[:held] + [-1] * (23 - held)
+        expected = np.array([held, after, after, 9 + held, 0, *sequence, *last])
+        operands = (put(np.array(drafts, np.int32)), put(chosen), put(logits))
+        launch = partial(_accepted, due, *operands, softcap)
+        yield subject(f"{held} of 5 drafts hold, 1608 logits", launch, expected)
+
+
+def _zeros(shape: tuple[int, ...], dtype: str) -> Any:
+    return ops.arrays().zeros(shape, dtype)
+
+
+def _sampled(logits: Any, before: Any, blocks: int, how: dict[str, Any], out: Any) -> None:
+    tokens, places = before.copy(), ops.arrays().asarray(np.array([1, 2], np.int32))
+    choice = choice_for(3, blocks, _zeros)
+    sample(logits, tokens, places, choice=choice, **how)
+    out[...] = ops.arrays().concatenate([tokens.reshape(-1), places, choice.arrived])
+
+
+def _accepted(due: int, drafts: Any, chosen: Any, logits: Any, softcap: float, out: Any) -> None:
+    shape = decoder.Shape(1, 64, 64, 1, 1, 64, 1608, 1e-6, softcap)
+    state, put = decoder.state_for(shape, 32, 7, _zeros), ops.arrays().asarray
+    state.candidates[...] = put(decoder.candidates(due, 7)[::-1].copy())
+    state.position[...], state.logits[...], state.tokens[...] = 9, 5, -1
+    places, held, arrived = put(np.array([9, 10], np.int32)), _zeros((2,), "int32"), _zeros((1,), "int32")
+    accept(state, drafts, chosen, logits, places, held=held, arrived=arrived, softcap=softcap)
+    found = put(np.array([winner(ops.arrays().asnumpy(state.candidates))]))
+    parts = (held, found, state.position, arrived, state.tokens, state.logits)
+    out[...] = ops.arrays().concatenate([part.reshape(-1) for part in parts])

@@ -20,6 +20,7 @@ from rooflab.bench import gate
 from rooflab.errors import LaunchError
 from rooflab.numerics import quant
 from rooflab.numerics.quant import Planes
+from rooflab.numerics.rotary import rotations
 from rooflab.ops import Rung, arch_of, batch_plan, check_array, decoder, int4, loaded, with_target
 from rooflab.ops.attention_operands import Workspace, workspace_for
 from rooflab.ops.batch_plan import MOST, macros_for, plan_for, splits_for, warps_for
@@ -61,7 +62,6 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
         ),
     ),
 }
-TRIED = ("batch_product", "batch_rmsnorm", "batch_attention")  # choices have a test of their own
 
 
 def launch_rule(rung: Rung) -> str:
@@ -257,80 +257,106 @@ def attention(
 
 
 def trials(operator: str, rung: Rung) -> Iterator[tuple[str, gate.Work]]:
-    """Small contestants for the gate on the CPU: a shape in words, and the work."""
-    rng = np.random.default_rng(0)
-
-    def subject(
-        shape: str, launch: Callable[[Any], Any], like: tuple[int, ...], expected: Any, budget: float
-    ) -> tuple[str, gate.Work]:
-        outs = [np.empty(like, np.float16) for _ in range(2)]
-        works = gate.Work(
-            rung.name, lambda i: launch(outs[i]), [[]] * 2, [[out] for out in outs], lambda: expected, budget
-        )
-        return shape, works
+    """Small contestants for the gate: a shape in words, and the work."""
+    rng, put = np.random.default_rng(0), ops.arrays().asarray
 
     def halves(*shape: int) -> Any:
         return rng.standard_normal(shape).astype(np.float16)
 
+    def subject(
+        shape: str, launch: Callable[[Any], object], expected: Any, budget: float
+    ) -> tuple[str, gate.Work]:
+        outs = [put(np.empty(expected.shape, np.float16)) for _ in range(2)]
+        return shape, gate.trial(rung.name, launch, outs, expected, budget)
+
     if operator == "batch_rmsnorm":
-        width = 1096
-        before, parts = (rng.standard_normal(s).astype(np.float32) for s in ((5, width), (3, 5, width)))
-        weights, total = halves(width), before.astype(np.float64) + parts.sum(0)
-        expected = total / np.sqrt((total**2).mean(-1, keepdims=True) + 1e-6) * weights
-        yield subject(
-            f"5 x {width} and 3 parts", lambda out: rmsnorm(before.copy(), weights, out=out, parts=parts),
-            (5, width), expected, float(np.spacing(np.float16(4))),
-        )  # fmt: skip
+        for n, width in ((5, 1096), (2, 4136)):
+            before, parts = (rng.standard_normal(s).astype(np.float32) for s in ((n, width), (3, n, width)))
+            weights, total = halves(width), before.astype(np.float64) + parts.sum(0)
+            expected = total / np.sqrt((total**2).mean(-1, keepdims=True) + 1e-6) * weights
+            launch: Any = functools.partial(_normed, *map(put, (before, weights, parts)))
+            yield subject(f"{n} x {width} and 3 parts", launch, expected, float(np.spacing(np.float16(8))))
     elif operator == "batch_attention":
         for heads, kv_heads, length, splits in ((12, 2, 301, 1), (9, 1, 83, 2)):
             q, k, v = halves(heads, 32), halves(320, kv_heads, 32), halves(320, kv_heads, 32)
             each = q.reshape(kv_heads, -1, 32).astype(np.float64)
             scores = np.exp(np.einsum("hgd,khd->hgk", each, k[:length]) / math.sqrt(32))
             scores /= scores.sum(-1, keepdims=True)
-            expected = np.einsum("hgk,khd->hgd", scores, v[:length].astype(np.float64))
-            room, seen = workspace_for(q, splits), np.array([length], np.int32)
-            expected = expected.reshape(heads, 32)
-            yield subject(
-                f"{length} keys, {heads}/{kv_heads} heads of 32 in {splits}",
-                functools.partial(_attend, q, k, v, seen, room), (heads, 32), expected, 4e-3,
-            )  # fmt: skip
+            expected = np.einsum("hgk,khd->hgd", scores, v[:length].astype(np.float64)).reshape(heads, 32)
+            q, k, v, seen = map(put, (q, k, v, np.array([length], np.int32)))
+            launch = functools.partial(_attend, q, k, v, seen, workspace_for(q, splits))
+            shape = f"{length} keys, {heads}/{kv_heads} heads of 32 in {splits}"
+            yield subject(shape, launch, expected, 4e-3)
     else:
-        for format, n, k, batch, divided in (
-            ("fp16", 80, 448, 9, False), ("fp16", 64, 512, 3, True), ("q8_0", 48, 256, 8, False),
-            ("q8_0", 32, 192, 20, True), ("int4_g128", 128, 256, 5, False), ("int4_g128", 64, 512, 17, True),
+        for format, n, k, batch, then in (
+            ("fp16", 80, 448, 9, ROWS), ("fp16", 64, 512, 3, PARTS), ("q8_0", 48, 256, 8, ROWS),
+            ("q8_0", 32, 192, 20, PARTS), ("int4_g128", 128, 256, 5, ROWS), ("int4_g128", 64, 512, 17, PARTS),
+            *((format, n, 256, batch, then) for format in decoder.FORMATS
+              for n, batch, then in ((192, 12, GATE), (256, 3, ROPE))),
         ):  # fmt: skip
             rows, x = rng.standard_normal((n, k)).astype(np.float32) + np.float32(0.1), halves(batch, k)
+            x = x if then in (ROWS, PARTS) else (x / 8).astype(np.float16)
             w, values = _weights(rows, format)
-            expected = x.astype(np.float64) @ values.T
+            biases, rotary = halves(n), rotations(16, 32, 1e4)
+            expected = _followed(x.astype(np.float64) @ values.T, then, biases.astype(np.float64), rotary)
             budget = gate.error_budget(4e-2 if format == "q8_0" else 2e-3, expected, "float16")
-            launch = functools.partial(_multiply, x, w, n if divided else None)
-            yield subject(
-                f"{n} x {k} in {format}, {batch} tokens{' in parts' if divided else ''}",
-                launch, (batch, n), expected, budget,
-            )  # fmt: skip
+            launch = functools.partial(_multiply, put(x), w, n, then, put(biases), put(rotary))
+            ends = {PARTS: " in parts", GATE: ", gated", ROPE: ", rotated"}.get(then, "")
+            yield subject(f"{n} x {k} in {format}, {batch} tokens{ends}", launch, expected, budget)
 
 
-def _attend(q: Any, k: Any, v: Any, length: Any, room: Workspace, out: Any) -> None:
-    attention(q, k, v, length, out=out, workspace=room)
+def _normed(before: Any, weights: Any, parts: Any, out: Any) -> None:
+    rmsnorm(before.copy(), weights, out=out, parts=parts)
 
 
-def _multiply(x: Any, w: Any, divided: int | None, out: Any) -> None:
-    if divided is None:
-        product(x, w, out=out)
-        return
-    (batch, k), format = x.shape, format_of(w)
-    parts = np.full((parts_of(divided, k, batch, format, 3), batch, divided), np.nan, np.float32)
-    product(x, w, out=parts, then=PARTS)
-    out[:] = parts.sum(0)
+def _attend(q: Any, k: Any, v: Any, length: Any, workspace: Workspace, out: Any) -> None:
+    attention(q, k, v, length, out=out, workspace=workspace)
+
+
+_PLACE = 5  # of a trial's tokens
+
+
+def _followed(sums: Any, then: int, biases: Any, rotary: Any) -> Any:
+    """What a product's sums [batch, n] become, float64. ROPE: 4/2 heads of 32 and two caches of 8 places."""
+    if then in (ROWS, PARTS):
+        return sums
+    batch = len(sums)
+    if then == GATE:
+        gates, ups = sums.reshape(batch, -1, 2, 8).swapaxes(0, 2).swapaxes(1, 2)
+        return (gates / (1 + np.exp(-gates)) * ups).reshape(batch, -1)
+    rows = decoder.unpair_heads((sums + biases).T, 32).T.reshape(batch, 8, 2, 16)
+    (cos, sin), (a, b) = rotary[_PLACE].T, rows[:, :6].swapaxes(0, 2).swapaxes(1, 2)
+    rows[:, :6] = np.stack([a * cos - b * sin, b * cos + a * sin], 2)
+    heads, caches = rows.reshape(batch, 8, 32), np.zeros((2, 8, batch, 2, 32))
+    caches[0, _PLACE], caches[1, _PLACE] = heads[:, 4:6], heads[:, 6:]
+    return np.concatenate([heads[:, :4].reshape(-1), caches.reshape(-1)])
+
+
+def _multiply(x: Any, w: Any, n: int, then: int, biases: Any, rotary: Any, out: Any) -> None:
+    xp, batch = ops.arrays(), len(x)
+    if then == PARTS:
+        splits = parts_of(n, x.shape[1], batch, format_of(w), sms_of(x))
+        parts = xp.full((splits, batch, n), np.nan, np.float32)
+        product(x, w, out=parts, then=PARTS)
+        out[...] = parts.sum(0)
+    elif then == ROPE:
+        queries = xp.full((batch, 4, 32), np.nan, np.float16)
+        keys, values = (xp.zeros((8, batch, 2, 32), np.float16) for _ in range(2))
+        position = xp.asarray(np.array([_PLACE], np.int32))
+        product(x, w, out=queries, then=ROPE, heads=Heads(biases, rotary, position, keys, values))
+        out[...] = xp.concatenate([part.reshape(-1) for part in (queries, keys, values)])
+    else:
+        product(x, w, out=out, then=then)
 
 
 def _weights(rows: Any, format: str) -> tuple[Any, Any]:
     """Quantise a matrix [n, k] to a format; with it its dequantised values, float64 [n, k]."""
+    put = ops.arrays().asarray
     if format == "fp16":
         w = rows.astype(np.float16)
-        return w, w.astype(np.float64)
+        return put(w), w.astype(np.float64)
     if format == "q8_0":
         blocks = quant.quantise_q8_0(rows)
-        return quant.to_planes(blocks), quant.dequantise_q8(blocks).astype(np.float64)
+        return Planes(*map(put, quant.to_planes(blocks))), quant.dequantise_q8(blocks).astype(np.float64)
     codes = quant.quantise_int4(rows)
-    return int4.repack(*codes), quant.dequantise_int4(codes).astype(np.float64)
+    return int4.repack(*map(put, codes)), quant.dequantise_int4(codes).astype(np.float64)

@@ -98,8 +98,8 @@ def macros_for(plan: Plan, n: int, batch: int, kind: int, arch: str) -> tuple[di
     pace = pace_of(plan.chunks, batch)
     tiles = min((_QUICK if kind and batch > 16 else _TOGETHER) // columns, turns) or 1
     sums, stage = 2 * tiles * plan.warps * columns * 512, plan.warps * _SLOT[kind]
-    room = min(_ring(batch), _SHARED_KIB.get(arch, 48) * 1024 - 1024 - sums)
-    stages = max(1, min(room // (stage * pace), turns * plan.chunks // pace)) * pace
+    budget = min(_ring(batch), _SHARED_KIB.get(arch, 48) * 1024 - 1024 - sums)
+    stages = max(1, min(budget // (stage * pace), turns * plan.chunks // pace)) * pace
     found = {"TOKENS": 8 * columns, "WARPS": plan.warps, "CHUNKS": plan.chunks, "STAGES": stages}
     return {**found, "TILES": tiles}, stages * stage + sums
 

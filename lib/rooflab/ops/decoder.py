@@ -23,17 +23,17 @@ from rooflab.ops.decoder_operands import candidates as candidates
 from rooflab.ops.decoder_operands import state_for as state_for
 from rooflab.ops.decoder_operands import unpair_heads as unpair_heads
 from rooflab.ops.decoder_plan import FORMATS as FORMATS
+from rooflab.ops.decoder_plan import blocks_for as blocks_for
 from rooflab.ops.decoder_plan import (
-    _boxes,
-    _split,
     check_shape,
     fastest,
+    has_boxes,
     macros_for,
     shared_of,
+    split_for,
     splits_k,
     widest_of,
 )
-from rooflab.ops.decoder_plan import blocks_for as blocks_for
 from rooflab.records.fingerprint import source_of_callable
 from rooflab.runtime import nvrtc
 
@@ -49,7 +49,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {"decode_step": decoder_rungs.STEP}
 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
-    used = (step, tail_of, _prepared, shared_of, macros_for, _split, widest_of, pair_heads, pair_gates)
+    used = (step, tail_of, prepared, shared_of, macros_for, split_for, widest_of, pair_heads, pair_gates)
     return source_of_callable(*used)
 
 
@@ -62,7 +62,7 @@ class Launches(NamedTuple):
     shared: int
 
 
-def _prepared(
+def prepared(
     chosen: Rung,
     shape: Shape,
     weights: Weights,
@@ -108,7 +108,7 @@ def _prepared(
         ctypes.c_uint(seed)
     ]
     function = loaded(chosen, tuple(sorted(macros.items())))
-    shared = shared_of(shape, macros, _boxes(chosen))
+    shared = shared_of(shape, macros, has_boxes(chosen))
     return Launches(function, arguments, 32 * (macros["WARPS"] + macros.get("PRODUCERS", 0)), shared)
 
 
@@ -152,7 +152,7 @@ def _arch(state: State) -> str:
 def tail_of(rung: Rung, shape: Shape, weights: Weights, state: State, steps: int) -> list[Any]:
     """The arguments that a persistent rung takes after those of all rungs."""
     tail = [state.counter, ctypes.c_int(steps)]
-    if _boxes(rung):
+    if has_boxes(rung):
         tail.append(maps_of(shape, weights))
     if splits_k(rung):
         tail.append(state.residual_fixed)
@@ -182,7 +182,7 @@ def step(
     chosen = rung_of(LADDERS["decode_step"], rung, fastest(shape, weights.format, _arch(state)))
     if steps < 1:
         raise LaunchError(f"A step decodes 1 token or more, not {steps}.")
-    function, arguments, threads, shared = _prepared(
+    function, arguments, threads, shared = prepared(
         chosen, shape, weights, state, inverse_temperature, seed, options
     )
     if chosen.name in PERSISTENT:
@@ -207,7 +207,7 @@ def head(
 ) -> None:
     """Logits and candidates for the next token out of the residual alone: how a prompt ends."""
     chosen = LADDERS["decode_step"][0]
-    function, arguments, threads, shared = _prepared(
+    function, arguments, threads, shared = prepared(
         chosen, shape, weights, state, inverse_temperature, seed, options
     )
     tail = [ctypes.c_int(0), ctypes.c_int(HEAD)]

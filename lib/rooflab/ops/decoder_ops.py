@@ -10,15 +10,17 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from rooflab.bench import gate
 from rooflab.errors import LaunchError
-from rooflab.numerics import rotary
+from rooflab.numerics import quant, reference
 from rooflab.numerics.quant import Planes
-from rooflab.ops import Rung, check_array, decoder, loaded, rung_of, with_target
+from rooflab.numerics.rotary import rotations
+from rooflab.ops import Rung, arrays, check_array, decoder, int4, loaded, rung_of, with_target
 from rooflab.ops import sizes_of as _sizes
 from rooflab.ops import sms as _sms
 from rooflab.ops.int4 import Tiles
@@ -186,7 +188,7 @@ def held_of(width: int) -> dict[str, int]:
 def rope(
     rows: Any,
     biases: Any,
-    turns: Any,
+    rotary: Any,
     queries: Any,
     keys: Any,
     values: Any,
@@ -196,7 +198,7 @@ def rope(
 ) -> None:
     """Biased and rotated queries [n, heads, head_dim], keys and values [n, kv_heads, head_dim] out of rows
     [n, (heads + 2 kv_heads) head_dim] FP16, which are in the order of pair_heads, as are the biases. The
-    first row is at position `start` of turns [positions, head_dim / 2, 2] FP32. With `position` all rows
+    first row is at position `start` of rotary [positions, head_dim / 2, 2] FP32. With `position` all rows
     stand there, and keys and values are a batch's cache [capacity, n, kv_heads, head_dim] to be written to.
     """
     n, heads, head_dim = _sizes("queries", queries, 3)
@@ -209,19 +211,19 @@ def rope(
             f"rope takes heads of a multiple of 16 and up to 65535 rows, not {head_dim} and {n}."
         )
     end = start + n if position is None else capacity
-    if start < 0 or end > int(turns.shape[0]):
-        raise LaunchError(f"Positions {start} to {end} are not among {int(turns.shape[0])} rotations.")
+    if start < 0 or end > int(rotary.shape[0]):
+        raise LaunchError(f"Positions {start} to {end} are not among {int(rotary.shape[0])} rotations.")
     check_array("rows", rows, "float16", n * width, 16)
     check_array("biases", biases, "float16", width, 16)
-    check_array("turns", turns, "float32", int(turns.shape[0]) * head_dim, 8)
+    check_array("rotary", rotary, "float32", int(rotary.shape[0]) * head_dim, 8)
     check_array("queries", queries, "float16", n * heads * head_dim, 16)
     check_array("keys", keys, "float16", capacity * n * kv_heads * head_dim, 16)
     check_array("values", values, "float16", capacity * n * kv_heads * head_dim, 16)
     rung, function = _only("rope")
     threads = rung.defines["THREADS"]
     sizes = [ctypes.c_int(v) for v in (heads, kv_heads, head_dim, start, position is not None)]
-    at = turns if position is None else _position(position)
-    arguments = [rows, biases, turns, at, queries, keys, values, *sizes]
+    at = rotary if position is None else _position(position)
+    arguments = [rows, biases, rotary, at, queries, keys, values, *sizes]
     function.launch((math.ceil(width / 16 / threads), n), threads, arguments)
 
 
@@ -292,8 +294,8 @@ def dequantise_tiles(weights: Tiles, *, out: Any) -> Any:
 
 
 def tile_of(n: int, batch: int, sms: int) -> int:
-    """The launch rule: tokens of a tile, so that the turns of `sms` blocks take least, a turn costing as much
-    as 170 tokens more.
+    """The launch rule: tokens of a tile, so that the rounds of `sms` blocks take least, a turn costing as
+    much as 170 tokens more.
     """
 
     def cost(tokens: int) -> int:
@@ -341,58 +343,100 @@ def prompt_product(x: Any, w: Planes, *, gate: bool = False, out: Any = None, **
     return out
 
 
-TRIED = ("rmsnorm", "rope", "silu_mul")  # the others are held to float64 by tests of their own
-
-
 def trials(operator: str, rung: Rung) -> Iterator[tuple[str, gate.Work]]:
-    """Small contestants for the gate on the CPU: a shape in words, and the work."""
-    rng = np.random.default_rng(0)
+    """Small contestants for the gate: a shape in words, and the work."""
+    rng, put = np.random.default_rng(0), arrays().asarray
+
+    def halves(*shape: int) -> Any:
+        return rng.standard_normal(shape).astype(np.float16)
 
     def subject(
-        shape: str, launch: Callable[[int], None], outs: Any, expected: np.ndarray
+        shape: str,
+        launch: Callable[[Any], object],
+        expected: Any,
+        dtype: Any = np.float16,
+        budget: float = _ULP,
     ) -> tuple[str, gate.Work]:
-        works = gate.Work(
-            rung.name, launch, [[]] * 2, [[out] for out in outs], lambda: expected,
-            float(np.spacing(np.float16(4))),
-        )  # fmt: skip
-        return shape, works
+        outs = [put(np.empty(expected.shape, dtype)) for _ in range(2)]
+        return shape, gate.trial(rung.name, launch, outs, expected, budget)
 
-    if operator == "rmsnorm":
+    if operator == "embedding":
+        table = halves(40, 96)
+        blocks = quant.quantise_q8_0(table)
+        places, at = rng.integers(0, 40, (3, 5)).astype(np.int32), put(np.array([1], np.int32))
+        tokens, history = put(places[1].copy()), put(places)
+        planes = Planes(*map(put, quant.to_planes(blocks)))
+        for kind, w, values in (("fp16", put(table), table), ("q8_0", planes, quant.dequantise_q8(blocks))):
+            expected = values[places[1]].astype(np.float32)
+            for at_once, launch in (
+                ("", partial(_in_pieces, w, tokens)),
+                (" of a step", lambda out, w=w: embedding(w, history, out=out, position=at)),
+            ):
+                yield subject(f"5 tokens{at_once} of 96 in {kind}", launch, expected, np.float32, 0.0)
+    elif operator == "rmsnorm":
         width = 1096
         before = rng.standard_normal((5, width)).astype(np.float32)
-        branch, weights = (rng.standard_normal(s).astype(np.float16) for s in ((5, width), width))
-        outs = [np.empty((5, width), np.float16) for _ in range(2)]
+        branch, weights = halves(5, width), halves(width)
         total = before.astype(np.float64) + branch
-
-        def normed(i: int) -> None:
-            residual = before.copy()
-            rmsnorm(residual, weights, out=outs[i], branch=branch, rung=rung.name)
-
         expected = total / np.sqrt((total**2).mean(-1, keepdims=True) + 1e-6) * weights
-        yield subject(f"5 x {width}", normed, outs, expected)
+        residual, branch, weights = map(put, (before, branch, weights))
+        yield subject(
+            f"5 x {width}",
+            lambda out: rmsnorm(residual.copy(), weights, out=out, branch=branch, rung=rung.name),
+            expected,
+        )
     elif operator == "rope":
-        rows, biases = (rng.standard_normal(s).astype(np.float16) for s in ((3, 256), 256))
-        turns = rotary.rotations(16, 32, 1e4)
-        paired, by = np.ascontiguousarray(decoder.pair_heads(rows.T, 32).T), decoder.pair_heads(biases, 32)
-        outs = [np.empty((3, 8, 32), np.float16) for _ in range(2)]
-
-        def turned(i: int) -> None:
-            q, k, v = (np.full((3, n, 32), np.nan, np.float16) for n in (4, 2, 2))
-            rope(paired, by, turns, q, k, v, start=5)
-            outs[i][:] = np.concatenate([q, k, v], 1)
-
+        rows, biases, rotary = halves(3, 256), halves(256), rotations(16, 32, 1e4)
         whole = (rows.astype(np.float64) + biases).reshape(3, 8, 32)
-        cos, sin = turns[5:8, None, :, 0], turns[5:8, None, :, 1]
+        cos, sin = rotary[5:8, None, :, 0], rotary[5:8, None, :, 1]
         first, second = whole[..., :16], whole[..., 16:]
         expected = np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
         expected[:, 6:] = whole[:, 6:]
-        yield subject("3 x 8 heads of 32", turned, outs, expected)
+        paired = np.ascontiguousarray(decoder.pair_heads(rows.T, 32).T)
+        operands = [put(array) for array in (paired, decoder.pair_heads(biases, 32), rotary)]
+        yield subject("3 x 8 heads of 32", partial(_rotated, *operands), expected)
     elif operator == "silu_mul":
-        gates = rng.standard_normal((2, 67, 40)).astype(np.float16)
-        both = np.ascontiguousarray(decoder.pair_gates(gates.swapaxes(1, 2)).T)
-        outs = [np.empty((67, 40), np.float16) for _ in range(2)]
+        gates = halves(2, 67, 40)
+        both = put(np.ascontiguousarray(decoder.pair_gates(gates.swapaxes(1, 2)).T))
         gate64, up64 = gates.astype(np.float64)
-        yield subject(
-            "67 x 40", lambda i: silu_mul(both, out=outs[i]), outs,
-            gate64 / (1 + np.exp(-gate64)) * up64,
-        )  # fmt: skip
+        expected = gate64 / (1 + np.exp(-gate64)) * up64
+        yield subject("67 x 40", lambda out: silu_mul(both, out=out), expected)
+    elif operator == "sample":
+        logits, before = halves(3, 8264), rng.integers(0, 9, (4, 3)).astype(np.int32)
+        logits[0, [7, 8200]] = 9  # of equals the first
+        for how in SAMPLED:
+            expected = before.copy()
+            expected[2] = reference.sampled(logits, 1, **how)
+            launch = partial(_sampled, put(logits), put(before), put(np.array([1], np.int32)), how)
+            yield subject(f"3 x 8264{words_of(how)}", launch, expected, np.int32, 0.0)
+    elif operator == "dequantise_tiles":
+        codes = quant.quantise_int4(halves(128, 256))
+        tiles = int4.repack(*map(put, codes))
+        expected = quant.dequantise_int4(codes).astype(np.float16)
+        yield subject("128 x 256", lambda out: dequantise_tiles(tiles, out=out), expected, budget=0.0)
+
+
+_ULP = float(np.spacing(np.float16(4)))
+# How trials choose tokens: the likeliest, and drawn.
+SAMPLED: tuple[dict[str, Any], ...] = ({}, {"inverse_temperature": 0.9, "softcap": 4.0, "seed": 3})
+
+
+def words_of(how: dict[str, Any]) -> str:
+    """One of SAMPLED in words, behind a shape."""
+    return ", drawn" if how else ""
+
+
+def _in_pieces(table: Any, tokens: Any, out: Any) -> None:
+    embedding(table, tokens, out=out, count=2)
+    embedding(table, tokens, out=out, first=2)
+
+
+def _rotated(rows: Any, biases: Any, rotary: Any, out: Any) -> None:
+    parts = [arrays().full((3, heads, 32), np.nan, np.float16) for heads in (4, 2, 2)]
+    rope(rows, biases, rotary, *parts, start=5)
+    out[...] = arrays().concatenate(parts, 1)
+
+
+def _sampled(logits: Any, tokens: Any, position: Any, how: dict[str, Any], out: Any) -> None:
+    out[...] = tokens
+    sample(logits, out, position, **how)

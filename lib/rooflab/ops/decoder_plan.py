@@ -63,7 +63,7 @@ def macros_for(
     ring that fits the shared memory of `arch`.
     """
     if splits_k(rung):
-        given = {**_split(rung, shape, format, blocks, arch), **given}
+        given = {**split_for(rung, shape, format, blocks, arch), **given}
     producers = given.get("PRODUCERS", rung.defines.get("PRODUCERS", 0))
     wide = _SHARED_KIB.get(arch, 48) > 128 and not producers
     macros = rung.with_defaults(
@@ -88,7 +88,7 @@ def macros_for(
     limit = 1024 * _SHARED_KIB.get(arch, 48)
     if "STAGES" not in given:
         fits = (
-            n for n in range(24, 1, -1) if shared_of(shape, {**macros, "STAGES": n}, _boxes(rung)) <= limit
+            n for n in range(24, 1, -1) if shared_of(shape, {**macros, "STAGES": n}, has_boxes(rung)) <= limit
         )
         macros["STAGES"] = next(fits, 0)
     if not macros["STAGES"]:
@@ -110,7 +110,7 @@ def splits_k(rung: Rung) -> bool:
     return "DOWN_SLABS" in rung.defines
 
 
-def _split(rung: Rung, shape: Shape, format: str, blocks: int | None, arch: str) -> dict[str, int]:
+def split_for(rung: Rung, shape: Shape, format: str, blocks: int | None, arch: str) -> dict[str, int]:
     """The launch rule of rungs that divide along k: their slabs, and the ring that suits a format, of rung 6
     or, for INT4 and wide heads, of rung 5. With slabs between 4 and 22 an H200 takes as long within 1 %.
     """
@@ -125,7 +125,7 @@ def _split(rung: Rung, shape: Shape, format: str, blocks: int | None, arch: str)
     return own
 
 
-def _boxes(rung: Rung) -> bool:
+def has_boxes(rung: Rung) -> bool:
     return rung.name == "4_tma"
 
 

@@ -94,7 +94,7 @@ TUNED = "5_split"  # of gemv_rows: what it runs by itself where addresses and k 
 
 # Rungs that take any n and k at any address; the others move 16 bytes at a time.
 _ANY = ("1_strided", "2_coalesced", "3_split_k", "1_warp")
-_SHARED_COLUMNS = ("3_split_k", "4_vector", "5_in_flight")  # blocks split k, and the last one adds up
+SHARED_COLUMNS = ("3_split_k", "4_vector", "5_in_flight")  # blocks split k, and the last one adds up
 
 
 def outputs_of(rung: Rung, options: Mapping[str, int]) -> int:
@@ -127,7 +127,7 @@ def splits_of(rung: Rung, n: int, k: int, options: Mapping[str, int], sms: int) 
 def launch_rule(rung: Rung) -> str:
     """The code that decides how `rung` is launched, as a record's identity digests it."""
     parts = [outputs_of, blocks_of, globals()[rung.operator]]
-    return source_of_callable(*parts, *([splits_of, _workspace] if rung.name in _SHARED_COLUMNS else []))
+    return source_of_callable(*parts, *([splits_of, _workspace] if rung.name in SHARED_COLUMNS else []))
 
 
 def _loaded(rung: Rung, options: Mapping[str, int]) -> Any:
@@ -269,7 +269,7 @@ def gemv(
     check_array("out", out, "float32", n, 16 if wide else 4)
     blocks = blocks_of(chosen, n, macros)
     sizes = [ctypes.c_uint(n), ctypes.c_uint(k)]
-    if chosen.name not in _SHARED_COLUMNS:
+    if chosen.name not in SHARED_COLUMNS:
         if splits is not None:
             raise UsageError(f"Rung gemv/{chosen.name} does not split k over blocks: it takes no splits.")
         _loaded(chosen, macros).launch(blocks, macros["THREADS"], [a, x, out, *sizes])

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from rooflab.hardware import device
 from rooflab.numerics.quant import GROUP
-from rooflab.ops import _TARGET, stream_k, this_gpu
+from rooflab.ops import stream_k, target, this_gpu
 
 TILE = 64  # rows of a block in tile order
 BLOCK_WORDS = 32 + TILE * GROUP // 8  # scales, then codes: 4224 bytes
@@ -207,4 +207,4 @@ def _table() -> tuple[Choice, ...]:
 
 def _this_device() -> str | None:
     """Name in the table of devices of the GPU at hand, if it has one; None on the CPU."""
-    return None if _TARGET.get() == "cpu" else this_gpu()[0]
+    return None if target() == "cpu" else this_gpu()[0]

@@ -105,18 +105,18 @@ def chase(next_line: Any, end: Any, start: int, steps: int, stride: int = 32) ->
 
 
 @with_target()
-def cheat(entry: str, a: float, x: Any, y: Any, out: Any, room: Any) -> Any:
-    """Launch the wrong saxpy kernel `entry`; `room` [32 + n] uint32 is its hiding place."""
+def cheat(entry: str, a: float, x: Any, y: Any, out: Any, workspace: Any) -> Any:
+    """Launch the wrong saxpy kernel `entry`; `workspace` [32 + n] uint32 is its hiding place."""
     n = int(x.size)
     for name, array, dtype, size in (
         ("x", x, "float32", n),
         ("y", y, "float32", n),
         ("out", out, "float32", n),
-        ("room", room, "uint32", 32 + n),
+        ("workspace", workspace, "uint32", 32 + n),
     ):
         check_array(name, array, dtype, size)
     function = loaded(cheat_rung(entry))
-    function.launch((n + 255) // 256, 256, [x, y, out, room, ctypes.c_float(a), ctypes.c_ulonglong(n)])
+    function.launch((n + 255) // 256, 256, [x, y, out, workspace, ctypes.c_float(a), ctypes.c_ulonglong(n)])
     return out
 
 

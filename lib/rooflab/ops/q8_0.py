@@ -249,9 +249,9 @@ def matvec(x: Any, w: Any, *, out: Any = None, rung: str | None = None, **option
     if batch > most:
         raise LaunchError(f"{name} takes at most {most} tokens, not {batch}.")
     options = {**options_for(chosen, batch), **options}
-    room = {"5_batch": options.get("BATCH", 0), "6_mma": 8 * options.get("TOKEN_TILES", 0)}
-    if batch > room.get(chosen.name, 1) or (chosen.name == "5_batch" and batch != options["BATCH"]):
-        raise LaunchError(f"{name} so built takes {room[chosen.name]} tokens, not {batch}.")
+    capacity = {"5_batch": options.get("BATCH", 0), "6_mma": 8 * options.get("TOKEN_TILES", 0)}
+    if batch > capacity.get(chosen.name, 1) or (chosen.name == "5_batch" and batch != options["BATCH"]):
+        raise LaunchError(f"{name} so built takes {capacity[chosen.name]} tokens, not {batch}.")
     macros = chosen.with_defaults(options)
     check_weights(w, n, k)
     check_activations(x, batch, k)

@@ -1,5 +1,5 @@
-"""The ways of multiplying (rooflab.hardware.perf_model): the orders of weights that they read, what they take
-and how they launch.
+"""The strategies of multiplying (rooflab.hardware.perf_model): the orders of weights that they read, what
+they take and how they launch.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rooflab.runtime import launch_cache, nvrtc
 from rooflab.words import counted
 
 CPU = "cpu"
-_TOKENS = 65535  # at once, whatever the way
+_TOKENS = 65535  # at once, whatever the strategy
 
 
 class Choice(NamedTuple):
-    """A decision: the way that multiplies, the rung it launches ("" where it is a library's), and why."""
+    """A decision: the strategy, the rung that it launches ("" where it is a library's), and why."""
 
     format: str
     strategy: str
@@ -38,8 +38,8 @@ class Choice(NamedTuple):
 @dataclass(frozen=True)
 class Weights:
     """Weights [n, k] of one format in the orders that are held in memory: "halves" [n, k] FP16; "rows" and
-    "tiles" (rooflab.ops.int4); "planes", "blocks" and "tiles" (rooflab.ops.q8_0). A way whose order is not
-    held is no candidate.
+    "tiles" (rooflab.ops.int4); "planes", "blocks" and "tiles" (rooflab.ops.q8_0). A strategy whose order is
+    not held is no candidate.
     """
 
     format: str
@@ -55,13 +55,13 @@ def halves(w: Any) -> Weights:
 
 
 def int4_weights(*orders: int4.Rows | int4.Tiles) -> Weights:
-    """INT4 weights in row order, tile order or both; both allow every way."""
+    """INT4 weights in row order, tile order or both; both allow every strategy."""
     held = {"tiles" if isinstance(each, int4.Tiles) else "rows": each for each in orders}
     return Weights("int4_g128", *_agreed([(each.n, each.k) for each in orders]), held)
 
 
 def q8_0_weights(*orders: Planes | q8_0.Blocks | q8_0.Tiles) -> Weights:
-    """Q8_0 weights in planes, in blocks, in tiles or in several orders; all three allow every way."""
+    """Q8_0 weights in planes, in blocks, in tiles or in several orders; all three allow every strategy."""
     held = {q8_0.kind_of(each): each for each in orders}
     return Weights("q8_0", *_agreed([q8_0.shape_of(each, 34) for each in orders]), held)
 
@@ -72,7 +72,7 @@ def _agreed(shapes: Sequence[tuple[int, int]]) -> tuple[int, int]:
     return shapes[0]
 
 
-_ORDER = {  # which order of the weights a way reads
+_ORDER = {  # which order of the weights a strategy reads
     ("fp16", "gemv"): "halves",
     ("fp16", "cublas"): "halves",
     ("int4_g128", "loop"): "rows",
@@ -88,7 +88,7 @@ _ORDER = {  # which order of the weights a way reads
     ("q8_0", "mmq_tiles"): "tiles",
     ("q8_0", "two_op"): "blocks",
 }
-NEVER = (("int4_g128", "loop"),)  # the source's way: measured, never chosen
+NEVER = (("int4_g128", "loop"),)  # the source's strategy: measured, never chosen
 _MULTIPLE = {
     ("fp16", "gemv"): 8,
     ("fp16", "cublas"): 1,
@@ -105,12 +105,12 @@ _MOST = {
 
 
 def order_of(how: Strategy) -> str:
-    """Which order of the weights a way reads."""
+    """Which order of the weights a strategy reads."""
     return _ORDER[how.format, how.name]
 
 
 def most_tokens(how: Strategy) -> int:
-    """The largest number of tokens that a way takes at once."""
+    """The largest number of tokens that a strategy takes at once."""
     return _MOST.get((how.format, how.name), _TOKENS)
 
 
@@ -122,7 +122,7 @@ def multiple_of(how: Strategy) -> int:
 def rung_for(
     how: Strategy, n: int, k: int, batch: int, slug: str | None
 ) -> tuple[Rung, dict[str, int]] | None:
-    """The rung that a way launches and its macros; None for cuBLAS. `slug` is the GPU's name in
+    """The rung that a strategy launches and its macros; None for cuBLAS. `slug` is the GPU's name in
     rooflab.hardware.device, None if it has none.
     """
     key = (how.format, how.name)
@@ -151,7 +151,7 @@ def rung_for(
 
 
 def refusal(how: Strategy, n: int, k: int, batch: int, arch: str, slug: str | None = None) -> str:
-    """Why a way cannot multiply [batch, k] by [n, k] on an architecture ("90", or "cpu"), or ""."""
+    """Why a strategy cannot multiply [batch, k] by [n, k] on an architecture ("90", or "cpu"), or ""."""
     multiple = multiple_of(how)
     if k % multiple:
         return f"k = {k} is no multiple of {multiple}"
@@ -171,7 +171,7 @@ def refusal(how: Strategy, n: int, k: int, batch: int, arch: str, slug: str | No
 def candidates(
     format: str, n: int, k: int, batch: int, arch: str, slug: str | None, held: Sequence[str] | None
 ) -> list[Strategy]:
-    """The ways that can multiply these operands: those whose order of the weights is held (None: any)."""
+    """The strategies that take these operands and whose order of the weights is held (None: any)."""
     found = []
     for how in perf_model.STRATEGIES:
         if how.format != format or (how.format, how.name) in NEVER:
@@ -184,7 +184,7 @@ def candidates(
 # --- launching ----------------------------------------------------------------------------------------------
 
 
-def _stream(x: Any) -> int:
+def stream_of(x: Any) -> int:
     return 0 if isinstance(x, np.ndarray) else nvrtc.current_stream()
 
 
@@ -253,13 +253,13 @@ def _loop(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
 
 def _int4_two_op(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
     rows = orders["rows"]
-    between = _dequantised(_stream(x), _library(x), rows.n, rows.k)
+    between = _dequantised(stream_of(x), _library(x), rows.n, rows.k)
     _matmul(x, int4.dequantise(rows, out=between), out)
 
 
 def _quantise(x: Any) -> Any:
     batch, k = (int(size) for size in x.shape)
-    workspace = _quantised(_stream(x), _library(x), batch, k)
+    workspace = _quantised(stream_of(x), _library(x), batch, k)
     launch_cache.hold(*workspace)
     return q8_0.quantise(x, out=workspace)
 
@@ -276,7 +276,7 @@ def _prompt(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None
 
 def _q8_two_op(x: Any, orders: Mapping[str, Any], out: Any, choice: Choice) -> None:
     n, k = q8_0.shape_of(orders["blocks"], 34)
-    between = _dequantised(_stream(x), _library(x), n, k)
+    between = _dequantised(stream_of(x), _library(x), n, k)
     _matmul(x, q8_0.dequantise(orders["blocks"], out=between), out)
 
 

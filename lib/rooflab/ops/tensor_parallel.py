@@ -20,7 +20,7 @@ import numpy as np
 from rooflab import ops
 from rooflab.bench import gate
 from rooflab.errors import LaunchError
-from rooflab.ops import Rung, arch_of, check_array, loaded, with_target
+from rooflab.ops import Rung, arch_of, arrays, check_array, loaded, with_target
 from rooflab.ops.all_reduce import MOST
 from rooflab.records.fingerprint import source_of_callable
 
@@ -174,42 +174,35 @@ def _launch(
 
 
 def trials(operator: str, rung: Rung) -> Iterator[tuple[str, gate.Work]]:
-    """Small contestants for the gate on the CPU: several GPUs as rows of one launch, in round after round."""
+    """Small contestants for the gate: several GPUs as rows of one launch, in round after round."""
+    xp = arrays()
     for size, n, width, splits in ((2, 3, 1096, 2), (3, 1, 132, 1), (4, 2, 4104, 3)):
         rng = np.random.default_rng(size)
-        group = together(n + 1, width, size, np.zeros)
+        group = together(n + 1, width, size, xp.zeros)
         if operator == "all_gather":
             x = rng.standard_normal((size, n, width)).astype(np.float16)
-            outs = [np.empty((size, n, size * width), np.float16) for _ in range(3)]
-            side = np.repeat(np.concatenate(list(x.astype(np.float64)), 1)[None], size, 0)
-            launch: Callable[[int], Any] = functools.partial(_gather, x, group, outs)
-            yield f"{size} GPUs, {n} x {width}", _work(rung, launch, x, outs, side, 0.0)
-            continue
-        before = rng.standard_normal((n, width)).astype(np.float32)
-        parts = rng.standard_normal((size, splits, n, width)).astype(np.float32)
-        weights = rng.standard_normal(width).astype(np.float16)
-        total = before + parts.astype(np.float64).sum(1).astype(np.float16).astype(np.float64).sum(0)
-        normed = total / np.sqrt((total**2).mean(-1, keepdims=True) + 1e-6) * weights
-        outs = [np.empty((size, n, width), np.float16) for _ in range(3)]
-        launch = functools.partial(_sum, before, weights, group, parts, outs)
-        budget = float(np.spacing(np.float16(np.abs(normed).max())))
-        expected = np.repeat(normed[None], size, 0)
-        yield (
-            f"{size} GPUs, {n} x {width} in {splits} parts",
-            _work(rung, launch, parts, outs, expected, budget),
-        )
+            expected = np.repeat(np.concatenate(list(x.astype(np.float64)), 1)[None], size, 0)
+            launch: Callable[[Any], Any] = functools.partial(_gather, xp.asarray(x), group)
+            shape, budget = f"{size} GPUs, {n} x {width}", 0.0
+        else:
+            before = rng.standard_normal((n, width)).astype(np.float32)
+            parts = rng.standard_normal((size, splits, n, width)).astype(np.float32)
+            weights = rng.standard_normal(width).astype(np.float16)
+            total = before + parts.astype(np.float64).sum(1).astype(np.float16).astype(np.float64).sum(0)
+            normed = total / np.sqrt((total**2).mean(-1, keepdims=True) + 1e-6) * weights
+            expected = np.repeat(normed[None], size, 0)
+            operands = xp.asarray(before), xp.asarray(weights), xp.asarray(parts)
+            launch = functools.partial(_sum, *operands, group)
+            budget = float(np.spacing(np.float16(np.abs(normed).max())))
+            shape = f"{size} GPUs, {n} x {width} in {splits} parts"
+        outs = [xp.empty(expected.shape, np.float16) for _ in range(3)]
+        yield shape, gate.trial(rung.name, launch, outs, expected, budget)
 
 
-def _work(
-    rung: Rung, launch: Callable[[int], Any], x: Any, outs: Sequence[Any], expected: Any, budget: float
-) -> gate.Work:
-    return gate.Work(rung.name, launch, [[x]] * len(outs), [[out] for out in outs], lambda: expected, budget)
+def _gather(x: Any, group: Group, out: Any) -> None:
+    all_gather(x, group, out=out)
 
 
-def _gather(x: Any, group: Group, outs: Sequence[Any], i: int) -> None:
-    all_gather(x, group, out=outs[i])
-
-
-def _sum(before: Any, weights: Any, group: Group, parts: Any, outs: Sequence[Any], i: int) -> None:
-    residual = np.repeat(before[None], group.size, 0)
-    all_reduce_rmsnorm(residual, weights, group, out=outs[i], parts=parts)
+def _sum(before: Any, weights: Any, parts: Any, group: Group, out: Any) -> None:
+    residual = arrays().repeat(before[None], group.size, 0)
+    all_reduce_rmsnorm(residual, weights, group, out=out, parts=parts)

@@ -16,6 +16,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
 from rooflab.studies import environment, power
 from rooflab.view import diagram, display, explorer, plot
+from rooflab.words import listed, times
 
 THREE = ("wall", "event", "graph")  # the clocks of the first screen
 PROFILERS = ("nsys", "cupti", "ncu")
@@ -148,7 +149,7 @@ def dependent(times: Rows, clocked: Rows, apart: Rows, gpu: str) -> None:
         return
     speeds = [by.loc[(n, "graph"), "median_us"] / by.loc[(n, "graph_pdl"), "median_us"] for n in sizes]
     each = [f"{speed:.2f} times as fast at {n:,} elements" for n, speed in zip(sizes, speeds, strict=True)]
-    lines.append(f"Dependent launches are {display.listed(each)}.")
+    lines.append(f"Dependent launches are {listed(each)}.")
     plain = apart[apart["clock"] == "graph"].set_index("n")
     if sizes[-1] in plain.index:
         serial, chained = by.loc[(sizes[-1], "graph")], by.loc[(sizes[-1], "graph_pdl")]
@@ -302,7 +303,7 @@ def prices_compared(handovers: Rows, sms: int) -> None:
     node, barrier = handovers.loc["node of a graph"], handovers.loc[environment.BARRIER]
     calls = handovers[handovers.index.str.startswith("eager")].median_us
     ratios = [each / node.median_us for each in (calls.min(), eager_us(handovers), barrier.median_us)]
-    first, ours, barriers = (display.times(ratio) for ratio in ratios)
+    first, ours, barriers = (times(ratio) for ratio in ratios)
     display.say(
         f"The cheapest eager call here, {calls.idxmin().removeprefix('eager call, ')}, takes {first} times "
         "as long as a graph node. This course's own launcher, which checks every operand, takes "

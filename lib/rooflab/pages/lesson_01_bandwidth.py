@@ -12,6 +12,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows, spread
 from rooflab.studies import bandwidth, environment
 from rooflab.view import diagram, display, explorer, plot
+from rooflab.words import listed
 
 
 def bounds(dram_sheet: Any, large: Any) -> None:
@@ -303,7 +304,7 @@ def unsolved(accused: Any, counted: Any, gpu: Any, l2: Any) -> None:
     open_cases, lines = accused[accused["suspect"] == "none of these"], []
     known = accused[accused["suspect"] != "none of these"]
     if len(accused):
-        why = display.listed(dict.fromkeys(known["suspect"].str.split(" and ").explode()))
+        why = listed(dict.fromkeys(known["suspect"].str.split(" and ").explode()))
         text = f"{len(known)} of {len(accused)} slower rungs show it"
         text += f": {why}. " if len(known) else ". "
         if len(open_cases):
@@ -311,10 +312,10 @@ def unsolved(accused: Any, counted: Any, gpu: Any, l2: Any) -> None:
             text += "the counters explain nothing: the same bytes, as well coalesced, on SMs as full."
         display.say(text.strip())
     for suspect, rungs in known.groupby("suspect", sort=False)["rung"]:
-        lines.append(f"{suspect}: {display.listed(f'`{rung}`' for rung in rungs)}.")
+        lines.append(f"{suspect}: {listed(f'`{rung}`' for rung in rungs)}.")
     if len(open_cases):
         lines.append(
-            f"No counter: {display.listed(f'`{rung}`' for rung in open_cases['rung'])}. A **hypothesis** "
+            f"No counter: {listed(f'`{rung}`' for rung in open_cases['rung'])}. A **hypothesis** "
             "remains: DRAM loses time when it opens another page or turns from reading to writing, and the "
             "rungs differ in the order of their accesses."
         )

@@ -15,7 +15,7 @@ from rooflab.pages.lesson_01_bandwidth import least_us
 from rooflab.studies import bandwidth
 from rooflab.view import diagram, display, explorer, plot
 from rooflab.view.diagram import roofs
-from rooflab.words import counted
+from rooflab.words import counted, listed
 
 REALIZAR = "https://github.com/paiml/realizar"  # data/published/README.md says which of its pages
 
@@ -243,7 +243,7 @@ def power(gpu: Any, here: Any, tops: Any) -> None:
     text = text if len(kept) else f"On the {gpu} no product was timed both ways. "
     if len(limited):
         drop = tops.loc[kept.idxmin()]
-        which = f"all {len(kept)}" if len(limited) == len(kept) > 2 else display.listed(limited["roof"])
+        which = f"all {len(kept)}" if len(limited) == len(kept) > 2 else listed(limited["roof"])
         least = limited.loc[limited["capped"].idxmin()]
         always = (
             "in every sample"
@@ -255,13 +255,11 @@ def power(gpu: Any, here: Any, tops: Any) -> None:
         text += f"the clock down to keep the power limit. {drop['roof']} loses most, and keeps "
         text += f"{drop['kept']:.0f}% of "
         text += "its burst. "
-    streams = states.kept(states.measured(here, "read", "copy"), "read", "copy")
+    streams = states.kept(display.power_rows(here, "read", "copy"), "read", "copy")
     text += f"{streams} " if streams else ""
     if len(low):
         each = [f"{roof} reaches {share:.0f}%" for roof, share in low[["roof", "share"]].to_numpy()]
-        text += (
-            f"{display.listed(each)} of the datasheet: a library's product shows what the hardware can do at "
-        )
+        text += f"{listed(each)} of the datasheet: a library's product shows what the hardware can do at "
         text += "least, not its limit."
     display.say(text.rstrip())
 

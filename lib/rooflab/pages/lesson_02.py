@@ -21,6 +21,7 @@ from rooflab.records.store import Store
 from rooflab.studies import attribution, hf
 from rooflab.view import diagram, display, explorer, page, plot
 from rooflab.view.diagram import svg
+from rooflab.words import times
 
 LAPTOP = "rtx-4070-laptop-published"
 ORDER = ("weight", "attention", "norm", "rope", "copy")  # the classes that a chart tells apart
@@ -135,7 +136,7 @@ def bound_over_measured(rows: Rows, limit: Rows, context: int) -> None:
     """Say how far each way is from the bound, and show the times."""
     shown = rows[rows.seq == context].assign(way=lambda each: each.impl.str.removeprefix("transformers."))
     tok = limit.set_index("seq").tok[context]
-    words = [f"{display.times(tok / row.tok_s)} times `{row.way}`" for row in shown.itertuples()]
+    words = [f"{times(tok / row.tok_s)} times `{row.way}`" for row in shown.itertuples()]
     display.say(
         f"At a context of {context:,} the bound is {tok:,.0f} tok/s: {', '.join(words)}. "
         "Where does the rest of the time go?"

@@ -19,6 +19,7 @@ from rooflab.profile import ncu, parts
 from rooflab.studies import attribution, launch_rule
 from rooflab.view import diagram, display, explorer, page, plot
 from rooflab.view.diagram import counters
+from rooflab.words import listed
 
 
 def opening(step: Rows, top: Rows, gpu: str, when: str) -> Opening:
@@ -297,7 +298,7 @@ def two_gpus(timed: Rows, products: Rows, gpu: str, read: float) -> None:
     display.table(both, heads, forms, title)
     without = both.part[both.laptop.isna()]
     if len(without):
-        display.say(f"The laptop's published profile has no row of the size of {display.listed(without)}.")
+        display.say(f"The laptop's published profile has no row of the size of {listed(without)}.")
 
 
 def fixed_time(timed: Rows, products: Rows, gpu: str, read: float) -> None:
@@ -308,7 +309,7 @@ def fixed_time(timed: Rows, products: Rows, gpu: str, read: float) -> None:
     display.say(
         f"The fixed time here is **{fixed:.1f} µs** a product, in which {half / 1e6:.0f} MB could be read at "
         "the roof. For a smaller matrix the fixed time is more than that of its bytes: on "
-        f"{gpu}, for every product but {display.listed(products[products.bytes > half].part)}. A line "
+        f"{gpu}, for every product but {listed(products[products.bytes > half].part)}. A line "
         f"through the laptop's published products gives {there:.1f} µs, worth {there * rate / 1e3:.1f} MB at "
         f"the fitted rate of {rate:,.0f} GB/s."
     )

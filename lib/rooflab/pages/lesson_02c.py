@@ -23,6 +23,7 @@ from rooflab.studies import attribution, launch_rule
 from rooflab.studies.launch_rule import Rule
 from rooflab.view import diagram, display, explorer, page, plot
 from rooflab.view.diagram import rule
+from rooflab.words import times
 
 _FEW = ("rtx-4070-laptop", "rtx-4090", "a100-80gb", "h200")  # GPUs of the explorer, from slow memory to fast
 
@@ -129,7 +130,7 @@ def why_they_differ(two: Two, eager: Rows, model: Model) -> None:
         f"bytes got faster, the launches did not.** So here the {others:,} other launches, which move few "
         f"bytes, take {100 - two.ours:.0f}% of the GPU's time."
         if ratio > 2 and two.ours < 60 and two.here.product_us > 0.5 * two.laptop.product_us
-        else f"The memory here is {display.times(ratio)} times as fast, and the weight products take "
+        else f"The memory here is {times(ratio)} times as fast, and the weight products take "
         f"{two.ours:.0f}% of the GPU's time here, {two.theirs:.0f}% there."
     )
 

@@ -17,6 +17,7 @@ from rooflab.studies import drawn as watched
 from rooflab.studies import environment
 from rooflab.studies import gemv as study
 from rooflab.view import diagram, display, page, plot
+from rooflab.words import listed, times
 
 
 def opening(here: Lab, rows: Rows, ceiling: float, n: int, size: int) -> Opening:
@@ -172,7 +173,7 @@ def found(smaller: Rows, parts: Rows, size: int) -> None:
         text += "part costs a partial sum"
     if parts["law"].notna().all():
         text += ". At the fewest blocks Little's law allows "
-        text += f"{display.times(parts['law'].iloc[0] / parts['gb_s'].iloc[0])} "
+        text += f"{times(parts['law'].iloc[0] / parts['gb_s'].iloc[0])} "
         text += "times what is measured: it takes the latency of a lone load"
     display.say(f"{text}.")
 
@@ -194,7 +195,7 @@ def split_k() -> None:
     first = [f"{block}" for block in reads[reads["column"] == 0]["block"]]
     display.say(
         f"A small case: a matrix of {deep} rows and {strips} strips of columns. The left strip belongs to "
-        f"blocks {display.listed(first)}. They run at the same time; the steps show one after the other:"
+        f"blocks {listed(first)}. They run at the same time; the steps show one after the other:"
     )
     diagram.split_k(rows).show()
 
@@ -244,15 +245,11 @@ def what_is_left(here: Lab, n: int) -> None:
             apart = (rest[max(sizes)] - rest[n])[flat].abs().max()
             text = f"{more:g} times the bytes: "
             if flat:
-                text += (
-                    f"the rest of {display.listed(flat)} changes by at most {apart:.1f} µs, so **for these "
-                )
+                text += f"the rest of {listed(flat)} changes by at most {apart:.1f} µs, so **for these "
                 text += "it is mostly a fixed cost.** "
             if steep:
                 factors = (rest[max(sizes)] / rest[n].clip(lower=1e-9))[steep]
-                text += (
-                    f"The rest of {display.listed(steep)} grows by a factor of up to {factors.max():.1f}: "
-                )
+                text += f"The rest of {listed(steep)} grows by a factor of up to {factors.max():.1f}: "
                 text += "there it is not. " if flat else "no fixed cost. "
             text += f"{own[n].idxmin()} has the least. "
     text += "Two candidates are the start of blocks and partial sums that have to meet; rung 6 has none of "

@@ -17,6 +17,7 @@ from rooflab.pages import Opening, Rows
 from rooflab.studies import bandwidth
 from rooflab.studies import gemv as study
 from rooflab.view import display, explorer, page, plot
+from rooflab.words import listed
 
 
 def opening(rows: Rows, gpu: str, ceiling: float, n: int, k: int) -> Opening:
@@ -88,7 +89,7 @@ def _smaller(here: Lab, rungs: Sequence[Rung], rows: int) -> str:
         by = here.measure("gemv", study.ladder("gemv_rows", n, k)).set_index("impl")["median_us"]
         times = [f"{by[name]:.1f}" for name in names]
         said.append(f"{times[0]}, {times[1]} and {times[2]} µs at {n:,} × {k:,}")
-    return f"\n\nWith fewer rows, rungs 3, 4 and 5 take {display.listed(said)}." if said else ""
+    return f"\n\nWith fewer rows, rungs 3, 4 and 5 take {listed(said)}." if said else ""
 
 
 def counted_rungs(gpu: Any, here: Any) -> Any:

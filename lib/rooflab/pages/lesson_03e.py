@@ -13,6 +13,7 @@ from rooflab.ops import faults
 from rooflab.pages import Opening, Rows
 from rooflab.studies import faults as study
 from rooflab.view import diagram, display, narrow, plot
+from rooflab.words import listed
 
 SANITIZERS = study.INSTRUMENTS[1:-1]  # compute-sanitizer's tools; "none" is before them, the watcher after
 _SIZES = {"friendly": study.FRIENDLY, "ragged": study.UNFRIENDLY}
@@ -83,9 +84,7 @@ def opening(reports: Rows, gpu: str) -> Opening:
     notices = said.replace({True: "reports", False: "silent"}).rename(columns={"watch": "watcher"})
     cells = pd.concat([results.add_suffix(" size"), notices], axis=1)
     title = f"Which test notices which mistake, on {gpu}"
-    noticed = "; ".join(
-        f"{fault}: {display.listed(row.index[~row.isin(_QUIET)])}" for fault, row in cells.iterrows()
-    )
+    noticed = "; ".join(f"{fault}: {listed(row.index[~row.isin(_QUIET)])}" for fault, row in cells.iterrows())
     return answer, able, (_noticed(cells, title), f"{title}, {plot.dates(reports)}. {noticed}.")
 
 
@@ -158,7 +157,7 @@ def judged(reports: Rows, gpu: str) -> None:
     for fault, (_, tool) in EXPECTED.items():
         seen = [name for name in SANITIZERS if said.loc[fault, name]]
         if seen != [tool] * bool(tool):
-            missed.append(f"**{fault}**: expected {tool or 'no report'}, got {display.listed(seen)}.")
+            missed.append(f"**{fault}**: expected {tool or 'no report'}, got {listed(seen)}.")
     text = f"{len(EXPECTED) - len(missed)} of {len(EXPECTED)} predictions hold on the {gpu}. "
     display.say(text + " ".join(missed))
     ragged = _results(reports)["ragged"]
@@ -205,16 +204,14 @@ def takeaway(reports: Rows) -> None:
     text = (
         f"- {friendly.sum()} of {len(friendly)} faulty kernels give right results at some size. A friendly "
     )
-    text += (
-        f"size is not a test.\n- No tool of compute-sanitizer reports {display.listed(silent)} here. Each "
-    )
+    text += f"size is not a test.\n- No tool of compute-sanitizer reports {listed(silent)} here. Each "
     text += (
         "tool looks for one kind of mistake.\n- The gate fills the output with NaN before it compares every "
     )
-    text += f"element. By its result it refuses {display.listed(caught.index[caught])} at the sizes above"
+    text += f"element. By its result it refuses {listed(caught.index[caught])} at the sizes above"
     if not caught.all():
         missed = caught.index[~caught]
-        text += f", and lets {display.listed(missed)} pass"
+        text += f", and lets {listed(missed)} pass"
         if said.loc[missed, "watch"].all():
             text += ". `rooflab gate` stops what passes: it runs every rung under the watcher, on the CPU"
     display.say(f"{text}.")

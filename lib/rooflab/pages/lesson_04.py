@@ -18,6 +18,7 @@ from rooflab.pages import Opening, Rows, bars, named_facts, spread
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
 from rooflab.view import diagram, display, plot
+from rooflab.words import times
 
 
 def opening(here: Lab, n: int, k: int) -> Opening:
@@ -338,7 +339,7 @@ def takeaway(both: Rows, off: float, costs: dict[str, Any], by: Rows, gpu: str, 
     text += "- Compare with what one would use otherwise."
     if {"two-op in PyTorch", "FP16"} <= set(by.index):
         ratio = by.loc["two-op in PyTorch", "median_us"] / by.loc["FP16", "median_us"]
-        text += f" Two-op in PyTorch takes {display.times(ratio)} times as long as not quantising at all"
+        text += f" Two-op in PyTorch takes {times(ratio)} times as long as not quantising at all"
         text += ", so beating it says little." if ratio > 1.5 else "."
     text += "\n"
     text += f"- Fewer bytes save time only if they still arrive at the roof. On the {gpu} the plain fused "

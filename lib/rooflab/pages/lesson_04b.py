@@ -19,6 +19,7 @@ from rooflab.studies import int4 as study
 from rooflab.view import diagram, display, page, plot
 from rooflab.view.diagram.reading import part_of
 from rooflab.view.diagram.words import half
+from rooflab.words import listed, times
 
 # What the source's kernel does with each weight, an instruction each; loads and addresses come on top.
 LEAST = ("shift", "mask", "- 8", "to float", "x to float", "× and +")
@@ -292,7 +293,7 @@ def counted(one_token: Rows, large: Any, gpu: str, afford: float) -> None:
             line.set_zorder(3)  # the roof stays in sight over longer bars
         under = one_token["impl"][one_token["each"] <= afford]
         caption = f"{title}, on {gpu}, counted by ncu, {plot.dates(one_token)}: the roof allows "
-        plot.show(fig, f"{caption}{afford:.1f}, and {display.listed(under)} stay under that.")
+        plot.show(fig, f"{caption}{afford:.1f}, and {listed(under)} stay under that.")
     names = {"impl": "Rung", "each": "Instructions a weight", "slots": "Issuing them (µs)"}
     names |= {"bytes_us": "Bytes ÷ read roof (µs)", "median_us": "Measured (µs)"}
     forms = dict.fromkeys(("slots", "bytes_us", "median_us"), "{:.1f}") | {"each": "{:.1f}"}
@@ -422,7 +423,7 @@ def takeaway(gpu: str, afford: float, shown: Rows, large: Any, big: Rows, weight
     )
     if "torch.matmul" in big.index:
         gain = big.loc["torch.matmul", "median_us"] / fastest["median_us"]
-        text += f" and {display.times(gain)} times the speed of FP16, "
+        text += f" and {times(gain)} times the speed of FP16, "
         text += f"of the {2 / weight:.1f} that the bytes allow"
     text += "."
     display.say(text)

@@ -14,9 +14,12 @@ from rooflab.lab import Lab
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
 from rooflab.ops import int4
 from rooflab.pages import Opening, Rows, named_facts
+from rooflab.pages.lesson_04c_large import growth_by_batch as growth_by_batch
+from rooflab.pages.lesson_04c_large import large_batches as large_batches
+from rooflab.pages.lesson_04c_large import large_batches_explained as large_batches_explained
 from rooflab.studies import int4 as study
 from rooflab.view import display, explorer, plot
-from rooflab.words import counted
+from rooflab.words import counted, listed, times
 
 
 def opening(here: Lab, drawn: Any, batches: list[int], shapes: list[Any]) -> Opening:
@@ -51,7 +54,7 @@ def opening(here: Lab, drawn: Any, batches: list[int], shapes: list[Any]) -> Ope
     ax.set_xticks(batches, [str(batch) for batch in batches])
     plot.label_ends(ax)
     said = f"{title} on {gpu}, {plot.dates(pd.concat([ours, theirs]))}: medians, and the middle half of the "
-    said += f"samples shaded. {display.listed(_went(ours, 'INT4') + _went(theirs, 'FP16'))}."
+    said += f"samples shaded. {listed(_went(ours, 'INT4') + _went(theirs, 'FP16'))}."
     return answer, able, (fig, said)
 
 
@@ -156,7 +159,7 @@ def free_tokens(table: Rows, some: list[Any]) -> None:
     free = table["batch"][table["ours"] <= (1 + near) * table["ours"].iloc[0]].max()
     text = f"**By the INT4 bound, up to {free} tokens take within {near:.0%} of the time of one.**"
     grown = table["ours"].iloc[-1] / table["ours"].iloc[0]
-    text += f" At {some[-1]} it is {display.times(grown)} times that of one." if free < some[-1] else ""
+    text += f" At {some[-1]} it is {times(grown)} times that of one." if free < some[-1] else ""
     display.say(text)
 
 
@@ -228,9 +231,7 @@ def worth_for_one(here: Lab, drawn: Any, *numbers: int) -> None:
     names = [int4.LADDERS["int4"][number - 1].name for number in numbers]
     if not set(names) <= set(us.index):
         return
-    times = display.listed(
-        [f"rung {number} {us[name]:.1f}" for number, name in zip(numbers, names, strict=True)]
-    )
+    times = listed([f"rung {number} {us[name]:.1f}" for number, name in zip(numbers, names, strict=True)])
     display.say(
         f"For *one* token, at {drawn[0]:,} × {drawn[1]:,} on the {here.run['gpu']}, these rungs take in µs, "
         f"with the constants that the sources default to: {times}. For more tokens see which rung was the "
@@ -336,24 +337,6 @@ def times_by_batch(
     return one
 
 
-def growth_by_batch(one: Rows) -> None:
-    """Say how each contestant's time grows with the batch."""
-    us = one.pivot(index="batch", columns="who", values="median_us")
-    grown = us.loc[us.index[-1]] / us.iloc[0]
-    text = f"**From batch {us.index[0]} to {us.index[-1]} our time {display.change(grown['ours'])}**; "
-    others = [who for who in ("humming", "tinygemm", "FP16 cuBLAS") if who in us]
-    text += ", ".join(f"{who}'s {display.change(grown[who])}" for who in others) + ". "
-    for who in us.columns.intersection(("ours", "humming", "tinygemm", "two-op")):
-        late = us.index[us[who] >= us["FP16 cuBLAS"]]
-        if len(late) == us[who].count():
-            text += f"{who.capitalize()} is nowhere faster than FP16. "
-        elif len(late):
-            on = list(late) == [batch for batch in us.index if batch >= late[0]]
-            text += f"{who.capitalize()} is " + ("" if on else "first ")
-            text += f"no faster than FP16 {'from' if on else 'at'} batch {late[0]}{' on' * on}. "
-    display.say(text)
-
-
 def gain_over_fp16(rows: Rows, shapes: list[Any], some: list[Any], gpu: str) -> tuple[Rows, Rows]:
     """Draw the gain over FP16 by batch and shape; times by contestant, and the gains."""
     title = "How many times as fast as FP16 cuBLAS, by batch"
@@ -406,59 +389,9 @@ def against_peers(times: Rows, shapes: list[Any], some: list[Any]) -> None:
 
 def states_compared(here: Lab, gpu: str) -> None:
     """Show, folded, the duel with the fastest peer, rested and sustained."""
-    both = states.duels(states.measured(here, "int4"), "int4")
+    both = states.duels(display.power_rows(here, "int4"), "int4")
     title = f"Speed of ours over the fastest recorded peer's in both states, {gpu}"
     display.table(both, states.DUEL, states.DUEL_FORMATS, title, folded=True)
-
-
-def large_batches(shapes: list[Any], here: Lab, titles: dict[str, Any]) -> tuple[Lab, Rows]:
-    """Show the gain over FP16 at more tokens than a block holds; its lab and rows."""
-
-    def measured(there):
-        cases = [c for n, k in shapes for c in study.many(n, k, device=there.sized)]
-        return there.measure("int4", [c for c in cases if c in there.cases("int4")])
-
-    wide, source = measured(here), here
-    if not (wide["kind"] == "own").any():
-        source = display.borrowed(here, "no product of ours of so many tokens was measured")
-        wide = measured(source)
-    wide["who"] = wide["impl"].where(wide["kind"] != "own", "ours").replace(titles)
-    wide["shape"] = [f"{n:,} × {k:,}" for n, k in zip(wide["n"], wide["k"], strict=True)]
-    beyond = wide.pivot(index=["shape", "batch"], columns="who", values="median_us")
-    beyond = beyond.reindex([f"{n:,} × {k:,}" for n, k in shapes], level="shape").reset_index()
-    ours = wide[wide["kind"] == "own"].set_index(["shape", "batch"])
-    places = pd.MultiIndex.from_frame(beyond[["shape", "batch"]])
-    beyond["rate"] = ours["tflop_s"].reindex(places).to_numpy()
-    for name, other in (("gain", "FP16 cuBLAS"), ("two", "two-op")):
-        beyond[name] = beyond[other] / beyond["ours"]
-    table = beyond.pivot(index="shape", columns="batch", values="gain").reindex(
-        [f"{n:,} × {k:,}" for n, k in shapes]
-    )
-    table.columns = [f"b{batch}" for batch in table.columns]
-    names = {"shape": "n × k"} | {name: f"{name[1:]} tokens" for name in table}
-    rungs = sorted({int(impl.partition("_")[0]) for impl in wide.loc[wide["kind"] == "own", "impl"]})
-    title = f"Ours (rung {' or '.join(map(str, rungs))}), how many times as fast as FP16 cuBLAS on "
-    title += source.run.gpu
-    display.table(table.reset_index(), names, dict.fromkeys(table, "{:.2f}"), title)
-    return source, beyond
-
-
-def large_batches_explained(beyond: Rows, peak: float, source: Lab, here: Lab) -> None:
-    """Say up to how many tokens INT4 stays ahead."""
-    last = beyond[beyond["batch"] == beyond["batch"].max()]
-    text = f"**At {last['batch'].iloc[0]} tokens FP16 is faster on {(last['gain'] < 1).sum()} of "
-    text += f"{len(last)} shapes.** "
-    top = beyond.loc[beyond["rate"].idxmax()]
-    text += (
-        f"Our fastest product, {top['shape']} with {top['batch']} tokens, reaches {top['rate']:.0f} TFLOP/s"
-    )
-    text += f", {beyond['rate'].max() / peak:.0%} of the measured peak." if peak and source is here else "."
-    display.say(text)
-    lines = []
-    for row in beyond.rename(columns={"FP16 cuBLAS": "fp16", "two-op": "unpacked"}).itertuples():
-        line = f"{row.shape}, {row.batch} tokens: ours {row.ours:.1f} µs ({row.rate:.0f} TFLOP/s), "
-        lines.append(line + f"FP16 {row.fp16:.1f} µs, two-op {row.unpacked:.1f} µs")
-    display.fold_items("The times", lines)
 
 
 def takeaway(here: Lab, batches: list[Any], shapes: list[Any], times: Rows) -> None:

@@ -21,7 +21,7 @@ from rooflab.studies import mmq as study
 from rooflab.studies import q8_0 as decode
 from rooflab.view import diagram, display, explorer, plot
 from rooflab.view.diagram.passes import tiles_of
-from rooflab.words import counted
+from rooflab.words import counted, listed
 
 WAYS = ("dp4a", "int8 MMQ", "in-kernel FP16", "dequantise + cuBLAS", "resident FP16")
 _DP4A, _MMQ, _HALVES, _DEQUANTISE, _RESIDENT = WAYS
@@ -205,7 +205,7 @@ def _unexplained(part: Rows) -> str:
                 said.append(f"{way} takes {ratio:.2f} times as long for {after} tokens as for {before}")
     if not said:
         return ""
-    return f"In the same tiles {display.listed(said)}; the recording does not say why."
+    return f"In the same tiles {listed(said)}; the recording does not say why."
 
 
 def ridges(here: Lab, shape: Shape) -> tuple[float, float]:

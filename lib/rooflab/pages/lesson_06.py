@@ -14,6 +14,7 @@ from rooflab.pages import facts as facts
 from rooflab.records.case import Case
 from rooflab.studies import attention as study
 from rooflab.view import display, explorer, page, plot
+from rooflab.words import listed, times
 
 _BUSY = 60  # percent of what a unit can do, from which on it may be what limits a rung
 ABLE = (
@@ -105,8 +106,8 @@ def _built(row: Any, rows: Rows) -> str:
 def _verdict(ratio: float, reads: bool) -> str:
     """What a rung's time says that is `ratio` times the least by its reads from L2, or by its products."""
     if ratio > NEAR:
-        return f"**Verdict**: {display.times(ratio)} times that."
-    text = f"**Verdict**: {display.times(ratio)} times that. "
+        return f"**Verdict**: {times(ratio)} times that."
+    text = f"**Verdict**: {times(ratio)} times that. "
     if reads and ratio < 1:
         return f"{text}L1 answers some of its reads. Reads limit it."
     if reads:
@@ -162,7 +163,7 @@ def measured(rows: Rows) -> None:
         faster = judged.loc[judged["over"] < 1, "who"]
         near = judged.iloc[0]
         text = "**Verdict** on the datasheet's least times: "
-        text += f"faster than its bound: {display.listed(faster)}. " if len(faster) else "all take longer. "
+        text += f"faster than its bound: {listed(faster)}. " if len(faster) else "all take longer. "
         display.say(f"{text}The nearest is {near['who']}, at {near['over']:.2f} times its bound.")
 
 
@@ -172,7 +173,7 @@ def against_peers(rows: Rows, gpu: str) -> None:
     own = by[by["kind"] == "own"]
     first, best = own.iloc[0], own.sort_values("median_us").iloc[0]
     text = f"From {first['impl']} to {best['impl']} it is a factor of "
-    text += f"{display.times(first['median_us'] / best['median_us'])} on the {gpu}, by the same formula. "
+    text += f"{times(first['median_us'] / best['median_us'])} on the {gpu}, by the same formula. "
     peers = by[by["kind"] == "peer"].sort_values("median_us")
     if len(peers):
         text += f"Of the peers {peers.index[0]} is the fastest. "
@@ -287,7 +288,7 @@ def limits(counted: Rows, fp32: float) -> None:
             f"{who} ({share:.0%})" for who, share in zip(counted["who"], near, strict=True) if share > 0.6
         ]
         text += "These rungs reach more than 60% of the rate that their reads from L2 allow: "
-        text += f"{display.listed(shares)}. "
+        text += f"{listed(shares)}. "
         text += (
             "(Over 100%: L2 gave more than lesson 01's stream took, so that stream is no ceiling.) "
             if near.max() > 1
@@ -296,7 +297,7 @@ def limits(counted: Rows, fp32: float) -> None:
     for unit, group in counted[~limited].groupby("busiest", sort=False):
         shares = [f"{row['who']} ({row['busiest_pct']:.0f}%)" for row in group.to_dict("records")]
         text += f"{str(unit).capitalize()} {'are' if str(unit).endswith('s') else 'is'} the busiest unit in "
-        text += f"{display.listed(shares)}. "
+        text += f"{listed(shares)}. "
     display.say(text)
     first = counted.iloc[0]
     text = f"{first['who']} reaches 1/{fp32 / first['reached']:.0f} of this GPU's FP32 peak "

@@ -13,6 +13,7 @@ from rooflab.pages import Opening, Rows
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 from rooflab.view import display, explorer, plot
+from rooflab.words import listed
 
 HALF = 2.0**-11  # the most that rounding to FP16 moves a number, over the number
 # One rung of each order of additions, of those that run fast.
@@ -155,7 +156,7 @@ def rounding_held(some: Rows, guess: dict[str, float]) -> None:
     if len(table):
         display.table(table, names, forms, "Verdict on the predicted errors, ‰ of a row's largest output")
     beyond = table[(table["held"] == "no")]["impl"]
-    text = f"**Verdict**: larger than predicted: {display.listed(beyond)}. " if len(beyond) else ""
+    text = f"**Verdict**: larger than predicted: {listed(beyond)}. " if len(beyond) else ""
     text = text or "**Verdict**: no bound is exceeded. "
     loose = table[table["held"] == "no bound given"]
     if len(loose):

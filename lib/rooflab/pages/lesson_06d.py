@@ -15,6 +15,7 @@ from rooflab.pages import Opening, Rows, named_facts, spread
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 from rooflab.view import diagram, display, explorer, page, plot
+from rooflab.words import listed, times
 
 _COLOURS = [plot.COLOURS[k] for k in (0, 1, 2, 5, 6)]  # whose labels can be told apart
 
@@ -27,8 +28,7 @@ def opening(here: Lab, cases: list[Any]) -> Opening:
     answer = "No: one query uses each byte of the cache once or a few times, so it is memory-bound. "
     answer += f"{best['impl']} reads at {best['roof_fraction']:.0%} of the {gpu}'s read roof, "
     answer += (
-        f"{display.times(first['median_us'] / best['median_us'])} times the speed of "
-        f"{first['impl']}, which gives a "
+        f"{times(first['median_us'] / best['median_us'])} times the speed of {first['impl']}, which gives a "
     )
     answer += "head to one block."
     able = (
@@ -108,7 +108,7 @@ def rates_by_context(here: Lab, read_roof: float, gpu: str) -> None:
     ends = [f"{apart[seq]:,.0f} times at {seq:,} tokens" for seq in (apart.index.min(), apart.index.max())]
     plot.show(
         fig,
-        f"{title} on {gpu}. From the slowest rung to the fastest: {display.listed(dict.fromkeys(ends))}. "
+        f"{title} on {gpu}. From the slowest rung to the fastest: {listed(dict.fromkeys(ends))}. "
         f"Dashed: DRAM read {read_roof:,.0f} GB/s.",
     )
 
@@ -224,7 +224,7 @@ def _headline_beaten(shaped: Rows, best: str) -> None:
     over = (mine.loc[best] / mine.min()).dropna()
     lost = over[over > crossover.LEVEL]
     if len(lost):
-        who = display.listed(dict.fromkeys(mine[shape].idxmin() for shape in lost.index))
+        who = listed(dict.fromkeys(mine[shape].idxmin() for shape in lost.index))
         low, high = (f"{100 * (edge - 1):.0f}%" for edge in (lost.min(), lost.max()))
         span = low if low == high else f"{low} to {high}"
         without = len(mine.columns) - len(over)

@@ -7,6 +7,7 @@ from rooflab.pages import Opening, Rows
 from rooflab.pages import facts as facts
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display
+from rooflab.words import listed, times
 
 # A step of the guide, and the rung of the ladder, with its options, that has its idea in a larger kernel.
 STEPS = {
@@ -44,7 +45,7 @@ def opening(here: Lab) -> Opening:
     answer += (
         f"{ {2: 'Two', 3: 'Three'}.get(len(names), len(names)) } of them have the idea of a rung of part "
     )
-    answer += f"06; those rungs, which are larger, run at {display.listed(rates)} TFLOP/s on the "
+    answer += f"06; those rungs, which are larger, run at {listed(rates)} TFLOP/s on the "
     answer += f"{here.run['gpu']}."
     able = (
         "write causal attention by its definition, and in one pass",
@@ -62,7 +63,7 @@ def _of_it_padding(here: Lab) -> str:
     if len(rows) < len(names):
         return ""
     gain = rows.loc["4_mma", "median_us"] / rows.loc["5_padded", "median_us"]
-    return f"; of that, a factor of {display.times(gain)} is the padding of its rows"
+    return f"; of that, a factor of {times(gain)} is the padding of its rows"
 
 
 def takeaway(here: Lab) -> None:
@@ -71,8 +72,6 @@ def takeaway(here: Lab) -> None:
     text = "- Without a GPU a kernel can be written, and shown right and free of races. Its time needs one.\n"
     pairs = list(zip(names, rows["impl"], rows["median_us"], strict=True))
     for (_, last, before), (name, rung, after) in zip(pairs, pairs[1:], strict=False):
-        text += (
-            f"- The idea of {name}: part 06's {rung} has {display.times(before / after)} times the speed of "
-        )
+        text += f"- The idea of {name}: part 06's {rung} has {times(before / after)} times the speed of "
         text += f"{last} on the {here.run['gpu']}{_of_it_padding(here) if rung == '5_padded' else ''}.\n"
     display.say(text + "- Fragments decide the rest: the scores' registers are the next product's operand.")

@@ -11,10 +11,13 @@ from rooflab.analysis import strategies, unseen
 from rooflab.hardware import crossover, perf_model
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
+from rooflab.pages.lesson_07_choices import choices as choices
+from rooflab.pages.lesson_07_choices import gains_over_plain as gains_over_plain
+from rooflab.pages.lesson_07_choices import reverted_choice as reverted_choice
 from rooflab.pages.lesson_07_clocks import flipped, published
 from rooflab.studies import regimes
 from rooflab.view import diagram, display, explorer, plot
-from rooflab.words import counted
+from rooflab.words import counted, listed
 
 # The formats as the charts of time name them: each by its fastest fused kernel.
 _FUSED = {"fp16": "FP16 cuBLAS", "int4_g128": "INT4 fused", "q8_0": "Q8_0 fused"}
@@ -32,14 +35,14 @@ def opening(rows: Rows, lab: Lab, n: int, k: int) -> Opening:
             f"{part.label.iloc[0]} " + (f"from {low:,} to {high:,} tokens" if low < high else f"at {low:,}")
         )
     gpu = lab.run.gpu
-    answer = f"On the {gpu}, for an {n:,} × {k:,} matrix, the fastest kernel is {display.listed(parts)}."
+    answer = f"On the {gpu}, for an {n:,} × {k:,} matrix, the fastest kernel is {listed(parts)}."
     found = strategies.crossovers(rows, (n, k), strategies.PAIRS[:1])
     spans = {
         row.clock: f"{row.low:.0f} and {row.high:.0f}" for row in found.itertuples() if row.kind == "crosses"
     }
     others = {clock: span for clock, span in spans.items() if span != spans.get("graph")}
     if "graph" in spans and others:
-        pair, elsewhere = display.listed(strategies.PAIRS[0].names), next(iter(others.values()))
+        pair, elsewhere = listed(strategies.PAIRS[0].names), next(iter(others.values()))
         answer += f" Where the call is timed, too, {pair} change places between {elsewhere} tokens instead "
         answer += f"of {spans['graph']}."
     answer += " Where the format is given, the choice is among its own kernels: see “The dispatcher”."
@@ -173,7 +176,7 @@ def bounds_table(bounds: Rows, n: int, k: int, gpu: str) -> None:
         "fewer bytes. Its time begins to rise at fewer tokens, because its FLOPs are the same; where FLOPs "
         "decide, both take the same time, and INT4 never loses."
     )
-    plain = display.listed(f"{name}" for name in bounds[bounds.plain].way)
+    plain = listed(f"{name}" for name in bounds[bounds.plain].way)
     caption = (
         f"{n:,} × {k:,} on {gpu}, by the bound alone. An empty ridge: the kernel is chosen for fewer tokens, "
         "or has none, as the loop, which reads the weights again for each token. A ridge of 1: the kernel "
@@ -370,56 +373,6 @@ def gains_by_matrix(gains: dict[str, Any], gpu: str) -> None:
         return gain, heads, forms, f"{strategies.label(format, 'over FP16 by tokens')}, {gpu}"
 
     display.fold("Matrix by matrix", [laid_out(format) for format in gains])
-
-
-def choices(asked: list[Any], picks: list[Any], n: int, k: int) -> None:
-    """Show which way runs by format and tokens; rungs and reasons folded."""
-    lines = [(c.format, b, c.strategy, c.rung, c.why) for (_, b), c in zip(asked, picks, strict=True)]
-    lines = pd.DataFrame(lines, columns=["format", "tokens", "way", "rung", "why"])
-    lines["way"] = [strategies.label("", way).strip() for way in lines["way"]]
-    brief = lines.pivot(index="format", columns="tokens", values="way").reset_index()
-    brief["format"] = [strategies.label(format, "").strip() for format in brief["format"]]
-    title = f"What runs, by format and tokens, {n:,} × {k:,}"
-    display.table(brief, {c: str(c) for c in brief.columns}, None, title)
-    heads = {"format": "format", "tokens": "tokens", "way": "kernel", "rung": "rung"}
-    display.fold("Which rung of it, and why", [(lines, heads | {"why": "because"}, None, f"{n:,} × {k:,}")])
-
-
-def gains_over_plain(recorded: Rows) -> None:
-    """Show and say how much faster than the plain way the chosen kernels are."""
-    worth = dispatch.lines(recorded)
-    worth = worth[worth.way != worth.format.map({f: perf_model.plain(f).name for f in perf_model.FORMATS})]
-    by = worth.groupby("format").gain.agg(["size", "min", "median", "max"]).reset_index()
-    heads = {"format": "format", "size": "products"}
-    heads |= {"min": "least gain", "median": "median", "max": "largest gain"}
-    forms = dict.fromkeys(("min", "median", "max"), "{:.2f}")
-    caption = "How many times as fast as cuBLAS on unpacked weights, where a kernel of ours is chosen"
-    display.table(by, heads, forms, caption, folded=True)
-    if len(by):
-        low, high = by["median"].min(), by["median"].max()
-        display.say(
-            "Where the dispatcher takes a kernel of ours, the median gain over the plain way, cuBLAS on "
-            "weights "
-            f"unpacked to FP16, is {low:.1f} to {high:.1f} times, depending on the format."
-        )
-
-
-def reverted_choice(spec: Any, n: int, k: int, slug: str, recorded: Rows) -> None:
-    """How a choice is undone, with the dispatcher's line for a product before and after; folded."""
-    arch = spec.sm if spec else "75"
-    usual = dispatch.choose("q8_0", n, k, 4, slug, arch, recorded=recorded)
-    with dispatch.reverted("q8_0"):
-        plainly = dispatch.choose("q8_0", n, k, 4, slug, arch, recorded=recorded)
-    lines = [f"`{dispatch.says(choice, n, k, 4)}`" for choice in (usual, plainly)]
-    display.fold_items(
-        "A choice can be undone",
-        [
-            "`ROOFLAB_PLAIN=q8_0/mma` (or a format, or `all`) in the environment sends products back to the "
-            "plain way without touching code; inside a program `with dispatch.reverted(...)` does.",
-            f"The log's line names the path and the reason: {lines[0]}, and reverted: {lines[1]}.",
-            "A way that cannot take its operands raises: nothing falls back in silence.",
-        ],
-    )
 
 
 def takeaway(wide: Rows, gpu: str, n_asked: int, k: int, drawn: Rows) -> None:

@@ -13,6 +13,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import regimes
 from rooflab.view import display, plot
+from rooflab.words import listed
 
 
 def crossover_by_clock(crossings: Rows, rows: Rows, shape: Any, n_asked: int, k: int) -> None:
@@ -24,7 +25,7 @@ def crossover_by_clock(crossings: Rows, rows: Rows, shape: Any, n_asked: int, k:
         same.setdefault((str(row.kind), str(row.low), str(row.high)), []).append(str(clock))
     text = ""
     for clocks in same.values():
-        names = display.listed(f"`{clock}`" for clock in clocks)
+        names = listed(f"`{clock}`" for clock in clocks)
         text += f"- by {names}: {found_words(by.loc[clocks[0]])}{_undecided(rows, shape, clocks[0])}\n"
     impossible = strategies.disturbed(rows, shape)
     if len(impossible):
@@ -168,7 +169,7 @@ def launch_a_token(lab: Lab, shape: Any, n: int, k: int, gpu: str, behind: Any) 
         loops = strategies.loop_crossovers(store, shape)
         never = len(loops) > 0 and bool(loops["kind"].eq(crossover.SECOND).all())
         if never:
-            ways = display.listed(f"`{row.clock}`, {row.cache}" for row in loops.itertuples())
+            ways = listed(f"`{row.clock}`, {row.cache}" for row in loops.itertuples())
             display.say(
                 f"**On the {gpu} the source's kernel, {n:,} × {k:,}, is at no measured number of tokens "
                 "faster than "

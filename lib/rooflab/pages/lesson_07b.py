@@ -13,10 +13,15 @@ from rooflab.hardware import device, perf_model
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import Opening, Rows
-from rooflab.records.store import Store
+from rooflab.pages.lesson_07b_elsewhere import crossing_missed as crossing_missed
+from rooflab.pages.lesson_07b_elsewhere import crossovers as crossovers
+from rooflab.pages.lesson_07b_elsewhere import crossovers_right as crossovers_right
+from rooflab.pages.lesson_07b_elsewhere import laptop_errors as laptop_errors
+from rooflab.pages.lesson_07b_elsewhere import laptop_predicted as laptop_predicted
+from rooflab.pages.lesson_07b_elsewhere import lost_on_the_laptop as lost_on_the_laptop
 from rooflab.studies import attribution, regimes
 from rooflab.view import diagram, display, explorer, plot
-from rooflab.words import counted
+from rooflab.words import counted, listed
 
 # Ways whose kernels divide the k of a last round's tiles over idle SMs (mmq 8_stream_k and after).
 _SHARE_K = ("mmq_fp16_wgmma", "mmq_tiles")
@@ -208,128 +213,6 @@ def unseen_by_the_law(compared: Rows) -> None:
     )
 
 
-def laptop_predicted(here: Any, spec: Any, fit: Any) -> tuple[Store, Any, Any, Rows]:
-    """Show the published laptop's kernels as predicted; its recording, its GPU, that GPU's numbers, and
-    the kernels.
-    """
-    published = rooflab.lab.open("replay", "rtx-4070-laptop-published").store
-    laptop = device.get("rtx-4070-laptop")
-    there = perf_model.scaled(laptop, here, spec)
-    kernels = extrapolation.unseen(extrapolation.laptop_kernels(published), there, fit)
-    reached, fixed = here.gb_s / spec.dram_gb_s, fit.launch_us
-    text = (
-        f"Bandwidth: the {spec.name} reached {reached:.0%} of its datasheet's, so the law takes "
-        f"{reached:.0%} of the laptop's {laptop.dram_gb_s:,.0f} GB/s: {there.gb_s:,.0f}. Peaks likewise. "
-        f"The fixed time stays {fixed:.1f} µs."
-    )
-    many = kernels[kernels.one_us > 2 * fixed]
-    if len(many):
-        row = many.sort_values("one_us").iloc[-1]
-        text += (
-            f" So {row.label}, {row.n:,} × {row.k:,}, takes {row.one_us - fixed:.1f} µs for its bytes and "
-        )
-        text += f"{fixed:.1f} µs beside them: {row.one_us:.1f} µs."
-    display.say(text)
-    kernels["matrix"] = [f"{n}×{k}" for n, k in zip(kernels.n, kernels.k, strict=True)]
-    heads = {"label": "kernel", "matrix": "matrix", "us": "published, µs"}
-    heads |= {"one_us": "predicted, µs", "off": "off, %"}
-    forms = {"us": "{:.1f}", "one_us": "{:.1f}", "off": "{:+.1f}"}
-    display.table(kernels, heads, forms, f"{laptop.name}, kernels by Nsight Compute, one token")
-    return published, laptop, there, kernels
-
-
-def laptop_errors(published: Store, there: Any, fit: Any, n: int, k: int, kernels: Rows, laptop: Any) -> Rows:
-    """Say how far off the laptop's kernels and its sweep are; the sweep, predicted."""
-    swept = extrapolation.unseen(extrapolation.laptop_sweep(published), there, fit)
-    calls = swept[(swept.n == n) & (swept.k == k)]
-    first = calls[calls.batch == 1].set_index("label")
-    display.say(
-        f"The worst of the {len(kernels)} kernels is {kernels.off.abs().max():.0f}% off."
-        + (
-            " The published *sweep* was timed by events, with launches: at one token it has "
-            f"{first.us['INT4 loop']:.0f} µs for the fused kernel, and the profiler "
-            f"{kernels.set_index('label').us['INT4 loop']:.0f}. The law predicts kernels; the sweep "
-            "measured calls."
-            if "INT4 loop" in first.index
-            else ""
-        )
-    )
-    fast = calls[(calls.label == "FP16 cuBLAS") & (calls.us < 0.9 * calls.one_us)]
-    if len(fast):
-        row = fast.iloc[0]
-        display.say(
-            f"At {counted(row.batch, 'token')} its FP16 product takes {row.us:.0f} µs where the law has "
-            f"{row.one_us:.0f}. A possible reason: the sweep repeated one matrix of "
-            f"{2 * n * k / 2**20:.0f} MiB, and that GPU's L2 cache holds {laptop.l2_mb:g} MB. At fewer "
-            "tokens the sweep shows no such gain."
-        )
-    return swept
-
-
-def crossovers(rows: Rows, here: Any, fit: Any) -> tuple[list[Any], list[Any]]:
-    """Show measured and predicted crossovers; which are right, and which kind each is."""
-    right, kinds = [], []
-    for n, k in regimes.SOURCE:
-        found = strategies.crossovers(rows, (n, k), clocks=("graph",))
-        by = {(row["first"], row["second"]): strategies.briefly(row) for _, row in found.iterrows()}
-        pairs = [pair for pair in strategies.PAIRS if pair.names in by]
-        guesses = [extrapolation.predicted_crossover(pair, (n, k), here, fit) for pair in pairs]
-        words = [{None: "never", 1: "always"}.get(guess, guess) for guess in guesses]
-        lines = [(*p.names, by[p.names], word) for p, word in zip(pairs, words, strict=True)]
-        lines = pd.DataFrame(lines, columns=["first", "second", "measured", "predicted"])
-        seen = found.set_index(["first", "second"])
-        told = [
-            extrapolation.agrees(seen.loc[p.names], guess) for p, guess in zip(pairs, guesses, strict=True)
-        ]
-        right += told
-        kinds += [seen.loc[p.names].kind for p in pairs]
-        lines["told"] = ["not judged" if pd.isna(each) else "✓" if each else "✗" for each in told]
-        heads = {"first": "few tokens", "second": "many tokens"}
-        heads |= {"measured": "measured", "predicted": "predicted", "told": "right"}
-        display.table(lines, heads, caption=f"{n:,} × {k:,}: from how many tokens on the second is faster")
-    return right, kinds
-
-
-def crossovers_right(right: list[Any], kinds: list[Any]) -> Rows:
-    """Say how many crossovers are predicted; those of pairs that cross."""
-    told = pd.DataFrame({"right": right, "cross": [kind == "crosses" for kind in kinds]}).dropna()
-    cross, one = (told.right[told.cross == each].astype(bool) for each in (True, False))
-    stays = f"about {one.sum()} of {len(one)} pairs in which one way stays ahead" if len(one) else ""
-    turns = f"about {cross.sum()} of {len(cross)} that cross" if len(cross) else ""
-    parts = " and ".join(filter(None, (stays, turns)))
-    left = right.count(None)
-    parts += f". {left} are level or have no order, and are not judged" if parts and left else ""
-    display.say(
-        f"*Own two numbers* is right {parts}."
-        if parts
-        else "No pair was recorded that the law could predict."
-    )
-    return cross
-
-
-def crossing_missed(compared: Rows, rows: Rows) -> None:
-    """Of the first pair of lesson 07: how far apart its two curves are where they cross, beside the
-    prediction's error.
-    """
-    shape, pair = regimes.SOURCE[0], strategies.PAIRS[0]
-    found = strategies.crossovers(rows, shape, strategies.PAIRS[:1], clocks=("graph",))
-    mine = compared[(compared.n == shape[0]) & (compared.k == shape[1])]
-    if found.empty or found.kind.iloc[0] != "crosses":
-        return
-    tokens = int(found.low.iloc[0])
-    at = mine[(mine.batch == tokens) & (mine.study == "regimes")].set_index(["format", "impl"])
-    if not set(pair) <= set(at.index):
-        return
-    few, many = (at.loc[[way]].sort_values("median_us").iloc[0] for way in pair)
-    display.say(
-        f"**{pair.names[0]} and {pair.names[1]}:** at {tokens} tokens the two take {few.median_us:.1f} and "
-        f"{many.median_us:.1f} µs, {abs(many.median_us / few.median_us - 1):.0%} apart. Predicted are "
-        f"{few.own_us:.1f} ({few.own_off:+.0f}%) and {many.own_us:.1f} ({many.own_off:+.0f}%). Where curves "
-        "lie "
-        "close together, errors of that size move a crossover far: a time may be near, and its crossover not."
-    )
-
-
 def under_roofs(timed: Rows, n: int, k: int, here: Any, gpu: str, rows: Rows) -> None:
     """Draw the products of one matrix under the roofs, by arithmetic intensity."""
     points = strategies.intensity(timed[(timed.n == n) & (timed.k == k)])
@@ -464,7 +347,7 @@ def conclusions(rows: Rows, lab: Lab) -> None:
         for row in judged.itertuples()
     ]
     words = judged.word.value_counts()
-    counts = display.listed(f"{count} {word}" for word, count in words.items())
+    counts = listed(f"{count} {word}" for word, count in words.items())
     display.fold_items(f"The {len(lines)} conclusions: {counts}", [line[2:] for line in lines])
 
 
@@ -481,21 +364,6 @@ def lost_ways(rows: Rows, here: Any, gpu: str) -> None:
     display.table(
         losers, heads, {"times": "{:.1f}"}, f"Every way that lost, by kernel time, {gpu}", folded=True
     )
-
-
-def lost_on_the_laptop(swept: Rows) -> None:
-    """Say where the source's kernel lost on its laptop, beside the law."""
-    theirs = extrapolation.published_lost(swept)
-    lines = [
-        f"{row.times:.1f} times slower than FP16 on {row.n:,} × {row.k:,} at {counted(row.batch, 'token')} "
-        f"(the law: {row.law:.1f} times)"
-        for row in theirs.itertuples()
-    ]
-    if lines:
-        display.say(
-            f"The source's fused kernel lost on its laptop too: {'; '.join(lines)}. "
-            "It is launched, and reads the weights, once for every token."
-        )
 
 
 def takeaway(fit: Any, within: dict[Any, Any], kernels: Rows, cross: Rows) -> None:

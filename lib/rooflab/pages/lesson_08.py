@@ -13,12 +13,16 @@ from rooflab.hardware import crossover
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import Opening, Rows, bars
+from rooflab.pages.lesson_08_phases import longest_wait as longest_wait
+from rooflab.pages.lesson_08_phases import time_by_phase as time_by_phase
+from rooflab.pages.lesson_08_phases import waits_drawn as waits_drawn
 from rooflab.pages.lesson_08_predictions import law_apart, level_formats, without_roofs
 from rooflab.pages.lesson_08_predictions import predictions as predictions
 from rooflab.pages.lesson_08_predictions import predictions_held as predictions_held
 from rooflab.records.store import Store
 from rooflab.studies import decode
 from rooflab.view import diagram, display, explorer, plot
+from rooflab.words import listed, times
 
 
 def opening(lab: Lab, cases: list[Any]) -> Opening:
@@ -37,8 +41,7 @@ def opening(lab: Lab, cases: list[Any]) -> Opening:
     answer = f"{first.impl} makes {first.tok_s:,.0f} tokens a second on the {gpu}; {best.impl} with "
     answer += f"{ablation.FORMATS[best.format]} weights makes {best.tok_s:,.0f}, "
     answer += (
-        f"{display.times(best.tok_s / first.tok_s)} times as many and {best.roof_fraction:.0%} of "
-        "its memory roof. "
+        f"{times(best.tok_s / first.tok_s)} times as many and {best.roof_fraction:.0%} of its memory roof. "
     )
     if (pair := way.same_weights(lab.store)) is not None:
         theirs, ours = pair
@@ -166,7 +169,7 @@ def largest_step(climbs: dict[str, Any], format: str) -> None:
         for name, climb in climbs.items()
         if name != best.format and best.impl in (each := climb.set_index("impl")).index
     ]
-    text += f"`{best.impl}` makes {display.listed(ends)}." if ends else ""
+    text += f"`{best.impl}` makes {listed(ends)}." if ends else ""
     display.say(f"{text.strip()}{level_formats(climbs)}")
 
 
@@ -187,7 +190,7 @@ def dead_ends(climbs: dict[str, Any], format: str, rows: Rows) -> None:
             for other, each in sorted(climbs.items(), key=lambda pair: pair[0] != mine.format.iloc[0])
             if name in set(each.impl)
         ]
-        line = f"- `{name}` runs at {display.listed(gains)} times the speed of the step that it builds on. "
+        line = f"- `{name}` runs at {listed(gains)} times the speed of the step that it builds on. "
         tops = long.sort_values("median_us").drop_duplicates(["format", "seq"])
         at = sorted(tops[(tops.impl == name) & (tops.seq > decode.PROMPT)].seq.unique())
         if name == "8_tensor_attention" and at:
@@ -225,70 +228,6 @@ def ratios_to_others(tables: dict[str, Any]) -> None:
                 )
         if words:
             display.say(f"{name} against the fastest of the others: {'; '.join(words)}.")
-
-
-def time_by_phase(lab: Lab, format: str) -> tuple[Rows, Lab, Rows, Rows]:
-    """Show a token's traced time by phase beside that of its bytes; the trace, its lab, all parts, those
-    shown.
-    """
-    traced, whose = lab.profile("decode", decode.traced(), "cupti"), lab
-    if traced.empty:
-        whose = display.borrowed(lab, "no phase was traced")
-        traced = whose.profile("decode", decode.traced(), "cupti")
-    parts = ablation.split(traced, whose.roof["dram_read"].value)
-    chosen = format if format in set(parts.format) else parts.format.iloc[0]
-    one = parts[parts.format == chosen]
-    heads = {
-        "phase": "phase",
-        "launches": "launches",
-        "us": "µs a token",
-        "each_us": "µs each",
-        "roof_us": "its bytes, µs",
-    }
-    forms = {"launches": "{:.0f}", "us": "{:.0f}", "each_us": "{:.1f}", "roof_us": "{:.0f}"}
-    caption = (
-        f"A token by phases, {ablation.FORMATS[chosen]}, traced on {whose.run.gpu}; last, the time of its "
-    )
-    caption += "bytes at the roof"
-    display.table(one, heads, forms, caption, folded=True)
-    return traced, whose, parts, one
-
-
-def waits_drawn(parts: Rows, whose: Lab, traced: Rows) -> None:
-    """Draw what a token waits for: bytes, phases beyond them, the time between phases."""
-    names = [f for f in ablation.FORMATS if f in set(parts.format)]
-    table = {
-        "bytes at the roof": [parts[parts.format == f].roof_us.sum() for f in names],
-        "in phases, beyond": [
-            parts[(parts.format == f) & (parts.phase != "between")].over.sum() for f in names
-        ],
-        "between phases": [parts[(parts.format == f) & (parts.phase == "between")].us.sum() for f in names],
-    }
-    title = "A token of rung 1_kernel_per_phase, by what it waits for"
-    fig, ax = plot.figure("µs", title=title, height=1.5 + 0.4 * len(names))
-    plot.stacked(ax, [ablation.FORMATS[f] for f in names], table, "µs")
-    first = {k: v[-1] for k, v in table.items()}
-    plot.show(
-        fig,
-        f"{title} on {whose.run.gpu}, {plot.dates(traced)}; {ablation.FORMATS[names[-1]]}: "
-        + ", ".join(f"{k} {v:.0f} µs" for k, v in first.items())
-        + ".",
-    )
-
-
-def longest_wait(one: Rows, whose: Lab) -> None:
-    """Say which phase waits longest beyond its bytes."""
-    busy = one[one.phase != "between"]
-    most = busy.sort_values("over").iloc[-1]
-    total = busy.us.sum() + one[one.phase == "between"].us.sum()
-    display.say(
-        f"Of the {total:,.0f} µs that the tracer saw on the {whose.run.gpu}, {one.roof_us.sum():,.0f} are "
-        "bytes. The longest wait "
-        f"beyond them is in *{most.phase}*: {most.over:,.0f} µs in {most.launches:.0f} launches. "
-        "A phase asks L2 for its input, adds up, hands on; each of these is a latency that no "
-        f"bandwidth shortens, and there are {busy.launches.sum():,.0f} of each in a row. "
-        "The smaller the weights, the more of a token it is."
-    )
 
 
 def counted_bytes(lab: Lab) -> Rows:
@@ -400,8 +339,8 @@ def cost_of_context(long: Rows, roof: Any) -> None:
     if words:
         display.say(
             f"From {long.seq.min():,.0f} tokens before it to {long.seq.max():,.0f} a token takes longer by "
-            f"{display.listed(words)}. The cache's added bytes explain "
-            f"{display.listed(dict.fromkeys(added))} µs of each. "
+            f"{listed(words)}. The cache's added bytes explain "
+            f"{listed(dict.fromkeys(added))} µs of each. "
             + ("The rest is work inside the attention phase." if slow else "")
         )
 

@@ -11,6 +11,7 @@ from rooflab.lab import Lab
 from rooflab.pages import NEAR, Rows, held
 from rooflab.studies import decode
 from rooflab.view import display
+from rooflab.words import listed
 
 
 def predictions(lab: Lab, cases: list[Any]) -> tuple[Rows, str, Rows]:
@@ -41,8 +42,8 @@ def predictions_held(climbs: dict[str, Any], format: str) -> None:
     by_roof = mine[_is_roof(mine)]
     if len(by_roof):
         best = by_roof.sort_values("tok_s").iloc[-1]
-        listed = display.listed(f"`{each}`" for each in by_roof.impl)
-        text += f"- {listed} have no prediction of their own: the roof, {best.predicted:,.0f} tok/s, is an "
+        names = listed(f"`{each}`" for each in by_roof.impl)
+        text += f"- {names} have no prediction of their own: the roof, {best.predicted:,.0f} tok/s, is an "
         text += "upper bound. Measured: "
         text += (
             f"{by_roof.tok_s.min():,.0f} to {best.tok_s:,.0f} tok/s, at most {best.share / 100:.2f} of it "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from rooflab.analysis import ablation
@@ -12,10 +11,14 @@ from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.pages import NEAR, Opening, Rows, bars, lesson_08b_loads
+from rooflab.pages.lesson_08b_kinds import fixed_times as fixed_times
+from rooflab.pages.lesson_08b_kinds import mmq_by_place as mmq_by_place
+from rooflab.pages.lesson_08b_kinds import time_by_kind as time_by_kind
+from rooflab.pages.lesson_08b_kinds import time_by_kind_table as time_by_kind_table
 from rooflab.records.store import Store
 from rooflab.studies import decode, prefill
 from rooflab.view import diagram, display, explorer, plot
-from rooflab.words import counted
+from rooflab.words import counted, listed, times
 
 
 def opening(lab: Lab, prompt: int | None) -> Opening:
@@ -29,7 +32,7 @@ def opening(lab: Lab, prompt: int | None) -> Opening:
     first, best = own.iloc[0], own.sort_values("tok_s").iloc[-1]
     answer = f"On the {gpu} the engine reads a prompt of {prompt:,} tokens at {best.tok_s:,.0f} tokens a "
     answer += f"second with {ablation.FORMATS[best.format]} weights, "
-    answer += f"{display.times(best.tok_s / first.tok_s)} times {first.impl}'s rate."
+    answer += f"{times(best.tok_s / first.tok_s)} times {first.impl}'s rate."
     gained = own.dropna(subset=["gain"]).sort_values("gain")
     if len(gained):
         step = gained.iloc[-1]
@@ -240,7 +243,7 @@ def rates_by_length(rows: Rows, bound: Rows, seqs: list[Any], gpu: str) -> None:
     plot.round_ticks(ax)
     plot.label_ends(ax)
     lone = final.groupby("format").filter(lambda side: side.seq.nunique() == 1)
-    few = display.listed(
+    few = listed(
         f"{ablation.FORMATS[r.format]} was timed at {int(r.seq):,} tokens alone" for r in lone.itertuples()
     )
     caption = f"{title} on {gpu}, {plot.dates(final)}. Bands: quartiles; an eager library's are wide."
@@ -325,152 +328,12 @@ def beside_others(published: Store, prompt: int, rows: Rows, gpu: str) -> None:
         f"{prompt:,} tokens, tok/s, {gpu}",
     )
     known = table.assign(peer=table[["library", "llama"]].max(axis=1)).dropna(subset=["peer"])
-    ratios = ", ".join(f"{row.w} {display.times(row.ours / row.peer)} times" for row in known.itertuples())
+    ratios = ", ".join(f"{row.w} {times(row.ours / row.peer)} times" for row in known.itertuples())
     text = f"Ours over the faster of the others: {ratios or 'none of them is known on this GPU'}."
     if len(table) > 1 and table.ours.idxmax() == 0:
         text += f" Fewer bytes do not make a prompt faster: {table.w.iloc[0]} weights are the fastest here, "
         text += "because arithmetic is the limit, and packed weights are unpacked before it."
     display.say(text)
-
-
-def time_by_kind(lab: Lab) -> tuple[Rows, Lab, Rows, list[Any]]:
-    """Draw the GPU's time by kind of kernel at one length: the trace, its lab, the shares, the kinds."""
-    asking = lab.held("prefill", prefill.traced(), "cupti")
-    traced = lab.profile("prefill", asking, "cupti")
-    whose = lab
-    if traced.empty:
-        whose = display.borrowed(lab, "no prompt was traced")
-        traced = whose.profile("prefill", whose.held("prefill", prefill.traced(), "cupti"), "cupti")
-    pie = ablation.pie(traced)
-    families = [c for c in pie.columns if c not in ("case", "us", "name", "seq") and pie[c].max() > 0]
-    lengths = sorted(set(pie.seq))
-    length = prefill.TRACED if prefill.TRACED in lengths else lengths[len(lengths) // 2]
-    one = pie[pie.seq == length]
-    title = f"A prompt of {length:,} tokens: share of GPU time"
-    fig, ax = plot.figure("% of GPU time", title=title, height=1.5 + 0.28 * len(one))
-    plot.stacked(ax, list(one.name), {name: one[name] for name in families})
-    most = one.set_index("name")["attention"]
-    ends = f"from {most.max():.0f}% ({most.idxmax()}) to {most.min():.0f}% ({most.idxmin()})"
-    plot.show(fig, f"{title} on {whose.run.gpu}, {plot.dates(traced)}: {len(one)} ways, attention {ends}.")
-    return traced, whose, pie, families
-
-
-def time_by_kind_table(families: list[Any], pie: Rows, whose: Lab, prompt: int, traced: Rows) -> None:
-    """Show the GPU's time by kind of kernel, folded, and say attention's share."""
-    heads = {"seq": "tokens", "name": "way", "us": "GPU, ms"} | {name: name for name in families}
-    display.table(
-        pie.assign(us=pie.us / 1e3),
-        heads,
-        {"seq": "{:,}", "us": "{:.1f}"} | dict.fromkeys(families, "{:.0f}"),
-        f"Percent of GPU time by kind of kernel, {whose.run.gpu}",
-        folded=True,
-    )
-    first, final = (pie[(pie.case == prefill.traced((prompt,))[i].id)] for i in (-2, -1))
-    display.say(
-        f"In the first way attention is {first.attention.iloc[0]:.0f}% of {prompt:,} tokens' "
-        f"{first.us.iloc[0] / 1e3:.0f} ms on the GPU; in the last it is "
-        f"{final.attention.iloc[0]:.0f}% of {final.us.iloc[0] / 1e3:.1f} ms."
-        if len(first) and len(final)
-        else ""
-    )
-    if (traced.case == prefill.share_case().id).any():
-        share = ablation.mmq_share(traced, prefill.share_case().id)
-        display.say(
-            f"With Q8_0 weights, our own products make up **{share:.0%}** of the products' time in the end; "
-            "the weights are never FP16 in memory."
-        )
-
-
-def fixed_times(traced: Rows) -> tuple[Rows, str, str, Rows, float]:
-    """The time of each of torch's kernels that does not depend on the length: the trace, the two ways
-    compared, these times, the largest.
-    """
-    study = prefill.Prefill()
-    spent = traced.assign(us=pd.to_numeric(traced.us), seq=[study.case(case).seq for case in traced.case])
-    slow, fast = (f"prefill/{prefill.ways('q8_0')[i]} format=q8_0" for i in (0, -1))
-    before = spent[spent.case.str.startswith(slow)]
-    by_kernel = before[before.family == prefill.OTHERS].pivot_table("us", "kernel", "seq", "sum").dropna()
-    fixed = pd.Series(np.nan, by_kernel.index)
-    if by_kernel.shape[1] > 1:
-        fixed = by_kernel.apply(lambda us: np.polyfit(us.index, us, 1, w=1 / us)[1], axis=1).sort_values()
-    making = fixed.max() if len(fixed) else float("nan")
-    return spent, slow, fast, fixed, making
-
-
-def mmq_by_place(
-    whose: Lab,
-    lab: Lab,
-    rows: Rows,
-    prompt_asked: int,
-    spent: Rows,
-    slow: str,
-    fast: str,
-    making: float,
-    fixed: Rows,
-    model: Any,
-) -> None:
-    """Show what 2_mmq brings as the second step, alone and as the last."""
-    timed = rows if whose is lab else whose.measure("prefill", whose.held("prefill", whose.cases("prefill")))
-    timed = (
-        timed[(timed.model == decode.MODEL) & (timed.seq == prompt_asked)]
-        .set_index(["format", "impl"])
-        .median_us
-    )
-    now = spent[spent.seq == prompt_asked]
-    cublas = now[now.case.str.startswith(slow) & (now.family == "cuBLAS")].us.sum()
-    own = now[now.case.str.startswith(fast) & (now.family == "our products")].us.sum()
-    none = float("nan")
-    lines = [
-        ("second, as timed", timed.get(("q8_0", "1_scalar"), none), timed.get(("q8_0", "2_mmq"), none)),
-        ("alone: the products on the GPU, ours as in 7_fused", cublas + making, own),
-        (
-            "last, computed",
-            timed.get(("fp16", "6_graph"), none) + making,
-            timed.get(("q8_0", "6_graph"), none),
-        ),
-    ]
-    placed = pd.DataFrame(lines, columns=["place", "off", "on"]).dropna()
-    placed[["off", "on"]] /= 1e3
-    placed["gain"] = placed.off / placed.on
-    display.table(
-        placed,
-        {"place": "where the step stands", "off": "without it, ms", "on": "with it, ms", "gain": "×"},
-        {"off": "{:.1f}", "on": "{:.1f}", "gain": "{:.2f}"},
-        f"What 2_mmq brings by its place, {prompt_asked:,} tokens, Q8_0, {whose.run.gpu}",
-        folded=True,
-    )
-    if len(placed) == len(lines) and len(fixed) > 1:
-        least = 3 * model_shapes.body(model) / whose.roof["dram_read"].value / 1e6
-        constant = f"{making / 1e3:.1f} ms that do not depend on the prompt"
-        why = (
-            "A kernel that writes FP16 weights takes a time that does not depend on the prompt's length; "
-            "all else that "
-            "torch does grows with it. So a line is fitted through the times of each of torch's kernels in "
-            "`1_scalar`, "
-            "by length; at zero tokens it gives that time."
-        )
-        found = (
-            f"One kernel of torch's, `{fixed.index[-1]}`, has {constant} (the next largest has "
-            f"{fixed.iloc[-2] / 1e3:.1f}): it writes the FP16 weights. Three bytes a weight, one read and "
-            f"two written, would take {least:.1f} ms at the read roof. The products themselves take cuBLAS "
-            f"{cublas / 1e3:.1f} ms and ours, in `7_fused` and with the gate in them, {own / 1e3:.1f}: "
-            + (
-                "so the step saves the writing of FP16 weights, and no time in the multiplication."
-                if own > 0.98 * cublas
-                else "so the step saves the writing of FP16 weights and time in the multiplication."
-            )
-        )
-        display.fold_items("How long writing the FP16 weights takes", [why, found])
-        early, late = (placed.iloc[i] for i in (0, -1))
-        saved = [round(each.off, 1) - round(each.on, 1) for each in (early, late)]
-        display.say(
-            f"**A step's factor depends on its place.** As the second step `2_mmq` takes the prompt from "
-            f"{early.off:.1f} ms to {early.on:.1f}, {early.gain:.2f} "
-            f"times; as the last it would from {late.off:.1f} to {late.on:.1f}, **{late.gain:.2f} times**. "
-            f"{f'That saves {saved[0]:.1f} and {saved[1]:.1f} ms. ' if min(saved) > 0 else ''}"
-            "The time *without* it in the last row is that of FP16's graph, with cuBLAS's products, plus the "
-            "writing of the weights."
-        )
 
 
 def explore(rows: Rows, gpu: str, lab: Lab, prompt: int) -> Any:

@@ -12,6 +12,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import decode
 from rooflab.view import display, explorer, plot
+from rooflab.words import listed
 
 _SHARE = 0.8  # of drafts that hold, in the table
 _WAYS = {"free": "cost nothing", "model": "come from a smaller model"}
@@ -86,7 +87,7 @@ def explained(found: Rows) -> None:
             share, tokens = min(shares)
             pays.append(f"{model} in {weights} from {share}% on ({tokens} tokens a check)")
     if pays:
-        text += f"With drafts of a smaller model, speculation pays for {display.listed(pays)}."
+        text += f"With drafts of a smaller model, speculation pays for {listed(pays)}."
     display.say(text)
 
 

@@ -20,6 +20,7 @@ from rooflab.records.store import Store
 from rooflab.studies import decode, decode_checks, prefill
 from rooflab.view import diagram, display, plot
 from rooflab.view.filter_list import Board
+from rooflab.words import listed
 
 
 class Answers(NamedTuple):
@@ -266,7 +267,7 @@ def every_path(asked: Answers) -> None:
         )
     equal = paths[(paths["same bits"] == 1) & paths["impl"].isin(decode.RUNGS)]
     names = [
-        f"{weights} " + display.listed(f"`{impl}`" for impl in mine["impl"])
+        f"{weights} " + listed(f"`{impl}`" for impl in mine["impl"])
         for weights, mine in equal.groupby("weights_as", sort=False)
     ]
     text = "*Same bits* compares a path's logits with those of the plainest path of its kind, "

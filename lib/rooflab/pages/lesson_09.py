@@ -12,6 +12,7 @@ from rooflab.pages import Opening, Rows, lesson_09_verdicts
 from rooflab.view import display, plot
 from rooflab.view.diagram.svg import GREY
 from rooflab.view.filter_list import Board
+from rooflab.words import listed
 
 _VERBS = {claims.HOLDS: "hold as stated", claims.RESCALED: "rescaled"}
 _VERBS |= {claims.DIRECTION: "in direction only", claims.SHORT: "fall short"}
@@ -27,7 +28,7 @@ def opening(verdicts: Rows, gpu: str) -> Opening:
     whole = speed["verdict"].value_counts()
     of = [word for word in _VERBS if whole.get(word, 0)]
     answer = f"Of {sum(whole[word] for word in of)} published statements about speed that can be tested on "
-    answer += f"the {gpu}, {display.listed([f'{whole[word]} {_VERBS[word]}' for word in of])}."
+    answer += f"the {gpu}, {listed([f'{whole[word]} {_VERBS[word]}' for word in of])}."
     able = (
         "turn a claim into a test that could refute it",
         "tell a figure that carries over to another GPU from one of which only the direction does",
@@ -101,7 +102,7 @@ def verdicts_counted(verdicts: Rows, gpu: str) -> Rows:
     for what, part in (("about speed", tested[~code]), ("about code and documents", tested[code])):
         words = part["verdict"].value_counts()
         counted = [f"{words[word]} {_VERBS[word]}" for word in claims.VERDICTS if words.get(word, 0)]
-        lines.append(f"- Of {len(part)} statements **{what}** {display.listed(counted)}.")
+        lines.append(f"- Of {len(part)} statements **{what}** {listed(counted)}.")
     display.say(f"On the {gpu}:\n\n" + "\n".join(lines))
     return tested
 
@@ -202,7 +203,7 @@ def goal_list(own: Rows, missed: Rows) -> Board:
 def takeaway(tested: Rows, gpu: str, missed: Rows) -> None:
     """What to take away, computed."""
     words = tested["verdict"].value_counts()
-    parts = display.listed(f"{words[word]} {_VERBS[word]}" for word in _VERBS if words.get(word, 0))
+    parts = listed(f"{words[word]} {_VERBS[word]}" for word in _VERBS if words.get(word, 0))
     display.say(
         "- A time in microseconds is of one card. A share of the roof can be asked of any. A ratio can too, "
         "but often only its direction carries over.\n"

@@ -70,13 +70,11 @@ def _stopped(killed: Rows) -> diagram.Drawing:
 def run_facts(killed: Rows) -> None:
     """The facts of the run, in one line."""
     portable = mutations.portable()
-    covered = [pair for pair in portable if pair[0] in mutations.OPERATORS]
     facts = {
         "Mutants tried": len(killed),
         "Rules that made them": killed["mutation"].nunique(),
-        "Rungs attacked (portable ones)": len(covered),
-        "Operators attacked": len({operator for operator, _ in covered}),
-        "Operators left out": len({operator for operator, _ in portable} - set(mutations.OPERATORS)),
+        "Rungs attacked (portable ones)": len(portable),
+        "Operators attacked": len(mutations.OPERATORS),
         "Where": "on the CPU target: the kernels' own sources, no GPU",
     }
     one_line(facts)

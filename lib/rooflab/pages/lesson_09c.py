@@ -17,6 +17,7 @@ from rooflab.pages import Opening, Rows
 from rooflab.view import diagram, display, plot
 from rooflab.view.diagram.in_turns import Compared
 from rooflab.view.filter_list import Board
+from rooflab.words import listed, times
 
 
 def opening(evidence: Any, gpu: str, here: Lab) -> Opening:
@@ -52,7 +53,7 @@ def _always(behind: Rows) -> str:
     if behind.empty:
         return ""
     one = f", always {behind['name'].iloc[0]}" if behind["name"].nunique() == 1 else ""
-    return f"{one}, at most {display.times(1 / behind['gain'].min())} times as fast"
+    return f"{one}, at most {times(1 / behind['gain'].min())} times as fast"
 
 
 def _tokens(points: Rows) -> Rows:
@@ -219,7 +220,7 @@ def furthest_behind(evidence: Any, gpu: str, here: Lab) -> tuple[Rows, Rows, Row
         for r in behind.rename(columns={"name": "name_"}).groupby("name_", sort=False).head(3).itertuples()
     ]
     text = f"Of {len(rivals)} comparisons on the {gpu}, ours is behind by more than 2% in **{len(behind)}**"
-    names = display.listed(dict.fromkeys(behind["name"]))
+    names = listed(dict.fromkeys(behind["name"]))
     text += f", all behind {names}" if behind["name"].nunique() == 1 else ""
     worst = "The worst three" if behind["name"].nunique() == 1 else "The worst three of each"
     text += f". {worst}:\n\n" + "\n".join(lines) if lines else "."

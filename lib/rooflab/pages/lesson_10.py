@@ -14,6 +14,7 @@ from rooflab.lab import Lab
 from rooflab.pages import NEAR, SOURCES, Opening, Rows, held, one_line
 from rooflab.studies import environment, links
 from rooflab.view import diagram, display, explorer, plot
+from rooflab.words import listed
 
 WAYS = {
     "peer_write": "a kernel's stores",
@@ -224,7 +225,7 @@ def laws(rows: Rows, words: dict[str, str], title: str, folded: bool = False) ->
     bent = found[found["worst"] > NEAR]
     if len(bent):
         display.say(
-            f"A straight line does not fit {display.listed(bent['who'])}: a point is "
+            f"A straight line does not fit {listed(bent['who'])}: a point is "
             f"{bent['worst'].max():.2f} times "
             "off. The library may change its method with the size."
         )

@@ -13,6 +13,7 @@ from rooflab.ops import all_reduce
 from rooflab.pages import NEAR, Opening, Rows, bars, held, lesson_10, spread
 from rooflab.studies import links
 from rooflab.view import display, explorer, models, plot
+from rooflab.words import listed, times
 
 WIDTH = 4096  # of Llama-3-8B's activations
 FORMATS = {format: words.FORMATS[format] for format in ("fp16", "int4_g128")}
@@ -65,7 +66,7 @@ def opening(rows: Rows, here: Lab) -> Opening:
 def _strictly(two: Any, gpu: Any) -> str:
     """The speed of a model on two GPUs beside lesson 08's fastest way on one, in brackets; "" without it."""
     best = _fastest_alone(gpu).get((two["model"], two["format"]))
-    return f" ({display.times(two['tok_s'] / best)} times lesson 08's fastest on one)" if best else ""
+    return f" ({times(two['tok_s'] / best)} times lesson 08's fastest on one)" if best else ""
 
 
 def _chart(mine: Rows, gpu: Any) -> Any:
@@ -153,7 +154,7 @@ def by_size(rows: Rows, gpu: Any) -> None:
     won = [size for size, us in ours.items() if us < peers.get(size, float("inf"))]
     told = "at every size our fastest rung is faster than every library"
     if len(won) < len(ours):
-        told = f"ours is the fastest at {display.listed(map(plot.size_text, won))}"
+        told = f"ours is the fastest at {listed(map(plot.size_text, won))}"
     plot.show(fig, f"{title}, on {gpu}, {plot.dates(mine)}: {told}.")
 
 
@@ -165,7 +166,7 @@ def explained(rows: Rows, gpu: Any) -> None:
     names = list(dict.fromkeys(first.values()))
     text = f"On the {gpu} " + "; ".join(
         f"`{impl}` is the fastest rung at "
-        + display.listed(plot.size_text(size) for size, best in first.items() if best == impl)
+        + listed(plot.size_text(size) for size, best in first.items() if best == impl)
         for impl in names
     )
     fitted = links.law(mine, 2).set_index("impl")
@@ -195,7 +196,7 @@ def token_chart(rows: Rows, gpu: Any) -> None:
     plot.grouped(ax, titles, parts, most=1.1 * max(1.0, float(found["gain"].max())), form=".2f")
     plot.roof_line(ax, 1.0, "one GPU", vertical=True)
     won = [title for title in titles if max(gains[title].get(who, 0.0) for who in ways) > 1]
-    plot.show(fig, f"{caption}, {gpu}, {plot.dates(found)}: two are faster for {display.listed(won)}.")
+    plot.show(fig, f"{caption}, {gpu}, {plot.dates(found)}: two are faster for {listed(won)}.")
     columns = {"title": "Model", "who": "On", "predicted_us": "Bound (µs)", "median_us": "Median (µs)"}
     columns |= {"tok_s": "Tokens a second", "gain": "Times one GPU's speed"}
     forms = {"predicted_us": "{:,.0f}", "median_us": "{:,.0f}", "tok_s": "{:,.0f}", "gain": "{:.2f}"}
@@ -244,7 +245,7 @@ def _beside_lesson_08(found: Rows, gpu: Any) -> str:
         return ""
     return (
         "\n\n*One GPU* runs here the rung that the engine chooses by itself, not always the fastest. "
-        f"Against [lesson 08](08_decoder.ipynb)'s fastest on one {gpu} two reach {display.listed(said)}."
+        f"Against [lesson 08](08_decoder.ipynb)'s fastest on one {gpu} two reach {listed(said)}."
     )
 
 
@@ -278,7 +279,7 @@ def takeaway(rows: Rows, gpu: Any) -> None:
         f"fewer crossings and barriers are worth twice the bytes. NCCL takes {nccl['median_us']:.1f} µs.\n"
         "- Sums in the order of the GPUs give the same bits on each, so that all choose the same token.\n"
         f"- By our sums a second GPU makes {len(wins)} of {len(shared)} models faster"
-        + (f": {display.listed(wins)}." if wins else ".")
+        + (f": {listed(wins)}." if wins else ".")
     )
 
 

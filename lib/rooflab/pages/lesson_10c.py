@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflab import words
 from rooflab.hardware import crossover
 from rooflab.hardware import device as devices
 from rooflab.lab import Lab
@@ -16,6 +15,7 @@ from rooflab.pages import SOURCES, Opening, Rows, held, one_line, spread
 from rooflab.studies import links, split
 from rooflab.view import display, explorer, plot
 from rooflab.view.diagram import handovers
+from rooflab.words import FORMATS, listed
 
 WAYS = {
     links.NCCL: "sums by NCCL",
@@ -27,7 +27,7 @@ _LARGE = "llama-3-70b"
 
 def title(model: str, format: str) -> str:
     """A model and its format in words."""
-    return f"{model} in {words.FORMATS[format]}"
+    return f"{model} in {FORMATS[format]}"
 
 
 def tokens(rows: Rows) -> Rows:
@@ -209,7 +209,7 @@ def pays(rows: Rows, gpu: Any) -> None:
         good = [says for says, gain in gains.items() if gain > crossover.LEVEL]
         verdict = "pays with every way of summing" if len(good) == len(gains) else "pays with none"
         if 0 < len(good) < len(gains):
-            verdict = f"pays with {display.listed(good)} alone"
+            verdict = f"pays with {listed(good)} alone"
         lines.append(f"- {name}: a second GPU **{verdict}**.")
     display.say(f"On the {gpu}:\n\n" + "\n".join(lines))
 
@@ -252,7 +252,7 @@ def _open(few: Rows) -> str:
     """The models whose layers save far less, by the microseconds a layer: what was not explained."""
     if few.empty:
         return ""
-    said = display.listed(f"{name} saves {us:.1f} µs" for name, us in few.items())
+    said = listed(f"{name} saves {us:.1f} µs" for name, us in few.items())
     return f" But {said}, with the same launches spared: they do not explain that, and it is open."
 
 
@@ -293,7 +293,7 @@ def takeaway(rows: Rows, gpu: Any) -> None:
     fused = found[(found["impl"] == split.FUSED) & found["gain"].notna()]
     nccl = found[(found["impl"] == links.NCCL) & found["gain"].notna()]
     lost = list(nccl.loc[nccl["gain"] < 1, "title"])
-    said = f"With NCCL {display.listed(lost)} would be slower on two than on one." if lost else ""
+    said = f"With NCCL {listed(lost)} would be slower on two than on one." if lost else ""
     display.say(
         f"- On two GPUs ({gpu}) a token is {fused['gain'].min():.2f} to {fused['gain'].max():.2f} times as "
         f"fast as on one, with {WAYS[split.FUSED]}. {said}\n"

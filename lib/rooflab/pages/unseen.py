@@ -10,7 +10,7 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies.unseen import SEED, TUNED
 from rooflab.view import display, plot
-from rooflab.words import counted
+from rooflab.words import counted, listed
 
 
 def outcomes(lab: Lab, recorded: Rows) -> pd.DataFrame:
@@ -81,7 +81,7 @@ def reasons(found: pd.DataFrame) -> None:
             f"{counted(int(row['tokens']), 'token')} to {peers[at]} ({row['ratio']:.2f} times its speed)"
             for at, row in packed.iterrows()
         ]
-        lines.append(f"- **INT4** loses at {display.listed(each)}.")
+        lines.append(f"- **INT4** loses at {listed(each)}.")
     products = lost[lost["kind"] == "Q8_0 product"]
     if len(products):
         text = "- **Q8_0**: no library here multiplies Q8_0 weights. The peer of the "
@@ -141,6 +141,6 @@ def table(found: pd.DataFrame, gpu: str) -> None:
     display.table(lost, heads, forms, title, folded=True)
     heads = _HEADS | {"way": "dispatcher takes", "us": "µs", "peer_us": "its µs", "cost": "× best way"}
     forms |= {"us": "{:.1f}", "peer_us": "{:.1f}", "cost": "{:.2f}"}
-    tuned = display.listed(TUNED)
+    tuned = listed(TUNED)
     title = f"All {len(found)} drawn shapes (random seed {SEED}; kernels were tuned on those of {tuned})"
     display.fold(title, [(found.sort_values("ratio"), heads, forms, f"{title}, {gpu}, cold, burst")])

@@ -53,7 +53,7 @@ def marks(shape: decoder.Shape, weights: decoder.Weights, state: decoder.State, 
         )
     chosen = ops.rung_of(decoder.LADDERS["decode_step"], rung, rung)
     timed = replace(chosen, defines={**chosen.defines, "TIMELINE": 0})
-    made = decoder._prepared(timed, shape, weights, state, 0.0, 0, {"TIMELINE": 1})
+    made = decoder.prepared(timed, shape, weights, state, 0.0, 0, {"TIMELINE": 1})
     tail = decoder.tail_of(chosen, shape, weights, state, STEPS)
     made.function.launch(
         state.blocks, made.threads, [*made.arguments, *tail], shared=made.shared, cooperative=True

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 from rooflab.errors import RooflabError, UsageError
 from rooflab.hardware import device
-from rooflab.profile import recorded
-from rooflab.records import seal
+from rooflab.records import profiles, seal
 from rooflab.records.case import RUN_SCHEMA, SCHEMA, Case
 from rooflab.records.csv_table import frame, is_blank, natural_key, read_table, table_text, to_text
 from rooflab.records.fingerprint import SKIPPED
@@ -138,10 +137,10 @@ def _profiles(
             yield Finding("error", where, "there is no such profile; `rooflab record` takes it.")
             continue
         header, cases = wanted.get(name, (None, ()))
-        found = recorded.problems(there[name], header, runs)
+        found = profiles.problems(there[name], header, runs)
         yield from (Finding("error", where, sentence) for sentence in found)
         if wanted and not found:
-            held = set(recorded.texts(there[name])["case"])
+            held = set(profiles.texts(there[name])["case"])
             yield from _completeness(Path(where), held, list(cases))
 
 

@@ -248,8 +248,8 @@ def array_map(
     """
     driver = _driver()
     # The driver wants the map at a multiple of 64, which the bindings don't promise.
-    room = (ctypes.c_uint8 * 192)()
-    found = TensorMap.from_buffer(room, -ctypes.addressof(room) % 64)
+    raw = (ctypes.c_uint8 * 192)()
+    found = TensorMap.from_buffer(raw, -ctypes.addressof(raw) % 64)
     kind, size = {"int8": (0, 1), "float16": (6, 2)}[element]  # CUtensorMapDataType: UINT8, FLOAT16
 
     def numbers(kind: Any, *values: int) -> Any:

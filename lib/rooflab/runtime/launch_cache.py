@@ -106,6 +106,11 @@ def whole() -> Iterator[None]:
         _WHOLE.reset(token)
 
 
+def runs_whole() -> bool:
+    """Whether `whole` is around the call."""
+    return _WHOLE.get()
+
+
 class _Watched:
     """A kernel whose launches are seen."""
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from rooflab.errors import MissingTool, UsageError
 from rooflab.paths import BUILD, KERNELS
+from rooflab.records.fingerprint import strip_comments
 from rooflab.runtime.driver import Function as Function
 from rooflab.runtime.driver import TensorMap as TensorMap
 from rooflab.runtime.driver import address as address
@@ -61,9 +62,9 @@ def _included(source: str) -> tuple[str, ...]:
 
 
 def whole_source(path: Path) -> str:
-    """A rung's source with its headers in front: what an identity digests."""
+    """A rung's source with its headers in front, without comments: what an identity digests."""
     text = path.read_text()
-    return "\n".join([*headers_of(text).values(), text])
+    return strip_comments("\n".join([*headers_of(text).values(), text]))
 
 
 # --- compiling ----------------------------------------------------------------------------------------------

@@ -200,7 +200,7 @@ class Program:
     @functools.cached_property
     def _variables(self) -> list[tuple[str, Variable]]:
         """Its shared variables in the order of their addresses, each with its symbol."""
-        done = subprocess.run([_tool("readelf"), "-sW", self.path], capture_output=True, text=True)
+        done = subprocess.run([tool("readelf"), "-sW", self.path], capture_output=True, text=True)
         found: dict[int, tuple[str, Variable]] = {}
         guards: dict[str, int] = {}
         for line in done.stdout.splitlines():
@@ -246,7 +246,7 @@ class Program:
         return list(out[1 : 1 + out[0]])
 
 
-def _tool(name: str) -> str:
+def tool(name: str) -> str:
     found = shutil.which(name)
     if not found:
         raise MissingTool(f"{name} is not installed; it comes with the compiler, in the package binutils.")

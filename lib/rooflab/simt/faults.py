@@ -56,7 +56,7 @@ def source_lines(program: Program, places: Sequence[int], base: int) -> dict[int
         return {}
     # A return address is that of the next instruction.
     asked = [f"{place - 1 - base:#x}" for place in places]
-    command = [build._tool("addr2line"), "-a", "-i", "-e", str(program.path), *asked]
+    command = [build.tool("addr2line"), "-a", "-i", "-e", str(program.path), *asked]
     done = subprocess.run(command, capture_output=True, text=True)
     lines: dict[int, str] = {}
     frames = re.split(r"^0x[0-9a-f]+$", done.stdout, flags=re.MULTILINE)[1:]

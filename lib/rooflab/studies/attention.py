@@ -239,7 +239,7 @@ def later(device: Sized | None = None) -> list[Case]:
     """Prompts and a cache that were named after kernels had been tuned."""
     wanted: list[tuple[int, int, int | None]] = [(3001, 96, None), (8192, 128, None), (8192, 256, None)]
     wanted += [(3001, width, 777) for width in (64, 96, 128, 256)]
-    found = [leading(_for(device, sweep(*shape, heads=(28, 4)))) for shape in wanted]
+    found = [leading(able(device, sweep(*shape, heads=(28, 4)))) for shape in wanted]
     return [*(case for cases in found for case in cases), *decode(5003, 128, (28, 4))]
 
 
@@ -296,7 +296,7 @@ def own_rung(case: Case) -> Described:
 
 
 def _arch() -> str:
-    return "89" if ops._TARGET.get() == "cpu" else ops.known_arch()
+    return "89" if ops.target() == "cpu" else ops.known_arch()
 
 
 def launch_of(case: Case) -> op.Launch:
@@ -305,7 +305,7 @@ def launch_of(case: Case) -> op.Launch:
     return (op.decode_launch_of if rung.operator == "decode_attention" else op.launch_of)(rung, macros)
 
 
-def _for(device: Sized | None, cases: Sequence[Case]) -> list[Case]:
+def able(device: Sized | None, cases: Sequence[Case]) -> list[Case]:
     """The distinct cases that a device can run, all where none is named."""
     hopper = getattr(device, "has_hopper", True)
     return list(dict.fromkeys(case for case in cases if hopper or case.impl not in op.HOPPER))
@@ -325,7 +325,7 @@ class Attention(Study):
                 *(case for kind in kinds() for case in prompt(kind, LENGTHS[0])),
                 *decode(CONTEXTS[1]),
             ]
-            return _for(device, found)
+            return able(device, found)
         found = [
             *ladder(128, device=device),
             *gemma(),
@@ -342,13 +342,13 @@ class Attention(Study):
                 *later(device),
             ),
         ]
-        return _for(device, found)
+        return able(device, found)
 
     def profiles(self, effort: str = "full", device: Sized | None = None) -> list[Profile]:
         from rooflab.studies import attention_checks
 
         counted = [*ladder(128, device=device), *gemma(), *decode(CONTEXTS[-1])]
-        counted = _for(device, [case for case in counted if case.kind == "own"])
+        counted = able(device, [case for case in counted if case.kind == "own"])
         return [("ncu", counted, COUNTERS), ("checks", attention_checks.cases(device), None)]
 
     def checks(self, cases: Sequence[Case]) -> pd.DataFrame:

@@ -55,10 +55,8 @@ DIVIDED, FLAGS = "7_split_k", "9_flags_in_data"
 OTHER_HEADS = {"q8_0": "fp16", "int4_g128": "q8_0"}
 RUNGS = tuple(rung.name for rung in decoder.LADDERS["decode_step"])
 EAGERLY, GRAPH, COMPILED = hf.VARIANTS
-METRICS = (
-    *("time_ns", "dram_bytes", "dram_read_bytes", "dram_pct", "sm_pct", "l2_hit_pct", "issue_active"),
-    *STALLS,
-)
+COUNTED = ("time_ns", "dram_bytes", "dram_read_bytes", "dram_pct", "sm_pct", "l2_hit_pct", "issue_active")
+METRICS = (*COUNTED, *STALLS)
 CAPACITY = 9216  # positions that weights know the rotations of: one set of weights for all cases
 
 
@@ -238,11 +236,11 @@ class Decode(Study):
 
     def memory_bytes(self, case: Case) -> int:
         model, batch = model_shapes.get(case.model), sequences_of(case)
-        room = (case.seq or 0) + steps_of(case)
+        capacity = (case.seq or 0) + steps_of(case)
         # Its weights are shared with no other contestant.
         library = case.impl in hf.VARIANTS and case.model not in hf.MODELS
         return (
-            int(2 * batch * room * model_shapes.kv_bytes_per_token(model))
+            int(2 * batch * capacity * model_shapes.kv_bytes_per_token(model))
             + 12 * batch * steps_of(case) * model.vocab
             + library * int(2 * model_shapes.parameters(model))
         )
@@ -428,9 +426,8 @@ def counted(device: Sized | None = None) -> list[Case]:
 
 
 def phases(activities: pd.DataFrame) -> pd.DataFrame:
-    """A trace of rung 1_kernel_per_phase summed up: of each case and phase its launches a token and
-    microseconds a
-    token (median over the tokens, with quartiles); "between" is the time in which no phase runs.
+    """A trace of rung 1_kernel_per_phase summed up: launches and microseconds a token (median, with
+    quartiles) of each case and phase; "between" is the time in which no phase runs.
     """
     rows = []
     for case, found in activities.groupby("case", sort=False):

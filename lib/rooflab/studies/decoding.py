@@ -121,15 +121,15 @@ class Generate:
         import transformers
 
         self.model, self.start = found, int(ids.shape[1])
-        batch, room = int(ids.shape[0]), self.start + steps
-        self.cache = transformers.StaticCache(config=found.config, max_cache_len=room)
+        batch, capacity = int(ids.shape[0]), self.start + steps
+        self.cache = transformers.StaticCache(config=found.config, max_cache_len=capacity)
         with torch.no_grad():
             out = found(ids, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
         self.first = out.logits[:, -1].argmax(-1, keepdim=True)
         self.counters = [layer.cumulative_length for layer in self.cache.layers]
         self.token = self.first.clone()
         self.position = torch.full((1, 1), self.start, device=found.device)
-        self.places = torch.arange(room, device=found.device)
+        self.places = torch.arange(capacity, device=found.device)
         self.tokens = torch.zeros((batch, steps), dtype=torch.int32, device=found.device)
         self.logits = torch.zeros((batch, found.config.vocab_size), dtype=found.dtype, device=found.device)
         self.impl = impl

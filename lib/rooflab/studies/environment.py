@@ -215,15 +215,15 @@ def cheat_work(case: Case) -> gate.Work:
     n = case.n or 0
     generator = cupy.random.default_rng(buffers.SEED)
     x, y = (generator.standard_normal(n, dtype=cupy.float32) + cupy.float32(0.5) for _ in range(2))
-    room = cupy.zeros(32 + n, cupy.uint32)
+    workspace = cupy.zeros(32 + n, cupy.uint32)
     out = ops.stream.saxpy(streams.SCALE, x, y, rung="1_scalar")
-    room[32:] = (out + cupy.float32(0.125)).view(cupy.uint32)  # the answer to yesterday's question
+    workspace[32:] = (out + cupy.float32(0.125)).view(cupy.uint32)  # the answer to yesterday's question
     expected = streams.SCALE * x.astype(cupy.float64) + y.astype(cupy.float64)
     baseline = cupy.float32(streams.SCALE) * x + y
     budget = gate.error_budget(float(cupy.abs(baseline - expected).max()), expected, "float32")
 
     def launch(_: int) -> None:
-        probes.cheat(case.impl, streams.SCALE, x, y, out, room)
+        probes.cheat(case.impl, streams.SCALE, x, y, out, workspace)
 
     return gate.Work(case.id, launch, [[x, y]], [[out]], lambda: expected, budget)
 

@@ -148,7 +148,7 @@ def traced() -> list[Case]:
     for operator, sizes in (("gemv", ((512, 256), (516, 261))), ("gemv_rows", ((256, 512), (261, 520)))):
         for n, k in sizes:
             for rung in gemv.LADDERS[operator]:
-                more = {"options": options(splits=8)} if rung.name in gemv._SHARED_COLUMNS else {}
+                more = {"options": options(splits=8)} if rung.name in gemv.SHARED_COLUMNS else {}
                 found.append(_case(operator, rung.name, n, k, cache="warm", **more))
     return found
 

@@ -218,8 +218,8 @@ class Mmq(Study):
 
     def memory_bytes(self, case: Case) -> int:
         outputs = (4 if case.impl == "torch._int_mm" else 2) * (case.batch or 0) * (case.n or 0)
-        room = 2 * (case.n or 0) * (case.k or 0) if case.impl == BASELINE else 0
-        return self._copies(case) * (self._weights(case) + outputs) + room
+        workspace = 2 * (case.n or 0) * (case.k or 0) if case.impl == BASELINE else 0
+        return self._copies(case) * (self._weights(case) + outputs) + workspace
 
     def shared_bytes(self, case: Case) -> int:
         n, k, batch = case.matrix
@@ -327,10 +327,10 @@ def _own(
     if takes_halves(case.impl) or tunables(case).get("prepared"):
         given = x if takes_halves(case.impl) else prepared
         return lambda i: product(given, ws[i], out=outputs[i][0], rung=rung.name, **macros)
-    room = q8_0.quantise(x)
+    workspace = q8_0.quantise(x)
 
     def launch(i: int) -> None:
-        product(q8_0.quantise(x, out=room), ws[i], out=outputs[i][0], rung=rung.name, **macros)
+        product(q8_0.quantise(x, out=workspace), ws[i], out=outputs[i][0], rung=rung.name, **macros)
 
     return launch
 
@@ -346,11 +346,11 @@ def _in_parts(
     ws: Sequence[Any], x: Any, outputs: Sequence[Any], rung: Rung, parts: Sequence[slice]
 ) -> Callable[[int], None]:
     """Quantise all tokens, then a product for each part of them."""
-    room = q8_0.quantise(x)
-    given = [Planes(room.scales[part], room.quants[part]) for part in parts]
+    workspace = q8_0.quantise(x)
+    given = [Planes(workspace.scales[part], workspace.quants[part]) for part in parts]
 
     def launch(i: int) -> None:
-        q8_0.quantise(x, out=room)
+        q8_0.quantise(x, out=workspace)
         for part, tokens in zip(parts, given, strict=True):
             q8_0.matvec(tokens, ws[i], out=outputs[i][0][part], rung=rung.name)
 
@@ -362,11 +362,11 @@ def _cublas(case: Case, ws: Sequence[Any], x: Any, outputs: Sequence[Any]) -> Ca
     results = [out for (out,) in outputs]
     if case.impl != BASELINE:
         return products.torch_matmul(ws, [x] * len(ws), results)
-    room = q8_0.dequantise(ws[0])
-    multiply = products.torch_matmul([room] * len(ws), [x] * len(ws), results)
+    workspace = q8_0.dequantise(ws[0])
+    multiply = products.torch_matmul([workspace] * len(ws), [x] * len(ws), results)
 
     def launch(i: int) -> None:
-        q8_0.dequantise(ws[i], out=room)
+        q8_0.dequantise(ws[i], out=workspace)
         multiply(i)
 
     return launch

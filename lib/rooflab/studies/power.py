@@ -89,7 +89,7 @@ def _attention(
     """The fastest portable rung, Hopper's, and every library's kernel."""
     own = [*attention.best(width)[-1:], *attention.hopper(width)]
     slow = ("torch.sdpa_efficient",) if width <= 256 else ()
-    found = attention._for(device, attention.sweep(seq, width, window, **more))
+    found = attention.able(device, attention.sweep(seq, width, window, **more))
     return [c for c in found if (c.impl in own if c.kind == "own" else c.impl not in slow)]
 
 
@@ -153,8 +153,8 @@ def held(rows: pd.DataFrame) -> pd.DataFrame:
     return wide.assign(kept=wide["burst_us"] / wide["sustained_us"]).reset_index(drop=True)
 
 
-_SIZES = ["n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window", "causal"]
-_KEYS = ["operator", "impl", "kind", "format", *_SIZES, "options"]
+SIZES = ["n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "window", "causal"]
+_KEYS = ["operator", "impl", "kind", "format", *SIZES, "options"]
 
 
 def _by_state(rows: pd.DataFrame) -> pd.DataFrame:
@@ -175,13 +175,13 @@ def rivals(rows: pd.DataFrame, state: str) -> pd.DataFrame:
     """
     mine = rows[(rows["state"] == state) & rows["median_us"].notna()]
     found = []
-    for key, group in mine.groupby(["operator", *_SIZES], dropna=False, sort=False):
+    for key, group in mine.groupby(["operator", *SIZES], dropna=False, sort=False):
         own = group[group["kind"] == "own"].sort_values("median_us")
         peers = group[group["kind"] != "own"].sort_values("median_us")
         if len(own) and len(peers):
             ours, best = own.iloc[0], peers.iloc[0]
             found.append(
-                dict(zip(["operator", *_SIZES], key, strict=True))
+                dict(zip(["operator", *SIZES], key, strict=True))
                 | {"ours": ours["impl"], "ours_us": ours["median_us"]}
                 | {"peer": best["impl"], "peer_us": best["median_us"]}
                 | {"ratio": best["median_us"] / ours["median_us"]}

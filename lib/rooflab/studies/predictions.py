@@ -14,7 +14,7 @@ from rooflab import dispatch, engine
 from rooflab.hardware import perf_model, roofline
 from rooflab.hardware.device import Device
 from rooflab.numerics import model_shapes
-from rooflab.profile import recorded
+from rooflab.records import profiles
 from rooflab.records.store import Store
 from rooflab.studies import attribution, bandwidth, launch_rule, regimes
 
@@ -100,7 +100,7 @@ def _with_tokens(found: Known, store: Store) -> Known:
     whole = rows[rows["operator"] == "prefill"]
     values["prompt_waits"] = dict(zip(whole["seq"].astype(int), whole["median_us"], strict=True))
     if path.is_file() and len(rows):
-        trace = launch_rule.named(recorded.read(path))
+        trace = launch_rule.named(profiles.read(path))
         graph = trace[(trace["variant"] == "graph") & (trace["seq"] == attribution.CONTEXTS[0])]
         if len(graph):
             values["token"] = launch_rule.part_times(graph)

@@ -273,14 +273,14 @@ def _captured(case: Case) -> tuple[str, str]:
     n, k, how = case.n or 0, case.k or 0, tunables(case)
     rung, macros, _ = own_rung(case)
     w, x = quantised(n, k), products.activations(1, k)
-    out, room = cupy.empty((1, n), "float16"), None if how.get("fresh") else q8_0.quantise(x)
+    out, workspace = cupy.empty((1, n), "float16"), None if how.get("fresh") else q8_0.quantise(x)
 
     def call() -> None:
-        q8_0.matvec(q8_0.quantise(x, out=room), w, out=out, rung=rung.name, **macros)
+        q8_0.matvec(q8_0.quantise(x, out=workspace), w, out=out, rung=rung.name, **macros)
 
     call()
     bits = out.get()
-    with clock._stream() as stream:
+    with clock.captured_stream() as stream:
         if how.get("pooled"):
             call()
         else:

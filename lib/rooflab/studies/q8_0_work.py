@@ -195,9 +195,9 @@ def _chain(case: Case) -> gate.Work:
     weights = [q8_0.quantise(w - w.mean(dtype="float32").astype("float16")) for w in drawn]
     x, out = products.activations(1, k), xp.empty((1, k), "float16")
     held = {"x": x, "out": out, "wide": xp.empty((1, n), "float16"), "narrow": xp.empty((1, k), "float16")}
-    room = {width: q8_0.quantise(xp.zeros((1, width), "float16")) for width in (n, k)}
+    workspace = {width: q8_0.quantise(xp.zeros((1, width), "float16")) for width in (n, k)}
     steps = [
-        Step(held[reads], room[columns], w, held[writes])
+        Step(held[reads], workspace[columns], w, held[writes])
         for (reads, (_, columns), writes), w in zip(plan, weights, strict=True)
     ]
 
@@ -226,7 +226,7 @@ def _chain(case: Case) -> gate.Work:
 
 
 class Step(NamedTuple):
-    """A chain's step: FP16 activations, room for them quantised, weights, and where the product goes."""
+    """A chain's step: FP16 activations, workspace for them quantised, weights, and where the product goes."""
 
     source: Any
     quants: Planes

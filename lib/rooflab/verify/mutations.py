@@ -30,7 +30,7 @@ from rooflab.records.fingerprint import identity
 from rooflab.runtime.nvrtc import headers_of
 from rooflab.simt import KernelFault
 from rooflab.verify.mutants import Mutant, of
-from rooflab.verify.subjects import Subject, declared, portable, subjects
+from rooflab.verify.subjects import Subject, portable, subjects
 
 COLUMNS = (
     *("operator", "rung", "file", "mutation", "fault", "code", "mutant"),
@@ -39,7 +39,7 @@ COLUMNS = (
 LIMIT = 180  # seconds that a mutant may run; one that loops for ever is killed by that
 MOST = 5  # mutants of one rung; what lies beyond are the same mutations at other places
 HOSTS = 4  # rungs in which a header's mutant may show
-OPERATORS = tuple(dict.fromkeys(operator for operator, _ in ops.rungs() if declared(operator)))
+OPERATORS = tuple(dict.fromkeys(operator for operator, _ in portable()))
 
 
 # --- the mutants --------------------------------------------------------------------------------------------
@@ -191,6 +191,24 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "guard",
         "r != rank && i < n / 8",
     ): "a part has room for a whole block, and what lies past n is never read",
+    (
+        "sample/1_block",
+        "guard",
+        "THREADS / 32",
+    ): "1,024 threads are 32 warps, so each lane has one's best",
+    (
+        "sample_candidates/1_warp",
+        "stride",
+        "i += 32",
+    ): "the best of some candidates is the same if one comes twice",
+    (
+        "batch_product/1_pdl",
+        "guard",
+        "first < last",
+    ): "a block without tiles reads what it would rotate with, and rotates nothing",
+    ("batch_rmsnorm/1_pdl", "overrun", "prefetch_l2"): "a prefetch leaves every value as it is",
+    ("all_reduce_rmsnorm/1_pdl", "overrun", "prefetch_l2"): "a prefetch leaves every value as it is",
+    ("common/slabs.cuh", "dirty", "row_sum = 0"): _RESCALED,
     ("common/parts.cuh", "stride", "row_max"): "the largest of some numbers is the same if one comes twice",
     ("gemv/1_strided", "leave", "column >= n"): "the grid has a block a column, so no column is n",
     (

@@ -62,22 +62,39 @@ def _words(case: Case) -> str:
 
 
 def _loud(rung: Rung) -> Iterator[Subject]:
-    """Attention whose own score is far below 0: a sum that starts elsewhere than at nothing shows."""
+    """Attention whose scores are far below 0: it shows where a sum or a maximum starts from a wrong value."""
     rng = np.random.default_rng(3)
-    q, v = (rng.standard_normal((40, 2, 64)).astype(np.float16) for _ in range(2))
-    k = (-4 * q.astype(np.float32)).astype(np.float16)
-    exact = reference.attention(*(a.astype(np.float64) for a in (q, k, v)))
+    if rung.operator == "attention":
+        q, v = (rng.standard_normal((40, 2, 64)).astype(np.float16) for _ in range(2))
+        k = (-4 * q.astype(np.float32)).astype(np.float16)
+        exact = reference.attention(*(a.astype(np.float64) for a in (q, k, v)))
+        shape, launch = "40 tokens, 2/2 heads of 64", partial(_attend, rung, q, k, v)
+    else:
+        q, v = (rng.standard_normal(size).astype(np.float16) for size in ((1, 64), (5020, 1, 64)))
+        v += (np.arange(5020) // 32 % 40 / 8).astype(np.float16)[:, None, None]
+        noise = 2 * rng.standard_normal((5020, 1, 64)).astype(np.float32)
+        k = (noise - 16 * q.astype(np.float32)).astype(np.float16)
+        scores = k[:, 0].astype(np.float64) @ q[0].astype(np.float64) / 8
+        order = np.argsort(scores)  # so that the last parts rescale the first
+        k, scores = k[order], scores[order]
+        p = np.exp(scores - scores.max())
+        exact = (p / p.sum() @ v[:, 0].astype(np.float64))[None]
+        shape, launch = "5020 keys, 1/1 heads of 64", partial(_attend_once, rung, q, k, v)
     outs = [np.empty(q.shape, np.float16) for _ in range(2)]
-    launch = partial(_attend, rung, q, k, v, outs)
-    budget = gate.error_budget(4e-3, exact, "float16")
-    work = gate.Work(
-        rung.name, launch, [[q, k, v]] * 2, [[out] for out in outs], gate.constant(exact), budget
-    )
-    yield Subject("40 tokens, 2/2 heads of 64, scores below -100", work)
+    work = gate.trial(rung.name, launch, outs, exact, gate.error_budget(4e-3, exact, "float16"))
+    yield Subject(f"{shape}, scores below -100", work)
 
 
-def _attend(rung: Rung, q: Any, k: Any, v: Any, outs: Sequence[Any], i: int) -> None:
-    attention.attention(q, k, v, out=outs[i], rung=rung.name)
+def _attend(rung: Rung, q: Any, k: Any, v: Any, out: Any) -> None:
+    attention.attention(q, k, v, out=out, rung=rung.name)
+
+
+def _attend_once(rung: Rung, q: Any, k: Any, v: Any, out: Any) -> None:
+    """In 40 parts, where a rung takes parts: more than are merged at a time."""
+    splits = None if rung.name == "1_block_per_head" else 40
+    merge: dict[str, Any] = {"MERGE": 0} if "MERGE" in rung.defines else {}
+    length = np.array([len(k)], np.int32)
+    attention.decode_attention(q, k, v, length, out=out, rung=rung.name, splits=splits, **merge)
 
 
 def _multiply(rung: Rung, x: Any, weights: Any, outs: Sequence[Any], i: int) -> None:
@@ -190,16 +207,11 @@ def _decoded(operator: str, rung: Rung) -> Iterator[Subject]:
 _WORKS = {"int4": _int4, "int4_dequantise": _int4_dequantise, "decode_step": _decoded}
 
 
-def declared(operator: str) -> bool:
-    """Whether small contestants of an operator's rungs are declared anywhere."""
-    module = ops.module_of(operator)
-    tried = getattr(module, "TRIED", module.LADDERS if hasattr(module, "trials") else ())
-    return operator in _WORKS or hasattr(module, "small_cases") or operator in tried
-
-
 @cache
-def subjects(operator: str, name: str) -> list[Subject]:
-    """The contestants that a rung is gated by; none where its operator declares none."""
+def subjects(operator: str, name: str, target: str = "cpu") -> list[Subject]:
+    """The contestants that a rung is gated by; none where its operator declares none. On the "gpu" those of
+    trials alone: a study's have a GPU's sizes there.
+    """
     module = ops.module_of(operator)
     rung = ops.rung_of(module.LADDERS[operator], name, name)
     if operator in _WORKS:
@@ -207,9 +219,9 @@ def subjects(operator: str, name: str) -> list[Subject]:
             return list(_WORKS[operator](operator, rung))
     if hasattr(module, "small_cases"):
         found = list(_of_study(module.small_cases(operator, rung)))
-        if operator != "attention":
+        if operator not in ("attention", "decode_attention"):
             return found
         with ops.on("cpu"):
             return [*found, *_loud(rung)]
-    with ops.on("cpu"):
+    with ops.on(target):
         return [Subject(*one) for one in module.trials(operator, rung)] if hasattr(module, "trials") else []

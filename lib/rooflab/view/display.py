@@ -19,6 +19,7 @@ from rooflab.hardware import crossover
 from rooflab.lab.lacking import beyond
 from rooflab.ops import Rung
 from rooflab.view.captions import contestants
+from rooflab.words import listed, times
 
 
 def say(text: str) -> None:
@@ -201,13 +202,6 @@ def against(row: pd.Series, other: pd.Series) -> str:
     return f"runs at {float(other['median_us']) / float(row['median_us']):.2f} times the speed of"
 
 
-def times(ratio: float) -> str:
-    """A ratio with two significant digits, all its integer digits from 10 on: "0.48", "3.2", "1,240"."""
-    if not abs(ratio) < 9.95:
-        return f"{ratio:,.0f}"
-    return f"{ratio:.1f}" if abs(ratio) >= 0.995 else f"{ratio:.2g}"
-
-
 def speed(ratio: float) -> str:
     """What a ratio of speeds says of the first, to stand behind "is": "3.2 times as fast", "as fast" within
     2 %, or "slower, at 0.48 times the speed".
@@ -226,10 +220,12 @@ def change(ratio: float) -> str:
     return f"grows {times(ratio)} times" if ratio > 1 else f"falls to {times(ratio)} of it"
 
 
-def listed(names: Iterable[object]) -> str:
-    """Names in a sentence: "a", "a and b", "a, b and c", or "none"."""
-    *most, last = [str(name) for name in names] or ["none"]
-    return f"{', '.join(most)} and {last}" if most else last
+def power_rows(lab: labs.Lab, *operators: str) -> pd.DataFrame:
+    """The rows of the study `power` that the lab can give, of `operators` alone if any are named: a page that
+    shows one operator measures no other.
+    """
+    cases = [case for case in lab.cases("power") if not operators or case.operator in operators]
+    return lab.measure("power", lab.held("power", cases))
 
 
 def borrowed(lab: labs.Lab, why: str) -> labs.Lab:

@@ -13,13 +13,11 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from rooflab import studies
 from rooflab.errors import UsageError
 from rooflab.records.case import Case
-from rooflab.records.csv_table import is_blank
-from rooflab.studies.base import FORETOLD
-from rooflab.view.captions import UNITS, Roof, measured, number, one_device, size_text
+from rooflab.view.captions import UNITS, Roof, number, one_device, size_text
 from rooflab.view.explorer_axes import BOTTOM, HEIGHT, LEFT, NAME, RIGHT, TOP, WIDTH, View, short, view
+from rooflab.view.explorer_facts import facts_of, plain, roof_label, text
 
 # All but the first read on white and on near-black.
 INK, ACCENT, ROOF_INK, OWN_INK = "#1A1A1A", "#1F83C6", "#C8541A", "#2C9159"
@@ -136,7 +134,7 @@ class Chart:
         self.points = []
         for i, (picks, px, py) in enumerate(at):
             ceiling, seen = of_row[i], self.views[picks[1:]]
-            facts = _facts(rows.iloc[i], y, self.unit, roofs[ceiling] if ceiling >= 0 else None, foretold)
+            facts = facts_of(rows.iloc[i], y, self.unit, roofs[ceiling] if ceiling >= 0 else None, foretold)
             self.points.append(Point(picks, sizes.index(px), seen.to_x(px), seen.to_y(py), ceiling, facts))
         self._refuse_twins()
         # Shown first, of the slices with the most sizes: the best rate, or the best time at the largest size,
@@ -147,12 +145,12 @@ class Chart:
             (less, -p.x, v) if y == "median_us" else (less, 0, -v)
             for less, p, v in zip(few, self.points, rates, strict=True)
         ]
-        wanted = [all(_plain(row[c]) == v for c, v in (start or {}).items()) for _, row in rows.iterrows()]
+        wanted = [all(plain(row[c]) == v for c, v in (start or {}).items()) for _, row in rows.iterrows()]
         self.start = wanted.index(True) if any(wanted) and start else order.index(min(order))
 
     def _indices(self, row: pd.Series) -> tuple[int, ...]:
         """A row's controls as indices into their values, -1 for a value that was not recorded."""
-        picks = [(c.values, _plain(row[c.column])) for c in self.controls]
+        picks = [(c.values, plain(row[c.column])) for c in self.controls]
         return tuple(values.index(value) if value in values else -1 for values, value in picks)
 
     def _views(
@@ -209,7 +207,7 @@ class Chart:
 
     def name(self, picks: Sequence[Any], x: float) -> str:
         """A choice in words: "Rung 4_grid, Cache cold, Elements 64 Mi"."""
-        words = [f"{c.label} {_text(v)}" for c, v in zip(self.controls, picks, strict=True)]
+        words = [f"{c.label} {text(v)}" for c, v in zip(self.controls, picks, strict=True)]
         return ", ".join([*words, f"{self.x.label} {self.x_text(x, self.x.column, self.x.values[-1])}"])
 
     def line(self, picks: Sequence[Any], x: float) -> str:
@@ -225,21 +223,21 @@ class Chart:
         """The row measured here of the choice itself, None without one."""
         columns = [*(c.column for c in self.controls), self.x.column]
         for _, row in self.own.iterrows():
-            if [_plain(row[column]) for column in columns] == [*picks, x]:
+            if [plain(row[column]) for column in columns] == [*picks, x]:
                 return row
         return None
 
     def own_line(self, row: pd.Series) -> str:
         """The text of a row measured here."""
-        picks = [_plain(row[c.column]) for c in self.controls]
-        facts = _facts(row, self.y, self.unit, None, self.foretold)
+        picks = [plain(row[c.column]) for c in self.controls]
+        facts = facts_of(row, self.y, self.unit, None, self.foretold)
         return f"Measured here: {self.name(picks, float(row[self.x.column]))}: {facts}."
 
     def _own_marks(self, picks: Sequence[Any], shown: View) -> str:
         """Diamonds at the rows measured here that the controls but the first choose."""
         marks = []
         for _, row in self.own.iterrows():
-            first, *more = [_plain(row[c.column]) for c in self.controls]
+            first, *more = [plain(row[c.column]) for c in self.controls]
             if more == list(picks)[1:]:
                 r = 6 if first == picks[0] else 3.5
                 px, py = shown.to_x(float(row[self.x.column])), shown.to_y(float(row[self.y]))
@@ -347,7 +345,7 @@ class Chart:
             first = seen.setdefault((point.picks, point.x), i)
             if first != i:
                 a, b = self.rows.iloc[first], self.rows.iloc[i]
-                differ = [c for c in _CASE if c in a.index and _plain(a[c]) != _plain(b[c])]
+                differ = [c for c in _CASE if c in a.index and plain(a[c]) != plain(b[c])]
                 raise UsageError(
                     f"Two cases stand at {self.name(self.picks(i), self.x.values[point.x])}; add a control "
                     f"for {' or '.join(differ) or 'what tells them apart'}, or pass fewer rows."
@@ -382,10 +380,10 @@ def _frame(seen: View) -> dict[str, str]:
 
 
 def _control(rows: pd.DataFrame, column: str, label: str) -> Control:
-    values = list(dict.fromkeys(_plain(v) for v in rows[column]))
+    values = list(dict.fromkeys(plain(v) for v in rows[column]))
     if all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values):
         values.sort()
-    return Control(column, label, values, [_text(v) for v in values])
+    return Control(column, label, values, [text(v) for v in values])
 
 
 def _roofs(rows: pd.DataFrame, roof: Any, unit: str) -> tuple[list[tuple[str, float]], list[int]]:
@@ -400,59 +398,8 @@ def _roofs(rows: pd.DataFrame, roof: Any, unit: str) -> tuple[list[tuple[str, fl
     names = [str(name) for name in rows["roof"]]
     # Integer products count operations where others count floating-point operations; both are 10^12 a second.
     known = [n for n in dict.fromkeys(names) if n in roof and roof[n][1].replace("TOP", "TFLOP") == unit]
-    found = [(_roof_label(name), float(roof[name][0])) for name in known]
+    found = [(roof_label(name), float(roof[name][0])) for name in known]
     return found, [known.index(name) if name in known else -1 for name in names]
-
-
-_TIMES = ("median_us", "q1_us", "q3_us", "predicted_us")
-
-
-def _facts(row: pd.Series, y: str, unit: str, roof: tuple[str, float] | None, foretold: str) -> str:
-    parts = [measured(float(row[y]), unit)]
-    time, low, high, predicted = (_float(row.get(column)) for column in _TIMES)
-    if time is not None and y != "median_us":
-        parts.append(f"{number(time)} µs")
-    if low is not None and high is not None:
-        parts.append(f"q1 {number(low)}, q3 {number(high)} µs")
-    if predicted is not None:
-        parts.append((foretold or _foretold(row)).format(number(predicted)))
-    if roof:
-        share = roof[1] / float(row[y]) if y == "median_us" else float(row[y]) / roof[1]
-        parts.append(f"{share:.0%} of {roof[0]}")
-    return "; ".join(parts)
-
-
-def _foretold(row: pd.Series) -> str:
-    """What a row's predicted_us is, by its study, as words around a time."""
-    if not row.get("study"):
-        return FORETOLD
-    try:
-        case = Case.from_row(row)
-    except UsageError:  # a page's own words in the place of a name
-        return FORETOLD
-    return studies.get(case.study).foretold(case)
-
-
-def _roof_label(name: str) -> str:
-    """A ceiling's name in words: "dram_read" is "DRAM read"."""
-    plain = ("read", "copy", "write", "triad", "tensor")
-    return " ".join(w if w in plain else w.upper().replace("PCIE", "PCIe") for w in name.split("_"))
-
-
-def _float(value: Any) -> float | None:
-    return None if is_blank(value) else float(value)
-
-
-def _plain(value: Any) -> Any:
-    """A cell as JSON knows it: None for a blank, and Python's own numbers and words."""
-    if is_blank(value):
-        return None
-    value = value.item() if hasattr(value, "item") else value
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _text(value: Any) -> str:
-    return "none" if value in (None, "") else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _apart(a: Any, b: Any) -> float:

@@ -204,4 +204,6 @@ def _changed(below: Rung, rung: Rung, built: Mapping[str, int] | None) -> str:
     count = sum(line[0] in "+-" for line in lines)
     text = "```diff\n" + "\n".join([f"--- {below.name}.cu", f"+++ {rung.name}.cu", *lines]) + "\n```"
     head = f"Changes from {below.name}: {count} lines"
+    if "// Branch " in rung.path.read_text():
+        head = f"A new branch: {count} lines differ from {below.name}"
     return f'<details class="changes"><summary>{head}</summary>\n\n{text}\n\n</details>'

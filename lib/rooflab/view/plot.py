@@ -1,7 +1,6 @@
-"""The course's one plot style: figures that read in grey, with labels on the lines and a computed caption."""
+"""Charts in the course's style: labels on the lines, roofs drawn, and a computed caption."""
 
 import base64
-import io
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,47 +12,24 @@ from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from PIL import Image
 
 from rooflab.errors import UsageError
-from rooflab.view import narrow
+from rooflab.view import narrow, style
 from rooflab.view.captions import UNITS as UNITS
 from rooflab.view.captions import Roof, band, caption, contestants, floats, measured, number
 from rooflab.view.captions import dates as dates
 from rooflab.view.captions import one_device as one_device
 from rooflab.view.captions import size_text as size_text
 from rooflab.view.captions import telling as telling
+from rooflab.view.style import COLOURS as COLOURS
+from rooflab.view.style import DASHES, MARKERS
+from rooflab.view.style import DPI as DPI
+from rooflab.view.style import FORMAT_COLOURS as FORMAT_COLOURS
+from rooflab.view.style import PEER_COLOUR as PEER_COLOUR
+from rooflab.view.style import ROOF_COLOUR as ROOF_COLOUR
+from rooflab.view.style import png as png
 from rooflab.view.ticks import figure_of, round_ticks, spread
 from rooflab.view.ticks import size_ticks as size_ticks
-
-# Okabe and Ito's colours, neighbours differing in lightness too; yellow, unreadable on white, is left out.
-COLOURS = ("#0072B2", "#E69F00", "#000000", "#D55E00", "#56B4E9", "#009E73", "#CC79A7")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 2, 1, 2)))
-# The colour of a format of weights, on every chart that compares formats.
-FORMAT_COLOURS = {"int4_g128": COLOURS[0], "fp16": COLOURS[1], "q8_0": COLOURS[5]}
-ROOF_COLOUR = "#555555"
-PEER_COLOUR = "#8A8A8A"
-DPI = 100
-STYLE: dict[str, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.labelsize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#E4E4E4",
-    "grid.linewidth": 0.7,
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
-    "figure.facecolor": "white",
-    "axes.facecolor": "white",
-    "savefig.facecolor": "white",
-}
 
 
 def figure(
@@ -72,7 +48,7 @@ def figure(
     linear unless asked. The figure does not pass through pyplot, so no global state changes and nothing is
     displayed before `show`.
     """
-    with _style():
+    with style.context():
         fig = Figure(figsize=(6.4 if columns == 1 else 9.6, height), dpi=DPI, layout="constrained")
         FigureCanvasAgg(fig)
         grid = fig.subplots(1, columns, sharey=True, squeeze=False)
@@ -161,7 +137,7 @@ def label_ends(ax: Axes) -> None:
     its series. Call it after everything is drawn and the axes are scaled.
     """
     fig = figure_of(ax)
-    _settled(ax)
+    style.settled(ax)
     lines = [
         line for line in ax.lines if line.get_gid() == "series" and not str(line.get_label()).startswith("_")
     ]
@@ -194,7 +170,7 @@ def label_ends(ax: Axes) -> None:
             textcoords="offset points",
             va="center",
             fontsize=size,
-            color=_darker(line.get_color()),
+            color=style.darker(line.get_color()),
             annotation_clip=False,
             zorder=4,
             arrowprops=arrow if abs(shift) >= 3 else None,
@@ -407,7 +383,7 @@ def show(fig: Figure, caption: str) -> None:
         raise UsageError("Every figure needs a caption; compute one with plot.caption(...).")
     shown = {"image/png": base64.b64encode(png(fig)).decode(), "text/plain": caption}
     if os.environ.get(narrow.ASKED) and fig.get_gid() != narrow.WIDE:
-        with _style():
+        with style.context():
             narrow.narrowed(fig)
         shown[narrow.MIME] = base64.b64encode(png(fig, 2)).decode()  # a phone's pixels are small
     display(shown, raw=True)
@@ -427,44 +403,3 @@ def ladder(rows: pd.DataFrame, device: Any, roof: Roof, title: str) -> None:
         if kind != "own":
             patch.set_facecolor(PEER_COLOUR)
     show(fig, caption(rows, device, title, roof))
-
-
-def png(fig: Figure, scale: int = 1) -> bytes:
-    """The figure as PNG bytes of 64 colours, a third of the size, and without its writer's name, at `scale`
-    times DPI pixels an inch.
-    """
-    for ax in fig.axes:
-        _settled(ax)
-    drawn, out = io.BytesIO(), io.BytesIO()
-    with _style():
-        fig.savefig(drawn, format="rgba", dpi=scale * DPI)
-    width = round(scale * fig.bbox.width)
-    size = (width, len(drawn.getvalue()) // (4 * width))
-    image = Image.frombytes("RGBA", size, drawn.getvalue()).convert("RGB")
-    image.quantize(64, dither=Image.Dither.NONE).save(
-        out, "PNG", optimize=True, dpi=(scale * DPI, scale * DPI)
-    )
-    return out.getvalue()
-
-
-def _style() -> Any:
-    return matplotlib.rc_context(STYLE)  # type: ignore[arg-type]  # the stub wants literal keys
-
-
-def _settled(ax: Axes) -> None:
-    """A linear y axis of non-negative data starts at zero, so that heights compare; a logarithmic one has
-    plain numbers at its ticks.
-    """
-    if ax.get_yscale() == "log" and isinstance(ax.yaxis.get_major_locator(), matplotlib.ticker.LogLocator):
-        round_ticks(ax)
-    if ax.get_yscale() == "linear" and ax.get_autoscaley_on() and ax.get_ylim()[0] > -0.1 * ax.get_ylim()[1]:
-        top = ax.get_ylim()[1]
-        ax.set_ylim(0, top)
-
-
-def _darker(colour: Any) -> tuple[float, float, float]:
-    """The colour, darkened until text in it has enough contrast on white."""
-    r, g, b = matplotlib.colors.to_rgb(colour)
-    while 0.2126 * r**2.2 + 0.7152 * g**2.2 + 0.0722 * b**2.2 > 0.18:
-        r, g, b = r * 0.93, g * 0.93, b * 0.93
-    return r, g, b

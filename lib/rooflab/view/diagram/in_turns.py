@@ -44,7 +44,7 @@ def turns(rounds: int, seed: int = 0) -> list[tuple[int, bool]]:
         return float(len(replayed))
 
     chains = [clock.Chain(lambda at=at: replay(at), 1, 1.0) for at in (0, 1)]  # type: ignore[misc]
-    series, _ = clock._sampled(chains, timed, rounds, "burst", np.random.default_rng(seed))
+    series, _ = clock.sampled(chains, timed, rounds, "burst", np.random.default_rng(seed))
     kept = {int(place) for one in series for place in one}  # a sample's value is its place among the replays
     return [(at, place in kept) for place, at in enumerate(replayed, 1)]
 

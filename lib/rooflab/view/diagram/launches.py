@@ -134,7 +134,7 @@ def sms_at_work(
         rung = ops.rung_of(gemv.LADDERS["gemv"], name, name)
         options = gemv.options_for(rung, n, k)
         wide = gemv.blocks_of(rung, n, options)
-        high = gemv.splits_of(rung, n, k, options, sms) if name in gemv._SHARED_COLUMNS else 1
+        high = gemv.splits_of(rung, n, k, options, sms) if name in gemv.SHARED_COLUMNS else 1
         blocks, x = wide * high, place * pitch
         cell = min(size, (pitch - 20) / across)
         busy = min(sms, blocks)

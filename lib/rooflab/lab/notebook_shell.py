@@ -1,9 +1,9 @@
 """How a notebook continues where its recording lacks a case.
 
-`go_on` lets the notebook's shell answer a MissingRecording with one sentence instead of a traceback. The
-names that such a cell would have bound are taken away, so that no later cell shows an older value under them;
-a cell that needs one of them says so in one sentence, too. All others run. Outputs carry the key `LACKING` in
-their metadata, by which a runner knows that the page is shown in part.
+`answer_missing` lets the notebook's shell answer a MissingRecording with one sentence instead of a traceback.
+The names that such a cell would have bound are taken away, so that no later cell shows an older value under
+them; a cell that needs one of them says so in one sentence, too. All others run. Outputs carry the key
+`LACKING` in their metadata, by which a runner knows that the page is shown in part.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _parameters(shell: Any) -> dict[str, Any]:
     return {}
 
 
-def go_on() -> None:
+def answer_missing() -> None:
     """From now on the notebook at work continues after cells whose cases are not recorded; nothing without a
     notebook, or where it does so already.
     """

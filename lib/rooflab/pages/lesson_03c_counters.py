@@ -1,0 +1,139 @@
+"""What counters say to lesson 03c's claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rooflab import claims
+from rooflab.analysis import coalescing
+from rooflab.analysis.evidence import Evidence
+from rooflab.lab import Lab
+from rooflab.pages import Rows
+from rooflab.profile import ncu
+from rooflab.studies import gemv as study
+from rooflab.view import display
+from rooflab.words import listed
+
+
+def block_sizes(here: Lab) -> None:
+    """Say how much the bandwidth of two rungs changes with the size of a block."""
+    impls = (coalescing.COALESCED, coalescing.FILLED)
+    sweep = here.measure("gemv", [case for impl in impls for case in study.blocks_sweep(impl)])
+    sweep["threads"] = sweep["options"].str.extract(r"threads=(\d+)")[0].astype(int)
+    lines, level = [], True
+    for impl, mine in sweep.groupby("impl", sort=False):
+        fast, slow = mine.loc[mine["gb_s"].idxmax()], mine.loc[mine["gb_s"].idxmin()]
+        text = f"`{impl}`: from {slow['gb_s']:,.0f} GB/s at {slow['threads']} threads a block to "
+        text += f"{fast['gb_s']:,.0f} at {fast['threads']}, a factor of "
+        lines.append(text + f"{fast['gb_s'] / slow['gb_s']:.2f}.")
+        level = level and mine["gb_s"].max() < 1.2 * mine["gb_s"].min()
+    if level:
+        lines.append("The size of a block changes neither: the bytes in flight are the same for each.")
+    display.fold_items("H5: does the size of a block matter?", lines)
+
+
+def counters(counted: Rows) -> None:
+    """List nvprof's counters that the tests name: what each is today, and its value for rung 2."""
+    seen = counted[(counted["impl"] == coalescing.COALESCED) & (counted["n"] == coalescing.SIZE)]
+    seen = seen[seen["cache"] == "cold"]
+    lines = []
+    for old, new in ncu.NVPROF.items():
+        if new in study.COUNTERS:
+            names = "` ÷ `".join(ncu.METRICS[new].ncu)
+            value = f"{seen[new].max():,.4g}" if len(seen) else "not counted"  # of one row
+            value += "%" if len(seen) and ncu.METRICS[new].unit == "%" else ""
+            lines.append(f"- **{old}**, {value} here: {ncu.METRICS[new].meaning}. Now `{names}`")
+    head = "nvprof's names, what counts the same today, and what it counts of the coalesced rung"
+    display.say(f"<details><summary>{head}</summary>\n\n" + "\n".join(lines) + "\n\n</details>")
+
+
+def padding(here: Lab, counted: Rows, gpu: str) -> None:
+    """Say what a bank conflict is, and what padding saves of conflicts and of time."""
+    table = counted[(counted["impl"] == coalescing.PADDED) & (counted["n"] == coalescing.SIZE)]
+    table = table[table["cache"] == "cold"].copy()
+    table["option"] = table["options"].replace("", "pad=1")  # the default
+    times = here.measure("gemv", study.padding(coalescing.SIZE)).set_index("options")["median_us"]
+    table["us"] = table["option"].map(times)
+    table = table.set_index("option")
+    lines = [
+        "Shared memory lies in 32 **banks** that answer side by side. Lanes that want different words of one "
+        f"bank wait for each other: a **bank conflict**. `{coalescing.PADDED}` sums through a table whose "
+        "columns its lanes read. *Padding* gives the rows an odd length, so that the lanes meet 32 banks."
+    ]
+    if {"pad=0", "pad=1"} <= set(table.index):
+        without, padded = table.loc["pad=0"], table.loc["pad=1"]
+        saved = without["shared_load_conflicts"] - padded["shared_load_conflicts"]
+        share = 1 - padded["us"] / without["us"]
+        text = f"Padding takes away {saved:,.0f} conflicts and {'saves' if share >= 0 else 'adds'} "
+        text += f"{abs(share):.0%} of the time, {without['us']:.2f} to {padded['us']:.2f} µs"
+        lines.append(
+            text + (": the table is read once, at the end of a block." if abs(share) < 0.05 else ".")
+        )
+        lines.append(
+            "A low efficiency need not be a conflict: in rung 2, the subject of E10, all lanes read the same "
+            "number of x, and one pass serves them all."
+        )
+    else:
+        lines.append(f"Nothing was counted on {gpu}, so the conflicts stay a prediction.")
+    display.fold_items("E10: do bank conflicts cost time?", lines)
+
+
+def hit_rates(counted: Rows, evidence: Evidence) -> None:
+    """Say what the L2 hit rates of three rungs depend on."""
+    some = [coalescing.STRIDED, coalescing.COALESCED, coalescing.PADDED]
+    hits = counted[(counted["kind"] == "own") & counted["impl"].isin(some) & (counted["options"] == "")]
+    hits = hits[hits["n"] >= coalescing.WARM].copy()
+    hits["dram"] = hits["dram_read_bytes"] / hits["n"].map(coalescing.moved)
+    cold, warm = (
+        coalescing.us(evidence, coalescing.PADDED, coalescing.WARM, cache) for cache in ("cold", "warm")
+    )
+    lines = ["Cold, the profiler empties the cache before each pass; warm, it should hold what ran before."]
+    lines.append(
+        f"By the graph clock a warm `{coalescing.PADDED}` takes {warm:.1f} µs at {coalescing.WARM:,} × "
+        f"{coalescing.WARM:,}, a cold one {cold:.1f}."
+    )
+    small = hits[(hits["cache"] == "warm") & (hits["n"] == coalescing.WARM)]
+    if len(small) and (small["dram"] > 0.5).all():
+        lines.append(
+            "But the profiler's *warm* launches read their matrix from DRAM again, so there is no warm hit "
+            "rate to judge E11 by. A likely cause: it saves and restores memory between two passes."
+        )
+    for row in hits.sort_values(["cache", "impl", "n"]).itertuples():
+        lines.append(
+            f"`{row.impl}`, {row.n:,} × {row.n:,}, {row.cache}: {row.l2_hit_pct:.0f}% of its sectors are in "
+            f"L2, and {row.dram:.0%} of the matrix's size is read from DRAM."
+        )
+    lines.append("A hit rate says what ran before, and a decoder's products always run cold.")
+    display.fold_items("E11: what do L2's hit rates depend on?", lines)
+
+
+def powers(tests: Sequence[claims.Claim], evidence: Evidence, gpu: str) -> None:
+    """Show the verdict of each test on three kernels, and say which tests tell a bad one from a good one."""
+    subjects = [coalescing.STRIDED, coalescing.COALESCED, claims.BEST]
+    found = claims.powers([claim for claim in tests if claim.name != "E8"], evidence, subjects)
+    shown = found[["id", "bars"]].copy()
+    for subject in subjects:
+        shown[subject] = [
+            (f"{each.measured}, " if each.value == each.value else "") + each.word for each in found[subject]
+        ]
+    words = [[each.word for each in found[subject]] for subject in subjects]
+    each = list(zip(found["id"], *words, strict=True))
+    tells = [i for i, bad, _, good in each if bad == claims.REFUTED and good == claims.HOLDS]
+    blind = [i for i, bad, middle, good in each if bad == middle == good]
+    against = [i for i, bad, _, good in each if bad == claims.HOLDS and good == claims.REFUTED]
+    text = f"**On the {gpu} the strided kernel passes and the best kernel fails.** " if against else ""
+    if "E11" in against:
+        text += "L2 serves what was fetched before. The best kernel fetches each sector once, so L2 has "
+        text += "nothing "
+        text += "to serve. "
+    says = {claim.name: claim.says for claim in tests}
+    text += f"\n\nOf the source's other tests {len(tells)} do their work ({listed(tells)}): they "
+    text += "refute the strided kernel and pass the best"
+    lax = [i for i, bad, _, good in each if bad == good == claims.HOLDS and i not in blind]
+    text += f". {listed(lax)} let both pass" if len(lax) > 1 else ""
+    for name in blind:
+        text += f". {name} ({says[name].rstrip('.')}) gives all three kernels one verdict"
+    display.say(text.strip() + ".")
+    names = {"id": "Test", "bars": "Bar"} | {subject: subject for subject in subjects}
+    caption = "Every test on the three kernels, but E8, which compares two of them"
+    display.table(shown, names, caption=caption, folded=True)

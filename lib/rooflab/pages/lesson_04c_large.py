@@ -1,0 +1,80 @@
+"""Batches that outgrow lesson 04c's rungs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from rooflab.lab import Lab
+from rooflab.pages import Rows
+from rooflab.studies import int4 as study
+from rooflab.view import display
+
+
+def growth_by_batch(one: Rows) -> None:
+    """Say how each contestant's time grows with the batch."""
+    us = one.pivot(index="batch", columns="who", values="median_us")
+    grown = us.loc[us.index[-1]] / us.iloc[0]
+    text = f"**From batch {us.index[0]} to {us.index[-1]} our time {display.change(grown['ours'])}**; "
+    others = [who for who in ("humming", "tinygemm", "FP16 cuBLAS") if who in us]
+    text += ", ".join(f"{who}'s {display.change(grown[who])}" for who in others) + ". "
+    for who in us.columns.intersection(("ours", "humming", "tinygemm", "two-op")):
+        late = us.index[us[who] >= us["FP16 cuBLAS"]]
+        if len(late) == us[who].count():
+            text += f"{who.capitalize()} is nowhere faster than FP16. "
+        elif len(late):
+            on = list(late) == [batch for batch in us.index if batch >= late[0]]
+            text += f"{who.capitalize()} is " + ("" if on else "first ")
+            text += f"no faster than FP16 {'from' if on else 'at'} batch {late[0]}{' on' * on}. "
+    display.say(text)
+
+
+def large_batches(shapes: list[Any], here: Lab, titles: dict[str, Any]) -> tuple[Lab, Rows]:
+    """Show the gain over FP16 at more tokens than a block holds; its lab and rows."""
+
+    def measured(there):
+        cases = [c for n, k in shapes for c in study.many(n, k, device=there.sized)]
+        return there.measure("int4", [c for c in cases if c in there.cases("int4")])
+
+    wide, source = measured(here), here
+    if not (wide["kind"] == "own").any():
+        source = display.borrowed(here, "no product of ours of so many tokens was measured")
+        wide = measured(source)
+    wide["who"] = wide["impl"].where(wide["kind"] != "own", "ours").replace(titles)
+    wide["shape"] = [f"{n:,} × {k:,}" for n, k in zip(wide["n"], wide["k"], strict=True)]
+    beyond = wide.pivot(index=["shape", "batch"], columns="who", values="median_us")
+    beyond = beyond.reindex([f"{n:,} × {k:,}" for n, k in shapes], level="shape").reset_index()
+    ours = wide[wide["kind"] == "own"].set_index(["shape", "batch"])
+    places = pd.MultiIndex.from_frame(beyond[["shape", "batch"]])
+    beyond["rate"] = ours["tflop_s"].reindex(places).to_numpy()
+    for name, other in (("gain", "FP16 cuBLAS"), ("two", "two-op")):
+        beyond[name] = beyond[other] / beyond["ours"]
+    table = beyond.pivot(index="shape", columns="batch", values="gain").reindex(
+        [f"{n:,} × {k:,}" for n, k in shapes]
+    )
+    table.columns = [f"b{batch}" for batch in table.columns]
+    names = {"shape": "n × k"} | {name: f"{name[1:]} tokens" for name in table}
+    rungs = sorted({int(impl.partition("_")[0]) for impl in wide.loc[wide["kind"] == "own", "impl"]})
+    title = f"Ours (rung {' or '.join(map(str, rungs))}), how many times as fast as FP16 cuBLAS on "
+    title += source.run.gpu
+    display.table(table.reset_index(), names, dict.fromkeys(table, "{:.2f}"), title)
+    return source, beyond
+
+
+def large_batches_explained(beyond: Rows, peak: float, source: Lab, here: Lab) -> None:
+    """Say up to how many tokens INT4 stays ahead."""
+    last = beyond[beyond["batch"] == beyond["batch"].max()]
+    text = f"**At {last['batch'].iloc[0]} tokens FP16 is faster on {(last['gain'] < 1).sum()} of "
+    text += f"{len(last)} shapes.** "
+    top = beyond.loc[beyond["rate"].idxmax()]
+    text += (
+        f"Our fastest product, {top['shape']} with {top['batch']} tokens, reaches {top['rate']:.0f} TFLOP/s"
+    )
+    text += f", {beyond['rate'].max() / peak:.0%} of the measured peak." if peak and source is here else "."
+    display.say(text)
+    lines = []
+    for row in beyond.rename(columns={"FP16 cuBLAS": "fp16", "two-op": "unpacked"}).itertuples():
+        line = f"{row.shape}, {row.batch} tokens: ours {row.ours:.1f} µs ({row.rate:.0f} TFLOP/s), "
+        lines.append(line + f"FP16 {row.fp16:.1f} µs, two-op {row.unpacked:.1f} µs")
+    display.fold_items("The times", lines)

@@ -1,0 +1,98 @@
+"""Lesson 05d's later ideas: tile order, and k divided among blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rooflab.analysis import q8_0
+from rooflab.hardware.crossover import LEVEL
+from rooflab.lab import Lab
+from rooflab.ops import stream_k
+from rooflab.pages import Rows
+from rooflab.studies import mmq as study
+from rooflab.view import diagram, display, plot
+
+_STREAM_K = """
+**Rung 8** ([source](../kernels/mmq/8_stream_k.cu)) is rung 7 with blocks that stay. Each takes tile after
+tile; the tiles of a last turn, too few for all SMs, are divided along k (**stream-K**, as INT4's rung 13 in
+[04c](04c_batch.ipynb)):
+
+```text
+132 blocks, one an SM
+while there is work:
+    piece = a whole tile, or in the last turn some of a tile's k
+    sums = as in rung 7, over the k of the piece
+    if another block has the end of this tile:
+        leave sums in L2; set a flag
+    else:
+        for each block that has an earlier part of the tile:
+            wait for its flag; sums += what it left
+        store y
+```
+"""
+
+
+def order_drawn() -> diagram.Drawing:
+    """Where one lane's weights lie in planes and in tile order."""
+    return diagram.tile_order()
+
+
+def _gains_drawn(found: Rows, gpu: str) -> None:
+    """Draw how many times as fast rung 9 is as rung 8, by tokens, a line a matrix."""
+    title = "Rung 9 ÷ rung 8, times as fast"
+    fig, ax = plot.figure("tokens", "times as fast", title, xlog=True, height=2.8)
+    for (n, k), mine in found.groupby(["n", "k"], sort=False):
+        plot.series(ax, mine["batch"], mine["gain"], label=f"{n:,} × {k:,}")
+    ax.axhline(1.0, color=plot.ROOF_COLOUR, linewidth=1)
+    ax.set_ylim(min(0.7, 0.95 * found["gain"].min()), 1.05 * found["gain"].max())
+    ticks = [batch for batch in (8, 16, 32, 64, 128, 256, 512, 1024, 2048) if batch <= found["batch"].max()]
+    ax.set_xticks(ticks, ticks)
+    ax.legend(fontsize=8.5, frameon=False, loc="upper right")
+    ahead = (found["gain"] >= LEVEL).sum()
+    text = f"{title}, on {gpu}: above the line rung 9 is faster, by more than {LEVEL - 1:.0%} at {ahead} "
+    plot.show(fig, f"{text}of {len(found)} products.")
+
+
+def tile_order(here: Lab, gpu: str) -> None:
+    """Draw and say what weights in tile order are worth: rung 9 over rung 8, and beside cuBLAS on FP16."""
+    names = ("8_stream_k", "9_tile_order", "torch.matmul")
+    cases = [c for c in here.cases("mmq") if c.cache == "cold" and not c.options and c.impl in names]
+    rows = here.measure("mmq", here.held("mmq", cases))
+    found = q8_0.gains(rows, *names[:2])
+    if found.empty:
+        return
+    _gains_drawn(found, gpu)
+    text = f"Over {len(found)} products rung 9 is {found['gain'].min():.2f} to {found['gain'].max():.2f} "
+    text += f"times as fast as rung 8, {found['gain'].median():.2f} times at the median. "
+    rival = q8_0.gains(rows, names[2], names[1])
+    rival = rival[rival["batch"] > 32]
+    if len(rival):
+        level = (rival["gain"] >= 1 / LEVEL).sum()
+        text += "cuBLAS on resident FP16 weights reads nearly twice the bytes. Beyond 32 tokens rung 9 is "
+        text += f"level with it (within {LEVEL - 1:.0%}) or ahead at {level} of {len(rival)} products; at "
+        text += f"the worst of them it is {rival['gain'].min():.2f} times as fast."
+    display.say(text)
+
+
+def divided_along_k(here: Lab, gpu: str) -> None:
+    """Show, folded, how rung 8 divides a tile's k, and where that is faster than rung 7."""
+    cases = [c for c in here.cases("mmq") if c.cache == "cold" and not c.options]
+    found = q8_0.divided_along_k(here.measure("mmq", [c for c in cases if study.takes_halves(c.impl)]))
+    parts: list[Any] = [_STREAM_K]
+    if len(found):
+        by = found.groupby("where")["gain"].agg(["size", "min", "median", "max"])
+        by = by.reindex([q8_0.IDLE, q8_0.WIDER, q8_0.NEITHER]).dropna().reset_index()
+        names = {"where": "Where", "size": "Products", "min": "Least", "median": "Median", "max": "Most"}
+        forms = {"size": "{:.0f}"} | dict.fromkeys(("min", "median", "max"), "{:.2f}×")
+        waits = [law.other for law in stream_k.laws("mmq/8_stream_k") if law.shares]
+        text = (
+            "Rung 7 has too few tiles for the SMs where a product is small, or must take narrow ones to have "
+        )
+        text += (
+            "enough, each of which reads all its weights again: that is what rung 8 has to gain. Dividing a "
+        )
+        text += "tile has a price. Its sums go through L2, and a block that adds another's takes "
+        text += f"{min(waits):.1f} to {max(waits):.1f} µs longer on an H200. Rung 8 is faster by more than "
+        text += f"{LEVEL - 1:.0%} at {(found['gain'] >= LEVEL).sum()} of {len(found)} products."
+        parts += [text, (by, names, forms, f"Rung 8 ÷ rung 7, {gpu}: by what rung 7 leaves idle")]
+    display.fold_parts("Rung 8 divides the last tiles along k (stream-K)", parts)

@@ -1,0 +1,158 @@
+"""What lesson 06b says of counters and of blocks an SM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from rooflab.analysis import attention as analysis
+from rooflab.lab import Lab
+from rooflab.ops import attention as op
+from rooflab.pages import Rows
+from rooflab.pages.lesson_06b_goals import goals as goals
+from rooflab.studies import attention as study
+from rooflab.view import display, plot
+
+NEAR = 60  # percent of what a unit can do, from which on it may be what limits a rung
+
+
+def counted_on_gemma(here: Lab) -> Rows:
+    """The counters of every rung on the heads of Gemma, with how often everything is read again."""
+    own = [c for c in study.gemma() if c.kind == "own"]
+    own = [c for c in own if c in set(here.cases("attention"))]
+    counted = analysis.counted(here.profile("attention", own, "ncu", study.COUNTERS), own)
+    if len(counted):
+        counted["again"] = counted["sm_read_bytes"] / counted["once"]
+        counted = counted[~counted["options"].str.contains("=8")]
+    return counted
+
+
+def busiest_by_width(counted: Rows, gpu: str, every: Rows) -> None:
+    """Draw how busy tensor cores and shared memory are in three rungs of each width; all rungs folded."""
+    if counted.empty:
+        return
+
+    def ends(group: Rows) -> Rows:
+        """Of a width's rungs: the fastest that runs anywhere, the first of Hopper's (without those the first
+        of all), the fastest of all."""
+        portable, hopper = (group[group["impl"].isin(op.HOPPER) == is_hopper] for is_hopper in (False, True))
+        picked = [hopper.index[0], portable["time_ns"].idxmin()][::-1] if len(hopper) else [group.index[0]]
+        return group.loc[list(dict.fromkeys([*picked, group["time_ns"].idxmin()]))]
+
+    widths = dict(list(counted.groupby("head_dim")))
+    shown = pd.concat([ends(group) for group in widths.values()])
+    names = [f"{impl}, {width} wide" for impl, width in zip(shown["impl"], shown["head_dim"], strict=True)]
+    units = {"tensor_pct": "tensor cores", "shared_pct": "shared memory", "issue_pct": "issue slots"}
+    title = "How busy three rungs of each width keep an SM"
+    fig, ax = plot.figure("% of what the unit can do", "", title, height=0.9 + 0.5 * len(shown))
+    plot.grouped(ax, names, {name: shown[column] for column, name in units.items()})
+    fast = {width: ends(group).iloc[-1] for width, group in widths.items()}
+    said = [f"{fast[w]['impl']}, {w} wide, tensor cores {fast[w]['tensor_pct']:.0f}%" for w in widths]
+    plot.show(fig, f"{title}, by Nsight Compute on {gpu}: {'; '.join(said)}.")
+    text = ""
+    for width, group in widths.items():
+        last, before = fast[width], ends(group).iloc[-2] if len(ends(group)) > 1 else None
+        text += f"- **{width} wide**"
+        if before is not None:
+            fewer = last["inst_executed"] / before["inst_executed"]
+            text += f", {last['impl']} beside {before['impl']}: "
+            text += f"{display.speed(before['time_ns'] / last['time_ns'])} with {fewer:.0%} of the "
+            text += f"instructions; the tensor cores are busy {last['tensor_pct']:.0f}% instead of "
+            text += f"{before['tensor_pct']:.0f}%"
+        rows = _plain(every)
+        rows = rows[rows["head_dim"].eq(width) & rows["kind"].eq("own") & rows["median_us"].notna()]
+        best = rows.loc[rows["tflop_s"].idxmax(), "impl"] if len(rows) else last["impl"]
+        text += f". {best}, faster still, is not in this profile" * (best not in set(group["impl"])) + ". "
+        text += _verdict(last) + _on_this_prompt(rows[rows["impl"] == last["impl"]], last) + "\n"
+    display.say(text)
+    names = {"head_dim": "Width", "impl": "Rung", "again": "Re-read", "tensor_pct": "Tensor cores %"}
+    names |= {"shared_pct": "Shared memory %", "issue_pct": "Issue slots %", "dram_pct": "DRAM %"}
+    forms = {"again": "{:,.0f}"} | dict.fromkeys(analysis.UNITS, "{:.0f}")
+    display.fold(
+        "Every rung by its counters", [(counted, names | {"busiest": "Busiest"}, forms, f"On {gpu}")]
+    )
+
+
+def _verdict(counted: Any) -> str:
+    """What limits a rung by its busiest unit."""
+    busy = f"{counted['busiest']} {counted['busiest_pct']:.0f}%"
+    if counted["busiest_pct"] < NEAR:
+        return f"No unit of it is near its limit (the busiest: {busy}), so waits take its time."
+    return f"Its limit is the busiest unit: {busy}."
+
+
+def _on_this_prompt(rows: Rows, counted: Any) -> str:
+    """The rate of a rung on the prompt that was counted, beside its best at that width, or nothing."""
+    same = rows["seq"].eq(counted["seq"]) & rows["heads"].eq(counted["heads"]) & rows["window"].isna()
+    here = rows[same]["tflop_s"].max()
+    if not here < rows["tflop_s"].max():  # not timed on it, or nowhere faster
+        return ""
+    best = rows.loc[rows["tflop_s"].idxmax()]
+    return (
+        f" A longer prompt helps: {here:,.0f} TFLOP/s here, {best['tflop_s']:,.0f} with "
+        f"{best['seq']:,} tokens."
+        if best["seq"] > counted["seq"]
+        else ""
+    )
+
+
+def _plain(every: Rows) -> Rows:
+    """The rows of the headline's heads: all of study.HEADS, no window, nothing else asked for."""
+    plain = every["options"].fillna("").isin(["", "queries=16"]) & every["heads"].eq(study.HEADS)
+    return every[plain & every["window"].isna()]
+
+
+def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
+    """Draw every rung's occupancy against its rate; what a block takes, folded."""
+    plain = _plain(every)
+    known = set(zip(plain["impl"], plain["head_dim"], strict=True))
+    pairs = zip(every["impl"], every["head_dim"], strict=True)
+    others = every[[pair not in known for pair in pairs]]  # rungs timed with other heads alone
+    budget = analysis.budgets(pd.concat([plain, others]), (256, width))
+    budget["kib"] = budget["shared"] / 1024
+    title = "Occupancy against speed"
+    fig, ax = plot.figure("occupancy (% of an SM's 64 warps)", "TFLOP/s", title, ylog=True, height=3.0)
+    ends = []
+    for k, (each, group) in enumerate(budget.groupby("head_dim")):
+        colour, marker = plot.COLOURS[k], plot.MARKERS[k]
+        ax.plot(100 * group["occupancy"], group["tflop_s"], marker, color=colour, label=f"{each} wide")
+        fast, full = (group.loc[group[name].idxmax()] for name in ("tflop_s", "occupancy"))
+        for row, words in ((fast, f"{each} wide: {fast['impl']}"), (full, full["impl"])):
+            at = (100 * row["occupancy"], row["tflop_s"])
+            above = 7 if k == 0 else -13
+            words_at = {"textcoords": "offset points", "fontsize": 8.5, "color": colour}
+            ax.annotate(words, at, (6, above), ha="left" if row is fast else "right", **words_at)
+        two = [f"{r['impl']} {r['occupancy']:.0%} and {r['tflop_s']:,.0f} TFLOP/s" for r in (fast, full)]
+        ends.append(f"{each} wide, {' against '.join(two)}")
+    ax.set_xlim(0, min(100, 120 * budget["occupancy"].max()))
+    ax.margins(y=0.2)
+    ax.legend(fontsize=8.5, frameon=False)
+    plot.show(fig, f"{title} on {gpu}, each rung at its fastest length: {'; '.join(ends)}.")
+    fast = budget.loc[budget["tflop_s"].idxmax()]
+    if fast["occupancy"] < budget["occupancy"].max():
+        display.say(
+            "**Occupancy is not the goal.** It is one way to have work while some warps wait; asynchronous "
+            "products and asynchronous copies are another. " + _same_occupancy(budget)
+        )
+    names = {"impl": "Rung", "threads": "Threads", "registers": "Registers a thread"}
+    names |= {"kib": "Shared memory (KiB)", "blocks": "Blocks an SM", "occupancy": "Occupancy"}
+    names |= {"limit": "Tightest limit", "tflop_s": "TFLOP/s, fastest length"}
+    forms = {"kib": "{:.0f}", "occupancy": "{:.0%}", "tflop_s": "{:,.0f}"}
+    inside = [(group, names, forms, f"{each} wide") for each, group in budget.groupby("head_dim")]
+    display.fold("What a block of every rung takes", inside)
+
+
+def _same_occupancy(budget: Rows) -> str:
+    """How far rates lie apart of rungs on tensor cores that have the same occupancy, where any do."""
+    number = budget["impl"].str.partition("_")[0].astype(int)
+    modern = budget[number >= 4].assign(share=lambda rows: (100 * rows["occupancy"]).round())
+    found = modern.groupby("share")["tflop_s"].agg(["size", "min", "max"])
+    found = found[found["size"] > 1]
+    if found.empty:
+        return ""
+    said = [
+        f"{share:.0f}%, {row['min']:,.0f} to {row['max']:,.0f} TFLOP/s" for share, row in found.iterrows()
+    ]
+    text = "Among the rungs on tensor cores, the same occupancy goes with very different rates: "
+    return f"{text}{'; '.join(said)}."

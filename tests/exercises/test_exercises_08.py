@@ -59,15 +59,15 @@ WRONG = {
         "    return sum(2 * kv_heads * d * min(context, w or context) for d, w in layers)",
     },
     "08.8": {
-        "any growth": "def leaks(used):\n    return used[-1] > used[0]",
-        "every time": "def leaks(used):\n    return all(b > a for a, b in zip(used[4:], used[5:]))",
-        "by five percent": "def leaks(used):\n    return used[-1] > 1.05 * max(used[: len(used) // 2])",
-    },
-    "08.9": {
         "clipped": "def capped(logits, cap):\n    return np.clip(logits, -cap, cap), int(logits.argmax())",
         "the position afterwards": "def capped(logits, cap):\n"
         "    found = cap * np.tanh(logits / cap)\n    return found, int(found.argmax())",
         "not scaled back": "def capped(logits, cap):\n    return np.tanh(logits / cap), int(logits.argmax())",
+    },
+    "08.9": {
+        "any growth": "def leaks(used):\n    return used[-1] > used[0]",
+        "every time": "def leaks(used):\n    return all(b > a for a, b in zip(used[4:], used[5:]))",
+        "by five percent": "def leaks(used):\n    return used[-1] > 1.05 * max(used[: len(used) // 2])",
     },
 }
 

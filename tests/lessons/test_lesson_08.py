@@ -135,7 +135,7 @@ def test_every_path_says_what_float64_says(checks):
     assert (beside["from transformers"] <= 2 * beside["allowed"]).all()
     firsts = [decode_checks.plainest(*row) for row in zip(paths["impl"], paths["format"], strict=True)]
     assert (paths["same bits"].notna() == (paths["impl"] != firsts)).all()
-    assert f"{paths['largest error'].max():.3f}" in said("08c_engine.ipynb")
+    assert f"{paths['largest error'].max():.3f}" in said("08d_trust.ipynb")
 
 
 def test_a_thousand_runs_are_one_and_ten_thousand_steps_lose_nothing(h200, checks):

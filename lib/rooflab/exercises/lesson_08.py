@@ -173,6 +173,30 @@ def cache_bytes(answer: Callable[..., Any]) -> str:
 
 
 @checker("08.8")
+def capped(answer: Callable[..., Any]) -> str:
+    """A soft cap on logits, and what it leaves as it was."""
+    generator = np.random.default_rng(9)
+    for logits, cap in (
+        (3 * generator.standard_normal(50), 30.0),
+        (90 * generator.standard_normal(50), 30.0),
+        (np.array([400.0, 401.0, -400.0]), 10.0),  # both become the same number
+    ):
+        got = called(answer, logits.copy(), cap)
+        if not isinstance(got, tuple) or len(got) != 2:
+            raise Wrong("it returns two things: the capped logits, and a position.")
+        values, place = np.asarray(got[0], float), got[1]
+        if values.shape != logits.shape or np.abs(values).max() > cap:
+            raise Wrong(f"capped at {cap:g}, no logit may be larger, and there must be as many as before.")
+        if not np.allclose(values, cap * np.tanh(logits / cap)):
+            raise Wrong(
+                "small logits must come out nearly as they went in: cap times tanh of logits over cap."
+            )
+        if int(place) != int(logits.argmax()):
+            raise Wrong("two logits far beyond the cap become the same number: the position is taken before.")
+    return "the order stays; the distances do not, and a temperature feels that."
+
+
+@checker("08.9")
 def leaks(answer: Callable[..., Any]) -> str:
     """Whether memory readings show a leak, or only caches that fill once."""
     steady = [100, 100, 100, 100, 100, 100, 100, 100]
@@ -197,27 +221,3 @@ def leaks(answer: Callable[..., Any]) -> str:
         if got != right:
             raise Wrong(f"{what} {'is called a leak' if got else 'passes'}.")
     return "the second half tells; the first is warming up."
-
-
-@checker("08.9")
-def capped(answer: Callable[..., Any]) -> str:
-    """A soft cap on logits, and what it leaves as it was."""
-    generator = np.random.default_rng(9)
-    for logits, cap in (
-        (3 * generator.standard_normal(50), 30.0),
-        (90 * generator.standard_normal(50), 30.0),
-        (np.array([400.0, 401.0, -400.0]), 10.0),  # both become the same number
-    ):
-        got = called(answer, logits.copy(), cap)
-        if not isinstance(got, tuple) or len(got) != 2:
-            raise Wrong("it returns two things: the capped logits, and a position.")
-        values, place = np.asarray(got[0], float), got[1]
-        if values.shape != logits.shape or np.abs(values).max() > cap:
-            raise Wrong(f"capped at {cap:g}, no logit may be larger, and there must be as many as before.")
-        if not np.allclose(values, cap * np.tanh(logits / cap)):
-            raise Wrong(
-                "small logits must come out nearly as they went in: cap times tanh of logits over cap."
-            )
-        if int(place) != int(logits.argmax()):
-            raise Wrong("two logits far beyond the cap become the same number: the position is taken before.")
-    return "the order stays; the distances do not, and a temperature feels that."

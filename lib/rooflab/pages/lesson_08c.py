@@ -1,35 +1,19 @@
-"""What lesson 08c's page shows: Gemma 4 on the same kernels, and every path of the engine against float64."""
+"""What lesson 08c's page shows: Gemma 4 on the same kernels."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any, NamedTuple
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 import rooflab.lab
-from rooflab import claims, engine
 from rooflab.analysis import ablation
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
-from rooflab.pages import Opening, Rows, facts
+from rooflab.pages import Opening, Rows, bars, facts
 from rooflab.records.store import Store
-from rooflab.studies import decode, decode_checks, prefill
+from rooflab.studies import decode, prefill
 from rooflab.view import diagram, display, plot
-from rooflab.view.filter_list import Board
-from rooflab.words import listed
-
-
-class Answers(NamedTuple):
-    """What the paths answered: the lab that holds it, the raw profile, a row a question, a row a path."""
-
-    whose: Lab
-    found: pd.DataFrame
-    checks: Rows
-    paths: Rows
 
 
 def gemma_rows(lab: Lab) -> tuple[Rows, Lab]:
@@ -44,77 +28,31 @@ def gemma_rows(lab: Lab) -> tuple[Rows, Lab]:
     return ablation.named(rows), lab
 
 
-def answers(lab: Lab) -> Answers:
-    """What every path of the engine answered, agreement and stability; borrowed where no path was asked."""
-    questions = [c for c in decode_checks.cases("full", lab.sized) if c.operator == "agreement"]
-    wanted = questions + decode_checks.stability(lab.sized)
-    if lab.mode == "live" and lab.effort == "quick":
-        wanted = decode_checks.stability(lab.sized)
-    found = lab.profile("decode", lab.held("decode", wanted, "checks"), "checks")
-    if not set(found["case"]) & {case.id for case in questions}:
-        lab = display.borrowed(lab, "no path was asked")
-        wanted = questions + decode_checks.stability(lab.sized)
-        found = lab.profile("decode", lab.held("decode", wanted, "checks"), "checks")
-    checks = ablation.answers(found)
-    paths = checks[(checks["question"] == "agreement") & checks["ran"].notna()]
-    paths = paths.reindex(columns=[*dict.fromkeys([*paths, "from transformers", "same bits"])])
-    return Answers(lab, found, checks, paths.assign(share=paths["largest error"] / paths["allowed"]))
-
-
-def opening(rows: Rows, asked: Answers, gpu: str) -> Opening:
-    """The first screen: Gemma's rate, and how far every path is from float64."""
-    best, paths = rows.sort_values("tok_s").iloc[-1], asked.paths
-    within = int((paths["share"] <= 1).sum())
+def opening(rows: Rows, here: Lab) -> Opening:
+    """The first screen: Gemma's rates beside what its bytes allow."""
+    best, gpu = rows.sort_values("tok_s").iloc[-1], here.run.gpu
     text = f"On the {gpu} the kernels of lessons 03 to 06 run Gemma 4 E4B at {best['tok_s']:,.0f} tokens "
-    text += f"a second in {best['weights_as']}, {best['roof_fraction']:.0%} of the read roof. "
-    one = paths[paths["impl"].isin(decode.RUNGS)]
-    if len(one):
-        text += "A path is one choice of kernels through the engine, for example "
-        text += f"{one['impl'].iloc[-1]} with {one['weights_as'].iloc[-1]} weights. "
-    text += "All" if within == len(paths) else f"{within} of"
-    text += f" {len(paths)} paths stay under the allowed error, twice that of a "
-    text += f"baseline; the worst reaches {paths['share'].max():.0%} of it"
-    repeated = asked.checks[asked.checks["question"] == "repeated"]
-    if len(repeated) and (repeated["distinct"] == 1).all():
-        text += f", and {int(repeated['runs'].min()):,} repeated generations are identical"
-    able = [
+    text += f"a second in {best['weights_as']}, {best['roof_fraction']:.0%} of the read roof."
+    able = (
         "count the cache bytes of a model with windows and shared caches",
-        "compare a fast path with float64, and allow what rounding needs",
-        "tell a memory leak from a library that keeps its memory",
-    ]
-    title = "Each path's largest error of a logit, of what is allowed"
-    worst = paths.sort_values("share").iloc[-1]
-    caption = f"{title}, on {asked.whose.run.gpu}, {plot.dates(asked.found)}: {len(paths)} paths, "
-    caption += f"the worst {worst['impl']} in {worst['weights_as']} at {worst['share']:.0%}."
-    return f"{text}.", able, (_distances(paths, title), caption)
-
-
-def _distances(paths: Rows, title: str) -> Figure:
-    """A dot a path, by its weights, over the share of the allowed error."""
-    formats = list(dict.fromkeys(paths["weights_as"]))
-    fig, ax = plot.figure("% of the allowed error", title=title, height=1.3 + 0.35 * len(formats))
-    fig.set_figwidth(7.4)
-    for down, name in enumerate(formats):
-        shares = 100 * paths.loc[paths["weights_as"] == name, "share"].sort_values()
-        stacked: Counter[int] = Counter()
-        for share in shares:
-            column = round(share / 2)  # dots of one width are stacked
-            height = down - 0.11 * stacked[column]
-            ax.plot(share, height, plot.MARKERS[down], color=plot.COLOURS[down], markersize=5, alpha=0.8)
-            stacked[column] += 1
-    ax.set_yticks(range(len(formats)), [f"{name} weights" for name in formats])
-    ax.set_ylim(len(formats) - 0.5, -1.3)
-    ax.set_xlim(0, 105)
-    plot.roof_line(ax, 100, "allowed", vertical=True)
-    ax.grid(axis="y", visible=False)
-    return fig
-
-
-def run_facts(lab: Lab, asked: Answers) -> None:
-    """The facts of the run, in one line."""
-    facts(
-        lab, "decode", f"{len(asked.paths)} paths asked", f"DRAM read {lab.roof['dram_read'].value:,.0f} GB/s"
+        "carry a bound over to a model of another kind, and judge it",
+        "say what a soft cap on logits changes, and what it does not",
     )
+    title = "Gemma 4 E4B, one sequence"
+    names = [f"{row['weights_as']}, after {int(row['seq']):,} tokens" for _, row in rows.iterrows()]
+    fig, said = bars(rows, names, gpu, title, y="tok_s")
+    ax = fig.axes[0]
+    bound = here.roof["dram_read"].value * 1e9 / rows["bytes"]
+    mark = {"color": plot.COLOURS[1], "markersize": 15, "markeredgewidth": 3, "zorder": 5}
+    ax.plot(bound, range(len(bound)), "|", label="its bytes at the read roof", **mark)
+    ax.set_xlim(0, 1.05 * float(bound.max()))
+    fig.legend(loc="outside lower center", fontsize=8, frameon=False)
+    return text, able, (fig, said)
+
+
+def run_facts(lab: Lab) -> None:
+    """The facts of the run, in one line."""
+    facts(lab, "decode", f"DRAM read {lab.roof['dram_read'].value:,.0f} GB/s")
 
 
 def layers_drawn(gemma: model_shapes.Model) -> None:
@@ -229,175 +167,11 @@ def prompt_ladder(lab: Lab, known: Store) -> None:
         )
 
 
-def judged_drawn(asked: Answers) -> None:
-    """Draw how a path is judged: how far from float64 the baseline is, twice as far, and the worst path of
-    each kind of weights.
-    """
-    worst = asked.paths.sort_values("share").groupby("weights_as", sort=False).tail(1)
-    lines = [
-        diagram.Line(
-            f"{row['weights_as']} weights, the worst path: distance from float64's logits",
-            "{:.3f}",
-            ("<", float(row["allowed"])),
-            None,
-            [(float(row["allowed"]) / 2, "baseline"), (float(row["largest error"]), str(row["impl"]))],
-        )
-        for _, row in worst.iterrows()
-    ]
-    if lines:
-        diagram.number_lines(lines, "How a path is judged: twice the baseline's error is allowed").show()
-
-
-def every_path(asked: Answers) -> None:
-    """Show each path's answers, folded, and say in words what they come to."""
-    paths = asked.paths
-    heads = {"impl": "path", "weights_as": "weights", "ran": "ran", "ran instead": "another ran"}
-    heads |= {name: name for name in ("largest error", "allowed", "from transformers")}
-    heads |= {"top 5": "of the top 5", "same bits": "same bits, %"}
-    forms = dict.fromkeys(("ran", "ran instead", "top 5", "same bits"), "{:.0f}")
-    forms |= dict.fromkeys(("largest error", "allowed", "from transformers"), "{:.4f}")
-    table = paths.assign(**{"same bits": 100 * paths["same bits"]})
-    display.table(table, heads, forms, f"{len(paths)} paths, {asked.whose.run.gpu}", folded=True)
-    _agreement(paths)
-    beside = paths["from transformers"].dropna()
-    if len(beside):
-        display.say(
-            f"In FP16 no logit is further than {beside.max():.3f} from what transformers gives for the same "
-            "weights, which rounds as often and in other places."
-        )
-    equal = paths[(paths["same bits"] == 1) & paths["impl"].isin(decode.RUNGS)]
-    names = [
-        f"{weights} " + listed(f"`{impl}`" for impl in mine["impl"])
-        for weights, mine in equal.groupby("weights_as", sort=False)
-    ]
-    text = "*Same bits* compares a path's logits with those of the plainest path of its kind, "
-    text += f"`{decode.RUNGS[0]}` for the rungs: sums in another order differ in the last bit and are no "
-    text += "less right."
-    display.say(text)
-    if names:
-        display.fold_items("Equal to the last bit", names)
-
-
-def _agreement(paths: Rows) -> None:
-    """Say how many paths agree with float64, and that each of them ran."""
-    least = int(paths["ran"].min())
-    others = int((paths["likeliest"] < 1).sum()) or "none"
-    display.say(
-        f"{int((paths['share'] <= 1).sum())} of {len(paths)} paths lie within what is allowed, the worst at "
-        f"{paths['share'].max():.0%} of it. The likeliest token differs on {others} of them, near-ties "
-        f"aside; the largest error of a logit is {paths['largest error'].max():.3f}. Each path ran "
-        f"{'once' if least == 1 else f'{least} times'} or more often, and "
-        f"{int((paths['ran instead'] > 0).sum()) or 'none'} let another run in its place."
-    )
-
-
-_PLAINLY = {  # what the recorded names of answers mean
-    "distinct": "different texts from one prompt",
-    "same though other prompts": "two prompts with the same texts (1: yes)",
-    "bytes gone": "bytes of GPU memory lost",
-    "not numbers": "logits that are NaN or infinite",
-    "turned away": "of them refused",
-    "moved by them": "of them that moved the engine's position",
-    "changed afterwards": "text changed afterwards (1: yes)",
-}
-_STABILITY = {
-    "repeated": ("runs", "distinct", "same though other prompts"),
-    "sampled": ("runs", "distinct"),
-    "long": ("steps", "bytes gone", "not numbers"),
-    "refused": ("wrong inputs", "turned away", "moved by them", "changed afterwards"),
-}
-
-
-def stability(checks: Rows) -> None:
-    """Show the answers to each question of stability: a row a quantity, a column a path."""
-    stable = checks[checks["question"].isin(_STABILITY)]
-    stable = stable.assign(path=stable["impl"] + ", " + stable["weights_as"]).set_index("path")
-    paths = list(dict.fromkeys(stable.index))
-    lines = []
-    for question, names in _STABILITY.items():
-        those = stable[stable["question"] == question]
-        for name in names:
-            if name in those:
-                words = {"question": question, "how many": _PLAINLY.get(name, name)}
-                lines.append(words | those[name].to_dict())
-    table = pd.DataFrame(lines, columns=["question", "how many", *paths])
-    forms = dict.fromkeys(paths, "{:,.0f}")
-    display.table(
-        table, {name: name for name in table}, forms, "Every answer, by path and weights", folded=True
-    )
-
-
-def verdicts(asked: Answers, lab: Lab) -> Rows:
-    """Show, and return, which of the things asked of a decoder hold by this lab's own figures."""
-    found = asked.found if asked.whose is lab else asked.found.iloc[:0]
-    evidence = claims.Evidence(lab.store, {}, {("decode", "checks"): found})
-    judged = claims.board(claims.select("08c_engine", group="asked"), evidence)
-    plain = {claims.HOLDS: "yes", claims.UNRECORDED: "not in this recording"}
-    table = judged.assign(holds=[plain.get(word, word) for word in judged["word"]])
-    kept = table["word"] != claims.UNRECORDED
-    table["found"] = (table["quantity"] + ": " + table["measured"].astype(str)).where(kept, "")
-    heads = {"says": "asked", "found": "measured", "holds": "holds"}
-    display.table(table, heads, caption=f"Requirements of a decoder, as measured on the {lab.run.gpu}")
-    return judged
-
-
-_SWITCHES = {
-    "decode": "how a token is decoded: a step of lesson 08; apart: torch's operators, a product a matrix",
-    "graph": "replay a CUDA graph, or launch kernel by kernel",
-    "rows": "norm, rotation and gate of a prompt by our kernels, or by torch's",
-    "attention": "attention of a prompt: a rung of lesson 06, or torch's",
-    "mmq": "a prompt's products read quantised weights, or make FP16 weights of them first",
-    "embed": "all embeddings of a prompt in one launch, or one launch each",
-    "fused": "on Hopper: products by blocks that stay, gates applied in them",
-}
-
-
-def switches(plain: engine.Paths) -> None:
-    """Show every switch of the engine: what it chooses, its default, and its value on the plainest path."""
-    names = [field.name for field in fields(engine.Paths)]
-    usual: Sequence[Any] = [field.default for field in fields(engine.Paths)]
-    table = pd.DataFrame({"switch": names, "usual": [repr(value) for value in usual]})
-    table["plain"] = [repr(getattr(plain, name)) for name in names]
-    table["chooses"] = [_SWITCHES[name] for name in names]
-    heads = {"switch": "engine.Paths", "chooses": "what it chooses"}
-    heads |= {"usual": "by default", "plain": "reverted"}
-    display.table(table, heads, caption="An empty name: the fastest for the format")
-
-
-def takeaway(judged: Rows, rows: Rows, lab: Lab, gpu: str) -> None:
+def takeaway(rows: Rows, here: Lab) -> None:
     """What to take away, computed."""
-    held, lacking = (judged["word"] == claims.HOLDS).sum(), (judged["word"] == claims.UNRECORDED).sum()
     display.say(
         f"- A decoder of another kind runs on the same kernels at {rows['roof_fraction'].min():.0%} to "
-        f"{rows['roof_fraction'].max():.0%} of its roof on the {gpu}, one launch for each kernel.\n"
-        f"- {held} of {len(judged)} things that the sources ask of a decoder hold on the {lab.run.gpu}"
-        + (f", {lacking} are not in this recording.\n" if lacking else ".\n")
-        + "- *Fast*, *the same as yesterday* and *near enough to float64* are three claims, and each needs "
-        "its own experiment."
+        f"{rows['roof_fraction'].max():.0%} of its roof on the {here.run.gpu}, one launch for each kernel.\n"
+        "- Windows and shared caches bound what a long context costs; count them layer by layer.\n"
+        "- A factor that a step brought elsewhere is no prediction: it depends on what was slow there."
     )
-
-
-def listed_paths(asked: Answers) -> Board:
-    """The list of paths, to filter: what each does, and how far its logits are from float64's."""
-    frame = asked.paths.reset_index(drop=True)
-    reads = frame["impl"].str.startswith(("prompt", "pieces"))
-    frame["part"] = reads.map({True: "a prompt", False: "one token after the other"})
-    frame["does"] = [_does(name) for name in frame["impl"]]
-    frame["verdict"] = (frame["share"] <= 1).map({True: "within its budget", False: "beyond its budget"})
-    frame["head"] = frame["impl"] + ", " + frame["weights_as"]
-    frame["note"] = [
-        f"Largest error of a logit: {error:.4f} of {allowed:.4f} allowed. Runs: {ran:.0f}."
-        for error, allowed, ran in frame[["largest error", "allowed", "ran"]].to_numpy()
-    ]
-    controls = {"weights_as": "Weights", "part": "Reads", "verdict": "Verdict"}
-    start = {"weights_as": frame["weights_as"].iloc[0]}
-    return Board("paths", frame, controls=controls, head="head", text="does", start=start, what="paths")
-
-
-def _does(path: str) -> str:
-    """What a path of the engine does, by its recorded name."""
-    if path == "pieces":
-        return "the prompt in three pieces, each after the cache of those before it"
-    if path.startswith("prompt."):
-        return ablation.PROMPT_WAYS[path.removeprefix("prompt.")]
-    return ablation.WAYS[path]

@@ -14,7 +14,7 @@ def budget(afford: float, least: Sequence[str], spent: Sequence[tuple[str, float
     """
     canvas, left = Canvas(), 128.0
     most = max([afford, float(len(least)), *(count for _, count in spent)])
-    unit, y = (svg.WIDTH - left - 36) / most, 0.0
+    unit, y, words_at = (svg.WIDTH - left - 36) / most, 0.0, 0.0
     rows = [("the roof allows", afford, SKY), ("a plain kernel", float(len(least)), AMBER)]
     rows += [(name, count, GREY if count <= afford else AMBER) for name, count in spent]
     narrow = any(svg.wide(word, svg.SMALL) > unit - 2 for word in least)
@@ -32,8 +32,10 @@ def budget(afford: float, least: Sequence[str], spent: Sequence[tuple[str, float
         y += 34
         if narrow and name == "a plain kernel":  # the words below the cells that have no room for them
             canvas.text(left, y + 5, ", ".join(least), svg.SMALL)
-            y += 18
-    canvas.line([(left + afford * unit, 0), (left + afford * unit, end)], 1.4, dashed=True)
+            words_at, y = y, y + 18
+    at = left + afford * unit
+    for top, bottom in ((0, words_at - 5), (words_at + 9, end)) if narrow else ((0, end),):
+        canvas.line([(at, top), (at, bottom)], 1.4, dashed=True)
     under = [name for name, count in spent if count <= afford]
     says = (
         f"The roof allows {afford:.1f} instructions a weight; a plain kernel spends at least {len(least)}: "

@@ -35,7 +35,7 @@ class Bench:
     def run(self, state, samples=6, seed=1):
         self.log.clear()
         order = np.random.default_rng(seed)
-        series, spans = clock._sampled(self.chains, self.replay_us, samples, state, order)
+        series, spans = clock.sampled(self.chains, self.replay_us, samples, state, order)
         assert [len(each) for each in series] == [len(each) for each in spans] == [samples] * len(NAMES)
         assert set(sum(series, [])) == {self.us / 4}, "a sample is the time of one launch"
         return spans

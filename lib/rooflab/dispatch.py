@@ -108,7 +108,7 @@ def line(rows: pd.DataFrame, n: int, k: int, batch: int) -> pd.DataFrame:
 
 def fastest(rows: pd.DataFrame, n: int, k: int, batch: int, names: Sequence[str]) -> tuple[str, str] | None:
     """The strategy of `names` that a table's rows of one format have fastest for this product, by `line`, and
-    the line it stands in; None if no recorded shape is near.
+    its line; None if no recorded shape is near.
     """
     near = line(rows[rows["impl"].isin(names)], n, k, batch)
     if near.empty:

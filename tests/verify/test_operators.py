@@ -7,7 +7,7 @@ from rooflab.errors import UsageError
 from rooflab.ops import gemv, stream
 from rooflab.verify import gating
 from rooflab.verify.subjects import is_portable, portable, subjects
-from shares import ALL
+from shares import ALL, thinned
 
 needs.compiler()
 
@@ -17,9 +17,13 @@ LAST = {operator: rung for operator, rung in RUNGS}
 
 @pytest.mark.parametrize(("operator", "rung"), RUNGS, ids=lambda one: getattr(one, "name", one))
 def test_a_rung_is_right_and_raises_no_alarm(operator, rung):
-    """A ladder's last rung on all its small cases; another one on one of them in turn, and on the last."""
+    """A ladder's last rung on its small cases, every second of many; another one on one of them
+    in turn, and on the last.
+    """
     cases = subjects(operator, rung.name)
-    if rung is not LAST[operator] and not ALL:
+    if rung is LAST[operator]:
+        cases = thinned(cases) if len(cases) > 4 else cases
+    elif not ALL:
         turn = RUNGS.index((operator, rung)) % max(1, len(cases) - 1)
         cases = [*cases[turn : turn + 1], *cases[turn + 1 :][-1:]]
     found = gating.verdict(operator, rung, cases)

@@ -185,7 +185,7 @@ def _key(row: pd.Series, study: str, origin: str) -> tuple[object, ...]:
     for name in _SHAPES[study]:
         value = row[name]
         if name == "format":
-            value = _NEAREST.get(str(value), {"float16": "fp16"}.get(str(value), value))
+            value = _NEAREST.get(str(value), value)
         if name == "seq" and study in _USUAL and origin == PUBLISHED:
             value = _USUAL[study]
         if name == "batch" and study == "decode" and pd.isna(value):

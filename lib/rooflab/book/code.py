@@ -1,7 +1,7 @@
 """A Sphinx extension of ours: code whose long lines wrap under themselves, so that no page scrolls sideways.
 
 Each line becomes an element of its own that knows its indentation; site/lessons.css does the rest. Copied
-text is the code as it stands.
+text is the code itself.
 """
 
 import re

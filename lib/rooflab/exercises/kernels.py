@@ -11,7 +11,7 @@ A notebook's cell is the kernel, with `...` where the reader writes:
 Importing rooflab.exercises registers the magic. The same from a file or a text: `exercises.kernel("03.4",
 source)`. What the cell prints is text alone, the same on every machine with a compiler:
 
-- `Exercise 03.4: not attempted: ...` while a `...` stands outside comments, or while the kernel is still the
+- `Exercise 03.4: not attempted: ...` while a `...` is left outside comments, or while the kernel is still the
   task's `starter` (one to be mended), comments and spaces apart. Nothing is compiled then, so a committed
   starter replays without a compiler, and strict nbval holds it.
 - `Exercise 03.4: not checked: ...` on a machine that cannot compile it, with what to install.
@@ -349,7 +349,7 @@ def _local(text: str) -> str:
 
 
 def kernel(number: str, source: str | Path) -> None:
-    """Judge a kernel (its text, or the file it stands in) as an exercise's answer, and print the report."""
+    """Judge a kernel (its text or its file) as an exercise's answer, and print the report."""
     print(attempt(number, source))
 
 

@@ -3,8 +3,8 @@
 Weights lie as kernels/common/decoder/model.cuh wants them: of all layers in one array a kind, rows of
 queries, keys and values in one matrix and those of gate and up in another, ordered by `pair_heads` and
 `pair_gates` so that rows which belong together lie 8 apart in 16. They are FP16, Q8_0 in planes, or INT4 in
-tile order. Everything that a step reads and writes stays on the device: which token it works on, and where it
-stands, too.
+tile order. Everything that a step reads and writes stays on the device, its token and its
+position included.
 """
 
 from __future__ import annotations

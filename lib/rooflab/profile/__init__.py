@@ -2,7 +2,7 @@
 
 Each runs `rooflab.profile.child`, which passes every case through the gate and then opens the profiler's
 range around one NVTX range per case; each turns the tool's own export into a DataFrame. nsys and cupti give
-the same columns. What is shared by the three stands here.
+the same columns. This module has what the three share.
 """
 
 from __future__ import annotations

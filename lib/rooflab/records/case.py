@@ -70,7 +70,7 @@ def options(**values: int | str | bool) -> str:
 
 def parse_options(text: str) -> dict[str, int | str | bool]:
     """The inverse of `options`: "blocks=528 fast=true" becomes {"blocks": 528, "fast": True}; UsageError if
-    a word is not name=value or a name stands twice."""
+    a word is not name=value or a name is repeated."""
     values: dict[str, int | str | bool] = {}
     for word in text.split():
         name, equals, value = word.partition("=")

@@ -47,7 +47,7 @@ METRICS = (
 
 def _case(operator: str, impl: str, seq: int, model: str, weights: str) -> Case:
     weights = weights or hf.weights_word()
-    named = ("attribution", operator, impl, "peer", "float16", model, weights)
+    named = ("attribution", operator, impl, "peer", "fp16", model, weights)
     return Case(*named, batch=1, seq=seq, cache="", clock="wall")
 
 
@@ -77,7 +77,7 @@ def products_alone(model: str = MODEL, widths: Sequence[int] = WIDTHS) -> list[C
     found = model_shapes.get(model)
     sizes = {(p.n, p.k) for p in model_shapes.projections(found)} | {(n, found.hidden) for n in widths}
     return [
-        Case("attribution", "gemv", "torch.matmul", "baseline", format="float16", n=n, k=k, batch=1)
+        Case("attribution", "gemv", "torch.matmul", "baseline", format="fp16", n=n, k=k, batch=1)
         for n, k in sorted(sizes)
     ]
 

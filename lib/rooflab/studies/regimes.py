@@ -369,7 +369,6 @@ def gathered(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
             rows = rows[rows["operator"].isin(("gemv_rows", "int4", "mmq")) & _usual(study, rows)]
             names = [_SAME_STRATEGY.get((study, impl), "") for impl in rows["impl"]]
             rows = rows.assign(impl=names)[pd.Series(names, index=rows.index) != ""]
-            rows["format"] = rows["format"].replace({"float16": "fp16"})
             rows["batch"] = rows["batch"].fillna(1)
         found.append(rows)
     if not found:

@@ -1,6 +1,6 @@
 """Study `unseen` (lesson 07): shapes that are drawn, not listed, against the strongest peers.
 
-A seed draws the shapes of a recording; it stands in the cases' options. Another seed gives other shapes, so
+A seed draws the shapes of a recording; the cases' options name it. Another seed gives other shapes, so
 that a kernel or a dispatcher which holds only where it was tuned is found out. The shapes of the committed
 recording are those of SEED, which no tuning has used; those of TUNED were tuned on. Products run every way of
 their format, so that a choice of the dispatcher that was wrong can be told from a kernel that is slow.

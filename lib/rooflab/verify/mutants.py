@@ -1,6 +1,6 @@
 """Planted faults: what a rung's source becomes when one thing in it is wrong.
 
-A mutation is a rule, a pattern in the source and what stands there instead; it is put to every portable rung
+A mutation is a rule, a pattern in the source and its replacement; it is put to every portable rung
 alike, and to the course's headers that a rung includes, so the faults are not picked for being easily found.
 """
 
@@ -113,7 +113,7 @@ MUTATIONS = (
     Mutation("heads", "heads read another group's keys", r"head / \(heads / kv_heads\)", "head % kv_heads"),
     Mutation("clamp", "rows beyond the last are read", r"\bmin\(([^(),]+), ((?:n|batch) - 1)\)", r"(\1)", 2),
     Mutation("lanes", "a warp's sum leaves half of its lanes out", r"(offset = )16", r"\g<1>8"),
-    Mutation("last", "nobody is the last to arrive", r"== parts - 1", "== parts"),
+    Mutation("last", "no block is the last to arrive", r"== parts - 1", "== parts"),
     Mutation("counter", "a counter is not put back to 0", r"\*counter = 0;", ""),
     Mutation(
         "stride",

@@ -41,7 +41,7 @@ def size_text(size: float) -> str:
 def one_device(frame: pd.DataFrame, compare: bool = False) -> pd.DataFrame:
     """The frame itself, after a look at whose rows it holds.
 
-    Rows of two GPUs meet when a `device` column names two, or when one case of a study stands there twice
+    Rows of two GPUs meet when a `device` column names two, or when one case of a study occurs twice
     with different results, which no single recording holds. Raises DeviceMismatch then, unless `compare`
     says that the meeting is meant.
     """
@@ -57,7 +57,7 @@ def one_device(frame: pd.DataFrame, compare: bool = False) -> pd.DataFrame:
         twice = distinct[distinct.duplicated(["study", "case"])]
         if len(twice):
             raise DeviceMismatch(
-                f"Case {twice['case'].iloc[0]} stands in the frame twice with different results, so "
+                f"Case {twice['case'].iloc[0]} occurs twice in the frame with different results, so "
                 "recordings are mixed; pass compare=True if that is meant."
             )
     return frame

@@ -29,7 +29,7 @@ def slug(heading: str) -> str:
 
 class Board(ipywidgets.VBox):
     """The rows of `frame` as a list: `head` (a bold name), `word` (a verdict), `text`, and `note` (small)
-    name columns; `lesson` ("03c_claims#The tests"), if named, says where more stands. One control per entry
+    name columns; `lesson` ("03c_claims#The tests"), if named, links to more. One control per entry
     of `controls` (column -> label) chooses a value or all; `start` (column -> value) is chosen first.
     """
 

@@ -107,7 +107,7 @@ def series(
 def roof_line(ax: Axes, value: float, label: str, *, vertical: bool = False, where: str = "left") -> None:
     """Draw a roof as a dashed line with its label written on it, for example "DRAM read 4540 GB/s".
 
-    `where` ("left" or "right") says at which end of a horizontal roof the label stands; a vertical one (for
+    `where` ("left" or "right") puts the label at that end of a horizontal roof; a vertical one (for
     `bars`) has it on top. The axis is stretched so that line and label stay inside.
     """
     style: dict[str, Any] = {"color": ROOF_COLOUR, "linewidth": 1.4, "linestyle": (0, (8, 3)), "zorder": 1.5}

@@ -1,6 +1,7 @@
 """Kept calls: an op called again goes straight to its kernel, and every refusal still stands."""
 
 import threading
+import weakref
 
 import needs
 import numpy as np
@@ -295,3 +296,16 @@ def test_within_whole_every_call_is_checked(checked):
     checked.clear()
     int4.matmul(x, rows, out=out, rung="3_magic")
     assert not checked
+
+
+def test_a_prepared_launch_keeps_its_arrays(monkeypatch):
+    """It packs their addresses once: freed in between, they would be another's memory."""
+    monkeypatch.setattr(runtime_driver, "_driver", lambda: None)
+    monkeypatch.setattr(runtime_driver, "_packed", lambda arguments: ())
+    function = object.__new__(runtime_driver.Function)
+    function._allowed = 0
+    array = np.zeros(4)
+    alive = weakref.ref(array)
+    launch = function.prepared(1, 32, [array])
+    del array
+    assert launch and alive() is not None

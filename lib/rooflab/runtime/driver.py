@@ -107,13 +107,15 @@ class Function:
     def prepared(
         self, grid: int | Sequence[int], block: int | Sequence[int], arguments: Sequence[Any], shared: int = 0
     ) -> Callable[[], None]:
-        """A launch with its arguments packed once: it costs the host the driver's call and little else."""
+        """A launch with its arguments packed once: it costs the host the driver's call and little else. It
+        keeps the arrays, of which only addresses are packed.
+        """
         driver, packed = _driver(), _packed(arguments)
         (gx, gy, gz), (bx, by, bz) = _triple(grid), _triple(block)
         if shared > self._allowed:
             self.allow_shared(shared)
 
-        def launch() -> None:
+        def launch(kept: Sequence[Any] = arguments) -> None:
             _checked(
                 driver.cuLaunchKernel(
                     self._function, gx, gy, gz, bx, by, bz, shared, current_stream(), packed, 0

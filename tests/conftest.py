@@ -9,12 +9,14 @@ from typing import Any
 import nbformat
 import psutil
 import pytest
+import warm_kernels
 from hypothesis import HealthCheck, settings
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 # A loaded machine takes its time over an example, or over making one.
 settings.register_profile("loaded", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("loaded")
+warm_kernels.use()
 
 _SETTINGS = tuple(f"ROOFLAB_{name}" for name in ("MODE", "EFFORT", "STORE", "PROGRESS", "COMMAND", "WEIGHTS"))
 

@@ -1,6 +1,7 @@
 """The house: a module imports only its own floor and what lies below, and GPU libraries only in use."""
 
 import ast
+from functools import cache
 from graphlib import TopologicalSorter
 
 import pytest
@@ -27,10 +28,15 @@ def room(path):
     return "rooflab" if name == "__init__" else name
 
 
+@cache
+def statements(path):
+    """Every node of a file's syntax tree; the first is the module."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
 def imports(path, *, top_level):
     """Modules a file imports: dotted names, relative ones resolved."""
-    tree = ast.parse(path.read_text())
-    nodes = tree.body if top_level else list(ast.walk(tree))
+    nodes = statements(path)[0].body if top_level else statements(path)
     package = ["rooflab", *path.relative_to(PACKAGE).parts[:-1]]
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -87,12 +93,11 @@ def longest(name, modules):
 
 def test_no_module_uses_a_private_name_of_another():
     for path in FILES:
-        tree = ast.parse(path.read_text())
         found = {
             name.rpartition(".")[2] for name in imports(path, top_level=False) if name.startswith("rooflab.")
         }
         modules = {file.stem for file in FILES} & found
-        for node in ast.walk(tree):
+        for node in statements(path):
             if (
                 isinstance(node, ast.Attribute)
                 and isinstance(node.value, ast.Name)

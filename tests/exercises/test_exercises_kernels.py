@@ -5,6 +5,7 @@ import ctypes
 import needs
 import numpy as np
 import pytest
+from lesson_exercises import Lesson
 from rooflab import exercises, simt
 from rooflab.errors import MissingTool, UsageError
 from rooflab.exercises import kernels
@@ -16,6 +17,8 @@ from rooflab.exercises.kernels import (
     most_requests,
     most_sectors,
 )
+from rooflab.paths import NOTEBOOKS
+from rooflab.runtime import nvrtc
 
 STARTER = """
 extern "C" __global__ void doubled(const float* x, float* y, int n) {
@@ -210,3 +213,18 @@ def test_a_cell_of_a_notebook_and_a_file(task, tmp_path):
     file = tmp_path / "mine.cu"
     file.write_text(RIGHT)
     assert kernels.attempt("77.1", file).status == "right"
+
+
+def _solutions():
+    """Every kernel that a lesson offers as the answer of an exercise, as (number, source)."""
+    for name in sorted({path.stem.split("_")[0][:2] for path in NOTEBOOKS.glob("*.ipynb")}):
+        lesson = Lesson(name)
+        yield from ((n, lesson.solution(n)) for n in lesson.numbers if n in kernels.TASKS)
+
+
+def test_every_answer_that_runs_on_the_cpu_compiles_for_a_gpu():
+    """The CPU's compiler knows names that NVRTC does not, as INFINITY."""
+    answers = dict(_solutions())
+    assert set(answers) == set(kernels.TASKS) and len(answers) > 20
+    for number, source in answers.items():
+        nvrtc.compile_source(source, arch="90", name=f"exercise {number}")

@@ -393,15 +393,40 @@ EMPTY = 'extern "C" __global__ void f(float* x, int n) { if (n > 1000000) x[0] =
     [
         ([np.zeros(4, np.float32)], r"f takes 2 arguments \(x, n\), not 1"),
         ([i32(1), i32(1)], "x is a pointer in the kernel: pass a NumPy array"),
-        ([np.zeros(4), np.zeros(4)], "n is a number of 4 bytes in the kernel"),
-        ([np.zeros(4), u64(4)], "n is 4 bytes in the kernel, but c_ulong.* has 8"),
-        ([np.zeros((4, 4))[:, ::2], i32(1)], "x must be contiguous"),
+        ([np.zeros(4, "f4"), np.zeros(4)], "n is a number of 4 bytes in the kernel"),
+        ([np.zeros(4, "f4"), u64(4)], "n is 4 bytes in the kernel, but c_ulong.* has 8"),
+        (
+            [np.zeros(4, "f4"), f32(4)],
+            "n is an integer in the kernel, but c_float is a floating-point number",
+        ),
+        ([np.zeros((4, 4), "f4")[:, ::2], i32(1)], "x must be contiguous"),
+        (
+            [np.zeros(4), i32(1)],
+            r"x points to numbers of 4 bytes in the kernel, but the array is float64: .*32",
+        ),
         ([[1.0], i32(1)], "x must be a NumPy array or a ctypes number, not list"),
     ],
 )
 def test_arguments_are_checked_against_the_kernel(arguments, says):
     with pytest.raises(LaunchError, match=says):
         simt.run(EMPTY, 1, 32, arguments)
+
+
+def test_shared_memory_is_no_larger_than_a_gpu_allows():
+    def kernel(floats):
+        shared = f"__shared__ float tile[{floats}]; extern __shared__ float more[];"
+        text = "tile[int(*x)] = more[0] = *x; *x += tile[1];"
+        return f'extern "C" __global__ void f(float* x) {{ {shared} {text} }}'
+
+    x = [np.ones(1, np.float32)]
+    with pytest.raises(
+        LaunchError, match=r"f declares 49156 bytes of __shared__ .* allows 49152: declare ext"
+    ):
+        simt.run(kernel(12289), 1, 1, x, shared=4)
+    with pytest.raises(LaunchError, match="has at most 232448 bytes of shared memory, and f asks for 232452"):
+        simt.run(kernel(12288), 1, 1, x, shared=179 * 1024 + 4)
+    simt.run(kernel(12288), 1, 1, x, shared=179 * 1024)
+    assert x[0] == 2
 
 
 def test_launches_are_checked():

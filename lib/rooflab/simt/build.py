@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from filelock import FileLock
 
@@ -28,6 +29,8 @@ _PARTS = ("runtime.cpp", "warps.cpp", "watching.cpp", "known.cpp", "faults.cpp",
 RUNTIME = tuple(Path(__file__).with_name(name) for name in _PARTS)
 _RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-Wl,-Bsymbolic", "-lrt")
 DYNAMIC_SHARED = 227 * 1024  # the most that any GPU gives a block
+STATIC_SHARED = 48 * 1024  # of it, what arrays of a size known to the compiler may take
+_FLOATING = 1 << 16  # in what entry.h says of a parameter
 
 # -fno-gnu-unique and -Bsymbolic keep a library's shared variables its own; -fwrapv and -fno-strict-aliasing
 # say what CUDA C++ allows; the prefix maps keep this machine's paths out of reports; products and sums are
@@ -183,6 +186,16 @@ class Variable:
     guard: int = (1 << 64) - 1
 
 
+class Parameter(NamedTuple):
+    """A kernel's parameter: whether it is a pointer, the bytes of the number or the alignment of what the
+    pointer leads to, and whether that is a float or a double.
+    """
+
+    pointer: bool
+    size: int
+    floating: bool
+
+
 @dataclass(frozen=True)
 class Program:
     """One compiled source: its library, the parameter names of each kernel in it, its shared variables."""
@@ -238,12 +251,13 @@ class Program:
             raise UsageError(f"{self.name} has {wanted}; it has {', '.join(self.parameters)}.")
         return name
 
-    def types(self, entry: str) -> list[int]:
-        """A kernel's parameters: a scalar's size in bytes, or minus the alignment that a pointer asks."""
+    def types(self, entry: str) -> list[Parameter]:
+        """A kernel's parameters, in order."""
         count = len(self.parameters[entry])
         out = (ctypes.c_int * (64 + count))()
         getattr(self.library, f"simt_types_{entry}")(out)
-        return list(out[1 : 1 + out[0]])
+        codes = out[1 : 1 + out[0]]
+        return [Parameter(code < 0, abs(code) % _FLOATING, abs(code) >= _FLOATING) for code in codes]
 
 
 def tool(name: str) -> str:

@@ -74,21 +74,33 @@ def _check_launch(grid: tuple[int, ...], block: tuple[int, ...], shared: int, co
         )
 
 
-def _check_argument(name: str, argument: Any, wanted: int) -> None:
+def _check_argument(name: str, argument: Any, wanted: build.Parameter) -> None:
     if isinstance(argument, ctypes._SimpleCData):
-        if wanted < 0:
+        if wanted.pointer:
             raise LaunchError(f"{name} is a pointer in the kernel: pass a NumPy array, not a number.")
-        if ctypes.sizeof(argument) != wanted:
+        if ctypes.sizeof(argument) != wanted.size:
             raise LaunchError(
-                f"{name} is {wanted} bytes in the kernel, but {type(argument).__name__} has "
+                f"{name} is {wanted.size} bytes in the kernel, but {type(argument).__name__} has "
                 f"{ctypes.sizeof(argument)}."
+            )
+        if isinstance(argument, ctypes.c_float | ctypes.c_double) != wanted.floating:
+            kinds = ("an integer", "a floating-point number")
+            raise LaunchError(
+                f"{name} is {kinds[wanted.floating]} in the kernel, but {type(argument).__name__} is "
+                f"{kinds[not wanted.floating]}."
             )
         return
     if not isinstance(argument, np.ndarray):
         raise LaunchError(f"{name} must be a NumPy array or a ctypes number, not {type(argument).__name__}.")
-    if wanted > 0:
+    if not wanted.pointer:
         raise LaunchError(
-            f"{name} is a number of {wanted} bytes in the kernel: pass a ctypes number, not an array."
+            f"{name} is a number of {wanted.size} bytes in the kernel: pass a ctypes number, not an array."
+        )
+    if wanted.floating and argument.dtype.kind == "f" and argument.dtype.itemsize != wanted.size:
+        right = np.dtype(f"f{wanted.size}")
+        raise LaunchError(
+            f"{name} points to numbers of {wanted.size} bytes in the kernel, but the array is "
+            f"{argument.dtype}: pass it as .astype(np.{right})."
         )
     if not argument.flags.c_contiguous:
         raise LaunchError(f"{name} must be contiguous; make it so with .copy().")
@@ -112,6 +124,17 @@ def _shared_variables(program: Program, entry: str, shared: int) -> list[build.V
     if shared and all(v.name != "(dynamic)" for v in variables):
         raise LaunchError(
             f"{entry} has no dynamic shared memory (extern __shared__), so it takes 0 bytes of it."
+        )
+    fixed = sum(v.size for v in variables if v.name != "(dynamic)")
+    if fixed > build.STATIC_SHARED:
+        raise LaunchError(
+            f"{entry} declares {fixed} bytes of __shared__ arrays, and the compiler for GPUs allows "
+            f"{build.STATIC_SHARED}: declare extern __shared__, whose size the launch gives."
+        )
+    if fixed + shared > build.DYNAMIC_SHARED:
+        raise LaunchError(
+            f"A block has at most {build.DYNAMIC_SHARED} bytes of shared memory, and {entry} asks for "
+            f"{fixed + shared}."
         )
     sized = [replace(v, size=shared) if v.name == "(dynamic)" else v for v in variables]
     return [v for v in sized if v.size]

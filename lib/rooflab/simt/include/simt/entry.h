@@ -6,15 +6,18 @@
 #include <utility>
 
 template <typename T>
+constexpr int simt_floating = std::is_floating_point_v<T> ? 1 << 16 : 0;
+
+template <typename T>
 constexpr int simt_type() {  // a scalar's size; for a pointer minus the alignment of what it points to
   if constexpr (std::is_pointer_v<T>) {
     typedef std::remove_cv_t<std::remove_pointer_t<T>> To;
     if constexpr (std::is_void_v<To>)
       return -1;
     else
-      return -int(alignof(To));
+      return -int(alignof(To) + simt_floating<To>);
   } else {
-    return int(sizeof(T));
+    return int(sizeof(T) + simt_floating<T>);
   }
 }
 template <typename... A>

@@ -17,7 +17,7 @@ from rooflab.view import display, plot
 
 
 def worth_for_one(here: Lab, drawn: Any, *numbers: int) -> None:
-    """Show these rungs' time for one token on the matrix that is drawn, each as its source stands, the only
+    """Show these rungs' time for one token on the matrix that is drawn, built as the table says, the only
     number of tokens at which each was timed, with the instructions and waits that were counted; nothing where
     one was not measured.
     """
@@ -30,10 +30,20 @@ def worth_for_one(here: Lab, drawn: Any, *numbers: int) -> None:
     counted = _counted(here, [case for case in cases if case.impl in names]).reindex(rows["case"])
     rows["each"] = (32 * counted["inst_executed"] / (drawn[0] * drawn[1])).to_numpy()
     rows["barrier"] = counted["stall_barrier"].to_numpy()
-    columns = {"rung": "Rung", "median_us": "Time (µs)", "each": "Instructions a weight"}
+    defaults = [int4.LADDERS["int4"][number - 1].with_defaults({})["TOKENS"] for number in numbers]
+    built = rows["options"].astype("string").str.extract(r"tokens=(\d+)", expand=False)
+    rows["tokens"] = [
+        own if own == own and own else n for own, n in zip(built.fillna(""), defaults, strict=True)
+    ]
+    columns = {
+        "rung": "Rung",
+        "tokens": "Built for (tokens)",
+        "median_us": "Time (µs)",
+        "each": "Instructions a weight",
+    }
     columns |= {"barrier": "Waits at barriers (cycles an instruction)"}
     forms = {"median_us": "{:.1f}", "each": "{:.1f}", "barrier": "{:.2f}"}
-    title = f"One token, {drawn[0]:,} × {drawn[1]:,} on {here.run['gpu']}, with the constants of the sources"
+    title = f"One token, {drawn[0]:,} × {drawn[1]:,} on {here.run['gpu']}"
     display.table(rows.reset_index(), columns, forms, title)
     by = rows.set_index("rung")
     if not {"9", "10", "11"} <= set(by.index):

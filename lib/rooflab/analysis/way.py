@@ -113,13 +113,12 @@ def place(lesson: str, store: Store) -> str:
         return ""
     climbed = ladder(store)
     name = "[decoder's ladder](08_decoder.ipynb)"
-    text = f"On the {name}"
+    whole = ""
     if len(climbed) > 1:
         weights = [climbed.iloc[at]["format"].partition("_")[0].upper() for at in (0, -1)]
-        text += (
-            f", {decode.MODEL} from {weights[0]} weights to {weights[1]}, " if len({*weights}) > 1 else ", "
-        )
-        text += f"{ends(climbed)} after a prompt of {decode.PROMPT} tokens,"
+        whole = f" The whole ladder takes {decode.MODEL} from {ends(climbed)}, after a prompt of "
+        whole += f"{decode.PROMPT} tokens"
+        whole += f", and from {weights[0]} weights to {weights[1]}." if len({*weights}) > 1 else "."
     says = []
     for number in numbers:
         row = climbed[climbed["number"] == number]
@@ -129,7 +128,7 @@ def place(lesson: str, store: Store) -> str:
         )
         says.append(f"{STEPS[number - 1].says}{gain}")
     steps = f"step{'s' * (len(numbers) > 1)} {listed(numbers)} of {len(STEPS)}"
-    return f"{text} this lesson is {steps}: {'; '.join(says)}."
+    return f"This lesson is {steps} on the {name}: {'; '.join(says)}.{whole}"
 
 
 def bars(store: Store, lessons: Collection[str]) -> str:

@@ -13,10 +13,11 @@ from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.ops import Rung, gemv
 from rooflab.pages import Opening, Rows, spread
+from rooflab.pages.lesson_03b import latency
 from rooflab.pages.lesson_06 import l2_rate
 from rooflab.studies import gemv as study
 from rooflab.studies import traces
-from rooflab.view import diagram, display, page
+from rooflab.view import diagram, display, page, plot
 
 
 def opening(rows: Rows, gpu: str, sms: int, ceiling: float, n: int) -> Opening:
@@ -87,7 +88,7 @@ def on_paper(rungs: Sequence[Rung], n: int) -> Rows:
         used = 32 * width / (32 * sectors)
         found.append((rung.name, width, f"{offsets[1] - offsets[0]:,}", sectors, used))
     names = {"impl": "Rung", "width": "A lane loads (bytes)", "apart": "Bytes to the next lane's"}
-    names |= {"sectors": "Sectors a request", "used": "Bytes used"}
+    names |= {"sectors": "Sectors a request", "used": "Bytes of A used"}
     frame = pd.DataFrame(found, columns=list(names))
     display.table(frame, names, {"used": "{:.1%}"})
     return frame
@@ -109,7 +110,11 @@ def measured(rows: Rows) -> None:
     """Show every contestant with its error, the longer of the two bounds, its time and registers."""
     rows = rows.copy()
     spread(rows)
-    names = {"impl": "Rung or peer", "gate": "Error (allowed)", "predicted_us": "By Little's law (µs)"}
+    names = {
+        "impl": "Rung or peer",
+        "gate": "Error (allowed)",
+        "predicted_us": "By Little's law, or by the data sheet (µs)",
+    }
     names |= {"median_us": "Median (µs)", "quartiles": "Quartiles (µs)", "registers": "Registers"}
     forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}")
     display.table(rows, names, forms, "Errors, predictions and times", folded=True)
@@ -140,7 +145,7 @@ def counted(here: Lab, predicted: Rows, n: int) -> Rows:
         "watched": "Watched",
         "load_sectors_per_request": "Counted",
     }
-    names |= {"load_efficiency_pct": "Bytes used (%)"}
+    names |= {"load_efficiency_pct": "Bytes used, of A and x (%)"}
     forms = dict.fromkeys(("watched", "load_sectors_per_request"), "{:.2f}") | {
         "load_efficiency_pct": "{:.0f}"
     }
@@ -182,11 +187,17 @@ def explained(cold: Rows, rows: Rows, here: Lab, n: int) -> None:
     text += f"Each sector of A is asked for {asked / (4 * n * n):.0f} times, once for each of its columns: "
     text += f"{asked / 1e6:,.0f} MB, at {rate:,.0f} GB/s. "
     if slow["dram"] < 1.5:
-        text += f"DRAM delivers the matrix {slow['dram']:.2f} times; caches have the rest. "
+        text += f"DRAM delivers the matrix {slow['dram']:.2f} times; caches have the rest"
+        repeats, hits = 1 - 4 * n * n / asked, slow["l2_hit_pct"] / 100
+        text += f". L2 found {hits:.0%} of the sectors that reached it, and {repeats:.0%} of all are repeats"
+        text += ": L1 answered some, most likely. " if hits < repeats - 0.02 else ". "
     lines.append(text.strip())
     if most == most:
-        text = f"Lesson 01b's reads from L2 got {most:,.0f} GB/s"
-        text += ": **most likely L2's rate limits rung 1**." if rate > 0.8 * most else "."
+        text = (
+            f"Lesson 01b's plain reads from L2 got {most:,.0f} GB/s; the most that the caches can give was "
+        )
+        text += "not measured"
+        text += ". **Rung 1 is that fast, so its caches are the likely limit.**" if rate > 0.8 * most else "."
         lines.append(text)
     asked, wasted = 32 * float(few["sectors"]) * n * n / 32, 100 - few["load_efficiency_pct"]
     text = f"**Rung 2** wastes {'nothing' if wasted < 1 else f'{wasted:.0f}%'} and asks for "
@@ -198,8 +209,9 @@ def explained(cold: Rows, rows: Rows, here: Lab, n: int) -> None:
     display.say("\n".join(f"- {line}" for line in [*lines, text]))
 
 
-def what_explains_it(rows: Rows, gpu: str, sms: int, n: int) -> None:
+def what_explains_it(rows: Rows, here: Lab, n: int) -> None:
     """Draw which SMs have work, and say what Little's law makes of the bytes in flight."""
+    gpu, sms = here.run["gpu"], int(here.run["sms"])
     diagram.sms_at_work(n, n, sms, ("1_strided", "2_coalesced")).show()
     other = rows.set_index("impl").loc["2_coalesced"]
     blocks, threads = blocks_of(n), gemv.LADDERS["gemv"][1].with_defaults({})["THREADS"]
@@ -209,8 +221,14 @@ def what_explains_it(rows: Rows, gpu: str, sms: int, n: int) -> None:
     text += ". Each thread has four loads of 4 bytes under way (`#pragma unroll 4`). "
     if other["predicted_us"] == other["predicted_us"]:
         part = other["predicted_us"] / other["median_us"]
-        text += "By **Little's law**, bytes in flight ÷ latency is all the bandwidth they can ask for. "
-        text += f"At that rate this matrix takes {other['predicted_us']:,.1f} µs, {part:.0%} of the "
+        text += "By **Little's law**, bytes in flight ÷ latency is all the bandwidth they can ask for"
+        wait = latency(here)
+        if wait == wait:
+            text += (
+                f": {plot.size_text(in_flight(n))} ÷ {wait:.0f} ns, the latency of a lone load (part 00b), "
+            )
+            text += f"are {in_flight(n) / wait:,.0f} GB/s"
+        text += f". At that rate this matrix takes {other['predicted_us']:,.1f} µs, {part:.0%} of the "
         text += f"{other['median_us']:,.1f} measured. "
         text += "**So bytes in flight would explain most of the time.** " if 0.5 < part < 2 else ""
     tried = "changes blocks and bytes in flight one at a time, and tells which of the two costs the time."
@@ -227,7 +245,9 @@ def takeaway(cold: Rows, rows: Rows, gpu: str) -> None:
     }
     text = f"- Sectors can be counted on paper and on a CPU{counters.get(agreement(cold), '')}. Two counters "
     text += "say whether coalescing is what a kernel lacks: sectors a request, and the share of bytes used.\n"
-    text += "- Uncoalesced loads cost even where DRAM reads nothing twice: L2 has to deliver every sector.\n"
+    text += (
+        "- Uncoalesced loads cost even where DRAM reads nothing twice: caches must deliver every sector.\n"
+    )
     text += "- *Coalesced* says that no fetched byte is wasted, not that many bytes are in flight: on the "
     text += f"{gpu} rung 2 reads {other['gb_s']:,.0f} GB/s, rung 1 {one['gb_s']:,.0f}. A kernel needs both."
     display.say(text)
@@ -250,4 +270,5 @@ def explored(here: Lab, impls: Sequence[str] = ()) -> dict[str, Any]:
         "title": f"FP32 GEMV on {here.run['gpu']}",
         "bound": lambda case: roofline.gemm_bytes(1, case.n, case.n, 4, 4, 4) / roof / 1e3,
         "measure": explorer.measurer(here),
+        "start": {"impl": impls[-1], "cache": "cold"} if impls else None,
     }

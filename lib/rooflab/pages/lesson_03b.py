@@ -59,7 +59,7 @@ def _changed_apart(here: Lab, rows: Rows, roof: plot.Roof, n: int) -> tuple[Figu
     rest = own[~own["impl"].isin(("1_strided", "2_coalesced"))]
     shown: Rows = pd.concat([two, smaller[smaller["blocks"] == spread["blocks"]], more, rest])
     blocks = gemv.blocks_of(gemv.LADDERS["gemv"][1], n, gemv.LADDERS["gemv"][1].with_defaults({}))
-    names = [f"2_coalesced, {blocks} blocks", f"its threads in {spread['blocks']} blocks"]
+    names = [f"2_coalesced, {blocks} blocks", f"2_coalesced, {spread['blocks']} blocks"]
     names += [f"3_split_k, {row} blocks" for row in more["blocks"]] + list(rest["impl"])
     flying = _flying(here, shown["case"])
     names = [f"{name}: {plot.size_text(size)}" for name, size in zip(names, flying, strict=True)]
@@ -174,7 +174,7 @@ def found(smaller: Rows, parts: Rows, size: int) -> None:
     if parts["law"].notna().all():
         text += ". At the fewest blocks Little's law allows "
         text += f"{times(parts['law'].iloc[0] / parts['gb_s'].iloc[0])} "
-        text += "times what is measured: it takes the latency of a lone load"
+        text += "times what is measured: the law is given the latency of a lone load, the shortest"
     display.say(f"{text}.")
 
 
@@ -194,8 +194,9 @@ def split_k() -> None:
     strips, deep = reads["column"].nunique(), int((reads["row"] + reads["rows"]).max())
     first = [f"{block}" for block in reads[reads["column"] == 0]["block"]]
     display.say(
-        f"A small case: a matrix of {deep} rows and {strips} strips of columns. The left strip belongs to "
-        f"blocks {listed(first)}. They run at the same time; the steps show one after the other:"
+        f"A small case: a matrix of {deep} rows and {strips} strips of columns. The left strip, "
+        f"which is drawn, belongs to blocks {listed(first)}. They run at the same time; the steps show one "
+        "after the other:"
     )
     diagram.split_k(rows).show()
 
@@ -267,7 +268,11 @@ def measured(rows: Rows, gpu: str) -> None:
     rows = rows.copy()
     rows["of"] = rows["error"] / rows["error_budget"]
     rows["spread"] = (rows["q3_us"] - rows["q1_us"]) / rows["median_us"]
-    names = {"impl": "Rung or peer", "of": "Error ÷ allowed", "predicted_us": "By Little's law (µs)"}
+    names = {
+        "impl": "Rung or peer",
+        "of": "Error ÷ allowed",
+        "predicted_us": "By Little's law, or by the data sheet (µs)",
+    }
     names |= {"median_us": "Median (µs)", "spread": "Quartiles apart", "registers": "Registers"}
     forms = dict.fromkeys(("predicted_us", "median_us"), "{:,.1f}")
     forms |= {"of": "{:.2f}", "spread": "{:.1%}"}
@@ -297,7 +302,7 @@ def explained(rows: Rows, cold: Rows) -> None:
     text += f"- **Rung 4**, with its wider loads, {display.against(vector, scalar)} rung 3"
     lost = vector["median_us"] > scalar["median_us"] and not display.level(vector, scalar)
     if lost:
-        text += ". The recording does not explain this loss: it has about as many bytes in flight"
+        text += ". What costs it was not found: it has about as many bytes in flight"
         if "4_vector" in seen:
             text += f", in fewer threads ({seen['4_vector']:.0f}% of the slots, not "
             text += f"{seen['3_split_k']:.0f}%)"
@@ -309,8 +314,8 @@ def explained(rows: Rows, cold: Rows) -> None:
         f".\n- **{best['impl']}** has as many rows a thread in flight as rung 5, and no partial sums that "
     )
     text += "cross blocks at the very end, when nothing else is in flight: it "
-    text += f"{display.against(best, more)} rung 5, and "
-    text += f"{display.against(best, slowest)} rung 2"
+    text += f"is {display.speed(more['median_us'] / best['median_us'])} as rung 5, and "
+    text += f"{display.speed(slowest['median_us'] / best['median_us'])} as rung 2"
     display.say(f"{text}.")
 
 
@@ -333,6 +338,10 @@ def takeaway(rows: Rows, smaller: Rows, parts: Rows, gpu: str, n: int) -> None:
     text += f"{best['roof_fraction']:.0%} of the roof; the source's coalesced rung "
     text += f"{slowest['gb_s']:,.0f} GB/s.\n"
     text += "- Change one suspect at a time. Blocks and loads in flight grow together, and "
-    text += "only one of them matters.\n" if blamed(smaller, parts) else "an experiment tells them apart.\n"
+    text += (
+        "here only the bytes in flight matter.\n"
+        if blamed(smaller, parts)
+        else "an experiment tells them apart.\n"
+    )
     text += "- Once enough bytes are in flight, look for time that does not grow with the bytes."
     display.say(text)

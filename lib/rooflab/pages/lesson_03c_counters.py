@@ -131,6 +131,8 @@ def powers(tests: Sequence[claims.Claim], evidence: Evidence, gpu: str) -> None:
     text += "refute the strided kernel and pass the best"
     lax = [i for i, bad, _, good in each if bad == good == claims.HOLDS and i not in blind]
     text += f". {listed(lax)} let both pass" if len(lax) > 1 else ""
+    strict = [i for i, bad, _, good in each if bad == good == claims.REFUTED and i not in blind]
+    text += f". {listed(strict)} {'refutes' if len(strict) == 1 else 'refute'} both" if strict else ""
     for name in blind:
         text += f". {name} ({says[name].rstrip('.')}) gives all three kernels one verdict"
     display.say(text.strip() + ".")

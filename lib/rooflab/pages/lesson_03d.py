@@ -14,6 +14,7 @@ from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.ops import Rung, gemv, stream
 from rooflab.pages import Opening, Rows
+from rooflab.pages.lesson_03b import latency
 from rooflab.studies import bandwidth
 from rooflab.studies import gemv as study
 from rooflab.view import display, explorer, page, plot
@@ -56,7 +57,7 @@ def measured(K: Any, N: Any, foretold: Any, rows: Any) -> None:
     rows["of"] = rows["error"] / rows["error_budget"]
     rows["spread"] = (rows["q3_us"] - rows["q1_us"]) / rows["median_us"]
     names = {"impl": "Rung or peer", "of": "Error ÷ allowed"}
-    names |= {"predicted_us": "Bound (µs)", "foretold": "Predicted (µs)"}
+    names |= {"predicted_us": "Bound, data sheet (µs)", "foretold": "Predicted (µs)"}
     names |= {"median_us": "Median (µs)", "spread": "Quartiles apart"}
     names |= {"registers": "Registers"}
     forms = dict.fromkeys(("predicted_us", "foretold", "median_us"), "{:,.2f}")
@@ -105,6 +106,26 @@ def counted_rungs(gpu: Any, here: Any) -> Any:
     forms |= {"impl": "", "load_sectors_per_request": "{:.1f}"}
     display.table(counted, names, forms, f"Counted by ncu on {gpu}", folded=True)
     return counted
+
+
+def in_flight(here: Lab, rows: Rows, rungs: Sequence[Rung], n: int, sms: int) -> None:
+    """Say how many bytes rungs 1 to 3 have in flight on paper for n rows, beside what the roof needs."""
+    wait, roof = latency(here), here.roof["dram_read"].value
+    if wait != wait:
+        return
+    lanes = min(32 * n, 2048 * sms)  # a warp a row, as far as the SMs have room
+    each = (4 * 2, 16, 16 * int(rungs[2].with_defaults({})["UNROLL"]))  # bytes that a lane asks for at a time
+    said = [f"{lanes * size / 2**20:.1f} MiB in rung {k}" for k, size in enumerate(each, 1)]
+    needed = roofline.bytes_in_flight(roof, wait)
+    text = f"On paper {listed(said)} are in flight; by Little's law the roof needs {needed / 2**20:.1f} "
+    text += "([part 03b](03b_filling.ipynb)). "
+    if needed < lanes * each[1] < 2 * needed < lanes * each[2]:
+        text += "Rung 2 has little to spare, rung 3 several times that. "
+    first, allowed = rows[rows["impl"] == rungs[0].name]["gb_s"], lanes * each[0] / wait
+    if len(first) and first.iloc[0] < 0.5 * allowed:
+        text += f"Rung 1 lacks more than bytes: its own would allow {allowed:,.0f} GB/s, and it reads "
+        text += f"{first.iloc[0]:,.0f}. "
+    display.say(text.strip())
 
 
 def explained(counted: Rows, rows: Rows) -> None:
@@ -185,8 +206,8 @@ def beside_peer(every: Any, gpu: Any, rungs: Any, sides: Any) -> None:
         if slower:
             text = f"On {len(slower)} of {len(both)} shapes ours is slower than cuBLAS by more than 2%: "
             text += ", ".join(f"{n:,} × {k:,}" for n, k in slower)
-        text += f". It is {most['ratio']:.2f} times as fast at {most['n']:.0f} × {most['k']:.0f} "
-        text += f"and {least['ratio']:.2f} times at {least['n']:.0f} × {least['k']:.0f}. "
+        text += f". It is {most['ratio']:.2f} times as fast at {most['n']:,.0f} × {most['k']:,.0f} "
+        text += f"and {least['ratio']:.2f} times at {least['n']:,.0f} × {least['k']:,.0f}. "
     off = _off(sides, rungs[-1].name)
     text += f"Measured times lie from {off.min():+.0%} to {off.max():+.0%} off a prediction "
     text += "that was fitted to streams alone."

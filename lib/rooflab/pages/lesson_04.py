@@ -13,7 +13,7 @@ from rooflab.bench import clock
 from rooflab.errors import UsageError
 from rooflab.lab import Lab
 from rooflab.numerics import quant
-from rooflab.ops import int4
+from rooflab.ops import gemv, int4
 from rooflab.pages import Opening, Rows, bars, named_facts, spread
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
@@ -26,7 +26,7 @@ def opening(here: Lab, n: int, k: int) -> Opening:
     ways = {"torch.matmul": "FP16, cuBLAS", "1_warp_row": "INT4, fused"}
     ways |= {study.TWO_OP: "INT4, two-op", study.TWO_OP_TORCH: "INT4, two-op in PyTorch"}
     rows = here.measure("int4", [c for c in study.ladder(n, k, here.sized) if c.impl in ways])
-    by = rows.set_index("impl")
+    by, plain_fp16 = rows.set_index("impl"), _dense_of_ours(here, n, k)
     answer = f"INT4 in groups of 128 takes 1/{16 / (4 + 16 / 128):.1f} of the bytes of FP16. "
     if {"1_warp_row", "torch.matmul"} <= set(by.index):
         plain = by.loc["1_warp_row"]
@@ -35,7 +35,9 @@ def opening(here: Lab, n: int, k: int) -> Opening:
         answer += f"The plain fused kernel takes {'longer' if slower else 'less time'} than cuBLAS on FP16 "
         answer += f"weights{' all the same' if slower else ''}: {plain['median_us']:.1f} against "
         answer += (
-            f"{dense['median_us']:.1f} µs on the {gpu}. It reads at {plain['roof_fraction']:.0%} of the "
+            f"{dense['median_us']:.1f} µs on the {gpu}"
+            + "".join(f"; lesson 03d's FP16 kernel takes {us:.1f}" for us in plain_fp16["median_us"])
+            + f". The INT4 kernel reads at {plain['roof_fraction']:.0%} of the "
         )
         answer += "roof: fewer bytes need not mean less time."
     able = (
@@ -45,12 +47,14 @@ def opening(here: Lab, n: int, k: int) -> Opening:
     )
     title = f"One token, {n:,} × {k:,} weights"
     drawn = rows[rows["impl"] != study.TWO_OP_TORCH]  # its bar would squash the others
-    names = [ways[i] for i in drawn["impl"]]
+    rest = drawn
+    if len(drawn):
+        drawn = pd.concat([plain_fp16, drawn])
+    names = [ways.get(i, "FP16, lesson 03d's") for i in drawn["impl"]]
     fig, _ = bars(drawn, names, here.run["gpu"], title)
-    least = [
-        study.traffic(c) / here.roof["dram_read"].value / 1e3
-        for c in map(studies.get("int4").case, drawn["case"])
-    ]
+    roof = here.roof["dram_read"].value
+    least = list(plain_fp16["bytes"] / roof / 1e3) * bool(len(drawn))
+    least += [study.traffic(c) / roof / 1e3 for c in map(studies.get("int4").case, rest["case"])]
     ax = fig.axes[0]
     if len(drawn):
         mark = {"color": plot.COLOURS[1], "markersize": 15, "markeredgewidth": 3, "zorder": 5}
@@ -62,6 +66,16 @@ def opening(here: Lab, n: int, k: int) -> Opening:
         slow = by.loc[study.TWO_OP_TORCH, "median_us"]
         said += f" Unpacked by PyTorch's own operators, which is not drawn, it takes {slow:.0f} µs."
     return answer, able, (fig, said)
+
+
+def _dense_of_ours(here: Lab, n: int, k: int) -> Rows:
+    """The row of lesson 03d's last rung on these weights in FP16, cold by the graph clock, where it was
+    recorded; none else.
+    """
+    rung = gemv.LADDERS["gemv_rows"][4].name
+    cases = [c for c in here.cases("gemv") if (c.operator, c.impl, c.n, c.k) == ("gemv_rows", rung, n, k)]
+    rows = here.measure("gemv", here.held("gemv", [c for c in cases if c.cache == "cold"]))
+    return rows[rows["clock"] == "graph"].sort_values("median_us").head(1)
 
 
 def run_facts(gpu: str, here: Lab, read_roof: float, n: int, k: int) -> None:
@@ -95,9 +109,11 @@ def packed_word(packed: Any, group: Any) -> int:
     """Say how the first word holds its codes, and how many bits a weight takes; the word."""
     word = int(packed.qweight.view(np.uint32)[0, 0])
     bits = 8 * sum(part.nbytes for part in packed) / group.size
+    codes = ", ".join(f"{code:+d}" for code in quant.unpack_int4(packed.qweight)[0, :8])
     display.say(
-        f"The word is `{word:#010x}`: its lowest four bits are the first code. The scale is "
-        f"{packed.scales[0, 0]:.4f}. With the share of its 16 bits a weight takes **{bits:.3f} bits**, so "
+        f"Take the first eight weights of a group whose scale is {packed.scales[0, 0]:.4f}. Their codes are "
+        f"{codes}. With 8 added each, they make the word `{word:#010x}`: its lowest four bits are the first "
+        f"code. With its share of the scale's 16 bits a weight takes **{bits:.3f} bits**, so "
         f"FP16 takes {16 / bits:.2f} times the room. That is the most that the format can win."
     )
     return word

@@ -101,9 +101,19 @@ def instruction_budget(sms: int, ghz: float, read_roof: float, weight: float, gp
             if afford < len(LEAST)
             else f"On the {gpu} the roof leaves room for that."
         )
-        + (f" Rung 1 spends {first.iloc[0]:.1f} with its loads and addresses." if len(first) else "")
+        + (f" Rung 1 spends {first.iloc[0]:.1f} with its loads and addresses" if len(first) else "")
+        + _issuing(spent)
     )
     display.table(budget, names, forms, title, folded=True)
+
+
+def _issuing(spent: Rows) -> str:
+    """The end of a sentence on rung 1: whether its schedulers, and so not the latency of memory, limit it."""
+    share = spent[spent["impl"] == _RUNGS[0].name]["issue_active"]
+    if share.empty:
+        return ""
+    text = f", and its schedulers start an instruction in {share.iloc[0]:.0%} of their slots"
+    return f"{text}: it does not wait for latency." if share.iloc[0] > 0.6 else f"{text}."
 
 
 def tiles_lose_nothing() -> None:
@@ -400,14 +410,16 @@ def distance_explained(gap: Rows) -> None:
     text += f". At {huge['shape']} it is {huge['roof_fraction']:.0%}.\n"
     most = gap.loc[gap["over"].idxmax()]
     others = gap.drop(index=most.name)["over"]
-    text += f"- With the start it takes {others.min():.2f} to {others.max():.2f} times what is predicted"
+    alone = most["over"] > 1.2 * others.max()
+    text += f"- With the start {f'all but one of {len(gap)} shapes take' if alone else 'it takes'} "
+    text += f"{others.min():.2f} to {others.max():.2f} times what is predicted"
     if others.min() > 1:
         text += ". A likely reason: a plain read has nothing to unpack, and no x to fetch first"
-    if most["over"] > 1.2 * others.max():
-        text += f". {most['shape']} is an outlier that nothing recorded explains: {most['over']:.2f} times"
+    if alone:
+        text += f". {most['shape']} takes {most['over']:.2f} times, and nothing recorded explains it"
         same = gap[gap["bytes"].sub(most["bytes"]).abs() < 0.01 * most["bytes"]].drop(index=most.name)
         for row in same.head(1).itertuples():
-            text += f", where {row.shape}, of as many bytes, takes {row.over:.2f}"
+            text += f": {row.shape}, of as many bytes, takes {row.over:.2f}"
     display.say(f"{text}.")
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pandas as pd
-from matplotlib.patches import Rectangle
 
 from rooflab.analysis import states
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics.model_shapes import WEIGHT_BYTES
-from rooflab.ops import int4
 from rooflab.pages import Opening, Rows, named_facts
+from rooflab.pages.lesson_04c_large import free_up_to
 from rooflab.pages.lesson_04c_large import growth_by_batch as growth_by_batch
 from rooflab.pages.lesson_04c_large import large_batches as large_batches
 from rooflab.pages.lesson_04c_large import large_batches_explained as large_batches_explained
+from rooflab.pages.lesson_04c_rungs import rung_by_batch as rung_by_batch
+from rooflab.pages.lesson_04c_rungs import worth_for_one as worth_for_one
 from rooflab.studies import int4 as study
 from rooflab.view import display, explorer, plot
 from rooflab.words import counted, listed, times
@@ -109,7 +109,7 @@ def run_facts(
         "Read roof": f"{read_roof:,.0f} GB/s",
         "Tensor peak, measured": f"{peak:,.0f} TFLOP/s in FP16" if peak else "not recorded",
         "Shapes": ", ".join(f"{n:,} × {k:,}" for n, k in shapes),
-        "Batches": ", ".join(map(str, batches)),
+        "Batches": f"{len(batches)}, from {batches[0]} to {batches[-1]}",
     }
     named_facts(here, gpu, "int4", more)
 
@@ -155,8 +155,7 @@ def bounds_by_batch(
 
 def free_tokens(table: Rows, some: list[Any]) -> None:
     """Say up to how many tokens the bound hardly grows."""
-    near = 0.05
-    free = table["batch"][table["ours"] <= (1 + near) * table["ours"].iloc[0]].max()
+    free, near = free_up_to(table)
     text = f"**By the INT4 bound, up to {free} tokens take within {near:.0%} of the time of one.**"
     grown = table["ours"].iloc[-1] / table["ours"].iloc[0]
     text += f" At {some[-1]} it is {times(grown)} times that of one." if free < some[-1] else ""
@@ -220,74 +219,6 @@ def read_once_explained(wide: Rows, gpu: str, rungs: Any) -> None:
         text += display.change(us.iloc[-1] / us.iloc[0])
         text += ": the added arithmetic takes it, as predicted." if us.iloc[-1] > 1.2 * us.iloc[0] else "."
     display.say(text.strip())
-
-
-def worth_for_one(here: Lab, drawn: Any, *numbers: int) -> None:
-    """Say how long these rungs take for one token on the matrix that is drawn, each with the constants of its
-    source, the only number of tokens at which each was timed; nothing where one was not measured.
-    """
-    cases = [case for case in study.rungs(*drawn) if case in here.cases("int4")]
-    us = here.measure("int4", cases).set_index("impl")["median_us"].dropna()
-    names = [int4.LADDERS["int4"][number - 1].name for number in numbers]
-    if not set(names) <= set(us.index):
-        return
-    times = listed([f"rung {number} {us[name]:.1f}" for number, name in zip(numbers, names, strict=True)])
-    display.say(
-        f"For *one* token, at {drawn[0]:,} × {drawn[1]:,} on the {here.run['gpu']}, these rungs take in µs, "
-        f"with the constants that the sources default to: {times}. For more tokens see which rung was the "
-        "fastest in tuning:"
-    )
-
-
-def _picked(here: Lab, n: int, k: int, batch: int) -> int:
-    """The number of the rung that the dispatcher picks."""
-    name, _ = int4.choose(n, k, batch, True, study.table_of(here.sized))
-    return int(name.partition("_")[0])
-
-
-def rung_by_batch(here: Lab, batches: list[Any], shapes: list[Any], gpu: str) -> None:
-    """Draw which rung the dispatcher chooses for each shape and number of tokens; say from where on a rung of
-    wgmma is chosen.
-    """
-    picks = {f"{n:,} × {k:,}": [_picked(here, n, k, batch) for batch in batches] for n, k in shapes}
-    title = f"The rung that was fastest in tuning on {gpu}"
-    fig, ax = plot.figure("tokens", title=title, height=1.1 + 0.3 * len(shapes))
-    fig.set_figwidth(7.4)
-    ladder = sorted({rung for row in picks.values() for rung in row})
-    shades = dict(zip(ladder, ("#EDEDED", "#9CC9E8", "#E69F00", plot.COLOURS[0], "#2B2B2B"), strict=False))
-    for down, row in enumerate(picks.values()):
-        for across, rung in enumerate(row):
-            fill = shades.get(rung, "#EDEDED")
-            ax.add_patch(Rectangle((across + 0.03, down + 0.06), 0.94, 0.88, color=fill, linewidth=0))
-            colour = "white" if fill in (plot.COLOURS[0], "#2B2B2B") else "#1A1A1A"
-            ax.text(across + 0.5, down + 0.5, str(rung), ha="center", va="center", color=colour, fontsize=8.5)
-    ax.set(xlim=(0, len(batches)), ylim=(len(shapes), 0))
-    ax.set_xticks([k + 0.5 for k in range(len(batches))], [str(batch) for batch in batches])
-    ax.set_yticks([k + 0.5 for k in range(len(picks))], list(picks))
-    ax.tick_params(length=0)
-    ax.grid(False)
-    ax.spines[:].set_visible(False)
-    said = [f"{shape}: {_spans(row, batches)}" for shape, row in picks.items()]
-    plot.show(fig, f"{title}: {'; '.join(said)}.")
-    many = [
-        min((batch for batch, rung in zip(batches, row, strict=True) if rung >= 10), default=None)
-        for row in picks.values()
-    ]
-    starts = sorted({batch for batch in many if batch is not None})
-    text = "The **dispatcher** looks this up. "
-    if starts and None not in many:
-        span = f"{starts[0]}" + (f" to {starts[-1]}" if len(starts) > 1 else "")
-        text += f"From {span} tokens on, by shape, rungs 10 and 11 with their `wgmma` are the fastest."
-    display.say(text.strip())
-
-
-def _spans(row: list[int], batches: list[Any]) -> str:
-    """Runs of one rung in words: "rung 8 at 1 to 4 tokens, rung 11 at 5 to 64"."""
-    found = []
-    for rung, run in itertools.groupby(zip(row, batches, strict=True), key=lambda each: each[0]):
-        first, *_, last = [batch for _, batch in run] * 2
-        found.append(f"rung {rung} at {first}" if first == last else f"rung {rung} at {first} to {last}")
-    return ", ".join(found)
 
 
 def gated_points(shapes: list[Any], batches: list[Any], here: Lab, rungs: Any) -> tuple[Rows, dict[str, Any]]:
@@ -373,11 +304,15 @@ def against_peers(times: Rows, shapes: list[Any], some: list[Any]) -> None:
     ahead = (times[peers].min(axis=1) / times["ours"]).dropna()
     if len(ahead):
         low, high = ((f"{n:,} × {k:,}, batch {at}") for n, k, at in (ahead.idxmin(), ahead.idxmax()))
-        text = f"**Ours is faster than the fastest peer at {(ahead > 1).sum()} of {len(ahead)} points**: "
-        text += f"from {ahead.min():.2f} times at {low}, to {ahead.max():.2f} at {high}."
-        few = {name: n for name in peers if 0 < (n := times[name].count()) < len(ahead)}
-        counts = ", ".join(f"{name} at {n}" for name, n in few.items())
-        text += f" Measured at fewer points: {counts}." if few else ""
+        seen = {name: n for name in peers if (n := times[name].count())}
+        few = {name: n for name, n in seen.items() if n < len(ahead)}
+        text = f"**Ours is faster than {listed([name for name in seen if name not in few]) or 'any peer'} at "
+        text += (
+            f"{(ahead > 1).sum()} of {len(ahead)} points**: from {ahead.min():.2f} times the speed of the "
+        )
+        text += f"fastest at {low}, to {ahead.max():.2f} at {high}."
+        counts = listed([f"{name} at {n}" for name, n in few.items()])
+        text += f" Also measured: {counts} of them." if few else ""
         display.say(text)
         table = pd.DataFrame({"shape": [f"{n:,} × {k:,}" for n, k in shapes]})
         for b in some:
@@ -390,14 +325,21 @@ def against_peers(times: Rows, shapes: list[Any], some: list[Any]) -> None:
 def states_compared(here: Lab, gpu: str) -> None:
     """Show, folded, the duel with the fastest peer, rested and sustained."""
     both = states.duels(display.power_rows(here, "int4"), "int4")
-    title = f"Speed of ours over the fastest recorded peer's in both states, {gpu}"
+    title = "Speed of ours over the fastest recorded peer's, in a burst and sustained (part 00b)"
+    title += f", {gpu}"
     display.table(both, states.DUEL, states.DUEL_FORMATS, title, folded=True)
 
 
-def takeaway(here: Lab, batches: list[Any], shapes: list[Any], times: Rows) -> None:
+def takeaway(here: Lab, batches: list[Any], shapes: list[Any], times: Rows, table: Rows, drawn: Any) -> None:
     """What to take away, computed."""
-    text = "- Tokens share one reading of the weights. They are nearly free until the arithmetic takes "
-    text += "longer than the bytes.\n"
+    free, ours = free_up_to(table)[0], times["ours"].loc[drawn]
+    text = (
+        "- Tokens share one reading of the weights. By the bound they are nearly free until the arithmetic "
+    )
+    text += "takes longer than the bytes"
+    if {1, free} <= set(ours.dropna().index) and free > 1:
+        text += f"; measured, {free} take {ours[free] / ours[1]:.2f} times as long as one"
+    text += ".\n"
     text += "- CUDA cores multiply only a few tokens in that time. More need tensor cores, an x that warps "
     text += "share, and copies that run ahead.\n"
     stops = _stops(_gains(here, shapes, batches))

@@ -9,19 +9,24 @@ from rooflab.lab import Lab
 from rooflab.pages import Rows
 from rooflab.studies import int4 as study
 from rooflab.view import display
+from rooflab.words import listed
 
 
 def goals(here: Lab, rows: Rows, gpu: str) -> None:
-    """Show, folded, every floor and aim with what was reached."""
+    """Say how many floors and aims were reached; show each, folded, with what was reached."""
     square = [c for c in here.cases("int4") if (c.n, c.k) == study.SQUARE]
     squared = here.measure("int4", square) if square else rows[:0]
     goals = claims.select("04c_batch", source=claims.COURSE)
     evidence = claims.Evidence(here.store, {"int4": pd.concat([rows, squared])})
     board = claims.board(goals, evidence)
+    met = board["word"].eq(claims.HOLDS).groupby(board["group"]).agg(["sum", "size"])
+    kinds = [kind for kind in ("floor", "aim") if kind in met.index]
+    counts = [f"{met['sum'][kind]} of {met['size'][kind]} {kind}s" for kind in kinds]
+    display.say(f"Before the kernels were written, floors and aims were set. Met: {listed(counts)}.")
     board["met"] = board["word"].replace({claims.HOLDS: "yes", claims.SHORT: "no"})
     board["what"] = board["says"] + ": " + board["quantity"]
     names = {"group": "Kind", "what": "What", "bars": "Asked"}
     names |= {"measured": "Reached", "met": "Met"}
     board["bars"] = board["bars"].str.replace(" ", " ")
-    title = f"Set before the kernels were written: floors and aims, judged on {gpu}"
+    title = f"Every floor and aim, judged on {gpu}"
     display.table(board, names, {}, title, folded=True)

@@ -12,11 +12,27 @@ from rooflab.studies import int4 as study
 from rooflab.view import display
 
 
-def growth_by_batch(one: Rows) -> None:
-    """Say how each contestant's time grows with the batch."""
+def free_up_to(table: Rows, near: float = 0.05) -> tuple[int, float]:
+    """Up to how many tokens the bound of INT4, column `ours` of `table`, stays within the share `near` of
+    that of the fewest; and that share.
+    """
+    return int(table["batch"][table["ours"] <= (1 + near) * table["ours"].iloc[0]].max()), near
+
+
+def growth_by_batch(one: Rows, table: Rows) -> None:
+    """Say how each contestant's time grows with the batch, ours beside the bound in `table`."""
     us = one.pivot(index="batch", columns="who", values="median_us")
     grown = us.loc[us.index[-1]] / us.iloc[0]
-    text = f"**From batch {us.index[0]} to {us.index[-1]} our time {display.change(grown['ours'])}**; "
+    free, least = free_up_to(table)[0], table.set_index("batch")["ours"]
+    text = ""
+    if free > us.index[0] and {us.index[0], free} <= set(us["ours"].dropna().index) & set(least.index):
+        first, more = us.index[0], us["ours"][free] / us["ours"].iloc[0]
+        text += f"**Predicted for {free} tokens: {least[free] / least[first]:.2f} times the time of {first}. "
+        text += f"Measured: {more:.2f} times.** "
+    bold = "" if text else "**"
+    text += (
+        f"{bold}From batch {us.index[0]} to {us.index[-1]} our time {display.change(grown['ours'])}{bold}; "
+    )
     others = [who for who in ("humming", "tinygemm", "FP16 cuBLAS") if who in us]
     text += ", ".join(f"{who}'s {display.change(grown[who])}" for who in others) + ". "
     for who in us.columns.intersection(("ours", "humming", "tinygemm", "two-op")):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from rooflab.hardware import device
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows, named_facts
 from rooflab.records.store import Store
@@ -44,21 +45,22 @@ def opening(here: Lab, theirs: Rows, kernels: Rows, drawn: Any) -> Opening:
     answer = "The published clock also times the launches. "
     if len(named):
         published = float(named["fp16"].iloc[0] / named["fused"].iloc[0])
-        told = {f"{_LAPTOP}: with launches": published}
+        told = {f"{_LAPTOP}: {_COUNTED['event, warm']}": published}
         if f"{drawn[0]:,} × {drawn[1]:,}" == _PROFILED:
             alone = float(kernels["fp16"] / kernels["fused"])
-            told[f"{_LAPTOP}: kernels alone"] = alone
+            told[f"{_LAPTOP}: {_COUNTED['graph, cold']}"] = alone
             if alone > published:
-                answer = f"By its own profiler, without launches the kernel wins for one token ({alone:.2f} "
-                lost = _loses_from(theirs, kernels)
-                answer += f"times the speed of FP16; {published:.2f} were published)"
-                answer += f", and may win for {_or(range(2, lost[0]))}" if lost[0] > 2 else ""
-                answer += f". From {_or(lost)} tokens on it loses, because it reads all weights for each"
-                timed = _lost_with_launches(theirs, _PROFILED)
-                answer += f"; with launches it lost from {timed} on. " if timed else ". "
+                answer = (
+                    f"By the source's profiler the kernel has {alone:.2f} times the speed of FP16 for one "
+                )
+                answer += (
+                    f"token, without launches and with weights in DRAM; {published:.2f} were published. "
+                )
+                answer += f"From {_or(_loses_from(theirs, kernels))} tokens on its loop loses, because it "
+                answer += "reads all weights for each. "
         shown = told | shown
     answer += f"On the {gpu} " + ("it does not win: " if gain.max() < 1 else "")
-    answer += f"{gain.min():.2f} to {gain.max():.2f} times, by what is counted."
+    answer += f"{gain.min():.2f} to {gain.max():.2f} times, by clock and cache."
     able = (
         "say what an event clock, a graph clock, a warm and a cold cache each measure",
         "take a published speed-up apart into kernels, launches and cache",
@@ -126,32 +128,53 @@ def published_by_batch(drawn: Any, theirs: Rows) -> tuple[str, Rows]:
 
 
 def without_launches(theirs: Rows, kernels: Rows) -> list[int]:
-    """Draw what the source's kernel times say of its loop without launches, beside FP16; the batches from
-    which on the loop may lose.
+    """Draw what the source's kernel times say of its loop without launches, beside FP16 from DRAM and from
+    the cache; the batches from which on the loop may lose.
     """
+    sweep = theirs[theirs["shape"] == _PROFILED].set_index("batch")["fp16"]
     one = theirs[(theirs["shape"] == _PROFILED) & (theirs["batch"] == 1)].iloc[0]
     ratio, lost = kernels["fp16"] / kernels["fused"], _loses_from(theirs, kernels)
-    low = theirs.loc[(theirs["shape"] == _PROFILED) & (theirs["batch"] > 1), "fp16"].min()
+    several = sweep[sweep.index > 1].dropna()
     tokens = list(range(1, lost[-1] + 1))
     title = f"The loop without launches, as published for the {_LAPTOP}"
     fig, ax = plot.figure("µs", title=title, height=1.5 + 0.25 * len(tokens))
     fig.set_figwidth(page.WIDEST)
-    roof = ("FP16's kernel", float(kernels["fp16"]), "µs")
+    roof = ("FP16 from DRAM", float(kernels["fp16"]), "µs")
     names = [f"{token} × the fused kernel" for token in tokens]
     plot.bars(ax, names, [token * kernels["fused"] for token in tokens], "µs", roof)
-    text = f"For one token, kernels alone: **{ratio:.2f} times the speed of FP16**, where {one['gain']:.2f} "
-    text += "were published. The launches hid a part of the gain. With more tokens the loop takes "
-    text += f"{kernels['fused']:.0f} µs for each. FP16's kernel takes {kernels['fp16']:.0f} µs for one token"
-    if low == low:
-        plot.roof_line(ax, low, f"FP16 at best, {low:.0f} µs", vertical=True, where="right")
-        text += f"; for several, the table above has it at {low:.0f} µs, launches included. "
-        text += "The two disagree and the source does not say why, so both are drawn"
+    text = f"For one token: **{ratio:.2f} times the speed of FP16**, where {one['gain']:.2f} were published. "
+    text += "Launches and cached weights are gone *both*, so this does not say which made the difference. "
+    if len(several):
+        cached, found = _cached(several, float(kernels["fp16"]))
+        text += found
+        label = "FP16 cached" if cached else "FP16 at best"
+        plot.roof_line(ax, several.min(), f"{label}, {several.min():.0f} µs", vertical=True, where="right")
     plot.show(fig, f"{title}, beside FP16: it loses from {_or(lost)} tokens on.")
-    text += f". **So without launches the loop loses from {_or(lost)} tokens on"
+    text += f"The loop takes {kernels['fused']:.0f} µs from DRAM for each token. **Without launches it loses "
+    text += f"from {_or(lost)} tokens on{', by where FP16 reads its weights' * (len(lost) > 1)}"
     timed = _lost_with_launches(theirs, _PROFILED)
     text += f"; with them it lost from {timed} on" if timed else ""
-    display.say(f"{text}.** Launches only move that point: what grows is the reading of all weights by each.")
+    display.say(
+        f"{text}.** Launches and cache only move that point: the loop reads all weights for each token."
+    )
     return lost
+
+
+def _cached(several: Rows, alone: float) -> tuple[bool, str]:
+    """Whether FP16's weights must have been cached when the source timed `several` tokens, as its memory is
+    too slow for the least of those times; and in words how that follows, beside its kernel's `alone` us.
+    """
+    n, k = (int(size.replace(",", "")) for size in _PROFILED.split(" × "))
+    moved, least = 2 * n * k / 1e3, several.min()  # KB, so that KB / us is GB/s
+    roof = device.get("rtx-4070-laptop").dram_gb_s
+    text = (
+        f"FP16's {moved / 1e3:.1f} MB in the profiled {alone:.0f} µs are {moved / alone:.0f} GB/s, and the "
+    )
+    text += f"laptop's memory has {roof:.0f} (data sheet). In the table above FP16 takes {least:.0f} µs for "
+    text += f"{several.idxmin()} tokens"
+    if moved / least <= roof:
+        return False, f"{text}. "
+    return True, f"{text}, {moved / least:.0f} GB/s: more than DRAM delivers, so the weights were cached. "
 
 
 def repeated_here(here: Lab, drawn: Any) -> tuple[list[Any], list[Any], Rows, Rows, Rows]:
@@ -199,11 +222,14 @@ def cost_of_a_token(one_shape: Rows, name: str, gpu: str, event: int, graph: int
     text = f"A further token costs {event:.0f} µs by the event clock, and {graph:.0f} by the graph clock."
     if event > 1.2 * graph and first["fused"] > event + graph:
         text = f"Of the {first['fused']:.0f} µs for one token the kernel takes {alone['fused']:.0f}. The "
-        text += "rest is our launcher in Python, which checks its operands; cuBLAS's, in C++, takes less. So "
-        text += f"{first['gain']:.2f} is not the kernel's gain: **This clock compares two launchers.** "
+        text += (
+            f"other {first['fused'] - alone['fused']:.0f} are the first launch by our Python, which checks "
+        )
+        text += "its operands; cuBLAS's launcher, in C++, takes less. So "
+        text += f"{first['gain']:.2f} is not the kernel's gain. **This clock compares two launchers.** "
         text += f"Kernels alone give {alone['gain']:.2f} from the cache, and "
-        text += f"{one_shape.loc['graph, cold', 1]['gain']:.2f} from DRAM. "
-        text += f"A further token costs {event:.0f} µs by this clock, and {graph:.0f} by the graph clock."
+        text += f"{one_shape.loc['graph, cold', 1]['gain']:.2f} from DRAM. Each further launch costs "
+        text += f"{event:.0f} µs by this clock, and {graph:.0f} by the graph clock."
     display.say(text)
 
 
@@ -298,16 +324,19 @@ def crossovers(gains: dict[str, Any], known: Rows, lost: list[Any], name: str) -
 def what_loses(gains: dict[str, Any], gpu: str) -> None:
     """Say what the published crossover is made of."""
     text = ""
-    once = gains.get("read once, cold")
+    once, loop = gains.get("read once, cold"), gains["here, kernels, cold"]
     if once is not None and len(once):
         last = once.index[-1]
         won = once.iloc[-1] > 1
-        text += "**The loop loses, not INT4**: r" if won else "R"
-        text += f"ead once, INT4 is {display.speed(once.iloc[-1])} {'still ' if won else ''}at batch {last} "
-        text += f"on the {gpu}"
+        text += "**With more tokens the loop loses, not INT4**: r" if won else "R"
+        text += f"ead once, INT4 against FP16 is {'still ' if won else ''}{display.speed(once.iloc[-1])} "
+        text += f"at batch {last} on the {gpu}. "
+        if {1} <= set(once.index) & set(loop.index):
+            text += "For one token both kernels read the weights once: from the loop's "
+            text += f"{loop[1]:.2f} to {once[1]:.2f} is what 04b's kernels bring. "
     else:
-        text += "Part 04c reads the weights once"
-    text += ". None of these figures carries over to another GPU: bandwidth, instruction rate and the cost "
+        text += "Part 04c reads the weights once. "
+    text += "None of these figures carries over to another GPU: bandwidth, instruction rate and the cost "
     text += "of a launch differ."
     display.say(text)
 
@@ -326,12 +355,12 @@ def over_two_op(theirs: Rows, wide: Rows, laptop: Store, shapes: Any, order: lis
         side = mine.loc[how]
         table.loc[len(table)] = [f"here, {how}", *(side["two_op"] / side["fused"])[table.columns[1:]]]
     forms, main = dict.fromkeys(table.columns[1:], "{:.1f}"), table[table.columns[1]]
-    told = " and ".join(f"{factor:.1f}" for factor in main[:2].dropna())
     if len(main) > 2:
-        text = (
-            f"At {table.columns[1]} the source has factors of {told}; here they are {main[2:].min():.1f} to "
+        text = f"At {table.columns[1]} the source's headline is {main[0]:.1f} times; the table above, of "
+        text += (
+            f"another run, has {main[1]:.1f}. Here it is {main[2:].min():.1f} to {main[2:].max():.1f} times, "
         )
-        display.say(f"{text}{main[2:].max():.1f}, by clock and cache.")
+        display.say(f"{text}by clock and cache.")
     names = {c: c for c in table} | {"way": "Clock, cache"}
     display.table(table, names, forms, "Two-op in PyTorch ÷ fused, by clock and cache", folded=True)
 

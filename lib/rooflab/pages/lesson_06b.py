@@ -389,8 +389,8 @@ def _largest_step(here: Lab, name: str) -> str:
         return ""
     most = max(worths, key=lambda each: worths[each])
     return (
-        f" Of the steps from {step} to it {most} is worth the most, {worths[most]:.2f} times the speed at the "
-        f"median of its shapes. {_CHANGES[most][1].partition('. ')[0]}."
+        f" Of the steps from {step} to it {most} is worth the most, {worths[most]:.2f} times the speed at "
+        f"the median of its shapes. {_CHANGES[most][1].partition('. ')[0]}."
     )
 
 

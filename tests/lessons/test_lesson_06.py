@@ -303,7 +303,7 @@ def test_06e_draws_as_many_loads_of_a_key_as_its_solutions_make():
         if cell.source.startswith("### 06.")
     }
     for step, how in LOADS.items():
-        solution = code[step[:4]]
+        solution = code[f"06.{step[5]}"]
         passes = solution.count("for (int key = 0; key <= query; ++key)") or 1
         block = re.search(r"QUERIES = (\d+)|first = (\d+) \* blockIdx", solution)
         served = int(block[1] or block[2]) if block else 1

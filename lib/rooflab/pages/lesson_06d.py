@@ -111,6 +111,29 @@ def rates_by_context(here: Lab, read_roof: float, gpu: str) -> None:
         f"{title} on {gpu}. From the slowest rung to the fastest: {listed(dict.fromkeys(ends))}. "
         f"Dashed: DRAM read {read_roof:,.0f} GB/s.",
     )
+    display.say(_beside_the_bound(same, read_roof))
+
+
+def _beside_the_bound(same: Rows, read_roof: float) -> str:
+    """How the fastest rung's time at each context compares with the least by its bytes, and what it has
+    beyond that.
+    """
+    own = same[same["kind"] == "own"].dropna(subset=["bytes"])
+    best = own.loc[own.groupby("seq")["median_us"].idxmin()]
+    if len(best) < 2:
+        return ""
+    least = best["bytes"] / read_roof / 1e3
+    said = [
+        f"{times(us / bound)} times the bound at {seq:,} tokens ({bound:.1f} → {us:.1f} µs)"
+        for seq, us, bound in zip(best["seq"], best["median_us"], least, strict=True)
+    ]
+    text = f"**Verdict** on the bound: the fastest rung takes {listed(said)}. "
+    beyond = best["median_us"] - least
+    if beyond.iloc[0] > best["median_us"].iloc[0] / 2 and beyond.max() < 2 * beyond.min():
+        text += f"Each time {beyond.min():.0f} to {beyond.max():.0f} µs more, hardly longer for {best['seq'].iloc[-1] // best['seq'].iloc[0]} times the "
+        text += "tokens: starting the blocks, the first loads' latency and the merge. A short context is bound by "
+        text += "these, not by DRAM."
+    return text
 
 
 def steps_compared(rows: Rows) -> Rows:
@@ -189,10 +212,21 @@ def _changed_by_rung(counted: Rows, sms: int) -> str:
         text += f". It raises: {'; '.join(more)}" if more else ""
         text += f". DRAM busy {before['dram_pct']:.0f}% → {row['dram_pct']:.0f}%.\n"
     text = f"<details><summary>What each rung changes, counter by counter</summary>\n\n{text}\n</details>\n"
+    split = rows[1] if len(rows) > 1 else first
+    busy = [sms - int(row["idle"]) for row in (first, split)]
+    more = busy[1] / busy[0] * max(1.0, split["blocks"] / sms)
+    if more > 1.5:
+        text += (
+            f"\n{split['impl']} runs {split['blocks']} blocks on {busy[1]} SMs instead of {first['blocks']} "
+        )
+        text += f"on {busy[0]}: {busy[1] / busy[0]:.1f} times the SMs"
+        text += f", {split['blocks'] / sms:.1f} blocks on each" if split["blocks"] > sms else ""
+        text += f". Together {more:.0f} times as many warps load, and it is "
+        text += f"{times(first['time_ns'] / split['time_ns'])} times as fast. "
     last = counted.loc[counted["time_ns"].idxmin()]
-    if last["idle"] and last["dram_pct"] > 3 * first["dram_pct"]:
-        text += f"\nThe fastest, {last['impl']}, leaves {last['idle']} SMs without a block: full SMs "
-        text += "are not what makes it the fastest. "
+    if last["idle"] and last["dram_pct"] > 3 * split["dram_pct"]:
+        text += f"From there on more blocks are not what helps: the fastest, {last['impl']}, leaves "
+        text += f"{last['idle']} SMs without one. "
     again = counted[(counted["again"] > 1.25) & (counted["again"] < 2)]
     if len(again) and abs(again.iloc[0]["dram_bytes"] / again.iloc[0]["once"] - 1) < 0.1:
         one = again.iloc[0]

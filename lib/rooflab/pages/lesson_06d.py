@@ -130,9 +130,14 @@ def _beside_the_bound(same: Rows, read_roof: float) -> str:
     text = f"**Verdict** on the bound: the fastest rung takes {listed(said)}. "
     beyond = best["median_us"] - least
     if beyond.iloc[0] > best["median_us"].iloc[0] / 2 and beyond.max() < 2 * beyond.min():
-        text += f"Each time {beyond.min():.0f} to {beyond.max():.0f} µs more, hardly longer for {best['seq'].iloc[-1] // best['seq'].iloc[0]} times the "
-        text += "tokens: starting the blocks, the first loads' latency and the merge. A short context is bound by "
-        text += "these, not by DRAM."
+        longer = best["seq"].iloc[-1] // best["seq"].iloc[0]
+        text += (
+            f"Each is {beyond.min():.0f} to {beyond.max():.0f} µs more than its bound, for {longer} times "
+        )
+        text += (
+            "the tokens: a cost that hardly grows, as of starting blocks, of the first loads' latency and of "
+        )
+        text += "merging. It, and not DRAM, decides a short context's time."
     return text
 
 
@@ -214,15 +219,13 @@ def _changed_by_rung(counted: Rows, sms: int) -> str:
     text = f"<details><summary>What each rung changes, counter by counter</summary>\n\n{text}\n</details>\n"
     split = rows[1] if len(rows) > 1 else first
     busy = [sms - int(row["idle"]) for row in (first, split)]
-    more = busy[1] / busy[0] * max(1.0, split["blocks"] / sms)
-    if more > 1.5:
+    if split["blocks"] > 1.5 * first["blocks"]:
+        text += f"\n{split['impl']} has {split['blocks']} blocks instead of {first['blocks']}, "
         text += (
-            f"\n{split['impl']} runs {split['blocks']} blocks on {busy[1]} SMs instead of {first['blocks']} "
+            f"{split['blocks'] / first['blocks']:.0f} times as many: {busy[1] / busy[0]:.1f} times the SMs"
         )
-        text += f"on {busy[0]}: {busy[1] / busy[0]:.1f} times the SMs"
-        text += f", {split['blocks'] / sms:.1f} blocks on each" if split["blocks"] > sms else ""
-        text += f". Together {more:.0f} times as many warps load, and it is "
-        text += f"{times(first['time_ns'] / split['time_ns'])} times as fast. "
+        text += f", {split['blocks'] / sms:.1f} on each" if split["blocks"] > sms else ""
+        text += f". It is {times(first['time_ns'] / split['time_ns'])} times as fast. "
     last = counted.loc[counted["time_ns"].idxmin()]
     if last["idle"] and last["dram_pct"] > 3 * split["dram_pct"]:
         text += f"From there on more blocks are not what helps: the fastest, {last['impl']}, leaves "

@@ -246,7 +246,18 @@ def replay_errors(here: Lab, gpu: str) -> None:
     names |= {"other bits": "Other bits"}
     forms = dict.fromkeys(names, "{:.1e}") | {"impl": "{}", "other bits": "{:.0f}"}
     if len(replay):
-        display.table(replay, names, forms, "Largest error of a replay, by tokens in the cache")
+        errors = replay[[f"error {n}" for n in asks.REPLAYED]]
+        bits = int(replay["other bits"].sum())
+        text = (
+            f"{len(replay)} rungs at {len(asks.REPLAYED)} lengths, {listed(f'{n:,}' for n in asks.REPLAYED)} "
+        )
+        text += (
+            f"tokens: the largest error is {1e3 * errors.max(axis=None):.1f} ‰ of a head's largest output; "
+        )
+        text += f"other bits: {bits if bits else 'none'}."
+        display.say(text)
+        title = "Largest error of a replay, by tokens in the cache"
+        display.table(replay, names, forms, title, folded=True)
     else:
         display.say(f"No replay was checked on {gpu}.")
 

@@ -296,7 +296,7 @@ def limits(counted: Rows, fp32: float) -> None:
     """
     near, busy = counted["reached"] / counted["allowed"], counted["dram_pct"].max()
     text = "as predicted, DRAM is not the limit" if busy < _BUSY else "against the prediction, DRAM may limit"
-    text = f"**Verdict**: {text}. It is never busy for more than {busy:.0f}%."
+    text = f"**Verdict**: {text}. DRAM is never busy for more than {busy:.0f}%."
     if near.max() > 1:
         text += f" L2 gave {counted['who'][near.idxmax()]} {near.max() - 1:.0%} more than lesson 01's stream "
         text += "took, the fastest rate that was measured."

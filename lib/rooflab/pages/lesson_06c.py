@@ -249,21 +249,12 @@ def against_allowances(found: Rows, order: list[Any], rungs: list[Any]) -> None:
 
 
 def errors_beside_torch(here: Lab, seq: int, gpu: str) -> Rows:
-    """Show and draw errors against float64 beside torch's; the rows drawn."""
+    """Draw errors against float64 beside torch's; the rows drawn."""
     cases = [c for c in here.cases("attention") if c.seq == seq and c.operator == "attention"]
     cases = [c for c in cases if c.heads == study.HEADS and not c.window]
     cases = cases or study.ladder(128, seq, device=here.sized)
     rows = here.measure("attention", cases)
     rows = rows[~rows["options"].fillna("").str.contains("shared_kv|queries=8|index=")]
-    rows["shape"] = rows["head_dim"].astype(str) + " " + rows["format"]
-    worst = 1e3 * rows.groupby(["shape", "kind"])["error"].max().unstack().reindex(columns=["own", "peer"])
-    display.table(
-        worst.reset_index(),
-        {"shape": "Width, format", "own": "Largest of ours (‰)", "peer": "Largest of torch's (‰)"},
-        dict.fromkeys(("own", "peer"), "{:.2f}"),
-        "The largest error of each width and format",
-        folded=True,
-    )
     some = rows[rows["head_dim"].eq(128) & rows["format"].eq("fp16")].drop_duplicates("impl")
     title = f"Error against float64, {seq} tokens, 128 wide"
     names, values = _alike(1e3 * some.set_index("impl")["error"])

@@ -17,6 +17,7 @@ from rooflab.view import display, explorer, page, plot
 from rooflab.words import listed, times
 
 _BUSY = 60  # percent of what a unit can do, from which on it may be what limits a rung
+_L2_SOME, _L2_ALL = 0.6, 0.9  # of a rung's time that L2 needs for its reads: a part of it, all of it
 ABLE = (
     "say from its reads whether an attention kernel is bound by memory, by shared memory or by tensor cores",
     "compute a softmax in one pass",
@@ -84,7 +85,7 @@ def predicted_then_measured(rows: Rows, again: Rows, here: Lab, counted: Rows, *
             text += f", {display.speed(own.loc[ladder[at - 1], 'median_us'] / us)} as `{ladder[at - 1]}`"
         verdict = _verdict(us / bound, bound == reading)
         if us / bound > NEAR:
-            verdict += _busiest(counted, f"{name} {row['options'] or ''}".strip())
+            verdict += _busiest(counted, f"{name} {row['options'] or ''}".strip(), rate)
         lines.append(f"{text}. {verdict}")
     if lines:
         display.say(lines[0] if len(lines) == 1 else "\n".join(f"- {line}" for line in lines))
@@ -115,16 +116,25 @@ def _verdict(ratio: float, reads: bool) -> str:
     return text + "Its arithmetic limits it."
 
 
-def _busiest(counted: Rows, who: str) -> str:
-    """Which unit the counters of a rung found the busiest, or nothing where it was not counted."""
+def _busiest(counted: Rows, who: str, l2: float) -> str:
+    """What the counters of a rung say of its limit: more reads than were predicted, for which L2, with `l2`
+    GB/s, needs its time; else the busiest unit; or nothing where it was not counted.
+    """
     found = counted[counted["who"] == who] if len(counted) else counted
     if found.empty:
         return ""
-    unit, share = found["busiest"].iloc[0], found["busiest_pct"].iloc[0]
+    row = found.iloc[0]
+    least, taken = row["sm_read_bytes"] / l2 / 1e3, row["time_ns"] / 1e3
+    more, unit = row["sm_read_bytes"] / row["asked"], row["busiest"]
+    reads = f" It reads {more:.1f} times what was predicted, for which L2 needs {least:,.0f} µs"
+    if more > 1.25 and least > _L2_ALL * taken:
+        return f"{reads}: it waits for L2."
+    reads = f"{reads}." if more > 1.25 and least > _L2_SOME * taken else ""
+    share = row["busiest_pct"]
     if share < _BUSY:
-        return f" No unit is busy for more than {share:.0f}% of the time ({unit}): it waits."
+        return f"{reads} No unit of an SM is busy for more than {share:.0f}% of the time ({unit}): it waits."
     are = "are" if str(unit).endswith("s") else "is"
-    return f" {str(unit).capitalize()} {are} busy {share:.0f}% of the time."
+    return f"{reads} {str(unit).capitalize()} {are} busy {share:.0f}% of the time."
 
 
 def least_times(seq: int, heads: int, head_dim: int, kv_heads: int, sheet: Any) -> tuple[float, float]:
@@ -270,34 +280,31 @@ def under_roofs(counted: Rows, here: Lab, known: dict[str, Any], sheet: Any, gpu
         limits(counted.assign(allowed=place * l2 / 1e3, reached=rate), sheet[1])
 
 
+def _limit(l2: float, row: Any) -> str:
+    """What limits a rung whose reads need the share `l2` of its time from L2."""
+    if l2 > _L2_ALL:
+        return "reads from L2"
+    if row["busiest_pct"] >= _BUSY:
+        return str(row["busiest"])
+    return "waiting, for L2 in part" if l2 > _L2_SOME else "waiting"
+
+
 def limits(counted: Rows, fp32: float) -> None:
-    """Which rungs L2 limits (`allowed`, the TFLOP/s that its reads allow, beside those `reached`), which unit
-    is the busiest in the others, and the bank conflicts; `fp32` is the datasheet's peak.
+    """Show what limits each rung: L2, where its reads need all its time (`allowed`, the TFLOP/s that they
+    allow, beside those `reached`), or the busiest unit; folded, bank conflicts; `fp32` is the datasheet's
+    peak.
     """
-    near = counted["reached"] / counted["allowed"]
-    busy = counted["dram_pct"].max()
-    text = (
-        "as predicted, DRAM is not the limit"
-        if busy < 60
-        else "against the prediction, DRAM may be the limit"
-    )
-    text = f"**Verdict**: {text}. DRAM is never busy for more than {busy:.0f}%. "
-    limited = near > 0.6
-    if limited.any():
-        shares = [
-            f"{who} ({share:.0%})" for who, share in zip(counted["who"], near, strict=True) if share > 0.6
-        ]
-        text += "These rungs reach more than 60% of the rate that their reads from L2 allow: "
-        text += f"{listed(shares)}. "
-        text += (
-            "(Over 100%: L2 gave more than lesson 01's stream took, so that stream is no ceiling.) "
-            if near.max() > 1
-            else ""
-        )
-    for unit, group in counted[~limited].groupby("busiest", sort=False):
-        shares = [f"{row['who']} ({row['busiest_pct']:.0f}%)" for row in group.to_dict("records")]
-        text += f"{str(unit).capitalize()} {'are' if str(unit).endswith('s') else 'is'} the busiest unit in "
-        text += f"{listed(shares)}. "
+    near, busy = counted["reached"] / counted["allowed"], counted["dram_pct"].max()
+    text = "as predicted, DRAM is not the limit" if busy < _BUSY else "against the prediction, DRAM may limit"
+    text = f"**Verdict**: {text}. DRAM is never busy for more than {busy:.0f}%."
+    if near.max() > 1:
+        text += f" L2 gave {counted['who'][near.idxmax()]} {near.max() - 1:.0%} more than lesson 01's stream "
+        text += "took, the fastest rate that was measured."
+    units_said = [f"{unit} {share:.0f}%" for unit, share in counted[["busiest", "busiest_pct"]].to_numpy()]
+    table = pd.DataFrame({"who": counted["who"], "l2": near, "unit": units_said})
+    table["limit"] = [_limit(share, row) for share, (_, row) in zip(near, counted.iterrows(), strict=True)]
+    names = {"who": "Rung", "l2": "L2 needs for its reads, of the time", "unit": "Busiest unit of an SM"}
+    display.table(table, names | {"limit": "Limit"}, {"l2": "{:.0%}"}, "What limits each rung")
     display.say(text)
     first = counted.iloc[0]
     text = f"{first['who']} reaches 1/{fp32 / first['reached']:.0f} of this GPU's FP32 peak "
@@ -318,8 +325,9 @@ def takeaway(
     rungs: dict[str, Any],
     gpu: str,
     matrix: float,
+    counted: Rows,
 ) -> None:
-    """The takeaway."""
+    """The takeaway; a factor of reads is the counted one where both rungs were `counted`."""
     best = rows[rows["kind"] == "own"].sort_values("median_us").iloc[0]
     text = f"- A prompt of {seq} tokens has {flops / once:,.0f} operations a byte. Attention is memory-bound "
     text += "only if a kernel makes it so.\n"
@@ -327,6 +335,9 @@ def takeaway(
     first, second = (own.loc[name] for name in list(dict.fromkeys(again["impl"]))[:2])
     read = again.set_index(["impl", "options"])["times"]
     fewer = read[first.name, first["options"] or ""] / read[second.name, second["options"] or ""]
+    by = counted.set_index("who")["sm_read_bytes"] if len(counted) else pd.Series(dtype=float)
+    who = [f"{row.name} {row['options'] or ''}".strip() for row in (first, second)]
+    fewer = by[who[0]] / by[who[1]] if set(who) <= set(by.index) else fewer
     step = display.speed(first["median_us"] / second["median_us"])
     text += (
         f"- Tiles that a block shares cut what is read from L2 by a factor of {fewer:.0f}; rung 2 is {step}"

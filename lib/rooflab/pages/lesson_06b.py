@@ -20,6 +20,7 @@ from rooflab.pages.lesson_06b_occupancy import counted_on_gemma as counted_on_ge
 from rooflab.pages.lesson_06b_peers import peers_words
 from rooflab.studies import attention as study
 from rooflab.view import diagram, display, explorer, page, plot
+from rooflab.view.diagram.over_time import Lengths
 from rooflab.words import listed
 
 
@@ -78,6 +79,33 @@ def registers_of_outputs(width: int) -> diagram.Drawing:
 def slices_at_work(width: int) -> diagram.Drawing:
     """How rung 8's warps share a tile of keys."""
     return diagram.partial_scores(width)
+
+
+def pace_of_the_drawing(takes: Lengths) -> None:
+    """Say which of a tile's steps sets the pace where the softmax runs beside products."""
+    copies, products = 2 * takes.copy, 2 * takes.product
+    text = f"By this arithmetic a tile's two copies take {copies:.2f} µs and its two products {products:.2f}"
+    if copies > products:
+        text += (
+            ". The softmax is out of the way; now the tensor cores wait for *copies*, the gaps of the upper "
+        )
+        text += "half. A block with more queries would need fewer bytes for each product."
+    else:
+        text += ": the tensor cores set the pace."
+    display.say(text)
+
+
+def ring_ahead(takes: Lengths) -> diagram.Drawing:
+    """The ring with a producer that is ahead of its consumers: where copies are slower than products, drawn
+    as if they took half as long.
+    """
+    if takes.copy <= takes.product:
+        return diagram.ring(takes)
+    display.say(
+        "Drawn as if copies took half as long: the producer fills slots ahead of the consumers, and then "
+        "waits until they have released one."
+    )
+    return diagram.ring(takes._replace(copy=takes.copy / 2))
 
 
 def rates_by_length(every: Rows, width_asked: int, gpu: str) -> Any:
@@ -151,7 +179,8 @@ def fastest_by_width(sweep: Any, gpu: str) -> None:
         first.setdefault(fastest.partition("(")[2].rstrip(")"), []).append(width)
     if first:
         said = [f"{name} at {listed(widths)} wide" for name, widths in first.items()]
-        beside = f" At {listed(level)} wide a library is level with ours." if level else ""
+        beside = f" At {listed(level)} wide a library is level with ours: within {crossover.LEVEL - 1:.0%}."
+        beside = beside if level else ""
         display.say(f"**The fastest rungs: {'; '.join(said)}.{beside}**")
     names = [
         "Width",
@@ -204,8 +233,8 @@ def worth(every: Rows, gpu: str, first: str, second: str) -> None:
     if len(gain) > 1:
         most = gain.loc[gain["gain"].idxmax()]
         text += f"{gain['gain'].median():.2f} times the speed of rung {before} at the median of {len(gain)} "
-        text += f"shapes, from {gain['gain'].min():.2f} to {most['gain']:.2f} ({most['seq']:,} queries of "
-        text += f"{most['heads']} heads, {most['head_dim']} wide)"
+        text += f"shapes, from {gain['gain'].min():.2f} to {most['gain']:.2f}, the most with {most['seq']:,} "
+        text += f"queries of {most['heads']} heads"
     else:
         text += f"{gain['gain'].iloc[0]:.2f} times the speed of rung {before}, on one shape"
     display.say(f"{text}.")
@@ -218,6 +247,13 @@ _CHANGES = {
         "One thread tells the TMA unit what to copy, instead of a warpgroup that computes addresses. There "
         "are as "
         "many blocks as SMs; each fetches its next queries' tiles while it finishes the last ones.",
+    ),
+    "13_mbarrier_ring": (
+        "8_head_dim_slices",
+        "For GPUs without Hopper's instructions: each warp waits for its tile alone, at an mbarrier, where "
+        "in rung 8 "
+        "all warps of the block wait for each other twice a tile. While one warp computes exponentials, "
+        "another multiplies.",
     ),
     "14_pack_gqa": (
         "11_tma",
@@ -235,13 +271,6 @@ _CHANGES = {
         "15_warp_vote",
         "Outputs are stored 16 bytes at a time instead of 4: four neighbouring threads trade their columns "
         "first.",
-    ),
-    "13_mbarrier_ring": (
-        "8_head_dim_slices",
-        "For GPUs without Hopper's instructions: each warp waits for its tile alone, at an mbarrier, where "
-        "in rung 8 "
-        "all warps of the block wait for each other twice a tile. While one warp computes exponentials, "
-        "another multiplies.",
     ),
 }
 
@@ -343,14 +372,26 @@ def takeaway(here: Lab, sweep: Any, width: int, gpu: str) -> None:
         found = found[found["kind"].eq("own") & found["seq"].eq(found["seq"].max())]
         if each != width and len(found):
             first.setdefault(found.loc[found["median_us"].idxmin(), "impl"], []).append(each)
-    ideas = {rung.name: rung.idea for rung in op.LADDERS["attention"]}
     for name, widths in first.items():
-        text += f"- At {listed(widths)} wide the fastest rung is {name}: {ideas[name]}.\n"
-    text += (
-        "- Every shape has a rung without Hopper's instructions, too, which runs on every GPU from compute "
+        text += f"- At {listed(widths)} wide the fastest rung is {name}.{_largest_step(here, name)}\n"
+    display.say(text + "- Every shape has a rung without Hopper's instructions, too.")
+
+
+def _largest_step(here: Lab, name: str) -> str:
+    """Of the recorded steps that lead to a rung, the one that is worth the most, and what it changes."""
+    every, worths = here.measure("attention", here.cases("attention")), dict[str, float]()
+    step = name
+    while step in _CHANGES:
+        gain = _gains(every, _CHANGES[step][0], step)["gain"]
+        worths |= {step: gain.median()} if len(gain) else {}
+        step = _CHANGES[step][0]
+    if len(worths) < 2:
+        return ""
+    most = max(worths, key=lambda each: worths[each])
+    return (
+        f" Of the steps from {step} to it {most} is worth the most, {worths[most]:.2f} times the speed at "
+        f"the median of its shapes. {_CHANGES[most][1].partition('. ')[0]}."
     )
-    text += "capability 7.5 or 8.0 on."
-    display.say(text)
 
 
 def explore_shapes(here: Lab, gpu: str) -> Any:

@@ -16,6 +16,16 @@ from rooflab.view import display, plot
 
 NEAR = 60  # percent of what a unit can do, from which on it may be what limits a rung
 
+# What a warp may wait for between two instructions, by the counter of the stall.
+_WAITS = {
+    "long_scoreboard": "memory",
+    "short_scoreboard": "shared memory",
+    "mio_throttle": "its turn at shared memory",
+    "math_pipe_throttle": "its turn at an arithmetic unit",
+    "barrier": "the rest of its block",
+    "wait": "the fixed latency of an instruction",
+}
+
 
 def counted_on_gemma(here: Lab) -> Rows:
     """The counters of every rung on the heads of Gemma, with how often everything is read again."""
@@ -65,6 +75,10 @@ def busiest_by_width(counted: Rows, gpu: str, every: Rows) -> None:
         best = rows.loc[rows["tflop_s"].idxmax(), "impl"] if len(rows) else last["impl"]
         text += f". {best}, faster still, is not in this profile" * (best not in set(group["impl"])) + ". "
         text += _verdict(last) + _on_this_prompt(rows[rows["impl"] == last["impl"]], last) + "\n"
+    if "for memory" in text and any(row["impl"] in op.HOPPER for row in fast.values()):
+        text += (
+            "\n*Memory* includes copies that a warp awaits at an mbarrier. Waits for a wgmma are not counted."
+        )
     display.say(text)
     names = {"head_dim": "Width", "impl": "Rung", "again": "Re-read", "tensor_pct": "Tensor cores %"}
     names |= {"shared_pct": "Shared memory %", "issue_pct": "Issue slots %", "dram_pct": "DRAM %"}
@@ -78,7 +92,14 @@ def _verdict(counted: Any) -> str:
     """What limits a rung by its busiest unit."""
     busy = f"{counted['busiest']} {counted['busiest_pct']:.0f}%"
     if counted["busiest_pct"] < NEAR:
-        return f"No unit of it is near its limit (the busiest: {busy}), so waits take its time."
+        words = f"No unit of it is near its limit (the busiest: {busy}): its warps wait"
+        waits = {why: counted.get(f"stall_{name}", float("nan")) for name, why in _WAITS.items()}
+        longest = max(waits, key=lambda why: waits[why] if waits[why] == waits[why] else 0.0)
+        return words + (
+            f", of what is counted longest for {longest} ({waits[longest]:.1f} cycles an instruction)."
+            if waits[longest] == waits[longest]
+            else "."
+        )
     return f"Its limit is the busiest unit: {busy}."
 
 
@@ -116,7 +137,11 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
     ends = []
     for k, (each, group) in enumerate(budget.groupby("head_dim")):
         colour, marker = plot.COLOURS[k], plot.MARKERS[k]
-        ax.plot(100 * group["occupancy"], group["tflop_s"], marker, color=colour, label=f"{each} wide")
+        tensor = _on_tensor_cores(group)
+        for rows, face, words in ((group[tensor], colour, ""), (group[~tensor], "none", ", no tensor cores")):
+            if len(rows):
+                at = (100 * rows["occupancy"], rows["tflop_s"])
+                ax.plot(*at, marker, color=colour, markerfacecolor=face, label=f"{each} wide{words}")
         fast, full = (group.loc[group[name].idxmax()] for name in ("tflop_s", "occupancy"))
         for row, words in ((fast, f"{each} wide: {fast['impl']}"), (full, full["impl"])):
             at = (100 * row["occupancy"], row["tflop_s"])
@@ -143,10 +168,14 @@ def blocks_an_sm(every: Rows, width: int, gpu: str) -> None:
     display.fold("What a block of every rung takes", inside)
 
 
+def _on_tensor_cores(rows: Rows) -> pd.Series:
+    """Which rungs multiply on tensor cores: those from 4 on."""
+    return rows["impl"].str.partition("_")[0].astype(int) >= 4
+
+
 def _same_occupancy(budget: Rows) -> str:
     """How far rates lie apart of rungs on tensor cores that have the same occupancy, where any do."""
-    number = budget["impl"].str.partition("_")[0].astype(int)
-    modern = budget[number >= 4].assign(share=lambda rows: (100 * rows["occupancy"]).round())
+    modern = budget[_on_tensor_cores(budget)].assign(share=lambda rows: (100 * rows["occupancy"]).round())
     found = modern.groupby("share")["tflop_s"].agg(["size", "min", "max"])
     found = found[found["size"] > 1]
     if found.empty:

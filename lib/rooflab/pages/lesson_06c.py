@@ -10,6 +10,8 @@ import pandas as pd
 
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
+from rooflab.pages.lesson_06c_faults import planted_faults as planted_faults
+from rooflab.pages.lesson_06c_memory import memory as memory
 from rooflab.studies import attention as study
 from rooflab.studies import attention_checks as asks
 from rooflab.view import display, explorer, plot
@@ -29,23 +31,57 @@ def opening(here: Lab, found: Rows) -> Opening:
     answer = "Compare an error with that of rounding the exact result to FP16. "
     answer += f"On the source's {found['config'].nunique()} shapes {len(rest)} of {len(over)} kernels err "
     answer += "by at most "
-    answer += f"{rest.max():.1f} times as much as rounding alone"
+    answer += f"{rest.max():.2f} times as much as rounding alone"
     peers = over[[name for name in over.index if name in asks.SDPA]]
-    answer += f" (torch's own: up to {peers.max():.1f} times); " if len(peers) else "; "
-    answer += f"{odd} errs by {over[odd]:.1f} times as much."
+    answer += f" (torch's own: up to {peers.max():.2f} times); " if len(peers) else "; "
+    answer += f"{odd} errs by {over[odd]:.2f} times as much."
     able = (
         "tell a wrong kernel from one that only rounds in another order",
         "set a tolerance from the arithmetic and not from taste",
         "test a kernel on extreme inputs: large scores, NaN, rows that see no key",
     )
     title = "Error ÷ that of rounding alone"
-    names, values = _alike(over, 2)
-    fig, ax = plot.figure("times the error of rounding alone", title=title, height=1.1 + 0.34 * len(names))
-    plot.bars(ax, names, values, "×", ("rounding alone", 1.0, "×"))
-    said = f"{title}, at each kernel's worst of the source's {found['config'].nunique()} shapes, on {gpu}. "
-    said += "A bar "
-    said += "holds all kernels with that value."
+    alike = _agreeing(found)
+    fig, ax = plot.figure("times the error of rounding alone", title=title, height=1.0 + 0.42 * len(alike))
+    for place, (_, errors) in enumerate(alike):
+        equal = errors.round(2).groupby(errors.round(2))
+        high = equal.cumcount() - (equal.transform("size") - 1) / 2
+        ax.plot(errors, place - 0.075 * high, "o", color=plot.COLOURS[0], markersize=4)
+    ax.set_yticks(range(len(alike)), [_all_of(who) for who, _ in alike], fontsize=8.5)
+    ax.set_ylim(len(alike) - 0.5, -0.5)
+    ax.axvline(1.0, color="black", linewidth=1, linestyle="--", zorder=1)
+    runs = found.groupby("impl")["config"].nunique()
+    said = (
+        f"{title}, on {gpu}: a dot for each of the source's {found['config'].nunique()} shapes. Kernels of a "
+    )
+    said += "line err alike on every shape that two of them run; a kernel runs "
+    said += f"{runs.min()} to {runs.max()} of them."
     return answer, able, (fig, said)
+
+
+def _agreeing(found: Rows) -> list[tuple[list[str], pd.Series]]:
+    """Kernels in groups whose errors over that of rounding are equal, to two digits, on every shape that two
+    of them run, and the group's errors by shape; the group with the largest error first.
+    """
+    least = found.groupby("config")["rounding"].transform("max")
+    table = found.assign(over=found["worst_rms"] / least).pivot(index="impl", columns="config", values="over")
+    groups: list[tuple[list[str], dict[str, float]]] = []
+    for name in table.count(axis=1).sort_values(ascending=False, kind="stable").index:
+        mine = table.loc[name].dropna().to_dict()
+        shared = [(group, set(mine) & set(group[1])) for group in groups]
+        fits = [
+            group
+            for group, shapes in shared
+            if shapes and all(round(mine[shape], 2) == round(group[1][shape], 2) for shape in shapes)
+        ]
+        if not fits:
+            groups.append(([str(name)], dict(mine)))
+            continue
+        who, errors = max(fits, key=lambda group: len(group[0]))
+        who.append(str(name))
+        errors.update({shape: error for shape, error in mine.items() if shape not in errors})
+    found_so = [(who, pd.Series(errors).sort_index()) for who, errors in groups]
+    return sorted(found_so, key=lambda group: -group[1].max())
 
 
 def _over_rounding(found: Rows) -> pd.Series:
@@ -111,15 +147,16 @@ def units_explained(found: Rows) -> None:
 
 def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
     """Show what rounding costs, by what is rounded, for heads of `width` over `keys` keys; the largest error
-    that is predicted for rungs 1 and 4, and the typical one for rung 3, over the number.
+    that is predicted for rungs 1 and 4, and for rung 3 with its scores' typical one, over the number.
     """
-    scores = HALF * np.sqrt(width / 64)
+    products = max(1, width // 64)
+    scores = HALF * np.sqrt(products / 3)
     one = f"{1e3 * HALF:.2f}"
     rows = [("outputs rounded to FP16", HALF / np.sqrt(3), HALF, f"{one} at most, ÷ √3 on average")]
-    why = f"{one} where one key is seen; errors of {keys:,} average out: ÷ √{keys:,}"
-    rows += [("weights rounded to FP16", HALF / np.sqrt(keys), HALF, why)]
-    why = f"grows with the root of the width: {one} × √({width} ÷ 64)"
-    rows += [("scores added up in FP16, 8 products a sum (rung 3)", scores, np.nan, why)]
+    why = f"{one} where one key is seen; ÷ √3 on average, and {keys:,} average out: ÷ √{keys:,}"
+    rows += [("weights rounded to FP16", HALF / np.sqrt(3 * keys), HALF, why)]
+    why = f"{one} ÷ √3 for each addition; {products} of either sign add up to √{products} times one"
+    rows += [(f"scores in FP16 sums of {products} products (rung 3)", scores, np.nan, why)]
     rows += [("scores, weights and sums in FP32", 2.0**-24, 2.0**-24, "FP32 keeps 24 bits")]
     guess = pd.DataFrame(rows, columns=["what", "typical", "largest", "why"])
     guess[["typical", "largest"]] *= 1e3
@@ -212,21 +249,12 @@ def against_allowances(found: Rows, order: list[Any], rungs: list[Any]) -> None:
 
 
 def errors_beside_torch(here: Lab, seq: int, gpu: str) -> Rows:
-    """Show and draw errors against float64 beside torch's; the rows drawn."""
+    """Draw errors against float64 beside torch's; the rows drawn."""
     cases = [c for c in here.cases("attention") if c.seq == seq and c.operator == "attention"]
     cases = [c for c in cases if c.heads == study.HEADS and not c.window]
     cases = cases or study.ladder(128, seq, device=here.sized)
     rows = here.measure("attention", cases)
     rows = rows[~rows["options"].fillna("").str.contains("shared_kv|queries=8|index=")]
-    rows["shape"] = rows["head_dim"].astype(str) + " " + rows["format"]
-    worst = 1e3 * rows.groupby(["shape", "kind"])["error"].max().unstack().reindex(columns=["own", "peer"])
-    display.table(
-        worst.reset_index(),
-        {"shape": "Width, format", "own": "Largest of ours (‰)", "peer": "Largest of torch's (‰)"},
-        dict.fromkeys(("own", "peer"), "{:.2f}"),
-        "The largest error of each width and format",
-        folded=True,
-    )
     some = rows[rows["head_dim"].eq(128) & rows["format"].eq("fp16")].drop_duplicates("impl")
     title = f"Error against float64, {seq} tokens, 128 wide"
     names, values = _alike(1e3 * some.set_index("impl")["error"])
@@ -337,54 +365,13 @@ def words_changed_explained(words: Rows) -> None:
     display.say(text)
 
 
-def memory(answers: Any, rungs: list[Any]) -> None:
-    """Show, folded, the memory of a call by the prompt's length, and say how it grows."""
-    found = answers("memory").assign(mb=lambda rows: rows["bytes"] / 1e6)
-    wide = found.pivot_table("mb", "impl", "seq", sort=False)
-    scores = found.drop_duplicates("seq").set_index("seq")["scores bytes"] / 1e6
-    wide.loc["all scores, FP16"] = scores
-    names = {"impl": "Who"} | {seq: f"{seq:,} tokens" for seq in wide.columns}
-    forms = dict.fromkeys(wide.columns, "{:,.0f}")
-    table = (wide.reset_index(), names, forms, "MB beside the inputs, the output counted; 32 heads of 128")
-    text = "Stored, the scores of a prompt of n tokens are n² numbers for each head. The online softmax "
-    text += "stores none "
-    text += f"of them. {_memory_growth(found, rungs)}"
-    own = [name for name in wide.index if name in rungs]
-    if own:
-        most = wide.columns.max()
-        display.say(
-            f"All scores of a prompt of {most:,} tokens would take {scores[most]:,.0f} MB. A call of "
-            f"{own[0]} takes {wide.loc[own[0], most]:,.0f} MB, its output included."
-        )
-    display.fold_parts("What a call takes, by the prompt's length", [text, table])
-
-
-def _memory_growth(memory: Rows, rungs: list[Any]) -> str:
-    """How each kernel's memory grows with the prompt."""
-    ends = memory.sort_values("seq").groupby("impl", sort=False)["mb"].agg(["first", "last"])
-    growth = memory["seq"].max() / memory["seq"].min()
-    ends["times"] = [f"{last / first:.0f}" for first, last in zip(ends["first"], ends["last"], strict=True)]
-    text = f"{growth:.0f} times the tokens take "
-    same = ends.groupby("times", sort=False)
-    text += "; ".join(f"{times} times the memory with {', '.join(group.index)}" for times, group in same)
-    own = [n for n in ends.index if n in rungs]
-    if own:
-        out = 2 * memory["seq"].max() * study.HEADS * 128 / 1e6
-        beside = ends.loc[own[0], "last"] - out
-        text += f". {own[0]} needs "
-        text += "nothing beside its output" if beside < 0.01 * out else f"{beside:,.0f} MB beside its output"
-        text += f" ({out:,.0f} MB)."
-    return text
-
-
 def takeaway(loud: Rows) -> None:
     """What to take away, computed."""
     text = "- Compare an error with another: that of rounding alone, or that of a library's kernel in the "
     text += "same format.\n- Allow what the arithmetic needs. A tolerance wide enough for every kernel hides "
     text += "faults in the exact ones.\n"
     text += f"- Test extreme inputs: there {loud.idxmax()}'s error is {loud.max() / loud.median():.0f} times "
-    text += "the median rung's.\n"
-    text += "- Scores need no memory: what a call takes can grow with n, not n²."
+    text += "the median rung's."
     display.say(text)
 
 

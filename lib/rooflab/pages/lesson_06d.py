@@ -111,6 +111,34 @@ def rates_by_context(here: Lab, read_roof: float, gpu: str) -> None:
         f"{title} on {gpu}. From the slowest rung to the fastest: {listed(dict.fromkeys(ends))}. "
         f"Dashed: DRAM read {read_roof:,.0f} GB/s.",
     )
+    display.say(_beside_the_bound(same, read_roof))
+
+
+def _beside_the_bound(same: Rows, read_roof: float) -> str:
+    """How the fastest rung's time at each context compares with the least by its bytes, and what it has
+    beyond that.
+    """
+    own = same[same["kind"] == "own"].dropna(subset=["bytes"])
+    best = own.loc[own.groupby("seq")["median_us"].idxmin()]
+    if len(best) < 2:
+        return ""
+    least = best["bytes"] / read_roof / 1e3
+    said = [
+        f"{times(us / bound)} times the bound at {seq:,} tokens ({bound:.1f} → {us:.1f} µs)"
+        for seq, us, bound in zip(best["seq"], best["median_us"], least, strict=True)
+    ]
+    text = f"**Verdict** on the bound: the fastest rung takes {listed(said)}. "
+    beyond = best["median_us"] - least
+    if beyond.iloc[0] > best["median_us"].iloc[0] / 2 and beyond.max() < 2 * beyond.min():
+        longer = best["seq"].iloc[-1] // best["seq"].iloc[0]
+        text += (
+            f"Each is {beyond.min():.0f} to {beyond.max():.0f} µs more than its bound, for {longer} times "
+        )
+        text += (
+            "the tokens: a cost that hardly grows, as of starting blocks, of the first loads' latency and of "
+        )
+        text += "merging. It, and not DRAM, decides a short context's time."
+    return text
 
 
 def steps_compared(rows: Rows) -> Rows:
@@ -189,10 +217,19 @@ def _changed_by_rung(counted: Rows, sms: int) -> str:
         text += f". It raises: {'; '.join(more)}" if more else ""
         text += f". DRAM busy {before['dram_pct']:.0f}% → {row['dram_pct']:.0f}%.\n"
     text = f"<details><summary>What each rung changes, counter by counter</summary>\n\n{text}\n</details>\n"
+    split = rows[1] if len(rows) > 1 else first
+    busy = [sms - int(row["idle"]) for row in (first, split)]
+    if split["blocks"] > 1.5 * first["blocks"]:
+        text += f"\n{split['impl']} has {split['blocks']} blocks instead of {first['blocks']}, "
+        text += (
+            f"{split['blocks'] / first['blocks']:.0f} times as many: {busy[1] / busy[0]:.1f} times the SMs"
+        )
+        text += f", {split['blocks'] / sms:.1f} on each" if split["blocks"] > sms else ""
+        text += f". It is {times(first['time_ns'] / split['time_ns'])} times as fast. "
     last = counted.loc[counted["time_ns"].idxmin()]
-    if last["idle"] and last["dram_pct"] > 3 * first["dram_pct"]:
-        text += f"\nThe fastest, {last['impl']}, leaves {last['idle']} SMs without a block: full SMs "
-        text += "are not what makes it the fastest. "
+    if last["idle"] and last["dram_pct"] > 3 * split["dram_pct"]:
+        text += f"From there on more blocks are not what helps: the fastest, {last['impl']}, leaves "
+        text += f"{last['idle']} SMs without one. "
     again = counted[(counted["again"] > 1.25) & (counted["again"] < 2)]
     if len(again) and abs(again.iloc[0]["dram_bytes"] / again.iloc[0]["once"] - 1) < 0.1:
         one = again.iloc[0]
@@ -209,7 +246,18 @@ def replay_errors(here: Lab, gpu: str) -> None:
     names |= {"other bits": "Other bits"}
     forms = dict.fromkeys(names, "{:.1e}") | {"impl": "{}", "other bits": "{:.0f}"}
     if len(replay):
-        display.table(replay, names, forms, "Largest error of a replay, by tokens in the cache")
+        errors = replay[[f"error {n}" for n in asks.REPLAYED]]
+        bits = int(replay["other bits"].sum())
+        text = (
+            f"{len(replay)} rungs at {len(asks.REPLAYED)} lengths, {listed(f'{n:,}' for n in asks.REPLAYED)} "
+        )
+        text += (
+            f"tokens: the largest error is {1e3 * errors.max(axis=None):.1f} ‰ of a head's largest output; "
+        )
+        text += f"other bits: {bits if bits else 'none'}."
+        display.say(text)
+        title = "Largest error of a replay, by tokens in the cache"
+        display.table(replay, names, forms, title, folded=True)
     else:
         display.say(f"No replay was checked on {gpu}.")
 

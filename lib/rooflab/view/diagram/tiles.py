@@ -160,6 +160,7 @@ def attention_tiles(rows: pd.DataFrame | None = None, block: int | None = None) 
         canvas.cells([(left + c * unit, top + r * unit) for r, c in seen], 16 * unit, 16 * unit, PALE, 0.15)
         y = top + int(own["row"]) * unit
         canvas.cell(0, y, 56, tile * unit, "Q, fixed", BLUE, 12)
+        canvas.text(0, y - 5, f"from {int(own['row'])}", svg.SMALL)
         for k, (_, part) in enumerate(mine.iterrows()):
             x, width = left + int(part["row"]) * unit, int(part["rows"]) * unit
             fill = AMBER if k == step else GREY if k < step else NONE

@@ -1,0 +1,101 @@
+"""Faults planted in an attention of lesson 06c's own, and which allowances would let them pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rooflab import ops
+from rooflab.studies import attention as study
+from rooflab.studies import attention_checks as asks
+from rooflab.studies import attention_work
+from rooflab.view import display
+from rooflab.words import listed
+
+KEYS = 32  # of a tile
+SHAPE = 4  # of the source's: its smallest
+# What is planted, in the words of the table; the first is none.
+RIGHT = "none"
+FAULTS = {
+    RIGHT: "none: weights and outputs in FP16",
+    "bits": "weights rounded to 8 bits, as bfloat16, instead of 11",
+    "base": "log2(e) = 1.44 instead of 1.442695",
+    "rescale": "outputs not rescaled at the second tile",
+    "key": "the first tile's last key is skipped",
+    "mask": "a query also sees the key after its own",
+}
+
+
+def attention(q: Any, k: Any, v: Any, fault: str = RIGHT) -> Any:
+    """Causal attention in tiles of KEYS keys, with the online softmax and a fault: in float64, but weights
+    and outputs are rounded to FP16, as on tensor cores.
+    """
+    n, heads, width = q.shape
+    group, out, query = heads // k.shape[1], np.zeros(q.shape, np.float16), np.arange(n)[:, None]
+    log2e = 1.44 if fault == "base" else np.log2(np.e)
+    for head in range(heads):
+        rows, keys, values = (x.astype(float) for x in (q[:, head], k[:, head // group], v[:, head // group]))
+        most, total, sums = np.full((n, 1), -np.inf), np.zeros((n, 1)), np.zeros((n, width))
+        for first in range(0, n, KEYS):
+            key = np.arange(first, min(first + KEYS, n))[None]
+            hidden = key > query + (fault == "mask")
+            hidden |= (key == KEYS - 1) & (fault == "key")
+            scores = np.where(hidden, -np.inf, rows @ keys[key[0]].T * log2e / np.sqrt(width))
+            raised = np.maximum(most, scores.max(axis=1, keepdims=True))
+            rescale, weights = np.exp2(most - raised), np.exp2(scores - raised)
+            total = total * rescale + weights.sum(axis=1, keepdims=True)
+            rounded = _to_bits(weights, 8) if fault == "bits" else weights.astype(np.float16).astype(float)
+            kept = sums if fault == "rescale" and first == KEYS else sums * rescale
+            most, sums = raised, kept + rounded @ values[key[0]]
+        out[:, head] = sums / total
+    return out
+
+
+def _to_bits(x: Any, bits: int) -> Any:
+    """Numbers rounded to so many bits."""
+    fraction, exponent = np.frexp(x)
+    return np.ldexp(np.round(fraction * 2**bits) / 2**bits, exponent)
+
+
+def errors() -> pd.DataFrame:
+    """Of each fault, on a shape of the source's: the largest error in RMS of the outputs, over that of
+    rounding alone, and whether each of the source's allowances lets it pass.
+    """
+    heads, kv_heads, width, _, seq, _ = asks.CONFIGS[SHAPE]
+    shape = study.shape_of(asks._case("tolerance", "1_scalar", seq, (heads, kv_heads), width))
+    with ops.on("cpu"):
+        q, k, v = attention_work.operands(shape)
+        expected = attention_work.exact(q, k, v, shape)
+    rms = np.sqrt((expected**2).mean())
+    rounding = abs(expected.astype(np.float16) - expected).max() / rms
+    found = [(fault, abs(attention(q, k, v, fault) - expected).max() / rms) for fault in FAULTS]
+    table = pd.DataFrame(found, columns=["fault", "error"])
+    table["over"] = table["error"] / rounding
+    return table.assign(**{name: table["error"] <= most for name, most in asks.TOLERANCES.items()})
+
+
+def planted_faults() -> None:
+    """Show what planted faults do to the largest error, and say which the widest allowance does not see."""
+    found = errors()
+    allowed = {name: f"{1e3 * most:g} ‰" for name, most in asks.TOLERANCES.items()}
+    table = pd.DataFrame({"what": [FAULTS[fault] for fault in found["fault"]]})
+    table["error"], table["over"] = 1e3 * found["error"], found["over"]
+    table["passes"] = [listed(allowed[name] for name in allowed if row[name]) for _, row in found.iterrows()]
+    names = {"what": "Fault", "error": "Largest error (‰ of the RMS)", "over": "÷ rounding alone"}
+    names |= {"passes": "Kept within"}
+    caption = f"Planted faults, computed here on the source's shape {SHAPE + 1}"
+    display.table(table, names, {"error": "{:,.1f}", "over": "{:,.1f}"}, caption)
+    widest = max(asks.TOLERANCES, key=lambda name: asks.TOLERANCES[name])
+    wrong = found[found["fault"] != RIGHT]
+    hidden, seen = wrong[wrong[widest]], wrong[~wrong[widest]]
+    text = ""
+    if len(hidden):
+        text += f"**{allowed[widest]} lets wrong kernels pass**: "
+        text += f"{'; '.join(FAULTS[fault] for fault in hidden['fault'])}. "
+    if len(hidden) and found["over"].iloc[0] <= 2 < wrong["over"].min():
+        text += "Twice the error of rounding is kept by the right kernel alone. "
+    if len(seen):
+        text += f"The other faults err by at least {seen['over'].min():,.0f} times as much as rounding."
+    display.say(text)

@@ -18,7 +18,7 @@ from rooflab.numerics import model_shapes
 from rooflab.numerics.model_shapes import Model
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_02 import published
-from rooflab.pages.lesson_02b import laptop_line
+from rooflab.pages.lesson_02b_fixed import laptop_line
 from rooflab.studies import attribution, launch_rule
 from rooflab.studies.launch_rule import Rule
 from rooflab.view import diagram, display, explorer, page, plot

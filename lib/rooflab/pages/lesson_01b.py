@@ -298,7 +298,7 @@ def ceilings(here: Any, tops: Any) -> tuple[Figure, str] | None:
         up = [min(x * read_roof / 1e3, peak) for x in across]
         plot.series(ax, across, up, label="tokens").set_linestyle("none")
         for count, x, y in zip(tokens, across, up, strict=True):
-            at = (-6, 4) if x < most / 48 else (4, -14)
+            at = (-6, 4) if x < most / 48 else (-4, -14)
             ax.annotate(counted(count, "token"), (x, y), at, ha="right", **style | {"color": plot.COLOURS[0]})
         said = " Points: the most that an FP16 product with a 4096 x 4096 matrix can reach. Its ridge is "
         said += f"at {ridge:,.0f} "

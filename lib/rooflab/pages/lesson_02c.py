@@ -189,7 +189,7 @@ def tested(two: Two, model: Model, here: Lab) -> None:
     )
     display.say(
         f"A large share hides an error in the small one. The other launches alone: {ruled / 1e3:.1f} ms by "
-        f"the rule, {min(rest) / 1e3:.1f} to {max(rest) / 1e3:.1f} published, so the rule has "
+        f"the rule, {min(rest) / 1e3:.1f} to {max(rest) / 1e3:.1f} published, so the rule gives "
         f"{_percents([ruled / each - 1 for each in rest])}. Whether the library launched more of them "
         "there, or each took longer, the profile does not say."
     )
@@ -199,7 +199,7 @@ def _percents(off: Sequence[float]) -> str:
     """Relative errors in words, the smallest first: "9 to 30% too little", or with signs if they differ."""
     low, high = sorted(off, key=abs)
     if low * high <= 0:
-        return f"an error of {low:+.0%} to {high:+.0%}"
+        return f"{low:+.0%} to {high:+.0%} of them"
     return f"{abs(100 * low):.0f} to {abs(100 * high):.0f}% too {'much' if low > 0 else 'little'}"
 
 
@@ -349,7 +349,8 @@ def worth_said(table: Rows, two: Two, model: Model) -> None:
         "INT4 products read a quarter of the bytes in every layer, and keep their fixed time: "
         f"{two.here.product_us:.1f} µs a product here. By the rule that makes a token "
         f"{int4.graph:.2f} times as fast here, as a graph; on the laptop the GPU would be "
-        f"{before / after:.1f} times as fast. Fusing each norm into one launch leaves the weights as they are. From the norms' "
+        f"{before / after:.1f} times as fast. Fusing each norm into one launch leaves the weights as they "
+        "are. From the norms' "
         f"traced time it brings {norm.graph:.2f} times here, and {norm.eager:.2f} times even in the eager "
         "loop."
     )

@@ -75,7 +75,7 @@ def other_ladders(here: Lab, large: int) -> dict[str, Rows]:
     }
     operator = "copy"
     eager = _copies_called(here, large)
-    eager = eager.assign(impl=eager["impl"] + ", called alone")
+    eager = eager.assign(impl=[f"{name}, called alone" for name in plot.contestants(eager)], format="")
     rows = pd.concat([others["copy"], eager]) if len(eager) else others["copy"]
     top = here.roof[f"dram_{operator}"]
     title = f"{operator}, {plot.size_text(4 * large)} an array"

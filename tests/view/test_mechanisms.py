@@ -82,9 +82,9 @@ def test_the_page_draws_its_own_roofs(h200, shown):
 def test_a_wider_load_needs_fewer_requests():
     narrow, wide = diagram.Width("narrow", 4, "half the roof"), diagram.Width("wide", 16)
     drawing = diagram.warp_requests([narrow, wide])
-    assert "narrow needs 4 requests of 32 lanes × 4 = 128 bytes; half the roof" in drawing.says
-    assert "wide needs 1 request of 32 lanes × 16 = 512 bytes." in drawing.says
-    assert "narrow needs 2 requests" in diagram.warp_requests([narrow, wide._replace(lane_bytes=8)]).says
+    assert "narrow needs 4 warps, a request of 32 lanes × 4 = 128 bytes each; half the roof" in drawing.says
+    assert "wide needs 1 warp, a request of 32 lanes × 16 = 512 bytes each." in drawing.says
+    assert "narrow needs 2 warps" in diagram.warp_requests([narrow, wide._replace(lane_bytes=8)]).says
 
 
 def test_bytes_in_flight_are_lost_by_empty_slots_and_by_the_rest_of_a_thread_s_life(h200, shown):

@@ -24,7 +24,7 @@ PATHS = (
     ),
     (
         "A day",
-        "every lesson's first part, and the parts that climb a whole ladder",
+        "the first part of every lesson on one GPU, and the parts that climb a whole ladder",
         (
             *("00", "00a", "00b", "01", "02", "03", "03b", "03d", "04", "04b"),
             *("05", "05b", "05d", "06", "06b", "06e", "07", "08", "09"),

@@ -30,7 +30,7 @@ def answer(n: int) -> str:
     """The answer of the first page, for n elements."""
     return (
         f"A thread works on one of {n:,} elements. To add them up, threads first add within a warp (32 "
-        "threads), then within a block, and then every block adds to one total."
+        "threads), then within a block. A block stores its sum for a second kernel, or adds it to one total."
     )
 
 
@@ -69,7 +69,7 @@ def memories(lab: labs.Lab) -> None:
                 "__shared__ float tile[256];",
                 "one block",
                 f"{spec.shared_kb_per_block} KiB a block" if spec else "",
-                "not measured; less than L2's",
+                "not measured here",
             ),
             (
                 "L2 cache",

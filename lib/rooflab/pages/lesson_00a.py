@@ -172,9 +172,7 @@ def measured(ramp: Any) -> None:
 
 
 def requests(ramp: Any) -> None:
-    """Draw the requests by which a warp of each rung loads the same bytes, with the rung's share of
-    the roof.
-    """
+    """Draw the warps of each rung that load the same bytes, with the rung's share of the roof."""
     shares = ramp.set_index("impl")["roof_fraction"]
     widths = []
     for rung in ops.stream.LADDERS["saxpy"][:2]:

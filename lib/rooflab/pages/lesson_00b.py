@@ -157,7 +157,8 @@ def dependent(times: Rows, clocked: Rows, apart: Rows, gpu: str) -> None:
         if display.level(alone, chained) and alone["q1_us"] > serial["q3_us"]:
             lines.append(
                 f"At {sizes[-1]:,} the early start is not to blame: compiled with the two instructions but "
-                "launched the ordinary way, the kernel is just as slow."
+                "launched the ordinary way, the kernel is just as slow. Why they cost so much, nothing "
+                "here shows."
             )
     display.fold_items(title, lines)
     _control(times, apart)
@@ -357,13 +358,17 @@ def takeaway(times: Rows, sides: Rows, handovers: Rows) -> None:
     """What to take away, computed."""
     small, us = times.iloc[0], handovers.median_us
     calls = us[us.index.str.startswith("eager")]
-    low, high = calls.min(), calls.max()
+    low, high, node = calls.min(), calls.max(), us["node of a graph"]
+    floor = ""
+    if node > 0.5 * small.graph:
+        floor = f" But of its {small.graph:.2f} µs an empty node takes {node:.2f}, so at this size `graph`, "
+        floor += "too, reads mostly the launch."
     display.say(
         f"- Ask `graph` how fast a kernel is. For a small one `event` says "
-        f"{plot.number(small.event / small.graph)} times as much: it times the launch, too.\n"
+        f"{plot.number(small.event / small.graph)} times as much: it times the launch, too.{floor}\n"
         f"- Say cold or warm: the same kernel differs by up to {sides.gain.max():.1f} times.\n"
         f"- An eager call from Python costs {low:.0f} to {high:.0f} µs, depending on the launcher; a node "
-        f"of a graph {us['node of a graph']:.2f} µs; a grid barrier {us[environment.BARRIER]:.2f} µs."
+        f"of a graph {node:.2f} µs; a grid barrier {us[environment.BARRIER]:.2f} µs."
     )
 
 

@@ -72,11 +72,17 @@ def roofs(sweep: Rows, here: Lab, ceilings: tuple[Figure, str] | None) -> Openin
     fp16 = here.roof.get("fp16_tensor")
     if fp16:
         ridge = roofline.ridge(read, fp16.value)
-        text += f", and multiplies FP16 matrices at {fp16.value:,.0f} TFLOP/s: a kernel that does fewer than "
-        text += f"{ridge:,.0f} FLOP for each byte is memory-bound"
+        text += (
+            f", and multiplies FP16 matrices at {fp16.value:,.0f} TFLOP/s: such a product is memory-bound "
+        )
+        text += f"with fewer than {ridge:,.0f} FLOP for each byte"
+        plain = here.roof.get("fp32")
+        if plain:
+            text += ", FP32 arithmetic without tensor cores with fewer than "
+            text += f"{roofline.ridge(read, plain.value):,.0f}"
     able = [
         "decide whether memory or arithmetic bounds a kernel",
-        "say from which size on a roof holds, and by which clock",
+        "say from which size on a roof holds",
         "tell a transfer from a kernel",
     ]
     return f"{text}.", able, ceilings or sweep_chart(sweep, gpu, read, int(here.run["l2_bytes"]))

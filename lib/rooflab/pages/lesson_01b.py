@@ -53,11 +53,10 @@ def reading_by_size(here: Any, l2: int, sweep: Any) -> None:
     plot.show(*lesson_01.sweep_chart(sweep, here.run["gpu"], here.roof["dram_read"].value, l2))
 
 
-def guesses(dram_sheet: Any, fp16_sheet: Any, l2: Any) -> Any:
+def guesses(dram_sheet: Any, fp16_sheet: Any) -> Any:
     """Show what is predicted before anything is measured."""
     ridge_sheet = roofline.ridge(dram_sheet, fp16_sheet)
     said = {
-        "Warm beats cold up to": plot.size_text(l2),
         "No cold stream is faster than": f"{dram_sheet:,.0f} GB/s",
         "Arithmetic bounds FP16 products from": f"{ridge_sheet:,.0f} FLOP per byte",
     }
@@ -67,22 +66,11 @@ def guesses(dram_sheet: Any, fp16_sheet: Any, l2: Any) -> Any:
 
 
 def knee(gpu: Any, l2: Any, read_roof: Any, sweep: Any) -> Any:
-    """Say up to which size warm beats cold, and from which a roof holds."""
+    """Say from which size a roof holds, and up to which warm beats cold."""
     cold = sweep[sweep["cache"] == "cold"].sort_values("bytes")
     at, start = bandwidth.knee(sweep), bandwidth.fixed_us(cold, read_roof)
     larger = cold["bytes"][cold["bytes"] > (at or 0)]
     after = f" and no longer at {plot.size_text(larger.min())}" if len(larger) else ""
-    if at:
-        edge = sweep[sweep["bytes"] == at].set_index("cache")["median_us"]
-        display.say(
-            f"On the {gpu} warm beats cold up to {plot.size_text(at)} ({edge['warm']:.2f} "
-            f"against {edge['cold']:.2f} µs){after}; its L2 is {plot.size_text(l2)}. "
-            + (
-                "A larger array pushes its own beginning out of L2 before it is read again."
-                if at <= 2 * l2
-                else "Why it should so far beyond its L2, nothing measured here says."
-            )
-        )
     modelled = cold["bytes"] / (start + cold["bytes"] / read_roof / 1e3) / 1e3
     off = (modelled / cold["gb_s"] - 1).abs().max()
     reached = cold[cold["gb_s"] >= 0.9 * read_roof]["bytes"]
@@ -94,6 +82,17 @@ def knee(gpu: Any, l2: Any, read_roof: Any, sweep: Any) -> Any:
         "an array reaches 90% of the roof when its bytes take 9 times as long as "
         f"starting and finishing: at {9e3 * start * read_roof / 2**20:.0f} MiB{beyond}."
     )
+    if at:
+        edge = sweep[sweep["bytes"] == at].set_index("cache")["median_us"]
+        display.say(
+            f"Warm beats cold up to {plot.size_text(at)} ({edge['warm']:.2f} against {edge['cold']:.2f} µs)"
+            f"{after}; the L2 of the {gpu} is {plot.size_text(l2)}. "
+            + (
+                "[Lesson 00b](00b_clocks.ipynb) asks where in between, and why."
+                if at <= 2 * l2
+                else "Why it should so far beyond its L2, nothing measured here says."
+            )
+        )
     return after, at, reached
 
 
@@ -119,7 +118,7 @@ def opinions(dram_sheet: Any, here: Any, streams: Any) -> None:
 
 
 def copies(here: Any, large: Any, ladders: Any) -> Any:
-    """Say what the library's copies lose as graph nodes; their rows of round sizes, the roof, and the sizes
+    """Fold what the library's copies lose as graph nodes; their rows of round sizes, the roof, and the sizes
     where the runtime's copy loses.
     """
     found = here.measure("bandwidth", bandwidth.copies_by_clock(large))
@@ -144,9 +143,8 @@ def copies(here: Any, large: Any, ladders: Any) -> Any:
         lines.append(
             f"As a node, PyTorch's `copy_` of `uint8` {display.against(byte, word)} that of `int32`."
         )
-    display.say(f"**One copy, two clocks.** {lines[0]} The second explorer below has every size.")
-    if lines[1:]:
-        display.fold_items("The copy of PyTorch, by the type of its elements", lines[1:])
+    lines[0] += " The second explorer below has every size."
+    display.fold_items("One copy, two clocks", lines)
     return found[found["n"] != found["n"].max() - 1024], here.roof["dram_copy"].value, slow
 
 
@@ -237,7 +235,7 @@ def peaks(gpu: Any, here: Any, tops: Any) -> None:
 
 def power(gpu: Any, here: Any, tops: Any) -> None:
     """Say which peaks power sets."""
-    low, kept = tops[tops["share"] < 60], tops["kept"].dropna()
+    kept = tops["kept"].dropna()
     limited = tops[(tops["kept"] < 98) & (tops["capped"] > 0.5)]
     text = f"On the {gpu} no sustained product is held back by power. "
     text = text if len(kept) else f"On the {gpu} no product was timed both ways. "
@@ -257,10 +255,6 @@ def power(gpu: Any, here: Any, tops: Any) -> None:
         text += "its burst. "
     streams = states.kept(display.power_rows(here, "read", "copy"), "read", "copy")
     text += f"{streams} " if streams else ""
-    if len(low):
-        each = [f"{roof} reaches {share:.0f}%" for roof, share in low[["roof", "share"]].to_numpy()]
-        text += f"{listed(each)} of the datasheet: a library's product shows what the hardware can do at "
-        text += "least, not its limit."
     display.say(text.rstrip())
 
 
@@ -276,16 +270,20 @@ def ceilings(here: Any, tops: Any) -> tuple[Figure, str] | None:
     caption; None where no peak was timed.
     """
     gpu, read_roof = here.run["gpu"], here.roof["dram_read"].value
-    shown = tops[tops["roof"].isin(["fp32", "fp16_tensor", "fp8_tensor"])].dropna(subset="ridge")
+    names = {"fp32": "FP32", "fp16_tensor": "FP16 tensor", "fp8_tensor": "FP8 tensor"}
+    shown = tops[tops["roof"].isin(list(names))].dropna(subset="ridge")
     if shown.empty:
         return None
     title = "Two ceilings: memory left of a ridge, arithmetic right of it"
     fig, ax = plot.figure("FLOP per byte", "TFLOP/s", title, xlog=True, ylog=True, height=2.9)
-    most = 4 * float(shown["ridge"].max())
+    most = 12 * float(shown["ridge"].max())
+    ax.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
     style: dict[str, Any] = {"textcoords": "offset points", "color": plot.ROOF_COLOUR, "fontsize": 8.5}
     for roof, peak, ridge in shown[["roof", "burst", "ridge"]].to_numpy():
         ax.plot([0.5, ridge, most], [0.5 * read_roof / 1e3, peak, peak], color=plot.ROOF_COLOUR)
-        ax.annotate(f"{roof} {peak:,.0f}", (most, peak), (0, 3), ha="right", **style)
+        below = roof == "fp16_tensor"  # FP8's line is close above it
+        at, side = ((0, -4), "top") if below else ((0, 4), "bottom")
+        ax.annotate(f"{names[roof]} {peak:,.0f}", (most, peak), at, ha="right", va=side, **style)
     words, slope = f"read roof {read_roof:,.0f} GB/s", (3.0, 3.0 * read_roof / 1e3)
     ax.annotate(words, slope, (8, -6), **style)
     fp16 = shown[shown["roof"] == "fp16_tensor"]
@@ -300,8 +298,8 @@ def ceilings(here: Any, tops: Any) -> tuple[Figure, str] | None:
         up = [min(x * read_roof / 1e3, peak) for x in across]
         plot.series(ax, across, up, label="tokens").set_linestyle("none")
         for count, x, y in zip(tokens, across, up, strict=True):
-            at, side = ((-6, 4), "right") if x < most / 16 else ((0, -14), "center")
-            ax.annotate(counted(count, "token"), (x, y), at, ha=side, **style | {"color": plot.COLOURS[0]})
+            at = (-6, 4) if x < most / 48 else (-4, -14)
+            ax.annotate(counted(count, "token"), (x, y), at, ha="right", **style | {"color": plot.COLOURS[0]})
         said = " Points: the most that an FP16 product with a 4096 x 4096 matrix can reach. Its ridge is "
         said += f"at {ridge:,.0f} "
         said += "FLOP per byte."
@@ -323,8 +321,10 @@ def one_token(gpu: Any, tops: Any) -> Any:
     return fp16
 
 
-def device_roofs(here: Any, gpu: Any) -> None:
-    """Show the roofs that most lessons use; fold all with the case that set each."""
+def device_roofs(here: Any, gpu: Any, tops: Any) -> None:
+    """Show the roofs that most lessons use, and say which are far below the datasheet; fold all with the case
+    that set each.
+    """
     columns = ["value", "unit", "case"]
     roofs = pd.DataFrame.from_dict(dict(here.roof), orient="index", columns=columns).reset_index()
     names = {"index": "Roof", "value": "Value", "unit": "Unit", "case": "Measured by"}
@@ -333,6 +333,14 @@ def device_roofs(here: Any, gpu: Any) -> None:
     short = roofs.set_index("index").reindex([name for name in most if name in here.roof])
     short = short.assign(what=[most[str(name)] for name in short.index])
     display.table(short, {"what": "Roof", "value": gpu, "unit": ""}, {"value": "{:,.0f}"})
+    for roof, share, sheet in tops[tops["share"] < 60][["roof", "share", "sheet"]].to_numpy():
+        text = f"**100% of {roof} is {share:.0f}% of the datasheet**: the roof is the best product that the "
+        text += "library reached, not what the chip can do at most."
+        twin = tops[(tops["sheet"] == sheet) & (tops["share"] > share)].sort_values("burst")
+        if len(twin):
+            text += f" {twin['roof'].iloc[-1]}, for which the datasheet gives the same rate, reaches "
+            text += f"{twin['burst'].iloc[-1]:,.0f}."
+        display.say(text)
     title = f"All {len(roofs)} roofs of the {gpu}, run {here.run_of('bandwidth')['run']}"
     display.table(roofs, names, {"value": "{:,.0f}"}, title, folded=True)
 
@@ -357,8 +365,7 @@ def takeaway(
         text += f"{plot.size_text(reached.min())} is the smallest array that reaches 90% "
         text += "of that cold. "
     if at:
-        text += f"Warm beat cold up to {plot.size_text(at)}{after}; "
-        text += f"from the L2's size we predicted {plot.size_text(l2)}."
+        text += f"Warm beat cold up to {plot.size_text(at)}{after}; the L2 has {plot.size_text(l2)}."
     text += "\n"
     if slow:
         text += "- The same library call on the same bytes has another rate as a graph node "

@@ -87,8 +87,10 @@ def token_time(rows: Rows, trace: Rows, gpu: str, context: int, roof: float) -> 
 # --- the model and its bound --------------------------------------------------------------------------------
 
 
-def model_said(model: Model) -> None:
-    """Draw a layer of the model, and say how large it is and how many weight products a token needs."""
+def model_said(model: Model, weights: str) -> None:
+    """Draw a layer of the model, and say how large it is, how many weight products a token needs, and whether
+    the `weights` are "random".
+    """
     diagram.one_token(model).show()
     layer = [each for each in model_shapes.projections(model) if each.times == model.layers]
     display.say(
@@ -97,6 +99,12 @@ def model_said(model: Model) -> None:
         f"Attention is split into {model.heads} query heads of {model.head_dim} numbers; "
         f"they share {model.kv_heads} heads of keys and values. A token needs "
         f"{len(layer):,} × {model.layers:,} + 1 = **{model_shapes.gemvs(model) + 1} weight products**."
+        + (
+            " The weights here are random numbers in the model's shapes: it makes the same launches and "
+            "reads as many bytes, but writes no text."
+            if weights == "random"
+            else ""
+        )
     )
 
 
@@ -237,17 +245,24 @@ def busy_said(rows: Rows, trace: Rows, context: int, theirs: Any) -> None:
         f"Eager, the GPU works **{eager.busy_pct:.0f}%** of the time that the caller waits (on the laptop: "
         f"{100 * theirs['decode_kernels'] / theirs['decode']:.0f}%). The rest of the time it waits for "
         f"Python, which makes {eager.launches:,} launches in {eager.wall_us / 1e3:.1f} ms, one in "
-        f"{eager.wall_per_launch_us:.1f} µs ([lesson 00b](00b_clocks.ipynb) prices an eager call by itself)."
+        f"{eager.wall_per_launch_us:.1f} µs: the call ([lesson 00b](00b_clocks.ipynb) prices it by itself), "
+        "and the model's Python between two calls."
         + (" A faster kernel would change nothing here." if eager.busy_pct < 80 else "")
     )
     every = busy[busy.variant == "eager"].set_index("seq")
-    calls = every.wall_us
+    calls, wide = every.wall_us, (every.q3_us - every.q1_us) / every.wall_us
     if calls[calls.index.max()] < calls.get(context, 0):
         display.say(
             f"More context does not make it slower: {calls[calls.index.max()] / 1e3:.1f} ms at "
-            f"{calls.index.max():,} tokens. An eager token takes as long as the host needs, and that varies: "
-            f"at the {len(calls)} contexts measured, {_between(every.launches)} launches took "
+            f"{calls.index.max():,} tokens. An eager token takes as long as the host needs: at the "
+            f"{len(calls)} contexts measured, {_between(every.launches)} launches took "
             f"{calls.min() / 1e3:.1f} to {calls.max() / 1e3:.1f} ms."
+            + (
+                f" Samples of one context lie closer together (q3 − q1: {100 * wide.max():.0f}% at most). "
+                "What made the host faster at one of them was not measured, so take the busy share as rough."
+                if wide.max() < 0.5 * (calls.max() / calls.min() - 1)
+                else ""
+            )
         )
     if "graph" in now.index:
         graph = now.loc["graph"]

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rooflab import lab as labs
 from rooflab.hardware import roofline
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.numerics.model_shapes import Model
 from rooflab.pages import Opening, Rows
-from rooflab.pages.lesson_02 import LAPTOP, published
+from rooflab.pages.lesson_02 import published
+from rooflab.pages.lesson_02b_fixed import alone as alone
+from rooflab.pages.lesson_02b_fixed import beyond_bytes as beyond_bytes
+from rooflab.pages.lesson_02b_fixed import fixed_time as fixed_time
+from rooflab.pages.lesson_02b_fixed import laptop_line
+from rooflab.pages.lesson_02b_fixed import rate_by_bytes as rate_by_bytes
+from rooflab.pages.lesson_02b_fixed import two_gpus as two_gpus
 from rooflab.profile import ncu, parts
 from rooflab.studies import attribution, launch_rule
 from rooflab.view import diagram, display, explorer, page, plot
 from rooflab.view.diagram import counters
-from rooflab.words import listed
 
 
 def opening(step: Rows, top: Rows, gpu: str, when: str) -> Opening:
@@ -76,17 +79,18 @@ def busy_chart(top: Rows, step: Rows, gpu: str, when: str) -> tuple[Figure, str]
         if kind != "weight":
             patch.set_facecolor(plot.PEER_COLOUR)
     above = top[top.dram_pct >= 50]
-    text = f"{title}, {gpu}, {when}: {len(top)} kinds of launch, {len(above)} at half the rate or more, most "
+    text = f"{title}, {gpu}, {when}: {len(top)} kinds of launch ({top.times.sum():.0f} of the {len(step)} "
+    text += f"launches), {len(above)} at half the rate or more, most "
     text += f"{top.dram_pct.max():.0f}% ({top.part.iloc[0]}). Blue: weight products. "
     text += "100% is ncu's peak; each ran alone, with empty caches."
     return fig, text
 
 
-def counted(step: Rows, prompt: Rows) -> None:
-    """Say which launches were counted."""
+def counted(step: Rows, prompt: Rows, tokens: int) -> None:
+    """Say which launches were counted, of a decode step and of a prompt of `tokens`."""
     display.say(
         f"Counted: {len(step)} launches of an eager decode step (one layer and the output "
-        f"head) and {len(prompt)} of a *prefill*, which reads a whole prompt at once."
+        f"head) and {len(prompt)} of a *prefill*, which reads a prompt of {tokens:,} tokens at once."
     )
 
 
@@ -162,8 +166,8 @@ def longest(top: Rows, gpu: str) -> None:
     display.table(top, heads, forms, f"A decode step's longest launches, {gpu}", folded=True)
     busiest = top.loc[top.sm_pct.idxmax()]
     display.say(
-        f"None of these launches keeps any unit of its SMs more than {busiest.sm_pct:.0f}% busy, so none is "
-        "bound by arithmetic."
+        f"None of the longest launches keeps any unit of its SMs more than {busiest.sm_pct:.0f}% busy, so "
+        "none is bound by arithmetic."
         if busiest.sm_pct < 60
         else f"`{busiest['name']}` keeps a unit of its SMs {busiest.sm_pct:.0f}% busy: there the SMs may be "
         "the limit, not the memory."
@@ -228,91 +232,15 @@ def _suffices(weights: Rows) -> str:
     best, least = weights.loc[weights.dram_pct.idxmax()], weights.loc[weights.dram_pct.idxmin()]
     if best.dram_pct < 70 or best.occupancy_pct > 50:
         return "With more of them more bytes could be in flight (lesson 01's law)."
-    text = f"`{best.part}` shows that {best.occupancy_pct:.0f}% suffice: it keeps the memory "
-    text += f"{best.dram_pct:.0f}% busy, because each warp has many loads under way (lesson 01's law). "
+    text = f"`{best.part}` shows that {best.occupancy_pct:.0f}% suffice. It keeps the memory "
+    text += f"{best.dram_pct:.0f}% busy: a few warps can have many bytes in flight (lesson 01). "
     if least.dram_pct < 0.5 * best.dram_pct:
-        text += f"`{least.part}` fills {least.occupancy_pct:.0f}% and keeps it {least.dram_pct:.0f}% busy"
-        text += ": it is over before enough loads are under way." if least.us < best.us else "."
+        text += f"`{least.part}` fills {least.occupancy_pct:.0f}%, too, and keeps it {least.dram_pct:.0f}% "
+        text += "busy: occupancy does not tell the two apart. Their size does, as the next section shows."
     return text.strip()
 
 
 # --- products alone -----------------------------------------------------------------------------------------
-
-
-def alone(here: Lab) -> Rows:
-    """The weight products timed alone, by their bytes; borrowed where the recording has none."""
-
-    def of(lab: Lab) -> Rows:
-        asked = [case for case in lab.cases("attribution") if case.operator == "gemv"]
-        return lab.measure("attribution", asked).sort_values("bytes")
-
-    found = of(here)
-    return found if len(found) else of(display.borrowed(here, "no product was timed alone"))
-
-
-def rate_by_bytes(timed: Rows, products: Rows, gpu: str, read: float) -> None:
-    """Draw the rate of products by their bytes, timed alone and in the model, and a fixed time plus bytes."""
-    title = "Weight products: the larger, the nearer to the roof"
-    fixed, rate = launch_rule.line(timed.bytes, timed.median_us, read)
-    fig, ax = plot.figure("bytes of the matrix", "GB/s", title, xlog=True)
-    there = products.drop_duplicates(["n", "k"]).sort_values("bytes")
-    sizes = np.geomspace(timed.bytes.min(), timed.bytes.max(), 60)
-    law = plot.series(ax, sizes, sizes / (fixed + sizes / rate / 1e3) / 1e3, label=f"{fixed:.1f} µs + bytes")
-    law.set(marker="", linewidth=1.0, linestyle="-", color="#666666", zorder=2)
-    for name, rows in (("alone", timed), ("in the model", there)):
-        plot.series(ax, rows.bytes, rows.gb_s, label=name).set_linestyle("none")
-    plot.roof_line(ax, read, f"read roof {read:,.0f} GB/s")
-    ax.set_xticks([10**power for power in (6, 7, 8)], ["1 MB", "10 MB", "100 MB"])
-    plot.label_ends(ax)
-    off = (fixed + timed.bytes / rate / 1e3) / timed.median_us - 1
-    text = f"{title}: cuBLAS products, cold, on {gpu}, {plot.dates(timed)}. The curve, a fixed time and the "
-    text += f"bytes on top, is off by {off.abs().median():.0%} in the median, "
-    plot.show(fig, f"{text}{off.abs().max():.0%} at most.")
-
-
-def laptop_line() -> tuple[float, float]:
-    """Fixed time in microseconds and rate in GB/s of the laptop's published products."""
-    rows = _laptop_products()
-    return launch_rule.line(rows.bytes, rows.median_us)
-
-
-def _laptop_products() -> Rows:
-    rows = labs.open("replay", LAPTOP).store.read("attribution")
-    return rows[(rows.operator == "gemv") & rows.n.notna()].set_index(["n", "k"])
-
-
-def two_gpus(timed: Rows, products: Rows, gpu: str, read: float) -> None:
-    """Show what share of the rate of large products, fitted on each GPU, each product reaches, here and on
-    the published laptop.
-    """
-    rows, (_, rate) = _laptop_products(), laptop_line()
-    _, own = launch_rule.line(timed.bytes, timed.median_us, read)
-    pairs = products[["n", "k"]].itertuples(index=False, name=None)
-    theirs = [rows.gb_s.get(pair) for pair in pairs]
-    both = products[["part", "us"]].assign(mb=products.bytes / 1e6, here=100 * products.gb_s / own)
-    both["laptop"] = [100 * each / rate if each else None for each in theirs]
-    heads = {"part": "projection", "mb": "MB", "us": "µs (nsys)", "here": f"{gpu}, %"}
-    heads |= {"laptop": "RTX 4070 Laptop, %"}
-    forms = dict.fromkeys(("mb", "us"), "{:.1f}") | dict.fromkeys(("here", "laptop"), "{:.0f}")
-    title = f"Share of the rate of large products: {own:,.0f} GB/s here, {rate:,.0f} there"
-    display.table(both, heads, forms, title)
-    without = both.part[both.laptop.isna()]
-    if len(without):
-        display.say(f"The laptop's published profile has no row of the size of {listed(without)}.")
-
-
-def fixed_time(timed: Rows, products: Rows, gpu: str, read: float) -> None:
-    """Say what a product costs besides its bytes, here and on the laptop."""
-    fixed, _ = launch_rule.line(timed.bytes, timed.median_us, read)
-    there, rate = laptop_line()
-    half = fixed * read * 1e3
-    display.say(
-        f"The fixed time here is **{fixed:.1f} µs** a product, in which {half / 1e6:.0f} MB could be read at "
-        "the roof. For a smaller matrix the fixed time is more than that of its bytes: on "
-        f"{gpu}, for every product but {listed(products[products.bytes > half].part)}. A line "
-        f"through the laptop's published products gives {there:.1f} µs, worth {there * rate / 1e3:.1f} MB at "
-        f"the fitted rate of {rate:,.0f} GB/s."
-    )
 
 
 def output_head(products: Rows, steps: Rows, model: Model) -> None:
@@ -398,7 +326,7 @@ def takeaway(products: Rows, step: Rows, timed: Rows, gpu: str, read: float) -> 
     head = products.set_index("part").loc["lm_head"]
     display.say(
         f"- The weight products read what they must, within {off_percent(products).abs().max():.0f}%.\n"
-        f"- On {gpu} a product costs {fixed:.1f} µs besides its bytes. So `lm_head` "
+        f"- On {gpu} a product by cuBLAS costs {fixed:.1f} µs besides its bytes. So `lm_head` "
         f"reaches {head.pct:.0f}% of the roof, "
         f"`{products.part[products.pct.idxmin()]}` {products.pct.min():.0f}%.\n"
         f"- {len(_small(step))} of {len(step)} counted launches are too small for this GPU. Tuning "

@@ -75,14 +75,19 @@ def _unexplained(fastest: Rows, shape: Shape) -> str:
         for first, last in _falls(group[group["way"] == way].sort_values("batch")):
             text = f"{way} takes {first['median_us']:.1f} µs for {first['batch']:.0f} tokens and "
             text += f"{last['median_us']:.1f} for {last['batch']:.0f}, in the same tiles."
+            if first["impl"] == "5_large_tiles":
+                text += (
+                    " Its tile fills up with the last token, read again and again from one line of L2: most "
+                )
+                text += "likely that is slow."
             text += _not_ahead(group, first, last) + _elsewhere(fastest, shape, first, last)
             found.append((last["median_us"] / first["median_us"], text))
     if not found:
         return ""
     texts = " ".join(text[0].upper() + text[1:] for _, text in sorted(found))
     return (
-        f"**More tokens in less time.** {texts} Tiles do not explain that, and no counters of these launches "
-        "were recorded: take no crossover from a single point there."
+        f"**More tokens in less time.** {texts} The tiles' number does not explain that, and no counters of "
+        "these launches were recorded: take no crossover from a single point there."
     )
 
 

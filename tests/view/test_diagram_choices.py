@@ -14,7 +14,8 @@ def test_tiles_are_those_of_the_launch_rule(monkeypatch):
     n, k = 8192, 8192
     assert tiles_of("q8_0/5_batch", n, k, 20) == (8, 8, 4), "dp4a takes eight tokens a launch"
     assert tiles_of("q8_0/6_mma", n, k, 9) == (16,) and tiles_of("5_large_tiles", n, k, 65) == (64, 64)
-    assert tiles_of("6_wgmma", n, k, 33) == (128,) and tiles_of("torch.matmul", n, k, 9) == ()
+    assert tiles_of("6_wgmma", n, k, 33) == (64,) and tiles_of("6_wgmma", n, k, 65) == (128,)
+    assert tiles_of("torch.matmul", n, k, 9) == ()
     for batch in (33, 200, 700):
         assert sum(tiles_of("6_wgmma", n, k, batch)) >= batch
     assert sum(tiles_of("7_fp16_wgmma", n, k, 300)) >= 300

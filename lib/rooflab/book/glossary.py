@@ -55,7 +55,7 @@ def pattern(found: Iterable[Term]) -> re.Pattern[str]:
         f"[{form[0]}{form[0].upper()}]{re.escape(form[1:])}" if form.islower() else re.escape(form)
         for form in forms
     ]
-    return re.compile(rf"(?<![\w./-])(?:{'|'.join(shown)})(?![\w/-]|\.\w)")
+    return re.compile(rf"(?<![\w./-])(?<!pull )(?:{'|'.join(shown)})(?![\w/-]|\.\w)")
 
 
 def anchor(term: str) -> str:

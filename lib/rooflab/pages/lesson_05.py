@@ -60,8 +60,8 @@ def layouts_compared(here: Lab) -> None:
     title, (n, k) = "Read speed of one product, one token", study.SHAPES[0]
     roof = ("read", here.roof["dram_read"].value, "GB/s")
     fig, _ = bars(rows, list(rows["layout"]), gpu, title, roof, "gb_s")
-    said = f"{title}, {n:,} × {k:,} on {gpu}, {plot.dates(rows)}: part 05b's rungs 3 (34-byte "
-    said += "blocks) and 4 (planes)."
+    said = f"{title}, {n:,} × {k:,} on {gpu}, {plot.dates(rows)}: part 05b's rung 3 (34-byte "
+    said += "blocks), and rung 4 (planes) by the loads that a lane has under way."
     plot.show(fig, said)
 
 
@@ -77,7 +77,7 @@ def gguf_file() -> tuple[Any, int, Any]:
     display.say(
         f"{len(raw)} bytes: {magic.decode()} version {version}, {tensors} tensor, "
         f"`{name.decode()}` of {n} rows by {k}, type {kind} (Q8_0), {blocks.size} blocks "
-        f"from byte {start} on."
+        f"from byte {start} on. Head and end are padded to a multiple of 32."
     )
     return raw, start, blocks
 
@@ -130,8 +130,8 @@ def cost_of_an_outlier() -> None:
     grown[["lost", "beside"]] = [lost(times) for times in grown["times"]]
     grown["times"] = ["1 (no outlier)", *(f"{times}" for times in grown["times"][1:])]
     names = {"times": "One number in 256, made so many times larger"}
-    names |= {"lost": "Error of all (RMS ÷ RMS of the numbers)"}
-    names |= {"beside": "Error of its 31 neighbours"}
+    names |= {"lost": "Error of all numbers, RMS ÷ their RMS"}
+    names |= {"beside": "The same of the outlier's 31 neighbours"}
     display.table(grown, names, dict.fromkeys(("lost", "beside"), "{:.1%}"))
 
 
@@ -185,6 +185,17 @@ def quantisers_compared(rows: Rows, rungs: Any, gpu: str) -> Rows:
     slow = rows[rows["impl"] == rungs[0].name].set_index("batch")
     verdict = display.against(many, slow.loc[last.index.max()])
     text += f"At {last.index.max()} tokens it {verdict} {rungs[0].name}."
+    first = slow.loc[last.index.max(), "median_us"]
+    if first > 1.5 * many["median_us"]:
+        text += (
+            f" That rung misses its bytes by {first / slow.loc[last.index.max(), 'floor']:.1f} times: a lane "
+        )
+        text += (
+            "has one number, so a warp's load brings 64 bytes, it stores single bytes, and the largest of a "
+        )
+        text += (
+            "block takes five shuffles. Rung 2 has eight numbers a lane, loads 16 bytes, and shuffles twice."
+        )
     display.say(text)
     return few
 
@@ -199,7 +210,7 @@ def takeaway(few: Rows, gpu: str) -> None:
     )
     text += "time, and repacking into them loses nothing.\n"
     text += f"- Quantising one token takes {few['median_us']:.1f} µs on the {gpu}; its bytes alone would "
-    text += f"take {few['floor']:.2f} µs."
+    text += f"take {few['floor']:.1g} µs."
     text += " The rest is a kernel's start and end." if few["median_us"] > 2 * few["floor"] else ""
     display.say(text)
 

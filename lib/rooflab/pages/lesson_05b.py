@@ -165,7 +165,7 @@ def steps_compared(rows: Rows, rungs: Any, gpu: str, loads: Rows) -> tuple[Rows,
         fp16 = by.loc["torch.matmul"]
         text += f"- cuBLAS on the same matrix in FP16 takes {fp16['median_us']:.1f} µs, "
         text += f"{fp16['median_us'] / best['median_us']:.2f} times as long as "
-        text += f"{best['impl']}.{_beaten(fp16, best)}\n"
+        text += f"{best['impl']}.\n"
     display.say(text)
     return best, by.loc[three]
 
@@ -186,7 +186,7 @@ def beside_published(n_asked: int, k_asked: int, here: Lab, gpu: str) -> None:
         text += ", as long as cold" if abs(ours / least - 1) < 0.03 else ""
         text += ": the matrix has "
         text += f"{n_asked * k_asked * study.WEIGHT_BYTES / here.run['l2_bytes']:.0%} of the L2's size. "
-        text += "Theirs includes quantising x, ours does not; part 05 has that time."
+        text += "Theirs includes quantising x; ours does not, and [part 05](05_q8_0.ipynb) has that time."
         display.say(text)
 
 
@@ -201,10 +201,11 @@ def counters(here: Lab, n: int, k: int, gpu: str) -> Rows:
     loads = ["load_sectors_per_request", "load_efficiency_pct"]
     seen.loc[seen[loads[1]] == 0, loads] = float("nan")  # copies do not count as loads
     seen["dram"] = seen["dram_read_bytes"] / (n * k * study.WEIGHT_BYTES)
+    seen["used"] = 32 * seen[loads[0]] * seen[loads[1]] / 100
     names = {"impl": "Rung", "load_sectors_per_request": "Sectors a request"}
-    names |= {"load_efficiency_pct": "Bytes used %", "m": "Instructions (millions)"}
-    names |= {"dram": "DRAM ÷ matrix"}
-    forms = dict.fromkeys(list(names)[1:], "{:.1f}") | {"dram": "{:.2f}"}
+    names |= {"load_efficiency_pct": "Bytes used %", "used": "Bytes used a request"}
+    names |= {"m": "Instructions (millions)", "dram": "DRAM ÷ matrix"}
+    forms = dict.fromkeys(list(names)[1:], "{:.1f}") | {"dram": "{:.2f}", "used": "{:.0f}"}
     display.table(seen, names, forms, f"ncu on {gpu}, {n:,} × {k:,}, cold")
     return seen
 
@@ -218,15 +219,19 @@ def counters_explained(seen: Rows, rungs: Any) -> Any:
         text = f"No rung reads more than {c['dram'].max():.2f} times the matrix from DRAM"
         same = c["dram"].max() < 1.1
         text += ", so the rungs do not differ in bytes. They" if same else ". They also"
-        text += " differ in what it takes to move them: "
-        text += f"{one['m']:.0f} million instructions on rung 1, {two['m']:.1f} on rung 2, "
+        text += " differ in what it takes to move them. **A request brings "
+        text += ", ".join(f"{row['used']:.0f}" for row in (one, two, three))
+        text += f" and {four['used']:.0f} bytes that are used** on rungs 1 to 4, so rung 4 needs the fewest "
         text += (
-            f"{four['m']:.1f} on rung 4. A load of rung 3 uses {three['load_efficiency_pct']:.0f}% of the "
+            "requests; instructions fall with them. Neither factor tells that alone: rung 1's few sectors "
         )
-        text += "sectors it fetches, and other loads fetch the same sectors again; rung 4 uses "
-        text += f"{four['load_efficiency_pct']:.0f}%. These are averages over all loads of a rung, scales "
-        text += "and x included, and each 2-byte load of a word counts alone, where part 05's drawing has "
-        text += "both loads of a word together."
+        text += (
+            "are loads of a byte or two a lane, rung 4's many are 16 bytes a lane, all used. On rungs 2 and "
+        )
+        text += (
+            "3 neighbouring loads fetch the same sectors again. These are averages over all loads, scales "
+        )
+        text += "and x included; each 2-byte load of a word counts alone."
         display.say(text)
     return same
 
@@ -248,7 +253,8 @@ def loads_in_flight(loads: Rows) -> None:
         few, most = loads.iloc[0], loads.loc[loads["median_us"].idxmin()]
         text = f"With {most['unroll']} loads under way the rung {display.against(most, few)} the same with "
         text += f"{few['unroll']}. What is under way takes registers: {most['registers']} a thread "
-        display.say(f"{text}instead of {few['registers']}.")
+        text = f"{text}instead of {few['registers']}, as the compiler deals them, addresses and all."
+        display.say(text)
 
 
 def times_by_tokens(here: Lab, n: int, k: int, floor: Rows, gpu: str) -> Rows:
@@ -279,9 +285,25 @@ def tokens_compared(few: Rows, gpu: str) -> tuple[Any, float]:
     runs = itertools.groupby(fastest["impl"].items(), key=lambda each: each[1])
     spans = [(impl, [batch for batch, _ in group]) for impl, group in runs]
     said = [f"{impl} at {at[0]}" + (f" to {at[-1]}" if len(at) > 1 else "") for impl, at in spans]
-    text += f"Fastest: {', '.join(said)} tokens."
-    display.say(text)
+    text += f"Fastest: {', '.join(said)} tokens. "
+    display.say(text + _why(own))
     return tokens, growth
+
+
+def _why(own: Rows) -> str:
+    """Why rung 5's time grows with the tokens and rung 6's does not, where that was measured."""
+    by = own.pivot_table(index="impl", columns="batch", values="median_us")
+    if not {"5_batch", "6_mma"} <= set(by.index):
+        return ""
+    five, six = (by.loc[name].dropna() for name in ("5_batch", "6_mma"))
+    if not (five.iloc[-1] / five.iloc[0] > 1.1 > six.iloc[-1] / six.iloc[0]):
+        return ""
+    text = "Rung 5 does its dp4a and its scaling again for each token, so its time grows with them. Rung 6's "
+    text += "mma multiplies eight tokens in any case, and stays level. "
+    if six.iloc[0] > five.iloc[0]:
+        text += f"For {five.index[0]} token most of that is for nothing, and its weights go through shared "
+        text += "memory on their way: it is slower there."
+    return text
 
 
 def other_shapes(here: Lab, decode: list[Any]) -> Rows:
@@ -325,9 +347,7 @@ def takeaway(
     )
     text += f"{best['roof_fraction']:.0%} of the roof; rung 3 reads 34-byte blocks at {word['gb_s']:,.0f}.\n"
     if len(seen) >= 4 and same:
-        text += (
-            "- Bad alignment costs instructions and requests: from DRAM every rung reads the same bytes.\n"
-        )
+        text += "- Narrow loads cost requests and instructions: from DRAM every rung reads the same bytes.\n"
     text += (
         "- From rung 2 on products are added as whole numbers, exactly, before the scales come in: four at "
     )

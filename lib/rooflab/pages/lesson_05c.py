@@ -34,14 +34,14 @@ def opening(here: Lab, source: Store) -> Opening:
     rows = chain[chain["clock"].isin(["wall", "graph"])]
     names = [WAYS[way] for way in rows["way"]]
     launches, gpu = 4 * int(rows["layers"].iloc[0]), here.run["gpu"]
-    answer = f"It goes into launches. On the {gpu} one launch of a short kernel from Python takes "
+    answer = f"Into launches, where kernels are short. On the {gpu} one launch from Python takes "
     answer += ", ".join(f"{us:.1f} µs {name}" for us, name in zip(rows["each"], names, strict=True))
     without, graph = _source_rates(source)
     answer += (
         f", kernel included; the source, a compiled program, gains {graph / without - 1:.0%} by a graph."
     )
     able = (
-        "say what a launch costs, and who pays",
+        "say what a launch costs the CPU, and when the GPU waits for it",
         "record a decoder's launches in a CUDA graph with buffers that stay valid",
         "refuse a size that an int cannot hold",
     )
@@ -124,11 +124,11 @@ def sizes_before_the_cast() -> None:
     n, k = 65536, 32768
     cast = int(np.int64(n * k).astype(np.int32))
     size = _refusal(lambda: q8_0.check_sizes(1, k, n, 32, "A product"))
-    text = (
-        "A review of the source's code left seven suggestions. One asks to check sizes before they are cast: "
-    )
+    tested = 1 + sum(len(found.number.split(",")) for found in analysis.review())
+    text = f"A review of the source's code left seven suggestions; {tested} of them are tested here. One "
+    text += "asks to check sizes before they are cast: "
     text += f"kernels count in 32-bit ints, and {n:,} × {k:,} = {n * k:,} is, as an int, {cast:,}. After the "
-    text += f"cast a wrong number may look valid. The launchers here refuse such a product: *{size}*"
+    text += f'cast a wrong number may look valid. The launchers here refuse such a product: "{size}"'
     display.say(text)
 
 
@@ -148,7 +148,10 @@ def also_tested(here: Lab, gpu: str, source: Store) -> Rows:
         parts += [(seen, names, dict.fromkeys(list(names)[1:], "{:.1f}"), caption)]
     three = q8_0.Blocks(np.zeros((2, 3 * 34), np.uint8))  # k = 96
     shift = _refusal(lambda: q8_0.dequantise(three, rung="3_shift", target="cpu"))
-    parts += [f"Shift and mask replace a division only where k is a power of two: *{shift}*"]
+    parts += [
+        "Shift and mask replace a division only where k is a power of two. Of another k the launcher says: "
+        f'"{shift}"'
+    ]
     if len(side) == 3:
         names = {"impl": "Call", "format": "Format", "mb": "Weights read (MB)"}
         names |= {"predicted_us": "Predicted (µs)", "median_us": "Median (µs)", "error": "Off by"}
@@ -284,10 +287,18 @@ def captures_explained(found: Rows) -> None:
         if by["made by the call, from the pool"] == "at replay":
             text += "The third is dangerous. A call before the capture leaves a buffer in the pool, so the "
             text += "capture succeeds. Then the buffer returns to the pool, other code gets it, and every "
-            text += "replay overwrites it. **A warm-up call hides this fault.** "
+            text += "replay overwrites it (a byte that happens to stay the same is not counted). **A warm-up "
+            text += "call hides this fault.** "
         if by["made beforehand"] == "never":
             text += "The first case is right: allocate each buffer once, as large as it will ever be, "
-            text += "before the first capture, and keep it."
+            text += "before the first capture, and keep it. "
+        text += (
+            "The test takes buffers from CuPy's pool. PyTorch's `torch.cuda.graph` gives each graph a pool "
+        )
+        text += (
+            "of its own, whose memory other code does not get: there a buffer made inside a capture is safe, "
+        )
+        text += "and one that comes from outside has to stay."
     display.say(text or "This GPU could not be asked.")
 
 
@@ -301,9 +312,7 @@ def fp32_products(here: Lab) -> Rows:
 def fp32_products_compared(side: Rows, gpu: str, source: Store) -> str:
     """What one product in FP32 for all tokens brings, beside what the source reports."""
     mv, fp32, tf32 = side["median_us"]
-    text = (
-        "The source's model also keeps a small matrix for each layer in FP32. Its first version multiplied "
-    )
+    text = "The source's model also keeps a matrix for each layer in FP32. Its first version multiplied "
     text += (
         "the prompt token by token, so it read the same weights again for each token. One product for all "
     )
@@ -324,8 +333,8 @@ def takeaway(gpu: str, us: Rows, launches: int, graph: float) -> None:
     text += (
         f"{us['bare', 'wall'] / launches:.0f} without, {graph / launches:.1f} in a graph, kernel included.\n"
     )
-    text += "- Check sizes before the cast, and allocate buffers before the capture. A test with friendly "
-    text += "sizes finds neither fault."
+    text += "- Check sizes before the cast: a test with small sizes does not find that fault.\n"
+    text += "- Allocate buffers before the capture: a warm-up call hides that fault."
     display.say(text)
 
 
@@ -357,6 +366,6 @@ def explore(chain: Rows, rows: Rows, tokens: int, gpu: str) -> Any:
         y="%",
         controls={"way": "Launched"},
         labels={"kernel": "µs a kernel", "%": "% of the time that the GPU waits"},
-        title=f"How long the GPU waits for launches, {gpu}",
+        title=f"How long the GPU waits for launches: computed, from launches on {gpu}",
         start={"way": table[0]["way"], "kernel": 4},
     )

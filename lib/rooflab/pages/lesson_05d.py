@@ -22,9 +22,10 @@ from rooflab.pages.lesson_05d_orders import tile_order as tile_order
 from rooflab.studies import mmq as study
 from rooflab.studies.q8_0 import WEIGHT_BYTES
 from rooflab.view import diagram, display, explorer, page, plot
+from rooflab.words import listed
 
 _SCALING = 3  # instructions for a block's sum: convert, multiply, multiply-add
-_SLOTS = "Issue slots per result"
+_SLOTS = "Issue slots a sum"
 _HALVES_COLOUR = plot.COLOURS[1]  # lighter than the others' in grey, too
 _OTHERS = {study.FP8: "FP8 without a scale for each 32", "torch._int_mm": "int8 without a scale for each 32"}
 
@@ -40,15 +41,18 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
     int8 = known.get("int8_tensor", float("nan"))
     best = exact.iloc[0]
     each = study.operations_of(best["impl"]) or _SCALING
-    answer = f"An SM has to issue {each} instructions to scale a block's sum while its tensor cores make the "
-    answer += f"next one. {gpu}: "
+    answer = f"To scale a block's sum takes {each} instructions. {gpu}: "
     rate, reached = best["tflop_s"], f"exact int8 reaches {best['tflop_s']:,.0f} TOP/s"
     if here.spec and study.room(here.spec) < each:
         bound = study.issue_bound(here.spec, each)
-        answer += f"{study.room(here.spec):.1f} fit in that time, so scaling allows {bound:,.0f} TOP/s; "
+        answer += (
+            f"{study.room(here.spec):.1f} fit in the time in which the tensor cores make the next sum, so "
+        )
+        answer += f"scaling allows {bound:,.0f} TOP/s; "
         answer += f"{reached}, {rate / bound:.0%} of that"
     elif here.spec:
-        answer += f"{study.room(here.spec):.1f} fit in that time; {reached}, {rate / int8:.0%} of the roof"
+        answer += f"{study.room(here.spec):.1f} fit in the time in which the tensor cores make the next sum; "
+        answer += f"{reached}, {rate / int8:.0%} of the roof"
     else:
         answer += f"{reached}, {rate / int8:.0%} of the int8 roof"
     if len(halves) and "fp16_tensor" in known:
@@ -97,9 +101,22 @@ def _as_halves(fig: Figure, own: Rows, roof: float) -> None:
 
 
 def slots_by_gpu() -> Rows:
-    """Draw issue slots beside the tensor cores for three ways; those of several GPUs, folded; the table."""
+    """Draw issue slots beside the tensor cores for three ways, and derive one GPU's from its datasheet; those
+    of several GPUs, folded; the table.
+    """
     fast, slow = device.get("h200"), device.get("rtx-4090")
     diagram.issue_slots((slow, fast), halves=(fast,)).show()
+    lanes, sums = fast.fp32 / 2, fast.int8_tensor / 64
+    display.say(
+        f"The {fast.name}'s numbers, from its datasheet:\n\n"
+        f"- **Instructions**: {fast.fp32:,.0f} TFLOP/s in FP32 are {fast.fp32:,.0f} ÷ 2 = {lanes:.1f} × 10¹² "
+        "multiply-adds of single lanes a second.\n"
+        f"- **Sums**: one is 32 multiply-adds, 64 operations, so {fast.int8_tensor:,.0f} TOP/s in int8 are "
+        f"{fast.int8_tensor:,.0f} ÷ 64 = {sums:.1f} × 10¹² a second.\n"
+        f"- **Room**: {lanes:.1f} ÷ {sums:.1f} = {study.room(fast):.2f} instructions a sum. Scaling needs "
+        f"{_SCALING}, so tensor cores can work {study.room(fast):.2f} ÷ {_SCALING} of the time: "
+        f"{study.issue_bound(fast, _SCALING):,.0f} of {fast.int8_tensor:,.0f} TOP/s."
+    )
     chips = []
     for name in ("h200", "a100-80gb", "rtx-4090", "rtx-3090", "t4"):
         chip = device.get(name)
@@ -109,7 +126,7 @@ def slots_by_gpu() -> Rows:
     columns = ["GPU", _SLOTS, "int8", "int8, 3 instructions", "int8, 2 instructions", "FP16"]
     chips = pd.DataFrame(chips, columns=columns)
     forms = dict.fromkeys(columns[2:], "{:,.0f}") | {_SLOTS: "{:.1f}"}
-    caption = "Issue slots while the tensor cores make one result, and TOP/s"
+    caption = "Issue slots while the tensor cores make one sum, and TOP/s"
     display.table(chips, dict(zip(columns, columns, strict=True)), forms, caption, folded=True)
     return chips
 
@@ -139,8 +156,8 @@ _CHANGES = {
     "4_cp_async": "copies with `cp.async`, straight from memory to shared memory, several tiles ahead. Such "
     "a copy wants aligned addresses, and blocks of 34 bytes rarely start at one, so the weights come as the "
     "planes of [part 05](05_q8_0.ipynb)",
-    "5_large_tiles": "gives each warp a larger tile, so that fewer fragments are loaded for a product, and "
-    "scales with two instructions",
+    "5_large_tiles": "gives each warp a larger part of a tile, so that fewer fragments are loaded for a "
+    "product, and scales with two instructions",
     "6_wgmma": "is for Hopper: one group of warps copies while the others multiply int8 with wgmma and scale",
 }
 
@@ -227,6 +244,9 @@ def fastest(rows: Rows, names_of: list[Any]) -> tuple[Rows, Rows]:
     for rival, what in ((study.BASELINE, "dequantising first"), ("torch.matmul", "cuBLAS on resident FP16")):
         if rival in by.index:
             text += f"- {ours.name} {display.against(ours, by.loc[rival])} {what}.\n"
+    if study.FP8 in by.index:
+        text += f"- On other weights, {_OTHERS[study.FP8]}, `{study.FP8}` runs at "
+        text += f"{by.loc[study.FP8, 'tflop_s'] / ours['tflop_s']:.2f} times {ours.name}'s speed.\n"
     display.say(text)
     return exact, halves
 
@@ -241,15 +261,26 @@ def states_compared(here: Lab, gpu: str) -> None:
     text += (
         "meets the fastest library product in both states, whatever its weights are: cuBLAS multiplies FP16 "
     )
-    text += "weights, which take nearly twice the memory; FP8 and int8 products know no scales. "
-    text += states.says(both)
+    text += "weights, which take nearly twice the memory; FP8 and int8 products take no scale for each 32. "
+    text += _standing(both)
     others = both[both["burst_peer"].isin([study.FP8, "torch._int_mm"]) & (both["burst"] < 1)]
     if len(others):
-        text += (
-            f" That product multiplies weights of another format, {_OTHERS[others['burst_peer'].iloc[0]]}: "
-        )
+        text += f" It multiplies weights of another format, {_OTHERS[others['burst_peer'].iloc[0]]}: "
         text += "a model would have to be quantised again for it."
-    display.fold_parts("In a burst, and sustained", [text, (both, states.DUEL, states.DUEL_FORMATS, title)])
+    display.fold_parts(
+        "Beside the fastest library product, in a burst and sustained",
+        [text, (both, states.DUEL, states.DUEL_FORMATS, title)],
+    )
+
+
+def _standing(both: Rows) -> str:
+    """How ours fares: a row a problem where ours is behind on all in both states, else in counts."""
+    ratios = both[["burst", "sustained"]]
+    if both.empty or (ratios > 1 / LEVEL).any(axis=None):
+        return states.says(both)
+    least, most = ratios.min(axis=None), ratios.max(axis=None)
+    peer = listed(sorted(set(both["burst_peer"]) | set(both["sustained_peer"])))
+    return f"Ours is behind in both: at {least:.2f} to {most:.2f} times the speed of {peer}."
 
 
 def bytes_read_again(tokens: int, n: int, k: int, here: Lab) -> tuple[Rows, list[Any]]:
@@ -280,11 +311,18 @@ def bytes_explained(counted: Rows) -> None:
         text += f"{narrow['weights']}; predicted {narrow['mb'] - wider['mb']:,.0f} MB less, counted "
         text += f"{narrow['read'] - wider['read']:,.0f}. "
         off = (counted["read"] / counted["mb"] - 1).abs()
+        text += f"All counts lie within {off.max():.0%} of the prediction. "
+        if "5_large_tiles" in seen.index:
+            again = seen.loc["5_large_tiles", "weights"]
+            text += f"Rung 5's tile has half the tokens and twice the rows: weights are read {again} times, "
+            text += "activations half as often. "
         text += (
-            f"All counts lie within {off.max():.0%} of the prediction. How often DRAM is read depends on the "
+            "How often DRAM is read depends on the order of the tiles too. Rungs 1 to 4 take all rows before "
         )
-        text += "order of the tiles as well: those of one row of tiles that run at the same time share their "
-        text += f"weights in L2, and the last rung reads DRAM {seen['dram'].iloc[-1]:.2f} times."
+        text += (
+            "the next tokens; from rung 5 on tiles that run together share their weights in L2, and the last "
+        )
+        text += f"rung reads DRAM {seen['dram'].iloc[-1]:.2f} times."
         display.say(text)
 
 
@@ -296,7 +334,7 @@ def slots_counted(cases: list[Any], counted: Rows) -> None:
     counted["share"] = counted["scaling"] / counted["all"]
     counted["slots"] = counted["issue_active"]
     counted["scaled"] = counted["slots"] * counted["share"]
-    names = {"impl": "Rung", "each": "For a result"}
+    names = {"impl": "Rung", "each": "For a sum"}
     names |= {"scaling": "Scaling (millions)", "all": "All (millions)"}
     names |= {"slots": "Slots used", "scaled": "By scaling"}
     names |= {"tensor_pct": "Tensor cores %"}
@@ -304,7 +342,12 @@ def slots_counted(cases: list[Any], counted: Rows) -> None:
     forms |= dict.fromkeys(("slots", "scaled"), "{:.0%}")
     if counted.empty:
         return
-    display.table(counted, names, forms, "Instructions of warps, and the issue slots they take")
+    display.table(
+        counted,
+        names,
+        forms,
+        "Instructions of warps, each of which scales 32 sums, and the share of issue slots they take",
+    )
 
 
 def slots_explained(counted: Rows, here: Lab, exact: Rows) -> None:
@@ -315,12 +358,15 @@ def slots_explained(counted: Rows, here: Lab, exact: Rows) -> None:
         name = top if top in found.index else found.index[-1]
         row = found.loc[name]
         bound = study.issue_bound(here.spec, int(row["each"]))
-        text = f"{name} spends {row['share']:.0%} of its instructions on scaling, and they take "
-        text += f"{row['scaled']:.0%} of all slots of the profiled run; its other instructions take "
-        text += f"{row['slots'] - row['scaled']:.0%}, and {1 - row['slots']:.0%} pass unused. "
-        text += f"By the time it is {exact['tflop_s'].iloc[0] / bound:.0%}: of the {bound:,.0f} TOP/s that "
-        text += "scaling alone would allow. The two shares have different wholes: the counters take the "
-        text += "slots of the profiled run at the clock it had, the bound those of the datasheet's clock. "
+        text = f"Of all slots that pass while {name} runs, scaling takes {row['scaled']:.0%} and the other "
+        text += (
+            f"instructions {row['slots'] - row['scaled']:.0%}. {1 - row['slots']:.0%} pass unused: a warp "
+        )
+        text += "waits for a product before it can scale the sums, and the others do not fill every gap. The "
+        text += (
+            f"bound of {bound:,.0f} TOP/s supposes that scaling takes all slots, at the datasheet's clock; "
+        )
+        text += f"by time {name} is at {exact['tflop_s'].iloc[0] / bound:.0%} of it. "
         fast = counted[counted["each"].isna()]
         if len(fast):
             text += f"{fast['impl'].iloc[0]}, which scales weights and not results, makes do with "
@@ -331,10 +377,8 @@ def slots_explained(counted: Rows, here: Lab, exact: Rows) -> None:
 
 def takeaway(chips: Rows, gpu: str, exact: Rows, int8: float, halves: Rows) -> None:
     """What to take away, computed."""
-    text = (
-        "- Exact scales for every 32 weights cost two or three instructions for every 64 operations. Whether "
-    )
-    text += "that matters is a property of the chip: issue slots per result are "
+    text = "- Exact scales for every 32 weights cost two or three instructions a sum of 64 operations. "
+    text += "Whether that matters is a property of the chip: issue slots a sum are "
     text += ", ".join(f"{row[_SLOTS]:.1f} on the {row['GPU']}" for _, row in chips.iloc[[0, 2]].iterrows())
     text += ".\n"
     text += f"- On the {gpu} the best exact rung reaches {exact['tflop_s'].iloc[0]:,.0f} TOP/s, "

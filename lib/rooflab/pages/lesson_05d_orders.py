@@ -44,13 +44,13 @@ def _gains_drawn(found: Rows, gpu: str) -> None:
     for (n, k), mine in found.groupby(["n", "k"], sort=False):
         plot.series(ax, mine["batch"], mine["gain"], label=f"{n:,} × {k:,}")
     ax.axhline(1.0, color=plot.ROOF_COLOUR, linewidth=1)
-    ax.set_ylim(min(0.7, 0.95 * found["gain"].min()), 1.05 * found["gain"].max())
+    ax.set_ylim(0.95 * min(1.0, found["gain"].min()), 1.05 * found["gain"].max())
     ticks = [batch for batch in (8, 16, 32, 64, 128, 256, 512, 1024, 2048) if batch <= found["batch"].max()]
     ax.set_xticks(ticks, ticks)
     ax.legend(fontsize=8.5, frameon=False, loc="upper right")
     ahead = (found["gain"] >= LEVEL).sum()
     text = f"{title}, on {gpu}: above the line rung 9 is faster, by more than {LEVEL - 1:.0%} at {ahead} "
-    plot.show(fig, f"{text}of {len(found)} products.")
+    plot.show(fig, f"{text}of {len(found)} products, the matrices of the key by numbers of tokens.")
 
 
 def tile_order(here: Lab, gpu: str) -> None:
@@ -62,7 +62,7 @@ def tile_order(here: Lab, gpu: str) -> None:
     if found.empty:
         return
     _gains_drawn(found, gpu)
-    text = f"Over {len(found)} products rung 9 is {found['gain'].min():.2f} to {found['gain'].max():.2f} "
+    text = f"Over these products rung 9 is {found['gain'].min():.2f} to {found['gain'].max():.2f} "
     text += f"times as fast as rung 8, {found['gain'].median():.2f} times at the median. "
     rival = q8_0.gains(rows, names[2], names[1])
     rival = rival[rival["batch"] > 32]

@@ -1,7 +1,8 @@
 """Issue slots beside the tensor cores: how long one block's product takes, in slots of its SM, and how many
 instructions its scaling adds.
 
-A slot is one instruction of one lane for each sum of 32 products; both rates are of data sheets.
+A slot is one instruction of one lane for each sum of 32 products; both rates are of data sheets. A sum is
+scaled once it is there, and has its own colour in both rows.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from rooflab.errors import UsageError
 from rooflab.hardware.device import Device
 from rooflab.studies import mmq
 from rooflab.view.diagram import svg
-from rooflab.view.diagram.svg import AMBER, BLUE, GREY, NONE, SKY, Canvas, Drawing, single
+from rooflab.view.diagram.svg import AMBER, BLUE, NONE, SKY, Canvas, Drawing, single
 
 TILE = 256  # tokens for which a weight is made FP16 once: the width of rung 7's tile
 PER_WEIGHT = 2  # instructions that make it
@@ -47,28 +48,37 @@ def issue_slots(chips: Sequence[Device], halves: Sequence[Device] = (), window: 
         for row, words in enumerate(("tensor cores", "issue slots")):
             canvas.text(0, y + 28 * row + 16, words, svg.SMALL)
             canvas.rect(left, y + 28 * row, window * unit, 24, NONE, 0.3)
+
+        def cell(start: float, wide: float, row: int, text: str, fill: str, top: float = y) -> None:
+            inside = min(wide, window - start)
+            if inside > 1e-9:
+                text = text if inside > 0.7 * wide else ""
+                canvas.cell(left + start * unit, top + 28 * row, inside * unit, 24, text, fill)
+
         k, start = 0, 0.0
         while start < window - 1e-9:
-            end = min(start + each, window)
             fill = BLUE if k % 2 == 0 else SKY
-            canvas.cell(left + start * unit, y, (end - start) * unit, 24, f"sum {k + 1}", fill)
-            if not half:
-                for place, name in enumerate(STEPS):
-                    at = start + step - len(STEPS) + place if each >= len(STEPS) else start + place
-                    if at + 1 <= window + 1e-9:
-                        canvas.cell(left + at * unit, y + 28, unit, 24, name, AMBER if k % 2 == 0 else GREY)
+            cell(start, each, 0, f"sum {k + 1}", fill)
+            if half:
+                cell(start, beside, 1, "", AMBER)
             else:
-                canvas.rect(left + start * unit, y + 28, min(beside, window - start) * unit, 24, AMBER)
+                for place, name in enumerate(STEPS):
+                    cell(start + each + place, 1, 1, name, fill)
             k, start = k + 1, start + step
         peak = chip.fp16_tensor if half else chip.int8_tensor
         rate = f"{share * peak:,.0f} of {peak:,.0f} {'TFLOP/s' if half else 'TOP/s'}"
         free = (
-            f"weights to FP16: {beside:.2f} slots a sum"
+            f"{PER_WEIGHT} × 32 ÷ {TILE} = {beside:.2f} slots a sum"
             if half
             else f"{each:.1f} slots a sum, {len(STEPS)} needed"
         )
         canvas.text(left, y + 64, f"{free}; tensor cores at {share:.0%}: {rate}", svg.SMALL + 0.5)
         y += 84
         said.append(f"{chip.name}, {what}: {free}, tensor cores busy {share:.0%}")
+    canvas.text(0, y + 8, "Blue: a sum, and the three instructions that scale it, in its shade.", svg.SMALL)
+    if halves:
+        made = f"Amber: {PER_WEIGHT} instructions make a weight FP16 for {TILE} tokens"
+        amber = f"{made}; a sum has 32 weights."
+        canvas.text(0, y + 24, amber, svg.SMALL)
     says = f"By data sheets. {'; '.join(said)}."
     return single("Scaling takes issue slots while the tensor cores wait", says, canvas)

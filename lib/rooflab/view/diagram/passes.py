@@ -19,7 +19,8 @@ WIDTH = 430.0  # narrow enough for a phone
 
 def tiles_of(impl: str, n: int, k: int, batch: int) -> tuple[int, ...]:
     """How many tokens each tile of a contestant has room for: parts of a dp4a rung, tiles of one that uses
-    tensor cores; none for a library, whose tiles are its own business.
+    tensor cores; none for a library, whose tiles are its own business. 6_wgmma leaves out the second half of
+    a last tile of 128 if that half has no tokens.
     """
     if impl in (study.BASELINE, *study.PEERS):
         return ()
@@ -32,14 +33,14 @@ def tiles_of(impl: str, n: int, k: int, batch: int) -> tuple[int, ...]:
         return tuple(min(most, batch - first) for first in range(0, batch, most))
     if rung.name == "6_wgmma":
         last = (batch - 1) % 128 + 1
-        return (*(128,) * ((batch - 1) // 128), 64 if macros["NARROW"] and last <= 64 else 128)
+        return (*(128,) * ((batch - 1) // 128), 64 if last <= 64 else 128)
     if "TOKENS" in macros:
         return (macros["TOKENS"],) * -(-batch // macros["TOKENS"])
     high, _ = ladder.launch_shape(rung, n, batch, macros)[0]
     return (8 * macros["TOKEN_TILES"] * macros["TOKEN_WARPS"],) * high
 
 
-def passes(rows: pd.DataFrame, tokens: Sequence[int] = (8, 9, 32, 33)) -> Drawing | None:
+def passes(rows: pd.DataFrame, tokens: Sequence[int] = (8, 9, 32, 33, 64, 65)) -> Drawing | None:
     """A frame for each recorded number of tokens: the tiles of each way's fastest contestant (`rows`, of one
     shape: way, impl, n, k, batch, median_us), what of them is empty, and its time. None without such rows.
     """

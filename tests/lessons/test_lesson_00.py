@@ -365,3 +365,13 @@ def test_the_programs_kernel_sums_any_number_of_elements(n, blocks):
 def test_the_page_shows_the_program_as_it_is():
     [shown] = section("The same as a program of its own")
     assert PROGRAM.read_text() in shown
+
+
+def test_a_readers_own_kernel_runs_as_the_page_shows_it(capsys):
+    needs.compiler()
+    (source,) = re.findall(
+        r"```python\n(import ctypes.*?)```", "\n".join(cell.source for cell in CELLS), re.S
+    )
+    exec(source, {})
+    said = capsys.readouterr().out
+    assert said.startswith("[0. 2. 4. 6.] []\n") and "sectors_per_request" in said

@@ -360,7 +360,8 @@ def attempt(number: str, source: str | Path) -> Report:
     known = [n for n in exercises.numbers(number.partition(".")[0]) if n in TASKS]
     if number not in TASKS:
         raise UsageError(
-            f"There is no kernel to write in exercise {number!r}; there is in: {', '.join(known) or 'none'}."
+            f"There is no kernel to write in exercise {number!r}; there is in: {', '.join(known) or 'none'}. "
+            "A kernel of your own runs by simt.watch (lesson 00)."
         )
     return judge(TASKS[number], source.read_text() if isinstance(source, Path) else source)
 

@@ -312,8 +312,8 @@ def not_zeroed_instruments(here: Lab) -> None:
     silent = not pd.to_numeric(faults["reports"]).any()
     if silent:
         display.say(
-            f"None of {listed(tool for tool in faults['tool'] if tool != 'none')} reports it, because a kernel "
-            "may read what the last call left. Only the second answer shows the bug."
+            f"None of {listed(each for each in faults['tool'] if each != 'none')} reports it, because a "
+            "kernel may read what the last call left. Only the second answer shows the bug."
         )
     display.table(faults, names, caption="What each instrument says" if silent else "", folded=silent)
 

@@ -93,5 +93,7 @@ def bytes_and_flops(
             )
             y += 30
         y += 8
-    says = f"The longer of two bars is the bound: bytes stay, FLOPs grow with the tokens. {'. '.join(said)}."
+    says = (
+        f"The longer of two bars is the bound: bytes grow little, FLOPs with the tokens. {'. '.join(said)}."
+    )
     return single(title, says, canvas)

@@ -74,7 +74,7 @@ def opening(rows: Rows, here: Lab) -> Opening:
     answer = (
         f"{large['title']} makes {alone['tok_s']:,.0f} tokens a second on one GPU and "
         f"{large['tok_s']:,.0f} on two ({gpu}), {large['gain']:.2f} times as many. With fused "
-        f"sums, dependent launches and a split head together, *{WAYS[split.FUSED]}*, the model that gains "
+        f"sums, dependent launches and a split head together, “{WAYS[split.FUSED]}”, the model that gains "
         f"least, {least['title']}, is {least['gain']:.2f} times as fast as on one; without the three "
         f"{before:.2f} times."
     )

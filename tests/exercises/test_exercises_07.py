@@ -47,15 +47,15 @@ WRONG = {
         ),
     },
     "07.3": {
-        "one after the other": "def product_us(n, k, tokens, weight_bytes, gb_s, tflop_s, launch_us):\n"
+        "one after the other": "def product_us(n, k, tokens, weight_bytes, gb_s, tflop_s, fixed_us):\n"
         "    moved = n * k * weight_bytes + 2 * tokens * (n + k)\n"
-        "    return launch_us + moved / gb_s / 1e3 + 2 * n * k * tokens / tflop_s / 1e6",
-        "no launch": "def product_us(n, k, tokens, weight_bytes, gb_s, tflop_s, launch_us):\n"
+        "    return fixed_us + moved / gb_s / 1e3 + 2 * n * k * tokens / tflop_s / 1e6",
+        "no launch": "def product_us(n, k, tokens, weight_bytes, gb_s, tflop_s, fixed_us):\n"
         "    moved = n * k * weight_bytes + 2 * tokens * (n + k)\n"
         "    return max(moved / gb_s / 1e3, 2 * n * k * tokens / tflop_s / 1e6)",
-        "weights alone": "def product_us(n, k, tokens, weight_bytes, gb_s, tflop_s, launch_us):\n"
+        "weights alone": "def product_us(n, k, tokens, weight_bytes, gb_s, tflop_s, fixed_us):\n"
         "    moved = n * k * weight_bytes\n"
-        "    return launch_us + max(moved / gb_s / 1e3, 2 * n * k * tokens / tflop_s / 1e6)",
+        "    return fixed_us + max(moved / gb_s / 1e3, 2 * n * k * tokens / tflop_s / 1e6)",
     },
     "07.4": {
         "tiles that are full": "def busy(n, tokens, rows, columns, sms):\n"

@@ -106,6 +106,8 @@ def all_of(here):
         "layer": diagram.layer(diagram.ways(here)),
         "split layer": diagram.split_layer(),
         "launches of a layer": diagram.launches_of_a_layer(),
+        "dependent launch": diagram.dependent_launch(),
+        "shots": diagram.shots(),
         "capture": diagram.capture(lesson_05c.timed_chain(here)),
         "barriers": diagram.barriers_met(),
         "tile order": diagram.tile_order(),

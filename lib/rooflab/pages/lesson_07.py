@@ -132,7 +132,9 @@ def two_bars(lab: Lab, n: int, k: int) -> None:
     tokens = sorted({1, *(int(each) for each in ridges if each == each and each < 4096)})
     rows = [(batch, [pair(how, batch) for how in ways]) for batch in tokens]
     names = [strategies.label(how.format, "").strip() for how in ways]
-    diagram.bytes_and_flops(names, rows, "Bytes stay, FLOPs grow: at a format's ridge they are equal").show()
+    diagram.bytes_and_flops(
+        names, rows, "FLOPs grow faster than bytes: at a format's ridge both take as long"
+    ).show()
 
 
 def ridges(lab: Lab, n: int, k: int, gpu: str) -> None:
@@ -381,14 +383,13 @@ def takeaway(wide: Rows, gpu: str, n_asked: int, k: int, drawn: Rows) -> None:
         zip(wide["first"] + " / " + wide["second"], wide.get("graph", wide.iloc[:, -1]), strict=True)
     )
     flips = len(flipped(wide))
-    text = (
-        f"- On the {gpu}, {n_asked:,} × {k:,}: of {len(wide)} races {flips} end differently by "
-        "another clock.\n"
-    )
     crossed = [f"{pair} ({cell} tokens)" for pair, cell in kinds.items() if " to " in str(cell)]
-    text += f"- Crossovers by kernel time: {'; '.join(crossed) or 'none'}.\n"
+    text = (
+        f"- On the {gpu}, {n_asked:,} × {k:,}, crossovers by kernel time: {'; '.join(crossed) or 'none'}.\n"
+    )
     text += "- A crossover belongs to two kernels, a shape, a GPU *and a clock*. "
-    text += "A comparison that lacks one of the five cannot be repeated.\n"
+    text += "A comparison that lacks one of the five cannot be repeated. "
+    text += f"By another clock {flips} of {len(wide)} pairs of kernels end differently.\n"
     if len(drawn):
         text += f"- On {len(unseen.won(drawn))} of {len(drawn)} shapes not tuned for ours is no slower than "
         text += "the fastest library: test a kernel on shapes that it has not seen.\n"

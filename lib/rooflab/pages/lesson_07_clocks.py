@@ -120,17 +120,14 @@ def flipped(wide: Rows) -> Rows:
 
 
 def races_by_clock(wide: Rows, n_asked: int, k_asked: int, gpu: str, matrices: list[Any], rows: Rows) -> None:
-    """Say how many races of two ways end differently by another clock; each, by clock and matrix, folded."""
+    """Say how many pairs of ways end differently by another clock; each, by clock and matrix, folded."""
     heads = {"first": "few tokens", "second": "many tokens"}
     heads |= {clock: clock for clock in wide.columns[2:]}
     races = flipped(wide)
-    differ = f"{len(races)} of {len(wide)} races between two kernels end differently by another clock"
-    example = ""
-    if len(races):
-        row = dict(zip(wide.columns, next(races.itertuples(index=False)), strict=True))
-        says = "; ".join(f"{clock} {row[clock]}" for clock in wide.columns[2:])
-        example = f". The first, {row['first']} against {row['second']}: {says}"
-    display.say(f"{differ}{example}.")
+    display.say(
+        f"Of {len(wide)} pairs of kernels {len(races)} have another winner, or another crossover, by another "
+        "clock."
+    )
     how = (
         "The first kernel is made for few tokens, the second for many. “64 to 96”: the first is ahead at 64 "
     )
@@ -169,11 +166,10 @@ def launch_a_token(lab: Lab, shape: Any, n: int, k: int, gpu: str, behind: Any) 
         loops = strategies.loop_crossovers(store, shape)
         never = len(loops) > 0 and bool(loops["kind"].eq(crossover.SECOND).all())
         if never:
-            ways = listed(f"`{row.clock}`, {row.cache}" for row in loops.itertuples())
+            ways = listed(f"by `{row.clock}` with {row.cache} weights" for row in loops.itertuples())
             display.say(
                 f"**On the {gpu} the source's kernel, {n:,} × {k:,}, is at no measured number of tokens "
-                "faster than "
-                f"FP16** ({ways})."
+                f"faster than FP16**: this holds {ways}."
             )
         else:
             heads = {"clock": "clock", "cache": "cache", "says": "found"}

@@ -16,10 +16,11 @@ from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_07b_elsewhere import crossing_missed as crossing_missed
 from rooflab.pages.lesson_07b_elsewhere import crossovers as crossovers
 from rooflab.pages.lesson_07b_elsewhere import crossovers_right as crossovers_right
+from rooflab.pages.lesson_07b_elsewhere import judged_races, order_told
 from rooflab.pages.lesson_07b_elsewhere import laptop_errors as laptop_errors
 from rooflab.pages.lesson_07b_elsewhere import laptop_predicted as laptop_predicted
 from rooflab.pages.lesson_07b_elsewhere import lost_on_the_laptop as lost_on_the_laptop
-from rooflab.studies import attribution, regimes
+from rooflab.studies import attribution
 from rooflab.view import diagram, display, explorer, plot
 from rooflab.words import counted, listed
 
@@ -28,8 +29,10 @@ _SHARE_K = ("mmq_fp16_wgmma", "mmq_tiles")
 _SHARED = " The law charges an SM a whole tile; this kernel divides a tile's k over idle SMs."
 
 
-def opening(timed: Rows, here: Any, gpu: str, spec: Any) -> Opening:
-    """The first screen: predicted against measured times by both laws, and how many are near."""
+def opening(timed: Rows, here: Any, gpu: str, spec: Any, rows: Rows) -> Opening:
+    """The first screen: predicted against measured times by both laws, and how many are near; of how many
+    pairs of kernels the order is predicted.
+    """
     fit = perf_model.fit(timed, here)
     compared = perf_model.compared(timed, here, fit)
     near = 100 * (compared[["one_off", "own_off"]].abs() <= 25).mean()
@@ -43,10 +46,11 @@ def opening(timed: Rows, here: Any, gpu: str, spec: Any) -> Opening:
         f"fitted to each kernel it fits {near['own_off']:.0f}%. Of a GPU that it has not seen it predicts "
     )
     answer += f"{counted(len(unseen), 'kernel')} at one token, the worst {unseen.off.abs().max():.0f}% off."
-    if (
-        row := _too_slow(extrapolation.unseen(extrapolation.laptop_sweep(published), there, fit))
-    ) is not None:
-        answer += f" At {counted(int(row.batch), 'token')} it misses one by {row.one_us / row.us - 1:.0%}."
+    right, kinds = judged_races(rows, here, fit)
+    stay, cross = order_told(right, kinds)
+    if len(stay) and len(cross):
+        answer += f" Which of two kernels stays ahead it predicts for {stay.sum()} of {len(stay)} pairs, and "
+        answer += f"where two change places for {cross.sum()} of {len(cross)}."
     able = (
         "predict a product's time on a GPU that you do not have",
         "tell from arithmetic intensity whether a product is bound by its fixed time, memory or arithmetic",
@@ -85,15 +89,6 @@ def opening(timed: Rows, here: Any, gpu: str, spec: Any) -> Opening:
     return answer, able, (fig, caption)
 
 
-def _too_slow(swept: Rows) -> Any:
-    """Of the laptop's sweep, by events, the first FP16 product that took a tenth less than the law has,
-    though events time the call as well; None if there is none.
-    """
-    fast = swept[(swept.label == "FP16 cuBLAS") & (swept.us < 0.9 * swept.one_us)]
-    fast = fast[(fast.n == regimes.SOURCE[0][0]) & (fast.k == regimes.SOURCE[0][1])]
-    return fast.iloc[0] if len(fast) else None
-
-
 def fitted(timed: Rows, here: Any, gpu: str, lab: Lab) -> tuple[Any, Rows]:
     """Fit the law and say its numbers; the fit, and every product with its predictions."""
     fit = perf_model.fit(timed, here)
@@ -130,6 +125,11 @@ def within_bounds(compared: Rows) -> dict[Any, Any]:
     return within
 
 
+def _signed(percent: float) -> str:
+    """A whole number with its sign, the minus as long as the plus."""
+    return f"{percent:+.0f}".replace("-", "−")
+
+
 def largest_errors(compared: Rows, here: Any) -> None:
     """List the products that are predicted worst, with what bounds them."""
     compared["why"] = [extrapolation.reason(row, here.sms) for row in compared.itertuples()]
@@ -137,7 +137,7 @@ def largest_errors(compared: Rows, here: Any) -> None:
     bad = bad.sort_values("off", ascending=False).drop_duplicates("label").head(4)
     lines = [
         f"- **{row.label}**, {row.n:,} × {row.k:,}, {counted(row.batch, 'token')}: "
-        f"{row.median_us:.1f} µs measured, {row.own_us:.1f} predicted ({row.own_off:+.0f}%); {row.why}."
+        f"{row.median_us:.1f} µs measured, {row.own_us:.1f} predicted ({_signed(row.own_off)}%); {row.why}."
         + (_SHARED if row.own_off > 0 and row.impl in _SHARE_K and "tiles for" in row.why else "")
         for row in bad.itertuples()
     ]
@@ -186,23 +186,27 @@ def errors_by_bound(compared: Rows) -> None:
     )
 
 
-def unseen_by_the_law(compared: Rows) -> None:
-    """Say where the law's rounds are too long, where its times are too short, and what it does not count."""
+def unseen_by_the_law(compared: Rows, sms: int) -> None:
+    """Draw tiles whose k is divided over idle SMs; say where the law's rounds are too long, where its times
+    are too short, and what it does not count.
+    """
     idle = compared[compared.why.str.contains("tiles for")]
     long, short = idle[idle.own_off > 25], idle[idle.own_off < -25]
-    sharing = int(long.impl.isin(_SHARE_K).sum())
-    text = ""
+    sharing, text = long[long.impl.isin(_SHARE_K)], ""
+    tiles = sharing.why.str.extract(r"^(\d+) tiles for")[0].astype(float)
+    if (tiles < sms / 2).any():
+        count = int(tiles[tiles < sms / 2].mode().iloc[0])
+        parts = [("each tile whole", count), (f"each tile's k in {sms // count}", sms // count * count)]
+        diagram.dealt(parts, sms, "Few tiles, as the law deals them and as some kernels do", "pieces").show()
     if len(idle):
         text = (
-            f"{len(idle)} products leave SMs idle in some round, and the law counts that: a round costs as "
-            "much "
-            f"with idle SMs as without. Of these {len(long)} are predicted more than 25% too long"
+            f"Of {len(idle)} products that leave SMs idle in some round {len(long)} are predicted more than "
         )
+        text += "25% too long"
         text += (
-            f", {sharing} of them by kernels that divide a tile's k over idle SMs, as [lesson "
-            "05d](05d_mmq.ipynb)'s "
-            "`8_stream_k` does: for them the round is shorter than the law says"
-            if sharing
+            f", {len(sharing)} of them by kernels that divide a tile's k over idle SMs, as [lesson "
+            "05d](05d_mmq.ipynb)'s `8_stream_k` does"
+            if len(sharing)
             else ""
         )
         text += f". {len(short)} are predicted more than 25% too short; why is not shown here. "
@@ -260,13 +264,22 @@ def explore(here: Any, fit: Any, spec: Any) -> tuple[Any, Rows]:
 
 
 def gain_by_gpu(every: Rows) -> Rows:
-    """Show what INT4 is predicted to gain on every GPU; the table."""
+    """Draw what INT4 is predicted to gain at one token on every GPU, the slowest memory first; the table,
+    folded.
+    """
     one = every[(every["format"] == "int4_g128") & (every.matrix == "8960 x 1536")]
     gain = one.pivot(index="gpu", columns="batch", values="x")
     ahead = [max([b for b in gain.columns if gain.loc[g, b] > 1] or [0]) for g in gain.index]
     rates = {device.get(name).name: device.get(name).dram_gb_s for name in device.names()}
     mapped = pd.DataFrame({"gpu": gain.index, "one": gain[1].values, "many": gain[64].values})
     mapped["ahead"], mapped["gb_s"] = ahead, mapped.gpu.map(rates)
+    by_rate = mapped.sort_values("gb_s")
+    title = "INT4 over FP16 at one token, predicted"
+    fig, ax = plot.figure("times as fast", title=title, height=1.1 + 0.24 * len(by_rate))
+    names = [f"{row.gpu.removeprefix('GeForce ')}, {row.gb_s:,.0f} GB/s" for row in by_rate.itertuples()]
+    plot.bars(ax, names, by_rate.one, "×")
+    ends = f"from {by_rate.one.iloc[0]:.1f} to {by_rate.one.iloc[-1]:.1f} times as fast"
+    plot.show(fig, f"{title}, 8,960 × 1,536, GPUs by their memory's datasheet rate: {ends}.")
     heads = {"gpu": "GPU", "gb_s": "datasheet, GB/s", "one": "× at 1 token", "many": "× at 64"}
     heads |= {"ahead": "ahead up to, of the map's numbers of tokens"}
     forms = {"gb_s": "{:,.0f}", "one": "{:.1f}", "many": "{:.1f}"}

@@ -74,36 +74,54 @@ def laptop_errors(published: Store, there: Any, fit: Any, n: int, k: int, kernel
     return swept
 
 
-def crossovers(rows: Rows, here: Any, fit: Any) -> tuple[list[Any], list[Any]]:
-    """Show measured and predicted crossovers; which are right, and which kind each is."""
+def _races(rows: Rows, here: Any, fit: Any, n: int, k: int) -> tuple[Rows, list[Any], list[Any], list[Any]]:
+    """The races on a matrix: what was found, their pairs, the predicted crossovers, and which are right."""
+    found = strategies.crossovers(rows, (n, k), clocks=("graph",))
+    names = set(zip(found["first"], found["second"], strict=True))
+    pairs = [pair for pair in strategies.PAIRS if pair.names in names]
+    guesses = [extrapolation.predicted_crossover(pair, (n, k), here, fit) for pair in pairs]
+    seen = found.set_index(["first", "second"])
+    told = [extrapolation.agrees(seen.loc[p.names], guess) for p, guess in zip(pairs, guesses, strict=True)]
+    return seen, pairs, guesses, told
+
+
+def judged_races(rows: Rows, here: Any, fit: Any) -> tuple[list[Any], list[Any]]:
+    """Of the races on the source's matrices which crossovers are right, and which kind each is."""
     right, kinds = [], []
     for n, k in regimes.SOURCE:
-        found = strategies.crossovers(rows, (n, k), clocks=("graph",))
-        by = {(row["first"], row["second"]): strategies.briefly(row) for _, row in found.iterrows()}
-        pairs = [pair for pair in strategies.PAIRS if pair.names in by]
-        guesses = [extrapolation.predicted_crossover(pair, (n, k), here, fit) for pair in pairs]
-        words = [{None: "never", 1: "always"}.get(guess, guess) for guess in guesses]
-        lines = [(*p.names, by[p.names], word) for p, word in zip(pairs, words, strict=True)]
-        lines = pd.DataFrame(lines, columns=["first", "second", "measured", "predicted"])
-        seen = found.set_index(["first", "second"])
-        told = [
-            extrapolation.agrees(seen.loc[p.names], guess) for p, guess in zip(pairs, guesses, strict=True)
-        ]
+        seen, pairs, _, told = _races(rows, here, fit, n, k)
         right += told
         kinds += [seen.loc[p.names].kind for p in pairs]
+    return right, kinds
+
+
+def crossovers(rows: Rows, here: Any, fit: Any) -> tuple[list[Any], list[Any]]:
+    """Show measured and predicted crossovers; which are right, and which kind each is."""
+    for n, k in regimes.SOURCE:
+        seen, pairs, guesses, told = _races(rows, here, fit, n, k)
+        words = [{None: "never", 1: "always"}.get(guess, guess) for guess in guesses]
+        cells = [strategies.briefly(seen.loc[p.names]) for p in pairs]
+        lines = [(*p.names, cell, word) for p, cell, word in zip(pairs, cells, words, strict=True)]
+        lines = pd.DataFrame(lines, columns=["first", "second", "measured", "predicted"])
         lines["told"] = ["not judged" if pd.isna(each) else "✓" if each else "✗" for each in told]
         heads = {"first": "few tokens", "second": "many tokens"}
         heads |= {"measured": "measured", "predicted": "predicted", "told": "right"}
         display.table(lines, heads, caption=f"{n:,} × {k:,}: from how many tokens on the second is faster")
-    return right, kinds
+    return judged_races(rows, here, fit)
+
+
+def order_told(right: list[Any], kinds: list[Any]) -> tuple[Rows, Rows]:
+    """Whether the prediction is right, of pairs in which one way stays ahead, and of those that cross."""
+    told = pd.DataFrame({"right": right, "cross": [kind == "crosses" for kind in kinds]}).dropna()
+    stay, cross = (told.right[told.cross == each].astype(bool) for each in (False, True))
+    return stay, cross
 
 
 def crossovers_right(right: list[Any], kinds: list[Any]) -> Rows:
     """Say how many crossovers are predicted; those of pairs that cross."""
-    told = pd.DataFrame({"right": right, "cross": [kind == "crosses" for kind in kinds]}).dropna()
-    cross, one = (told.right[told.cross == each].astype(bool) for each in (True, False))
-    stays = f"about {one.sum()} of {len(one)} pairs in which one way stays ahead" if len(one) else ""
-    turns = f"about {cross.sum()} of {len(cross)} that cross" if len(cross) else ""
+    one, cross = order_told(right, kinds)
+    stays = f"on {one.sum()} of {len(one)} pairs in which one way stays ahead" if len(one) else ""
+    turns = f"on {cross.sum()} of {len(cross)} that cross" if len(cross) else ""
     parts = " and ".join(filter(None, (stays, turns)))
     left = right.count(None)
     parts += f". {left} are level or have no order, and are not judged" if parts and left else ""
@@ -129,12 +147,12 @@ def crossing_missed(compared: Rows, rows: Rows) -> None:
     if not set(pair) <= set(at.index):
         return
     few, many = (at.loc[[way]].sort_values("median_us").iloc[0] for way in pair)
+    offs = [f"{off:+.0f}".replace("-", "−") for off in (few.own_off, many.own_off)]
     display.say(
         f"**{pair.names[0]} and {pair.names[1]}:** at {tokens} tokens the two take {few.median_us:.1f} and "
         f"{many.median_us:.1f} µs, {abs(many.median_us / few.median_us - 1):.0%} apart. Predicted are "
-        f"{few.own_us:.1f} ({few.own_off:+.0f}%) and {many.own_us:.1f} ({many.own_off:+.0f}%). Where curves "
-        "lie "
-        "close together, errors of that size move a crossover far: a time may be near, and its crossover not."
+        f"{few.own_us:.1f} ({offs[0]}%) and {many.own_us:.1f} ({offs[1]}%). Where curves lie close together, "
+        "errors of that size move a crossover far: a time may be near, and its crossover not."
     )
 
 

@@ -70,10 +70,6 @@ def steps_said(lab: Lab) -> None:
         f"- `{row.impl}`: {row.says}, **{row.before:,.0f} → {row.tok_s:,.0f} tok/s**"
         for row in mine.itertuples()
     ]
-    aside = [name for name in decode.RUNGS if name not in set(climbed["impl"]) and name in ablation.WAYS]
-    if aside and lines:
-        says = "; ".join(f"`{name}` ({ablation.WAYS[name]})" for name in aside)
-        lines.append(f"\nThe rungs between are side branches or steps on the way, measured below: {says}.")
     display.say("\n".join(lines))
 
 

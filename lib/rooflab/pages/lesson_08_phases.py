@@ -43,7 +43,7 @@ def waits_drawn(parts: Rows, whose: Lab, traced: Rows) -> None:
     names = [f for f in ablation.FORMATS if f in set(parts.format)]
     table = {
         "bytes at the roof": [parts[parts.format == f].roof_us.sum() for f in names],
-        "in phases, beyond": [
+        "in phases, beyond the bytes": [
             parts[(parts.format == f) & (parts.phase != "between")].over.sum() for f in names
         ],
         "between phases": [parts[(parts.format == f) & (parts.phase == "between")].us.sum() for f in names],

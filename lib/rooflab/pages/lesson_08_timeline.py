@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import pandas as pd
+
 from rooflab.lab import Lab
+from rooflab.numerics import model_shapes
 from rooflab.studies import decode
 from rooflab.view import diagram, display
+from rooflab.view.diagram import by_block
+from rooflab.words import listed
+
+_UNIT = 16  # rows of a matrix that a block of decode_step takes at a time
 
 
 def blocks_over_time(lab: Lab) -> None:
@@ -16,3 +23,29 @@ def blocks_over_time(lab: Lab) -> None:
         display.say(f"On the {lab.run.gpu} this is not yet measured of {names}.")
         return
     diagram.blocks(found).show()
+    display.say(_read(found))
+
+
+def _read(found: pd.DataFrame) -> str:
+    """What the drawing shows: how long blocks wait for each other and for weights, by rung."""
+    parts = {
+        decode.Decode().case(str(case)).impl: by_block.shares(mine)
+        for case, mine in found.groupby("case", sort=False)
+    }
+    others = listed(f"{part['others']:.0%} of the time in `{name}`" for name, part in parts.items())
+    weights = listed(f"{part['starved']:.0%}" for part in parts.values())
+    text = f"White is the wait for other blocks: {others}. Orange is the wait for weights: {weights}."
+    first, last = list(parts.values())[0], list(parts.values())[-1]
+    if len(parts) > 1 and last["others"] < first["others"] and last["starved"] > first["starved"]:
+        text += " The last rung waits less for blocks and more for memory, which is the limit that should "
+        text += "remain."
+    return text
+
+
+def steps_drawn(lab: Lab) -> None:
+    """Draw two steps that the layer by blocks lacks: a dependent launch, and k divided over blocks."""
+    diagram.dependent_launch().show()
+    sms, tiles = int(lab.run["sms"]), model_shapes.get(decode.MODEL).hidden // _UNIT
+    if tiles < sms:
+        parts = [("divided by rows", tiles), ("7_split_k: by k, too", sms)]
+        diagram.dealt(parts, sms, "Blocks with work in the output product").show()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from rooflab.analysis import ablation
@@ -20,6 +21,8 @@ from rooflab.studies import decode, prefill
 from rooflab.view import diagram, display, explorer, plot
 from rooflab.words import counted, listed, times
 
+_BEFORE_EMBED = ("1_scalar", "2_mmq", "3_flash", "4_rows")  # the host launches every embedding by itself
+
 
 def opening(lab: Lab, prompt: int | None) -> Opening:
     """The first screen: the ladder of prompts with Q8_0 weights."""
@@ -32,11 +35,11 @@ def opening(lab: Lab, prompt: int | None) -> Opening:
     first, best = own.iloc[0], own.sort_values("tok_s").iloc[-1]
     answer = f"On the {gpu} the engine reads a prompt of {prompt:,} tokens at {best.tok_s:,.0f} tokens a "
     answer += f"second with {ablation.FORMATS[best.format]} weights, "
-    answer += f"{times(best.tok_s / first.tok_s)} times {first.impl}'s rate."
+    answer += f"{times(best.tok_s / first.tok_s)} times the rate of the ladder's first step."
     gained = own.dropna(subset=["gain"]).sort_values("gain")
     if len(gained):
         step = gained.iloc[-1]
-        answer += f" The largest step, {step.gain:.1f} times, is {step.impl}: {step.says}."
+        answer += f" The largest step brings {step.gain:.1f} times: {step.says}."
     answer += _together(lab)
     able = (
         "say why a prompt is compute-bound and its answer memory-bound",
@@ -171,12 +174,37 @@ def largest_step(climbs: dict[str, Any]) -> None:
     kept = half.assign(off=half.tok_s / half.predicted).dropna(subset=["off"]).sort_values("off")
     if len(kept):
         low, high = kept.iloc[0], kept.iloc[-1]
-        text = f"Of its prediction `{low.impl}` reaches the least, {low.off:.0%}, and `{high.impl}` the "
-        text += f"most, {high.off:.0%}."
+        text = f"`{low.impl}` reaches {low.off:.0%} of its predicted rate, the least, and `{high.impl}` "
+        text += f"{high.off:.0%}, the most."
         text += (
             " The latter was predicted from the time of a slower kernel of ours." if high.off > 1.1 else ""
         )
         display.say(text + _embeddings_misjudged(half))
+
+
+def _embeddings(climb: Rows) -> float:
+    """Microseconds that the embeddings of a prompt take one by one: what 5_embed saves; NaN where it was not
+    timed, or saves nothing.
+    """
+    us = climb.set_index("impl").median_us
+    saved = float(us.get("4_rows", np.nan) - us.get("5_embed", np.nan))
+    return saved if saved > 0 else float("nan")
+
+
+def embeddings_drawn(climbs: dict[str, Any], gpu: str) -> None:
+    """Draw each step's time, and how much of it embeddings take that are launched one by one."""
+    climb = climbs["q8_0"] if len(climbs["q8_0"]) else climbs["fp16"]
+    own, launches = climb[climb.kind == "own"], _embeddings(climb)
+    if launches != launches:
+        return
+    early = own.impl.isin(_BEFORE_EMBED)
+    parts = {"embeddings, launched one by one": early * launches / 1e3}
+    parts["all else"] = own.median_us / 1e3 - parts["embeddings, launched one by one"]
+    title = f"A prompt of {int(own.seq.iloc[0]):,} tokens, {ablation.FORMATS[own.format.iloc[0]]}: ms by step"
+    fig, ax = plot.figure("ms", title=title, height=1.5 + 0.24 * len(own))
+    plot.stacked(ax, list(own.impl), parts, "ms")
+    text = f"{title}, {gpu}, {plot.dates(own)}. One by one, embeddings take {launches / 1e3:.0f} ms of each "
+    plot.show(fig, f"{text}of the first {early.sum()} steps: what 5_embed saves.")
 
 
 def _embeddings_misjudged(climb: Rows) -> str:
@@ -188,17 +216,16 @@ def _embeddings_misjudged(climb: Rows) -> str:
         return ""
     before, after = by.loc["4_rows"], by.loc["5_embed"]
     more = int(before.seq) - 1
-    took = (before.median_us - after.median_us) / more
+    took = _embeddings(climb) / more
     thought = (before.seq / before.predicted - after.seq / after.predicted) * 1e6 / more
-    low = climb[climb.impl.isin(["1_scalar", "2_mmq", "3_flash", "4_rows"])]
+    low = climb[climb.impl.isin(_BEFORE_EMBED)]
     if not (took > NEAR * thought > 0 and (low.tok_s < low.predicted).all()):
         return ""
     text = (
         f" All {len(low)} steps before `5_embed` take longer than predicted: {more:,} embedding calls from "
     )
-    text += f"Python take {took * more / 1e3:.0f} ms, {took:.0f} µs each where the prediction had "
-    text += f"{thought:.0f}. They come before the layers, so they add to every such step's time; the "
-    text += "prediction took only the slower of host and GPU."
+    text += f"Python take {took:.0f} µs each where the prediction had {thought:.0f}. They come before the "
+    text += "layers, so their time adds; the prediction took only the slower of host and GPU."
     same = climb[climb.predicted.round() == round(after.predicted)]
     if len(same) > 1:
         text += f" From `5_embed` on the GPU is predicted to decide, so {len(same)} steps share a prediction."

@@ -16,7 +16,7 @@ from rooflab.view import display, plot
 
 
 def time_by_kind(lab: Lab) -> tuple[Rows, Lab, Rows, list[Any]]:
-    """Draw the GPU's time by kind of kernel at one length: the trace, its lab, the shares, the kinds."""
+    """Draw the GPU's ms by kind of kernel at one length: the trace, its lab, the shares, the kinds."""
     asking = lab.held("prefill", prefill.traced(), "cupti")
     traced = lab.profile("prefill", asking, "cupti")
     whose = lab
@@ -28,9 +28,12 @@ def time_by_kind(lab: Lab) -> tuple[Rows, Lab, Rows, list[Any]]:
     lengths = sorted(set(pie.seq))
     length = prefill.TRACED if prefill.TRACED in lengths else lengths[len(lengths) // 2]
     one = pie[pie.seq == length]
-    title = f"A prompt of {length:,} tokens: share of GPU time"
-    fig, ax = plot.figure("% of GPU time", title=title, height=1.5 + 0.28 * len(one))
-    plot.stacked(ax, list(one.name), {name: one[name] for name in families})
+    title = f"A prompt of {length:,} tokens: GPU time by kind of kernel"
+    fig, ax = plot.figure("ms on the GPU", title=title, height=1.5 + 0.28 * len(one))
+    plot.stacked(ax, list(one.name), {name: one[name] * one.us / 1e5 for name in families}, "ms")
+    for place, us in enumerate(one.us):
+        ax.text(us / 1e3, place, f" {us / 1e3:.1f} in all", va="center", fontsize=8)
+    ax.set_xlim(0, 1.16 * one.us.max() / 1e3)
     most = one.set_index("name")["attention"]
     ends = f"from {most.max():.0f}% ({most.idxmax()}) to {most.min():.0f}% ({most.idxmin()})"
     plot.show(fig, f"{title} on {whose.run.gpu}, {plot.dates(traced)}: {len(one)} ways, attention {ends}.")
@@ -119,7 +122,6 @@ def mmq_by_place(
         {"place": "where the step stands", "off": "without it, ms", "on": "with it, ms", "gain": "×"},
         {"off": "{:.1f}", "on": "{:.1f}", "gain": "{:.2f}"},
         f"What 2_mmq brings by its place, {prompt_asked:,} tokens, Q8_0, {whose.run.gpu}",
-        folded=True,
     )
     if len(placed) == len(lines) and len(fixed) > 1:
         least = 3 * model_shapes.body(model) / whose.roof["dram_read"].value / 1e6

@@ -166,8 +166,6 @@ def joules(lab: Lab) -> tuple[Rows, Lab, Rows]:
     energy = ablation.answers(found)
     idle = energy[energy.impl == "idle"].watts.iloc[0]
     energy = energy[energy.impl != "idle"].assign(per=1 / energy["joules a token"])
-    if (energy.impl == decode.TOGETHER[-1]).any():  # the engine's way of a batch
-        energy = energy[energy.impl != decode.TOGETHER[0]]
     heads = {
         "weights_as": "weights",
         "impl": "way",
@@ -210,6 +208,7 @@ def joules_explained(energy: Rows) -> None:
         f"{cheap['joules a token']:.3f} J: "
         f"{dear['joules a token'] / cheap['joules a token']:.0f} times less. "
         f"A kilowatt-hour then makes {3.6e6 / cheap['joules a token'] / 1e6:,.0f} million tokens."
+        + _dependent_joules(energy)
     )
     spread, saved = energy.watts.max() / energy.watts.min(), dear["joules a token"] / cheap["joules a token"]
     display.say(
@@ -221,3 +220,18 @@ def joules_explained(energy: Rows) -> None:
             else ": power counts as much as time."
         )
     )
+
+
+def _dependent_joules(energy: Rows) -> str:
+    """What dependent launches bring and cost beside plain ones, with the most sequences that were read."""
+    by = energy.set_index(["format", "impl", "batch"])
+    most = energy.batch.max()
+    keys = [(form, *[(form, way, most) for way in decode.TOGETHER]) for form in ablation.FORMATS]
+    pairs = [(by.loc[plain], by.loc[late]) for _, plain, late in keys if {plain, late} <= set(by.index)]
+    if not pairs:
+        return ""
+    rate = sorted(late["tok/s"] / plain["tok/s"] for plain, late in pairs)
+    cost = sorted(late["joules a token"] / plain["joules a token"] for plain, late in pairs)
+    text = f" At {int(most)} sequences dependent launches make {rate[0]:.2f} to {rate[-1]:.2f} times the "
+    text += f"tokens a second, and take {cost[0]:.2f} to {cost[-1]:.2f} times the energy a token"
+    return text + (": faster, but not cheaper." if rate[0] > 1 < cost[0] else ".")

@@ -56,7 +56,8 @@ def opening(asked: Answers) -> Opening:
     text += f"baseline; the worst reaches {paths['share'].max():.0%} of it"
     repeated = asked.checks[asked.checks["question"] == "repeated"]
     if len(repeated) and (repeated["distinct"] == 1).all():
-        text += f", and {int(repeated['runs'].min()):,} repeated generations are identical"
+        text += f". Of {listed(_repeated_by(repeated))}, {int(repeated['runs'].min()):,} generations each "
+        text += "are identical"
     able = [
         "compare a fast path with float64, and allow what rounding needs",
         "ask a path the same thing a thousand times, and read what it answers",
@@ -67,6 +68,13 @@ def opening(asked: Answers) -> Opening:
     caption = f"{title}, on {gpu}, {plot.dates(asked.found)}: {len(paths)} paths, "
     caption += f"the worst {worst['impl']} in {worst['weights_as']} at {worst['share']:.0%}."
     return f"{text}.", able, (_distances(paths, title), caption)
+
+
+def _repeated_by(repeated: Rows) -> list[str]:
+    """The paths that repeated a generation, by rung and weights."""
+    return [
+        f"`{impl}` in {listed(mine['weights_as'])}" for impl, mine in repeated.groupby("impl", sort=False)
+    ]
 
 
 def _distances(paths: Rows, title: str) -> Figure:
@@ -98,10 +106,8 @@ def run_facts(lab: Lab, asked: Answers) -> None:
 
 
 def judged_drawn(asked: Answers) -> None:
-    """Draw how a path is judged: how far from float64 the baseline is, twice as far, and the worst path of
-    each kind of weights.
-    """
-    worst = asked.paths.sort_values("share").groupby("weights_as", sort=False).tail(1)
+    """Draw how a path is judged: how far from float64 the baseline is, twice as far, and the worst path."""
+    worst = asked.paths.sort_values("share").tail(1)
     lines = [
         diagram.Line(
             f"{row['weights_as']} weights, the worst path: distance from float64's logits",
@@ -141,9 +147,8 @@ def every_path(asked: Answers) -> None:
     text = "*Same bits* compares a path's logits with those of the plainest path of its kind, "
     text += f"`{decode.RUNGS[0]}` for the rungs: sums in another order differ in the last bit and are no "
     text += "less right."
-    display.say(text)
     if names:
-        display.fold_items("Equal to the last bit", names)
+        display.fold_items("Paths that are equal to the last bit", [text, *names])
 
 
 def _agreement(paths: Rows) -> None:
@@ -235,7 +240,7 @@ def switches(plain: engine.Paths) -> None:
     table["chooses"] = [_SWITCHES[name] for name in names]
     heads = {"switch": "engine.Paths", "chooses": "what it chooses"}
     heads |= {"usual": "by default", "plain": "reverted"}
-    display.table(table, heads, caption="An empty name: the fastest for the format")
+    display.table(table, heads, caption="'' by default: the fastest for the format")
 
 
 def takeaway(judged: Rows, asked: Answers, lab: Lab) -> None:

@@ -82,4 +82,7 @@ def _line(canvas: Canvas, y: float, test: claims.Test, found: claims.Verdict) ->
     end = x > WIDTH / 2
     words = f"measured {found.measured}"
     canvas.text(x + (2 if end else -2), y + 30, words, svg.TEXT, "end" if end else "start")
+    if end or x > 16:  # the ends of the axis, where they have room
+        canvas.text(0, y + 28, "0", svg.SMALL)
+    canvas.text(WIDTH, y + 28, test.form.format(most), svg.SMALL, "end")
     return y + 40

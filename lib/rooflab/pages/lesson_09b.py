@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pandas as pd
 
-from rooflab import claims
+from rooflab import claims, ops
 from rooflab.claims import scorecard
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows, one_line
@@ -15,7 +16,7 @@ from rooflab.studies import static
 from rooflab.verify import mutations, suite
 from rooflab.view import diagram, display
 from rooflab.view.filter_list import Board
-from rooflab.words import counted
+from rooflab.words import counted, listed
 
 
 def opening(killed: Rows) -> Opening:
@@ -24,7 +25,7 @@ def opening(killed: Rows) -> Opening:
     open_ = left[mutations.is_open(left)]
     dead, wrong = len(killed) - len(left), int((killed["killed"] == "gate").sum())
     answer = f"Of {len(killed)} faults planted in the portable kernels the gate notices {wrong} by their "
-    answer += f"results, and the watcher, a failed launch or a time limit {dead - wrong} more; "
+    answer += f"results, and a failed launch, a time limit or the watcher {dead - wrong} more; "
     answer += f"{len(left) - len(open_)} survive for a written reason, nearly always that they compute the "
     answer += "same"
     answer += f", and {len(open_)} without one." if len(open_) else "."
@@ -68,16 +69,22 @@ def _stopped(killed: Rows) -> diagram.Drawing:
 
 
 def run_facts(killed: Rows) -> None:
-    """The facts of the run, in one line."""
-    portable = mutations.portable()
+    """The facts of the run, in one line, and what vouches for the rungs without planted faults."""
+    portable, every = mutations.portable(), len(list(ops.rungs()))
     facts = {
         "Mutants tried": len(killed),
         "Rules that made them": killed["mutation"].nunique(),
-        "Rungs attacked (portable ones)": len(portable),
+        "Rungs attacked": f"{len(portable)} of {every}",
         "Operators attacked": len(mutations.OPERATORS),
         "Where": "on the CPU target: the kernels' own sources, no GPU",
     }
     one_line(facts)
+    if every > len(portable):
+        display.say(
+            f"The other {every - len(portable)} rungs need instructions of one generation, such as Hopper's "
+            "`wgmma` and TMA, which the CPU target refuses. No fault is planted in them. They pass the gate "
+            "on a GPU, and tests run most of their sources on the CPU with these instructions emulated."
+        )
 
 
 def faults_by_kind(killed: Rows) -> None:
@@ -114,7 +121,7 @@ def faults_by_kind(killed: Rows) -> None:
         f"{order['mutants']} missing "
         f"barriers it notices {order['gate']}: on the CPU target threads run in an order of their own, and "
         "results "
-        f"differ more often than was thought. {order['watcher']} are left to the watcher."
+        f"differ more often than predicted. {order['watcher']} are left to the watcher."
         if order["gate"] > order["watcher"]
         else f"**Verdict**: of {number['mutants']} wrong numbers the gate notices {number['gate']}; of "
         f"{order['mutants']} missing barriers the watcher alone notices {order['watcher']}."
@@ -158,18 +165,39 @@ def mutants_counted(killed: Rows) -> tuple[Rows, Rows, int]:
     return left, open_, dead
 
 
+def changed(code: str, mutant: str, beside: int = 5, most: int = 70) -> str:
+    """A line of code and its mutant, "before → after", without what both begin and end with except for
+    `beside` words; a side longer than `most` letters is cut.
+    """
+    if not mutant:
+        return f"{code if len(code) <= most else code[:most] + '…'} → nothing"
+    a, b = (re.findall(r"\w+|\s+|[^\w\s]", text) for text in (code, mutant))
+    first = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    room = min(len(a), len(b)) - first
+    ends = zip(reversed(a), reversed(b), strict=False)
+    last = min(next((i for i, (x, y) in enumerate(ends) if x != y), room), room)
+    start = max(0, first - 2 * beside)
+    sides = []
+    for words in (a, b):
+        end = min(len(words), len(words) - last + 2 * beside)
+        text = "".join(words[start:end]).strip()
+        text = f"{'…' if start else ''}{text}{'…' if end < len(words) else ''}"
+        sides.append(text if len(text) <= most else f"{text[:most]}…")
+    return " → ".join(sides)
+
+
 def mutant_list(killed: Rows) -> Board:
     """The list of mutants, to filter."""
-    listed = killed.assign(
+    shown = killed.assign(
         name=killed["operator"] + "/" + killed["rung"],
         word=killed["killed"].replace({"": "survives", "launch": "fault at launch"}),
     )
-    after = listed["mutant"].fillna("").map(lambda code: f" → {code[:80]}" if code else " → nothing")
-    listed["text"] = listed["fault"] + ": " + listed["code"].str.slice(0, 80) + after
-    shape = listed["shape"].str.replace(r"\b1 tokens\b", "1 token", regex=True)  # as it was recorded
+    pairs = zip(shown["code"], shown["mutant"].fillna(""), strict=True)
+    shown["text"] = shown["fault"] + ": " + [changed(*pair) for pair in pairs]
+    shape = shown["shape"].str.replace(r"\b1 tokens\b", "1 token", regex=True)  # as it was recorded
     shape = shape.map(lambda s: f"at {s}: " if s else "")
-    listed["note"] = shape + listed["says"].where(listed["killed"] != "", listed["reason"])
-    some = listed.groupby(["operator", "mutation"], sort=False).head(1)
+    shown["note"] = shape + shown["says"].where(shown["killed"] != "", shown["reason"])
+    some = shown.groupby(["operator", "mutation"], sort=False).head(1)
     controls = {"operator": "Operator", "word": "Killed by"}
     return Board(
         "mutants",
@@ -190,6 +218,13 @@ def survivors(left: Rows) -> None:
         why = r.reason[:1].upper() + r.reason[1:] if r.reason else "**No reason yet**"
         lines.append(f"`{r.operator}/{r.rung}`, {r.fault}: `{r.code[:90]}`. {why}.")
     if lines:
+        known = left[(left["reason"] != "") & (left["mutant"].fillna("") != "")]
+        if len(known):
+            one = known.loc[known["code"].str.len().idxmin()]
+            display.say(
+                f"For example, `{one['operator']}/{one['rung']}`: `{changed(one['code'], one['mutant'])}`. "
+                f"{one['reason'][:1].upper()}{one['reason'][1:]}."
+            )
         display.fold_items(f"The {counted(len(lines), 'survivor')}, each with its reason", lines)
     else:
         display.say("No mutant survives.")
@@ -274,12 +309,13 @@ def not_zeroed_instruments(here: Lab) -> None:
         "second_right": "Second call right",
     }
     faults = faults.replace({"True": "yes", "False": "no", True: "yes", False: "no"})
-    display.table(faults, names)
-    if not pd.to_numeric(faults["reports"]).any():
+    silent = not pd.to_numeric(faults["reports"]).any()
+    if silent:
         display.say(
-            "No instrument reports it, because a kernel may read what the last call left. Only the second "
-            "answer shows the bug."
+            f"None of {listed(each for each in faults['tool'] if each != 'none')} reports it, because a "
+            "kernel may read what the last call left. Only the second answer shows the bug."
         )
+    display.table(faults, names, caption="What each instrument says" if silent else "", folded=silent)
 
 
 def instructions_by_rung() -> None:
@@ -380,7 +416,8 @@ def point_list(verdicts: Rows) -> Board:
 def takeaway(dead: int, killed: Rows, open_: Rows) -> None:
     """What to take away, computed."""
     lines = [
-        f"- {dead} of {len(killed)} planted faults are noticed; {len(open_)} holes are known and open.",
+        f"- {dead} of {len(killed)} planted faults are noticed; "
+        + (f"{counted(len(open_), 'known hole')} left." if len(open_) else "no hole is known."),
         "- Results alone do not show every missing barrier. A watcher must check the accesses.",
         "- Ragged shapes are not enough: choose shapes that are ragged at each of the kernel's boundaries.",
     ]

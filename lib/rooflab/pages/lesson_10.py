@@ -92,7 +92,9 @@ def facts(here: Lab) -> None:
     run = here.run_of("links")
     note = str(run["note"])
     if found := re.search(r"(\d+) NVLinks of [\d.]+ GB/s each way", note):
-        note += f", of which the sheet counts {links.SHEET_GB_S / int(found[1]):g}"
+        note += (
+            f"; the sheet counts {links.SHEET_GB_S / int(found[1]):g} of each, {links.SHEET_GB_S:g} in all"
+        )
     one_line({"GPU": " · ".join([run["gpu"], SOURCES[here.mode], f"run {run['run']}", note])})
 
 
@@ -122,17 +124,18 @@ def assumed(gpu: Any) -> None:
         if "node of a graph" in ways and len(small):
             least = small.loc[small["n"].idxmin()]
             nodes = (
-                f" ([Lesson 00b](00b_clocks.ipynb), one {gpu}: {ways['node of a graph']:.2f} µs for a node "
+                f"[Lesson 00b](00b_clocks.ipynb), one {gpu}: {ways['node of a graph']:.2f} µs for a node "
                 f"that does next to nothing, {least['median_us']:.2f} for one over {int(least['n']):,} "
-                "numbers. We allowed more, for the kernel's own work.)"
+                "numbers. We allowed more, for the kernel's own work."
             )
     display.say(
         f"Assumed before measuring: {links.HOP_US:g} µs for a crossing, the sheet's {links.SHEET_GB_S:.0f} "
-        f"GB/s, and {links.LAUNCH_US:g} µs for a launch in a graph.{nodes} "
-        "[Lesson 07b](07b_predicting.ipynb)'s fixed time a kernel is another quantity: it is fitted, and "
-        "holds all that a product takes beyond its bytes. "
-        "How often a library's sum crosses is a guess."
+        f"GB/s, and {links.LAUNCH_US:g} µs for a launch in a graph. How often a library's sum crosses is a "
+        "guess."
     )
+    other = "[Lesson 07b](07b_predicting.ipynb)'s fixed time a kernel is another quantity: it is fitted, and "
+    other += "holds all that a product takes beyond its bytes."
+    display.fold_items(f"Why {links.LAUNCH_US:g} µs for a launch", [nodes, other] if nodes else [other])
 
 
 def predicted(rows: Rows) -> None:
@@ -191,6 +194,13 @@ def judged(rows: Rows, gpu: Any) -> None:
                 if row["m0"] < links.LAUNCH_US
                 else "."
             )
+        )
+    engine = table[table["what"] == WAYS["peer_copy"]]
+    if len(engine) and len(store) and engine["m0"].iloc[0] > NEAR * store["m0"].iloc[0]:
+        lines_of.append(
+            f"The copy engine takes {engine['m0'].iloc[0]:.2f} µs for it, "
+            f"{engine['m0'].iloc[0] / store['m0'].iloc[0]:.1f} times a store: the law has no term for what "
+            "the engine does before its first byte, and these times do not tell what that is."
         )
     if len(total):
         low, high = total["r0"].min(), total["r0"].max()
@@ -291,6 +301,14 @@ def winners(rows: Rows) -> None:
             {"size": plot.size_text(size), "best": name(best), "us": best["median_us"]}
             | {"graph": nccl.get("graph"), "event": nccl.get("event")}
         )
+    wide = found.pivot_table("median_us", "bytes", "impl")
+    if {links.ONE_SHOT, links.TWO_SHOT} <= set(wide):
+        behind = wide.index[wide[links.ONE_SHOT] > NEAR * wide[links.TWO_SHOT]]
+        if len(behind):
+            display.say(
+                f"From {plot.size_text(behind[0])} on, one shot takes more than {NEAR:g} times as long as "
+                "two, though with two GPUs both send as many bytes. Why was not measured."
+            )
     columns = {"size": "Array", "best": "Fastest library", "us": "µs"}
     columns |= {"graph": "NCCL in a graph (µs)", "event": "NCCL eagerly (µs)"}
     forms = {"size": "", "best": "", "us": "{:,.1f}", "graph": "{:,.1f}", "event": "{:,.1f}"}
@@ -348,11 +366,17 @@ def takeaway(rows: Rows, gpu: Any) -> None:
     small = graph[graph["bytes"] == graph["bytes"].min()]
     large = graph[graph["bytes"] == graph["bytes"].max()]
     quick, wide = (each.loc[each["median_us"].idxmin()] for each in (small, large))
+    ends = f"The fastest library for {plot.size_text(quick['bytes'])} is {name(quick)} "
+    ends += f"({quick['median_us']:.1f} µs), for {plot.size_text(wide['bytes'])} {name(wide)} "
+    ends += f"({wide['median_us']:,.0f} µs)."
+    if name(quick) == name(wide):
+        ends = f"The fastest library is {name(quick)} at both ends: {quick['median_us']:.1f} µs for "
+        ends += (
+            f"{plot.size_text(quick['bytes'])}, {wide['median_us']:,.0f} for {plot.size_text(wide['bytes'])}."
+        )
     display.say(
         f"- On the {gpu} a link carries at most {best['gb_s']:.0f} GB/s, by {WAYS[best['operator']]}.\n"
-        f"- The fastest library for {plot.size_text(quick['bytes'])} is {name(quick)} "
-        f"({quick['median_us']:.1f} µs), for {plot.size_text(wide['bytes'])} {name(wide)} "
-        f"({wide['median_us']:,.0f} µs).\n"
+        f"- {ends}\n"
         "- Small arrays cost crossings, large ones bytes: count both before you split a model."
     )
 

@@ -56,7 +56,7 @@ def opening(rows: Rows, here: Lab) -> Opening:
         f"{least['title']} is {display.speed(least['gain'])}."
     )
     able = (
-        "write a kernel that sums over GPUs, with the same bits on each",
+        "read a kernel that sums over GPUs, and say why each has the same bits",
         "say how often a sum must cross a link, and take a crossing out",
         "predict whether a second GPU makes a model's token faster",
     )

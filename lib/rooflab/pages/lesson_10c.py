@@ -11,7 +11,7 @@ from rooflab.hardware import crossover
 from rooflab.hardware import device as devices
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
-from rooflab.pages import SOURCES, Opening, Rows, held, one_line, spread
+from rooflab.pages import NEAR, SOURCES, Opening, Rows, one_line, spread
 from rooflab.studies import links, split
 from rooflab.view import display, explorer, plot
 from rooflab.view.diagram import handovers
@@ -20,7 +20,7 @@ from rooflab.words import FORMATS, listed
 WAYS = {
     links.NCCL: "sums by NCCL",
     split.SEPARATE: "sums by our kernel",
-    split.FUSED: "fused sums, dependent launches, split head",
+    split.FUSED: "the fused way",
 }
 _LARGE = "llama-3-70b"
 
@@ -74,8 +74,8 @@ def opening(rows: Rows, here: Lab) -> Opening:
     answer = (
         f"{large['title']} makes {alone['tok_s']:,.0f} tokens a second on one GPU and "
         f"{large['tok_s']:,.0f} on two ({gpu}), {large['gain']:.2f} times as many. With fused "
-        "sums, dependent launches and a split head together, the model that gains least, "
-        f"{least['title']}, is {least['gain']:.2f} times as fast as on one; without the three "
+        f"sums, dependent launches and a split head together, “{WAYS[split.FUSED]}”, the model that gains "
+        f"least, {least['title']}, is {least['gain']:.2f} times as fast as on one; without the three "
         f"{before:.2f} times."
     )
     able = (
@@ -111,7 +111,9 @@ def facts(here: Lab) -> None:
 
 
 def memory(rows: Rows, gpu: Any) -> None:
-    """Show the weights that each model puts on a GPU, alone and with another, beside the GPU's memory."""
+    """Draw the weights that each model puts on a GPU, alone and with another, beside the GPU's memory; the
+    numbers in a fold.
+    """
     spec = devices.match(str(gpu))
     held_gb = spec.memory_gb if spec else float("nan")
     kinds = list(dict.fromkeys(zip(tokens(rows)["model"], tokens(rows)["format"], strict=True)))
@@ -121,10 +123,19 @@ def memory(rows: Rows, gpu: Any) -> None:
     table["least"] = [
         next((n for n in (1, 2, 4, 8) if weights_gb(*kind, n) < 0.95 * held_gb), np.nan) for kind in kinds
     ]
+    caption = "Weights in a GPU's memory"
+    fig, ax = plot.figure("GB", title=caption, height=1.3 + 0.4 * len(table))
+    parts = {"one GPU": table["1"], "each of two": table["2"]}
+    plot.grouped(ax, list(table["title"]), parts, most=1.1 * max(held_gb, float(table["1"].max())))
+    if held_gb == held_gb:
+        plot.roof_line(ax, held_gb, f"{held_gb:.0f} GB", vertical=True)
+    large = listed(table.loc[table["least"] > 1, "title"])
+    fits = f"{large} fits no single one" if large else "each fits one"
+    plot.show(fig, f"{caption}, {gpu} ({held_gb:.0f} GB): {fits}.")
     columns = {"title": "Model", "1": "On one GPU (GB)", "2": "On each of two", "4": "On each of four"}
     columns |= {"least": "GPUs needed"}
     forms = {"title": "", "1": "{:.1f}", "2": "{:.1f}", "4": "{:.1f}", "least": "{:.0f}"}
-    display.table(table, columns, forms, f"weights in memory; {gpu}: {held_gb:.0f} GB")
+    display.table(table, columns, forms, f"Weights in memory; {gpu}: {held_gb:.0f} GB", folded=True)
 
 
 def predicted(rows: Rows) -> None:
@@ -139,8 +150,8 @@ def predicted(rows: Rows) -> None:
             {"title": name, "alone": by.get(links.ALONE), "fused": by.get(split.FUSED)}
             | {impl: 2 * layers * us for impl, us in each.items()}
         )
-    columns = {"title": "Model", "alone": "One GPU (µs)", "fused": "Two, fused sums (µs)"}
-    columns |= {split.FUSED: "of it sums", split.SEPARATE: "sums by kernels of their own"}
+    columns = {"title": "Model", "alone": "One GPU (µs)", "fused": f"Two, {WAYS[split.FUSED]} (µs)"}
+    columns |= {split.FUSED: "Of these, sums (µs)", split.SEPARATE: "Sums by kernels of their own (µs)"}
     forms = {"title": "", **dict.fromkeys(("alone", "fused", split.FUSED, split.SEPARATE), "{:,.0f}")}
     display.table(pd.DataFrame(lines), columns, forms, "bounds of a token, before anything was measured")
 
@@ -162,14 +173,15 @@ def handed_over(rows: Rows, gpu: Any) -> None:
     display.table(found.sort_values(["n", "order"]), columns | {"gate": "Error (allowed)"}, forms)
     by = found.set_index(["n", "impl"])["median_us"].unstack()
     saved, wide = by[split.SEPARATE] - by["1_pdl"], by.index.max()
-    nccl, ours = by[links.NCCL] / by["1_pdl"], found.loc[found["impl"] == "1_pdl", "ratio"]
+    nccl, near = by[links.NCCL] / by["1_pdl"], found["ratio"].between(1 / NEAR, NEAR)
     display.say(
         f"On the {gpu} one kernel saves {saved.min():.1f} to {saved.max():.1f} µs a hand-over, a launch's "
         f"worth. Its time grows with the row, because one block, so one SM, stores all packets: "
         f"{plot.size_text(4 * int(wide))} for {int(wide):,} numbers. NCCL and a norm take "
         f"{nccl.min():.1f} to {nccl.max():.1f} times as long.\n\n"
-        f"**The prediction**: {held(float(ours.median()))} A launch and the crossings leave out what the "
-        "norm itself does once its numbers are there: its block adds up squares, meets at a barrier, writes."
+        f"**The prediction** holds within {NEAR - 1:.0%} in {near.sum()} of {len(near)} rows. A launch and "
+        "the crossings leave out what the norm itself does once its numbers are there: its block adds up "
+        "squares, meets at a barrier, writes."
     )
 
 
@@ -222,42 +234,56 @@ def excess(rows: Rows, gpu: Any) -> None:
     layers = np.array([model_shapes.get(str(model)).layers for model in apart["model"]])
     saved = ((apart["median_us"] - ours["median_us"]) / layers).sort_values()
     near = (ours["predicted_us"] / ours["median_us"]).sort_values()
+    usual, few = _usual(saved)
     bytes_ = {name: ours["predicted_us"][name] / layers[i] for i, name in enumerate(apart.index)}
     least, most = near.index[0], near.index[-1]
     separate, inside = (len(row) for row in handovers.by_way().values())
-    apart_from = saved[saved < 0.5 * saved.median()] if saved.median() > 0 else saved[:0]
-    usual = saved.drop(apart_from.index)
-    display.say(
-        f"On the {gpu} a layer takes {usual.iloc[0]:.1f} to {usual.iloc[-1]:.1f} µs less with "
+    lines = [
+        f"On the {gpu} a layer takes {usual.iloc[0]:.1f} to {usual.iloc[-1]:.1f} µs less by "
         f"{WAYS[split.FUSED]} than with our kernel between two others: {inside} launches in the place of "
-        f"{separate}, and each starts while its predecessor runs.{_sums(rows)}{_open(apart_from)} What is "
-        "left above the bound weighs most where a layer has least to read: "
+        f"{separate}, and each starts while its predecessor runs.{_sums(rows)}",
+        *_open(few),
+        "What is left above the bound weighs most where a layer has least to read: "
         f"{least}, whose bound is {bytes_[least]:.0f} µs a layer, is at {near[least]:.0%} of it, and {most}, "
-        f"with {bytes_[most]:.0f} µs, at {near[most]:.0%}."
-    )
+        f"with {bytes_[most]:.0f} µs, at {near[most]:.0%}.",
+    ]
+    display.say("\n".join(f"- {line}" for line in lines))
+
+
+def _usual(saved: Rows) -> tuple[Rows, Rows]:
+    """Microseconds a layer saved by model, in order: of most models, and of those that save far less."""
+    few = saved[saved < 0.5 * saved.median()] if saved.median() > 0 else saved[:0]
+    return saved.drop(few.index), few
+
+
+def _fused_sums(rows: Rows) -> float:
+    """Microseconds that the two fused sums of a layer save, by the hand-overs measured alone; or NaN."""
+    found = rows[rows["operator"] == split.FUSED]
+    by = found.set_index(["n", "impl"])["median_us"].unstack() if len(found) else found
+    if not {split.SEPARATE, "1_pdl"} <= set(by):
+        return float("nan")
+    return 2 * float((by[split.SEPARATE] - by["1_pdl"]).median())
 
 
 def _sums(rows: Rows) -> str:
     """What the two sums of a layer save by themselves, by the hand-overs measured alone; what is the rest."""
-    found = rows[rows["operator"] == split.FUSED]
-    by = found.set_index(["n", "impl"])["median_us"].unstack() if len(found) else found
-    if not {split.SEPARATE, "1_pdl"} <= set(by):
+    saved = _fused_sums(rows)
+    if saved != saved:
         return " The three were not measured apart."
-    saved = 2 * float((by[split.SEPARATE] - by["1_pdl"]).median())
     said = f" Of this the two fused sums are about {saved:.0f} µs, by the hand-overs above; "
     return f"{said}the rest is launches that overlap and the split head, which were not measured apart."
 
 
-def _open(few: Rows) -> str:
+def _open(few: Rows) -> list[str]:
     """The models whose layers save far less, by the microseconds a layer: what was not explained."""
     if few.empty:
-        return ""
+        return []
     said = listed(f"{name} saves {us:.1f} µs" for name, us in few.items())
-    return f" But {said}, with the same launches spared: they do not explain that, and it is open."
+    return [f"Open: {said} a layer with the same launches spared. Why so little was not found."]
 
 
 def prompt_table(rows: Rows) -> None:
-    """Show prompts on one GPU and on two, predicted and measured."""
+    """Show prompts on one GPU and on two, predicted and measured, folded."""
     found = prompts(rows)
     found["who"] = ["one GPU" if impl == links.ALONE else "two" for impl in found["impl"]]
     found["share"] = found["predicted_us"] / found["median_us"]
@@ -266,12 +292,13 @@ def prompt_table(rows: Rows) -> None:
     columns |= {"gain": "Times one GPU's speed"}
     found = found.assign(predicted_us=found["predicted_us"] / 1e3, median_us=found["median_us"] / 1e3)
     forms = {"seq": "{:,.0f}", "predicted_us": "{:,.1f}", "median_us": "{:,.1f}", "share": "{:.0%}"}
-    display.table(found, columns, forms | {"tok_s": "{:,.0f}", "gain": "{:.2f}"})
+    forms |= {"tok_s": "{:,.0f}", "gain": "{:.2f}"}
+    display.table(found, columns, forms, "Prompts on one GPU and on two", folded=True)
 
 
 def prompts_held(rows: Rows, gpu: Any) -> None:
-    """Say whether the predicted gain of a second GPU held for prompts, and what the sums take of one."""
-    found, said = prompts(rows), []
+    """Draw the predicted and the measured gain of a second GPU for prompts, and say whether they agree."""
+    found, lines = prompts(rows), []
     for (name, seq), part in found.groupby(["title", "seq"], sort=False):
         mine = part.set_index("impl")
         if not {links.ALONE, links.NCCL} <= set(mine.index):
@@ -280,11 +307,22 @@ def prompts_held(rows: Rows, gpu: Any) -> None:
         promised = one["predicted_us"] / two["predicted_us"]
         shape = model_shapes.get(str(two["model"]))
         sums = 2 * shape.layers * split.sum_us(links.NCCL, 2 * shape.hidden * int(seq), 2)
-        said.append(
-            f"- {name}, {int(seq):,} tokens: {two['gain']:.2f} times, {promised:.2f} predicted. "
-            f"{held(promised / two['gain'])} Sums are {sums / two['predicted_us']:.0%} of the bound."
-        )
-    display.say(f"What a second GPU brings to a prompt ({gpu}):\n\n" + "\n".join(said))
+        lines.append((f"{name}, {int(seq):,} tokens", promised, two["gain"], sums / two["predicted_us"]))
+    if not lines:
+        return
+    names, promised, gains, shares = (list(each) for each in zip(*lines, strict=True))
+    caption = "A prompt on two GPUs, times one GPU's speed"
+    fig, ax = plot.figure("times one GPU's speed", title=caption, height=1.3 + 0.4 * len(names))
+    plot.grouped(ax, names, {"predicted": promised, "measured": gains}, most=2.2, form=".2f")
+    told = (
+        f"{min(gains):.2f} to {max(gains):.2f} measured, {min(promised):.2f} to {max(promised):.2f} predicted"
+    )
+    plot.show(fig, f"{caption}, {gpu}, {plot.dates(found)}: {told}.")
+    near = [1 / NEAR <= a / b <= NEAR for a, b in zip(promised, gains, strict=True)]
+    display.say(
+        f"The predicted gain holds within {NEAR - 1:.0%} for {sum(near)} of {len(near)} prompts. Sums are "
+        f"{min(shares):.0%} to {max(shares):.0%} of the bound on two."
+    )
 
 
 def takeaway(rows: Rows, gpu: Any) -> None:
@@ -296,12 +334,23 @@ def takeaway(rows: Rows, gpu: Any) -> None:
     said = f"With NCCL {listed(lost)} would be slower on two than on one." if lost else ""
     display.say(
         f"- On two GPUs ({gpu}) a token is {fused['gain'].min():.2f} to {fused['gain'].max():.2f} times as "
-        f"fast as on one, with {WAYS[split.FUSED]}. {said}\n"
-        "- The sum itself did not get faster: what was around it went. Put an exchange into the kernel that "
-        "needs its result, and let launches overlap.\n"
+        f"fast as on one, by {WAYS[split.FUSED]}. {said}\n"
+        f"- Put an exchange into the kernel that needs its result, and let launches overlap.{_most(rows)}\n"
         "- A token exchanges a few KiB a layer, so latency decides; a prompt exchanges thousands of rows, so "
         "the link's rate does."
     )
+
+
+def _most(rows: Rows) -> str:
+    """That the fused sums are the smaller part of what a layer saves, where they are."""
+    found, sums = tokens(rows), _fused_sums(rows)
+    us = found.set_index(["title", "impl"])["median_us"].unstack()
+    layers = found.groupby("title")["model"].first().map(lambda model: model_shapes.get(str(model)).layers)
+    usual, _ = _usual(((us[split.SEPARATE] - us[split.FUSED]) / layers).sort_values())
+    if not sums < 0.5 * usual.iloc[0]:
+        return ""
+    text = f" Of {usual.iloc[0]:.0f} to {usual.iloc[-1]:.0f} µs saved a layer the sums are about {sums:.0f}: "
+    return f"{text}overlap and the split head bring most."
 
 
 def explored(rows: Rows, here: Lab) -> explorer.Explorer:

@@ -77,6 +77,7 @@ def reasons(found: pd.DataFrame) -> None:
     packed = lost[lost["kind"] == "INT4 product"].sort_values("tokens")
     if len(packed):
         peers = packed["peer"].replace("torch.matmul", "cuBLAS on FP16 weights")
+        peers = peers.replace("humming", "[humming](09c_related.ipynb)")
         each = [
             f"{counted(int(row['tokens']), 'token')} to {peers[at]} ({row['ratio']:.2f} times its speed)"
             for at, row in packed.iterrows()

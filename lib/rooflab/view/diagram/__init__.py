@@ -17,11 +17,11 @@ from rooflab.view.diagram.clocks import clocks
 from rooflab.view.diagram.columns import holders, partial_scores
 from rooflab.view.diagram.context import split_context, words_of_a_row
 from rooflab.view.diagram.counters import where_counted
-from rooflab.view.diagram.crossings import crossings, handed_on, in_a_row
+from rooflab.view.diagram.crossings import crossings, handed_on, in_a_row, shots
 from rooflab.view.diagram.exchange import block_sum
 from rooflab.view.diagram.gates import Instrument, gate_steps, passed_on
 from rooflab.view.diagram.graphs import capture, two_clocks
-from rooflab.view.diagram.handovers import launches_of_a_layer
+from rooflab.view.diagram.handovers import dependent_launch, launches_of_a_layer
 from rooflab.view.diagram.in_flight import Held, bytes_held
 from rooflab.view.diagram.in_turns import in_turns
 from rooflab.view.diagram.issue import issue_slots
@@ -85,6 +85,7 @@ __all__ = [
     "column_strip",
     "crossings",
     "dealt",
+    "dependent_launch",
     "dp4a",
     "fragments",
     "gate_steps",
@@ -118,6 +119,7 @@ __all__ = [
     "ring",
     "row_loads",
     "rows_and_columns",
+    "shots",
     "slots",
     "sms_at_work",
     "split_context",

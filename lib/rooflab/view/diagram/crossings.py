@@ -91,6 +91,37 @@ def in_a_row(ways: Sequence[tuple[str, int]], carries: Mapping[str, Sequence[str
     return single("Crossings that follow each other", f"{'; '.join(said)}.", canvas)
 
 
+def shots() -> Drawing:
+    """A sum over two GPUs in one shot and in two: what each has, sends and ends with, half by half."""
+    canvas, y, said = Canvas(), 0.0, []
+    ways = (
+        ("One shot: each sends all, each sums all", ((("a0", "b0"), ("a1", "b1")), (("A", "B"), ("A", "B")))),
+        (
+            "Two shots: each sums a half, then sends the sum",
+            ((("a0", "b0"), ("a1", "b1")), (("A", ""), ("", "B")), (("A", "B"), ("A", "B"))),
+        ),
+    )
+    for name, states in ways:
+        canvas.text(0, y + 12, name, bold=True)
+        for gpu in (0, 1):
+            canvas.text(0, y + 38 + 34 * gpu, f"GPU {gpu}", svg.SMALL)
+        for k, state in enumerate(states):
+            x = 52.0 + 176 * k
+            for gpu, halves in enumerate(state):
+                for h, half in enumerate(halves):
+                    fill = AMBER if half.isupper() else SKY if half else svg.NONE
+                    canvas.cell(x + 46 * h, y + 22 + 34 * gpu, 44, 24, half, fill)
+            if k + 1 < len(states):
+                for ends in ((y + 36, y + 66), (y + 66, y + 36)):
+                    canvas.line([(x + 100, ends[0]), (x + 168, ends[1])], 1.6, end="arrow")
+        said.append(f"{name}: {counted(len(states) - 1, 'exchange')}")
+        y += 98
+    canvas.text(
+        0, y + 6, "A = a0 + a1 and B = b0 + b1. With two GPUs both ways send as many bytes.", svg.SMALL
+    )
+    return single("A sum in one shot and in two", f"{'; '.join(said)}.", canvas)
+
+
 def handed_on() -> Drawing:
     """How a block gets a number from another: past a barrier, and in a word that carries its own flag."""
     ways = (

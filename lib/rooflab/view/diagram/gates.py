@@ -60,7 +60,10 @@ def passed_on(faults: int, instruments: Sequence[Instrument], left: str) -> Draw
     says what is true of those that none stops.
     """
     canvas, high, words = Canvas(), 20.0, []
-    unit, y, still = svg.WIDTH / faults, 0.0, faults
+    unit, y, still = svg.WIDTH / faults, 26.0, faults
+    for x, fill, name in ((0, AMBER, "stopped here"), (130, SKY, "passed on")):
+        canvas.cell(x, 0, 14, 12, "", fill)
+        canvas.text(x + 20, 10, name, svg.SMALL)
     for one in instruments:
         canvas.text(0, y + 12, f"{one.name}: stops {one.stops} of {still}", svg.TEXT, bold=True)
         canvas.cell(0, y + 18, one.stops * unit, high, str(one.stops), AMBER)

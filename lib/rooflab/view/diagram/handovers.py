@@ -1,5 +1,5 @@
-"""What a split decoder launches for a layer, with sums as kernels of their own and with sums in the norms:
-read off the code that launches it.
+"""What a split decoder launches for a layer, with sums as kernels of their own and with sums in the norms,
+read off the code that launches it; and when a dependent launch begins.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, SKY, Canvas, Drawing, single
 from rooflab.words import counted
 
+_THEN = {"ROPE": " + rope", "GATE": " + silu_mul"}  # what a product does with its sums, beside storing them
 _KERNELS = ("rmsnorm", "norm", "few", "product", "rope", "attention", "decode_attention", "silu_mul")
 
 
@@ -39,7 +40,11 @@ def launches(of: Callable[..., Any], inside: bool) -> list[Launch]:
             name = _name(call)
             first = call.args[0] if call.args else None
             matrix = str(first.value) if isinstance(first, ast.Constant) else ""
-            found.append(Launch(matrix or name.replace("rmsnorm", "norm").removeprefix("decode_"), False))
+            then = [
+                _THEN[arg.attr] for arg in call.args if isinstance(arg, ast.Attribute) and arg.attr in _THEN
+            ]
+            kernel = matrix or name.replace("rmsnorm", "norm").removeprefix("decode_")
+            found.append(Launch(kernel + "".join(then), False))
             if matrix in SUMMED and not inside:
                 found.append(Launch("all_reduce", True))
     return [Launch("all_reduce + norm", True) if inside and one.name == "norm" else one for one in found]
@@ -65,22 +70,53 @@ def by_way() -> dict[str, list[Launch]]:
 
 
 def launches_of_a_layer() -> Drawing:
-    """One layer by both ways, a box a launch."""
+    """One layer by both ways, a box a launch; a dependent launch starts before the one before it ends."""
     canvas, y, said, ways = Canvas(), 0.0, [], by_way()
     for name, row in ways.items():
+        overlaps = "dependent" in name
         canvas.text(0, y + 12, f"{name}: {len(row)} launches a layer", bold=True)
         x, y = 0.0, y + 22
-        for launch in row:
-            wide = svg.wide(launch.name, svg.SMALL) + 12
-            if x + wide > svg.WIDTH:
+        for k, launch in enumerate(row):
+            wide = max(svg.wide(launch.name, svg.SMALL) + 12, 44.0 if overlaps else 0.0)
+            if x + wide > svg.WIDTH and not overlaps:
                 x, y = 0.0, y + 34
-            canvas.cell(x, y, wide, 26, launch.name, AMBER if launch.sums else SKY)
-            x += wide + 4
+            lane = 28 * (k % 2) if overlaps else 0
+            canvas.cell(x, y + lane, wide, 26, launch.name, AMBER if launch.sums else SKY)
+            x += wide - 18 if overlaps else wide + 4
         said.append(f"{name}: {', '.join(launch.name for launch in row)}")
-        y += 46
+        y += 74 if overlaps else 46
     canvas.cell(0, y, 14, 12, "", SKY)
     canvas.text(20, y + 10, "works on this GPU alone")
     canvas.cell(200, y, 14, 12, "", AMBER)
     canvas.text(220, y + 10, "gives its part to the other GPU, and waits for its")
+    canvas.text(
+        0, y + 30, "Time runs to the right. Lengths are those of the names, not of the kernels.", svg.SMALL
+    )
     totals = " and ".join(counted(len(row), "launch", "launches") for row in ways.values())
     return single("What a layer launches on each GPU", f"A layer takes {totals}. {'. '.join(said)}.", canvas)
+
+
+def dependent_launch() -> Drawing:
+    """Two kernels over time, launched one after the other and as dependent launches; not to scale."""
+    canvas, left, y = Canvas(), 84.0, 0.0
+    ways: tuple[tuple[str, float], ...] = (("one after the other", 150.0), ("dependent launches", 96.0))
+    for name, begin in ways:
+        canvas.text(0, y + 12, name[0].upper() + name[1:], bold=True)
+        waits = max(0.0, 130 - begin - 62)
+        canvas.text(0, y + 38, "kernel 1", svg.SMALL)
+        canvas.cell(left, y + 22, 130, 24, "loads and multiplies", SKY)
+        canvas.text(0, y + 66, "kernel 2", svg.SMALL)
+        canvas.cell(left + begin, y + 50, 62, 24, "first loads", AMBER)
+        start = max(begin + 62 + waits, 130.0)
+        canvas.cell(left + start, y + 50, 130, 24, "loads and multiplies", SKY)
+        canvas.line([(left + start + 130, y + 20), (left + start + 130, y + 76)], 1.0, dashed=True)
+        y += 92
+    canvas.text(
+        0,
+        y + 8,
+        "Weights need no result of kernel 1, so their first loads may begin before it ends.",
+        svg.SMALL,
+    )
+    says = "Kernel 2 begins after kernel 1 has ended, loads its first weights and multiplies. As a dependent "
+    says += "launch it loads its first weights while kernel 1 still runs, so it ends earlier. Not to scale."
+    return single("2_pdl: a launch begins before the one before it ends", says, canvas)

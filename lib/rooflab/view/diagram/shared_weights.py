@@ -28,7 +28,7 @@ def weights_shared(
         return left + wide * math.log(max(operations, 1)) / math.log(ends[1])
 
     canvas.text(0, 12, "weights, read once", svg.SMALL)
-    canvas.text(112, 12, "tokens that share them", svg.SMALL)
+    canvas.text(126, 12, "tokens that share them", svg.SMALL)
     canvas.text(left, 12, "operations a byte", svg.SMALL)
     y = 20.0
     for name, tokens in ways:
@@ -93,5 +93,7 @@ def bytes_and_flops(
             )
             y += 30
         y += 8
-    says = f"The longer of two bars is the bound: bytes stay, FLOPs grow with the tokens. {'. '.join(said)}."
+    says = (
+        f"The longer of two bars is the bound: bytes grow little, FLOPs with the tokens. {'. '.join(said)}."
+    )
     return single(title, says, canvas)

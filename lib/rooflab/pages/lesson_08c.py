@@ -164,8 +164,7 @@ def prompt_ladder(lab: Lab, known: Store) -> None:
     if (beside["ours"] > 2 * beside["theirs"]).any():
         display.say(
             "Factors do not carry over. Where the two differ most, embeddings decide: here Python launched "
-            "one for each token before the layers began ([lesson 08b](08b_prefill.ipynb)), so the step that "
-            "puts them into one launch saved more than on the published GPU."
+            "one for each token before the layers began ([lesson 08b](08b_prefill.ipynb))."
         )
 
 

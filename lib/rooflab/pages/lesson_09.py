@@ -97,10 +97,8 @@ def _tolerances(statements: list[Any]) -> str:
     by = [test.bar.by for s in statements for test in s.tests if test.bar.sign == "≈" and test.bar.by]
     if not by:
         return ""
-    text = (
-        f" A stated figure holds if the measured one is within {min(by):.0%} to {max(by):.0%} of it. Where "
-    )
-    return f"{text}its author gave no tolerance, the course chose one: the list in the appendix has each."
+    text = f" A stated figure holds within {min(by):.0%} to {max(by):.0%}: where its author gave no "
+    return f"{text}tolerance, the course chose one."
 
 
 def verdicts_by_source(statements: list[Any], evidence: Any, letters: dict[str, Any]) -> Rows:

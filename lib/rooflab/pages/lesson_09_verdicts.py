@@ -72,7 +72,7 @@ def verdicts(chosen: Sequence[claims.Claim], evidence: claims.Evidence) -> Drawi
 
 def _line(canvas: Canvas, y: float, test: claims.Test, found: claims.Verdict) -> float:
     """The line of a test: where its bar is met, and what was measured; where the next thing begins."""
-    most = 1.15 * max(found.value, test.bar.value * (1 + test.bar.by))
+    most = 1.22 * max(found.value, test.bar.value * (1 + test.bar.by))
     unit = WIDTH / most
     low, high = _within(test.bar, most)
     canvas.rect(0, y, WIDTH, 14, WHITE)

@@ -199,8 +199,7 @@ def judged(rows: Rows, gpu: Any) -> None:
     if len(engine) and len(store) and engine["m0"].iloc[0] > NEAR * store["m0"].iloc[0]:
         lines_of.append(
             f"The copy engine takes {engine['m0'].iloc[0]:.2f} µs for it, "
-            f"{engine['m0'].iloc[0] / store['m0'].iloc[0]:.1f} times a store: the law has no term for what "
-            "the engine does before its first byte, and these times do not tell what that is."
+            f"{engine['m0'].iloc[0] / store['m0'].iloc[0]:.1f} times a store. These times do not tell why."
         )
     if len(total):
         low, high = total["r0"].min(), total["r0"].max()
@@ -307,7 +306,7 @@ def winners(rows: Rows) -> None:
         if len(behind):
             display.say(
                 f"From {plot.size_text(behind[0])} on, one shot takes more than {NEAR:g} times as long as "
-                "two, though with two GPUs both send as many bytes. Why was not measured."
+                "two, for as many bytes. Why was not measured."
             )
     columns = {"size": "Array", "best": "Fastest library", "us": "µs"}
     columns |= {"graph": "NCCL in a graph (µs)", "event": "NCCL eagerly (µs)"}

@@ -96,7 +96,8 @@ def _check_argument(name: str, argument: Any, wanted: build.Parameter) -> None:
         raise LaunchError(
             f"{name} is a number of {wanted.size} bytes in the kernel: pass a ctypes number, not an array."
         )
-    if wanted.floating and argument.dtype.kind == "f" and argument.dtype.itemsize != wanted.size:
+    # Wider ones alone: an operator may hand over a narrower array in the place of one that is not read.
+    if wanted.floating and argument.dtype.kind == "f" and argument.dtype.itemsize > wanted.size:
         right = np.dtype(f"f{wanted.size}")
         raise LaunchError(
             f"{name} points to numbers of {wanted.size} bytes in the kernel, but the array is "

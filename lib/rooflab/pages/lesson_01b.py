@@ -118,9 +118,7 @@ def opinions(dram_sheet: Any, here: Any, streams: Any) -> None:
 
 
 def copies(here: Any, large: Any, ladders: Any) -> Any:
-    """Fold what the library's copies lose as graph nodes; their rows of round sizes, the roof, and the sizes
-    where the runtime's copy loses.
-    """
+    """Fold what the library's copies lose as graph nodes; their rows of round sizes and the roof."""
     found = here.measure("bandwidth", bandwidth.copies_by_clock(large))
     found["name"] = found["impl"] + " " + found["clock"].replace("event", "eager")
     slow = bandwidth.fallen_copies(found, "cudaMemcpyAsync")
@@ -145,7 +143,7 @@ def copies(here: Any, large: Any, ladders: Any) -> Any:
         )
     lines[0] += " The second explorer below has every size."
     display.fold_items("One copy, two clocks", lines)
-    return found[found["n"] != found["n"].max() - 1024], here.roof["dram_copy"].value, slow
+    return found[found["n"] != found["n"].max() - 1024], here.roof["dram_copy"].value
 
 
 def transfers_traced(here: Any) -> None:
@@ -173,7 +171,7 @@ def from_host(here: Any, sweep: Any) -> Any:
     both = pd.concat([moved, kernel])
     both["name"] = both["operator"] + " " + both["impl"]
     names = {"name": f"Moving {plot.size_text(4 * size)}", "clock": "Clock"}
-    names |= {"predicted_us": "Bound (µs)", "median_us": "Median (µs)", "gb_s": "GB/s"}
+    names |= {"predicted_us": "Data sheet's rate (µs)", "median_us": "Median (µs)", "gb_s": "GB/s"}
     display.table(both, names, dict.fromkeys(("predicted_us", "median_us", "gb_s"), "{:,.1f}"))
     return kernel, moved, size
 
@@ -313,8 +311,8 @@ def one_token(gpu: Any, tops: Any) -> Any:
     fp16 = tops.set_index("roof")["ridge"].get("fp16_tensor")
     if fp16:
         display.say(
-            "One token through a 4,096 × 4,096 FP16 matrix does "
-            f"{roofline.intensity(flops, size_bytes):.2f} FLOP per byte; the ridge of the "
+            "One token through a 4,096 × 4,096 FP16 matrix multiplies and adds once for each weight of 2 "
+            f"bytes: {roofline.intensity(flops, size_bytes):.2f} FLOP per byte. The ridge of the "
             f"{gpu} lies at {fp16:.0f}. Writing one token at a time is memory-bound; tokens "
             "that share each weight that is read move the product to the right."
         )
@@ -356,7 +354,6 @@ def takeaway(
     reached: Any,
     read_roof: Any,
     ridge_sheet: Any,
-    slow: Any,
 ) -> None:
     """The page's last word."""
     text = f"- The {gpu} reads at **{read_roof:,.0f} GB/s**"
@@ -367,9 +364,6 @@ def takeaway(
     if at:
         text += f"Warm beat cold up to {plot.size_text(at)}{after}; the L2 has {plot.size_text(l2)}."
     text += "\n"
-    if slow:
-        text += "- The same library call on the same bytes has another rate as a graph node "
-        text += "than called eagerly.\n"
     if fp16:
         text += f"- Arithmetic bounds FP16 products from {fp16:,.0f} FLOP per byte on"
         text += f"; the datasheet said {ridge_sheet:,.0f}.\n" if here.spec else ".\n"

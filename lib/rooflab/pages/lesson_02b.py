@@ -215,29 +215,35 @@ def waits_said(step: Rows) -> None:
     reason = firsts.mode().iloc[0]
     display.say(
         f"{(firsts == reason).sum()} of {len(weights)} weight products wait most for one "
-        f"thing, `{reason}`. A product fills only {weights.occupancy_pct.median():.0f}% of the warp "
-        f"slots, in the median. {_suffices(weights)}"
+        f"thing, `{reason}`"
+        + (
+            ", data from memory: so neither arithmetic nor barriers hold them up. "
+            if reason == "long_scoreboard"
+            else ". "
+        )
+        + _suffices(weights)
     )
     hungry = step[_first_wait(step) == "no_instruction"]
     if len(hungry):
         display.say(
             f"{len(hungry)} launches wait most for their own instructions. Their median takes "
-            f"{hungry.us.median():.1f} µs, in which a kernel fetches its code and runs it hardly more than "
-            "once. (`ncu` has just emptied the caches, so in use this wait may be shorter.)"
+            f"{hungry.us.median():.1f} µs: each instruction runs about once, so nearly every fetch is a "
+            "first one. (`ncu` has just emptied the caches, so in use this wait may be shorter.)"
         )
 
 
 def _suffices(weights: Rows) -> str:
     """Whether a busy product shows that few warps are enough, and what a short one with as many reaches."""
     best, least = weights.loc[weights.dram_pct.idxmax()], weights.loc[weights.dram_pct.idxmin()]
+    filled = f"{weights.occupancy_pct.median():.0f}% of the warp slots"
     if best.dram_pct < 70 or best.occupancy_pct > 50:
-        return "With more of them more bytes could be in flight (lesson 01's law)."
-    text = f"`{best.part}` shows that {best.occupancy_pct:.0f}% suffice. It keeps the memory "
-    text += f"{best.dram_pct:.0f}% busy: a few warps can have many bytes in flight (lesson 01). "
+        return f"A product fills {filled}; with more, more bytes could be in flight (lesson 01's law)."
+    text = f"A product fills {filled}, in the median, and `{best.part}` keeps the memory {best.dram_pct:.0f}% busy with "
+    text += f"{best.occupancy_pct:.0f}%"
     if least.dram_pct < 0.5 * best.dram_pct:
-        text += f"`{least.part}` fills {least.occupancy_pct:.0f}%, too, and keeps it {least.dram_pct:.0f}% "
-        text += "busy: occupancy does not tell the two apart. Their size does, as the next section shows."
-    return text.strip()
+        text += f", `{least.part}` {least.dram_pct:.0f}% with {least.occupancy_pct:.0f}%. Neither stalls nor "
+        text += "occupancy tell the two apart; their size does, as the next section shows"
+    return f"{text}."
 
 
 # --- products alone -----------------------------------------------------------------------------------------

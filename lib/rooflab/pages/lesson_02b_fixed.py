@@ -165,10 +165,5 @@ def _blocks(step: Rows, sms: int) -> str:
     few = blocks < sms
     if not few.any():
         return ""
-    least = blocks.idxmin()
-    return (
-        f"By its grid, `{weights.part[least]}` has {blocks[least]} blocks for {sms} SMs; only "
-        f"{listed(weights.part[~few])} has a block for each."
-        if (~few).any()
-        else f"No product has a block for each of the {sms} SMs; `{weights.part[least]}` has {blocks[least]}."
-    )
+    each = ", ".join(f"`{weights.part[at]}` {count}" for at, count in blocks.sort_values().items())
+    return f"Blocks by the grids of the products, for {sms} SMs: {each}."

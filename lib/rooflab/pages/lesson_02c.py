@@ -49,31 +49,35 @@ def rules(eager: Rows, model: Model, read: float) -> Two:
     return Two(law, replace(law, gb_s=rate, product_us=fixed), ours, theirs)
 
 
-def opening(two: Two, model: Model, gpu: str, when: str) -> Opening:
+def blind(two: Two, here: Lab) -> Rule:
+    """The laptop's rule by its datasheet alone: the rate follows the bandwidth, fixed times stay."""
+    return time_breakdown.elsewhere(two.here, sheet(here, two), device.get("rtx-4070-laptop"))
+
+
+def opening(two: Two, model: Model, here: Lab, when: str) -> Opening:
     """The first screen: the products' share here and on the published laptop, by the rule too."""
-    by_rule = [100 * two.here.share(model), 100 * two.laptop.share(model)]
-    text = "A launch takes a fixed time, and its bytes on top. By this rule products take "
-    text += f"{by_rule[0]:.0f}% of a token's GPU time on the {gpu} (measured: {two.ours:.0f}%) and "
-    text += (
-        f"{by_rule[1]:.0f}% on an RTX 4070 Laptop (published: {two.theirs:.0f}%): the faster the memory, the "
-    )
-    text += "larger the part of the time that is launches."
+    by_rule = [100 * law.share(model) for law in (two.here, blind(two, here))]
+    text = "A launch takes a fixed time, and its bytes on top. Fitted to a trace of the "
+    text += f"{here.run.gpu}, where products take {two.ours:.0f}% of a token's GPU time, this rule predicts "
+    text += f"{by_rule[1]:.0f}% for an RTX 4070 Laptop from its data sheet (published: {two.theirs:.0f}%): "
+    text += "the faster the memory, the larger the part of the time that is launches."
     able = [
         "predict a kernel's share of the time on a GPU that you don't have",
         "say what a faster kernel is worth (Amdahl's law)",
         "choose between fewer bytes, less fixed time and fewer launches",
     ]
-    return text, able, token_by_rule(two, model, gpu, when)
+    return text, able, token_by_rule(two, model, here, when)
 
 
-def token_by_rule(two: Two, model: Model, gpu: str, when: str) -> tuple[Figure, str]:
+def token_by_rule(two: Two, model: Model, here: Lab, when: str) -> tuple[Figure, str]:
     """A token's GPU time by the rule on both GPUs, in bytes, fixed times of products and other launches; the
     caption.
     """
+    gpu, laws = here.run.gpu, (two.here, blind(two, here))
     title = "A token's GPU time, by the rule"
     products, names = model_shapes.gemvs(model) + 1, []
     parts: dict[str, list[float]] = {"products: bytes": [], "products: fixed time": [], "other launches": []}
-    for name, law in ((gpu, two.here), ("RTX 4070 Laptop", two.laptop)):
+    for name, law in zip((gpu, "RTX 4070 Laptop"), laws, strict=True):
         fixed, total = products * law.product_us, law.weights_us(model) + law.others_us(model)
         times = (law.weights_us(model) - fixed, fixed, law.others_us(model))
         names.append(f"{name}, {total / 1e3:.1f} ms")
@@ -82,12 +86,10 @@ def token_by_rule(two: Two, model: Model, gpu: str, when: str) -> tuple[Figure, 
     fig, ax = plot.figure("% of GPU time", title=title, height=1.8)
     fig.set_figwidth(page.WIDEST)
     plot.stacked(ax, names, parts)
-    by_rule = [100 * law.share(model) for law in (two.here, two.laptop)]
-    said = [f"{predicted:.0f}%" for predicted in by_rule]
-    text = (
-        f"{title}, fitted on {gpu}, {when}: products (bytes and fixed time) take {' and '.join(said)}, where "
-    )
-    return fig, f"{text}the trace has {two.ours:.0f}% and the published profile {two.theirs:.0f}%."
+    said = [f"{100 * law.share(model):.0f}%" for law in laws]
+    text = f"{title}, fitted on {gpu}, {when}; the laptop has the same fixed times and its data sheet's "
+    text += f"bandwidth. Products (bytes and fixed time) take {' and '.join(said)}, where the trace has "
+    return fig, f"{text}{two.ours:.0f}% and the published profile {two.theirs:.0f}%."
 
 
 def layer_by_rule(eager: Rows, two: Two, model: Model, gpu: str) -> None:
@@ -159,34 +161,33 @@ def fitted(eager: Rows, two: Two, model: Model, gpu: str, read: float) -> None:
 
 def tested(two: Two, model: Model, here: Lab) -> None:
     """Show the laptop's share as published and by the rule, and say how far they are apart."""
-    known = published()
-    blind = time_breakdown.elsewhere(two.here, sheet(here, two), device.get("rtx-4070-laptop"))
+    known, law = published(), blind(two, here)
     with_gemm = two.theirs + 100 * known["decode_gemm"] / known["decode_kernels"]
+    predicted = 100 * law.share(model)
     lines = [
-        ("published: cuBLAS GEMV kernels", two.theirs),
-        ("published, with the tensor-core products", with_gemm),
-        ("the rule, with the laptop's own products", 100 * two.laptop.share(model)),
-        ("the rule, with only the laptop's datasheet", 100 * blind.share(model)),
+        ("by the rule, from the laptop's data sheet", predicted),
+        ("published, if its tensor-core kernel is a product", with_gemm),
+        ("published, if it is not", two.theirs),
     ]
     heads = {"what": "RTX 4070 Laptop", "share": "products, % of GPU time"}
     table = pd.DataFrame(lines, columns=list(heads))
-    display.table(table, heads, {"share": "{:.1f}"}, "The laptop's share, published and by the rule")
-    far = max(abs(ruled - said) for _, ruled in lines[2:] for _, said in lines[:2])
-    near = min(abs(ruled - said) for _, ruled in lines[2:] for _, said in lines[:2])
-    rest = [(1 - said / 100) * known["decode_kernels"] for _, said in lines[:2]]
-    ruled = two.laptop.others_us(model)
-    total = two.laptop.weights_us(model) + ruled
+    display.table(table, heads, {"share": "{:.1f}"}, "The laptop's share, predicted and published")
+    near, far = sorted(abs(predicted - said) for said in (with_gemm, two.theirs))
+    total = law.weights_us(model) + law.others_us(model)
     display.say(
-        "(The published profile also has a tensor-core kernel, which may be a weight product.) "
+        "The published profile has a tensor-core kernel that may be a weight product, so there are two "
+        "published shares. "
         + (
-            f"The rule is off by {near:.1f} to {far:.1f} percentage points, though it takes its other "
-            "launches from another GPU. "
+            f"The prediction is off by {near:.1f} or {far:.1f} percentage points. "
             if near < 5
-            else "That is too far: the laptop needs another explanation. "
+            else f"The prediction is {near:.1f} points off or more: the laptop needs another explanation. "
         )
-        + f"For a token it predicts {total / 1e3:.1f} ms of GPU time; published are "
-        f"{known['decode_kernels'] / 1e3:.1f}."
+        + f"For a token it gives {total / 1e3:.1f} ms of GPU time; published are "
+        f"{known['decode_kernels'] / 1e3:.1f}. With the laptop's own fixed time and rate of a product, from "
+        f"its published products, the rule gives {100 * two.laptop.share(model):.1f}%."
     )
+    rest = [(1 - said / 100) * known["decode_kernels"] for said in (with_gemm, two.theirs)]
+    ruled = law.others_us(model)
     display.say(
         f"A large share hides an error in the small one. The other launches alone: {ruled / 1e3:.1f} ms by "
         f"the rule, {min(rest) / 1e3:.1f} to {max(rest) / 1e3:.1f} published, so the rule gives "
@@ -238,7 +239,7 @@ def who_waits(two: Two, step: Any, model: Model, here: Lab) -> None:
         f"With this host ({step.wall_per_launch_us:.1f} µs a launch, {host / 1e3:.1f} ms a "
         f"token) {some} GPUs in the figure would wait for "
         f"Python in the eager loop. On the laptop a launch cost its caller "
-        f"{published()['decode'] / step.launches:.0f} µs, if there were as many."
+        f"{published()['decode'] / step.launches:.0f} µs, if it made as many launches as here."
     )
 
 
@@ -356,12 +357,12 @@ def worth_said(table: Rows, two: Two, model: Model) -> None:
     )
 
 
-def takeaway(two: Two, model: Model, gpu: str) -> None:
+def takeaway(two: Two, model: Model, here: Lab) -> None:
     """What to take away, computed."""
     display.say(
         "- The bottleneck depends on which takes longer, a launch's bytes or the launch itself. Products "
-        f"take {two.ours:.0f}% of GPU time on {gpu} and {two.theirs:.0f}% on an RTX 4070 Laptop, for which "
-        f"the rule says {100 * two.laptop.share(model):.0f}%.\n"
+        f"take {two.ours:.0f}% of GPU time on {here.run.gpu} and {two.theirs:.0f}% on an RTX 4070 Laptop, for "
+        f"which the rule predicts {100 * blind(two, here).share(model):.0f}%.\n"
         "- Three things make a token faster: fewer bytes, less fixed time a product, and fewer launches. The "
         "faster the memory, the more the last two bring. This course does all three.\n"
         "- A share of time belongs to a model, a GPU *and* its kernels. Quote all three."

@@ -238,8 +238,8 @@ def _suffices(weights: Rows) -> str:
     filled = f"{weights.occupancy_pct.median():.0f}% of the warp slots"
     if best.dram_pct < 70 or best.occupancy_pct > 50:
         return f"A product fills {filled}; with more, more bytes could be in flight (lesson 01's law)."
-    text = f"A product fills {filled}, in the median, and `{best.part}` keeps the memory {best.dram_pct:.0f}% busy with "
-    text += f"{best.occupancy_pct:.0f}%"
+    text = f"A product fills {filled}, in the median, and `{best.part}` keeps the memory "
+    text += f"{best.dram_pct:.0f}% busy with {best.occupancy_pct:.0f}%"
     if least.dram_pct < 0.5 * best.dram_pct:
         text += f", `{least.part}` {least.dram_pct:.0f}% with {least.occupancy_pct:.0f}%. Neither stalls nor "
         text += "occupancy tell the two apart; their size does, as the next section shows"

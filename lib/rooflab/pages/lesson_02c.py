@@ -361,8 +361,8 @@ def takeaway(two: Two, model: Model, here: Lab) -> None:
     """What to take away, computed."""
     display.say(
         "- The bottleneck depends on which takes longer, a launch's bytes or the launch itself. Products "
-        f"take {two.ours:.0f}% of GPU time on {here.run.gpu} and {two.theirs:.0f}% on an RTX 4070 Laptop, for "
-        f"which the rule predicts {100 * blind(two, here).share(model):.0f}%.\n"
+        f"take {two.ours:.0f}% of GPU time on {here.run.gpu} and {two.theirs:.0f}% on an RTX 4070 Laptop, "
+        f"for which the rule predicts {100 * blind(two, here).share(model):.0f}%.\n"
         "- Three things make a token faster: fewer bytes, less fixed time a product, and fewer launches. The "
         "faster the memory, the more the last two bring. This course does all three.\n"
         "- A share of time belongs to a model, a GPU *and* its kernels. Quote all three."

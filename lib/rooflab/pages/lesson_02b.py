@@ -241,8 +241,13 @@ def _suffices(weights: Rows) -> str:
     text = f"A product fills {filled}, in the median, and `{best.part}` keeps the memory "
     text += f"{best.dram_pct:.0f}% busy with {best.occupancy_pct:.0f}%"
     if least.dram_pct < 0.5 * best.dram_pct:
-        text += f", `{least.part}` {least.dram_pct:.0f}% with {least.occupancy_pct:.0f}%. Neither stalls nor "
-        text += "occupancy tell the two apart; their size does, as the next section shows"
+        text += f", `{least.part}` {least.dram_pct:.0f}% with {least.occupancy_pct:.0f}%: occupancy does not "
+        text += "tell the two apart"
+        waits = best.stall_long_scoreboard, least.stall_long_scoreboard
+        if waits[0] > waits[1]:
+            text += f". The busier one waits longer for memory, {waits[0]:.1f} against {waits[1]:.1f} cycles "
+            text += "an instruction: a long wait is no sign of a slow kernel"
+        text += ". Their sizes differ, as the next section shows"
     return f"{text}."
 
 

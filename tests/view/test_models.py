@@ -72,7 +72,7 @@ def test_laws_at_points_that_can_be_checked_by_hand():
     assert models.stride(1, 4, 0) == 100 and models.stride(32, 4, 0) == 12.5
     assert models.stride(1, 4, 16) == pytest.approx(100 * 128 / 160), "a fifth sector"
     assert models.tile(128, 128) == 64
-    assert models.occupancy(128, 1, h200.name) == h200.shared_kb_per_block // 32
+    assert models.occupancy(128, 1, h200.name) == (h200.shared_kb_per_block + 1) // 33
     slots = h200.sms * 128 * h200.boost_mhz / 1e3
     assert models.instructions(8, 4, h200.name) == pytest.approx(100 * slots / 8 / (h200.dram_gb_s * 2))
     assert models.crossover(1, 4, h200.name) < models.crossover(1, 16, h200.name)

@@ -134,8 +134,8 @@ def sweep(fastest: Rows, shape: Shape, gpu: str) -> None:
     text = f"{title}, on {gpu}, {plot.dates(part)}: the fastest kernel of each way. "
     plot.show(
         fig,
-        f"{text}A ring: from here on another pass, a wider tile or another kernel. Level: reading the "
-        "weights takes the time. A slope at many tokens: arithmetic.",
+        f"{text}A ring: from here on another pass, a wider tile or another kernel. Level: more "
+        "tokens in the same pass or tile cost nothing. A slope at many tokens: arithmetic.",
     )
     left = _unexplained(fastest, shape)
     if left:

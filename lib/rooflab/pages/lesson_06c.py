@@ -153,7 +153,7 @@ def rounding_errors(width: int = 128, keys: int = 4096) -> dict[str, float]:
     scores = HALF * np.sqrt(products / 3)
     one = f"{1e3 * HALF:.2f}"
     rows = [("outputs rounded to FP16", HALF / np.sqrt(3), HALF, f"{one} at most, ÷ √3 on average")]
-    why = f"{one} where one key is seen; ÷ √3 on average, and {keys:,} average out: ÷ √{keys:,}"
+    why = f"{one} at most; ÷ √3 on average, and {keys:,} average out: ÷ √{keys:,}"
     rows += [("weights rounded to FP16", HALF / np.sqrt(3 * keys), HALF, why)]
     why = f"{one} ÷ √3 for each addition; {products} of either sign add up to √{products} times one"
     rows += [(f"scores in FP16 sums of {products} products (rung 3)", scores, np.nan, why)]

@@ -97,8 +97,10 @@ def tile(rows: int, columns: int) -> float:
 
 
 def occupancy(side: int, stages: int, gpu: str) -> float:
-    """Blocks whose tiles of side x side, `stages` deep, fit the shared memory that a block may have."""
-    return _spec(gpu).shared_kb_per_block * 1024 // (_HALF * _DEPTH * 2 * side * stages)
+    """Blocks whose tiles of side x side, `stages` deep, fit an SM's shared memory: what a block may have and
+    1 KiB, which the system takes for each block.
+    """
+    return (_spec(gpu).shared_kb_per_block + 1) * 1024 // (_HALF * _DEPTH * 2 * side * stages + 1024)
 
 
 def attention(tokens: int, window: str, heads: int, gpu: str) -> float:

@@ -9,9 +9,11 @@ from rooflab.errors import UsageError
 from rooflab.hardware import roofline
 from rooflab.view.diagram import svg
 from rooflab.view.diagram.svg import AMBER, BLUE, GREY, PALE, Canvas, Drawing, single
+from rooflab.words import listed
 
 _MATRIX = 4096  # rows and columns of the product whose FLOP a byte are marked
 _BAND = 56.0  # height of the fastest link
+_THINNEST = 2.0  # height at which a link can still be seen
 _CELL, _ROW, _LEFT = 5.6, 10.0, 118.0
 
 
@@ -56,7 +58,7 @@ def path_of_bytes(links: Sequence[Link], ends: str, dram: float, tops: Sequence[
     for k, name in enumerate([*(each.begins for each in links), ends]):
         canvas.cell(k * (box + gap), 14, box, _BAND + 12, name, GREY, 14)
     for k, each in enumerate(links):
-        x, high = k * (box + gap) + box, max(2.0, each.gb_s / most * _BAND)
+        x, high = k * (box + gap) + box, max(_THINNEST, each.gb_s / most * _BAND)
         rate = f"{each.gb_s:,.0f} GB/s"
         if each.at_least:  # hatched: what it gives at most is not known
             stripes = max(1, int(gap // 8))
@@ -72,7 +74,9 @@ def path_of_bytes(links: Sequence[Link], ends: str, dram: float, tops: Sequence[
     says = f"Data crosses {' → '.join([*(each.begins for each in links), ends])}: {', '.join(said)}."
     if tops:
         says += f" {_while_a_byte_arrives(canvas, dram, tops)}"
-    return single("Which link each roof belongs to, to scale", says, canvas)
+    wider = [each.what for each in links if each.gb_s / most * _BAND < _THINNEST]
+    scale = f"to scale but for {listed(wider)}, drawn wider" if wider else "to scale"
+    return single(f"Which link each roof belongs to, {scale}", says, canvas)
 
 
 def _while_a_byte_arrives(canvas: Canvas, dram: float, tops: Sequence[Peak]) -> str:

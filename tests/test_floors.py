@@ -91,12 +91,23 @@ def longest(name, modules):
     return name
 
 
+def _renamed(alias):
+    """Whether an imported module has another name here."""
+    return isinstance(alias, ast.alias) and alias.asname and alias.name in {file.stem for file in FILES}
+
+
 def test_no_module_uses_a_private_name_of_another():
     for path in FILES:
         found = {
             name.rpartition(".")[2] for name in imports(path, top_level=False) if name.startswith("rooflab.")
         }
         modules = {file.stem for file in FILES} & found
+        modules |= {
+            alias.asname
+            for node in statements(path)
+            for alias in getattr(node, "names", [])
+            if _renamed(alias)
+        }
         for node in statements(path):
             if (
                 isinstance(node, ast.Attribute)

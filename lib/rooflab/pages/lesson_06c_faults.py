@@ -63,8 +63,7 @@ def errors() -> pd.DataFrame:
     """Of each fault, on a shape of the source's: the largest error in RMS of the outputs, over that of
     rounding alone, and whether each of the source's allowances lets it pass.
     """
-    heads, kv_heads, width, _, seq, _ = asks.CONFIGS[SHAPE]
-    shape = study.shape_of(asks._case("tolerance", "1_scalar", seq, (heads, kv_heads), width))
+    shape = study.shape_of([case for case in asks.tolerance() if case.impl == "1_scalar"][SHAPE])
     with ops.on("cpu"):
         q, k, v = attention_work.operands(shape)
         expected = attention_work.exact(q, k, v, shape)
@@ -85,7 +84,9 @@ def planted_faults() -> None:
     table["passes"] = [listed(allowed[name] for name in allowed if row[name]) for _, row in found.iterrows()]
     names = {"what": "Fault", "error": "Largest error (‰ of the RMS)", "over": "÷ rounding alone"}
     names |= {"passes": "Kept within"}
-    caption = f"Planted faults, computed here on the source's shape {SHAPE + 1}"
+    caption = (
+        f"Planted faults on the source's shape {SHAPE + 1}, computed here with random numbers of their own"
+    )
     display.table(table, names, {"error": "{:,.1f}", "over": "{:,.1f}"}, caption)
     widest = max(asks.TOLERANCES, key=lambda name: asks.TOLERANCES[name])
     wrong = found[found["fault"] != RIGHT]

@@ -73,7 +73,8 @@ def roofs(sweep: Rows, here: Lab, ceilings: tuple[Figure, str] | None) -> Openin
     if fp16:
         ridge = roofline.ridge(read, fp16.value)
         text += (
-            f", and multiplies FP16 matrices at {fp16.value:,.0f} TFLOP/s: such a product is memory-bound "
+            f", and in a burst multiplies FP16 matrices at {fp16.value:,.0f} TFLOP/s: such a product is "
+            "memory-bound "
         )
         text += f"with fewer than {ridge:,.0f} FLOP for each byte"
         plain = here.roof.get("fp32")

@@ -110,8 +110,8 @@ def opinions(dram_sheet: Any, here: Any, streams: Any) -> None:
     display.table(three, names, forms, "The bandwidth by datasheet, profiler and kernels", folded=True)
     low, high = (float(three["gb_s"].iloc[2:].agg(end)) for end in ("min", "max"))
     display.say(
-        f"Datasheet {dram_sheet:,.0f} GB/s, profiler {peak:,.0f}, our streams {low:,.0f} to {high:,.0f}: "
-        "this course reports shares of the last, of a stream that moves the same kind of traffic."
+        f"The same bandwidth has three values: datasheet {dram_sheet:,.0f} GB/s, profiler {peak:,.0f}, our "
+        f"streams {low:,.0f} to {high:,.0f}. This course reports shares of the last."
         if peak == peak and dram_sheet == dram_sheet
         else f"Our streams reach {low:,.0f} to {high:,.0f} GB/s, of which this course reports shares."
     )
@@ -218,7 +218,7 @@ def tops(here: Any) -> Any:
 
 
 def peaks(gpu: Any, here: Any, tops: Any) -> None:
-    """Show the peaks of arithmetic in a burst and sustained."""
+    """Show the peaks of arithmetic in a burst and sustained, and say which are far below the datasheet."""
     matrix = bandwidth.MATRIX[here.effort]
     names = {"roof": "Peak", "burst": "Burst", "sustained": "Sustained"}
     names |= {"sheet": "Datasheet"}
@@ -229,6 +229,14 @@ def peaks(gpu: Any, here: Any, tops: Any) -> None:
     display.table(table, names, dict.fromkeys(list(names)[1:], "{:,.0f}"), said)
     forms = dict.fromkeys(list(behind)[1:], "{:,.0f}")
     display.table(table, behind, forms, "Shares, and clock and power while sustained", folded=True)
+    for roof, share, sheet in tops[tops["share"] < 60][["roof", "share", "sheet"]].to_numpy():
+        text = f"**100% of {roof} is {share:.0f}% of the datasheet**: the roof is the best product that the "
+        text += "library reached, not what the chip can do at most."
+        twin = tops[(tops["sheet"] == sheet) & (tops["share"] > share)].sort_values("burst")
+        if len(twin):
+            text += f" {twin['roof'].iloc[-1]}, for which the datasheet gives the same rate, reaches "
+            text += f"{twin['burst'].iloc[-1]:,.0f}."
+        display.say(text)
 
 
 def power(gpu: Any, here: Any, tops: Any) -> None:
@@ -254,6 +262,30 @@ def power(gpu: Any, here: Any, tops: Any) -> None:
     streams = states.kept(display.power_rows(here, "read", "copy"), "read", "copy")
     text += f"{streams} " if streams else ""
     display.say(text.rstrip())
+    if len(limited):
+        _like_by_like(here, limited)
+
+
+def _like_by_like(here: Any, limited: Any) -> None:
+    """Say when the burst's roofs are those to judge by, and when the sustained ones; `limited` are the rows
+    of `tops` that power holds down.
+    """
+    fp16 = limited[limited["roof"] == "fp16_tensor"]
+    there = ""
+    if len(fp16):
+        there = f": in FP16 {fp16['sustained'].iloc[0]:,.0f} TFLOP/s, with the ridge at "
+        there += f"{_sustained_ridge(here, fp16.iloc[0]):.0f}"
+    display.say(
+        "**Judge like by like.** This course times most kernels in bursts, so it holds them against the "
+        "burst's roofs: both rested before each sample. A program that keeps the arithmetic units at work, "
+        "as a long prompt does, gets the sustained rate. Hold it against the sustained roof, or the power "
+        f"limit passes for a fault of the kernel{there}."
+    )
+
+
+def _sustained_ridge(here: Any, peak: Any) -> float:
+    """FLOP for each byte from which on arithmetic bounds a kernel that runs on, by a row of `tops`."""
+    return roofline.ridge(here.roof["dram_read"].value, peak["sustained"])
 
 
 def ridges(tops: Any) -> None:
@@ -313,32 +345,22 @@ def one_token(gpu: Any, tops: Any) -> Any:
         display.say(
             "One token through a 4,096 × 4,096 FP16 matrix multiplies and adds once for each weight of 2 "
             f"bytes: {roofline.intensity(flops, size_bytes):.2f} FLOP per byte. The ridge of the "
-            f"{gpu} lies at {fp16:.0f}. Writing one token at a time is memory-bound; tokens "
-            "that share each weight that is read move the product to the right."
+            f"{gpu} lies at {fp16:.0f}. "
+            + (
+                "Writing one token at a time is memory-bound; tokens that share each weight that is read "
+                "move the product to the right, as the chart at the top shows."
+                if fp16 > roofline.intensity(flops, size_bytes)
+                else "So even one token at a time is bound by arithmetic."
+            )
         )
     return fp16
 
 
-def device_roofs(here: Any, gpu: Any, tops: Any) -> None:
-    """Show the roofs that most lessons use, and say which are far below the datasheet; fold all with the case
-    that set each.
-    """
+def device_roofs(here: Any, gpu: Any) -> None:
+    """Fold all roofs with the case that set each."""
     columns = ["value", "unit", "case"]
     roofs = pd.DataFrame.from_dict(dict(here.roof), orient="index", columns=columns).reset_index()
     names = {"index": "Roof", "value": "Value", "unit": "Unit", "case": "Measured by"}
-    most = {"dram_read": "read", "dram_copy": "copy", "dram_triad": "triad"}
-    most |= {"fp16_tensor": "FP16 on tensor cores", "int8_tensor": "int8 on tensor cores"}
-    short = roofs.set_index("index").reindex([name for name in most if name in here.roof])
-    short = short.assign(what=[most[str(name)] for name in short.index])
-    display.table(short, {"what": "Roof", "value": gpu, "unit": ""}, {"value": "{:,.0f}"})
-    for roof, share, sheet in tops[tops["share"] < 60][["roof", "share", "sheet"]].to_numpy():
-        text = f"**100% of {roof} is {share:.0f}% of the datasheet**: the roof is the best product that the "
-        text += "library reached, not what the chip can do at most."
-        twin = tops[(tops["sheet"] == sheet) & (tops["share"] > share)].sort_values("burst")
-        if len(twin):
-            text += f" {twin['roof'].iloc[-1]}, for which the datasheet gives the same rate, reaches "
-            text += f"{twin['burst'].iloc[-1]:,.0f}."
-        display.say(text)
     title = f"All {len(roofs)} roofs of the {gpu}, run {here.run_of('bandwidth')['run']}"
     display.table(roofs, names, {"value": "{:,.0f}"}, title, folded=True)
 
@@ -354,6 +376,7 @@ def takeaway(
     reached: Any,
     read_roof: Any,
     ridge_sheet: Any,
+    tops: Any,
 ) -> None:
     """The page's last word."""
     text = f"- The {gpu} reads at **{read_roof:,.0f} GB/s**"
@@ -365,9 +388,12 @@ def takeaway(
         text += f"Warm beat cold up to {plot.size_text(at)}{after}; the L2 has {plot.size_text(l2)}."
     text += "\n"
     if fp16:
-        text += f"- Arithmetic bounds FP16 products from {fp16:,.0f} FLOP per byte on"
+        text += f"- Arithmetic bounds FP16 products from {fp16:,.0f} FLOP per byte on in a burst"
+        known = tops[(tops["roof"] == "fp16_tensor") & tops["sustained"].notna()]
+        text += f", from {_sustained_ridge(here, known.iloc[0]):,.0f} on sustained" if len(known) else ""
         text += f"; the datasheet said {ridge_sheet:,.0f}.\n" if here.spec else ".\n"
-    text += "- A roof comes from a kernel, a size and a clock. Name all three."
+    text += "- A roof comes from a kernel, a size, a clock and, for arithmetic, a state: burst or sustained. "
+    text += "Hold a kernel against the roof of its own."
     display.say(text)
 
 

@@ -41,14 +41,12 @@ def _in_order(frame: Rows) -> Rows:
 def opening(rows: Rows, trace: Rows, gpu: str, context: int, roof: float) -> Opening:
     """The first screen: how much of a token's time the GPU works, with what, and what the bytes allow."""
     busy = time_breakdown.busy(rows, trace)
-    share = busy[busy.variant == "eager"].busy_pct
+    share = busy.loc[(busy.variant == "eager") & (busy.seq == context), "busy_pct"].iloc[0]
     table = time_breakdown.by_class(trace)
     mine = table[(table.seq == context) & (table.variant == "eager")].set_index("class")
-    low, high = (f"{end:.0f}" for end in (share.min(), share.max()))
-    span = f"{low}%" if low == high else f"{low} to {high}%, by context,"
-    text = f"Run eagerly on the {gpu}, the GPU works {span} of the time and waits for Python the rest; of "
-    text += "the time "
-    text += f"it works, weight products take {mine.pct.get('weight', 0.0):.0f}% after {context:,} tokens."
+    text = f"Run eagerly on the {gpu} after {context:,} tokens, the GPU works {share:.0f}% of the time and "
+    text += "waits for Python the rest; of the time it works, weight products take "
+    text += f"{mine.pct.get('weight', 0.0):.0f}%."
     able = [
         "say how much of a token's time the GPU works, and in which kernels",
         "name the part of the model that a kernel belongs to",
@@ -259,7 +257,9 @@ def busy_said(rows: Rows, trace: Rows, context: int, theirs: Any) -> None:
             f"{calls.min() / 1e3:.1f} to {calls.max() / 1e3:.1f} ms."
             + (
                 f" Samples of one context lie closer together (q3 − q1: {100 * wide.max():.0f}% at most). "
-                "What made the host faster at one of them was not measured, so take the busy share as rough."
+                f"So the busy share, {every.busy_pct.min():.0f} to {every.busy_pct.max():.0f}% by context, "
+                "is rough: it grows with the GPU's work, and where the host was faster. Why it was, was not "
+                "measured."
                 if wide.max() < 0.5 * (calls.max() / calls.min() - 1)
                 else ""
             )
@@ -287,7 +287,7 @@ def one_layer(trace: Rows, context: int, gpu: str, when: str) -> None:
     for way, launches in lines.items():
         start = begin if way == "eager" else launches.start_us.iloc[len(launches) // 2]
         moved = launches.assign(start_us=launches.start_us - start)
-        lanes[way] = moved[moved.start_us.between(0, end - begin)]
+        lanes[way] = moved[moved.start_us.between(0, end - begin, inclusive="left")]
     title = f"The same {end - begin:,.0f} µs of a token by each way: tall bars are weight products"
     fig, ax = plot.figure("µs", title=title, height=2.6)
     fig.set_figwidth(page.WIDEST)

@@ -28,9 +28,8 @@ from rooflab.view.diagram import counters
 def opening(step: Rows, top: Rows, gpu: str, when: str) -> Opening:
     """The first screen: how many launches use the memory, and how busy each kind keeps it."""
     text = f"On the {gpu} {len(_busy(step))} of {len(step)} launches keep the memory at least half busy, and "
-    text += (
-        f"{len(_small(step))} use less than a twentieth of both memory and SMs: too small to fill the GPU."
-    )
+    text += f"{len(_small(step))} use less than a twentieth of both memory and SMs: too small to fill the GPU"
+    text += f". {len(_partly(step))} are partly busy." if len(_partly(step)) else "."
     able = [
         "read a profiler's counters: bytes, hit rates, occupancy, stalls",
         "say what a launch was waiting for",
@@ -45,6 +44,10 @@ def _busy(step: Rows) -> Rows:
 
 def _small(step: Rows) -> Rows:
     return step[(step.dram_pct < 5) & (step.sm_pct < 5)]
+
+
+def _partly(step: Rows) -> Rows:
+    return step.drop(_busy(step).index).drop(_small(step).index, errors="ignore")
 
 
 # Plain words for what PyTorch's kernels of one part do, by the library's names.
@@ -95,9 +98,7 @@ def counted(step: Rows, prompt: Rows, tokens: int) -> None:
 
 
 def longer(step: Rows, steps: Rows) -> None:
-    """Say how much longer ncu times a small launch than the running model's trace, `steps`, and what the
-    drawing below shows.
-    """
+    """Say how much longer ncu times a small launch than the running model's trace, `steps`."""
     ours, there = step[step.part == "norm"], steps[steps.part == "norm"]
     if len(ours) and there.launches.sum():
         running = there.us.sum() / there.launches.sum()
@@ -106,10 +107,6 @@ def longer(step: Rows, steps: Rows) -> None:
                 f"So do not add up `ncu`'s times of small launches: a norm launch takes {running:.1f} µs on "
                 f"average in the running model, and {ours.us.min():.1f} to {ours.us.max():.1f} here."
             )
-    display.say(
-        "Each counter looks at one place on the way from DRAM to the warps. Compare a large product with a "
-        "small launch:"
-    )
 
 
 def where_counted(step: Rows) -> None:
@@ -147,13 +144,31 @@ def off_percent(products: Rows) -> Rows:
     return 100 * (products.counted / products.bytes - 1)
 
 
-def launches_said(step: Rows) -> None:
-    """Say which launches keep the memory busy, and how many are small."""
-    display.say(
-        f"Half busy or more: {', '.join(dict.fromkeys(_busy(step).part))}. The **{len(_small(step))}** "
-        "small launches use less than a twentieth of the memory's rate *and* of the SMs'. Nothing is wrong "
-        "with any of them by itself: a launch of a few thousand elements cannot fill this GPU."
-    )
+def launches_said(step: Rows, read: float) -> None:
+    """Say which launches keep the memory busy, which are small, and which lie between; `read` in GB/s."""
+    busy, small, rest = _busy(step), _small(step), _partly(step)
+    lines = [f"**Half busy**, memory at half its rate or more: {_by_part(busy) or 'none'}."]
+    if len(small):
+        most = small.loc[small.mb.idxmax()]
+        lines.append(
+            f"**Small**, less than a twentieth of the memory's rate *and* of the SMs': the other "
+            f"{len(small)}. They have too little to do: even the one that moves most, "
+            f"`{most.part or 'residual'}`, has bytes for {1e3 * most.mb / read:.2f} µs at the read roof, and "
+            f"takes {most.us:.1f}."
+        )
+    if len(rest):
+        lines.insert(
+            1,
+            f"**Partly busy**: {_by_part(rest)}. They use up to {rest.dram_pct.max():.0f}% of the memory's "
+            f"rate and {rest.sm_pct.max():.0f}% of the SMs'.",
+        )
+    display.say("\n".join(f"- {line}" for line in lines))
+
+
+def _by_part(launches: Rows) -> str:
+    """The parts of launches with the number of each that has several: "q, attention (3 launches)"."""
+    counts = launches.part.replace("", "residual").value_counts(sort=False)
+    return ", ".join(f"{part} ({count} launches)" if count > 1 else part for part, count in counts.items())
 
 
 def longest(top: Rows, gpu: str) -> None:
@@ -163,7 +178,10 @@ def longest(top: Rows, gpu: str) -> None:
     heads |= {"occupancy_pct": "occupancy %"}
     forms = dict.fromkeys(("us", "dram_pct", "sm_pct"), "{:.1f}") | {"mb": "{:,.2f}"}
     forms |= dict.fromkeys(("l2_hit_pct", "occupancy_pct"), "{:.0f}")
-    display.table(top, heads, forms, f"A decode step's longest launches, {gpu}", folded=True)
+    title = (
+        f"A decode step's longest launches, {gpu}, by their time together; counters of the first of a kind"
+    )
+    display.table(top, heads, forms, title, folded=True)
     busiest = top.loc[top.sm_pct.idxmax()]
     display.say(
         f"None of the longest launches keeps any unit of its SMs more than {busiest.sm_pct:.0f}% busy, so "
@@ -191,7 +209,7 @@ def waits(step: Rows, top: Rows, gpu: str) -> None:
     why["share"] = 100 * why.us / why.us.sum()
     why["meaning"] = [f"{ncu.METRICS[f'stall_{name}'].meaning} ({name})" for name in why["first"]]
     heads = {"meaning": "largest reason", "launches": "launches", "share": "% of counted time"}
-    heads |= {"cycles": "cycles, median", "parts": "in"}
+    heads |= {"cycles": "cycles an instruction, median", "parts": "in"}
     forms = {"share": "{:.0f}", "cycles": "{:.1f}"}
     display.table(why.sort_values("us", ascending=False), heads, forms, f"{len(step)} launches, {gpu}")
     each = top.assign(
@@ -318,17 +336,31 @@ def under_the_roofline(
     )
 
 
-def roofline_said(products: Rows, tokens: int, read: float, peak: float) -> None:
-    """Say where one token's products lie under the roofline."""
+def roofline_said(products: Rows, prompt: Rows, tokens: int, read: float, peak: float) -> None:
+    """Say where one token's products lie under the roofline, and those of a prompt of `tokens`."""
     ridge = roofline.ridge(read, peak)
     display.say(
         "One token's products do about one FLOP for each byte; the ridge lies at "
         f"{ridge / products.intensity.max():.0f} times that. The small ones lie lowest: they reach neither "
-        f"the memory's rate nor the arithmetic's. With {tokens:,} tokens at once each weight is used for all "
-        "of them, and the products move to the other side of the ridge."
+        f"the memory's rate nor the arithmetic's.{_prompt_side(products, prompt, tokens, ridge)}"
         if ridge > 20
         else f"One token's products lie left of the ridge at {ridge:.0f} FLOP per byte."
     )
+
+
+def _prompt_side(products: Rows, prompt: Rows, tokens: int, ridge: float) -> str:
+    """On which side of the ridge the counted products of a prompt lie."""
+    moved = prompt[prompt["class"] == "weight"].drop_duplicates("part").set_index("part").dram_bytes
+    sizes = products.set_index("part")
+    across = (2.0 * tokens * sizes.n * sizes.k / moved).dropna()
+    if across.empty:
+        return ""
+    text = f" With {tokens:,} tokens at once each weight is used for all of them: "
+    text += f"{across.min():,.0f} FLOP for each byte" if len(across) == 1 else ""
+    text += f"{across.min():,.0f} to {across.max():,.0f} FLOP for each byte" if len(across) > 1 else ""
+    if across.min() > ridge:
+        return f"{text}, right of the ridge, where arithmetic bounds a product."
+    return f"{text}, {'still left of' if across.max() < ridge else 'on both sides of'} the ridge."
 
 
 def takeaway(products: Rows, step: Rows, timed: Rows, gpu: str, read: float) -> None:
@@ -340,8 +372,9 @@ def takeaway(products: Rows, step: Rows, timed: Rows, gpu: str, read: float) -> 
         f"- On {gpu} a product by cuBLAS costs {fixed:.1f} µs besides its bytes. So `lm_head` "
         f"reaches {head.pct:.0f}% of the roof, "
         f"`{products.part[products.pct.idxmin()]}` {products.pct.min():.0f}%.\n"
-        f"- {len(_small(step))} of {len(step)} counted launches are too small for this GPU. Tuning "
-        "their insides will not help; launching fewer will."
+        f"- {len(_small(step))} of {len(step)} counted launches are too small for this GPU: what "
+        "they take is mostly their fixed time. Fewer launches help, or a shorter fixed time; a higher rate "
+        "of memory does not."
     )
 
 

@@ -68,6 +68,12 @@ def _laptop_products() -> Rows:
     return rows[(rows.operator == "gemv") & rows.n.notna()].set_index(["n", "k"])
 
 
+def _shares(timed: Rows, products: Rows, read: float) -> Rows:
+    """What share of the rate of large products each product reaches in the model, in percent."""
+    _, own = launch_rule.line(timed.bytes, timed.median_us, read)
+    return 100 * products.gb_s / own
+
+
 def two_gpus(timed: Rows, products: Rows, gpu: str, read: float) -> None:
     """Show what share of the rate of large products, fitted on each GPU, each product reaches, here and on
     the published laptop.
@@ -76,12 +82,13 @@ def two_gpus(timed: Rows, products: Rows, gpu: str, read: float) -> None:
     _, own = launch_rule.line(timed.bytes, timed.median_us, read)
     pairs = products[["n", "k"]].itertuples(index=False, name=None)
     theirs = [rows.gb_s.get(pair) for pair in pairs]
-    both = products[["part", "us"]].assign(mb=products.bytes / 1e6, here=100 * products.gb_s / own)
+    both = products[["part", "us"]].assign(mb=products.bytes / 1e6, here=_shares(timed, products, read))
     both["laptop"] = [100 * each / rate if each else None for each in theirs]
     heads = {"part": "projection", "mb": "MB", "us": "µs (nsys)", "here": f"{gpu}, %"}
     heads |= {"laptop": "RTX 4070 Laptop, %"}
     forms = dict.fromkeys(("mb", "us"), "{:.1f}") | dict.fromkeys(("here", "laptop"), "{:.0f}")
-    title = f"Share of the rate of large products: {own:,.0f} GB/s here, {rate:,.0f} there"
+    title = f"Share of the rate of large products, {own:,.0f} GB/s here and {rate:,.0f} there, by nsys "
+    title += "(the chart at the top has shares of ncu's peak, by ncu)"
     display.table(both, heads, forms, title)
     without = both.part[both.laptop.isna()]
     if len(without):
@@ -104,19 +111,22 @@ def fixed_time(timed: Rows, products: Rows, gpu: str, read: float) -> None:
 
 def beyond_bytes(here: Lab, timed: Rows, products: Rows, step: Rows, read: float) -> None:
     """Say how much of a product's fixed time other kernels need as well, and how much is the library's: by an
-    empty node, a read kernel and lesson 03d's product with the smallest matrix; and how many blocks it has.
+    empty node, a read kernel and lesson 03d's product with the smallest matrix; and if its blocks explain it.
     """
     fixed, _ = launch_rule.line(timed.bytes, timed.median_us, read)
     node, start = _node_us(here), _start_us(here, read)
     said = []
     if node and start:
+        inside = f", of which {node:.1f} are an empty node's" if node < start else ""
+        inside = inside or f"; an empty node takes {node:.1f}"
         said.append(
-            f"An empty node of a graph takes {node:.1f} µs ([lesson 00b](00b_clocks.ipynb)), and a read "
-            f"kernel {start:.1f} to start and finish ([lesson 01b](01b_roofs.ipynb))."
+            f"Whose time is it? As a node of a graph a read kernel takes {start:.1f} µs to start and finish "
+            f"([lesson 01b](01b_roofs.ipynb)){inside} ([lesson 00b](00b_clocks.ipynb))."
         )
         if fixed > 1.2 * start:
             said.append(
-                f"**The other {fixed - start:.1f} µs are the library's kernels, not the GPU's price.**"
+                f"**The other {round(fixed, 1) - round(start, 1):.1f} µs are the library's kernels, not the "
+                "GPU's price.**"
             )
     small = products.loc[products.bytes.idxmin()]
     ours, theirs = _same_matrix(here, int(small.n), int(small.k))
@@ -125,8 +135,8 @@ def beyond_bytes(here: Lab, timed: Rows, products: Rows, step: Rows, read: float
             f"With the matrix of `{small.part}` the kernel of [lesson 03d](03d_rows.ipynb) takes "
             f"{ours:.1f} µs, cuBLAS {theirs:.1f}."
         )
-    said.append(_blocks(step, int(here.run.sms)))
-    display.say(" ".join(said).strip())
+    display.say(" ".join(said))
+    display.say(_blocks(step, products.assign(share=_shares(timed, products, read)), int(here.run.sms)))
 
 
 def _node_us(here: Lab) -> float | None:
@@ -158,12 +168,31 @@ def _same_matrix(here: Lab, n: int, k: int) -> tuple[float | None, float | None]
     return (float(ours) if ours else None, float(theirs) if theirs else None)
 
 
-def _blocks(step: Rows, sms: int) -> str:
-    """How many of the GPU's SMs the library's products have blocks for, by the counted launches' grids."""
-    weights = step[step["class"] == "weight"].drop_duplicates("part")
+def _blocks(step: Rows, products: Rows, sms: int) -> str:
+    """Whether the number of blocks, by the counted launches' grids, explains the `share` that products reach;
+    empty where each has a block for every SM.
+    """
+    weights = step[step["class"] == "weight"].drop_duplicates("part").set_index("part")
     blocks = weights.grid.str.split("x").map(lambda sides: math.prod(map(int, sides)))
-    few = blocks < sms
-    if not few.any():
+    share = products.set_index("part").share
+    blocks = blocks[blocks.index.isin(share.index)].sort_values(kind="stable")
+    if not (blocks < sms).any():
         return ""
-    each = ", ".join(f"`{weights.part[at]}` {count}" for at, count in blocks.sort_values().items())
-    return f"Blocks by the grids of the products, for {sms} SMs: {each}."
+    each = [f"{listed(map(_code, parts.index))} {count}" for count, parts in blocks.groupby(blocks)]
+    text = f"Is it too few blocks for the {sms} SMs? The grids have {', '.join(each)}. "
+    pairs = [(a, b) for a in blocks.index for b in blocks.index if blocks[a] <= blocks[b]]
+    few, many = max(pairs, key=lambda pair: share[pair[0]] / share[pair[1]])
+    if share[few] < 1.5 * share[many]:
+        text += "No product with fewer blocks reaches a much larger share than one with more, so these "
+        return text + "counters do not tell whether blocks or bytes decide."
+    text += f"But `{few}` reaches {share[few]:.0f}% with {blocks[few]}, and `{many}` only "
+    text += f"{share[many]:.0f}% with {blocks[many]}: the number of blocks does not decide."
+    sizes = products.groupby("bytes").share.mean()
+    if sizes.is_monotonic_increasing and len(sizes) > 1:
+        text += " The share follows the bytes: the larger the matrix, the larger the share, as a fixed time "
+        text += "makes it. What a kernel does in that time, these counters do not say."
+    return text
+
+
+def _code(name: object) -> str:
+    return f"`{name}`"

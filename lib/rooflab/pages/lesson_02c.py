@@ -12,12 +12,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from rooflab.analysis import time_breakdown
-from rooflab.hardware import device
+from rooflab.hardware import device, roofline
 from rooflab.lab import Lab
 from rooflab.numerics import model_shapes
 from rooflab.numerics.model_shapes import Model
 from rooflab.pages import Opening, Rows
 from rooflab.pages.lesson_02 import published
+from rooflab.pages.lesson_02b import fp16_peak
 from rooflab.pages.lesson_02b_fixed import laptop_line
 from rooflab.studies import attribution, launch_rule
 from rooflab.studies.launch_rule import Rule
@@ -92,11 +93,13 @@ def token_by_rule(two: Two, model: Model, here: Lab, when: str) -> tuple[Figure,
     return fig, f"{text}{two.ours:.0f}% and the published profile {two.theirs:.0f}%."
 
 
-def layer_by_rule(eager: Rows, two: Two, model: Model, gpu: str) -> None:
-    """Draw one layer's launches by the rule of both GPUs, where the trace names the layer's products."""
+def layer_by_rule(eager: Rows, two: Two, model: Model, here: Lab) -> None:
+    """Draw one layer's launches by the rule of both GPUs, with the first chart's constants, where the trace
+    names the layer's products.
+    """
     launches = rule.order(eager, attribution.LAYER)
     if launches:
-        laws = [(gpu, two.here), ("RTX 4070 Laptop", two.laptop)]
+        laws = [(here.run.gpu, two.here), ("RTX 4070 Laptop", blind(two, here))]
         diagram.layer_by_rule(launches, laws, model).show()
 
 
@@ -127,11 +130,12 @@ def why_they_differ(two: Two, eager: Rows, model: Model) -> None:
     each = model_shapes.weight_bytes(model, "fp16") / (model_shapes.gemvs(model) + 1) / 1e3
     display.say(
         f"The memory here is {ratio:.0f} times as fast: an average product's bytes take "
-        f"{each / two.laptop.gb_s:.0f} µs there and {each / two.here.gb_s:.1f} µs here. But the fixed time "
-        f"of a product is {two.laptop.product_us:.1f} µs there and {two.here.product_us:.1f} µs here. **The "
-        f"bytes got faster, the products' fixed time did not.** Here the {others:,} other launches, which "
-        f"move few bytes, take {100 - two.ours:.0f}% of the GPU's time. The drawing assumes the same time "
-        "for them on both GPUs; the test below shows how well that fits."
+        f"{each / two.laptop.gb_s:.0f} µs there and {each / two.here.gb_s:.1f} µs here. **The bytes got "
+        "faster, the fixed time of a product did not**: drawn as the same on both GPUs, it is "
+        f"{two.here.product_us:.1f} µs here, and by the laptop's published products "
+        f"{two.laptop.product_us:.1f} µs there. The {others:,} other launches, which move few bytes, take "
+        f"{100 - two.ours:.0f}% of the GPU's time here. The test below shows how well their time here fits "
+        "the laptop."
         if ratio > 2 and two.ours < 60 and two.here.product_us > 0.5 * two.laptop.product_us
         else f"The memory here is {times(ratio)} times as fast, and the weight products take "
         f"{two.ours:.0f}% of the GPU's time here, {two.theirs:.0f}% there."
@@ -246,8 +250,11 @@ def who_waits(two: Two, step: Any, model: Model, here: Lab) -> None:
 # --- many tokens at once ------------------------------------------------------------------------------------
 
 
-def prefill(trace: Rows, busy: Rows, model: Model, gpu: str) -> None:
-    """Fold attention's share of a prompt's time beside its share of the FLOPs. `busy` is by prompt."""
+def prefill(trace: Rows, busy: Rows, model: Model, here: Lab) -> None:
+    """Fold what bounds a prompt's products, and attention's share of its time beside that of the FLOPs;
+    `busy` is by prompt.
+    """
+    gpu, ridge = here.run.gpu, roofline.ridge(here.roof["dram_read"].value, fp16_peak(here))
     shared = time_breakdown.by_class(trace[trace.operator == "prefill"])
     split = shared.pivot_table("pct", "seq", "class", fill_value=0)
     whole = pd.Series({n: model_shapes.prefill_flops(model, n) for n in split.index})
@@ -255,21 +262,41 @@ def prefill(trace: Rows, busy: Rows, model: Model, gpu: str) -> None:
     split["flops"] = 100 * (1 - linear / whole)
     split["rest"] = 100 - split.weight - split.attention
     split["busy"] = busy.busy_pct
+    split["intensity"] = [_intensity(model, n) for n in split.index]
     ends = f"{split.attention.iloc[0]:.0f}% of the GPU's time at {split.index[0]:,} tokens and "
     ends += f"{split.attention.iloc[-1]:.0f}% at {split.index[-1]:,}"
     lines = [
         "The rule is for one token at a time. A prompt's tokens go through the model together (*prefill*), "
-        "so each weight is used for all of them, and the tensor cores, not the memory, bound the products.",
+        f"so each weight is used for all of them. {_sides(split.intensity, ridge)}",
         "Attention's work grows with the square of the prompt's length, all other work in proportion to it. "
         f"Here attention takes {ends}.",
     ]
-    display.fold_items("Many tokens at once: what attention takes of a prompt's time", lines)
+    display.fold_items("Many tokens at once: what bounds the products, and what attention takes", lines)
     heads = {"seq": "tokens", "flops": "attention, % of FLOPs (predicted)"}
     heads |= {"attention": "attention, % of GPU time", "weight": "products, %"}
-    heads |= {"rest": "all else, %", "busy": "GPU busy, %"}
+    heads |= {"rest": "all else, %", "busy": "GPU busy, %", "intensity": "products, FLOP per byte"}
     forms = dict.fromkeys(list(heads)[1:], "{:.0f}") | {"seq": "{:,}"}
     title = f"Prefill of {model.name}, eager, {gpu}, beside the predicted FLOPs"
     display.table(split.reset_index(), heads, forms, title, folded=True)
+
+
+def _intensity(model: Model, tokens: int) -> float:
+    """FLOP for each byte of the products of one layer with so many tokens."""
+    layer = [each for each in model_shapes.projections(model) if each.times == model.layers]
+    flops = sum(roofline.gemm_flops(tokens, each.n, each.k) for each in layer)
+    return flops / sum(roofline.gemm_bytes(tokens, each.n, each.k, 2) for each in layer)
+
+
+def _sides(intensity: Rows, ridge: float) -> str:
+    """From which prompt on arithmetic bounds the products, by the ridge; `intensity` is by tokens."""
+    text = f"A layer's products do {intensity.iloc[0]:,.0f} FLOP for each byte with {intensity.index[0]:,} "
+    text += f"tokens; the ridge lies at {ridge:.0f}. "
+    right = intensity.index[intensity > ridge]
+    if not len(right):
+        return f"{text}So memory still bounds them with every prompt here."
+    if len(right) == len(intensity):
+        return f"{text}So the tensor cores bound them, not the memory."
+    return f"{text}So memory still bounds them there, and the tensor cores from {right[0]:,} tokens on."
 
 
 # --- what it would be worth ---------------------------------------------------------------------------------
@@ -291,6 +318,27 @@ _GAINS = {
     "FP16 products at the roof": "less fixed time",
     "nothing but the products, and those at the roof": "launches and fixed time",
 }
+
+
+# What each gain sets its parts of a token to.
+_SETS = {
+    "INT4 products, the output head in FP16, launched as now": "fixed times stay, a layer's bytes ÷ 4",
+    "one launch a norm": "as long as one of a norm's launches",
+    "nothing but the products": "gone",
+    "attention at the roof, no copies": "cached bytes ÷ read roof",
+    "FP16 products at the roof": "bytes ÷ read roof",
+    "nothing but the products, and those at the roof": "products' bytes ÷ read roof",
+}
+_PARTS = {"weight": "products", "norm": "norms", "attention": "attention"}
+
+
+def _set_to(gain: time_breakdown.Gain, times: Mapping[str, float]) -> str:
+    """What a gain sets to what: "norms 673 → 84 µs: as long as one of a norm's launches"."""
+    before = sum(times[name] for name in gain.parts)
+    after = sum(times[name] / each for name, each in gain.parts.items())
+    which = _PARTS[next(iter(gain.parts))] if len(gain.parts) == 1 else "all other kernels"
+    which = "all kernels" if len(gain.parts) == len(times) else which
+    return f"{which} {before:,.0f} → {after:,.0f} µs: {_SETS[gain.what]}"
 
 
 def _by_group(groups: Rows) -> Rows:
@@ -319,16 +367,18 @@ def worth(trace: Rows, walls: Mapping[str, float], two: Two, model: Model, conte
         said += "keep all pauses; fewer launches would save theirs, too, and gain more than drawn"
     display.say(f"{said}. The law's *s* is a share of this time.")
     title = "What a token would gain as a graph"
-    fig, ax = plot.figure("times as fast", title=title, height=1.1 + 0.25 * len(table))
+    fig, ax = plot.figure("times as fast", title=title, height=1.1 + 0.4 * len(table))
     fig.set_figwidth(page.WIDEST)
     ordered = table.assign(group=table.what.map(_GAINS)).sort_values("group", kind="stable", key=_by_group)
-    plot.bars(ax, list(ordered.group + ": " + ordered.what), list(ordered.graph), "×")
+    times = launch_rule.part_times(base)
+    sets = ordered.what.map({gain.what: _set_to(gain, times) for gain in wanted})
+    plot.bars(ax, list(ordered.group + ": " + ordered.what + "\n" + sets), list(ordered.graph), "×")
     for patch, group in zip(ax.patches, ordered.group, strict=True):
         patch.set_facecolor(
             {_GROUPS[0]: plot.COLOURS[1], _GROUPS[1]: plot.COLOURS[0]}.get(group, plot.PEER_COLOUR)
         )
-    text = f"{title}, by the rule, {here.run.gpu}, context {context:,}. Orange: fewer bytes; blue: fewer "
-    text += "launches; grey: less fixed time, or two of these."
+    text = f"{title}, by the rule, {here.run.gpu}, context {context:,}; below each name what is set to what. "
+    text += "Orange: fewer bytes; blue: fewer launches; grey: less fixed time, or two of these."
     fewer, less = (ordered[ordered.group == group].graph.max() for group in ("fewer launches", "fewer bytes"))
     if fewer > less:
         text += f" Without the other launches a token is {fewer:.2f} times as fast, with a quarter of the "
@@ -338,19 +388,20 @@ def worth(trace: Rows, walls: Mapping[str, float], two: Two, model: Model, conte
     return table
 
 
-def worth_said(table: Rows, two: Two, model: Model) -> None:
+def worth_said(table: Rows, two: Two, model: Model, here: Lab) -> None:
     """Say what fewer bytes and what fewer launches would bring."""
     int4 = table[table.what.str.startswith("INT4")].iloc[0]
     norm = table[table.what.str.contains("norm")].iloc[0]
     size = model_shapes.weight_bytes(model, "fp16")
     less = model_shapes.weight_bytes(model, "int4_g128", "fp16")
-    small = replace(two.laptop, gb_s=two.laptop.gb_s * size / less)
-    before, after = (each.weights_us(model) + each.others_us(model) for each in (two.laptop, small))
+    laptop = blind(two, here)
+    small = replace(laptop, gb_s=laptop.gb_s * size / less)
+    before, after = (each.weights_us(model) + each.others_us(model) for each in (laptop, small))
     display.say(
         "INT4 products read a quarter of the bytes in every layer, and keep their fixed time: "
         f"{two.here.product_us:.1f} µs a product here. By the rule that makes a token "
-        f"{int4.graph:.2f} times as fast here, as a graph; on the laptop the GPU would be "
-        f"{before / after:.1f} times as fast. Fusing each norm into one launch leaves the weights as they "
+        f"{int4.graph:.2f} times as fast here, as a graph; the laptop's GPU, by the rule of the first chart, "
+        f"{before / after:.1f} times. Fusing each norm into one launch leaves the weights as they "
         "are. From the norms' "
         f"traced time it brings {norm.graph:.2f} times here, and {norm.eager:.2f} times even in the eager "
         "loop."

@@ -108,7 +108,7 @@ def _meaning(reason: str) -> str:
 
 def contrast(counted: pd.DataFrame) -> list[tuple[str, Any]]:
     """Of counted launches the weight product that keeps the memory busiest, and the longest of the part that
-    has most of the other launches; those that there are. One whose hits its runs agree on, if there is any.
+    has most of the other launches, each kind by its first as in time_breakdown.kinds; those that there are.
     """
     found = list[tuple[str, Any]]()
     known = counted.dropna(subset=["dram_pct", "us"])
@@ -119,6 +119,6 @@ def contrast(counted: pd.DataFrame) -> list[tuple[str, Any]]:
     rest = rest[rest["part"] != ""]
     if len(rest):
         rest = rest[rest["part"] == rest["part"].mode().iloc[0]]
-        row = rest.sort_values("us", kind="stable").iloc[-1]
+        row = rest.drop_duplicates("kernel").sort_values("us", kind="stable").iloc[-1]
         found.append((f"one {row['part']} launch", row))
     return found

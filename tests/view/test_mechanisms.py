@@ -189,12 +189,10 @@ def test_a_layer_by_the_rule_has_the_traced_launches_in_order(h200, token, shown
     assert [name for name in launches if name] == ["q", "k", "v", "o", "gate", "up", "down"]
     two = lesson_02c.rules(eager, MODEL, h200.roof["dram_read"].value)
     assert launches.count("") == pytest.approx(two.here.others, abs=1), "a few are outside of layers"
-    lesson_02c.layer_by_rule(eager, two, MODEL, "here")
-    lesson_02c.layer_by_rule(
-        eager, replace(two, here=replace(two.here, gb_s=two.here.gb_s / 9)), MODEL, "here"
-    )
+    lesson_02c.layer_by_rule(eager, two, MODEL, h200)
+    lesson_02c.layer_by_rule(eager, replace(two, here=replace(two.here, gb_s=two.here.gb_s / 9)), MODEL, h200)
     assert shown[0] != shown[1] and "its 7 products take" in shown[0]
-    lesson_02c.layer_by_rule(eager.assign(part=""), two, MODEL, "here")
+    lesson_02c.layer_by_rule(eager.assign(part=""), two, MODEL, h200)
     assert len(shown) == 2, "nothing is drawn where the trace names no product"
 
 

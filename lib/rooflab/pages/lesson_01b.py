@@ -310,7 +310,7 @@ def ceilings(here: Any, tops: Any) -> tuple[Figure, str] | None:
     ax.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
     style: dict[str, Any] = {"textcoords": "offset points", "color": plot.ROOF_COLOUR, "fontsize": 8.5}
     for roof, peak, ridge in shown[["roof", "burst", "ridge"]].to_numpy():
-        ax.plot([0.5, ridge, most], [0.5 * read_roof / 1e3, peak, peak], color=plot.ROOF_COLOUR)
+        ax.plot([0.3, ridge, most], [0.3 * read_roof / 1e3, peak, peak], color=plot.ROOF_COLOUR)
         below = roof == "fp16_tensor"  # FP8's line is close above it
         at, side = ((0, -4), "top") if below else ((0, 4), "bottom")
         ax.annotate(f"{names[roof]} {peak:,.0f}", (most, peak), at, ha="right", va=side, **style)
@@ -393,7 +393,7 @@ def takeaway(
         text += f", from {_sustained_ridge(here, known.iloc[0]):,.0f} on sustained" if len(known) else ""
         text += f"; the datasheet said {ridge_sheet:,.0f}.\n" if here.spec else ".\n"
     text += "- A roof comes from a kernel, a size, a clock and, for arithmetic, a state: burst or sustained. "
-    text += "Hold a kernel against the roof of its own."
+    text += "Compare a kernel with the roof of its own clock and state."
     display.say(text)
 
 

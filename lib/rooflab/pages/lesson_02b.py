@@ -29,7 +29,7 @@ def opening(step: Rows, top: Rows, gpu: str, when: str) -> Opening:
     """The first screen: how many launches use the memory, and how busy each kind keeps it."""
     text = f"On the {gpu} {len(_busy(step))} of {len(step)} launches keep the memory at least half busy, and "
     text += f"{len(_small(step))} use less than a twentieth of both memory and SMs: too small to fill the GPU"
-    text += f". {len(_partly(step))} are partly busy." if len(_partly(step)) else "."
+    text += f". The other {len(_partly(step))} are partly busy." if len(_partly(step)) else "."
     able = [
         "read a profiler's counters: bytes, hit rates, occupancy, stalls",
         "say what a launch was waiting for",
@@ -154,7 +154,7 @@ def launches_said(step: Rows, read: float) -> None:
             f"**Small**, less than a twentieth of the memory's rate *and* of the SMs': the other "
             f"{len(small)}. They have too little to do: even the one that moves most, "
             f"`{most.part or 'residual'}`, has bytes for {1e3 * most.mb / read:.2f} µs at the read roof, and "
-            f"takes {most.us:.1f}."
+            f"takes {most.us:.1f} by `ncu`."
         )
     if len(rest):
         lines.insert(

@@ -68,15 +68,17 @@ def path_of_bytes(links: Sequence[Link], ends: str, dram: float, tops: Sequence[
             canvas.rect(x, middle - high / 2, gap, high, BLUE, 0)
         canvas.text(x + gap / 2, 11, rate, svg.SMALL, "middle", bold=True)
         canvas.text(x + gap / 2, 36 + _BAND, each.what, svg.SMALL, "middle")
+    wider = [each.what for each in links if each.gb_s / most * _BAND < _THINNEST]
+    notes = [f"Drawn wider than to scale: {listed(wider)}."] if wider else []
     if any(each.at_least for each in links):
-        canvas.text(0, canvas.height + 18, "Striped: reached, but its roof was not measured.", svg.SMALL)
+        notes.append("Striped: reached, but its roof was not measured.")
+    if notes:
+        canvas.text(0, canvas.height + 18, " ".join(notes), svg.SMALL)
     said = [f"{each.what} {'at least ' if each.at_least else ''}{each.gb_s:,.0f} GB/s" for each in links]
     says = f"Data crosses {' → '.join([*(each.begins for each in links), ends])}: {', '.join(said)}."
     if tops:
         says += f" {_while_a_byte_arrives(canvas, dram, tops)}"
-    wider = [each.what for each in links if each.gb_s / most * _BAND < _THINNEST]
-    scale = f"to scale but for {listed(wider)}, drawn wider" if wider else "to scale"
-    return single(f"Which link each roof belongs to, {scale}", says, canvas)
+    return single("Which link each roof belongs to", says, canvas)
 
 
 def _while_a_byte_arrives(canvas: Canvas, dram: float, tops: Sequence[Peak]) -> str:

@@ -93,7 +93,7 @@ def knee(gpu: Any, l2: Any, read_roof: Any, sweep: Any) -> Any:
                 else "Why it should so far beyond its L2, nothing measured here says."
             )
         )
-    return after, at, reached
+    return reached
 
 
 def opinions(dram_sheet: Any, here: Any, streams: Any) -> None:
@@ -366,27 +366,19 @@ def device_roofs(here: Any, gpu: Any) -> None:
 
 
 def takeaway(
-    after: Any,
-    at: Any,
     dram_sheet: Any,
     fp16: Any,
-    gpu: Any,
     here: Any,
-    l2: Any,
     reached: Any,
     read_roof: Any,
     ridge_sheet: Any,
     tops: Any,
 ) -> None:
     """The page's last word."""
-    text = f"- The {gpu} reads at **{read_roof:,.0f} GB/s**"
-    text += f", {read_roof / dram_sheet:.0%} of its datasheet. " if here.spec else ". "
-    if len(reached):
-        text += f"{plot.size_text(reached.min())} is the smallest array that reaches 90% "
-        text += "of that cold. "
-    if at:
-        text += f"Warm beat cold up to {plot.size_text(at)}{after}; the L2 has {plot.size_text(l2)}."
-    text += "\n"
+    text = f"- The read roof is **{read_roof:,.0f} GB/s**"
+    text += f", {read_roof / dram_sheet:.0%} of the datasheet" if here.spec else ""
+    text += f"; cold, an array of {plot.size_text(reached.min())} reaches 90% of it" if len(reached) else ""
+    text += ".\n"
     if fp16:
         text += f"- Arithmetic bounds FP16 products from {fp16:,.0f} FLOP per byte on in a burst"
         known = tops[(tops["roof"] == "fp16_tensor") & tops["sustained"].notna()]

@@ -135,8 +135,9 @@ def beyond_bytes(here: Lab, timed: Rows, products: Rows, step: Rows, read: float
             f"With the matrix of `{small.part}` the kernel of [lesson 03d](03d_rows.ipynb) takes "
             f"{ours:.1f} µs, cuBLAS {theirs:.1f}."
         )
-    display.say(" ".join(said))
-    display.say(_blocks(step, products.assign(share=_shares(timed, products, read)), int(here.run.sms)))
+    blocks = _blocks(step, products.assign(share=_shares(timed, products, read)), int(here.run.sms))
+    for text in filter(None, (" ".join(said), blocks)):
+        display.say(text)
 
 
 def _node_us(here: Lab) -> float | None:

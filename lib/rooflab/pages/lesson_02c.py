@@ -322,7 +322,7 @@ _GAINS = {
 
 # What each gain sets its parts of a token to.
 _SETS = {
-    "INT4 products, the output head in FP16, launched as now": "fixed times stay, a layer's bytes ÷ 4",
+    "INT4 products, the output head in FP16, launched as now": "fixed times stay, a layer's bytes in INT4",
     "one launch a norm": "as long as one of a norm's launches",
     "nothing but the products": "gone",
     "attention at the roof, no copies": "cached bytes ÷ read roof",
@@ -336,7 +336,11 @@ def _set_to(gain: time_breakdown.Gain, times: Mapping[str, float]) -> str:
     """What a gain sets to what: "norms 673 → 84 µs: as long as one of a norm's launches"."""
     before = sum(times[name] for name in gain.parts)
     after = sum(times[name] / each for name, each in gain.parts.items())
-    which = _PARTS[next(iter(gain.parts))] if len(gain.parts) == 1 else "all other kernels"
+    which = (
+        _PARTS.get(next(iter(gain.parts)), "all other kernels")
+        if len(gain.parts) == 1
+        else "all other kernels"
+    )
     which = "all kernels" if len(gain.parts) == len(times) else which
     return f"{which} {before:,.0f} → {after:,.0f} µs: {_SETS[gain.what]}"
 

@@ -76,6 +76,7 @@ def all_of(here):
         "two orders": diagram.two_orders(),
         "caches": diagram.caches(model_shapes.get("gemma-4-e4b")),
         "slots": diagram.slots(4),
+        "who waits": diagram.who_waits(INT4[8:11]),
         "check of drafts": diagram.check_of_drafts(),
         "ways to multiply": diagram.ways_to_multiply(27.5, 7.1, 62.2),
         "budget": diagram.budget(3.7, ("shift", "mask", "- 8"), [("1_warp_row", 13.7), ("7_mma", 2.1)]),

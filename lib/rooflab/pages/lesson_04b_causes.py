@@ -10,7 +10,7 @@ from rooflab.view import display
 from rooflab.view.diagram.reading import part_of
 from rooflab.words import listed, times
 
-_WAIT = "stall_long_scoreboard"  # cycles that a warp waits for memory, an instruction
+_BARRIER = 0.1  # cycles an instruction at barriers, from which on they are said
 
 
 def labelled(rows: Rows) -> Rows:
@@ -67,15 +67,18 @@ def _cause(was: Any, now: Any, two: int, rungs: Any) -> str:
     where the counters do not say.
     """
     faster, fewer = was["median_us"] / now["median_us"], was["each"] / now["each"]
-    waits = f"a warp waits for memory {now[_WAIT]:.1f} cycles an instruction instead of {was[_WAIT]:.1f}"
+    waited, waits = _waited(was), _waited(now)
+    met = bool(max(row["stall_barrier"] for row in (was, now)) > _BARRIER)
+    told = f"a warp waits for memory {'or at a barrier ' * met}{waits:.1f} cycles an instruction instead of "
+    told += f"{waited:.1f}"
     if display.level(was, now):
         if not fewer > 1:
             return ""
         text = " Fewer instructions save no time here"
-        if not now[_WAIT] > was[_WAIT]:
+        if not waits > waited:
             return f"{text}."
         return (
-            f"{text}: {waits}, and the schedulers use {now['issue_active']:.0%} of their slots instead of "
+            f"{text}: {told}, and the schedulers use {now['issue_active']:.0%} of their slots instead of "
             f"{was['issue_active']:.0%}."
         )
     if faster < 1:
@@ -86,14 +89,19 @@ def _cause(was: Any, now: Any, two: int, rungs: Any) -> str:
             f" Time falls as the instructions do: rung {two} is {both}. Issue slots were the limit, "
             f"{was['issue_active']:.0%} of them used before and {now['issue_active']:.0%} after."
         )
-    if faster > fewer and now[_WAIT] < was[_WAIT]:
-        return f" Shorter waits explain more of that than fewer instructions: {waits}."
+    if faster > fewer and waits < waited:
+        return f" Shorter waits explain more of that than fewer instructions: {told}."
     if fewer > faster and now["slots"] < now["bytes_us"]:
         return (
             f" It is {both}. Issuing them takes {now['slots']:.0f} µs, and the bytes at the read roof "
             f"{now['bytes_us']:.0f} µs: memory is now the nearer limit."
         )
     return ""
+
+
+def _waited(row: Any) -> float:
+    """Cycles that a warp waits for memory or at a barrier, an instruction."""
+    return float(row["stall_long_scoreboard"] + row["stall_barrier"])
 
 
 def _less_in_flight(was: Any, now: Any, two: int, rungs: Any) -> str:

@@ -17,7 +17,7 @@ from rooflab.pages.lesson_04c_large import large_batches as large_batches
 from rooflab.pages.lesson_04c_large import large_batches_explained as large_batches_explained
 from rooflab.pages.lesson_04c_rungs import rung_by_batch as rung_by_batch
 from rooflab.pages.lesson_04c_rungs import worth_for_one as worth_for_one
-from rooflab.pages.lesson_04c_stops import bound_us
+from rooflab.pages.lesson_04c_stops import bound_us, crossing
 from rooflab.pages.lesson_04c_stops import crossings as crossings
 from rooflab.pages.lesson_04c_stops import why_it_stops as why_it_stops
 from rooflab.studies import int4 as study
@@ -333,6 +333,10 @@ def takeaway(here: Lab, batches: list[Any], shapes: list[Any], times: Rows, tabl
         "- Tokens share one reading of the weights. By the bound they are nearly free until the arithmetic "
     )
     text += "takes longer than the bytes"
+    known = {"dram_read", "fp16_tensor"} <= set(here.roof)
+    if known:
+        read, peak = (here.roof[name].value for name in ("dram_read", "fp16_tensor"))
+        text += f", from {crossing('int4_g128', read, peak):.0f} tokens on"
     if {1, free} <= set(ours.dropna().index) and free > 1:
         text += f"; measured, {free} take {ours[free] / ours[1]:.2f} times as long as one"
     text += ".\n"

@@ -43,7 +43,7 @@ def worth_for_one(here: Lab, drawn: Any, *numbers: int) -> None:
     }
     columns |= {"barrier": "Waits at barriers (cycles an instruction)"}
     forms = {"median_us": "{:.1f}", "each": "{:.1f}", "barrier": "{:.2f}"}
-    title = f"One token, {drawn[0]:,} × {drawn[1]:,} on {here.run['gpu']}, constants before tuning"
+    title = f"One token, {drawn[0]:,} × {drawn[1]:,} on {here.run['gpu']}, untuned"
     display.table(rows.reset_index(), columns, forms, title)
     by = rows.set_index("rung")
     if not {"9", "10", "11"} <= set(by.index):

@@ -10,10 +10,11 @@ import pandas as pd
 from rooflab.hardware import device
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows, named_facts
+from rooflab.pages.lesson_04d_clocks import clocks_drawn as clocks_drawn
+from rooflab.pages.lesson_04d_clocks import exercise_in_the_record as exercise_in_the_record
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
-from rooflab.view import diagram, display, explorer, page, plot
-from rooflab.words import listed
+from rooflab.view import display, explorer, page, plot
 
 _PROFILED = "8,960 × 1,536"  # the shape that the source profiled
 _LAPTOP = "RTX 4070 Laptop"  # its GPU
@@ -180,9 +181,15 @@ def without_launches(theirs: Rows, kernels: Rows) -> list[int]:
     text += f"from {_or(lost)} tokens on{', by where FP16 reads its weights' * (len(lost) > 1)}"
     timed = _lost_with_launches(theirs, _PROFILED)
     text += f"; with them it lost from {timed} on" if timed else ""
-    display.say(
-        f"{text}.** Launches and cache only move that point: the loop reads all weights for each token."
-    )
+    text += ".** "
+    if timed and timed < lost[0]:
+        text += (
+            f"So at {timed} tokens its launches lost. From {_or(lost)} on the loop itself does: it reads all "
+        )
+        text += "weights for each token."
+    else:
+        text += "Launches and cache only move that point: the loop reads all weights for each token."
+    display.say(text)
     return lost
 
 
@@ -220,44 +227,6 @@ def repeated_here(here: Lab, drawn: Any) -> tuple[list[Any], list[Any], Rows, Ro
     wide = wide.reindex(columns=["two_op", "fused", "fp16"])
     wide["gain"] = wide["fp16"] / wide["fused"]
     return recorded, sizes, rows, wide, wide.loc[f"{drawn[0]:,} × {drawn[1]:,}"]
-
-
-def clocks_drawn(one_shape: Rows, gpu: str) -> tuple[int, int]:
-    """Draw what two clocks count of the loop, with the time that a further token costs by each, in us."""
-
-    def each_further(how: str) -> int:
-        """Microseconds that a token adds, from the first batch to the last."""
-        side = one_shape.loc[how]["fused"]
-        return round((side.iloc[-1] - side.iloc[0]) / (side.index[-1] - side.index[0])) + 0
-
-    event, graph = each_further("event, warm"), each_further("graph, cold")
-    if event > graph > 0:
-        first = max(event, first_launch(one_shape, graph))
-        diagram.two_clocks(event, graph, first=first).show()
-        text = f"The lengths are those of the loop on the {gpu}, measured below: {graph} µs for a kernel, "
-        text += f"{event} for each further launch{f', {first} for the first' * (first > event)}."
-        display.say(text)
-    return event, graph
-
-
-def first_launch(one_shape: Rows, kernel: int) -> int:
-    """Microseconds of the first launch: what the event clock counts for one token beside its kernel."""
-    return round(one_shape.loc["event, warm", 1]["fused"]) - kernel
-
-
-def exercise_in_the_record(one_shape: Rows, event: int, graph: int) -> None:
-    """Say what 04.6's formula gives with the figures measured here, beside the times by the event clock."""
-    measured, first = one_shape.loc["event, warm"]["fused"], first_launch(one_shape, graph)
-    if not (event > 0 and graph > 0 and first > 0):
-        return
-    tokens = [batch for batch in measured.index if batch in (1, 2, measured.index[-1])]
-    given = [first + graph + (batch - 1) * max(event, graph) for batch in tokens]
-    seen = listed([f"{measured[batch]:.0f}" for batch in tokens])
-    display.say(
-        f"**In the record**: with a kernel of {graph} µs, {first} µs for the first launch and {event} µs for "
-        f"each further one, the right function gives {listed([f'{us:.0f}' for us in given])} µs for "
-        f"{listed(list(map(str, tokens)))} tokens. Measured: {seen} µs."
-    )
 
 
 def cost_of_a_token(one_shape: Rows, name: str, gpu: str, event: int, graph: int) -> None:

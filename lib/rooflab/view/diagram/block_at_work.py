@@ -84,7 +84,8 @@ def who_waits(rungs: Sequence[Rung]) -> Drawing:
         who = "warp" if way.together == 1 else "warpgroup"
         copier = "one thread has the TMA copy" if way.engine else "all threads order copies"
         meets = "a barrier for each slot" if way.barrier else "no barrier"
-        canvas.text(0, y + 12, f"Rung {number}: {copier}, {meets}", bold=True)
+        does = "mma" if way.together == 1 else "wgmma"
+        canvas.text(0, y + 12, f"Rung {number}, {does}: {copier}, {meets}", bold=True)
         y += 19
         for lane in range(_WORKERS + way.engine):
             canvas.text(0, y + 14, f"{who} {lane}" if lane < _WORKERS else "TMA", svg.SMALL)

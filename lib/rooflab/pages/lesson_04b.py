@@ -277,10 +277,11 @@ def stalls(one_token: Rows) -> None:
     names = {"impl": "Rung", "dram_pct": "DRAM busy %", "slot": "Slots used %"}
     names |= {"tensor_pct": "Tensor busy %", "occupancy_pct": "Occupancy %"}
     names |= {"stall_long_scoreboard": "Waits for memory (cycles)"}
+    names |= {"stall_barrier": "Waits at barriers (cycles)"}
     names |= {"stall_math_pipe_throttle": "Waits for a busy unit (cycles)"}
     one_token = labelled(one_token).assign(slot=100 * one_token["issue_active"])
     forms = dict.fromkeys(names, "{:.0f}") | {"impl": ""}
-    forms |= dict.fromkeys(("stall_long_scoreboard", "stall_math_pipe_throttle"), "{:.1f}")
+    forms |= {name: "{:.1f}" for name in names if name.startswith("stall_")}
     title = "What is busy, and how many cycles a warp waits for each instruction"
     display.table(one_token, names, forms, title, folded=True)
 

@@ -111,9 +111,9 @@ def _less_in_flight(was: Any, now: Any, two: int, rungs: Any) -> str:
     high = [part_of(rungs[k - 1]).rows for k in (two, two - 1)]
     rows = f", and a warp loads {high[0]} rows instead of {high[1]}" if high[0] < high[1] else ""
     return (
-        f" A likely reason: fewer bytes in flight. A thread takes {now['registers']:.0f} registers instead "
-        f"of {was['registers']:.0f}, an SM holds {now['occupancy_pct']:.0f}% of its most warps instead of "
-        f"{was['occupancy_pct']:.0f}%{rows}."
+        f" A likely reason: fewer bytes are in flight. A thread takes {now['registers']:.0f} registers "
+        f"instead of {was['registers']:.0f}, an SM holds {now['occupancy_pct']:.0f}% of the warps that it "
+        f"could hold instead of {was['occupancy_pct']:.0f}%{rows}."
     )
 
 

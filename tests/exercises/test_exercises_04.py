@@ -65,12 +65,12 @@ WRONG = {
         "the first token alone": lesson_04.AGAIN.replace("token < batch", "token < 1"),
     },
     "04.6": {
-        "one after the other": "def seen(kernel_us, launch_us, launches):\n"
-        "    return launches * (kernel_us + launch_us)",
-        "the slower alone": "def seen(kernel_us, launch_us, launches):\n"
-        "    return launches * max(kernel_us, launch_us)",
-        "never waits": "def seen(kernel_us, launch_us, launches):\n"
-        "    return launch_us + launches * kernel_us",
+        "one after the other": "def seen(kernel_us, first_us, launch_us, launches):\n"
+        "    return first_us + (launches - 1) * launch_us + launches * kernel_us",
+        "the slower alone": "def seen(kernel_us, first_us, launch_us, launches):\n"
+        "    return max(first_us, kernel_us) + (launches - 1) * max(kernel_us, launch_us)",
+        "never waits": "def seen(kernel_us, first_us, launch_us, launches):\n"
+        "    return first_us + launches * kernel_us",
     },
 }
 

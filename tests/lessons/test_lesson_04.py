@@ -9,7 +9,7 @@ from rooflab.analysis import int4 as analysis
 from rooflab.errors import UsageError
 from rooflab.numerics import quant
 from rooflab.ops import int4
-from rooflab.pages import lesson_04c, lesson_04d
+from rooflab.pages import lesson_04b_causes, lesson_04c, lesson_04c_stops, lesson_04d
 from rooflab.records.store import Store
 from rooflab.studies import int4 as study
 
@@ -307,3 +307,65 @@ def test_the_loop_loses_from_where_its_kernels_take_longer_than_fp16():
     theirs = pd.DataFrame({"shape": lesson_04d._PROFILED, "batch": [1, 2, 8], "fp16": [200.0, 90.0, 70.0]})
     assert lesson_04d._loses_from(theirs, pd.Series({"fused": 30.0, "fp16": 100.0})) == [3, 4]
     assert lesson_04d._loses_from(theirs, pd.Series({"fused": 30.0, "fp16": 80.0})) == [3]
+
+
+def test_the_clock_s_loser_is_named_by_what_the_kernels_take():
+    theirs = pd.DataFrame({"shape": lesson_04d._PROFILED, "batch": [1, 2, 8], "fp16": [200.0, 90.0, 70.0]})
+    theirs["gain"] = [2.0, 0.6, 0.1]
+    fast, slow = (pd.Series({"fused": us, "fp16": 100.0}) for us in (30.0, 60.0))
+    assert "At 2 tokens the launches lose" in lesson_04d._kernel_or_launches(theirs, fast)
+    assert "2 kernels take 60 µs, and FP16's 100" in lesson_04d._kernel_or_launches(theirs, fast)
+    assert lesson_04d._kernel_or_launches(theirs, slow).startswith("The kernels lose, not the launches")
+
+
+def test_a_gain_over_a_slow_baseline_is_named():
+    rows = pd.DataFrame({"batch": [1, 16], "fp16": [200.0, 80.0], "fused": [100.0, 400.0]})
+    text = lesson_04d._slow_baseline(rows, pd.Series({"fused": 30.0, "fp16": 110.0}))
+    assert "200 µs, where more tokens take less, down to 80 µs for 16" in text and text.endswith("0.80.")
+    assert "110" not in lesson_04d._slow_baseline(rows, None)
+    assert lesson_04d._slow_baseline(rows.assign(fp16=80.0), None) == ""
+
+
+def test_an_untuned_rung_is_named_apart_only_beside_its_tuned_form():
+    rows = pd.DataFrame({"impl": ["8_folded_offset", "9_shared_x", "9_shared_x (tuned)"]})
+    assert list(lesson_04b_causes.labelled(rows)["impl"]) == [
+        *("8_folded_offset", "9_shared_x (untuned)", "9_shared_x (tuned)")
+    ]
+    assert list(lesson_04b_causes.labelled(rows[:2])["impl"]) == ["8_folded_offset", "9_shared_x"]
+
+
+def test_where_a_rung_s_gain_comes_from_is_said_by_its_counters():
+    def row(us, each, used, wait, slots=10.0):
+        figures = {
+            "median_us": us,
+            "q1_us": us,
+            "q3_us": us,
+            "each": each,
+            "issue_active": used,
+            "slots": slots,
+        }
+        figures |= {"stall_long_scoreboard": wait, "stall_barrier": 0.0, "bytes_us": 26.0}
+        return pd.Series(figures | {"occupancy_pct": 50.0, "registers": 64.0})
+
+    rungs, one = int4.LADDERS["int4"], row(100.0, 10.0, 0.8, 8.0)
+
+    def cause(now, was=one):
+        return lesson_04b_causes._cause(was, now, 2, rungs)
+
+    assert "Issue slots were the limit" in cause(row(50.0, 5.0, 0.8, 8.0))
+    assert "save no time here: a warp waits for memory 12.0 cycles" in cause(row(100.0, 8.0, 0.6, 12.0))
+    assert "Shorter waits" in cause(row(50.0, 9.0, 0.8, 2.0))
+    assert "memory is now the nearer limit" in cause(row(90.0, 5.0, 0.5, 8.0))
+    assert "slower" in cause(row(120.0, 9.0, 0.5, 8.0)) and "likely" not in cause(row(120.0, 9.0, 0.5, 8.0))
+    assert cause(row(100.0, 10.0, 0.8, 8.0)) == ""
+
+
+def test_operations_overtake_bytes_at_a_number_of_tokens():
+    for format in ("int4_g128", "fp16"):
+        tokens = lesson_04c_stops.crossing(format, 4000.0, 800.0)
+        least = [
+            lesson_04c_stops.bound_us(1 << 16, 1 << 16, n, format, 4000.0, 800.0)
+            for n in (tokens, 2 * tokens)
+        ]
+        assert least[1] == pytest.approx(2 * least[0], rel=0.01)
+        assert lesson_04c_stops.bound_us(1 << 16, 1 << 16, 1, format, 4000.0, 800.0) > 0.98 * least[0]

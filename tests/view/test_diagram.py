@@ -76,6 +76,7 @@ def all_of(here):
         "two orders": diagram.two_orders(),
         "caches": diagram.caches(model_shapes.get("gemma-4-e4b")),
         "slots": diagram.slots(4),
+        "who waits": diagram.who_waits(INT4[8:11]),
         "check of drafts": diagram.check_of_drafts(),
         "ways to multiply": diagram.ways_to_multiply(27.5, 7.1, 62.2),
         "budget": diagram.budget(3.7, ("shift", "mask", "- 8"), [("1_warp_row", 13.7), ("7_mma", 2.1)]),
@@ -574,6 +575,8 @@ def test_a_capture_is_drawn_from_the_chain_s_times_and_launches(h200, monkeypatc
 def test_an_event_clock_adds_what_is_longer_launch_or_kernel():
     assert "each further launch adds 14 µs" in diagram.two_clocks(14.0, 10.0).says
     assert "each further launch adds 10 µs" in diagram.two_clocks(4.0, 10.0).says
+    longer = diagram.two_clocks(14.0, 10.0, first=26.0)
+    assert "the first 26 µs" in longer.says and ">one token: 36 µs<" in longer.svg()
     waits = [diagram.two_clocks(call, 10.0).svg().count(">waits<") for call in (14.0, 4.0)]
     assert waits == [4, 1], "only the first kernel waits where kernels take longer"
 

@@ -2,8 +2,9 @@
 
 import pytest
 from rooflab.errors import UsageError
+from rooflab.ops import int4
 from rooflab.view import diagram
-from rooflab.view.diagram import sharing
+from rooflab.view.diagram import block_at_work, sharing
 
 
 def test_the_tile_is_that_of_the_instruction(tmp_path):
@@ -45,3 +46,13 @@ def test_weights_read_for_each_token_take_so_many_times_as_long():
     assert "they take 90.0 µs at 4,000 GB/s, read once for all 30.0 µs" in drawing.says
     assert drawing.svg().count("all weights") == 3 + 1
     assert diagram.readings(120.0, 2000.0, 3).says != drawing.says
+
+
+def test_who_copies_and_who_waits_is_read_off_the_sources():
+    rungs = int4.LADDERS["int4"][8:11]
+    mma, wgmma, tma = map(block_at_work.way_of, rungs)
+    assert mma == (True, False, True, 1), "a barrier, no engine, x by registers, a warp alone"
+    assert wgmma == (True, False, False, 4) and tma == (False, True, False, 4)
+    waited = [sum(p.what == "waits" for p in block_at_work.run(way)) for way in (mma, wgmma, tma)]
+    assert waited[0] == waited[1] > waited[2] == 0
+    assert "rung 11: one thread has the TMA copy, no barrier" in diagram.who_waits(rungs).says

@@ -182,26 +182,28 @@ def _once() -> Iterator[Trial]:
 
 @checker("04.6")
 def _seen(seen: Callable[..., Any]) -> str:
-    """seen(kernel_us, launch_us, launches): the event clock around a run of eager launches."""
-    for kernel, launch, launches in (
-        (30.0, 5.0, 1),
-        (30.0, 5.0, 8),
-        (2.0, 6.0, 8),
-        (6.0, 6.0, 3),
-        (2.0, 6.0, 1),
+    """seen(kernel_us, first_us, launch_us, launches): the event clock around a run of eager launches."""
+    for kernel, first, launch, launches in (
+        (30.0, 9.0, 5.0, 1),
+        (30.0, 9.0, 5.0, 8),
+        (2.0, 15.0, 6.0, 8),
+        (6.0, 6.0, 6.0, 3),
+        (2.0, 15.0, 6.0, 1),
     ):
-        right = launch + kernel + (launches - 1) * max(kernel, launch)
-        got = float(called(seen, kernel, launch, launches))
+        right = first + kernel + (launches - 1) * max(kernel, launch)
+        got = float(called(seen, kernel, first, launch, launches))
         if math.isclose(got, right, rel_tol=1e-9):
             continue
         where = (
-            f"for {launches} kernels of {kernel:g} µs that take {launch:g} µs each to launch you get {got:g}"
+            f"for {launches} kernels of {kernel:g} µs, {first:g} µs for the first launch and {launch:g} µs "
         )
-        if math.isclose(got, launches * (kernel + launch), rel_tol=1e-9):
+        where += f"for each further one, you get {got:g}"
+        further = launches - 1
+        if math.isclose(got, first + further * launch + launches * kernel, rel_tol=1e-9):
             raise Wrong(f"{where}: the host launches the next one while the GPU is still busy.")
-        if math.isclose(got, launches * max(kernel, launch), rel_tol=1e-9):
+        if math.isclose(got, max(first, kernel) + further * max(kernel, launch), rel_tol=1e-9):
             raise Wrong(f"{where}: the first kernel cannot start before it is launched.")
-        if math.isclose(got, launch + launches * kernel, rel_tol=1e-9):
+        if math.isclose(got, first + launches * kernel, rel_tol=1e-9):
             raise Wrong(f"{where}: a GPU that is faster than its host waits before every kernel.")
         raise Wrong(f"{where} µs, and {right:g} is right.")
     return "short kernels are timed by their launches, and a loop over tokens pays for each."

@@ -13,6 +13,10 @@ from rooflab.lab import Lab
 from rooflab.numerics import quant
 from rooflab.ops import int4, stream
 from rooflab.pages import Opening, Rows, named_facts
+from rooflab.pages.lesson_04b_causes import beside_arithmetic as beside_arithmetic
+from rooflab.pages.lesson_04b_causes import brings as brings
+from rooflab.pages.lesson_04b_causes import labelled
+from rooflab.pages.lesson_04b_causes import limit_of_each_rung as limit_of_each_rung
 from rooflab.paths import KERNELS
 from rooflab.studies import bandwidth
 from rooflab.studies import int4 as study
@@ -56,10 +60,12 @@ def opening(here: Lab, large: Any, afford: float, spent: Rows) -> Opening:
     shown = own[own["impl"].isin(_ONE_TOKEN) | (own["case"] == best["case"])]
     shown = shown.drop_duplicates("case")
     is_tuned = shown["case"] == study.chosen(*large, 1, here.sized).id
-    shown["impl"] = shown["impl"].where(~is_tuned, shown["impl"] + ", tuned")
-    shown = pd.concat([shown, rows[rows["kind"] == "peer"]])
+    shown["impl"] = shown["impl"].where(~is_tuned, shown["impl"] + " (tuned)")
+    shown = pd.concat([labelled(shown), rows[rows["kind"] == "peer"]])
     roof = ("read", here.roof["dram_read"].value, "GB/s")
     fig, caption = page.ladder(shown, gpu, roof, f"Rungs on one token, {large[0]:,} × {large[1]:,} weights")
+    named = shown["impl"][shown["case"] == best["case"]].iloc[0]
+    caption = caption.replace(f"fastest {best['impl']},", f"fastest {named},")
     return answer, able, (fig, f"{caption} Rung 6 is for several tokens (part 04c).")
 
 
@@ -108,12 +114,20 @@ def instruction_budget(sms: int, ghz: float, read_roof: float, weight: float, gp
 
 
 def _issuing(spent: Rows) -> str:
-    """The end of a sentence on rung 1: whether its schedulers, and so not the latency of memory, limit it."""
-    share = spent[spent["impl"] == _RUNGS[0].name]["issue_active"]
-    if share.empty:
+    """The end of a sentence on rung 1: how many slots it uses, and why waits for memory leave so few free."""
+    first = spent[spent["impl"] == _RUNGS[0].name]
+    if first.empty:
         return ""
-    text = f", and its schedulers start an instruction in {share.iloc[0]:.0%} of their slots"
-    return f"{text}: it does not wait for latency." if share.iloc[0] > 0.6 else f"{text}."
+    row = first.iloc[0]
+    text = f", and its schedulers start an instruction in {row['issue_active']:.0%} of their slots."
+    wait = row["stall_long_scoreboard"]
+    if row["issue_active"] > 0.6 and wait > 0:
+        text += (
+            f" A warp does wait for memory, {wait:.1f} cycles for each of its instructions. But an SM holds "
+        )
+        text += f"{row['occupancy_pct']:.0f}% of the warps that it could hold, and the others fill the slots "
+        text += "meanwhile: **the slots limit rung 1, not the latency of memory**."
+    return text
 
 
 def tiles_lose_nothing() -> None:
@@ -138,7 +152,7 @@ def ladder_rows(large: Any, small: Any, here: Lab) -> tuple[dict[Any, Any], dict
         found = here.measure("int4", study.ladder(*shape, here.sized))
         tuned[shape] = study.chosen(*shape, 1, here.sized).id
         last = found["case"] == tuned[shape]
-        found["impl"] = found["impl"].where(~last, found["impl"] + ", tuned")
+        found["impl"] = found["impl"].where(~last, found["impl"] + " (tuned)")
         ladder[shape] = found
     return ladder, tuned
 
@@ -158,7 +172,7 @@ def ladder_times(shown: Rows, large: Any, gpu: str) -> None:
         "torch.two_op": "unpack in PyTorch, then cuBLAS",
     }
     later = [rung.name for rung in _RUNGS if rung.name not in _ONE_TOKEN]
-    table = shown[~shown["impl"].isin(later)].replace({"impl": called})
+    table = labelled(shown[~shown["impl"].isin(later)]).replace({"impl": called})
     title = f"Every rung's error and time, {large[0]:,} × {large[1]:,}, one token, on {gpu}"
     display.table(table, names, forms, title, folded=True)
 
@@ -204,62 +218,11 @@ def instructions_a_weight(
     spent = here.measure("int4", [c for c in wanted if c.id in counted.index])
     spent = spent.set_index("case").join(counted)
     last = spent.index == tuned[large]
-    spent["impl"] = spent["impl"].where(~last, spent["impl"] + ", tuned")
+    spent["impl"] = spent["impl"].where(~last, spent["impl"] + " (tuned)")
     spent["each"] = 32 * spent["inst_executed"] / (large[0] * large[1])
     spent["slots"] = spent["inst_executed"] / (sms * 4 * ghz) / 1e3
     spent["bytes_us"] = spent["bytes"] / read_roof / 1e3
     return spent, spent[spent["impl"].isin([r.name for r in (*rungs[:5], *rungs[6:9])]) | last]
-
-
-def brings(
-    here: Lab, ladder: Rows, spent: Rows, rungs: Any, one: int, two: int, small: Rows | None = None
-) -> None:
-    """Say what rung `two` brings over rung `one`, as they stand: its speed, and the instructions of a weight;
-    where it is slower, how it fares in the rows of the `small` matrix, too; and what the constants
-    add that are tuned for this matrix.
-    """
-    found, tuned = [], ladder[:0]
-    for k in (one, two):
-        mine = ladder[ladder["impl"].str.startswith(rungs[k - 1].name)]
-        plain = mine[mine["impl"] == rungs[k - 1].name]
-        tuned = mine[mine["impl"] != rungs[k - 1].name] if len(plain) else mine[:0]
-        found.append(plain if len(plain) else mine)
-    if found[0].empty or found[1].empty:
-        missing = one if found[0].empty else two
-        return display.say(f"Rung {missing} was not measured on the {here.run['gpu']}.")
-    before, after = (rows.iloc[-1] for rows in found)
-    text = f"**Rung {one} → {two}: {before['gb_s']:,.0f} → {after['gb_s']:,.0f} GB/s on the {here.run['gpu']}"
-    seen = spent.set_index("impl")
-    known = {before["impl"], after["impl"]} <= set(seen.index)
-    was, now = (seen.loc[row["impl"]] if known else None for row in (before, after))
-    if known:
-        text += f"; {was['each']:.1f} → {now['each']:.1f} instructions a weight"
-    text += ".**"
-    if display.level(before, after) and known and now["each"] < was["each"]:
-        longer = now["stall_long_scoreboard"] > was["stall_long_scoreboard"]
-        text += " Fewer instructions save no time here"
-        text += ": the warps wait longer for memory instead." if longer else "."
-    elif after["median_us"] > before["median_us"] and not display.level(before, after):
-        text += " On this matrix that is slower."
-        other = small is not None and small is not ladder
-        rows = (small if other else ladder[:0]).set_index("impl")
-        names = [rungs[k - 1].name for k in (two, one)]
-        if set(names) <= set(rows.index):
-            text += f" On the small one rung {two} "
-            text += f"{display.against(*(rows.loc[name] for name in names))} rung {one}."
-    for row in tuned.to_dict("records"):
-        text += f" With the constants tuned for this matrix ({_macros(row['options'], rungs[two - 1])}) it "
-        text += f"reaches {row['gb_s']:,.0f} GB/s"
-        text += f" and spends {seen['each'][row['impl']]:.1f}." if row["impl"] in seen.index else "."
-    display.say(text)
-
-
-def _macros(written: str, rung: Any) -> str:
-    """The macros of a case's options that differ from the rung's own: "K_WARPS = 3, TILES = 4"."""
-    pairs = [part.split("=") for part in str(written).split()]
-    return ", ".join(
-        f"`{name.upper()}` = {value}" for name, value in pairs if str(rung.defines.get(name.upper())) != value
-    )
 
 
 def offset_example() -> None:
@@ -283,18 +246,17 @@ def offset_example() -> None:
 
 
 def rows_of_a_block(before: Any, after: Any) -> None:
-    """Say how a block's warps divide rows and k in two rungs, with the constants that the sources "
-    "default to."""
+    """Say how a block's warps divide rows and k in two rungs, by the constants of their sources."""
     was, now = part_of(before), part_of(after)
     display.say(
-        f"In **rung 9** a block has {now.high} rows instead of {was.high}: {now.row_warps} groups of "
-        "warps take "
-        f"{now.rows} rows each, and {now.k_warps} warps instead of {was.k_warps} divide k."
+        f"In **rung 9** a block has {now.high} rows instead of {was.high}: {now.row_warps} groups of warps "
+        f"take {now.rows} rows each, and {now.k_warps} warps instead of {was.k_warps} divide k."
     )
 
 
 def counted(one_token: Rows, large: Any, gpu: str, afford: float) -> None:
     """Draw the instructions a weight of the rungs for one token beside what the roof allows."""
+    one_token = labelled(one_token)
     if len(one_token):
         title = f"Instructions a weight, {large[0]:,} × {large[1]:,}"
         fig, ax = plot.figure("instructions", title=title, height=1.3 + 0.21 * len(one_token))
@@ -315,53 +277,13 @@ def stalls(one_token: Rows) -> None:
     names = {"impl": "Rung", "dram_pct": "DRAM busy %", "slot": "Slots used %"}
     names |= {"tensor_pct": "Tensor busy %", "occupancy_pct": "Occupancy %"}
     names |= {"stall_long_scoreboard": "Waits for memory (cycles)"}
+    names |= {"stall_barrier": "Waits at barriers (cycles)"}
     names |= {"stall_math_pipe_throttle": "Waits for a busy unit (cycles)"}
-    one_token = one_token.assign(slot=100 * one_token["issue_active"])
+    one_token = labelled(one_token).assign(slot=100 * one_token["issue_active"])
     forms = dict.fromkeys(names, "{:.0f}") | {"impl": ""}
-    forms |= dict.fromkeys(("stall_long_scoreboard", "stall_math_pipe_throttle"), "{:.1f}")
+    forms |= {name: "{:.1f}" for name in names if name.startswith("stall_")}
     title = "What is busy, and how many cycles a warp waits for each instruction"
     display.table(one_token, names, forms, title, folded=True)
-
-
-def limit_of_each_rung(gpu: str, spent: Rows, rungs: Any) -> None:
-    """Say what limits each rung, by its counters."""
-    text = f"Nothing was counted on {gpu}, so the budget stays a prediction."
-    if len(spent) > 5:
-        seen = spent.set_index("impl")
-        one, five, seven = (seen.loc[rungs[i].name] for i in (0, 4, 6))
-        text = f"- **Rung 1** spends {one['each']:.1f} instructions a weight. Issuing them takes at least "
-        text += f"{one['slots']:.0f} of its {one['median_us']:.0f} µs, reading its bytes "
-        text += f"{one['bytes_us']:.0f}"
-        limit = one["bytes_us"] < one["slots"] <= one["median_us"]
-        text += ": **instructions are its nearest limit, and not memory**.\n" if limit else ".\n"
-        two, three, four = (seen.loc[rungs[i].name] for i in (1, 2, 3))
-        wait = "stall_long_scoreboard"
-        if display.level(two, three) and three["each"] < two["each"] and three[wait] > two[wait]:
-            text += f"- **Rung 3** saves {two['each'] - three['each']:.1f} instructions on rung 2 and no "
-            text += f"time: its warps wait for memory, {three[wait]:.0f} cycles for each instruction "
-            text += f"instead of {two[wait]:.0f}. **Rung 4** starts the loads of "
-            text += f"{rungs[3].with_defaults({})['ROWS']} rows together: its warps wait {four[wait]:.0f}.\n"
-        text += f"- **Rung 5** is down to {five['each']:.1f} instructions, **rung 7** with its tensor cores "
-        text += f"to {seven['each']:.1f}"
-        best = seen.sort_values("median_us").iloc[0]
-        if seven["slots"] < seven["bytes_us"]:
-            text += f". Issuing those takes {seven['slots']:.0f} µs, reading the bytes "
-            text += f"at the measured read roof {seven['bytes_us']:.0f} µs"
-            if best["dram_pct"] > 100 * best["issue_active"]:
-                text += ": from here on memory is the nearer limit"
-            eight = seen.loc[rungs[7].name]
-            less = eight["each"] < seven["each"] and eight["median_us"] > seven["median_us"]
-            if less and eight["occupancy_pct"] < seven["occupancy_pct"]:
-                high = [part_of(rung).rows for rung in (rungs[7], rungs[6])]
-                text += ".\n- **Rung 8** issues less and is slower. A likely reason: fewer bytes are "
-                text += "in flight. An "
-                text += f"SM holds {eight['occupancy_pct']:.0f}% of the warps that it could hold instead of "
-                text += f"{seven['occupancy_pct']:.0f}%, as a thread takes {eight['registers']:.0f} "
-                text += "registers "
-                text += f"instead of {seven['registers']:.0f}, and a warp loads {high[0]} rows "
-                text += f"instead of {high[1]}"
-        text += "."
-    display.say(text)
 
 
 def start_us(here: Lab, read_roof: float) -> float:
@@ -388,6 +310,7 @@ def distance_to_roof(here: Lab, read_roof: float, gpu: str) -> Rows:
     names |= {"over": "Measured ÷ predicted", "roof_fraction": "Share of the roof"}
     forms = dict.fromkeys(("bytes_us", "foretold", "median_us"), "{:.1f}")
     forms |= {"over": "{:.2f}", "roof_fraction": "{:.0%}"}
+    gap["impl"] = gap["impl"] + gap["options"].fillna("").ne("").map({True: " (tuned)", False: ""})
     gap = gap.sort_values("bytes", ignore_index=True)
     title = "What makes up the time of one token"
     fig, ax = plot.figure("µs", title=title, height=1.3 + 0.24 * len(gap))

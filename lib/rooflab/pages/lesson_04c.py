@@ -17,6 +17,9 @@ from rooflab.pages.lesson_04c_large import large_batches as large_batches
 from rooflab.pages.lesson_04c_large import large_batches_explained as large_batches_explained
 from rooflab.pages.lesson_04c_rungs import rung_by_batch as rung_by_batch
 from rooflab.pages.lesson_04c_rungs import worth_for_one as worth_for_one
+from rooflab.pages.lesson_04c_stops import bound_us, crossing
+from rooflab.pages.lesson_04c_stops import crossings as crossings
+from rooflab.pages.lesson_04c_stops import why_it_stops as why_it_stops
 from rooflab.studies import int4 as study
 from rooflab.view import display, explorer, plot
 from rooflab.words import counted, listed, times
@@ -112,13 +115,6 @@ def run_facts(
         "Batches": f"{len(batches)}, from {batches[0]} to {batches[-1]}",
     }
     named_facts(here, gpu, "int4", more)
-
-
-def bound_us(n: int, k: int, batch: int, format: str, read_roof: float, peak: float | None) -> float:
-    """The bound of this page, in microseconds: bytes at the measured read roof (GB/s), or operations at the
-    measured peak (TFLOP/s; None where it was not measured), whichever takes longer."""
-    moved = roofline.gemm_bytes(batch, n, k, WEIGHT_BYTES[format])
-    return roofline.bound(moved, roofline.gemm_flops(batch, n, k), read_roof, peak).us
 
 
 def bounds_by_batch(
@@ -337,6 +333,10 @@ def takeaway(here: Lab, batches: list[Any], shapes: list[Any], times: Rows, tabl
         "- Tokens share one reading of the weights. By the bound they are nearly free until the arithmetic "
     )
     text += "takes longer than the bytes"
+    known = {"dram_read", "fp16_tensor"} <= set(here.roof)
+    if known:
+        read, peak = (here.roof[name].value for name in ("dram_read", "fp16_tensor"))
+        text += f", from {crossing('int4_g128', read, peak):.0f} tokens on"
     if {1, free} <= set(ours.dropna().index) and free > 1:
         text += f"; measured, {free} take {ours[free] / ours[1]:.2f} times as long as one"
     text += ".\n"

@@ -43,7 +43,7 @@ def worth_for_one(here: Lab, drawn: Any, *numbers: int) -> None:
     }
     columns |= {"barrier": "Waits at barriers (cycles an instruction)"}
     forms = {"median_us": "{:.1f}", "each": "{:.1f}", "barrier": "{:.2f}"}
-    title = f"One token, {drawn[0]:,} × {drawn[1]:,} on {here.run['gpu']}, constants before tuning"
+    title = f"One token, {drawn[0]:,} × {drawn[1]:,} on {here.run['gpu']}, untuned"
     display.table(rows.reset_index(), columns, forms, title)
     by = rows.set_index("rung")
     if not {"9", "10", "11"} <= set(by.index):
@@ -51,10 +51,13 @@ def worth_for_one(here: Lab, drawn: Any, *numbers: int) -> None:
     nine, ten, eleven = (by.loc[number] for number in ("9", "10", "11"))
     text = ""
     if ten["median_us"] > nine["median_us"] and ten["each"] > nine["each"]:
-        text += (
-            "For one token rung 10 is slower than rung 9. A likely reason: it multiplies *each weight* by "
-        )
-        text += "its scale, where rung 9 scales the sum of a group. "
+        text += "For one token rung 10 is slower than rung 9, and executes more instructions. It multiplies "
+        text += "*each weight* by its scale, where rung 9 scales the sum of a group. "
+        if str(ten["tokens"]) != str(nine["tokens"]):
+            text += (
+                f"It was also built for {ten['tokens']} tokens instead of {nine['tokens']}; the record does "
+            )
+            text += "not tell the two apart. "
     if eleven["median_us"] < ten["median_us"] and eleven["each"] < ten["each"]:
         text += "Rung 11 scales sums again, as long as tokens are few"
         text += (

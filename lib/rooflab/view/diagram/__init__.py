@@ -8,6 +8,7 @@ A drawing with several frames is a still image of all of them in a notebook; the
 """
 
 from rooflab.view.diagram.barriers import barriers_met
+from rooflab.view.diagram.block_at_work import who_waits
 from rooflab.view.diagram.budgets import budget
 from rooflab.view.diagram.by_block import blocks
 from rooflab.view.diagram.caches import caches
@@ -139,6 +140,7 @@ __all__ = [
     "weights_shared",
     "bytes_and_flops",
     "where_counted",
+    "who_waits",
     "words_of_a_row",
     "x_beside_weights",
 ]

@@ -31,23 +31,24 @@ def launches_of(products: list[tuple[str, tuple[int, int], str]]) -> list[Launch
     return found
 
 
-def eager(call: float, kernel: float, count: int) -> list[tuple[float, float]]:
-    """When `count` kernels start and end in us, where the host takes `call` for each launch: a kernel starts
-    once its launch is made and the one before it has ended.
+def eager(call: float, kernel: float, count: int, first: float | None = None) -> list[tuple[float, float]]:
+    """When `count` kernels start and end in us, where the host takes `call` for each launch, and `first` for
+    the first one (None: as long): a kernel starts once its launch is made and the one before it has ended.
     """
     spans, end = list[tuple[float, float]](), 0.0
     for k in range(count):
-        start = max((k + 1) * call, end)
+        start = max((call if first is None else first) + k * call, end)
         end = start + kernel
         spans.append((start, end))
     return spans
 
 
-def two_clocks(call: float, kernel: float, count: int = 4) -> Drawing:
-    """What an event clock and a graph clock count of `count` equal launches: the host takes `call` us for
-    each, the GPU `kernel` us.
+def two_clocks(call: float, kernel: float, count: int = 4, first: float | None = None) -> Drawing:
+    """What an event clock and a graph clock count of `count` launches of one kernel: the host takes `call` us
+    for each, `first` us for the first (None: as long), and the GPU `kernel` us.
     """
-    spans = eager(call, kernel, count)
+    opens = call if first is None else first
+    spans = eager(call, kernel, count, opens)
     canvas, left = Canvas(), 70.0
     unit = (svg.WIDTH - left - 4) / spans[-1][1]
 
@@ -65,12 +66,16 @@ def two_clocks(call: float, kernel: float, count: int = 4) -> Drawing:
         canvas.line([(left, y + 24), (svg.WIDTH, y + 24)], 0.4)
     before = 0.0
     for k, (start, end) in enumerate(spans):
-        canvas.cell(left + k * call * unit, 24, call * unit - 1, 20, f"launch {k + 1}", SKY)
+        at, takes = (opens + (k - 1) * call, call) if k else (0.0, opens)
+        words = f"launch {k + 1}" + f": {opens:.0f} µs" * (k == 0 and opens > call)
+        canvas.cell(left + at * unit, 24, takes * unit - 1, 20, words, SKY)
         if start > before:
             canvas.cell(left + before * unit, 54, (start - before) * unit - 1, 20, "waits", GREY)
         canvas.cell(left + start * unit, 54, (end - start) * unit - 1, 20, "kernel", AMBER)
         before = end
     period = spans[-1][1] - spans[-2][1]
+    if opens > call:
+        bracket(88, 0.0, spans[0][1], f"one token: {spans[0][1]:.0f} µs")
     bracket(88, spans[-2][1], spans[-1][1], f"each further launch adds {period:.0f} µs")
     canvas.text(0, 134, "Graph clock: the same launches, recorded and replayed", bold=True)
     canvas.text(0, 159, "GPU")
@@ -79,10 +84,11 @@ def two_clocks(call: float, kernel: float, count: int = 4) -> Drawing:
         canvas.cell(left + k * kernel * unit, 146, kernel * unit - 1, 20, "kernel", AMBER)
     bracket(180, (count - 1) * kernel, count * kernel, f"each further launch adds {kernel:.0f} µs")
     says = (
-        f"{count} launches. One by one a launch takes {call:.0f} µs of the CPU and its kernel {kernel:.0f} "
+        f"{count} launches. One by one a launch takes {call:.0f} µs of the CPU"
+        + f", the first {opens:.0f} µs," * (opens > call)
+        + f" and its kernel {kernel:.0f} µs: between two stamps each further launch adds {period:.0f} µs. "
+        f"Replayed as a graph it adds {kernel:.0f} µs."
     )
-    says += f"µs: between two stamps each further launch adds {period:.0f} µs. Replayed as a graph it adds "
-    says += f"{kernel:.0f} µs."
     return single("What two clocks count", says, canvas)
 
 

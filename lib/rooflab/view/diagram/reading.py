@@ -94,7 +94,9 @@ def x_beside_weights(rungs: Sequence[Rung], tokens: Sequence[int] = (1, 16)) -> 
             said.append(f"{name}: x adds {ratio:.0%}")
             y += 28
         y += 8
-    says = f"To the bytes of a block's weights: {'; '.join(said)}."
+    canvas.text(0, y + 10, "Weights come from DRAM, each to one block.", svg.SMALL)
+    canvas.text(0, y + 26, "x comes from L2, all of it to every block; DRAM gives it to L2 once.", svg.SMALL)
+    says = f"To the bytes of a block's weights, from DRAM: {'; '.join(said)}, from L2."
     return single("What a block reads: its weights once, and all of x", says, canvas)
 
 

@@ -1,0 +1,158 @@
+"""Why each rung of lesson 04b's ladder gains or loses, by its counters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rooflab.lab import Lab
+from rooflab.pages import Rows
+from rooflab.view import display
+from rooflab.view.diagram.reading import part_of
+from rooflab.words import listed, times
+
+_BARRIER = 0.1  # cycles an instruction at barriers, from which on they are said
+
+
+def labelled(rows: Rows) -> Rows:
+    """The rows, with a rung as it stands called "9_shared_x (untuned)" where a "9_shared_x (tuned)" is beside
+    it.
+    """
+    tuned = {name.removesuffix(" (tuned)") for name in rows["impl"] if name.endswith(" (tuned)")}
+    return rows.assign(impl=[f"{name} (untuned)" if name in tuned else name for name in rows["impl"]])
+
+
+def brings(
+    here: Lab, ladder: Rows, spent: Rows, rungs: Any, one: int, two: int, small: Rows | None = None
+) -> None:
+    """Say what rung `two` brings over rung `one`, untuned: its speed, the instructions of a weight, and by
+    the counters why; where it is slower, how it fares in the rows of the `small` matrix, too; and what the
+    constants add that are tuned for this matrix.
+    """
+    found, tuned = [], ladder[:0]
+    for k in (one, two):
+        mine = ladder[ladder["impl"].str.startswith(rungs[k - 1].name)]
+        plain = mine[mine["impl"] == rungs[k - 1].name]
+        tuned = mine[mine["impl"] != rungs[k - 1].name] if len(plain) else mine[:0]
+        found.append(plain if len(plain) else mine)
+    if found[0].empty or found[1].empty:
+        missing = one if found[0].empty else two
+        return display.say(f"Rung {missing} was not measured on the {here.run['gpu']}.")
+    before, after = (rows.iloc[-1] for rows in found)
+    text = f"**Rung {one} → {two}{', untuned' * (len(tuned) > 0)}: {before['gb_s']:,.0f} → "
+    text += f"{after['gb_s']:,.0f} GB/s on the {here.run['gpu']}"
+    seen = spent.set_index("impl")
+    known = {before["impl"], after["impl"]} <= set(seen.index)
+    if known:
+        was, now = seen.loc[before["impl"]], seen.loc[after["impl"]]
+        text += f"; {was['each']:.1f} → {now['each']:.1f} instructions a weight"
+    text += f".**{_cause(was, now, two, rungs) if known else ''}"
+    if after["median_us"] > before["median_us"] and not display.level(before, after):
+        other = small is not None and small is not ladder
+        rows = (small if other else ladder[:0]).set_index("impl")
+        names = [rungs[k - 1].name for k in (two, one)]
+        if set(names) <= set(rows.index):
+            text += f" On the small matrix rung {two} "
+            text += f"{display.against(*(rows.loc[name] for name in names))} rung {one}."
+    for row in tuned.to_dict("records"):
+        untuned = _macros(after["options"], rungs[two - 1])
+        text += f" *Untuned* means the constants above{', but ' * bool(untuned)}{untuned}."
+        text += f" **Tuned** for this matrix ({_macros(row['options'], rungs[two - 1])}) it "
+        text += f"reaches {row['gb_s']:,.0f} GB/s"
+        text += f" and spends {seen['each'][row['impl']]:.1f}." if row["impl"] in seen.index else "."
+    display.say(text)
+
+
+def _cause(was: Any, now: Any, two: int, rungs: Any) -> str:
+    """Sentences on why rung `two`, counted as `now`, gains or loses against the rung counted as `was`: none
+    where the counters do not say.
+    """
+    faster, fewer = was["median_us"] / now["median_us"], was["each"] / now["each"]
+    waited, waits = _waited(was), _waited(now)
+    met = bool(max(row["stall_barrier"] for row in (was, now)) > _BARRIER)
+    told = f"a warp waits for memory {'or at a barrier ' * met}{waits:.1f} cycles an instruction instead of "
+    told += f"{waited:.1f}"
+    if display.level(was, now):
+        if not fewer > 1:
+            return ""
+        text = " Fewer instructions save no time here"
+        if not waits > waited:
+            return f"{text}."
+        return (
+            f"{text}: {told}, and the schedulers use {now['issue_active']:.0%} of their slots instead of "
+            f"{was['issue_active']:.0%}."
+        )
+    if faster < 1:
+        return f" On this matrix that is slower.{_less_in_flight(was, now, two, rungs)}"
+    both = f"{times(faster)} times as fast with {times(fewer)} times fewer instructions"
+    if was["issue_active"] > 0.7 and abs(faster / fewer - 1) < 0.05:
+        return (
+            f" Time falls as the instructions do: rung {two} is {both}. Issue slots were the limit, "
+            f"{was['issue_active']:.0%} of them used before and {now['issue_active']:.0%} after."
+        )
+    if faster > fewer and waits < waited:
+        return f" Shorter waits explain more of that than fewer instructions: {told}."
+    if fewer > faster and now["slots"] < now["bytes_us"]:
+        return (
+            f" It is {both}. Issuing them takes {now['slots']:.0f} µs, and the bytes at the read roof "
+            f"{now['bytes_us']:.0f} µs: memory is now the nearer limit."
+        )
+    return ""
+
+
+def _waited(row: Any) -> float:
+    """Cycles that a warp waits for memory or at a barrier, an instruction."""
+    return float(row["stall_long_scoreboard"] + row["stall_barrier"])
+
+
+def _less_in_flight(was: Any, now: Any, two: int, rungs: Any) -> str:
+    """A likely reason why rung `two` is slower although it issues less: fewer warps with fewer rows each."""
+    if not (now["each"] < was["each"] and now["occupancy_pct"] < was["occupancy_pct"]):
+        return ""
+    high = [part_of(rungs[k - 1]).rows for k in (two, two - 1)]
+    rows = f", and a warp loads {high[0]} rows instead of {high[1]}" if high[0] < high[1] else ""
+    return (
+        f" A likely reason: fewer bytes are in flight. A thread takes {now['registers']:.0f} registers "
+        f"instead of {was['registers']:.0f}, an SM holds {now['occupancy_pct']:.0f}% of the warps that it "
+        f"could hold instead of {was['occupancy_pct']:.0f}%{rows}."
+    )
+
+
+def _macros(written: str, rung: Any) -> str:
+    """The macros of a case's options that differ from the rung's own: "K_WARPS = 3, TILES = 4"."""
+    pairs = [part.split("=") for part in str(written).split()]
+    return ", ".join(
+        f"`{name.upper()}` = {value}" for name, value in pairs if str(rung.defines.get(name.upper())) != value
+    )
+
+
+def limit_of_each_rung(gpu: str, spent: Rows, rungs: Any, afford: float) -> None:
+    """Say what limits the first rung and which rungs' instructions take longer than their bytes."""
+    text = f"Nothing was counted on {gpu}, so the budget stays a prediction."
+    if len(spent) > 5:
+        seen = spent.set_index("impl")
+        one = seen.loc[rungs[0].name]
+        text = f"- **Rung 1** spends {one['each']:.1f} instructions a weight. Issuing them takes at least "
+        text += f"{one['slots']:.0f} of its {one['median_us']:.0f} µs, reading its bytes "
+        text += f"{one['bytes_us']:.0f}"
+        limit = one["bytes_us"] < one["slots"] <= one["median_us"]
+        text += ": **instructions are its nearest limit, and not memory**.\n" if limit else ".\n"
+        under = [rung.name for rung in (*rungs[:5], *rungs[6:9]) if rung.name in seen.index]
+        under = [name for name in under if seen["each"][name] <= afford]
+        if under:
+            busy, numbers = seen["dram_pct"][under], [name.partition("_")[0] for name in under]
+            text += f"- **Rung{'s' * (len(under) > 1)} {listed(numbers)}** issue{'s' * (len(under) == 1)} in "
+            text += f"less time than the bytes take: memory is the nearer limit, and is {busy.min():.0f} to "
+            text += f"{busy.max():.0f}% busy."
+    display.say(text.strip())
+
+
+def beside_arithmetic(spent: Rows, rungs: Any, least: int) -> None:
+    """Say what rungs 1 and 2 spend on loads and addresses, beside the `least` instructions of arithmetic."""
+    each = spent.set_index("impl")["each"]
+    names = [rung.name for rung in rungs[:2]]
+    if set(names) <= set(each.index) and (each[names] > least).all():
+        one, two = (each[name] - least for name in names)
+        display.say(
+            f"Both do the {least} instructions of arithmetic that are listed above. Loads, addresses and the "
+            f"loop take the rest: {one:.1f} a weight in rung 1, {two:.1f} in rung 2."
+        )

@@ -1,0 +1,111 @@
+"""Why lesson 04c's INT4 products stop paying where they do, by the bounds of both formats."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rooflab.hardware import roofline
+from rooflab.lab import Lab
+from rooflab.numerics.model_shapes import WEIGHT_BYTES
+from rooflab.numerics.quant import GROUP
+from rooflab.pages import Rows
+from rooflab.studies import int4 as study
+from rooflab.view import display
+
+_RUNGS_OF_TILES = ("12_token_tiles", "13_stream_k")  # blocks of 128 TALL rows
+
+
+def bound_us(n: int, k: int, batch: int, format: str, read_roof: float, peak: float | None) -> float:
+    """The bound of this page, in microseconds: bytes at the measured read roof (GB/s), or operations at the
+    measured peak (TFLOP/s; None where it was not measured), whichever takes longer."""
+    moved = roofline.gemm_bytes(batch, n, k, WEIGHT_BYTES[format])
+    return roofline.bound(moved, roofline.gemm_flops(batch, n, k), read_roof, peak).us
+
+
+def crossing(format: str, read_roof: float, peak: float) -> float:
+    """Tokens at which the operations take as long as the weights' bytes: read_roof in GB/s, peak in
+    TFLOP/s.
+    """
+    return WEIGHT_BYTES[format] * peak * 1e3 / (2 * read_roof)
+
+
+def crossings(read_roof: float, peak: float | None) -> None:
+    """Say in figures at how many tokens each format's operations take as long as its bytes."""
+    if peak is None:
+        return display.say("The tensor cores' peak was not measured here, so this number is not known.")
+    parts = []
+    for name, format in (("INT4", "int4_g128"), ("FP16", "fp16")):
+        parts.append(
+            f"{WEIGHT_BYTES[format]:.3g} × {peak:,.0f} ÷ (2 × {read_roof / 1e3:.2f}) = "
+            f"**{crossing(format, read_roof, peak):.0f} tokens** for {name}"
+        )
+    display.say(
+        f"With TFLOP/s and TB/s: {' and '.join(parts)}. Between the two INT4 can still gain, but less with "
+        "each token. Beyond the second both formats take the same operations: the bounds allow no gain."
+    )
+
+
+def why_it_stops(beyond: Rows, source: Lab, shapes: list[Any]) -> None:
+    """Say, of the shape that stops paying first and of the one that pays longest, what the bounds allow and
+    how far each format is from its own; the table of every point, folded.
+    """
+    if beyond.empty or not {"dram_read", "fp16_tensor"} <= set(source.roof):
+        return
+    read_roof, peak = (source.roof[name].value for name in ("dram_read", "fp16_tensor"))
+    names = {f"{n:,} × {k:,}": (n, k) for n, k in shapes}
+    table = beyond[["shape", "batch", "gain"]].copy()
+    for column, who, format in (("ours", "ours", "int4_g128"), ("fp16", "FP16 cuBLAS", "fp16")):
+        least = [
+            bound_us(*names[at.shape], at.batch, format, read_roof, peak)
+            for at in table[["shape", "batch"]].itertuples()
+        ]
+        table[f"least_{column}"], table[column] = least, beyond[who] / least
+    table["possible"] = table["least_fp16"] / table["least_ours"]
+    table = table.dropna(subset=["ours", "fp16"])
+    if table.empty:
+        return
+    first = table.sort_values(["batch", "gain"], kind="stable")
+    first = first[first["gain"] < 1].head(1)
+    most = table[table["batch"] == table["batch"].max()]
+    last = most[most["gain"] > 1].sort_values("gain").tail(1)
+    lines = [_line(row, source, names) for row in (*first.itertuples(), *last.itertuples())]
+    if lines:
+        text = (
+            "**Why there?** The gain is what the bounds allow, times how far FP16 is from its bound, divided "
+        )
+        display.say(text + "by how far ours is from its own:\n\n" + "\n".join(lines))
+    columns = {"shape": "n × k", "batch": "Tokens", "possible": "Bounds allow", "fp16": "FP16 ÷ its bound"}
+    columns |= {"ours": "Ours ÷ its bound", "gain": "Gain"}
+    forms = dict.fromkeys(("possible", "fp16", "ours", "gain"), "{:.2f}")
+    display.table(table, columns, forms, f"The same for every point, on {source.run.gpu}", folded=True)
+
+
+def _line(row: Any, source: Lab, names: dict[str, Any]) -> str:
+    """A line of the explanation: one point's three factors, and a likely reason where ours is far off."""
+    text = f"- **{row.shape}, {row.batch} tokens**: the bounds allow {row.possible:.2f}. FP16 takes "
+    text += f"{row.fp16:.2f} times its bound and ours {row.ours:.2f} times its own: {row.possible:.2f} × "
+    text += f"{row.fp16:.2f} ÷ {row.ours:.2f} = {row.gain:.2f}."
+    steps = steps_of_an_sm(*names[row.shape], row.batch, source)
+    if row.ours > 1.5 * row.fp16 and steps:
+        text += (
+            f" A likely reason: an SM has only {steps:.0f} slots of its ring to multiply, so that filling "
+        )
+        text += (
+            "the ring and adding up the parts weigh much. Nothing was counted beyond 64 tokens, so this is "
+        )
+        text += "not proven."
+    elif row.gain > 1 and row.possible < 1.02:
+        text += " Both do the same operations, and ours comes nearer to the tensor cores' peak"
+        text += f": an SM has {steps:.0f} slots to multiply." if steps else "."
+    return text
+
+
+def steps_of_an_sm(n: int, k: int, batch: int, source: Lab) -> float | None:
+    """Slots of k that an SM multiplies in the dispatcher's choice, or None for a rung without such tiles."""
+    case = study.chosen(n, k, batch, source.sized)
+    if case.impl not in _RUNGS_OF_TILES:
+        return None
+    macros = study.own_rung(case)[1]
+    tiles = math.ceil(n / (128 * macros["TALL"])) * math.ceil(batch / macros["TOKENS"])
+    return tiles * math.ceil(k / GROUP) / int(source.run["sms"])

@@ -1,0 +1,45 @@
+"""What two clocks count of lesson 04d's loop of launches, drawn and as its exercise computes it."""
+
+from __future__ import annotations
+
+from rooflab.pages import Rows
+from rooflab.view import diagram, display
+from rooflab.words import listed
+
+
+def clocks_drawn(one_shape: Rows, gpu: str) -> tuple[int, int]:
+    """Draw what two clocks count of the loop, with the time that a further token costs by each, in us."""
+
+    def each_further(how: str) -> int:
+        """Microseconds that a token adds, from the first batch to the last."""
+        side = one_shape.loc[how]["fused"]
+        return round((side.iloc[-1] - side.iloc[0]) / (side.index[-1] - side.index[0])) + 0
+
+    event, graph = each_further("event, warm"), each_further("graph, cold")
+    if event > graph > 0:
+        first = max(event, first_launch(one_shape, graph))
+        diagram.two_clocks(event, graph, first=first).show()
+        text = f"The lengths are those of the loop on the {gpu}, measured below: {graph} µs for a kernel, "
+        text += f"{event} for each further launch{f', {first} for the first' * (first > event)}."
+        display.say(text)
+    return event, graph
+
+
+def first_launch(one_shape: Rows, kernel: int) -> int:
+    """Microseconds of the first launch: what the event clock counts for one token beside its kernel."""
+    return round(one_shape.loc["event, warm", 1]["fused"]) - kernel
+
+
+def exercise_in_the_record(one_shape: Rows, event: int, graph: int) -> None:
+    """Say what 04.6's formula gives with the figures measured here, beside the times by the event clock."""
+    measured, first = one_shape.loc["event, warm"]["fused"], first_launch(one_shape, graph)
+    if not (event > 0 and graph > 0 and first > 0):
+        return
+    tokens = [batch for batch in measured.index if batch in (1, 2, measured.index[-1])]
+    given = [first + graph + (batch - 1) * max(event, graph) for batch in tokens]
+    seen = listed([f"{measured[batch]:.0f}" for batch in tokens])
+    display.say(
+        f"**In the record**: with a kernel of {graph} µs, {first} µs for the first launch and {event} µs for "
+        f"each further one, the right function gives {listed([f'{us:.0f}' for us in given])} µs for "
+        f"{listed(list(map(str, tokens)))} tokens. Measured: {seen} µs."
+    )

@@ -261,9 +261,11 @@ def takeaway(chips: Rows, gpu: str, exact: Rows, int8: float, halves: Rows) -> N
     text = (
         "- Exact scales for every 32 weights cost two or three instructions a sum. Int8 pays in full where a "
     )
-    text += "chip has issue slots for them: it has "
-    text += " and ".join(f"{row[SLOTS]:.1f} on the {row['GPU']}" for _, row in chips.iloc[[0, 2]].iterrows())
-    text += " a sum.\n"
+    text += "chip has an issue slot for each. By datasheet "
+    text += " and ".join(
+        f"the {row['GPU']} has {row[SLOTS]:.1f} a sum" for _, row in chips.iloc[[0, 2]].iterrows()
+    )
+    text += ".\n"
     text += f"- On the {gpu} the best exact rung reaches {exact['tflop_s'].iloc[0]:,.0f} TOP/s, "
     text += f"{exact['tflop_s'].iloc[0] / int8:.0%} of int8 without scales"
     if len(halves):

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from rooflab import claims, lab
 from rooflab.analysis import q8_0 as analysis
 from rooflab.claims import scorecard
-from rooflab.hardware import crossover, roofline
+from rooflab.hardware import crossover, device, roofline
 from rooflab.lab import Lab
 from rooflab.ops import mmq
 from rooflab.pages import Opening, Rows, facts
@@ -88,6 +88,8 @@ def opening(fastest: Rows, measured: Sequence[Shape], gpu: str) -> Opening:
         ahead, behind = int((rest > crossover.LEVEL).sum()), int((rest < 1 / crossover.LEVEL).sum())
         text += f". Of the {len(rest)} numbers of tokens measured from {level.min()} on, they are ahead at "
         text += f"{ahead}, level (within 2%) at {len(rest) - ahead - behind} and behind at {behind}"
+    if len(leads) > 1:
+        text += ". A program chooses by such measured crossovers"
     able = [
         "find the number of tokens at which a product stops being memory-bound",
         "read a crossover from measured times, with the quantisation included",
@@ -165,10 +167,10 @@ def _in_words(wide: pd.DataFrame) -> str:
     lead, sizes, said = _lead(wide), wide.dropna(how="all").index, []
     for k, (start, way) in enumerate(lead):
         if k + 1 == len(lead):
-            said.append(f"{way} from {start} on")
+            said.append(f"{way} from {start:,} on")
             continue
         end = max(size for size in sizes if size < lead[k + 1][0])
-        said.append(f"{way} at {start}" if end == start else f"{way} at {start} to {end}")
+        said.append(f"{way} at {start:,}" if end == start else f"{way} at {start:,} to {end:,}")
     return ", ".join(said)
 
 
@@ -214,7 +216,7 @@ def crossovers(fastest: Rows, measured: Sequence[Shape]) -> None:
     for n, k in measured:
         wide = _wide(fastest, (n, k))
         sizes = wide.dropna(how="all").index
-        line = f"**{n:,} × {k:,}**, measured at {sizes.min()} to {sizes.max()}: {_in_words(wide)}."
+        line = f"**{n:,} × {k:,}**, measured at {sizes.min():,} to {sizes.max():,}: {_in_words(wide)}."
         without = _in_words(wide.drop(columns=_RESIDENT))
         if without != _in_words(wide):
             line += f" Without resident FP16: {without}."
@@ -236,9 +238,12 @@ def against_prediction(here: Lab, fastest: Rows, shape: Shape, ridges_of: tuple[
             text += "roof than cuBLAS from its own. "
         else:
             text += _won(here, wide, shape, gain[gain.index <= ridge], ridge)
-            text += f" Its lead should be gone by FP16's ridge, at {upper:.0f}; "
+            text += f"\n\nQ8_0's lead should be gone by FP16's ridge, at {upper:.0f}; "
             text += f"it is first within 2% at {level[0]} tokens. " if len(level) else "it never is. "
-        text += f"At {counted(int(gain.index[-1]), 'token')} it is {gain.iloc[-1]:.2f} times as fast. "
+        text += (
+            f"At {counted(int(gain.index[-1]), 'token')} Q8_0 runs at {gain.iloc[-1]:.2f} times the speed of "
+        )
+        text += "resident FP16. "
         if gain.iloc[-1] < crossover.LEVEL:
             text += "Where arithmetic decides, the smaller format saves memory and hardly any time."
     both = wide[[_DP4A, _DEQUANTISE]].dropna()
@@ -266,15 +271,12 @@ def _won(here: Lab, wide: pd.DataFrame, shape: Shape, below: pd.Series, ridge: f
         return (
             f"{text}, and by about as much**: {least:.2f} to {most:.2f} times, its bytes promise {ratio:.2f}."
         )
-    text += f"; by how much was not predicted**: {least:.2f} to {most:.2f} times, where its bytes promise "
-    text += f"{ratio:.2f}. Neither side takes just the time of its bytes: "
-    return (
-        text
-        + listed(
-            _over_bytes(here, wide, shape, tokens) for tokens in sorted({below.idxmax(), below.idxmin()})
-        )
-        + "."
+    text += (
+        f", but not by what its bytes promise**: {least:.2f} to {most:.2f} times instead of {ratio:.2f}. It "
     )
+    text += "depends on how near each comes to the time of its bytes: "
+    ends = sorted({int(below.idxmax()), int(below.idxmin())})
+    return text + "; ".join(_over_bytes(here, wide, shape, tokens) for tokens in ends) + "."
 
 
 def _over_bytes(here: Lab, wide: pd.DataFrame, shape: Shape, tokens: int) -> str:
@@ -301,7 +303,14 @@ def quantiser_share(here: Lab, fastest: Rows, shape: Shape) -> pd.DataFrame:
     names = {"batch": "Tokens", "median_us_alone": "Quantising (µs)", "impl": "Fastest on int8"}
     names |= {"median_us": "With it (µs)", "share": "Share"}
     forms = {"median_us_alone": "{:.1f}", "median_us": "{:.1f}", "share": "{:.1%}"}
+    forms["batch"] = "{:,.0f}"
     display.table(both, names, forms, f"Quantising and the product, {shape[0]:,} × {shape[1]:,}")
+    if len(both) > 1:
+        few, many = both.iloc[0], both.iloc[-1]
+        display.say(
+            f"Quantising takes {few['share']:.1%} of the time at {counted(int(few['batch']), 'token')} and "
+            f"{many['share']:.1%} at {many['batch']:,}. All int8 times on this page include it."
+        )
     return both
 
 
@@ -330,7 +339,7 @@ def goals(evidence: claims.Evidence, gpu: str) -> None:
     display.fold_parts("What was asked of these kernels, and what was reached", [before, *tables])
 
 
-def published(rows: Rows, shape: Shape, gpu: str) -> None:
+def published(here: Lab, rows: Rows, shape: Shape) -> None:
     """Say what the source reports for a prompt by MMQ and by cuBLAS, beside our ratio of the two."""
     told = lab.open("replay", "rtx-4070-ti-published").store.read("mmq").set_index("impl")["median_us"]
     text = "Published, for comparison: the source ([part 05](05_q8_0.ipynb) names it) reports "
@@ -341,8 +350,14 @@ def published(rows: Rows, shape: Shape, gpu: str) -> None:
     times = by_way(rows[(rows["n"] == shape[0]) & (rows["batch"] == prompt)])
     times = times.set_index("way")["median_us"]
     if {_MMQ, _DEQUANTISE} <= set(times.index):
-        text += f" Here, at {prompt} tokens of the square shape, the best exact rung takes "
-        text += f"{times[_MMQ] / times[_DEQUANTISE]:.2f} times the baseline's time on the {gpu}."
+        text += f" Here, at {prompt:,} tokens of the square shape, the best exact rung takes "
+        text += f"{times[_MMQ] / times[_DEQUANTISE]:.2f} times the baseline's time on the {here.run['gpu']}."
+        theirs = device.get("rtx-4070-ti")
+        if here.spec:
+            text += " Scaling a sum takes three issue slots; by datasheet the source's GPU has "
+            text += (
+                f"{study.room(theirs):.1f} and this one {study.room(here.spec):.1f} ([05d](05d_mmq.ipynb))."
+            )
     display.say(text)
 
 
@@ -358,7 +373,7 @@ def takeaway(fastest: Rows, shape: Shape, share: pd.DataFrame, gpu: str) -> None
         rest = gain[gain.index >= until[0]]
         span = sorted({f"{rest.min():.2f}", f"{rest.max():.2f}"})
         text += (
-            f" to {first.index[-1]} tokens; beyond, the best on Q8_0 runs at {' to '.join(span)} times the "
+            f" to {first.index[-1]:,} tokens; beyond, the best on Q8_0 runs at {' to '.join(span)} times the "
         )
         text += "speed of resident FP16"
     text += ".\n"
@@ -371,9 +386,7 @@ def takeaway(fastest: Rows, shape: Shape, share: pd.DataFrame, gpu: str) -> None
     text += "shape decides, too. Both belong to one GPU.\n"
     text += "- Say what a time includes"
     if len(share):
-        few, many = share.iloc[0], share.iloc[-1]
-        text += f": quantising is {few['share']:.0%} of the time at {few['batch']} token"
-        text += f" and {many['share']:.1%} at {many['batch']}"
+        text += f": here quantising, {share['share'].max():.1%} of it at most"
     display.say(f"{text}.")
 
 

@@ -77,13 +77,14 @@ def _layout_to_load(rows: Rows) -> str:
     if not starts:
         return ""
     said = listed(
-        f"from {tokens}{', the fewest measured,' if tokens == fewest[n, k] else ''} on at {n:,} × {k:,}"
+        f"from {tokens} on at {n:,} × {k:,}{' (the fewest measured)' if tokens == fewest[n, k] else ''}"
         for (n, k), tokens in starts.items()
     )
     text = (
-        " **The layout is chosen before the kernel**, when weights are loaded; keeping both costs twice the "
+        "\n\n**The layout is chosen before the kernel**, when weights are loaded; keeping both takes twice "
     )
-    text += f"memory. By tokens, weights in tile order ([05d](05d_mmq.ipynb)) lead {said}, and are up to "
+    text += "the memory. By the rule of the first chart weights in tile order ([05d](05d_mmq.ipynb)) lead "
+    text += f"{said}, and are up to "
     text += f"{gain.max():.2f} times as fast as the best in planes."
     if min(starts.values()) > 8:
         text += " So load planes to serve a few users, and tile order for prompts or many users."

@@ -91,9 +91,9 @@ def _unexplained(fastest: Rows, shape: Shape) -> str:
     for way in WAYS[:3]:
         group = of(fastest, shape)
         for first, last in _falls(group[group["way"] == way].sort_values("batch")):
-            text = f"- {way} (`{first['impl']}`) takes {first['median_us']:.1f} µs for "
+            text = f"- {way[0].upper()}{way[1:]} (`{first['impl']}`) takes {first['median_us']:.1f} µs for "
             text += f"{counted(int(first['batch']), 'token')} and {last['median_us']:.1f} for "
-            text += f"{last['batch']:.0f}."
+            text += f"{last['batch']:.0f}, in {_tile(first)}."
             if first["impl"] == _REPEATS:
                 repeats = _REPEATS
             else:
@@ -108,9 +108,15 @@ def _unexplained(fastest: Rows, shape: Shape) -> str:
             f" A guess for `{repeats}`: it fills the empty places of its tile with the last token. So many "
         )
         head += "reads of the same line of L2 may be slow, and fewer places are empty with more tokens."
-    head += " No counters of these launches were recorded. Measured, each in one kernel's tiles of one size:"
+    head += " No counters of these launches were recorded. Measured:"
     texts = "\n".join(text for _, text in sorted(found))
     return f"{head}\n\n{texts}\n\nSo take no crossover from a single point there."
+
+
+def _tile(row: Any) -> str:
+    """The tile, or the tiles, in which a row's kernel takes its tokens."""
+    made = tiles_of(row["impl"], int(row["n"]), int(row["k"]), int(row["batch"])) or []
+    return f"{'a tile' if len(made) == 1 else f'{len(made)} tiles'} of {max(made, default=0)}"
 
 
 def _elsewhere(fastest: Rows, shape: Shape, first: Any, last: Any) -> str:

@@ -165,14 +165,13 @@ def slots_explained(counted: Rows, here: Lab, exact: Rows) -> None:
     row = found.loc[name]
     bound = study.issue_bound(here.spec, int(row["each"]))
     text = f"**Issue slots.** Of all slots that pass while {name} runs, scaling takes {row['scaled']:.0%}, "
-    text += f"other instructions {row['slots'] - row['scaled']:.0%}, and {1 - row['slots']:.0%} pass unused: "
-    text += "most "
-    text += (
-        "likely a warp waits for a product before it can scale the sums, and the others do not fill every "
-    )
-    text += (
-        f"gap. If scaling took all slots, at the datasheet's clock, that would make {bound:,.0f} TOP/s; by "
-    )
+    text += f"other instructions {row['slots'] - row['scaled']:.0%}, and {1 - row['slots']:.0%} pass unused"
+    if name == "6_wgmma":
+        text += (
+            ": most likely a warp waits for a product before it can scale the sums, and the others do not "
+        )
+        text += "fill every gap"
+    text += f". If scaling took all slots, at the datasheet's clock, that would make {bound:,.0f} TOP/s; by "
     text += f"time {name} is at {exact['tflop_s'].iloc[0] / bound:.0%} of it. "
     fast = counted[counted["each"].isna()]
     if len(fast):

@@ -239,7 +239,11 @@ def against_prediction(here: Lab, fastest: Rows, shape: Shape, ridges_of: tuple[
         else:
             text += _won(here, wide, shape, gain[gain.index <= ridge], ridge)
             text += f"\n\nQ8_0's lead should be gone by FP16's ridge, at {upper:.0f}; "
-            text += f"it is first within 2% at {level[0]} tokens. " if len(level) else "it never is. "
+            text += (
+                f"it is first within 2% at {counted(int(level[0]), 'token')}. "
+                if len(level)
+                else "it never is. "
+            )
         text += (
             f"At {counted(int(gain.index[-1]), 'token')} Q8_0 runs at {gain.iloc[-1]:.2f} times the speed of "
         )
@@ -249,9 +253,11 @@ def against_prediction(here: Lab, fastest: Rows, shape: Shape, ridges_of: tuple[
     both = wide[[_DP4A, _DEQUANTISE]].dropna()
     if len(both):
         behind = both.index[both[_DP4A] >= both[_DEQUANTISE]]
-        text += " dp4a, which needs no tensor cores and takes eight tokens at a time, "
+        text = f"{text.strip()} dp4a, which needs no tensor cores and takes eight tokens at a time, "
         text += (
-            f"falls behind dequantising at {behind.min()} tokens." if len(behind) else "stays ahead of it."
+            f"falls behind dequantising at {counted(int(behind.min()), 'token')}."
+            if len(behind)
+            else "stays ahead of it."
         )
     display.say(text.strip())
 

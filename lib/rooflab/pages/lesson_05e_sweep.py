@@ -91,7 +91,8 @@ def _unexplained(fastest: Rows, shape: Shape) -> str:
     for way in WAYS[:3]:
         group = of(fastest, shape)
         for first, last in _falls(group[group["way"] == way].sort_values("batch")):
-            text = f"- {way[0].upper()}{way[1:]} (`{first['impl']}`) takes {first['median_us']:.1f} µs for "
+            name = way if way == WAYS[0] else way[0].upper() + way[1:]
+            text = f"- {name} (`{first['impl']}`) takes {first['median_us']:.1f} µs for "
             text += f"{counted(int(first['batch']), 'token')} and {last['median_us']:.1f} for "
             text += f"{last['batch']:.0f}, in {_tile(first)}."
             if first["impl"] == _REPEATS:
@@ -116,6 +117,8 @@ def _unexplained(fastest: Rows, shape: Shape) -> str:
 def _tile(row: Any) -> str:
     """The tile, or the tiles, in which a row's kernel takes its tokens."""
     made = tiles_of(row["impl"], int(row["n"]), int(row["k"]), int(row["batch"])) or []
+    if row["impl"] in DP4A:
+        return counted(len(made), "pass", "passes")
     return f"{'a tile' if len(made) == 1 else f'{len(made)} tiles'} of {max(made, default=0)}"
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from rooflab.analysis import states
-from rooflab.hardware import device
 from rooflab.hardware.crossover import LEVEL
 from rooflab.lab import Lab
 from rooflab.pages import Opening, Rows
@@ -19,13 +17,17 @@ from rooflab.pages.lesson_05b import errors_of_rungs
 from rooflab.pages.lesson_05d_orders import divided_along_k as divided_along_k
 from rooflab.pages.lesson_05d_orders import order_drawn as order_drawn
 from rooflab.pages.lesson_05d_orders import tile_order as tile_order
+from rooflab.pages.lesson_05d_slots import SCALING, SLOTS, pays_on
+from rooflab.pages.lesson_05d_slots import counters as counters
+from rooflab.pages.lesson_05d_slots import slots_by_gpu as slots_by_gpu
+from rooflab.pages.lesson_05d_slots import slots_counted as slots_counted
+from rooflab.pages.lesson_05d_slots import slots_explained as slots_explained
+from rooflab.pages.lesson_05d_slots import time_by_rung as time_by_rung
 from rooflab.studies import mmq as study
 from rooflab.studies.q8_0 import WEIGHT_BYTES
-from rooflab.view import diagram, display, explorer, page, plot
+from rooflab.view import display, explorer, page, plot
 from rooflab.words import listed
 
-_SCALING = 3  # instructions for a block's sum: convert, multiply, multiply-add
-_SLOTS = "Issue slots a sum"
 _HALVES_COLOUR = plot.COLOURS[1]  # lighter than the others' in grey, too
 _OTHERS = {study.FP8: "FP8 without a scale for each 32", "torch._int_mm": "int8 without a scale for each 32"}
 
@@ -40,25 +42,16 @@ def opening(here: Lab, tokens: int, n: int, k: int) -> Opening:
     exact = own[~own["impl"].map(study.takes_halves)].sort_values("median_us")
     int8 = known.get("int8_tensor", float("nan"))
     best = exact.iloc[0]
-    each = study.operations_of(best["impl"]) or _SCALING
-    answer = f"To scale a block's sum takes {each} instructions. {gpu}: "
-    rate, reached = best["tflop_s"], f"exact int8 reaches {best['tflop_s']:,.0f} TOP/s"
-    if here.spec and study.room(here.spec) < each:
-        bound = study.issue_bound(here.spec, each)
-        answer += (
-            f"{study.room(here.spec):.1f} fit in the time in which the tensor cores make the next sum, so "
-        )
-        answer += f"scaling allows {bound:,.0f} TOP/s; "
-        answer += f"{reached}, {rate / bound:.0%} of that"
-    elif here.spec:
-        answer += f"{study.room(here.spec):.1f} fit in the time in which the tensor cores make the next sum; "
-        answer += f"{reached}, {rate / int8:.0%} of the roof"
-    else:
-        answer += f"{reached}, {rate / int8:.0%} of the int8 roof"
-    if len(halves) and "fp16_tensor" in known:
-        rate = halves["tflop_s"].iloc[0]
-        answer += f". Weights that the kernel turns into FP16 first reach {rate:,.0f} TFLOP/s, "
-        answer += f"{rate / known['fp16_tensor']:.0%} of the FP16 roof"
+    each = study.operations_of(best["impl"]) or SCALING
+    answer = (
+        f"Int8 pays in full where {each} instructions fit in the time in which the tensor cores make one "
+    )
+    answer += (
+        f"sum. Predicted from datasheets: {pays_on(here.spec, each)}. Measured on the {gpu}: exact int8 "
+    )
+    answer += f"reaches {best['tflop_s']:,.0f} TOP/s"
+    if len(halves):
+        answer += f", FP16 with weights scaled first {halves['tflop_s'].iloc[0]:,.0f} TFLOP/s"
     able = (
         "tell from a datasheet how many instructions a kernel may spend beside its tensor products",
         "say which lane holds which element of an mma's result",
@@ -98,37 +91,6 @@ def _as_halves(fig: Figure, own: Rows, roof: float) -> None:
     ax.legend(handles=kinds, fontsize=8.5, frameon=False, loc="upper left", bbox_to_anchor=(0.42, 0.99))
     plot.roof_line(ax, roof, f"FP16 {roof:,.0f}", vertical=True)
     ax.lines[-1].set_color(_HALVES_COLOUR)
-
-
-def slots_by_gpu() -> Rows:
-    """Draw issue slots beside the tensor cores for three ways, and derive one GPU's from its datasheet; those
-    of several GPUs, folded; the table.
-    """
-    fast, slow = device.get("h200"), device.get("rtx-4090")
-    diagram.issue_slots((slow, fast), halves=(fast,)).show()
-    lanes, sums = fast.fp32 / 2, fast.int8_tensor / 64
-    display.say(
-        f"The {fast.name}'s numbers, from its datasheet:\n\n"
-        f"- **Instructions**: {fast.fp32:,.0f} TFLOP/s in FP32 are {fast.fp32:,.0f} ÷ 2 = {lanes:.1f} × 10¹² "
-        "multiply-adds of single lanes a second.\n"
-        f"- **Sums**: one is 32 multiply-adds, 64 operations, so {fast.int8_tensor:,.0f} TOP/s in int8 are "
-        f"{fast.int8_tensor:,.0f} ÷ 64 = {sums:.1f} × 10¹² a second.\n"
-        f"- **Room**: {lanes:.1f} ÷ {sums:.1f} = {study.room(fast):.2f} instructions a sum. Scaling needs "
-        f"{_SCALING}, so tensor cores can work {study.room(fast):.2f} ÷ {_SCALING} of the time: "
-        f"{study.issue_bound(fast, _SCALING):,.0f} of {fast.int8_tensor:,.0f} TOP/s."
-    )
-    chips = []
-    for name in ("h200", "a100-80gb", "rtx-4090", "rtx-3090", "t4"):
-        chip = device.get(name)
-        bounds = [study.issue_bound(chip, each) for each in (3, 2)]
-        peaks = [chip.int8_tensor, *bounds, chip.fp16_tensor]
-        chips.append([chip.name, study.room(chip), *peaks])
-    columns = ["GPU", _SLOTS, "int8", "int8, 3 instructions", "int8, 2 instructions", "FP16"]
-    chips = pd.DataFrame(chips, columns=columns)
-    forms = dict.fromkeys(columns[2:], "{:,.0f}") | {_SLOTS: "{:.1f}"}
-    caption = "Issue slots while the tensor cores make one sum, and TOP/s"
-    display.table(chips, dict(zip(columns, columns, strict=True)), forms, caption, folded=True)
-    return chips
 
 
 def exactness(here: Lab) -> None:
@@ -177,31 +139,6 @@ def rungs_said(rows: Rows, names: Sequence[str]) -> None:
     display.say("\n".join(said))
 
 
-def time_by_rung(here: Lab, rows: Rows, tokens: int, n: int, k: int) -> None:
-    """Draw the time of each exact rung by what its issue slots did: scaling, other instructions, nothing."""
-    own = [c for c in study.ladder(tokens, n, k) if c.kind == "own" and "scale_bytes" not in c.options]
-    counted = here.profile("mmq", own, "ncu", study.COUNTERS)
-    cases = {case: study.Mmq().case(case) for case in counted["case"]}
-    cases = {case: shape for case, shape in cases.items() if not study.takes_halves(shape.impl)}
-    by = rows.set_index("impl")["median_us"]
-    found = counted[counted["case"].isin(list(cases))]
-    found = found[[cases[case].impl in by.index for case in found["case"]]]
-    if found.empty:
-        return
-    shapes = [cases[case] for case in found["case"]]
-    us = np.array([by[shape.impl] for shape in shapes])
-    used = us * found["issue_active"].to_numpy(float)
-    scaling = [study.scaling(shape) or float("nan") for shape in shapes]
-    scaled = used * np.nan_to_num(np.array(scaling) / found["inst_executed"].to_numpy(float))
-    title = "The time of each rung, by what its issue slots did"
-    fig, ax = plot.figure("µs", title=title, height=1.4 + 0.26 * len(shapes))
-    parts = {"scaling": scaled, "other instructions": used - scaled, "no instruction": us - used}
-    plot.stacked(ax, [shape.impl for shape in shapes], parts, "µs")
-    said = f"{title}: the timed µs, in the shares of slots that Nsight Compute counted. Scaling is "
-    said += f"{scaled[0] / us[0]:.0%} of {shapes[0].impl}'s time and {scaled[-1] / us[-1]:.0%} of "
-    plot.show(fig, f"{said}{shapes[-1].impl}'s.")
-
-
 def stays_said(rows: Rows, tokens: int, n: int, k: int) -> None:
     """Say where rung 8 helps, and what it is worth on this product, beside rung 7."""
     by, names = rows.set_index("impl")["tflop_s"], ("7_fp16_wgmma", "8_stream_k")
@@ -231,16 +168,15 @@ def ladder_times(rows: Rows, gpu: str) -> None:
 
 
 def fastest(rows: Rows, names_of: list[Any]) -> tuple[Rows, Rows]:
-    """Say which exact rung and which FP16 rung is fastest; both, by rate."""
+    """Say how the fastest rung stands beside the peers; the exact rungs and those on FP16, by rate."""
     by = rows.set_index("impl")
     steps = [name for name in names_of if name in by.index]
     exact = by.loc[[name for name in steps if not study.takes_halves(name)]].sort_values("median_us")
     halves = by.loc[[name for name in steps if study.takes_halves(name)]].sort_values("median_us")
-    text = f"- The fastest exact rung is {exact.index[0]}, with {exact['tflop_s'].iloc[0]:,.0f} TOP/s.\n"
+    ours, text = (halves if len(halves) else exact).iloc[0], ""
     if len(halves):
-        text += f"- The fastest on FP16 weights made in the kernel is {halves.index[0]}, with "
-        text += f"{halves['tflop_s'].iloc[0]:,.0f} TFLOP/s.\n"
-    ours = (halves if len(halves) else exact).iloc[0]
+        text += f"- {ours.name} {display.against(ours, exact.iloc[0])} {exact.index[0]}, the "
+        text += "fastest exact rung.\n"
     for rival, what in ((study.BASELINE, "dequantising first"), ("torch.matmul", "cuBLAS on resident FP16")):
         if rival in by.index:
             text += f"- {ours.name} {display.against(ours, by.loc[rival])} {what}.\n"
@@ -283,13 +219,8 @@ def _standing(both: Rows) -> str:
     return f"Ours is behind in both: at {least:.2f} to {most:.2f} times the speed of {peer}."
 
 
-def bytes_read_again(tokens: int, n: int, k: int, here: Lab) -> tuple[Rows, list[Any]]:
-    """Show predicted and counted bytes that SMs read; the counters and their cases."""
-    own = [c for c in study.ladder(tokens, n, k) if c.kind == "own"]
-    own = [c for c in own if "scale_bytes" not in c.options]
-    counted = here.profile("mmq", own, "ncu", study.COUNTERS)
-    cases = [study.Mmq().case(case) for case in counted["case"]]
-    counted["impl"] = [case.impl for case in cases]
+def bytes_read_again(counted: Rows, cases: list[Any], n: int, k: int) -> None:
+    """Show predicted and counted bytes that SMs read, folded."""
     counted["weights"] = [study.reads(case)[0] for case in cases]
     counted["mb"] = [study.reads(case)[2] / 1e6 for case in cases]
     counted["read"] = counted["sm_read_bytes"] / 1e6
@@ -299,7 +230,6 @@ def bytes_read_again(tokens: int, n: int, k: int, here: Lab) -> tuple[Rows, list
     names |= {"dram": "DRAM read ÷ weights", "l2_hit_pct": "L2 hits %"}
     forms = dict.fromkeys(("mb", "read", "l2_hit_pct"), "{:,.0f}") | {"dram": "{:.2f}"}
     display.table(counted, names, forms, "Bytes that every rung reads, predicted and counted", folded=True)
-    return counted, cases
 
 
 def bytes_explained(counted: Rows) -> None:
@@ -326,60 +256,15 @@ def bytes_explained(counted: Rows) -> None:
         display.say(text)
 
 
-def slots_counted(cases: list[Any], counted: Rows) -> None:
-    """Show what takes every rung's issue slots: scaling, as derived, beside all instructions, as counted."""
-    counted["each"] = [study.operations_of(case.impl) for case in cases]
-    counted["scaling"] = [(study.scaling(case) or float("nan")) / 1e6 for case in cases]
-    counted["all"] = counted["inst_executed"] / 1e6
-    counted["share"] = counted["scaling"] / counted["all"]
-    counted["slots"] = counted["issue_active"]
-    counted["scaled"] = counted["slots"] * counted["share"]
-    names = {"impl": "Rung", "each": "For a sum"}
-    names |= {"scaling": "Scaling (millions)", "all": "All (millions)"}
-    names |= {"slots": "Slots used", "scaled": "By scaling"}
-    names |= {"tensor_pct": "Tensor cores %"}
-    forms = dict.fromkeys(("each", "scaling", "all", "tensor_pct"), "{:,.0f}")
-    forms |= dict.fromkeys(("slots", "scaled"), "{:.0%}")
-    if counted.empty:
-        return
-    display.table(
-        counted,
-        names,
-        forms,
-        "Instructions of warps, each of which scales 32 sums, and the share of issue slots they take",
-    )
-
-
-def slots_explained(counted: Rows, here: Lab, exact: Rows) -> None:
-    """Say what scaling takes of the issue slots, and what that allows."""
-    found = counted[counted["each"].notna()].set_index("impl")
-    if len(found) and here.spec:
-        top = exact.index[0]
-        name = top if top in found.index else found.index[-1]
-        row = found.loc[name]
-        bound = study.issue_bound(here.spec, int(row["each"]))
-        text = f"Of all slots that pass while {name} runs, scaling takes {row['scaled']:.0%} and the other "
-        text += (
-            f"instructions {row['slots'] - row['scaled']:.0%}. {1 - row['slots']:.0%} pass unused: a warp "
-        )
-        text += "waits for a product before it can scale the sums, and the others do not fill every gap. The "
-        text += (
-            f"bound of {bound:,.0f} TOP/s supposes that scaling takes all slots, at the datasheet's clock; "
-        )
-        text += f"by time {name} is at {exact['tflop_s'].iloc[0] / bound:.0%} of it. "
-        fast = counted[counted["each"].isna()]
-        if len(fast):
-            text += f"{fast['impl'].iloc[0]}, which scales weights and not results, makes do with "
-            text += f"{fast['all'].iloc[0]:,.0f} million instructions and keeps its tensor cores "
-            text += f"{fast['tensor_pct'].iloc[0]:.0f}% busy."
-        display.say(text)
-
-
 def takeaway(chips: Rows, gpu: str, exact: Rows, int8: float, halves: Rows) -> None:
     """What to take away, computed."""
-    text = "- Exact scales for every 32 weights cost two or three instructions a sum of 64 operations. "
-    text += "Whether that matters is a property of the chip: issue slots a sum are "
-    text += ", ".join(f"{row[_SLOTS]:.1f} on the {row['GPU']}" for _, row in chips.iloc[[0, 2]].iterrows())
+    text = (
+        "- Exact scales for every 32 weights cost two or three instructions a sum. Int8 pays in full where a "
+    )
+    text += "chip has an issue slot for each. By datasheet "
+    text += " and ".join(
+        f"the {row['GPU']} has {row[SLOTS]:.1f} a sum" for _, row in chips.iloc[[0, 2]].iterrows()
+    )
     text += ".\n"
     text += f"- On the {gpu} the best exact rung reaches {exact['tflop_s'].iloc[0]:,.0f} TOP/s, "
     text += f"{exact['tflop_s'].iloc[0] / int8:.0%} of int8 without scales"

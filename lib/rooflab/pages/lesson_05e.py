@@ -13,13 +13,16 @@ from matplotlib.patches import Patch
 from rooflab import claims, lab
 from rooflab.analysis import q8_0 as analysis
 from rooflab.claims import scorecard
-from rooflab.hardware import crossover, roofline
+from rooflab.hardware import crossover, device, roofline
 from rooflab.lab import Lab
 from rooflab.ops import mmq
 from rooflab.pages import Opening, Rows, facts
+from rooflab.pages.lesson_05e_dispatcher import dispatcher as dispatcher
 from rooflab.pages.lesson_05e_sweep import COLOUR as _COLOUR
 from rooflab.pages.lesson_05e_sweep import DP4A, Shape
 from rooflab.pages.lesson_05e_sweep import WAYS as WAYS
+from rooflab.pages.lesson_05e_sweep import by_tokens as _wide
+from rooflab.pages.lesson_05e_sweep import leads as _lead
 from rooflab.pages.lesson_05e_sweep import of as _of
 from rooflab.pages.lesson_05e_sweep import sweep as sweep
 from rooflab.pages.lesson_05e_sweep import tiles as tiles
@@ -30,6 +33,7 @@ from rooflab.view import display, explorer, plot
 from rooflab.words import counted, listed
 
 _DP4A, _MMQ, _HALVES, _DEQUANTISE, _RESIDENT = WAYS
+_NEAR = 1.1  # a ratio over another's that still is about the same
 
 
 def _way(impl: str, kind: str) -> str:
@@ -60,23 +64,6 @@ def by_way(rows: Rows) -> Rows:
     return fastest.sort_values(["n", "k", "batch"])
 
 
-def _wide(fastest: Rows, shape: Shape) -> pd.DataFrame:
-    """Times (us) of one shape: a row a number of tokens, a column a way."""
-    return _of(fastest, shape).pivot(index="batch", columns="way", values="median_us").reindex(columns=WAYS)
-
-
-def _lead(wide: pd.DataFrame) -> list[tuple[int, str]]:
-    """The fastest way and the number of tokens from which on it is, wherever that changes: a way leads until
-    another is faster by more than what counts as level.
-    """
-    lead: list[tuple[int, str]] = []
-    for tokens, row in wide.dropna(how="all").iterrows():
-        now, best = lead[-1][1] if lead else "", str(row.idxmin())
-        if not now or not row[now] <= crossover.LEVEL * row[best]:
-            lead.append((int(tokens), best))
-    return lead
-
-
 def _q8_0_against_fp16(wide: pd.DataFrame) -> pd.Series:
     """How many times as fast the best product on Q8_0 weights is as the library on FP16, by tokens."""
     own = wide[[_DP4A, _MMQ, _HALVES]].min(axis=1)
@@ -101,6 +88,8 @@ def opening(fastest: Rows, measured: Sequence[Shape], gpu: str) -> Opening:
         ahead, behind = int((rest > crossover.LEVEL).sum()), int((rest < 1 / crossover.LEVEL).sum())
         text += f". Of the {len(rest)} numbers of tokens measured from {level.min()} on, they are ahead at "
         text += f"{ahead}, level (within 2%) at {len(rest) - ahead - behind} and behind at {behind}"
+    if len(leads) > 1:
+        text += ". A program chooses by such measured crossovers"
     able = [
         "find the number of tokens at which a product stops being memory-bound",
         "read a crossover from measured times, with the quantisation included",
@@ -178,10 +167,10 @@ def _in_words(wide: pd.DataFrame) -> str:
     lead, sizes, said = _lead(wide), wide.dropna(how="all").index, []
     for k, (start, way) in enumerate(lead):
         if k + 1 == len(lead):
-            said.append(f"{way} from {start} on")
+            said.append(f"{way} from {start:,} on")
             continue
         end = max(size for size in sizes if size < lead[k + 1][0])
-        said.append(f"{way} at {start}" if end == start else f"{way} at {start} to {end}")
+        said.append(f"{way} at {start:,}" if end == start else f"{way} at {start:,} to {end:,}")
     return ", ".join(said)
 
 
@@ -226,40 +215,86 @@ def crossovers(fastest: Rows, measured: Sequence[Shape]) -> None:
     lines = []
     for n, k in measured:
         wide = _wide(fastest, (n, k))
-        lines.append(f"**{n:,} × {k:,}**: {_in_words(wide)}. Without resident FP16: ")
-        lines[-1] += f"{_in_words(wide.drop(columns=_RESIDENT))}."
-    display.fold_items("The fastest way on each shape, by tokens", lines)
+        sizes = wide.dropna(how="all").index
+        line = f"**{n:,} × {k:,}**, measured at {sizes.min():,} to {sizes.max():,}: {_in_words(wide)}."
+        without = _in_words(wide.drop(columns=_RESIDENT))
+        if without != _in_words(wide):
+            line += f" Without resident FP16: {without}."
+        lines.append(line)
+    title = "The fastest way on each shape, by tokens: a way leads until another is more than 2% faster"
+    display.fold_items(title, lines)
 
 
-def against_prediction(fastest: Rows, shape: Shape, ridges_of: tuple[float, float]) -> None:
+def against_prediction(here: Lab, fastest: Rows, shape: Shape, ridges_of: tuple[float, float]) -> None:
     """Say where Q8_0 is overtaken, beside the ridges, Q8_0's and FP16's, that were predicted."""
     ridge, upper = ridges_of
     wide, text = _wide(fastest, shape), ""
-    both = wide[[_DP4A, _DEQUANTISE]].dropna()
-    if len(both):
-        behind = both.index[both[_DP4A] >= both[_DEQUANTISE]]
-        text += "dp4a, which needs no tensor cores and takes eight tokens at a time, "
-        text += f"falls behind dequantising at {behind.min()} tokens. " if len(behind) else "stays ahead. "
     gain = _q8_0_against_fp16(wide)
     if len(gain):
-        text += f"The best on Q8_0 is {gain.iloc[0]:.2f} times as fast as resident FP16 for "
-        text += f"{counted(int(gain.index[0]), 'token')} and {gain.iloc[-1]:.2f} times for {gain.index[-1]}. "
         lost, level = gain.index[gain < 1 / crossover.LEVEL], gain.index[gain <= crossover.LEVEL]
         if len(lost) and lost[0] < ridge:
             text += f"The prediction is missed: Q8_0 should win up to the ridge, at {ridge:.0f} tokens, and "
             text += f"FP16 weights overtake at {lost[0]}. There our kernels stay further from their "
             text += "roof than cuBLAS from its own. "
         else:
-            below = gain[gain.index <= ridge]
-            text += f"**Up to Q8_0's ridge, at {ridge:.0f} tokens, the prediction holds**: Q8_0 wins, by "
-            text += f"{below.min():.2f} to {below.max():.2f} times where its bytes alone promise "
+            text += _won(here, wide, shape, gain[gain.index <= ridge], ridge)
+            text += f"\n\nQ8_0's lead should be gone by FP16's ridge, at {upper:.0f}; "
             text += (
-                f"{2 / decode.WEIGHT_BYTES:.2f}. Its lead should be gone by FP16's ridge, at {upper:.0f}; "
+                f"it is first within 2% at {counted(int(level[0]), 'token')}. "
+                if len(level)
+                else "it never is. "
             )
-            text += f"it is first within 2% at {level[0]} tokens. " if len(level) else "it never is. "
+        text += (
+            f"At {counted(int(gain.index[-1]), 'token')} Q8_0 runs at {gain.iloc[-1]:.2f} times the speed of "
+        )
+        text += "resident FP16. "
         if gain.iloc[-1] < crossover.LEVEL:
             text += "Where arithmetic decides, the smaller format saves memory and hardly any time."
-    display.say(text)
+    both = wide[[_DP4A, _DEQUANTISE]].dropna()
+    if len(both):
+        behind = both.index[both[_DP4A] >= both[_DEQUANTISE]]
+        text = f"{text.strip()} dp4a, which needs no tensor cores and takes eight tokens at a time, "
+        text += (
+            f"falls behind dequantising at {counted(int(behind.min()), 'token')}."
+            if len(behind)
+            else "stays ahead of it."
+        )
+    display.say(text.strip())
+
+
+def _won(here: Lab, wide: pd.DataFrame, shape: Shape, below: pd.Series, ridge: float) -> str:
+    """Whether Q8_0 wins up to its ridge, and by how much beside the ratio of the bytes."""
+    if below.empty:
+        return f"No number of tokens below Q8_0's ridge, at {ridge:.0f}, was measured."
+    ratio, least, most = 2 / decode.WEIGHT_BYTES, below.min(), below.max()
+    if least <= crossover.LEVEL:
+        return (
+            f"Up to Q8_0's ridge, at {ridge:.0f} tokens, Q8_0 is not ahead everywhere: it is {least:.2f} to "
+            f"{most:.2f} times as fast as resident FP16, where its bytes promise {ratio:.2f}."
+        )
+    text = f"**Up to Q8_0's ridge, at {ridge:.0f} tokens, Q8_0 wins, as predicted"
+    if max(most / ratio, ratio / least) <= _NEAR:
+        return (
+            f"{text}, and by about as much**: {least:.2f} to {most:.2f} times, its bytes promise {ratio:.2f}."
+        )
+    text += (
+        f", but not by what its bytes promise**: {least:.2f} to {most:.2f} times instead of {ratio:.2f}. It "
+    )
+    text += "depends on how near each comes to the time of its bytes: "
+    ends = sorted({int(below.idxmax()), int(below.idxmin())})
+    return text + "; ".join(_over_bytes(here, wide, shape, tokens) for tokens in ends) + "."
+
+
+def _over_bytes(here: Lab, wide: pd.DataFrame, shape: Shape, tokens: int) -> str:
+    """How many times the time of their bytes the best on Q8_0 and resident FP16 take."""
+    read, row = here.roof["dram_read"].value, wide.loc[tokens]
+    own = row[[_DP4A, _MMQ, _HALVES]].min()
+    over = [
+        us / (roofline.gemm_bytes(1, *shape, size) / read / 1e3)
+        for us, size in ((own, decode.WEIGHT_BYTES), (row[_RESIDENT], 2))
+    ]
+    text = f"at {counted(int(tokens), 'token')} Q8_0 takes {over[0]:.2f} times that and resident FP16 "
+    return f"{text}{over[1]:.2f}"
 
 
 def quantiser_share(here: Lab, fastest: Rows, shape: Shape) -> pd.DataFrame:
@@ -274,72 +309,15 @@ def quantiser_share(here: Lab, fastest: Rows, shape: Shape) -> pd.DataFrame:
     names = {"batch": "Tokens", "median_us_alone": "Quantising (µs)", "impl": "Fastest on int8"}
     names |= {"median_us": "With it (µs)", "share": "Share"}
     forms = {"median_us_alone": "{:.1f}", "median_us": "{:.1f}", "share": "{:.1%}"}
+    forms["batch"] = "{:,.0f}"
     display.table(both, names, forms, f"Quantising and the product, {shape[0]:,} × {shape[1]:,}")
+    if len(both) > 1:
+        few, many = both.iloc[0], both.iloc[-1]
+        display.say(
+            f"Quantising takes {few['share']:.1%} of the time at {counted(int(few['batch']), 'token')} and "
+            f"{many['share']:.1%} at {many['batch']:,}. All int8 times on this page include it."
+        )
     return both
-
-
-def dispatcher(evidence: claims.Evidence, rows: Rows, gpu: str) -> None:
-    """Show what the dispatcher picks, and say how often that is the fastest measured rung on weights that lie
-    as its own do, in planes; and what weights in tile order would bring.
-    """
-    planes = rows[
-        [way != _HALVES or mmq.order_of(impl) != "tiles" for impl, way in rows[["impl", "way"]].to_numpy()]
-    ]
-    picked = []
-    for n, k, tokens in analysis.points(evidence):
-        try:
-            pick = analysis.chosen(evidence, n, k, tokens)
-        except claims.NoEvidence:
-            continue
-        us = pick["median_us"]
-        best = analysis.best(planes, n, k, tokens)
-        picked.append((n, k, tokens, pick.name, best.name, us / best["median_us"]))
-    chosen = pd.DataFrame(picked, columns=["n", "k", "tokens", "picks", "best", "ratio"])
-    by = chosen.groupby("picks", sort=False)
-    table = by["tokens"].agg(["min", "max", "count"]).assign(lost=by["ratio"].max())
-    names = {"picks": "Picks", "min": "From (tokens)", "max": "To", "count": "Points", "lost": "Worst ÷ best"}
-    display.table(table.reset_index(), names, {"lost": "{:.2f}"})
-    right = chosen["ratio"] <= crossover.LEVEL
-    text = (
-        f"On the {gpu} the choice is within 2% of the best in this layout at {right.sum()} of {len(chosen)} "
-    )
-    text += "points."
-    if not right.all():
-        worst = chosen.loc[chosen["ratio"].idxmax()]
-        text += f" The worst is {worst['picks']} at {worst['n']:,} × {worst['k']:,} with {worst['tokens']} "
-        text += f"tokens, where {worst['best']} would take {1 / worst['ratio']:.0%} of the time."
-    display.say(text + _layout_to_load(rows))
-
-
-def _layout_to_load(rows: Rows) -> str:
-    """From how many tokens on weights in tile order are faster than planes, and by how much."""
-    ours = rows[rows["way"].isin((_DP4A, _MMQ, _HALVES))]
-    tiled = [
-        way == _HALVES and mmq.order_of(impl) == "tiles" for impl, way in ours[["impl", "way"]].to_numpy()
-    ]
-    keys = ["n", "k", "batch"]
-    best = ours.assign(tiled=tiled).groupby([*keys, "tiled"])["median_us"].min().unstack().dropna()
-    if set(best.columns) != {False, True} or best.empty:
-        return ""
-    gain = best[False] / best[True]
-    starts = {}
-    for shape in dict.fromkeys(zip(rows["n"], rows["k"], strict=True)):
-        part = gain.loc[shape] if shape in gain.index else gain[:0]
-        behind = part.index[part <= crossover.LEVEL]
-        on = part.index[part.index > behind.max()] if len(behind) else part.index
-        if len(on):
-            starts[shape] = int(on.min())
-    if not starts:
-        return ""
-    said = listed(f"from {tokens} on at {n:,} × {k:,}" for (n, k), tokens in starts.items())
-    text = (
-        " **The layout is chosen before the kernel**, when weights are loaded; keeping both costs twice the "
-    )
-    text += f"memory. By tokens, weights in tile order ([05d](05d_mmq.ipynb)) are faster {said}, by up to "
-    text += f"{gain.max():.2f} times."
-    if min(starts.values()) > 8:
-        text += " So load planes to serve a few users, and tile order for prompts or many users."
-    return text
 
 
 def goals(evidence: claims.Evidence, gpu: str) -> None:
@@ -367,7 +345,7 @@ def goals(evidence: claims.Evidence, gpu: str) -> None:
     display.fold_parts("What was asked of these kernels, and what was reached", [before, *tables])
 
 
-def published(rows: Rows, shape: Shape, gpu: str) -> None:
+def published(here: Lab, rows: Rows, shape: Shape) -> None:
     """Say what the source reports for a prompt by MMQ and by cuBLAS, beside our ratio of the two."""
     told = lab.open("replay", "rtx-4070-ti-published").store.read("mmq").set_index("impl")["median_us"]
     text = "Published, for comparison: the source ([part 05](05_q8_0.ipynb) names it) reports "
@@ -378,8 +356,14 @@ def published(rows: Rows, shape: Shape, gpu: str) -> None:
     times = by_way(rows[(rows["n"] == shape[0]) & (rows["batch"] == prompt)])
     times = times.set_index("way")["median_us"]
     if {_MMQ, _DEQUANTISE} <= set(times.index):
-        text += f" Here, at {prompt} tokens of the square shape, the best exact rung takes "
-        text += f"{times[_MMQ] / times[_DEQUANTISE]:.2f} times the baseline's time on the {gpu}."
+        text += f" Here, at {prompt:,} tokens of the square shape, the best exact rung takes "
+        text += f"{times[_MMQ] / times[_DEQUANTISE]:.2f} times the baseline's time on the {here.run['gpu']}."
+        theirs = device.get("rtx-4070-ti")
+        if here.spec:
+            text += " Scaling a sum takes three issue slots; by datasheet the source's GPU has "
+            text += (
+                f"{study.room(theirs):.1f} and this one {study.room(here.spec):.1f} ([05d](05d_mmq.ipynb))."
+            )
     display.say(text)
 
 
@@ -395,19 +379,20 @@ def takeaway(fastest: Rows, shape: Shape, share: pd.DataFrame, gpu: str) -> None
         rest = gain[gain.index >= until[0]]
         span = sorted({f"{rest.min():.2f}", f"{rest.max():.2f}"})
         text += (
-            f" to {first.index[-1]} tokens; beyond, the best on Q8_0 runs at {' to '.join(span)} times the "
+            f" to {first.index[-1]:,} tokens; beyond, the best on Q8_0 runs at {' to '.join(span)} times the "
         )
         text += "speed of resident FP16"
     text += ".\n"
     text += "- Reading weights takes the time at few tokens, arithmetic at many"
     if len(gain) and gain.iloc[-1] < crossover.LEVEL < gain.iloc[0]:
         text += ". Q8_0 beats FP16 at few tokens; at many what it saves is memory"
-    text += ".\n- A dispatcher is a table of measured crossovers, and the table belongs to one GPU.\n"
+    text += (
+        ".\n- A dispatcher goes by measured crossovers, or by a formula fitted to measured times where the "
+    )
+    text += "shape decides, too. Both belong to one GPU.\n"
     text += "- Say what a time includes"
     if len(share):
-        few, many = share.iloc[0], share.iloc[-1]
-        text += f": quantising is {few['share']:.0%} of the time at {few['batch']} token"
-        text += f" and {many['share']:.1%} at {many['batch']}"
+        text += f": here quantising, {share['share'].max():.1%} of it at most"
     display.say(f"{text}.")
 
 

@@ -11,18 +11,36 @@ from rooflab.pages import Rows
 from rooflab.studies import mmq as study
 from rooflab.view import diagram, display, plot
 from rooflab.view.diagram.passes import tiles_of
-from rooflab.words import listed
+from rooflab.words import counted, listed
 
 WAYS = ("dp4a", "int8 MMQ", "in-kernel FP16", "dequantise + cuBLAS", "resident FP16")
 COLOUR = {way: plot.COLOURS[k] for way, k in zip(WAYS, (0, 6, 5, 2, 1), strict=True)}
 DP4A = (study.DP4A, f"{study.DECODE}4_planes")
 Shape = tuple[int, int]  # n, k
 _FALLS = 0.9  # a time over another's: less is a fall
+_REPEATS = "5_large_tiles"  # loads the last token again for every place of a tile that has none
 
 
 def of(rows: Rows, shape: Shape) -> Rows:
     """The rows of one shape."""
     return rows[(rows["n"] == shape[0]) & (rows["k"] == shape[1])]
+
+
+def by_tokens(fastest: Rows, shape: Shape) -> pd.DataFrame:
+    """Times (us) of one shape: a row a number of tokens, a column a way."""
+    return of(fastest, shape).pivot(index="batch", columns="way", values="median_us").reindex(columns=WAYS)
+
+
+def leads(wide: pd.DataFrame) -> list[tuple[int, str]]:
+    """The fastest way and the number of tokens from which on it is, wherever that changes: a way leads until
+    another is faster by more than what counts as level.
+    """
+    lead: list[tuple[int, str]] = []
+    for tokens, row in wide.dropna(how="all").iterrows():
+        now, best = lead[-1][1] if lead else "", str(row.idxmin())
+        if not now or not row[now] <= LEVEL * row[best]:
+            lead.append((int(tokens), best))
+    return lead
 
 
 def token_ticks(ax: Any, rows: Rows) -> None:
@@ -66,29 +84,42 @@ def _falls(group: Rows) -> list[tuple[Any, Any]]:
 
 
 def _unexplained(fastest: Rows, shape: Shape) -> str:
-    """What the tiles do not explain: more tokens in less time, how that is on the other shapes, and where it
-    leaves a way on Q8_0 behind FP16 weights.
+    """What the tiles do not explain: more tokens in less time; a guess for the kernel that allows one, what
+    was measured, and how the same kernel does on the other shapes.
     """
-    found = []
+    found, repeats = [], ""
     for way in WAYS[:3]:
         group = of(fastest, shape)
         for first, last in _falls(group[group["way"] == way].sort_values("batch")):
-            text = f"{way} takes {first['median_us']:.1f} µs for {first['batch']:.0f} tokens and "
-            text += f"{last['median_us']:.1f} for {last['batch']:.0f}, in the same tiles."
-            if first["impl"] == "5_large_tiles":
-                text += (
-                    " Its tile fills up with the last token, read again and again from one line of L2: most "
-                )
-                text += "likely that is slow."
-            text += _not_ahead(group, first, last) + _elsewhere(fastest, shape, first, last)
+            name = way if way == WAYS[0] else way[0].upper() + way[1:]
+            text = f"- {name} (`{first['impl']}`) takes {first['median_us']:.1f} µs for "
+            text += f"{counted(int(first['batch']), 'token')} and {last['median_us']:.1f} for "
+            text += f"{last['batch']:.0f}, in {_tile(first)}."
+            if first["impl"] == _REPEATS:
+                repeats = _REPEATS
+            else:
+                text += " No cause is known."
+            text += _elsewhere(fastest, shape, first, last)
             found.append((last["median_us"] / first["median_us"], text))
     if not found:
         return ""
-    texts = " ".join(text[0].upper() + text[1:] for _, text in sorted(found))
-    return (
-        f"**More tokens in less time.** {texts} The tiles' number does not explain that, and no counters of "
-        "these launches were recorded: take no crossover from a single point there."
-    )
+    head = "**More tokens in less time.** A tile that fills up should cost the same."
+    if repeats:
+        head += (
+            f" A guess for `{repeats}`: it fills the empty places of its tile with the last token. So many "
+        )
+        head += "reads of the same line of L2 may be slow, and fewer places are empty with more tokens."
+    head += " No counters of these launches were recorded. Measured:"
+    texts = "\n".join(text for _, text in sorted(found))
+    return f"{head}\n\n{texts}\n\nSo take no crossover from a single point there."
+
+
+def _tile(row: Any) -> str:
+    """The tile, or the tiles, in which a row's kernel takes its tokens."""
+    made = tiles_of(row["impl"], int(row["n"]), int(row["k"]), int(row["batch"])) or []
+    if row["impl"] in DP4A:
+        return counted(len(made), "pass", "passes")
+    return f"{'a tile' if len(made) == 1 else f'{len(made)} tiles'} of {max(made, default=0)}"
 
 
 def _elsewhere(fastest: Rows, shape: Shape, first: Any, last: Any) -> str:
@@ -100,17 +131,6 @@ def _elsewhere(fastest: Rows, shape: Shape, first: Any, last: Any) -> str:
         if (n, k) != shape and len(us) > 2 and us.max() < us.min() / _FALLS:
             level.append(f"at {n:,} × {k:,} ({us.min():.1f} to {us.max():.1f} µs)")
     return f" The same kernel is nearly level {listed(level)}." if level else ""
-
-
-def _not_ahead(group: Rows, first: Any, last: Any) -> str:
-    """At which of these numbers of tokens a way on Q8_0 is no faster than FP16 weights."""
-    wide = group.pivot(index="batch", columns="way", values="median_us").loc[first["batch"] : last["batch"]]
-    if WAYS[-1] not in wide or first["way"] not in wide:
-        return ""
-    slow = wide.index[wide[first["way"]] > wide[WAYS[-1]] / LEVEL]
-    if not len(slow) or len(slow) == len(wide):
-        return ""
-    return f" It is no faster than {WAYS[-1]} at {listed(str(b) for b in slow)} tokens."
 
 
 def sweep(fastest: Rows, shape: Shape, gpu: str) -> None:

@@ -1,0 +1,208 @@
+"""Lesson 05d's issue slots: what scaling sums takes of them by datasheet, and what was counted."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rooflab.hardware import device
+from rooflab.hardware.crossover import LEVEL
+from rooflab.hardware.device import Device
+from rooflab.lab import Lab
+from rooflab.pages import Rows
+from rooflab.studies import mmq as study
+from rooflab.view import diagram, display, plot
+from rooflab.words import listed
+
+SCALING = 3  # instructions for a block's sum: convert, multiply, multiply-add
+SLOTS = "Issue slots a sum"
+
+
+def _pays(chip: Device, each: int) -> str:
+    """Whether int8 products pay for Q8_0 on a chip by its datasheet, if scaling a sum takes so many
+    instructions: in full, in part (faster than FP16 all the same), or not.
+    """
+    if study.room(chip) >= each:
+        return "yes"
+    return "in part" if study.issue_bound(chip, each) > chip.fp16_tensor else "no"
+
+
+def pays_on(spec: Device | None, each: int) -> str:
+    """The same in words, of a chip with slow tensor cores, of a fast one and of this one."""
+    chips = [device.get("rtx-4090"), device.get("h200")]
+    if spec and spec.name not in [chip.name for chip in chips]:
+        chips.append(spec)
+    said = [f"{_pays(chip, each)} on the {chip.name} ({study.room(chip):.1f} fit)" for chip in chips]
+    return listed(said)
+
+
+def slots_by_gpu() -> Rows:
+    """Draw issue slots beside the tensor cores for three ways, and derive one GPU's from its datasheet; those
+    of several GPUs, folded; the table.
+    """
+    fast, slow = device.get("h200"), device.get("rtx-4090")
+    diagram.issue_slots((slow, fast), halves=(fast,)).show()
+    lanes, sums = fast.fp32 / 2, fast.int8_tensor / 64
+    display.say(
+        f"The {fast.name}'s numbers, from its datasheet:\n\n"
+        f"- **Instructions**: {fast.fp32:g} TFLOP/s in FP32 are {fast.fp32:g} ÷ 2 = {lanes:.2f} × 10¹² "
+        "multiply-adds of single lanes a second.\n"
+        f"- **Sums**: one is 32 multiply-adds, 64 operations, so {fast.int8_tensor:,.0f} TOP/s in int8 are "
+        f"{fast.int8_tensor:,.0f} ÷ 64 = {sums:.1f} × 10¹² a second.\n"
+        f"- **Room**: {lanes:.2f} ÷ {sums:.1f} = {study.room(fast):.1f} instructions a sum; scaling "
+        f"needs {SCALING}. So at most {lanes:.2f} ÷ {SCALING} × 64 = {study.issue_bound(fast, SCALING):,.0f} "
+        f"TOP/s can be scaled, {study.issue_bound(fast, SCALING) / fast.int8_tensor:.0%} of the peak."
+    )
+    chips, verdicts = [], {}
+    for name in ("h200", "a100-80gb", "rtx-4090", "rtx-3090", "t4"):
+        chip = device.get(name)
+        bounds = [study.issue_bound(chip, each) for each in (3, 2)]
+        peaks = [chip.int8_tensor, *bounds, chip.fp16_tensor]
+        chips.append([chip.name, study.room(chip), *peaks])
+        verdicts.setdefault(_pays(chip, SCALING), []).append(chip)
+    display.say(_conclusion(verdicts))
+    columns = ["GPU", SLOTS, "int8", "int8, 3 instructions", "int8, 2 instructions", "FP16"]
+    chips = pd.DataFrame(chips, columns=columns)
+    forms = dict.fromkeys(columns[2:], "{:,.0f}") | {SLOTS: "{:.1f}"}
+    caption = "Issue slots while the tensor cores make one sum, and TOP/s"
+    display.table(chips, dict(zip(columns, columns, strict=True)), forms, caption, folded=True)
+    return chips
+
+
+def _conclusion(verdicts: dict[str, list[Device]]) -> str:
+    """Which chips int8 pays on, by datasheet."""
+    said = []
+    if "yes" in verdicts:
+        said.append(f"Scaling fits beside the products on {_the(verdicts['yes'])}: int8 pays in full.")
+    for chip in verdicts.get("in part", []):
+        said.append(
+            f"On the {chip.name} it takes longer than they do, but int8 stays ahead of FP16: "
+            f"{study.issue_bound(chip, SCALING):,.0f} TOP/s against {chip.fp16_tensor:,.0f} TFLOP/s."
+        )
+    if "no" in verdicts:
+        each = [
+            f"{study.issue_bound(chip, SCALING):,.0f} TOP/s against {chip.fp16_tensor:,.0f} TFLOP/s"
+            for chip in verdicts["no"]
+        ]
+        said.append(f"On {_the(verdicts['no'])} the tensor cores wait, and FP16 wins: {listed(each)}.")
+    return " ".join(said)
+
+
+def _the(chips: list[Device]) -> str:
+    return listed(f"the {chip.name}" for chip in chips)
+
+
+def time_by_rung(here: Lab, rows: Rows, tokens: int, n: int, k: int) -> None:
+    """Draw the time of each exact rung by what its issue slots did: scaling, other instructions, nothing."""
+    own = [c for c in study.ladder(tokens, n, k) if c.kind == "own" and "scale_bytes" not in c.options]
+    counted = here.profile("mmq", own, "ncu", study.COUNTERS)
+    cases = {case: study.Mmq().case(case) for case in counted["case"]}
+    cases = {case: shape for case, shape in cases.items() if not study.takes_halves(shape.impl)}
+    by = rows.set_index("impl")["median_us"]
+    found = counted[counted["case"].isin(list(cases))]
+    found = found[[cases[case].impl in by.index for case in found["case"]]]
+    if found.empty:
+        return
+    shapes = [cases[case] for case in found["case"]]
+    us = np.array([by[shape.impl] for shape in shapes])
+    used = us * found["issue_active"].to_numpy(float)
+    scaling = [study.scaling(shape) or float("nan") for shape in shapes]
+    scaled = used * np.nan_to_num(np.array(scaling) / found["inst_executed"].to_numpy(float))
+    title = "The time of each rung, by what its issue slots did"
+    fig, ax = plot.figure("µs", title=title, height=1.4 + 0.26 * len(shapes))
+    parts = {"scaling": scaled, "other instructions": used - scaled, "no instruction": us - used}
+    plot.stacked(ax, [shape.impl for shape in shapes], parts, "µs")
+    said = f"{title}: the timed µs, in the shares of slots that Nsight Compute counted. Scaling is "
+    said += f"{scaled[0] / us[0]:.0%} of {shapes[0].impl}'s time and {scaled[-1] / us[-1]:.0%} of "
+    plot.show(fig, f"{said}{shapes[-1].impl}'s.")
+
+
+def counters(here: Lab, tokens: int, n: int, k: int) -> tuple[Rows, list[Any]]:
+    """What Nsight Compute counted of every rung, and their cases."""
+    own = [c for c in study.ladder(tokens, n, k) if c.kind == "own"]
+    own = [c for c in own if "scale_bytes" not in c.options]
+    counted = here.profile("mmq", own, "ncu", study.COUNTERS)
+    cases = [study.Mmq().case(case) for case in counted["case"]]
+    counted["impl"] = [case.impl for case in cases]
+    return counted, cases
+
+
+def slots_counted(cases: list[Any], counted: Rows) -> None:
+    """Show what takes every rung's issue slots: scaling, as derived, beside all instructions, as counted."""
+    counted["each"] = [study.operations_of(case.impl) for case in cases]
+    counted["scaling"] = [(study.scaling(case) or float("nan")) / 1e6 for case in cases]
+    counted["all"] = counted["inst_executed"] / 1e6
+    counted["share"] = counted["scaling"] / counted["all"]
+    counted["slots"] = counted["issue_active"]
+    counted["scaled"] = counted["slots"] * counted["share"]
+    names = {"impl": "Rung", "each": "For a sum"}
+    names |= {"scaling": "Scaling (millions)", "all": "All (millions)"}
+    names |= {"slots": "Slots used", "scaled": "By scaling"}
+    names |= {"tensor_pct": "Tensor cores busy %"}
+    forms = dict.fromkeys(("each", "scaling", "all", "tensor_pct"), "{:,.0f}")
+    forms |= dict.fromkeys(("slots", "scaled"), "{:.0%}")
+    if counted.empty:
+        return
+    display.table(
+        counted,
+        names,
+        forms,
+        "Instructions of warps, each of which scales 32 sums, and the share of issue slots they take",
+        folded=True,
+    )
+
+
+def slots_explained(counted: Rows, here: Lab, exact: Rows) -> None:
+    """Say what scaling takes of the issue slots, what that allows, and what the tensor cores do meanwhile."""
+    found = counted[counted["each"].notna()].set_index("impl")
+    if not len(found) or not here.spec:
+        return
+    top = exact.index[0]
+    name = top if top in found.index else found.index[-1]
+    row = found.loc[name]
+    bound = study.issue_bound(here.spec, int(row["each"]))
+    text = f"**Issue slots.** Of all slots that pass while {name} runs, scaling takes {row['scaled']:.0%}, "
+    text += f"other instructions {row['slots'] - row['scaled']:.0%}, and {1 - row['slots']:.0%} pass unused"
+    if name == "6_wgmma":
+        text += (
+            ": most likely a warp waits for a product before it can scale the sums, and the others do not "
+        )
+        text += "fill every gap"
+    text += f". If scaling took all slots, at the datasheet's clock, that would make {bound:,.0f} TOP/s; by "
+    text += f"time {name} is at {exact['tflop_s'].iloc[0] / bound:.0%} of it. "
+    fast = counted[counted["each"].isna()]
+    if len(fast):
+        text += f"{fast['impl'].iloc[0]}, which scales weights and not sums, makes do with "
+        text += f"{fast['all'].iloc[0]:,.0f} million instructions and keeps its tensor cores "
+        text += f"{fast['tensor_pct'].iloc[0]:.0f}% busy."
+    display.say(text + _tensor_cores(found, here.spec))
+
+
+def _tensor_cores(found: Rows, spec: Device) -> str:
+    """How long the tensor cores work for the same int8 products by mma and by wgmma."""
+    names = ["5_large_tiles", "6_wgmma"]
+    known = found.loc[[name for name in names if name in found.index], ["tensor_pct", "time_ns"]]
+    if len(known) < len(names) or not (known > 0).all(axis=None):
+        return ""
+    shares, us = found.loc[names, "tensor_pct"] / 100, found.loc[names, "time_ns"] / 1e3
+    busy = shares * us
+    operations = 2.0 * math.prod(study.Mmq().case(found.loc[names[0], "case"]).matrix)
+    rates = operations / busy / 1e6  # TOP/s
+    text = (
+        "\n\n**Tensor cores.** Their counter has the time in which they work, not what they get done. Rungs "
+    )
+    text += "5 and 6 make the same products. As the profiler timed them, mma keeps them busy for "
+    text += (
+        f"{busy[names[0]]:,.0f} µs, {shares[names[0]]:.0%} of rung 5's {us[names[0]]:,.0f}, and wgmma for "
+    )
+    text += (
+        f"{busy[names[1]]:,.0f} µs, {shares[names[1]]:.0%} of rung 6's {us[names[1]]:,.0f}. While busy they "
+    )
+    text += f"do {rates[names[0]]:,.0f} TOP/s by mma and {rates[names[1]]:,.0f} by wgmma, of "
+    text += f"{spec.int8_tensor:,.0f} by datasheet"
+    if rates[names[1]] > LEVEL * rates[names[0]]:
+        text += f": wgmma drives them {rates[names[1]] / rates[names[0]]:.1f} times as fast"
+    return text + "."

@@ -97,7 +97,7 @@ def changes(every: Rows, *names: str) -> None:
 
 
 def largest_step(here: Lab, name: str) -> str:
-    """Of the recorded steps that lead to a rung, the one that is worth the most, and what it changes."""
+    """Of the recorded steps that lead to a rung, the one that is worth the most."""
     every, worths = here.measure("attention", here.cases("attention")), dict[str, float]()
     step = name
     while step in _CHANGES:
@@ -109,5 +109,5 @@ def largest_step(here: Lab, name: str) -> str:
     most = max(worths, key=lambda each: worths[each])
     return (
         f" Of the steps from {step} to it {most} is worth the most, {worths[most]:.2f} times the speed at "
-        f"the median of its shapes. {_CHANGES[most][1].partition('. ')[0]}."
+        "the median of its shapes."
     )

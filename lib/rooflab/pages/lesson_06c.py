@@ -57,8 +57,7 @@ def opening(here: Lab, found: Rows, seq: int) -> Opening:
     if over.max() > _LEAST:
         ax.axvline(_LEAST, color="black", linewidth=1, linestyle=":", zorder=1)
         words = "the gate's rule, twice a plain\ncomputation, allows at least this"
-        ax.annotate(words, (_LEAST, 1), (5, -4), ("data", "axes fraction"), textcoords="offset points")
-        ax.texts[-1].set(va="top", fontsize=8)
+        ax.annotate(words, (_LEAST, 0), (5, 4), ("data", "axes fraction"), "offset points", fontsize=8)
     runs = found.groupby("impl")["config"].nunique()
     said = (
         f"{title}, on {gpu}: a dot for each of the source's {found['config'].nunique()} shapes. Kernels of a "
@@ -215,6 +214,7 @@ def extreme_inputs_explained(edges: Rows, rungs: list[Any]) -> Rows:
         text += f"{loud.idxmax()} is off by {1e3 * loud.max():.0f} ‰ of the RMS there, the median rung by "
         text += f"{1e3 * loud.median():.1f} ‰. "
         text += "It sums large scores in FP16. " if loud.idxmax() == rungs[2] else ""
+        text += "The gate does not judge such inputs; for scores that large take another rung. "
     quiet = (own[["blind not zero", "NaN in k lost", "NaN in v lost", "other bits"]] == 0).all(axis=None)
     text += "No rung hides a NaN, invents a result or changes its bits. " if quiet else ""
     spread = by[by["NaN in v spread"] > 0]
@@ -272,9 +272,9 @@ def words_changed_explained(words: Rows) -> None:
 
 def takeaway(loud: Rows) -> None:
     """What to take away, computed."""
-    text = "- Compare an error with another: that of rounding alone, or that of a library's kernel in the "
-    text += "same format.\n- Allow what the arithmetic needs. A tolerance wide enough for every kernel hides "
-    text += "faults in the exact ones.\n"
+    text = "- Compare an error with another: that of rounding alone, or that of a plain computation in the "
+    text += "same number format. Twice the latter is the gate's limit.\n- Allow what the arithmetic needs. "
+    text += "A tolerance wide enough for every kernel hides faults in the exact ones.\n"
     text += f"- Test extreme inputs: there {loud.idxmax()}'s error is {loud.max() / loud.median():.0f} times "
     text += "the median rung's."
     display.say(text)

@@ -155,7 +155,7 @@ def errors_beside_torch(here: Lab, seq: int, gpu: str) -> Rows:
             ax.barh(place, limit, height=0.8, color="0.88", zorder=1)
             at = max(limit, value)
             words = {"va": "center", "fontsize": 8.5, "color": "0.35"}
-            ax.annotate(f"limit {limit:.1f}", (at, place), (20, 0), textcoords="offset points", **words)
+            ax.annotate(f"limit {limit:.1f}", (at, place), (34, 0), textcoords="offset points", **words)
     ends = [each for each in (*values, *allowed) if each == each]
     ax.set_xlim(0, 1.22 * max(ends, default=1.0))
     said = f"{title}, on {gpu}, {plot.dates(some)}, in thousandths of each row's largest output. Grey: the "

@@ -153,9 +153,10 @@ def errors_beside_torch(here: Lab, seq: int, gpu: str) -> Rows:
     for place, (value, limit) in enumerate(zip(values, allowed, strict=True)):
         if limit == limit:
             ax.barh(place, limit, height=0.8, color="0.88", zorder=1)
-            at = max(limit, value)
+            # Beside the grey bar, past the number of a short blue one.
+            at, past = max(limit, value), 5 if value > 0.4 * max(values) else 34
             words = {"va": "center", "fontsize": 8.5, "color": "0.35"}
-            ax.annotate(f"limit {limit:.1f}", (at, place), (34, 0), textcoords="offset points", **words)
+            ax.annotate(f"limit {limit:.1f}", (at, place), (past, 0), textcoords="offset points", **words)
     ends = [each for each in (*values, *allowed) if each == each]
     ax.set_xlim(0, 1.22 * max(ends, default=1.0))
     said = f"{title}, on {gpu}, {plot.dates(some)}, in thousandths of each row's largest output. Grey: the "

@@ -199,7 +199,8 @@ def fastest_by_width(sweep: Any, gpu: str) -> None:
     ]
     lines = pd.DataFrame(lines, columns=names)
     caption = f"TFLOP/s on {gpu}, longest prompts"
-    display.table(lines, dict(zip(names, names, strict=True)), {"Rung ÷ peer": "{:.2f}×"}, caption)
+    forms = {"Rung ÷ peer": "{:.2f}×"}
+    display.table(lines, dict(zip(names, names, strict=True)), forms, caption, folded=True)
 
 
 def above_the_roof(every: Rows, spec: Any) -> None:
